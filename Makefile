@@ -1,0 +1,80 @@
+# Touchstone's targets. `make` alone lists them.
+
+GO            ?= go
+GOLANGCI_LINT_VERSION := v2.15.0
+GOFUMPT_VERSION       := v0.12.0
+IMAGE         ?= touchstone
+OUT           ?= out
+TEST_TIMEOUT  ?= 30m
+FUZZTIME      ?= 30s
+# Tests run with the race detector wherever a C compiler makes that possible.
+RACE          := $(shell command -v $${CC:-gcc} >/dev/null 2>&1 && echo -race)
+VERSION       := $(shell git describe --tags --always --dirty 2>/dev/null)
+LDFLAGS       := -s -w $(if $(VERSION),-X main.version=$(VERSION))
+# mkfs and fsck live where an unprivileged PATH does not look.
+export PATH   := $(PATH):/usr/sbin:/sbin:/usr/local/go/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help build demo run test sanity bench test-crash test-vm fuzz lint image clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: ## Build bin/touchstone, a static binary
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/touchstone ./cmd/touchstone
+
+demo: ## Show a volume's whole life on this machine (root; installs missing tools)
+	@hack/ensure-tools.sh --for demo
+	@$(MAKE) --no-print-directory build
+	bin/touchstone demo
+
+run: build ## Serve all services on out/csi.sock, with state and pool in out/
+	@mkdir -p $(OUT)/pool
+	bin/touchstone serve --endpoint unix://$(abspath $(OUT))/csi.sock --state-dir $(abspath $(OUT))/state \
+		--pool default=$(abspath $(OUT))/pool --kubelet-dir $(abspath $(OUT)) --http-endpoint 127.0.0.1:9808
+
+test: ## Run every test, with -race and real devices (root; installs missing tools)
+	@hack/ensure-tools.sh --for test
+	$(GO) vet ./...
+	$(GO) test $(RACE) -timeout $(TEST_TIMEOUT) ./...
+
+sanity: ## Run csi-sanity against real volumes only
+	@hack/ensure-tools.sh --for test
+	$(GO) test $(RACE) -timeout $(TEST_TIMEOUT) -count=1 -v ./test/sanity/...
+
+bench: build ## Measure the driver: latencies, rates, memory of docs/performance.md
+	@hack/ensure-tools.sh --for test
+	$(GO) run ./test/bench -binary bin/touchstone -out $(OUT)/bench.json $(BENCHFLAGS)
+
+test-crash: ## Kill the driver 200 times under load and look for what is lost or leaked
+	@hack/ensure-tools.sh --for test
+	TOUCHSTONE_CRASH_KILLS=$${TOUCHSTONE_CRASH_KILLS:-200} $(GO) test -timeout 60m -count=1 -v ./test/crash/...
+
+test-vm: ## Run in qemu, on Debian's kernel, what this kernel can not do
+	@hack/ensure-tools.sh --for vm
+	hack/test-vm.sh
+
+fuzz: ## Run each fuzz target for FUZZTIME (30s)
+	@set -e; for package in $$(grep -rl --include='*_test.go' '^func Fuzz' pkg test cmd 2>/dev/null | xargs -r -n1 dirname | sort -u); do \
+		for target in $$(grep -rhoE '^func Fuzz[A-Za-z0-9_]+' $$package/*_test.go | cut -c6- | sort -u); do \
+			echo "== $$package $$target"; \
+			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x ./$$package; \
+		done; \
+	done
+
+lint: ## go vet, golangci-lint and gofumpt
+	$(GO) vet ./...
+	@if golangci-lint version 2>/dev/null | grep -q '$(GOLANGCI_LINT_VERSION:v%=%)'; then golangci-lint run ./...; \
+	else $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION) run ./...; fi
+	@files=$$(if command -v gofumpt >/dev/null; then gofumpt -l .; else $(GO) run mvdan.cc/gofumpt@$(GOFUMPT_VERSION) -l .; fi); \
+	if [ -n "$$files" ]; then echo "gofumpt would change:"; echo "$$files"; exit 1; fi
+
+image: ## Build the container image with whichever builder is here
+	@builder=$$(for each in docker podman buildah; do \
+		if $$each info >/dev/null 2>&1; then echo $$each; break; fi; done); \
+	if [ -z "$$builder" ]; then echo "make image: install docker (with its engine running), podman or buildah" >&2; exit 2; fi; \
+	set -x; "$$builder" build --build-arg VERSION=$(VERSION) --build-arg COMMIT=$$(git rev-parse HEAD 2>/dev/null) -t $(IMAGE):$(or $(VERSION),latest) -f Dockerfile .
+
+clean: ## Remove what the targets above have made
+	@if grep -qs ' $(abspath $(OUT))/' /proc/self/mountinfo; then echo "make clean: something is still mounted below $(OUT): unpublish it first" >&2; exit 1; fi
+	rm -rf bin $(OUT)

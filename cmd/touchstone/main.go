@@ -1,0 +1,105 @@
+// Command touchstone is the CSI driver and its tools: see `touchstone --help`.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// Exit codes of every command.
+const (
+	exitGood = 0
+	// exitNotWell: what was asked about is not well, or did not go well.
+	exitNotWell = 1
+	// exitCannot: wrong usage, or the command cannot run at all.
+	exitCannot = 2
+)
+
+var errUsage = errors.New("usage")
+
+func main() {
+	os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// run is main with everything that a test wants to look at.
+func run(ctx context.Context, args []string, out, problems io.Writer) int {
+	root := newRootCommand() //nolint:contextcheck // cobra hands the context to commands itself
+	root.SetArgs(withDefaultCommand(args))
+	root.SetOut(out)
+	root.SetErr(problems)
+
+	err := root.ExecuteContext(ctx)
+	if err != nil && err.Error() != "" {
+		_, _ = fmt.Fprintln(problems, "touchstone:", err)
+	}
+
+	return exitCode(err)
+}
+
+// exitError carries the code that a command wants to end with.
+type exitError struct {
+	error
+
+	code int
+}
+
+// ExitCode is asked by exitCode.
+func (e exitError) ExitCode() int { return e.code }
+
+// Unwrap returns the cause.
+func (e exitError) Unwrap() error { return e.error }
+
+func exitWith(code int, err error) error {
+	if err == nil {
+		return nil
+	}
+
+	return exitError{err, code}
+}
+
+// exitCode is what an error says by a method ExitCode() int, else 1.
+func exitCode(err error) int {
+	var coded interface{ ExitCode() int }
+
+	switch {
+	case err == nil:
+		return exitGood
+	case errors.As(err, &coded):
+		return coded.ExitCode()
+	default:
+		return exitNotWell
+	}
+}
+
+// withDefaultCommand puts `serve` before arguments that begin with a flag, so
+// that manifests need not name it.
+func withDefaultCommand(args []string) []string {
+	switch {
+	case len(args) == 0:
+		return []string{"serve"}
+	case args[0] == "-h" || args[0] == "--help" || args[0] == "--version" || !strings.HasPrefix(args[0], "-"):
+		return args
+	default:
+		return append([]string{"serve"}, args...)
+	}
+}
+
+// usageError says that the command line is wrong.
+func usageError(command *cobra.Command, err error) error {
+	return exitWith(exitCannot, fmt.Errorf("%w (see %s --help)", err, command.CommandPath()))
+}
+
+// noArgs is cobra.NoArgs with the exit code of wrong usage.
+func noArgs(command *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usageError(command, fmt.Errorf("%w: %q is one argument too many", errUsage, args[0]))
+	}
+
+	return nil
+}

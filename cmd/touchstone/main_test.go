@@ -1,0 +1,213 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/touchstone-csi/touchstone/test/namespace"
+)
+
+// asTouchstone makes the test binary be the program, for what only a process
+// of its own can show.
+const asTouchstone = "TEST_BE_TOUCHSTONE"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asTouchstone) != "" {
+		main()
+	}
+
+	// The drivers that tests start here mount something, too.
+	namespace.Enter()
+	goleak.VerifyTestMain(m)
+}
+
+func touchstone(args ...string) (code int, out, problems string) {
+	var stdout, stderr bytes.Buffer
+
+	code = run(context.Background(), args, &stdout, &stderr)
+
+	return code, stdout.String(), stderr.String()
+}
+
+func TestExitCodes(t *testing.T) {
+	t.Parallel()
+
+	dir := t.TempDir()
+	damaged := filepath.Join(dir, "damaged")
+	require.NoError(t, os.Mkdir(damaged, 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(damaged, "state.json"), []byte("{"), 0o600))
+
+	file := filepath.Join(dir, "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+
+	for name, test := range map[string]struct {
+		args []string
+		code int
+		says string
+	}{
+		"help":                 {[]string{"--help"}, 0, "Usage:"},
+		"version":              {[]string{"version"}, 0, "touchstone "},
+		"unknown command":      {[]string{"srve"}, 2, `"srve"`},
+		"unknown flag":         {[]string{"--mod=all"}, 2, "--mod"},
+		"argument of serve":    {[]string{"serve", "now"}, 2, `"now"`},
+		"default is serve":     {[]string{"--mode=both"}, 2, `mode "both"`},
+		"unknown state":        {[]string{"state", "fix"}, 2, `"fix"`},
+		"verify of nothing":    {[]string{"state", "verify", "--state-dir", filepath.Join(dir, "none")}, 2, "none"},
+		"verify of a file":     {[]string{"state", "verify", "--state-dir", file}, 2, "file"},
+		"verify of damage":     {[]string{"state", "verify", "--state-dir", damaged}, 1, "state.json"},
+		"dump of damage":       {[]string{"state", "dump", "--state-dir", damaged}, 1, "state.json"},
+		"serving damage":       {append([]string{"--mode=controller", "--state-dir", damaged}, places(t)...), 2, "state.json"},
+		"endpoint of tcp":      {append(places(t), "--endpoint=tcp://127.0.0.1:1", "--state-dir", dir), 2, "unix"},
+		"verify is as JSON":    {[]string{"state", "verify", "--json", "--state-dir", damaged}, 1, `"findings"`},
+		"unknown capability":   {append(places(t), "--disable-capability=CLONE", "--state-dir", dir), 2, "EXPAND_VOLUME"},
+		"proxy to elsewhere":   {append(places(t), "--proxy-endpoint=192.0.2.1:80"), 2, "192.0.2.1"},
+		"log format":           {[]string{"--log-format=xml"}, 2, "xml"},
+		"relative kubelet":     {append(places(t), "--kubelet-dir=x", "--state-dir", dir), 2, "kubelet-dir"},
+		"repair what cannot":   {[]string{"state", "repair", "--state-dir", filepath.Join(dir, "none")}, 2, "none"},
+		"subcommand help":      {[]string{"serve", "--help"}, 0, "--ready-file"},
+		"state without a word": {[]string{"state"}, 0, "verify"},
+	} {
+		// One at a time: serve sets what a process has only once, such as klog's
+		// logger.
+		t.Run(name, func(t *testing.T) {
+			code, out, problems := touchstone(test.args...)
+			require.Equal(t, test.code, code, out+problems)
+			require.Contains(t, out+problems, test.says)
+		})
+	}
+}
+
+// places are flags that keep a driver within a temporary directory.
+func places(t *testing.T) []string {
+	t.Helper()
+
+	dir := t.TempDir()
+
+	return []string{"--endpoint", filepath.Join(dir, "csi.sock"), "--pool", "default=" + filepath.Join(dir, "pool")}
+}
+
+func TestProcessDrainsAtSIGTERMAndEndsWithZero(t *testing.T) {
+	t.Parallel()
+
+	dir := t.TempDir()
+	command, lines := startProcess(t, dir)
+	awaitLine(t, lines, "msg=ready")
+	require.FileExists(t, filepath.Join(dir, "ready"))
+
+	require.NoError(t, command.Process.Signal(syscall.SIGTERM))
+	awaitLine(t, lines, "msg=drained")
+	require.NoError(t, command.Wait())
+	require.NoFileExists(t, filepath.Join(dir, "ready"))
+	require.NoFileExists(t, filepath.Join(dir, "csi.sock"))
+
+	// Killed outright, its leftovers do not keep the next one from starting.
+	command, lines = startProcess(t, dir)
+	awaitLine(t, lines, "msg=ready")
+	require.NoError(t, command.Process.Kill())
+	require.Error(t, command.Wait())
+	require.FileExists(t, filepath.Join(dir, "csi.sock"))
+
+	command, lines = startProcess(t, dir)
+	awaitLine(t, lines, "msg=ready")
+
+	conn, err := net.Dial("unix", filepath.Join(dir, "csi.sock"))
+	require.NoError(t, err)
+	require.NoError(t, conn.Close())
+	require.NoError(t, command.Process.Signal(syscall.SIGINT))
+	require.NoError(t, command.Wait())
+}
+
+func startProcess(t *testing.T, dir string, args ...string) (*exec.Cmd, <-chan string) {
+	t.Helper()
+
+	self, err := os.Executable()
+	require.NoError(t, err)
+
+	command := exec.CommandContext(t.Context(), self, append([]string{
+		"--mode=controller", "--endpoint", filepath.Join(dir, "csi.sock"),
+		"--state-dir", filepath.Join(dir, "state"), "--ready-file", filepath.Join(dir, "ready"),
+	}, args...)...)
+	command.Env = append(os.Environ(), asTouchstone+"=1", "TOUCHSTONE_POOL=default="+filepath.Join(dir, "pool"))
+
+	return command, startCommand(t, command)
+}
+
+// startCommand returns what the process says.
+func startCommand(t *testing.T, command *exec.Cmd) <-chan string {
+	t.Helper()
+
+	problems, err := command.StderrPipe()
+	require.NoError(t, err)
+	require.NoError(t, command.Start())
+	t.Cleanup(func() { _ = command.Process.Kill() })
+
+	lines := make(chan string, 100)
+
+	go func() {
+		defer close(lines)
+
+		for scanner := bufio.NewScanner(problems); scanner.Scan(); {
+			lines <- scanner.Text()
+		}
+	}()
+
+	return lines
+}
+
+func awaitLine(t *testing.T, lines <-chan string, part string) {
+	t.Helper()
+
+	limit := time.After(time.Minute)
+
+	for {
+		select {
+		case line, ok := <-lines:
+			require.True(t, ok, "the process ended without saying %q", part)
+
+			if strings.Contains(line, part) {
+				return
+			}
+		case <-limit:
+			require.Fail(t, "never said", part)
+		}
+	}
+}
+
+func TestEveryFlagIsInTheDocumentation(t *testing.T) {
+	t.Parallel()
+
+	text, err := os.ReadFile("../../docs/flags.md")
+	require.NoError(t, err)
+
+	documented := map[string]string{}
+	for _, row := range regexp.MustCompile("(?m)^\\| `--([a-z-]+)` \\| `([A-Z_]+)` \\| ([^|]*) \\|").FindAllStringSubmatch(string(text), -1) {
+		documented[row[1]] = row[3]
+		require.Equal(t, envName(row[1]), row[2])
+	}
+
+	newServeCommand().Flags().VisitAll(func(flag *pflag.Flag) {
+		value, ok := documented[flag.Name]
+		require.True(t, ok, "docs/flags.md lacks --%s", flag.Name)
+
+		if flag.DefValue != "" && flag.DefValue != "[]" {
+			require.Equal(t, "`"+strings.Trim(flag.DefValue, "[]")+"`", value, "default of --%s", flag.Name)
+		}
+
+		delete(documented, flag.Name)
+	})
+	require.Empty(t, documented, "docs/flags.md has flags that serve has not")
+}

@@ -1,0 +1,47 @@
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/touchstone-csi/touchstone/pkg/ctl"
+	"github.com/touchstone-csi/touchstone/pkg/demo"
+)
+
+// newRootCommand is the table of contents: each command is made in a file of
+// its own name.
+func newRootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "touchstone",
+		Short: "A CSI driver with real volumes, to test against and to learn from",
+		Long: `Touchstone is a CSI driver that makes real volumes on any Linux machine.
+Without a command it serves, as "touchstone serve" does.
+
+Exit codes: 0 good, 1 what was asked about is not well, 2 wrong usage or cannot run.`,
+		Args:              cobra.ArbitraryArgs, // else cobra answers an unknown command itself, with code 1
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		Version:           thisBuild().String(),
+		PersistentPreRunE: func(command *cobra.Command, _ []string) error { return applySettings(command, os.LookupEnv) },
+		RunE: func(command *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usageError(command, fmt.Errorf("%w: there is no command %q", errUsage, args[0]))
+			}
+
+			return command.Help()
+		},
+	}
+	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
+	root.SetFlagErrorFunc(usageError)
+	root.AddCommand(
+		newServeCommand(),
+		newStateCommand(),
+		newVersionCommand(),
+		ctl.NewCommand(),
+		demo.NewCommand(),
+	)
+
+	return root
+}

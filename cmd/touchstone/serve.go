@@ -1,0 +1,209 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/klog/v2"
+
+	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/pkg/qos"
+)
+
+// gcPercent bounds garbage to half of what is in use.
+const gcPercent = 50
+
+// serveFlags are the flags of serve that are not fields of driver.Config as
+// they are.
+type serveFlags struct {
+	driver.Config
+
+	mode            string
+	pools, segments []string
+	maxVolumeBytes  resource.QuantityValue
+	logFormat       string
+	verbosity       int
+	proxyEndpoint   string
+	config          string
+}
+
+func newServeCommand() *cobra.Command {
+	given := &serveFlags{}
+	command := &cobra.Command{
+		Use:   "serve",
+		Short: "Serve CSI calls on a unix socket until SIGTERM (the default command)",
+		Long: `Serve CSI calls on a unix socket. SIGTERM or SIGINT drains: running operations
+finish, then the process ends with 0. A second signal ends it at once with 1.
+
+Every flag is also an environment variable (TOUCHSTONE_ and the flag's name in
+upper case, dashes as underscores) and a key of the YAML file that --config
+names. A flag wins over the environment, the environment over the file.`,
+		Args: noArgs,
+		RunE: func(command *cobra.Command, _ []string) error { return serve(command, given) },
+	}
+	given.define(command.Flags())
+
+	return command
+}
+
+func (f *serveFlags) define(flags *pflag.FlagSet) {
+	flags.SortFlags = false
+	flags.StringVar(&f.mode, "mode", string(driver.ModeAll), "which services to serve: all, controller or node")
+	flags.StringVar(&f.Endpoint, "endpoint", "unix:///run/touchstone/csi.sock",
+		"the socket to serve on; an old one is replaced, a live one refused")
+	flags.StringVar(&f.DriverName, "driver-name", "csi.touchstone.dev", "the driver's name, a domain name")
+	flags.StringVar(&f.NodeID, "node-id", "", "this node's id (default: the hostname)")
+	flags.StringSliceVar(&f.Nodes, "nodes", nil, "further node ids that the controller may attach volumes to (repeatable)")
+	flags.StringVar(&f.StateDir, "state-dir", "/var/lib/touchstone/state", "where the driver keeps what it has to remember")
+	flags.StringSliceVar(&f.pools, "pool", []string{"default=/var/lib/touchstone/pool"},
+		"a pool of volumes as NAME=DIRECTORY (repeatable)")
+	flags.StringSliceVar(&f.segments, "topology", nil, "a further topology segment of this node as KEY=VALUE (repeatable)")
+	flags.BoolVar(&f.Shared, "shared", false, "the pools are on a filesystem that every node mounts: volumes attach anywhere")
+	flags.Int64Var(&f.MaxVolumesPerNode, "max-volumes-per-node", 0, "how many volumes a node takes; 0 is no limit")
+	flags.Var(&f.maxVolumeBytes, "max-volume-size", "the largest volume, such as 10Gi; 0 is no limit but the pool's")
+	flags.Float64Var(&f.Overcommit, "overcommit", 1, "how many times a pool's space may be promised")
+	flags.StringSliceVar(&f.Disabled, "disable-capability", nil,
+		"a capability that is neither advertised nor served, such as EXPAND_VOLUME (repeatable)")
+	flags.StringVar(&f.KubeletDir, "kubelet-dir", "/var/lib/kubelet", "the directory in which target paths may lie")
+	flags.StringSliceVar(&f.AllowPaths, "allow-path", nil, "a further directory in which target paths may lie (repeatable)")
+	flags.BoolVar(&f.VolumeMountGroup, "volume-mount-group", false,
+		"let the driver give volumes to the pod's fsGroup, in the place of the kubelet")
+	flags.StringVar(&f.CgroupRoot, "cgroup-root", qos.DefaultCgroupRoot, "where the machine's cgroups are mounted")
+	flags.DurationVar(&f.CoalesceWindow, "coalesce-window", driver.DefaultCoalesceWindow,
+		"how long a change of a volume waits for others to be made together with it; 0 is not at all")
+	flags.IntVar(&f.FirstLoopDevice, "first-loop-device", blockdev.DefaultFirst, "the loop device number of a node's first attachment")
+	flags.StringVar(&f.proxyEndpoint, "proxy-endpoint", "",
+		"serve nothing: only hand the endpoint's calls on to the CSI server at this unix socket or loopback host:port")
+	flags.StringVar(&f.HTTPEndpoint, "http-endpoint", "", "host:port of /metrics, /healthz and /readyz; empty is off")
+	flags.StringVar(&f.ReadyFile, "ready-file", "", "a file that exists while the driver is ready")
+	flags.DurationVar(&f.DrainTimeout, "drain-timeout", driver.DefaultDrainTimeout,
+		"how long running operations may take to finish after SIGTERM")
+	flags.StringVar(&f.logFormat, "log-format", "text", "how to log to standard error: text or json")
+	flags.IntVarP(&f.verbosity, "v", "v", 2,
+		"how much to log: 0 failures, 2 each change, 4 each call, 5 messages without their secrets")
+	flags.StringVar(&f.config, configFlag, "", "a YAML file with these flags' names as keys")
+}
+
+// complete turns what was given into the driver's configuration.
+func (f *serveFlags) complete(log io.Writer) (driver.Config, error) {
+	config := f.Config
+	config.Mode = driver.Mode(f.mode)
+	config.MaxVolumeBytes = f.maxVolumeBytes.Value()
+	config.Version, config.Commit = thisBuild().version, thisBuild().commit
+
+	var problems [3]error
+
+	config.Log, problems[0] = newLogger(log, f.logFormat, f.verbosity)
+	config.Pools, problems[1] = pairs("pool", "NAME=DIRECTORY", f.pools)
+	config.Topology, problems[2] = pairs("topology", "KEY=VALUE", f.segments)
+
+	if config.NodeID == "" {
+		name, err := os.Hostname()
+		if err != nil {
+			return config, fmt.Errorf("find out this node's id: %w; give --node-id", err)
+		}
+
+		config.NodeID = name
+	}
+
+	return config, errors.Join(problems[:]...)
+}
+
+// pairs reads what is given as key=value, each key once.
+func pairs(flag, shape string, given []string) (map[string]string, error) {
+	read := make(map[string]string, len(given))
+
+	for _, text := range given {
+		key, value, ok := strings.Cut(text, "=")
+		if !ok || key == "" || value == "" {
+			return nil, fmt.Errorf("%w: --%s %q is not %s", errUsage, flag, text, shape)
+		}
+
+		if _, twice := read[key]; twice {
+			return nil, fmt.Errorf("%w: --%s names %q twice", errUsage, flag, key)
+		}
+
+		read[key] = value
+	}
+
+	return read, nil
+}
+
+func newLogger(to io.Writer, format string, verbosity int) (*slog.Logger, error) {
+	options := &slog.HandlerOptions{
+		Level: slog.Level(-verbosity),
+		// slog would write the levels between its own as INFO-2 and DEBUG-1.
+		ReplaceAttr: func(groups []string, attr slog.Attr) slog.Attr {
+			if level, ok := attr.Value.Any().(slog.Level); ok && len(groups) == 0 && level < slog.LevelInfo {
+				return slog.Int(attr.Key, int(level))
+			}
+
+			return attr
+		},
+	}
+
+	switch format {
+	case "text":
+		return slog.New(slog.NewTextHandler(to, options)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(to, options)), nil
+	default:
+		return nil, fmt.Errorf("%w: --log-format %q is not text or json", errUsage, format)
+	}
+}
+
+func serve(command *cobra.Command, given *serveFlags) error {
+	config, err := given.complete(command.ErrOrStderr())
+	if err != nil {
+		return usageError(command, err)
+	}
+
+	// See docs/decisions/0013: what is held for each volume is most of the heap,
+	// and Go's default would keep as much again in garbage.
+	if os.Getenv("GOGC") == "" && os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
+
+	// Kubernetes' libraries log through klog, whichever logger we have.
+	klog.SetSlogLogger(config.Log)
+
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	defer signal.Stop(signals)
+
+	ctx, stop := driver.UntilSignal(command.Context(), signals, os.Exit)
+	defer stop()
+
+	err = runUntil(ctx, config, given.proxyEndpoint)
+
+	if errors.Is(err, driver.ErrDrain) {
+		return exitWith(exitNotWell, err)
+	}
+
+	return exitWith(exitCannot, err)
+}
+
+func runUntil(ctx context.Context, config driver.Config, proxyEndpoint string) error {
+	if proxyEndpoint != "" {
+		return driver.Forward(ctx, config, proxyEndpoint)
+	}
+
+	built, err := driver.New(config)
+	if err != nil {
+		return err
+	}
+
+	return built.Run(ctx)
+}

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"sigs.k8s.io/yaml"
+)
+
+// envPrefix begins the environment variable of every flag.
+const envPrefix = "TOUCHSTONE_"
+
+// configFlag names the flag whose value is a YAML file of further settings.
+const configFlag = "config"
+
+// envName is the environment variable of a flag.
+func envName(flag string) string {
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// applySettings fills the command's flags in the order flag, environment,
+// file, default: what comes first wins. Unknown environment variables are left
+// alone, since an orchestrator makes some of its own; an unknown key of the
+// file is an error.
+func applySettings(command *cobra.Command, lookup func(string) (string, bool)) error {
+	flags := command.Flags()
+
+	if err := applyEnvironment(flags, lookup); err != nil {
+		return usageError(command, err)
+	}
+
+	config := flags.Lookup(configFlag)
+	if config == nil || config.Value.String() == "" {
+		return nil
+	}
+
+	if err := applyFile(flags, config.Value.String()); err != nil {
+		return usageError(command, fmt.Errorf("config file %s: %w", config.Value, err))
+	}
+
+	return nil
+}
+
+func applyEnvironment(flags *pflag.FlagSet, lookup func(string) (string, bool)) error {
+	var failure error
+
+	flags.VisitAll(func(flag *pflag.Flag) {
+		value, ok := lookup(envName(flag.Name))
+		if !ok || flag.Changed || flag.Name == "help" || failure != nil {
+			return
+		}
+
+		if err := flags.Set(flag.Name, value); err != nil {
+			failure = fmt.Errorf("environment variable %s: %w", envName(flag.Name), err)
+		}
+	})
+
+	return failure
+}
+
+func applyFile(flags *pflag.FlagSet, path string) error {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("read it: %w", err)
+	}
+
+	settings := map[string]any{}
+	// Strict: a key that is there twice would silently lose one value.
+	if err := yaml.UnmarshalStrict(text, &settings); err != nil {
+		return fmt.Errorf("read it as YAML: %w", err)
+	}
+
+	for _, key := range slices.Sorted(maps.Keys(settings)) {
+		flag := flags.Lookup(key)
+		if flag == nil || key == configFlag || key == "help" {
+			return fmt.Errorf("%w: there is no key %q; the keys are %s", errUsage, key, strings.Join(keys(flags), ", "))
+		}
+
+		if flag.Changed {
+			continue
+		}
+
+		if err := setFrom(flag, settings[key]); err != nil {
+			return fmt.Errorf("key %q: %w", key, err)
+		}
+
+		flag.Changed = true
+	}
+
+	return nil
+}
+
+// setFrom sets a flag from a YAML value: a scalar for any, a list for those
+// that may be repeated.
+func setFrom(flag *pflag.Flag, value any) error {
+	// YAML reads a bare n, no or off as false: nobody means that for a name.
+	if _, isBool := value.(bool); isBool && flag.Value.Type() != "bool" {
+		return fmt.Errorf("%w: YAML reads this as true or false; put it in quotes", errUsage)
+	}
+
+	list, isList := value.([]any)
+	if !isList {
+		text, err := scalar(value)
+		if err != nil {
+			return err
+		}
+
+		return flag.Value.Set(text)
+	}
+
+	several, ok := flag.Value.(pflag.SliceValue)
+	if !ok {
+		return fmt.Errorf("%w: a list, where one value is wanted", errUsage)
+	}
+
+	texts := make([]string, len(list))
+
+	for i, element := range list {
+		text, err := scalar(element)
+		if err != nil {
+			return err
+		}
+
+		texts[i] = text
+	}
+
+	return several.Replace(texts)
+}
+
+func scalar(value any) (string, error) {
+	switch value := value.(type) {
+	case string:
+		return value, nil
+	case bool, float64:
+		// %v would write a large float64, which is what YAML's numbers become
+		// on the way, with an exponent.
+		if number, ok := value.(float64); ok && number == float64(int64(number)) {
+			return strconv.FormatInt(int64(number), 10), nil
+		}
+
+		return fmt.Sprint(value), nil
+	default:
+		return "", fmt.Errorf("%w: want text, a number, true or false", errUsage)
+	}
+}
+
+func keys(flags *pflag.FlagSet) []string {
+	var names []string
+
+	flags.VisitAll(func(flag *pflag.Flag) {
+		if flag.Name != configFlag && flag.Name != "help" {
+			names = append(names, flag.Name)
+		}
+	})
+
+	return names
+}

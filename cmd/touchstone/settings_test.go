@@ -1,0 +1,197 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/pkg/driver"
+)
+
+// given runs serve's flags through all four sources and returns what comes out.
+func given(t *testing.T, args []string, env map[string]string, file string) (*serveFlags, error) {
+	t.Helper()
+
+	flags := &serveFlags{}
+	command := &cobra.Command{
+		Use: "serve", SilenceErrors: true, SilenceUsage: true,
+		PreRunE: func(command *cobra.Command, _ []string) error {
+			return applySettings(command, func(name string) (string, bool) {
+				value, ok := env[name]
+
+				return value, ok
+			})
+		},
+		RunE: func(*cobra.Command, []string) error { return nil },
+	}
+	flags.define(command.Flags())
+
+	if file != "" {
+		path := filepath.Join(t.TempDir(), "touchstone.yaml")
+		require.NoError(t, os.WriteFile(path, []byte(file), 0o600))
+		args = append(args, "--config", path)
+	}
+
+	command.SetArgs(args)
+
+	return flags, command.ExecuteContext(t.Context())
+}
+
+func TestPrecedenceIsFlagEnvironmentFileDefault(t *testing.T) {
+	t.Parallel()
+
+	var (
+		args = []string{"--node-id=flag", "--nodes=flag-a,flag-b", "--max-volume-size=1Gi", "--shared=false", "-v=1"}
+		env  = map[string]string{
+			"TOUCHSTONE_NODE_ID": "env", "TOUCHSTONE_NODES": "env-a,env-b", "TOUCHSTONE_MAX_VOLUME_SIZE": "2Gi",
+			"TOUCHSTONE_SHARED": "true", "TOUCHSTONE_V": "3", "TOUCHSTONE_SERVICE_HOST": "kubernetes makes such",
+		}
+		file = "node-id: file\nnodes: [file-a, 'file,b']\nmax-volume-size: 3Gi\nshared: true\nv: 4\n"
+	)
+
+	type outcome struct {
+		node    string
+		nodes   []string
+		size    int64
+		shared  bool
+		verbose int
+	}
+
+	for name, test := range map[string]struct {
+		args []string
+		env  map[string]string
+		file string
+		want outcome
+	}{
+		"default":             {nil, nil, "", outcome{"", nil, 0, false, 2}},
+		"file":                {nil, nil, file, outcome{"file", []string{"file-a", "file,b"}, 3 << 30, true, 4}},
+		"environment":         {nil, env, "", outcome{"env", []string{"env-a", "env-b"}, 2 << 30, true, 3}},
+		"environment on file": {nil, env, file, outcome{"env", []string{"env-a", "env-b"}, 2 << 30, true, 3}},
+		"flag on file":        {args, nil, file, outcome{"flag", []string{"flag-a", "flag-b"}, 1 << 30, false, 1}},
+		"flag on all":         {args, env, file, outcome{"flag", []string{"flag-a", "flag-b"}, 1 << 30, false, 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			flags, err := given(t, test.args, test.env, test.file)
+			require.NoError(t, err)
+
+			got := outcome{flags.NodeID, flags.Nodes, flags.maxVolumeBytes.Value(), flags.Shared, flags.verbosity}
+			if len(got.nodes) == 0 {
+				got.nodes = nil
+			}
+
+			require.Equal(t, test.want, got)
+		})
+	}
+}
+
+func TestEveryFlagIsAKeyAndAVariable(t *testing.T) {
+	t.Parallel()
+
+	// One value that differs from the default for each flag.
+	values := map[string]string{
+		"cgroup-root": "/c", "coalesce-window": "9s",
+		"mode": "node", "endpoint": "/x/y.sock", "driver-name": "a.b", "node-id": "n-1", "nodes": "m-1", "state-dir": "/s",
+		"pool": "p=/p", "topology": "k=v", "shared": "true", "max-volumes-per-node": "7", "max-volume-size": "5Gi",
+		"overcommit": "2.5", "kubelet-dir": "/k", "allow-path": "/a", "http-endpoint": "127.0.0.1:1", "first-loop-device": "2048", "ready-file": "/r",
+		"disable-capability": "GET_VOLUME", "proxy-endpoint": "/p.sock", "volume-mount-group": "true",
+		"drain-timeout": "3s", "log-format": "json", "v": "5",
+	}
+
+	command := newServeCommand()
+	require.Equal(t, len(values)+1, len(keys(command.Flags()))+1, "a flag without a value here: add it")
+
+	for name, value := range values {
+		fromFlag, err := given(t, []string{"--" + name + "=" + value}, nil, "")
+		require.NoError(t, err, name)
+
+		fromEnv, err := given(t, nil, map[string]string{envName(name): value}, "")
+		require.NoError(t, err, name)
+		require.Equal(t, fromFlag, fromEnv, name)
+
+		fromFile, err := given(t, nil, nil, name+": "+value+"\n")
+		require.NoError(t, err, name)
+
+		fromFile.config = ""
+		require.Equal(t, fromFlag, fromFile, name)
+
+		byDefault, err := given(t, nil, nil, "")
+		require.NoError(t, err)
+		require.NotEqual(t, byDefault, fromFlag, name)
+	}
+}
+
+func TestConfigFileCanBeNamedByTheEnvironment(t *testing.T) {
+	t.Parallel()
+
+	path := filepath.Join(t.TempDir(), "c.yaml")
+	require.NoError(t, os.WriteFile(path, []byte("mode: node\n"), 0o600))
+
+	flags, err := given(t, nil, map[string]string{"TOUCHSTONE_CONFIG": path}, "")
+	require.NoError(t, err)
+	require.Equal(t, "node", flags.mode)
+}
+
+func TestWrongSettingsAreRefusedWithTheirSource(t *testing.T) {
+	t.Parallel()
+
+	for name, test := range map[string]struct {
+		args []string
+		env  map[string]string
+		file string
+		want []string
+	}{
+		"unknown key":      {nil, nil, "node_id: x\n", []string{"touchstone.yaml", `no key "node_id"`, "node-id"}},
+		"config in config": {nil, nil, "config: x\n", []string{`no key "config"`}},
+		"key twice":        {nil, nil, "mode: all\nmode: node\n", []string{"touchstone.yaml", "mode"}},
+		"not YAML":         {nil, nil, "{", []string{"touchstone.yaml"}},
+		"list for one":     {nil, nil, "mode: [all]\n", []string{`key "mode"`, "list"}},
+		"mapping":          {nil, nil, "mode: {a: b}\n", []string{`key "mode"`}},
+		"bare no":          {nil, nil, "node-id: no\n", []string{`key "node-id"`, "quotes"}},
+		"bad value":        {nil, nil, "shared: maybe\n", []string{`key "shared"`, "maybe"}},
+		"no file":          {[]string{"--config", "/nonexistent"}, nil, "", []string{"/nonexistent"}},
+		"bad variable":     {nil, map[string]string{"TOUCHSTONE_OVERCOMMIT": "lots"}, "", []string{"TOUCHSTONE_OVERCOMMIT", "lots"}},
+		"bad size":         {[]string{"--max-volume-size=10Gb"}, nil, "", []string{"max-volume-size", "10Gb"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			_, err := given(t, test.args, test.env, test.file)
+			for _, part := range test.want {
+				require.ErrorContains(t, err, part)
+			}
+		})
+	}
+}
+
+func TestConfigOfTheDriver(t *testing.T) {
+	t.Parallel()
+
+	flags, err := given(t, []string{"--pool=a=/a,b=/b=c", "--topology=zone=z", "--max-volume-size=1Gi"}, nil, "")
+	require.NoError(t, err)
+
+	config, err := flags.complete(os.Stderr)
+	require.NoError(t, err)
+	require.Equal(t, driver.ModeAll, config.Mode)
+	require.Equal(t, map[string]string{"a": "/a", "b": "/b=c"}, config.Pools)
+	require.Equal(t, map[string]string{"zone": "z"}, config.Topology)
+	require.EqualValues(t, 1<<30, config.MaxVolumeBytes)
+
+	hostname, err := os.Hostname()
+	require.NoError(t, err)
+	require.Equal(t, hostname, config.NodeID)
+
+	for _, args := range [][]string{
+		{"--pool=/a"}, {"--pool=a="}, {"--pool=a=/a", "--pool=a=/b"}, {"--topology=zone"}, {"--log-format=xml"},
+	} {
+		flags, err := given(t, args, nil, "")
+		require.NoError(t, err)
+
+		_, err = flags.complete(os.Stderr)
+		require.ErrorIs(t, err, errUsage, args)
+	}
+}

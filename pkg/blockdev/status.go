@@ -1,0 +1,222 @@
+package blockdev
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Status is what the kernel says about an attached loop device.
+type Status struct {
+	Number int
+	// Path is the device's node.
+	Path string
+	// BackingDevice and BackingInode identify the image.
+	BackingDevice, BackingInode uint64
+	// BackingPath is where the image is now, as sysfs tells it.
+	BackingPath string
+	// BackingDeleted is true when no name leads to the image any more.
+	BackingDeleted bool
+	// SizeBytes is the device's size, and the image's at the time of the attach
+	// or of the last resize.
+	SizeBytes int64
+	// BlockSize is the logical block size in bytes.
+	BlockSize                     int
+	ReadOnly, AutoClear, DirectIO bool
+	// Sequence tells attachments of the same number apart (diskseq); 0 on a
+	// kernel before 5.15.
+	Sequence uint64
+
+	offset, limit uint64
+}
+
+// Backing returns the identity of the image.
+func (s *Status) Backing() Identity {
+	return Identity{Device: s.BackingDevice, Inode: s.BackingInode}
+}
+
+// Status returns the state of a number, false when no image is attached to it.
+func (l *Loops) Status(number int) (Status, bool, error) {
+	// Asking sysfs first, since opening a node whose device is not there would
+	// make one.
+	if !l.attached(number) {
+		return Status{}, false, nil
+	}
+
+	file, err := l.openForStatus(number)
+	if err != nil {
+		if isMissing(err) || !l.attached(number) {
+			return Status{}, false, nil
+		}
+
+		return Status{}, false, &NumberError{Number: number, Do: doOpen, Err: err}
+	}
+	defer file.Close()
+
+	return l.statusOf(file, number)
+}
+
+// Find returns the devices to which this image is attached. It asks every loop
+// device of the machine: for starts and rare cases.
+func (l *Loops) Find(image *os.File) ([]Status, error) {
+	identity, err := IdentityOf(image)
+	if err != nil {
+		return nil, err
+	}
+
+	return l.find(identity)
+}
+
+func (l *Loops) find(identity Identity) ([]Status, error) {
+	all, err := l.List()
+	if err != nil {
+		return nil, err
+	}
+
+	return slices.DeleteFunc(all, func(s Status) bool { return s.Backing() != identity }), nil
+}
+
+// List returns every attached loop device of the machine in order of number.
+func (l *Loops) List() ([]Status, error) {
+	entries, err := os.ReadDir(filepath.Join(l.sys, "block"))
+	if err != nil {
+		return nil, fmt.Errorf("list block devices: %w", err)
+	}
+
+	var list []Status
+
+	for _, entry := range entries {
+		digits, isLoop := strings.CutPrefix(entry.Name(), "loop")
+
+		number, err := strconv.Atoi(digits)
+		if !isLoop || err != nil {
+			continue
+		}
+
+		status, attached, err := l.Status(number)
+		if err != nil {
+			return nil, err
+		}
+
+		if attached {
+			list = append(list, status)
+		}
+	}
+
+	slices.SortFunc(list, func(a, b Status) int { return a.Number - b.Number })
+
+	return list, nil
+}
+
+// openForStatus only reads, and where the node is missing makes none in the
+// kernel: the caller has seen the device in sysfs.
+func (l *Loops) openForStatus(number int) (*os.File, error) {
+	return l.openOrMake(nodeName(number), unix.Mkdev(loopMajor, uint32(number)), unix.S_IFBLK, os.O_RDONLY)
+}
+
+func (l *Loops) statusOf(file *os.File, number int) (Status, bool, error) {
+	info, err := unix.IoctlLoopGetStatus64(int(file.Fd()))
+	if errors.Is(err, unix.ENXIO) {
+		return Status{}, false, nil
+	}
+
+	if err != nil {
+		return Status{}, false, &NumberError{Number: number, Do: "LOOP_GET_STATUS64 of", Err: err}
+	}
+
+	size, err := deviceSize(file)
+	if err != nil {
+		return Status{}, false, &NumberError{Number: number, Do: "read the size of", Err: err}
+	}
+
+	blockSize, err := unix.IoctlGetInt(int(file.Fd()), unix.BLKSSZGET)
+	if err != nil {
+		return Status{}, false, &NumberError{Number: number, Do: "BLKSSZGET of", Err: err}
+	}
+
+	status := Status{
+		Number:        number,
+		Path:          file.Name(),
+		BackingDevice: info.Device,
+		BackingInode:  info.Inode,
+		SizeBytes:     size,
+		BlockSize:     blockSize,
+		ReadOnly:      info.Flags&unix.LO_FLAGS_READ_ONLY != 0,
+		AutoClear:     info.Flags&unix.LO_FLAGS_AUTOCLEAR != 0,
+		DirectIO:      l.directIO(number, info),
+		Sequence:      l.sequence(number),
+		offset:        info.Offset,
+		limit:         info.Sizelimit,
+	}
+	status.BackingPath, status.BackingDeleted = l.backingPath(number)
+
+	return status, true, nil
+}
+
+// sysfs returns the content of one of the device's attributes.
+func (l *Loops) sysfs(number int, attribute string) (string, error) {
+	content, err := os.ReadFile(filepath.Join(l.sys, "block", nodeName(number), attribute))
+
+	return strings.TrimSuffix(string(content), "\n"), err
+}
+
+func (l *Loops) attached(number int) bool {
+	_, err := os.Lstat(filepath.Join(l.sys, "block", nodeName(number), "loop"))
+
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// backingPath comes from sysfs because LOOP_GET_STATUS64 cuts it at 64 bytes
+// and does not follow a rename.
+func (l *Loops) backingPath(number int) (string, bool) {
+	path, err := l.sysfs(number, "loop/backing_file")
+	if err != nil {
+		return "", false
+	}
+
+	return strings.CutSuffix(path, " (deleted)")
+}
+
+// directIO is read back because the kernel turns it off without an error where
+// the pool's filesystem or the block size does not allow it.
+func (l *Loops) directIO(number int, info *unix.LoopInfo64) bool {
+	dio, err := l.sysfs(number, "loop/dio")
+	if err != nil {
+		return info.Flags&unix.LO_FLAGS_DIRECT_IO != 0
+	}
+
+	return dio == "1"
+}
+
+func (l *Loops) sequence(number int) uint64 {
+	content, err := l.sysfs(number, "diskseq")
+	if err != nil {
+		return 0
+	}
+
+	sequence, err := strconv.ParseUint(content, 10, 64)
+	if err != nil {
+		return 0
+	}
+
+	return sequence
+}
+
+func deviceSize(device *os.File) (int64, error) {
+	var size uint64
+
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, device.Fd(), unix.BLKGETSIZE64, uintptr(unsafe.Pointer(&size)))
+	if errno != 0 {
+		return 0, fmt.Errorf("BLKGETSIZE64 of %s: %w", device.Name(), errno)
+	}
+
+	return int64(size), nil
+}

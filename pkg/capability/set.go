@@ -1,0 +1,137 @@
+package capability
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+// ErrUnknown is returned for a name that no capability of the driver has.
+var ErrUnknown = errors.New("unknown capability")
+
+// Set is what is left of the driver's capabilities. The zero value is all of
+// them.
+type Set struct {
+	off map[Name]bool
+	// unserved maps a full method name to the capability that is off.
+	unserved map[string]Name
+}
+
+// Without returns all capabilities but the named ones and those that can't be
+// advertised without them. Errors: ErrUnknown, which names the known ones.
+func Without(names ...string) (Set, error) {
+	s := Set{off: map[Name]bool{}, unserved: map[string]Name{}}
+
+	for _, name := range names {
+		at := slices.IndexFunc(table(), func(r row) bool { return string(r.name) == name || r.alias == name && name != "" })
+		if at < 0 {
+			return Set{}, fmt.Errorf("%w %q: there are %s", ErrUnknown, name, strings.Join(Known(), ", "))
+		}
+
+		s.disable(table()[at])
+	}
+
+	return s, nil
+}
+
+func (s Set) disable(gone row) {
+	if s.off[gone.name] {
+		return
+	}
+
+	s.off[gone.name] = true
+	for _, method := range gone.methods {
+		s.unserved[method] = gone.name
+	}
+
+	for _, other := range table() {
+		if slices.Contains(other.needs, gone.name) {
+			s.disable(other)
+		}
+	}
+}
+
+// Known returns every name that Without understands, aliases behind what they
+// stand for.
+func Known() []string {
+	rows := table()
+	names := make([]string, 0, len(rows))
+
+	for _, r := range rows {
+		text := string(r.name)
+		if r.alias != "" {
+			text += " (or " + r.alias + ")"
+		}
+
+		names = append(names, text)
+	}
+
+	return names
+}
+
+// Has says whether the capability is advertised and served.
+func (s Set) Has(name Name) bool { return !s.off[name] }
+
+// Unserved returns the capability whose absence keeps the method, such as
+// /csi.v1.Node/NodeStageVolume, from being served.
+func (s Set) Unserved(method string) (Name, bool) {
+	name, unserved := s.unserved[method]
+
+	return name, unserved
+}
+
+// Controller is the answer of ControllerGetCapabilities.
+func (s Set) Controller() []*csi.ControllerServiceCapability {
+	var advertised []*csi.ControllerServiceCapability
+
+	for _, r := range table() {
+		if r.controller == csi.ControllerServiceCapability_RPC_UNKNOWN || !s.Has(r.name) {
+			continue
+		}
+
+		advertised = append(advertised, &csi.ControllerServiceCapability{
+			Type: &csi.ControllerServiceCapability_Rpc{Rpc: &csi.ControllerServiceCapability_RPC{Type: r.controller}},
+		})
+	}
+
+	return advertised
+}
+
+// Node is the answer of NodeGetCapabilities.
+func (s Set) Node() []*csi.NodeServiceCapability {
+	var advertised []*csi.NodeServiceCapability
+
+	for _, r := range table() {
+		if r.node == csi.NodeServiceCapability_RPC_UNKNOWN || !s.Has(r.name) {
+			continue
+		}
+
+		advertised = append(advertised, &csi.NodeServiceCapability{
+			Type: &csi.NodeServiceCapability_Rpc{Rpc: &csi.NodeServiceCapability_RPC{Type: r.node}},
+		})
+	}
+
+	return advertised
+}
+
+// CheckMode refuses, with volume.ErrCapability, the two access modes that
+// exist only where SINGLE_NODE_MULTI_WRITER is advertised.
+func (s Set) CheckMode(wanted volume.Capability) error {
+	switch wanted.AccessMode() {
+	case csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER, csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER:
+	default:
+		return nil
+	}
+
+	if s.Has(SingleNodeMultiWriter) {
+		return nil
+	}
+
+	return fmt.Errorf("%w: access mode %s needs the capability %s, which is not advertised; ask for SINGLE_NODE_WRITER",
+		volume.ErrCapability, wanted.Mode, SingleNodeMultiWriter)
+}

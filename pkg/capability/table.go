@@ -1,0 +1,130 @@
+package capability
+
+import (
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+)
+
+// Name is a capability's name in the spec. One name that several services have
+// is one capability.
+type Name string
+
+// The capabilities that the driver has.
+const (
+	ControllerService              Name = "CONTROLLER_SERVICE"
+	VolumeAccessibilityConstraints Name = "VOLUME_ACCESSIBILITY_CONSTRAINTS"
+	Online                         Name = "ONLINE"
+	CreateDeleteVolume             Name = "CREATE_DELETE_VOLUME"
+	PublishUnpublishVolume         Name = "PUBLISH_UNPUBLISH_VOLUME"
+	PublishReadonly                Name = "PUBLISH_READONLY"
+	ListVolumes                    Name = "LIST_VOLUMES"
+	ListVolumesPublishedNodes      Name = "LIST_VOLUMES_PUBLISHED_NODES"
+	GetVolume                      Name = "GET_VOLUME"
+	GetCapacity                    Name = "GET_CAPACITY"
+	ExpandVolume                   Name = "EXPAND_VOLUME"
+	SingleNodeMultiWriter          Name = "SINGLE_NODE_MULTI_WRITER"
+	ModifyVolume                   Name = "MODIFY_VOLUME"
+	StageUnstageVolume             Name = "STAGE_UNSTAGE_VOLUME"
+	GetVolumeStats                 Name = "GET_VOLUME_STATS"
+	VolumeMountGroup               Name = "VOLUME_MOUNT_GROUP"
+)
+
+// Topology is what people call VolumeAccessibilityConstraints.
+const Topology = "TOPOLOGY"
+
+type (
+	controllerRPC = csi.ControllerServiceCapability_RPC_Type
+	nodeRPC       = csi.NodeServiceCapability_RPC_Type
+)
+
+// row is one capability.
+type row struct {
+	name Name
+	// alias is a second name that is understood.
+	alias string
+	// controller and node are the service's own capability, UNKNOWN where it
+	// has none. Those of the plugin are advertised by the Identity service.
+	controller controllerRPC
+	node       nodeRPC
+	// methods are the RPCs that nothing but the capability is for.
+	methods []string
+	// needs are those that the spec has the plugin advertise with it.
+	needs []Name
+}
+
+// table lists the controller's and the node's in the order of the spec.
+func table() []row {
+	return []row{
+		{name: ControllerService, methods: methodsOf(&csi.Controller_ServiceDesc)},
+		{name: VolumeAccessibilityConstraints, alias: Topology},
+		{name: Online, needs: []Name{ExpandVolume}},
+		{
+			name: CreateDeleteVolume, controller: csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME,
+			methods: []string{csi.Controller_CreateVolume_FullMethodName, csi.Controller_DeleteVolume_FullMethodName},
+		},
+		{
+			name: PublishUnpublishVolume, controller: csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME,
+			methods: []string{
+				csi.Controller_ControllerPublishVolume_FullMethodName, csi.Controller_ControllerUnpublishVolume_FullMethodName,
+			},
+		},
+		{
+			name: ListVolumes, controller: csi.ControllerServiceCapability_RPC_LIST_VOLUMES,
+			methods: []string{csi.Controller_ListVolumes_FullMethodName},
+		},
+		{
+			name: GetCapacity, controller: csi.ControllerServiceCapability_RPC_GET_CAPACITY,
+			methods: []string{csi.Controller_GetCapacity_FullMethodName},
+		},
+		{
+			name: PublishReadonly, controller: csi.ControllerServiceCapability_RPC_PUBLISH_READONLY,
+			needs: []Name{PublishUnpublishVolume},
+		},
+		{
+			name: ExpandVolume, controller: csi.ControllerServiceCapability_RPC_EXPAND_VOLUME,
+			node: csi.NodeServiceCapability_RPC_EXPAND_VOLUME,
+			methods: []string{
+				csi.Controller_ControllerExpandVolume_FullMethodName, csi.Node_NodeExpandVolume_FullMethodName,
+			},
+		},
+		{
+			name:       ListVolumesPublishedNodes,
+			controller: csi.ControllerServiceCapability_RPC_LIST_VOLUMES_PUBLISHED_NODES,
+			needs:      []Name{PublishUnpublishVolume},
+		},
+		{
+			name: GetVolume, controller: csi.ControllerServiceCapability_RPC_GET_VOLUME,
+			methods: []string{csi.Controller_ControllerGetVolume_FullMethodName},
+		},
+		{
+			name: StageUnstageVolume, node: csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME,
+			methods: []string{csi.Node_NodeStageVolume_FullMethodName, csi.Node_NodeUnstageVolume_FullMethodName},
+		},
+		{
+			name: GetVolumeStats, node: csi.NodeServiceCapability_RPC_GET_VOLUME_STATS,
+			methods: []string{csi.Node_NodeGetVolumeStats_FullMethodName},
+		},
+		{
+			name: SingleNodeMultiWriter, controller: csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
+			node: csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
+		},
+		{
+			name: ModifyVolume, controller: csi.ControllerServiceCapability_RPC_MODIFY_VOLUME,
+			methods: []string{csi.Controller_ControllerModifyVolume_FullMethodName},
+		},
+		{name: VolumeMountGroup, node: csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP},
+	}
+}
+
+func methodsOf(service *grpc.ServiceDesc) []string {
+	methods := make([]string, 0, len(service.Methods)+len(service.Streams))
+	for _, method := range service.Methods {
+		methods = append(methods, "/"+service.ServiceName+"/"+method.MethodName)
+	}
+
+	for _, stream := range service.Streams {
+		methods = append(methods, "/"+service.ServiceName+"/"+stream.StreamName)
+	}
+
+	return methods
+}

@@ -1,0 +1,206 @@
+package coalesce
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"time"
+)
+
+// ErrDraining is returned for a request that was not taken because the process
+// is about to end.
+var ErrDraining = errors.New("the driver is shutting down and takes no new changes")
+
+// PanicError is the result of a change that panicked.
+type PanicError struct {
+	Value any
+	Stack []byte
+}
+
+// Error implements error. The stack is kept out of it: it belongs in the log.
+func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
+
+// Group holds the changes that are waiting for their window to close, or are
+// being made. A key that nobody asks for costs nothing, not even a goroutine.
+// It is safe for concurrent use; see New.
+type Group[K comparable, In, Merged, Out any] struct {
+	window  time.Duration
+	merge   func(Merged, In) (Merged, error)
+	execute func(context.Context, K, Merged) (Out, error)
+
+	base context.Context //nolint:containedctx // changes live as long as the group, not as their callers
+	stop context.CancelFunc
+
+	mu       sync.Mutex
+	open     map[K]*change[Merged, Out]
+	running  sync.WaitGroup
+	draining bool
+}
+
+// change is what the requests of one window have become.
+type change[Merged, Out any] struct {
+	merged Merged
+	// values carries the first caller's request-scoped values, such as its
+	// logger, without its deadline.
+	values context.Context //nolint:containedctx // see above
+	timer  *time.Timer
+	done   chan struct{}
+	result Out
+	err    error
+}
+
+// New returns a group in which a window is open for the given time; 0 makes
+// each request a change of its own.
+//
+// merge adds a request to what is merged so far, at first the zero value. Its
+// error is the answer to that request alone, so it must leave its first
+// argument as it is. It is called with a lock held and must not block.
+//
+// execute makes the change. Changes of one key may overlap when a window closes
+// while an earlier change is still being made. The context that it gets ends
+// only when Drain gives up.
+func New[K comparable, In, Merged, Out any](
+	window time.Duration,
+	merge func(Merged, In) (Merged, error),
+	execute func(context.Context, K, Merged) (Out, error),
+) *Group[K, In, Merged, Out] {
+	base, stop := context.WithCancel(context.Background()) //nolint:gosec // Drain calls stop
+
+	return &Group[K, In, Merged, Out]{
+		window: window, merge: merge, execute: execute, base: base, stop: stop, open: map[K]*change[Merged, Out]{},
+	}
+}
+
+// Do has the request carried out, with others of its key, and returns the
+// result of that; or ctx's error once ctx ends: the change is then made all the
+// same.
+//
+// Errors of its own: ErrDraining, *PanicError; those of merge and execute come
+// as they are.
+func (g *Group[K, In, Merged, Out]) Do(ctx context.Context, key K, in In) (Out, error) {
+	var none Out
+
+	if err := ctx.Err(); err != nil {
+		return none, fmt.Errorf("not begun: %w", context.Cause(ctx))
+	}
+
+	joined, err := g.join(ctx, key, in)
+	if err != nil {
+		return none, err
+	}
+
+	select {
+	case <-joined.done:
+		return joined.result, joined.err
+	case <-ctx.Done():
+		return none, fmt.Errorf("the change goes on without its caller: %w", context.Cause(ctx))
+	}
+}
+
+// Drain takes no further requests, closes all windows at once and waits for the
+// changes. When ctx ends first they are cancelled, and Drain returns ctx's
+// error without waiting for them any longer.
+func (g *Group[K, In, Merged, Out]) Drain(ctx context.Context) error {
+	g.mu.Lock()
+	g.draining = true
+
+	for key, waiting := range g.open {
+		waiting.timer.Stop()
+
+		go g.close(key, waiting)
+	}
+	g.mu.Unlock()
+
+	idle := make(chan struct{})
+
+	go func() {
+		g.running.Wait()
+		close(idle)
+	}()
+
+	defer g.stop()
+
+	select {
+	case <-idle:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("changes are still being made: %w", context.Cause(ctx))
+	}
+}
+
+// join merges the request into the change whose window is open, or begins one.
+func (g *Group[K, In, Merged, Out]) join(ctx context.Context, key K, in In) (*change[Merged, Out], error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+
+	if g.draining {
+		return nil, ErrDraining
+	}
+
+	if waiting, ok := g.open[key]; ok {
+		merged, err := g.merge(waiting.merged, in)
+		if err == nil {
+			waiting.merged = merged
+		}
+
+		return waiting, err
+	}
+
+	var nothing Merged
+
+	merged, err := g.merge(nothing, in)
+	if err != nil {
+		return nil, err
+	}
+
+	fresh := &change[Merged, Out]{merged: merged, values: context.WithoutCancel(ctx), done: make(chan struct{})}
+	g.running.Add(1)
+
+	if g.window <= 0 {
+		go g.run(key, fresh) //nolint:contextcheck // the change outlives its caller
+
+		return fresh, nil
+	}
+
+	g.open[key] = fresh
+	fresh.timer = time.AfterFunc(g.window, func() { g.close(key, fresh) })
+
+	return fresh, nil
+}
+
+// close makes the change unless somebody else has closed its window already.
+func (g *Group[K, In, Merged, Out]) close(key K, waiting *change[Merged, Out]) {
+	g.mu.Lock()
+	mine := g.open[key] == waiting
+
+	if mine {
+		delete(g.open, key)
+	}
+	g.mu.Unlock()
+
+	if mine {
+		g.run(key, waiting)
+	}
+}
+
+func (g *Group[K, In, Merged, Out]) run(key K, closed *change[Merged, Out]) {
+	defer g.running.Done()
+	defer close(closed.done)
+
+	defer func() {
+		if value := recover(); value != nil {
+			closed.err = &PanicError{Value: value, Stack: debug.Stack()}
+		}
+	}()
+
+	ctx, cancel := context.WithCancelCause(closed.values)
+	defer cancel(nil)
+
+	// The values are the first caller's, the lifetime is the group's.
+	unlink := context.AfterFunc(g.base, func() { cancel(ErrDraining) })
+	defer unlink()
+
+	closed.result, closed.err = g.execute(ctx, key, closed.merged)
+}

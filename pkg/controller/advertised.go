@@ -1,0 +1,98 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/touchstone-csi/touchstone/pkg/capability"
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
+	"github.com/touchstone-csi/touchstone/pkg/state"
+)
+
+// ControllerGetCapabilities answers with what is not disabled (CSI v1.13,
+// ControllerGetCapabilities).
+func (s *Service) ControllerGetCapabilities(
+	context.Context, *csi.ControllerGetCapabilitiesRequest,
+) (*csi.ControllerGetCapabilitiesResponse, error) {
+	return &csi.ControllerGetCapabilitiesResponse{Capabilities: s.config.Capabilities.Controller()}, nil
+}
+
+func (s *Service) has(name capability.Name) bool { return s.config.Capabilities.Has(name) }
+
+// shown is what a CO gets to see of the volume.
+func (s *Service) shown(v *Volume) *Volume {
+	topology, nodes := s.has(capability.VolumeAccessibilityConstraints), s.has(capability.ListVolumesPublishedNodes)
+	if topology && nodes {
+		return v
+	}
+
+	shown := v.clone()
+	if !topology {
+		shown.Segments = ""
+	}
+
+	if !nodes {
+		shown.Attachments = nil
+	}
+
+	return shown
+}
+
+// checkReadonly refuses what a CO must not ask for (CSI v1.13,
+// ControllerPublishVolumeRequest.readonly).
+func (s *Service) checkReadonly(asked bool) error {
+	if asked && !s.has(capability.PublishReadonly) {
+		return rpc.Invalid("readonly must be false, as the capability %s is not advertised", capability.PublishReadonly)
+	}
+
+	return nil
+}
+
+// makeReal gives every volume its bytes for good, where no attachment will do
+// that any more (docs/decisions/0005).
+func (s *Service) makeReal(ctx context.Context) error {
+	if s.has(capability.PublishUnpublishVolume) {
+		return nil
+	}
+
+	var lasting []*Volume
+
+	failed := error(nil)
+
+	s.volumes.Ascend("", func(_ string, v *Volume) bool {
+		if v.Phase != PhaseReady || !v.Pristine {
+			return true
+		}
+
+		if failed = s.materialize(v); failed != nil {
+			return false
+		}
+
+		kept := v.clone()
+		kept.Pristine = false
+		lasting = append(lasting, kept)
+
+		return true
+	})
+
+	if failed != nil || len(lasting) == 0 {
+		return failed
+	}
+
+	err := s.store.Update(ctx, func(tx *state.Tx) error {
+		for _, v := range lasting {
+			if err := s.volumes.In(tx).Put(v.ID, v); err != nil {
+				return err
+			}
+		}
+
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("record that volumes have their bytes for good: %w", err)
+	}
+
+	return nil
+}

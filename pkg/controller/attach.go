@@ -1,0 +1,195 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+// ControllerPublishVolume attaches a volume to a node (CSI v1.13,
+// ControllerPublishVolume). Who may is told by admits.
+func (s *Service) ControllerPublishVolume(
+	ctx context.Context, request *csi.ControllerPublishVolumeRequest,
+) (*csi.ControllerPublishVolumeResponse, error) {
+	nodeID := request.GetNodeId()
+
+	if request.GetVolumeId() == "" {
+		return nil, rpc.Invalid("volume_id is missing")
+	}
+
+	if nodeID == "" {
+		return nil, rpc.Invalid("node_id is missing")
+	}
+
+	wanted, err := volume.ParseCapability(request.GetVolumeCapability())
+	if err != nil {
+		return nil, rpc.Status(rpc.Invalid("volume_capability: %w", err))
+	}
+
+	found, err := s.find(request.GetVolumeId())
+	if err != nil {
+		return nil, rpc.Status(err)
+	}
+
+	if !s.knowsNode(nodeID) {
+		return nil, rpc.Errorf(codes.NotFound, "node %q does not exist; name it with --nodes", nodeID)
+	}
+
+	if err := s.allows(request.GetVolumeCapability(), found.Parameters); err != nil {
+		return nil, rpc.Status(rpc.Invalid("volume_capability: %w", err))
+	}
+
+	if err := s.checkReadonly(request.GetReadonly()); err != nil {
+		return nil, rpc.Status(err)
+	}
+
+	attachment := Attachment{NodeID: nodeID, ReadOnly: request.GetReadonly(), Capability: wanted}
+
+	return rpc.Run(ctx, s.config.Log, s.ops, rpc.OnVolume(found.ID, nodeID, "ControllerPublishVolume", request),
+		func(ctx context.Context) (*csi.ControllerPublishVolumeResponse, error) {
+			attached, err := s.attach(ctx, found.ID, attachment)
+			if err != nil {
+				return nil, fmt.Errorf("attach volume %s to node %s: %w", found.ID, nodeID, err)
+			}
+
+			return &csi.ControllerPublishVolumeResponse{
+				PublishContext: attached.context(),
+			}, nil
+		})
+}
+
+func (s *Service) attach(ctx context.Context, id string, wanted Attachment) (Attachment, error) {
+	found, err := s.find(id)
+	if err != nil {
+		return Attachment{}, err
+	}
+
+	if existing, ok := found.attachment(wanted.NodeID); ok {
+		return existing, existing.answers(wanted)
+	}
+
+	if found.Pristine {
+		if err := s.materialize(found); err != nil {
+			return Attachment{}, err
+		}
+	}
+
+	_, err = s.change(ctx, id, func(v *Volume) error {
+		if err := v.admits(wanted); err != nil {
+			return err
+		}
+
+		slot, taken := s.ledger.freeSlot(wanted.NodeID)
+		if s.config.MaxVolumesPerNode > 0 && taken >= s.config.MaxVolumesPerNode {
+			return rpc.Errorf(codes.ResourceExhausted, "node %s has %d volumes attached, its limit (--max-volumes-per-node)",
+				wanted.NodeID, taken)
+		}
+
+		wanted.Slot = slot
+		v.Attachments = append(v.Attachments, wanted)
+		v.Pristine = false
+
+		return nil
+	})
+
+	return wanted, err
+}
+
+// materialize makes sure that a volume which is about to be used has its bytes
+// in the pool for good: until now a power failure could take them, for
+// CreateVolume does not wait for them (docs/decisions).
+func (s *Service) materialize(v *Volume) error {
+	place, err := s.poolOf(v)
+	if err != nil {
+		return err
+	}
+
+	if err := s.provision(v, place); err != nil {
+		return err
+	}
+
+	if v.Parameters.Backing == volume.BackingDirectory {
+		return place.SyncDirectory(v.ID)
+	}
+
+	return place.SyncImage(v.ID)
+}
+
+// context is all that the node needs to know.
+func (a Attachment) context() map[string]string {
+	return map[string]string{
+		volume.KeySlot:     strconv.Itoa(a.Slot),
+		volume.KeyReadOnly: strconv.FormatBool(a.ReadOnly),
+	}
+}
+
+// answers returns ALREADY_EXISTS unless the attachment is what is wanted.
+func (a Attachment) answers(wanted Attachment) error {
+	if a.ReadOnly == wanted.ReadOnly && a.Capability.Equal(wanted.Capability) {
+		return nil
+	}
+
+	return rpc.Errorf(codes.AlreadyExists, "it is attached there with another capability or readonly flag; unpublish it first")
+}
+
+// admits returns FAILED_PRECONDITION when those who have the volume attached,
+// or the newcomer, need it for themselves.
+func (v *Volume) admits(wanted Attachment) error {
+	if len(v.Attachments) == 0 {
+		return nil
+	}
+
+	alone := wanted.Capability.SingleNode() ||
+		slices.ContainsFunc(v.Attachments, func(a Attachment) bool { return a.Capability.SingleNode() })
+	if !alone {
+		return nil
+	}
+
+	return rpc.Errorf(codes.FailedPrecondition, "it is attached to node %s with access mode %s; unpublish it there first",
+		strings.Join(v.nodeIDs(), ", "), v.Attachments[0].Capability.Mode)
+}
+
+// ControllerUnpublishVolume detaches a volume from a node, or from all of them
+// when none is named (CSI v1.13, ControllerUnpublishVolume).
+func (s *Service) ControllerUnpublishVolume(
+	ctx context.Context, request *csi.ControllerUnpublishVolumeRequest,
+) (*csi.ControllerUnpublishVolumeResponse, error) {
+	id, nodeID := request.GetVolumeId(), request.GetNodeId()
+	if err := rpc.CheckVolumeID(id); err != nil {
+		return nil, rpc.Status(err)
+	}
+
+	return rpc.Run(ctx, s.config.Log, s.ops, rpc.OnVolume(id, nodeID, "ControllerUnpublishVolume", request),
+		func(ctx context.Context) (*csi.ControllerUnpublishVolumeResponse, error) {
+			if err := s.detach(ctx, id, nodeID); err != nil {
+				return nil, fmt.Errorf("detach volume %s from node %q: %w", id, nodeID, err)
+			}
+
+			return &csi.ControllerUnpublishVolumeResponse{}, nil
+		})
+}
+
+func (s *Service) detach(ctx context.Context, id, nodeID string) error {
+	leaves := func(a Attachment) bool { return nodeID == "" || a.NodeID == nodeID }
+
+	found, ok := s.volumes.Get(id)
+	if !ok || !slices.ContainsFunc(found.Attachments, leaves) {
+		return nil
+	}
+
+	_, err := s.change(ctx, id, func(v *Volume) error {
+		v.Attachments = slices.DeleteFunc(v.Attachments, leaves)
+
+		return nil
+	})
+
+	return err
+}

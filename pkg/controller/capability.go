@@ -1,0 +1,143 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/touchstone-csi/touchstone/pkg/mount"
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+// ValidateVolumeCapabilities confirms what the volume can do, or says in the
+// message why not (CSI v1.13, ValidateVolumeCapabilities).
+func (s *Service) ValidateVolumeCapabilities(
+	_ context.Context, request *csi.ValidateVolumeCapabilitiesRequest,
+) (*csi.ValidateVolumeCapabilitiesResponse, error) {
+	if len(request.GetVolumeCapabilities()) == 0 {
+		return nil, rpc.Invalid("volume_capabilities are missing")
+	}
+
+	found, err := s.find(request.GetVolumeId())
+	if err != nil {
+		return nil, rpc.Status(err)
+	}
+
+	if given := request.GetParameters(); len(given) > 0 {
+		parameters, _, err := s.choosePool(given)
+		if _, named := given[volume.KeyFSType]; !named {
+			// It came with a capability then.
+			parameters.FSType = found.Parameters.FSType
+		}
+
+		if err != nil || parameters != found.Parameters {
+			return notConfirmed("the volume was made with other parameters")
+		}
+	}
+
+	if given := request.GetVolumeContext(); len(given) > 0 {
+		if parameters, err := volume.ParseContext(given); err != nil || parameters != found.Parameters {
+			return notConfirmed("the volume has another volume_context")
+		}
+	}
+
+	for _, each := range request.GetVolumeCapabilities() {
+		if err := s.allows(each, found.Parameters); err != nil {
+			return notConfirmed(err.Error())
+		}
+	}
+
+	if given := request.GetMutableParameters(); len(given) > 0 {
+		mutable, err := s.parseMutable(given)
+		if err != nil || !found.Mutable.With(mutable).Equal(found.Mutable) {
+			return notConfirmed("the volume has other mutable_parameters")
+		}
+	}
+
+	return &csi.ValidateVolumeCapabilitiesResponse{
+		Confirmed: &csi.ValidateVolumeCapabilitiesResponse_Confirmed{
+			VolumeContext:      request.GetVolumeContext(),
+			VolumeCapabilities: request.GetVolumeCapabilities(),
+			Parameters:         request.GetParameters(),
+			MutableParameters:  request.GetMutableParameters(),
+		},
+	}, nil
+}
+
+func notConfirmed(message string) (*csi.ValidateVolumeCapabilitiesResponse, error) {
+	return &csi.ValidateVolumeCapabilitiesResponse{Message: message}, nil
+}
+
+func (s *Service) allows(given *csi.VolumeCapability, parameters volume.Parameters) error {
+	_, err := s.parseCapability(given, parameters)
+
+	return err
+}
+
+// parseCapability refuses a capability that a volume with these parameters
+// can't have, with volume.ErrCapability.
+func (s *Service) parseCapability(given *csi.VolumeCapability, parameters volume.Parameters) (volume.Capability, error) {
+	parsed, err := volume.ParseCapability(given)
+	if err != nil {
+		return volume.Capability{}, err
+	}
+
+	if err := s.config.Capabilities.CheckMode(parsed); err != nil {
+		return volume.Capability{}, err
+	}
+
+	if _, err := mount.ParseFlags(parsed.MountFlags); err != nil {
+		return volume.Capability{}, fmt.Errorf("%w: %w", volume.ErrCapability, err)
+	}
+
+	if parsed.Block && parameters.Backing == volume.BackingDirectory {
+		return volume.Capability{}, fmt.Errorf("%w: a directory is no block device; use backing=image for block access",
+			volume.ErrCapability)
+	}
+
+	if parsed.SingleNode() {
+		return parsed, nil
+	}
+
+	if !s.config.Shared {
+		return volume.Capability{}, fmt.Errorf("%w: access mode %s needs a pool that several nodes reach (--shared)",
+			volume.ErrCapability, parsed.Mode)
+	}
+
+	if !parsed.ReaderOnly() && parameters.Backing != volume.BackingDirectory {
+		return volume.Capability{}, fmt.Errorf(
+			"%w: access mode %s needs backing=directory: an image is written on one node at a time",
+			volume.ErrCapability, parsed.Mode)
+	}
+
+	return parsed, nil
+}
+
+func (s *Service) parseCapabilities(
+	given []*csi.VolumeCapability, parameters volume.Parameters,
+) ([]volume.Capability, error) {
+	parsed := make([]volume.Capability, 0, len(given))
+	fsType := ""
+
+	for _, each := range given {
+		capability, err := s.parseCapability(each, parameters)
+		if err != nil {
+			return nil, err
+		}
+
+		if !capability.Block {
+			wanted := fsTypeOf(parameters, capability)
+			if fsType != "" && wanted != fsType {
+				return nil, fmt.Errorf("%w: a volume can't be both %s and %s", volume.ErrCapability, fsType, wanted)
+			}
+
+			fsType = wanted
+		}
+
+		parsed = append(parsed, capability)
+	}
+
+	return parsed, nil
+}

@@ -1,0 +1,196 @@
+package controller
+
+import (
+	"context"
+	"math"
+	"strings"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/touchstone-csi/touchstone/pkg/filesystem"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+const (
+	// RoundBytes is what the size of every volume is a multiple of.
+	RoundBytes = 4096
+	// DefaultBytes is the size of a volume for which none is asked.
+	DefaultBytes = 1 << 30
+)
+
+// GetCapacity says how much more a pool will promise, in bytes (CSI v1.13,
+// GetCapacity).
+func (s *Service) GetCapacity(_ context.Context, request *csi.GetCapacityRequest) (*csi.GetCapacityResponse, error) {
+	parameters, place, err := s.choosePool(request.GetParameters())
+	if err != nil {
+		return nil, rpc.Status(err)
+	}
+
+	if topology := request.GetAccessibleTopology(); topology != nil && s.config.Segments != "" &&
+		!s.config.Segments.within(topology) {
+		return &csi.GetCapacityResponse{}, nil
+	}
+
+	capabilities, err := s.parseCapabilities(request.GetVolumeCapabilities(), parameters)
+	if err != nil {
+		// No volume can have these capabilities, so there is no room for one.
+		return &csi.GetCapacityResponse{}, nil //nolint:nilerr // see above
+	}
+
+	available, err := s.sellable(place)
+	if err != nil {
+		return nil, rpc.Status(err)
+	}
+
+	largest := available
+	if s.config.MaxVolumeBytes > 0 {
+		largest = min(largest, s.config.MaxVolumeBytes)
+	}
+
+	return &csi.GetCapacityResponse{
+		AvailableCapacity: available,
+		MaximumVolumeSize: wrapperspb.Int64(largest),
+		MinimumVolumeSize: wrapperspb.Int64(minimumBytes(parameters, capabilities)),
+	}, nil
+}
+
+// choosePool reads the parameters and finds the pool that they name. Errors:
+// INVALID_ARGUMENT.
+func (s *Service) choosePool(given map[string]string) (volume.Parameters, *pool.Pool, error) {
+	parameters, err := volume.ParseParameters(given)
+	if err != nil {
+		return volume.Parameters{}, nil, rpc.Invalid("parameters: %w", err)
+	}
+
+	if _, named := given[volume.KeyPool]; !named {
+		parameters.Pool = s.pools.Default()
+	}
+
+	place, ok := s.pools.Get(parameters.Pool)
+	if !ok {
+		return volume.Parameters{}, nil, rpc.Invalid("parameters: pool %q does not exist; there are %s",
+			parameters.Pool, strings.Join(s.pools.Names(), ", "))
+	}
+
+	return parameters, place, nil
+}
+
+// sellable is what the pool may still promise.
+func (s *Service) sellable(place *pool.Pool) (int64, error) {
+	capacity, err := place.Capacity()
+	if err != nil {
+		return 0, err
+	}
+
+	return capacity.Sellable(s.config.Overcommit, s.promised(place.Name())) / RoundBytes * RoundBytes, nil
+}
+
+// promised is what the pool owes, to volumes and to the ephemeral ones of this
+// node.
+func (s *Service) promised(poolName string) int64 {
+	bytes := s.ledger.soldBytes(poolName)
+	if s.config.Ephemeral != nil {
+		bytes += s.config.Ephemeral(poolName)
+	}
+
+	return bytes
+}
+
+// Promised is how many bytes of the pool are promised to volumes.
+func (s *Service) Promised(poolName string) int64 { return s.ledger.soldBytes(poolName) }
+
+func (s *Service) checkRoom(place *pool.Pool, bytes int64) error {
+	sellable, err := s.sellable(place)
+	if err != nil {
+		return err
+	}
+
+	return enough(place, bytes, sellable)
+}
+
+// checkUnsold is checkRoom for what has its space already.
+func (s *Service) checkUnsold(place *pool.Pool, bytes int64) error {
+	capacity, err := place.Capacity()
+	if err != nil {
+		return err
+	}
+
+	return enough(place, bytes, capacity.Unsold(s.config.Overcommit, s.promised(place.Name())))
+}
+
+func enough(place *pool.Pool, bytes, sellable int64) error {
+	if bytes > sellable {
+		return rpc.Errorf(codes.ResourceExhausted,
+			"pool %q can't promise %d more bytes, only %d; delete volumes, grow the pool or raise --overcommit",
+			place.Name(), bytes, sellable)
+	}
+
+	return nil
+}
+
+// sizeFor returns the size of a new volume: what is required, rounded up, but
+// not less than the filesystem needs. Errors: INVALID_ARGUMENT for a range
+// that makes no sense, OUT_OF_RANGE for one that can't be met.
+func (s *Service) sizeFor(asked *csi.CapacityRange, smallest int64) (int64, error) {
+	required, limit := asked.GetRequiredBytes(), asked.GetLimitBytes()
+
+	switch {
+	case required < 0 || limit < 0:
+		return 0, rpc.Invalid("capacity_range: required_bytes %d and limit_bytes %d must not be negative", required, limit)
+	case limit > 0 && limit < required:
+		return 0, rpc.Invalid("capacity_range: limit_bytes %d is less than required_bytes %d", limit, required)
+	case required == 0 && limit == 0:
+		required = DefaultBytes
+		if s.config.MaxVolumeBytes > 0 {
+			required = min(required, s.config.MaxVolumeBytes/RoundBytes*RoundBytes)
+		}
+	case required == 0:
+		required = min(limit/RoundBytes*RoundBytes, DefaultBytes)
+	case required > math.MaxInt64-RoundBytes:
+		return 0, rpc.Errorf(codes.OutOfRange, "capacity_range: required_bytes %d is more than any volume can have", required)
+	}
+
+	size := max((required+RoundBytes-1)/RoundBytes*RoundBytes, smallest)
+
+	if limit > 0 && size > limit {
+		return 0, rpc.Errorf(codes.OutOfRange,
+			"capacity_range: the smallest volume that holds %d bytes has %d, more than limit_bytes %d", required, size, limit)
+	}
+
+	if s.config.MaxVolumeBytes > 0 && size > s.config.MaxVolumeBytes {
+		return 0, rpc.Errorf(codes.OutOfRange,
+			"capacity_range: %d bytes are more than the largest volume has, %d (--max-volume-size)", size, s.config.MaxVolumeBytes)
+	}
+
+	return size, nil
+}
+
+// minimumBytes is the smallest volume with these parameters.
+func minimumBytes(parameters volume.Parameters, capabilities []volume.Capability) int64 {
+	smallest := int64(RoundBytes)
+
+	for _, capability := range capabilities {
+		if capability.Block || parameters.Backing == volume.BackingDirectory {
+			continue
+		}
+
+		// Which filesystems there are was checked with the capability.
+		if made, err := filesystem.ByName(fsTypeOf(parameters, capability), nil); err == nil {
+			smallest = max(smallest, (made.MinimumBytes()+RoundBytes-1)/RoundBytes*RoundBytes)
+		}
+	}
+
+	return smallest
+}
+
+func fsTypeOf(parameters volume.Parameters, capability volume.Capability) string {
+	if capability.FSType != "" {
+		return capability.FSType
+	}
+
+	return parameters.FSType
+}

@@ -1,0 +1,213 @@
+package controller
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/pkg/capability"
+	"github.com/touchstone-csi/touchstone/pkg/coalesce"
+	"github.com/touchstone-csi/touchstone/pkg/inflight"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+// change is what ControllerExpandVolume, ControllerModifyVolume, or several of
+// them together, want of one volume. It is made wholly or not at all.
+type change struct {
+	// size is what the volume must have at least, in bytes; 0 asks for none.
+	size int64
+	// limit is what it may have at most, in bytes; 0 is no limit.
+	limit int64
+	// mutable holds what shall be different.
+	mutable volume.Mutable
+}
+
+// changes makes one change of those that come for a volume within a window.
+type changes = coalesce.Group[string, change, change, *Volume]
+
+func (s *Service) newChanges() *changes {
+	return coalesce.New(s.config.CoalesceWindow, change.and, s.makeChange)
+}
+
+// Drain makes the changes that are waiting for others to join, now, and takes
+// no more. It returns ctx's error when they are not made in time.
+func (s *Service) Drain(ctx context.Context) error { return s.changes.Drain(ctx) }
+
+// and returns both changes as one. Errors: ABORTED when they contradict each
+// other, as if the first were being made already.
+func (c change) and(other change) (change, error) {
+	if c.size > 0 && other.size > 0 && c.size != other.size {
+		return change{}, rpc.Errorf(codes.Aborted,
+			"an expansion to %d bytes is about to be made, not to %d; wait for it, then call again", c.size, other.size)
+	}
+
+	if names := c.mutable.Contradictions(other.mutable); len(names) > 0 {
+		return change{}, rpc.Errorf(codes.Aborted,
+			"a modification that sets %s to something else is about to be made; wait for it, then call again",
+			strings.Join(names, ", "))
+	}
+
+	both := change{size: max(c.size, other.size), limit: min(c.limit, other.limit), mutable: c.mutable.With(other.mutable)}
+	if both.limit == 0 {
+		both.limit = cmp.Or(c.limit, other.limit)
+	}
+
+	return both, nil
+}
+
+// call is the operation that makes the change. It has the request that would
+// ask for all of it, so that a retry is told from a conflict.
+func (c change) call(id string) inflight.Call {
+	var methods []string
+
+	if c.size > 0 {
+		methods = append(methods, "ControllerExpandVolume")
+	}
+
+	if !c.mutable.IsZero() {
+		methods = append(methods, "ControllerModifyVolume")
+	}
+
+	return rpc.OnVolume(id, "size", strings.Join(methods, " with "), &csi.CreateVolumeRequest{
+		CapacityRange:     &csi.CapacityRange{RequiredBytes: c.size, LimitBytes: c.limit},
+		MutableParameters: c.mutable.Parameters(),
+	})
+}
+
+// request has the change made, together with others. What the volume is already,
+// such as for the retry of a caller that left, waits for nobody.
+func (s *Service) request(ctx context.Context, found *Volume, wanted change) (*Volume, error) {
+	if found.CapacityBytes >= wanted.size && found.Mutable.With(wanted.mutable).Equal(found.Mutable) {
+		return s.makeChange(ctx, found.ID, wanted)
+	}
+
+	return s.changes.Do(ctx, found.ID, wanted)
+}
+
+func (s *Service) makeChange(ctx context.Context, id string, wanted change) (*Volume, error) {
+	return rpc.Run(ctx, s.config.Log, s.ops, wanted.call(id), func(ctx context.Context) (*Volume, error) {
+		changed, err := s.apply(ctx, id, wanted)
+		if err != nil {
+			return nil, fmt.Errorf("change volume %s: %w", id, err)
+		}
+
+		return changed, nil
+	})
+}
+
+// check returns why the change can't be made, before anything is done.
+func (s *Service) check(v *Volume, wanted change) error {
+	if err := s.checkMutable(v.Parameters, wanted.mutable); err != nil {
+		return err
+	}
+
+	if wanted.limit > 0 && v.CapacityBytes > wanted.limit {
+		return rpc.Errorf(codes.OutOfRange, "it has %d bytes, more than limit_bytes %d; a volume never shrinks",
+			v.CapacityBytes, wanted.limit)
+	}
+
+	if wanted.size <= v.CapacityBytes {
+		return nil
+	}
+
+	if !s.has(capability.Online) {
+		if err := s.idle(v); err != nil {
+			return err
+		}
+	}
+
+	place, err := s.poolOf(v)
+	if err != nil {
+		return err
+	}
+
+	return s.checkRoom(place, wanted.size-v.CapacityBytes)
+}
+
+// apply makes the change: the bytes, then the record in one step, and then what
+// follows from it. When that last part fails, the record holds, and the CO's
+// retry or the next start do the rest.
+func (s *Service) apply(ctx context.Context, id string, wanted change) (*Volume, error) {
+	found, err := s.find(id)
+	if err != nil {
+		return nil, err
+	}
+
+	if err := s.check(found, wanted); err != nil {
+		return nil, err
+	}
+
+	place, err := s.poolOf(found)
+	if err != nil {
+		return nil, err
+	}
+
+	changed := found.clone()
+	changed.CapacityBytes = max(found.CapacityBytes, wanted.size)
+	changed.Mutable = found.Mutable.With(wanted.mutable)
+
+	more := changed.CapacityBytes - found.CapacityBytes
+	if more > 0 {
+		if err := s.enlarge(changed, place); err != nil {
+			return nil, err
+		}
+	}
+
+	if more > 0 || !changed.Mutable.Equal(found.Mutable) {
+		changed, err = s.change(ctx, id, func(v *Volume) error {
+			v.CapacityBytes, v.Mutable = changed.CapacityBytes, changed.Mutable
+
+			return s.checkPromise(v, place, more)
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+
+	if wanted.mutable.IsZero() {
+		return changed, nil
+	}
+
+	return changed, s.putInForce(ctx, changed, place)
+}
+
+// enlarge makes the bytes of a volume be as many as its record is about to say.
+// Should the record not follow, the retry finds them there.
+func (s *Service) enlarge(larger *Volume, place *pool.Pool) error {
+	switch {
+	case larger.Parameters.Backing == volume.BackingDirectory:
+		return nil
+	case larger.Pristine:
+		return s.provision(larger, place)
+	default:
+		return place.GrowImage(larger.ID, larger.CapacityBytes, larger.thick())
+	}
+}
+
+// checkPromise returns RESOURCE_EXHAUSTED if the pool was promised to others
+// meanwhile. A thick image has its space by now, so what is free says nothing.
+func (s *Service) checkPromise(v *Volume, place *pool.Pool, more int64) error {
+	switch {
+	case more == 0:
+		return nil
+	case v.thick():
+		return s.checkUnsold(place, more)
+	default:
+		return s.checkRoom(place, more)
+	}
+}
+
+func (s *Service) poolOf(v *Volume) (*pool.Pool, error) {
+	place, ok := s.pools.Get(v.Parameters.Pool)
+	if !ok {
+		return nil, fmt.Errorf("volume %s: %w: pool %q is not configured (--pool)", v.ID, errConfig, v.Parameters.Pool)
+	}
+
+	return place, nil
+}

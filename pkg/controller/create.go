@@ -1,0 +1,265 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/pkg/capability"
+	"github.com/touchstone-csi/touchstone/pkg/filesystem"
+	"github.com/touchstone-csi/touchstone/pkg/inflight"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
+	"github.com/touchstone-csi/touchstone/pkg/state"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+// creation is a CreateVolumeRequest that makes sense.
+type creation struct {
+	name         string
+	size         int64
+	asked        *csi.CapacityRange
+	topology     *csi.TopologyRequirement
+	parameters   volume.Parameters
+	capabilities []volume.Capability
+	mutable      volume.Mutable
+	pool         *pool.Pool
+}
+
+// CreateVolume makes a volume, or returns the one of that name if it is what is
+// asked for (CSI v1.13, CreateVolume).
+func (s *Service) CreateVolume(ctx context.Context, request *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
+	wanted, err := s.parseCreate(request)
+	if err != nil {
+		return nil, rpc.Status(err)
+	}
+
+	call := inflight.Call{Key: "name " + wanted.name, Method: "CreateVolume", Request: request}
+
+	return rpc.Run(ctx, s.config.Log, s.ops, call, func(ctx context.Context) (*csi.CreateVolumeResponse, error) {
+		made, err := s.ensure(ctx, wanted)
+		if err != nil {
+			return nil, fmt.Errorf("create volume %q: %w", wanted.name, err)
+		}
+
+		return &csi.CreateVolumeResponse{Volume: describe(s.shown(made))}, nil
+	})
+}
+
+func (s *Service) parseCreate(request *csi.CreateVolumeRequest) (*creation, error) {
+	if err := checkName(request.GetName()); err != nil {
+		return nil, err
+	}
+
+	if len(request.GetVolumeCapabilities()) == 0 {
+		return nil, rpc.Invalid("volume_capabilities are missing")
+	}
+
+	if request.GetVolumeContentSource() != nil {
+		return nil, rpc.Invalid("volume_content_source: volumes from snapshots and clones are not supported")
+	}
+
+	parameters, place, err := s.choosePool(request.GetParameters())
+	if err != nil {
+		return nil, err
+	}
+
+	mutable, err := s.parseMutable(request.GetMutableParameters())
+	if err == nil {
+		err = s.checkMutable(parameters, mutable)
+	}
+
+	if err != nil {
+		return nil, err
+	}
+
+	capabilities, err := s.parseCapabilities(request.GetVolumeCapabilities(), parameters)
+	if err != nil {
+		return nil, rpc.Invalid("volume_capabilities: %w", err)
+	}
+
+	// From here on the parameters say what the volume is.
+	for _, capability := range capabilities {
+		if !capability.Block {
+			parameters.FSType = fsTypeOf(parameters, capability)
+		}
+	}
+
+	// Else the volume is made, and no node can ever format it.
+	if err := filesystem.CheckOptions(parameters.FSType, strings.Fields(parameters.MkfsOptions)); err != nil {
+		return nil, rpc.Invalid("parameters: %s: %w", volume.KeyMkfsOptions, err)
+	}
+
+	size, err := s.sizeFor(request.GetCapacityRange(), minimumBytes(parameters, capabilities))
+	if err != nil {
+		return nil, err
+	}
+
+	return &creation{
+		name: request.GetName(), size: size, asked: request.GetCapacityRange(),
+		topology: request.GetAccessibilityRequirements(), parameters: parameters, capabilities: capabilities,
+		mutable: mutable, pool: place,
+	}, nil
+}
+
+// checkName allows what the spec does (CSI v1.13, CreateVolumeRequest.name): the
+// name is never part of a path, only unprintable characters are banned.
+func checkName(name string) error {
+	if name == "" {
+		return rpc.Invalid("name is missing")
+	}
+
+	banned := func(r rune) bool { return unicode.IsControl(r) && !strings.ContainsRune("\t\n\r", r) }
+	if strings.ContainsFunc(name, banned) {
+		return rpc.Invalid("name %q holds a control character that the CSI spec bans", name)
+	}
+
+	return nil
+}
+
+func (s *Service) ensure(ctx context.Context, wanted *creation) (*Volume, error) {
+	if _, existing, ok := s.volumes.Lookup(indexName, wanted.name); ok && existing.Phase == PhaseReady {
+		if err := existing.answers(wanted); err != nil {
+			return nil, err
+		}
+
+		return existing, nil
+	}
+
+	if err := s.config.Segments.fit(wanted.topology); err != nil {
+		return nil, err
+	}
+
+	if err := s.checkRoom(wanted.pool, wanted.size); err != nil {
+		return nil, err
+	}
+
+	id, err := volume.NewID()
+	if err != nil {
+		return nil, err
+	}
+
+	fresh := &Volume{
+		ID: id, Name: wanted.name, CapacityBytes: wanted.size, Parameters: wanted.parameters,
+		Capabilities: wanted.capabilities, Mutable: wanted.mutable, Segments: s.config.Segments, Phase: PhaseReady,
+		Pristine: s.has(capability.PublishUnpublishVolume),
+	}
+	s.sharing.share(fresh)
+
+	if fresh.thick() {
+		// A crash would leave a full-sized image that nobody knows.
+		fresh.Phase = PhaseCreating
+		if err := s.record(ctx, fresh, wanted.pool); err != nil {
+			return nil, err
+		}
+
+		fresh = fresh.clone()
+		fresh.Phase = PhaseReady
+	}
+
+	if err := s.provide(fresh, wanted.pool); err != nil {
+		return nil, s.undo(fresh, wanted.pool, err)
+	}
+
+	if err := s.record(ctx, fresh, wanted.pool); err != nil {
+		return nil, s.undo(fresh, wanted.pool, err)
+	}
+
+	return fresh, nil
+}
+
+// answers returns ALREADY_EXISTS unless v is what is wanted.
+func (v *Volume) answers(wanted *creation) error {
+	exists := func(what string, has, asked any) error {
+		return rpc.Errorf(codes.AlreadyExists, "volume %s exists with %s %v, not %v; choose another name or delete it",
+			v.ID, what, has, asked)
+	}
+
+	required, limit := wanted.asked.GetRequiredBytes(), wanted.asked.GetLimitBytes()
+	if v.CapacityBytes < required || limit > 0 && v.CapacityBytes > limit {
+		return exists("capacity", v.CapacityBytes, fmt.Sprintf("required %d, limit %d", required, limit))
+	}
+
+	if v.Parameters != wanted.parameters {
+		return exists("parameters", v.Parameters.Context(), wanted.parameters.Context())
+	}
+
+	sameSet := len(v.Capabilities) == len(wanted.capabilities) &&
+		!slices.ContainsFunc(wanted.capabilities, func(asked volume.Capability) bool {
+			return !slices.ContainsFunc(v.Capabilities, asked.Equal)
+		})
+	if !sameSet {
+		return exists("volume capabilities", "other than asked", "those")
+	}
+
+	if !v.Mutable.With(wanted.mutable).Equal(v.Mutable) {
+		return exists("mutable parameters", v.Mutable.Parameters(), wanted.mutable.Parameters())
+	}
+
+	if v.Segments.fit(wanted.topology) != nil {
+		return exists("topology", v.Segments, "the requisite one")
+	}
+
+	return nil
+}
+
+// provide is provision for now, or for good where nobody will call before the
+// volume is used.
+func (s *Service) provide(fresh *Volume, place *pool.Pool) error {
+	bytes := s.materialize
+	if fresh.Pristine {
+		bytes = func(v *Volume) error { return s.provision(v, place) }
+	}
+
+	if err := bytes(fresh); err != nil || fresh.Mutable.IsZero() {
+		return err
+	}
+
+	return place.SetAttributes(fresh.ID, fresh.Mutable)
+}
+
+// provision makes the bytes of the volume be in the pool.
+func (s *Service) provision(v *Volume, place *pool.Pool) error {
+	if v.Parameters.Backing == volume.BackingDirectory {
+		return place.EnsureDirectory(v.ID)
+	}
+
+	return place.EnsureImage(v.ID, v.CapacityBytes, v.thick())
+}
+
+// record puts the volume into the store, unless the pool was promised to
+// others meanwhile.
+func (s *Service) record(ctx context.Context, v *Volume, place *pool.Pool) error {
+	err := s.store.Update(ctx, func(tx *state.Tx) error {
+		records := s.volumes.In(tx)
+
+		if _, reserved := records.Get(v.ID); !reserved {
+			if err := s.checkRoom(place, v.CapacityBytes); err != nil {
+				return err
+			}
+		}
+
+		return records.Put(v.ID, v)
+	})
+	if err != nil {
+		return fmt.Errorf("record volume %s: %w", v.ID, err)
+	}
+
+	return nil
+}
+
+// undo removes what a failed creation has left, and returns why it failed.
+func (s *Service) undo(v *Volume, place *pool.Pool, cause error) error {
+	err := place.Remove(v.ID, v.Parameters.Backing)
+	if err != nil {
+		return errors.Join(cause, err)
+	}
+
+	return errors.Join(cause, s.forget(v.ID))
+}

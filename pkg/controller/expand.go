@@ -1,0 +1,68 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+// ControllerExpandVolume makes a volume larger, attached or not (CSI v1.13,
+// ControllerExpandVolume). The node then has to take notice of an image.
+func (s *Service) ControllerExpandVolume(
+	ctx context.Context, request *csi.ControllerExpandVolumeRequest,
+) (*csi.ControllerExpandVolumeResponse, error) {
+	if request.GetVolumeId() == "" {
+		return nil, rpc.Invalid("volume_id is missing")
+	}
+
+	if request.GetCapacityRange() == nil {
+		return nil, rpc.Invalid("capacity_range is missing")
+	}
+
+	found, err := s.find(request.GetVolumeId())
+	if err != nil {
+		return nil, rpc.Status(err)
+	}
+
+	if given := request.GetVolumeCapability(); given != nil {
+		if err := s.allows(given, found.Parameters); err != nil {
+			return nil, rpc.Status(rpc.Invalid("volume_capability: %w", err))
+		}
+	}
+
+	asked := request.GetCapacityRange()
+	if asked.GetRequiredBytes() == 0 && asked.GetLimitBytes() == 0 {
+		return nil, rpc.Invalid("capacity_range is empty; name required_bytes, limit_bytes or both")
+	}
+
+	if asked.GetRequiredBytes() == 0 {
+		// Only not to be larger than the limit is what the volume can be
+		// without growing.
+		asked = &csi.CapacityRange{RequiredBytes: min(found.CapacityBytes, asked.GetLimitBytes()), LimitBytes: asked.GetLimitBytes()}
+	}
+
+	size, err := s.sizeFor(asked, RoundBytes)
+	if err != nil {
+		return nil, rpc.Status(err)
+	}
+
+	wanted := change{size: size, limit: asked.GetLimitBytes()}
+	// What is wrong with this request alone is no other's failure.
+	if err := s.check(found, wanted); err != nil {
+		return nil, rpc.Status(fmt.Errorf("expand volume %s to %d bytes: %w", found.ID, size, err))
+	}
+
+	expanded, err := s.request(ctx, found, wanted)
+	if err != nil {
+		return nil, rpc.Status(err)
+	}
+
+	return &csi.ControllerExpandVolumeResponse{
+		CapacityBytes:         expanded.CapacityBytes,
+		NodeExpansionRequired: expanded.Parameters.Backing == volume.BackingImage,
+	}, nil
+}

@@ -1,0 +1,124 @@
+package controller
+
+import (
+	"context"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+// maxResponseBytes keeps a page below the 4 MiB that a gRPC client takes unless
+// told otherwise, with room for the framing.
+const maxResponseBytes = 7 << 19
+
+// ListVolumes lists all volumes in the order of their ids, which is that of
+// their creation (CSI v1.13, ListVolumes). The token is the last id that was
+// returned; it stays good when that volume is deleted.
+func (s *Service) ListVolumes(_ context.Context, request *csi.ListVolumesRequest) (*csi.ListVolumesResponse, error) {
+	if request.GetMaxEntries() < 0 {
+		return nil, rpc.Invalid("max_entries is %d; it must not be negative", request.GetMaxEntries())
+	}
+
+	token := request.GetStartingToken()
+	if token != "" && !volume.IsID(token) {
+		return nil, rpc.Errorf(codes.Aborted, "starting_token %q is none that ListVolumes gave; list from the start", token)
+	}
+
+	response, size := &csi.ListVolumesResponse{}, 0
+	alike := commons{}
+
+	s.volumes.Ascend(token, func(_ string, v *Volume) bool {
+		if v.Phase != PhaseReady {
+			return true
+		}
+
+		v = s.shown(v)
+		entry := &csi.ListVolumesResponse_Entry{
+			Volume: alike.describe(v),
+			Status: &csi.ListVolumesResponse_VolumeStatus{PublishedNodeIds: v.nodeIDs()},
+		}
+
+		full := request.GetMaxEntries() > 0 && len(response.GetEntries()) == int(request.GetMaxEntries())
+		if size += entrySize(entry); full || size > maxResponseBytes {
+			last := response.GetEntries()[len(response.GetEntries())-1]
+			response.NextToken = last.GetVolume().GetVolumeId()
+
+			return false
+		}
+
+		response.Entries = append(response.GetEntries(), entry)
+
+		return true
+	})
+
+	return response, nil
+}
+
+// ControllerGetVolume describes one volume (CSI v1.13, ControllerGetVolume).
+func (s *Service) ControllerGetVolume(
+	_ context.Context, request *csi.ControllerGetVolumeRequest,
+) (*csi.ControllerGetVolumeResponse, error) {
+	found, err := s.find(request.GetVolumeId())
+	if err != nil {
+		return nil, rpc.Status(err)
+	}
+
+	found = s.shown(found)
+
+	return &csi.ControllerGetVolumeResponse{
+		Volume: describe(found),
+		Status: &csi.ControllerGetVolumeResponse_VolumeStatus{PublishedNodeIds: found.nodeIDs()},
+	}, nil
+}
+
+func describe(v *Volume) *csi.Volume {
+	return &csi.Volume{
+		VolumeId:           v.ID,
+		CapacityBytes:      v.CapacityBytes,
+		VolumeContext:      v.Parameters.Context(),
+		AccessibleTopology: v.Segments.accessible(),
+	}
+}
+
+// commons holds, already encoded, what volumes that were asked for alike have
+// in common: context and topology. Encoding these maps again for each volume
+// would take most of the time of a list.
+type commons map[common][]byte
+
+type common struct {
+	parameters volume.Parameters
+	segments   Segments
+}
+
+// describe is the same on the wire as the function of that name gives. A
+// message puts behind its own fields, as they are, the bytes of those that it
+// does not know; so nothing but the wire shows the common part.
+func (c commons) describe(v *Volume) *csi.Volume {
+	key := common{v.Parameters, v.Segments}
+
+	encoded, ok := c[key]
+	if !ok {
+		var err error
+		if encoded, err = proto.Marshal(describe(&Volume{Parameters: v.Parameters, Segments: v.Segments})); err != nil {
+			return describe(v)
+		}
+
+		c[key] = encoded
+	}
+
+	described := &csi.Volume{VolumeId: v.ID, CapacityBytes: v.CapacityBytes}
+	described.ProtoReflect().SetUnknown(encoded)
+
+	return described
+}
+
+// entrySize is what the entry adds to a response, in bytes.
+func entrySize(entry *csi.ListVolumesResponse_Entry) int {
+	const tagAndLength = 6
+
+	return proto.Size(entry) + tagAndLength
+}

@@ -1,0 +1,152 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/touchstone-csi/touchstone/pkg/capability"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+// ControllerModifyVolume changes mutable parameters of a volume, in use or not
+// (CSI v1.13, ControllerModifyVolume).
+func (s *Service) ControllerModifyVolume(
+	ctx context.Context, request *csi.ControllerModifyVolumeRequest,
+) (*csi.ControllerModifyVolumeResponse, error) {
+	found, err := s.find(request.GetVolumeId())
+	if err != nil {
+		return nil, rpc.Status(err)
+	}
+
+	if len(request.GetMutableParameters()) == 0 {
+		return nil, rpc.Invalid("mutable_parameters are missing")
+	}
+
+	mutable, err := s.parseMutable(request.GetMutableParameters())
+	if err != nil {
+		return nil, rpc.Status(err)
+	}
+
+	wanted := change{mutable: mutable}
+	// What is wrong with this request alone is no other's failure.
+	if err := s.check(found, wanted); err != nil {
+		return nil, rpc.Status(err)
+	}
+
+	if _, err := s.request(ctx, found, wanted); err != nil {
+		return nil, rpc.Status(err)
+	}
+
+	return &csi.ControllerModifyVolumeResponse{}, nil
+}
+
+// parseMutable reads mutable_parameters. Errors: INVALID_ARGUMENT.
+func (s *Service) parseMutable(given map[string]string) (volume.Mutable, error) {
+	if len(given) > 0 && !s.has(capability.ModifyVolume) {
+		return volume.Mutable{}, rpc.Invalid("mutable_parameters must be empty, as the capability %s is not advertised",
+			capability.ModifyVolume)
+	}
+
+	mutable, err := volume.ParseMutable(given)
+	if err != nil {
+		return volume.Mutable{}, rpc.Invalid("mutable_parameters: %w", err)
+	}
+
+	return mutable, nil
+}
+
+// checkMutable refuses with INVALID_ARGUMENT what such a volume can't have, or
+// what the machine can't do.
+func (s *Service) checkMutable(parameters volume.Parameters, mutable volume.Mutable) error {
+	if mutable.IsZero() {
+		return nil
+	}
+
+	if name := mutable.NeedsDevice(); name != "" && parameters.Backing == volume.BackingDirectory {
+		return rpc.Invalid("mutable_parameters: %s: a directory has no device that it could hold for; use backing=image", name)
+	}
+
+	if s.config.Feasible == nil {
+		return nil
+	}
+
+	if err := s.config.Feasible(mutable); err != nil {
+		return rpc.Invalid("mutable_parameters: %w", err)
+	}
+
+	return nil
+}
+
+// putInForce lets all nodes know what the volume's record says of its mutable
+// parameters, and sees to it on this one.
+func (s *Service) putInForce(ctx context.Context, v *Volume, place *pool.Pool) error {
+	if err := publishMutable(v, place); err != nil {
+		return fmt.Errorf("recorded, but not in force: %w", err)
+	}
+
+	if s.config.Modified == nil {
+		return nil
+	}
+
+	if err := s.config.Modified(ctx, v.ID); err != nil {
+		return fmt.Errorf("recorded, but not in force on node %s: %w", s.config.NodeID, err)
+	}
+
+	return nil
+}
+
+// publishMutable writes into the pool, where every node of the volume reads it,
+// unless it is there.
+func publishMutable(v *Volume, place *pool.Pool) error {
+	// What can't be read is written anew.
+	if there, err := place.Attributes(v.ID); err == nil && there.Equal(v.Mutable) {
+		return nil
+	}
+
+	return place.SetAttributes(v.ID, v.Mutable)
+}
+
+// recoverMutable makes the pools say what the records do: a crash can come
+// between the one and the other.
+func (s *Service) recoverMutable(ctx context.Context) error {
+	var given []*Volume
+
+	s.volumes.Ascend("", func(_ string, v *Volume) bool {
+		if v.Phase == PhaseReady && !v.Mutable.IsZero() {
+			given = append(given, v)
+		}
+
+		return true
+	})
+
+	for _, v := range given {
+		place, err := s.poolOf(v)
+		if err == nil {
+			err = s.putInForce(ctx, v, place)
+		}
+
+		// One sick volume must not keep the others from being used.
+		if err != nil {
+			s.config.Log.Error("the mutable parameters of a volume are not in force", "volume", v.ID, "error", err)
+		}
+	}
+
+	known := func(id string) bool {
+		_, ok := s.volumes.Get(id)
+
+		return ok || !s.foundAtStart(id)
+	}
+
+	for _, name := range s.pools.Names() {
+		place, _ := s.pools.Get(name)
+		if err := place.ClearAttributes(ctx, known); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}

@@ -1,0 +1,98 @@
+package controller
+
+import (
+	"slices"
+
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+// Volume is what the store knows about one volume. A record is never changed
+// once it is in the store: a change puts a copy in its place.
+type Volume struct {
+	ID   string `json:"id"`
+	Name string `json:"name"`
+	// CapacityBytes is the size that was promised, a multiple of RoundBytes.
+	CapacityBytes int64             `json:"capacityBytes"`
+	Parameters    volume.Parameters `json:"parameters"`
+	// Capabilities are those that CreateVolume asked for.
+	Capabilities []volume.Capability `json:"capabilities"`
+	// Mutable is what CreateVolume and ControllerModifyVolume have set. The pool
+	// holds a copy, for the nodes.
+	Mutable volume.Mutable `json:"mutable,omitzero"`
+	// Segments is the topology from which the volume can be reached; empty
+	// means from everywhere.
+	Segments    Segments     `json:"segments,omitempty"`
+	Attachments []Attachment `json:"attachments,omitempty"`
+	Phase       Phase        `json:"phase"`
+	// Pristine means that the volume was never attached, so its bytes are all
+	// zero and it can be made again if a power failure took its name.
+	Pristine bool `json:"pristine,omitempty"`
+}
+
+// Phase is where a volume is in its life. What takes more than one step is
+// written down before the first, so that a crash leaves nothing behind.
+type Phase string
+
+// The phases.
+const (
+	// PhaseCreating: not acknowledged; what is in the pool goes at the next
+	// start.
+	PhaseCreating Phase = "creating"
+	// PhaseReady: acknowledged.
+	PhaseReady Phase = "ready"
+	// PhaseDeleting: gone for every CO; the pool may still hold its bytes.
+	PhaseDeleting Phase = "deleting"
+)
+
+// Attachment is one controller publication (CSI v1.13,
+// ControllerPublishVolume).
+type Attachment struct {
+	NodeID     string            `json:"nodeId"`
+	ReadOnly   bool              `json:"readOnly,omitempty"`
+	Capability volume.Capability `json:"capability"`
+	// Slot is the lowest number that was free on the node.
+	Slot int `json:"slot"`
+}
+
+// indexName is the index that makes CreateVolume idempotent by name.
+const indexName = "name"
+
+// nameOf frees the name of a volume as soon as its deletion is certain.
+func nameOf(v *Volume) string {
+	if v.Phase == PhaseDeleting {
+		return ""
+	}
+
+	return v.Name
+}
+
+func (v *Volume) clone() *Volume {
+	changed := *v
+	changed.Attachments = slices.Clone(v.Attachments)
+
+	return &changed
+}
+
+func (v *Volume) attachment(nodeID string) (Attachment, bool) {
+	at := slices.IndexFunc(v.Attachments, func(a Attachment) bool { return a.NodeID == nodeID })
+	if at < 0 {
+		return Attachment{}, false
+	}
+
+	return v.Attachments[at], true
+}
+
+func (v *Volume) nodeIDs() []string {
+	if len(v.Attachments) == 0 {
+		return nil
+	}
+
+	ids := make([]string, len(v.Attachments))
+	for i, attachment := range v.Attachments {
+		ids[i] = attachment.NodeID
+	}
+
+	return ids
+}
+
+func (v *Volume) thick() bool { return v.Parameters.Provisioning == volume.Thick }

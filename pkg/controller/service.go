@@ -1,0 +1,214 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/google/uuid"
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/pkg/capability"
+	"github.com/touchstone-csi/touchstone/pkg/inflight"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
+	"github.com/touchstone-csi/touchstone/pkg/state"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+// Config is what the service must be told.
+type Config struct {
+	// NodeID is the node on whose machine the pools are.
+	NodeID string
+	// Nodes are further node ids that volumes may be attached to.
+	Nodes []string
+	// Segments is the topology from which the pools can be reached; empty
+	// means from everywhere.
+	Segments Segments
+	// Shared says that the pools are on a filesystem that every node mounts.
+	Shared bool
+	// Overcommit is how many times a pool's space may be promised.
+	Overcommit float64
+	// MaxVolumeBytes is the largest volume; 0 is no limit but the pool's.
+	MaxVolumeBytes int64
+	// MaxVolumesPerNode is the number of attachments of a node; 0 is no limit.
+	MaxVolumesPerNode int64
+	// Capabilities are those that the plugin advertises.
+	Capabilities capability.Set
+	// InUse says who uses a volume on this node, where controller and node are
+	// one process; nil elsewhere.
+	InUse func(volumeID string) (user string, used bool)
+	// Ephemeral is how many bytes of a pool this node has promised to inline
+	// ephemeral volumes; nil as InUse.
+	Ephemeral func(pool string) int64
+	// CoalesceWindow is how long a change of a volume waits for others to be
+	// made together with it; 0 is not at all.
+	CoalesceWindow time.Duration
+	// Feasible says what this node can't do; nil as InUse.
+	Feasible func(volume.Mutable) error
+	// Modified has the node do what a volume's attributes in the pool say now;
+	// nil as InUse. It is called within the operation that has set them.
+	Modified func(ctx context.Context, volumeID string) error
+	Log      *slog.Logger
+}
+
+// Service is the CSI Controller service (CSI v1.13, Controller Service RPC).
+// It is safe for concurrent use.
+type Service struct {
+	csi.UnimplementedControllerServer
+
+	config  Config
+	volumes *state.Collection[*Volume]
+	store   *state.Store
+	pools   *pool.Set
+	ops     *inflight.Group
+	ledger  *ledger
+	changes *changes
+	sharing *sharing
+	// started separates what this process made from what it found.
+	started time.Time
+}
+
+// New returns a service that keeps its records in store, which must not be
+// open yet.
+func New(config Config, store *state.Store, pools *pool.Set, ops *inflight.Group) (*Service, error) {
+	if config.Overcommit <= 0 {
+		return nil, fmt.Errorf("%w: overcommit is %v; it must be more than 0", errConfig, config.Overcommit)
+	}
+
+	books, common := newLedger(), &sharing{}
+
+	s := &Service{
+		config: config,
+		volumes: state.Register(store, "volumes",
+			state.WithIndex(indexName, nameOf), state.WithObserver(books.observe), state.WithPrepare(common.share)),
+		store: store, pools: pools, ops: ops, ledger: books, sharing: common, started: time.Now(),
+	}
+	s.changes = s.newChanges()
+
+	return s, nil
+}
+
+var errConfig = errors.New("bad configuration")
+
+// Recover ends what a crash has left half-done, before the first call. What
+// the store does not know is left alone unless it is empty.
+func (s *Service) Recover(ctx context.Context) error {
+	var unfinished []*Volume
+
+	s.volumes.Ascend("", func(_ string, v *Volume) bool {
+		if v.Phase != PhaseReady {
+			unfinished = append(unfinished, v)
+		}
+
+		return true
+	})
+
+	for _, v := range unfinished {
+		s.config.Log.Info("ending what was left half-done", "volume", v.ID, "phase", v.Phase)
+
+		if err := s.remove(v); err != nil {
+			return fmt.Errorf("recover volume %s: %w", v.ID, err)
+		}
+	}
+
+	if err := errors.Join(s.makeReal(ctx), s.recoverMutable(ctx)); err != nil {
+		return fmt.Errorf("recover: %w", err)
+	}
+
+	for _, name := range s.pools.Names() {
+		place, _ := s.pools.Get(name)
+		if err := s.collectOrphans(ctx, place); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// collectOrphans removes the empty ones of the volumes that nobody knows: a
+// crash between making an image and its record leaves such. One with data is
+// only reported, for an administrator to decide.
+func (s *Service) collectOrphans(ctx context.Context, place *pool.Pool) error {
+	err := place.List(ctx, func(entry pool.Entry) error {
+		if _, known := s.volumes.Get(entry.ID); known || !s.foundAtStart(entry.ID) {
+			return nil
+		}
+
+		removed, err := place.RemoveEmpty(entry)
+		if err == nil && !removed {
+			s.config.Log.Warn("a volume with data is in the pool but not in the state; see `touchstone state verify`",
+				"volume", entry.ID, "place", place.Place(entry.ID, entry.Backing))
+		}
+
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("look for orphans: %w", err)
+	}
+
+	return nil
+}
+
+// foundAtStart keeps the hands off what another controller of a shared
+// directory is just making.
+func (s *Service) foundAtStart(id string) bool {
+	parsed, err := uuid.Parse(id)
+	if err != nil {
+		return false
+	}
+
+	seconds, nanoseconds := parsed.Time().UnixTime()
+
+	return time.Unix(seconds, nanoseconds).Before(s.started)
+}
+
+// find returns a volume that exists for the CO. Errors: INVALID_ARGUMENT for
+// an impossible id, NOT_FOUND.
+func (s *Service) find(id string) (*Volume, error) {
+	if err := rpc.CheckVolumeID(id); err != nil {
+		return nil, err
+	}
+
+	found, ok := s.volumes.Get(id)
+	if !ok || found.Phase != PhaseReady {
+		return nil, rpc.Errorf(codes.NotFound, "volume %s does not exist", id)
+	}
+
+	return found, nil
+}
+
+func (s *Service) knowsNode(id string) bool {
+	return id == s.config.NodeID || slices.Contains(s.config.Nodes, id)
+}
+
+// change puts a changed copy of the volume's newest record into the store,
+// durably.
+func (s *Service) change(ctx context.Context, id string, edit func(*Volume) error) (*Volume, error) {
+	var changed *Volume
+
+	err := s.store.Update(ctx, func(tx *state.Tx) error {
+		records := s.volumes.In(tx)
+
+		current, ok := records.Get(id)
+		if !ok || current.Phase != PhaseReady {
+			return rpc.Errorf(codes.NotFound, "volume %s does not exist", id)
+		}
+
+		changed = current.clone()
+		if err := edit(changed); err != nil {
+			return err
+		}
+
+		return records.Put(id, changed)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("record volume %s: %w", id, err)
+	}
+
+	return changed, nil
+}

@@ -1,0 +1,83 @@
+package controller
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"unique"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
+)
+
+// NodeSegmentKey is the topology key whose value is the node's id.
+const NodeSegmentKey = "topology.touchstone.dev/node"
+
+// Segments is one topology as sorted "key=value" parts with commas between.
+// It is a string because every volume has it, and nearly all have the same.
+type Segments string
+
+// NewSegments returns the topology with these values.
+func NewSegments(values map[string]string) Segments {
+	parts := make([]string, 0, len(values))
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		parts = append(parts, key+"="+values[key])
+	}
+
+	return Segments(strings.Join(parts, ","))
+}
+
+// UnmarshalText implements encoding.TextUnmarshaler. Equal topologies then
+// share their memory.
+func (s *Segments) UnmarshalText(text []byte) error {
+	*s = Segments(unique.Make(string(text)).Value())
+
+	return nil
+}
+
+func (s Segments) values() map[string]string {
+	values := map[string]string{}
+
+	for part := range strings.SplitSeq(string(s), ",") {
+		if key, value, ok := strings.Cut(part, "="); ok {
+			values[key] = value
+		}
+	}
+
+	return values
+}
+
+// within says whether whoever is inside s is also inside the wanted topology.
+func (s Segments) within(wanted *csi.Topology) bool {
+	own := s.values()
+
+	for key, value := range wanted.GetSegments() {
+		if has, ok := own[key]; !ok || has != value {
+			return false
+		}
+	}
+
+	return true
+}
+
+func (s Segments) accessible() []*csi.Topology {
+	if s == "" {
+		return nil
+	}
+
+	return []*csi.Topology{{Segments: s.values()}}
+}
+
+// fit refuses a requirement of which no requisite topology is ours
+// (CSI v1.13, TopologyRequirement). Preferences can't change the answer: a
+// driver has one topology to offer.
+func (s Segments) fit(requirement *csi.TopologyRequirement) error {
+	requisite := requirement.GetRequisite()
+	if s == "" || len(requisite) == 0 || slices.ContainsFunc(requisite, s.within) {
+		return nil
+	}
+
+	return rpc.Errorf(codes.ResourceExhausted, "no requisite topology fits: the pools are reached from %s only", s)
+}

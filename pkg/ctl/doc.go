@@ -1,0 +1,7 @@
+// Package ctl is the CSI client for people: `touchstone ctl …`. It speaks to
+// any CSI driver through its socket, prints tables for people and, with
+// -o json, the answers themselves for programs.
+//
+// What may enter: commands, flags and output. It imports pkg/orchestrator, the
+// CSI spec and gRPC, and no room of the driver.
+package ctl

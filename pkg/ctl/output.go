@@ -1,0 +1,138 @@
+package ctl
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/dustin/go-humanize"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+)
+
+const (
+	columnGap = 2
+	indent    = "  "
+	// nothing stands where a table has no value.
+	nothing = "-"
+
+	// The services, where one document or table has the answers of both.
+	keyController = "controller"
+	keyNode       = "node"
+)
+
+type printer struct {
+	out    io.Writer
+	format outputFormat
+}
+
+// show prints the answer itself to programs, the rows to people.
+func (p *printer) show(answer proto.Message, rows [][]string) error {
+	if p.format == outputJSON {
+		document, err := encode(answer)
+		if err != nil {
+			return err
+		}
+
+		return p.document(document)
+	}
+
+	return p.table(rows)
+}
+
+// showAll is show for what took several calls; documents become one object.
+func (p *printer) showAll(documents map[string]json.RawMessage, rows [][]string) error {
+	if p.format != outputJSON {
+		return p.table(rows)
+	}
+
+	whole, err := json.Marshal(documents)
+	if err != nil {
+		return fmt.Errorf("encode the answers: %w", err)
+	}
+
+	return p.document(whole)
+}
+
+func (p *printer) table(rows [][]string) error {
+	table := tabwriter.NewWriter(p.out, 0, 0, columnGap, ' ', 0)
+	for _, row := range rows {
+		fmt.Fprintln(table, strings.Join(row, "\t"))
+	}
+
+	if err := table.Flush(); err != nil {
+		return fmt.Errorf("print: %w", err)
+	}
+
+	return nil
+}
+
+// document prints JSON with one form of white space: protojson varies its own
+// on purpose.
+func (p *printer) document(text []byte) error {
+	var pretty bytes.Buffer
+	if err := json.Indent(&pretty, text, "", indent); err != nil {
+		return fmt.Errorf("indent the answer: %w", err)
+	}
+
+	pretty.WriteByte('\n')
+
+	if _, err := pretty.WriteTo(p.out); err != nil {
+		return fmt.Errorf("print: %w", err)
+	}
+
+	return nil
+}
+
+// encode names fields as the spec does and leaves none out, so that a program
+// can rely on their being there.
+func encode(answer proto.Message) (json.RawMessage, error) {
+	text, err := protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true}.Marshal(answer)
+	if err != nil {
+		return nil, fmt.Errorf("encode the answer: %w", err)
+	}
+
+	return text, nil
+}
+
+func human(count int64) string {
+	if count < 0 {
+		return strconv.FormatInt(count, 10) // A driver's mistake is shown as it is.
+	}
+
+	return humanize.IBytes(uint64(count))
+}
+
+func orNothing(text string) string {
+	if text == "" {
+		return nothing
+	}
+
+	return text
+}
+
+func pairs(m map[string]string) string {
+	all := make([]string, 0, len(m))
+	for _, key := range slices.Sorted(maps.Keys(m)) {
+		all = append(all, key+"="+m[key])
+	}
+
+	return orNothing(strings.Join(all, ","))
+}
+
+// places writes alternatives with a bar between.
+func places(all []*csi.Topology) string {
+	texts := make([]string, 0, len(all))
+	for _, one := range all {
+		texts = append(texts, pairs(one.GetSegments()))
+	}
+
+	return orNothing(strings.Join(texts, " | "))
+}

@@ -1,0 +1,296 @@
+package ctl
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/spf13/cobra"
+)
+
+func newVolumeCommand(given *settings) *cobra.Command {
+	return group("volume", "Make, use, grow and delete volumes",
+		newCreateCommand(given),
+		newDeleteCommand(given),
+		newListCommand(given),
+		newGetCommand(given),
+		newExpandCommand(given),
+		newModifyCommand(given),
+		newPublishCommand(given),
+		newUnpublishCommand(given),
+		newStatsCommand(given),
+	)
+}
+
+func newCreateCommand(given *settings) *cobra.Command {
+	var (
+		required, limit size
+		parameters      keyValues
+		mutable         keyValues
+		topology        []string
+		use             capabilityFlags
+	)
+
+	cmd := &cobra.Command{
+		Use:   "create NAME",
+		Short: "CreateVolume",
+		Long: `CreateVolume. The call is idempotent by name: the same command again answers
+with the same volume, another one under the same name is refused.`,
+		Example: `  touchstone ctl volume create data --size 1Gi --fs xfs
+  touchstone ctl volume create raw --size 500M --block --param provisioning=thick
+  touchstone ctl volume create shared --size 1Gi --param backing=directory`,
+		Args: exactly(1),
+		RunE: given.inSession(func(ctx context.Context, s *session) error {
+			request := &csi.CreateVolumeRequest{Name: s.args[0], Parameters: parameters, MutableParameters: mutable}
+
+			capability, err := use.capability()
+			if err != nil {
+				return err
+			}
+
+			request.VolumeCapabilities = []*csi.VolumeCapability{capability}
+
+			if required != 0 || limit != 0 {
+				request.CapacityRange = &csi.CapacityRange{RequiredBytes: int64(required), LimitBytes: int64(limit)}
+			}
+
+			places, err := topologies(topology)
+			if err != nil {
+				return err
+			}
+
+			if len(places) > 0 {
+				request.AccessibilityRequirements = &csi.TopologyRequirement{Requisite: places, Preferred: places}
+			}
+
+			answer, err := s.CreateVolume(ctx, request)
+			if err != nil {
+				return err
+			}
+
+			return s.show(answer, sheet(answer.GetVolume(), nil))
+		}),
+	}
+	cmd.Flags().Var(&required, "size", "at least this large, such as 1Gi or 500M")
+	cmd.Flags().Var(&mutable, "mutable", "a mutable parameter, as volume modify takes it (repeatable)")
+	cmd.Flags().Var(&limit, "limit", "at most this large")
+	cmd.Flags().Var(&parameters, "param", "a StorageClass parameter (repeatable)")
+	cmd.Flags().StringArrayVar(&topology, "topology", nil,
+		"where the volume must be reachable, KEY=VALUE[,KEY=VALUE…]; repeat for alternatives, the preferred first")
+	use.register(cmd)
+
+	return cmd
+}
+
+func newDeleteCommand(given *settings) *cobra.Command {
+	return &cobra.Command{
+		Use:   "delete ID…",
+		Short: "DeleteVolume for each",
+		Long: `DeleteVolume for each id. One that is refused does not keep the others; deleting
+what is not there succeeds, as the spec wants it.`,
+		Args: atLeast(1),
+		RunE: given.inSession(func(ctx context.Context, s *session) error {
+			var (
+				deleted = []string{}
+				rows    [][]string
+				refused []error
+			)
+
+			for _, id := range s.args {
+				if _, err := s.DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: id}); err != nil {
+					refused = append(refused, fmt.Errorf("%s: %w", id, err))
+
+					continue
+				}
+
+				deleted = append(deleted, id)
+				rows = append(rows, []string{"deleted " + id})
+			}
+
+			document, err := json.Marshal(deleted)
+			if err != nil {
+				return fmt.Errorf("encode the ids: %w", err)
+			}
+
+			return errors.Join(append(refused,
+				s.showAll(map[string]json.RawMessage{"deleted": document}, rows))...)
+		}),
+	}
+}
+
+func newListCommand(given *settings) *cobra.Command {
+	var pageSize int32
+
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "ListVolumes, all pages",
+		Args:  exactly(0),
+		RunE: given.inSession(func(ctx context.Context, s *session) error {
+			whole := &csi.ListVolumesResponse{}
+			rows := [][]string{{"VOLUME ID", "CAPACITY", "PUBLISHED TO", "TOPOLOGY"}}
+
+			for entry, err := range s.Volumes(ctx, pageSize) {
+				if err != nil {
+					return err
+				}
+
+				whole.Entries = append(whole.Entries, entry)
+				rows = append(rows, []string{
+					entry.GetVolume().GetVolumeId(),
+					human(entry.GetVolume().GetCapacityBytes()),
+					orNothing(strings.Join(entry.GetStatus().GetPublishedNodeIds(), ",")),
+					places(entry.GetVolume().GetAccessibleTopology()),
+				})
+			}
+
+			return s.show(whole, rows)
+		}),
+	}
+	cmd.Flags().Int32Var(&pageSize, "max-entries", 0, "ask for this many at a time (default: the driver's choice)")
+
+	return cmd
+}
+
+func newGetCommand(given *settings) *cobra.Command {
+	return &cobra.Command{
+		Use:   "get ID",
+		Short: "ControllerGetVolume",
+		Args:  exactly(1),
+		RunE: given.inSession(func(ctx context.Context, s *session) error {
+			answer, err := s.ControllerGetVolume(ctx, &csi.ControllerGetVolumeRequest{VolumeId: s.args[0]})
+			if err != nil {
+				return err
+			}
+
+			return s.show(answer, sheet(answer.GetVolume(), answer.GetStatus()))
+		}),
+	}
+}
+
+func newExpandCommand(given *settings) *cobra.Command {
+	var (
+		required, limit size
+		path, staging   string
+		use             capabilityFlags
+	)
+
+	cmd := &cobra.Command{
+		Use:   "expand ID --size SIZE",
+		Short: "ControllerExpandVolume, and NodeExpandVolume with --path",
+		Long: `ControllerExpandVolume. When the driver answers that the node has to do its part
+and --path names where the volume is published, NodeExpandVolume follows;
+without --path the part of the node is left to the next staging.`,
+		Args: exactly(1),
+		RunE: given.inSession(func(ctx context.Context, s *session) error {
+			capability, err := use.capability()
+			if err != nil {
+				return err
+			}
+
+			return s.expand(ctx, &csi.ControllerExpandVolumeRequest{
+				VolumeId:         s.args[0],
+				CapacityRange:    &csi.CapacityRange{RequiredBytes: int64(required), LimitBytes: int64(limit)},
+				VolumeCapability: capability,
+			}, path, staging)
+		}),
+	}
+	cmd.Flags().Var(&required, "size", "the new size, such as 2Gi")
+	cmd.Flags().Var(&limit, "limit", "at most this large")
+	cmd.Flags().StringVar(&path, "path", "", "where the volume is published")
+	cmd.Flags().StringVar(&staging, "staging", "", "where it is staged")
+	use.register(cmd)
+	need(cmd, "size")
+
+	return cmd
+}
+
+func (s *session) expand(ctx context.Context, request *csi.ControllerExpandVolumeRequest, path, staging string) error {
+	answer, err := s.ControllerExpandVolume(ctx, request)
+	if err != nil {
+		return err
+	}
+
+	document, err := encode(answer)
+	if err != nil {
+		return err
+	}
+
+	documents := map[string]json.RawMessage{keyController: document}
+	onNode := "not needed"
+
+	switch {
+	case !answer.GetNodeExpansionRequired():
+	case path == "":
+		onNode = "needed: expand again with --path, or stage the volume anew"
+	default:
+		grown, err := s.NodeExpandVolume(ctx, &csi.NodeExpandVolumeRequest{
+			VolumeId:          request.GetVolumeId(),
+			VolumePath:        path,
+			StagingTargetPath: staging,
+			VolumeCapability:  request.GetVolumeCapability(),
+			CapacityRange:     &csi.CapacityRange{RequiredBytes: answer.GetCapacityBytes()},
+		})
+		if err != nil {
+			return err
+		}
+
+		if documents[keyNode], err = encode(grown); err != nil {
+			return err
+		}
+
+		onNode = "done"
+	}
+
+	return s.showAll(documents, [][]string{
+		{"Volume ID:", request.GetVolumeId()},
+		{"Capacity:", human(answer.GetCapacityBytes())},
+		{"Node's part:", onNode},
+	})
+}
+
+func newModifyCommand(given *settings) *cobra.Command {
+	var mutable keyValues
+
+	cmd := &cobra.Command{
+		Use:   "modify ID --mutable KEY=VALUE…",
+		Short: "ControllerModifyVolume",
+		Long: `ControllerModifyVolume: the parameters of a VolumeAttributesClass. What is not
+named stays as it is.`,
+		Example: `  touchstone ctl volume modify ID --mutable readIOPS=500 --mutable ioScheduler=none`,
+		Args:    exactly(1),
+		RunE: given.inSession(func(ctx context.Context, s *session) error {
+			answer, err := s.ControllerModifyVolume(ctx, &csi.ControllerModifyVolumeRequest{
+				VolumeId: s.args[0], MutableParameters: mutable,
+			})
+			if err != nil {
+				return err
+			}
+
+			return s.show(answer, [][]string{{"modified " + s.args[0]}})
+		}),
+	}
+	cmd.Flags().Var(&mutable, "mutable", "a mutable parameter (repeatable)")
+	need(cmd, "mutable")
+
+	return cmd
+}
+
+// sheet describes one volume, a line for each property.
+func sheet(v *csi.Volume, status *csi.ControllerGetVolumeResponse_VolumeStatus) [][]string {
+	rows := [][]string{
+		{"Volume ID:", v.GetVolumeId()},
+		{"Capacity:", human(v.GetCapacityBytes())},
+	}
+
+	if status != nil {
+		rows = append(rows, []string{"Published to:", orNothing(strings.Join(status.GetPublishedNodeIds(), ","))})
+	}
+
+	return append(rows,
+		[]string{"Topology:", places(v.GetAccessibleTopology())},
+		[]string{"Context:", pairs(v.GetVolumeContext())},
+	)
+}

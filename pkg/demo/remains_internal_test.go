@@ -1,0 +1,126 @@
+package demo
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// The sweep is what stands between an interrupted demo and somebody's machine,
+// so it is tested without a driver, on the worst that one could leave.
+
+func needsRoot(t *testing.T) {
+	t.Helper()
+
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: it mounts and attaches loop devices")
+	}
+}
+
+func limited(t *testing.T) context.Context {
+	t.Helper()
+
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+
+	return ctx
+}
+
+func TestSweepTakesAwayNestedMountsAndTheirDevices(t *testing.T) {
+	needsRoot(t)
+
+	root := filepath.Join(t.TempDir(), "demo")
+	image, staging := filepath.Join(root, "pool", "a.img"), filepath.Join(root, "staging")
+	target, device := filepath.Join(root, "target"), filepath.Join(root, "device")
+
+	for _, dir := range []string{filepath.Dir(image), staging, target} {
+		require.NoError(t, os.MkdirAll(dir, directoryMode))
+	}
+
+	t.Cleanup(func() { require.NoError(t, unmountAll(root)) })
+	require.NoError(t, os.WriteFile(image, nil, payloadMode))
+	require.NoError(t, os.Truncate(image, small))
+	require.NoError(t, exec.CommandContext(t.Context(), "mkfs.ext4", "-q", "-F", image).Run())
+	require.NoError(t, exec.CommandContext(t.Context(), "mount", "-o", "loop", image, staging).Run())
+
+	loops, err := loopsBelow(root)
+	require.NoError(t, err)
+	require.Len(t, loops, 1)
+	require.Equal(t, image, loops[0].image)
+
+	// A directory in the volume, the volume over itself, the device as a file.
+	require.NoError(t, os.Mkdir(filepath.Join(staging, "inner"), directoryMode))
+	require.NoError(t, os.WriteFile(device, nil, payloadMode))
+	require.NoError(t, unix.Mount(staging, target, "", unix.MS_BIND, ""))
+	require.NoError(t, unix.Mount(staging, filepath.Join(target, "inner"), "", unix.MS_BIND, ""))
+	require.NoError(t, unix.Mount(staging, target, "", unix.MS_BIND, ""))
+	require.NoError(t, unix.Mount("/dev/"+filepath.Base(filepath.Dir(loops[0].sysfs())), device, "", unix.MS_BIND, ""))
+
+	require.NoError(t, sweep(limited(t), root, false))
+
+	mounts, err := mountsBelow(root)
+	require.NoError(t, err)
+	require.Empty(t, mounts)
+
+	loops, err = loopsBelow(root)
+	require.NoError(t, err)
+	require.Empty(t, loops)
+	require.NoDirExists(t, root)
+}
+
+func TestSweepNeverReachesThroughAMount(t *testing.T) {
+	needsRoot(t)
+
+	root, outside := filepath.Join(t.TempDir(), "demo"), t.TempDir()
+	target, precious := filepath.Join(root, "target"), filepath.Join(outside, "precious")
+
+	require.NoError(t, os.MkdirAll(target, directoryMode))
+	require.NoError(t, os.WriteFile(precious, []byte("data"), payloadMode))
+	require.NoError(t, unix.Mount(outside, target, "", unix.MS_BIND, ""))
+	t.Cleanup(func() { require.NoError(t, unmountAll(root)) })
+
+	// Somebody keeps it busy, so that it only goes by force.
+	user, err := os.Open(filepath.Join(target, "precious"))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = user.Close() })
+
+	require.NoError(t, sweep(limited(t), root, false))
+	require.NoDirExists(t, root)
+	require.FileExists(t, precious)
+}
+
+func TestSweepKeepsTheDirectoryIfAsked(t *testing.T) {
+	root := filepath.Join(t.TempDir(), "demo")
+	require.NoError(t, os.MkdirAll(filepath.Join(root, "state"), directoryMode))
+	require.NoError(t, sweep(limited(t), root, true))
+	require.DirExists(t, filepath.Join(root, "state"))
+}
+
+func TestANeighbourWithALongerNameIsLeftAlone(t *testing.T) {
+	needsRoot(t)
+
+	parent := t.TempDir()
+	root, neighbour := filepath.Join(parent, "demo"), filepath.Join(parent, "demo-2")
+
+	for _, dir := range []string{root, neighbour} {
+		require.NoError(t, os.Mkdir(dir, directoryMode))
+	}
+
+	require.NoError(t, unix.Mount(parent, neighbour, "", unix.MS_BIND, ""))
+	t.Cleanup(func() { require.NoError(t, unix.Unmount(neighbour, 0)) })
+
+	mounts, err := mountsBelow(root)
+	require.NoError(t, err)
+	require.Empty(t, mounts)
+	require.NoError(t, sweep(limited(t), root, false))
+
+	mounts, err = mountsBelow(neighbour)
+	require.NoError(t, err)
+	require.Len(t, mounts, 1)
+}

@@ -1,0 +1,119 @@
+package demo
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	defaultWidth = 120
+	// minimumWidth and maximumWidth keep the durations in sight of what took
+	// them.
+	minimumWidth = 80
+	maximumWidth = 132
+
+	bold  = "\x1b[1m"
+	dim   = "\x1b[2m"
+	red   = "\x1b[31m"
+	green = "\x1b[32m"
+	plain = "\x1b[0m"
+)
+
+// report prints the steps for a person. That nobody reads any more ends the
+// demo, but must not keep it from cleaning up: the error is kept for who asks.
+type report struct {
+	out    io.Writer
+	colour bool
+	width  int
+
+	steps int
+	began time.Time
+	err   error // Of the first write that failed.
+}
+
+func newReport(out io.Writer) *report {
+	r := &report{out: out, width: defaultWidth, began: time.Now()}
+
+	if file, ok := out.(*os.File); ok {
+		if size, err := unix.IoctlGetWinsize(int(file.Fd()), unix.TIOCGWINSZ); err == nil {
+			r.colour = os.Getenv("NO_COLOR") == ""
+			if size.Col > 0 {
+				r.width = min(max(int(size.Col), minimumWidth), maximumWidth)
+			}
+		}
+	}
+
+	return r
+}
+
+func (r *report) paint(colour, text string) string {
+	if !r.colour {
+		return text
+	}
+
+	return colour + text + plain
+}
+
+func (r *report) linef(format string, args ...any) {
+	if _, err := fmt.Fprintf(r.out, format+"\n", args...); err != nil && r.err == nil {
+		r.err = fmt.Errorf("print the steps: %w", err)
+	}
+}
+
+func (r *report) section(title string) { r.linef("\n%s", r.paint(bold, title)) }
+
+// note is a line that is not a step.
+func (r *report) note(text string) { r.linef("      %s", r.paint(dim, text)) }
+
+// step prints one line: number, mark, call with its key arguments, result, and
+// the duration at the right margin.
+func (r *report) step(call string, done outcome, failure error, took time.Duration) {
+	r.steps++
+
+	mark, result := r.paint(green, "✓"), done.got
+	if failure != nil {
+		mark, result = r.paint(red, "✗"), strings.TrimPrefix(failure.Error(), call+": ")
+	}
+
+	text := strings.TrimRight(fmt.Sprintf("%-25s %s", call, done.with), " ")
+	if result != "" {
+		text = fmt.Sprintf("%-25s → %s", text, result)
+	}
+
+	clock := humanDuration(took)
+	// 6 columns stand before the text; at least one blank before the clock.
+	gap := max(1, r.width-6-utf8.RuneCountInString(text)-utf8.RuneCountInString(clock))
+	text = strings.Replace(text, call, r.paint(bold, call), 1)
+
+	r.linef("%3d %s %s%s%s", r.steps, mark, text, strings.Repeat(" ", gap), r.paint(dim, clock))
+}
+
+// summary is the last line. What failed stands further up and in the error
+// that the process ends with.
+func (r *report) summary(failure error) {
+	took := time.Since(r.began).Seconds()
+	if failure == nil {
+		r.linef("\n%s", r.paint(green, fmt.Sprintf("%d steps, all held, %.1f s", r.steps, took)))
+
+		return
+	}
+
+	r.linef("\n%s", r.paint(red, fmt.Sprintf("stopped after %d steps, %.1f s", r.steps, took)))
+}
+
+func humanDuration(d time.Duration) string {
+	switch {
+	case d >= time.Second:
+		return fmt.Sprintf("%.2f s ", d.Seconds())
+	case d >= 100*time.Millisecond:
+		return fmt.Sprintf("%d ms", d.Milliseconds())
+	default:
+		return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/float64(time.Millisecond/time.Microsecond))
+	}
+}

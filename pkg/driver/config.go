@@ -1,0 +1,211 @@
+package driver
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/touchstone-csi/touchstone/pkg/capability"
+	"github.com/touchstone-csi/touchstone/pkg/qos"
+)
+
+// Mode says which services a process serves.
+type Mode string
+
+// The three modes. Identity is served in each.
+const (
+	ModeAll        Mode = "all"
+	ModeController Mode = "controller"
+	ModeNode       Mode = "node"
+)
+
+// Levels of what is logged, as `-v` counts them: slog's levels below zero.
+const (
+	// LevelCalls logs each call that changes something.
+	LevelCalls = slog.Level(-2)
+	// LevelReads logs the others too.
+	LevelReads = slog.Level(-4)
+	// LevelMessages logs requests and responses, without their secrets.
+	LevelMessages = slog.Level(-5)
+)
+
+// ErrConfig is returned for a configuration that cannot work.
+var ErrConfig = errors.New("configuration")
+
+const (
+	// maxNodeID is the spec's limit for NodeGetInfoResponse.node_id, in bytes.
+	maxNodeID = 256
+	// DefaultDrainTimeout leaves five seconds of the thirty that Kubernetes
+	// grants between SIGTERM and SIGKILL.
+	DefaultDrainTimeout = 25 * time.Second
+	// DefaultCoalesceWindow is in which Kubernetes' resizer asks for an
+	// expansion and a modification that a user has made as one.
+	DefaultCoalesceWindow = 2 * time.Second
+)
+
+// Config is all that a Driver needs to know. Sizes are bytes.
+type Config struct {
+	Mode Mode
+	// Endpoint is unix:///path, unix:path or a path.
+	Endpoint string
+	// DriverName, Version and Commit are what Identity tells.
+	DriverName, Version, Commit string
+	// NodeID is the id of the machine that the process runs on.
+	NodeID string
+	// Nodes are further node ids that the controller knows.
+	Nodes []string
+	// StateDir holds the store; two processes cannot share one.
+	StateDir string
+	// Pools maps a pool's name to its directory.
+	Pools map[string]string
+	// Topology are extra segments of this node.
+	Topology map[string]string
+	// Shared says that every node mounts the pools.
+	Shared bool
+	// MaxVolumesPerNode and MaxVolumeBytes are limits; 0 is none.
+	MaxVolumesPerNode, MaxVolumeBytes int64
+	// Overcommit is how often a pool's space may be promised; 1 is once.
+	Overcommit float64
+	// KubeletDir and AllowPaths are where requests' paths may lie.
+	KubeletDir string
+	AllowPaths []string
+	// VolumeMountGroup lets the CO leave the group of volumes' files to the node.
+	VolumeMountGroup bool
+	// CgroupRoot is where cgroups are mounted; empty is /sys/fs/cgroup.
+	CgroupRoot string
+	// CoalesceWindow is how long a change of a volume waits for others to be
+	// made together with it; 0 is not at all.
+	CoalesceWindow time.Duration
+	// FirstLoopDevice is the loop device number of slot 0; 0 is the default.
+	FirstLoopDevice int
+	// HTTPEndpoint is host:port of /metrics, /healthz and /readyz; empty is off.
+	HTTPEndpoint string
+	// ReadyFile appears when the driver is ready and goes when it ends.
+	ReadyFile string
+	// DrainTimeout is how long running operations may take to finish after the
+	// first signal; 0 is DefaultDrainTimeout.
+	DrainTimeout time.Duration
+	// Disabled names capabilities that are neither advertised nor served.
+	Disabled []string
+	// Also registers further gRPC services behind the same interceptors; nil
+	// is none.
+	Also func(grpc.ServiceRegistrar)
+	Log  *slog.Logger
+
+	// capabilities are what Disabled leaves.
+	capabilities capability.Set
+}
+
+// driverName is the spec's rule for GetPluginInfoResponse.name.
+const driverName = `^[A-Za-z0-9]([A-Za-z0-9.-]{0,61}[A-Za-z0-9])?$`
+
+func (c *Config) completeDefaults() {
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+
+	if c.DrainTimeout == 0 {
+		c.DrainTimeout = DefaultDrainTimeout
+	}
+}
+
+func (c *Config) complete() error {
+	c.completeDefaults()
+
+	if c.CgroupRoot == "" {
+		c.CgroupRoot = qos.DefaultCgroupRoot
+	}
+
+	problems := []error{c.checkNames(), c.checkPlaces(), c.checkCapabilities()}
+
+	if !slices.Contains([]Mode{ModeAll, ModeController, ModeNode}, c.Mode) {
+		problems = append(problems, fmt.Errorf("%w: mode %q is not one of all, controller, node", ErrConfig, c.Mode))
+	}
+
+	if !(c.Overcommit > 0) {
+		problems = append(problems, fmt.Errorf("%w: overcommit %v has to be above 0; 1 promises the pool's space once",
+			ErrConfig, c.Overcommit))
+	}
+
+	if c.CoalesceWindow < 0 {
+		problems = append(problems, fmt.Errorf("%w: coalesce-window cannot be negative; 0 turns it off", ErrConfig))
+	}
+
+	if c.MaxVolumeBytes < 0 || c.MaxVolumesPerNode < 0 {
+		problems = append(problems, fmt.Errorf("%w: max-volume-size and max-volumes-per-node cannot be negative", ErrConfig))
+	}
+
+	return errors.Join(problems...)
+}
+
+func (c *Config) checkNames() error {
+	var problems []error
+
+	if !regexp.MustCompile(driverName).MatchString(c.DriverName) {
+		problems = append(problems, fmt.Errorf("%w: driver name %q is not a domain name of at most 63 characters",
+			ErrConfig, c.DriverName))
+	}
+
+	for _, id := range append([]string{c.NodeID}, c.Nodes...) {
+		if id == "" || len(id) > maxNodeID {
+			problems = append(problems, fmt.Errorf("%w: node id %.40q has %d bytes, want 1 to %d", ErrConfig, id, len(id), maxNodeID))
+		}
+	}
+
+	return errors.Join(problems...)
+}
+
+func (c *Config) checkCapabilities() error {
+	off := slices.Clone(c.Disabled)
+	if !c.VolumeMountGroup {
+		off = append(off, string(capability.VolumeMountGroup))
+	}
+
+	left, err := capability.Without(off...)
+	if err != nil {
+		return fmt.Errorf("%w: disable-capability: %w", ErrConfig, err)
+	}
+
+	c.capabilities = left
+
+	return nil
+}
+
+func (c *Config) checkPlaces() error {
+	var problems []error
+
+	if len(c.Pools) == 0 {
+		problems = append(problems, fmt.Errorf("%w: there is no pool", ErrConfig))
+	}
+
+	places := map[string]string{"state-dir": c.StateDir}
+
+	if c.Mode != ModeController {
+		places["kubelet-dir"] = c.KubeletDir
+
+		for _, path := range c.AllowPaths {
+			places["allow-path "+path] = path
+		}
+	}
+
+	for name, directory := range c.Pools {
+		places["pool "+name] = directory
+	}
+
+	for _, what := range slices.Sorted(maps.Keys(places)) {
+		if !filepath.IsAbs(places[what]) {
+			problems = append(problems, fmt.Errorf("%w: %s: %q is not an absolute path", ErrConfig, what, places[what]))
+		}
+	}
+
+	return errors.Join(problems...)
+}
+
+func (c *Config) serves(mode Mode) bool { return c.Mode == ModeAll || c.Mode == mode }

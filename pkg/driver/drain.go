@@ -1,0 +1,94 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"time"
+
+	"google.golang.org/grpc"
+)
+
+// ErrDrain is returned by Run when operations were still running as the
+// driver had to end. They are finished or undone at the next start.
+var ErrDrain = errors.New("ended before all operations were done")
+
+// ErrSignal is the cause of the context that UntilSignal returns.
+var ErrSignal = errors.New("signal")
+
+// UntilSignal returns a context that ends with the first signal. With the
+// second, exit is called with 1: whoever asks twice does not want to wait.
+// Call stop when signals no longer matter.
+func UntilSignal(parent context.Context, signals <-chan os.Signal, exit func(code int)) (ctx context.Context, stop func()) {
+	ctx, cancel := context.WithCancelCause(parent)
+	done := make(chan struct{})
+	over := make(chan struct{})
+
+	go func() {
+		defer close(over)
+
+		for count := 0; ; count++ {
+			select {
+			case <-done:
+				return
+			case received := <-signals:
+				if count > 0 {
+					exit(1)
+
+					return
+				}
+
+				cancel(fmt.Errorf("%w: %s", ErrSignal, received))
+			}
+		}
+	}()
+
+	return ctx, func() {
+		cancel(nil)
+		close(done)
+		<-over
+	}
+}
+
+// drain ends the driver in the order in which nothing is lost: no new calls,
+// the socket gone so that callers go elsewhere or wait, running operations to
+// their end, then the answers on their way.
+func (d *Driver) drain(ctx context.Context, server *grpc.Server, web *http.Server) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.config.DrainTimeout)
+	defer cancel()
+
+	d.gate.shut()
+
+	answered := make(chan struct{})
+
+	go func() {
+		defer close(answered)
+		server.GracefulStop() // closes the listener, which removes the socket, first of all
+	}()
+
+	started := time.Now()
+	err := errors.Join(d.rooms.drain(ctx), d.ops.Drain(ctx))
+
+	select {
+	case <-answered:
+	case <-ctx.Done():
+		// Calls that hang in the kernel do not come back for being asked.
+		server.Stop()
+
+		err = errors.Join(err, context.Cause(ctx))
+	}
+
+	if web != nil {
+		err = errors.Join(err, web.Close())
+	}
+
+	d.log.InfoContext(ctx, "drained", "took", time.Since(started), "stillRunning", d.ops.Len())
+
+	if err != nil {
+		return fmt.Errorf("%w within %s: %w", ErrDrain, d.config.DrainTimeout, err)
+	}
+
+	return nil
+}

@@ -1,0 +1,201 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"time"
+
+	"github.com/google/renameio/v2"
+	"github.com/kubernetes-csi/csi-lib-utils/metrics"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+
+	"github.com/touchstone-csi/touchstone/pkg/identity"
+	"github.com/touchstone-csi/touchstone/pkg/inflight"
+)
+
+// readyFileMode lets a probe of another user look.
+const readyFileMode = 0o644
+
+// Driver is one process' services behind one socket.
+type Driver struct {
+	config   Config
+	log      *slog.Logger
+	ops      *inflight.Group
+	gate     *gate
+	metrics  metrics.CSIMetricsManager
+	rooms    *rooms
+	identity *identity.Service
+}
+
+// New builds the services of config's mode. Nothing listens and no state is
+// read before Run. It fails with ErrConfig for what the configuration says,
+// else with why a pool or a directory cannot be opened.
+func New(config Config) (*Driver, error) {
+	if err := config.complete(); err != nil {
+		return nil, err
+	}
+
+	if _, err := SocketPath(config.Endpoint); err != nil {
+		return nil, err
+	}
+
+	config.Log = slog.New(callHandler{config.Log.Handler()})
+
+	d := &Driver{
+		config: config, log: config.Log, ops: inflight.NewGroup(), gate: newGate(), metrics: newMetrics(config.DriverName),
+	}
+
+	built, err := build(&d.config, d.ops)
+	if err != nil {
+		return nil, err
+	}
+
+	d.rooms = built
+	d.identity = identity.New(identity.Config{
+		Name: config.DriverName, Version: config.Version, Manifest: manifest(&config),
+		Controller: config.serves(ModeController), Topology: len(config.segments()) > 0,
+		Capabilities: config.capabilities, Ready: d.gate.ready, Check: built.check, Log: d.log,
+	})
+
+	return d, nil
+}
+
+func manifest(config *Config) map[string]string {
+	told := map[string]string{
+		"url": "https://github.com/touchstone-csi/touchstone", "mode": string(config.Mode), "go": runtime.Version(),
+	}
+	if config.Commit != "" {
+		told["commit"] = config.Commit
+	}
+
+	return told
+}
+
+// Run listens, recovers what the last run left, serves until ctx ends, and
+// drains. It returns nil after a complete drain, an error wrapping ErrDrain
+// after an incomplete one, *InUseError when the socket is served by somebody
+// else, and otherwise why the driver cannot run. Call it once.
+func (d *Driver) Run(ctx context.Context) (err error) {
+	defer func() { err = errors.Join(err, d.rooms.close()) }()
+
+	listener, err := listen(ctx, d.config.Endpoint)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = listener.Close() }()
+
+	web, webListener, err := listenHTTP(ctx, d.config.HTTPEndpoint, d.metrics, d.well)
+	if err != nil {
+		return err
+	}
+
+	server := d.newServer()
+	running, failed := errgroup.WithContext(ctx)
+
+	running.Go(func() error {
+		if err := server.Serve(listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+			return fmt.Errorf("serve on %s: %w", listener.path, err)
+		}
+
+		return nil
+	})
+	running.Go(func() error { return serveHTTP(web, webListener) })
+	running.Go(func() error { return d.life(failed, server, web, listener.path) })
+
+	return running.Wait() //nolint:wrapcheck // each of the three has said what failed
+}
+
+// life is a run from its start to its end, whatever ends it.
+func (d *Driver) life(ctx context.Context, server *grpc.Server, web *http.Server, path string) error {
+	failure := d.start(ctx, path)
+	if failure == nil {
+		// Reading the state leaves as much garbage as state. Calls are served
+		// meanwhile.
+		debug.FreeOSMemory()
+
+		wait := d.rooms.begin(ctx)
+
+		<-ctx.Done()
+		wait()
+		d.log.InfoContext(ctx, "draining", "why", context.Cause(ctx), "running", d.ops.Len())
+	} else if ctx.Err() != nil {
+		failure = nil // a start that was called off has not failed
+	}
+
+	return errors.Join(failure, d.drain(ctx, server, web), unannounce(d.config.ReadyFile))
+}
+
+func (d *Driver) start(ctx context.Context, path string) error {
+	began := time.Now()
+
+	if err := errors.Join(unannounce(d.config.ReadyFile), d.rooms.open(ctx)); err != nil {
+		return err
+	}
+
+	d.gate.open()
+
+	if err := announce(d.config.ReadyFile); err != nil {
+		return err
+	}
+
+	d.log.InfoContext(ctx, "ready", "endpoint", path, "mode", d.config.Mode, "driver", d.config.DriverName,
+		"version", d.config.Version, "node", d.config.NodeID, "took", time.Since(began))
+
+	return nil
+}
+
+var errShuttingDown = errors.New("the driver is shutting down and takes no new calls")
+
+// well is Probe's answer as plain values, also while Probe itself is turned
+// away with every other call.
+func (d *Driver) well(ctx context.Context) (ready bool, err error) {
+	if d.gate.shutting() {
+		return false, errShuttingDown
+	}
+
+	return d.identity.Health(ctx)
+}
+
+// announce writes the ready-file, which is empty for none.
+func announce(readyFile string) error {
+	if readyFile == "" {
+		return nil
+	}
+
+	if err := renameio.WriteFile(readyFile, []byte(strconv.Itoa(os.Getpid())+"\n"), readyFileMode); err != nil {
+		return fmt.Errorf("write the ready-file: %w", err)
+	}
+
+	return nil
+}
+
+// unannounce takes the ready-file away, at the start also that of a run that
+// was killed.
+func unannounce(readyFile string) error {
+	if readyFile == "" {
+		return nil
+	}
+
+	if err := os.Remove(readyFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove the ready-file: %w", err)
+	}
+
+	return nil
+}
+
+func (d *Driver) newServer() *grpc.Server {
+	g := &guard{log: d.log, metrics: d.metrics, gate: d.gate, limits: &limits{}, capabilities: d.config.capabilities}
+	server := grpc.NewServer(append(g.options(), grpc.ForceServerCodecV2(newCodec()))...)
+	d.register(registrar{server, d.log})
+
+	return server
+}

@@ -1,0 +1,498 @@
+package driver_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/pkg/inflight"
+)
+
+// waitLimit is no verdict on speed: it only ends a test that would hang.
+const waitLimit = time.Minute
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// logBuffer is written by the driver and read by the test.
+type logBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	return b.text.Write(p)
+}
+
+func (b *logBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	return b.text.String()
+}
+
+// running is a driver in mode controller (which needs no root), with a Node
+// service of the test's beside it.
+type running struct {
+	*driver.Driver
+
+	config driver.Config
+	conn   *grpc.ClientConn
+	log    *logBuffer
+	stop   context.CancelFunc
+	done   chan error
+}
+
+func configFor(t *testing.T) (driver.Config, *logBuffer) {
+	t.Helper()
+
+	dir := t.TempDir()
+	log := &logBuffer{}
+
+	return driver.Config{
+		Mode: driver.ModeController, Endpoint: "unix://" + filepath.Join(dir, "csi.sock"), DriverName: "csi.example.org",
+		Version: "v0", NodeID: "node-a", StateDir: filepath.Join(dir, "state"), Overcommit: 1,
+		Pools: map[string]string{"default": filepath.Join(dir, "pool")}, ReadyFile: filepath.Join(dir, "ready"),
+		Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.Level(-9)})),
+	}, log
+}
+
+func start(t *testing.T, change func(*driver.Config)) *running {
+	t.Helper()
+
+	config, log := configFor(t)
+	if change != nil {
+		change(&config)
+	}
+
+	built, err := driver.New(config)
+	require.NoError(t, err)
+
+	ctx, stop := context.WithCancel(context.Background())
+	r := &running{Driver: built, config: config, log: log, stop: stop, done: make(chan error, 1)}
+
+	go func() { r.done <- built.Run(ctx) }()
+
+	t.Cleanup(func() { stop(); r.wait(t) })
+	r.awaitFile(t, config.ReadyFile)
+
+	path, err := driver.SocketPath(config.Endpoint)
+	require.NoError(t, err)
+
+	r.conn, err = grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, r.conn.Close()) })
+
+	return r
+}
+
+// awaitFile waits for a file, or for the driver to have failed.
+func (r *running) awaitFile(t *testing.T, path string) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		select {
+		case err := <-r.done:
+			r.done <- err
+			require.NoError(t, err, "the driver has ended")
+		default:
+		}
+
+		_, err := os.Stat(path)
+
+		return err == nil
+	}, waitLimit, time.Millisecond)
+}
+
+// wait returns Run's result, as often as it is asked for.
+func (r *running) wait(t *testing.T) error {
+	t.Helper()
+
+	select {
+	case err := <-r.done:
+		r.done <- err
+
+		return err
+	case <-time.After(waitLimit):
+		require.Fail(t, "the driver does not end")
+
+		return nil
+	}
+}
+
+func (r *running) socket() string { return strings.TrimPrefix(r.config.Endpoint, "unix://") }
+
+// fakeNode is a Node service that does what the test says.
+type fakeNode struct {
+	csi.UnimplementedNodeServer
+
+	stage func(context.Context, *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error)
+}
+
+func (n *fakeNode) NodeStageVolume(
+	ctx context.Context, request *csi.NodeStageVolumeRequest,
+) (*csi.NodeStageVolumeResponse, error) {
+	return n.stage(ctx, request)
+}
+
+func withStage(
+	stage func(context.Context, *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error),
+) func(*driver.Config) {
+	return func(config *driver.Config) {
+		config.Also = func(to grpc.ServiceRegistrar) { csi.RegisterNodeServer(to, &fakeNode{stage: stage}) }
+	}
+}
+
+func TestDriverServesItsModeAndNothingElse(t *testing.T) {
+	t.Parallel()
+
+	r := start(t, nil)
+
+	info, err := csi.NewIdentityClient(r.conn).GetPluginInfo(t.Context(), &csi.GetPluginInfoRequest{})
+	require.NoError(t, err)
+	require.Equal(t, "csi.example.org", info.GetName())
+	require.Equal(t, "controller", info.GetManifest()["mode"])
+
+	probe, err := csi.NewIdentityClient(r.conn).Probe(t.Context(), &csi.ProbeRequest{})
+	require.NoError(t, err)
+	require.True(t, probe.GetReady().GetValue())
+
+	_, err = csi.NewControllerClient(r.conn).ControllerGetCapabilities(t.Context(), &csi.ControllerGetCapabilitiesRequest{})
+	require.NoError(t, err)
+
+	_, err = csi.NewNodeClient(r.conn).NodeGetInfo(t.Context(), &csi.NodeGetInfoRequest{})
+	require.Equal(t, codes.Unimplemented, status.Code(err))
+}
+
+func TestServicesThatEachModeRegisters(t *testing.T) {
+	t.Parallel()
+
+	const identity, controller, node = "csi.v1.Identity", "csi.v1.Controller", "csi.v1.Node"
+
+	for mode, want := range map[driver.Mode][]string{
+		driver.ModeAll:        {controller, identity, node},
+		driver.ModeController: {controller, identity},
+		driver.ModeNode:       {identity, node},
+	} {
+		config, _ := configFor(t)
+		config.Mode, config.KubeletDir = mode, t.TempDir()
+
+		built, err := driver.New(config)
+		require.NoError(t, err)
+		require.Equal(t, want, built.Services(), mode)
+
+		// Run gives back what New has opened.
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.NoError(t, built.Run(ctx))
+	}
+}
+
+func TestDriverNamesEveryProblemOfItsConfiguration(t *testing.T) {
+	t.Parallel()
+
+	config, _ := configFor(t)
+	config.Mode, config.DriverName, config.NodeID, config.Overcommit = "both", "-x-", "", 0
+	config.StateDir, config.Pools = "relative", nil
+
+	_, err := driver.New(config)
+	require.ErrorIs(t, err, driver.ErrConfig)
+
+	for _, problem := range []string{`mode "both"`, `driver name "-x-"`, "node id", "overcommit", "state-dir", "no pool"} {
+		require.ErrorContains(t, err, problem)
+	}
+}
+
+func TestPanicIsInternalAndTheProcessGoesOn(t *testing.T) {
+	t.Parallel()
+
+	r := start(t, withStage(func(context.Context, *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
+		panic("a defect with a detail")
+	}))
+
+	for range 2 {
+		_, err := csi.NewNodeClient(r.conn).NodeStageVolume(t.Context(), &csi.NodeStageVolumeRequest{VolumeId: "v"})
+		require.Equal(t, codes.Internal, status.Code(err))
+		require.NotContains(t, err.Error(), "a detail", "what panicked is for the log")
+	}
+
+	require.Contains(t, r.log.String(), "a defect with a detail")
+	require.Contains(t, r.log.String(), "driver_test.go", "the stack leads to the place")
+}
+
+func TestStoreThatIsInUseEndsTheStartWithTheOthersName(t *testing.T) {
+	t.Parallel()
+
+	first := start(t, nil)
+	config, _ := configFor(t)
+	config.StateDir = first.config.StateDir
+
+	second, err := driver.New(config)
+	require.NoError(t, err)
+
+	err = second.Run(t.Context())
+	require.ErrorContains(t, err, "csi.example.org at "+first.config.Endpoint)
+	require.NoFileExists(t, strings.TrimPrefix(config.Endpoint, "unix://"))
+}
+
+func TestProbeFailsWithTheReasonWhenAPoolIsGone(t *testing.T) {
+	t.Parallel()
+
+	address := freeAddress(t)
+	r := start(t, func(config *driver.Config) { config.HTTPEndpoint = address })
+	require.NoError(t, os.RemoveAll(r.config.Pools["default"]))
+
+	// A result may be a second old.
+	require.Eventually(t, func() bool {
+		_, err := csi.NewIdentityClient(r.conn).Probe(t.Context(), &csi.ProbeRequest{})
+
+		return status.Code(err) == codes.FailedPrecondition && strings.Contains(err.Error(), `pool "default"`)
+	}, waitLimit, 10*time.Millisecond)
+
+	code, body := get(t, "http://"+address+"/readyz")
+	require.Equal(t, http.StatusServiceUnavailable, code)
+	require.Contains(t, body, `pool "default"`)
+
+	code, _ = get(t, "http://"+address+"/healthz")
+	require.Equal(t, http.StatusOK, code, "a restart would not bring the pool back")
+}
+
+func TestHTTPServesMetricsOfEachCall(t *testing.T) {
+	t.Parallel()
+
+	address := freeAddress(t)
+	r := start(t, func(config *driver.Config) { config.HTTPEndpoint = address })
+
+	_, err := csi.NewControllerClient(r.conn).DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{})
+	require.Equal(t, codes.InvalidArgument, status.Code(err))
+
+	code, body := get(t, "http://"+address+"/readyz")
+	require.Equal(t, http.StatusOK, code, body)
+
+	_, body = get(t, "http://"+address+"/metrics")
+	require.Contains(t, body, `csi_plugin_operations_seconds_count{driver_name="csi.example.org",`+
+		`grpc_status_code="InvalidArgument",method_name="/csi.v1.Controller/DeleteVolume"} 1`)
+	require.Contains(t, body, "go_goroutines ")
+	require.Contains(t, body, "process_start_time_seconds ")
+}
+
+func TestHTTPAddressThatIsTakenEndsTheStart(t *testing.T) {
+	t.Parallel()
+
+	taken, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+
+	defer taken.Close()
+
+	config, _ := configFor(t)
+	config.HTTPEndpoint = taken.Addr().String()
+
+	built, err := driver.New(config)
+	require.NoError(t, err)
+	require.ErrorContains(t, built.Run(t.Context()), "http-endpoint "+taken.Addr().String())
+	require.NoFileExists(t, strings.TrimPrefix(config.Endpoint, "unix://"))
+}
+
+func TestDrainLetsRunningWorkFinishAndTakesNoMore(t *testing.T) {
+	t.Parallel()
+
+	entered, release := make(chan struct{}), make(chan struct{})
+	address := freeAddress(t)
+	staged := withStage(func(context.Context, *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
+		close(entered)
+		<-release
+
+		return &csi.NodeStageVolumeResponse{}, nil
+	})
+	r := start(t, func(config *driver.Config) {
+		staged(config)
+		config.HTTPEndpoint = address
+	})
+
+	answer := make(chan error, 1)
+
+	go func() {
+		_, err := csi.NewNodeClient(r.conn).NodeStageVolume(context.Background(), &csi.NodeStageVolumeRequest{VolumeId: "v"})
+		answer <- err
+	}()
+
+	// Work whose caller is gone counts as well.
+	orphanEntered, orphanEnded := make(chan struct{}), make(chan struct{})
+	gone, leave := context.WithCancel(t.Context())
+	left := make(chan error, 1)
+
+	go func() {
+		_, err := inflight.Do(gone, r.Operations(), inflight.Call{Key: "v", Method: "M", Request: &csi.NodeStageVolumeRequest{}},
+			func(context.Context) (int, error) {
+				close(orphanEntered)
+				<-release
+				close(orphanEnded)
+
+				return 0, nil
+			})
+		left <- err
+	}()
+
+	await(t, entered)
+	await(t, orphanEntered)
+	leave()
+	require.Error(t, <-left)
+
+	// A second connection, made before the drain, is to be turned away too.
+	r.stop()
+	require.Eventually(t, func() bool {
+		_, err := os.Lstat(r.socket())
+
+		return os.IsNotExist(err)
+	}, waitLimit, time.Millisecond, "the socket goes first")
+	require.Eventually(t, func() bool {
+		_, err := csi.NewIdentityClient(r.conn).Probe(t.Context(), &csi.ProbeRequest{})
+
+		return status.Code(err) == codes.Unavailable
+	}, waitLimit, time.Millisecond)
+
+	code, body := get(t, "http://"+address+"/readyz")
+	require.Equal(t, http.StatusServiceUnavailable, code)
+	require.Contains(t, body, "shutting down")
+
+	code, _ = get(t, "http://"+address+"/healthz")
+	require.Equal(t, http.StatusOK, code)
+
+	select {
+	case err := <-r.done:
+		require.Fail(t, "ended before its work", "%v", err)
+	default:
+	}
+
+	close(release)
+	require.NoError(t, <-answer)
+	await(t, orphanEnded)
+	require.NoError(t, r.wait(t))
+	require.NoFileExists(t, r.config.ReadyFile)
+}
+
+// TestGateThatIsShutTurnsAwayEveryCall and not only those that happen to ask
+// about its being shut before its having been opened.
+func TestGateThatIsShutTurnsAwayEveryCall(t *testing.T) {
+	t.Parallel()
+
+	pass := driver.ShutGate()
+	for range 100 {
+		for _, method := range []string{csi.Identity_Probe_FullMethodName, csi.Node_NodeStageVolume_FullMethodName} {
+			err := pass(t.Context(), method)
+			require.Equal(t, codes.Unavailable, status.Code(err))
+			require.ErrorContains(t, err, "shutting down")
+		}
+	}
+}
+
+func TestDrainGivesUpAfterItsTimeout(t *testing.T) {
+	t.Parallel()
+
+	entered, release := make(chan struct{}), make(chan struct{})
+	defer close(release)
+
+	r := start(t, func(config *driver.Config) { config.DrainTimeout = time.Millisecond })
+
+	result := make(chan error, 1)
+
+	go func() {
+		_, err := inflight.Do(context.Background(), r.Operations(),
+			inflight.Call{Key: "v", Method: "M", Request: &csi.NodeStageVolumeRequest{}},
+			func(ctx context.Context) (int, error) {
+				close(entered)
+				<-ctx.Done() // told to end at last
+
+				return 0, context.Cause(ctx)
+			})
+		result <- err
+	}()
+
+	await(t, entered)
+	r.stop()
+	require.ErrorIs(t, r.wait(t), driver.ErrDrain)
+	require.ErrorIs(t, <-result, inflight.ErrDraining)
+	require.NoFileExists(t, r.socket())
+}
+
+func TestUntilSignalEndsWithTheFirstAndExitsWithTheSecond(t *testing.T) {
+	t.Parallel()
+
+	signals, exited := make(chan os.Signal), make(chan int, 1)
+
+	ctx, stop := driver.UntilSignal(t.Context(), signals, func(code int) { exited <- code })
+	defer stop()
+
+	require.NoError(t, ctx.Err())
+	signals <- os.Interrupt
+
+	await(t, ctx.Done())
+	require.ErrorIs(t, context.Cause(ctx), driver.ErrSignal)
+	require.Empty(t, exited)
+	signals <- os.Interrupt
+
+	require.Equal(t, 1, <-exited)
+}
+
+func await(t *testing.T, event <-chan struct{}) {
+	t.Helper()
+
+	select {
+	case <-event:
+	case <-time.After(waitLimit):
+		require.Fail(t, "what the test waits for does not happen")
+	}
+}
+
+// freeAddress returns an address that was free a moment ago.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+
+	defer listener.Close()
+
+	address, ok := listener.Addr().(*net.TCPAddr)
+	require.True(t, ok)
+
+	return "127.0.0.1:" + strconv.Itoa(address.Port)
+}
+
+func get(t *testing.T, url string) (int, string) {
+	t.Helper()
+
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
+	require.NoError(t, err)
+
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	response, err := client.Do(request)
+	require.NoError(t, err)
+
+	defer response.Body.Close()
+
+	body, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+
+	return response.StatusCode, string(body)
+}

@@ -1,0 +1,78 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+
+	"github.com/touchstone-csi/touchstone/pkg/proxy"
+)
+
+// Forward serves config's endpoint, until ctx ends, by handing every call on to
+// the CSI server at the address to (see proxy.New). Of config only Endpoint,
+// ReadyFile, DrainTimeout and Log count: there is no pool and no state. Errors
+// are those of Run, and proxy.ErrAddress.
+func Forward(ctx context.Context, config Config, to string) (err error) {
+	config.completeDefaults()
+
+	elsewhere, err := proxy.New(to)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, elsewhere.Close()) }()
+
+	listener, err := listen(ctx, config.Endpoint)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = listener.Close() }()
+
+	server := grpc.NewServer(elsewhere.ServerOptions()...) //nolint:contextcheck // each call brings its own
+	running, failed := errgroup.WithContext(ctx)
+
+	running.Go(func() error {
+		if err := server.Serve(listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+			return fmt.Errorf("serve on %s: %w", listener.path, err)
+		}
+
+		return nil
+	})
+	running.Go(func() error {
+		failure := announce(config.ReadyFile)
+		if failure == nil {
+			config.Log.InfoContext(ctx, "ready", "endpoint", listener.path, "forwardsTo", to)
+			<-failed.Done()
+			config.Log.InfoContext(ctx, "draining", "why", context.Cause(failed))
+		}
+
+		return errors.Join(failure, stop(server, config.DrainTimeout), unannounce(config.ReadyFile))
+	})
+
+	return running.Wait() //nolint:wrapcheck // each of the two has said what failed
+}
+
+// stop ends the server when its calls are done, or when they take too long.
+func stop(server *grpc.Server, limit time.Duration) error {
+	answered := make(chan struct{})
+
+	go func() {
+		defer close(answered)
+		server.GracefulStop()
+	}()
+
+	late := time.NewTimer(limit)
+	defer late.Stop()
+
+	select {
+	case <-answered:
+		return nil
+	case <-late.C:
+		server.Stop()
+
+		return fmt.Errorf("%w within %s", ErrDrain, limit)
+	}
+}

@@ -1,0 +1,187 @@
+package driver
+
+import (
+	"context"
+	"log/slog"
+	"runtime/debug"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
+	"github.com/kubernetes-csi/csi-lib-utils/metrics"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/touchstone-csi/touchstone/pkg/capability"
+)
+
+// guard is what every call passes on its way to a service, from the outside
+// in: observed (counted, timed, logged), recovered, among what is advertised,
+// within limits, let through the gate.
+type guard struct {
+	log     *slog.Logger
+	metrics metrics.CSIMetricsManager
+	gate    *gate
+	limits  *limits
+	calls   atomic.Uint64
+	// capabilities are what is advertised: nothing else is served.
+	capabilities capability.Set
+}
+
+func (g *guard) options() []grpc.ServerOption {
+	recovered := recovery.WithRecoveryHandlerContext(g.recovered)
+
+	return []grpc.ServerOption{
+		grpc.ChainUnaryInterceptor(g.observe, recovery.UnaryServerInterceptor(recovered), g.admit),
+		grpc.ChainStreamInterceptor(g.observeStream, recovery.StreamServerInterceptor(recovered), g.admitStream),
+	}
+}
+
+func (g *guard) observe(ctx context.Context, request any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	ctx = g.number(ctx, info.FullMethod)
+	started := time.Now()
+
+	if g.log.Enabled(ctx, LevelMessages) {
+		g.log.Log(ctx, LevelMessages, "call begins", "message", stripped{request})
+	}
+
+	response, err := next(ctx, request)
+	took := time.Since(started)
+	g.metrics.RecordMetrics(info.FullMethod, err, took)
+	g.logCall(ctx, info.FullMethod, response, err, took)
+
+	return response, err
+}
+
+func (g *guard) observeStream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+	ctx := g.number(stream.Context(), info.FullMethod)
+	started := time.Now()
+	err := next(service, &guardedStream{ServerStream: stream, ctx: ctx, guard: g})
+	took := time.Since(started)
+	g.metrics.RecordMetrics(info.FullMethod, err, took)
+	g.logCall(ctx, info.FullMethod, nil, err, took)
+
+	return err
+}
+
+func (g *guard) admit(ctx context.Context, request any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	if err := g.serves(info.FullMethod); err != nil {
+		return nil, err
+	}
+
+	// Before the gate: what can never be right need not wait.
+	if message, ok := request.(proto.Message); ok {
+		if err := g.limits.check(message); err != nil {
+			return nil, err
+		}
+	}
+
+	if err := g.gate.pass(ctx, info.FullMethod); err != nil {
+		return nil, err
+	}
+
+	return next(ctx, request)
+}
+
+func (g *guard) admitStream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+	if err := g.serves(info.FullMethod); err != nil {
+		return err
+	}
+
+	if err := g.gate.pass(stream.Context(), info.FullMethod); err != nil {
+		return err
+	}
+
+	return next(service, stream)
+}
+
+func (g *guard) serves(method string) error {
+	if lacking, unserved := g.capabilities.Unserved(method); unserved {
+		return status.Errorf(codes.Unimplemented, "%s is not served: the capability %s is disabled (--disable-capability)",
+			method[strings.LastIndexByte(method, '/')+1:], lacking)
+	}
+
+	return nil
+}
+
+// recovered turns a panic into INTERNAL. The stack is for the log: a message
+// that travels through a CO ends up in events that anybody reads.
+func (g *guard) recovered(ctx context.Context, value any) error {
+	g.log.ErrorContext(ctx, "panic in a call", "panic", value, "stack", string(debug.Stack()))
+
+	id, _ := ctx.Value(callKey{}).(call)
+
+	return status.Errorf(codes.Internal, "the driver ran into a defect of its own; its log tells more under call %d", id.number)
+}
+
+func (g *guard) number(ctx context.Context, method string) context.Context {
+	return context.WithValue(ctx, callKey{}, call{number: g.calls.Add(1), method: method})
+}
+
+func (g *guard) logCall(ctx context.Context, method string, response any, err error, took time.Duration) {
+	level := levelOf(method, err)
+	if !g.log.Enabled(ctx, level) {
+		return
+	}
+
+	attrs := []slog.Attr{slog.String("code", status.Code(err).String()), slog.Duration("took", took)}
+	if err != nil {
+		attrs = append(attrs, slog.String("error", status.Convert(err).Message()))
+	} else if response != nil && g.log.Enabled(ctx, LevelMessages) {
+		attrs = append(attrs, slog.Any("message", stripped{response}))
+	}
+
+	g.log.LogAttrs(ctx, level, "call", attrs...)
+}
+
+// levelOf decides who gets to see the end of a call: failures of the driver
+// itself stand out, those of the request are told, success is for who asks.
+func levelOf(method string, err error) slog.Level {
+	switch status.Code(err) {
+	case codes.OK:
+	case codes.Internal, codes.Unknown, codes.DataLoss:
+		return slog.LevelError
+	default:
+		return slog.LevelInfo
+	}
+
+	name := method[strings.LastIndexByte(method, '/')+1:]
+	for _, reads := range []string{"Get", "List", "Probe", "Validate", "ControllerGet", "ControllerList", "NodeGet", "GroupControllerGet"} {
+		if strings.HasPrefix(name, reads) {
+			return LevelReads
+		}
+	}
+
+	return LevelCalls
+}
+
+// guardedStream checks and logs what comes in on a stream.
+type guardedStream struct {
+	grpc.ServerStream
+
+	ctx   context.Context //nolint:containedctx // a stream hands out its context by a method
+	guard *guard
+}
+
+// Context implements grpc.ServerStream.
+func (s *guardedStream) Context() context.Context { return s.ctx }
+
+// RecvMsg implements grpc.ServerStream.
+func (s *guardedStream) RecvMsg(into any) error {
+	if err := decode(s.ServerStream.RecvMsg, into); err != nil {
+		return err
+	}
+
+	if s.guard.log.Enabled(s.ctx, LevelMessages) {
+		s.guard.log.Log(s.ctx, LevelMessages, "call begins", "message", stripped{into})
+	}
+
+	if message, ok := into.(proto.Message); ok {
+		return s.guard.limits.check(message)
+	}
+
+	return nil
+}

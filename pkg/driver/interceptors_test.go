@@ -1,0 +1,323 @@
+package driver_test
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+
+	"github.com/touchstone-csi/touchstone/pkg/driver"
+)
+
+func contextOf(t *testing.T) (context.Context, context.CancelFunc) {
+	t.Helper()
+
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+
+	return ctx, cancel
+}
+
+// requests returns an empty message of every request in the CSI spec.
+func requests(t *testing.T) []proto.Message {
+	t.Helper()
+
+	var found []proto.Message
+
+	services := csi.File_csi_proto.Services()
+	for i := range services.Len() {
+		methods := services.Get(i).Methods()
+		for j := range methods.Len() {
+			kind, err := protoregistry.GlobalTypes.FindMessageByName(methods.Get(j).Input().FullName())
+			require.NoError(t, err)
+
+			found = append(found, kind.New().Interface())
+		}
+	}
+
+	require.Greater(t, len(found), 30)
+
+	return found
+}
+
+// visit calls fn with every scalar, list and map of a message type, nested ones
+// included, and with a function that finds in a message of the outermost type
+// the one to set the field in.
+func visit(kind protoreflect.MessageDescriptor, path string, place func(protoreflect.Message) protoreflect.Message,
+	fn func(path string, field protoreflect.FieldDescriptor, at func(protoreflect.Message) protoreflect.Message),
+) {
+	fields := kind.Fields()
+	for i := range fields.Len() {
+		field := fields.Get(i)
+		if field.Kind() != protoreflect.MessageKind || field.IsMap() {
+			fn(path+field.TextName(), field, place)
+
+			continue
+		}
+
+		name := path + field.TextName() + "."
+		if field.IsList() {
+			name = path + field.TextName() + "[0]."
+		}
+
+		inner := func(root protoreflect.Message) protoreflect.Message {
+			parent := place(root)
+			if !field.IsList() {
+				return parent.Mutable(field).Message()
+			}
+
+			list := parent.Mutable(field).List()
+			if list.Len() == 0 {
+				list.AppendMutable()
+			}
+
+			return list.Get(0).Message()
+		}
+		visit(field.Message(), name, inner, fn)
+	}
+}
+
+func specLimit(field protoreflect.FieldDescriptor) int {
+	switch {
+	case field.IsMap() || strings.HasSuffix(string(field.Name()), "_path") || field.Name() == "mount_flags":
+		return 4096
+	case field.Name() == "node_id":
+		return 256
+	default:
+		return 128
+	}
+}
+
+func set(message protoreflect.Message, field protoreflect.FieldDescriptor, value string) {
+	switch {
+	case field.IsMap():
+		key := protoreflect.ValueOfString("k").MapKey()
+		message.Mutable(field).Map().Set(key, protoreflect.ValueOfString(value[1:]))
+	case field.IsList():
+		message.Mutable(field).List().Append(protoreflect.ValueOfString(value))
+	default:
+		message.Set(field, protoreflect.ValueOfString(value))
+	}
+}
+
+func TestLimitsOfEveryFieldOfEveryRequest(t *testing.T) {
+	t.Parallel()
+
+	checked := 0
+
+	for _, request := range requests(t) {
+		root := request.ProtoReflect()
+		fn := func(path string, field protoreflect.FieldDescriptor, at func(protoreflect.Message) protoreflect.Message) {
+			if field.Kind() != protoreflect.StringKind && !field.IsMap() {
+				return
+			}
+
+			checked++
+
+			limit := specLimit(field)
+			with := func(value string) error {
+				fresh := root.New()
+				set(at(fresh), field, value)
+
+				return driver.CheckLimits(fresh.Interface())
+			}
+			what := fmt.Sprintf("%s %s", root.Descriptor().Name(), path)
+
+			require.NoError(t, with(strings.Repeat("x", limit)), what)
+
+			err := with(strings.Repeat("x", limit+1))
+			require.Equal(t, codes.InvalidArgument, status.Code(err), what)
+			require.ErrorContains(t, err, path+" has ", what)
+			require.ErrorContains(t, err, strconv.Itoa(limit), what)
+			require.Less(t, len(err.Error()), 300, "the value is not repeated")
+
+			err = with("xa\x00b")
+			if field.Name() == "secrets" {
+				require.NoError(t, err, what)
+			} else {
+				require.Equal(t, codes.InvalidArgument, status.Code(err), what)
+				require.ErrorContains(t, err, path, what)
+				require.ErrorContains(t, err, "NUL", what)
+			}
+		}
+		visit(root.Descriptor(), "", func(m protoreflect.Message) protoreflect.Message { return m }, fn)
+	}
+
+	require.Greater(t, checked, 80)
+}
+
+func TestLimitsCountMountFlagsTogetherAndListsEach(t *testing.T) {
+	t.Parallel()
+
+	flags := func(each, count int) error {
+		request := &csi.NodeStageVolumeRequest{VolumeCapability: &csi.VolumeCapability{
+			AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{}},
+		}}
+		for range count {
+			mount := request.GetVolumeCapability().GetMount()
+			mount.MountFlags = append(mount.MountFlags, strings.Repeat("f", each))
+		}
+
+		return driver.CheckLimits(request)
+	}
+
+	require.NoError(t, flags(1024, 4))
+	require.ErrorContains(t, flags(1024, 5), "volume_capability.mount.mount_flags")
+	require.NoError(t, driver.CheckLimits(&csi.CreateVolumeGroupSnapshotRequest{
+		SourceVolumeIds: []string{strings.Repeat("a", 128), strings.Repeat("b", 128), strings.Repeat("c", 128)},
+	}))
+}
+
+func TestOversizedIDGetsACleanAnswerThroughTheSocket(t *testing.T) {
+	t.Parallel()
+
+	r := start(t, nil)
+	_, err := csi.NewControllerClient(r.conn).DeleteVolume(t.Context(),
+		&csi.DeleteVolumeRequest{VolumeId: strings.Repeat("x", 1<<20)})
+	require.Equal(t, codes.InvalidArgument, status.Code(err))
+	require.ErrorContains(t, err, "volume_id has 1048576 bytes")
+}
+
+// rawCodec sends bytes as they are, as a client in another language might.
+type rawCodec struct{}
+
+func (rawCodec) Name() string                  { return "proto" }
+func (rawCodec) Unmarshal([]byte, any) error   { return nil }
+func (rawCodec) Marshal(v any) ([]byte, error) { return v.([]byte), nil }
+
+func TestTextThatIsNotUTF8IsTheCallersFault(t *testing.T) {
+	t.Parallel()
+
+	r := start(t, nil)
+
+	for name, test := range map[string]struct {
+		method string
+		wire   []byte
+		want   string
+	}{
+		"not UTF-8": {csi.Controller_DeleteVolume_FullMethodName, []byte{0x0a, 0x02, 0xff, 0xfe}, "volume_id is not valid UTF-8"},
+		"in a list": {
+			csi.Controller_CreateVolume_FullMethodName,
+			[]byte{0x0a, 1, 'x', 0x1a, 5, 0x12, 3, 0x0a, 1, 0xff},
+			"volume_capabilities.mount.fs_type is not valid UTF-8",
+		},
+		"cut short": {csi.Controller_DeleteVolume_FullMethodName, []byte{0x0a, 0x7f, 'x'}, "cannot be read"},
+	} {
+		err := r.conn.Invoke(t.Context(), test.method, test.wire, new([]byte), grpc.ForceCodec(rawCodec{}))
+		require.Equal(t, codes.InvalidArgument, status.Code(err), "%s: %v", name, err)
+		require.ErrorContains(t, err, test.want, name)
+	}
+
+	require.Contains(t, r.log.String(), "unreadable request")
+}
+
+func TestSecretsAndMountFlagsNeverReachTheLog(t *testing.T) {
+	t.Parallel()
+
+	const secret = "hunter2-hunter2"
+
+	r := start(t, withStage(func(context.Context, *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
+		return &csi.NodeStageVolumeResponse{}, nil
+	}))
+
+	tried := 0
+
+	for method, request := range secretive(t, secret) {
+		tried++
+		// Served or not: what is logged before a service is asked counts too.
+		_ = r.conn.Invoke(t.Context(), method, request, &csi.NodeStageVolumeResponse{})
+	}
+
+	require.Greater(t, tried, 8)
+	require.Contains(t, r.log.String(), "visible-id", "requests are logged at this level")
+	require.Contains(t, r.log.String(), "***stripped***")
+	require.NotContains(t, r.log.String(), secret)
+}
+
+// secretive returns, by full method name, each unary request of the Controller
+// and Node services that can hold something secret, holding it.
+func secretive(t *testing.T, secret string) map[string]proto.Message {
+	t.Helper()
+
+	found := map[string]proto.Message{}
+
+	for _, service := range []string{"Controller", "Node"} {
+		methods := csi.File_csi_proto.Services().ByName(protoreflect.Name(service)).Methods()
+		for i := range methods.Len() {
+			kind, err := protoregistry.GlobalTypes.FindMessageByName(methods.Get(i).Input().FullName())
+			require.NoError(t, err)
+
+			message := kind.New()
+			holds := false
+
+			visit(kind.Descriptor(), "", func(m protoreflect.Message) protoreflect.Message { return m },
+				func(_ string, field protoreflect.FieldDescriptor, at func(protoreflect.Message) protoreflect.Message) {
+					switch field.Name() {
+					case "secrets", "mount_flags":
+						holds = true
+
+						set(at(message), field, secret)
+					case "volume_id", "name":
+						set(at(message), field, "visible-id")
+					}
+				})
+
+			if holds {
+				found[fmt.Sprintf("/csi.v1.%s/%s", service, methods.Get(i).Name())] = message.Interface()
+			}
+		}
+	}
+
+	return found
+}
+
+func TestLogLinesCarryTheCallTheyBelongTo(t *testing.T) {
+	t.Parallel()
+
+	r := start(t, nil)
+	_, err := csi.NewControllerClient(r.conn).DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{})
+	require.Error(t, err)
+
+	for line := range strings.Lines(r.log.String()) {
+		if strings.Contains(line, "msg=call ") {
+			require.Contains(t, line, "method=/csi.v1.Controller/DeleteVolume")
+			require.Contains(t, line, "code=InvalidArgument")
+			require.Contains(t, line, "call=1")
+
+			return
+		}
+	}
+
+	require.Fail(t, "the call is not in the log", r.log.String())
+}
+
+func BenchmarkLimits(b *testing.B) {
+	request := &csi.NodePublishVolumeRequest{
+		VolumeId: "0195f3c4-7d6e-7000-8000-000000000000", TargetPath: "/var/lib/kubelet/pods/x/volumes/y/mount",
+		StagingTargetPath: "/var/lib/kubelet/plugins/z/globalmount",
+		VolumeContext:     map[string]string{"pool": "default", "backing": "image"},
+		VolumeCapability: &csi.VolumeCapability{
+			AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{FsType: "ext4"}},
+		},
+	}
+
+	check := driver.NewLimits()
+
+	b.ReportAllocs()
+
+	for b.Loop() {
+		if err := check(request); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,88 @@
+package driver
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"github.com/kubernetes-csi/csi-lib-utils/protosanitizer"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// maxLogged is how many bytes of a message a log line holds.
+const maxLogged = 8192
+
+// call is what its log lines are told apart by.
+type call struct {
+	number uint64
+	method string
+}
+
+type callKey struct{}
+
+// callHandler adds the call to whatever is logged on its behalf, however deep
+// below the service.
+type callHandler struct{ slog.Handler }
+
+// Handle implements slog.Handler.
+func (h callHandler) Handle(ctx context.Context, record slog.Record) error {
+	if c, ok := ctx.Value(callKey{}).(call); ok {
+		record.AddAttrs(slog.Uint64("call", c.number), slog.String("method", c.method))
+	}
+
+	return h.Handler.Handle(ctx, record) //nolint:wrapcheck // a decorator has nothing to add
+}
+
+// WithAttrs implements slog.Handler.
+func (h callHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return callHandler{h.Handler.WithAttrs(attrs)}
+}
+
+// WithGroup implements slog.Handler.
+func (h callHandler) WithGroup(name string) slog.Handler {
+	return callHandler{h.Handler.WithGroup(name)}
+}
+
+// stripped formats a message for the log, and only if the log wants it: what
+// the spec marks as secret is left out, and so are mount flags, which may hold
+// credentials although the spec does not mark them.
+type stripped struct{ message any }
+
+// LogValue implements slog.LogValuer.
+func (s stripped) LogValue() slog.Value {
+	message, ok := s.message.(proto.Message)
+	if !ok {
+		return slog.StringValue(fmt.Sprintf("%T", s.message))
+	}
+
+	message = proto.Clone(message)
+	hideFlags(message.ProtoReflect())
+
+	text := protosanitizer.StripSecrets(message).String()
+	if len(text) > maxLogged {
+		text = fmt.Sprintf("%s… (%d bytes in all)", text[:maxLogged], len(text))
+	}
+
+	return slog.StringValue(text)
+}
+
+func hideFlags(message protoreflect.Message) {
+	message.Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
+		switch {
+		case field.Name() == "mount_flags" && field.IsList():
+			for i := range value.List().Len() {
+				value.List().Set(i, protoreflect.ValueOfString("***stripped***"))
+			}
+		case field.Kind() != protoreflect.MessageKind || field.IsMap():
+		case field.IsList():
+			for i := range value.List().Len() {
+				hideFlags(value.List().Get(i).Message())
+			}
+		default:
+			hideFlags(value.Message())
+		}
+
+		return true
+	})
+}

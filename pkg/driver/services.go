@@ -1,0 +1,258 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+
+	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+	"github.com/touchstone-csi/touchstone/pkg/capability"
+	"github.com/touchstone-csi/touchstone/pkg/controller"
+	"github.com/touchstone-csi/touchstone/pkg/inflight"
+	"github.com/touchstone-csi/touchstone/pkg/mount"
+	"github.com/touchstone-csi/touchstone/pkg/node"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/state"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+// rooms are what a mode's services stand on, and the services.
+type rooms struct {
+	store    *state.Store
+	pools    *pool.Set
+	services []service
+	// inUse is the node's word on who uses a volume; nil without a node.
+	inUse func(volumeID string) (user string, used bool)
+	// ephemeral and promised are what the node, and the controller, owe of a
+	// pool; nil without the one or the other.
+	ephemeral, promised func(pool string) int64
+	// feasible and modified are the node's part in modifying a volume; nil
+	// without a node.
+	feasible func(volume.Mutable) error
+	modified func(ctx context.Context, volumeID string) error
+	closers  []func() error
+}
+
+// service is one gRPC service that a mode serves beside Identity.
+type service struct {
+	name     string
+	register func(grpc.ServiceRegistrar)
+	// recover finishes or undoes what the last run left half done.
+	recover func(context.Context) error
+	// watch goes on beside the calls until its context ends; nil is nothing.
+	watch func(context.Context)
+	// drain ends what waits for more before it becomes an operation; nil is
+	// nothing.
+	drain func(context.Context) error
+}
+
+// build opens the pools and makes the services of config's mode:
+//
+//	all         Identity, Controller, Node
+//	controller  Identity, Controller
+//	node        Identity, Node
+func build(config *Config, ops *inflight.Group) (*rooms, error) {
+	pools, err := pool.OpenSet(config.Pools)
+	if err != nil {
+		return nil, err
+	}
+
+	r := &rooms{
+		store: state.New(config.StateDir, state.Options{
+			Owner: fmt.Sprintf("%s at %s, mode %s", config.DriverName, config.Endpoint, config.Mode), Log: config.Log,
+		}),
+		pools:   pools,
+		closers: []func() error{pools.Close},
+	}
+
+	// The node comes first: the controller asks it who uses a volume.
+	if config.serves(ModeNode) {
+		err = r.addNode(config, ops)
+	}
+
+	if err == nil && config.serves(ModeController) {
+		err = r.addController(config, ops)
+	}
+
+	if err != nil {
+		return nil, errors.Join(err, r.close())
+	}
+
+	return r, nil
+}
+
+func (r *rooms) addNode(config *Config, ops *inflight.Group) error {
+	places, err := mount.OpenPlaces(append([]string{config.KubeletDir}, config.AllowPaths...)...)
+	if err != nil {
+		return err
+	}
+
+	r.closers = append(r.closers, func() error {
+		places.Close()
+
+		return nil
+	})
+
+	ephemeral, err := r.pools.OpenEphemeral()
+	if err != nil {
+		return err
+	}
+
+	r.closers = append(r.closers, ephemeral.Close)
+
+	served, err := node.New(node.Config{
+		NodeID: config.NodeID, Segments: config.segments(), MaxVolumes: config.MaxVolumesPerNode, Log: config.Log,
+		Ephemeral: ephemeral, MaxVolumeBytes: config.MaxVolumeBytes, Overcommit: config.Overcommit, Promised: r.promisedBytes,
+		Capabilities: config.capabilities, StagingDir: filepath.Join(config.KubeletDir, "plugins", config.DriverName, "staging"),
+		CgroupRoot: config.CgroupRoot,
+	}, r.store, r.pools, ops, places, blockdev.NewLoops(blockdev.LoopsOptions{First: config.FirstLoopDevice}))
+	if err != nil {
+		return err
+	}
+
+	r.closers = append(r.closers, served.Close)
+	r.inUse, r.ephemeral = served.InUse, served.EphemeralBytes
+	r.feasible, r.modified = served.Feasible, served.Refresh
+	added := service{
+		name:     csi.Node_ServiceDesc.ServiceName,
+		register: func(to grpc.ServiceRegistrar) { csi.RegisterNodeServer(to, served) },
+		recover:  served.Recover,
+	}
+
+	if !config.serves(ModeController) {
+		// A controller in this process tells by itself.
+		added.watch = served.Watch
+	}
+
+	r.services = append(r.services, added)
+
+	return nil
+}
+
+func (r *rooms) addController(config *Config, ops *inflight.Group) error {
+	served, err := controller.New(controller.Config{
+		NodeID: config.NodeID, Nodes: config.Nodes,
+		Segments: controller.NewSegments(config.segments()), Shared: config.Shared,
+		Overcommit: config.Overcommit, MaxVolumeBytes: config.MaxVolumeBytes, MaxVolumesPerNode: config.MaxVolumesPerNode,
+		Capabilities: config.capabilities, InUse: r.inUse, Ephemeral: r.ephemeral, Log: config.Log,
+		CoalesceWindow: config.CoalesceWindow, Feasible: r.feasible, Modified: r.modified,
+	}, r.store, r.pools, ops)
+	if err != nil {
+		return err
+	}
+
+	r.promised = served.Promised
+	r.services = append(r.services, service{
+		name:     csi.Controller_ServiceDesc.ServiceName,
+		register: func(to grpc.ServiceRegistrar) { csi.RegisterControllerServer(to, served) },
+		recover:  served.Recover,
+		drain:    served.Drain,
+	})
+
+	return nil
+}
+
+// promisedBytes asks the controller, which is made after the node.
+func (r *rooms) promisedBytes(poolName string) int64 {
+	if r.promised == nil {
+		return 0
+	}
+
+	return r.promised(poolName)
+}
+
+// segments is the topology of this machine, empty when volumes are reachable
+// from everywhere.
+func (c *Config) segments() map[string]string {
+	segments := maps.Clone(c.Topology)
+	if segments == nil {
+		segments = map[string]string{}
+	}
+
+	if !c.capabilities.Has(capability.VolumeAccessibilityConstraints) {
+		return map[string]string{}
+	}
+
+	if !c.Shared {
+		segments[controller.NodeSegmentKey] = c.NodeID
+	}
+
+	return segments
+}
+
+// open reads the state and puts right what the last run left.
+func (r *rooms) open(ctx context.Context) error {
+	if err := r.store.Open(ctx); err != nil {
+		return err
+	}
+
+	for _, each := range r.services {
+		if err := each.recover(ctx); err != nil {
+			return fmt.Errorf("recover %s: %w", each.name, err)
+		}
+	}
+
+	return nil
+}
+
+// begin starts what goes on beside the calls, and returns what waits for its
+// end once ctx has ended.
+func (r *rooms) begin(ctx context.Context) (wait func()) {
+	var running sync.WaitGroup
+
+	for _, each := range r.services {
+		if each.watch != nil {
+			running.Go(func() { each.watch(ctx) })
+		}
+	}
+
+	return running.Wait
+}
+
+// drain lets nothing wait any longer to become an operation.
+func (r *rooms) drain(ctx context.Context) error {
+	var failures []error
+
+	for _, each := range r.services {
+		if each.drain != nil {
+			failures = append(failures, each.drain(ctx))
+		}
+	}
+
+	return errors.Join(failures...)
+}
+
+// check says why the services cannot do their work, or nil.
+func (r *rooms) check(ctx context.Context) error {
+	return errors.Join(r.store.Err(), r.pools.Writable(ctx))
+}
+
+// close gives back what build and open have taken, the last first.
+func (r *rooms) close() error {
+	failures := []error{r.store.Close()}
+	for _, closer := range slices.Backward(r.closers) {
+		failures = append(failures, closer())
+	}
+
+	return errors.Join(failures...)
+}
+
+// register puts all services behind server.
+func (d *Driver) register(server grpc.ServiceRegistrar) {
+	csi.RegisterIdentityServer(server, d.identity)
+
+	for _, each := range d.rooms.services {
+		each.register(server)
+	}
+
+	if d.config.Also != nil {
+		d.config.Also(server)
+	}
+}

@@ -1,0 +1,36 @@
+package filesystem_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/pkg/filesystem"
+)
+
+func BenchmarkMake(b *testing.B) {
+	for _, name := range filesystem.Names() {
+		b.Run(name, func(b *testing.B) {
+			fs := byName(b, name)
+
+			for b.Loop() {
+				image := newImage(b, 1<<30)
+				require.NoError(b, fs.Make(b.Context(), image.Name(), filesystem.MakeOptions{}))
+			}
+		})
+	}
+}
+
+func BenchmarkCheck(b *testing.B) {
+	for _, name := range filesystem.Names() {
+		b.Run(name, func(b *testing.B) {
+			fs := byName(b, name)
+			image := newFilesystem(b, fs, 1<<30)
+
+			for b.Loop() {
+				_, err := fs.Check(b.Context(), image.Name())
+				require.NoError(b, err)
+			}
+		})
+	}
+}

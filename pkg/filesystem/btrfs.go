@@ -1,0 +1,214 @@
+package filesystem
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Where things are in the superblock: include/uapi/linux/btrfs_tree.h, struct
+// btrfs_super_block.
+const (
+	btrfsSuperOffset = 64 << 10
+	btrfsByteNumber  = 0x30
+	btrfsMagicOffset = 0x40
+	btrfsMagic       = "_BHRfS_M"
+	btrfsTotalBytes  = 0x70
+	btrfsSuperLength = 0x78
+)
+
+const (
+	btrfsPackage = "btrfs-progs"
+	// btrfsMinimumBytes is what the kernel resizes to at least: mkfs.btrfs makes
+	// smaller ones, but such a volume could never grow by less than up to here.
+	btrfsMinimumBytes = 256 << 20
+	// btrfsSector is what the kernel rounds a device's size down to.
+	btrfsSector = 4096
+)
+
+type btrfs struct{ run Runner }
+
+func (*btrfs) Name() string        { return Btrfs }
+func (*btrfs) MinimumBytes() int64 { return btrfsMinimumBytes }
+
+func btrfsGrammar() grammar {
+	pretences := []string{"list-all"}
+
+	return grammar{
+		tool:  "mkfs.btrfs",
+		plain: []string{"-M", "--mixed"},
+		valued: []string{
+			"-L", "--label", "-O", "--features", "-R", "--runtime-features", "-U", "--uuid", "-d", "--data",
+			"-m", "--metadata", "-n", "--nodesize", "--csum", "--checksum",
+		},
+		// With these, mkfs.btrfs lists and makes nothing.
+		refused: map[string][]string{
+			"-O": pretences, "--features": pretences, "-R": pretences, "--runtime-features": pretences,
+		},
+	}
+}
+
+// Make needs no block size: btrfs writes nothing smaller than its 4096 bytes.
+func (b *btrfs) Make(ctx context.Context, path string, o MakeOptions) error {
+	if _, err := o.blockSize(); err != nil {
+		return err
+	}
+
+	options, err := btrfsGrammar().parse(o.Options)
+	if err != nil {
+		return err
+	}
+
+	return mkfs(ctx, b.run, b, path, Command{
+		Tool: "mkfs.btrfs", Package: btrfsPackage,
+		Args: append([]string{"-q", "-f", "-K"}, words(options)...),
+	})
+}
+
+// Check repairs nothing: btrfs check --repair is for people with a backup.
+func (b *btrfs) Check(ctx context.Context, path string) (Verdict, error) {
+	t, err := inspect(path, Btrfs)
+	if err != nil {
+		return Verdict{}, err
+	}
+
+	if !t.is {
+		return Verdict{State: Damaged, Detail: "there is no btrfs superblock"}, nil
+	}
+
+	result, err := b.run.Run(ctx, Command{
+		Tool: "btrfs", Package: btrfsPackage, Args: []string{"check", "--readonly", "--", path},
+	})
+
+	switch {
+	case err != nil:
+		return Verdict{}, fmt.Errorf("check %s: %w", path, err)
+	case result.ExitCode == 0:
+		return Verdict{State: Clean}, nil
+	default:
+		return Verdict{State: Damaged, Detail: lastLines(result.Output)}, nil
+	}
+}
+
+const (
+	// BTRFS_IOC_RESIZE is _IOW(0x94, 3, struct btrfs_ioctl_vol_args).
+	btrfsIocResize = 0x50009403
+	// BTRFS_IOC_DEV_INFO is _IOWR(0x94, 30, struct btrfs_ioctl_dev_info_args).
+	btrfsIocDevInfo = 0xd000941e
+	// BTRFS_IOC_FS_INFO is _IOR(0x94, 31, struct btrfs_ioctl_fs_info_args).
+	btrfsIocFSInfo = 0x8400941f
+)
+
+// These are the structures of include/uapi/linux/btrfs.h.
+type (
+	btrfsResize struct {
+		_    int64
+		name [4088]byte
+	}
+	btrfsDevInfo struct {
+		device                uint64
+		uuid                  [16]byte
+		bytesUsed, totalBytes uint64
+		_                     [379]uint64
+		path                  [1024]byte
+	}
+	btrfsFSInfo struct {
+		maxID, devices uint64
+		_              [1008]byte
+	}
+)
+
+func (b *btrfs) GrowMounted(ctx context.Context, mountpoint *os.File, deviceBytes int64) error {
+	directory, err := reopen(mountpoint)
+	if err != nil {
+		return err
+	}
+	defer directory.Close()
+
+	if _, err := expectMagic(directory, unix.BTRFS_SUPER_MAGIC, Btrfs); err != nil {
+		return err
+	}
+
+	device, err := btrfsOnlyDevice(directory)
+	if err != nil {
+		return fmt.Errorf("grow %s: %w", mountpoint.Name(), err)
+	}
+
+	want := uint64(deviceBytes) / btrfsSector * btrfsSector
+	if want <= device.totalBytes {
+		return nil
+	}
+
+	if err := ctx.Err(); err != nil {
+		return context.Cause(ctx) //nolint:wrapcheck // nothing was begun
+	}
+
+	var resize btrfsResize
+
+	copy(resize.name[:], strconv.FormatUint(device.device, 10)+":"+strconv.FormatUint(want, 10))
+
+	code, err := ioctl(directory, btrfsIocResize, unsafe.Pointer(&resize))
+	if err == nil && code != 0 {
+		// enum btrfs_err_code: another exclusive operation, as a balance, runs.
+		err = fmt.Errorf("btrfs error code %d: %w", code, ErrInUse)
+	}
+
+	if err != nil {
+		return growError(mountpoint, deviceBytes, "BTRFS_IOC_RESIZE", err)
+	}
+
+	return nil
+}
+
+// btrfsOnlyDevice returns the device of a filesystem that has only one: with
+// more, which of them deviceBytes is about would be a guess.
+func btrfsOnlyDevice(directory *os.File) (*btrfsDevInfo, error) {
+	var info btrfsFSInfo
+	if _, err := ioctl(directory, btrfsIocFSInfo, unsafe.Pointer(&info)); err != nil {
+		return nil, fmt.Errorf("BTRFS_IOC_FS_INFO: %w", err)
+	}
+
+	if info.devices != 1 {
+		return nil, fmt.Errorf("the filesystem has %d devices: %w", info.devices, unix.EINVAL)
+	}
+
+	for id := uint64(1); id <= info.maxID; id++ {
+		device := &btrfsDevInfo{device: id}
+
+		_, err := ioctl(directory, btrfsIocDevInfo, unsafe.Pointer(device))
+		if err == nil {
+			return device, nil
+		}
+
+		if !errors.Is(err, unix.ENODEV) {
+			return nil, fmt.Errorf("BTRFS_IOC_DEV_INFO: %w", err)
+		}
+	}
+
+	return nil, fmt.Errorf("the filesystem names no device: %w", unix.ENODEV)
+}
+
+func (*btrfs) GrowUnmounted(context.Context, string) error { return ErrNeedsMount }
+
+func (*btrfs) SizeBytes(r io.ReaderAt) (int64, error) {
+	super, err := readAt(r, btrfsSuperOffset, btrfsSuperLength)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", Btrfs, err)
+	}
+
+	// The superblock knows its own place: a copy elsewhere is none.
+	if super == nil || !bytes.Equal(super[btrfsMagicOffset:][:len(btrfsMagic)], []byte(btrfsMagic)) ||
+		binary.LittleEndian.Uint64(super[btrfsByteNumber:]) != btrfsSuperOffset {
+		return 0, fmt.Errorf("%s: %w", Btrfs, ErrNoSuperblock)
+	}
+
+	return sizeOf(Btrfs, binary.LittleEndian.Uint64(super[btrfsTotalBytes:]), 1)
+}

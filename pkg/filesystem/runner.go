@@ -1,0 +1,211 @@
+package filesystem
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Runner starts the filesystems' tools.
+type Runner interface {
+	// Run runs a tool to its end. An exit code other than 0 is a result; an
+	// error means that the tool did not run or did not end by itself.
+	Run(ctx context.Context, command Command) (Result, error)
+}
+
+// Command is a tool and its arguments; no shell is involved.
+type Command struct {
+	// Tool is the program's name, and Package the Debian package that has it.
+	Tool, Package string
+	Args          []string
+	// Held is inherited by the tool, so that a lock on it outlives the driver
+	// as long as the tool does.
+	Held *os.File
+	// Uninterruptible is for a tool that leaves a half-done filesystem when it
+	// is killed: neither the context nor the driver's death ends it.
+	Uninterruptible bool
+}
+
+// Result is how a tool ended.
+type Result struct {
+	ExitCode int
+	// Output is what it wrote, the middle left out when it was long.
+	Output string
+}
+
+// ToolMissingError says which package to install; it is ErrToolMissing.
+type ToolMissingError struct {
+	Tool, Package string
+}
+
+func (e *ToolMissingError) Error() string {
+	return fmt.Sprintf("%s is not installed: install the package %s", e.Tool, e.Package)
+}
+
+// Is makes it an ErrToolMissing.
+func (e *ToolMissingError) Is(target error) bool { return target == ErrToolMissing }
+
+// ToolError says that a tool failed, and its last words.
+type ToolError struct {
+	Tool     string
+	ExitCode int
+	Detail   string
+}
+
+func (e *ToolError) Error() string {
+	return fmt.Sprintf("%s ended with exit code %d: %s", e.Tool, e.ExitCode, e.Detail)
+}
+
+func toolError(command Command, result Result) error {
+	return &ToolError{Tool: command.Tool, ExitCode: result.ExitCode, Detail: lastLines(result.Output)}
+}
+
+// NewRunner returns the Runner that starts real processes.
+func NewRunner() Runner { return processes{} }
+
+type processes struct{}
+
+const (
+	// outputBytes bounds either end of the output that is kept.
+	outputBytes = 16 << 10
+	// graceful is how long a tool may take to end in good order once it was
+	// asked to; some buffers are written then.
+	graceful = 5 * time.Second
+)
+
+func (processes) Run(ctx context.Context, command Command) (Result, error) {
+	path, err := lookUp(command.Tool)
+	if err != nil {
+		return Result{}, &ToolMissingError{Tool: command.Tool, Package: command.Package}
+	}
+
+	if command.Uninterruptible {
+		ctx = context.WithoutCancel(ctx)
+	}
+
+	var output boundedOutput
+
+	process := exec.CommandContext(ctx, path, command.Args...)
+	process.Env = []string{"LC_ALL=C", "PATH=" + os.Getenv("PATH") + ":/usr/sbin:/sbin"}
+	process.Stdout = &output
+	process.Stderr = &output
+	process.Cancel = func() error { return process.Process.Signal(syscall.SIGTERM) }
+	process.WaitDelay = graceful
+	// An own group keeps a Ctrl-C at the driver's terminal from the tool: the
+	// driver decides.
+	process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+
+	if command.Held != nil {
+		process.ExtraFiles = []*os.File{command.Held}
+	}
+
+	if !command.Uninterruptible {
+		// A tool must not go on writing when a killed driver's successor starts
+		// the next one. The kernel sends this signal at the death of the thread
+		// that forked, so that thread has to stay.
+		process.SysProcAttr.Pdeathsig = syscall.SIGKILL
+
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+	}
+
+	err = process.Run()
+
+	var exit *exec.ExitError
+
+	switch {
+	case ctx.Err() != nil:
+		return Result{}, fmt.Errorf("%s was stopped: %w", command.Tool, context.Cause(ctx))
+	case err == nil:
+		return Result{Output: output.String()}, nil
+	case errors.As(err, &exit) && exit.Exited():
+		return Result{ExitCode: exit.ExitCode(), Output: output.String()}, nil
+	default:
+		return Result{}, fmt.Errorf("%s: %w: %s", command.Tool, err, lastLines(output.String()))
+	}
+}
+
+// lookUp also looks where tools are that a daemon's PATH may lack.
+func lookUp(tool string) (string, error) {
+	path, err := exec.LookPath(tool)
+	if err == nil {
+		return path, nil
+	}
+
+	for _, directory := range []string{"/usr/sbin", "/sbin", "/usr/bin", "/bin"} {
+		if path, err := exec.LookPath(filepath.Join(directory, tool)); err == nil {
+			return path, nil
+		}
+	}
+
+	return "", err //nolint:wrapcheck // replaced by the caller
+}
+
+// boundedOutput keeps the beginning and the end of what is written to it. The
+// beginning says what a tool set out to do, the end how it fared; between them
+// a damaged filesystem can have megabytes of complaints.
+type boundedOutput struct {
+	head, tail []byte
+	left       bool
+}
+
+func (b *boundedOutput) Write(p []byte) (int, error) {
+	n := len(p)
+
+	room := min(outputBytes-len(b.head), n)
+	b.head = append(b.head, p[:room]...)
+	p = p[room:]
+
+	b.tail = append(b.tail, p...)
+	if len(b.tail) > 2*outputBytes {
+		b.left = true
+		b.tail = append(b.tail[:0], b.tail[len(b.tail)-outputBytes:]...)
+	}
+
+	return n, nil
+}
+
+func (b *boundedOutput) String() string {
+	if !b.left {
+		return string(b.head) + string(b.tail)
+	}
+
+	return string(b.head) + "\n[…]\n" + string(bytes.TrimSpace(b.tail))
+}
+
+const (
+	detailLines = 12
+	detailBytes = 2 << 10
+)
+
+// lastLines is what of a tool's output goes into messages.
+func lastLines(output string) string {
+	lines := make([]string, 0, detailLines)
+
+	for line := range strings.Lines(output) {
+		if line = strings.TrimSpace(line); line == "" {
+			continue
+		}
+
+		if len(lines) == detailLines {
+			lines = append(lines[:0], lines[1:]...)
+		}
+
+		lines = append(lines, line)
+	}
+
+	detail := strings.Join(lines, "; ")
+	if len(detail) > detailBytes {
+		detail = "…" + detail[len(detail)-detailBytes:]
+	}
+
+	return strings.ToValidUTF8(detail, "?")
+}

@@ -1,0 +1,177 @@
+package filesystem_test
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/pkg/filesystem"
+)
+
+func shell(script string) filesystem.Command {
+	return filesystem.Command{Tool: "sh", Package: "dash", Args: []string{"-c", script}}
+}
+
+func TestAMissingToolNamesItsPackage(t *testing.T) {
+	_, err := filesystem.NewRunner().Run(t.Context(), filesystem.Command{Tool: "mkfs.touchstone", Package: "touchstone-progs"})
+	require.ErrorIs(t, err, filesystem.ErrToolMissing)
+
+	var missing *filesystem.ToolMissingError
+	require.ErrorAs(t, err, &missing)
+	require.Equal(t, "touchstone-progs", missing.Package)
+	require.ErrorContains(t, err, "mkfs.touchstone")
+	require.ErrorContains(t, err, "install the package touchstone-progs")
+}
+
+func TestToolsAreFoundWithoutAPath(t *testing.T) {
+	t.Setenv("PATH", "")
+
+	image := newImage(t, 8*mebibyte)
+	require.NoError(t, byName(t, filesystem.Ext4).Make(t.Context(), image.Name(), filesystem.MakeOptions{}))
+}
+
+func TestAnExitCodeIsAResult(t *testing.T) {
+	result, err := filesystem.NewRunner().Run(t.Context(), shell("echo out; echo err >&2; exit 3"))
+	require.NoError(t, err)
+	require.Equal(t, filesystem.Result{ExitCode: 3, Output: "out\nerr\n"}, result)
+}
+
+func TestLongOutputKeepsItsEnds(t *testing.T) {
+	result, err := filesystem.NewRunner().Run(t.Context(),
+		shell("echo first; i=0; while [ $i -lt 20000 ]; do echo complaint $i; i=$((i+1)); done; echo last"))
+	require.NoError(t, err)
+	require.True(t, strings.HasPrefix(result.Output, "first\n"))
+	require.True(t, strings.HasSuffix(strings.TrimSpace(result.Output), "last"))
+	require.Less(t, len(result.Output), 64<<10)
+}
+
+func TestAKilledToolIsAnError(t *testing.T) {
+	_, err := filesystem.NewRunner().Run(t.Context(), shell("echo before; kill -9 $$"))
+	require.ErrorContains(t, err, "before")
+}
+
+func TestTheEnvironmentIsNotPassedOn(t *testing.T) {
+	t.Setenv("SECRET", "secret")
+
+	result, err := filesystem.NewRunner().Run(t.Context(), shell("env; pwd"))
+	require.NoError(t, err)
+	require.NotContains(t, result.Output, "secret")
+	require.Contains(t, result.Output, "LC_ALL=C")
+}
+
+func TestTheContextEndsATool(t *testing.T) {
+	started := filepath.Join(t.TempDir(), "started")
+	require.NoError(t, unix.Mkfifo(started, 0o600))
+
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+
+	done := make(chan error, 1)
+
+	go func() {
+		_, err := filesystem.NewRunner().Run(ctx, shell("echo >"+started+"; exec sleep 1000"))
+		done <- err
+	}()
+
+	_, err := os.ReadFile(started)
+	require.NoError(t, err)
+	cancel()
+	require.ErrorIs(t, <-done, context.Canceled)
+}
+
+func TestAnUninterruptibleToolComesToItsEnd(t *testing.T) {
+	directory := t.TempDir()
+	started, goOn := filepath.Join(directory, "started"), filepath.Join(directory, "go-on")
+	require.NoError(t, unix.Mkfifo(started, 0o600))
+	require.NoError(t, unix.Mkfifo(goOn, 0o600))
+
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+
+	command := shell("echo >" + started + "; read line <" + goOn + "; echo done")
+	command.Uninterruptible = true
+	results := make(chan filesystem.Result, 1)
+
+	go func() {
+		result, _ := filesystem.NewRunner().Run(ctx, command)
+		results <- result
+	}()
+
+	_, err := os.ReadFile(started)
+	require.NoError(t, err)
+	cancel()
+	require.NoError(t, os.WriteFile(goOn, []byte("\n"), 0o600))
+	require.Equal(t, filesystem.Result{Output: "done\n"}, <-results)
+}
+
+// driverScript, in the environment, makes the test binary a driver that runs a
+// tool and waits to be killed.
+const (
+	driverScript  = "TOUCHSTONE_TEST_DRIVER_SCRIPT"
+	driverImage   = "TOUCHSTONE_TEST_DRIVER_IMAGE"
+	driverPatient = "TOUCHSTONE_TEST_DRIVER_PATIENT"
+)
+
+func driver() error {
+	held, err := os.Open(os.Getenv(driverImage))
+	if err != nil {
+		return err
+	}
+
+	if err := unix.Flock(int(held.Fd()), unix.LOCK_EX); err != nil {
+		return err
+	}
+
+	command := shell(os.Getenv(driverScript))
+	command.Held = held
+	command.Uninterruptible = os.Getenv(driverPatient) != ""
+
+	_, err = filesystem.NewRunner().Run(context.Background(), command)
+
+	return err
+}
+
+func TestAfterTheDeathOfTheDriver(t *testing.T) {
+	for name, patient := range map[string]string{
+		"a tool dies with it":                           "",
+		"an uninterruptible one ends, and has the lock": "yes",
+	} {
+		t.Run(name, func(t *testing.T) {
+			directory := t.TempDir()
+			image := filepath.Join(directory, "image")
+			started, goOn := filepath.Join(directory, "started"), filepath.Join(directory, "go-on")
+			require.NoError(t, os.WriteFile(image, nil, 0o600))
+			require.NoError(t, unix.Mkfifo(started, 0o600))
+			require.NoError(t, unix.Mkfifo(goOn, 0o600))
+
+			process := exec.CommandContext(t.Context(), "/proc/self/exe")
+			process.Env = append(os.Environ(), driverImage+"="+image, driverPatient+"="+patient,
+				driverScript+"=echo >"+started+"; read line <"+goOn)
+			require.NoError(t, process.Start())
+
+			_, err := os.ReadFile(started)
+			require.NoError(t, err)
+			require.NoError(t, process.Process.Kill())
+			require.Error(t, process.Wait())
+
+			probe, err := os.Open(image)
+			require.NoError(t, err)
+
+			defer probe.Close()
+
+			if patient != "" {
+				require.ErrorIs(t, unix.Flock(int(probe.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK)
+				require.NoError(t, os.WriteFile(goOn, []byte("\n"), 0o600))
+			}
+
+			// The lock is there as long as the tool.
+			require.NoError(t, unix.Flock(int(probe.Fd()), unix.LOCK_EX))
+		})
+	}
+}

@@ -1,0 +1,187 @@
+package filesystem
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Where things are in the superblock: fs/xfs/libxfs/xfs_format.h, struct xfs_dsb.
+const (
+	xfsMagic       = "XFSB"
+	xfsBlockSize   = 4
+	xfsDataBlocks  = 8
+	xfsSuperLength = 16
+)
+
+const (
+	xfsPackage      = "xfsprogs"
+	xfsMinimumBytes = 300 << 20
+	// xfsSmallestGroup is XFS_MIN_AG_BLOCKS: the kernel leaves a shorter rest of
+	// the device unused.
+	xfsSmallestGroup = 64
+)
+
+type xfs struct{ run Runner }
+
+func (*xfs) Name() string        { return XFS }
+func (*xfs) MinimumBytes() int64 { return xfsMinimumBytes }
+
+func xfsGrammar() grammar {
+	return grammar{
+		tool:   "mkfs.xfs",
+		valued: []string{"-L", "-b", "-d", "-i", "-l", "-m", "-n"},
+		refused: map[string][]string{
+			"-d": {"file", "name", "size", "sectsize", "sectlog", "rtinherit"},
+			"-l": {"file", "name", "logdev", "sectsize", "sectlog"},
+		},
+	}
+}
+
+// Make states the sector size, since an xfs with larger sectors than the device
+// is fine and one with smaller ones does not mount.
+func (x *xfs) Make(ctx context.Context, path string, o MakeOptions) error {
+	sector, err := o.blockSize()
+	if err != nil {
+		return err
+	}
+
+	options, err := xfsGrammar().parse(o.Options)
+	if err != nil {
+		return err
+	}
+
+	return mkfs(ctx, x.run, x, path, Command{
+		Tool: "mkfs.xfs", Package: xfsPackage,
+		Args: append([]string{"-q", "-f", "-K", "-s", "size=" + strconv.Itoa(sector)}, words(options)...),
+	})
+}
+
+// xfsDirtyLog is part of what xfs_repair -n says when it had to leave the log
+// out; whatever else it then finds says nothing.
+const xfsDirtyLog = "valuable metadata changes in a log"
+
+// Check repairs nothing: what the log holds is replayed by the next mount, and
+// xfs_repair of what is left loses data that a person might rescue.
+func (x *xfs) Check(ctx context.Context, path string) (Verdict, error) {
+	t, err := inspect(path, XFS)
+	if err != nil {
+		return Verdict{}, err
+	}
+
+	// Without one, xfs_repair would read all of the device to find a copy.
+	if !t.is {
+		return Verdict{State: Damaged, Detail: "there is no xfs superblock"}, nil
+	}
+
+	command := Command{Tool: "xfs_repair", Package: xfsPackage, Args: []string{"-n"}}
+	if t.regular {
+		command.Args = append(command.Args, "-f")
+	}
+
+	command.Args = append(command.Args, "--", path)
+
+	result, err := x.run.Run(ctx, command)
+
+	switch {
+	case err != nil:
+		return Verdict{}, fmt.Errorf("check %s: %w", path, err)
+	case strings.Contains(result.Output, xfsDirtyLog):
+		return Verdict{State: NeedsReplay, Detail: "the log holds changes"}, nil
+	case result.ExitCode == 0:
+		return Verdict{State: Clean}, nil
+	default:
+		return Verdict{State: Damaged, Detail: lastLines(result.Output)}, nil
+	}
+}
+
+const (
+	// XFS_IOC_FSGEOMETRY_V1 is _IOR('X', 100, struct xfs_fsop_geom_v1).
+	xfsIocGeometry = 0x80705864
+	// XFS_IOC_FSGROWFSDATA is _IOW('X', 110, struct xfs_growfs_data).
+	xfsIocGrowData = 0x4010586e
+)
+
+// xfsGeometry is struct xfs_fsop_geom_v1 of fs/xfs/libxfs/xfs_fs.h: the oldest
+// has all that is needed.
+type xfsGeometry struct {
+	blockSize, _, groupBlocks, _, _, _, _, inodesPercent uint32
+	dataBlocks, _, _, _                                  uint64
+	_                                                    [16]byte
+	_                                                    [8]uint32
+}
+
+type xfsGrowData struct {
+	newBlocks     uint64
+	inodesPercent uint32
+	_             uint32
+}
+
+func (x *xfs) GrowMounted(ctx context.Context, mountpoint *os.File, deviceBytes int64) error {
+	directory, err := reopen(mountpoint)
+	if err != nil {
+		return err
+	}
+	defer directory.Close()
+
+	if _, err := expectMagic(directory, unix.XFS_SUPER_MAGIC, XFS); err != nil {
+		return err
+	}
+
+	var geometry xfsGeometry
+	if _, err := ioctl(directory, xfsIocGeometry, unsafe.Pointer(&geometry)); err != nil {
+		return fmt.Errorf("grow %s: XFS_IOC_FSGEOMETRY: %w", mountpoint.Name(), err)
+	}
+
+	if geometry.blockSize == 0 || geometry.groupBlocks == 0 {
+		return fmt.Errorf("grow %s: XFS_IOC_FSGEOMETRY: %w", mountpoint.Name(), unix.EINVAL)
+	}
+
+	blocks := uint64(deviceBytes) / uint64(geometry.blockSize)
+	if rest := blocks % uint64(geometry.groupBlocks); rest < xfsSmallestGroup {
+		blocks -= rest
+	}
+
+	// A smaller number would be an order to shrink.
+	if blocks <= geometry.dataBlocks {
+		return nil
+	}
+
+	if err := ctx.Err(); err != nil {
+		return context.Cause(ctx) //nolint:wrapcheck // nothing was begun
+	}
+
+	grow := xfsGrowData{newBlocks: blocks, inodesPercent: geometry.inodesPercent}
+	if _, err := ioctl(directory, xfsIocGrowData, unsafe.Pointer(&grow)); err != nil {
+		return growError(mountpoint, deviceBytes, "XFS_IOC_FSGROWFSDATA", err)
+	}
+
+	return nil
+}
+
+func (*xfs) GrowUnmounted(context.Context, string) error { return ErrNeedsMount }
+
+func (*xfs) SizeBytes(r io.ReaderAt) (int64, error) {
+	super, err := readAt(r, 0, xfsSuperLength)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", XFS, err)
+	}
+
+	if super == nil || string(super[:len(xfsMagic)]) != xfsMagic {
+		return 0, fmt.Errorf("%s: %w", XFS, ErrNoSuperblock)
+	}
+
+	blockSize := uint64(binary.BigEndian.Uint32(super[xfsBlockSize:]))
+	if !plausibleBlockSize(blockSize) {
+		return 0, fmt.Errorf("%s: %w: block size %d", XFS, ErrNoSuperblock, blockSize)
+	}
+
+	return sizeOf(XFS, binary.BigEndian.Uint64(super[xfsDataBlocks:]), blockSize)
+}

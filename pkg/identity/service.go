@@ -1,0 +1,125 @@
+package identity
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/touchstone-csi/touchstone/pkg/capability"
+)
+
+// Config is what the Identity service says about the plugin.
+type Config struct {
+	// Name and Version are those of GetPluginInfo.
+	Name, Version string
+	// Manifest is opaque to a CO, and for a person's eyes.
+	Manifest map[string]string
+	// Controller says that the Controller service is served here too.
+	Controller bool
+	// Capabilities are those that the plugin advertises.
+	Capabilities capability.Set
+	// Topology says that not every volume is reachable from every node.
+	Topology bool
+	// Ready is closed once the plugin has finished initializing.
+	Ready <-chan struct{}
+	// Check returns why the plugin is not well, or nil. It is never run twice
+	// at a time, and at most once a second.
+	Check func(context.Context) error
+	Log   *slog.Logger
+}
+
+// Service is the CSI Identity service.
+type Service struct {
+	csi.UnimplementedIdentityServer
+
+	config Config
+	health *checker
+}
+
+// New returns the service.
+func New(config Config) *Service {
+	return &Service{config: config, health: newChecker(config.Check, config.Log)}
+}
+
+// GetPluginInfo names the plugin and its version.
+func (s *Service) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*csi.GetPluginInfoResponse, error) {
+	return &csi.GetPluginInfoResponse{
+		Name: s.config.Name, VendorVersion: s.config.Version, Manifest: s.config.Manifest,
+	}, nil
+}
+
+// GetPluginCapabilities says which services there are and what they promise.
+func (s *Service) GetPluginCapabilities(
+	context.Context, *csi.GetPluginCapabilitiesRequest,
+) (*csi.GetPluginCapabilitiesResponse, error) {
+	response := &csi.GetPluginCapabilitiesResponse{}
+
+	has := s.config.Capabilities.Has
+
+	if s.config.Controller && has(capability.ControllerService) {
+		response.Capabilities = append(response.Capabilities, service(csi.PluginCapability_Service_CONTROLLER_SERVICE))
+	}
+
+	if s.config.Topology && has(capability.VolumeAccessibilityConstraints) {
+		response.Capabilities = append(response.Capabilities,
+			service(csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS))
+	}
+
+	if has(capability.ExpandVolume) {
+		response.Capabilities = append(response.Capabilities, expansion(has(capability.Online)))
+	}
+
+	return response, nil
+}
+
+// Probe says ready, or still initializing (ready is false), or, as the spec
+// has it for a plugin that is unhealthy, fails with the reason.
+func (s *Service) Probe(ctx context.Context, _ *csi.ProbeRequest) (*csi.ProbeResponse, error) {
+	ready, err := s.Health(ctx)
+	if err != nil && ctx.Err() != nil {
+		return nil, status.FromContextError(ctx.Err()).Err()
+	}
+
+	if err != nil {
+		return nil, status.Error(codes.FailedPrecondition, "not well: "+err.Error())
+	}
+
+	return &csi.ProbeResponse{Ready: wrapperspb.Bool(ready)}, nil
+}
+
+// Health is Probe's answer as plain values: ready is false without an error
+// while the plugin is initializing.
+func (s *Service) Health(ctx context.Context) (ready bool, err error) {
+	select {
+	case <-s.config.Ready:
+	default:
+		return false, nil
+	}
+
+	if err := s.health.result(ctx); err != nil {
+		return false, err
+	}
+
+	return true, nil
+}
+
+func expansion(online bool) *csi.PluginCapability {
+	kind := csi.PluginCapability_VolumeExpansion_OFFLINE
+	if online {
+		kind = csi.PluginCapability_VolumeExpansion_ONLINE
+	}
+
+	return &csi.PluginCapability{
+		Type: &csi.PluginCapability_VolumeExpansion_{VolumeExpansion: &csi.PluginCapability_VolumeExpansion{Type: kind}},
+	}
+}
+
+func service(kind csi.PluginCapability_Service_Type) *csi.PluginCapability {
+	return &csi.PluginCapability{
+		Type: &csi.PluginCapability_Service_{Service: &csi.PluginCapability_Service{Type: kind}},
+	}
+}

@@ -1,0 +1,268 @@
+package identity_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/touchstone-csi/touchstone/pkg/identity"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func closed() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+
+	return c
+}
+
+// probed is a service with a check that counts, and gives what it is told.
+type probed struct {
+	*identity.Service
+
+	checks  atomic.Int32
+	failure atomic.Pointer[error]
+	hang    chan struct{} // nil: the check returns at once
+	log     bytes.Buffer
+}
+
+func newProbed(ready <-chan struct{}) *probed {
+	p := &probed{}
+	p.Service = identity.New(identity.Config{
+		Name: "csi.example.org", Version: "v1", Ready: ready,
+		Check: func(context.Context) error {
+			p.checks.Add(1)
+
+			if p.hang != nil {
+				<-p.hang
+			}
+
+			if err := p.failure.Load(); err != nil {
+				return *err
+			}
+
+			return nil
+		},
+		Log: slog.New(slog.NewTextHandler(&p.log, nil)),
+	})
+
+	return p
+}
+
+func (p *probed) fail(err error) { p.failure.Store(&err) }
+
+func TestGetPluginInfoNamesThePlugin(t *testing.T) {
+	t.Parallel()
+
+	s := identity.New(identity.Config{
+		Name: "csi.example.org", Version: "v1.2", Manifest: map[string]string{"mode": "node"}, Log: slog.New(slog.DiscardHandler),
+	})
+	info, err := s.GetPluginInfo(t.Context(), &csi.GetPluginInfoRequest{})
+	require.NoError(t, err)
+	require.Equal(t, "csi.example.org", info.GetName())
+	require.Equal(t, "v1.2", info.GetVendorVersion())
+	require.Equal(t, map[string]string{"mode": "node"}, info.GetManifest())
+}
+
+func TestGetPluginCapabilitiesFollowsTheConfig(t *testing.T) {
+	t.Parallel()
+
+	const (
+		controller = csi.PluginCapability_Service_CONTROLLER_SERVICE
+		topology   = csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS
+	)
+
+	for name, test := range map[string]struct {
+		config identity.Config
+		want   []csi.PluginCapability_Service_Type
+	}{
+		"all":             {identity.Config{Controller: true, Topology: true}, []csi.PluginCapability_Service_Type{controller, topology}},
+		"node":            {identity.Config{Topology: true}, []csi.PluginCapability_Service_Type{topology}},
+		"shared":          {identity.Config{Controller: true}, []csi.PluginCapability_Service_Type{controller}},
+		"shared and node": {identity.Config{}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			response, err := identity.New(test.config).GetPluginCapabilities(t.Context(), &csi.GetPluginCapabilitiesRequest{})
+			require.NoError(t, err)
+
+			var (
+				services   []csi.PluginCapability_Service_Type
+				expansions []csi.PluginCapability_VolumeExpansion_Type
+			)
+
+			for _, capability := range response.GetCapabilities() {
+				if service := capability.GetService(); service != nil {
+					services = append(services, service.GetType())
+				}
+
+				if expansion := capability.GetVolumeExpansion(); expansion != nil {
+					expansions = append(expansions, expansion.GetType())
+				}
+			}
+
+			require.Equal(t, test.want, services)
+			require.Equal(t, []csi.PluginCapability_VolumeExpansion_Type{csi.PluginCapability_VolumeExpansion_ONLINE}, expansions)
+		})
+	}
+}
+
+func TestProbeIsNotReadyWhileInitializingAndDoesNotCheck(t *testing.T) {
+	t.Parallel()
+
+	ready := make(chan struct{})
+	p := newProbed(ready)
+	p.fail(errors.New("too early to ask"))
+
+	response, err := p.Probe(t.Context(), &csi.ProbeRequest{})
+	require.NoError(t, err)
+	require.False(t, response.GetReady().GetValue())
+	require.NotNil(t, response.GetReady(), "an absent value means ready")
+	require.Zero(t, p.checks.Load())
+
+	close(ready)
+
+	_, err = p.Probe(t.Context(), &csi.ProbeRequest{})
+	require.Equal(t, codes.FailedPrecondition, status.Code(err))
+}
+
+func TestProbeKeepsItsAnswerForASecond(t *testing.T) {
+	t.Parallel()
+
+	synctest.Test(t, func(t *testing.T) {
+		p := newProbed(closed())
+
+		for range 100 {
+			response, err := p.Probe(t.Context(), &csi.ProbeRequest{})
+			require.NoError(t, err)
+			require.True(t, response.GetReady().GetValue())
+		}
+
+		require.EqualValues(t, 1, p.checks.Load())
+
+		p.fail(errors.New("pool default: read-only file system"))
+		time.Sleep(999 * time.Millisecond)
+
+		_, err := p.Probe(t.Context(), &csi.ProbeRequest{})
+		require.NoError(t, err)
+		time.Sleep(time.Millisecond)
+
+		_, err = p.Probe(t.Context(), &csi.ProbeRequest{})
+		require.Equal(t, codes.FailedPrecondition, status.Code(err))
+		require.ErrorContains(t, err, "pool default: read-only file system")
+		require.EqualValues(t, 2, p.checks.Load())
+	})
+}
+
+func TestProbeNeverChecksTwiceAtATime(t *testing.T) {
+	t.Parallel()
+
+	synctest.Test(t, func(t *testing.T) {
+		p := newProbed(closed())
+		p.hang = make(chan struct{})
+
+		results := make(chan error, 50)
+		for range cap(results) {
+			go func() {
+				_, err := p.Probe(t.Context(), &csi.ProbeRequest{})
+				results <- err
+			}()
+		}
+
+		synctest.Wait()
+		require.EqualValues(t, 1, p.checks.Load())
+		close(p.hang)
+
+		for range cap(results) {
+			require.NoError(t, <-results)
+		}
+
+		require.EqualValues(t, 1, p.checks.Load())
+	})
+}
+
+func TestProbeCallsAHungCheckNotWellAndRecovers(t *testing.T) {
+	t.Parallel()
+
+	synctest.Test(t, func(t *testing.T) {
+		p := newProbed(closed())
+		p.hang = make(chan struct{})
+		began := time.Now()
+
+		_, err := p.Probe(t.Context(), &csi.ProbeRequest{})
+		require.Equal(t, codes.FailedPrecondition, status.Code(err))
+		require.ErrorContains(t, err, identity.ErrHung.Error())
+		require.Less(t, time.Since(began), time.Second, "the clock is synctest's own")
+
+		// Whoever asks next does not wait again.
+		began = time.Now()
+		_, err = p.Probe(t.Context(), &csi.ProbeRequest{})
+		require.Equal(t, codes.FailedPrecondition, status.Code(err))
+		require.Zero(t, time.Since(began))
+		require.EqualValues(t, 1, p.checks.Load())
+
+		close(p.hang)
+		synctest.Wait()
+
+		_, err = p.Probe(t.Context(), &csi.ProbeRequest{})
+		require.NoError(t, err)
+	})
+}
+
+func TestProbeOfACallerWhoGivesUpLeavesTheCheckToOthers(t *testing.T) {
+	t.Parallel()
+
+	synctest.Test(t, func(t *testing.T) {
+		p := newProbed(closed())
+		p.hang = make(chan struct{})
+
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+
+		_, err := p.Probe(ctx, &csi.ProbeRequest{})
+		require.Error(t, err)
+		close(p.hang)
+		synctest.Wait()
+
+		_, err = p.Probe(t.Context(), &csi.ProbeRequest{})
+		require.NoError(t, err)
+		require.EqualValues(t, 1, p.checks.Load())
+	})
+}
+
+func TestProbeLogsAReasonOnce(t *testing.T) {
+	t.Parallel()
+
+	synctest.Test(t, func(t *testing.T) {
+		p := newProbed(closed())
+		p.fail(errors.New("store: no space left on device"))
+
+		for range 5 {
+			_, err := p.Probe(t.Context(), &csi.ProbeRequest{})
+			require.Error(t, err)
+			time.Sleep(2 * time.Second)
+		}
+
+		p.failure.Store(nil)
+
+		_, err := p.Probe(t.Context(), &csi.ProbeRequest{})
+		require.NoError(t, err)
+		synctest.Wait()
+		require.Equal(t, 1, strings.Count(p.log.String(), "no space left on device"))
+		require.Equal(t, 1, strings.Count(p.log.String(), "well again"))
+	})
+}

@@ -1,0 +1,281 @@
+package inflight_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/touchstone-csi/touchstone/pkg/inflight"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// waitLimit is no verdict on speed: it only ends a test that would hang.
+const (
+	waitLimit    = time.Minute
+	pollInterval = time.Millisecond
+)
+
+var errBroken = errors.New("broken")
+
+// gate is an operation that runs until it is released.
+type gate struct {
+	entered, release chan struct{}
+	runs             atomic.Int32
+}
+
+func newGate() *gate {
+	return &gate{entered: make(chan struct{}, 16), release: make(chan struct{})}
+}
+
+func (g *gate) run(result string, err error) func(context.Context) (string, error) {
+	return func(context.Context) (string, error) {
+		g.runs.Add(1)
+		g.entered <- struct{}{}
+		<-g.release
+
+		return result, err
+	}
+}
+
+func publish(volume, target string, readonly bool) inflight.Call {
+	return inflight.Call{
+		Key: volume, Object: target, Method: "NodePublishVolume",
+		Request: &csi.NodePublishVolumeRequest{VolumeId: volume, TargetPath: target, Readonly: readonly},
+	}
+}
+
+func unpublish(volume, target string) inflight.Call {
+	return inflight.Call{
+		Key: volume, Object: target, Method: "NodeUnpublishVolume",
+		Request: &csi.NodeUnpublishVolumeRequest{VolumeId: volume, TargetPath: target},
+	}
+}
+
+func finished(result string) func(context.Context) (string, error) {
+	return func(context.Context) (string, error) { return result, nil }
+}
+
+func TestIdenticalRetryJoins(t *testing.T) {
+	t.Parallel()
+
+	for name, want := range map[string]error{"success": nil, "failure": errBroken} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			group, first := inflight.NewGroup(), newGate()
+
+			var callers sync.WaitGroup
+
+			call := func() {
+				got, err := inflight.Do(t.Context(), group, publish("v", "/t", false), first.run("done", want))
+				if !errors.Is(err, want) || (err == nil && got != "done") {
+					t.Errorf("got %q, %v", got, err)
+				}
+			}
+
+			callers.Go(call)
+			<-first.entered
+
+			for range 8 {
+				callers.Go(call)
+			}
+
+			close(first.release)
+			callers.Wait()
+			// A late caller may have come after the first operation ended.
+			require.Positive(t, first.runs.Load())
+			require.Zero(t, group.Len())
+		})
+	}
+}
+
+func TestOperationOutlivesItsCaller(t *testing.T) {
+	t.Parallel()
+
+	group, first := inflight.NewGroup(), newGate()
+	ctx, cancel := context.WithCancel(t.Context())
+	left := make(chan error)
+
+	go func() {
+		_, err := inflight.Do(ctx, group, publish("v", "/t", false), func(ctx context.Context) (string, error) {
+			result, err := first.run("done", nil)(ctx)
+
+			return result, errors.Join(err, ctx.Err())
+		})
+		left <- err
+	}()
+
+	<-first.entered
+	cancel()
+	require.ErrorIs(t, <-left, context.Canceled)
+
+	joined := make(chan string)
+
+	go func() {
+		got, err := inflight.Do(context.WithoutCancel(ctx), group, publish("v", "/t", false), finished("a second run"))
+		if err != nil {
+			got = err.Error()
+		}
+		joined <- got
+	}()
+
+	// The retry must be queued before the release, else it runs anew: a second
+	// conflicting call proves that the first is still there.
+	_, err := inflight.Do(t.Context(), group, publish("v", "/t", true), finished("never"))
+	require.ErrorAs(t, err, new(*inflight.ConflictError))
+	close(first.release)
+	require.Contains(t, []string{"done", "a second run"}, <-joined)
+	require.EqualValues(t, 1, first.runs.Load())
+}
+
+func TestSameCallWithOtherArgumentsConflicts(t *testing.T) {
+	t.Parallel()
+
+	group, first := inflight.NewGroup(), newGate()
+	result := make(chan error)
+
+	go func() {
+		_, err := inflight.Do(t.Context(), group, publish("v", "/t", false), first.run("", nil))
+		result <- err
+	}()
+
+	<-first.entered
+
+	_, err := inflight.Do(t.Context(), group, publish("v", "/t", true), finished(""))
+
+	var conflict *inflight.ConflictError
+
+	require.ErrorAs(t, err, &conflict)
+	require.Equal(t, "NodePublishVolume", conflict.Method)
+
+	// Another volume is not concerned.
+	_, err = inflight.Do(t.Context(), group, publish("w", "/t", true), finished(""))
+	require.NoError(t, err)
+
+	close(first.release)
+	require.NoError(t, <-result)
+}
+
+func TestWorkOfOneKeyIsSerial(t *testing.T) {
+	t.Parallel()
+
+	group, first := inflight.NewGroup(), newGate()
+	order := make(chan string, 3)
+
+	var callers sync.WaitGroup
+
+	callers.Go(func() {
+		_, _ = inflight.Do(t.Context(), group, publish("v", "/t", false), func(ctx context.Context) (string, error) {
+			defer func() { order <- "publish" }()
+
+			return first.run("", nil)(ctx)
+		})
+	})
+	<-first.entered
+
+	queued := func(call inflight.Call, name string) {
+		before := group.Len()
+
+		callers.Go(func() {
+			_, err := inflight.Do(t.Context(), group, call, func(context.Context) (string, error) {
+				order <- name
+
+				return "", nil
+			})
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		})
+
+		require.Eventually(t, func() bool { return group.Len() > before }, waitLimit, pollInterval)
+	}
+
+	queued(unpublish("v", "/t"), "unpublish")
+	// The publish that is still running must not be joined: it will be undone.
+	queued(publish("v", "/t", false), "publish again")
+
+	close(first.release)
+	callers.Wait()
+	require.Equal(t, "publish", <-order)
+	require.Equal(t, "unpublish", <-order)
+	require.Equal(t, "publish again", <-order)
+}
+
+func TestPanicBecomesAnError(t *testing.T) {
+	t.Parallel()
+
+	group := inflight.NewGroup()
+	_, err := inflight.Do(t.Context(), group, publish("v", "/t", false),
+		func(context.Context) (string, error) { panic("at the disco") })
+
+	var panicked *inflight.PanicError
+
+	require.ErrorAs(t, err, &panicked)
+	require.Equal(t, "at the disco", panicked.Value)
+	require.Contains(t, string(panicked.Stack), "TestPanicBecomesAnError")
+
+	got, err := inflight.Do(t.Context(), group, publish("v", "/t", false), finished("well again"))
+	require.NoError(t, err)
+	require.Equal(t, "well again", got)
+}
+
+func TestDrain(t *testing.T) {
+	t.Parallel()
+
+	group, first := inflight.NewGroup(), newGate()
+	result := make(chan error, 1)
+
+	go func() {
+		_, err := inflight.Do(t.Context(), group, publish("v", "/t", false), first.run("", nil))
+		result <- err
+	}()
+
+	<-first.entered
+
+	drained := make(chan error, 1)
+
+	go func() { drained <- group.Drain(t.Context()) }()
+
+	require.Eventually(t, func() bool {
+		_, err := inflight.Do(t.Context(), group, publish("w", "/t", false), finished(""))
+
+		return errors.Is(err, inflight.ErrDraining)
+	}, waitLimit, pollInterval)
+	require.Empty(t, drained)
+
+	close(first.release)
+	require.NoError(t, <-drained)
+	require.NoError(t, <-result)
+}
+
+func TestDrainGivesUp(t *testing.T) {
+	t.Parallel()
+
+	group := inflight.NewGroup()
+	entered, result := make(chan struct{}), make(chan error, 1)
+
+	go func() {
+		_, err := inflight.Do(t.Context(), group, publish("v", "/t", false), func(ctx context.Context) (string, error) {
+			close(entered)
+			<-ctx.Done()
+
+			return "", context.Cause(ctx)
+		})
+		result <- err
+	}()
+
+	<-entered
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, group.Drain(ctx), context.Canceled)
+	require.ErrorIs(t, <-result, inflight.ErrDraining)
+}

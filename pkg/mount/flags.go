@@ -1,0 +1,197 @@
+package mount
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxParameterBytes is what fsconfig takes of a key or a value.
+const maxParameterBytes = 255
+
+// Options are mount flags in the kernel's terms. The zero value asks for nothing
+// in particular. Printed, they show names and no values.
+type Options struct {
+	// set and clear are MOUNT_ATTR_* of the mount.
+	set, clear uint64
+	// parameters are the filesystem's, in the order given.
+	parameters []parameter
+}
+
+type parameter struct {
+	key, value string
+	hasValue   bool
+}
+
+// ParseFlags reads mount flags as mount(8) spells them: "noatime", "data=ordered",
+// or several with commas between, where quotes protect a comma. Of contradicting
+// flags the last one counts. What is not of the mount itself goes to the
+// filesystem, which may refuse it when it is mounted.
+//
+// ErrFlag is returned for flags that would do something else than mount this
+// one volume (bind, remount, propagation, a loop or another device). mount(8)'s
+// own remarks (defaults, nofail, _netdev, x-…) are ignored.
+func ParseFlags(flags []string) (Options, error) {
+	var options Options
+
+	for _, flag := range flags {
+		if flag == "" {
+			return Options{}, fmt.Errorf("%w: an empty one", ErrFlag)
+		}
+
+		if strings.IndexByte(flag, 0) >= 0 {
+			return Options{}, fmt.Errorf("%w: one with a NUL in it", ErrFlag)
+		}
+
+		single := splitOptions(flag)
+		if len(single) == 0 {
+			return Options{}, fmt.Errorf("%w: commas only", ErrFlag)
+		}
+
+		for _, flag := range single {
+			var err error
+			if options, err = options.with(flag); err != nil {
+				return Options{}, err
+			}
+		}
+	}
+
+	return options, nil
+}
+
+// ReadOnly says whether "ro" was asked for.
+func (o Options) ReadOnly() bool { return o.set&unix.MOUNT_ATTR_RDONLY != 0 }
+
+// WithReadOnly returns the same options with "ro" as the last flag.
+func (o Options) WithReadOnly() Options {
+	return o.apply(attribute{set: unix.MOUNT_ATTR_RDONLY})
+}
+
+// String names the flags; values may be sensitive and are left out.
+func (o Options) String() string {
+	names := attributeNames(o.set)
+	for _, parameter := range o.parameters {
+		names = append(names, parameter.key)
+	}
+
+	return strings.Join(names, ",")
+}
+
+// GoString is String, so that %#v shows no value either.
+func (o Options) GoString() string { return "mount.Options(" + o.String() + ")" }
+
+// with returns the options with one more flag.
+func (o Options) with(flag string) (Options, error) {
+	key, value, hasValue := strings.Cut(flag, "=")
+
+	switch {
+	case key == "":
+		return Options{}, fmt.Errorf("%w: one without a name before the \"=\"", ErrFlag)
+	case len(key) > maxParameterBytes:
+		return Options{}, fmt.Errorf("%w %s: its name has %d bytes and the kernel takes %d",
+			ErrFlag, quote(key), len(key), maxParameterBytes)
+	case len(value) > maxParameterBytes:
+		return Options{}, fmt.Errorf("%w %s: its value has %d bytes and the kernel takes %d",
+			ErrFlag, quote(key), len(value), maxParameterBytes)
+	case isRemark(key):
+		return o, nil
+	}
+
+	if reason, refused := refusal(key); refused {
+		return Options{}, fmt.Errorf("%w %s: %s; leave it out", ErrFlag, quote(key), reason)
+	}
+
+	if attribute, known := attributeOf(key); known {
+		if hasValue {
+			return Options{}, fmt.Errorf("%w %s: it takes no value", ErrFlag, quote(key))
+		}
+
+		return o.apply(attribute), nil
+	}
+
+	// The quotes are for the commas; the kernel takes a value as it is.
+	if length := len(value); length > 1 && value[0] == '"' && value[length-1] == '"' {
+		value = value[1 : length-1]
+	}
+
+	// Clipped, so that options never share what is appended.
+	o.parameters = append(slices.Clip(o.parameters), parameter{key: key, value: value, hasValue: hasValue})
+
+	return o, nil
+}
+
+// attribute is a flag of the mount itself: bits to clear first, then to set.
+type attribute struct{ clear, set uint64 }
+
+func (o Options) apply(a attribute) Options {
+	o.set = o.set&^a.clear | a.set
+	o.clear = o.clear&^a.set | a.clear
+
+	return o
+}
+
+func attributeOf(flag string) (attribute, bool) {
+	const atime = unix.MOUNT_ATTR__ATIME
+
+	switch flag {
+	case "noatime":
+		return attribute{clear: atime, set: unix.MOUNT_ATTR_NOATIME}, true
+	case "strictatime":
+		return attribute{clear: atime, set: unix.MOUNT_ATTR_STRICTATIME}, true
+	case "atime", "relatime", "norelatime", "nostrictatime":
+		// All of them mean the kernel's default, which has no bit.
+		return attribute{clear: atime}, true
+	}
+
+	for _, pair := range []struct {
+		on, off string
+		bit     uint64
+	}{
+		{"ro", "rw", unix.MOUNT_ATTR_RDONLY},
+		{"nosuid", "suid", unix.MOUNT_ATTR_NOSUID},
+		{"nodev", "dev", unix.MOUNT_ATTR_NODEV},
+		{"noexec", "exec", unix.MOUNT_ATTR_NOEXEC},
+		{"nosymfollow", "symfollow", unix.MOUNT_ATTR_NOSYMFOLLOW},
+		{"nodiratime", "diratime", unix.MOUNT_ATTR_NODIRATIME},
+	} {
+		switch flag {
+		case pair.on:
+			return attribute{set: pair.bit}, true
+		case pair.off:
+			return attribute{clear: pair.bit}, true
+		}
+	}
+
+	return attribute{}, false
+}
+
+// isRemark knows what mount(8) keeps to itself.
+func isRemark(flag string) bool {
+	switch flag {
+	case "defaults", "auto", "noauto", "nofail", "_netdev", "comment", "silent", "loud":
+		return true
+	default:
+		return strings.HasPrefix(flag, "x-")
+	}
+}
+
+func refusal(flag string) (reason string, refused bool) {
+	switch flag {
+	case "bind", "rbind", "move", "remount":
+		return "it asks for something else than a mount", true
+	case "shared", "rshared", "private", "rprivate", "slave", "rslave", "unbindable", "runbindable":
+		return "propagation is the container runtime's business", true
+	case "loop", "offset", "sizelimit", "encryption":
+		return "the driver attaches loop devices itself", true
+	case "source", "device", "journal_dev", "journal_path", "logdev", "rtdev":
+		return "a volume is on its own device and on no other", true
+	}
+
+	if strings.HasPrefix(flag, "X-") {
+		return "it asks mount(8) to do something, and mount(8) is not used", true
+	}
+
+	return "", false
+}

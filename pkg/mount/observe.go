@@ -1,0 +1,268 @@
+package mount
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+)
+
+// Point is one mount, as the kernel describes it.
+type Point struct {
+	// ID is the unique id, never used again until the next boot; on kernels
+	// before 6.13 the one of mountinfo, which is used again.
+	ID uint64
+	// Major and Minor are the superblock's device number; 0 is the major of
+	// filesystems without one device, btrfs among them: Source has it there.
+	Major, Minor uint32
+	// Root is the path within the filesystem that is mounted: "/" unless it is
+	// a bind of something beneath.
+	Root string
+	// Source is what was mounted, for a disk its device's path.
+	Source string
+	FSType string
+	// ReadOnly is true for this mount, SuperReadOnly for the whole filesystem.
+	// A filesystem that stopped writing because of an error may say neither:
+	// ext4 then has "emergency_ro" or "shutdown" among its SuperOptions, an XFS
+	// that shut down nothing at all; there Place.Stat answers EIO.
+	ReadOnly, SuperReadOnly bool
+	// Options are the mount's, as in mountinfo: "rw", "nodev", "relatime".
+	Options []string
+	// SuperOptions are the filesystem's, the first being "ro" or "rw".
+	SuperOptions []string
+	// Path is where it is mounted, in the kernel's words: without the symlinks
+	// that an allowed directory may have in its path.
+	Path string
+}
+
+// HasSuperOption says whether the filesystem shows an option, such as
+// "emergency_ro".
+func (p Point) HasSuperOption(name string) bool { return slices.Contains(p.SuperOptions, name) }
+
+// List returns the whole mount table of this process's namespace. It costs
+// about a microsecond for each mount of the machine: for start and for relists.
+func List() ([]Point, error) { return newObserver().list() }
+
+// Mounted returns the mount that is exactly here, of stacked ones the top one.
+// The bool is false when there is none, also when nothing is there at all. It
+// answers for mounts whose filesystem is too sick for stat, too.
+func (p *Place) Mounted() (Point, bool, error) {
+	// A mount that goes between the two questions makes the second one fail;
+	// then what is there now is the answer.
+	const enough = 16
+
+	for attempt := 1; ; attempt++ {
+		point, mounted, err := p.mountedNow()
+
+		switch {
+		case errors.Is(err, errGone) && attempt < enough:
+			continue
+		case err != nil:
+			return Point{}, false, p.failed("look for a mount at", err)
+		}
+
+		return point, mounted, nil
+	}
+}
+
+func (p *Place) mountedNow() (Point, bool, error) {
+	mask := unix.STATX_MNT_ID
+	if p.observer.statmount {
+		mask = unix.STATX_MNT_ID_UNIQUE
+	}
+
+	stat, err := p.statx(mask)
+
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return Point{}, false, nil
+	case err != nil || stat.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT == 0 || stat.Mask&uint32(mask) == 0:
+		// The root of an XFS that shut down answers EIO, of a FUSE whose server
+		// died ENOTCONN; and kernels before 5.8 don't tell.
+		return p.mountedByDescriptor()
+	case stat.Attributes&unix.STATX_ATTR_MOUNT_ROOT == 0:
+		return Point{}, false, nil
+	}
+
+	point, err := p.observer.byID(stat.Mnt_id)
+
+	return point, err == nil, err
+}
+
+// mountedByDescriptor asks the filesystem nothing. The name is one step from its
+// parent, so something is mounted there exactly if that step leads to another
+// mount.
+func (p *Place) mountedByDescriptor() (Point, bool, error) {
+	there, err := p.open(unix.O_PATH)
+
+	switch {
+	case errors.Is(err, unix.ENOENT), errors.Is(err, ErrSymlink):
+		return Point{}, false, nil
+	case err != nil:
+		return Point{}, false, err
+	}
+
+	defer func() { _ = there.Close() }()
+
+	parentID, err := mountIDOf(p.parent)
+	if err != nil {
+		return Point{}, false, err
+	}
+
+	id, err := mountIDOf(there)
+	if err != nil || id == parentID {
+		return Point{}, false, err
+	}
+
+	point, err := p.observer.byOldID(id)
+
+	return point, err == nil, err
+}
+
+// mountIDOf returns the id, of mountinfo's kind, of the mount that file is on.
+func mountIDOf(file *os.File) (int, error) {
+	info, err := os.ReadFile("/proc/self/fdinfo/" + strconv.Itoa(int(file.Fd())))
+	runtime.KeepAlive(file)
+
+	if err != nil {
+		return 0, fmt.Errorf("read the mount id of %s: %w", file.Name(), err)
+	}
+
+	for line := range strings.Lines(string(info)) {
+		if id, found := strings.CutPrefix(line, "mnt_id:"); found {
+			return strconv.Atoi(strings.TrimSpace(id)) //nolint:wrapcheck // it has the text
+		}
+	}
+
+	return 0, fmt.Errorf("%w: no mount id in /proc/self/fdinfo", ErrKernel)
+}
+
+// observer knows how this kernel tells of mounts.
+type observer struct {
+	// statmount is true from Linux 6.13 on, unless a sandbox forbids it. Before,
+	// it lacks the source or the options, and mountinfo is read instead, at a
+	// cost that grows with the machine's mounts.
+	statmount bool
+}
+
+func newObserver() *observer {
+	var stat unix.Statx_t
+
+	const mask = unix.STATX_MNT_ID_UNIQUE
+
+	err := unix.Statx(unix.AT_FDCWD, "/", unix.AT_STATX_DONT_SYNC, mask, &stat)
+	if err != nil || stat.Mask&mask == 0 {
+		return &observer{}
+	}
+
+	buffer := newStatmountBuffer()
+	// The kernel leaves out bits that it does not know. That a root has neither
+	// source nor options does not happen.
+	header, err := buffer.query(stat.Mnt_id, statmountSource|statmountOptions)
+
+	return &observer{statmount: err == nil && header.mask&statmountSource != 0}
+}
+
+func (o *observer) byID(id uint64) (Point, error) {
+	if o.statmount {
+		buffer := newStatmountBuffer()
+
+		return buffer.point(id)
+	}
+
+	return o.byOldID(int(id))
+}
+
+func (o *observer) byOldID(id int) (Point, error) {
+	if !o.statmount {
+		points, err := fromMountinfo(func(info *mountinfo.Info) (skip, stop bool) { return info.ID != id, info.ID == id })
+		if err == nil && len(points) == 0 {
+			err = errGone
+		}
+
+		if err != nil {
+			return Point{}, err
+		}
+
+		return points[0], nil
+	}
+
+	ids, err := listmount()
+	if err != nil {
+		return Point{}, fmt.Errorf("list the mounts: %w", err)
+	}
+
+	buffer := newStatmountBuffer()
+
+	for _, unique := range ids {
+		header, err := buffer.query(unique, statmountMount)
+		if err == nil && int(header.oldID) == id {
+			return buffer.point(unique)
+		}
+	}
+
+	return Point{}, errGone
+}
+
+func (o *observer) list() ([]Point, error) {
+	if !o.statmount {
+		return fromMountinfo(nil)
+	}
+
+	ids, err := listmount()
+	if err != nil {
+		return nil, fmt.Errorf("list the mounts: %w", err)
+	}
+
+	points := make([]Point, 0, len(ids))
+	buffer := newStatmountBuffer()
+
+	for _, id := range ids {
+		point, err := buffer.point(id)
+
+		switch {
+		case errors.Is(err, errGone):
+			continue
+		case err != nil:
+			return nil, fmt.Errorf("describe mount %d: %w", id, err)
+		}
+
+		points = append(points, point)
+	}
+
+	return points, nil
+}
+
+func fromMountinfo(filter mountinfo.FilterFunc) ([]Point, error) {
+	infos, err := mountinfo.GetMounts(filter)
+	if err != nil {
+		return nil, fmt.Errorf("read the mount table: %w", err)
+	}
+
+	points := make([]Point, 0, len(infos))
+
+	for _, info := range infos {
+		point := Point{
+			ID:           uint64(info.ID),
+			Major:        uint32(info.Major),
+			Minor:        uint32(info.Minor),
+			Root:         info.Root,
+			Source:       info.Source,
+			FSType:       info.FSType,
+			Options:      splitOptions(info.Options),
+			SuperOptions: splitOptions(info.VFSOptions),
+			Path:         info.Mountpoint,
+		}
+		point.ReadOnly = slices.Contains(point.Options, "ro")
+		point.SuperReadOnly = slices.Contains(point.SuperOptions, "ro")
+		points = append(points, point)
+	}
+
+	return points, nil
+}

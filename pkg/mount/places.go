@@ -1,0 +1,209 @@
+package mount
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// resolveStrictly lets a lookup go down only, across mounts (a staging path may
+// lie beneath one) but through no symlink and no magic link of procfs.
+const resolveStrictly = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS
+
+// Places are the directories in which the paths of requests may lie. Safe for
+// concurrent use.
+type Places struct {
+	dirs     []string
+	observer *observer
+	closed   atomic.Bool
+}
+
+// OpenPlaces allows paths beneath dirs, which must be absolute. They need not
+// exist yet, and may be symlinks themselves (/var/lib/kubelet is one on some
+// systems): they come from the administrator. Each Find opens them afresh, so
+// that no mount is held and one that is replaced is noticed.
+func OpenPlaces(dirs ...string) (*Places, error) {
+	if len(dirs) == 0 {
+		return nil, fmt.Errorf("%w: none is named", ErrOutside)
+	}
+
+	places := &Places{dirs: make([]string, 0, len(dirs)), observer: newObserver()}
+
+	for _, dir := range dirs {
+		if !filepath.IsAbs(dir) {
+			return nil, fmt.Errorf("allowed directory %q: %w", dir, ErrRelative)
+		}
+
+		if strings.ContainsRune(dir, 0) {
+			return nil, fmt.Errorf("allowed directory %q: %w: it has a NUL", dir, ErrPath)
+		}
+
+		places.dirs = append(places.dirs, filepath.Clean(dir))
+	}
+
+	// The longest first, so that the first match is the closest.
+	slices.SortFunc(places.dirs, func(a, b string) int { return len(b) - len(a) })
+
+	return places, nil
+}
+
+// Close makes further calls of Find fail with fs.ErrClosed. Places found before
+// remain usable.
+func (p *Places) Close() { p.closed.Store(true) }
+
+// Find opens the directory that path lies in. Whether there is something at
+// path itself is not looked at. The Place must be closed, and soon: its
+// descriptor keeps the mount that the parent lies on busy.
+//
+// Errors: ErrRelative, ErrPath, ErrOutside (also for an allowed directory
+// itself), ErrSymlink, ErrWrongType when a file stands where a directory must,
+// and fs.ErrNotExist when the parent or the allowed directory is missing; the
+// spec makes the CO create a target's parent.
+func (p *Places) Find(path string) (*Place, error) {
+	if p.closed.Load() {
+		return nil, fmt.Errorf("find %s: %w", quote(path), fs.ErrClosed)
+	}
+
+	if err := checkPath(path); err != nil {
+		return nil, err
+	}
+
+	// Without dot segments in it, Clean only drops repeated and final slashes.
+	path = filepath.Clean(path)
+
+	dir, rest, err := p.closest(path)
+	if err != nil {
+		return nil, err
+	}
+
+	parent, err := openParent(dir, filepath.Dir(rest))
+	if err != nil {
+		return nil, err
+	}
+
+	return &Place{path: path, name: filepath.Base(rest), parent: parent, observer: p.observer}, nil
+}
+
+// closest returns the longest allowed directory that path lies beneath, and the
+// path from there.
+func (p *Places) closest(path string) (dir, rest string, err error) {
+	for _, dir := range p.dirs {
+		if path == dir {
+			return "", "", fmt.Errorf("%s: %w: it is the allowed directory itself; name a path beneath it",
+				quote(path), ErrOutside)
+		}
+
+		if rest, beneath := strings.CutPrefix(path, strings.TrimSuffix(dir, "/")+"/"); beneath {
+			return dir, rest, nil
+		}
+	}
+
+	return "", "", fmt.Errorf("%s: %w; it must be beneath %s", quote(path), ErrOutside, strings.Join(p.dirs, " or "))
+}
+
+func checkPath(path string) error {
+	switch {
+	case path == "":
+		return fmt.Errorf("%w: it is empty", ErrRelative)
+	case len(path) >= unix.PathMax:
+		return fmt.Errorf("%s: %w: it has %d bytes and the kernel takes %d",
+			quote(path), ErrPath, len(path), unix.PathMax-1)
+	case path[0] != '/':
+		return fmt.Errorf("%s: %w", quote(path), ErrRelative)
+	case strings.IndexByte(path, 0) >= 0:
+		return fmt.Errorf("%s: %w: it has a NUL", quote(path), ErrPath)
+	}
+
+	for segment := range strings.SplitSeq(path, "/") {
+		switch {
+		case segment == "." || segment == "..":
+			return fmt.Errorf("%s: %w: it has a %q in it; name it without", quote(path), ErrPath, segment)
+		case len(segment) > unix.NAME_MAX:
+			return fmt.Errorf("%s: %w: a name in it has %d bytes and the kernel takes %d",
+				quote(path), ErrPath, len(segment), unix.NAME_MAX)
+		}
+	}
+
+	return nil
+}
+
+// quote keeps a hostile path from filling a log or forging lines in it.
+func quote(path string) string {
+	const enough = 512
+
+	if len(path) > enough {
+		return fmt.Sprintf("%q… (%d bytes)", path[:enough], len(path))
+	}
+
+	return fmt.Sprintf("%q", path)
+}
+
+// openParent opens rest beneath dir as O_PATH.
+func openParent(dir, rest string) (*os.File, error) {
+	top, err := retry(func() (int, error) {
+		return unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open the allowed directory %s: %w", dir, err)
+	}
+
+	if rest == "." {
+		return os.NewFile(uintptr(top), dir), nil
+	}
+
+	defer func() { _ = unix.Close(top) }()
+
+	path := filepath.Join(dir, rest)
+
+	fd, err := openBeneath(top, rest, unix.O_PATH|unix.O_DIRECTORY)
+	if err != nil {
+		return nil, fmt.Errorf("open the directory %s: %w", quote(path), err)
+	}
+
+	return os.NewFile(uintptr(fd), path), nil
+}
+
+// openBeneath opens name beneath dir through no symlink at all, the last one
+// included, and gives the errors that say so their names.
+func openBeneath(dir int, name string, flags uint64) (int, error) {
+	how := unix.OpenHow{Flags: flags | unix.O_CLOEXEC, Resolve: resolveStrictly}
+
+	fd, err := retry(func() (int, error) { return unix.Openat2(dir, name, &how) })
+
+	switch {
+	case errors.Is(err, unix.ELOOP):
+		return -1, fmt.Errorf("%w: %w", ErrSymlink, err)
+	case errors.Is(err, unix.EXDEV):
+		return -1, fmt.Errorf("%w: %w", ErrOutside, err)
+	case errors.Is(err, unix.ENOTDIR):
+		return -1, fmt.Errorf("%w: %w", ErrWrongType, err)
+	case errors.Is(err, unix.ENAMETOOLONG):
+		return -1, fmt.Errorf("%w: %w", ErrPath, err)
+	case errors.Is(err, unix.ENOSYS):
+		return -1, fmt.Errorf("%w: openat2 needs Linux 5.6: %w", ErrKernel, err)
+	}
+
+	return fd, err
+}
+
+// retry repeats what a signal interrupted (Go sends itself some, and FUSE lets
+// them through), or a rename raced with: openat2 answers EAGAIN for that.
+func retry[T any](call func() (T, error)) (T, error) {
+	const enough = 128
+
+	for attempt := 1; ; attempt++ {
+		result, err := call()
+		if attempt < enough && (errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN)) {
+			continue
+		}
+
+		return result, err
+	}
+}

@@ -1,0 +1,249 @@
+package mount
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Tree is a mount that is attached nowhere yet: nobody can see it. Closed
+// without having been attached, also by the end of the process, it is gone.
+type Tree struct {
+	// root is the mount's root, nil once it is attached or closed.
+	root *os.File
+	what string
+}
+
+// Mount mounts the filesystem on device, an absolute path, and leaves the mount
+// detached. The error has what the filesystem said. ErrFlag for a flag that the
+// filesystem refuses, ErrBusy for a device that is in exclusive use, ErrKernel
+// for a filesystem that the kernel lacks.
+func Mount(device, fsType string, opts Options) (*Tree, error) {
+	tree, err := mountDetached(device, fsType, opts)
+	if err != nil {
+		return nil, fmt.Errorf("mount %s as %s: %w", device, fsType, err)
+	}
+
+	return tree, nil
+}
+
+func mountDetached(device, fsType string, opts Options) (*Tree, error) {
+	fd, err := unix.Fsopen(fsType, unix.FSOPEN_CLOEXEC)
+
+	switch {
+	case errors.Is(err, unix.ENODEV):
+		return nil, fmt.Errorf("%w: it lacks this filesystem; load its module: %w", ErrKernel, err)
+	case errors.Is(err, unix.ENOSYS):
+		return nil, fmt.Errorf("%w: fsopen needs Linux 5.2: %w", ErrKernel, err)
+	case err != nil:
+		return nil, fmt.Errorf("open the filesystem type: %w", err)
+	}
+
+	defer func() { _ = unix.Close(fd) }()
+
+	if err := unix.FsconfigSetString(fd, "source", device); err != nil {
+		return nil, fmt.Errorf("set the device: %w%s", err, kernelMessages(fd, opts))
+	}
+
+	if err := opts.configure(fd); err != nil {
+		return nil, err
+	}
+
+	err = unix.FsconfigCreate(fd)
+
+	switch {
+	case errors.Is(err, unix.EBUSY):
+		return nil, fmt.Errorf("%w: the device is mounted with other flags or held by another program: %w%s",
+			ErrBusy, err, kernelMessages(fd, opts))
+	case err != nil:
+		return nil, fmt.Errorf("%w%s", err, kernelMessages(fd, opts))
+	}
+
+	root, err := unix.Fsmount(fd, unix.FSMOUNT_CLOEXEC, int(opts.set))
+	if err != nil {
+		return nil, fmt.Errorf("make a mount of it: %w%s", err, kernelMessages(fd, opts))
+	}
+
+	return &Tree{root: os.NewFile(uintptr(root), device), what: device}, nil
+}
+
+// configure hands the filesystem its parameters.
+func (o Options) configure(fd int) error {
+	if o.ReadOnly() {
+		// Of the filesystem too, so that it does not replay or write anything
+		// on a device that cannot be written.
+		if err := unix.FsconfigSetFlag(fd, "ro"); err != nil {
+			return fmt.Errorf("%w \"ro\": %w%s", ErrFlag, err, kernelMessages(fd, o))
+		}
+	}
+
+	for _, parameter := range o.parameters {
+		var err error
+		if parameter.hasValue {
+			err = unix.FsconfigSetString(fd, parameter.key, parameter.value)
+		} else {
+			err = unix.FsconfigSetFlag(fd, parameter.key)
+		}
+
+		if err != nil {
+			return fmt.Errorf("%w %q: %w%s", ErrFlag, parameter.key, err, kernelMessages(fd, o))
+		}
+	}
+
+	return nil
+}
+
+// kernelMessages reads what the filesystem had to say, in the form of an end to
+// a sentence.
+func kernelMessages(fd int, opts Options) string {
+	const longest = 4096
+
+	var said strings.Builder
+
+	buffer := make([]byte, longest)
+
+	for {
+		count, err := retry(func() (int, error) { return unix.Read(fd, buffer) })
+		if err != nil || count <= 0 {
+			break
+		}
+
+		// Each message starts with a letter for its level: e, w or i.
+		message := strings.TrimSpace(string(buffer[:count]))
+		if _, text, found := strings.Cut(message, " "); found && len(message)-len(text) == 2 {
+			message = text
+		}
+
+		said.WriteString("; the kernel says: " + message)
+	}
+
+	return opts.withoutValues(said.String())
+}
+
+// withoutValues blots out what a filesystem may quote of its flags. Values of a
+// few characters give nothing away, and without them the rest would be garbled.
+func (o Options) withoutValues(text string) string {
+	const sensitive = 4
+
+	for _, parameter := range o.parameters {
+		if len(parameter.value) >= sensitive {
+			text = strings.ReplaceAll(text, parameter.value, "…")
+		}
+	}
+
+	return text
+}
+
+// Bind makes a second mount of what from (opened with O_PATH, see Place.Open)
+// shows: a directory of a filesystem, or one file such as a device node. It
+// leaves it detached, with its flags already in force: a read-only bind is never
+// writable for an instant. What is mounted beneath does not come along.
+//
+// Flags for the filesystem have no effect on a bind and are ignored; a CO sends
+// the same ones for staging and for publishing.
+func Bind(from *os.File, opts Options) (*Tree, error) {
+	const flags = unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC | unix.AT_EMPTY_PATH
+
+	fd, err := unix.OpenTree(int(from.Fd()), "", flags)
+	runtime.KeepAlive(from)
+
+	if err != nil {
+		return nil, fmt.Errorf("bind %s: %w", from.Name(), err)
+	}
+
+	tree := &Tree{root: os.NewFile(uintptr(fd), from.Name()), what: from.Name()}
+
+	if opts.set|opts.clear == 0 {
+		return tree, nil
+	}
+
+	attr := unix.MountAttr{Attr_set: opts.set, Attr_clr: opts.clear &^ opts.set}
+	// The kernel takes the kinds of atime as one field that is cleared whole.
+	attr.Attr_clr |= opts.clear & unix.MOUNT_ATTR__ATIME
+
+	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &attr); err != nil {
+		tree.Close()
+
+		if errors.Is(err, unix.ENOSYS) {
+			err = fmt.Errorf("%w: mount_setattr needs Linux 5.12: %w", ErrKernel, err)
+		}
+
+		return nil, fmt.Errorf("bind %s with the flags %s: %w", from.Name(), opts, err)
+	}
+
+	return tree, nil
+}
+
+// Open opens the root directory of the detached mount for reading and for
+// ioctls: a filesystem can be grown before anybody sees it. The file keeps the
+// mount busy.
+func (t *Tree) Open() (*os.File, error) {
+	if t.root == nil {
+		return nil, fmt.Errorf("open the mount of %s: %w", t.what, ErrAttached)
+	}
+
+	fd, err := openBeneath(int(t.root.Fd()), ".", unix.O_RDONLY|unix.O_DIRECTORY)
+	runtime.KeepAlive(t.root)
+
+	if err != nil {
+		return nil, fmt.Errorf("open the mount of %s: %w", t.what, err)
+	}
+
+	return os.NewFile(uintptr(fd), t.what), nil
+}
+
+// Attach makes the mount appear at a place, on top of what may be mounted there
+// already. Directory goes onto directory and file onto file, else ErrWrongType;
+// onto a symlink nothing goes (ErrSymlink), and nothing there is fs.ErrNotExist.
+// After it the Tree is used up.
+func (t *Tree) Attach(at *Place) error {
+	if t.root == nil {
+		return at.failed("attach a mount at", ErrAttached)
+	}
+
+	// By descriptor: a symlink put there between two lookups changes nothing.
+	onto, err := at.open(unix.O_PATH)
+	if err != nil {
+		return at.failed("attach a mount at", err)
+	}
+
+	defer func() { _ = onto.Close() }()
+
+	err = unix.MoveMount(int(t.root.Fd()), "", int(onto.Fd()), "",
+		unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
+	runtime.KeepAlive(t.root)
+	runtime.KeepAlive(onto)
+
+	switch {
+	case err == nil:
+		t.Close()
+
+		return nil
+	case isDir(t.root) != isDir(onto):
+		// Kernels answer EINVAL or ENOTDIR.
+		err = fmt.Errorf("%w: a directory goes onto a directory and a file onto a file: %w", ErrWrongType, err)
+	}
+
+	return at.failed("attach a mount at", err)
+}
+
+func isDir(file *os.File) bool {
+	var stat unix.Stat_t
+
+	err := unix.Fstat(int(file.Fd()), &stat)
+	runtime.KeepAlive(file)
+
+	return err == nil && stat.Mode&unix.S_IFMT == unix.S_IFDIR
+}
+
+// Close drops the mount unless it was attached. A second call does nothing.
+func (t *Tree) Close() {
+	if t.root != nil {
+		_ = t.root.Close()
+		t.root = nil
+	}
+}

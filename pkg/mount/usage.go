@@ -1,0 +1,65 @@
+package mount
+
+import (
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// Usage is what a filesystem says of its own size.
+type Usage struct {
+	// Bytes counts what the filesystem can hand out; its metadata may be
+	// neither in Total nor in Used.
+	Bytes Amount
+	// Inodes is all zero for a filesystem without a number of them, as btrfs.
+	Inodes Amount
+}
+
+// Amount is some of a filesystem. Available is what an unprivileged process can
+// still get, so that Used and Available may be less than Total together.
+type Amount struct {
+	Total, Used, Available int64
+}
+
+// Usage asks the filesystem that is there (of stacked mounts the top one). Like
+// every question to a filesystem it may hang when a server of its does.
+func (p *Place) Usage() (Usage, error) {
+	there, err := p.open(unix.O_PATH)
+	if err != nil {
+		return Usage{}, p.failed("measure the filesystem at", err)
+	}
+
+	defer func() { _ = there.Close() }()
+
+	stat, err := retry(func() (unix.Statfs_t, error) {
+		var stat unix.Statfs_t
+
+		err := unix.Fstatfs(int(there.Fd()), &stat)
+
+		return stat, err //nolint:wrapcheck // named below
+	})
+	runtime.KeepAlive(there)
+
+	if err != nil {
+		return Usage{}, p.failed("measure the filesystem at", err)
+	}
+
+	// Filesystems count in fragments; a few old ones leave that size out.
+	size := stat.Frsize
+	if size == 0 {
+		size = stat.Bsize
+	}
+
+	return Usage{
+		Bytes: Amount{
+			Total:     int64(stat.Blocks) * size,
+			Used:      int64(stat.Blocks-stat.Bfree) * size,
+			Available: int64(stat.Bavail) * size,
+		},
+		Inodes: Amount{
+			Total:     int64(stat.Files),
+			Used:      int64(stat.Files - stat.Ffree),
+			Available: int64(stat.Ffree),
+		},
+	}, nil
+}

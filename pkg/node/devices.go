@@ -1,0 +1,250 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+const (
+	// none is the number of no loop device.
+	none = -1
+	// detachLimit bounds the wait for whoever has a device open.
+	detachLimit = 10 * time.Second
+)
+
+// devices knows the loop devices of raw-block volumes. Those of mounted ones
+// are found through their mount.
+type devices struct {
+	loops *blockdev.Loops
+
+	mu       sync.Mutex
+	byVolume map[string]pair
+}
+
+// pair are the numbers of a volume's devices: that of the staging, and the
+// second one that read-only publications get where the first can be written
+// (a read-only bind of a node does not stop writes).
+type pair struct {
+	staged, readOnly int
+}
+
+func newDevices(loops *blockdev.Loops) *devices {
+	return &devices{loops: loops, byVolume: map[string]pair{}}
+}
+
+func (d *devices) get(volumeID string) pair {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+
+	if known, ok := d.byVolume[volumeID]; ok {
+		return known
+	}
+
+	return pair{staged: none, readOnly: none}
+}
+
+func (d *devices) set(volumeID string, known pair) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+
+	if known.staged == none && known.readOnly == none {
+		delete(d.byVolume, volumeID)
+
+		return
+	}
+
+	d.byVolume[volumeID] = known
+}
+
+func (d *devices) attached(volumeID string) bool {
+	number := d.get(volumeID).staged
+	if number == none {
+		return false
+	}
+
+	_, attached, err := d.loops.Status(number)
+
+	return err == nil && attached
+}
+
+// attach gives the image a loop device: the one it has already, or a new one,
+// if possible with the number of its slot.
+func (s *Service) attach(ctx context.Context, use *Use, image *os.File, readOnly, autoClear bool) (*blockdev.Device, error) {
+	preferred := none
+	if use.Slot != none && !readOnly {
+		preferred = s.loops.OwnNumber(use.Slot)
+	}
+
+	device, err := s.loops.Attach(ctx, image, blockdev.AttachOptions{
+		ReadOnly:  readOnly,
+		Buffered:  use.Parameters.BlockSize == volume.SmallBlockSize,
+		BlockSize: use.Parameters.BlockSize,
+		AutoClear: autoClear,
+		// What the image is attached to already is another node's, unless the
+		// volume outlived its staging here: records come before devices.
+		Own:       use.sharedReaders() || len(use.Publications) == 0,
+		Preferred: preferred,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("volume %s: %w", use.VolumeID, err)
+	}
+
+	if err := s.tuneNew(ctx, use, device.Number); err != nil {
+		return nil, errors.Join(err, device.Close(), s.detachNew(ctx, use, device.Number))
+	}
+
+	return device, nil
+}
+
+// detachNew takes an attachment back that came to nothing, unless the volume
+// was in use through it before.
+func (s *Service) detachNew(ctx context.Context, use *Use, number int) error {
+	if known := s.devices.get(use.VolumeID); number == known.staged || number == known.readOnly || len(use.Publications) > 0 {
+		return nil
+	}
+
+	return s.detach(ctx, use, number)
+}
+
+// attachBlock attaches the image of a raw-block volume, for one purpose of the
+// pair, and remembers the number.
+func (s *Service) attachBlock(ctx context.Context, use *Use, readOnly bool) (int, error) {
+	place, err := s.poolOf(use)
+	if err != nil {
+		return none, err
+	}
+
+	image, err := place.OpenImage(use.VolumeID, openFlag(readOnly))
+	if err != nil {
+		return none, err
+	}
+	defer image.Close()
+
+	device, err := s.attach(ctx, use, image, readOnly, false)
+	if err != nil {
+		return none, err
+	}
+
+	if err := device.Close(); err != nil {
+		return none, err
+	}
+
+	known := s.devices.get(use.VolumeID)
+	if readOnly && !use.readOnly() {
+		known.readOnly = device.Number
+	} else {
+		known.staged = device.Number
+	}
+
+	s.devices.set(use.VolumeID, known)
+
+	return device.Number, nil
+}
+
+// findDevices learns the numbers again after a restart. The name of the image
+// tells, so that the devices of one that was deleted are found, too.
+func (s *Service) findDevices(attached []blockdev.Status) {
+	for _, status := range attached {
+		id := strings.TrimSuffix(path.Base(status.BackingPath), pool.ImageSuffix)
+
+		use, known := s.uses.get(id)
+		if !known || !use.Capability.Block {
+			continue
+		}
+
+		numbers := s.devices.get(id)
+		if status.ReadOnly && !use.readOnly() {
+			numbers.readOnly = status.Number
+		} else {
+			numbers.staged = status.Number
+		}
+
+		s.devices.set(id, numbers)
+	}
+}
+
+// releaseReader detaches the second device once nobody reads through it.
+func (s *Service) releaseReader(ctx context.Context, use *Use) error {
+	known := s.devices.get(use.VolumeID)
+	if known.readOnly == none {
+		return nil
+	}
+
+	for _, publication := range use.Publications {
+		if publication.ReadOnly {
+			return nil
+		}
+	}
+
+	if err := s.detach(ctx, use, known.readOnly); err != nil {
+		return err
+	}
+
+	known.readOnly = none
+	s.devices.set(use.VolumeID, known)
+
+	return nil
+}
+
+// releaseDevices detaches all devices of a raw-block volume.
+func (s *Service) releaseDevices(ctx context.Context, use *Use) error {
+	known := s.devices.get(use.VolumeID)
+
+	for _, number := range []int{known.readOnly, known.staged} {
+		if number == none {
+			continue
+		}
+
+		if err := s.detach(ctx, use, number); err != nil {
+			return err
+		}
+	}
+
+	s.devices.set(use.VolumeID, pair{staged: none, readOnly: none})
+
+	return nil
+}
+
+// detach detaches the number if it still has the volume's image, and returns
+// when it is gone.
+func (s *Service) detach(ctx context.Context, use *Use, number int) error {
+	status, attached, err := s.loops.Status(number)
+	if err != nil || !attached {
+		return err
+	}
+
+	return s.detached(ctx, use, status)
+}
+
+// detached returns when the attachment is gone that status tells of.
+func (s *Service) detached(ctx context.Context, use *Use, status blockdev.Status) error {
+	s.releaseQueue(use, status.Number)
+
+	ctx, cancel := context.WithTimeout(ctx, detachLimit)
+	defer cancel()
+
+	err := s.loops.DetachImage(ctx, status.Number, status.Backing())
+	if err != nil && !errors.Is(err, blockdev.ErrOtherImage) {
+		return fmt.Errorf("volume %s: %w", use.VolumeID, err)
+	}
+
+	return nil
+}
+
+func openFlag(readOnly bool) int {
+	if readOnly {
+		return os.O_RDONLY
+	}
+
+	return os.O_RDWR
+}

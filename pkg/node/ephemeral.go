@@ -1,0 +1,491 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"strings"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/pkg/filesystem"
+	"github.com/touchstone-csi/touchstone/pkg/mount"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+// ephemeralStep is what the size of an inline ephemeral volume is a multiple of.
+const ephemeralStep = 4096
+
+// publishEphemeral is NodePublishVolume of a volume that nobody has created:
+// it begins with the publication and ends with it.
+func (s *Service) publishEphemeral(
+	ctx context.Context, request *csi.NodePublishVolumeRequest,
+) (*csi.NodePublishVolumeResponse, error) {
+	wanted, err := s.parseEphemeral(request)
+	if err != nil {
+		return nil, rpc.Status(err)
+	}
+
+	id, target := wanted.VolumeID, wanted.Publication.TargetPath
+
+	return rpc.Run(ctx, s.config.Log, s.ops, rpc.OnVolume(id, target, "NodePublishVolume", request),
+		func(ctx context.Context) (*csi.NodePublishVolumeResponse, error) {
+			if err := s.ensureEphemeral(ctx, wanted); err != nil {
+				return nil, fmt.Errorf("publish ephemeral volume %s at %s: %w", id, target, err)
+			}
+
+			return &csi.NodePublishVolumeResponse{}, nil
+		})
+}
+
+func (s *Service) parseEphemeral(request *csi.NodePublishVolumeRequest) (*Ephemeral, error) {
+	if err := rpc.CheckVolumeID(request.GetVolumeId()); err != nil {
+		return nil, err
+	}
+
+	if request.GetTargetPath() == "" {
+		return nil, rpc.Invalid("target_path is missing")
+	}
+
+	capability, err := s.parseEphemeralCapability(request.GetVolumeCapability())
+	if err != nil {
+		return nil, rpc.Invalid("volume_capability: %w", err)
+	}
+
+	parameters, size, err := volume.ParseEphemeral(request.GetVolumeContext())
+	if err != nil {
+		return nil, rpc.Invalid("volume_context: %w", err)
+	}
+
+	if _, named := request.GetVolumeContext()[volume.KeyPool]; !named {
+		parameters.Pool = s.pools.Default()
+	}
+
+	if _, known := s.pools.Get(parameters.Pool); !known {
+		return nil, rpc.Invalid("volume_context: pool %q does not exist; there are %s",
+			parameters.Pool, strings.Join(s.pools.Names(), ", "))
+	}
+
+	wanted := &Ephemeral{
+		VolumeID: request.GetVolumeId(), SizeBytes: size, Parameters: parameters,
+		Publication: Publication{
+			TargetPath: plain(request.GetTargetPath()), Capability: capability,
+			ReadOnly: request.GetReadonly() || capability.ReaderOnly(),
+		},
+	}
+
+	return wanted, s.completeEphemeral(wanted)
+}
+
+func (s *Service) parseEphemeralCapability(given *csi.VolumeCapability) (volume.Capability, error) {
+	capability, err := volume.ParseCapability(given)
+	if err != nil {
+		return volume.Capability{}, err
+	}
+
+	if _, err := mount.ParseFlags(capability.MountFlags); err != nil {
+		return volume.Capability{}, err
+	}
+
+	if err := s.config.Capabilities.CheckMode(capability); err != nil {
+		return volume.Capability{}, err
+	}
+
+	if capability.Block {
+		return volume.Capability{}, rpc.Invalid("an inline ephemeral volume is mounted, it is no block device")
+	}
+
+	if !capability.SingleNode() {
+		return volume.Capability{}, rpc.Invalid("access mode %s: an inline ephemeral volume is on one node only", capability.Mode)
+	}
+
+	return capability, s.checkMountGroup(capability)
+}
+
+// completeEphemeral decides filesystem and size, as CreateVolume does for other
+// volumes.
+func (s *Service) completeEphemeral(e *Ephemeral) error {
+	e.SizeBytes = roundUp(e.SizeBytes)
+
+	if e.Parameters.Backing == volume.BackingImage {
+		e.Parameters.FSType = e.use().fsType()
+
+		if err := filesystem.CheckOptions(e.Parameters.FSType, strings.Fields(e.Parameters.MkfsOptions)); err != nil {
+			return rpc.Invalid("volume_context: %s: %w", volume.KeyMkfsOptions, err)
+		}
+
+		made, err := filesystem.ByName(e.Parameters.FSType, s.config.Run)
+		if err != nil {
+			return rpc.Invalid("volume_capability: %w", err)
+		}
+
+		e.SizeBytes = max(e.SizeBytes, roundUp(made.MinimumBytes()))
+	}
+
+	if s.config.MaxVolumeBytes > 0 && e.SizeBytes > s.config.MaxVolumeBytes {
+		return rpc.Errorf(codes.OutOfRange, "volume_context: %s: %d bytes are more than the largest volume has, %d (--max-volume-size)",
+			volume.KeySize, e.SizeBytes, s.config.MaxVolumeBytes)
+	}
+
+	return nil
+}
+
+func roundUp(bytes int64) int64 { return (bytes + ephemeralStep - 1) / ephemeralStep * ephemeralStep }
+
+// ensureEphemeral makes the volume unless it is there. What an earlier attempt
+// or a reboot has left of it is of no use to anybody and goes first.
+func (s *Service) ensureEphemeral(ctx context.Context, wanted *Ephemeral) error {
+	if existing, known := s.inline.get(wanted.VolumeID); known {
+		there, err := s.ephemeralThere(existing)
+		if err != nil {
+			return err
+		}
+
+		if there {
+			return s.answersEphemeral(existing, wanted)
+		}
+
+		if err := s.destroyEphemeral(ctx, existing); err != nil {
+			return err
+		}
+	}
+
+	place, err := s.places.Find(wanted.Publication.TargetPath)
+	if errors.Is(err, fs.ErrNotExist) {
+		return rpc.Errorf(codes.FailedPrecondition, "the CO must make the target's parent directory: %w", err)
+	}
+
+	if err != nil {
+		return err
+	}
+	defer place.Close()
+
+	if wanted, err = s.recordEphemeral(ctx, wanted, place); err != nil {
+		return err
+	}
+
+	if err := s.makeEphemeral(ctx, wanted, place); err != nil {
+		return errors.Join(err, s.destroyEphemeral(ctx, wanted))
+	}
+
+	return nil
+}
+
+// answersEphemeral returns OK when the volume is what is wanted.
+func (s *Service) answersEphemeral(existing, wanted *Ephemeral) error {
+	if existing.Publication.TargetPath != wanted.Publication.TargetPath {
+		return rpc.Errorf(codes.FailedPrecondition, "it is published at %s, and an ephemeral volume has one target; unpublish it there first",
+			existing.Publication.TargetPath)
+	}
+
+	if existing.SizeBytes != wanted.SizeBytes || existing.Parameters != wanted.Parameters {
+		return rpc.Errorf(codes.AlreadyExists, "it is published there with another volume_context; unpublish it first")
+	}
+
+	if err := existing.Publication.answers(wanted.Publication); err != nil {
+		return err
+	}
+
+	if !s.mountedAt(existing.use(), existing.Publication.TargetPath) {
+		return rpc.Errorf(codes.FailedPrecondition, "something else is mounted over it; unmount that first")
+	}
+
+	return nil
+}
+
+// recordEphemeral writes down what is about to be made, if the pool has room.
+func (s *Service) recordEphemeral(ctx context.Context, wanted *Ephemeral, place *mount.Place) (*Ephemeral, error) {
+	point, mounted, err := place.Mounted()
+	if err != nil {
+		return nil, err
+	}
+
+	if mounted {
+		return nil, rpc.Errorf(codes.FailedPrecondition, "%s is mounted there; unmount it first", point.Source)
+	}
+
+	_, occupied, err := place.Stat()
+	if err != nil {
+		return nil, err
+	}
+
+	// A copy: a retry that joins finds the request's own record as it was.
+	recorded := *wanted
+	recorded.Publication.Made = !occupied
+
+	if recorded.ContentID, err = volume.NewID(); err != nil {
+		return nil, err
+	}
+
+	held, err := s.poolOf(recorded.use())
+	if err != nil {
+		return nil, err
+	}
+
+	capacity, err := held.Capacity()
+	if err != nil {
+		return nil, err
+	}
+
+	return &recorded, s.inline.putIf(ctx, &recorded, func() error { return s.checkRoom(&recorded, capacity) })
+}
+
+// checkRoom returns RESOURCE_EXHAUSTED when the pool can't promise that much
+// more.
+func (s *Service) checkRoom(e *Ephemeral, capacity pool.Capacity) error {
+	promised := s.inline.promisedBytes(e.Parameters.Pool)
+	if s.config.Promised != nil {
+		promised += s.config.Promised(e.Parameters.Pool)
+	}
+
+	sellable := capacity.Sellable(s.config.Overcommit, promised)
+	if e.SizeBytes > sellable {
+		return rpc.Errorf(codes.ResourceExhausted,
+			"pool %q can't promise %d more bytes, only %d; delete volumes, grow the pool or raise --overcommit",
+			e.Parameters.Pool, e.SizeBytes, sellable)
+	}
+
+	return nil
+}
+
+// makeEphemeral makes the bytes, and mounts them at the target and nowhere else.
+func (s *Service) makeEphemeral(ctx context.Context, e *Ephemeral, place *mount.Place) error {
+	options, err := mount.ParseFlags(e.Publication.Capability.MountFlags)
+	if err != nil {
+		return err
+	}
+
+	if e.Publication.ReadOnly {
+		options = options.WithReadOnly()
+	}
+
+	makeTree := s.imageTree
+	if !e.use().image() {
+		makeTree = s.directoryTree
+	}
+
+	tree, err := makeTree(ctx, e, options)
+	if err != nil {
+		return err
+	}
+	defer tree.Close()
+
+	if err := s.giveGroup(ctx, e.Publication.Capability, options, tree); err != nil {
+		return err
+	}
+
+	if _, err := place.MakeDir(targetDirectoryMode); err != nil {
+		return err
+	}
+
+	return tree.Attach(place)
+}
+
+// imageTree formats the image where it is: should that be cut short, it is
+// thrown away and never looked at again.
+func (s *Service) imageTree(ctx context.Context, e *Ephemeral, options mount.Options) (*mount.Tree, error) {
+	made, err := filesystem.ByName(e.Parameters.FSType, s.config.Run)
+	if err != nil {
+		return nil, err
+	}
+
+	held, err := s.poolOf(e.use())
+	if err != nil {
+		return nil, err
+	}
+
+	thick := e.Parameters.Provisioning == volume.Thick
+	if err := held.EnsureImage(e.ContentID, e.SizeBytes, thick); err != nil {
+		return nil, err
+	}
+
+	err = made.Make(ctx, held.Place(e.ContentID, volume.BackingImage), filesystem.MakeOptions{
+		BlockSize: e.Parameters.BlockSize, Eager: thick, Options: strings.Fields(e.Parameters.MkfsOptions),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("format as %s: %w", made.Name(), err)
+	}
+
+	image, err := held.OpenImage(e.ContentID, openFlag(e.Publication.ReadOnly))
+	if err != nil {
+		return nil, err
+	}
+	defer image.Close()
+
+	device, err := s.attach(ctx, e.use(), image, e.Publication.ReadOnly, true)
+	if err != nil {
+		return nil, err
+	}
+	defer device.Close()
+
+	return mount.Mount(device.Path, made.Name(), options)
+}
+
+func (s *Service) directoryTree(_ context.Context, e *Ephemeral, options mount.Options) (*mount.Tree, error) {
+	held, err := s.poolOf(e.use())
+	if err != nil {
+		return nil, err
+	}
+
+	if err := held.EnsureDirectory(e.ContentID); err != nil {
+		return nil, err
+	}
+
+	directory, err := held.OpenDirectory(e.ContentID)
+	if err != nil {
+		return nil, err
+	}
+	defer directory.Close()
+
+	return mount.Bind(directory, options)
+}
+
+// unpublishEphemeral ends the volume that is at the target.
+func (s *Service) unpublishEphemeral(ctx context.Context, id, target string) error {
+	existing, known := s.inline.at(id, target)
+	if !known {
+		return nil
+	}
+
+	return s.destroyEphemeral(ctx, existing)
+}
+
+// destroyEphemeral lets nothing of the volume be left. Interrupted at any step
+// it is the same call again: the record goes last.
+func (s *Service) destroyEphemeral(ctx context.Context, e *Ephemeral) error {
+	there, err := s.ephemeralThere(e)
+	if err != nil {
+		return err
+	}
+
+	if there {
+		if err := s.unmountEphemeral(ctx, e); err != nil {
+			return err
+		}
+	}
+
+	if err := s.removeTarget(e.Publication); err != nil {
+		return err
+	}
+
+	held, err := s.poolOf(e.use())
+	if err != nil {
+		return err
+	}
+
+	if err := held.Remove(e.ContentID, e.Parameters.Backing); err != nil {
+		return err
+	}
+
+	return s.inline.drop(e.VolumeID)
+}
+
+func (s *Service) unmountEphemeral(ctx context.Context, e *Ephemeral) error {
+	place, err := s.places.Find(e.Publication.TargetPath)
+	if err != nil {
+		return err
+	}
+	defer place.Close()
+
+	point, _, err := place.Mounted()
+	if err != nil {
+		return err
+	}
+
+	attachment, isImage := s.attachmentOf(e.use(), point)
+
+	if err := s.clear(e.use(), place); err != nil || !isImage {
+		return err
+	}
+
+	// The kernel detaches it with the last mount; here it is only awaited.
+	return s.detached(ctx, e.use(), attachment)
+}
+
+// ephemeralThere says whether the volume is mounted at its target. Unlike other
+// observations an error is no "no": what is not there is thrown away.
+func (s *Service) ephemeralThere(e *Ephemeral) (bool, error) {
+	place, err := s.places.Find(e.Publication.TargetPath)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+
+	if err != nil {
+		return false, err
+	}
+	defer place.Close()
+
+	if _, _, err := place.Mounted(); err != nil {
+		return false, err
+	}
+
+	return s.published(e.use(), e.Publication), nil
+}
+
+// recoverEphemeral throws away what is not mounted any more, since a crash
+// while it was made, or a reboot.
+func (s *Service) recoverEphemeral(ctx context.Context) {
+	for _, each := range s.inline.all() {
+		there, err := s.ephemeralThere(each)
+		if err == nil && !there {
+			s.config.Log.Info("an ephemeral volume is not published any more", "volume", each.VolumeID,
+				"target", each.Publication.TargetPath)
+
+			err = s.destroyEphemeral(ctx, each)
+		}
+
+		if err != nil {
+			// As with others, one sick volume must not keep the rest from being used.
+			s.config.Log.Error("an ephemeral volume could not be recovered", "volume", each.VolumeID, "error", err)
+		}
+	}
+}
+
+// lostEphemeral returns the ephemeral volume that is mounted at a place if no
+// record tells of it: it can be nobody's but its target's.
+func (s *Service) lostEphemeral(id string, at *mount.Place) (*Ephemeral, bool) {
+	point, mounted, err := at.Mounted()
+	if err != nil || !mounted {
+		return nil, false
+	}
+
+	content := path.Base(strings.TrimSuffix(point.Root, "//deleted"))
+
+	if number, isLoop := loopNumber(point); isLoop {
+		status, _, err := s.loops.Status(number)
+		if err != nil {
+			return nil, false
+		}
+
+		content = strings.TrimSuffix(path.Base(status.BackingPath), pool.ImageSuffix)
+	}
+
+	for _, known := range s.inline.all() {
+		if known.ContentID == content {
+			return nil, false
+		}
+	}
+
+	for _, backing := range []volume.Backing{volume.BackingImage, volume.BackingDirectory} {
+		for _, name := range s.config.Ephemeral.Names() {
+			lost := &Ephemeral{
+				VolumeID: id, ContentID: content, Parameters: volume.Parameters{Pool: name, Backing: backing},
+				Publication: Publication{TargetPath: at.Path()},
+			}
+			if s.ours(lost.use(), point) && s.exists(lost.use()) == nil {
+				return lost, true
+			}
+		}
+	}
+
+	return nil, false
+}
+
+// EphemeralBytes is how many bytes of the pool are promised to inline ephemeral
+// volumes.
+func (s *Service) EphemeralBytes(poolName string) int64 { return s.inline.promisedBytes(poolName) }

@@ -1,0 +1,223 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+	"github.com/touchstone-csi/touchstone/pkg/filesystem"
+	"github.com/touchstone-csi/touchstone/pkg/mount"
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+// mountImage attaches the image, sees to its filesystem and mounts it. The
+// device clears itself: whatever fails, and whenever the process dies, it goes
+// with its last user.
+func (s *Service) mountImage(ctx context.Context, use *Use, place *mount.Place, options mount.Options) error {
+	made, err := filesystem.ByName(use.fsType(), s.config.Run)
+	if err != nil {
+		return rpc.Invalid("volume_capability: %w", err)
+	}
+
+	fresh, err := s.formatIfBlank(ctx, use, made)
+	if err != nil {
+		return err
+	}
+
+	bytes, err := s.poolOf(use)
+	if err != nil {
+		return err
+	}
+
+	image, err := bytes.OpenImage(use.VolumeID, openFlag(use.sharedReaders()))
+	if err != nil {
+		return err
+	}
+	defer image.Close()
+
+	device, err := s.attach(ctx, use, image, use.sharedReaders(), true)
+	if err != nil {
+		return err
+	}
+	defer device.Close()
+
+	// Where it is published still, it is mounted, and sound since its staging.
+	if !fresh && !use.sharedReaders() && len(use.Publications) == 0 {
+		if err := s.makeSound(ctx, use, made, device); err != nil {
+			return err
+		}
+	}
+
+	return mountDevice(ctx, made, device, place, options)
+}
+
+// formatIfBlank makes the filesystem of a volume that holds nothing yet, and
+// says whether it did. What is neither blank nor known is never formatted.
+func (s *Service) formatIfBlank(ctx context.Context, use *Use, wanted filesystem.Filesystem) (bool, error) {
+	place, err := s.poolOf(use)
+	if err != nil {
+		return false, err
+	}
+
+	image, err := place.OpenImage(use.VolumeID, os.O_RDONLY)
+	if err != nil {
+		return false, err
+	}
+	defer image.Close()
+
+	found, err := filesystem.Detect(image)
+	if err != nil {
+		return false, fmt.Errorf("look for a filesystem: %w", err)
+	}
+
+	if found == wanted.Name() {
+		return false, nil
+	}
+
+	if found != "" {
+		return false, rpc.Errorf(codes.FailedPrecondition, "it holds %s, not %s; ask for that filesystem", found, wanted.Name())
+	}
+
+	blank, err := filesystem.IsBlank(image)
+	if err != nil {
+		return false, fmt.Errorf("look whether the image is blank: %w", err)
+	}
+
+	if !blank {
+		return false, rpc.Errorf(codes.FailedPrecondition,
+			"it holds data but no filesystem that is known here, so it is not formatted; use it as raw block")
+	}
+
+	if use.sharedReaders() {
+		return false, rpc.Errorf(codes.FailedPrecondition, "it is empty and can't be formatted while several nodes read it")
+	}
+
+	thick := use.Parameters.Provisioning == volume.Thick
+	options := filesystem.MakeOptions{
+		BlockSize: use.Parameters.BlockSize, Eager: thick, Options: strings.Fields(use.Parameters.MkfsOptions),
+	}
+
+	err = place.FillImage(ctx, use.VolumeID, thick,
+		func(ctx context.Context, path string) error { return wanted.Make(ctx, path, options) })
+	if err != nil {
+		if len(options.Options) > 0 && errors.As(err, new(*filesystem.ToolError)) {
+			err = rpc.Invalid("with mkfsOptions %q: %w", use.Parameters.MkfsOptions, err)
+		}
+
+		return false, fmt.Errorf("format as %s: %w", wanted.Name(), err)
+	}
+
+	return true, nil
+}
+
+// makeSound checks a filesystem that has been used before, repairs what is
+// safe, refuses what is not, and lets it fill a device that has grown.
+func (s *Service) makeSound(ctx context.Context, use *Use, used filesystem.Filesystem, device *blockdev.Device) error {
+	verdict, err := used.Check(ctx, device.Path)
+	if err == nil && verdict.State == filesystem.NeedsReplay {
+		if err = replay(used, device); err == nil {
+			verdict, err = used.Check(ctx, device.Path)
+		}
+	}
+
+	if err != nil {
+		return fmt.Errorf("check %s: %w", used.Name(), err)
+	}
+
+	switch verdict.State {
+	case filesystem.Clean:
+	case filesystem.Repaired:
+		s.config.Log.Warn("a filesystem was repaired", "volume", use.VolumeID, "verdict", verdict.Detail)
+	case filesystem.Damaged, filesystem.NeedsReplay:
+		return rpc.Errorf(codes.Internal, "the %s is damaged and was not mounted; repair it by hand: %s",
+			used.Name(), verdict.Detail)
+	}
+
+	err = used.GrowUnmounted(ctx, device.Path)
+	if err != nil && !errors.Is(err, filesystem.ErrNeedsMount) {
+		return fmt.Errorf("grow %s: %w", used.Name(), err)
+	}
+
+	return nil
+}
+
+// replay mounts the filesystem where nobody sees it, so that its log is
+// written back.
+func replay(used filesystem.Filesystem, device *blockdev.Device) error {
+	tree, err := mount.Mount(device.Path, used.Name(), mount.Options{})
+	if err != nil {
+		return rpc.Errorf(codes.Internal, "the log can't be replayed: %w", err)
+	}
+
+	tree.Close()
+
+	return nil
+}
+
+// mountDevice mounts the filesystem, grown if need be before anybody sees it.
+func mountDevice(ctx context.Context, used filesystem.Filesystem, device *blockdev.Device,
+	place *mount.Place, options mount.Options,
+) error {
+	tree, err := mount.Mount(device.Path, used.Name(), options)
+	if errors.Is(err, unix.EBADMSG) || errors.Is(err, unix.EUCLEAN) {
+		// A check believes a filesystem that says it is clean.
+		return rpc.Errorf(codes.Internal, "the %s is damaged; repair it by hand: %w", used.Name(), err)
+	}
+
+	if err != nil {
+		return blame(err, used, device, options)
+	}
+	defer tree.Close()
+
+	if !options.ReadOnly() {
+		if err := growTree(ctx, used, device, tree); err != nil {
+			return err
+		}
+	}
+
+	return tree.Attach(place)
+}
+
+// blame finds out whether a mount failed for its flags: most of them are the
+// filesystem's, whose kernel module alone knows what they may be.
+func blame(failure error, used filesystem.Filesystem, device *blockdev.Device, options mount.Options) error {
+	without := mount.Options{}
+	if options.ReadOnly() {
+		without = without.WithReadOnly()
+	}
+
+	tree, err := mount.Mount(device.Path, used.Name(), without)
+	if err != nil {
+		return failure
+	}
+
+	tree.Close()
+
+	return rpc.Invalid("volume_capability: with its mount_flags: %w", failure)
+}
+
+func growTree(ctx context.Context, used filesystem.Filesystem, device *blockdev.Device, tree *mount.Tree) error {
+	size, err := device.SizeBytes()
+	if err != nil {
+		return err
+	}
+
+	root, err := tree.Open()
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+
+	if err := used.GrowMounted(ctx, root, size); err != nil {
+		return fmt.Errorf("grow %s: %w", used.Name(), err)
+	}
+
+	return nil
+}

@@ -1,0 +1,76 @@
+package node
+
+import (
+	"sync"
+
+	"github.com/touchstone-csi/touchstone/pkg/state"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+// Ephemeral is what was asked for one inline ephemeral volume. A record is
+// never changed. Unlike a Use it says where bytes are: nobody else knows.
+type Ephemeral struct {
+	// VolumeID is the CO's choice and only a name.
+	VolumeID string `json:"volumeId"`
+	// ContentID is ours, and what the bytes are called in the pool.
+	ContentID  string            `json:"contentId"`
+	SizeBytes  int64             `json:"sizeBytes"`
+	Parameters volume.Parameters `json:"parameters"`
+	// Publication is the only one: with it the volume comes and goes.
+	Publication Publication `json:"publication"`
+}
+
+func (e *Ephemeral) recordID() string { return e.VolumeID }
+
+// use is the volume as that which all volumes on a node have in common.
+func (e *Ephemeral) use() *Use {
+	return &Use{
+		VolumeID: e.ContentID, Capability: e.Publication.Capability, Parameters: e.Parameters,
+		ReadOnly: e.Publication.ReadOnly, Slot: none, Publications: []Publication{e.Publication}, ephemeral: true,
+	}
+}
+
+// inline holds the records of inline ephemeral volumes, and their sums.
+type inline struct {
+	*records[*Ephemeral]
+
+	mu       sync.Mutex
+	promised map[string]int64
+}
+
+func newInline(store *state.Store) *inline {
+	i := &inline{promised: map[string]int64{}}
+	i.records = newRecords(store, "ephemerals", state.WithObserver(i.observe))
+
+	return i
+}
+
+func (i *inline) observe(_ string, old, now *Ephemeral, hadOld, hasNow bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+
+	if hadOld {
+		i.promised[old.Parameters.Pool] -= old.SizeBytes
+	}
+
+	if hasNow {
+		i.promised[now.Parameters.Pool] += now.SizeBytes
+	}
+}
+
+// at returns the volume of that id if its only target is the path.
+func (i *inline) at(id, path string) (*Ephemeral, bool) {
+	found, ok := i.get(id)
+	if !ok || found.Publication.TargetPath != path {
+		return nil, false
+	}
+
+	return found, true
+}
+
+func (i *inline) promisedBytes(pool string) int64 {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+
+	return i.promised[pool]
+}

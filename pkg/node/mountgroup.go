@@ -1,0 +1,57 @@
+package node
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/touchstone-csi/touchstone/pkg/capability"
+	"github.com/touchstone-csi/touchstone/pkg/mount"
+	"github.com/touchstone-csi/touchstone/pkg/ownership"
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+// checkMountGroup refuses a group that is none, or that nobody was told could
+// be asked for (CSI v1.13, VOLUME_MOUNT_GROUP).
+func (s *Service) checkMountGroup(wanted volume.Capability) error {
+	if wanted.MountGroup == "" {
+		return nil
+	}
+
+	if !s.config.Capabilities.Has(capability.VolumeMountGroup) {
+		return rpc.Invalid("volume_capability: volume_mount_group: VOLUME_MOUNT_GROUP is not advertised; " +
+			"leave the group to the CO, or start the driver with --volume-mount-group")
+	}
+
+	if _, err := wanted.Group(); err != nil {
+		return rpc.Invalid("volume_capability: %w", err)
+	}
+
+	return nil
+}
+
+// giveGroup lets the group of the capability own what the tree holds. The tree
+// is still detached and a clone without what is mounted beneath: nothing but
+// the volume is in it.
+func (s *Service) giveGroup(ctx context.Context, wanted volume.Capability, options mount.Options, tree *mount.Tree) error {
+	if wanted.MountGroup == "" || options.ReadOnly() {
+		return nil
+	}
+
+	group, err := wanted.Group()
+	if err != nil {
+		return err
+	}
+
+	root, err := tree.Open()
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+
+	if err := ownership.GiveGroup(ctx, root, group); err != nil {
+		return fmt.Errorf("volume_mount_group: %w", err)
+	}
+
+	return nil
+}

@@ -1,0 +1,41 @@
+package node
+
+import (
+	"errors"
+	"io/fs"
+	"strings"
+)
+
+// plain gives a place one name: records, and the calls that wait for each
+// other, are told apart by it. Dot segments stay, to be refused.
+func plain(path string) string {
+	if !strings.Contains(path, "//") && !strings.HasSuffix(path, "/") {
+		return path
+	}
+
+	segments := strings.FieldsFunc(path, func(r rune) bool { return r == '/' })
+	joined := strings.Join(segments, "/")
+
+	if strings.HasPrefix(path, "/") {
+		return "/" + joined
+	}
+
+	return joined
+}
+
+// allowed refuses a path that no volume of ours can be at. A missing parent is
+// no refusal: then there is nothing to undo.
+func (s *Service) allowed(path string) error {
+	place, err := s.places.Find(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+
+	if err != nil {
+		return err
+	}
+
+	place.Close()
+
+	return nil
+}

@@ -1,0 +1,386 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/pkg/capability"
+	"github.com/touchstone-csi/touchstone/pkg/mount"
+	"github.com/touchstone-csi/touchstone/pkg/qos"
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+const (
+	targetDirectoryMode = 0o750
+	targetFileMode      = 0o600
+)
+
+// NodePublishVolume makes a staged volume appear at the target path: a bind
+// mount of the filesystem, or of the device's node (CSI v1.13,
+// NodePublishVolume).
+func (s *Service) NodePublishVolume(
+	ctx context.Context, request *csi.NodePublishVolumeRequest,
+) (*csi.NodePublishVolumeResponse, error) {
+	if volume.IsEphemeral(request.GetVolumeContext()) {
+		return s.publishEphemeral(ctx, request)
+	}
+
+	id := request.GetVolumeId()
+
+	wanted, err := s.parsePublish(request)
+	if err == nil {
+		err = s.checkMountGroup(wanted.Capability)
+	}
+
+	if err != nil {
+		return nil, rpc.Status(err)
+	}
+
+	return rpc.Run(ctx, s.config.Log, s.ops, rpc.OnVolume(id, wanted.TargetPath, "NodePublishVolume", request),
+		func(ctx context.Context) (*csi.NodePublishVolumeResponse, error) {
+			staged, err := s.stagingOf(ctx, request)
+			if err == nil {
+				err = s.publish(ctx, id, staged, wanted)
+			}
+
+			if err != nil {
+				err = errors.Join(err, s.unstageLast(ctx, id))
+
+				return nil, fmt.Errorf("publish volume %s at %s: %w", id, wanted.TargetPath, err)
+			}
+
+			return &csi.NodePublishVolumeResponse{}, nil
+		})
+}
+
+func (s *Service) parsePublish(request *csi.NodePublishVolumeRequest) (Publication, error) {
+	if err := rpc.CheckVolumeID(request.GetVolumeId()); err != nil {
+		return Publication{}, err
+	}
+
+	if request.GetTargetPath() == "" {
+		return Publication{}, rpc.Invalid("target_path is missing")
+	}
+
+	wanted, err := volume.ParseCapability(request.GetVolumeCapability())
+	if err == nil {
+		_, err = mount.ParseFlags(wanted.MountFlags)
+	}
+
+	if err == nil {
+		err = s.config.Capabilities.CheckMode(wanted)
+	}
+
+	if err != nil {
+		return Publication{}, rpc.Invalid("volume_capability: %w", err)
+	}
+
+	if !volume.IsID(request.GetVolumeId()) {
+		return Publication{}, rpc.Errorf(codes.NotFound, "volume %s does not exist", request.GetVolumeId())
+	}
+
+	if request.GetStagingTargetPath() == "" && s.config.Capabilities.Has(capability.StageUnstageVolume) {
+		return Publication{}, rpc.Errorf(codes.FailedPrecondition,
+			"staging_target_path is missing; stage the volume first and pass its path on")
+	}
+
+	return Publication{
+		TargetPath: plain(request.GetTargetPath()), Capability: wanted,
+		ReadOnly: request.GetReadonly() || wanted.ReaderOnly(),
+		Pod:      qos.PodUID(request.GetTargetPath(), request.GetVolumeContext()),
+	}, nil
+}
+
+func (s *Service) publish(ctx context.Context, id, stagingPath string, wanted Publication) error {
+	use, err := s.stagedUse(id, stagingPath, wanted)
+	if err != nil {
+		return err
+	}
+
+	if use, err = s.prune(use); err != nil {
+		return err
+	}
+
+	if existing, ok := use.publication(wanted.TargetPath); ok {
+		if err := existing.answers(wanted); err != nil {
+			return err
+		}
+
+		return s.uncovered(use, existing)
+	}
+
+	if err := use.admits(wanted); err != nil {
+		return err
+	}
+
+	place, err := s.places.Find(wanted.TargetPath)
+	if errors.Is(err, fs.ErrNotExist) {
+		return rpc.Errorf(codes.FailedPrecondition, "the CO must make the target's parent directory: %w", err)
+	}
+
+	if err != nil {
+		return err
+	}
+	defer place.Close()
+
+	if err := s.clear(use, place); err != nil {
+		return err
+	}
+
+	_, occupied, err := place.Stat()
+	if err != nil {
+		return err
+	}
+
+	wanted.Made = !occupied
+
+	published := use.clone()
+	published.Publications = append(published.Publications, wanted)
+
+	if err := s.uses.put(ctx, published); err != nil {
+		return err
+	}
+
+	if err := s.bind(ctx, published, wanted, place); err != nil {
+		return errors.Join(err, s.removeTarget(wanted), s.uses.putDone(use), s.releaseReader(ctx, use))
+	}
+
+	return nil
+}
+
+// stagedUse returns the record of a volume that really is staged there.
+func (s *Service) stagedUse(id, stagingPath string, wanted Publication) (*Use, error) {
+	use, known := s.uses.get(id)
+	if !known || !s.staged(use) {
+		return nil, rpc.Errorf(codes.FailedPrecondition, "it is not staged; call NodeStageVolume first")
+	}
+
+	if use.StagingPath != stagingPath {
+		return nil, rpc.Errorf(codes.FailedPrecondition, "it is staged at %s, not at %s", use.StagingPath, stagingPath)
+	}
+
+	if use.Capability.Block != wanted.Capability.Block {
+		return nil, rpc.Invalid("volume_capability: it is not staged for this access type")
+	}
+
+	if use.StagingPath == wanted.TargetPath {
+		return nil, rpc.Invalid("target_path: %s is where the volume is staged", wanted.TargetPath)
+	}
+
+	return use, nil
+}
+
+// uncovered returns FAILED_PRECONDITION when a pod would find something else.
+func (s *Service) uncovered(use *Use, existing Publication) error {
+	if s.mountedAt(use, existing.TargetPath) {
+		return nil
+	}
+
+	return rpc.Errorf(codes.FailedPrecondition, "something else is mounted over it at %s; unmount that first", existing.TargetPath)
+}
+
+// answers returns ALREADY_EXISTS unless the publication is what is wanted.
+func (p Publication) answers(wanted Publication) error {
+	if p.ReadOnly == wanted.ReadOnly && p.Capability.Equal(wanted.Capability) {
+		return nil
+	}
+
+	return rpc.Errorf(codes.AlreadyExists, "it is published there with another capability or readonly flag; unpublish it first")
+}
+
+// admits returns FAILED_PRECONDITION when an access mode allows only one
+// target on this node.
+func (u *Use) admits(wanted Publication) error {
+	if len(u.Publications) == 0 {
+		return nil
+	}
+
+	alone := wanted.Capability.SingleTarget() ||
+		slices.ContainsFunc(u.Publications, func(p Publication) bool { return p.Capability.SingleTarget() })
+	if !alone {
+		return nil
+	}
+
+	return rpc.Errorf(codes.FailedPrecondition, "it is published at %s with access mode %s; unpublish it there first",
+		u.Publications[0].TargetPath, u.Publications[0].Capability.Mode)
+}
+
+// bind makes the target and mounts onto it.
+func (s *Service) bind(ctx context.Context, use *Use, wanted Publication, place *mount.Place) error {
+	makeTarget := func() (bool, error) { return place.MakeDir(targetDirectoryMode) }
+	if wanted.Capability.Block {
+		makeTarget = func() (bool, error) { return place.MakeFile(targetFileMode) }
+	}
+
+	if _, err := makeTarget(); err != nil {
+		return err
+	}
+
+	options, err := mount.ParseFlags(wanted.Capability.MountFlags)
+	if err != nil {
+		return err
+	}
+
+	if wanted.ReadOnly || use.readOnly() {
+		options = options.WithReadOnly()
+	}
+
+	source, err := s.source(ctx, use, wanted)
+	if err != nil {
+		return err
+	}
+	defer source.Close()
+
+	if err := s.limitNew(ctx, use, wanted); err != nil {
+		return err
+	}
+
+	tree, err := mount.Bind(source, options)
+	if err != nil {
+		return err
+	}
+	defer tree.Close()
+
+	if err := s.giveGroup(ctx, wanted.Capability, options, tree); err != nil {
+		return err
+	}
+
+	return tree.Attach(place)
+}
+
+// source opens what is bound to the target: the staged filesystem, or the node
+// of a device that takes only what the publication may do.
+func (s *Service) source(ctx context.Context, use *Use, wanted Publication) (*os.File, error) {
+	if !wanted.Capability.Block {
+		staging, err := s.places.Find(use.StagingPath)
+		if err != nil {
+			return nil, err
+		}
+		defer staging.Close()
+
+		return staging.Open()
+	}
+
+	number := s.devices.get(use.VolumeID).staged
+
+	if wanted.ReadOnly && !use.readOnly() {
+		var err error
+		if number, err = s.attachBlock(ctx, use, true); err != nil {
+			return nil, err
+		}
+	}
+
+	node, err := os.OpenFile(s.loops.Path(number), unix.O_PATH|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open the node of the device: %w", err)
+	}
+
+	return node, nil
+}
+
+// NodeUnpublishVolume unmounts the volume from the target path, and removes
+// the path if it was made for it (CSI v1.13, NodeUnpublishVolume).
+func (s *Service) NodeUnpublishVolume(
+	ctx context.Context, request *csi.NodeUnpublishVolumeRequest,
+) (*csi.NodeUnpublishVolumeResponse, error) {
+	id, target := request.GetVolumeId(), plain(request.GetTargetPath())
+	if err := rpc.CheckVolumeID(id); err != nil {
+		return nil, rpc.Status(err)
+	}
+
+	if target == "" {
+		return nil, rpc.Invalid("target_path is missing")
+	}
+
+	return rpc.Run(ctx, s.config.Log, s.ops, rpc.OnVolume(id, target, "NodeUnpublishVolume", request),
+		func(ctx context.Context) (*csi.NodeUnpublishVolumeResponse, error) {
+			unpublish := s.unpublish
+			if _, ephemeral := s.inline.at(id, target); ephemeral {
+				unpublish = s.unpublishEphemeral
+			}
+
+			if err := unpublish(ctx, id, target); err != nil {
+				return nil, fmt.Errorf("unpublish volume %s from %s: %w", id, target, err)
+			}
+
+			return &csi.NodeUnpublishVolumeResponse{}, nil
+		})
+}
+
+func (s *Service) unpublish(ctx context.Context, id, target string) error {
+	place, err := s.places.Find(target)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+
+	use, known := s.uses.get(id)
+	publication, published := Publication{}, false
+
+	if known {
+		publication, published = use.publication(target)
+	}
+
+	if place != nil {
+		defer place.Close()
+
+		if !published {
+			if lost, found := s.lostEphemeral(id, place); found {
+				return s.destroyEphemeral(ctx, lost)
+			}
+		}
+
+		if err := s.unmountTarget(id, use, published, place); err != nil {
+			return err
+		}
+	}
+
+	if !published {
+		return s.unstageLast(ctx, id)
+	}
+
+	if err := s.removeTarget(publication); err != nil {
+		return err
+	}
+
+	left := use.without(target)
+	if err := s.releaseReader(ctx, left); err != nil {
+		return err
+	}
+
+	return errors.Join(s.uses.putDone(left), s.unstageLast(ctx, id))
+}
+
+// unmountTarget unmounts what is the volume's; without a record of it, only
+// what is certainly so.
+func (s *Service) unmountTarget(id string, use *Use, published bool, place *mount.Place) error {
+	if published {
+		return s.clear(use, place)
+	}
+
+	if use != nil && use.StagingPath == place.Path() {
+		return nil // what is mounted there is no publication
+	}
+
+	point, mounted, err := place.Mounted()
+	if err != nil || !mounted || !volume.IsID(id) {
+		return err
+	}
+
+	for _, backing := range []volume.Backing{volume.BackingImage, volume.BackingDirectory} {
+		unknown := &Use{VolumeID: id, Parameters: volume.Parameters{Backing: backing}}
+		if s.ours(unknown, point) {
+			return s.clear(unknown, place)
+		}
+	}
+
+	return nil
+}

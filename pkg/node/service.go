@@ -1,0 +1,182 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+	"github.com/touchstone-csi/touchstone/pkg/capability"
+	"github.com/touchstone-csi/touchstone/pkg/filesystem"
+	"github.com/touchstone-csi/touchstone/pkg/inflight"
+	"github.com/touchstone-csi/touchstone/pkg/mount"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
+	"github.com/touchstone-csi/touchstone/pkg/state"
+)
+
+// Config is what the service must be told.
+type Config struct {
+	NodeID string
+	// Segments is the node's topology; empty means that it has none.
+	Segments map[string]string
+	// MaxVolumes is the number of volumes that may be attached; 0 leaves it to
+	// the CO.
+	MaxVolumes int64
+	// MaxVolumeBytes is the largest inline ephemeral volume; 0 is no limit but
+	// the pool's.
+	MaxVolumeBytes int64
+	// Ephemeral are the rooms in the pools for inline ephemeral volumes.
+	Ephemeral *pool.Set
+	// Overcommit is how many times a pool's space may be promised.
+	Overcommit float64
+	// Promised is how many bytes of a pool a controller in the same process has
+	// promised; nil where there is none.
+	Promised func(pool string) int64
+	// Capabilities are those that the plugin advertises.
+	Capabilities capability.Set
+	// StagingDir is where the service stages volumes that the CO does not; it
+	// lies where request paths may.
+	StagingDir string
+	// CgroupRoot is where cgroups are mounted.
+	CgroupRoot string
+	// Run starts the tools of the filesystems; nil means the real ones.
+	Run filesystem.Runner
+	Log *slog.Logger
+}
+
+// Service is the CSI Node service (CSI v1.13, Node Service RPC). It is safe
+// for concurrent use.
+type Service struct {
+	csi.UnimplementedNodeServer
+
+	config  Config
+	pools   *pool.Set
+	ops     *inflight.Group
+	places  *mount.Places
+	loops   *blockdev.Loops
+	uses    *records[*Use]
+	devices *devices
+	// inline are the ephemeral volumes.
+	inline     *inline
+	attributes *attributes
+}
+
+// New returns a service that keeps its records in store, which must not be
+// open yet.
+func New(config Config, store *state.Store, pools *pool.Set, ops *inflight.Group,
+	places *mount.Places, loops *blockdev.Loops,
+) (*Service, error) {
+	if config.NodeID == "" {
+		return nil, errNoNodeID
+	}
+
+	if config.Ephemeral == nil {
+		return nil, errNoEphemeral
+	}
+
+	return &Service{
+		config: config, pools: pools, ops: ops, places: places, loops: loops,
+		uses: newRecords[*Use](store, "uses"), devices: newDevices(loops), inline: newInline(store),
+		attributes: newAttributes(config, store),
+	}, nil
+}
+
+var (
+	errNoNodeID    = errors.New("the node id is empty (--node-id)")
+	errNoEphemeral = errors.New("there is no room for ephemeral volumes")
+)
+
+// Recover compares the records with what is really there, before the first
+// call: after a reboot, or when somebody has unmounted something, records are
+// left that nothing belongs to.
+func (s *Service) Recover(ctx context.Context) error {
+	s.uses.load()
+	s.inline.load()
+	s.attributes.tuned.load()
+	s.attributes.limited.load()
+
+	for _, each := range s.pools.Names() {
+		place, _ := s.pools.Get(each)
+		if err := place.ClearScratch(ctx); err != nil {
+			return fmt.Errorf("recover: %w", err)
+		}
+	}
+
+	attached, err := s.loops.List()
+	if err != nil {
+		return fmt.Errorf("recover: %w", err)
+	}
+
+	s.findDevices(attached)
+
+	for _, use := range s.uses.all() {
+		// One sick volume must not keep the others from being used.
+		if err := s.reconcile(ctx, use); err != nil {
+			s.config.Log.Error("the use of a volume could not be recovered", "volume", use.VolumeID, "error", err)
+		}
+	}
+
+	s.recoverAttributes(ctx)
+	s.recoverEphemeral(ctx)
+
+	return nil
+}
+
+// Close ends what goes on beside the calls. What is in force stays.
+func (s *Service) Close() error { return s.attributes.limiter.Close() }
+
+// InUse says where the volume is published, or else staged.
+func (s *Service) InUse(volumeID string) (string, bool) {
+	use, ok := s.uses.get(volumeID)
+	if !ok {
+		return "", false
+	}
+
+	for _, publication := range use.Publications {
+		if s.published(use, publication) {
+			return publication.TargetPath, true
+		}
+	}
+
+	return use.StagingPath, s.staged(use)
+}
+
+// NodeGetInfo answers with the node's id, limit and topology (CSI v1.13,
+// NodeGetInfo).
+func (s *Service) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
+	response := &csi.NodeGetInfoResponse{NodeId: s.config.NodeID, MaxVolumesPerNode: s.config.MaxVolumes}
+	if len(s.config.Segments) > 0 {
+		response.AccessibleTopology = &csi.Topology{Segments: s.config.Segments}
+	}
+
+	return response, nil
+}
+
+// NodeGetCapabilities answers with what is not disabled (CSI v1.13,
+// NodeGetCapabilities).
+func (s *Service) NodeGetCapabilities(
+	context.Context, *csi.NodeGetCapabilitiesRequest,
+) (*csi.NodeGetCapabilitiesResponse, error) {
+	return &csi.NodeGetCapabilitiesResponse{Capabilities: s.config.Capabilities.Node()}, nil
+}
+
+// poolOf returns the pool that a volume in use is in.
+func (s *Service) poolOf(use *Use) (*pool.Pool, error) {
+	pools := s.pools
+	if use.ephemeral {
+		pools = s.config.Ephemeral
+	}
+
+	place, ok := pools.Get(use.Parameters.Pool)
+	if !ok {
+		return nil, rpc.Errorf(codes.FailedPrecondition, "volume %s is in pool %q, which this node does not have (--pool)",
+			use.VolumeID, use.Parameters.Pool)
+	}
+
+	return place, nil
+}

@@ -1,0 +1,359 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/pkg/mount"
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+// NodeStageVolume attaches the volume's device and mounts its filesystem at the
+// staging path, which it formats when empty, checks when not, and grows to the
+// size of the device (CSI v1.13, NodeStageVolume).
+func (s *Service) NodeStageVolume(
+	ctx context.Context, request *csi.NodeStageVolumeRequest,
+) (*csi.NodeStageVolumeResponse, error) {
+	wanted, err := parseStage(request)
+	if err == nil {
+		err = s.config.Capabilities.CheckMode(wanted.Capability)
+	}
+
+	if err == nil {
+		err = s.checkMountGroup(wanted.Capability)
+	}
+
+	if err != nil {
+		return nil, rpc.Status(err)
+	}
+
+	return rpc.Run(ctx, s.config.Log, s.ops, rpc.OnVolume(wanted.VolumeID, "stage", "NodeStageVolume", request),
+		func(ctx context.Context) (*csi.NodeStageVolumeResponse, error) {
+			if err := s.stage(ctx, wanted); err != nil {
+				return nil, fmt.Errorf("stage volume %s at %s: %w", wanted.VolumeID, wanted.StagingPath, err)
+			}
+
+			return &csi.NodeStageVolumeResponse{}, nil
+		})
+}
+
+func parseStage(request *csi.NodeStageVolumeRequest) (*Use, error) {
+	if err := rpc.CheckVolumeID(request.GetVolumeId()); err != nil {
+		return nil, err
+	}
+
+	if request.GetStagingTargetPath() == "" {
+		return nil, rpc.Invalid("staging_target_path is missing")
+	}
+
+	capability, err := volume.ParseCapability(request.GetVolumeCapability())
+	if err != nil {
+		return nil, rpc.Invalid("volume_capability: %w", err)
+	}
+
+	if _, err := mount.ParseFlags(capability.MountFlags); err != nil {
+		return nil, rpc.Invalid("volume_capability: %w", err)
+	}
+
+	parameters, err := volume.ParseContext(request.GetVolumeContext())
+	if err != nil {
+		return nil, rpc.Invalid("volume_context: %w", err)
+	}
+
+	if capability.Block && parameters.Backing == volume.BackingDirectory {
+		return nil, rpc.Invalid("volume_capability: a directory is no block device")
+	}
+
+	if !volume.IsID(request.GetVolumeId()) {
+		return nil, rpc.Errorf(codes.NotFound, "volume %s does not exist", request.GetVolumeId())
+	}
+
+	slot := none
+	if given, ok := request.GetPublishContext()[volume.KeySlot]; ok {
+		if slot, err = strconv.Atoi(given); err != nil || slot < 0 {
+			return nil, rpc.Invalid("publish_context: %s is %q; pass it on as ControllerPublishVolume gave it", volume.KeySlot, given)
+		}
+	}
+
+	return &Use{
+		VolumeID: request.GetVolumeId(), StagingPath: plain(request.GetStagingTargetPath()),
+		Capability: capability, Parameters: parameters, Slot: slot,
+		ReadOnly: request.GetPublishContext()[volume.KeyReadOnly] == "true",
+	}, nil
+}
+
+func (s *Service) stage(ctx context.Context, wanted *Use) error {
+	if current, known := s.uses.get(wanted.VolumeID); known && s.staged(current) {
+		return current.answersStage(wanted)
+	}
+
+	place, err := s.places.Find(wanted.StagingPath)
+	if errors.Is(err, fs.ErrNotExist) {
+		return rpc.Errorf(codes.FailedPrecondition, "the CO must make the staging directory: %w", err)
+	}
+
+	if err != nil {
+		return err
+	}
+	defer place.Close()
+
+	if err := s.exists(wanted); err != nil {
+		return err
+	}
+
+	if wanted, err = s.keepPublications(wanted); err != nil {
+		return err
+	}
+
+	if err := s.uses.put(ctx, wanted); err != nil {
+		return err
+	}
+
+	if err := s.assemble(ctx, wanted, place); err != nil {
+		if len(wanted.Publications) > 0 {
+			return err
+		}
+
+		return errors.Join(err, s.forget(wanted))
+	}
+
+	return nil
+}
+
+// answersStage returns OK when the volume is staged as wanted.
+func (u *Use) answersStage(wanted *Use) error {
+	switch {
+	case u.StagingPath != wanted.StagingPath:
+		return rpc.Errorf(codes.FailedPrecondition, "it is staged at %s; unstage it there first", u.StagingPath)
+	case !u.Capability.Equal(wanted.Capability):
+		return rpc.Errorf(codes.AlreadyExists, "it is staged there with another capability; unstage it first")
+	default:
+		return nil
+	}
+}
+
+// exists returns NOT_FOUND unless the pool holds the volume.
+func (s *Service) exists(use *Use) error {
+	place, err := s.poolOf(use)
+	if err != nil {
+		return err
+	}
+
+	open := func() (*os.File, error) { return place.OpenImage(use.VolumeID, os.O_RDONLY) }
+	if !use.image() {
+		open = func() (*os.File, error) { return place.OpenDirectory(use.VolumeID) }
+	}
+
+	file, err := open()
+	if err != nil {
+		return err
+	}
+
+	_ = file.Close()
+
+	return nil
+}
+
+// keepPublications takes over those that outlived a staging which somebody has
+// unmounted.
+func (s *Service) keepPublications(wanted *Use) (*Use, error) {
+	current, known := s.uses.get(wanted.VolumeID)
+	if !known {
+		return wanted, nil
+	}
+
+	left, err := s.prune(current)
+	if err != nil {
+		return nil, err
+	}
+
+	wanted.Publications = left.Publications
+
+	return wanted, nil
+}
+
+// assemble puts together what the volume is used through.
+func (s *Service) assemble(ctx context.Context, use *Use, place *mount.Place) error {
+	if use.Capability.Block {
+		_, err := s.attachBlock(ctx, use, use.readOnly())
+
+		return err
+	}
+
+	// Of a driver that lost its records: the same volume, mounted as before.
+	if point, mounted, err := place.Mounted(); err == nil && mounted && s.ours(use, point) {
+		return nil
+	}
+
+	if err := s.clear(use, place); err != nil {
+		return err
+	}
+
+	made, err := place.MakeDir(stagingMode)
+	if err != nil {
+		return err
+	}
+
+	if err = s.mountVolume(ctx, use, place); err != nil && made {
+		err = errors.Join(err, place.Remove())
+	}
+
+	return err
+}
+
+func (s *Service) mountVolume(ctx context.Context, use *Use, place *mount.Place) error {
+	options, err := mount.ParseFlags(use.Capability.MountFlags)
+	if err != nil {
+		return err
+	}
+
+	if use.readOnly() {
+		options = options.WithReadOnly()
+	}
+
+	if use.image() {
+		return s.mountImage(ctx, use, place, options)
+	}
+
+	return s.bindDirectory(use, place, options)
+}
+
+// stagingMode is for a staging directory that the CO did not make.
+const stagingMode = 0o750
+
+func (s *Service) bindDirectory(use *Use, place *mount.Place, options mount.Options) error {
+	bytes, err := s.poolOf(use)
+	if err != nil {
+		return err
+	}
+
+	directory, err := bytes.OpenDirectory(use.VolumeID)
+	if err != nil {
+		return err
+	}
+	defer directory.Close()
+
+	tree, err := mount.Bind(directory, options)
+	if err != nil {
+		return err
+	}
+	defer tree.Close()
+
+	return tree.Attach(place)
+}
+
+// NodeUnstageVolume unmounts the volume from the staging path and detaches its
+// device (CSI v1.13, NodeUnstageVolume). Data is never touched.
+func (s *Service) NodeUnstageVolume(
+	ctx context.Context, request *csi.NodeUnstageVolumeRequest,
+) (*csi.NodeUnstageVolumeResponse, error) {
+	id, path := request.GetVolumeId(), plain(request.GetStagingTargetPath())
+	if err := rpc.CheckVolumeID(id); err != nil {
+		return nil, rpc.Status(err)
+	}
+
+	if path == "" {
+		return nil, rpc.Invalid("staging_target_path is missing")
+	}
+
+	return rpc.Run(ctx, s.config.Log, s.ops, rpc.OnVolume(id, "stage", "NodeUnstageVolume", request),
+		func(ctx context.Context) (*csi.NodeUnstageVolumeResponse, error) {
+			if err := s.unstage(ctx, id, path); err != nil {
+				return nil, fmt.Errorf("unstage volume %s from %s: %w", id, path, err)
+			}
+
+			return &csi.NodeUnstageVolumeResponse{}, nil
+		})
+}
+
+func (s *Service) unstage(ctx context.Context, id, path string) error {
+	use, known := s.uses.get(id)
+	if !known {
+		return s.unstageUnknown(ctx, id, path)
+	}
+
+	if use.StagingPath != path {
+		return s.allowed(path)
+	}
+
+	use, err := s.prune(use)
+	if err != nil {
+		return err
+	}
+
+	if len(use.Publications) > 0 {
+		return rpc.Errorf(codes.FailedPrecondition, "it is published at %s; unpublish it there first",
+			use.Publications[0].TargetPath)
+	}
+
+	if err := s.dismantle(ctx, use); err != nil {
+		return err
+	}
+
+	return s.forget(use)
+}
+
+// unstageUnknown unmounts a volume that the records were lost of.
+func (s *Service) unstageUnknown(ctx context.Context, id, path string) error {
+	for _, backing := range []volume.Backing{volume.BackingImage, volume.BackingDirectory} {
+		use := &Use{VolumeID: id, StagingPath: path, Parameters: volume.Parameters{Backing: backing}}
+
+		place, err := s.places.Find(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+
+		if err != nil {
+			return err
+		}
+
+		point, mounted, err := place.Mounted()
+		place.Close()
+
+		if err == nil && mounted && volume.IsID(id) && s.ours(use, point) {
+			return s.dismantle(ctx, use)
+		}
+	}
+
+	return nil
+}
+
+// dismantle takes apart what assemble has put together.
+func (s *Service) dismantle(ctx context.Context, use *Use) error {
+	if use.Capability.Block {
+		return s.releaseDevices(ctx, use)
+	}
+
+	place, err := s.places.Find(use.StagingPath)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+
+	if err != nil {
+		return err
+	}
+	defer place.Close()
+
+	point, mounted, err := place.Mounted()
+	if err != nil {
+		return err
+	}
+
+	attachment, isImage := s.attachmentOf(use, point)
+
+	if err := s.clear(use, place); err != nil || !mounted || !isImage {
+		return err
+	}
+
+	// The kernel detaches it with the last mount; here it is only awaited, and
+	// its number becomes free.
+	return s.detached(ctx, use, attachment)
+}

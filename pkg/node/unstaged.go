@@ -1,0 +1,95 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/touchstone-csi/touchstone/pkg/capability"
+)
+
+// Where STAGE_UNSTAGE_VOLUME is not advertised, the first publication of a
+// volume stages it at a place of the service's own, and with the last one that
+// is undone. All else is as with a CO that stages. The place is among those
+// where the CO's may be, and not in the state directory: what is mounted there
+// has to outlive the driver's container.
+
+// ownStagingMode keeps others from the volumes that are staged there.
+const ownStagingMode = 0o700
+
+func (s *Service) ownStagingPath(volumeID string) string {
+	return filepath.Join(s.config.StagingDir, volumeID)
+}
+
+// stagesItself says whether nobody will ask for the volume to be unstaged.
+func (s *Service) stagesItself(use *Use) bool {
+	return !s.config.Capabilities.Has(capability.StageUnstageVolume) || use.StagingPath == s.ownStagingPath(use.VolumeID)
+}
+
+// stagingOf returns where the volume is staged that a publication is wanted of,
+// and stages it first where that is not the CO's to do.
+func (s *Service) stagingOf(ctx context.Context, request *csi.NodePublishVolumeRequest) (string, error) {
+	if s.config.Capabilities.Has(capability.StageUnstageVolume) {
+		return plain(request.GetStagingTargetPath()), nil
+	}
+
+	// It may also be the CO's place, of before the capability was disabled.
+	if current, known := s.uses.get(request.GetVolumeId()); known && s.staged(current) {
+		return current.StagingPath, nil
+	}
+
+	own, err := parseStage(&csi.NodeStageVolumeRequest{
+		VolumeId: request.GetVolumeId(), StagingTargetPath: s.ownStagingPath(request.GetVolumeId()),
+		VolumeCapability: request.GetVolumeCapability(), VolumeContext: request.GetVolumeContext(),
+		PublishContext: request.GetPublishContext(),
+	})
+	if err != nil {
+		return "", err
+	}
+
+	if err := os.MkdirAll(s.config.StagingDir, ownStagingMode); err != nil {
+		return "", fmt.Errorf("make the directory in which volumes are staged: %w", err)
+	}
+
+	return own.StagingPath, s.stage(ctx, own)
+}
+
+// unstageLast undoes what stagingOf has done, once no publication is left.
+func (s *Service) unstageLast(ctx context.Context, volumeID string) error {
+	use, known := s.uses.get(volumeID)
+	if !known || len(use.Publications) > 0 || !s.stagesItself(use) {
+		return nil
+	}
+
+	if err := s.dismantle(ctx, use); err != nil {
+		return err
+	}
+
+	if use.StagingPath == s.ownStagingPath(volumeID) {
+		if err := s.removeOwnStaging(use.StagingPath); err != nil {
+			return err
+		}
+	}
+
+	return s.forget(use)
+}
+
+// removeOwnStaging removes the mount point, which raw-block volumes have none of.
+func (s *Service) removeOwnStaging(path string) error {
+	place, err := s.places.Find(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+
+	if err != nil {
+		return err
+	}
+	defer place.Close()
+
+	return place.Remove()
+}

@@ -1,0 +1,126 @@
+package pool
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+const (
+	attributesName = "attributes"
+	// AttributesSuffix ends the name of a file of attributes, which otherwise
+	// is the volume's id.
+	AttributesSuffix = ".json"
+	// attributesScratch ends the name of one that is being written.
+	attributesScratch = ".new"
+	// maxAttributesBytes is many times what all attributes take.
+	maxAttributesBytes = 64 << 10
+)
+
+// AttributesPath returns the absolute path of the directory that holds the
+// mutable attributes of volumes, to be watched. A file in it is replaced, never
+// changed.
+func (p *Pool) AttributesPath() string { return filepath.Join(p.path, attributesName) }
+
+// SetAttributes makes the mutable attributes of a volume known to every node
+// that reaches the pool, durably.
+func (p *Pool) SetAttributes(id string, attributes volume.Mutable) error {
+	if err := checkID(id); err != nil {
+		return err
+	}
+
+	text, err := json.MarshalIndent(attributes, "", "  ")
+	if err == nil {
+		err = p.replaceAttributes(id, append(text, '\n'))
+	}
+
+	if err != nil {
+		return p.spaceError(fmt.Errorf("write the attributes of volume %s into pool %q: %w", id, p.name, err))
+	}
+
+	return p.syncDirectory(p.attributes)
+}
+
+func (p *Pool) replaceAttributes(id string, text []byte) error {
+	fresh := id + attributesScratch
+
+	file, err := p.attributes.OpenFile(fresh, os.O_CREATE|os.O_TRUNC|os.O_WRONLY|unix.O_NOFOLLOW, imageMode)
+	if err != nil {
+		return err //nolint:wrapcheck // the caller says of what
+	}
+
+	_, err = file.Write(text)
+	if err := errors.Join(err, file.Sync(), file.Close()); err != nil {
+		return errors.Join(err, p.attributes.Remove(fresh))
+	}
+
+	return p.attributes.Rename(fresh, id+AttributesSuffix) //nolint:wrapcheck // the caller says of what
+}
+
+// Attributes returns the mutable attributes of a volume, none where it was
+// never given any.
+func (p *Pool) Attributes(id string) (volume.Mutable, error) {
+	if err := checkID(id); err != nil {
+		return volume.Mutable{}, err
+	}
+
+	file, err := p.attributes.OpenFile(id+AttributesSuffix, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return volume.Mutable{}, nil
+	}
+
+	if err != nil {
+		return volume.Mutable{}, fmt.Errorf("attributes of volume %s in pool %q: %w", id, p.name, err)
+	}
+	defer file.Close()
+
+	var found volume.Mutable
+
+	text, err := io.ReadAll(io.LimitReader(file, maxAttributesBytes))
+	if err == nil {
+		err = json.Unmarshal(text, &found)
+	}
+
+	if err != nil {
+		return volume.Mutable{}, fmt.Errorf("attributes of volume %s in %s: %w", id, p.AttributesPath(), err)
+	}
+
+	return found, nil
+}
+
+// ClearAttributes removes what nobody needs: attributes of volumes that are
+// neither known nor in the pool.
+func (p *Pool) ClearAttributes(ctx context.Context, known func(id string) bool) error {
+	return listIDs(ctx, p.attributes, AttributesSuffix, func(id string) error {
+		if known(id) {
+			return nil
+		}
+
+		for root, name := range map[*os.Root]string{p.images: id + ImageSuffix, p.directories: id} {
+			if _, err := root.Lstat(name); !errors.Is(err, fs.ErrNotExist) {
+				return nil // it may be there
+			}
+		}
+
+		return p.removeAttributes(id)
+	})
+}
+
+func (p *Pool) removeAttributes(id string) error {
+	for _, name := range []string{id + AttributesSuffix, id + attributesScratch} {
+		if err := p.attributes.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove the attributes of volume %s from pool %q: %w", id, p.name, err)
+		}
+	}
+
+	return nil
+}

@@ -1,0 +1,60 @@
+package pool
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// EnsureDirectory makes sure that the volume has a directory.
+func (p *Pool) EnsureDirectory(id string) error {
+	if err := checkID(id); err != nil {
+		return err
+	}
+
+	err := p.directories.Mkdir(id, volumeRootMode)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+
+	if err != nil {
+		return p.spaceError(fmt.Errorf("make directory of volume %s: %w", id, err))
+	}
+
+	// The umask of whoever started the driver must not decide who can use the
+	// volume.
+	if err := p.directories.Chmod(id, volumeRootMode); err != nil {
+		return fmt.Errorf("mode of the directory of volume %s: %w", id, err)
+	}
+
+	return nil
+}
+
+// SyncDirectory makes the directory's name survive a power failure.
+func (p *Pool) SyncDirectory(id string) error {
+	directory, err := p.OpenDirectory(id)
+	if err != nil {
+		return err
+	}
+	defer directory.Close()
+
+	return p.syncDirectory(p.directories)
+}
+
+// OpenDirectory opens the root of a directory-backed volume, never through a
+// symlink. Errors: ErrMissing.
+func (p *Pool) OpenDirectory(id string) (*os.File, error) {
+	if err := checkID(id); err != nil {
+		return nil, err
+	}
+
+	file, err := p.directories.OpenFile(id, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, p.missing(id, err)
+	}
+
+	return file, nil
+}

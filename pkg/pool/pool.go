@@ -1,0 +1,217 @@
+package pool
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+// Errors of this package.
+var (
+	// ErrNoSpace says that the pool has no room for what was asked.
+	ErrNoSpace = errors.New("the pool has no space left")
+	// ErrMissing says that a volume's image or directory is not in the pool.
+	ErrMissing = errors.New("not in the pool")
+	// ErrShrink says that an image is larger than what was asked.
+	ErrShrink = errors.New("an image never shrinks")
+)
+
+// ImageSuffix ends the name of an image, which otherwise is the volume's id.
+const ImageSuffix = ".img"
+
+const (
+	imagesName      = "images"
+	directoriesName = "directories"
+	scratchName     = "scratch"
+
+	// roomMode keeps everyone but the driver's user out of the pool: images
+	// hold other people's data.
+	roomMode = 0o700
+	// volumeRootMode is what mkfs gives to the root of a filesystem.
+	volumeRootMode = 0o755
+	imageMode      = 0o600
+)
+
+// Pool is one directory that holds volumes. It is safe for concurrent use.
+type Pool struct {
+	name, path                               string
+	images, directories, scratch, attributes *os.Root
+}
+
+// Capacity is the space of a pool's filesystem, in bytes.
+type Capacity struct {
+	Total, Available int64
+}
+
+// Open opens the pool at directory, which is created where it is missing.
+func Open(name, directory string) (*Pool, error) {
+	absolute, err := filepath.Abs(directory)
+	if err != nil {
+		return nil, fmt.Errorf("pool %q at %s: %w", name, directory, err)
+	}
+
+	opened := &Pool{name: name, path: absolute}
+
+	for room, root := range map[string]**os.Root{
+		imagesName: &opened.images, directoriesName: &opened.directories, scratchName: &opened.scratch,
+		attributesName: &opened.attributes,
+	} {
+		path := filepath.Join(absolute, room)
+
+		if err := os.MkdirAll(path, roomMode); err != nil {
+			return nil, errors.Join(fmt.Errorf("make pool %q: %w", name, err), opened.Close())
+		}
+
+		if *root, err = os.OpenRoot(path); err != nil {
+			return nil, errors.Join(fmt.Errorf("open pool %q: %w", name, err), opened.Close())
+		}
+	}
+
+	return opened, nil
+}
+
+// Name returns the pool's name.
+func (p *Pool) Name() string { return p.name }
+
+// Path returns the pool's absolute path.
+func (p *Pool) Path() string { return p.path }
+
+// Close gives the pool's file descriptors back.
+func (p *Pool) Close() error {
+	var failures []error
+
+	for _, root := range []*os.Root{p.images, p.directories, p.scratch, p.attributes} {
+		if root != nil {
+			failures = append(failures, root.Close())
+		}
+	}
+
+	return errors.Join(failures...)
+}
+
+// Capacity asks the pool's filesystem for its space.
+func (p *Pool) Capacity() (Capacity, error) {
+	var stat unix.Statfs_t
+	if err := unix.Statfs(p.path, &stat); err != nil {
+		return Capacity{}, fmt.Errorf("capacity of pool %q at %s: %w", p.name, p.path, err)
+	}
+
+	return Capacity{
+		Total:     blocksToBytes(stat.Blocks, stat.Bsize),
+		Available: blocksToBytes(stat.Bavail, stat.Bsize),
+	}, nil
+}
+
+// Place returns the absolute path of a volume's image or directory, for
+// messages and for tools that take a path.
+func (p *Pool) Place(id string, backing volume.Backing) string {
+	if backing == volume.BackingDirectory {
+		return filepath.Join(p.path, directoriesName, id)
+	}
+
+	return filepath.Join(p.path, imagesName, id+ImageSuffix)
+}
+
+// Remove makes a volume's bytes and attributes be gone. What is gone already is
+// no error.
+func (p *Pool) Remove(id string, backing volume.Backing) error {
+	if err := checkID(id); err != nil {
+		return err
+	}
+
+	if err := p.removeAttributes(id); err != nil {
+		return err
+	}
+
+	if backing == volume.BackingDirectory {
+		if err := p.directories.RemoveAll(id); err != nil {
+			return fmt.Errorf("remove directory of volume %s from pool %q: %w", id, p.name, err)
+		}
+
+		return nil
+	}
+
+	for _, root := range []*os.Root{p.scratch, p.images} {
+		if err := root.Remove(id + ImageSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove image of volume %s from pool %q: %w", id, p.name, err)
+		}
+	}
+
+	return nil
+}
+
+// writable opens a file that never gets a name, so that nothing is left
+// whatever happens.
+func (p *Pool) writable() error {
+	file, err := p.scratch.OpenFile(".", unix.O_TMPFILE|os.O_WRONLY, imageMode)
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		err = unix.Access(filepath.Join(p.path, scratchName), unix.W_OK)
+		if err == nil {
+			return nil
+		}
+	}
+
+	if err != nil {
+		return fmt.Errorf("pool %q at %s is not writable: %w", p.name, p.path, err)
+	}
+
+	_ = file.Close()
+
+	return nil
+}
+
+// spaceError names the pool in an error that says it is full, and leaves any
+// other as it is.
+func (p *Pool) spaceError(err error) error {
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return fmt.Errorf("pool %q at %s: %w: %w", p.name, p.path, ErrNoSpace, err)
+	}
+
+	return err
+}
+
+func (p *Pool) missing(id string, err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("volume %s: %w %q at %s", id, ErrMissing, p.name, p.path)
+	}
+
+	return fmt.Errorf("volume %s in pool %q: %w", id, p.name, err)
+}
+
+// checkID is the last line of defence: whoever calls has looked at the id
+// already, but a path is made of it here.
+func checkID(id string) error {
+	if !volume.IsID(id) {
+		return fmt.Errorf("%q: %w", id, volume.ErrHostileID)
+	}
+
+	return nil
+}
+
+func blocksToBytes(blocks uint64, blockSize int64) int64 {
+	if blockSize <= 0 || blocks > uint64(math.MaxInt64/blockSize) {
+		return math.MaxInt64
+	}
+
+	return int64(blocks) * blockSize
+}
+
+// allocatedBytes says how much space a file takes in the pool.
+func allocatedBytes(info fs.FileInfo) int64 {
+	const statBlock = 512
+
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return math.MaxInt64
+	}
+
+	return stat.Blocks * statBlock
+}

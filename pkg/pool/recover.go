@@ -1,0 +1,133 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+// listBatch bounds the memory that a pool with very many volumes takes.
+const listBatch = 4096
+
+// Entry is something in the pool that has the name of a volume.
+type Entry struct {
+	ID      string
+	Backing volume.Backing
+}
+
+// List calls visit for every volume that the pool holds, in no order, until
+// visit returns an error.
+func (p *Pool) List(ctx context.Context, visit func(Entry) error) error {
+	err := listIDs(ctx, p.images, ImageSuffix, func(id string) error {
+		return visit(Entry{ID: id, Backing: volume.BackingImage})
+	})
+	if err != nil {
+		return fmt.Errorf("list images of pool %q: %w", p.name, err)
+	}
+
+	err = listIDs(ctx, p.directories, "", func(id string) error {
+		return visit(Entry{ID: id, Backing: volume.BackingDirectory})
+	})
+	if err != nil {
+		return fmt.Errorf("list directories of pool %q: %w", p.name, err)
+	}
+
+	return nil
+}
+
+// RemoveEmpty removes an entry that nobody knows if it holds no data: an image
+// without a single block, a directory without an entry. It says whether it did.
+func (p *Pool) RemoveEmpty(entry Entry) (bool, error) {
+	if entry.Backing == volume.BackingDirectory {
+		err := p.directories.Remove(entry.ID)
+		if errors.Is(err, fs.ErrNotExist) {
+			return true, nil
+		}
+
+		return err == nil, nil
+	}
+
+	info, err := p.images.Lstat(entry.ID + ImageSuffix)
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
+
+	if err != nil {
+		return false, fmt.Errorf("orphan %s in pool %q: %w", entry.ID, p.name, err)
+	}
+
+	if !info.Mode().IsRegular() || allocatedBytes(info) > 0 {
+		return false, nil
+	}
+
+	if err := p.images.Remove(entry.ID + ImageSuffix); err != nil {
+		return false, fmt.Errorf("orphan %s in pool %q: %w", entry.ID, p.name, err)
+	}
+
+	return true, nil
+}
+
+// ClearScratch removes what a crash left half-made, but nothing that another
+// process is making right now.
+func (p *Pool) ClearScratch(ctx context.Context) error {
+	return listIDs(ctx, p.scratch, ImageSuffix, func(id string) error {
+		file, err := p.scratch.OpenFile(id+ImageSuffix, os.O_RDWR|unix.O_NOFOLLOW, 0)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+
+		if err != nil {
+			return fmt.Errorf("clear scratch of pool %q: %w", p.name, err)
+		}
+		defer file.Close()
+
+		if unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
+			return nil
+		}
+
+		if err := p.scratch.Remove(id + ImageSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("clear scratch of pool %q: %w", p.name, err)
+		}
+
+		return nil
+	})
+}
+
+func listIDs(ctx context.Context, root *os.Root, suffix string, visit func(id string) error) error {
+	directory, err := root.Open(".")
+	if err != nil {
+		return fmt.Errorf("open %s: %w", root.Name(), err)
+	}
+	defer directory.Close()
+
+	for {
+		names, err := directory.Readdirnames(listBatch)
+		for _, name := range names {
+			id, ok := strings.CutSuffix(name, suffix)
+			if !ok || !volume.IsID(id) {
+				continue
+			}
+
+			if err := visit(id); err != nil {
+				return err
+			}
+		}
+
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return fmt.Errorf("read %s: %w", root.Name(), err)
+		case ctx.Err() != nil:
+			return fmt.Errorf("read %s: %w", root.Name(), ctx.Err())
+		}
+	}
+}

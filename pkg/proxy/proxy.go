@@ -1,0 +1,198 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+)
+
+// ErrAddress is returned for an address that calls can't be handed on to.
+var ErrAddress = errors.New("proxy-endpoint")
+
+const (
+	// The other side is on this machine: it is back at once, or not at all.
+	redialBaseDelay = 10 * time.Millisecond
+	redialMaxDelay  = time.Second
+	redialGrowth    = 1.6
+	redialTimeout   = 5 * time.Second
+)
+
+// Proxy hands calls on to one server.
+type Proxy struct{ conn *grpc.ClientConn }
+
+// New returns a proxy to an address: unix:///path, unix:path, a path, or
+// tcp://host:port or host:port of this machine. It does not dial: while nobody
+// listens there, calls are answered UNAVAILABLE. Errors: ErrAddress.
+func New(address string) (*Proxy, error) {
+	network, place, err := split(address)
+	if err != nil {
+		return nil, err
+	}
+
+	conn, err := grpc.NewClient("passthrough:///"+place,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		// Neither gRPC's own resolving nor an HTTP proxy of the environment.
+		grpc.WithNoProxy(),
+		grpc.WithContextDialer(func(ctx context.Context, place string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, network, place)
+		}),
+		grpc.WithAuthority("localhost"),
+		grpc.WithDefaultCallOptions(
+			grpc.ForceCodecV2(Codec{}), grpc.MaxCallRecvMsgSize(math.MaxInt32), grpc.MaxCallSendMsgSize(math.MaxInt32)),
+		// What to retry is for the caller to decide.
+		grpc.WithDisableRetry(),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: redialBaseDelay, MaxDelay: redialMaxDelay, Multiplier: redialGrowth},
+			MinConnectTimeout: redialTimeout,
+		}))
+	if err != nil {
+		return nil, fmt.Errorf("%w %s: %w", ErrAddress, address, err)
+	}
+
+	return &Proxy{conn}, nil
+}
+
+// split returns what net.Dial wants to know of an address.
+func split(address string) (network, place string, err error) {
+	if path, ok := strings.CutPrefix(address, "unix:"); ok || strings.HasPrefix(address, "/") {
+		path = strings.TrimPrefix(path, "//")
+		if !ok {
+			path = address
+		}
+
+		if path == "" || strings.HasSuffix(path, "/") {
+			return "", "", fmt.Errorf("%w %q names no socket file", ErrAddress, address)
+		}
+
+		return "unix", path, nil
+	}
+
+	place = strings.TrimPrefix(address, "tcp://")
+
+	host, port, err := net.SplitHostPort(place)
+	if err != nil || port == "" {
+		return "", "", fmt.Errorf("%w %q is neither a unix socket nor host:port", ErrAddress, address)
+	}
+
+	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		return "", "", fmt.Errorf("%w %q is not on this machine: calls and their secrets are not encrypted on the way, "+
+			"so only a loopback address will do", ErrAddress, address)
+	}
+
+	return "tcp", place, nil
+}
+
+// Close ends the connection; calls under way fail.
+func (p *Proxy) Close() error {
+	if err := p.conn.Close(); err != nil {
+		return fmt.Errorf("close the connection: %w", err)
+	}
+
+	return nil
+}
+
+// ServerOptions make a server that has no services a proxy.
+func (p *Proxy) ServerOptions() []grpc.ServerOption {
+	return []grpc.ServerOption{
+		grpc.ForceServerCodecV2(Codec{}),
+		grpc.UnknownServiceHandler(func(_ any, caller grpc.ServerStream) error { return p.handOn(caller) }),
+		grpc.MaxRecvMsgSize(math.MaxInt32), grpc.MaxSendMsgSize(math.MaxInt32),
+	}
+}
+
+// handOn is one call from its begin to its end. Every call is treated as a
+// stream in both directions, of which a unary one is the shortest.
+func (p *Proxy) handOn(caller grpc.ServerStream) error {
+	method, ok := grpc.MethodFromServerStream(caller)
+	if !ok {
+		return status.Error(codes.Internal, "the call has no method")
+	}
+
+	// Deadline and cancellation go along with the context, metadata does not.
+	// gRPC itself leaves out what concerns one hop only.
+	ctx, cancel := context.WithCancel(caller.Context())
+	defer cancel()
+
+	received, _ := metadata.FromIncomingContext(ctx)
+
+	server, err := p.conn.NewStream(metadata.NewOutgoingContext(ctx, received),
+		&grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method)
+	if err != nil {
+		return err //nolint:wrapcheck // the status is the answer
+	}
+
+	go func() {
+		if err := requests(caller, server); err != nil {
+			cancel()
+		}
+	}()
+
+	return responses(server, caller)
+}
+
+// requests passes on what the caller sends. It ends with the call at the
+// latest; an error means that the caller is gone.
+func requests(from grpc.ServerStream, to grpc.ClientStream) error {
+	for {
+		message := &frame{}
+
+		switch err := from.RecvMsg(message); {
+		case errors.Is(err, io.EOF):
+			// It never fails: that of the call comes with the answer.
+			_ = to.CloseSend()
+
+			return nil
+		case err != nil:
+			return err //nolint:wrapcheck // nobody reads it
+		}
+
+		// Why the server does not want any more is in its answer.
+		if err := to.SendMsg(message); err != nil {
+			return nil //nolint:nilerr // see above
+		}
+	}
+}
+
+// responses passes on what the server sends, and returns its status.
+//
+//nolint:wrapcheck // the status is the answer, to be passed on as it is
+func responses(from grpc.ClientStream, to grpc.ServerStream) error {
+	// Not awaited with the first message: a stream may say for long only that
+	// it has begun.
+	header, err := from.Header()
+	if err == nil && header != nil {
+		if err := to.SendHeader(header); err != nil {
+			return err
+		}
+	}
+
+	for {
+		message := &frame{}
+
+		if err := from.RecvMsg(message); err != nil {
+			to.SetTrailer(from.Trailer())
+
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+
+			return err
+		}
+
+		if err := to.SendMsg(message); err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,320 @@
+package state
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"unicode/utf8"
+)
+
+// Collection holds the records of one kind. Its methods see what is durable,
+// never wait for a disk and may be called from any goroutine; two calls may
+// see two versions. A value that was handed in or out must not be changed.
+type Collection[T any] struct {
+	store     *Store
+	name      string
+	indexes   []index[T]
+	observers []func(key string, old, now T, hadOld, hasNew bool)
+	prepare   func(T)
+
+	durable atomic.Pointer[table[T]]
+	// latest and dirty belong to whoever holds the store's writer lock.
+	latest *table[T]
+	dirty  bool
+}
+
+type index[T any] struct {
+	name string
+	key  func(T) string
+}
+
+// CollectionOption is one of WithIndex and WithObserver.
+type CollectionOption[T any] func(*Collection[T])
+
+// WithIndex adds a unique secondary index: no two records may have the same
+// key(record), except for "" which is not indexed. key must depend on nothing
+// but the record.
+func WithIndex[T any](name string, key func(T) string) CollectionOption[T] {
+	return func(c *Collection[T]) {
+		c.indexes = append(c.indexes, index[T]{name: name, key: key})
+	}
+}
+
+// WithObserver has fn called for each mutation of the latest state and for each
+// record at Open: for sums that are derived from records. It runs under the
+// writer's lock when a transaction is accepted, and with old and now exchanged
+// when the transaction could not be made durable. It must not use the store.
+func WithObserver[T any](fn func(key string, old, now T, hadOld, hasNew bool)) CollectionOption[T] {
+	return func(c *Collection[T]) {
+		c.observers = append(c.observers, fn)
+	}
+}
+
+// WithPrepare has fn called with each record that was read from disk, before
+// anybody else sees it: records may be made to share memory. Several goroutines
+// call it at once.
+func WithPrepare[T any](fn func(T)) CollectionOption[T] {
+	return func(c *Collection[T]) { c.prepare = fn }
+}
+
+// Register adds a collection to a store that is not open yet. T is what
+// encoding/json reads and writes, usually a pointer to a record that is never
+// changed. A second collection of the same name is a programmer's error and
+// panics, as does a registration after Open.
+func Register[T any](s *Store, name string, opts ...CollectionOption[T]) *Collection[T] {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	if s.phase != phaseNew {
+		panic("state: collection " + name + " is registered after Open")
+	}
+
+	if name == "" || s.collections[name] != nil {
+		panic("state: collection " + name + " is registered twice or has no name")
+	}
+
+	c := newCollection(s, name, opts...)
+	s.collections[name] = c
+
+	return c
+}
+
+func newCollection[T any](s *Store, name string, opts ...CollectionOption[T]) *Collection[T] {
+	c := &Collection[T]{store: s, name: name}
+	for _, opt := range opts {
+		opt(c)
+	}
+
+	c.latest = newTable[T](len(c.indexes))
+	c.durable.Store(newTable[T](len(c.indexes)))
+
+	return c
+}
+
+// Get returns the record of a key.
+func (c *Collection[T]) Get(key string) (T, bool) {
+	return c.durable.Load().records.Get(key)
+}
+
+// Len is the number of records.
+func (c *Collection[T]) Len() int {
+	return c.durable.Load().records.Len()
+}
+
+// Ascend calls fn for each record whose key sorts behind after, in the order
+// of keys (bytes), until fn returns false; "" starts at the first. It walks one
+// version: what changes meanwhile is not seen.
+func (c *Collection[T]) Ascend(after string, fn func(key string, value T) bool) {
+	c.durable.Load().ascend(after, fn)
+}
+
+// Lookup finds the record that has value in a unique index.
+func (c *Collection[T]) Lookup(index, value string) (string, T, bool) {
+	return c.durable.Load().lookup(index, value, c.indexes)
+}
+
+// In returns the collection as a transaction sees it.
+func (c *Collection[T]) In(tx *Tx) View[T] {
+	return View[T]{collection: c, tx: tx}
+}
+
+// View is a collection within a transaction: the latest state, with what other
+// transactions have changed but not made durable yet, and with the changes of
+// this one. It must not be used after the transaction's function returned.
+type View[T any] struct {
+	collection *Collection[T]
+	tx         *Tx
+}
+
+// Get returns the latest record of a key.
+func (v View[T]) Get(key string) (T, bool) {
+	return v.collection.latest.records.Get(key)
+}
+
+// Len is the latest number of records.
+func (v View[T]) Len() int {
+	return v.collection.latest.records.Len()
+}
+
+// Ascend is Collection.Ascend on the latest state. fn must not change the
+// collection.
+func (v View[T]) Ascend(after string, fn func(key string, value T) bool) {
+	v.collection.latest.ascend(after, fn)
+}
+
+// Lookup is Collection.Lookup on the latest state.
+func (v View[T]) Lookup(index, value string) (string, T, bool) {
+	return v.collection.latest.lookup(index, value, v.collection.indexes)
+}
+
+// Put inserts or replaces the record of a key. It fails with ErrDuplicate when
+// another record has the same value in a unique index and with ErrRecord when
+// key or value cannot be stored; after that the transaction will be aborted,
+// whatever its function returns.
+func (v View[T]) Put(key string, value T) error {
+	c := v.collection
+
+	err := v.tx.usable(c.store)
+	if err != nil {
+		return err
+	}
+
+	if key == "" || !utf8.ValidString(key) {
+		return v.tx.fail(fmt.Errorf("%w: key %q of %s must be non-empty UTF-8", ErrRecord, key, c.name))
+	}
+
+	encoded, err := json.Marshal(value)
+	if err != nil {
+		return v.tx.fail(fmt.Errorf("%w: %s %q: %w", ErrRecord, c.name, key, err))
+	}
+
+	if string(encoded) == "null" {
+		return v.tx.fail(fmt.Errorf("%w: %s %q is nil", ErrRecord, c.name, key))
+	}
+
+	if index, taken, holder, found := c.latest.conflict(key, value, c.indexes); found {
+		return v.tx.fail(fmt.Errorf("%w: %s %q of %s %q belongs to %q", ErrDuplicate, index, taken, c.name, key, holder))
+	}
+
+	old, had := c.latest.put(key, value, c.indexes)
+	c.dirty = true
+	v.tx.encoded = appendPut(v.tx.encoded, c.name, key, encoded)
+	v.tx.changes = append(v.tx.changes, &change[T]{
+		collection: c, key: key, old: old, hadOld: had, now: value, hasNew: true,
+	})
+
+	return nil
+}
+
+// Delete removes the record of a key; a missing one is fine.
+func (v View[T]) Delete(key string) error {
+	c := v.collection
+
+	err := v.tx.usable(c.store)
+	if err != nil {
+		return err
+	}
+
+	old, had := c.latest.remove(key, c.indexes)
+	if !had {
+		return nil
+	}
+
+	c.dirty = true
+	v.tx.encoded = appendDelete(v.tx.encoded, c.name, key)
+	v.tx.changes = append(v.tx.changes, &change[T]{collection: c, key: key, old: old, hadOld: true})
+
+	return nil
+}
+
+// change is one mutation, kept until it is durable.
+type change[T any] struct {
+	collection     *Collection[T]
+	key            string
+	old, now       T
+	hadOld, hasNew bool
+}
+
+func (ch *change[T]) revert() {
+	c := ch.collection
+	if ch.hadOld {
+		c.latest.put(ch.key, ch.old, c.indexes)
+	} else {
+		c.latest.remove(ch.key, c.indexes)
+	}
+}
+
+func (ch *change[T]) announce() {
+	for _, observe := range ch.collection.observers {
+		observe(ch.key, ch.old, ch.now, ch.hadOld, ch.hasNew)
+	}
+}
+
+func (ch *change[T]) retract() {
+	for _, observe := range ch.collection.observers {
+		observe(ch.key, ch.now, ch.old, ch.hasNew, ch.hadOld)
+	}
+}
+
+// The methods below are the store's view of a collection of any type.
+
+func (c *Collection[T]) seal() func() {
+	if !c.dirty {
+		return nil
+	}
+
+	c.dirty = false
+	sealed := c.latest.copy()
+
+	return func() { c.durable.Store(sealed) }
+}
+
+func (c *Collection[T]) frozen() frozen {
+	return frozenTable[T]{c.durable.Load()}
+}
+
+var errNull = errors.New("record is null")
+
+func (c *Collection[T]) decode(encoded []byte) (any, error) {
+	if string(encoded) == "null" {
+		return nil, errNull
+	}
+
+	var value T
+
+	err := json.Unmarshal(encoded, &value)
+	if err != nil {
+		return nil, fmt.Errorf("record does not fit: %w", err)
+	}
+
+	if c.prepare != nil {
+		c.prepare(value)
+	}
+
+	return value, nil
+}
+
+// recover applies one put that was read from disk.
+func (c *Collection[T]) recover(key string, decoded any) error {
+	value, ok := decoded.(T)
+	if !ok {
+		return fmt.Errorf("%w: %s %q has type %T", ErrRecord, c.name, key, decoded)
+	}
+
+	if index, taken, holder, found := c.latest.conflict(key, value, c.indexes); found {
+		return fmt.Errorf("%w: %s %q of %s %q belongs to %q", ErrDuplicate, index, taken, c.name, key, holder)
+	}
+
+	ch := change[T]{collection: c, key: key, now: value, hasNew: true}
+	ch.old, ch.hadOld = c.latest.put(key, value, c.indexes)
+	c.dirty = true
+	ch.announce()
+
+	return nil
+}
+
+func (c *Collection[T]) recoverDeleted(key string) {
+	ch := change[T]{collection: c, key: key}
+
+	ch.old, ch.hadOld = c.latest.remove(key, c.indexes)
+	if ch.hadOld {
+		c.dirty = true
+		ch.announce()
+	}
+}
+
+// frozenTable is a version of a collection that a snapshot is written from.
+type frozenTable[T any] struct{ *table[T] }
+
+func (f frozenTable[T]) each(fn func(key string, value any) error) error {
+	var err error
+
+	f.records.Scan(func(key string, value T) bool {
+		err = fn(key, value)
+
+		return err == nil
+	})
+
+	return err
+}

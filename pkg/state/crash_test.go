@@ -1,0 +1,187 @@
+package state_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/pkg/state"
+)
+
+// transactionNumber is one of a fixed history, so that what is found after a
+// crash tells by itself what it must look like.
+func transactionNumber(i int, f fixture) func(tx *state.Tx) error {
+	return func(tx *state.Tx) error {
+		volumes := f.volumes.In(tx)
+
+		err := volumes.Put(fmt.Sprint("v", i%7), &volume{Bytes: int64(i), Note: strings.Repeat("x", 100*(i%9))})
+		if err != nil {
+			return err
+		}
+
+		if i%3 == 0 {
+			err = volumes.Delete(fmt.Sprint("v", (i+3)%7))
+			if err != nil {
+				return err
+			}
+		}
+
+		return f.counts.In(tx).Put("last", i)
+	}
+}
+
+func historyUpTo(last int) map[string]volume {
+	expected := map[string]volume{}
+
+	for i := 1; i <= last; i++ {
+		expected[fmt.Sprint("v", i%7)] = volume{Bytes: int64(i), Note: strings.Repeat("x", 100*(i%9))}
+
+		if i%3 == 0 {
+			delete(expected, fmt.Sprint("v", (i+3)%7))
+		}
+	}
+
+	return expected
+}
+
+// live plays the history from behind the last transaction that is there, with
+// groups of several and compactions, one of which gives up in the middle. It returns what was acknowledged.
+func live(f fixture, m *machine) (acknowledged int) {
+	acknowledged, _ = f.counts.Get("last")
+	next := acknowledged + 1
+
+	for group := range 8 {
+		for range group % 4 {
+			if f.UpdateLazily(transactionNumber(next, f)) != nil {
+				return acknowledged
+			}
+
+			next++
+		}
+
+		if f.Update(context.Background(), transactionNumber(next, f)) != nil {
+			return acknowledged
+		}
+
+		acknowledged = next
+		next++
+
+		switch group {
+		case 2, 5:
+			// Its failure must not matter.
+			_ = f.Compact(context.Background())
+		case 3, 6:
+			// What follows is in a journal whose predecessor is still needed.
+			m.fail = noSpaceForSnapshot
+			_ = f.Compact(context.Background())
+			m.fail = nil
+		}
+	}
+
+	return acknowledged
+}
+
+func noSpaceForSnapshot(step string) error {
+	if step == "create state.json.new" {
+		return syscall.ENOSPC
+	}
+
+	return nil
+}
+
+func requireHistory(t *testing.T, f fixture, acknowledged int) {
+	t.Helper()
+
+	last, _ := f.counts.Get("last")
+	require.GreaterOrEqual(t, last, acknowledged, "an acknowledged transaction is lost")
+
+	expected := historyUpTo(last)
+	require.Equal(t, expected, f.all())
+
+	var sum int64
+	for _, each := range expected {
+		sum += each.Bytes
+	}
+
+	require.Equal(t, sum, *f.sum)
+}
+
+// TestCrashAtEveryStep crashes at each step of two lives, the second of which
+// starts on what the first crash left.
+func TestCrashAtEveryStep(t *testing.T) {
+	t.Parallel()
+
+	restarts := map[string]func(*machine) *machine{
+		"killed":    (*machine).afterKill,
+		"power cut": (*machine).afterPowerCut,
+	}
+
+	for name, restart := range restarts {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			dir := t.TempDir()
+			steps := 1
+
+			for crashAt := 1; crashAt <= steps; crashAt++ {
+				for seed := range uint64(2) {
+					m := newMachine(seed)
+					m.crashAt = crashAt
+					acknowledged := 0
+
+					for range 3 {
+						var lived bool
+
+						acknowledged, lived = oneLife(t, dir, m, acknowledged)
+						if lived && seed == 0 && crashAt == 1 {
+							steps = m.steps
+						}
+
+						m = restart(m)
+						// The last one lives to its end.
+						m.crashAt = 1 + (crashAt*7+int(seed)*3)%60
+					}
+
+					m.crashAt = 0
+					acknowledged, lived := oneLife(t, dir, m, acknowledged)
+					require.True(t, lived)
+					require.Positive(t, acknowledged)
+
+					steps = max(steps, m.steps)
+				}
+			}
+
+			require.Greater(t, steps, 40)
+		})
+	}
+}
+
+// oneLife opens, checks, plays and ends. lived is false if the crash came first.
+func oneLife(t *testing.T, dir string, m *machine, acknowledged int) (int, bool) {
+	t.Helper()
+
+	f := newFixture(dir, state.Options{FS: m, CompactAbove: -1})
+
+	err := f.Open(t.Context())
+	if err != nil {
+		require.ErrorIs(t, err, errCrashed, "step %d", m.steps)
+
+		return acknowledged, false
+	}
+
+	requireHistory(t, f, acknowledged)
+
+	acknowledged = live(f, m)
+
+	if !m.crashed {
+		requireHistory(t, f, acknowledged)
+	}
+
+	_ = f.Close()
+
+	return acknowledged, !m.crashed
+}

@@ -1,0 +1,54 @@
+package state
+
+import (
+	"errors"
+	"fmt"
+)
+
+var (
+	// ErrReadOnly is what every Update gets after a failed write or fsync.
+	ErrReadOnly = errors.New("state is read-only")
+	// ErrDuplicate is returned by Put when another record of the collection
+	// has the same value in a unique index.
+	ErrDuplicate = errors.New("already taken")
+	// ErrNotOpen is returned by an Update before Open or after Close.
+	ErrNotOpen = errors.New("state is not open")
+	// ErrRecord is returned by Put for a key or a value that cannot be stored.
+	ErrRecord = errors.New("record cannot be stored")
+	// ErrTransactionOver is returned to who uses a transaction after its
+	// function has returned.
+	ErrTransactionOver = errors.New("transaction is over")
+	// ErrNotRepairable is returned by Repair when a finding needs a person.
+	ErrNotRepairable = errors.New("damage that repair does not undo")
+)
+
+// LockedError is returned to who opens a state directory that is in use.
+type LockedError struct {
+	Dir   string
+	Owner string
+}
+
+func (e *LockedError) Error() string {
+	return fmt.Sprintf("state directory %s is in use by %s; stop that first or choose another directory", e.Dir, e.Owner)
+}
+
+// DamageError says that state on disk is not what was written there. Nothing is
+// changed on disk and nothing of the state may be trusted.
+type DamageError struct {
+	File string
+	// Line counts from 1; 0 means the file as a whole.
+	Line   int
+	Reason string
+
+	// hopeless damage leaves nothing that Repair could go on from.
+	hopeless bool
+}
+
+func (e *DamageError) Error() string {
+	place := e.File
+	if e.Line > 0 {
+		place = fmt.Sprintf("%s:%d", e.File, e.Line)
+	}
+
+	return fmt.Sprintf("%s: state is damaged: %s; see `touchstone state verify` and `touchstone state repair`", place, e.Reason)
+}

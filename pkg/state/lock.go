@@ -1,0 +1,94 @@
+package state
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// ownerBytes bounds what is read back of a lock file.
+const ownerBytes = 4096
+
+// lockForWriting takes the directory for this process and names it in the lock
+// file. The kernel drops the lock when the process dies, however it dies; the
+// file stays, because removing a lock file is a race with who opens it.
+func lockForWriting(dir, owner string) (*os.File, error) {
+	file, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE, fileMode)
+	if err != nil {
+		return nil, fmt.Errorf("lock state: %w", err)
+	}
+
+	err = flock(dir, file, unix.LOCK_EX)
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+
+	name := fmt.Sprintf("process %d", os.Getpid())
+	if owner != "" {
+		name += " (" + strings.ReplaceAll(owner, "\n", " ") + ")"
+	}
+
+	err = errors.Join(file.Truncate(0), writeOwner(file, name))
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("lock state: %w", err), file.Close())
+	}
+
+	return file, nil
+}
+
+func writeOwner(file *os.File, name string) error {
+	_, err := file.WriteAt([]byte(name+"\n"), 0)
+
+	return err //nolint:wrapcheck // wrapped by the caller
+}
+
+// lockForReading keeps writers away while state is verified or dumped. A
+// directory that was never opened has no lock file and needs none: nil.
+func lockForReading(dir string) (*os.File, error) {
+	file, err := os.Open(filepath.Join(dir, lockName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil //nolint:nilnil // documented: no lock file
+	}
+
+	if err != nil {
+		return nil, fmt.Errorf("lock state: %w", err)
+	}
+
+	err = flock(dir, file, unix.LOCK_SH)
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+
+	return file, nil
+}
+
+func flock(dir string, file *os.File, how int) error {
+	for {
+		err := unix.Flock(int(file.Fd()), how|unix.LOCK_NB)
+
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, unix.EINTR):
+		case errors.Is(err, unix.EWOULDBLOCK):
+			return &LockedError{Dir: dir, Owner: readOwner(file)}
+		default:
+			return fmt.Errorf("lock state: %w", os.NewSyscallError("flock", err))
+		}
+	}
+}
+
+func readOwner(file *os.File) string {
+	name, err := io.ReadAll(io.NewSectionReader(file, 0, ownerBytes))
+	if owner := strings.TrimSpace(string(name)); err == nil && owner != "" {
+		return owner
+	}
+
+	return "a process that has not named itself"
+}

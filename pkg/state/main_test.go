@@ -1,0 +1,145 @@
+package state_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/touchstone-csi/touchstone/pkg/state"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// volume is a record as a driver would have it.
+type volume struct {
+	Name  string `json:"name,omitempty"`
+	Bytes int64  `json:"bytes"`
+	Note  string `json:"note,omitempty"`
+}
+
+const (
+	journalFile  = "journal.jsonl"
+	previousFile = "journal.previous.jsonl"
+	snapshotFile = "state.json"
+)
+
+// fixture is a store with two collections.
+type fixture struct {
+	*state.Store
+
+	volumes *state.Collection[*volume]
+	counts  *state.Collection[int]
+	// sum is derived by an observer.
+	sum *int64
+}
+
+func newFixture(dir string, opts state.Options) fixture {
+	s := state.New(dir, opts)
+	sum := new(int64)
+
+	return fixture{
+		Store: s,
+		volumes: state.Register(s, "volumes",
+			state.WithIndex("name", func(v *volume) string { return v.Name }),
+			state.WithObserver(func(_ string, old, now *volume, hadOld, hasNew bool) {
+				if hadOld {
+					*sum -= old.Bytes
+				}
+
+				if hasNew {
+					*sum += now.Bytes
+				}
+			})),
+		counts: state.Register[int](s, "counts"),
+		sum:    sum,
+	}
+}
+
+// open opens a store that is closed at the end of the test at the latest.
+func open(t *testing.T, dir string, opts state.Options) fixture {
+	t.Helper()
+
+	f := newFixture(dir, opts)
+	require.NoError(t, f.Open(t.Context()))
+	t.Cleanup(func() { _ = f.Close() })
+
+	return f
+}
+
+func (f fixture) put(key string, v *volume) error {
+	return f.Update(context.Background(), func(tx *state.Tx) error {
+		return f.volumes.In(tx).Put(key, v)
+	})
+}
+
+func (f fixture) remove(key string) error {
+	return f.Update(context.Background(), func(tx *state.Tx) error {
+		return f.volumes.In(tx).Delete(key)
+	})
+}
+
+// all is what readers see.
+func (f fixture) all() map[string]volume {
+	found := map[string]volume{}
+
+	f.volumes.Ascend("", func(key string, v *volume) bool {
+		found[key] = *v
+
+		return true
+	})
+
+	return found
+}
+
+func read(t *testing.T, dir, name string) string {
+	t.Helper()
+
+	text, err := os.ReadFile(filepath.Join(dir, name))
+	require.NoError(t, err)
+
+	return string(text)
+}
+
+func write(t *testing.T, dir, name, text string) {
+	t.Helper()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+}
+
+// journalText is a journal without what it is filled up with.
+func journalText(t *testing.T, dir string) string {
+	t.Helper()
+
+	return strings.TrimRight(read(t, dir, journalFile), "\n") + "\n"
+}
+
+// unclean is a journal as a kill leaves it: without the mark of a clean end.
+func unclean(t *testing.T, dir string) string {
+	t.Helper()
+
+	text := journalText(t, dir)
+	end := strings.LastIndex(strings.TrimSuffix(text, "\n"), "\n") + 1
+	require.Contains(t, text[end:], `"closed"`)
+
+	return text[:end]
+}
+
+// copyState copies the state files into a new directory.
+func copyState(t *testing.T, dir string) string {
+	t.Helper()
+
+	to := t.TempDir()
+
+	for _, name := range []string{snapshotFile, journalFile, previousFile} {
+		text, err := os.ReadFile(filepath.Join(dir, name))
+		if err == nil {
+			write(t, to, name, string(text))
+		}
+	}
+
+	return to
+}

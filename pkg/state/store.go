@@ -1,0 +1,224 @@
+package state
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Options of a store. All may be left out.
+type Options struct {
+	// Owner is named to whoever finds the directory locked, next to the
+	// process id: for example the socket that is served.
+	Owner string
+	Log   *slog.Logger
+	// FS is the filesystem, for tests.
+	FS FS
+	// CompactAbove is the journal's size in bytes above which it is folded
+	// into the snapshot, if it is also above half the snapshot's size. 0 means
+	// 16 MiB, a negative value never.
+	CompactAbove int64
+	// LazyFlush is how long UpdateLazily waits for somebody else's commit. 0
+	// means 100 ms.
+	LazyFlush time.Duration
+}
+
+const (
+	defaultCompactAbove = 16 << 20
+	defaultLazyFlush    = 100 * time.Millisecond
+)
+
+type phase int
+
+const (
+	phaseNew phase = iota
+	phaseOpen
+	phaseClosed
+)
+
+// collection is a Collection of any type.
+type collection interface {
+	seal() func()
+	frozen() frozen
+	decode(encoded []byte) (any, error)
+	recover(key string, decoded any) error
+	recoverDeleted(key string)
+	Len() int
+}
+
+// Store is a directory of typed collections.
+type Store struct {
+	dir     string
+	options Options
+
+	// mu is the writer's lock: it guards the latest state and what is not
+	// written yet. It is never held during I/O.
+	mu          sync.Mutex
+	phase       phase
+	collections map[string]collection
+	sequence    uint64
+	pending     *batch
+	flushing    *batch
+	spare       []byte
+	lazy        *time.Timer
+
+	failure atomic.Pointer[error]
+
+	// token is held, by sending to it, by the one who writes to the journal. It
+	// guards the fields below.
+	token   chan struct{}
+	journal *journal
+	durable uint64
+	// previous is true while journal.previous.jsonl holds what no snapshot has.
+	previous      bool
+	snapshotBytes int64
+	// compactAt is the journal's size in bytes that starts a compaction.
+	compactAt int64
+
+	// compacting is held while a snapshot is written, and taken before token.
+	compacting chan struct{}
+	background sync.WaitGroup
+	stop       context.CancelFunc
+	stopped    context.Context //nolint:containedctx // ends the store's own background work
+	lock       *os.File
+}
+
+// New returns a store for a directory. Nothing is touched before Open.
+func New(dir string, opts Options) *Store {
+	if opts.Log == nil {
+		opts.Log = slog.New(slog.DiscardHandler)
+	}
+
+	if opts.FS == nil {
+		opts.FS = osFS{}
+	}
+
+	if opts.CompactAbove == 0 {
+		opts.CompactAbove = defaultCompactAbove
+	}
+
+	if opts.LazyFlush <= 0 {
+		opts.LazyFlush = defaultLazyFlush
+	}
+
+	stopped, stop := context.WithCancel(context.Background())
+
+	return &Store{
+		dir: dir, options: opts,
+		collections: map[string]collection{},
+		pending:     newBatch(nil),
+		token:       make(chan struct{}, 1),
+		compacting:  make(chan struct{}, 1),
+		stop:        stop, stopped: stopped,
+	}
+}
+
+// Open takes the directory, making it if it is missing, and reads what is
+// there. It fails with *LockedError when another store has it open and with
+// *DamageError when the files are not what was written: nothing is changed then.
+// A store that failed to open is of no further use.
+func (s *Store) Open(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	if s.phase != phaseNew {
+		return fmt.Errorf("%w: %s was open before", ErrNotOpen, s.dir)
+	}
+
+	s.phase = phaseClosed
+
+	err := os.MkdirAll(s.dir, dirMode)
+	if err != nil {
+		return fmt.Errorf("open state: %w", err)
+	}
+
+	lock, err := lockForWriting(s.dir, s.options.Owner)
+	if err != nil {
+		return err
+	}
+
+	err = s.load(ctx)
+	if err != nil {
+		return errors.Join(fmt.Errorf("open state: %w", err), lock.Close())
+	}
+
+	s.lock = lock
+	s.phase = phaseOpen
+
+	for _, publish := range s.seal() {
+		publish()
+	}
+
+	s.setThreshold()
+	s.compactIfLarge()
+
+	return nil
+}
+
+// Err says why the store is read-only, wrapping ErrReadOnly; nil if it is not.
+// It costs next to nothing.
+func (s *Store) Err() error {
+	if failure := s.failure.Load(); failure != nil {
+		return *failure
+	}
+
+	return nil
+}
+
+// Close makes durable what is pending and gives the directory free. Reads go on
+// to work.
+func (s *Store) Close() error {
+	s.mu.Lock()
+
+	if s.phase != phaseOpen {
+		s.mu.Unlock()
+
+		return nil
+	}
+
+	s.phase = phaseClosed
+	b := s.newestBatch()
+
+	if s.lazy != nil && s.lazy.Stop() {
+		s.background.Done()
+	}
+
+	s.mu.Unlock()
+	s.stop()
+
+	var err error
+	if b != nil {
+		err = s.await(b)
+	}
+
+	// No compaction runs, and none starts, while these two are held.
+	s.compacting <- struct{}{}
+	s.token <- struct{}{}
+
+	defer func() {
+		<-s.token
+		<-s.compacting
+		s.background.Wait()
+	}()
+
+	err = errors.Join(err, s.journal.close(s.durable, s.Err() == nil), s.lock.Truncate(0), s.lock.Close())
+	s.journal = nil
+
+	if err != nil {
+		return fmt.Errorf("close state: %w", err)
+	}
+
+	return nil
+}
+
+// names returns the collections in the order of a snapshot.
+func (s *Store) names() []string {
+	return slices.Sorted(maps.Keys(s.collections))
+}

@@ -1,0 +1,173 @@
+package state
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Tx is one transaction: all its changes become durable, or none. It belongs to
+// the function that it was handed to, until that returns.
+type Tx struct {
+	store   *Store
+	changes []mutation
+	encoded []byte
+	failed  error
+	over    bool
+}
+
+// mutation is a change of any type.
+type mutation interface {
+	revert()
+	announce()
+	retract()
+}
+
+func (tx *Tx) usable(s *Store) error {
+	switch {
+	case tx.over:
+		return ErrTransactionOver
+	case tx.store != s:
+		return tx.fail(fmt.Errorf("%w: it is of another store", ErrTransactionOver))
+	default:
+		return tx.failed
+	}
+}
+
+func (tx *Tx) fail(err error) error {
+	tx.failed = err
+
+	return err
+}
+
+func (tx *Tx) revert() {
+	for _, each := range slices.Backward(tx.changes) {
+		each.revert()
+	}
+}
+
+// Update runs fn on the latest state, including what is not durable yet, and
+// returns when its changes and everything that it saw are durable. Transactions
+// are serial; fn must not block and must not use the store but through tx. An
+// error of fn, or of a Put, aborts: nothing is applied, and the error is
+// returned as it is.
+//
+// ctx is looked at before fn runs. After that Update waits for the disk, since
+// an answer before that could only be a guess.
+func (s *Store) Update(ctx context.Context, fn func(tx *Tx) error) error {
+	err := ctx.Err()
+	if err != nil {
+		return fmt.Errorf("update state: %w", err)
+	}
+
+	b, err := s.accept(fn)
+	if err != nil || b == nil {
+		return err
+	}
+
+	return s.await(b)
+}
+
+// UpdateLazily is Update without the wait: the change becomes durable, and
+// visible to readers, with the next Update or a moment later. It is for what
+// may be lost by a crash without harm.
+func (s *Store) UpdateLazily(fn func(tx *Tx) error) error {
+	b, err := s.accept(fn)
+	if err != nil || b == nil {
+		return err
+	}
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	if s.phase != phaseOpen || s.lazy != nil {
+		return nil
+	}
+
+	s.background.Add(1)
+	s.lazy = time.AfterFunc(s.options.LazyFlush, func() {
+		defer s.background.Done()
+
+		s.mu.Lock()
+		s.lazy = nil
+		b := s.newestBatch()
+		s.mu.Unlock()
+
+		if b != nil {
+			// The failure is kept: Err tells it to everyone.
+			_ = s.await(b)
+		}
+	})
+
+	return nil
+}
+
+// accept runs fn and puts its changes into the batch that is written next. It
+// returns the batch that makes durable all that fn saw, nil if all is durable.
+func (s *Store) accept(fn func(tx *Tx) error) (*batch, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	err := s.writable()
+	if err != nil {
+		return nil, err
+	}
+
+	tx := &Tx{store: s}
+	accepted := false
+
+	// Deferred, since fn may panic.
+	defer func() {
+		tx.over = true
+
+		if !accepted {
+			tx.revert()
+		}
+	}()
+
+	err = fn(tx)
+	if err != nil {
+		return nil, err
+	}
+
+	if tx.failed != nil {
+		return nil, tx.failed
+	}
+
+	accepted = true
+
+	if len(tx.changes) > 0 {
+		s.sequence++
+		s.pending.add(s.sequence, tx)
+
+		for _, each := range tx.changes {
+			each.announce()
+		}
+	}
+
+	return s.newestBatch(), nil
+}
+
+func (s *Store) writable() error {
+	err := s.Err()
+	if err != nil {
+		return err
+	}
+
+	if s.phase != phaseOpen {
+		return fmt.Errorf("%w: %s", ErrNotOpen, s.dir)
+	}
+
+	return nil
+}
+
+// newestBatch is the batch after which the latest state is the durable one; nil
+// if it is already.
+func (s *Store) newestBatch() *batch {
+	if len(s.pending.lines) > 0 {
+		return s.pending
+	}
+
+	return s.flushing
+}

@@ -1,0 +1,110 @@
+package volume
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+)
+
+// ErrCapability is returned for a volume capability that no volume can have.
+var ErrCapability = errors.New("bad volume capability")
+
+// Mode is an access mode of the CSI spec.
+type Mode = csi.VolumeCapability_AccessMode_Mode
+
+// Capability is a csi.VolumeCapability as plain, comparable data that can be
+// stored.
+type Capability struct {
+	// Block is true for raw-block access, false for a mount.
+	Block bool `json:"block,omitempty"`
+	// FSType is empty for block access, and where the CO leaves the choice to
+	// the volume's parameters.
+	FSType string `json:"fsType,omitempty"`
+	// MountFlags may hold sensitive values and are kept out of messages.
+	MountFlags []string `json:"mountFlags,omitempty"`
+	// MountGroup is the group id for VOLUME_MOUNT_GROUP.
+	MountGroup string `json:"mountGroup,omitempty"`
+	// Mode is the spec's name of the access mode.
+	Mode string `json:"mode"`
+}
+
+// ParseCapability reads a capability and refuses with ErrCapability one that
+// is missing a part, or has an access mode or filesystem that nobody knows.
+func ParseCapability(given *csi.VolumeCapability) (Capability, error) {
+	if given == nil {
+		return Capability{}, fmt.Errorf("%w: it is missing", ErrCapability)
+	}
+
+	mode := given.GetAccessMode().GetMode()
+	if _, known := csi.VolumeCapability_AccessMode_Mode_name[int32(mode)]; !known ||
+		mode == csi.VolumeCapability_AccessMode_UNKNOWN {
+		return Capability{}, fmt.Errorf("%w: access mode %s; name one of the spec's modes", ErrCapability, mode)
+	}
+
+	capability := Capability{Mode: mode.String()}
+
+	switch access := given.GetAccessType().(type) {
+	case *csi.VolumeCapability_Block:
+		capability.Block = true
+	case *csi.VolumeCapability_Mount:
+		capability.FSType = access.Mount.GetFsType()
+		capability.MountFlags = slices.Clone(access.Mount.GetMountFlags())
+		capability.MountGroup = access.Mount.GetVolumeMountGroup()
+	default:
+		return Capability{}, fmt.Errorf("%w: access type is missing; it must be block or mount", ErrCapability)
+	}
+
+	if capability.FSType != "" && !slices.Contains(FSTypes(), capability.FSType) {
+		return Capability{}, fmt.Errorf("%w: filesystem %q; it must be one of %s",
+			ErrCapability, capability.FSType, strings.Join(FSTypes(), ", "))
+	}
+
+	return capability, nil
+}
+
+// AccessMode returns the capability's mode as the spec's enum.
+func (c Capability) AccessMode() Mode {
+	return Mode(csi.VolumeCapability_AccessMode_Mode_value[c.Mode])
+}
+
+// Equal compares two capabilities; the order of mount flags does not count.
+func (c Capability) Equal(other Capability) bool {
+	return c.Block == other.Block && c.FSType == other.FSType && c.MountGroup == other.MountGroup &&
+		c.Mode == other.Mode &&
+		slices.Equal(slices.Sorted(slices.Values(c.MountFlags)), slices.Sorted(slices.Values(other.MountFlags)))
+}
+
+// SingleNode says whether the mode allows the volume on one node at a time.
+func (c Capability) SingleNode() bool {
+	switch c.AccessMode() {
+	case csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY,
+		csi.VolumeCapability_AccessMode_MULTI_NODE_SINGLE_WRITER,
+		csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER:
+		return false
+	default:
+		return true
+	}
+}
+
+// ReaderOnly says whether the mode forbids writing on every node.
+func (c Capability) ReaderOnly() bool {
+	mode := c.AccessMode()
+
+	return mode == csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY ||
+		mode == csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY
+}
+
+// SingleTarget says whether the mode allows only one publication on a node.
+func (c Capability) SingleTarget() bool {
+	switch c.AccessMode() {
+	case csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER,
+		csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY,
+		csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER:
+		return true
+	default:
+		return false
+	}
+}

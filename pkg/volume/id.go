@@ -1,0 +1,52 @@
+package volume
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+)
+
+// ErrHostileID is returned for an id that no CO can have got from Touchstone
+// and that has the shape of an attempt to leave the pool.
+var ErrHostileID = errors.New("not a volume id")
+
+// NewID returns a fresh volume id, a UUIDv7: ordered by time of creation and
+// never derived from anything in a request.
+func NewID() (string, error) {
+	id, err := uuid.NewV7()
+	if err != nil {
+		return "", fmt.Errorf("make a volume id: %w", err)
+	}
+
+	return id.String(), nil
+}
+
+// IsID says whether id has the exact form that NewID gives, and so may become
+// part of a path in a pool.
+func IsID(id string) bool {
+	parsed, err := uuid.Parse(id)
+
+	return err == nil && parsed.Version() == 7 && parsed.String() == id
+}
+
+// CheckID refuses with ErrHostileID what is not just unknown but dangerous or
+// unprintable in a message: separators, dot segments, control characters,
+// invalid UTF-8. An unknown but harmless id passes; it will not be found.
+func CheckID(id string) error {
+	switch {
+	case !utf8.ValidString(id):
+		return fmt.Errorf("%w: it is not valid UTF-8", ErrHostileID)
+	case strings.ContainsAny(id, `/\`):
+		return fmt.Errorf("%w: %q holds a path separator", ErrHostileID, id)
+	case id == "." || strings.Contains(id, ".."):
+		return fmt.Errorf("%w: %q holds a dot segment", ErrHostileID, id)
+	case strings.ContainsFunc(id, unicode.IsControl):
+		return fmt.Errorf("%w: %q holds a control character", ErrHostileID, id)
+	default:
+		return nil
+	}
+}

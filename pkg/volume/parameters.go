@@ -1,0 +1,190 @@
+package volume
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Backing says what a volume is made of in its pool.
+type Backing string
+
+// The two backings.
+const (
+	// BackingImage is a sparse raw file, attached as a loop device: its size
+	// is truly enforced.
+	BackingImage Backing = "image"
+	// BackingDirectory is a plain directory, shareable and without a limit of
+	// its own.
+	BackingDirectory Backing = "directory"
+)
+
+// Provisioning says when an image takes its space from the pool.
+type Provisioning string
+
+// The two ways to provision an image.
+const (
+	// Thin takes space as data is written.
+	Thin Provisioning = "thin"
+	// Thick takes all of it at creation.
+	Thick Provisioning = "thick"
+)
+
+// The parameter names of a StorageClass, which are the keys of the volume
+// context too.
+const (
+	KeyPool         = "pool"
+	KeyBacking      = "backing"
+	KeyFSType       = "csi.storage.k8s.io/fstype"
+	KeyProvisioning = "provisioning"
+	KeyBlockSize    = "blockSize"
+	KeyMkfsOptions  = "mkfsOptions"
+
+	// ReservedPrefix starts the keys that the provisioner adds and consumes
+	// itself; all of them are accepted.
+	ReservedPrefix = "csi.storage.k8s.io/"
+)
+
+// The keys of the publish_context, with which the controller tells the node
+// about the attachment.
+const (
+	// KeySlot is the attachment's number on its node.
+	KeySlot = "slot"
+	// KeyReadOnly is "true" for an attachment that may not be written through.
+	KeyReadOnly = "readonly"
+)
+
+const (
+	// DefaultPool is the pool of a volume that names none.
+	DefaultPool = "default"
+	// DefaultFSType is the filesystem of a volume that names none.
+	DefaultFSType = "ext4"
+	// DefaultBlockSize is the logical block size of a loop device, in bytes.
+	DefaultBlockSize = 4096
+	// SmallBlockSize is the other possible block size, in bytes; the device
+	// then does buffered instead of direct I/O.
+	SmallBlockSize = 512
+)
+
+// ErrParameter is returned for a parameter that is unknown or has an
+// impossible value.
+var ErrParameter = errors.New("bad parameter")
+
+// Parameters are the StorageClass parameters of a volume, defaults filled in.
+// They fix what the volume is, so two requests with equal Parameters ask for
+// the same thing.
+type Parameters struct {
+	Pool         string       `json:"pool"`
+	Backing      Backing      `json:"backing"`
+	FSType       string       `json:"fsType"`
+	Provisioning Provisioning `json:"provisioning"`
+	// BlockSize is in bytes.
+	BlockSize int `json:"blockSize"`
+	// MkfsOptions are passed to mkfs as they are, split at white space.
+	MkfsOptions string `json:"mkfsOptions,omitempty"`
+}
+
+// FSTypes returns the filesystems that a volume can have.
+func FSTypes() []string { return []string{"ext4", "xfs", "btrfs"} }
+
+// ParseParameters reads CreateVolumeRequest.parameters (CSI v1.13,
+// CreateVolume). A key that is neither known nor the provisioner's own is
+// refused with ErrParameter and the list of known ones.
+func ParseParameters(given map[string]string) (Parameters, error) {
+	for _, key := range sortedKeys(given) {
+		if !slices.Contains(knownKeys(), key) && !strings.HasPrefix(key, ReservedPrefix) {
+			return Parameters{}, fmt.Errorf("%w: unknown parameter %q; known are %s",
+				ErrParameter, key, strings.Join(knownKeys(), ", "))
+		}
+	}
+
+	return parse(given)
+}
+
+// ParseContext reads a volume_context that Context made. Keys that it does not
+// know belong to the CO and are ignored.
+func ParseContext(given map[string]string) (Parameters, error) { return parse(given) }
+
+// Context returns the volume_context that lets a node use the volume without
+// asking the controller.
+func (p Parameters) Context() map[string]string {
+	context := map[string]string{
+		KeyPool:         p.Pool,
+		KeyBacking:      string(p.Backing),
+		KeyFSType:       p.FSType,
+		KeyProvisioning: string(p.Provisioning),
+		KeyBlockSize:    strconv.Itoa(p.BlockSize),
+	}
+	if p.MkfsOptions != "" {
+		context[KeyMkfsOptions] = p.MkfsOptions
+	}
+
+	return context
+}
+
+func knownKeys() []string {
+	return []string{KeyBacking, KeyBlockSize, KeyFSType, KeyMkfsOptions, KeyPool, KeyProvisioning}
+}
+
+func parse(given map[string]string) (Parameters, error) {
+	params := Parameters{
+		Pool:         valueOr(given[KeyPool], DefaultPool),
+		Backing:      Backing(valueOr(given[KeyBacking], string(BackingImage))),
+		FSType:       valueOr(given[KeyFSType], DefaultFSType),
+		Provisioning: Provisioning(valueOr(given[KeyProvisioning], string(Thin))),
+		BlockSize:    DefaultBlockSize,
+		MkfsOptions:  given[KeyMkfsOptions],
+	}
+
+	switch given[KeyBlockSize] {
+	case "", "4096":
+	case "512":
+		params.BlockSize = SmallBlockSize
+	default:
+		return Parameters{}, badValue(KeyBlockSize, given[KeyBlockSize], "4096 or 512")
+	}
+
+	if params.Backing != BackingImage && params.Backing != BackingDirectory {
+		return Parameters{}, badValue(KeyBacking, string(params.Backing), "image or directory")
+	}
+
+	if params.Provisioning != Thin && params.Provisioning != Thick {
+		return Parameters{}, badValue(KeyProvisioning, string(params.Provisioning), "thin or thick")
+	}
+
+	if params.Backing == BackingDirectory && params.Provisioning == Thick {
+		return Parameters{}, badValue(KeyProvisioning, string(params.Provisioning),
+			"thin: a directory has no space of its own to reserve")
+	}
+
+	if !slices.Contains(FSTypes(), params.FSType) {
+		return Parameters{}, badValue(KeyFSType, params.FSType, strings.Join(FSTypes(), ", "))
+	}
+
+	return params, nil
+}
+
+func badValue(key, value, want string) error {
+	return fmt.Errorf("%w: %s is %q; it must be %s", ErrParameter, key, value, want)
+}
+
+func valueOr(value, fallback string) string {
+	if value == "" {
+		return fallback
+	}
+
+	return value
+}
+
+func sortedKeys(m map[string]string) []string {
+	keys := make([]string, 0, len(m))
+	for key := range m {
+		keys = append(keys, key)
+	}
+
+	slices.Sort(keys)
+
+	return keys
+}

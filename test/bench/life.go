@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+)
+
+const livers = 8
+
+func life(ctx context.Context, b *bench) error {
+	d, done, err := b.start(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+
+	for _, each := range []struct {
+		backing
+
+		alone, together           target
+		countAlone, countTogether int
+	}{
+		{backings()[0], atMost(40, "ms"), atLeast(60, "/s"), 60, 300},
+		{backings()[1], known("ms"), atLeast(300, "/s"), 300, 2000},
+	} {
+		l := &lives{driver: d, backing: each.backing, steps: map[string]*sample{}, one: true}
+
+		whole, _, err := timed(ctx, 1, each.countAlone, l.live)
+		if err != nil {
+			return err
+		}
+
+		b.results.put("A life, "+each.name+", alone: p50", whole.quantile(0.5), each.alone)
+
+		for _, step := range l.order {
+			b.results.put("… "+each.name+", "+step+": p50", l.steps[step].quantile(0.5), known("ms"))
+		}
+
+		l.one = false
+
+		rate, cost, err := d.costing(ctx, livers, each.countTogether, l.live)
+		if err != nil {
+			return err
+		}
+
+		b.results.put(fmt.Sprintf("Lives, %s, %d callers", each.name, livers), rate, each.together)
+		b.results.put("… "+each.name+", the driver's and its tools' processor time for each", cost, known("ms"))
+	}
+
+	return nil
+}
+
+// lives goes through whole lives of volumes.
+type lives struct {
+	*driver
+	backing
+
+	// one at a time: then its steps are told apart.
+	one   bool
+	steps map[string]*sample
+	order []string
+}
+
+func (l *lives) live(ctx context.Context, number int) error {
+	var claim *orchestrator.Claim
+
+	for _, step := range []orchestrator.Step{
+		{RPC: "CreateVolume", Call: func(ctx context.Context, _ *orchestrator.Claim) (err error) {
+			claim, err = l.claim(ctx, fmt.Sprintf("life %s %d", l.name, number), l.parameters)
+
+			return err
+		}},
+		{RPC: "ControllerPublishVolume", Call: l.Attach},
+		{RPC: "NodeStageVolume", Call: l.Stage},
+		{RPC: "NodePublishVolume", Call: l.Publish},
+		{RPC: "NodeUnpublishVolume", Call: l.Unpublish},
+		{RPC: "NodeUnstageVolume", Call: l.Unstage},
+		{RPC: "ControllerUnpublishVolume", Call: l.Detach},
+		{RPC: "DeleteVolume", Call: func(ctx context.Context, c *orchestrator.Claim) error { return l.delete(ctx, c.VolumeID) }},
+	} {
+		if err := l.step(step.RPC, func() error { return step.Call(ctx, claim) }); err != nil {
+			return err
+		}
+	}
+
+	return l.tidy(claim)
+}
+
+func (l *lives) step(name string, do func() error) error {
+	if !l.one {
+		return do()
+	}
+
+	if l.steps[name] == nil {
+		l.steps[name] = &sample{}
+		l.order = append(l.order, name)
+	}
+
+	return l.steps[name].time(do)
+}
+
+// tidy removes what the CO has made.
+func (l *lives) tidy(claim *orchestrator.Claim) error {
+	for _, path := range []string{claim.StagingPath, filepath.Dir(claim.TargetPath)} {
+		if err := os.Remove(path); err != nil {
+			return fmt.Errorf("tidy up: %w", err)
+		}
+	}
+
+	return nil
+}

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"syscall"
+	"time"
+)
+
+// topic is a group of measurements that share their volumes.
+type topic struct {
+	name    string
+	measure func(ctx context.Context, b *bench) error
+}
+
+func topics() []topic {
+	return []topic{
+		{"create", create},
+		{"read", read},
+		{"publish", publish},
+		{"life", life},
+		{"isolation", isolation},
+		{"scale", scale},
+	}
+}
+
+// bench is one run of the program.
+type bench struct {
+	binary  string
+	dir     string
+	results *results
+}
+
+func main() {
+	// Every load is bounded in count; this bounds what hangs.
+	const limit = 30 * time.Minute
+
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	err := run(ctx, os.Args[1:])
+
+	cancel()
+	stop()
+
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	flags := flag.NewFlagSet("bench", flag.ExitOnError)
+	binary := flags.String("binary", "bin/touchstone", "the driver to measure")
+	dir := flags.String("dir", os.TempDir(), "where state and pool lie: a directory on a real disk, not a tmpfs")
+	out := flags.String("out", "out/bench.json", "the file for the results")
+	only := flags.String("only", "", "a regular expression of the topics to measure: create, read, publish, life, isolation, scale")
+	rounds := flags.Int("rounds", 3, "how often to measure; the table shows the median")
+
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+
+	chosen, err := regexp.Compile(*only)
+	if err != nil {
+		return fmt.Errorf("-only: %w", err)
+	}
+
+	program, err := filepath.Abs(*binary)
+	if err != nil {
+		return fmt.Errorf("-binary: %w", err)
+	}
+
+	home, err := os.MkdirTemp(*dir, "touchstone-bench-")
+	if err != nil {
+		return fmt.Errorf("-dir: %w", err)
+	}
+	defer os.RemoveAll(home)
+
+	b := &bench{binary: program, dir: home, results: newResults(describe(ctx, home))}
+
+	for round := range *rounds {
+		for _, each := range topics() {
+			if !chosen.MatchString(each.name) {
+				continue
+			}
+
+			fmt.Fprintf(os.Stderr, "round %d of %d: %s\n", round+1, *rounds, each.name)
+
+			if err := each.measure(ctx, b); err != nil {
+				return fmt.Errorf("%s: %w", each.name, err)
+			}
+		}
+	}
+
+	b.results.table(os.Stdout)
+
+	return b.results.save(*out)
+}

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"syscall"
+)
+
+const few, many = 100, 100_000
+
+// scale compares a driver that has few volumes with one that has many.
+func scale(ctx context.Context, b *bench) error {
+	d, done, err := b.start(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+
+	if _, err := together(ctx, creators, few, d.creating("kept", nil)); err != nil {
+		return err
+	}
+
+	alone, rate, err := d.churn(ctx)
+	if err != nil {
+		return err
+	}
+
+	_, err = together(ctx, creators, many-few, d.creating("many", nil))
+	if err != nil {
+		return err
+	}
+
+	if err := b.putMemory(d, "100,000 volumes just created"); err != nil {
+		return err
+	}
+
+	aloneMany, rateMany, err := d.churn(ctx)
+	if err != nil {
+		return err
+	}
+
+	b.results.put("CreateVolume with 100 volumes, alone: p50", alone, known("ms"))
+	b.results.put("CreateVolume with 100,000 volumes, alone: p50", aloneMany, known("ms"))
+	b.results.put("… ratio", aloneMany/alone, atMost(1.2, ""))
+	b.results.put("CreateVolume with 100 volumes, 16 callers", rate, known("/s"))
+	b.results.put("CreateVolume with 100,000 volumes, 16 callers", rateMany, known("/s"))
+	b.results.put("… ratio of the rates", rateMany/rate, atLeast(0.8, ""))
+
+	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
+		if err := b.restart(ctx, d, signal); err != nil {
+			return err
+		}
+
+		after := fmt.Sprintf("with 100,000 volumes after %s", signalName(signal))
+		b.results.put("Restart "+after, d.took.Seconds(), atMost(1.5, "s"))
+
+		cost, err := d.processor()
+		if err != nil {
+			return err
+		}
+
+		b.results.put("… "+after+", the driver's processor time until it is ready", cost.Seconds(), known("s"))
+
+		if err := b.putMemory(d, "restarted "+after); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+func signalName(signal syscall.Signal) string {
+	if signal == syscall.SIGKILL {
+		return "SIGKILL"
+	}
+
+	return "SIGTERM"
+}
+
+// putMemory notes what the driver takes now, and the most that it ever took.
+func (b *bench) putMemory(d *driver, when string) error {
+	for _, each := range []struct {
+		name, quantity string
+		wanted         target
+	}{
+		{"RSS, " + when, "VmRSS", atMost(150, "MiB")},
+		{"Peak RSS, " + when, "VmHWM", known("MiB")},
+	} {
+		value, err := d.memory(each.quantity)
+		if err != nil {
+			return err
+		}
+
+		b.results.put(each.name, value, each.wanted)
+	}
+
+	return nil
+}
+
+// churn measures creations and takes the volumes away again.
+func (d *driver) churn(ctx context.Context) (alone, rate float64, err error) {
+	const count, countTogether = 500, 4000
+
+	var (
+		mu  sync.Mutex
+		ids []string
+	)
+
+	creating := func(ctx context.Context, number int) error {
+		claim, err := d.claim(ctx, fmt.Sprint("churned ", number), nil)
+		if err != nil {
+			return err
+		}
+
+		mu.Lock()
+		defer mu.Unlock()
+
+		ids = append(ids, claim.VolumeID)
+
+		return nil
+	}
+	remove := func() error {
+		_, err := together(ctx, creators, len(ids), func(ctx context.Context, number int) error { return d.delete(ctx, ids[number]) })
+		ids = nil
+
+		return err
+	}
+
+	calls, _, err := timed(ctx, 1, count, creating)
+	if err != nil {
+		return 0, 0, err
+	}
+
+	if err := remove(); err != nil {
+		return 0, 0, err
+	}
+
+	_, rate, err = timed(ctx, creators, countTogether, creating)
+	if err != nil {
+		return 0, 0, err
+	}
+
+	return calls.quantile(0.5), rate, remove()
+}

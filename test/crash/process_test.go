@@ -1,0 +1,219 @@
+package crash_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+)
+
+const (
+	nodeID = "node-under-test"
+	// hangs only ends a test that would hang; it is no verdict on speed.
+	hangs = time.Minute
+)
+
+// site is where a driver lives, and all that outlives it.
+type site struct {
+	binary, root string
+}
+
+func (s *site) state() string   { return filepath.Join(s.root, "state") }
+func (s *site) pool() string    { return filepath.Join(s.root, "pool") }
+func (s *site) kubelet() string { return filepath.Join(s.root, "kubelet") }
+func (s *site) log() string     { return filepath.Join(s.root, "driver.log") }
+
+// build makes the binary that is then killed.
+func build(t *testing.T) string {
+	t.Helper()
+
+	binary := filepath.Join(t.TempDir(), "touchstone")
+	output, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary,
+		"github.com/touchstone-csi/touchstone/cmd/touchstone").CombinedOutput()
+	require.NoError(t, err, "%s", output)
+
+	return binary
+}
+
+func newSite(t *testing.T, binary string) *site {
+	t.Helper()
+
+	root, err := filepath.EvalSymlinks(t.TempDir())
+	require.NoError(t, err)
+
+	s := &site{binary: binary, root: root}
+	require.NoError(t, os.MkdirAll(s.kubelet(), 0o750))
+
+	return s
+}
+
+// process is one run of the driver.
+type process struct {
+	*orchestrator.Orchestrator
+
+	command *exec.Cmd
+	ended   chan struct{}
+	// doomed is set before the kill: from then on an answer may fail to come.
+	doomed atomic.Bool
+}
+
+func (s *site) start(t *testing.T, watch grpc.UnaryClientInterceptor) *process {
+	t.Helper()
+
+	log, err := os.OpenFile(s.log(), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	require.NoError(t, err)
+
+	defer log.Close()
+
+	endpoint := "unix://" + filepath.Join(s.root, "csi.sock")
+	// Not the test's context: a driver is ended by who started it.
+	command := exec.Command(s.binary, "serve", "--endpoint="+endpoint, "--node-id="+nodeID,
+		"--state-dir="+s.state(), "--pool=default="+s.pool(), "--kubelet-dir="+s.kubelet(),
+		// Each xfs is promised 300 MiB and uses a few. Most of an expansion is
+		// waiting for others: not where a death tells anything.
+		"--overcommit=20", "--coalesce-window=20ms", "--v=2")
+	command.Stdout, command.Stderr = log, log
+	// A test that is killed itself takes its driver along: see run for the thread.
+	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	require.NoError(t, command.Start())
+
+	client, err := orchestrator.Connect(endpoint, grpc.WithChainUnaryInterceptor(watch))
+	require.NoError(t, err)
+
+	p := &process{Orchestrator: client, command: command, ended: make(chan struct{})}
+
+	go func() {
+		defer close(p.ended)
+		_ = command.Wait() // ProcessState says it
+	}()
+
+	t.Cleanup(func() { p.kill(t) })
+
+	return p
+}
+
+// waitReady fails when the driver ends instead of getting ready.
+func (p *process) waitReady(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, hangs)
+	defer cancel()
+
+	ready := make(chan error, 1)
+	go func() { ready <- p.WaitReady(ctx) }()
+
+	select {
+	case err := <-ready:
+		return err
+	case <-p.ended:
+		cancel()
+		<-ready
+
+		return fmt.Errorf("%w: %s", errDied, p.command.ProcessState)
+	}
+}
+
+var errDied = errors.New("the driver ended by itself")
+
+// strike sends the signal and returns at once.
+func (p *process) strike() {
+	p.doomed.Store(true)
+
+	_ = p.command.Process.Kill() // it may be over already
+}
+
+// kill returns when the process is gone, and fails if it was not the kill that
+// ended it.
+func (p *process) kill(t *testing.T) {
+	t.Helper()
+
+	p.strike()
+	p.end(t, func(status syscall.WaitStatus) bool { return status.Signal() == syscall.SIGKILL })
+}
+
+// terminate ends the driver as Kubernetes does.
+func (p *process) terminate(t *testing.T) {
+	t.Helper()
+
+	require.NoError(t, p.command.Process.Signal(syscall.SIGTERM))
+	p.end(t, func(status syscall.WaitStatus) bool { return status.Exited() && status.ExitStatus() == 0 })
+}
+
+func (p *process) end(t *testing.T, expected func(syscall.WaitStatus) bool) {
+	t.Helper()
+
+	<-p.ended
+
+	if p.Orchestrator == nil {
+		return
+	}
+
+	require.NoError(t, p.Close())
+	p.Orchestrator = nil
+
+	outcome, ok := p.command.ProcessState.Sys().(syscall.WaitStatus)
+	require.True(t, ok)
+	require.True(t, expected(outcome), "the driver ended with: %s", p.command.ProcessState)
+}
+
+// verifyState runs `touchstone state verify`, which no driver may disturb.
+func (s *site) verifyState(t *testing.T) {
+	t.Helper()
+
+	output, err := exec.CommandContext(t.Context(), s.binary, "state", "verify", "--state-dir="+s.state()).CombinedOutput()
+	require.NoError(t, err, "%s", output)
+}
+
+// lastWords are for a person who has to find out why a test failed.
+func (s *site) lastWords(t *testing.T) {
+	t.Helper()
+
+	const enough = 8 << 10
+
+	log, err := os.ReadFile(s.log())
+	if err != nil {
+		t.Log(err)
+
+		return
+	}
+
+	t.Logf("the end of the driver's log:\n%s", log[max(0, len(log)-enough):])
+}
+
+// panics returns what the driver logged of defects that it caught.
+func (s *site) panics(t *testing.T) []string {
+	t.Helper()
+
+	log, err := os.ReadFile(s.log())
+	require.NoError(t, err)
+
+	var found []string
+
+	for line := range bytes.Lines(log) {
+		if bytes.Contains(line, []byte("panic")) {
+			found = append(found, string(line))
+		}
+	}
+
+	return found
+}
+
+// unanswered says whether the call failed for want of a driver, which has not
+// said anything.
+func unanswered(err error) bool {
+	code := status.Code(err)
+
+	return code == codes.Unavailable || code == codes.Canceled
+}

@@ -1,0 +1,89 @@
+package driver_test
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/pkg/controller"
+	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/namespace"
+)
+
+// TestCapacityOfPoolsAndSegments asks what is left where, and for whom.
+func TestCapacityOfPoolsAndSegments(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	d := harness.Start(t, func(c *driver.Config) {
+		c.Pools["second"] = filepath.Join(filepath.Dir(c.StateDir), "second")
+		c.Topology = map[string]string{"zone": "z1"}
+		c.MaxVolumeBytes = 1 << 30
+	})
+
+	capacity := func(request *csi.GetCapacityRequest) *csi.GetCapacityResponse {
+		answer, err := d.GetCapacity(t.Context(), request)
+		require.NoError(t, err)
+
+		return answer
+	}
+
+	first := capacity(&csi.GetCapacityRequest{})
+	require.Positive(t, first.GetAvailableCapacity())
+	require.EqualValues(t, 1<<30, first.GetMaximumVolumeSize().GetValue())
+
+	inSecond := &csi.GetCapacityRequest{Parameters: map[string]string{"pool": "second"}}
+	before := capacity(inSecond).GetAvailableCapacity()
+
+	newVolume(t, d, &csi.CreateVolumeRequest{
+		Parameters: inSecond.GetParameters(), CapacityRange: required(1 << 30),
+	})
+	// Both are on one filesystem, on which others write meanwhile: only what is
+	// promised in the one pool can tell them apart, so much that nothing else does.
+	require.LessOrEqual(t, capacity(inSecond).GetAvailableCapacity(), before)
+
+	_, err := d.GetCapacity(t.Context(), &csi.GetCapacityRequest{Parameters: map[string]string{"pool": "none"}})
+	fails(t, err, codes.InvalidArgument, "none", "default", "second")
+
+	for name, test := range map[string]struct {
+		segments map[string]string
+		ours     bool
+	}{
+		"the node's":      {map[string]string{controller.NodeSegmentKey: harness.NodeID}, true},
+		"the zone's":      {map[string]string{"zone": "z1"}, true},
+		"both":            {map[string]string{controller.NodeSegmentKey: harness.NodeID, "zone": "z1"}, true},
+		"another node's":  {map[string]string{controller.NodeSegmentKey: "x"}, false},
+		"another zone's":  {map[string]string{controller.NodeSegmentKey: harness.NodeID, "zone": "z2"}, false},
+		"an unknown kind": {map[string]string{"rack": "7"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			there := &csi.Topology{Segments: test.segments}
+			answer, err := d.GetCapacity(t.Context(), &csi.GetCapacityRequest{AccessibleTopology: there})
+			require.NoError(t, err)
+			require.Equal(t, test.ours, answer.GetAvailableCapacity() > 0)
+
+			_, err = d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
+				Name: t.Name(), CapacityRange: required(mib),
+				VolumeCapabilities:        []*csi.VolumeCapability{orchestrator.Block(writer)},
+				AccessibilityRequirements: &csi.TopologyRequirement{Requisite: []*csi.Topology{there}},
+			})
+			if test.ours {
+				require.NoError(t, err)
+			} else {
+				fails(t, err, codes.ResourceExhausted)
+			}
+		})
+	}
+
+	for fsType, smallest := range map[string]int64{"ext4": 4096, "xfs": 300 * mib, "btrfs": 256 * mib} {
+		answer := capacity(&csi.GetCapacityRequest{
+			VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Mount(writer, fsType)},
+		})
+		require.GreaterOrEqual(t, answer.GetMinimumVolumeSize().GetValue(), smallest, fsType)
+	}
+}

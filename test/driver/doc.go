@@ -1,0 +1,3 @@
+// Package driver tests the whole driver from outside, through its gRPC
+// socket, on real loop devices, filesystems and mounts.
+package driver

@@ -1,0 +1,505 @@
+package driver_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/namespace"
+)
+
+// sumOf is the checksum of an image. What is zero does not count, so that
+// holes need not be read.
+func sumOf(t *testing.T, path string) [sha256.Size]byte {
+	t.Helper()
+
+	const blockBytes = 4096
+
+	file, err := os.Open(path)
+	require.NoError(t, err)
+
+	defer file.Close()
+
+	hash := sha256.New()
+	chunk, zeros := make([]byte, mib), make([]byte, blockBytes)
+
+	for end := int64(0); ; {
+		start, err := unix.Seek(int(file.Fd()), end, unix.SEEK_DATA)
+		if errors.Is(err, unix.ENXIO) {
+			return [sha256.Size]byte(hash.Sum(nil))
+		}
+
+		require.NoError(t, err)
+
+		n, err := file.ReadAt(chunk, start)
+		if !errors.Is(err, io.EOF) {
+			require.NoError(t, err)
+		}
+
+		for block := range slices.Chunk(chunk[:n], blockBytes) {
+			if !bytes.Equal(block, zeros[:len(block)]) {
+				fmt.Fprintln(hash, start)
+				hash.Write(block)
+			}
+
+			start += int64(len(block))
+		}
+
+		end = start
+	}
+}
+
+func overwrite(t *testing.T, path string, offset int64, data []byte) {
+	t.Helper()
+
+	file, err := os.OpenFile(path, os.O_WRONLY, 0)
+	require.NoError(t, err)
+	_, err = file.WriteAt(data, offset)
+	require.NoError(t, err)
+	require.NoError(t, file.Sync())
+	require.NoError(t, file.Close())
+}
+
+func random(t *testing.T, size int) []byte {
+	t.Helper()
+
+	data := make([]byte, size)
+	_, err := rand.Read(data)
+	require.NoError(t, err)
+
+	return data
+}
+
+// requireUnstaged shows that a refusal left nothing behind.
+func requireUnstaged(t *testing.T, d *harness.Driver, claim *orchestrator.Claim) {
+	t.Helper()
+	requireNothingMounted(t, d.Config.KubeletDir)
+	// The kernel clears a device at its last close, which a forked child that has
+	// not yet come to its exec may delay.
+	require.Eventually(t, func() bool { return len(devicesOf(t, d, claim.VolumeID)) == 0 }, time.Minute, time.Millisecond)
+
+	scratch, err := os.ReadDir(filepath.Join(d.Pool(), "scratch"))
+	require.NoError(t, err)
+	require.Empty(t, scratch)
+}
+
+func mountedAs(fsType string, size int64) *csi.CreateVolumeRequest {
+	return &csi.CreateVolumeRequest{
+		CapacityRange: required(size), VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Mount(writer, fsType)},
+	}
+}
+
+// TestDamagedFilesystem destroys what no tool repairs unasked.
+func TestDamagedFilesystem(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	for name, test := range map[string]struct {
+		request *csi.CreateVolumeRequest
+		damage  func(t *testing.T, image string)
+		words   []string
+	}{
+		"ext4": {mountedAs("ext4", 64*mib), func(t *testing.T, image string) {
+			t.Helper()
+			overwrite(t, image, 1024+12, random(t, 32))
+		}, []string{"ext4", "damaged", "e2fsck", "uperblock"}},
+		// e2fsck believes a filesystem that says it is clean. The kernel does not,
+		// and writes into the superblock that it met an error.
+		"ext4 root": {mountedAs("ext4", 64*mib), func(t *testing.T, image string) {
+			t.Helper()
+			damageExt4Root(t, image)
+		}, []string{"ext4", "damaged"}},
+		"xfs": {mountedAs("xfs", 300*mib), func(t *testing.T, image string) {
+			t.Helper()
+			// The free space of the first allocation group.
+			overwrite(t, image, 4096, random(t, 3*4096))
+		}, []string{"xfs", "damaged"}},
+		"btrfs": {mountedAs("btrfs", 256*mib), func(t *testing.T, image string) {
+			t.Helper()
+			damageBtrfsTrees(t, image)
+		}, []string{"btrfs", "damaged"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			d := harness.Start(t)
+			claim := newVolume(t, d, test.request)
+			bringUp(t, d, claim)
+			writeBlock(t, claim)
+			takeDown(t, d, claim)
+
+			image := imageOf(d, claim.VolumeID)
+			test.damage(t, image)
+
+			before := sumOf(t, image)
+
+			require.NoError(t, d.Attach(t.Context(), claim))
+			fails(t, d.Stage(t.Context(), claim), codes.Internal, test.words...)
+			fails(t, d.Stage(t.Context(), claim), codes.Internal, test.words...)
+			requireUnstaged(t, d, claim)
+
+			if name != "ext4 root" {
+				require.Equal(t, before, sumOf(t, image))
+			}
+		})
+	}
+}
+
+// damageExt4Root points the root directory's inode elsewhere: that e2fsck asks
+// about.
+func damageExt4Root(t *testing.T, image string) {
+	t.Helper()
+
+	file, err := os.Open(image)
+	require.NoError(t, err)
+
+	defer file.Close()
+
+	// The group descriptors are in the block after the superblock; the inode
+	// table's number is 8 bytes into the first.
+	descriptor := make([]byte, 4)
+	_, err = file.ReadAt(descriptor, 4096+8)
+	require.NoError(t, err)
+
+	table := int64(descriptor[0]) | int64(descriptor[1])<<8 | int64(descriptor[2])<<16
+	overwrite(t, image, table*4096+256, random(t, 128)) // inode 2
+}
+
+// damageBtrfsTrees destroys all copies of the chunk tree's and root tree's
+// blocks: those are at the beginning of each metadata chunk.
+func damageBtrfsTrees(t *testing.T, image string) {
+	t.Helper()
+
+	file, err := os.OpenFile(image, os.O_RDWR, 0)
+	require.NoError(t, err)
+
+	defer file.Close()
+
+	const super, node = 64 << 10, 16 << 10
+
+	id := make([]byte, 16)
+	_, err = file.ReadAt(id, super+32)
+	require.NoError(t, err)
+
+	info, err := file.Stat()
+	require.NoError(t, err)
+
+	// A tree's block has the filesystem's id 32 bytes in, as the superblock.
+	block := make([]byte, 48)
+
+	for at := int64(1 << 20); at < info.Size(); at += node {
+		_, err := file.ReadAt(block, at)
+		require.NoError(t, err)
+
+		if bytes.Equal(block[32:], id) {
+			_, err := file.WriteAt(random(t, node), at)
+			require.NoError(t, err)
+		}
+	}
+}
+
+// TestCrashedFilesystem stages what a machine leaves that lost its power: the
+// image as it was while mounted.
+func TestCrashedFilesystem(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	for fsType, size := range map[string]int64{"ext4": 64 * mib, "xfs": 300 * mib, "btrfs": 256 * mib} {
+		t.Run(fsType, func(t *testing.T) {
+			t.Parallel()
+
+			d := harness.Start(t)
+			claim := newVolume(t, d, mountedAs(fsType, size))
+			bringUp(t, d, claim)
+			writeBlock(t, claim)
+
+			image, crashed := imageOf(d, claim.VolumeID), filepath.Join(d.Root, "crashed")
+			output, err := exec.CommandContext(t.Context(), "cp", "--sparse=always", image, crashed).CombinedOutput()
+			require.NoError(t, err, "%s", output)
+			takeDown(t, d, claim)
+			require.NoError(t, os.Rename(crashed, image))
+
+			bringUp(t, d, claim)
+			requireBlock(t, claim)
+		})
+	}
+}
+
+// TestWhatIsNotBlankIsNotFormatted has data of each kind in the image that no
+// driver may take for empty.
+func TestWhatIsNotBlankIsNotFormatted(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	for name, test := range map[string]struct {
+		offset int64
+		data   []byte
+	}{
+		"LUKS":                   {0, append([]byte("LUKS\xba\xbe\x00\x02"), make([]byte, 4088)...)},
+		"LVM":                    {512, []byte("LABELONE")},
+		"random":                 {0, random(t, mib)},
+		"one byte in the middle": {33 * mib, []byte{1}},
+		"the very last byte":     {64*mib - 1, []byte{1}},
+		"a partition table":      {510, []byte{0x55, 0xaa}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			d := harness.Start(t)
+			claim := newVolume(t, d, mountedAs("ext4", 64*mib))
+			image := imageOf(d, claim.VolumeID)
+			overwrite(t, image, test.offset, test.data)
+
+			before := sumOf(t, image)
+
+			require.NoError(t, d.Attach(t.Context(), claim))
+			fails(t, d.Stage(t.Context(), claim), codes.FailedPrecondition, "not formatted")
+			require.Equal(t, before, sumOf(t, image))
+			requireUnstaged(t, d, claim)
+
+			// As a raw block volume it can be used, and looked at.
+			claim.Capability = orchestrator.Block(writer)
+			require.NoError(t, d.Stage(t.Context(), claim))
+			require.NoError(t, d.Publish(t.Context(), claim))
+			takeDown(t, d, claim)
+			require.Equal(t, before, sumOf(t, image))
+		})
+	}
+}
+
+func TestAnotherFilesystemThanAsked(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	for _, fsType := range []string{"ext4", "xfs", "btrfs"} {
+		t.Run(fsType, func(t *testing.T) {
+			t.Parallel()
+
+			d := harness.Start(t)
+			claim := newVolume(t, d, mountedAs(fsType, 300*mib))
+			bringUp(t, d, claim)
+			writeBlock(t, claim)
+			takeDown(t, d, claim)
+
+			before := sumOf(t, imageOf(d, claim.VolumeID))
+
+			for _, other := range []string{"ext4", "xfs", "btrfs"} {
+				if other == fsType {
+					continue
+				}
+
+				wrong := *claim
+				wrong.Capability = orchestrator.Mount(writer, other)
+				fails(t, d.Stage(t.Context(), &wrong), codes.FailedPrecondition, fsType, other)
+				requireUnstaged(t, d, claim)
+			}
+
+			require.Equal(t, before, sumOf(t, imageOf(d, claim.VolumeID)))
+			bringUp(t, d, claim)
+			requireBlock(t, claim)
+		})
+	}
+}
+
+func filesystemBytes(t *testing.T, path string) int64 {
+	t.Helper()
+
+	var stat unix.Statfs_t
+
+	require.NoError(t, unix.Statfs(path, &stat))
+
+	return int64(stat.Blocks) * stat.Bsize
+}
+
+// TestGrownWhileUnstaged expands the volume when no node has it.
+func TestGrownWhileUnstaged(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	for _, fsType := range []string{"ext4", "xfs", "btrfs"} {
+		t.Run(fsType, func(t *testing.T) {
+			t.Parallel()
+
+			d := harness.Start(t)
+			claim := newVolume(t, d, mountedAs(fsType, 300*mib))
+
+			// Never used, it is only an image.
+			grow := func(size int64) {
+				answer, err := d.ControllerExpandVolume(t.Context(), &csi.ControllerExpandVolumeRequest{
+					VolumeId: claim.VolumeID, CapacityRange: required(size),
+				})
+				require.NoError(t, err)
+				require.Equal(t, size, answer.GetCapacityBytes())
+				require.True(t, answer.GetNodeExpansionRequired())
+			}
+
+			grow(320 * mib)
+			bringUp(t, d, claim)
+
+			before := filesystemBytes(t, claim.TargetPath)
+			require.Greater(t, before, int64(200*mib))
+			writeBlock(t, claim)
+			takeDown(t, d, claim)
+
+			grow(640 * mib)
+			bringUp(t, d, claim)
+			requireBlock(t, claim)
+			require.Greater(t, filesystemBytes(t, claim.TargetPath), before+before/2)
+		})
+	}
+}
+
+// TestMountFlags has flags of the mount and of the filesystem, the same for
+// staging and publication as Kubernetes passes them.
+func TestMountFlags(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	for name, test := range map[string]struct {
+		flags []string
+		shows string
+	}{
+		"of the mount":             {[]string{"noatime", "nodev"}, "noatime"},
+		"of the filesystem":        {[]string{"commit=17"}, "commit=17"},
+		"several in one":           {[]string{"nosuid,data=ordered,commit=18"}, "commit=18"},
+		"what only mount(8) knows": {[]string{"defaults", "x-systemd.automount", "_netdev"}, "rw"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := harness.Start(t)
+			request := mountedAs("ext4", 64*mib)
+			request.VolumeCapabilities[0] = orchestrator.Mount(writer, "ext4", test.flags...)
+			claim := newVolume(t, d, request)
+			bringUp(t, d, claim)
+			require.Contains(t, mountOptions(t, claim.TargetPath), test.shows)
+			takeDown(t, d, claim)
+		})
+	}
+
+	for name, test := range map[string]struct {
+		fsType string
+		flag   string
+	}{
+		"nobody's":               {"ext4", "nosuchflag"},
+		"nobody's with value":    {"ext4", "nosuchflag=hunter2"},
+		"a bad value":            {"ext4", "commit=hunter2"},
+		"another filesystem's":   {"xfs", "commit=5"},
+		"another device for it":  {"ext4", "journal_path=/dev/hunter2"},
+		"btrfs with other disks": {"btrfs", "device=/dev/hunter2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := harness.Start(t)
+			claim := newVolume(t, d, mountedAs(test.fsType, 300*mib))
+			good := claim.Capability
+			claim.Capability = orchestrator.Mount(writer, test.fsType, test.flag)
+
+			err := d.Stage(t.Context(), claim)
+			fails(t, err, codes.InvalidArgument, strings.Split(test.flag, "=")[0])
+			require.NotContains(t, err.Error(), "hunter2")
+			requireUnstaged(t, d, claim)
+
+			// Nothing is left that would keep the right flags from being used.
+			claim.Capability = good
+			require.NoError(t, d.Stage(t.Context(), claim))
+			require.NoError(t, d.Unstage(t.Context(), claim))
+			deleteVolume(t, d, claim.VolumeID)
+		})
+	}
+}
+
+func mountOptions(t *testing.T, path string) string {
+	t.Helper()
+
+	table, err := os.ReadFile("/proc/self/mountinfo")
+	require.NoError(t, err)
+
+	for line := range strings.Lines(string(table)) {
+		if fields := strings.Fields(line); fields[4] == path {
+			return fields[5] + " " + fields[len(fields)-1]
+		}
+	}
+
+	require.Fail(t, "not mounted", path)
+
+	return ""
+}
+
+func TestMkfsOptions(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	d := harness.Start(t)
+	request := mountedAs("ext4", 64*mib)
+	request.Parameters = map[string]string{"mkfsOptions": "-L touchstone -m 7 -N 64"}
+	claim := newVolume(t, d, request)
+	bringUp(t, d, claim)
+
+	var stat unix.Statfs_t
+
+	require.NoError(t, unix.Statfs(claim.TargetPath, &stat))
+	require.LessOrEqual(t, stat.Files, uint64(1024))
+	require.Greater(t, stat.Bfree-stat.Bavail, stat.Blocks/20)
+
+	label := make([]byte, len("touchstone"))
+	image, err := os.Open(imageOf(d, claim.VolumeID))
+	require.NoError(t, err)
+	_, err = image.ReadAt(label, 1024+0x78)
+	require.NoError(t, err)
+	require.NoError(t, image.Close())
+	require.Equal(t, "touchstone", string(label))
+}
+
+// TestHostileMkfsOptions come by way of the volume_context, which a CO passes
+// on unread.
+func TestHostileMkfsOptions(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	victim := filepath.Join(outside(t), "sub", "file")
+
+	for name, test := range map[string]struct{ fsType, options string }{
+		"another device":        {"ext4", victim},
+		"a directory to read":   {"ext4", "-d " + filepath.Dir(victim)},
+		"an undo file to write": {"ext4", "-z " + victim},
+		"an external journal":   {"ext4", "-J device=" + victim},
+		"end of options":        {"ext4", "-- " + victim},
+		"pretend":               {"ext4", "-n"},
+		"a prototype to read":   {"xfs", "-p " + victim},
+		"another data file":     {"xfs", "-d file,name=" + victim},
+		"another log":           {"xfs", "-l logdev=" + victim},
+		"a root directory":      {"btrfs", "--rootdir " + filepath.Dir(victim)},
+		"abbreviated":           {"btrfs", "--rootd=" + filepath.Dir(victim)},
+		"a configuration":       {"xfs", "-c options=" + victim},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := harness.Start(t)
+			claim := newVolume(t, d, mountedAs(test.fsType, 300*mib))
+			claim.VolumeContext["mkfsOptions"] = test.options
+
+			before := tree(t, filepath.Dir(victim))
+			image := sumOf(t, imageOf(d, claim.VolumeID))
+
+			fails(t, d.Stage(context.WithoutCancel(t.Context()), claim), codes.InvalidArgument)
+			require.Equal(t, before, tree(t, filepath.Dir(victim)))
+			require.Equal(t, image, sumOf(t, imageOf(d, claim.VolumeID)))
+			requireUnstaged(t, d, claim)
+		})
+	}
+}

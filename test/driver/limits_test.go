@@ -1,0 +1,223 @@
+package driver_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/namespace"
+)
+
+const podUID = "0d3f4a52-7f3e-4f0c-9a51-6d0e2f6b1c11"
+
+// inPod puts the claim's target where the kubelet has it for a pod.
+func inPod(d *harness.Driver, claim *orchestrator.Claim, uid, name string) {
+	claim.TargetPath = filepath.Join(d.Config.KubeletDir, "pods", uid, "volumes", "kubernetes.io~csi", name, "mount")
+}
+
+// ruleIs waits until the cgroup's read limit for the number is so many bytes a
+// second; 0 is none.
+func ruleIs(t *testing.T, cgroup string, number, bytes int) {
+	t.Helper()
+
+	want := ""
+	if bytes > 0 {
+		want = fmt.Sprintf("7:%d %d\n", number, bytes)
+	}
+
+	require.Eventually(t, func() bool {
+		got, err := os.ReadFile(filepath.Join(cgroup, "blkio.throttle.read_bps_device"))
+
+		return err == nil && string(got) == want
+	}, notLong, time.Millisecond, "want %q in %s", want, cgroup)
+}
+
+// limited proves that the rule holds: 2 MiB at one a second take as long,
+// however fast the machine is.
+func limited(t *testing.T, pods *harness.Pods, cgroup, path string) {
+	t.Helper()
+	require.Greater(t, pods.Read(t, cgroup, path, 2*mib), time.Second)
+}
+
+// free proves that nothing holds it. A busy machine is asked more than once;
+// with a limit no answer would be so fast.
+func free(t *testing.T, pods *harness.Pods, cgroup, path string) {
+	t.Helper()
+
+	for range 20 {
+		if pods.Read(t, cgroup, path, 2*mib) < time.Second {
+			return
+		}
+	}
+
+	require.Fail(t, "it is limited")
+}
+
+func TestPodsAreLimited(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	for name, capability := range map[string]*csi.VolumeCapability{
+		"mount": orchestrator.Mount(writer, "ext4"), "block": orchestrator.Block(writer),
+	} {
+		t.Run(name, func(t *testing.T) {
+			pods := harness.NewPods(t)
+			d := harness.Start(t, func(c *driver.Config) { c.CgroupRoot = pods.Root })
+			volume := create(t, d, kind{capability: capability, bytes: 64 * mib})
+			inPod(d, volume.claim, podUID, "volume")
+
+			early := pods.Container(t, podUID, "early")
+			require.NoError(t, modify(t.Context(), d, volume.claim.VolumeID, map[string]string{"readBytesPerSecond": "1048576"}))
+			t.Cleanup(func() { takeDown(t, d, volume.claim) })
+			volume.up()
+			sum := volume.write()
+
+			number := loopsOf(t, d, volume.claim.VolumeID)[0].Number
+			ruleIs(t, early, number, mib)
+			limited(t, pods, early, volume.dataPath())
+
+			// A container that starts later.
+			late := pods.Container(t, podUID, "late")
+			ruleIs(t, late, number, mib)
+
+			require.NoError(t, modify(t.Context(), d, volume.claim.VolumeID, map[string]string{"readBytesPerSecond": "0"}))
+			ruleIs(t, late, number, 0)
+			free(t, pods, late, volume.dataPath())
+
+			require.NoError(t, modify(t.Context(), d, volume.claim.VolumeID, map[string]string{"readBytesPerSecond": "1048576"}))
+			limited(t, pods, late, volume.dataPath())
+
+			d.Restart(t)
+			ruleIs(t, late, number, mib)
+			ruleIs(t, pods.Container(t, podUID, "after the restart"), number, mib)
+
+			volume.holds(sum)
+			volume.down()
+			ruleIs(t, early, number, 0)
+			ruleIs(t, late, number, 0)
+			volume.delete()
+		})
+	}
+}
+
+// TestAReadOnlyBlockDeviceIsLimited: it is another device than the writer's.
+func TestAReadOnlyBlockDeviceIsLimited(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	pods := harness.NewPods(t)
+	d := harness.Start(t, func(c *driver.Config) { c.CgroupRoot = pods.Root })
+	claim := newVolume(t, d, &csi.CreateVolumeRequest{
+		VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Block(multiWriter)},
+		MutableParameters:  map[string]string{"readBytesPerSecond": "1048576"},
+	})
+	inPod(d, claim, podUID, "volume")
+
+	container := pods.Container(t, podUID, "container")
+	bringUp(t, d, claim)
+
+	other := "other-pod"
+	readers := pods.Container(t, other, "container")
+	reader := *claim
+	reader.ReadOnly = true
+	inPod(d, &reader, other, "volume")
+	require.NoError(t, d.Publish(t.Context(), &reader))
+
+	writers, readersDevice := -1, -1
+
+	for _, each := range loopsOf(t, d, claim.VolumeID) {
+		if each.ReadOnly {
+			readersDevice = each.Number
+		} else {
+			writers = each.Number
+		}
+	}
+
+	ruleIs(t, container, writers, mib)
+	ruleIs(t, readers, readersDevice, mib)
+	require.NoError(t, modify(t.Context(), d, claim.VolumeID, map[string]string{"readBytesPerSecond": "2097152"}))
+	ruleIs(t, container, writers, 2*mib)
+	ruleIs(t, readers, readersDevice, 2*mib)
+	require.NoError(t, d.Unpublish(t.Context(), &reader))
+	ruleIs(t, readers, readersDevice, 0)
+	ruleIs(t, container, writers, 2*mib)
+}
+
+// TestAPodHasAVolumeTwice: its limits go with the last one.
+func TestAPodHasAVolumeTwice(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	pods := harness.NewPods(t)
+	d := harness.Start(t, func(c *driver.Config) { c.CgroupRoot = pods.Root })
+	claim := newVolume(t, d, &csi.CreateVolumeRequest{
+		VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Mount(multiWriter, "")},
+		MutableParameters:  map[string]string{"readBytesPerSecond": "1048576"},
+	})
+	inPod(d, claim, podUID, "one")
+
+	container := pods.Container(t, podUID, "container")
+	bringUp(t, d, claim)
+
+	second := *claim
+	inPod(d, &second, podUID, "two")
+	require.NoError(t, d.Publish(t.Context(), &second))
+
+	number := loopsOf(t, d, claim.VolumeID)[0].Number
+	ruleIs(t, container, number, mib)
+	require.NoError(t, d.Unpublish(t.Context(), &second))
+	ruleIs(t, container, number, mib)
+	require.NoError(t, d.Unpublish(t.Context(), claim))
+	ruleIs(t, container, number, 0)
+}
+
+// TestThePodComesFromTheContext: a CSIDriver with podInfoOnMount tells it.
+func TestThePodComesFromTheContext(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	pods := harness.NewPods(t)
+	d := harness.Start(t, func(c *driver.Config) { c.CgroupRoot = pods.Root })
+	claim := newVolume(t, d, &csi.CreateVolumeRequest{MutableParameters: map[string]string{"readBytesPerSecond": "1048576"}})
+	claim.VolumeContext["csi.storage.k8s.io/pod.uid"] = podUID
+
+	container := pods.Container(t, podUID, "container")
+	bringUp(t, d, claim)
+	ruleIs(t, container, loopsOf(t, d, claim.VolumeID)[0].Number, mib)
+}
+
+// TestAPodThatCannotBeFound is not let go without its limits.
+func TestAPodThatCannotBeFound(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	pods := harness.NewPods(t)
+	d := harness.Start(t, func(c *driver.Config) { c.CgroupRoot = pods.Root })
+	claim := newVolume(t, d, &csi.CreateVolumeRequest{MutableParameters: map[string]string{"readBytesPerSecond": "1048576"}})
+	inPod(d, claim, podUID, "volume")
+	attachAndStage(t, d, claim)
+
+	fails(t, d.Publish(t.Context(), claim), codes.FailedPrecondition, podUID)
+	require.NoFileExists(t, claim.TargetPath)
+
+	// The kubelet makes the cgroup, and tries again.
+	container := pods.Container(t, podUID, "container")
+	require.NoError(t, d.Publish(t.Context(), claim))
+
+	number := loopsOf(t, d, claim.VolumeID)[0].Number
+	ruleIs(t, container, number, mib)
+
+	// A pod that has ended is in nobody's way.
+	pods.End(t, podUID)
+	require.NoError(t, modify(t.Context(), d, claim.VolumeID, map[string]string{"readBytesPerSecond": "2097152"}))
+	d.Restart(t)
+	require.NoError(t, d.Unpublish(t.Context(), claim))
+
+	// Whoever is no pod has the volume without limits.
+	claim.TargetPath = filepath.Join(d.Config.KubeletDir, "elsewhere", "mount")
+	require.NoError(t, d.Publish(t.Context(), claim))
+}

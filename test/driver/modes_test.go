@@ -1,0 +1,208 @@
+package driver_test
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/namespace"
+)
+
+func inMode(mode driver.Mode) harness.Option { return func(c *driver.Config) { c.Mode = mode } }
+
+func TestServicesOfEachMode(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	for mode, test := range map[driver.Mode]struct{ controller, node bool }{
+		driver.ModeAll:        {true, true},
+		driver.ModeController: {true, false},
+		driver.ModeNode:       {false, true},
+	} {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+
+			d := harness.Start(t, inMode(mode))
+			all, err := d.Capabilities(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, test.controller, len(all.Controller) > 0)
+			require.Equal(t, test.node, all.HasNode)
+
+			says := false
+			for _, capability := range all.Plugin {
+				says = says || capability.GetService().GetType() == csi.PluginCapability_Service_CONTROLLER_SERVICE
+			}
+
+			require.Equal(t, test.controller, says)
+
+			info, err := d.GetPluginInfo(t.Context(), &csi.GetPluginInfoRequest{})
+			require.NoError(t, err)
+			require.Equal(t, d.Config.DriverName, info.GetName())
+			require.Equal(t, string(mode), info.GetManifest()["mode"])
+
+			_, err = d.ListVolumes(t.Context(), &csi.ListVolumesRequest{})
+			require.Equal(t, test.controller, status.Code(err) == codes.OK, "%v", err)
+			require.Equal(t, !test.controller, status.Code(err) == codes.Unimplemented, "%v", err)
+
+			_, err = d.NodeGetInfo(t.Context(), &csi.NodeGetInfoRequest{})
+			require.Equal(t, test.node, status.Code(err) == codes.OK, "%v", err)
+			require.Equal(t, !test.node, status.Code(err) == codes.Unimplemented, "%v", err)
+		})
+	}
+}
+
+// TestNodeKnowsOnlyWhatItIsTold has a controller and a node that share a pool,
+// and nothing else.
+func TestNodeKnowsOnlyWhatItIsTold(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	for name, request := range readOnlyKinds(writer) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			controller := harness.Start(t, inMode(driver.ModeController))
+			node := harness.Start(t, inMode(driver.ModeNode), func(c *driver.Config) { c.Pools = controller.Config.Pools })
+			ctx := t.Context()
+
+			volume := newVolume(t, controller, request)
+			require.NoError(t, controller.Attach(ctx, volume))
+
+			claim := node.Claim(t, volume.VolumeID)
+			claim.VolumeContext, claim.PublishContext = volume.VolumeContext, volume.PublishContext
+			claim.Capability = volume.Capability
+
+			require.NoError(t, node.Stage(ctx, claim))
+			t.Cleanup(func() {
+				ctx := context.WithoutCancel(ctx)
+				require.NoError(t, node.Unpublish(ctx, claim))
+				require.NoError(t, node.Unstage(ctx, claim))
+			})
+			require.NoError(t, node.Publish(ctx, claim))
+			writeBlock(t, claim)
+
+			_, err := controller.DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: claim.VolumeID})
+			fails(t, err, codes.FailedPrecondition, controller.Config.NodeID)
+
+			// Each can be away while the other works.
+			controller.Stop()
+			node.Restart(t)
+			requireBlock(t, claim)
+			require.NoError(t, node.Publish(ctx, claim))
+			require.NoError(t, stats(t, node, claim, claim.TargetPath))
+			require.NoError(t, node.Unpublish(ctx, claim))
+			require.NoError(t, node.Unstage(ctx, claim))
+
+			controller.Restart(t)
+			require.NoError(t, controller.Detach(ctx, volume))
+			deleteVolume(t, controller, volume.VolumeID)
+
+			// Only the pool tells the node that there is no such volume.
+			fails(t, node.Stage(ctx, claim), codes.NotFound, claim.VolumeID)
+		})
+	}
+}
+
+const (
+	// asNobody marks the process that has no privilege, and says where it may
+	// write.
+	asNobody = "TOUCHSTONE_TEST_AS_NOBODY_IN"
+	nobodyID = 65534
+)
+
+// TestControllerNeedsNoPrivilege runs the test after this one as nobody, who may
+// open no device.
+func TestControllerNeedsNoPrivilege(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	// Not t.TempDir, whose parents are closed to others.
+	dir, err := os.MkdirTemp("/tmp", "touchstone-nobody-") //nolint:usetesting // see above
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	require.NoError(t, os.Chown(dir, nobodyID, nobodyID))
+
+	// The binary's own place is closed to others, too.
+	binary := filepath.Join(dir, "driver.test")
+	content, err := os.ReadFile("/proc/self/exe")
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(binary, content, 0o755))
+
+	command := exec.CommandContext(t.Context(), binary, "-test.run=^TestAsNobody$", "-test.v")
+	command.Dir = dir
+	command.Env = append(os.Environ(), asNobody+"="+dir, "HOME="+dir, "TMPDIR="+dir)
+	command.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobodyID, Gid: nobodyID}}
+
+	output, err := command.CombinedOutput()
+	require.NoError(t, err, "%s", output)
+	require.Contains(t, string(output), "--- PASS: TestAsNobody")
+}
+
+func TestAsNobody(t *testing.T) {
+	dir := os.Getenv(asNobody)
+	if dir == "" {
+		t.Skip("TestControllerNeedsNoPrivilege runs this")
+	}
+
+	require.Equal(t, nobodyID, os.Geteuid())
+	require.ErrorIs(t, unix.Access("/dev/loop-control", unix.R_OK|unix.W_OK), unix.EACCES)
+
+	config := driver.Config{
+		Mode: driver.ModeController, Endpoint: "unix://" + filepath.Join(dir, "csi.sock"), DriverName: "csi.touchstone.dev",
+		Version: "test", NodeID: harness.NodeID, StateDir: filepath.Join(dir, "state"), Overcommit: 1,
+		Pools: map[string]string{"default": filepath.Join(dir, "pool")}, Log: slog.New(slog.DiscardHandler),
+	}
+	served, err := driver.New(config)
+	require.NoError(t, err)
+
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+
+	go func() { ended <- served.Run(ctx) }()
+
+	client, err := orchestrator.Connect(config.Endpoint)
+	require.NoError(t, err)
+	require.NoError(t, client.WaitReady(ctx))
+
+	for _, kind := range kinds() {
+		made, err := client.CreateVolume(ctx, &csi.CreateVolumeRequest{
+			Name: kind.name, Parameters: kind.parameters, CapacityRange: required(kind.bytes),
+			VolumeCapabilities: []*csi.VolumeCapability{kind.capability},
+		})
+		require.NoError(t, err, kind.name)
+
+		claim := &orchestrator.Claim{VolumeID: made.GetVolume().GetVolumeId(), NodeID: harness.NodeID, Capability: kind.capability}
+		require.NoError(t, client.Attach(ctx, claim), kind.name)
+
+		_, err = client.ControllerExpandVolume(ctx, &csi.ControllerExpandVolumeRequest{
+			VolumeId: claim.VolumeID, CapacityRange: required(kind.larger),
+		})
+		require.NoError(t, err, kind.name)
+
+		page, err := client.ListVolumes(ctx, &csi.ListVolumesRequest{})
+		require.NoError(t, err)
+		require.Len(t, page.GetEntries(), 1)
+		require.Equal(t, kind.larger, page.GetEntries()[0].GetVolume().GetCapacityBytes())
+
+		require.NoError(t, client.Detach(ctx, claim), kind.name)
+		_, err = client.DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: claim.VolumeID})
+		require.NoError(t, err, kind.name)
+	}
+
+	require.NoError(t, client.Close())
+	stop()
+	require.NoError(t, <-ended)
+}

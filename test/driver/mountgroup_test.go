@@ -1,0 +1,173 @@
+package driver_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/namespace"
+)
+
+func withMountGroup(c *driver.Config) { c.VolumeMountGroup = true }
+
+// ofGroup is the capability of a pod with that fsGroup.
+func ofGroup(group string) *csi.VolumeCapability {
+	capability := orchestrator.Mount(multiWriter, "")
+	capability.GetMount().VolumeMountGroup = group
+
+	return capability
+}
+
+// groupAndMode are what the pod's processes have to do with.
+func groupAndMode(t *testing.T, path string) (group, mode uint32) {
+	t.Helper()
+
+	var stat unix.Stat_t
+
+	require.NoError(t, unix.Lstat(path, &stat))
+
+	return stat.Gid, stat.Mode & 0o7777
+}
+
+func requireOwned(t *testing.T, path string, group, mode uint32) {
+	t.Helper()
+
+	gotGroup, gotMode := groupAndMode(t, path)
+	require.Equal(t, []uint32{group, mode}, []uint32{gotGroup, gotMode}, path)
+}
+
+func TestMountGroupIsAdvertisedWhenAskedFor(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	for _, on := range []bool{false, true} {
+		d := harness.Start(t, func(c *driver.Config) { c.VolumeMountGroup = on })
+
+		answer, err := d.NodeGetCapabilities(t.Context(), &csi.NodeGetCapabilitiesRequest{})
+		require.NoError(t, err)
+
+		found := false
+		for _, capability := range answer.GetCapabilities() {
+			found = found || capability.GetRpc().GetType() == csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP
+		}
+
+		require.Equal(t, on, found)
+	}
+}
+
+func TestMountGroupRefusals(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	for name, test := range map[string]struct {
+		on    bool
+		group string
+		word  string
+	}{
+		"not advertised": {false, "2000", "--volume-mount-group"},
+		"a name":         {true, "wheel", "wheel"},
+		"negative":       {true, "-1", "-1"},
+		"the unchanging": {true, "4294967295", "4294967295"},
+		"too large":      {true, "4294967296", "4294967296"},
+		"more than one":  {true, "1 2", "1 2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := harness.Start(t, func(c *driver.Config) { c.VolumeMountGroup = test.on })
+			claim := newVolume(t, d, &csi.CreateVolumeRequest{
+				Parameters: directoryBacked(), VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Mount(multiWriter, "")},
+			})
+			bringUp(t, d, claim)
+
+			second := another(claim, "second")
+			second.Capability = ofGroup(test.group)
+			fails(t, d.Publish(t.Context(), second), codes.InvalidArgument, "volume_mount_group", test.word)
+			require.NoDirExists(t, second.TargetPath)
+
+			second.StagingPath += "-2"
+			fails(t, d.Stage(t.Context(), second), codes.InvalidArgument, "volume_mount_group", test.word)
+
+			inline := inlineClaim(t, d, small())
+			inline.Capability = ofGroup(test.group)
+			fails(t, d.Publish(t.Context(), inline), codes.InvalidArgument, "volume_mount_group", test.word)
+			require.Empty(t, contents(t, d))
+		})
+	}
+}
+
+func TestMountGroup(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	for name, parameters := range map[string]map[string]string{"ext4": nil, "directory": directoryBacked()} {
+		t.Run(name, func(t *testing.T) {
+			d := harness.Start(t, withMountGroup)
+			claim := newVolume(t, d, &csi.CreateVolumeRequest{
+				Parameters: parameters, VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Mount(multiWriter, "")},
+			})
+			bringUp(t, d, claim)
+			requireOwned(t, claim.TargetPath, 0, 0o755)
+
+			file := filepath.Join(claim.TargetPath, "file")
+			writeFile(t, file, "x")
+
+			secret := filepath.Join(d.Root, "secret")
+			writeFile(t, secret, "not the volume's")
+			require.NoError(t, os.Symlink(secret, filepath.Join(claim.TargetPath, "link")))
+
+			// Read-only it stays as it is.
+			reader := another(claim, "reader")
+			reader.Capability, reader.ReadOnly = ofGroup("2000"), true
+			require.NoError(t, d.Publish(t.Context(), reader))
+			requireOwned(t, reader.TargetPath, 0, 0o755)
+			require.NoError(t, d.Unpublish(t.Context(), reader))
+
+			second := another(claim, "second")
+			second.Capability = ofGroup("2000")
+			require.NoError(t, d.Publish(t.Context(), second))
+			requireOwned(t, second.TargetPath, 2000, 0o2775)
+			requireOwned(t, file, 2000, 0o660)
+			requireOwned(t, secret, 0, 0o600)
+
+			// What is made inside belongs to the group at once.
+			writeFile(t, filepath.Join(second.TargetPath, "new"), "x")
+			requireOwned(t, filepath.Join(second.TargetPath, "new"), 2000, 0o600)
+
+			// The root is right: the rest is the workload's own.
+			require.NoError(t, os.Chown(file, 7, 7))
+			require.NoError(t, d.Unpublish(t.Context(), second))
+			require.NoError(t, d.Publish(t.Context(), second))
+			requireOwned(t, file, 7, 0o660)
+
+			third := another(claim, "third")
+			third.Capability = ofGroup("3000")
+			require.NoError(t, d.Publish(t.Context(), third))
+			requireOwned(t, file, 3000, 0o660)
+
+			second.Capability = ofGroup("3000")
+			fails(t, d.Publish(t.Context(), second), codes.AlreadyExists)
+
+			for _, each := range []*orchestrator.Claim{second, third} {
+				require.NoError(t, d.Unpublish(t.Context(), each))
+			}
+		})
+	}
+}
+
+func TestMountGroupOfEphemeral(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	d := harness.Start(t, withMountGroup)
+
+	for _, attributes := range []map[string]string{small(), {"backing": "directory"}} {
+		claim := inlineClaim(t, d, attributes)
+		claim.Capability = ofGroup("2000")
+		require.NoError(t, d.Publish(t.Context(), claim))
+		requireOwned(t, claim.TargetPath, 2000, 0o2775)
+		require.NoError(t, d.Unpublish(t.Context(), claim))
+	}
+}

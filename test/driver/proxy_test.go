@@ -1,0 +1,93 @@
+package driver_test
+
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/namespace"
+)
+
+// throughProxy returns a client that reaches the driver by way of a proxy, and
+// what ends both.
+func throughProxy(t *testing.T, d *harness.Driver) (client *orchestrator.Orchestrator, stop func()) {
+	t.Helper()
+
+	config := driver.Config{
+		Endpoint: "unix://" + filepath.Join(d.Root, "proxy.sock"), ReadyFile: filepath.Join(d.Root, "proxy.ready"),
+		Log: slog.New(slog.DiscardHandler),
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+
+	go func() { ended <- driver.Forward(ctx, config, d.Config.Endpoint) }()
+
+	client, err := orchestrator.Connect(config.Endpoint)
+	require.NoError(t, err)
+	require.NoError(t, client.WaitReady(t.Context()))
+
+	return client, func() {
+		require.NoError(t, client.Close())
+		cancel()
+		require.NoError(t, <-ended)
+		require.NoFileExists(t, filepath.Join(d.Root, "proxy.sock"))
+		require.NoFileExists(t, config.ReadyFile)
+	}
+}
+
+// TestLifeThroughProxy is TestLife with every call handed on.
+func TestLifeThroughProxy(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	d := harness.Start(t)
+	direct := d.Orchestrator
+	client, stop := throughProxy(t, d)
+	d.Orchestrator = client
+
+	defer func() { d.Orchestrator = direct; stop() }()
+
+	volume := create(t, d, kinds()[0])
+	volume.up()
+	sum := volume.write()
+	volume.expand()
+	volume.holds(sum)
+
+	// What is refused is so in the driver's words.
+	_, err := d.DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: volume.claim.VolumeID})
+	fails(t, err, codes.FailedPrecondition, harness.NodeID)
+	volume.down()
+	volume.delete()
+}
+
+func TestProxyOutlivesWhatIsBehindIt(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	d := harness.Start(t)
+	client, stop := throughProxy(t, d)
+	d.Stop()
+
+	_, err := client.GetPluginInfo(t.Context(), &csi.GetPluginInfoRequest{})
+	fails(t, err, codes.Unavailable, "csi.sock")
+
+	d.Restart(t)
+	require.NoError(t, client.WaitReady(t.Context()))
+
+	_, err = client.GetPluginInfo(t.Context(), &csi.GetPluginInfoRequest{})
+	require.NoError(t, err)
+
+	stop()
+
+	// The proxy has only been in between.
+	_, err = d.GetPluginInfo(t.Context(), &csi.GetPluginInfoRequest{})
+	require.NoError(t, err)
+}

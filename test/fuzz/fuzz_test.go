@@ -1,0 +1,161 @@
+package fuzz_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoregistry"
+)
+
+const (
+	// hangs only ends a call that would hang; it is no verdict on speed.
+	hangs = time.Minute
+	// strangers of each method are tried without a fuzzer, too.
+	strangers  = 20
+	editsBytes = 96
+)
+
+func FuzzIdentity(f *testing.F)   { fuzzBytes(f, "Identity") }
+func FuzzController(f *testing.F) { fuzzBytes(f, "Controller") }
+func FuzzNode(f *testing.F)       { fuzzBytes(f, "Node") }
+
+// fuzzBytes sends arbitrary bytes in the place of encoded requests.
+func fuzzBytes(f *testing.F, service string) {
+	f.Helper()
+
+	all := methods(f, service)
+
+	for i, each := range all {
+		f.Add(byte(i), []byte{})
+		f.Add(byte(i), []byte("\x0a\x02\xff\xfe"))
+
+		for _, message := range each.valid() {
+			wire, err := proto.MarshalOptions{Deterministic: true}.Marshal(message)
+			require.NoError(f, err)
+			f.Add(byte(i), wire)
+			f.Add(byte(i), wire[:len(wire)/2])
+		}
+	}
+
+	w := newWorld(f)
+
+	f.Fuzz(func(t *testing.T, chosen byte, wire []byte) { w.send(t, all[int(chosen)%len(all)], wire) })
+}
+
+// FuzzFields sends valid requests of all services with strange fields.
+func FuzzFields(f *testing.F) {
+	all := methods(f, "")
+	random := rand.NewChaCha8([32]byte{})
+
+	for i, each := range all {
+		for example := range each.valid() {
+			f.Add(byte(i), byte(example), []byte{})
+
+			for range strangers {
+				if len(examples()[each.name]) == 0 {
+					break // it has no fields, or is not there
+				}
+
+				bytes := make([]byte, editsBytes)
+				_, _ = random.Read(bytes)
+				f.Add(byte(i), byte(example), bytes)
+			}
+		}
+	}
+
+	w := newWorld(f)
+
+	f.Fuzz(func(t *testing.T, chosen, example byte, script []byte) {
+		to := all[int(chosen)%len(all)]
+		valid := to.valid()
+		request := valid[int(example)%len(valid)]
+		(&edits{left: script}).message(request.ProtoReflect())
+
+		wire, err := proto.Marshal(request)
+		require.NoError(t, err)
+		w.send(t, to, wire)
+	})
+}
+
+// send makes the call and judges what came of it.
+func (w *world) send(t *testing.T, to method, wire []byte) {
+	t.Helper()
+
+	ctx, cancel := context.WithTimeout(t.Context(), hangs)
+	defer cancel()
+
+	wire = w.translate(wire)
+	request := to.input.New().Interface()
+	_ = proto.Unmarshal(wire, request) // what cannot be read is sent, too
+
+	response := w.responseOf(t, to)
+
+	defer w.recover(t)
+
+	before := w.seen
+	err := w.conn.Invoke(ctx, to.name, wire, response, grpc.ForceCodecV2(newRaw()))
+	code := status.Code(err)
+
+	for _, never := range []codes.Code{
+		codes.Unknown, codes.Internal, codes.DataLoss, codes.Unavailable, codes.Canceled, codes.DeadlineExceeded,
+	} {
+		require.NotEqual(t, never, code, "%s %v: %v", to.name, request, err)
+	}
+
+	require.LessOrEqual(t, code, codes.Unauthenticated, "no gRPC code")
+
+	after, observing := w.observe()
+	require.NoError(t, observing)
+
+	w.seen = after
+	require.Equal(t, before.Outside, after.Outside, "%s %v touched what is outside", to.name, request)
+
+	if err != nil {
+		require.NotEmpty(t, status.Convert(err).Message(), "%s %v", to.name, request)
+		require.Equal(t, before, after, "%s %v was refused with %v", to.name, request, err)
+
+		return
+	}
+
+	require.NoError(t, w.undo(ctx, request, response, before), "after %s %v", to.name, request)
+
+	// Devices' numbers and the idle volume's id may be others now.
+	w.seen, err = w.observe()
+	require.NoError(t, err)
+	require.Len(t, w.seen.Mounts, len(before.Mounts), "after %s %v", to.name, request)
+	require.Len(t, w.seen.Devices, len(before.Devices), "after %s %v", to.name, request)
+	require.Len(t, w.seen.Pool, len(before.Pool), "after %s %v", to.name, request)
+}
+
+// recover keeps what one call has done wrong from being blamed on the next.
+func (w *world) recover(t *testing.T) {
+	t.Helper()
+
+	if !t.Failed() {
+		return
+	}
+
+	restored := w.restore(context.Background())
+
+	var err error
+	if w.seen, err = w.observe(); err != nil || restored != nil {
+		t.Logf("recover: %v, %v", restored, err)
+	}
+}
+
+func (w *world) responseOf(t *testing.T, to method) proto.Message {
+	t.Helper()
+
+	name := to.input.Descriptor().FullName()
+	found, err := protoregistry.GlobalTypes.FindMessageByName(name[:len(name)-len("Request")] + "Response")
+	require.NoError(t, err)
+
+	return found.New().Interface()
+}

@@ -1,0 +1,191 @@
+// Package harness starts a driver for a test, in the test's process and behind
+// a real socket, and proves at the end that nothing of it is left.
+//
+// What may enter: what tests of the whole driver share. It makes no assertion
+// about a call.
+package harness
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/moby/sys/mountinfo"
+	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+)
+
+// NodeID is the node id of a driver that says no other.
+const NodeID = "node-under-test"
+
+// readyLimit is no verdict on speed: it only ends a test that would hang.
+const readyLimit = time.Minute
+
+// Driver is a running driver and a client of it.
+type Driver struct {
+	*orchestrator.Orchestrator
+
+	// Root holds all that the driver uses: state, pool, kubelet and the socket.
+	Root   string
+	Config driver.Config
+
+	run        func(*Driver, testing.TB)
+	stop, kill func()
+}
+
+// Option changes the configuration before the start.
+type Option func(*driver.Config)
+
+// Start starts a driver in a fresh directory. When the test ends the driver is
+// stopped, and the test fails if a mount or a loop device is left.
+func Start(tb testing.TB, options ...Option) *Driver {
+	tb.Helper()
+
+	return startWith(tb, (*Driver).runHere, options)
+}
+
+func startWith(tb testing.TB, run func(*Driver, testing.TB), options []Option) *Driver {
+	tb.Helper()
+
+	root, err := filepath.EvalSymlinks(tb.TempDir())
+	require.NoError(tb, err)
+
+	config := driver.Config{
+		Mode: driver.ModeAll, Endpoint: "unix://" + filepath.Join(root, "csi.sock"),
+		DriverName: "csi.touchstone.dev", Version: "test", NodeID: NodeID,
+		StateDir:   filepath.Join(root, "state"),
+		Pools:      map[string]string{"default": filepath.Join(root, "pool")},
+		KubeletDir: filepath.Join(root, "kubelet"), Overcommit: 1,
+		Log: slog.New(slog.NewTextHandler(tb.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})),
+	}
+	require.NoError(tb, os.MkdirAll(config.KubeletDir, 0o750))
+
+	for _, option := range options {
+		option(&config)
+	}
+
+	tb.Cleanup(func() { CheckNothingIsLeft(tb, root) })
+
+	running := &Driver{Root: root, Config: config, run: run}
+	running.run(running, tb)
+	tb.Cleanup(running.Stop)
+
+	return running
+}
+
+// Restart stops the driver and starts it again with the same directories.
+func (d *Driver) Restart(tb testing.TB, options ...Option) {
+	tb.Helper()
+
+	d.Stop()
+
+	for _, option := range options {
+		option(&d.Config)
+	}
+
+	d.run(d, tb)
+}
+
+// Stop stops the driver as SIGTERM does. A second call does nothing.
+func (d *Driver) Stop() { d.stop() }
+
+// Pool returns the directory of the default pool.
+func (d *Driver) Pool() string { return d.Config.Pools["default"] }
+
+// Claim returns a use of a volume on the driver's node, at paths of its own.
+func (d *Driver) Claim(tb testing.TB, volumeID string) *orchestrator.Claim {
+	tb.Helper()
+
+	return &orchestrator.Claim{
+		VolumeID: volumeID, NodeID: d.Config.NodeID,
+		StagingPath: filepath.Join(d.Config.KubeletDir, "staging", volumeID),
+		TargetPath:  filepath.Join(d.Config.KubeletDir, "pods", volumeID, "mount"),
+	}
+}
+
+func (d *Driver) runHere(tb testing.TB) {
+	tb.Helper()
+
+	made, err := driver.New(d.Config)
+	require.NoError(tb, err)
+
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+
+	go func() { ended <- made.Run(ctx) }()
+
+	d.connect(tb, func() error {
+		cancel()
+
+		return <-ended
+	})
+}
+
+// connect makes the client of a driver that has just been started and that end
+// ends.
+func (d *Driver) connect(tb testing.TB, end func() error) {
+	tb.Helper()
+
+	client, err := orchestrator.Connect(d.Config.Endpoint)
+	require.NoError(tb, err)
+
+	d.Orchestrator = client
+	stopped := false
+	d.stop = func() {
+		if stopped {
+			return
+		}
+
+		stopped = true
+
+		if err := end(); err != nil {
+			tb.Errorf("the driver ended with: %v", err)
+		}
+
+		if err := client.Close(); err != nil {
+			tb.Errorf("close the client: %v", err)
+		}
+	}
+
+	ready, done := context.WithTimeout(context.Background(), readyLimit)
+	defer done()
+
+	require.NoError(tb, client.WaitReady(ready))
+}
+
+// CheckNothingIsLeft fails the test for each mount beneath root and each loop
+// device of an image there. It also takes them away, so that the next test does
+// not suffer from them.
+func CheckNothingIsLeft(tb testing.TB, root string) {
+	tb.Helper()
+
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(root))
+	require.NoError(tb, err)
+
+	for _, left := range slices.Backward(mounts) {
+		tb.Errorf("still mounted: %s", left.Mountpoint)
+		forceUnmount(tb, left.Mountpoint)
+	}
+
+	loops := blockdev.NewLoops(blockdev.LoopsOptions{})
+
+	attached, err := loops.List()
+	require.NoError(tb, err)
+
+	for _, status := range attached {
+		if !strings.HasPrefix(status.BackingPath, root+"/") {
+			continue
+		}
+
+		tb.Errorf("still attached: %s to %s", status.BackingPath, status.Path)
+		forceDetach(tb, loops, status.Number)
+	}
+}

@@ -1,0 +1,111 @@
+package harness
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"os/signal"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/pkg/driver"
+)
+
+// served hands a configuration to the process that ServeIfAsked makes a driver
+// of.
+const served = "TOUCHSTONE_TEST_DRIVER"
+
+// encodable is a driver.Config without what only its own process can have.
+type encodable struct {
+	driver.Config
+
+	WithoutAlso *struct{} `json:"Also,omitempty"`
+	WithoutLog  *struct{} `json:"Log,omitempty"`
+}
+
+// ServeIfAsked is for the begin of the TestMain of tests that use
+// StartProcess: in the process that this starts, it serves and does not return.
+func ServeIfAsked() {
+	encoded := os.Getenv(served)
+	if encoded == "" {
+		return
+	}
+
+	if err := serve(encoded); err != nil {
+		fmt.Fprintln(os.Stderr, "serve:", err)
+		os.Exit(1)
+	}
+
+	os.Exit(0)
+}
+
+func serve(encoded string) error {
+	var given encodable
+	if err := json.Unmarshal([]byte(encoded), &given); err != nil { //nolint:musttag // only these two processes read it
+		return fmt.Errorf("read the configuration: %w", err)
+	}
+
+	given.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+
+	made, err := driver.New(given.Config)
+	if err != nil {
+		return fmt.Errorf("make the driver: %w", err)
+	}
+
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+
+	return made.Run(ctx)
+}
+
+// StartProcess is Start with the driver in a process of its own, so that Kill
+// can kill it.
+func StartProcess(tb testing.TB, options ...Option) *Driver {
+	tb.Helper()
+
+	return startWith(tb, (*Driver).runProcess, options)
+}
+
+// Kill kills the driver as SIGKILL does, and starts it again.
+func (d *Driver) Kill(tb testing.TB) {
+	tb.Helper()
+	d.kill()
+	d.run(d, tb)
+}
+
+func (d *Driver) runProcess(tb testing.TB) {
+	tb.Helper()
+
+	encoded, err := json.Marshal(encodable{Config: d.Config}) //nolint:musttag // only these two processes read it
+	require.NoError(tb, err)
+
+	command := exec.Command("/proc/self/exe")
+	command.Env = append(os.Environ(), served+"="+string(encoded))
+	command.Stderr = tb.Output()
+	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	require.NoError(tb, command.Start())
+
+	end := func(by syscall.Signal) error {
+		if err := command.Process.Signal(by); err != nil {
+			return fmt.Errorf("end the driver: %w", err)
+		}
+
+		return command.Wait()
+	}
+
+	d.connect(tb, func() error { return end(syscall.SIGTERM) })
+
+	d.kill = func() {
+		_ = d.Close()
+		d.stop = func() {}
+
+		if err := end(syscall.SIGKILL); err == nil {
+			tb.Error("the driver had ended before it was killed")
+		}
+	}
+}

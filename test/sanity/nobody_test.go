@@ -1,0 +1,101 @@
+package sanity_test
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/harness"
+)
+
+const (
+	// nobodyVariable marks the process that is the controller without
+	// privilege, and says where it may write.
+	nobodyVariable = "TOUCHSTONE_SANITY_NOBODY_IN"
+	nobodyID       = 65534
+)
+
+func nobodyConfig(dir string) driver.Config {
+	config := driver.Config{
+		Mode: driver.ModeController, Endpoint: "unix://" + filepath.Join(dir, "csi.sock"), DriverName: "csi.touchstone.dev",
+		Version: "test", NodeID: harness.NodeID, StateDir: filepath.Join(dir, "state"), Overcommit: 1,
+		Pools: map[string]string{"default": filepath.Join(dir, "pool")},
+	}
+	limited(&config)
+
+	return config
+}
+
+// startAsNobody starts a controller as a user who may do nothing, in a process
+// of its own that lasts as long as the test.
+func startAsNobody(t *testing.T) driver.Config {
+	t.Helper()
+
+	// Not t.TempDir, whose parents are closed to others.
+	dir, err := os.MkdirTemp("/tmp", "touchstone-nobody-") //nolint:usetesting // see above
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	require.NoError(t, os.Chown(dir, nobodyID, nobodyID))
+
+	// The binary's own place is closed to others, too.
+	binary := filepath.Join(dir, "sanity.test")
+	content, err := os.ReadFile("/proc/self/exe")
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(binary, content, 0o755))
+
+	// The test's context ends before its end is told to the process.
+	command := exec.CommandContext(context.WithoutCancel(t.Context()), binary, "-test.run=^TestControllerAsNobody$", "-test.v")
+	command.Dir = dir
+	command.Env = append(os.Environ(), nobodyVariable+"="+dir, "HOME="+dir, "TMPDIR="+dir)
+	command.Stdout, command.Stderr = t.Output(), t.Output()
+	command.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobodyID, Gid: nobodyID}}
+	require.NoError(t, command.Start())
+	t.Cleanup(func() {
+		require.NoError(t, command.Process.Signal(syscall.SIGTERM))
+		require.NoError(t, command.Wait())
+	})
+
+	config := nobodyConfig(dir)
+
+	client, err := orchestrator.Connect(config.Endpoint)
+	require.NoError(t, err)
+	require.NoError(t, client.WaitReady(t.Context()))
+	require.NoError(t, client.Close())
+
+	return config
+}
+
+// TestControllerAsNobody is the process of startAsNobody.
+func TestControllerAsNobody(t *testing.T) {
+	dir := os.Getenv(nobodyVariable)
+	if dir == "" {
+		t.Skip("TestSanity starts it")
+	}
+
+	require.Equal(t, nobodyID, os.Geteuid())
+	require.ErrorIs(t, unix.Access("/dev/loop-control", unix.R_OK|unix.W_OK), unix.EACCES)
+
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGTERM)
+	defer signal.Stop(signals)
+
+	ctx, stop := driver.UntilSignal(t.Context(), signals, os.Exit)
+	defer stop()
+
+	config := nobodyConfig(dir)
+	config.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+
+	served, err := driver.New(config)
+	require.NoError(t, err)
+	require.NoError(t, served.Run(ctx))
+}
