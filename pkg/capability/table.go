@@ -27,6 +27,14 @@ const (
 	StageUnstageVolume             Name = "STAGE_UNSTAGE_VOLUME"
 	GetVolumeStats                 Name = "GET_VOLUME_STATS"
 	VolumeMountGroup               Name = "VOLUME_MOUNT_GROUP"
+	CreateDeleteSnapshot           Name = "CREATE_DELETE_SNAPSHOT"
+	ListSnapshots                  Name = "LIST_SNAPSHOTS"
+	GetSnapshot                    Name = "GET_SNAPSHOT"
+	CloneVolume                    Name = "CLONE_VOLUME"
+	SnapshotConstraints            Name = "SNAPSHOT_ACCESSIBILITY_CONSTRAINTS"
+	GroupControllerService         Name = "GROUP_CONTROLLER_SERVICE"
+	VolumeGroupSnapshot            Name = "CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT"
+	SnapshotMetadataService        Name = "SNAPSHOT_METADATA_SERVICE"
 )
 
 // Topology is what people call VolumeAccessibilityConstraints.

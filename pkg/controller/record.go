@@ -19,6 +19,8 @@ type Volume struct {
 	// Mutable is what CreateVolume and ControllerModifyVolume have set. The pool
 	// holds a copy, for the nodes.
 	Mutable volume.Mutable `json:"mutable,omitzero"`
+	// Source is what the volume was made of; zero is nothing.
+	Source Source `json:"source,omitzero"`
 	// Segments is the topology from which the volume can be reached; empty
 	// means from everywhere.
 	Segments    Segments     `json:"segments,omitempty"`

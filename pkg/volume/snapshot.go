@@ -1,0 +1,44 @@
+package volume
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Consistency says what a snapshot must be of.
+type Consistency string
+
+// The two kinds of consistency of a snapshot.
+const (
+	// ConsistencyFilesystem refuses a snapshot that would not be of one moment.
+	ConsistencyFilesystem Consistency = "filesystem"
+	// ConsistencyNone takes what is there, while it may be written.
+	ConsistencyNone Consistency = "none"
+)
+
+// KeyConsistency is the only parameter of a SnapshotClass that is not the
+// snapshotter's own.
+const KeyConsistency = "consistency"
+
+// KeyCopy is "true" in the volume_context of a volume that was made from another
+// or from a snapshot: its filesystem needs a UUID of its own before the first
+// mount.
+const KeyCopy = "copy"
+
+// ParseSnapshotParameters reads CreateSnapshotRequest.parameters and those of a
+// group (CSI v1.13, CreateSnapshot, CreateVolumeGroupSnapshot). Errors:
+// ErrParameter.
+func ParseSnapshotParameters(given map[string]string) (Consistency, error) {
+	for _, key := range sortedKeys(given) {
+		if key != KeyConsistency && !strings.HasPrefix(key, ReservedPrefix) {
+			return "", fmt.Errorf("%w: unknown parameter %q; known is %s", ErrParameter, key, KeyConsistency)
+		}
+	}
+
+	switch wanted := Consistency(valueOr(given[KeyConsistency], string(ConsistencyFilesystem))); wanted {
+	case ConsistencyFilesystem, ConsistencyNone:
+		return wanted, nil
+	default:
+		return "", badValue(KeyConsistency, string(wanted), "filesystem or none")
+	}
+}
