@@ -1,0 +1,48 @@
+package harness
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+)
+
+// ReflinkPool returns an empty directory on an XFS of its own that can reflink,
+// of a sparse image of that many bytes. It goes with the test.
+func ReflinkPool(tb testing.TB, bytes int64) string {
+	tb.Helper()
+
+	root := tb.TempDir()
+	image, err := os.Create(filepath.Join(root, "reflink.img"))
+	require.NoError(tb, err)
+
+	defer image.Close()
+
+	require.NoError(tb, image.Truncate(bytes))
+
+	output, err := exec.CommandContext(tb.Context(), "mkfs.xfs", "-q", "-s", "size=4096", "-m", "reflink=1", image.Name()).CombinedOutput()
+	require.NoError(tb, err, "%s", output)
+
+	device, err := blockdev.NewLoops(blockdev.LoopsOptions{}).Attach(tb.Context(), image, blockdev.AttachOptions{
+		AutoClear: true, Own: true, Preferred: -1,
+	})
+	require.NoError(tb, err)
+
+	defer device.Close()
+
+	mounted := filepath.Join(root, "mounted")
+	require.NoError(tb, os.Mkdir(mounted, 0o700))
+	require.NoError(tb, unix.Mount(device.Path, mounted, "xfs", 0, "discard"))
+	// Whoever has a file open in there is the test's to find.
+	tb.Cleanup(func() { require.NoError(tb, unix.Unmount(mounted, unix.MNT_DETACH)) })
+
+	directory := filepath.Join(mounted, "pool")
+	require.NoError(tb, os.Mkdir(directory, 0o700))
+
+	return directory
+}
