@@ -63,6 +63,8 @@ func newSite(t *testing.T, binary string) *site {
 
 // process is one run of the driver.
 type process struct {
+	// closed is the client's; calls may still be on their way through it.
+	closed bool
 	*orchestrator.Orchestrator
 
 	command *exec.Cmd
@@ -156,12 +158,12 @@ func (p *process) end(t *testing.T, expected func(syscall.WaitStatus) bool) {
 
 	<-p.ended
 
-	if p.Orchestrator == nil {
+	if p.closed {
 		return
 	}
 
 	require.NoError(t, p.Close())
-	p.Orchestrator = nil
+	p.closed = true
 
 	outcome, ok := p.command.ProcessState.Sys().(syscall.WaitStatus)
 	require.True(t, ok)
