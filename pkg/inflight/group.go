@@ -46,6 +46,9 @@ type operation struct {
 	err    error
 }
 
+// within is the key of the group that a context's operation belongs to.
+type within struct{}
+
 // NewGroup returns a group without operations.
 func NewGroup() *Group {
 	base, stop := context.WithCancel(context.Background())
@@ -57,6 +60,10 @@ func NewGroup() *Group {
 // queued or running. It returns the operation's result, or ctx's error once
 // ctx ends: the operation then goes on. The context that operate gets ends
 // only when Drain gives up.
+//
+// An operation may run others of the same group, on other keys, with the context
+// that it was given: they belong to it, so they start also while the group
+// drains. Whoever nests keys in one order only can't come to wait for himself.
 //
 // Errors of its own: *ConflictError, *PanicError, ErrDraining.
 func Do[T any](ctx context.Context, g *Group, call Call, operate func(context.Context) (T, error)) (T, error) {
@@ -148,7 +155,7 @@ func (g *Group) joinOrStart(ctx context.Context, call Call, run func(context.Con
 		return nil, &ConflictError{Key: call.Key, Object: call.Object, Method: other.Method}
 	}
 
-	if g.draining {
+	if g.draining && ctx.Value(within{}) != g {
 		return nil, ErrDraining
 	}
 
@@ -166,7 +173,7 @@ func (g *Group) joinOrStart(ctx context.Context, call Call, run func(context.Con
 // work runs op and then whatever has queued up behind it.
 func (g *Group) work(op *operation) {
 	for op != nil {
-		op.execute(g.base)
+		op.execute(g)
 		op = g.finish(op)
 	}
 }
@@ -190,12 +197,12 @@ func (g *Group) finish(op *operation) *operation {
 	return queue[0]
 }
 
-func (op *operation) execute(base context.Context) {
-	ctx, cancel := context.WithCancelCause(op.values)
+func (op *operation) execute(g *Group) {
+	ctx, cancel := context.WithCancelCause(context.WithValue(op.values, within{}, g))
 	defer cancel(nil)
 
 	// The values are the caller's, the lifetime is the group's.
-	unlink := context.AfterFunc(base, func() { cancel(ErrDraining) })
+	unlink := context.AfterFunc(g.base, func() { cancel(ErrDraining) })
 	defer unlink()
 
 	defer func() {

@@ -279,3 +279,37 @@ func TestDrainGivesUp(t *testing.T) {
 	require.ErrorIs(t, group.Drain(ctx), context.Canceled)
 	require.ErrorIs(t, <-result, inflight.ErrDraining)
 }
+
+func TestDrainLetsAnOperationStartItsOwn(t *testing.T) {
+	t.Parallel()
+
+	group, outer := inflight.NewGroup(), newGate()
+	result := make(chan error, 1)
+
+	go func() {
+		_, err := inflight.Do(t.Context(), group, publish("v", "/t", false), func(ctx context.Context) (string, error) {
+			if _, err := outer.run("", nil)(ctx); err != nil {
+				return "", err
+			}
+
+			return inflight.Do(ctx, group, publish("w", "/t", false), finished("nested"))
+		})
+		result <- err
+	}()
+
+	<-outer.entered
+
+	drained := make(chan error, 1)
+
+	go func() { drained <- group.Drain(t.Context()) }()
+
+	require.Eventually(t, func() bool {
+		_, err := inflight.Do(t.Context(), group, publish("x", "/t", false), finished(""))
+
+		return errors.Is(err, inflight.ErrDraining)
+	}, waitLimit, pollInterval)
+
+	close(outer.release)
+	require.NoError(t, <-result)
+	require.NoError(t, <-drained)
+}
