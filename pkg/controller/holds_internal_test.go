@@ -1,0 +1,120 @@
+package controller
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
+)
+
+func TestManyReadersKeepTheDeleterAway(t *testing.T) {
+	t.Parallel()
+
+	h := newHolds()
+
+	first, err := h.hold("a")
+	require.NoError(t, err)
+	second, err := h.hold("a")
+	require.NoError(t, err)
+
+	aborted := func() {
+		t.Helper()
+
+		_, err := h.doom("a")
+		require.ErrorIs(t, err, errHeld)
+		require.Equal(t, codes.Aborted, status.Code(rpc.Status(err)))
+		require.ErrorContains(t, err, "snapshot a")
+	}
+
+	aborted()
+	first()
+	aborted()
+	// What was released once is not released for another reader.
+	first()
+	aborted()
+	second()
+
+	undoom, err := h.doom("a")
+	require.NoError(t, err)
+	undoom()
+	require.Empty(t, h.readers)
+	require.Empty(t, h.doomed)
+}
+
+func TestTheDeleterKeepsReadersAway(t *testing.T) {
+	t.Parallel()
+
+	h := newHolds()
+
+	undoom, err := h.doom("a")
+	require.NoError(t, err)
+
+	_, err = h.hold("a")
+	require.ErrorIs(t, err, errDoomed)
+	require.Equal(t, codes.Aborted, status.Code(rpc.Status(err)))
+
+	_, err = h.doom("a")
+	require.ErrorIs(t, err, errDoomed)
+
+	other, err := h.doom("b")
+	require.NoError(t, err)
+	other()
+
+	undoom()
+
+	second, err := h.doom("a")
+	require.NoError(t, err)
+	// What is over does not end what came after it.
+	undoom()
+
+	_, err = h.hold("a")
+	require.ErrorIs(t, err, errDoomed)
+	second()
+
+	release, err := h.hold("a")
+	require.NoError(t, err)
+	release()
+}
+
+func TestReadersAndADeleterNeverMeet(t *testing.T) {
+	t.Parallel()
+
+	const rounds, workers = 2000, 4
+
+	h := newHolds()
+
+	var (
+		readers, deleters, met atomic.Int64
+		wg                     sync.WaitGroup
+	)
+
+	for range workers {
+		wg.Go(func() {
+			for range rounds {
+				if release, err := h.hold("a"); err == nil {
+					readers.Add(1)
+					met.Add(deleters.Load())
+					readers.Add(-1)
+					release()
+				}
+
+				if undoom, err := h.doom("a"); err == nil {
+					met.Add(deleters.Add(1) - 1)
+					met.Add(readers.Load())
+					deleters.Add(-1)
+					undoom()
+				}
+			}
+		})
+	}
+
+	wg.Wait()
+	require.Zero(t, met.Load())
+	require.Empty(t, h.readers)
+	require.Empty(t, h.doomed)
+}
