@@ -164,7 +164,7 @@ func (g *Group) joinOrStart(ctx context.Context, call Call, run func(context.Con
 	g.running.Add(1)
 
 	if len(queue) == 0 {
-		go g.work(op)
+		go g.work(op) //nolint:contextcheck // an operation outlives its callers
 	}
 
 	return op, nil
@@ -211,5 +211,5 @@ func (op *operation) execute(g *Group) {
 		}
 	}()
 
-	op.result, op.err = op.run(ctx) //nolint:contextcheck // an operation outlives its callers
+	op.result, op.err = op.run(ctx)
 }

@@ -1,0 +1,131 @@
+package progress
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+)
+
+// steps is how often the log hears of one task between its begin and its end.
+const steps = 10
+
+// Entry is one task at one moment.
+type Entry struct {
+	// Kind is what is being done, such as "snapshot", and Object is to what.
+	Kind   string `json:"kind"`
+	Object string `json:"object"`
+	// Done and Total are bytes. Total is 0 while it is not known.
+	Done    int64     `json:"done"`
+	Total   int64     `json:"total"`
+	Started time.Time `json:"started"`
+}
+
+// Registry knows the tasks that are running. It is safe for concurrent use; a
+// nil one knows nothing and takes everything.
+type Registry struct {
+	log *slog.Logger
+
+	mu    sync.Mutex
+	tasks map[*Task]struct{}
+}
+
+// NewRegistry returns a registry that tells log of each task.
+func NewRegistry(log *slog.Logger) *Registry {
+	return &Registry{log: log, tasks: map[*Task]struct{}{}}
+}
+
+// Task is one piece of work. It is safe for concurrent use; nil is none.
+type Task struct {
+	registry *Registry
+	entry    Entry
+	told     int64
+}
+
+// Start begins a task of total bytes, 0 if that is not known.
+func (r *Registry) Start(kind, object string, total int64) *Task {
+	if r == nil {
+		return nil
+	}
+
+	task := &Task{registry: r, entry: Entry{Kind: kind, Object: object, Total: total, Started: time.Now()}}
+
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	r.tasks[task] = struct{}{}
+
+	return task
+}
+
+// Set says how many bytes are done, and of how many.
+func (t *Task) Set(done, total int64) {
+	if t == nil {
+		return
+	}
+
+	if entry, tell := t.set(done, total); tell {
+		t.registry.log.Info("copying", "kind", entry.Kind, "object", entry.Object, "done", done, "total", total)
+	}
+}
+
+func (t *Task) set(done, total int64) (Entry, bool) {
+	t.registry.mu.Lock()
+	defer t.registry.mu.Unlock()
+
+	t.entry.Done, t.entry.Total = done, total
+
+	step := int64(0)
+	if total > 0 {
+		// Divided first: a volume's bytes times ten may be too many.
+		step = done / max(total/steps, 1)
+	}
+
+	tell := step > t.told && done < total
+	t.told = step
+
+	return t.entry, tell
+}
+
+// End ends the task; failure is why it came to nothing, or nil.
+func (t *Task) End(failure error) {
+	if t == nil {
+		return
+	}
+
+	t.registry.mu.Lock()
+	delete(t.registry.tasks, t)
+	entry, long := t.entry, t.told > 0
+	t.registry.mu.Unlock()
+
+	level := slog.LevelDebug
+	if failure != nil || long {
+		level = slog.LevelInfo
+	}
+
+	t.registry.log.Log(context.Background(), level, "copy ended", "kind", entry.Kind, "object", entry.Object, "bytes", entry.Done,
+		"took", time.Since(entry.Started), "error", failure)
+}
+
+// List returns the running tasks, the oldest first.
+func (r *Registry) List() []Entry {
+	if r == nil {
+		return nil
+	}
+
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	entries := make([]Entry, 0, len(r.tasks))
+	for task := range r.tasks {
+		entries = append(entries, task.entry)
+	}
+
+	slices.SortFunc(entries, func(a, b Entry) int {
+		return cmp.Or(a.Started.Compare(b.Started), cmp.Compare(a.Object, b.Object))
+	})
+
+	return entries
+}
