@@ -2,6 +2,8 @@ package orchestrator
 
 import (
 	"context"
+	"errors"
+	"io"
 	"path"
 
 	"google.golang.org/genproto/googleapis/rpc/code"
@@ -42,4 +44,32 @@ func nameFailedCalls(ctx context.Context, method string, req, reply any, conn *g
 	}
 
 	return nil
+}
+
+func nameFailedStreams(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string,
+	open grpc.Streamer, opts ...grpc.CallOption,
+) (grpc.ClientStream, error) {
+	stream, err := open(ctx, desc, conn, method, opts...)
+	if err != nil {
+		return nil, &CallError{RPC: path.Base(method), status: status.Convert(err)}
+	}
+
+	return &namedStream{ClientStream: stream, rpc: path.Base(method)}, nil
+}
+
+// namedStream is a stream whose errors say which call it belongs to: most of
+// them come with a message, not with the call.
+type namedStream struct {
+	grpc.ClientStream
+
+	rpc string
+}
+
+func (s *namedStream) RecvMsg(message any) error {
+	err := s.ClientStream.RecvMsg(message)
+	if err == nil || errors.Is(err, io.EOF) {
+		return err
+	}
+
+	return &CallError{RPC: s.rpc, status: status.Convert(err)}
 }

@@ -38,6 +38,8 @@ type Orchestrator struct {
 	csi.IdentityClient
 	csi.ControllerClient
 	csi.NodeClient
+	csi.GroupControllerClient
+	csi.SnapshotMetadataClient
 
 	conn *grpc.ClientConn
 }
@@ -49,6 +51,7 @@ func Connect(endpoint string, opts ...grpc.DialOption) (*Orchestrator, error) {
 	conn, err := grpc.NewClient(endpoint, append([]grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithChainUnaryInterceptor(nameFailedCalls),
+		grpc.WithChainStreamInterceptor(nameFailedStreams),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff: backoff.Config{
 				BaseDelay:  redialBaseDelay,
@@ -63,12 +66,17 @@ func Connect(endpoint string, opts ...grpc.DialOption) (*Orchestrator, error) {
 	}
 
 	return &Orchestrator{
-		IdentityClient:   csi.NewIdentityClient(conn),
-		ControllerClient: csi.NewControllerClient(conn),
-		NodeClient:       csi.NewNodeClient(conn),
-		conn:             conn,
+		IdentityClient:         csi.NewIdentityClient(conn),
+		ControllerClient:       csi.NewControllerClient(conn),
+		NodeClient:             csi.NewNodeClient(conn),
+		GroupControllerClient:  csi.NewGroupControllerClient(conn),
+		SnapshotMetadataClient: csi.NewSnapshotMetadataClient(conn),
+		conn:                   conn,
 	}, nil
 }
+
+// Conn is the connection, for what a driver serves on its socket beside CSI.
+func (o *Orchestrator) Conn() grpc.ClientConnInterface { return o.conn }
 
 // Close ends the connection; calls that are under way fail.
 func (o *Orchestrator) Close() error {
@@ -113,9 +121,10 @@ func (o *Orchestrator) probe(ctx context.Context) error {
 
 // Capabilities are what a driver says that it can do, of all its services.
 type Capabilities struct {
-	Plugin     []*csi.PluginCapability
-	Controller []*csi.ControllerServiceCapability
-	Node       []*csi.NodeServiceCapability
+	Plugin          []*csi.PluginCapability
+	Controller      []*csi.ControllerServiceCapability
+	GroupController []*csi.GroupControllerServiceCapability
+	Node            []*csi.NodeServiceCapability
 	// HasNode tells a node service without capabilities from none at all.
 	HasNode bool
 }
@@ -141,6 +150,15 @@ func (o *Orchestrator) Capabilities(ctx context.Context) (Capabilities, error) {
 		all.Controller = controller.GetCapabilities()
 	}
 
+	if all.Serves(csi.PluginCapability_Service_GROUP_CONTROLLER_SERVICE) {
+		groups, err := o.GroupControllerGetCapabilities(ctx, &csi.GroupControllerGetCapabilitiesRequest{})
+		if err != nil {
+			return Capabilities{}, err
+		}
+
+		all.GroupController = groups.GetCapabilities()
+	}
+
 	node, err := o.NodeGetCapabilities(ctx, &csi.NodeGetCapabilitiesRequest{})
 
 	switch status.Code(err) {
@@ -157,8 +175,14 @@ func (o *Orchestrator) Capabilities(ctx context.Context) (Capabilities, error) {
 
 // HasController says whether a controller service is behind the socket.
 func (c Capabilities) HasController() bool {
+	return c.Serves(csi.PluginCapability_Service_CONTROLLER_SERVICE)
+}
+
+// Serves says whether the plugin advertises the service, or what the spec makes
+// a service's capability of it.
+func (c Capabilities) Serves(want csi.PluginCapability_Service_Type) bool {
 	for _, capability := range c.Plugin {
-		if capability.GetService().GetType() == csi.PluginCapability_Service_CONTROLLER_SERVICE {
+		if capability.GetService().GetType() == want {
 			return true
 		}
 	}

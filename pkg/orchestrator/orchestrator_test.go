@@ -61,9 +61,17 @@ func (*slow) ListVolumes(context.Context, *csi.ListVolumesRequest) (*csi.ListVol
 func serve(t *testing.T, socket string, driver *slow) {
 	t.Helper()
 
+	serveAt(t, socket, func(server grpc.ServiceRegistrar) {
+		csi.RegisterIdentityServer(server, driver)
+		csi.RegisterControllerServer(server, driver)
+	})
+}
+
+func serveAt(t *testing.T, socket string, register func(grpc.ServiceRegistrar)) {
+	t.Helper()
+
 	server := grpc.NewServer()
-	csi.RegisterIdentityServer(server, driver)
-	csi.RegisterControllerServer(server, driver)
+	register(server)
 
 	var config net.ListenConfig
 	listener, err := config.Listen(t.Context(), "unix", socket)
@@ -81,11 +89,11 @@ func serve(t *testing.T, socket string, driver *slow) {
 	})
 }
 
-func connect(t *testing.T) (*orchestrator.Orchestrator, string) {
+func connect(t *testing.T, opts ...grpc.DialOption) (*orchestrator.Orchestrator, string) {
 	t.Helper()
 
 	socket := filepath.Join(t.TempDir(), "csi.sock")
-	co, err := orchestrator.Connect("unix://" + socket)
+	co, err := orchestrator.Connect("unix://"+socket, opts...)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, co.Close()) })
 
