@@ -3,16 +3,13 @@ package pool
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
-
-// Object is what a pool holds bytes of: a volume or a snapshot.
-type Object struct {
-	ID       string
-	Backing  volume.Backing
-	Snapshot bool
-}
 
 // CopyOptions say what the copy shall be.
 type CopyOptions struct {
@@ -21,44 +18,211 @@ type CopyOptions struct {
 	// Thick gives the image all of its space, shared with no other.
 	Thick bool
 	// Progress, which may be nil, is told the bytes copied so far and of how
-	// many, as they are copied; never for a copy that is instant.
+	// many, as they are copied; never for a copy that is instant. Of a
+	// directory total is what it held when the copy began.
 	Progress func(done, total int64)
 }
 
 // Copy is an object that is being made of another. It is seen by nobody until
-// Commit; a crash before leaves only scratch, which ClearScratch removes.
-type Copy struct{}
+// Commit; a crash before leaves only scratch, which ClearScratch removes. A
+// Cut or Commit that fails has done what Abort does.
+type Copy struct {
+	pool           *Pool
+	source, target Object
+	options        CopyOptions
+	instant        bool
+
+	// opened is the source: an image, or the root of a directory.
+	opened *os.File
+	// file is the scratch image; of a directory only its lock.
+	file *os.File
+	// tree is the root of the scratch directory. It is open from before the
+	// first byte, for syncfs to tell of every write that failed since.
+	tree *os.File
+}
 
 // NewCopy prepares a copy of source, in the pool from, as target in this pool.
-// Errors: ErrMissing.
+// Errors: ErrMissing, ErrInMaking, ErrNoSpace.
 func (p *Pool) NewCopy(from *Pool, source, target Object, options CopyOptions) (*Copy, error) {
-	return nil, errors.ErrUnsupported
+	if source.Backing != target.Backing {
+		return nil, fmt.Errorf("copy %s to %s: %w: %s to %s", source, target, errors.ErrUnsupported, source.Backing, target.Backing)
+	}
+
+	if err := checkID(target.ID); err != nil {
+		return nil, err
+	}
+
+	opened, err := from.open(source)
+	if err != nil {
+		return nil, err
+	}
+
+	c := &Copy{
+		pool: p, source: source, target: target, options: options, opened: opened,
+		instant: p == from && p.reflinks && source.Backing == volume.BackingImage,
+	}
+
+	if err := c.prepare(); err != nil {
+		return nil, c.failed("prepare the copy of", err)
+	}
+
+	return c, nil
+}
+
+func (c *Copy) prepare() error {
+	var err error
+	if c.file, err = c.pool.claim(c.target.ID); err != nil {
+		return err
+	}
+
+	if c.target.Backing == volume.BackingDirectory {
+		if err = c.pool.scratch.Mkdir(c.target.ID, roomMode); err == nil {
+			c.tree, err = openIn(c.pool.scratch, c.target.ID, os.O_RDONLY|unix.O_DIRECTORY, 0)
+		}
+
+		return err //nolint:wrapcheck // the caller names both ends
+	}
+
+	info, err := c.opened.Stat()
+	if err != nil {
+		return err //nolint:wrapcheck // the caller names both ends
+	}
+
+	if c.instant {
+		// FICLONE writes what is dirty first. Most of it can be written now, so
+		// that a filesystem frozen for the cut is so for a shorter time. An
+		// error is the cut's to meet.
+		_ = unix.SyncFileRange(int(c.opened.Fd()), 0, 0,
+			unix.SYNC_FILE_RANGE_WAIT_BEFORE|unix.SYNC_FILE_RANGE_WRITE|unix.SYNC_FILE_RANGE_WAIT_AFTER)
+	}
+
+	return keepOwner(info, c.file)
 }
 
 // Instant says whether Cut is atomic and takes no time (FICLONE), so that it
 // gives one moment of a source that is being written meanwhile.
-func (c *Copy) Instant() bool { return false }
+func (c *Copy) Instant() bool { return c.instant }
 
 // Cut takes the source's bytes. While it runs a source for which Instant is
 // false must not be written. It neither waits for the disk nor makes the copy
-// visible. Errors: ErrNoSpace, ctx's.
-func (c *Copy) Cut(ctx context.Context) error { return errors.ErrUnsupported }
+// visible. Errors: ErrNoSpace, ErrNotInstant, ctx's.
+func (c *Copy) Cut(ctx context.Context) error {
+	var err error
+
+	switch {
+	case c.instant:
+		err = clone(c.file, c.opened)
+	case c.target.Backing == volume.BackingDirectory:
+		err = c.cutTree(ctx)
+	default:
+		err = c.cutImage(ctx)
+	}
+
+	if err != nil {
+		return c.failed("copy", err)
+	}
+
+	return nil
+}
+
+func (c *Copy) cutImage(ctx context.Context) error {
+	info, err := c.opened.Stat()
+	if err != nil {
+		return err //nolint:wrapcheck // the caller names both ends
+	}
+
+	// All at first: a thick copy that has no room shall fail now.
+	if err := grow(c.file, max(info.Size(), c.options.SizeBytes), c.options.Thick); err != nil {
+		return err
+	}
+
+	var moving mover
+
+	if c.options.Progress != nil {
+		total, err := dataBytes(c.opened, info.Size())
+		if err != nil {
+			return err
+		}
+
+		moving.tell(c.options.Progress, total)
+	}
+
+	return moving.move(ctx, c.file, c.opened, info.Size())
+}
 
 // Commit makes the copy be the target, durably, and says how many bytes of the
-// pool it holds, shared ones included. Errors: ErrNoSpace.
-func (c *Copy) Commit() (allocatedBytes int64, err error) { return 0, errors.ErrUnsupported }
+// pool it holds, shared ones included. What the target was before, if it was,
+// is replaced. Errors: ErrNoSpace, ctx's.
+func (c *Copy) Commit(ctx context.Context) (allocatedBytes int64, err error) {
+	if c.target.Backing == volume.BackingDirectory {
+		allocatedBytes, err = c.commitTree(ctx)
+	} else {
+		allocatedBytes, err = c.commitImage(ctx)
+	}
+
+	if err != nil {
+		return 0, c.failed("complete the copy of", err)
+	}
+
+	return allocatedBytes, c.close()
+}
+
+func (c *Copy) commitImage(ctx context.Context) (int64, error) {
+	if err := grow(c.file, c.options.SizeBytes, c.options.Thick); err != nil {
+		return 0, err
+	}
+
+	// A copy that was not instant may share blocks too: copy_file_range does
+	// where it can.
+	if c.options.Thick && c.pool.reflinks {
+		if err := unshare(ctx, c.file); err != nil {
+			return 0, err
+		}
+	}
+
+	if err := c.file.Sync(); err != nil {
+		return 0, err //nolint:wrapcheck // the caller names both ends
+	}
+
+	info, err := c.file.Stat()
+	if err != nil {
+		return 0, err //nolint:wrapcheck // the caller names both ends
+	}
+
+	if err := c.pool.putInPlace(c.target); err != nil {
+		return 0, err
+	}
+
+	return allocatedBytes(info), nil
+}
 
 // Abort removes what is not committed. It may be called after Commit, and then
-// only gives back what the copy has open.
-func (c *Copy) Abort() error { return errors.ErrUnsupported }
+// does nothing.
+func (c *Copy) Abort() error {
+	var err error
 
-// Reflinks says whether copies within the pool are instant.
-func (p *Pool) Reflinks() bool { return false }
+	// Without the lock it is another's.
+	if c.file != nil {
+		err = c.pool.clearClaimed(c.target.ID)
+	}
 
-// RemoveSnapshot makes a snapshot's bytes be gone. What is gone already is no
-// error.
-func (p *Pool) RemoveSnapshot(id string, backing volume.Backing) error { return errors.ErrUnsupported }
+	// What is removed gives its space back when it is closed.
+	return errors.Join(err, c.close())
+}
 
-// ListSnapshots calls visit for every snapshot that the pool holds, in no
-// order, until visit returns an error.
-func (p *Pool) ListSnapshots(ctx context.Context, visit func(Entry) error) error { return nil }
+func (c *Copy) close() error {
+	var failures []error
+
+	for _, file := range []**os.File{&c.tree, &c.opened, &c.file} {
+		if *file != nil {
+			failures = append(failures, (*file).Close())
+			*file = nil
+		}
+	}
+
+	return errors.Join(failures...)
+}
+
+func (c *Copy) failed(doing string, err error) error {
+	return errors.Join(c.pool.spaceError(fmt.Errorf("%s %s to %s: %w", doing, c.source, c.target, err)), c.Abort())
+}

@@ -6,7 +6,7 @@ import (
 	"io/fs"
 	"os"
 
-	"golang.org/x/sys/unix"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
 // EnsureDirectory makes sure that the volume has a directory.
@@ -47,14 +47,5 @@ func (p *Pool) SyncDirectory(id string) error {
 // OpenDirectory opens the root of a directory-backed volume, never through a
 // symlink. Errors: ErrMissing.
 func (p *Pool) OpenDirectory(id string) (*os.File, error) {
-	if err := checkID(id); err != nil {
-		return nil, err
-	}
-
-	file, err := p.directories.OpenFile(id, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
-	if err != nil {
-		return nil, p.missing(id, err)
-	}
-
-	return file, nil
+	return p.open(Object{ID: id, Backing: volume.BackingDirectory})
 }

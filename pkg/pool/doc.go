@@ -1,15 +1,23 @@
 // Package pool is where the bytes of volumes live: one directory on a
-// filesystem, with an image or a directory for each volume.
+// filesystem, with an image or a directory for each volume and each snapshot.
 //
 //	<pool>/images/<id>.img       a sparse raw file
 //	<pool>/directories/<id>/     a plain directory
-//	<pool>/scratch/<id>.img      an image that is being made and is not yet a volume's
+//	<pool>/snapshots/<id>.img    an image that nobody changes, of a volume with an image
+//	<pool>/snapshots/<id>/       a directory that nobody changes, of a volume with a directory
+//	<pool>/scratch/<id>.img      an image that is being made and is in no place yet; whoever makes it has it locked
+//	<pool>/scratch/<id>/         a directory that is being made, with an empty <id>.img to lock
 //	<pool>/attributes/<id>.json  what ControllerModifyVolume has set, for the nodes
 //	<pool>/ephemeral/            a pool of the same shape for inline ephemeral volumes
 //
 // Every verb states what shall be so, not what to do, so that a retry after a
 // crash is the same call again. All paths are resolved beneath the pool
-// (os.Root) and made of checked ids only.
+// (os.Root) and made of checked ids only, and no symlink is followed.
+//
+// A copy is made in scratch and renamed into place when it is complete and
+// durable, so nobody ever sees half of one. Where the filesystem lets files
+// share blocks (FICLONE) an image is copied in one instant, else extent by
+// extent; a directory always file by file.
 //
 // What may enter: bytes, space and their places. Nothing here knows who uses a
 // volume, mounts anything or decides a gRPC code.

@@ -20,7 +20,7 @@ func (p *Pool) EnsureImage(id string, size int64, thick bool) error {
 		return err
 	}
 
-	file, err := p.images.OpenFile(id+ImageSuffix, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, imageMode)
+	file, err := openIn(p.images, id+ImageSuffix, os.O_RDWR|os.O_CREATE, imageMode)
 	if err != nil {
 		return p.spaceError(fmt.Errorf("make image of volume %s: %w", id, err))
 	}
@@ -88,9 +88,9 @@ func (p *Pool) OpenImage(id string, flag int) (*os.File, error) {
 		return nil, err
 	}
 
-	file, err := p.images.OpenFile(id+ImageSuffix, flag|unix.O_NOFOLLOW, 0)
+	file, err := openIn(p.images, id+ImageSuffix, flag, 0)
 	if err != nil {
-		return nil, p.missing(id, err)
+		return nil, p.missing("volume "+id, err)
 	}
 
 	return file, nil
@@ -114,16 +114,12 @@ func (p *Pool) FillImage(ctx context.Context, id string, thick bool, fill func(c
 
 	name := id + ImageSuffix
 
-	fresh, err := p.scratch.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, imageMode)
+	// Open until the end: it tells ClearScratch that this is no leftover.
+	fresh, err := p.claim(id)
 	if err != nil {
-		return p.spaceError(fmt.Errorf("make scratch image of volume %s: %w", id, err))
+		return p.spaceError(fmt.Errorf("fill image of volume %s: %w", id, err))
 	}
 	defer fresh.Close()
-
-	// Held until the end: it tells ClearScratch that this is no leftover.
-	if err := unix.Flock(int(fresh.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return fmt.Errorf("image of volume %s is being filled by another process: %w", id, err)
-	}
 
 	if err = keepOwner(info, fresh); err == nil {
 		err = p.fillScratch(ctx, name, old, fresh, info.Size(), thick, fill)
@@ -193,7 +189,7 @@ func (p *Pool) named(id string, file *os.File) (bool, error) {
 
 	current, err := p.images.Lstat(id + ImageSuffix)
 	if err != nil {
-		return false, p.missing(id, err)
+		return false, p.missing("volume "+id, err)
 	}
 
 	return os.SameFile(held, current), nil

@@ -22,6 +22,12 @@ var (
 	ErrMissing = errors.New("not in the pool")
 	// ErrShrink says that an image is larger than what was asked.
 	ErrShrink = errors.New("an image never shrinks")
+	// ErrInMaking says that another process is making the same image or
+	// directory at this moment.
+	ErrInMaking = errors.New("it is being made by another process")
+	// ErrNotInstant says that a filesystem that lets files share blocks did not
+	// let these two, so that there is no copy of one moment.
+	ErrNotInstant = errors.New("the filesystem makes no instant copy of this file")
 )
 
 // ImageSuffix ends the name of an image, which otherwise is the volume's id.
@@ -30,6 +36,7 @@ const ImageSuffix = ".img"
 const (
 	imagesName      = "images"
 	directoriesName = "directories"
+	snapshotsName   = "snapshots"
 	scratchName     = "scratch"
 
 	// roomMode keeps everyone but the driver's user out of the pool: images
@@ -42,8 +49,10 @@ const (
 
 // Pool is one directory that holds volumes. It is safe for concurrent use.
 type Pool struct {
-	name, path                               string
-	images, directories, scratch, attributes *os.Root
+	name, path                                          string
+	images, directories, snapshots, scratch, attributes *os.Root
+	// reflinks says whether images share blocks with their copies.
+	reflinks bool
 }
 
 // Capacity is the space of a pool's filesystem, in bytes.
@@ -61,8 +70,8 @@ func Open(name, directory string) (*Pool, error) {
 	opened := &Pool{name: name, path: absolute}
 
 	for room, root := range map[string]**os.Root{
-		imagesName: &opened.images, directoriesName: &opened.directories, scratchName: &opened.scratch,
-		attributesName: &opened.attributes,
+		imagesName: &opened.images, directoriesName: &opened.directories, snapshotsName: &opened.snapshots,
+		scratchName: &opened.scratch, attributesName: &opened.attributes,
 	} {
 		path := filepath.Join(absolute, room)
 
@@ -74,6 +83,8 @@ func Open(name, directory string) (*Pool, error) {
 			return nil, errors.Join(fmt.Errorf("open pool %q: %w", name, err), opened.Close())
 		}
 	}
+
+	opened.reflinks = opened.probeReflinks()
 
 	return opened, nil
 }
@@ -88,7 +99,7 @@ func (p *Pool) Path() string { return p.path }
 func (p *Pool) Close() error {
 	var failures []error
 
-	for _, root := range []*os.Root{p.images, p.directories, p.scratch, p.attributes} {
+	for _, root := range []*os.Root{p.images, p.directories, p.snapshots, p.scratch, p.attributes} {
 		if root != nil {
 			failures = append(failures, root.Close())
 		}
@@ -113,11 +124,7 @@ func (p *Pool) Capacity() (Capacity, error) {
 // Place returns the absolute path of a volume's image or directory, for
 // messages and for tools that take a path.
 func (p *Pool) Place(id string, backing volume.Backing) string {
-	if backing == volume.BackingDirectory {
-		return filepath.Join(p.path, directoriesName, id)
-	}
-
-	return filepath.Join(p.path, imagesName, id+ImageSuffix)
+	return p.place(Object{ID: id, Backing: backing})
 }
 
 // Remove makes a volume's bytes and attributes be gone. What is gone already is
@@ -131,21 +138,7 @@ func (p *Pool) Remove(id string, backing volume.Backing) error {
 		return err
 	}
 
-	if backing == volume.BackingDirectory {
-		if err := p.directories.RemoveAll(id); err != nil {
-			return fmt.Errorf("remove directory of volume %s from pool %q: %w", id, p.name, err)
-		}
-
-		return nil
-	}
-
-	for _, root := range []*os.Root{p.scratch, p.images} {
-		if err := root.Remove(id + ImageSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("remove image of volume %s from pool %q: %w", id, p.name, err)
-		}
-	}
-
-	return nil
+	return p.remove(Object{ID: id, Backing: backing})
 }
 
 // writable opens a file that never gets a name, so that nothing is left
@@ -178,12 +171,12 @@ func (p *Pool) spaceError(err error) error {
 	return err
 }
 
-func (p *Pool) missing(id string, err error) error {
+func (p *Pool) missing(object string, err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("volume %s: %w %q at %s", id, ErrMissing, p.name, p.path)
+		return fmt.Errorf("%s: %w %q at %s", object, ErrMissing, p.name, p.path)
 	}
 
-	return fmt.Errorf("volume %s in pool %q: %w", id, p.name, err)
+	return fmt.Errorf("%s in pool %q: %w", object, p.name, err)
 }
 
 // checkID is the last line of defence: whoever calls has looked at the id

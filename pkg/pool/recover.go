@@ -9,8 +9,6 @@ import (
 	"os"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
@@ -73,32 +71,6 @@ func (p *Pool) RemoveEmpty(entry Entry) (bool, error) {
 	}
 
 	return true, nil
-}
-
-// ClearScratch removes what a crash left half-made, but nothing that another
-// process is making right now.
-func (p *Pool) ClearScratch(ctx context.Context) error {
-	return listIDs(ctx, p.scratch, ImageSuffix, func(id string) error {
-		file, err := p.scratch.OpenFile(id+ImageSuffix, os.O_RDWR|unix.O_NOFOLLOW, 0)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-
-		if err != nil {
-			return fmt.Errorf("clear scratch of pool %q: %w", p.name, err)
-		}
-		defer file.Close()
-
-		if unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
-			return nil
-		}
-
-		if err := p.scratch.Remove(id + ImageSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("clear scratch of pool %q: %w", p.name, err)
-		}
-
-		return nil
-	})
 }
 
 func listIDs(ctx context.Context, root *os.Root, suffix string, visit func(id string) error) error {

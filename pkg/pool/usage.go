@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io/fs"
 	"syscall"
+
+	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
 // Usage is what one volume's directory holds.
@@ -24,7 +26,7 @@ func (p *Pool) DirectoryUsage(ctx context.Context, id string) (Usage, error) {
 
 	root, err := p.directories.OpenRoot(id)
 	if err != nil {
-		return Usage{}, p.missing(id, err)
+		return Usage{}, p.missing("volume "+id, err)
 	}
 	defer root.Close()
 
@@ -69,4 +71,25 @@ func (p *Pool) DirectoryUsage(ctx context.Context, id string) (Usage, error) {
 	}
 
 	return usage, nil
+}
+
+// AllocatedBytes says how many bytes of the pool a volume holds. For a directory
+// it takes time in proportion to the number of files. Errors: ErrMissing, ctx's.
+func (p *Pool) AllocatedBytes(ctx context.Context, id string, backing volume.Backing) (int64, error) {
+	if backing == volume.BackingDirectory {
+		usage, err := p.DirectoryUsage(ctx, id)
+
+		return usage.Bytes, err
+	}
+
+	if err := checkID(id); err != nil {
+		return 0, err
+	}
+
+	info, err := p.images.Lstat(id + ImageSuffix)
+	if err != nil {
+		return 0, p.missing("volume "+id, err)
+	}
+
+	return allocatedBytes(info), nil
 }

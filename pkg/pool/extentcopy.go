@@ -1,0 +1,189 @@
+package pool
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// chunkBytes is how much is copied between two looks at the context.
+	chunkBytes = 16 << 20
+	// bufferBytes is what is read and written at once where the kernel can't
+	// copy by itself.
+	bufferBytes = 1 << 20
+	// blockBytes of zeros are made a hole.
+	blockBytes = 4096
+)
+
+// mover copies the bytes of files, in the kernel as long as it can.
+type mover struct {
+	// buffer is there once the kernel could not.
+	buffer []byte
+	// moved, which may be nil, is told how many bytes more there are.
+	moved func(bytes int64)
+}
+
+// tell reports to progress what is moved, of total bytes.
+func (m *mover) tell(progress func(done, total int64), total int64) {
+	var done int64
+
+	progress(0, total)
+
+	m.moved = func(bytes int64) {
+		// A source that is written meanwhile may come to hold more.
+		done = min(done+bytes, total)
+		progress(done, total)
+	}
+}
+
+// move copies what is no hole in the first size bytes of source to the same
+// place in target, which reads as zeros there.
+func (m *mover) move(ctx context.Context, target, source *os.File, size int64) error {
+	return dataRanges(source, size, func(start, end int64) error {
+		for start < end {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+
+			moved, err := m.chunk(target, source, start, min(end-start, chunkBytes))
+			if err != nil {
+				return err
+			}
+
+			if moved == 0 {
+				return nil // the source has become shorter
+			}
+
+			if m.moved != nil {
+				m.moved(moved)
+			}
+
+			start += moved
+		}
+
+		return nil
+	})
+}
+
+func (m *mover) chunk(target, source *os.File, at, length int64) (int64, error) {
+	if m.buffer != nil {
+		return m.pass(target, source, at, length)
+	}
+
+	var copied int
+
+	err := retried(func() error {
+		var err error
+
+		from, to := at, at
+		copied, err = unix.CopyFileRange(int(source.Fd()), &from, int(target.Fd()), &to, int(length), 0)
+
+		return err
+	})
+
+	switch {
+	case errors.Is(err, unix.EXDEV), errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOSYS):
+		m.buffer = make([]byte, bufferBytes)
+
+		return m.pass(target, source, at, length)
+	case err != nil:
+		return 0, os.NewSyscallError("copy_file_range", err)
+	default:
+		return int64(copied), nil
+	}
+}
+
+// pass copies through the buffer, and leaves out blocks of zeros.
+func (m *mover) pass(target, source *os.File, at, length int64) (int64, error) {
+	var passed int64
+
+	for passed < length {
+		read, err := source.ReadAt(m.buffer[:min(length-passed, bufferBytes)], at+passed)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return 0, err //nolint:wrapcheck // the caller names both ends
+		}
+
+		if err := writeSparse(target, m.buffer[:read], at+passed); err != nil {
+			return 0, err
+		}
+
+		passed += int64(read)
+
+		if err != nil {
+			break
+		}
+	}
+
+	return passed, nil
+}
+
+// writeSparse writes content but for its blocks of zeros.
+func writeSparse(target *os.File, content []byte, at int64) error {
+	zeros := make([]byte, blockBytes)
+	start := 0 // of what is to be written
+
+	for block := 0; block < len(content); block += blockBytes {
+		end := min(block+blockBytes, len(content))
+		if !bytes.Equal(content[block:end], zeros[:end-block]) {
+			continue
+		}
+
+		if _, err := target.WriteAt(content[start:block], at+int64(start)); err != nil {
+			return err //nolint:wrapcheck // the caller names both ends
+		}
+
+		start = end
+	}
+
+	_, err := target.WriteAt(content[start:], at+int64(start))
+
+	return err //nolint:wrapcheck // the caller names both ends
+}
+
+// dataBytes counts what dataRanges visits.
+func dataBytes(file *os.File, size int64) (total int64, err error) {
+	err = dataRanges(file, size, func(start, end int64) error {
+		total += end - start
+
+		return nil
+	})
+
+	return total, err
+}
+
+// dataRanges calls visit for every range of the file's first size bytes that is
+// no hole.
+func dataRanges(file *os.File, size int64, visit func(start, end int64) error) error {
+	for at := int64(0); at < size; {
+		start, err := file.Seek(at, unix.SEEK_DATA)
+		if err == nil && start >= size || errors.Is(err, unix.ENXIO) {
+			return nil
+		}
+
+		end := start
+		if err == nil {
+			end, err = file.Seek(start, unix.SEEK_HOLE)
+		}
+
+		if errors.Is(err, unix.ENXIO) {
+			return nil // it has become shorter
+		}
+
+		if err != nil {
+			return err //nolint:wrapcheck // the callers name the object
+		}
+
+		if err := visit(start, min(end, size)); err != nil {
+			return err
+		}
+
+		at = end
+	}
+
+	return nil
+}

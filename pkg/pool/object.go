@@ -1,0 +1,152 @@
+package pool
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+// Object is what a pool holds bytes of: a volume or a snapshot.
+type Object struct {
+	ID       string
+	Backing  volume.Backing
+	Snapshot bool
+}
+
+// String names the object in messages.
+func (o Object) String() string {
+	if o.Snapshot {
+		return "snapshot " + o.ID
+	}
+
+	return "volume " + o.ID
+}
+
+// entry is the object's name in its room.
+func (o Object) entry() string {
+	if o.Backing == volume.BackingDirectory {
+		return o.ID
+	}
+
+	return o.ID + ImageSuffix
+}
+
+// room is where the object has its place.
+func (p *Pool) room(object Object) *os.Root {
+	switch {
+	case object.Snapshot:
+		return p.snapshots
+	case object.Backing == volume.BackingDirectory:
+		return p.directories
+	default:
+		return p.images
+	}
+}
+
+// open opens an object for reading: an image, or the root of a directory.
+// Errors: ErrMissing.
+func (p *Pool) open(object Object) (*os.File, error) {
+	if err := checkID(object.ID); err != nil {
+		return nil, err
+	}
+
+	flag := os.O_RDONLY
+	if object.Backing == volume.BackingDirectory {
+		flag |= unix.O_DIRECTORY
+	}
+
+	file, err := openIn(p.room(object), object.entry(), flag, 0)
+	if err != nil {
+		return nil, p.missing(object.String(), err)
+	}
+
+	return file, nil
+}
+
+// place is the absolute path of an object.
+func (p *Pool) place(object Object) string {
+	return filepath.Join(p.room(object).Name(), object.entry())
+}
+
+// remove makes an object's bytes be gone, and what was left of making it.
+func (p *Pool) remove(object Object) error {
+	if err := checkID(object.ID); err != nil {
+		return err
+	}
+
+	err := p.clearClaimed(object.ID)
+	if err == nil {
+		err = p.room(object).RemoveAll(object.entry())
+	}
+
+	if err != nil {
+		return fmt.Errorf("remove %s from pool %q: %w", object, p.name, err)
+	}
+
+	return nil
+}
+
+// putInPlace makes what is in the scratch room be the object, durably. A
+// directory that was in its place before is in the scratch room then.
+func (p *Pool) putInPlace(object Object) error {
+	scratch, err := p.scratch.Open(".")
+	if err != nil {
+		return err //nolint:wrapcheck // the caller names the object
+	}
+	defer scratch.Close()
+
+	room, err := p.room(object).Open(".")
+	if err != nil {
+		return err //nolint:wrapcheck // the caller names the object
+	}
+	defer room.Close()
+
+	name := object.entry()
+
+	err = unix.Renameat(int(scratch.Fd()), name, int(room.Fd()), name)
+	if errors.Is(err, fs.ErrExist) || errors.Is(err, unix.ENOTEMPTY) {
+		// A directory replaces only an empty one.
+		err = unix.Renameat2(int(scratch.Fd()), name, int(room.Fd()), name, unix.RENAME_EXCHANGE)
+	}
+
+	if err == nil {
+		err = room.Sync()
+	}
+
+	if err != nil {
+		return fmt.Errorf("put %s in place: %w", object, err)
+	}
+
+	return nil
+}
+
+// openIn opens a name in a room, never through a symlink: os.Root, unlike
+// openat, follows one that stays in the room, whatever flag is given, and the
+// neighbour there is somebody else's volume.
+func openIn(room *os.Root, name string, flag int, mode uint32) (*os.File, error) {
+	directory, err := room.Open(".")
+	if err != nil {
+		return nil, err //nolint:wrapcheck // the callers name the object
+	}
+	defer directory.Close()
+
+	for {
+		descriptor, err := unix.Openat(int(directory.Fd()), name, flag|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+
+		path := filepath.Join(room.Name(), name)
+		if err != nil {
+			return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+		}
+
+		return os.NewFile(uintptr(descriptor), path), nil
+	}
+}

@@ -1,0 +1,98 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// claim makes the names that belong to id in the scratch room be this process'
+// until the returned file is closed: what another is making right now is
+// ErrInMaking, what a crash left is cleared. The file is the image that is to be
+// made, or just stands for the directory of that id: not every filesystem lets
+// several machines lock a directory.
+func (p *Pool) claim(id string) (*os.File, error) {
+	for {
+		file, err := p.lockScratch(id)
+		if err != nil {
+			return nil, err
+		}
+
+		held, err := file.Stat()
+		if err == nil {
+			// Who had the lock before may have given the file away with it.
+			current, lookup := p.scratch.Lstat(id + ImageSuffix)
+			if lookup != nil || !os.SameFile(held, current) {
+				_ = file.Close()
+
+				continue
+			}
+
+			err = errors.Join(p.scratch.RemoveAll(id), file.Truncate(0))
+		}
+
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("scratch of %s: %w", id, err), file.Close())
+		}
+
+		return file, nil
+	}
+}
+
+func (p *Pool) lockScratch(id string) (*os.File, error) {
+	file, err := openIn(p.scratch, id+ImageSuffix, os.O_RDWR|os.O_CREATE, imageMode)
+	if err != nil {
+		return nil, fmt.Errorf("make scratch of %s: %w", id, err)
+	}
+
+	err = unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		err = ErrInMaking
+	}
+
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", file.Name(), err), file.Close())
+	}
+
+	return file, nil
+}
+
+// clearClaimed removes what is claimed. The name that is locked goes last: as
+// long as anything is there, it can be claimed.
+func (p *Pool) clearClaimed(id string) error {
+	err := p.scratch.RemoveAll(id)
+	if err == nil {
+		err = p.scratch.Remove(id + ImageSuffix)
+	}
+
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("clear scratch of %s in pool %q: %w", id, p.name, err)
+	}
+
+	return nil
+}
+
+// ClearScratch removes what a crash left half-made, but nothing that another
+// process is making right now.
+func (p *Pool) ClearScratch(ctx context.Context) error {
+	clear := func(id string) error {
+		file, err := p.claim(id)
+		if errors.Is(err, ErrInMaking) {
+			return nil
+		}
+
+		if err != nil {
+			return fmt.Errorf("clear scratch of pool %q: %w", p.name, err)
+		}
+
+		return errors.Join(p.clearClaimed(id), file.Close())
+	}
+
+	// The lock of a directory is made before it and goes after it, but a power
+	// failure may have kept only the directory.
+	return errors.Join(listIDs(ctx, p.scratch, ImageSuffix, clear), listIDs(ctx, p.scratch, "", clear))
+}

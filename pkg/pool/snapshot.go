@@ -1,0 +1,42 @@
+package pool
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+// SnapshotPlace returns the absolute path of a snapshot's image or directory,
+// for messages.
+func (p *Pool) SnapshotPlace(id string, backing volume.Backing) string {
+	return p.place(Object{ID: id, Backing: backing, Snapshot: true})
+}
+
+// OpenSnapshot opens the image of a snapshot for reading, never through a
+// symlink. Errors: ErrMissing.
+func (p *Pool) OpenSnapshot(id string) (*os.File, error) {
+	return p.open(Object{ID: id, Backing: volume.BackingImage, Snapshot: true})
+}
+
+// RemoveSnapshot makes a snapshot's bytes be gone. What is gone already is no
+// error.
+func (p *Pool) RemoveSnapshot(id string, backing volume.Backing) error {
+	return p.remove(Object{ID: id, Backing: backing, Snapshot: true})
+}
+
+// ListSnapshots calls visit for every snapshot that the pool holds, in no
+// order, until visit returns an error.
+func (p *Pool) ListSnapshots(ctx context.Context, visit func(Entry) error) error {
+	for suffix, backing := range map[string]volume.Backing{ImageSuffix: volume.BackingImage, "": volume.BackingDirectory} {
+		err := listIDs(ctx, p.snapshots, suffix, func(id string) error {
+			return visit(Entry{ID: id, Backing: backing})
+		})
+		if err != nil {
+			return fmt.Errorf("list snapshots of pool %q: %w", p.name, err)
+		}
+	}
+
+	return nil
+}
