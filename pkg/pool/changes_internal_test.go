@@ -1,0 +1,180 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// listed are extents that were made up.
+type listed []extent
+
+func (l *listed) next(context.Context) (extent, bool, error) {
+	if len(*l) == 0 {
+		return extent{}, false, nil
+	}
+
+	first := (*l)[0]
+	*l = (*l)[1:]
+
+	return first, true, nil
+}
+
+// located is data of which the filesystem says where it is.
+func located(start, end, physical int64) extent {
+	return extent{start: start, end: end, located: true, physical: physical}
+}
+
+// unlocated is data of which it can't say that.
+func unlocated(start, end int64) extent { return extent{start: start, end: end} }
+
+func TestMerge(t *testing.T) {
+	t.Parallel()
+
+	for name, c := range map[string]struct {
+		base, target []extent
+		// want are the segments, and what is known of each.
+		want []string
+	}{
+		"nothing": {},
+		"only base": {
+			base: []extent{located(10, 20, 110)},
+			want: []string{"10-20 differs"},
+		},
+		"only target": {
+			target: []extent{located(0, 20, 110), located(20, 30, 500)},
+			want:   []string{"0-20 differs", "20-30 differs"},
+		},
+		"the same extent": {
+			base: []extent{located(10, 20, 110)}, target: []extent{located(10, 20, 110)},
+			want: []string{"10-20 shared"},
+		},
+		"the same place of the file, elsewhere": {
+			base: []extent{located(10, 20, 110)}, target: []extent{located(10, 20, 111)},
+			want: []string{"10-20 differs"},
+		},
+		"the same place of the disk, for other bytes of the file": {
+			base: []extent{located(10, 20, 110)}, target: []extent{located(15, 25, 110)},
+			want: []string{"10-15 differs", "15-20 differs", "20-25 differs"},
+		},
+		"cut in different places": {
+			base:   []extent{located(0, 100, 1000)},
+			target: []extent{located(0, 40, 1000), located(40, 50, 7000), located(60, 100, 1060)},
+			want:   []string{"0-40 shared", "40-50 differs", "50-60 differs", "60-100 shared"},
+		},
+		"cut the other way round": {
+			base:   []extent{located(0, 40, 1000), located(40, 50, 7000), located(60, 100, 1060)},
+			target: []extent{located(0, 100, 1000)},
+			want:   []string{"0-40 shared", "40-50 differs", "50-60 differs", "60-100 shared"},
+		},
+		"what can't be located": {
+			base:   []extent{located(0, 10, 1000), unlocated(10, 30)},
+			target: []extent{unlocated(5, 15), located(20, 25, 0), unlocated(40, 50)},
+			want: []string{
+				"0-5 differs", "5-10 unknown", "10-15 unknown", "15-20 unknown", "20-25 unknown", "25-30 unknown", "40-50 unknown",
+			},
+		},
+		"both unlocated, with the physical offset 0": {
+			base: []extent{unlocated(0, 10)}, target: []extent{unlocated(0, 10)},
+			want: []string{"0-10 unknown"},
+		},
+		"far apart": {
+			base: []extent{located(0, 10, 0), located(90, 100, 90)}, target: []extent{located(50, 60, 50)},
+			want: []string{"0-10 differs", "50-60 differs", "90-100 differs"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			var got []string
+
+			base, target := listed(c.base), listed(c.target)
+			require.NoError(t, merge(t.Context(), &base, &target, func(_ context.Context, s segment) error {
+				verdict := "differs"
+
+				switch {
+				case !s.located():
+					verdict = "unknown"
+				case s.shared():
+					verdict = "shared"
+				}
+
+				got = append(got, fmt.Sprintf("%d-%d %s", s.start, s.end, verdict))
+
+				return nil
+			}))
+			require.Equal(t, c.want, got)
+		})
+	}
+}
+
+func TestJoiner(t *testing.T) {
+	t.Parallel()
+
+	const k = 1 << 10
+
+	for name, c := range map[string]struct {
+		from, size int64
+		add        [][2]int64
+		want       []Range
+	}{
+		"nothing":              {size: 100 * k},
+		"one":                  {size: 100 * k, add: [][2]int64{{8 * k, 12 * k}}, want: []Range{{8 * k, 4 * k}}},
+		"touching":             {size: 100 * k, add: [][2]int64{{0, 4 * k}, {4 * k, 8 * k}}, want: []Range{{0, 8 * k}}},
+		"apart":                {size: 100 * k, add: [][2]int64{{0, 4 * k}, {8 * k, 12 * k}}, want: []Range{{0, 4 * k}, {8 * k, 4 * k}}},
+		"small ones, apart":    {size: 100 * k, add: [][2]int64{{1 * k, 2 * k}, {9 * k, 10 * k}}, want: []Range{{0, 4 * k}, {8 * k, 4 * k}}},
+		"small ones, together": {size: 100 * k, add: [][2]int64{{1 * k, 2 * k}, {3 * k, 5 * k}}, want: []Range{{0, 8 * k}}},
+		"end of the file":      {size: 10*k + 5, add: [][2]int64{{9 * k, 10*k + 5}}, want: []Range{{8 * k, 2*k + 5}}},
+		"begin in a block":     {from: 5 * k, size: 100 * k, add: [][2]int64{{5 * k, 6 * k}}, want: []Range{{5 * k, 3 * k}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			var got []Range
+
+			joined := &joiner{from: c.from, size: c.size, visit: func(r Range) error {
+				got = append(got, r)
+
+				return nil
+			}}
+
+			for _, each := range c.add {
+				require.NoError(t, joined.add(t.Context(), each[0], each[1]))
+			}
+
+			require.NoError(t, joined.flush())
+			require.Equal(t, c.want, got)
+		})
+	}
+}
+
+// TestMergeEnds is for a visitor and a file that fail.
+func TestMergeEnds(t *testing.T) {
+	t.Parallel()
+
+	failure := errors.New("failure")
+	base, target := listed{located(0, 10, 0), located(20, 30, 0)}, listed{}
+	visits := 0
+
+	require.ErrorIs(t, merge(t.Context(), &base, &target, func(context.Context, segment) error {
+		visits++
+
+		return failure
+	}), failure)
+	require.Equal(t, 1, visits)
+
+	base = listed{located(0, 10, 0)}
+	require.ErrorIs(t, merge(t.Context(), &base, broken{failure}, func(context.Context, segment) error {
+		visits++
+
+		return nil
+	}), failure)
+	require.Equal(t, 1, visits)
+}
+
+type broken struct{ err error }
+
+func (b broken) next(context.Context) (extent, bool, error) { return extent{}, false, b.err }

@@ -1,0 +1,278 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// From linux/fs.h and linux/fiemap.h, which x/sys/unix lacks.
+const (
+	fsIocFiemap     = 0xc020660b // _IOWR('f', 11, struct fiemap)
+	fsIocFsGetXattr = 0x801c581f // _IOR('X', 31, struct fsxattr)
+
+	// fiemapFlagSync has the kernel write dirty pages first: until they are, the
+	// map does not tell of them.
+	fiemapFlagSync = 0x1
+
+	fiemapExtentLast      = 0x1
+	fiemapExtentUnknown   = 0x2
+	fiemapExtentDelalloc  = 0x4
+	fiemapExtentEncoded   = 0x8
+	fiemapExtentNoPlace   = 0x100 // NOT_ALIGNED, which DATA_INLINE and DATA_TAIL imply
+	fiemapExtentUnwritten = 0x800
+
+	// fiemapUnlocated are the flags of extents whose fe_physical does not say
+	// where exactly their bytes are.
+	fiemapUnlocated = fiemapExtentUnknown | fiemapExtentDelalloc | fiemapExtentEncoded | fiemapExtentNoPlace
+
+	fsXflagRealtime = 0x1
+
+	// fiemapPage extents take 28 KiB and one system call.
+	fiemapPage = 512
+)
+
+// fiemapExtent is struct fiemap_extent.
+type fiemapExtent struct {
+	logical, physical, length uint64
+	_                         [2]uint64
+	flags                     uint32
+	_                         [3]uint32
+}
+
+// fiemapRequest is struct fiemap, with its extents.
+type fiemapRequest struct {
+	start, length                   uint64
+	flags, mapped, extentCount, pad uint32
+	extents                         [fiemapPage]fiemapExtent
+}
+
+// fsxattr is struct fsxattr.
+type fsxattr struct {
+	xflags uint32
+	_      [6]uint32
+}
+
+// extent is a run of a file's bytes that have been written, so that they need
+// not be zero.
+type extent struct {
+	start, end int64
+	// located says that physical is where start is on the filesystem. Bytes at
+	// the same place are the same bytes.
+	located  bool
+	physical int64
+}
+
+// from is the part of the extent behind offset.
+func (e extent) from(offset int64) extent {
+	if offset > e.start {
+		e.physical += offset - e.start
+		e.start = offset
+	}
+
+	return e
+}
+
+// extents hands out a file's extents in order, without an overlap; ok is false
+// behind the last.
+type extents interface {
+	next(ctx context.Context) (found extent, ok bool, err error)
+}
+
+// extentsOf are those of the file between from and end: what its filesystem
+// maps (FIEMAP) or else where it says that data is (SEEK_DATA).
+func extentsOf(file *os.File, from, end int64) extents {
+	return &mapped{file: file, offset: from, end: end}
+}
+
+// mapped reads the extents page by page.
+type mapped struct {
+	file        *os.File
+	offset, end int64
+
+	request *fiemapRequest
+	at      uint32
+	done    bool
+	// instead is set on a filesystem that has no FIEMAP.
+	instead extents
+}
+
+func (m *mapped) next(ctx context.Context) (extent, bool, error) {
+	for m.instead == nil {
+		if m.request == nil || m.at == m.request.mapped {
+			if m.done || m.offset >= m.end {
+				return extent{}, false, nil
+			}
+
+			if err := m.load(ctx); err != nil {
+				return extent{}, false, err
+			}
+
+			continue
+		}
+
+		raw := &m.request.extents[m.at]
+		m.at++
+
+		if found, ok := m.take(raw); ok {
+			return found, true, nil
+		}
+	}
+
+	return m.instead.next(ctx)
+}
+
+// load asks for the next page.
+func (m *mapped) load(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("map the extents of %s: %w", m.file.Name(), err)
+	}
+
+	if m.request == nil {
+		m.request = &fiemapRequest{}
+	}
+
+	m.request.start, m.request.length = uint64(m.offset), uint64(m.end-m.offset)
+	m.request.flags, m.request.extentCount, m.request.mapped = fiemapFlagSync, fiemapPage, 0
+	m.at = 0
+
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, m.file.Fd(), fsIocFiemap, uintptr(unsafe.Pointer(m.request)))
+
+	switch errno {
+	case 0:
+	case unix.EOPNOTSUPP, unix.ENOTTY, unix.EBADR:
+		m.instead = &sought{file: m.file, offset: m.offset, end: m.end}
+
+		return nil
+	default:
+		return fmt.Errorf("map the extents of %s from %d: %w", m.file.Name(), m.offset, errno)
+	}
+
+	return m.judgePage()
+}
+
+// judgePage decides whether the page was the last, and that the next begins
+// behind it.
+func (m *mapped) judgePage() error {
+	count := m.request.mapped
+	if count == 0 {
+		m.done = true
+
+		return nil
+	}
+
+	last := &m.request.extents[count-1]
+	if last.flags&fiemapExtentLast != 0 || int64(last.logical+last.length) >= m.end {
+		m.done = true
+	} else if int64(last.logical+last.length) <= m.offset {
+		return fmt.Errorf("map the extents of %s from %d: %w", m.file.Name(), m.offset, errStuck)
+	}
+
+	return nil
+}
+
+var errStuck = errors.New("the filesystem answers with what is before that")
+
+// take translates one extent and moves on behind it.
+func (m *mapped) take(raw *fiemapExtent) (extent, bool) {
+	found := extent{
+		start: int64(raw.logical), end: min(int64(raw.logical+raw.length), m.end), physical: int64(raw.physical),
+		located: raw.flags&fiemapUnlocated == 0,
+	}.from(m.offset)
+
+	if found.end <= found.start {
+		return extent{}, false
+	}
+
+	m.offset = found.end
+
+	// Space that was reserved and never written reads as zeros, unless what was
+	// written is still on its way there.
+	if raw.flags&fiemapExtentUnwritten != 0 && found.located {
+		return extent{}, false
+	}
+
+	return found, true
+}
+
+// sought finds the extents by SEEK_DATA; where they are it can't tell.
+type sought struct {
+	file        *os.File
+	offset, end int64
+}
+
+func (s *sought) next(ctx context.Context) (extent, bool, error) {
+	if err := ctx.Err(); err != nil {
+		return extent{}, false, fmt.Errorf("look for data in %s: %w", s.file.Name(), err)
+	}
+
+	if s.offset >= s.end {
+		return extent{}, false, nil
+	}
+
+	start, err := s.file.Seek(s.offset, unix.SEEK_DATA)
+	if errors.Is(err, unix.ENXIO) || err == nil && start >= s.end {
+		return extent{}, false, nil
+	}
+
+	var end int64
+	if err == nil {
+		end, err = s.file.Seek(start, unix.SEEK_HOLE)
+	}
+
+	if err != nil {
+		return extent{}, false, fmt.Errorf("look for data in %s from %d: %w", s.file.Name(), s.offset, err)
+	}
+
+	s.offset = min(end, s.end)
+
+	return extent{start: start, end: s.offset}, true, nil
+}
+
+// samePlaces says whether one physical offset means the same bytes in both
+// files. It is asked only of filesystems of which that is known; elsewhere (a
+// stack of others, several devices with offsets of their own) equal offsets may
+// be a coincidence.
+func samePlaces(a, b *os.File) (bool, error) {
+	var devices [2]uint64
+
+	for i, file := range []*os.File{a, b} {
+		device, known, err := placesOf(file)
+		if err != nil || !known {
+			return false, err
+		}
+
+		devices[i] = device
+	}
+
+	return devices[0] == devices[1], nil
+}
+
+func placesOf(file *os.File) (device uint64, known bool, err error) {
+	var (
+		stat  unix.Stat_t
+		whole unix.Statfs_t
+	)
+
+	if err := errors.Join(unix.Fstat(int(file.Fd()), &stat), unix.Fstatfs(int(file.Fd()), &whole)); err != nil {
+		return 0, false, fmt.Errorf("filesystem of %s: %w", file.Name(), err)
+	}
+
+	switch whole.Type {
+	case unix.BTRFS_SUPER_MAGIC:
+		return stat.Dev, true, nil
+	case unix.XFS_SUPER_MAGIC:
+		// Files may be on a realtime device, whose offsets begin at 0 too.
+		var attributes fsxattr
+
+		_, _, errno := unix.Syscall(unix.SYS_IOCTL, file.Fd(), fsIocFsGetXattr, uintptr(unsafe.Pointer(&attributes)))
+
+		return stat.Dev, errno == 0 && attributes.xflags&fsXflagRealtime == 0, nil
+	default:
+		return 0, false, nil
+	}
+}
