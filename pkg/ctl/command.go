@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"time"
 
@@ -35,9 +36,12 @@ func NewCommand() *cobra.Command {
 
 	command := group("ctl", "Talk to a CSI driver through its socket",
 		newVolumeCommand(given),
+		newSnapshotCommand(given),
+		newGroupCommand(given),
 		group("node", "The node behind the socket", newNodeInfoCommand(given)),
 		newCapabilitiesCommand(given),
 		newCapacityCommand(given),
+		newOperationsCommand(given),
 	)
 	command.Long = `Talk to a CSI driver through its socket, as an orchestrator would: any driver,
 though the defaults are Touchstone's. Exit code 0: done, 1: the driver refused
@@ -80,6 +84,8 @@ type session struct {
 	*printer
 
 	args []string
+	// side is where progress is told, apart from the answer.
+	side io.Writer
 }
 
 // inSession gives a command its connection and its deadline.
@@ -108,7 +114,12 @@ func (s *settings) inSession(run func(ctx context.Context, s *session) error) fu
 		}
 
 		return errors.Join(
-			run(ctx, &session{Orchestrator: co, printer: &printer{out: cmd.OutOrStdout(), format: s.output}, args: args}),
+			run(ctx, &session{
+				Orchestrator: co,
+				printer:      &printer{out: cmd.OutOrStdout(), format: s.output},
+				args:         args,
+				side:         cmd.ErrOrStderr(),
+			}),
 			co.Close(),
 		)
 	}

@@ -3,6 +3,7 @@ package ctl_test
 import (
 	"bytes"
 	"encoding/json"
+	"io"
 	"path/filepath"
 	"testing"
 
@@ -20,11 +21,18 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func run(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 
+	return runBeside(t, io.Discard, args...)
+}
+
+// runBeside is run with its standard error.
+func runBeside(t *testing.T, side io.Writer, args ...string) (string, error) {
+	t.Helper()
+
 	var out bytes.Buffer
 
 	command := ctl.NewCommand()
 	command.SetOut(&out)
-	command.SetErr(&out)
+	command.SetErr(side)
 	command.SetArgs(args)
 
 	err := command.ExecuteContext(t.Context())
@@ -91,13 +99,16 @@ Smallest volume:  1.0 MiB
 Largest volume:   -
 `},
 		"capabilities": {[]string{"capabilities"}, `
-SERVICE     CAPABILITY
-identity    fake.example.org 1.2.3, not ready
-plugin      CONTROLLER_SERVICE
-plugin      VOLUME_EXPANSION ONLINE
-controller  PUBLISH_UNPUBLISH_VOLUME
-controller  GET_VOLUME
-node        STAGE_UNSTAGE_VOLUME
+SERVICE           CAPABILITY
+identity          fake.example.org 1.2.3, not ready
+plugin            CONTROLLER_SERVICE
+plugin            GROUP_CONTROLLER_SERVICE
+plugin            VOLUME_EXPANSION ONLINE
+controller        PUBLISH_UNPUBLISH_VOLUME
+controller        GET_VOLUME
+controller        GET_SNAPSHOT
+group_controller  CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT
+node              STAGE_UNSTAGE_VOLUME
 `},
 	} {
 		t.Run(name, func(t *testing.T) {

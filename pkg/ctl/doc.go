@@ -3,5 +3,6 @@
 // -o json, the answers themselves for programs.
 //
 // What may enter: commands, flags and output. It imports pkg/orchestrator, the
-// CSI spec and gRPC, and no room of the driver.
+// CSI spec and gRPC, and of the driver only the client of pkg/progress, which
+// speaks through the socket too and is content with no answer.
 package ctl

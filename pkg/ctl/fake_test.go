@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"path/filepath"
 	"strconv"
@@ -17,6 +18,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/touchstone-csi/touchstone/pkg/progress"
 )
 
 const (
@@ -30,6 +33,10 @@ type fake struct {
 	csi.UnimplementedIdentityServer
 	csi.UnimplementedControllerServer
 	csi.UnimplementedNodeServer
+	csi.UnimplementedGroupControllerServer
+	csi.UnimplementedSnapshotMetadataServer
+
+	tasks *progress.Registry
 
 	mu    sync.Mutex
 	asked []proto.Message
@@ -39,8 +46,11 @@ type fake struct {
 func startFake(t *testing.T) (*fake, string) {
 	t.Helper()
 
-	driver := &fake{}
+	driver := &fake{tasks: progress.NewRegistry(slog.New(slog.DiscardHandler))}
 	server := grpc.NewServer(grpc.UnaryInterceptor(driver.remember))
+	csi.RegisterGroupControllerServer(server, driver)
+	csi.RegisterSnapshotMetadataServer(server, driver)
+	driver.tasks.Register(server)
 	csi.RegisterIdentityServer(server, driver)
 	csi.RegisterControllerServer(server, driver)
 	csi.RegisterNodeServer(server, driver)
@@ -66,16 +76,18 @@ func startFake(t *testing.T) (*fake, string) {
 }
 
 func (f *fake) remember(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-	message, ok := req.(proto.Message)
-	if !ok {
-		return nil, status.Error(codes.Internal, "not a message")
+	if message, ok := req.(proto.Message); ok {
+		f.keep(message)
 	}
 
-	f.mu.Lock()
-	f.asked = append(f.asked, proto.Clone(message))
-	f.mu.Unlock()
-
 	return next(ctx, req)
+}
+
+func (f *fake) keep(message proto.Message) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	f.asked = append(f.asked, proto.Clone(message))
 }
 
 // requests returns what was asked of the type of T, in order.
@@ -129,6 +141,9 @@ func (*fake) GetPluginCapabilities(
 		{Type: &csi.PluginCapability_Service_{Service: &csi.PluginCapability_Service{
 			Type: csi.PluginCapability_Service_CONTROLLER_SERVICE,
 		}}},
+		{Type: &csi.PluginCapability_Service_{Service: &csi.PluginCapability_Service{
+			Type: csi.PluginCapability_Service_GROUP_CONTROLLER_SERVICE,
+		}}},
 		{Type: &csi.PluginCapability_VolumeExpansion_{VolumeExpansion: &csi.PluginCapability_VolumeExpansion{
 			Type: csi.PluginCapability_VolumeExpansion_ONLINE,
 		}}},
@@ -142,6 +157,7 @@ func (*fake) ControllerGetCapabilities(
 	for _, rpc := range []csi.ControllerServiceCapability_RPC_Type{
 		csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME,
 		csi.ControllerServiceCapability_RPC_GET_VOLUME,
+		csi.ControllerServiceCapability_RPC_GET_SNAPSHOT,
 	} {
 		answer.Capabilities = append(answer.Capabilities, &csi.ControllerServiceCapability{
 			Type: &csi.ControllerServiceCapability_Rpc{Rpc: &csi.ControllerServiceCapability_RPC{Type: rpc}},
@@ -159,9 +175,15 @@ func (*fake) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesReques
 	}}, nil
 }
 
-func (*fake) CreateVolume(_ context.Context, req *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
+func (f *fake) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
 	if req.GetName() == "taken" {
 		return nil, status.Error(codes.AlreadyExists, "volume taken has another size")
+	}
+
+	if req.GetName() == "slow" {
+		if err := f.copySlowly(ctx, "volume slow"); err != nil {
+			return nil, err
+		}
 	}
 
 	return &csi.CreateVolumeResponse{Volume: entry(1).GetVolume()}, nil

@@ -163,6 +163,7 @@ func newCapabilitiesCommand(given *settings) *cobra.Command {
 				"probe":       probe,
 				"plugin":      &csi.GetPluginCapabilitiesResponse{Capabilities: caps.Plugin},
 				keyController: &csi.ControllerGetCapabilitiesResponse{Capabilities: caps.Controller},
+				keyGroups:     &csi.GroupControllerGetCapabilitiesResponse{Capabilities: caps.GroupController},
 				keyNode:       &csi.NodeGetCapabilitiesResponse{Capabilities: caps.Node},
 			})
 			if err != nil {
@@ -197,7 +198,7 @@ func capabilityRows(info *csi.GetPluginInfoResponse, probe *csi.ProbeResponse, c
 
 	const heading = 2
 
-	rows := make([][]string, 0, heading+len(caps.Plugin)+len(caps.Controller)+len(caps.Node))
+	rows := make([][]string, 0, heading+len(caps.Plugin)+len(caps.Controller)+len(caps.GroupController)+len(caps.Node))
 	rows = append(rows,
 		[]string{"SERVICE", "CAPABILITY"},
 		[]string{"identity", info.GetName() + " " + info.GetVendorVersion() + ", " + ready},
@@ -214,6 +215,10 @@ func capabilityRows(info *csi.GetPluginInfoResponse, probe *csi.ProbeResponse, c
 
 	for _, capability := range caps.Controller {
 		rows = append(rows, []string{keyController, capability.GetRpc().GetType().String()})
+	}
+
+	for _, capability := range caps.GroupController {
+		rows = append(rows, []string{keyGroups, capability.GetRpc().GetType().String()})
 	}
 
 	for _, capability := range caps.Node {

@@ -25,6 +25,7 @@ const (
 
 	// The services, where one document or table has the answers of both.
 	keyController = "controller"
+	keyGroups     = "group_controller"
 	keyNode       = "node"
 )
 

@@ -3,8 +3,6 @@ package ctl
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -25,100 +23,12 @@ func newVolumeCommand(given *settings) *cobra.Command {
 	)
 }
 
-func newCreateCommand(given *settings) *cobra.Command {
-	var (
-		required, limit size
-		parameters      keyValues
-		mutable         keyValues
-		topology        []string
-		use             capabilityFlags
-	)
-
-	cmd := &cobra.Command{
-		Use:   "create NAME",
-		Short: "CreateVolume",
-		Long: `CreateVolume. The call is idempotent by name: the same command again answers
-with the same volume, another one under the same name is refused.`,
-		Example: `  touchstone ctl volume create data --size 1Gi --fs xfs
-  touchstone ctl volume create raw --size 500M --block --param provisioning=thick
-  touchstone ctl volume create shared --size 1Gi --param backing=directory`,
-		Args: exactly(1),
-		RunE: given.inSession(func(ctx context.Context, s *session) error {
-			request := &csi.CreateVolumeRequest{Name: s.args[0], Parameters: parameters, MutableParameters: mutable}
-
-			capability, err := use.capability()
-			if err != nil {
-				return err
-			}
-
-			request.VolumeCapabilities = []*csi.VolumeCapability{capability}
-
-			if required != 0 || limit != 0 {
-				request.CapacityRange = &csi.CapacityRange{RequiredBytes: int64(required), LimitBytes: int64(limit)}
-			}
-
-			places, err := topologies(topology)
-			if err != nil {
-				return err
-			}
-
-			if len(places) > 0 {
-				request.AccessibilityRequirements = &csi.TopologyRequirement{Requisite: places, Preferred: places}
-			}
-
-			answer, err := s.CreateVolume(ctx, request)
-			if err != nil {
-				return err
-			}
-
-			return s.show(answer, sheet(answer.GetVolume(), nil))
-		}),
-	}
-	cmd.Flags().Var(&required, "size", "at least this large, such as 1Gi or 500M")
-	cmd.Flags().Var(&mutable, "mutable", "a mutable parameter, as volume modify takes it (repeatable)")
-	cmd.Flags().Var(&limit, "limit", "at most this large")
-	cmd.Flags().Var(&parameters, "param", "a StorageClass parameter (repeatable)")
-	cmd.Flags().StringArrayVar(&topology, "topology", nil,
-		"where the volume must be reachable, KEY=VALUE[,KEY=VALUE…]; repeat for alternatives, the preferred first")
-	use.register(cmd)
-
-	return cmd
-}
-
 func newDeleteCommand(given *settings) *cobra.Command {
-	return &cobra.Command{
-		Use:   "delete ID…",
-		Short: "DeleteVolume for each",
-		Long: `DeleteVolume for each id. One that is refused does not keep the others; deleting
-what is not there succeeds, as the spec wants it.`,
-		Args: atLeast(1),
-		RunE: given.inSession(func(ctx context.Context, s *session) error {
-			var (
-				deleted = []string{}
-				rows    [][]string
-				refused []error
-			)
+	return deletion(given, "DeleteVolume", "volume", func(ctx context.Context, s *session, id string) error {
+		_, err := s.DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: id})
 
-			for _, id := range s.args {
-				if _, err := s.DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: id}); err != nil {
-					refused = append(refused, fmt.Errorf("%s: %w", id, err))
-
-					continue
-				}
-
-				deleted = append(deleted, id)
-				rows = append(rows, []string{"deleted " + id})
-			}
-
-			document, err := json.Marshal(deleted)
-			if err != nil {
-				return fmt.Errorf("encode the ids: %w", err)
-			}
-
-			return errors.Join(append(refused,
-				s.showAll(map[string]json.RawMessage{"deleted": document}, rows))...)
-		}),
-	}
+		return err
+	})
 }
 
 func newListCommand(given *settings) *cobra.Command {

@@ -1,0 +1,128 @@
+package ctl
+
+import (
+	"context"
+	"errors"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/spf13/cobra"
+)
+
+var errTwoSources = errors.New("a volume is made of one source: --from-snapshot or --from-volume")
+
+// createFlags say what a new volume shall be.
+type createFlags struct {
+	required, limit size
+	parameters      keyValues
+	mutable         keyValues
+	topology        []string
+	use             capabilityFlags
+}
+
+func (f *createFlags) register(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.Var(&f.required, "size", "at least this large, such as 1Gi or 500M")
+	flags.Var(&f.mutable, "mutable", "a mutable parameter, as volume modify takes it (repeatable)")
+	flags.Var(&f.limit, "limit", "at most this large")
+	flags.Var(&f.parameters, "param", "a StorageClass parameter (repeatable)")
+	flags.StringArrayVar(&f.topology, "topology", nil,
+		"where the volume must be reachable, KEY=VALUE[,KEY=VALUE…]; repeat for alternatives, the preferred first")
+	f.use.register(cmd)
+}
+
+func (f *createFlags) request(name string) (*csi.CreateVolumeRequest, error) {
+	request := &csi.CreateVolumeRequest{Name: name, Parameters: f.parameters, MutableParameters: f.mutable}
+
+	capability, err := f.use.capability()
+	if err != nil {
+		return nil, err
+	}
+
+	request.VolumeCapabilities = []*csi.VolumeCapability{capability}
+
+	if f.required != 0 || f.limit != 0 {
+		request.CapacityRange = &csi.CapacityRange{RequiredBytes: int64(f.required), LimitBytes: int64(f.limit)}
+	}
+
+	places, err := topologies(f.topology)
+	if err != nil {
+		return nil, err
+	}
+
+	if len(places) > 0 {
+		request.AccessibilityRequirements = &csi.TopologyRequirement{Requisite: places, Preferred: places}
+	}
+
+	return request, nil
+}
+
+func newCreateCommand(given *settings) *cobra.Command {
+	var (
+		what                 createFlags
+		ofSnapshot, ofVolume string
+		follow               followFlags
+	)
+
+	cmd := &cobra.Command{
+		Use:   "create NAME",
+		Short: "CreateVolume",
+		Long: `CreateVolume. The call is idempotent by name: the same command again answers
+with the same volume, another one under the same name is refused. With
+--from-snapshot or --from-volume the new volume begins with the data of that
+one; it may be larger, not smaller.`,
+		Example: `  touchstone ctl volume create data --size 1Gi --fs xfs
+  touchstone ctl volume create raw --size 500M --block --param provisioning=thick
+  touchstone ctl volume create shared --size 1Gi --param backing=directory
+  touchstone ctl volume create twin --fs xfs --from-volume ID`,
+		Args: exactly(1),
+		RunE: given.inSession(func(ctx context.Context, s *session) error {
+			request, err := what.request(s.args[0])
+			if err != nil {
+				return err
+			}
+
+			switch {
+			case ofSnapshot != "" && ofVolume != "":
+				return usage(errTwoSources)
+			case ofSnapshot != "":
+				request.VolumeContentSource = fromSnapshot(ofSnapshot)
+			case ofVolume != "":
+				request.VolumeContentSource = fromVolume(ofVolume)
+			}
+
+			return s.create(ctx, request, follow)
+		}),
+	}
+	cmd.Flags().StringVar(&ofSnapshot, "from-snapshot", "", "begin with the data of the snapshot with this id")
+	cmd.Flags().StringVar(&ofVolume, "from-volume", "", "begin with the data of the volume with this id")
+	what.register(cmd)
+	follow.register(cmd)
+
+	return cmd
+}
+
+// create makes the call and shows the volume. That of a source may copy it.
+func (s *session) create(ctx context.Context, request *csi.CreateVolumeRequest, follow followFlags) error {
+	stop := s.follow(ctx, follow, request.GetName())
+	answer, err := s.CreateVolume(ctx, request)
+
+	stop()
+
+	if err != nil {
+		return err
+	}
+
+	return s.show(answer, sheet(answer.GetVolume(), nil))
+}
+
+func fromSnapshot(id string) *csi.VolumeContentSource {
+	return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{
+		Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: id},
+	}}
+}
+
+func fromVolume(id string) *csi.VolumeContentSource {
+	return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{
+		Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: id},
+	}}
+}

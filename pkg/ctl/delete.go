@@ -1,0 +1,48 @@
+package ctl
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+)
+
+// deletion is a command that makes one call for each id that it is given. What
+// is refused does not keep the others.
+func deletion(given *settings, call, what string, remove func(ctx context.Context, s *session, id string) error) *cobra.Command {
+	return &cobra.Command{
+		Use:   "delete ID…",
+		Short: call + " for each",
+		Long: call + ` for each ` + what + `. One that is refused does not keep the others; deleting
+what is not there succeeds, as the spec wants it.`,
+		Args: atLeast(1),
+		RunE: given.inSession(func(ctx context.Context, s *session) error {
+			var (
+				deleted = []string{}
+				rows    [][]string
+				refused []error
+			)
+
+			for _, id := range s.args {
+				if err := remove(ctx, s, id); err != nil {
+					refused = append(refused, fmt.Errorf("%s: %w", id, err))
+
+					continue
+				}
+
+				deleted = append(deleted, id)
+				rows = append(rows, []string{"deleted " + id})
+			}
+
+			document, err := json.Marshal(deleted)
+			if err != nil {
+				return fmt.Errorf("encode the ids: %w", err)
+			}
+
+			return errors.Join(append(refused,
+				s.showAll(map[string]json.RawMessage{"deleted": document}, rows))...)
+		}),
+	}
+}

@@ -1,0 +1,142 @@
+package ctl
+
+import (
+	"context"
+	"strconv"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/spf13/cobra"
+)
+
+func newGroupCommand(given *settings) *cobra.Command {
+	return group("group", "Snapshots of several volumes at one moment",
+		newGroupCreateCommand(given),
+		newGroupGetCommand(given),
+		newGroupDeleteCommand(given),
+	)
+}
+
+func newGroupCreateCommand(given *settings) *cobra.Command {
+	var (
+		parameters keyValues
+		wait       bool
+		follow     followFlags
+	)
+
+	cmd := &cobra.Command{
+		Use:   "create NAME VOLUME…",
+		Short: "CreateVolumeGroupSnapshot",
+		Long: `CreateVolumeGroupSnapshot: a snapshot of each volume, all of one moment, or none.
+Each can be restored alone; they are deleted together.`,
+		Args: atLeast(2),
+		RunE: given.inSession(func(ctx context.Context, s *session) error {
+			request := &csi.CreateVolumeGroupSnapshotRequest{
+				Name: s.args[0], SourceVolumeIds: s.args[1:], Parameters: parameters,
+			}
+			stop := s.follow(ctx, follow, request.GetName())
+			answer, err := s.cutGroup(ctx, request, wait)
+
+			stop()
+
+			return s.showCut(answer, groupSheet(answer.GetGroupSnapshot()), err)
+		}),
+	}
+	cmd.Flags().Var(&parameters, "param", "a VolumeGroupSnapshotClass parameter (repeatable)")
+	cmd.Flags().BoolVar(&wait, "wait", false, "until all of it is ready to use")
+	follow.register(cmd)
+
+	return cmd
+}
+
+func (s *session) cutGroup(
+	ctx context.Context, request *csi.CreateVolumeGroupSnapshotRequest, wait bool,
+) (*csi.CreateVolumeGroupSnapshotResponse, error) {
+	if wait {
+		return s.GroupUntilReady(ctx, request)
+	}
+
+	return s.CreateVolumeGroupSnapshot(ctx, request)
+}
+
+// memberFlags name the snapshots of a group, which the spec wants in each call
+// on it.
+type memberFlags struct{ ids []string }
+
+func (f *memberFlags) register(cmd *cobra.Command) {
+	cmd.Flags().StringArrayVar(&f.ids, "snapshot", nil,
+		"the id of a member (repeatable; default: those that ListSnapshots shows)")
+}
+
+func (f *memberFlags) of(ctx context.Context, s *session, groupID string) ([]string, error) {
+	if len(f.ids) > 0 {
+		return f.ids, nil
+	}
+
+	return s.MembersOf(ctx, groupID)
+}
+
+func newGroupGetCommand(given *settings) *cobra.Command {
+	var members memberFlags
+
+	cmd := &cobra.Command{
+		Use:   "get ID",
+		Short: "GetVolumeGroupSnapshot",
+		Args:  exactly(1),
+		RunE: given.inSession(func(ctx context.Context, s *session) error {
+			ids, err := members.of(ctx, s, s.args[0])
+			if err != nil {
+				return err
+			}
+
+			answer, err := s.GetVolumeGroupSnapshot(ctx, &csi.GetVolumeGroupSnapshotRequest{
+				GroupSnapshotId: s.args[0], SnapshotIds: ids,
+			})
+			if err != nil {
+				return err
+			}
+
+			return s.show(answer, groupSheet(answer.GetGroupSnapshot()))
+		}),
+	}
+	members.register(cmd)
+
+	return cmd
+}
+
+func newGroupDeleteCommand(given *settings) *cobra.Command {
+	var members memberFlags
+
+	cmd := deletion(given, "DeleteVolumeGroupSnapshot", "group", func(ctx context.Context, s *session, id string) error {
+		ids, err := members.of(ctx, s, id)
+		if err != nil {
+			return err
+		}
+
+		_, err = s.DeleteVolumeGroupSnapshot(ctx, &csi.DeleteVolumeGroupSnapshotRequest{GroupSnapshotId: id, SnapshotIds: ids})
+
+		return err
+	})
+	members.register(cmd)
+
+	return cmd
+}
+
+// groupSheet describes a group, and then its members in a table.
+func groupSheet(g *csi.VolumeGroupSnapshot) [][]string {
+	const heading = 5
+
+	rows := make([][]string, 0, heading+len(g.GetSnapshots()))
+	rows = append(rows,
+		[]string{"Group ID:", g.GetGroupSnapshotId()},
+		[]string{"Created:", moment(g.GetCreationTime())},
+		[]string{"Ready to use:", strconv.FormatBool(g.GetReadyToUse())},
+		[]string{},
+		snapshotHeading(),
+	)
+
+	for _, member := range g.GetSnapshots() {
+		rows = append(rows, snapshotRow(member))
+	}
+
+	return rows
+}

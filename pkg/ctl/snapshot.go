@@ -1,0 +1,222 @@
+package ctl
+
+import (
+	"context"
+	"errors"
+	"strconv"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+func newSnapshotCommand(given *settings) *cobra.Command {
+	return group("snapshot", "Take, list, restore and delete snapshots, and see what changed between them",
+		newSnapshotCreateCommand(given),
+		newSnapshotListCommand(given),
+		newSnapshotGetCommand(given),
+		newSnapshotDeleteCommand(given),
+		newRestoreCommand(given),
+		newBlocksCommand(given),
+	)
+}
+
+func newSnapshotCreateCommand(given *settings) *cobra.Command {
+	var (
+		parameters keyValues
+		wait       bool
+		follow     followFlags
+	)
+
+	cmd := &cobra.Command{
+		Use:   "create VOLUME NAME",
+		Short: "CreateSnapshot",
+		Long: `CreateSnapshot. The call is idempotent by name and source: the same command again
+answers with the same snapshot. One that still has to be copied is cut but not
+ready to use; --wait makes the call again until it is.`,
+		Example: `  touchstone ctl snapshot create ID before-upgrade
+  touchstone ctl snapshot create ID rough --param consistency=none --wait`,
+		Args: exactly(2),
+		RunE: given.inSession(func(ctx context.Context, s *session) error {
+			request := &csi.CreateSnapshotRequest{SourceVolumeId: s.args[0], Name: s.args[1], Parameters: parameters}
+			stop := s.follow(ctx, follow, request.GetName())
+			answer, err := s.cut(ctx, request, wait)
+
+			stop()
+
+			return s.showCut(answer, snapshotSheet(answer.GetSnapshot()), err)
+		}),
+	}
+	cmd.Flags().Var(&parameters, "param", "a VolumeSnapshotClass parameter (repeatable)")
+	cmd.Flags().BoolVar(&wait, "wait", false, "until it is ready to use")
+	follow.register(cmd)
+
+	return cmd
+}
+
+func (s *session) cut(ctx context.Context, request *csi.CreateSnapshotRequest, wait bool) (*csi.CreateSnapshotResponse, error) {
+	if wait {
+		return s.SnapshotUntilReady(ctx, request)
+	}
+
+	return s.CreateSnapshot(ctx, request)
+}
+
+// showCut shows what was cut, also when waiting for it to be ready failed: it
+// is there then, and somebody has to know its id.
+func (s *session) showCut(answer proto.Message, rows [][]string, failure error) error {
+	if !answer.ProtoReflect().IsValid() {
+		return failure
+	}
+
+	return errors.Join(failure, s.show(answer, rows))
+}
+
+func newSnapshotListCommand(given *settings) *cobra.Command {
+	var (
+		pageSize int32
+		source   string
+	)
+
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "ListSnapshots, all pages",
+		Args:  exactly(0),
+		RunE: given.inSession(func(ctx context.Context, s *session) error {
+			whole := &csi.ListSnapshotsResponse{}
+			rows := [][]string{snapshotHeading()}
+
+			for entry, err := range s.Snapshots(ctx, source, pageSize) {
+				if err != nil {
+					return err
+				}
+
+				whole.Entries = append(whole.Entries, entry)
+				rows = append(rows, snapshotRow(entry.GetSnapshot()))
+			}
+
+			return s.show(whole, rows)
+		}),
+	}
+	cmd.Flags().StringVar(&source, "volume", "", "only those of the volume with this id")
+	cmd.Flags().Int32Var(&pageSize, "max-entries", 0, "ask for this many at a time (default: the driver's choice)")
+
+	return cmd
+}
+
+func newSnapshotGetCommand(given *settings) *cobra.Command {
+	return &cobra.Command{
+		Use:   "get ID",
+		Short: "GetSnapshot, or ListSnapshots by id of a driver that has only that",
+		Args:  exactly(1),
+		RunE: given.inSession(func(ctx context.Context, s *session) error {
+			snapshot, err := s.snapshot(ctx, s.args[0])
+			if err != nil {
+				return err
+			}
+
+			return s.show(&csi.GetSnapshotResponse{Snapshot: snapshot}, snapshotSheet(snapshot))
+		}),
+	}
+}
+
+func (s *session) snapshot(ctx context.Context, id string) (*csi.Snapshot, error) {
+	caps, err := s.Capabilities(ctx)
+	if err != nil {
+		return nil, err
+	}
+
+	return s.Snapshot(ctx, caps, id)
+}
+
+func newSnapshotDeleteCommand(given *settings) *cobra.Command {
+	return deletion(given, "DeleteSnapshot", "snapshot", func(ctx context.Context, s *session, id string) error {
+		_, err := s.DeleteSnapshot(ctx, &csi.DeleteSnapshotRequest{SnapshotId: id})
+
+		return err
+	})
+}
+
+func newRestoreCommand(given *settings) *cobra.Command {
+	var (
+		what   createFlags
+		follow followFlags
+	)
+
+	cmd := &cobra.Command{
+		Use:   "restore ID NAME",
+		Short: "CreateVolume from a snapshot",
+		Long: `CreateVolume from a snapshot: a new volume named NAME that begins with its data.
+Without --size it is as large as the snapshot says that it is; it may be larger,
+not smaller. Name the use that the source had: --block for a raw one.`,
+		Example: `  touchstone ctl snapshot restore ID data-restored --fs xfs
+  touchstone ctl snapshot restore ID data-larger --fs xfs --size 10Gi`,
+		Args: exactly(2),
+		RunE: given.inSession(func(ctx context.Context, s *session) error {
+			request, err := what.request(s.args[1])
+			if err != nil {
+				return err
+			}
+
+			request.VolumeContentSource = fromSnapshot(s.args[0])
+
+			if what.required == 0 {
+				snapshot, err := s.snapshot(ctx, s.args[0])
+				if err != nil {
+					return err
+				}
+
+				// Zero is "unknown" here and "no matter" there.
+				request.CapacityRange = &csi.CapacityRange{RequiredBytes: snapshot.GetSizeBytes(), LimitBytes: int64(what.limit)}
+			}
+
+			return s.create(ctx, request, follow)
+		}),
+	}
+	what.register(cmd)
+	follow.register(cmd)
+
+	return cmd
+}
+
+func snapshotHeading() []string {
+	return []string{"SNAPSHOT ID", "SOURCE VOLUME", "SIZE", "CREATED", "READY", "GROUP"}
+}
+
+func snapshotRow(s *csi.Snapshot) []string {
+	return []string{
+		s.GetSnapshotId(), s.GetSourceVolumeId(), humanOrUnknown(s.GetSizeBytes()), moment(s.GetCreationTime()),
+		strconv.FormatBool(s.GetReadyToUse()), orNothing(s.GetGroupSnapshotId()),
+	}
+}
+
+// snapshotSheet describes one snapshot, a line for each property.
+func snapshotSheet(s *csi.Snapshot) [][]string {
+	return [][]string{
+		{"Snapshot ID:", s.GetSnapshotId()},
+		{"Source volume:", s.GetSourceVolumeId()},
+		{"Size:", humanOrUnknown(s.GetSizeBytes())},
+		{"Created:", moment(s.GetCreationTime())},
+		{"Ready to use:", strconv.FormatBool(s.GetReadyToUse())},
+		{"Group:", orNothing(s.GetGroupSnapshotId())},
+		{"Topology:", places(s.GetAccessibleTopology())},
+	}
+}
+
+func humanOrUnknown(size int64) string {
+	if size == 0 {
+		return nothing
+	}
+
+	return human(size)
+}
+
+// moment is to the millisecond, in which the members of a group may differ.
+func moment(at *timestamppb.Timestamp) string {
+	if at == nil {
+		return nothing
+	}
+
+	return at.AsTime().UTC().Format("2006-01-02T15:04:05.000Z07:00")
+}
