@@ -53,21 +53,28 @@ type Pool struct {
 	images, directories, snapshots, scratch, attributes *os.Root
 	// reflinks says whether images share blocks with their copies.
 	reflinks bool
+	// carrier is the sparse file that holds the pool's filesystem, "" for none.
+	carrier string
 }
 
-// Capacity is the space of a pool's filesystem, in bytes.
-type Capacity struct {
-	Total, Available int64
-}
+// Option says more about a pool that is opened.
+type Option func(*Pool)
+
+// CarriedBy names, by the pools' names, the sparse files that hold the
+// filesystems of pools: they have no more space than the file can get.
+func CarriedBy(files map[string]string) Option { return func(p *Pool) { p.carrier = files[p.name] } }
 
 // Open opens the pool at directory, which is created where it is missing.
-func Open(name, directory string) (*Pool, error) {
+func Open(name, directory string, options ...Option) (*Pool, error) {
 	absolute, err := filepath.Abs(directory)
 	if err != nil {
 		return nil, fmt.Errorf("pool %q at %s: %w", name, directory, err)
 	}
 
 	opened := &Pool{name: name, path: absolute}
+	for _, option := range options {
+		option(opened)
+	}
 
 	for room, root := range map[string]**os.Root{
 		imagesName: &opened.images, directoriesName: &opened.directories, snapshotsName: &opened.snapshots,
@@ -106,19 +113,6 @@ func (p *Pool) Close() error {
 	}
 
 	return errors.Join(failures...)
-}
-
-// Capacity asks the pool's filesystem for its space.
-func (p *Pool) Capacity() (Capacity, error) {
-	var stat unix.Statfs_t
-	if err := unix.Statfs(p.path, &stat); err != nil {
-		return Capacity{}, fmt.Errorf("capacity of pool %q at %s: %w", p.name, p.path, err)
-	}
-
-	return Capacity{
-		Total:     blocksToBytes(stat.Blocks, stat.Bsize),
-		Available: blocksToBytes(stat.Bavail, stat.Bsize),
-	}, nil
 }
 
 // Place returns the absolute path of a volume's image or directory, for

@@ -17,11 +17,11 @@ type Set struct {
 
 // OpenSet opens the pools at the given directories, keyed by name. The
 // directories are created where they are missing.
-func OpenSet(directories map[string]string) (*Set, error) {
+func OpenSet(directories map[string]string, options ...Option) (*Set, error) {
 	set := &Set{pools: make(map[string]*Pool, len(directories))}
 
 	for name, directory := range directories {
-		opened, err := Open(name, directory)
+		opened, err := Open(name, directory, options...)
 		if err != nil {
 			return nil, errors.Join(err, set.Close())
 		}
