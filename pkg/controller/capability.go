@@ -38,7 +38,8 @@ func (s *Service) ValidateVolumeCapabilities(
 	}
 
 	if given := request.GetVolumeContext(); len(given) > 0 {
-		if parameters, err := volume.ParseContext(given); err != nil || parameters != found.Parameters {
+		parameters, err := volume.ParseContext(given)
+		if err != nil || parameters != found.Parameters || given[volume.KeyCopy] != found.context()[volume.KeyCopy] {
 			return notConfirmed("the volume has another volume_context")
 		}
 	}

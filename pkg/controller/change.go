@@ -204,9 +204,13 @@ func (s *Service) checkPromise(v *Volume, place *pool.Pool, more int64) error {
 }
 
 func (s *Service) poolOf(v *Volume) (*pool.Pool, error) {
-	place, ok := s.pools.Get(v.Parameters.Pool)
+	return s.poolNamed(v.Parameters.Pool, "volume "+v.ID)
+}
+
+func (s *Service) poolNamed(name, of string) (*pool.Pool, error) {
+	place, ok := s.pools.Get(name)
 	if !ok {
-		return nil, fmt.Errorf("volume %s: %w: pool %q is not configured (--pool)", v.ID, errConfig, v.Parameters.Pool)
+		return nil, fmt.Errorf("%s: %w: pool %q is not configured (--pool)", of, errConfig, name)
 	}
 
 	return place, nil

@@ -30,6 +30,10 @@ type creation struct {
 	capabilities []volume.Capability
 	mutable      volume.Mutable
 	pool         *pool.Pool
+	source       Source
+	// fsNamed says that the request names the filesystem. Else a volume that is
+	// made of something has that of its source.
+	fsNamed bool
 }
 
 // CreateVolume makes a volume, or returns the one of that name if it is what is
@@ -61,8 +65,9 @@ func (s *Service) parseCreate(request *csi.CreateVolumeRequest) (*creation, erro
 		return nil, rpc.Invalid("volume_capabilities are missing")
 	}
 
-	if request.GetVolumeContentSource() != nil {
-		return nil, rpc.Invalid("volume_content_source: volumes from snapshots and clones are not supported")
+	source, err := s.parseSource(request.GetVolumeContentSource())
+	if err != nil {
+		return nil, err
 	}
 
 	parameters, place, err := s.choosePool(request.GetParameters())
@@ -85,15 +90,13 @@ func (s *Service) parseCreate(request *csi.CreateVolumeRequest) (*creation, erro
 	}
 
 	// From here on the parameters say what the volume is.
+	fsNamed := request.GetParameters()[volume.KeyFSType] != ""
+
 	for _, capability := range capabilities {
 		if !capability.Block {
 			parameters.FSType = fsTypeOf(parameters, capability)
+			fsNamed = fsNamed || capability.FSType != ""
 		}
-	}
-
-	// Else the volume is made, and no node can ever format it.
-	if err := filesystem.CheckOptions(parameters.FSType, strings.Fields(parameters.MkfsOptions)); err != nil {
-		return nil, rpc.Invalid("parameters: %s: %w", volume.KeyMkfsOptions, err)
 	}
 
 	size, err := s.sizeFor(request.GetCapacityRange(), minimumBytes(parameters, capabilities))
@@ -101,11 +104,25 @@ func (s *Service) parseCreate(request *csi.CreateVolumeRequest) (*creation, erro
 		return nil, err
 	}
 
-	return &creation{
+	wanted := &creation{
 		name: request.GetName(), size: size, asked: request.GetCapacityRange(),
 		topology: request.GetAccessibilityRequirements(), parameters: parameters, capabilities: capabilities,
-		mutable: mutable, pool: place,
-	}, nil
+		mutable: mutable, pool: place, source: source, fsNamed: fsNamed,
+	}
+	if source.isZero() || fsNamed {
+		err = wanted.checkMkfs()
+	}
+
+	return wanted, err
+}
+
+// checkMkfs refuses what would make a volume that no node can ever format.
+func (w *creation) checkMkfs() error {
+	if err := filesystem.CheckOptions(w.parameters.FSType, strings.Fields(w.parameters.MkfsOptions)); err != nil {
+		return rpc.Invalid("parameters: %s: %w", volume.KeyMkfsOptions, err)
+	}
+
+	return nil
 }
 
 // checkName allows what the spec does (CSI v1.13, CreateVolumeRequest.name): the
@@ -136,6 +153,18 @@ func (s *Service) ensure(ctx context.Context, wanted *creation) (*Volume, error)
 		return nil, err
 	}
 
+	switch {
+	case wanted.source.SnapshotID != "":
+		return s.restore(ctx, *wanted)
+	case wanted.source.VolumeID != "":
+		return s.clone(ctx, *wanted)
+	default:
+		return s.makeEmpty(ctx, wanted)
+	}
+}
+
+// newVolume describes the volume, if there is room for it.
+func (s *Service) newVolume(wanted *creation) (*Volume, error) {
 	if err := s.checkRoom(wanted.pool, wanted.size); err != nil {
 		return nil, err
 	}
@@ -147,10 +176,19 @@ func (s *Service) ensure(ctx context.Context, wanted *creation) (*Volume, error)
 
 	fresh := &Volume{
 		ID: id, Name: wanted.name, CapacityBytes: wanted.size, Parameters: wanted.parameters,
-		Capabilities: wanted.capabilities, Mutable: wanted.mutable, Segments: s.config.Segments, Phase: PhaseReady,
-		Pristine: s.has(capability.PublishUnpublishVolume),
+		Capabilities: wanted.capabilities, Mutable: wanted.mutable, Source: wanted.source, Segments: s.config.Segments,
+		Phase: PhaseReady, Pristine: wanted.source.isZero() && s.has(capability.PublishUnpublishVolume),
 	}
 	s.sharing.share(fresh)
+
+	return fresh, nil
+}
+
+func (s *Service) makeEmpty(ctx context.Context, wanted *creation) (*Volume, error) {
+	fresh, err := s.newVolume(wanted)
+	if err != nil {
+		return nil, err
+	}
 
 	if fresh.thick() {
 		// A crash would leave a full-sized image that nobody knows.
@@ -186,8 +224,18 @@ func (v *Volume) answers(wanted *creation) error {
 		return exists("capacity", v.CapacityBytes, fmt.Sprintf("required %d, limit %d", required, limit))
 	}
 
-	if v.Parameters != wanted.parameters {
-		return exists("parameters", v.Parameters.Context(), wanted.parameters.Context())
+	if v.Source != wanted.source {
+		return exists("content of", v.Source, wanted.source)
+	}
+
+	asked := wanted.parameters
+	if !v.Source.isZero() && !wanted.fsNamed {
+		// It has that of its source, which may be gone by now.
+		asked.FSType = v.Parameters.FSType
+	}
+
+	if v.Parameters != asked {
+		return exists("parameters", v.Parameters.Context(), asked.Context())
 	}
 
 	sameSet := len(v.Capabilities) == len(wanted.capabilities) &&

@@ -6,8 +6,8 @@ import (
 	"github.com/tidwall/btree"
 )
 
-// ledger keeps sums over all volumes, so that no call has to walk them. The
-// store tells it of every change, in order.
+// ledger keeps sums over all volumes and snapshots, so that no call has to walk
+// them. The store tells it of every change, in order.
 type ledger struct {
 	mu sync.Mutex
 	// sold is the promised bytes of each pool.
@@ -45,6 +45,19 @@ func (l *ledger) observe(_ string, old, now *Volume, hadOld, hasNow bool) {
 		for _, attachment := range now.Attachments {
 			l.node(attachment.NodeID).take(attachment.Slot)
 		}
+	}
+}
+
+func (l *ledger) observeSnapshot(_ string, old, now *Snapshot, hadOld, hasNow bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	if hadOld {
+		l.sold[old.Parameters.Pool] -= old.AllocatedBytes
+	}
+
+	if hasNow {
+		l.sold[now.Parameters.Pool] += now.AllocatedBytes
 	}
 }
 

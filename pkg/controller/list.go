@@ -79,7 +79,8 @@ func describe(v *Volume) *csi.Volume {
 	return &csi.Volume{
 		VolumeId:           v.ID,
 		CapacityBytes:      v.CapacityBytes,
-		VolumeContext:      v.Parameters.Context(),
+		VolumeContext:      v.context(),
+		ContentSource:      v.Source.content(),
 		AccessibleTopology: v.Segments.accessible(),
 	}
 }
@@ -92,32 +93,35 @@ type commons map[common][]byte
 type common struct {
 	parameters volume.Parameters
 	segments   Segments
+	copied     bool
 }
 
 // describe is the same on the wire as the function of that name gives. A
 // message puts behind its own fields, as they are, the bytes of those that it
 // does not know; so nothing but the wire shows the common part.
 func (c commons) describe(v *Volume) *csi.Volume {
-	key := common{v.Parameters, v.Segments}
+	key := common{v.Parameters, v.Segments, !v.Source.isZero()}
 
 	encoded, ok := c[key]
 	if !ok {
 		var err error
-		if encoded, err = proto.Marshal(describe(&Volume{Parameters: v.Parameters, Segments: v.Segments})); err != nil {
+		if encoded, err = proto.Marshal(&csi.Volume{
+			VolumeContext: v.context(), AccessibleTopology: v.Segments.accessible(),
+		}); err != nil {
 			return describe(v)
 		}
 
 		c[key] = encoded
 	}
 
-	described := &csi.Volume{VolumeId: v.ID, CapacityBytes: v.CapacityBytes}
+	described := &csi.Volume{VolumeId: v.ID, CapacityBytes: v.CapacityBytes, ContentSource: v.Source.content()}
 	described.ProtoReflect().SetUnknown(encoded)
 
 	return described
 }
 
 // entrySize is what the entry adds to a response, in bytes.
-func entrySize(entry *csi.ListVolumesResponse_Entry) int {
+func entrySize(entry proto.Message) int {
 	const tagAndLength = 6
 
 	return proto.Size(entry) + tagAndLength

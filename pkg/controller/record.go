@@ -2,7 +2,9 @@ package controller
 
 import (
 	"slices"
+	"strconv"
 
+	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
@@ -96,5 +98,22 @@ func (v *Volume) nodeIDs() []string {
 
 	return ids
 }
+
+// context is the volume_context.
+func (v *Volume) context() map[string]string {
+	context := v.Parameters.Context()
+	if !v.Source.isZero() {
+		context[volume.KeyCopy] = strconv.FormatBool(true)
+	}
+
+	return context
+}
+
+// raw says that no filesystem was asked for.
+func (v *Volume) raw() bool {
+	return !slices.ContainsFunc(v.Capabilities, func(c volume.Capability) bool { return !c.Block })
+}
+
+func (v *Volume) object() pool.Object { return pool.Object{ID: v.ID, Backing: v.Parameters.Backing} }
 
 func (v *Volume) thick() bool { return v.Parameters.Provisioning == volume.Thick }

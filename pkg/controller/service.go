@@ -15,6 +15,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/capability"
 	"github.com/touchstone-csi/touchstone/pkg/inflight"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/progress"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
@@ -53,6 +54,17 @@ type Config struct {
 	// Modified has the node do what a volume's attributes in the pool say now;
 	// nil as InUse. It is called within the operation that has set them.
 	Modified func(ctx context.Context, volumeID string) error
+	// WithFrozen calls within while those of the volumes that are mounted on this
+	// node can't be written; nil as InUse.
+	WithFrozen func(ctx context.Context, volumeIDs []string, within func(context.Context) error) error
+	// Freezable says whether WithFrozen keeps all writers of this node from the
+	// volume; nil as InUse.
+	Freezable func(volumeID string) bool
+	// CopyGrace is how long CreateSnapshot waits for a copy that takes long,
+	// before it answers that the snapshot is not ready yet.
+	CopyGrace time.Duration
+	// Progress is told of copies; nil is nobody.
+	Progress *progress.Registry
 	Log      *slog.Logger
 }
 
@@ -61,14 +73,19 @@ type Config struct {
 type Service struct {
 	csi.UnimplementedControllerServer
 
-	config  Config
-	volumes *state.Collection[*Volume]
-	store   *state.Store
-	pools   *pool.Set
-	ops     *inflight.Group
-	ledger  *ledger
-	changes *changes
-	sharing *sharing
+	config    Config
+	volumes   *state.Collection[*Volume]
+	snapshots *state.Collection[*Snapshot]
+	groups    *state.Collection[*Group]
+	store     *state.Store
+	pools     *pool.Set
+	ops       *inflight.Group
+	ledger    *ledger
+	changes   *changes
+	sharing   *sharing
+	lineage   *lineage
+	holds     *holds
+	slow      *slow
 	// started separates what this process made from what it found.
 	started time.Time
 }
@@ -80,13 +97,18 @@ func New(config Config, store *state.Store, pools *pool.Set, ops *inflight.Group
 		return nil, fmt.Errorf("%w: overcommit is %v; it must be more than 0", errConfig, config.Overcommit)
 	}
 
-	books, common := newLedger(), &sharing{}
+	books, common, family := newLedger(), &sharing{}, newLineage()
 
 	s := &Service{
 		config: config,
 		volumes: state.Register(store, "volumes",
 			state.WithIndex(indexName, nameOf), state.WithObserver(books.observe), state.WithPrepare(common.share)),
-		store: store, pools: pools, ops: ops, ledger: books, sharing: common, started: time.Now(),
+		snapshots: state.Register(store, "snapshots",
+			state.WithIndex(indexName, (*Snapshot).indexed), state.WithObserver(books.observeSnapshot),
+			state.WithObserver(family.observe)),
+		groups: state.Register(store, "groups", state.WithIndex(indexName, (*Group).indexed)),
+		store:  store, pools: pools, ops: ops, ledger: books, sharing: common, started: time.Now(),
+		lineage: family, holds: newHolds(), slow: newSlow(),
 	}
 	s.changes = s.newChanges()
 
@@ -116,7 +138,7 @@ func (s *Service) Recover(ctx context.Context) error {
 		}
 	}
 
-	if err := errors.Join(s.makeReal(ctx), s.recoverMutable(ctx)); err != nil {
+	if err := errors.Join(s.makeReal(ctx), s.recoverMutable(ctx), s.recoverSnapshots()); err != nil {
 		return fmt.Errorf("recover: %w", err)
 	}
 
@@ -147,6 +169,17 @@ func (s *Service) collectOrphans(ctx context.Context, place *pool.Pool) error {
 
 		return err
 	})
+	if err == nil {
+		err = place.ListSnapshots(ctx, func(entry pool.Entry) error {
+			if _, known := s.snapshots.Get(entry.ID); !known && s.foundAtStart(entry.ID) {
+				s.config.Log.Warn("a snapshot is in the pool but not in the state; see `touchstone state verify`",
+					"snapshot", entry.ID, "pool", place.Name())
+			}
+
+			return nil
+		})
+	}
+
 	if err != nil {
 		return fmt.Errorf("look for orphans: %w", err)
 	}

@@ -1,8 +1,12 @@
 package controller
 
 import (
+	"sync"
 	"time"
 
+	"github.com/tidwall/btree"
+
+	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
@@ -32,6 +36,31 @@ type Snapshot struct {
 // copied, and nobody may write to the source until they are.
 const PhaseCopying Phase = "copying"
 
+// indexed frees the name of a snapshot as soon as its deletion is certain. The
+// members of a group have none.
+func (s *Snapshot) indexed() string {
+	if s.Phase == PhaseDeleting {
+		return ""
+	}
+
+	return s.Name
+}
+
+// visible says whether a CO may see the snapshot.
+func (s *Snapshot) visible() bool { return s.Phase == PhaseReady || s.Phase == PhaseCopying }
+
+func (s *Snapshot) object() pool.Object {
+	return pool.Object{ID: s.ID, Backing: s.Parameters.Backing, Snapshot: true}
+}
+
+// in returns the snapshot in another phase.
+func (s *Snapshot) in(phase Phase) *Snapshot {
+	changed := *s
+	changed.Phase = phase
+
+	return &changed
+}
+
 // Group is what the store knows about one group snapshot.
 type Group struct {
 	ID   string `json:"id"`
@@ -44,8 +73,75 @@ type Group struct {
 	Phase           Phase              `json:"phase"`
 }
 
+func (g *Group) indexed() string {
+	if g.Phase == PhaseDeleting {
+		return ""
+	}
+
+	return g.Name
+}
+
+func (g *Group) in(phase Phase) *Group {
+	changed := *g
+	changed.Phase = phase
+
+	return &changed
+}
+
 // Source is what a volume was made of; one of the two is set.
 type Source struct {
 	SnapshotID string `json:"snapshotId,omitempty"`
 	VolumeID   string `json:"volumeId,omitempty"`
+}
+
+// lineage knows the snapshots of each volume, so that listing them needs no walk
+// over those of all others. The store tells it of every change, in order; what
+// it knows may not be durable yet.
+type lineage struct {
+	mu        sync.Mutex
+	snapshots map[string]*btree.Set[string]
+}
+
+func newLineage() *lineage { return &lineage{snapshots: map[string]*btree.Set[string]{}} }
+
+func (l *lineage) observe(id string, old, now *Snapshot, hadOld, hasNow bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	switch {
+	case hasNow && !hadOld:
+		if l.snapshots[now.SourceVolumeID] == nil {
+			l.snapshots[now.SourceVolumeID] = &btree.Set[string]{}
+		}
+
+		l.snapshots[now.SourceVolumeID].Insert(id)
+	case hadOld && !hasNow:
+		ids := l.snapshots[old.SourceVolumeID]
+		ids.Delete(id)
+
+		if ids.Len() == 0 {
+			delete(l.snapshots, old.SourceVolumeID)
+		}
+	}
+}
+
+// of returns ids of a volume's snapshots that sort behind after, in order and at
+// most that many.
+func (l *lineage) of(volumeID, after string, most int) []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	var found []string
+
+	if ids := l.snapshots[volumeID]; ids != nil {
+		ids.Ascend(after, func(id string) bool {
+			if id != after {
+				found = append(found, id)
+			}
+
+			return len(found) < most
+		})
+	}
+
+	return found
 }

@@ -1,0 +1,157 @@
+package controller
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/pkg/capability"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/progress"
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+// cutting is one copy of a volume that is about to be cut. The volume's
+// operation is held meanwhile, so that whoever does not use it yet can't begin.
+type cutting struct {
+	source *Volume
+	copy   *pool.Copy
+	task   *progress.Task
+	// at is the moment of the cut.
+	at time.Time
+}
+
+// prepare makes ready whatever takes time and does not need the source to be
+// still. It returns what is needed to give it all back, too.
+func (s *Service) prepare(source *Volume, place *pool.Pool, target pool.Object, kind string, options pool.CopyOptions) (*cutting, error) {
+	from, err := s.poolOf(source)
+	if err != nil {
+		return nil, err
+	}
+
+	// A volume that nobody attached yet may not have its bytes for good.
+	if source.Pristine {
+		if err := s.materialize(source); err != nil {
+			return nil, err
+		}
+	}
+
+	task := s.config.Progress.Start(kind, target.ID, source.CapacityBytes)
+	options.Progress = task.Set
+
+	made, err := place.NewCopy(from, source.object(), target, options)
+	if err != nil {
+		task.End(err)
+
+		return nil, err
+	}
+
+	return &cutting{source: source, copy: made, task: task}, nil
+}
+
+// abort gives back what is not committed.
+func (c *cutting) abort(cause error) error {
+	c.task.End(cause)
+
+	return c.copy.Abort()
+}
+
+// toFreeze returns which of the sources must be frozen, by the one rule of
+// consistency:
+//
+//   - An instant copy is of one moment whatever goes on. What is mounted on
+//     this node is frozen for it, so that its filesystem is consistent too; what
+//     is used on another node is as after a power failure.
+//   - Any other copy needs its source to be still: used by nobody, or frozen on
+//     this node for as long as the copy takes. Else it is refused with
+//     FAILED_PRECONDITION.
+//
+// With volume.ConsistencyNone nothing is frozen, and nothing refused.
+func (s *Service) toFreeze(consistency volume.Consistency, cuts []*cutting) ([]string, error) {
+	var frozen []string
+
+	if consistency == volume.ConsistencyNone {
+		return nil, nil
+	}
+
+	for _, each := range cuts {
+		user, here := s.usedHere(each.source)
+
+		if !each.copy.Instant() {
+			elsewhere := s.writtenElsewhere(each.source)
+
+			switch {
+			case elsewhere != "":
+				return nil, notStill(each.source, elsewhere)
+			case here && (s.config.WithFrozen == nil || s.config.Freezable == nil || !s.config.Freezable(each.source.ID)):
+				return nil, notStill(each.source, "in use at "+user)
+			}
+		}
+
+		if here && s.config.WithFrozen != nil {
+			frozen = append(frozen, each.source.ID)
+		}
+	}
+
+	return frozen, nil
+}
+
+func notStill(source *Volume, why string) error {
+	return rpc.Errorf(codes.FailedPrecondition,
+		"volume %s is %s, its pool can't copy it in an instant, and it can't be frozen meanwhile; stop using it, use a pool that can reflink, "+
+			"or, for a snapshot, set %s: %s", source.ID, why, volume.KeyConsistency, volume.ConsistencyNone)
+}
+
+func (s *Service) usedHere(v *Volume) (user string, used bool) {
+	if s.config.InUse == nil {
+		return "", false
+	}
+
+	return s.config.InUse(v.ID)
+}
+
+// writtenElsewhere says how somebody may be writing to the volume of whom this
+// process would not know otherwise; "" is nobody.
+func (s *Service) writtenElsewhere(v *Volume) string {
+	if !s.has(capability.PublishUnpublishVolume) {
+		if s.config.InUse != nil && !s.config.Shared {
+			return ""
+		}
+
+		return "maybe in use, as the driver is not told of attachments"
+	}
+
+	for _, attachment := range v.Attachments {
+		reads := attachment.ReadOnly || attachment.Capability.ReaderOnly()
+		own := s.config.InUse != nil && attachment.NodeID == s.config.NodeID
+
+		if !reads && !own {
+			return "attached to node " + attachment.NodeID
+		}
+	}
+
+	return ""
+}
+
+// cut takes all copies, at one moment as far as their sources are frozen.
+func (s *Service) cut(ctx context.Context, frozen []string, cuts []*cutting) error {
+	within := func(ctx context.Context) error {
+		for _, each := range cuts {
+			each.at = time.Now()
+
+			if err := each.copy.Cut(ctx); err != nil {
+				return err
+			}
+		}
+
+		return nil
+	}
+
+	if len(frozen) == 0 {
+		return within(ctx)
+	}
+
+	return s.config.WithFrozen(ctx, frozen, within)
+}

@@ -1,0 +1,271 @@
+package controller
+
+import (
+	"cmp"
+	"context"
+	"errors"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/pkg/capability"
+	"github.com/touchstone-csi/touchstone/pkg/inflight"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+// origin is what a volume is to be made of.
+type origin struct {
+	name       string
+	object     pool.Object
+	sizeBytes  int64
+	parameters volume.Parameters
+	raw        bool
+}
+
+// parseSource reads volume_content_source. Errors: INVALID_ARGUMENT.
+func (s *Service) parseSource(given *csi.VolumeContentSource) (Source, error) {
+	const gated = "volume_content_source: it must not be a %s, as the capability %s is not advertised"
+
+	if given == nil {
+		return Source{}, nil
+	}
+
+	var id string
+
+	source := Source{SnapshotID: given.GetSnapshot().GetSnapshotId(), VolumeID: given.GetVolume().GetVolumeId()}
+
+	switch given.GetType().(type) {
+	case *csi.VolumeContentSource_Snapshot:
+		if !s.has(capability.CreateDeleteSnapshot) {
+			return Source{}, rpc.Invalid(gated, "snapshot", capability.CreateDeleteSnapshot)
+		}
+
+		id = source.SnapshotID
+	case *csi.VolumeContentSource_Volume:
+		if !s.has(capability.CloneVolume) {
+			return Source{}, rpc.Invalid(gated, "volume", capability.CloneVolume)
+		}
+
+		id = source.VolumeID
+	default:
+		return Source{}, rpc.Invalid("volume_content_source: name a snapshot or a volume")
+	}
+
+	if id == "" {
+		return Source{}, rpc.Invalid("volume_content_source: the id is missing")
+	}
+
+	if err := volume.CheckID(id); err != nil {
+		return Source{}, rpc.Invalid("volume_content_source: %w", err)
+	}
+
+	return source, nil
+}
+
+// content is the source as the CO knows it; nil is none.
+func (s Source) content() *csi.VolumeContentSource {
+	switch {
+	case s.SnapshotID != "":
+		return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{
+			Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: s.SnapshotID},
+		}}
+	case s.VolumeID != "":
+		return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{
+			Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: s.VolumeID},
+		}}
+	default:
+		return nil
+	}
+}
+
+func (s Source) isZero() bool { return s == Source{} }
+
+// restore makes the volume of a snapshot, which nobody deletes meanwhile.
+func (s *Service) restore(ctx context.Context, wanted creation) (*Volume, error) {
+	snapshot, release, err := s.holdSnapshot(wanted.source.SnapshotID)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+
+	from, err := s.poolNamed(snapshot.Parameters.Pool, "snapshot "+snapshot.ID)
+	if err != nil {
+		return nil, err
+	}
+
+	err = s.inherit(&wanted, origin{
+		name: "snapshot " + snapshot.ID, object: snapshot.object(), sizeBytes: snapshot.SizeBytes,
+		parameters: snapshot.Parameters, raw: snapshot.Raw,
+	})
+	if err != nil {
+		return nil, err
+	}
+
+	return s.copyInto(ctx, wanted, func(ctx context.Context, target pool.Object, options pool.CopyOptions) (*cutting, error) {
+		task := s.config.Progress.Start("restore", target.ID, snapshot.SizeBytes)
+		options.Progress = task.Set
+
+		made, err := wanted.pool.NewCopy(from, snapshot.object(), target, options)
+		if err != nil {
+			task.End(err)
+
+			return nil, err
+		}
+
+		taken := &cutting{copy: made, task: task}
+		if err := made.Cut(ctx); err != nil {
+			return nil, errors.Join(err, taken.abort(err))
+		}
+
+		return taken, nil
+	})
+}
+
+// clone makes the volume of another, of which it holds the operation until the
+// copy is cut.
+func (s *Service) clone(ctx context.Context, wanted creation) (*Volume, error) {
+	source, err := s.find(wanted.source.VolumeID)
+	if err != nil {
+		return nil, err
+	}
+
+	if err := s.inherit(&wanted, originOf(source)); err != nil {
+		return nil, err
+	}
+
+	return s.copyInto(ctx, wanted, func(ctx context.Context, target pool.Object, options pool.CopyOptions) (*cutting, error) {
+		call := rpc.OnVolume(source.ID, "clone "+wanted.name, "CreateVolume", nil)
+
+		// It ends with this operation, and must have ended before what it fills is
+		// removed.
+		return inflight.Do(context.WithoutCancel(ctx), s.ops, call, func(ctx context.Context) (*cutting, error) {
+			return s.cutClone(ctx, &wanted, target, options)
+		})
+	})
+}
+
+func originOf(source *Volume) origin {
+	return origin{
+		name: "volume " + source.ID, object: source.object(), sizeBytes: source.CapacityBytes,
+		parameters: source.Parameters, raw: source.raw(),
+	}
+}
+
+func (s *Service) cutClone(ctx context.Context, wanted *creation, target pool.Object, options pool.CopyOptions) (*cutting, error) {
+	source, err := s.find(wanted.source.VolumeID)
+	if err != nil {
+		return nil, err
+	}
+
+	// It may have been expanded before its turn came.
+	if source.CapacityBytes > wanted.size {
+		return nil, rpc.Errorf(codes.Aborted, "volume %s has just been expanded; call again", source.ID)
+	}
+
+	taken, err := s.prepare(source, wanted.pool, target, "clone", options)
+	if err != nil {
+		return nil, err
+	}
+
+	frozen, err := s.toFreeze(volume.ConsistencyFilesystem, []*cutting{taken})
+	if err == nil {
+		err = s.cut(ctx, frozen, []*cutting{taken})
+	}
+
+	if err != nil {
+		return nil, errors.Join(err, taken.abort(err))
+	}
+
+	return taken, nil
+}
+
+// inherit lets the volume have what the source has and the request leaves open,
+// and refuses what can't be made of the source. Errors: INVALID_ARGUMENT,
+// OUT_OF_RANGE.
+func (s *Service) inherit(wanted *creation, from origin) error {
+	differs := func(key string, has, asked any) error {
+		return rpc.Invalid("volume_content_source: %s has %s %v, and a volume with %v can't be made of it", from.name, key, has, asked)
+	}
+
+	given := &wanted.parameters
+
+	switch {
+	case from.parameters.Backing != given.Backing:
+		return differs(volume.KeyBacking, from.parameters.Backing, given.Backing)
+	case given.Backing == volume.BackingDirectory:
+	case from.parameters.BlockSize != given.BlockSize:
+		return differs(volume.KeyBlockSize, from.parameters.BlockSize, given.BlockSize)
+	case !wanted.fsNamed:
+		given.FSType = from.parameters.FSType
+	case !from.raw && from.parameters.FSType != given.FSType:
+		return differs("filesystem", from.parameters.FSType, given.FSType)
+	}
+
+	if err := wanted.checkMkfs(); err != nil {
+		return err
+	}
+
+	required, limit := wanted.asked.GetRequiredBytes(), wanted.asked.GetLimitBytes()
+	if limit > 0 && limit < from.sizeBytes {
+		return rpc.Errorf(codes.OutOfRange, "capacity_range: %s has %d bytes, more than limit_bytes %d", from.name, from.sizeBytes, limit)
+	}
+
+	size, err := s.sizeFor(&csi.CapacityRange{RequiredBytes: max(required, from.sizeBytes), LimitBytes: limit},
+		minimumBytes(*given, wanted.capabilities))
+	wanted.size = size
+
+	return err
+}
+
+// copyInto makes the volume of the copy that take has cut, or leaves nothing
+// behind.
+func (s *Service) copyInto(ctx context.Context, wanted creation,
+	take func(ctx context.Context, target pool.Object, options pool.CopyOptions) (*cutting, error),
+) (*Volume, error) {
+	fresh, err := s.newVolume(&wanted)
+	if err != nil {
+		return nil, err
+	}
+
+	// Once Commit has run there are bytes that nobody would know after a crash.
+	fresh.Phase = PhaseCreating
+	if err := s.record(ctx, fresh, wanted.pool); err != nil {
+		return nil, err
+	}
+
+	fresh = fresh.clone()
+	fresh.Phase = PhaseReady
+
+	taken, err := take(ctx, fresh.object(), pool.CopyOptions{SizeBytes: fresh.CapacityBytes, Thick: fresh.thick()})
+	if err != nil {
+		return nil, s.undo(fresh, wanted.pool, err)
+	}
+
+	_, err = taken.copy.Commit(ctx)
+	if err == nil && !fresh.Mutable.IsZero() {
+		err = wanted.pool.SetAttributes(fresh.ID, fresh.Mutable)
+	}
+
+	if err == nil {
+		err = s.record(context.WithoutCancel(ctx), fresh, wanted.pool)
+	}
+
+	if err != nil {
+		return nil, s.undo(fresh, wanted.pool, errors.Join(err, taken.abort(err)))
+	}
+
+	s.release(taken)
+
+	return fresh, nil
+}
+
+// String is for messages.
+func (s Source) String() string {
+	if s.isZero() {
+		return "nothing"
+	}
+
+	return cmp.Or(s.SnapshotID, s.VolumeID)
+}

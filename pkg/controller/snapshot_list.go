@@ -1,0 +1,117 @@
+package controller
+
+import (
+	"context"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/touchstone-csi/touchstone/pkg/capability"
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+// listBatch is how many snapshots of one volume are looked up at once, so that
+// nobody who makes one waits for a list.
+const listBatch = 256
+
+// ListSnapshots lists snapshots in the order of their ids, which is that of
+// their creation (CSI v1.13, ListSnapshots). The token is the last id that was
+// returned; it stays good when that snapshot is deleted. An id that nobody has
+// is no error here.
+func (s *Service) ListSnapshots(_ context.Context, request *csi.ListSnapshotsRequest) (*csi.ListSnapshotsResponse, error) {
+	if request.GetMaxEntries() < 0 {
+		return nil, rpc.Invalid("max_entries is %d; it must not be negative", request.GetMaxEntries())
+	}
+
+	token := request.GetStartingToken()
+	if token != "" && !volume.IsID(token) {
+		return nil, rpc.Errorf(codes.Aborted, "starting_token %q is none that ListSnapshots gave; list from the start", token)
+	}
+
+	response, size := &csi.ListSnapshotsResponse{}, 0
+
+	s.visitSnapshots(request, func(found *Snapshot) bool {
+		entry := &csi.ListSnapshotsResponse_Entry{Snapshot: s.describeSnapshot(found)}
+
+		full := request.GetMaxEntries() > 0 && len(response.GetEntries()) == int(request.GetMaxEntries())
+		if size += entrySize(entry); full || size > maxResponseBytes {
+			last := response.GetEntries()[len(response.GetEntries())-1]
+			response.NextToken = last.GetSnapshot().GetSnapshotId()
+
+			return false
+		}
+
+		response.Entries = append(response.GetEntries(), entry)
+
+		return true
+	})
+
+	return response, nil
+}
+
+// visitSnapshots calls visit for those that the request asks for, in order,
+// until visit returns false.
+func (s *Service) visitSnapshots(request *csi.ListSnapshotsRequest, visit func(*Snapshot) bool) {
+	token, sourceID := request.GetStartingToken(), request.GetSourceVolumeId()
+
+	matches := func(found *Snapshot) bool {
+		return found.visible() && (sourceID == "" || found.SourceVolumeID == sourceID)
+	}
+
+	if id := request.GetSnapshotId(); id != "" {
+		if found, ok := s.snapshots.Get(id); ok && id > token && matches(found) {
+			visit(found)
+		}
+
+		return
+	}
+
+	if sourceID == "" {
+		s.snapshots.Ascend(token, func(_ string, found *Snapshot) bool { return !matches(found) || visit(found) })
+
+		return
+	}
+
+	for ids := s.lineage.of(sourceID, token, listBatch); len(ids) > 0; ids = s.lineage.of(sourceID, token, listBatch) {
+		for _, id := range ids {
+			if found, ok := s.snapshots.Get(id); ok && matches(found) && !visit(found) {
+				return
+			}
+
+			token = id
+		}
+	}
+}
+
+// GetSnapshot describes one snapshot (CSI v1.13, GetSnapshot).
+func (s *Service) GetSnapshot(_ context.Context, request *csi.GetSnapshotRequest) (*csi.GetSnapshotResponse, error) {
+	if err := checkSnapshotID(request.GetSnapshotId()); err != nil {
+		return nil, rpc.Status(err)
+	}
+
+	found, err := s.findSnapshot(request.GetSnapshotId())
+	if err != nil {
+		return nil, rpc.Status(err)
+	}
+
+	return &csi.GetSnapshotResponse{Snapshot: s.describeSnapshot(found)}, nil
+}
+
+func (s *Service) describeSnapshot(found *Snapshot) *csi.Snapshot {
+	described := &csi.Snapshot{
+		SnapshotId:      found.ID,
+		SourceVolumeId:  found.SourceVolumeID,
+		SizeBytes:       found.SizeBytes,
+		CreationTime:    timestamppb.New(found.CreatedAt),
+		ReadyToUse:      found.Phase == PhaseReady,
+		GroupSnapshotId: found.GroupID,
+	}
+
+	if s.has(capability.SnapshotConstraints) {
+		described.AccessibleTopology = found.Segments.accessible()
+	}
+
+	return described
+}
