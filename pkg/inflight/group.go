@@ -58,8 +58,8 @@ func NewGroup() *Group {
 
 // Do runs operate for call, or joins the identical operation that is already
 // queued or running. It returns the operation's result, or ctx's error once
-// ctx ends: the operation then goes on. The context that operate gets ends
-// only when Drain gives up.
+// ctx ends: the operation then goes on, but it is not begun for a ctx that has
+// ended already. The context that operate gets ends only when Drain gives up.
 //
 // An operation may run others of the same group, on other keys, with the context
 // that it was given: they belong to it, so they start also while the group
@@ -133,6 +133,13 @@ func (g *Group) Len() int {
 func (g *Group) joinOrStart(ctx context.Context, call Call, run func(context.Context) (any, error)) (*operation, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+
+	// A call whose caller has left must not begin behind the caller's next one,
+	// and undo it: requests reach a busy server's handlers out of order. Under the
+	// lock, so that nothing comes between the look and the queue.
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("%s for %s was not begun, its caller has left: %w", call.Method, call.Key, context.Cause(ctx))
+	}
 
 	queue := g.queues[call.Key]
 

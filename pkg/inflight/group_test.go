@@ -313,3 +313,20 @@ func TestDrainLetsAnOperationStartItsOwn(t *testing.T) {
 	require.NoError(t, <-result)
 	require.NoError(t, <-drained)
 }
+
+func TestNothingBeginsForWhoHasLeft(t *testing.T) {
+	t.Parallel()
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+
+	group, began := inflight.NewGroup(), make(chan struct{}, 1)
+	_, err := inflight.Do(ctx, group, publish("v", "/t", false), func(context.Context) (string, error) {
+		began <- struct{}{}
+
+		return "", nil
+	})
+	require.ErrorIs(t, err, context.Canceled)
+	require.NoError(t, group.Drain(t.Context()))
+	require.Empty(t, began)
+}
