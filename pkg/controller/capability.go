@@ -37,11 +37,8 @@ func (s *Service) ValidateVolumeCapabilities(
 		}
 	}
 
-	if given := request.GetVolumeContext(); len(given) > 0 {
-		parameters, err := volume.ParseContext(given)
-		if err != nil || parameters != found.Parameters || given[volume.KeyCopy] != found.context()[volume.KeyCopy] {
-			return notConfirmed("the volume has another volume_context")
-		}
+	if given := request.GetVolumeContext(); len(given) > 0 && !found.hasContext(given) {
+		return notConfirmed("the volume has another volume_context")
 	}
 
 	for _, each := range request.GetVolumeCapabilities() {

@@ -109,6 +109,14 @@ func (v *Volume) context() map[string]string {
 	return context
 }
 
+// hasContext says whether a volume_context is the volume's. The CO may have added
+// to it.
+func (v *Volume) hasContext(given map[string]string) bool {
+	parameters, err := volume.ParseContext(given)
+
+	return err == nil && parameters == v.Parameters && given[volume.KeyCopy] == v.context()[volume.KeyCopy]
+}
+
 // raw says that no filesystem was asked for.
 func (v *Volume) raw() bool {
 	return !slices.ContainsFunc(v.Capabilities, func(c volume.Capability) bool { return !c.Block })

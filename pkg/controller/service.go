@@ -138,7 +138,7 @@ func (s *Service) Recover(ctx context.Context) error {
 		}
 	}
 
-	if err := errors.Join(s.makeReal(ctx), s.recoverMutable(ctx), s.recoverSnapshots()); err != nil {
+	if err := errors.Join(s.makeReal(ctx), s.recoverMutable(ctx), s.recoverSnapshots(ctx)); err != nil {
 		return fmt.Errorf("recover: %w", err)
 	}
 

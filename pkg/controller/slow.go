@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 )
 
@@ -81,7 +82,7 @@ func (s *slow) stop(ctx context.Context, id string) error {
 	case <-entry.ended:
 		return nil
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return fmt.Errorf("wait for the end of the copying: %w", context.Cause(ctx))
 	}
 }
 
@@ -100,7 +101,7 @@ func (s *slow) wait(ctx context.Context, met func() bool) error {
 		select {
 		case <-begun:
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return fmt.Errorf("wait for a copy that is slow: %w", context.Cause(ctx))
 		}
 	}
 }

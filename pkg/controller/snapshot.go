@@ -214,7 +214,7 @@ func (s *Service) newSnapshot(ctx context.Context, source *Volume, consistency v
 	}
 
 	allocated, err := place.AllocatedBytes(ctx, source.ID, source.Parameters.Backing)
-	if err != nil && !(source.Pristine && errors.Is(err, pool.ErrMissing)) {
+	if lost := source.Pristine && errors.Is(err, pool.ErrMissing); err != nil && !lost {
 		return nil, err
 	}
 

@@ -170,13 +170,11 @@ func lasting(err error) error {
 // removeSnapshots makes snapshots be gone, and the group that they are all of.
 // Errors: ABORTED while one is read.
 func (s *Service) removeSnapshots(ctx context.Context, group *Group, gone ...*Snapshot) error {
-	for _, each := range gone {
-		undoom, err := s.holds.doom(each.ID)
-		if err != nil {
-			return err
-		}
-		defer undoom()
+	undoom, err := s.doomAll(gone)
+	if err != nil {
+		return err
 	}
+	defer undoom()
 
 	if group != nil {
 		group = group.in(PhaseDeleting)
@@ -184,7 +182,7 @@ func (s *Service) removeSnapshots(ctx context.Context, group *Group, gone ...*Sn
 
 	// Once this is durable they are gone for every CO, whatever happens to their
 	// bytes before the next start.
-	err := s.store.Update(ctx, func(tx *state.Tx) error {
+	err = s.store.Update(ctx, func(tx *state.Tx) error {
 		doomed := make([]*Snapshot, 0, len(gone))
 
 		for _, each := range gone {
@@ -206,6 +204,30 @@ func (s *Service) removeSnapshots(ctx context.Context, group *Group, gone ...*Sn
 	}
 
 	return s.eraseSnapshots(group, gone)
+}
+
+// doomAll keeps readers away from all of them, or from none if one is read.
+func (s *Service) doomAll(gone []*Snapshot) (undoom func(), err error) {
+	var undo []func()
+
+	undoom = func() {
+		for _, each := range undo {
+			each()
+		}
+	}
+
+	for _, each := range gone {
+		one, err := s.holds.doom(each.ID)
+		if err != nil {
+			undoom()
+
+			return nil, err
+		}
+
+		undo = append(undo, one)
+	}
+
+	return undoom, nil
 }
 
 // eraseSnapshots gives the bytes of snapshots back that no CO sees any more, and
@@ -265,7 +287,7 @@ func (s *Service) findSnapshot(id string) (*Snapshot, error) {
 
 // recoverSnapshots ends what a crash has left half-done, and starts over what is
 // being copied.
-func (s *Service) recoverSnapshots() error {
+func (s *Service) recoverSnapshots(ctx context.Context) error {
 	var gone, copying []*Snapshot
 
 	s.snapshots.Ascend("", func(_ string, each *Snapshot) bool {
@@ -287,7 +309,9 @@ func (s *Service) recoverSnapshots() error {
 	}
 
 	for _, each := range copying {
-		s.copyAgain(each)
+		if err := s.copyAgain(ctx, each); err != nil {
+			return fmt.Errorf("recover snapshots: %w", err)
+		}
 	}
 
 	return s.recoverGroups()
@@ -320,37 +344,32 @@ func (s *Service) recoverGroups() error {
 // copyAgain starts the copying of an acknowledged snapshot over, and does not
 // wait for it. It is queued when copyAgain returns, before the first call that
 // could change the source.
-func (s *Service) copyAgain(lost *Snapshot) {
+func (s *Service) copyAgain(ctx context.Context, lost *Snapshot) error {
 	call := rpc.OnVolume(lost.SourceVolumeID, "snapshot "+lost.Name, "copy snapshot", nil)
 
-	// The operation goes on without its caller, who leaves at once.
-	left, leave := context.WithCancel(context.Background())
-	leave()
-
-	_, _ = inflight.Do(left, s.ops, call, func(ctx context.Context) (*Snapshot, error) {
-		made, err := s.takeAgain(ctx, lost)
-		if err != nil {
+	return inflight.Begin(ctx, s.ops, call, func(ctx context.Context) {
+		if err := s.takeAgain(ctx, lost); err != nil {
 			s.config.Log.Error("an acknowledged snapshot is not copied; it is tried again when CreateSnapshot is called again",
 				"snapshot", lost.ID, "volume", lost.SourceVolumeID, "error", err)
 		}
-
-		return made, err
 	})
 }
 
-func (s *Service) takeAgain(ctx context.Context, lost *Snapshot) (*Snapshot, error) {
+func (s *Service) takeAgain(ctx context.Context, lost *Snapshot) error {
 	current, ok := s.snapshots.Get(lost.ID)
 	if !ok || current.Phase != PhaseCopying {
-		return current, nil
+		return nil
 	}
 
 	source, err := s.find(lost.SourceVolumeID)
 	if err != nil {
 		// Nobody can copy it ever.
-		return nil, errors.Join(err, s.removeSnapshots(ctx, nil, lost))
+		return errors.Join(err, s.removeSnapshots(ctx, nil, lost))
 	}
 
 	s.config.Log.Info("copying a snapshot anew that was not finished", "snapshot", lost.ID, "volume", source.ID)
 
-	return s.takeSnapshot(ctx, lost.in(PhaseCopying), source)
+	_, err = s.takeSnapshot(ctx, lost.in(PhaseCopying), source)
+
+	return err
 }

@@ -92,6 +92,19 @@ func Do[T any](ctx context.Context, g *Group, call Call, operate func(context.Co
 	return result, nil
 }
 
+// Begin is Do for what nobody waits for: when it returns, the operation is
+// queued, and whatever is asked for the same key later comes behind it. operate
+// tells its failure itself.
+func Begin(ctx context.Context, g *Group, call Call, operate func(context.Context)) error {
+	_, err := g.joinOrStart(ctx, call, func(ctx context.Context) (any, error) {
+		operate(ctx)
+
+		return struct{}{}, nil
+	})
+
+	return err
+}
+
 // Drain refuses new operations and waits for those that are queued or running.
 // When ctx ends first they are cancelled, and Drain returns ctx's error
 // without waiting for them any longer.

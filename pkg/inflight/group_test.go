@@ -330,3 +330,33 @@ func TestNothingBeginsForWhoHasLeft(t *testing.T) {
 	require.NoError(t, group.Drain(t.Context()))
 	require.Empty(t, began)
 }
+
+func TestBeginWaitsForNothingButItsPlace(t *testing.T) {
+	t.Parallel()
+
+	group, first := inflight.NewGroup(), newGate()
+	require.NoError(t, inflight.Begin(t.Context(), group, publish("v", "/t", false), func(ctx context.Context) {
+		_, _ = first.run("", nil)(ctx)
+	}))
+
+	behind := make(chan int32, 1)
+	finished := make(chan error, 1)
+
+	go func() {
+		_, err := inflight.Do(t.Context(), group, unpublish("v", "/t"), func(context.Context) (string, error) {
+			behind <- first.runs.Load()
+
+			return "", nil
+		})
+		finished <- err
+	}()
+
+	<-first.entered
+	require.Eventually(t, func() bool { return group.Len() == 2 }, waitLimit, pollInterval)
+	require.Empty(t, behind)
+	close(first.release)
+	require.NoError(t, <-finished)
+	require.EqualValues(t, 1, <-behind)
+	require.NoError(t, group.Drain(t.Context()))
+	require.ErrorIs(t, inflight.Begin(t.Context(), group, publish("v", "/t", false), func(context.Context) {}), inflight.ErrDraining)
+}

@@ -2,7 +2,6 @@ package progress
 
 import (
 	"cmp"
-	"context"
 	"log/slog"
 	"slices"
 	"sync"
@@ -100,12 +99,12 @@ func (t *Task) End(failure error) {
 	entry, long := t.entry, t.told > 0
 	t.registry.mu.Unlock()
 
-	level := slog.LevelDebug
+	tell := t.registry.log.Debug
 	if failure != nil || long {
-		level = slog.LevelInfo
+		tell = t.registry.log.Info
 	}
 
-	t.registry.log.Log(context.Background(), level, "copy ended", "kind", entry.Kind, "object", entry.Object, "bytes", entry.Done,
+	tell("copy ended", "kind", entry.Kind, "object", entry.Object, "bytes", entry.Done,
 		"took", time.Since(entry.Started), "error", failure)
 }
 

@@ -1,0 +1,379 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/touchstone-csi/touchstone/pkg/capability"
+	"github.com/touchstone-csi/touchstone/pkg/inflight"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+// Groups is the CSI GroupController service (CSI v1.13, Group Controller Service
+// RPCs), of a controller whose volumes and snapshots it shares. It is safe for
+// concurrent use.
+type Groups struct {
+	csi.UnimplementedGroupControllerServer
+
+	service *Service
+}
+
+// NewGroups returns the service of the controller.
+func NewGroups(of *Service) *Groups { return &Groups{service: of} }
+
+// grouping is a CreateVolumeGroupSnapshotRequest that makes sense.
+type grouping struct {
+	name string
+	// sourceIDs are sorted.
+	sourceIDs   []string
+	consistency volume.Consistency
+}
+
+// GroupControllerGetCapabilities answers with what is not disabled (CSI v1.13,
+// GroupControllerGetCapabilities).
+func (g *Groups) GroupControllerGetCapabilities(
+	context.Context, *csi.GroupControllerGetCapabilitiesRequest,
+) (*csi.GroupControllerGetCapabilitiesResponse, error) {
+	response := &csi.GroupControllerGetCapabilitiesResponse{}
+
+	if g.service.has(capability.VolumeGroupSnapshot) {
+		response.Capabilities = []*csi.GroupControllerServiceCapability{{
+			Type: &csi.GroupControllerServiceCapability_Rpc{Rpc: &csi.GroupControllerServiceCapability_RPC{
+				Type: csi.GroupControllerServiceCapability_RPC_CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT,
+			}},
+		}}
+	}
+
+	return response, nil
+}
+
+// CreateVolumeGroupSnapshot makes a snapshot of each volume, all of one moment,
+// or returns the group of that name if it is of these volumes (CSI v1.13,
+// CreateVolumeGroupSnapshot). There are all of them or none.
+func (g *Groups) CreateVolumeGroupSnapshot(
+	ctx context.Context, request *csi.CreateVolumeGroupSnapshotRequest,
+) (*csi.CreateVolumeGroupSnapshotResponse, error) {
+	s := g.service
+
+	wanted, err := parseGroup(request)
+	if err != nil {
+		return nil, rpc.Status(err)
+	}
+
+	call := inflight.Call{Key: "group " + wanted.name, Method: "CreateVolumeGroupSnapshot", Request: request}
+
+	return rpc.Run(ctx, s.config.Log, s.ops, call, func(ctx context.Context) (*csi.CreateVolumeGroupSnapshotResponse, error) {
+		made, err := s.ensureGroup(ctx, wanted)
+		if err != nil {
+			return nil, fmt.Errorf("create group snapshot %q: %w", wanted.name, err)
+		}
+
+		described, err := s.describeGroup(made)
+		if err != nil {
+			return nil, err
+		}
+
+		return &csi.CreateVolumeGroupSnapshotResponse{GroupSnapshot: described}, nil
+	})
+}
+
+func parseGroup(request *csi.CreateVolumeGroupSnapshotRequest) (*grouping, error) {
+	if err := checkName(request.GetName()); err != nil {
+		return nil, err
+	}
+
+	if len(request.GetSourceVolumeIds()) == 0 {
+		return nil, rpc.Invalid("source_volume_ids are missing")
+	}
+
+	for _, id := range request.GetSourceVolumeIds() {
+		if err := rpc.CheckVolumeID(id); err != nil {
+			return nil, rpc.Invalid("source_volume_ids: %w", err)
+		}
+	}
+
+	ids := slices.Sorted(slices.Values(request.GetSourceVolumeIds()))
+	if len(slices.Compact(slices.Clone(ids))) != len(ids) {
+		return nil, rpc.Invalid("source_volume_ids name a volume twice")
+	}
+
+	consistency, err := volume.ParseSnapshotParameters(request.GetParameters())
+	if err != nil {
+		return nil, rpc.Invalid("parameters: %w", err)
+	}
+
+	return &grouping{name: request.GetName(), sourceIDs: ids, consistency: consistency}, nil
+}
+
+func (s *Service) ensureGroup(ctx context.Context, wanted *grouping) (*Group, error) {
+	if _, existing, ok := s.groups.Lookup(indexName, wanted.name); ok && existing.Phase == PhaseReady {
+		if err := existing.answers(wanted); err != nil {
+			return nil, err
+		}
+
+		return existing, nil
+	}
+
+	// What is missing need not wait for the volumes that are there.
+	for _, id := range wanted.sourceIDs {
+		if _, err := s.find(id); err != nil {
+			return nil, err
+		}
+	}
+
+	id, err := volume.NewID()
+	if err != nil {
+		return nil, err
+	}
+
+	fresh := &Group{
+		ID: id, Name: wanted.name, SourceVolumeIDs: wanted.sourceIDs, Consistency: wanted.consistency, Phase: PhaseCreating,
+	}
+
+	return s.holding(ctx, wanted.sourceIDs, "group "+wanted.name, func(ctx context.Context) (*Group, error) {
+		return s.takeGroup(ctx, fresh)
+	})
+}
+
+// answers returns ALREADY_EXISTS unless the group is what is wanted.
+func (g *Group) answers(wanted *grouping) error {
+	exists := func(what string, has, asked any) error {
+		return rpc.Errorf(codes.AlreadyExists, "it exists as %s with %s %v, not %v; choose another name or delete it",
+			g.ID, what, has, asked)
+	}
+
+	switch {
+	case !slices.Equal(g.SourceVolumeIDs, wanted.sourceIDs):
+		return exists("source volumes", g.SourceVolumeIDs, wanted.sourceIDs)
+	case g.Consistency != wanted.consistency:
+		return exists(volume.KeyConsistency, g.Consistency, wanted.consistency)
+	default:
+		return nil
+	}
+}
+
+// holding calls within while it has the operation of each volume. Whoever holds
+// several takes them in the order of their ids, so that nobody waits in a circle.
+func (s *Service) holding(ctx context.Context, volumeIDs []string, object string,
+	within func(context.Context) (*Group, error),
+) (*Group, error) {
+	if len(volumeIDs) == 0 {
+		return within(ctx)
+	}
+
+	call := rpc.OnVolume(volumeIDs[0], object, "CreateVolumeGroupSnapshot", nil)
+
+	// It ends with the operation that it belongs to, and not before.
+	return inflight.Do(context.WithoutCancel(ctx), s.ops, call, func(ctx context.Context) (*Group, error) {
+		return s.holding(ctx, volumeIDs[1:], object, within)
+	})
+}
+
+// takeGroup makes the group, or leaves nothing behind.
+func (s *Service) takeGroup(ctx context.Context, fresh *Group) (*Group, error) {
+	var (
+		sources []*Volume
+		members []*Snapshot
+	)
+
+	for _, id := range fresh.SourceVolumeIDs {
+		source, err := s.find(id)
+		if err != nil {
+			return nil, err
+		}
+
+		member, err := s.newSnapshot(ctx, source, fresh.Consistency)
+		if err != nil {
+			return nil, err
+		}
+
+		member.GroupID = fresh.ID
+		fresh.SnapshotIDs = append(fresh.SnapshotIDs, member.ID)
+		sources, members = append(sources, source), append(members, member)
+	}
+
+	// Once Commit has run there are bytes that nobody would know after a crash.
+	if err := s.reserve(ctx, fresh.in(PhaseCreating), members...); err != nil {
+		return nil, err
+	}
+
+	if err := s.fillGroup(ctx, fresh, sources, members); err != nil {
+		return nil, s.undoSnapshots(err, fresh, members...)
+	}
+
+	return fresh.in(PhaseReady), nil
+}
+
+func (s *Service) fillGroup(ctx context.Context, fresh *Group, sources []*Volume, members []*Snapshot) (failed error) {
+	cuts := make([]*cutting, 0, len(members))
+
+	defer func() {
+		for _, each := range cuts {
+			if failed == nil {
+				s.release(each)
+			} else {
+				failed = errors.Join(failed, each.abort(failed))
+			}
+		}
+	}()
+
+	for i, member := range members {
+		place, err := s.poolOf(sources[i])
+		if err != nil {
+			return err
+		}
+
+		taken, err := s.prepare(sources[i], place, member.object(), "group snapshot", pool.CopyOptions{})
+		if err != nil {
+			return err
+		}
+
+		cuts = append(cuts, taken)
+	}
+
+	frozen, err := s.toFreeze(fresh.Consistency, cuts)
+	if err != nil {
+		return err
+	}
+
+	if err := s.cut(ctx, frozen, cuts); err != nil {
+		return err
+	}
+
+	for i, member := range members {
+		if member.AllocatedBytes, err = cuts[i].copy.Commit(ctx); err != nil {
+			return err
+		}
+
+		member.CreatedAt = cuts[i].at
+	}
+
+	fresh.CreatedAt = cuts[0].at
+	s.config.Log.Info("group snapshot is cut", "group", fresh.ID, "members", len(members), "frozen", len(frozen),
+		"skew", skew(members))
+
+	return s.acceptSnapshots(ctx, fresh, members...)
+}
+
+// skew is the time between the first and the last cut: what was written to
+// members that could not be frozen may be older or newer by as much.
+func skew(members []*Snapshot) time.Duration {
+	return members[len(members)-1].CreatedAt.Sub(members[0].CreatedAt)
+}
+
+// DeleteVolumeGroupSnapshot makes a group and its snapshots be gone (CSI v1.13,
+// DeleteVolumeGroupSnapshot).
+func (g *Groups) DeleteVolumeGroupSnapshot(
+	ctx context.Context, request *csi.DeleteVolumeGroupSnapshotRequest,
+) (*csi.DeleteVolumeGroupSnapshotResponse, error) {
+	s, id := g.service, request.GetGroupSnapshotId()
+	if err := checkGroupID(id); err != nil {
+		return nil, rpc.Status(err)
+	}
+
+	call := inflight.Call{Key: "group snapshot " + id, Method: "DeleteVolumeGroupSnapshot", Request: request}
+
+	return rpc.Run(ctx, s.config.Log, s.ops, call, func(ctx context.Context) (*csi.DeleteVolumeGroupSnapshotResponse, error) {
+		if err := s.deleteGroup(ctx, id, request.GetSnapshotIds()); err != nil {
+			return nil, fmt.Errorf("delete group snapshot %s: %w", id, err)
+		}
+
+		return &csi.DeleteVolumeGroupSnapshotResponse{}, nil
+	})
+}
+
+func (s *Service) deleteGroup(ctx context.Context, id string, memberIDs []string) error {
+	found, ok := s.groups.Get(id)
+	if !ok || found.Phase == PhaseCreating {
+		return nil
+	}
+
+	if err := found.consistsOf(memberIDs); err != nil {
+		return err
+	}
+
+	var members []*Snapshot
+
+	for _, memberID := range found.SnapshotIDs {
+		if member, ok := s.snapshots.Get(memberID); ok {
+			members = append(members, member)
+		}
+	}
+
+	return s.removeSnapshots(ctx, found, members...)
+}
+
+// consistsOf returns INVALID_ARGUMENT unless these are the group's members, in
+// any order.
+func (g *Group) consistsOf(memberIDs []string) error {
+	if !slices.Equal(slices.Sorted(slices.Values(memberIDs)), slices.Sorted(slices.Values(g.SnapshotIDs))) {
+		return rpc.Invalid("snapshot_ids: group snapshot %s consists of %v, not of %v", g.ID, g.SnapshotIDs, memberIDs)
+	}
+
+	return nil
+}
+
+// GetVolumeGroupSnapshot describes one group (CSI v1.13,
+// GetVolumeGroupSnapshot).
+func (g *Groups) GetVolumeGroupSnapshot(
+	_ context.Context, request *csi.GetVolumeGroupSnapshotRequest,
+) (*csi.GetVolumeGroupSnapshotResponse, error) {
+	id := request.GetGroupSnapshotId()
+	if err := checkGroupID(id); err != nil {
+		return nil, rpc.Status(err)
+	}
+
+	found, ok := g.service.groups.Get(id)
+	if !ok || found.Phase != PhaseReady {
+		return nil, rpc.Errorf(codes.NotFound, "group snapshot %s does not exist", id)
+	}
+
+	if err := found.consistsOf(request.GetSnapshotIds()); err != nil {
+		return nil, rpc.Status(err)
+	}
+
+	described, err := g.service.describeGroup(found)
+	if err != nil {
+		return nil, rpc.Status(err)
+	}
+
+	return &csi.GetVolumeGroupSnapshotResponse{GroupSnapshot: described}, nil
+}
+
+func checkGroupID(id string) error {
+	if id == "" {
+		return rpc.Invalid("group_snapshot_id is missing")
+	}
+
+	if err := volume.CheckID(id); err != nil {
+		return rpc.Invalid("group_snapshot_id: %w", err)
+	}
+
+	return nil
+}
+
+func (s *Service) describeGroup(found *Group) (*csi.VolumeGroupSnapshot, error) {
+	described := &csi.VolumeGroupSnapshot{
+		GroupSnapshotId: found.ID, CreationTime: timestamppb.New(found.CreatedAt), ReadyToUse: true,
+	}
+
+	for _, id := range found.SnapshotIDs {
+		member, err := s.findSnapshot(id)
+		if err != nil {
+			return nil, err
+		}
+
+		described.Snapshots = append(described.GetSnapshots(), s.describeSnapshot(member))
+	}
+
+	return described, nil
+}
