@@ -33,6 +33,7 @@ type serveFlags struct {
 	mode            string
 	pools, segments []string
 	maxVolumeBytes  resource.QuantityValue
+	poolImageBytes  resource.QuantityValue
 	logFormat       string
 	verbosity       int
 	proxyEndpoint   string
@@ -69,6 +70,8 @@ func (f *serveFlags) define(flags *pflag.FlagSet) {
 	flags.StringVar(&f.StateDir, "state-dir", "/var/lib/touchstone/state", "where the driver keeps what it has to remember")
 	flags.StringSliceVar(&f.pools, "pool", []string{"default=/var/lib/touchstone/pool"},
 		"a pool of volumes as NAME=DIRECTORY (repeatable)")
+	flags.Var(&f.poolImageBytes, "pool-image-size",
+		"embed in each pool whose filesystem cannot reflink one that can, such as 100Gi large; 0 makes none")
 	flags.StringSliceVar(&f.segments, "topology", nil, "a further topology segment of this node as KEY=VALUE (repeatable)")
 	flags.BoolVar(&f.Shared, "shared", false, "the pools are on a filesystem that every node mounts: volumes attach anywhere")
 	flags.Int64Var(&f.MaxVolumesPerNode, "max-volumes-per-node", 0, "how many volumes a node takes; 0 is no limit")
@@ -100,7 +103,7 @@ func (f *serveFlags) define(flags *pflag.FlagSet) {
 func (f *serveFlags) complete(log io.Writer) (driver.Config, error) {
 	config := f.Config
 	config.Mode = driver.Mode(f.mode)
-	config.MaxVolumeBytes = f.maxVolumeBytes.Value()
+	config.MaxVolumeBytes, config.PoolImageBytes = f.maxVolumeBytes.Value(), f.poolImageBytes.Value()
 	config.Version, config.Commit = thisBuild().version, thisBuild().commit
 
 	var problems [3]error
@@ -200,7 +203,11 @@ func runUntil(ctx context.Context, config driver.Config, proxyEndpoint string) e
 		return driver.Forward(ctx, config, proxyEndpoint)
 	}
 
-	built, err := driver.New(config)
+	built, err := driver.New(ctx, config)
+	if ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
+		return nil // a start that was called off has not failed
+	}
+
 	if err != nil {
 		return err
 	}

@@ -65,6 +65,9 @@ type Config struct {
 	StateDir string
 	// Pools maps a pool's name to its directory.
 	Pools map[string]string
+	// PoolImageBytes is the least size of a pool's own filesystem where the
+	// directory's cannot reflink; 0 makes none. See pkg/poolimage.
+	PoolImageBytes int64
 	// Topology are extra segments of this node.
 	Topology map[string]string
 	// Shared says that every node mounts the pools.
@@ -123,7 +126,7 @@ func (c *Config) complete() error {
 		c.CgroupRoot = qos.DefaultCgroupRoot
 	}
 
-	problems := []error{c.checkNames(), c.checkPlaces(), c.checkCapabilities()}
+	problems := []error{c.checkNames(), c.checkPlaces(), c.checkPoolImage(), c.checkCapabilities()}
 
 	if !slices.Contains([]Mode{ModeAll, ModeController, ModeNode}, c.Mode) {
 		problems = append(problems, fmt.Errorf("%w: mode %q is not one of all, controller, node", ErrConfig, c.Mode))

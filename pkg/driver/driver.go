@@ -36,10 +36,12 @@ type Driver struct {
 	identity *identity.Service
 }
 
-// New builds the services of config's mode. Nothing listens and no state is
-// read before Run. It fails with ErrConfig for what the configuration says,
-// else with why a pool or a directory cannot be opened.
-func New(config Config) (*Driver, error) {
+// New opens the pools, mounting those that are embedded, and builds the services
+// of config's mode. Nothing listens and no state is read before Run, which also
+// gives back what New has opened. It fails with ErrConfig for what the
+// configuration says, else with why a pool or a directory cannot be opened, or
+// with ctx's error.
+func New(ctx context.Context, config Config) (*Driver, error) {
 	if err := config.complete(); err != nil {
 		return nil, err
 	}
@@ -54,7 +56,7 @@ func New(config Config) (*Driver, error) {
 		config: config, log: config.Log, ops: inflight.NewGroup(), gate: newGate(), metrics: newMetrics(config.DriverName),
 	}
 
-	built, err := build(&d.config, d.ops)
+	built, err := build(ctx, &d.config, d.ops)
 	if err != nil {
 		return nil, err
 	}
@@ -88,6 +90,10 @@ func (d *Driver) Run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, d.rooms.close()) }()
 
 	listener, err := listen(ctx, d.config.Endpoint)
+	if err != nil && ctx.Err() != nil {
+		return nil // a start that was called off has not failed
+	}
+
 	if err != nil {
 		return err
 	}

@@ -86,7 +86,7 @@ func start(t *testing.T, change func(*driver.Config)) *running {
 		change(&config)
 	}
 
-	built, err := driver.New(config)
+	built, err := driver.New(t.Context(), config)
 	require.NoError(t, err)
 
 	ctx, stop := context.WithCancel(context.Background())
@@ -197,7 +197,7 @@ func TestServicesThatEachModeRegisters(t *testing.T) {
 		config, _ := configFor(t)
 		config.Mode, config.KubeletDir = mode, t.TempDir()
 
-		built, err := driver.New(config)
+		built, err := driver.New(t.Context(), config)
 		require.NoError(t, err)
 		require.Equal(t, want, built.Services(), mode)
 
@@ -215,7 +215,7 @@ func TestDriverNamesEveryProblemOfItsConfiguration(t *testing.T) {
 	config.Mode, config.DriverName, config.NodeID, config.Overcommit = "both", "-x-", "", 0
 	config.StateDir, config.Pools = "relative", nil
 
-	_, err := driver.New(config)
+	_, err := driver.New(t.Context(), config)
 	require.ErrorIs(t, err, driver.ErrConfig)
 
 	for _, problem := range []string{`mode "both"`, `driver name "-x-"`, "node id", "overcommit", "state-dir", "no pool"} {
@@ -247,7 +247,7 @@ func TestStoreThatIsInUseEndsTheStartWithTheOthersName(t *testing.T) {
 	config, _ := configFor(t)
 	config.StateDir = first.config.StateDir
 
-	second, err := driver.New(config)
+	second, err := driver.New(t.Context(), config)
 	require.NoError(t, err)
 
 	err = second.Run(t.Context())
@@ -307,7 +307,7 @@ func TestHTTPAddressThatIsTakenEndsTheStart(t *testing.T) {
 	config, _ := configFor(t)
 	config.HTTPEndpoint = taken.Addr().String()
 
-	built, err := driver.New(config)
+	built, err := driver.New(t.Context(), config)
 	require.NoError(t, err)
 	require.ErrorContains(t, built.Run(t.Context()), "http-endpoint "+taken.Addr().String())
 	require.NoFileExists(t, strings.TrimPrefix(config.Endpoint, "unix://"))

@@ -123,7 +123,7 @@ func TestSocketThatIsServedIsRefusedByName(t *testing.T) {
 	config, _ := configFor(t)
 	config.Endpoint = first.config.Endpoint
 
-	second, err := driver.New(config)
+	second, err := driver.New(t.Context(), config)
 	require.NoError(t, err)
 
 	err = second.Run(t.Context())
@@ -144,7 +144,7 @@ func TestSocketPathThatHoldsSomethingElseIsLeftAlone(t *testing.T) {
 	path := strings.TrimPrefix(config.Endpoint, "unix://")
 	require.NoError(t, os.WriteFile(path, []byte("mine"), 0o600))
 
-	built, err := driver.New(config)
+	built, err := driver.New(t.Context(), config)
 	require.NoError(t, err)
 	require.ErrorIs(t, built.Run(t.Context()), driver.ErrEndpoint)
 
@@ -194,7 +194,7 @@ func TestOfTwoThatStartAtOnceOneServes(t *testing.T) {
 		config, _ := configFor(t)
 		config.Endpoint = old.Endpoint
 
-		built, err := driver.New(config)
+		built, err := driver.New(t.Context(), config)
 		require.NoError(t, err)
 		wait.Go(func() { results <- built.Run(ctx) })
 	}

@@ -58,22 +58,17 @@ type service struct {
 //	all         Identity, Controller, Node
 //	controller  Identity, Controller
 //	node        Identity, Node
-func build(config *Config, ops *inflight.Group) (*rooms, error) {
-	pools, err := pool.OpenSet(config.Pools)
-	if err != nil {
-		return nil, err
-	}
-
+func build(ctx context.Context, config *Config, ops *inflight.Group) (*rooms, error) {
 	r := &rooms{
 		store: state.New(config.StateDir, state.Options{
 			Owner: fmt.Sprintf("%s at %s, mode %s", config.DriverName, config.Endpoint, config.Mode), Log: config.Log,
 		}),
-		pools:   pools,
-		closers: []func() error{pools.Close},
 	}
 
+	err := r.openPools(ctx, config)
+
 	// The node comes first: the controller asks it who uses a volume.
-	if config.serves(ModeNode) {
+	if err == nil && config.serves(ModeNode) {
 		err = r.addNode(config, ops)
 	}
 

@@ -235,7 +235,7 @@ func TestCapabilityThatNobodyKnows(t *testing.T) {
 		config := harness.Start(t).Config
 		config.Disabled = []string{"GET_VOLUME", name}
 
-		_, err := driver.New(config)
+		_, err := driver.New(t.Context(), config)
 		require.ErrorIs(t, err, driver.ErrConfig)
 		require.ErrorContains(t, err, "disable-capability")
 		require.ErrorContains(t, err, "EXPAND_VOLUME")

@@ -165,7 +165,7 @@ func TestAsNobody(t *testing.T) {
 		Version: "test", NodeID: harness.NodeID, StateDir: filepath.Join(dir, "state"), Overcommit: 1,
 		Pools: map[string]string{"default": filepath.Join(dir, "pool")}, Log: slog.New(slog.DiscardHandler),
 	}
-	served, err := driver.New(config)
+	served, err := driver.New(t.Context(), config)
 	require.NoError(t, err)
 
 	ctx, stop := context.WithCancel(t.Context())

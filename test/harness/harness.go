@@ -114,10 +114,11 @@ func (d *Driver) Claim(tb testing.TB, volumeID string) *orchestrator.Claim {
 func (d *Driver) runHere(tb testing.TB) {
 	tb.Helper()
 
-	made, err := driver.New(d.Config)
+	ctx, cancel := context.WithCancel(context.Background())
+
+	made, err := driver.New(ctx, d.Config)
 	require.NoError(tb, err)
 
-	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 
 	go func() { ended <- made.Run(ctx) }()

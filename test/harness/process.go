@@ -52,13 +52,13 @@ func serve(encoded string) error {
 
 	given.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 
-	made, err := driver.New(given.Config)
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+
+	made, err := driver.New(ctx, given.Config)
 	if err != nil {
 		return fmt.Errorf("make the driver: %w", err)
 	}
-
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	defer stop()
 
 	return made.Run(ctx)
 }

@@ -95,7 +95,7 @@ func TestControllerAsNobody(t *testing.T) {
 	config := nobodyConfig(dir)
 	config.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 
-	served, err := driver.New(config)
+	served, err := driver.New(t.Context(), config)
 	require.NoError(t, err)
 	require.NoError(t, served.Run(ctx))
 }
