@@ -250,8 +250,8 @@ func TestWhatWasCutIsShownWhenWaitingFails(t *testing.T) {
 func TestProgressIsToldBesideTheAnswer(t *testing.T) {
 	driver, endpoint := startFake(t)
 
-	// Another's work, which is not this command's to tell of.
-	defer driver.tasks.Start("snapshot", "other", gibi).End(nil)
+	// Others' work, which is not this command's to tell of.
+	defer driver.tasks.Start("restore", "begun before", gibi).End(nil)
 
 	var side bytes.Buffer
 

@@ -101,9 +101,17 @@ one; it may be larger, not smaller.`,
 	return cmd
 }
 
-// create makes the call and shows the volume. That of a source may copy it.
+// create makes the call and shows the volume. One of a source may take long.
 func (s *session) create(ctx context.Context, request *csi.CreateVolumeRequest, follow followFlags) error {
-	stop := s.follow(ctx, follow, request.GetName())
+	stop := func() {}
+
+	switch source := request.GetVolumeContentSource(); {
+	case source.GetSnapshot() != nil:
+		stop = s.follow(ctx, follow, kindRestore)
+	case source.GetVolume() != nil:
+		stop = s.follow(ctx, follow, kindClone)
+	}
+
 	answer, err := s.CreateVolume(ctx, request)
 
 	stop()

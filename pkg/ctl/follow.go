@@ -34,10 +34,19 @@ func (f *followFlags) register(cmd *cobra.Command) {
 	cmd.Flags().Lookup(name).NoOptDefVal = lineInterval
 }
 
-// follow tells on the side how far the work on the object of this name is, until
-// it is stopped. A driver that does not say is not asked twice.
-func (s *session) follow(ctx context.Context, flags followFlags, name string) (stop func()) {
-	show := &display{out: s.side, terminal: isTerminal(s.side), every: flags.every}
+// The kinds of copies, as pkg/progress hears of them from the driver.
+const (
+	kindSnapshot = "snapshot"
+	kindRestore  = "restore"
+	kindClone    = "clone"
+)
+
+// follow tells on the side how far copies of this kind are that begin from now
+// on, until it is stopped. The id of what the command makes is not known yet, so
+// what others begin meanwhile is told of too, under its id. A driver that does
+// not say is not asked twice.
+func (s *session) follow(ctx context.Context, flags followFlags, kind string) (stop func()) {
+	show := &display{out: s.side, terminal: isTerminal(s.side), every: flags.every, kind: kind, since: time.Now()}
 
 	switch {
 	case show.every > 0:
@@ -54,7 +63,7 @@ func (s *session) follow(ctx context.Context, flags followFlags, name string) (s
 	go func() {
 		defer close(ended)
 
-		show.run(ctx, progress.NewClient(s.Conn()), name)
+		show.run(ctx, progress.NewClient(s.Conn()))
 	}()
 
 	return func() {
@@ -68,9 +77,11 @@ type display struct {
 	out      io.Writer
 	terminal bool
 	every    time.Duration
+	kind     string
+	since    time.Time
 }
 
-func (d *display) run(ctx context.Context, client *progress.Client, name string) {
+func (d *display) run(ctx context.Context, client *progress.Client) {
 	ticks := time.NewTicker(d.every)
 	defer ticks.Stop()
 
@@ -92,15 +103,15 @@ func (d *display) run(ctx context.Context, client *progress.Client, name string)
 			return // It is a courtesy: the command's own call tells what is wrong.
 		}
 
-		d.tell(entries, name)
+		d.tell(entries)
 	}
 }
 
-func (d *display) tell(entries []progress.Entry, name string) {
+func (d *display) tell(entries []progress.Entry) {
 	var lines []string
 
 	for _, entry := range entries {
-		if strings.Contains(entry.Object, name) {
+		if entry.Kind == d.kind && entry.Started.After(d.since) {
 			lines = append(lines, progressLine(entry))
 		}
 	}

@@ -40,7 +40,7 @@ ready to use; --wait makes the call again until it is.`,
 		Args: exactly(2),
 		RunE: given.inSession(func(ctx context.Context, s *session) error {
 			request := &csi.CreateSnapshotRequest{SourceVolumeId: s.args[0], Name: s.args[1], Parameters: parameters}
-			stop := s.follow(ctx, follow, request.GetName())
+			stop := s.follow(ctx, follow, kindSnapshot)
 			answer, err := s.cut(ctx, request, wait)
 
 			stop()
