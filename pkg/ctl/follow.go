@@ -37,6 +37,7 @@ func (f *followFlags) register(cmd *cobra.Command) {
 // The kinds of copies, as pkg/progress hears of them from the driver.
 const (
 	kindSnapshot = "snapshot"
+	kindGroup    = "group snapshot"
 	kindRestore  = "restore"
 	kindClone    = "clone"
 )

@@ -33,7 +33,7 @@ Each can be restored alone; they are deleted together.`,
 			request := &csi.CreateVolumeGroupSnapshotRequest{
 				Name: s.args[0], SourceVolumeIds: s.args[1:], Parameters: parameters,
 			}
-			stop := s.follow(ctx, follow, kindSnapshot)
+			stop := s.follow(ctx, follow, kindGroup)
 			answer, err := s.cutGroup(ctx, request, wait)
 
 			stop()
