@@ -11,6 +11,9 @@ var (
 	// ErrPrivilege is returned where the image has to be made or mounted and this
 	// process may not.
 	ErrPrivilege = errors.New("mounting it needs root (CAP_SYS_ADMIN)")
+	// ErrHostFull is returned where the filesystem that carries the image has no
+	// room for what has to be written to it.
+	ErrHostFull = errors.New("the filesystem that carries the embedded pool is full")
 	// ErrBusy is returned for a filesystem that has to be mounted afresh while
 	// volumes in it are in use.
 	ErrBusy = errors.New("volumes in it are in use")

@@ -81,7 +81,7 @@ func (s *site) blameHost(err error) error {
 		return err
 	}
 
-	return fmt.Errorf("%w (the filesystem of %s has only %d bytes free: make room there)", err, s.Directory, free)
+	return fmt.Errorf("%w (%w: %s has %d bytes free; make room there)", err, ErrHostFull, s.Directory, free)
 }
 
 // hostFree is what the filesystem that carries the image has left, in bytes.

@@ -73,7 +73,7 @@ type Pool struct {
 // Ensure makes sure that the pool's filesystem is there and mounted, and at
 // least Bytes large. No image is made where the directory's own filesystem
 // reflinks. What is there is checked before it is mounted, and never formatted
-// when it holds anything. Errors: ErrForeign, ErrDamaged, ErrPrivilege, ErrBusy,
+// when it holds anything. Errors: ErrForeign, ErrDamaged, ErrPrivilege, ErrHostFull, ErrBusy,
 // those of pkg/filesystem and pkg/blockdev, or ctx's.
 func Ensure(ctx context.Context, options Options) (*Pool, error) {
 	options.complete()

@@ -1,0 +1,224 @@
+package poolimage_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/moby/sys/mountinfo"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+	"github.com/touchstone-csi/touchstone/pkg/poolimage"
+	"github.com/touchstone-csi/touchstone/test/namespace"
+)
+
+const (
+	mib = 1 << 20
+	// small is near the least size of an XFS.
+	small  = 320 * mib
+	larger = 512 * mib
+
+	// childVariable asks the process to ensure the pool of this directory and to
+	// wait for its end.
+	childVariable = "TOUCHSTONE_TEST_POOL_IMAGE"
+	childReady    = "mounted"
+)
+
+func TestMain(m *testing.M) {
+	if directory := os.Getenv(childVariable); directory != "" {
+		child(directory)
+	}
+
+	namespace.Enter()
+	goleak.VerifyTestMain(m)
+}
+
+// child ensures a pool as a driver does, and then hangs.
+func child(directory string) {
+	var bytes int64
+	_, _ = fmt.Sscan(os.Getenv(childVariable+"_BYTES"), &bytes)
+
+	_, err := poolimage.Ensure(context.Background(), poolimage.Options{Directory: directory, Bytes: bytes})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+
+	fmt.Fprintln(os.Stdout, childReady)
+	select {}
+}
+
+// newDirectory returns a directory on the machine's filesystem. Whatever is
+// mounted or attached in there at the end is a failure.
+func newDirectory(t *testing.T) string {
+	t.Helper()
+	namespace.NeedRoot(t)
+
+	directory, err := filepath.EvalSymlinks(t.TempDir())
+	require.NoError(t, err)
+	t.Cleanup(func() { nothingIsLeft(t, directory) })
+
+	return filepath.Join(directory, "pool")
+}
+
+func nothingIsLeft(t *testing.T, directory string) {
+	t.Helper()
+
+	for _, device := range devices(t, directory) {
+		t.Errorf("still attached: %s to %s", device.BackingPath, device.Path)
+	}
+
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(directory))
+	require.NoError(t, err)
+
+	for _, left := range mounts {
+		t.Errorf("still mounted: %s", left.Mountpoint)
+		require.NoError(t, unix.Unmount(left.Mountpoint, unix.MNT_DETACH))
+	}
+}
+
+// devices are the loop devices of images below the directory.
+func devices(t *testing.T, directory string) []blockdev.Status {
+	t.Helper()
+
+	all, err := blockdev.NewLoops(blockdev.LoopsOptions{}).List()
+	require.NoError(t, err)
+
+	var found []blockdev.Status
+
+	for _, status := range all {
+		if strings.HasPrefix(status.BackingPath, directory+"/") {
+			found = append(found, status)
+		}
+	}
+
+	return found
+}
+
+// ensure is Ensure that must succeed.
+func ensure(t *testing.T, directory string, bytes int64) *poolimage.Pool {
+	t.Helper()
+
+	pool, err := poolimage.Ensure(t.Context(), poolimage.Options{Directory: directory, Bytes: bytes})
+	require.NoError(t, err)
+	t.Cleanup(func() { end(t, pool) })
+
+	return pool
+}
+
+// refused is Ensure that must fail, and leave nothing mounted or attached that
+// was not before.
+func refused(t *testing.T, directory string, bytes int64, cause error, words ...string) {
+	t.Helper()
+
+	before := devices(t, directory)
+
+	_, err := poolimage.Ensure(t.Context(), poolimage.Options{Directory: directory, Bytes: bytes})
+	require.ErrorIs(t, err, cause)
+	require.ErrorContains(t, err, directory)
+
+	for _, word := range words {
+		require.ErrorContains(t, err, word)
+	}
+
+	require.Len(t, devices(t, directory), len(before))
+}
+
+func end(t *testing.T, pool *poolimage.Pool) {
+	t.Helper()
+	require.NoError(t, pool.Close(context.WithoutCancel(t.Context())))
+}
+
+// died starts a process that ensures the pool, and kills it once it has.
+func died(t *testing.T, directory string, bytes int64) {
+	t.Helper()
+
+	command := exec.CommandContext(t.Context(), "/proc/self/exe")
+	command.Env = append(os.Environ(), childVariable+"="+directory, fmt.Sprintf("%s_BYTES=%d", childVariable, bytes))
+	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	out, err := command.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, command.Start())
+
+	said := make([]byte, len(childReady))
+	_, err = out.Read(said)
+	require.NoError(t, err)
+	require.Equal(t, childReady, string(said))
+	require.NoError(t, command.Process.Kill())
+	require.ErrorContains(t, command.Wait(), "killed")
+}
+
+func mounted(t *testing.T, path string) bool {
+	t.Helper()
+
+	is, err := mountinfo.Mounted(path)
+	require.NoError(t, err)
+
+	return is
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+
+	file, err := os.Create(path)
+	require.NoError(t, err)
+
+	_, err = file.WriteString(text)
+	require.NoError(t, err)
+	require.NoError(t, file.Sync())
+	require.NoError(t, file.Close())
+}
+
+func holds(t *testing.T, path, want string) {
+	t.Helper()
+
+	got, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, want, string(got))
+}
+
+// total is the size of the filesystem at the path, and of the file, in bytes.
+func total(t *testing.T, path string) int64 {
+	t.Helper()
+
+	var stat unix.Statfs_t
+	require.NoError(t, unix.Statfs(path, &stat))
+
+	return int64(stat.Blocks) * stat.Bsize
+}
+
+func size(t *testing.T, path string) int64 {
+	t.Helper()
+
+	info, err := os.Stat(path)
+	require.NoError(t, err)
+
+	return info.Size()
+}
+
+func allocated(t *testing.T, path string) int64 {
+	t.Helper()
+
+	var stat unix.Stat_t
+	require.NoError(t, unix.Stat(path, &stat))
+
+	return stat.Blocks * 512
+}
+
+// tool runs a program of the machine.
+func tool(t *testing.T, name string, arguments ...string) string {
+	t.Helper()
+
+	output, err := exec.CommandContext(t.Context(), name, arguments...).CombinedOutput()
+	require.NoError(t, err, "%s", output)
+
+	return string(output)
+}
