@@ -102,6 +102,23 @@ func (s Set) Controller() []*csi.ControllerServiceCapability {
 	return advertised
 }
 
+// GroupController is the answer of GroupControllerGetCapabilities.
+func (s Set) GroupController() []*csi.GroupControllerServiceCapability {
+	var advertised []*csi.GroupControllerServiceCapability
+
+	for _, r := range table() {
+		if r.group == csi.GroupControllerServiceCapability_RPC_UNKNOWN || !s.Has(r.name) {
+			continue
+		}
+
+		advertised = append(advertised, &csi.GroupControllerServiceCapability{
+			Type: &csi.GroupControllerServiceCapability_Rpc{Rpc: &csi.GroupControllerServiceCapability_RPC{Type: r.group}},
+		})
+	}
+
+	return advertised
+}
+
 // Node is the answer of NodeGetCapabilities.
 func (s Set) Node() []*csi.NodeServiceCapability {
 	var advertised []*csi.NodeServiceCapability

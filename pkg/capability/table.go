@@ -42,6 +42,7 @@ const Topology = "TOPOLOGY"
 
 type (
 	controllerRPC = csi.ControllerServiceCapability_RPC_Type
+	groupRPC      = csi.GroupControllerServiceCapability_RPC_Type
 	nodeRPC       = csi.NodeServiceCapability_RPC_Type
 )
 
@@ -50,9 +51,10 @@ type row struct {
 	name Name
 	// alias is a second name that is understood.
 	alias string
-	// controller and node are the service's own capability, UNKNOWN where it
-	// has none. Those of the plugin are advertised by the Identity service.
+	// controller, group and node are the service's own capability, UNKNOWN where
+	// it has none. Those of the plugin are advertised by the Identity service.
 	controller controllerRPC
+	group      groupRPC
 	node       nodeRPC
 	// methods are the RPCs that nothing but the capability is for.
 	methods []string
@@ -65,6 +67,8 @@ func table() []row {
 	return []row{
 		{name: ControllerService, methods: methodsOf(&csi.Controller_ServiceDesc)},
 		{name: VolumeAccessibilityConstraints, alias: Topology},
+		{name: GroupControllerService, methods: methodsOf(&csi.GroupController_ServiceDesc)},
+		{name: SnapshotConstraints, needs: []Name{VolumeAccessibilityConstraints}},
 		{name: Online, needs: []Name{ExpandVolume}},
 		{
 			name: CreateDeleteVolume, controller: csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME,
@@ -85,6 +89,15 @@ func table() []row {
 			methods: []string{csi.Controller_GetCapacity_FullMethodName},
 		},
 		{
+			name: CreateDeleteSnapshot, controller: csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT,
+			methods: []string{csi.Controller_CreateSnapshot_FullMethodName, csi.Controller_DeleteSnapshot_FullMethodName},
+		},
+		{
+			name: ListSnapshots, controller: csi.ControllerServiceCapability_RPC_LIST_SNAPSHOTS,
+			methods: []string{csi.Controller_ListSnapshots_FullMethodName},
+		},
+		{name: CloneVolume, controller: csi.ControllerServiceCapability_RPC_CLONE_VOLUME},
+		{
 			name: PublishReadonly, controller: csi.ControllerServiceCapability_RPC_PUBLISH_READONLY,
 			needs: []Name{PublishUnpublishVolume},
 		},
@@ -103,6 +116,19 @@ func table() []row {
 		{
 			name: GetVolume, controller: csi.ControllerServiceCapability_RPC_GET_VOLUME,
 			methods: []string{csi.Controller_ControllerGetVolume_FullMethodName},
+		},
+		{
+			name: GetSnapshot, controller: csi.ControllerServiceCapability_RPC_GET_SNAPSHOT,
+			methods: []string{csi.Controller_GetSnapshot_FullMethodName},
+		},
+		{
+			name: VolumeGroupSnapshot, group: csi.GroupControllerServiceCapability_RPC_CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT,
+			methods: []string{
+				csi.GroupController_CreateVolumeGroupSnapshot_FullMethodName,
+				csi.GroupController_DeleteVolumeGroupSnapshot_FullMethodName,
+				csi.GroupController_GetVolumeGroupSnapshot_FullMethodName,
+			},
+			needs: []Name{GroupControllerService},
 		},
 		{
 			name: StageUnstageVolume, node: csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME,

@@ -50,6 +50,10 @@ const (
 	DefaultCoalesceWindow = 2 * time.Second
 )
 
+// DefaultCopyGrace is longer than what most copies take, and much shorter than
+// what a CO waits for an answer.
+const DefaultCopyGrace = time.Second
+
 // Config is all that a Driver needs to know. Sizes are bytes.
 type Config struct {
 	Mode Mode
@@ -86,6 +90,9 @@ type Config struct {
 	// CoalesceWindow is how long a change of a volume waits for others to be
 	// made together with it; 0 is not at all.
 	CoalesceWindow time.Duration
+	// CopyGrace is how long CreateSnapshot waits for a copy that takes long before
+	// it says that the snapshot is not ready to use; 0 is DefaultCopyGrace.
+	CopyGrace time.Duration
 	// FirstLoopDevice is the loop device number of slot 0; 0 is the default.
 	FirstLoopDevice int
 	// HTTPEndpoint is host:port of /metrics, /healthz and /readyz; empty is off.
@@ -116,6 +123,10 @@ func (c *Config) completeDefaults() {
 
 	if c.DrainTimeout == 0 {
 		c.DrainTimeout = DefaultDrainTimeout
+	}
+
+	if c.CopyGrace == 0 {
+		c.CopyGrace = DefaultCopyGrace
 	}
 }
 

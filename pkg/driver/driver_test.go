@@ -25,6 +25,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/inflight"
+	"github.com/touchstone-csi/touchstone/pkg/progress"
 )
 
 // waitLimit is no verdict on speed: it only ends a test that would hang.
@@ -187,11 +188,11 @@ func TestDriverServesItsModeAndNothingElse(t *testing.T) {
 func TestServicesThatEachModeRegisters(t *testing.T) {
 	t.Parallel()
 
-	const identity, controller, node = "csi.v1.Identity", "csi.v1.Controller", "csi.v1.Node"
+	const identity, controller, group, node = "csi.v1.Identity", "csi.v1.Controller", "csi.v1.GroupController", "csi.v1.Node"
 
 	for mode, want := range map[driver.Mode][]string{
-		driver.ModeAll:        {controller, identity, node},
-		driver.ModeController: {controller, identity},
+		driver.ModeAll:        {controller, group, identity, node, progress.ServiceName},
+		driver.ModeController: {controller, group, identity, progress.ServiceName},
 		driver.ModeNode:       {identity, node},
 	} {
 		config, _ := configFor(t)

@@ -19,6 +19,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/mount"
 	"github.com/touchstone-csi/touchstone/pkg/node"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/progress"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
@@ -37,7 +38,11 @@ type rooms struct {
 	// without a node.
 	feasible func(volume.Mutable) error
 	modified func(ctx context.Context, volumeID string) error
-	closers  []func() error
+	// withFrozen and freezable are its part in copying one.
+	withFrozen func(ctx context.Context, volumeIDs []string, within func(context.Context) error) error
+	freezable  func(volumeID string) bool
+	progress   *progress.Registry
+	closers    []func() error
 }
 
 // service is one gRPC service that a mode serves beside Identity.
@@ -55,14 +60,15 @@ type service struct {
 
 // build opens the pools and makes the services of config's mode:
 //
-//	all         Identity, Controller, Node
-//	controller  Identity, Controller
+//	all         Identity, Controller, GroupController, Progress, Node
+//	controller  Identity, Controller, GroupController, Progress
 //	node        Identity, Node
 func build(ctx context.Context, config *Config, ops *inflight.Group) (*rooms, error) {
 	r := &rooms{
 		store: state.New(config.StateDir, state.Options{
 			Owner: fmt.Sprintf("%s at %s, mode %s", config.DriverName, config.Endpoint, config.Mode), Log: config.Log,
 		}),
+		progress: progress.NewRegistry(config.Log),
 	}
 
 	err := r.openPools(ctx, config)
@@ -138,17 +144,24 @@ func (r *rooms) addController(config *Config, ops *inflight.Group) error {
 		Overcommit: config.Overcommit, MaxVolumeBytes: config.MaxVolumeBytes, MaxVolumesPerNode: config.MaxVolumesPerNode,
 		Capabilities: config.capabilities, InUse: r.inUse, Ephemeral: r.ephemeral, Log: config.Log,
 		CoalesceWindow: config.CoalesceWindow, Feasible: r.feasible, Modified: r.modified,
+		WithFrozen: r.withFrozen, Freezable: r.freezable, CopyGrace: config.CopyGrace, Progress: r.progress,
 	}, r.store, r.pools, ops)
 	if err != nil {
 		return err
 	}
 
+	groups := controller.NewGroups(served)
+
 	r.promised = served.Promised
 	r.services = append(r.services, service{
-		name:     csi.Controller_ServiceDesc.ServiceName,
-		register: func(to grpc.ServiceRegistrar) { csi.RegisterControllerServer(to, served) },
-		recover:  served.Recover,
-		drain:    served.Drain,
+		name: csi.Controller_ServiceDesc.ServiceName,
+		register: func(to grpc.ServiceRegistrar) {
+			csi.RegisterControllerServer(to, served)
+			csi.RegisterGroupControllerServer(to, groups)
+			r.progress.Register(to)
+		},
+		recover: served.Recover,
+		drain:   served.Drain,
 	})
 
 	return nil

@@ -60,13 +60,25 @@ func (s *Service) GetPluginCapabilities(
 
 	has := s.config.Capabilities.Has
 
-	if s.config.Controller && has(capability.ControllerService) {
-		response.Capabilities = append(response.Capabilities, service(csi.PluginCapability_Service_CONTROLLER_SERVICE))
-	}
-
-	if s.config.Topology && has(capability.VolumeAccessibilityConstraints) {
-		response.Capabilities = append(response.Capabilities,
-			service(csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS))
+	for _, each := range []struct {
+		name   capability.Name
+		here   bool
+		listed csi.PluginCapability_Service_Type
+	}{
+		{capability.ControllerService, s.config.Controller, csi.PluginCapability_Service_CONTROLLER_SERVICE},
+		{
+			capability.VolumeAccessibilityConstraints, s.config.Topology,
+			csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS,
+		},
+		{capability.GroupControllerService, s.config.Controller, csi.PluginCapability_Service_GROUP_CONTROLLER_SERVICE},
+		{
+			capability.SnapshotConstraints, s.config.Controller && s.config.Topology,
+			csi.PluginCapability_Service_SNAPSHOT_ACCESSIBILITY_CONSTRAINTS,
+		},
+	} {
+		if each.here && has(each.name) {
+			response.Capabilities = append(response.Capabilities, service(each.listed))
+		}
 	}
 
 	if has(capability.ExpandVolume) {

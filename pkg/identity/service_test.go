@@ -83,15 +83,20 @@ func TestGetPluginCapabilitiesFollowsTheConfig(t *testing.T) {
 	const (
 		controller = csi.PluginCapability_Service_CONTROLLER_SERVICE
 		topology   = csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS
+		groups     = csi.PluginCapability_Service_GROUP_CONTROLLER_SERVICE
+		snapshots  = csi.PluginCapability_Service_SNAPSHOT_ACCESSIBILITY_CONSTRAINTS
 	)
 
 	for name, test := range map[string]struct {
 		config identity.Config
 		want   []csi.PluginCapability_Service_Type
 	}{
-		"all":             {identity.Config{Controller: true, Topology: true}, []csi.PluginCapability_Service_Type{controller, topology}},
+		"all": {
+			identity.Config{Controller: true, Topology: true},
+			[]csi.PluginCapability_Service_Type{controller, topology, groups, snapshots},
+		},
 		"node":            {identity.Config{Topology: true}, []csi.PluginCapability_Service_Type{topology}},
-		"shared":          {identity.Config{Controller: true}, []csi.PluginCapability_Service_Type{controller}},
+		"shared":          {identity.Config{Controller: true}, []csi.PluginCapability_Service_Type{controller, groups}},
 		"shared and node": {identity.Config{}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {

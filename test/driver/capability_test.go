@@ -85,6 +85,46 @@ func rpcs(d *harness.Driver) map[string]func(context.Context) error {
 
 			return err
 		},
+		"CreateSnapshot": func(ctx context.Context) error {
+			_, err := d.CreateSnapshot(ctx, &csi.CreateSnapshotRequest{})
+
+			return err
+		},
+		"DeleteSnapshot": func(ctx context.Context) error {
+			_, err := d.DeleteSnapshot(ctx, &csi.DeleteSnapshotRequest{})
+
+			return err
+		},
+		"ListSnapshots": func(ctx context.Context) error {
+			_, err := d.ListSnapshots(ctx, &csi.ListSnapshotsRequest{})
+
+			return err
+		},
+		"GetSnapshot": func(ctx context.Context) error {
+			_, err := d.GetSnapshot(ctx, &csi.GetSnapshotRequest{})
+
+			return err
+		},
+		"GroupControllerGetCapabilities": func(ctx context.Context) error {
+			_, err := d.GroupControllerGetCapabilities(ctx, &csi.GroupControllerGetCapabilitiesRequest{})
+
+			return err
+		},
+		"CreateVolumeGroupSnapshot": func(ctx context.Context) error {
+			_, err := d.CreateVolumeGroupSnapshot(ctx, &csi.CreateVolumeGroupSnapshotRequest{})
+
+			return err
+		},
+		"DeleteVolumeGroupSnapshot": func(ctx context.Context) error {
+			_, err := d.DeleteVolumeGroupSnapshot(ctx, &csi.DeleteVolumeGroupSnapshotRequest{})
+
+			return err
+		},
+		"GetVolumeGroupSnapshot": func(ctx context.Context) error {
+			_, err := d.GetVolumeGroupSnapshot(ctx, &csi.GetVolumeGroupSnapshotRequest{})
+
+			return err
+		},
 		"NodeStageVolume": func(ctx context.Context) error {
 			_, err := d.NodeStageVolume(ctx, &csi.NodeStageVolumeRequest{})
 
@@ -122,7 +162,8 @@ func disabledOnes() []disabled {
 		"controller CREATE_DELETE_VOLUME", "controller PUBLISH_UNPUBLISH_VOLUME", "controller LIST_VOLUMES",
 		"controller GET_CAPACITY", "controller PUBLISH_READONLY", "controller EXPAND_VOLUME",
 		"controller LIST_VOLUMES_PUBLISHED_NODES", "controller GET_VOLUME", "controller SINGLE_NODE_MULTI_WRITER",
-		"controller MODIFY_VOLUME",
+		"controller MODIFY_VOLUME", "controller CREATE_DELETE_SNAPSHOT", "controller LIST_SNAPSHOTS",
+		"controller CLONE_VOLUME", "controller GET_SNAPSHOT",
 	}
 
 	return []disabled{
@@ -131,10 +172,34 @@ func disabledOnes() []disabled {
 				"CreateVolume", "DeleteVolume", "ControllerPublishVolume", "ControllerUnpublishVolume",
 				"ValidateVolumeCapabilities", "ListVolumes", "GetCapacity", "ControllerGetCapabilities",
 				"ControllerExpandVolume", "ControllerGetVolume", "ControllerModifyVolume",
+				"CreateSnapshot", "DeleteSnapshot", "ListSnapshots", "GetSnapshot",
 			},
 		},
-		{"VOLUME_ACCESSIBILITY_CONSTRAINTS", []string{"plugin VOLUME_ACCESSIBILITY_CONSTRAINTS"}, nil},
-		{"TOPOLOGY", []string{"plugin VOLUME_ACCESSIBILITY_CONSTRAINTS"}, nil},
+		{
+			"VOLUME_ACCESSIBILITY_CONSTRAINTS",
+			[]string{"plugin VOLUME_ACCESSIBILITY_CONSTRAINTS", "plugin SNAPSHOT_ACCESSIBILITY_CONSTRAINTS"},
+			nil,
+		},
+		{
+			"TOPOLOGY", []string{"plugin VOLUME_ACCESSIBILITY_CONSTRAINTS", "plugin SNAPSHOT_ACCESSIBILITY_CONSTRAINTS"}, nil,
+		},
+		{"SNAPSHOT_ACCESSIBILITY_CONSTRAINTS", []string{"plugin SNAPSHOT_ACCESSIBILITY_CONSTRAINTS"}, nil},
+		{
+			"GROUP_CONTROLLER_SERVICE",
+			[]string{"plugin GROUP_CONTROLLER_SERVICE", "group CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT"},
+			[]string{
+				"GroupControllerGetCapabilities", "CreateVolumeGroupSnapshot", "DeleteVolumeGroupSnapshot", "GetVolumeGroupSnapshot",
+			},
+		},
+		{
+			"CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT",
+			[]string{"group CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT"},
+			[]string{"CreateVolumeGroupSnapshot", "DeleteVolumeGroupSnapshot", "GetVolumeGroupSnapshot"},
+		},
+		{"CREATE_DELETE_SNAPSHOT", []string{"controller CREATE_DELETE_SNAPSHOT"}, []string{"CreateSnapshot", "DeleteSnapshot"}},
+		{"LIST_SNAPSHOTS", []string{"controller LIST_SNAPSHOTS"}, []string{"ListSnapshots"}},
+		{"GET_SNAPSHOT", []string{"controller GET_SNAPSHOT"}, []string{"GetSnapshot"}},
+		{"CLONE_VOLUME", []string{"controller CLONE_VOLUME"}, nil},
 		{"ONLINE", []string{"plugin ONLINE"}, nil},
 		{"CREATE_DELETE_VOLUME", []string{"controller CREATE_DELETE_VOLUME"}, []string{"CreateVolume", "DeleteVolume"}},
 		{
@@ -182,6 +247,10 @@ func advertised(t *testing.T, d *harness.Driver) []string {
 
 	for _, each := range caps.Controller {
 		names = append(names, "controller "+each.GetRpc().GetType().String())
+	}
+
+	for _, each := range caps.GroupController {
+		names = append(names, "group "+each.GetRpc().GetType().String())
 	}
 
 	for _, each := range caps.Node {

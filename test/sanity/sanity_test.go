@@ -26,16 +26,16 @@ const (
 	// suiteSpecs is how many specs csi-sanity v5.6.0 has. Should the suite
 	// shrink unnoticed, the runs would mean less than they seem to.
 	suiteSpecs = 102
+	// embeddedBytes is plenty: volumes of the suite are sparse.
+	embeddedBytes = 64 << 30
 )
 
 // notAdvertised are the capabilities that the driver does not have yet; each is how
 // the suite begins the reason for skipping what needs it.
 func notAdvertised() []string {
 	return []string{
-		"Snapshot not supported", "CreateSnapshot not supported", "DeleteSnapshot not supported", "ListSnapshots not supported",
-		"GetSnapshot not supported", "Volume Cloning not supported", "ControllerGetVolumeHealth not supported",
-		"ControllerListVolumeHealth not supported", "NodeGetVolumeHealth not supported", "NodeGetStorageHealth not supported",
-		"GroupControllerService not supported",
+		"ControllerGetVolumeHealth not supported", "ControllerListVolumeHealth not supported",
+		"NodeGetVolumeHealth not supported", "NodeGetStorageHealth not supported",
 	}
 }
 
@@ -47,6 +47,8 @@ type row struct {
 	Split bool `json:"split"`
 	// Nobody runs the controller of a split driver without any privilege.
 	Nobody bool `json:"nobody"`
+	// Embedded has the pool in an image of its own, where copies are instant.
+	Embedded bool `json:"embedded"`
 	// Proxy has every call handed on.
 	Proxy bool `json:"proxy"`
 	// Disabled are capabilities, and Skips how the suite begins the reasons for
@@ -62,6 +64,8 @@ func rows() []row {
 		{Name: "mount-btrfs", AccessType: "mount", Parameters: map[string]string{"csi.storage.k8s.io/fstype": "btrfs"}},
 		{Name: "block", AccessType: "block"},
 		{Name: "directory", AccessType: "mount", Parameters: map[string]string{"backing": "directory"}},
+		{Name: "embedded", AccessType: "mount", Embedded: true},
+		{Name: "embedded-block", AccessType: "block", Embedded: true},
 		{Name: "split", AccessType: "mount", Split: true},
 		{Name: "split-nobody", AccessType: "mount", Split: true, Nobody: true},
 		{Name: "proxy", AccessType: "mount", Proxy: true},
@@ -151,8 +155,8 @@ func requireExpected(t *testing.T, r row, spec types.SpecReport) {
 
 	expected := append(notAdvertised(), r.Skips...)
 	if r.Split {
-		// The suite looks for the controller service at the node's socket only.
-		expected = append(expected, "Controller Service not provided")
+		// The suite looks for the controller services at the node's socket only.
+		expected = append(expected, "Controller Service not provided", "GroupControllerService not supported")
 	}
 
 	for _, reason := range expected {
@@ -176,6 +180,7 @@ func TestRow(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(encoded), &r))
 
 	config := sanity.NewTestConfig()
+	sized(&config)
 	config.TestVolumeSize = 512 * mib
 	config.TestVolumeExpandSize = 640 * mib
 
@@ -208,7 +213,13 @@ func serve(t *testing.T, r row, config *sanity.TestConfig) {
 	t.Helper()
 
 	if !r.Split {
-		d := harness.Start(t, limited, func(c *driver.Config) { c.Disabled = r.Disabled })
+		d := harness.Start(t, limited, func(c *driver.Config) {
+			c.Disabled = r.Disabled
+
+			if r.Embedded {
+				c.PoolImageBytes = embeddedBytes
+			}
+		})
 		config.Address = d.Config.Endpoint
 		paths(config, d)
 

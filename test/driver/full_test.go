@@ -1,0 +1,145 @@
+package driver_test
+
+import (
+	"crypto/rand"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/namespace"
+)
+
+// TestPoolRunsFullWhileCopying has copies begin for which there is too little
+// space: they fail as a whole, and whatever they had taken is free again.
+func TestPoolRunsFullWhileCopying(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	const size = 40 * mib
+
+	for name, parameters := range map[string]map[string]string{"image": nil, "directory": directoryBacked()} {
+		t.Run(name, func(t *testing.T) {
+			// What may be promised is not what runs out.
+			d := smallPool(t, 3*size-8*mib, func(c *driver.Config) { c.Overcommit = 100 })
+			capability := orchestrator.Block(writer)
+
+			if parameters != nil {
+				capability = orchestrator.Mount(writer, "")
+			}
+
+			first := fullVolume(t, d, "first", size, capability, parameters)
+			second := fullVolume(t, d, "second", size, capability, parameters)
+			before := freeBytes(t, d)
+			require.Less(t, before, int64(size))
+
+			snapshot := &csi.CreateSnapshotRequest{Name: "snapshot", SourceVolumeId: first}
+			_, err := d.CreateSnapshot(t.Context(), snapshot)
+			fails(t, err, codes.ResourceExhausted, "default", d.Pool())
+			requireNoTrace(t, d, before)
+
+			clone := &csi.CreateVolumeRequest{
+				Name: "clone", Parameters: parameters, VolumeCapabilities: []*csi.VolumeCapability{capability},
+				VolumeContentSource: ofVolume(first),
+			}
+			_, err = d.CreateVolume(t.Context(), clone)
+			fails(t, err, codes.ResourceExhausted, "default", d.Pool())
+			requireNoTrace(t, d, before)
+
+			_, err = d.CreateVolumeGroupSnapshot(t.Context(), &csi.CreateVolumeGroupSnapshotRequest{
+				Name: "group", SourceVolumeIds: []string{first, second},
+			})
+			fails(t, err, codes.ResourceExhausted, "default", d.Pool())
+			requireNoTrace(t, d, before)
+
+			// With space again the very same calls succeed, one after the other.
+			deleteVolume(t, d, second)
+
+			made, err := d.CreateSnapshot(t.Context(), snapshot)
+			require.NoError(t, err)
+			require.True(t, made.GetSnapshot().GetReadyToUse())
+
+			before = freeBytes(t, d)
+			restore := &csi.CreateVolumeRequest{
+				Name: "restore", Parameters: parameters, VolumeCapabilities: []*csi.VolumeCapability{capability},
+				VolumeContentSource: ofSnapshot(made.GetSnapshot().GetSnapshotId()),
+			}
+			_, err = d.CreateVolume(t.Context(), restore)
+			fails(t, err, codes.ResourceExhausted, "default", d.Pool())
+			require.InDelta(t, before, freeBytes(t, d), mib)
+			require.Len(t, listAll(t, d), 1)
+
+			_, err = d.DeleteSnapshot(t.Context(), &csi.DeleteSnapshotRequest{SnapshotId: made.GetSnapshot().GetSnapshotId()})
+			require.NoError(t, err)
+
+			_, err = d.CreateVolume(t.Context(), clone)
+			require.NoError(t, err)
+		})
+	}
+}
+
+// fullVolume makes a volume and fills it through a publication.
+func fullVolume(t *testing.T, d *harness.Driver, name string, bytes int64, capability *csi.VolumeCapability,
+	parameters map[string]string,
+) string {
+	t.Helper()
+
+	claim := newVolume(t, d, &csi.CreateVolumeRequest{
+		Name: name, Parameters: parameters, VolumeCapabilities: []*csi.VolumeCapability{capability}, CapacityRange: required(bytes),
+	})
+	bringUp(t, d, claim)
+
+	path := claim.TargetPath
+	if capability.GetMount() != nil {
+		path = filepath.Join(path, "data")
+	}
+
+	data := make([]byte, bytes)
+	_, _ = rand.Read(data)
+
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o600)
+	require.NoError(t, err)
+	_, err = file.Write(data)
+	require.NoError(t, err)
+	require.NoError(t, file.Sync())
+	require.NoError(t, file.Close())
+	takeDown(t, d, claim)
+
+	return claim.VolumeID
+}
+
+func freeBytes(t *testing.T, d *harness.Driver) int64 {
+	t.Helper()
+
+	var stat unix.Statfs_t
+
+	require.NoError(t, unix.Statfs(d.Pool(), &stat))
+
+	return int64(stat.Bavail) * stat.Bsize
+}
+
+// requireNoTrace looks for what failed copies may have left: the two volumes
+// are all there is.
+func requireNoTrace(t *testing.T, d *harness.Driver, free int64) {
+	t.Helper()
+
+	require.Len(t, listAll(t, d), 2)
+
+	listed, err := d.ListSnapshots(t.Context(), &csi.ListSnapshotsRequest{})
+	require.NoError(t, err)
+	require.Empty(t, listed.GetEntries())
+
+	for _, room := range []string{"scratch", "snapshots"} {
+		left, err := os.ReadDir(filepath.Join(d.Pool(), room))
+		require.NoError(t, err)
+		require.Empty(t, left, room)
+	}
+
+	require.InDelta(t, free, freeBytes(t, d), mib)
+}
