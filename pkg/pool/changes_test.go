@@ -1,0 +1,572 @@
+package pool_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math/rand"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+	"pgregory.net/rapid"
+
+	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/test/namespace"
+)
+
+const (
+	kib = 1 << 10
+	mib = 1 << 20
+)
+
+// ground is where the files of a test are.
+type ground struct {
+	name string
+	// make returns the directories of the base and of the target.
+	make func(tb testing.TB) (base, target string)
+	// clones says that snapshots are reflinks.
+	clones bool
+}
+
+func grounds() []ground {
+	one := func(fsType, options string, mkfs ...string) func(testing.TB) (string, string) {
+		return func(tb testing.TB) (string, string) {
+			tb.Helper()
+			directory := mounted(tb, fsType, options, mkfs...)
+
+			return directory, directory
+		}
+	}
+
+	xfs := []string{"mkfs.xfs", "-q", "-m", "reflink=1"}
+
+	return []ground{
+		{name: "xfs", make: one("xfs", "", xfs...), clones: true},
+		{name: "btrfs", make: one("btrfs", "", "mkfs.btrfs", "-q"), clones: true},
+		{name: "btrfs, compressed", make: one("btrfs", "compress-force", "mkfs.btrfs", "-q"), clones: true},
+		{name: "ext4", make: one("ext4", "", "mkfs.ext4", "-q")},
+		{name: "ext4 with blocks of 1 KiB", make: one("ext4", "", "mkfs.ext4", "-q", "-b", "1024", "-O", "inline_data")},
+		{name: "xfs without reflink", make: one("xfs", "", "mkfs.xfs", "-q", "-m", "reflink=0")},
+		{name: "tmpfs", make: one("tmpfs", "size=64m")},
+		{name: "two filesystems", make: func(tb testing.TB) (string, string) {
+			tb.Helper()
+
+			return mounted(tb, "xfs", "", xfs...), mounted(tb, "xfs", "", xfs...)
+		}},
+	}
+}
+
+// mounted returns a directory on a filesystem of its own.
+func mounted(tb testing.TB, fsType, options string, mkfs ...string) string {
+	tb.Helper()
+
+	root, source := tb.TempDir(), fsType
+
+	if len(mkfs) > 0 {
+		image, err := os.Create(filepath.Join(root, "image"))
+		require.NoError(tb, err)
+
+		defer image.Close()
+
+		require.NoError(tb, image.Truncate(320*mib))
+
+		output, err := exec.CommandContext(tb.Context(), mkfs[0], append(mkfs[1:], image.Name())...).CombinedOutput()
+		require.NoError(tb, err, "%s", output)
+
+		device, err := blockdev.NewLoops(blockdev.LoopsOptions{}).Attach(tb.Context(), image, blockdev.AttachOptions{
+			AutoClear: true, Own: true, Preferred: -1, BlockSize: 512,
+		})
+		require.NoError(tb, err)
+
+		defer device.Close()
+
+		source = device.Path
+	}
+
+	directory := filepath.Join(root, "mounted")
+	require.NoError(tb, os.Mkdir(directory, 0o700))
+	require.NoError(tb, unix.Mount(source, directory, fsType, 0, options))
+	// A program that another test is just starting may have our files open until
+	// it is executed.
+	tb.Cleanup(func() { require.NoError(tb, unix.Unmount(directory, unix.MNT_DETACH)) })
+
+	return directory
+}
+
+// TestNoChangeIsMissed compares with the bytes, whatever was done to the image
+// before, between and however the snapshots were made.
+func TestNoChangeIsMissed(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	for _, on := range grounds() {
+		t.Run(on.name, func(t *testing.T) {
+			t.Parallel()
+
+			inBase, inTarget := on.make(t)
+			visitor := t.Context()
+
+			rapid.Check(t, func(t *rapid.T) {
+				image := create(t, inBase)
+				defer forget(image)
+
+				require.NoError(t, image.Truncate(sizes().Draw(t, "size")))
+
+				random := rand.New(rand.NewSource(rapid.Int64().Draw(t, "seed")))
+				change(t, random, image, "before")
+
+				base := snapshot(t, image, inBase, on.clones)
+				defer forget(base)
+
+				change(t, random, image, "between")
+
+				target := snapshot(t, image, inTarget, on.clones)
+				defer forget(target)
+
+				if rapid.Bool().Draw(t, "change the source afterwards") {
+					change(t, random, image, "after")
+				}
+
+				before, now := content(t, base), content(t, target)
+				from := rapid.Int64Range(0, int64(len(now))).Draw(t, "from")
+
+				for _, from := range []int64{0, from} {
+					check(t, visited(t, func(visit func(pool.Range) error) error {
+						return pool.Allocated(visitor, target, from, visit)
+					}), nil, now, from)
+
+					check(t, visited(t, func(visit func(pool.Range) error) error {
+						return pool.Changed(visitor, base, target, from, visit)
+					}), before, now, from)
+				}
+
+				// Backwards: the volume became smaller.
+				check(t, visited(t, func(visit func(pool.Range) error) error {
+					return pool.Changed(visitor, target, base, 0, visit)
+				}), now, before, 0)
+			})
+		})
+	}
+}
+
+// sizes are those of volumes, and some which no volume has.
+func sizes() *rapid.Generator[int64] {
+	return rapid.OneOf(
+		rapid.Custom(func(t *rapid.T) int64 { return rapid.Int64Range(1, 4).Draw(t, "MiB") * mib }),
+		rapid.Int64Range(1, 200),
+		rapid.Int64Range(1, 2*mib),
+	)
+}
+
+// change does a few of the things that happen to an image.
+func change(t *rapid.T, random *rand.Rand, image *os.File, when string) {
+	for range rapid.IntRange(0, 12).Draw(t, when) {
+		info, err := image.Stat()
+		require.NoError(t, err)
+
+		size := info.Size()
+		if size == 0 {
+			return
+		}
+
+		offset := rapid.Int64Range(0, size-1).Draw(t, "offset")
+		length := rapid.Int64Range(1, min(size-offset, 300*kib)).Draw(t, "length")
+
+		if rapid.Bool().Draw(t, "aligned") {
+			offset = offset / 4096 * 4096
+			length = min((length+4095)/4096*4096, size-offset)
+		}
+
+		do := rapid.SampledFrom([]string{
+			"write", "write", "fill", "same", "punch", "zero", "zeros", "allocate", "clone", "collapse", "insert", "grow", "shrink", "sync",
+		}).Draw(t, "do")
+		one(t, random, image, do, offset, length, size)
+	}
+}
+
+func one(t *rapid.T, random *rand.Rand, image *os.File, do string, offset, length, size int64) {
+	data := make([]byte, length)
+
+	var err error
+
+	switch do {
+	case "write":
+		random.Read(data)
+		_, err = image.WriteAt(data, offset)
+	case "fill":
+		_, err = image.WriteAt(bytes.Repeat([]byte{byte(1 + random.Intn(255))}, int(length)), offset)
+	case "same":
+		_, err = image.ReadAt(data, offset)
+		require.NoError(t, err)
+		_, err = image.WriteAt(data, offset)
+	case "zeros":
+		_, err = image.WriteAt(data, offset)
+	case "punch":
+		err = unix.Fallocate(int(image.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, offset, length)
+	case "zero":
+		err = unix.Fallocate(int(image.Fd()), unix.FALLOC_FL_ZERO_RANGE, offset, length)
+	case "allocate":
+		err = unix.Fallocate(int(image.Fd()), 0, offset, length)
+	case "clone":
+		// Moves bytes within the image without a write: the same blocks, elsewhere.
+		err = unix.IoctlFileCloneRange(int(image.Fd()), &unix.FileCloneRange{
+			Src_fd: int64(image.Fd()), Src_offset: 0, Src_length: uint64(length), Dest_offset: uint64(offset),
+		})
+	case "collapse":
+		err = unix.Fallocate(int(image.Fd()), unix.FALLOC_FL_COLLAPSE_RANGE, offset, length)
+	case "insert":
+		err = unix.Fallocate(int(image.Fd()), unix.FALLOC_FL_INSERT_RANGE, offset, length)
+	case "grow":
+		err = image.Truncate(size + length)
+	case "shrink":
+		err = image.Truncate(max(size-length, 1))
+	case "sync":
+		err = image.Sync()
+	}
+
+	// Not every filesystem has them, and not for every offset.
+	if !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EINVAL) {
+		require.NoError(t, err, do)
+	}
+}
+
+// snapshot copies the image; a copy that is not a reflink is made in one of
+// several ways, and not synced.
+func snapshot(t *rapid.T, image *os.File, directory string, clones bool) *os.File {
+	copied := create(t, directory)
+
+	if clones && !rapid.Bool().Draw(t, "plain") {
+		require.NoError(t, unix.IoctlFileClone(int(copied.Fd()), int(image.Fd())))
+
+		return copied
+	}
+
+	all := content(t, image)
+	require.NoError(t, copied.Truncate(int64(len(all))))
+
+	if rapid.Bool().Draw(t, "thick") && len(all) > 0 {
+		require.NoError(t, unix.Fallocate(int(copied.Fd()), 0, 0, int64(len(all))))
+	}
+
+	sparse := rapid.Bool().Draw(t, "sparse")
+
+	for offset := 0; offset < len(all); offset += 4096 {
+		block := all[offset:min(offset+4096, len(all))]
+		if sparse && zero(block) {
+			continue
+		}
+
+		_, err := copied.WriteAt(block, int64(offset))
+		require.NoError(t, err)
+	}
+
+	return copied
+}
+
+func create(t require.TestingT, directory string) *os.File {
+	file, err := os.CreateTemp(directory, "")
+	require.NoError(t, err)
+
+	return file
+}
+
+func forget(file *os.File) {
+	_ = os.Remove(file.Name())
+	_ = file.Close()
+}
+
+func content(t require.TestingT, file *os.File) []byte {
+	all, err := os.ReadFile(file.Name())
+	require.NoError(t, err)
+
+	return all
+}
+
+func visited(t require.TestingT, walk func(visit func(pool.Range) error) error) []pool.Range {
+	var ranges []pool.Range
+
+	require.NoError(t, walk(func(r pool.Range) error {
+		ranges = append(ranges, r)
+
+		return nil
+	}))
+
+	return ranges
+}
+
+// check requires that what is outside of the ranges is the same in both, and
+// that the ranges have the promised form. Behind the end of before are zeros.
+func check(t require.TestingT, ranges []pool.Range, before, now []byte, from int64) {
+	if short := len(now) - len(before); short > 0 {
+		before = append(slices.Clip(before), make([]byte, short)...)
+	}
+
+	end := int64(-1)
+	size := int64(len(now))
+	told := from
+
+	for _, r := range ranges {
+		require.Positive(t, r.Length)
+		require.Greater(t, r.Offset, end, "ranges that touch are one")
+		require.GreaterOrEqual(t, r.Offset, from)
+		require.LessOrEqual(t, r.End(), size)
+		require.True(t, r.Offset == from || r.Offset%pool.ChangeBytes == 0, "%+v", r)
+		require.True(t, r.End() == size || r.End()%pool.ChangeBytes == 0, "%+v", r)
+		require.True(t, bytes.Equal(before[told:r.Offset], now[told:r.Offset]), "a change was missed between %d and %d", told, r.Offset)
+		told, end = r.End(), r.End()
+	}
+
+	require.True(t, bytes.Equal(before[told:size], now[told:]), "a change was missed between %d and %d", told, size)
+}
+
+func zero(block []byte) bool { return bytes.Count(block, []byte{0}) == len(block) }
+
+// TestChangesAreExact is for what the property above lets pass: too much.
+func TestChangesAreExact(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	for _, on := range grounds() {
+		t.Run(on.name, func(t *testing.T) {
+			t.Parallel()
+
+			inBase, inTarget := on.make(t)
+
+			image := create(t, inBase)
+			defer forget(image)
+
+			const size = 16 * mib
+
+			write := func(offset, length int64) {
+				data := make([]byte, length)
+				rand.New(rand.NewSource(offset)).Read(data)
+				data[0]++ // of every block it differs from what was there
+
+				for at := int64(0); at < length; at += 4096 {
+					data[at]++
+				}
+
+				_, err := image.WriteAt(data, offset)
+				require.NoError(t, err)
+			}
+
+			require.NoError(t, image.Truncate(size))
+			write(1*mib, 8*mib)
+			require.NoError(t, unix.Fallocate(int(image.Fd()), 0, 12*mib, 2*mib))
+			require.NoError(t, image.Sync())
+
+			copyOf := func(directory string) *os.File {
+				copied := create(t, directory)
+				t.Cleanup(func() { forget(copied) })
+
+				if on.clones {
+					require.NoError(t, unix.IoctlFileClone(int(copied.Fd()), int(image.Fd())))
+
+					return copied
+				}
+
+				plainCopy(t, copied, image)
+
+				return copied
+			}
+
+			base := copyOf(inBase)
+			require.Equal(t, []pool.Range{{Offset: 1 * mib, Length: 8 * mib}}, allocated(t, base, 0))
+			require.Equal(t, []pool.Range{{Offset: 3 * mib, Length: 6 * mib}}, allocated(t, base, 3*mib))
+			require.Empty(t, allocated(t, base, 9*mib))
+
+			write(2*mib, 4096)
+			write(3*mib+8192, 128*kib)
+			// Over a border of what is allocated, and into what was only reserved.
+			write(9*mib-128*kib, 256*kib)
+			write(13*mib, 128*kib)
+			require.NoError(t, unix.Fallocate(int(image.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 5*mib, 128*kib))
+			require.NoError(t, image.Truncate(size+4*mib))
+			write(size+2*mib, 128*kib)
+			require.NoError(t, image.Sync())
+
+			target := copyOf(inTarget)
+			want := []pool.Range{
+				{Offset: 2 * mib, Length: 4096},
+				{Offset: 3*mib + 8192, Length: 128 * kib},
+				{Offset: 5 * mib, Length: 128 * kib},
+				{Offset: 9*mib - 128*kib, Length: 256 * kib},
+				{Offset: 13 * mib, Length: 128 * kib},
+				{Offset: size + 2*mib, Length: 128 * kib},
+			}
+			require.Equal(t, want, changed(t, base, target, 0))
+			require.Equal(t, want[2:], changed(t, base, target, 4*mib))
+			// The first may begin in the middle of what has changed.
+			require.Equal(t, append([]pool.Range{{Offset: 9 * mib, Length: 128 * kib}}, want[4:]...), changed(t, base, target, 9*mib))
+			require.Equal(t, want[5:], changed(t, base, target, size))
+			require.Empty(t, changed(t, base, target, size+4*mib))
+			require.Equal(t, want[:5], changed(t, target, base, 0), "backwards, without what the volume did not have")
+			require.Empty(t, changed(t, target, copyOf(inTarget), 0))
+		})
+	}
+}
+
+// plainCopy copies data only.
+func plainCopy(t *testing.T, to, from *os.File) {
+	t.Helper()
+
+	all := content(t, from)
+	require.NoError(t, to.Truncate(int64(len(all))))
+
+	for offset := 0; offset < len(all); offset += 4096 {
+		if block := all[offset : offset+4096]; !zero(block) {
+			_, err := to.WriteAt(block, int64(offset))
+			require.NoError(t, err)
+		}
+	}
+}
+
+func allocated(t *testing.T, file *os.File, from int64) []pool.Range {
+	t.Helper()
+
+	return visited(t, func(visit func(pool.Range) error) error { return pool.Allocated(t.Context(), file, from, visit) })
+}
+
+func changed(t *testing.T, base, target *os.File, from int64) []pool.Range {
+	t.Helper()
+
+	return visited(t, func(visit func(pool.Range) error) error { return pool.Changed(t.Context(), base, target, from, visit) })
+}
+
+// TestManyExtents needs more than one page of the map.
+func TestManyExtents(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	for _, on := range grounds() {
+		t.Run(on.name, func(t *testing.T) {
+			t.Parallel()
+
+			const pieces = 3000
+
+			inBase, inTarget := on.make(t)
+
+			base, target := create(t, inBase), create(t, inTarget)
+			defer forget(base)
+			defer forget(target)
+
+			var all, odd []pool.Range
+
+			for i := range int64(pieces) {
+				at := i * 8192
+				all = append(all, pool.Range{Offset: at, Length: 4096})
+				_, err := base.WriteAt(bytes.Repeat([]byte{1}, 4096), at)
+				require.NoError(t, err)
+			}
+
+			require.NoError(t, base.Truncate(pieces*8192))
+
+			if on.clones {
+				require.NoError(t, unix.IoctlFileClone(int(target.Fd()), int(base.Fd())))
+			} else {
+				plainCopy(t, target, base)
+			}
+
+			for i := int64(1); i < pieces; i += 2 {
+				odd = append(odd, all[i])
+				_, err := target.WriteAt(bytes.Repeat([]byte{2}, 4096), i*8192)
+				require.NoError(t, err)
+			}
+
+			require.Equal(t, all, allocated(t, base, 0))
+			require.Equal(t, all[1000:], allocated(t, base, 1000*8192))
+			require.Equal(t, odd, changed(t, base, target, 0))
+			require.Equal(t, odd[700:], changed(t, base, target, 1401*8192))
+		})
+	}
+}
+
+// TestWhoeverVisitsEndsIt is for a client that leaves.
+func TestWhoeverVisitsEndsIt(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	for _, on := range grounds() {
+		t.Run(on.name, func(t *testing.T) {
+			t.Parallel()
+
+			inBase, inTarget := on.make(t)
+
+			base, target := create(t, inBase), create(t, inTarget)
+			defer forget(base)
+			defer forget(target)
+
+			require.NoError(t, base.Truncate(8*mib))
+			require.NoError(t, target.Truncate(8*mib))
+
+			for at := int64(0); at < 8*mib; at += 2 * mib {
+				_, err := target.WriteAt([]byte("changed"), at)
+				require.NoError(t, err)
+			}
+
+			for name, walk := range map[string]func(context.Context, func(pool.Range) error) error{
+				"allocated": func(ctx context.Context, visit func(pool.Range) error) error {
+					return pool.Allocated(ctx, target, 0, visit)
+				},
+				"changed": func(ctx context.Context, visit func(pool.Range) error) error {
+					return pool.Changed(ctx, base, target, 0, visit)
+				},
+			} {
+				left := errors.New("left")
+				visits := 0
+
+				require.ErrorIs(t, walk(t.Context(), func(pool.Range) error {
+					visits++
+
+					return left
+				}), left, name)
+				require.Equal(t, 1, visits, name)
+
+				ctx, cancel := context.WithCancel(t.Context())
+				visits = 0
+
+				require.ErrorIs(t, walk(ctx, func(pool.Range) error {
+					visits++
+
+					cancel()
+
+					return nil
+				}), context.Canceled, name)
+				require.Equal(t, 1, visits, name)
+				require.ErrorIs(t, walk(ctx, func(pool.Range) error { return nil }), context.Canceled, name)
+			}
+		})
+	}
+}
+
+// TestFileThatShrinks must fail rather than say that nothing has changed.
+func TestFileThatShrinks(t *testing.T) {
+	t.Parallel()
+
+	directory := t.TempDir()
+
+	base, target := create(t, directory), create(t, directory)
+	defer forget(base)
+	defer forget(target)
+
+	for _, file := range []*os.File{base, target} {
+		_, err := file.Write(bytes.Repeat([]byte(file.Name()), 8*mib/len(file.Name())))
+		require.NoError(t, err)
+	}
+
+	_, err := target.WriteAt(make([]byte, 4*mib), 0)
+	require.NoError(t, err)
+	_, err = base.WriteAt(make([]byte, 4*mib), 0)
+	require.NoError(t, err)
+	_, err = target.WriteAt([]byte("a range"), 0)
+	require.NoError(t, err)
+
+	err = pool.Changed(t.Context(), base, target, 0, func(pool.Range) error { return base.Truncate(5 * mib) })
+	require.ErrorIs(t, err, pool.ErrNotImmutable)
+}
