@@ -1,0 +1,325 @@
+package controller
+
+import (
+	"context"
+	"os"
+	"sync"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/pkg/inflight"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+const (
+	// mostBlocks of a message take 22 KiB. A client that has to go on after an
+	// interruption has lost no more than that.
+	mostBlocks = 1024
+	// mostBlockBytes bounds the memory of a client that reads what one tuple
+	// tells at once.
+	mostBlockBytes = 64 << 20
+)
+
+// Metadata is the CSI SnapshotMetadata service (CSI v1.13, Snapshot Metadata
+// Service RPCs): which ranges of a snapshot hold data, and which of them have
+// changed since another. It needs the snapshots alone: their volume may be gone.
+//
+// Ranges are of VARIABLE_LENGTH: a backup tool reads what is together at once,
+// and is told in one tuple of what would be 16 thousand blocks of 4 KiB.
+//
+// It is safe for concurrent use.
+type Metadata struct {
+	csi.UnimplementedSnapshotMetadataServer
+
+	hold   func(id string) (held *Snapshot, release func(), err error)
+	poolOf func(name, of string) (*pool.Pool, error)
+
+	draining chan struct{}
+	drains   sync.Once
+}
+
+// NewMetadata returns the service of the controller's snapshots.
+func NewMetadata(s *Service) *Metadata {
+	return &Metadata{hold: s.holdSnapshot, poolOf: s.poolNamed, draining: make(chan struct{})}
+}
+
+// Drain ends all streams with UNAVAILABLE: the spec has the CO go on where a
+// stream was interrupted, so none needs to be waited for.
+func (m *Metadata) Drain(context.Context) error {
+	m.drains.Do(func() { close(m.draining) })
+
+	return nil
+}
+
+// GetMetadataAllocated streams the ranges of a snapshot that were ever written
+// (CSI v1.13, GetMetadataAllocated). Errors: INVALID_ARGUMENT, NOT_FOUND,
+// OUT_OF_RANGE, ABORTED while the snapshot is being copied or deleted,
+// FAILED_PRECONDITION for that of a directory.
+func (m *Metadata) GetMetadataAllocated(
+	request *csi.GetMetadataAllocatedRequest, stream csi.SnapshotMetadata_GetMetadataAllocatedServer,
+) error {
+	asked := page{request.GetStartingOffset(), request.GetMaxResults()}
+	if err := asked.check(); err != nil {
+		return rpc.Status(err)
+	}
+
+	snapshot, err := m.open("snapshot_id", request.GetSnapshotId())
+	if err != nil {
+		return rpc.Status(err)
+	}
+	defer snapshot.close()
+
+	if err := asked.within(snapshot.record); err != nil {
+		return rpc.Status(err)
+	}
+
+	found := newTuples(asked, snapshot.record, func(blocks []*csi.BlockMetadata) error {
+		return stream.Send(&csi.GetMetadataAllocatedResponse{
+			BlockMetadataType: csi.BlockMetadataType_VARIABLE_LENGTH, VolumeCapacityBytes: snapshot.record.SizeBytes, BlockMetadata: blocks,
+		})
+	})
+
+	return m.send(stream.Context(), found, func(ctx context.Context) error {
+		return pool.Allocated(ctx, snapshot.image, asked.from, found.add)
+	})
+}
+
+// GetMetadataDelta streams the ranges in which the target snapshot differs from
+// the base, which is an older one of the same volume (CSI v1.13,
+// GetMetadataDelta). Errors: as GetMetadataAllocated, and INVALID_ARGUMENT for
+// two snapshots that are not such a pair.
+func (m *Metadata) GetMetadataDelta(
+	request *csi.GetMetadataDeltaRequest, stream csi.SnapshotMetadata_GetMetadataDeltaServer,
+) error {
+	asked := page{request.GetStartingOffset(), request.GetMaxResults()}
+	if err := asked.check(); err != nil {
+		return rpc.Status(err)
+	}
+
+	base, target, err := m.openPair(request)
+	if err != nil {
+		return rpc.Status(err)
+	}
+	defer base.close()
+	defer target.close()
+
+	if err := asked.within(target.record); err != nil {
+		return rpc.Status(err)
+	}
+
+	found := newTuples(asked, target.record, func(blocks []*csi.BlockMetadata) error {
+		return stream.Send(&csi.GetMetadataDeltaResponse{
+			BlockMetadataType: csi.BlockMetadataType_VARIABLE_LENGTH, VolumeCapacityBytes: target.record.SizeBytes, BlockMetadata: blocks,
+		})
+	})
+
+	return m.send(stream.Context(), found, func(ctx context.Context) error {
+		return pool.Changed(ctx, base.image, target.image, asked.from, found.add)
+	})
+}
+
+// send walks, and ends it as soon as the client leaves or the driver drains.
+func (m *Metadata) send(stream context.Context, found *tuples, walk func(context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(stream)
+	defer cancel(nil)
+
+	go func() {
+		select {
+		case <-m.draining:
+			cancel(rpc.Errorf(codes.Unavailable, "%w: go on behind the last range when it is back", inflight.ErrDraining))
+		case <-ctx.Done():
+		}
+	}()
+
+	err := walk(ctx)
+	if err == nil {
+		err = found.end()
+	}
+
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+
+	return rpc.Status(err)
+}
+
+// opened is a snapshot whose bytes stay until close.
+type opened struct {
+	record  *Snapshot
+	image   *os.File
+	release func()
+}
+
+func (o *opened) close() {
+	_ = o.image.Close()
+	o.release()
+}
+
+// open holds a snapshot that the request names in field. Errors:
+// INVALID_ARGUMENT, NOT_FOUND, ABORTED, FAILED_PRECONDITION.
+func (m *Metadata) open(field, id string) (*opened, error) {
+	if id == "" {
+		return nil, rpc.Invalid("%s is missing", field)
+	}
+
+	if err := volume.CheckID(id); err != nil {
+		return nil, rpc.Invalid("%s: %w", field, err)
+	}
+
+	record, release, err := m.hold(id)
+	if err != nil {
+		return nil, err
+	}
+
+	image, err := m.image(record)
+	if err != nil {
+		release()
+
+		return nil, err
+	}
+
+	return &opened{record, image, release}, nil
+}
+
+func (m *Metadata) image(record *Snapshot) (*os.File, error) {
+	// The spec's word for what can't be told of the storage; it sends the CO to a
+	// full backup, which is what can be done with files.
+	if record.Parameters.Backing != volume.BackingImage {
+		return nil, rpc.Errorf(codes.FailedPrecondition, "snapshot %s is of a directory, which has no blocks; back up its files", record.ID)
+	}
+
+	place, err := m.poolOf(record.Parameters.Pool, "snapshot "+record.ID)
+	if err != nil {
+		return nil, err
+	}
+
+	return place.OpenSnapshot(record.ID)
+}
+
+func (m *Metadata) openPair(request *csi.GetMetadataDeltaRequest) (base, target *opened, err error) {
+	if request.GetTargetSnapshotId() == "" {
+		return nil, nil, rpc.Invalid("target_snapshot_id is missing")
+	}
+
+	if base, err = m.open("base_snapshot_id", request.GetBaseSnapshotId()); err != nil {
+		return nil, nil, err
+	}
+
+	target, err = m.open("target_snapshot_id", request.GetTargetSnapshotId())
+	if err == nil {
+		if err = checkPair(base.record, target.record); err != nil {
+			target.close()
+		}
+	}
+
+	if err != nil {
+		base.close()
+
+		return nil, nil, err
+	}
+
+	return base, target, nil
+}
+
+// checkPair returns INVALID_ARGUMENT unless target is "a second snapshot in the
+// same volume, created after the base snapshot".
+func checkPair(base, target *Snapshot) error {
+	switch {
+	case base.SourceVolumeID != target.SourceVolumeID:
+		return rpc.Invalid("snapshot %s is of volume %s and %s of %s: only snapshots of one volume can be compared",
+			base.ID, base.SourceVolumeID, target.ID, target.SourceVolumeID)
+	case base.ID == target.ID:
+		return rpc.Invalid("base and target are the same snapshot %s", base.ID)
+	case target.CreatedAt.Before(base.CreatedAt):
+		return rpc.Invalid("target %s was created before the base %s: exchange them", target.ID, base.ID)
+	default:
+		return nil
+	}
+}
+
+// page is which part of the metadata is asked for.
+type page struct {
+	from int64
+	most int32
+}
+
+func (p page) check() error {
+	switch {
+	case p.from < 0:
+		return rpc.Errorf(codes.OutOfRange, "starting_offset is %d; it must not be negative", p.from)
+	case p.most < 0:
+		return rpc.Invalid("max_results is %d; it must not be negative", p.most)
+	default:
+		return nil
+	}
+}
+
+// within lets the end of the volume pass: whoever has received the last range
+// and goes on asks there.
+func (p page) within(snapshot *Snapshot) error {
+	if p.from > snapshot.SizeBytes {
+		return rpc.Errorf(codes.OutOfRange, "starting_offset is %d, behind the end of snapshot %s of %d bytes",
+			p.from, snapshot.ID, snapshot.SizeBytes)
+	}
+
+	return nil
+}
+
+// tuples makes messages of ranges.
+type tuples struct {
+	send func([]*csi.BlockMetadata) error
+	// size is the volume's, and most how many go into one message.
+	size int64
+	most int
+
+	blocks []*csi.BlockMetadata
+	sent   bool
+}
+
+func newTuples(asked page, of *Snapshot, send func([]*csi.BlockMetadata) error) *tuples {
+	most := mostBlocks
+	if asked.most > 0 {
+		most = min(most, int(asked.most))
+	}
+
+	return &tuples{send: send, size: of.SizeBytes, most: most}
+}
+
+func (t *tuples) add(found pool.Range) error {
+	// An expansion that has not been acknowledged yet may have made the image
+	// larger than the volume.
+	end := min(found.End(), t.size)
+
+	for offset := found.Offset; offset < end; offset += mostBlockBytes {
+		t.blocks = append(t.blocks, &csi.BlockMetadata{ByteOffset: offset, SizeBytes: min(mostBlockBytes, end-offset)})
+
+		if len(t.blocks) == t.most {
+			if err := t.flush(); err != nil {
+				return err
+			}
+		}
+	}
+
+	return nil
+}
+
+// end sends what is left. A stream has at least one message, for it tells the
+// volume's size.
+func (t *tuples) end() error {
+	if t.sent && len(t.blocks) == 0 {
+		return nil
+	}
+
+	return t.flush()
+}
+
+func (t *tuples) flush() error {
+	// Interceptors may look at a message after it was sent: it is not used again.
+	blocks := t.blocks
+	t.blocks, t.sent = nil, true
+
+	return t.send(blocks)
+}
