@@ -39,6 +39,8 @@ type Copy struct {
 	// tree is the root of the scratch directory. It is open from before the
 	// first byte, for syncfs to tell of every write that failed since.
 	tree *os.File
+	// held is how many bytes the scratch directory takes.
+	held int64
 }
 
 // NewCopy prepares a copy of source, in the pool from, as target in this pool.

@@ -136,17 +136,23 @@ func openIn(room *os.Root, name string, flag int, mode uint32) (*os.File, error)
 	}
 	defer directory.Close()
 
-	for {
-		descriptor, err := unix.Openat(int(directory.Fd()), name, flag|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
+	return openAt(directory, name, flag, mode)
+}
 
-		path := filepath.Join(room.Name(), name)
-		if err != nil {
-			return nil, &fs.PathError{Op: "open", Path: path, Err: err}
-		}
+// openAt opens a name of an open directory, never through a symlink.
+func openAt(directory *os.File, name string, flag int, mode uint32) (*os.File, error) {
+	path := filepath.Join(directory.Name(), name)
 
-		return os.NewFile(uintptr(descriptor), path), nil
+	var descriptor int
+
+	err := retried(func() (err error) {
+		descriptor, err = unix.Openat(int(directory.Fd()), name, flag|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)
+
+		return err
+	})
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
+
+	return os.NewFile(uintptr(descriptor), path), nil
 }

@@ -45,6 +45,9 @@ const (
 	// volumeRootMode is what mkfs gives to the root of a filesystem.
 	volumeRootMode = 0o755
 	imageMode      = 0o600
+
+	// statBlock is the unit of stat's blocks, whatever the filesystem's is.
+	statBlock = 512
 )
 
 // Pool is one directory that holds volumes. It is safe for concurrent use.
@@ -193,8 +196,6 @@ func blocksToBytes(blocks uint64, blockSize int64) int64 {
 
 // allocatedBytes says how much space a file takes in the pool.
 func allocatedBytes(info fs.FileInfo) int64 {
-	const statBlock = 512
-
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
 		return math.MaxInt64

@@ -3,8 +3,380 @@ package pool
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
 )
 
-func (c *Copy) cutTree(context.Context) error { return errors.ErrUnsupported }
+// maxDepth is more than a path can name. A tree made deeper, step by step, would
+// take the descriptors that other volumes need.
+const maxDepth = 2048
 
-func (c *Copy) commitTree(context.Context) (int64, error) { return 0, errors.ErrUnsupported }
+// cutTree copies a directory as `cp -a --reflink=auto` does: modes, owners,
+// times, extended attributes and with them ACLs and capabilities, hard links,
+// holes and special files are kept, and files share their blocks where they can.
+func (c *Copy) cutTree(ctx context.Context) error {
+	copier := treeCopier{root: c.tree, links: map[inode]string{}}
+	defer func() { c.held = copier.held }()
+
+	if c.options.Progress == nil {
+		return copier.copy(ctx, c.opened)
+	}
+
+	held, err := usageOf(ctx, c.opened)
+	if err != nil {
+		return err
+	}
+
+	copier.tell(c.options.Progress, held.Bytes)
+
+	if err := copier.copy(ctx, c.opened); err != nil {
+		return err
+	}
+
+	// What directories themselves take is copied with what is in them.
+	copier.moved(held.Bytes)
+
+	return nil
+}
+
+func (c *Copy) commitTree(ctx context.Context) (int64, error) {
+	// Told by a descriptor as old as the copy: no failed write is missed. To
+	// sync file by file would take as many journal commits as there are files.
+	if err := retried(func() error { return unix.Syncfs(int(c.tree.Fd())) }); err != nil {
+		return 0, os.NewSyscallError("syncfs", err)
+	}
+
+	made, err := status(c.tree)
+	if err != nil {
+		return 0, err
+	}
+
+	if err := c.pool.putInPlace(c.target); err != nil {
+		return 0, err
+	}
+
+	if err := keepTimes(c.tree, made); err != nil {
+		return 0, err
+	}
+
+	// What was in place before, and the lock.
+	return c.held, c.pool.clearClaimed(c.target.ID)
+}
+
+// inode tells files apart, also when one goes and another gets its number
+// while the tree is being copied.
+type inode struct {
+	major, minor uint32
+	number       uint64
+	born         unix.StatxTimestamp
+}
+
+func inodeOf(found *unix.Statx_t) inode {
+	return inode{major: found.Dev_major, minor: found.Dev_minor, number: found.Ino, born: found.Btime}
+}
+
+// treeCopier copies a tree that may be changed meanwhile: each name is opened
+// once, without following it, and all is asked of what was opened. The target
+// is nobody else's.
+type treeCopier struct {
+	mover
+
+	root *os.File
+	// links are the first names, from root, of files that may have more.
+	links map[inode]string
+	// apart says that the two trees can't share blocks.
+	apart bool
+	// held is how many bytes the copy takes so far.
+	held int64
+}
+
+// copy makes root like source.
+func (t *treeCopier) copy(ctx context.Context, opened *os.File) error {
+	found, err := status(opened)
+	if err != nil {
+		return err
+	}
+
+	source, err := openQuietly(opened, unix.O_DIRECTORY)
+	if err != nil {
+		return err
+	}
+	defer source.Close()
+
+	if err := t.fill(ctx, source, t.root, ""); err != nil {
+		return err
+	}
+
+	return of("/", t.inherit(source, t.root, ".", found))
+}
+
+// fill copies what is in one directory into another; path names both from the
+// root of the tree.
+func (t *treeCopier) fill(ctx context.Context, source, target *os.File, path string) error {
+	return eachName(ctx, source, path, func(name, path string) error {
+		return t.entry(ctx, source, target, name, path)
+	})
+}
+
+// entry copies one name.
+func (t *treeCopier) entry(ctx context.Context, from, to *os.File, name, path string) error {
+	source, err := pin(from, name)
+	if errors.Is(err, unix.ENOENT) {
+		return nil // it is gone since the directory was read
+	}
+
+	if err != nil {
+		return of(path, err)
+	}
+	defer source.Close()
+
+	found, err := status(source)
+	if err != nil {
+		return of(path, err)
+	}
+
+	if found.Mode&unix.S_IFMT == unix.S_IFDIR {
+		return t.directory(ctx, source, to, name, path, found)
+	}
+
+	err = t.file(ctx, source, to, name, path, found)
+	if errors.Is(err, unix.EEXIST) {
+		return nil // a directory that is changed may tell a name twice
+	}
+
+	return of(path, err)
+}
+
+func (t *treeCopier) directory(ctx context.Context, pinned, to *os.File, name, path string, found *unix.Statx_t) error {
+	// Nobody but us until its content is complete.
+	err := unix.Mkdirat(int(to.Fd()), name, roomMode)
+	if errors.Is(err, unix.EEXIST) {
+		return nil
+	}
+
+	var source, target *os.File
+
+	if err == nil {
+		source, err = openQuietly(pinned, unix.O_DIRECTORY)
+	}
+
+	if err == nil {
+		defer source.Close()
+
+		target, err = openAt(to, name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	}
+
+	if err != nil {
+		return of(path, err)
+	}
+	defer target.Close()
+
+	if err := t.fill(ctx, source, target, path); err != nil {
+		return err
+	}
+
+	// After the content: that changes its times, and would inherit its ACL.
+	return of(path, t.inherit(source, to, name, found))
+}
+
+// file copies what is not a directory.
+func (t *treeCopier) file(ctx context.Context, source, to *os.File, name, path string, found *unix.Statx_t) error {
+	if first, ok := t.links[inodeOf(found)]; ok {
+		return os.NewSyscallError("linkat", unix.Linkat(int(t.root.Fd()), first, int(to.Fd()), name, 0))
+	}
+
+	var err error
+
+	switch kind := uint32(found.Mode & unix.S_IFMT); kind {
+	case unix.S_IFREG:
+		err = t.regular(ctx, source, to, name, found)
+	case unix.S_IFLNK:
+		err = symlink(source, to, name)
+	default:
+		device := unix.Mkdev(found.Rdev_major, found.Rdev_minor)
+		err = os.NewSyscallError("mknodat", unix.Mknodat(int(to.Fd()), name, kind|imageMode, int(device)))
+	}
+
+	if err == nil {
+		err = t.inherit(source, to, name, found)
+	}
+
+	if err == nil && found.Nlink > 1 {
+		t.links[inodeOf(found)] = path
+	}
+
+	return err
+}
+
+func (t *treeCopier) regular(ctx context.Context, pinned, to *os.File, name string, found *unix.Statx_t) error {
+	source, err := openQuietly(pinned, 0)
+	if err != nil {
+		return err
+	}
+	defer source.Close()
+
+	target, err := openAt(to, name, os.O_RDWR|os.O_CREATE|os.O_EXCL, imageMode)
+	if err != nil {
+		return err
+	}
+
+	return errors.Join(t.content(ctx, target, source, found), target.Close())
+}
+
+func (t *treeCopier) content(ctx context.Context, target, source *os.File, found *unix.Statx_t) error {
+	if !t.apart {
+		err := clone(target, source)
+		if err == nil && t.moved != nil {
+			t.moved(int64(found.Blocks) * statBlock)
+		}
+
+		if !errors.Is(err, ErrNotInstant) {
+			return err
+		}
+
+		// What else it may be is the filesystem's answer, for any file.
+		t.apart = !errors.Is(err, unix.EINVAL)
+	}
+
+	size := int64(found.Size)
+	if err := target.Truncate(size); err != nil {
+		return err //nolint:wrapcheck // it names the file
+	}
+
+	return t.move(ctx, target, source, size)
+}
+
+func symlink(source, to *os.File, name string) error {
+	text := make([]byte, unix.PathMax)
+
+	length, err := unix.Readlinkat(int(source.Fd()), "", text)
+	if err != nil {
+		return os.NewSyscallError("readlinkat", err)
+	}
+
+	return os.NewSyscallError("symlinkat", unix.Symlinkat(string(text[:length]), int(to.Fd()), name))
+}
+
+// inherit gives what was made as name all that source has beside its content.
+// The order matters: a new owner takes setuid and capabilities away, an ACL
+// changes the mode, and everything changes the times.
+func (t *treeCopier) inherit(source, to *os.File, name string, found *unix.Statx_t) error {
+	directory := int(to.Fd())
+
+	var made unix.Stat_t
+	if err := unix.Fstatat(directory, name, &made, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return os.NewSyscallError("fstatat", err)
+	}
+
+	t.held += made.Blocks * statBlock
+
+	// Who owns both needs no privilege.
+	if made.Uid != found.Uid || made.Gid != found.Gid {
+		if err := unix.Fchownat(directory, name, int(found.Uid), int(found.Gid), unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			return os.NewSyscallError("fchownat", err)
+		}
+	}
+
+	if err := copyXattrs(descriptorPath(source), filepath.Join(descriptorPath(to), name)); err != nil {
+		return err
+	}
+
+	if found.Mode&unix.S_IFMT != unix.S_IFLNK {
+		if err := unix.Fchmodat(directory, name, uint32(found.Mode&^unix.S_IFMT), 0); err != nil {
+			return os.NewSyscallError("fchmodat", err)
+		}
+	}
+
+	return setTimes(to, name, found)
+}
+
+// keepTimes puts back what the exchange of two directories changes on xfs.
+func keepTimes(directory *os.File, made *unix.Statx_t) error {
+	now, err := status(directory)
+	if err != nil || now.Mtime == made.Mtime {
+		return err
+	}
+
+	if err := setTimes(directory, ".", made); err != nil {
+		return err
+	}
+
+	return directory.Sync() //nolint:wrapcheck // the caller names both ends
+}
+
+func setTimes(directory *os.File, name string, found *unix.Statx_t) error {
+	times := []unix.Timespec{timespec(found.Atime), timespec(found.Mtime)}
+
+	return os.NewSyscallError("utimensat", unix.UtimesNanoAt(int(directory.Fd()), name, times, unix.AT_SYMLINK_NOFOLLOW))
+}
+
+func timespec(stamp unix.StatxTimestamp) unix.Timespec {
+	return unix.Timespec{Sec: stamp.Sec, Nsec: int64(stamp.Nsec)}
+}
+
+// pin opens a name of a directory for nothing but to be asked about: what comes
+// to have that name later is not what is copied, a symlink is not followed, and
+// no device or fifo is waked. What is mounted there is not the volume's.
+func pin(directory *os.File, name string) (*os.File, error) {
+	how := unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_XDEV,
+	}
+
+	var descriptor int
+
+	err := retried(func() (err error) {
+		descriptor, err = unix.Openat2(int(directory.Fd()), name, &how)
+
+		return err
+	})
+	if errors.Is(err, unix.EXDEV) {
+		return nil, fmt.Errorf("something is mounted there; unmount it: %w", err)
+	}
+
+	if err != nil {
+		return nil, os.NewSyscallError("openat2", err)
+	}
+
+	return os.NewFile(uintptr(descriptor), name), nil
+}
+
+func status(pinned *os.File) (*unix.Statx_t, error) {
+	var found unix.Statx_t
+
+	err := unix.Statx(int(pinned.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_BASIC_STATS|unix.STATX_BTIME, &found)
+
+	return &found, os.NewSyscallError("statx", err)
+}
+
+// openQuietly opens for reading what is pinned, and leaves its time of last
+// access as it is, if it may.
+func openQuietly(pinned *os.File, flag int) (*os.File, error) {
+	path := descriptorPath(pinned)
+
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOATIME|flag, 0)
+	if errors.Is(err, unix.EPERM) {
+		file, err = os.OpenFile(path, os.O_RDONLY|flag, 0)
+	}
+
+	return file, err //nolint:wrapcheck // the caller names the file
+}
+
+// descriptorPath is a path to what is open, whatever its name is by now.
+func descriptorPath(file *os.File) string {
+	return "/proc/self/fd/" + strconv.Itoa(int(file.Fd()))
+}
+
+// of names the file in an error.
+func of(path string, err error) error {
+	if err == nil {
+		return nil
+	}
+
+	return &fs.PathError{Op: "copy", Path: path, Err: err}
+}

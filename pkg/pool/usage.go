@@ -4,8 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"syscall"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
@@ -20,52 +24,13 @@ type Usage struct {
 // DirectoryUsage walks the directory of a volume: it takes time in proportion
 // to the number of files, until ctx ends. Errors: ErrMissing, ctx's.
 func (p *Pool) DirectoryUsage(ctx context.Context, id string) (Usage, error) {
-	if err := checkID(id); err != nil {
+	directory, err := p.OpenDirectory(id)
+	if err != nil {
 		return Usage{}, err
 	}
+	defer directory.Close()
 
-	root, err := p.directories.OpenRoot(id)
-	if err != nil {
-		return Usage{}, p.missing("volume "+id, err)
-	}
-	defer root.Close()
-
-	var usage Usage
-
-	linked := map[uint64]struct{}{}
-
-	err = fs.WalkDir(root.FS(), ".", func(_ string, entry fs.DirEntry, err error) error {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-
-		var info fs.FileInfo
-		if err == nil {
-			info, err = entry.Info()
-		}
-
-		// Workloads remove files while we look.
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-
-		if err != nil {
-			return err //nolint:wrapcheck // wrapped below
-		}
-
-		if stat, ok := info.Sys().(*syscall.Stat_t); ok && stat.Nlink > 1 && !info.IsDir() {
-			if _, counted := linked[stat.Ino]; counted {
-				return nil
-			}
-
-			linked[stat.Ino] = struct{}{}
-		}
-
-		usage.Bytes += allocatedBytes(info)
-		usage.Inodes++
-
-		return nil
-	})
+	usage, err := usageOf(ctx, directory)
 	if err != nil {
 		return Usage{}, fmt.Errorf("usage of volume %s in pool %q: %w", id, p.name, err)
 	}
@@ -92,4 +57,107 @@ func (p *Pool) AllocatedBytes(ctx context.Context, id string, backing volume.Bac
 	}
 
 	return allocatedBytes(info), nil
+}
+
+func usageOf(ctx context.Context, directory *os.File) (Usage, error) {
+	found, err := status(directory)
+	if err != nil {
+		return Usage{}, err
+	}
+
+	counting := counter{linked: map[inode]struct{}{}}
+	counting.add(found)
+
+	err = counting.enter(ctx, directory, "")
+
+	return counting.Usage, err
+}
+
+// counter counts a tree.
+type counter struct {
+	Usage
+
+	linked map[inode]struct{}
+}
+
+func (c *counter) add(found *unix.Statx_t) {
+	c.Bytes += int64(found.Blocks) * statBlock
+	c.Inodes++
+}
+
+// within counts what is in a directory.
+func (c *counter) within(ctx context.Context, directory *os.File, path string) error {
+	return eachName(ctx, directory, path, func(name, path string) error {
+		pinned, err := pin(directory, name)
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EXDEV) {
+			return nil // it is gone, or it is not the volume's
+		}
+
+		if err != nil {
+			return of(path, err)
+		}
+		defer pinned.Close()
+
+		found, err := status(pinned)
+		if err != nil {
+			return of(path, err)
+		}
+
+		if found.Mode&unix.S_IFMT == unix.S_IFDIR {
+			c.add(found)
+
+			return c.enter(ctx, pinned, path)
+		}
+
+		if _, counted := c.linked[inodeOf(found)]; counted {
+			return nil
+		}
+
+		if found.Nlink > 1 {
+			c.linked[inodeOf(found)] = struct{}{}
+		}
+
+		c.add(found)
+
+		return nil
+	})
+}
+
+func (c *counter) enter(ctx context.Context, pinned *os.File, path string) error {
+	opened, err := openQuietly(pinned, unix.O_DIRECTORY)
+	if err != nil {
+		return of(path, err)
+	}
+	defer opened.Close()
+
+	return c.within(ctx, opened, path)
+}
+
+// eachName calls visit for the names in a directory, and their paths from the
+// root of the tree, as path is the directory's.
+func eachName(ctx context.Context, directory *os.File, path string, visit func(name, path string) error) error {
+	if strings.Count(path, "/") >= maxDepth {
+		return of(path, fmt.Errorf("%w: a tree of more than %d directories in each other", errors.ErrUnsupported, maxDepth))
+	}
+
+	for {
+		names, err := directory.Readdirnames(listBatch)
+		for _, name := range names {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+
+			if err := visit(name, filepath.Join(path, name)); err != nil {
+				return err
+			}
+		}
+
+		if errors.Is(err, io.EOF) || errors.Is(err, unix.ENOENT) {
+			return nil // a directory that is gone has no names left
+		}
+
+		if err != nil {
+			return of(path, err)
+		}
+	}
 }

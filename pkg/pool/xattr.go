@@ -1,0 +1,109 @@
+package pool
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxXattrBytes is the kernel's own limit, for a value and for all names.
+const maxXattrBytes = 64 << 10
+
+// copyXattrs gives target the extended attributes of source, among them ACLs,
+// capabilities and labels, and none else. It follows source, which is a
+// descriptor's path, and not target.
+func copyXattrs(source, target string) error {
+	wanted, err := xattrNames(unix.Listxattr, source)
+	if err != nil {
+		return err
+	}
+
+	had, err := xattrNames(unix.Llistxattr, target)
+	if err != nil {
+		return err
+	}
+
+	// A default ACL of the pool's, say. A label that security modules give of
+	// their own accord stays.
+	for _, name := range had {
+		if slices.Contains(wanted, name) || strings.HasPrefix(name, "security.") {
+			continue
+		}
+
+		if err := unix.Lremovexattr(target, name); err != nil {
+			return fmt.Errorf("remove extended attribute %s: %w", name, err)
+		}
+	}
+
+	for _, name := range wanted {
+		if err := copyXattr(source, target, name); err != nil {
+			return fmt.Errorf("extended attribute %s: %w", name, err)
+		}
+	}
+
+	return nil
+}
+
+func copyXattr(source, target, name string) error {
+	value, err := xattr(unix.Getxattr, source, name)
+	if errors.Is(err, unix.ENODATA) {
+		return nil // it is gone since the names were read
+	}
+
+	if err != nil {
+		return err
+	}
+
+	// Some may be had, but not given, without privilege.
+	if same, err := xattr(unix.Lgetxattr, target, name); err == nil && bytes.Equal(value, same) {
+		return nil
+	}
+
+	err = unix.Lsetxattr(target, name, value, 0)
+	if errors.Is(err, unix.EOPNOTSUPP) && !belongsToFile(name) {
+		return nil
+	}
+
+	return err //nolint:wrapcheck // the caller names the attribute
+}
+
+// belongsToFile says whether an attribute is what somebody has given to the file
+// and would miss. Others (labels of a mount as a whole, the compression of
+// another filesystem) are kept only where they mean something.
+func belongsToFile(name string) bool {
+	return name == "security.capability" || strings.HasPrefix(name, "user.") ||
+		strings.HasPrefix(name, "trusted.") || strings.HasPrefix(name, "system.posix_acl_")
+}
+
+func xattrNames(list func(path string, target []byte) (int, error), path string) ([]string, error) {
+	length, err := list(path, nil)
+	if errors.Is(err, unix.EOPNOTSUPP) || err == nil && length == 0 {
+		return nil, nil // of most files there are none: no memory for them
+	}
+
+	names := make([]byte, maxXattrBytes)
+	if err == nil {
+		length, err = list(path, names)
+	}
+
+	if err != nil {
+		return nil, fmt.Errorf("list extended attributes: %w", err)
+	}
+
+	return strings.FieldsFunc(string(names[:length]), func(r rune) bool { return r == 0 }), nil
+}
+
+func xattr(get func(path, name string, target []byte) (int, error), path, name string) ([]byte, error) {
+	value := make([]byte, maxXattrBytes)
+
+	length, err := get(path, name, value)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // the caller names the attribute
+	}
+
+	return value[:length], nil
+}
