@@ -71,6 +71,27 @@ func (p *Place) Mounted() (Point, bool, error) {
 	}
 }
 
+// OpenMount opens the root of what is mounted here, for reading and for ioctls,
+// and describes that very mount, whatever is mounted here by now. Where nothing
+// is mounted it is that of the filesystem around. It works by the descriptor
+// alone, so nothing can be exchanged in between.
+func (p *Place) OpenMount() (*os.File, Point, error) {
+	root, err := p.OpenDir()
+	if err != nil {
+		return nil, Point{}, err
+	}
+
+	id, err := mountIDOf(root)
+	if err == nil {
+		var point Point
+		if point, err = p.observer.byOldID(id); err == nil {
+			return root, point, nil
+		}
+	}
+
+	return nil, Point{}, errors.Join(p.failed("look for the mount at", err), root.Close())
+}
+
 func (p *Place) mountedNow() (Point, bool, error) {
 	mask := unix.STATX_MNT_ID
 	if p.observer.statmount {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -44,6 +45,9 @@ type Config struct {
 	StagingDir string
 	// CgroupRoot is where cgroups are mounted.
 	CgroupRoot string
+	// FreezeLimit is how long filesystems may be frozen for a copy; 0 is
+	// DefaultFreezeLimit.
+	FreezeLimit time.Duration
 	// Run starts the tools of the filesystems; nil means the real ones.
 	Run filesystem.Runner
 	Log *slog.Logger
@@ -60,6 +64,7 @@ type Service struct {
 	places  *mount.Places
 	loops   *blockdev.Loops
 	uses    *records[*Use]
+	frozen  *records[*Frozen]
 	devices *devices
 	// inline are the ephemeral volumes.
 	inline     *inline
@@ -79,9 +84,14 @@ func New(config Config, store *state.Store, pools *pool.Set, ops *inflight.Group
 		return nil, errNoEphemeral
 	}
 
+	if config.FreezeLimit <= 0 {
+		config.FreezeLimit = DefaultFreezeLimit
+	}
+
 	return &Service{
 		config: config, pools: pools, ops: ops, places: places, loops: loops,
-		uses: newRecords[*Use](store, "uses"), devices: newDevices(loops), inline: newInline(store),
+		uses: newRecords[*Use](store, "uses"), frozen: newRecords[*Frozen](store, "frozen"),
+		devices: newDevices(loops), inline: newInline(store),
 		attributes: newAttributes(config, store),
 	}, nil
 }
@@ -96,6 +106,10 @@ var (
 // left that nothing belongs to.
 func (s *Service) Recover(ctx context.Context) error {
 	s.uses.load()
+	s.frozen.load()
+	// Before all else: whoever writes to what is frozen waits for this.
+	s.thawLeft()
+
 	s.inline.load()
 	s.attributes.tuned.load()
 	s.attributes.limited.load()

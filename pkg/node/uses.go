@@ -81,6 +81,28 @@ func (r *records[T]) putIf(ctx context.Context, record T, allowed func() error) 
 	return nil
 }
 
+// putAll is put of several at once, for the price of one.
+func (r *records[T]) putAll(ctx context.Context, all []T) error {
+	err := r.store.Update(ctx, func(tx *state.Tx) error {
+		for _, record := range all {
+			if err := r.records.In(tx).Put(record.recordID(), record); err != nil {
+				return err
+			}
+		}
+
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("record the use of %d volumes: %w", len(all), err)
+	}
+
+	for _, record := range all {
+		r.set(record)
+	}
+
+	return nil
+}
+
 // putDone records what has been undone. It does not wait for the disk: an older
 // record only says what observation will contradict.
 func (r *records[T]) putDone(record T) error {

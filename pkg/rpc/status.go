@@ -114,6 +114,7 @@ func causes() []mapping {
 		{filesystem.ErrTooSmall, codes.OutOfRange},
 		{filesystem.ErrOption, codes.InvalidArgument},
 		{filesystem.ErrInUse, codes.FailedPrecondition},
+		{filesystem.ErrFrozen, codes.FailedPrecondition},
 		{blockdev.ErrImageLocked, codes.FailedPrecondition},
 		{blockdev.ErrNoNumber, codes.ResourceExhausted},
 		{unix.EFBIG, codes.OutOfRange},

@@ -13,6 +13,7 @@ import (
 
 func TestMain(m *testing.M) {
 	harness.ServeIfAsked()
+	freezeIfAsked()
 
 	code := namespace.Main(m)
 
