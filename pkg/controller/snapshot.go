@@ -242,7 +242,20 @@ func (s *Service) takeSnapshot(ctx context.Context, fresh *Snapshot, source *Vol
 		return nil, s.undoSnapshots(err, nil, fresh)
 	}
 
-	if err := s.fillSnapshot(ctx, fresh, taken); err != nil {
+	frozen, err := s.toFreeze(fresh.Consistency, []*cutting{taken})
+
+	if err == nil && len(frozen) == 0 && !taken.copy.Instant() {
+		stoppable, end := s.slow.begin(ctx, fresh.ID)
+		defer end()
+
+		ctx = stoppable
+	}
+
+	if err == nil {
+		err = s.fillSnapshot(ctx, fresh, taken, frozen)
+	}
+
+	if err != nil {
 		return nil, s.undoSnapshots(errors.Join(err, taken.abort(err)), nil, fresh)
 	}
 
@@ -252,22 +265,9 @@ func (s *Service) takeSnapshot(ctx context.Context, fresh *Snapshot, source *Vol
 }
 
 // fillSnapshot cuts the copy and makes it be the snapshot.
-func (s *Service) fillSnapshot(ctx context.Context, fresh *Snapshot, taken *cutting) error {
-	cuts := []*cutting{taken}
-
-	frozen, err := s.toFreeze(fresh.Consistency, cuts)
+func (s *Service) fillSnapshot(ctx context.Context, fresh *Snapshot, taken *cutting, frozen []string) error {
+	err := s.cut(ctx, frozen, []*cutting{taken})
 	if err != nil {
-		return err
-	}
-
-	if !taken.copy.Instant() && len(frozen) == 0 {
-		stoppable, end := s.slow.begin(ctx, fresh.ID)
-		defer end()
-
-		ctx = stoppable
-	}
-
-	if err := s.cut(ctx, frozen, cuts); err != nil {
 		if errors.Is(context.Cause(ctx), errStopped) {
 			return errGone(fresh)
 		}

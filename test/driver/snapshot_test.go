@@ -1,0 +1,639 @@
+package driver_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/namespace"
+)
+
+// atOnce has CreateSnapshot answer as soon as the source can't change, and
+// patient as late as possible.
+func atOnce(c *driver.Config) { c.CopyGrace = time.Nanosecond }
+
+func patient(c *driver.Config) { c.CopyGrace = time.Hour }
+
+// cheapVolume makes a volume that takes next to nothing to copy.
+func cheapVolume(t *testing.T, d *harness.Driver, name string) string {
+	t.Helper()
+
+	return newVolume(t, d, &csi.CreateVolumeRequest{
+		Name: name, Parameters: directoryBacked(), VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Mount(writer, "")},
+	}).VolumeID
+}
+
+func snapshotIDs(entries []*csi.ListSnapshotsResponse_Entry) []string {
+	ids := []string{}
+	for _, entry := range entries {
+		ids = append(ids, entry.GetSnapshot().GetSnapshotId())
+	}
+
+	return ids
+}
+
+func TestASnapshotIsIdempotentByName(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	d := harness.Start(t)
+	id, other := cheapVolume(t, d, "source"), cheapVolume(t, d, "other")
+	request := &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: id, AccessibilityRequirements: topology(nodeSegment, harness.NodeID)}
+
+	before := time.Now()
+	made, err := d.CreateSnapshot(t.Context(), request)
+	require.NoError(t, err)
+
+	snapshot := made.GetSnapshot()
+	require.True(t, snapshot.GetReadyToUse())
+	require.Equal(t, id, snapshot.GetSourceVolumeId())
+	require.EqualValues(t, 64*mib, snapshot.GetSizeBytes())
+	require.Empty(t, snapshot.GetGroupSnapshotId())
+	require.WithinRange(t, snapshot.GetCreationTime().AsTime(), before, time.Now())
+	require.Len(t, snapshot.GetAccessibleTopology(), 1)
+
+	check := func(change func(*csi.CreateSnapshotRequest), want codes.Code, words ...string) {
+		t.Helper()
+
+		changed := proto.CloneOf(request)
+		change(changed)
+
+		again, err := d.CreateSnapshot(t.Context(), changed)
+		fails(t, err, want, words...)
+
+		if err == nil {
+			require.True(t, proto.Equal(made, again), "%v\n%v", made, again)
+		}
+	}
+
+	checks := func() {
+		t.Helper()
+		check(func(*csi.CreateSnapshotRequest) {}, codes.OK)
+		check(func(r *csi.CreateSnapshotRequest) { r.Parameters = map[string]string{"consistency": "filesystem"} }, codes.OK)
+		check(func(r *csi.CreateSnapshotRequest) { r.Parameters = map[string]string{"csi.storage.k8s.io/x": "y"} }, codes.OK)
+		check(func(r *csi.CreateSnapshotRequest) { r.SourceVolumeId = other }, codes.AlreadyExists, snapshot.GetSnapshotId(), id, other)
+		check(func(r *csi.CreateSnapshotRequest) { r.SourceVolumeId = "none" }, codes.AlreadyExists)
+		check(func(r *csi.CreateSnapshotRequest) { r.Parameters = map[string]string{"consistency": "none"} }, codes.AlreadyExists, "none")
+		check(func(r *csi.CreateSnapshotRequest) { r.AccessibilityRequirements = topology("rack", "7") }, codes.AlreadyExists)
+	}
+
+	checks()
+	deleteVolume(t, d, id)
+	checks()
+	d.Restart(t)
+	checks()
+
+	found, err := d.GetSnapshot(t.Context(), &csi.GetSnapshotRequest{SnapshotId: snapshot.GetSnapshotId()})
+	require.NoError(t, err)
+	require.True(t, proto.Equal(snapshot, found.GetSnapshot()))
+
+	// The name is free again once it is gone.
+	deleteSnapshot(t, d, snapshot.GetSnapshotId())
+	deleteSnapshot(t, d, snapshot.GetSnapshotId())
+	requireRooms(t, d, map[string]int{"snapshots": 0})
+
+	_, err = d.GetSnapshot(t.Context(), &csi.GetSnapshotRequest{SnapshotId: snapshot.GetSnapshotId()})
+	fails(t, err, codes.NotFound, snapshot.GetSnapshotId())
+
+	anew, err := d.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: other})
+	require.NoError(t, err)
+	require.NotEqual(t, snapshot.GetSnapshotId(), anew.GetSnapshot().GetSnapshotId())
+}
+
+func TestBadSnapshotRequests(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	d := harness.Start(t)
+	id := cheapVolume(t, d, "source")
+	before := everything(t, d)
+
+	for name, test := range map[string]struct {
+		request *csi.CreateSnapshotRequest
+		want    codes.Code
+		word    string
+	}{
+		"no name":             {&csi.CreateSnapshotRequest{SourceVolumeId: id}, codes.InvalidArgument, "name"},
+		"a banned character":  {&csi.CreateSnapshotRequest{SourceVolumeId: id, Name: "a\x01"}, codes.InvalidArgument, "control"},
+		"no source":           {&csi.CreateSnapshotRequest{Name: "s"}, codes.InvalidArgument, "source_volume_id"},
+		"a hostile source":    {&csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: "../" + id}, codes.InvalidArgument, "source_volume_id"},
+		"an unknown source":   {&csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: "none"}, codes.NotFound, "none"},
+		"an unknown key":      {withParameter(id, "color", "blue"), codes.InvalidArgument, "consistency"},
+		"an unknown value":    {withParameter(id, "consistency", "best"), codes.InvalidArgument, "filesystem or none"},
+		"an unreachable rack": {&csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: id, AccessibilityRequirements: topology("rack", "7")}, codes.ResourceExhausted, "topology"},
+	} {
+		_, err := d.CreateSnapshot(t.Context(), test.request)
+		require.Equal(t, test.want, status.Code(err), "%s: %v", name, err)
+		require.ErrorContains(t, err, test.word, name)
+	}
+
+	for name, call := range map[string]func(id string) error{
+		"delete": func(id string) error {
+			_, err := d.DeleteSnapshot(t.Context(), &csi.DeleteSnapshotRequest{SnapshotId: id})
+
+			return err
+		},
+		"get": func(id string) error {
+			_, err := d.GetSnapshot(t.Context(), &csi.GetSnapshotRequest{SnapshotId: id})
+
+			return err
+		},
+	} {
+		for _, id := range []string{"", "..", "../../etc/passwd", "a/b", "a\n"} {
+			require.Equal(t, codes.InvalidArgument, status.Code(call(id)), "%s %q", name, id)
+		}
+	}
+
+	// An id that nobody has is no error here, whatever it looks like.
+	deleteSnapshot(t, d, "none")
+	deleteSnapshot(t, d, id)
+
+	for _, id := range []string{"none", "../../etc/passwd", id} {
+		listed, err := d.ListSnapshots(t.Context(), &csi.ListSnapshotsRequest{SnapshotId: id})
+		require.NoError(t, err)
+		require.Empty(t, listed.GetEntries())
+
+		listed, err = d.ListSnapshots(t.Context(), &csi.ListSnapshotsRequest{SourceVolumeId: id})
+		require.NoError(t, err)
+		require.Empty(t, listed.GetEntries())
+	}
+
+	require.Equal(t, before, everything(t, d))
+
+	// Where topology is not advertised, nobody may ask for it, nor is told of it.
+	d.Restart(t, without("SNAPSHOT_ACCESSIBILITY_CONSTRAINTS"))
+
+	_, err := d.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{
+		Name: "s", SourceVolumeId: id, AccessibilityRequirements: topology(nodeSegment, harness.NodeID),
+	})
+	fails(t, err, codes.InvalidArgument, "accessibility_requirements")
+
+	made, err := d.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: id})
+	require.NoError(t, err)
+	require.Empty(t, made.GetSnapshot().GetAccessibleTopology())
+}
+
+func withParameter(id, key, value string) *csi.CreateSnapshotRequest {
+	return &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: id, Parameters: map[string]string{key: value}}
+}
+
+func TestSnapshotsAreListed(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	d := harness.Start(t)
+	sources := []string{cheapVolume(t, d, "a"), cheapVolume(t, d, "b")}
+	of := map[string][]string{}
+
+	var all []string
+
+	for i := range 7 {
+		source := sources[i%2]
+
+		made, err := d.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: fmt.Sprint(i), SourceVolumeId: source})
+		require.NoError(t, err)
+
+		all = append(all, made.GetSnapshot().GetSnapshotId())
+		of[source] = append(of[source], made.GetSnapshot().GetSnapshotId())
+	}
+
+	list := func(request *csi.ListSnapshotsRequest) ([]string, string) {
+		t.Helper()
+
+		page, err := d.ListSnapshots(t.Context(), request)
+		require.NoError(t, err)
+
+		return snapshotIDs(page.GetEntries()), page.GetNextToken()
+	}
+
+	ids, token := list(&csi.ListSnapshotsRequest{})
+	require.Equal(t, all, ids)
+	require.Empty(t, token)
+
+	for _, source := range sources {
+		ids, token = list(&csi.ListSnapshotsRequest{SourceVolumeId: source, MaxEntries: 2})
+		require.Equal(t, of[source][:2], ids)
+
+		ids, _ = list(&csi.ListSnapshotsRequest{SourceVolumeId: source, StartingToken: token})
+		require.Equal(t, of[source][2:], ids)
+	}
+
+	ids, token = list(&csi.ListSnapshotsRequest{SnapshotId: all[3], MaxEntries: 1})
+	require.Equal(t, all[3:4], ids)
+	require.Empty(t, token)
+
+	ids, _ = list(&csi.ListSnapshotsRequest{SnapshotId: all[3], SourceVolumeId: sources[0]})
+	require.Empty(t, ids, "it is of the other volume")
+
+	// A token is good though what it stands for is gone.
+	ids, token = list(&csi.ListSnapshotsRequest{MaxEntries: 3})
+	require.Equal(t, all[:3], ids)
+	deleteSnapshot(t, d, all[2])
+
+	ids, token = list(&csi.ListSnapshotsRequest{MaxEntries: 4, StartingToken: token})
+	require.Equal(t, all[3:], ids)
+	require.Empty(t, token)
+
+	_, err := d.ListSnapshots(t.Context(), &csi.ListSnapshotsRequest{StartingToken: "7"})
+	fails(t, err, codes.Aborted, "starting_token")
+
+	_, err = d.ListSnapshots(t.Context(), &csi.ListSnapshotsRequest{MaxEntries: -1})
+	fails(t, err, codes.InvalidArgument, "max_entries")
+
+	// What is listed of a volume is not forgotten with a restart, or with the
+	// volume.
+	deleteVolume(t, d, sources[0])
+	d.Restart(t)
+
+	left := slices.DeleteFunc(slices.Clone(of[sources[0]]), func(id string) bool { return id == all[2] })
+	ids, _ = list(&csi.ListSnapshotsRequest{SourceVolumeId: sources[0]})
+	require.Equal(t, left, ids)
+}
+
+// TestASnapshotPromisesWhatItHolds has snapshots count for the pool's capacity.
+func TestASnapshotPromisesWhatItHolds(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	d := harness.Start(t, reflinking(t))
+	claim := newVolume(t, d, &csi.CreateVolumeRequest{
+		VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Block(writer)}, CapacityRange: required(gib),
+	})
+	bringUp(t, d, claim)
+	overwrite(t, claim.TargetPath, 0, random(t, 16*mib))
+	takeDown(t, d, claim)
+
+	held := func() int64 {
+		entry, err := os.ReadDir(filepath.Join(d.Pool(), "snapshots"))
+		require.NoError(t, err)
+
+		sum := int64(0)
+		for _, each := range entry {
+			sum += allocated(t, filepath.Join(d.Pool(), "snapshots", each.Name()))
+		}
+
+		return sum
+	}
+	before := available(t, d)
+
+	made, err := d.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: claim.VolumeID})
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, held(), int64(16*mib))
+	require.Equal(t, before-held(), available(t, d))
+
+	d.Restart(t)
+	require.Equal(t, before-held(), available(t, d))
+
+	deleteSnapshot(t, d, made.GetSnapshot().GetSnapshotId())
+	require.Equal(t, before, available(t, d))
+}
+
+// TestOneNameForTwoSources has two callers race for a name.
+func TestOneNameForTwoSources(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	const rounds = 16
+
+	d := harness.Start(t)
+	sources := []string{cheapVolume(t, d, "a"), cheapVolume(t, d, "b")}
+
+	for round := range rounds {
+		var (
+			callers sync.WaitGroup
+			good    atomic.Int32
+		)
+
+		for _, source := range sources {
+			callers.Go(func() {
+				_, err := d.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: fmt.Sprint(round), SourceVolumeId: source})
+
+				switch status.Code(err) {
+				case codes.OK:
+					good.Add(1)
+				case codes.AlreadyExists:
+				default:
+					t.Error(err)
+				}
+			})
+		}
+
+		callers.Wait()
+		require.EqualValues(t, 1, good.Load())
+	}
+
+	listed, err := d.ListSnapshots(t.Context(), &csi.ListSnapshotsRequest{})
+	require.NoError(t, err)
+	require.Len(t, listed.GetEntries(), rounds)
+	requireRooms(t, d, map[string]int{"snapshots": rounds, "scratch": 0})
+}
+
+// TestManySnapshotsAtOnce makes and deletes snapshots of few volumes from many
+// sides.
+func TestManySnapshotsAtOnce(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	d := harness.Start(t, reflinking(t))
+
+	var (
+		sources []string
+		callers sync.WaitGroup
+	)
+
+	for i := range 3 {
+		sources = append(sources, newVolume(t, d, &csi.CreateVolumeRequest{
+			Name: fmt.Sprint(i), VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Block(writer)},
+		}).VolumeID)
+	}
+
+	for caller := range 8 {
+		callers.Go(func() {
+			for i := range 8 {
+				made, err := d.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{
+					Name: fmt.Sprintf("%d of %d", i, caller), SourceVolumeId: sources[(i+caller)%len(sources)],
+				})
+				if err == nil && i%2 == 0 {
+					_, err = d.DeleteSnapshot(t.Context(), &csi.DeleteSnapshotRequest{SnapshotId: made.GetSnapshot().GetSnapshotId()})
+				}
+
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+
+	callers.Wait()
+
+	listed, err := d.ListSnapshots(t.Context(), &csi.ListSnapshotsRequest{})
+	require.NoError(t, err)
+	require.Len(t, listed.GetEntries(), 32)
+	requireRooms(t, d, map[string]int{"snapshots": 32, "scratch": 0, "images": 3})
+}
+
+// TestASlowSnapshotIsNotReadyAtFirst has the CO ask until it is.
+func TestASlowSnapshotIsNotReadyAtFirst(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	d := harness.Start(t, atOnce)
+	id := sluggish(t, d, "source")
+	want := sumOf(t, imageOf(d, id))
+	request := &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: id}
+
+	made, err := d.CreateSnapshot(t.Context(), request)
+	require.NoError(t, err)
+	require.False(t, made.GetSnapshot().GetReadyToUse())
+
+	snapshotID := made.GetSnapshot().GetSnapshotId()
+	seen := func() []*csi.Snapshot {
+		again, err := d.CreateSnapshot(t.Context(), request)
+		require.NoError(t, err)
+		found, err := d.GetSnapshot(t.Context(), &csi.GetSnapshotRequest{SnapshotId: snapshotID})
+		require.NoError(t, err)
+		listed, err := d.ListSnapshots(t.Context(), &csi.ListSnapshotsRequest{SourceVolumeId: id})
+		require.NoError(t, err)
+		require.Equal(t, []string{snapshotID}, snapshotIDs(listed.GetEntries()))
+
+		return []*csi.Snapshot{again.GetSnapshot(), found.GetSnapshot(), listed.GetEntries()[0].GetSnapshot()}
+	}
+
+	for _, each := range seen() {
+		require.Equal(t, snapshotID, each.GetSnapshotId())
+		require.False(t, each.GetReadyToUse())
+	}
+
+	restore := &csi.CreateVolumeRequest{
+		Name: "restore", VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Block(writer)}, VolumeContentSource: ofSnapshot(snapshotID),
+	}
+	_, err = d.CreateVolume(t.Context(), restore)
+	fails(t, err, codes.Aborted, snapshotID, "ready_to_use")
+
+	_, err = d.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: cheapVolume(t, d, "other")})
+	fails(t, err, codes.AlreadyExists, id)
+
+	// Whoever wants to write to the source waits, so it is a snapshot of the
+	// moment that the CO was told.
+	claim := d.Claim(t, id)
+	claim.Capability = orchestrator.Block(writer)
+	require.NoError(t, d.Attach(t.Context(), claim))
+
+	for _, each := range seen() {
+		require.True(t, each.GetReadyToUse())
+		require.True(t, proto.Equal(made.GetSnapshot().GetCreationTime(), each.GetCreationTime()) ||
+			each.GetCreationTime().AsTime().Before(time.Now()))
+	}
+
+	require.NoError(t, d.Detach(t.Context(), claim))
+
+	restored, err := d.CreateVolume(t.Context(), restore)
+	require.NoError(t, err)
+	require.Equal(t, want, sumOf(t, imageOf(d, restored.GetVolume().GetVolumeId())))
+}
+
+// TestASlowSnapshotIsDeleted deletes it while it is being copied: that ends the
+// copying.
+func TestASlowSnapshotIsDeleted(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	d := harness.Start(t, atOnce)
+	id := sluggish(t, d, "source")
+	request := &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: id}
+
+	made, err := d.CreateSnapshot(t.Context(), request)
+	require.NoError(t, err)
+	require.False(t, made.GetSnapshot().GetReadyToUse())
+	deleteSnapshot(t, d, made.GetSnapshot().GetSnapshotId())
+	requireRooms(t, d, map[string]int{"snapshots": 0, "scratch": 0})
+
+	_, err = d.GetSnapshot(t.Context(), &csi.GetSnapshotRequest{SnapshotId: made.GetSnapshot().GetSnapshotId()})
+	fails(t, err, codes.NotFound)
+
+	// Its operation may be about to end, and is not joined any more then.
+	var anew *csi.CreateSnapshotResponse
+
+	require.Eventually(t, func() bool {
+		anew, err = d.SnapshotUntilReady(t.Context(), request)
+
+		return status.Code(err) != codes.Aborted
+	}, time.Minute, time.Millisecond)
+	require.NoError(t, err)
+	require.NotEqual(t, made.GetSnapshot().GetSnapshotId(), anew.GetSnapshot().GetSnapshotId())
+}
+
+// TestASlowSnapshotOutlivesTheDriver restarts, and kills, the driver while it
+// copies what the CO knows of already.
+func TestASlowSnapshotOutlivesTheDriver(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	for by, end := range map[string]func(*harness.Driver){
+		"SIGTERM": func(d *harness.Driver) { d.Restart(t) },
+		"SIGKILL": func(d *harness.Driver) { d.Kill(t) },
+	} {
+		t.Run(by, func(t *testing.T) {
+			d := harness.StartProcess(t, atOnce)
+			id := sluggish(t, d, "source")
+			want := sumOf(t, imageOf(d, id))
+			request := &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: id}
+
+			made, err := d.CreateSnapshot(t.Context(), request)
+			require.NoError(t, err)
+			require.False(t, made.GetSnapshot().GetReadyToUse())
+
+			end(d)
+
+			anew, err := d.SnapshotUntilReady(t.Context(), request)
+			require.NoError(t, err)
+			require.Equal(t, made.GetSnapshot().GetSnapshotId(), anew.GetSnapshot().GetSnapshotId())
+			require.Equal(t, want, sumOf(t, filepath.Join(d.Pool(), "snapshots", anew.GetSnapshot().GetSnapshotId()+".img")))
+			requireRooms(t, d, map[string]int{"snapshots": 1, "scratch": 0})
+		})
+	}
+}
+
+// TestAKilledSnapshotIsForgotten kills the driver before the CO knows of the
+// snapshot: nothing is left of it.
+func TestAKilledSnapshotIsForgotten(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	d := harness.StartProcess(t, patient)
+	id := sluggish(t, d, "source")
+	request := &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: id}
+	client, left := d.Orchestrator, make(chan error, 1)
+
+	go func() {
+		_, err := client.CreateSnapshot(context.WithoutCancel(t.Context()), request)
+		left <- err
+	}()
+
+	awaitScratch(t, d)
+
+	listed, err := d.ListSnapshots(t.Context(), &csi.ListSnapshotsRequest{})
+	require.NoError(t, err)
+	require.Empty(t, listed.GetEntries(), "it is not cut for anybody yet")
+
+	d.Kill(t)
+	require.Error(t, <-left)
+	requireRooms(t, d, map[string]int{"snapshots": 0, "scratch": 0})
+
+	before := available(t, d)
+	made, err := d.CreateSnapshot(t.Context(), request)
+	require.NoError(t, err)
+	require.True(t, made.GetSnapshot().GetReadyToUse())
+	require.Less(t, available(t, d), before)
+}
+
+// TestImpatientSnapshot retries with a deadline that is too short: there is one
+// snapshot in the end.
+func TestImpatientSnapshot(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	d := harness.Start(t, patient)
+	request := &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: sluggish(t, d, "source")}
+
+	var made *csi.CreateSnapshotResponse
+
+	require.NoError(t, retry(t, func(ctx context.Context) (err error) {
+		made, err = d.CreateSnapshot(ctx, request)
+
+		return err
+	}))
+	require.True(t, made.GetSnapshot().GetReadyToUse())
+
+	listed, err := d.ListSnapshots(t.Context(), &csi.ListSnapshotsRequest{})
+	require.NoError(t, err)
+	require.Equal(t, []string{made.GetSnapshot().GetSnapshotId()}, snapshotIDs(listed.GetEntries()))
+	requireRooms(t, d, map[string]int{"snapshots": 1, "scratch": 0})
+}
+
+// TestWhatIsUsedElsewhere snapshots a volume that is attached to a node that
+// this process knows nothing of.
+func TestWhatIsUsedElsewhere(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	for sort, options := range copyPools() {
+		t.Run(sort, func(t *testing.T) {
+			t.Parallel()
+
+			d := harness.Start(t, options(t), twoNodes)
+			claim := newVolume(t, d, mountedAs("ext4", 64*mib))
+			claim.NodeID = secondNode
+			require.NoError(t, d.Attach(t.Context(), claim))
+
+			request := &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: claim.VolumeID}
+			clone := mountedAs("ext4", 64*mib)
+			clone.Name, clone.VolumeContentSource = "clone", ofVolume(claim.VolumeID)
+
+			_, err := d.CreateSnapshot(t.Context(), request)
+			_, cloning := d.CreateVolume(t.Context(), clone)
+
+			if sort == "reflink" {
+				require.NoError(t, err)
+				require.NoError(t, cloning)
+
+				return
+			}
+
+			fails(t, err, codes.FailedPrecondition, secondNode, "consistency: none")
+			fails(t, cloning, codes.FailedPrecondition, secondNode)
+			requireRooms(t, d, map[string]int{"snapshots": 0, "scratch": 0, "images": 1})
+
+			request.Parameters = map[string]string{"consistency": "none"}
+			_, err = d.CreateSnapshot(t.Context(), request)
+			require.NoError(t, err)
+
+			require.NoError(t, d.Detach(t.Context(), claim))
+
+			_, err = d.CreateVolume(t.Context(), clone)
+			require.NoError(t, err)
+
+			// Whoever only reads does not disturb.
+			claim.ReadOnly = true
+			require.NoError(t, d.Attach(t.Context(), claim))
+
+			_, err = d.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "t", SourceVolumeId: claim.VolumeID})
+			require.NoError(t, err)
+		})
+	}
+}
+
+// TestAStrangerInTheSnapshotsStays finds bytes there that the state does not
+// know of.
+func TestAStrangerInTheSnapshotsStays(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	d := harness.Start(t)
+	made, err := d.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: cheapVolume(t, d, "source")})
+	require.NoError(t, err)
+
+	d.Stop()
+
+	stranger := filepath.Join(d.Pool(), "snapshots", "01900000-0000-7000-8000-000000000000.img")
+	writeFile(t, stranger, "somebody's")
+	d.Restart(t)
+	require.FileExists(t, stranger)
+
+	listed, err := d.ListSnapshots(t.Context(), &csi.ListSnapshotsRequest{})
+	require.NoError(t, err)
+	require.Equal(t, []string{made.GetSnapshot().GetSnapshotId()}, snapshotIDs(listed.GetEntries()))
+}
