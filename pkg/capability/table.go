@@ -68,6 +68,7 @@ func table() []row {
 		{name: ControllerService, methods: methodsOf(&csi.Controller_ServiceDesc)},
 		{name: VolumeAccessibilityConstraints, alias: Topology},
 		{name: GroupControllerService, methods: methodsOf(&csi.GroupController_ServiceDesc)},
+		{name: SnapshotMetadataService, methods: methodsOf(&csi.SnapshotMetadata_ServiceDesc)},
 		{name: SnapshotConstraints, needs: []Name{VolumeAccessibilityConstraints}},
 		{name: Online, needs: []Name{ExpandVolume}},
 		{

@@ -189,10 +189,11 @@ func TestServicesThatEachModeRegisters(t *testing.T) {
 	t.Parallel()
 
 	const identity, controller, group, node = "csi.v1.Identity", "csi.v1.Controller", "csi.v1.GroupController", "csi.v1.Node"
+	const metadata = "csi.v1.SnapshotMetadata"
 
 	for mode, want := range map[driver.Mode][]string{
-		driver.ModeAll:        {controller, group, identity, node, progress.ServiceName},
-		driver.ModeController: {controller, group, identity, progress.ServiceName},
+		driver.ModeAll:        {controller, group, identity, node, metadata, progress.ServiceName},
+		driver.ModeController: {controller, group, identity, metadata, progress.ServiceName},
 		driver.ModeNode:       {identity, node},
 	} {
 		config, _ := configFor(t)

@@ -60,8 +60,8 @@ type service struct {
 
 // build opens the pools and makes the services of config's mode:
 //
-//	all         Identity, Controller, GroupController, Progress, Node
-//	controller  Identity, Controller, GroupController, Progress
+//	all         Identity, Controller, GroupController, SnapshotMetadata, Progress, Node
+//	controller  Identity, Controller, GroupController, SnapshotMetadata, Progress
 //	node        Identity, Node
 func build(ctx context.Context, config *Config, ops *inflight.Group) (*rooms, error) {
 	r := &rooms{
@@ -121,6 +121,7 @@ func (r *rooms) addNode(config *Config, ops *inflight.Group) error {
 	r.closers = append(r.closers, served.Close)
 	r.inUse, r.ephemeral = served.InUse, served.EphemeralBytes
 	r.feasible, r.modified = served.Feasible, served.Refresh
+	r.withFrozen, r.freezable = served.WithFrozen, served.Freezable
 	added := service{
 		name:     csi.Node_ServiceDesc.ServiceName,
 		register: func(to grpc.ServiceRegistrar) { csi.RegisterNodeServer(to, served) },
@@ -150,7 +151,7 @@ func (r *rooms) addController(config *Config, ops *inflight.Group) error {
 		return err
 	}
 
-	groups := controller.NewGroups(served)
+	groups, metadata := controller.NewGroups(served), controller.NewMetadata(served)
 
 	r.promised = served.Promised
 	r.services = append(r.services, service{
@@ -158,10 +159,13 @@ func (r *rooms) addController(config *Config, ops *inflight.Group) error {
 		register: func(to grpc.ServiceRegistrar) {
 			csi.RegisterControllerServer(to, served)
 			csi.RegisterGroupControllerServer(to, groups)
+			csi.RegisterSnapshotMetadataServer(to, metadata)
 			r.progress.Register(to)
 		},
 		recover: served.Recover,
-		drain:   served.Drain,
+		drain: func(ctx context.Context) error {
+			return errors.Join(metadata.Drain(ctx), served.Drain(ctx))
+		},
 	})
 
 	return nil

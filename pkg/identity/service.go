@@ -71,6 +71,7 @@ func (s *Service) GetPluginCapabilities(
 			csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS,
 		},
 		{capability.GroupControllerService, s.config.Controller, csi.PluginCapability_Service_GROUP_CONTROLLER_SERVICE},
+		{capability.SnapshotMetadataService, s.config.Controller, csi.PluginCapability_Service_SNAPSHOT_METADATA_SERVICE},
 		{
 			capability.SnapshotConstraints, s.config.Controller && s.config.Topology,
 			csi.PluginCapability_Service_SNAPSHOT_ACCESSIBILITY_CONSTRAINTS,

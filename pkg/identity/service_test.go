@@ -84,6 +84,7 @@ func TestGetPluginCapabilitiesFollowsTheConfig(t *testing.T) {
 		controller = csi.PluginCapability_Service_CONTROLLER_SERVICE
 		topology   = csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS
 		groups     = csi.PluginCapability_Service_GROUP_CONTROLLER_SERVICE
+		metadata   = csi.PluginCapability_Service_SNAPSHOT_METADATA_SERVICE
 		snapshots  = csi.PluginCapability_Service_SNAPSHOT_ACCESSIBILITY_CONSTRAINTS
 	)
 
@@ -93,10 +94,10 @@ func TestGetPluginCapabilitiesFollowsTheConfig(t *testing.T) {
 	}{
 		"all": {
 			identity.Config{Controller: true, Topology: true},
-			[]csi.PluginCapability_Service_Type{controller, topology, groups, snapshots},
+			[]csi.PluginCapability_Service_Type{controller, topology, groups, metadata, snapshots},
 		},
 		"node":            {identity.Config{Topology: true}, []csi.PluginCapability_Service_Type{topology}},
-		"shared":          {identity.Config{Controller: true}, []csi.PluginCapability_Service_Type{controller, groups}},
+		"shared":          {identity.Config{Controller: true}, []csi.PluginCapability_Service_Type{controller, groups, metadata}},
 		"shared and node": {identity.Config{}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -125,6 +125,22 @@ func rpcs(d *harness.Driver) map[string]func(context.Context) error {
 
 			return err
 		},
+		"GetMetadataAllocated": func(ctx context.Context) error {
+			stream, err := d.GetMetadataAllocated(ctx, &csi.GetMetadataAllocatedRequest{})
+			if err == nil {
+				_, err = stream.Recv()
+			}
+
+			return err
+		},
+		"GetMetadataDelta": func(ctx context.Context) error {
+			stream, err := d.GetMetadataDelta(ctx, &csi.GetMetadataDeltaRequest{})
+			if err == nil {
+				_, err = stream.Recv()
+			}
+
+			return err
+		},
 		"NodeStageVolume": func(ctx context.Context) error {
 			_, err := d.NodeStageVolume(ctx, &csi.NodeStageVolumeRequest{})
 
@@ -195,6 +211,11 @@ func disabledOnes() []disabled {
 			"CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT",
 			[]string{"group CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT"},
 			[]string{"CreateVolumeGroupSnapshot", "DeleteVolumeGroupSnapshot", "GetVolumeGroupSnapshot"},
+		},
+		{
+			"SNAPSHOT_METADATA_SERVICE",
+			[]string{"plugin SNAPSHOT_METADATA_SERVICE"},
+			[]string{"GetMetadataAllocated", "GetMetadataDelta"},
 		},
 		{"CREATE_DELETE_SNAPSHOT", []string{"controller CREATE_DELETE_SNAPSHOT"}, []string{"CreateSnapshot", "DeleteSnapshot"}},
 		{"LIST_SNAPSHOTS", []string{"controller LIST_SNAPSHOTS"}, []string{"ListSnapshots"}},
