@@ -1,0 +1,413 @@
+package driver_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/namespace"
+)
+
+func membersOf(group *csi.VolumeGroupSnapshot) []string {
+	ids := make([]string, 0, len(group.GetSnapshots()))
+	for _, member := range group.GetSnapshots() {
+		ids = append(ids, member.GetSnapshotId())
+	}
+
+	return ids
+}
+
+func deleteGroup(ctx context.Context, d *harness.Driver, id string, members []string) error {
+	_, err := d.DeleteVolumeGroupSnapshot(ctx, &csi.DeleteVolumeGroupSnapshotRequest{GroupSnapshotId: id, SnapshotIds: members})
+
+	return err
+}
+
+func getGroup(ctx context.Context, d *harness.Driver, id string, members []string) (*csi.VolumeGroupSnapshot, error) {
+	answer, err := d.GetVolumeGroupSnapshot(ctx, &csi.GetVolumeGroupSnapshotRequest{GroupSnapshotId: id, SnapshotIds: members})
+
+	return answer.GetGroupSnapshot(), err
+}
+
+// TestAGroupIsAllOfItsMembers makes a group of volumes of all kinds that are in
+// use, restores each member, and deletes it as a whole only.
+func TestAGroupIsAllOfItsMembers(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	d := harness.Start(t, reflinking(t))
+
+	var ids []string
+
+	want := map[string][sha256.Size]byte{}
+	requests := map[string]*csi.CreateVolumeRequest{}
+	claims := map[string]*orchestrator.Claim{}
+
+	for name, request := range copyKinds() {
+		request.Name = name
+		claim := newVolume(t, d, request)
+		bringUp(t, d, claim)
+
+		want[claim.VolumeID] = fillPayload(t, claim)
+		requests[claim.VolumeID] = request
+		claims[claim.VolumeID] = claim
+		ids = append(ids, claim.VolumeID)
+
+		if name == "directory" {
+			// It is copied file by file.
+			takeDown(t, d, claim)
+		}
+	}
+
+	before := time.Now()
+	made, err := d.CreateVolumeGroupSnapshot(t.Context(), &csi.CreateVolumeGroupSnapshotRequest{Name: "g", SourceVolumeIds: ids})
+	require.NoError(t, err)
+
+	group := made.GetGroupSnapshot()
+	require.True(t, group.GetReadyToUse())
+	require.WithinRange(t, group.GetCreationTime().AsTime(), before, time.Now())
+	require.Len(t, group.GetSnapshots(), len(ids))
+
+	for _, claim := range claims {
+		if claim.Capability.GetBlock() == nil && requests[claim.VolumeID].GetParameters() == nil {
+			fillPayload(t, claim)
+		}
+
+		takeDown(t, d, claim)
+	}
+
+	for _, member := range group.GetSnapshots() {
+		require.True(t, member.GetReadyToUse())
+		require.Equal(t, group.GetGroupSnapshotId(), member.GetGroupSnapshotId())
+		require.WithinRange(t, member.GetCreationTime().AsTime(), before, time.Now())
+
+		found, err := d.GetSnapshot(t.Context(), &csi.GetSnapshotRequest{SnapshotId: member.GetSnapshotId()})
+		require.NoError(t, err)
+		require.True(t, proto.Equal(member, found.GetSnapshot()))
+
+		_, err = d.DeleteSnapshot(t.Context(), &csi.DeleteSnapshotRequest{SnapshotId: member.GetSnapshotId()})
+		fails(t, err, codes.InvalidArgument, group.GetGroupSnapshotId(), "DeleteVolumeGroupSnapshot")
+
+		source := member.GetSourceVolumeId()
+		deleteVolume(t, d, source)
+
+		copied := copyOf(t, d, requests[source], "copy of "+source, ofSnapshot(member.GetSnapshotId()), nil)
+		bringUp(t, d, copied)
+		require.Equal(t, want[source], payload(t, copied), requests[source].GetName())
+		takeDown(t, d, copied)
+	}
+
+	members := membersOf(group)
+	slices.Reverse(members)
+
+	d.Restart(t)
+
+	found, err := getGroup(t.Context(), d, group.GetGroupSnapshotId(), members)
+	require.NoError(t, err)
+	require.True(t, proto.Equal(group, found), "%v\n%v", group, found)
+
+	fails(t, deleteGroup(t.Context(), d, group.GetGroupSnapshotId(), members[1:]), codes.InvalidArgument, "snapshot_ids")
+	require.NoError(t, deleteGroup(t.Context(), d, group.GetGroupSnapshotId(), members))
+	require.NoError(t, deleteGroup(t.Context(), d, group.GetGroupSnapshotId(), members))
+	requireRooms(t, d, map[string]int{"snapshots": 0, "scratch": 0})
+
+	_, err = getGroup(t.Context(), d, group.GetGroupSnapshotId(), members)
+	fails(t, err, codes.NotFound, group.GetGroupSnapshotId())
+
+	// A member that is gone is gone for whoever still tries.
+	deleteSnapshot(t, d, members[0])
+}
+
+func TestAGroupIsIdempotentByName(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	d := harness.Start(t)
+	a, b, c := cheapVolume(t, d, "a"), cheapVolume(t, d, "b"), cheapVolume(t, d, "c")
+	create := func(name string, parameters map[string]string, ids ...string) (*csi.VolumeGroupSnapshot, error) {
+		made, err := d.CreateVolumeGroupSnapshot(t.Context(), &csi.CreateVolumeGroupSnapshotRequest{
+			Name: name, SourceVolumeIds: ids, Parameters: parameters,
+		})
+
+		return made.GetGroupSnapshot(), err
+	}
+
+	group, err := create("g", nil, a, b)
+	require.NoError(t, err)
+
+	check := func() {
+		t.Helper()
+
+		for _, ids := range [][]string{{a, b}, {b, a}} {
+			again, err := create("g", nil, ids...)
+			require.NoError(t, err)
+			require.True(t, proto.Equal(group, again))
+		}
+
+		for _, ids := range [][]string{{a}, {a, c}, {a, b, c}, {"none"}} {
+			_, err := create("g", nil, ids...)
+			fails(t, err, codes.AlreadyExists, group.GetGroupSnapshotId())
+		}
+
+		_, err := create("g", map[string]string{"consistency": "none"}, a, b)
+		fails(t, err, codes.AlreadyExists, "consistency")
+	}
+
+	check()
+	deleteVolume(t, d, a)
+	check()
+	d.Restart(t)
+	check()
+
+	// Snapshots of one name are no members of it.
+	_, err = d.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "g", SourceVolumeId: c})
+	require.NoError(t, err)
+	require.NoError(t, deleteGroup(t.Context(), d, group.GetGroupSnapshotId(), membersOf(group)))
+
+	anew, err := create("g", nil, b, c)
+	require.NoError(t, err)
+	require.NotEqual(t, group.GetGroupSnapshotId(), anew.GetGroupSnapshotId())
+	requireRooms(t, d, map[string]int{"snapshots": 3})
+}
+
+func TestBadGroupRequests(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	d := harness.Start(t)
+	id := cheapVolume(t, d, "source")
+
+	made, err := d.CreateVolumeGroupSnapshot(t.Context(), &csi.CreateVolumeGroupSnapshotRequest{Name: "g", SourceVolumeIds: []string{id}})
+	require.NoError(t, err)
+
+	group := made.GetGroupSnapshot()
+	before := everything(t, d)
+
+	for name, test := range map[string]struct {
+		request *csi.CreateVolumeGroupSnapshotRequest
+		want    codes.Code
+		word    string
+	}{
+		"no name":           {&csi.CreateVolumeGroupSnapshotRequest{SourceVolumeIds: []string{id}}, codes.InvalidArgument, "name"},
+		"no sources":        {&csi.CreateVolumeGroupSnapshotRequest{Name: "h"}, codes.InvalidArgument, "source_volume_ids"},
+		"one twice":         {&csi.CreateVolumeGroupSnapshotRequest{Name: "h", SourceVolumeIds: []string{id, id}}, codes.InvalidArgument, "twice"},
+		"an empty source":   {&csi.CreateVolumeGroupSnapshotRequest{Name: "h", SourceVolumeIds: []string{id, ""}}, codes.InvalidArgument, "missing"},
+		"a hostile source":  {&csi.CreateVolumeGroupSnapshotRequest{Name: "h", SourceVolumeIds: []string{"../" + id}}, codes.InvalidArgument, "separator"},
+		"an unknown source": {&csi.CreateVolumeGroupSnapshotRequest{Name: "h", SourceVolumeIds: []string{id, "none"}}, codes.NotFound, "none"},
+		"an unknown key": {&csi.CreateVolumeGroupSnapshotRequest{
+			Name: "h", SourceVolumeIds: []string{id}, Parameters: map[string]string{"color": "blue"},
+		}, codes.InvalidArgument, "consistency"},
+	} {
+		_, err := d.CreateVolumeGroupSnapshot(t.Context(), test.request)
+		require.Equal(t, test.want, status.Code(err), "%s: %v", name, err)
+		require.ErrorContains(t, err, test.word, name)
+	}
+
+	for _, bad := range []string{"", "..", "a/b"} {
+		fails(t, deleteGroup(t.Context(), d, bad, membersOf(group)), codes.InvalidArgument, "group_snapshot_id")
+
+		_, err := getGroup(t.Context(), d, bad, membersOf(group))
+		fails(t, err, codes.InvalidArgument, "group_snapshot_id")
+	}
+
+	for _, members := range [][]string{nil, {id}, {membersOf(group)[0], id}} {
+		fails(t, deleteGroup(t.Context(), d, group.GetGroupSnapshotId(), members), codes.InvalidArgument, "snapshot_ids")
+
+		_, err := getGroup(t.Context(), d, group.GetGroupSnapshotId(), members)
+		fails(t, err, codes.InvalidArgument, "snapshot_ids")
+	}
+
+	require.NoError(t, deleteGroup(t.Context(), d, "none", nil))
+
+	_, err = getGroup(t.Context(), d, "none", nil)
+	fails(t, err, codes.NotFound, "none")
+	require.Equal(t, before, everything(t, d))
+}
+
+// TestAGroupIsAllOrNothing has one of the members fail, in each way there is.
+func TestAGroupIsAllOrNothing(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	d := harness.Start(t)
+	good := cheapVolume(t, d, "good")
+	bad := newVolume(t, d, &csi.CreateVolumeRequest{Name: "bad", Parameters: directoryBacked(), VolumeCapabilities: []*csi.VolumeCapability{
+		orchestrator.Mount(writer, ""),
+	}})
+	bringUp(t, d, bad)
+
+	create := func() error {
+		_, err := d.CreateVolumeGroupSnapshot(t.Context(), &csi.CreateVolumeGroupSnapshotRequest{
+			Name: "g", SourceVolumeIds: []string{good, bad.VolumeID},
+		})
+
+		return err
+	}
+	nothing := func() {
+		t.Helper()
+		requireRooms(t, d, map[string]int{"snapshots": 0, "scratch": 0})
+
+		listed, err := d.ListSnapshots(t.Context(), &csi.ListSnapshotsRequest{})
+		require.NoError(t, err)
+		require.Empty(t, listed.GetEntries())
+	}
+
+	before := available(t, d)
+
+	fails(t, create(), codes.FailedPrecondition, bad.VolumeID, "in use")
+	nothing()
+	takeDown(t, d, bad)
+
+	// Its bytes are gone.
+	place := imageOrDirectory(d, bad.VolumeID)
+	require.NoError(t, os.Rename(place, d.Root+"/away"))
+	fails(t, create(), codes.NotFound, bad.VolumeID)
+	nothing()
+	require.NoError(t, os.Rename(d.Root+"/away", place))
+
+	d.Restart(t)
+	nothing()
+	require.InDelta(t, before, available(t, d), 64*mib)
+	require.NoError(t, create())
+}
+
+func imageOrDirectory(d *harness.Driver, id string) string {
+	if _, err := os.Stat(imageOf(d, id)); err == nil {
+		return imageOf(d, id)
+	}
+
+	return d.Pool() + "/directories/" + id
+}
+
+// TestAKilledGroupIsForgotten kills the driver between the first and the last
+// member.
+func TestAKilledGroupIsForgotten(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	d := harness.StartProcess(t)
+	request := &csi.CreateVolumeGroupSnapshotRequest{
+		Name: "g", SourceVolumeIds: []string{sluggish(t, d, "a"), sluggish(t, d, "b")},
+	}
+	client, left := d.Orchestrator, make(chan error, 1)
+
+	go func() {
+		_, err := client.CreateVolumeGroupSnapshot(context.WithoutCancel(t.Context()), request)
+		left <- err
+	}()
+
+	awaitScratch(t, d)
+	d.Kill(t)
+	require.Error(t, <-left)
+	requireRooms(t, d, map[string]int{"snapshots": 0, "scratch": 0})
+
+	listed, err := d.ListSnapshots(t.Context(), &csi.ListSnapshotsRequest{})
+	require.NoError(t, err)
+	require.Empty(t, listed.GetEntries())
+
+	var made *csi.CreateVolumeGroupSnapshotResponse
+
+	require.NoError(t, retry(t, func(ctx context.Context) (err error) {
+		made, err = d.CreateVolumeGroupSnapshot(ctx, request)
+
+		return err
+	}))
+	require.Len(t, made.GetGroupSnapshot().GetSnapshots(), 2)
+	requireRooms(t, d, map[string]int{"snapshots": 2, "scratch": 0})
+}
+
+// TestAGroupThatIsReadStays deletes it while one member is restored.
+func TestAGroupThatIsReadStays(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	d := harness.Start(t)
+	ids := []string{cheapVolume(t, d, "a"), sluggish(t, d, "b")}
+
+	made, err := d.CreateVolumeGroupSnapshot(t.Context(), &csi.CreateVolumeGroupSnapshotRequest{Name: "g", SourceVolumeIds: ids})
+	require.NoError(t, err)
+
+	group := made.GetGroupSnapshot()
+	slow := group.GetSnapshots()[slices.IndexFunc(group.GetSnapshots(), func(s *csi.Snapshot) bool { return s.GetSourceVolumeId() == ids[1] })]
+	restored := make(chan error, 1)
+
+	go func() {
+		_, err := d.CreateVolume(context.WithoutCancel(t.Context()), &csi.CreateVolumeRequest{
+			Name: "restore", VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Block(writer)},
+			VolumeContentSource: ofSnapshot(slow.GetSnapshotId()),
+		})
+		restored <- err
+	}()
+
+	awaitScratch(t, d)
+	fails(t, deleteGroup(t.Context(), d, group.GetGroupSnapshotId(), membersOf(group)), codes.Aborted, slow.GetSnapshotId())
+
+	_, err = getGroup(t.Context(), d, group.GetGroupSnapshotId(), membersOf(group))
+	require.NoError(t, err)
+	require.NoError(t, <-restored)
+	require.NoError(t, deleteGroup(t.Context(), d, group.GetGroupSnapshotId(), membersOf(group)))
+}
+
+// TestGroupsThatShareVolumes makes groups of the same volumes from many sides:
+// nobody waits for ever.
+func TestGroupsThatShareVolumes(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	d := harness.Start(t, reflinking(t), func(c *driver.Config) { c.Overcommit = 4 })
+
+	var (
+		ids     []string
+		callers sync.WaitGroup
+	)
+
+	for i := range 4 {
+		ids = append(ids, newVolume(t, d, &csi.CreateVolumeRequest{
+			Name: fmt.Sprint(i), VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Block(writer)},
+		}).VolumeID)
+	}
+
+	for caller := range 8 {
+		callers.Go(func() {
+			own := slices.Concat(ids[caller%4:], ids[:caller%4])[:3]
+
+			made, err := d.CreateVolumeGroupSnapshot(t.Context(), &csi.CreateVolumeGroupSnapshotRequest{
+				Name: fmt.Sprint("group ", caller), SourceVolumeIds: own,
+			})
+			if err != nil {
+				t.Error(err)
+
+				return
+			}
+
+			_, err = d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
+				Name: fmt.Sprint("clone ", caller), VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Block(writer)},
+				VolumeContentSource: ofVolume(own[0]),
+			})
+			if err != nil {
+				t.Error(err)
+			}
+
+			group := made.GetGroupSnapshot()
+			if err := deleteGroup(t.Context(), d, group.GetGroupSnapshotId(), membersOf(group)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+
+	callers.Wait()
+	requireRooms(t, d, map[string]int{"snapshots": 0, "scratch": 0, "images": 12})
+}
