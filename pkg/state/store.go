@@ -208,7 +208,7 @@ func (s *Store) Close() error {
 		s.background.Wait()
 	}()
 
-	err = errors.Join(err, s.journal.close(s.durable, s.Err() == nil), s.lock.Truncate(0), s.lock.Close())
+	err = errors.Join(err, s.journal.close(s.durable, s.Err() == nil), s.lock.Truncate(0), unlock(s.lock))
 	s.journal = nil
 
 	if err != nil {
