@@ -54,7 +54,8 @@ func (c Capacity) carried(file string, used int64) (Capacity, error) {
 	}
 
 	has := allocatedBytes(info)
-	owed := max(0, used-has)
+	// What is in the file and not in Total is the filesystem's log.
+	owed := max(0, used+max(0, info.Size()-c.Total)-has)
 
 	return Capacity{
 		Total:     min(c.Total, has+host.Available),

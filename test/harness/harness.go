@@ -21,6 +21,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/blockdev"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/pkg/poolimage"
 )
 
 // NodeID is the node id of a driver that says no other.
@@ -97,8 +98,15 @@ func (d *Driver) Restart(tb testing.TB, options ...Option) {
 // Stop stops the driver as SIGTERM does. A second call does nothing.
 func (d *Driver) Stop() { d.stop() }
 
-// Pool returns the directory of the default pool.
-func (d *Driver) Pool() string { return d.Config.Pools["default"] }
+// Pool returns the directory in which the default pool has its rooms.
+func (d *Driver) Pool() string {
+	directory := d.Config.Pools["default"]
+	if _, err := os.Lstat(filepath.Join(directory, poolimage.ImageName)); err == nil {
+		return filepath.Join(directory, poolimage.MountName)
+	}
+
+	return directory
+}
 
 // Claim returns a use of a volume on the driver's node, at paths of its own.
 func (d *Driver) Claim(tb testing.TB, volumeID string) *orchestrator.Claim {
@@ -168,6 +176,13 @@ func (d *Driver) connect(tb testing.TB, end func() error) {
 func CheckNothingIsLeft(tb testing.TB, root string) {
 	tb.Helper()
 
+	loops := blockdev.NewLoops(blockdev.LoopsOptions{})
+
+	// Before the mounts go: the path of an image in an embedded pool leads
+	// through one.
+	attached, err := loops.List()
+	require.NoError(tb, err)
+
 	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(root))
 	require.NoError(tb, err)
 
@@ -175,11 +190,6 @@ func CheckNothingIsLeft(tb testing.TB, root string) {
 		tb.Errorf("still mounted: %s", left.Mountpoint)
 		forceUnmount(tb, left.Mountpoint)
 	}
-
-	loops := blockdev.NewLoops(blockdev.LoopsOptions{})
-
-	attached, err := loops.List()
-	require.NoError(tb, err)
 
 	for _, status := range attached {
 		if !strings.HasPrefix(status.BackingPath, root+"/") {

@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -78,7 +79,28 @@ func (d *Driver) Kill(tb testing.TB) {
 	d.run(d, tb)
 }
 
-func (d *Driver) runProcess(tb testing.TB) {
+// DieStarting kills the driver, unless it was stopped, starts it with other
+// options, and kills it again after that time, wherever it is by then. Restart
+// brings it back.
+func (d *Driver) DieStarting(tb testing.TB, after time.Duration, options ...Option) {
+	tb.Helper()
+	d.kill()
+
+	for _, option := range options {
+		option(&d.Config)
+	}
+
+	command := d.spawn(tb)
+
+	time.Sleep(after) // the moment of death is what the caller has chosen
+	require.NoError(tb, command.Process.Kill())
+	require.ErrorContains(tb, command.Wait(), "killed")
+
+	d.kill = func() {}
+}
+
+// spawn starts the driver's process.
+func (d *Driver) spawn(tb testing.TB) *exec.Cmd {
 	tb.Helper()
 
 	encoded, err := json.Marshal(encodable{Config: d.Config}) //nolint:musttag // only these two processes read it
@@ -90,6 +112,13 @@ func (d *Driver) runProcess(tb testing.TB) {
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	require.NoError(tb, command.Start())
 
+	return command
+}
+
+func (d *Driver) runProcess(tb testing.TB) {
+	tb.Helper()
+
+	command := d.spawn(tb)
 	end := func(by syscall.Signal) error {
 		if err := command.Process.Signal(by); err != nil {
 			return fmt.Errorf("end the driver: %w", err)
@@ -98,7 +127,11 @@ func (d *Driver) runProcess(tb testing.TB) {
 		return command.Wait()
 	}
 
-	d.connect(tb, func() error { return end(syscall.SIGTERM) })
+	d.connect(tb, func() error {
+		d.kill = func() {}
+
+		return end(syscall.SIGTERM)
+	})
 
 	d.kill = func() {
 		_ = d.Close()

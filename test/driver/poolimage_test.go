@@ -1,0 +1,347 @@
+package driver_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/moby/sys/mountinfo"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/namespace"
+)
+
+func embedded(bytes int64) harness.Option {
+	return func(c *driver.Config) { c.PoolImageBytes = bytes }
+}
+
+// hostDirectory is where the embedded pool's image lies, and poolImage the image.
+func hostDirectory(d *harness.Driver) string { return d.Config.Pools["default"] }
+func poolImage(d *harness.Driver) string     { return filepath.Join(hostDirectory(d), "pool.img") }
+
+func TestLifeInAnEmbeddedPool(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	for _, k := range kinds() {
+		t.Run(k.name, func(t *testing.T) {
+			d := harness.StartProcess(t, embedded(gib))
+			volume := create(t, d, k)
+			volume.up()
+			sum := volume.write()
+			volume.expand()
+
+			// In use all the time, while the pool is adopted and grows.
+			d.Restart(t)
+			volume.holds(sum)
+			d.Kill(t)
+			volume.holds(sum)
+			d.Restart(t, embedded(2*gib))
+			volume.holds(sum)
+			d.Restart(t, embedded(0))
+			volume.holds(sum)
+
+			volume.up()
+			volume.down()
+
+			// Now nobody uses it, so it goes and comes back.
+			d.Stop()
+			require.Equal(t, []string{"mounted", "pool.img"}, names(t, hostDirectory(d)))
+			require.Empty(t, names(t, d.Pool()))
+			d.Restart(t)
+
+			volume.up()
+			volume.holds(sum)
+			volume.down()
+			volume.delete()
+		})
+	}
+}
+
+func names(t *testing.T, directory string) []string {
+	t.Helper()
+
+	entries, err := os.ReadDir(directory)
+	require.NoError(t, err)
+
+	found := make([]string, 0, len(entries))
+	for _, entry := range entries {
+		found = append(found, entry.Name())
+	}
+
+	return found
+}
+
+// TestRebootOfAnEmbeddedPool takes all away that the kernel holds, as a reboot
+// does.
+func TestRebootOfAnEmbeddedPool(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	d := harness.StartProcess(t, embedded(gib))
+	volumes := map[*life][32]byte{}
+
+	for _, k := range kinds() {
+		if k.name != "ext4" && k.name != "directory" && k.name != "block" {
+			continue
+		}
+
+		t.Run(k.name, func(t *testing.T) {
+			volume := create(t, d, k)
+			volume.up()
+			volumes[volume] = volume.write()
+		})
+	}
+
+	d.DieStarting(t, 0)
+
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(d.Root))
+	require.NoError(t, err)
+
+	loops := blockdev.NewLoops(blockdev.LoopsOptions{})
+	attached, err := loops.List()
+	require.NoError(t, err)
+
+	for _, each := range slices.Backward(mounts) {
+		if each.Mountpoint != d.Pool() {
+			require.NoError(t, unix.Unmount(each.Mountpoint, 0))
+		}
+	}
+
+	for _, status := range attached {
+		if filepath.Dir(status.BackingPath) == filepath.Join(d.Pool(), "images") {
+			require.NoError(t, loops.Detach(t.Context(), status.Number))
+		}
+	}
+
+	require.NoError(t, unix.Unmount(d.Pool(), 0))
+	d.Restart(t)
+
+	for volume, sum := range volumes {
+		volume.t = t
+		volume.up()
+		volume.holds(sum)
+		volume.down()
+		deleteVolume(t, d, volume.claim.VolumeID)
+	}
+}
+
+func TestSpaceOfADeletedVolumeGoesBackToTheHost(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	d := harness.Start(t, embedded(gib))
+	before := allocated(t, poolImage(d))
+
+	claim := newVolume(t, d, &csi.CreateVolumeRequest{
+		VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Block(writer)}, CapacityRange: required(128 * mib),
+	})
+	bringUp(t, d, claim)
+
+	device, err := os.OpenFile(claim.TargetPath, os.O_WRONLY, 0)
+	require.NoError(t, err)
+
+	for range 100 {
+		block := make([]byte, mib)
+		block[0] = 1
+		_, err = device.Write(block)
+		require.NoError(t, err)
+	}
+
+	require.NoError(t, device.Sync())
+	require.NoError(t, device.Close())
+	require.Greater(t, allocated(t, poolImage(d)), before+90*mib)
+
+	takeDown(t, d, claim)
+	deleteVolume(t, d, claim.VolumeID)
+
+	require.Eventually(t, func() bool {
+		unix.Sync()
+
+		return allocated(t, poolImage(d)) < before+10*mib
+	}, time.Minute, 10*time.Millisecond)
+}
+
+// TestCapacityOfAnEmbeddedPool is what its host can back, however large it is.
+func TestCapacityOfAnEmbeddedPool(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	host := t.TempDir()
+	require.NoError(t, unix.Mount("tmpfs", host, "tmpfs", 0, "size=600m"))
+	t.Cleanup(func() { require.NoError(t, unix.Unmount(host, 0)) })
+
+	d := harness.Start(t, embedded(gib), func(c *driver.Config) { c.Pools["default"] = host })
+
+	capacity := func() int64 {
+		answer, err := d.GetCapacity(t.Context(), &csi.GetCapacityRequest{})
+		require.NoError(t, err)
+
+		return answer.GetAvailableCapacity()
+	}
+
+	before := capacity()
+	require.Greater(t, before, int64(400*mib))
+	require.Less(t, before, int64(600*mib), "not what the XFS inside calls free")
+
+	// What is promised thick is taken from the host's space, which the image has
+	// not got yet.
+	thick := newVolume(t, d, &csi.CreateVolumeRequest{
+		Name: "thick", CapacityRange: required(128 * mib), Parameters: map[string]string{"provisioning": "thick"},
+	})
+	require.InDelta(t, before-128*mib, capacity(), 16*mib)
+
+	// Other files on the host count.
+	require.NoError(t, os.WriteFile(filepath.Join(host, "ballast"), make([]byte, 300*mib), 0o600))
+	require.Less(t, capacity(), before-400*mib)
+
+	_, err := d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
+		Name: "too large", CapacityRange: required(400 * mib),
+		VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Block(writer)},
+	})
+	fails(t, err, codes.ResourceExhausted)
+
+	require.NoError(t, os.Remove(filepath.Join(host, "ballast")))
+	deleteVolume(t, d, thick.VolumeID)
+	// XFS frees what was deleted a little later.
+	require.Eventually(t, func() bool { return capacity() > before-16*mib }, time.Minute, 10*time.Millisecond)
+
+	// A small image on a large host.
+	small := harness.Start(t, embedded(320*mib))
+	answer, err := small.GetCapacity(t.Context(), &csi.GetCapacityRequest{})
+	require.NoError(t, err)
+	require.Less(t, answer.GetAvailableCapacity(), int64(320*mib))
+}
+
+func TestEmbeddedPoolIsOneNodes(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	d := harness.Start(t, embedded(gib))
+	d.Stop()
+
+	config := d.Config
+	config.Shared = true
+
+	_, err := driver.New(t.Context(), config)
+	require.ErrorIs(t, err, driver.ErrConfig)
+
+	config.PoolImageBytes = 0
+	_, err = driver.New(t.Context(), config)
+	require.ErrorIs(t, err, driver.ErrConfig)
+	require.ErrorContains(t, err, poolImage(d))
+}
+
+// TestControllerAndNodeShareAnEmbeddedPool whoever comes first and whoever goes
+// last.
+func TestControllerAndNodeShareAnEmbeddedPool(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	node := harness.Start(t, embedded(gib), func(c *driver.Config) { c.Mode = driver.ModeNode })
+	controller := harness.Start(t, embedded(gib), func(c *driver.Config) {
+		c.Mode, c.Pools = driver.ModeController, node.Config.Pools
+	})
+
+	claim := newVolume(t, controller, &csi.CreateVolumeRequest{})
+	claim.StagingPath = filepath.Join(node.Config.KubeletDir, "staging")
+	claim.TargetPath = filepath.Join(node.Config.KubeletDir, "target")
+
+	require.NoError(t, controller.Attach(t.Context(), claim))
+	require.NoError(t, node.Stage(t.Context(), claim))
+	require.NoError(t, node.Unstage(t.Context(), claim))
+	require.NoError(t, controller.Detach(t.Context(), claim))
+
+	node.Stop()
+	require.NotEmpty(t, names(t, node.Pool()), "the controller still uses it")
+	deleteVolume(t, controller, claim.VolumeID)
+	controller.Stop()
+	require.Empty(t, names(t, node.Pool()))
+}
+
+// TestKilledWhileAnEmbeddedPoolGrows kills drivers at random moments of a start
+// that makes the pool, mounts it or lets it grow.
+func TestKilledWhileAnEmbeddedPoolGrows(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	const (
+		seed  = 4
+		kills = 10
+	)
+
+	for name, inUse := range map[string]bool{"in use": true, "idle": false} {
+		t.Run(name, func(t *testing.T) {
+			random := rand.New(rand.NewPCG(seed, 0))
+			d := harness.StartProcess(t)
+			size := int64(320 * mib)
+
+			// As long as nothing is there, it becomes an embedded pool.
+			d.Stop()
+
+			took := 150 * time.Millisecond
+			for range 3 {
+				d.DieStarting(t, time.Duration(random.Int64N(int64(took))), embedded(size))
+			}
+
+			d.Restart(t)
+
+			volume := create(t, d, kinds()[0])
+			volume.up()
+			sum := volume.write()
+
+			for range kills {
+				if !inUse {
+					volume.down()
+					d.Stop()
+				}
+
+				size += int64(1+random.IntN(32)) * 16 * mib
+				d.DieStarting(t, time.Duration(random.Int64N(int64(took))), embedded(size))
+
+				if inUse {
+					volume.holds(sum)
+				}
+
+				// Every other start asks for nothing: what was begun is completed.
+				if random.IntN(2) == 0 {
+					d.DieStarting(t, time.Duration(random.Int64N(int64(took))), embedded(0))
+				}
+
+				began := time.Now()
+				d.Restart(t, embedded(size))
+				took = time.Since(began)
+
+				volume.up()
+				volume.holds(sum)
+				requireFilled(t, d, size)
+			}
+
+			volume.down()
+			volume.delete()
+			d.Stop()
+
+			output, err := exec.CommandContext(context.WithoutCancel(t.Context()), "xfs_repair", "-n", "-f", poolImage(d)).CombinedOutput()
+			require.NoError(t, err, "%s", output)
+		})
+	}
+}
+
+// requireFilled says that image and filesystem have the size.
+func requireFilled(t *testing.T, d *harness.Driver, size int64) {
+	t.Helper()
+
+	info, err := os.Stat(poolImage(d))
+	require.NoError(t, err)
+	require.Equal(t, size, info.Size())
+
+	var stat unix.Statfs_t
+	require.NoError(t, unix.Statfs(d.Pool(), &stat))
+	// Without the log.
+	require.InDelta(t, size, int64(stat.Blocks)*stat.Bsize, 80*mib)
+}
