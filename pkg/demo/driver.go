@@ -67,6 +67,8 @@ func startDriver(program string, at places) (*driver, error) {
 		"--node-id="+nodeID,
 		"--state-dir="+at.state,
 		"--pool=default="+at.pool,
+		// Sparse: copies are instant wherever it runs.
+		"--pool-image-size=4Gi",
 		"--kubelet-dir="+at.kubelet,
 		"--http-endpoint=",
 		// Nothing else is asked of a volume that could be done together.

@@ -19,8 +19,8 @@ import (
 const (
 	loopMajor  = 7
 	deviceMode = 0o600
-	// unmountRounds bounds how often the table is read again; each round takes
-	// away at least the topmost mounts, and the last one takes them by force.
+	// unmountRounds is how often it is tried without force; each round takes away
+	// at least the topmost mounts.
 	unmountRounds = 10
 	sweepPause    = 20 * time.Millisecond
 )
@@ -64,8 +64,6 @@ type loop struct {
 
 func (l loop) String() string { return fmt.Sprintf("/dev/loop%d on %s", l.number, l.image) }
 
-func (l loop) sysfs() string { return fmt.Sprintf("/sys/block/loop%d/loop", l.number) }
-
 func loopsBelow(root string) ([]loop, error) {
 	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
 	if err != nil {
@@ -94,18 +92,26 @@ func loopsBelow(root string) ([]loop, error) {
 }
 
 // volumesBelow lists what lies in the pool's own directories: the pool itself
-// and those (images, directories, …) stay when all volumes are gone.
+// and those (images, snapshots, …) stay when all volumes are gone, and so does
+// the image that an embedded pool is in.
 func volumesBelow(pool string) ([]string, error) {
+	const embedded = "pool.img"
+
 	var found []string
 
 	err := filepath.WalkDir(pool, func(path string, entry fs.DirEntry, err error) error {
-		// The rooms stay: all that is a file, or the directory of a volume, is not
-		// one of them.
-		if err == nil && (!entry.IsDir() || filepath.Base(filepath.Dir(path)) == "directories") {
+		if err != nil {
+			return err
+		}
+
+		// The rooms stay: all that is a file, or the directory of a volume or of a
+		// snapshot, is not one of them.
+		room := filepath.Base(filepath.Dir(path))
+		if path != filepath.Join(pool, embedded) && (!entry.IsDir() || room == "directories" || room == "snapshots") {
 			found = append(found, path)
 		}
 
-		return err
+		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list the pool: %w", err)
@@ -114,9 +120,9 @@ func volumesBelow(pool string) ([]string, error) {
 	return found, nil
 }
 
-// detach frees the device and waits until it really is free: with the device
-// still in use the kernel says yes and does it later.
-func (l loop) detach(ctx context.Context, scratch string) error {
+// clear frees the device. With the device still in use the kernel says yes and
+// does it later.
+func (l loop) clear(scratch string) error {
 	path := fmt.Sprintf("/dev/loop%d", l.number)
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		// The driver may have used a node of its own where /dev had none.
@@ -140,46 +146,55 @@ func (l loop) detach(ctx context.Context, scratch string) error {
 		return fmt.Errorf("detach %s: %w", l, err)
 	}
 
-	for {
-		if _, err := os.Stat(l.sysfs()); errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("detach %s: %w", l, ctx.Err())
-		case <-time.After(sweepPause):
-		}
-	}
+	return nil
 }
 
-// unmountAll takes away every mount beneath root, the last come first.
-func unmountAll(root string) error {
+// unmountAll takes away mounts, the last come first.
+func unmountAll(mounts []*mountinfo.Info, flags int) error {
+	var busy []error
+
+	for _, mount := range slices.Backward(mounts) {
+		if err := unix.Unmount(mount.Mountpoint, flags); err != nil {
+			busy = append(busy, fmt.Errorf("unmount %s: %w", mount.Mountpoint, err))
+		}
+	}
+
+	return errors.Join(busy...)
+}
+
+// takeAway unmounts and detaches all that is beneath root, in rounds: a volume's
+// mount holds its device, the device's image holds the embedded pool's mount, and
+// that a device of its own.
+func takeAway(ctx context.Context, root string) error {
 	for round := 1; ; round++ {
 		mounts, err := mountsBelow(root)
-		if err != nil || len(mounts) == 0 {
+		if err != nil {
+			return err
+		}
+
+		loops, err := loopsBelow(root)
+		if err != nil || len(mounts) == 0 && len(loops) == 0 {
 			return err
 		}
 
 		flags := unix.UMOUNT_NOFOLLOW
-		if round == unmountRounds {
+		if round >= unmountRounds {
 			flags |= unix.MNT_DETACH
 		}
 
-		var busy []error
-
-		for _, mount := range slices.Backward(mounts) {
-			if err := unix.Unmount(mount.Mountpoint, flags); err != nil {
-				busy = append(busy, fmt.Errorf("unmount %s: %w", mount.Mountpoint, err))
-			}
+		busy := unmountAll(mounts, flags)
+		for _, device := range loops {
+			busy = errors.Join(busy, device.clear(root))
 		}
 
-		if round == unmountRounds && len(busy) > 0 {
-			return errors.Join(busy...)
+		if round > unmountRounds && busy != nil {
+			return busy
 		}
 
-		if len(busy) > 0 {
-			time.Sleep(sweepPause)
+		select {
+		case <-ctx.Done():
+			return errors.Join(fmt.Errorf("%d mounts, %v: %w", len(mounts), loops, ctx.Err()), busy)
+		case <-time.After(sweepPause):
 		}
 	}
 }
@@ -188,19 +203,8 @@ func unmountAll(root string) error {
 // directory is only removed when the mount table shows nothing in it any more:
 // never through a mount into somebody's data.
 func sweep(ctx context.Context, root string, keep bool) error {
-	if err := unmountAll(root); err != nil {
+	if err := takeAway(ctx, root); err != nil {
 		return err
-	}
-
-	loops, err := loopsBelow(root)
-	if err != nil {
-		return err
-	}
-
-	for _, device := range loops {
-		if err := device.detach(ctx, root); err != nil {
-			return err
-		}
 	}
 
 	mounts, err := mountsBelow(root)

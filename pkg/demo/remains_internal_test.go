@@ -2,6 +2,7 @@ package demo
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -32,6 +33,18 @@ func limited(t *testing.T) context.Context {
 	return ctx
 }
 
+// takeAwayAfter is for when the sweep fails.
+func takeAwayAfter(t *testing.T, root string) {
+	t.Helper()
+
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+
+		require.NoError(t, takeAway(ctx, root))
+	})
+}
+
 func TestSweepTakesAwayNestedMountsAndTheirDevices(t *testing.T) {
 	needsRoot(t)
 
@@ -43,7 +56,7 @@ func TestSweepTakesAwayNestedMountsAndTheirDevices(t *testing.T) {
 		require.NoError(t, os.MkdirAll(dir, directoryMode))
 	}
 
-	t.Cleanup(func() { require.NoError(t, unmountAll(root)) })
+	takeAwayAfter(t, root)
 	require.NoError(t, os.WriteFile(image, nil, payloadMode))
 	require.NoError(t, os.Truncate(image, small))
 	require.NoError(t, exec.CommandContext(t.Context(), "mkfs.ext4", "-q", "-F", image).Run())
@@ -60,7 +73,7 @@ func TestSweepTakesAwayNestedMountsAndTheirDevices(t *testing.T) {
 	require.NoError(t, unix.Mount(staging, target, "", unix.MS_BIND, ""))
 	require.NoError(t, unix.Mount(staging, filepath.Join(target, "inner"), "", unix.MS_BIND, ""))
 	require.NoError(t, unix.Mount(staging, target, "", unix.MS_BIND, ""))
-	require.NoError(t, unix.Mount("/dev/"+filepath.Base(filepath.Dir(loops[0].sysfs())), device, "", unix.MS_BIND, ""))
+	require.NoError(t, unix.Mount(fmt.Sprintf("/dev/loop%d", loops[0].number), device, "", unix.MS_BIND, ""))
 
 	require.NoError(t, sweep(limited(t), root, false))
 
@@ -74,6 +87,51 @@ func TestSweepTakesAwayNestedMountsAndTheirDevices(t *testing.T) {
 	require.NoDirExists(t, root)
 }
 
+func TestSweepTakesAwayVolumesInAnEmbeddedPool(t *testing.T) {
+	needsRoot(t)
+
+	root := filepath.Join(t.TempDir(), "demo")
+	outer, mounted := filepath.Join(root, "pool", "swept-pool.img"), filepath.Join(root, "pool", "mounted")
+	inner, staging, raw := filepath.Join(mounted, "swept-a.img"), filepath.Join(root, "staging"), filepath.Join(mounted, "swept-b.img")
+
+	for _, dir := range []string{mounted, staging} {
+		require.NoError(t, os.MkdirAll(dir, directoryMode))
+	}
+
+	takeAwayAfter(t, root)
+
+	image := func(path string, size int64, mkfs ...string) {
+		require.NoError(t, os.WriteFile(path, nil, payloadMode))
+		require.NoError(t, os.Truncate(path, size))
+
+		if mkfs != nil {
+			out, err := exec.CommandContext(t.Context(), mkfs[0], append(mkfs[1:], path)...).CombinedOutput()
+			require.NoError(t, err, string(out))
+		}
+	}
+
+	image(outer, xfs, "mkfs.xfs", "-q")
+	require.NoError(t, exec.CommandContext(t.Context(), "mount", "-o", "loop", outer, mounted).Run())
+	image(inner, small, "mkfs.ext4", "-q", "-F")
+	require.NoError(t, exec.CommandContext(t.Context(), "mount", "-o", "loop", inner, staging).Run())
+	// A raw block volume is a device that nobody has mounted.
+	image(raw, small)
+	require.NoError(t, exec.CommandContext(t.Context(), "losetup", "-f", raw).Run())
+
+	loops, err := loopsBelow(root)
+	require.NoError(t, err)
+	require.Len(t, loops, 3)
+
+	require.NoError(t, sweep(limited(t), root, false))
+	require.NoDirExists(t, root)
+
+	for _, device := range loops {
+		// The number may be another's by now.
+		image, _ := os.ReadFile(fmt.Sprintf("/sys/block/loop%d/loop/backing_file", device.number))
+		require.NotContains(t, string(image), filepath.Base(device.image))
+	}
+}
+
 func TestSweepNeverReachesThroughAMount(t *testing.T) {
 	needsRoot(t)
 
@@ -83,7 +141,7 @@ func TestSweepNeverReachesThroughAMount(t *testing.T) {
 	require.NoError(t, os.MkdirAll(target, directoryMode))
 	require.NoError(t, os.WriteFile(precious, []byte("data"), payloadMode))
 	require.NoError(t, unix.Mount(outside, target, "", unix.MS_BIND, ""))
-	t.Cleanup(func() { require.NoError(t, unmountAll(root)) })
+	takeAwayAfter(t, root)
 
 	// Somebody keeps it busy, so that it only goes by force.
 	user, err := os.Open(filepath.Join(target, "precious"))
