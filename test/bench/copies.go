@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -53,7 +54,7 @@ func copies(ctx context.Context, b *bench) error {
 
 	large, err := d.raw(ctx, "large", 10*gib)
 	if err == nil {
-		err = overwrite(large.TargetPath, 10*gib, 16*mib, everything)
+		err = overwrite(d.seen(large.TargetPath), 10*gib, 16*mib, everything)
 	}
 
 	if err != nil {
@@ -99,7 +100,7 @@ func (b *bench) copyOften(ctx context.Context, d *driver, source *orchestrator.C
 func (d *driver) copyOnce(ctx context.Context, source *orchestrator.Claim, name string, snapshots, restores, clones *sample) error {
 	// What a workload does between two snapshots: else there would be nothing to
 	// flush.
-	if err := touch(source); err != nil {
+	if err := d.touch(source); err != nil {
 		return err
 	}
 
@@ -146,7 +147,7 @@ func (d *driver) copyOnce(ctx context.Context, source *orchestrator.Claim, name 
 func (b *bench) stalls(ctx context.Context, d *driver, source *orchestrator.Claim) error {
 	const count = 100
 
-	file, err := os.OpenFile(filepath.Join(source.TargetPath, "stalled"), os.O_CREATE|os.O_RDWR, 0o600)
+	file, err := os.OpenFile(filepath.Join(d.seen(source.TargetPath), "stalled"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return fmt.Errorf("write beside snapshots: %w", err)
 	}
@@ -265,20 +266,33 @@ func (b *bench) besideCopies(ctx context.Context, d *driver, large *orchestrator
 }
 
 // changedBlocks measures both streams of a volume of which one block in a
-// hundred has changed.
+// hundred has changed, once large blocks and once the smallest.
 func (b *bench) changedBlocks(ctx context.Context, d *driver, large *orchestrator.Claim) error {
+	for _, each := range []struct {
+		name  string
+		bytes int64
+	}{{"1 MiB", mib}, {"4 KiB", 4096}} {
+		if err := b.changed(ctx, d, large, each.name, each.bytes); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+func (b *bench) changed(ctx context.Context, d *driver, large *orchestrator.Claim, name string, block int64) error {
 	const count, hundredth = 20, 100
 
-	base, err := d.snapshot(ctx, large.VolumeID, "base")
+	base, err := d.snapshot(ctx, large.VolumeID, "base "+name)
 	if err == nil {
-		err = overwrite(large.TargetPath, 10*gib, mib, func(number int) bool { return number%hundredth == 0 })
+		err = overwrite(d.seen(large.TargetPath), 10*gib, block, func(number int) bool { return number%hundredth == 0 })
 	}
 
 	if err != nil {
 		return err
 	}
 
-	target, err := d.snapshot(ctx, large.VolumeID, "target")
+	target, err := d.snapshot(ctx, large.VolumeID, "target "+name)
 	if err != nil {
 		return err
 	}
@@ -298,8 +312,9 @@ func (b *bench) changedBlocks(ctx context.Context, d *driver, large *orchestrato
 		return err
 	}
 
-	b.results.put("GetMetadataAllocated of 10 GiB with 1 % changed: p50", allocated.quantile(0.5), atMost(100, "ms"))
-	b.results.put("GetMetadataDelta of 10 GiB with 1 % changed: p50", changed.quantile(0.5), atMost(100, "ms"))
+	what := " of 10 GiB, 1 % changed in blocks of " + name + ": p50"
+	b.results.put("GetMetadataAllocated"+what, allocated.quantile(0.5), atMost(100, "ms"))
+	b.results.put("GetMetadataDelta"+what, changed.quantile(0.5), atMost(100, "ms"))
 
 	return nil
 }
@@ -402,7 +417,7 @@ func (d *driver) filled(ctx context.Context, name string, size, data int64) (*or
 		return nil, err
 	}
 
-	path := filepath.Join(claim.TargetPath, "data")
+	path := filepath.Join(d.seen(claim.TargetPath), "data")
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		return nil, fmt.Errorf("fill volume %s: %w", claim.VolumeID, err)
 	}
@@ -435,6 +450,11 @@ func (d *driver) made(ctx context.Context, name string, size int64, capability *
 		StagingPath: filepath.Join(d.root, "kubelet", "staging", id),
 		TargetPath:  filepath.Join(d.root, "kubelet", "pods", id, "mount"),
 	}, nil
+}
+
+// seen is a path as the driver's own mount namespace has it.
+func (d *driver) seen(path string) string {
+	return filepath.Join("/proc", strconv.Itoa(d.command.Process.Pid), "root", path)
 }
 
 func (d *driver) bringUp(ctx context.Context, claim *orchestrator.Claim) error {
@@ -531,8 +551,8 @@ func overwrite(path string, size, block int64, chosen func(number int) bool) err
 }
 
 // touch writes a little where the volume is published.
-func touch(claim *orchestrator.Claim) error {
-	path := claim.TargetPath
+func (d *driver) touch(claim *orchestrator.Claim) error {
+	path := d.seen(claim.TargetPath)
 	if claim.Capability.GetMount() != nil {
 		path = filepath.Join(path, "data")
 	}
