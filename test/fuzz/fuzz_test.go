@@ -2,6 +2,8 @@ package fuzz_test
 
 import (
 	"context"
+	"errors"
+	"io"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -12,6 +14,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoregistry"
+
+	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
 )
 
 const (
@@ -22,9 +26,11 @@ const (
 	editsBytes = 96
 )
 
-func FuzzIdentity(f *testing.F)   { fuzzBytes(f, "Identity") }
-func FuzzController(f *testing.F) { fuzzBytes(f, "Controller") }
-func FuzzNode(f *testing.F)       { fuzzBytes(f, "Node") }
+func FuzzIdentity(f *testing.F)         { fuzzBytes(f, "Identity") }
+func FuzzController(f *testing.F)       { fuzzBytes(f, "Controller") }
+func FuzzGroupController(f *testing.F)  { fuzzBytes(f, "GroupController") }
+func FuzzSnapshotMetadata(f *testing.F) { fuzzBytes(f, "SnapshotMetadata") }
+func FuzzNode(f *testing.F)             { fuzzBytes(f, "Node") }
 
 // fuzzBytes sends arbitrary bytes in the place of encoded requests.
 func fuzzBytes(f *testing.F, service string) {
@@ -46,7 +52,7 @@ func fuzzBytes(f *testing.F, service string) {
 
 	w := newWorld(f)
 
-	f.Fuzz(func(t *testing.T, chosen byte, wire []byte) { w.send(t, all[int(chosen)%len(all)], wire) })
+	f.Fuzz(func(t *testing.T, chosen byte, wire []byte) { _ = w.send(t, all[int(chosen)%len(all)], wire) })
 }
 
 // FuzzFields sends valid requests of all services with strange fields.
@@ -80,12 +86,12 @@ func FuzzFields(f *testing.F) {
 
 		wire, err := proto.Marshal(request)
 		require.NoError(t, err)
-		w.send(t, to, wire)
+		_ = w.send(t, to, wire)
 	})
 }
 
-// send makes the call and judges what came of it.
-func (w *world) send(t *testing.T, to method, wire []byte) {
+// send makes the call and judges what came of it. It returns the refusal.
+func (w *world) send(t *testing.T, to method, wire []byte) error {
 	t.Helper()
 
 	ctx, cancel := context.WithTimeout(t.Context(), hangs)
@@ -100,7 +106,7 @@ func (w *world) send(t *testing.T, to method, wire []byte) {
 	defer w.recover(t)
 
 	before := w.seen
-	err := w.conn.Invoke(ctx, to.name, wire, response, grpc.ForceCodecV2(newRaw()))
+	err := w.call(ctx, t, to, wire, response)
 	code := status.Code(err)
 
 	for _, never := range []codes.Code{
@@ -111,27 +117,92 @@ func (w *world) send(t *testing.T, to method, wire []byte) {
 
 	require.LessOrEqual(t, code, codes.Unauthenticated, "no gRPC code")
 
-	after, observing := w.observe()
+	after, observing := w.observe(ctx)
 	require.NoError(t, observing)
 
 	w.seen = after
 	require.Equal(t, before.Outside, after.Outside, "%s %v touched what is outside", to.name, request)
 
+	if !deletesSnapshots(request) {
+		require.Subset(t, after.Snapshots, before.Snapshots, "%s %v changed a snapshot", to.name, request)
+	}
+
 	if err != nil {
 		require.NotEmpty(t, status.Convert(err).Message(), "%s %v", to.name, request)
 		require.Equal(t, before, after, "%s %v was refused with %v", to.name, request, err)
 
-		return
+		return err
 	}
 
 	require.NoError(t, w.undo(ctx, request, response, before), "after %s %v", to.name, request)
 
 	// Devices' numbers and the idle volume's id may be others now.
-	w.seen, err = w.observe()
+	w.seen, err = w.observe(ctx)
 	require.NoError(t, err)
 	require.Len(t, w.seen.Mounts, len(before.Mounts), "after %s %v", to.name, request)
 	require.Len(t, w.seen.Devices, len(before.Devices), "after %s %v", to.name, request)
 	require.Len(t, w.seen.Pool, len(before.Pool), "after %s %v", to.name, request)
+	require.Len(t, w.seen.Snapshots, len(before.Snapshots), "after %s %v", to.name, request)
+	require.Len(t, w.seen.Listed, len(before.Listed), "after %s %v", to.name, request)
+
+	return nil
+}
+
+// call sends the request and reads all that comes. The response is the last
+// message.
+func (w *world) call(ctx context.Context, t *testing.T, to method, wire []byte, response proto.Message) error {
+	t.Helper()
+
+	asIs := grpc.ForceCodecV2(newRaw())
+	if !to.streams {
+		return w.conn.Invoke(ctx, to.name, wire, response, asIs)
+	}
+
+	stream, err := w.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, to.name, asIs)
+	if err != nil {
+		return err
+	}
+
+	// What has ended the stream is told by RecvMsg.
+	if err := stream.SendMsg(wire); err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+
+	if err := stream.CloseSend(); err != nil {
+		return err
+	}
+
+	for end := int64(0); ; {
+		err := stream.RecvMsg(response)
+
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		}
+
+		end = inOrder(t, response, end)
+	}
+}
+
+// inOrder wants the ranges of a message to be of the volume, and each behind the
+// one before it. It returns where the last one ends.
+func inOrder(t *testing.T, response proto.Message, end int64) int64 {
+	t.Helper()
+
+	message, ok := response.(orchestrator.Blocks)
+	require.True(t, ok, "%T", response)
+
+	for _, each := range message.GetBlockMetadata() {
+		require.GreaterOrEqual(t, each.GetByteOffset(), end)
+		require.Positive(t, each.GetSizeBytes())
+
+		end = each.GetByteOffset() + each.GetSizeBytes()
+		require.LessOrEqual(t, end, message.GetVolumeCapacityBytes())
+	}
+
+	return end
 }
 
 // recover keeps what one call has done wrong from being blamed on the next.
@@ -142,10 +213,11 @@ func (w *world) recover(t *testing.T) {
 		return
 	}
 
-	restored := w.restore(context.Background())
+	ctx := context.Background()
+	restored := w.restore(ctx)
 
 	var err error
-	if w.seen, err = w.observe(); err != nil || restored != nil {
+	if w.seen, err = w.observe(ctx); err != nil || restored != nil {
 		t.Logf("recover: %v, %v", restored, err)
 	}
 }

@@ -136,7 +136,7 @@ func (e *edits) text() string {
 func parameterKeys() []string {
 	return []string{
 		"pool", "backing", "csi.storage.k8s.io/fstype", "provisioning", "blockSize", "mkfsOptions", "slot", "readonly",
-		"csi.storage.k8s.io/pvc/name", "unheard-of", "",
+		"csi.storage.k8s.io/pvc/name", "consistency", "unheard-of", "",
 	}
 }
 
@@ -144,6 +144,7 @@ func texts() []string {
 	return []string{
 		"", " ", ".", "..", "/", "//", "relative", "../../etc", "a\x00b", "a\nb", "%s%d%n", "💾",
 		idle, formatted, device, directory, stagedOne, nobody, strings.ToUpper(nobody) + "x", "../" + idle, idle + ".img",
+		older, newer, files, group, memberOne, memberTwo, nameOlder, nameFiles, nameGroup,
 		kubelet, kubelet + "/", kubelet + "/new", kubelet + "/no/such/parent", kubelet + "/file", kubelet + "/file/below",
 		kubelet + "/full", kubelet + "/fifo", kubelet + "/way-out", kubelet + "/way-out/new", kubelet + "/way-out-file",
 		kubelet + "/dangling", kubelet + "/../outside", kubelet + "/./new", kubelet + "//new", kubelet + "/" + strings.Repeat("n", 256),
@@ -152,7 +153,7 @@ func texts() []string {
 		staging(idle), staging(formatted), staging(device), staging(directory), staging(stagedOne), pod(idle), pod(formatted),
 		pod(device), pod(directory), pod(stagedOne), staging(formatted) + "/inside", staging(directory) + "/inside",
 		strings.Repeat("x", 128), strings.Repeat("x", 129), strings.Repeat("x", 4097), strings.Repeat("é", 64),
-		"image", "directory", "thin", "thick", "default", "ext4", "xfs", "btrfs", "vfat", "512", "4096", "0", "-1", "true", "18446744073709551616",
+		"image", "directory", "thin", "thick", "filesystem", "none", "default", "ext4", "xfs", "btrfs", "vfat", "512", "4096", "0", "-1", "true", "18446744073709551616",
 		"-L x", "-N 1", "-d /etc", "-O ^has_journal", "-E undo_file=/etc/x", "-n", "--rootdir=/etc", "-b 512", "-I 1048576", "-m 101", "; id",
 		"ro", "rw", "noatime", "bind", "remount", "loop", "dev", "suid", "context=x", "sb=32768", "data=journal", "errors=panic", "nouuid",
 		"journal_path=/dev/loop0", "usrjquota=/etc/passwd", "norecovery", "noload", "subvol=../..", "user_xattr", "x-systemd.automount",

@@ -21,7 +21,17 @@ const (
 	device    = "00000000-0000-7000-8000-000000000003"
 	directory = "00000000-0000-7000-8000-000000000004"
 	stagedOne = "00000000-0000-7000-8000-000000000005"
-	nobody    = "0198c0de-0000-7000-8000-00000000dead"
+
+	// Two snapshots of the formatted volume, one of the directory, and a group of
+	// the formatted and the raw one.
+	older     = "00000000-0000-7000-8000-00000000000a"
+	newer     = "00000000-0000-7000-8000-00000000000b"
+	files     = "00000000-0000-7000-8000-00000000000c"
+	group     = "00000000-0000-7000-8000-00000000000d"
+	memberOne = "00000000-0000-7000-8000-00000000000e"
+	memberTwo = "00000000-0000-7000-8000-00000000000f"
+
+	nobody = "0198c0de-0000-7000-8000-00000000dead"
 
 	base    = "/tmp/touchstone-fuzz-0000000000"
 	kubelet = base + "/kubelet"
@@ -32,17 +42,19 @@ const (
 type method struct {
 	name  string // /csi.v1.Node/NodeStageVolume
 	input protoreflect.MessageType
+	// streams says that it answers with any number of messages.
+	streams bool
 }
 
-// methods are those of one service, or of all three when none is named, in the
-// order of the spec.
+// methods are those of one service, or of all when none is named, in the order
+// of the spec.
 func methods(tb testing.TB, service string) []method {
 	tb.Helper()
 
 	var all []method
 
 	services := (&csi.ProbeRequest{}).ProtoReflect().Descriptor().ParentFile().Services()
-	for _, name := range []protoreflect.Name{"Identity", "Controller", "Node"} {
+	for _, name := range []protoreflect.Name{"Identity", "Controller", "GroupController", "SnapshotMetadata", "Node"} {
 		if service != "" && service != string(name) {
 			continue
 		}
@@ -53,7 +65,9 @@ func methods(tb testing.TB, service string) []method {
 			input, err := protoregistry.GlobalTypes.FindMessageByName(each.Input().FullName())
 			require.NoError(tb, err)
 
-			all = append(all, method{name: "/csi.v1." + string(name) + "/" + string(each.Name()), input: input})
+			all = append(all, method{
+				name: "/csi.v1." + string(name) + "/" + string(each.Name()), input: input, streams: each.IsStreamingServer(),
+			})
 		}
 	}
 
@@ -76,6 +90,16 @@ func staging(id string) string { return kubelet + "/staging/" + id }
 func pod(id string) string     { return kubelet + "/pods/" + id + "/mount" }
 
 func examples() map[string][]proto.Message {
+	all := volumeExamples()
+
+	for name, requests := range copyExamples() {
+		all[name] = append(all[name], requests...)
+	}
+
+	return all
+}
+
+func volumeExamples() map[string][]proto.Message {
 	ext4, block := orchestrator.Mount(writer, "ext4", "noatime"), orchestrator.Block(writer)
 	attached := map[string]string{"slot": "7", "readonly": "false"}
 	size := &csi.CapacityRange{RequiredBytes: 8 << 20, LimitBytes: 16 << 20}
@@ -94,7 +118,7 @@ func examples() map[string][]proto.Message {
 			},
 			&csi.CreateVolumeRequest{Name: "raw", CapacityRange: size, VolumeCapabilities: []*csi.VolumeCapability{block}},
 		},
-		"/csi.v1.Controller/DeleteVolume": {&csi.DeleteVolumeRequest{VolumeId: idle}, &csi.DeleteVolumeRequest{VolumeId: formatted}},
+		"/csi.v1.Controller/DeleteVolume": {&csi.DeleteVolumeRequest{VolumeId: idle}},
 		"/csi.v1.Controller/ControllerPublishVolume": {&csi.ControllerPublishVolumeRequest{
 			VolumeId: idle, NodeId: harness.NodeID, VolumeCapability: ext4, VolumeContext: map[string]string{"backing": "image"},
 		}},
@@ -121,7 +145,10 @@ func examples() map[string][]proto.Message {
 				Secrets:       map[string]string{"token": "secret"},
 			},
 			&csi.NodeStageVolumeRequest{VolumeId: idle, StagingTargetPath: staging(idle), VolumeCapability: block},
-			&csi.NodeStageVolumeRequest{VolumeId: directory, StagingTargetPath: staging(directory), VolumeCapability: ext4},
+			&csi.NodeStageVolumeRequest{
+				VolumeId: directory, StagingTargetPath: staging(directory), VolumeCapability: orchestrator.Mount(writer, ""),
+				VolumeContext: map[string]string{"backing": "directory"},
+			},
 		},
 		"/csi.v1.Node/NodeUnstageVolume": {
 			&csi.NodeUnstageVolumeRequest{VolumeId: stagedOne, StagingTargetPath: staging(stagedOne)},

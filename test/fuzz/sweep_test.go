@@ -31,7 +31,7 @@ func TestSweep(t *testing.T) {
 
 				wire, err := proto.Marshal(request)
 				require.NoError(t, err)
-				t.Run(each.name, func(t *testing.T) { w.send(t, each, wire) })
+				t.Run(each.name, func(t *testing.T) { _ = w.send(t, each, wire) })
 
 				calls++
 			})
@@ -39,6 +39,19 @@ func TestSweep(t *testing.T) {
 	}
 
 	t.Logf("%d calls", calls)
+}
+
+// TestExamplesAreAccepted proves that what becomes strange was valid.
+func TestExamplesAreAccepted(t *testing.T) {
+	w := newWorld(t)
+
+	for _, each := range methods(t, "") {
+		for example := range examples()[each.name] {
+			wire, err := proto.Marshal(each.valid()[example])
+			require.NoError(t, err)
+			t.Run(each.name, func(t *testing.T) { require.NoError(t, w.send(t, each, wire)) })
+		}
+	}
 }
 
 // sweep calls visit with each variant of valid.

@@ -31,14 +31,14 @@ import (
 
 const volumeBytes = 4 << 20
 
-// world is a driver, a few volumes in different states, and what must not be
-// touched.
+// world is a driver, a few volumes in different states, copies of them, and what
+// must not be touched.
 type world struct {
 	*harness.Driver
 
 	conn *grpc.ClientConn
 	base string
-	// ids are the real ones of the volumes that the corpus names by tokens.
+	// ids are the real ones of what the corpus names by tokens.
 	ids map[string]string
 	// seen is what the last call, and its undoing, have left.
 	seen *observed
@@ -70,7 +70,7 @@ func newWorld(tb testing.TB) *world {
 	require.NoError(tb, w.restore(tb.Context()))
 	tb.Cleanup(func() { w.clear(tb) })
 
-	w.seen, err = w.observe()
+	w.seen, err = w.observe(tb.Context())
 	require.NoError(tb, err)
 
 	return w
@@ -116,7 +116,7 @@ func (w *world) restore(ctx context.Context) error {
 		}
 	}
 
-	return nil
+	return w.restoreCopies(ctx)
 }
 
 func (w *world) restoreVolume(ctx context.Context, token string) error {
@@ -150,8 +150,12 @@ func (w *world) restoreVolume(ctx context.Context, token string) error {
 		StagingPath: w.real(staging(token)), TargetPath: w.real(pod(token)),
 	}
 
-	if err := errors.Join(w.Attach(ctx, claim), w.Stage(ctx, claim)); err != nil || token == stagedOne {
+	if err := errors.Join(w.Attach(ctx, claim), w.Stage(ctx, claim)); err != nil {
 		return err
+	}
+
+	if token == stagedOne {
+		return os.MkdirAll(filepath.Dir(claim.TargetPath), 0o750) // for whoever publishes it
 	}
 
 	return w.Publish(ctx, claim)
@@ -186,6 +190,9 @@ func (w *world) undo(ctx context.Context, request, response proto.Message, befor
 				}
 			}
 		}
+	case *csi.CreateSnapshotRequest, *csi.DeleteSnapshotRequest,
+		*csi.CreateVolumeGroupSnapshotRequest, *csi.DeleteVolumeGroupSnapshotRequest:
+		err = w.undoCopies(ctx, request, response)
 	case *csi.NodePublishVolumeRequest:
 		if standing := w.ids[stagedOne]; r.GetVolumeId() == standing || r.GetTargetPath() != w.real(pod(w.token(r.GetVolumeId()))) {
 			_, err = w.NodeUnpublishVolume(ctx,
@@ -221,6 +228,8 @@ func (w *world) clear(tb testing.TB) {
 
 	ctx := context.Background() // tb's own has ended
 
+	w.clearCopies(ctx, tb)
+
 	for token, id := range w.ids {
 		claim := &orchestrator.Claim{
 			VolumeID: id, NodeID: harness.NodeID, StagingPath: w.real(staging(token)), TargetPath: w.real(pod(token)),
@@ -234,16 +243,21 @@ func (w *world) clear(tb testing.TB) {
 		require.NoError(tb, err)
 	}
 
-	seen, err := w.observe()
+	seen, err := w.observe(ctx)
 	require.NoError(tb, err)
 	require.Empty(tb, seen.Mounts)
 	require.Empty(tb, seen.Devices)
 	require.Empty(tb, seen.Pool)
+	require.Len(tb, seen.Snapshots, 1, "beside their room itself")
+	require.Empty(tb, seen.Listed)
 }
 
 // observed is all that a call may change.
 type observed struct {
 	Outside, Kubelet, Pool, Mounts, Devices []string
+	// Snapshots are files that nobody may change, and Listed what the driver says
+	// that there is.
+	Snapshots, Listed []string
 }
 
 // has says whether there was something at a path beneath the kubelet's
@@ -252,10 +266,10 @@ func (o *observed) has(path string) bool {
 	return slices.ContainsFunc(o.Kubelet, func(line string) bool { return line == path || strings.HasPrefix(line, path+" ") })
 }
 
-func (w *world) observe() (*observed, error) {
+func (w *world) observe(ctx context.Context) (*observed, error) {
 	seen := &observed{}
 
-	var failures [5]error
+	var failures [7]error
 
 	mounted, err := mountinfo.GetMounts(mountinfo.PrefixFilter(w.base))
 	failures[0] = err
@@ -270,8 +284,10 @@ func (w *world) observe() (*observed, error) {
 
 	seen.Outside, failures[1] = tree(w.real(outside), at)
 	seen.Kubelet, failures[2] = tree(w.real(kubelet), at)
-	seen.Pool, failures[3] = files(w.Pool())
+	seen.Pool, failures[3] = stored(w.Pool())
 	seen.Devices, failures[4] = devices(w.Pool())
+	seen.Snapshots, failures[5] = tree(filepath.Join(w.Pool(), "snapshots"), nil)
+	seen.Listed, failures[6] = w.listed(ctx)
 
 	return seen, errors.Join(failures[:]...)
 }
@@ -317,7 +333,7 @@ func skip(entry fs.DirEntry) error {
 	return nil
 }
 
-func files(pool string) ([]string, error) {
+func stored(pool string) ([]string, error) {
 	var list []string
 
 	for _, room := range []string{"images", "directories", "scratch"} {
