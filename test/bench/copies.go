@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -454,7 +453,7 @@ func (d *driver) made(ctx context.Context, name string, size int64, capability *
 
 // seen is a path as the driver's own mount namespace has it.
 func (d *driver) seen(path string) string {
-	return filepath.Join("/proc", strconv.Itoa(d.command.Process.Pid), "root", path)
+	return fmt.Sprintf("/proc/%d/root%s", d.command.Process.Pid, path)
 }
 
 func (d *driver) bringUp(ctx context.Context, claim *orchestrator.Claim) error {
