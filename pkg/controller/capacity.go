@@ -89,8 +89,8 @@ func (s *Service) sellable(place *pool.Pool) (int64, error) {
 	return capacity.Sellable(s.config.Overcommit, s.promised(place.Name())) / RoundBytes * RoundBytes, nil
 }
 
-// promised is what the pool owes, to volumes and to the ephemeral ones of this
-// node.
+// promised is what the pool owes, to volumes and snapshots and to the ephemeral
+// volumes of this node.
 func (s *Service) promised(poolName string) int64 {
 	bytes := s.ledger.soldBytes(poolName)
 	if s.config.Ephemeral != nil {
@@ -100,7 +100,7 @@ func (s *Service) promised(poolName string) int64 {
 	return bytes
 }
 
-// Promised is how many bytes of the pool are promised to volumes.
+// Promised is how many bytes of the pool are promised to volumes and snapshots.
 func (s *Service) Promised(poolName string) int64 { return s.ledger.soldBytes(poolName) }
 
 func (s *Service) checkRoom(place *pool.Pool, bytes int64) error {

@@ -11,7 +11,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/touchstone-csi/touchstone/pkg/capability"
 	"github.com/touchstone-csi/touchstone/pkg/inflight"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
@@ -43,17 +42,7 @@ type grouping struct {
 func (g *Groups) GroupControllerGetCapabilities(
 	context.Context, *csi.GroupControllerGetCapabilitiesRequest,
 ) (*csi.GroupControllerGetCapabilitiesResponse, error) {
-	response := &csi.GroupControllerGetCapabilitiesResponse{}
-
-	if g.service.has(capability.VolumeGroupSnapshot) {
-		response.Capabilities = []*csi.GroupControllerServiceCapability{{
-			Type: &csi.GroupControllerServiceCapability_Rpc{Rpc: &csi.GroupControllerServiceCapability_RPC{
-				Type: csi.GroupControllerServiceCapability_RPC_CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT,
-			}},
-		}}
-	}
-
-	return response, nil
+	return &csi.GroupControllerGetCapabilitiesResponse{Capabilities: g.service.config.Capabilities.GroupController()}, nil
 }
 
 // CreateVolumeGroupSnapshot makes a snapshot of each volume, all of one moment,

@@ -105,7 +105,7 @@ func New(config Config, store *state.Store, pools *pool.Set, ops *inflight.Group
 			state.WithIndex(indexName, nameOf), state.WithObserver(books.observe), state.WithPrepare(common.share)),
 		snapshots: state.Register(store, "snapshots",
 			state.WithIndex(indexName, (*Snapshot).indexed), state.WithObserver(books.observeSnapshot),
-			state.WithObserver(family.observe)),
+			state.WithObserver(family.observe), state.WithPrepare((*Snapshot).share)),
 		groups: state.Register(store, "groups", state.WithIndex(indexName, (*Group).indexed)),
 		store:  store, pools: pools, ops: ops, ledger: books, sharing: common, started: time.Now(),
 		lineage: family, holds: newHolds(), slow: newSlow(),
@@ -172,8 +172,8 @@ func (s *Service) collectOrphans(ctx context.Context, place *pool.Pool) error {
 	if err == nil {
 		err = place.ListSnapshots(ctx, func(entry pool.Entry) error {
 			if _, known := s.snapshots.Get(entry.ID); !known && s.foundAtStart(entry.ID) {
-				s.config.Log.Warn("a snapshot is in the pool but not in the state; see `touchstone state verify`",
-					"snapshot", entry.ID, "pool", place.Name())
+				s.config.Log.Warn("a snapshot is in the pool but not in the state; nothing but a person removes it",
+					"snapshot", entry.ID, "place", place.SnapshotPlace(entry.ID, entry.Backing))
 			}
 
 			return nil

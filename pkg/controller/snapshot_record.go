@@ -3,6 +3,7 @@ package controller
 import (
 	"sync"
 	"time"
+	"unique"
 
 	"github.com/tidwall/btree"
 
@@ -44,6 +45,13 @@ func (s *Snapshot) indexed() string {
 	}
 
 	return s.Name
+}
+
+// share is sharing.share for a snapshot.
+func (s *Snapshot) share() {
+	s.Parameters = unique.Make(s.Parameters).Value()
+	s.Consistency = unique.Make(s.Consistency).Value()
+	s.Phase = unique.Make(s.Phase).Value()
 }
 
 // visible says whether a CO may see the snapshot.

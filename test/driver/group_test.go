@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -376,7 +377,7 @@ func TestGroupsThatShareVolumes(t *testing.T) {
 
 	for i := range 4 {
 		ids = append(ids, newVolume(t, d, &csi.CreateVolumeRequest{
-			Name: fmt.Sprint(i), VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Block(writer)},
+			Name: strconv.Itoa(i), VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Block(writer)},
 		}).VolumeID)
 	}
 

@@ -237,11 +237,11 @@ func deleteSnapshot(t *testing.T, d *harness.Driver, id string) {
 
 // snapshottedBlock makes a raw block volume that nobody has used, and a snapshot of
 // it.
-func snapshottedBlock(t *testing.T, d *harness.Driver, parameters map[string]string) (id, snapshotID string) {
+func snapshottedBlock(t *testing.T, d *harness.Driver) (id, snapshotID string) {
 	t.Helper()
 
 	claim := newVolume(t, d, &csi.CreateVolumeRequest{
-		Name: "block", Parameters: parameters, VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Block(writer)},
+		Name: "block", VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Block(writer)},
 	})
 	made, err := d.SnapshotUntilReady(t.Context(), &csi.CreateSnapshotRequest{
 		Name: "of " + claim.VolumeID, SourceVolumeId: claim.VolumeID,
@@ -262,7 +262,7 @@ func TestWhatCanBeMadeOfASource(t *testing.T) {
 	made, err := d.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: source.VolumeID})
 	require.NoError(t, err)
 
-	_, rawSnapshot := snapshottedBlock(t, d, nil)
+	_, rawSnapshot := snapshottedBlock(t, d)
 
 	type test struct {
 		change func(*csi.CreateVolumeRequest)
@@ -358,8 +358,8 @@ func TestARestoreIsIdempotent(t *testing.T) {
 	t.Parallel()
 
 	d := harness.Start(t)
-	id, snapshotID := snapshottedBlock(t, d, nil)
-	_, otherID := snapshottedBlock(t, harness.Start(t), nil)
+	id, snapshotID := snapshottedBlock(t, d)
+	_, otherID := snapshottedBlock(t, harness.Start(t))
 	request := &csi.CreateVolumeRequest{
 		Name: "restored", VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Block(writer)},
 		VolumeContentSource: ofSnapshot(snapshotID),
@@ -414,11 +414,11 @@ func TestARestoreIsIdempotent(t *testing.T) {
 	require.NoError(t, err)
 	require.NotNil(t, validated.GetConfirmed())
 
-	context := made.GetVolume().GetVolumeContext()
-	delete(context, keyCopy)
+	others := made.GetVolume().GetVolumeContext()
+	delete(others, keyCopy)
 
 	validated, err = d.ValidateVolumeCapabilities(t.Context(), &csi.ValidateVolumeCapabilitiesRequest{
-		VolumeId: made.GetVolume().GetVolumeId(), VolumeContext: context, VolumeCapabilities: request.GetVolumeCapabilities(),
+		VolumeId: made.GetVolume().GetVolumeId(), VolumeContext: others, VolumeCapabilities: request.GetVolumeCapabilities(),
 	})
 	require.NoError(t, err)
 	require.Nil(t, validated.GetConfirmed())
@@ -431,7 +431,7 @@ func TestSourcesNeedTheirCapability(t *testing.T) {
 	t.Parallel()
 
 	d := harness.Start(t)
-	id, snapshotID := snapshottedBlock(t, d, nil)
+	id, snapshotID := snapshottedBlock(t, d)
 
 	for name, source := range map[string]*csi.VolumeContentSource{
 		"CREATE_DELETE_SNAPSHOT": ofSnapshot(snapshotID), "CLONE_VOLUME": ofVolume(id),

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -205,7 +206,7 @@ func TestSnapshotsAreListed(t *testing.T) {
 	for i := range 7 {
 		source := sources[i%2]
 
-		made, err := d.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: fmt.Sprint(i), SourceVolumeId: source})
+		made, err := d.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: strconv.Itoa(i), SourceVolumeId: source})
 		require.NoError(t, err)
 
 		all = append(all, made.GetSnapshot().GetSnapshotId())
@@ -321,7 +322,7 @@ func TestOneNameForTwoSources(t *testing.T) {
 
 		for _, source := range sources {
 			callers.Go(func() {
-				_, err := d.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: fmt.Sprint(round), SourceVolumeId: source})
+				_, err := d.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: strconv.Itoa(round), SourceVolumeId: source})
 
 				switch status.Code(err) {
 				case codes.OK:
@@ -358,7 +359,7 @@ func TestManySnapshotsAtOnce(t *testing.T) {
 
 	for i := range 3 {
 		sources = append(sources, newVolume(t, d, &csi.CreateVolumeRequest{
-			Name: fmt.Sprint(i), VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Block(writer)},
+			Name: strconv.Itoa(i), VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Block(writer)},
 		}).VolumeID)
 	}
 
