@@ -250,8 +250,8 @@ func TestWhatWasCutIsShownWhenWaitingFails(t *testing.T) {
 func TestProgressIsToldBesideTheAnswer(t *testing.T) {
 	driver, endpoint := startFake(t)
 
-	// Others' work, which is not this command's to tell of.
-	defer driver.tasks.Start("restore", "begun before", gibi).End(nil)
+	// Other work, which is not this command's to tell of.
+	defer driver.tasks.Start("snapshot", "another", gibi).End(nil)
 
 	var side bytes.Buffer
 
@@ -259,6 +259,23 @@ func TestProgressIsToldBesideTheAnswer(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, json.Valid([]byte(out)), out)
 	require.Regexp(t, `^(restore of volume slow: 512 MiB of 1\.0 GiB \(50 %\), .+/s\n)+$`, side.String())
+}
+
+func TestACopyThatIsAllThereIsOnItsWayToTheDisk(t *testing.T) {
+	driver, endpoint := startFake(t)
+
+	// Begun by an earlier call, which this one may have joined.
+	task := driver.tasks.Start("restore", "first", gibi)
+	defer task.End(nil)
+
+	task.Set(gibi, gibi)
+
+	var side bytes.Buffer
+
+	_, err := runBeside(t, &side, "snapshot", "restore", "snapshot-1", "slow", "--progress=10ms", "--endpoint", endpoint)
+	require.NoError(t, err)
+	require.Contains(t, side.String(), "restore of first: 1.0 GiB of 1.0 GiB (100 %), on its way to the disk\n")
+	require.Contains(t, side.String(), "restore of volume slow: 512 MiB")
 }
 
 func TestWithoutATerminalNothingIsToldUnlessAsked(t *testing.T) {

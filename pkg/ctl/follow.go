@@ -42,12 +42,12 @@ const (
 	kindClone    = "clone"
 )
 
-// follow tells on the side how far copies of this kind are that begin from now
-// on, until it is stopped. The id of what the command makes is not known yet, so
-// what others begin meanwhile is told of too, under its id. A driver that does
-// not say is not asked twice.
+// follow tells on the side how far copies of this kind are, until it is stopped.
+// Which of them is the command's own is not known before its answer: it may have
+// joined one that began earlier. So others are told of too, each under its id. A
+// driver that does not say is not asked twice.
 func (s *session) follow(ctx context.Context, flags followFlags, kind string) (stop func()) {
-	show := &display{out: s.side, terminal: isTerminal(s.side), every: flags.every, kind: kind, since: time.Now()}
+	show := &display{out: s.side, terminal: isTerminal(s.side), every: flags.every, kind: kind}
 
 	switch {
 	case show.every > 0:
@@ -79,7 +79,6 @@ type display struct {
 	terminal bool
 	every    time.Duration
 	kind     string
-	since    time.Time
 }
 
 func (d *display) run(ctx context.Context, client *progress.Client) {
@@ -112,7 +111,7 @@ func (d *display) tell(entries []progress.Entry) {
 	var lines []string
 
 	for _, entry := range entries {
-		if entry.Kind == d.kind && entry.Started.After(d.since) {
+		if entry.Kind == d.kind {
 			lines = append(lines, progressLine(entry))
 		}
 	}
@@ -126,10 +125,14 @@ func (d *display) tell(entries []progress.Entry) {
 }
 
 func progressLine(entry progress.Entry) string {
-	took := time.Since(entry.Started)
+	took := max(time.Since(entry.Started), time.Millisecond)
+	pace := human(int64(float64(entry.Done)/took.Seconds())) + "/s"
 
-	return fmt.Sprintf("%s of %s: %s, %s/s", entry.Kind, entry.Object, howFar(entry),
-		human(int64(float64(entry.Done)/max(took.Seconds(), time.Millisecond.Seconds()))))
+	if entry.Total > 0 && entry.Done >= entry.Total {
+		pace = "on its way to the disk"
+	}
+
+	return fmt.Sprintf("%s of %s: %s, %s", entry.Kind, entry.Object, howFar(entry), pace)
 }
 
 func howFar(entry progress.Entry) string {
