@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"testing"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/blockdev"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/pkg/poolimage"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -169,6 +171,82 @@ func TestSpaceOfADeletedVolumeGoesBackToTheHost(t *testing.T) {
 
 		return allocated(t, poolImage(d)) < before+10*mib
 	}, time.Minute, 10*time.Millisecond)
+}
+
+// TestSnapshotInAnEmbeddedPoolSharesItsBytes on a host that can't reflink.
+func TestSnapshotInAnEmbeddedPoolSharesItsBytes(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	d := harness.Start(t, embedded(gib))
+	volume := create(t, d, kinds()[0])
+	volume.up()
+	sum := volume.write()
+	unix.Sync()
+
+	before := allocated(t, poolImage(d))
+	made, err := d.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: volume.claim.VolumeID})
+	require.NoError(t, err)
+	require.True(t, made.GetSnapshot().GetReadyToUse())
+	unix.Sync()
+	require.Less(t, allocated(t, poolImage(d)), before+4*mib)
+	volume.holds(sum)
+	volume.down()
+
+	_, err = d.DeleteSnapshot(t.Context(), &csi.DeleteSnapshotRequest{SnapshotId: made.GetSnapshot().GetSnapshotId()})
+	require.NoError(t, err)
+	volume.delete()
+}
+
+// TestVolumesMoveIntoAnEmbeddedPool by what docs/embedded-pool.md says.
+func TestVolumesMoveIntoAnEmbeddedPool(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	text, err := os.ReadFile("../../docs/embedded-pool.md")
+	require.NoError(t, err)
+
+	script := regexp.MustCompile("(?s)```sh\n(POOL=.*?)```").FindStringSubmatch(string(text))
+	require.Len(t, script, 2)
+
+	d := harness.Start(t)
+	volumes := map[*life][32]byte{}
+
+	for _, k := range kinds() {
+		if k.name != "ext4" && k.name != "directory" && k.name != "block" {
+			continue
+		}
+
+		t.Run(k.name, func(t *testing.T) {
+			volume := create(t, d, k)
+			volume.up()
+			volumes[volume] = volume.write()
+			volume.down()
+		})
+	}
+
+	// With its volumes, an ordinary pool stays one.
+	d.Stop()
+
+	config := d.Config
+	config.PoolImageBytes = gib
+	_, err = driver.New(t.Context(), config)
+	require.ErrorIs(t, err, poolimage.ErrForeign)
+
+	moved := regexp.MustCompile("(?m)^(POOL|SIZE)=.*$").ReplaceAllString(script[1], "")
+	command := exec.CommandContext(t.Context(), "sh", "-euc", moved)
+	command.Env = append(os.Environ(), "POOL="+hostDirectory(d), "SIZE=1G")
+	output, err := command.CombinedOutput()
+	require.NoError(t, err, "%s", output)
+
+	d.Restart(t, embedded(gib))
+	require.NotEmpty(t, names(t, d.Pool()))
+
+	for volume, sum := range volumes {
+		volume.t = t
+		volume.up()
+		volume.holds(sum)
+		volume.down()
+		deleteVolume(t, d, volume.claim.VolumeID)
+	}
 }
 
 // TestCapacityOfAnEmbeddedPool is what its host can back, however large it is.
