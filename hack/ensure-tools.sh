@@ -29,14 +29,16 @@ PATH=$PATH:/usr/sbin:/sbin:/usr/local/go/bin
 
 # program:package
 filesystems=(
-	mkfs.ext4:e2fsprogs e2fsck:e2fsprogs resize2fs:e2fsprogs
-	mkfs.xfs:xfsprogs xfs_repair:xfsprogs
-	mkfs.btrfs:btrfs-progs btrfs:btrfs-progs
+	mkfs.ext4:e2fsprogs e2fsck:e2fsprogs resize2fs:e2fsprogs tune2fs:e2fsprogs
+	mkfs.xfs:xfsprogs xfs_repair:xfsprogs xfs_admin:xfsprogs xfs_db:xfsprogs
+	mkfs.btrfs:btrfs-progs btrfs:btrfs-progs btrfstune:btrfs-progs
 	mount:mount losetup:mount
 )
 case $purpose in
 build | lint) wanted=(git:git) ;;
-test | demo) wanted=(git:git "${filesystems[@]}") ;;
+demo) wanted=(git:git "${filesystems[@]}") ;;
+# What the tests look with, and what the scripts in examples/ want.
+test) wanted=(git:git "${filesystems[@]}" debugfs:e2fsprogs filefrag:e2fsprogs xfs_io:xfsprogs blkid:util-linux findmnt:util-linux jq:jq) ;;
 # The VM's kernel, busybox and tools are unpacked by hack/test-vm.sh, not
 # installed: only what runs on this machine is asked for here.
 vm) wanted=(qemu-system-x86_64:qemu-system-x86 cpio:cpio dpkg-deb:dpkg "${filesystems[@]}") ;;
