@@ -68,6 +68,17 @@ type Filesystem interface {
 	// GrowUnmounted lets the filesystem fill its image or device, and does
 	// nothing when it does already. Errors: ErrNeedsMount, ErrDamaged, ErrInUse.
 	GrowUnmounted(ctx context.Context, path string) error
+	// SetUUID gives an unmounted and sound filesystem the UUID by which the world
+	// knows it, and does nothing when it has it. After a crash at any instruction
+	// the same call again completes it; until then the filesystem may not mount,
+	// nor make sense to Check. Errors: ErrNotSound, ErrInUse, ErrNoSuperblock.
+	SetUUID(ctx context.Context, path, uuid string) error
+	// HasUUID says whether SetUUID of that UUID has nothing to do. Error:
+	// ErrNoSuperblock.
+	HasUUID(r io.ReaderAt, uuid string) (bool, error)
+	// TwinFlags are the mount flags with which it mounts while another of the
+	// same UUID may be mounted.
+	TwinFlags() []string
 	// SizeBytes is the size that the superblock tells. Error: ErrNoSuperblock.
 	SizeBytes(r io.ReaderAt) (int64, error)
 }

@@ -145,6 +145,16 @@ func (m *mounted) open(tb testing.TB) *os.File {
 	return os.NewFile(uintptr(descriptor), m.directory)
 }
 
+func (m *mounted) openToRead(tb testing.TB) *os.File {
+	tb.Helper()
+
+	root, err := os.Open(m.directory)
+	require.NoError(tb, err)
+	tb.Cleanup(func() { root.Close() })
+
+	return root
+}
+
 func (m *mounted) write(tb testing.TB) [sha256.Size]byte {
 	tb.Helper()
 

@@ -68,6 +68,10 @@ func (x *xfs) Make(ctx context.Context, path string, o MakeOptions) error {
 // out; whatever else it then finds says nothing.
 const xfsDirtyLog = "valuable metadata changes in a log"
 
+// xfsForeignLog is part of what it says of a log that the kernel refuses; it
+// does not count as an error.
+const xfsForeignLog = "mismatched uuid in log"
+
 // Check repairs nothing: what the log holds is replayed by the next mount, and
 // xfs_repair of what is left loses data that a person might rescue.
 func (x *xfs) Check(ctx context.Context, path string) (Verdict, error) {
@@ -95,7 +99,7 @@ func (x *xfs) Check(ctx context.Context, path string) (Verdict, error) {
 		return Verdict{}, fmt.Errorf("check %s: %w", path, err)
 	case strings.Contains(result.Output, xfsDirtyLog):
 		return Verdict{State: NeedsReplay, Detail: "the log holds changes"}, nil
-	case result.ExitCode == 0:
+	case result.ExitCode == 0 && !strings.Contains(result.Output, xfsForeignLog):
 		return Verdict{State: Clean}, nil
 	default:
 		return Verdict{State: Damaged, Detail: lastLines(result.Output)}, nil

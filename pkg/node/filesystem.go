@@ -31,18 +31,13 @@ func (s *Service) mountImage(ctx context.Context, use *Use, place *mount.Place, 
 		return err
 	}
 
-	bytes, err := s.poolOf(use)
-	if err != nil {
-		return err
+	if use.Copy && options.ReadOnly() && len(use.Publications) == 0 {
+		if err := s.settleCopy(ctx, use, made); err != nil {
+			return fmt.Errorf("make a copy fit to be read: %w", err)
+		}
 	}
 
-	image, err := bytes.OpenImage(use.VolumeID, openFlag(use.sharedReaders()))
-	if err != nil {
-		return err
-	}
-	defer image.Close()
-
-	device, err := s.attach(ctx, use, image, use.sharedReaders(), true)
+	device, err := s.attachImage(ctx, use, use.sharedReaders())
 	if err != nil {
 		return err
 	}
@@ -56,6 +51,22 @@ func (s *Service) mountImage(ctx context.Context, use *Use, place *mount.Place, 
 	}
 
 	return mountDevice(ctx, made, device, place, options)
+}
+
+// attachImage attaches the image until its last user has gone.
+func (s *Service) attachImage(ctx context.Context, use *Use, readOnly bool) (*blockdev.Device, error) {
+	bytes, err := s.poolOf(use)
+	if err != nil {
+		return nil, err
+	}
+
+	image, err := bytes.OpenImage(use.VolumeID, openFlag(readOnly))
+	if err != nil {
+		return nil, err
+	}
+	defer image.Close()
+
+	return s.attach(ctx, use, image, readOnly, true)
 }
 
 // formatIfBlank makes the filesystem of a volume that holds nothing yet, and
@@ -119,10 +130,44 @@ func (s *Service) formatIfBlank(ctx context.Context, use *Use, wanted filesystem
 
 // makeSound checks a filesystem that has been used before, repairs what is
 // safe, refuses what is not, and lets it fill a device that has grown.
+// A copy gets a UUID of its own: the volume's id.
 func (s *Service) makeSound(ctx context.Context, use *Use, used filesystem.Filesystem, device *blockdev.Device) error {
+	own := func() error { return nil }
+	if use.Copy {
+		own = func() error { return used.SetUUID(ctx, device.Path, use.VolumeID) }
+	}
+
+	// What was begun has to be finished before a check can judge it.
+	begun, err := hasUUID(device, use.VolumeID)
+	if err == nil && begun {
+		err = own()
+	}
+
+	if err == nil {
+		err = s.check(ctx, use, used, device)
+	}
+
+	if err == nil && !begun {
+		err = own()
+	}
+
+	if err != nil {
+		return err
+	}
+
+	err = used.GrowUnmounted(ctx, device.Path)
+	if err != nil && !errors.Is(err, filesystem.ErrNeedsMount) {
+		return fmt.Errorf("grow %s: %w", used.Name(), err)
+	}
+
+	return nil
+}
+
+// check repairs what is safe to repair, and returns INTERNAL for what is not.
+func (s *Service) check(ctx context.Context, use *Use, used filesystem.Filesystem, device *blockdev.Device) error {
 	verdict, err := used.Check(ctx, device.Path)
 	if err == nil && verdict.State == filesystem.NeedsReplay {
-		if err = replay(used, device); err == nil {
+		if err = replay(use, used, device); err == nil {
 			verdict, err = used.Check(ctx, device.Path)
 		}
 	}
@@ -140,18 +185,24 @@ func (s *Service) makeSound(ctx context.Context, use *Use, used filesystem.Files
 			used.Name(), verdict.Detail)
 	}
 
-	err = used.GrowUnmounted(ctx, device.Path)
-	if err != nil && !errors.Is(err, filesystem.ErrNeedsMount) {
-		return fmt.Errorf("grow %s: %w", used.Name(), err)
-	}
-
 	return nil
 }
 
 // replay mounts the filesystem where nobody sees it, so that its log is
 // written back.
-func replay(used filesystem.Filesystem, device *blockdev.Device) error {
-	tree, err := mount.Mount(device.Path, used.Name(), mount.Options{})
+func replay(use *Use, used filesystem.Filesystem, device *blockdev.Device) error {
+	var flags []string
+	if use.Copy {
+		// What it is a copy of may be mounted.
+		flags = used.TwinFlags()
+	}
+
+	options, err := mount.ParseFlags(flags)
+	if err != nil {
+		return err
+	}
+
+	tree, err := mount.Mount(device.Path, used.Name(), options)
 	if err != nil {
 		return rpc.Errorf(codes.Internal, "the log can't be replayed: %w", err)
 	}

@@ -15,6 +15,9 @@ type Use struct {
 	Parameters  volume.Parameters `json:"parameters"`
 	// ReadOnly means that the volume was attached to this node for reading.
 	ReadOnly bool `json:"readOnly,omitempty"`
+	// Copy means that the volume was made from another, so that its filesystem
+	// has that one's UUID until its first staging.
+	Copy bool `json:"copy,omitempty"`
 	// Slot is the attachment's number on this node, -1 where the CO passed
 	// none on.
 	Slot         int           `json:"slot"`

@@ -87,6 +87,7 @@ func parseStage(request *csi.NodeStageVolumeRequest) (*Use, error) {
 		VolumeID: request.GetVolumeId(), StagingPath: plain(request.GetStagingTargetPath()),
 		Capability: capability, Parameters: parameters, Slot: slot,
 		ReadOnly: request.GetPublishContext()[volume.KeyReadOnly] == "true",
+		Copy:     request.GetVolumeContext()[volume.KeyCopy] == "true",
 	}, nil
 }
 

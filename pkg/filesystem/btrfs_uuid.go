@@ -1,0 +1,81 @@
+package filesystem
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/google/uuid"
+)
+
+// Where things are in the superblock, besides those in btrfs.go.
+const (
+	btrfsFSID         = 0x20
+	btrfsFlags        = 0x38
+	btrfsDevices      = 0x88
+	btrfsIncompatible = 0xbc
+	btrfsSumType      = 0xc4
+	btrfsMetadataUUID = 0x23b
+	btrfsSuperBlock   = 4096
+
+	btrfsFlagMetadataUUID = 1 << 10 // of Incompatible
+	// btrfsFlagsChanging are BTRFS_SUPER_FLAG_SEEDING and the two that btrfstune
+	// sets while it changes the fsid.
+	btrfsFlagsChanging = 1<<32 | 1<<35 | 1<<36
+)
+
+// TwinFlags: the kernel gives a second one of a device a UUID for the time of
+// its mount, since 6.7.
+func (*btrfs) TwinFlags() []string { return nil }
+
+func (*btrfs) HasUUID(r io.ReaderAt, id string) (bool, error) { return sameUUID(r, id) }
+
+// SetUUID sets the fsid, and leaves the former one where all other metadata is
+// compared with it: the metadata UUID, which kernels before 5.0 do not know. The
+// kernel writes the copies of the superblock with its next commit.
+func (b *btrfs) SetUUID(ctx context.Context, path, id string) (err error) {
+	wanted, err := uuid.Parse(id)
+	if err != nil {
+		return fmt.Errorf("UUID of %s: %w", path, err)
+	}
+
+	s, err := openSuperblocks(ctx, path, Btrfs)
+	if err != nil {
+		return err
+	}
+
+	defer func() { err = errors.Join(err, s.Close()) }()
+
+	super, err := readBlock(s, btrfsSuperOffset, btrfsSuperBlock)
+	if err != nil || uuid.UUID(super[btrfsFSID:][:len(wanted)]) == wanted {
+		return err
+	}
+
+	if binary.LittleEndian.Uint64(super[btrfsFlags:])&btrfsFlagsChanging != 0 ||
+		binary.LittleEndian.Uint64(super[btrfsDevices:]) != 1 {
+		return fmt.Errorf("UUID of %s: %w: it has several devices, seeds others, or btrfstune was interrupted", path, ErrNotSound)
+	}
+
+	if binary.LittleEndian.Uint16(super[btrfsSumType:]) != 0 {
+		// The other kinds of checksums, which have to be asked for, are
+		// btrfstune's to know.
+		return s.byTool(ctx, b.run, Command{Tool: "btrfstune", Package: btrfsPackage, Args: []string{"-f", "-M", id}}, path, id)
+	}
+
+	if binary.LittleEndian.Uint32(super) != crc32c(super[btrfsFSID:]) {
+		return fmt.Errorf("UUID of %s: %w: the superblock's checksum is wrong", path, ErrNotSound)
+	}
+
+	incompatible := binary.LittleEndian.Uint64(super[btrfsIncompatible:])
+	if incompatible&btrfsFlagMetadataUUID == 0 {
+		copy(super[btrfsMetadataUUID:], super[btrfsFSID:][:len(wanted)])
+		binary.LittleEndian.PutUint64(super[btrfsIncompatible:], incompatible|btrfsFlagMetadataUUID)
+	}
+
+	copy(super[btrfsFSID:], wanted[:])
+	binary.LittleEndian.PutUint32(super, crc32c(super[btrfsFSID:]))
+
+	return s.putLast(btrfsSuperOffset, super)
+}

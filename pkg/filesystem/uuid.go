@@ -1,0 +1,190 @@
+package filesystem
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"os"
+
+	"github.com/google/uuid"
+	"golang.org/x/sys/unix"
+)
+
+// Giving a copy a UUID of its own is done here and not by tune2fs, xfs_admin and
+// btrfstune, since each of them, killed between two of its writes, leaves what
+// neither mounts nor can be finished by running it again. All of the filesystems
+// can keep the old UUID for what their metadata is signed with, and then the new
+// one is one block: the superblock.
+
+// ErrNotSound is returned by SetUUID of a filesystem with a log to be replayed,
+// or damage. Check it first.
+var ErrNotSound = errors.New("filesystem is not sound")
+
+// sameUUID is HasUUID of a filesystem that changes it in one step.
+func sameUUID(r io.ReaderAt, id string) (bool, error) {
+	found, err := UUID(r)
+
+	return found == id, err
+}
+
+// UUID tells the UUID by which the world knows the filesystem, in the form that
+// blkid prints: that of any of the filesystems here. Error: ErrNoSuperblock.
+func UUID(r io.ReaderAt) (string, error) {
+	name, err := Detect(r)
+	if err != nil {
+		return "", err
+	}
+
+	at, known := map[string]int64{
+		Ext4:  ext4SuperOffset + ext4UUID,
+		XFS:   xfsUUID,
+		Btrfs: btrfsSuperOffset + btrfsFSID,
+	}[name]
+	if !known {
+		return "", fmt.Errorf("UUID: %w", ErrNoSuperblock)
+	}
+
+	found, err := readAt(r, at, len(uuid.Nil))
+	if err == nil && found == nil {
+		err = ErrNoSuperblock
+	}
+
+	if err != nil {
+		return "", fmt.Errorf("UUID: %w", err)
+	}
+
+	return uuid.UUID(found).String(), nil
+}
+
+// superblocks is an unmounted filesystem whose superblocks are about to change.
+type superblocks struct {
+	*os.File
+
+	// held is locked, and inherited by tools.
+	held *os.File
+}
+
+// openSuperblocks keeps others from the filesystem. Error: ErrInUse.
+func openSuperblocks(ctx context.Context, path, name string) (*superblocks, error) {
+	t, err := inspect(path, name)
+	if err != nil {
+		return nil, err
+	}
+
+	if !t.is {
+		return nil, fmt.Errorf("%s of %s: %w", name, path, ErrNoSuperblock)
+	}
+
+	held, err := lockPath(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open the superblock: %w", err), held.Close())
+	}
+
+	return &superblocks{File: file, held: held}, nil
+}
+
+func (s *superblocks) Close() error { return errors.Join(s.File.Close(), s.held.Close()) }
+
+// readBlock reads what has to be there.
+func readBlock(r io.ReaderAt, offset int64, length int) ([]byte, error) {
+	block, err := readAt(r, offset, length)
+	if err == nil && block == nil {
+		err = fmt.Errorf("%w at %d", ErrNoSuperblock, offset)
+	}
+
+	return block, err
+}
+
+// put writes a superblock in one piece: it lies within one page of the device's
+// cache and one block of the device. Only Sync makes it last.
+func (s *superblocks) put(offset int64, block []byte) error {
+	if _, err := s.WriteAt(block, offset); err != nil {
+		return fmt.Errorf("write the superblock at %d: %w", offset, err)
+	}
+
+	return nil
+}
+
+// putLast is put that lasts.
+func (s *superblocks) putLast(offset int64, block []byte) error {
+	return errors.Join(s.put(offset, block), s.flush())
+}
+
+// flush waits for the disk. What a tool wrote through another descriptor it
+// waits for, too, and tells its errors.
+func (s *superblocks) flush() error {
+	if err := s.Sync(); err != nil {
+		return fmt.Errorf("flush the superblock: %w", err)
+	}
+
+	return nil
+}
+
+// clear makes a range zeros.
+func (s *superblocks) clear(offset, length int64) error {
+	err := unix.Fallocate(int(s.Fd()), unix.FALLOC_FL_ZERO_RANGE|unix.FALLOC_FL_KEEP_SIZE, offset, length)
+	if !errors.Is(err, unix.EOPNOTSUPP) {
+		return err //nolint:wrapcheck // the caller says what was to be cleared
+	}
+
+	if _, err := s.Seek(offset, io.SeekStart); err != nil {
+		return err //nolint:wrapcheck // as above
+	}
+
+	_, err = io.CopyN(s.File, zeros{}, length)
+
+	return err //nolint:wrapcheck // as above
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) {
+	clear(p)
+
+	return len(p), nil
+}
+
+// crc32c is the sum of an XFS and a btrfs superblock.
+func crc32c(parts ...[]byte) uint32 {
+	table, sum := crc32.MakeTable(crc32.Castagnoli), uint32(0)
+	for _, part := range parts {
+		sum = crc32.Update(sum, table, part)
+	}
+
+	return sum
+}
+
+// byTool has a filesystem's own tool set a UUID that is signed into more than
+// the superblock. Nothing ends the tool, since nothing could finish its work.
+func (s *superblocks) byTool(ctx context.Context, run Runner, command Command, path, id string) error {
+	command.Args = append(command.Args, "--", path)
+	command.Held, command.Uninterruptible = s.held, true
+
+	result, err := run.Run(ctx, command)
+	if err == nil && result.ExitCode != 0 {
+		err = toolError(command, result)
+	}
+
+	if err == nil {
+		err = s.flush()
+	}
+
+	if err != nil {
+		return err
+	}
+
+	// Some of the tools say nothing when they do nothing.
+	found, err := UUID(s)
+	if err == nil && found != id {
+		err = toolError(command, result)
+	}
+
+	return err
+}

@@ -1,0 +1,281 @@
+package filesystem
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+
+	"github.com/google/uuid"
+)
+
+// Where things are in the superblock, besides those in xfs.go.
+const (
+	xfsUUID          = 32
+	xfsLogStart      = 48
+	xfsGroupBlocks   = 84
+	xfsGroups        = 88
+	xfsLogBlocks     = 96
+	xfsVersion       = 100
+	xfsSectorSize    = 102
+	xfsGroupShift    = 124
+	xfsIncompatible  = 216
+	xfsChecksum      = 224
+	xfsSequence      = 240
+	xfsMetadataUUID  = 248
+	xfsSuperAll      = 264
+	xfsVersionMask   = 0xf
+	xfsVersionSummed = 5
+	xfsFlagMetaUUID  = 1 << 2 // of Incompatible
+	xfsRecordMagic   = 0xfeedbabe
+	xfsRecordCycle   = 4
+	xfsRecordUUID    = 304
+	xfsRecordLength  = 512
+	xfsLargestSector = 32 << 10
+	xfsLargestShift  = 31
+	xfsCyclesBeyond  = 2
+)
+
+// TwinFlags keep the mount from being registered by UUID.
+func (*xfs) TwinFlags() []string { return []string{"nouuid"} }
+
+// HasUUID asks the last superblock, too: SetUUID writes the first one first.
+func (*xfs) HasUUID(r io.ReaderAt, id string) (bool, error) {
+	layout, err := readXFSLayout(r)
+	if err != nil {
+		return false, fmt.Errorf("UUID: %w", err)
+	}
+
+	last, err := layout.lastUUID(r)
+
+	return layout.uuid().String() == id && last == layout.uuid(), err
+}
+
+// SetUUID keeps the former UUID as the metadata UUID. One thing still tells the
+// UUID by which the world knows the filesystem: the log, which must be empty,
+// and is formatted anew. So there are three steps, each on the disk before the
+// next one: the first superblock, the log, the other superblocks. After a crash
+// in between, the first superblock has the new UUID and the last one has not:
+// that the log was empty is known then, whatever it looks like, and the second
+// step can be taken again.
+func (x *xfs) SetUUID(ctx context.Context, path, id string) (err error) {
+	wanted, err := uuid.Parse(id)
+	if err != nil {
+		return fmt.Errorf("UUID of %s: %w", path, err)
+	}
+
+	s, err := openSuperblocks(ctx, path, XFS)
+	if err != nil {
+		return err
+	}
+
+	defer func() { err = errors.Join(err, s.Close()) }()
+
+	layout, err := readXFSLayout(s)
+	if err != nil {
+		return fmt.Errorf("UUID of %s: %w", path, err)
+	}
+
+	if layout.uuid() != wanted {
+		if err := x.beginUUID(ctx, s, layout, wanted, path); err != nil {
+			return fmt.Errorf("UUID of %s: %w", path, err)
+		}
+	}
+
+	if err := x.finishUUID(ctx, s, layout, path); err != nil {
+		return fmt.Errorf("UUID of %s (staging it again finishes what was begun): %w", path, err)
+	}
+
+	return nil
+}
+
+// beginUUID takes the step after which there is no way back.
+func (x *xfs) beginUUID(ctx context.Context, s *superblocks, layout *xfsLayout, wanted uuid.UUID, path string) error {
+	verdict, err := x.Check(ctx, path)
+	if err != nil {
+		return err
+	}
+
+	if verdict.State != Clean {
+		return fmt.Errorf("%w: %s: %s", ErrNotSound, verdict.State, verdict.Detail)
+	}
+
+	if err := layout.sign(layout.super, wanted, layout.metadataUUID()); err != nil {
+		return err
+	}
+
+	return s.putLast(0, layout.super)
+}
+
+func (x *xfs) finishUUID(ctx context.Context, s *superblocks, layout *xfsLayout, path string) error {
+	last, err := layout.lastUUID(s)
+	if err != nil || last == layout.uuid() {
+		return err
+	}
+
+	if err := x.formatLog(ctx, s, layout, path); err != nil {
+		return err
+	}
+
+	for group := uint32(1); group < layout.groups; group++ {
+		offset := layout.superOffset(group)
+
+		super, err := readBlock(s, offset, layout.sector)
+		if err == nil {
+			err = layout.sign(super, layout.uuid(), layout.metadataUUID())
+		}
+
+		if err == nil && group == layout.groups-1 {
+			err = s.flush()
+		}
+
+		if err == nil {
+			err = s.put(offset, super)
+		}
+
+		if err != nil {
+			return fmt.Errorf("allocation group %d: %w", group, err)
+		}
+	}
+
+	return s.flush()
+}
+
+// formatLog empties the log, so that xfs_db does not care what it was, and gives
+// it a sequence number beyond those in the metadata, without which the kernel
+// would refuse them.
+func (x *xfs) formatLog(ctx context.Context, s *superblocks, layout *xfsLayout, path string) error {
+	offset, length := layout.log()
+
+	if err := s.clear(offset, length); err != nil {
+		return fmt.Errorf("empty the log: %w", err)
+	}
+
+	cycle := layout.cycle() + xfsCyclesBeyond
+	command := Command{
+		Tool: "xfs_db", Package: xfsPackage, Held: s.held,
+		Args: []string{"-x", "-c", "logformat -c " + strconv.FormatUint(uint64(cycle), 10), "--", path},
+	}
+
+	result, err := x.run.Run(ctx, command)
+	if err == nil {
+		err = s.flush()
+	}
+
+	if err != nil {
+		return fmt.Errorf("format the log: %w", err)
+	}
+
+	// xfs_db ends with 0 whatever happens.
+	first, err := readBlock(s, offset, xfsRecordLength)
+	if err != nil {
+		return err
+	}
+
+	final, err := readBlock(s, offset+length-xfsRecordLength, xfsRecordLength)
+	if err != nil {
+		return err
+	}
+
+	if binary.BigEndian.Uint32(first) != xfsRecordMagic || binary.BigEndian.Uint32(first[xfsRecordCycle:]) != cycle ||
+		uuid.UUID(first[xfsRecordUUID:][:len(uuid.Nil)]) != layout.uuid() || binary.BigEndian.Uint32(final) == 0 {
+		return fmt.Errorf("format the log: %w", toolError(command, result))
+	}
+
+	return nil
+}
+
+// xfsLayout is a first superblock that makes sense.
+type xfsLayout struct {
+	super               []byte
+	sector              int
+	blockSize           int64
+	groups, groupBlocks uint32
+}
+
+func readXFSLayout(r io.ReaderAt) (*xfsLayout, error) {
+	super, err := readBlock(r, 0, xfsSuperAll)
+	if err != nil {
+		return nil, err
+	}
+
+	layout := &xfsLayout{
+		sector:      int(binary.BigEndian.Uint16(super[xfsSectorSize:])),
+		blockSize:   int64(binary.BigEndian.Uint32(super[xfsBlockSize:])),
+		groups:      binary.BigEndian.Uint32(super[xfsGroups:]),
+		groupBlocks: binary.BigEndian.Uint32(super[xfsGroupBlocks:]),
+	}
+
+	switch {
+	case binary.BigEndian.Uint16(super[xfsVersion:])&xfsVersionMask != xfsVersionSummed:
+		return nil, fmt.Errorf("%w: only version 5 of XFS can have a metadata UUID", errors.ErrUnsupported)
+	case !plausibleBlockSize(uint64(layout.sector)) || layout.sector > xfsLargestSector ||
+		!plausibleBlockSize(uint64(layout.blockSize)) || layout.groups < 2 || layout.groupBlocks == 0 ||
+		super[xfsGroupShift] > xfsLargestShift || binary.BigEndian.Uint64(super[xfsLogStart:]) == 0:
+		return nil, fmt.Errorf("%w: its layout makes no sense, or the log is elsewhere", ErrNoSuperblock)
+	}
+
+	layout.super, err = readBlock(r, 0, layout.sector)
+
+	return layout, err
+}
+
+func (l *xfsLayout) uuid() uuid.UUID { return uuid.UUID(l.super[xfsUUID:][:len(uuid.Nil)]) }
+
+// lastUUID is the one in the last copy of the superblock.
+func (l *xfsLayout) lastUUID(r io.ReaderAt) (uuid.UUID, error) {
+	last, err := readBlock(r, l.superOffset(l.groups-1), l.sector)
+	if err != nil {
+		return uuid.Nil, err
+	}
+
+	return uuid.UUID(last[xfsUUID:][:len(uuid.Nil)]), nil
+}
+
+// metadataUUID is that of the filesystem's origin.
+func (l *xfsLayout) metadataUUID() uuid.UUID {
+	if binary.BigEndian.Uint32(l.super[xfsIncompatible:])&xfsFlagMetaUUID == 0 {
+		return l.uuid()
+	}
+
+	return uuid.UUID(l.super[xfsMetadataUUID:][:len(uuid.Nil)])
+}
+
+// cycle is the number of times that the log had been gone through when the
+// superblock was last written, which an unmount does last of all.
+func (l *xfsLayout) cycle() uint32 { return binary.BigEndian.Uint32(l.super[xfsSequence:]) }
+
+// log returns where it lies in bytes. Its start has the group in the upper bits.
+func (l *xfsLayout) log() (offset, length int64) {
+	start, shift := binary.BigEndian.Uint64(l.super[xfsLogStart:]), l.super[xfsGroupShift]
+	block := int64(start>>shift)*int64(l.groupBlocks) + int64(start&(1<<shift-1))
+
+	return block * l.blockSize, int64(binary.BigEndian.Uint32(l.super[xfsLogBlocks:])) * l.blockSize
+}
+
+// superOffset is where a group has its copy of the superblock.
+func (l *xfsLayout) superOffset(group uint32) int64 {
+	return int64(group) * int64(l.groupBlocks) * l.blockSize
+}
+
+// sign puts the UUIDs into a superblock.
+func (l *xfsLayout) sign(super []byte, id, metadata uuid.UUID) error {
+	sum := func() uint32 {
+		return crc32c(super[:xfsChecksum], make([]byte, crcBytes), super[xfsChecksum+crcBytes:])
+	}
+
+	if string(super[:len(xfsMagic)]) != xfsMagic || binary.LittleEndian.Uint32(super[xfsChecksum:]) != sum() {
+		return fmt.Errorf("%w: a superblock's checksum is wrong", ErrNotSound)
+	}
+
+	copy(super[xfsUUID:], id[:])
+	copy(super[xfsMetadataUUID:], metadata[:])
+	binary.BigEndian.PutUint32(super[xfsIncompatible:], binary.BigEndian.Uint32(super[xfsIncompatible:])|xfsFlagMetaUUID)
+	binary.LittleEndian.PutUint32(super[xfsChecksum:], sum())
+
+	return nil
+}
+
+const crcBytes = 4

@@ -1,0 +1,79 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+	"github.com/touchstone-csi/touchstone/pkg/filesystem"
+	"github.com/touchstone-csi/touchstone/pkg/mount"
+)
+
+// hasUUID says whether the filesystem has the UUID, or is about to get it.
+func hasUUID(device *blockdev.Device, id string) (bool, error) {
+	found, err := filesystem.UUID(device.File())
+	if err != nil {
+		return false, fmt.Errorf("look for the filesystem's UUID: %w", err)
+	}
+
+	return found == id, nil
+}
+
+// settleCopy does at the first staging of a copy what its readers can't do: the
+// log that it was copied with is replayed, it gets a UUID of its own, and it
+// fills an image larger than its source. Until then nobody reads it; afterwards
+// the UUID tells that it is done.
+func (s *Service) settleCopy(ctx context.Context, use *Use, used filesystem.Filesystem) error {
+	settled, err := s.settled(use, used)
+	if settled || err != nil {
+		return err
+	}
+
+	device, err := s.attachImage(ctx, use, false)
+	if err != nil {
+		return err
+	}
+
+	err = s.makeSound(ctx, use, used, device)
+	if err == nil {
+		err = fill(ctx, used, device)
+	}
+
+	status, attached, statusErr := s.loops.Status(device.Number)
+	err = errors.Join(err, statusErr, device.Close())
+
+	if attached {
+		err = errors.Join(err, s.detached(ctx, use, status))
+	}
+
+	return err
+}
+
+// settled says whether the image's filesystem has the volume's UUID.
+func (s *Service) settled(use *Use, used filesystem.Filesystem) (bool, error) {
+	bytes, err := s.poolOf(use)
+	if err != nil {
+		return false, err
+	}
+
+	image, err := bytes.OpenImage(use.VolumeID, os.O_RDONLY)
+	if err != nil {
+		return false, err
+	}
+	defer image.Close()
+
+	return used.HasUUID(image, use.VolumeID)
+}
+
+// fill lets the filesystem take all of its device, where nobody sees it.
+func fill(ctx context.Context, used filesystem.Filesystem, device *blockdev.Device) error {
+	tree, err := mount.Mount(device.Path, used.Name(), mount.Options{})
+	if err != nil {
+		return err
+	}
+	defer tree.Close()
+
+	return growTree(ctx, used, device, tree)
+}
