@@ -1,0 +1,125 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+)
+
+// purpose says what a volume is for.
+type purpose int
+
+const (
+	// temporary volumes are only read, and deleted in the end.
+	temporary purpose = iota
+	// kept volumes are written.
+	kept
+)
+
+// cleanUpLimit is for the calls that take a volume away again, also after an
+// interruption.
+const cleanUpLimit = time.Minute
+
+// withDevice makes a raw block volume and calls use while its device is
+// published on this node. Every call is idempotent: after a crash the same
+// command does what is left to do.
+func (t *tool) withDevice(
+	ctx context.Context, request *csi.CreateVolumeRequest, what purpose, use func(*os.File) error,
+) (err error) {
+	capability := orchestrator.Block(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER)
+	request.VolumeCapabilities = []*csi.VolumeCapability{capability}
+
+	made, err := t.client.CreateVolume(ctx, request)
+	if err != nil {
+		return err //nolint:wrapcheck // the client names the call
+	}
+
+	id := made.GetVolume().GetVolumeId()
+
+	if what == temporary {
+		defer func() {
+			err = errors.Join(err, cleanUp(ctx, func(ctx context.Context) error {
+				_, err := t.client.DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: id})
+
+				return err //nolint:wrapcheck // the client names the call
+			}))
+		}()
+	}
+
+	node, err := t.client.NodeGetInfo(ctx, &csi.NodeGetInfoRequest{})
+	if err != nil {
+		return err //nolint:wrapcheck // the client names the call
+	}
+
+	place := filepath.Join(t.dir, "backup-"+id)
+
+	return t.published(ctx, place, &orchestrator.Claim{
+		VolumeID: id, VolumeContext: made.GetVolume().GetVolumeContext(), Capability: capability, NodeID: node.GetNodeId(),
+		StagingPath: filepath.Join(place, "staging"), TargetPath: filepath.Join(place, "device"), ReadOnly: what == temporary,
+	}, use)
+}
+
+// published brings the volume up to its target path, and down again.
+func (t *tool) published(ctx context.Context, place string, claim *orchestrator.Claim, use func(*os.File) error) (err error) {
+	capabilities, err := t.client.Capabilities(ctx)
+	if err != nil {
+		return err
+	}
+
+	up, err := t.client.StepsUp(capabilities, claim)
+	if err != nil {
+		return err
+	}
+
+	down, err := t.client.StepsDown(capabilities, claim)
+	if err != nil {
+		return err
+	}
+
+	defer func() {
+		err = errors.Join(err, cleanUp(ctx, func(ctx context.Context) error {
+			return errors.Join(call(ctx, down, claim), os.RemoveAll(place))
+		}))
+	}()
+
+	if err := call(ctx, up, claim); err != nil {
+		return err
+	}
+
+	flag := os.O_RDWR
+	if claim.ReadOnly {
+		flag = os.O_RDONLY
+	}
+
+	device, err := os.OpenFile(claim.TargetPath, flag, 0)
+	if err != nil {
+		return err //nolint:wrapcheck // it names the device
+	}
+	defer device.Close()
+
+	return use(device)
+}
+
+func call(ctx context.Context, steps []orchestrator.Step, claim *orchestrator.Claim) error {
+	for _, step := range steps {
+		if err := step.Call(ctx, claim); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// cleanUp has time of its own: the user may have interrupted the rest.
+func cleanUp(ctx context.Context, do func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpLimit)
+	defer cancel()
+
+	return do(ctx)
+}
