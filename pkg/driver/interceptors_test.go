@@ -244,6 +244,23 @@ func TestSecretsAndMountFlagsNeverReachTheLog(t *testing.T) {
 	require.NotContains(t, r.log.String(), secret)
 }
 
+// The kubelet hands a pod's tokens over in the volume context, which the spec
+// does not mark as secret.
+func TestTokensOfPodsNeverReachTheLog(t *testing.T) {
+	t.Parallel()
+
+	r := start(t, withStage(func(context.Context, *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
+		return &csi.NodeStageVolumeResponse{}, nil
+	}))
+
+	_, err := csi.NewNodeClient(r.conn).NodeStageVolume(t.Context(), &csi.NodeStageVolumeRequest{VolumeContext: map[string]string{
+		"csi.storage.k8s.io/serviceAccount.tokens": `{"audience":{"token":"hunter2-hunter2"}}`, "pool": "visible-pool",
+	}})
+	require.NoError(t, err)
+	require.Contains(t, r.log.String(), "visible-pool", "requests are logged at this level")
+	require.NotContains(t, r.log.String(), "hunter2-hunter2")
+}
+
 // secretive returns, by full method name, each unary request of the Controller
 // and Node services that can hold something secret, holding it.
 func secretive(t *testing.T, secret string) map[string]proto.Message {

@@ -10,8 +10,15 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// maxLogged is how many bytes of a message a log line holds.
-const maxLogged = 8192
+const (
+	// maxLogged is how many bytes of a message a log line holds.
+	maxLogged = 8192
+
+	hidden = "***stripped***"
+	// keyTokens is the key of a volume_context at which the kubelet hands over
+	// the pod's service account tokens (CSIDriver's tokenRequests).
+	keyTokens = "csi.storage.k8s.io/serviceAccount.tokens" //nolint:gosec // the name of a key, no credential
+)
 
 // call is what its log lines are told apart by.
 type call struct {
@@ -45,8 +52,8 @@ func (h callHandler) WithGroup(name string) slog.Handler {
 }
 
 // stripped formats a message for the log, and only if the log wants it: what
-// the spec marks as secret is left out, and so are mount flags, which may hold
-// credentials although the spec does not mark them.
+// the spec marks as secret is left out, and so are mount flags and the pod's
+// tokens, which are or may hold credentials although the spec does not mark them.
 type stripped struct{ message any }
 
 // LogValue implements slog.LogValuer.
@@ -57,7 +64,7 @@ func (s stripped) LogValue() slog.Value {
 	}
 
 	message = proto.Clone(message)
-	hideFlags(message.ProtoReflect())
+	hideUnmarked(message.ProtoReflect())
 
 	text := protosanitizer.StripSecrets(message).String()
 	if len(text) > maxLogged {
@@ -67,22 +74,30 @@ func (s stripped) LogValue() slog.Value {
 	return slog.StringValue(text)
 }
 
-func hideFlags(message protoreflect.Message) {
+func hideUnmarked(message protoreflect.Message) {
 	message.Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
 		switch {
 		case field.Name() == "mount_flags" && field.IsList():
 			for i := range value.List().Len() {
-				value.List().Set(i, protoreflect.ValueOfString("***stripped***"))
+				value.List().Set(i, protoreflect.ValueOfString(hidden))
 			}
-		case field.Kind() != protoreflect.MessageKind || field.IsMap():
+		case field.IsMap():
+			hideTokens(value.Map())
+		case field.Kind() != protoreflect.MessageKind:
 		case field.IsList():
 			for i := range value.List().Len() {
-				hideFlags(value.List().Get(i).Message())
+				hideUnmarked(value.List().Get(i).Message())
 			}
 		default:
-			hideFlags(value.Message())
+			hideUnmarked(value.Message())
 		}
 
 		return true
 	})
+}
+
+func hideTokens(entries protoreflect.Map) {
+	if key := protoreflect.ValueOfString(keyTokens).MapKey(); entries.Has(key) {
+		entries.Set(key, protoreflect.ValueOfString(hidden))
+	}
 }
