@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -18,6 +19,10 @@ import (
 // are those of Run, and proxy.ErrAddress.
 func Forward(ctx context.Context, config Config, to string) (err error) {
 	config.completeDefaults()
+
+	if err := notItself(config.Endpoint, to); err != nil {
+		return err
+	}
 
 	elsewhere, err := proxy.New(to)
 	if err != nil {
@@ -53,6 +58,20 @@ func Forward(ctx context.Context, config Config, to string) (err error) {
 	})
 
 	return running.Wait() //nolint:wrapcheck // each of the two has said what failed
+}
+
+// notItself refuses a proxy that would hand each call on to itself, for ever.
+func notItself(endpoint, to string) error {
+	own, err := SocketPath(endpoint)
+	if err != nil {
+		return err
+	}
+
+	if there, err := SocketPath(to); err == nil && filepath.Clean(own) == filepath.Clean(there) {
+		return fmt.Errorf("%w %s is the endpoint that is to be forwarded; name another server's", proxy.ErrAddress, to)
+	}
+
+	return nil
 }
 
 // stop ends the server when its calls are done, or when they take too long.

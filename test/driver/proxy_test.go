@@ -12,6 +12,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/pkg/proxy"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -90,4 +91,13 @@ func TestProxyOutlivesWhatIsBehindIt(t *testing.T) {
 	// The proxy has only been in between.
 	_, err = d.GetPluginInfo(t.Context(), &csi.GetPluginInfoRequest{})
 	require.NoError(t, err)
+}
+
+func TestProxyIsNotToForwardToItself(t *testing.T) {
+	t.Parallel()
+
+	endpoint := "unix://" + filepath.Join(t.TempDir(), "csi.sock")
+	err := driver.Forward(t.Context(), driver.Config{Endpoint: endpoint, Log: slog.New(slog.DiscardHandler)}, endpoint)
+	require.ErrorIs(t, err, proxy.ErrAddress)
+	require.ErrorContains(t, err, endpoint)
 }
