@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -69,6 +70,11 @@ func (s *Service) parsePublish(request *csi.NodePublishVolumeRequest) (Publicati
 
 	if request.GetTargetPath() == "" {
 		return Publication{}, rpc.Invalid("target_path is missing")
+	}
+
+	// What can never be right is said so, whatever the volume's state.
+	if !filepath.IsAbs(request.GetTargetPath()) {
+		return Publication{}, rpc.Invalid("target_path: %q: %w", request.GetTargetPath(), mount.ErrRelative)
 	}
 
 	wanted, err := volume.ParseCapability(request.GetVolumeCapability())
