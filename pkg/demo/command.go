@@ -40,8 +40,10 @@ func NewCommand() *cobra.Command {
 		Short: "Show a volume's whole life on this machine, with real volumes",
 		Long: `Start the driver on a temporary state and pool and lead volumes through their whole
 life, as an orchestrator would: created, attached, formatted, mounted, written to,
-measured, grown, the driver killed and started again, verified, unmounted, deleted;
-then prove that no mount, no loop device and no file is left.
+measured, grown, snapshotted and overwritten while mounted, restored larger beside
+their source, cloned, snapshotted in a group, the driver killed and started again,
+verified, unmounted, deleted; then prove that no mount, no loop device and no file is
+left.
 
 Needs root. Ctrl-C at any moment cleans up. Exit code 0: every step held, 1: one did
 not or it was interrupted, 2: it cannot run here.`,

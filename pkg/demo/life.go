@@ -28,6 +28,7 @@ const (
 	// Near the smallest that each filesystem takes; all of it is thin.
 	small, smallGrown = 64 * mebi, 128 * mebi
 	xfs, xfsGrown     = 300 * mebi, 400 * mebi
+	restoredBytes     = 500 * mebi
 	btrfs, btrfsGrown = 256 * mebi, 512 * mebi
 )
 
@@ -61,19 +62,20 @@ var (
 
 // volume is one that the demo leads through life.
 type volume struct {
+	undoing
+
 	kind        string
 	parameters  map[string]string
 	size, grown int64
 	block       bool
+	// from is what the volume is made of; nil is nothing.
+	from source
 
 	claim orchestrator.Claim
 	sum   string
 	// capacity is as the driver last said it, total as the statistics did, in
 	// bytes.
 	capacity, total int64
-
-	// undo holds the reverse of every call that is in effect, in order.
-	undo []func(context.Context) error
 }
 
 // cast returns the volumes of the demo.
@@ -95,12 +97,17 @@ func cast(at places, withBtrfs bool) []*volume {
 	}
 
 	for _, v := range all {
-		v.claim.NodeID = nodeID
-		v.claim.StagingPath = filepath.Join(at.kubelet, "plugins", v.kind, "globalmount")
-		v.claim.TargetPath = filepath.Join(at.kubelet, "pods", v.kind, "volume")
+		v.settle(at)
 	}
 
 	return all
+}
+
+// settle says where the volume is going to be used.
+func (v *volume) settle(at places) {
+	v.claim.NodeID = nodeID
+	v.claim.StagingPath = filepath.Join(at.kubelet, "plugins", v.kind, "globalmount")
+	v.claim.TargetPath = filepath.Join(at.kubelet, "pods", v.kind, "volume")
 }
 
 func filesystem(name string, size, grown int64) *volume {
@@ -117,14 +124,20 @@ func (d *demo) script() []section {
 		sections = append(sections, section{article(v.kind) + " volume comes to life", d.youth(v)})
 	}
 
+	sections = append(sections, d.pictures()...)
 	sections = append(sections, section{"The driver is killed, and starts again", d.accident()})
 
-	for _, v := range d.volumes {
+	for _, v := range d.everyVolume() {
 		sections = append(sections, section{"The " + v.kind + " volume afterwards, until its end", d.age(v)})
 	}
 
-	return append(sections, section{"Nothing is left", d.proof()})
+	return append(sections,
+		section{"The snapshots outlive their volumes", d.survivors()},
+		section{"Nothing is left", d.proof()})
 }
+
+// everyVolume are those of the cast and their copies.
+func (d *demo) everyVolume() []*volume { return slices.Concat(d.volumes, d.album.copies()) }
 
 func article(kind string) string {
 	if kind == "ext4" || kind == "xfs" {
@@ -180,10 +193,11 @@ func (d *demo) youth(v *volume) []step {
 
 // accident is what a driver must survive without its volumes noticing.
 func (d *demo) accident() []step {
-	steps := make([]step, 0, 1+len(d.volumes))
+	every := d.everyVolume()
+	steps := make([]step, 0, 1+len(every))
 	steps = append(steps, step{"kill -9", d.killed})
 
-	for _, v := range d.volumes {
+	for _, v := range every {
 		steps = append(steps, step{"read " + v.kind, v.verified("while no driver runs")})
 	}
 
@@ -219,9 +233,8 @@ func (d *demo) proof() []step {
 
 			return none("volume", ids)
 		}},
-		{"touchstone serve ends", d.ended},
-		{"mount table", d.noMounts},
-		{"loop devices", d.noLoops},
+		{listSnapshots, d.noSnapshots},
+		// While the driver has it mounted.
 		{"pool", func(context.Context) (outcome, error) {
 			files, err := volumesBelow(d.at.pool)
 			if err != nil {
@@ -230,6 +243,9 @@ func (d *demo) proof() []step {
 
 			return none("file", files)
 		}},
+		{"touchstone serve ends", d.ended},
+		{"mount table", d.noMounts},
+		{"loop devices", d.noLoops},
 	}
 }
 
@@ -265,6 +281,10 @@ func (d *demo) ended(ctx context.Context) (outcome, error) {
 func (d *demo) created(v *volume) func(context.Context) (outcome, error) {
 	return func(ctx context.Context) (outcome, error) {
 		with := fmt.Sprintf("name=demo-%s size=%s", v.kind, bytes(v.size)) + pairs(v.parameters)
+		if v.from != nil {
+			with += " " + v.from.short()
+			v.sum = v.from.data()
+		}
 
 		answer, err := d.CreateVolume(ctx, v.request())
 		if err != nil {
@@ -278,6 +298,10 @@ func (d *demo) created(v *volume) func(context.Context) (outcome, error) {
 		v.capacity = answer.GetVolume().GetCapacityBytes()
 		if v.capacity < v.size {
 			return outcome{with: with}, fmt.Errorf("%w: %s", errTooSmall, bytes(v.capacity))
+		}
+
+		if v.from != nil {
+			return outcome{with: with, got: v.short()}, nil
 		}
 
 		return outcome{with: with, got: v.claim.VolumeID}, nil
@@ -296,12 +320,17 @@ func (d *demo) createdAgain(v *volume) func(context.Context) (outcome, error) {
 }
 
 func (v *volume) request() *csi.CreateVolumeRequest {
-	return &csi.CreateVolumeRequest{
+	request := &csi.CreateVolumeRequest{
 		Name:               "demo-" + v.kind,
 		CapacityRange:      &csi.CapacityRange{RequiredBytes: v.size},
 		VolumeCapabilities: []*csi.VolumeCapability{v.claim.Capability},
 		Parameters:         v.parameters,
 	}
+	if v.from != nil {
+		request.VolumeContentSource = v.from.content()
+	}
+
+	return request
 }
 
 func (d *demo) attached(v *volume) func(context.Context) (outcome, error) {
@@ -509,7 +538,7 @@ func (d *demo) listed(ctx context.Context) (outcome, error) {
 
 	done := outcome{with: "max_entries=2", got: fmt.Sprintf("%d volumes, on %s", len(nodes), nodeID)}
 
-	for _, v := range d.volumes {
+	for _, v := range d.everyVolume() {
 		if !slices.Equal(nodes[v.claim.VolumeID], []string{nodeID}) {
 			return done, fmt.Errorf("%w: volume %s on nodes %v", errNotListed, v.claim.VolumeID, nodes[v.claim.VolumeID])
 		}
@@ -666,33 +695,13 @@ func (d *demo) again(
 
 func sameMount(a, b *mountinfo.Info) bool { return a.ID == b.ID && a.Mountpoint == b.Mountpoint }
 
-// undoLast reverses the latest call; when that fails, it is still to be undone.
-func (v *volume) undoLast(ctx context.Context) error {
-	last := len(v.undo) - 1
-	if err := v.undo[last](ctx); err != nil {
-		return err
-	}
+func (v *volume) short() string { return "volume=…" + tailOf(v.claim.VolumeID) }
 
-	v.undo = v.undo[:last]
-
-	return nil
-}
-
-func (v *volume) undoAll(ctx context.Context) error {
-	for len(v.undo) > 0 {
-		if err := patiently(ctx, v.undoLast); err != nil {
-			return err
-		}
-	}
-
-	return nil
-}
-
-// short is the end of the volume's id, where UUIDv7s of one second differ.
-func (v *volume) short() string {
+// tailOf is the end of an id, where UUIDv7s of one second differ.
+func tailOf(id string) string {
 	const shown = 6
 
-	return "volume=…" + v.claim.VolumeID[max(0, len(v.claim.VolumeID)-shown):]
+	return id[max(0, len(id)-shown):]
 }
 
 func bytes(n int64) string {

@@ -56,10 +56,14 @@ type demo struct {
 
 	driver  *driver
 	volumes []*volume
+	album   *album
 }
 
 func newDemo(program string, at places, keep bool, report *report) *demo {
-	return &demo{program: program, at: at, keep: keep, report: report, volumes: cast(at, hasTool("mkfs.btrfs"))}
+	volumes := cast(at, hasTool("mkfs.btrfs"))
+	ext4, xfs := volumes[0], volumes[1]
+
+	return &demo{program: program, at: at, keep: keep, report: report, volumes: volumes, album: albumOf(at, xfs, ext4)}
 }
 
 // run plays all sections and cleans up whatever comes. Its error has been
@@ -200,8 +204,13 @@ func (d *demo) undo(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, undoLimit)
 	defer cancel()
 
-	for _, v := range slices.Backward(d.volumes) {
-		if err := v.undoAll(ctx); err != nil {
+	all := []*undoing{&d.album.group.undoing, &d.album.before.undoing, &d.album.after.undoing}
+	for _, v := range slices.Backward(d.everyVolume()) {
+		all = append(all, &v.undoing)
+	}
+
+	for _, each := range all {
+		if err := each.undoAll(ctx); err != nil {
 			d.report.note(err.Error())
 		}
 	}

@@ -20,7 +20,7 @@ const (
 )
 
 // startDriver serves beneath dir until the test ends, and returns its endpoint.
-func startDriver(t *testing.T, dir string) string {
+func startDriver(t *testing.T, dir string, flags ...string) string {
 	t.Helper()
 
 	for _, name := range []string{"state", "pool", "kubelet"} {
@@ -29,9 +29,11 @@ func startDriver(t *testing.T, dir string) string {
 
 	endpoint := "unix://" + filepath.Join(dir, "csi.sock")
 	// Not t.Context: it ends before the cleanups, which still need the driver.
-	driver := exec.Command(binary, "serve", "--endpoint", endpoint, "--node-id", "here",
-		"--state-dir", filepath.Join(dir, "state"), "--pool", "default="+filepath.Join(dir, "pool"),
-		"--kubelet-dir", filepath.Join(dir, "kubelet"), "--http-endpoint", "")
+	driver := exec.Command(binary, append([]string{
+		"serve", "--endpoint", endpoint, "--node-id", "here",
+		"--state-dir", filepath.Join(dir, "state"), "--pool", "default=" + filepath.Join(dir, "pool"),
+		"--kubelet-dir", filepath.Join(dir, "kubelet"), "--http-endpoint", "",
+	}, flags...)...)
 
 	var log strings.Builder
 	driver.Stderr = &log

@@ -183,6 +183,8 @@ func TestEveryStepHolds(t *testing.T) {
 		"CreateVolume", "ControllerPublishVolume", "NodeStageVolume", "NodePublishVolume", "NodeGetVolumeStats",
 		"ControllerExpandVolume", "NodeExpandVolume", "kill -9", "ListVolumes", "NodeUnpublishVolume",
 		"NodeUnstageVolume", "ControllerUnpublishVolume", "DeleteVolume",
+		"CreateSnapshot", "ListSnapshots", "GetMetadataDelta", "GetMetadataAllocated", "CreateVolumeGroupSnapshot",
+		"GetVolumeGroupSnapshot", "DeleteSnapshot", "DeleteVolumeGroupSnapshot",
 	} {
 		require.Contains(t, out, call)
 	}
