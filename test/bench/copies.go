@@ -23,7 +23,7 @@ const gib = 1 << 30
 const embedded = "TOUCHSTONE_POOL_IMAGE_SIZE=60Gi"
 
 // copies measures what is instant on a pool that can reflink.
-func copies(ctx context.Context, b *bench) error {
+func copies(ctx context.Context, b *bench) (failure error) {
 	d, done, err := b.start(ctx, embedded)
 	if err != nil {
 		return err
@@ -53,6 +53,9 @@ func copies(ctx context.Context, b *bench) error {
 
 	large, err := d.raw(ctx, "large", 10*gib)
 	if err == nil {
+		// Its device would outlive the driver.
+		defer func() { failure = errors.Join(failure, d.takeDown(context.WithoutCancel(ctx), large)) }()
+
 		err = overwrite(d.seen(large.TargetPath), 10*gib, 16*mib, everything)
 	}
 
