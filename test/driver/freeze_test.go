@@ -2,6 +2,7 @@ package driver_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -283,6 +284,33 @@ func TestFreezeHoldsWritersBack(t *testing.T) {
 	}
 }
 
+// TestFreezeWindowIsTold lets whoever measures read how long writers waited.
+func TestFreezeWindowIsTold(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	var said bytes.Buffer
+
+	d := startNode(t)
+	claim := stagedFor(t, d, "ext4")
+	d.Config.Log = slog.New(slog.NewJSONHandler(&said, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	taken := takeOver(t, d, 0)
+
+	said.Reset()
+	require.NoError(t, taken.WithFrozen(t.Context(), []string{claim.VolumeID}, func(context.Context) error { return nil }))
+
+	var told struct {
+		Volumes int           `json:"volumes"`
+		First   string        `json:"first"`
+		Window  time.Duration `json:"window"`
+	}
+
+	require.NoError(t, json.Unmarshal(said.Bytes(), &told), "%s", said.String())
+	require.Equal(t, 1, told.Volumes)
+	require.Equal(t, claim.VolumeID, told.First)
+	require.Positive(t, told.Window)
+	t.Log(told.Window)
+}
+
 var errWithin = errors.New("what was to be done failed")
 
 func TestFreezeEndsHoweverItEnds(t *testing.T) {
@@ -468,7 +496,7 @@ func freezeIfAsked() {
 		var opened *frozenNode
 		if opened, err = openNode(context.Background(), config, slog.Default()); err == nil {
 			err = opened.WithFrozen(context.Background(), config.VolumeIDs, func(context.Context) error {
-				_, said := io.WriteString(os.Stdout, "frozen\n")
+				_, said := os.Stdout.WriteString("frozen\n")
 				_, err := io.Copy(io.Discard, os.Stdin)
 
 				return errors.Join(said, err)

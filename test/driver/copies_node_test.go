@@ -1,0 +1,234 @@
+package driver_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/pkg/filesystem"
+	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/namespace"
+)
+
+// cloneOf makes a volume of another one.
+func cloneOf(t *testing.T, d *harness.Driver, source *orchestrator.Claim, name string, capability *csi.VolumeCapability,
+	bytes int64,
+) *orchestrator.Claim {
+	t.Helper()
+
+	like := &csi.CreateVolumeRequest{VolumeCapabilities: []*csi.VolumeCapability{capability}}
+
+	return copyOf(t, d, like, name, ofVolume(source.VolumeID), required(bytes))
+}
+
+// uuidOf is what the disk says, of a mounted filesystem too.
+func uuidOf(t *testing.T, d *harness.Driver, claim *orchestrator.Claim) string {
+	t.Helper()
+
+	image, err := os.Open(imageOf(d, claim.VolumeID))
+	require.NoError(t, err)
+
+	defer image.Close()
+
+	found, err := filesystem.UUID(image)
+	require.NoError(t, err)
+
+	return found
+}
+
+// sizeOf is how large the filesystem says it is.
+func sizeOf(t *testing.T, claim *orchestrator.Claim) int64 {
+	t.Helper()
+
+	var stat unix.Statfs_t
+
+	require.NoError(t, unix.Statfs(claim.StagingPath, &stat))
+
+	return int64(stat.Blocks) * stat.Bsize
+}
+
+// TestCopiesStandSideBySide stages a volume, its clone, and the clone's clone,
+// which are all larger than the one before, while every one of them is in use.
+func TestCopiesStandSideBySide(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	for _, fsType := range filesystem.Names() {
+		t.Run(fsType, func(t *testing.T) {
+			t.Parallel()
+
+			d := harness.Start(t, reflinking(t))
+			size := sizeFor(fsType)
+			capability := orchestrator.Mount(writer, fsType)
+			source := newVolume(t, d, &csi.CreateVolumeRequest{
+				VolumeCapabilities: []*csi.VolumeCapability{capability}, CapacityRange: required(size),
+			})
+			bringUp(t, d, source)
+
+			sum, former := fillPayload(t, source), uuidOf(t, d, source)
+			all := []*orchestrator.Claim{source}
+
+			for _, name := range []string{"first", "second"} {
+				latest := all[len(all)-1]
+				size += 128 * mib
+				clone := cloneOf(t, d, latest, name, capability, size)
+				bringUp(t, d, clone)
+				require.Equal(t, clone.VolumeID, uuidOf(t, d, clone))
+				require.Equal(t, sum, payload(t, clone))
+				require.Greater(t, sizeOf(t, clone), sizeOf(t, latest)+100*mib)
+
+				all = append(all, clone)
+			}
+
+			sibling := cloneOf(t, d, source, "sibling", capability, sizeFor(fsType))
+			bringUp(t, d, sibling)
+
+			all = append(all, sibling)
+			for _, claim := range all {
+				writeFile(t, filepath.Join(claim.TargetPath, "own"), claim.VolumeID)
+			}
+
+			// Again, from the beginning and over what is there.
+			require.NoError(t, d.Stage(t.Context(), sibling))
+			takeDown(t, d, sibling)
+			bringUp(t, d, sibling)
+
+			for _, claim := range all {
+				fileHolds(t, filepath.Join(claim.TargetPath, "own"), claim.VolumeID)
+				require.Equal(t, sum, payload(t, claim))
+			}
+
+			require.Equal(t, former, uuidOf(t, d, source))
+		})
+	}
+}
+
+// TestCopiesThatAreOnlyRead are as large as they were asked to be, and have had
+// their log replayed, though nobody may write them.
+func TestCopiesThatAreOnlyRead(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	for _, fsType := range filesystem.Names() {
+		t.Run(fsType, func(t *testing.T) {
+			t.Parallel()
+
+			d := harness.Start(t, reflinking(t), sharedPool)
+			size := sizeFor(fsType)
+			source := newVolume(t, d, &csi.CreateVolumeRequest{
+				VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Mount(writer, fsType)}, CapacityRange: required(size),
+			})
+			bringUp(t, d, source)
+
+			sum := fillPayload(t, source)
+
+			for name, capability := range map[string]*csi.VolumeCapability{
+				"reader":  orchestrator.Mount(readerOnly, fsType),
+				"readers": orchestrator.Mount(nodesRead, fsType),
+				"ro":      orchestrator.Mount(writer, fsType, "ro"),
+			} {
+				clone := cloneOf(t, d, source, name, capability, size+128*mib)
+				bringUp(t, d, clone)
+				require.Equal(t, clone.VolumeID, uuidOf(t, d, clone), name)
+				require.Equal(t, sum, payload(t, clone), name)
+				require.Greater(t, sizeOf(t, clone), sizeOf(t, source)+100*mib, name)
+				require.ErrorIs(t, os.WriteFile(filepath.Join(clone.TargetPath, "own"), nil, 0o600), unix.EROFS, name)
+
+				takeDown(t, d, clone)
+				bringUp(t, d, clone)
+				require.Equal(t, sum, payload(t, clone), name)
+			}
+		})
+	}
+}
+
+var errPowerLost = errors.New("power lost")
+
+// powerless is a Runner of a machine without power.
+type powerless struct{}
+
+func (powerless) Run(_ context.Context, command filesystem.Command) (filesystem.Result, error) {
+	if command.Tool == "xfs_db" {
+		return filesystem.Result{}, errPowerLost
+	}
+
+	return filesystem.NewRunner().Run(context.Background(), command)
+}
+
+// TestCopyWhoseUUIDWasBegun has the power fail in the middle of a first staging.
+// Of the other filesystems a UUID has no middle.
+func TestCopyWhoseUUIDWasBegun(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	d := harness.Start(t, reflinking(t), sharedPool)
+	source := newVolume(t, d, &csi.CreateVolumeRequest{
+		VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Mount(writer, "xfs")}, CapacityRange: required(300 * mib),
+	})
+	bringUp(t, d, source)
+
+	sum := fillPayload(t, source)
+	takeDown(t, d, source)
+
+	broken, err := filesystem.ByName(filesystem.XFS, powerless{})
+	require.NoError(t, err)
+
+	for name, capability := range map[string]*csi.VolumeCapability{
+		"writer": orchestrator.Mount(writer, "xfs"), "readers": orchestrator.Mount(nodesRead, "xfs"),
+	} {
+		clone := cloneOf(t, d, source, name, capability, 300*mib)
+		require.ErrorIs(t, broken.SetUUID(t.Context(), imageOf(d, clone.VolumeID), clone.VolumeID), errPowerLost)
+		bringUp(t, d, clone)
+		require.Equal(t, sum, payload(t, clone), name)
+	}
+}
+
+// TestCopyOfRawBytes is not formatted because a filesystem is asked for.
+func TestCopyOfRawBytes(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	d := harness.Start(t)
+	source := newVolume(t, d, &csi.CreateVolumeRequest{VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Block(writer)}})
+	bringUp(t, d, source)
+
+	sum := fillPayload(t, source)
+	takeDown(t, d, source)
+
+	clone := cloneOf(t, d, source, "clone", orchestrator.Block(writer), 64*mib)
+	mounted := *clone
+	mounted.Capability = orchestrator.Mount(writer, "ext4")
+
+	require.NoError(t, d.Attach(t.Context(), clone))
+	t.Cleanup(func() { takeDown(t, d, clone) })
+	fails(t, d.Stage(t.Context(), &mounted), codes.FailedPrecondition, "holds data")
+
+	bringUp(t, d, clone)
+	require.Equal(t, sum, payload(t, clone))
+}
+
+// TestCopyThatWasNeverWritten is formatted like any volume that is empty.
+func TestCopyThatWasNeverWritten(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	d := harness.Start(t)
+	source := newVolume(t, d, &csi.CreateVolumeRequest{})
+	clone := cloneOf(t, d, source, "clone", orchestrator.Mount(writer, ""), 128*mib)
+
+	for range 2 {
+		bringUp(t, d, clone)
+		require.Greater(t, sizeOf(t, clone), int64(100*mib))
+		takeDown(t, d, clone)
+	}
+
+	require.Equal(t, clone.VolumeID, uuidOf(t, d, clone))
+}
