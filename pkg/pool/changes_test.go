@@ -158,7 +158,7 @@ func TestNoChangeIsMissed(t *testing.T) {
 // sizes are those of volumes, and some which no volume has.
 func sizes() *rapid.Generator[int64] {
 	return rapid.OneOf(
-		rapid.Custom(func(t *rapid.T) int64 { return rapid.Int64Range(1, 4).Draw(t, "MiB") * mib }),
+		rapid.Custom(func(t *rapid.T) int64 { return rapid.Int64Range(1, 2).Draw(t, "MiB") * mib }),
 		rapid.Int64Range(1, 200),
 		rapid.Int64Range(1, 2*mib),
 	)
@@ -448,7 +448,7 @@ func TestManyExtents(t *testing.T) {
 		t.Run(on.name, func(t *testing.T) {
 			t.Parallel()
 
-			const pieces = 3000
+			const pieces = 2000
 
 			inBase, inTarget := on.make(t)
 
