@@ -11,14 +11,29 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/mount"
 )
 
-// hasUUID says whether the filesystem has the UUID, or is about to get it.
-func hasUUID(device *blockdev.Device, id string) (bool, error) {
-	found, err := filesystem.UUID(device.File())
-	if err != nil {
-		return false, fmt.Errorf("look for the filesystem's UUID: %w", err)
+// finishCopy ends a change of the UUID that a crash has cut short, before which
+// no check can judge the filesystem. The change may be to another volume's: what
+// this one is a copy of may have been in the middle of it.
+func finishCopy(ctx context.Context, use *Use, used filesystem.Filesystem, device *blockdev.Device) error {
+	if !use.Copy {
+		return nil
 	}
 
-	return found == id, nil
+	found, err := filesystem.UUID(device.File())
+	if err != nil {
+		return fmt.Errorf("look for the filesystem's UUID: %w", err)
+	}
+
+	done, err := used.HasUUID(device.File(), found)
+	if err != nil {
+		return fmt.Errorf("look whether the filesystem has its UUID: %w", err)
+	}
+
+	if done {
+		return nil
+	}
+
+	return used.SetUUID(ctx, device.Path, found)
 }
 
 // settleCopy does at the first staging of a copy what its readers can't do: the

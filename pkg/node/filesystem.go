@@ -132,23 +132,13 @@ func (s *Service) formatIfBlank(ctx context.Context, use *Use, wanted filesystem
 // safe, refuses what is not, and lets it fill a device that has grown.
 // A copy gets a UUID of its own: the volume's id.
 func (s *Service) makeSound(ctx context.Context, use *Use, used filesystem.Filesystem, device *blockdev.Device) error {
-	own := func() error { return nil }
-	if use.Copy {
-		own = func() error { return used.SetUUID(ctx, device.Path, use.VolumeID) }
-	}
-
-	// What was begun has to be finished before a check can judge it.
-	begun, err := hasUUID(device, use.VolumeID)
-	if err == nil && begun {
-		err = own()
-	}
-
+	err := finishCopy(ctx, use, used, device)
 	if err == nil {
 		err = s.check(ctx, use, used, device)
 	}
 
-	if err == nil && !begun {
-		err = own()
+	if err == nil && use.Copy {
+		err = used.SetUUID(ctx, device.Path, use.VolumeID)
 	}
 
 	if err != nil {

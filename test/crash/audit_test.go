@@ -58,6 +58,7 @@ func (s *scenario) checkAcknowledged(p *process) {
 	}
 
 	require.LessOrEqual(s.t, len(listed), creating, "volumes that nobody asked for: %v", listed)
+	s.checkSnapshots(p)
 }
 
 func (s *scenario) checkListed(v *volume, entry *csi.ListVolumesResponse_Entry) {
@@ -100,6 +101,13 @@ func (s *scenario) audit() {
 		want.expect(v)
 	}
 
+	for _, w := range s.workers {
+		for _, each := range w.snapshots {
+			require.Nil(s.t, each.pending)
+			want.expectSnapshot(each)
+		}
+	}
+
 	require.Equal(s.t, want, s.site.inventory(s.t))
 
 	s.audits++
@@ -107,7 +115,7 @@ func (s *scenario) audit() {
 
 // inventory is what the driver has made. Its lists are sorted.
 type inventory struct {
-	Mounts, Images, Directories, Scratch, Targets, Devices []string
+	Mounts, Images, Directories, Snapshots, Scratch, Targets, Devices []string
 }
 
 func newInventory() *inventory { return &inventory{} }
@@ -165,7 +173,7 @@ func (s *site) inventory(t *testing.T) *inventory {
 	}
 
 	for room, list := range map[string]*[]string{
-		"images": &found.Images, "directories": &found.Directories, "scratch": &found.Scratch,
+		"images": &found.Images, "directories": &found.Directories, "snapshots": &found.Snapshots, "scratch": &found.Scratch,
 	} {
 		for _, entry := range entries(t, filepath.Join(s.pool(), room)) {
 			insert(list, entry)

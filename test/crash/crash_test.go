@@ -51,6 +51,10 @@ type scenario struct {
 	workers []*worker
 	began   time.Time
 
+	// copyOften is in how many of a hundred steps there is something to do with
+	// copies.
+	copyOften int
+
 	kills, early, kept, reads, audits int
 	startTook                         time.Duration
 }
@@ -65,6 +69,11 @@ type worker struct {
 	volumes     []*volume
 	// graves are the ids of acknowledged deletions.
 	graves []string
+	// snapshots are also groups of them.
+	snapshots      []*snapshot
+	snapshotGraves []string
+	// copies are the volumes made of others.
+	copies int
 }
 
 func newScenario(t *testing.T, built string, seed int64) *scenario {
@@ -169,6 +178,10 @@ func (s *scenario) tidy(p *process) {
 	s.t.Helper()
 
 	s.together(func(w *worker) {
+		if !w.settleCopies(p) {
+			return
+		}
+
 		for _, v := range slices.Clone(w.volumes) {
 			w.walk(p, v, v.settle)
 
@@ -193,6 +206,8 @@ func (s *scenario) finish() {
 	s.checkAcknowledged(p)
 
 	s.together(func(w *worker) {
+		w.finishCopies(p)
+
 		for _, v := range slices.Clone(w.volumes) {
 			w.walk(p, v, v.up)
 
@@ -250,6 +265,10 @@ func (w *worker) load(p *process) {
 		for len(w.volumes) < volumesEach {
 			w.made++
 			w.volumes = append(w.volumes, newVolume(w.site, w.source, fmt.Sprintf("volume-%d-%d", w.index, w.made)))
+		}
+
+		if !w.copySteps(p) {
+			return
 		}
 
 		v := w.volumes[w.random.IntN(len(w.volumes))]
@@ -337,13 +356,16 @@ func (s *scenario) report() {
 		calls = append(calls, fmt.Sprintf("%s %d/%d", name, s.fuse.answers[name], s.fuse.unknown[name]))
 	}
 
-	made := 0
+	made, copies, snapshots := 0, 0, 0
 	for _, w := range s.workers {
 		made += w.made
+		copies += w.copies
+		snapshots += len(w.snapshotGraves)
 	}
 
 	s.t.Logf("%d kills in %s (%d of them while starting): 0 failed starts, 0 of %d acknowledged volumes lost (looked for %d times), "+
 		"0 of %d deleted ones back; %d times the data of a publication was intact after a restart, %d audits found nothing leaked",
 		s.kills, time.Since(s.began).Round(time.Second), s.early, made, s.kept, len(s.graves()), s.reads, s.audits)
+	s.t.Logf("%d volumes were made of others, of %d snapshots or of themselves", copies, snapshots)
 	s.t.Logf("acknowledged/unknown calls: %s", strings.Join(calls, ", "))
 }

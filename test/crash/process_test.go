@@ -30,12 +30,23 @@ const (
 // site is where a driver lives, and all that outlives it.
 type site struct {
 	binary, root string
+	// poolAt is where the pool is if not beneath root, and reflinks says whether
+	// copies are instant there.
+	poolAt   string
+	reflinks bool
 }
 
 func (s *site) state() string   { return filepath.Join(s.root, "state") }
-func (s *site) pool() string    { return filepath.Join(s.root, "pool") }
 func (s *site) kubelet() string { return filepath.Join(s.root, "kubelet") }
 func (s *site) log() string     { return filepath.Join(s.root, "driver.log") }
+
+func (s *site) pool() string {
+	if s.poolAt != "" {
+		return s.poolAt
+	}
+
+	return filepath.Join(s.root, "pool")
+}
 
 // build makes the binary that is then killed.
 func build(t *testing.T) string {
@@ -63,10 +74,10 @@ func newSite(t *testing.T, binary string) *site {
 
 // process is one run of the driver.
 type process struct {
-	// closed is the client's; calls may still be on their way through it.
-	closed bool
 	*orchestrator.Orchestrator
 
+	// closed is the client's; calls may still be on their way through it.
+	closed  bool
 	command *exec.Cmd
 	ended   chan struct{}
 	// doomed is set before the kill: from then on an answer may fail to come.

@@ -95,6 +95,8 @@ type volume struct {
 	// capacity is acknowledged, in bytes; device is what the node has
 	// acknowledged to know of it.
 	capacity, device int64
+	// from is what the volume is to be made of; nil is nothing.
+	from *csi.VolumeContentSource
 	// behind means that NodeExpandVolume is due.
 	behind bool
 	// data are the checksums of what was written and fsynced, by file or by
@@ -141,11 +143,16 @@ func (v *volume) at(place target) *orchestrator.Claim {
 }
 
 func (v *volume) create() *step {
+	wanted := v.kind.bytes
+	if v.from != nil {
+		wanted = v.capacity
+	}
+
 	return &step{name: "create", call: func(ctx context.Context, co *orchestrator.Orchestrator) error {
 		answer, err := co.CreateVolume(ctx, &csi.CreateVolumeRequest{
-			Name: v.name, Parameters: v.kind.parameters,
+			Name: v.name, Parameters: v.kind.parameters, VolumeContentSource: v.from,
 			VolumeCapabilities: []*csi.VolumeCapability{v.kind.capability()},
-			CapacityRange:      &csi.CapacityRange{RequiredBytes: v.kind.bytes},
+			CapacityRange:      &csi.CapacityRange{RequiredBytes: wanted},
 		})
 		if err != nil {
 			return err
