@@ -82,7 +82,7 @@ func (c *Copy) prepare() error {
 			c.tree, err = openIn(c.pool.scratch, c.target.ID, os.O_RDONLY|unix.O_DIRECTORY, 0)
 		}
 
-		return err //nolint:wrapcheck // the caller names both ends
+		return err
 	}
 
 	info, err := c.opened.Stat()
@@ -157,7 +157,7 @@ func (c *Copy) cutImage(ctx context.Context) error {
 // is replaced. Errors: ErrNoSpace, ctx's.
 func (c *Copy) Commit(ctx context.Context) (allocatedBytes int64, err error) {
 	if c.target.Backing == volume.BackingDirectory {
-		allocatedBytes, err = c.commitTree(ctx)
+		allocatedBytes, err = c.commitTree()
 	} else {
 		allocatedBytes, err = c.commitImage(ctx)
 	}

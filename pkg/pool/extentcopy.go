@@ -26,6 +26,8 @@ type mover struct {
 	buffer []byte
 	// moved, which may be nil, is told how many bytes more there are.
 	moved func(bytes int64)
+	// unwritten is how many bytes the disk may not have begun to write.
+	unwritten int64
 }
 
 // tell reports to progress what is moved, of total bytes.
@@ -63,6 +65,8 @@ func (m *mover) move(ctx context.Context, target, source *os.File, size int64) e
 				m.moved(moved)
 			}
 
+			m.write(target, moved)
+
 			start += moved
 		}
 
@@ -70,20 +74,27 @@ func (m *mover) move(ctx context.Context, target, source *os.File, size int64) e
 	})
 }
 
+// write has the disk begin with what was moved, while more is: a sync at the end
+// that finds everything still to do makes whoever else needs the disk wait.
+func (m *mover) write(target *os.File, moved int64) {
+	if m.unwritten += moved; m.unwritten < chunkBytes {
+		return
+	}
+
+	m.unwritten = 0
+	// The sync meets the errors.
+	_ = unix.SyncFileRange(int(target.Fd()), 0, 0, unix.SYNC_FILE_RANGE_WRITE)
+}
+
 func (m *mover) chunk(target, source *os.File, at, length int64) (int64, error) {
 	if m.buffer != nil {
 		return m.pass(target, source, at, length)
 	}
 
-	var copied int
-
-	err := retried(func() error {
-		var err error
-
+	copied, err := retriedFor(func() (int, error) {
 		from, to := at, at
-		copied, err = unix.CopyFileRange(int(source.Fd()), &from, int(target.Fd()), &to, int(length), 0)
 
-		return err
+		return unix.CopyFileRange(int(source.Fd()), &from, int(target.Fd()), &to, int(length), 0)
 	})
 
 	switch {
@@ -92,7 +103,7 @@ func (m *mover) chunk(target, source *os.File, at, length int64) (int64, error) 
 
 		return m.pass(target, source, at, length)
 	case err != nil:
-		return 0, os.NewSyscallError("copy_file_range", err)
+		return 0, inCall("copy_file_range", err)
 	default:
 		return int64(copied), nil
 	}
@@ -103,19 +114,21 @@ func (m *mover) pass(target, source *os.File, at, length int64) (int64, error) {
 	var passed int64
 
 	for passed < length {
-		read, err := source.ReadAt(m.buffer[:min(length-passed, bufferBytes)], at+passed)
+		wanted := m.buffer[:min(length-passed, bufferBytes)]
+
+		read, err := source.ReadAt(wanted, at+passed)
 		if err != nil && !errors.Is(err, io.EOF) {
 			return 0, err //nolint:wrapcheck // the caller names both ends
 		}
 
-		if err := writeSparse(target, m.buffer[:read], at+passed); err != nil {
+		if err := writeSparse(target, wanted[:read], at+passed); err != nil {
 			return 0, err
 		}
 
 		passed += int64(read)
 
-		if err != nil {
-			break
+		if read < len(wanted) {
+			break // the source has become shorter
 		}
 	}
 

@@ -11,6 +11,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if os.Getenv(copierPool) != "" {
+		os.Exit(beCopier())
+	}
+
 	code := namespace.Main(m)
 
 	if code == 0 {

@@ -143,12 +143,8 @@ func openIn(room *os.Root, name string, flag int, mode uint32) (*os.File, error)
 func openAt(directory *os.File, name string, flag int, mode uint32) (*os.File, error) {
 	path := filepath.Join(directory.Name(), name)
 
-	var descriptor int
-
-	err := retried(func() (err error) {
-		descriptor, err = unix.Openat(int(directory.Fd()), name, flag|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)
-
-		return err
+	descriptor, err := retriedFor(func() (int, error) {
+		return unix.Openat(int(directory.Fd()), name, flag|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)
 	})
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: path, Err: err}

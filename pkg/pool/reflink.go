@@ -122,9 +122,17 @@ func rewrite(file *os.File, start, length int64) error {
 
 // retried repeats a call that a signal, as Go's scheduler sends them, has ended.
 func retried(call func() error) error {
+	_, err := retriedFor(func() (int, error) { return 0, call() })
+
+	return err
+}
+
+// retriedFor is retried for a call with a result.
+func retriedFor(call func() (int, error)) (int, error) {
 	for {
-		if err := call(); !errors.Is(err, unix.EINTR) {
-			return err
+		result, err := call()
+		if !errors.Is(err, unix.EINTR) {
+			return result, err
 		}
 	}
 }

@@ -79,7 +79,7 @@ func (p *Pool) clearClaimed(id string) error {
 // ClearScratch removes what a crash left half-made, but nothing that another
 // process is making right now.
 func (p *Pool) ClearScratch(ctx context.Context) error {
-	clear := func(id string) error {
+	clearOne := func(id string) error {
 		file, err := p.claim(id)
 		if errors.Is(err, ErrInMaking) {
 			return nil
@@ -94,5 +94,5 @@ func (p *Pool) ClearScratch(ctx context.Context) error {
 
 	// The lock of a directory is made before it and goes after it, but a power
 	// failure may have kept only the directory.
-	return errors.Join(listIDs(ctx, p.scratch, ImageSuffix, clear), listIDs(ctx, p.scratch, "", clear))
+	return errors.Join(listIDs(ctx, p.scratch, ImageSuffix, clearOne), listIDs(ctx, p.scratch, "", clearOne))
 }

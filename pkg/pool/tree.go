@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -44,11 +43,11 @@ func (c *Copy) cutTree(ctx context.Context) error {
 	return nil
 }
 
-func (c *Copy) commitTree(ctx context.Context) (int64, error) {
+func (c *Copy) commitTree() (int64, error) {
 	// Told by a descriptor as old as the copy: no failed write is missed. To
 	// sync file by file would take as many journal commits as there are files.
 	if err := retried(func() error { return unix.Syncfs(int(c.tree.Fd())) }); err != nil {
-		return 0, os.NewSyscallError("syncfs", err)
+		return 0, inCall("syncfs", err)
 	}
 
 	made, err := status(c.tree)
@@ -187,7 +186,7 @@ func (t *treeCopier) directory(ctx context.Context, pinned, to *os.File, name, p
 // file copies what is not a directory.
 func (t *treeCopier) file(ctx context.Context, source, to *os.File, name, path string, found *unix.Statx_t) error {
 	if first, ok := t.links[inodeOf(found)]; ok {
-		return os.NewSyscallError("linkat", unix.Linkat(int(t.root.Fd()), first, int(to.Fd()), name, 0))
+		return inCall("linkat", unix.Linkat(int(t.root.Fd()), first, int(to.Fd()), name, 0))
 	}
 
 	var err error
@@ -199,7 +198,7 @@ func (t *treeCopier) file(ctx context.Context, source, to *os.File, name, path s
 		err = symlink(source, to, name)
 	default:
 		device := unix.Mkdev(found.Rdev_major, found.Rdev_minor)
-		err = os.NewSyscallError("mknodat", unix.Mknodat(int(to.Fd()), name, kind|imageMode, int(device)))
+		err = inCall("mknodat", unix.Mknodat(int(to.Fd()), name, kind|imageMode, int(device)))
 	}
 
 	if err == nil {
@@ -256,10 +255,10 @@ func symlink(source, to *os.File, name string) error {
 
 	length, err := unix.Readlinkat(int(source.Fd()), "", text)
 	if err != nil {
-		return os.NewSyscallError("readlinkat", err)
+		return inCall("readlinkat", err)
 	}
 
-	return os.NewSyscallError("symlinkat", unix.Symlinkat(string(text[:length]), int(to.Fd()), name))
+	return inCall("symlinkat", unix.Symlinkat(string(text[:length]), int(to.Fd()), name))
 }
 
 // inherit gives what was made as name all that source has beside its content.
@@ -270,7 +269,7 @@ func (t *treeCopier) inherit(source, to *os.File, name string, found *unix.Statx
 
 	var made unix.Stat_t
 	if err := unix.Fstatat(directory, name, &made, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-		return os.NewSyscallError("fstatat", err)
+		return inCall("fstatat", err)
 	}
 
 	t.held += made.Blocks * statBlock
@@ -278,17 +277,17 @@ func (t *treeCopier) inherit(source, to *os.File, name string, found *unix.Statx
 	// Who owns both needs no privilege.
 	if made.Uid != found.Uid || made.Gid != found.Gid {
 		if err := unix.Fchownat(directory, name, int(found.Uid), int(found.Gid), unix.AT_SYMLINK_NOFOLLOW); err != nil {
-			return os.NewSyscallError("fchownat", err)
+			return inCall("fchownat", err)
 		}
 	}
 
-	if err := copyXattrs(descriptorPath(source), filepath.Join(descriptorPath(to), name)); err != nil {
+	if err := copyXattrs(descriptorPath(source), descriptorPath(to)+"/"+name); err != nil {
 		return err
 	}
 
 	if found.Mode&unix.S_IFMT != unix.S_IFLNK {
 		if err := unix.Fchmodat(directory, name, uint32(found.Mode&^unix.S_IFMT), 0); err != nil {
-			return os.NewSyscallError("fchmodat", err)
+			return inCall("fchmodat", err)
 		}
 	}
 
@@ -312,7 +311,7 @@ func keepTimes(directory *os.File, made *unix.Statx_t) error {
 func setTimes(directory *os.File, name string, found *unix.Statx_t) error {
 	times := []unix.Timespec{timespec(found.Atime), timespec(found.Mtime)}
 
-	return os.NewSyscallError("utimensat", unix.UtimesNanoAt(int(directory.Fd()), name, times, unix.AT_SYMLINK_NOFOLLOW))
+	return inCall("utimensat", unix.UtimesNanoAt(int(directory.Fd()), name, times, unix.AT_SYMLINK_NOFOLLOW))
 }
 
 func timespec(stamp unix.StatxTimestamp) unix.Timespec {
@@ -328,19 +327,13 @@ func pin(directory *os.File, name string) (*os.File, error) {
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_XDEV,
 	}
 
-	var descriptor int
-
-	err := retried(func() (err error) {
-		descriptor, err = unix.Openat2(int(directory.Fd()), name, &how)
-
-		return err
-	})
+	descriptor, err := retriedFor(func() (int, error) { return unix.Openat2(int(directory.Fd()), name, &how) })
 	if errors.Is(err, unix.EXDEV) {
 		return nil, fmt.Errorf("something is mounted there; unmount it: %w", err)
 	}
 
 	if err != nil {
-		return nil, os.NewSyscallError("openat2", err)
+		return nil, inCall("openat2", err)
 	}
 
 	return os.NewFile(uintptr(descriptor), name), nil
@@ -351,7 +344,7 @@ func status(pinned *os.File) (*unix.Statx_t, error) {
 
 	err := unix.Statx(int(pinned.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_BASIC_STATS|unix.STATX_BTIME, &found)
 
-	return &found, os.NewSyscallError("statx", err)
+	return &found, inCall("statx", err)
 }
 
 // openQuietly opens for reading what is pinned, and leaves its time of last
@@ -370,6 +363,11 @@ func openQuietly(pinned *os.File, flag int) (*os.File, error) {
 // descriptorPath is a path to what is open, whatever its name is by now.
 func descriptorPath(file *os.File) string {
 	return "/proc/self/fd/" + strconv.Itoa(int(file.Fd()))
+}
+
+// inCall names the system call in an error.
+func inCall(name string, err error) error {
+	return os.NewSyscallError(name, err) //nolint:wrapcheck // this is the wrapping
 }
 
 // of names the file in an error.

@@ -15,7 +15,7 @@ const maxXattrBytes = 64 << 10
 
 // copyXattrs gives target the extended attributes of source, among them ACLs,
 // capabilities and labels, and none else. It follows source, which is a
-// descriptor's path, and not target.
+// descriptor's path, and not target: so that must not be just such a path.
 func copyXattrs(source, target string) error {
 	wanted, err := xattrNames(unix.Listxattr, source)
 	if err != nil {
@@ -34,7 +34,7 @@ func copyXattrs(source, target string) error {
 			continue
 		}
 
-		if err := unix.Lremovexattr(target, name); err != nil {
+		if err := unix.Lremovexattr(target, name); err != nil && !errors.Is(err, unix.ENODATA) {
 			return fmt.Errorf("remove extended attribute %s: %w", name, err)
 		}
 	}
@@ -94,7 +94,10 @@ func xattrNames(list func(path string, target []byte) (int, error), path string)
 		return nil, fmt.Errorf("list extended attributes: %w", err)
 	}
 
-	return strings.FieldsFunc(string(names[:length]), func(r rune) bool { return r == 0 }), nil
+	found := strings.FieldsFunc(string(names[:length]), func(r rune) bool { return r == 0 })
+
+	// Beside an ACL xfs lists what it keeps it in; that follows the ACL.
+	return slices.DeleteFunc(found, func(name string) bool { return strings.HasPrefix(name, "trusted.SGI_ACL_") }), nil
 }
 
 func xattr(get func(path, name string, target []byte) (int, error), path, name string) ([]byte, error) {
@@ -102,7 +105,7 @@ func xattr(get func(path, name string, target []byte) (int, error), path, name s
 
 	length, err := get(path, name, value)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // the caller names the attribute
+		return nil, err
 	}
 
 	return value[:length], nil
