@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"google.golang.org/grpc/codes"
 
@@ -70,21 +71,26 @@ func (s *Service) checkReserve(tx *state.Tx, group *Group, fresh []*Snapshot) er
 // acceptSnapshots makes all of them be there for the CO, or none. Errors:
 // ABORTED if one was deleted meanwhile.
 func (s *Service) acceptSnapshots(ctx context.Context, group *Group, done ...*Snapshot) error {
-	ready := make([]*Snapshot, 0, len(done))
-	for _, each := range done {
-		ready = append(ready, each.in(PhaseReady))
-	}
-
 	if group != nil {
 		group = group.in(PhaseReady)
 	}
 
 	// What is made is acknowledged or undone, not left in between.
 	err := s.store.Update(context.WithoutCancel(ctx), func(tx *state.Tx) error {
-		for _, each := range ready {
-			if current, ok := s.snapshots.In(tx).Get(each.ID); !ok || current.Phase == PhaseDeleting {
+		ready := make([]*Snapshot, 0, len(done))
+
+		for _, each := range done {
+			current, ok := s.snapshots.In(tx).Get(each.ID)
+			if !ok || current.Phase == PhaseDeleting {
 				return errGone(each)
 			}
+
+			// What somebody was told stays true. The source was still by then.
+			if current.Phase == PhaseCopying {
+				each.CreatedAt = current.CreatedAt
+			}
+
+			ready = append(ready, each.in(PhaseReady))
 		}
 
 		return s.putSnapshots(tx, group, ready)
@@ -369,7 +375,10 @@ func (s *Service) takeAgain(ctx context.Context, lost *Snapshot) error {
 
 	s.config.Log.Info("copying a snapshot anew that was not finished", "snapshot", lost.ID, "volume", source.ID)
 
-	_, err = s.takeSnapshot(ctx, lost.in(PhaseCopying), source)
+	anew := lost.in(PhaseCopying)
+	anew.CreatedAt = time.Now()
+
+	_, err = s.takeSnapshot(ctx, anew, source)
 
 	return err
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"sync"
@@ -244,7 +245,7 @@ func TestAGroupIsAllOrNothing(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
-	d := harness.Start(t)
+	d, _ := withBrake(t, harness.Start)
 	good := cheapVolume(t, d, "good")
 	bad := newVolume(t, d, &csi.CreateVolumeRequest{Name: "bad", Parameters: directoryBacked(), VolumeCapabilities: []*csi.VolumeCapability{
 		orchestrator.Mount(writer, ""),
@@ -274,24 +275,16 @@ func TestAGroupIsAllOrNothing(t *testing.T) {
 	takeDown(t, d, bad)
 
 	// Its bytes are gone.
-	place := imageOrDirectory(d, bad.VolumeID)
-	require.NoError(t, os.Rename(place, d.Root+"/away"))
+	place, away := filepath.Join(d.Pool(), "directories", bad.VolumeID), filepath.Join(d.Pool(), "away")
+	require.NoError(t, os.Rename(place, away))
 	fails(t, create(), codes.NotFound, bad.VolumeID)
 	nothing()
-	require.NoError(t, os.Rename(d.Root+"/away", place))
+	require.NoError(t, os.Rename(away, place))
 
 	d.Restart(t)
 	nothing()
-	require.InDelta(t, before, available(t, d), 64*mib)
+	require.InDelta(t, before, available(t, d), mib)
 	require.NoError(t, create())
-}
-
-func imageOrDirectory(d *harness.Driver, id string) string {
-	if _, err := os.Stat(imageOf(d, id)); err == nil {
-		return imageOf(d, id)
-	}
-
-	return d.Pool() + "/directories/" + id
 }
 
 // TestAKilledGroupIsForgotten kills the driver between the first and the last

@@ -27,7 +27,7 @@ const (
 	// payloadBytes is how much the tests of copies compare.
 	payloadBytes = 8 * mib
 	// many is how many extents a volume has that takes long to copy.
-	many = 1 << 14
+	many = 1 << 13
 	// keyCopy is set in the volume_context of a copy.
 	keyCopy = "copy"
 )

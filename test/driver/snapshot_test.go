@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/pkg/filesystem"
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -29,6 +30,59 @@ import (
 func atOnce(c *driver.Config) { c.CopyGrace = time.Nanosecond }
 
 func patient(c *driver.Config) { c.CopyGrace = time.Hour }
+
+// brake stops whatever is written to a pool, and so makes a copy last as long as
+// a test needs.
+type brake struct{ pool string }
+
+// withBrake is a driver with a pool of its own in which copies take long and can
+// be held up.
+func withBrake(t *testing.T, start func(testing.TB, ...harness.Option) *harness.Driver, more ...harness.Option) (*harness.Driver, brake) {
+	t.Helper()
+
+	b := brake{pool: harness.PlainPool(t, gib)}
+	d := start(t, append(more, func(c *driver.Config) { c.Pools = map[string]string{"default": b.pool} })...)
+
+	// Before the driver's end waits for the copy.
+	t.Cleanup(func() { _ = thaw(b.pool) })
+
+	return d, b
+}
+
+func (b brake) pull(t *testing.T) {
+	t.Helper()
+	require.NoError(t, atRoot(b.pool, filesystem.Freeze))
+}
+
+func (b brake) release(t *testing.T) {
+	t.Helper()
+	require.NoError(t, thaw(b.pool))
+}
+
+// heldUp asks for a snapshot, and returns what the driver says of it while it
+// can't be copied any further.
+func (b brake) heldUp(t *testing.T, d *harness.Driver, request *csi.CreateSnapshotRequest) *csi.Snapshot {
+	t.Helper()
+
+	answers := make(chan *csi.CreateSnapshotResponse, 1)
+
+	go func() {
+		made, err := d.CreateSnapshot(context.WithoutCancel(t.Context()), request)
+		if err != nil {
+			t.Error(err)
+		}
+
+		answers <- made
+	}()
+
+	awaitScratch(t, d)
+	b.pull(t)
+
+	made := (<-answers).GetSnapshot()
+	require.False(t, made.GetReadyToUse())
+
+	return made
+}
 
 // cheapVolume makes a volume that takes next to nothing to copy.
 func cheapVolume(t *testing.T, d *harness.Driver, name string) string {
@@ -393,16 +447,12 @@ func TestASlowSnapshotIsNotReadyAtFirst(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
-	d := harness.Start(t, atOnce)
-	id := sluggish(t, d, "source")
+	d, brake := withBrake(t, harness.Start, atOnce)
+	id, other := sluggish(t, d, "source"), cheapVolume(t, d, "other")
 	want := sumOf(t, imageOf(d, id))
 	request := &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: id}
-
-	made, err := d.CreateSnapshot(t.Context(), request)
-	require.NoError(t, err)
-	require.False(t, made.GetSnapshot().GetReadyToUse())
-
-	snapshotID := made.GetSnapshot().GetSnapshotId()
+	made := brake.heldUp(t, d, request)
+	snapshotID := made.GetSnapshotId()
 	seen := func() []*csi.Snapshot {
 		again, err := d.CreateSnapshot(t.Context(), request)
 		require.NoError(t, err)
@@ -423,22 +473,27 @@ func TestASlowSnapshotIsNotReadyAtFirst(t *testing.T) {
 	restore := &csi.CreateVolumeRequest{
 		Name: "restore", VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Block(writer)}, VolumeContentSource: ofSnapshot(snapshotID),
 	}
-	_, err = d.CreateVolume(t.Context(), restore)
+	_, err := d.CreateVolume(t.Context(), restore)
 	fails(t, err, codes.Aborted, snapshotID, "ready_to_use")
 
-	_, err = d.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: cheapVolume(t, d, "other")})
+	_, err = d.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: other})
 	fails(t, err, codes.AlreadyExists, id)
 
 	// Whoever wants to write to the source waits, so it is a snapshot of the
 	// moment that the CO was told.
 	claim := d.Claim(t, id)
 	claim.Capability = orchestrator.Block(writer)
+
+	short, cancel := context.WithTimeout(t.Context(), impatient)
+	defer cancel()
+
+	fails(t, d.Attach(short, claim), codes.DeadlineExceeded)
+	brake.release(t)
 	require.NoError(t, d.Attach(t.Context(), claim))
 
 	for _, each := range seen() {
 		require.True(t, each.GetReadyToUse())
-		require.True(t, proto.Equal(made.GetSnapshot().GetCreationTime(), each.GetCreationTime()) ||
-			each.GetCreationTime().AsTime().Before(time.Now()))
+		require.True(t, proto.Equal(made.GetCreationTime(), each.GetCreationTime()))
 	}
 
 	require.NoError(t, d.Detach(t.Context(), claim))
@@ -454,18 +509,26 @@ func TestASlowSnapshotIsDeleted(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
-	d := harness.Start(t, atOnce)
-	id := sluggish(t, d, "source")
-	request := &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: id}
+	d, brake := withBrake(t, harness.Start, atOnce)
+	request := &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: sluggish(t, d, "source")}
+	made := brake.heldUp(t, d, request)
+	removal := &csi.DeleteSnapshotRequest{SnapshotId: made.GetSnapshotId()}
 
-	made, err := d.CreateSnapshot(t.Context(), request)
-	require.NoError(t, err)
-	require.False(t, made.GetSnapshot().GetReadyToUse())
-	deleteSnapshot(t, d, made.GetSnapshot().GetSnapshotId())
+	short, cancel := context.WithTimeout(t.Context(), impatient)
+	defer cancel()
+
+	// It is gone from the list before the last byte is.
+	_, err := d.DeleteSnapshot(short, removal)
+	fails(t, err, codes.DeadlineExceeded)
+	require.Eventually(t, func() bool {
+		_, err := d.GetSnapshot(t.Context(), &csi.GetSnapshotRequest{SnapshotId: made.GetSnapshotId()})
+
+		return status.Code(err) == codes.NotFound
+	}, time.Minute, time.Millisecond)
+
+	brake.release(t)
+	deleteSnapshot(t, d, made.GetSnapshotId())
 	requireRooms(t, d, map[string]int{"snapshots": 0, "scratch": 0})
-
-	_, err = d.GetSnapshot(t.Context(), &csi.GetSnapshotRequest{SnapshotId: made.GetSnapshot().GetSnapshotId()})
-	fails(t, err, codes.NotFound)
 
 	// Its operation may be about to end, and is not joined any more then.
 	var anew *csi.CreateSnapshotResponse
@@ -476,7 +539,7 @@ func TestASlowSnapshotIsDeleted(t *testing.T) {
 		return status.Code(err) != codes.Aborted
 	}, time.Minute, time.Millisecond)
 	require.NoError(t, err)
-	require.NotEqual(t, made.GetSnapshot().GetSnapshotId(), anew.GetSnapshot().GetSnapshotId())
+	require.NotEqual(t, made.GetSnapshotId(), anew.GetSnapshot().GetSnapshotId())
 }
 
 // TestASlowSnapshotOutlivesTheDriver restarts, and kills, the driver while it
@@ -489,20 +552,18 @@ func TestASlowSnapshotOutlivesTheDriver(t *testing.T) {
 		"SIGKILL": func(d *harness.Driver) { d.Kill(t) },
 	} {
 		t.Run(by, func(t *testing.T) {
-			d := harness.StartProcess(t, atOnce)
+			d, brake := withBrake(t, harness.StartProcess, atOnce)
 			id := sluggish(t, d, "source")
 			want := sumOf(t, imageOf(d, id))
 			request := &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: id}
+			made := brake.heldUp(t, d, request)
 
-			made, err := d.CreateSnapshot(t.Context(), request)
-			require.NoError(t, err)
-			require.False(t, made.GetSnapshot().GetReadyToUse())
-
+			brake.release(t)
 			end(d)
 
 			anew, err := d.SnapshotUntilReady(t.Context(), request)
 			require.NoError(t, err)
-			require.Equal(t, made.GetSnapshot().GetSnapshotId(), anew.GetSnapshot().GetSnapshotId())
+			require.Equal(t, made.GetSnapshotId(), anew.GetSnapshot().GetSnapshotId())
 			require.Equal(t, want, sumOf(t, filepath.Join(d.Pool(), "snapshots", anew.GetSnapshot().GetSnapshotId()+".img")))
 			requireRooms(t, d, map[string]int{"snapshots": 1, "scratch": 0})
 		})
@@ -514,7 +575,7 @@ func TestASlowSnapshotOutlivesTheDriver(t *testing.T) {
 func TestAKilledSnapshotIsForgotten(t *testing.T) {
 	namespace.NeedRoot(t)
 
-	d := harness.StartProcess(t, patient)
+	d, _ := withBrake(t, harness.StartProcess, patient)
 	id := sluggish(t, d, "source")
 	request := &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: id}
 	client, left := d.Orchestrator, make(chan error, 1)

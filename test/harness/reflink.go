@@ -17,15 +17,28 @@ import (
 func ReflinkPool(tb testing.TB, bytes int64) string {
 	tb.Helper()
 
+	return ownPool(tb, bytes, "xfs", "-q", "-s", "size=4096", "-m", "reflink=1")
+}
+
+// PlainPool is ReflinkPool on an ext4, whose files share no blocks.
+func PlainPool(tb testing.TB, bytes int64) string {
+	tb.Helper()
+
+	return ownPool(tb, bytes, "ext4", "-q", "-F", "-E", "nodiscard")
+}
+
+func ownPool(tb testing.TB, bytes int64, fsType string, options ...string) string {
+	tb.Helper()
+
 	root := tb.TempDir()
-	image, err := os.Create(filepath.Join(root, "reflink.img"))
+	image, err := os.Create(filepath.Join(root, "pool.img"))
 	require.NoError(tb, err)
 
 	defer image.Close()
 
 	require.NoError(tb, image.Truncate(bytes))
 
-	output, err := exec.CommandContext(tb.Context(), "mkfs.xfs", "-q", "-s", "size=4096", "-m", "reflink=1", image.Name()).CombinedOutput()
+	output, err := exec.CommandContext(tb.Context(), "mkfs."+fsType, append(options, image.Name())...).CombinedOutput()
 	require.NoError(tb, err, "%s", output)
 
 	device, err := blockdev.NewLoops(blockdev.LoopsOptions{}).Attach(tb.Context(), image, blockdev.AttachOptions{
@@ -37,7 +50,7 @@ func ReflinkPool(tb testing.TB, bytes int64) string {
 
 	mounted := filepath.Join(root, "mounted")
 	require.NoError(tb, os.Mkdir(mounted, 0o700))
-	require.NoError(tb, unix.Mount(device.Path, mounted, "xfs", 0, "discard"))
+	require.NoError(tb, unix.Mount(device.Path, mounted, fsType, 0, "discard"))
 	// Whoever has a file open in there is the test's to find.
 	tb.Cleanup(func() { require.NoError(tb, unix.Unmount(mounted, unix.MNT_DETACH)) })
 
