@@ -2,6 +2,7 @@ package mount_test
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -34,6 +35,32 @@ func observers(t *testing.T, test func(t *testing.T, dir string, places *mount.P
 		dir, places := allowedDir(t)
 		mount.ReadMountinfo(places)
 		test(t, dir, places)
+	})
+}
+
+func TestOpenMountDescribesWhatItOpened(t *testing.T) {
+	t.Parallel()
+	observers(t, func(t *testing.T, dir string, places *mount.Places) {
+		t.Helper()
+
+		place := findDir(t, places, dir+"/target")
+
+		for _, source := range []string{"below", "above"} {
+			require.NoError(t, unix.Mount(source, place.Path(), "tmpfs", 0, "size=1m"))
+
+			root, point, err := place.OpenMount()
+			require.NoError(t, err)
+			require.NoError(t, os.WriteFile(root.Name()+"/"+source, nil, 0o600))
+			require.Equal(t, requireMounted(t, place), point)
+
+			names, err := root.Readdirnames(-1)
+			require.NoError(t, err)
+			require.Equal(t, []string{source}, names)
+			require.NoError(t, root.Close())
+		}
+
+		_, _, err := find(t, places, dir+"/nothing").OpenMount()
+		require.ErrorIs(t, err, fs.ErrNotExist)
 	})
 }
 
