@@ -314,11 +314,9 @@ func TestCreateRefuses(t *testing.T) {
 		"a long name":          {func(r *csi.CreateVolumeRequest) { r.Name = string(make([]rune, 129)) }, codes.InvalidArgument, nil},
 		"an escape in a name":  {func(r *csi.CreateVolumeRequest) { r.Name = "a\x1bb" }, codes.InvalidArgument, []string{"name"}},
 		"C1 control in a name": {func(r *csi.CreateVolumeRequest) { r.Name = "a\u0085b" }, codes.InvalidArgument, []string{"name"}},
-		"a content source": {func(r *csi.CreateVolumeRequest) {
-			r.VolumeContentSource = &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{
-				Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: "x"},
-			}}
-		}, codes.InvalidArgument, nil},
+		"a content source of no kind": {func(r *csi.CreateVolumeRequest) {
+			r.VolumeContentSource = &csi.VolumeContentSource{}
+		}, codes.InvalidArgument, []string{"volume_content_source"}},
 		"unknown mutable parameter": {func(r *csi.CreateVolumeRequest) {
 			r.MutableParameters = map[string]string{"color": "blue"}
 		}, codes.InvalidArgument, []string{"color"}},
