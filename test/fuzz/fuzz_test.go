@@ -22,7 +22,7 @@ const (
 	// hangs only ends a call that would hang; it is no verdict on speed.
 	hangs = time.Minute
 	// strangers of each method are tried without a fuzzer, too.
-	strangers  = 20
+	strangers  = 12
 	editsBytes = 96
 )
 

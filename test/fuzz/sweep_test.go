@@ -11,7 +11,7 @@ import (
 )
 
 // oneOf keeps `make test` short.
-const oneOf = 64
+const oneOf = 96
 
 // TestSweep sets one field of a valid request after the other to each strange
 // value. A fuzzer that knows nothing of the driver's wishes takes long to find
