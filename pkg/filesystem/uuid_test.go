@@ -3,11 +3,14 @@ package filesystem_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -162,13 +165,54 @@ func TestCopiesOfWhatCrashed(t *testing.T) {
 	}
 }
 
-func content(tb testing.TB, image *os.File) []byte {
+const block = 4096
+
+// blocks are those of an image that hold anything, by their offset. The rest of
+// it would only take memory.
+type blocks map[int64][]byte
+
+func content(tb testing.TB, image *os.File) blocks {
 	tb.Helper()
 
-	all, err := os.ReadFile(image.Name())
-	require.NoError(tb, err)
+	held := blocks{}
+	descriptor := int(image.Fd())
 
-	return all
+	for offset := int64(0); ; offset += block {
+		start, err := unix.Seek(descriptor, offset, unix.SEEK_DATA)
+		if errors.Is(err, unix.ENXIO) {
+			return held
+		}
+
+		require.NoError(tb, err)
+
+		offset = start / block * block
+		data := make([]byte, block)
+		_, err = image.ReadAt(data, offset)
+		require.NoError(tb, err)
+
+		if !bytes.Equal(data, make([]byte, block)) {
+			held[offset] = data
+		}
+	}
+}
+
+// at is what an image has there.
+func (b blocks) at(offset int64) []byte {
+	if data, ok := b[offset]; ok {
+		return data
+	}
+
+	return make([]byte, block)
+}
+
+// changed are the offsets, in order, at which other differs.
+func (b blocks) changed(other blocks) []int64 {
+	either := maps.Clone(b)
+	maps.Copy(either, other)
+
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(either)), func(offset int64) bool {
+		return bytes.Equal(b.at(offset), other.at(offset))
+	})
 }
 
 // replay is what has to be done with a copy of what was mounted.
@@ -204,24 +248,12 @@ func modified(tb testing.TB, image *os.File) time.Time {
 func TestUUIDIsOneBlock(t *testing.T) {
 	t.Parallel()
 
-	const block = 4096
-
 	for _, name := range []string{filesystem.Ext4, filesystem.Btrfs} {
 		fs := byName(t, name)
 		image := newFilesystem(t, fs, imageSize)
 		before := content(t, image)
 		require.NoError(t, fs.SetUUID(t.Context(), image.Name(), uuid.NewString()))
-
-		var changed []int
-
-		after := content(t, image)
-		for offset := 0; offset < len(after); offset += block {
-			if !bytes.Equal(before[offset:][:block], after[offset:][:block]) {
-				changed = append(changed, offset)
-			}
-		}
-
-		require.Len(t, changed, 1, name)
+		require.Len(t, before.changed(content(t, image)), 1, name)
 	}
 }
 
@@ -346,7 +378,7 @@ func TestXFSUUIDIsFinished(t *testing.T) {
 		require.NoError(t, fs.SetUUID(t.Context(), image.Name(), wanted))
 
 		last := lastSuperblock(t, before)
-		_, err := image.WriteAt(before[last:][:4096], int64(last))
+		_, err := image.WriteAt(before.at(last), last)
 		require.NoError(t, err)
 		finish(t, image)
 	})
@@ -354,31 +386,27 @@ func TestXFSUUIDIsFinished(t *testing.T) {
 
 // restoreSome gives each changed block but the first superblock back what it had
 // before, with the probability.
-func restoreSome(tb testing.TB, image *os.File, before []byte, probability float64, random *rand.Rand) {
+func restoreSome(tb testing.TB, image *os.File, before blocks, probability float64, random *rand.Rand) {
 	tb.Helper()
 
-	const block = 4096
-
-	after := content(tb, image)
-
-	for offset := block; offset < len(before); offset += block {
-		if bytes.Equal(before[offset:][:block], after[offset:][:block]) || random.Float64() >= probability {
+	for _, offset := range before.changed(content(tb, image)) {
+		if offset == 0 || random.Float64() >= probability {
 			continue
 		}
 
-		_, err := image.WriteAt(before[offset:][:block], int64(offset))
+		_, err := image.WriteAt(before.at(offset), offset)
 		require.NoError(tb, err)
 	}
 }
 
-func lastSuperblock(tb testing.TB, image []byte) int {
+func lastSuperblock(tb testing.TB, image blocks) int64 {
 	tb.Helper()
 
-	last := 0
+	last := int64(0)
 
-	for offset := 0; offset < len(image); offset += 4096 {
-		if bytes.HasPrefix(image[offset:], []byte("XFSB")) {
-			last = offset
+	for offset, data := range image {
+		if bytes.HasPrefix(data, []byte("XFSB")) {
+			last = max(last, offset)
 		}
 	}
 
