@@ -42,7 +42,7 @@ func TestFrozenHoldsAllThatWasWritten(t *testing.T) {
 			device, directory := attach(t, copied, blockdev.AttachOptions{}), t.TempDir()
 			require.NoError(t, fs.SetUUID(t.Context(), device.Path, "01a20000-0000-7000-8000-000000000000"))
 			require.NoError(t, unix.Mount(device.Path, directory, fs.Name(), unix.MS_RDONLY, ""))
-			t.Cleanup(func() { _ = unix.Unmount(directory, 0) })
+			t.Cleanup(func() { _ = unix.Unmount(directory, unix.MNT_DETACH) })
 
 			late, err := os.ReadFile(filepath.Join(directory, "late"))
 			require.NoError(t, err)

@@ -122,7 +122,8 @@ func mount(tb testing.TB, fs filesystem.Filesystem, image *os.File, o blockdev.A
 
 	m := &mounted{device: attach(tb, image, o), directory: tb.TempDir()}
 	require.NoError(tb, unix.Mount(m.device.Path, m.directory, fs.Name(), 0, ""))
-	tb.Cleanup(func() { _ = unix.Unmount(m.directory, 0) })
+	// Lazily: a tool that another test starts may for an instant have it open.
+	tb.Cleanup(func() { _ = unix.Unmount(m.directory, unix.MNT_DETACH) })
 
 	return m
 }
