@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+	"github.com/touchstone-csi/touchstone/pkg/filesystem"
 )
 
 // checkAcknowledged is made right after a start: nothing that was acknowledged
@@ -233,6 +234,8 @@ func (s *site) sweep(t *testing.T) {
 	require.NoError(t, err)
 
 	for _, each := range slices.Backward(mounts) {
+		thaw(each.Mountpoint)
+
 		if err := unix.Unmount(each.Mountpoint, unix.MNT_DETACH); err != nil {
 			t.Logf("unmount %s: %v", each.Mountpoint, err)
 		}
@@ -248,4 +251,16 @@ func (s *site) sweep(t *testing.T) {
 			t.Logf("detach %s: %v", device.Path, err)
 		}
 	}
+}
+
+// thaw is for what was killed in the middle of a freeze: unmounted as it is, the
+// filesystem would stay, and nobody could reach it any more.
+func thaw(path string) {
+	root, err := os.Open(path)
+	if err != nil {
+		return
+	}
+	defer root.Close()
+
+	_ = filesystem.Thaw(root) // most are not frozen
 }
