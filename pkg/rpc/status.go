@@ -108,6 +108,8 @@ func causes() []mapping {
 		{mount.ErrBusy, codes.FailedPrecondition},
 		{pool.ErrNoSpace, codes.ResourceExhausted},
 		{pool.ErrMissing, codes.NotFound},
+		{pool.ErrInMaking, codes.Aborted},
+		{pool.ErrNotInstant, codes.FailedPrecondition},
 		{qos.ErrInfeasible, codes.FailedPrecondition},
 		{qos.ErrNoPod, codes.FailedPrecondition},
 		{filesystem.ErrGrowRefused, codes.FailedPrecondition},
