@@ -163,7 +163,7 @@ func (s *Service) collectOrphans(ctx context.Context, place *pool.Pool) error {
 
 		removed, err := place.RemoveEmpty(entry)
 		if err == nil && !removed {
-			s.config.Log.Warn("a volume with data is in the pool but not in the state; see `touchstone state verify`",
+			s.config.Log.Warn("a volume that holds data or is in use is in the pool but not in the state; see `touchstone state verify --pool`",
 				"volume", entry.ID, "place", place.Place(entry.ID, entry.Backing))
 		}
 

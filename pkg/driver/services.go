@@ -43,6 +43,10 @@ type rooms struct {
 	freezable  func(volumeID string) bool
 	progress   *progress.Registry
 	closers    []func() error
+	// controls says that the controller is here, of which a pool has one, and
+	// owner names it to the next.
+	controls bool
+	owner    string
 }
 
 // service is one gRPC service that a mode serves beside Identity.
@@ -64,10 +68,10 @@ type service struct {
 //	controller  Identity, Controller, GroupController, SnapshotMetadata, Progress
 //	node        Identity, Node
 func build(ctx context.Context, config *Config, ops *inflight.Group) (*rooms, error) {
+	owner := fmt.Sprintf("%s at %s, mode %s", config.DriverName, config.Endpoint, config.Mode)
 	r := &rooms{
-		store: state.New(config.StateDir, state.Options{
-			Owner: fmt.Sprintf("%s at %s, mode %s", config.DriverName, config.Endpoint, config.Mode), Log: config.Log,
-		}),
+		store:    state.New(config.StateDir, state.Options{Owner: owner, Log: config.Log}),
+		owner:    fmt.Sprintf("%s, node %s, state in %s", owner, config.NodeID, config.StateDir),
 		progress: progress.NewRegistry(config.Log),
 	}
 
@@ -153,7 +157,7 @@ func (r *rooms) addController(config *Config, ops *inflight.Group) error {
 
 	groups, metadata := controller.NewGroups(served), controller.NewMetadata(served)
 
-	r.promised = served.Promised
+	r.promised, r.controls = served.Promised, true
 	r.services = append(r.services, service{
 		name: csi.Controller_ServiceDesc.ServiceName,
 		register: func(to grpc.ServiceRegistrar) {
@@ -203,6 +207,14 @@ func (c *Config) segments() map[string]string {
 func (r *rooms) open(ctx context.Context) error {
 	if err := r.store.Open(ctx); err != nil {
 		return err
+	}
+
+	// Before anything is put right: what this state does not know may be what
+	// another controller's knows.
+	if r.controls {
+		if err := r.pools.Take(r.owner); err != nil {
+			return err
+		}
 	}
 
 	for _, each := range r.services {

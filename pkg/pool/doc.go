@@ -9,6 +9,7 @@
 //	<pool>/scratch/<id>/         a directory that is being made, with an empty <id>.img to lock
 //	<pool>/attributes/<id>.json  what ControllerModifyVolume has set, for the nodes
 //	<pool>/ephemeral/            a pool of the same shape for inline ephemeral volumes
+//	<pool>/controller.lock       locked by the pool's controller, whose name is in it
 //
 // Every verb states what shall be so, not what to do, so that a retry after a
 // crash is the same call again. All paths are resolved beneath the pool

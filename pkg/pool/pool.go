@@ -58,6 +58,8 @@ type Pool struct {
 	reflinks bool
 	// carrier is the sparse file that holds the pool's filesystem, "" for none.
 	carrier string
+	// lock is held by the pool's controller, nil in other processes.
+	lock *os.File
 }
 
 // Option says more about a pool that is opened.
@@ -105,9 +107,10 @@ func (p *Pool) Name() string { return p.name }
 // Path returns the pool's absolute path.
 func (p *Pool) Path() string { return p.path }
 
-// Close gives the pool's file descriptors back.
+// Close gives the pool's file descriptors back, and the pool to another
+// controller.
 func (p *Pool) Close() error {
-	var failures []error
+	failures := []error{p.leave()}
 
 	for _, root := range []*os.Root{p.images, p.directories, p.snapshots, p.scratch, p.attributes} {
 		if root != nil {

@@ -9,6 +9,8 @@ import (
 	"os"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
@@ -42,7 +44,8 @@ func (p *Pool) List(ctx context.Context, visit func(Entry) error) error {
 }
 
 // RemoveEmpty removes an entry that nobody knows if it holds no data: an image
-// without a single block, a directory without an entry. It says whether it did.
+// without a single block that nobody has attached, a directory without an entry.
+// It says whether it did.
 func (p *Pool) RemoveEmpty(entry Entry) (bool, error) {
 	if entry.Backing == volume.BackingDirectory {
 		err := p.directories.Remove(entry.ID)
@@ -66,11 +69,39 @@ func (p *Pool) RemoveEmpty(entry Entry) (bool, error) {
 		return false, nil
 	}
 
-	if err := p.images.Remove(entry.ID + ImageSuffix); err != nil {
+	removed, err := p.removeUnused(entry.ID)
+	if err != nil {
 		return false, fmt.Errorf("orphan %s in pool %q: %w", entry.ID, p.name, err)
 	}
 
-	return true, nil
+	return removed, nil
+}
+
+// removeUnused removes an empty image unless somebody has it locked: an image is
+// for as long as it is attached (pkg/blockdev), and may be written to any moment.
+func (p *Pool) removeUnused(id string) (bool, error) {
+	image, err := p.OpenImage(id, os.O_RDWR)
+	if err != nil {
+		return false, err
+	}
+	defer image.Close()
+
+	err = retried(func() error { return unix.Flock(int(image.Fd()), unix.LOCK_EX|unix.LOCK_NB) })
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return false, nil
+	}
+
+	if err != nil && !lockless(err) {
+		return false, fmt.Errorf("lock it: %w", err)
+	}
+
+	// Until it was locked it could be written.
+	info, err := image.Stat()
+	if err != nil || allocatedBytes(info) > 0 {
+		return false, err //nolint:wrapcheck // a PathError says it all
+	}
+
+	return true, p.images.Remove(id + ImageSuffix) //nolint:wrapcheck // the caller names it
 }
 
 func listIDs(ctx context.Context, root *os.Root, suffix string, visit func(id string) error) error {

@@ -52,6 +52,17 @@ func (s *Set) Default() string {
 	return s.Names()[0]
 }
 
+// Take makes this process be the controller of all the pools. Errors: ErrTaken.
+func (s *Set) Take(owner string) error {
+	for _, name := range s.Names() {
+		if err := s.pools[name].Take(owner); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
 // Writable returns nil when every pool takes new files, else the reasons.
 func (s *Set) Writable(ctx context.Context) error {
 	var reasons []error

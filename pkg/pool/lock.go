@@ -1,0 +1,119 @@
+package pool
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// lockName is the file that a pool's controller holds. It is in none of the
+	// rooms, so nobody takes it for a volume.
+	lockName = "controller.lock"
+	// ownerBytes bounds what is read back of a lock file.
+	ownerBytes = 8192
+)
+
+// ErrTaken says that another process is the pool's controller.
+var ErrTaken = errors.New("a pool has one controller at a time")
+
+// Take makes this process be the one controller of the pool, until Close or its
+// death, however it dies. To any other controller the volumes of this one are
+// things that nobody knows. owner names the process to who comes second. A
+// filesystem without locks lets everybody in. Errors: ErrTaken.
+func (p *Pool) Take(owner string) error {
+	file, err := p.openLock(os.O_RDWR | os.O_CREATE)
+	if err != nil {
+		return err
+	}
+
+	if err = p.flock(file, unix.LOCK_EX); err != nil {
+		return errors.Join(fmt.Errorf("take pool %q: %w", p.name, err), file.Close())
+	}
+
+	p.lock = file
+
+	nameOwner(file, owner)
+
+	return nil
+}
+
+// nameOwner does what it can: in a pool that is full the driver starts without
+// a name, since it is needed to delete volumes.
+func nameOwner(file *os.File, owner string) {
+	name := fmt.Sprintf("process %d (%s)\n", os.Getpid(), strings.ReplaceAll(owner, "\n", " "))
+
+	written, err := file.WriteAt([]byte(name), 0)
+	if err != nil {
+		written = 0
+	}
+
+	// What is behind it is of a longer name.
+	_ = file.Truncate(int64(written))
+}
+
+// leave gives the pool to the next controller. It does not leave the lock to the
+// last descriptor: a child that was just forked, for a tool, has copies until its
+// exec. The file stays, since removing a lock file is a race with who opens it.
+func (p *Pool) leave() error {
+	if p.lock == nil {
+		return nil
+	}
+
+	file := p.lock
+	p.lock = nil
+
+	err := unix.Flock(int(file.Fd()), unix.LOCK_UN)
+	if lockless(err) {
+		err = nil
+	}
+
+	return errors.Join(os.NewSyscallError("flock", err), file.Close())
+}
+
+func (p *Pool) openLock(flag int) (*os.File, error) {
+	root, err := os.OpenRoot(p.path)
+	if err != nil {
+		return nil, fmt.Errorf("lock pool %q: %w", p.name, err)
+	}
+	defer root.Close()
+
+	file, err := openIn(root, lockName, flag, imageMode)
+	if err != nil {
+		return nil, fmt.Errorf("lock pool %q: %w", p.name, err)
+	}
+
+	return file, nil
+}
+
+func (p *Pool) flock(file *os.File, how int) error {
+	err := retried(func() error { return unix.Flock(int(file.Fd()), how|unix.LOCK_NB) })
+
+	switch {
+	case errors.Is(err, unix.EWOULDBLOCK):
+		return fmt.Errorf("%s is in use by %s: %w; stop that first or choose another directory", p.path, readOwner(file), ErrTaken)
+	case err == nil, lockless(err):
+		return nil
+	default:
+		return fmt.Errorf("lock %s: %w", filepath.Join(p.path, lockName), err)
+	}
+}
+
+func readOwner(file *os.File) string {
+	name, err := io.ReadAll(io.NewSectionReader(file, 0, ownerBytes))
+	if owner, _, whole := strings.Cut(string(name), "\n"); err == nil && whole {
+		return owner
+	}
+
+	return "a process that has not named itself"
+}
+
+// lockless says whether an error of flock means that the filesystem has no locks.
+func lockless(err error) bool {
+	return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOLCK) || errors.Is(err, unix.ENOSYS)
+}

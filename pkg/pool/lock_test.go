@@ -1,0 +1,138 @@
+package pool_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+	"github.com/touchstone-csi/touchstone/test/namespace"
+)
+
+func openAt(t *testing.T, directory string) *pool.Pool {
+	t.Helper()
+
+	opened, err := pool.Open("default", directory)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, opened.Close()) })
+
+	return opened
+}
+
+func TestAPoolHasOneController(t *testing.T) {
+	t.Parallel()
+
+	directory := t.TempDir()
+	first, second := openAt(t, directory), openAt(t, directory)
+
+	require.NoError(t, first.Take("the first\nof two"))
+
+	err := second.Take("the second")
+	require.ErrorIs(t, err, pool.ErrTaken)
+	require.ErrorContains(t, err, fmt.Sprintf("process %d (the first of two)", os.Getpid()))
+	require.ErrorContains(t, err, directory)
+
+	// Its end frees the pool also while somebody has a copy of the descriptor, as
+	// a child has between its fork and its exec.
+	copied := copyOfLock(t, directory)
+	require.NoError(t, first.Close())
+	require.NoError(t, second.Take("the second"))
+	require.NoError(t, copied.Close())
+
+	require.ErrorContains(t, openAt(t, directory).Take("the third"), "the second")
+
+	// The pool of a pool has an owner of its own.
+	require.NoError(t, openAt(t, filepath.Join(directory, "ephemeral")).Take("the first"))
+}
+
+// copyOfLock returns one more descriptor of the lock file that this process
+// holds.
+func copyOfLock(t *testing.T, directory string) *os.File {
+	t.Helper()
+
+	descriptors, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
+
+	for _, each := range descriptors {
+		var number int
+
+		_, err := fmt.Sscan(each.Name(), &number)
+		require.NoError(t, err)
+
+		target, err := os.Readlink("/proc/self/fd/" + each.Name())
+		if err != nil || target != filepath.Join(directory, "controller.lock") {
+			continue
+		}
+
+		copied, err := unix.FcntlInt(uintptr(number), unix.F_DUPFD_CLOEXEC, 0)
+		require.NoError(t, err)
+
+		return os.NewFile(uintptr(copied), target)
+	}
+
+	require.Fail(t, "nobody holds the lock")
+
+	return nil
+}
+
+func TestALockIsNotFollowedElsewhere(t *testing.T) {
+	t.Parallel()
+
+	directory, precious := t.TempDir(), filepath.Join(t.TempDir(), "precious")
+	require.NoError(t, os.WriteFile(precious, []byte("precious"), 0o600))
+	require.NoError(t, os.Symlink(precious, filepath.Join(directory, "controller.lock")))
+
+	require.ErrorIs(t, openAt(t, directory).Take("somebody"), unix.ELOOP)
+
+	content, err := os.ReadFile(precious)
+	require.NoError(t, err)
+	require.Equal(t, "precious", string(content))
+}
+
+// TestAnEmptyImageInUseIsNoOrphan: that it is attached is told by its lock.
+func TestAnEmptyImageInUseIsNoOrphan(t *testing.T) {
+	t.Parallel()
+
+	p := openAt(t, t.TempDir())
+	id, err := volume.NewID()
+	require.NoError(t, err)
+	require.NoError(t, p.EnsureImage(id, 1<<20, false))
+
+	entry := pool.Entry{ID: id, Backing: volume.BackingImage}
+
+	for name, how := range map[string]int{"by a writer": unix.LOCK_EX, "by a reader": unix.LOCK_SH} {
+		user, err := p.OpenImage(id, os.O_RDONLY)
+		require.NoError(t, err)
+		require.NoError(t, unix.Flock(int(user.Fd()), how))
+
+		removed, err := p.RemoveEmpty(entry)
+		require.NoError(t, err, name)
+		require.False(t, removed, name)
+		require.FileExists(t, p.Place(id, volume.BackingImage), name)
+		require.NoError(t, user.Close())
+	}
+
+	removed, err := p.RemoveEmpty(entry)
+	require.NoError(t, err)
+	require.True(t, removed)
+	require.NoFileExists(t, p.Place(id, volume.BackingImage))
+}
+
+func TestAFullPoolCanBeTaken(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	directory := t.TempDir()
+	require.NoError(t, unix.Mount("none", directory, "tmpfs", 0, "size=65536"))
+	t.Cleanup(func() { require.NoError(t, unix.Unmount(directory, unix.MNT_DETACH)) })
+
+	first, second := openAt(t, directory), openAt(t, directory)
+	require.Error(t, os.WriteFile(filepath.Join(directory, "ballast"), make([]byte, 1<<20), 0o600))
+
+	require.NoError(t, first.Take("the first"))
+	require.ErrorIs(t, second.Take("the second"), pool.ErrTaken)
+}
