@@ -30,7 +30,7 @@ PATH=$PATH:/usr/sbin:/sbin:/usr/local/go/bin
 # program:package
 filesystems=(
 	mkfs.ext4:e2fsprogs e2fsck:e2fsprogs resize2fs:e2fsprogs tune2fs:e2fsprogs
-	mkfs.xfs:xfsprogs xfs_repair:xfsprogs xfs_admin:xfsprogs xfs_db:xfsprogs
+	mkfs.xfs:xfsprogs xfs_repair:xfsprogs xfs_db:xfsprogs xfs_logprint:xfsprogs
 	mkfs.btrfs:btrfs-progs btrfs:btrfs-progs btrfstune:btrfs-progs
 	mount:mount losetup:mount
 )

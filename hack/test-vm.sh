@@ -25,7 +25,7 @@ more_modules=(virtio_console fuse nbd null_blk scsi_debug quota_v2
 
 # What the driver and the tests execute. Each comes with its libraries.
 tools=(mke2fs mkfs.ext4 e2fsck fsck.ext4 resize2fs tune2fs dumpe2fs debugfs e2image
-	mkfs.xfs xfs_repair xfs_db xfs_io mkfs.btrfs btrfs btrfstune)
+	mkfs.xfs xfs_repair xfs_logprint xfs_db xfs_io mkfs.btrfs btrfs btrfstune)
 
 # program:package, installed on this machine where missing.
 needed=(qemu-system-x86_64:qemu-system-x86 cpio:cpio depmod:kmod xz:xz-utils dpkg-deb:dpkg flock:util-linux

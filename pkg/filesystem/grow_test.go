@@ -66,6 +66,39 @@ func TestGrowMounted(t *testing.T) {
 	}
 }
 
+// TestGrownAndCrashed has the growth in the log, and the copies of the
+// superblock, but not in the superblock.
+func TestGrownAndCrashed(t *testing.T) {
+	needRoot(t)
+
+	fs := byName(t, filesystem.XFS)
+	image := newFilesystem(t, fs, imageSize)
+	use := mount(t, fs, image, blockdev.AttachOptions{})
+	sum := use.write(t)
+
+	const to = imageSize + 16*mebibyte
+
+	require.NoError(t, image.Truncate(to))
+
+	bytes, err := blockdev.NewLoops(blockdev.LoopsOptions{}).Resize(use.device.Number)
+	require.NoError(t, err)
+
+	directory := use.open(t)
+	require.NoError(t, fs.GrowMounted(t.Context(), directory, bytes))
+	require.NoError(t, directory.Close())
+
+	grown := capacity(t, use.directory)
+	use.crash(t)
+	use.unmount(t)
+	requireState(t, filesystem.NeedsReplay, fs, image.Name())
+
+	again := mount(t, fs, image, blockdev.AttachOptions{})
+	again.requireData(t, sum)
+	require.Equal(t, grown, capacity(t, again.directory))
+	again.unmount(t)
+	requireState(t, filesystem.Clean, fs, image.Name())
+}
+
 func TestGrowMountedOfAnotherFilesystemIsRefused(t *testing.T) {
 	directory, err := os.Open("/proc")
 	require.NoError(t, err)

@@ -72,6 +72,10 @@ const xfsDirtyLog = "valuable metadata changes in a log"
 // does not count as an error.
 const xfsForeignLog = "mismatched uuid in log"
 
+// xfsOtherCopies is part of what it says of a superblock that is not what most of
+// its copies are.
+const xfsOtherCopies = "Primary superblock would have been modified"
+
 // Check repairs nothing: what the log holds is replayed by the next mount, and
 // xfs_repair of what is left loses data that a person might rescue.
 func (x *xfs) Check(ctx context.Context, path string) (Verdict, error) {
@@ -101,8 +105,26 @@ func (x *xfs) Check(ctx context.Context, path string) (Verdict, error) {
 		return Verdict{State: NeedsReplay, Detail: "the log holds changes"}, nil
 	case result.ExitCode == 0 && !strings.Contains(result.Output, xfsForeignLog):
 		return Verdict{State: Clean}, nil
+	case strings.Contains(result.Output, xfsOtherCopies):
+		return x.judgeCopies(ctx, path, Verdict{State: Damaged, Detail: lastLines(result.Output)})
 	default:
 		return Verdict{State: Damaged, Detail: lastLines(result.Output)}, nil
+	}
+}
+
+// judgeCopies tells a damaged superblock from one whose growth is in the log
+// only, while its copies, which are not logged, have it already: xfs_repair
+// compares them before it looks for a log.
+func (x *xfs) judgeCopies(ctx context.Context, path string, damaged Verdict) (Verdict, error) {
+	result, err := x.run.Run(ctx, Command{Tool: "xfs_logprint", Package: xfsPackage, Args: []string{"-t", "--", path}})
+
+	switch {
+	case err != nil:
+		return Verdict{}, fmt.Errorf("look into the log of %s: %w", path, err)
+	case strings.Contains(result.Output, "state: <DIRTY>"):
+		return Verdict{State: NeedsReplay, Detail: "the log holds changes of the superblock"}, nil
+	default:
+		return damaged, nil
 	}
 }
 
