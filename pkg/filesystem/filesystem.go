@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -212,7 +213,7 @@ func inspect(path, name string) (target, error) {
 // claim refuses a device that is mounted, and says whether it is read-only. The
 // tools do so too, but tell it apart from damage only in prose.
 func claim(path string) (readOnly bool, err error) {
-	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_EXCL, 0)
+	file, err := openExclusively(path)
 	if errors.Is(err, unix.EBUSY) {
 		return false, fmt.Errorf("%s is %w: unmount it first", path, ErrInUse)
 	}
@@ -229,6 +230,29 @@ func claim(path string) (readOnly bool, err error) {
 	}
 
 	return flag != 0, nil
+}
+
+// A child that this process has forked, for a tool that works on another volume,
+// holds copies of all descriptors until its exec closes them: a mount that was
+// just let go of is still there for that moment.
+const (
+	busyAttempts   = 10
+	firstBusyPause = time.Millisecond
+)
+
+func openExclusively(path string) (*os.File, error) {
+	pause := firstBusyPause
+
+	for attempt := 1; ; attempt++ {
+		file, err := os.OpenFile(path, os.O_RDONLY|unix.O_EXCL, 0)
+		if !errors.Is(err, unix.EBUSY) || attempt == busyAttempts {
+			return file, err //nolint:wrapcheck // the caller says what was opened
+		}
+
+		time.Sleep(pause)
+
+		pause *= 2
+	}
 }
 
 // mkfs is what Make is for all of them.
