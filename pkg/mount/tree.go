@@ -6,6 +6,7 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -23,13 +24,28 @@ type Tree struct {
 // filesystem refuses, ErrBusy for a device that is in exclusive use, ErrKernel
 // for a filesystem that the kernel lacks.
 func Mount(device, fsType string, opts Options) (*Tree, error) {
-	tree, err := mountDetached(device, fsType, opts)
-	if err != nil {
-		return nil, fmt.Errorf("mount %s as %s: %w", device, fsType, err)
-	}
+	pause := firstBusyPause
 
-	return tree, nil
+	for attempt := 1; ; attempt++ {
+		tree, err := mountDetached(device, fsType, opts)
+		if err == nil {
+			return tree, nil
+		}
+
+		// As with an unmount, a child just forked may hold what claims the device.
+		if !errors.Is(err, ErrBusy) || attempt == busyMountAttempts {
+			return nil, fmt.Errorf("mount %s as %s: %w", device, fsType, err)
+		}
+
+		time.Sleep(pause)
+
+		pause *= 2
+	}
 }
+
+// busyMountAttempts are more than those of an unmount: the child may also be
+// about to end, which takes longer than to exec.
+const busyMountAttempts = 9
 
 func mountDetached(device, fsType string, opts Options) (*Tree, error) {
 	fd, err := unix.Fsopen(fsType, unix.FSOPEN_CLOEXEC)
