@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,17 +12,24 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/touchstone-csi/touchstone/pkg/audit"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 )
 
-var errFindings = errors.New("the state is damaged")
+var (
+	errFindings = errors.New("the state is damaged")
+	errPools    = errors.New("the pools are not as the state says")
+)
+
+// stateFlags are those of all that is done to a state directory.
+type stateFlags struct {
+	directory string
+	pools     []string
+	asJSON    bool
+}
 
 func newStateCommand() *cobra.Command {
-	var (
-		directory string
-		asJSON    bool
-	)
-
+	given := &stateFlags{}
 	command := &cobra.Command{
 		Use:   "state",
 		Short: "Verify, dump or repair a state directory while no driver uses it",
@@ -34,17 +42,22 @@ func newStateCommand() *cobra.Command {
 			return command.Help()
 		},
 	}
-	command.PersistentFlags().StringVar(&directory, "state-dir", "/var/lib/touchstone/state", "the state directory")
+	command.PersistentFlags().StringVar(&given.directory, "state-dir", "/var/lib/touchstone/state", "the state directory")
+	command.PersistentFlags().StringSliceVar(&given.pools, "pool", nil,
+		"a pool to be compared with the state, as NAME=DIRECTORY (repeatable); dump needs none")
 
 	verify := &cobra.Command{
 		Use:   "verify",
 		Short: "Say what is damaged; exits 0 when nothing is, 1 with findings, 2 when it cannot be read",
-		Args:  noArgs,
+		Long: `Say what is damaged in the state and, with --pool, what is in the pools that the
+state does not know, and what it knows that is not there. Nothing is changed.
+Exits 0 when all is well, 1 with findings, 2 when something cannot be read.`,
+		Args: noArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
-			return verifyState(command.OutOrStdout(), directory, asJSON)
+			return given.verify(command)
 		},
 	}
-	verify.Flags().BoolVar(&asJSON, "json", false, "print the report as JSON")
+	verify.Flags().BoolVar(&given.asJSON, "json", false, "print the report as JSON")
 
 	command.AddCommand(
 		verify,
@@ -53,32 +66,42 @@ func newStateCommand() *cobra.Command {
 			Short: "Print every record as one JSON document",
 			Args:  noArgs,
 			RunE: func(command *cobra.Command, _ []string) error {
-				return damageOrCannot(state.Dump(directory, command.OutOrStdout()))
+				return damageOrCannot(state.Dump(given.directory, command.OutOrStdout()))
 			},
 		},
 		&cobra.Command{
 			Use:   "repair",
 			Short: "Put right what verify named and can be put right; the files as they were are kept beside",
-			Args:  noArgs,
-			RunE:  func(command *cobra.Command, _ []string) error { return repairState(command.OutOrStdout(), directory) },
+			Long: `Put right what verify named and can be put right. Of the state's files, those as
+they were are kept beside. From the pools that --pool names only what is empty
+and what was being made is removed, never data.`,
+			Args: noArgs,
+			RunE: func(command *cobra.Command, _ []string) error { return given.repair(command) },
 		},
 	)
 
 	return command
 }
 
-func verifyState(out io.Writer, directory string, asJSON bool) error {
+func (f *stateFlags) verify(command *cobra.Command) error {
+	pools, err := pairs("pool", "NAME=DIRECTORY", f.pools)
+	if err != nil {
+		return usageError(command, err)
+	}
+
 	// A mistyped directory would else be a clean, empty state.
-	if _, err := os.Stat(directory); err != nil {
+	if _, err := os.Stat(f.directory); err != nil {
 		return exitWith(exitCannot, fmt.Errorf("state-dir: %w", err))
 	}
 
-	report, err := state.Verify(directory)
+	report, err := audit.Verify(command.Context(), f.directory, pools)
 	if err != nil {
 		return exitWith(exitCannot, err)
 	}
 
-	if asJSON {
+	out := command.OutOrStdout()
+
+	if f.asJSON {
 		encoder := json.NewEncoder(out)
 		encoder.SetIndent("", "  ")
 
@@ -86,14 +109,23 @@ func verifyState(out io.Writer, directory string, asJSON bool) error {
 			return exitWith(exitCannot, fmt.Errorf("print the report: %w", err))
 		}
 	} else {
-		printReport(out, report)
+		printReport(out, report.Report)
+		printPools(out, pools, report)
 	}
 
-	if !report.Clean() {
-		return exitWith(exitNotWell, fmt.Errorf("%w: %d findings in %s", errFindings, len(report.Findings), directory))
-	}
+	return exitWith(exitNotWell, findings(f.directory, report))
+}
 
-	return nil
+// findings is nil for a clean report.
+func findings(directory string, report audit.Report) error {
+	switch {
+	case !report.Report.Clean():
+		return fmt.Errorf("%w: %d findings in %s", errFindings, len(report.Findings), directory)
+	case !report.Clean():
+		return fmt.Errorf("%w: %d findings", errPools, len(report.Pools.Findings))
+	default:
+		return nil
+	}
 }
 
 func printReport(out io.Writer, report state.Report) {
@@ -127,18 +159,83 @@ func printFinding(out io.Writer, kind string, finding state.Finding) {
 	}
 }
 
-func repairState(out io.Writer, directory string) error {
+func printPools(out io.Writer, given map[string]string, report audit.Report) {
+	if report.Pools == nil {
+		if len(given) > 0 {
+			fmt.Fprintln(out, "note: the pools were not compared with a state that is damaged: repair that first")
+		}
+
+		return
+	}
+
+	for _, finding := range report.Pools.Findings {
+		printPoolFinding(out, finding)
+	}
+
+	for _, note := range report.Pools.Notes {
+		fmt.Fprintf(out, "note: %s: %s\n", note.Path, note.Reason)
+	}
+
+	for _, name := range slices.Sorted(maps.Keys(report.Pools.Compared)) {
+		count := 0
+
+		for _, finding := range report.Pools.Findings {
+			if finding.Pool == name {
+				count++
+			}
+		}
+
+		fmt.Fprintf(out, "pool %s in %s was compared with the state: %d findings\n", name, report.Pools.Compared[name], count)
+	}
+}
+
+func printPoolFinding(out io.Writer, finding audit.Finding) {
+	fmt.Fprintf(out, "%s: %s: %s; it takes %d bytes\n", finding.Kind, finding.Path, finding.Reason, finding.Bytes)
+
+	if finding.Fix != "" {
+		fmt.Fprintf(out, "  repair: %s\n", finding.Fix)
+	}
+
+	if finding.Advice != "" {
+		fmt.Fprintf(out, "  by hand: %s\n", finding.Advice)
+	}
+}
+
+func (f *stateFlags) repair(command *cobra.Command) error {
+	pools, err := pairs("pool", "NAME=DIRECTORY", f.pools)
+	if err != nil {
+		return usageError(command, err)
+	}
+
+	out := command.OutOrStdout()
+
+	clean, err := repairState(out, f.directory)
+	if err != nil || len(pools) == 0 {
+		return err
+	}
+
+	if !clean {
+		fmt.Fprintln(out, "note: nothing was done about the pools, since verify could not compare them: run it again")
+
+		return nil
+	}
+
+	return repairPools(command.Context(), out, f.directory, pools)
+}
+
+// repairState says whether there was nothing to repair.
+func repairState(out io.Writer, directory string) (bool, error) {
 	done, err := state.Repair(directory)
 
 	switch {
 	case errors.Is(err, state.ErrNotRepairable):
-		return exitWith(exitNotWell, err)
+		return false, exitWith(exitNotWell, err)
 	case err != nil:
-		return exitWith(exitCannot, err)
+		return false, exitWith(exitCannot, err)
 	case done.Before.Clean():
 		fmt.Fprintf(out, "%s is clean: nothing to repair\n", directory)
 
-		return nil
+		return true, nil
 	}
 
 	printReport(out, done.Before)
@@ -148,6 +245,34 @@ func repairState(out io.Writer, directory string) error {
 	}
 
 	fmt.Fprintf(out, "%s is repaired\n", directory)
+
+	return false, nil
+}
+
+func repairPools(ctx context.Context, out io.Writer, directory string, pools map[string]string) error {
+	done, err := audit.Repair(ctx, directory, pools)
+
+	for _, finding := range done.Removed {
+		fmt.Fprintf(out, "removed: %s\n", finding.Path)
+	}
+
+	if err != nil {
+		return exitWith(exitCannot, err)
+	}
+
+	for _, finding := range done.Left {
+		printPoolFinding(out, finding)
+
+		if finding.Fix != "" {
+			fmt.Fprintln(out, "  it is in use, or not empty any more: not done")
+		}
+	}
+
+	if len(done.Left) > 0 {
+		return exitWith(exitNotWell, fmt.Errorf("%w: %d findings are left for a person", errPools, len(done.Left)))
+	}
+
+	fmt.Fprintf(out, "the pools are as the state says: %d leftovers removed\n", len(done.Removed))
 
 	return nil
 }

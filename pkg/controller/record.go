@@ -8,6 +8,12 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
+// The names of the collections that records of volumes and snapshots are in.
+const (
+	VolumesCollection   = "volumes"
+	SnapshotsCollection = "snapshots"
+)
+
 // Volume is what the store knows about one volume. A record is never changed
 // once it is in the store: a change puts a copy in its place.
 type Volume struct {

@@ -101,9 +101,9 @@ func New(config Config, store *state.Store, pools *pool.Set, ops *inflight.Group
 
 	s := &Service{
 		config: config,
-		volumes: state.Register(store, "volumes",
+		volumes: state.Register(store, VolumesCollection,
 			state.WithIndex(indexName, nameOf), state.WithObserver(books.observe), state.WithPrepare(common.share)),
-		snapshots: state.Register(store, "snapshots",
+		snapshots: state.Register(store, SnapshotsCollection,
 			state.WithIndex(indexName, (*Snapshot).indexed), state.WithObserver(books.observeSnapshot),
 			state.WithObserver(family.observe), state.WithPrepare((*Snapshot).share)),
 		groups: state.Register(store, "groups", state.WithIndex(indexName, (*Group).indexed)),

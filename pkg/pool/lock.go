@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -55,6 +56,27 @@ func nameOwner(file *os.File, owner string) {
 
 	// What is behind it is of a longer name.
 	_ = file.Truncate(int64(written))
+}
+
+// Hold keeps controllers off the pool until Close, while somebody else looks at
+// it. Errors: ErrTaken.
+func (p *Pool) Hold() error {
+	file, err := p.openLock(os.O_RDONLY)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // it never had a controller of this version
+	}
+
+	if err != nil {
+		return err
+	}
+
+	if err = p.flock(file, unix.LOCK_SH); err != nil {
+		return errors.Join(fmt.Errorf("look at pool %q: %w", p.name, err), file.Close())
+	}
+
+	p.lock = file
+
+	return nil
 }
 
 // leave gives the pool to the next controller. It does not leave the lock to the

@@ -136,3 +136,42 @@ func TestAFullPoolCanBeTaken(t *testing.T) {
 	require.NoError(t, first.Take("the first"))
 	require.ErrorIs(t, second.Take("the second"), pool.ErrTaken)
 }
+
+// TestWhatIsBeingMadeIsNoLeftover, and what is in the place of a directory is not
+// removed for being none.
+func TestWhatIsBeingMadeIsNoLeftover(t *testing.T) {
+	t.Parallel()
+
+	p := openAt(t, t.TempDir())
+	id, err := volume.NewID()
+	require.NoError(t, err)
+
+	maker, err := os.Create(filepath.Join(p.Path(), "scratch", id+".img"))
+	require.NoError(t, err)
+	require.NoError(t, unix.Flock(int(maker.Fd()), unix.LOCK_EX))
+
+	for _, inMaking := range []bool{true, false} {
+		var found []pool.Leftover
+
+		require.NoError(t, p.ListScratch(t.Context(), func(each pool.Leftover) error {
+			found = append(found, each)
+
+			return nil
+		}))
+		require.Equal(t, []pool.Leftover{{ID: id, Path: maker.Name(), InMaking: inMaking}}, found)
+
+		cleared, err := p.ClearScratchOf(id)
+		require.NoError(t, err)
+		require.Equal(t, !inMaking, cleared)
+
+		_ = maker.Close()
+	}
+
+	file := p.Place(id, volume.BackingDirectory)
+	require.NoError(t, os.WriteFile(file, []byte("precious"), 0o600))
+
+	removed, err := p.RemoveEmpty(pool.Entry{ID: id, Backing: volume.BackingDirectory})
+	require.NoError(t, err)
+	require.False(t, removed)
+	require.FileExists(t, file)
+}

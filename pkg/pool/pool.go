@@ -58,6 +58,8 @@ type Pool struct {
 	reflinks bool
 	// carrier is the sparse file that holds the pool's filesystem, "" for none.
 	carrier string
+	// asFound says that nothing is made in the directory.
+	asFound bool
 	// lock is held by the pool's controller, nil in other processes.
 	lock *os.File
 }
@@ -68,6 +70,10 @@ type Option func(*Pool)
 // CarriedBy names, by the pools' names, the sparse files that hold the
 // filesystems of pools: they have no more space than the file can get.
 func CarriedBy(files map[string]string) Option { return func(p *Pool) { p.carrier = files[p.name] } }
+
+// AsFound opens the pool for being looked at: no room is made that is missing,
+// and a pool that is opened so can make nothing.
+func AsFound(p *Pool) { p.asFound = true }
 
 // Open opens the pool at directory, which is created where it is missing.
 func Open(name, directory string, options ...Option) (*Pool, error) {
@@ -85,20 +91,38 @@ func Open(name, directory string, options ...Option) (*Pool, error) {
 		imagesName: &opened.images, directoriesName: &opened.directories, snapshotsName: &opened.snapshots,
 		scratchName: &opened.scratch, attributesName: &opened.attributes,
 	} {
-		path := filepath.Join(absolute, room)
-
-		if err := os.MkdirAll(path, roomMode); err != nil {
-			return nil, errors.Join(fmt.Errorf("make pool %q: %w", name, err), opened.Close())
-		}
-
-		if *root, err = os.OpenRoot(path); err != nil {
-			return nil, errors.Join(fmt.Errorf("open pool %q: %w", name, err), opened.Close())
+		if *root, err = opened.openRoom(room); err != nil {
+			return nil, errors.Join(err, opened.Close())
 		}
 	}
 
-	opened.reflinks = opened.probeReflinks()
+	if !opened.asFound {
+		opened.reflinks = opened.probeReflinks()
+	}
 
 	return opened, nil
+}
+
+// openRoom returns nil for a room that is missing and that nobody may make.
+func (p *Pool) openRoom(room string) (*os.Root, error) {
+	path := filepath.Join(p.path, room)
+
+	if !p.asFound {
+		if err := os.MkdirAll(path, roomMode); err != nil {
+			return nil, fmt.Errorf("make pool %q: %w", p.name, err)
+		}
+	}
+
+	root, err := os.OpenRoot(path)
+	if p.asFound && errors.Is(err, fs.ErrNotExist) {
+		return nil, nil //nolint:nilnil // documented: no room
+	}
+
+	if err != nil {
+		return nil, fmt.Errorf("open pool %q: %w", p.name, err)
+	}
+
+	return root, nil
 }
 
 // Name returns the pool's name.

@@ -47,13 +47,12 @@ func (p *Pool) List(ctx context.Context, visit func(Entry) error) error {
 // without a single block that nobody has attached, a directory without an entry.
 // It says whether it did.
 func (p *Pool) RemoveEmpty(entry Entry) (bool, error) {
-	if entry.Backing == volume.BackingDirectory {
-		err := p.directories.Remove(entry.ID)
-		if errors.Is(err, fs.ErrNotExist) {
-			return true, nil
-		}
+	if err := checkID(entry.ID); err != nil {
+		return false, err
+	}
 
-		return err == nil, nil
+	if entry.Backing == volume.BackingDirectory {
+		return p.removeEmptyDirectory(entry.ID)
 	}
 
 	info, err := p.images.Lstat(entry.ID + ImageSuffix)
@@ -75,6 +74,20 @@ func (p *Pool) RemoveEmpty(entry Entry) (bool, error) {
 	}
 
 	return removed, nil
+}
+
+// removeEmptyDirectory leaves it to the kernel to say what is a directory and
+// empty: os.Root would also remove a file.
+func (p *Pool) removeEmptyDirectory(id string) (bool, error) {
+	room, err := p.directories.Open(".")
+	if err != nil {
+		return false, fmt.Errorf("orphan %s in pool %q: %w", id, p.name, err)
+	}
+	defer room.Close()
+
+	err = unix.Unlinkat(int(room.Fd()), id, unix.AT_REMOVEDIR)
+
+	return err == nil || errors.Is(err, fs.ErrNotExist), nil
 }
 
 // removeUnused removes an empty image unless somebody has it locked: an image is
@@ -105,6 +118,20 @@ func (p *Pool) removeUnused(id string) (bool, error) {
 }
 
 func listIDs(ctx context.Context, root *os.Root, suffix string, visit func(id string) error) error {
+	return listNames(ctx, root, func(name string) error {
+		if id, ok := strings.CutSuffix(name, suffix); ok && volume.IsID(id) {
+			return visit(id)
+		}
+
+		return nil
+	})
+}
+
+func listNames(ctx context.Context, root *os.Root, visit func(name string) error) error {
+	if root == nil {
+		return nil // a room that is missing in a pool that was opened as found
+	}
+
 	directory, err := root.Open(".")
 	if err != nil {
 		return fmt.Errorf("open %s: %w", root.Name(), err)
@@ -114,12 +141,7 @@ func listIDs(ctx context.Context, root *os.Root, suffix string, visit func(id st
 	for {
 		names, err := directory.Readdirnames(listBatch)
 		for _, name := range names {
-			id, ok := strings.CutSuffix(name, suffix)
-			if !ok || !volume.IsID(id) {
-				continue
-			}
-
-			if err := visit(id); err != nil {
+			if err := visit(name); err != nil {
 				return err
 			}
 		}

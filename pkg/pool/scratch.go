@@ -76,20 +76,32 @@ func (p *Pool) clearClaimed(id string) error {
 	return nil
 }
 
+// ClearScratchOf removes what a crash left half-made under an id. It says whether
+// it did: not while another process is making it.
+func (p *Pool) ClearScratchOf(id string) (bool, error) {
+	if err := checkID(id); err != nil {
+		return false, err
+	}
+
+	file, err := p.claim(id)
+	if errors.Is(err, ErrInMaking) {
+		return false, nil
+	}
+
+	if err != nil {
+		return false, fmt.Errorf("clear scratch of pool %q: %w", p.name, err)
+	}
+
+	return true, errors.Join(p.clearClaimed(id), file.Close())
+}
+
 // ClearScratch removes what a crash left half-made, but nothing that another
 // process is making right now.
 func (p *Pool) ClearScratch(ctx context.Context) error {
 	clearOne := func(id string) error {
-		file, err := p.claim(id)
-		if errors.Is(err, ErrInMaking) {
-			return nil
-		}
+		_, err := p.ClearScratchOf(id)
 
-		if err != nil {
-			return fmt.Errorf("clear scratch of pool %q: %w", p.name, err)
-		}
-
-		return errors.Join(p.clearClaimed(id), file.Close())
+		return err
 	}
 
 	// The lock of a directory is made before it and goes after it, but a power

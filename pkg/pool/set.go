@@ -63,6 +63,17 @@ func (s *Set) Take(owner string) error {
 	return nil
 }
 
+// Hold keeps controllers off all the pools until Close. Errors: ErrTaken.
+func (s *Set) Hold() error {
+	for _, name := range s.Names() {
+		if err := s.pools[name].Hold(); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
 // Writable returns nil when every pool takes new files, else the reasons.
 func (s *Set) Writable(ctx context.Context) error {
 	var reasons []error

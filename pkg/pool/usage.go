@@ -38,6 +38,40 @@ func (p *Pool) DirectoryUsage(ctx context.Context, id string) (Usage, error) {
 	return usage, nil
 }
 
+// Usage says what is in the place of an object, whatever it is. For a directory
+// it takes time in proportion to the number of files. Errors: ErrMissing, ctx's.
+func (p *Pool) Usage(ctx context.Context, object Object) (Usage, error) {
+	if err := checkID(object.ID); err != nil {
+		return Usage{}, err
+	}
+
+	usage, err := usageIn(ctx, p.room(object), object.entry())
+	if err != nil {
+		return Usage{}, p.missing(object.String(), err)
+	}
+
+	return usage, nil
+}
+
+func usageIn(ctx context.Context, room *os.Root, name string) (Usage, error) {
+	info, err := room.Lstat(name)
+	if err != nil {
+		return Usage{}, err //nolint:wrapcheck // the callers name the object
+	}
+
+	if !info.IsDir() {
+		return Usage{Bytes: allocatedBytes(info), Inodes: 1}, nil
+	}
+
+	directory, err := openIn(room, name, unix.O_DIRECTORY, 0)
+	if err != nil {
+		return Usage{}, err
+	}
+	defer directory.Close()
+
+	return usageOf(ctx, directory)
+}
+
 // AllocatedBytes says how many bytes of the pool a volume holds. For a directory
 // it takes time in proportion to the number of files. Errors: ErrMissing, ctx's.
 func (p *Pool) AllocatedBytes(ctx context.Context, id string, backing volume.Backing) (int64, error) {

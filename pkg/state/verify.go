@@ -83,6 +83,42 @@ func Dump(dir string, w io.Writer) error {
 	return seen.dump(w)
 }
 
+// Records calls visit with each record that a store would read, as the JSON that
+// it is kept as, until visit returns an error. Its errors beside that are Dump's.
+func Records(dir string, visit func(collection, key string, record json.RawMessage) error) error {
+	lock, err := lockForReading(dir)
+	if err != nil {
+		return err
+	}
+
+	defer lock.Close()
+
+	seen, err := inspect(dir)
+	if err != nil {
+		return err
+	}
+
+	if len(seen.damage) > 0 {
+		return seen.damage[0]
+	}
+
+	for name, c := range seen.collections {
+		failed := error(nil)
+
+		c.latest.records.Scan(func(key string, record json.RawMessage) bool {
+			failed = visit(name, key, record)
+
+			return failed == nil
+		})
+
+		if failed != nil {
+			return failed
+		}
+	}
+
+	return nil
+}
+
 // inspection is a state directory read without its types.
 type inspection struct {
 	*recovery

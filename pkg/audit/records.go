@@ -1,0 +1,103 @@
+package audit
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/touchstone-csi/touchstone/pkg/controller"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/state"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+// object is something with bytes in the pool of that name.
+type object struct {
+	pool.Object
+
+	pool string
+}
+
+// records are what a state says about pools.
+type records struct {
+	// none says that there is no state, be it that it was lost.
+	none bool
+	// known are all objects that the driver will see to itself, lasting those
+	// whose bytes have to be there.
+	known, lasting map[object]bool
+	// pools are the names of those with a record.
+	pools map[string]int
+	// places are where a record has the object of an id.
+	places map[string]object
+}
+
+// readRecords reads the controller's records. Errors: ErrNotComparable, and
+// those of state.Records.
+func readRecords(directory string, counted map[string]int) (*records, error) {
+	if _, ok := counted[controller.VolumesCollection]; !ok && len(counted) > 0 {
+		return nil, fmt.Errorf("%s: %w; give the state directory of the controller (mode controller or all)",
+			directory, ErrNotComparable)
+	}
+
+	read := &records{
+		none: len(counted) == 0, known: map[object]bool{}, lasting: map[object]bool{},
+		pools: map[string]int{}, places: map[string]object{},
+	}
+
+	err := state.Records(directory, func(collection, key string, record json.RawMessage) error {
+		var err error
+
+		switch collection {
+		case controller.VolumesCollection:
+			err = read.addVolume(record)
+		case controller.SnapshotsCollection:
+			err = read.addSnapshot(record)
+		}
+
+		if err != nil {
+			return fmt.Errorf("record %s of %s: %w", key, collection, err)
+		}
+
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+
+	return read, nil
+}
+
+// addVolume: what is being created or deleted is ended by the next start, and
+// what was never attached is made again when it is.
+func (r *records) addVolume(text json.RawMessage) error {
+	var record controller.Volume
+	if err := json.Unmarshal(text, &record); err != nil {
+		return fmt.Errorf("read it: %w", err)
+	}
+
+	r.add(record.ID, record.Parameters, false, record.Phase == controller.PhaseReady && !record.Pristine)
+
+	return nil
+}
+
+// addSnapshot: one that is being copied is begun again by the next start.
+func (r *records) addSnapshot(text json.RawMessage) error {
+	var record controller.Snapshot
+	if err := json.Unmarshal(text, &record); err != nil {
+		return fmt.Errorf("read it: %w", err)
+	}
+
+	r.add(record.ID, record.Parameters, true, record.Phase == controller.PhaseReady)
+
+	return nil
+}
+
+func (r *records) add(id string, parameters volume.Parameters, snapshot, lasting bool) {
+	added := object{pool.Object{ID: id, Backing: parameters.Backing, Snapshot: snapshot}, parameters.Pool}
+	r.known[added] = true
+	r.places[id] = added
+	r.pools[parameters.Pool]++
+
+	if lasting {
+		r.lasting[added] = true
+	}
+}

@@ -1,0 +1,131 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+// Leftover is something in the scratch room.
+type Leftover struct {
+	ID, Path string
+	// Bytes is what it takes of the pool.
+	Bytes int64
+	// InMaking says that a process has it locked, so that it is none.
+	InMaking bool
+}
+
+// ListScratch calls visit for all that is being made, or was when a driver ended,
+// in no order, until visit returns an error.
+func (p *Pool) ListScratch(ctx context.Context, visit func(Leftover) error) error {
+	found := map[string]struct{}{}
+	note := func(id string) error {
+		found[id] = struct{}{}
+
+		return nil
+	}
+
+	err := errors.Join(listIDs(ctx, p.scratch, ImageSuffix, note), listIDs(ctx, p.scratch, "", note))
+	if err != nil {
+		return fmt.Errorf("list the scratch of pool %q: %w", p.name, err)
+	}
+
+	for id := range found {
+		left, err := p.leftover(ctx, id)
+		if err == nil {
+			err = visit(left)
+		}
+
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("scratch of %s in pool %q: %w", id, p.name, err)
+		}
+	}
+
+	return nil
+}
+
+// leftover counts the image and the directory of an id as one.
+func (p *Pool) leftover(ctx context.Context, id string) (Leftover, error) {
+	left := Leftover{ID: id}
+
+	for _, name := range []string{id + ImageSuffix, id} {
+		usage, err := usageIn(ctx, p.scratch, name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+
+		if err != nil {
+			return Leftover{}, err
+		}
+
+		left.Path = filepath.Join(p.scratch.Name(), name)
+		left.Bytes += usage.Bytes
+	}
+
+	var err error
+
+	left.InMaking, err = p.inMaking(id)
+
+	return left, err
+}
+
+// inMaking asks without changing anything.
+func (p *Pool) inMaking(id string) (bool, error) {
+	file, err := openIn(p.scratch, id+ImageSuffix, os.O_RDONLY, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+
+	if err != nil {
+		return false, err
+	}
+	defer file.Close()
+
+	err = retried(func() error { return unix.Flock(int(file.Fd()), unix.LOCK_SH|unix.LOCK_NB) })
+	if err == nil || lockless(err) {
+		return false, nil
+	}
+
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return true, nil
+	}
+
+	return false, err
+}
+
+// ListForeign calls visit with the path of all in the pool's rooms that is named
+// like nothing of its, in no order, until visit returns an error.
+func (p *Pool) ListForeign(ctx context.Context, visit func(path string) error) error {
+	for _, room := range []struct {
+		root     *os.Root
+		suffixes []string
+	}{
+		{p.images, []string{ImageSuffix}},
+		{p.directories, []string{""}},
+		{p.snapshots, []string{ImageSuffix, ""}},
+		{p.scratch, []string{ImageSuffix, ""}},
+	} {
+		err := listNames(ctx, room.root, func(name string) error {
+			for _, suffix := range room.suffixes {
+				if id, ok := strings.CutSuffix(name, suffix); ok && volume.IsID(id) {
+					return nil
+				}
+			}
+
+			return visit(filepath.Join(room.root.Name(), name))
+		})
+		if err != nil {
+			return fmt.Errorf("list pool %q: %w", p.name, err)
+		}
+	}
+
+	return nil
+}
