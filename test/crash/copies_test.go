@@ -11,6 +11,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
 
+	"github.com/touchstone-csi/touchstone/pkg/filesystem"
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -73,7 +74,10 @@ type snapshotted struct {
 func (v *volume) snapshotted(reflinks bool) snapshotted {
 	s := snapshotted{volumeID: v.claim.VolumeID, kind: v.kind, capacity: v.capacity, data: maps.Clone(v.data)}
 	// What can't be frozen can only be copied at the CO's word that nobody writes.
-	if !v.kind.image() || v.kind.block && !reflinks {
+	// A btrfs can be, but it thaws by reading its superblock, and gives up writing
+	// for good when that is interrupted: by the SIGKILL of who thaws it, too
+	// (docs/recovery.md).
+	if !v.kind.image() || v.kind.block && !reflinks || v.kind.fsType == filesystem.Btrfs {
 		s.parameters = map[string]string{"consistency": "none"}
 	}
 
