@@ -144,11 +144,16 @@ func (s *Service) acknowledge(ctx context.Context, name string) error {
 func (s *Service) ensureSnapshot(ctx context.Context, wanted *snapshotting) (*Snapshot, error) {
 	id, existing, exists := s.snapshots.Lookup(indexName, wanted.name)
 	if exists {
-		if err := s.answersSnapshot(existing, wanted); err != nil {
-			return nil, err
-		}
+		err := s.answersSnapshot(existing, wanted)
 
-		if existing.Phase == PhaseReady {
+		switch {
+		case existing.Phase == PhaseCreating:
+			// Nobody was told of it. It may have failed and be about to be forgotten;
+			// if not, reserve finds the name taken.
+			exists = err == nil
+		case err != nil:
+			return nil, err
+		case existing.Phase == PhaseReady:
 			return existing, nil
 		}
 	}

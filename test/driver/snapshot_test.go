@@ -678,6 +678,37 @@ func TestWhatIsUsedElsewhere(t *testing.T) {
 	}
 }
 
+// TestARefusedSnapshotLeavesItsName asks for it again at once, in the way that
+// the refusal tells.
+func TestARefusedSnapshotLeavesItsName(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	d := harness.Start(t)
+	claim := newVolume(t, d, &csi.CreateVolumeRequest{Parameters: directoryBacked()})
+	bringUp(t, d, claim)
+
+	free := cheapVolume(t, d, "free")
+
+	for round := range 8 {
+		request := &csi.CreateSnapshotRequest{Name: strconv.Itoa(round), SourceVolumeId: claim.VolumeID}
+
+		_, err := d.CreateSnapshot(t.Context(), request)
+		fails(t, err, codes.FailedPrecondition, "consistency: none")
+
+		if round%2 == 0 {
+			request.Parameters = map[string]string{"consistency": "none"}
+		} else {
+			request.SourceVolumeId = free
+		}
+
+		_, err = d.CreateSnapshot(t.Context(), request)
+		require.NoError(t, err)
+	}
+
+	requireRooms(t, d, map[string]int{"snapshots": 8, "scratch": 0})
+}
+
 // TestAStrangerInTheSnapshotsStays finds bytes there that the state does not
 // know of.
 func TestAStrangerInTheSnapshotsStays(t *testing.T) {
