@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/pkg/filesystem"
@@ -152,6 +153,12 @@ func (s *Service) openWindow(volumeIDs []string) (*window, error) {
 // mounted and may be written.
 func (s *Service) openWritable(use *Use) (*os.File, error) {
 	root, point, err := s.openRoot(use)
+	if errors.Is(err, unix.EIO) {
+		// An XFS that has shut down answers nothing else.
+		return nil, rpc.Errorf(codes.FailedPrecondition,
+			"its %s has stopped working; see the kernel's log, unstage the volume and stage it again: %w", use.fsType(), err)
+	}
+
 	if err != nil || root == nil {
 		return nil, err
 	}
