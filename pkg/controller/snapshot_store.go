@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"google.golang.org/grpc/codes"
 
@@ -375,10 +374,7 @@ func (s *Service) takeAgain(ctx context.Context, lost *Snapshot) error {
 
 	s.config.Log.Info("copying a snapshot anew that was not finished", "snapshot", lost.ID, "volume", source.ID)
 
-	anew := lost.in(PhaseCopying)
-	anew.CreatedAt = time.Now()
-
-	_, err = s.takeSnapshot(ctx, anew, source)
+	_, err = s.takeSnapshot(ctx, lost.in(PhaseCopying), source)
 
 	return err
 }

@@ -564,6 +564,7 @@ func TestASlowSnapshotOutlivesTheDriver(t *testing.T) {
 			anew, err := d.SnapshotUntilReady(t.Context(), request)
 			require.NoError(t, err)
 			require.Equal(t, made.GetSnapshotId(), anew.GetSnapshot().GetSnapshotId())
+			require.Equal(t, made.GetCreationTime().AsTime(), anew.GetSnapshot().GetCreationTime().AsTime(), "its source was still")
 			require.Equal(t, want, sumOf(t, filepath.Join(d.Pool(), "snapshots", anew.GetSnapshot().GetSnapshotId()+".img")))
 			requireRooms(t, d, map[string]int{"snapshots": 1, "scratch": 0})
 		})
