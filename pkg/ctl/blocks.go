@@ -13,7 +13,7 @@ import (
 
 func newBlocksCommand(given *settings) *cobra.Command {
 	var (
-		base       string
+		base       identifier
 		start      size
 		maxResults int32
 	)
@@ -36,11 +36,11 @@ so exit code 0 means that the list is whole.`,
 			}
 
 			return s.blocks(s.Changed(ctx, &csi.GetMetadataDeltaRequest{
-				BaseSnapshotId: base, TargetSnapshotId: s.args[0], StartingOffset: int64(start), MaxResults: maxResults,
+				BaseSnapshotId: string(base), TargetSnapshotId: s.args[0], StartingOffset: int64(start), MaxResults: maxResults,
 			}))
 		}),
 	}
-	cmd.Flags().StringVar(&base, "since", "", "the id of an older snapshot: only what differs from it")
+	cmd.Flags().Var(&base, "since", "the id of an older snapshot: only what differs from it")
 	cmd.Flags().Var(&start, "starting-offset", "leave out what ends before this byte")
 	cmd.Flags().Int32Var(&maxResults, "max-results", 0, "ranges in each message of the stream (default: the driver's choice)")
 

@@ -130,7 +130,13 @@ func exactly(count int) cobra.PositionalArgs { return asUsage(cobra.ExactArgs(co
 func atLeast(count int) cobra.PositionalArgs { return asUsage(cobra.MinimumNArgs(count)) }
 
 func asUsage(check cobra.PositionalArgs) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error { return usage(check(cmd, args)) }
+	return func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return usage(fmt.Errorf("%w: %s", err, cmd.UseLine()))
+		}
+
+		return nil
+	}
 }
 
 // need marks flags without which a command makes no sense. Cobra's own way

@@ -357,7 +357,11 @@ func TestWhatFailsOfCopiesSaysSo(t *testing.T) {
 		"two sources": {
 			[]string{"volume", "create", "new", "--from-snapshot", "a", "--from-volume", "b"}, "one source", 2,
 		},
-		"a snapshot without a name": {[]string{"snapshot", "create", "volume-1"}, "accepts 2 arg", 2},
+		"a snapshot without a name": {[]string{"snapshot", "create", "volume-1"}, "snapshot create VOLUME NAME", 2},
+		"an empty snapshot":         {[]string{"volume", "create", "new", "--from-snapshot", ""}, "must not be empty", 2},
+		"an empty volume":           {[]string{"volume", "create", "new", "--from-volume="}, "must not be empty", 2},
+		"an empty base":             {[]string{"snapshot", "blocks", "snapshot-1", "--since", ""}, "must not be empty", 2},
+		"the snapshots of nothing":  {[]string{"snapshot", "list", "--volume", ""}, "must not be empty", 2},
 		"a group of nothing":        {[]string{"group", "create", "both"}, "at least 2 arg", 2},
 		"bad parameter":             {[]string{"snapshot", "create", "volume-1", "x", "--param", "consistency"}, "must be KEY=VALUE", 2},
 	} {

@@ -59,7 +59,7 @@ func (f *createFlags) request(name string) (*csi.CreateVolumeRequest, error) {
 func newCreateCommand(given *settings) *cobra.Command {
 	var (
 		what                 createFlags
-		ofSnapshot, ofVolume string
+		ofSnapshot, ofVolume identifier
 		follow               followFlags
 	)
 
@@ -85,16 +85,16 @@ one; it may be larger, not smaller.`,
 			case ofSnapshot != "" && ofVolume != "":
 				return usage(errTwoSources)
 			case ofSnapshot != "":
-				request.VolumeContentSource = fromSnapshot(ofSnapshot)
+				request.VolumeContentSource = fromSnapshot(string(ofSnapshot))
 			case ofVolume != "":
-				request.VolumeContentSource = fromVolume(ofVolume)
+				request.VolumeContentSource = fromVolume(string(ofVolume))
 			}
 
 			return s.create(ctx, request, follow)
 		}),
 	}
-	cmd.Flags().StringVar(&ofSnapshot, "from-snapshot", "", "begin with the data of the snapshot with this id")
-	cmd.Flags().StringVar(&ofVolume, "from-volume", "", "begin with the data of the volume with this id")
+	cmd.Flags().Var(&ofSnapshot, "from-snapshot", "begin with the data of the snapshot with this id")
+	cmd.Flags().Var(&ofVolume, "from-volume", "begin with the data of the volume with this id")
 	what.register(cmd)
 	follow.register(cmd)
 

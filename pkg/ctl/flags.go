@@ -21,6 +21,7 @@ var (
 	errNotPair     = errors.New("must be KEY=VALUE")
 	errNotSegments = errors.New("must be KEY=VALUE, or several with commas between")
 	errNotSize     = errors.New("is not a size such as 1Gi, 500M or 4096")
+	errNoID        = errors.New("must not be empty")
 	errBlockAndFS  = errors.New("--block has no filesystem: leave out --fs and --mount-flag")
 )
 
@@ -52,6 +53,25 @@ func (s *size) String() string {
 }
 
 func (*size) Type() string { return "size" }
+
+// identifier is a flag that must say something: a script whose variable is empty
+// by mistake must not get what it would get without the flag, such as a volume
+// without the data that it was to be made of.
+type identifier string
+
+func (i *identifier) Set(text string) error {
+	if text == "" {
+		return errNoID
+	}
+
+	*i = identifier(text)
+
+	return nil
+}
+
+func (i *identifier) String() string { return string(*i) }
+
+func (*identifier) Type() string { return "id" }
 
 type outputFormat string
 

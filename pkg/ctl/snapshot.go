@@ -76,7 +76,7 @@ func (s *session) showCut(answer proto.Message, rows [][]string, failure error) 
 func newSnapshotListCommand(given *settings) *cobra.Command {
 	var (
 		pageSize int32
-		source   string
+		source   identifier
 	)
 
 	cmd := &cobra.Command{
@@ -87,7 +87,7 @@ func newSnapshotListCommand(given *settings) *cobra.Command {
 			whole := &csi.ListSnapshotsResponse{}
 			rows := [][]string{snapshotHeading()}
 
-			for entry, err := range s.Snapshots(ctx, source, pageSize) {
+			for entry, err := range s.Snapshots(ctx, string(source), pageSize) {
 				if err != nil {
 					return err
 				}
@@ -99,7 +99,7 @@ func newSnapshotListCommand(given *settings) *cobra.Command {
 			return s.show(whole, rows)
 		}),
 	}
-	cmd.Flags().StringVar(&source, "volume", "", "only those of the volume with this id")
+	cmd.Flags().Var(&source, "volume", "only those of the volume with this id")
 	cmd.Flags().Int32Var(&pageSize, "max-entries", 0, "ask for this many at a time (default: the driver's choice)")
 
 	return cmd
