@@ -74,6 +74,8 @@ func TestBackup(t *testing.T) {
 			require.Contains(t, w.backup("restore", "one", w.file("full")), want)
 			require.Contains(t, w.backup("restore", "two", w.file("full"), w.file("incremental")), wantSecond)
 			require.Equal(t, wantSecond, w.sum(filepath.Join(w.driver.Pool(), "images", w.find("two")+".img")))
+			// As after an interruption: what is there already is not what comes back.
+			require.Contains(t, w.backup("restore", "one", w.file("full")), want)
 			w.refusals()
 		})
 	}

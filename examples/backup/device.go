@@ -3,11 +3,13 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
 )
@@ -104,6 +106,22 @@ func (t *tool) published(ctx context.Context, place string, claim *orchestrator.
 	defer device.Close()
 
 	return use(device)
+}
+
+// zero makes the device read as zeros, and take no space if it can do without.
+func zero(device *os.File, length int64) error {
+	descriptor := int(device.Fd())
+
+	err := unix.Fallocate(descriptor, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, length)
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		err = unix.Fallocate(descriptor, unix.FALLOC_FL_ZERO_RANGE|unix.FALLOC_FL_KEEP_SIZE, 0, length)
+	}
+
+	if err != nil {
+		return fmt.Errorf("clear %s: %w", device.Name(), err)
+	}
+
+	return nil
 }
 
 func call(ctx context.Context, steps []orchestrator.Step, claim *orchestrator.Claim) error {

@@ -14,6 +14,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
@@ -23,7 +24,8 @@ import (
 const usage = `Usage:
   backup [flags] full SNAPSHOT FILE                what a snapshot holds, into a new file
   backup [flags] incremental BASE SNAPSHOT FILE    what has changed in it since BASE
-  backup [flags] restore NAME FILE...              a new volume of a full backup and what follows it
+  backup [flags] restore NAME FILE...              a new volume of a full backup and what follows it;
+                                                   a volume that has the name already is overwritten
 `
 
 var errUsage = errors.New("wrong arguments")
@@ -49,8 +51,19 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		flags.PrintDefaults()
 	}
 
-	if err := flags.Parse(args); err != nil {
+	err := flags.Parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		return nil
+	}
+
+	if err != nil {
 		return fmt.Errorf("%w: %w", errUsage, err)
+	}
+
+	// A driver takes no relative paths: its directory is another.
+	place, err := filepath.Abs(*dir)
+	if err != nil {
+		return fmt.Errorf("-dir: %w", err)
 	}
 
 	client, err := orchestrator.Connect(*endpoint)
@@ -59,7 +72,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	defer client.Close()
 
-	t := &tool{client: client, dir: *dir, out: out}
+	t := &tool{client: client, dir: place, out: out}
 
 	switch command, rest := flags.Arg(0), flags.Args(); {
 	case command == "full" && len(rest) == 3:

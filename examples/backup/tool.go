@@ -119,7 +119,9 @@ func (t *tool) ranges(ctx context.Context, ask asking) iter.Seq2[*csi.BlockMetad
 }
 
 // restore makes a volume of a full backup and the incremental ones that follow
-// it, each of the one before.
+// it, each of the one before. CreateVolume answers with the volume of that name
+// if there is one, such as that of a restore that was interrupted: whatever it
+// holds goes first, since a full backup says nothing of what was zeros.
 func (t *tool) restore(ctx context.Context, name string, paths []string) error {
 	// Before anything is made: a torn file must not become half a volume.
 	last, err := checkChain(paths)
@@ -130,6 +132,10 @@ func (t *tool) restore(ctx context.Context, name string, paths []string) error {
 	request := &csi.CreateVolumeRequest{Name: name, CapacityRange: &csi.CapacityRange{RequiredBytes: last.Capacity}}
 
 	return t.withDevice(ctx, request, kept, func(device *os.File) error {
+		if err := zero(device, last.Capacity); err != nil {
+			return err
+		}
+
 		for _, path := range paths {
 			if err := apply(path, device); err != nil {
 				return err
