@@ -117,6 +117,7 @@ func causes() []mapping {
 		{filesystem.ErrOption, codes.InvalidArgument},
 		{filesystem.ErrInUse, codes.FailedPrecondition},
 		{filesystem.ErrFrozen, codes.FailedPrecondition},
+		{filesystem.ErrNotFrozen, codes.Aborted},
 		{blockdev.ErrImageLocked, codes.FailedPrecondition},
 		{blockdev.ErrNoNumber, codes.ResourceExhausted},
 		{unix.EFBIG, codes.OutOfRange},

@@ -352,8 +352,7 @@ func TestFreezeEndsHoweverItEnds(t *testing.T) {
 	})
 	t.Run("thawed by another", func(t *testing.T) {
 		err := taken.WithFrozen(t.Context(), ids, func(context.Context) error { return thaw(claim.StagingPath) })
-		require.ErrorIs(t, err, filesystem.ErrNotFrozen)
-		require.ErrorContains(t, err, claim.VolumeID)
+		fails(t, rpc.Status(err), codes.Aborted, claim.VolumeID, "thawed by somebody else")
 	})
 	t.Run("frozen by another", func(t *testing.T) {
 		require.NoError(t, atRoot(claim.StagingPath, filesystem.Freeze))
