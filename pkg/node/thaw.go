@@ -97,7 +97,9 @@ func (s *Service) thawAt(left *Frozen, root *os.File) error {
 		return nil
 	}
 
-	s.config.Log.Warn("what a killed driver had left frozen was thawed", "volume", left.VolumeID, "error", err)
+	if err == nil {
+		s.config.Log.Warn("what a killed driver had left frozen was thawed", "volume", left.VolumeID)
+	}
 
 	return err
 }

@@ -63,6 +63,7 @@ func TestTheLogHearsOfLongTasks(t *testing.T) {
 
 	require.Equal(t, 9, strings.Count(log.String(), "msg=copying"), "once for each tenth: %s", log.String())
 
+	require.NotContains(t, log.String(), "error")
 	task.End(errFull)
 	require.Contains(t, log.String(), errFull.Error())
 }

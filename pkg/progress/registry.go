@@ -99,13 +99,16 @@ func (t *Task) End(failure error) {
 	entry, long := t.entry, t.told > 0
 	t.registry.mu.Unlock()
 
-	tell := t.registry.log.Debug
-	if failure != nil || long {
-		tell = t.registry.log.Info
-	}
+	log := t.registry.log.With("kind", entry.Kind, "object", entry.Object, "bytes", entry.Done, "took", time.Since(entry.Started))
 
-	tell("copy ended", "kind", entry.Kind, "object", entry.Object, "bytes", entry.Done,
-		"took", time.Since(entry.Started), "error", failure)
+	switch {
+	case failure != nil:
+		log.Info("copy failed", "error", failure)
+	case long:
+		log.Info("copy ended")
+	default:
+		log.Debug("copy ended")
+	}
 }
 
 // List returns the running tasks, the oldest first.
