@@ -196,6 +196,9 @@ func btrfsOnlyDevice(directory *os.File) (*btrfsDevInfo, error) {
 	return nil, fmt.Errorf("the filesystem names no device: %w", unix.ENODEV)
 }
 
+// GrowthOutlivesCrash is true: nothing of it counts before all of it does.
+func (*btrfs) GrowthOutlivesCrash() bool { return true }
+
 func (*btrfs) GrowUnmounted(context.Context, string) error { return ErrNeedsMount }
 
 func (*btrfs) SizeBytes(r io.ReaderAt) (int64, error) {

@@ -238,6 +238,9 @@ func ext4Reaches(directory *os.File, bytes uint64) bool {
 	return err == nil && head.entries > 0
 }
 
+// GrowthOutlivesCrash is true: nothing of it counts before all of it does.
+func (*ext4) GrowthOutlivesCrash() bool { return true }
+
 func (e *ext4) GrowUnmounted(ctx context.Context, path string) error {
 	t, err := inspect(path, Ext4)
 	if err != nil {

@@ -66,6 +66,10 @@ type Filesystem interface {
 	// nothing when there is nothing to gain. Error: ErrGrowRefused, or the
 	// kernel's.
 	GrowMounted(ctx context.Context, mountpoint *os.File, deviceBytes int64) error
+	// GrowthOutlivesCrash says whether a growth that is in the log only survives a
+	// power failure. Where not, the filesystem has to be unmounted or frozen
+	// before the growth is relied on.
+	GrowthOutlivesCrash() bool
 	// GrowUnmounted lets the filesystem fill its image or device, and does
 	// nothing when it does already. Errors: ErrNeedsMount, ErrDamaged, ErrInUse.
 	GrowUnmounted(ctx context.Context, path string) error

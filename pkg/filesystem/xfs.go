@@ -192,6 +192,11 @@ func (x *xfs) GrowMounted(ctx context.Context, mountpoint *os.File, deviceBytes 
 	return nil
 }
 
+// GrowthOutlivesCrash is false since the kernel's replay takes the blocks of a new
+// allocation group for corruption: they lie beyond the end of a filesystem whose
+// superblock, in the same log, has not been replayed yet (Linux 6.18).
+func (*xfs) GrowthOutlivesCrash() bool { return false }
+
 func (*xfs) GrowUnmounted(context.Context, string) error { return ErrNeedsMount }
 
 func (*xfs) SizeBytes(r io.ReaderAt) (int64, error) {

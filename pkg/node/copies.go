@@ -53,7 +53,7 @@ func (s *Service) settleCopy(ctx context.Context, use *Use, used filesystem.File
 
 	err = s.makeSound(ctx, use, used, device)
 	if err == nil {
-		err = fill(ctx, used, device)
+		err = fill(ctx, used, device, mount.Options{})
 	}
 
 	status, attached, statusErr := s.loops.Status(device.Number)
@@ -82,9 +82,24 @@ func (s *Service) settled(use *Use, used filesystem.Filesystem) (bool, error) {
 	return used.HasUUID(image, use.VolumeID)
 }
 
+// leastGrowth is more than what a filesystem may leave unused of its device,
+// being too short for a group of its own.
+const leastGrowth = 256 << 10
+
 // fill lets the filesystem take all of its device, where nobody sees it.
-func fill(ctx context.Context, used filesystem.Filesystem, device *blockdev.Device) error {
-	tree, err := mount.Mount(device.Path, used.Name(), mount.Options{})
+func fill(ctx context.Context, used filesystem.Filesystem, device *blockdev.Device, options mount.Options) error {
+	bytes, err := device.SizeBytes()
+	if err != nil {
+		return err
+	}
+
+	// A mount is too much for finding out that there is nothing to do.
+	has, err := used.SizeBytes(device.File())
+	if err != nil || bytes-has < leastGrowth {
+		return err
+	}
+
+	tree, err := mountSound(used, device, options)
 	if err != nil {
 		return err
 	}

@@ -158,5 +158,11 @@ func (s *Service) growMounted(ctx context.Context, use *Use, size int64) error {
 		return fmt.Errorf("grow the mounted %s (the next NodeStageVolume grows it, too): %w", used.Name(), err)
 	}
 
-	return nil
+	if used.GrowthOutlivesCrash() {
+		return nil
+	}
+
+	// A freeze writes back what is in the log. Also of a growth that an earlier
+	// call was killed after.
+	return s.WithFrozen(ctx, []string{use.VolumeID}, func(context.Context) error { return nil })
 }

@@ -206,14 +206,16 @@ func replay(use *Use, used filesystem.Filesystem, device *blockdev.Device) error
 func mountDevice(ctx context.Context, used filesystem.Filesystem, device *blockdev.Device,
 	place *mount.Place, options mount.Options,
 ) error {
-	tree, err := mount.Mount(device.Path, used.Name(), options)
-	if errors.Is(err, unix.EBADMSG) || errors.Is(err, unix.EUCLEAN) {
-		// A check believes a filesystem that says it is clean.
-		return rpc.Errorf(codes.Internal, "the %s is damaged; repair it by hand: %w", used.Name(), err)
+	if !options.ReadOnly() && !used.GrowthOutlivesCrash() {
+		// Unmounted again, the growth is no longer in the log only.
+		if err := fill(ctx, used, device, options); err != nil {
+			return err
+		}
 	}
 
+	tree, err := mountSound(used, device, options)
 	if err != nil {
-		return blame(err, used, device, options)
+		return err
 	}
 	defer tree.Close()
 
@@ -224,6 +226,20 @@ func mountDevice(ctx context.Context, used filesystem.Filesystem, device *blockd
 	}
 
 	return tree.Attach(place)
+}
+
+func mountSound(used filesystem.Filesystem, device *blockdev.Device, options mount.Options) (*mount.Tree, error) {
+	tree, err := mount.Mount(device.Path, used.Name(), options)
+	if errors.Is(err, unix.EBADMSG) || errors.Is(err, unix.EUCLEAN) {
+		// A check believes a filesystem that says it is clean.
+		return nil, rpc.Errorf(codes.Internal, "the %s is damaged; repair it by hand: %w", used.Name(), err)
+	}
+
+	if err != nil {
+		return nil, blame(err, used, device, options)
+	}
+
+	return tree, nil
 }
 
 // blame finds out whether a mount failed for its flags: most of them are the

@@ -238,3 +238,39 @@ func TestCopyThatWasNeverWritten(t *testing.T) {
 
 	require.Equal(t, clone.VolumeID, uuidOf(t, d, clone))
 }
+
+// TestGrownAndCopiedAtOnce copies an xfs as it would be after a power failure right
+// behind its growth: the kernel could not replay that from the log.
+func TestGrownAndCopiedAtOnce(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	d := harness.Start(t, reflinking(t))
+	like := &csi.CreateVolumeRequest{
+		VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Mount(writer, "xfs")}, CapacityRange: required(300 * mib),
+	}
+	source := newVolume(t, d, like)
+	bringUp(t, d, source)
+
+	sum := fillPayload(t, source)
+
+	_, err := d.ControllerExpandVolume(t.Context(), &csi.ControllerExpandVolumeRequest{
+		VolumeId: source.VolumeID, CapacityRange: required(400 * mib),
+	})
+	require.NoError(t, err)
+
+	_, err = d.NodeExpandVolume(t.Context(), &csi.NodeExpandVolumeRequest{
+		VolumeId: source.VolumeID, VolumePath: source.TargetPath, CapacityRange: required(400 * mib),
+	})
+	require.NoError(t, err)
+
+	made, err := d.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{
+		Name: t.Name(), SourceVolumeId: source.VolumeID, Parameters: map[string]string{"consistency": "none"},
+	})
+	require.NoError(t, err)
+
+	restored := copyOf(t, d, like, "restored", ofSnapshot(made.GetSnapshot().GetSnapshotId()), required(400*mib))
+	bringUp(t, d, restored)
+	require.Equal(t, sum, payload(t, restored))
+	require.Equal(t, sizeOf(t, source), sizeOf(t, restored))
+}
