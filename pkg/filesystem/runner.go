@@ -186,12 +186,13 @@ const (
 	detailBytes = 2 << 10
 )
 
-// lastLines is what of a tool's output goes into messages.
+// lastLines is what of a tool's output goes into messages. The steps that a check
+// announces would push out what it has found.
 func lastLines(output string) string {
 	lines := make([]string, 0, detailLines)
 
 	for line := range strings.Lines(output) {
-		if line = strings.TrimSpace(line); line == "" {
+		if line = strings.TrimSpace(line); line == "" || isStep(line) {
 			continue
 		}
 
@@ -208,4 +209,9 @@ func lastLines(output string) string {
 	}
 
 	return strings.ToValidUTF8(detail, "?")
+}
+
+// isStep knows how xfs_repair tells its steps.
+func isStep(line string) bool {
+	return strings.HasPrefix(line, "- ") || strings.HasPrefix(line, "Phase ") || strings.HasPrefix(line, "No modify flag set")
 }
