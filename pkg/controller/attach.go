@@ -43,7 +43,7 @@ func (s *Service) ControllerPublishVolume(
 		return nil, rpc.Errorf(codes.NotFound, "node %q does not exist; name it with --nodes", nodeID)
 	}
 
-	if err := s.allows(request.GetVolumeCapability(), found.Parameters); err != nil {
+	if err := s.allows(request.GetVolumeCapability(), found); err != nil {
 		return nil, rpc.Status(rpc.Invalid("volume_capability: %w", err))
 	}
 

@@ -42,7 +42,7 @@ func (s *Service) ValidateVolumeCapabilities(
 	}
 
 	for _, each := range request.GetVolumeCapabilities() {
-		if err := s.allows(each, found.Parameters); err != nil {
+		if err := s.allows(each, found); err != nil {
 			return notConfirmed(err.Error())
 		}
 	}
@@ -68,10 +68,15 @@ func notConfirmed(message string) (*csi.ValidateVolumeCapabilitiesResponse, erro
 	return &csi.ValidateVolumeCapabilitiesResponse{Message: message}, nil
 }
 
-func (s *Service) allows(given *csi.VolumeCapability, parameters volume.Parameters) error {
-	_, err := s.parseCapability(given, parameters)
+// allows refuses a capability that a volume which is there can't have, with
+// volume.ErrCapability.
+func (s *Service) allows(given *csi.VolumeCapability, to *Volume) error {
+	parsed, err := s.parseCapability(given, to.Parameters)
+	if err != nil || to.raw() {
+		return err
+	}
 
-	return err
+	return to.Parameters.CheckFSType(parsed)
 }
 
 // parseCapability refuses a capability that a volume with these parameters

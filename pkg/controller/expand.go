@@ -29,7 +29,7 @@ func (s *Service) ControllerExpandVolume(
 	}
 
 	if given := request.GetVolumeCapability(); given != nil {
-		if err := s.allows(given, found.Parameters); err != nil {
+		if err := s.allows(given, found); err != nil {
 			return nil, rpc.Status(rpc.Invalid("volume_capability: %w", err))
 		}
 	}

@@ -108,6 +108,11 @@ func (v *Volume) nodeIDs() []string {
 // context is the volume_context.
 func (v *Volume) context() map[string]string {
 	context := v.Parameters.Context()
+	if v.raw() {
+		// It has the filesystem that somebody makes on it, if any.
+		delete(context, volume.KeyFSType)
+	}
+
 	if !v.Source.isZero() {
 		context[volume.KeyCopy] = strconv.FormatBool(true)
 	}
@@ -119,6 +124,9 @@ func (v *Volume) context() map[string]string {
 // to it.
 func (v *Volume) hasContext(given map[string]string) bool {
 	parameters, err := volume.ParseContext(given)
+	if _, told := given[volume.KeyFSType]; !told && v.raw() {
+		parameters.FSType = v.Parameters.FSType
+	}
 
 	return err == nil && parameters == v.Parameters && given[volume.KeyCopy] == v.context()[volume.KeyCopy]
 }

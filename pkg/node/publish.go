@@ -178,6 +178,10 @@ func (s *Service) stagedUse(id, stagingPath string, wanted Publication) (*Use, e
 		return nil, rpc.Invalid("volume_capability: it is not staged for this access type")
 	}
 
+	if asked := wanted.Capability.FSType; asked != "" && asked != use.fsType() {
+		return nil, rpc.Invalid("volume_capability: fs_type is %s, but it is staged as %s", asked, use.fsType())
+	}
+
 	if use.StagingPath == wanted.TargetPath {
 		return nil, rpc.Invalid("target_path: %s is where the volume is staged", wanted.TargetPath)
 	}

@@ -68,6 +68,13 @@ func parseStage(request *csi.NodeStageVolumeRequest) (*Use, error) {
 		return nil, rpc.Invalid("volume_context: %w", err)
 	}
 
+	// A volume that was made as raw block gets the filesystem that is asked for.
+	if _, told := request.GetVolumeContext()[volume.KeyFSType]; told {
+		if err := parameters.CheckFSType(capability); err != nil {
+			return nil, rpc.Invalid("volume_capability: %w", err)
+		}
+	}
+
 	if capability.Block && parameters.Backing == volume.BackingDirectory {
 		return nil, rpc.Invalid("volume_capability: a directory is no block device")
 	}

@@ -124,6 +124,18 @@ func (p Parameters) Context() map[string]string {
 	return context
 }
 
+// CheckFSType refuses with ErrCapability a capability that names another
+// filesystem than the volume has, or gets when it is first staged. Block access
+// names none.
+func (p Parameters) CheckFSType(wanted Capability) error {
+	if wanted.FSType == "" || wanted.FSType == p.FSType {
+		return nil
+	}
+
+	return fmt.Errorf("%w: fs_type is %s, but the volume was made for %s; ask for that, or for none",
+		ErrCapability, wanted.FSType, p.FSType)
+}
+
 func knownKeys() []string {
 	return []string{KeyBacking, KeyBlockSize, KeyFSType, KeyMkfsOptions, KeyPool, KeyProvisioning}
 }

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
+	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -308,6 +309,11 @@ func TestAnotherFilesystemThanAsked(t *testing.T) {
 
 				wrong := *claim
 				wrong.Capability = orchestrator.Mount(writer, other)
+				fails(t, d.Stage(t.Context(), &wrong), codes.InvalidArgument, fsType, other)
+				requireUnstaged(t, d, claim)
+
+				// What the volume was made for is not told, but seen.
+				wrong.VolumeContext = nil
 				fails(t, d.Stage(t.Context(), &wrong), codes.FailedPrecondition, fsType, other)
 				requireUnstaged(t, d, claim)
 			}
@@ -317,6 +323,90 @@ func TestAnotherFilesystemThanAsked(t *testing.T) {
 			requireBlock(t, claim)
 		})
 	}
+}
+
+// TestTheFilesystemIsFixedAtCreation, long before it is made.
+func TestTheFilesystemIsFixedAtCreation(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	for name, parameters := range map[string]map[string]string{"image": nil, "directory": directoryBacked()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			d := harness.Start(t)
+			claim := newVolume(t, d, &csi.CreateVolumeRequest{Parameters: parameters})
+			before := everything(t, d)
+			wrong := orchestrator.Mount(writer, "xfs")
+
+			validated, err := d.ValidateVolumeCapabilities(t.Context(), &csi.ValidateVolumeCapabilitiesRequest{
+				VolumeId: claim.VolumeID, VolumeContext: claim.VolumeContext, VolumeCapabilities: []*csi.VolumeCapability{wrong},
+			})
+			require.NoError(t, err)
+			require.Nil(t, validated.GetConfirmed())
+			require.Contains(t, validated.GetMessage(), "fs_type is xfs")
+
+			other := *claim
+			other.Capability = wrong
+			fails(t, d.Attach(t.Context(), &other), codes.InvalidArgument, "xfs", "ext4")
+
+			_, err = d.ControllerExpandVolume(t.Context(), &csi.ControllerExpandVolumeRequest{
+				VolumeId: claim.VolumeID, CapacityRange: required(gib), VolumeCapability: wrong,
+			})
+			fails(t, err, codes.InvalidArgument, "xfs", "ext4")
+			require.Equal(t, before, everything(t, d))
+
+			attachAndStage(t, d, claim)
+			fails(t, d.Publish(t.Context(), &other), codes.InvalidArgument, "xfs", "ext4")
+			require.NoDirExists(t, claim.TargetPath)
+
+			claim.Capability = orchestrator.Mount(writer, "ext4")
+			require.NoError(t, d.Publish(t.Context(), claim))
+			writeBlock(t, claim)
+		})
+	}
+}
+
+// TestTheFilesystemIsFixedWithoutStaging: the publication stages then.
+func TestTheFilesystemIsFixedWithoutStaging(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	d := harness.Start(t, func(c *driver.Config) { c.Disabled = []string{"STAGE_UNSTAGE_VOLUME"} })
+	claim := newVolume(t, d, &csi.CreateVolumeRequest{})
+	require.NoError(t, d.Attach(t.Context(), claim))
+
+	claim.Capability, claim.StagingPath = orchestrator.Mount(writer, "xfs"), ""
+	fails(t, d.Publish(t.Context(), claim), codes.InvalidArgument, "xfs", "ext4")
+	require.Zero(t, allocated(t, imageOf(d, claim.VolumeID)))
+}
+
+// TestARawVolumeHasNoFilesystem of its own: it has what somebody has made on it.
+func TestARawVolumeHasNoFilesystem(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	d := harness.Start(t)
+	claim := newVolume(t, d, &csi.CreateVolumeRequest{
+		CapacityRange: required(300 * mib), VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Block(writer)},
+	})
+	bringUp(t, d, claim)
+
+	output, err := exec.CommandContext(t.Context(), "mkfs.xfs", "-q", "-s", "size=4096", claim.TargetPath).CombinedOutput()
+	require.NoError(t, err, "%s", output)
+	takeDown(t, d, claim)
+
+	claim.Capability = orchestrator.Mount(writer, "xfs")
+
+	validated, err := d.ValidateVolumeCapabilities(t.Context(), &csi.ValidateVolumeCapabilitiesRequest{
+		VolumeId: claim.VolumeID, VolumeContext: claim.VolumeContext, VolumeCapabilities: []*csi.VolumeCapability{claim.Capability},
+	})
+	require.NoError(t, err)
+	require.NotNil(t, validated.GetConfirmed(), validated.GetMessage())
+
+	bringUp(t, d, claim)
+	writeBlock(t, claim)
+	requireBlock(t, claim)
 }
 
 func filesystemBytes(t *testing.T, path string) int64 {
