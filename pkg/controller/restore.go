@@ -208,8 +208,15 @@ func (s *Service) inherit(wanted *creation, from origin) error {
 	}
 
 	required, limit := wanted.asked.GetRequiredBytes(), wanted.asked.GetLimitBytes()
-	if limit > 0 && limit < from.sizeBytes {
-		return rpc.Errorf(codes.OutOfRange, "capacity_range: %s has %d bytes, more than limit_bytes %d", from.name, from.sizeBytes, limit)
+	// Who names no limit means the size that is required, not any above it.
+	asked, named := limit, "limit_bytes"
+	if limit == 0 {
+		asked, named = required, "required_bytes"
+	}
+
+	if asked > 0 && asked < from.sizeBytes {
+		return rpc.Errorf(codes.OutOfRange, "capacity_range: %s has %d bytes, more than %s %d; a copy can't be smaller",
+			from.name, from.sizeBytes, named, asked)
 	}
 
 	size, err := s.sizeFor(&csi.CapacityRange{RequiredBytes: max(required, from.sizeBytes), LimitBytes: limit},

@@ -301,7 +301,8 @@ func TestWhatCanBeMadeOfASource(t *testing.T) {
 
 		for what, each := range map[string]test{
 			"no size":             {ranged(nil), codes.OK, nil},
-			"less required":       {ranged(required(64 * mib)), codes.OK, nil},
+			"less required":       {ranged(required(64 * mib)), codes.OutOfRange, []string{"required_bytes"}},
+			"a range around it":   {ranged(between(64*mib, 300*mib)), codes.OK, nil},
 			"the same":            {ranged(between(256*mib, 256*mib)), codes.OK, nil},
 			"larger":              {ranged(between(300*mib, 300*mib)), codes.OK, nil},
 			"a smaller limit":     {ranged(upTo(255 * mib)), codes.OutOfRange, []string{"limit_bytes"}},
