@@ -267,7 +267,7 @@ func (l *journalLoader) decodeChanges(line *parsedLine) error {
 	for i, each := range line.entry.Changes {
 		target := l.find(each.Collection)
 		if target == nil {
-			return fmt.Errorf("collection %q is %w", each.Collection, errUnknown)
+			return fmt.Errorf("collection %q is %w%s", each.Collection, errUnknown, whoKnows)
 		}
 
 		line.targets[i] = target
@@ -293,6 +293,9 @@ func (l *journalLoader) decodeChanges(line *parsedLine) error {
 }
 
 var errUnknown = errors.New("unknown to this program")
+
+// whoKnows keeps people from repairing what is not damaged.
+const whoKnows = "; if one of another mode, or a newer one, has written it, nothing is damaged: use that one, or another state-dir"
 
 func (l *journalLoader) apply(chunk *lineChunk) error {
 	for i := range chunk.lines {

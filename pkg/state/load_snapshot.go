@@ -115,7 +115,7 @@ func (l *snapshotLoader) scan(scanner *snapshotScanner, emit func(*recordChunk) 
 	}, func(line []byte, number int) error {
 		// An empty collection may be one that a newer program has.
 		if chunk.target == nil {
-			return scanner.damage("collection %q is unknown to this program", chunk.name)
+			return scanner.damage("collection %q is %s%s", chunk.name, errUnknown, whoKnows)
 		}
 
 		if len(chunk.data) == 0 {
