@@ -51,7 +51,7 @@ func (g *guard) observe(ctx context.Context, request any, info *grpc.UnaryServer
 	response, err := next(ctx, request)
 	took := time.Since(started)
 	g.metrics.RecordMetrics(info.FullMethod, err, took)
-	g.logCall(ctx, info.FullMethod, response, err, took)
+	g.logCall(ctx, info.FullMethod, exchange{request, response, err}, took)
 
 	return response, err
 }
@@ -59,10 +59,11 @@ func (g *guard) observe(ctx context.Context, request any, info *grpc.UnaryServer
 func (g *guard) observeStream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 	ctx := g.number(stream.Context(), info.FullMethod)
 	started := time.Now()
-	err := next(service, &guardedStream{ServerStream: stream, ctx: ctx, guard: g})
+	guarded := &guardedStream{ServerStream: stream, ctx: ctx, guard: g}
+	err := next(service, guarded)
 	took := time.Since(started)
 	g.metrics.RecordMetrics(info.FullMethod, err, took)
-	g.logCall(ctx, info.FullMethod, nil, err, took)
+	g.logCall(ctx, info.FullMethod, exchange{guarded.request, nil, err}, took)
 
 	return err
 }
@@ -121,17 +122,30 @@ func (g *guard) number(ctx context.Context, method string) context.Context {
 	return context.WithValue(ctx, callKey{}, call{number: g.calls.Add(1), method: method})
 }
 
-func (g *guard) logCall(ctx context.Context, method string, response any, err error, took time.Duration) {
-	level := levelOf(method, err)
+// exchange is a call as its log line tells it. A stream's response is nil, and
+// its request is the first.
+type exchange struct {
+	request, response any
+	err               error
+}
+
+func (g *guard) logCall(ctx context.Context, method string, done exchange, took time.Duration) {
+	level := levelOf(method, done.err)
 	if !g.log.Enabled(ctx, level) {
 		return
 	}
 
-	attrs := []slog.Attr{slog.String("code", status.Code(err).String()), slog.Duration("took", took)}
-	if err != nil {
-		attrs = append(attrs, slog.String("error", status.Convert(err).Message()))
-	} else if response != nil && g.log.Enabled(ctx, LevelMessages) {
-		attrs = append(attrs, slog.Any("message", stripped{response}))
+	attrs := append([]slog.Attr{slog.String("code", status.Code(done.err).String()), slog.Duration("took", took)},
+		subjectOf(done.request)...)
+
+	if done.err != nil {
+		attrs = append(attrs, slog.String("error", status.Convert(done.err).Message()))
+	} else {
+		attrs = append(attrs, madeBy(done.response)...)
+
+		if done.response != nil && g.log.Enabled(ctx, LevelMessages) {
+			attrs = append(attrs, slog.Any("message", stripped{done.response}))
+		}
 	}
 
 	g.log.LogAttrs(ctx, level, "call", attrs...)
@@ -164,6 +178,8 @@ type guardedStream struct {
 
 	ctx   context.Context //nolint:containedctx // a stream hands out its context by a method
 	guard *guard
+	// request is the first that came in.
+	request any
 }
 
 // Context implements grpc.ServerStream.
@@ -173,6 +189,10 @@ func (s *guardedStream) Context() context.Context { return s.ctx }
 func (s *guardedStream) RecvMsg(into any) error {
 	if err := decode(s.ServerStream.RecvMsg, into); err != nil {
 		return err
+	}
+
+	if s.request == nil {
+		s.request = into
 	}
 
 	if s.guard.log.Enabled(s.ctx, LevelMessages) {

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
@@ -316,6 +317,92 @@ func TestLogLinesCarryTheCallTheyBelongTo(t *testing.T) {
 	}
 
 	require.Fail(t, "the call is not in the log", r.log.String())
+}
+
+// TestACallIsLoggedWithItsSubject: without it a person finds no volume's calls.
+func TestACallIsLoggedWithItsSubject(t *testing.T) {
+	t.Parallel()
+
+	for name, test := range map[string]struct {
+		method  string
+		request proto.Message
+		want    []string
+	}{
+		"stage": {
+			csi.Node_NodeStageVolume_FullMethodName,
+			&csi.NodeStageVolumeRequest{VolumeId: "the-volume", StagingTargetPath: "/the/staging", Secrets: map[string]string{"a": "hunter2"}},
+			[]string{"volume=the-volume", "stagingPath=/the/staging"},
+		},
+		"publish": {
+			csi.Node_NodePublishVolume_FullMethodName,
+			&csi.NodePublishVolumeRequest{VolumeId: "the-volume", TargetPath: "/the/target"},
+			[]string{"volume=the-volume", "target=/the/target"},
+		},
+		"attach": {
+			csi.Controller_ControllerPublishVolume_FullMethodName,
+			&csi.ControllerPublishVolumeRequest{VolumeId: "the-volume", NodeId: "the-node"},
+			[]string{"volume=the-volume", "node=the-node"},
+		},
+		"snapshot": {
+			csi.Controller_CreateSnapshot_FullMethodName,
+			&csi.CreateSnapshotRequest{Name: "the-name", SourceVolumeId: "the-source"},
+			[]string{"name=the-name", "source=the-source"},
+		},
+		"group": {
+			csi.GroupController_DeleteVolumeGroupSnapshot_FullMethodName,
+			&csi.DeleteVolumeGroupSnapshotRequest{GroupSnapshotId: "the-group", SnapshotIds: []string{"one", "two"}},
+			[]string{"group=the-group", "snapshots=one,two"},
+		},
+		"strange": {
+			csi.Controller_DeleteVolume_FullMethodName,
+			&csi.DeleteVolumeRequest{VolumeId: "a\nb" + strings.Repeat("c", 1<<20)},
+			[]string{`volume="a\nbc`, "c…\""},
+		},
+	} {
+		r := start(t, withStage(func(context.Context, *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
+			return &csi.NodeStageVolumeResponse{}, nil
+		}))
+		// Its line is in the log before its answer, whatever that is.
+		_ = r.conn.Invoke(t.Context(), test.method, test.request, &csi.DeleteVolumeResponse{})
+
+		line := ""
+
+		for each := range strings.Lines(r.log.String()) {
+			if strings.Contains(each, "msg=call ") {
+				line = each
+			}
+		}
+
+		for _, want := range test.want {
+			require.Contains(t, line, want, name)
+		}
+
+		require.Less(t, len(line), 2000, name)
+		require.NotContains(t, line, "hunter2", name)
+	}
+}
+
+// TestWhatACallHasMadeIsLogged: its request could not name it.
+func TestWhatACallHasMadeIsLogged(t *testing.T) {
+	t.Parallel()
+
+	r := start(t, nil)
+	made, err := csi.NewControllerClient(r.conn).CreateVolume(t.Context(), &csi.CreateVolumeRequest{
+		Name: "the-name", VolumeCapabilities: []*csi.VolumeCapability{{
+			AccessType: &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}},
+			AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
+		}},
+	})
+	require.NoError(t, err)
+	require.Contains(t, r.log.String(), "name=the-name volume="+made.GetVolume().GetVolumeId())
+
+	stream, err := csi.NewSnapshotMetadataClient(r.conn).GetMetadataAllocated(t.Context(),
+		&csi.GetMetadataAllocatedRequest{SnapshotId: "the-snapshot"})
+	require.NoError(t, err)
+
+	_, err = stream.Recv()
+	require.Error(t, err)
+	require.Eventually(t, func() bool { return strings.Contains(r.log.String(), " snapshot=the-snapshot") }, time.Minute, time.Millisecond)
 }
 
 func BenchmarkLimits(b *testing.B) {

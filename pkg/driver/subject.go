@@ -1,0 +1,98 @@
+package driver
+
+import (
+	"log/slog"
+	"strings"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// maxSubject is how many bytes of an id, a name or a path a log line holds.
+const maxSubject = 256
+
+// told says as what the fields of a request that name what it is about are
+// logged, in this order. None of them is ever secret.
+func told() [12]struct {
+	field protoreflect.Name
+	as    string
+} {
+	return [...]struct {
+		field protoreflect.Name
+		as    string
+	}{
+		{"name", "name"},
+		{"volume_id", "volume"},
+		{"snapshot_id", "snapshot"},
+		{"group_snapshot_id", "group"},
+		{"source_volume_id", "source"},
+		{"source_volume_ids", "sources"},
+		{"snapshot_ids", "snapshots"},
+		{"base_snapshot_id", "base"},
+		{"node_id", "node"},
+		{"staging_target_path", "stagingPath"},
+		{"target_path", "target"},
+		{"volume_path", "path"},
+	}
+}
+
+// subjectOf names what a call is about.
+func subjectOf(request any) []slog.Attr {
+	message, ok := request.(proto.Message)
+	if !ok {
+		return nil
+	}
+
+	var (
+		attrs      []slog.Attr
+		reflection = message.ProtoReflect()
+		fields     = reflection.Descriptor().Fields()
+	)
+
+	for _, each := range told() {
+		field := fields.ByName(each.field)
+		if field == nil || field.Kind() != protoreflect.StringKind || !reflection.Has(field) {
+			continue
+		}
+
+		attrs = append(attrs, slog.String(each.as, textOf(field, reflection.Get(field))))
+	}
+
+	return attrs
+}
+
+func textOf(field protoreflect.FieldDescriptor, value protoreflect.Value) string {
+	if !field.IsList() {
+		return shortened(value.String())
+	}
+
+	texts := make([]string, 0, min(value.List().Len(), maxSubject))
+	for i := range cap(texts) {
+		texts = append(texts, shortened(value.List().Get(i).String()))
+	}
+
+	return shortened(strings.Join(texts, ","))
+}
+
+// madeBy names what a call has made, which its request could not.
+func madeBy(response any) []slog.Attr {
+	switch made := response.(type) {
+	case *csi.CreateVolumeResponse:
+		return []slog.Attr{slog.String("volume", made.GetVolume().GetVolumeId())}
+	case *csi.CreateSnapshotResponse:
+		return []slog.Attr{slog.String("snapshot", made.GetSnapshot().GetSnapshotId())}
+	case *csi.CreateVolumeGroupSnapshotResponse:
+		return []slog.Attr{slog.String("group", made.GetGroupSnapshot().GetGroupSnapshotId())}
+	default:
+		return nil
+	}
+}
+
+func shortened(text string) string {
+	if len(text) <= maxSubject {
+		return text
+	}
+
+	return strings.ToValidUTF8(text[:maxSubject], "") + "…"
+}
