@@ -75,7 +75,12 @@ func Changed(ctx context.Context, base, target *os.File, from int64, visit func(
 			return err
 		}
 
-		if err := merge(ctx, extentsOf(base, from, both), extentsOf(target, from, both), found.judge); err != nil {
+		ofBase, stop := readAhead(ctx, extentsOf(base, from, both))
+		err := merge(ctx, ofBase, extentsOf(target, from, both), found.judge)
+
+		stop()
+
+		if err != nil {
 			return err
 		}
 	}
