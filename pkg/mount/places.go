@@ -71,14 +71,7 @@ func (p *Places) Find(path string) (*Place, error) {
 		return nil, fmt.Errorf("find %s: %w", quote(path), fs.ErrClosed)
 	}
 
-	if err := checkPath(path); err != nil {
-		return nil, err
-	}
-
-	// Without dot segments in it, Clean only drops repeated and final slashes.
-	path = filepath.Clean(path)
-
-	dir, rest, err := p.closest(path)
+	dir, rest, err := p.locate(path)
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +81,26 @@ func (p *Places) Find(path string) (*Place, error) {
 		return nil, err
 	}
 
-	return &Place{path: path, name: filepath.Base(rest), parent: parent, observer: p.observer}, nil
+	return &Place{path: filepath.Join(dir, rest), name: filepath.Base(rest), parent: parent, observer: p.observer}, nil
+}
+
+// Check refuses what Find would refuse for its words alone: nothing is looked at.
+// Errors: ErrRelative, ErrPath, ErrOutside.
+func (p *Places) Check(path string) error {
+	_, _, err := p.locate(path)
+
+	return err
+}
+
+// locate returns the allowed directory that a path lies in, and the path from
+// there.
+func (p *Places) locate(path string) (dir, rest string, err error) {
+	if err := checkPath(path); err != nil {
+		return "", "", err
+	}
+
+	// Without dot segments in it, Clean only drops repeated and final slashes.
+	return p.closest(filepath.Clean(path))
 }
 
 // closest returns the longest allowed directory that path lies beneath, and the

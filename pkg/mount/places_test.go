@@ -81,6 +81,14 @@ func TestFindRefuses(t *testing.T) {
 			require.Nil(t, place)
 			require.Less(t, len(err.Error()), 1500, "a long path must not fill the log")
 			require.NotContains(t, err.Error(), "\x00")
+
+			if byItsWords := places.Check(test.path); byItsWords != nil {
+				require.EqualError(t, byItsWords, err.Error())
+			} else {
+				require.NotErrorIs(t, err, mount.ErrRelative)
+				require.NotErrorIs(t, err, mount.ErrPath)
+				require.NotErrorIs(t, err, mount.ErrOutside)
+			}
 		})
 	}
 

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"io/fs"
 	"strings"
+
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
 )
 
 // plain gives a place one name: records, and the calls that wait for each
@@ -21,6 +23,14 @@ func plain(path string) string {
 	}
 
 	return joined
+}
+
+func (s *Service) checkStagingPath(path string) error {
+	if err := s.places.Check(path); err != nil {
+		return rpc.Invalid("staging_target_path: %w", err)
+	}
+
+	return nil
 }
 
 // allowed refuses a path that no volume of ours can be at. A missing parent is

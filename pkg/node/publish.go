@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -73,8 +72,8 @@ func (s *Service) parsePublish(request *csi.NodePublishVolumeRequest) (Publicati
 	}
 
 	// What can never be right is said so, whatever the volume's state.
-	if !filepath.IsAbs(request.GetTargetPath()) {
-		return Publication{}, rpc.Invalid("target_path: %q: %w", request.GetTargetPath(), mount.ErrRelative)
+	if err := s.places.Check(request.GetTargetPath()); err != nil {
+		return Publication{}, rpc.Invalid("target_path: %w", err)
 	}
 
 	wanted, err := volume.ParseCapability(request.GetVolumeCapability())

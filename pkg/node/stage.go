@@ -24,6 +24,11 @@ func (s *Service) NodeStageVolume(
 ) (*csi.NodeStageVolumeResponse, error) {
 	wanted, err := parseStage(request)
 	if err == nil {
+		// What can never be right is said so, whatever the volume's state.
+		err = s.checkStagingPath(wanted.StagingPath)
+	}
+
+	if err == nil {
 		err = s.config.Capabilities.CheckMode(wanted.Capability)
 	}
 

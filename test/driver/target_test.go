@@ -11,9 +11,9 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-// A relative target is the caller's mistake, also for a volume that could not
-// be published once more anyway.
-func TestRelativeTargetIsInvalidAlsoOfAPublishedVolume(t *testing.T) {
+// A path that can't be right is the caller's mistake, also for a volume that
+// could not be staged or published once more anyway.
+func TestImpossiblePathsAreInvalidWhateverTheVolumeDoes(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -21,10 +21,24 @@ func TestRelativeTargetIsInvalidAlsoOfAPublishedVolume(t *testing.T) {
 	claim := newVolume(t, d, &csi.CreateVolumeRequest{Parameters: directoryBacked()})
 	bringUp(t, d, claim)
 
-	_, err := d.NodePublishVolume(t.Context(), &csi.NodePublishVolumeRequest{
-		VolumeId: claim.VolumeID, PublishContext: claim.PublishContext, VolumeContext: claim.VolumeContext,
-		StagingTargetPath: claim.StagingPath, TargetPath: "pods/elsewhere", VolumeCapability: claim.Capability,
-	})
-	fails(t, err, codes.InvalidArgument, "target_path", "pods/elsewhere")
+	for name, path := range map[string]string{
+		"relative": "pods/elsewhere", "outside": "/var/tmp/elsewhere", "the directory itself": d.Config.KubeletDir,
+		"dots": d.Config.KubeletDir + "/../elsewhere",
+	} {
+		_, err := d.NodePublishVolume(t.Context(), &csi.NodePublishVolumeRequest{
+			VolumeId: claim.VolumeID, PublishContext: claim.PublishContext, VolumeContext: claim.VolumeContext,
+			StagingTargetPath: claim.StagingPath, TargetPath: path, VolumeCapability: claim.Capability,
+		})
+		fails(t, err, codes.InvalidArgument, "target_path", path)
+
+		_, err = d.NodeStageVolume(t.Context(), &csi.NodeStageVolumeRequest{
+			VolumeId: claim.VolumeID, PublishContext: claim.PublishContext, VolumeContext: claim.VolumeContext,
+			StagingTargetPath: path, VolumeCapability: claim.Capability,
+		})
+		fails(t, err, codes.InvalidArgument, "staging_target_path", path)
+		require.NoFileExists(t, path, name)
+	}
+
+	require.NoError(t, d.Stage(t.Context(), claim), "it stays staged")
 	require.NoError(t, d.Publish(t.Context(), claim), "it stays published")
 }
