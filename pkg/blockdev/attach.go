@@ -120,8 +120,8 @@ func (l *Loops) adoptOrLock(ctx context.Context, img *image, o AttachOptions) (*
 		}
 	}
 
-	return nil, fmt.Errorf("attach %s: %w by another node, a program, or a loop device attached with other options",
-		img.file.Name(), ErrImageLocked)
+	return nil, fmt.Errorf("attach %s: %w by another node, a program, or a loop device that was attached with other options "+
+		"or does not go because another mount namespace still has the volume mounted", img.file.Name(), ErrImageLocked)
 }
 
 // attachableBeside allows what the image's attachments on this machine do not

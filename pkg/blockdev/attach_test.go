@@ -228,6 +228,7 @@ func TestAnImageThatSomethingElseHoldsIsRefused(t *testing.T) {
 	loops := blockdev.NewLoops(blockdev.LoopsOptions{First: first})
 	_, err = loops.Attach(t.Context(), image, none())
 	require.ErrorIs(t, err, blockdev.ErrImageLocked)
+	require.ErrorContains(t, err, "another mount namespace still has the volume mounted")
 
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
