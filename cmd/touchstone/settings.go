@@ -104,6 +104,11 @@ func setFrom(flag *pflag.Flag, value any) error {
 		return fmt.Errorf("%w: YAML reads this as true or false; put it in quotes", errUsage)
 	}
 
+	several, repeatable := flag.Value.(pflag.SliceValue)
+	if _, isMapping := value.(map[string]any); isMapping && repeatable {
+		return wantList(flag)
+	}
+
 	list, isList := value.([]any)
 	if !isList {
 		text, err := scalar(value)
@@ -114,14 +119,18 @@ func setFrom(flag *pflag.Flag, value any) error {
 		return flag.Value.Set(text)
 	}
 
-	several, ok := flag.Value.(pflag.SliceValue)
-	if !ok {
+	if !repeatable {
 		return fmt.Errorf("%w: a list, where one value is wanted", errUsage)
 	}
 
 	texts := make([]string, len(list))
 
 	for i, element := range list {
+		// `- zone: a` is one, too.
+		if _, isMapping := element.(map[string]any); isMapping {
+			return wantList(flag)
+		}
+
 		text, err := scalar(element)
 		if err != nil {
 			return err
@@ -131,6 +140,19 @@ func setFrom(flag *pflag.Flag, value any) error {
 	}
 
 	return several.Replace(texts)
+}
+
+// wantList is for a mapping, which a person may well think of where pairs are
+// wanted.
+func wantList(flag *pflag.Flag) error {
+	switch flag.Name {
+	case "pool":
+		return fmt.Errorf("%w: a mapping; want a list of NAME=DIRECTORY", errUsage)
+	case "topology":
+		return fmt.Errorf("%w: a mapping; want a list of KEY=VALUE", errUsage)
+	default:
+		return fmt.Errorf("%w: a mapping; want a list of values", errUsage)
+	}
 }
 
 func scalar(value any) (string, error) {
