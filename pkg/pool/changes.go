@@ -118,10 +118,8 @@ func related(ctx context.Context, base, target *os.File, end int64) (bool, error
 // errShared ends a merge that has found what it looked for.
 var errShared = errors.New("a block is shared")
 
-// addAllocated needs no places, and SEEK_DATA does not look up which blocks are
-// shared, as FIEMAP does: with 50,000 extents that is nearly all of the time.
 func addAllocated(ctx context.Context, file *os.File, from int64, to *joiner) error {
-	for walked := (&sought{file: file, offset: from, end: to.size}); ; {
+	for walked := extentsOf(file, from, to.size); ; {
 		found, ok, err := walked.next(ctx)
 		if err != nil || !ok {
 			return err
