@@ -75,10 +75,12 @@ func Changed(ctx context.Context, base, target *os.File, from int64, visit func(
 			return err
 		}
 
-		ofBase, stop := readAhead(ctx, extentsOf(base, from, both))
-		err := merge(ctx, ofBase, extentsOf(target, from, both), found.judge)
+		ofBase, stopBase := readAhead(ctx, extentsOf(base, from, both))
+		ofTarget, stopTarget := readAhead(ctx, extentsOf(target, from, both))
+		err := merge(ctx, ofBase, ofTarget, found.judge)
 
-		stop()
+		stopBase()
+		stopTarget()
 
 		if err != nil {
 			return err
