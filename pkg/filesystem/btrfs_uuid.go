@@ -3,7 +3,6 @@ package filesystem
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 
@@ -35,19 +34,13 @@ func (*btrfs) HasUUID(r io.ReaderAt, id string) (bool, error) { return sameUUID(
 // SetUUID sets the fsid, and leaves the former one where all other metadata is
 // compared with it: the metadata UUID, which kernels before 5.0 do not know. The
 // kernel writes the copies of the superblock with its next commit.
-func (b *btrfs) SetUUID(ctx context.Context, path, id string) (err error) {
-	wanted, err := uuid.Parse(id)
-	if err != nil {
-		return fmt.Errorf("UUID of %s: %w", path, err)
-	}
+func (b *btrfs) SetUUID(ctx context.Context, path, id string) error {
+	return withSuperblocks(ctx, path, id, Btrfs, func(s *superblocks, wanted uuid.UUID) error {
+		return b.setUUID(ctx, s, wanted)
+	})
+}
 
-	s, err := openSuperblocks(ctx, path, Btrfs)
-	if err != nil {
-		return err
-	}
-
-	defer func() { err = errors.Join(err, s.Close()) }()
-
+func (b *btrfs) setUUID(ctx context.Context, s *superblocks, wanted uuid.UUID) error {
 	super, err := readBlock(s, btrfsSuperOffset, btrfsSuperBlock)
 	if err != nil || uuid.UUID(super[btrfsFSID:][:len(wanted)]) == wanted {
 		return err
@@ -55,17 +48,17 @@ func (b *btrfs) SetUUID(ctx context.Context, path, id string) (err error) {
 
 	if binary.LittleEndian.Uint64(super[btrfsFlags:])&btrfsFlagsChanging != 0 ||
 		binary.LittleEndian.Uint64(super[btrfsDevices:]) != 1 {
-		return fmt.Errorf("UUID of %s: %w: it has several devices, seeds others, or btrfstune was interrupted", path, ErrNotSound)
+		return fmt.Errorf("%w: it has several devices, seeds others, or btrfstune was interrupted", ErrNotSound)
 	}
 
 	if binary.LittleEndian.Uint16(super[btrfsSumType:]) != 0 {
 		// The other kinds of checksums, which have to be asked for, are
 		// btrfstune's to know.
-		return s.byTool(ctx, b.run, Command{Tool: "btrfstune", Package: btrfsPackage, Args: []string{"-f", "-M", id}}, path, id)
+		return s.byTool(ctx, b.run, Command{Tool: "btrfstune", Package: btrfsPackage, Args: []string{"-f", "-M", wanted.String()}}, wanted)
 	}
 
 	if binary.LittleEndian.Uint32(super) != crc32c(super[btrfsFSID:]) {
-		return fmt.Errorf("UUID of %s: %w: the superblock's checksum is wrong", path, ErrNotSound)
+		return fmt.Errorf("%w: the superblock's checksum is wrong", ErrNotSound)
 	}
 
 	incompatible := binary.LittleEndian.Uint64(super[btrfsIncompatible:])

@@ -3,7 +3,6 @@ package filesystem
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 
@@ -31,19 +30,13 @@ func (*ext4) HasUUID(r io.ReaderAt, id string) (bool, error) { return sameUUID(r
 // which is the UUID unless it is written down, is written down. Kernels before
 // 4.4 do not know that. The copies of the superblock follow with the next
 // e2fsck or resize2fs; until then they tell the former UUID.
-func (e *ext4) SetUUID(ctx context.Context, path, id string) (err error) {
-	wanted, err := uuid.Parse(id)
-	if err != nil {
-		return fmt.Errorf("UUID of %s: %w", path, err)
-	}
+func (e *ext4) SetUUID(ctx context.Context, path, id string) error {
+	return withSuperblocks(ctx, path, id, Ext4, func(s *superblocks, wanted uuid.UUID) error {
+		return e.setUUID(ctx, s, wanted)
+	})
+}
 
-	s, err := openSuperblocks(ctx, path, Ext4)
-	if err != nil {
-		return err
-	}
-
-	defer func() { err = errors.Join(err, s.Close()) }()
-
+func (e *ext4) setUUID(ctx context.Context, s *superblocks, wanted uuid.UUID) error {
 	super, err := readBlock(s, ext4SuperOffset, ext4SuperLength)
 	if err != nil || uuid.UUID(super[ext4UUID:][:len(wanted)]) == wanted {
 		return err
@@ -54,15 +47,15 @@ func (e *ext4) SetUUID(ctx context.Context, path, id string) (err error) {
 	switch {
 	case binary.LittleEndian.Uint32(super[ext4Incompatible:])&ext4FlagRecover != 0:
 		// The journal may hold the superblock.
-		return fmt.Errorf("UUID of %s: %w: its journal holds changes", path, ErrNotSound)
+		return fmt.Errorf("%w: its journal holds changes", ErrNotSound)
 	case sums&ext4FlagMetadataSums != 0:
 		if err := ext4Sign(super, wanted); err != nil {
-			return fmt.Errorf("UUID of %s: %w", path, err)
+			return err
 		}
 	case sums&ext4FlagGroupSums != 0:
 		// The older sums of the group descriptors know no seed; e2fsck -p puts
 		// them right if it comes to that.
-		return s.byTool(ctx, e.run, Command{Tool: "tune2fs", Package: ext4Package, Args: []string{"-U", id}}, path, id)
+		return s.byTool(ctx, e.run, Command{Tool: "tune2fs", Package: ext4Package, Args: []string{"-U", wanted.String()}}, wanted)
 	default:
 		copy(super[ext4UUID:], wanted[:])
 	}

@@ -64,6 +64,28 @@ type superblocks struct {
 
 	// held is locked, and inherited by tools.
 	held *os.File
+	path string
+}
+
+// withSuperblocks is what SetUUID is for all of them.
+func withSuperblocks(ctx context.Context, path, id, name string, set func(s *superblocks, wanted uuid.UUID) error) (err error) {
+	wanted, err := uuid.Parse(id)
+	if err != nil {
+		return fmt.Errorf("UUID of %s: %w", path, err)
+	}
+
+	s, err := openSuperblocks(ctx, path, name)
+	if err != nil {
+		return err
+	}
+
+	defer func() { err = errors.Join(err, s.Close()) }()
+
+	if err := set(s, wanted); err != nil {
+		return fmt.Errorf("UUID of %s: %w", path, err)
+	}
+
+	return nil
 }
 
 // openSuperblocks keeps others from the filesystem. Error: ErrInUse.
@@ -87,7 +109,7 @@ func openSuperblocks(ctx context.Context, path, name string) (*superblocks, erro
 		return nil, errors.Join(fmt.Errorf("open the superblock: %w", err), held.Close())
 	}
 
-	return &superblocks{File: file, held: held}, nil
+	return &superblocks{File: file, held: held, path: path}, nil
 }
 
 func (s *superblocks) Close() error { return errors.Join(s.File.Close(), s.held.Close()) }
@@ -163,8 +185,8 @@ func crc32c(parts ...[]byte) uint32 {
 
 // byTool has a filesystem's own tool set a UUID that is signed into more than
 // the superblock. Nothing ends the tool, since nothing could finish its work.
-func (s *superblocks) byTool(ctx context.Context, run Runner, command Command, path, id string) error {
-	command.Args = append(command.Args, "--", path)
+func (s *superblocks) byTool(ctx context.Context, run Runner, command Command, wanted uuid.UUID) error {
+	command.Args = append(command.Args, "--", s.path)
 	command.Held, command.Uninterruptible = s.held, true
 
 	result, err := run.Run(ctx, command)
@@ -182,7 +204,7 @@ func (s *superblocks) byTool(ctx context.Context, run Runner, command Command, p
 
 	// Some of the tools say nothing when they do nothing.
 	found, err := UUID(s)
-	if err == nil && found != id {
+	if err == nil && found != wanted.String() {
 		err = toolError(command, result)
 	}
 

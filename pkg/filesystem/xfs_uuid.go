@@ -60,40 +60,34 @@ func (*xfs) HasUUID(r io.ReaderAt, id string) (bool, error) {
 // in between, the first superblock has the new UUID and the last one has not:
 // that the log was empty is known then, whatever it looks like, and the second
 // step can be taken again.
-func (x *xfs) SetUUID(ctx context.Context, path, id string) (err error) {
-	wanted, err := uuid.Parse(id)
-	if err != nil {
-		return fmt.Errorf("UUID of %s: %w", path, err)
-	}
+func (x *xfs) SetUUID(ctx context.Context, path, id string) error {
+	return withSuperblocks(ctx, path, id, XFS, func(s *superblocks, wanted uuid.UUID) error {
+		return x.setUUID(ctx, s, wanted)
+	})
+}
 
-	s, err := openSuperblocks(ctx, path, XFS)
+func (x *xfs) setUUID(ctx context.Context, s *superblocks, wanted uuid.UUID) error {
+	layout, err := readXFSLayout(s)
 	if err != nil {
 		return err
 	}
 
-	defer func() { err = errors.Join(err, s.Close()) }()
-
-	layout, err := readXFSLayout(s)
-	if err != nil {
-		return fmt.Errorf("UUID of %s: %w", path, err)
-	}
-
 	if layout.uuid() != wanted {
-		if err := x.beginUUID(ctx, s, layout, wanted, path); err != nil {
-			return fmt.Errorf("UUID of %s: %w", path, err)
+		if err := x.beginUUID(ctx, s, layout, wanted); err != nil {
+			return err
 		}
 	}
 
-	if err := x.finishUUID(ctx, s, layout, path); err != nil {
-		return fmt.Errorf("UUID of %s (staging it again finishes what was begun): %w", path, err)
+	if err := x.finishUUID(ctx, s, layout); err != nil {
+		return fmt.Errorf("staging it again finishes what was begun: %w", err)
 	}
 
 	return nil
 }
 
 // beginUUID takes the step after which there is no way back.
-func (x *xfs) beginUUID(ctx context.Context, s *superblocks, layout *xfsLayout, wanted uuid.UUID, path string) error {
-	verdict, err := x.Check(ctx, path)
+func (x *xfs) beginUUID(ctx context.Context, s *superblocks, layout *xfsLayout, wanted uuid.UUID) error {
+	verdict, err := x.Check(ctx, s.path)
 	if err != nil {
 		return err
 	}
@@ -109,13 +103,13 @@ func (x *xfs) beginUUID(ctx context.Context, s *superblocks, layout *xfsLayout, 
 	return s.putLast(0, layout.super)
 }
 
-func (x *xfs) finishUUID(ctx context.Context, s *superblocks, layout *xfsLayout, path string) error {
+func (x *xfs) finishUUID(ctx context.Context, s *superblocks, layout *xfsLayout) error {
 	last, err := layout.lastUUID(s)
 	if err != nil || last == layout.uuid() {
 		return err
 	}
 
-	if err := x.formatLog(ctx, s, layout, path); err != nil {
+	if err := x.formatLog(ctx, s, layout); err != nil {
 		return err
 	}
 
@@ -146,7 +140,7 @@ func (x *xfs) finishUUID(ctx context.Context, s *superblocks, layout *xfsLayout,
 // formatLog empties the log, so that xfs_db does not care what it was, and gives
 // it a sequence number beyond those in the metadata, without which the kernel
 // would refuse them.
-func (x *xfs) formatLog(ctx context.Context, s *superblocks, layout *xfsLayout, path string) error {
+func (x *xfs) formatLog(ctx context.Context, s *superblocks, layout *xfsLayout) error {
 	offset, length := layout.log()
 
 	if err := s.clear(offset, length); err != nil {
@@ -156,7 +150,7 @@ func (x *xfs) formatLog(ctx context.Context, s *superblocks, layout *xfsLayout, 
 	cycle := layout.cycle() + xfsCyclesBeyond
 	command := Command{
 		Tool: "xfs_db", Package: xfsPackage, Held: s.held,
-		Args: []string{"-x", "-c", "logformat -c " + strconv.FormatUint(uint64(cycle), 10), "--", path},
+		Args: []string{"-x", "-c", "logformat -c " + strconv.FormatUint(uint64(cycle), 10), "--", s.path},
 	}
 
 	result, err := x.run.Run(ctx, command)
