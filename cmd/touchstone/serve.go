@@ -19,6 +19,8 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/blockdev"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/node"
 	"github.com/touchstone-csi/touchstone/pkg/qos"
 )
 
@@ -38,6 +40,7 @@ type serveFlags struct {
 	verbosity       int
 	proxyEndpoint   string
 	config          string
+	healthEvents    bool
 }
 
 func newServeCommand() *cobra.Command {
@@ -86,10 +89,11 @@ func (f *serveFlags) define(flags *pflag.FlagSet) {
 	flags.StringVar(&f.CgroupRoot, "cgroup-root", qos.DefaultCgroupRoot, "where the machine's cgroups are mounted")
 	flags.DurationVar(&f.CoalesceWindow, "coalesce-window", driver.DefaultCoalesceWindow,
 		"how long a change of a volume waits for others to be made together with it; 0 is not at all")
+	f.defineHealth(flags)
 	flags.IntVar(&f.FirstLoopDevice, "first-loop-device", blockdev.DefaultFirst, "the loop device number of a node's first attachment")
 	flags.StringVar(&f.proxyEndpoint, "proxy-endpoint", "",
 		"serve nothing: only hand the endpoint's calls on to the CSI server at this unix socket or loopback host:port")
-	flags.StringVar(&f.HTTPEndpoint, "http-endpoint", "", "host:port of /metrics, /healthz and /readyz; empty is off")
+	flags.StringVar(&f.HTTPEndpoint, "http-endpoint", "", "host:port of the status page, /metrics, /healthz and /readyz; empty is off")
 	flags.StringVar(&f.ReadyFile, "ready-file", "", "a file that exists while the driver is ready")
 	flags.DurationVar(&f.DrainTimeout, "drain-timeout", driver.DefaultDrainTimeout,
 		"how long running operations may take to finish after SIGTERM")
@@ -99,10 +103,26 @@ func (f *serveFlags) define(flags *pflag.FlagSet) {
 	flags.StringVar(&f.config, configFlag, "", "a YAML file with these flags' names as keys")
 }
 
+func (f *serveFlags) defineHealth(flags *pflag.FlagSet) {
+	flags.BoolVar(&f.healthEvents, "health-events", true,
+		"learn of sick volumes from the kernel's events; false looks at everything each --health-relist-period")
+	flags.DurationVar(&f.HealthRelistPeriod, "health-relist-period", health.DefaultRelistPeriod,
+		"the time between two looks at all volumes while events do not come")
+	flags.DurationVar(&f.HealthEventedRelistPeriod, "health-evented-relist-period", health.DefaultEventedRelistPeriod,
+		"the time between two looks at all volumes while events come")
+	flags.DurationVar(&f.HealthProbeTimeout, "health-probe-timeout", health.DefaultProbeTimeout,
+		"how long a look at one volume may take before that is a condition of the volume")
+	flags.DurationVar(&f.IOErrorHold, "io-error-hold", node.DefaultIOErrorHold,
+		"how long a volume's last I/O error is a condition of it")
+	flags.DurationVar(&f.CheckPeriod, "check-period", driver.DefaultCheckPeriod,
+		"the time between two checks of a volume's filesystem; 0 is never")
+}
+
 // complete turns what was given into the driver's configuration.
 func (f *serveFlags) complete(log io.Writer) (driver.Config, error) {
 	config := f.Config
 	config.Mode = driver.Mode(f.mode)
+	config.HealthPolling = !f.healthEvents
 	config.MaxVolumeBytes, config.PoolImageBytes = f.maxVolumeBytes.Value(), f.poolImageBytes.Value()
 	config.Version, config.Commit = thisBuild().version, thisBuild().commit
 

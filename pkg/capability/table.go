@@ -35,6 +35,10 @@ const (
 	GroupControllerService         Name = "GROUP_CONTROLLER_SERVICE"
 	VolumeGroupSnapshot            Name = "CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT"
 	SnapshotMetadataService        Name = "SNAPSHOT_METADATA_SERVICE"
+	VolumeCondition                Name = "VOLUME_CONDITION"
+	GetVolumeHealth                Name = "GET_VOLUME_HEALTH"
+	ListVolumeHealth               Name = "LIST_VOLUME_HEALTH"
+	GetStorageHealth               Name = "GET_STORAGE_HEALTH"
 )
 
 // Topology is what people call VolumeAccessibilityConstraints.
@@ -44,6 +48,13 @@ type (
 	controllerRPC = csi.ControllerServiceCapability_RPC_Type
 	groupRPC      = csi.GroupControllerServiceCapability_RPC_Type
 	nodeRPC       = csi.NodeServiceCapability_RPC_Type
+)
+
+// The numbers that VOLUME_CONDITION had until CSI v1.12. Later ones reserve them,
+// and COs of before go on to ask for them.
+const (
+	controllerVolumeCondition controllerRPC = 11
+	nodeVolumeCondition       nodeRPC       = 4
 )
 
 // row is one capability.
@@ -148,6 +159,23 @@ func table() []row { //nolint:funlen // each row is read by itself
 			methods: []string{csi.Controller_ControllerModifyVolume_FullMethodName},
 		},
 		{name: VolumeMountGroup, node: csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP},
+		{name: VolumeCondition, controller: controllerVolumeCondition, node: nodeVolumeCondition},
+		{
+			name: GetVolumeHealth, controller: csi.ControllerServiceCapability_RPC_GET_VOLUME_HEALTH,
+			node: csi.NodeServiceCapability_RPC_GET_VOLUME_HEALTH,
+			methods: []string{
+				csi.Controller_ControllerGetVolumeHealth_FullMethodName, csi.Node_NodeGetVolumeHealth_FullMethodName,
+			},
+		},
+		{
+			name: ListVolumeHealth, controller: csi.ControllerServiceCapability_RPC_LIST_VOLUME_HEALTH,
+			methods: []string{csi.Controller_ControllerListVolumeHealth_FullMethodName},
+			needs:   []Name{GetVolumeHealth},
+		},
+		{
+			name: GetStorageHealth, node: csi.NodeServiceCapability_RPC_GET_STORAGE_HEALTH,
+			methods: []string{csi.Node_NodeGetStorageHealth_FullMethodName},
+		},
 	}
 }
 

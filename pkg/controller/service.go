@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/pkg/capability"
+	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/inflight"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/progress"
@@ -65,6 +66,10 @@ type Config struct {
 	CopyGrace time.Duration
 	// Progress is told of copies; nil is nobody.
 	Progress *progress.Registry
+	// Health are the settings of the monitor, and Sources what it learns of events
+	// from.
+	Health  health.Settings
+	Sources []health.Source
 	Log      *slog.Logger
 }
 
@@ -86,6 +91,7 @@ type Service struct {
 	lineage   *lineage
 	holds     *holds
 	slow      *slow
+	monitor   *health.Monitor
 	// started separates what this process made from what it found.
 	started time.Time
 }
@@ -110,7 +116,7 @@ func New(config Config, store *state.Store, pools *pool.Set, ops *inflight.Group
 		store:  store, pools: pools, ops: ops, ledger: books, sharing: common, started: time.Now(),
 		lineage: family, holds: newHolds(), slow: newSlow(),
 	}
-	s.changes = s.newChanges()
+	s.changes, s.monitor = s.newChanges(), s.newMonitor()
 
 	return s, nil
 }
@@ -147,6 +153,11 @@ func (s *Service) Recover(ctx context.Context) error {
 		if err := s.collectOrphans(ctx, place); err != nil {
 			return err
 		}
+	}
+
+	// No answer about a volume's health before there is one.
+	if err := s.monitor.Relist(ctx); err != nil {
+		return fmt.Errorf("recover: %w", err)
 	}
 
 	return nil

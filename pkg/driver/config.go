@@ -48,6 +48,8 @@ const (
 	// DefaultCoalesceWindow is in which Kubernetes' resizer asks for an
 	// expansion and a modification that a user has made as one.
 	DefaultCoalesceWindow = 2 * time.Second
+	// DefaultCheckPeriod has each filesystem checked once a day.
+	DefaultCheckPeriod = 24 * time.Hour
 )
 
 // DefaultCopyGrace is longer than what most copies take, and much shorter than
@@ -93,6 +95,18 @@ type Config struct {
 	// CopyGrace is how long CreateSnapshot waits for a copy that takes long before
 	// it says that the snapshot is not ready to use; 0 is DefaultCopyGrace.
 	CopyGrace time.Duration
+	// HealthPolling leaves out the events by which trouble is known at once.
+	HealthPolling bool
+	// HealthRelistPeriod is the time between two looks at everything, and
+	// HealthEventedRelistPeriod while events come; 0 is the default of pkg/health.
+	HealthRelistPeriod, HealthEventedRelistPeriod time.Duration
+	// HealthProbeTimeout bounds a look at one volume; 0 is the default.
+	HealthProbeTimeout time.Duration
+	// IOErrorHold is how long a volume's last I/O error is a condition of it; 0
+	// is node.DefaultIOErrorHold.
+	IOErrorHold time.Duration
+	// CheckPeriod is the time between two checks of a filesystem; 0 is never.
+	CheckPeriod time.Duration
 	// FirstLoopDevice is the loop device number of slot 0; 0 is the default.
 	FirstLoopDevice int
 	// HTTPEndpoint is host:port of /metrics, /healthz and /readyz; empty is off.
@@ -150,6 +164,11 @@ func (c *Config) complete() error {
 
 	if c.CoalesceWindow < 0 {
 		problems = append(problems, fmt.Errorf("%w: coalesce-window cannot be negative; 0 turns it off", ErrConfig))
+	}
+
+	if min(c.HealthRelistPeriod, c.HealthEventedRelistPeriod, c.HealthProbeTimeout, c.IOErrorHold, c.CheckPeriod) < 0 {
+		problems = append(problems, fmt.Errorf("%w: health-relist-period, health-evented-relist-period, health-probe-timeout, "+
+			"io-error-hold and check-period cannot be negative", ErrConfig))
 	}
 
 	if c.MaxVolumeBytes < 0 || c.MaxVolumesPerNode < 0 {

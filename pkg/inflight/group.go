@@ -143,6 +143,14 @@ func (g *Group) Len() int {
 	return count
 }
 
+// Busy says whether an operation for key is queued or running.
+func (g *Group) Busy(key string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+
+	return len(g.queues[key]) > 0
+}
+
 func (g *Group) joinOrStart(ctx context.Context, call Call, run func(context.Context) (any, error)) (*operation, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -13,6 +14,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/blockdev"
 	"github.com/touchstone-csi/touchstone/pkg/capability"
 	"github.com/touchstone-csi/touchstone/pkg/filesystem"
+	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/inflight"
 	"github.com/touchstone-csi/touchstone/pkg/mount"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
@@ -48,6 +50,20 @@ type Config struct {
 	// FreezeLimit is how long filesystems may be frozen for a copy; 0 is
 	// DefaultFreezeLimit.
 	FreezeLimit time.Duration
+	// Health are the settings of the monitor, and Sources what it learns of events
+	// from. MarkFilesystem has one of these tell of the errors of the filesystem
+	// that root is in; nil is none that can.
+	Health         health.Settings
+	Sources        []health.Source
+	MarkFilesystem func(root *os.File) error
+	// Storage knows about the pools and the state store; nil is nobody.
+	Storage *health.Monitor
+	// IOErrorHold is how long a volume's last I/O error is a condition of it; 0
+	// is DefaultIOErrorHold.
+	IOErrorHold time.Duration
+	// CheckPeriod is the time between two checks of a volume's filesystem, unless
+	// the volume says another; 0 is never.
+	CheckPeriod time.Duration
 	// Run starts the tools of the filesystems; nil means the real ones.
 	Run filesystem.Runner
 	Log *slog.Logger
@@ -69,6 +85,9 @@ type Service struct {
 	// inline are the ephemeral volumes.
 	inline     *inline
 	attributes *attributes
+	checks     *records[*Check]
+	monitor    *health.Monitor
+	sick       *sick
 }
 
 // New returns a service that keeps its records in store, which must not be
@@ -88,12 +107,16 @@ func New(config Config, store *state.Store, pools *pool.Set, ops *inflight.Group
 		config.FreezeLimit = DefaultFreezeLimit
 	}
 
-	return &Service{
+	s := &Service{
 		config: config, pools: pools, ops: ops, places: places, loops: loops,
 		uses: newRecords[*Use](store, "uses"), frozen: newRecords[*Frozen](store, "frozen"),
 		devices: newDevices(loops), inline: newInline(store),
 		attributes: newAttributes(config, store),
-	}, nil
+		checks:     newRecords[*Check](store, "checks"), sick: newSick(),
+	}
+	s.monitor = s.newMonitor()
+
+	return s, nil
 }
 
 var (
@@ -107,6 +130,7 @@ var (
 func (s *Service) Recover(ctx context.Context) error {
 	s.uses.load()
 	s.frozen.load()
+	s.checks.load()
 	// Before all else: whoever writes to what is frozen waits for this.
 	s.thawLeft()
 
@@ -137,6 +161,11 @@ func (s *Service) Recover(ctx context.Context) error {
 
 	s.recoverAttributes(ctx)
 	s.recoverEphemeral(ctx)
+
+	// No answer about a volume's health before there is one.
+	if err := s.monitor.Relist(ctx); err != nil {
+		return fmt.Errorf("recover: %w", err)
+	}
 
 	return nil
 }

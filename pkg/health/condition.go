@@ -1,0 +1,182 @@
+package health
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+)
+
+// Status is how bad a condition is, the worse the greater.
+type Status int
+
+// The statuses of volumes are those of csi.VolumeHealthErrorType, the last two
+// those of csi.StorageHealthErrorType.
+const (
+	Degraded Status = iota + 1
+	Inaccessible
+	DataLoss
+	StorageDegraded
+	StorageUnreachable
+)
+
+// String is the spec's name.
+func (s Status) String() string {
+	switch s {
+	case Degraded:
+		return "DEGRADED"
+	case Inaccessible:
+		return "INACCESSIBLE"
+	case DataLoss:
+		return "DATA_LOSS"
+	case StorageDegraded:
+		return "STORAGE_DEGRADED"
+	case StorageUnreachable:
+		return "STORAGE_UNREACHABLE"
+	default:
+		return "UNKNOWN"
+	}
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (s Status) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler; what is unknown becomes 0.
+func (s *Status) UnmarshalText(text []byte) error {
+	*s = 0
+
+	for each := Degraded; each <= StorageUnreachable; each++ {
+		if each.String() == string(text) {
+			*s = each
+		}
+	}
+
+	return nil
+}
+
+// Reason is what is the matter, in CamelCase: a stable API, documented in
+// docs/volume-health.md.
+type Reason string
+
+// The reasons.
+const (
+	VolumeNotFound        Reason = "VolumeNotFound"
+	BackingFileMissing    Reason = "BackingFileMissing"
+	DeviceMissing         Reason = "DeviceMissing"
+	DiskFailure           Reason = "DiskFailure"
+	VolumeUnmounted       Reason = "VolumeUnmounted"
+	FilesystemCorrupted   Reason = "FilesystemCorrupted"
+	BackingFileTruncated  Reason = "BackingFileTruncated"
+	FilesystemErrors      Reason = "FilesystemErrors"
+	ReadOnlyRemount       Reason = "ReadOnlyRemount"
+	OutOfCapacity         Reason = "OutOfCapacity"
+	InodesExhausted       Reason = "InodesExhausted"
+	IOErrors              Reason = "IOErrors"
+	GuestStatsUnavailable Reason = "GuestStatsUnavailable"
+	CheckOverdue          Reason = "CheckOverdue"
+	ProbeTimedOut         Reason = "ProbeTimedOut"
+
+	PoolNearlyFull   Reason = "PoolNearlyFull"
+	PoolReadOnly     Reason = "PoolReadOnly"
+	StateStoreFailed Reason = "StateStoreFailed"
+	PoolUnreachable  Reason = "PoolUnreachable"
+)
+
+// trait is what is fixed about a reason.
+type trait struct {
+	reason Reason
+	status Status
+	// evented says that a source tells of it, so that a relist which finds it
+	// has found a missed event.
+	evented bool
+}
+
+func traits() []trait {
+	return []trait{
+		{VolumeNotFound, Inaccessible, true},
+		{BackingFileMissing, Inaccessible, true},
+		{DeviceMissing, Inaccessible, true},
+		{DiskFailure, Inaccessible, true},
+		{VolumeUnmounted, Inaccessible, true},
+		{FilesystemCorrupted, DataLoss, true},
+		{BackingFileTruncated, DataLoss, true},
+		{FilesystemErrors, Degraded, true},
+		{ReadOnlyRemount, Degraded, true},
+		{OutOfCapacity, Degraded, false},
+		{InodesExhausted, Degraded, false},
+		{IOErrors, Degraded, true},
+		{GuestStatsUnavailable, Degraded, false},
+		{CheckOverdue, Degraded, false},
+		{ProbeTimedOut, Degraded, false},
+		{PoolNearlyFull, StorageDegraded, false},
+		{PoolReadOnly, StorageDegraded, false},
+		{StateStoreFailed, StorageDegraded, false},
+		{PoolUnreachable, StorageUnreachable, false},
+	}
+}
+
+// Reasons returns all reasons, in the order of the documentation.
+func Reasons() []Reason {
+	all := traits()
+	reasons := make([]Reason, 0, len(all))
+
+	for _, each := range all {
+		reasons = append(reasons, each.reason)
+	}
+
+	return reasons
+}
+
+func (r Reason) trait() trait {
+	all := traits()
+	if at := slices.IndexFunc(all, func(t trait) bool { return t.reason == r }); at >= 0 {
+		return all[at]
+	}
+
+	return trait{reason: r, status: Degraded}
+}
+
+// Status is how bad it is.
+func (r Reason) Status() Status { return r.trait().status }
+
+// Evented says whether a source tells of it.
+func (r Reason) Evented() bool { return r.trait().evented }
+
+// Entry is one thing that is the matter with a subject. The message is for
+// people and names the cause; it is the same each time (no counters, no times),
+// so that a CO does not repeat its event.
+type Entry struct {
+	Status  Status `json:"status"`
+	Reason  Reason `json:"reason"`
+	Message string `json:"message"`
+}
+
+// NewEntry returns an entry with the reason's status.
+func NewEntry(reason Reason, message string) Entry {
+	return Entry{Status: reason.Status(), Reason: reason, Message: message}
+}
+
+// normalize puts the worst first, and makes one entry of several with the same
+// reason: the spec wants (status, reason) to be unique.
+func normalize(entries []Entry) []Entry {
+	sorted := slices.Clone(entries)
+	slices.SortStableFunc(sorted, func(a, b Entry) int {
+		return cmp.Or(cmp.Compare(b.Status, a.Status), cmp.Compare(a.Reason, b.Reason))
+	})
+
+	merged := sorted[:0]
+
+	for _, entry := range sorted {
+		last := len(merged) - 1
+		if last < 0 || merged[last].Status != entry.Status || merged[last].Reason != entry.Reason {
+			merged = append(merged, entry)
+
+			continue
+		}
+
+		if !strings.Contains(merged[last].Message, entry.Message) {
+			merged[last].Message += "; " + entry.Message
+		}
+	}
+
+	return merged
+}

@@ -1,0 +1,4 @@
+package health
+
+// Metrics are the monitors' Prometheus metrics.
+type Metrics struct{}

@@ -1,0 +1,178 @@
+package health
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+)
+
+// The defaults of Config.
+const (
+	DefaultRelistPeriod        = time.Minute
+	DefaultEventedRelistPeriod = 5 * time.Minute
+	DefaultProbeTimeout        = 5 * time.Second
+)
+
+var (
+	// ErrGone is returned by a probe whose subject is not there any more and
+	// should not be: nothing is kept about it.
+	ErrGone = errors.New("there is nothing to look at any more")
+	// ErrKeep is returned by a probe that can't tell right now because the
+	// subject is just being changed: what is known stays, and it is looked at
+	// again after Observation.Again.
+	ErrKeep = errors.New("it is just being changed")
+)
+
+// Amount is a quantity of bytes or inodes.
+type Amount struct {
+	Total     int64 `json:"total"`
+	Used      int64 `json:"used"`
+	Available int64 `json:"available"`
+}
+
+// Usage is what is used of a volume, as far as it is known.
+type Usage struct {
+	Bytes  Amount `json:"bytes"`
+	Inodes Amount `json:"inodes"`
+}
+
+// Observation is what a probe has found.
+type Observation struct {
+	// Entries are empty when nothing is the matter.
+	Entries []Entry
+	// Usage is nil when it was not looked for, or can't be told.
+	Usage *Usage
+	// Again asks for another look after that time, without an event; 0 is none
+	// before the next relist.
+	Again time.Duration
+}
+
+// Config is what a Monitor must be told.
+type Config struct {
+	// Name says whose view it is, in metrics and in the log: "node",
+	// "controller", "storage".
+	Name string
+	// List returns the ids of all subjects.
+	List func() []string
+	// Probe looks at one subject, now. It is never called twice at a time for
+	// one subject, but for different ones at the same time. It may hang: after
+	// ProbeTimeout it counts as ProbeTimedOut, what was known stays known beside
+	// that, and nobody waits for it any longer. Errors: ErrGone, ErrKeep; any
+	// other becomes ProbeTimedOut too, as what can't be seen is not well.
+	Probe func(ctx context.Context, id string) (Observation, error)
+	// Concern returns the subjects that an event is about; nil means that no
+	// event is about any. Lost needs no answer: it is about all.
+	Concern func(Event) []string
+	// Sources are run by Run; none means that relists are all there is.
+	Sources []Source
+	// RelistPeriod is the time between relists while a source is missing or
+	// has failed, EventedRelistPeriod while all are up; 0 is the default.
+	RelistPeriod, EventedRelistPeriod time.Duration
+	// ProbeTimeout bounds a probe; 0 is the default.
+	ProbeTimeout time.Duration
+	// Metrics and History are told of what changes; they may be shared among
+	// monitors, and nil is nobody.
+	Metrics *Metrics
+	History *History
+	Log     *slog.Logger
+}
+
+// Settings are the part of Config that all monitors of a process share.
+type Settings struct {
+	// PollingOnly leaves the sources out (--health-events=false).
+	PollingOnly                                     bool
+	RelistPeriod, EventedRelistPeriod, ProbeTimeout time.Duration
+	Metrics                                         *Metrics
+	History                                         *History
+}
+
+// With returns config with the settings in it.
+func (s Settings) With(config Config) Config {
+	config.RelistPeriod, config.EventedRelistPeriod, config.ProbeTimeout = s.RelistPeriod, s.EventedRelistPeriod, s.ProbeTimeout
+	config.Metrics, config.History = s.Metrics, s.History
+
+	if s.PollingOnly {
+		config.Sources = nil
+	}
+
+	return config
+}
+
+// Record is what is known of one subject. It is never changed.
+type Record struct {
+	ID string
+	// Entries has the worst first; it is empty when nothing is the matter.
+	Entries []Entry
+	// Since says of each reason among the entries since when it has been there.
+	Since map[Reason]time.Time
+	// Usage is the newest that is known, nil where none is.
+	Usage *Usage
+	// ObservedAt is when the look that the entries come from began.
+	ObservedAt time.Time
+
+	// condition is VolumeCondition, encoded.
+	condition []byte
+}
+
+// Healthy says whether nothing is the matter.
+func (r *Record) Healthy() bool { return len(r.Entries) == 0 }
+
+// Monitor keeps the newest condition of each subject. It is safe for concurrent
+// use.
+type Monitor struct {
+	config Config
+}
+
+// New returns a monitor that knows nothing yet; see Relist and Run.
+func New(config Config) *Monitor { return &Monitor{config: config} }
+
+// Relist looks at all subjects and forgets those that are not listed any more.
+// It returns once every one of them is answered for, a probe that hangs by
+// ProbeTimedOut; or with ctx's error.
+func (m *Monitor) Relist(ctx context.Context) error { return ctx.Err() }
+
+// Run runs the sources, looks at what they tell of, and relists, until ctx ends.
+// When it returns no probe is running but those that hang.
+func (m *Monitor) Run(ctx context.Context) { <-ctx.Done() }
+
+// Suspect has the subjects looked at, now, as an event does. It does not wait.
+// Before Run has begun, and after it has ended, nothing is looked at.
+func (m *Monitor) Suspect(ids ...string) {}
+
+// Set keeps what was observed of a subject, unless something newer is known:
+// observedAt is the time just before the observation began. It says whether it
+// did.
+func (m *Monitor) Set(id string, observed Observation, observedAt time.Time) bool { return false }
+
+// Get returns what is known of a subject, false where nothing is. It never
+// waits.
+func (m *Monitor) Get(id string) (*Record, bool) { return nil, false }
+
+// Forget drops what is known of a subject, and what a probe under way will say.
+func (m *Monitor) Forget(id string) {}
+
+// Abnormal returns those that are not healthy, in the order of their ids,
+// beginning behind after.
+func (m *Monitor) Abnormal(after string) []*Record { return nil }
+
+// All returns what is known of all, in no order.
+func (m *Monitor) All() []*Record { return nil }
+
+// Await returns what is known of a subject once it was observed after newerThan:
+// by a look at it, or by a relist that began after that and did not find it.
+// Errors: ErrGone, ctx's.
+func (m *Monitor) Await(ctx context.Context, id string, newerThan time.Time) (*Record, error) {
+	return nil, ErrGone
+}
+
+// SourceStatus is how a source is doing.
+type SourceStatus struct {
+	Name      string `json:"name"`
+	Connected bool   `json:"connected"`
+	// Problem says why it is not connected.
+	Problem string `json:"problem,omitempty"`
+}
+
+// Sources tells how the sources are doing, in the order of Config.
+func (m *Monitor) Sources() []SourceStatus { return nil }

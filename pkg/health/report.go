@@ -1,0 +1,71 @@
+package health
+
+import "time"
+
+// Report is all that the driver knows about the health of what it serves: what
+// `touchstone ctl volume health -o json` prints and the status page shows.
+type Report struct {
+	Driver  string    `json:"driver"`
+	Version string    `json:"version"`
+	Node    string    `json:"node"`
+	Mode    string    `json:"mode"`
+	At      time.Time `json:"at"`
+	// Sources are how the driver learns of trouble, by view.
+	Sources map[string][]SourceStatus `json:"sources"`
+	// Storage are the pools and the state store.
+	Storage []StorageReport `json:"storage"`
+	Volumes []VolumeReport  `json:"volumes"`
+	// Changes are the newest first.
+	Changes []Change `json:"changes"`
+}
+
+// StorageReport is one pool, or the state store.
+type StorageReport struct {
+	Name       string            `json:"name"`
+	Kind       string            `json:"kind"` // "pool" or "state"
+	Path       string            `json:"path"`
+	Bytes      *Amount           `json:"bytes,omitempty"`
+	Conditions []ConditionReport `json:"conditions"`
+}
+
+// VolumeReport is one volume as far as this process knows it.
+type VolumeReport struct {
+	ID   string `json:"id"`
+	Name string `json:"name,omitempty"`
+	Pool string `json:"pool,omitempty"`
+	// FSType is empty for raw block and directories; Backing tells which.
+	FSType        string `json:"fsType,omitempty"`
+	Backing       string `json:"backing,omitempty"`
+	CapacityBytes int64  `json:"capacityBytes,omitempty"`
+	// Staged and Published are where this node uses it.
+	Staged     string            `json:"staged,omitempty"`
+	Published  []string          `json:"published,omitempty"`
+	Usage      *Usage            `json:"usage,omitempty"`
+	Conditions []ConditionReport `json:"conditions"`
+	Check      *CheckReport      `json:"check,omitempty"`
+}
+
+// ConditionReport is an entry of one view.
+type ConditionReport struct {
+	Entry
+
+	// View is "node", "controller" or "storage".
+	View  string    `json:"view"`
+	Since time.Time `json:"since"`
+}
+
+// CheckReport is what the checks of a volume's filesystem have found.
+type CheckReport struct {
+	// At and Verdict are the newest check's: clean, repaired, damaged or failed
+	// (it could not look); Detail is what the tool said.
+	At      time.Time     `json:"at"`
+	Verdict string        `json:"verdict"`
+	Detail  string        `json:"detail,omitempty"`
+	Took    time.Duration `json:"took"`
+	// How is stage, offline or online.
+	How string `json:"how"`
+	// CleanAt is when one last found nothing, or repaired all.
+	CleanAt time.Time `json:"cleanAt,omitzero"`
+	// Period is the time between two checks; 0 is never.
+	Period time.Duration `json:"period"`
+}

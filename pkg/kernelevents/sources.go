@@ -1,0 +1,32 @@
+package kernelevents
+
+import (
+	"os"
+
+	"github.com/touchstone-csi/touchstone/pkg/health"
+)
+
+// NewBlockErrors returns a source of health.IOError for all loop devices. Instance names
+// the driver's own tracing instance, the same at each start, so that what a
+// killed driver has left is found again.
+func NewBlockErrors(instance string) health.Source { return nil }
+
+// FilesystemErrors is a source of health.FilesystemError for filesystems that are marked.
+type FilesystemErrors struct{ health.Source }
+
+// NewFilesystemErrors returns the source without any mark.
+func NewFilesystemErrors() *FilesystemErrors { return nil }
+
+// Mark has the source tell of the errors of the filesystem that root is in, for
+// as long as it is mounted. To mark it again costs little and changes nothing.
+func (f *FilesystemErrors) Mark(root *os.File) error { return nil }
+
+// NewMounts returns a source of health.MountsChanged for this mount namespace.
+func NewMounts() health.Source { return nil }
+
+// NewDevices returns a source of health.DeviceChanged for loop devices.
+func NewDevices() health.Source { return nil }
+
+// NewFiles returns a source of health.FileChanged and health.FileWritten for the files directly in
+// the directories.
+func NewFiles(directories ...string) health.Source { return nil }
