@@ -70,7 +70,7 @@ type Config struct {
 	// from.
 	Health  health.Settings
 	Sources []health.Source
-	Log      *slog.Logger
+	Log     *slog.Logger
 }
 
 // Service is the CSI Controller service (CSI v1.13, Controller Service RPC).
