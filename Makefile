@@ -15,7 +15,7 @@ LDFLAGS       := -s -w $(if $(VERSION),-X main.version=$(VERSION))
 export PATH   := $(PATH):/usr/sbin:/sbin:/usr/local/go/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo run test sanity bench test-crash test-vm fuzz lint image clean
+.PHONY: help build demo run test sanity bench test-crash test-vm e2e-health fuzz lint image clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ test-crash: ## Kill the driver 200 times under load and look for what is lost or
 test-vm: ## Run in qemu, on Debian's kernel, what this kernel can not do
 	@hack/ensure-tools.sh --for vm
 	hack/test-vm.sh
+
+e2e-health: ## Show on a node of a cluster (KUBECONFIG) that its kubelet learns of a sick volume
+	test/e2e/health.sh
 
 fuzz: ## Run each fuzz target for FUZZTIME (30s)
 	@set -e; for package in $$(grep -rl --include='*_test.go' '^func Fuzz' pkg test cmd 2>/dev/null | xargs -r -n1 dirname | sort -u); do \
