@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/touchstone-csi/touchstone/pkg/blockdev"
 	"github.com/touchstone-csi/touchstone/pkg/filesystem"
 )
 
@@ -29,6 +30,23 @@ func BenchmarkCheck(b *testing.B) {
 
 			for b.Loop() {
 				_, err := fs.Check(b.Context(), image.Name())
+				require.NoError(b, err)
+			}
+		})
+	}
+}
+
+func BenchmarkReadErrors(b *testing.B) {
+	needRoot(b)
+
+	for _, name := range filesystem.Names() {
+		b.Run(name, func(b *testing.B) {
+			fs := byName(b, name)
+			use := mount(b, fs, newFilesystem(b, fs, imageSize), blockdev.AttachOptions{})
+			root := use.openToRead(b)
+
+			for b.Loop() {
+				_, err := filesystem.ReadErrors(name, use.device.Number, root)
 				require.NoError(b, err)
 			}
 		})

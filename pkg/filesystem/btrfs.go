@@ -122,7 +122,8 @@ type (
 	}
 	btrfsFSInfo struct {
 		maxID, devices uint64
-		_              [1008]byte
+		fsid           [16]byte
+		_              [992]byte
 	}
 )
 

@@ -1,0 +1,159 @@
+package filesystem
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"unsafe"
+
+	"github.com/google/uuid"
+)
+
+// Errors are those that the kernel has counted in a filesystem. They stay with
+// the filesystem, so they also tell of former mounts.
+type Errors struct {
+	// Count grows with each error; 0 is none.
+	Count uint64
+	// Corrupted says that what was read made no sense, IO that the device failed.
+	Corrupted, IO bool
+}
+
+const (
+	sysExt4  = "/sys/fs/ext4"
+	sysBtrfs = "/sys/fs/btrfs"
+)
+
+// The codes that ext4 keeps of errors, from fs/ext4/ext4.h: they are no errnos.
+const (
+	ext4CodeIO        = 2
+	ext4CodeBadCRC    = 4
+	ext4CodeCorrupted = 5
+)
+
+// ReadErrors reads what the kernel counts of the filesystem on the loop device of
+// that number, which is mounted at root, open for reading. It starts no tool and
+// reads nothing from the filesystem's own device, so it answers where that hangs.
+// Of xfs there is nothing to read: the kernel counts nothing. What ext4 counts
+// shows some milliseconds after the error. Error: the kernel's,
+// fs.ErrNotExist where the filesystem is not mounted any more.
+func ReadErrors(fsType string, device int, root *os.File) (Errors, error) {
+	var (
+		found Errors
+		err   error
+	)
+
+	switch fsType {
+	case Ext4:
+		found, err = ext4Errors(filepath.Join(sysExt4, "loop"+strconv.Itoa(device)))
+	case Btrfs:
+		found, err = btrfsErrors(root)
+	}
+
+	if err != nil {
+		return Errors{}, fmt.Errorf("errors that the kernel has counted in the %s on loop device %d: %w", fsType, device, err)
+	}
+
+	return found, nil
+}
+
+func ext4Errors(directory string) (Errors, error) {
+	count, err := readNumber(directory, "errors_count")
+	if err != nil || count == 0 {
+		return Errors{}, err
+	}
+
+	found := Errors{Count: count}
+
+	for _, name := range []string{"first_error_errcode", "last_error_errcode"} {
+		code, err := readNumber(directory, name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // kernels before 5.8 keep no code
+		}
+
+		if err != nil {
+			return Errors{}, err
+		}
+
+		found.IO = found.IO || code == ext4CodeIO
+		found.Corrupted = found.Corrupted || code == ext4CodeBadCRC || code == ext4CodeCorrupted
+	}
+
+	return found, nil
+}
+
+func readNumber(directory, name string) (uint64, error) {
+	text, err := os.ReadFile(filepath.Join(directory, name))
+	if err != nil {
+		return 0, err //nolint:wrapcheck // it names the file, and the caller the filesystem
+	}
+
+	number, err := strconv.ParseUint(string(bytes.TrimSpace(text)), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", name, err)
+	}
+
+	return number, nil
+}
+
+// btrfsErrors asks for the UUID first, since that of a twin is the kernel's own
+// invention for the time of its mount.
+func btrfsErrors(root *os.File) (Errors, error) {
+	var info btrfsFSInfo
+	if _, err := ioctl(root, btrfsIocFSInfo, unsafe.Pointer(&info)); err != nil {
+		return Errors{}, fmt.Errorf("BTRFS_IOC_FS_INFO: %w", err)
+	}
+
+	devices := filepath.Join(sysBtrfs, uuid.UUID(info.fsid).String(), "devinfo")
+
+	entries, err := os.ReadDir(devices)
+	if err != nil {
+		return Errors{}, err //nolint:wrapcheck // it names the directory, and the caller the filesystem
+	}
+
+	var found Errors
+
+	for _, entry := range entries {
+		text, err := os.ReadFile(filepath.Join(devices, entry.Name(), "error_stats"))
+		if err != nil {
+			return Errors{}, err //nolint:wrapcheck // as above
+		}
+
+		if err := found.addBtrfs(string(text)); err != nil {
+			return Errors{}, err
+		}
+	}
+
+	return found, nil
+}
+
+// addBtrfs adds the lines of one device's error_stats: a name and a number each.
+// "invalid" is all there is while the kernel has not read them yet.
+func (e *Errors) addBtrfs(stats string) error {
+	for line := range strings.Lines(stats) {
+		name, value, hasValue := strings.Cut(strings.TrimSpace(line), " ")
+		if !hasValue {
+			continue
+		}
+
+		count, err := strconv.ParseUint(value, 10, 64)
+		if err != nil {
+			return fmt.Errorf("error_stats: %w", err)
+		}
+
+		e.Count += count
+
+		switch name {
+		case "corruption_errs", "generation_errs":
+			e.Corrupted = e.Corrupted || count > 0
+		case "write_errs", "read_errs", "flush_errs":
+			e.IO = e.IO || count > 0
+		}
+	}
+
+	return nil
+}
