@@ -25,7 +25,7 @@ func condition(t *testing.T, message proto.Message) (abnormal bool, text string)
 	require.NoError(t, err)
 
 	field := bytesOf(t, encoded, 2)
-	require.True(t, utf8.ValidString(string(bytesOf(t, field, 2))))
+	require.True(t, utf8.Valid(bytesOf(t, field, 2)))
 
 	return len(valuesOf(t, field, 1)) > 0, string(bytesOf(t, field, 2))
 }
