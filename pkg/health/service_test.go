@@ -1,0 +1,135 @@
+package health_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/touchstone-csi/touchstone/pkg/health"
+)
+
+// connect serves on a socket what the test registers, counting calls.
+func connect(t *testing.T, register func(grpc.ServiceRegistrar), options ...grpc.ServerOption) grpc.ClientConnInterface {
+	t.Helper()
+
+	server := grpc.NewServer(options...)
+	register(server)
+
+	socket := filepath.Join(t.TempDir(), "csi.sock")
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", socket)
+	require.NoError(t, err)
+
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+
+	connection, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, connection.Close())
+		server.Stop()
+		require.NoError(t, <-served)
+	})
+
+	return connection
+}
+
+// sample has something in each field.
+func sample(volumes int) health.Report {
+	at := time.Date(2026, 7, 1, 12, 0, 0, 5000, time.UTC)
+	report := health.Report{
+		Driver: "csi.example.org", Version: "v1", Node: "here", Mode: "all", At: at,
+		Sources: map[string][]health.SourceStatus{"node": {{Name: "mounts", Problem: "no such file"}}},
+		Storage: []health.StorageReport{{
+			Name: "default", Kind: "pool", Path: "/pool", Bytes: &health.Amount{Total: 10, Used: 9, Available: 1},
+			Conditions: []health.ConditionReport{{Entry: health.NewEntry(health.PoolNearlyFull, "full"), View: "storage", Since: at}},
+		}},
+		Changes: []health.Change{{At: at, View: "node", Subject: "volume-0", Status: health.DataLoss, Reason: health.FilesystemCorrupted}},
+	}
+
+	for i := range volumes {
+		report.Volumes = append(report.Volumes, health.VolumeReport{
+			ID: fmt.Sprintf("volume-%d", i), Name: "pvc", Pool: "default", FSType: "ext4", Backing: "image", CapacityBytes: 1 << 30,
+			Staged: "/var/lib/kubelet/plugins/kubernetes.io/csi/csi.touchstone.dev/globalmount", Published: []string{"/target"},
+			Usage: &health.Usage{Bytes: health.Amount{Total: 3, Used: 2, Available: 1}},
+			Conditions: []health.ConditionReport{{
+				Entry: health.NewEntry(health.FilesystemCorrupted, strings.Repeat("broken ", 10)), View: "node", Since: at,
+			}},
+			Check: &health.CheckReport{At: at, Verdict: "damaged", Took: time.Second, How: "online", Period: time.Hour},
+		})
+	}
+
+	return report
+}
+
+func TestAReportArrivesAsItWasSent(t *testing.T) {
+	t.Parallel()
+
+	for _, volumes := range []int{0, 1, 20000} {
+		want := sample(volumes)
+		service := &health.Service{Report: func() health.Report { return want }}
+
+		got, err := health.NewClient(connect(t, service.Register)).Report(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, &want, got)
+	}
+}
+
+func TestAChecksFindingsArrive(t *testing.T) {
+	t.Parallel()
+
+	var asked []string
+
+	intercepted := 0
+	service := &health.Service{Check: func(_ context.Context, id, how string) (health.CheckReport, error) {
+		asked = append(asked, id+" "+how)
+
+		if id == "raw" {
+			return health.CheckReport{}, status.Error(codes.FailedPrecondition, "raw block")
+		}
+
+		return health.CheckReport{Verdict: "clean", How: how, Took: time.Minute}, nil
+	}}
+	client := health.NewClient(connect(t, service.Register, grpc.UnaryInterceptor(
+		func(ctx context.Context, request any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+			require.Equal(t, "/touchstone.v1.Health/Check", info.FullMethod)
+			intercepted++
+
+			return next(ctx, request)
+		})))
+
+	found, err := client.Check(t.Context(), health.CheckRequest{VolumeID: "volume", How: "online"})
+	require.NoError(t, err)
+	require.Equal(t, &health.VolumeCheck{
+		VolumeID: "volume", CheckReport: health.CheckReport{Verdict: "clean", How: "online", Took: time.Minute},
+	}, found)
+
+	_, err = client.Check(t.Context(), health.CheckRequest{VolumeID: "raw", How: "offline"})
+	require.Equal(t, codes.FailedPrecondition, status.Code(err))
+	require.Equal(t, []string{"volume online", "raw offline"}, asked)
+	require.Equal(t, 2, intercepted)
+}
+
+func TestAProcessWithoutNodeChecksNothing(t *testing.T) {
+	t.Parallel()
+
+	_, err := health.NewClient(connect(t, (&health.Service{}).Register)).Check(t.Context(), health.CheckRequest{VolumeID: "v"})
+	require.Equal(t, codes.Unimplemented, status.Code(err))
+	require.ErrorContains(t, err, "serves no node")
+}
+
+func TestOtherDriversHaveNoReport(t *testing.T) {
+	t.Parallel()
+
+	_, err := health.NewClient(connect(t, func(grpc.ServiceRegistrar) {})).Report(t.Context())
+	require.Equal(t, codes.Unimplemented, status.Code(err))
+}
