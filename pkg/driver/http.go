@@ -30,12 +30,12 @@ func newMetrics(driverName string) metrics.CSIMetricsManager {
 	).WithAdditionalRegistry(process)
 }
 
-// health is Probe's answer.
-type health func(context.Context) (ready bool, err error)
+// readiness is Probe's answer.
+type readiness func(context.Context) (ready bool, err error)
 
 // listenHTTP binds the address, so that a taken one ends the start at once.
 // An empty address gives a nil server.
-func listenHTTP(ctx context.Context, address string, measured metrics.CSIMetricsManager, well health) (*http.Server, net.Listener, error) {
+func listenHTTP(ctx context.Context, address string, measured metrics.CSIMetricsManager, well readiness) (*http.Server, net.Listener, error) {
 	if address == "" {
 		return nil, nil, nil
 	}
