@@ -28,6 +28,7 @@ func topics() []topic {
 		{"scale", scale},
 		{"copies", copies},
 		{"fallback", fallback},
+		{"health", health},
 	}
 }
 
@@ -40,7 +41,7 @@ type bench struct {
 
 func main() {
 	// Every load is bounded in count; this bounds what hangs.
-	const limit = 30 * time.Minute
+	const limit = time.Hour
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	ctx, cancel := context.WithTimeout(ctx, limit)
@@ -60,7 +61,7 @@ func run(ctx context.Context, args []string) error {
 	binary := flags.String("binary", "bin/touchstone", "the driver to measure")
 	dir := flags.String("dir", os.TempDir(), "where state and pool lie: a directory on a real disk, not a tmpfs")
 	out := flags.String("out", "out/bench.json", "the file for the results")
-	only := flags.String("only", "", "a regular expression of the topics to measure: create, read, publish, life, isolation, scale, copies, fallback")
+	only := flags.String("only", "", "a regular expression of the topics to measure: create, read, publish, life, isolation, scale, copies, fallback, health")
 	rounds := flags.Int("rounds", 3, "how often to measure; the table shows the median")
 
 	if err := flags.Parse(args); err != nil {

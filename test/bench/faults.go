@@ -1,0 +1,306 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+	conditions "github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+)
+
+// victim is a published volume that gets sick.
+type victim struct {
+	*driver
+
+	claim *orchestrator.Claim
+	image string
+	// aside is a second link to the image.
+	aside string
+	bytes int64
+}
+
+// fault is one way to get sick that the kernel tells of.
+type fault struct {
+	what   string
+	block  bool
+	reason conditions.Reason
+	// cause returns when it began: just before the call that does it.
+	cause func(v *victim) (time.Time, error)
+	// cure ends it, as an administrator would.
+	cure func(ctx context.Context, v *victim) error
+}
+
+func faultKinds() []fault {
+	return []fault{
+		{"image deleted", false, conditions.BackingFileMissing, (*victim).removeImage, putImageBack},
+		{"image truncated", true, conditions.BackingFileTruncated, (*victim).truncate, lengthen},
+		{"target unmounted", false, conditions.VolumeUnmounted, (*victim).unmount, mountAgain},
+		{"error of an ext4", false, conditions.FilesystemErrors, (*victim).triggerError, restage},
+		{"read error of a raw block device", true, conditions.IOErrors, (*victim).readBeyond, restage},
+		{"raw block device detached", true, conditions.DeviceMissing, (*victim).detachDevice, restage},
+	}
+}
+
+// faults measures the time from a fault until NodeGetVolumeHealth tells of it.
+func (b *bench) faults(ctx context.Context) (failure error) {
+	d, done, err := b.start(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+
+	all := &sample{}
+
+	for _, each := range faultKinds() {
+		v, err := d.newVictim(ctx, each)
+		if err != nil {
+			return err
+		}
+
+		took, err := v.suffer(ctx, each)
+		// A raw block device would outlive the driver.
+		if err = errors.Join(err, d.takeDown(context.WithoutCancel(ctx), v.claim)); err != nil {
+			return fmt.Errorf("%s: %w", each.what, err)
+		}
+
+		b.results.put("From fault to condition, "+each.what+": p50", took.quantile(0.5), known("ms"))
+		b.results.put("From fault to condition, "+each.what+": longest", took.quantile(1), known("ms"))
+		all.took = append(all.took, took.took...)
+	}
+
+	b.results.put("From fault to condition, all of these: p50", all.quantile(0.5), atMost(50, "ms"))
+	b.results.put("From fault to condition, all of these: p99", all.quantile(0.99), atMost(1000, "ms"))
+
+	return nil
+}
+
+func (d *driver) newVictim(ctx context.Context, f fault) (*victim, error) {
+	capability := mountable()
+	if f.block {
+		capability = orchestrator.Block(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER)
+	}
+
+	claim, err := d.made(ctx, "victim of "+f.what, volumeBytes, capability)
+	if err != nil {
+		return nil, err
+	}
+
+	images := filepath.Join(d.root, "pool", "images")
+
+	return &victim{
+		driver: d, claim: claim, image: filepath.Join(images, claim.VolumeID+".img"),
+		aside: filepath.Join(d.root, claim.VolumeID+".aside"), bytes: volumeBytes,
+	}, d.bringUp(ctx, claim)
+}
+
+// suffer makes the volume sick and well again, several times.
+func (v *victim) suffer(ctx context.Context, f fault) (*sample, error) {
+	const times = 30
+
+	took := &sample{}
+
+	for range times {
+		if _, err := v.await(ctx, f.reason, false); err != nil {
+			return nil, err
+		}
+
+		began, err := f.cause(v)
+		if err != nil {
+			return nil, err
+		}
+
+		known, err := v.await(ctx, f.reason, true)
+		if err != nil {
+			return nil, err
+		}
+
+		took.took = append(took.took, known.Sub(began))
+
+		if err := f.cure(ctx, v); err != nil {
+			return nil, err
+		}
+	}
+
+	return took, nil
+}
+
+// errNotTold means that no event has told of a fault, nor of its end.
+var errNotTold = errors.New("the volume's health was not told in time")
+
+// await polls until the node tells of the reason, or does not any longer, and
+// returns when it knew that.
+func (v *victim) await(ctx context.Context, reason conditions.Reason, there bool) (time.Time, error) {
+	// What only a relist tells comes later than that.
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+
+	for {
+		answer, err := v.NodeGetVolumeHealth(ctx, &csi.NodeGetVolumeHealthRequest{VolumeId: v.claim.VolumeID})
+		now := time.Now()
+
+		if err != nil {
+			return now, err
+		}
+
+		told := answer.GetVolumeHealth().GetHealthStatuses()
+		if slices.ContainsFunc(told, func(each *csi.VolumeHealth_VolumeHealthEntry) bool { return each.GetReason() == string(reason) }) == there {
+			return now, nil
+		}
+
+		if pause(ctx, time.Millisecond) != nil {
+			return now, fmt.Errorf("%w: wanted %s (%t), told are %v", errNotTold, reason, there, told)
+		}
+	}
+}
+
+func (v *victim) removeImage() (time.Time, error) {
+	if err := os.Link(v.image, v.aside); err != nil {
+		return time.Time{}, fmt.Errorf("keep the image: %w", err)
+	}
+
+	began := time.Now()
+
+	return began, os.Remove(v.image)
+}
+
+func putImageBack(_ context.Context, v *victim) error { return os.Rename(v.aside, v.image) }
+
+func (v *victim) truncate() (time.Time, error) {
+	began := time.Now()
+
+	return began, os.Truncate(v.image, v.bytes/2)
+}
+
+func lengthen(_ context.Context, v *victim) error { return os.Truncate(v.image, v.bytes) }
+
+func (v *victim) unmount() (began time.Time, err error) {
+	err = v.inside(func() error {
+		began = time.Now()
+
+		return unix.Unmount(v.claim.TargetPath, 0)
+	})
+
+	return began, err
+}
+
+func mountAgain(ctx context.Context, v *victim) error {
+	return errors.Join(v.Unpublish(ctx, v.claim), v.Publish(ctx, v.claim))
+}
+
+func restage(ctx context.Context, v *victim) error {
+	return errors.Join(os.Truncate(v.image, v.bytes), v.Unpublish(ctx, v.claim), v.Unstage(ctx, v.claim),
+		v.Stage(ctx, v.claim), v.Publish(ctx, v.claim))
+}
+
+func (v *victim) triggerError() (time.Time, error) {
+	device, err := v.device()
+	if err != nil {
+		return time.Time{}, err
+	}
+
+	trigger := "/sys/fs/ext4/" + filepath.Base(device) + "/trigger_fs_error"
+	began := time.Now()
+
+	return began, os.WriteFile(trigger, []byte("bench"), 0)
+}
+
+// readBeyond reads what is not in the image any more.
+func (v *victim) readBeyond() (time.Time, error) {
+	path, err := v.device()
+	if err != nil {
+		return time.Time{}, err
+	}
+
+	device, err := os.Open(path)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("read the device: %w", err)
+	}
+	defer device.Close()
+
+	if err := os.Truncate(v.image, v.bytes/2); err != nil {
+		return time.Time{}, err
+	}
+
+	began := time.Now()
+
+	if _, err := device.ReadAt(make([]byte, 4096), v.bytes-mib); !errors.Is(err, unix.EIO) {
+		return began, fmt.Errorf("%w: reading beyond the image's end ended with: %w", errNotTold, err)
+	}
+
+	return began, nil
+}
+
+func (v *victim) detachDevice() (time.Time, error) {
+	path, err := v.device()
+	if err != nil {
+		return time.Time{}, err
+	}
+
+	device, err := os.Open(path)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("detach the device: %w", err)
+	}
+	defer device.Close()
+
+	began := time.Now()
+
+	return began, unix.IoctlSetInt(int(device.Fd()), unix.LOOP_CLR_FD, 0)
+}
+
+var errNoDevice = errors.New("no loop device has the image")
+
+// device returns the path of the loop device that has the image.
+func (v *victim) device() (string, error) {
+	all, err := blockdev.NewLoops(blockdev.LoopsOptions{}).List()
+	if err != nil {
+		return "", err
+	}
+
+	for _, each := range all {
+		if each.BackingPath == v.image {
+			return each.Path, nil
+		}
+	}
+
+	return "", fmt.Errorf("%w %s", errNoDevice, v.image)
+}
+
+// inside runs do in the driver's mount namespace.
+func (d *driver) inside(do func() error) error {
+	namespace, err := os.Open(fmt.Sprintf("/proc/%d/ns/mnt", d.command.Process.Pid))
+	if err != nil {
+		return fmt.Errorf("enter the driver's mount namespace: %w", err)
+	}
+	defer namespace.Close()
+
+	done := make(chan error)
+
+	go func() {
+		// Never unlocked: the thread ends with the goroutine, and nobody else gets
+		// it.
+		runtime.LockOSThread()
+
+		err := unix.Unshare(unix.CLONE_FS)
+		if err == nil {
+			err = unix.Setns(int(namespace.Fd()), unix.CLONE_NEWNS)
+		}
+
+		if err == nil {
+			err = do()
+		}
+
+		done <- err
+	}()
+
+	return <-done
+}
