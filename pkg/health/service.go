@@ -41,8 +41,9 @@ type CheckRequest struct {
 
 // VolumeCheck is what a check of the volume has found.
 type VolumeCheck struct {
-	VolumeID string `json:"volumeId"`
 	CheckReport
+
+	VolumeID string `json:"volumeId"`
 }
 
 // answerer is what the service's handlers are registered for.
@@ -127,7 +128,7 @@ func (s *Service) check(ctx context.Context, encoded []byte) (proto.Message, err
 		return nil, err
 	}
 
-	return encode(VolumeCheck{request.VolumeID, found})
+	return encode(VolumeCheck{VolumeID: request.VolumeID, CheckReport: found})
 }
 
 func encode(answer any) (proto.Message, error) {
