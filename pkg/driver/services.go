@@ -15,6 +15,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/blockdev"
 	"github.com/touchstone-csi/touchstone/pkg/capability"
 	"github.com/touchstone-csi/touchstone/pkg/controller"
+	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/inflight"
 	"github.com/touchstone-csi/touchstone/pkg/mount"
 	"github.com/touchstone-csi/touchstone/pkg/node"
@@ -42,7 +43,9 @@ type rooms struct {
 	withFrozen func(ctx context.Context, volumeIDs []string, within func(context.Context) error) error
 	freezable  func(volumeID string) bool
 	progress   *progress.Registry
-	closers    []func() error
+	// health are the settings of all monitors.
+	health  health.Settings
+	closers []func() error
 	// controls says that the controller is here, of which a pool has one, and
 	// owner names it to the next.
 	controls bool
@@ -55,8 +58,8 @@ type service struct {
 	register func(grpc.ServiceRegistrar)
 	// recover finishes or undoes what the last run left half done.
 	recover func(context.Context) error
-	// watch goes on beside the calls until its context ends; nil is nothing.
-	watch func(context.Context)
+	// watches go on beside the calls until their context ends.
+	watches []func(context.Context)
 	// drain ends what waits for more before it becomes an operation; nil is
 	// nothing.
 	drain func(context.Context) error
@@ -73,6 +76,7 @@ func build(ctx context.Context, config *Config, ops *inflight.Group) (*rooms, er
 		store:    state.New(config.StateDir, state.Options{Owner: owner, Log: config.Log}),
 		owner:    fmt.Sprintf("%s, node %s, state in %s", owner, config.NodeID, config.StateDir),
 		progress: progress.NewRegistry(config.Log),
+		health:   config.healthSettings(),
 	}
 
 	err := r.openPools(ctx, config)
@@ -112,11 +116,14 @@ func (r *rooms) addNode(config *Config, ops *inflight.Group) error {
 
 	r.closers = append(r.closers, ephemeral.Close)
 
+	sources, marks := r.nodeSources(config, ephemeral)
+
 	served, err := node.New(node.Config{
 		NodeID: config.NodeID, Segments: config.segments(), MaxVolumes: config.MaxVolumesPerNode, Log: config.Log,
 		Ephemeral: ephemeral, MaxVolumeBytes: config.MaxVolumeBytes, Overcommit: config.Overcommit, Promised: r.promisedBytes,
 		Capabilities: config.capabilities, StagingDir: filepath.Join(config.KubeletDir, "plugins", config.DriverName, "staging"),
-		CgroupRoot: config.CgroupRoot,
+		CgroupRoot: config.CgroupRoot, Health: r.health, Sources: sources, MarkFilesystem: markWith(marks),
+		IOErrorHold: config.IOErrorHold, CheckPeriod: config.CheckPeriod,
 	}, r.store, r.pools, ops, places, blockdev.NewLoops(blockdev.LoopsOptions{First: config.FirstLoopDevice}))
 	if err != nil {
 		return err
@@ -130,11 +137,12 @@ func (r *rooms) addNode(config *Config, ops *inflight.Group) error {
 		name:     csi.Node_ServiceDesc.ServiceName,
 		register: func(to grpc.ServiceRegistrar) { csi.RegisterNodeServer(to, served) },
 		recover:  served.Recover,
+		watches:  []func(context.Context){served.Health().Run, served.Checks},
 	}
 
 	if !config.serves(ModeController) {
 		// A controller in this process tells by itself.
-		added.watch = served.Watch
+		added.watches = append(added.watches, served.Watch)
 	}
 
 	r.services = append(r.services, added)
@@ -150,6 +158,7 @@ func (r *rooms) addController(config *Config, ops *inflight.Group) error {
 		Capabilities: config.capabilities, InUse: r.inUse, Ephemeral: r.ephemeral, Log: config.Log,
 		CoalesceWindow: config.CoalesceWindow, Feasible: r.feasible, Modified: r.modified,
 		WithFrozen: r.withFrozen, Freezable: r.freezable, CopyGrace: config.CopyGrace, Progress: r.progress,
+		Health: r.health, Sources: r.controllerSources(),
 	}, r.store, r.pools, ops)
 	if err != nil {
 		return err
@@ -167,6 +176,7 @@ func (r *rooms) addController(config *Config, ops *inflight.Group) error {
 			r.progress.Register(to)
 		},
 		recover: served.Recover,
+		watches: []func(context.Context){served.Health().Run},
 		drain: func(ctx context.Context) error {
 			return errors.Join(metadata.Drain(ctx), served.Drain(ctx))
 		},
@@ -232,8 +242,8 @@ func (r *rooms) begin(ctx context.Context) (wait func()) {
 	var running sync.WaitGroup
 
 	for _, each := range r.services {
-		if each.watch != nil {
-			running.Go(func() { each.watch(ctx) })
+		for _, watch := range each.watches {
+			running.Go(func() { watch(ctx) })
 		}
 	}
 

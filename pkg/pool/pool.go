@@ -131,6 +131,10 @@ func (p *Pool) Name() string { return p.name }
 // Path returns the pool's absolute path.
 func (p *Pool) Path() string { return p.path }
 
+// VolumeRooms returns the absolute paths of the directories whose entries are the
+// volumes: the images', and the directories'.
+func (p *Pool) VolumeRooms() []string { return []string{p.images.Name(), p.directories.Name()} }
+
 // Close gives the pool's file descriptors back, and the pool to another
 // controller.
 func (p *Pool) Close() error {

@@ -1,0 +1,99 @@
+package driver
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"os"
+	"time"
+
+	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/kernelevents"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
+)
+
+const (
+	// historySize is how many changes of conditions are kept for people.
+	historySize = 256
+	// maxStoragePeriod is the longest time between two looks at the pools: nothing
+	// tells of their trouble, and all volumes share it.
+	maxStoragePeriod = 5 * time.Second
+	// instanceBytes of a hash tell one driver of a machine from the others.
+	instanceBytes = 6
+)
+
+// healthSettings are what all monitors of the process share.
+func (c *Config) healthSettings() health.Settings {
+	return health.Settings{
+		PollingOnly: c.HealthPolling, RelistPeriod: c.HealthRelistPeriod, EventedRelistPeriod: c.HealthEventedRelistPeriod,
+		ProbeTimeout: c.HealthProbeTimeout, History: health.NewHistory(historySize),
+	}
+}
+
+// instance names what the driver has in the kernel: the same at each start, and
+// another one for each driver of the machine.
+func (c *Config) instance() string {
+	sum := sha256.Sum256([]byte(c.StateDir))
+
+	return "touchstone-" + hex.EncodeToString(sum[:instanceBytes])
+}
+
+// controllerSources tell of what happens to volumes in the pools.
+func (r *rooms) controllerSources() []health.Source {
+	if r.health.PollingOnly {
+		return nil
+	}
+
+	return present(kernelevents.NewFiles(volumeRooms(r.pools)...))
+}
+
+// nodeSources tell of what happens to volumes in use, marks among them of the
+// filesystems that it is given; it is nil where there are no events.
+func (r *rooms) nodeSources(config *Config, ephemeral *pool.Set) (sources []health.Source, marks *kernelevents.FilesystemErrors) {
+	if r.health.PollingOnly {
+		return nil, nil
+	}
+
+	sources = present(
+		kernelevents.NewBlockErrors(config.instance()), kernelevents.NewMounts(), kernelevents.NewDevices(),
+		kernelevents.NewFiles(append(volumeRooms(r.pools), volumeRooms(ephemeral)...)...),
+	)
+
+	if marks = kernelevents.NewFilesystemErrors(); marks != nil {
+		sources = append(sources, marks)
+	}
+
+	return sources, marks
+}
+
+// markWith returns nil where there is nobody to tell of a filesystem's errors.
+func markWith(marks *kernelevents.FilesystemErrors) func(*os.File) error {
+	if marks == nil {
+		return nil
+	}
+
+	return marks.Mark
+}
+
+// present leaves out sources that are not made yet.
+func present(sources ...health.Source) []health.Source {
+	made := sources[:0]
+
+	for _, source := range sources {
+		if source != nil {
+			made = append(made, source)
+		}
+	}
+
+	return made
+}
+
+func volumeRooms(pools *pool.Set) []string {
+	var paths []string
+
+	for _, name := range pools.Names() {
+		place, _ := pools.Get(name)
+		paths = append(paths, place.VolumeRooms()...)
+	}
+
+	return paths
+}
