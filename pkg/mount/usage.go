@@ -1,6 +1,8 @@
 package mount
 
 import (
+	"fmt"
+	"os"
 	"runtime"
 
 	"golang.org/x/sys/unix"
@@ -13,6 +15,9 @@ type Usage struct {
 	Bytes Amount
 	// Inodes is all zero for a filesystem without a number of them, as btrfs.
 	Inodes Amount
+	// Filesystem is the id that the kernel's events of errors have. Those with the
+	// same UUID may share it.
+	Filesystem [2]int32
 }
 
 // Amount is some of a filesystem. Available is what an unprivileged process can
@@ -31,17 +36,27 @@ func (p *Place) Usage() (Usage, error) {
 
 	defer func() { _ = there.Close() }()
 
+	usage, err := UsageOf(there)
+	if err != nil {
+		return Usage{}, p.failed("measure the filesystem at", err)
+	}
+
+	return usage, nil
+}
+
+// UsageOf asks the filesystem that an open file is in, O_PATH sufficing.
+func UsageOf(file *os.File) (Usage, error) {
 	stat, err := retry(func() (unix.Statfs_t, error) {
 		var stat unix.Statfs_t
 
-		err := unix.Fstatfs(int(there.Fd()), &stat)
+		err := unix.Fstatfs(int(file.Fd()), &stat)
 
 		return stat, err //nolint:wrapcheck // named below
 	})
-	runtime.KeepAlive(there)
+	runtime.KeepAlive(file)
 
 	if err != nil {
-		return Usage{}, p.failed("measure the filesystem at", err)
+		return Usage{}, fmt.Errorf("statfs: %w", err)
 	}
 
 	// Filesystems count in fragments; a few old ones leave that size out.
@@ -61,5 +76,6 @@ func (p *Place) Usage() (Usage, error) {
 			Used:      int64(stat.Files - stat.Ffree),
 			Available: int64(stat.Ffree),
 		},
+		Filesystem: stat.Fsid.Val,
 	}, nil
 }

@@ -1,0 +1,25 @@
+package pool
+
+import (
+	"io/fs"
+
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+// Info tells of a volume's image or directory, for one system call: of what has
+// its name now, be it a symlink, and not of what that leads to. Errors:
+// ErrMissing.
+func (p *Pool) Info(id string, backing volume.Backing) (fs.FileInfo, error) {
+	if err := checkID(id); err != nil {
+		return nil, err
+	}
+
+	object := Object{ID: id, Backing: backing}
+
+	info, err := p.room(object).Lstat(object.entry())
+	if err != nil {
+		return nil, p.missing(object.String(), err)
+	}
+
+	return info, nil
+}
