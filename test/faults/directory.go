@@ -1,0 +1,214 @@
+package faults
+
+import (
+	"encoding/gob"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// silence is how long the child serves a parent that says nothing. It is long
+	// because a machine under load stops everybody for seconds.
+	silence = 30 * time.Second
+	// patience only ends a test that would hang.
+	patience = time.Minute
+)
+
+// Directory is a directory that is served by a child process.
+type Directory struct {
+	// Path is where it is served, Backing where its files really are.
+	Path, Backing string
+
+	command *exec.Cmd
+	// dead says that the child was killed.
+	dead bool
+
+	mu     sync.Mutex
+	socket net.Conn
+	say    *gob.Encoder
+	hear   *gob.Decoder
+	// quiet ends the heartbeat.
+	quiet chan struct{}
+	beats sync.WaitGroup
+}
+
+// Serve serves a fresh directory in a fresh place until the test ends, and fails
+// the test when somebody still uses it then. The test's TestMain must begin with
+// ServeIfAsked.
+func Serve(tb testing.TB) *Directory {
+	tb.Helper()
+
+	return serveFor(tb, silence)
+}
+
+func serveFor(tb testing.TB, beat time.Duration) *Directory {
+	tb.Helper()
+
+	root, err := filepath.EvalSymlinks(tb.TempDir())
+	require.NoError(tb, err)
+
+	d := &Directory{
+		Path: filepath.Join(root, "served"), Backing: filepath.Join(root, "backing"), quiet: make(chan struct{}),
+	}
+	require.NoError(tb, os.Mkdir(d.Path, 0o700))
+	require.NoError(tb, os.Mkdir(d.Backing, 0o700))
+
+	d.start(tb, beat)
+	tb.Cleanup(func() { d.end(tb) })
+
+	d.beats.Go(func() { d.live(beat) })
+
+	return d
+}
+
+func (d *Directory) start(tb testing.TB, beat time.Duration) {
+	tb.Helper()
+
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	require.NoError(tb, err)
+
+	here, there := os.NewFile(uintptr(pair[0]), "control"), os.NewFile(uintptr(pair[1]), "control of the child")
+	defer here.Close()
+	defer there.Close()
+
+	d.socket, err = net.FileConn(here)
+	require.NoError(tb, err)
+
+	// Not the test's context: it ends before what the test cleans up.
+	d.command = exec.Command("/proc/self/exe")
+	// The race detector would have each child wait a second before it ends.
+	d.command.Env = append(os.Environ(), served+"=1", "GORACE=atexit_sleep_ms=0")
+	d.command.ExtraFiles = []*os.File{there}
+	d.command.Stderr = tb.Output()
+	require.NoError(tb, d.command.Start())
+
+	d.say, d.hear = gob.NewEncoder(d.socket), gob.NewDecoder(d.socket)
+
+	var first reply
+
+	require.NoError(tb, d.socket.SetDeadline(time.Now().Add(patience)))
+	require.NoError(tb, d.say.Encode(charge{Backing: d.Backing, At: d.Path, Beat: beat}))
+	require.NoError(tb, d.hear.Decode(&first), "the child has ended")
+	require.Empty(tb, first.Problem)
+}
+
+// Inject replaces all faults by these. Requests that are under way and hang are
+// looked at again. When the test ends, or by Release, all go.
+func (d *Directory) Inject(tb testing.TB, faults ...Fault) {
+	tb.Helper()
+
+	tb.Cleanup(func() {
+		if !d.dead {
+			d.Release(tb)
+		}
+	})
+
+	_, err := d.order(order{Replace: true, Faults: faults})
+	require.NoError(tb, err)
+}
+
+// Release takes all faults away: whatever hangs goes on.
+func (d *Directory) Release(tb testing.TB) {
+	tb.Helper()
+
+	_, err := d.order(order{Replace: true})
+	require.NoError(tb, err)
+}
+
+// Met returns how many requests have met a fault since the last Inject or
+// Release.
+func (d *Directory) Met(tb testing.TB) int {
+	tb.Helper()
+
+	answer, err := d.order(order{})
+	require.NoError(tb, err)
+
+	return answer.Met
+}
+
+// Kill kills the child: from then on all that is asked of the directory fails,
+// and so does what was asked already.
+func (d *Directory) Kill(tb testing.TB) {
+	tb.Helper()
+
+	d.hush()
+	require.NoError(tb, d.command.Process.Kill())
+	require.ErrorContains(tb, d.command.Wait(), "killed")
+}
+
+// hush ends the heartbeat.
+func (d *Directory) hush() {
+	d.dead = true
+	close(d.quiet)
+	d.beats.Wait()
+}
+
+func (d *Directory) order(given order) (reply, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+
+	var answer reply
+
+	if err := d.socket.SetDeadline(time.Now().Add(patience)); err != nil {
+		return answer, fmt.Errorf("talk to the server of %s: %w", d.Path, err)
+	}
+
+	if err := d.say.Encode(given); err != nil {
+		return answer, fmt.Errorf("talk to the server of %s: %w", d.Path, err)
+	}
+
+	if err := d.hear.Decode(&answer); err != nil {
+		return answer, fmt.Errorf("hear of the server of %s: %w", d.Path, err)
+	}
+
+	return answer, nil
+}
+
+func (d *Directory) live(beat time.Duration) {
+	const often = 10
+
+	ticker := time.NewTicker(beat / often)
+	defer ticker.Stop()
+
+	for {
+		select {
+		case <-d.quiet:
+			return
+		case <-ticker.C:
+			// Whoever needs the child finds out that it is gone.
+			_, _ = d.order(order{})
+		}
+	}
+}
+
+func (d *Directory) end(tb testing.TB) {
+	tb.Helper()
+
+	defer d.socket.Close()
+
+	if d.dead {
+		require.NoError(tb, unix.Unmount(d.Path, unix.MNT_DETACH))
+
+		return
+	}
+
+	d.hush()
+
+	answer, err := d.order(order{End: true})
+	if err != nil {
+		_ = d.command.Process.Kill()
+	}
+
+	if ended := d.command.Wait(); err != nil || ended != nil || answer.Problem != "" {
+		tb.Errorf("end the server of %s: %v, %v, %s", d.Path, err, ended, answer.Problem)
+	}
+}

@@ -1,0 +1,4 @@
+package faults
+
+// ServeFor is Serve with a parent that is given up sooner.
+var ServeFor = serveFor

@@ -1,0 +1,360 @@
+package faults_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/moby/sys/mountinfo"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+	"github.com/touchstone-csi/touchstone/test/faults"
+	"github.com/touchstone-csi/touchstone/test/namespace"
+)
+
+const (
+	mib = 1 << 20
+	// soon is how long is awaited what comes at once or never.
+	soon = 30 * time.Second
+)
+
+func TestFilesAreWhatTheyAreBehindIt(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	d := faults.Serve(t)
+	path := filepath.Join(d.Path, "rooms", "image")
+	require.NoError(t, os.Mkdir(filepath.Dir(path), 0o700))
+	require.NoError(t, os.WriteFile(path, []byte("content"), 0o600))
+
+	behind := filepath.Join(d.Backing, "rooms", "image")
+	content, err := os.ReadFile(behind)
+	require.NoError(t, err)
+	require.Equal(t, "content", string(content))
+
+	info, err := os.Stat(path)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode())
+
+	require.NoError(t, os.Truncate(path, 4*mib))
+
+	info, err = os.Stat(behind)
+	require.NoError(t, err)
+	require.EqualValues(t, 4*mib, info.Size())
+
+	require.NoError(t, os.Rename(path, path+".moved"))
+	require.NoFileExists(t, behind)
+	require.FileExists(t, behind+".moved")
+
+	file, err := os.OpenFile(path+".moved", os.O_RDWR, 0)
+	require.NoError(t, err)
+
+	defer file.Close()
+
+	require.NoError(t, os.Remove(file.Name()))
+	require.NoFileExists(t, behind+".moved")
+
+	var stat unix.Stat_t
+
+	require.NoError(t, unix.Fstat(int(file.Fd()), &stat))
+	require.Zero(t, stat.Nlink)
+	require.EqualValues(t, 4*mib, stat.Size)
+
+	hole, err := unix.Seek(int(file.Fd()), 0, unix.SEEK_HOLE)
+	require.NoError(t, err)
+	require.EqualValues(t, 4096, hole)
+
+	require.NoError(t, unix.Fallocate(int(file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, 4096))
+
+	directory, err := os.Open(d.Path)
+	require.NoError(t, err)
+
+	defer directory.Close()
+
+	require.NoError(t, directory.Sync())
+}
+
+// TestFaults has each kind of fault appear and go.
+func TestFaults(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	block := bytes.Repeat([]byte("block..."), 512)
+	read := func(offset int64) func(*os.File) error {
+		return func(file *os.File) error {
+			_, err := file.ReadAt(make([]byte, len(block)), offset)
+
+			return err
+		}
+	}
+	write := func(offset int64) func(*os.File) error {
+		return func(file *os.File) error {
+			_, err := file.WriteAt(block, offset)
+
+			return err
+		}
+	}
+	sync := (*os.File).Sync
+	create := func(file *os.File) error { return os.WriteFile(file.Name()+".other", nil, 0o600) }
+	resize := func(file *os.File) error { return file.Truncate(mib) }
+	statfs := func(file *os.File) error { return unix.Statfs(filepath.Dir(file.Name()), &unix.Statfs_t{}) }
+
+	for name, row := range map[string]struct {
+		fault           faults.Fault
+		fails, succeeds func(*os.File) error
+	}{
+		"reads of a range":  {faults.Fault{Name: "file", Ops: faults.Reads, Offset: 8192, Length: 1, Errno: unix.EIO}, read(8192), read(4096)},
+		"reads from there":  {faults.Fault{Name: "file", Ops: faults.Reads, Offset: 8193, Errno: unix.EIO}, read(16384), read(4096)},
+		"reads, not writes": {faults.Fault{Ops: faults.Reads, Errno: unix.EIO}, read(0), write(0)},
+		"writes":            {faults.Fault{Name: "file", Ops: faults.Writes, Errno: unix.ENOSPC}, write(0), read(0)},
+		"sizes":             {faults.Fault{Name: "file", Ops: faults.Writes, Errno: unix.EFBIG}, resize, sync},
+		"syncs":             {faults.Fault{Name: "file", Ops: faults.Syncs, Errno: unix.EIO}, sync, write(0)},
+		"creation":          {faults.Fault{Name: "file.other", Ops: faults.Names, Errno: unix.EROFS}, create, write(0)},
+		"everything":        {faults.Fault{Errno: unix.EHOSTDOWN}, statfs, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := faults.Serve(t)
+
+			file, err := os.OpenFile(filepath.Join(d.Path, "file"), os.O_RDWR|os.O_CREATE, 0o600)
+			require.NoError(t, err)
+
+			defer file.Close()
+
+			require.NoError(t, file.Truncate(mib))
+			direct(t, file)
+
+			d.Inject(t, row.fault)
+			require.Zero(t, d.Met(t))
+			require.ErrorIs(t, row.fails(file), row.fault.Errno)
+			require.Positive(t, d.Met(t))
+
+			if row.succeeds != nil {
+				require.NoError(t, row.succeeds(file))
+			}
+
+			d.Release(t)
+			require.NoError(t, row.fails(file))
+		})
+	}
+}
+
+// direct keeps the page cache from answering. The buffers of the tests happen to
+// be good enough: FUSE asks for no alignment.
+func direct(t *testing.T, file *os.File) {
+	t.Helper()
+
+	flags, err := unix.FcntlInt(file.Fd(), unix.F_GETFL, 0)
+	require.NoError(t, err)
+	_, err = unix.FcntlInt(file.Fd(), unix.F_SETFL, flags|unix.O_DIRECT)
+	require.NoError(t, err)
+}
+
+func TestDelayPasses(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	const delay = 300 * time.Millisecond
+
+	d := faults.Serve(t)
+	path := filepath.Join(d.Path, "file")
+	require.NoError(t, os.WriteFile(path, []byte("x"), 0o600))
+
+	d.Inject(t, faults.Fault{Name: "file", Ops: faults.Reads, Delay: delay})
+
+	began := time.Now()
+	content, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, "x", string(content))
+	require.GreaterOrEqual(t, time.Since(began), delay)
+}
+
+func TestHangGoesOnWhenReleased(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	d := faults.Serve(t)
+	path := filepath.Join(d.Path, "file")
+	require.NoError(t, os.WriteFile(path, []byte("x"), 0o600))
+	require.NoError(t, os.WriteFile(path+".other", []byte("y"), 0o600))
+
+	d.Inject(t, faults.Fault{Name: "file", Hang: true})
+
+	done := make(chan error, 1)
+
+	go func() { done <- os.WriteFile(path, []byte("z"), 0o600) }()
+
+	require.Eventually(t, func() bool { return d.Met(t) > 0 }, soon, time.Millisecond)
+
+	// Nobody else waits.
+	_, err := os.ReadFile(path + ".other")
+	require.NoError(t, err)
+	require.Empty(t, done)
+
+	d.Release(t)
+	require.NoError(t, <-done)
+}
+
+func TestDeathFailsWhatHangs(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	d := faults.Serve(t)
+	path := filepath.Join(d.Path, "file")
+	require.NoError(t, os.WriteFile(path, []byte("x"), 0o600))
+
+	d.Inject(t, faults.Fault{Name: "file", Hang: true})
+
+	done := make(chan error, 1)
+
+	go func() { done <- os.WriteFile(path, []byte("z"), 0o600) }()
+
+	require.Eventually(t, func() bool { return d.Met(t) > 0 }, soon, time.Millisecond)
+	d.Kill(t)
+	require.Error(t, <-done)
+
+	_, err := os.Stat(path)
+	require.ErrorIs(t, err, unix.ENOTCONN)
+}
+
+// TestLoopDeviceOfAServedImage has a filesystem on a device whose image is
+// served, and lets a part of the image fail.
+func TestLoopDeviceOfAServedImage(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	for name, buffered := range map[string]bool{"direct": false, "buffered": true} {
+		t.Run(name, func(t *testing.T) {
+			d := faults.Serve(t)
+
+			image, err := os.Create(filepath.Join(d.Path, "image"))
+			require.NoError(t, err)
+
+			defer image.Close()
+
+			require.NoError(t, image.Truncate(64*mib))
+
+			output, err := exec.CommandContext(t.Context(), "mkfs.ext4", "-q", "-b", "4096", image.Name()).CombinedOutput()
+			require.NoError(t, err, "%s", output)
+
+			loops := blockdev.NewLoops(blockdev.LoopsOptions{})
+			device, err := loops.Attach(t.Context(), image, blockdev.AttachOptions{Buffered: buffered, Preferred: -1})
+			require.NoError(t, err)
+			require.Equal(t, !buffered, device.DirectIO)
+			t.Cleanup(func() {
+				require.NoError(t, device.Close())
+				require.NoError(t, loops.Detach(context.WithoutCancel(t.Context()), device.Number))
+			})
+
+			mounted := t.TempDir()
+			require.NoError(t, unix.Mount(device.Path, mounted, "ext4", 0, ""))
+			t.Cleanup(func() { require.NoError(t, unix.Unmount(mounted, 0)) })
+
+			file, err := os.Create(filepath.Join(mounted, "file"))
+			require.NoError(t, err)
+
+			defer file.Close()
+
+			_, err = file.Write(bytes.Repeat([]byte("data"), mib))
+			require.NoError(t, err)
+			require.NoError(t, file.Sync())
+
+			d.Inject(t, faults.Fault{Name: "image", Ops: faults.Writes | faults.Syncs, Errno: unix.EIO})
+
+			_, err = file.WriteAt([]byte("other"), 0)
+			require.NoError(t, err)
+			require.ErrorIs(t, file.Sync(), unix.EIO)
+
+			d.Release(t)
+
+			_, err = file.WriteAt([]byte("other"), 0)
+			require.NoError(t, err)
+			require.NoError(t, file.Sync())
+		})
+	}
+}
+
+// orphan hands a place for files to the process that orphanIfAsked makes a parent
+// of.
+const orphan = "TOUCHSTONE_TEST_FAULTS_ORPHAN"
+
+// TestParent is the process of TestTheParentsDeath that dies.
+func TestParent(t *testing.T) {
+	told := os.Getenv(orphan)
+	if told == "" {
+		t.Skip("it is for TestTheParentsDeath")
+	}
+
+	d := faults.ServeFor(t, 2*time.Second)
+	path := filepath.Join(d.Path, "file")
+	require.NoError(t, os.WriteFile(path, []byte("x"), 0o600))
+	d.Inject(t, faults.Fault{Name: "file", Hang: true})
+
+	// One of its own threads hangs in what its child serves.
+	go func() { _ = os.WriteFile(path, []byte("z"), 0o600) }()
+
+	require.Eventually(t, func() bool { return d.Met(t) > 0 }, soon, time.Millisecond)
+	require.NoError(t, os.WriteFile(told+".part", []byte(d.Path), 0o600))
+	require.NoError(t, os.Rename(told+".part", told))
+	select {}
+}
+
+// TestTheParentsDeath kills a process while one of its threads hangs in what
+// its child serves, and another that only falls silent: in both cases the child
+// ends all by itself.
+func TestTheParentsDeath(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	for name, signal := range map[string]syscall.Signal{"dies": unix.SIGKILL, "falls silent": unix.SIGSTOP} {
+		t.Run(name, func(t *testing.T) {
+			told := filepath.Join(t.TempDir(), "served")
+			parent := exec.Command("/proc/self/exe", "-test.run=^TestParent$")
+			parent.Env = append(os.Environ(), orphan+"="+told)
+			parent.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
+			require.NoError(t, parent.Start())
+
+			ended := make(chan error, 1)
+
+			require.Eventually(t, func() bool {
+				_, err := os.Stat(told)
+
+				return err == nil
+			}, soon, 10*time.Millisecond)
+
+			path, err := os.ReadFile(told)
+			require.NoError(t, err)
+			require.True(t, mounted(t, string(path)))
+
+			require.NoError(t, parent.Process.Signal(signal))
+			require.Eventually(t, func() bool { return !mounted(t, string(path)) }, soon, 10*time.Millisecond)
+
+			// A thread that hangs keeps a process from ending.
+			go func() { ended <- parent.Wait() }()
+
+			if signal == unix.SIGSTOP {
+				require.NoError(t, parent.Process.Kill())
+			}
+
+			select {
+			case err := <-ended:
+				_, killed := errors.AsType[*exec.ExitError](err)
+				require.True(t, killed, "%v", err)
+			case <-time.After(soon):
+				require.FailNow(t, "a thread still hangs")
+			}
+
+			// <its TempDir>/001/served
+			require.NoError(t, os.RemoveAll(filepath.Dir(filepath.Dir(string(path)))))
+		})
+	}
+}
+
+func mounted(t *testing.T, path string) bool {
+	t.Helper()
+
+	found, err := mountinfo.GetMounts(mountinfo.SingleEntryFilter(path))
+	require.NoError(t, err)
+
+	return len(found) > 0
+}
