@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -13,6 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	conditions "github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
 )
 
@@ -61,7 +61,7 @@ func (b *bench) onlineChecks(ctx context.Context) error {
 	group.Go(func() (err error) {
 		defer close(over)
 
-		checking, resting, err = b.checkOften(ctx, d, claim)
+		checking, resting, err = checkOften(ctx, d, claim)
 
 		return err
 	})
@@ -97,7 +97,7 @@ func (b *bench) putStalls(writers []*writer, checking, resting []span) {
 }
 
 // checkOften returns when checks ran, and as long a time before each.
-func (b *bench) checkOften(ctx context.Context, d *driver, claim *orchestrator.Claim) (checking, resting []span, err error) {
+func checkOften(ctx context.Context, d *driver, claim *orchestrator.Claim) (checking, resting []span, err error) {
 	length := time.Second
 
 	for range checkCount {
@@ -109,7 +109,7 @@ func (b *bench) checkOften(ctx context.Context, d *driver, claim *orchestrator.C
 		rest.end = time.Now()
 		check := span{begin: rest.end}
 
-		if err := b.check(ctx, d, claim.VolumeID); err != nil {
+		if err := checkOnline(ctx, d, claim.VolumeID); err != nil {
 			return nil, nil, err
 		}
 
@@ -122,15 +122,17 @@ func (b *bench) checkOften(ctx context.Context, d *driver, claim *orchestrator.C
 	return checking, resting, nil
 }
 
-// check checks a volume as a person does.
-func (b *bench) check(ctx context.Context, d *driver, id string) error {
-	command := exec.CommandContext(ctx, b.binary, "check", id, "--online", "--endpoint", "unix://"+filepath.Join(d.root, "csi.sock"))
-	if output, err := command.CombinedOutput(); err != nil {
-		return fmt.Errorf("touchstone check: %w: %s", err, output)
+// checkOnline checks a volume as `touchstone check --online` does.
+func checkOnline(ctx context.Context, d *driver, id string) error {
+	found, err := conditions.NewClient(d.Conn()).Check(ctx, conditions.CheckRequest{VolumeID: id, How: "online"})
+	if err == nil && found.Verdict != "clean" {
+		err = fmt.Errorf("%w: %s: %s", errNotClean, found.Verdict, found.Detail)
 	}
 
-	return nil
+	return err
 }
+
+var errNotClean = errors.New("the filesystem is not clean")
 
 // span is a time.
 type span struct{ begin, end time.Time }
