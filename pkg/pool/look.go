@@ -1,0 +1,78 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+var (
+	// ErrReplaced says that what is at a pool's path is not what was opened there:
+	// its filesystem was unmounted, or another one mounted over it.
+	ErrReplaced = errors.New("another directory is in its place")
+	// ErrReadOnly says that a pool takes no new files.
+	ErrReadOnly = errors.New("it is read-only")
+)
+
+// Size says how many bytes the object's image has; of a directory only that it
+// is there. It opens nothing: 3 µs. Errors: ErrMissing, also where something of
+// another kind is in its place.
+func (p *Pool) Size(object Object) (int64, error) {
+	if err := checkID(object.ID); err != nil {
+		return 0, err
+	}
+
+	info, err := p.room(object).Lstat(object.entry())
+	if err != nil {
+		return 0, p.missing(object.String(), err)
+	}
+
+	wanted := fs.FileMode(0)
+	if object.Backing == volume.BackingDirectory {
+		wanted = fs.ModeDir
+	}
+
+	if info.Mode().Type() != wanted {
+		return 0, fmt.Errorf("%s: %w %q at %s: something else (%s) is in its place",
+			object, ErrMissing, p.name, p.path, info.Mode())
+	}
+
+	return info.Size(), nil
+}
+
+// Look says what keeps the pool from being used, or nil. It may hang as long as
+// the pool's filesystem does. Errors: ErrReplaced; ErrReadOnly, or ErrNoSpace, for
+// one that can be read; any other for one that can't.
+func (p *Pool) Look(ctx context.Context) error {
+	found, err := os.Stat(filepath.Join(p.path, imagesName))
+	if err != nil {
+		return fmt.Errorf("look at pool %q at %s: %w", p.name, p.path, err)
+	}
+
+	opened, err := p.images.Stat(".")
+	if err != nil {
+		return fmt.Errorf("look at pool %q at %s: %w", p.name, p.path, err)
+	}
+
+	if !os.SameFile(found, opened) {
+		return fmt.Errorf("pool %q at %s: %w", p.name, p.path, ErrReplaced)
+	}
+
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("look at pool %q at %s: %w", p.name, p.path, err)
+	}
+
+	err = p.writable()
+	if errors.Is(err, unix.EROFS) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) {
+		return fmt.Errorf("%w: %w", ErrReadOnly, err)
+	}
+
+	return p.spaceError(err)
+}
