@@ -6,11 +6,6 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/health"
 )
 
-// NewBlockErrors returns a source of health.IOError for all loop devices. Instance names
-// the driver's own tracing instance, the same at each start, so that what a
-// killed driver has left is found again.
-func NewBlockErrors(instance string) health.Source { return nil }
-
 // FilesystemErrors is a source of health.FilesystemError for filesystems that are marked.
 type FilesystemErrors struct{ health.Source }
 

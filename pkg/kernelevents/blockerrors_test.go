@@ -1,0 +1,296 @@
+package kernelevents_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/kernelevents"
+	"github.com/touchstone-csi/touchstone/pkg/mount"
+	"github.com/touchstone-csi/touchstone/test/namespace"
+)
+
+// anyInstance returns a name that no other run of these tests has.
+func anyInstance(tb testing.TB) string {
+	tb.Helper()
+
+	return fmt.Sprintf("touchstone-test-%d", os.Getpid())
+}
+
+const tracefs = "/sys/kernel/tracing"
+
+// withoutTracefs has it mounted nowhere, as in most containers.
+func withoutTracefs(tb testing.TB) {
+	tb.Helper()
+
+	for unix.Unmount(tracefs, unix.MNT_DETACH) == nil {
+		tb.Log("tracefs was mounted here")
+	}
+}
+
+func withTracefs(tb testing.TB) {
+	tb.Helper()
+	mountedAt(tb, tracefs, "tracefs", "")
+}
+
+func tracefsMounts(tb testing.TB) int {
+	tb.Helper()
+
+	points, err := mount.List()
+	require.NoError(tb, err)
+
+	count := 0
+
+	for _, point := range points {
+		if point.FSType == "tracefs" {
+			count++
+		}
+	}
+
+	return count
+}
+
+func TestBlockErrors(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	for name, test := range map[string]struct {
+		prepare func(testing.TB)
+		mounts  int
+	}{
+		"tracefs is mounted nowhere": {withoutTracefs, 0},
+		"tracefs is mounted":         {withTracefs, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			test.prepare(t)
+
+			device, file := failing(t)
+			source := kernelevents.NewBlockErrors(anyInstance(t))
+			require.Equal(t, "block-errors", source.Name())
+
+			// What ended can be started again.
+			for range 2 {
+				running := start(t, source)
+				require.Equal(t, test.mounts, tracefsMounts(t))
+
+				for block := range int64(50) {
+					requireReadFails(t, file, block+1)
+
+					event := running.next(t, ofKind(health.IOError))
+					require.Equal(t, health.Event{
+						Kind: health.IOError, At: event.At, Device: deviceNumber(device),
+						Sector: (block + 1) * blockSize / 512, Errno: int(unix.EIO),
+					}, event)
+				}
+
+				require.NoError(t, running.stop())
+				require.Empty(t, running.drain())
+			}
+		})
+	}
+}
+
+// A pool that is full is one reason for which a write fails.
+func TestBlockErrorsOfWrites(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	dir := t.TempDir()
+	mountedAt(t, dir, "tmpfs", "size=64k")
+
+	image := newImage(t, dir, mebibyte)
+	device := attach(t, image, blockdev.AttachOptions{})
+	file := openDirect(t, device.Path)
+	running := start(t, kernelevents.NewBlockErrors(anyInstance(t)))
+
+	for block := range int64(16) {
+		_, err := file.WriteAt(aligned(), block*blockSize)
+		require.NoError(t, err)
+	}
+
+	_, err := file.WriteAt(aligned(), 20*blockSize)
+	require.Error(t, err)
+
+	event := running.next(t, ofKind(health.IOError))
+	require.True(t, event.Write)
+	require.Equal(t, deviceNumber(device), event.Device)
+	require.Equal(t, int64(20*blockSize/512), event.Sector)
+	require.Equal(t, int(unix.ENOSPC), event.Errno)
+}
+
+// The errors that come while nobody reads are more than the kernel keeps.
+func TestBlockErrorsLost(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	const storm = 20_000
+
+	_, file := failing(t)
+	source := kernelevents.NewBlockErrors(anyInstance(t))
+	require.NoError(t, source.Supported())
+
+	var (
+		connected, busy = make(chan struct{}), make(chan struct{})
+		lost, ended     = make(chan struct{}, 1), make(chan error)
+		ctx, cancel     = context.WithCancel(t.Context())
+	)
+
+	go func() {
+		ended <- source.Run(ctx, func() { close(connected) }, func(event health.Event) {
+			<-busy
+
+			if event.Kind == health.Lost {
+				select {
+				case lost <- struct{}{}:
+				default:
+				}
+			}
+		})
+	}()
+
+	<-connected
+
+	for range storm {
+		requireReadFails(t, file, 1)
+	}
+
+	close(busy)
+
+	select {
+	case <-lost:
+	case <-time.After(soon):
+		t.Error("nothing was told to be lost")
+	}
+
+	cancel()
+	require.NoError(t, <-ended)
+}
+
+// A driver that was killed leaves its instance, as it was set up and filled.
+func TestBlockErrorsTakesOver(t *testing.T) {
+	namespace.NeedRoot(t)
+	withTracefs(t)
+
+	var (
+		name     = anyInstance(t)
+		instance = filepath.Join(tracefs, "instances", name)
+		_, file  = failing(t)
+		event    = filepath.Join(instance, "events", "block", "block_rq_error")
+	)
+
+	require.NoError(t, os.Mkdir(instance, 0o700))
+	t.Cleanup(func() { _ = os.Remove(instance) })
+	require.NoError(t, os.WriteFile(filepath.Join(event, "enable"), []byte("1"), 0o600))
+	requireReadFails(t, file, 1)
+
+	left, err := os.ReadFile(filepath.Join(instance, "trace"))
+	require.NoError(t, err)
+	require.Contains(t, string(left), "block_rq_error: 7,")
+	require.NoError(t, os.WriteFile(filepath.Join(instance, "tracing_on"), []byte("0"), 0o600))
+
+	running := start(t, kernelevents.NewBlockErrors(name))
+	requireReadFails(t, file, 2)
+	require.Equal(t, int64(2*blockSize/512), running.next(t, func(health.Event) bool { return true }).Sector)
+
+	require.NoError(t, running.stop())
+	require.NoDirExists(t, instance)
+}
+
+func TestBlockErrorsOfTwoProcesses(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	_, file := failing(t)
+	running := start(t, kernelevents.NewBlockErrors(anyInstance(t)))
+
+	second := kernelevents.NewBlockErrors(anyInstance(t))
+	err := second.Run(t.Context(), func() { t.Error("the second has connected too") }, func(health.Event) {})
+	require.ErrorIs(t, err, kernelevents.ErrInUse)
+
+	// The first goes on, and others have others.
+	other := start(t, kernelevents.NewBlockErrors(anyInstance(t)+"-other"))
+
+	requireReadFails(t, file, 1)
+	running.next(t, ofKind(health.IOError))
+	other.next(t, ofKind(health.IOError))
+}
+
+func TestTraceLines(t *testing.T) {
+	lost := health.Event{Kind: health.Lost}
+
+	for _, test := range []struct {
+		line string
+		want health.Event
+		ok   bool
+	}{
+		{
+			"block_rq_error: 7,0 RS () 80 + 8 be,0,4 [-5]",
+			health.Event{Kind: health.IOError, Device: unix.Mkdev(7, 0), Sector: 80, Errno: 5},
+			true,
+		},
+		{
+			"block_rq_error: 7,1024 W () 2097144 + 8 none,0,0 [-28]",
+			health.Event{Kind: health.IOError, Device: unix.Mkdev(7, 1024), Sector: 2097144, Write: true, Errno: 28},
+			true,
+		},
+		{
+			"block_rq_error: 7,1048575 WSM () 8 + 8 [-5]", // before Linux 6.11
+			health.Event{Kind: health.IOError, Device: unix.Mkdev(7, 1048575), Sector: 8, Write: true, Errno: 5}, true,
+		},
+		{
+			"block_rq_error: 7,3 FF () 0 + 0 be,0,4 [-5]",
+			health.Event{Kind: health.IOError, Device: unix.Mkdev(7, 3), Write: true, Errno: 5},
+			true,
+		},
+		{
+			"block_rq_error: 7,3 FWS () 24 + 8 be,0,4 [-5]",
+			health.Event{Kind: health.IOError, Device: unix.Mkdev(7, 3), Sector: 24, Write: true, Errno: 5},
+			true,
+		},
+		{
+			"block_rq_error: 7,3 DS () 4096 + 4096 be,0,4 [-5]",
+			health.Event{Kind: health.IOError, Device: unix.Mkdev(7, 3), Sector: 4096, Write: true, Errno: 5},
+			true,
+		},
+		{
+			"block_rq_error: 7,3 RA (2a 00 00 00) 6442450936 + 2560 rt,1,7 [-121]",
+			health.Event{Kind: health.IOError, Device: unix.Mkdev(7, 3), Sector: 6442450936, Errno: 121},
+			true,
+		},
+		{"CPU:1 [LOST 42 EVENTS]", lost, true},
+		{"CPU:0 [LOST EVENTS]", lost, true},
+		// Something failed, and this kernel says it in other words.
+		{"block_rq_error: loop7: sector 80 failed", lost, true},
+		{"block_rq_error: 7,0 RS () eighty + 8 be,0,4 [-5]", lost, true},
+		{"block_rq_error: 7,0 RS () 80 + 8 be,0,4", lost, true},
+		{"block_rq_error: ", lost, true},
+		{"##### CPU 1 buffer started ####", health.Event{}, false},
+		{"# tracer: nop", health.Event{}, false},
+		{"", health.Event{}, false},
+	} {
+		t.Run(test.line, func(t *testing.T) {
+			event, ok := kernelevents.ParseTraceLine(test.line)
+			require.Equal(t, test.ok, ok)
+			require.Equal(t, test.want, event)
+		})
+	}
+}
+
+// Latency from before the failing call to the event.
+func BenchmarkBlockErrors(b *testing.B) {
+	namespace.NeedRoot(b)
+
+	_, file := failing(b)
+	running := start(b, kernelevents.NewBlockErrors(anyInstance(b)))
+	latencies := newLatencies(b)
+
+	for b.Loop() {
+		latencies.measure(running, health.IOError, func() { requireReadFails(b, file, 1) })
+	}
+
+	latencies.report()
+}

@@ -1,0 +1,238 @@
+package kernelevents_test
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/mount"
+)
+
+const (
+	// firstLoop and lastLoop bound the numbers of these tests, beyond every
+	// driver's and other test's on the same machine.
+	firstLoop = 770_000
+	lastLoop  = 779_999
+
+	blockSize = 4096
+	mebibyte  = 1 << 20
+
+	// soon is how long a test waits before it fails; what it waits for takes
+	// milliseconds.
+	soon = 20 * time.Second
+)
+
+// running is a source that runs, and what it has told.
+type running struct {
+	events chan health.Event
+	ended  chan error
+	cancel context.CancelFunc
+}
+
+// start runs a source that this machine has to support, until the end of the
+// test.
+func start(tb testing.TB, source health.Source) *running {
+	tb.Helper()
+	require.NoError(tb, source.Supported())
+
+	ctx, cancel := context.WithCancel(context.Background())
+	r := &running{events: make(chan health.Event, 1<<16), ended: make(chan error, 1), cancel: cancel}
+	connected := make(chan struct{})
+
+	go func() {
+		r.ended <- source.Run(ctx, func() { close(connected) }, func(event health.Event) { r.events <- event })
+
+		close(r.ended)
+	}()
+
+	tb.Cleanup(func() { require.NoError(tb, r.stop()) })
+
+	select {
+	case <-connected:
+	case err := <-r.ended:
+		require.FailNow(tb, "the source did not connect", "%v", err)
+	case <-time.After(soon):
+		require.FailNow(tb, "the source did not connect in time")
+	}
+
+	return r
+}
+
+// stop ends Run and returns its error; nil the second time.
+func (r *running) stop() error {
+	r.cancel()
+
+	select {
+	case err := <-r.ended:
+		return err
+	case <-time.After(soon):
+		return context.DeadlineExceeded
+	}
+}
+
+// next waits for the next event that is wanted.
+func (r *running) next(tb testing.TB, wanted func(health.Event) bool) health.Event {
+	tb.Helper()
+
+	timeout := time.After(soon)
+
+	for {
+		select {
+		case event := <-r.events:
+			if wanted(event) {
+				require.WithinDuration(tb, time.Now(), event.At, soon)
+
+				return event
+			}
+		case err := <-r.ended:
+			require.FailNow(tb, "the source has ended", "%v", err)
+		case <-timeout:
+			require.FailNow(tb, "no such event came")
+		}
+	}
+}
+
+// drain returns what has come so far.
+func (r *running) drain() []health.Event {
+	var events []health.Event
+
+	for {
+		select {
+		case event := <-r.events:
+			events = append(events, event)
+		default:
+			return events
+		}
+	}
+}
+
+func ofKind(kind health.Kind) func(health.Event) bool {
+	return func(event health.Event) bool { return event.Kind == kind }
+}
+
+// mountedAt mounts where only this process sees it, and unmounts at the end.
+func mountedAt(tb testing.TB, dir, fsType, options string) {
+	tb.Helper()
+	require.NoError(tb, unix.Mount("test", dir, fsType, 0, options))
+	tb.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+}
+
+func newImage(tb testing.TB, dir string, sizeBytes int64) *os.File {
+	tb.Helper()
+
+	image, err := os.Create(filepath.Join(dir, "volume.img"))
+	require.NoError(tb, err)
+	tb.Cleanup(func() { image.Close() })
+	require.NoError(tb, image.Truncate(sizeBytes))
+
+	return image
+}
+
+func attach(tb testing.TB, image *os.File, options blockdev.AttachOptions) *blockdev.Device {
+	tb.Helper()
+
+	loops := blockdev.NewLoops(blockdev.LoopsOptions{First: firstLoop, Last: lastLoop})
+	options.Preferred = -1
+	device, err := loops.Attach(tb.Context(), image, options)
+	require.NoError(tb, err)
+	tb.Cleanup(func() {
+		device.Close()
+
+		ctx, cancel := context.WithTimeout(context.Background(), soon)
+		defer cancel()
+
+		require.NoError(tb, loops.Detach(ctx, device.Number))
+	})
+
+	return device
+}
+
+func deviceNumber(device *blockdev.Device) uint64 { return unix.Mkdev(7, uint32(device.Number)) }
+
+// openDirect opens a device so that what is written and read goes to it at once,
+// a call a request.
+func openDirect(tb testing.TB, path string) *os.File {
+	tb.Helper()
+
+	file, err := os.OpenFile(path, os.O_RDWR|unix.O_DIRECT, 0)
+	require.NoError(tb, err)
+	tb.Cleanup(func() { file.Close() })
+
+	return file
+}
+
+// aligned returns a block as O_DIRECT wants it.
+func aligned() []byte {
+	room := make([]byte, 2*blockSize)
+	behind := int(uintptr(unsafe.Pointer(&room[0])) % blockSize)
+
+	return room[blockSize-behind:][:blockSize:blockSize]
+}
+
+// failing is a device whose blocks cannot be read, but the first.
+func failing(tb testing.TB) (*blockdev.Device, *os.File) {
+	tb.Helper()
+
+	image := newImage(tb, tb.TempDir(), mebibyte)
+	device := attach(tb, image, blockdev.AttachOptions{})
+	require.NoError(tb, image.Truncate(blockSize))
+
+	return device, openDirect(tb, device.Path)
+}
+
+func requireReadFails(tb testing.TB, file *os.File, block int64) {
+	tb.Helper()
+
+	_, err := file.ReadAt(aligned(), block*blockSize)
+	require.ErrorIs(tb, err, unix.EIO)
+}
+
+// staged attaches an image with a filesystem and mounts it.
+func staged(tb testing.TB, mkfs ...string) (*blockdev.Device, string) {
+	tb.Helper()
+
+	dir, err := filepath.EvalSymlinks(tb.TempDir())
+	require.NoError(tb, err)
+
+	image := newImage(tb, dir, 32*mebibyte)
+	run(tb, mkfs[0], append(mkfs[1:], image.Name())...)
+	device := attach(tb, image, blockdev.AttachOptions{})
+
+	places, err := mount.OpenPlaces(dir)
+	require.NoError(tb, err)
+	tb.Cleanup(places.Close)
+
+	place, err := places.Find(filepath.Join(dir, "staged"))
+	require.NoError(tb, err)
+	tb.Cleanup(place.Close)
+
+	_, err = place.MakeDir(0o750)
+	require.NoError(tb, err)
+
+	tree, err := mount.Mount(device.Path, strings.TrimPrefix(mkfs[0], "mkfs."), mount.Options{})
+	require.NoError(tb, err)
+
+	defer tree.Close()
+
+	require.NoError(tb, tree.Attach(place))
+	tb.Cleanup(func() { _ = unix.Unmount(place.Path(), unix.MNT_DETACH) })
+
+	return device, place.Path()
+}
+
+func run(tb testing.TB, name string, args ...string) {
+	tb.Helper()
+
+	output, err := exec.Command(name, args...).CombinedOutput()
+	require.NoErrorf(tb, err, "%s %v: %s", name, args, output)
+}

@@ -1,0 +1,38 @@
+package kernelevents_test
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+	"github.com/touchstone-csi/touchstone/test/namespace"
+)
+
+func TestMain(m *testing.M) {
+	namespace.Enter()
+
+	if os.Getuid() != 0 {
+		goleak.VerifyTestMain(m)
+	}
+
+	goleak.VerifyTestMain(m, goleak.Cleanup(exitClean))
+}
+
+func exitClean(code int) {
+	devices, err := blockdev.NewLoops(blockdev.LoopsOptions{}).List()
+	left := slices.DeleteFunc(devices, func(s blockdev.Status) bool {
+		return s.Number < firstLoop || s.Number > lastLoop
+	})
+
+	if err != nil || len(left) > 0 {
+		fmt.Fprintln(os.Stderr, "loop devices are left:", left, err)
+
+		code = max(code, 1)
+	}
+
+	os.Exit(code)
+}
