@@ -3,6 +3,7 @@ package health_test
 import (
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -187,4 +188,22 @@ func TestStorageHealthHasOneEntryPerReason(t *testing.T) {
 	require.Equal(t, "pool a is nearly full; pool b is nearly full", told[1].GetMessage())
 	require.Equal(t, csi.StorageHealthErrorType_STORAGE_DEGRADED, told[2].GetStatus())
 	require.Equal(t, "ProbeTimedOut", told[2].GetReason())
+}
+
+func TestRecordForPeople(t *testing.T) {
+	t.Parallel()
+
+	var none *health.Record
+
+	require.False(t, none.Has(health.IOErrors))
+	require.NotNil(t, none.Reports("node"))
+	require.Empty(t, none.Reports("node"))
+
+	entry, since := health.NewEntry(health.IOErrors, "it has errors"), time.Unix(1, 0)
+	known := record("v", entry)
+	known.Since = map[health.Reason]time.Time{health.IOErrors: since}
+
+	require.True(t, known.Has(health.IOErrors))
+	require.False(t, known.Has(health.DiskFailure))
+	require.Equal(t, []health.ConditionReport{{Entry: entry, View: "node", Since: since}}, known.Reports("node"))
 }
