@@ -1,12 +1,10 @@
 package kernelevents_test
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -131,44 +129,15 @@ func TestBlockErrorsLost(t *testing.T) {
 	const storm = 20_000
 
 	_, file := failing(t)
-	source := kernelevents.NewBlockErrors(anyInstance(t))
-	require.NoError(t, source.Supported())
-
-	var (
-		connected, busy = make(chan struct{}), make(chan struct{})
-		lost, ended     = make(chan struct{}, 1), make(chan error)
-		ctx, cancel     = context.WithCancel(t.Context())
-	)
-
-	go func() {
-		ended <- source.Run(ctx, func() { close(connected) }, func(event health.Event) {
-			<-busy
-
-			if event.Kind == health.Lost {
-				select {
-				case lost <- struct{}{}:
-				default:
-				}
-			}
-		})
-	}()
-
-	<-connected
+	gate := make(chan struct{})
+	running := startWith(t, kernelevents.NewBlockErrors(anyInstance(t)), func(health.Event) { <-gate })
 
 	for range storm {
 		requireReadFails(t, file, 1)
 	}
 
-	close(busy)
-
-	select {
-	case <-lost:
-	case <-time.After(soon):
-		t.Error("nothing was told to be lost")
-	}
-
-	cancel()
-	require.NoError(t, <-ended)
+	close(gate)
+	running.next(t, ofKind(health.Lost))
 }
 
 // A driver that was killed leaves its instance, as it was set up and filled.

@@ -37,11 +37,20 @@ type running struct {
 	events chan health.Event
 	ended  chan error
 	cancel context.CancelFunc
+	// passed are the events that next has seen.
+	passed []health.Event
 }
 
 // start runs a source that this machine has to support, until the end of the
 // test.
 func start(tb testing.TB, source health.Source) *running {
+	tb.Helper()
+
+	return startWith(tb, source, func(health.Event) {})
+}
+
+// startWith has each event handed to first, which may block, too.
+func startWith(tb testing.TB, source health.Source, first func(health.Event)) *running {
 	tb.Helper()
 	require.NoError(tb, source.Supported())
 
@@ -50,7 +59,11 @@ func start(tb testing.TB, source health.Source) *running {
 	connected := make(chan struct{})
 
 	go func() {
-		r.ended <- source.Run(ctx, func() { close(connected) }, func(event health.Event) { r.events <- event })
+		r.ended <- source.Run(ctx, func() { close(connected) }, func(event health.Event) {
+			first(event)
+
+			r.events <- event
+		})
 
 		close(r.ended)
 	}()
@@ -89,6 +102,8 @@ func (r *running) next(tb testing.TB, wanted func(health.Event) bool) health.Eve
 	for {
 		select {
 		case event := <-r.events:
+			r.passed = append(r.passed, event)
+
 			if wanted(event) {
 				require.WithinDuration(tb, time.Now(), event.At, soon)
 
@@ -188,6 +203,15 @@ func failing(tb testing.TB) (*blockdev.Device, *os.File) {
 	require.NoError(tb, image.Truncate(blockSize))
 
 	return device, openDirect(tb, device.Path)
+}
+
+// discard is one of the ioctls that take an offset and a length in bytes.
+func discard(tb testing.TB, device *os.File, how uintptr, offset, length uint64) {
+	tb.Helper()
+
+	given := [2]uint64{offset, length}
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, device.Fd(), how, uintptr(unsafe.Pointer(&given)))
+	require.Zero(tb, errno)
 }
 
 func requireReadFails(tb testing.TB, file *os.File, block int64) {

@@ -21,7 +21,3 @@ func NewMounts() health.Source { return nil }
 
 // NewDevices returns a source of health.DeviceChanged for loop devices.
 func NewDevices() health.Source { return nil }
-
-// NewFiles returns a source of health.FileChanged and health.FileWritten for the files directly in
-// the directories.
-func NewFiles(directories ...string) health.Source { return nil }
