@@ -1,9 +1,13 @@
 package health
 
-import "time"
+import (
+	"sync"
+	"time"
+)
 
 // Change is a reason that has appeared at a subject, or gone from it.
 type Change struct {
+	// At is when the look that found it began.
 	At      time.Time `json:"at"`
 	View    string    `json:"view"`
 	Subject string    `json:"subject"`
@@ -13,11 +17,41 @@ type Change struct {
 	Cleared bool      `json:"cleared,omitempty"`
 }
 
-// History holds the newest changes.
-type History struct{}
+// History holds the newest changes, of any number of monitors. It is safe for
+// concurrent use.
+type History struct {
+	mu   sync.Mutex
+	ring []Change
+	// count is of all changes that there ever were.
+	count int
+}
 
 // NewHistory returns a history of at most size changes.
-func NewHistory(size int) *History { return &History{} }
+func NewHistory(size int) *History { return &History{ring: make([]Change, max(size, 0))} }
 
 // Changes returns them, the newest first.
-func (h *History) Changes() []Change { return nil }
+func (h *History) Changes() []Change {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	size := len(h.ring)
+	changes := make([]Change, 0, min(h.count, size))
+
+	for back := 1; back <= min(h.count, size); back++ {
+		changes = append(changes, h.ring[(h.count-back)%size])
+	}
+
+	return changes
+}
+
+func (h *History) add(changes []Change) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	for _, change := range changes {
+		if len(h.ring) > 0 {
+			h.ring[h.count%len(h.ring)] = change
+			h.count++
+		}
+	}
+}

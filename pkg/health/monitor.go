@@ -1,9 +1,11 @@
 package health
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"time"
 )
 
@@ -113,66 +115,181 @@ type Record struct {
 
 	// condition is VolumeCondition, encoded.
 	condition []byte
+	// known are the entries of the look at ObservedAt, and failure is the one of a
+	// later look, at failedAt, that did not succeed; nil where there is none.
+	known    []Entry
+	failure  *Entry
+	failedAt time.Time
 }
 
 // Healthy says whether nothing is the matter.
 func (r *Record) Healthy() bool { return len(r.Entries) == 0 }
 
+// answeredAt is when the newest look began, whatever came of it.
+func (r *Record) answeredAt() time.Time {
+	if r.failedAt.After(r.ObservedAt) {
+		return r.failedAt
+	}
+
+	return r.ObservedAt
+}
+
 // Monitor keeps the newest condition of each subject. It is safe for concurrent
 // use.
 type Monitor struct {
-	config Config
+	config   Config
+	cache    *cache
+	measured measured
+	sources  []*followed
+
+	// base ends with the monitor, and with it the looks.
+	base context.Context //nolint:containedctx // looks live as long as the monitor, not as who has asked for them
+	stop context.CancelFunc
+
+	mu    sync.Mutex
+	phase phase
+	// stamped is the newest time that stamp has returned.
+	stamped time.Time
+	// noted are changes that unlock has yet to log.
+	noted []Change
+	looks looks
+	plan  plan
 }
 
-// New returns a monitor that knows nothing yet; see Relist and Run.
-func New(config Config) *Monitor { return &Monitor{config: config} }
+// phase is where a Monitor stands.
+type phase int
 
-// Relist looks at all subjects and forgets those that are not listed any more.
-// It returns once every one of them is answered for, a probe that hangs by
-// ProbeTimedOut; or with ctx's error.
-func (m *Monitor) Relist(ctx context.Context) error { return ctx.Err() }
+const (
+	// idle: a Relist looks, events don't come.
+	idle phase = iota
+	running
+	ended
+)
+
+// New returns a monitor that knows nothing yet; see Relist and Run.
+func New(config Config) *Monitor {
+	config.RelistPeriod = cmp.Or(config.RelistPeriod, DefaultRelistPeriod)
+	config.EventedRelistPeriod = cmp.Or(config.EventedRelistPeriod, DefaultEventedRelistPeriod)
+	config.ProbeTimeout = cmp.Or(config.ProbeTimeout, DefaultProbeTimeout)
+
+	if config.Log == nil {
+		config.Log = slog.New(slog.DiscardHandler)
+	}
+
+	config.Log = config.Log.With("view", config.Name)
+
+	m := &Monitor{config: config, measured: config.Metrics.measure(config.Name, config.Sources)}
+	m.base, m.stop = context.WithCancel(context.Background())
+	m.looks.subjects = map[string]*subject{}
+	m.plan.wake = make(chan struct{}, 1)
+	m.cache = newCache(config.Name, func(changes []Change) {
+		m.measured.changed(changes)
+
+		if config.History != nil {
+			config.History.add(changes)
+		}
+	})
+
+	for _, source := range config.Sources {
+		m.sources = append(m.sources, &followed{Source: source, problem: "it has not been connected yet"})
+	}
+
+	return m
+}
 
 // Run runs the sources, looks at what they tell of, and relists, until ctx ends.
-// When it returns no probe is running but those that hang.
-func (m *Monitor) Run(ctx context.Context) { <-ctx.Done() }
+// When it returns no probe is running but those that hang. It is called once.
+func (m *Monitor) Run(ctx context.Context) {
+	m.begin()
+
+	var following sync.WaitGroup
+
+	for _, each := range m.sources {
+		if m.supported(each) {
+			following.Go(func() { m.follow(ctx, each) })
+		}
+	}
+
+	m.relists(ctx)
+	m.end()
+	following.Wait()
+	m.looks.probing.Wait()
+}
 
 // Suspect has the subjects looked at, now, as an event does. It does not wait.
 // Before Run has begun, and after it has ended, nothing is looked at.
-func (m *Monitor) Suspect(ids ...string) {}
+func (m *Monitor) Suspect(ids ...string) { m.announce(ids, announcement{}) }
 
-// Set keeps what was observed of a subject, unless something newer is known:
+// Set keeps what was observed of a subject, unless something as new is known:
 // observedAt is the time just before the observation began. It says whether it
 // did.
-func (m *Monitor) Set(id string, observed Observation, observedAt time.Time) bool { return false }
+func (m *Monitor) Set(id string, observed Observation, observedAt time.Time) bool {
+	m.mu.Lock()
+	defer m.unlock()
+
+	changes, stored := m.cache.set(id, observed, observedAt)
+	m.noted = append(m.noted, changes...)
+
+	if stored {
+		m.lookAgain(id, observed.Again)
+	}
+
+	return stored
+}
 
 // Get returns what is known of a subject, false where nothing is. It never
 // waits.
-func (m *Monitor) Get(id string) (*Record, bool) { return nil, false }
+func (m *Monitor) Get(id string) (*Record, bool) { return m.cache.get(id) }
 
 // Forget drops what is known of a subject, and what a probe under way will say.
-func (m *Monitor) Forget(id string) {}
+func (m *Monitor) Forget(id string) {
+	m.mu.Lock()
+	defer m.unlock()
+
+	m.noted = append(m.noted, m.cache.forget(id, m.stamp())...)
+	m.abandon(id)
+}
 
 // Abnormal returns those that are not healthy, in the order of their ids,
 // beginning behind after.
-func (m *Monitor) Abnormal(after string) []*Record { return nil }
+func (m *Monitor) Abnormal(after string) []*Record { return m.cache.after(after) }
 
 // All returns what is known of all, in no order.
-func (m *Monitor) All() []*Record { return nil }
+func (m *Monitor) All() []*Record { return m.cache.all() }
 
-// Await returns what is known of a subject once it was observed after newerThan:
-// by a look at it, or by a relist that began after that and did not find it.
-// Errors: ErrGone, ctx's.
+// Await returns what is known of a subject once it was observed at newerThan or
+// after: by a look at it, or by a relist that began then and did not find it. It
+// asks for no look. Errors: ErrGone, ctx's.
 func (m *Monitor) Await(ctx context.Context, id string, newerThan time.Time) (*Record, error) {
-	return nil, ErrGone
+	return m.cache.await(ctx, id, newerThan)
 }
 
-// SourceStatus is how a source is doing.
-type SourceStatus struct {
-	Name      string `json:"name"`
-	Connected bool   `json:"connected"`
-	// Problem says why it is not connected.
-	Problem string `json:"problem,omitempty"`
+// stamp is the time, later each time that it is called: of two looks at a
+// subject the second one always is the newer.
+func (m *Monitor) stamp() time.Time {
+	now := time.Now()
+	if !now.After(m.stamped) {
+		now = m.stamped.Add(1)
+	}
+
+	m.stamped = now
+
+	return now
 }
 
-// Sources tells how the sources are doing, in the order of Config.
-func (m *Monitor) Sources() []SourceStatus { return nil }
+// unlock unlocks mu and logs what has changed meanwhile.
+func (m *Monitor) unlock() {
+	changes := m.noted
+	m.noted = nil
+	m.mu.Unlock()
+
+	for _, change := range changes {
+		attributes := []any{"subject", change.Subject, "status", change.Status, "reason", change.Reason, "message", change.Message}
+
+		if change.Cleared {
+			m.config.Log.Info("a condition has cleared", attributes...)
+		} else {
+			m.config.Log.Warn("a condition has appeared", attributes...)
+		}
+	}
+}

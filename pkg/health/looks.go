@@ -1,0 +1,555 @@
+package health
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const (
+	// concurrency is how many probes run at a time.
+	concurrency = 32
+	// slowAfter is when a probe is taken to wait for something that is sick, so
+	// that others need not wait for it: it gives its place to them.
+	slowAfter = 100 * time.Millisecond
+	// stuckLimit is how many probes may have given their place away and still be
+	// under way. Each of them may hold a thread, and the Go runtime ends a process
+	// that has 10 000.
+	stuckLimit = 1000
+
+	// What an event tells of is there at once, or shortly after: a filesystem
+	// shuts down some milliseconds after the I/O error.
+	soonAfter  = 100 * time.Millisecond
+	laterAfter = time.Second
+	// Events of one subject that come in a storm are looked at with a growing time
+	// in between; shortestGap also keeps a probe from asking for itself at once.
+	shortestGap = 5 * time.Millisecond
+	longestGap  = 100 * time.Millisecond
+	// keepAgain is when to look again at what is just being changed.
+	keepAgain = 100 * time.Millisecond
+)
+
+// The messages of ProbeTimedOut, by cause.
+const (
+	hangs       = "the last look at it did not finish in time"
+	panicked    = "the last look at it failed by a defect of the driver, whose log has more"
+	failed      = "the last look at it failed; the driver's log has more"
+	failedWith  = "the last look at it failed: "
+	notLookedAt = "it is not looked at, because too many looks at others hang"
+)
+
+// looks are those that are under way or wanted. Monitor.mu guards them.
+type looks struct {
+	// subjects has those with anything to remember: neither healthy nor sick ones
+	// that nobody looks at are among them.
+	subjects map[string]*subject
+	// urgent are looked at first, rounds have the rest.
+	urgent []*subject
+	rounds []*round
+	// workers have a place, stuck have given it away and are under way still.
+	workers, stuck int
+	// probing counts the probes that are under way and not hanging.
+	probing sync.WaitGroup
+}
+
+// subject is where the looks at one subject stand.
+type subject struct {
+	id    string
+	state state
+	// dirty asks for another look behind the one that is under way.
+	dirty bool
+	// began is when the look under way began; a late one has begun the newest.
+	began time.Time
+	// rounds wait for the look under way, later ones for the next.
+	rounds, later []*round
+
+	// announced is the event that no look has begun after, answering the one that
+	// the look under way will have answered.
+	announced, answering announcement
+	// looked is when it was looked at last because of an event, gap how long to
+	// wait from then to the next time.
+	looked time.Time
+	gap    time.Duration
+
+	// due says when to do what.
+	due   [duties]time.Time
+	timer *time.Timer
+	// missed are the changes that a relist has found before any event.
+	missed int
+}
+
+type state int
+
+const (
+	resting state = iota
+	queued
+	looking
+	// hanging: the probe has not returned in time, and no other is begun before
+	// it does.
+	hanging
+)
+
+// The duties of subject.due: looks, but for the last.
+const (
+	dueEvent int = iota
+	dueSoon
+	dueLater
+	dueAgain
+	dueVerdict
+	duties
+)
+
+// announcement is that something has happened.
+type announcement struct {
+	at     time.Time
+	source string
+}
+
+// panicError is a probe's panic.
+type panicError struct {
+	value any
+	stack []byte
+}
+
+func (e *panicError) Error() string { return fmt.Sprintf("panic: %v\n%s", e.value, e.stack) }
+
+func (m *Monitor) subject(id string) *subject {
+	s := m.looks.subjects[id]
+	if s == nil {
+		s = &subject{id: id}
+		m.looks.subjects[id] = s
+	}
+
+	return s
+}
+
+// announce has the subjects looked at because of an event.
+func (m *Monitor) announce(ids []string, event announcement) {
+	m.mu.Lock()
+	defer m.unlock()
+
+	if m.phase != running {
+		return
+	}
+
+	for _, id := range ids {
+		s, now := m.subject(id), time.Now()
+		s.missed, s.due[dueVerdict] = 0, time.Time{}
+		s.due[dueSoon], s.due[dueLater] = now.Add(soonAfter), now.Add(laterAfter)
+
+		if s.announced.at.IsZero() {
+			s.announced = event
+		}
+
+		if next := s.looked.Add(s.gap); s.looked.IsZero() || !now.Before(next) {
+			m.lookNow(s, now)
+		} else {
+			s.due[dueEvent] = next
+		}
+
+		m.settle(s)
+	}
+}
+
+// lookNow enqueues because of an event.
+func (m *Monitor) lookNow(s *subject, now time.Time) {
+	if now.Sub(s.looked) > laterAfter {
+		s.gap = 0
+	}
+
+	s.looked, s.gap = now, min(max(2*s.gap, shortestGap), longestGap)
+	m.enqueue(s)
+}
+
+// lookAgain replaces the look that an observation has asked for before; 0 is
+// none.
+func (m *Monitor) lookAgain(id string, after time.Duration) {
+	s := m.looks.subjects[id]
+
+	switch {
+	case after > 0:
+		s = m.subject(id)
+		s.due[dueAgain] = time.Now().Add(max(after, shortestGap))
+	case s == nil:
+		return
+	default:
+		s.due[dueAgain] = time.Time{}
+	}
+
+	m.settle(s)
+}
+
+// abandon drops the looks that are wanted at what was forgotten.
+func (m *Monitor) abandon(id string) {
+	s := m.looks.subjects[id]
+	if s == nil {
+		return
+	}
+
+	s.dirty, s.missed, s.due = false, 0, [duties]time.Time{}
+	s.announced, s.answering = announcement{}, announcement{}
+	answer(s.later)
+	s.later = nil
+
+	if s.state == queued {
+		// It stays in the queue, where it is passed over.
+		s.state = resting
+		answer(s.rounds)
+		s.rounds = nil
+	}
+
+	m.settle(s)
+}
+
+// enqueue has it looked at before what relists look at.
+func (m *Monitor) enqueue(s *subject) {
+	switch s.state {
+	case resting:
+		s.state = queued
+		m.looks.urgent = append(m.looks.urgent, s)
+		m.hire(1)
+	case queued:
+	case looking, hanging:
+		s.dirty = true
+	}
+}
+
+// settle has the timer wait for what is due next, or lets the subject go.
+func (m *Monitor) settle(s *subject) {
+	var next time.Time
+
+	for _, due := range s.due {
+		if !due.IsZero() && (next.IsZero() || due.Before(next)) {
+			next = due
+		}
+	}
+
+	switch {
+	case m.phase == ended, next.IsZero():
+		if s.timer != nil {
+			s.timer.Stop()
+		}
+
+		if s.state == resting && m.looks.subjects[s.id] == s {
+			delete(m.looks.subjects, s.id)
+		}
+	case m.phase != running: // begin sees to it
+	case s.timer == nil:
+		s.timer = time.AfterFunc(time.Until(next), func() { m.fire(s) })
+	default:
+		s.timer.Reset(time.Until(next))
+	}
+}
+
+// fire does what is due.
+func (m *Monitor) fire(s *subject) {
+	m.mu.Lock()
+	defer m.unlock()
+
+	if m.phase != running || m.looks.subjects[s.id] != s {
+		return
+	}
+
+	now := time.Now()
+
+	for duty, due := range s.due {
+		if due.IsZero() || due.After(now) {
+			continue
+		}
+
+		s.due[duty] = time.Time{}
+
+		switch duty {
+		case dueVerdict:
+			m.measured.missed.WithLabelValues(m.config.Name).Add(float64(s.missed))
+			s.missed = 0
+		case dueEvent:
+			m.lookNow(s, now)
+		default:
+			m.enqueue(s)
+		}
+	}
+
+	m.settle(s)
+}
+
+// hire begins workers for as many looks as there is place.
+func (m *Monitor) hire(looks int) {
+	for range min(looks, concurrency-m.looks.workers) {
+		m.looks.workers++
+
+		w := &worker{m: m, placed: true}
+		go w.work()
+	}
+}
+
+// worker runs one probe after the other, as long as there are any, and as long
+// as none of them makes it wait.
+type worker struct {
+	m *Monitor
+	// placed is false once its place was given away; subject is what it looks at.
+	// Both are guarded by Monitor.mu.
+	placed  bool
+	subject *subject
+
+	ctx      context.Context //nolint:containedctx // one for all probes in turn: they are many, and short
+	cancel   context.CancelCauseFunc
+	watchdog *time.Timer
+}
+
+func (w *worker) work() {
+	m := w.m
+	w.ctx, w.cancel = context.WithCancelCause(m.base)
+
+	defer w.cancel(nil)
+
+	m.mu.Lock()
+	defer m.unlock()
+
+	for w.placed {
+		s := m.nextLook()
+		if s == nil {
+			m.looks.workers--
+
+			break
+		}
+
+		w.begin(s)
+		m.unlock()
+
+		observed, err := m.probe(w.ctx, s.id)
+
+		w.watchdog.Stop()
+		m.mu.Lock()
+		w.finish(s, observed, err)
+	}
+}
+
+// nextLook returns what to look at next, nil when there is nothing.
+func (m *Monitor) nextLook() *subject {
+	for m.phase != ended {
+		s := m.nextUrgent()
+		if s == nil {
+			s = m.nextOfRounds()
+		}
+
+		if s == nil || m.looks.stuck < stuckLimit {
+			return s
+		}
+
+		m.refuse(s)
+	}
+
+	return nil
+}
+
+func (m *Monitor) nextUrgent() *subject {
+	for len(m.looks.urgent) > 0 {
+		s := m.looks.urgent[0]
+		m.looks.urgent = m.looks.urgent[1:]
+
+		if s.state == queued {
+			return s
+		}
+	}
+
+	m.looks.urgent = nil
+
+	return nil
+}
+
+// refuse answers for a subject that can't be looked at.
+func (m *Monitor) refuse(s *subject) {
+	changes, _ := m.cache.fail(s.id, NewEntry(ProbeTimedOut, notLookedAt), m.stamp())
+	m.noted = append(m.noted, changes...)
+	s.state = resting
+	answer(s.rounds)
+	s.rounds = nil
+	m.settle(s)
+}
+
+func (w *worker) begin(s *subject) {
+	s.state, s.began = looking, w.m.stamp()
+	s.answering, s.announced = s.announced, announcement{}
+	w.subject = s
+	w.m.looks.probing.Add(1)
+
+	patience := min(slowAfter, w.m.config.ProbeTimeout)
+	if w.watchdog == nil {
+		w.watchdog = time.AfterFunc(patience, w.overdue)
+	} else {
+		w.watchdog.Reset(patience)
+	}
+}
+
+// overdue gives the place of a slow probe away, and gives a hanging one up. The
+// timer may have fired for an earlier probe, so that only the time counts.
+func (w *worker) overdue() {
+	m := w.m
+
+	m.mu.Lock()
+	defer m.unlock()
+
+	s := w.subject
+	if s == nil || s.state == hanging {
+		return
+	}
+
+	took := time.Since(s.began)
+	timedOut := took >= m.config.ProbeTimeout
+
+	if took < min(slowAfter, m.config.ProbeTimeout) {
+		return
+	}
+
+	if w.placed && (timedOut || m.looks.stuck < stuckLimit) {
+		w.placed = false
+		m.looks.workers--
+		m.looks.stuck++
+		m.hire(len(m.looks.urgent) + len(m.looks.rounds))
+	}
+
+	if timedOut {
+		w.giveUp(s)
+	} else {
+		w.watchdog.Reset(m.config.ProbeTimeout - took)
+	}
+}
+
+func (w *worker) giveUp(s *subject) {
+	m := w.m
+
+	s.state = hanging
+	m.measured.timedOut.WithLabelValues(m.config.Name).Inc()
+	m.failed(s, hangs)
+	w.cancel(context.DeadlineExceeded)
+	answer(s.rounds)
+	answer(s.later)
+	s.rounds, s.later = nil, nil
+	m.looks.probing.Done()
+}
+
+// probe returns a panic as an error.
+func (m *Monitor) probe(ctx context.Context, id string) (observed Observation, err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			err = &panicError{value: value, stack: debug.Stack()}
+		}
+	}()
+
+	return m.config.Probe(ctx, id)
+}
+
+// finish keeps what the probe has said, and has the subject looked at again
+// where that was asked for meanwhile.
+func (w *worker) finish(s *subject, observed Observation, err error) {
+	m := w.m
+	w.subject = nil
+
+	if !w.placed {
+		m.looks.stuck--
+	}
+
+	if s.state != hanging {
+		m.looks.probing.Done()
+	}
+
+	m.conclude(s, observed, err)
+	answer(s.rounds)
+
+	s.state, s.rounds, s.later = resting, s.later, nil
+	if s.dirty && m.phase != ended {
+		s.dirty = false
+		m.enqueue(s)
+	}
+
+	m.settle(s)
+}
+
+// conclude keeps what a look has found.
+func (m *Monitor) conclude(s *subject, observed Observation, err error) {
+	switch {
+	case err == nil:
+		before, _ := m.cache.get(s.id)
+
+		changes, stored := m.cache.set(s.id, observed, s.began)
+		if !stored {
+			return
+		}
+
+		m.noted = append(m.noted, changes...)
+		m.unannounced(s, before, changes)
+		s.due[dueAgain] = time.Time{}
+
+		if observed.Again > 0 {
+			s.due[dueAgain] = time.Now().Add(max(observed.Again, shortestGap))
+		}
+
+		m.answered(s)
+	case errors.Is(err, ErrGone):
+		m.noted = append(m.noted, m.cache.forget(s.id, s.began)...)
+		m.answered(s)
+	case errors.Is(err, ErrKeep):
+		if m.cache.forgottenSince(s.id, s.began) {
+			return
+		}
+
+		s.due[dueAgain] = time.Now().Add(max(cmp.Or(observed.Again, keepAgain), shortestGap))
+		// The event is answered by the look that can tell.
+		if !s.answering.at.IsZero() {
+			s.announced = s.answering
+		}
+	case m.phase == ended: // of course it failed
+	case s.state == hanging && isCancelled(err): // that is known already
+	default:
+		m.measured.errors.WithLabelValues(m.config.Name).Inc()
+		m.config.Log.Warn("a look has failed", "subject", s.id, "error", err)
+		m.failed(s, classify(err))
+	}
+}
+
+// failed keeps that the look under way does not succeed.
+func (m *Monitor) failed(s *subject, message string) {
+	changes, stored := m.cache.fail(s.id, NewEntry(ProbeTimedOut, message), s.began)
+	m.noted = append(m.noted, changes...)
+
+	if stored {
+		m.answered(s)
+	}
+}
+
+// answered measures how long it took to know what an event was about.
+func (m *Monitor) answered(s *subject) {
+	if !s.answering.at.IsZero() {
+		m.measured.answered(s.answering.source, time.Since(s.answering.at))
+		s.answering = announcement{}
+	}
+}
+
+func isCancelled(err error) bool {
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// classify returns a message that is the same for the same cause.
+func classify(err error) string {
+	var (
+		errno  syscall.Errno
+		defect *panicError
+	)
+
+	switch {
+	case isCancelled(err):
+		return hangs
+	case errors.As(err, &defect):
+		return panicked
+	case errors.As(err, &errno):
+		return failedWith + errno.Error()
+	default:
+		return failed
+	}
+}

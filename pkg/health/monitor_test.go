@@ -1,0 +1,209 @@
+package health_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/pkg/health"
+)
+
+// world is what a monitor under test looks at.
+type world struct {
+	mu      sync.Mutex
+	ids     []string
+	sick    map[string][]health.Entry
+	again   map[string]time.Duration
+	errs    map[string]error
+	panics  map[string]any
+	hanging map[string]chan struct{}
+	looks   map[string]int
+	running map[string]int
+	// together is how many probes have run at a time, by subject and of all.
+	together, allTogether, all int
+}
+
+func newWorld(ids ...string) *world {
+	return &world{
+		ids: ids, sick: map[string][]health.Entry{}, again: map[string]time.Duration{}, errs: map[string]error{},
+		panics: map[string]any{}, hanging: map[string]chan struct{}{}, looks: map[string]int{}, running: map[string]int{},
+	}
+}
+
+// config returns one whose events are about the subject that their path names.
+func (w *world) config() health.Config {
+	return health.Config{
+		Name: "node", List: w.list, Probe: w.probe,
+		Concern: func(event health.Event) []string {
+			if event.Path == "" {
+				return nil
+			}
+
+			return []string{event.Path}
+		},
+	}
+}
+
+func (w *world) list() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	return append([]string(nil), w.ids...)
+}
+
+// probe sees what was there when it began, as one that hangs on its way does.
+func (w *world) probe(_ context.Context, id string) (health.Observation, error) {
+	w.mu.Lock()
+	w.looks[id]++
+	w.running[id]++
+	w.all++
+	w.together, w.allTogether = max(w.together, w.running[id]), max(w.allTogether, w.all)
+	observed, err := health.Observation{Entries: w.sick[id], Again: w.again[id]}, w.errs[id]
+	gate, value := w.hanging[id], w.panics[id]
+	w.mu.Unlock()
+
+	defer func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+
+		w.running[id]--
+		w.all--
+	}()
+
+	if gate != nil {
+		<-gate
+	}
+
+	if value != nil {
+		panic(value)
+	}
+
+	return observed, err
+}
+
+func (w *world) change(change func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	change()
+}
+
+func (w *world) sicken(id string, reasons ...health.Reason) {
+	w.change(func() {
+		w.sick[id] = nil
+		for _, reason := range reasons {
+			w.sick[id] = append(w.sick[id], health.NewEntry(reason, "it is "+string(reason)))
+		}
+	})
+}
+
+// hang has the probes of a subject hang until the returned function is called.
+func (w *world) hang(id string) (release func()) {
+	gate := make(chan struct{})
+
+	w.change(func() { w.hanging[id] = gate })
+
+	return sync.OnceFunc(func() {
+		w.change(func() { delete(w.hanging, id) })
+		close(gate)
+	})
+}
+
+func (w *world) count(id string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	return w.looks[id]
+}
+
+// run runs the monitor until the test's end, and returns once it waits.
+func run(t *testing.T, monitor *health.Monitor) {
+	t.Helper()
+
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+
+	go func() {
+		defer close(ended)
+
+		monitor.Run(ctx)
+	}()
+
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+	})
+	synctest.Wait()
+}
+
+func reasons(t *testing.T, monitor *health.Monitor, id string) []health.Reason {
+	t.Helper()
+
+	record, ok := monitor.Get(id)
+	require.True(t, ok, "nothing is known of %s", id)
+
+	found := []health.Reason{}
+	for _, entry := range record.Entries {
+		found = append(found, entry.Reason)
+	}
+
+	return found
+}
+
+func TestRelistLooksAtAll(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld("a", "b")
+		w.sicken("b", health.DiskFailure)
+
+		monitor := health.New(w.config())
+		require.NoError(t, monitor.Relist(t.Context()))
+		require.Empty(t, reasons(t, monitor, "a"))
+		require.Equal(t, []health.Reason{health.DiskFailure}, reasons(t, monitor, "b"))
+
+		w.change(func() { w.ids = []string{"a"} })
+		require.NoError(t, monitor.Relist(t.Context()))
+
+		_, ok := monitor.Get("b")
+		require.False(t, ok, "what is not listed is forgotten")
+		require.Empty(t, monitor.Abnormal(""))
+	})
+}
+
+func TestSuspectLooksNowAndAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld("a")
+		monitor := health.New(w.config())
+
+		monitor.Suspect("a")
+		synctest.Wait()
+		require.Zero(t, w.count("a"), "nothing is looked at before Run")
+
+		run(t, monitor)
+		require.Equal(t, 1, w.count("a"), "the first relist")
+
+		time.Sleep(10 * time.Second)
+
+		for at, want := range []int{2, 3, 4} {
+			switch at {
+			case 0:
+				monitor.Suspect("a")
+			case 1:
+				time.Sleep(100 * time.Millisecond)
+			case 2:
+				time.Sleep(900 * time.Millisecond)
+			}
+
+			synctest.Wait()
+			require.Equal(t, want, w.count("a"))
+		}
+
+		time.Sleep(20 * time.Second)
+		require.Equal(t, 4, w.count("a"), "no more than that, before the next relist")
+	})
+}
