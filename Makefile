@@ -7,6 +7,7 @@ IMAGE         ?= touchstone
 OUT           ?= out
 TEST_TIMEOUT  ?= 30m
 FUZZTIME      ?= 30s
+SOAK          ?= 1h
 # Tests run with the race detector wherever a C compiler makes that possible.
 RACE          := $(shell command -v $${CC:-gcc} >/dev/null 2>&1 && echo -race)
 VERSION       := $(shell git describe --tags --always --dirty 2>/dev/null)
@@ -15,7 +16,7 @@ LDFLAGS       := -s -w $(if $(VERSION),-X main.version=$(VERSION))
 export PATH   := $(PATH):/usr/sbin:/sbin:/usr/local/go/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo run test sanity bench test-crash test-vm e2e-health fuzz lint image clean
+.PHONY: help build demo run test sanity bench soak test-crash test-vm e2e-health fuzz lint image clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +46,10 @@ sanity: ## Run csi-sanity against real volumes only
 bench: build ## Measure the driver: latencies, rates, memory of docs/performance.md
 	@hack/ensure-tools.sh --for test
 	$(GO) run ./test/bench -binary bin/touchstone -out $(OUT)/bench.json $(BENCHFLAGS)
+
+soak: build ## Let volumes come and go for SOAK (1h), and list each condition: all are false
+	@hack/ensure-tools.sh --for test
+	$(GO) run ./test/soak -binary bin/touchstone -duration $(SOAK) $(SOAKFLAGS)
 
 test-crash: ## Kill the driver 200 times under load and look for what is lost or leaked
 	@hack/ensure-tools.sh --for test
