@@ -52,6 +52,10 @@ func (s *Service) CreateVolume(ctx context.Context, request *csi.CreateVolumeReq
 			return nil, fmt.Errorf("create volume %q: %w", wanted.name, err)
 		}
 
+		if s.conditionOf(made.ID) == nil {
+			s.monitor.Suspect(made.ID)
+		}
+
 		return &csi.CreateVolumeResponse{Volume: describe(s.shown(made))}, nil
 	})
 }

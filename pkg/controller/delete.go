@@ -102,5 +102,7 @@ func (s *Service) forget(id string) error {
 		return fmt.Errorf("forget volume %s: %w", id, err)
 	}
 
+	s.monitor.Forget(id)
+
 	return nil
 }

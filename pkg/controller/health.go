@@ -2,25 +2,236 @@ package controller
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
+
+const (
+	// healthView is whose the controller's conditions are.
+	healthView = "controller"
+	// maxLooks is how many looks may hang in a pool before others wait for them:
+	// each holds a thread.
+	maxLooks = 16
+)
+
+var errPoolUnreachable = errors.New("its pool can't be reached")
 
 // Health is what the controller knows of the health of all volumes.
 func (s *Service) Health() *health.Monitor { return s.monitor }
 
+// ControllerGetVolumeHealth tells what the controller knows of one volume's bytes
+// (CSI v1.13, ControllerGetVolumeHealth). It looks at nothing.
+func (s *Service) ControllerGetVolumeHealth(
+	_ context.Context, request *csi.ControllerGetVolumeHealthRequest,
+) (*csi.ControllerGetVolumeHealthResponse, error) {
+	found, err := s.find(request.GetVolumeId())
+	if err != nil {
+		return nil, rpc.Status(err)
+	}
+
+	return &csi.ControllerGetVolumeHealthResponse{VolumeHealth: s.conditionOf(found.ID).VolumeHealth(found.ID)}, nil
+}
+
+// ControllerListVolumeHealth lists the volumes that are not well, in the order of
+// their ids (CSI v1.13, ControllerListVolumeHealth). The token is the last id that
+// was returned; it stays good when that volume recovers, or is deleted.
+func (s *Service) ControllerListVolumeHealth(
+	_ context.Context, request *csi.ControllerListVolumeHealthRequest,
+) (*csi.ControllerListVolumeHealthResponse, error) {
+	if request.GetMaxEntries() < 0 {
+		return nil, rpc.Invalid("max_entries is %d; it must not be negative", request.GetMaxEntries())
+	}
+
+	token := request.GetStartingToken()
+	if token != "" && !volume.IsID(token) {
+		return nil, rpc.Errorf(codes.Aborted,
+			"starting_token %q is none that ControllerListVolumeHealth gave; list from the start", token)
+	}
+
+	response, size := &csi.ControllerListVolumeHealthResponse{}, 0
+
+	for _, sick := range s.monitor.Abnormal(token) {
+		if _, err := s.find(sick.ID); err != nil {
+			continue // it was deleted since
+		}
+
+		entry := sick.VolumeHealth(sick.ID)
+
+		full := request.GetMaxEntries() > 0 && len(response.GetEntries()) == int(request.GetMaxEntries())
+		if size += entrySize(entry); full || size > maxResponseBytes {
+			response.NextToken = response.GetEntries()[len(response.GetEntries())-1].GetVolumeId()
+
+			break
+		}
+
+		response.Entries = append(response.GetEntries(), entry)
+	}
+
+	return response, nil
+}
+
+// conditionOf is nil for a volume that was not looked at yet: it has just been
+// made.
+func (s *Service) conditionOf(id string) *health.Record {
+	known, _ := s.monitor.Get(id)
+
+	return known
+}
+
+// SuspectPool has all volumes of a pool looked at, because it went or came back.
+func (s *Service) SuspectPool(name string) {
+	var ids []string
+
+	s.eachReady(func(v *Volume) {
+		if v.Parameters.Pool == name {
+			ids = append(ids, v.ID)
+		}
+	})
+
+	s.monitor.Suspect(ids...)
+}
+
 // Reports describe all volumes with their conditions as the controller sees them.
-func (s *Service) Reports() []health.VolumeReport { return nil }
+func (s *Service) Reports() []health.VolumeReport {
+	reports := []health.VolumeReport{}
+
+	s.eachReady(func(v *Volume) {
+		report := health.VolumeReport{
+			ID: v.ID, Name: v.Name, Pool: v.Parameters.Pool, Backing: string(v.Parameters.Backing),
+			CapacityBytes: v.CapacityBytes, Conditions: s.conditionOf(v.ID).Reports(healthView),
+		}
+		if v.Parameters.Backing == volume.BackingImage && !v.raw() {
+			report.FSType = v.Parameters.FSType
+		}
+
+		reports = append(reports, report)
+	})
+
+	return reports
+}
+
+func (s *Service) eachReady(visit func(*Volume)) {
+	s.volumes.Ascend("", func(_ string, v *Volume) bool {
+		if v.Phase == PhaseReady {
+			visit(v)
+		}
+
+		return true
+	})
+}
 
 func (s *Service) newMonitor() *health.Monitor {
+	for _, name := range s.pools.Names() {
+		s.looks[name] = make(chan struct{}, maxLooks)
+	}
+
 	return health.New(s.config.Health.With(health.Config{
-		Name: "controller", List: func() []string { return nil }, Probe: s.probe,
-		Concern: s.concern, Sources: s.config.Sources, Log: s.config.Log,
+		Name: healthView, List: s.monitored, Probe: s.probe, Concern: s.concern, Sources: s.config.Sources, Log: s.config.Log,
 	}))
 }
 
-func (s *Service) probe(context.Context, string) (health.Observation, error) {
-	return health.Observation{}, nil
+func (s *Service) monitored() []string {
+	ids := make([]string, 0, s.volumes.Len())
+	s.eachReady(func(v *Volume) { ids = append(ids, v.ID) })
+
+	return ids
 }
 
-func (s *Service) concern(health.Event) []string { return nil }
+// concern knows a volume by the name that its image or directory has in a pool.
+func (s *Service) concern(event health.Event) []string {
+	if event.Kind != health.FileChanged && event.Kind != health.FileWritten {
+		return nil
+	}
+
+	id := strings.TrimSuffix(filepath.Base(event.Path), pool.ImageSuffix)
+	if v, ok := s.volumes.Get(id); !ok || v.Phase != PhaseReady {
+		return nil
+	}
+
+	return []string{id}
+}
+
+// probe looks at what the pool has of the volume.
+func (s *Service) probe(ctx context.Context, id string) (health.Observation, error) {
+	for {
+		v, ok := s.volumes.Get(id)
+		if !ok || v.Phase != PhaseReady {
+			return health.Observation{}, health.ErrGone
+		}
+
+		size, err := s.sizeOf(ctx, v)
+		if err != nil && !errors.Is(err, pool.ErrMissing) {
+			return health.Observation{}, err
+		}
+
+		entries := v.conditions(size, err == nil)
+
+		// Bytes are there before a record says so, and for as long as it does: only
+		// what a record said then and says now has to be there.
+		if now, _ := s.volumes.Get(id); now == v || len(entries) == 0 {
+			return health.Observation{Entries: entries}, nil
+		}
+	}
+}
+
+// sizeOf leaves a pool alone that is known not to answer, and lets no more than
+// a few find out.
+func (s *Service) sizeOf(ctx context.Context, v *Volume) (int64, error) {
+	place, err := s.poolOf(v)
+	if err != nil {
+		return 0, err
+	}
+
+	if s.unreachable(place.Name()) {
+		return 0, fmt.Errorf("volume %s: %w: %q", v.ID, errPoolUnreachable, place.Name())
+	}
+
+	turns := s.looks[place.Name()]
+
+	select {
+	case turns <- struct{}{}:
+		defer func() { <-turns }()
+	case <-ctx.Done():
+		return 0, fmt.Errorf("volume %s: wait for pool %q to answer: %w", v.ID, place.Name(), ctx.Err())
+	}
+
+	return place.Size(v.object())
+}
+
+func (s *Service) unreachable(poolName string) bool {
+	if s.config.Storage == nil {
+		return false
+	}
+
+	known, _ := s.config.Storage.Get(health.PoolSubject(poolName))
+
+	return known.Has(health.PoolUnreachable)
+}
+
+// conditions are what is the matter with bytes that are there, or not, and so
+// many.
+func (v *Volume) conditions(size int64, there bool) []health.Entry {
+	switch {
+	case !there && v.Parameters.Backing == volume.BackingDirectory:
+		return []health.Entry{health.NewEntry(health.VolumeNotFound,
+			fmt.Sprintf("its directory is not in pool %q; put it back, or restore a backup", v.Parameters.Pool))}
+	case !there:
+		return []health.Entry{health.NewEntry(health.BackingFileMissing,
+			fmt.Sprintf("its image is not in pool %q; put it back, or restore a backup", v.Parameters.Pool))}
+	case v.Parameters.Backing == volume.BackingImage && size < v.CapacityBytes:
+		return []health.Entry{health.NewEntry(health.BackingFileTruncated,
+			fmt.Sprintf("its image in pool %q is shorter than the volume's %d bytes", v.Parameters.Pool, v.CapacityBytes))}
+	default:
+		return nil
+	}
+}

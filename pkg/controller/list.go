@@ -7,6 +7,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/touchstone-csi/touchstone/pkg/capability"
+	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
@@ -29,7 +31,7 @@ func (s *Service) ListVolumes(_ context.Context, request *csi.ListVolumesRequest
 	}
 
 	response, size := &csi.ListVolumesResponse{}, 0
-	alike := commons{}
+	alike, status := commons{}, s.statusesBehind(token)
 
 	s.volumes.Ascend(token, func(_ string, v *Volume) bool {
 		if v.Phase != PhaseReady {
@@ -39,7 +41,7 @@ func (s *Service) ListVolumes(_ context.Context, request *csi.ListVolumesRequest
 		v = s.shown(v)
 		entry := &csi.ListVolumesResponse_Entry{
 			Volume: alike.describe(v),
-			Status: &csi.ListVolumesResponse_VolumeStatus{PublishedNodeIds: v.nodeIDs()},
+			Status: status.of(v),
 		}
 
 		full := request.GetMaxEntries() > 0 && len(response.GetEntries()) == int(request.GetMaxEntries())
@@ -68,11 +70,74 @@ func (s *Service) ControllerGetVolume(
 	}
 
 	found = s.shown(found)
+	status := &csi.ControllerGetVolumeResponse_VolumeStatus{PublishedNodeIds: found.nodeIDs()}
 
-	return &csi.ControllerGetVolumeResponse{
-		Volume: describe(found),
-		Status: &csi.ControllerGetVolumeResponse_VolumeStatus{PublishedNodeIds: found.nodeIDs()},
-	}, nil
+	if s.has(capability.VolumeCondition) {
+		health.PutCondition(status, s.conditionOf(found.ID))
+	}
+
+	return &csi.ControllerGetVolumeResponse{Volume: describe(found), Status: status}, nil
+}
+
+// statuses tells the statuses of volumes in the order of their ids.
+type statuses struct {
+	// sick are the records of those that are still to come and not well.
+	sick []*health.Record
+	// well are the statuses of volumes that are, by the one node that they are
+	// published on, or "".
+	well map[string]*csi.ListVolumesResponse_VolumeStatus
+	// conditions says that they are told at all.
+	conditions bool
+}
+
+func (s *Service) statusesBehind(id string) *statuses {
+	told := &statuses{well: map[string]*csi.ListVolumesResponse_VolumeStatus{}, conditions: s.has(capability.VolumeCondition)}
+	if told.conditions {
+		told.sick = s.monitor.Abnormal(id)
+	}
+
+	return told
+}
+
+func (t *statuses) of(v *Volume) *csi.ListVolumesResponse_VolumeStatus {
+	condition := t.conditionOf(v)
+	if condition != nil || len(v.Attachments) > 1 {
+		return t.make(v, condition)
+	}
+
+	node := ""
+	if len(v.Attachments) > 0 {
+		node = v.Attachments[0].NodeID
+	}
+
+	shared, ok := t.well[node]
+	if !ok {
+		shared = t.make(v, nil)
+		t.well[node] = shared
+	}
+
+	return shared
+}
+
+func (t *statuses) conditionOf(v *Volume) *health.Record {
+	for len(t.sick) > 0 && t.sick[0].ID < v.ID {
+		t.sick = t.sick[1:]
+	}
+
+	if len(t.sick) == 0 || t.sick[0].ID != v.ID {
+		return nil
+	}
+
+	return t.sick[0]
+}
+
+func (t *statuses) make(v *Volume, condition *health.Record) *csi.ListVolumesResponse_VolumeStatus {
+	made := &csi.ListVolumesResponse_VolumeStatus{PublishedNodeIds: v.nodeIDs()}
+	if t.conditions {
+		health.PutCondition(made, condition)
+	}
+
+	return made
 }
 
 func describe(v *Volume) *csi.Volume {

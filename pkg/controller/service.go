@@ -70,6 +70,8 @@ type Config struct {
 	// from.
 	Health  health.Settings
 	Sources []health.Source
+	// Storage knows about the pools; nil is nobody.
+	Storage *health.Monitor
 	Log     *slog.Logger
 }
 
@@ -92,6 +94,8 @@ type Service struct {
 	holds     *holds
 	slow      *slow
 	monitor   *health.Monitor
+	// looks are under way in the pools of these names.
+	looks map[string]chan struct{}
 	// started separates what this process made from what it found.
 	started time.Time
 }
@@ -114,7 +118,7 @@ func New(config Config, store *state.Store, pools *pool.Set, ops *inflight.Group
 			state.WithObserver(family.observe), state.WithPrepare((*Snapshot).share)),
 		groups: state.Register(store, "groups", state.WithIndex(indexName, (*Group).indexed)),
 		store:  store, pools: pools, ops: ops, ledger: books, sharing: common, started: time.Now(),
-		lineage: family, holds: newHolds(), slow: newSlow(),
+		lineage: family, holds: newHolds(), slow: newSlow(), looks: map[string]chan struct{}{},
 	}
 	s.changes, s.monitor = s.newChanges(), s.newMonitor()
 
