@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"os"
-	"time"
 
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/kernelevents"
@@ -14,9 +13,6 @@ import (
 const (
 	// historySize is how many changes of conditions are kept for people.
 	historySize = 256
-	// maxStoragePeriod is the longest time between two looks at the pools: nothing
-	// tells of their trouble, and all volumes share it.
-	maxStoragePeriod = 5 * time.Second
 	// instanceBytes of a hash tell one driver of a machine from the others.
 	instanceBytes = 6
 )

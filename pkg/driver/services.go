@@ -43,9 +43,13 @@ type rooms struct {
 	withFrozen func(ctx context.Context, volumeIDs []string, within func(context.Context) error) error
 	freezable  func(volumeID string) bool
 	progress   *progress.Registry
-	// health are the settings of all monitors.
-	health  health.Settings
-	closers []func() error
+	// health are the settings of all monitors, and storage the one that looks at
+	// the pools and the state. poolChanged are told of a pool that goes or comes
+	// back.
+	health      health.Settings
+	storage     *health.Monitor
+	poolChanged []func(pool string)
+	closers     []func() error
 	// controls says that the controller is here, of which a pool has one, and
 	// owner names it to the next.
 	controls bool
@@ -80,6 +84,9 @@ func build(ctx context.Context, config *Config, ops *inflight.Group) (*rooms, er
 	}
 
 	err := r.openPools(ctx, config)
+	if err == nil {
+		r.storage = newStorage(config, r.health, r.pools, r.store)
+	}
 
 	// The node comes first: the controller asks it who uses a volume.
 	if err == nil && config.serves(ModeNode) {
@@ -123,7 +130,7 @@ func (r *rooms) addNode(config *Config, ops *inflight.Group) error {
 		Ephemeral: ephemeral, MaxVolumeBytes: config.MaxVolumeBytes, Overcommit: config.Overcommit, Promised: r.promisedBytes,
 		Capabilities: config.capabilities, StagingDir: filepath.Join(config.KubeletDir, "plugins", config.DriverName, "staging"),
 		CgroupRoot: config.CgroupRoot, Health: r.health, Sources: sources, MarkFilesystem: markWith(marks),
-		IOErrorHold: config.IOErrorHold, CheckPeriod: config.CheckPeriod,
+		Storage: r.storage, IOErrorHold: config.IOErrorHold, CheckPeriod: config.CheckPeriod,
 	}, r.store, r.pools, ops, places, blockdev.NewLoops(blockdev.LoopsOptions{First: config.FirstLoopDevice}))
 	if err != nil {
 		return err
@@ -158,7 +165,7 @@ func (r *rooms) addController(config *Config, ops *inflight.Group) error {
 		Capabilities: config.capabilities, InUse: r.inUse, Ephemeral: r.ephemeral, Log: config.Log,
 		CoalesceWindow: config.CoalesceWindow, Feasible: r.feasible, Modified: r.modified,
 		WithFrozen: r.withFrozen, Freezable: r.freezable, CopyGrace: config.CopyGrace, Progress: r.progress,
-		Health: r.health, Sources: r.controllerSources(),
+		Health: r.health, Sources: r.controllerSources(), Storage: r.storage,
 	}, r.store, r.pools, ops)
 	if err != nil {
 		return err
@@ -167,6 +174,7 @@ func (r *rooms) addController(config *Config, ops *inflight.Group) error {
 	groups, metadata := controller.NewGroups(served), controller.NewMetadata(served)
 
 	r.promised, r.controls = served.Promised, true
+	r.poolChanged = append(r.poolChanged, served.SuspectPool)
 	r.services = append(r.services, service{
 		name: csi.Controller_ServiceDesc.ServiceName,
 		register: func(to grpc.ServiceRegistrar) {
@@ -227,6 +235,11 @@ func (r *rooms) open(ctx context.Context) error {
 		}
 	}
 
+	// The services ask it before they touch a pool.
+	if err := r.storage.Relist(ctx); err != nil {
+		return fmt.Errorf("look at the pools: %w", err)
+	}
+
 	for _, each := range r.services {
 		if err := each.recover(ctx); err != nil {
 			return fmt.Errorf("recover %s: %w", each.name, err)
@@ -240,6 +253,12 @@ func (r *rooms) open(ctx context.Context) error {
 // end once ctx has ended.
 func (r *rooms) begin(ctx context.Context) (wait func()) {
 	var running sync.WaitGroup
+
+	running.Go(func() { r.storage.Run(ctx) })
+
+	for _, name := range r.pools.Names() {
+		running.Go(func() { r.followPool(ctx, name) })
+	}
 
 	for _, each := range r.services {
 		for _, watch := range each.watches {

@@ -1,7 +1,6 @@
 package pool
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -50,7 +49,7 @@ func (p *Pool) Size(object Object) (int64, error) {
 // Look says what keeps the pool from being used, or nil. It may hang as long as
 // the pool's filesystem does. Errors: ErrReplaced; ErrReadOnly, or ErrNoSpace, for
 // one that can be read; any other for one that can't.
-func (p *Pool) Look(ctx context.Context) error {
+func (p *Pool) Look() error {
 	found, err := os.Stat(filepath.Join(p.path, imagesName))
 	if err != nil {
 		return fmt.Errorf("look at pool %q at %s: %w", p.name, p.path, err)
@@ -63,10 +62,6 @@ func (p *Pool) Look(ctx context.Context) error {
 
 	if !os.SameFile(found, opened) {
 		return fmt.Errorf("pool %q at %s: %w", p.name, p.path, ErrReplaced)
-	}
-
-	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("look at pool %q at %s: %w", p.name, p.path, err)
 	}
 
 	err = p.writable()
