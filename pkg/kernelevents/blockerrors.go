@@ -95,7 +95,14 @@ func (b *blockErrors) Run(ctx context.Context, connected func(), notify func(hea
 	connected()
 
 	lines := traceLines{notify: notify}
-	if err := read(ctx, pipe, tracePipeBytes, lines.take); err != nil {
+
+	err = read(ctx, pipe, tracePipeBytes, func(at time.Time, data []byte) error {
+		lines.take(at, data)
+		rest(ctx, pause)
+
+		return nil
+	})
+	if err != nil {
 		return fmt.Errorf("read the tracing instance %s: %w", b.instance, err)
 	}
 
@@ -209,13 +216,13 @@ type traceLines struct {
 	begun  []byte
 }
 
-func (t *traceLines) take(at time.Time, data []byte) error {
+func (t *traceLines) take(at time.Time, data []byte) {
 	t.begun = append(t.begun, data...)
 
 	for {
 		line, behind, whole := bytes.Cut(t.begun, []byte("\n"))
 		if !whole {
-			return nil
+			return
 		}
 
 		t.begun = behind

@@ -1,4 +1,8 @@
 package kernelevents
 
-// ParseTraceLine is for the table of lines that no healthy machine writes.
-var ParseTraceLine = parseTraceLine
+// What is parsed, for the tables of what no healthy machine says.
+var (
+	ParseTraceLine       = parseTraceLine
+	TakeFilesystemErrors = takeFilesystemErrors
+	ParseUevent          = parseUevent
+)

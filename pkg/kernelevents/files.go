@@ -81,7 +81,12 @@ func (f *files) Run(ctx context.Context, connected func(), notify func(health.Ev
 
 	connected()
 
-	if err := read(ctx, file, inotifyBytes, watches.take); err != nil {
+	err = read(ctx, file, inotifyBytes, func(at time.Time, data []byte) error {
+		defer rest(ctx, pause)
+
+		return watches.take(at, data)
+	})
+	if err != nil {
 		return fmt.Errorf("watch directories: %w", err)
 	}
 

@@ -21,8 +21,8 @@ import (
 const (
 	// firstLoop and lastLoop bound the numbers of these tests, beyond every
 	// driver's and other test's on the same machine.
-	firstLoop = 770_000
-	lastLoop  = 779_999
+	firstLoop = 880_000
+	lastLoop  = 889_999
 
 	blockSize = 4096
 	mebibyte  = 1 << 20
@@ -228,7 +228,7 @@ func staged(tb testing.TB, mkfs ...string) (*blockdev.Device, string) {
 	dir, err := filepath.EvalSymlinks(tb.TempDir())
 	require.NoError(tb, err)
 
-	image := newImage(tb, dir, 32*mebibyte)
+	image := newImage(tb, dir, 128*mebibyte)
 	run(tb, mkfs[0], append(mkfs[1:], image.Name())...)
 	device := attach(tb, image, blockdev.AttachOptions{})
 

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// pause is how long what comes after a read gathers in the kernel: it keeps a
-// storm of events from costing a wake-up each, and the first of them comes
-// without any delay.
+// pause is how long what comes after a read shall gather in the kernel, of
+// sources that may storm: it keeps the events from costing a wake-up each, and the
+// first of them comes without any delay.
 const pause = time.Millisecond
 
 // read hands take what each read of file has given, and when that was, until ctx
@@ -35,8 +35,6 @@ func read(ctx context.Context, file *os.File, sizeBytes int, take func(at time.T
 		if err := take(at, buffer[:count]); err != nil {
 			return err
 		}
-
-		rest(ctx, pause)
 	}
 }
 
