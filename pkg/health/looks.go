@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime/debug"
 	"sync"
 	"syscall"
@@ -116,7 +117,7 @@ type panicError struct {
 	stack []byte
 }
 
-func (e *panicError) Error() string { return fmt.Sprintf("panic: %v\n%s", e.value, e.stack) }
+func (e *panicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }
 
 func (m *Monitor) subject(id string) *subject {
 	s := m.looks.subjects[id]
@@ -308,26 +309,40 @@ func (w *worker) work() {
 
 	defer w.cancel(nil)
 
-	m.mu.Lock()
-	defer m.unlock()
-
-	for w.placed {
-		s := m.nextLook()
-		if s == nil {
-			m.looks.workers--
-
-			break
-		}
-
-		w.begin(s)
-		m.unlock()
-
+	for s := w.next(nil, Observation{}, nil); s != nil; {
 		observed, err := m.probe(w.ctx, s.id)
 
 		w.watchdog.Stop()
-		m.mu.Lock()
-		w.finish(s, observed, err)
+		s = w.next(s, observed, err)
 	}
+}
+
+// next finishes the look before, if any, and begins the next one. It returns nil
+// when there is none, or when the place is given away.
+func (w *worker) next(before *subject, observed Observation, err error) *subject {
+	m := w.m
+
+	m.mu.Lock()
+	defer m.unlock()
+
+	if before != nil {
+		w.finish(before, observed, err)
+	}
+
+	if !w.placed {
+		return nil
+	}
+
+	s := m.nextLook()
+	if s == nil {
+		m.looks.workers--
+
+		return nil
+	}
+
+	w.begin(s)
+
+	return s
 }
 
 // nextLook returns what to look at next, nil when there is nothing.
@@ -400,24 +415,23 @@ func (w *worker) overdue() {
 		return
 	}
 
-	took := time.Since(s.began)
-	timedOut := took >= m.config.ProbeTimeout
+	took, limit := time.Since(s.began), m.config.ProbeTimeout
+	timedOut := took >= limit
 
-	if took < min(slowAfter, m.config.ProbeTimeout) {
-		return
-	}
-
-	if w.placed && (timedOut || m.looks.stuck < stuckLimit) {
+	if w.placed && (timedOut || took >= slowAfter && m.looks.stuck < stuckLimit) {
 		w.placed = false
 		m.looks.workers--
 		m.looks.stuck++
 		m.hire(len(m.looks.urgent) + len(m.looks.rounds))
 	}
 
-	if timedOut {
+	switch {
+	case timedOut:
 		w.giveUp(s)
-	} else {
-		w.watchdog.Reset(m.config.ProbeTimeout - took)
+	case took < slowAfter:
+		w.watchdog.Reset(min(slowAfter, limit) - took)
+	default:
+		w.watchdog.Reset(limit - took)
 	}
 }
 
@@ -455,12 +469,12 @@ func (w *worker) finish(s *subject, observed Observation, err error) {
 		m.looks.stuck--
 	}
 
+	m.conclude(s, observed, err)
+	answer(s.rounds)
+
 	if s.state != hanging {
 		m.looks.probing.Done()
 	}
-
-	m.conclude(s, observed, err)
-	answer(s.rounds)
 
 	s.state, s.rounds, s.later = resting, s.later, nil
 	if s.dirty && m.phase != ended {
@@ -475,7 +489,7 @@ func (w *worker) finish(s *subject, observed Observation, err error) {
 func (m *Monitor) conclude(s *subject, observed Observation, err error) {
 	switch {
 	case err == nil:
-		before, _ := m.cache.get(s.id)
+		vouched := m.vouched(s)
 
 		changes, stored := m.cache.set(s.id, observed, s.began)
 		if !stored {
@@ -483,7 +497,11 @@ func (m *Monitor) conclude(s *subject, observed Observation, err error) {
 		}
 
 		m.noted = append(m.noted, changes...)
-		m.unannounced(s, before, changes)
+
+		if vouched {
+			s.suspectMissed(changes)
+		}
+
 		s.due[dueAgain] = time.Time{}
 
 		if observed.Again > 0 {
@@ -508,9 +526,26 @@ func (m *Monitor) conclude(s *subject, observed Observation, err error) {
 	case s.state == hanging && isCancelled(err): // that is known already
 	default:
 		m.measured.errors.WithLabelValues(m.config.Name).Inc()
-		m.config.Log.Warn("a look has failed", "subject", s.id, "error", err)
+		m.logFailure(s.id, err)
 		m.failed(s, classify(err))
 	}
+}
+
+// logFailure logs a failure that is not the same as the last one's.
+func (m *Monitor) logFailure(id string, err error) {
+	attributes := []any{"subject", id, "error", err}
+
+	var defect *panicError
+	if errors.As(err, &defect) {
+		attributes = append(attributes, "stack", string(defect.stack))
+	}
+
+	level := slog.LevelWarn
+	if before, ok := m.cache.get(id); ok && before.failure != nil && before.failure.Message == classify(err) {
+		level = slog.LevelDebug
+	}
+
+	m.config.Log.Log(m.base, level, "a look has failed", attributes...)
 }
 
 // failed keeps that the look under way does not succeed.

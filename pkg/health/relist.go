@@ -162,19 +162,25 @@ func (m *Monitor) join(r *round, id string) *subject {
 	}
 }
 
-// unannounced notes what a relist has found of which no event has told: the
-// verdict waits for an event that is late.
-func (m *Monitor) unannounced(s *subject, before *Record, changes []Change) {
-	vouched := slices.ContainsFunc(s.rounds, func(r *round) bool { return r.vouched })
-	// Where another look was asked for, the change may be what it was asked for.
-	awaited := slices.ContainsFunc(s.due[:dueVerdict], func(due time.Time) bool { return !due.IsZero() })
-
-	told := !s.looked.IsZero() && time.Since(s.looked) < laterAfter+verdictAfter
-
-	if !vouched || awaited || told || before == nil {
-		return
+// vouched says whether the look under way finds nothing new unless an event was
+// missed: all sources have been up since the relist before, something was known
+// then, and no event has come since. Where another look was asked for, the
+// change may be what it was asked for.
+func (m *Monitor) vouched(s *subject) bool {
+	if !slices.ContainsFunc(s.rounds, func(r *round) bool { return r.vouched }) {
+		return false
 	}
 
+	_, known := m.cache.get(s.id)
+	awaited := slices.ContainsFunc(s.due[:dueVerdict], func(due time.Time) bool { return !due.IsZero() })
+	told := !s.looked.IsZero() && time.Since(s.looked) < laterAfter+verdictAfter
+
+	return known && !awaited && !told
+}
+
+// suspectMissed notes the changes that an event should have told of. The verdict
+// waits for one that is late.
+func (s *subject) suspectMissed(changes []Change) {
 	for _, change := range changes {
 		if change.Reason.Evented() {
 			s.missed++

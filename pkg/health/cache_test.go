@@ -1,0 +1,329 @@
+package health_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/pkg/health"
+)
+
+func observed(reasons ...health.Reason) health.Observation {
+	var found health.Observation
+	for _, reason := range reasons {
+		found.Entries = append(found.Entries, health.NewEntry(reason, "it is "+string(reason)))
+	}
+
+	return found
+}
+
+func TestSetKeepsOnlyWhatIsNewer(t *testing.T) {
+	t.Parallel()
+
+	monitor := health.New(newWorld().config())
+	at := time.Now()
+
+	require.True(t, monitor.Set("a", observed(health.DiskFailure), at))
+
+	first, ok := monitor.Get("a")
+	require.True(t, ok)
+
+	require.False(t, monitor.Set("a", observed(), at.Add(-time.Nanosecond)), "older")
+	require.False(t, monitor.Set("a", observed(), at), "as old")
+	require.Equal(t, []health.Reason{health.DiskFailure}, reasons(t, monitor, "a"))
+
+	require.True(t, monitor.Set("a", observed(), at.Add(time.Nanosecond)), "newer")
+	require.Empty(t, reasons(t, monitor, "a"))
+
+	require.Equal(t, observed(health.DiskFailure).Entries, first.Entries, "a record is never changed")
+	require.Equal(t, at, first.ObservedAt)
+}
+
+func TestEntriesAreUniqueAndTheWorstFirst(t *testing.T) {
+	t.Parallel()
+
+	monitor := health.New(newWorld().config())
+	require.True(t, monitor.Set("a", observed(health.IOErrors, health.FilesystemCorrupted, health.IOErrors, health.DiskFailure), time.Now()))
+	require.Equal(t, []health.Reason{health.FilesystemCorrupted, health.DiskFailure, health.IOErrors}, reasons(t, monitor, "a"))
+}
+
+func TestSinceOutlivesRenewals(t *testing.T) {
+	t.Parallel()
+
+	monitor := health.New(newWorld().config())
+	began := time.Now()
+	since := func(reason health.Reason) time.Duration {
+		record, ok := monitor.Get("a")
+		require.True(t, ok)
+		require.Len(t, record.Since, len(record.Entries), "of the reasons among the entries, and no other")
+		require.Contains(t, record.Since, reason)
+
+		return record.Since[reason].Sub(began)
+	}
+
+	for minute, reasons := range [][]health.Reason{
+		{health.IOErrors}, {health.IOErrors}, {health.ReadOnlyRemount, health.IOErrors}, {health.ReadOnlyRemount}, {health.IOErrors},
+	} {
+		require.True(t, monitor.Set("a", observed(reasons...), began.Add(time.Duration(minute)*time.Minute)))
+
+		switch minute {
+		case 0, 1, 2:
+			require.Equal(t, time.Duration(0), since(health.IOErrors))
+		case 3:
+			require.Equal(t, 2*time.Minute, since(health.ReadOnlyRemount))
+		case 4:
+			require.Equal(t, 4*time.Minute, since(health.IOErrors), "what has gone begins anew")
+		}
+	}
+}
+
+func TestUsageStaysUntilThereIsANewerOne(t *testing.T) {
+	t.Parallel()
+
+	monitor := health.New(newWorld().config())
+	at := time.Now()
+	usage := &health.Usage{Bytes: health.Amount{Total: 3, Used: 2, Available: 1}}
+
+	require.True(t, monitor.Set("a", health.Observation{Usage: usage}, at))
+	require.True(t, monitor.Set("a", observed(health.DiskFailure), at.Add(1)))
+
+	record, _ := monitor.Get("a")
+	require.Equal(t, usage, record.Usage)
+
+	other := &health.Usage{Bytes: health.Amount{Total: 6}}
+	require.True(t, monitor.Set("a", health.Observation{Usage: other}, at.Add(2)))
+
+	record, _ = monitor.Get("a")
+	require.Equal(t, other, record.Usage)
+}
+
+func TestAbnormalIsInOrder(t *testing.T) {
+	t.Parallel()
+
+	monitor := health.New(newWorld().config())
+	at := time.Now()
+
+	for _, id := range []string{"d", "b", "e", "a", "c"} {
+		require.True(t, monitor.Set(id, observed(health.IOErrors), at))
+	}
+
+	require.True(t, monitor.Set("c", observed(), at.Add(1)), "well again")
+	require.True(t, monitor.Set("f", observed(), at), "never ill")
+	monitor.Forget("e")
+
+	list := func(after string) []string {
+		ids := []string{}
+		for _, record := range monitor.Abnormal(after) {
+			ids = append(ids, record.ID)
+		}
+
+		return ids
+	}
+
+	require.Equal(t, []string{"a", "b", "d"}, list(""))
+	require.Equal(t, []string{"b", "d"}, list("a"))
+	require.Equal(t, []string{"d"}, list("c"), "after one that is not among them")
+	require.Empty(t, list("d"))
+	require.Len(t, monitor.All(), 5)
+}
+
+func TestTheWireSaysWhatIsKnown(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld("a")
+		release := w.hang("a")
+
+		monitor := health.New(w.config())
+		require.True(t, monitor.Set("a", observed(health.IOErrors), time.Now()))
+
+		for _, step := range []struct {
+			act      func()
+			abnormal bool
+			text     string
+		}{
+			{func() {}, true, "IOErrors: it is IOErrors"},
+			{
+				func() { require.NoError(t, monitor.Relist(t.Context())) }, true,
+				"IOErrors: it is IOErrors; ProbeTimedOut: the last look at it did not finish in time",
+			},
+			{func() { release(); synctest.Wait() }, false, "healthy"},
+		} {
+			step.act()
+
+			status := &csi.ListVolumesResponse_VolumeStatus{}
+			record, _ := monitor.Get("a")
+			health.PutCondition(status, record)
+
+			abnormal, text := condition(t, status)
+			require.Equal(t, step.abnormal, abnormal)
+			require.Equal(t, step.text, text)
+		}
+	})
+}
+
+func TestGetAllocatesNothing(t *testing.T) { //nolint:paralleltest // other tests' allocations would count
+	monitor := health.New(newWorld().config())
+	require.True(t, monitor.Set("a", observed(), time.Now()))
+	require.Zero(t, testing.AllocsPerRun(100, func() { monitor.Get("a") }))
+}
+
+// await calls Await, and returns what it has said so far.
+func await(ctx context.Context, monitor *health.Monitor, id string, newerThan time.Time) func() (*health.Record, error, bool) {
+	var (
+		record *health.Record
+		err    error
+	)
+
+	done := make(chan struct{})
+
+	go func() {
+		defer close(done)
+
+		record, err = monitor.Await(ctx, id, newerThan)
+	}()
+
+	return func() (*health.Record, error, bool) {
+		synctest.Wait()
+
+		select {
+		case <-done:
+			return record, err, true
+		default:
+			return nil, nil, false
+		}
+	}
+}
+
+func TestAwaitWaitsForWhatIsNewer(t *testing.T) {
+	t.Parallel()
+
+	for name, test := range map[string]struct {
+		act  func(t *testing.T, w *world, monitor *health.Monitor, asked time.Time)
+		done bool
+		err  error
+		sick bool
+	}{
+		"nothing happens": {act: func(*testing.T, *world, *health.Monitor, time.Time) {}},
+		"an older look": {act: func(t *testing.T, _ *world, monitor *health.Monitor, asked time.Time) {
+			require.True(t, monitor.Set("a", observed(health.DiskFailure), asked.Add(-1)))
+		}},
+		"a look at another": {act: func(t *testing.T, _ *world, monitor *health.Monitor, asked time.Time) {
+			require.True(t, monitor.Set("b", observed(health.DiskFailure), asked.Add(1)))
+		}},
+		"a newer look": {done: true, sick: true, act: func(t *testing.T, _ *world, monitor *health.Monitor, asked time.Time) {
+			require.True(t, monitor.Set("a", observed(health.DiskFailure), asked.Add(1)))
+		}},
+		"a relist that finds it": {done: true, sick: true, act: func(t *testing.T, w *world, monitor *health.Monitor, _ time.Time) {
+			w.sicken("a", health.DiskFailure)
+			require.NoError(t, monitor.Relist(t.Context()))
+		}},
+		"a relist that finds it hanging": {done: true, sick: true, act: func(t *testing.T, w *world, monitor *health.Monitor, _ time.Time) {
+			t.Cleanup(w.hang("a"))
+			require.NoError(t, monitor.Relist(t.Context()))
+		}},
+		"a relist that can't tell": {done: true, act: func(t *testing.T, w *world, monitor *health.Monitor, _ time.Time) {
+			w.change(func() { w.errs["a"] = health.ErrKeep })
+			require.NoError(t, monitor.Relist(t.Context()))
+		}},
+		"a relist without it": {done: true, err: health.ErrGone, act: func(t *testing.T, w *world, monitor *health.Monitor, _ time.Time) {
+			w.change(func() { w.ids = nil })
+			require.NoError(t, monitor.Relist(t.Context()))
+		}},
+		"it is found gone": {done: true, err: health.ErrGone, act: func(t *testing.T, w *world, monitor *health.Monitor, _ time.Time) {
+			w.change(func() { w.errs["a"] = health.ErrGone })
+			require.NoError(t, monitor.Relist(t.Context()))
+		}},
+		"it is forgotten": {done: true, err: health.ErrGone, act: func(_ *testing.T, _ *world, monitor *health.Monitor, _ time.Time) {
+			monitor.Forget("a")
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld("a")
+				monitor := health.New(w.config())
+				require.NoError(t, monitor.Relist(t.Context()))
+				time.Sleep(time.Second)
+
+				asked := time.Now()
+				ctx, cancel := context.WithCancel(t.Context())
+				answer := await(ctx, monitor, "a", asked)
+
+				time.Sleep(time.Second)
+
+				_, _, done := answer()
+				require.False(t, done, "what is known is older")
+
+				test.act(t, w, monitor, asked)
+
+				record, err, done := answer()
+				require.Equal(t, test.done, done)
+				require.ErrorIs(t, err, test.err)
+
+				if test.done && test.err == nil {
+					require.Equal(t, test.sick, !record.Healthy())
+				}
+
+				cancel()
+
+				_, err, done = answer()
+				require.True(t, done)
+
+				if !test.done {
+					require.ErrorIs(t, err, context.Canceled)
+				}
+			})
+		})
+	}
+}
+
+func TestAwaitAtTheStartWaitsForTheFirstRelist(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		monitor := health.New(newWorld("a").config())
+		known, unknown := await(t.Context(), monitor, "a", time.Time{}), await(t.Context(), monitor, "b", time.Time{})
+
+		_, _, done := known()
+		require.False(t, done)
+
+		require.NoError(t, monitor.Relist(t.Context()))
+
+		record, err, done := known()
+		require.True(t, done)
+		require.NoError(t, err)
+		require.True(t, record.Healthy())
+
+		_, err, done = unknown()
+		require.True(t, done)
+		require.ErrorIs(t, err, health.ErrGone)
+	})
+}
+
+func TestForgetDropsWhatWasObservedBefore(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		monitor := health.New(w.config())
+		before := time.Now()
+
+		require.True(t, monitor.Set("a", observed(health.DiskFailure), before))
+		time.Sleep(time.Second)
+		monitor.Forget("a")
+
+		_, ok := monitor.Get("a")
+		require.False(t, ok)
+		require.Empty(t, monitor.Abnormal(""))
+
+		require.False(t, monitor.Set("a", observed(), before.Add(time.Millisecond)))
+		time.Sleep(time.Second)
+		require.NoError(t, monitor.Relist(t.Context()))
+		require.False(t, monitor.Set("a", observed(), before.Add(time.Millisecond)), "after a relist neither")
+
+		time.Sleep(time.Second)
+		require.True(t, monitor.Set("a", observed(), time.Now()), "a new one of that name")
+	})
+}
