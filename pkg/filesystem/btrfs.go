@@ -75,6 +75,16 @@ func (b *btrfs) Make(ctx context.Context, path string, o MakeOptions) error {
 
 // Check repairs nothing: btrfs check --repair is for people with a backup.
 func (b *btrfs) Check(ctx context.Context, path string) (Verdict, error) {
+	return b.check(ctx, path, Command{})
+}
+
+// CheckAll: Check is all there is.
+func (b *btrfs) CheckAll(ctx context.Context, path string) (Verdict, error) {
+	return b.Check(ctx, path)
+}
+
+// check fills in what is to be run.
+func (b *btrfs) check(ctx context.Context, path string, command Command, options ...string) (Verdict, error) {
 	t, err := inspect(path, Btrfs)
 	if err != nil {
 		return Verdict{}, err
@@ -84,9 +94,10 @@ func (b *btrfs) Check(ctx context.Context, path string) (Verdict, error) {
 		return Verdict{State: Damaged, Detail: "there is no btrfs superblock"}, nil
 	}
 
-	result, err := b.run.Run(ctx, Command{
-		Tool: "btrfs", Package: btrfsPackage, Args: []string{"check", "--readonly", "--", path},
-	})
+	command.Tool, command.Package = "btrfs", btrfsPackage
+	command.Args = append(append([]string{"check", "--readonly"}, options...), "--", path)
+
+	result, err := b.run.Run(ctx, command)
 
 	switch {
 	case err != nil:

@@ -85,12 +85,18 @@ func TestExt4RepairsWhatIsSafe(t *testing.T) {
 	image := newFilesystem(t, ext4, 64*mebibyte)
 
 	for _, request := range []string{"set_inode_field <2> links_count 9", "set_super_value state 0"} {
-		output, err := exec.CommandContext(t.Context(), "debugfs", "-w", "-R", request, image.Name()).CombinedOutput()
-		require.NoError(t, err, "%s", output)
+		debugfs(t, image, request)
 	}
 
 	requireState(t, filesystem.Repaired, ext4, image.Name())
 	requireState(t, filesystem.Clean, ext4, image.Name())
+}
+
+func debugfs(t *testing.T, image *os.File, request string) {
+	t.Helper()
+
+	output, err := exec.CommandContext(t.Context(), "debugfs", "-w", "-R", request, image.Name()).CombinedOutput()
+	require.NoError(t, err, "%s", output)
 }
 
 func TestAfterACrash(t *testing.T) {

@@ -22,10 +22,12 @@ const (
 	ext4Magic         = "\x53\xef"
 	ext4BlocksLow     = 0x04
 	ext4LogBlockSize  = 0x18
+	ext4LastOrphan    = 0xe8
 	ext4Incompatible  = 0x60
 	ext4BlocksHigh    = 0x150
 	ext4FlagRecover   = 0x04
 	ext4Flag64Bit     = 0x80
+	ext4FlagOrphans   = 0x10000 // of ReadOnlyCompat: ORPHAN_PRESENT
 	ext4MaxLogBlock   = 6
 	ext4MinBlockBytes = 1024
 )
@@ -101,21 +103,31 @@ func (e *ext4) Make(ctx context.Context, path string, o MakeOptions) error {
 }
 
 func (e *ext4) Check(ctx context.Context, path string) (Verdict, error) {
+	return e.check(ctx, path, "-p")
+}
+
+func (e *ext4) CheckAll(ctx context.Context, path string) (Verdict, error) {
+	return e.check(ctx, path, "-f", "-p")
+}
+
+func (e *ext4) check(ctx context.Context, path string, options ...string) (Verdict, error) {
 	t, err := inspect(path, Ext4)
 	if err != nil {
 		return Verdict{}, err
 	}
 
 	if !t.is {
-		return Verdict{State: Damaged, Detail: "there is no ext4 superblock"}, nil
+		return noExt4(), nil
 	}
 
 	if t.readOnly {
 		return e.look(ctx, path)
 	}
 
-	return e.fsck(ctx, path, "-p")
+	return e.fsck(ctx, path, options...)
 }
+
+func noExt4() Verdict { return Verdict{State: Damaged, Detail: "there is no ext4 superblock"} }
 
 // look is Check of what cannot be repaired because it cannot be written.
 func (e *ext4) look(ctx context.Context, path string) (Verdict, error) {
@@ -144,11 +156,12 @@ func (e *ext4) fsck(ctx context.Context, path string, options ...string) (Verdic
 	}
 	defer held.Close()
 
-	return e.fsckHeld(ctx, path, held, options...)
+	return e.fsckHeld(ctx, path, Command{Args: options, Held: held})
 }
 
-func (e *ext4) fsckHeld(ctx context.Context, path string, held *os.File, options ...string) (Verdict, error) {
-	command := Command{Tool: "e2fsck", Package: ext4Package, Args: append(options, "--", path), Held: held}
+// fsckHeld runs e2fsck with the options that command has.
+func (e *ext4) fsckHeld(ctx context.Context, path string, command Command) (Verdict, error) {
+	command.Tool, command.Package, command.Args = "e2fsck", ext4Package, append(command.Args, "--", path)
 
 	result, err := e.run.Run(ctx, command)
 	if err != nil {
@@ -266,7 +279,7 @@ func (e *ext4) GrowUnmounted(ctx context.Context, path string) error {
 	result, err := e.run.Run(ctx, command)
 	if err == nil && result.ExitCode != 0 && strings.Contains(result.Output, "e2fsck -f") {
 		// It wants a check that is newer than the last mount.
-		verdict, err := e.fsckHeld(ctx, path, held, "-f", "-p")
+		verdict, err := e.fsckHeld(ctx, path, Command{Args: []string{"-f", "-p"}, Held: held})
 		if err != nil {
 			return err
 		}

@@ -61,6 +61,27 @@ type Filesystem interface {
 	// Check looks at an unmounted filesystem and repairs what is safe to repair.
 	// What it finds is the verdict; an error means that it could not look.
 	Check(ctx context.Context, path string) (Verdict, error)
+	// CheckAll is Check that does not believe a filesystem which says that it is
+	// clean.
+	CheckAll(ctx context.Context, path string) (Verdict, error)
+	// Examine looks at all of a filesystem that nobody writes to, and changes no
+	// byte: Repaired is never its verdict. NeedsReplay means that it can't tell
+	// before the filesystem was mounted with ReplayFlags, and unmounted.
+	Examine(ctx context.Context, path string, o ExamineOptions) (Verdict, error)
+	// CleanWhileWritten says whether what Examine finds clean while it is mounted
+	// and written is clean.
+	CleanWhileWritten() bool
+	// ReplayFlags are the mount flags for a copy that is mounted only to have its
+	// log replayed.
+	ReplayFlags() []string
+	// CopyMetadata takes what Examine needs of a filesystem, so that to look at it
+	// costs none of the time for which it has to be at rest: that is until
+	// CopyMetadata returns. complete, which has to be called, makes the copy at
+	// target, an empty file, of it; what target holds before is nothing yet. The
+	// copy is sparse, of the same size, and has no file's data. A damaged
+	// filesystem may be a ToolError, and ctx may be what ends the tool.
+	// errors.ErrUnsupported where there is no such copy.
+	CopyMetadata(ctx context.Context, source, target string) (complete func(context.Context) error, err error)
 	// GrowMounted lets the filesystem mounted at the open directory (O_PATH
 	// suffices) fill its device of deviceBytes. It never shrinks, and does
 	// nothing when there is nothing to gain. Error: ErrGrowRefused, or the
@@ -86,6 +107,14 @@ type Filesystem interface {
 	TwinFlags() []string
 	// SizeBytes is the size that the superblock tells. Error: ErrNoSuperblock.
 	SizeBytes(r io.ReaderAt) (int64, error)
+}
+
+// ExamineOptions say what Examine looks at.
+type ExamineOptions struct {
+	// Frozen means an image whose filesystem is mounted, and frozen or just about
+	// to be. Somebody waits for its end, so that Examine is in a hurry; else it is
+	// idle.
+	Frozen bool
 }
 
 // MakeOptions say how Make makes a filesystem.

@@ -10,8 +10,11 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Runner starts the filesystems' tools.
@@ -32,6 +35,9 @@ type Command struct {
 	// Uninterruptible is for a tool that leaves a half-done filesystem when it
 	// is killed: neither the context nor the driver's death ends it.
 	Uninterruptible bool
+	// Idle is for a tool that nobody waits for: it gets the processor and the disk
+	// when nobody else wants them.
+	Idle bool
 }
 
 // Result is how a tool ended.
@@ -81,7 +87,46 @@ const (
 	graceful = 5 * time.Second
 )
 
-func (processes) Run(ctx context.Context, command Command) (Result, error) {
+func (p processes) Run(ctx context.Context, command Command) (Result, error) {
+	if !command.Idle {
+		return p.run(ctx, command)
+	}
+
+	var (
+		result Result
+		err    error
+		ended  sync.WaitGroup
+	)
+
+	// A child has the priorities of the thread that forks it. As the goroutine never
+	// lets go of it, the thread ends with the goroutine and nobody else gets it:
+	// to take a nice back needs a capability.
+	ended.Go(func() {
+		runtime.LockOSThread()
+		beIdle()
+
+		result, err = p.run(ctx, command)
+	})
+	ended.Wait()
+
+	return result, err
+}
+
+// beIdle gives the calling thread the lowest priorities. Where that is not
+// permitted, the tool's work is to be done still.
+func beIdle() {
+	const (
+		leastNice       = 19
+		callingThread   = 0
+		ioprioWhoThread = 1
+		ioprioIdle      = 3 << 13
+	)
+
+	_ = unix.Setpriority(unix.PRIO_PROCESS, callingThread, leastNice)
+	_, _, _ = unix.Syscall(unix.SYS_IOPRIO_SET, ioprioWhoThread, callingThread, ioprioIdle) //nolint:dogsled // it gives nothing
+}
+
+func (processes) run(ctx context.Context, command Command) (Result, error) {
 	path, err := lookUp(command.Tool)
 	if err != nil {
 		return Result{}, &ToolMissingError{Tool: command.Tool, Package: command.Package}

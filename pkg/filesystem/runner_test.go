@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -108,6 +109,61 @@ func TestAnUninterruptibleToolComesToItsEnd(t *testing.T) {
 	cancel()
 	require.NoError(t, os.WriteFile(goOn, []byte("\n"), 0o600))
 	require.Equal(t, filesystem.Result{Output: "done\n"}, <-results)
+}
+
+func TestAnIdleToolIsTheLastInLine(t *testing.T) {
+	for name, idle := range map[string]bool{"idle": true, "as any other": false, "and idle again": true} {
+		t.Run(name, func(t *testing.T) {
+			directory := t.TempDir()
+			started, goOn := filepath.Join(directory, "started"), filepath.Join(directory, "go-on")
+			require.NoError(t, unix.Mkfifo(started, 0o600))
+			require.NoError(t, unix.Mkfifo(goOn, 0o600))
+
+			command := shell("echo $$ >" + started + "; read line <" + goOn)
+			command.Idle = idle
+			ended := make(chan error, 1)
+
+			go func() {
+				_, err := filesystem.NewRunner().Run(t.Context(), command)
+				ended <- err
+			}()
+
+			said, err := os.ReadFile(started)
+			require.NoError(t, err)
+
+			process, err := strconv.Atoi(strings.TrimSpace(string(said)))
+			require.NoError(t, err)
+
+			ours, theirs := priorityOf(t, 0), priorityOf(t, process)
+			require.Equal(t, idle, theirs == idlePriority, "%+v", theirs)
+			require.NotEqual(t, idlePriority, ours)
+
+			if !idle {
+				require.Equal(t, ours, theirs)
+			}
+
+			require.NoError(t, os.WriteFile(goOn, []byte("\n"), 0o600))
+			require.NoError(t, <-ended)
+		})
+	}
+}
+
+// priority is what getpriority gives, which is 20 minus the nice, and the class
+// that ioprio_get gives.
+type priority struct{ processor, disk int }
+
+var idlePriority = priority{processor: 1, disk: 3}
+
+func priorityOf(t *testing.T, process int) priority {
+	t.Helper()
+
+	processor, err := unix.Getpriority(unix.PRIO_PROCESS, process)
+	require.NoError(t, err)
+
+	disk, _, errno := unix.Syscall(unix.SYS_IOPRIO_GET, 1, uintptr(process), 0)
+	require.Zero(t, errno)
+
+	return priority{processor: processor, disk: int(disk >> 13)}
 }
 
 // driverScript, in the environment, makes the test binary a driver that runs a

@@ -86,10 +86,25 @@ func (x *xfs) Check(ctx context.Context, path string) (Verdict, error) {
 
 	// Without one, xfs_repair would read all of the device to find a copy.
 	if !t.is {
-		return Verdict{State: Damaged, Detail: "there is no xfs superblock"}, nil
+		return noXFS(), nil
 	}
 
-	command := Command{Tool: "xfs_repair", Package: xfsPackage, Args: []string{"-n"}}
+	result, err := x.repair(ctx, path, t, Command{})
+	if err != nil {
+		return Verdict{}, err
+	}
+
+	return x.judge(ctx, path, result)
+}
+
+// CheckAll: Check is all there is.
+func (x *xfs) CheckAll(ctx context.Context, path string) (Verdict, error) { return x.Check(ctx, path) }
+
+func noXFS() Verdict { return Verdict{State: Damaged, Detail: "there is no xfs superblock"} }
+
+// repair runs xfs_repair, which repairs nothing; it fills in what is to be run.
+func (x *xfs) repair(ctx context.Context, path string, t target, command Command) (Result, error) {
+	command.Tool, command.Package, command.Args = "xfs_repair", xfsPackage, []string{"-n"}
 	if t.regular {
 		command.Args = append(command.Args, "-f")
 	}
@@ -97,10 +112,15 @@ func (x *xfs) Check(ctx context.Context, path string) (Verdict, error) {
 	command.Args = append(command.Args, "--", path)
 
 	result, err := x.run.Run(ctx, command)
+	if err != nil {
+		return Result{}, fmt.Errorf("check %s: %w", path, err)
+	}
 
+	return result, nil
+}
+
+func (x *xfs) judge(ctx context.Context, path string, result Result) (Verdict, error) {
 	switch {
-	case err != nil:
-		return Verdict{}, fmt.Errorf("check %s: %w", path, err)
 	case strings.Contains(result.Output, xfsDirtyLog):
 		return Verdict{State: NeedsReplay, Detail: "the log holds changes"}, nil
 	case result.ExitCode == 0 && !strings.Contains(result.Output, xfsForeignLog):
@@ -116,16 +136,28 @@ func (x *xfs) Check(ctx context.Context, path string) (Verdict, error) {
 // only, while its copies, which are not logged, have it already: xfs_repair
 // compares them before it looks for a log.
 func (x *xfs) judgeCopies(ctx context.Context, path string, damaged Verdict) (Verdict, error) {
-	result, err := x.run.Run(ctx, Command{Tool: "xfs_logprint", Package: xfsPackage, Args: []string{"-t", "--", path}})
+	dirty, err := x.dirty(ctx, path, Command{})
 
 	switch {
 	case err != nil:
-		return Verdict{}, fmt.Errorf("look into the log of %s: %w", path, err)
-	case strings.Contains(result.Output, "state: <DIRTY>"):
+		return Verdict{}, err
+	case dirty:
 		return Verdict{State: NeedsReplay, Detail: "the log holds changes of the superblock"}, nil
 	default:
 		return damaged, nil
 	}
+}
+
+// dirty says whether the log holds changes; it fills in what is to be run.
+func (x *xfs) dirty(ctx context.Context, path string, command Command) (bool, error) {
+	command.Tool, command.Package, command.Args = "xfs_logprint", xfsPackage, []string{"-t", "--", path}
+
+	result, err := x.run.Run(ctx, command)
+	if err != nil {
+		return false, fmt.Errorf("look into the log of %s: %w", path, err)
+	}
+
+	return strings.Contains(result.Output, "state: <DIRTY>"), nil
 }
 
 const (

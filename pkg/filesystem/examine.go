@@ -1,0 +1,48 @@
+package filesystem
+
+import (
+	"context"
+	"errors"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// To examine is what a check of a copy is, made while the filesystem was frozen,
+// and of an image that nobody uses. A frozen filesystem is not quite one that was
+// unmounted: files that are open and have been deleted are there still, and what
+// a crash would do to them is noted where only a mount does it. All of the tools
+// would call them damage.
+
+// runTool runs a tool for which success is all there is.
+func runTool(ctx context.Context, run Runner, command Command) error {
+	result, err := run.Run(ctx, command)
+	if err == nil && result.ExitCode != 0 {
+		err = toolError(command, result)
+	}
+
+	return err
+}
+
+// heldPath is where a tool finds Command.Held.
+const heldPath = "/proc/self/fd/3"
+
+// unnamed makes a file that is gone when it is closed.
+func unnamed(directory string) (*os.File, error) {
+	const mode = 0o600
+
+	file, err := os.OpenFile(directory, unix.O_TMPFILE|os.O_RDWR, mode)
+	if !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EISDIR) {
+		return file, err //nolint:wrapcheck // the caller says what for
+	}
+
+	if file, err = os.CreateTemp(directory, "*"); err != nil {
+		return nil, err //nolint:wrapcheck // as above
+	}
+
+	if err := os.Remove(file.Name()); err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+
+	return file, nil
+}

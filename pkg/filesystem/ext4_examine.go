@@ -1,0 +1,58 @@
+package filesystem
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+)
+
+func (e *ext4) Examine(ctx context.Context, path string, o ExamineOptions) (Verdict, error) {
+	t, err := inspect(path, Ext4)
+	if err != nil {
+		return Verdict{}, err
+	}
+
+	if !t.is {
+		return noExt4(), nil
+	}
+
+	file, err := os.Open(path)
+	if err != nil {
+		return Verdict{}, fmt.Errorf("check: %w", err)
+	}
+
+	super, err := readBlock(file, ext4SuperOffset, ext4SuperLength)
+	if err := errors.Join(err, file.Close()); err != nil {
+		return Verdict{}, fmt.Errorf("check %s: %w", path, err)
+	}
+
+	switch {
+	case binary.LittleEndian.Uint32(super[ext4Incompatible:])&ext4FlagRecover != 0:
+		return Verdict{State: NeedsReplay, Detail: "the journal holds changes"}, nil
+	case binary.LittleEndian.Uint32(super[ext4LastOrphan:]) != 0,
+		binary.LittleEndian.Uint32(super[ext4ReadOnlyCompat:])&ext4FlagOrphans != 0:
+		return Verdict{State: NeedsReplay, Detail: "files that were deleted while they were open are to be removed"}, nil
+	}
+
+	// No lock: it would keep the image from being attached, for as long as this
+	// takes, and nothing is written.
+	return e.fsckHeld(ctx, path, Command{Args: []string{"-f", "-n"}, Idle: !o.Frozen})
+}
+
+// CleanWhileWritten is false: blocks are written in their place, one by one.
+func (*ext4) CleanWhileWritten() bool { return false }
+
+// ReplayFlags let no error be more than that, and begin no work of hours.
+func (*ext4) ReplayFlags() []string { return []string{"errors=remount-ro", "noinit_itable"} }
+
+func (e *ext4) CopyMetadata(ctx context.Context, source, target string) (func(context.Context) error, error) {
+	// Forced, as it takes what is frozen for being written.
+	command := Command{Tool: "e2image", Package: ext4Package, Args: []string{"-r", "-f", "--", source, target}}
+	if err := runTool(ctx, e.run, command); err != nil {
+		return nil, fmt.Errorf("copy the metadata of %s: %w", source, err)
+	}
+
+	return func(context.Context) error { return nil }, nil
+}

@@ -1,0 +1,85 @@
+package filesystem
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+)
+
+// xfsBadBlocks are parts of what xfs_repair says of blocks that make no sense,
+// whatever the log holds. A freeze has written all of them.
+func xfsBadBlocks() []string {
+	return []string{"Metadata CRC error detected", "Metadata corruption detected", "bad magic number"}
+}
+
+func (x *xfs) Examine(ctx context.Context, path string, o ExamineOptions) (Verdict, error) {
+	t, err := inspect(path, XFS)
+	if err != nil {
+		return Verdict{}, err
+	}
+
+	if !t.is {
+		return noXFS(), nil
+	}
+
+	// What it says of a filesystem with a dirty log would be worth nothing, and
+	// costs much.
+	dirty, err := x.dirty(ctx, path, Command{Idle: !o.Frozen})
+	if err != nil {
+		return Verdict{}, err
+	}
+
+	if dirty && !o.Frozen {
+		return Verdict{State: NeedsReplay, Detail: "the log holds changes"}, nil
+	}
+
+	result, err := x.repair(ctx, path, t, Command{Idle: !o.Frozen})
+	if err != nil {
+		return Verdict{}, err
+	}
+
+	if dirty {
+		for _, bad := range xfsBadBlocks() {
+			if strings.Contains(result.Output, bad) {
+				return Verdict{State: Damaged, Detail: lastLines(result.Output)}, nil
+			}
+		}
+	}
+
+	return x.judge(ctx, path, result)
+}
+
+// CleanWhileWritten is false: blocks are written in their place, one by one.
+func (*xfs) CleanWhileWritten() bool { return false }
+
+// ReplayFlags are for a twin.
+func (x *xfs) ReplayFlags() []string { return x.TwinFlags() }
+
+// CopyMetadata goes by way of a dump, which has no name and is gone with the last
+// process that has it open.
+func (x *xfs) CopyMetadata(ctx context.Context, source, target string) (func(context.Context) error, error) {
+	dump, err := unnamed(filepath.Dir(target))
+	if err != nil {
+		return nil, fmt.Errorf("copy the metadata of %s: %w", source, err)
+	}
+
+	// xfs_metadump is a script, and a signal to it would not reach xfs_db.
+	command := Command{
+		Tool: "xfs_db", Package: xfsPackage, Held: dump,
+		Args: []string{"-i", "-f", "-p", "xfs_metadump", "-c", "metadump -o " + heldPath, "--", source},
+	}
+	if err := runTool(ctx, x.run, command); err != nil {
+		return nil, errors.Join(fmt.Errorf("copy the metadata of %s: %w", source, err), dump.Close())
+	}
+
+	return func(ctx context.Context) error {
+		command := Command{Tool: "xfs_mdrestore", Package: xfsPackage, Held: dump, Args: []string{heldPath, target}, Idle: true}
+		if err := errors.Join(runTool(ctx, x.run, command), dump.Close()); err != nil {
+			return fmt.Errorf("restore the metadata of %s: %w", source, err)
+		}
+
+		return nil
+	}, nil
+}
