@@ -40,6 +40,7 @@ Exit codes: 0 good, 1 what was asked about is not well, 2 wrong usage or cannot 
 		newStateCommand(),
 		newVersionCommand(),
 		ctl.NewCommand(),
+		ctl.NewCheckCommand(),
 		demo.NewCommand(),
 	)
 

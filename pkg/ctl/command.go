@@ -38,14 +38,15 @@ func NewCommand() *cobra.Command {
 		newVolumeCommand(given),
 		newSnapshotCommand(given),
 		newGroupCommand(given),
-		group("node", "The node behind the socket", newNodeInfoCommand(given)),
+		group("node", "The node behind the socket", newNodeInfoCommand(given), newStorageHealthCommand(given)),
 		newCapabilitiesCommand(given),
 		newCapacityCommand(given),
 		newOperationsCommand(given),
 	)
 	command.Long = `Talk to a CSI driver through its socket, as an orchestrator would: any driver,
 though the defaults are Touchstone's. Exit code 0: done, 1: the driver refused
-or cannot be reached, 2: wrong usage.`
+or cannot be reached, 2: wrong usage. Those of "volume health" and "node health"
+are their own.`
 	command.SilenceErrors = true
 	command.SilenceUsage = true
 

@@ -3,6 +3,7 @@
 // -o json, the answers themselves for programs.
 //
 // What may enter: commands, flags and output. It imports pkg/orchestrator, the
-// CSI spec and gRPC, and of the driver only the client of pkg/progress, which
-// speaks through the socket too and is content with no answer.
+// CSI spec and gRPC, and of the driver only the clients of pkg/progress and
+// pkg/health, which speak through the socket too. Of these only `check` can't do
+// without an answer.
 package ctl

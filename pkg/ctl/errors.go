@@ -28,6 +28,31 @@ func usage(err error) error {
 	return &UsageError{err}
 }
 
+// coded is an error of a command that asks whether something is well: such a
+// command ends with 1 only when it is not, and with 2 when that can't be told.
+type coded struct {
+	error
+
+	code int
+}
+
+// ExitCode is 1 or 2.
+func (e *coded) ExitCode() int { return e.code }
+
+// Unwrap returns the cause.
+func (e *coded) Unwrap() error { return e.error }
+
+func notWell(err error) error { return &coded{err, exitFailed} }
+
+// cannotTell leaves an error that says its code itself.
+func cannotTell(err error) error {
+	if err == nil || errors.As(err, new(*coded)) || errors.As(err, new(*UsageError)) {
+		return err
+	}
+
+	return &coded{err, exitUsage}
+}
+
 // ExitCode is what the process ends with after err: what the error itself says
 // by a method ExitCode() int, else 1, and 0 for none.
 func ExitCode(err error) int {

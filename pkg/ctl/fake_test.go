@@ -42,18 +42,41 @@ type fake struct {
 	asked []proto.Message
 }
 
-// startFake serves and returns the endpoint.
-func startFake(t *testing.T) (*fake, string) {
+func newFake() *fake { return &fake{tasks: progress.NewRegistry(slog.New(slog.DiscardHandler))} }
+
+// startFake serves and returns the endpoint. Also registers further services.
+func startFake(t *testing.T, also ...func(grpc.ServiceRegistrar)) (*fake, string) {
 	t.Helper()
 
-	driver := &fake{tasks: progress.NewRegistry(slog.New(slog.DiscardHandler))}
+	driver := newFake()
+
+	return driver, serveFake(t, driver, driver, also...)
+}
+
+// services are what a fake has.
+type services interface {
+	csi.IdentityServer
+	csi.ControllerServer
+	csi.NodeServer
+	csi.GroupControllerServer
+	csi.SnapshotMetadataServer
+}
+
+// serveFake serves what answers in the place of the fake that remembers.
+func serveFake(t *testing.T, driver *fake, answers services, also ...func(grpc.ServiceRegistrar)) string {
+	t.Helper()
+
 	server := grpc.NewServer(grpc.UnaryInterceptor(driver.remember))
-	csi.RegisterGroupControllerServer(server, driver)
-	csi.RegisterSnapshotMetadataServer(server, driver)
+	csi.RegisterGroupControllerServer(server, answers)
+	csi.RegisterSnapshotMetadataServer(server, answers)
 	driver.tasks.Register(server)
-	csi.RegisterIdentityServer(server, driver)
-	csi.RegisterControllerServer(server, driver)
-	csi.RegisterNodeServer(server, driver)
+	csi.RegisterIdentityServer(server, answers)
+	csi.RegisterControllerServer(server, answers)
+	csi.RegisterNodeServer(server, answers)
+
+	for _, register := range also {
+		register(server)
+	}
 
 	socket := filepath.Join(t.TempDir(), "csi.sock")
 
@@ -72,7 +95,7 @@ func startFake(t *testing.T) (*fake, string) {
 		}
 	})
 
-	return driver, "unix://" + socket
+	return "unix://" + socket
 }
 
 func (f *fake) remember(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {

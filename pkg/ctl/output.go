@@ -62,6 +62,15 @@ func (p *printer) showAll(documents map[string]json.RawMessage, rows [][]string)
 	return p.document(whole)
 }
 
+// showDocument is show for an answer that is JSON already.
+func (p *printer) showDocument(document json.RawMessage, rows [][]string) error {
+	if p.format != outputJSON {
+		return p.table(rows)
+	}
+
+	return p.document(document)
+}
+
 func (p *printer) table(rows [][]string) error {
 	table := tabwriter.NewWriter(p.out, 0, 0, columnGap, ' ', 0)
 	for _, row := range rows {

@@ -3,10 +3,13 @@ package ctl
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/spf13/cobra"
+
+	"github.com/touchstone-csi/touchstone/pkg/health"
 )
 
 func newVolumeCommand(given *settings) *cobra.Command {
@@ -20,6 +23,7 @@ func newVolumeCommand(given *settings) *cobra.Command {
 		newPublishCommand(given),
 		newUnpublishCommand(given),
 		newStatsCommand(given),
+		newHealthCommand(given),
 	)
 }
 
@@ -67,7 +71,7 @@ func newListCommand(given *settings) *cobra.Command {
 func newGetCommand(given *settings) *cobra.Command {
 	return &cobra.Command{
 		Use:   "get ID",
-		Short: "ControllerGetVolume",
+		Short: "ControllerGetVolume, and what is known of the volume's health",
 		Args:  exactly(1),
 		RunE: given.inSession(func(ctx context.Context, s *session) error {
 			answer, err := s.ControllerGetVolume(ctx, &csi.ControllerGetVolumeRequest{VolumeId: s.args[0]})
@@ -75,9 +79,34 @@ func newGetCommand(given *settings) *cobra.Command {
 				return err
 			}
 
-			return s.show(answer, sheet(answer.GetVolume(), answer.GetStatus()))
+			return s.showVolume(answer, s.healthOf(ctx, s.args[0]))
 		}),
 	}
+}
+
+// showVolume adds the health, where it is known, beside the fields of the answer.
+func (s *session) showVolume(answer *csi.ControllerGetVolumeResponse, known *health.VolumeReport) error {
+	rows := append(sheet(answer.GetVolume(), answer.GetStatus()), healthSheet(known)...)
+	if known == nil {
+		return s.show(answer, rows)
+	}
+
+	documents := map[string]json.RawMessage{}
+
+	whole, err := encode(answer)
+	if err != nil {
+		return err
+	}
+
+	if err := json.Unmarshal(whole, &documents); err != nil {
+		return fmt.Errorf("decode the answer: %w", err)
+	}
+
+	if documents["health"], err = json.Marshal(known); err != nil {
+		return fmt.Errorf("encode the health: %w", err)
+	}
+
+	return s.showAll(documents, rows)
 }
 
 func newExpandCommand(given *settings) *cobra.Command {

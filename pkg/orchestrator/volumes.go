@@ -16,3 +16,14 @@ func (o *Orchestrator) Volumes(ctx context.Context, pageSize int32) iter.Seq2[*c
 		return page[*csi.ListVolumesResponse_Entry]{answer.GetEntries(), answer.GetNextToken()}, err
 	})
 }
+
+// AbnormalVolumes walks ControllerListVolumeHealth page by page. Volumes of
+// which nothing adverse is known are left out by most drivers, as the spec has
+// it. An error is yielded once, as the last element.
+func (o *Orchestrator) AbnormalVolumes(ctx context.Context) iter.Seq2[*csi.VolumeHealth, error] {
+	return pages(ctx, func(ctx context.Context, token string) (page[*csi.VolumeHealth], error) {
+		answer, err := o.ControllerListVolumeHealth(ctx, &csi.ControllerListVolumeHealthRequest{StartingToken: token})
+
+		return page[*csi.VolumeHealth]{answer.GetEntries(), answer.GetNextToken()}, err
+	})
+}

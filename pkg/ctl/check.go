@@ -1,0 +1,209 @@
+package ctl
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/touchstone-csi/touchstone/pkg/health"
+)
+
+var (
+	errAllOrSome  = errors.New("name volumes, or --all of them")
+	errNotClean   = errors.New("not clean")
+	errNotChecked = errors.New("not checked")
+	errNoChecks   = errors.New("the driver checks nothing on demand: it is not Touchstone")
+)
+
+// The verdicts that are not good news, and how a filesystem is checked: words of
+// the driver's node.
+const (
+	verdictDamaged = "damaged"
+	verdictFailed  = "failed"
+	howOffline     = "offline"
+	howOnline      = "online"
+)
+
+// checkFlags say what `touchstone check` shall do.
+type checkFlags struct{ all, online bool }
+
+// NewCheckCommand returns `check`, which speaks to a driver of Touchstone's as
+// `ctl` does to any. Its errors say by ExitCode what the process shall end with.
+func NewCheckCommand() *cobra.Command {
+	given, asked := &settings{output: outputTable}, checkFlags{}
+
+	command := &cobra.Command{
+		Use:   "check VOLUME… | --all",
+		Short: "Check the filesystems of volumes now",
+		Long: `Check the filesystems of volumes now, and print the verdicts. Nothing is repaired.
+A volume that is not in use is checked in place. One that is in use is left alone
+unless --online is given: then its filesystem is frozen for the instant that a copy
+takes, in which writers wait, and the copy is checked. --all passes over what can't
+be checked, and says so.
+
+Exit code 0: all that was checked is clean, 1: something is damaged, or its check
+failed, 2: wrong usage, or a volume that was named can't be checked.`,
+		Example: `  touchstone check --all
+  touchstone check --online ID`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args: func(_ *cobra.Command, args []string) error {
+			if asked.all == (len(args) > 0) {
+				return usage(errAllOrSome)
+			}
+
+			return nil
+		},
+		RunE: given.inSession(func(ctx context.Context, s *session) error { return cannotTell(s.checkAll(ctx, asked)) }),
+	}
+
+	flags := command.Flags()
+	flags.BoolVar(&asked.all, "all", false, "all volumes that the driver knows of")
+	flags.BoolVar(&asked.online, "online", false, "check those in use, too, on a copy")
+	flags.StringVar(&given.endpoint, "endpoint", defaultEndpoint, "the driver's socket (environment: "+endpointVar+")")
+	flags.VarP(&given.output, "output", "o", "table for people, json for programs")
+	flags.DurationVar(&given.timeout, "timeout", 0, "give up after this time; 0 never does")
+	command.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
+
+	return command
+}
+
+// passed is a volume that was not checked.
+type passed struct {
+	VolumeID string `json:"volumeId"`
+	Why      string `json:"why"`
+}
+
+// checked is what programs get.
+type checked struct {
+	Checks []*health.VolumeCheck `json:"checks"`
+	Passed []passed              `json:"passedOver"`
+}
+
+// checking is a run of check.
+type checking struct {
+	*session
+	checkFlags
+	checked
+}
+
+func (s *session) checkAll(ctx context.Context, asked checkFlags) error {
+	run := &checking{s, asked, checked{[]*health.VolumeCheck{}, []passed{}}}
+	client := health.NewClient(s.Conn())
+	ids := s.args
+
+	if asked.all {
+		report, err := client.Report(ctx)
+		if err != nil {
+			return notTouchstone(err)
+		}
+
+		for _, each := range report.Volumes {
+			ids = append(ids, each.ID)
+		}
+	}
+
+	for _, id := range ids {
+		if err := run.check(ctx, client, id); err != nil {
+			return errors.Join(run.finish(), err)
+		}
+	}
+
+	return run.finish()
+}
+
+// check returns only an error that the others would end with, too.
+func (c *checking) check(ctx context.Context, client *health.Client, id string) error {
+	how := howOffline
+	if c.online {
+		how = howOnline
+	}
+
+	began := time.Now()
+	found, err := client.Check(ctx, health.CheckRequest{VolumeID: id, How: how})
+
+	switch status.Code(err) {
+	case codes.OK:
+		c.Checks = append(c.Checks, found)
+	case codes.FailedPrecondition, codes.NotFound, codes.InvalidArgument, codes.Aborted:
+		c.Passed = append(c.Passed, passed{id, status.Convert(err).Message()})
+	case codes.Unimplemented, codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
+		return notTouchstone(err)
+	default:
+		c.Checks = append(c.Checks, &health.VolumeCheck{VolumeID: id, CheckReport: health.CheckReport{
+			At: began, Took: time.Since(began), How: how, Verdict: verdictFailed, Detail: status.Convert(err).Message(),
+		}})
+	}
+
+	c.tell(id)
+
+	return nil
+}
+
+// notTouchstone explains what gRPC says of a service that is not there.
+func notTouchstone(err error) error {
+	if status.Code(err) == codes.Unimplemented && strings.Contains(status.Convert(err).Message(), health.ServiceName) {
+		return fmt.Errorf("%w (%w)", errNoChecks, err)
+	}
+
+	return err
+}
+
+// tell prints a line at once: the next check may take long.
+func (c *checking) tell(id string) {
+	if c.format == outputJSON {
+		return
+	}
+
+	if last := len(c.Passed) - 1; last >= 0 && c.Passed[last].VolumeID == id {
+		fmt.Fprintf(c.out, "%s  %-8s  %s\n", id, nothing, c.Passed[last].Why)
+
+		return
+	}
+
+	found := c.Checks[len(c.Checks)-1]
+
+	line := fmt.Sprintf("%s  %-8s  %s, %s", id, found.Verdict, found.How, found.Took.Round(time.Millisecond))
+	if found.Detail != "" {
+		line += ": " + found.Detail
+	}
+
+	fmt.Fprintln(c.out, line)
+}
+
+func (c *checking) finish() error {
+	if c.format == outputJSON {
+		document, err := json.Marshal(c.checked)
+		if err != nil {
+			return fmt.Errorf("encode the verdicts: %w", err)
+		}
+
+		if err := c.document(document); err != nil {
+			return err
+		}
+	}
+
+	bad := slices.DeleteFunc(slices.Clone(c.Checks), func(found *health.VolumeCheck) bool {
+		return found.Verdict != verdictDamaged && found.Verdict != verdictFailed
+	})
+
+	var failures []error
+
+	if len(bad) > 0 {
+		failures = append(failures, notWell(fmt.Errorf("%w: %d of %d volumes", errNotClean, len(bad), len(c.Checks))))
+	}
+
+	if !c.all && len(c.Passed) > 0 {
+		failures = append(failures, fmt.Errorf("%w: %d of %d volumes", errNotChecked, len(c.Passed), len(c.args)))
+	}
+
+	return errors.Join(failures...)
+}

@@ -1,0 +1,228 @@
+package ctl
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"github.com/touchstone-csi/touchstone/pkg/health"
+)
+
+var (
+	errNotWell   = errors.New("not well")
+	errNoVolume  = errors.New("the driver knows no such volume here")
+	errNoHealth  = errors.New("the driver tells nothing of the health of volumes: it has neither GET_VOLUME_HEALTH nor LIST_VOLUME_HEALTH")
+	errNoStorage = errors.New("the driver tells nothing of the health of its storage: its node does not advertise GET_STORAGE_HEALTH")
+)
+
+const wellWord = "HEALTHY"
+
+func newHealthCommand(given *settings) *cobra.Command {
+	var abnormal bool
+
+	cmd := &cobra.Command{
+		Use:   "health [ID…]",
+		Short: "What is the matter with volumes, and since when",
+		Long: `What is the matter with all volumes, or those that are named: as the driver's node
+and its controller see them. Of a driver that is not Touchstone what
+ControllerGetVolumeHealth, ControllerListVolumeHealth and NodeGetVolumeHealth
+tell. Exit code 0: all of them are well, 1: one is not, 2: that can't be told.`,
+		Example: `  touchstone ctl volume health
+  touchstone ctl volume health --abnormal -o json`,
+		RunE: given.inSession(func(ctx context.Context, s *session) error {
+			return cannotTell(s.health(ctx, abnormal))
+		}),
+	}
+	cmd.Flags().BoolVar(&abnormal, "abnormal", false, "leave out volumes that are well")
+
+	return cmd
+}
+
+func (s *session) health(ctx context.Context, abnormal bool) error {
+	report, err := s.report(ctx, s.args)
+	if err != nil {
+		return err
+	}
+
+	missing := choose(report, s.args)
+	asked, sick := len(report.Volumes), 0
+
+	for _, each := range report.Volumes {
+		if len(each.Conditions) > 0 {
+			sick++
+		}
+	}
+
+	if abnormal {
+		report.Volumes = slices.DeleteFunc(report.Volumes, func(v health.VolumeReport) bool { return len(v.Conditions) == 0 })
+	}
+
+	document, err := json.Marshal(report)
+	if err != nil {
+		return fmt.Errorf("encode the report: %w", err)
+	}
+
+	switch err := s.showDocument(document, conditionRows(report)); {
+	case err != nil:
+		return err
+	case sick > 0:
+		return notWell(errors.Join(fmt.Errorf("%w: %d of %d volumes", errNotWell, sick, asked), missing))
+	default:
+		return missing
+	}
+}
+
+// choose leaves only the volumes with these ids, or all where none is given. It
+// names in an error those that are not there.
+func choose(report *health.Report, ids []string) error {
+	if len(ids) == 0 {
+		return nil
+	}
+
+	var missing []error
+
+	for _, id := range ids {
+		if !slices.ContainsFunc(report.Volumes, func(v health.VolumeReport) bool { return v.ID == id }) {
+			missing = append(missing, fmt.Errorf("volume %s: %w", id, errNoVolume))
+		}
+	}
+
+	report.Volumes = slices.DeleteFunc(report.Volumes, func(v health.VolumeReport) bool { return !slices.Contains(ids, v.ID) })
+
+	return errors.Join(missing...)
+}
+
+func conditionRows(report *health.Report) [][]string {
+	rows := [][]string{{"VOLUME", "VIEW", "STATUS", "REASON", "SINCE", "MESSAGE"}}
+
+	for _, volume := range report.Volumes {
+		if len(volume.Conditions) == 0 {
+			rows = append(rows, []string{volume.ID, nothing, wellWord, nothing, nothing, nothing})
+		}
+
+		for _, each := range volume.Conditions {
+			rows = append(rows, []string{
+				volume.ID, each.View, each.Status.String(), string(each.Reason), since(each.Since), orNothing(each.Message),
+			})
+		}
+	}
+
+	return rows
+}
+
+// since is how long ago a time was. Drivers other than Touchstone don't tell.
+func since(at time.Time) string {
+	if at.IsZero() {
+		return nothing
+	}
+
+	return duration.HumanDuration(time.Since(at))
+}
+
+// report asks Touchstone's own service, and where the driver has no such thing
+// the calls of the spec.
+func (s *session) report(ctx context.Context, ids []string) (*health.Report, error) {
+	report, err := health.NewClient(s.Conn()).Report(ctx)
+	if status.Code(err) == codes.Unimplemented {
+		return s.standardReport(ctx, ids)
+	}
+
+	return report, err
+}
+
+// healthOf is what is known of the health of one volume, nil where that can't be
+// had: a courtesy of commands that are asked for something else.
+func (s *session) healthOf(ctx context.Context, id string) *health.VolumeReport {
+	report, err := s.report(ctx, []string{id})
+	if err != nil || choose(report, []string{id}) != nil {
+		return nil
+	}
+
+	return &report.Volumes[0]
+}
+
+// healthSheet continues sheet.
+func healthSheet(known *health.VolumeReport) [][]string {
+	if known == nil {
+		return nil
+	}
+
+	var rows [][]string
+
+	for _, each := range known.Conditions {
+		rows = append(rows, []string{"Condition:", fmt.Sprintf("%s %s for %s (%s): %s",
+			each.Status, each.Reason, since(each.Since), each.View, each.Message)})
+	}
+
+	if len(rows) == 0 {
+		rows = append(rows, []string{"Condition:", wellWord})
+	}
+
+	if check := known.Check; check != nil && !check.At.IsZero() {
+		rows = append(rows,
+			[]string{"Last check:", fmt.Sprintf("%s, %s (%s)", ago(check.At), check.Verdict, check.How)},
+			[]string{"Last clean check:", ago(check.CleanAt)})
+	}
+
+	return rows
+}
+
+func ago(at time.Time) string {
+	if at.IsZero() {
+		return "never"
+	}
+
+	return fmt.Sprintf("%s (%s ago)", at.Format(time.RFC3339), since(at))
+}
+
+func newStorageHealthCommand(given *settings) *cobra.Command {
+	return &cobra.Command{
+		Use:   "health",
+		Short: "NodeGetStorageHealth",
+		Long: `NodeGetStorageHealth: what is the matter with the storage that volumes on the node
+are made of. Exit code 0: nothing, 1: something is, 2: that can't be told.`,
+		Args: exactly(0),
+		RunE: given.inSession(func(ctx context.Context, s *session) error {
+			return cannotTell(s.storageHealth(ctx))
+		}),
+	}
+}
+
+func (s *session) storageHealth(ctx context.Context) error {
+	answer, err := s.NodeGetStorageHealth(ctx, &csi.NodeGetStorageHealthRequest{})
+	if status.Code(err) == codes.Unimplemented {
+		return fmt.Errorf("%w (%w)", errNoStorage, err)
+	}
+
+	if err != nil {
+		return err
+	}
+
+	rows := [][]string{{"STATUS", "REASON", "MESSAGE"}}
+	for _, each := range answer.GetBackendHealth() {
+		rows = append(rows, []string{each.GetStatus().String(), each.GetReason(), orNothing(each.GetMessage())})
+	}
+
+	if len(answer.GetBackendHealth()) == 0 {
+		rows = append(rows, []string{wellWord, nothing, nothing})
+	}
+
+	if err := s.show(answer, rows); err != nil {
+		return err
+	}
+
+	if count := len(answer.GetBackendHealth()); count > 0 {
+		return notWell(fmt.Errorf("%w: the storage (%d conditions)", errNotWell, count))
+	}
+
+	return nil
+}
