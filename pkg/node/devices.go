@@ -99,6 +99,8 @@ func (s *Service) attach(ctx context.Context, use *Use, image *os.File, readOnly
 		return nil, fmt.Errorf("volume %s: %w", use.VolumeID, err)
 	}
 
+	s.evidence.attach(use.VolumeID, device.Number)
+
 	if err := s.tuneNew(ctx, use, device.Number); err != nil {
 		return nil, errors.Join(err, device.Close(), s.detachNew(ctx, use, device.Number))
 	}
@@ -229,6 +231,7 @@ func (s *Service) detach(ctx context.Context, use *Use, number int) error {
 // detached returns when the attachment is gone that status tells of.
 func (s *Service) detached(ctx context.Context, use *Use, status blockdev.Status) error {
 	s.releaseQueue(use, status.Number)
+	s.evidence.detach(status.Number)
 
 	ctx, cancel := context.WithTimeout(ctx, detachLimit)
 	defer cancel()

@@ -33,6 +33,8 @@ func (s *Service) publishEphemeral(
 
 	id, target := wanted.VolumeID, wanted.Publication.TargetPath
 
+	defer s.ended(id)
+
 	return rpc.Run(ctx, s.config.Log, s.ops, rpc.OnVolume(id, target, "NodePublishVolume", request),
 		func(ctx context.Context) (*csi.NodePublishVolumeResponse, error) {
 			if err := s.ensureEphemeral(ctx, wanted); err != nil {
@@ -168,6 +170,8 @@ func (s *Service) ensureEphemeral(ctx context.Context, wanted *Ephemeral) error 
 	if wanted, err = s.recordEphemeral(ctx, wanted, place); err != nil {
 		return err
 	}
+
+	s.evidence.named(wanted.ContentID, wanted.VolumeID)
 
 	if err := s.makeEphemeral(ctx, wanted, place); err != nil {
 		return errors.Join(err, s.destroyEphemeral(ctx, wanted))
@@ -381,6 +385,9 @@ func (s *Service) destroyEphemeral(ctx context.Context, e *Ephemeral) error {
 	if err := held.Remove(e.ContentID, e.Parameters.Backing); err != nil {
 		return err
 	}
+
+	// Behind the record, so that no look under way brings it back.
+	defer s.evidence.forget(e.VolumeID)
 
 	return s.inline.drop(e.VolumeID)
 }

@@ -52,6 +52,8 @@ func (s *Service) NodeExpandVolume(
 			"volume %s is an inline ephemeral one and keeps its size; make the pod anew with another %s", id, volume.KeySize)
 	}
 
+	defer s.ended(id)
+
 	return rpc.Run(ctx, s.config.Log, s.ops, rpc.OnVolume(id, "size", "NodeExpandVolume", request),
 		func(ctx context.Context) (*csi.NodeExpandVolumeResponse, error) {
 			size, err := s.expand(ctx, id, path, asked.GetRequiredBytes())

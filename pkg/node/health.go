@@ -1,37 +1,192 @@
 package node
 
 import (
-	"context"
+	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/mount"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
 )
 
 // DefaultIOErrorHold is how long a volume's last I/O error is a condition of it.
 const DefaultIOErrorHold = 10 * time.Minute
 
-// Health is what the node knows of the health of the volumes in use on it.
+// viewName says whose view it is.
+const viewName = "node"
+
+// Health is what the node knows of the health of the volumes in use on it, and of
+// those whose filesystem it has found damaged.
 func (s *Service) Health() *health.Monitor { return s.monitor }
-
-// Reports describe the volumes that the node knows, with their conditions as the
-// node sees them, usage and checks.
-func (s *Service) Reports() []health.VolumeReport { return nil }
-
-// sick is the evidence that events have brought and that no probe can see again:
-// I/O errors by device, and images that somebody else has written.
-type sick struct{}
-
-func newSick() *sick { return &sick{} }
 
 func (s *Service) newMonitor() *health.Monitor {
 	return health.New(s.config.Health.With(health.Config{
-		Name: "node", List: func() []string { return nil }, Probe: s.probe,
+		Name: viewName, List: s.subjects, Probe: s.probe,
 		Concern: s.concern, Sources: s.config.Sources, Log: s.config.Log,
 	}))
 }
 
-func (s *Service) probe(context.Context, string) (health.Observation, error) {
-	return health.Observation{}, nil
+// subject is a volume that there is something to say about.
+type subject struct {
+	// id is the CO's, and use nil where the volume is not in use here.
+	id  string
+	use *Use
+	// record is what use was made of: another one says that an operation has
+	// changed it.
+	record recorded
+	// check is nil where nothing was checked yet.
+	check *Check
 }
 
-func (s *Service) concern(health.Event) []string { return nil }
+// subject returns false where there is nothing to say about a volume.
+func (s *Service) subject(id string) (subject, bool) {
+	found := subject{id: id}
+	found.check, _ = s.checks.get(id)
+
+	if use, ok := s.uses.get(id); ok {
+		found.use, found.record = use, use
+
+		return found, true
+	}
+
+	if inline, ok := s.inline.get(id); ok {
+		found.use, found.record = inline.use(), inline
+
+		return found, true
+	}
+
+	damaged := found.check != nil && found.check.Verdict == VerdictDamaged
+
+	return found, damaged || s.failing(s.evidence.of(id).ioErrorAt) > 0
+}
+
+// subjects lists them.
+func (s *Service) subjects() []string {
+	var ids []string
+
+	for _, use := range s.uses.all() {
+		ids = append(ids, use.VolumeID)
+	}
+
+	for _, inline := range s.inline.all() {
+		ids = append(ids, inline.VolumeID)
+	}
+
+	for _, check := range s.checks.all() {
+		if check.Verdict == VerdictDamaged {
+			ids = append(ids, check.VolumeID)
+		}
+	}
+
+	ids = append(ids, s.evidence.failing()...)
+	slices.Sort(ids)
+
+	// A staging that fails over and over has left more than one trace.
+	ids = slices.Compact(ids)
+
+	return slices.DeleteFunc(ids, func(id string) bool {
+		_, ok := s.subject(id)
+
+		return !ok
+	})
+}
+
+// ended has the volume looked at, once an operation that has changed something
+// about it is over.
+func (s *Service) ended(id string) {
+	if _, ok := s.subject(id); ok {
+		s.monitor.Suspect(id)
+
+		return
+	}
+
+	s.monitor.Forget(id)
+}
+
+// leave forgets a volume whose use has come to its end, and not to a failure: what
+// was the matter with it here is over. What was known of it is dropped behind its
+// record, so that no look under way brings it back.
+func (s *Service) leave(use *Use) error {
+	defer s.evidence.forget(use.VolumeID)
+
+	return s.forget(use)
+}
+
+// concern returns the volumes that an event is about, and keeps what no look can
+// see again.
+func (s *Service) concern(event health.Event) []string {
+	switch event.Kind {
+	case health.IOError:
+		return s.evidence.ioError(event)
+	case health.DeviceChanged:
+		return s.evidence.atDevice(event.Device)
+	case health.FilesystemError:
+		return s.evidence.inFilesystem(event.Filesystem)
+	case health.MountsChanged:
+		return s.remounted()
+	case health.FileChanged:
+		return s.named(event.Path)
+	case health.FileWritten:
+		return s.written(event)
+	case health.Lost:
+	}
+
+	return nil
+}
+
+func (s *Service) inUse(id string) bool {
+	found, ok := s.subject(id)
+
+	return ok && found.use != nil
+}
+
+// named is the volume in use whose bytes are at the path.
+func (s *Service) named(path string) []string {
+	content, _ := strings.CutSuffix(filepath.Base(path), pool.ImageSuffix)
+
+	if id := s.evidence.volume(content); s.inUse(id) {
+		return []string{id}
+	}
+
+	return nil
+}
+
+// written is the volume whose image is attached here and was written, unless an
+// operation is doing that.
+func (s *Service) written(event health.Event) []string {
+	ids := s.named(event.Path)
+	if len(ids) == 0 || s.ops.Busy(operationsOn(ids[0])) {
+		return ids
+	}
+
+	s.evidence.written(ids[0], event.At)
+
+	return ids
+}
+
+// operationsOn is the key that all operations on a volume have (rpc.OnVolume).
+func operationsOn(id string) string { return "volume " + id }
+
+// remounted returns the volumes whose mounts are not any more as they were last
+// seen.
+func (s *Service) remounted() []string {
+	points, err := mount.List()
+	if err != nil {
+		s.config.Log.Warn("looking at all volumes, as the mount table could not be read", "error", err)
+
+		return s.subjects()
+	}
+
+	return s.evidence.otherThan(points)
+}
+
+// failing is for how long an I/O error of that time is still a condition.
+func (s *Service) failing(last time.Time) time.Duration {
+	if last.IsZero() {
+		return 0
+	}
+
+	return max(0, s.config.IOErrorHold-time.Since(last))
+}

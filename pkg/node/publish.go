@@ -45,6 +45,8 @@ func (s *Service) NodePublishVolume(
 		return nil, rpc.Status(err)
 	}
 
+	defer s.ended(id)
+
 	return rpc.Run(ctx, s.config.Log, s.ops, rpc.OnVolume(id, wanted.TargetPath, "NodePublishVolume", request),
 		func(ctx context.Context) (*csi.NodePublishVolumeResponse, error) {
 			staged, err := s.stagingOf(ctx, request)
@@ -309,6 +311,8 @@ func (s *Service) NodeUnpublishVolume(
 	if target == "" {
 		return nil, rpc.Invalid("target_path is missing")
 	}
+
+	defer s.ended(id)
 
 	return rpc.Run(ctx, s.config.Log, s.ops, rpc.OnVolume(id, target, "NodeUnpublishVolume", request),
 		func(ctx context.Context) (*csi.NodeUnpublishVolumeResponse, error) {

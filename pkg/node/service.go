@@ -87,7 +87,9 @@ type Service struct {
 	attributes *attributes
 	checks     *records[*Check]
 	monitor    *health.Monitor
-	sick       *sick
+	evidence   *evidence
+	// gates are for looks, and walks for the slow counting of files.
+	gates, walks *gates
 }
 
 // New returns a service that keeps its records in store, which must not be
@@ -107,12 +109,16 @@ func New(config Config, store *state.Store, pools *pool.Set, ops *inflight.Group
 		config.FreezeLimit = DefaultFreezeLimit
 	}
 
+	if config.IOErrorHold <= 0 {
+		config.IOErrorHold = DefaultIOErrorHold
+	}
+
 	s := &Service{
 		config: config, pools: pools, ops: ops, places: places, loops: loops,
 		uses: newRecords[*Use](store, "uses"), frozen: newRecords[*Frozen](store, "frozen"),
 		devices: newDevices(loops), inline: newInline(store),
 		attributes: newAttributes(config, store),
-		checks:     newRecords[*Check](store, "checks"), sick: newSick(),
+		checks:     newRecords[*Check](store, "checks"), evidence: newEvidence(), gates: newGates(), walks: newGates(),
 	}
 	s.monitor = s.newMonitor()
 

@@ -40,6 +40,8 @@ func (s *Service) NodeStageVolume(
 		return nil, rpc.Status(err)
 	}
 
+	defer s.ended(wanted.VolumeID)
+
 	return rpc.Run(ctx, s.config.Log, s.ops, rpc.OnVolume(wanted.VolumeID, "stage", "NodeStageVolume", request),
 		func(ctx context.Context) (*csi.NodeStageVolumeResponse, error) {
 			if err := s.stage(ctx, wanted); err != nil {
@@ -128,6 +130,11 @@ func (s *Service) stage(ctx context.Context, wanted *Use) error {
 
 	if err := s.uses.put(ctx, wanted); err != nil {
 		return err
+	}
+
+	if len(wanted.Publications) == 0 {
+		// What was the matter with an earlier attachment is not known of this one.
+		s.evidence.forget(wanted.VolumeID)
 	}
 
 	if err := s.assemble(ctx, wanted, place); err != nil {
@@ -277,6 +284,8 @@ func (s *Service) NodeUnstageVolume(
 		return nil, rpc.Invalid("staging_target_path is missing")
 	}
 
+	defer s.ended(id)
+
 	return rpc.Run(ctx, s.config.Log, s.ops, rpc.OnVolume(id, "stage", "NodeUnstageVolume", request),
 		func(ctx context.Context) (*csi.NodeUnstageVolumeResponse, error) {
 			if err := s.unstage(ctx, id, path); err != nil {
@@ -311,7 +320,7 @@ func (s *Service) unstage(ctx context.Context, id, path string) error {
 		return err
 	}
 
-	return s.forget(use)
+	return s.leave(use)
 }
 
 // unstageUnknown unmounts a volume that the records were lost of.

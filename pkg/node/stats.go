@@ -2,17 +2,22 @@ package node
 
 import (
 	"context"
+	"errors"
+	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
+	"github.com/touchstone-csi/touchstone/pkg/capability"
+	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/mount"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 )
 
 // NodeGetVolumeStats answers with the bytes and inodes of the volume's
 // filesystem, or with the size of its device (CSI v1.13, NodeGetVolumeStats). For a
-// directory it is what its files take, and what is left in the pool.
+// directory it is what its files take, and what is left in the pool. A volume that
+// is sick is answered for by what was last known of it, and by its condition.
 func (s *Service) NodeGetVolumeStats(
 	ctx context.Context, request *csi.NodeGetVolumeStatsRequest,
 ) (*csi.NodeGetVolumeStatsResponse, error) {
@@ -30,12 +35,114 @@ func (s *Service) NodeGetVolumeStats(
 		return nil, rpc.Status(err)
 	}
 
-	usage, err := s.usage(ctx, use, path)
+	id, answer := request.GetVolumeId(), &csi.NodeGetVolumeStatsResponse{}
+
+	// Asked for first: it is not to be better than the usage.
+	record, _ := s.monitor.Get(id)
+	if !silent(record) {
+		answer.Usage, err = s.measure(ctx, id, use, path)
+	}
+
+	if err != nil {
+		record, err = s.explain(ctx, id, path, err)
+	}
+
 	if err != nil {
 		return nil, rpc.Status(err)
 	}
 
-	return &csi.NodeGetVolumeStatsResponse{Usage: usage}, nil
+	if len(answer.GetUsage()) == 0 {
+		answer.Usage = s.lastUsage(id)
+	}
+
+	if s.config.Capabilities.Has(capability.VolumeCondition) {
+		health.PutCondition(answer, record)
+	}
+
+	return answer, nil
+}
+
+// silent says whether it is known that the volume's filesystem would not answer,
+// or not in time.
+func silent(record *health.Record) bool {
+	return record.Has(health.ProbeTimedOut) || record.Has(health.DiskFailure)
+}
+
+var errSilent = errors.New("its filesystem does not answer")
+
+// measure asks the volume's filesystem, for a while. To count a directory's files
+// takes as long as it takes; only few are counted at a time in each pool.
+func (s *Service) measure(ctx context.Context, id string, use *Use, path string) ([]*csi.VolumeUsage, error) {
+	enter := func() (func(), error) { return s.walks.enter(ctx, use.Parameters.Pool) }
+
+	if use.image() {
+		shortened, cancel := context.WithTimeoutCause(ctx, patience, errSilent)
+		defer cancel()
+
+		ctx, enter = shortened, func() (func(), error) { return s.evidence.ask(id) }
+	}
+
+	leave, err := enter()
+	if err != nil {
+		return nil, err
+	}
+
+	return bounded(ctx, func() ([]*csi.VolumeUsage, error) {
+		defer leave()
+
+		return s.usage(ctx, id, use, path)
+	})
+}
+
+// explain returns what is the matter with a volume that could not be measured;
+// the failure, where nothing is.
+func (s *Service) explain(ctx context.Context, id, path string, failure error) (*health.Record, error) {
+	if errors.Is(failure, errSilent) {
+		s.monitor.Suspect(id)
+
+		record, ok := s.monitor.Get(id)
+		if !ok {
+			return recordOf(id, unseen()), nil
+		}
+
+		return recordOf(id, append(slices.Clone(record.Entries), unseen())...), nil
+	}
+
+	// Without a condition, an old answer would pass for a good one.
+	if ctx.Err() != nil || !s.config.Capabilities.Has(capability.VolumeCondition) {
+		return nil, failure
+	}
+
+	record, err := s.afresh(ctx, id)
+	if err == nil {
+		_, err = s.usedAt(id, path)
+	}
+
+	if err != nil || record.Healthy() {
+		return nil, failure
+	}
+
+	return record, nil
+}
+
+// lastUsage is what was last known, at least how large the device is: without any
+// number COs take an answer for none.
+func (s *Service) lastUsage(id string) []*csi.VolumeUsage {
+	known, last := s.evidence.of(id), health.Usage{}
+	record, ok := s.monitor.Get(id)
+
+	switch {
+	case ok && record.Usage != nil:
+		last = *record.Usage
+	case known.usage != nil:
+		last = *known.usage
+	case known.attached != nil:
+		last.Bytes.Total = known.attached.deviceBytes
+	default:
+		last.Bytes.Total = known.imageBytes
+	}
+
+	return volumeUsages(mount.Usage{Bytes: mount.Amount(last.Bytes), Inodes: mount.Amount(last.Inodes)})
 }
 
 // usedAt returns the volume's record if it was staged or published at the
@@ -57,7 +164,7 @@ func (s *Service) usedAt(id, path string) (*Use, error) {
 	return use, nil
 }
 
-func (s *Service) usage(ctx context.Context, use *Use, path string) ([]*csi.VolumeUsage, error) {
+func (s *Service) usage(ctx context.Context, id string, use *Use, path string) ([]*csi.VolumeUsage, error) {
 	if use.Capability.Block {
 		return s.deviceUsage(use, path)
 	}
@@ -69,7 +176,7 @@ func (s *Service) usage(ctx context.Context, use *Use, path string) ([]*csi.Volu
 	defer place.Close()
 
 	// Whatever else is mounted there by now, its usage is not the volume's.
-	if point, mounted, err := place.Mounted(); err != nil || !mounted || !s.ours(use, point) {
+	if point, mounted, err := place.Mounted(); err != nil || !mounted || !s.evidence.saw(id, path, point.ID) && !s.ours(use, point) {
 		return nil, rpc.Errorf(codes.NotFound, "volume %s is not mounted at %s any more", use.VolumeID, path)
 	}
 
@@ -82,14 +189,20 @@ func (s *Service) usage(ctx context.Context, use *Use, path string) ([]*csi.Volu
 		if usage, err = s.directoryUsage(ctx, use, usage); err != nil {
 			return nil, err
 		}
+
+		s.evidence.measured(id, *usageFrom(usage))
 	}
 
+	return volumeUsages(usage), nil
+}
+
+func volumeUsages(usage mount.Usage) []*csi.VolumeUsage {
 	amounts := []*csi.VolumeUsage{volumeUsage(csi.VolumeUsage_BYTES, usage.Bytes)}
 	if usage.Inodes.Total > 0 {
 		amounts = append(amounts, volumeUsage(csi.VolumeUsage_INODES, usage.Inodes))
 	}
 
-	return amounts, nil
+	return amounts
 }
 
 // directoryUsage replaces what all of the pool's filesystem holds by what the

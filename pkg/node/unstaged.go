@@ -76,7 +76,7 @@ func (s *Service) unstageLast(ctx context.Context, volumeID string) error {
 		}
 	}
 
-	return s.forget(use)
+	return s.leave(use)
 }
 
 // removeOwnStaging removes the mount point, which raw-block volumes have none of.

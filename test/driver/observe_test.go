@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -76,7 +77,7 @@ func stats(t *testing.T, d *harness.Driver, claim *orchestrator.Claim, path stri
 func TestTargetUnmountedBehindTheDriver(t *testing.T) {
 	eachKind(t, func(t *testing.T, d *harness.Driver, claim *orchestrator.Claim) {
 		unmount(t, claim.TargetPath)
-		fails(t, stats(t, d, claim, claim.TargetPath), codes.NotFound)
+		abnormal(t, d, claim, claim.TargetPath, health.VolumeUnmounted)
 
 		// Nobody has it any more, so even ReadWriteOncePod may go elsewhere.
 		second := another(claim, "second")
@@ -106,7 +107,7 @@ func TestStagingUnmountedBehindTheDriver(t *testing.T) {
 		}
 
 		unmount(t, claim.StagingPath)
-		fails(t, stats(t, d, claim, claim.StagingPath), codes.NotFound)
+		abnormal(t, d, claim, claim.StagingPath, health.VolumeUnmounted)
 
 		second := another(claim, "second")
 		fails(t, d.Publish(t.Context(), second), codes.FailedPrecondition, "NodeStageVolume")
@@ -283,7 +284,7 @@ func TestForeignMountAtTheTarget(t *testing.T) {
 		// On top of the publication.
 		foreign(claim.TargetPath)
 		survives()
-		fails(t, stats(t, d, claim, claim.TargetPath), codes.NotFound)
+		abnormal(t, d, claim, claim.TargetPath, health.VolumeUnmounted)
 		fails(t, d.Unpublish(ctx, claim), codes.FailedPrecondition, claim.TargetPath)
 		fails(t, d.Publish(ctx, claim), codes.FailedPrecondition, claim.TargetPath)
 		fails(t, d.Unstage(ctx, claim), codes.FailedPrecondition, claim.TargetPath)

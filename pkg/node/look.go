@@ -1,0 +1,335 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"path"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/mount"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+// place is where the volume has to be mounted, and how.
+type place struct {
+	path     string
+	target   bool
+	readOnly bool
+}
+
+// expected are the places of the volume: first where it is staged.
+func (l *look) expected() ([]place, error) {
+	var all []place
+
+	readOnly := l.use.readOnly()
+
+	if !l.use.Capability.Block && !l.use.ephemeral {
+		asked, err := readOnlyFlag(l.use.Capability)
+		if err != nil {
+			return nil, err
+		}
+
+		all = append(all, place{path: l.use.StagingPath, readOnly: readOnly || asked})
+	}
+
+	for _, publication := range l.use.Publications {
+		asked, err := readOnlyFlag(publication.Capability)
+		if err != nil {
+			return nil, err
+		}
+
+		all = append(all, place{path: publication.TargetPath, target: true, readOnly: readOnly || publication.ReadOnly || asked})
+	}
+
+	return all, nil
+}
+
+// readOnlyFlag says whether the mount flags ask for reading only.
+func readOnlyFlag(asked volume.Capability) (bool, error) {
+	if len(asked.MountFlags) == 0 {
+		return false, nil
+	}
+
+	options, err := mount.ParseFlags(asked.MountFlags)
+
+	return options.ReadOnly(), err
+}
+
+// places looks whether the volume is mounted wherever it has to be.
+func (l *look) places(context.Context) error {
+	all, err := l.expected()
+	if err != nil {
+		return err
+	}
+
+	for _, each := range all {
+		if err := l.at(each); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+func (l *look) at(expected place) error {
+	l.mounts[expected.path] = seen{}
+
+	held, err := l.service.places.Find(expected.path)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, mount.ErrSymlink) || errors.Is(err, mount.ErrWrongType) {
+		l.unmounted(expected, "not mounted any more")
+
+		return nil
+	}
+
+	if err != nil {
+		return err
+	}
+	defer held.Close()
+
+	point, mounted, err := held.Mounted()
+	if err != nil {
+		return err
+	}
+
+	if !mounted {
+		l.unmounted(expected, "not mounted any more")
+
+		return nil
+	}
+
+	ours, err := l.ours(expected.path, &point)
+	if err != nil {
+		return err
+	}
+
+	if !ours {
+		l.unmounted(expected, "hidden by another mount")
+
+		return nil
+	}
+
+	err = l.enter(held, point)
+	if errors.Is(err, fs.ErrNotExist) {
+		l.unmounted(expected, "not mounted any more") // since a moment ago
+
+		return nil
+	}
+
+	l.mounts[expected.path] = seen{id: point.ID, traits: traitsOf(&point)}
+
+	if !l.use.Capability.Block && point.ReadOnly && !expected.readOnly && !point.SuperReadOnly {
+		l.found(health.ReadOnlyRemount, "somebody has made its mount read-only; stage or publish it anew: "+expected.path)
+	}
+
+	return err
+}
+
+func (l *look) unmounted(expected place, how string) {
+	l.unsettled = true
+
+	cure := "; stage it anew: "
+	if expected.target {
+		cure = "; start its pod anew: "
+	}
+
+	l.found(health.VolumeUnmounted, how+cure+expected.path)
+}
+
+// ours says whether what is mounted is the volume, and finds its device. A mount
+// that was the volume's is so still, whatever its image is called by now.
+func (l *look) ours(at string, point *mount.Point) (bool, error) {
+	was := l.before.mounts[at].id == point.ID
+
+	if !l.use.image() {
+		root := strings.TrimSuffix(point.Root, "//deleted")
+
+		return was || path.Base(root) == l.use.VolumeID, nil
+	}
+
+	number, isLoop := loopNumber(*point)
+	if !isLoop {
+		return false, nil
+	}
+
+	if l.use.Capability.Block {
+		numbers := l.service.devices.get(l.use.VolumeID)
+
+		return number == numbers.staged || number == numbers.readOnly, nil
+	}
+
+	if l.device != nil {
+		return l.device.Number == number, nil
+	}
+
+	status, attached, err := l.service.loops.Status(number)
+	if err != nil || !attached {
+		return false, err
+	}
+
+	if was = was || l.isAttached(&status); was {
+		l.through(&status)
+	}
+
+	return was, nil
+}
+
+// isAttached says whether a device has the volume's image, by its name or since
+// it had it before.
+func (l *look) isAttached(status *blockdev.Status) bool {
+	return path.Base(status.BackingPath) == l.use.VolumeID+pool.ImageSuffix || l.before.attached.same(status)
+}
+
+func (l *look) through(status *blockdev.Status) {
+	l.device = status
+	l.attached = &attachment{number: status.Number, sequence: status.Sequence, deviceBytes: status.SizeBytes}
+}
+
+// enter opens the root of the first mount that can be opened.
+func (l *look) enter(held *mount.Place, point mount.Point) error {
+	if l.use.Capability.Block || l.root != nil || l.point.ID != 0 {
+		return nil
+	}
+
+	root, err := held.OpenRoot(point)
+
+	switch {
+	case errors.Is(err, unix.EIO):
+		// Of an XFS that has shut down it is all there is to see.
+		l.stopped()
+	case err != nil:
+		return err
+	}
+
+	l.root, l.point = root, point
+
+	return nil
+}
+
+func (l *look) stopped() {
+	l.found(health.DiskFailure, "its filesystem has shut down; see the kernel's log, unstage it and stage it anew")
+}
+
+// attachments looks at the devices of a raw-block volume.
+func (l *look) attachments(context.Context) error {
+	numbers := l.service.devices.get(l.use.VolumeID)
+
+	wanted := []int{numbers.staged}
+	if numbers.readOnly != none {
+		wanted = append(wanted, numbers.readOnly)
+	}
+
+	for _, number := range wanted {
+		if number == none {
+			l.detached()
+
+			continue
+		}
+
+		status, attached, err := l.service.loops.Status(number)
+		if err != nil {
+			return err
+		}
+
+		if !attached || !l.isAttached(&status) {
+			l.detached()
+
+			continue
+		}
+
+		if number == numbers.staged {
+			l.through(&status)
+			l.usage = &health.Usage{Bytes: health.Amount{Total: status.SizeBytes}}
+		}
+	}
+
+	return nil
+}
+
+func (l *look) detached() {
+	l.unsettled = true
+	l.found(health.DeviceMissing, "its image was detached from its loop device; unpublish and unstage it, then stage it anew")
+}
+
+// backing looks at what the pool has in the volume's place.
+func (l *look) backing(ctx context.Context) error {
+	if l.use.image() {
+		leave, err := l.service.gates.enter(ctx, l.use.Parameters.Pool)
+		if err != nil {
+			return err
+		}
+		defer leave()
+	}
+
+	info, err := l.pool.Info(l.use.VolumeID, l.use.Parameters.Backing)
+	if errors.Is(err, pool.ErrMissing) {
+		l.lost("was moved or deleted")
+
+		return nil
+	}
+
+	if err != nil {
+		return err
+	}
+
+	return l.compare(info)
+}
+
+func (l *look) lost(how string) {
+	l.unsettled = true
+
+	if l.use.image() {
+		l.found(health.BackingFileMissing, "its image "+how+"; put it back into the pool, or restore a snapshot")
+
+		return
+	}
+
+	l.found(health.VolumeNotFound, "its directory "+how+"; put it back into the pool, or restore a snapshot")
+}
+
+// compare looks whether what the pool has is what is in use.
+func (l *look) compare(info fs.FileInfo) error {
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return errors.ErrUnsupported
+	}
+
+	has := blockdev.Identity{Device: stat.Dev, Inode: stat.Ino}
+
+	if !l.use.image() {
+		if l.root == nil {
+			return nil
+		}
+
+		used, err := blockdev.IdentityOf(l.root)
+		if err == nil && used != has {
+			l.lost("was replaced by another one")
+		}
+
+		return err
+	}
+
+	l.imageBytes, l.growth = info.Size(), l.before.growth
+	if l.before.imageBytes > 0 && l.imageBytes > l.before.imageBytes {
+		l.growth = growth{after: l.before.at, until: time.Now().Add(growthEcho)}
+	}
+
+	switch {
+	case l.device == nil:
+	case l.device.Backing() != has:
+		l.lost("was replaced by another file")
+	case info.Size() < l.device.SizeBytes:
+		// Its size was asked for before the image's, so that a growth is none.
+		l.unsettled = true
+		l.found(health.BackingFileTruncated, "its image is shorter than its device: data is lost; restore a snapshot")
+	}
+
+	return nil
+}

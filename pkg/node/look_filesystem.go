@@ -1,0 +1,194 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/pkg/filesystem"
+	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/mount"
+)
+
+const (
+	// What a full filesystem can have left that nobody gets: a thousandth, but not
+	// less than what an XFS keeps, and not so much that it is worth having.
+	fullPart  = 1000
+	fullLeast = 64 << 10
+	fullMost  = 1 << 20
+	// growthEcho is for how long after an image has grown writes to it are taken
+	// for the growth's.
+	growthEcho = 2 * time.Second
+)
+
+// mounted looks at the mounted filesystem.
+func (l *look) mounted(context.Context) error {
+	if l.point.ID == 0 {
+		return nil
+	}
+
+	if err := l.writable(); err != nil || l.root == nil {
+		return err
+	}
+
+	usage, err := mount.UsageOf(l.root)
+	if errors.Is(err, unix.EIO) {
+		l.stopped()
+
+		return nil
+	}
+
+	if err != nil {
+		return err
+	}
+
+	l.full(usage)
+
+	if !l.use.image() || l.device == nil {
+		return nil
+	}
+
+	l.usage = usageFrom(usage)
+	l.filesystem = usage.Filesystem
+	l.mark()
+
+	return l.counted()
+}
+
+// writable looks whether the filesystem has stopped writing. Only the options of
+// the superblock tell that of ext4, statfs does not.
+func (l *look) writable() error {
+	if l.point.HasSuperOption("shutdown") {
+		l.stopped()
+	}
+
+	if l.point.HasSuperOption("emergency_ro") {
+		l.found(health.ReadOnlyRemount, "an error has made its filesystem read-only; see the kernel's log, unstage it and stage it anew")
+
+		return nil
+	}
+
+	asked, err := readOnlyFlag(l.use.Capability)
+	if err == nil && l.point.SuperReadOnly && !asked && !l.use.readOnly() {
+		l.unsettled = true
+		l.found(health.ReadOnlyRemount, "its filesystem is read-only by now; see the kernel's log, unstage it and stage it anew")
+	}
+
+	return err
+}
+
+// full looks at what is left to be had. A filesystem without a number of inodes
+// tells none at all.
+func (l *look) full(usage mount.Usage) {
+	if usage.Bytes.Total > 0 && usage.Bytes.Available < min(max(usage.Bytes.Total/fullPart, fullLeast), fullMost) {
+		message := "it is full; delete files, or expand it"
+		if !l.use.image() {
+			message = "its pool is full; delete files or volumes, or grow the pool"
+		}
+
+		l.found(health.OutOfCapacity, message)
+	}
+
+	if usage.Inodes.Total > 0 && usage.Inodes.Available <= 0 {
+		l.found(health.InodesExhausted, "no inode is left: it takes no more files; delete some, or expand it")
+	}
+}
+
+func usageFrom(usage mount.Usage) *health.Usage {
+	return &health.Usage{Bytes: health.Amount(usage.Bytes), Inodes: health.Amount(usage.Inodes)}
+}
+
+// mark has the kernel tell of the errors of an ext4; others tell none.
+func (l *look) mark() {
+	if l.service.config.MarkFilesystem == nil || l.use.fsType() != filesystem.Ext4 {
+		return
+	}
+
+	if err := l.service.config.MarkFilesystem(l.root); err != nil {
+		l.service.config.Log.Debug("errors of a filesystem are seen by relists only", "volume", l.subject.id, "error", err)
+	}
+}
+
+// counted looks at the errors that the kernel has counted since the filesystem
+// was last found clean.
+func (l *look) counted() error {
+	counted, err := filesystem.ReadErrors(l.use.fsType(), l.device.Number, l.root)
+	if err != nil {
+		return err
+	}
+
+	if l.subject.check != nil && counted.Count <= l.subject.check.Errors || counted.Count == 0 {
+		return nil
+	}
+
+	isBtrfs := l.use.fsType() == filesystem.Btrfs
+
+	switch {
+	case counted.Corrupted:
+		l.found(health.FilesystemCorrupted, "the kernel has found its filesystem corrupted; back up what is left, check and repair it")
+	case !isBtrfs:
+		l.found(health.FilesystemErrors, "the kernel has counted errors of its filesystem; check it (touchstone check)")
+	}
+
+	if isBtrfs && counted.IO {
+		l.found(health.IOErrors, "its device has failed requests; see the kernel's log and the pool's disks")
+	}
+
+	return nil
+}
+
+// told adds what events and checks have told.
+func (l *look) told() {
+	cleanAt := time.Time{}
+
+	if check := l.subject.check; check != nil {
+		cleanAt = check.CleanAt
+		l.checked(check)
+	}
+
+	known := l.service.evidence.of(l.subject.id)
+
+	if left := l.service.failing(known.ioErrorAt); left > 0 && cleanAt.Before(known.ioErrorAt) && l.sameAttachment() {
+		l.found(health.IOErrors, "its device has failed requests; see the kernel's log and the pool's disks")
+		l.lookAgain(left)
+	}
+
+	at := known.writtenAt
+	if at.IsZero() || cleanAt.After(at) || !l.sameAttachment() || l.growth.explains(at) {
+		return
+	}
+
+	const message = "another program has written its image while it was in use; "
+
+	if l.use == nil || !l.use.Capability.Block {
+		l.found(health.FilesystemErrors, message+"check it (touchstone check)")
+
+		return
+	}
+
+	if left := l.service.failing(at); left > 0 {
+		l.found(health.IOErrors, message+"stage it anew")
+		l.lookAgain(left)
+	}
+}
+
+// sameAttachment says whether events told of what is attached now.
+func (l *look) sameAttachment() bool {
+	was := l.before.attached
+
+	return was == nil || l.attached == nil || was.sequence == l.attached.sequence
+}
+
+// checked adds what the last check of the filesystem means.
+func (l *look) checked(check *Check) {
+	if check.Verdict == VerdictDamaged {
+		l.found(health.FilesystemCorrupted, "a check has found damage; back up what is left and repair its filesystem by hand")
+	}
+
+	period := l.service.checkPeriod(check)
+	if period > 0 && !check.CleanAt.IsZero() && time.Since(check.CleanAt) > 2*period {
+		l.found(health.CheckOverdue, "no check of its filesystem has succeeded for twice the time between two (--check-period)")
+	}
+}

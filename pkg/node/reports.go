@@ -1,0 +1,80 @@
+package node
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+// Reports describe the volumes that the node knows, in the order of their ids,
+// with their conditions as the node sees them, usage and checks: those in use,
+// and those that were checked here.
+func (s *Service) Reports() []health.VolumeReport {
+	ids := s.subjects()
+	for _, check := range s.checks.all() {
+		ids = append(ids, check.VolumeID)
+	}
+
+	slices.Sort(ids)
+
+	ids = slices.Compact(ids)
+	reports := make([]health.VolumeReport, 0, len(ids))
+
+	for _, id := range ids {
+		reports = append(reports, s.report(id))
+	}
+
+	return reports
+}
+
+func (s *Service) report(id string) health.VolumeReport {
+	found, _ := s.subject(id)
+	known := s.evidence.of(id)
+	report := health.VolumeReport{ID: id, Usage: known.usage, Check: s.checkReport(found.check)}
+
+	if found.check != nil {
+		report.Pool, report.FSType, report.Backing = found.check.Pool, found.check.FSType, string(volume.BackingImage)
+	}
+
+	if use := found.use; use != nil {
+		report.Pool, report.Backing, report.Staged = use.Parameters.Pool, string(use.Parameters.Backing), use.StagingPath
+		if use.image() && !use.Capability.Block {
+			report.FSType = use.fsType()
+		}
+
+		for _, publication := range use.Publications {
+			report.Published = append(report.Published, publication.TargetPath)
+		}
+	}
+
+	if known.attached != nil {
+		report.CapacityBytes = known.attached.deviceBytes
+	}
+
+	record, _ := s.monitor.Get(id)
+	report.Conditions = record.Reports(viewName)
+
+	if record != nil && record.Usage != nil {
+		report.Usage = record.Usage
+	}
+
+	return report
+}
+
+// checkReport tells of a check, nil of none.
+func (s *Service) checkReport(check *Check) *health.CheckReport {
+	if check == nil {
+		return nil
+	}
+
+	return &health.CheckReport{
+		At: check.At, Verdict: check.Verdict, Detail: strings.TrimSpace(check.Detail), Took: check.Took, How: check.How,
+		CleanAt: check.CleanAt, Period: s.checkPeriod(check),
+	}
+}
+
+// checkPeriod is the time between two checks of the volume, 0 for never.
+func (s *Service) checkPeriod(*Check) time.Duration { return s.config.CheckPeriod }
