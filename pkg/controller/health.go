@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -23,8 +24,6 @@ const (
 	// each holds a thread.
 	maxLooks = 16
 )
-
-var errPoolUnreachable = errors.New("its pool can't be reached")
 
 // Health is what the controller knows of the health of all volumes.
 func (s *Service) Health() *health.Monitor { return s.monitor }
@@ -169,6 +168,10 @@ func (s *Service) probe(ctx context.Context, id string) (health.Observation, err
 			return health.Observation{}, health.ErrGone
 		}
 
+		if s.unreachable(v.Parameters.Pool) {
+			return s.unseen(v), nil
+		}
+
 		size, err := s.sizeOf(ctx, v)
 		if err != nil && !errors.Is(err, pool.ErrMissing) {
 			return health.Observation{}, err
@@ -184,16 +187,26 @@ func (s *Service) probe(ctx context.Context, id string) (health.Observation, err
 	}
 }
 
-// sizeOf leaves a pool alone that is known not to answer, and lets no more than
-// a few find out.
+// unseen is what was known of a volume whose pool is known not to answer, so that
+// nobody looks in vain.
+func (s *Service) unseen(v *Volume) health.Observation {
+	const unseen = health.ProbeTimedOut
+
+	entries := []health.Entry{health.NewEntry(unseen, fmt.Sprintf("its pool %q can't be reached", v.Parameters.Pool))}
+
+	if known := s.conditionOf(v.ID); known != nil {
+		entries = append(entries, slices.DeleteFunc(slices.Clone(known.Entries),
+			func(entry health.Entry) bool { return entry.Reason == unseen })...)
+	}
+
+	return health.Observation{Entries: entries}
+}
+
+// sizeOf lets no more than a few find out that a pool does not answer.
 func (s *Service) sizeOf(ctx context.Context, v *Volume) (int64, error) {
 	place, err := s.poolOf(v)
 	if err != nil {
 		return 0, err
-	}
-
-	if s.unreachable(place.Name()) {
-		return 0, fmt.Errorf("volume %s: %w: %q", v.ID, errPoolUnreachable, place.Name())
 	}
 
 	turns := s.looks[place.Name()]

@@ -52,11 +52,10 @@ func New(ctx context.Context, config Config) (*Driver, error) {
 
 	config.Log = slog.New(callHandler{config.Log.Handler()})
 
-	d := &Driver{
-		config: config, log: config.Log, ops: inflight.NewGroup(), gate: newGate(), metrics: newMetrics(config.DriverName),
-	}
+	calls, registry := newMetrics(config.DriverName)
+	d := &Driver{config: config, log: config.Log, ops: inflight.NewGroup(), gate: newGate(), metrics: calls}
 
-	built, err := build(ctx, &d.config, d.ops)
+	built, err := build(ctx, &d.config, d.ops, registry)
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,8 @@ import (
 	"encoding/hex"
 	"os"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/kernelevents"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
@@ -18,10 +20,10 @@ const (
 )
 
 // healthSettings are what all monitors of the process share.
-func (c *Config) healthSettings() health.Settings {
+func (c *Config) healthSettings(registry prometheus.Registerer) health.Settings {
 	return health.Settings{
 		PollingOnly: c.HealthPolling, RelistPeriod: c.HealthRelistPeriod, EventedRelistPeriod: c.HealthEventedRelistPeriod,
-		ProbeTimeout: c.HealthProbeTimeout, History: health.NewHistory(historySize),
+		ProbeTimeout: c.HealthProbeTimeout, Metrics: health.NewMetrics(registry), History: health.NewHistory(historySize),
 	}
 }
 
@@ -39,7 +41,7 @@ func (r *rooms) controllerSources() []health.Source {
 		return nil
 	}
 
-	return present(kernelevents.NewFiles(volumeRooms(r.pools)...))
+	return []health.Source{kernelevents.NewFiles(volumeRooms(r.pools)...)}
 }
 
 // nodeSources tell of what happens to volumes in use, marks among them of the
@@ -49,16 +51,12 @@ func (r *rooms) nodeSources(config *Config, ephemeral *pool.Set) (sources []heal
 		return nil, nil
 	}
 
-	sources = present(
-		kernelevents.NewBlockErrors(config.instance()), kernelevents.NewMounts(), kernelevents.NewDevices(),
+	marks = kernelevents.NewFilesystemErrors()
+
+	return []health.Source{
+		kernelevents.NewBlockErrors(config.instance()), marks, kernelevents.NewMounts(), kernelevents.NewDevices(),
 		kernelevents.NewFiles(append(volumeRooms(r.pools), volumeRooms(ephemeral)...)...),
-	)
-
-	if marks = kernelevents.NewFilesystemErrors(); marks != nil {
-		sources = append(sources, marks)
-	}
-
-	return sources, marks
+	}, marks
 }
 
 // markWith returns nil where there is nobody to tell of a filesystem's errors.
@@ -68,19 +66,6 @@ func markWith(marks *kernelevents.FilesystemErrors) func(*os.File) error {
 	}
 
 	return marks.Mark
-}
-
-// present leaves out sources that are not made yet.
-func present(sources ...health.Source) []health.Source {
-	made := sources[:0]
-
-	for _, source := range sources {
-		if source != nil {
-			made = append(made, source)
-		}
-	}
-
-	return made
 }
 
 func volumeRooms(pools *pool.Set) []string {

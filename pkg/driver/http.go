@@ -18,16 +18,16 @@ const (
 	httpTimeout       = 30 * time.Second
 )
 
-// newMetrics returns the manager of csi_plugin_operations_seconds, with the
-// process' and the Go runtime's own metrics beside it.
-func newMetrics(driverName string) metrics.CSIMetricsManager {
-	process := prometheus.NewRegistry()
-	process.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+// newMetrics returns the manager of csi_plugin_operations_seconds, and the
+// registry of all other metrics: the process' and the Go runtime's own are there.
+func newMetrics(driverName string) (metrics.CSIMetricsManager, prometheus.Registerer) {
+	others := prometheus.NewRegistry()
+	others.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 
 	return metrics.NewCSIMetricsManagerWithOptions(driverName,
 		metrics.WithSubsystem(metrics.SubsystemPlugin),
 		metrics.WithProcessStartTime(false), // the process collector has it
-	).WithAdditionalRegistry(process)
+	).WithAdditionalRegistry(others), others
 }
 
 // readiness is Probe's answer.
@@ -35,7 +35,9 @@ type readiness func(context.Context) (ready bool, err error)
 
 // listenHTTP binds the address, so that a taken one ends the start at once.
 // An empty address gives a nil server.
-func listenHTTP(ctx context.Context, address string, measured metrics.CSIMetricsManager, well readiness) (*http.Server, net.Listener, error) {
+func listenHTTP(
+	ctx context.Context, address string, measured metrics.CSIMetricsManager, well readiness,
+) (*http.Server, net.Listener, error) {
 	if address == "" {
 		return nil, nil, nil
 	}

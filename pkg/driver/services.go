@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 
 	"github.com/touchstone-csi/touchstone/pkg/blockdev"
@@ -74,13 +75,15 @@ type service struct {
 //	all         Identity, Controller, GroupController, SnapshotMetadata, Progress, Node
 //	controller  Identity, Controller, GroupController, SnapshotMetadata, Progress
 //	node        Identity, Node
-func build(ctx context.Context, config *Config, ops *inflight.Group) (*rooms, error) {
+//
+// Their metrics are in the registry.
+func build(ctx context.Context, config *Config, ops *inflight.Group, registry prometheus.Registerer) (*rooms, error) {
 	owner := fmt.Sprintf("%s at %s, mode %s", config.DriverName, config.Endpoint, config.Mode)
 	r := &rooms{
 		store:    state.New(config.StateDir, state.Options{Owner: owner, Log: config.Log}),
 		owner:    fmt.Sprintf("%s, node %s, state in %s", owner, config.NodeID, config.StateDir),
 		progress: progress.NewRegistry(config.Log),
-		health:   config.healthSettings(),
+		health:   config.healthSettings(registry),
 	}
 
 	err := r.openPools(ctx, config)
