@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -85,9 +86,7 @@ type step struct {
 // run does the steps one after the other.
 func (l *life) run(ctx context.Context, steps ...step) error {
 	for _, each := range steps {
-		if l.claim.VolumeID != "" {
-			l.volumes.set(l.claim.VolumeID, l.name+": "+each.name)
-		}
+		l.volumes.set(l.claim.VolumeID, l.name+": "+each.name)
 
 		if err := each.do(ctx); err != nil {
 			return fmt.Errorf("%s (volume %s): %s: %w", l.name, l.claim.VolumeID, each.name, err)
@@ -181,7 +180,7 @@ func (l *life) create(ctx context.Context, source *csi.VolumeContentSource) erro
 	}
 
 	l.claim.VolumeID, l.claim.VolumeContext = made.GetVolume().GetVolumeId(), made.GetVolume().GetVolumeContext()
-	l.volumes.set(l.claim.VolumeID, l.name+": created")
+	l.volumes.add(l.claim.VolumeID, l.name+": created")
 
 	return nil
 }
@@ -213,7 +212,7 @@ func (l *life) write(context.Context) (failure error) {
 	// An odd amount, so that nothing depends on whole blocks.
 	data := make([]byte, mib+l.random.IntN(mib))
 	for at := 0; at+8 <= len(data); at += 8 {
-		copy(data[at:], fmt.Appendf(nil, "%08x", l.random.Uint32()))
+		binary.NativeEndian.PutUint64(data[at:], l.random.Uint64())
 	}
 
 	file, err := os.OpenFile(l.place(l.claim), os.O_CREATE|os.O_WRONLY, 0o600)

@@ -24,7 +24,9 @@ type soak struct {
 	troubles *troubles
 	// cycles are whole lives, checks those that were asked for.
 	cycles, checks atomic.Int64
-	began          time.Time
+	// answers are how long NodeGetVolumeHealth took.
+	answers longest
+	began   time.Time
 }
 
 // whole runs everything, in the order in which it has to be. Its errors are of
@@ -213,8 +215,9 @@ func (s *soak) line() string {
 		return err.Error()
 	}
 
-	return fmt.Sprintf("%s: %d lives, %d checks asked for, %d conditions, %d other troubles; %s", time.Since(s.began).Round(time.Second),
-		s.cycles.Load(), s.checks.Load(), s.troubles.count(condition), s.troubles.count("")-s.troubles.count(condition), now)
+	return fmt.Sprintf("%s: %d lives, %d checks asked for, %d conditions, %d other troubles; NodeGetVolumeHealth within %s; %s",
+		time.Since(s.began).Round(time.Second), s.cycles.Load(), s.checks.Load(), s.troubles.count(condition),
+		s.troubles.count("")-s.troubles.count(condition), s.answers.take().Round(time.Microsecond), now)
 }
 
 // verdict prints all troubles.

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -89,11 +90,21 @@ type volumes struct {
 
 func newVolumes() *volumes { return &volumes{doing: map[string]string{}} }
 
-func (v *volumes) set(id, doing string) {
+func (v *volumes) add(id, doing string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 
 	v.doing[id] = doing
+}
+
+// set says what is being done to a volume, unless it is none any more.
+func (v *volumes) set(id, doing string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+
+	if _, ok := v.doing[id]; ok {
+		v.doing[id] = doing
+	}
 }
 
 func (v *volumes) drop(id string) {
@@ -116,3 +127,18 @@ func (v *volumes) ids() []string {
 
 	return slices.Sorted(maps.Keys(v.doing))
 }
+
+// longest is the longest of some times. It is safe for concurrent use.
+type longest struct{ nanoseconds atomic.Int64 }
+
+func (l *longest) add(took time.Duration) {
+	for {
+		seen := l.nanoseconds.Load()
+		if took.Nanoseconds() <= seen || l.nanoseconds.CompareAndSwap(seen, took.Nanoseconds()) {
+			return
+		}
+	}
+}
+
+// take returns it and begins anew.
+func (l *longest) take() time.Duration { return time.Duration(l.nanoseconds.Swap(0)) }

@@ -115,7 +115,10 @@ func (s *soak) lookAtController(ctx context.Context) error {
 
 func (s *soak) lookAtNode(ctx context.Context) error {
 	for _, id := range s.volumes.ids() {
+		began := time.Now()
 		answer, err := s.NodeGetVolumeHealth(ctx, &csi.NodeGetVolumeHealthRequest{VolumeId: id})
+		s.answers.add(time.Since(began))
+
 		// It is deleted by and by.
 		if status.Code(err) == codes.NotFound {
 			continue
