@@ -28,8 +28,8 @@ const (
 	// has below it in a dev_t of its own.
 	loopMajor = 7
 	minorBits = 20
-	// traceBufferKB is for each CPU: some 500 errors, until the next read.
-	traceBufferKB = 32
+	// traceBufferKB is for each CPU: a thousand errors, until the next read.
+	traceBufferKB = 64
 	// tracePipeBytes is what the kernel formats at a time, at least.
 	tracePipeBytes = 4096
 )
@@ -98,7 +98,11 @@ func (b *blockErrors) Run(ctx context.Context, connected func(), notify func(hea
 
 	err = read(ctx, pipe, tracePipeBytes, func(at time.Time, data []byte) error {
 		lines.take(at, data)
-		rest(ctx, pause)
+
+		// A full read leaves more behind, and the kernel little room for it.
+		if len(data) < tracePipeBytes {
+			rest(ctx, pause)
+		}
 
 		return nil
 	})
@@ -259,33 +263,29 @@ func parseTraceLine(line string) (health.Event, bool) {
 	}
 }
 
+// parseBlockError does without Sscanf, as it is called for each of a storm.
 func parseBlockError(said string) (health.Event, error) {
-	var (
-		major, minor uint32
-		operation    string
-		sector       uint64
-		count, errno int
-	)
-
 	// Between the parentheses is a command for the device, if it was one.
 	head, rest, _ := strings.Cut(said, " (")
-	if _, err := fmt.Sscanf(head, "%d,%d %s", &major, &minor, &operation); err != nil {
-		return health.Event{}, fmt.Errorf("%q: %w", said, err)
-	}
+	device, operation, _ := strings.Cut(head, " ")
+	major, minor, _ := strings.Cut(device, ",")
+	sector, tail, _ := strings.Cut(rest[strings.LastIndexByte(rest, ')')+1:], " + ")
+	// What stands before the result, the priority, differs among kernels.
+	_, result, _ := strings.Cut(tail, " [")
 
-	tail := rest[strings.LastIndex(rest, ") ")+1:]
-	if _, err := fmt.Sscanf(tail, " %d + %d", &sector, &count); err != nil {
-		return health.Event{}, fmt.Errorf("%q: %w", said, err)
-	}
+	var numbers [4]int64
 
-	// What stands before it, the priority, differs among kernels.
-	result := tail[strings.LastIndexByte(tail, ' ')+1:]
-	if _, err := fmt.Sscanf(result, "[%d]", &errno); err != nil {
-		return health.Event{}, fmt.Errorf("%q: %w", said, err)
+	for i, text := range []string{major, minor, strings.TrimSpace(sector), strings.TrimSuffix(result, "]")} {
+		number, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return health.Event{}, fmt.Errorf("%q: %w", said, err)
+		}
+
+		numbers[i] = number
 	}
 
 	return health.Event{
-		Kind: health.IOError, Device: unix.Mkdev(major, minor), Sector: int64(sector),
-		Write: !strings.HasPrefix(operation, "R"), Errno: max(errno, -errno),
+		Kind: health.IOError, Device: unix.Mkdev(uint32(numbers[0]), uint32(numbers[1])), Sector: numbers[2],
+		Write: !strings.HasPrefix(operation, "R"), Errno: int(max(numbers[3], -numbers[3])),
 	}, nil
 }

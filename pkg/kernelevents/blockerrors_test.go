@@ -236,6 +236,7 @@ func TestTraceLines(t *testing.T) {
 		{"block_rq_error: loop7: sector 80 failed", lost, true},
 		{"block_rq_error: 7,0 RS () eighty + 8 be,0,4 [-5]", lost, true},
 		{"block_rq_error: 7,0 RS () 80 + 8 be,0,4", lost, true},
+		{"block_rq_error: 7,0 RS () 80 + 8", lost, true},
 		{"block_rq_error: ", lost, true},
 		{"##### CPU 1 buffer started ####", health.Event{}, false},
 		{"# tracer: nop", health.Event{}, false},
@@ -246,6 +247,15 @@ func TestTraceLines(t *testing.T) {
 			require.Equal(t, test.ok, ok)
 			require.Equal(t, test.want, event)
 		})
+	}
+}
+
+func BenchmarkTraceLine(b *testing.B) {
+	b.ReportAllocs()
+
+	for b.Loop() {
+		_, ok := kernelevents.ParseTraceLine("block_rq_error: 7,1024 RS () 80 + 8 be,0,4 [-5]")
+		require.True(b, ok)
 	}
 }
 
