@@ -12,15 +12,18 @@ const (
 	subsystem   = "health"
 	labelView   = "view"
 	labelSource = "source"
+	labelHow    = "how"
 )
 
 // Metrics are the monitors' Prometheus metrics. Each has the label view, which
-// is the monitor's name.
+// is the monitor's name. Those of checks of filesystems have none.
 type Metrics struct {
 	connects, failures, events *prometheus.CounterVec
 	missed, timedOut, errors   *prometheus.CounterVec
 	up, conditions             *prometheus.GaugeVec
 	latency, relist            *prometheus.HistogramVec
+	checks                     *prometheus.CounterVec
+	checkDuration              *prometheus.HistogramVec
 }
 
 // NewMetrics returns metrics that are registered with the registerer, which must
@@ -55,7 +58,25 @@ func NewMetrics(registerer prometheus.Registerer) *Metrics {
 			[]float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}, labelSource),
 		relist: histogram("relist_duration_seconds", "Time taken to look at everything.",
 			[]float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}),
+		checks: made.NewCounterVec(prometheus.CounterOpts{
+			Namespace: namespace, Name: "filesystem_checks_total", Help: "Checks of filesystems by how they were made and what they found.",
+		}, []string{labelHow, "verdict"}),
+		checkDuration: made.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: namespace, Name: "filesystem_check_duration_seconds", Help: "Time taken by checks of filesystems.",
+			Buckets: []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800},
+		}, []string{labelHow, "fstype"}),
 	}
+}
+
+// Checked counts a check of a filesystem: how it was made, and what it found. A
+// nil Metrics counts nothing.
+func (m *Metrics) Checked(how, fsType, verdict string, took time.Duration) {
+	if m == nil {
+		return
+	}
+
+	m.checks.WithLabelValues(how, verdict).Inc()
+	m.checkDuration.WithLabelValues(how, fsType).Observe(took.Seconds())
 }
 
 // measured are the metrics of one view.
