@@ -8,7 +8,7 @@ import (
 
 // Examine has btrfs check not mind that the image is mounted.
 func (b *btrfs) Examine(ctx context.Context, path string, o ExamineOptions) (Verdict, error) {
-	return b.check(ctx, path, Command{Idle: !o.Frozen}, "--force")
+	return b.check(ctx, path, Command{Idle: !o.Urgent}, "--force")
 }
 
 // CleanWhileWritten is true: all of one tree is there until the next one is, and
@@ -20,6 +20,6 @@ func (*btrfs) ReplayFlags() []string { return nil }
 
 // CopyMetadata: what btrfs-image makes is another filesystem, with chunks of its
 // own.
-func (*btrfs) CopyMetadata(context.Context, string, string) (func(context.Context) error, error) {
+func (*btrfs) CopyMetadata(context.Context, string, string, ExamineOptions) (*MetadataCopy, error) {
 	return nil, fmt.Errorf("copy the metadata of btrfs: %w", errors.ErrUnsupported)
 }

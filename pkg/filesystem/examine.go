@@ -14,6 +14,31 @@ import (
 // a crash would do to them is noted where only a mount does it. All of the tools
 // would call them damage.
 
+// MetadataCopy is what CopyMetadata has taken.
+type MetadataCopy struct {
+	complete func(context.Context) error
+	// held is closed by Close; nil is nothing.
+	held *os.File
+}
+
+// Complete makes the copy. Error: ctx's, or a ToolError.
+func (m *MetadataCopy) Complete(ctx context.Context) error {
+	if m.complete == nil {
+		return nil
+	}
+
+	return m.complete(ctx)
+}
+
+// Close gives back what the copy is made of. It has to be called.
+func (m *MetadataCopy) Close() error {
+	if m.held == nil {
+		return nil
+	}
+
+	return m.held.Close() //nolint:wrapcheck // it has no name
+}
+
 // runTool runs a tool for which success is all there is.
 func runTool(ctx context.Context, run Runner, command Command) error {
 	result, err := run.Run(ctx, command)

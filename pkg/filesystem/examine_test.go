@@ -1,7 +1,6 @@
 package filesystem_test
 
 import (
-	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -195,10 +194,11 @@ func TestCopyMetadata(t *testing.T) {
 
 				defer target.Close()
 
-				var complete func(context.Context) error
+				var taken *filesystem.MetadataCopy
 
 				whileFrozen(t, fs, image, orphans, func() {
-					complete, err = fs.CopyMetadata(t.Context(), image.Name(), target.Name())
+					o := filesystem.ExamineOptions{Frozen: true, Urgent: true}
+					taken, err = fs.CopyMetadata(t.Context(), image.Name(), target.Name(), o)
 				})
 
 				if errors.Is(err, errors.ErrUnsupported) {
@@ -208,7 +208,8 @@ func TestCopyMetadata(t *testing.T) {
 				}
 
 				require.NoError(t, err)
-				require.NoError(t, complete(t.Context()))
+				require.NoError(t, taken.Complete(t.Context()))
+				require.NoError(t, taken.Close())
 
 				info, err := target.Stat()
 				require.NoError(t, err)
@@ -249,9 +250,9 @@ func TestCopyMetadataOfTheDamaged(t *testing.T) {
 
 			target := newImage(t, 0)
 
-			complete, err := fs.CopyMetadata(t.Context(), image.Name(), target.Name())
+			taken, err := fs.CopyMetadata(t.Context(), image.Name(), target.Name(), filesystem.ExamineOptions{})
 			if err == nil {
-				err = complete(t.Context())
+				err = errors.Join(taken.Complete(t.Context()), taken.Close())
 			}
 
 			if err != nil {
@@ -293,7 +294,7 @@ func TestCleanWhileWritten(t *testing.T) {
 	}
 }
 
-func TestNobodyWaitsForAnExamination(t *testing.T) {
+func TestAnExaminationIsIdleUnlessItIsUrgent(t *testing.T) {
 	for _, name := range filesystem.Names() {
 		image := newFilesystem(t, byName(t, name), imageSize)
 		run := &recorder{}
@@ -301,13 +302,13 @@ func TestNobodyWaitsForAnExamination(t *testing.T) {
 		fs, err := filesystem.ByName(name, run)
 		require.NoError(t, err)
 
-		for _, frozen := range []bool{false, true} {
-			_, err = fs.Examine(t.Context(), image.Name(), filesystem.ExamineOptions{Frozen: frozen})
+		for _, urgent := range []bool{false, true} {
+			_, err = fs.Examine(t.Context(), image.Name(), filesystem.ExamineOptions{Urgent: urgent})
 			require.NoError(t, err)
 			require.NotEmpty(t, run.commands)
 
 			for _, command := range run.commands {
-				require.Equal(t, !frozen, command.Idle, "%s: %v", name, command)
+				require.Equal(t, !urgent, command.Idle, "%s: %v", name, command)
 			}
 
 			run.commands = nil

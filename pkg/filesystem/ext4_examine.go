@@ -38,7 +38,7 @@ func (e *ext4) Examine(ctx context.Context, path string, o ExamineOptions) (Verd
 
 	// No lock: it would keep the image from being attached, for as long as this
 	// takes, and nothing is written.
-	return e.fsckHeld(ctx, path, Command{Args: []string{"-f", "-n"}, Idle: !o.Frozen})
+	return e.fsckHeld(ctx, path, Command{Args: []string{"-f", "-n"}, Idle: !o.Urgent})
 }
 
 // CleanWhileWritten is false: blocks are written in their place, one by one.
@@ -47,12 +47,12 @@ func (*ext4) CleanWhileWritten() bool { return false }
 // ReplayFlags let no error be more than that, and begin no work of hours.
 func (*ext4) ReplayFlags() []string { return []string{"errors=remount-ro", "noinit_itable"} }
 
-func (e *ext4) CopyMetadata(ctx context.Context, source, target string) (func(context.Context) error, error) {
-	// Forced, as it takes what is frozen for being written.
-	command := Command{Tool: "e2image", Package: ext4Package, Args: []string{"-r", "-f", "--", source, target}}
+// CopyMetadata has e2image write the copy itself.
+func (e *ext4) CopyMetadata(ctx context.Context, source, target string, o ExamineOptions) (*MetadataCopy, error) {
+	command := Command{Tool: "e2image", Package: ext4Package, Idle: !o.Urgent, Args: []string{"-r", "-f", "--", source, target}}
 	if err := runTool(ctx, e.run, command); err != nil {
 		return nil, fmt.Errorf("copy the metadata of %s: %w", source, err)
 	}
 
-	return func(context.Context) error { return nil }, nil
+	return &MetadataCopy{}, nil
 }

@@ -74,14 +74,12 @@ type Filesystem interface {
 	// ReplayFlags are the mount flags for a copy that is mounted only to have its
 	// log replayed.
 	ReplayFlags() []string
-	// CopyMetadata takes what Examine needs of a filesystem, so that to look at it
-	// costs none of the time for which it has to be at rest: that is until
-	// CopyMetadata returns. complete, which has to be called, makes the copy at
-	// target, an empty file, of it; what target holds before is nothing yet. The
-	// copy is sparse, of the same size, and has no file's data. A damaged
-	// filesystem may be a ToolError, and ctx may be what ends the tool.
+	// CopyMetadata takes what Examine needs of a filesystem, which has to be at rest
+	// until it returns. Complete then makes of that the file target, whose content
+	// is replaced: sparse, of the same size, and without any file's data. A damaged
+	// filesystem may be a ToolError, or a tool that only ctx ends.
 	// errors.ErrUnsupported where there is no such copy.
-	CopyMetadata(ctx context.Context, source, target string) (complete func(context.Context) error, err error)
+	CopyMetadata(ctx context.Context, source, target string, o ExamineOptions) (*MetadataCopy, error)
 	// GrowMounted lets the filesystem mounted at the open directory (O_PATH
 	// suffices) fill its device of deviceBytes. It never shrinks, and does
 	// nothing when there is nothing to gain. Error: ErrGrowRefused, or the
@@ -109,12 +107,14 @@ type Filesystem interface {
 	SizeBytes(r io.ReaderAt) (int64, error)
 }
 
-// ExamineOptions say what Examine looks at.
+// ExamineOptions say what is looked at, and how.
 type ExamineOptions struct {
-	// Frozen means an image whose filesystem is mounted, and frozen or just about
-	// to be. Somebody waits for its end, so that Examine is in a hurry; else it is
-	// idle.
+	// Frozen means that the filesystem is mounted, and frozen or about to be: all
+	// that its log is about has been written.
 	Frozen bool
+	// Urgent means that somebody waits for the end, as those do who want to write
+	// to what is frozen. Else the tools have the lowest priorities.
+	Urgent bool
 }
 
 // MakeOptions say how Make makes a filesystem.

@@ -26,7 +26,7 @@ func (x *xfs) Examine(ctx context.Context, path string, o ExamineOptions) (Verdi
 
 	// What it says of a filesystem with a dirty log would be worth nothing, and
 	// costs much.
-	dirty, err := x.dirty(ctx, path, Command{Idle: !o.Frozen})
+	dirty, err := x.dirty(ctx, path, Command{Idle: !o.Urgent})
 	if err != nil {
 		return Verdict{}, err
 	}
@@ -35,7 +35,7 @@ func (x *xfs) Examine(ctx context.Context, path string, o ExamineOptions) (Verdi
 		return Verdict{State: NeedsReplay, Detail: "the log holds changes"}, nil
 	}
 
-	result, err := x.repair(ctx, path, t, Command{Idle: !o.Frozen})
+	result, err := x.repair(ctx, path, t, Command{Idle: !o.Urgent})
 	if err != nil {
 		return Verdict{}, err
 	}
@@ -59,7 +59,7 @@ func (x *xfs) ReplayFlags() []string { return x.TwinFlags() }
 
 // CopyMetadata goes by way of a dump, which has no name and is gone with the last
 // process that has it open.
-func (x *xfs) CopyMetadata(ctx context.Context, source, target string) (func(context.Context) error, error) {
+func (x *xfs) CopyMetadata(ctx context.Context, source, target string, o ExamineOptions) (*MetadataCopy, error) {
 	dump, err := unnamed(filepath.Dir(target))
 	if err != nil {
 		return nil, fmt.Errorf("copy the metadata of %s: %w", source, err)
@@ -67,19 +67,21 @@ func (x *xfs) CopyMetadata(ctx context.Context, source, target string) (func(con
 
 	// xfs_metadump is a script, and a signal to it would not reach xfs_db.
 	command := Command{
-		Tool: "xfs_db", Package: xfsPackage, Held: dump,
+		Tool: "xfs_db", Package: xfsPackage, Held: dump, Idle: !o.Urgent,
 		Args: []string{"-i", "-f", "-p", "xfs_metadump", "-c", "metadump -o " + heldPath, "--", source},
 	}
 	if err := runTool(ctx, x.run, command); err != nil {
 		return nil, errors.Join(fmt.Errorf("copy the metadata of %s: %w", source, err), dump.Close())
 	}
 
-	return func(ctx context.Context) error {
+	complete := func(ctx context.Context) error {
 		command := Command{Tool: "xfs_mdrestore", Package: xfsPackage, Held: dump, Args: []string{heldPath, target}, Idle: true}
-		if err := errors.Join(runTool(ctx, x.run, command), dump.Close()); err != nil {
+		if err := runTool(ctx, x.run, command); err != nil {
 			return fmt.Errorf("restore the metadata of %s: %w", source, err)
 		}
 
 		return nil
-	}, nil
+	}
+
+	return &MetadataCopy{complete: complete, held: dump}, nil
 }
