@@ -61,6 +61,7 @@ func New(ctx context.Context, config Config) (*Driver, error) {
 	}
 
 	d.rooms = built
+	d.rooms.told.Report = d.report
 	d.identity = identity.New(identity.Config{
 		Name: config.DriverName, Version: config.Version, Manifest: manifest(&config),
 		Controller: config.serves(ModeController), Topology: len(config.segments()) > 0,
@@ -98,7 +99,7 @@ func (d *Driver) Run(ctx context.Context) (err error) {
 	}
 	defer func() { _ = listener.Close() }()
 
-	web, webListener, err := listenHTTP(ctx, d.config.HTTPEndpoint, d.metrics, d.well)
+	web, webListener, err := listenHTTP(ctx, d.config.HTTPEndpoint, d.metrics, d.well, d.reportWhenReady)
 	if err != nil {
 		return err
 	}

@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/inflight"
 	"github.com/touchstone-csi/touchstone/pkg/progress"
 )
@@ -192,9 +193,9 @@ func TestServicesThatEachModeRegisters(t *testing.T) {
 	const metadata = "csi.v1.SnapshotMetadata"
 
 	for mode, want := range map[driver.Mode][]string{
-		driver.ModeAll:        {controller, group, identity, node, metadata, progress.ServiceName},
-		driver.ModeController: {controller, group, identity, metadata, progress.ServiceName},
-		driver.ModeNode:       {identity, node},
+		driver.ModeAll:        {controller, group, identity, node, metadata, health.ServiceName, progress.ServiceName},
+		driver.ModeController: {controller, group, identity, metadata, health.ServiceName, progress.ServiceName},
+		driver.ModeNode:       {identity, node, health.ServiceName},
 	} {
 		config, _ := configFor(t)
 		config.Mode, config.KubeletDir = mode, t.TempDir()

@@ -31,3 +31,10 @@ func CheckLimits(message proto.Message) error { return (&limits{}).check(message
 
 // NewLimits returns a check that remembers the types it has seen.
 func NewLimits() func(proto.Message) error { return (&limits{}).check }
+
+// ReportBeforeReady is what the page's data are before the driver is ready.
+func ReportBeforeReady() error {
+	_, err := (&Driver{gate: newGate()}).reportWhenReady(context.Background())
+
+	return err
+}

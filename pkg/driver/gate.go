@@ -25,6 +25,16 @@ func (g *gate) open() { g.opens.Do(func() { close(g.ready) }) }
 
 func (g *gate) shut() { g.shutsDown.Do(func() { close(g.draining) }) }
 
+// opened says whether the driver has become ready.
+func (g *gate) opened() bool {
+	select {
+	case <-g.ready:
+		return true
+	default:
+		return false
+	}
+}
+
 // shutting says whether calls are turned away.
 func (g *gate) shutting() bool {
 	select {

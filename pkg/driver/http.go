@@ -11,6 +11,8 @@ import (
 	"github.com/kubernetes-csi/csi-lib-utils/metrics"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/touchstone-csi/touchstone/pkg/statuspage"
 )
 
 const (
@@ -36,7 +38,7 @@ type readiness func(context.Context) (ready bool, err error)
 // listenHTTP binds the address, so that a taken one ends the start at once.
 // An empty address gives a nil server.
 func listenHTTP(
-	ctx context.Context, address string, measured metrics.CSIMetricsManager, well readiness,
+	ctx context.Context, address string, measured metrics.CSIMetricsManager, well readiness, report statuspage.Report,
 ) (*http.Server, net.Listener, error) {
 	if address == "" {
 		return nil, nil, nil
@@ -49,6 +51,7 @@ func listenHTTP(
 
 	mux := http.NewServeMux()
 	measured.RegisterToServer(mux, "/metrics")
+	statuspage.Register(mux, report)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
 		ready, err := well(r.Context())

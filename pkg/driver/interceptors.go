@@ -163,7 +163,9 @@ func levelOf(method string, err error) slog.Level {
 	}
 
 	name := method[strings.LastIndexByte(method, '/')+1:]
-	for _, reads := range []string{"Get", "List", "Probe", "Validate", "ControllerGet", "ControllerList", "NodeGet", "GroupControllerGet"} {
+	for _, reads := range []string{
+		"Get", "List", "Report", "Probe", "Validate", "ControllerGet", "ControllerList", "NodeGet", "GroupControllerGet",
+	} {
 		if strings.HasPrefix(name, reads) {
 			return LevelReads
 		}

@@ -50,7 +50,12 @@ type rooms struct {
 	health      health.Settings
 	storage     *health.Monitor
 	poolChanged []func(pool string)
-	closers     []func() error
+	// views are what the services know of health, the node's first; told is what
+	// people hear of it. registry has the metrics.
+	views    []view
+	told     health.Service
+	registry prometheus.Registerer
+	closers  []func() error
 	// controls says that the controller is here, of which a pool has one, and
 	// owner names it to the next.
 	controls bool
@@ -72,9 +77,9 @@ type service struct {
 
 // build opens the pools and makes the services of config's mode:
 //
-//	all         Identity, Controller, GroupController, SnapshotMetadata, Progress, Node
-//	controller  Identity, Controller, GroupController, SnapshotMetadata, Progress
-//	node        Identity, Node
+//	all         Identity, Health, Controller, GroupController, SnapshotMetadata, Progress, Node
+//	controller  Identity, Health, Controller, GroupController, SnapshotMetadata, Progress
+//	node        Identity, Health, Node
 //
 // Their metrics are in the registry.
 func build(ctx context.Context, config *Config, ops *inflight.Group, registry prometheus.Registerer) (*rooms, error) {
@@ -84,11 +89,13 @@ func build(ctx context.Context, config *Config, ops *inflight.Group, registry pr
 		owner:    fmt.Sprintf("%s, node %s, state in %s", owner, config.NodeID, config.StateDir),
 		progress: progress.NewRegistry(config.Log),
 		health:   config.healthSettings(registry),
+		registry: registry,
 	}
 
 	err := r.openPools(ctx, config)
 	if err == nil {
 		r.storage = newStorage(config, r.health, r.pools, r.store)
+		err = r.registry.Register(health.NewUsage(r.storage, "pool", health.PoolSubject("")))
 	}
 
 	// The node comes first: the controller asks it who uses a volume.
@@ -143,6 +150,8 @@ func (r *rooms) addNode(config *Config, ops *inflight.Group) error {
 	r.inUse, r.ephemeral = served.InUse, served.EphemeralBytes
 	r.feasible, r.modified = served.Feasible, served.Refresh
 	r.withFrozen, r.freezable = served.WithFrozen, served.Freezable
+	r.views = append(r.views, view{"node", served.Health(), served.Reports})
+	r.told.Check = checks(served)
 	added := service{
 		name:     csi.Node_ServiceDesc.ServiceName,
 		register: func(to grpc.ServiceRegistrar) { csi.RegisterNodeServer(to, served) },
@@ -157,7 +166,7 @@ func (r *rooms) addNode(config *Config, ops *inflight.Group) error {
 
 	r.services = append(r.services, added)
 
-	return nil
+	return r.registry.Register(health.NewUsage(served.Health(), "volume", "")) //nolint:wrapcheck // it names the metric
 }
 
 func (r *rooms) addController(config *Config, ops *inflight.Group) error {
@@ -178,6 +187,7 @@ func (r *rooms) addController(config *Config, ops *inflight.Group) error {
 
 	r.promised, r.controls = served.Promised, true
 	r.poolChanged = append(r.poolChanged, served.SuspectPool)
+	r.views = append(r.views, view{"controller", served.Health(), served.Reports})
 	r.services = append(r.services, service{
 		name: csi.Controller_ServiceDesc.ServiceName,
 		register: func(to grpc.ServiceRegistrar) {
@@ -303,6 +313,7 @@ func (r *rooms) close() error {
 // register puts all services behind server.
 func (d *Driver) register(server grpc.ServiceRegistrar) {
 	csi.RegisterIdentityServer(server, d.identity)
+	d.rooms.told.Register(server)
 
 	for _, each := range d.rooms.services {
 		each.register(server)

@@ -33,7 +33,7 @@ func (s *Service) Reports() []health.VolumeReport {
 func (s *Service) report(id string) health.VolumeReport {
 	found, _ := s.subject(id)
 	known := s.evidence.of(id)
-	report := health.VolumeReport{ID: id, Usage: known.usage, Check: s.checkReport(found.check)}
+	report := health.VolumeReport{ID: id, Usage: known.usage, Check: s.CheckReport(found.check)}
 
 	if found.check != nil {
 		report.Pool, report.FSType, report.Backing = found.check.Pool, found.check.FSType, string(volume.BackingImage)
@@ -64,8 +64,8 @@ func (s *Service) report(id string) health.VolumeReport {
 	return report
 }
 
-// checkReport tells of a check, nil of none.
-func (s *Service) checkReport(check *Check) *health.CheckReport {
+// CheckReport tells of a check, nil of none.
+func (s *Service) CheckReport(check *Check) *health.CheckReport {
 	if check == nil {
 		return nil
 	}

@@ -1,0 +1,146 @@
+package driver
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/node"
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
+)
+
+var errStarting = errors.New("the driver is starting")
+
+// view is what one service knows of the health of volumes.
+type view struct {
+	name    string
+	monitor *health.Monitor
+	volumes func() []health.VolumeReport
+}
+
+// report puts together all that is known of health, from what is kept: it waits
+// for nothing sick.
+func (d *Driver) report() health.Report {
+	told := health.Report{
+		Driver: d.config.DriverName, Version: d.config.Version, Node: d.config.NodeID, Mode: string(d.config.Mode), At: time.Now(),
+		Sources: map[string][]health.SourceStatus{}, Storage: d.rooms.storageReports(d.config.StateDir),
+		Changes: d.rooms.health.History.Changes(),
+	}
+
+	lists := make([][]health.VolumeReport, 0, len(d.rooms.views))
+
+	for _, each := range d.rooms.views {
+		told.Sources[each.name] = append([]health.SourceStatus{}, each.monitor.Sources()...)
+		lists = append(lists, each.volumes())
+	}
+
+	told.Volumes = mergeVolumes(lists...)
+
+	return told
+}
+
+// reportWhenReady is report for those that the gate does not hold back.
+func (d *Driver) reportWhenReady(context.Context) (health.Report, error) {
+	if !d.gate.opened() {
+		return health.Report{}, errStarting
+	}
+
+	return d.report(), nil
+}
+
+func (r *rooms) storageReports(stateDir string) []health.StorageReport {
+	reports := make([]health.StorageReport, 0, len(r.pools.Names())+1)
+
+	for _, name := range r.pools.Names() {
+		place, _ := r.pools.Get(name)
+		known, _ := r.storage.Get(health.PoolSubject(name))
+		report := health.StorageReport{Name: name, Kind: "pool", Path: place.Path(), Conditions: known.Reports("storage")}
+
+		if known != nil && known.Usage != nil {
+			report.Bytes = &known.Usage.Bytes
+		}
+
+		reports = append(reports, report)
+	}
+
+	known, _ := r.storage.Get(health.StateSubject)
+
+	return append(reports, health.StorageReport{
+		Name: health.StateSubject, Kind: health.StateSubject, Path: stateDir, Conditions: known.Reports("storage"),
+	})
+}
+
+// mergeVolumes makes one report of those that several views have of a volume, in
+// the order of the ids. What one view leaves empty comes from the next.
+func mergeVolumes(lists ...[]health.VolumeReport) []health.VolumeReport {
+	merged := make(map[string]health.VolumeReport)
+
+	for _, list := range lists {
+		for _, each := range list {
+			if known, ok := merged[each.ID]; ok {
+				each = mergeVolume(known, each)
+			}
+
+			merged[each.ID] = each
+		}
+	}
+
+	volumes := make([]health.VolumeReport, 0, len(merged))
+	for _, id := range slices.Sorted(maps.Keys(merged)) {
+		volumes = append(volumes, merged[id])
+	}
+
+	return volumes
+}
+
+func mergeVolume(first, second health.VolumeReport) health.VolumeReport {
+	first.Name, first.Pool = cmp.Or(first.Name, second.Name), cmp.Or(first.Pool, second.Pool)
+	first.FSType, first.Backing = cmp.Or(first.FSType, second.FSType), cmp.Or(first.Backing, second.Backing)
+	// The controller's is what was promised, the node's only what is attached.
+	first.CapacityBytes = cmp.Or(second.CapacityBytes, first.CapacityBytes)
+	first.Usage, first.Check = cmp.Or(first.Usage, second.Usage), cmp.Or(first.Check, second.Check)
+	first.Staged = cmp.Or(first.Staged, second.Staged)
+
+	if len(first.Published) == 0 {
+		first.Published = second.Published
+	}
+
+	first.Conditions = slices.Concat(first.Conditions, second.Conditions)
+	slices.SortStableFunc(first.Conditions, func(a, b health.ConditionReport) int {
+		return cmp.Or(cmp.Compare(b.Status, a.Status), strings.Compare(string(a.Reason), string(b.Reason)))
+	})
+
+	return first
+}
+
+// checks is health.Service.Check with the node's.
+func checks(served *node.Service) func(ctx context.Context, volumeID, how string) (health.CheckReport, error) {
+	return func(ctx context.Context, volumeID, how string) (health.CheckReport, error) {
+		if err := rpc.CheckVolumeID(volumeID); err != nil {
+			return health.CheckReport{}, rpc.Status(err)
+		}
+
+		if how != node.HowOffline && how != node.HowOnline {
+			return health.CheckReport{}, rpc.Status(rpc.Invalid("how is %q, and neither %s nor %s", how, node.HowOffline, node.HowOnline))
+		}
+
+		if user, used := served.InUse(volumeID); used && how == node.HowOffline {
+			return health.CheckReport{}, rpc.Status(rpc.Errorf(codes.FailedPrecondition,
+				"volume %s is in use (%s); an online check looks at a copy of it (--online)", volumeID, user))
+		}
+
+		found, err := served.Check(ctx, volumeID)
+		if err != nil {
+			return health.CheckReport{}, rpc.Status(err)
+		}
+
+		return *served.CheckReport(found), nil
+	}
+}

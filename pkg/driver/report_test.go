@@ -1,0 +1,110 @@
+package driver_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/pkg/health"
+)
+
+func TestSocketAndPageTellTheSame(t *testing.T) {
+	t.Parallel()
+
+	address := freeAddress(t)
+	r := start(t, func(config *driver.Config) { config.HTTPEndpoint = address })
+	client := health.NewClient(r.conn)
+
+	made, err := csi.NewControllerClient(r.conn).CreateVolume(t.Context(), &csi.CreateVolumeRequest{
+		Name: "pvc-1", Parameters: map[string]string{"backing": "directory"},
+		VolumeCapabilities: []*csi.VolumeCapability{{
+			AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{}},
+			AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
+		}},
+	})
+	require.NoError(t, err)
+
+	id := made.GetVolume().GetVolumeId()
+	require.NoError(t, os.RemoveAll(filepath.Join(r.config.Pools["default"], "directories", id)))
+
+	var report *health.Report
+
+	require.Eventually(t, func() bool {
+		report, err = client.Report(t.Context())
+		require.NoError(t, err)
+		require.Len(t, report.Volumes, 1)
+
+		return len(report.Volumes[0].Conditions) > 0
+	}, waitLimit, 10*time.Millisecond)
+
+	volume := report.Volumes[0]
+	require.Equal(t, []any{id, "pvc-1", "default", "directory"}, []any{volume.ID, volume.Name, volume.Pool, volume.Backing})
+	require.Equal(t, health.VolumeNotFound, volume.Conditions[0].Reason)
+	require.Equal(t, "controller", volume.Conditions[0].View)
+	require.False(t, volume.Conditions[0].Since.IsZero())
+	require.Equal(t, health.VolumeNotFound, report.Changes[0].Reason)
+	require.Equal(t, []string{"csi.example.org", "v0", "node-a", "controller"}, []string{report.Driver, report.Version, report.Node, report.Mode})
+	require.Contains(t, report.Sources, "controller")
+	require.NotContains(t, report.Sources, "node")
+
+	require.Len(t, report.Storage, 2)
+	require.Equal(t, "default", report.Storage[0].Name)
+	require.Positive(t, report.Storage[0].Bytes.Total)
+	require.Equal(t, "state", report.Storage[1].Kind)
+	require.Equal(t, r.config.StateDir, report.Storage[1].Path)
+
+	code, body := get(t, "http://"+address+"/health.json")
+	require.Equal(t, http.StatusOK, code)
+
+	var page health.Report
+
+	require.NoError(t, json.Unmarshal([]byte(body), &page))
+	require.False(t, page.At.Before(report.At))
+	page.At, page.Storage[0].Bytes = report.At, report.Storage[0].Bytes // others use the disk meanwhile
+	require.Equal(t, report, &page)
+
+	code, body = get(t, "http://"+address+"/")
+	require.Equal(t, http.StatusOK, code)
+	require.Contains(t, body, "<!DOCTYPE html>")
+
+	_, body = get(t, "http://"+address+"/metrics")
+	require.Contains(t, body, `touchstone_pool_bytes{kind="total",pool="default"} `)
+	require.Contains(t, body, `touchstone_volume_conditions{reason="VolumeNotFound",status="INACCESSIBLE",view="controller"} 1`)
+}
+
+func TestNothingIsNullInTheReport(t *testing.T) {
+	t.Parallel()
+
+	address := freeAddress(t)
+	start(t, func(config *driver.Config) { config.HTTPEndpoint, config.HealthPolling = address, true })
+
+	code, body := get(t, "http://"+address+"/health.json")
+	require.Equal(t, http.StatusOK, code)
+	require.NotContains(t, body, "null")
+	require.Contains(t, body, `"controller":[]`)
+}
+
+func TestChecksAreTheNodes(t *testing.T) {
+	t.Parallel()
+
+	r := start(t, nil)
+
+	_, err := health.NewClient(r.conn).Check(t.Context(), health.CheckRequest{VolumeID: "v", How: "offline"})
+	require.Equal(t, codes.Unimplemented, status.Code(err))
+	require.ErrorContains(t, err, "serves no node")
+}
+
+func TestThePageSaysThatTheDriverIsNotReady(t *testing.T) {
+	t.Parallel()
+
+	require.ErrorContains(t, driver.ReportBeforeReady(), "starting")
+}
