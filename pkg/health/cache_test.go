@@ -165,7 +165,7 @@ func TestTheWireSaysWhatIsKnown(t *testing.T) {
 	})
 }
 
-func TestGetAllocatesNothing(t *testing.T) { //nolint:paralleltest // other tests' allocations would count
+func TestGetAllocatesNothing(t *testing.T) {
 	monitor := health.New(newWorld().config())
 	require.True(t, monitor.Set("a", observed(), time.Now()))
 	require.Zero(t, testing.AllocsPerRun(100, func() { monitor.Get("a") }))
@@ -198,47 +198,55 @@ func await(ctx context.Context, monitor *health.Monitor, id string, newerThan ti
 	}
 }
 
+// waiting is what happens to somebody who waits.
+type waiting struct {
+	t       *testing.T
+	w       *world
+	monitor *health.Monitor
+	asked   time.Time
+}
+
 func TestAwaitWaitsForWhatIsNewer(t *testing.T) {
 	t.Parallel()
 
 	for name, test := range map[string]struct {
-		act  func(t *testing.T, w *world, monitor *health.Monitor, asked time.Time)
+		act  func(s waiting)
 		done bool
 		err  error
 		sick bool
 	}{
-		"nothing happens": {act: func(*testing.T, *world, *health.Monitor, time.Time) {}},
-		"an older look": {act: func(t *testing.T, _ *world, monitor *health.Monitor, asked time.Time) {
-			require.True(t, monitor.Set("a", observed(health.DiskFailure), asked.Add(-1)))
+		"nothing happens": {act: func(s waiting) {}},
+		"an older look": {act: func(s waiting) {
+			require.True(s.t, s.monitor.Set("a", observed(health.DiskFailure), s.asked.Add(-1)))
 		}},
-		"a look at another": {act: func(t *testing.T, _ *world, monitor *health.Monitor, asked time.Time) {
-			require.True(t, monitor.Set("b", observed(health.DiskFailure), asked.Add(1)))
+		"a look at another": {act: func(s waiting) {
+			require.True(s.t, s.monitor.Set("b", observed(health.DiskFailure), s.asked.Add(1)))
 		}},
-		"a newer look": {done: true, sick: true, act: func(t *testing.T, _ *world, monitor *health.Monitor, asked time.Time) {
-			require.True(t, monitor.Set("a", observed(health.DiskFailure), asked.Add(1)))
+		"a newer look": {done: true, sick: true, act: func(s waiting) {
+			require.True(s.t, s.monitor.Set("a", observed(health.DiskFailure), s.asked.Add(1)))
 		}},
-		"a relist that finds it": {done: true, sick: true, act: func(t *testing.T, w *world, monitor *health.Monitor, _ time.Time) {
-			w.sicken("a", health.DiskFailure)
-			require.NoError(t, monitor.Relist(t.Context()))
+		"a relist that finds it": {done: true, sick: true, act: func(s waiting) {
+			s.w.sicken("a", health.DiskFailure)
+			require.NoError(s.t, s.monitor.Relist(s.t.Context()))
 		}},
-		"a relist that finds it hanging": {done: true, sick: true, act: func(t *testing.T, w *world, monitor *health.Monitor, _ time.Time) {
-			t.Cleanup(w.hang("a"))
-			require.NoError(t, monitor.Relist(t.Context()))
+		"a relist that finds it hanging": {done: true, sick: true, act: func(s waiting) {
+			s.t.Cleanup(s.w.hang("a"))
+			require.NoError(s.t, s.monitor.Relist(s.t.Context()))
 		}},
-		"a relist that can't tell": {done: true, act: func(t *testing.T, w *world, monitor *health.Monitor, _ time.Time) {
-			w.change(func() { w.errs["a"] = health.ErrKeep })
-			require.NoError(t, monitor.Relist(t.Context()))
+		"a relist that can't tell": {done: true, act: func(s waiting) {
+			s.w.change(func() { s.w.errs["a"] = health.ErrKeep })
+			require.NoError(s.t, s.monitor.Relist(s.t.Context()))
 		}},
-		"a relist without it": {done: true, err: health.ErrGone, act: func(t *testing.T, w *world, monitor *health.Monitor, _ time.Time) {
-			w.change(func() { w.ids = nil })
-			require.NoError(t, monitor.Relist(t.Context()))
+		"a relist without it": {done: true, err: health.ErrGone, act: func(s waiting) {
+			s.w.change(func() { s.w.ids = nil })
+			require.NoError(s.t, s.monitor.Relist(s.t.Context()))
 		}},
-		"it is found gone": {done: true, err: health.ErrGone, act: func(t *testing.T, w *world, monitor *health.Monitor, _ time.Time) {
-			w.change(func() { w.errs["a"] = health.ErrGone })
-			require.NoError(t, monitor.Relist(t.Context()))
+		"it is found gone": {done: true, err: health.ErrGone, act: func(s waiting) {
+			s.w.change(func() { s.w.errs["a"] = health.ErrGone })
+			require.NoError(s.t, s.monitor.Relist(s.t.Context()))
 		}},
-		"it is forgotten": {done: true, err: health.ErrGone, act: func(_ *testing.T, _ *world, monitor *health.Monitor, _ time.Time) {
-			monitor.Forget("a")
+		"it is forgotten": {done: true, err: health.ErrGone, act: func(s waiting) {
+			s.monitor.Forget("a")
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -258,7 +266,7 @@ func TestAwaitWaitsForWhatIsNewer(t *testing.T) {
 				_, _, done := answer()
 				require.False(t, done, "what is known is older")
 
-				test.act(t, w, monitor, asked)
+				test.act(waiting{t, w, monitor, asked})
 
 				record, err, done := answer()
 				require.Equal(t, test.done, done)
@@ -301,6 +309,20 @@ func TestAwaitAtTheStartWaitsForTheFirstRelist(t *testing.T) {
 		require.True(t, done)
 		require.ErrorIs(t, err, health.ErrGone)
 	})
+}
+
+func TestForgetDropsWhatIsKnownOfTheFuture(t *testing.T) {
+	t.Parallel()
+
+	monitor := health.New(newWorld().config())
+	ahead := time.Now().Add(time.Hour)
+
+	require.True(t, monitor.Set("a", observed(health.DiskFailure), ahead))
+	monitor.Forget("a")
+
+	_, ok := monitor.Get("a")
+	require.False(t, ok)
+	require.False(t, monitor.Set("a", observed(health.DiskFailure), ahead))
 }
 
 func TestForgetDropsWhatWasObservedBefore(t *testing.T) {

@@ -390,7 +390,7 @@ func (m *Monitor) refuse(s *subject) {
 
 func (w *worker) begin(s *subject) {
 	s.state, s.began = looking, w.m.stamp()
-	s.answering, s.announced = s.announced, announcement{}
+	s.answering, s.announced, s.due[dueEvent] = s.announced, announcement{}, time.Time{}
 	w.subject = s
 	w.m.looks.probing.Add(1)
 
@@ -535,8 +535,7 @@ func (m *Monitor) conclude(s *subject, observed Observation, err error) {
 func (m *Monitor) logFailure(id string, err error) {
 	attributes := []any{"subject", id, "error", err}
 
-	var defect *panicError
-	if errors.As(err, &defect) {
+	if defect, ok := errors.AsType[*panicError](err); ok {
 		attributes = append(attributes, "stack", string(defect.stack))
 	}
 
@@ -572,19 +571,17 @@ func isCancelled(err error) bool {
 
 // classify returns a message that is the same for the same cause.
 func classify(err error) string {
-	var (
-		errno  syscall.Errno
-		defect *panicError
-	)
-
-	switch {
-	case isCancelled(err):
+	if isCancelled(err) {
 		return hangs
-	case errors.As(err, &defect):
-		return panicked
-	case errors.As(err, &errno):
-		return failedWith + errno.Error()
-	default:
-		return failed
 	}
+
+	if _, ok := errors.AsType[*panicError](err); ok {
+		return panicked
+	}
+
+	if errno, ok := errors.AsType[syscall.Errno](err); ok {
+		return failedWith + errno.Error()
+	}
+
+	return failed
 }

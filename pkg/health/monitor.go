@@ -246,7 +246,12 @@ func (m *Monitor) Forget(id string) {
 	m.mu.Lock()
 	defer m.unlock()
 
-	m.noted = append(m.noted, m.cache.forget(id, m.stamp())...)
+	at := m.stamp()
+	if record, ok := m.cache.get(id); ok && record.answeredAt().After(at) {
+		at = record.answeredAt()
+	}
+
+	m.noted = append(m.noted, m.cache.forget(id, at)...)
 	m.abandon(id)
 }
 

@@ -23,14 +23,15 @@ type world struct {
 	hanging map[string]chan struct{}
 	looks   map[string]int
 	running map[string]int
-	// together is how many probes have run at a time, by subject and of all.
-	together, allTogether, all int
+	// atOnce is how many probes have run at a time at most, by subject; of all by
+	// no name.
+	atOnce map[string]int
 }
 
 func newWorld(ids ...string) *world {
 	return &world{
 		ids: ids, sick: map[string][]health.Entry{}, again: map[string]time.Duration{}, errs: map[string]error{},
-		panics: map[string]any{}, hanging: map[string]chan struct{}{}, looks: map[string]int{}, running: map[string]int{},
+		panics: map[string]any{}, hanging: map[string]chan struct{}{}, looks: map[string]int{}, running: map[string]int{}, atOnce: map[string]int{},
 	}
 }
 
@@ -59,9 +60,12 @@ func (w *world) list() []string {
 func (w *world) probe(_ context.Context, id string) (health.Observation, error) {
 	w.mu.Lock()
 	w.looks[id]++
-	w.running[id]++
-	w.all++
-	w.together, w.allTogether = max(w.together, w.running[id]), max(w.allTogether, w.all)
+
+	for _, each := range []string{id, ""} {
+		w.running[each]++
+		w.atOnce[each] = max(w.atOnce[each], w.running[each])
+	}
+
 	observed, err := health.Observation{Entries: w.sick[id], Again: w.again[id]}, w.errs[id]
 	gate, value := w.hanging[id], w.panics[id]
 	w.mu.Unlock()
@@ -71,7 +75,7 @@ func (w *world) probe(_ context.Context, id string) (health.Observation, error) 
 		defer w.mu.Unlock()
 
 		w.running[id]--
-		w.all--
+		w.running[""]--
 	}()
 
 	if gate != nil {
@@ -118,6 +122,15 @@ func (w *world) count(id string) int {
 	defer w.mu.Unlock()
 
 	return w.looks[id]
+}
+
+// most returns how many probes of a subject there were at a time at most, and of
+// all if it has no name.
+func (w *world) most(id string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	return w.atOnce[id]
 }
 
 // run runs the monitor until the test's end, and returns once it waits.

@@ -1,0 +1,283 @@
+package health_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/pkg/health"
+)
+
+// metric is what a series says: its value; of a histogram also the sum.
+type metric struct{ value, sum float64 }
+
+// gather returns the series of a name by their labels' values, in the order of
+// the labels' names, with a slash in between.
+func gather(t *testing.T, registry *prometheus.Registry, name string) map[string]metric {
+	t.Helper()
+
+	families, err := registry.Gather()
+	require.NoError(t, err)
+
+	series := map[string]metric{}
+
+	for _, family := range families {
+		if family.GetName() != name {
+			continue
+		}
+
+		for _, each := range family.GetMetric() {
+			var labels []string
+			for _, label := range each.GetLabel() {
+				labels = append(labels, label.GetValue())
+			}
+
+			series[strings.Join(labels, "/")] = metric{
+				value: each.GetCounter().GetValue() + each.GetGauge().GetValue() + float64(each.GetHistogram().GetSampleCount()),
+				sum:   each.GetHistogram().GetSampleSum(),
+			}
+		}
+	}
+
+	return series
+}
+
+func values(t *testing.T, registry *prometheus.Registry, name string) map[string]float64 {
+	t.Helper()
+
+	counts := map[string]float64{}
+	for labels, each := range gather(t, registry, name) {
+		counts[labels] = each.value
+	}
+
+	return counts
+}
+
+// abnormal returns the series of the conditions that are not 0.
+func abnormal(t *testing.T, registry *prometheus.Registry) map[string]float64 {
+	t.Helper()
+
+	series := values(t, registry, "touchstone_volume_conditions")
+	for labels, count := range series {
+		if count == 0 {
+			delete(series, labels)
+		}
+	}
+
+	return series
+}
+
+func TestEverySeriesBeginsAtZero(t *testing.T) {
+	t.Parallel()
+
+	registry := prometheus.NewRegistry()
+	metrics := health.NewMetrics(registry)
+
+	for _, view := range []string{"node", "controller"} {
+		health.New(health.Config{Name: view, Metrics: metrics, Sources: []health.Source{newSource("errors")}})
+	}
+
+	conditions := values(t, registry, "touchstone_volume_conditions")
+	require.Len(t, conditions, 2*len(health.Reasons()))
+
+	for _, reason := range health.Reasons() {
+		require.Contains(t, conditions, string(reason)+"/"+reason.Status().String()+"/node")
+	}
+
+	require.Empty(t, abnormal(t, registry))
+
+	for _, name := range []string{"missed_events_total", "probes_timed_out_total", "probe_errors_total"} {
+		require.Equal(t, map[string]float64{"node": 0, "controller": 0}, values(t, registry, "touchstone_health_"+name), name)
+	}
+
+	for _, name := range []string{"source_connects_total", "source_errors_total", "source_up", "event_latency_seconds"} {
+		require.Equal(t, map[string]float64{"errors/node": 0, "errors/controller": 0}, values(t, registry, "touchstone_health_"+name), name)
+	}
+}
+
+func TestMetricsOfConditions(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		registry, w := prometheus.NewRegistry(), newWorld("a", "b", "c")
+		w.sicken("a", health.IOErrors)
+		w.sicken("b", health.IOErrors, health.FilesystemCorrupted)
+
+		config := w.config()
+		config.Metrics = health.NewMetrics(registry)
+		config.ProbeTimeout = time.Second
+		monitor := health.New(config)
+		relist(t, monitor)
+		relist(t, monitor)
+		require.Equal(t, map[string]float64{"IOErrors/DEGRADED/node": 2, "FilesystemCorrupted/DATA_LOSS/node": 1}, abnormal(t, registry))
+		require.InDelta(t, 2, values(t, registry, "touchstone_health_relist_duration_seconds")["node"], 0)
+
+		w.sicken("a")
+		w.change(func() { w.ids = []string{"a", "c"}; w.panics["a"] = "a defect" })
+
+		release := w.hang("c")
+		relist(t, monitor)
+		require.Equal(t, map[string]float64{"IOErrors/DEGRADED/node": 1, "ProbeTimedOut/DEGRADED/node": 2}, abnormal(t, registry))
+		require.InDelta(t, 1, values(t, registry, "touchstone_health_probes_timed_out_total")["node"], 0)
+		require.InDelta(t, 1, values(t, registry, "touchstone_health_probe_errors_total")["node"], 0)
+
+		monitor.Forget("a")
+		release()
+		synctest.Wait()
+		require.Empty(t, abnormal(t, registry))
+		require.InDelta(t, 1, gather(t, registry, "touchstone_health_relist_duration_seconds")["node"].sum, 0.01, "the one that waited")
+	})
+}
+
+func TestMetricsOfSourcesAndEvents(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		registry, w, errs := prometheus.NewRegistry(), newWorld("a"), newSource("errors")
+		config := w.config()
+		config.Metrics = health.NewMetrics(registry)
+		config.Sources = []health.Source{errs}
+		run(t, health.New(config))
+
+		const latency = "touchstone_health_event_latency_seconds"
+
+		require.Equal(t, map[string]float64{"errors/node": 1}, values(t, registry, "touchstone_health_source_up"))
+		require.Equal(t, map[string]float64{"errors/node": 1}, values(t, registry, "touchstone_health_source_connects_total"))
+		require.Zero(t, gather(t, registry, latency)["errors/node"].value)
+
+		time.AfterFunc(30*time.Millisecond, w.hang("a"))
+		errs.tell(health.IOError, "a")
+		errs.tell(health.IOError, "a")
+		errs.tell(health.MountsChanged, "")
+		errs.tell(health.Lost, "")
+		time.Sleep(10 * time.Second)
+
+		require.Equal(t, map[string]float64{"io-error/errors/node": 2, "mounts-changed/errors/node": 1, "lost/errors/node": 1},
+			values(t, registry, "touchstone_health_events_total"))
+
+		measured := gather(t, registry, latency)["errors/node"]
+		require.InDelta(t, 2, measured.value, 0, "the second one is answered by the look behind the first")
+		require.InDelta(t, 0.06, measured.sum, 0.001)
+
+		errs.change(func() { errs.refused = errors.New("refused") })
+
+		errs.fail <- errors.New("broken")
+
+		time.Sleep(time.Millisecond)
+		require.Equal(t, map[string]float64{"errors/node": 0}, values(t, registry, "touchstone_health_source_up"))
+		require.Equal(t, map[string]float64{"errors/node": 2}, values(t, registry, "touchstone_health_source_errors_total"))
+		require.Equal(t, map[string]float64{"errors/node": 1}, values(t, registry, "touchstone_health_source_connects_total"))
+	})
+}
+
+func TestTheLatencyGoesOnUntilALookCanTell(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		registry, w, errs := prometheus.NewRegistry(), newWorld("a"), newSource("errors")
+		config := w.config()
+		config.Metrics = health.NewMetrics(registry)
+		config.Sources = []health.Source{errs}
+		run(t, health.New(config))
+		w.change(func() { w.errs["a"] = health.ErrKeep })
+		errs.tell(health.IOError, "a")
+		time.Sleep(450 * time.Millisecond)
+		w.change(func() { delete(w.errs, "a") })
+		time.Sleep(time.Minute)
+
+		measured := gather(t, registry, "touchstone_health_event_latency_seconds")["errors/node"]
+		require.InDelta(t, 1, measured.value, 0)
+		require.InDelta(t, 0.5, measured.sum, 0.01)
+	})
+}
+
+// stage is where events are told of, or not.
+type stage struct {
+	t       *testing.T
+	w       *world
+	errs    *source
+	monitor *health.Monitor
+}
+
+// TestMissedEvents sickens a volume behind the sources' backs, or before their
+// eyes, and lets relists find it.
+func TestMissedEvents(t *testing.T) {
+	t.Parallel()
+
+	for name, test := range map[string]struct {
+		act  func(s stage)
+		want float64
+	}{
+		"nothing happens": {func(stage) {}, 0},
+		"nobody tells": {
+			func(s stage) { s.w.sicken("a", health.IOErrors, health.ReadOnlyRemount) }, 2,
+		},
+		"nobody tells of the end": {func(s stage) {
+			s.w.sicken("b")
+			require.Equal(s.t, []health.Reason{health.DiskFailure}, reasons(s.t, s.monitor, "b"))
+		}, 1},
+		"of what no source tells": {func(s stage) { s.w.sicken("a", health.OutOfCapacity) }, 0},
+		"an event tells": {func(s stage) {
+			s.w.sicken("a", health.IOErrors)
+			s.errs.tell(health.IOError, "a")
+		}, 0},
+		"a service tells": {func(s stage) {
+			s.w.sicken("a", health.IOErrors)
+			s.monitor.Suspect("a")
+		}, 0},
+		"an event is on its way": {func(s stage) {
+			time.Sleep(5*time.Minute - 20*time.Millisecond - time.Second)
+			s.w.sicken("a", health.IOErrors)
+			time.Sleep(40 * time.Millisecond)
+			s.errs.tell(health.IOError, "a")
+		}, 0},
+		"events are lost": {func(s stage) {
+			s.w.sicken("a", health.IOErrors)
+			s.errs.tell(health.Lost, "")
+		}, 0},
+		"events were lost": {func(s stage) {
+			s.errs.tell(health.Lost, "")
+			time.Sleep(2 * time.Second)
+			s.w.sicken("a", health.IOErrors)
+		}, 1},
+		"the source fails": {func(s stage) {
+			s.w.sicken("a", health.IOErrors)
+			s.errs.fail <- errors.New("broken")
+		}, 0},
+		"the source is down": {func(s stage) {
+			s.errs.change(func() { s.errs.refused = errors.New("refused") })
+			s.errs.fail <- errors.New("broken")
+
+			time.Sleep(3*time.Minute + time.Second)
+			s.w.sicken("a", health.IOErrors)
+		}, 0},
+		"it is new": {func(s stage) {
+			s.w.sicken("c", health.IOErrors)
+			s.w.change(func() { s.w.ids = append(s.w.ids, "c") })
+		}, 0},
+		"it can't be looked at": {func(s stage) { s.t.Cleanup(s.w.hang("a")) }, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				registry := prometheus.NewRegistry()
+				s := stage{t: t, w: newWorld("a", "b"), errs: newSource("errors")}
+				s.w.sicken("b", health.DiskFailure)
+
+				config := s.w.config()
+				config.Metrics = health.NewMetrics(registry)
+				config.Sources = []health.Source{s.errs}
+				s.monitor = health.New(config)
+				require.NoError(t, s.monitor.Relist(t.Context()))
+				run(t, s.monitor)
+				time.Sleep(time.Second)
+
+				test.act(s)
+				time.Sleep(11 * time.Minute)
+				require.InDelta(t, test.want, values(t, registry, "touchstone_health_missed_events_total")["node"], 0)
+			})
+		})
+	}
+}

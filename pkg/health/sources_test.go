@@ -1,0 +1,396 @@
+package health_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/pkg/health"
+)
+
+// source is one whose fate the test decides.
+type source struct {
+	name        string
+	unsupported error
+
+	mu    sync.Mutex
+	asked int
+	// refused has it fail before it connects.
+	refused error
+	// runs are the times at which it was run.
+	runs   []time.Time
+	notify func(health.Event)
+	fail   chan error
+}
+
+func newSource(name string) *source { return &source{name: name, fail: make(chan error)} }
+
+func (s *source) Name() string { return s.name }
+
+func (s *source) Supported() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	s.asked++
+
+	return s.unsupported
+}
+
+func (s *source) Run(ctx context.Context, connected func(), notify func(health.Event)) error {
+	s.mu.Lock()
+	s.runs = append(s.runs, time.Now())
+	refused := s.refused
+	s.mu.Unlock()
+
+	if refused != nil {
+		return refused
+	}
+
+	s.mu.Lock()
+	s.notify = notify
+	s.mu.Unlock()
+	connected()
+
+	select {
+	case err := <-s.fail:
+		return err
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+func (s *source) change(change func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	change()
+}
+
+// tell is an event that the source has just learnt of.
+func (s *source) tell(kind health.Kind, path string) {
+	s.mu.Lock()
+	notify := s.notify
+	s.mu.Unlock()
+
+	notify(health.Event{Kind: kind, At: time.Now(), Path: path})
+	synctest.Wait()
+}
+
+// ranAt returns how long after began it was run.
+func (s *source) ranAt(began time.Time) []time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	at := []time.Duration{}
+	for _, each := range s.runs {
+		at = append(at, each.Sub(began))
+	}
+
+	return at
+}
+
+func TestAnEventHasItsSubjectsLookedAt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w, errs := newWorld("a", "b"), newSource("errors")
+		config := w.config()
+		config.Sources = []health.Source{errs}
+		monitor := health.New(config)
+		run(t, monitor)
+		time.Sleep(time.Second)
+
+		a, b := w.count("a"), w.count("b")
+
+		w.sicken("a", health.IOErrors)
+		errs.tell(health.IOError, "a")
+		errs.tell(health.MountsChanged, "")
+		require.Equal(t, []health.Reason{health.IOErrors}, reasons(t, monitor, "a"))
+
+		// A filesystem shuts down after its I/O error, and tells of it no more.
+		time.Sleep(20 * time.Millisecond)
+		w.sicken("a", health.IOErrors, health.DiskFailure)
+		time.Sleep(100 * time.Millisecond)
+		require.Equal(t, []health.Reason{health.DiskFailure, health.IOErrors}, reasons(t, monitor, "a"))
+
+		time.Sleep(20 * time.Second)
+		require.Equal(t, a+3, w.count("a"), "at once, after 100 ms and after 1 s")
+		require.Equal(t, b, w.count("b"))
+	})
+}
+
+func TestASourceThatIsNotToBeHad(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w, here, missing := newWorld("a"), newSource("here"), newSource("missing")
+		missing.unsupported = errors.New("no tracefs in this kernel")
+
+		var logged bytes.Buffer
+
+		config := w.config()
+		config.Sources = []health.Source{here, missing}
+		config.Log = slog.New(slog.NewTextHandler(&logged, nil))
+		monitor := health.New(config)
+
+		for _, status := range monitor.Sources() {
+			require.False(t, status.Connected)
+			require.NotEmpty(t, status.Problem)
+		}
+
+		run(t, monitor)
+		time.Sleep(time.Hour + time.Second)
+
+		require.Equal(t, []health.SourceStatus{
+			{Name: "here", Connected: true}, {Name: "missing", Problem: "no tracefs in this kernel"},
+		}, monitor.Sources())
+		require.Equal(t, 1, missing.asked)
+		require.Empty(t, missing.runs)
+		require.Equal(t, 1, bytes.Count(logged.Bytes(), []byte("not to be had")))
+		require.Contains(t, logged.String(), "level=INFO")
+		require.InDelta(t, 61, w.count("a"), 2, "it relists as often as without sources")
+	})
+}
+
+// TestReconnects has a source refuse for an hour.
+func TestReconnects(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		errs := newSource("errors")
+		errs.refused = errors.New("connection refused")
+		config := newWorld().config()
+		config.Sources = []health.Source{errs}
+		monitor := health.New(config)
+		began := time.Now()
+		run(t, monitor)
+		time.Sleep(time.Hour)
+
+		want, at := []time.Duration{0}, time.Duration(0)
+		for _, delay := range []int{0, 1, 2, 4, 8, 16, 32, 64} {
+			at += time.Duration(delay) * time.Second
+			want = append(want, at)
+		}
+
+		for at += time.Minute; at <= time.Hour; at += time.Minute {
+			want = append(want, at)
+		}
+
+		require.Equal(t, want, errs.ranAt(began))
+		require.Equal(t, "connection refused", monitor.Sources()[0].Problem)
+
+		// It comes back within a minute, and from there on all is well.
+		errs.change(func() { errs.refused = nil })
+		time.Sleep(time.Minute)
+		require.True(t, monitor.Sources()[0].Connected)
+		require.Empty(t, monitor.Sources()[0].Problem)
+	})
+}
+
+func TestReconnectsBeginAnewAfterAnHour(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		errs := newSource("errors")
+		config := newWorld().config()
+		config.Sources = []health.Source{errs}
+		run(t, health.New(config))
+
+		// One that fails as soon as it is connected is not asked all the time.
+		for range 5 {
+			errs.fail <- errors.New("broken")
+
+			time.Sleep(10 * time.Second)
+		}
+
+		require.Len(t, errs.ranAt(time.Now()), 6)
+
+		time.Sleep(time.Hour)
+
+		began := time.Now()
+		errs.fail <- errors.New("broken")
+
+		synctest.Wait()
+
+		ran := errs.ranAt(began)
+		require.Equal(t, time.Duration(0), ran[len(ran)-1], "at once")
+	})
+}
+
+// looksAt returns the seconds at which the subject is looked at in the time to
+// come.
+func (w *world) looksAt(id string, during time.Duration) []time.Duration {
+	began, at := time.Now(), []time.Duration{}
+
+	// A millisecond behind the clock of the monitor.
+	time.Sleep(time.Millisecond)
+
+	for before := w.count(id); time.Since(began) < during; {
+		time.Sleep(time.Second)
+		synctest.Wait()
+
+		for now := w.count(id); before < now; before++ {
+			at = append(at, time.Since(began).Truncate(time.Second))
+		}
+	}
+
+	return at
+}
+
+func TestThePeriodIsLongerWhileAllSourcesAreUp(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w, one, other := newWorld("a"), newSource("one"), newSource("other")
+		config := w.config()
+		config.Sources = []health.Source{one, other}
+		run(t, health.New(config))
+
+		require.Equal(t, []time.Duration{5 * time.Minute, 10 * time.Minute}, w.looksAt("a", 12*time.Minute))
+
+		// One fails, and can't be connected: two minutes have gone, so it is time.
+		one.change(func() { one.refused = errors.New("refused") })
+
+		before := w.count("a")
+
+		one.fail <- errors.New("broken")
+
+		synctest.Wait()
+		require.Equal(t, before+1, w.count("a"), "at once")
+
+		looks := w.looksAt("a", 4*time.Minute+30*time.Second)
+		require.Equal(t, []time.Duration{time.Minute, 2 * time.Minute, 3 * time.Minute, 4 * time.Minute}, looks)
+
+		// It is connected again: what has happened before is found at once.
+		one.change(func() { one.refused = nil })
+
+		// At 30 s by the period, at 37 s (307 behind the failure, by the schedule)
+		// because of the connection, and then by the longer period.
+		looks = w.looksAt("a", 8*time.Minute)
+		require.Equal(t, []time.Duration{30 * time.Second, 37 * time.Second, 337 * time.Second}, looks)
+	})
+}
+
+func TestTheRelistPeriods(t *testing.T) {
+	t.Parallel()
+
+	for name, test := range map[string]struct {
+		settings health.Settings
+		sources  []health.Source
+		want     []time.Duration
+	}{
+		"defaults without sources": {want: []time.Duration{time.Minute, 2 * time.Minute, 3 * time.Minute}},
+		"defaults with sources":    {sources: []health.Source{newSource("errors")}},
+		"own":                      {settings: health.Settings{RelistPeriod: 90 * time.Second}, want: []time.Duration{90 * time.Second, 3 * time.Minute}},
+		"own with sources": {
+			settings: health.Settings{EventedRelistPeriod: 2 * time.Minute}, sources: []health.Source{newSource("errors")},
+			want: []time.Duration{2 * time.Minute},
+		},
+		"polling only": {
+			settings: health.Settings{PollingOnly: true}, sources: []health.Source{newSource("errors")},
+			want: []time.Duration{time.Minute, 2 * time.Minute, 3 * time.Minute},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld("a")
+				config := w.config()
+
+				for _, each := range test.sources {
+					// Its channel has to be of this bubble.
+					config.Sources = append(config.Sources, newSource(each.Name()))
+				}
+
+				monitor := health.New(test.settings.With(config))
+				run(t, monitor)
+				require.ElementsMatch(t, test.want, w.looksAt("a", 200*time.Second))
+
+				if test.settings.PollingOnly {
+					require.Empty(t, monitor.Sources())
+				}
+			})
+		})
+	}
+}
+
+func TestARelistAtTheStartIsNotRepeated(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld("a")
+		monitor := health.New(w.config())
+		require.NoError(t, monitor.Relist(t.Context()))
+		run(t, monitor)
+		require.Equal(t, 1, w.count("a"))
+		require.Equal(t, []time.Duration{time.Minute}, w.looksAt("a", 90*time.Second))
+	})
+}
+
+func TestLostEventsHaveEverythingLookedAt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w, errs := newWorld("a", "b"), newSource("errors")
+		config := w.config()
+		config.Sources = []health.Source{errs}
+		monitor := health.New(config)
+		run(t, monitor)
+		time.Sleep(10 * time.Second)
+
+		a := w.count("a")
+
+		w.sicken("b", health.IOErrors)
+		errs.tell(health.Lost, "")
+		require.Equal(t, []health.Reason{health.IOErrors}, reasons(t, monitor, "b"))
+		require.Equal(t, a+1, w.count("a"))
+
+		// However many are lost, there is a second in between; none goes unheard.
+		for range 300 {
+			errs.tell(health.Lost, "")
+			time.Sleep(10 * time.Millisecond)
+		}
+
+		w.sicken("a", health.DiskFailure)
+		errs.tell(health.Lost, "")
+		time.Sleep(time.Second)
+		synctest.Wait()
+		require.InDelta(t, a+5, w.count("a"), 1)
+		require.Equal(t, []health.Reason{health.DiskFailure}, reasons(t, monitor, "a"))
+	})
+}
+
+func TestASourcesPanicIsItsFailure(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w, errs := newWorld("a"), newSource("errors")
+		config := w.config()
+		config.Sources = []health.Source{panicking{errs}}
+		monitor := health.New(config)
+		run(t, monitor)
+		require.False(t, monitor.Sources()[0].Connected)
+		require.Contains(t, monitor.Sources()[0].Problem, "a defect")
+		require.Equal(t, []time.Duration{time.Minute}, w.looksAt("a", 90*time.Second))
+	})
+}
+
+type panicking struct{ *source }
+
+func (panicking) Run(context.Context, func(), func(health.Event)) error { panic("a defect") }
+
+func TestASourceThatEndsByItselfIsConnectedAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		errs := newSource("errors")
+		config := newWorld("a").config()
+		config.Sources = []health.Source{errs}
+		monitor := health.New(config)
+		run(t, monitor)
+
+		errs.fail <- nil
+
+		synctest.Wait()
+		require.Len(t, errs.runs, 2)
+		require.True(t, monitor.Sources()[0].Connected)
+	})
+}
