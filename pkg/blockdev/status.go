@@ -86,21 +86,14 @@ func (l *Loops) find(identity Identity) ([]Status, error) {
 
 // List returns every attached loop device of the machine in order of number.
 func (l *Loops) List() ([]Status, error) {
-	entries, err := os.ReadDir(filepath.Join(l.sys, "block"))
+	numbers, err := l.allNumbers()
 	if err != nil {
-		return nil, fmt.Errorf("list block devices: %w", err)
+		return nil, err
 	}
 
 	var list []Status
 
-	for _, entry := range entries {
-		digits, isLoop := strings.CutPrefix(entry.Name(), "loop")
-
-		number, err := strconv.Atoi(digits)
-		if !isLoop || err != nil {
-			continue
-		}
-
+	for _, number := range numbers {
 		status, attached, err := l.Status(number)
 		if err != nil {
 			return nil, err
@@ -111,9 +104,73 @@ func (l *Loops) List() ([]Status, error) {
 		}
 	}
 
-	slices.SortFunc(list, func(a, b Status) int { return a.Number - b.Number })
-
 	return list, nil
+}
+
+// Attachment is what can be said about an attached loop device without asking
+// its image.
+type Attachment struct {
+	Number int
+	// Path is the device's node.
+	Path string
+	// BackingPath and BackingDeleted are as in Status.
+	BackingPath    string
+	BackingDeleted bool
+	ReadOnly       bool
+}
+
+// Attachment returns what is attached to a number, false for nothing. Other than
+// Status it does not wait for an image whose filesystem hangs.
+func (l *Loops) Attachment(number int) (Attachment, bool) {
+	path, deleted := l.backingPath(number)
+	if path == "" {
+		return Attachment{}, false
+	}
+
+	readOnly, _ := l.sysfs(number, "ro") // a device that goes meanwhile has been seen all the same
+
+	return Attachment{
+		Number: number, Path: l.Path(number), BackingPath: path, BackingDeleted: deleted, ReadOnly: readOnly == "1",
+	}, true
+}
+
+// Attachments returns those of the whole machine in order of number.
+func (l *Loops) Attachments() ([]Attachment, error) {
+	numbers, err := l.allNumbers()
+	if err != nil {
+		return nil, err
+	}
+
+	var all []Attachment
+
+	for _, number := range numbers {
+		if attachment, attached := l.Attachment(number); attached {
+			all = append(all, attachment)
+		}
+	}
+
+	return all, nil
+}
+
+// allNumbers returns those of the loop devices that the machine has, in order.
+func (l *Loops) allNumbers() ([]int, error) {
+	entries, err := os.ReadDir(filepath.Join(l.sys, "block"))
+	if err != nil {
+		return nil, fmt.Errorf("list block devices: %w", err)
+	}
+
+	var numbers []int
+
+	for _, entry := range entries {
+		digits, isLoop := strings.CutPrefix(entry.Name(), "loop")
+		if number, err := strconv.Atoi(digits); isLoop && err == nil {
+			numbers = append(numbers, number)
+		}
+	}
+
+	slices.Sort(numbers)
+
+	return numbers, nil
 }
 
 // openForStatus only reads, and where the node is missing makes none in the

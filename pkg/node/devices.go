@@ -155,7 +155,7 @@ func (s *Service) attachBlock(ctx context.Context, use *Use, readOnly bool) (int
 
 // findDevices learns the numbers again after a restart. The name of the image
 // tells, so that the devices of one that was deleted are found, too.
-func (s *Service) findDevices(attached []blockdev.Status) {
+func (s *Service) findDevices(attached []blockdev.Attachment) {
 	for _, status := range attached {
 		id := strings.TrimSuffix(path.Base(status.BackingPath), pool.ImageSuffix)
 

@@ -78,9 +78,15 @@ func (s *Service) ours(use *Use, point mount.Point) bool {
 		return path.Base(root) == use.VolumeID
 	}
 
-	_, ok := s.attachmentOf(use, point)
+	number, ok := loopNumber(point)
+	if !ok {
+		return false
+	}
 
-	return ok
+	// Without waiting for an image that hangs.
+	attachment, attached := s.loops.Attachment(number)
+
+	return attached && path.Base(attachment.BackingPath) == use.VolumeID+pool.ImageSuffix
 }
 
 // attachmentOf returns the loop device of the volume's image that is mounted at

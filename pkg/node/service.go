@@ -151,7 +151,7 @@ func (s *Service) Recover(ctx context.Context) error {
 		}
 	}
 
-	attached, err := s.loops.List()
+	attached, err := s.loops.Attachments()
 	if err != nil {
 		return fmt.Errorf("recover: %w", err)
 	}

@@ -58,7 +58,7 @@ func (s *Service) thawAnywhere(left *Frozen) error {
 		}
 	}
 
-	attached, err := s.loops.List()
+	attached, err := s.loops.Attachments()
 	if err != nil {
 		return err
 	}
