@@ -156,6 +156,26 @@ func rpcs(d *harness.Driver) map[string]func(context.Context) error {
 
 			return err
 		},
+		"ControllerGetVolumeHealth": func(ctx context.Context) error {
+			_, err := d.ControllerGetVolumeHealth(ctx, &csi.ControllerGetVolumeHealthRequest{})
+
+			return err
+		},
+		"ControllerListVolumeHealth": func(ctx context.Context) error {
+			_, err := d.ControllerListVolumeHealth(ctx, &csi.ControllerListVolumeHealthRequest{MaxEntries: -1})
+
+			return err
+		},
+		"NodeGetVolumeHealth": func(ctx context.Context) error {
+			_, err := d.NodeGetVolumeHealth(ctx, &csi.NodeGetVolumeHealthRequest{})
+
+			return err
+		},
+		"NodeGetStorageHealth": func(ctx context.Context) error {
+			_, err := d.NodeGetStorageHealth(ctx, &csi.NodeGetStorageHealthRequest{})
+
+			return err
+		},
 		"NodeExpandVolume": func(ctx context.Context) error {
 			_, err := d.NodeExpandVolume(ctx, &csi.NodeExpandVolumeRequest{})
 
@@ -180,6 +200,7 @@ func disabledOnes() []disabled {
 		"controller LIST_VOLUMES_PUBLISHED_NODES", "controller GET_VOLUME", "controller SINGLE_NODE_MULTI_WRITER",
 		"controller MODIFY_VOLUME", "controller CREATE_DELETE_SNAPSHOT", "controller LIST_SNAPSHOTS",
 		"controller CLONE_VOLUME", "controller GET_SNAPSHOT",
+		"controller 11", "controller GET_VOLUME_HEALTH", "controller LIST_VOLUME_HEALTH",
 	}
 
 	return []disabled{
@@ -189,6 +210,7 @@ func disabledOnes() []disabled {
 				"ValidateVolumeCapabilities", "ListVolumes", "GetCapacity", "ControllerGetCapabilities",
 				"ControllerExpandVolume", "ControllerGetVolume", "ControllerModifyVolume",
 				"CreateSnapshot", "DeleteSnapshot", "ListSnapshots", "GetSnapshot",
+				"ControllerGetVolumeHealth", "ControllerListVolumeHealth",
 			},
 		},
 		{
@@ -245,6 +267,15 @@ func disabledOnes() []disabled {
 		{"STAGE_UNSTAGE_VOLUME", []string{"node STAGE_UNSTAGE_VOLUME"}, []string{"NodeStageVolume", "NodeUnstageVolume"}},
 		{"GET_VOLUME_STATS", []string{"node GET_VOLUME_STATS"}, []string{"NodeGetVolumeStats"}},
 		{"VOLUME_MOUNT_GROUP", []string{"node VOLUME_MOUNT_GROUP"}, nil},
+		// The numbers that are reserved in the spec, which has no names for them.
+		{"VOLUME_CONDITION", []string{"controller 11", "node 4"}, nil},
+		{
+			"GET_VOLUME_HEALTH",
+			[]string{"controller GET_VOLUME_HEALTH", "controller LIST_VOLUME_HEALTH", "node GET_VOLUME_HEALTH"},
+			[]string{"ControllerGetVolumeHealth", "ControllerListVolumeHealth", "NodeGetVolumeHealth"},
+		},
+		{"LIST_VOLUME_HEALTH", []string{"controller LIST_VOLUME_HEALTH"}, []string{"ControllerListVolumeHealth"}},
+		{"GET_STORAGE_HEALTH", []string{"node GET_STORAGE_HEALTH"}, []string{"NodeGetStorageHealth"}},
 	}
 }
 
