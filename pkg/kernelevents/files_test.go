@@ -121,6 +121,10 @@ func TestFilesOfLoopDevices(t *testing.T) {
 				direct  = openDirect(t, device.Path)
 			)
 
+			if !device.DirectIO && kernelevents.LoopWritesTold() {
+				t.Skip("before Linux 6.15 a loop device without direct I/O writes as any program does")
+			}
+
 			for block := range int64(100) {
 				_, err := direct.WriteAt(aligned(), block*blockSize)
 				require.NoError(t, err)
