@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -135,7 +136,14 @@ func (c *checking) check(ctx context.Context, client *health.Client, id string) 
 		c.Checks = append(c.Checks, found)
 	case codes.FailedPrecondition, codes.NotFound, codes.InvalidArgument, codes.Aborted:
 		c.Passed = append(c.Passed, passed{id, status.Convert(err).Message()})
-	case codes.Unimplemented, codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
+	case codes.Unavailable:
+		// It may be the volume's pool, or the driver.
+		if _, gone := c.Probe(ctx, &csi.ProbeRequest{}); status.Code(gone) == codes.Unavailable {
+			return err
+		}
+
+		c.Passed = append(c.Passed, passed{id, status.Convert(err).Message()})
+	case codes.Unimplemented, codes.DeadlineExceeded, codes.Canceled:
 		return notTouchstone(err)
 	default:
 		c.Checks = append(c.Checks, &health.VolumeCheck{VolumeID: id, CheckReport: health.CheckReport{

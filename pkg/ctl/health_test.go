@@ -221,6 +221,12 @@ func TestCheckOfAllThatCanBe(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, out, "no such volume")
 
+	driver.refused["volume-2"] = status.Error(codes.Unavailable, "its pool does not answer")
+
+	out, err = check(t, "--all", "--endpoint", endpoint)
+	require.NoError(t, err)
+	require.Contains(t, out, "does not answer")
+
 	driver.refused["volume-2"] = status.Error(codes.Internal, "e2fsck can't be started")
 
 	out, err = check(t, "--all", "-o", "json", "--endpoint", endpoint)
