@@ -23,8 +23,10 @@ const (
 	// that has 10 000.
 	stuckLimit = 1000
 
-	// What an event tells of is there at once, or shortly after: a filesystem
-	// shuts down some milliseconds after the I/O error.
+	// What an event tells of is there at once, or shortly after: an ext4 counts
+	// its error with the next write of the superblock, and a filesystem shuts
+	// down some milliseconds after the I/O error.
+	firstAfter = 20 * time.Millisecond
 	soonAfter  = 100 * time.Millisecond
 	laterAfter = time.Second
 	// Events of one subject that come in a storm are looked at with a growing time
@@ -98,6 +100,7 @@ const (
 // The duties of subject.due: looks, but for the last.
 const (
 	dueEvent int = iota
+	dueFirst
 	dueSoon
 	dueLater
 	dueAgain
@@ -141,7 +144,7 @@ func (m *Monitor) announce(ids []string, event announcement) {
 	for _, id := range ids {
 		s, now := m.subject(id), time.Now()
 		s.missed, s.due[dueVerdict] = 0, time.Time{}
-		s.due[dueSoon], s.due[dueLater] = now.Add(soonAfter), now.Add(laterAfter)
+		s.due[dueFirst], s.due[dueSoon], s.due[dueLater] = now.Add(firstAfter), now.Add(soonAfter), now.Add(laterAfter)
 
 		if s.announced.at.IsZero() {
 			s.announced = event

@@ -120,7 +120,7 @@ func TestAnEventHasItsSubjectsLookedAt(t *testing.T) {
 		require.Equal(t, []health.Reason{health.DiskFailure, health.IOErrors}, reasons(t, monitor, "a"))
 
 		time.Sleep(20 * time.Second)
-		require.Equal(t, a+3, w.count("a"), "at once, after 100 ms and after 1 s")
+		require.Equal(t, a+4, w.count("a"), "at once, after 20 ms, after 100 ms and after 1 s")
 		require.Equal(t, b, w.count("b"))
 	})
 }
