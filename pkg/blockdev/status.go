@@ -117,6 +117,8 @@ type Attachment struct {
 	BackingPath    string
 	BackingDeleted bool
 	ReadOnly       bool
+	// Sequence is as in Status.
+	Sequence uint64
 }
 
 // Attachment returns what is attached to a number, false for nothing. Other than
@@ -131,6 +133,7 @@ func (l *Loops) Attachment(number int) (Attachment, bool) {
 
 	return Attachment{
 		Number: number, Path: l.Path(number), BackingPath: path, BackingDeleted: deleted, ReadOnly: readOnly == "1",
+		Sequence: l.sequence(number),
 	}, true
 }
 

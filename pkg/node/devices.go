@@ -99,9 +99,14 @@ func (s *Service) attach(ctx context.Context, use *Use, image *os.File, readOnly
 		return nil, fmt.Errorf("volume %s: %w", use.VolumeID, err)
 	}
 
-	s.evidence.attach(use.VolumeID, device.Number)
+	info, err := image.Stat()
+	if err == nil {
+		s.evidence.attach(use, device.Number, info.Size())
 
-	if err := s.tuneNew(ctx, use, device.Number); err != nil {
+		err = s.tuneNew(ctx, use, device.Number)
+	}
+
+	if err != nil {
 		return nil, errors.Join(err, device.Close(), s.detachNew(ctx, use, device.Number))
 	}
 

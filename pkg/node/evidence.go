@@ -36,6 +36,8 @@ type known struct {
 	// ioErrorAt and writtenAt are when events last told of an I/O error, and of a
 	// foreign program that wrote the image.
 	ioErrorAt, writtenAt time.Time
+	// attachedAt is zero for what was attached before the driver's start.
+	attachedAt time.Time
 	// usage is what NodeGetVolumeStats has found by a walk that no look takes.
 	usage *health.Usage
 }
@@ -52,6 +54,8 @@ type sight struct {
 	mounts map[string]seen
 	// filesystem is its fsid, zero where there is none.
 	filesystem [2]int32
+	// period is the time between two checks, 0 where there are none.
+	period time.Duration
 }
 
 // growth is the time between two looks in which the image has grown, and some
@@ -73,8 +77,8 @@ type attachment struct {
 }
 
 // same says whether it is still the same attachment, and not only the number.
-func (a *attachment) same(status *blockdev.Status) bool {
-	return a != nil && a.number == status.Number && a.sequence == status.Sequence && a.sequence != 0
+func (a *attachment) same(now *blockdev.Attachment) bool {
+	return a != nil && a.number == now.Number && a.sequence == now.Sequence && a.sequence != 0
 }
 
 // seen is a mount of a volume.
@@ -152,12 +156,22 @@ func (e *evidence) subjectOf(contentID string) string {
 	return contentID
 }
 
-// attach says, before anybody uses the device, whose it is.
-func (e *evidence) attach(contentID string, number int) {
+// attach says, before anybody uses the device, whose it is, and how large the
+// image is.
+func (e *evidence) attach(use *Use, number int, imageBytes int64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 
-	e.byNumber[number] = e.subjectOf(contentID)
+	id, now := e.subjectOf(use.VolumeID), time.Now()
+	e.byNumber[number] = id
+
+	attached := e.entry(id)
+	attached.attachedAt, attached.at, attached.imageBytes = now, now, imageBytes
+
+	if use.ephemeral {
+		// It has just been formatted in its place.
+		attached.growth = growth{until: now.Add(growthEcho)}
+	}
 }
 
 // detach says that the device is about to be nobody's.
@@ -279,14 +293,27 @@ func (e *evidence) inFilesystem(filesystem [2]int32) []string {
 	return slices.Clone(e.byFilesystem[filesystem])
 }
 
-// written says that somebody else has written a volume's image, where that is
-// attached.
+// writeLag is how much later than it was made a write may be told of.
+const writeLag = 20 * time.Millisecond
+
+// written says that somebody else has written a volume's image, if it was attached
+// by then.
 func (e *evidence) written(id string, at time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 
-	if found, ok := e.byVolume[id]; ok && found.attached != nil {
+	if found, ok := e.byVolume[id]; ok && found.attached != nil && at.After(found.attachedAt.Add(writeLag)) {
 		found.writtenAt = at
+	}
+}
+
+// explained takes a write back that turned out to be no foreign one.
+func (e *evidence) explained(id string, at time.Time) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	if found, ok := e.byVolume[id]; ok && found.writtenAt.Equal(at) {
+		found.writtenAt = time.Time{}
 	}
 }
 

@@ -104,9 +104,9 @@ func recordOf(id string, entries ...health.Entry) *health.Record {
 func (s *Service) unused(ctx context.Context, id string) (*health.Record, error) {
 	known, _ := s.subject(id)
 	l := &look{service: s, subject: known}
-	l.told()
+	found, err := l.inPool(ctx)
 
-	found, err := s.inPool(ctx, id)
+	l.told()
 
 	switch {
 	case found:
@@ -120,10 +120,10 @@ func (s *Service) unused(ctx context.Context, id string) (*health.Record, error)
 	}
 }
 
-// inPool says whether a pool has the volume; an error says that it could not be
-// seen whether one has.
-func (s *Service) inPool(ctx context.Context, id string) (bool, error) {
-	if !volume.IsID(id) {
+// inPool says whether a pool has the volume, and finds how often it is checked; an
+// error says that it could not be seen whether one has it.
+func (l *look) inPool(ctx context.Context) (bool, error) {
+	if !volume.IsID(l.subject.id) {
 		return false, nil
 	}
 
@@ -132,9 +132,11 @@ func (s *Service) inPool(ctx context.Context, id string) (bool, error) {
 
 	var failures []error
 
-	for _, name := range s.pools.Names() {
-		found, err := s.inPoolNamed(ctx, name, id)
-		if found {
+	for _, name := range l.service.pools.Names() {
+		found, err := l.service.inPool(ctx, name, l.subject)
+		if found.there {
+			l.period = found.period
+
 			return true, nil
 		}
 
@@ -144,29 +146,40 @@ func (s *Service) inPool(ctx context.Context, id string) (bool, error) {
 	return false, errors.Join(failures...)
 }
 
-func (s *Service) inPoolNamed(ctx context.Context, name, id string) (bool, error) {
+// kept is what a pool has of a volume.
+type kept struct {
+	there  bool
+	period time.Duration
+}
+
+func (s *Service) inPool(ctx context.Context, name string, of subject) (kept, error) {
 	if err := s.reachable(name); err != nil {
-		return false, err
+		return kept{}, err
 	}
 
 	leave, err := s.gates.enter(ctx, name)
 	if err != nil {
-		return false, err
+		return kept{}, err
 	}
 
 	place, _ := s.pools.Get(name)
 
-	return bounded(ctx, func() (bool, error) {
+	return bounded(ctx, func() (kept, error) {
 		defer leave()
 
-		for _, backing := range []volume.Backing{volume.BackingImage, volume.BackingDirectory} {
-			_, err := place.Info(id, backing)
-			if !errors.Is(err, pool.ErrMissing) {
-				return err == nil, err
-			}
+		_, err := place.Info(of.id, volume.BackingImage)
+		if errors.Is(err, pool.ErrMissing) {
+			_, err = place.Info(of.id, volume.BackingDirectory)
 		}
 
-		return false, nil
+		switch {
+		case errors.Is(err, pool.ErrMissing):
+			return kept{}, nil
+		case err == nil && of.check != nil:
+			return kept{there: true, period: s.checkPeriod(of.check)}, nil
+		default:
+			return kept{there: err == nil}, err
+		}
 	})
 }
 

@@ -105,12 +105,7 @@ func (l *look) at(expected place) error {
 		return nil
 	}
 
-	ours, err := l.ours(expected.path, &point)
-	if err != nil {
-		return err
-	}
-
-	if !ours {
+	if !l.ours(expected.path, &point) {
 		l.unmounted(expected, "hidden by another mount")
 
 		return nil
@@ -145,51 +140,42 @@ func (l *look) unmounted(expected place, how string) {
 
 // ours says whether what is mounted is the volume, and finds its device. A mount
 // that was the volume's is so still, whatever its image is called by now.
-func (l *look) ours(at string, point *mount.Point) (bool, error) {
+func (l *look) ours(at string, point *mount.Point) bool {
 	was := l.before.mounts[at].id == point.ID
 
 	if !l.use.image() {
 		root := strings.TrimSuffix(point.Root, "//deleted")
 
-		return was || path.Base(root) == l.use.VolumeID, nil
+		return was || path.Base(root) == l.use.VolumeID
 	}
 
 	number, isLoop := loopNumber(*point)
 	if !isLoop {
-		return false, nil
+		return false
 	}
 
 	if l.use.Capability.Block {
 		numbers := l.service.devices.get(l.use.VolumeID)
 
-		return number == numbers.staged || number == numbers.readOnly, nil
+		return number == numbers.staged || number == numbers.readOnly
 	}
 
-	if l.device != nil {
-		return l.device.Number == number, nil
+	if l.attached != nil {
+		return l.attached.number == number
 	}
 
-	status, attached, err := l.service.loops.Status(number)
-	if err != nil || !attached {
-		return false, err
+	attached, ok := l.service.loops.Attachment(number)
+	if ok = ok && (was || l.has(&attached)); ok {
+		l.attached = &attachment{number: number, sequence: attached.Sequence}
 	}
 
-	if was = was || l.isAttached(&status); was {
-		l.through(&status)
-	}
-
-	return was, nil
+	return ok
 }
 
-// isAttached says whether a device has the volume's image, by its name or since
-// it had it before.
-func (l *look) isAttached(status *blockdev.Status) bool {
-	return path.Base(status.BackingPath) == l.use.VolumeID+pool.ImageSuffix || l.before.attached.same(status)
-}
-
-func (l *look) through(status *blockdev.Status) {
-	l.device = status
-	l.attached = &attachment{number: status.Number, sequence: status.Sequence, deviceBytes: status.SizeBytes}
+// has says whether a device has the volume's image, by its name or since it had
+// it before.
+func (l *look) has(attached *blockdev.Attachment) bool {
+	return path.Base(attached.BackingPath) == l.use.VolumeID+pool.ImageSuffix || l.before.attached.same(attached)
 }
 
 // enter opens the root of the first mount that can be opened.
@@ -233,20 +219,15 @@ func (l *look) attachments(context.Context) error {
 			continue
 		}
 
-		status, attached, err := l.service.loops.Status(number)
-		if err != nil {
-			return err
-		}
-
-		if !attached || !l.isAttached(&status) {
+		attached, ok := l.service.loops.Attachment(number)
+		if !ok || !l.has(&attached) {
 			l.detached()
 
 			continue
 		}
 
 		if number == numbers.staged {
-			l.through(&status)
-			l.usage = &health.Usage{Bytes: health.Amount{Total: status.SizeBytes}}
+			l.attached = &attachment{number: number, sequence: attached.Sequence}
 		}
 	}
 
@@ -258,7 +239,8 @@ func (l *look) detached() {
 	l.found(health.DeviceMissing, "its image was detached from its loop device; unpublish and unstage it, then stage it anew")
 }
 
-// backing looks at what the pool has in the volume's place.
+// backing looks at what the pool has in the volume's place. The kernel asks the
+// image, too, when it is asked about the device.
 func (l *look) backing(ctx context.Context) error {
 	if l.use.image() {
 		leave, err := l.service.gates.enter(ctx, l.use.Parameters.Pool)
@@ -266,6 +248,14 @@ func (l *look) backing(ctx context.Context) error {
 			return err
 		}
 		defer leave()
+	}
+
+	if err := l.status(); err != nil {
+		return err
+	}
+
+	if l.subject.check != nil {
+		l.period = l.service.checkPeriod(l.subject.check)
 	}
 
 	info, err := l.pool.Info(l.use.VolumeID, l.use.Parameters.Backing)
@@ -280,6 +270,33 @@ func (l *look) backing(ctx context.Context) error {
 	}
 
 	return l.compare(info)
+}
+
+// status asks for the device's size before anybody asks for the image's, so that
+// an image that grows is never too short.
+func (l *look) status() error {
+	if l.attached == nil {
+		return nil
+	}
+
+	status, attached, err := l.service.loops.Status(l.attached.number)
+	if err != nil {
+		return err
+	}
+
+	if !attached {
+		l.detached()
+
+		return nil
+	}
+
+	l.device, l.attached.deviceBytes = &status, status.SizeBytes
+
+	if l.use.Capability.Block {
+		l.usage = &health.Usage{Bytes: health.Amount{Total: status.SizeBytes}}
+	}
+
+	return nil
 }
 
 func (l *look) lost(how string) {
@@ -326,7 +343,6 @@ func (l *look) compare(info fs.FileInfo) error {
 	case l.device.Backing() != has:
 		l.lost("was replaced by another file")
 	case info.Size() < l.device.SizeBytes:
-		// Its size was asked for before the image's, so that a growth is none.
 		l.unsettled = true
 		l.found(health.BackingFileTruncated, "its image is shorter than its device: data is lost; restore a snapshot")
 	}

@@ -46,7 +46,7 @@ func (l *look) mounted(context.Context) error {
 
 	l.full(usage)
 
-	if !l.use.image() || l.device == nil {
+	if !l.use.image() || l.attached == nil {
 		return nil
 	}
 
@@ -114,7 +114,7 @@ func (l *look) mark() {
 // counted looks at the errors that the kernel has counted since the filesystem
 // was last found clean.
 func (l *look) counted() error {
-	counted, err := filesystem.ReadErrors(l.use.fsType(), l.device.Number, l.root)
+	counted, err := filesystem.ReadErrors(l.use.fsType(), l.attached.number, l.root)
 	if err != nil {
 		return err
 	}
@@ -156,7 +156,13 @@ func (l *look) told() {
 	}
 
 	at := known.writtenAt
-	if at.IsZero() || cleanAt.After(at) || !l.sameAttachment() || l.growth.explains(at) {
+	if at.IsZero() || cleanAt.After(at) || !l.sameAttachment() {
+		return
+	}
+
+	if l.growth.explains(at) {
+		l.service.evidence.explained(l.subject.id, at)
+
 		return
 	}
 
@@ -187,8 +193,7 @@ func (l *look) checked(check *Check) {
 		l.found(health.FilesystemCorrupted, "a check has found damage; back up what is left and repair its filesystem by hand")
 	}
 
-	period := l.service.checkPeriod(check)
-	if period > 0 && !check.CleanAt.IsZero() && time.Since(check.CleanAt) > 2*period {
+	if l.period > 0 && !check.CleanAt.IsZero() && time.Since(check.CleanAt) > 2*l.period {
 		l.found(health.CheckOverdue, "no check of its filesystem has succeeded for twice the time between two (--check-period)")
 	}
 }
