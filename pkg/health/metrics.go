@@ -40,7 +40,7 @@ func NewMetrics(registerer prometheus.Registerer) *Metrics {
 			append([]string{labelView}, labels...))
 	}
 
-	return &Metrics{
+	metrics := &Metrics{
 		connects: counter("source_connects_total", "How often a source of events has connected.", labelSource),
 		failures: counter("source_errors_total", "How often a source of events has failed, or could not connect.", labelSource),
 		events:   counter("events_total", "Events that sources have told of.", labelSource, "kind"),
@@ -65,6 +65,19 @@ func NewMetrics(registerer prometheus.Registerer) *Metrics {
 			Namespace: namespace, Name: "filesystem_check_duration_seconds", Help: "Time taken by checks of filesystems.",
 			Buckets: []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800},
 		}, []string{labelHow, "fstype"}),
+	}
+	metrics.beginChecks()
+
+	return metrics
+}
+
+// beginChecks has the counts of checks begin at 0, so that the first damage is an
+// increase.
+func (m *Metrics) beginChecks() {
+	for _, how := range []string{"stage", "offline", "online"} {
+		for _, verdict := range []string{"clean", "repaired", "damaged", "failed"} {
+			m.checks.WithLabelValues(how, verdict)
+		}
 	}
 }
 
