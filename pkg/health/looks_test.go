@@ -71,6 +71,58 @@ func TestARelistDoesNotTakeAnOlderLooksWord(t *testing.T) {
 	})
 }
 
+// TestARelistDoesNotWaitForAnOlderLookThatHangs has the relist begin while the
+// look is not given up yet.
+func TestARelistDoesNotWaitForAnOlderLookThatHangs(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld("a")
+		monitor := health.New(w.config())
+		run(t, monitor)
+		time.Sleep(time.Second)
+
+		release := w.hang("a")
+		began := time.Now()
+
+		monitor.Suspect("a")
+		time.Sleep(time.Second)
+		relist(t, monitor)
+		require.WithinDuration(t, began.Add(health.DefaultProbeTimeout), time.Now(), 10*time.Millisecond)
+		require.Equal(t, []health.Reason{health.ProbeTimedOut}, reasons(t, monitor, "a"))
+		release()
+	})
+}
+
+func TestWhatWasGoneBeforeIsKnownAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld("a")
+		w.change(func() { w.errs["a"] = health.ErrGone })
+
+		monitor := health.New(w.config())
+		time.AfterFunc(time.Second, w.hang("a"))
+		time.AfterFunc(time.Second/2, func() { monitor.Set("a", observed(health.IOErrors), time.Now()) })
+		relist(t, monitor)
+		require.Equal(t, []health.Reason{health.IOErrors}, reasons(t, monitor, "a"))
+	})
+}
+
+func TestARelistForgetsNothingNewer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld("a")
+		monitor := health.New(w.config())
+		time.AfterFunc(time.Second, w.hang("a"))
+		time.AfterFunc(time.Second/2, func() { monitor.Set("new", observed(health.IOErrors), time.Now()) })
+		relist(t, monitor)
+		require.Equal(t, []health.Reason{health.IOErrors}, reasons(t, monitor, "new"), "it was not there to be listed yet")
+		relist(t, monitor)
+
+		_, ok := monitor.Get("new")
+		require.False(t, ok)
+	})
+}
+
 func TestRelistsAtATimeShareTheLooks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -455,6 +507,93 @@ func TestTheNewestObservationSaysWhenToLookAgain(t *testing.T) {
 		require.True(t, monitor.Set("a", health.Observation{}, time.Now()))
 		time.Sleep(10 * time.Second)
 		require.Equal(t, 2, w.count("a"), "the newer one wants none")
+
+		// So does a newer look.
+		require.True(t, monitor.Set("a", health.Observation{Again: 5 * time.Second}, time.Now()))
+		relist(t, monitor)
+		time.Sleep(10 * time.Second)
+		require.Equal(t, 3, w.count("a"))
+	})
+}
+
+func TestLookIsNow(t *testing.T) {
+	t.Parallel()
+
+	for name, test := range map[string]struct {
+		prepare func(w *world) (release func())
+		err     error
+		want    []health.Reason
+	}{
+		"well": {func(*world) func() { return func() {} }, nil, []health.Reason{}},
+		"sick": {
+			func(w *world) func() { w.sicken("a", health.IOErrors); return func() {} }, nil, []health.Reason{health.IOErrors},
+		},
+		"hanging": {func(w *world) func() { return w.hang("a") }, nil, []health.Reason{health.ProbeTimedOut}},
+		"gone": {
+			func(w *world) func() { w.change(func() { w.errs["a"] = health.ErrGone }); return func() {} }, health.ErrGone, nil,
+		},
+		"not to be told": {
+			func(w *world) func() { w.change(func() { w.errs["a"] = health.ErrKeep }); return func() {} }, nil, []health.Reason{},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld("a")
+				monitor := health.New(w.config())
+				relist(t, monitor)
+				time.Sleep(time.Second)
+
+				release := test.prepare(w)
+				record, err := monitor.Look(t.Context(), "a")
+				require.ErrorIs(t, err, test.err)
+
+				if test.err == nil {
+					require.Equal(t, test.want, reasons(t, monitor, "a"))
+					require.Equal(t, record.Entries, monitor.All()[0].Entries)
+				}
+
+				release()
+				time.Sleep(10 * time.Second)
+				require.Equal(t, 2, w.count("a"), "it is no event: it is looked at once")
+			})
+		})
+	}
+}
+
+// TestLookComesBeforeTheRelists asks again and again while all places are taken
+// by a relist of many.
+func TestLookComesBeforeTheRelists(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(manyIDs()[:1000]...)
+		config := w.config()
+		config.Probe = func(ctx context.Context, id string) (health.Observation, error) {
+			time.Sleep(10 * time.Millisecond)
+
+			return w.probe(ctx, id)
+		}
+
+		monitor := health.New(config)
+		relisted := make(chan error)
+
+		go func() { relisted <- monitor.Relist(t.Context()) }()
+
+		for range 10 {
+			synctest.Wait()
+
+			began := time.Now()
+			_, err := monitor.Look(t.Context(), "a")
+			require.NoError(t, err)
+			require.LessOrEqual(t, time.Since(began), 20*time.Millisecond, "the clock is synctest's own")
+		}
+
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+
+		_, err := monitor.Look(ctx, "a")
+		require.ErrorIs(t, err, context.Canceled)
+		require.NoError(t, <-relisted)
 	})
 }
 

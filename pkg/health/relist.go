@@ -38,6 +38,8 @@ type round struct {
 	ids   []string
 	next  int
 	began time.Time
+	// urgent comes before the rounds that are not.
+	urgent bool
 	// unanswered are the ids that are not answered for; done is closed at 0.
 	unanswered int
 	done       chan struct{}
@@ -63,32 +65,36 @@ func (m *Monitor) Relist(ctx context.Context) error {
 	r := m.beginRound()
 	ids := m.config.List()
 
-	if len(ids) > 0 {
-		m.lookAt(r, ids)
-
-		select {
-		case <-r.done:
-		case <-ctx.Done():
-		case <-m.base.Done():
-		}
+	if err := m.lookAt(ctx, r, ids); err != nil {
+		return err
 	}
 
 	m.mu.Lock()
 	defer m.unlock()
 
-	m.looks.rounds = slices.DeleteFunc(m.looks.rounds, func(each *round) bool { return each == r })
-
-	switch {
-	case ctx.Err() != nil:
-		return ctx.Err()
-	case m.base.Err() != nil:
-		return errEnded
-	}
-
 	m.noted = append(m.noted, m.cache.relisted(ids, r.began)...)
 	m.measured.relist.WithLabelValues(m.config.Name).Observe(time.Since(r.began).Seconds())
 
 	return nil
+}
+
+// Look looks at one subject before any others, and returns what is known of it
+// then; of one whose probe hangs that it does. It is no event: it is not looked
+// at once more later. Errors: ErrGone, ctx's.
+func (m *Monitor) Look(ctx context.Context, id string) (*Record, error) {
+	m.mu.Lock()
+	r := &round{began: m.stamp(), done: make(chan struct{}), urgent: true}
+	m.mu.Unlock()
+
+	if err := m.lookAt(ctx, r, []string{id}); err != nil {
+		return nil, err
+	}
+
+	if record, ok := m.cache.get(id); ok {
+		return record, nil
+	}
+
+	return nil, ErrGone
 }
 
 // beginRound returns a round without ids: its time is before they are listed.
@@ -105,13 +111,50 @@ func (m *Monitor) beginRound() *round {
 	return r
 }
 
-func (m *Monitor) lookAt(r *round, ids []string) {
+// lookAt returns once all of ids are answered for, by looks that have begun since
+// the round has.
+func (m *Monitor) lookAt(ctx context.Context, r *round, ids []string) error {
+	if len(ids) > 0 {
+		m.beginLooks(r, ids)
+		defer m.endLooks(r)
+
+		select {
+		case <-r.done:
+		case <-ctx.Done():
+		case <-m.base.Done():
+		}
+	}
+
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case m.base.Err() != nil:
+		return errEnded
+	default:
+		return nil
+	}
+}
+
+func (m *Monitor) beginLooks(r *round, ids []string) {
 	m.mu.Lock()
 	defer m.unlock()
 
 	r.ids, r.unanswered = ids, len(ids)
-	m.looks.rounds = append(m.looks.rounds, r)
+
+	if r.urgent {
+		m.looks.rounds = slices.Insert(m.looks.rounds, 0, r)
+	} else {
+		m.looks.rounds = append(m.looks.rounds, r)
+	}
+
 	m.hire(len(ids))
+}
+
+func (m *Monitor) endLooks(r *round) {
+	m.mu.Lock()
+	defer m.unlock()
+
+	m.looks.rounds = slices.DeleteFunc(m.looks.rounds, func(each *round) bool { return each == r })
 }
 
 // nextOfRounds returns the next subject that a relist has to look at, nil when
