@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -21,25 +21,21 @@ const (
 	blockErrorEvent = "block_rq_error"
 	blockErrorDir   = "events/block/" + blockErrorEvent
 	blockErrorOn    = blockErrorDir + "/enable"
-	instancesDir    = "instances"
-	// instanceMode is for the owner only: a trace tells of everybody.
-	instanceMode = 0o700
 	// loopMajor is the major number of loop devices, minorBits what the kernel
 	// has below it in a dev_t of its own.
 	loopMajor = 7
 	minorBits = 20
-	// traceBufferKB is for each CPU: a thousand errors, until the next read.
-	traceBufferKB = 64
 	// tracePipeBytes is what the kernel formats at a time, at least.
 	tracePipeBytes = 4096
 )
 
 type blockErrors struct{ instance string }
 
-// NewBlockErrors returns a source of health.IOError for all loop devices. Instance names
-// the driver's own tracing instance, the same at each start, so that what a
+// NewBlockErrors returns a source of health.IOError for all loop devices. Instance
+// names the driver's own tracing instance, the same at each start, so that what a
 // killed driver has left is found again; no two processes can have the same one
-// at a time.
+// at a time. Those with the same name up to the last "-" are removed, when their
+// processes are gone.
 //
 // Errno is what the request ended with: EIO mostly, ENOSPC where the pool is full.
 // Requests that the device does not know (EOPNOTSUPP, as for a discard) are no
@@ -78,13 +74,17 @@ func (b *blockErrors) Run(ctx context.Context, connected func(), notify func(hea
 	}
 	defer root.Close()
 
-	instance, err := b.open(root)
+	instance, err := openInstance(root, b.instance)
 	if err != nil {
 		return fmt.Errorf("set up the tracing instance %s: %w", b.instance, err)
 	}
 
 	// Last in, first out: a pipe that is open would keep the instance.
 	defer instance.remove(root)
+
+	if err := instance.setUp(); err != nil {
+		return fmt.Errorf("set up the tracing instance %s: %w", b.instance, err)
+	}
 
 	pipe, err := instance.OpenFile("trace_pipe", os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -93,6 +93,12 @@ func (b *blockErrors) Run(ctx context.Context, connected func(), notify func(hea
 	defer pipe.Close()
 
 	connected()
+
+	var sweeping sync.WaitGroup
+
+	// Each takes some milliseconds.
+	sweeping.Go(func() { sweepInstances(ctx, root, b.instance) })
+	defer sweeping.Wait()
 
 	lines := traceLines{notify: notify}
 
@@ -111,107 +117,6 @@ func (b *blockErrors) Run(ctx context.Context, connected func(), notify func(hea
 	}
 
 	return nil
-}
-
-// traceInstance is a tracing instance of our own: whatever others trace on this
-// machine neither disturbs it nor is disturbed.
-type traceInstance struct {
-	*os.Root
-
-	path string
-	// lock is the directory, locked for as long as we use it.
-	lock *os.File
-}
-
-// open makes the instance, or takes over the one of a driver that was killed.
-func (b *blockErrors) open(root *os.Root) (*traceInstance, error) {
-	name := path.Join(instancesDir, b.instance)
-	if err := root.Mkdir(name, instanceMode); err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, explained(err, "tracing instances can't be made")
-	}
-
-	dir, err := root.OpenRoot(name)
-	if err != nil {
-		return nil, err //nolint:wrapcheck // Run wraps all
-	}
-
-	instance := &traceInstance{Root: dir, path: name}
-	if err := instance.takeLock(); err != nil {
-		return nil, errors.Join(err, dir.Close())
-	}
-
-	if err := instance.setUp(); err != nil {
-		instance.remove(root)
-
-		return nil, err
-	}
-
-	return instance, nil
-}
-
-func (t *traceInstance) takeLock() error {
-	dir, err := t.Open(".")
-	if err != nil {
-		return err //nolint:wrapcheck // Run wraps all
-	}
-
-	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		_ = dir.Close()
-
-		return fmt.Errorf("%w: each running driver needs an instance of its own: %w", ErrInUse, err)
-	}
-
-	t.lock = dir
-
-	return nil
-}
-
-// setUp turns the event on, last: what a killed driver has left in the buffer is
-// dropped before.
-func (t *traceInstance) setUp() error {
-	loopErrors := fmt.Sprintf("dev >= %d && dev < %d && error != %d",
-		loopMajor<<minorBits, (loopMajor+1)<<minorBits, -int(unix.EOPNOTSUPP))
-
-	for _, setting := range []struct{ file, value string }{
-		{"events/enable", "0"},
-		{"trace", ""},
-		{"tracing_on", "1"},
-		{"buffer_size_kb", strconv.Itoa(traceBufferKB)},
-		// Of a buffer that has to fill up first, nobody would be woken.
-		{"buffer_percent", "0"},
-		// The name of the task that was running is anybody's to choose, line
-		// breaks in it too.
-		{"options/context-info", "0"},
-		{blockErrorDir + "/filter", loopErrors},
-		{blockErrorOn, "1"},
-	} {
-		if err := t.write(setting.file, setting.value); err != nil {
-			return err
-		}
-	}
-
-	return nil
-}
-
-// write opens with O_TRUNC: that, and not what is written, clears a buffer.
-func (t *traceInstance) write(file, value string) error {
-	opened, err := t.OpenFile(file, os.O_WRONLY|os.O_TRUNC, 0)
-	if err != nil {
-		return err //nolint:wrapcheck // Run wraps all
-	}
-
-	_, err = opened.WriteString(value)
-
-	return errors.Join(err, opened.Close())
-}
-
-// remove is for the end. What fails here stays for the next start to take over;
-// that somebody looks into the instance just now is a reason.
-func (t *traceInstance) remove(root *os.Root) {
-	_ = t.write(blockErrorOn, "0")
-	_ = root.Remove(t.path)
-	_ = t.lock.Close()
-	_ = t.Close()
 }
 
 // traceLines makes events of what is read from trace_pipe.

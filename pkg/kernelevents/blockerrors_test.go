@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -165,6 +166,47 @@ func TestBlockErrorsTakesOver(t *testing.T) {
 
 	require.NoError(t, running.stop())
 	require.NoDirExists(t, instance)
+}
+
+// What drivers leave that are killed, and never started again in the same place,
+// goes with the next one; what is not theirs, in use or quite new stays.
+func TestBlockErrorsSweeps(t *testing.T) {
+	namespace.NeedRoot(t)
+	withTracefs(t)
+
+	var (
+		own   = anyInstance(t) + "-own"
+		other = func(name string, age time.Duration) string {
+			dir := filepath.Join(tracefs, "instances", anyInstance(t)+name)
+			require.NoError(t, os.Mkdir(dir, 0o700))
+			t.Cleanup(func() { _ = os.Remove(dir) })
+			require.NoError(t, os.Chtimes(dir, time.Time{}, time.Now().Add(-age)))
+
+			return dir
+		}
+		killed, fresh = other("-killed", time.Hour), other("-fresh", 0)
+		foreign       = other("", time.Hour)
+		inUse         = start(t, kernelevents.NewBlockErrors(anyInstance(t)+"-active"))
+		usedDir       = filepath.Join(tracefs, "instances", anyInstance(t)+"-active")
+	)
+
+	require.NoError(t, os.Chtimes(usedDir, time.Time{}, time.Now().Add(-time.Hour)))
+
+	running := start(t, kernelevents.NewBlockErrors(own))
+	require.Eventually(t, func() bool {
+		_, err := os.Stat(killed)
+
+		return os.IsNotExist(err)
+	}, soon, time.Millisecond)
+	require.NoError(t, running.stop())
+
+	for _, dir := range []string{fresh, foreign, usedDir} {
+		require.DirExists(t, dir)
+	}
+
+	_, file := failing(t)
+	requireWriteFails(t, file, 1)
+	inUse.next(t, ofKind(health.IOError))
 }
 
 func TestBlockErrorsOfTwoProcesses(t *testing.T) {

@@ -162,9 +162,18 @@ func TestFilesLost(t *testing.T) {
 	_, err = fmt.Sscan(string(limit), &most)
 	require.NoError(t, err)
 
+	var pair [2]*os.File
+
+	for i := range pair {
+		pair[i], err = os.Create(filepath.Join(dir, fmt.Sprint("file-", i)))
+		require.NoError(t, err)
+		t.Cleanup(func() { pair[i].Close() })
+	}
+
 	// Events of one file alone would be made one, and some are read at once.
 	for i := range 2 * most {
-		require.NoError(t, os.WriteFile(filepath.Join(dir, fmt.Sprint("file-", i%2)), []byte("x"), 0o600))
+		_, err := pair[i%2].WriteAt([]byte("x"), 0)
+		require.NoError(t, err)
 	}
 
 	close(gate)
