@@ -95,7 +95,10 @@ func (p *Pool) leave() error {
 		err = nil
 	}
 
-	return errors.Join(os.NewSyscallError("flock", err), file.Close())
+	// Nothing was written, and a pool whose server is gone fails to close anything.
+	_ = file.Close()
+
+	return os.NewSyscallError("flock", err)
 }
 
 func (p *Pool) openLock(flag int) (*os.File, error) {
