@@ -1,0 +1,141 @@
+package monitoring_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/namespace"
+)
+
+// waitLimit is no verdict on speed: it only ends a test that would hang.
+const waitLimit = time.Minute
+
+// watched is a driver with one ext4 volume in use, and its address for people.
+type watched struct {
+	*harness.Driver
+
+	address string
+	claim   *orchestrator.Claim
+}
+
+func start(t *testing.T) *watched {
+	t.Helper()
+	namespace.NeedRoot(t)
+
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+
+	w := &watched{address: listener.Addr().String()}
+	require.NoError(t, listener.Close())
+
+	w.Driver = harness.Start(t, func(config *driver.Config) { config.HTTPEndpoint = w.address })
+
+	made, err := w.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
+		Name: "pvc-" + t.Name(), CapacityRange: &csi.CapacityRange{RequiredBytes: 64 << 20},
+		VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Mount(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, "ext4")},
+	})
+	require.NoError(t, err)
+
+	w.claim = w.Claim(t, made.GetVolume().GetVolumeId())
+	w.claim.VolumeContext = made.GetVolume().GetVolumeContext()
+	w.claim.Capability = orchestrator.Mount(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, "ext4")
+
+	require.NoError(t, w.Attach(t.Context(), w.claim))
+	require.NoError(t, w.Stage(t.Context(), w.claim))
+	require.NoError(t, w.Publish(t.Context(), w.claim))
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(t.Context())
+		require.NoError(t, w.Unpublish(ctx, w.claim))
+		require.NoError(t, w.Unstage(ctx, w.claim))
+		require.NoError(t, w.Detach(ctx, w.claim))
+	})
+
+	// A look follows the staging.
+	require.Eventually(t, func() bool { return len(w.scrape(t)["touchstone_volume_bytes"]) > 0 }, waitLimit, 10*time.Millisecond)
+
+	return w
+}
+
+func (w *watched) get(t *testing.T, path string) string {
+	t.Helper()
+
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+w.address+path, http.NoBody)
+	require.NoError(t, err)
+
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+
+	response, err := transport.RoundTrip(request)
+	require.NoError(t, err)
+
+	body, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	require.NoError(t, response.Body.Close())
+	require.Equal(t, http.StatusOK, response.StatusCode, string(body))
+
+	return string(body)
+}
+
+func (w *watched) check(t *testing.T) *health.VolumeCheck {
+	t.Helper()
+
+	found, err := health.NewClient(w.Conn()).Check(t.Context(), health.CheckRequest{VolumeID: w.claim.VolumeID, How: "online"})
+	require.NoError(t, err)
+
+	return found
+}
+
+// series are the labels of each series, by the metric's name.
+type series map[string][]map[string]string
+
+// scrape reads what Prometheus would.
+func (w *watched) scrape(t *testing.T) series {
+	t.Helper()
+
+	exposed := series{}
+	label := regexp.MustCompile(`([a-z_]+)="((?:[^"\\]|\\.)*)"`)
+
+	for line := range strings.Lines(w.get(t, "/metrics")) {
+		if strings.HasPrefix(line, "#") {
+			continue
+		}
+
+		name, _, _ := strings.Cut(line, " ")
+		name, _, _ = strings.Cut(name, "{")
+		labels := map[string]string{}
+
+		for _, pair := range label.FindAllStringSubmatch(line, -1) {
+			labels[pair[1]] = pair[2]
+		}
+
+		exposed[name] = append(exposed[name], labels)
+	}
+
+	return exposed
+}
+
+// values are those that a label has among the series of a metric.
+func (s series) values(metric, label string) []string {
+	var values []string
+
+	for _, labels := range s[metric] {
+		if value, ok := labels[label]; ok {
+			values = append(values, value)
+		}
+	}
+
+	return values
+}
