@@ -9,6 +9,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/filesystem"
 	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/kernelevents"
 	"github.com/touchstone-csi/touchstone/pkg/mount"
 )
 
@@ -155,12 +156,17 @@ func (l *look) told() {
 		l.lookAgain(left)
 	}
 
-	at := known.writtenAt
+	l.foreign(known.writtenAt, cleanAt)
+}
+
+// foreign adds that somebody else has written the image, unless the write turns out
+// to be the driver's or the device's own.
+func (l *look) foreign(at, cleanAt time.Time) {
 	if at.IsZero() || cleanAt.After(at) || !l.sameAttachment() {
 		return
 	}
 
-	if l.growth.explains(at) {
+	if l.growth.explains(at) || l.sizing().explains(at) || l.device != nil && !l.device.DirectIO && kernelevents.LoopWritesTold() {
 		l.service.evidence.explained(l.subject.id, at)
 
 		return
@@ -178,6 +184,18 @@ func (l *look) told() {
 		l.found(health.IOErrors, message+"stage it anew")
 		l.lookAgain(left)
 	}
+}
+
+// sizing is the time of an attempt of this process to make the image larger, which
+// may have failed.
+func (l *look) sizing() growth {
+	if l.pool == nil {
+		return growth{}
+	}
+
+	at := l.pool.SizedAt(l.use.VolumeID)
+
+	return growth{after: at.Add(-growthEcho), until: at.Add(growthEcho)}
 }
 
 // sameAttachment says whether events told of what is attached now.

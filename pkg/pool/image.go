@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -48,6 +49,16 @@ func (p *Pool) GrowImage(id string, size int64, thick bool) error {
 	}
 }
 
+// SizedAt returns when this process last tried to make the volume's image larger,
+// zero for never. Whoever watches images sees that as a write, also where it has
+// failed.
+func (p *Pool) SizedAt(id string) time.Time {
+	at, _ := p.sized.Load(id)
+	sized, _ := at.(time.Time)
+
+	return sized
+}
+
 // growOnce says whether the image that it has grown still is the volume's:
 // another process may have filled and replaced it meanwhile (FillImage).
 func (p *Pool) growOnce(id string, size int64, thick bool) (bool, error) {
@@ -57,7 +68,10 @@ func (p *Pool) growOnce(id string, size int64, thick bool) (bool, error) {
 	}
 	defer file.Close()
 
-	if err := grow(file, size, thick); err != nil {
+	err = grow(file, size, thick)
+	p.sized.Store(id, time.Now())
+
+	if err != nil {
 		return false, p.spaceError(fmt.Errorf("grow image of volume %s: %w", id, err))
 	}
 

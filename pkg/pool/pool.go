@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -62,6 +63,8 @@ type Pool struct {
 	asFound bool
 	// lock is held by the pool's controller, nil in other processes.
 	lock *os.File
+	// sized has the times of SizedAt, by volume.
+	sized sync.Map
 }
 
 // Option says more about a pool that is opened.
@@ -161,6 +164,8 @@ func (p *Pool) Remove(id string, backing volume.Backing) error {
 	if err := checkID(id); err != nil {
 		return err
 	}
+
+	p.sized.Delete(id)
 
 	if err := p.removeAttributes(id); err != nil {
 		return err

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -61,6 +63,13 @@ func (a alarms) all() []string {
 	defer a.mu.Unlock()
 
 	return append([]string{}, *a.sounded...)
+}
+
+// of says whether a volume was said to have a condition.
+func (a alarms) of(id string, reason health.Reason) bool {
+	return slices.ContainsFunc(a.all(), func(told string) bool {
+		return strings.Contains(told, "subject="+id+" ") && strings.Contains(told, string(reason))
+	})
 }
 
 // churned are volumes of all kinds, some that grow and some that can't.
@@ -252,4 +261,39 @@ func conditionIn(t *testing.T, answer *csi.NodeGetVolumeStatsResponse) (sick boo
 	}
 
 	return sick, message
+}
+
+// TestAGrowthThatFailsIsNoForeignWrite has the driver give back what it could
+// reserve of a growth, by which it touches the image without changing its size.
+func TestAGrowthThatFailsIsNoForeignWrite(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	var heard alarms
+
+	pool := harness.PlainPool(t, 1024*mib)
+	d := harness.Start(t, func(c *driver.Config) {
+		heard = newAlarms(c.Log.Handler())
+		c.Log, c.Overcommit, c.Pools["default"] = slog.New(heard), 1000, pool
+		c.HealthRelistPeriod, c.HealthEventedRelistPeriod = 10*time.Millisecond, 10*time.Millisecond
+	})
+	claim := newVolume(t, d, &csi.CreateVolumeRequest{
+		CapacityRange: required(16 * mib), Parameters: map[string]string{"provisioning": "thick"},
+	})
+	bringUp(t, d, claim)
+
+	other := newVolume(t, d, &csi.CreateVolumeRequest{Name: "other", CapacityRange: required(16 * mib)})
+	bringUp(t, d, other)
+
+	for range 40 {
+		_, err := d.ControllerExpandVolume(t.Context(), &csi.ControllerExpandVolumeRequest{
+			VolumeId: claim.VolumeID, CapacityRange: required(4096 * mib), VolumeCapability: claim.Capability,
+		})
+		fails(t, err, codes.ResourceExhausted)
+	}
+
+	// The kernel tells of one after the other.
+	require.NoError(t, writeThrough(imageOf(d, other.VolumeID)))
+	require.Eventually(t, func() bool { return heard.of(other.VolumeID, health.FilesystemErrors) }, soon, 10*time.Millisecond)
+	require.False(t, heard.of(claim.VolumeID, health.FilesystemErrors), heard.all())
 }
