@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/touchstone-csi/touchstone/pkg/blockdev"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
@@ -296,4 +299,182 @@ func TestAGrowthThatFailsIsNoForeignWrite(t *testing.T) {
 	require.NoError(t, writeThrough(imageOf(d, other.VolumeID)))
 	require.Eventually(t, func() bool { return heard.of(other.VolumeID, health.FilesystemErrors) }, soon, 10*time.Millisecond)
 	require.False(t, heard.of(claim.VolumeID, health.FilesystemErrors), heard.all())
+}
+
+// stopped has a filesystem give up, as it does by itself when its disk fails.
+func stopped(t *testing.T, path string) {
+	t.Helper()
+
+	root, err := os.Open(path)
+	require.NoError(t, err)
+
+	defer root.Close()
+
+	require.NoError(t, shutDown(root))
+}
+
+// TestStatsOfTheSick asks for the usage of volumes that can't be asked any more.
+func TestStatsOfTheSick(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	for _, test := range []struct {
+		name   string
+		kind   string
+		reason health.Reason
+		strike func(t *testing.T, d *harness.Driver, claim *orchestrator.Claim)
+	}{
+		{"xfs that has shut down", "xfs", health.DiskFailure, func(t *testing.T, _ *harness.Driver, claim *orchestrator.Claim) {
+			stopped(t, claim.TargetPath)
+		}},
+		{"ext4 that has shut down", "ext4", health.DiskFailure, func(t *testing.T, _ *harness.Driver, claim *orchestrator.Claim) {
+			stopped(t, claim.TargetPath)
+		}},
+		{"target unmounted", "ext4", health.VolumeUnmounted, func(t *testing.T, _ *harness.Driver, claim *orchestrator.Claim) {
+			unmount(t, claim.TargetPath)
+		}},
+		{"device detached", "block", health.DeviceMissing, func(t *testing.T, d *harness.Driver, claim *orchestrator.Claim) {
+			attached := devicesOf(t, d, claim.VolumeID)
+			require.Len(t, attached, 1)
+			require.NoError(t, blockdev.NewLoops(blockdev.LoopsOptions{}).Detach(t.Context(), attached[0].Number))
+		}},
+		{"directory moved", "directory", health.VolumeNotFound, func(t *testing.T, d *harness.Driver, claim *orchestrator.Claim) {
+			from, to := filepath.Join(d.Pool(), "directories", claim.VolumeID), filepath.Join(d.Root, "aside")
+			require.NoError(t, os.Rename(from, to))
+			t.Cleanup(func() { require.NoError(t, os.Rename(to, from)) })
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+
+			d := harness.Start(t, often10)
+			claim := newVolume(t, d, observedKinds()[test.kind])
+			bringUp(t, d, claim)
+
+			healthy := usageAt(t, d, claim)
+			test.strike(t, d, claim)
+
+			require.Eventually(t, func() bool { return slices.Contains(reasonsOf(t, d, claim.VolumeID), test.reason) }, soon, 10*time.Millisecond)
+			abnormal(t, d, claim, claim.TargetPath, test.reason)
+
+			sick := usageAt(t, d, claim)
+			require.Equal(t, healthy[0].GetTotal(), sick[0].GetTotal(), "%v", sick)
+		})
+	}
+}
+
+func often10(c *driver.Config) {
+	c.HealthRelistPeriod, c.HealthEventedRelistPeriod = 10*time.Millisecond, 10*time.Millisecond
+}
+
+func usageAt(t *testing.T, d *harness.Driver, claim *orchestrator.Claim) []*csi.VolumeUsage {
+	t.Helper()
+
+	answer, err := d.NodeGetVolumeStats(t.Context(), &csi.NodeGetVolumeStatsRequest{
+		VolumeId: claim.VolumeID, VolumePath: claim.TargetPath,
+	})
+	require.NoError(t, err)
+	require.NotEmpty(t, answer.GetUsage())
+
+	return answer.GetUsage()
+}
+
+// reasonsOf are what the node has to say about a volume.
+func reasonsOf(t *testing.T, d *harness.Driver, id string) []health.Reason {
+	t.Helper()
+
+	answer, err := d.NodeGetVolumeHealth(t.Context(), &csi.NodeGetVolumeHealthRequest{VolumeId: id})
+	require.NoError(t, err)
+	require.Equal(t, id, answer.GetVolumeHealth().GetVolumeId())
+
+	var reasons []health.Reason
+	for _, entry := range answer.GetVolumeHealth().GetHealthStatuses() {
+		reasons = append(reasons, health.Reason(entry.GetReason()))
+	}
+
+	return reasons
+}
+
+func TestNodeGetVolumeHealth(t *testing.T) {
+	eachKind(t, func(t *testing.T, d *harness.Driver, claim *orchestrator.Claim) {
+		ask := func(request *csi.NodeGetVolumeHealthRequest) error {
+			_, err := d.NodeGetVolumeHealth(t.Context(), request)
+
+			return err
+		}
+
+		// It is about the volume, wherever that is.
+		for _, paths := range [][2]string{{}, {claim.TargetPath, claim.StagingPath}, {"/nowhere", "/nowhere else"}} {
+			require.NoError(t, ask(&csi.NodeGetVolumeHealthRequest{
+				VolumeId: claim.VolumeID, VolumePublishPath: paths[0], StagingTargetPath: paths[1],
+			}))
+			require.Empty(t, reasonsOf(t, d, claim.VolumeID))
+		}
+
+		fails(t, ask(&csi.NodeGetVolumeHealthRequest{}), codes.InvalidArgument, "volume_id")
+		fails(t, ask(&csi.NodeGetVolumeHealthRequest{VolumeId: "../etc"}), codes.InvalidArgument, "volume_id")
+		fails(t, ask(&csi.NodeGetVolumeHealthRequest{VolumeId: nobody}), codes.NotFound, nobody)
+		fails(t, ask(&csi.NodeGetVolumeHealthRequest{VolumeId: "no-uuid"}), codes.NotFound, "no-uuid")
+		fails(t, ask(&csi.NodeGetVolumeHealthRequest{VolumeId: claim.VolumeID, VolumePublishPath: "relative"}),
+			codes.InvalidArgument, "volume_publish_path")
+		fails(t, ask(&csi.NodeGetVolumeHealthRequest{VolumeId: claim.VolumeID, StagingTargetPath: "relative"}),
+			codes.InvalidArgument, "staging_target_path")
+
+		// Before the first staging, between two, and after the last.
+		takeDown(t, d, claim)
+		require.Empty(t, reasonsOf(t, d, claim.VolumeID))
+		d.Restart(t)
+		require.Empty(t, reasonsOf(t, d, claim.VolumeID))
+		deleteVolume(t, d, claim.VolumeID)
+		fails(t, ask(&csi.NodeGetVolumeHealthRequest{VolumeId: claim.VolumeID}), codes.NotFound, claim.VolumeID)
+	})
+}
+
+// TestHealthOfAnInlineVolume is known by the name that the CO has for it.
+func TestHealthOfAnInlineVolume(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	d := harness.Start(t, often10)
+	claim := inlineClaim(t, d, small())
+	require.NoError(t, d.Publish(t.Context(), claim))
+	require.Empty(t, reasonsOf(t, d, claim.VolumeID))
+
+	images := contents(t, d)
+	require.Len(t, images, 1)
+
+	image := filepath.Join(d.Pool(), "ephemeral", "images", images[0])
+	require.NoError(t, os.Rename(image, image+".away"))
+	require.Eventually(t, func() bool {
+		return slices.Equal(reasonsOf(t, d, claim.VolumeID), []health.Reason{health.BackingFileMissing})
+	}, soon, 10*time.Millisecond)
+	abnormal(t, d, claim, claim.TargetPath, health.BackingFileMissing)
+
+	require.NoError(t, os.Rename(image+".away", image))
+	require.Eventually(t, func() bool { return len(reasonsOf(t, d, claim.VolumeID)) == 0 }, soon, 10*time.Millisecond)
+
+	require.NoError(t, d.Unpublish(t.Context(), claim))
+
+	_, err := d.NodeGetVolumeHealth(t.Context(), &csi.NodeGetVolumeHealthRequest{VolumeId: claim.VolumeID})
+	fails(t, err, codes.NotFound, claim.VolumeID)
+}
+
+// TestAnImageByAnotherName is the volume still while it is in use.
+func TestAnImageByAnotherName(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	d := harness.Start(t, often10)
+	claim := newVolume(t, d, &csi.CreateVolumeRequest{})
+	bringUp(t, d, claim)
+
+	image := imageOf(d, claim.VolumeID)
+	require.NoError(t, os.Rename(image, image+".away"))
+	require.Eventually(t, func() bool {
+		return slices.Equal(reasonsOf(t, d, claim.VolumeID), []health.Reason{health.BackingFileMissing})
+	}, soon, 10*time.Millisecond)
+	require.NotEmpty(t, usageAt(t, d, claim))
+
+	require.NoError(t, os.Rename(image+".away", image))
+	require.Eventually(t, func() bool { return len(reasonsOf(t, d, claim.VolumeID)) == 0 }, soon, 10*time.Millisecond)
 }
