@@ -29,6 +29,9 @@ type AttachOptions struct {
 	// on this machine may have attached it: detaching would take it from both.
 	// For a writer the image then counts as locked.
 	Own bool
+	// Held says that the image is locked by the caller already, for longer than it
+	// will be attached: it is attached nowhere.
+	Held bool
 	// Preferred is the number to try first, inside or outside of the own range.
 	Preferred int
 }
@@ -80,9 +83,11 @@ func (l *Loops) Attach(ctx context.Context, given *os.File, o AttachOptions) (*D
 	// lock.
 	defer img.file.Close()
 
-	device, err := l.adoptOrLock(ctx, img, o)
-	if device != nil || err != nil {
-		return device, err
+	if !o.Held {
+		device, err := l.adoptOrLock(ctx, img, o)
+		if device != nil || err != nil {
+			return device, err
+		}
 	}
 
 	return l.attach(ctx, img, o)

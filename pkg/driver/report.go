@@ -9,11 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"google.golang.org/grpc/codes"
-
 	"github.com/touchstone-csi/touchstone/pkg/health"
-	"github.com/touchstone-csi/touchstone/pkg/node"
-	"github.com/touchstone-csi/touchstone/pkg/rpc"
 )
 
 var errStarting = errors.New("the driver is starting")
@@ -118,29 +114,4 @@ func mergeVolume(first, second health.VolumeReport) health.VolumeReport {
 	})
 
 	return first
-}
-
-// checks is health.Service.Check with the node's.
-func checks(served *node.Service) func(ctx context.Context, volumeID, how string) (health.CheckReport, error) {
-	return func(ctx context.Context, volumeID, how string) (health.CheckReport, error) {
-		if err := rpc.CheckVolumeID(volumeID); err != nil {
-			return health.CheckReport{}, rpc.Status(err)
-		}
-
-		if how != node.HowOffline && how != node.HowOnline {
-			return health.CheckReport{}, rpc.Status(rpc.Invalid("how is %q, and neither %s nor %s", how, node.HowOffline, node.HowOnline))
-		}
-
-		if user, used := served.InUse(volumeID); used && how == node.HowOffline {
-			return health.CheckReport{}, rpc.Status(rpc.Errorf(codes.FailedPrecondition,
-				"volume %s is in use (%s); an online check looks at a copy of it (--online)", volumeID, user))
-		}
-
-		found, err := served.Check(ctx, volumeID)
-		if err != nil {
-			return health.CheckReport{}, rpc.Status(err)
-		}
-
-		return *served.CheckReport(found), nil
-	}
 }

@@ -151,7 +151,7 @@ func (r *rooms) addNode(config *Config, ops *inflight.Group) error {
 	r.feasible, r.modified = served.Feasible, served.Refresh
 	r.withFrozen, r.freezable = served.WithFrozen, served.Freezable
 	r.views = append(r.views, view{"node", served.Health(), served.Reports})
-	r.told.Check = checks(served)
+	r.told.Check = served.Check
 	added := service{
 		name:     csi.Node_ServiceDesc.ServiceName,
 		register: func(to grpc.ServiceRegistrar) { csi.RegisterNodeServer(to, served) },

@@ -78,6 +78,8 @@ func (s *Service) Feasible(wanted volume.Mutable) error {
 // Refresh does what a volume's attributes in the pool say now, if it is in use
 // here. The caller is within an operation on the volume.
 func (s *Service) Refresh(ctx context.Context, volumeID string) error {
+	s.schedule.changed(volumeID)
+
 	use, known := s.uses.get(volumeID)
 	if !known || !use.image() {
 		return nil

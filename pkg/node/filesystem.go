@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
@@ -26,6 +27,8 @@ func (s *Service) mountImage(ctx context.Context, use *Use, place *mount.Place, 
 		return rpc.Invalid("volume_capability: %w", err)
 	}
 
+	began := time.Now()
+
 	fresh, err := s.formatIfBlank(ctx, use, made)
 	if err != nil {
 		return err
@@ -44,13 +47,25 @@ func (s *Service) mountImage(ctx context.Context, use *Use, place *mount.Place, 
 	defer device.Close()
 
 	// Where it is published still, it is mounted, and sound since its staging.
-	if !fresh && !use.sharedReaders() && len(use.Publications) == 0 {
+	checked := !fresh && !use.sharedReaders() && len(use.Publications) == 0
+	if checked {
 		if err := s.makeSound(ctx, use, made, device); err != nil {
 			return err
 		}
 	}
 
-	return mountDevice(ctx, made, device, place, options)
+	err = mountDevice(ctx, made, device, place, options)
+
+	switch {
+	case err != nil:
+		s.keepUnmountable(ctx, use, began, err)
+	case fresh:
+		s.keepStaged(ctx, use, began, filesystem.Verdict{State: filesystem.Clean})
+	case checked:
+		s.forgive(use, device.Number, place)
+	}
+
+	return err
 }
 
 // attachImage attaches the image until its last user has gone.
@@ -134,7 +149,7 @@ func (s *Service) formatIfBlank(ctx context.Context, use *Use, wanted filesystem
 func (s *Service) makeSound(ctx context.Context, use *Use, used filesystem.Filesystem, device *blockdev.Device) error {
 	err := finishCopy(ctx, use, used, device)
 	if err == nil {
-		err = s.check(ctx, use, used, device)
+		err = s.checkStaged(ctx, use, used, device)
 	}
 
 	if err == nil && use.Copy {
@@ -148,31 +163,6 @@ func (s *Service) makeSound(ctx context.Context, use *Use, used filesystem.Files
 	err = used.GrowUnmounted(ctx, device.Path)
 	if err != nil && !errors.Is(err, filesystem.ErrNeedsMount) {
 		return fmt.Errorf("grow %s: %w", used.Name(), err)
-	}
-
-	return nil
-}
-
-// check repairs what is safe to repair, and returns INTERNAL for what is not.
-func (s *Service) check(ctx context.Context, use *Use, used filesystem.Filesystem, device *blockdev.Device) error {
-	verdict, err := used.Check(ctx, device.Path)
-	if err == nil && verdict.State == filesystem.NeedsReplay {
-		if err = replay(use, used, device); err == nil {
-			verdict, err = used.Check(ctx, device.Path)
-		}
-	}
-
-	if err != nil {
-		return fmt.Errorf("check %s: %w", used.Name(), err)
-	}
-
-	switch verdict.State {
-	case filesystem.Clean:
-	case filesystem.Repaired:
-		s.config.Log.Warn("a filesystem was repaired", "volume", use.VolumeID, "verdict", verdict.Detail)
-	case filesystem.Damaged, filesystem.NeedsReplay:
-		return rpc.Errorf(codes.Internal, "the %s is damaged and was not mounted; repair it by hand: %s",
-			used.Name(), verdict.Detail)
 	}
 
 	return nil

@@ -3,7 +3,6 @@ package node
 import (
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
@@ -70,11 +69,14 @@ func (s *Service) CheckReport(check *Check) *health.CheckReport {
 		return nil
 	}
 
+	// The one that a look has found: the pool, which has it, may hang.
+	period := s.evidence.of(check.VolumeID).period
+	if period == 0 {
+		period = s.config.CheckPeriod
+	}
+
 	return &health.CheckReport{
 		At: check.At, Verdict: check.Verdict, Detail: strings.TrimSpace(check.Detail), Took: check.Took, How: check.How,
-		CleanAt: check.CleanAt, Period: s.checkPeriod(check),
+		CleanAt: check.CleanAt, Period: period,
 	}
 }
-
-// checkPeriod is the time between two checks of the volume, 0 for never.
-func (s *Service) checkPeriod(*Check) time.Duration { return s.config.CheckPeriod }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -86,8 +88,15 @@ type Service struct {
 	inline     *inline
 	attributes *attributes
 	checks     *records[*Check]
-	monitor    *health.Monitor
-	evidence   *evidence
+	// keeping is held while a check's record takes the place of an older one, and
+	// turns are those of checks of the same volume.
+	keeping  sync.Mutex
+	turns    *turns
+	schedule *schedule
+	// occasions tells operations apart that must not be joined.
+	occasions atomic.Uint64
+	monitor   *health.Monitor
+	evidence  *evidence
 	// gates are for looks, and walks for the slow counting of files.
 	gates, walks *gates
 }
@@ -118,7 +127,8 @@ func New(config Config, store *state.Store, pools *pool.Set, ops *inflight.Group
 		uses: newRecords[*Use](store, "uses"), frozen: newRecords[*Frozen](store, "frozen"),
 		devices: newDevices(loops), inline: newInline(store),
 		attributes: newAttributes(config, store),
-		checks:     newRecords[*Check](store, "checks"), evidence: newEvidence(), gates: newGates(), walks: newGates(),
+		checks:     newRecords[*Check](store, "checks"), turns: newTurns(), schedule: newSchedule(),
+		evidence: newEvidence(), gates: newGates(), walks: newGates(),
 	}
 	s.monitor = s.newMonitor()
 

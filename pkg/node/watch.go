@@ -109,7 +109,13 @@ func (s *Service) imagesInUse() []string {
 // modified is the volume in use whose attributes an event is about.
 func (s *Service) modified(event fsnotify.Event) []string {
 	id, whole := strings.CutSuffix(filepath.Base(event.Name), pool.AttributesSuffix)
-	if _, used := s.uses.get(id); !whole || !used || !event.Has(fsnotify.Create) {
+	if !whole || !event.Has(fsnotify.Create) {
+		return nil
+	}
+
+	s.schedule.changed(id)
+
+	if _, used := s.uses.get(id); !used {
 		return nil
 	}
 

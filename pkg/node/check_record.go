@@ -1,0 +1,199 @@
+package node
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/touchstone-csi/touchstone/pkg/filesystem"
+)
+
+// Check is what the checks of a volume's filesystem on this node have found. A
+// record is never changed once it is in the store.
+type Check struct {
+	VolumeID string `json:"volumeId"`
+	Pool     string `json:"pool"`
+	FSType   string `json:"fsType"`
+	// At, Verdict, Detail, Took and How are the newest check's. One that could not
+	// look takes no damage back: then they are those of the one that found it.
+	At      time.Time     `json:"at"`
+	Verdict string        `json:"verdict"`
+	Detail  string        `json:"detail,omitempty"`
+	Took    time.Duration `json:"took"`
+	How     string        `json:"how"`
+	// CleanAt is when a check last found nothing, or repaired all.
+	CleanAt time.Time `json:"cleanAt,omitzero"`
+	// Errors is how many errors the kernel had counted then: older ones need not
+	// be told again.
+	Errors uint64 `json:"errors,omitempty"`
+	// Since is what the next check is due after: the newest one that was not the
+	// staging's, which believes a filesystem that says it is clean, or else the
+	// first staging.
+	Since time.Time `json:"since"`
+}
+
+func (c *Check) recordID() string { return c.VolumeID }
+
+// The verdicts of checks.
+const (
+	// VerdictClean means that nothing was found.
+	VerdictClean = "clean"
+	// VerdictRepaired means that all that was found is repaired.
+	VerdictRepaired = "repaired"
+	// VerdictDamaged means that something is left for a person to repair.
+	VerdictDamaged = "damaged"
+	// VerdictFailed means that the check could not look.
+	VerdictFailed = "failed"
+)
+
+// How a filesystem was checked.
+const (
+	// HowStage is before the volume was mounted.
+	HowStage = "stage"
+	// HowOffline is in place, while the volume is not used.
+	HowOffline = "offline"
+	// HowOnline is on a copy, made while the mounted filesystem was frozen.
+	HowOnline = "online"
+)
+
+func verdictOf(state filesystem.State) string {
+	switch state {
+	case filesystem.Clean:
+		return VerdictClean
+	case filesystem.Repaired:
+		return VerdictRepaired
+	case filesystem.NeedsReplay, filesystem.Damaged:
+	}
+
+	return VerdictDamaged
+}
+
+// after returns what is to be kept of c once it has come after older, which may
+// be nil.
+func (c *Check) after(older *Check) *Check {
+	kept := *c
+
+	if c.Verdict == VerdictClean || c.Verdict == VerdictRepaired {
+		kept.CleanAt = c.At
+	} else if older != nil {
+		kept.CleanAt, kept.Errors = older.CleanAt, older.Errors
+	}
+
+	if older == nil {
+		return &kept
+	}
+
+	switch c.How {
+	case HowStage:
+		kept.Since = older.Since
+	case HowOffline:
+		// They can be read only where it is mounted.
+		kept.Errors = older.Errors
+	}
+
+	if c.Verdict == VerdictFailed && older.Verdict == VerdictDamaged {
+		since := kept.Since
+		kept = *older
+		kept.Since = since
+	}
+
+	return &kept
+}
+
+// keepCheck records a check and has the volume looked at. Damage that was found
+// outlives a crash; what else is lost with one will be found again.
+func (s *Service) keepCheck(ctx context.Context, found *Check) {
+	s.config.Health.Metrics.Checked(found.How, found.FSType, found.Verdict, found.Took)
+
+	if found.Verdict == VerdictDamaged || found.Verdict == VerdictFailed {
+		s.config.Log.Error("the check of a filesystem did not find it sound", "volume", found.VolumeID,
+			"fs", found.FSType, "how", found.How, "verdict", found.Verdict, "detail", found.Detail)
+	}
+
+	s.keeping.Lock()
+	defer s.keeping.Unlock()
+
+	older, known := s.checks.get(found.VolumeID)
+	if known && older.At.After(found.At) {
+		return
+	}
+
+	kept := found.after(older)
+
+	var err error
+	if kept.Verdict == VerdictDamaged {
+		err = s.checks.put(ctx, kept)
+	} else {
+		err = s.checks.putDone(kept)
+	}
+
+	if err != nil {
+		s.config.Log.Error("the verdict of a check was not kept", "volume", found.VolumeID, "verdict", found.Verdict, "error", err)
+	}
+
+	s.schedule.changed(found.VolumeID)
+
+	// What a staging has done is looked at when it is over.
+	if found.How != HowStage {
+		s.ended(found.VolumeID)
+	}
+}
+
+// forgetCheck drops the record of a volume whose filesystem is none any more.
+func (s *Service) forgetCheck(volumeID string) error {
+	if _, known := s.checks.get(volumeID); !known {
+		return nil
+	}
+
+	err := s.checks.drop(volumeID)
+	s.schedule.changed(volumeID)
+	s.ended(volumeID)
+
+	return err
+}
+
+// turns lets what is about one volume come one after the other.
+type turns struct {
+	mu    sync.Mutex
+	taken map[string]chan struct{}
+}
+
+func newTurns() *turns { return &turns{taken: map[string]chan struct{}{}} }
+
+// take waits for the turn, or returns ctx's error. leave gives it to the next.
+func (t *turns) take(ctx context.Context, id string) (leave func(), err error) {
+	for {
+		before, free := t.try(id)
+		if free {
+			return func() { t.leave(id) }, nil
+		}
+
+		select {
+		case <-before:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx) //nolint:wrapcheck // nothing was begun
+		}
+	}
+}
+
+// try returns who has the turn where it is not free.
+func (t *turns) try(id string) (before <-chan struct{}, free bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+
+	if before, taken := t.taken[id]; taken {
+		return before, false
+	}
+
+	t.taken[id] = make(chan struct{})
+
+	return nil, true
+}
+
+func (t *turns) leave(id string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+
+	close(t.taken[id])
+	delete(t.taken, id)
+}

@@ -1,0 +1,273 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"hash/fnv"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// maxCheckPeriod is what counts as never: beyond it times can't be added.
+const maxCheckPeriod = 100 * 365 * 24 * time.Hour
+
+// Checks checks filesystems whenever they are due, until ctx ends: one at a time,
+// and after each it rests for as long as that took. Volumes have their places in
+// the period by their ids, so that they are spread over it, whatever they were
+// staged together with; what was missed comes at once, one after the other.
+func (s *Service) Checks(ctx context.Context) {
+	for _, record := range s.checks.all() {
+		s.schedule.changed(record.VolumeID)
+	}
+
+	for ctx.Err() == nil {
+		for _, id := range s.schedule.takeChanged() {
+			s.plan(id, time.Time{})
+		}
+
+		id, due := s.schedule.first()
+
+		switch left := time.Until(due); {
+		case id == "":
+			// Its changes are all there is to wait for.
+			pause(ctx, s.schedule.wake, maxCheckPeriod)
+		case left > 0:
+			pause(ctx, s.schedule.wake, left)
+		default:
+			pause(ctx, nil, s.checkDue(ctx, id))
+		}
+	}
+}
+
+// pause waits for that time, or until it is woken or ctx ends.
+func pause(ctx context.Context, wake <-chan struct{}, length time.Duration) {
+	timer := time.NewTimer(length)
+	defer timer.Stop()
+
+	select {
+	case <-ctx.Done():
+	case <-wake:
+	case <-timer.C:
+	}
+}
+
+// plan decides when the volume's next check is due. It was tried at that time,
+// which may be zero.
+func (s *Service) plan(id string, tried time.Time) {
+	record, known := s.checks.get(id)
+	if !known {
+		s.schedule.remove(id)
+
+		return
+	}
+
+	period := s.checkPeriod(record)
+	if period <= 0 || period > maxCheckPeriod {
+		s.schedule.remove(id)
+
+		return
+	}
+
+	since := s.schedule.tried(id, tried)
+	if record.Since.After(since) {
+		since = record.Since
+	}
+
+	s.schedule.put(id, nextCheck(id, since, period))
+}
+
+// nextCheck is the volume's place in the first period in which it comes after
+// since.
+func nextCheck(id string, since time.Time, period time.Duration) time.Time {
+	hash := fnv.New64a()
+	_, _ = hash.Write([]byte(id))
+
+	place, from := int64(hash.Sum64()%uint64(period)), since.UnixNano()
+	if from < place {
+		return time.Unix(0, place)
+	}
+
+	return time.Unix(0, place+((from-place)/int64(period)+1)*int64(period))
+}
+
+// checkDue checks a volume, unless it turns out that it is not due yet, and says
+// how long that took.
+func (s *Service) checkDue(ctx context.Context, id string) time.Duration {
+	began := time.Now()
+
+	// Its period may have been changed on another machine.
+	s.plan(id, time.Time{})
+
+	if due, planned := s.schedule.of(id); !planned || due.After(began) {
+		return 0
+	}
+
+	err := s.checkSafely(ctx, id)
+
+	switch {
+	case ctx.Err() != nil:
+		return 0
+	case status.Code(err) == codes.NotFound && !s.inUse(id):
+		err = s.forgetCheck(id)
+	case err != nil:
+		s.config.Log.Info("a volume was passed over, as its filesystem can't be checked now", "volume", id, "reason", err)
+
+		err = nil
+	}
+
+	if err != nil {
+		s.config.Log.Error("the record of a volume that is gone is left", "volume", id, "error", err)
+	}
+
+	s.plan(id, began)
+
+	return time.Since(began)
+}
+
+var errPanic = errors.New("the check panicked")
+
+// checkSafely is Check for where nobody else catches a panic.
+func (s *Service) checkSafely(ctx context.Context, id string) (err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			s.config.Log.Error("a check panicked", "volume", id, "panic", value, "stack", string(debug.Stack()))
+
+			err = errPanic
+		}
+	}()
+
+	_, err = s.Check(ctx, id, HowOnline)
+
+	return err
+}
+
+// checkPeriod is the time between two checks of the volume, 0 for never. A pool
+// that can't say leaves it at the driver's.
+func (s *Service) checkPeriod(check *Check) time.Duration {
+	place, ok := s.pools.Get(check.Pool)
+	if !ok || s.reachable(check.Pool) != nil {
+		return s.config.CheckPeriod
+	}
+
+	attributes, err := place.Attributes(check.VolumeID)
+	if err != nil || attributes.CheckPeriod == nil {
+		return s.config.CheckPeriod
+	}
+
+	return *attributes.CheckPeriod
+}
+
+// schedule is when which volume is due.
+type schedule struct {
+	// wake has one when something has changed.
+	wake chan struct{}
+
+	mu      sync.Mutex
+	dirty   map[string]struct{}
+	planned map[string]*plan
+}
+
+type plan struct {
+	due time.Time
+	// triedAt is when the volume was last due, whatever came of it.
+	triedAt time.Time
+}
+
+func newSchedule() *schedule {
+	return &schedule{wake: make(chan struct{}, 1), dirty: map[string]struct{}{}, planned: map[string]*plan{}}
+}
+
+// changed says that a volume's record, or its period, may be another one by now.
+// It costs next to nothing.
+func (s *schedule) changed(id string) {
+	s.mu.Lock()
+	s.dirty[id] = struct{}{}
+	s.mu.Unlock()
+
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (s *schedule) takeChanged() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	ids := make([]string, 0, len(s.dirty))
+	for id := range s.dirty {
+		ids = append(ids, id)
+	}
+
+	clear(s.dirty)
+
+	return ids
+}
+
+// tried remembers that the volume was tried at that time, unless it is zero, and
+// returns when it last was.
+func (s *schedule) tried(id string, at time.Time) time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	known, ok := s.planned[id]
+	if !ok {
+		return at
+	}
+
+	if at.After(known.triedAt) {
+		known.triedAt = at
+	}
+
+	return known.triedAt
+}
+
+func (s *schedule) put(id string, due time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	known, ok := s.planned[id]
+	if !ok {
+		known = &plan{}
+		s.planned[id] = known
+	}
+
+	known.due = due
+}
+
+func (s *schedule) remove(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	delete(s.planned, id)
+}
+
+func (s *schedule) of(id string) (time.Time, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	known, ok := s.planned[id]
+	if !ok {
+		return time.Time{}, false
+	}
+
+	return known.due, true
+}
+
+// first is the volume that is due next, "" for none.
+func (s *schedule) first() (id string, due time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	for each, planned := range s.planned {
+		if id == "" || planned.due.Before(due) {
+			id, due = each, planned.due
+		}
+	}
+
+	return id, due
+}
