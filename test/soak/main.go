@@ -65,7 +65,7 @@ func parse(args []string) (options, error) {
 	flags.DurationVar(&o.duration, "duration", time.Hour, "how long volumes come and go")
 	flags.DurationVar(&o.each, "each", time.Minute, "how often to print a line")
 	flags.DurationVar(&o.timeLimit, "call-limit", time.Minute, "how long a call may take before it counts as hanging")
-	flags.DurationVar(&o.checkPeriod, "check-period", time.Minute, "the driver's --check-period, which is also for the volumes that stay")
+	flags.DurationVar(&o.checkPeriod, "check-period", 5*time.Minute, "the driver's --check-period, which is also for the volumes that stay")
 	flags.IntVar(&o.workers, "workers", 4, "how many volumes come and go at the same time")
 	flags.BoolVar(&o.spoil, "spoil", false, "remove the image of a volume in use half way, to see that it is noticed")
 
