@@ -16,7 +16,7 @@ LDFLAGS       := -s -w $(if $(VERSION),-X main.version=$(VERSION))
 export PATH   := $(PATH):/usr/sbin:/sbin:/usr/local/go/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo run test sanity bench soak test-crash test-vm e2e-health fuzz lint image clean
+.PHONY: help build demo run test test-page sanity bench soak test-crash test-vm e2e-health fuzz lint image clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,10 @@ test: ## Run every test, with -race and real devices (root; installs missing too
 	@hack/ensure-tools.sh --for test
 	$(GO) vet ./...
 	$(GO) test $(RACE) -timeout $(TEST_TIMEOUT) ./...
+
+test-page: ## Look at the status page in a real browser; pictures go to out/status-page (installs chromium)
+	@hack/ensure-tools.sh --for page
+	TOUCHSTONE_SCREENSHOTS=$(abspath $(OUT))/status-page $(GO) test -count=1 -v ./pkg/statuspage
 
 sanity: ## Run csi-sanity against real volumes only
 	@hack/ensure-tools.sh --for test

@@ -25,8 +25,15 @@ const screenshots = "TOUCHSTONE_SCREENSHOTS"
 func browse(t *testing.T, url string, lasting time.Duration, flags ...string) string {
 	t.Helper()
 
-	browser, err := exec.LookPath("chromium")
-	if err != nil {
+	browser := ""
+
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
+		if found, err := exec.LookPath(name); err == nil && browser == "" {
+			browser = found
+		}
+	}
+
+	if browser == "" {
 		t.Skip("chromium is not installed: `make test-page` does that")
 	}
 
@@ -79,19 +86,19 @@ func sick(now time.Time) health.Report {
 			Name: "pvc-orders-db", Pool: "fast", FSType: "ext4", Backing: "image", CapacityBytes: 40 * gi,
 			Staged: staged, Published: published("orders"), Usage: used(39*gi, 31*gi),
 			Conditions: []health.ConditionReport{
-				is(health.FilesystemCorrupted, "the last check found damage: unpublish the volume and run e2fsck by hand", "node", 14*time.Minute),
-				is(health.IOErrors, "its device did not complete requests: see the kernel log of the node", "node", 15*time.Minute),
+				is(health.FilesystemCorrupted, "the last check found damage; restore a snapshot, or repair it while it is not in use", "node", 14*time.Minute),
+				is(health.IOErrors, "its device fails requests; look at the disk below the pool", "node", 15*time.Minute),
 			},
 			Check: checked("damaged", "online", "e2fsck: inode 131 has an invalid extent; block bitmap differences", 14*time.Minute),
 		},
 		{
 			Name: "pvc-uploads", Pool: "default", FSType: "xfs", Backing: "image", CapacityBytes: 100 * gi,
 			Staged: staged, Published: published("uploads"), Usage: used(100*gi, 99*gi+gi/2), Check: checked("clean", "online", "", 5*time.Hour),
-			Conditions: []health.ConditionReport{is(health.OutOfCapacity, "the filesystem is full: expand the volume or delete files", "node", 42*time.Second)},
+			Conditions: []health.ConditionReport{is(health.OutOfCapacity, "it is full; delete files, or expand it", "node", 42*time.Second)},
 		},
 		{
 			Name: "pvc-archive", Pool: "default", FSType: "btrfs", Backing: "image", CapacityBytes: 20 * gi,
-			Conditions: []health.ConditionReport{is(health.BackingFileMissing, "its image is not in the pool any more: put it back", "controller", 26*time.Hour)},
+			Conditions: []health.ConditionReport{is(health.BackingFileMissing, `its image is not in pool "default"; put it back, or restore a backup`, "controller", 26*time.Hour)},
 		},
 		{Name: "pvc-cache", Pool: "default", Backing: "directory", Staged: staged, Published: published("cache")},
 		{
@@ -130,7 +137,7 @@ func sick(now time.Time) health.Report {
 			{Name: "default", Kind: "pool", Path: "/var/lib/touchstone/pool", Bytes: &health.Amount{Total: 200 * gi, Used: 61 * gi, Available: 139 * gi}},
 			{
 				Name: "fast", Kind: "pool", Path: "/srv/nvme/touchstone", Bytes: &health.Amount{Total: 100 * gi, Used: 93 * gi, Available: 7 * gi},
-				Conditions: []health.ConditionReport{is(health.PoolNearlyFull, "little of it is free: delete volumes or grow the pool", "storage", 3*time.Hour)},
+				Conditions: []health.ConditionReport{is(health.PoolNearlyFull, `pool "fast" is nearly full; delete volumes or enlarge /srv/nvme/touchstone`, "storage", 3*time.Hour)},
 			},
 			{Name: "state", Kind: "state", Path: "/var/lib/touchstone/state"},
 		},
