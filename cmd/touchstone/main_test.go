@@ -79,6 +79,9 @@ func TestExitCodes(t *testing.T) {
 		"relative kubelet":     {append(places(t), "--kubelet-dir=x", "--state-dir", dir), 2, "kubelet-dir"},
 		"repair what cannot":   {[]string{"state", "repair", "--state-dir", filepath.Join(dir, "none")}, 2, "none"},
 		"subcommand help":      {[]string{"serve", "--help"}, 0, "--ready-file"},
+		"check of nothing":     {[]string{"check"}, 2, "--all"},
+		"check without driver": {[]string{"check", "--all", "--endpoint", "unix://" + filepath.Join(dir, "none.sock")}, 2, "UNAVAILABLE"},
+		"health of no driver":  {[]string{"ctl", "volume", "health", "--endpoint", "unix://" + filepath.Join(dir, "none.sock")}, 2, "UNAVAILABLE"},
 		"state without a word": {[]string{"state"}, 0, "verify"},
 	} {
 		// One at a time: serve sets what a process has only once, such as klog's
