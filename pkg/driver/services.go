@@ -150,6 +150,7 @@ func (r *rooms) addNode(config *Config, ops *inflight.Group) error {
 	r.inUse, r.ephemeral = served.InUse, served.EphemeralBytes
 	r.feasible, r.modified = served.Feasible, served.Refresh
 	r.withFrozen, r.freezable = served.WithFrozen, served.Freezable
+	r.poolChanged = append(r.poolChanged, served.SuspectPool)
 	r.views = append(r.views, view{"node", served.Health(), served.Reports})
 	r.told.Check = served.Check
 	added := service{

@@ -25,6 +25,28 @@ func (s *Service) reachable(poolName string) error {
 	return nil
 }
 
+// SuspectPool has all volumes of a pool looked at, because it went or came back:
+// while it does not answer, looks at them are not taken.
+func (s *Service) SuspectPool(poolName string) {
+	for _, id := range s.subjects() {
+		if found, ok := s.subject(id); ok && found.poolName() == poolName {
+			s.monitor.Suspect(id)
+		}
+	}
+}
+
+// poolName is "" where nothing tells it.
+func (f *subject) poolName() string {
+	switch {
+	case f.use != nil:
+		return f.use.Parameters.Pool
+	case f.check != nil:
+		return f.check.Pool
+	default:
+		return ""
+	}
+}
+
 // maxInPool is how many may be in a pool at a time: should it hang, no more of
 // them do.
 const maxInPool = 16
