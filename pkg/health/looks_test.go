@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
@@ -57,16 +58,16 @@ func TestARelistDoesNotTakeAnOlderLooksWord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld("a")
 		monitor := health.New(w.config())
-		run(t, monitor)
-		time.Sleep(time.Second)
-
 		release := w.hang("a")
-		monitor.Suspect("a")
+
+		go monitor.Look(t.Context(), "a")
+
 		synctest.Wait()
 		w.sicken("a", health.DiskFailure)
 		time.AfterFunc(50*time.Millisecond, release)
 		relist(t, monitor)
 		require.Equal(t, []health.Reason{health.DiskFailure}, reasons(t, monitor, "a"))
+		require.Equal(t, 2, w.count("a"))
 		require.Equal(t, 1, w.most("a"))
 	})
 }
@@ -630,6 +631,55 @@ func TestAStormOfEventsIsBounded(t *testing.T) {
 	})
 }
 
+func TestALookAnswersTheEventsBeforeIt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld("a")
+		monitor := health.New(w.config())
+		run(t, monitor)
+		time.Sleep(10 * time.Second)
+
+		for range 3 {
+			monitor.Suspect("a")
+			time.Sleep(time.Millisecond)
+		}
+
+		require.Equal(t, 2, w.count("a"), "the next one is due after 5 ms")
+		relist(t, monitor)
+		require.Equal(t, 3, w.count("a"))
+		time.Sleep(10 * time.Millisecond)
+		require.Equal(t, 3, w.count("a"), "the relist's look was it")
+	})
+}
+
+// TestAStormIsForgottenWhenItIsOver has a subject that is remembered for another
+// reason.
+func TestAStormIsForgottenWhenItIsOver(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld("a")
+		w.change(func() { w.again["a"] = 30 * time.Second })
+
+		monitor := health.New(w.config())
+		run(t, monitor)
+
+		for range 1000 {
+			monitor.Suspect("a")
+			time.Sleep(time.Millisecond)
+		}
+
+		time.Sleep(10 * time.Second)
+
+		looks := w.count("a")
+
+		monitor.Suspect("a")
+		time.Sleep(6 * time.Millisecond)
+		monitor.Suspect("a")
+		synctest.Wait()
+		require.Equal(t, looks+2, w.count("a"), "after the shortest gap again")
+	})
+}
+
 // TestHangingProbesAreBoundedInNumber has a whole pool of very many volumes hang.
 func TestHangingProbesAreBoundedInNumber(t *testing.T) {
 	t.Parallel()
@@ -718,6 +768,59 @@ func TestRunEndsWithoutWaitingForWhatHangs(t *testing.T) {
 	})
 }
 
+// TestAProbeThatHeedsItsContext is told of its deadline, and of the end.
+func TestAProbeThatHeedsItsContext(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		registry, w := prometheus.NewRegistry(), newWorld("a")
+		waiting := false
+		config := w.config()
+		config.Metrics = health.NewMetrics(registry)
+		config.Probe = func(ctx context.Context, _ string) (health.Observation, error) {
+			if waiting {
+				<-ctx.Done()
+			}
+
+			return health.Observation{}, ctx.Err()
+		}
+
+		ctx, cancel := context.WithCancel(t.Context())
+		monitor := health.New(config)
+		ended := make(chan struct{})
+
+		go func() {
+			defer close(ended)
+
+			monitor.Run(ctx)
+		}()
+
+		synctest.Wait()
+
+		waiting = true
+		began := time.Now()
+		_, err := monitor.Look(t.Context(), "a")
+		require.NoError(t, err)
+		require.WithinDuration(t, began.Add(health.DefaultProbeTimeout), time.Now(), time.Millisecond)
+		require.Equal(t, []health.Reason{health.ProbeTimedOut}, reasons(t, monitor, "a"))
+		synctest.Wait()
+		require.InDelta(t, 1, values(t, registry, "touchstone_health_probes_timed_out_total")["node"], 0)
+		require.InDelta(t, 0, values(t, registry, "touchstone_health_probe_errors_total")["node"], 0, "that is counted already")
+
+		waiting = false
+		_, err = monitor.Look(t.Context(), "a")
+		require.NoError(t, err)
+		require.Empty(t, reasons(t, monitor, "a"))
+
+		waiting = true
+
+		monitor.Suspect("a")
+		synctest.Wait()
+		cancel()
+		<-ended
+		require.Empty(t, reasons(t, monitor, "a"), "the end of the monitor is not the matter with it")
+	})
+}
+
 func TestARelistEndsWithItsCaller(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -727,9 +830,12 @@ func TestARelistEndsWithItsCaller(t *testing.T) {
 
 		release := w.hang("a")
 		ctx, cancel := context.WithCancel(t.Context())
+		began := time.Now()
+
 		time.AfterFunc(time.Second, cancel)
 		w.change(func() { w.ids = []string{"a"} })
 		require.ErrorIs(t, monitor.Relist(ctx), context.Canceled)
+		require.Equal(t, time.Second, time.Since(began))
 
 		_, ok := monitor.Get("b")
 		require.True(t, ok, "half a relist forgets nothing")

@@ -26,11 +26,10 @@ type plan struct {
 	// wake has the plan looked at again.
 	wake chan struct{}
 
-	// disturbances counts what makes a relist find more than events were missed;
-	// seen is the number at the newest relist that was finished, and told whether
-	// all sources were up then.
+	// disturbances counts what makes a relist find more than events were missed,
+	// that sources have connected and failed among it; seen is the number at the
+	// newest relist.
 	disturbances, seen int
-	told               bool
 }
 
 // round is one relist's looks. Monitor.mu guards it.
@@ -103,10 +102,8 @@ func (m *Monitor) beginRound() *round {
 	defer m.unlock()
 
 	r := &round{began: m.stamp(), done: make(chan struct{})}
-	up := m.allUp()
-	r.vouched = up && m.plan.told && m.plan.seen == m.plan.disturbances
-	m.plan.told, m.plan.seen = up, m.plan.disturbances
-	m.plan.began, m.plan.wanted = r.began, time.Time{}
+	r.vouched = m.allUp() && m.plan.seen == m.plan.disturbances
+	m.plan.seen, m.plan.began, m.plan.wanted = m.plan.disturbances, r.began, time.Time{}
 
 	return r
 }

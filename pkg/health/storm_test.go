@@ -110,7 +110,7 @@ func (s *storm) act(ctx context.Context) {
 func TestAfterAStormAllIsKnown(t *testing.T) {
 	t.Parallel()
 
-	for seed := range uint64(100) {
+	for seed := range uint64(30) {
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
