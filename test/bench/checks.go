@@ -47,7 +47,7 @@ func (b *bench) onlineChecks(ctx context.Context) error {
 	}
 
 	writers := make([]*writer, checkWriters)
-	group, ctx := errgroup.WithContext(ctx)
+	group, together := errgroup.WithContext(ctx)
 	over := make(chan struct{})
 
 	for i := range writers {
@@ -61,7 +61,7 @@ func (b *bench) onlineChecks(ctx context.Context) error {
 	group.Go(func() (err error) {
 		defer close(over)
 
-		checking, resting, err = checkOften(ctx, d, claim)
+		checking, resting, err = checkOften(together, d, claim)
 
 		return err
 	})
@@ -91,9 +91,9 @@ func (b *bench) putStalls(writers []*writer, checking, resting []span) {
 	b.results.put(what+": p50", checks.quantile(0.5), known("ms"))
 	b.results.put("… longest wait of a writer during a check: p50", during.quantile(0.5), known("ms"))
 	b.results.put("… longest wait of a writer during a check: p99", during.quantile(0.99), atMost(200, "ms"))
-	b.results.put("… the longest of all", during.quantile(1), known("ms"))
-	b.results.put("… the same in a time as long without a check: p50", before.quantile(0.5), known("ms"))
-	b.results.put("… the same in a time as long without a check: p99", before.quantile(0.99), known("ms"))
+	b.results.put("… longest wait of a writer during all checks", during.quantile(1), known("ms"))
+	b.results.put("… longest wait in a time as long without a check: p50", before.quantile(0.5), known("ms"))
+	b.results.put("… longest wait in a time as long without a check: p99", before.quantile(0.99), known("ms"))
 }
 
 // checkOften returns when checks ran, and as long a time before each.

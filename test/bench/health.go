@@ -120,7 +120,7 @@ func (b *bench) rest(ctx context.Context, provisioned, staged *driver) error {
 		}
 
 		b.results.put("A relist a minute, "+each.what+": share of a core", 100*float64(after-before[i])/float64(restWindow), each.share)
-		b.results.put("… RSS", memory, each.memory)
+		b.results.put("RSS, "+each.what, memory, each.memory)
 	}
 
 	return nil
@@ -166,8 +166,8 @@ func (b *bench) conditionLists(ctx context.Context, with *driver) error {
 	own, other := samples[0].quantile(0.5), samples[1].quantile(0.5)
 
 	b.results.put("ListVolumes of 10,000 with conditions, 1,000 a page, received: p50", own, known("ms"))
-	b.results.put("… with VOLUME_CONDITION disabled", other, known("ms"))
-	b.results.put("… ratio", own/other, atMost(1.1, ""))
+	b.results.put("ListVolumes of 10,000 with VOLUME_CONDITION disabled: p50", other, known("ms"))
+	b.results.put("… with conditions ÷ without", own/other, atMost(1.1, ""))
 
 	return nil
 }
