@@ -135,14 +135,14 @@ func (c *checking) check(ctx context.Context, client *health.Client, id string) 
 	case codes.OK:
 		c.Checks = append(c.Checks, found)
 	case codes.FailedPrecondition, codes.NotFound, codes.InvalidArgument, codes.Aborted:
-		c.Passed = append(c.Passed, passed{id, status.Convert(err).Message()})
+		c.passOver(id, err)
 	case codes.Unavailable:
 		// It may be the volume's pool, or the driver.
 		if _, gone := c.Probe(ctx, &csi.ProbeRequest{}); status.Code(gone) == codes.Unavailable {
 			return err
 		}
 
-		c.Passed = append(c.Passed, passed{id, status.Convert(err).Message()})
+		c.passOver(id, err)
 	case codes.Unimplemented, codes.DeadlineExceeded, codes.Canceled:
 		return notTouchstone(err)
 	default:
@@ -154,6 +154,12 @@ func (c *checking) check(ctx context.Context, client *health.Client, id string) 
 	c.tell(id)
 
 	return nil
+}
+
+// passOver leaves out of the driver's message what the line begins with.
+func (c *checking) passOver(id string, err error) {
+	why := strings.TrimPrefix(status.Convert(err).Message(), "check volume "+id+": ")
+	c.Passed = append(c.Passed, passed{id, why})
 }
 
 // notTouchstone explains what gRPC says of a service that is not there.
@@ -197,6 +203,10 @@ func (c *checking) finish() error {
 		if err := c.document(document); err != nil {
 			return err
 		}
+	}
+
+	if c.all && c.format != outputJSON {
+		fmt.Fprintf(c.side, "%d checked, %d passed over\n", len(c.Checks), len(c.Passed))
 	}
 
 	bad := slices.DeleteFunc(slices.Clone(c.Checks), func(found *health.VolumeCheck) bool {

@@ -66,7 +66,7 @@ func startReporting(t *testing.T) (*reporting, string) {
 			"volume-1": {Verdict: "clean", Took: 84 * time.Millisecond},
 			"volume-2": {Verdict: "damaged", Took: time.Second, Detail: "bad block bitmap"},
 		},
-		refused: map[string]error{"volume-3": status.Error(codes.FailedPrecondition, "volume volume-3: it is raw block")},
+		refused: map[string]error{"volume-3": status.Error(codes.FailedPrecondition, "check volume volume-3: it is raw block")},
 	}
 
 	_, endpoint := startFake(t, driver.register)

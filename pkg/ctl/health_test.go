@@ -3,6 +3,7 @@ package ctl_test
 import (
 	"bytes"
 	"encoding/json"
+	"io"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -161,7 +162,7 @@ func check(t *testing.T, args ...string) (string, error) {
 
 	command := ctl.NewCheckCommand()
 	command.SetOut(&out)
-	command.SetErr(&out)
+	command.SetErr(io.Discard)
 	command.SetArgs(args)
 
 	err := command.ExecuteContext(t.Context())
@@ -186,12 +187,12 @@ volume-1  clean     offline, 84ms
 volume-2  damaged   online, 1s: bad block bitmap
 `},
 		"one that can't be": {[]string{"volume-3"}, 2, "not checked: 1 of 1 volumes", []string{"volume-3 offline"}, `
-volume-3  -         volume volume-3: it is raw block
+volume-3  -         it is raw block
 `},
 		"all": {[]string{"--all"}, 1, "not clean: 1 of 2 volumes", []string{"volume-1 offline", "volume-2 offline", "volume-3 offline"}, `
 volume-1  clean     offline, 84ms
 volume-2  damaged   offline, 1s: bad block bitmap
-volume-3  -         volume volume-3: it is raw block
+volume-3  -         it is raw block
 `},
 		"neither":         {nil, 2, "name volumes, or --all", nil, "\n"},
 		"both":            {[]string{"--all", "volume-1"}, 2, "name volumes, or --all", nil, "\n"},

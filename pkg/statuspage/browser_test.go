@@ -203,7 +203,7 @@ func TestTheBrowserShowsAFewOfMany(t *testing.T) {
 
 	url := serve(t, always(report)).URL
 
-	document := browse(t, url+"/", 5*time.Second)
+	document := browse(t, url+"/", time.Second)
 	require.Contains(t, document, "3,000 volumes")
 	require.Contains(t, document, "Show more (2,950 left)")
 	require.Contains(t, document, ">pvc-orders-db<")
@@ -213,8 +213,7 @@ func TestTheBrowserShowsAFewOfMany(t *testing.T) {
 	require.Equal(t, 50, strings.Count(volumes, "<h3>"))
 
 	require.Contains(t, browse(t, url+"/#filter=ext4+orders", time.Second), "1 of 3,000 volumes")
-	require.Contains(t, browse(t, url+"/#abnormal=1", time.Second), "3 of 3,000 volumes")
-	require.Contains(t, browse(t, url+"/#filter=nothing+such", time.Second), "No volume fits the filter.")
+	require.Contains(t, browse(t, url+"/#abnormal=1&filter=metrics", time.Second), "No volume fits the filter.")
 }
 
 func TestTheBrowserKeepsUpWithTheDriver(t *testing.T) {
