@@ -64,6 +64,53 @@ func (l *Loops) Status(number int) (Status, bool, error) {
 	return l.statusOf(file, number)
 }
 
+// Vitals is what of a Status can be told without sysfs: a fourth of its price.
+type Vitals struct {
+	// Backing is the image, and SizeBytes the device's size.
+	Backing   Identity
+	SizeBytes int64
+	DirectIO  bool
+	// Sequence is as in Status.
+	Sequence uint64
+}
+
+// Vitals returns those of a number, false when no image is attached to it. As
+// Status it waits for an image whose filesystem hangs.
+func (l *Loops) Vitals(number int) (Vitals, bool, error) {
+	if !l.attached(number) {
+		return Vitals{}, false, nil
+	}
+
+	file, err := l.openForStatus(number)
+	if err != nil {
+		if isMissing(err) || !l.attached(number) {
+			return Vitals{}, false, nil
+		}
+
+		return Vitals{}, false, &NumberError{Number: number, Do: doOpen, Err: err}
+	}
+	defer file.Close()
+
+	info, err := unix.IoctlLoopGetStatus64(int(file.Fd()))
+	if errors.Is(err, unix.ENXIO) {
+		return Vitals{}, false, nil
+	}
+
+	if err != nil {
+		return Vitals{}, false, &NumberError{Number: number, Do: "LOOP_GET_STATUS64 of", Err: err}
+	}
+
+	size, err := deviceSize(file)
+	if err != nil {
+		return Vitals{}, false, &NumberError{Number: number, Do: "read the size of", Err: err}
+	}
+
+	return Vitals{
+		Backing: Identity{Device: info.Device, Inode: info.Inode}, SizeBytes: size,
+		DirectIO: info.Flags&unix.LO_FLAGS_DIRECT_IO != 0, Sequence: deviceSequence(file),
+	}, true, nil
+}
+
 // Find returns the devices to which this image is attached. It asks every loop
 // device of the machine: for starts and rare cases.
 func (l *Loops) Find(image *os.File) ([]Status, error) {
@@ -279,4 +326,18 @@ func deviceSize(device *os.File) (int64, error) {
 	}
 
 	return int64(size), nil
+}
+
+// deviceSequence is 0 on kernels that have none.
+func deviceSequence(device *os.File) uint64 {
+	const blkGetDiskSeq = 0x80081280
+
+	var sequence uint64
+
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, device.Fd(), blkGetDiskSeq, uintptr(unsafe.Pointer(&sequence)))
+	if errno != 0 {
+		return 0
+	}
+
+	return sequence
 }

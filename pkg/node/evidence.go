@@ -8,7 +8,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/touchstone-csi/touchstone/pkg/blockdev"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/mount"
 )
@@ -77,8 +76,8 @@ type attachment struct {
 }
 
 // same says whether it is still the same attachment, and not only the number.
-func (a *attachment) same(now *blockdev.Attachment) bool {
-	return a != nil && a.number == now.Number && a.sequence == now.Sequence && a.sequence != 0
+func (a *attachment) same(number int, sequence uint64) bool {
+	return a != nil && a.number == number && a.sequence == sequence && sequence != 0
 }
 
 // seen is a mount of a volume.

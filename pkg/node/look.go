@@ -164,6 +164,13 @@ func (l *look) ours(at string, point *mount.Point) bool {
 		return l.attached.number == number
 	}
 
+	if known := l.before.attached; was && known != nil && known.number == number {
+		// What is mounted keeps its device.
+		l.attached = &attachment{number: number, sequence: known.sequence}
+
+		return true
+	}
+
 	attached, ok := l.service.loops.Attachment(number)
 	if ok = ok && (was || l.has(&attached)); ok {
 		l.attached = &attachment{number: number, sequence: attached.Sequence}
@@ -175,7 +182,7 @@ func (l *look) ours(at string, point *mount.Point) bool {
 // has says whether a device has the volume's image, by its name or since it had
 // it before.
 func (l *look) has(attached *blockdev.Attachment) bool {
-	return path.Base(attached.BackingPath) == l.use.VolumeID+pool.ImageSuffix || l.before.attached.same(attached)
+	return path.Base(attached.BackingPath) == l.use.VolumeID+pool.ImageSuffix || l.before.attached.same(attached.Number, attached.Sequence)
 }
 
 // enter opens the root of the first mount that can be opened.
@@ -203,35 +210,60 @@ func (l *look) stopped() {
 	l.found(health.DiskFailure, "its filesystem has shut down; see the kernel's log, unstage it and stage it anew")
 }
 
-// attachments looks at the devices of a raw-block volume.
-func (l *look) attachments(context.Context) error {
+// blocks looks at the devices of a raw-block volume.
+func (l *look) blocks(ctx context.Context) error {
+	leave, err := l.service.gates.enter(ctx, l.use.Parameters.Pool)
+	if err != nil {
+		return err
+	}
+	defer leave()
+
 	numbers := l.service.devices.get(l.use.VolumeID)
 
-	wanted := []int{numbers.staged}
 	if numbers.readOnly != none {
-		wanted = append(wanted, numbers.readOnly)
-	}
-
-	for _, number := range wanted {
-		if number == none {
-			l.detached()
-
-			continue
-		}
-
-		attached, ok := l.service.loops.Attachment(number)
-		if !ok || !l.has(&attached) {
-			l.detached()
-
-			continue
-		}
-
-		if number == numbers.staged {
-			l.attached = &attachment{number: number, sequence: attached.Sequence}
+		if _, err := l.block(numbers.readOnly, nil); err != nil {
+			return err
 		}
 	}
+
+	vitals, err := l.block(numbers.staged, l.before.attached)
+	if err != nil || vitals == nil {
+		return err
+	}
+
+	l.device = vitals
+	l.attached = &attachment{number: numbers.staged, sequence: vitals.Sequence, deviceBytes: vitals.SizeBytes}
+	l.usage = &health.Usage{Bytes: health.Amount{Total: vitals.SizeBytes}}
 
 	return nil
+}
+
+// block returns nil for a number that the volume has no more. Where it is what it
+// was before, its image's name need not be looked at.
+func (l *look) block(number int, before *attachment) (*blockdev.Vitals, error) {
+	if number == none {
+		l.detached()
+
+		return nil, nil //nolint:nilnil // documented: the entry says it
+	}
+
+	vitals, attached, err := l.service.loops.Vitals(number)
+	if err != nil {
+		return nil, err
+	}
+
+	if attached && !before.same(number, vitals.Sequence) {
+		named, ok := l.service.loops.Attachment(number)
+		attached = ok && l.has(&named)
+	}
+
+	if !attached {
+		l.detached()
+
+		return nil, nil //nolint:nilnil // as above
+	}
+
+	return &vitals, nil
 }
 
 func (l *look) detached() {
@@ -250,7 +282,7 @@ func (l *look) backing(ctx context.Context) error {
 		defer leave()
 	}
 
-	if err := l.status(); err != nil {
+	if err := l.vitals(); err != nil {
 		return err
 	}
 
@@ -272,14 +304,14 @@ func (l *look) backing(ctx context.Context) error {
 	return l.compare(info)
 }
 
-// status asks for the device's size before anybody asks for the image's, so that
+// vitals asks for the device's size before anybody asks for the image's, so that
 // an image that grows is never too short.
-func (l *look) status() error {
-	if l.attached == nil {
+func (l *look) vitals() error {
+	if l.attached == nil || l.device != nil {
 		return nil
 	}
 
-	status, attached, err := l.service.loops.Status(l.attached.number)
+	vitals, attached, err := l.service.loops.Vitals(l.attached.number)
 	if err != nil {
 		return err
 	}
@@ -290,11 +322,7 @@ func (l *look) status() error {
 		return nil
 	}
 
-	l.device, l.attached.deviceBytes = &status, status.SizeBytes
-
-	if l.use.Capability.Block {
-		l.usage = &health.Usage{Bytes: health.Amount{Total: status.SizeBytes}}
-	}
+	l.device, l.attached.deviceBytes = &vitals, vitals.SizeBytes
 
 	return nil
 }
@@ -340,7 +368,7 @@ func (l *look) compare(info fs.FileInfo) error {
 
 	switch {
 	case l.device == nil:
-	case l.device.Backing() != has:
+	case l.device.Backing != has:
 		l.lost("was replaced by another file")
 	case info.Size() < l.device.SizeBytes:
 		l.unsettled = true

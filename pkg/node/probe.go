@@ -31,7 +31,7 @@ type look struct {
 	before  known
 
 	// device is that of the volume, nil where none was found.
-	device *blockdev.Status
+	device *blockdev.Vitals
 	// root is open where something of a volume's is mounted that can be opened,
 	// and point is that mount.
 	root  *os.File
@@ -134,7 +134,7 @@ func (l *look) all(ctx context.Context) error {
 
 	steps := []func(context.Context) error{l.places, l.backing, l.mounted}
 	if l.use.Capability.Block {
-		steps = []func(context.Context) error{l.attachments, l.places, l.backing}
+		steps = []func(context.Context) error{l.blocks, l.places, l.backing}
 	}
 
 	for _, step := range steps {

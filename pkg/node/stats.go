@@ -235,7 +235,7 @@ func (s *Service) deviceUsage(use *Use, path string) ([]*csi.VolumeUsage, error)
 		return nil, rpc.Errorf(codes.NotFound, "volume %s is not at %s any more", use.VolumeID, path)
 	}
 
-	status, attached, err := s.loops.Status(s.devices.get(use.VolumeID).staged)
+	vitals, attached, err := s.loops.Vitals(s.devices.get(use.VolumeID).staged)
 	if err != nil {
 		return nil, err
 	}
@@ -244,5 +244,5 @@ func (s *Service) deviceUsage(use *Use, path string) ([]*csi.VolumeUsage, error)
 		return nil, rpc.Errorf(codes.NotFound, "volume %s is not attached any more", use.VolumeID)
 	}
 
-	return []*csi.VolumeUsage{{Unit: csi.VolumeUsage_BYTES, Total: status.SizeBytes}}, nil
+	return []*csi.VolumeUsage{{Unit: csi.VolumeUsage_BYTES, Total: vitals.SizeBytes}}, nil
 }
