@@ -33,17 +33,31 @@ func (r residue) String() string {
 		r.missed, r.failures, r.goroutines, r.descriptors, r.watches, r.rss)
 }
 
+// The driver's metrics that are read.
+const (
+	goroutines   = "go_goroutines"
+	rssBytes     = "process_resident_memory_bytes"
+	missedEvents = "touchstone_health_missed_events_total"
+	sourceErrors = "touchstone_health_source_errors_total"
+)
+
+var errNoMetric = errors.New("the driver has no such metric")
+
 func (s *soak) readResidue() (residue, error) {
 	metrics, err := s.metrics()
 	if err != nil {
 		return residue{}, err
 	}
 
+	for _, name := range []string{goroutines, rssBytes, missedEvents, sourceErrors} {
+		if _, ok := metrics[name]; !ok {
+			return residue{}, fmt.Errorf("%w: %s", errNoMetric, name)
+		}
+	}
+
 	r := residue{
-		goroutines: int(metrics["go_goroutines"]),
-		rss:        metrics["process_resident_memory_bytes"] / mib,
-		missed:     metrics["touchstone_health_missed_events_total"],
-		failures:   metrics["touchstone_health_source_errors_total"],
+		goroutines: int(metrics[goroutines]), rss: metrics[rssBytes] / mib,
+		missed: metrics[missedEvents], failures: metrics[sourceErrors],
 	}
 
 	proc := "/proc/" + strconv.Itoa(s.command.Process.Pid)
@@ -146,9 +160,19 @@ func (r residue) growthSince(before residue) []string {
 	return grown
 }
 
-// left returns the devices, mounts and files that are there without any volume.
+// left returns the devices, mounts and files that are there without any volume,
+// and what the driver still tells of volumes.
 func (s *soak) left() ([]string, error) {
 	var left []string
+
+	report, err := s.report(context.Background())
+	if err != nil {
+		return nil, err
+	}
+
+	for _, each := range report.Volumes {
+		left = append(left, "still in the report: "+each.ID)
+	}
 
 	devices, err := s.devices()
 	if err != nil {
