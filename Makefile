@@ -16,7 +16,7 @@ LDFLAGS       := -s -w $(if $(VERSION),-X main.version=$(VERSION))
 export PATH   := $(PATH):/usr/sbin:/sbin:/usr/local/go/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo run test test-page sanity bench soak test-crash test-vm e2e-health fuzz lint image clean
+.PHONY: help build demo run test test-page test-alerts sanity bench soak test-crash test-vm e2e-health fuzz lint image clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,7 +41,11 @@ test: ## Run every test, with -race and real devices (root; installs missing too
 
 test-page: ## Look at the status page in a real browser; pictures go to out/status-page (installs chromium)
 	@hack/ensure-tools.sh --for page
-	TOUCHSTONE_SCREENSHOTS=$(abspath $(OUT))/status-page $(GO) test -count=1 -v ./pkg/statuspage
+	TOUCHSTONE_SCREENSHOTS=$(abspath $(OUT))/status-page $(GO) test -tags chromium -count=1 -v ./pkg/statuspage
+
+test-alerts: ## Have Prometheus check and test deploy/monitoring/alerts.yaml (installs prometheus)
+	@hack/ensure-tools.sh --for alerts
+	$(GO) test -tags promtool -count=1 -v -run Prometheus ./test/monitoring
 
 sanity: ## Run csi-sanity against real volumes only
 	@hack/ensure-tools.sh --for test

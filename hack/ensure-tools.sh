@@ -3,14 +3,14 @@
 # or Ubuntu it installs what is missing; elsewhere it says what that is and
 # exits 2, so that nothing fails half way with "command not found".
 #
-#   hack/ensure-tools.sh [--for test|page|demo|vm|lint|build]
+#   hack/ensure-tools.sh [--for test|page|alerts|demo|vm|lint|build]
 set -euo pipefail
 
 purpose=build
 while (($#)); do
 	case $1 in
 	--for)
-		purpose=${2:?--for needs one of build, test, page, demo, vm, lint}
+		purpose=${2:?--for needs one of build, test, page, alerts, demo, vm, lint}
 		shift 2
 		;;
 	-h | --help)
@@ -29,8 +29,8 @@ PATH=$PATH:/usr/sbin:/sbin:/usr/local/go/bin
 
 # program:package
 filesystems=(
-	mkfs.ext4:e2fsprogs e2fsck:e2fsprogs resize2fs:e2fsprogs tune2fs:e2fsprogs
-	mkfs.xfs:xfsprogs xfs_repair:xfsprogs xfs_db:xfsprogs xfs_logprint:xfsprogs
+	mkfs.ext4:e2fsprogs e2fsck:e2fsprogs e2image:e2fsprogs resize2fs:e2fsprogs tune2fs:e2fsprogs
+	mkfs.xfs:xfsprogs xfs_repair:xfsprogs xfs_db:xfsprogs xfs_logprint:xfsprogs xfs_metadump:xfsprogs xfs_mdrestore:xfsprogs
 	mkfs.btrfs:btrfs-progs btrfs:btrfs-progs btrfstune:btrfs-progs
 	mount:mount losetup:mount
 )
@@ -39,13 +39,14 @@ build | lint) wanted=(git:git) ;;
 demo) wanted=(git:git "${filesystems[@]}") ;;
 # What the tests look with, and what the scripts in examples/ want.
 test) wanted=(git:git "${filesystems[@]}" debugfs:e2fsprogs filefrag:e2fsprogs xfs_io:xfsprogs blkid:util-linux findmnt:util-linux jq:jq) ;;
-# 360 MB, so not for every test: those in a browser are skipped without it.
+# 360 MB, so not for every test.
 page) wanted=(git:git chromium:chromium) ;;
+alerts) wanted=(git:git promtool:prometheus) ;;
 # The VM's kernel, busybox and tools are unpacked by hack/test-vm.sh, not
 # installed: only what runs on this machine is asked for here.
 vm) wanted=(qemu-system-x86_64:qemu-system-x86 cpio:cpio dpkg-deb:dpkg "${filesystems[@]}") ;;
 *)
-	echo "ensure-tools: --for $purpose: not one of build, test, page, demo, vm, lint" >&2
+	echo "ensure-tools: --for $purpose: not one of build, test, page, alerts, demo, vm, lint" >&2
 	exit 2
 	;;
 esac

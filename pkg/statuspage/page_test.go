@@ -3,6 +3,7 @@ package statuspage_test
 import (
 	"compress/gzip"
 	"context"
+	"fmt"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
@@ -71,6 +72,99 @@ func ask(t *testing.T, method, url string, headers ...string) answered {
 	require.NoError(t, response.Body.Close())
 
 	return answered{response.StatusCode, response.Header, string(body)}
+}
+
+// sick is a driver with a bit of everything.
+func sick(now time.Time) health.Report {
+	const gi = 1 << 30
+
+	ago := func(d time.Duration) time.Time { return now.Add(-d) }
+	is := func(reason health.Reason, message, view string, since time.Duration) health.ConditionReport {
+		return health.ConditionReport{Entry: health.NewEntry(reason, message), View: view, Since: ago(since)}
+	}
+	checked := func(verdict, how, detail string, at time.Duration) *health.CheckReport {
+		return &health.CheckReport{
+			At: ago(at), Verdict: verdict, How: how, Detail: detail, Took: 84 * time.Millisecond, CleanAt: ago(at + time.Hour), Period: 24 * time.Hour,
+		}
+	}
+	used := func(total, used int64) *health.Usage {
+		return &health.Usage{
+			Bytes:  health.Amount{Total: total, Used: used, Available: total - used},
+			Inodes: health.Amount{Total: 65536, Used: 1200, Available: 64336},
+		}
+	}
+	published := func(name string) []string {
+		return []string{"/var/lib/kubelet/pods/" + name + "/volumes/kubernetes.io~csi/" + name + "/mount"}
+	}
+	staged := "/var/lib/kubelet/plugins/kubernetes.io/csi/csi.touchstone.dev/0a1b2c/globalmount"
+
+	volumes := []health.VolumeReport{
+		{
+			Name: "pvc-orders-db", Pool: "fast", FSType: "ext4", Backing: "image", CapacityBytes: 40 * gi,
+			Staged: staged, Published: published("orders"), Usage: used(39*gi, 31*gi),
+			Conditions: []health.ConditionReport{
+				is(health.FilesystemCorrupted, "the last check found damage; restore a snapshot, or repair it while it is not in use", "node", 14*time.Minute),
+				is(health.IOErrors, "its device fails requests; look at the disk below the pool", "node", 15*time.Minute),
+			},
+			Check: checked("damaged", "online", "e2fsck: inode 131 has an invalid extent; block bitmap differences", 14*time.Minute),
+		},
+		{
+			Name: "pvc-uploads", Pool: "default", FSType: "xfs", Backing: "image", CapacityBytes: 100 * gi,
+			Staged: staged, Published: published("uploads"), Usage: used(100*gi, 99*gi+gi/2), Check: checked("clean", "online", "", 5*time.Hour),
+			Conditions: []health.ConditionReport{is(health.OutOfCapacity, "it is full; delete files, or expand it", "node", 42*time.Second)},
+		},
+		{
+			Name: "pvc-archive", Pool: "default", FSType: "btrfs", Backing: "image", CapacityBytes: 20 * gi,
+			Conditions: []health.ConditionReport{is(health.BackingFileMissing, `its image is not in pool "default"; put it back, or restore a backup`, "controller", 26*time.Hour)},
+		},
+		{Name: "pvc-cache", Pool: "default", Backing: "directory", Staged: staged, Published: published("cache")},
+		{
+			Name: "pvc-metrics", Pool: "fast", FSType: "ext4", Backing: "image", CapacityBytes: 10 * gi,
+			Staged: staged, Published: published("metrics"), Usage: used(10*gi, 3*gi), Check: checked("clean", "online", "", 2*time.Hour),
+		},
+		{Name: "pvc-raw-queue", Pool: "fast", Backing: "image", CapacityBytes: 8 * gi, Staged: staged, Published: published("queue")},
+		{
+			Name: "pvc-web", Pool: "default", FSType: "xfs", Backing: "image", CapacityBytes: 5 * gi,
+			Staged: staged, Published: published("web"), Usage: used(5*gi, gi), Check: checked("repaired", "stage", "its log was replayed", 8*time.Hour),
+		},
+	}
+	for i := range volumes {
+		volumes[i].ID = fmt.Sprintf("0198c2a4-71d0-7c3e-9a31-3f0c55d1b%03d", i)
+	}
+
+	said := func(volume int, reason health.Reason, cleared bool, at time.Duration) health.Change {
+		return health.Change{
+			At: ago(at), View: "node", Subject: volumes[volume].ID, Status: reason.Status(), Reason: reason, Cleared: cleared, Message: "it was seen",
+		}
+	}
+
+	return health.Report{
+		Driver: "csi.touchstone.dev", Version: "v0.9.0", Node: "worker-3", Mode: "all", At: now,
+		Sources: map[string][]health.SourceStatus{
+			"node": {
+				{Name: "block-errors", Connected: true},
+				{Name: "mounts", Connected: true},
+				{Name: "devices", Connected: true},
+				{Name: "files", Connected: true},
+				{Name: "filesystem-errors", Problem: "fanotify: invalid argument"},
+			},
+			"controller": {{Name: "files", Connected: true}},
+		},
+		Storage: []health.StorageReport{
+			{Name: "default", Kind: "pool", Path: "/var/lib/touchstone/pool", Bytes: &health.Amount{Total: 200 * gi, Used: 61 * gi, Available: 139 * gi}},
+			{
+				Name: "fast", Kind: "pool", Path: "/srv/nvme/touchstone", Bytes: &health.Amount{Total: 100 * gi, Used: 93 * gi, Available: 7 * gi},
+				Conditions: []health.ConditionReport{is(health.PoolNearlyFull, `pool "fast" is nearly full; delete volumes or enlarge /srv/nvme/touchstone`, "storage", 3*time.Hour)},
+			},
+			{Name: "state", Kind: "state", Path: "/var/lib/touchstone/state"},
+		},
+		Volumes: volumes,
+		Changes: []health.Change{
+			said(1, health.OutOfCapacity, false, 42*time.Second), said(0, health.FilesystemCorrupted, false, 14*time.Minute),
+			said(0, health.IOErrors, false, 15*time.Minute), said(6, health.VolumeUnmounted, true, time.Hour),
+			said(6, health.VolumeUnmounted, false, 63*time.Minute),
+		},
+	}
 }
 
 func TestThePageNeedsNothingFromElsewhere(t *testing.T) {

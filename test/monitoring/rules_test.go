@@ -3,7 +3,6 @@ package monitoring_test
 import (
 	"encoding/json"
 	"os"
-	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
@@ -189,20 +188,6 @@ func (s series) match(t *testing.T, metric, matchers string) {
 
 		require.True(t, slices.ContainsFunc(values, regexp.MustCompile("^(?:"+pattern+")$").MatchString),
 			"no %s has %s%s%q", metric, label, operator, wanted)
-	}
-}
-
-func TestPrometheusUnderstandsTheAlerts(t *testing.T) {
-	t.Parallel()
-
-	promtool, err := exec.LookPath("promtool")
-	if err != nil {
-		t.Skip("promtool is not installed")
-	}
-
-	for _, args := range [][]string{{"check", "rules", alertsFile}, {"test", "rules", "testdata/alerts.yaml"}} {
-		output, err := exec.CommandContext(t.Context(), promtool, args...).CombinedOutput()
-		require.NoError(t, err, "%s", output)
 	}
 }
 
