@@ -3,11 +3,11 @@ package statuspage_test
 import (
 	"compress/gzip"
 	"context"
-	"fmt"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
