@@ -108,7 +108,8 @@ func mergeVolume(first, second health.VolumeReport) health.VolumeReport {
 		first.Published = second.Published
 	}
 
-	first.Conditions = slices.Concat(first.Conditions, second.Conditions)
+	// Not slices.Concat, which makes nil of two lists without conditions, and that null in JSON.
+	first.Conditions = append(slices.Clip(first.Conditions), second.Conditions...)
 	slices.SortStableFunc(first.Conditions, func(a, b health.ConditionReport) int {
 		return cmp.Or(cmp.Compare(b.Status, a.Status), strings.Compare(string(a.Reason), string(b.Reason)))
 	})
