@@ -89,5 +89,13 @@ func (c *checking) replay(ctx context.Context, copied *os.File) (err error) {
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), detachLimit)
 	defer cancel()
 
-	return errors.Join(err, device.Close(), c.service.loops.DetachImage(ending, device.Number, identity))
+	err = errors.Join(err, device.Close())
+
+	// It clears itself, and then the number may be another program's at once.
+	detached := c.service.loops.DetachImage(ending, device.Number, identity)
+	if errors.Is(detached, blockdev.ErrOtherImage) {
+		detached = nil
+	}
+
+	return errors.Join(err, detached)
 }
