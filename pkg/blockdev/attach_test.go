@@ -99,6 +99,21 @@ func TestDirectIOIsSaidTruthfully(t *testing.T) {
 	require.Equal(t, string(dio) == "1\n", device.DirectIO)
 }
 
+func TestAnImageThatTheCallerHolds(t *testing.T) {
+	needRoot(t)
+
+	loops := blockdev.NewLoops(blockdev.LoopsOptions{First: first})
+	image := newImage(t, 4*mebibyte)
+	require.NoError(t, unix.Flock(int(image.Fd()), unix.LOCK_EX))
+
+	_, err := loops.Attach(t.Context(), image, none())
+	require.ErrorIs(t, err, blockdev.ErrImageLocked)
+
+	o := none()
+	o.Held = true
+	attach(t, loops, image, o)
+}
+
 func TestAReadOnlyDeviceRefusesWrites(t *testing.T) {
 	needRoot(t)
 

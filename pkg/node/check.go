@@ -4,13 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/pkg/blockdev"
 	"github.com/touchstone-csi/touchstone/pkg/filesystem"
 	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/inflight"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
@@ -54,7 +55,7 @@ func (s *Service) Check(ctx context.Context, volumeID, how string) (health.Check
 	}
 
 	found := c.check(verdict, err)
-	s.keepCheck(ctx, found)
+	found.CleanAt = s.keepCheck(ctx, found).CleanAt
 
 	return *s.CheckReport(found), nil
 }
@@ -87,6 +88,10 @@ func (s *Service) newChecking(volumeID, how string) (*checking, error) {
 	if at, used := s.InUse(volumeID); known && used {
 		if how == HowOffline {
 			return nil, rpc.Errorf(codes.FailedPrecondition, "it is in use at %s; check it online, or stop using it", at)
+		}
+
+		if record, _ := s.monitor.Get(volumeID); record.Has(health.ProbeTimedOut) {
+			return nil, rpc.Errorf(codes.Unavailable, "it does not answer: a look at it does not come to its end")
 		}
 
 		c.use, c.how = use, HowOnline
@@ -180,17 +185,13 @@ func (c *checking) look(ctx context.Context) (filesystem.Verdict, error) {
 // isFailure says whether an error is something to be kept: that it could not be
 // found out how the filesystem is.
 func (c *checking) isFailure(ctx context.Context, err error) bool {
-	if ctx.Err() != nil || errors.As(err, new(*rpc.Error)) {
+	if ctx.Err() != nil || errors.As(err, new(*rpc.Error)) || errors.As(err, new(*inflight.PanicError)) {
 		return false
 	}
 
-	for _, refusal := range []error{pool.ErrMissing, blockdev.ErrImageLocked, filesystem.ErrFrozen, filesystem.ErrNotFrozen} {
-		if errors.Is(err, refusal) {
-			return false
-		}
-	}
+	others := []error{pool.ErrMissing, filesystem.ErrFrozen, filesystem.ErrNotFrozen, inflight.ErrDraining}
 
-	return true
+	return !slices.ContainsFunc(others, func(other error) bool { return errors.Is(err, other) })
 }
 
 // check is what is to be kept.

@@ -79,14 +79,22 @@ func (c *checking) whileFrozen(ctx context.Context, within func(context.Context)
 		}
 
 		return c.service.WithFrozen(ctx, []string{c.volumeID}, func(ctx context.Context) error {
-			// What is not mounted where it should be is not frozen either.
-			if _, frozen := c.service.frozen.get(c.volumeID); !frozen && !use.readOnly() {
+			// What is not mounted where it should be is not frozen either. What is only
+			// read is at rest.
+			if _, frozen := c.service.frozen.get(c.volumeID); !frozen && !use.onlyRead() {
 				return rpc.Errorf(codes.FailedPrecondition, "it is in use, but not mounted for writing any more; unstage it and stage it anew")
 			}
 
 			return within(ctx)
 		})
 	})
+}
+
+// onlyRead says whether the filesystem is mounted so that nothing can be written.
+func (u *Use) onlyRead() bool {
+	asked, err := readOnlyFlag(u.Capability)
+
+	return u.readOnly() || err == nil && asked
 }
 
 // withoutClone is for a pool that can't copy an image in an instant. What has to

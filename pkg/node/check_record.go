@@ -100,9 +100,10 @@ func (c *Check) after(older *Check) *Check {
 	return &kept
 }
 
-// keepCheck records a check and has the volume looked at. Damage that was found
-// outlives a crash; what else is lost with one will be found again.
-func (s *Service) keepCheck(ctx context.Context, found *Check) {
+// keepCheck records a check, has the volume looked at, and returns what is known
+// of it then. Damage that was found outlives a crash; what else is lost with one
+// will be found again.
+func (s *Service) keepCheck(ctx context.Context, found *Check) *Check {
 	s.config.Health.Metrics.Checked(found.How, found.FSType, found.Verdict, found.Took)
 
 	if found.Verdict == VerdictDamaged || found.Verdict == VerdictFailed {
@@ -115,7 +116,7 @@ func (s *Service) keepCheck(ctx context.Context, found *Check) {
 
 	older, known := s.checks.get(found.VolumeID)
 	if known && older.At.After(found.At) {
-		return
+		return older
 	}
 
 	kept := found.after(older)
@@ -137,6 +138,8 @@ func (s *Service) keepCheck(ctx context.Context, found *Check) {
 	if found.How != HowStage {
 		s.ended(found.VolumeID)
 	}
+
+	return kept
 }
 
 // forgetCheck drops the record of a volume whose filesystem is none any more.
@@ -188,6 +191,15 @@ func (t *turns) try(id string) (before <-chan struct{}, free bool) {
 	t.taken[id] = make(chan struct{})
 
 	return nil, true
+}
+
+func (t *turns) busy(id string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+
+	_, taken := t.taken[id]
+
+	return taken
 }
 
 func (t *turns) leave(id string) {

@@ -54,11 +54,12 @@ func (s *Service) mountImage(ctx context.Context, use *Use, place *mount.Place, 
 		}
 	}
 
+	mounting := time.Now()
 	err = mountDevice(ctx, made, device, place, options)
 
 	switch {
 	case err != nil:
-		s.keepUnmountable(ctx, use, began, err)
+		s.keepUnmountable(ctx, use, mounting, err)
 	case fresh:
 		s.keepStaged(ctx, use, began, filesystem.Verdict{State: filesystem.Clean})
 	case checked:

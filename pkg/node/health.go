@@ -127,6 +127,8 @@ func (s *Service) concern(event health.Event) []string {
 	case health.MountsChanged:
 		return s.remounted()
 	case health.FileChanged:
+		s.imageChanged(event.Path)
+
 		return s.named(event.Path)
 	case health.FileWritten:
 		return s.written(event)

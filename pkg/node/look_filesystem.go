@@ -211,6 +211,11 @@ func (l *look) checked(check *Check) {
 		l.found(health.FilesystemCorrupted, "a check has found damage; back up what is left and repair its filesystem by hand")
 	}
 
+	// What several nodes read has not been written since, and is not checked.
+	if l.use != nil && l.use.sharedReaders() {
+		return
+	}
+
 	if l.period > 0 && !check.CleanAt.IsZero() && time.Since(check.CleanAt) > 2*l.period {
 		l.found(health.CheckOverdue, "no check of its filesystem has succeeded for twice the time between two (--check-period)")
 	}

@@ -4,12 +4,23 @@ import (
 	"context"
 	"errors"
 	"hash/fnv"
+	"path/filepath"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+const (
+	// sweepPeriod is how long the record of a volume may be kept that is gone, if
+	// nothing has told of its end.
+	sweepPeriod = 10 * time.Minute
+	// maxWait is how long the checks of other volumes wait for one that has not
+	// come to its end: what is sick may hang where nothing can end it.
+	maxWait = 10 * time.Minute
 )
 
 // maxCheckPeriod is what counts as never: beyond it times can't be added.
@@ -20,11 +31,16 @@ const maxCheckPeriod = 100 * 365 * 24 * time.Hour
 // the period by their ids, so that they are spread over it, whatever they were
 // staged together with; what was missed comes at once, one after the other.
 func (s *Service) Checks(ctx context.Context) {
-	for _, record := range s.checks.all() {
-		s.schedule.changed(record.VolumeID)
-	}
+	swept := time.Time{}
 
 	for ctx.Err() == nil {
+		// Not every pool tells of what is removed from it.
+		if time.Since(swept) > sweepPeriod {
+			s.reconsiderAll()
+
+			swept = time.Now()
+		}
+
 		for _, id := range s.schedule.takeChanged() {
 			s.plan(id, time.Time{})
 		}
@@ -32,14 +48,27 @@ func (s *Service) Checks(ctx context.Context) {
 		id, due := s.schedule.first()
 
 		switch left := time.Until(due); {
-		case id == "":
-			// Its changes are all there is to wait for.
-			pause(ctx, s.schedule.wake, maxCheckPeriod)
+		case id == "", left > sweepPeriod:
+			pause(ctx, s.schedule.wake, sweepPeriod)
 		case left > 0:
 			pause(ctx, s.schedule.wake, left)
 		default:
 			pause(ctx, nil, s.checkDue(ctx, id))
 		}
+	}
+}
+
+func (s *Service) reconsiderAll() {
+	for _, record := range s.checks.all() {
+		s.schedule.changed(record.VolumeID)
+	}
+}
+
+// imageChanged has the volume reconsidered whose image is, or was, at the path.
+func (s *Service) imageChanged(path string) {
+	id := strings.TrimSuffix(filepath.Base(path), pool.ImageSuffix)
+	if _, known := s.checks.get(id); known {
+		s.schedule.changed(id)
 	}
 }
 
@@ -56,9 +85,17 @@ func pause(ctx context.Context, wake <-chan struct{}, length time.Duration) {
 }
 
 // plan decides when the volume's next check is due. It was tried at that time,
-// which may be zero.
+// which may be zero. Nothing is kept of a volume that is gone.
 func (s *Service) plan(id string, tried time.Time) {
 	record, known := s.checks.get(id)
+	if known && s.gone(record) {
+		if err := s.forgetCheck(id); err != nil {
+			s.config.Log.Error("the record of a volume that is gone is left", "volume", id, "error", err)
+		}
+
+		known = false
+	}
+
 	if !known {
 		s.schedule.remove(id)
 
@@ -106,43 +143,55 @@ func (s *Service) checkDue(ctx context.Context, id string) time.Duration {
 		return 0
 	}
 
-	err := s.checkSafely(ctx, id)
+	if s.turns.busy(id) {
+		// By one that hangs, or that somebody has asked for.
+		s.plan(id, began)
 
-	switch {
-	case ctx.Err() != nil:
 		return 0
-	case status.Code(err) == codes.NotFound && !s.inUse(id):
-		err = s.forgetCheck(id)
-	case err != nil:
-		s.config.Log.Info("a volume was passed over, as its filesystem can't be checked now", "volume", id, "reason", err)
-
-		err = nil
 	}
 
-	if err != nil {
-		s.config.Log.Error("the record of a volume that is gone is left", "volume", id, "error", err)
-	}
+	ended := make(chan struct{})
+
+	go func() {
+		defer close(ended)
+
+		s.checkLogged(ctx, id)
+	}()
+
+	// Also at the driver's end: what it began is thawed, and taken apart.
+	pause(context.WithoutCancel(ctx), ended, maxWait)
 
 	s.plan(id, began)
 
 	return time.Since(began)
 }
 
-var errPanic = errors.New("the check panicked")
-
-// checkSafely is Check for where nobody else catches a panic.
-func (s *Service) checkSafely(ctx context.Context, id string) (err error) {
+func (s *Service) checkLogged(ctx context.Context, id string) {
 	defer func() {
 		if value := recover(); value != nil {
 			s.config.Log.Error("a check panicked", "volume", id, "panic", value, "stack", string(debug.Stack()))
-
-			err = errPanic
 		}
 	}()
 
-	_, err = s.Check(ctx, id, HowOnline)
+	if _, err := s.Check(ctx, id, HowOnline); err != nil && ctx.Err() == nil {
+		s.config.Log.Info("a volume was passed over, as its filesystem can't be checked now", "volume", id, "reason", err)
+	}
+}
 
-	return err
+// gone says whether nobody uses the volume here and its pool has not got it.
+func (s *Service) gone(record *Check) bool {
+	if _, used := s.uses.get(record.VolumeID); used || s.reachable(record.Pool) != nil {
+		return false
+	}
+
+	place, ok := s.pools.Get(record.Pool)
+	if !ok {
+		return true
+	}
+
+	_, err := place.Size(pool.Object{ID: record.VolumeID, Backing: volume.BackingImage})
+
+	return errors.Is(err, pool.ErrMissing)
 }
 
 // checkPeriod is the time between two checks of the volume, 0 for never. A pool

@@ -204,6 +204,10 @@ func (s *Service) keepPublications(wanted *Use) (*Use, error) {
 func (s *Service) assemble(ctx context.Context, use *Use, place *mount.Place) error {
 	if use.Capability.Block {
 		_, err := s.attachBlock(ctx, use, use.readOnly())
+		if err == nil && !use.readOnly() {
+			// What is on it from now on is its user's to check.
+			err = s.forgetCheck(use.VolumeID)
+		}
 
 		return err
 	}

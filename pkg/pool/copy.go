@@ -105,8 +105,8 @@ func (c *Copy) prepare() error {
 // gives one moment of a source that is being written meanwhile.
 func (c *Copy) Instant() bool { return c.instant }
 
-// File is the image in the making, at a path that nobody else uses, and locked;
-// nil of a directory. It is closed, and the path is gone, with Abort.
+// File is the image in the making, locked and at a path that nobody else uses; of
+// a directory it stands only for that. Abort closes it, and removes the path.
 func (c *Copy) File() *os.File { return c.file }
 
 // Cut takes the source's bytes. While it runs a source for which Instant is

@@ -18,6 +18,25 @@ import (
 // sizes of filesystems that hold a few small objects; xfs takes no less.
 const roomy = 512 * mebi
 
+// TestTheImageInTheMaking is looked at, and thrown away.
+func TestTheImageInTheMaking(t *testing.T) {
+	for name, kind := range map[string]string{"shared": reflink, "copied": plain} {
+		t.Run(name, func(t *testing.T) {
+			from := newPool(t, kind, roomy)
+			source := newImage(t, from, 64*mebi)
+
+			making, err := from.NewCopy(from, source, snapshotOf(t, source), pool.CopyOptions{})
+			require.NoError(t, err)
+			require.NoError(t, making.Cut(t.Context()))
+
+			path := making.File().Name()
+			require.Equal(t, checksum(t, placeOf(from, source)), checksum(t, path))
+			require.NoError(t, making.Abort())
+			require.NoFileExists(t, path)
+		})
+	}
+}
+
 func TestCopiesOfImages(t *testing.T) {
 	tests := map[string]struct {
 		from, to string // to is another pool, unless empty

@@ -58,6 +58,8 @@ type nodeConfig struct {
 	KubeletDir  string        `json:"kubeletDir"`
 	FreezeLimit time.Duration `json:"freezeLimit"`
 	VolumeIDs   []string      `json:"volumeIds"`
+	// Run starts the tools of the filesystems; nil means the real ones.
+	Run filesystem.Runner `json:"-"`
 }
 
 func openNode(ctx context.Context, config nodeConfig, log *slog.Logger) (*frozenNode, error) {
@@ -85,7 +87,7 @@ func openNode(ctx context.Context, config nodeConfig, log *slog.Logger) (*frozen
 
 	served, err := node.New(node.Config{
 		NodeID: harness.NodeID, Ephemeral: ephemeral, Log: log, FreezeLimit: config.FreezeLimit,
-		StagingDir: filepath.Join(config.KubeletDir, "own"), CgroupRoot: "/sys/fs/cgroup",
+		StagingDir: filepath.Join(config.KubeletDir, "own"), CgroupRoot: "/sys/fs/cgroup", Run: config.Run,
 	}, store, pools, inflight.NewGroup(), places, blockdev.NewLoops(blockdev.LoopsOptions{}))
 	if err == nil {
 		err = store.Open(ctx)
@@ -110,10 +112,16 @@ func configOf(d *harness.Driver) nodeConfig {
 // At the end of the test the driver is back.
 func takeOver(t *testing.T, d *harness.Driver, limit time.Duration) *frozenNode {
 	t.Helper()
+
+	return takeOverWith(t, d, limit, nil)
+}
+
+func takeOverWith(t *testing.T, d *harness.Driver, limit time.Duration, run filesystem.Runner) *frozenNode {
+	t.Helper()
 	d.Stop()
 
 	config := configOf(d)
-	config.FreezeLimit = limit
+	config.FreezeLimit, config.Run = limit, run
 
 	taken, err := openNode(t.Context(), config, d.Config.Log)
 	require.NoError(t, err)

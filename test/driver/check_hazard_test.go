@@ -1,0 +1,310 @@
+package driver_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/pkg/filesystem"
+	"github.com/touchstone-csi/touchstone/pkg/node"
+	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/namespace"
+)
+
+// toolbox is a Runner that asks the test first.
+type toolbox struct {
+	filesystem.Runner
+
+	// before may be nil. What it returns is the tool's end, unless it returns nil.
+	before func(ctx context.Context, command filesystem.Command) (*filesystem.Result, error)
+}
+
+func newToolbox() *toolbox { return &toolbox{Runner: filesystem.NewRunner()} }
+
+func (b *toolbox) Run(ctx context.Context, command filesystem.Command) (filesystem.Result, error) {
+	if b.before != nil {
+		if result, err := b.before(ctx, command); err != nil {
+			return filesystem.Result{}, err
+		} else if result != nil {
+			return *result, nil
+		}
+	}
+
+	return b.Runner.Run(ctx, command)
+}
+
+// TestCheckThaws has a pool that can't clone, where a tool works while the
+// filesystem is frozen.
+func TestCheckThaws(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	const limit = 200 * time.Millisecond
+
+	d := startNode(t)
+	claim := stagedFor(t, d, "ext4")
+	run := newToolbox()
+	taken := takeOverWith(t, d, limit, run)
+	asked := func(ctx context.Context) error {
+		_, err := taken.Check(ctx, claim.VolumeID, node.HowOnline)
+		requireThawed(t, claim.StagingPath)
+		requireNoScratch(t, d)
+
+		return err
+	}
+	// whileFrozen has the tool that works then do something else.
+	whileFrozen := func(do func(ctx context.Context) (*filesystem.Result, error)) {
+		run.before = func(ctx context.Context, command filesystem.Command) (*filesystem.Result, error) {
+			if command.Tool != "e2image" || command.Idle {
+				return nil, nil
+			}
+
+			requireFrozen(t, claim.StagingPath)
+
+			return do(ctx)
+		}
+	}
+
+	t.Run("clean", func(t *testing.T) {
+		worked := false
+
+		whileFrozen(func(context.Context) (*filesystem.Result, error) {
+			worked = true
+
+			return nil, nil
+		})
+		require.NoError(t, asked(t.Context()))
+		require.True(t, worked)
+	})
+	t.Run("panic", func(t *testing.T) {
+		whileFrozen(func(context.Context) (*filesystem.Result, error) { panic("the tool") })
+		fails(t, asked(t.Context()), codes.Internal, claim.VolumeID, "panic")
+	})
+	t.Run("limit", func(t *testing.T) {
+		whileFrozen(func(ctx context.Context) (*filesystem.Result, error) {
+			<-ctx.Done()
+
+			return nil, context.Cause(ctx)
+		})
+		fails(t, asked(t.Context()), codes.FailedPrecondition, claim.VolumeID, limit.String())
+	})
+	t.Run("caller leaves", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		whileFrozen(func(ctx context.Context) (*filesystem.Result, error) {
+			cancel()
+			<-ctx.Done()
+
+			return nil, context.Cause(ctx)
+		})
+		fails(t, asked(ctx), codes.Canceled)
+	})
+	t.Run("no copy", func(t *testing.T) {
+		whileFrozen(func(context.Context) (*filesystem.Result, error) { return &filesystem.Result{ExitCode: 1}, nil })
+
+		found, err := taken.Check(t.Context(), claim.VolumeID, node.HowOnline)
+		require.NoError(t, err)
+		require.Equal(t, node.VerdictClean, found.Verdict, "the image itself is looked at")
+		requireThawed(t, claim.StagingPath)
+	})
+	t.Run("no tool", func(t *testing.T) {
+		run.before = func(context.Context, filesystem.Command) (*filesystem.Result, error) {
+			return nil, &filesystem.ToolMissingError{Tool: "e2image", Package: "e2fsprogs"}
+		}
+
+		found, err := taken.Check(t.Context(), claim.VolumeID, node.HowOnline)
+		require.NoError(t, err)
+		require.Equal(t, node.VerdictFailed, found.Verdict)
+		require.Contains(t, found.Detail, "install the package e2fsprogs")
+		require.False(t, found.CleanAt.IsZero(), "what was known stays known")
+		require.True(t, found.CleanAt.Before(found.At))
+	})
+}
+
+// held by a test, a tool goes on when it is told to.
+type heldTool struct{ begun, goOn chan struct{} }
+
+func (b *toolbox) hold(tool string) *heldTool {
+	h := &heldTool{begun: make(chan struct{}), goOn: make(chan struct{})}
+	b.before = func(_ context.Context, command filesystem.Command) (*filesystem.Result, error) {
+		if command.Tool == tool && slices.Contains(command.Args, "-n") {
+			h.begun <- struct{}{}
+			<-h.goOn
+		}
+
+		return nil, nil
+	}
+
+	return h
+}
+
+// TestNobodyWaitsForACheck has a tool take its time.
+func TestNobodyWaitsForACheck(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	d := startNode(t)
+	claim := stagedFor(t, d, "ext4")
+	run := newToolbox()
+	taken := takeOverWith(t, d, 0, run)
+	asked := make(chan error, 1)
+	ask := func() {
+		_, err := taken.Check(t.Context(), claim.VolumeID, node.HowOnline)
+		asked <- err
+	}
+
+	unstage := func() error {
+		_, err := taken.NodeUnstageVolume(t.Context(), &csi.NodeUnstageVolumeRequest{
+			VolumeId: claim.VolumeID, StagingTargetPath: claim.StagingPath,
+		})
+
+		return err
+	}
+	stageAgain := func() error {
+		_, err := taken.NodeStageVolume(t.Context(), &csi.NodeStageVolumeRequest{
+			VolumeId: claim.VolumeID, StagingTargetPath: claim.StagingPath, VolumeCapability: claim.Capability,
+		})
+
+		return err
+	}
+
+	t.Run("online", func(t *testing.T) {
+		tool := run.hold("e2fsck")
+
+		go ask()
+
+		<-tool.begun
+		requireThawed(t, claim.StagingPath)
+		require.NoError(t, unstage())
+		close(tool.goOn)
+		require.NoError(t, <-asked)
+	})
+	t.Run("offline", func(t *testing.T) {
+		tool := run.hold("e2fsck")
+
+		go ask()
+
+		<-tool.begun
+		require.NoError(t, stageAgain())
+		close(tool.goOn)
+		fails(t, <-asked, codes.Aborted, claim.VolumeID, "again")
+	})
+	t.Run("and is used for a while", func(t *testing.T) {
+		require.NoError(t, unstage())
+
+		tool := run.hold("e2fsck")
+
+		go ask()
+
+		<-tool.begun
+		require.NoError(t, stageAgain())
+		writeFile(t, filepath.Join(claim.StagingPath, "file"), "written")
+		require.NoError(t, unstage())
+		close(tool.goOn)
+		fails(t, <-asked, codes.Aborted, claim.VolumeID, "again")
+		require.NoError(t, stageAgain())
+	})
+}
+
+// fakeTool puts a script before the real tool, for drivers that are processes.
+func fakeTool(t *testing.T, tool, script string) {
+	t.Helper()
+
+	directory := t.TempDir()
+	path := filepath.Join(directory, tool)
+	text := fmt.Sprintf("#!/bin/sh\n%s\nPATH=%s exec %s \"$@\"\n", script, os.Getenv("PATH")+":/usr/sbin:/sbin", tool)
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o700))
+	t.Setenv("PATH", directory+":"+os.Getenv("PATH"))
+}
+
+// TestCheckAndADriverThatIsKilled kills the driver where it is busy with a check.
+func TestCheckAndADriverThatIsKilled(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	for name, test := range map[string]struct{ tool, when string }{
+		"with the copy":         {"e2fsck", `case "$*" in *-n*) true;; *) false;; esac`},
+		"while it is frozen":    {"e2image", `test "$(nice)" != 19`},
+		"while it is rehearsed": {"e2image", `test "$(nice)" = 19`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			begun := filepath.Join(t.TempDir(), "begun")
+			require.NoError(t, unix.Mkfifo(begun, 0o600))
+			fakeTool(t, test.tool, "if "+test.when+"; then echo $$ >"+begun+"; exec sleep 1000; fi")
+
+			d := harness.StartProcess(t)
+			claim := newVolume(t, d, &csi.CreateVolumeRequest{})
+			bringUp(t, d, claim)
+
+			ended := make(chan error, 1)
+
+			go func() {
+				_, err := askCheck(t.Context(), d, claim.VolumeID, node.HowOnline)
+				ended <- err
+			}()
+
+			said, err := os.ReadFile(begun)
+			require.NoError(t, err)
+
+			if strings.Contains(name, "frozen") {
+				requireFrozen(t, claim.StagingPath)
+			}
+
+			d.Kill(t)
+			require.Error(t, <-ended)
+			requireThawed(t, claim.StagingPath)
+			requireNoScratch(t, d)
+			require.Eventually(t, func() bool {
+				_, err := os.Stat("/proc/" + strings.TrimSpace(string(said)))
+
+				return os.IsNotExist(err)
+			}, soon, time.Millisecond, "the tool works on")
+			writeFile(t, filepath.Join(claim.TargetPath, "file"), "written")
+		})
+	}
+}
+
+// TestDamageThatOnlyTheKernelFinds has an ext4 that says it is clean.
+func TestDamageThatOnlyTheKernelFinds(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	d := harness.Start(t)
+	claim := newVolume(t, d, mountedAs("ext4", 64*mib))
+	bringUp(t, d, claim)
+	takeDown(t, d, claim)
+	damageExt4Root(t, imageOf(d, claim.VolumeID))
+
+	require.NoError(t, d.Attach(t.Context(), claim))
+	fails(t, d.Stage(t.Context(), claim), codes.Internal, "damaged")
+
+	found := reportOf(t, d, claim.VolumeID).Check
+	require.Equal(t, node.VerdictDamaged, found.Verdict)
+	require.Equal(t, node.HowStage, found.How)
+	require.NotEmpty(t, found.Detail)
+}
+
+// TestRawBlockForgetsTheFilesystem uses the volume for something else.
+func TestRawBlockForgetsTheFilesystem(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	d := startNode(t)
+	claim := given(t, d, orchestrator.Mount(writer, "ext4"), nil)
+	require.NoError(t, os.MkdirAll(claim.StagingPath, 0o750))
+	require.NoError(t, d.Stage(t.Context(), claim))
+	require.NotNil(t, reportOf(t, d, claim.VolumeID).Check)
+	require.NoError(t, d.Unstage(t.Context(), claim))
+
+	claim.Capability = orchestrator.Block(writer)
+	require.NoError(t, d.Stage(t.Context(), claim))
+	require.Nil(t, reportOf(t, d, claim.VolumeID).Check)
+	require.NoError(t, d.Unstage(t.Context(), claim))
+}

@@ -1,0 +1,465 @@
+package driver_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/node"
+	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/namespace"
+)
+
+// askCheck has the driver check a volume on demand.
+func askCheck(ctx context.Context, d *harness.Driver, id, how string) (*health.VolumeCheck, error) {
+	return health.NewClient(d.Conn()).Check(ctx, health.CheckRequest{VolumeID: id, How: how})
+}
+
+// requireCheck also requires that the driver tells of it afterwards, and that it
+// has left nothing behind.
+func requireCheck(t *testing.T, d *harness.Driver, claim *orchestrator.Claim, verdict, how string) *health.VolumeCheck {
+	t.Helper()
+
+	began := time.Now()
+	found, err := askCheck(t.Context(), d, claim.VolumeID, node.HowOnline)
+	require.NoError(t, err)
+	require.Equal(t, verdict, found.Verdict, found.Detail)
+	require.Equal(t, how, found.How)
+	require.WithinRange(t, found.At, began, time.Now())
+	require.Positive(t, found.Took)
+	require.Equal(t, verdict == node.VerdictClean, found.Detail == "", found.Detail)
+
+	told := reportOf(t, d, claim.VolumeID).Check
+	require.NotNil(t, told)
+	require.Equal(t, verdict, told.Verdict)
+	require.True(t, found.At.Equal(told.At), "%s %s", found.At, told.At)
+
+	if verdict == node.VerdictClean {
+		require.True(t, told.CleanAt.Equal(told.At))
+	}
+
+	requireNoScratch(t, d)
+
+	return found
+}
+
+func requireNoScratch(t *testing.T, d *harness.Driver) {
+	t.Helper()
+
+	left, err := os.ReadDir(filepath.Join(d.Pool(), "scratch"))
+	require.NoError(t, err)
+	require.Empty(t, left)
+}
+
+func reportOf(t *testing.T, d *harness.Driver, id string) health.VolumeReport {
+	t.Helper()
+
+	report, err := health.NewClient(d.Conn()).Report(t.Context())
+	require.NoError(t, err)
+
+	at := slices.IndexFunc(report.Volumes, func(v health.VolumeReport) bool { return v.ID == id })
+	require.GreaterOrEqual(t, at, 0, "the report lacks the volume")
+
+	return report.Volumes[at]
+}
+
+// awaitReason waits until the node says that this is wrong with a volume, or that
+// nothing is, for "".
+func awaitReason(t *testing.T, d *harness.Driver, id string, want health.Reason) {
+	t.Helper()
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		answer, err := d.NodeGetVolumeHealth(t.Context(), &csi.NodeGetVolumeHealthRequest{VolumeId: id})
+		require.NoError(c, err)
+
+		var reasons []string
+		for _, each := range answer.GetVolumeHealth().GetHealthStatuses() {
+			reasons = append(reasons, each.GetReason())
+		}
+
+		if want == "" {
+			require.Empty(c, reasons)
+		} else {
+			require.Contains(c, reasons, string(want))
+		}
+	}, soon, 10*time.Millisecond)
+}
+
+// eachPool has a driver with a pool of either sort, for each filesystem.
+func eachPool(t *testing.T, test func(t *testing.T, d *harness.Driver, claim *orchestrator.Claim, fsType string)) {
+	t.Helper()
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	for name, at := range map[string]func(testing.TB, int64) string{"reflink": harness.ReflinkPool, "plain": harness.PlainPool} {
+		for _, fsType := range []string{"ext4", "xfs", "btrfs"} {
+			t.Run(name+" "+fsType, func(t *testing.T) {
+				t.Parallel()
+
+				place := at(t, 2<<30)
+				d := harness.Start(t, func(c *driver.Config) { c.Pools["default"] = place })
+				test(t, d, newVolume(t, d, mountedAs(fsType, sizeFor(fsType))), fsType)
+			})
+		}
+	}
+}
+
+// busy writes to the volume until the test ends it: new files, appended ones, and
+// files that are open and have been deleted. stop says how often it did.
+func busy(t *testing.T, directory string) (stop func() int64) {
+	t.Helper()
+
+	for _, name := range []string{"held 1", "held 2"} {
+		file, err := os.Create(filepath.Join(directory, name))
+		require.NoError(t, err)
+		t.Cleanup(func() { file.Close() })
+
+		_, err = file.Write(random(t, 64<<10))
+		require.NoError(t, err)
+		require.NoError(t, os.Remove(file.Name()))
+	}
+
+	var (
+		rounds atomic.Int64
+		ending atomic.Bool
+	)
+
+	ended := make(chan error, 1)
+	content := random(t, 128<<10)
+
+	go func() {
+		var err error
+		for err == nil && !ending.Load() {
+			path := filepath.Join(directory, strconv.FormatInt(rounds.Add(1)%50, 10))
+			err = errors.Join(os.WriteFile(path, content, 0o600), os.Rename(path, path+" renamed"))
+		}
+
+		ended <- err
+	}()
+
+	return func() int64 {
+		ending.Store(true)
+		require.NoError(t, <-ended)
+
+		return rounds.Load()
+	}
+}
+
+func TestCheckOfTheSound(t *testing.T) {
+	eachPool(t, func(t *testing.T, d *harness.Driver, claim *orchestrator.Claim, _ string) {
+		t.Helper()
+
+		_, err := askCheck(t.Context(), d, claim.VolumeID, node.HowOnline)
+		fails(t, err, codes.FailedPrecondition, claim.VolumeID, "no filesystem")
+
+		bringUp(t, d, claim)
+		require.Equal(t, node.HowStage, reportOf(t, d, claim.VolumeID).Check.How)
+		require.Equal(t, node.VerdictClean, reportOf(t, d, claim.VolumeID).Check.Verdict)
+
+		_, err = askCheck(t.Context(), d, claim.VolumeID, node.HowOffline)
+		fails(t, err, codes.FailedPrecondition, claim.VolumeID, "in use")
+
+		stop := busy(t, claim.TargetPath)
+
+		for range 3 {
+			requireCheck(t, d, claim, node.VerdictClean, node.HowOnline)
+			requireThawed(t, claim.StagingPath)
+		}
+
+		require.Positive(t, stop())
+		awaitReason(t, d, claim.VolumeID, "")
+	})
+}
+
+func TestCheckOfTheSoundOffline(t *testing.T) {
+	eachPool(t, func(t *testing.T, d *harness.Driver, claim *orchestrator.Claim, _ string) {
+		t.Helper()
+		bringUp(t, d, claim)
+		writeBlock(t, claim)
+
+		image, crashed := imageOf(d, claim.VolumeID), filepath.Join(d.Root, "crashed")
+		output, err := exec.CommandContext(t.Context(), "cp", "--sparse=always", image, crashed).CombinedOutput()
+		require.NoError(t, err, "%s", output)
+		takeDown(t, d, claim)
+
+		for _, what := range []string{"unmounted in order", "not unmounted"} {
+			before := sumOf(t, image)
+			requireCheck(t, d, claim, node.VerdictClean, node.HowOffline)
+			require.Equal(t, before, sumOf(t, image), what)
+
+			output, err := exec.CommandContext(t.Context(), "cp", "--sparse=always", crashed, image).CombinedOutput()
+			require.NoError(t, err, "%s", output)
+		}
+
+		bringUp(t, d, claim)
+		requireBlock(t, claim)
+	})
+}
+
+// populate makes enough directories for their metadata not to be in the blocks of
+// the first ones, which are written all the time.
+func populate(t *testing.T, directory string) {
+	t.Helper()
+
+	for i := range 300 {
+		require.NoError(t, os.Mkdir(filepath.Join(directory, fmt.Sprint("directory-", i)), 0o700))
+	}
+
+	require.NoError(t, atRoot(directory, func(root *os.File) error { return unix.Syncfs(int(root.Fd())) }))
+}
+
+// damageInodes destroys a block of inodes that nothing writes any more, or of
+// btrfs all trees.
+func damageInodes(t *testing.T, fsType, image string) {
+	t.Helper()
+
+	file, err := os.OpenFile(image, os.O_RDWR, 0)
+	require.NoError(t, err)
+
+	defer file.Close()
+
+	switch fsType {
+	case "ext4":
+		descriptor := make([]byte, 4)
+		_, err = file.ReadAt(descriptor, 4096+8)
+		require.NoError(t, err)
+		// Sixteen inodes a block: those of the directories from 100 on.
+		overwrite(t, image, int64(binary.LittleEndian.Uint32(descriptor))*4096+8*4096, random(t, 4096))
+	case "xfs":
+		damageXFSInodes(t, file)
+	case "btrfs":
+		damageBtrfsTrees(t, image)
+	}
+}
+
+// damageXFSInodes destroys the last block with inodes in use in the first
+// allocation group.
+func damageXFSInodes(t *testing.T, file *os.File) {
+	t.Helper()
+
+	const modeAt, directory = 2, 0o040000
+
+	block, found := make([]byte, 4096), int64(0)
+
+	for at := int64(0); at < 32*mib; at += int64(len(block)) {
+		_, err := file.ReadAt(block, at)
+		require.NoError(t, err)
+
+		if bytes.HasPrefix(block, []byte("IN")) && binary.BigEndian.Uint16(block[modeAt:])&directory != 0 {
+			found = at
+		}
+	}
+
+	require.Positive(t, found)
+
+	_, err := file.WriteAt(random(t, len(block)), found)
+	require.NoError(t, err)
+	require.NoError(t, file.Sync())
+}
+
+func TestCheckOfTheDamaged(t *testing.T) {
+	eachPool(t, func(t *testing.T, d *harness.Driver, claim *orchestrator.Claim, fsType string) {
+		t.Helper()
+		bringUp(t, d, claim)
+		populate(t, claim.TargetPath)
+		takeDown(t, d, claim)
+		bringUp(t, d, claim)
+
+		image, sound := imageOf(d, claim.VolumeID), filepath.Join(d.Root, "sound")
+		output, err := exec.CommandContext(t.Context(), "cp", "--sparse=always", image, sound).CombinedOutput()
+		require.NoError(t, err, "%s", output)
+
+		damageInodes(t, fsType, image)
+
+		found := requireCheck(t, d, claim, node.VerdictDamaged, node.HowOnline)
+		t.Log(found.Detail)
+		requireThawed(t, claim.StagingPath)
+		awaitReason(t, d, claim.VolumeID, health.FilesystemCorrupted)
+
+		takeDown(t, d, claim)
+		awaitReason(t, d, claim.VolumeID, health.FilesystemCorrupted)
+		requireCheck(t, d, claim, node.VerdictDamaged, node.HowOffline)
+
+		// What says that it is clean is not believed any more.
+		require.NoError(t, d.Attach(t.Context(), claim))
+		fails(t, d.Stage(t.Context(), claim), codes.Internal, fsType, "damaged", "by hand")
+		requireUnstaged(t, d, claim)
+		require.Equal(t, node.HowStage, reportOf(t, d, claim.VolumeID).Check.How)
+		awaitReason(t, d, claim.VolumeID, health.FilesystemCorrupted)
+
+		// Repaired by hand.
+		output, err = exec.CommandContext(t.Context(), "cp", "--sparse=always", sound, image).CombinedOutput()
+		require.NoError(t, err, "%s", output)
+		requireCheck(t, d, claim, node.VerdictClean, node.HowOffline)
+		awaitReason(t, d, claim.VolumeID, "")
+		require.NoError(t, d.Stage(t.Context(), claim))
+		awaitReason(t, d, claim.VolumeID, "")
+	})
+}
+
+// TestCheckIsRefused has no verdict, and says why.
+func TestCheckIsRefused(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	d := harness.Start(t, sharedPool)
+	refused := func(t *testing.T, claim *orchestrator.Claim, code codes.Code, words ...string) {
+		t.Helper()
+
+		_, err := askCheck(t.Context(), d, claim.VolumeID, node.HowOnline)
+		fails(t, err, code, append(words, claim.VolumeID)...)
+		requireNoScratch(t, d)
+	}
+
+	t.Run("unknown", func(t *testing.T) {
+		id, err := volume.NewID()
+		require.NoError(t, err)
+		refused(t, &orchestrator.Claim{VolumeID: id}, codes.NotFound)
+	})
+	t.Run("hostile", func(t *testing.T) {
+		_, err := askCheck(t.Context(), d, "../../etc", node.HowOnline)
+		fails(t, err, codes.InvalidArgument)
+		_, err = askCheck(t.Context(), d, "", node.HowOnline)
+		fails(t, err, codes.InvalidArgument)
+		_, err = askCheck(t.Context(), d, "volume", "quickly")
+		fails(t, err, codes.InvalidArgument, "quickly")
+	})
+	t.Run("directory", func(t *testing.T) {
+		refused(t, newVolume(t, d, &csi.CreateVolumeRequest{Parameters: directoryBacked()}), codes.FailedPrecondition, "directory")
+	})
+	t.Run("raw block", func(t *testing.T) {
+		claim := newVolume(t, d, &csi.CreateVolumeRequest{VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Block(writer)}})
+		refused(t, claim, codes.FailedPrecondition, "raw block")
+		bringUp(t, d, claim)
+		refused(t, claim, codes.FailedPrecondition, "raw block")
+	})
+	t.Run("read by several nodes", func(t *testing.T) {
+		claim := newVolume(t, d, &csi.CreateVolumeRequest{})
+		bringUp(t, d, claim)
+		takeDown(t, d, claim)
+
+		claim.Capability = orchestrator.Mount(nodesRead, "")
+		bringUp(t, d, claim)
+		refused(t, claim, codes.FailedPrecondition, "nodes")
+	})
+	t.Run("attached elsewhere", func(t *testing.T) {
+		claim := newVolume(t, d, &csi.CreateVolumeRequest{})
+		bringUp(t, d, claim)
+		takeDown(t, d, claim)
+
+		image, err := os.Open(imageOf(d, claim.VolumeID))
+		require.NoError(t, err)
+
+		defer image.Close()
+
+		require.NoError(t, unix.Flock(int(image.Fd()), unix.LOCK_EX))
+		refused(t, claim, codes.FailedPrecondition, "another node")
+	})
+	t.Run("stopped writing", func(t *testing.T) {
+		claim := newVolume(t, d, &csi.CreateVolumeRequest{})
+		bringUp(t, d, claim)
+		require.NoError(t, atRoot(claim.StagingPath, shutDown))
+		refused(t, claim, codes.FailedPrecondition, "unstage")
+	})
+}
+
+// TestCheckOfWhatIsOnlyRead has nothing to freeze.
+func TestCheckOfWhatIsOnlyRead(t *testing.T) {
+	eachPool(t, func(t *testing.T, d *harness.Driver, claim *orchestrator.Claim, _ string) {
+		t.Helper()
+		bringUp(t, d, claim)
+		writeBlock(t, claim)
+		takeDown(t, d, claim)
+
+		claim.Capability = orchestrator.Mount(readerOnly, claim.Capability.GetMount().GetFsType())
+		bringUp(t, d, claim)
+		requireCheck(t, d, claim, node.VerdictClean, node.HowOnline)
+	})
+}
+
+// TestCheckForgivesTheKernelsErrors has ext4 count an error that leaves no damage.
+func TestCheckForgivesTheKernelsErrors(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	for _, how := range []string{node.HowOnline, node.HowStage} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+
+			d := harness.Start(t)
+			claim := newVolume(t, d, &csi.CreateVolumeRequest{})
+			bringUp(t, d, claim)
+
+			trigger := fmt.Sprintf("/sys/fs/ext4/loop%d/trigger_fs_error", loopsOf(t, d, claim.VolumeID)[0].Number)
+			require.NoError(t, os.WriteFile(trigger, []byte("1\n"), 0))
+			awaitReason(t, d, claim.VolumeID, health.FilesystemCorrupted)
+
+			if how == node.HowOnline {
+				requireCheck(t, d, claim, node.VerdictClean, node.HowOnline)
+			} else {
+				takeDown(t, d, claim)
+				bringUp(t, d, claim)
+			}
+
+			awaitReason(t, d, claim.VolumeID, "")
+
+			// And not for ever.
+			trigger = fmt.Sprintf("/sys/fs/ext4/loop%d/trigger_fs_error", loopsOf(t, d, claim.VolumeID)[0].Number)
+			require.NoError(t, os.WriteFile(trigger, []byte("1\n"), 0))
+			awaitReason(t, d, claim.VolumeID, health.FilesystemCorrupted)
+		})
+	}
+}
+
+func TestChecksAreCounted(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	d := harness.Start(t, func(c *driver.Config) { c.HTTPEndpoint = freeAddress(t) })
+	claim := newVolume(t, d, &csi.CreateVolumeRequest{})
+	bringUp(t, d, claim)
+	requireCheck(t, d, claim, node.VerdictClean, node.HowOnline)
+
+	answer, err := http.Get("http://" + d.Config.HTTPEndpoint + "/metrics")
+	require.NoError(t, err)
+
+	defer answer.Body.Close()
+
+	text, err := io.ReadAll(answer.Body)
+	require.NoError(t, err)
+	require.Contains(t, string(text), `touchstone_filesystem_checks_total{how="online",verdict="clean"} 1`)
+	require.Contains(t, string(text), `touchstone_filesystem_checks_total{how="stage",verdict="clean"} 1`)
+	require.Contains(t, string(text), `touchstone_filesystem_check_duration_seconds_count{fstype="ext4",how="online"} 1`)
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, listener.Close())
+
+	return listener.Addr().String()
+}
