@@ -28,7 +28,7 @@ type devices struct {
 	loops *blockdev.Loops
 
 	mu       sync.Mutex
-	byVolume map[string]pair
+	byVolume map[string]given
 }
 
 // pair are the numbers of a volume's devices: that of the staging, and the
@@ -38,22 +38,69 @@ type pair struct {
 	staged, readOnly int
 }
 
-func newDevices(loops *blockdev.Loops) *devices {
-	return &devices{loops: loops, byVolume: map[string]pair{}}
+// given are the numbers that a volume got, and their sequences. When somebody
+// else detaches an image, the kernel has its number for the next one.
+type given struct {
+	pair
+
+	stagedSequence, readOnlySequence uint64
 }
 
+func newDevices(loops *blockdev.Loops) *devices {
+	return &devices{loops: loops, byVolume: map[string]given{}}
+}
+
+// get leaves out numbers that other images have by now.
 func (d *devices) get(volumeID string) pair {
+	got := d.given(volumeID)
+
+	return pair{staged: d.still(got.staged, got.stagedSequence), readOnly: d.still(got.readOnly, got.readOnlySequence)}
+}
+
+func (d *devices) given(volumeID string) given {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 
-	if known, ok := d.byVolume[volumeID]; ok {
-		return known
+	if got, ok := d.byVolume[volumeID]; ok {
+		return got
 	}
 
-	return pair{staged: none, readOnly: none}
+	return given{pair: pair{staged: none, readOnly: none}}
+}
+
+func (d *devices) still(number int, sequence uint64) int {
+	if number == none {
+		return none
+	}
+
+	if now, attached := d.loops.Attachment(number); attached && now.Sequence != sequence {
+		return none
+	}
+
+	return number
+}
+
+// sequence is 0 where nothing is attached.
+func (d *devices) sequence(number int) uint64 {
+	if number == none {
+		return 0
+	}
+
+	now, _ := d.loops.Attachment(number)
+
+	return now.Sequence
+}
+
+// had says whether the volume was given the number, whoever has it by now.
+func (d *devices) had(volumeID string, number int) bool {
+	got := d.given(volumeID)
+
+	return number == got.staged || number == got.readOnly
 }
 
 func (d *devices) set(volumeID string, known pair) {
+	got := given{pair: known, stagedSequence: d.sequence(known.staged), readOnlySequence: d.sequence(known.readOnly)}
+
 	d.mu.Lock()
 	defer d.mu.Unlock()
 
@@ -63,7 +110,7 @@ func (d *devices) set(volumeID string, known pair) {
 		return
 	}
 
-	d.byVolume[volumeID] = known
+	d.byVolume[volumeID] = got
 }
 
 func (d *devices) attached(volumeID string) bool {

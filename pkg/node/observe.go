@@ -129,7 +129,7 @@ func (s *Service) clear(use *Use, place *mount.Place) error {
 			return err
 		}
 
-		mayGo := s.ours(use, point) || use.Capability.Block && s.staleNode(point)
+		mayGo := s.ours(use, point) || use.Capability.Block && s.staleNode(use, point)
 		if !mayGo {
 			return rpc.Errorf(codes.FailedPrecondition, "%s: %s is mounted there, which is not volume %s; unmount it first",
 				place.Path(), point.Source, use.VolumeID)
@@ -143,10 +143,14 @@ func (s *Service) clear(use *Use, place *mount.Place) error {
 
 // staleNode says whether the node of a loop device is bound at the point to
 // which no image is attached any more: such a bind outlives the attachment.
-func (s *Service) staleNode(point mount.Point) bool {
+func (s *Service) staleNode(use *Use, point mount.Point) bool {
 	number, isLoop := loopNumber(point)
 	if !isLoop || point.Major == loopMajor {
 		return false
+	}
+
+	if s.devices.had(use.VolumeID, number) {
+		return true
 	}
 
 	_, attached, err := s.loops.Status(number)
