@@ -7,12 +7,14 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
 func TestMain(m *testing.M) {
 	harness.ServeIfAsked()
+	faults.ServeIfAsked()
 	freezeIfAsked()
 
 	code := namespace.Main(m)

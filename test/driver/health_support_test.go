@@ -1,0 +1,497 @@
+package driver_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/faults"
+	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/namespace"
+)
+
+const (
+	// often is the time between two relists that a test waits for.
+	often = 50 * time.Millisecond
+	// never is the time between two relists where a test wants none.
+	never = time.Hour
+)
+
+// eventsOnly leaves relists out: what is known, an event has told.
+func eventsOnly(c *driver.Config) { c.HealthRelistPeriod, c.HealthEventedRelistPeriod = never, never }
+
+// relists has both: what no event tells of is known by the next relist.
+func relists(c *driver.Config) { c.HealthRelistPeriod, c.HealthEventedRelistPeriod = often, often }
+
+// pollingOnly leaves events out, as --health-events=false does.
+func pollingOnly(c *driver.Config) { c.HealthPolling, c.HealthRelistPeriod = true, often }
+
+// sufferer is a volume in use that gets sick and well again.
+type sufferer struct {
+	*harness.Driver
+
+	claim *orchestrator.Claim
+	image string
+	// served is where the pool is, nil for a pool that does not fail.
+	served *faults.Directory
+	// kept is what strike leaves for cure.
+	kept string
+}
+
+// illness is one way to get sick, and well again.
+type illness struct {
+	name string
+	// volume is what is asked for; nil is an ext4.
+	volume *csi.CreateVolumeRequest
+	// served has the pool in a directory whose files can be made to fail.
+	served  bool
+	options []harness.Option
+	// evented says that it is known without a relist.
+	evented bool
+	// unpolled says that it can't be known without an event.
+	unpolled bool
+
+	strike func(t *testing.T, p *sufferer)
+	// cure may be nil for what passes by itself.
+	cure func(t *testing.T, p *sufferer)
+
+	// node and controller are what each of the two has to tell, and beside is what
+	// may be told together with that.
+	node, controller, beside []health.Reason
+	// polledNode is node where events are needed for a part of it.
+	polledNode []health.Reason
+}
+
+// run has the illness come and go in each way in which it can be known.
+func (i *illness) run(t *testing.T) {
+	t.Helper()
+
+	ways := map[string]harness.Option{"polling": pollingOnly, "relist": relists}
+	if i.evented {
+		ways = map[string]harness.Option{"polling": pollingOnly, "events": eventsOnly}
+	}
+
+	if i.unpolled {
+		delete(ways, "polling")
+	}
+
+	for name, way := range ways {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			p := i.admit(t, way)
+			p.awaitWell(t)
+
+			i.strike(t, p)
+
+			want := i.diagnosis()
+			if name == "polling" && i.polledNode != nil {
+				want.node = i.polledNode
+			}
+
+			p.await(t, want)
+
+			if i.cure != nil {
+				i.cure(t, p)
+			}
+
+			p.awaitWell(t)
+		})
+	}
+}
+
+func (i *illness) diagnosis() diagnosis {
+	return diagnosis{node: i.node, controller: i.controller, beside: i.beside}
+}
+
+// admit brings up a volume of a driver of its own.
+func (i *illness) admit(t *testing.T, way harness.Option) *sufferer {
+	t.Helper()
+
+	p := &sufferer{}
+	options := append([]harness.Option{way}, i.options...)
+
+	if i.served {
+		p.served = faults.Serve(t)
+		options = append(options, poolAt("default", filepath.Join(p.served.Path, "pool")))
+	}
+
+	p.Driver = harness.Start(t, options...)
+	p.claim = newVolume(t, p.Driver, i.request())
+	p.image = imageOf(p.Driver, p.claim.VolumeID)
+	bringUp(t, p.Driver, p.claim)
+	p.awaitLook(t)
+
+	return p
+}
+
+// awaitLook waits until all sources are connected and the node has had a look at
+// the volume, since when nothing that happens to it is missed.
+func (p *sufferer) awaitLook(t *testing.T) {
+	t.Helper()
+
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		report, err := health.NewClient(p.Conn()).Report(t.Context())
+		require.NoError(c, err)
+
+		for view, sources := range report.Sources {
+			for _, source := range sources {
+				require.True(c, source.Connected, "%s: %+v", view, source)
+			}
+		}
+
+		at := slices.IndexFunc(report.Volumes, func(v health.VolumeReport) bool { return v.ID == p.claim.VolumeID })
+		require.NotEqual(c, -1, at)
+
+		volume := report.Volumes[at]
+		require.NotEmpty(c, volume.Published)
+
+		// Of a directory no look has anything to show.
+		require.True(c, volume.Usage != nil || volume.Backing == "directory")
+	}, soon, 10*time.Millisecond)
+}
+
+func (i *illness) request() *csi.CreateVolumeRequest {
+	if i.volume == nil {
+		return &csi.CreateVolumeRequest{}
+	}
+
+	// Two ways at a time fill in what it lacks.
+	request, _ := proto.Clone(i.volume).(*csi.CreateVolumeRequest)
+
+	return request
+}
+
+// contract has all of the illnesses come and go.
+func contract(t *testing.T, illnesses []illness) {
+	t.Helper()
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	for _, each := range illnesses {
+		t.Run(each.name, func(t *testing.T) {
+			t.Parallel()
+			each.run(t)
+		})
+	}
+}
+
+func poolAt(name, directory string) harness.Option {
+	return func(c *driver.Config) { c.Pools[name] = directory }
+}
+
+// formatted asks for a volume with the filesystem, mounted with the flags.
+func formatted(fsType string, flags ...string) *csi.CreateVolumeRequest {
+	return &csi.CreateVolumeRequest{
+		VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Mount(writer, fsType, flags...)},
+		CapacityRange:      &csi.CapacityRange{RequiredBytes: sizeFor(fsType)},
+	}
+}
+
+func rawBlock() *csi.CreateVolumeRequest {
+	return &csi.CreateVolumeRequest{VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Block(writer)}}
+}
+
+// restage takes the volume down and brings it up again.
+func restage(t *testing.T, p *sufferer) {
+	t.Helper()
+	takeDown(t, p.Driver, p.claim)
+	require.NoError(t, p.Attach(t.Context(), p.claim))
+	require.NoError(t, p.Stage(t.Context(), p.claim))
+	require.NoError(t, p.Publish(t.Context(), p.claim))
+}
+
+// check checks the volume's filesystem, as `touchstone check` does.
+func check(t *testing.T, p *sufferer, how string) *health.VolumeCheck {
+	t.Helper()
+
+	found, err := health.NewClient(p.Conn()).Check(t.Context(), health.CheckRequest{VolumeID: p.claim.VolumeID, How: how})
+	require.NoError(t, err)
+
+	return found
+}
+
+// aside is where a test puts what it takes from the pool, under its old name.
+func (p *sufferer) aside(t *testing.T, taken string) string {
+	t.Helper()
+
+	directory := filepath.Join(filepath.Dir(p.Pool()), "aside")
+	require.NoError(t, os.MkdirAll(directory, 0o700))
+
+	return filepath.Join(directory, filepath.Base(taken))
+}
+
+// device is the loop device of the volume.
+func (p *sufferer) device(t *testing.T) string {
+	t.Helper()
+
+	attached := devicesOf(t, p.Driver, p.claim.VolumeID)
+	require.Len(t, attached, 1)
+
+	return attached[0].Path
+}
+
+// fail has the volume's image fail, and nothing beside it.
+func (p *sufferer) fail(t *testing.T, fault faults.Fault) {
+	t.Helper()
+
+	name, err := filepath.Rel(p.served.Path, p.image)
+	require.NoError(t, err)
+
+	fault.Name = name
+	p.served.Inject(t, fault)
+}
+
+// diagnosis is what is told of a volume.
+type diagnosis struct{ node, controller, beside []health.Reason }
+
+// await waits until both views tell of the volume what they have to, in both
+// dialects.
+func (p *sufferer) await(t *testing.T, want diagnosis) {
+	t.Helper()
+
+	require.EventuallyWithT(t, func(c *assert.CollectT) { p.isKnown(t.Context(), c, want) }, soon, 10*time.Millisecond)
+}
+
+// isKnown requires that both views tell it now.
+func (p *sufferer) isKnown(ctx context.Context, c require.TestingT, want diagnosis) {
+	node := p.ofNode(ctx, c)
+	node.tells(c, want.node, want.beside)
+
+	controller := p.ofController(ctx, c)
+	controller.tells(c, want.controller, nil)
+}
+
+func (p *sufferer) awaitWell(t *testing.T) {
+	t.Helper()
+	p.await(t, diagnosis{})
+}
+
+// told is what one view tells of a volume.
+type told struct {
+	view    string
+	entries []*csi.VolumeHealth_VolumeHealthEntry
+	// legacy are the VolumeConditions that the calls of the view carry.
+	legacy []condition
+}
+
+// condition is VolumeCondition, which CSI v1.13 has no message for.
+type condition struct {
+	abnormal bool
+	message  string
+}
+
+// tells fails unless the view names all of wanted, nothing but those and beside,
+// each once and with its status, and the same in both dialects.
+func (s *told) tells(c require.TestingT, wanted, beside []health.Reason) {
+	reasons := make([]health.Reason, 0, len(s.entries))
+	for _, entry := range s.entries {
+		reasons = append(reasons, health.Reason(entry.GetReason()))
+	}
+
+	for _, reason := range wanted {
+		require.Contains(c, reasons, reason, "%s", s)
+	}
+
+	for n, entry := range s.entries {
+		reason := reasons[n]
+		require.Contains(c, slices.Concat(wanted, beside), reason, "%s", s)
+		require.NotContains(c, reasons[n+1:], reason, "%s", s)
+		require.Equal(c, reason.Status().String(), entry.GetStatus().String(), "%s", s)
+		require.NotEmpty(c, entry.GetMessage(), "%s", s)
+	}
+
+	for _, each := range s.legacy {
+		require.Equal(c, len(s.entries) > 0, each.abnormal, "%s", s)
+		require.NotEmpty(c, each.message, "%s", s)
+
+		for _, reason := range reasons {
+			require.Contains(c, each.message, string(reason), "%s", s)
+		}
+	}
+}
+
+func (s *told) String() string { return fmt.Sprintf("%s: %v, legacy %+v", s.view, s.entries, s.legacy) }
+
+func (p *sufferer) ofNode(ctx context.Context, c require.TestingT) *told {
+	answer, err := p.NodeGetVolumeHealth(ctx, &csi.NodeGetVolumeHealthRequest{VolumeId: p.claim.VolumeID})
+	require.NoError(c, err)
+	require.Equal(c, p.claim.VolumeID, answer.GetVolumeHealth().GetVolumeId())
+
+	found := &told{view: "node", entries: answer.GetVolumeHealth().GetHealthStatuses()}
+
+	for _, path := range []string{p.claim.StagingPath, p.claim.TargetPath} {
+		stats, err := p.NodeGetVolumeStats(ctx, &csi.NodeGetVolumeStatsRequest{VolumeId: p.claim.VolumeID, VolumePath: path})
+		if err != nil {
+			// It may be said only where a volume is not to be had.
+			require.True(c, found.inaccessible(), "%s: %v", found, err)
+
+			continue
+		}
+
+		found.legacy = append(found.legacy, conditionOf(c, stats))
+	}
+
+	return found
+}
+
+func (s *told) inaccessible() bool {
+	return slices.ContainsFunc(s.entries, func(e *csi.VolumeHealth_VolumeHealthEntry) bool {
+		return e.GetStatus() != csi.VolumeHealthErrorType_DEGRADED
+	})
+}
+
+func (p *sufferer) ofController(ctx context.Context, c require.TestingT) *told {
+	answer, err := p.ControllerGetVolumeHealth(ctx, &csi.ControllerGetVolumeHealthRequest{VolumeId: p.claim.VolumeID})
+	require.NoError(c, err)
+	require.Equal(c, p.claim.VolumeID, answer.GetVolumeHealth().GetVolumeId())
+
+	found := &told{view: "controller", entries: answer.GetVolumeHealth().GetHealthStatuses()}
+
+	listed, err := p.ControllerListVolumeHealth(ctx, &csi.ControllerListVolumeHealthRequest{})
+	require.NoError(c, err)
+
+	at := slices.IndexFunc(listed.GetEntries(), func(v *csi.VolumeHealth) bool { return v.GetVolumeId() == p.claim.VolumeID })
+	require.Equal(c, len(found.entries) > 0, at >= 0, "%s", found)
+
+	if at >= 0 {
+		require.True(c, proto.Equal(answer.GetVolumeHealth(), listed.GetEntries()[at]), "%s", found)
+	}
+
+	got, err := p.ControllerGetVolume(ctx, &csi.ControllerGetVolumeRequest{VolumeId: p.claim.VolumeID})
+	require.NoError(c, err)
+
+	found.legacy = append(found.legacy, conditionOf(c, got.GetStatus()))
+
+	list, err := p.ListVolumes(ctx, &csi.ListVolumesRequest{})
+	require.NoError(c, err)
+
+	for _, entry := range list.GetEntries() {
+		if entry.GetVolume().GetVolumeId() == p.claim.VolumeID {
+			found.legacy = append(found.legacy, conditionOf(c, entry.GetStatus()))
+		}
+	}
+
+	require.Len(c, found.legacy, 2)
+
+	return found
+}
+
+// conditionOf reads field 2, which a client of CSI v1.12 knows as
+// VolumeCondition{abnormal = 1, message = 2}.
+func conditionOf(c require.TestingT, carrier proto.Message) condition {
+	const (
+		itself   protowire.Number = 2
+		abnormal protowire.Number = 1
+		text     protowire.Number = 2
+	)
+
+	var found condition
+
+	fields := fieldsOf(c, carrier.ProtoReflect().GetUnknown())
+	require.Contains(c, fields, itself)
+
+	encoded, size := protowire.ConsumeBytes(fields[itself])
+	require.Positive(c, size)
+
+	inner := fieldsOf(c, encoded)
+	if value, there := inner[abnormal]; there {
+		number, _ := protowire.ConsumeVarint(value)
+		found.abnormal = protowire.DecodeBool(number)
+	}
+
+	require.Contains(c, inner, text)
+
+	message, size := protowire.ConsumeString(inner[text])
+	require.Positive(c, size)
+
+	found.message = message
+
+	return found
+}
+
+func fieldsOf(c require.TestingT, encoded []byte) map[protowire.Number][]byte {
+	found := map[protowire.Number][]byte{}
+
+	for len(encoded) > 0 {
+		number, kind, tag := protowire.ConsumeTag(encoded)
+		require.Positive(c, tag)
+		require.NotContains(c, found, number)
+
+		size := protowire.ConsumeFieldValue(number, kind, encoded[tag:])
+		require.Positive(c, size)
+
+		found[number] = encoded[tag : tag+size]
+		encoded = encoded[tag+size:]
+	}
+
+	return found
+}
+
+// storage waits until the node tells just these reasons of its pools and its
+// state, as "<status> <reason>", whose message names what it is about.
+func storage(t *testing.T, d *harness.Driver, named string, reasons ...health.Reason) {
+	t.Helper()
+
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		answer, err := d.NodeGetStorageHealth(t.Context(), &csi.NodeGetStorageHealthRequest{})
+		require.NoError(c, err)
+
+		var found, wanted []string
+
+		for _, each := range answer.GetBackendHealth() {
+			found = append(found, each.GetStatus().String()+" "+each.GetReason())
+			require.Contains(c, each.GetMessage(), named)
+		}
+
+		for _, reason := range reasons {
+			wanted = append(wanted, reason.Status().String()+" "+string(reason))
+		}
+
+		require.ElementsMatch(c, wanted, found, "%v", answer)
+	}, soon, 10*time.Millisecond)
+}
+
+// tool runs a tool and returns what it says.
+func tool(t *testing.T, allowed int, name string, arguments ...string) string {
+	t.Helper()
+
+	command := exec.CommandContext(t.Context(), name, arguments...)
+	output, _ := command.CombinedOutput()
+	require.LessOrEqual(t, command.ProcessState.ExitCode(), allowed, "%s %s: %s", name, strings.Join(arguments, " "), output)
+	require.GreaterOrEqual(t, command.ProcessState.ExitCode(), 0)
+
+	return string(output)
+}
+
+// copyFile copies a file with its holes.
+func copyFile(t *testing.T, from, to string) {
+	t.Helper()
+	tool(t, 0, "cp", "--sparse=always", from, to)
+}
+
+// writeAt overwrites a part of a file.
+func writeAt(t require.TestingT, path string, offset int64, data []byte) {
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	require.NoError(t, err)
+
+	defer file.Close()
+
+	_, err = file.WriteAt(data, offset)
+	require.NoError(t, err)
+}
