@@ -191,6 +191,12 @@ func (l *look) enter(held *mount.Place, point mount.Point) error {
 		return nil
 	}
 
+	leave, ok := l.service.visits.enter(l.use.VolumeID)
+	if !ok {
+		return health.ErrKeep
+	}
+
+	l.leave = leave
 	root, err := held.OpenRoot(point)
 
 	switch {

@@ -123,6 +123,8 @@ func loopNumber(point mount.Point) (int, bool) {
 // clear unmounts every layer of the volume at the place. What is mounted there
 // of anybody else is FAILED_PRECONDITION.
 func (s *Service) clear(use *Use, place *mount.Place) error {
+	defer s.visits.await(use.VolumeID)()
+
 	for {
 		point, mounted, err := place.Mounted()
 		if err != nil || !mounted {
@@ -142,7 +144,8 @@ func (s *Service) clear(use *Use, place *mount.Place) error {
 }
 
 // staleNode says whether the node of a loop device is bound at the point to
-// which no image is attached any more: such a bind outlives the attachment.
+// which no image is attached any more, or another one than the volume's: such a
+// bind outlives the attachment.
 func (s *Service) staleNode(use *Use, point mount.Point) bool {
 	number, isLoop := loopNumber(point)
 	if !isLoop || point.Major == loopMajor {

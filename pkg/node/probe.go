@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -36,6 +37,8 @@ type look struct {
 	// and point is that mount.
 	root  *os.File
 	point mount.Point
+	// leave ends what keeps operations from unmounting it meanwhile.
+	leave func()
 
 	entries []health.Entry
 	usage   *health.Usage
@@ -78,7 +81,7 @@ func (s *Service) probe(ctx context.Context, id string) (health.Observation, err
 	switch {
 	case !ok:
 		return health.Observation{}, health.ErrGone
-	case now.record != found.record, busy && (l.unsettled || err != nil):
+	case now.record != found.record, busy && (l.unsettled || err != nil), errors.Is(err, health.ErrKeep):
 		return health.Observation{Again: soon}, health.ErrKeep
 	case err != nil:
 		return health.Observation{}, fmt.Errorf("look at volume %s: %w", id, err)
@@ -151,5 +154,9 @@ func (l *look) all(ctx context.Context) error {
 func (l *look) close() {
 	if l.root != nil {
 		_ = l.root.Close() // nothing was written
+	}
+
+	if l.leave != nil {
+		l.leave()
 	}
 }

@@ -99,6 +99,7 @@ type Service struct {
 	evidence  *evidence
 	// gates are for looks, and walks for the slow counting of files.
 	gates, walks *gates
+	visits       *visits
 }
 
 // New returns a service that keeps its records in store, which must not be
@@ -128,7 +129,7 @@ func New(config Config, store *state.Store, pools *pool.Set, ops *inflight.Group
 		devices: newDevices(loops), inline: newInline(store),
 		attributes: newAttributes(config, store),
 		checks:     newRecords[*Check](store, "checks"), turns: newTurns(), schedule: newSchedule(),
-		evidence: newEvidence(), gates: newGates(), walks: newGates(),
+		evidence: newEvidence(), gates: newGates(), walks: newGates(), visits: newVisits(),
 	}
 	s.monitor = s.newMonitor()
 
