@@ -281,3 +281,36 @@ func TestMissedEvents(t *testing.T) {
 		})
 	}
 }
+
+// TestNothingIsMissedWhereNobodyTells has no source, or one that is not to be had.
+func TestNothingIsMissedWhereNobodyTells(t *testing.T) {
+	t.Parallel()
+
+	for name, names := range map[string][]string{"no source": nil, "one of two": {"here", "missing"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				registry, w := prometheus.NewRegistry(), newWorld("a")
+				config := w.config()
+				config.Metrics = health.NewMetrics(registry)
+
+				for _, name := range names {
+					each := newSource(name)
+					if name == "missing" {
+						each.unsupported = errors.New("no tracefs in this kernel")
+					}
+
+					config.Sources = append(config.Sources, each)
+				}
+
+				monitor := health.New(config)
+				run(t, monitor)
+				time.Sleep(10 * time.Minute)
+				w.sicken("a", health.IOErrors)
+				time.Sleep(10 * time.Minute)
+				require.Equal(t, []health.Reason{health.IOErrors}, reasons(t, monitor, "a"))
+				require.Zero(t, values(t, registry, "touchstone_health_missed_events_total")["node"])
+			})
+		})
+	}
+}
