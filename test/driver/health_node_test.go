@@ -15,6 +15,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -23,6 +24,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -477,4 +479,48 @@ func TestAnImageByAnotherName(t *testing.T) {
 
 	require.NoError(t, os.Rename(image+".away", image))
 	require.Eventually(t, func() bool { return len(reasonsOf(t, d, claim.VolumeID)) == 0 }, soon, 10*time.Millisecond)
+}
+
+// TestHealthOfWhatCouldNotBeStaged tells of a disk that fails so early that the
+// volume never gets into use.
+func TestHealthOfWhatCouldNotBeStaged(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	served := faults.Serve(t)
+	d := harness.Start(t, poolAt("default", filepath.Join(served.Path, "pool")))
+	claim := newVolume(t, d, observedKinds()["xfs"])
+	bringUp(t, d, claim)
+	takeDown(t, d, claim)
+
+	// Not at its very begin, where a look for the filesystem would fail instead of
+	// its mount.
+	name, err := filepath.Rel(served.Path, imageOf(d, claim.VolumeID))
+	require.NoError(t, err)
+	served.Inject(t, faults.Fault{Name: name, Ops: faults.Reads, Offset: mib, Errno: unix.EIO})
+	forgetCached(t, imageOf(d, claim.VolumeID))
+
+	require.NoError(t, d.Attach(t.Context(), claim))
+	require.Error(t, d.Stage(t.Context(), claim))
+	require.Eventually(t, func() bool {
+		return slices.Contains(reasonsOf(t, d, claim.VolumeID), health.IOErrors)
+	}, soon, 10*time.Millisecond)
+
+	served.Inject(t)
+	require.NoError(t, d.Stage(t.Context(), claim))
+	require.NoError(t, d.Publish(t.Context(), claim))
+	t.Cleanup(func() { takeDown(t, d, claim) })
+	require.Eventually(t, func() bool { return len(reasonsOf(t, d, claim.VolumeID)) == 0 }, soon, 10*time.Millisecond)
+}
+
+// forgetCached has what is read next come from the file's disk.
+func forgetCached(t *testing.T, path string) {
+	t.Helper()
+
+	file, err := os.Open(path)
+	require.NoError(t, err)
+
+	defer file.Close()
+
+	require.NoError(t, unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_DONTNEED))
 }
