@@ -3,7 +3,9 @@ package filesystem
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -13,6 +15,22 @@ import (
 // unmounted: files that are open and have been deleted are there still, and what
 // a crash would do to them is noted where only a mount does it. All of the tools
 // would call them damage.
+
+// ErrUnread is returned by checks that were not given all of the filesystem to
+// read, which says nothing about it.
+var ErrUnread = errors.New("could not read all of the filesystem")
+
+// unread returns ErrUnread of a tool that gives what fails beneath the filesystem
+// for damage to it. Not of btrfs, which says the same of a wrong checksum.
+func unread(command Command, result Result) error {
+	for _, words := range []string{"Input/output error", "Cannot allocate memory", "malloc failed", "memory allocation failed"} {
+		if result.ExitCode != 0 && strings.Contains(result.Output, words) {
+			return fmt.Errorf("%w: %w", ErrUnread, toolError(command, result))
+		}
+	}
+
+	return nil
+}
 
 // MetadataCopy is what CopyMetadata has taken.
 type MetadataCopy struct {

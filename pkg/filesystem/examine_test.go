@@ -294,6 +294,20 @@ func TestCleanWhileWritten(t *testing.T) {
 	}
 }
 
+func TestWhatCannotBeReadIsNoDamage(t *testing.T) {
+	for _, name := range []string{filesystem.Ext4, filesystem.XFS} {
+		image := newFilesystem(t, byName(t, name), imageSize)
+		fs, err := filesystem.ByName(name, &recorder{result: filesystem.Result{
+			ExitCode: 1 | 4 | 8, Output: "Error reading block 7 (Input/output error).\n",
+		}})
+		require.NoError(t, err)
+
+		_, err = fs.Examine(t.Context(), image.Name(), filesystem.ExamineOptions{})
+		require.ErrorIs(t, err, filesystem.ErrUnread, name)
+		require.ErrorContains(t, err, "block 7")
+	}
+}
+
 func TestAnExaminationIsIdleUnlessItIsUrgent(t *testing.T) {
 	for _, name := range filesystem.Names() {
 		image := newFilesystem(t, byName(t, name), imageSize)

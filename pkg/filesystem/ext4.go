@@ -168,6 +168,10 @@ func (e *ext4) fsckHeld(ctx context.Context, path string, command Command) (Verd
 		return Verdict{}, fmt.Errorf("check %s: %w", path, err)
 	}
 
+	return e.judge(path, command, result)
+}
+
+func (*ext4) judge(path string, command Command, result Result) (Verdict, error) {
 	const known = fsckRepaired | fsckRepairedAgain | fsckErrorsLeft | fsckUnusable
 
 	switch code := result.ExitCode; {

@@ -38,7 +38,18 @@ func (e *ext4) Examine(ctx context.Context, path string, o ExamineOptions) (Verd
 
 	// No lock: it would keep the image from being attached, for as long as this
 	// takes, and nothing is written.
-	return e.fsckHeld(ctx, path, Command{Args: []string{"-f", "-n"}, Idle: !o.Urgent})
+	command := Command{Tool: "e2fsck", Package: ext4Package, Idle: !o.Urgent, Args: []string{"-f", "-n", "--", path}}
+
+	result, err := e.run.Run(ctx, command)
+	if err == nil {
+		err = unread(command, result)
+	}
+
+	if err != nil {
+		return Verdict{}, fmt.Errorf("check %s: %w", path, err)
+	}
+
+	return e.judge(path, command, result)
 }
 
 // CleanWhileWritten is false: blocks are written in their place, one by one.

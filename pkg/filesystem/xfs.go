@@ -112,6 +112,10 @@ func (x *xfs) repair(ctx context.Context, path string, t target, command Command
 	command.Args = append(command.Args, "--", path)
 
 	result, err := x.run.Run(ctx, command)
+	if err == nil {
+		err = unread(command, result)
+	}
+
 	if err != nil {
 		return Result{}, fmt.Errorf("check %s: %w", path, err)
 	}

@@ -46,6 +46,10 @@ func (c *checking) offline(ctx context.Context) (filesystem.Verdict, error) {
 		return filesystem.Verdict{}, err
 	}
 
+	if err := c.settledUUID(); err != nil {
+		return filesystem.Verdict{}, err
+	}
+
 	verdict, err := c.fs.Examine(ctx, c.path(), filesystem.ExamineOptions{})
 	if err == nil && verdict.State == filesystem.NeedsReplay {
 		verdict, err = c.replayed(ctx)
@@ -68,6 +72,28 @@ func (c *checking) offline(ctx context.Context) (filesystem.Verdict, error) {
 	default:
 		return verdict, err
 	}
+}
+
+// settledUUID refuses a copy that a crash has left between two UUIDs, before which
+// no check can judge it.
+func (c *checking) settledUUID() error {
+	image, err := c.pool.OpenImage(c.volumeID, os.O_RDONLY)
+	if err != nil {
+		return err
+	}
+	defer image.Close()
+
+	found, err := filesystem.UUID(image)
+	if err != nil {
+		return nil // without a superblock it is damaged, which the check tells
+	}
+
+	settled, err := c.fs.HasUUID(image, found)
+	if err == nil && !settled {
+		return rpc.Errorf(codes.FailedPrecondition, "the change of its UUID was cut short; staging it finishes that")
+	}
+
+	return nil
 }
 
 var errMeanwhile = errors.New("changed meanwhile")

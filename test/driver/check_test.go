@@ -377,6 +377,27 @@ func TestCheckIsRefused(t *testing.T) {
 		require.NoError(t, unix.Flock(int(image.Fd()), unix.LOCK_EX))
 		refused(t, claim, codes.FailedPrecondition, "another node")
 	})
+	t.Run("between two UUIDs", func(t *testing.T) {
+		claim := newVolume(t, d, mountedAs("xfs", sizeFor("xfs")))
+		bringUp(t, d, claim)
+		takeDown(t, d, claim)
+
+		// The last copy of the superblock is the last to be changed.
+		image := imageOf(d, claim.VolumeID)
+		super := make([]byte, 96)
+
+		file, err := os.Open(image)
+		require.NoError(t, err)
+
+		defer file.Close()
+
+		_, err = file.ReadAt(super, 0)
+		require.NoError(t, err)
+
+		number := func(at int) int64 { return int64(binary.BigEndian.Uint32(super[at:])) }
+		overwrite(t, image, (number(88)-1)*number(84)*number(4)+32, random(t, 16))
+		refused(t, claim, codes.FailedPrecondition, "UUID")
+	})
 	t.Run("stopped writing", func(t *testing.T) {
 		claim := newVolume(t, d, &csi.CreateVolumeRequest{})
 		bringUp(t, d, claim)
