@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
@@ -83,8 +84,15 @@ func TestHealthOfFilesystems(t *testing.T) {
 		{name: "ext4 full", strike: useSpace, cure: empty, node: []health.Reason{health.OutOfCapacity}},
 		{name: "xfs full", volume: formatted("xfs"), strike: useSpace, cure: empty, node: []health.Reason{health.OutOfCapacity}},
 		{name: "btrfs full", volume: formatted("btrfs"), strike: useSpace, cure: empty, node: []health.Reason{health.OutOfCapacity}},
-		{name: "inodes gone", strike: useInodes, cure: empty, node: []health.Reason{health.InodesExhausted}},
+		{name: "inodes gone", volume: withFewInodes(), strike: useInodes, cure: empty, node: []health.Reason{health.InodesExhausted}},
 	})
+}
+
+func withFewInodes() *csi.CreateVolumeRequest {
+	few := formatted("ext4")
+	few.Parameters = map[string]string{"mkfsOptions": "-N 256"}
+
+	return few
 }
 
 // triggerError has the kernel treat the filesystem as if it had met damage, which
