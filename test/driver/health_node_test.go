@@ -432,8 +432,8 @@ func TestNodeGetVolumeHealth(t *testing.T) {
 	})
 }
 
-// TestHealthOfAnInlineVolume is known by the name that the CO has for it.
-func TestHealthOfAnInlineVolume(t *testing.T) {
+// TestAnInlineVolumeHasTheNameTheCOGaveIt asks for its health by that name.
+func TestAnInlineVolumeHasTheNameTheCOGaveIt(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
