@@ -56,7 +56,7 @@ func (a alarms) Handle(ctx context.Context, record slog.Record) error {
 		a.mu.Unlock()
 	}
 
-	return a.Handler.Handle(ctx, record) //nolint:wrapcheck // the handler's own
+	return a.Handler.Handle(ctx, record)
 }
 
 func (a alarms) WithAttrs(attributes []slog.Attr) slog.Handler {
