@@ -55,6 +55,8 @@ func (s *Service) Check(ctx context.Context, volumeID, how string) (health.Check
 	}
 
 	found := c.check(verdict, err)
+	s.count(found)
+
 	found.CleanAt = s.keepCheck(ctx, found).CleanAt
 
 	return *s.CheckReport(found), nil

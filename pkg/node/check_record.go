@@ -104,8 +104,6 @@ func (c *Check) after(older *Check) *Check {
 // of it then. Damage that was found outlives a crash; what else is lost with one
 // will be found again.
 func (s *Service) keepCheck(ctx context.Context, found *Check) *Check {
-	s.config.Health.Metrics.Checked(found.How, found.FSType, found.Verdict, found.Took)
-
 	if found.Verdict == VerdictDamaged || found.Verdict == VerdictFailed {
 		s.config.Log.Error("the check of a filesystem did not find it sound", "volume", found.VolumeID,
 			"fs", found.FSType, "how", found.How, "verdict", found.Verdict, "detail", found.Detail)
@@ -140,6 +138,10 @@ func (s *Service) keepCheck(ctx context.Context, found *Check) *Check {
 	}
 
 	return kept
+}
+
+func (s *Service) count(found *Check) {
+	s.config.Health.Metrics.Checked(found.How, found.FSType, found.Verdict, found.Took)
 }
 
 // forgetCheck drops the record of a volume whose filesystem is none any more.

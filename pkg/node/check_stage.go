@@ -53,10 +53,23 @@ func (s *Service) checkStaged(ctx context.Context, use *Use, used filesystem.Fil
 // keepStaged keeps what a staging has found. The staging waits for the disk only
 // where it is about to fail.
 func (s *Service) keepStaged(ctx context.Context, use *Use, began time.Time, verdict filesystem.Verdict) {
-	s.keepCheck(ctx, &Check{
-		VolumeID: use.VolumeID, Pool: use.Parameters.Pool, FSType: use.fsType(), At: began, Since: began,
-		Verdict: verdictOf(verdict.State), Detail: verdict.Detail, Took: time.Since(began), How: HowStage,
-	})
+	found := use.staged(began)
+	found.Verdict, found.Detail, found.Took = verdictOf(verdict.State), verdict.Detail, time.Since(began)
+
+	s.count(found)
+	s.keepCheck(ctx, found)
+}
+
+// keepFresh keeps that a filesystem was made just now, which is no check.
+func (s *Service) keepFresh(ctx context.Context, use *Use) {
+	found := use.staged(time.Now())
+	found.Verdict = VerdictClean
+
+	s.keepCheck(ctx, found)
+}
+
+func (u *Use) staged(at time.Time) *Check {
+	return &Check{VolumeID: u.VolumeID, Pool: u.Parameters.Pool, FSType: u.fsType(), At: at, Since: at, How: HowStage}
 }
 
 // keepUnmountable keeps that the kernel has found damage which the check has not.

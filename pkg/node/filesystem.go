@@ -27,8 +27,6 @@ func (s *Service) mountImage(ctx context.Context, use *Use, place *mount.Place, 
 		return rpc.Invalid("volume_capability: %w", err)
 	}
 
-	began := time.Now()
-
 	fresh, err := s.formatIfBlank(ctx, use, made)
 	if err != nil {
 		return err
@@ -54,14 +52,14 @@ func (s *Service) mountImage(ctx context.Context, use *Use, place *mount.Place, 
 		}
 	}
 
-	mounting := time.Now()
+	began := time.Now()
 	err = mountDevice(ctx, made, device, place, options)
 
 	switch {
 	case err != nil:
-		s.keepUnmountable(ctx, use, mounting, err)
+		s.keepUnmountable(ctx, use, began, err)
 	case fresh:
-		s.keepStaged(ctx, use, began, filesystem.Verdict{State: filesystem.Clean})
+		s.keepFresh(ctx, use)
 	case checked:
 		s.forgive(use, device.Number, place)
 	}

@@ -461,6 +461,8 @@ func TestChecksAreCounted(t *testing.T) {
 	d := harness.Start(t, func(c *driver.Config) { c.HTTPEndpoint = freeAddress(t) })
 	claim := newVolume(t, d, &csi.CreateVolumeRequest{})
 	bringUp(t, d, claim)
+	takeDown(t, d, claim)
+	bringUp(t, d, claim)
 	requireCheck(t, d, claim, node.VerdictClean, node.HowOnline)
 
 	answer, err := http.Get("http://" + d.Config.HTTPEndpoint + "/metrics")
