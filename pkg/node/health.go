@@ -144,11 +144,13 @@ func (s *Service) inUse(id string) bool {
 	return ok && found.use != nil
 }
 
-// named is the volume in use whose bytes are at the path.
+// named is the volume that there is something to say about whose bytes are, or
+// were, at the path.
 func (s *Service) named(path string) []string {
 	content, _ := strings.CutSuffix(filepath.Base(path), pool.ImageSuffix)
 
-	if id := s.evidence.volume(content); s.inUse(id) {
+	id := s.evidence.volume(content)
+	if _, ok := s.subject(id); ok {
 		return []string{id}
 	}
 

@@ -65,9 +65,7 @@ func (s *Service) probe(ctx context.Context, id string) (health.Observation, err
 	l.sight = sight{at: time.Now(), mounts: map[string]seen{}}
 
 	if found.use == nil {
-		l.told()
-
-		return l.observation(), nil
+		return l.atRest(ctx)
 	}
 
 	if found.use.ephemeral {
@@ -94,6 +92,23 @@ func (s *Service) probe(ctx context.Context, id string) (health.Observation, err
 	if !s.inUse(id) {
 		s.evidence.forget(id)
 	}
+
+	return l.observation(), nil
+}
+
+// atRest looks at a volume that is not in use here. Who deletes one may be
+// another process.
+func (l *look) atRest(ctx context.Context) (health.Observation, error) {
+	found, err := l.inPool(ctx)
+
+	switch {
+	case err != nil:
+		return health.Observation{}, fmt.Errorf("look for volume %s: %w", l.subject.id, err)
+	case !found:
+		return health.Observation{}, health.ErrGone
+	}
+
+	l.told()
 
 	return l.observation(), nil
 }

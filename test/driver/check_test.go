@@ -23,6 +23,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/health"
@@ -485,4 +486,34 @@ func freeAddress(t *testing.T) string {
 	require.NoError(t, listener.Close())
 
 	return listener.Addr().String()
+}
+
+// TestWhatIsGoneIsNotDamaged removes a volume that is not in use, as a controller
+// in another process does that deletes it.
+func TestWhatIsGoneIsNotDamaged(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	d := harness.Start(t, eventsOnly)
+	request := formatted("ext4")
+	request.Name = t.Name()
+	claim := newVolume(t, d, request)
+	bringUp(t, d, claim)
+	populate(t, claim.TargetPath)
+	takeDown(t, d, claim)
+
+	image := imageOf(d, claim.VolumeID)
+	damageInodes(t, "ext4", image)
+	requireCheck(t, d, claim, node.VerdictDamaged, node.HowOffline)
+	awaitReason(t, d, claim.VolumeID, health.FilesystemCorrupted)
+
+	require.NoError(t, os.Remove(image))
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		_, err := d.NodeGetVolumeHealth(t.Context(), &csi.NodeGetVolumeHealthRequest{VolumeId: claim.VolumeID})
+		require.Equal(c, codes.NotFound, status.Code(err))
+
+		for _, told := range reportOf(t, d, claim.VolumeID).Conditions {
+			require.NotEqual(c, "node", told.View, told.Reason)
+		}
+	}, soon, 10*time.Millisecond)
 }
