@@ -286,7 +286,7 @@ func TestParent(t *testing.T) {
 		t.Skip("it is for TestTheParentsDeath")
 	}
 
-	d := faults.ServeFor(t, 2*time.Second)
+	d := faults.ServeFor(t, 5*time.Second)
 	path := filepath.Join(d.Path, "file")
 	require.NoError(t, os.WriteFile(path, []byte("x"), 0o600))
 	d.Inject(t, faults.Fault{Name: "file", Hang: true})
@@ -308,6 +308,8 @@ func TestTheParentsDeath(t *testing.T) {
 
 	for name, signal := range map[string]syscall.Signal{"dies": unix.SIGKILL, "falls silent": unix.SIGSTOP} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
 			told := filepath.Join(t.TempDir(), "served")
 			parent := exec.Command("/proc/self/exe", "-test.run=^TestParent$")
 			parent.Env = append(os.Environ(), orphan+"="+told)
