@@ -54,6 +54,10 @@ func (d *Device) File() *os.File { return d.file }
 // SizeBytes returns the device's size.
 func (d *Device) SizeBytes() (int64, error) { return deviceSize(d.file) }
 
+// Sequence tells attachments of the same number apart, as Status does; 0 on a
+// kernel before 5.15.
+func (d *Device) Sequence() uint64 { return deviceSequence(d.file) }
+
 // Close lets go of the device. With AutoClear, and when nobody else has it open
 // or mounted, that detaches it; call Detach afterwards in any case, which
 // waits for the end and makes the number known as free.
@@ -247,7 +251,7 @@ func (l *Loops) config(img *image, o AttachOptions) *unix.LoopConfig {
 		config.Info.Flags |= unix.LO_FLAGS_AUTOCLEAR
 	}
 
-	// Only for people with an old losetup; sysfs knows the whole path.
+	// It outlives a renaming of the image; sysfs knows the whole path of now.
 	copy(config.Info.File_name[:len(config.Info.File_name)-1], filepath.Base(img.file.Name()))
 
 	return config

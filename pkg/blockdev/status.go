@@ -25,6 +25,9 @@ type Status struct {
 	BackingPath string
 	// BackingDeleted is true when no name leads to the image any more.
 	BackingDeleted bool
+	// AttachedAs is the name without a path that the image had when a Loops
+	// attached it, whatever it is called by now; other programs may leave it empty.
+	AttachedAs string
 	// SizeBytes is the device's size, and the image's at the time of the attach
 	// or of the last resize.
 	SizeBytes int64
@@ -260,6 +263,7 @@ func (l *Loops) statusOf(file *os.File, number int) (Status, bool, error) {
 		AutoClear:     info.Flags&unix.LO_FLAGS_AUTOCLEAR != 0,
 		DirectIO:      l.directIO(number, info),
 		Sequence:      l.sequence(number),
+		AttachedAs:    unix.ByteSliceToString(info.File_name[:]),
 		offset:        info.Offset,
 		limit:         info.Sizelimit,
 	}

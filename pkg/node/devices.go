@@ -148,7 +148,8 @@ func (s *Service) attach(ctx context.Context, use *Use, image *os.File, readOnly
 
 	info, err := image.Stat()
 	if err == nil {
-		s.evidence.attach(use, device.Number, info.Size())
+		s.evidence.attach(use, attachment{number: device.Number, sequence: device.Sequence()}, info.Size(),
+			readOnly && use.Capability.Block && !use.readOnly())
 
 		err = s.tuneNew(ctx, use, device.Number)
 	}
@@ -216,15 +217,61 @@ func (s *Service) findDevices(attached []blockdev.Attachment) {
 			continue
 		}
 
-		numbers := s.devices.get(id)
-		if status.ReadOnly && !use.readOnly() {
-			numbers.readOnly = status.Number
-		} else {
-			numbers.staged = status.Number
+		s.foundDevice(use, status.Number, status.ReadOnly)
+	}
+}
+
+func (s *Service) foundDevice(use *Use, number int, readOnly bool) {
+	numbers := s.devices.get(use.VolumeID)
+	if readOnly && !use.readOnly() {
+		numbers.readOnly = number
+	} else {
+		numbers.staged = number
+	}
+
+	s.devices.set(use.VolumeID, numbers)
+}
+
+// findRenamed learns the numbers of volumes whose images have another name by now:
+// from where their nodes are bound, and from where they would be by preference.
+func (s *Service) findRenamed() {
+	for _, use := range s.uses.all() {
+		if !use.Capability.Block || s.devices.get(use.VolumeID) != (pair{staged: none, readOnly: none}) {
+			continue
 		}
 
-		s.devices.set(id, numbers)
+		for _, number := range s.likelyNumbers(use) {
+			status, attached, err := s.loops.Status(number)
+			if err == nil && attached && status.AttachedAs == imageName(use.VolumeID) {
+				s.foundDevice(use, number, status.ReadOnly)
+			}
+		}
 	}
+}
+
+func (s *Service) likelyNumbers(use *Use) []int {
+	var numbers []int
+
+	if use.Slot != none {
+		numbers = append(numbers, s.loops.OwnNumber(use.Slot))
+	}
+
+	for _, publication := range use.Publications {
+		place, err := s.places.Find(publication.TargetPath)
+		if err != nil {
+			continue
+		}
+
+		if point, mounted, err := place.Mounted(); err == nil && mounted {
+			if number, isLoop := loopNumber(point); isLoop {
+				numbers = append(numbers, number)
+			}
+		}
+
+		place.Close()
+	}
+
+	return numbers
 }
 
 // releaseReader detaches the second device once nobody reads through it.

@@ -155,22 +155,38 @@ func (e *evidence) subjectOf(contentID string) string {
 	return contentID
 }
 
-// attach says, before anybody uses the device, whose it is, and how large the
-// image is.
-func (e *evidence) attach(use *Use, number int, imageBytes int64) {
+// attach says, before anybody uses the device, whose it is. Of a volume's second
+// device, for its readers, that is all.
+func (e *evidence) attach(use *Use, now attachment, imageBytes int64, second bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 
-	id, now := e.subjectOf(use.VolumeID), time.Now()
-	e.byNumber[number] = id
+	id := e.subjectOf(use.VolumeID)
+	e.byNumber[now.number] = id
 
-	attached := e.entry(id)
-	attached.attachedAt, attached.at, attached.imageBytes = now, now, imageBytes
+	if second {
+		return
+	}
+
+	known := e.entry(id)
+	known.at = time.Now()
+	known.attachedAt, known.attached, known.imageBytes = known.at, &now, imageBytes
 
 	if use.ephemeral {
 		// It has just been formatted in its place.
-		attached.growth = growth{until: now.Add(growthEcho)}
+		known.growth = growth{until: known.at.Add(growthEcho)}
 	}
+}
+
+// holds says whether the device got the volume's image, by whatever name that goes
+// by now.
+func (e *evidence) holds(contentID string, number int, sequence uint64) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	found, ok := e.byVolume[e.subjectOf(contentID)]
+
+	return ok && found.attached.same(number, sequence)
 }
 
 // detach says that the device is about to be nobody's.

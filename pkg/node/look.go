@@ -172,7 +172,7 @@ func (l *look) ours(at string, point *mount.Point) bool {
 	}
 
 	attached, ok := l.service.loops.Attachment(number)
-	if ok = ok && (was || l.has(&attached)); ok {
+	if ok = ok && (was || l.has(&attached) || l.service.attachedAs(l.use.VolumeID, number)); ok {
 		l.attached = &attachment{number: number, sequence: attached.Sequence}
 	}
 
@@ -182,7 +182,7 @@ func (l *look) ours(at string, point *mount.Point) bool {
 // has says whether a device has the volume's image, by its name or since it had
 // it before.
 func (l *look) has(attached *blockdev.Attachment) bool {
-	return path.Base(attached.BackingPath) == l.use.VolumeID+pool.ImageSuffix || l.before.attached.same(attached.Number, attached.Sequence)
+	return path.Base(attached.BackingPath) == imageName(l.use.VolumeID) || l.before.attached.same(attached.Number, attached.Sequence)
 }
 
 // enter opens the root of the first mount that can be opened.
@@ -260,7 +260,7 @@ func (l *look) block(number int, before *attachment) (*blockdev.Vitals, error) {
 
 	if attached && !before.same(number, vitals.Sequence) {
 		named, ok := l.service.loops.Attachment(number)
-		attached = ok && l.has(&named)
+		attached = ok && (l.has(&named) || l.service.attachedAs(l.use.VolumeID, number))
 	}
 
 	if !attached {

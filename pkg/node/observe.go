@@ -70,7 +70,8 @@ func (s *Service) mountedAt(use *Use, at string) bool {
 
 // ours says whether what is mounted there is this volume. It is told by the
 // name of the image, which has the volume's id in it, so that it works for an
-// image, too, that was deleted or replaced.
+// image, too, that was deleted or replaced, or by the name that it had when it
+// was attached.
 func (s *Service) ours(use *Use, point mount.Point) bool {
 	if !use.image() {
 		root := strings.TrimSuffix(point.Root, "//deleted")
@@ -86,7 +87,18 @@ func (s *Service) ours(use *Use, point mount.Point) bool {
 	// Without waiting for an image that hangs.
 	attachment, attached := s.loops.Attachment(number)
 
-	return attached && path.Base(attachment.BackingPath) == use.VolumeID+pool.ImageSuffix
+	return attached && (path.Base(attachment.BackingPath) == imageName(use.VolumeID) ||
+		s.evidence.holds(use.VolumeID, number, attachment.Sequence) || s.attachedAs(use.VolumeID, number))
+}
+
+func imageName(volumeID string) string { return volumeID + pool.ImageSuffix }
+
+// attachedAs says whether the device got the volume's image, whatever that is
+// called by now.
+func (s *Service) attachedAs(volumeID string, number int) bool {
+	status, attached, err := s.loops.Status(number)
+
+	return err == nil && attached && status.AttachedAs == imageName(volumeID)
 }
 
 // attachmentOf returns the loop device of the volume's image that is mounted at
@@ -98,8 +110,9 @@ func (s *Service) attachmentOf(use *Use, point mount.Point) (blockdev.Status, bo
 	}
 
 	status, attached, err := s.loops.Status(number)
+	name := imageName(use.VolumeID)
 
-	return status, err == nil && attached && path.Base(status.BackingPath) == use.VolumeID+pool.ImageSuffix
+	return status, err == nil && attached && (path.Base(status.BackingPath) == name || status.AttachedAs == name)
 }
 
 // loopNumber returns the loop device that is mounted at a point, or whose node

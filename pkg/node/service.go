@@ -168,6 +168,7 @@ func (s *Service) Recover(ctx context.Context) error {
 	}
 
 	s.findDevices(attached)
+	s.findRenamed()
 
 	for _, use := range s.uses.all() {
 		// One sick volume must not keep the others from being used.

@@ -136,7 +136,7 @@ func (s *Service) lastUsage(id string) []*csi.VolumeUsage {
 		last = *record.Usage
 	case known.usage != nil:
 		last = *known.usage
-	case known.attached != nil:
+	case known.attached != nil && known.attached.deviceBytes > 0:
 		last.Bytes.Total = known.attached.deviceBytes
 	default:
 		last.Bytes.Total = known.imageBytes

@@ -477,7 +477,10 @@ func TestAnImageByAnotherName(t *testing.T) {
 	}, soon, 10*time.Millisecond)
 	require.NotEmpty(t, usageAt(t, d, claim))
 
+	// It can be taken down, too, and staged once it has its name again.
+	takeDown(t, d, claim)
 	require.NoError(t, os.Rename(image+".away", image))
+	bringUp(t, d, claim)
 	require.Eventually(t, func() bool { return len(reasonsOf(t, d, claim.VolumeID)) == 0 }, soon, 10*time.Millisecond)
 }
 

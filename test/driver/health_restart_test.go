@@ -23,6 +23,16 @@ func TestHealthIsKnownAtTheStart(t *testing.T) {
 	missing := []health.Reason{health.BackingFileMissing}
 	begun := []illness{
 		{
+			name: "renamed", node: missing, controller: missing,
+			strike: func(t *testing.T, p *sufferer) { require.NoError(t, os.Rename(p.image, p.aside(t, p.image)+".old")) },
+			cure:   func(t *testing.T, p *sufferer) { require.NoError(t, os.Rename(p.aside(t, p.image)+".old", p.image)) },
+		},
+		{
+			name: "renamed block", volume: rawBlock(), node: missing, controller: missing,
+			strike: func(t *testing.T, p *sufferer) { require.NoError(t, os.Rename(p.image, p.aside(t, p.image)+".old")) },
+			cure:   func(t *testing.T, p *sufferer) { require.NoError(t, os.Rename(p.aside(t, p.image)+".old", p.image)) },
+		},
+		{
 			name: "moved", node: missing, controller: missing,
 			strike: func(t *testing.T, p *sufferer) { require.NoError(t, os.Rename(p.image, p.aside(t, p.image))) },
 			cure:   func(t *testing.T, p *sufferer) { require.NoError(t, os.Rename(p.aside(t, p.image), p.image)) },
