@@ -91,14 +91,15 @@ func (p *Pool) leave() error {
 	p.lock = nil
 
 	err := unix.Flock(int(file.Fd()), unix.LOCK_UN)
-	if lockless(err) {
-		err = nil
-	}
 
 	// Nothing was written, and a pool whose server is gone fails to close anything.
 	_ = file.Close()
 
-	return os.NewSyscallError("flock", err)
+	if err != nil && !lockless(err) {
+		return fmt.Errorf("unlock %s: %w", file.Name(), err)
+	}
+
+	return nil
 }
 
 func (p *Pool) openLock(flag int) (*os.File, error) {
