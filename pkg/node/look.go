@@ -155,9 +155,8 @@ func (l *look) ours(at string, point *mount.Point) bool {
 	}
 
 	if l.use.Capability.Block {
-		numbers := l.service.devices.get(l.use.VolumeID)
-
-		return number == numbers.staged || number == numbers.readOnly
+		// Whether it has the image still was looked at.
+		return l.service.devices.had(l.use.VolumeID, number)
 	}
 
 	if l.attached != nil {
@@ -224,29 +223,29 @@ func (l *look) blocks(ctx context.Context) error {
 	}
 	defer leave()
 
-	numbers := l.service.devices.get(l.use.VolumeID)
+	got := l.service.devices.given(l.use.VolumeID)
 
-	if numbers.readOnly != none {
-		if _, err := l.block(numbers.readOnly, nil); err != nil {
+	if got.readOnly != none {
+		if _, err := l.block(got.readOnly, got.readOnlySequence); err != nil {
 			return err
 		}
 	}
 
-	vitals, err := l.block(numbers.staged, l.before.attached)
+	vitals, err := l.block(got.staged, got.stagedSequence)
 	if err != nil || vitals == nil {
 		return err
 	}
 
 	l.device = vitals
-	l.attached = &attachment{number: numbers.staged, sequence: vitals.Sequence, deviceBytes: vitals.SizeBytes}
+	l.attached = &attachment{number: got.staged, sequence: vitals.Sequence, deviceBytes: vitals.SizeBytes}
 	l.usage = &health.Usage{Bytes: health.Amount{Total: vitals.SizeBytes}}
 
 	return nil
 }
 
-// block returns nil for a number that the volume has no more. Where it is what it
-// was before, its image's name need not be looked at.
-func (l *look) block(number int, before *attachment) (*blockdev.Vitals, error) {
+// block returns nil for a device that the volume has no more, be it that another
+// image has its number.
+func (l *look) block(number int, sequence uint64) (*blockdev.Vitals, error) {
 	if number == none {
 		l.detached()
 
@@ -258,12 +257,7 @@ func (l *look) block(number int, before *attachment) (*blockdev.Vitals, error) {
 		return nil, err
 	}
 
-	if attached && !before.same(number, vitals.Sequence) {
-		named, ok := l.service.loops.Attachment(number)
-		attached = ok && (l.has(&named) || l.service.attachedAs(l.use.VolumeID, number))
-	}
-
-	if !attached {
+	if !attached || vitals.Sequence != sequence {
 		l.detached()
 
 		return nil, nil //nolint:nilnil // as above

@@ -166,19 +166,14 @@ func (s *Service) usedAt(id, path string) (*Use, error) {
 
 func (s *Service) usage(ctx context.Context, id string, use *Use, path string) ([]*csi.VolumeUsage, error) {
 	if use.Capability.Block {
-		return s.deviceUsage(use, path)
+		return s.deviceUsage(id, use, path)
 	}
 
-	place, err := s.places.Find(path)
+	place, err := s.mountedPlace(id, use, path)
 	if err != nil {
-		return nil, rpc.Errorf(codes.NotFound, "volume %s: %w", use.VolumeID, err)
+		return nil, err
 	}
 	defer place.Close()
-
-	// Whatever else is mounted there by now, its usage is not the volume's.
-	if point, mounted, err := place.Mounted(); err != nil || !mounted || !s.evidence.saw(id, path, point.ID) && !s.ours(use, point) {
-		return nil, rpc.Errorf(codes.NotFound, "volume %s is not mounted at %s any more", use.VolumeID, path)
-	}
 
 	usage, err := place.Usage()
 	if err != nil {
@@ -194,6 +189,24 @@ func (s *Service) usage(ctx context.Context, id string, use *Use, path string) (
 	}
 
 	return volumeUsages(usage), nil
+}
+
+// mountedPlace returns where the volume is mounted, or NOT_FOUND: whatever else is
+// mounted there by now, its usage is not the volume's.
+func (s *Service) mountedPlace(id string, use *Use, path string) (*mount.Place, error) {
+	place, err := s.places.Find(path)
+	if err != nil {
+		return nil, rpc.Errorf(codes.NotFound, "volume %s: %w", use.VolumeID, err)
+	}
+
+	point, mounted, err := place.Mounted()
+	if err == nil && mounted && (s.evidence.saw(id, path, point.ID) || s.ours(use, point)) {
+		return place, nil
+	}
+
+	place.Close()
+
+	return nil, rpc.Errorf(codes.NotFound, "volume %s is not mounted at %s any more", use.VolumeID, path)
 }
 
 func volumeUsages(usage mount.Usage) []*csi.VolumeUsage {
@@ -230,17 +243,24 @@ func volumeUsage(unit csi.VolumeUsage_Unit, amount mount.Amount) *csi.VolumeUsag
 	return &csi.VolumeUsage{Unit: unit, Total: amount.Total, Used: amount.Used, Available: amount.Available}
 }
 
-func (s *Service) deviceUsage(use *Use, path string) ([]*csi.VolumeUsage, error) {
-	if path != use.StagingPath && !s.mountedAt(use, path) {
-		return nil, rpc.Errorf(codes.NotFound, "volume %s is not at %s any more", use.VolumeID, path)
+func (s *Service) deviceUsage(id string, use *Use, path string) ([]*csi.VolumeUsage, error) {
+	if path != use.StagingPath {
+		place, err := s.mountedPlace(id, use, path)
+		if err != nil {
+			return nil, err
+		}
+
+		place.Close()
 	}
 
-	vitals, attached, err := s.loops.Vitals(s.devices.get(use.VolumeID).staged)
+	got := s.devices.given(use.VolumeID)
+
+	vitals, attached, err := s.loops.Vitals(got.staged)
 	if err != nil {
 		return nil, err
 	}
 
-	if !attached {
+	if !attached || vitals.Sequence != got.stagedSequence {
 		return nil, rpc.Errorf(codes.NotFound, "volume %s is not attached any more", use.VolumeID)
 	}
 
