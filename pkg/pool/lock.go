@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/pkg/flock"
 )
 
 const (
@@ -118,7 +120,7 @@ func (p *Pool) openLock(flag int) (*os.File, error) {
 }
 
 func (p *Pool) flock(file *os.File, how int) error {
-	err := retried(func() error { return unix.Flock(int(file.Fd()), how|unix.LOCK_NB) })
+	err := flock.Lock(file, how)
 
 	switch {
 	case errors.Is(err, unix.EWOULDBLOCK):

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/pkg/flock"
 )
 
 // ownerBytes bounds what is read back of a lock file.
@@ -24,7 +26,7 @@ func lockForWriting(dir, owner string) (*os.File, error) {
 		return nil, fmt.Errorf("lock state: %w", err)
 	}
 
-	err = flock(dir, file, unix.LOCK_EX)
+	err = lock(dir, file, unix.LOCK_EX)
 	if err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
@@ -66,7 +68,7 @@ func lockForReading(dir string) (*os.File, error) {
 		return nil, fmt.Errorf("lock state: %w", err)
 	}
 
-	err = flock(dir, file, unix.LOCK_SH)
+	err = lock(dir, file, unix.LOCK_SH)
 	if err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
@@ -74,19 +76,16 @@ func lockForReading(dir string) (*os.File, error) {
 	return file, nil
 }
 
-func flock(dir string, file *os.File, how int) error {
-	for {
-		err := unix.Flock(int(file.Fd()), how|unix.LOCK_NB)
+func lock(dir string, file *os.File, how int) error {
+	err := flock.Lock(file, how)
 
-		switch {
-		case err == nil:
-			return nil
-		case errors.Is(err, unix.EINTR):
-		case errors.Is(err, unix.EWOULDBLOCK):
-			return &LockedError{Dir: dir, Owner: readOwner(file)}
-		default:
-			return fmt.Errorf("lock state: %w", os.NewSyscallError("flock", err))
-		}
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, unix.EWOULDBLOCK):
+		return &LockedError{Dir: dir, Owner: readOwner(file)}
+	default:
+		return fmt.Errorf("lock state: %w", os.NewSyscallError("flock", err))
 	}
 }
 
