@@ -386,7 +386,7 @@ func TestFreezeIsLimited(t *testing.T) {
 
 	d := startNode(t)
 	claim := stagedFor(t, d, "xfs")
-	taken := takeOver(t, d, 100*time.Millisecond)
+	taken := takeOver(t, d, 3*time.Second)
 
 	err := taken.WithFrozen(t.Context(), []string{claim.VolumeID}, func(ctx context.Context) error {
 		waiting := write(t, filepath.Join(claim.StagingPath, "file"))
@@ -396,7 +396,7 @@ func TestFreezeIsLimited(t *testing.T) {
 		return nil
 	})
 	require.ErrorIs(t, err, node.ErrFreezeLimit)
-	fails(t, rpc.Status(err), codes.FailedPrecondition, "100ms")
+	fails(t, rpc.Status(err), codes.FailedPrecondition, "3s")
 	requireThawed(t, claim.StagingPath)
 }
 
