@@ -88,6 +88,10 @@ func (s *Service) newChecking(volumeID, how string) (*checking, error) {
 
 	use, known := s.uses.get(volumeID)
 	if at, used := s.InUse(volumeID); known && used {
+		if !use.image() {
+			return nil, errDirectory()
+		}
+
 		if how == HowOffline {
 			return nil, rpc.Errorf(codes.FailedPrecondition, "it is in use at %s; check it online, or stop using it", at)
 		}
@@ -155,10 +159,14 @@ func (c *checking) isIn(place *pool.Pool) error {
 	}
 
 	if _, none := place.Size(pool.Object{ID: c.volumeID, Backing: volume.BackingDirectory}); none == nil {
-		return rpc.Errorf(codes.FailedPrecondition, "it is a directory, without a filesystem of its own")
+		return errDirectory()
 	}
 
 	return err
+}
+
+func errDirectory() error {
+	return rpc.Errorf(codes.FailedPrecondition, "it is a directory, without a filesystem of its own")
 }
 
 // fsType is the filesystem that is to be found sound.

@@ -348,7 +348,13 @@ func TestCheckIsRefused(t *testing.T) {
 		fails(t, err, codes.InvalidArgument, "quickly")
 	})
 	t.Run("directory", func(t *testing.T) {
-		refused(t, newVolume(t, d, &csi.CreateVolumeRequest{Parameters: directoryBacked()}), codes.FailedPrecondition, "directory")
+		claim := newVolume(t, d, &csi.CreateVolumeRequest{Parameters: directoryBacked()})
+		refused(t, claim, codes.FailedPrecondition, "directory")
+		bringUp(t, d, claim)
+		refused(t, claim, codes.FailedPrecondition, "directory")
+
+		_, err := askCheck(t.Context(), d, claim.VolumeID, node.HowOffline)
+		fails(t, err, codes.FailedPrecondition, "directory")
 	})
 	t.Run("raw block", func(t *testing.T) {
 		claim := newVolume(t, d, &csi.CreateVolumeRequest{VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Block(writer)}})
