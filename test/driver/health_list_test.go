@@ -12,6 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/emptypb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/test/harness"
@@ -196,4 +198,19 @@ func legacyIn(t *testing.T, status proto.Message) legacyCondition {
 func awaitSick(t *testing.T, d *harness.Driver, ids []string) {
 	t.Helper()
 	require.Eventually(t, func() bool { return slices.Equal(ids, idsOf(sickList(t, d, 0, ""))) }, soon, 10*time.Millisecond)
+}
+
+// TestReportOfTheHealthy reads what a program without Go's types reads: a list that
+// is empty, and none that is missing, for a volume that both views know.
+func TestReportOfTheHealthy(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	d := harness.Start(t)
+	bringUp(t, d, newVolume(t, d, &csi.CreateVolumeRequest{Name: t.Name()}))
+
+	answer := &wrapperspb.BytesValue{}
+	require.NoError(t, d.Conn().Invoke(t.Context(), "/"+health.ServiceName+"/Report", &emptypb.Empty{}, answer))
+	require.Contains(t, string(answer.GetValue()), `"conditions":[]`)
+	require.NotContains(t, string(answer.GetValue()), `:null`)
 }
