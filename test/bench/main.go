@@ -29,6 +29,7 @@ func topics() []topic {
 		{"copies", copies},
 		{"fallback", fallback},
 		{"health", health},
+		{"checks", checks},
 	}
 }
 
@@ -61,7 +62,7 @@ func run(ctx context.Context, args []string) error {
 	binary := flags.String("binary", "bin/touchstone", "the driver to measure")
 	dir := flags.String("dir", os.TempDir(), "where state and pool lie: a directory on a real disk, not a tmpfs")
 	out := flags.String("out", "out/bench.json", "the file for the results")
-	only := flags.String("only", "", "a regular expression of the topics to measure: create, read, publish, life, isolation, scale, copies, fallback, health")
+	only := flags.String("only", "", "a regular expression of the topics to measure: create, read, publish, life, isolation, scale, copies, fallback, health, checks")
 	rounds := flags.Int("rounds", 3, "how often to measure; the table shows the median")
 
 	if err := flags.Parse(args); err != nil {
