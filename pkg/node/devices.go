@@ -194,14 +194,7 @@ func (s *Service) attachBlock(ctx context.Context, use *Use, readOnly bool) (int
 		return none, err
 	}
 
-	known := s.devices.get(use.VolumeID)
-	if readOnly && !use.readOnly() {
-		known.readOnly = device.Number
-	} else {
-		known.staged = device.Number
-	}
-
-	s.devices.set(use.VolumeID, known)
+	s.foundDevice(use, device.Number, readOnly)
 
 	return device.Number, nil
 }

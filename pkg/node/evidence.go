@@ -178,17 +178,6 @@ func (e *evidence) attach(use *Use, now attachment, imageBytes int64, second boo
 	}
 }
 
-// holds says whether the device got the volume's image, by whatever name that goes
-// by now.
-func (e *evidence) holds(contentID string, number int, sequence uint64) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-
-	found, ok := e.byVolume[e.subjectOf(contentID)]
-
-	return ok && found.attached.same(number, sequence)
-}
-
 // detach says that the device is about to be nobody's.
 func (e *evidence) detach(number int) {
 	e.mu.Lock()

@@ -87,8 +87,7 @@ func (s *Service) ours(use *Use, point mount.Point) bool {
 	// Without waiting for an image that hangs.
 	attachment, attached := s.loops.Attachment(number)
 
-	return attached && (path.Base(attachment.BackingPath) == imageName(use.VolumeID) ||
-		s.evidence.holds(use.VolumeID, number, attachment.Sequence) || s.attachedAs(use.VolumeID, number))
+	return attached && (path.Base(attachment.BackingPath) == imageName(use.VolumeID) || s.attachedAs(use.VolumeID, number))
 }
 
 func imageName(volumeID string) string { return volumeID + pool.ImageSuffix }

@@ -25,12 +25,7 @@ func (v *visits) enter(volumeID string) (leave func(), ok bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 
-	found, known := v.byVolume[volumeID]
-	if !known {
-		found = &visit{left: make(chan struct{})}
-		v.byVolume[volumeID] = found
-	}
-
+	found := v.of(volumeID)
 	if found.awaited > 0 {
 		return nil, false
 	}
@@ -57,12 +52,7 @@ func (v *visits) enter(volumeID string) (leave func(), ok bool) {
 func (v *visits) await(volumeID string) (end func()) {
 	v.mu.Lock()
 
-	found, known := v.byVolume[volumeID]
-	if !known {
-		found = &visit{left: make(chan struct{})}
-		v.byVolume[volumeID] = found
-	}
-
+	found := v.of(volumeID)
 	found.awaited++
 	inside, left := found.inside, found.left
 
@@ -85,6 +75,17 @@ func (v *visits) await(volumeID string) (end func()) {
 		found.awaited--
 		v.drop(volumeID, found)
 	}
+}
+
+// of is the volume's own; the caller has the lock.
+func (v *visits) of(volumeID string) *visit {
+	found, known := v.byVolume[volumeID]
+	if !known {
+		found = &visit{left: make(chan struct{})}
+		v.byVolume[volumeID] = found
+	}
+
+	return found
 }
 
 func (v *visits) drop(volumeID string, found *visit) {

@@ -10,11 +10,13 @@ import (
 // its name now, be it a symlink, and not of what that leads to. Errors:
 // ErrMissing.
 func (p *Pool) Info(id string, backing volume.Backing) (fs.FileInfo, error) {
-	if err := checkID(id); err != nil {
+	return p.lstat(Object{ID: id, Backing: backing})
+}
+
+func (p *Pool) lstat(object Object) (fs.FileInfo, error) {
+	if err := checkID(object.ID); err != nil {
 		return nil, err
 	}
-
-	object := Object{ID: id, Backing: backing}
 
 	info, err := p.room(object).Lstat(object.entry())
 	if err != nil {

@@ -24,13 +24,9 @@ var (
 // is there. It opens nothing: 3 µs. Errors: ErrMissing, also where something of
 // another kind is in its place.
 func (p *Pool) Size(object Object) (int64, error) {
-	if err := checkID(object.ID); err != nil {
-		return 0, err
-	}
-
-	info, err := p.room(object).Lstat(object.entry())
+	info, err := p.lstat(object)
 	if err != nil {
-		return 0, p.missing(object.String(), err)
+		return 0, err
 	}
 
 	wanted := fs.FileMode(0)
