@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/moby/sys/mountinfo"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/blockdev"
 	"github.com/touchstone-csi/touchstone/pkg/poolimage"
+	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
@@ -34,15 +34,15 @@ const (
 
 func TestMain(m *testing.M) {
 	if directory := os.Getenv(childVariable); directory != "" {
-		child(directory)
+		hold(directory)
 	}
 
 	namespace.Enter()
 	goleak.VerifyTestMain(m)
 }
 
-// child ensures a pool as a driver does, and then hangs.
-func child(directory string) {
+// hold ensures a pool as a driver does, and then hangs.
+func hold(directory string) {
 	var bytes int64
 	_, _ = fmt.Sscan(os.Getenv(childVariable+"_BYTES"), &bytes)
 
@@ -143,10 +143,9 @@ func died(t *testing.T, directory string, bytes int64) {
 
 	command := exec.CommandContext(t.Context(), "/proc/self/exe")
 	command.Env = append(os.Environ(), childVariable+"="+directory, fmt.Sprintf("%s_BYTES=%d", childVariable, bytes))
-	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := command.StdoutPipe()
 	require.NoError(t, err)
-	require.NoError(t, command.Start())
+	require.NoError(t, child.Start(command))
 
 	said := make([]byte, len(childReady))
 	_, err = out.Read(said)

@@ -17,6 +17,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/child"
 )
 
 const (
@@ -78,7 +79,7 @@ func (b *bench) startIn(ctx context.Context, root string, environment ...string)
 	command.Stderr = log
 	command.Env = append(os.Environ(), environment...)
 	// In a mount namespace of its own nothing is left, however it ends.
-	command.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+	command.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 
 	client, err := orchestrator.Connect(socket)
 	if err != nil {
@@ -86,7 +87,7 @@ func (b *bench) startIn(ctx context.Context, root string, environment ...string)
 	}
 
 	began := time.Now()
-	if err := command.Start(); err != nil {
+	if err := child.Start(command); err != nil {
 		return nil, fmt.Errorf("start the driver: %w", err)
 	}
 

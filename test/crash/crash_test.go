@@ -7,7 +7,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"os"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -110,9 +109,6 @@ func chacha(seed int64, index int) *rand.ChaCha8 {
 
 func (s *scenario) run(kills int, aims []string) {
 	s.t.Helper()
-
-	// The driver's parent-death signal comes when the thread that forked it ends.
-	runtime.LockOSThread()
 
 	for s.kills < kills {
 		s.round(aims)

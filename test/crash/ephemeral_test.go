@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"runtime"
 	"testing"
 	"time"
 
@@ -23,7 +22,6 @@ import (
 // CO's next call ends as if nothing had been.
 func TestCrashEphemeral(t *testing.T) {
 	namespace.NeedRoot(t)
-	runtime.LockOSThread()
 
 	s := newSite(t, build(t))
 	random := rand.New(chacha(number(t, "seed"), 0))

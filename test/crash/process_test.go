@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/child"
 )
 
 const (
@@ -100,9 +101,7 @@ func (s *site) start(t *testing.T, watch grpc.UnaryClientInterceptor) *process {
 		// waiting for others: not where a death tells anything.
 		"--overcommit=20", "--coalesce-window=20ms", "--v=2")
 	command.Stdout, command.Stderr = log, log
-	// A test that is killed itself takes its driver along: see run for the thread.
-	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	require.NoError(t, command.Start())
+	require.NoError(t, child.Start(command))
 
 	client, err := orchestrator.Connect(endpoint, grpc.WithChainUnaryInterceptor(watch))
 	require.NoError(t, err)

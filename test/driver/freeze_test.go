@@ -16,7 +16,6 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 	"unsafe"
@@ -37,6 +36,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
+	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -643,7 +643,6 @@ func killFrozen(t *testing.T, d *harness.Driver, volumeIDs ...string) {
 	command := exec.CommandContext(t.Context(), "/proc/self/exe")
 	command.Env = append(os.Environ(), freezer+"="+string(encoded))
 	command.Stderr = t.Output()
-	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 
 	hold, err := command.StdinPipe()
 	require.NoError(t, err)
@@ -652,7 +651,7 @@ func killFrozen(t *testing.T, d *harness.Driver, volumeIDs ...string) {
 
 	said, err := command.StdoutPipe()
 	require.NoError(t, err)
-	require.NoError(t, command.Start())
+	require.NoError(t, child.Start(command))
 
 	line, err := bufio.NewReader(said).ReadString('\n')
 	require.NoError(t, err)

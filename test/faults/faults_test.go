@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -313,8 +314,7 @@ func TestTheParentsDeath(t *testing.T) {
 			told := filepath.Join(t.TempDir(), "served")
 			parent := exec.Command("/proc/self/exe", "-test.run=^TestParent$")
 			parent.Env = append(os.Environ(), orphan+"="+told)
-			parent.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
-			require.NoError(t, parent.Start())
+			require.NoError(t, child.Start(parent))
 
 			ended := make(chan error, 1)
 

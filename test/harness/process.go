@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/test/child"
 )
 
 // served hands a configuration to the process that ServeIfAsked makes a driver
@@ -109,8 +110,7 @@ func (d *Driver) spawn(tb testing.TB) *exec.Cmd {
 	command := exec.Command("/proc/self/exe")
 	command.Env = append(os.Environ(), served+"="+string(encoded))
 	command.Stderr = tb.Output()
-	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	require.NoError(tb, command.Start())
+	require.NoError(tb, child.Start(command))
 
 	return command
 }

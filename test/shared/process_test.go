@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/child"
 )
 
 // readyLimit is no verdict on speed: it only ends a test that would hang.
@@ -57,8 +58,8 @@ func start(t *testing.T, binary, pool, mode, nodeID string, flags ...string) *pr
 
 	command := exec.Command(binary, arguments...)
 	command.Stderr = t.Output()
-	command.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
-	require.NoError(t, command.Start())
+	command.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	require.NoError(t, child.Start(command))
 
 	client, err := orchestrator.Connect(endpoint)
 	require.NoError(t, err)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/blockdev"
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/child"
 )
 
 const (
@@ -147,14 +148,14 @@ func (s *site) start(ctx context.Context) (*process, error) {
 	// Not the context's: it is told to end in due course.
 	command := exec.Command(s.binary, words...)
 	command.Stdout, command.Stderr = log, log
-	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 
 	client, err := orchestrator.Connect(socket, grpc.WithChainUnaryInterceptor(bounded(s.timeLimit)))
 	if err != nil {
 		return nil, err
 	}
 
-	if err := command.Start(); err != nil {
+	if err := child.Start(command); err != nil {
 		return nil, fmt.Errorf("start the driver: %w", err)
 	}
 

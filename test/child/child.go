@@ -1,0 +1,55 @@
+// Package child starts processes that end with the test that started them.
+package child
+
+import (
+	"errors"
+	"os/exec"
+	"runtime"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Start starts the command so that the kernel kills it when this process ends.
+//
+// The kernel sends the signal at the death of the thread that forked, and Go
+// ends a thread with the goroutine that never let go of it: what an idle check
+// or a test of a waiting write does would kill the children of whoever forked on
+// that thread before. So this one is kept until the child has ended.
+func Start(command *exec.Cmd) error {
+	if command.SysProcAttr == nil {
+		command.SysProcAttr = &syscall.SysProcAttr{}
+	}
+
+	command.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	started := make(chan error)
+
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+
+		err := command.Start()
+		if err != nil {
+			started <- err
+
+			return
+		}
+
+		pid := command.Process.Pid
+		started <- nil
+
+		awaitEnd(pid)
+	}()
+
+	return <-started
+}
+
+// awaitEnd leaves the exit status to the caller of Start.
+func awaitEnd(pid int) {
+	for {
+		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
+		if !errors.Is(err, unix.EINTR) {
+			return
+		}
+	}
+}
