@@ -37,7 +37,8 @@ type known struct {
 	ioErrorAt, writtenAt time.Time
 	// attachedAt is zero for what was attached before the driver's start.
 	attachedAt time.Time
-	// usage is what NodeGetVolumeStats has found by a walk that no look takes.
+	// usage is what NodeGetVolumeStats has found: of a directory by a walk that no
+	// look takes, of an image maybe before the first look.
 	usage *health.Usage
 }
 

@@ -184,9 +184,9 @@ func (s *Service) usage(ctx context.Context, id string, use *Use, path string) (
 		if usage, err = s.directoryUsage(ctx, use, usage); err != nil {
 			return nil, err
 		}
-
-		s.evidence.measured(id, *usageFrom(usage))
 	}
+
+	s.evidence.measured(id, *usageFrom(usage))
 
 	return volumeUsages(usage), nil
 }
