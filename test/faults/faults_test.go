@@ -4,10 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"syscall"
+	"strconv"
 	"testing"
 	"time"
 
@@ -307,7 +308,10 @@ func TestParent(t *testing.T) {
 func TestTheParentsDeath(t *testing.T) {
 	namespace.NeedRoot(t)
 
-	for name, signal := range map[string]syscall.Signal{"dies": unix.SIGKILL, "falls silent": unix.SIGSTOP} {
+	for name, strike := range map[string]func(*testing.T, int){
+		"dies":         func(t *testing.T, pid int) { require.NoError(t, unix.Kill(pid, unix.SIGKILL)) },
+		"falls silent": stop,
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
@@ -328,15 +332,14 @@ func TestTheParentsDeath(t *testing.T) {
 			require.NoError(t, err)
 			require.True(t, mounted(t, string(path)))
 
-			require.NoError(t, parent.Process.Signal(signal))
+			strike(t, parent.Process.Pid)
 			require.Eventually(t, func() bool { return !mounted(t, string(path)) }, soon, 10*time.Millisecond)
 
 			// A thread that hangs keeps a process from ending.
 			go func() { ended <- parent.Wait() }()
 
-			if signal == unix.SIGSTOP {
-				require.NoError(t, parent.Process.Kill())
-			}
+			// It may have been, and is not waited for yet.
+			require.NoError(t, parent.Process.Kill())
 
 			select {
 			case err := <-ended:
@@ -349,6 +352,25 @@ func TestTheParentsDeath(t *testing.T) {
 			// <its TempDir>/001/served
 			require.NoError(t, os.RemoveAll(filepath.Dir(filepath.Dir(string(path)))))
 		})
+	}
+}
+
+// stop tells every thread: the kernel gives a signal for the process to one of
+// them, and the one that hangs would keep it until it does not any more.
+func stop(t *testing.T, pid int) {
+	t.Helper()
+
+	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	require.NoError(t, err)
+
+	for _, thread := range threads {
+		id, err := strconv.Atoi(thread.Name())
+		require.NoError(t, err)
+
+		err = unix.Tgkill(pid, id, unix.SIGSTOP)
+		if !errors.Is(err, unix.ESRCH) {
+			require.NoError(t, err)
+		}
 	}
 }
 
