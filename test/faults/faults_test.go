@@ -309,8 +309,7 @@ func TestTheParentsDeath(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	for name, strike := range map[string]func(*testing.T, int){
-		"dies":         func(t *testing.T, pid int) { require.NoError(t, unix.Kill(pid, unix.SIGKILL)) },
-		"falls silent": stop,
+		"dies": kill, "falls silent": stop,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -353,6 +352,11 @@ func TestTheParentsDeath(t *testing.T) {
 			require.NoError(t, os.RemoveAll(filepath.Dir(filepath.Dir(string(path)))))
 		})
 	}
+}
+
+func kill(t *testing.T, pid int) {
+	t.Helper()
+	require.NoError(t, unix.Kill(pid, unix.SIGKILL))
 }
 
 // stop tells every thread: the kernel gives a signal for the process to one of
