@@ -22,7 +22,7 @@ const (
 
 // IsEphemeral says whether the volume_context is that of an inline ephemeral
 // volume.
-func IsEphemeral(context map[string]string) bool { return context[KeyEphemeral] == "true" }
+func IsEphemeral(context map[string]string) bool { return context[KeyEphemeral] == yes }
 
 // ParseEphemeral reads the volume_context of an inline ephemeral volume: the
 // parameters of a StorageClass, written by whoever made the pod, and a size in
@@ -34,6 +34,11 @@ func ParseEphemeral(given map[string]string) (Parameters, int64, error) {
 	parameters, err := ParseParameters(rest)
 	if err != nil {
 		return Parameters{}, 0, err
+	}
+
+	if parameters.DirectAssign {
+		return Parameters{}, 0, fmt.Errorf("%w: %s: an inline ephemeral volume is always mounted on the host; use a claim",
+			ErrParameter, KeyDirectAssign)
 	}
 
 	text := given[KeySize]

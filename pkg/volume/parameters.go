@@ -84,6 +84,9 @@ type Parameters struct {
 	BlockSize int `json:"blockSize"`
 	// MkfsOptions are passed to mkfs as they are, split at white space.
 	MkfsOptions string `json:"mkfsOptions,omitempty"`
+	// DirectAssign hands the device to a virtual machine, in the place of a mount
+	// on the host.
+	DirectAssign bool `json:"directAssign,omitempty"`
 }
 
 // FSTypes returns the filesystems that a volume can have.
@@ -121,6 +124,10 @@ func (p Parameters) Context() map[string]string {
 		context[KeyMkfsOptions] = p.MkfsOptions
 	}
 
+	if p.DirectAssign {
+		context[KeyDirectAssign] = yes
+	}
+
 	return context
 }
 
@@ -137,7 +144,9 @@ func (p Parameters) CheckFSType(wanted Capability) error {
 }
 
 func knownKeys() []string {
-	return []string{KeyBacking, KeyBlockSize, KeyFSType, KeyMkfsOptions, KeyPool, KeyProvisioning}
+	return []string{
+		KeyBacking, KeyBlockSize, KeyFSType, KeyDirectAssign, KeyMkfsOptions, KeyPool, KeyProvisioning, KeySkipHostmount,
+	}
 }
 
 func parse(given map[string]string) (Parameters, error) {
@@ -175,7 +184,12 @@ func parse(given map[string]string) (Parameters, error) {
 		return Parameters{}, badValue(KeyFSType, params.FSType, strings.Join(FSTypes(), ", "))
 	}
 
-	return params, nil
+	direct, err := parseDirect(given)
+	if err != nil || !direct {
+		return params, err
+	}
+
+	return params.AsDirect()
 }
 
 func badValue(key, value, want string) error {

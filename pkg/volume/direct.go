@@ -1,0 +1,83 @@
+package volume
+
+import (
+	"fmt"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+)
+
+const (
+	// KeyDirectAssign is "true" for a volume whose block device is handed to a
+	// virtual machine, in the place of being mounted on the host.
+	KeyDirectAssign = "directAssign"
+	// KeySkipHostmount is the same in the words of other drivers, and of the
+	// annotation of a PersistentVolumeClaim.
+	KeySkipHostmount = "skip-hostmount"
+
+	// yes and no are how a StorageClass, and the kubelet, say so.
+	yes, no = "true", "false"
+)
+
+// AsDirect returns the parameters of the volume that these would make if it were
+// assigned directly. Error: ErrParameter, where there is no device to assign.
+func (p Parameters) AsDirect() (Parameters, error) {
+	if p.Backing != BackingImage {
+		return Parameters{}, fmt.Errorf("%w: %s needs %s=%s: a %s has no block device that a virtual machine could have",
+			ErrParameter, KeyDirectAssign, KeyBacking, BackingImage, p.Backing)
+	}
+
+	p.DirectAssign = true
+
+	return p, nil
+}
+
+// CheckDirect refuses with ErrCapability what can't be done with a volume that
+// is assigned directly: its filesystem belongs to one virtual machine, so nobody
+// else on the node may mount it or have its device. Other volumes pass.
+func (p Parameters) CheckDirect(wanted Capability) error {
+	if !p.DirectAssign {
+		return nil
+	}
+
+	if wanted.Block {
+		return fmt.Errorf("%w: a volume with %s is not for block access: its filesystem is mounted in the virtual machine; "+
+			"ask for a mount (volumeMode: Filesystem), or leave %s out", ErrCapability, KeyDirectAssign, KeyDirectAssign)
+	}
+
+	switch wanted.AccessMode() {
+	case csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER,
+		csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER,
+		csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY:
+		return nil
+	default:
+		return fmt.Errorf("%w: access mode %s, but a volume with %s is for one virtual machine alone: it must be SINGLE_NODE_WRITER, "+
+			"SINGLE_NODE_SINGLE_WRITER or SINGLE_NODE_READER_ONLY; in Kubernetes, use ReadWriteOncePod (ReadWriteOnce comes as "+
+			"SINGLE_NODE_MULTI_WRITER where the driver advertises that capability)", ErrCapability, wanted.Mode, KeyDirectAssign)
+	}
+}
+
+// parseDirect reads the parameter by either of its names. Both may be there if
+// they say the same.
+func parseDirect(given map[string]string) (bool, error) {
+	direct, named := false, ""
+
+	for _, key := range []string{KeyDirectAssign, KeySkipHostmount} {
+		value, there := given[key]
+		if !there {
+			continue
+		}
+
+		if value != yes && value != no {
+			return false, badValue(key, value, yes+" or "+no)
+		}
+
+		if named != "" && direct != (value == yes) {
+			return false, fmt.Errorf("%w: %s is %q and %s is %q, which contradict each other; give one of them",
+				ErrParameter, named, given[named], key, value)
+		}
+
+		direct, named = value == yes, key
+	}
+
+	return direct, nil
+}
