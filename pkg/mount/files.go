@@ -1,0 +1,130 @@
+package mount
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// privateDirMode and privateMode keep everybody but root from what Files makes.
+	privateDirMode = "0700"
+	privateMode    = 0o600
+	// filesBytes is more than the files take, and all that somebody who makes the
+	// filesystem writable again could use of the machine's memory.
+	filesBytes = 64 << 10
+	spareNodes = 2
+)
+
+// Files makes a small filesystem in memory with the files of these names, and
+// leaves the mount detached. Nobody but root may look into it, and nobody writes
+// it: it is the filesystem that is read-only, and not only this mount, since who
+// binds a mount may clear what is only its own. The source is what the mount table
+// says in a device's place. Error: ErrKernel where fsopen is missing.
+func Files(source string, files map[string][]byte) (*Tree, error) {
+	tree, err := filesDetached(source, files)
+	if err != nil {
+		return nil, fmt.Errorf("mount files of %s: %w", source, err)
+	}
+
+	return tree, nil
+}
+
+func filesDetached(source string, files map[string][]byte) (tree *Tree, err error) {
+	fd, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
+	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.ENODEV) {
+		return nil, fmt.Errorf("%w: it needs fsopen (Linux 5.2) and tmpfs: %w", ErrKernel, err)
+	}
+
+	if err != nil {
+		return nil, fmt.Errorf("open the filesystem type: %w", err)
+	}
+
+	defer func() { _ = unix.Close(fd) }()
+
+	for _, each := range [][2]string{
+		{"source", source},
+		{"mode", privateDirMode},
+		{"size", strconv.Itoa(filesBytes)},
+		{"nr_inodes", strconv.Itoa(len(files) + spareNodes)},
+	} {
+		if err := unix.FsconfigSetString(fd, each[0], each[1]); err != nil {
+			return nil, fmt.Errorf("set %s: %w%s", each[0], err, kernelMessages(fd, Options{}))
+		}
+	}
+
+	if err := unix.FsconfigCreate(fd); err != nil {
+		return nil, fmt.Errorf("%w%s", err, kernelMessages(fd, Options{}))
+	}
+
+	const attributes = unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NOEXEC
+
+	root, err := unix.Fsmount(fd, unix.FSMOUNT_CLOEXEC, attributes)
+	if err != nil {
+		return nil, fmt.Errorf("make a mount of it: %w", err)
+	}
+
+	tree = &Tree{root: os.NewFile(uintptr(root), source), what: source}
+
+	for name, content := range files {
+		if err := tree.write(name, content); err != nil {
+			tree.Close()
+
+			return nil, err
+		}
+	}
+
+	if err := tree.seal(); err != nil {
+		tree.Close()
+
+		return nil, err
+	}
+
+	return tree, nil
+}
+
+func (t *Tree) write(name string, content []byte) error {
+	fd, err := unix.Openat(int(t.root.Fd()), name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, privateMode)
+	runtime.KeepAlive(t.root)
+
+	if err != nil {
+		return fmt.Errorf("make %s: %w", name, err)
+	}
+
+	file := os.NewFile(uintptr(fd), name)
+	_, err = file.Write(content)
+
+	return errors.Join(err, file.Close())
+}
+
+// seal makes the filesystem read-only, and the mount as well.
+func (t *Tree) seal() error {
+	defer runtime.KeepAlive(t.root)
+
+	fd, err := unix.Fspick(int(t.root.Fd()), "", unix.FSPICK_EMPTY_PATH|unix.FSPICK_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("make it read-only: %w", err)
+	}
+
+	defer func() { _ = unix.Close(fd) }()
+
+	err = unix.FsconfigSetFlag(fd, "ro")
+	if err == nil {
+		err = unix.FsconfigReconfigure(fd)
+	}
+
+	if err != nil {
+		return fmt.Errorf("make it read-only: %w%s", err, kernelMessages(fd, Options{}))
+	}
+
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
+	if err := unix.MountSetattr(int(t.root.Fd()), "", unix.AT_EMPTY_PATH, &attr); err != nil {
+		return fmt.Errorf("make the mount read-only: %w", err)
+	}
+
+	return nil
+}
