@@ -61,6 +61,22 @@ func ParseFlags(flags []string) (Options, error) {
 	return options, nil
 }
 
+// SplitFlags returns what ParseFlags would read, one by one and as it is spelled,
+// for somebody else to mount with. mount(8)'s own remarks are left out.
+func SplitFlags(flags []string) []string {
+	var single []string
+
+	for _, flag := range flags {
+		for _, flag := range splitOptions(flag) {
+			if key, _, _ := strings.Cut(flag, "="); !isRemark(key) {
+				single = append(single, flag)
+			}
+		}
+	}
+
+	return single
+}
+
 // ReadOnly says whether "ro" was asked for.
 func (o Options) ReadOnly() bool { return o.set&unix.MOUNT_ATTR_RDONLY != 0 }
 

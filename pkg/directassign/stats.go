@@ -1,0 +1,77 @@
+package directassign
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/touchstone-csi/touchstone/pkg/mount"
+)
+
+// volumeUsage is CSI's VolumeUsage as Kata writes it: with numbers for units, and
+// without what is zero.
+type volumeUsage struct {
+	Available uint64 `json:"available"`
+	Total     uint64 `json:"total"`
+	Used      uint64 `json:"used"`
+	Unit      int32  `json:"unit"`
+}
+
+const (
+	unitBytes  = 1
+	unitInodes = 2
+)
+
+// parseStats reads what a guest says of a filesystem. An error says what is wrong
+// with it; an error of the guest's own may be in the place of an answer.
+func parseStats(answer []byte) (mount.Usage, error) {
+	var stats struct {
+		Usage []volumeUsage `json:"usage"`
+	}
+
+	if err := json.Unmarshal(answer, &stats); err != nil {
+		return mount.Usage{}, fmt.Errorf("it is not the expected JSON: %w", err)
+	}
+
+	bytes, err := amountOf(stats.Usage, unitBytes)
+	if err != nil {
+		return mount.Usage{}, fmt.Errorf("bytes: %w", err)
+	}
+
+	if bytes.Total == 0 {
+		return mount.Usage{}, errors.New("it has no total of bytes")
+	}
+
+	inodes, err := amountOf(stats.Usage, unitInodes)
+	if err != nil {
+		return mount.Usage{}, fmt.Errorf("inodes: %w", err)
+	}
+
+	return mount.Usage{Bytes: bytes, Inodes: inodes}, nil
+}
+
+// amountOf returns the one entry of a unit, and zeros where there is none: a
+// filesystem without a number of inodes has none to tell.
+func amountOf(usages []volumeUsage, unit int32) (mount.Amount, error) {
+	var (
+		amount mount.Amount
+		found  bool
+	)
+
+	for _, usage := range usages {
+		switch {
+		case usage.Unit != unit:
+			continue
+		case found:
+			return mount.Amount{}, errors.New("there are two of them")
+		case usage.Total > math.MaxInt64, usage.Used > usage.Total, usage.Available > usage.Total:
+			return mount.Amount{}, fmt.Errorf("%d used and %d available of %d is impossible", usage.Used, usage.Available, usage.Total)
+		}
+
+		found = true
+		amount = mount.Amount{Total: int64(usage.Total), Used: int64(usage.Used), Available: int64(usage.Available)}
+	}
+
+	return amount, nil
+}
