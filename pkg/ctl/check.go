@@ -104,7 +104,7 @@ func (s *session) checkAll(ctx context.Context, asked checkFlags) error {
 	if asked.all {
 		report, err := client.Report(ctx)
 		if err != nil {
-			return notTouchstone(err)
+			return notTouchstone(err, health.ServiceName, errNoChecks)
 		}
 
 		for _, each := range report.Volumes {
@@ -144,7 +144,7 @@ func (c *checking) check(ctx context.Context, client *health.Client, id string) 
 
 		c.passOver(id, err)
 	case codes.Unimplemented, codes.DeadlineExceeded, codes.Canceled:
-		return notTouchstone(err)
+		return notTouchstone(err, health.ServiceName, errNoChecks)
 	default:
 		c.Checks = append(c.Checks, &health.VolumeCheck{VolumeID: id, CheckReport: health.CheckReport{
 			At: began, Took: time.Since(began), How: how, Verdict: verdictFailed, Detail: status.Convert(err).Message(),
@@ -163,9 +163,9 @@ func (c *checking) passOver(id string, err error) {
 }
 
 // notTouchstone explains what gRPC says of a service that is not there.
-func notTouchstone(err error) error {
-	if status.Code(err) == codes.Unimplemented && strings.Contains(status.Convert(err).Message(), health.ServiceName) {
-		return fmt.Errorf("%w (%w)", errNoChecks, err)
+func notTouchstone(err error, service string, means error) error {
+	if status.Code(err) == codes.Unimplemented && strings.Contains(status.Convert(err).Message(), service) {
+		return fmt.Errorf("%w (%w)", means, err)
 	}
 
 	return err

@@ -42,6 +42,7 @@ func NewCommand() *cobra.Command {
 		newCapabilitiesCommand(given),
 		newCapacityCommand(given),
 		newOperationsCommand(given),
+		newDirectVolumesCommand(given),
 	)
 	command.Long = `Talk to a CSI driver through its socket, as an orchestrator would: any driver,
 though the defaults are Touchstone's. Exit code 0: done, 1: the driver refused

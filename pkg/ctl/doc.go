@@ -3,7 +3,7 @@
 // -o json, the answers themselves for programs.
 //
 // What may enter: commands, flags and output. It imports pkg/orchestrator, the
-// CSI spec and gRPC, and of the driver only the clients of pkg/progress and
-// pkg/health, which speak through the socket too. Of these only `check` can't do
-// without an answer.
+// CSI spec and gRPC, and of the driver only the clients of pkg/progress,
+// pkg/health and pkg/directassign, which speak through the socket too. Of these
+// only `check` and `ctl direct-volumes` can't do without an answer.
 package ctl
