@@ -90,6 +90,9 @@ type mapping struct {
 // causes is ordered: the first that an error wraps decides.
 func causes() []mapping {
 	return []mapping{
+		// Before context's, for the call's own time is not over with it.
+		{volume.ErrClaimUnanswered, codes.Unavailable},
+		{volume.ErrClaimUnreadable, codes.FailedPrecondition},
 		{context.DeadlineExceeded, codes.DeadlineExceeded},
 		{context.Canceled, codes.Canceled},
 		{inflight.ErrDraining, codes.Unavailable},

@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -14,8 +15,22 @@ const (
 	// annotation of a PersistentVolumeClaim.
 	KeySkipHostmount = "skip-hostmount"
 
+	// KeyClaimName is the name of the claim that a volume is for. The provisioner
+	// tells it if it runs with --extra-create-metadata.
+	KeyClaimName = ReservedPrefix + "pvc/name"
+	// KeyClaimNamespace is the claim's namespace, which is told then too.
+	KeyClaimNamespace = ReservedPrefix + "pvc/namespace"
+
 	// yes and no are how a StorageClass, and the kubelet, say so.
 	yes, no = "true", "false"
+)
+
+var (
+	// ErrClaimUnreadable is returned for a claim that can't be read until somebody
+	// puts something right.
+	ErrClaimUnreadable = errors.New("the claim can't be read")
+	// ErrClaimUnanswered is returned for a claim that may be readable in a moment.
+	ErrClaimUnanswered = errors.New("the Kubernetes API does not answer")
 )
 
 // AsDirect returns the parameters of the volume that these would make if it were

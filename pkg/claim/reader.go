@@ -1,0 +1,158 @@
+package claim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+const (
+	// InCluster stands in the place of a kubeconfig file for the service account
+	// of the pod that the process runs in.
+	InCluster = "in-cluster"
+
+	// DefaultTimeout is less than the 10 s that Kubernetes' provisioner waits for
+	// CreateVolume by default, so that it is told why it got no volume.
+	DefaultTimeout = 5 * time.Second
+)
+
+// manifest grants what Direct needs.
+const manifest = "deploy/direct-assign/rbac.yaml"
+
+// Config is what a Reader must be told.
+type Config struct {
+	// Kubeconfig is a file, or InCluster.
+	Kubeconfig string
+	// Timeout bounds each question; 0 is DefaultTimeout.
+	Timeout time.Duration
+}
+
+// Reader reads claims. It is safe for concurrent use.
+type Reader struct {
+	http    *http.Client
+	claims  metadata.Getter
+	timeout time.Duration
+}
+
+// New returns a reader. It does not call the API yet.
+func New(config Config) (*Reader, error) {
+	settings, err := load(config.Kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+
+	settings.UserAgent = "touchstone"
+	// The server has fair queueing of its own, and the client's default would let
+	// five volumes a second be made.
+	settings.QPS = -1
+
+	transport, err := rest.HTTPClientFor(settings)
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig %s: %w", config.Kubeconfig, err)
+	}
+
+	client, err := metadata.NewForConfigAndClient(settings, transport)
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig %s: %w", config.Kubeconfig, err)
+	}
+
+	reader := &Reader{
+		http:    transport,
+		claims:  client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "persistentvolumeclaims"}),
+		timeout: config.Timeout,
+	}
+	if reader.timeout == 0 {
+		reader.timeout = DefaultTimeout
+	}
+
+	return reader, nil
+}
+
+func load(kubeconfig string) (*rest.Config, error) {
+	if kubeconfig == InCluster {
+		settings, err := rest.InClusterConfig()
+		if err != nil {
+			return nil, fmt.Errorf("kubeconfig %s: %w; it needs a pod with a service account's token", InCluster, err)
+		}
+
+		return settings, nil
+	}
+
+	// Not BuildConfigFromFlags: for an empty file that one silently means the pod's
+	// service account.
+	read, err := clientcmd.LoadFromFile(kubeconfig)
+	if err == nil {
+		err = clientcmd.ResolveLocalPaths(read)
+	}
+
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
+	}
+
+	settings, err := clientcmd.NewDefaultClientConfig(*read, nil).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
+	}
+
+	return settings, nil
+}
+
+// Close ends the connections that are not in use.
+func (r *Reader) Close() error {
+	utilnet.CloseIdleConnectionsFor(r.http.Transport)
+
+	return nil
+}
+
+// Direct says whether the claim has the annotation volume.KeySkipHostmount with
+// the value "true". Errors: volume.ErrParameter for a name that no claim has,
+// volume.ErrClaimUnreadable and volume.ErrClaimUnanswered.
+func (r *Reader) Direct(ctx context.Context, namespace, name string) (bool, error) {
+	// They become part of a URL.
+	if problems := append(validation.IsDNS1123Label(namespace), validation.IsDNS1123Subdomain(name)...); len(problems) > 0 {
+		return false, fmt.Errorf("%w: there is no claim %q in a namespace %q: %s", volume.ErrParameter, name, namespace, problems[0])
+	}
+
+	ctx, cancel := context.WithTimeoutCause(ctx, r.timeout, fmt.Errorf("%w within %s", errLate, r.timeout))
+	defer cancel()
+
+	found, err := r.claims.Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+
+		return false, fmt.Errorf("claim %s/%s: %w", namespace, name, explain(err))
+	}
+
+	return found.GetAnnotations()[volume.KeySkipHostmount] == "true", nil
+}
+
+var errLate = errors.New("no answer")
+
+// explain tells what somebody has to put right from what passes by itself.
+func explain(err error) error {
+	switch {
+	case apierrors.IsNotFound(err):
+		return fmt.Errorf("%w: %w; either it is gone, or --kubeconfig is for another cluster", volume.ErrClaimUnreadable, err)
+	case apierrors.IsForbidden(err):
+		return fmt.Errorf("%w: %w; apply %s for whom --kubeconfig names", volume.ErrClaimUnreadable, err, manifest)
+	case apierrors.IsUnauthorized(err):
+		return fmt.Errorf("%w: %w; the credentials of --kubeconfig are not good: renew them", volume.ErrClaimUnreadable, err)
+	default:
+		return fmt.Errorf("%w: %w", volume.ErrClaimUnanswered, err)
+	}
+}
