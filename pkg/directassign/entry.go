@@ -50,31 +50,36 @@ func openIn(dir *os.File, name string, flags int) (*os.File, error) {
 // makeEntry opens an entry's directory, which it makes if need be, in place of
 // whatever else has its name.
 func makeEntry(root *os.File, name string) (*os.File, error) {
-	var err error
-
-	for range attempts {
-		var dir *os.File
-
-		dir, err = openEntry(root, name)
+	for attempt := 1; ; attempt++ {
+		dir, err := openEntry(root, name)
 		if err == nil {
-			// Another program may have made it, with its own umask.
-			return dir, dir.Chmod(dirMode) //nolint:wrapcheck // it names the directory
+			return dir, closeToOthers(dir)
 		}
 
-		if !errors.Is(err, errNoEntry) {
+		if !errors.Is(err, errNoEntry) || attempt == attempts {
 			return nil, err
 		}
 
-		if err = unlink(root, name, 0); err != nil {
-			return nil, err
+		err = unix.Mkdirat(int(root.Fd()), name, dirMode)
+		if errors.Is(err, unix.EEXIST) {
+			err = unlink(root, name, 0)
 		}
 
-		if err = unix.Mkdirat(int(root.Fd()), name, dirMode); err != nil && !errors.Is(err, unix.EEXIST) {
-			return nil, fmt.Errorf("mkdirat %s: %w", name, err)
+		// A directory by now is what is wanted.
+		if err != nil && !errors.Is(err, ErrNested) {
+			return nil, fmt.Errorf("make the directory %s: %w", name, err)
 		}
 	}
+}
 
-	return nil, err
+// closeToOthers is for a directory that another program made, in its own way.
+func closeToOthers(dir *os.File) error {
+	found, err := dir.Stat()
+	if err == nil && found.Mode().Perm() != dirMode {
+		err = dir.Chmod(dirMode)
+	}
+
+	return err //nolint:wrapcheck // it names the directory
 }
 
 // readEntry reads all but the target path. The bool is false for what is no entry.
@@ -218,18 +223,17 @@ func removeEntry(root *os.File, name string) error {
 	}
 	defer dir.Close()
 
-	// Kata may put a sandbox's id there at any time.
-	for range attempts {
-		if err = errors.Join(clearEntry(dir), unlink(dir, mountInfoFile, 0)); err != nil {
+	for attempt := 1; ; attempt++ {
+		if err := errors.Join(clearEntry(dir), unlink(dir, mountInfoFile, 0)); err != nil {
 			return err
 		}
 
-		if err = unlink(root, name, unix.AT_REMOVEDIR); !errors.Is(err, unix.ENOTEMPTY) {
+		// Kata may have put a sandbox's id there in the meantime.
+		err := unlink(root, name, unix.AT_REMOVEDIR)
+		if !errors.Is(err, unix.ENOTEMPTY) || attempt == attempts {
 			return err
 		}
 	}
-
-	return err
 }
 
 // unlink removes a name; that it isn't there is fine.

@@ -75,8 +75,8 @@ func (g *Guest) Stats(ctx context.Context, e Entry) (mount.Usage, error) {
 
 	usage, err := parseStats(answer)
 	if err != nil {
-		return mount.Usage{}, fmt.Errorf("ask sandbox %q for the usage of %q: %w: %w; it said %s",
-			e.Sandbox, e.TargetPath, ErrNoAnswer, err, excerpt(answer))
+		return mount.Usage{}, fmt.Errorf("ask sandbox %q for the usage of %q: %w; it said %s",
+			e.Sandbox, e.TargetPath, err, excerpt(answer))
 	}
 
 	return usage, nil

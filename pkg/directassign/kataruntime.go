@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -24,34 +25,28 @@ type kataRuntime struct {
 }
 
 func (k *kataRuntime) stats(ctx context.Context, e Entry) ([]byte, error) {
-	answer, said, err := k.run(ctx, "stats", "--volume-path", filepath.Clean(e.TargetPath))
-	if err != nil {
-		return nil, fmt.Errorf("%w: %v; it said %s", ErrNoAnswer, err, excerpt(said)) //nolint:errorlint // its timeout isn't the caller's
-	}
-
-	return answer, nil
+	return k.run(ctx, func(string) error { return ErrNoAnswer }, "stats", "--volume-path", filepath.Clean(e.TargetPath))
 }
 
 func (k *kataRuntime) resize(ctx context.Context, e Entry, size int64) ([]byte, error) {
-	answer, said, err := k.run(ctx, "resize", "--volume-path", filepath.Clean(e.TargetPath), "--size", strconv.FormatInt(size, 10))
-	if err == nil {
-		return answer, nil
+	blame := func(said string) error {
+		// The second is what it says of a shim that doesn't know the call.
+		if saysUnimplemented(said) || strings.Contains(said, "status code: 404") {
+			return ErrUnimplemented
+		}
+
+		return ErrNoAnswer
 	}
 
-	kind := ErrNoAnswer
-	if text := string(said); saysUnimplemented(text) || strings.Contains(text, "status code: 404") {
-		kind = ErrUnimplemented
-	}
-
-	return nil, fmt.Errorf("%w: %v; it said %s", kind, err, excerpt(said)) //nolint:errorlint // see above
+	return k.run(ctx, blame, "resize", "--volume-path", filepath.Clean(e.TargetPath), "--size", strconv.FormatInt(size, 10))
 }
 
-// run returns what the program wrote to its output, and with an error all that it
-// wrote.
-func (k *kataRuntime) run(ctx context.Context, verb string, arguments ...string) (answer, said []byte, err error) {
+// run returns what the program wrote to its output. Where it fails, what it said
+// decides whom to blame.
+func (k *kataRuntime) run(ctx context.Context, blame func(said string) error, arguments ...string) ([]byte, error) {
 	var output, complaint limited
 
-	process := exec.CommandContext(ctx, k.path, append([]string{"direct-volume", verb}, arguments...)...)
+	process := exec.CommandContext(ctx, k.path, append([]string{"direct-volume"}, arguments...)...)
 	process.Env = []string{"LC_ALL=C", "PATH=" + os.Getenv("PATH")}
 	process.Dir = "/"
 	process.Stdout, process.Stderr = &output, &complaint
@@ -60,20 +55,17 @@ func (k *kataRuntime) run(ctx context.Context, verb string, arguments ...string)
 	process.Cancel = func() error { return unix.Kill(-process.Process.Pid, unix.SIGKILL) }
 	process.WaitDelay = letGo
 
-	err = process.Run()
-
-	// That something it left behind holds its output is no failure of its own.
-	if errors.Is(err, exec.ErrWaitDelay) {
-		err = nil
-	}
+	err := process.Run()
+	said := slices.Concat(complaint.kept, output.kept)
 
 	switch {
-	case err != nil:
-		return nil, append(complaint.kept, output.kept...), fmt.Errorf("%s direct-volume %s: %w", k.path, verb, err)
+	case err != nil && !errors.Is(err, exec.ErrWaitDelay): // what it left behind may hold its output
+		return nil, fmt.Errorf("%w: %s direct-volume %s: %s; it said %s; try it by hand, or ask the shim (no --kata-runtime)",
+			blame(string(said)), k.path, arguments[0], err.Error(), excerpt(said))
 	case output.tooLong:
-		return nil, output.kept, fmt.Errorf("%s direct-volume %s: it wrote more than %d bytes", k.path, verb, maxAnswerBytes)
+		return nil, fmt.Errorf("%w: %s direct-volume %s: it says more than %d bytes", ErrNoAnswer, k.path, arguments[0], maxAnswerBytes)
 	default:
-		return output.kept, nil, nil
+		return output.kept, nil
 	}
 }
 

@@ -1,6 +1,7 @@
 package directassign
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -73,7 +74,7 @@ func (r *Root) Put(a Assignment) error {
 	}
 	defer dir.Close()
 
-	if before, err := readMountInfo(dir); err == nil && string(before) == string(content) {
+	if before, err := readMountInfo(dir); err == nil && bytes.Equal(before, content) {
 		return nil
 	}
 
@@ -141,9 +142,13 @@ func (r *Root) Get(targetPath string) (Entry, bool, error) {
 		return Entry{}, false, r.failed("read the assignment of", targetPath, err)
 	}
 
+	if !ok {
+		return Entry{}, false, nil
+	}
+
 	entry.TargetPath = filepath.Clean(targetPath)
 
-	return entry, ok, nil
+	return entry, true, nil
 }
 
 // List returns all assignments by target path, other drivers' too, as far as they

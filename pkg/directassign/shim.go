@@ -50,11 +50,14 @@ func (s *shim) stats(ctx context.Context, e Entry) ([]byte, error) {
 		status, answer, err = s.call(ctx, e, http.MethodPut, oldStatsURL, oldRequest{BlockDevice: e.Device})
 	}
 
-	if err == nil && !isDone(status) {
-		err = fmt.Errorf("%w: its shim said %d %s %s", ErrNoAnswer, status, http.StatusText(status), excerpt(answer))
+	switch {
+	case err != nil || isDone(status):
+		return answer, err
+	case isUnknown(status):
+		return nil, fmt.Errorf("%w: its shim knows no such call; a runtime that does is Kata's in Go", ErrNoAnswer)
+	default:
+		return nil, refusal(ErrNoAnswer, status, answer)
 	}
-
-	return answer, err
 }
 
 func (s *shim) resize(ctx context.Context, e Entry, size int64) ([]byte, error) {
@@ -68,10 +71,14 @@ func (s *shim) resize(ctx context.Context, e Entry, size int64) ([]byte, error) 
 	case err != nil || isDone(status):
 		return answer, err
 	case isUnknown(status), status == http.StatusNotImplemented, saysUnimplemented(string(answer)):
-		return nil, fmt.Errorf("%w: its shim said %d %s %s", ErrUnimplemented, status, http.StatusText(status), excerpt(answer))
+		return nil, refusal(ErrUnimplemented, status, answer)
 	default:
-		return nil, fmt.Errorf("%w: its shim said %d %s %s", ErrNoAnswer, status, http.StatusText(status), excerpt(answer))
+		return nil, refusal(ErrNoAnswer, status, answer)
 	}
+}
+
+func refusal(kind error, status int, answer []byte) error {
+	return fmt.Errorf("%w: its shim said %d %s: %s", kind, status, http.StatusText(status), excerpt(answer))
 }
 
 func isDone(status int) bool { return status == http.StatusOK || status == http.StatusNoContent }
@@ -84,38 +91,46 @@ func isUnknown(status int) bool {
 // call makes a request and returns the status and all of the body. Errors are
 // ErrNoAnswer.
 func (s *shim) call(ctx context.Context, e Entry, method, path string, body any) (int, []byte, error) {
-	sandbox, err := s.find(e.Sandbox)
+	connection, err := s.dial(ctx, e.Sandbox)
 	if err != nil {
 		return 0, nil, err
 	}
-	defer sandbox.Close()
+	defer connection.Close()
 
 	request, err := newRequest(ctx, method, path, body)
 	if err != nil {
 		return 0, nil, fmt.Errorf("%w: %w", ErrNoAnswer, err)
 	}
 
-	transport := dialing(sandbox)
-	defer transport.CloseIdleConnections()
+	// A transport by itself follows no redirection and no proxy of the environment.
+	transport := &http.Transport{
+		DisableKeepAlives:      true,
+		DisableCompression:     true,
+		MaxResponseHeaderBytes: maxAnswerBytes,
+		DialContext:            func(context.Context, string, string) (net.Conn, error) { return connection, nil },
+	}
 
 	response, err := transport.RoundTrip(request)
 	if err != nil {
-		// Not wrapped: its timeout isn't the caller's.
-		return 0, nil, fmt.Errorf("%w: %s %s on %s: %v", ErrNoAnswer, method, path, sandbox.Name(), err) //nolint:errorlint // see above
+		return 0, nil, unanswered(method+" "+path, err)
 	}
 	defer response.Body.Close()
 
 	answer, err := io.ReadAll(io.LimitReader(response.Body, maxAnswerBytes+1))
 	if err != nil {
-		return 0, nil, fmt.Errorf("%w: %s %s on %s: %v", ErrNoAnswer, method, path, sandbox.Name(), err) //nolint:errorlint // see above
+		return 0, nil, unanswered(method+" "+path, err)
 	}
 
 	if len(answer) > maxAnswerBytes {
-		return 0, nil, fmt.Errorf("%w: %s %s on %s: it says more than %d bytes",
-			ErrNoAnswer, method, path, sandbox.Name(), maxAnswerBytes)
+		return 0, nil, fmt.Errorf("%w: %s %s: it says more than %d bytes", ErrNoAnswer, method, path, maxAnswerBytes)
 	}
 
 	return response.StatusCode, answer, nil
+}
+
+// unanswered doesn't wrap what happened: a timeout is not the caller's.
+func unanswered(call string, err error) error {
+	return fmt.Errorf("%w: %s: %s; see whether its shim lives", ErrNoAnswer, call, err.Error())
 }
 
 func newRequest(ctx context.Context, method, path string, body any) (*http.Request, error) {
@@ -138,22 +153,25 @@ func newRequest(ctx context.Context, method, path string, body any) (*http.Reque
 	return request, err //nolint:wrapcheck // named above
 }
 
-// dialing makes one connection to the socket in a sandbox's directory, and follows
-// neither a redirection nor a proxy of the environment.
-func dialing(sandbox *os.File) *http.Transport {
-	return &http.Transport{
-		DisableKeepAlives:      true,
-		DisableCompression:     true,
-		MaxResponseHeaderBytes: maxAnswerBytes,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			// By descriptor: what was checked is what is used, and a path of any
-			// length fits into a socket's address.
-			return (&net.Dialer{}).DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d/%s", sandbox.Fd(), socketName))
-		},
+// dial connects to the socket of a sandbox's shim. Errors are ErrNoAnswer.
+func (s *shim) dial(ctx context.Context, sandbox string) (net.Conn, error) {
+	dir, err := s.find(sandbox)
+	if err != nil {
+		return nil, err
 	}
+	defer dir.Close()
+
+	// By descriptor: what was checked is what is used, and a path of any length fits
+	// into a socket's address.
+	connection, err := (&net.Dialer{}).DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), socketName))
+	if err != nil {
+		return nil, unanswered("connect to "+filepath.Join(dir.Name(), socketName), err)
+	}
+
+	return connection, nil
 }
 
-// find opens the directory of a sandbox, if there is a shim's socket in it.
+// find opens the first directory of a sandbox that has a shim's socket.
 func (s *shim) find(sandbox string) (*os.File, error) {
 	if !isPlain(sandbox) {
 		return nil, fmt.Errorf("%w: %q is not a sandbox's name", ErrNoAnswer, sandbox)
@@ -170,10 +188,11 @@ func (s *shim) find(sandbox string) (*os.File, error) {
 		looked = errors.Join(looked, err)
 	}
 
-	return nil, fmt.Errorf("%w: its shim has no socket; see whether its pod runs, and where Kata has its sandboxes (--shim-root): %w",
+	return nil, fmt.Errorf("%w: its shim has no socket: %w; see whether its pod runs, and where Kata keeps its sandboxes (--shim-root)",
 		ErrNoAnswer, looked)
 }
 
+// openSandbox opens the directory of a sandbox, if there is a shim's socket in it.
 func openSandbox(root, sandbox string) (*os.File, error) {
 	parent, err := os.OpenFile(root, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {

@@ -2,7 +2,6 @@ package directassign
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 
@@ -23,15 +22,15 @@ const (
 	unitInodes = 2
 )
 
-// parseStats reads what a guest says of a filesystem. An error says what is wrong
-// with it; an error of the guest's own may be in the place of an answer.
+// parseStats reads what a guest says of a filesystem; an error of its own may be in
+// the place of that. Errors are ErrNoAnswer.
 func parseStats(answer []byte) (mount.Usage, error) {
 	var stats struct {
 		Usage []volumeUsage `json:"usage"`
 	}
 
 	if err := json.Unmarshal(answer, &stats); err != nil {
-		return mount.Usage{}, fmt.Errorf("it is not the expected JSON: %w", err)
+		return mount.Usage{}, fmt.Errorf("%w: it is not the expected JSON: %w", ErrNoAnswer, err)
 	}
 
 	bytes, err := amountOf(stats.Usage, unitBytes)
@@ -40,7 +39,7 @@ func parseStats(answer []byte) (mount.Usage, error) {
 	}
 
 	if bytes.Total == 0 {
-		return mount.Usage{}, errors.New("it has no total of bytes")
+		return mount.Usage{}, fmt.Errorf("%w: there is no total of bytes", ErrNoAnswer)
 	}
 
 	inodes, err := amountOf(stats.Usage, unitInodes)
@@ -64,9 +63,10 @@ func amountOf(usages []volumeUsage, unit int32) (mount.Amount, error) {
 		case usage.Unit != unit:
 			continue
 		case found:
-			return mount.Amount{}, errors.New("there are two of them")
+			return mount.Amount{}, fmt.Errorf("%w: there are two of them", ErrNoAnswer)
 		case usage.Total > math.MaxInt64, usage.Used > usage.Total, usage.Available > usage.Total:
-			return mount.Amount{}, fmt.Errorf("%d used and %d available of %d is impossible", usage.Used, usage.Available, usage.Total)
+			return mount.Amount{}, fmt.Errorf("%w: %d used and %d available of %d is impossible",
+				ErrNoAnswer, usage.Used, usage.Available, usage.Total)
 		}
 
 		found = true

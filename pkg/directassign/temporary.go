@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"runtime"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -30,7 +29,6 @@ func writeMountInfo(root, dir *os.File, content []byte) error {
 	_, err = file.Write(content)
 	if err == nil {
 		err = unix.Renameat(int(root.Fd()), file.Name(), int(dir.Fd()), mountInfoFile)
-		runtime.KeepAlive(root)
 	}
 
 	if errors.Is(err, unix.EISDIR) {
@@ -46,23 +44,15 @@ func writeMountInfo(root, dir *os.File, content []byte) error {
 
 // makeTemporary makes a file that nobody clears while it is open.
 func makeTemporary(root *os.File) (*os.File, error) {
-	var err error
+	for attempt := 1; ; attempt++ {
+		file, err := tryTemporary(root)
+		// Who clears the root may take it for left behind while it isn't locked yet.
+		taken := errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, fs.ErrNotExist)
 
-	for range attempts {
-		var file *os.File
-
-		file, err = tryTemporary(root)
-		if err == nil {
-			return file, nil
-		}
-
-		// Somebody who clears took it for left behind, as it wasn't locked yet.
-		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
+		if !taken || attempt == attempts {
+			return file, err
 		}
 	}
-
-	return nil, err
 }
 
 func tryTemporary(root *os.File) (*os.File, error) {
@@ -136,9 +126,19 @@ func clearTemporary(root *os.File, name string) error {
 	}
 	defer file.Close()
 
-	if err := flock.Lock(file, unix.LOCK_EX); err != nil {
+	found, err := file.Stat()
+	if err != nil || !found.Mode().IsRegular() {
+		return err //nolint:wrapcheck // it names the file
+	}
+
+	err = flock.Lock(file, unix.LOCK_EX)
+	if errors.Is(err, unix.EWOULDBLOCK) {
 		// It is being written.
-		return nil //nolint:nilerr // the writer sees to it
+		return nil
+	}
+
+	if err != nil {
+		return fmt.Errorf("lock %s: %w", name, err)
 	}
 
 	return unlink(root, name, 0)
