@@ -18,6 +18,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+	"github.com/touchstone-csi/touchstone/pkg/claim"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/node"
@@ -86,10 +87,13 @@ func (f *serveFlags) define(flags *pflag.FlagSet) {
 	flags.StringSliceVar(&f.AllowPaths, "allow-path", nil, "a further directory in which target paths may lie (repeatable)")
 	flags.BoolVar(&f.VolumeMountGroup, "volume-mount-group", false,
 		"let the driver give volumes to the pod's fsGroup, in the place of the kubelet")
+	flags.StringVar(&f.Kubeconfig, "kubeconfig", "",
+		"let the controller read claims that ask for direct assignment: a kubeconfig file, or "+claim.InCluster+"; empty is off")
 	flags.StringVar(&f.CgroupRoot, "cgroup-root", qos.DefaultCgroupRoot, "where the machine's cgroups are mounted")
 	flags.DurationVar(&f.CoalesceWindow, "coalesce-window", driver.DefaultCoalesceWindow,
 		"how long a change of a volume waits for others to be made together with it; 0 is not at all")
 	f.defineHealth(flags)
+	f.defineDirect(flags)
 	flags.IntVar(&f.FirstLoopDevice, "first-loop-device", blockdev.DefaultFirst, "the loop device number of a node's first attachment")
 	flags.StringVar(&f.proxyEndpoint, "proxy-endpoint", "",
 		"serve nothing: only hand the endpoint's calls on to the CSI server at this unix socket or loopback host:port")
@@ -116,6 +120,16 @@ func (f *serveFlags) defineHealth(flags *pflag.FlagSet) {
 		"how long a volume's last I/O error is a condition of it")
 	flags.DurationVar(&f.CheckPeriod, "check-period", driver.DefaultCheckPeriod,
 		"the time between two checks of a volume's filesystem; 0 is never")
+}
+
+func (f *serveFlags) defineDirect(flags *pflag.FlagSet) {
+	flags.StringVar(&f.DirectVolumeRoot, "direct-volume-root", driver.DefaultDirectVolumeRoot,
+		"where VM-based runtimes look for volumes that are assigned to them directly")
+	flags.StringSliceVar(&f.ShimRoots, "shim-root", driver.DefaultShimRoots(),
+		"a directory in which sandboxes of such runtimes have theirs, with their shims' sockets (repeatable)")
+	flags.StringVar(&f.KataRuntime, "kata-runtime", "", "the kata-runtime to ask guests with, in the place of the shims' sockets")
+	flags.StringSliceVar(&f.HostPathMap, "host-path-map", nil,
+		"what this process sees below FROM is below TO on the host, as FROM=TO (repeatable)")
 }
 
 // complete turns what was given into the driver's configuration.

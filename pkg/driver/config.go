@@ -85,10 +85,26 @@ type Config struct {
 	// KubeletDir and AllowPaths are where requests' paths may lie.
 	KubeletDir string
 	AllowPaths []string
+	// DirectVolumeRoot is where the runtimes of virtual machines look for what is
+	// assigned to them; empty is DefaultDirectVolumeRoot.
+	DirectVolumeRoot string
+	// ShimRoots are where sandboxes have their shims' sockets; none is
+	// DefaultShimRoots.
+	ShimRoots []string
+	// KataRuntime is the kata-runtime to ask guests with, in the place of shims;
+	// empty is none.
+	KataRuntime string
+	// HostPathMap is FROM=TO for what the host has under other paths.
+	HostPathMap []string
 	// VolumeMountGroup lets the CO leave the group of volumes' files to the node.
 	VolumeMountGroup bool
 	// CgroupRoot is where cgroups are mounted; empty is /sys/fs/cgroup.
 	CgroupRoot string
+	// Kubeconfig leads the controller to the Kubernetes API, whose claims may ask
+	// for direct assignment: a file, or claim.InCluster; empty is not at all.
+	Kubeconfig string
+	// ClaimTimeout bounds each question to that API; 0 is claim.DefaultTimeout.
+	ClaimTimeout time.Duration
 	// CoalesceWindow is how long a change of a volume waits for others to be
 	// made together with it; 0 is not at all.
 	CoalesceWindow time.Duration
@@ -142,6 +158,8 @@ func (c *Config) completeDefaults() {
 	if c.CopyGrace == 0 {
 		c.CopyGrace = DefaultCopyGrace
 	}
+
+	c.completeDirect()
 }
 
 func (c *Config) complete() error {
@@ -151,7 +169,7 @@ func (c *Config) complete() error {
 		c.CgroupRoot = qos.DefaultCgroupRoot
 	}
 
-	problems := []error{c.checkNames(), c.checkPlaces(), c.checkPoolImage(), c.checkCapabilities()}
+	problems := []error{c.checkNames(), c.checkPlaces(), c.checkPoolImage(), c.checkCapabilities(), c.checkDirect()}
 
 	if !slices.Contains([]Mode{ModeAll, ModeController, ModeNode}, c.Mode) {
 		problems = append(problems, fmt.Errorf("%w: mode %q is not one of all, controller, node", ErrConfig, c.Mode))
@@ -160,6 +178,11 @@ func (c *Config) complete() error {
 	if !(c.Overcommit > 0) {
 		problems = append(problems, fmt.Errorf("%w: overcommit %v has to be above 0; 1 promises the pool's space once",
 			ErrConfig, c.Overcommit))
+	}
+
+	if c.Kubeconfig != "" && !c.serves(ModeController) {
+		problems = append(problems, fmt.Errorf("%w: kubeconfig is for the controller alone, and mode %s has none: "+
+			"a node must not have credentials of the Kubernetes API; leave it out", ErrConfig, c.Mode))
 	}
 
 	if c.CoalesceWindow < 0 {
@@ -212,12 +235,6 @@ func (c *Config) checkCapabilities() error {
 }
 
 func (c *Config) checkPlaces() error {
-	var problems []error
-
-	if len(c.Pools) == 0 {
-		problems = append(problems, fmt.Errorf("%w: there is no pool", ErrConfig))
-	}
-
 	places := map[string]string{"state-dir": c.StateDir}
 
 	if c.Mode != ModeController {
@@ -231,6 +248,16 @@ func (c *Config) checkPlaces() error {
 	for name, directory := range c.Pools {
 		places["pool "+name] = directory
 	}
+
+	if len(c.Pools) == 0 {
+		return errors.Join(fmt.Errorf("%w: there is no pool", ErrConfig), checkAbsolute(places))
+	}
+
+	return checkAbsolute(places)
+}
+
+func checkAbsolute(places map[string]string) error {
+	var problems []error
 
 	for _, what := range slices.Sorted(maps.Keys(places)) {
 		if !filepath.IsAbs(places[what]) {

@@ -16,6 +16,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/blockdev"
 	"github.com/touchstone-csi/touchstone/pkg/capability"
 	"github.com/touchstone-csi/touchstone/pkg/controller"
+	"github.com/touchstone-csi/touchstone/pkg/directassign"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/inflight"
 	"github.com/touchstone-csi/touchstone/pkg/mount"
@@ -56,6 +57,9 @@ type rooms struct {
 	told     health.Service
 	registry prometheus.Registerer
 	closers  []func() error
+	// assigned is what people hear of volumes that virtual machines have; without
+	// a list where no node is served.
+	assigned directassign.Service
 	// controls says that the controller is here, of which a pool has one, and
 	// owner names it to the next.
 	controls bool
@@ -77,9 +81,9 @@ type service struct {
 
 // build opens the pools and makes the services of config's mode:
 //
-//	all         Identity, Health, Controller, GroupController, SnapshotMetadata, Progress, Node
+//	all         Identity, Health, DirectVolumes, Controller, GroupController, SnapshotMetadata, Progress, Node
 //	controller  Identity, Health, Controller, GroupController, SnapshotMetadata, Progress
-//	node        Identity, Health, Node
+//	node        Identity, Health, DirectVolumes, Node
 //
 // Their metrics are in the registry.
 func build(ctx context.Context, config *Config, ops *inflight.Group, registry prometheus.Registerer) (*rooms, error) {
@@ -135,12 +139,17 @@ func (r *rooms) addNode(config *Config, ops *inflight.Group) error {
 
 	sources, marks := r.nodeSources(config, ephemeral)
 
+	direct, err := config.direct()
+	if err != nil {
+		return err
+	}
+
 	served, err := node.New(node.Config{
 		NodeID: config.NodeID, Segments: config.segments(), MaxVolumes: config.MaxVolumesPerNode, Log: config.Log,
 		Ephemeral: ephemeral, MaxVolumeBytes: config.MaxVolumeBytes, Overcommit: config.Overcommit, Promised: r.promisedBytes,
 		Capabilities: config.capabilities, StagingDir: filepath.Join(config.KubeletDir, "plugins", config.DriverName, "staging"),
 		CgroupRoot: config.CgroupRoot, Health: r.health, Sources: sources, MarkFilesystem: markWith(marks),
-		Storage: r.storage, IOErrorHold: config.IOErrorHold, CheckPeriod: config.CheckPeriod,
+		Storage: r.storage, IOErrorHold: config.IOErrorHold, CheckPeriod: config.CheckPeriod, Direct: direct,
 	}, r.store, r.pools, ops, places, blockdev.NewLoops(blockdev.LoopsOptions{First: config.FirstLoopDevice}))
 	if err != nil {
 		return err
@@ -152,7 +161,7 @@ func (r *rooms) addNode(config *Config, ops *inflight.Group) error {
 	r.withFrozen, r.freezable = served.WithFrozen, served.Freezable
 	r.poolChanged = append(r.poolChanged, served.SuspectPool)
 	r.views = append(r.views, view{"node", served.Health(), served.Reports})
-	r.told.Check = served.Check
+	r.told.Check, r.assigned.List = served.Check, served.DirectVolumes
 	added := service{
 		name:     csi.Node_ServiceDesc.ServiceName,
 		register: func(to grpc.ServiceRegistrar) { csi.RegisterNodeServer(to, served) },
@@ -171,6 +180,11 @@ func (r *rooms) addNode(config *Config, ops *inflight.Group) error {
 }
 
 func (r *rooms) addController(config *Config, ops *inflight.Group) error {
+	directByClaim, err := r.openClaims(config)
+	if err != nil {
+		return err
+	}
+
 	served, err := controller.New(controller.Config{
 		NodeID: config.NodeID, Nodes: config.Nodes,
 		Segments: controller.NewSegments(config.segments()), Shared: config.Shared,
@@ -178,7 +192,7 @@ func (r *rooms) addController(config *Config, ops *inflight.Group) error {
 		Capabilities: config.capabilities, InUse: r.inUse, Ephemeral: r.ephemeral, Log: config.Log,
 		CoalesceWindow: config.CoalesceWindow, Feasible: r.feasible, Modified: r.modified,
 		WithFrozen: r.withFrozen, Freezable: r.freezable, CopyGrace: config.CopyGrace, Progress: r.progress,
-		Health: r.health, Sources: r.controllerSources(), Storage: r.storage,
+		Health: r.health, Sources: r.controllerSources(), Storage: r.storage, DirectByClaim: directByClaim,
 	}, r.store, r.pools, ops)
 	if err != nil {
 		return err
@@ -315,6 +329,10 @@ func (r *rooms) close() error {
 func (d *Driver) register(server grpc.ServiceRegistrar) {
 	csi.RegisterIdentityServer(server, d.identity)
 	d.rooms.told.Register(server)
+
+	if d.rooms.assigned.List != nil {
+		d.rooms.assigned.Register(server)
+	}
 
 	for _, each := range d.rooms.services {
 		each.register(server)

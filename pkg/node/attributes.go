@@ -326,7 +326,7 @@ func (s *Service) recoverAttributes(ctx context.Context) {
 
 // numbers are the loop devices that the volume is used through.
 func (s *Service) numbers(use *Use) []int {
-	if use.Capability.Block {
+	if use.byDevice() {
 		known := s.devices.get(use.VolumeID)
 
 		return slices.DeleteFunc([]int{known.staged, known.readOnly}, func(number int) bool { return number == none })
@@ -353,7 +353,7 @@ func (s *Service) numbers(use *Use) []int {
 
 // numberOf is the loop device that a publication of the volume goes through.
 func (s *Service) numberOf(use *Use, publication Publication) int {
-	if use.Capability.Block && publication.ReadOnly && !use.readOnly() {
+	if use.byDevice() && publication.ReadOnly && !use.readOnly() {
 		return s.devices.get(use.VolumeID).readOnly
 	}
 

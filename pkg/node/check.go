@@ -174,6 +174,9 @@ func (c *checking) fsType() (string, error) {
 	switch {
 	case c.use == nil:
 		return c.fsTypeAtRest()
+	case c.use.direct():
+		return "", rpc.Errorf(codes.FailedPrecondition,
+			"it is assigned directly: a virtual machine may have it mounted; check it when it is not in use")
 	case c.use.Capability.Block:
 		return "", rpc.Errorf(codes.FailedPrecondition, "it is in use as raw block: what is on it is its user's to check")
 	case c.use.sharedReaders():

@@ -22,7 +22,7 @@ const (
 	detachLimit = 10 * time.Second
 )
 
-// devices knows the loop devices of raw-block volumes. Those of mounted ones
+// devices knows the loop devices of raw-block and direct volumes. Those of mounted ones
 // are found through their mount.
 type devices struct {
 	loops *blockdev.Loops
@@ -149,7 +149,7 @@ func (s *Service) attach(ctx context.Context, use *Use, image *os.File, readOnly
 	info, err := image.Stat()
 	if err == nil {
 		s.evidence.attach(use, attachment{number: device.Number, sequence: device.Sequence()}, info.Size(),
-			readOnly && use.Capability.Block && !use.readOnly())
+			readOnly && use.byDevice() && !use.readOnly())
 
 		err = s.tuneNew(ctx, use, device.Number)
 	}
@@ -206,7 +206,7 @@ func (s *Service) findDevices(attached []blockdev.Attachment) {
 		id := strings.TrimSuffix(path.Base(status.BackingPath), pool.ImageSuffix)
 
 		use, known := s.uses.get(id)
-		if !known || !use.Capability.Block {
+		if !known || !use.byDevice() {
 			continue
 		}
 
@@ -229,7 +229,7 @@ func (s *Service) foundDevice(use *Use, number int, readOnly bool) {
 // from where their nodes are bound, and from where they would be by preference.
 func (s *Service) findRenamed() {
 	for _, use := range s.uses.all() {
-		if !use.Capability.Block || s.devices.get(use.VolumeID) != (pair{staged: none, readOnly: none}) {
+		if !use.byDevice() || s.devices.get(use.VolumeID) != (pair{staged: none, readOnly: none}) {
 			continue
 		}
 

@@ -373,7 +373,7 @@ func (s *Service) destroyEphemeral(ctx context.Context, e *Ephemeral) error {
 		}
 	}
 
-	if err := s.removeTarget(e.Publication); err != nil {
+	if err := s.removeTarget(e.use(), e.Publication); err != nil {
 		return err
 	}
 

@@ -93,8 +93,11 @@ func (s *Service) expand(ctx context.Context, id, path string, required int64) (
 			"its device has %d bytes, less than required_bytes %d; call ControllerExpandVolume first", size, required)
 	}
 
-	if use.Capability.Block || use.readOnly() {
+	switch {
+	case use.Capability.Block, use.readOnly():
 		return size, nil
+	case use.direct():
+		return size, s.growDirect(ctx, use, size)
 	}
 
 	return size, s.growMounted(ctx, use, size)
@@ -104,7 +107,7 @@ func (s *Service) expand(ctx context.Context, id, path string, required int64) (
 func (s *Service) deviceNumbers(use *Use, path string) ([]int, error) {
 	gone := rpc.Errorf(codes.NotFound, "volume %s is not at %s any more", use.VolumeID, path)
 
-	if use.Capability.Block {
+	if use.byDevice() {
 		known := s.devices.get(use.VolumeID)
 		if known.staged == none {
 			return nil, gone

@@ -40,7 +40,7 @@ func (f *Frozen) recordID() string { return f.VolumeID }
 // only read, or not used here at all.
 func (s *Service) Freezable(volumeID string) bool {
 	use, known := s.uses.get(volumeID)
-	if !known || use.readOnly() || use.image() && !use.Capability.Block {
+	if !known || use.readOnly() || use.image() && !use.byDevice() {
 		return true
 	}
 
@@ -130,7 +130,7 @@ func (s *Service) openWindow(volumeIDs []string) (*window, error) {
 			continue
 		}
 
-		if use.Capability.Block {
+		if use.byDevice() {
 			w.blocks = append(w.blocks, s.numbers(use)...)
 
 			continue

@@ -31,7 +31,7 @@ func (l *look) expected() ([]place, error) {
 
 	readOnly := l.use.readOnly()
 
-	if !l.use.Capability.Block && !l.use.ephemeral {
+	if !l.use.byDevice() && !l.use.ephemeral {
 		asked, err := readOnlyFlag(l.use.Capability)
 		if err != nil {
 			return nil, err
@@ -120,7 +120,7 @@ func (l *look) at(expected place) error {
 
 	l.mounts[expected.path] = seen{id: point.ID, traits: traitsOf(&point)}
 
-	if !l.use.Capability.Block && point.ReadOnly && !expected.readOnly && !point.SuperReadOnly {
+	if !l.use.byDevice() && point.ReadOnly && !expected.readOnly && !point.SuperReadOnly {
 		l.found(health.ReadOnlyRemount, "somebody has made its mount read-only; stage or publish it anew: "+expected.path)
 	}
 
@@ -147,6 +147,10 @@ func (l *look) ours(at string, point *mount.Point) bool {
 		root := strings.TrimSuffix(point.Root, "//deleted")
 
 		return was || path.Base(root) == l.use.VolumeID
+	}
+
+	if l.use.direct() {
+		return l.use.showsDirect(*point)
 	}
 
 	number, isLoop := loopNumber(*point)
@@ -186,7 +190,7 @@ func (l *look) has(attached *blockdev.Attachment) bool {
 
 // enter opens the root of the first mount that can be opened.
 func (l *look) enter(held *mount.Place, point mount.Point) error {
-	if l.use.Capability.Block || l.root != nil || l.point.ID != 0 {
+	if l.use.byDevice() || l.root != nil || l.point.ID != 0 {
 		return nil
 	}
 

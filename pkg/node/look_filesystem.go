@@ -174,7 +174,7 @@ func (l *look) foreign(at, cleanAt time.Time) {
 
 	const message = "another program has written its image while it was in use; "
 
-	if l.use == nil || !l.use.Capability.Block {
+	if l.use == nil || !l.use.byDevice() {
 		l.found(health.FilesystemErrors, message+"check it (touchstone check)")
 
 		return
@@ -211,8 +211,9 @@ func (l *look) checked(check *Check) {
 		l.found(health.FilesystemCorrupted, "a check has found damage; back up what is left and repair its filesystem by hand")
 	}
 
-	// What several nodes read has not been written since, and is not checked.
-	if l.use != nil && l.use.sharedReaders() {
+	// What several nodes read has not been written since, and is not checked. What a
+	// guest may write can't be.
+	if l.use != nil && (l.use.sharedReaders() || l.use.direct()) {
 		return
 	}
 

@@ -24,7 +24,7 @@ const loopMajor = 7
 // staged says whether the volume really is staged. What can't be observed is
 // not there.
 func (s *Service) staged(use *Use) bool {
-	if use.Capability.Block {
+	if use.byDevice() {
 		return s.devices.attached(use.VolumeID)
 	}
 
@@ -34,7 +34,9 @@ func (s *Service) staged(use *Use) bool {
 // published says whether the publication is there, be it beneath what somebody
 // else has mounted on top: forgotten, it could never be taken away.
 func (s *Service) published(use *Use, publication Publication) bool {
-	return s.mountedAt(use, publication.TargetPath) || s.covered(use, publication.TargetPath)
+	at := publication.TargetPath
+
+	return s.mountedAt(use, at) || s.covered(use, at) || s.taken(use, at)
 }
 
 // covered reads the whole mount table, but only where something foreign is.
@@ -77,6 +79,10 @@ func (s *Service) ours(use *Use, point mount.Point) bool {
 		root := strings.TrimSuffix(point.Root, "//deleted")
 
 		return path.Base(root) == use.VolumeID
+	}
+
+	if use.direct() {
+		return use.showsDirect(point)
 	}
 
 	number, ok := loopNumber(point)
@@ -186,7 +192,7 @@ func (s *Service) reconcile(ctx context.Context, use *Use) error {
 
 	if len(pruned.Publications) > 0 || s.staged(pruned) {
 		// A publication that did not come about may have left its device.
-		return s.releaseReader(ctx, pruned)
+		return errors.Join(s.releaseReader(ctx, pruned), s.reassign(pruned))
 	}
 
 	s.config.Log.Info("a volume is not staged any more", "volume", use.VolumeID, "stagingPath", use.StagingPath)
@@ -208,7 +214,7 @@ func (s *Service) prune(use *Use) (*Use, error) {
 
 		s.config.Log.Info("a volume is not published any more", "volume", use.VolumeID, "target", publication.TargetPath)
 
-		if err := s.removeTarget(publication); err != nil {
+		if err := s.removeTarget(use, publication); err != nil {
 			return nil, err
 		}
 
@@ -222,10 +228,10 @@ func (s *Service) prune(use *Use) (*Use, error) {
 }
 
 // removeTarget removes what was made for a publication beside its mount: its
-// pod's limits, and the target path unless it was there before. What has
+// pod's limits, what a runtime was told, and the target path unless it was there before. What has
 // content by now is somebody else's.
-func (s *Service) removeTarget(publication Publication) error {
-	if err := s.unlimit(publication); err != nil {
+func (s *Service) removeTarget(use *Use, publication Publication) error {
+	if err := errors.Join(s.unlimit(publication), s.withdraw(use, publication.TargetPath)); err != nil {
 		return err
 	}
 

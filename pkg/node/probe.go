@@ -151,8 +151,8 @@ func (l *look) all(ctx context.Context) error {
 	}
 
 	steps := []func(context.Context) error{l.places, l.backing, l.mounted}
-	if l.use.Capability.Block {
-		steps = []func(context.Context) error{l.blocks, l.places, l.backing}
+	if l.use.byDevice() {
+		steps = []func(context.Context) error{l.blocks, l.places, l.backing, l.guest}
 	}
 
 	for _, step := range steps {

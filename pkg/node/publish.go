@@ -122,7 +122,7 @@ func (s *Service) publish(ctx context.Context, id, stagingPath string, wanted Pu
 			return err
 		}
 
-		return s.uncovered(use, existing)
+		return errors.Join(s.uncovered(use, existing), s.reassign(use))
 	}
 
 	if err := use.admits(wanted); err != nil {
@@ -158,7 +158,7 @@ func (s *Service) publish(ctx context.Context, id, stagingPath string, wanted Pu
 	}
 
 	if err := s.bind(ctx, published, wanted, place); err != nil {
-		return errors.Join(err, s.removeTarget(wanted), s.uses.putDone(use), s.releaseReader(ctx, use))
+		return errors.Join(err, s.removeTarget(use, wanted), s.uses.putDone(use), s.releaseReader(ctx, use))
 	}
 
 	return nil
@@ -177,6 +177,10 @@ func (s *Service) stagedUse(id, stagingPath string, wanted Publication) (*Use, e
 
 	if use.Capability.Block != wanted.Capability.Block {
 		return nil, rpc.Invalid("volume_capability: it is not staged for this access type")
+	}
+
+	if err := use.Parameters.CheckDirect(wanted.Capability); err != nil {
+		return nil, rpc.Invalid("volume_capability: %w", err)
 	}
 
 	if asked := wanted.Capability.FSType; asked != "" && asked != use.fsType() {
@@ -227,6 +231,10 @@ func (u *Use) admits(wanted Publication) error {
 
 // bind makes the target and mounts onto it.
 func (s *Service) bind(ctx context.Context, use *Use, wanted Publication, place *mount.Place) error {
+	if use.direct() {
+		return s.assign(ctx, use, wanted, place)
+	}
+
 	makeTarget := func() (bool, error) { return place.MakeDir(targetDirectoryMode) }
 	if wanted.Capability.Block {
 		makeTarget = func() (bool, error) { return place.MakeFile(targetFileMode) }
@@ -281,13 +289,9 @@ func (s *Service) source(ctx context.Context, use *Use, wanted Publication) (*os
 		return staging.Open()
 	}
 
-	number := s.devices.get(use.VolumeID).staged
-
-	if wanted.ReadOnly && !use.readOnly() {
-		var err error
-		if number, err = s.attachBlock(ctx, use, true); err != nil {
-			return nil, err
-		}
+	number, err := s.deviceFor(ctx, use, wanted)
+	if err != nil {
+		return nil, err
 	}
 
 	node, err := os.OpenFile(s.loops.Path(number), unix.O_PATH|unix.O_NOFOLLOW, 0)
@@ -296,6 +300,20 @@ func (s *Service) source(ctx context.Context, use *Use, wanted Publication) (*os
 	}
 
 	return node, nil
+}
+
+// deviceFor is the device of a publication, which takes only what that may do.
+func (s *Service) deviceFor(ctx context.Context, use *Use, wanted Publication) (int, error) {
+	if wanted.ReadOnly && !use.readOnly() {
+		return s.attachBlock(ctx, use, true)
+	}
+
+	number := s.devices.get(use.VolumeID).staged
+	if number == none {
+		return none, rpc.Errorf(codes.FailedPrecondition, "its device was taken away; unstage it and stage it anew")
+	}
+
+	return number, nil
 }
 
 // NodeUnpublishVolume unmounts the volume from the target path, and removes
@@ -360,7 +378,7 @@ func (s *Service) unpublish(ctx context.Context, id, target string) error {
 		return s.unstageLast(ctx, id)
 	}
 
-	if err := s.removeTarget(publication); err != nil {
+	if err := s.removeTarget(use, publication); err != nil {
 		return err
 	}
 
@@ -388,12 +406,20 @@ func (s *Service) unmountTarget(id string, use *Use, published bool, place *moun
 		return err
 	}
 
-	for _, backing := range []volume.Backing{volume.BackingImage, volume.BackingDirectory} {
-		unknown := &Use{VolumeID: id, Parameters: volume.Parameters{Backing: backing}}
+	for _, unknown := range unknownUses(id) {
 		if s.ours(unknown, point) {
-			return s.clear(unknown, place)
+			return errors.Join(s.clear(unknown, place), s.withdraw(unknown, place.Path()))
 		}
 	}
 
 	return nil
+}
+
+// unknownUses are what a volume may be that no record tells of.
+func unknownUses(id string) []*Use {
+	return []*Use{
+		{VolumeID: id, Parameters: volume.Parameters{Backing: volume.BackingImage}},
+		{VolumeID: id, Parameters: volume.Parameters{Backing: volume.BackingDirectory}},
+		{VolumeID: id, Parameters: volume.Parameters{Backing: volume.BackingImage, DirectAssign: true}},
+	}
 }

@@ -20,7 +20,10 @@ type Use struct {
 	Copy bool `json:"copy,omitempty"`
 	// Slot is the attachment's number on this node, -1 where the CO passed
 	// none on.
-	Slot         int           `json:"slot"`
+	Slot int `json:"slot"`
+	// PendingBytes is the size that the filesystem of a direct volume has to grow
+	// to when it is staged the next time, as its guest did not grow it; 0 is none.
+	PendingBytes int64         `json:"pendingBytes,omitempty"`
 	Publications []Publication `json:"publications,omitempty"`
 
 	// ephemeral means that the volume is in its pool's room for those.
@@ -66,6 +69,13 @@ func (u *Use) without(target string) *Use {
 }
 
 func (u *Use) image() bool { return u.Parameters.Backing == volume.BackingImage }
+
+// direct says whether the volume's filesystem is mounted in a virtual machine.
+func (u *Use) direct() bool { return u.Parameters.DirectAssign && !u.Capability.Block }
+
+// byDevice says whether the volume is used through a device that nothing is
+// mounted from here.
+func (u *Use) byDevice() bool { return u.Capability.Block || u.direct() }
 
 // readOnly says whether nothing may be written on this node at all.
 func (u *Use) readOnly() bool { return u.ReadOnly || u.Capability.ReaderOnly() }

@@ -66,6 +66,8 @@ type Config struct {
 	// CheckPeriod is the time between two checks of a volume's filesystem, unless
 	// the volume says another; 0 is never.
 	CheckPeriod time.Duration
+	// Direct is about volumes that virtual machines mount.
+	Direct DirectConfig
 	// Run starts the tools of the filesystems; nil means the real ones.
 	Run filesystem.Runner
 	Log *slog.Logger
@@ -150,6 +152,11 @@ func (s *Service) Recover(ctx context.Context) error {
 	s.checks.load()
 	// Before all else: whoever writes to what is frozen waits for this.
 	s.thawLeft()
+
+	if err := s.config.Direct.Root.ClearTemporary(); err != nil {
+		// It harms nobody but who uses direct volumes, and is told them again.
+		s.config.Log.Error("what a killed writer has left is in the way of direct volumes", "error", err)
+	}
 
 	s.inline.load()
 	s.attributes.tuned.load()

@@ -75,6 +75,10 @@ func parseStage(request *csi.NodeStageVolumeRequest) (*Use, error) {
 		return nil, rpc.Invalid("volume_context: %w", err)
 	}
 
+	if err := parameters.CheckDirect(capability); err != nil {
+		return nil, rpc.Invalid("volume_capability: %w", err)
+	}
+
 	// A volume that was made as raw block gets the filesystem that is asked for.
 	if _, told := request.GetVolumeContext()[volume.KeyFSType]; told {
 		if err := parameters.CheckFSType(capability); err != nil {
@@ -153,6 +157,9 @@ func (u *Use) answersStage(wanted *Use) error {
 	switch {
 	case u.StagingPath != wanted.StagingPath:
 		return rpc.Errorf(codes.FailedPrecondition, "it is staged at %s; unstage it there first", u.StagingPath)
+	case u.direct() != wanted.direct():
+		return rpc.Errorf(codes.AlreadyExists, "it is staged there with another %s in its volume_context; unstage it first",
+			volume.KeyDirectAssign)
 	case !u.Capability.Equal(wanted.Capability):
 		return rpc.Errorf(codes.AlreadyExists, "it is staged there with another capability; unstage it first")
 	default:
@@ -210,6 +217,10 @@ func (s *Service) assemble(ctx context.Context, use *Use, place *mount.Place) er
 		}
 
 		return err
+	}
+
+	if use.direct() {
+		return s.stageDirect(ctx, use)
 	}
 
 	// Of a driver that lost its records: the same volume, mounted as before.
@@ -354,7 +365,7 @@ func (s *Service) unstageUnknown(ctx context.Context, id, path string) error {
 
 // dismantle takes apart what assemble has put together.
 func (s *Service) dismantle(ctx context.Context, use *Use) error {
-	if use.Capability.Block {
+	if use.byDevice() {
 		return s.releaseDevices(ctx, use)
 	}
 

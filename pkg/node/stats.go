@@ -39,7 +39,9 @@ func (s *Service) NodeGetVolumeStats(
 
 	// Asked for first: it is not to be better than the usage.
 	record, _ := s.monitor.Get(id)
-	if !silent(record) {
+	if use.direct() {
+		answer.Usage, record, err = s.guestUsage(ctx, use, path, record)
+	} else if !silent(record) {
 		answer.Usage, err = s.measure(ctx, id, use, path)
 	}
 
@@ -165,7 +167,7 @@ func (s *Service) usedAt(id, path string) (*Use, error) {
 }
 
 func (s *Service) usage(ctx context.Context, id string, use *Use, path string) ([]*csi.VolumeUsage, error) {
-	if use.Capability.Block {
+	if use.byDevice() {
 		return s.deviceUsage(id, use, path)
 	}
 

@@ -65,6 +65,7 @@ func startWith(tb testing.TB, run func(*Driver, testing.TB), options []Option) *
 		StateDir:   filepath.Join(root, "state"),
 		Pools:      map[string]string{"default": filepath.Join(root, "pool")},
 		KubeletDir: filepath.Join(root, "kubelet"), Overcommit: 1,
+		DirectVolumeRoot: filepath.Join(root, "direct-volumes"), ShimRoots: []string{filepath.Join(root, "shims")},
 		Log: slog.New(slog.NewTextHandler(tb.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
 	require.NoError(tb, os.MkdirAll(config.KubeletDir, 0o750))

@@ -1,0 +1,62 @@
+package driver
+
+import (
+	"fmt"
+	"path/filepath"
+
+	"github.com/touchstone-csi/touchstone/pkg/directassign"
+	"github.com/touchstone-csi/touchstone/pkg/node"
+)
+
+// DefaultDirectVolumeRoot is where Kata looks for what is assigned.
+const DefaultDirectVolumeRoot = "/run/kata-containers/shared/direct-volumes"
+
+// DefaultShimRoots are where Kata's two runtimes have the sockets of their shims.
+func DefaultShimRoots() []string { return []string{"/run/vc/sbs", "/run/kata"} }
+
+// completeDirect also holds for those who leave the fields empty.
+func (c *Config) completeDirect() {
+	if c.DirectVolumeRoot == "" {
+		c.DirectVolumeRoot = DefaultDirectVolumeRoot
+	}
+
+	if len(c.ShimRoots) == 0 {
+		c.ShimRoots = DefaultShimRoots()
+	}
+}
+
+func (c *Config) checkDirect() error {
+	places := map[string]string{"direct-volume-root": c.DirectVolumeRoot}
+	if c.KataRuntime != "" {
+		places["kata-runtime"] = c.KataRuntime
+	}
+
+	for _, root := range c.ShimRoots {
+		places["shim-root "+root] = root
+	}
+
+	if err := checkAbsolute(places); err != nil {
+		return err
+	}
+
+	_, err := directassign.ParseHostPaths(c.HostPathMap)
+	if err != nil {
+		return fmt.Errorf("%w: host-path-map: %w", ErrConfig, err)
+	}
+
+	return nil
+}
+
+// direct is what the node needs for volumes that virtual machines mount.
+func (c *Config) direct() (node.DirectConfig, error) {
+	paths, err := directassign.ParseHostPaths(c.HostPathMap)
+	if err != nil {
+		return node.DirectConfig{}, err
+	}
+
+	return node.DirectConfig{
+		Root:      directassign.NewRoot(filepath.Clean(c.DirectVolumeRoot)),
+		Guest:     directassign.NewGuest(directassign.GuestConfig{ShimRoots: c.ShimRoots, KataRuntime: c.KataRuntime}),
+		HostPaths: paths,
+	}, nil
+}

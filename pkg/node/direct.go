@@ -1,0 +1,419 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+	"github.com/touchstone-csi/touchstone/pkg/directassign"
+	"github.com/touchstone-csi/touchstone/pkg/filesystem"
+	"github.com/touchstone-csi/touchstone/pkg/mount"
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+// A direct volume is not mounted here but in a virtual machine, the guest. Its
+// device is attached to stay, as that of raw block is; what is at the target path
+// only says so to the machine's runtime. From its publication on the guest may
+// write to the filesystem at any time, so that nothing here reads it, checks it,
+// mounts it or grows it until nobody can have it any more.
+
+// DirectConfig is how guests are told, and asked.
+type DirectConfig struct {
+	// Root is where Kata looks for what is assigned.
+	Root *directassign.Root
+	// Guest is who asks the guests.
+	Guest *directassign.Guest
+	// HostPaths are what the driver's paths are for Kata.
+	HostPaths directassign.HostPaths
+}
+
+const (
+	// directPrefix is what the mount table shows as the source of what is at a
+	// direct volume's target path, before the volume's id: by it the publication is
+	// found without any record.
+	directPrefix = "touchstone/"
+	// pluginFile is the one file in there.
+	pluginFile = "csiPlugin.json"
+	memory     = "tmpfs"
+)
+
+func directSource(volumeID string) string { return directPrefix + volumeID }
+
+func (u *Use) showsDirect(point mount.Point) bool {
+	return point.FSType == memory && point.Source == directSource(u.VolumeID)
+}
+
+// stageDirect makes the volume's filesystem fit for a guest and attaches its
+// device, last: as long as that has not been done, it is not staged.
+func (s *Service) stageDirect(ctx context.Context, use *Use) error {
+	if err := s.checkNoGuest(use); err != nil {
+		return err
+	}
+
+	made, err := filesystem.ByName(use.fsType(), s.config.Run)
+	if err != nil {
+		return rpc.Invalid("volume_capability: %w", err)
+	}
+
+	fresh, err := s.formatIfBlank(ctx, use, made)
+
+	switch {
+	case err != nil:
+		return err
+	case fresh:
+		s.keepFresh(ctx, use)
+	default:
+		if err := s.fitForGuest(ctx, use, made); err != nil {
+			return err
+		}
+	}
+
+	_, err = s.attachBlock(ctx, use, use.readOnly())
+
+	return err
+}
+
+// fitForGuest checks and grows the filesystem through a device that goes with the
+// process, whenever that dies.
+func (s *Service) fitForGuest(ctx context.Context, use *Use, used filesystem.Filesystem) (err error) {
+	device, err := s.attachImage(ctx, use, false)
+	if err != nil {
+		return err
+	}
+
+	defer func() { err = errors.Join(err, s.detachAfter(ctx, use, device)) }()
+
+	if err := s.makeSound(ctx, use, used, device); err != nil {
+		return err
+	}
+
+	// What grows only while it is mounted is so where nobody sees it.
+	return fill(ctx, used, device, mount.Options{})
+}
+
+// detachAfter returns when the device is gone, so that the image can be attached
+// anew.
+func (s *Service) detachAfter(ctx context.Context, use *Use, device *blockdev.Device) error {
+	status, attached, err := s.loops.Status(device.Number)
+	err = errors.Join(err, device.Close())
+
+	if attached {
+		err = errors.Join(err, s.detached(context.WithoutCancel(ctx), use, status))
+	}
+
+	return err
+}
+
+// checkNoGuest returns FAILED_PRECONDITION where a guest may have the volume: it
+// is published, be it that the record of that was lost, or a sandbox has taken its
+// device.
+func (s *Service) checkNoGuest(use *Use) error {
+	points, err := mount.List()
+	if err != nil {
+		return err
+	}
+
+	if at := slices.IndexFunc(points, use.showsDirect); at >= 0 {
+		return rpc.Errorf(codes.FailedPrecondition, "it is assigned to a virtual machine at %s; unpublish it there first", points[at].Path)
+	}
+
+	assigned, err := s.config.Direct.Root.List()
+	if err != nil {
+		return err
+	}
+
+	for _, each := range assigned {
+		if each.Sandbox != "" && s.isDeviceOf(use, each.Device) {
+			return rpc.Errorf(codes.FailedPrecondition, "sandbox %s may have its device %s; unpublish it at %s first",
+				each.Sandbox, each.Device, each.TargetPath)
+		}
+	}
+
+	return nil
+}
+
+// isDeviceOf says whether a device, named by its path on the host, has the
+// volume's image.
+func (s *Service) isDeviceOf(use *Use, device string) bool {
+	number, isLoop := loopNumber(mount.Point{Source: device})
+	if !isLoop {
+		return false
+	}
+
+	attached, ok := s.loops.Attachment(number)
+
+	return ok && (path.Base(attached.BackingPath) == imageName(use.VolumeID) || s.attachedAs(use.VolumeID, number))
+}
+
+// assign publishes a direct volume. What the runtime waits for is there before
+// the target path is mounted, which is what makes it published.
+func (s *Service) assign(ctx context.Context, use *Use, wanted Publication, place *mount.Place) error {
+	if _, err := place.MakeDir(targetDirectoryMode); err != nil {
+		return err
+	}
+
+	number, err := s.deviceFor(ctx, use, wanted)
+	if err != nil {
+		return err
+	}
+
+	if err := s.limitNew(ctx, use, wanted); err != nil {
+		return err
+	}
+
+	given := s.assignment(use, wanted, number)
+
+	plugin, err := given.CSIPlugin()
+	if err == nil {
+		err = s.config.Direct.Root.Put(given)
+	}
+
+	if err != nil {
+		return err
+	}
+
+	tree, err := mount.Files(directSource(use.VolumeID), map[string][]byte{pluginFile: plugin})
+	if err != nil {
+		return err
+	}
+	defer tree.Close()
+
+	return tree.Attach(place)
+}
+
+// assignment is what the runtime is told.
+func (s *Service) assignment(use *Use, publication Publication, number int) directassign.Assignment {
+	options := slices.Clone(publication.Capability.MountFlags)
+
+	if (publication.ReadOnly || use.readOnly()) && !slices.Contains(options, "ro") {
+		options = append(slices.DeleteFunc(options, func(flag string) bool { return flag == "rw" }), "ro")
+	}
+
+	return directassign.Assignment{
+		TargetPath: publication.TargetPath, Device: s.config.Direct.HostPaths.Host(s.loops.Path(number)),
+		FSType: use.fsType(), Options: options, Group: publication.Capability.MountGroup,
+	}
+}
+
+// reassign has the runtime told again what it may have lost. What it knows is not
+// touched.
+func (s *Service) reassign(use *Use) error {
+	if !use.direct() {
+		return nil
+	}
+
+	for _, publication := range use.Publications {
+		number := s.numberOf(use, publication)
+		if number == none {
+			continue // its device was taken away: the volume's health says so
+		}
+
+		if err := s.config.Direct.Root.Put(s.assignment(use, publication, number)); err != nil {
+			return fmt.Errorf("tell the runtime of volume %s: %w", use.VolumeID, err)
+		}
+	}
+
+	return nil
+}
+
+// withdraw takes back what the runtime was told of a publication.
+func (s *Service) withdraw(use *Use, targetPath string) error {
+	if use == nil || !use.direct() {
+		return nil
+	}
+
+	return s.config.Direct.Root.Remove(targetPath)
+}
+
+// taken says whether a sandbox has the publication, be it that somebody has
+// unmounted its target path.
+func (s *Service) taken(use *Use, targetPath string) bool {
+	if !use.direct() || !s.devices.attached(use.VolumeID) {
+		return false
+	}
+
+	entry, ok, err := s.config.Direct.Root.Get(targetPath)
+
+	return err == nil && ok && entry.Sandbox != ""
+}
+
+// askGuest asks the guest that has the volume how full its filesystem is. The
+// answer is a guest's: it may be more than the device has.
+func (s *Service) askGuest(ctx context.Context, use *Use, deviceBytes int64) (mount.Usage, error) {
+	entry, err := s.assigned(use)
+	if err != nil {
+		return mount.Usage{}, err
+	}
+
+	usage, err := s.config.Direct.Guest.Stats(ctx, entry)
+	if err == nil && usage.Bytes.Total > deviceBytes {
+		err = fmt.Errorf("%w: it says that the filesystem has %d bytes on a device of %d",
+			directassign.ErrNoAnswer, usage.Bytes.Total, deviceBytes)
+	}
+
+	return usage, err
+}
+
+// assigned is what the runtime knows of the volume's one publication.
+func (s *Service) assigned(use *Use) (directassign.Entry, error) {
+	publication := use.Publications[0]
+
+	entry, ok, err := s.config.Direct.Root.Get(publication.TargetPath)
+	if err == nil && !ok {
+		err = fmt.Errorf("%w: what the runtime was told about %s is gone; publish it there again",
+			directassign.ErrNoSandbox, publication.TargetPath)
+	}
+
+	return entry, err
+}
+
+// growDirect lets the filesystem take its device, which has grown: here while
+// nobody can have it, else in the guest.
+func (s *Service) growDirect(ctx context.Context, use *Use, size int64) error {
+	if len(use.Publications) == 0 {
+		return s.growAtRest(ctx, use)
+	}
+
+	pending := use.clone()
+	pending.PendingBytes = size
+
+	// Before the guest is asked: it may hang for longer than the driver lives.
+	if err := s.uses.put(ctx, pending); err != nil {
+		return err
+	}
+
+	entry, err := s.assigned(use)
+	if err == nil {
+		err = s.config.Direct.Guest.Resize(ctx, entry, size)
+	}
+
+	const later = "its device has %d bytes, and its filesystem takes them when it is staged the next time: %w"
+
+	switch {
+	case err == nil:
+		grown := use.clone()
+		grown.PendingBytes = 0
+
+		return s.uses.putDone(grown)
+	case errors.Is(err, directassign.ErrUnimplemented), errors.Is(err, directassign.ErrNoSandbox):
+		return rpc.Errorf(codes.FailedPrecondition, "the guest does not grow it; "+later, size, err)
+	case errors.Is(err, directassign.ErrNoAnswer):
+		return rpc.Errorf(codes.Unavailable, "the guest was asked in vain to grow it; try again, or else "+later, size, err)
+	default:
+		return err
+	}
+}
+
+// growAtRest is for a volume that is staged and nobody's.
+func (s *Service) growAtRest(ctx context.Context, use *Use) error {
+	if err := s.checkNoGuest(use); err != nil {
+		return err
+	}
+
+	used, err := filesystem.ByName(use.fsType(), s.config.Run)
+	if err != nil {
+		return err
+	}
+
+	device, err := s.adopt(ctx, use)
+	if err != nil {
+		return err
+	}
+	defer device.Close()
+
+	err = used.GrowUnmounted(ctx, device.Path)
+	if errors.Is(err, filesystem.ErrNeedsMount) {
+		err = fill(ctx, used, device, mount.Options{})
+	}
+
+	if err != nil {
+		return fmt.Errorf("grow %s: %w", used.Name(), err)
+	}
+
+	return nil
+}
+
+// adopt opens the device that the volume has.
+func (s *Service) adopt(ctx context.Context, use *Use) (*blockdev.Device, error) {
+	bytes, err := s.poolOf(use)
+	if err != nil {
+		return nil, err
+	}
+
+	image, err := bytes.OpenImage(use.VolumeID, os.O_RDWR)
+	if err != nil {
+		return nil, err
+	}
+	defer image.Close()
+
+	device, err := s.loops.Attach(ctx, image, blockdev.AttachOptions{
+		Buffered: use.Parameters.BlockSize == volume.SmallBlockSize, BlockSize: use.Parameters.BlockSize, Preferred: none,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("volume %s: %w", use.VolumeID, err)
+	}
+
+	if device.Number != s.devices.get(use.VolumeID).staged {
+		return nil, errors.Join(s.detachAfter(ctx, use, device),
+			rpc.Errorf(codes.FailedPrecondition, "its device was taken away; unstage it and stage it anew"))
+	}
+
+	return device, nil
+}
+
+// DirectVolumes lists what is assigned on this node, in the order of target paths.
+func (s *Service) DirectVolumes(context.Context) ([]directassign.Listed, error) {
+	listed := []directassign.Listed{}
+
+	for _, use := range s.uses.all() {
+		if !use.direct() {
+			continue
+		}
+
+		for _, publication := range use.Publications {
+			each, err := s.listed(use, publication)
+			if err != nil {
+				return nil, rpc.Status(fmt.Errorf("list volume %s: %w", use.VolumeID, err))
+			}
+
+			listed = append(listed, each)
+		}
+	}
+
+	slices.SortFunc(listed, func(a, b directassign.Listed) int { return strings.Compare(a.TargetPath, b.TargetPath) })
+
+	return listed, nil
+}
+
+func (s *Service) listed(use *Use, publication Publication) (directassign.Listed, error) {
+	entry, _, err := s.config.Direct.Root.Get(publication.TargetPath)
+	if err != nil {
+		return directassign.Listed{}, err
+	}
+
+	number := s.numberOf(use, publication)
+	told := s.assignment(use, publication, number)
+	each := directassign.Listed{
+		VolumeID: use.VolumeID, TargetPath: publication.TargetPath, FSType: told.FSType, Options: told.Options,
+		ReadOnly: publication.ReadOnly || use.readOnly(), PendingBytes: use.PendingBytes, Sandbox: entry.Sandbox,
+	}
+
+	if number == none {
+		return each, nil
+	}
+
+	each.Device = told.Device
+
+	vitals, _, err := s.loops.Vitals(number)
+	each.SizeBytes = vitals.SizeBytes
+
+	return each, err
+}
