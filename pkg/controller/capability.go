@@ -32,7 +32,7 @@ func (s *Service) ValidateVolumeCapabilities(
 			parameters.FSType = found.Parameters.FSType
 		}
 
-		if err != nil || parameters != found.Parameters {
+		if err != nil || found.meant(parameters) != found.Parameters {
 			return notConfirmed("the volume was made with other parameters")
 		}
 	}
@@ -93,6 +93,10 @@ func (s *Service) parseCapability(given *csi.VolumeCapability, parameters volume
 
 	if _, err := mount.ParseFlags(parsed.MountFlags); err != nil {
 		return volume.Capability{}, fmt.Errorf("%w: %w", volume.ErrCapability, err)
+	}
+
+	if err := parameters.CheckDirect(parsed); err != nil {
+		return volume.Capability{}, err
 	}
 
 	if parsed.Block && parameters.Backing == volume.BackingDirectory {

@@ -34,6 +34,9 @@ type creation struct {
 	// fsNamed says that the request names the filesystem. Else a volume that is
 	// made of something has that of its source.
 	fsNamed bool
+	// claim may ask for direct assignment, which parameters say too once it has.
+	claim         claimName
+	directByClaim bool
 }
 
 // CreateVolume makes a volume, or returns the one of that name if it is what is
@@ -111,7 +114,7 @@ func (s *Service) parseCreate(request *csi.CreateVolumeRequest) (*creation, erro
 	wanted := &creation{
 		name: request.GetName(), size: size, asked: request.GetCapacityRange(),
 		topology: request.GetAccessibilityRequirements(), parameters: parameters, capabilities: capabilities,
-		mutable: mutable, pool: place, source: source, fsNamed: fsNamed,
+		mutable: mutable, pool: place, source: source, fsNamed: fsNamed, claim: parseClaim(request.GetParameters()),
 	}
 	if source.isZero() || fsNamed {
 		err = wanted.checkMkfs()
@@ -157,6 +160,10 @@ func (s *Service) ensure(ctx context.Context, wanted *creation) (*Volume, error)
 		return nil, err
 	}
 
+	if err := s.askClaim(ctx, wanted); err != nil {
+		return nil, err
+	}
+
 	switch {
 	case wanted.source.SnapshotID != "":
 		return s.restore(ctx, *wanted)
@@ -179,7 +186,7 @@ func (s *Service) newVolume(wanted *creation) (*Volume, error) {
 	}
 
 	fresh := &Volume{
-		ID: id, Name: wanted.name, CapacityBytes: wanted.size, Parameters: wanted.parameters,
+		ID: id, Name: wanted.name, CapacityBytes: wanted.size, Parameters: wanted.parameters, DirectByClaim: wanted.directByClaim,
 		Capabilities: wanted.capabilities, Mutable: wanted.mutable, Source: wanted.source, Segments: s.config.Segments,
 		Phase: PhaseReady, Pristine: wanted.source.isZero() && s.has(capability.PublishUnpublishVolume),
 	}
@@ -232,7 +239,7 @@ func (v *Volume) answers(wanted *creation) error {
 		return exists("content of", v.Source, wanted.source)
 	}
 
-	asked := wanted.parameters
+	asked := v.meant(wanted.parameters)
 	if !v.Source.isZero() && !wanted.fsNamed {
 		// It has that of its source, which may be gone by now.
 		asked.FSType = v.Parameters.FSType

@@ -22,6 +22,9 @@ type Volume struct {
 	// CapacityBytes is the size that was promised, a multiple of RoundBytes.
 	CapacityBytes int64             `json:"capacityBytes"`
 	Parameters    volume.Parameters `json:"parameters"`
+	// DirectByClaim says that it was the claim which asked for direct assignment:
+	// requests do not say it again.
+	DirectByClaim bool `json:"directByClaim,omitempty"`
 	// Capabilities are those that CreateVolume asked for.
 	Capabilities []volume.Capability `json:"capabilities"`
 	// Mutable is what CreateVolume and ControllerModifyVolume have set. The pool

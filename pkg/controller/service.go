@@ -61,6 +61,9 @@ type Config struct {
 	// Freezable says whether WithFrozen keeps all writers of this node from the
 	// volume; nil as InUse.
 	Freezable func(volumeID string) bool
+	// DirectByClaim says whether a PersistentVolumeClaim asks for direct assignment
+	// of its volume; nil does not ask.
+	DirectByClaim func(ctx context.Context, namespace, name string) (bool, error)
 	// CopyGrace is how long CreateSnapshot waits for a copy that takes long,
 	// before it answers that the snapshot is not ready yet.
 	CopyGrace time.Duration

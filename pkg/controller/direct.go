@@ -1,0 +1,62 @@
+package controller
+
+import (
+	"cmp"
+	"context"
+
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+// claimName is the PersistentVolumeClaim that a volume is for. Either part is
+// empty if the CO does not tell.
+type claimName struct{ namespace, name string }
+
+func parseClaim(parameters map[string]string) claimName {
+	return claimName{parameters[volume.KeyClaimNamespace], parameters[volume.KeyClaimName]}
+}
+
+// askClaim lets the claim, too, ask for direct assignment. Only a volume that is
+// about to be made asks: from then on its record says what the answer was
+// (Volume.DirectByClaim), whatever the claim says later. Errors are those of
+// Config.DirectByClaim, and INVALID_ARGUMENT.
+func (s *Service) askClaim(ctx context.Context, wanted *creation) error {
+	if s.config.DirectByClaim == nil || wanted.parameters.DirectAssign {
+		return nil
+	}
+
+	claim := wanted.claim
+	if claim.namespace == "" || claim.name == "" {
+		s.config.Log.WarnContext(ctx, "the call names no claim whose annotations could be read; "+
+			"run the provisioner with --extra-create-metadata", "volume", wanted.name, "annotation", volume.KeySkipHostmount)
+
+		return nil
+	}
+
+	asks, err := s.config.DirectByClaim(ctx, claim.namespace, claim.name)
+	if err != nil || !asks {
+		return err
+	}
+
+	parameters, err := wanted.parameters.AsDirect()
+	for _, capability := range wanted.capabilities {
+		err = cmp.Or(err, parameters.CheckDirect(capability))
+	}
+
+	if err != nil {
+		return rpc.Invalid("claim %s/%s asks with its annotation %s for what its volume can't have: %w",
+			claim.namespace, claim.name, volume.KeySkipHostmount, err)
+	}
+
+	wanted.parameters, wanted.directByClaim = parameters, true
+
+	return nil
+}
+
+// meant returns the parameters that a request with the given ones means for a
+// volume whose claim has asked for direct assignment: no request says that.
+func (v *Volume) meant(given volume.Parameters) volume.Parameters {
+	given.DirectAssign = given.DirectAssign || v.DirectByClaim
+
+	return given
+}

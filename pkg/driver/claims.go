@@ -1,0 +1,24 @@
+package driver
+
+import (
+	"context"
+
+	"github.com/touchstone-csi/touchstone/pkg/claim"
+)
+
+// openClaims returns how the controller asks the Kubernetes API about a claim; nil
+// where it is not told of one.
+func (r *rooms) openClaims(config *Config) (func(ctx context.Context, namespace, name string) (bool, error), error) {
+	if config.Kubeconfig == "" {
+		return nil, nil //nolint:nilnil // that is what the controller takes for "off"
+	}
+
+	claims, err := claim.New(claim.Config{Kubeconfig: config.Kubeconfig, Timeout: config.ClaimTimeout})
+	if err != nil {
+		return nil, err
+	}
+
+	r.closers = append(r.closers, claims.Close)
+
+	return claims.Direct, nil
+}
