@@ -11,6 +11,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/blockdev"
 	"github.com/touchstone-csi/touchstone/pkg/coalesce"
+	"github.com/touchstone-csi/touchstone/pkg/directassign"
 	"github.com/touchstone-csi/touchstone/pkg/filesystem"
 	"github.com/touchstone-csi/touchstone/pkg/inflight"
 	"github.com/touchstone-csi/touchstone/pkg/mount"
@@ -113,6 +114,9 @@ func causes() []mapping {
 		{pool.ErrMissing, codes.NotFound},
 		{pool.ErrInMaking, codes.Aborted},
 		{pool.ErrNotInstant, codes.FailedPrecondition},
+		{directassign.ErrAssignment, codes.InvalidArgument},
+		{directassign.ErrUnsafeRoot, codes.FailedPrecondition},
+		{directassign.ErrNested, codes.FailedPrecondition},
 		{qos.ErrInfeasible, codes.FailedPrecondition},
 		{qos.ErrNoPod, codes.FailedPrecondition},
 		{filesystem.ErrGrowRefused, codes.FailedPrecondition},
