@@ -189,6 +189,23 @@ func (s *Service) assign(ctx context.Context, use *Use, wanted Publication, plac
 	return tree.Attach(place)
 }
 
+// republishDirect brings back what somebody has taken away of a publication that
+// a sandbox has.
+func (s *Service) republishDirect(ctx context.Context, use *Use, existing Publication) error {
+	at := existing.TargetPath
+	if s.mountedAt(use, at) || s.covered(use, at) {
+		return errors.Join(s.uncovered(use, existing), s.reassign(use))
+	}
+
+	place, err := s.places.Find(at)
+	if err != nil {
+		return err
+	}
+	defer place.Close()
+
+	return s.assign(ctx, use, existing, place)
+}
+
 // assignment is what the runtime is told.
 func (s *Service) assignment(use *Use, publication Publication, number int) directassign.Assignment {
 	options := slices.Clone(publication.Capability.MountFlags)

@@ -122,7 +122,11 @@ func (s *Service) publish(ctx context.Context, id, stagingPath string, wanted Pu
 			return err
 		}
 
-		return errors.Join(s.uncovered(use, existing), s.reassign(use))
+		if use.direct() {
+			return s.republishDirect(ctx, use, existing)
+		}
+
+		return s.uncovered(use, existing)
 	}
 
 	if err := use.admits(wanted); err != nil {
