@@ -92,6 +92,11 @@ func (s *Service) newChecking(volumeID, how string) (*checking, error) {
 			return nil, errDirectory()
 		}
 
+		if use.direct() {
+			return nil, rpc.Errorf(codes.FailedPrecondition,
+				"a virtual machine may have it mounted, and what is on it is that one's to check; unstage it from %s first", use.StagingPath)
+		}
+
 		if how == HowOffline {
 			return nil, rpc.Errorf(codes.FailedPrecondition, "it is in use at %s; check it online, or stop using it", at)
 		}
@@ -174,9 +179,6 @@ func (c *checking) fsType() (string, error) {
 	switch {
 	case c.use == nil:
 		return c.fsTypeAtRest()
-	case c.use.direct():
-		return "", rpc.Errorf(codes.FailedPrecondition,
-			"it is assigned directly: a virtual machine may have it mounted; check it when it is not in use")
 	case c.use.Capability.Block:
 		return "", rpc.Errorf(codes.FailedPrecondition, "it is in use as raw block: what is on it is its user's to check")
 	case c.use.sharedReaders():

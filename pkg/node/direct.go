@@ -15,6 +15,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/directassign"
 	"github.com/touchstone-csi/touchstone/pkg/filesystem"
 	"github.com/touchstone-csi/touchstone/pkg/mount"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
@@ -63,6 +64,13 @@ func (s *Service) stageDirect(ctx context.Context, use *Use) error {
 		return rpc.Invalid("volume_capability: %w", err)
 	}
 
+	// Before the filesystem is given it: a controller on its own may enlarge the image
+	// at any time.
+	size, err := s.imageBytes(use)
+	if err != nil {
+		return err
+	}
+
 	fresh, err := s.formatIfBlank(ctx, use, made)
 
 	switch {
@@ -76,9 +84,30 @@ func (s *Service) stageDirect(ctx context.Context, use *Use) error {
 		}
 	}
 
+	if err := s.filled(ctx, use, size); err != nil {
+		return err
+	}
+
 	_, err = s.attachBlock(ctx, use, use.readOnly())
 
 	return err
+}
+
+func (s *Service) imageBytes(use *Use) (int64, error) {
+	place, err := s.poolOf(use)
+	if err != nil {
+		return 0, err
+	}
+
+	return place.Size(pool.Object{ID: use.VolumeID, Backing: volume.BackingImage})
+}
+
+// filled records that the filesystem has that much of the device.
+func (s *Service) filled(ctx context.Context, use *Use, bytes int64) error {
+	changed := use.clone()
+	changed.FilledBytes = bytes
+
+	return s.uses.put(ctx, changed)
 }
 
 // fitForGuest checks and grows the filesystem through a device that goes with the
@@ -292,19 +321,20 @@ func (s *Service) assigned(use *Use) (directassign.Entry, error) {
 	return entry, err
 }
 
-// growDirect lets the filesystem take its device, which has grown: here while
-// nobody can have it, else in the guest.
+// growDirect lets the filesystem take its device of that size: here while nobody
+// can have it, else in the guest. The CO also asks when the pod has just been
+// started anew, whose volume was grown when it was staged.
 func (s *Service) growDirect(ctx context.Context, use *Use, size int64) error {
-	if len(use.Publications) == 0 {
-		return s.growAtRest(ctx, use)
+	if size <= use.FilledBytes {
+		return nil
 	}
 
-	pending := use.clone()
-	pending.PendingBytes = size
+	if len(use.Publications) == 0 {
+		if err := s.growAtRest(ctx, use); err != nil {
+			return err
+		}
 
-	// Before the guest is asked: it may hang for longer than the driver lives.
-	if err := s.uses.put(ctx, pending); err != nil {
-		return err
+		return s.filled(ctx, use, size)
 	}
 
 	entry, err := s.assigned(use)
@@ -316,10 +346,7 @@ func (s *Service) growDirect(ctx context.Context, use *Use, size int64) error {
 
 	switch {
 	case err == nil:
-		grown := use.clone()
-		grown.PendingBytes = 0
-
-		return s.uses.putDone(grown)
+		return s.filled(ctx, use, size)
 	case errors.Is(err, directassign.ErrUnimplemented), errors.Is(err, directassign.ErrNoSandbox):
 		return rpc.Errorf(codes.FailedPrecondition, "the guest does not grow it; "+later, size, err)
 	case errors.Is(err, directassign.ErrNoAnswer):
@@ -420,7 +447,7 @@ func (s *Service) listed(use *Use, publication Publication) (directassign.Listed
 	told := s.assignment(use, publication, number)
 	each := directassign.Listed{
 		VolumeID: use.VolumeID, TargetPath: publication.TargetPath, FSType: told.FSType, Options: told.Options,
-		ReadOnly: publication.ReadOnly || use.readOnly(), PendingBytes: use.PendingBytes, Sandbox: entry.Sandbox,
+		ReadOnly: publication.ReadOnly || use.readOnly(), Sandbox: entry.Sandbox,
 	}
 
 	if number == none {
@@ -431,6 +458,10 @@ func (s *Service) listed(use *Use, publication Publication) (directassign.Listed
 
 	vitals, _, err := s.loops.Vitals(number)
 	each.SizeBytes = vitals.SizeBytes
+
+	if each.SizeBytes > use.FilledBytes && !use.readOnly() {
+		each.PendingBytes = each.SizeBytes
+	}
 
 	return each, err
 }

@@ -35,7 +35,7 @@ func (l *look) guest(ctx context.Context) error {
 func withoutStats(failure error) health.Entry {
 	message := "its virtual machine does not say how full it is; see the log of the runtime"
 	if errors.Is(failure, directassign.ErrNoSandbox) {
-		message = "no virtual machine has taken it yet; if that lasts, see the pod's runtimeClassName"
+		message = "no sandbox says that it has taken it; if that lasts, see the pod's runtimeClassName (not every runtime says so)"
 	}
 
 	return health.NewEntry(health.GuestStatsUnavailable, message)

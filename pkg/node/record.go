@@ -21,9 +21,9 @@ type Use struct {
 	// Slot is the attachment's number on this node, -1 where the CO passed
 	// none on.
 	Slot int `json:"slot"`
-	// PendingBytes is the size that the filesystem of a direct volume has to grow
-	// to when it is staged the next time, as its guest did not grow it; 0 is none.
-	PendingBytes int64         `json:"pendingBytes,omitempty"`
+	// FilledBytes is how large the device of a direct volume was when its filesystem
+	// last took all of it; what the device has more is pending.
+	FilledBytes  int64         `json:"filledBytes,omitempty"`
 	Publications []Publication `json:"publications,omitempty"`
 
 	// ephemeral means that the volume is in its pool's room for those.
