@@ -109,6 +109,10 @@ func readEntry(root *os.File, name string) (Entry, bool, error) {
 	}
 
 	sandbox, err := findSandbox(dir)
+	if errors.Is(err, unix.ENOENT) {
+		// A directory that was removed while it was open has not even a list.
+		return Entry{}, false, nil
+	}
 
 	return Entry{Assignment: assignment, Sandbox: sandbox}, err == nil, err
 }
@@ -201,13 +205,20 @@ func clearEntry(dir *os.File) error {
 		return err
 	}
 
-	var nested error
+	return unlinkAll(dir, others)
+}
 
-	for _, name := range others {
-		nested = errors.Join(nested, unlink(dir, name, 0))
+// unlinkAll removes what it can, and returns the first error.
+func unlinkAll(dir *os.File, names []string) error {
+	var failed error
+
+	for _, name := range names {
+		if err := unlink(dir, name, 0); failed == nil {
+			failed = err
+		}
 	}
 
-	return nested
+	return failed
 }
 
 // removeEntry takes the assignment itself last: what a crash leaves is still one
@@ -224,12 +235,17 @@ func removeEntry(root *os.File, name string) error {
 	defer dir.Close()
 
 	for attempt := 1; ; attempt++ {
-		if err := errors.Join(clearEntry(dir), unlink(dir, mountInfoFile, 0)); err != nil {
+		others, err := otherNames(dir)
+		if err != nil {
+			return err
+		}
+
+		if err := unlinkAll(dir, append(others, mountInfoFile)); err != nil {
 			return err
 		}
 
 		// Kata may have put a sandbox's id there in the meantime.
-		err := unlink(root, name, unix.AT_REMOVEDIR)
+		err = unlink(root, name, unix.AT_REMOVEDIR)
 		if !errors.Is(err, unix.ENOTEMPTY) || attempt == attempts {
 			return err
 		}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -13,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -177,7 +177,7 @@ func (s *shim) find(sandbox string) (*os.File, error) {
 		return nil, fmt.Errorf("%w: %q is not a sandbox's name", ErrNoAnswer, sandbox)
 	}
 
-	var looked error
+	var looked []string
 
 	for _, root := range s.roots {
 		dir, err := openSandbox(root, sandbox)
@@ -185,11 +185,11 @@ func (s *shim) find(sandbox string) (*os.File, error) {
 			return dir, nil
 		}
 
-		looked = errors.Join(looked, err)
+		looked = append(looked, err.Error())
 	}
 
-	return nil, fmt.Errorf("%w: its shim has no socket: %w; see whether its pod runs, and where Kata keeps its sandboxes (--shim-root)",
-		ErrNoAnswer, looked)
+	return nil, fmt.Errorf("%w: its shim has no socket: %s; see whether its pod runs, and where Kata keeps its sandboxes (--shim-root)",
+		ErrNoAnswer, strings.Join(looked, ", "))
 }
 
 // openSandbox opens the directory of a sandbox, if there is a shim's socket in it.

@@ -107,7 +107,9 @@ func (r *Root) ClearTemporary() error {
 
 	for _, name := range names {
 		if strings.HasPrefix(name, temporaryPrefix) {
-			failed = errors.Join(failed, clearTemporary(root, name))
+			if err := clearTemporary(root, name); failed == nil {
+				failed = err
+			}
 		}
 	}
 

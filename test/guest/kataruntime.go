@@ -23,6 +23,7 @@ here=${0%/*}
 line=
 for argument in "$@"; do line="$line$argument` + separator + `"; done
 printf '%s\n' "$line" >>"$here/calls"
+env >"$here/environment"
 
 case "$(cat "$here/mode")/$2" in
 failing/*) echo '` + failure + `' >&2; exit 1 ;;
@@ -105,6 +106,16 @@ func (k *KataRuntime) Calls(tb testing.TB) [][]string {
 	}
 
 	return calls
+}
+
+// Environment returns what the last call had, a line for each variable.
+func (k *KataRuntime) Environment(tb testing.TB) string {
+	tb.Helper()
+
+	written, err := os.ReadFile(filepath.Join(k.dir, "environment"))
+	require.NoError(tb, err)
+
+	return string(written)
 }
 
 // Child returns the process that the last call in mode Hanging has started, and 0

@@ -1,0 +1,96 @@
+package directassign_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/touchstone-csi/touchstone/pkg/directassign"
+)
+
+// connect serves on a socket what the test registers.
+func connect(t *testing.T, register func(grpc.ServiceRegistrar), options ...grpc.ServerOption) *directassign.Client {
+	t.Helper()
+
+	server := grpc.NewServer(options...)
+	register(server)
+
+	socket := filepath.Join(t.TempDir(), "csi.sock")
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", socket)
+	require.NoError(t, err)
+
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+
+	connection, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, connection.Close())
+		server.Stop()
+		require.NoError(t, <-served)
+	})
+
+	return directassign.NewClient(connection)
+}
+
+func TestAListArrivesAsItWasSent(t *testing.T) {
+	t.Parallel()
+
+	for _, volumes := range []int{0, 1, 30000} {
+		var intercepted []string
+
+		want := make([]directassign.Listed, volumes)
+		for i := range want {
+			want[i] = directassign.Listed{
+				VolumeID: fmt.Sprintf("volume-%d", i), TargetPath: target + strings.Repeat("x", 100), Device: "/dev/loop7",
+				FSType: "ext4", Options: []string{"ro"}, ReadOnly: true, SizeBytes: 1 << 40, PendingBytes: 2 << 40, Sandbox: sandbox,
+			}
+		}
+
+		service := &directassign.Service{List: func(context.Context) ([]directassign.Listed, error) { return want, nil }}
+		client := connect(t, service.Register, grpc.UnaryInterceptor(
+			func(ctx context.Context, request any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+				intercepted = append(intercepted, info.FullMethod)
+
+				return next(ctx, request)
+			}))
+
+		got, err := client.List(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+		require.Equal(t, []string{"/touchstone.v1.DirectVolumes/List"}, intercepted)
+	}
+}
+
+func TestNoVolumesAreAnEmptyList(t *testing.T) {
+	t.Parallel()
+
+	service := &directassign.Service{List: func(context.Context) ([]directassign.Listed, error) { return nil, nil }}
+
+	got, err := connect(t, service.Register).List(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []directassign.Listed{}, got)
+}
+
+func TestAnErrorArrivesWithItsCode(t *testing.T) {
+	t.Parallel()
+
+	service := &directassign.Service{List: func(context.Context) ([]directassign.Listed, error) {
+		return nil, status.Error(codes.FailedPrecondition, "the root is unsafe")
+	}}
+
+	_, err := connect(t, service.Register).List(t.Context())
+	require.Equal(t, codes.FailedPrecondition, status.Code(err))
+
+	_, err = connect(t, func(grpc.ServiceRegistrar) {}).List(t.Context())
+	require.Equal(t, codes.Unimplemented, status.Code(err), "another driver")
+}
