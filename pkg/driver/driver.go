@@ -84,7 +84,7 @@ func manifest(config *Config) map[string]string {
 
 // Run listens, recovers what the last run left, serves until ctx ends, and
 // drains. It returns nil after a complete drain, an error wrapping ErrDrain
-// after an incomplete one, *InUseError when the socket is served by somebody
+// after an incomplete one, *socket.InUseError when the socket is served by somebody
 // else, and otherwise why the driver cannot run. Call it once.
 func (d *Driver) Run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, d.rooms.close()) }()
@@ -109,13 +109,13 @@ func (d *Driver) Run(ctx context.Context) (err error) {
 
 	running.Go(func() error {
 		if err := server.Serve(listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
-			return fmt.Errorf("serve on %s: %w", listener.path, err)
+			return fmt.Errorf("serve on %s: %w", listener.Path(), err)
 		}
 
 		return nil
 	})
 	running.Go(func() error { return serveHTTP(web, webListener) })
-	running.Go(func() error { return d.life(failed, server, web, listener.path) })
+	running.Go(func() error { return d.life(failed, server, web, listener.Path()) })
 
 	return running.Wait() //nolint:wrapcheck // each of the three has said what failed
 }

@@ -41,7 +41,7 @@ func Forward(ctx context.Context, config Config, to string) (err error) {
 
 	running.Go(func() error {
 		if err := server.Serve(listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
-			return fmt.Errorf("serve on %s: %w", listener.path, err)
+			return fmt.Errorf("serve on %s: %w", listener.Path(), err)
 		}
 
 		return nil
@@ -49,7 +49,7 @@ func Forward(ctx context.Context, config Config, to string) (err error) {
 	running.Go(func() error {
 		failure := announce(config.ReadyFile)
 		if failure == nil {
-			config.Log.InfoContext(ctx, "ready", "endpoint", listener.path, "forwardsTo", to)
+			config.Log.InfoContext(ctx, "ready", "endpoint", listener.Path(), "forwardsTo", to)
 			<-failed.Done()
 			config.Log.InfoContext(ctx, "draining", "why", context.Cause(failed))
 		}

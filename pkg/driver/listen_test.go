@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/pkg/socket"
 )
 
 func TestSocketPath(t *testing.T) {
@@ -128,7 +129,7 @@ func TestSocketThatIsServedIsRefusedByName(t *testing.T) {
 
 	err = second.Run(t.Context())
 
-	var inUse *driver.InUseError
+	var inUse *socket.InUseError
 
 	require.ErrorAs(t, err, &inUse)
 	require.EqualValues(t, os.Getpid(), inUse.PID)
@@ -200,7 +201,7 @@ func TestOfTwoThatStartAtOnceOneServes(t *testing.T) {
 	}
 
 	for range starts - 1 {
-		require.ErrorAs(t, <-results, new(*driver.InUseError))
+		require.ErrorAs(t, <-results, new(*socket.InUseError))
 	}
 
 	stop()

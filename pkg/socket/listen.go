@@ -1,0 +1,259 @@
+package socket
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrPath is returned for a path that no socket can be made at.
+var ErrPath = errors.New("socket path")
+
+const (
+	// maxPath is what fits into sun_path with its closing NUL.
+	maxPath = 107
+	// mode lets nobody but the owner call a driver that runs as root.
+	mode = 0o600
+	// askTimeout is for the one who already listens to say who it is.
+	askTimeout = time.Second
+	// lockTimeout is for another start in the same directory to end.
+	lockTimeout = 5 * time.Second
+	lockPause   = 20 * time.Millisecond
+)
+
+// InUseError says that a socket is served already.
+type InUseError struct {
+	// Path is the socket's.
+	Path string
+	// PID is the process that listens, 0 when the kernel does not tell; it is
+	// another namespace's number when that process is in one.
+	PID int32
+	// Driver is its name and version, empty when it does not answer.
+	Driver string
+}
+
+// Error implements error.
+func (e *InUseError) Error() string {
+	who := "another process"
+	if e.Driver != "" {
+		who = e.Driver
+	}
+
+	if e.PID > 0 {
+		who += fmt.Sprintf(", pid %d", e.PID)
+	}
+
+	return fmt.Sprintf("%s is already served by %s", e.Path, who)
+}
+
+// CheckPath returns an error wrapping ErrPath for what can't be a socket's path.
+func CheckPath(path string) error {
+	switch {
+	case path == "" || strings.HasSuffix(path, "/"):
+		return fmt.Errorf("%w %q names no file", ErrPath, path)
+	case len(path) > maxPath:
+		return fmt.Errorf("%w has %d bytes, and may have %d: %s", ErrPath, len(path), maxPath, path)
+	}
+
+	return nil
+}
+
+// Ask returns the name and version of the driver that serves the socket at path,
+// or "".
+type Ask func(ctx context.Context, path string) string
+
+// Listener is a listener that removes its file, and only its own, when closed.
+type Listener struct {
+	net.Listener
+
+	path  string
+	made  fs.FileInfo
+	close func() error
+}
+
+// Path is the socket's.
+func (l *Listener) Path() string { return l.path }
+
+// Close implements net.Listener. All calls return the same.
+func (l *Listener) Close() error { return l.close() }
+
+// InPlace says whether the path still leads to this socket.
+func (l *Listener) InPlace() bool {
+	now, err := os.Lstat(l.path)
+
+	return err == nil && os.SameFile(now, l.made)
+}
+
+// Listen makes a socket at path, accessible to the owner only, in a directory
+// that is there. A socket that nobody serves any more is replaced; of a served one
+// ask is asked, and an *InUseError returned. What is there and no socket is
+// ErrPath; other errors are the kernel's.
+func Listen(ctx context.Context, path string, ask Ask) (*Listener, error) {
+	if err := CheckPath(path); err != nil {
+		return nil, err
+	}
+
+	// Two that start at once must not both find the old socket dead.
+	unlock, err := lockDirectory(ctx, filepath.Dir(path))
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+
+	if err := removeStale(ctx, path, ask); err != nil {
+		return nil, err
+	}
+
+	config := net.ListenConfig{Control: func(_, _ string, conn syscall.RawConn) error { return restrict(conn) }}
+
+	listener, err := config.Listen(ctx, "unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+
+	unixListener, ok := listener.(*net.UnixListener)
+	if !ok {
+		return nil, errors.Join(fmt.Errorf("%w %s: got a %T", ErrPath, path, listener), listener.Close())
+	}
+
+	// Its own unlink would take away whatever has the path by then.
+	unixListener.SetUnlinkOnClose(false)
+
+	made, err := os.Lstat(path)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("look at the new socket: %w", err), listener.Close())
+	}
+
+	l := &Listener{Listener: listener, path: path, made: made}
+	l.close = sync.OnceValue(func() error { return errors.Join(l.remove(), listener.Close()) })
+
+	return l, nil
+}
+
+func (l *Listener) remove() error {
+	if !l.InPlace() {
+		return nil
+	}
+
+	if err := os.Remove(l.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove the socket: %w", err)
+	}
+
+	return nil
+}
+
+// restrict gives the socket its mode before it is bound: unlike a chmod after
+// it, this leaves no instant in which others may connect, and unlike a umask
+// it concerns no other thread.
+func restrict(conn syscall.RawConn) error {
+	var failure error
+
+	err := conn.Control(func(fd uintptr) { failure = unix.Fchmod(int(fd), mode) })
+	if err = errors.Join(err, failure); err != nil {
+		return fmt.Errorf("restrict the socket to its owner: %w", err)
+	}
+
+	return nil
+}
+
+// lockDirectory holds a flock on the directory itself: no file is left behind.
+func lockDirectory(ctx context.Context, directory string) (func(), error) {
+	dir, err := os.Open(directory)
+	if err != nil {
+		return nil, fmt.Errorf("open the socket's directory: %w", err)
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, lockTimeout)
+	defer cancel()
+
+	for {
+		err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { _ = dir.Close() }, nil
+		}
+
+		select {
+		case <-ctx.Done():
+			_ = dir.Close()
+
+			return nil, fmt.Errorf("lock %s, which another start holds: %w", directory, err)
+		case <-time.After(lockPause):
+		}
+	}
+}
+
+func removeStale(ctx context.Context, path string, ask Ask) error {
+	info, err := os.Lstat(path)
+
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return fmt.Errorf("look at the old socket: %w", err)
+	case info.Mode().Type() != fs.ModeSocket:
+		return fmt.Errorf("%w %s: something else is there, move it away", ErrPath, path)
+	}
+
+	conn, err := (&net.Dialer{Timeout: askTimeout}).DialContext(ctx, "unix", path)
+	if err == nil {
+		pid := peer(conn)
+		_ = conn.Close()
+
+		if !ended(pid) {
+			asked, cancel := context.WithTimeout(ctx, askTimeout)
+			defer cancel()
+
+			return &InUseError{Path: path, PID: pid, Driver: ask(asked, path)}
+		}
+	}
+
+	// Only a refusal proves that nobody listens: a full backlog or missing
+	// permission is the answer of somebody who does.
+	if err != nil && !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("%w %s: cannot tell whether it is served: %w", ErrPath, path, err)
+	}
+
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove the old socket: %w", err)
+	}
+
+	return nil
+}
+
+// peer returns the pid of the process that listens, or 0.
+func peer(conn net.Conn) int32 {
+	unixConn, ok := conn.(*net.UnixConn)
+	if !ok {
+		return 0
+	}
+
+	raw, err := unixConn.SyscallConn()
+	if err != nil {
+		return 0
+	}
+
+	var pid int32
+
+	_ = raw.Control(func(fd uintptr) {
+		if credentials, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+			pid = credentials.Pid
+		}
+	})
+
+	return pid
+}
+
+// ended says whether the process that made a socket is gone. A driver that is
+// killed while it starts a tool leaves the socket open for a moment in the child
+// that has not become the tool yet; whoever starts the driver anew is faster.
+func ended(pid int32) bool { return pid > 0 && errors.Is(unix.Kill(int(pid), 0), unix.ESRCH) }
