@@ -1,0 +1,606 @@
+package driver_test
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/kubeapi"
+	"github.com/touchstone-csi/touchstone/test/namespace"
+)
+
+// keyDirect is "true" in the volume_context of a direct volume.
+const keyDirect = "directAssign"
+
+func direct() map[string]string { return map[string]string{keyDirect: "true"} }
+
+// aDirectVolume is the smallest request that asks for one, with or without the
+// parameters.
+func aDirectVolume(name string, parameters map[string]string) *csi.CreateVolumeRequest {
+	return &csi.CreateVolumeRequest{
+		Name: name, Parameters: parameters, CapacityRange: required(16 * mib),
+		VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Mount(singleWriter, "")},
+	}
+}
+
+// notDirect are the capabilities that a direct volume can't have.
+func notDirect() map[string]*csi.VolumeCapability {
+	return map[string]*csi.VolumeCapability{
+		"block":                  orchestrator.Block(singleWriter),
+		"several writers":        orchestrator.Mount(multiWriter, ""),
+		"several nodes read":     orchestrator.Mount(nodesRead, ""),
+		"one of several nodes":   orchestrator.Mount(nodesOne, ""),
+		"several nodes write":    orchestrator.Mount(nodesWrite, ""),
+		"block, several writers": orchestrator.Block(multiWriter),
+	}
+}
+
+func TestDirectParameter(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	d := harness.Start(t)
+
+	for name, test := range map[string]struct {
+		parameters map[string]string
+		code       codes.Code
+		want       bool
+		words      []string
+	}{
+		"not asked":       {nil, codes.OK, false, nil},
+		"true":            {direct(), codes.OK, true, nil},
+		"false":           {map[string]string{keyDirect: "false"}, codes.OK, false, nil},
+		"alias":           {map[string]string{"skip-hostmount": "true"}, codes.OK, true, nil},
+		"both":            {map[string]string{keyDirect: "true", "skip-hostmount": "true"}, codes.OK, true, nil},
+		"contradiction":   {map[string]string{keyDirect: "true", "skip-hostmount": "false"}, codes.InvalidArgument, false, []string{"contradict"}},
+		"another value":   {map[string]string{keyDirect: "yes"}, codes.InvalidArgument, false, []string{keyDirect, "true or false"}},
+		"no value":        {map[string]string{"skip-hostmount": ""}, codes.InvalidArgument, false, []string{"skip-hostmount", "true or false"}},
+		"a directory":     {map[string]string{keyDirect: "true", "backing": "directory"}, codes.InvalidArgument, false, []string{"backing=image"}},
+		"an ordinary one": {map[string]string{keyDirect: "false", "backing": "directory"}, codes.OK, false, nil},
+		"thick, 512, options": {map[string]string{
+			keyDirect: "true", "provisioning": "thick", "blockSize": "512", "mkfsOptions": "-m 1",
+		}, codes.OK, true, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := everything(t, d)
+
+			made, err := d.CreateVolume(t.Context(), aDirectVolume(nameOf(t), test.parameters))
+			fails(t, err, test.code, test.words...)
+
+			if test.code != codes.OK {
+				require.Equal(t, before, everything(t, d))
+
+				return
+			}
+
+			value, told := made.GetVolume().GetVolumeContext()[keyDirect]
+			require.Equal(t, test.want, told)
+			require.Equal(t, test.want, value == "true")
+			require.NotContains(t, made.GetVolume().GetVolumeContext(), "skip-hostmount")
+		})
+	}
+}
+
+// TestDirectVolumeIsForOne asks each call of the controller for what only an
+// ordinary volume can do.
+func TestDirectVolumeIsForOne(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	// With a pool that several nodes reach, no mode is refused for another reason.
+	d := harness.Start(t, sharedPool)
+	claim := newVolume(t, d, aDirectVolume("one", direct()))
+
+	for name, capability := range notDirect() {
+		t.Run(name, func(t *testing.T) {
+			words := []string{keyDirect}
+			if capability.GetMount() != nil {
+				words = append(words, capability.GetAccessMode().GetMode().String(), "ReadWriteOncePod")
+			}
+
+			before := everything(t, d)
+			request := aDirectVolume(nameOf(t), direct())
+			request.VolumeCapabilities = append(request.VolumeCapabilities, capability)
+			_, err := d.CreateVolume(t.Context(), request)
+			fails(t, err, codes.InvalidArgument, append(words, "volume_capabilities")...)
+
+			answer, err := d.ValidateVolumeCapabilities(t.Context(), &csi.ValidateVolumeCapabilitiesRequest{
+				VolumeId: claim.VolumeID, VolumeCapabilities: []*csi.VolumeCapability{capability},
+			})
+			require.NoError(t, err)
+			require.Nil(t, answer.GetConfirmed())
+
+			for _, word := range words {
+				require.Contains(t, answer.GetMessage(), word)
+			}
+
+			wanted := *claim
+			wanted.Capability = capability
+			fails(t, d.Attach(t.Context(), &wanted), codes.InvalidArgument, append(words, "volume_capability")...)
+
+			_, err = d.ControllerExpandVolume(t.Context(), &csi.ControllerExpandVolumeRequest{
+				VolumeId: claim.VolumeID, CapacityRange: required(32 * mib), VolumeCapability: capability,
+			})
+			fails(t, err, codes.InvalidArgument, words...)
+			require.Equal(t, before, everything(t, d))
+		})
+	}
+
+	for _, mode := range []csi.VolumeCapability_AccessMode_Mode{writer, singleWriter, readerOnly} {
+		wanted := *claim
+		wanted.Capability = orchestrator.Mount(mode, "")
+
+		answer, err := d.ValidateVolumeCapabilities(t.Context(), &csi.ValidateVolumeCapabilitiesRequest{
+			VolumeId: claim.VolumeID, VolumeCapabilities: []*csi.VolumeCapability{wanted.Capability},
+			VolumeContext: claim.VolumeContext, Parameters: direct(),
+		})
+		require.NoError(t, err)
+		require.NotNil(t, answer.GetConfirmed(), "%s: %s", mode, answer.GetMessage())
+
+		require.NoError(t, d.Attach(t.Context(), &wanted), mode)
+		require.NoError(t, d.Detach(t.Context(), &wanted), mode)
+	}
+}
+
+func TestDirectIsPartOfWhatAVolumeIs(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	d := harness.Start(t)
+	ordinary, assigned := newVolume(t, d, aDirectVolume("ordinary", nil)), newVolume(t, d, aDirectVolume("direct", direct()))
+
+	check := func() {
+		for _, test := range []struct {
+			name       string
+			parameters map[string]string
+			want       codes.Code
+			claim      *orchestrator.Claim
+		}{
+			{"direct", direct(), codes.OK, assigned},
+			{"direct", map[string]string{"skip-hostmount": "true"}, codes.OK, assigned},
+			{"direct", nil, codes.AlreadyExists, assigned},
+			{"direct", map[string]string{keyDirect: "false"}, codes.AlreadyExists, assigned},
+			{"ordinary", nil, codes.OK, ordinary},
+			{"ordinary", map[string]string{"skip-hostmount": "false"}, codes.OK, ordinary},
+			{"ordinary", direct(), codes.AlreadyExists, ordinary},
+		} {
+			again, err := d.CreateVolume(t.Context(), aDirectVolume(test.name, test.parameters))
+			fails(t, err, test.want)
+
+			if test.want == codes.OK {
+				require.Equal(t, test.claim.VolumeID, again.GetVolume().GetVolumeId())
+				require.Equal(t, test.claim.VolumeContext, again.GetVolume().GetVolumeContext())
+			}
+
+			if len(test.parameters) > 0 {
+				require.Equal(t, test.want == codes.OK, confirms(t, d, test.claim.VolumeID, test.parameters), "%v", test)
+			}
+		}
+
+		require.Len(t, listAll(t, d), 2)
+	}
+
+	check()
+	d.Restart(t)
+	check()
+
+	for _, claim := range []*orchestrator.Claim{ordinary, assigned} {
+		other := maps.Clone(claim.VolumeContext)
+		if _, was := other[keyDirect]; was {
+			delete(other, keyDirect)
+		} else {
+			other[keyDirect] = "true"
+		}
+
+		answer, err := d.ValidateVolumeCapabilities(t.Context(), &csi.ValidateVolumeCapabilitiesRequest{
+			VolumeId: claim.VolumeID, VolumeCapabilities: []*csi.VolumeCapability{claim.Capability}, VolumeContext: other,
+		})
+		require.NoError(t, err)
+		require.Nil(t, answer.GetConfirmed())
+	}
+}
+
+// confirms says whether the volume was made with the parameters.
+func confirms(t *testing.T, d *harness.Driver, id string, parameters map[string]string) bool {
+	t.Helper()
+
+	answer, err := d.ValidateVolumeCapabilities(t.Context(), &csi.ValidateVolumeCapabilitiesRequest{
+		VolumeId: id, Parameters: parameters, VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Mount(singleWriter, "")},
+	})
+	require.NoError(t, err)
+
+	return answer.GetConfirmed() != nil
+}
+
+// TestDirectVolumesAreCopiedAsImages: what is made of a volume has what its own
+// request says.
+func TestDirectVolumesAreCopiedAsImages(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	d := harness.Start(t)
+
+	for name, parameters := range map[string]map[string]string{"ordinary": nil, "direct": direct()} {
+		source := newVolume(t, d, aDirectVolume(name, parameters))
+		snapshot, err := d.SnapshotUntilReady(t.Context(), &csi.CreateSnapshotRequest{Name: name, SourceVolumeId: source.VolumeID})
+		require.NoError(t, err)
+
+		for copied, wanted := range map[string]map[string]string{"ordinary": nil, "direct": direct()} {
+			for kind, content := range map[string]*csi.VolumeContentSource{
+				"clone": ofVolume(source.VolumeID), "restore": ofSnapshot(snapshot.GetSnapshot().GetSnapshotId()),
+			} {
+				request := aDirectVolume(name+"-"+copied+"-"+kind, wanted)
+				request.VolumeContentSource = content
+
+				made := newVolume(t, d, request)
+				require.Equal(t, wanted[keyDirect], made.VolumeContext[keyDirect])
+				require.Equal(t, made.VolumeID, newVolume(t, d, request).VolumeID)
+			}
+		}
+	}
+}
+
+func TestInlineVolumeIsNotDirect(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	d := harness.Start(t)
+
+	for _, key := range []string{keyDirect, "skip-hostmount"} {
+		claim := inlineClaim(t, d, map[string]string{key: "true", "size": "16Mi"})
+		fails(t, d.Publish(t.Context(), claim), codes.InvalidArgument, keyDirect, "use a claim")
+		require.NoFileExists(t, claim.TargetPath)
+		require.Empty(t, contents(t, d))
+	}
+}
+
+// forClaim makes the parameters as the provisioner does with --extra-create-metadata.
+func forClaim(claim string, more map[string]string) map[string]string {
+	parameters := map[string]string{
+		"csi.storage.k8s.io/pvc/namespace": "shop", "csi.storage.k8s.io/pvc/name": claim, "csi.storage.k8s.io/pv/name": "pv-" + claim,
+	}
+	maps.Copy(parameters, more)
+
+	return parameters
+}
+
+// askingAPI lets the controller read claims.
+func askingAPI(api *kubeapi.Server) harness.Option {
+	return func(c *driver.Config) { c.Kubeconfig = api.Kubeconfig }
+}
+
+// annotated are the annotations of a claim that asks for a direct volume.
+func annotated() map[string]string { return map[string]string{"skip-hostmount": "true"} }
+
+func TestClaimAsksForDirectVolume(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	for _, mode := range []driver.Mode{driver.ModeAll, driver.ModeController} {
+		api := kubeapi.Start(t)
+		api.Put("shop", "annotated", annotated())
+		api.Put("shop", "not-so", map[string]string{"skip-hostmount": "false"})
+		api.Put("shop", "in-other-words", map[string]string{"skip-hostmount": "yes"})
+		api.Put("shop", "plain", nil)
+
+		d := harness.Start(t, askingAPI(api), inMode(mode))
+
+		for name, test := range map[string]struct {
+			parameters map[string]string
+			asks       int
+			want       string
+		}{
+			"annotated":                     {forClaim("annotated", nil), 1, "true"},
+			"not so":                        {forClaim("not-so", nil), 1, ""},
+			"in other words":                {forClaim("in-other-words", nil), 1, ""},
+			"plain":                         {forClaim("plain", nil), 1, ""},
+			"annotated, of such a class":    {forClaim("annotated", direct()), 0, "true"},
+			"plain, of such a class":        {forClaim("plain", direct()), 0, "true"},
+			"annotated, the class says no":  {forClaim("annotated", map[string]string{keyDirect: "false"}), 1, "true"},
+			"a provisioner without":         {nil, 0, ""},
+			"a provisioner with half of it": {map[string]string{"csi.storage.k8s.io/pvc/name": "annotated"}, 0, ""},
+		} {
+			t.Run(string(mode)+" "+name, func(t *testing.T) {
+				before := len(api.Asked())
+				request := aDirectVolume(nameOf(t), test.parameters)
+				claim := newVolume(t, d, request)
+				require.Equal(t, test.want, claim.VolumeContext[keyDirect])
+				require.Len(t, api.Asked(), before+test.asks)
+
+				require.Equal(t, claim.VolumeID, newVolume(t, d, request).VolumeID)
+				require.Len(t, api.Asked(), before+test.asks)
+
+				wanted := *claim
+				wanted.Capability = orchestrator.Mount(multiWriter, "")
+
+				code := codes.OK
+				if test.want == "true" {
+					code = codes.InvalidArgument
+				}
+
+				fails(t, d.Attach(t.Context(), &wanted), code)
+			})
+		}
+	}
+}
+
+// TestClaimIsAskedOnce: what was decided when the volume was made stays, whatever
+// becomes of the claim and of the API.
+func TestClaimIsAskedOnce(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	api := kubeapi.Start(t)
+	api.Put("shop", "direct", annotated())
+	api.Put("shop", "ordinary", nil)
+
+	d := harness.Start(t, askingAPI(api))
+	class := map[string]string{"mkfsOptions": "-m 1"}
+	made := map[string]*orchestrator.Claim{}
+
+	for name, want := range map[string]string{"direct": "true", "ordinary": ""} {
+		made[name] = newVolume(t, d, aDirectVolume(name, forClaim(name, class)))
+		require.Equal(t, want, made[name].VolumeContext[keyDirect])
+	}
+
+	same := func() {
+		t.Helper()
+
+		for name, claim := range made {
+			again := newVolume(t, d, aDirectVolume(name, forClaim(name, class)))
+			require.Equal(t, claim.VolumeID, again.VolumeID)
+			require.Equal(t, claim.VolumeContext, again.VolumeContext)
+			require.True(t, confirms(t, d, claim.VolumeID, class), name)
+			require.True(t, confirms(t, d, claim.VolumeID, forClaim(name, class)), name)
+			require.False(t, confirms(t, d, claim.VolumeID, map[string]string{"mkfsOptions": "-m 2"}), name)
+
+			_, err := d.CreateVolume(t.Context(), aDirectVolume(name, forClaim(name, nil)))
+			fails(t, err, codes.AlreadyExists)
+		}
+
+		require.Len(t, listAll(t, d), 2)
+	}
+
+	same()
+	// The other way round.
+	api.Put("shop", "direct", nil)
+	api.Put("shop", "ordinary", annotated())
+	same()
+	require.Len(t, api.Asked(), 2)
+
+	api.Stop()
+	same()
+	d.Restart(t)
+	same()
+
+	// What is made anew is decided anew.
+	deleteVolume(t, d, made["direct"].VolumeID)
+
+	_, err := d.CreateVolume(t.Context(), aDirectVolume("direct", forClaim("direct", class)))
+	fails(t, err, codes.Unavailable)
+}
+
+// TestClaimThatCannotBeRead makes nothing until it can.
+func TestClaimThatCannotBeRead(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	for name, test := range map[string]struct {
+		instead http.HandlerFunc
+		missing bool
+		token   string
+		code    codes.Code
+		words   []string
+	}{
+		"not found":    {missing: true, code: codes.FailedPrecondition, words: []string{"not found"}},
+		"forbidden":    {instead: kubeapi.Forbidden, code: codes.FailedPrecondition, words: []string{"deploy/direct-assign/rbac.yaml"}},
+		"unauthorized": {token: "old", code: codes.FailedPrecondition, words: []string{"renew"}},
+		"500":          {instead: kubeapi.Broken, code: codes.Unavailable, words: []string{"does not answer"}},
+		"hang":         {instead: kubeapi.Hang, code: codes.Unavailable, words: []string{"no answer within 200ms"}},
+		"garbage":      {instead: kubeapi.Garbage, code: codes.Unavailable, words: []string{"does not answer"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			api := kubeapi.Start(t)
+			api.Instead(test.instead)
+
+			if !test.missing {
+				api.Put("shop", "data", annotated())
+			}
+
+			d := harness.Start(t, askingAPI(api), func(c *driver.Config) {
+				c.ClaimTimeout = 200 * time.Millisecond
+				if test.token != "" {
+					c.Kubeconfig = api.KubeconfigWith(t, test.token)
+				}
+			})
+			before := everything(t, d)
+			request := aDirectVolume("pvc", forClaim("data", nil))
+
+			for range 2 {
+				_, err := d.CreateVolume(t.Context(), request)
+				fails(t, err, test.code, append(test.words, "shop/data")...)
+				require.NotContains(t, err.Error(), kubeapi.Token)
+				require.Equal(t, before, everything(t, d))
+			}
+
+			// Others do not need it.
+			require.Equal(t, "true", newVolume(t, d, aDirectVolume("class", forClaim("data", direct()))).VolumeContext[keyDirect])
+
+			api.Instead(nil)
+			api.Put("shop", "data", annotated())
+
+			if test.token != "" {
+				d.Restart(t, askingAPI(api))
+			}
+
+			require.Equal(t, "true", newVolume(t, d, request).VolumeContext[keyDirect])
+		})
+	}
+}
+
+func TestWhoAsksAClaimIsNotKeptWaiting(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	api := kubeapi.Start(t)
+	api.Instead(kubeapi.Hang)
+
+	d := harness.Start(t, askingAPI(api), func(c *driver.Config) { c.ClaimTimeout = 2 * time.Second })
+
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+
+	_, err := d.CreateVolume(ctx, aDirectVolume("pvc", forClaim("data", nil)))
+	fails(t, err, codes.DeadlineExceeded)
+
+	// A call for another volume does not wait for it.
+	newVolume(t, d, aDirectVolume("other", nil))
+	require.Len(t, listAll(t, d), 1)
+}
+
+// TestClaimAsksForWhatCannotBe: an annotation can't make of a class's volume what
+// it is not for.
+func TestClaimAsksForWhatCannotBe(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	api := kubeapi.Start(t)
+	api.Put("shop", "data", annotated())
+
+	d := harness.Start(t, askingAPI(api), sharedPool)
+	refused := func(t *testing.T, request *csi.CreateVolumeRequest, words ...string) {
+		t.Helper()
+
+		before := everything(t, d)
+		_, err := d.CreateVolume(t.Context(), request)
+		fails(t, err, codes.InvalidArgument, append(words, "claim shop/data", "skip-hostmount")...)
+		require.Equal(t, before, everything(t, d))
+	}
+
+	directory := aDirectVolume("directory", forClaim("data", directoryBacked()))
+	refused(t, directory, "backing=image")
+
+	for name, capability := range notDirect() {
+		t.Run(name, func(t *testing.T) {
+			request := aDirectVolume(nameOf(t), forClaim("data", nil))
+			request.VolumeCapabilities = append(request.VolumeCapabilities, capability)
+
+			if mode := capability.GetAccessMode().GetMode(); mode == nodesOne || mode == nodesWrite {
+				// No image can have these, which is said first.
+				_, err := d.CreateVolume(t.Context(), request)
+				fails(t, err, codes.InvalidArgument, "backing=directory")
+
+				return
+			}
+
+			refused(t, request, keyDirect)
+		})
+	}
+
+	before := len(api.Asked())
+
+	for _, name := range []string{"../secrets/data", "data/status", ".."} {
+		_, err := d.CreateVolume(t.Context(), aDirectVolume("pvc", forClaim(name, nil)))
+		fails(t, err, codes.InvalidArgument, name)
+	}
+
+	require.Len(t, api.Asked(), before)
+}
+
+func TestKubeconfigIsForTheController(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	api := kubeapi.Start(t)
+	config := func(mode driver.Mode, kubeconfig string) driver.Config {
+		root := t.TempDir()
+
+		return driver.Config{
+			Mode: mode, Endpoint: "unix://" + filepath.Join(root, "csi.sock"), DriverName: "csi.touchstone.dev", NodeID: harness.NodeID,
+			StateDir: filepath.Join(root, "state"), Pools: map[string]string{"default": filepath.Join(root, "pool")},
+			KubeletDir: root, Overcommit: 1, Kubeconfig: kubeconfig,
+		}
+	}
+
+	_, err := driver.New(t.Context(), config(driver.ModeNode, api.Kubeconfig))
+	require.ErrorIs(t, err, driver.ErrConfig)
+	require.ErrorContains(t, err, "kubeconfig is for the controller alone")
+
+	_, err = driver.New(t.Context(), config(driver.ModeNode, "in-cluster"))
+	require.ErrorIs(t, err, driver.ErrConfig)
+
+	missing := filepath.Join(t.TempDir(), "missing")
+	_, err = driver.New(t.Context(), config(driver.ModeController, missing))
+	require.ErrorContains(t, err, "kubeconfig "+missing)
+
+	require.Empty(t, api.Asked())
+}
+
+// logged keeps all that is logged.
+type logged struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *logged) Write(text []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	return l.text.Write(text)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	return l.text.String()
+}
+
+func TestTokenIsNotLogged(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	api := kubeapi.Start(t)
+	log := &logged{}
+	d := harness.Start(t, askingAPI(api), func(c *driver.Config) {
+		c.Log = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.Level(-100)}))
+	})
+
+	api.Put("shop", "data", annotated())
+	newVolume(t, d, aDirectVolume("first", forClaim("data", nil)))
+
+	for _, instead := range []http.HandlerFunc{kubeapi.Forbidden, kubeapi.Broken, kubeapi.Garbage} {
+		api.Instead(instead)
+
+		request := aDirectVolume("second", forClaim("data", nil))
+		_, err := d.CreateVolume(t.Context(), request)
+		require.Error(t, err)
+	}
+
+	api.Stop()
+
+	_, err := d.CreateVolume(t.Context(), aDirectVolume("second", forClaim("data", nil)))
+	fails(t, err, codes.Unavailable)
+
+	// Who has forgotten the provisioner's flag finds out why nothing happens.
+	newVolume(t, d, aDirectVolume("third", nil))
+	d.Stop()
+	require.Contains(t, log.String(), "--extra-create-metadata")
+	require.Contains(t, log.String(), "CreateVolume")
+	require.NotContains(t, log.String(), kubeapi.Token)
+}
