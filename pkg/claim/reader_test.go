@@ -51,6 +51,33 @@ func TestAnnotation(t *testing.T) {
 	}
 }
 
+func TestCloseEndsConnections(t *testing.T) {
+	t.Parallel()
+
+	api := kubeapi.Start(t)
+	api.Put("shop", "data", nil)
+
+	reader, err := claim.New(claim.Config{Kubeconfig: api.Kubeconfig})
+	require.NoError(t, err)
+
+	_, err = reader.Direct(t.Context(), "shop", "data")
+	require.NoError(t, err)
+	require.NoError(t, reader.Close())
+
+	left := make(chan struct{})
+
+	go func() {
+		defer close(left)
+		api.Left()
+	}()
+
+	select {
+	case <-left:
+	case <-time.After(time.Minute):
+		t.Fatal("the connection is still open")
+	}
+}
+
 func TestUnreadable(t *testing.T) {
 	t.Parallel()
 

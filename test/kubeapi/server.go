@@ -8,6 +8,7 @@ package kubeapi
 import (
 	"encoding/json"
 	"encoding/pem"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -30,6 +31,7 @@ type Server struct {
 	Kubeconfig string
 
 	http    *httptest.Server
+	open    sync.WaitGroup
 	mu      sync.Mutex
 	claims  map[string]map[string]string
 	instead http.HandlerFunc
@@ -51,6 +53,7 @@ func Start(tb testing.TB) *Server {
 
 	s.http = httptest.NewUnstartedServer(routes)
 	s.http.EnableHTTP2 = true
+	s.http.Config.ConnState = s.connected
 	s.http.StartTLS()
 	tb.Cleanup(s.http.Close)
 
@@ -116,6 +119,19 @@ func (s *Server) Asked() []string {
 func (s *Server) Stop() {
 	s.http.CloseClientConnections()
 	s.http.Close()
+}
+
+// Left returns once nobody is connected any more.
+func (s *Server) Left() { s.open.Wait() }
+
+func (s *Server) connected(_ net.Conn, state http.ConnState) {
+	switch state {
+	case http.StateNew:
+		s.open.Add(1)
+	case http.StateClosed, http.StateHijacked:
+		s.open.Done()
+	case http.StateActive, http.StateIdle:
+	}
 }
 
 // Forbidden answers as if no role allowed it.
