@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"runtime"
 	"slices"
 	"strconv"
@@ -40,15 +41,61 @@ type Point struct {
 	// Path is where it is mounted, in the kernel's words: without the symlinks
 	// that an allowed directory may have in its path.
 	Path string
+	// Shared says that what is mounted beneath it appears in its copies in other
+	// mount namespaces too, and Follows that what is mounted beneath the original
+	// appears here.
+	Shared, Follows bool
 }
 
 // HasSuperOption says whether the filesystem shows an option, such as
 // "emergency_ro".
 func (p Point) HasSuperOption(name string) bool { return slices.Contains(p.SuperOptions, name) }
 
+// LoopDevice returns the number of the loop device that is mounted here, or whose
+// node is bound here.
+func (p Point) LoopDevice() (int, bool) {
+	if p.Major == loopMajor {
+		return int(p.Minor), true
+	}
+
+	for _, name := range []string{path.Base(p.Source), path.Base(p.Root)} {
+		if digits, ok := strings.CutPrefix(name, "loop"); ok {
+			if number, err := strconv.Atoi(digits); err == nil {
+				return number, true
+			}
+		}
+	}
+
+	return 0, false
+}
+
+// loopMajor is the major number of all loop devices.
+const loopMajor = 7
+
 // List returns the whole mount table of this process's namespace. It costs
 // about a microsecond for each mount of the machine: for start and for relists.
 func List() ([]Point, error) { return newObserver().list() }
+
+// Of returns the mount that an open file is on, O_PATH sufficing.
+func Of(file *os.File) (Point, error) {
+	seen := newObserver()
+
+	id, err := seen.idOf(file)
+	if err != nil {
+		return Point{}, fmt.Errorf("find out the mount of %s: %w", file.Name(), err)
+	}
+
+	point, err := seen.byID(id)
+	if err != nil {
+		return Point{}, fmt.Errorf("describe the mount of %s: %w", file.Name(), err)
+	}
+
+	return point, nil
+}
+
+// ListsCheaply says whether the kernel (from Linux 6.13 on) tells of one mount
+// without listing all of them. Nothing is lacking where it does not, but time.
+func ListsCheaply() bool { return newObserver().statmount }
 
 // Mounted returns the mount that is exactly here, of stacked ones the top one.
 // The bool is false when there is none, also when nothing is there at all. It
@@ -321,6 +368,8 @@ func fromMountinfo(filter mountinfo.FilterFunc) ([]Point, error) {
 			Options:      splitOptions(info.Options),
 			SuperOptions: splitOptions(info.VFSOptions),
 			Path:         info.Mountpoint,
+			Shared:       strings.Contains(info.Optional, "shared:"),
+			Follows:      strings.Contains(info.Optional, "master:"),
 		}
 		point.ReadOnly = slices.Contains(point.Options, "ro")
 		point.SuperReadOnly = slices.Contains(point.SuperOptions, "ro")

@@ -290,6 +290,63 @@ func TestBothObserversAgree(t *testing.T) {
 	require.Subset(t, one.SuperOptions, []string{"ro", "sync", "lazytime"})
 }
 
+func TestWhatIsMountedBeneathAppearsElsewhere(t *testing.T) {
+	t.Parallel()
+	observers(t, func(t *testing.T, dir string, places *mount.Places) {
+		t.Helper()
+
+		place := findDir(t, places, dir+"/target")
+		mountTmpfs(t, place.Path())
+
+		for _, kind := range []struct {
+			flag            uintptr
+			shared, follows bool
+		}{
+			{unix.MS_PRIVATE, false, false},
+			{unix.MS_SHARED, true, false},
+			// Of a peer group with one member nobody is a slave.
+			{unix.MS_SLAVE, false, false},
+		} {
+			require.NoError(t, unix.Mount("", place.Path(), "", kind.flag, ""))
+
+			point := requireMounted(t, place)
+			require.Equal(t, kind.shared, point.Shared)
+			require.Equal(t, kind.follows, point.Follows)
+		}
+
+		// As a pod's volume with HostToContainer.
+		copied := findDir(t, places, dir+"/copy")
+
+		require.NoError(t, unix.Mount("", place.Path(), "", unix.MS_SHARED, ""))
+		require.NoError(t, unix.Mount(place.Path(), copied.Path(), "", unix.MS_BIND, ""))
+		require.NoError(t, unix.Mount("", copied.Path(), "", unix.MS_SLAVE, ""))
+
+		point := requireMounted(t, copied)
+		require.False(t, point.Shared)
+		require.True(t, point.Follows)
+	})
+}
+
+func TestTheMountOfAFile(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+
+	dir, places := allowedDir(t)
+	place := findDir(t, places, dir+"/target")
+	mountTmpfs(t, place.Path())
+
+	beneath := makeDir(t, place.Path(), "a", "b")
+
+	file, err := os.OpenFile(beneath, unix.O_PATH, 0)
+	require.NoError(t, err)
+
+	defer file.Close()
+
+	point, err := mount.Of(file)
+	require.NoError(t, err)
+	require.Equal(t, requireMounted(t, place), point)
+}
+
 func TestListHasEveryMountOnce(t *testing.T) {
 	needRoot(t)
 

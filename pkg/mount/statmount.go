@@ -123,6 +123,8 @@ func (b *statmountBuffer) point(id uint64) (Point, error) {
 		SuperReadOnly: header.superFlags&unix.MS_RDONLY != 0,
 		Options:       attributeNames(header.attributes),
 		SuperOptions:  superFlagNames(header.superFlags),
+		Shared:        header.propagation&unix.MS_SHARED != 0,
+		Follows:       header.propagation&unix.MS_SLAVE != 0,
 	}
 
 	texts := []struct {

@@ -48,15 +48,9 @@ func Mount(device, fsType string, opts Options) (*Tree, error) {
 const busyMountAttempts = 9
 
 func mountDetached(device, fsType string, opts Options) (*Tree, error) {
-	fd, err := unix.Fsopen(fsType, unix.FSOPEN_CLOEXEC)
-
-	switch {
-	case errors.Is(err, unix.ENODEV):
-		return nil, fmt.Errorf("%w: it lacks this filesystem; load its module: %w", ErrKernel, err)
-	case errors.Is(err, unix.ENOSYS):
-		return nil, fmt.Errorf("%w: fsopen needs Linux 5.2: %w", ErrKernel, err)
-	case err != nil:
-		return nil, fmt.Errorf("open the filesystem type: %w", err)
+	fd, err := openType(fsType)
+	if err != nil {
+		return nil, err
 	}
 
 	defer func() { _ = unix.Close(fd) }()
@@ -85,6 +79,35 @@ func mountDetached(device, fsType string, opts Options) (*Tree, error) {
 	}
 
 	return &Tree{root: os.NewFile(uintptr(root), device), what: device}, nil
+}
+
+// Knows returns nil when the kernel can mount filesystems of that type. It has the
+// kernel load the module that is needed for that, as Mount would. Errors: ErrKernel
+// for one that it lacks, or the kernel's, such as EPERM without CAP_SYS_ADMIN.
+func Knows(fsType string) error {
+	fd, err := openType(fsType)
+	if err != nil {
+		return fmt.Errorf("look for %s in the kernel: %w", fsType, err)
+	}
+
+	_ = unix.Close(fd)
+
+	return nil
+}
+
+func openType(fsType string) (int, error) {
+	fd, err := unix.Fsopen(fsType, unix.FSOPEN_CLOEXEC)
+
+	switch {
+	case errors.Is(err, unix.ENODEV):
+		return 0, fmt.Errorf("%w: it lacks this filesystem; load its module: %w", ErrKernel, err)
+	case errors.Is(err, unix.ENOSYS):
+		return 0, fmt.Errorf("%w: fsopen needs Linux 5.2: %w", ErrKernel, err)
+	case err != nil:
+		return 0, fmt.Errorf("open the filesystem type: %w", err)
+	}
+
+	return fd, nil
 }
 
 // configure hands the filesystem its parameters.

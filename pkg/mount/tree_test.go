@@ -449,3 +449,14 @@ func TestAttachPropagates(t *testing.T) {
 	require.NoError(t, place.Unmount())
 	requireNotMounted(t, find(t, places, peer+"/target"))
 }
+
+func TestWhatTheKernelCanMount(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+
+	require.NoError(t, mount.Knows("tmpfs"))
+
+	err := mount.Knows("nosuchfs")
+	require.ErrorIs(t, err, mount.ErrKernel)
+	require.ErrorContains(t, err, "nosuchfs")
+}

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 
 	"google.golang.org/grpc/codes"
@@ -120,23 +119,7 @@ func (s *Service) attachmentOf(use *Use, point mount.Point) (blockdev.Status, bo
 	return status, err == nil && attached && (path.Base(status.BackingPath) == name || status.AttachedAs == name)
 }
 
-// loopNumber returns the loop device that is mounted at a point, or whose node
-// is bound there.
-func loopNumber(point mount.Point) (int, bool) {
-	if point.Major == loopMajor {
-		return int(point.Minor), true
-	}
-
-	for _, name := range []string{path.Base(point.Source), path.Base(point.Root)} {
-		if digits, ok := strings.CutPrefix(name, "loop"); ok {
-			if number, err := strconv.Atoi(digits); err == nil {
-				return number, true
-			}
-		}
-	}
-
-	return 0, false
-}
+func loopNumber(point mount.Point) (int, bool) { return point.LoopDevice() }
 
 // clear unmounts every layer of the volume at the place. What is mounted there
 // of anybody else is FAILED_PRECONDITION.
