@@ -20,6 +20,12 @@ const (
 // snapshotter's own.
 const KeyConsistency = "consistency"
 
+// keyDeletionPolicy is a field of a class, and no parameter. Kubernetes' own
+// storage suite writes it among the parameters of a VolumeGroupSnapshotClass as
+// well, and the snapshotter hands it on: whoever refused it would fail each spec
+// on group snapshots. What it says is for the snapshotter to do.
+const keyDeletionPolicy = "deletionPolicy"
+
 // KeyCopy is "true" in the volume_context of a volume that was made from another
 // or from a snapshot: its filesystem needs a UUID of its own before the first
 // mount.
@@ -30,7 +36,7 @@ const KeyCopy = "copy"
 // ErrParameter.
 func ParseSnapshotParameters(given map[string]string) (Consistency, error) {
 	for _, key := range sortedKeys(given) {
-		if key != KeyConsistency && !strings.HasPrefix(key, ReservedPrefix) {
+		if key != KeyConsistency && key != keyDeletionPolicy && !strings.HasPrefix(key, ReservedPrefix) {
 			return "", fmt.Errorf("%w: unknown parameter %q; known is %s", ErrParameter, key, KeyConsistency)
 		}
 	}

@@ -160,12 +160,16 @@ func TestAGroupIsIdempotentByName(t *testing.T) {
 			require.True(t, proto.Equal(group, again))
 		}
 
+		again, err := create("g", map[string]string{"deletionPolicy": "Delete"}, a, b)
+		require.NoError(t, err)
+		require.True(t, proto.Equal(group, again))
+
 		for _, ids := range [][]string{{a}, {a, c}, {a, b, c}, {"none"}} {
 			_, err := create("g", nil, ids...)
 			fails(t, err, codes.AlreadyExists, group.GetGroupSnapshotId())
 		}
 
-		_, err := create("g", map[string]string{"consistency": "none"}, a, b)
+		_, err = create("g", map[string]string{"consistency": "none"}, a, b)
 		fails(t, err, codes.AlreadyExists, "consistency")
 	}
 

@@ -141,6 +141,7 @@ func TestASnapshotIsIdempotentByName(t *testing.T) {
 		check(func(*csi.CreateSnapshotRequest) {}, codes.OK)
 		check(func(r *csi.CreateSnapshotRequest) { r.Parameters = map[string]string{"consistency": "filesystem"} }, codes.OK)
 		check(func(r *csi.CreateSnapshotRequest) { r.Parameters = map[string]string{"csi.storage.k8s.io/x": "y"} }, codes.OK)
+		check(func(r *csi.CreateSnapshotRequest) { r.Parameters = map[string]string{"deletionPolicy": "Retain"} }, codes.OK)
 		check(func(r *csi.CreateSnapshotRequest) { r.SourceVolumeId = other }, codes.AlreadyExists, snapshot.GetSnapshotId(), id, other)
 		check(func(r *csi.CreateSnapshotRequest) { r.SourceVolumeId = "none" }, codes.AlreadyExists)
 		check(func(r *csi.CreateSnapshotRequest) { r.Parameters = map[string]string{"consistency": "none"} }, codes.AlreadyExists, "none")
