@@ -109,6 +109,21 @@ func TestAKataRuntimeThatHangsGoesWithItsChildren(t *testing.T) {
 	require.Eventually(t, func() bool { return !runs(t, child) }, time.Minute, time.Millisecond)
 }
 
+func TestWhatKataRuntimeLeavesBehindIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+
+	program, asked := newProgram(t)
+	program.Switch(t, guest.Lingering)
+
+	usage, err := asked.Stats(t.Context(), taken())
+	require.NoError(t, err)
+	require.Equal(t, guest.Usage(), usage)
+
+	child := program.Child(t)
+	require.True(t, runs(t, child), "it was not waited for")
+	require.NoError(t, unix.Kill(child, unix.SIGKILL))
+}
+
 // runs says whether a process is there and is more than a number to be asked for.
 func runs(t *testing.T, pid int) bool {
 	t.Helper()

@@ -494,6 +494,7 @@ func TestOtherDriversEntriesAreListedAsFarAsTheyCanBeRead(t *testing.T) {
 		entryOf(t, "/x/empty"):   ``,
 		entryOf(t, "/x/cut"):     `{"device":"/dev/sda`,
 		entryOf(t, "/x/large"):   `{"device":"/dev/sda","x":"` + strings.Repeat("x", 64<<10) + `"}`,
+		entryOf(t, "/x/padded"):  `{"device":"/dev/sda"}` + strings.Repeat(" ", 64<<10),
 		"L3gvdW5wYWRkZWQ":        `{"device":"/dev/sda"}`,
 		"not base64":             `{"device":"/dev/sda"}`,
 		"L3gv\nYWFh":             `{"device":"/dev/sda"}`,
@@ -609,7 +610,7 @@ func TestDifferentTargetsDoNotDisturbEachOther(t *testing.T) {
 
 	const (
 		writers = 8
-		rounds  = 40
+		rounds  = 100
 	)
 
 	var writing, reading sync.WaitGroup

@@ -17,7 +17,8 @@ import (
 const separator = "\x1f"
 
 // program writes a line with its arguments, and looks in its directory for how to
-// go on. What Hanging starts is no child of the test's: its number is written down.
+// go on. What it starts is no child of the test's: its number is written down, and it
+// ends with the directory.
 const program = `#!/bin/sh
 here=${0%/*}
 line=
@@ -25,9 +26,14 @@ for argument in "$@"; do line="$line$argument` + separator + `"; done
 printf '%s\n' "$line" >>"$here/calls"
 env >"$here/environment"
 
-case "$(cat "$here/mode")/$2" in
+mode=$(cat "$here/mode")
+case $mode in
+hanging | lingering) while [ -e "$here/usage" ]; do sleep 0.1; done & echo $! >"$here/child.new"; mv "$here/child.new" "$here/child" ;;
+esac
+
+case $mode/$2 in
 failing/*) echo '` + failure + `' >&2; exit 1 ;;
-hanging/*) sleep 1000 & echo $! >"$here/child.new"; mv "$here/child.new" "$here/child"; wait ;;
+hanging/*) wait ;;
 garbage/*) echo '` + garbage + `' ;;
 babbling/*) head -c ` + "1048576" + ` /dev/zero | tr '\0' ' '; cat "$here/usage" ;;
 unimplemented/resize) echo 'error sending post: url: /direct-volume/resize, status code: 500, response data: ` +
@@ -118,8 +124,8 @@ func (k *KataRuntime) Environment(tb testing.TB) string {
 	return string(written)
 }
 
-// Child returns the process that the last call in mode Hanging has started, and 0
-// before one has.
+// Child returns the process that the last call in mode Hanging or Lingering has
+// started, and 0 before one has.
 func (k *KataRuntime) Child(tb testing.TB) int {
 	tb.Helper()
 

@@ -37,6 +37,9 @@ const (
 	Garbage Mode = "garbage"
 	// Babbling answers 200 and far too much. Also KataRuntime's.
 	Babbling Mode = "babbling"
+	// Lingering is only KataRuntime's: it answers OK, and leaves a child behind that
+	// keeps its output open.
+	Lingering Mode = "lingering"
 	// Impossible has more used and available than there is. Also KataRuntime's.
 	Impossible Mode = "impossible"
 )
