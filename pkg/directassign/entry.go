@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"slices"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -53,7 +52,7 @@ func makeEntry(root *os.File, name string) (*os.File, error) {
 	for attempt := 1; ; attempt++ {
 		dir, err := openEntry(root, name)
 		if err == nil {
-			return dir, closeToOthers(dir)
+			return closedToOthers(dir)
 		}
 
 		if !errors.Is(err, errNoEntry) || attempt == attempts {
@@ -72,14 +71,18 @@ func makeEntry(root *os.File, name string) (*os.File, error) {
 	}
 }
 
-// closeToOthers is for a directory that another program made, in its own way.
-func closeToOthers(dir *os.File) error {
+// closedToOthers is for a directory that another program made, in its own way.
+func closedToOthers(dir *os.File) (*os.File, error) {
 	found, err := dir.Stat()
 	if err == nil && found.Mode().Perm() != dirMode {
 		err = dir.Chmod(dirMode)
 	}
 
-	return err //nolint:wrapcheck // it names the directory
+	if err != nil {
+		return nil, errors.Join(err, dir.Close())
+	}
+
+	return dir, nil
 }
 
 // readEntry reads all but the target path. The bool is false for what is no entry.
@@ -266,9 +269,4 @@ func unlink(dir *os.File, name string, flags int) error {
 	default:
 		return fmt.Errorf("unlinkat %q: %w", name, err)
 	}
-}
-
-// isPlain says whether a name stays in the directory that it is joined with.
-func isPlain(name string) bool {
-	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/\x00")
 }

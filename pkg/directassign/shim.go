@@ -192,6 +192,11 @@ func (s *shim) find(sandbox string) (*os.File, error) {
 		ErrNoAnswer, strings.Join(looked, ", "))
 }
 
+// isPlain says whether a name stays in the directory that it is joined with.
+func isPlain(name string) bool {
+	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/\x00")
+}
+
 // openSandbox opens the directory of a sandbox, if there is a shim's socket in it.
 func openSandbox(root, sandbox string) (*os.File, error) {
 	parent, err := os.OpenFile(root, unix.O_PATH|unix.O_DIRECTORY, 0)
