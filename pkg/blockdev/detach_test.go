@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -211,4 +212,32 @@ func TestTheLockEndsWithTheAttachment(t *testing.T) {
 	require.ErrorIs(t, unix.Flock(int(probe.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK)
 	require.NoError(t, loops.Detach(t.Context(), device.Number))
 	require.NoError(t, unix.Flock(int(probe.Fd()), unix.LOCK_EX|unix.LOCK_NB))
+}
+
+func TestRemoveLeavesNoNode(t *testing.T) {
+	needRoot(t)
+
+	for name, o := range map[string]blockdev.LoopsOptions{
+		"devtmpfs":     {First: first},
+		"private /dev": {First: firstNode, Dev: t.TempDir(), DeviceDir: filepath.Join(t.TempDir(), "nodes")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			loops := blockdev.NewLoops(o)
+			device, err := loops.Attach(t.Context(), newImage(t, mebibyte), blockdev.AttachOptions{AutoClear: true, Preferred: -1})
+			require.NoError(t, err)
+
+			soon, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			defer cancel()
+
+			require.ErrorIs(t, loops.Remove(soon, device.Number), blockdev.ErrInUse)
+			require.FileExists(t, device.Path)
+
+			require.NoError(t, device.Close())
+			require.NoError(t, loops.Detach(t.Context(), device.Number))
+			require.NoError(t, loops.Remove(t.Context(), device.Number))
+			require.NoFileExists(t, device.Path)
+			require.NoDirExists(t, "/sys/block/"+filepath.Base(device.Path))
+			require.NoError(t, loops.Remove(t.Context(), device.Number), "nothing is there, as it shall be")
+		})
+	}
 }

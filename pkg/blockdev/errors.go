@@ -23,7 +23,10 @@ var (
 	ErrNoNumber = errors.New("no loop device number is free")
 )
 
-const doOpen = "open"
+const (
+	doOpen   = "open"
+	doRemove = "remove"
+)
 
 // NumberError names the loop device on which something failed.
 type NumberError struct {

@@ -43,9 +43,9 @@ func (l *Loops) openNode(number, flags int) (*os.File, error) {
 // add makes the device in the kernel. One that exists already is fine: devices
 // are kept after use, since removing one takes 44 ms.
 func (l *Loops) add(number int) error {
-	control, err := l.openOrMake("loop-control", unix.Mkdev(controlMajor, controlMinor), unix.S_IFCHR, os.O_RDWR)
+	control, err := l.openControl()
 	if err != nil {
-		return fmt.Errorf("open loop-control (is the kernel's loop driver there?): %w", err)
+		return err
 	}
 	defer control.Close()
 
@@ -55,6 +55,15 @@ func (l *Loops) add(number int) error {
 	}
 
 	return nil
+}
+
+func (l *Loops) openControl() (*os.File, error) {
+	control, err := l.openOrMake("loop-control", unix.Mkdev(controlMajor, controlMinor), unix.S_IFCHR, os.O_RDWR)
+	if err != nil {
+		return nil, fmt.Errorf("open loop-control (is the kernel's loop driver there?): %w", err)
+	}
+
+	return control, nil
 }
 
 // openOrMake opens a device node in /dev, or in the directory for own nodes,
@@ -86,6 +95,33 @@ func (l *Loops) openOrMake(name string, device uint64, kind uint32, flags int) (
 	}
 
 	return file, err
+}
+
+// removeNode removes a node that openOrMake has made; those in devtmpfs go with
+// their device.
+func (l *Loops) removeNode(number int) error {
+	var stat unix.Stat_t
+
+	path := filepath.Join(l.deviceDir, nodeName(number))
+
+	err := unix.Lstat(path, &stat)
+	if isMissing(err) {
+		return nil
+	}
+
+	if err != nil {
+		return &fs.PathError{Op: "stat", Path: path, Err: err}
+	}
+
+	if stat.Mode&unix.S_IFMT != unix.S_IFBLK || stat.Rdev != unix.Mkdev(loopMajor, uint32(number)) {
+		return nil
+	}
+
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove the node: %w", err)
+	}
+
+	return nil
 }
 
 // errOtherNode means that a path exists which is not the device node meant: a
