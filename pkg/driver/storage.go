@@ -20,11 +20,6 @@ const (
 	// maxPoolLook is how long a pool may take to answer, and half of what a
 	// probe may: that a pool hangs is known before that its volumes do.
 	maxPoolLook = 2 * time.Second
-
-	// A pool is nearly full when less than a twentieth is left, or less than
-	// 1 GiB of one that is larger than 20 GiB.
-	nearlyFullPart  = 20
-	nearlyFullBytes = 1 << 30
 )
 
 // storage looks at what all volumes stand on: the pools and the state store.
@@ -138,7 +133,7 @@ func lookAtPool(place *pool.Pool) health.Observation {
 			fmt.Sprintf("pool %q takes no new files; remount %s for writing", place.Name(), place.Path())))
 	}
 
-	if errors.Is(err, pool.ErrNoSpace) || capacity.Available < min(capacity.Total/nearlyFullPart, nearlyFullBytes) {
+	if errors.Is(err, pool.ErrNoSpace) || capacity.NearlyFull() {
 		observed.Entries = append(observed.Entries, health.NewEntry(health.PoolNearlyFull,
 			fmt.Sprintf("pool %q is nearly full; delete volumes or enlarge %s", place.Name(), place.Path())))
 	}

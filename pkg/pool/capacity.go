@@ -12,6 +12,18 @@ type Capacity struct {
 	Total, Available int64
 }
 
+const (
+	// A pool is nearly full when less than a twentieth is left, or less than
+	// 1 GiB of one that is larger than 20 GiB.
+	nearlyFullPart  = 20
+	nearlyFullBytes = 1 << 30
+)
+
+// NearlyFull says whether it is time to make room.
+func (c Capacity) NearlyFull() bool {
+	return c.Available < min(c.Total/nearlyFullPart, nearlyFullBytes)
+}
+
 // Capacity asks the pool's filesystem for its space, and the one that carries it
 // where it lies in a file.
 func (p *Pool) Capacity() (Capacity, error) {

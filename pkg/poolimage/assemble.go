@@ -33,7 +33,7 @@ func (s *site) assemble(ctx context.Context, image *os.File) (*os.File, error) {
 		}
 	}
 
-	if instant, err := reflinks(s.place.Path()); err == nil && !instant {
+	if instant, err := Reflinks(s.place.Path()); err == nil && !instant {
 		s.Log.WarnContext(ctx, "the embedded pool's XFS was made without reflink=1: copies of volumes take their time", "pool", s.Directory)
 	}
 

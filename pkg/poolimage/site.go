@@ -214,7 +214,7 @@ func (s *site) makeIfWanted(ctx context.Context) (*os.File, error) {
 		return nil, nil //nolint:nilnil // the directory is the pool
 	}
 
-	instant, err := reflinks(s.Directory)
+	instant, err := Reflinks(s.Directory)
 	if err != nil {
 		return nil, fmt.Errorf("find out whether it can reflink: %w", err)
 	}
@@ -286,49 +286,4 @@ func anyIn(root *os.Root, directory string) (string, error) {
 	}
 
 	return names[0], nil
-}
-
-// reflinks says whether files in the directory can share bytes.
-func reflinks(directory string) (bool, error) {
-	source, err := nameless(directory)
-	if err != nil {
-		return false, err
-	}
-	defer source.Close()
-
-	target, err := nameless(directory)
-	if err != nil {
-		return false, err
-	}
-	defer target.Close()
-
-	// A hole: the answer must not need space.
-	if err := source.Truncate(4096); err != nil {
-		return false, err //nolint:wrapcheck // the caller says what it was for
-	}
-
-	err = unix.IoctlFileClone(int(target.Fd()), int(source.Fd()))
-
-	for _, never := range []error{unix.EOPNOTSUPP, unix.ENOTTY, unix.EINVAL, unix.EXDEV, unix.ENOSYS} {
-		if errors.Is(err, never) {
-			return false, nil
-		}
-	}
-
-	return err == nil, err //nolint:wrapcheck // the caller says what it was for
-}
-
-// nameless opens a new file that goes with its last descriptor.
-func nameless(directory string) (*os.File, error) {
-	file, err := os.OpenFile(directory, unix.O_TMPFILE|os.O_RDWR, imageMode)
-	if !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EISDIR) {
-		return file, err //nolint:wrapcheck // a PathError says it all
-	}
-
-	file, err = os.CreateTemp(directory, ".reflink-")
-	if err != nil {
-		return nil, err //nolint:wrapcheck // a PathError says it all
-	}
-
-	return file, os.Remove(file.Name()) //nolint:wrapcheck // a PathError says it all
 }
