@@ -41,6 +41,8 @@ type hierarchy interface {
 	set(cgroup string, device Device, before, wanted Limits) error
 	// inherited says whether a rule also holds for the cgroup's children.
 	inherited() bool
+	// version is that of cgroups.
+	version() int
 }
 
 // detect returns the hierarchy beneath root and its directory: cgroup v2, or
@@ -94,6 +96,7 @@ func ruleFiles() []string {
 type v1 struct{}
 
 func (v1) inherited() bool { return false }
+func (v1) version() int    { return 1 }
 
 func (v1) get(cgroup string, device Device) (Limits, error) {
 	var found Limits
@@ -145,6 +148,7 @@ const (
 type v2 struct{}
 
 func (v2) inherited() bool { return true }
+func (v2) version() int    { return 2 }
 
 func (v2) get(cgroup string, device Device) (Limits, error) {
 	values, err := rule(filepath.Join(cgroup, ruleFile), device)

@@ -49,6 +49,25 @@ func (l *Limiter) Check() error {
 	return err
 }
 
+// Offer is what a machine has for limits.
+type Offer struct {
+	// Version is that of cgroups, 1 or 2, and Directory their root.
+	Version   int
+	Directory string
+	// Pods says that a kubelet's cgroups are seen there, in which those of pods are.
+	Pods bool
+}
+
+// Offer looks at what this machine has. Error: ErrInfeasible.
+func (l *Limiter) Offer() (Offer, error) {
+	ruling, directory, err := detect(l.root)
+	if err != nil {
+		return Offer{}, err
+	}
+
+	return Offer{Version: ruling.version(), Directory: directory, Pods: hasPods(directory)}, nil
+}
+
 // Set gives the pod these limits for the device instead of those that it had.
 // When one thing fails, nothing is changed. Errors: ErrInfeasible, ErrNoPod.
 func (l *Limiter) Set(podUID string, device Device, wanted Limits) error {

@@ -39,11 +39,30 @@ func TestCheckNamesWhatIsMissing(t *testing.T) {
 	for name, machine := range map[string]struct {
 		files   map[string]string
 		missing string
+		offer   qos.Offer
 	}{
-		"v1":             {files: map[string]string{"blkio/blkio.throttle.read_bps_device": ""}},
-		"v2":             {files: map[string]string{"cgroup.controllers": "cpuset cpu io memory\n"}},
-		"hybrid, in v2":  {files: map[string]string{"memory/tasks": "", "unified/cgroup.controllers": "io\n"}},
-		"hybrid, in v1":  {files: map[string]string{"blkio/blkio.throttle.read_bps_device": "", "unified/cgroup.controllers": "\n"}},
+		"v1": {
+			files: map[string]string{"blkio/blkio.throttle.read_bps_device": ""},
+			offer: qos.Offer{Version: 1, Directory: "blkio"},
+		},
+		"v2": {
+			files: map[string]string{"cgroup.controllers": "cpuset cpu io memory\n"},
+			offer: qos.Offer{Version: 2},
+		},
+		"v2 with pods": {
+			files: map[string]string{"cgroup.controllers": "io\n", "kubepods.slice/io.max": ""},
+			offer: qos.Offer{Version: 2, Pods: true},
+		},
+		"hybrid, in v2": {
+			files: map[string]string{"memory/tasks": "", "unified/cgroup.controllers": "io\n"},
+			offer: qos.Offer{Version: 2, Directory: "unified"},
+		},
+		"hybrid, in v1": {
+			files: map[string]string{
+				"blkio/blkio.throttle.read_bps_device": "", "unified/cgroup.controllers": "\n", "blkio/docker/a/kubepods/pods": "",
+			},
+			offer: qos.Offer{Version: 1, Directory: "blkio", Pods: true},
+		},
 		"nothing":        {missing: "neither"},
 		"v2 without io":  {files: map[string]string{"cgroup.controllers": "cpu iocost\n"}, missing: "io controller"},
 		"v1 without it":  {files: map[string]string{"blkio/tasks": ""}, missing: "CONFIG_BLK_DEV_THROTTLING"},
@@ -58,8 +77,14 @@ func TestCheckNamesWhatIsMissing(t *testing.T) {
 			}
 
 			err := newLimiter(t, root).Check()
+			offer, failure := newLimiter(t, root).Offer()
+			require.Equal(t, err, failure)
+
 			if machine.missing == "" {
 				require.NoError(t, err)
+
+				machine.offer.Directory = filepath.Join(root, machine.offer.Directory)
+				require.Equal(t, machine.offer, offer)
 
 				return
 			}

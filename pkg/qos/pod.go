@@ -93,6 +93,17 @@ func findPod(base, uid string) (string, error) {
 	return searchPod(base, names)
 }
 
+// hasPods also finds the cgroups of a kubelet that is in a container of its own.
+func hasPods(base string) bool {
+	for _, pattern := range []string{"kubepods*", "*/kubepods*", "*/*/kubepods*"} {
+		if found, err := filepath.Glob(filepath.Join(base, pattern)); err == nil && len(found) > 0 {
+			return true
+		}
+	}
+
+	return false
+}
+
 // podNames are the possible names of a pod's cgroup. systemd takes a dash for a
 // step in its tree, so the kubelet writes the UID's as underscores.
 func podNames(uid string) []string {
