@@ -51,7 +51,24 @@ func NewRoot(path string) *Root { return &Root{path: filepath.Clean(path)} }
 // and a sandbox keeps the volume; otherwise nothing else is left in the entry.
 //
 // Errors: ErrAssignment, ErrUnsafeRoot, ErrNested, or what the filesystem says.
-func (r *Root) Put(a Assignment) error {
+func (r *Root) Put(a Assignment) error { return r.put(a, clearEntry) }
+
+// Restore is Put for an assignment that a guest may have by now. What a sandbox was
+// told stays as it is, even if others would be told something else; where that was
+// lost, the sandbox keeps the volume.
+//
+// Errors: as Put's.
+func (r *Root) Restore(a Assignment) error {
+	entry, ok, err := r.Get(a.TargetPath)
+	if err != nil || ok && entry.Sandbox != "" {
+		return err
+	}
+
+	return r.put(a, func(*os.File) error { return nil })
+}
+
+// put prepares an entry that says something else before it is written.
+func (r *Root) put(a Assignment, prepare func(entry *os.File) error) error {
 	content, err := a.MountInfo()
 	if err != nil {
 		return err
@@ -78,7 +95,7 @@ func (r *Root) Put(a Assignment) error {
 		return nil
 	}
 
-	if err := clearEntry(dir); err != nil {
+	if err := prepare(dir); err != nil {
 		return r.failed("assign", a.TargetPath, err)
 	}
 

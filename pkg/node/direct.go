@@ -184,7 +184,9 @@ func (s *Service) isDeviceOf(use *Use, device string) bool {
 
 // assign publishes a direct volume. What the runtime waits for is there before
 // the target path is mounted, which is what makes it published.
-func (s *Service) assign(ctx context.Context, use *Use, wanted Publication, place *mount.Place) error {
+func (s *Service) assign(ctx context.Context, use *Use, wanted Publication, place *mount.Place,
+	tell func(directassign.Assignment) error,
+) error {
 	if _, err := place.MakeDir(targetDirectoryMode); err != nil {
 		return err
 	}
@@ -202,7 +204,7 @@ func (s *Service) assign(ctx context.Context, use *Use, wanted Publication, plac
 
 	plugin, err := given.CSIPlugin()
 	if err == nil {
-		err = s.config.Direct.Root.Put(given)
+		err = tell(given)
 	}
 
 	if err != nil {
@@ -232,15 +234,15 @@ func (s *Service) republishDirect(ctx context.Context, use *Use, existing Public
 	}
 	defer place.Close()
 
-	return s.assign(ctx, use, existing, place)
+	return s.assign(ctx, use, existing, place, s.config.Direct.Root.Restore)
 }
 
 // assignment is what the runtime is told.
 func (s *Service) assignment(use *Use, publication Publication, number int) directassign.Assignment {
-	options := slices.Clone(publication.Capability.MountFlags)
+	options := mount.SplitFlags(publication.Capability.MountFlags)
 
-	if (publication.ReadOnly || use.readOnly()) && !slices.Contains(options, "ro") {
-		options = append(slices.DeleteFunc(options, func(flag string) bool { return flag == "rw" }), "ro")
+	if publication.ReadOnly || use.readOnly() {
+		options = append(slices.DeleteFunc(options, func(flag string) bool { return flag == "rw" || flag == "ro" }), "ro")
 	}
 
 	return directassign.Assignment{
@@ -262,7 +264,7 @@ func (s *Service) reassign(use *Use) error {
 			continue // its device was taken away: the volume's health says so
 		}
 
-		if err := s.config.Direct.Root.Put(s.assignment(use, publication, number)); err != nil {
+		if err := s.config.Direct.Root.Restore(s.assignment(use, publication, number)); err != nil {
 			return fmt.Errorf("tell the runtime of volume %s: %w", use.VolumeID, err)
 		}
 	}
@@ -337,10 +339,7 @@ func (s *Service) growDirect(ctx context.Context, use *Use, size int64) error {
 		return s.filled(ctx, use, size)
 	}
 
-	entry, err := s.assigned(use)
-	if err == nil {
-		err = s.config.Direct.Guest.Resize(ctx, entry, size)
-	}
+	err := s.growInGuest(ctx, use, size)
 
 	const later = "its device has %d bytes, and its filesystem takes them when it is staged the next time: %w"
 
@@ -354,6 +353,19 @@ func (s *Service) growDirect(ctx context.Context, use *Use, size int64) error {
 	default:
 		return err
 	}
+}
+
+func (s *Service) growInGuest(ctx context.Context, use *Use, size int64) error {
+	if use.Publications[0].ReadOnly {
+		return fmt.Errorf("%w: it has the volume read-only", directassign.ErrUnimplemented)
+	}
+
+	entry, err := s.assigned(use)
+	if err != nil {
+		return err
+	}
+
+	return s.config.Direct.Guest.Resize(ctx, entry, size)
 }
 
 // growAtRest is for a volume that is staged and nobody's.

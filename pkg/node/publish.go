@@ -236,7 +236,7 @@ func (u *Use) admits(wanted Publication) error {
 // bind makes the target and mounts onto it.
 func (s *Service) bind(ctx context.Context, use *Use, wanted Publication, place *mount.Place) error {
 	if use.direct() {
-		return s.assign(ctx, use, wanted, place)
+		return s.assign(ctx, use, wanted, place, s.config.Direct.Root.Put)
 	}
 
 	makeTarget := func() (bool, error) { return place.MakeDir(targetDirectoryMode) }
