@@ -4,11 +4,19 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/touchstone-csi/touchstone/pkg/directassign"
 	"github.com/touchstone-csi/touchstone/pkg/health"
+)
+
+const (
+	// untaken is when a volume is looked at again that no sandbox has taken yet, and
+	// unanswered when one is whose guest does not answer.
+	untaken    = 5 * time.Second
+	unanswered = time.Minute
 )
 
 // guest asks the guest of a direct volume how full it is: nobody else can know.
@@ -20,6 +28,14 @@ func (l *look) guest(ctx context.Context) error {
 	usage, err := l.service.askGuest(ctx, l.use, l.device.SizeBytes)
 	if err != nil {
 		l.entries = append(l.entries, withoutStats(err))
+
+		// Nothing tells when a sandbox takes it. Others are asked less often: each time
+		// one of them may hang.
+		if errors.Is(err, directassign.ErrNoSandbox) {
+			l.lookAgain(untaken)
+		} else {
+			l.lookAgain(unanswered)
+		}
 
 		return nil
 	}
@@ -46,33 +62,42 @@ func withoutStats(failure error) health.Entry {
 func (s *Service) guestUsage(
 	ctx context.Context, use *Use, path string, record *health.Record,
 ) ([]*csi.VolumeUsage, *health.Record, error) {
-	id := use.VolumeID
+	device, err := s.deviceUsage(use.VolumeID, use, path)
+	if err != nil {
+		return nil, record, err
+	}
 
-	device, err := s.deviceUsage(id, use, path)
-	if err != nil || len(use.Publications) == 0 {
-		return device, record, err
+	if len(use.Publications) == 0 {
+		return device, s.answered(use.VolumeID, record, nil), nil
 	}
 
 	usage, err := s.askGuest(ctx, use, device[0].GetTotal())
+	record = s.answered(use.VolumeID, record, err)
 
-	silent := err != nil
-	if silent != record.Has(health.GuestStatsUnavailable) {
-		// The answer and its condition are to go together, whatever was known before.
-		s.monitor.Suspect(id)
-
-		record = recordOf(id, slices.DeleteFunc(entriesOf(record),
-			func(entry health.Entry) bool { return entry.Reason == health.GuestStatsUnavailable })...)
-
-		if silent {
-			record.Entries = append(record.Entries, withoutStats(err))
-		}
-	}
-
-	if silent {
+	if err != nil {
 		return device, record, nil //nolint:nilerr // the record says it
 	}
 
 	return volumeUsages(usage), record, nil
+}
+
+// answered returns the record that goes with how a guest has answered just now,
+// whatever was known before.
+func (s *Service) answered(id string, record *health.Record, failure error) *health.Record {
+	if (failure != nil) == record.Has(health.GuestStatsUnavailable) {
+		return record
+	}
+
+	s.monitor.Suspect(id)
+
+	now := recordOf(id, slices.DeleteFunc(entriesOf(record),
+		func(entry health.Entry) bool { return entry.Reason == health.GuestStatsUnavailable })...)
+
+	if failure != nil {
+		now.Entries = append(now.Entries, withoutStats(failure))
+	}
+
+	return now
 }
 
 // entriesOf returns a copy.
