@@ -1,0 +1,332 @@
+package driver_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/harness"
+)
+
+// readOnlyDevice is the one of the volume's two devices that can't be written.
+func readOnlyDevice(t *testing.T, d *harness.Driver, claim *orchestrator.Claim) blockdev.Status {
+	t.Helper()
+
+	attached := devicesOf(t, d, claim.VolumeID)
+	require.Len(t, attached, 2)
+
+	for _, each := range attached {
+		if each.ReadOnly {
+			return each
+		}
+	}
+
+	require.Fail(t, "none of its devices is read-only")
+
+	return blockdev.Status{}
+}
+
+// assignedReadOnly requires that a guest is told so, in both files, and could not
+// write if it tried.
+func assignedReadOnly(t *testing.T, d *harness.Driver, claim *orchestrator.Claim, device blockdev.Status, options ...string) {
+	t.Helper()
+
+	fileHolds(t, filepath.Join(claim.TargetPath, "csiPlugin.json"), fmt.Sprintf(
+		`{"device":%q,"volumeType":"block","targetPath":%q,"fsType":"ext4","options":%q}`,
+		device.Path, claim.TargetPath, strings.Join(options, ",")))
+	fileHolds(t, mountInfoOf(d, claim), fmt.Sprintf(
+		`{"volume-type":"directvol","device":%q,"fstype":"ext4","options":[%s]}`,
+		device.Path, `"`+strings.Join(options, `","`)+`"`))
+
+	told := listed(t, d, claim)
+	require.True(t, told.ReadOnly)
+	require.Equal(t, device.Path, told.Device)
+	require.Equal(t, options, told.Options)
+
+	require.True(t, device.ReadOnly)
+	require.ErrorIs(t, writeDevice(device.Path), unix.EPERM)
+	require.Error(t, mountable(device.Path))
+
+	vm := boot(t, device.Path, "ext4", "ro")
+	require.ErrorIs(t, os.WriteFile(vm.path("new"), nil, 0o600), unix.EROFS)
+	vm.shutDown()
+}
+
+// mountable tries to mount the device for writing.
+func mountable(device string) error {
+	options := unix.MS_NODEV
+	target, err := os.MkdirTemp("", "mountable")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(target)
+
+	if err := unix.Mount(device, target, "ext4", uintptr(options), ""); err != nil {
+		return err
+	}
+
+	return unix.Unmount(target, 0)
+}
+
+// writeDevice writes the beginning of a device to it, which changes nothing.
+func writeDevice(path string) error {
+	device, err := os.OpenFile(path, os.O_RDWR|unix.O_SYNC, 0)
+	if err != nil {
+		return err
+	}
+	defer device.Close()
+
+	block := make([]byte, 4096)
+	if _, err := device.ReadAt(block, 0); err != nil {
+		return err
+	}
+
+	_, err = device.WriteAt(block, 0)
+
+	return err
+}
+
+// TestDirectReadOnlyPublication is of a staging that can be written.
+func TestDirectReadOnlyPublication(t *testing.T) {
+	d := directDriver(t)
+	claim := newVolume(t, d, assigned("ext4", "rw", "noatime"))
+	attachAndStage(t, d, claim)
+
+	written := deviceOf(t, d, claim)
+	claim.ReadOnly = true
+
+	for range 2 {
+		require.NoError(t, d.Publish(t.Context(), claim))
+		assignedReadOnly(t, d, claim, readOnlyDevice(t, d, claim), "noatime", "ro")
+		d.Restart(t)
+	}
+
+	run(t, d, claim).SetUsage(t, smallUsage())
+	guestSays(t, d, claim, smallUsage())
+
+	claim.ReadOnly = false
+	fails(t, d.Publish(t.Context(), claim), codes.AlreadyExists)
+
+	require.NoError(t, d.Unpublish(t.Context(), claim))
+	require.Equal(t, written.Path, deviceOf(t, d, claim).Path)
+	require.NoError(t, d.Publish(t.Context(), claim))
+	require.Equal(t, written.Path, listed(t, d, claim).Device)
+	require.False(t, listed(t, d, claim).ReadOnly)
+	require.NoError(t, writeDevice(written.Path))
+}
+
+// TestDirectReader is staged for reading, so that one device is all there is.
+func TestDirectReader(t *testing.T) {
+	d := directDriver(t)
+
+	for name, prepare := range map[string]func(claim *orchestrator.Claim){
+		"by mode": func(claim *orchestrator.Claim) { claim.Capability = orchestrator.Mount(readerOnly, "ext4") },
+		// Only the attachment says so.
+		"by attachment": func(claim *orchestrator.Claim) { claim.ReadOnly = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			request := assigned("ext4")
+			request.VolumeCapabilities = append(request.VolumeCapabilities, orchestrator.Mount(readerOnly, "ext4"))
+			claim := newVolume(t, d, request)
+			attachAndStage(t, d, claim)
+			require.NoError(t, d.Publish(t.Context(), claim))
+
+			vm := boot(t, deviceOf(t, d, claim).Path, "ext4")
+			writeFile(t, vm.path("data"), "precious")
+			vm.crash(t)
+			takeDown(t, d, claim)
+
+			prepare(claim)
+			require.NoError(t, d.Attach(t.Context(), claim))
+			require.NoError(t, d.Stage(t.Context(), claim))
+
+			claim.ReadOnly = false
+
+			for range 2 {
+				require.NoError(t, d.Publish(t.Context(), claim))
+				assignedReadOnly(t, d, claim, deviceOf(t, d, claim), "ro")
+			}
+		})
+	}
+}
+
+// TestDirectMountGroup leaves the files' group to the guest.
+func TestDirectMountGroup(t *testing.T) {
+	d := directDriver(t, withMountGroup)
+	claim := newVolume(t, d, assigned("ext4"))
+	claim.Capability = orchestrator.Mount(writer, "ext4", "noatime")
+	claim.Capability.GetMount().VolumeMountGroup = "2000"
+	attachAndStage(t, d, claim)
+	require.NoError(t, d.Publish(t.Context(), claim))
+
+	device := deviceOf(t, d, claim).Path
+	fileHolds(t, mountInfoOf(d, claim), fmt.Sprintf(`{"volume-type":"directvol","device":%q,"fstype":"ext4",`+
+		`"metadata":{"fsGroup":"2000","fsGroupChangePolicy":"OnRootMismatch"},"options":["noatime"]}`, device))
+	fileHolds(t, filepath.Join(claim.TargetPath, "csiPlugin.json"), fmt.Sprintf(
+		`{"device":%q,"volumeType":"block","targetPath":%q,"fsType":"ext4","options":"noatime"}`, device, claim.TargetPath))
+
+	// The sealed tmpfs stays root's.
+	requireOwned(t, claim.TargetPath, 0, 0o700)
+
+	vm := boot(t, device, "ext4")
+	requireOwned(t, vm.path(""), 0, 0o755)
+	vm.shutDown()
+}
+
+// TestDirectHostPaths tells of devices by the paths that they have on the host.
+func TestDirectHostPaths(t *testing.T) {
+	d := directDriver(t, func(c *driver.Config) { c.HostPathMap = []string{"/dev=/host/dev"} })
+	claim := directClaim(t, d)
+	require.NoError(t, d.Publish(t.Context(), claim))
+
+	shim := run(t, d, claim)
+	shim.SetUsage(t, smallUsage())
+	guestSays(t, d, claim, smallUsage())
+
+	told := "/host" + deviceOf(t, d, claim).Path
+	require.Equal(t, told, listed(t, d, claim).Device)
+	fileHolds(t, mountInfoOf(d, claim), fmt.Sprintf(`{"volume-type":"directvol","device":%q,"fstype":"ext4"}`, told))
+	fileHolds(t, filepath.Join(claim.TargetPath, "csiPlugin.json"), fmt.Sprintf(
+		`{"device":%q,"volumeType":"block","targetPath":%q,"fsType":"ext4"}`, told, claim.TargetPath))
+	require.Contains(t, shim.Requests()[0].URI, "path=%2Fhost%2Fdev%2Floop")
+
+	// A guest knows its device by the name that it was told, whatever others will be.
+	d.Restart(t, func(c *driver.Config) { c.HostPathMap = nil })
+	taken(t, d, claim, sandbox)
+	guestSays(t, d, claim, smallUsage())
+	require.NoError(t, d.Publish(t.Context(), claim))
+	taken(t, d, claim, sandbox)
+	guestSays(t, d, claim, smallUsage())
+}
+
+// TestDirectRefusals are of what two kernels would destroy, or nobody could give to
+// a guest.
+func TestDirectRefusals(t *testing.T) {
+	d := directDriver(t)
+	fresh := newVolume(t, d, assigned("ext4"))
+	require.NoError(t, d.Attach(t.Context(), fresh))
+	t.Cleanup(func() { takeDown(t, d, fresh) })
+
+	inUse := newVolume(t, d, func() *csi.CreateVolumeRequest {
+		request := assigned("ext4")
+		request.Name = "in use"
+
+		return request
+	}())
+	attachAndStage(t, d, inUse)
+
+	for name, capability := range map[string]*csi.VolumeCapability{
+		"SINGLE_NODE_MULTI_WRITER": orchestrator.Mount(multiWriter, "ext4"),
+		"MULTI_NODE_READER_ONLY":   orchestrator.Mount(nodesRead, "ext4"),
+		"MULTI_NODE_SINGLE_WRITER": orchestrator.Mount(nodesOne, "ext4"),
+		"MULTI_NODE_MULTI_WRITER":  orchestrator.Mount(nodesWrite, "ext4"),
+		"block":                    orchestrator.Block(writer),
+	} {
+		staged := *fresh
+		staged.Capability = capability
+		fails(t, d.Stage(t.Context(), &staged), codes.InvalidArgument, name)
+
+		published := *inUse
+		published.Capability = capability
+		fails(t, d.Publish(t.Context(), &published), codes.InvalidArgument, "volume_capability")
+	}
+
+	directory := *fresh
+	directory.VolumeContext = maps.Clone(fresh.VolumeContext)
+	directory.VolumeContext["backing"] = "directory"
+	fails(t, d.Stage(t.Context(), &directory), codes.InvalidArgument, "directory", "backing=image")
+	fails(t, d.Publish(t.Context(), fresh), codes.FailedPrecondition, "NodeStageVolume")
+
+	inline := inlineClaim(t, d, map[string]string{"size": "16Mi", "directAssign": "true"})
+	fails(t, d.Publish(t.Context(), inline), codes.InvalidArgument, "directAssign")
+
+	require.Empty(t, devicesOf(t, d, fresh.VolumeID))
+	require.NoDirExists(t, d.Config.DirectVolumeRoot)
+	require.NoDirExists(t, inUse.TargetPath)
+}
+
+// TestDirectIsForOneTarget has a guest, beside which there is no second one.
+func TestDirectIsForOneTarget(t *testing.T) {
+	d := directDriver(t)
+
+	for name, mode := range map[string]csi.VolumeCapability_AccessMode_Mode{
+		"writer": writer, "single writer": singleWriter, "reader": readerOnly,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			request := assigned("ext4")
+			request.VolumeCapabilities = append(request.VolumeCapabilities, orchestrator.Mount(mode, "ext4"))
+			claim := newVolume(t, d, request)
+
+			if mode == readerOnly {
+				// Somebody has to have made its filesystem.
+				attachAndStage(t, d, claim)
+				takeDown(t, d, claim)
+			}
+
+			claim.Capability = orchestrator.Mount(mode, "ext4")
+			bringUp(t, d, claim)
+			take(t, d, claim, claim.VolumeID)
+
+			second := another(claim, "second")
+			t.Cleanup(func() { require.NoError(t, d.Unpublish(context.WithoutCancel(t.Context()), second)) })
+			fails(t, d.Publish(t.Context(), second), codes.FailedPrecondition, claim.TargetPath)
+
+			second.ReadOnly = true
+			fails(t, d.Publish(t.Context(), second), codes.FailedPrecondition, claim.TargetPath)
+			require.NoDirExists(t, second.TargetPath)
+			require.NoDirExists(t, entryOf(d, second))
+
+			fails(t, d.Stage(t.Context(), ordinary(claim)), codes.AlreadyExists, "directAssign")
+			fails(t, d.Unstage(t.Context(), claim), codes.FailedPrecondition, claim.TargetPath)
+
+			elsewhere := *claim
+			elsewhere.StagingPath += "-elsewhere"
+			fails(t, d.Stage(t.Context(), &elsewhere), codes.FailedPrecondition, claim.StagingPath)
+
+			_, err := d.DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: claim.VolumeID})
+			fails(t, err, codes.FailedPrecondition)
+
+			taken(t, d, claim, claim.VolumeID)
+			require.NoError(t, d.Unpublish(t.Context(), claim))
+
+			// Staged, it is still a direct one.
+			fails(t, d.Stage(t.Context(), ordinary(claim)), codes.AlreadyExists, "directAssign")
+
+			second.ReadOnly = false
+			require.NoError(t, d.Publish(t.Context(), second))
+			require.NoDirExists(t, entryOf(d, claim))
+			require.FileExists(t, mountInfoOf(d, second))
+		})
+	}
+}
+
+// TestOrdinaryIsNotDirect is of a volume that the host has mounted.
+func TestOrdinaryIsNotDirect(t *testing.T) {
+	d := directDriver(t)
+	claim := newVolume(t, d, formatted("ext4"))
+	bringUp(t, d, claim)
+
+	stolen := *claim
+	stolen.VolumeContext = maps.Clone(claim.VolumeContext)
+	stolen.VolumeContext["directAssign"] = "true"
+	fails(t, d.Stage(t.Context(), &stolen), codes.AlreadyExists, "directAssign")
+	require.NoError(t, d.Publish(t.Context(), &stolen), "it is what was staged that is published")
+	require.NoDirExists(t, d.Config.DirectVolumeRoot)
+	require.Nil(t, listed(t, d, claim))
+}
