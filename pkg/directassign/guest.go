@@ -3,6 +3,7 @@ package directassign
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -138,9 +139,13 @@ func checkResized(answer []byte) error {
 	}
 }
 
-// saysUnimplemented knows the name of the gRPC code in the spellings of Go and Rust.
+// saysUnimplemented knows the name of the gRPC code in the spellings of Go and Rust,
+// and what agents say that have never heard of the call: they call it NotFound.
 func saysUnimplemented(text string) bool {
-	return strings.Contains(strings.ToLower(text), "unimplemented")
+	text = strings.ToLower(text)
+
+	return slices.ContainsFunc([]string{"unimplemented", "not implemented", "is not supported"},
+		func(word string) bool { return strings.Contains(text, word) })
 }
 
 // excerpt makes what a guest said fit for a message: one line, and not too long.

@@ -151,6 +151,9 @@ func TestUnimplementedIsKnownInAllSpellings(t *testing.T) {
 	}{
 		"ttrpc: code: UNIMPLEMENTED, not there":        {http.StatusInternalServerError, directassign.ErrUnimplemented},
 		"rpc error: code = Unimplemented desc = sorry": {http.StatusOK, directassign.ErrUnimplemented},
+		"rpc error: code = NotFound desc = /grpc.AgentService/ResizeVolume is not supported": {
+			http.StatusInternalServerError, directassign.ErrUnimplemented,
+		},
 		"sorry":                     {http.StatusNotImplemented, directassign.ErrUnimplemented},
 		"use another verb":          {http.StatusMethodNotAllowed, directassign.ErrUnimplemented},
 		"rpc error: code = Aborted": {http.StatusInternalServerError, directassign.ErrNoAnswer},
