@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
+	"github.com/touchstone-csi/touchstone/pkg/directassign"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/inflight"
@@ -193,9 +194,9 @@ func TestServicesThatEachModeRegisters(t *testing.T) {
 	const metadata = "csi.v1.SnapshotMetadata"
 
 	for mode, want := range map[driver.Mode][]string{
-		driver.ModeAll:        {controller, group, identity, node, metadata, health.ServiceName, progress.ServiceName},
+		driver.ModeAll:        {controller, group, identity, node, metadata, directassign.ServiceName, health.ServiceName, progress.ServiceName},
 		driver.ModeController: {controller, group, identity, metadata, health.ServiceName, progress.ServiceName},
-		driver.ModeNode:       {identity, node, health.ServiceName},
+		driver.ModeNode:       {identity, node, directassign.ServiceName, health.ServiceName},
 	} {
 		config, _ := configFor(t)
 		config.Mode, config.KubeletDir = mode, t.TempDir()

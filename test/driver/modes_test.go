@@ -142,7 +142,7 @@ func TestControllerNeedsNoPrivilege(t *testing.T) {
 	// By a process of its own: what another test is forking just now would have
 	// the copy open for writing, and it could not be started.
 	require.NoError(t, exec.Command("cp", own, binary).Run())
-	require.NoError(t, os.Chmod(binary, 0o755)) //nolint:gosec // anybody runs it
+	require.NoError(t, os.Chmod(binary, 0o755))
 
 	command := exec.CommandContext(t.Context(), binary, "-test.run=^TestAsNobody$", "-test.v")
 	command.Dir = dir

@@ -136,7 +136,7 @@ func (e *edits) text() string {
 func parameterKeys() []string {
 	return []string{
 		"pool", "backing", "csi.storage.k8s.io/fstype", "provisioning", "blockSize", "mkfsOptions", "slot", "readonly",
-		"csi.storage.k8s.io/pvc/name", "consistency", "unheard-of", "",
+		"csi.storage.k8s.io/pvc/name", "directAssign", "skip-hostmount", "consistency", "unheard-of", "",
 	}
 }
 

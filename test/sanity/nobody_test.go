@@ -54,7 +54,7 @@ func startAsNobody(t *testing.T) driver.Config {
 	// By a process of its own: what another test is forking just now would have
 	// the copy open for writing, and it could not be started.
 	require.NoError(t, exec.Command("cp", own, binary).Run())
-	require.NoError(t, os.Chmod(binary, 0o755)) //nolint:gosec // anybody runs it
+	require.NoError(t, os.Chmod(binary, 0o755))
 
 	// The test's context ends before its end is told to the process.
 	command := exec.CommandContext(context.WithoutCancel(t.Context()), binary, "-test.run=^TestControllerAsNobody$", "-test.v")
