@@ -1,10 +1,12 @@
-# syntax=docker/dockerfile:1
 # The driver and the tools that make and check filesystems.
 #
 # Mode all or node needs a privileged container as root. Mode controller needs
 # neither: run it as user 65532, which owns the directories below.
+#
+# Where no registry is in reach, hack/build-image.sh makes what the last stage's
+# FROM and first RUN say, and leaves the rest to this file.
 
-FROM golang:1.26-bookworm AS builder
+FROM docker.io/library/golang:1.26-bookworm AS builder
 WORKDIR /src
 COPY go.mod go.sum ./
 RUN --mount=type=cache,target=/go/pkg/mod go mod download
@@ -14,11 +16,11 @@ ARG VERSION=
 RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache/go-build \
     CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=${VERSION}" -o /touchstone ./cmd/touchstone
 
-FROM debian:bookworm-slim
+FROM docker.io/library/debian:bookworm-slim
 RUN apt-get update \
     && apt-get install -y --no-install-recommends e2fsprogs xfsprogs btrfs-progs \
-    && rm -rf /var/lib/apt/lists/* /var/cache/apt /var/log/apt /var/log/dpkg.log /usr/share/doc /usr/share/man /usr/share/locale \
-    && groupadd --gid 65532 touchstone \
+    && rm -rf /var/lib/apt/lists/* /var/cache/apt /var/log/apt /var/log/dpkg.log /usr/share/doc /usr/share/man /usr/share/locale
+RUN groupadd --gid 65532 touchstone \
     && useradd --uid 65532 --gid 65532 --no-create-home --home-dir /var/lib/touchstone --shell /usr/sbin/nologin touchstone \
     && install -d -o touchstone -g touchstone -m 0750 /var/lib/touchstone /var/lib/touchstone/state /var/lib/touchstone/pool /run/touchstone
 COPY --from=builder /touchstone /usr/local/bin/touchstone

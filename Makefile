@@ -16,7 +16,7 @@ LDFLAGS       := -s -w $(if $(VERSION),-X main.version=$(VERSION))
 export PATH   := $(PATH):/usr/sbin:/sbin:/usr/local/go/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo run test test-page test-alerts sanity bench soak test-crash test-vm e2e-health fuzz lint image clean
+.PHONY: help build demo run test test-page test-alerts sanity bench soak test-crash test-vm e2e-health fuzz lint image sidecars clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -85,11 +85,11 @@ lint: ## go vet, golangci-lint and gofumpt
 	@files=$$(if command -v gofumpt >/dev/null; then gofumpt -l .; else $(GO) run mvdan.cc/gofumpt@$(GOFUMPT_VERSION) -l .; fi); \
 	if [ -n "$$files" ]; then echo "gofumpt would change:"; echo "$$files"; exit 1; fi
 
-image: ## Build the container image with whichever builder is here
-	@builder=$$(for each in docker podman buildah; do \
-		if $$each info >/dev/null 2>&1; then echo $$each; break; fi; done); \
-	if [ -z "$$builder" ]; then echo "make image: install docker (with its engine running), podman or buildah" >&2; exit 2; fi; \
-	set -x; "$$builder" build --build-arg VERSION=$(VERSION) --build-arg COMMIT=$$(git rev-parse HEAD 2>/dev/null) -t $(IMAGE):$(or $(VERSION),latest) -f Dockerfile .
+image: ## Build the container image with docker, podman or buildah; ARCHIVE=file also writes it there
+	hack/build-image.sh --image $(IMAGE) $(if $(VERSION),--version $(VERSION)) $(if $(ARCHIVE),--archive $(ARCHIVE))
+
+sidecars: ## Build the images of Kubernetes' CSI sidecars from their Go modules, into out/sidecars
+	hack/build-sidecars.sh $(SIDECARS)
 
 clean: ## Remove what the targets above have made
 	@if grep -qs ' $(abspath $(OUT))/' /proc/self/mountinfo; then echo "make clean: something is still mounted below $(OUT): unpublish it first" >&2; exit 1; fi

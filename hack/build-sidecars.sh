@@ -1,0 +1,120 @@
+#!/usr/bin/env bash
+# Builds the images of the sidecars that the manifests name, from their Go
+# modules, for clusters that reach no registry. Each is the binary and nothing
+# else, has the name under which the manifests ask for it, and is written as an
+# archive for `ctr --namespace k8s.io images import` or `docker load`.
+#
+#   hack/build-sidecars.sh [--out DIR] [--builder docker|podman|buildah] [--source NAME=DIR]... [NAME[@VERSION]...]
+#   hack/build-sidecars.sh --list
+#
+# Without a NAME all are built. Archives go to out/sidecars/NAME-VERSION.tar; one
+# that is there already is kept. --source builds from a checkout, where a module
+# can't be downloaded. --list prints the images' names.
+#
+# Exit code: 0 built, 1 a step failed, 2 something that is needed is missing.
+set -euo pipefail
+
+PATH=$PATH:/usr/local/go/bin
+cd "$(dirname "$0")/.."
+
+# command module version. The manifests have the same versions; a test sees to that.
+sidecars='
+csi-provisioner github.com/kubernetes-csi/external-provisioner/v6 v6.4.0
+csi-attacher github.com/kubernetes-csi/external-attacher/v4 v4.13.0
+csi-resizer github.com/kubernetes-csi/external-resizer/v2 v2.3.0
+csi-snapshotter github.com/kubernetes-csi/external-snapshotter/v8 v8.7.0
+snapshot-controller github.com/kubernetes-csi/external-snapshotter/v8 v8.7.0
+csi-external-health-monitor-controller github.com/kubernetes-csi/external-health-monitor v0.18.0
+csi-snapshot-metadata github.com/kubernetes-csi/external-snapshot-metadata v1.0.0
+'
+repository=registry.k8s.io/sig-storage
+
+out=$PWD/out/sidecars
+builder=
+names=()
+declare -A source=()
+
+name=build-sidecars
+# shellcheck source=hack/builder.sh
+. hack/builder.sh
+
+while (($#)); do
+	case $1 in
+	--out) out=$(realpath -m "${2:?--out needs a directory}") && shift ;;
+	--builder) builder=${2:?--builder needs docker, podman or buildah} && shift ;;
+	--source) [[ ${2:-} == *=* ]] || cannot "--source needs NAME=DIR" && source[${2%%=*}]=${2#*=} && shift ;;
+	--list)
+		awk -v r="$repository" 'NF { print r "/" $1 ":" $3 }' <<<"$sidecars"
+		exit 0
+		;;
+	-h | --help)
+		sed -n '2,15s/^# \{0,1\}//p' "$0"
+		exit 0
+		;;
+	-*) cannot "unknown argument $1" ;;
+	*) names+=("$1") ;;
+	esac
+	shift
+done
+
+# fetch MODULE VERSION: prints where the module's files are.
+fetch() {
+	local told
+	told=$(go mod download -json "$1@$2" | sed -n 's/^\t"\(Dir\|Error\)": "\(.*\)",\{0,1\}$/\1 \2/p') || true
+	[[ $told == Dir\ * ]] || { say "$1@$2: ${told#Error }" && return 1; }
+	echo "${told#Dir }"
+}
+
+# compile COMMAND MODULE VERSION BINARY
+compile() {
+	local from=${source[$1]:-} tree replaced mode=-mod=mod
+	[[ -n $from ]] || from=$(fetch "$2" "$3") || cannot "$1 can't be downloaded; give a checkout of $2 with --source $1=DIR"
+
+	# A copy, since go.mod may have to change and the module cache may not.
+	tree=$(mktemp -d "$out/.source.XXXXXX")
+	cp -r "$from/." "$tree" && chmod -R u+w "$tree"
+	[[ ! -d $tree/vendor ]] || mode=-mod=vendor
+	if [[ $mode == -mod=mod ]]; then
+		# A module's archive lacks the nested modules that its repository has.
+		while read -r replaced; do
+			(cd "$tree" && go mod edit -dropreplace="$replaced" -require="$replaced@$3")
+		done < <(sed -n 's#^\(replace\)\{0,1\}[[:space:]]*\([^ ]*\) => \./.*#\2#p' "$tree/go.mod")
+	fi
+	(cd "$tree" && CGO_ENABLED=0 GOFLAGS=-buildvcs=false GOWORK=off \
+		go build $mode -trimpath -ldflags "-s -w -X main.version=$3" -o "$4" "./cmd/$1") || { rm -rf "$tree" && return 1; }
+	rm -rf "$tree"
+}
+
+# build COMMAND MODULE VERSION
+build() {
+	local image=$repository/$1:$3 archive=$out/$1-$3.tar context started=$SECONDS
+	if [[ -s $archive ]]; then
+		say "$archive is there"
+		return
+	fi
+	say "building $1 $3"
+	context=$(mktemp -d "$out/.context.XXXXXX")
+	compile "$1" "$2" "$3" "$context/$1"
+	printf 'FROM scratch\nCOPY %s /%s\nENTRYPOINT ["/%s"]\n' "$1" "$1" "$1" >"$context/Dockerfile"
+	"$builder" build -q -t "$image" -f "$context/Dockerfile" "$context" >/dev/null
+	write_archive "$image" "$archive.new" && mv "$archive.new" "$archive"
+	rm -rf "$context"
+	say "$image is in $archive after $((SECONDS - started)) s"
+}
+
+main() {
+	local command module version wanted
+	command -v go >/dev/null || cannot "go is missing: install it from https://go.dev/dl/"
+	((${#names[@]})) || mapfile -t names < <(awk 'NF { print $1 }' <<<"$sidecars")
+	choose_builder
+	mkdir -p "$out"
+	rm -rf "$out"/.source.* "$out"/.context.*
+	for wanted in "${names[@]}"; do
+		read -r command module version < <(grep "^${wanted%@*} " <<<"$sidecars") ||
+			cannot "no sidecar is called ${wanted%@*}; there are $(awk 'NF { print $1 }' <<<"$sidecars" | xargs)"
+		[[ $wanted != *@* ]] || version=${wanted#*@}
+		build "$command" "$module" "$version"
+	done
+}
+
+main
