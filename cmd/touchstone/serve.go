@@ -85,6 +85,10 @@ func (f *serveFlags) define(flags *pflag.FlagSet) {
 		"a capability that is neither advertised nor served, such as EXPAND_VOLUME (repeatable)")
 	flags.StringVar(&f.KubeletDir, "kubelet-dir", "/var/lib/kubelet", "the directory in which target paths may lie")
 	flags.StringSliceVar(&f.AllowPaths, "allow-path", nil, "a further directory in which target paths may lie (repeatable)")
+	flags.StringVar(&f.KubeletRegistrationDir, "kubelet-registration-dir", "",
+		"register with the kubelet in this directory, such as /var/lib/kubelet/plugins_registry; empty is off")
+	flags.StringVar(&f.KubeletRegistrationEndpoint, "kubelet-registration-endpoint", "",
+		"the endpoint's path as the kubelet sees it, on the host (default: the endpoint's)")
 	flags.BoolVar(&f.VolumeMountGroup, "volume-mount-group", false,
 		"let the driver give volumes to the pod's fsGroup, in the place of the kubelet")
 	flags.StringVar(&f.Kubeconfig, "kubeconfig", "",

@@ -101,6 +101,7 @@ func TestEveryFlagIsAKeyAndAVariable(t *testing.T) {
 		"disable-capability": "GET_VOLUME", "proxy-endpoint": "/p.sock", "volume-mount-group": "true",
 		"health-events": "false", "health-relist-period": "2s", "health-evented-relist-period": "4s", "health-probe-timeout": "6s",
 		"io-error-hold": "8s", "check-period": "10s",
+		"kubelet-registration-dir": "/kr", "kubelet-registration-endpoint": "/kr.sock",
 		"direct-volume-root": "/d", "shim-root": "/sr", "kata-runtime": "/kr", "host-path-map": "/f=/t",
 		"drain-timeout": "3s", "log-format": "json", "v": "5",
 	}

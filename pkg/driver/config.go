@@ -85,6 +85,12 @@ type Config struct {
 	// KubeletDir and AllowPaths are where requests' paths may lie.
 	KubeletDir string
 	AllowPaths []string
+	// KubeletRegistrationDir is the kubelet's directory of plugins, in which the
+	// driver registers itself; empty is not at all.
+	KubeletRegistrationDir string
+	// KubeletRegistrationEndpoint is Endpoint's path as the kubelet sees it; empty
+	// is the same.
+	KubeletRegistrationEndpoint string
 	// DirectVolumeRoot is where the runtimes of virtual machines look for what is
 	// assigned to them; empty is DefaultDirectVolumeRoot.
 	DirectVolumeRoot string
@@ -169,7 +175,9 @@ func (c *Config) complete() error {
 		c.CgroupRoot = qos.DefaultCgroupRoot
 	}
 
-	problems := []error{c.checkNames(), c.checkPlaces(), c.checkPoolImage(), c.checkCapabilities(), c.checkDirect()}
+	problems := []error{
+		c.checkNames(), c.checkPlaces(), c.checkPoolImage(), c.checkCapabilities(), c.checkDirect(), c.checkRegistration(),
+	}
 
 	if !slices.Contains([]Mode{ModeAll, ModeController, ModeNode}, c.Mode) {
 		problems = append(problems, fmt.Errorf("%w: mode %q is not one of all, controller, node", ErrConfig, c.Mode))

@@ -149,6 +149,10 @@ func (d *Driver) start(ctx context.Context, path string) error {
 
 	d.gate.open()
 
+	if err := d.rooms.announceToKubelet(ctx, &d.config); err != nil {
+		return err
+	}
+
 	if err := announce(d.config.ReadyFile); err != nil {
 		return err
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/node"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/progress"
+	"github.com/touchstone-csi/touchstone/pkg/registration"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
@@ -60,6 +61,8 @@ type rooms struct {
 	// assigned is what people hear of volumes that virtual machines have; without
 	// a list where no node is served.
 	assigned directassign.Service
+	// registrar is what the kubelet knows of the driver; nil without.
+	registrar *registration.Registrar
 	// controls says that the controller is here, of which a pool has one, and
 	// owner names it to the next.
 	controls bool
@@ -286,6 +289,10 @@ func (r *rooms) begin(ctx context.Context) (wait func()) {
 
 	for _, name := range r.pools.Names() {
 		running.Go(func() { r.followPool(ctx, name) })
+	}
+
+	if r.registrar != nil {
+		running.Go(func() { r.registrar.Run(ctx) })
 	}
 
 	for _, each := range r.services {

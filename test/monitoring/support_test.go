@@ -41,7 +41,10 @@ func start(t *testing.T) *watched {
 	w := &watched{address: listener.Addr().String()}
 	require.NoError(t, listener.Close())
 
-	w.Driver = harness.Start(t, func(config *driver.Config) { config.HTTPEndpoint = w.address })
+	registrations := t.TempDir()
+	w.Driver = harness.Start(t, func(config *driver.Config) {
+		config.HTTPEndpoint, config.KubeletRegistrationDir = w.address, registrations
+	})
 
 	made, err := w.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
 		Name: "pvc-" + t.Name(), CapacityRange: &csi.CapacityRange{RequiredBytes: 64 << 20},

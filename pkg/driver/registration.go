@@ -1,0 +1,88 @@
+package driver
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/touchstone-csi/touchstone/pkg/registration"
+)
+
+func (c *Config) checkRegistration() error {
+	switch {
+	case c.KubeletRegistrationDir == "" && c.KubeletRegistrationEndpoint == "":
+		return nil
+	case c.KubeletRegistrationDir == "":
+		return fmt.Errorf("%w: kubelet-registration-endpoint is for the kubelet, which learns nothing without kubelet-registration-dir",
+			ErrConfig)
+	case !c.serves(ModeNode):
+		return fmt.Errorf("%w: kubelet-registration-dir announces a node's service to the kubelet, and mode %s has none: leave it out",
+			ErrConfig, c.Mode)
+	}
+
+	settings, err := c.registration()
+	if err == nil {
+		err = settings.Check()
+	}
+
+	if err != nil {
+		return fmt.Errorf("%w: kubelet-registration-dir: %w", ErrConfig, err)
+	}
+
+	return nil
+}
+
+func (c *Config) registration() (registration.Config, error) {
+	settings := registration.Config{Directory: c.KubeletRegistrationDir, DriverName: c.DriverName, Log: c.Log}
+
+	if c.KubeletRegistrationEndpoint != "" {
+		path, err := SocketPath(c.KubeletRegistrationEndpoint)
+		settings.Endpoint = path
+
+		return settings, err
+	}
+
+	path, err := SocketPath(c.Endpoint)
+	if err != nil {
+		return settings, err
+	}
+
+	if settings.Endpoint, err = filepath.Abs(path); err != nil {
+		return settings, fmt.Errorf("where the endpoint is: %w", err)
+	}
+
+	return settings, nil
+}
+
+// announceToKubelet makes the registration socket, if one is asked for: from then
+// on the kubelet calls.
+func (r *rooms) announceToKubelet(ctx context.Context, config *Config) error {
+	if config.KubeletRegistrationDir == "" {
+		return nil
+	}
+
+	settings, err := config.registration()
+	if err != nil {
+		return err
+	}
+
+	r.registrar, err = registration.Listen(ctx, settings)
+	if err != nil {
+		return err
+	}
+
+	r.closers = append(r.closers, r.registrar.Close)
+
+	return r.registry.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{ //nolint:wrapcheck // it names the metric
+		Name: "touchstone_kubelet_registered",
+		Help: "1 if the kubelet has said that it has registered the driver.",
+	}, func() float64 {
+		if r.registrar.Registered() {
+			return 1
+		}
+
+		return 0
+	}))
+}
