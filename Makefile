@@ -16,10 +16,10 @@ LDFLAGS       := -s -w $(if $(VERSION),-X main.version=$(VERSION))
 export PATH   := $(PATH):/usr/sbin:/sbin:/usr/local/go/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo run test test-page test-alerts sanity bench soak test-crash test-vm e2e-health fuzz lint image sidecars clean
+.PHONY: help build demo run test test-page test-alerts sanity bench soak test-crash test-vm e2e e2e-health fuzz lint image sidecars clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## Build bin/touchstone, a static binary
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/touchstone ./cmd/touchstone
@@ -66,6 +66,9 @@ test-crash: ## Kill the driver 200 times under load and look for what is lost or
 test-vm: ## Run in qemu, on Debian's kernel, what this kernel can not do
 	@hack/ensure-tools.sh --for vm
 	hack/test-vm.sh
+
+e2e: ## Run Kubernetes' suite for external storage on a cluster (KUBECONFIG, E2E_TEST: test/e2e/run.sh)
+	test/e2e/run.sh
 
 e2e-health: ## Show on a node of a cluster (KUBECONFIG) that its kubelet learns of a sick volume
 	test/e2e/health.sh

@@ -1,0 +1,272 @@
+package main_test
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/onsi/ginkgo/v2/types"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"sigs.k8s.io/yaml"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	rulesOfTest = `
+neverRun: ['\[Disruptive\]']
+exclusions:
+  - {reason: it takes a registry, lacking: registry, specs: ['[Testpattern: a (b)] pulls']}
+  - {reason: ours to say, drivers: [one], specs: ['[Testpattern: a (b)] hates one [Slow]']}
+skips:
+  - {message: raw block, unless: DriverInfo.Capabilities.block, reason: no block}
+  - {message: 'support (ext4|xfs) --', unless: DriverInfo.SupportedFsType.$1, reason: no such filesystem}
+  - {message: only on one node, if: DriverInfo.Capabilities.singleNodeVolume, reason: one node}
+  - {message: not enough nodes, nodes: 2, reason: a small cluster}
+  - {message: any, spec: ' forgives$', reason: forgiven}
+`
+	driverOfTest = `
+DriverInfo:
+  SupportedFsType: {"": {}, xfs: {}}
+  Capabilities: {block: true, singleNodeVolume: false}
+`
+)
+
+type judging struct {
+	binary, rules, driver, directory string
+}
+
+func start(t *testing.T) judging {
+	t.Helper()
+
+	directory := t.TempDir()
+	j := judging{filepath.Join(directory, "judge"), filepath.Join(directory, "rules.yaml"), filepath.Join(directory, "one.yaml"), directory}
+
+	output, err := exec.CommandContext(t.Context(), "go", "build", "-o", j.binary, ".").CombinedOutput()
+	require.NoError(t, err, "%s", output)
+	require.NoError(t, os.WriteFile(j.rules, []byte(rulesOfTest), 0o600))
+	require.NoError(t, os.WriteFile(j.driver, []byte(driverOfTest), 0o600))
+
+	return j
+}
+
+// run returns what the judge has printed and its exit code.
+func (j judging) run(t *testing.T, args ...string) (output string, code int) {
+	t.Helper()
+
+	printed, err := exec.CommandContext(t.Context(), j.binary, append(args, "-rules", j.rules, "-driver", j.driver)...).CombinedOutput()
+
+	exit, ended := errors.AsType[*exec.ExitError](err)
+	if !ended {
+		require.NoError(t, err)
+
+		return string(printed), 0
+	}
+
+	return string(printed), exit.ExitCode()
+}
+
+// judge judges a report of these specs, of which so many were to be run.
+func (j judging) judge(t *testing.T, selected int, specs []types.SpecReport, args ...string) (output string, code int) {
+	t.Helper()
+
+	// What is excluded is in each report: a suite knows all of its specs.
+	specs = append(specs, spec("pulls", types.SpecStateSkipped, ""), spec("hates one [Slow]", types.SpecStateSkipped, ""))
+	report, err := json.Marshal([]types.Report{{SpecReports: specs, PreRunStats: types.PreRunStats{SpecsThatWillRun: selected}}})
+	require.NoError(t, err)
+
+	path := filepath.Join(j.directory, "report.json")
+	require.NoError(t, os.WriteFile(path, report, 0o600))
+
+	return j.run(t, append([]string{"report", "-report", path}, args...)...)
+}
+
+func spec(text string, state types.SpecState, message string) types.SpecReport {
+	return types.SpecReport{
+		ContainerHierarchyTexts: []string{"External Storage [Driver: x]", "[Testpattern: a (b)]", ""},
+		LeafNodeType:            types.NodeTypeIt, LeafNodeText: text, State: state, Failure: types.Failure{Message: message},
+	}
+}
+
+func skipped(text, message string) types.SpecReport {
+	return spec(text, types.SpecStateSkipped, message)
+}
+
+func TestSkipExpression(t *testing.T) {
+	t.Parallel()
+
+	j := start(t)
+
+	for _, each := range []struct {
+		lacking string
+		match   map[string]bool
+	}{
+		{"", map[string]bool{
+			"[Driver: x] [Testpattern: a (b)] pulls":                 false,
+			"[Driver: x] [Testpattern: a (b)] hates one [Slow]":      true,
+			"[Driver: x] [Testpattern: a (b)] hates one [Slow] more": false,
+			"[Driver: x] [Testpattern: a (b)] stops [Disruptive] it": true,
+		}},
+		{"registry", map[string]bool{"[Driver: x] [Testpattern: a (b)] pulls": true, "[Driver: x] [Testpattern: a b] pulls": false}},
+	} {
+		output, code := j.run(t, "skip", "-lacking", each.lacking)
+		require.Zero(t, code, output)
+
+		expression := regexp.MustCompile(strings.TrimSpace(output))
+		for name, want := range each.match {
+			require.Equal(t, want, expression.MatchString("Kubernetes e2e suite External Storage "+name), name)
+		}
+	}
+
+	output, code := j.run(t, "skip", "-lacking", "records")
+	require.Equal(t, 2, code)
+	require.Contains(t, output, "records")
+}
+
+func TestVerdict(t *testing.T) {
+	t.Parallel()
+
+	j := start(t)
+	passed := spec("works", types.SpecStatePassed, "")
+
+	for name, each := range map[string]struct {
+		specs    []types.SpecReport
+		selected int
+		args     []string
+		code     int
+		says     []string
+	}{
+		"all passed": {
+			[]types.SpecReport{passed, passed},
+			2, nil, 0,
+			[]string{"one: 2 passed, 0 failed, 0 skipped as expected, 0 skipped though claimed, 1 excluded, 0 not reached"},
+		},
+		"nothing ran": {nil, 0, nil, 1, []string{"0 passed"}},
+		"a failure": {
+			[]types.SpecReport{passed, spec("breaks", types.SpecStateTimedout, "too\nslow")},
+			2, nil, 1,
+			[]string{"1 failed", "FAILED: [Testpattern: a (b)] breaks", "too slow"},
+		},
+		"a failure of the suite's own": {
+			[]types.SpecReport{passed, {LeafNodeType: types.NodeTypeSynchronizedBeforeSuite, State: types.SpecStateFailed}},
+			1, nil, 1,
+			[]string{"FAILED: SynchronizedBeforeSuite"},
+		},
+		"some not reached": {[]types.SpecReport{passed}, 3, nil, 1, []string{"2 not reached"}},
+		"skipped, not claimed": {
+			[]types.SpecReport{passed, skipped("is", "doesn't support ext4 -- skipping")},
+			2, nil, 0,
+			[]string{"1 skipped as expected", "skipped 1: no such filesystem"},
+		},
+		"skipped, a claim of a kind": {
+			[]types.SpecReport{passed, skipped("is", "doesn't support xfs -- skipping")},
+			2, nil, 1,
+			[]string{"1 skipped though claimed", "[Testpattern: a (b)] is", "doesn't support xfs"},
+		},
+		"skipped, a claim": {[]types.SpecReport{passed, skipped("is", "no raw block")}, 2, nil, 1, []string{"1 skipped though claimed"}},
+		"skipped for what is denied": {
+			[]types.SpecReport{passed, skipped("is", "only on one node")}, 2, nil, 1, []string{"1 skipped though claimed"},
+		},
+		"skipped on one node":  {[]types.SpecReport{passed, skipped("is", "not enough nodes")}, 2, nil, 0, []string{"skipped 1: a small cluster"}},
+		"skipped on two nodes": {[]types.SpecReport{passed, skipped("is", "not enough nodes")}, 2, []string{"-nodes", "2"}, 1, nil},
+		"skipped, for a reason of its own": {
+			[]types.SpecReport{passed, skipped("is", "any")}, 2, nil, 1, []string{"1 skipped though claimed"},
+		},
+		"skipped, forgiven": {[]types.SpecReport{passed, skipped("forgives", "any")}, 2, nil, 0, []string{"skipped 1: forgiven"}},
+		"excluded": {
+			[]types.SpecReport{passed},
+			1,
+			[]string{"-lacking", "registry"},
+			0,
+			[]string{"2 excluded", "excluded 1: it takes a registry", "excluded 1: ours to say"},
+		},
+	} {
+		output, code := j.judge(t, each.selected, each.specs, each.args...)
+		require.Equal(t, each.code, code, "%s: %s", name, output)
+
+		for _, words := range each.says {
+			require.Contains(t, output, words, name)
+		}
+	}
+}
+
+func TestAnExclusionThatIsNotThere(t *testing.T) {
+	t.Parallel()
+
+	j := start(t)
+	path := filepath.Join(j.directory, "report.json")
+	report, err := json.Marshal([]types.Report{{
+		SpecReports: []types.SpecReport{spec("works", types.SpecStatePassed, "")}, PreRunStats: types.PreRunStats{SpecsThatWillRun: 1},
+	}})
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(path, report, 0o600))
+
+	output, code := j.run(t, "report", "-report", path)
+	require.Equal(t, 1, code)
+	require.Contains(t, output, "THE SUITE HAS NO SUCH SPEC: [Testpattern: a (b)] hates one [Slow]")
+	require.NotContains(t, output, "pulls")
+}
+
+// TestTheFilesOfTheRepository: the suite takes a key that it does not know for
+// none, so what is misspelt is not tested and nobody is told.
+func TestTheFilesOfTheRepository(t *testing.T) {
+	t.Parallel()
+
+	j := start(t)
+	j.rules = filepath.Join("..", "rules.yaml")
+
+	files, err := filepath.Glob(filepath.Join("..", "*.yaml"))
+	require.NoError(t, err)
+
+	known := map[string][]string{
+		"": {"StorageClass", "SnapshotClass", "GroupSnapshotClass", "VolumeAttributesClass", "InlineVolumes", "DriverInfo"},
+		"DriverInfo": {
+			"Name", "MaxFileSize", "SupportedSizeRange", "SupportedFsType", "SupportedMountOption", "Capabilities", "TopologyKeys", "StressTestOptions",
+			"VolumeSnapshotStressTestOptions", "VolumeGroupSnapshotStressTestOptions", "VolumeModifyStressTestOptions", "PerformanceTestOptions",
+		},
+		"Capabilities": {
+			"persistence", "block", "exec", "fsGroup", "multipods", "multiplePVsSameID", "readWriteOncePod", "singleNodeVolume", "snapshotDataSource",
+			"pvcDataSource", "groupSnapshot", "controllerExpansion", "nodeExpansion", "onlineExpansion", "offlineExpansion", "capacity", "topology",
+			"volumeLimits", "FSResizeFromSourceNotSupported",
+		},
+	}
+
+	drivers := 0
+
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		require.NoError(t, err)
+
+		var content map[string]any
+		require.NoError(t, yaml.Unmarshal(data, &content), file)
+
+		info, isDriver := content["DriverInfo"].(map[string]any)
+		if !isDriver {
+			continue
+		}
+
+		drivers++
+		j.driver = file
+		output, code := j.run(t, "skip")
+		require.Zero(t, code, output)
+		require.Equal(t, "csi.touchstone.dev", info["Name"])
+
+		for where, keys := range map[string]map[string]any{"": content, "DriverInfo": info, "Capabilities": info["Capabilities"].(map[string]any)} {
+			for key := range keys {
+				require.Contains(t, known[where], key, file)
+			}
+		}
+
+		for _, class := range regexp.MustCompile(`FromFile: ([^} ]+)`).FindAllStringSubmatch(string(data), -1) {
+			require.FileExists(t, filepath.Join("..", class[1]), file)
+		}
+	}
+
+	require.Equal(t, 5, drivers)
+}
