@@ -11,8 +11,8 @@ import (
 
 // Run keeps the driver announced until ctx ends, and then takes the announcement
 // back. A socket that somebody removes comes back, and after the kubelet's refusal
-// it is made anew: only a new one is tried again by every kubelet, and it is what
-// the restart of a node-driver-registrar comes to.
+// it is made anew, for kubelets that try no socket twice: that is also what the
+// restart of a node-driver-registrar comes to.
 //
 // What goes wrong is told the log, and tried again: the driver's volumes are in use
 // whether or not the kubelet knows of it. Call it once.
@@ -29,28 +29,23 @@ func (r *Registrar) Run(ctx context.Context) {
 }
 
 func (r *Registrar) keep(ctx context.Context) {
-	pause := r.config.RetryPause
-	retry := time.NewTimer(pause)
+	refusals, failures := pauses{next: r.config.RetryPause, most: maxRetryPause}, pauses{next: r.config.RetryPause, most: maxRepairPause}
+	retry := time.NewTimer(0)
 	retry.Stop()
 
 	defer retry.Stop()
-
-	later := func() {
-		retry.Reset(pause)
-		pause = min(2*pause, maxPause)
-	}
 
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-r.answered:
-			if r.Registered() {
-				retry.Stop()
+			retry.Stop()
 
-				pause = r.config.RetryPause
+			if r.Registered() {
+				refusals.next = r.config.RetryPause
 			} else {
-				later()
+				retry.Reset(refusals.take())
 			}
 
 			continue
@@ -63,11 +58,24 @@ func (r *Registrar) keep(ctx context.Context) {
 
 		retry.Stop()
 
-		if err := r.renew(ctx); err != nil && ctx.Err() == nil {
-			r.config.Log.Error("the kubelet cannot see the driver", "again", pause, "error", err)
-			later()
+		if err := r.renew(ctx); err == nil {
+			failures.next = r.config.RetryPause
+		} else if ctx.Err() == nil {
+			again := failures.take()
+			retry.Reset(again)
+			r.config.Log.Error("the kubelet cannot see the driver", "again", again, "error", err)
 		}
 	}
+}
+
+// pauses are of double length each time, up to most.
+type pauses struct{ next, most time.Duration }
+
+func (p *pauses) take() time.Duration {
+	taken := p.next
+	p.next = min(2*p.next, p.most)
+
+	return taken
 }
 
 // renew replaces the socket. The kubelet forgets the driver, and registers it anew.
@@ -86,11 +94,11 @@ func (r *Registrar) renew(ctx context.Context) error {
 // While the directory can't be watched it is looked at now and then.
 func (r *Registrar) watch(ctx context.Context) {
 	source := kernelevents.NewFiles(r.config.Directory)
-	pause := r.config.RetryPause
+	failures := pauses{next: r.config.RetryPause, most: maxRepairPause}
 
 	for {
 		err := source.Run(ctx, func() {
-			pause = r.config.RetryPause
+			failures.next = r.config.RetryPause
 
 			signal(r.changed) // what has happened before the watch began
 		}, func(event health.Event) {
@@ -102,15 +110,14 @@ func (r *Registrar) watch(ctx context.Context) {
 			return
 		}
 
-		r.config.Log.Warn("the directory of the kubelet's plugins is not watched", "again", pause, "error", err)
+		again := failures.take()
+		r.config.Log.Warn("the directory of the kubelet's plugins is not watched", "again", again, "error", err)
 		signal(r.changed)
 
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(pause):
+		case <-time.After(again):
 		}
-
-		pause = min(2*pause, maxPause)
 	}
 }

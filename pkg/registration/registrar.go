@@ -22,12 +22,13 @@ import (
 var ErrConfig = errors.New("kubelet registration")
 
 const (
-	// DefaultRetryPause is how long the kubelet has, after it could not register
-	// the driver, to try again by itself.
-	DefaultRetryPause = time.Second
-	// maxPause is below the two minutes up to which a kubelet that tries again
-	// lets pass.
-	maxPause = time.Minute
+	// DefaultRetryPause is longer, and so is each that follows from it, than what a
+	// kubelet lets pass that tries again by itself (half a second at first, two
+	// minutes at last): only for others a new socket is made.
+	DefaultRetryPause = 5 * time.Second
+	maxRetryPause     = 5 * time.Minute
+	// maxRepairPause is for what has to be tried without the kubelet.
+	maxRepairPause = time.Minute
 )
 
 // Config says who registers where.
@@ -40,8 +41,9 @@ type Config struct {
 	// Endpoint is the path of the driver's CSI socket as the kubelet sees it, on
 	// the host.
 	Endpoint string
-	// RetryPause is the time from the kubelet's refusal to the next attempt. It
-	// doubles, up to a minute, until one succeeds; 0 is DefaultRetryPause.
+	// RetryPause is the time from the kubelet's refusal to a new socket, unless the
+	// kubelet tries again meanwhile. It doubles, up to five minutes, until the
+	// driver is registered; 0 is DefaultRetryPause.
 	RetryPause time.Duration
 	Log        *slog.Logger
 }
