@@ -223,7 +223,7 @@ func TestANumberIsBelievedOnlyIfItCanBe(t *testing.T) {
 func TestAGuestThatNeverAnswersIsGivenUp(t *testing.T) {
 	t.Parallel()
 
-	for _, mode := range []guest.Mode{guest.Hanging, guest.Stalling} {
+	for _, mode := range []guest.Mode{guest.Hanging, guest.Stalling, guest.Switching} {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
 

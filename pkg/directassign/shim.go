@@ -97,6 +97,10 @@ func (s *shim) call(ctx context.Context, e Entry, method, path string, body any)
 	}
 	defer connection.Close()
 
+	// Not everything that reads it heeds the request's context: a body after
+	// "101 Switching Protocols" comes as long as the shim likes.
+	defer context.AfterFunc(ctx, func() { _ = connection.Close() })()
+
 	request, err := newRequest(ctx, method, path, body)
 	if err != nil {
 		return 0, nil, fmt.Errorf("%w: %w", ErrNoAnswer, err)

@@ -29,6 +29,8 @@ const (
 	Hanging Mode = "hanging"
 	// Stalling answers 200 and the beginning of a body, and then nothing more.
 	Stalling Mode = "stalling"
+	// Switching answers 101, of which no end is known, and then nothing more.
+	Switching Mode = "switching protocols"
 	// Dropping ends the connection without an answer, as Kata's shim in Rust does for
 	// what goes wrong.
 	Dropping Mode = "dropping"

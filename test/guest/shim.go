@@ -156,6 +156,12 @@ func (s *Shim) serve(writer http.ResponseWriter, request *http.Request) {
 		status, said = answer(mode, request, usage)
 	}
 
+	if mode == Switching {
+		s.switchProtocols(writer, request)
+
+		return
+	}
+
 	if mode != Dropping && mode != Hanging {
 		writer.WriteHeader(status)
 		_, _ = io.WriteString(writer, said)
@@ -170,6 +176,21 @@ func (s *Shim) serve(writer http.ResponseWriter, request *http.Request) {
 	if mode == Dropping || mode == Hanging || mode == Stalling {
 		panic(http.ErrAbortHandler)
 	}
+}
+
+// switchProtocols keeps the connection until the other end closes it, or the shim
+// ends.
+func (s *Shim) switchProtocols(writer http.ResponseWriter, request *http.Request) {
+	connection, _, err := http.NewResponseController(writer).Hijack()
+	if err != nil {
+		return
+	}
+	defer connection.Close()
+
+	defer context.AfterFunc(request.Context(), func() { _ = connection.Close() })()
+
+	_, _ = io.WriteString(connection, "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n")
+	_, _ = io.Copy(io.Discard, connection)
 }
 
 func answer(mode Mode, request *http.Request, usage string) (status int, body string) {
