@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"time"
 
@@ -58,6 +59,7 @@ func New(config Config) (*Reader, error) {
 	// The server has fair queueing of its own, and the client's default would let
 	// five volumes a second be made.
 	settings.QPS = -1
+	settings.Wrap(func(next http.RoundTripper) http.RoundTripper { return brief{next} })
 
 	transport, err := rest.HTTPClientFor(settings)
 	if err != nil {
@@ -138,10 +140,38 @@ func (r *Reader) Direct(ctx context.Context, namespace, name string) (bool, erro
 		return false, fmt.Errorf("claim %s/%s: %w", namespace, name, explain(err))
 	}
 
+	if found.GetName() != name || found.GetNamespace() != namespace {
+		return false, fmt.Errorf("claim %s/%s: %w: the answer is about %s/%s", namespace, name,
+			volume.ErrClaimUnanswered, found.GetNamespace(), found.GetName())
+	}
+
 	return found.GetAnnotations()[volume.KeySkipHostmount] == "true", nil
 }
 
 var errLate = errors.New("no answer")
+
+// maxAnswerBytes is more than Kubernetes lets a claim have.
+const maxAnswerBytes = 4 << 20
+
+// brief ends answers that are too long, in the middle of what they say.
+type brief struct{ next http.RoundTripper }
+
+func (b brief) RoundTrip(request *http.Request) (*http.Response, error) {
+	response, err := b.next.RoundTrip(request)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // for the client to tell
+	}
+
+	response.Body = struct {
+		io.Reader
+		io.Closer
+	}{io.LimitReader(response.Body, maxAnswerBytes), response.Body}
+
+	return response, nil
+}
+
+// WrappedRoundTripper lets Close find the connections.
+func (b brief) WrappedRoundTripper() http.RoundTripper { return b.next }
 
 // explain tells what somebody has to put right from what passes by itself.
 func explain(err error) error {

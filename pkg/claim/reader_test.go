@@ -186,3 +186,41 @@ func TestKubeconfigIsReadAtOnce(t *testing.T) {
 		require.NotContains(t, err.Error(), "s3cret")
 	}
 }
+
+// TestAnswersOfAStranger: whatever listens there need not be an API server.
+func TestAnswersOfAStranger(t *testing.T) {
+	t.Parallel()
+
+	api := kubeapi.Start(t)
+	api.Put("shop", "data", map[string]string{"skip-hostmount": "true"})
+
+	reader := newReader(t, claim.Config{Kubeconfig: api.Kubeconfig})
+
+	api.Instead(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte(`{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1",` +
+			`"metadata":{"name":"other","namespace":"shop","annotations":{"skip-hostmount":"true"}}}`))
+	})
+
+	_, err := reader.Direct(t.Context(), "shop", "data")
+	require.ErrorIs(t, err, volume.ErrClaimUnanswered)
+	require.ErrorContains(t, err, "shop/other")
+
+	refused := make(chan struct{})
+
+	api.Instead(func(w http.ResponseWriter, _ *http.Request) {
+		defer close(refused)
+
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte(`{"metadata":{"name":"`))
+
+		// For as long as anybody listens.
+		for _, err := w.Write(make([]byte, 1<<16)); err == nil; {
+			_, err = w.Write(make([]byte, 1<<16))
+		}
+	})
+
+	_, err = reader.Direct(t.Context(), "shop", "data")
+	require.ErrorIs(t, err, volume.ErrClaimUnanswered)
+	<-refused
+}
