@@ -126,6 +126,7 @@ func causes() []mapping {
 		{filesystem.ErrFrozen, codes.FailedPrecondition},
 		{filesystem.ErrNotFrozen, codes.Aborted},
 		{blockdev.ErrImageLocked, codes.FailedPrecondition},
+		{blockdev.ErrNotAttached, codes.FailedPrecondition},
 		{blockdev.ErrNoNumber, codes.ResourceExhausted},
 		{unix.EFBIG, codes.OutOfRange},
 	}
