@@ -117,6 +117,10 @@ func New(config Config, store *state.Store, pools *pool.Set, ops *inflight.Group
 		return nil, errNoEphemeral
 	}
 
+	if config.Direct.Root == nil || config.Direct.Guest == nil {
+		return nil, errNoDirect
+	}
+
 	if config.FreezeLimit <= 0 {
 		config.FreezeLimit = DefaultFreezeLimit
 	}
@@ -141,6 +145,7 @@ func New(config Config, store *state.Store, pools *pool.Set, ops *inflight.Group
 var (
 	errNoNodeID    = errors.New("the node id is empty (--node-id)")
 	errNoEphemeral = errors.New("there is no room for ephemeral volumes")
+	errNoDirect    = errors.New("nobody knows what is assigned to virtual machines")
 )
 
 // Recover compares the records with what is really there, before the first
@@ -211,7 +216,8 @@ func (s *Service) InUse(volumeID string) (string, bool) {
 		}
 	}
 
-	return use.StagingPath, s.staged(use)
+	// Whoever has a device open that was told to go uses the volume still.
+	return use.StagingPath, s.staged(use) || use.byDevice() && s.devices.attached(volumeID)
 }
 
 // NodeGetInfo answers with the node's id, limit and topology (CSI v1.13,

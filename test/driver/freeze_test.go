@@ -26,6 +26,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+	"github.com/touchstone-csi/touchstone/pkg/directassign"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/filesystem"
 	"github.com/touchstone-csi/touchstone/pkg/inflight"
@@ -56,6 +57,7 @@ type nodeConfig struct {
 	StateDir    string        `json:"stateDir"`
 	Pool        string        `json:"pool"`
 	KubeletDir  string        `json:"kubeletDir"`
+	DirectRoot  string        `json:"directRoot"`
 	FreezeLimit time.Duration `json:"freezeLimit"`
 	VolumeIDs   []string      `json:"volumeIds"`
 	// Run starts the tools of the filesystems; nil means the real ones.
@@ -88,6 +90,9 @@ func openNode(ctx context.Context, config nodeConfig, log *slog.Logger) (*frozen
 	served, err := node.New(node.Config{
 		NodeID: harness.NodeID, Ephemeral: ephemeral, Log: log, FreezeLimit: config.FreezeLimit,
 		StagingDir: filepath.Join(config.KubeletDir, "own"), CgroupRoot: "/sys/fs/cgroup", Run: config.Run,
+		Direct: node.DirectConfig{
+			Root: directassign.NewRoot(config.DirectRoot), Guest: directassign.NewGuest(directassign.GuestConfig{}),
+		},
 	}, store, pools, inflight.NewGroup(), places, blockdev.NewLoops(blockdev.LoopsOptions{}))
 	if err == nil {
 		err = store.Open(ctx)
@@ -105,7 +110,9 @@ func openNode(ctx context.Context, config nodeConfig, log *slog.Logger) (*frozen
 }
 
 func configOf(d *harness.Driver) nodeConfig {
-	return nodeConfig{StateDir: d.Config.StateDir, Pool: d.Pool(), KubeletDir: d.Config.KubeletDir}
+	return nodeConfig{
+		StateDir: d.Config.StateDir, Pool: d.Pool(), KubeletDir: d.Config.KubeletDir, DirectRoot: d.Config.DirectVolumeRoot,
+	}
 }
 
 // takeOver stops the driver, whose volumes stay mounted, and returns its node.
