@@ -157,57 +157,89 @@ func (s *Service) forgetCheck(volumeID string) error {
 	return err
 }
 
-// turns lets what is about one volume come one after the other.
+// turns lets the checks of one volume come one after the other.
 type turns struct {
 	mu    sync.Mutex
-	taken map[string]chan struct{}
+	taken map[string]*turn
 }
 
-func newTurns() *turns { return &turns{taken: map[string]chan struct{}{}} }
+// turn is one of them.
+type turn struct {
+	over chan struct{}
+	end  context.CancelCauseFunc
+}
 
-// take waits for the turn, or returns ctx's error. leave gives it to the next.
-func (t *turns) take(ctx context.Context, id string) (leave func(), err error) {
+func newTurns() *turns { return &turns{taken: map[string]*turn{}} }
+
+// take waits for the turn, or returns ctx's error. Whoever has it stops when within
+// ends, and gives it to the next by leave.
+func (t *turns) take(ctx context.Context, id string) (within context.Context, leave func(), err error) {
+	within, end := context.WithCancelCause(ctx)
+	mine := &turn{over: make(chan struct{}), end: end}
+
 	for {
-		before, free := t.try(id)
-		if free {
-			return func() { t.leave(id) }, nil
+		before := t.try(id, mine)
+		if before == nil {
+			return within, func() { t.leave(id) }, nil
 		}
 
 		select {
-		case <-before:
+		case <-before.over:
 		case <-ctx.Done():
-			return nil, context.Cause(ctx) //nolint:wrapcheck // nothing was begun
+			end(nil)
+
+			return nil, nil, context.Cause(ctx) //nolint:wrapcheck // nothing was begun
 		}
 	}
 }
 
 // try returns who has the turn where it is not free.
-func (t *turns) try(id string) (before <-chan struct{}, free bool) {
+func (t *turns) try(id string, mine *turn) (before *turn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
 	if before, taken := t.taken[id]; taken {
-		return before, false
+		return before
 	}
 
-	t.taken[id] = make(chan struct{})
+	t.taken[id] = mine
 
-	return nil, true
+	return nil
 }
 
-func (t *turns) busy(id string) bool {
+func (t *turns) busy(id string) bool { return t.of(id) != nil }
+
+func (t *turns) of(id string) *turn {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
-	_, taken := t.taken[id]
+	return t.taken[id]
+}
 
-	return taken
+// end stops the check that is under way for that cause, and returns when it has
+// stopped, or ctx's error.
+func (t *turns) end(ctx context.Context, id string, cause error) error {
+	current := t.of(id)
+	if current == nil {
+		return nil
+	}
+
+	current.end(cause)
+
+	select {
+	case <-current.over:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx) //nolint:wrapcheck // the caller names the volume
+	}
 }
 
 func (t *turns) leave(id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
-	close(t.taken[id])
+	left := t.taken[id]
 	delete(t.taken, id)
+	left.end(nil)
+	close(left.over)
 }
