@@ -37,7 +37,7 @@ func (s *Service) Check(ctx context.Context, volumeID, how string) (health.Check
 	}
 
 	// Two of them would find the same.
-	leave, err := s.turns.take(ctx, volumeID)
+	ctx, leave, err := s.turns.take(ctx, volumeID)
 	if err != nil {
 		return health.CheckReport{}, rpc.Status(err)
 	}
@@ -106,6 +106,13 @@ func (s *Service) newChecking(volumeID, how string) (*checking, error) {
 		}
 
 		c.use, c.how = use, HowOnline
+	}
+
+	if c.use == nil {
+		// Of a volume whose records were lost.
+		if err := s.checkNoGuest(&Use{VolumeID: volumeID}); err != nil {
+			return nil, err
+		}
 	}
 
 	if err := c.place(); err != nil {

@@ -142,8 +142,8 @@ func (s *Service) detachAfter(ctx context.Context, use *Use, device *blockdev.De
 }
 
 // checkNoGuest returns FAILED_PRECONDITION where a guest may have the volume: it
-// is published, be it that the record of that was lost, or a sandbox has taken its
-// device.
+// is published, be it that the record of that was lost, or a runtime was told of
+// its device.
 func (s *Service) checkNoGuest(use *Use) error {
 	points, err := mount.List()
 	if err != nil {
@@ -159,10 +159,29 @@ func (s *Service) checkNoGuest(use *Use) error {
 		return err
 	}
 
+	return s.checkNotAmong(assigned, use)
+}
+
+// checkNotAssigned is the same for a volume that is not a direct one, as far as it
+// is known: who makes the runtime's directory unsafe does not keep others from
+// being used.
+func (s *Service) checkNotAssigned(use *Use) error {
+	assigned, err := s.config.Direct.Root.List()
+	if err != nil {
+		s.config.Log.Debug("it is not known what is assigned to virtual machines", "volume", use.VolumeID, "error", err)
+
+		return nil
+	}
+
+	return s.checkNotAmong(assigned, use)
+}
+
+func (s *Service) checkNotAmong(assigned []directassign.Entry, use *Use) error {
 	for _, each := range assigned {
-		if each.Sandbox != "" && s.isDeviceOf(use, each.Device) {
-			return rpc.Errorf(codes.FailedPrecondition, "sandbox %s may have its device %s; unpublish it at %s first",
-				each.Sandbox, each.Device, each.TargetPath)
+		if s.isDeviceOf(use, each.Device) {
+			return rpc.Errorf(codes.FailedPrecondition,
+				"its device %s is assigned to a virtual machine (sandbox %q) at %s; unpublish it there first",
+				each.Device, each.Sandbox, each.TargetPath)
 		}
 	}
 
@@ -188,6 +207,10 @@ func (s *Service) assign(ctx context.Context, use *Use, wanted Publication, plac
 	tell func(directassign.Assignment) error,
 ) error {
 	if _, err := place.MakeDir(targetDirectoryMode); err != nil {
+		return err
+	}
+
+	if err := s.endCheck(ctx, use); err != nil {
 		return err
 	}
 
@@ -218,6 +241,16 @@ func (s *Service) assign(ctx context.Context, use *Use, wanted Publication, plac
 	defer tree.Close()
 
 	return tree.Attach(place)
+}
+
+// endCheck ends a check that was begun before the volume was staged. Since then
+// there is no other.
+func (s *Service) endCheck(ctx context.Context, use *Use) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, detachLimit,
+		rpc.Errorf(codes.Unavailable, "a check of it does not come to its end; see the health of its pool"))
+	defer cancel()
+
+	return s.turns.end(ctx, use.VolumeID, rpc.Errorf(codes.Aborted, "it is given to a virtual machine; check it when it is not in use"))
 }
 
 // republishDirect brings back what somebody has taken away of a publication that
@@ -279,6 +312,47 @@ func (s *Service) withdraw(use *Use, targetPath string) error {
 	}
 
 	return s.config.Direct.Root.Remove(targetPath)
+}
+
+// withdrawLost takes back what a runtime was told of a volume, and no record tells
+// of. Unless the volume is staged its devices go, too, which nobody else will ever
+// know of: a direct volume is used on one node only.
+func (s *Service) withdrawLost(ctx context.Context, id, targetPath string) error {
+	entry, ok, err := s.config.Direct.Root.Get(targetPath)
+	if err != nil || !ok {
+		return nil //nolint:nilerr // of a volume that may never have been a direct one
+	}
+
+	lost := &Use{VolumeID: id, Parameters: volume.Parameters{Backing: volume.BackingImage, DirectAssign: true}}
+
+	if number, isLoop := loopNumber(mount.Point{Source: entry.Device}); !isLoop {
+		return nil
+	} else if _, attached := s.loops.Attachment(number); attached && !s.isDeviceOf(lost, entry.Device) {
+		return nil
+	}
+
+	if _, known := s.uses.get(id); !known {
+		if err := s.detachLost(ctx, lost); err != nil {
+			return err
+		}
+	}
+
+	return s.config.Direct.Root.Remove(targetPath)
+}
+
+func (s *Service) detachLost(ctx context.Context, lost *Use) error {
+	attached, err := s.loops.Attachments()
+	if err != nil {
+		return err
+	}
+
+	for _, each := range attached {
+		if s.isDeviceOf(lost, s.loops.Path(each.Number)) {
+			err = errors.Join(err, s.detach(ctx, lost, each.Number))
+		}
+	}
+
+	return err
 }
 
 // taken says whether a sandbox has the publication, be it that somebody has

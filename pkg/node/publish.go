@@ -379,7 +379,7 @@ func (s *Service) unpublish(ctx context.Context, id, target string) error {
 	}
 
 	if !published {
-		return s.unstageLast(ctx, id)
+		return errors.Join(s.withdrawLost(ctx, id, target), s.unstageLast(ctx, id))
 	}
 
 	if err := s.removeTarget(use, publication); err != nil {
@@ -412,7 +412,7 @@ func (s *Service) unmountTarget(id string, use *Use, published bool, place *moun
 
 	for _, unknown := range unknownUses(id) {
 		if s.ours(unknown, point) {
-			return errors.Join(s.clear(unknown, place), s.withdraw(unknown, place.Path()))
+			return s.clear(unknown, place)
 		}
 	}
 

@@ -209,6 +209,12 @@ func (s *Service) keepPublications(wanted *Use) (*Use, error) {
 
 // assemble puts together what the volume is used through.
 func (s *Service) assemble(ctx context.Context, use *Use, place *mount.Place) error {
+	if use.image() && !use.direct() {
+		if err := s.checkNotAssigned(use); err != nil {
+			return err
+		}
+	}
+
 	if use.Capability.Block {
 		_, err := s.attachBlock(ctx, use, use.readOnly())
 		if err == nil && !use.readOnly() {
@@ -340,6 +346,10 @@ func (s *Service) unstage(ctx context.Context, id, path string) error {
 
 // unstageUnknown unmounts a volume that the records were lost of.
 func (s *Service) unstageUnknown(ctx context.Context, id, path string) error {
+	if err := s.checkNotAssigned(&Use{VolumeID: id}); err != nil {
+		return err
+	}
+
 	for _, backing := range []volume.Backing{volume.BackingImage, volume.BackingDirectory} {
 		use := &Use{VolumeID: id, StagingPath: path, Parameters: volume.Parameters{Backing: backing}}
 
