@@ -53,8 +53,8 @@ func watch(t *testing.T, d *harness.Driver, claim *orchestrator.Claim) *spy {
 	return s
 }
 
-// counters are how many requests each device has been sent: reads, writes and
-// discards.
+// counters are how many sectors of each device have been read, written and
+// discarded. A flush counts as a write of none.
 func (s *spy) counters(t *testing.T) map[string][]string {
 	t.Helper()
 
@@ -65,8 +65,8 @@ func (s *spy) counters(t *testing.T) map[string][]string {
 		require.NoError(t, err)
 
 		fields := strings.Fields(string(text))
-		require.Greater(t, len(fields), 8)
-		found[device] = []string{"reads " + fields[0], "writes " + fields[4], "discards " + fields[8]}
+		require.Greater(t, len(fields), 13)
+		found[device] = []string{"read " + fields[2], "written " + fields[6], "discarded " + fields[13]}
 	}
 
 	return found
