@@ -1,0 +1,224 @@
+package doctor_test
+
+import (
+	"context"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+	"github.com/touchstone-csi/touchstone/pkg/doctor"
+	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/namespace"
+)
+
+// firstLoop is beyond what other tests and drivers use.
+const firstLoop = 770_000
+
+// attachLost attaches an image of a volume that nobody uses.
+func attachLost(t *testing.T, directory string) *blockdev.Device {
+	t.Helper()
+	namespace.NeedRoot(t)
+
+	id, err := volume.NewID()
+	require.NoError(t, err)
+	require.NoError(t, os.MkdirAll(filepath.Join(directory, "images"), 0o700))
+
+	image, err := os.Create(filepath.Join(directory, "images", id+".img"))
+	require.NoError(t, err)
+
+	defer image.Close()
+
+	require.NoError(t, image.Truncate(1<<20))
+
+	loops := blockdev.NewLoops(blockdev.LoopsOptions{First: firstLoop})
+	device, err := loops.Attach(t.Context(), image, blockdev.AttachOptions{Preferred: -1})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+
+		_ = device.Close()
+
+		require.NoError(t, loops.Detach(ctx, device.Number))
+		require.NoError(t, loops.Remove(ctx, device.Number))
+	})
+
+	return device
+}
+
+func TestLeftoverDeviceWithoutADriver(t *testing.T) {
+	c := machine(t)
+	finds(t, look(t, c, "leftover-devices", ""), doctor.OK)
+
+	device := attachLost(t, c.Pools["default"])
+	found := look(t, c, "leftover-devices", "")
+	finds(t, found, doctor.Warning, "1 images", device.Path, ".img")
+	require.Contains(t, found.Cure, "losetup")
+
+	// The same by a path with a symlink.
+	link := filepath.Join(t.TempDir(), "link")
+	require.NoError(t, os.Symlink(c.Pools["default"], link))
+
+	linked := c
+	linked.Pools = map[string]string{"default": link}
+	finds(t, look(t, linked, "leftover-devices", ""), doctor.Warning, device.Path)
+
+	// A raw block volume in use: a bind of the node.
+	target := filepath.Join(c.KubeletDir, "device")
+	require.NoError(t, os.WriteFile(target, nil, 0o600))
+	mountAt(t, device.Path, target, "", unix.MS_BIND, "")
+	finds(t, look(t, c, "leftover-devices", ""), doctor.OK)
+
+	// That it is mounted is told, and whether rightly only a driver could tell.
+	finds(t, look(t, c, "leftover-mounts", ""), doctor.Skipped, target)
+}
+
+// use is a driver with an ext4 volume, a raw block volume and a directory in use.
+func use(t *testing.T) (*harness.Driver, doctor.Config, []*orchestrator.Claim) {
+	t.Helper()
+	namespace.NeedRoot(t)
+
+	d := harness.Start(t)
+	c := doctor.Config{
+		Mode: doctor.ModeAll, Endpoint: d.Config.Endpoint, DriverName: d.Config.DriverName, StateDir: d.Config.StateDir,
+		Pools: d.Config.Pools, KubeletDir: d.Config.KubeletDir, DirectVolumeRoot: d.Config.DirectVolumeRoot,
+		CgroupRoot: "/sys/fs/cgroup",
+	}
+
+	const writer = csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
+
+	var claims []*orchestrator.Claim
+
+	for name, request := range map[string]*csi.CreateVolumeRequest{
+		"ext4":      {VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Mount(writer, "")}},
+		"block":     {VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Block(writer)}},
+		"directory": {VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Mount(writer, "")}, Parameters: map[string]string{"backing": "directory"}},
+		"direct":    {VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Mount(writer, "")}, Parameters: map[string]string{"directAssign": "true"}},
+	} {
+		request.Name = name
+		request.CapacityRange = &csi.CapacityRange{RequiredBytes: 16 << 20}
+
+		made, err := d.CreateVolume(t.Context(), request)
+		require.NoError(t, err)
+
+		claim := d.Claim(t, made.GetVolume().GetVolumeId())
+		claim.VolumeContext, claim.Capability = made.GetVolume().GetVolumeContext(), request.GetVolumeCapabilities()[0]
+
+		t.Cleanup(func() {
+			ctx := context.WithoutCancel(t.Context())
+			require.NoError(t, d.Unpublish(ctx, claim))
+			require.NoError(t, d.Unstage(ctx, claim))
+			require.NoError(t, d.Detach(ctx, claim))
+		})
+		require.NoError(t, d.Attach(t.Context(), claim))
+		require.NoError(t, d.Stage(t.Context(), claim))
+		require.NoError(t, d.Publish(t.Context(), claim))
+
+		claims = append(claims, claim)
+	}
+
+	return d, c, claims
+}
+
+func TestARunningDriverIsLeftAlone(t *testing.T) {
+	d, c, _ := use(t)
+	before := tree(t, d.Root)
+
+	for _, each := range doctor.Examine(t.Context(), c).Findings {
+		switch each.Check {
+		case "socket", "pool", "pool-attach", "leftover-devices", "leftover-mounts", "state":
+			require.Equal(t, doctor.OK, each.Verdict, "%+v", each)
+		case "kubelet": // the tests' mount namespace is private
+		default:
+			require.NotEqual(t, doctor.Problem, each.Verdict, "%+v", each)
+		}
+	}
+
+	require.Equal(t, before, tree(t, d.Root))
+}
+
+// tree is what lies in a directory, and when it was changed.
+func tree(t *testing.T, root string) map[string]string {
+	t.Helper()
+
+	found := map[string]string{}
+
+	require.NoError(t, filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		require.NoError(t, err)
+
+		info, err := entry.Info()
+		require.NoError(t, err)
+
+		// Making a file without a name changes the time of its directory.
+		if !entry.IsDir() {
+			found[path] = info.Mode().String() + " " + info.ModTime().String()
+		} else {
+			found[path] = info.Mode().String()
+		}
+
+		return nil
+	}))
+
+	return found
+}
+
+func TestLeftoversOfARunningDriver(t *testing.T) {
+	d, c, claims := use(t)
+
+	// Known to the mount table alone.
+	stray := filepath.Join(c.KubeletDir, "plugins", "kubernetes.io", "csi", c.DriverName, "hash", "globalmount")
+	require.NoError(t, os.MkdirAll(stray, 0o700))
+	mountAt(t, "scratch", stray, "tmpfs", 0, "size=1m")
+
+	for _, claim := range claims {
+		info, err := os.Stat(claim.TargetPath)
+		require.NoError(t, err)
+
+		copied := claim.TargetPath + "-copy"
+		if info.IsDir() {
+			require.NoError(t, os.Mkdir(copied, 0o700))
+		} else {
+			require.NoError(t, os.WriteFile(copied, nil, 0o600))
+		}
+
+		t.Run("copy", func(t *testing.T) {
+			mountAt(t, claim.TargetPath, copied, "", unix.MS_BIND, "")
+			finds(t, look(t, c, "leftover-mounts", ""), doctor.Warning, "2 mounts", stray, copied)
+		})
+	}
+
+	for _, of := range []string{
+		"pods/1/volume-subpaths/data/container/0", "plugins/kubernetes.io/csi/volumeDevices/pv-1/dev/1",
+	} {
+		path := filepath.Join(c.KubeletDir, of)
+		require.NoError(t, os.MkdirAll(path, 0o700))
+
+		t.Run("the kubelet's own", func(t *testing.T) {
+			for _, claim := range claims {
+				if info, err := os.Stat(claim.TargetPath); err == nil && info.IsDir() {
+					mountAt(t, claim.TargetPath, path, "", unix.MS_BIND, "")
+				}
+			}
+
+			found := look(t, c, "leftover-mounts", "")
+			finds(t, found, doctor.Warning, "1 mounts", stray)
+		})
+	}
+
+	device := attachLost(t, d.Pool())
+	finds(t, look(t, c, "leftover-devices", ""), doctor.Warning, "1 images", device.Path, "unknown to the driver")
+
+	// Without the driver nobody knows which of them is a leftover.
+	c.WithoutDriver = true
+	finds(t, look(t, c, "leftover-mounts", ""), doctor.Skipped, "mounts of volumes")
+	finds(t, look(t, c, "leftover-devices", ""), doctor.Warning, "1 images", device.Path)
+}
