@@ -43,11 +43,12 @@ func NewCommand() *cobra.Command {
 		newCapacityCommand(given),
 		newOperationsCommand(given),
 		newDirectVolumesCommand(given),
+		newDoctorCommand(given),
 	)
 	command.Long = `Talk to a CSI driver through its socket, as an orchestrator would: any driver,
 though the defaults are Touchstone's. Exit code 0: done, 1: the driver refused
-or cannot be reached, 2: wrong usage. Those of "volume health" and "node health"
-are their own.`
+or cannot be reached, 2: wrong usage. Those of "volume health", "node health" and
+"doctor" are their own.`
 	command.SilenceErrors = true
 	command.SilenceUsage = true
 
@@ -90,27 +91,35 @@ type session struct {
 	side io.Writer
 }
 
+// endpointOf is the flag's, else the environment's.
+func (s *settings) endpointOf(cmd *cobra.Command) string {
+	if fromEnv := os.Getenv(endpointVar); fromEnv != "" && !cmd.Flags().Changed("endpoint") {
+		return fromEnv
+	}
+
+	return s.endpoint
+}
+
+// limit gives a command its deadline.
+func (s *settings) limit(ctx context.Context) (context.Context, context.CancelFunc) {
+	if ctx == nil {
+		ctx = context.Background()
+	}
+
+	if s.timeout > 0 {
+		return context.WithTimeout(ctx, s.timeout)
+	}
+
+	return ctx, func() {}
+}
+
 // inSession gives a command its connection and its deadline.
 func (s *settings) inSession(run func(ctx context.Context, s *session) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		endpoint := s.endpoint
-		if fromEnv := os.Getenv(endpointVar); fromEnv != "" && !cmd.Flags().Changed("endpoint") {
-			endpoint = fromEnv
-		}
+		ctx, cancel := s.limit(cmd.Context())
+		defer cancel()
 
-		ctx := cmd.Context()
-		if ctx == nil {
-			ctx = context.Background()
-		}
-
-		if s.timeout > 0 {
-			limited, cancel := context.WithTimeout(ctx, s.timeout)
-			defer cancel()
-
-			ctx = limited
-		}
-
-		co, err := orchestrator.Connect(endpoint)
+		co, err := orchestrator.Connect(s.endpointOf(cmd))
 		if err != nil {
 			return usage(err)
 		}

@@ -15,7 +15,10 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/ctl"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	examineIfAsked()
+	goleak.VerifyTestMain(m)
+}
 
 // run is `touchstone ctl args…`.
 func run(t *testing.T, args ...string) (string, error) {

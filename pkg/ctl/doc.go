@@ -5,5 +5,6 @@
 // What may enter: commands, flags and output. It imports pkg/orchestrator, the
 // CSI spec and gRPC, and of the driver only the clients of pkg/progress,
 // pkg/health and pkg/directassign, which speak through the socket too. Of these
-// only `check` and `ctl direct-volumes` can't do without an answer.
+// only `check` and `ctl direct-volumes` can't do without an answer. `ctl doctor` is
+// the one command that looks at the machine, which it leaves to pkg/doctor.
 package ctl
