@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,6 +12,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
+
+	"github.com/touchstone-csi/touchstone/pkg/ctl"
 )
 
 // envPrefix begins the environment variable of every flag.
@@ -30,6 +33,10 @@ func envName(flag string) string {
 // file is an error.
 func applySettings(command *cobra.Command, lookup func(string) (string, bool)) error {
 	flags := command.Flags()
+
+	if asksForServes(flags) {
+		applyRunning(flags, firstProcess)
+	}
 
 	if err := applyEnvironment(flags, lookup); err != nil {
 		return usageError(command, err)
@@ -78,6 +85,10 @@ func applyFile(flags *pflag.FlagSet, path string) error {
 
 	for _, key := range slices.Sorted(maps.Keys(settings)) {
 		flag := flags.Lookup(key)
+		if flag == nil && isOnlyServes(flags, key) {
+			continue
+		}
+
 		if flag == nil || key == configFlag || key == "help" {
 			return fmt.Errorf("%w: there is no key %q; the keys are %s", errUsage, key, strings.Join(keys(flags), ", "))
 		}
@@ -94,6 +105,73 @@ func applyFile(flags *pflag.FlagSet, path string) error {
 	}
 
 	return nil
+}
+
+// asksForServes says whether a command that is not serve looks at what serve does,
+// and so wants serve's settings.
+func asksForServes(flags *pflag.FlagSet) bool {
+	config := flags.Lookup(configFlag)
+	if config == nil {
+		return false
+	}
+
+	_, asks := config.Annotations[ctl.DriversFile]
+
+	return asks
+}
+
+// isOnlyServes says whether a key of a file of serve's is nothing that the command
+// at hand wants to know.
+func isOnlyServes(flags *pflag.FlagSet, key string) bool {
+	return asksForServes(flags) && newServeCommand().Flags().Lookup(key) != nil
+}
+
+// firstProcess is the driver in a container of the driver's.
+const firstProcess = "/proc/1"
+
+// applyRunning takes the flags that a driver was started with, where the process is
+// one, of this very program: whoever comes into its container has its environment,
+// and not its arguments.
+func applyRunning(flags *pflag.FlagSet, process string) {
+	running, err := os.Stat(filepath.Join(process, "exe"))
+	if err != nil {
+		return
+	}
+
+	own, err := os.Stat("/proc/self/exe")
+	if err != nil || !os.SameFile(running, own) {
+		return
+	}
+
+	text, err := os.ReadFile(filepath.Join(process, "cmdline"))
+	if err != nil {
+		return
+	}
+
+	args := withDefaultCommand(strings.Split(strings.TrimSuffix(string(text), "\x00"), "\x00")[1:])
+	serve := newServeCommand()
+
+	if args[0] != serve.Name() || serve.Flags().Parse(args[1:]) != nil {
+		return
+	}
+
+	serve.Flags().Visit(func(given *pflag.Flag) {
+		if flag := flags.Lookup(given.Name); flag != nil && !flag.Changed {
+			flag.Changed = take(flag, given) == nil
+		}
+	})
+}
+
+// take sets a flag to another's value.
+func take(flag, from *pflag.Flag) error {
+	several, ok := flag.Value.(pflag.SliceValue)
+	given, alsoOK := from.Value.(pflag.SliceValue)
+
+	if ok && alsoOK {
+		return several.Replace(given.GetSlice())
+	}
+
+	return flag.Value.Set(from.Value.String())
 }
 
 // setFrom sets a flag from a YAML value: a scalar for any, a list for those
