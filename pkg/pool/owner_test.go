@@ -55,3 +55,35 @@ func TestFilledImageKeepsItsOwner(t *testing.T) {
 	require.EqualValues(t, nobody, owner.Uid)
 	require.EqualValues(t, nobody, owner.Gid)
 }
+
+// TestRoomsBelongToThePoolsOwner is for the same controller, whose node has
+// started first; also after a node that was killed half way.
+func TestRoomsBelongToThePoolsOwner(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root gives files away")
+	}
+
+	t.Parallel()
+
+	const somebody, other = 65534, 65533
+
+	directory := t.TempDir()
+	require.NoError(t, os.Chown(directory, somebody, somebody))
+	require.NoError(t, os.Mkdir(filepath.Join(directory, "images"), 0o700))
+	require.NoError(t, os.Mkdir(filepath.Join(directory, "snapshots"), 0o700))
+	require.NoError(t, os.Chown(filepath.Join(directory, "snapshots"), other, other))
+
+	opened, err := pool.Open("shared", directory)
+	require.NoError(t, err)
+	require.NoError(t, opened.Close())
+
+	for room, want := range map[string]uint32{"images": somebody, "scratch": somebody, "directories": somebody, "snapshots": other} {
+		info, err := os.Stat(filepath.Join(directory, room))
+		require.NoError(t, err)
+
+		owner, ok := info.Sys().(*syscall.Stat_t)
+		require.True(t, ok)
+		require.Equal(t, want, owner.Uid, room)
+		require.Equal(t, want, owner.Gid, room)
+	}
+}

@@ -111,7 +111,7 @@ func (p *Pool) openRoom(room string) (*os.Root, error) {
 	path := filepath.Join(p.path, room)
 
 	if !p.asFound {
-		if err := os.MkdirAll(path, roomMode); err != nil {
+		if err := p.makeRoom(room); err != nil {
 			return nil, fmt.Errorf("make pool %q: %w", p.name, err)
 		}
 	}
@@ -126,6 +126,47 @@ func (p *Pool) openRoom(room string) (*os.Root, error) {
 	}
 
 	return root, nil
+}
+
+// makeRoom makes a room that is missing. One of root's goes to the owner of the
+// pool's directory: a controller need not be root, the nodes beside it have to be,
+// and any of them may be the first.
+func (p *Pool) makeRoom(room string) error {
+	if err := os.MkdirAll(filepath.Join(p.path, room), roomMode); err != nil {
+		return err //nolint:wrapcheck // the caller names the pool
+	}
+
+	root, err := os.OpenRoot(p.path)
+	if err != nil {
+		return err //nolint:wrapcheck // as above
+	}
+	defer root.Close()
+
+	home, err := owner(root, ".")
+	if err != nil || os.Geteuid() != 0 || home.Uid == 0 {
+		return err
+	}
+
+	made, err := owner(root, room)
+	if err != nil || made.Uid != 0 {
+		return err
+	}
+
+	return root.Lchown(room, int(home.Uid), int(home.Gid)) //nolint:wrapcheck // as above
+}
+
+func owner(root *os.Root, name string) (*syscall.Stat_t, error) {
+	info, err := root.Lstat(name)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // the caller names the pool
+	}
+
+	found, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return nil, fmt.Errorf("whose %s is: %w", name, errors.ErrUnsupported)
+	}
+
+	return found, nil
 }
 
 // Name returns the pool's name.
