@@ -1,10 +1,16 @@
 package doctor_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -14,6 +20,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/blockdev"
 	"github.com/touchstone-csi/touchstone/pkg/doctor"
+	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 	"github.com/touchstone-csi/touchstone/test/harness"
@@ -221,4 +228,70 @@ func TestLeftoversOfARunningDriver(t *testing.T) {
 	c.WithoutDriver = true
 	finds(t, look(t, c, "leftover-mounts", ""), doctor.Skipped, "mounts of volumes")
 	finds(t, look(t, c, "leftover-devices", ""), doctor.Warning, "1 images", device.Path)
+}
+
+// Neither the state's lock nor the pools' may be held against it.
+func TestADriverStartsWhileItIsExamined(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	d := harness.Start(t, func(c *driver.Config) { c.PoolImageBytes = 320 << 20 })
+	c := doctor.Config{
+		Mode: doctor.ModeAll, Endpoint: d.Config.Endpoint, DriverName: d.Config.DriverName, StateDir: d.Config.StateDir,
+		Pools: d.Config.Pools, PoolImageBytes: d.Config.PoolImageBytes, KubeletDir: d.Config.KubeletDir,
+		DirectVolumeRoot: d.Config.DirectVolumeRoot, CgroupRoot: "/sys/fs/cgroup",
+	}
+
+	ctx, stop := context.WithCancel(t.Context())
+
+	var examining sync.WaitGroup
+
+	for range 2 {
+		examining.Go(func() {
+			for ctx.Err() == nil {
+				doctor.Examine(ctx, c)
+			}
+		})
+	}
+
+	for range 5 {
+		d.Restart(t)
+	}
+
+	stop()
+	examining.Wait()
+}
+
+func TestAKilledDoctorLeavesNothing(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	c := machine(t)
+	c.Only = []string{"pool-attach", "state", "pool-reflink", "mounting"}
+
+	given, err := json.Marshal(c)
+	require.NoError(t, err)
+
+	for i := range 20 {
+		child := exec.CommandContext(t.Context(), "/proc/self/exe", examineChild)
+		child.Stdin = bytes.NewReader(given)
+		require.NoError(t, child.Start())
+		// The child takes some 50 ms to begin, and its work some more.
+		time.Sleep(time.Duration(i) * 6 * time.Millisecond)
+		require.NoError(t, child.Process.Kill())
+
+		_ = child.Wait()
+	}
+
+	loops := blockdev.NewLoops(blockdev.LoopsOptions{})
+
+	require.Eventually(t, func() bool {
+		attached, err := loops.Attachments()
+		require.NoError(t, err)
+
+		return !slices.ContainsFunc(attached, func(each blockdev.Attachment) bool {
+			return strings.HasPrefix(each.BackingPath, c.Pools["default"])
+		})
+	}, time.Minute, 10*time.Millisecond)
+
+	require.Empty(t, names(t, c.Pools["default"]))
+	require.Empty(t, names(t, c.StateDir))
 }
