@@ -56,9 +56,9 @@ func TestFilledImageKeepsItsOwner(t *testing.T) {
 	require.EqualValues(t, nobody, owner.Gid)
 }
 
-// TestRoomsBelongToThePoolsOwner is for the same controller, whose node has
+// TestRoomsBelongToWhoHasTheDirectory is for the same controller, whose node has
 // started first; also after a node that was killed half way.
-func TestRoomsBelongToThePoolsOwner(t *testing.T) {
+func TestRoomsBelongToWhoHasTheDirectory(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root gives files away")
 	}
@@ -67,23 +67,41 @@ func TestRoomsBelongToThePoolsOwner(t *testing.T) {
 
 	const somebody, other = 65534, 65533
 
-	directory := t.TempDir()
-	require.NoError(t, os.Chown(directory, somebody, somebody))
-	require.NoError(t, os.Mkdir(filepath.Join(directory, "images"), 0o700))
-	require.NoError(t, os.Mkdir(filepath.Join(directory, "snapshots"), 0o700))
-	require.NoError(t, os.Chown(filepath.Join(directory, "snapshots"), other, other))
-
-	opened, err := pool.Open("shared", directory)
-	require.NoError(t, err)
-	require.NoError(t, opened.Close())
-
-	for room, want := range map[string]uint32{"images": somebody, "scratch": somebody, "directories": somebody, "snapshots": other} {
-		info, err := os.Stat(filepath.Join(directory, room))
+	above := t.TempDir()
+	directory := filepath.Join(above, "pool")
+	in := func(names ...string) string { return filepath.Join(append([]string{directory}, names...)...) }
+	open := func() {
+		opened, err := pool.Open("shared", directory)
+		require.NoError(t, err)
+		require.NoError(t, opened.Close())
+	}
+	requireOwner := func(want uint32, path string) {
+		info, err := os.Stat(path)
 		require.NoError(t, err)
 
 		owner, ok := info.Sys().(*syscall.Stat_t)
 		require.True(t, ok)
-		require.Equal(t, want, owner.Uid, room)
-		require.Equal(t, want, owner.Gid, room)
+		require.Equal(t, want, owner.Uid, path)
+		require.Equal(t, want, owner.Gid, path)
 	}
+
+	require.NoError(t, os.Chown(above, somebody, somebody))
+	open()
+
+	rooms := []string{"images", "directories", "snapshots", "scratch", "attributes"}
+	for _, path := range append(rooms, ".") {
+		requireOwner(somebody, in(path))
+	}
+
+	// A node that was killed half way; what somebody else has chosen; what is in use.
+	require.NoError(t, os.Chown(in("images"), 0, 0))
+	require.NoError(t, os.Chown(in("snapshots"), other, other))
+	require.NoError(t, os.Chown(in("directories"), 0, 0))
+	require.NoError(t, os.Mkdir(in("directories", "volume"), 0o755))
+	open()
+
+	requireOwner(somebody, in("images"))
+	requireOwner(other, in("snapshots"))
+	requireOwner(0, in("directories"))
+	requireOwner(0, in("directories", "volume"))
 }

@@ -128,31 +128,52 @@ func (p *Pool) openRoom(room string) (*os.Root, error) {
 	return root, nil
 }
 
-// makeRoom makes a room that is missing. One of root's goes to the owner of the
-// pool's directory: a controller need not be root, the nodes beside it have to be,
-// and any of them may be the first.
+// makeRoom makes a room that is missing, and the pool's directory. What root makes
+// goes to the owner of the directory that it is in: a controller need not be root,
+// the nodes beside it have to be, and any of them may be the first.
 func (p *Pool) makeRoom(room string) error {
-	if err := os.MkdirAll(filepath.Join(p.path, room), roomMode); err != nil {
+	if err := os.MkdirAll(p.path, roomMode); err != nil {
 		return err //nolint:wrapcheck // the caller names the pool
 	}
 
-	root, err := os.OpenRoot(p.path)
-	if err != nil {
+	if err := give(filepath.Dir(p.path), filepath.Base(p.path)); err != nil {
+		return err
+	}
+
+	if err := os.Mkdir(filepath.Join(p.path, room), roomMode); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err //nolint:wrapcheck // as above
+	}
+
+	return give(p.path, room)
+}
+
+// give leaves alone what is another's already, and what is in use.
+func give(directory, name string) error {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+
+	root, err := os.OpenRoot(directory)
+	if err != nil {
+		return err //nolint:wrapcheck // the caller names the pool
 	}
 	defer root.Close()
 
-	home, err := owner(root, ".")
-	if err != nil || os.Geteuid() != 0 || home.Uid == 0 {
+	above, err := owner(root, ".")
+	if err != nil || above.Uid == 0 {
 		return err
 	}
 
-	made, err := owner(root, room)
-	if err != nil || made.Uid != 0 {
+	made, err := owner(root, name)
+	if err != nil || made.Uid != 0 || made.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return err
 	}
 
-	return root.Lchown(room, int(home.Uid), int(home.Gid)) //nolint:wrapcheck // as above
+	if entries, err := fs.ReadDir(root.FS(), name); err != nil || len(entries) > 0 {
+		return err //nolint:wrapcheck // as above
+	}
+
+	return root.Lchown(name, int(above.Uid), int(above.Gid)) //nolint:wrapcheck // as above
 }
 
 func owner(root *os.Root, name string) (*syscall.Stat_t, error) {
