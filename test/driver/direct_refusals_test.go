@@ -330,3 +330,32 @@ func TestOrdinaryIsNotDirect(t *testing.T) {
 	require.NoDirExists(t, d.Config.DirectVolumeRoot)
 	require.Nil(t, listed(t, d, claim))
 }
+
+// TestDirectStaysForOthers takes it away by another volume's id, and from elsewhere.
+func TestDirectStaysForOthers(t *testing.T) {
+	d := directDriver(t)
+	claim, _ := published(t, d)
+	before := tree(t, d.Config.DirectVolumeRoot, claim.TargetPath)
+
+	request := assigned("ext4")
+	request.Name = "other"
+	other := newVolume(t, d, request)
+
+	for _, stagedToo := range []bool{false, true} {
+		if stagedToo {
+			attachAndStage(t, d, other)
+		}
+
+		mistaken := *other
+		mistaken.TargetPath = claim.TargetPath
+		require.NoError(t, d.Unpublish(t.Context(), &mistaken))
+		require.NoError(t, d.Unpublish(t.Context(), another(claim, "elsewhere")))
+		require.Equal(t, before, tree(t, d.Config.DirectVolumeRoot, claim.TargetPath))
+		guestSays(t, d, claim, smallUsage())
+	}
+
+	mistaken := *other
+	mistaken.TargetPath = claim.TargetPath
+	fails(t, d.Publish(t.Context(), &mistaken), codes.FailedPrecondition, "not volume "+other.VolumeID)
+	require.Equal(t, before, tree(t, d.Config.DirectVolumeRoot, claim.TargetPath))
+}
