@@ -113,15 +113,30 @@ func (d *devices) set(volumeID string, known pair) {
 	d.byVolume[volumeID] = got
 }
 
+// attached says whether the volume has a device, be it one that is about to go.
 func (d *devices) attached(volumeID string) bool {
+	_, attached := d.status(volumeID)
+
+	return attached
+}
+
+// stays says whether the volume has a device that nobody has asked to go: one that
+// somebody has open at its detach goes with its last user.
+func (d *devices) stays(volumeID string) bool {
+	status, attached := d.status(volumeID)
+
+	return attached && !status.AutoClear
+}
+
+func (d *devices) status(volumeID string) (blockdev.Status, bool) {
 	number := d.get(volumeID).staged
 	if number == none {
-		return false
+		return blockdev.Status{}, false
 	}
 
-	_, attached, err := d.loops.Status(number)
+	status, attached, err := d.loops.Status(number)
 
-	return err == nil && attached
+	return status, err == nil && attached
 }
 
 // attach gives the image a loop device: the one it has already, or a new one,

@@ -64,6 +64,10 @@ func (s *Service) stageDirect(ctx context.Context, use *Use) error {
 		return rpc.Invalid("volume_capability: %w", err)
 	}
 
+	if err := s.checkFree(use); err != nil {
+		return err
+	}
+
 	// Before the filesystem is given it: a controller on its own may enlarge the image
 	// at any time.
 	size, err := s.imageBytes(use)
@@ -234,13 +238,7 @@ func (s *Service) assign(ctx context.Context, use *Use, wanted Publication, plac
 		return err
 	}
 
-	tree, err := mount.Files(directSource(use.VolumeID), map[string][]byte{pluginFile: plugin})
-	if err != nil {
-		return err
-	}
-	defer tree.Close()
-
-	return tree.Attach(place)
+	return show(use, plugin, place)
 }
 
 // endCheck ends a check that was begun before the volume was staged. Since then
@@ -292,12 +290,16 @@ func (s *Service) reassign(use *Use) error {
 	}
 
 	for _, publication := range use.Publications {
-		number := s.numberOf(use, publication)
-		if number == none {
-			continue // its device was taken away: the volume's health says so
+		if s.deviceLost(use, publication) {
+			if err := s.revoke(use, publication); err != nil {
+				return err
+			}
+
+			continue
 		}
 
-		if err := s.config.Direct.Root.Restore(s.assignment(use, publication, number)); err != nil {
+		given := s.assignment(use, publication, s.numberOf(use, publication))
+		if err := errors.Join(s.config.Direct.Root.Restore(given), s.reseal(use, given)); err != nil {
 			return fmt.Errorf("tell the runtime of volume %s: %w", use.VolumeID, err)
 		}
 	}
@@ -381,6 +383,10 @@ func (s *Service) askGuest(ctx context.Context, use *Use, deviceBytes int64) (mo
 			directassign.ErrNoAnswer, usage.Bytes.Total, deviceBytes)
 	}
 
+	if err != nil {
+		s.config.Log.Debug("a guest gave no statistics", "volume", use.VolumeID, "error", err)
+	}
+
 	return usage, err
 }
 
@@ -414,6 +420,9 @@ func (s *Service) growDirect(ctx context.Context, use *Use, size int64) error {
 	}
 
 	err := s.growInGuest(ctx, use, size)
+	if err != nil {
+		s.config.Log.Warn("a guest did not grow a volume", "volume", use.VolumeID, "bytes", size, "error", err)
+	}
 
 	const later = "its device has %d bytes, and its filesystem takes them when it is staged the next time: %w"
 
@@ -421,17 +430,20 @@ func (s *Service) growDirect(ctx context.Context, use *Use, size int64) error {
 	case err == nil:
 		return s.filled(ctx, use, size)
 	case errors.Is(err, directassign.ErrUnimplemented), errors.Is(err, directassign.ErrNoSandbox):
-		return rpc.Errorf(codes.FailedPrecondition, "the guest does not grow it; "+later, size, err)
+		return rpc.Errorf(codes.FailedPrecondition, "the guest does not grow it; "+later, size, guestCause(err))
 	case errors.Is(err, directassign.ErrNoAnswer):
-		return rpc.Errorf(codes.Unavailable, "the guest was asked in vain to grow it; try again, or else "+later, size, err)
+		return rpc.Errorf(codes.Unavailable, "the guest was asked in vain to grow it; try again, or else "+later, size, guestCause(err))
 	default:
 		return err
 	}
 }
 
+// errReader is of a guest that can't be asked.
+var errReader = fmt.Errorf("%w: it has the volume read-only", directassign.ErrUnimplemented)
+
 func (s *Service) growInGuest(ctx context.Context, use *Use, size int64) error {
 	if use.Publications[0].ReadOnly {
-		return fmt.Errorf("%w: it has the volume read-only", directassign.ErrUnimplemented)
+		return errReader
 	}
 
 	entry, err := s.assigned(use)
@@ -532,7 +544,7 @@ func (s *Service) listed(use *Use, publication Publication) (directassign.Listed
 	number := s.numberOf(use, publication)
 	told := s.assignment(use, publication, number)
 	each := directassign.Listed{
-		VolumeID: use.VolumeID, TargetPath: publication.TargetPath, FSType: told.FSType, Options: told.Options,
+		VolumeID: use.VolumeID, TargetPath: publication.TargetPath, FSType: told.FSType, Options: append([]string{}, told.Options...),
 		ReadOnly: publication.ReadOnly || use.readOnly(), Sandbox: entry.Sandbox,
 	}
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"path"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -236,6 +237,10 @@ func (l *look) blocks(ctx context.Context) error {
 	}
 
 	vitals, err := l.block(got.staged, got.stagedSequence)
+	if err == nil && vitals == nil {
+		err = l.revoke(ctx)
+	}
+
 	if err != nil || vitals == nil {
 		return err
 	}
@@ -268,6 +273,17 @@ func (l *look) block(number int, sequence uint64) (*blockdev.Vitals, error) {
 	}
 
 	return &vitals, nil
+}
+
+// revoke is the one thing that a look does not leave to others: until it is done, a
+// pod may be given another volume.
+func (l *look) revoke(ctx context.Context) error {
+	told := func(publication Publication) bool { return l.service.shownLost(l.use, publication) }
+	if !slices.ContainsFunc(l.use.Publications, told) {
+		return nil
+	}
+
+	return l.service.revokeLost(ctx, l.use.VolumeID)
 }
 
 func (l *look) detached() {

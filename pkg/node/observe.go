@@ -24,7 +24,7 @@ const loopMajor = 7
 // not there.
 func (s *Service) staged(use *Use) bool {
 	if use.byDevice() {
-		return s.devices.attached(use.VolumeID)
+		return s.devices.stays(use.VolumeID)
 	}
 
 	return s.mountedAt(use, use.StagingPath)
@@ -211,18 +211,21 @@ func (s *Service) prune(use *Use) (*Use, error) {
 }
 
 // removeTarget removes what was made for a publication beside its mount: its
-// pod's limits, what a runtime was told, and the target path unless it was there before. What has
-// content by now is somebody else's.
+// pod's limits, what a runtime was told, and the target path unless it was there
+// before. One of them in trouble keeps none of the others.
 func (s *Service) removeTarget(use *Use, publication Publication) error {
-	if err := errors.Join(s.unlimit(publication), s.withdraw(use, publication.TargetPath)); err != nil {
-		return err
+	err := errors.Join(s.unlimit(publication), s.withdraw(use, publication.TargetPath))
+	if publication.Made {
+		err = errors.Join(err, s.removeMade(publication.TargetPath))
 	}
 
-	if !publication.Made {
-		return nil
-	}
+	return err
+}
 
-	place, err := s.places.Find(publication.TargetPath)
+// removeMade removes a target path that was made for a publication. What has
+// content by now is somebody else's.
+func (s *Service) removeMade(target string) error {
+	place, err := s.places.Find(target)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -235,7 +238,7 @@ func (s *Service) removeTarget(use *Use, publication Publication) error {
 	err = place.Remove()
 	if errors.Is(err, mount.ErrNotEmpty) || errors.Is(err, mount.ErrWrongType) || errors.Is(err, mount.ErrBusy) {
 		s.config.Log.Warn("a target path that was made for a volume is used for something else and stays",
-			"target", publication.TargetPath, "reason", err)
+			"target", target, "reason", err)
 
 		return nil
 	}

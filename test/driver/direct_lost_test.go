@@ -1,0 +1,129 @@
+package driver_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/namespace"
+)
+
+// TestDirectIsKeptByItsGuest lets go of a volume whose guest has the device open
+// still: nobody else gets it before the guest has gone.
+func TestDirectIsKeptByItsGuest(t *testing.T) {
+	d := directDriver(t)
+	claim := directClaim(t, d)
+	require.NoError(t, d.Publish(t.Context(), claim))
+
+	guest, err := os.OpenFile(deviceOf(t, d, claim).Path, os.O_RDWR, 0)
+	require.NoError(t, err)
+
+	require.NoError(t, d.Unpublish(t.Context(), claim))
+	fails(t, d.Unstage(t.Context(), claim), codes.DeadlineExceeded)
+
+	err = d.Stage(t.Context(), claim)
+	fails(t, err, codes.FailedPrecondition, "open still")
+
+	fails(t, d.Publish(t.Context(), claim), codes.FailedPrecondition)
+
+	_, err = d.DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: claim.VolumeID})
+	fails(t, err, codes.FailedPrecondition)
+
+	require.NoError(t, guest.Close())
+	require.NoError(t, d.Unstage(t.Context(), claim))
+	require.NoError(t, d.Stage(t.Context(), claim))
+	require.NoError(t, d.Unstage(t.Context(), claim))
+}
+
+// TestDirectLosesItsDevice takes a volume's device away, whose number is the next
+// image's: the runtime is not told of it any more, be it found by the driver as it
+// runs or when it starts.
+func TestDirectLosesItsDevice(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	ways := rebirths()
+	ways["running"] = func(*testing.T, *harness.Driver) {}
+
+	for name, reborn := range ways {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			d := harness.StartProcess(t)
+			claim := directClaim(t, d)
+			require.NoError(t, d.Publish(t.Context(), claim))
+
+			lost := deviceOf(t, d, claim)
+			require.NoError(t, blockdev.NewLoops(blockdev.LoopsOptions{}).Detach(t.Context(), lost.Number))
+			reborn(t, d)
+
+			require.Eventually(t, func() bool {
+				_, err := os.Stat(filepath.Join(claim.TargetPath, "csiPlugin.json"))
+				_, told := os.Stat(entryOf(d, claim))
+
+				return os.IsNotExist(err) && os.IsNotExist(told)
+			}, soon, often)
+
+			fails(t, d.Publish(t.Context(), claim), codes.FailedPrecondition, "stage")
+			require.NoError(t, d.Unpublish(t.Context(), claim))
+			require.NoError(t, d.Unstage(t.Context(), claim))
+			require.NoError(t, d.Stage(t.Context(), claim))
+			require.NoError(t, d.Publish(t.Context(), claim))
+			require.FileExists(t, mountInfoOf(d, claim))
+		})
+	}
+}
+
+// TestDirectIsForged has a container that may do everything write what a runtime
+// reads.
+func TestDirectIsForged(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	for name, restore := range rebirths() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			d := harness.StartProcess(t)
+			claim := directClaim(t, d)
+			require.NoError(t, d.Publish(t.Context(), claim))
+
+			plugin := filepath.Join(claim.TargetPath, "csiPlugin.json")
+			genuine := pluginAt(t, claim)
+
+			forge := func() {
+				require.NoError(t, unix.Mount("", claim.TargetPath, "", unix.MS_REMOUNT, ""))
+				require.NoError(t, os.WriteFile(plugin, []byte(`{"device":"/dev/other"}`), 0o600))
+			}
+
+			forge()
+			require.NoError(t, d.Publish(t.Context(), claim))
+			require.Equal(t, genuine, pluginAt(t, claim))
+			require.ErrorIs(t, os.WriteFile(plugin, nil, 0o600), unix.EROFS)
+
+			forge()
+			restore(t, d)
+			require.Equal(t, genuine, pluginAt(t, claim))
+
+			require.NoError(t, d.Unpublish(t.Context(), claim))
+			require.NoError(t, d.Unstage(t.Context(), claim))
+		})
+	}
+}
+
+func pluginAt(t *testing.T, claim *orchestrator.Claim) string {
+	t.Helper()
+
+	content, err := os.ReadFile(filepath.Join(claim.TargetPath, "csiPlugin.json"))
+	require.NoError(t, err)
+
+	return string(content)
+}
