@@ -16,7 +16,7 @@ LDFLAGS       := -s -w $(if $(VERSION),-X main.version=$(VERSION))
 export PATH   := $(PATH):/usr/sbin:/sbin:/usr/local/go/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo run test test-page test-alerts sanity bench soak test-crash test-vm e2e e2e-health fuzz lint image sidecars clean
+.PHONY: help build demo run test test-manifests manifests test-page test-alerts sanity bench soak test-crash test-vm e2e e2e-health fuzz lint image sidecars clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,14 @@ test: ## Run every test, with -race and real devices (root; installs missing too
 	@hack/ensure-tools.sh --for test
 	$(GO) vet ./...
 	$(GO) test $(RACE) -timeout $(TEST_TIMEOUT) ./...
+	@$(MAKE) --no-print-directory test-manifests
+
+# A module of its own, whose go.mod follows the driver's: hence -mod=mod.
+test-manifests: ## Test that chart and plain manifests agree, and are what Kubernetes takes
+	cd test/manifests && $(GO) vet -mod=mod ./... && $(GO) test -mod=mod -timeout $(TEST_TIMEOUT) ./...
+
+manifests: ## Render deploy/kustomize/base from the chart in deploy/helm
+	cd test/manifests && $(GO) run -mod=mod ./render
 
 test-page: ## Look at the status page in a real browser; pictures go to out/status-page (installs chromium)
 	@hack/ensure-tools.sh --for page

@@ -1,0 +1,79 @@
+package manifests
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path"
+	"strings"
+
+	"helm.sh/helm/v4/pkg/chart/common"
+	"helm.sh/helm/v4/pkg/chart/common/util"
+	"helm.sh/helm/v4/pkg/chart/v2/loader"
+	"helm.sh/helm/v4/pkg/engine"
+	"sigs.k8s.io/yaml"
+)
+
+const (
+	// ChartDir and KustomizeDir are where a test of this package finds them.
+	ChartDir     = "../../deploy/helm/touchstone"
+	KustomizeDir = "../../deploy/kustomize"
+
+	// Namespace is what the plain manifests are for.
+	Namespace = "touchstone"
+)
+
+// ValuesFile is what the chart has for a way to install, such as "base".
+func ValuesFile(chart, overlay string) string { return path.Join(chart, "values", overlay+".yaml") }
+
+// Render returns what `helm template` makes of the chart, by the names of its
+// templates. Later values win over earlier ones, and all over values.yaml. What is
+// empty is left out.
+func Render(chart string, values ...map[string]any) (map[string]string, error) {
+	loaded, err := loader.Load(chart)
+	if err != nil {
+		return nil, fmt.Errorf("load chart %s: %w", chart, err)
+	}
+
+	merged := map[string]any{}
+	for _, each := range values {
+		merged = util.MergeTables(maps.Clone(each), merged)
+	}
+
+	release := common.ReleaseOptions{Name: Namespace, Namespace: Namespace, Revision: 1, IsInstall: true}
+
+	context, err := util.ToRenderValues(loaded, merged, release, common.DefaultCapabilities)
+	if err != nil {
+		return nil, fmt.Errorf("values of chart %s: %w", chart, err)
+	}
+
+	texts, err := engine.Render(loaded, context)
+	if err != nil {
+		return nil, fmt.Errorf("render chart %s: %w", chart, err)
+	}
+
+	rendered := map[string]string{}
+
+	for name, text := range texts {
+		if text = strings.TrimSpace(text); text != "" && path.Ext(name) == ".yaml" {
+			rendered[path.Base(name)] = text + "\n"
+		}
+	}
+
+	return rendered, nil
+}
+
+// ReadValues reads a file of values.
+func ReadValues(file string) (map[string]any, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("read values: %w", err)
+	}
+
+	values := map[string]any{}
+	if err := yaml.Unmarshal(text, &values); err != nil {
+		return nil, fmt.Errorf("values in %s: %w", file, err)
+	}
+
+	return values, nil
+}

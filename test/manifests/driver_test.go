@@ -1,0 +1,287 @@
+package manifests_test
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	groupsnapshot "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
+	snapshot "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	"github.com/stretchr/testify/require"
+	core "k8s.io/api/core/v1"
+	storage "k8s.io/api/storage/v1"
+
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+	"github.com/touchstone-csi/touchstone/test/manifests"
+)
+
+const driverName = "csi.touchstone.dev"
+
+// help is what the driver says of its flags, built from the sources beside this.
+var help = sync.OnceValues(func() (string, error) {
+	directory, err := os.MkdirTemp("", "touchstone-manifests-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(directory)
+
+	binary := filepath.Join(directory, "touchstone")
+	build := exec.Command("go", "build", "-o", binary, "./cmd/touchstone")
+	build.Dir = "../.."
+
+	if said, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the driver: %w\n%s", err, said)
+	}
+
+	said, err := exec.Command(binary, "serve", "--help").Output()
+
+	return string(said), err
+})
+
+// flags are the names of the driver's flags.
+func flags(t *testing.T) []string {
+	t.Helper()
+
+	said, err := help()
+	require.NoError(t, err)
+
+	var found []string
+	for _, match := range regexp.MustCompile(`(?m)^ +(?:-\w, )?--([a-z][a-z-]*)`).FindAllStringSubmatch(said, -1) {
+		found = append(found, match[1])
+	}
+
+	require.Contains(t, found, "mode")
+	require.Contains(t, found, "v")
+
+	return found
+}
+
+func TestDriverHasTheFlags(t *testing.T) {
+	t.Parallel()
+
+	known := flags(t)
+
+	everywhere(t, places[1:], func(t *testing.T, objects map[string]manifests.Object) {
+		t.Helper()
+
+		for _, each := range workloads(objects) {
+			for _, argument := range each.driver().Args {
+				name, _, _ := strings.Cut(strings.TrimPrefix(argument, "--"), "=")
+				require.Contains(t, known, name, each.id)
+			}
+
+			for _, variable := range each.driver().Env {
+				if setting, ok := strings.CutPrefix(variable.Name, "TOUCHSTONE_"); ok {
+					require.Contains(t, known, strings.ToLower(strings.ReplaceAll(setting, "_", "-")), each.id)
+				}
+			}
+		}
+	})
+}
+
+// TestEveryFlagCanBeSet: values.yaml tells of each, but for those that the chart
+// sets, and both lists are the driver's.
+func TestEveryFlagCanBeSet(t *testing.T) {
+	t.Parallel()
+
+	known := flags(t)
+
+	values, err := os.ReadFile(filepath.Join(manifests.ChartDir, "values.yaml"))
+	require.NoError(t, err)
+
+	helpers, err := os.ReadFile(filepath.Join(manifests.ChartDir, "templates", "_helpers.tpl"))
+	require.NoError(t, err)
+
+	refused := regexp.MustCompile(`range list ((?:"[a-z-]+" ?)+)`).FindStringSubmatch(string(helpers))
+	require.NotEmpty(t, refused)
+
+	told := strings.Fields(strings.ReplaceAll(refused[1], `"`, ""))
+	for _, match := range regexp.MustCompile(`(?m)^# {3}([a-z-]+):`).FindAllStringSubmatch(string(values), -1) {
+		told = append(told, match[1])
+	}
+
+	known = slices.DeleteFunc(known, func(name string) bool { return name == "help" })
+	require.ElementsMatch(t, known, told)
+}
+
+func TestWhatTheChartSetsIsRefused(t *testing.T) {
+	t.Parallel()
+
+	_, err := manifests.Render(manifests.ChartDir, map[string]any{"settings": map[string]any{"state-dir": "/elsewhere"}})
+	require.ErrorContains(t, err, "state-dir is set by the chart")
+
+	_, err = manifests.Render(manifests.ChartDir, map[string]any{"layout": "other"})
+	require.ErrorContains(t, err, "it must be central or node-local")
+}
+
+// TestSettingsBecomeEnvironment in all the shapes that YAML gives them.
+func TestSettingsBecomeEnvironment(t *testing.T) {
+	t.Parallel()
+
+	objects := renderedWith(t, map[string]any{
+		"settings": map[string]any{"max-volumes-per-node": 1000000, "overcommit": 1.5, "shared": true, "disable-capability": []any{}, "v": 4},
+		"node":     map[string]any{"settings": map[string]any{"v": 5, "allow-path": []any{"/a", "/b"}}},
+	})
+
+	is := map[string]map[string]string{}
+
+	for _, each := range workloads(objects) {
+		is[each.id] = map[string]string{}
+
+		for _, variable := range each.driver().Env {
+			is[each.id][variable.Name] = variable.Value
+		}
+	}
+
+	common := map[string]string{
+		"NODE_NAME": "", "TOUCHSTONE_POOL_IMAGE_SIZE": "50Gi", "TOUCHSTONE_MAX_VOLUMES_PER_NODE": "1000000",
+		"TOUCHSTONE_OVERCOMMIT": "1.5", "TOUCHSTONE_SHARED": "true", "TOUCHSTONE_V": "4",
+	}
+	node := maps.Clone(common)
+	node["TOUCHSTONE_V"], node["TOUCHSTONE_ALLOW_PATH"] = "5", "/a,/b"
+
+	require.Equal(t, map[string]map[string]string{
+		"StatefulSet touchstone/touchstone-controller": common,
+		"DaemonSet touchstone/touchstone-node":         node,
+	}, is)
+}
+
+// TestClassesAreTheDrivers: their parameters are what CreateVolume and the others
+// take, and name pools that there are.
+func TestClassesAreTheDrivers(t *testing.T) {
+	t.Parallel()
+
+	everywhere(t, places[1:], func(t *testing.T, objects map[string]manifests.Object) {
+		t.Helper()
+
+		var arguments []string
+		for _, each := range workloads(objects) {
+			arguments = append(arguments, each.driver().Args...)
+		}
+
+		for id, object := range objects {
+			switch class := object.Typed.(type) {
+			case *storage.StorageClass:
+				parameters, err := volume.ParseParameters(class.Parameters)
+				require.NoError(t, err, id)
+				require.Equal(t, driverName, class.Provisioner)
+				require.True(t, slices.ContainsFunc(arguments, func(argument string) bool {
+					return strings.HasPrefix(argument, "--pool="+parameters.Pool+"=")
+				}), "%s: no pool %s", id, parameters.Pool)
+			case *storage.VolumeAttributesClass:
+				_, err := volume.ParseMutable(class.Parameters)
+				require.NoError(t, err, id)
+				require.Equal(t, driverName, class.DriverName)
+			case *snapshot.VolumeSnapshotClass:
+				_, err := volume.ParseSnapshotParameters(class.Parameters)
+				require.NoError(t, err, id)
+				require.Equal(t, driverName, class.Driver)
+			case *groupsnapshot.VolumeGroupSnapshotClass:
+				_, err := volume.ParseSnapshotParameters(class.Parameters)
+				require.NoError(t, err, id)
+				require.Equal(t, driverName, class.Driver)
+			}
+		}
+	})
+}
+
+// TestThereIsAClassForEach way to have a volume.
+func TestThereIsAClassForEach(t *testing.T) {
+	t.Parallel()
+
+	for _, name := range []string{"single-node", "node-local"} {
+		objects := built(t, name)
+		for _, class := range []string{"ext4", "xfs", "btrfs", "directory", "direct-assign"} {
+			require.Contains(t, objects, "StorageClass touchstone-"+class)
+		}
+
+		require.Contains(t, objects, "VolumeSnapshotClass touchstone")
+	}
+
+	require.Contains(t, built(t, "single-node"), "VolumeGroupSnapshotClass touchstone")
+	require.Contains(t, built(t, "single-node"), "VolumeAttributesClass touchstone-limited")
+}
+
+// TestSidecarsAreThoseThatAreBuilt: hack/build-sidecars.sh makes the images that
+// the manifests name, of the same versions.
+func TestSidecarsAreThoseThatAreBuilt(t *testing.T) {
+	t.Parallel()
+
+	list := exec.CommandContext(t.Context(), "hack/build-sidecars.sh", "--list")
+	list.Dir = "../.."
+
+	told, err := list.Output()
+	require.NoError(t, err)
+
+	var used []string
+
+	for _, name := range places {
+		for _, each := range workloads(built(t, name)) {
+			for _, container := range each.pod.Containers {
+				if isDriver(&container) {
+					require.Equal(t, "touchstone:latest", container.Image)
+				} else {
+					used = append(used, container.Image)
+				}
+			}
+		}
+	}
+
+	slices.Sort(used)
+	require.ElementsMatch(t, strings.Fields(string(told)), slices.Compact(used))
+}
+
+// TestSidecarsFindTheSocket that the driver of their pod serves.
+func TestSidecarsFindTheSocket(t *testing.T) {
+	t.Parallel()
+
+	everywhere(t, places[1:], func(t *testing.T, objects map[string]manifests.Object) {
+		t.Helper()
+
+		for _, each := range workloads(objects) {
+			served := onVolume(t, &each, each.driver(), "--endpoint=unix://")
+
+			for i := range each.pod.Containers {
+				if sidecar := &each.pod.Containers[i]; !isDriver(sidecar) {
+					require.Equal(t, served, onVolume(t, &each, sidecar, "--csi-address="), sidecar.Name)
+				}
+			}
+		}
+	})
+}
+
+// onVolume tells a path in an argument as one of the pod's volume, or of the node.
+func onVolume(t *testing.T, of *workload, container *core.Container, prefix string) string {
+	t.Helper()
+
+	at := slices.IndexFunc(container.Args, func(argument string) bool { return strings.HasPrefix(argument, prefix) })
+	require.NotEqual(t, -1, at, container.Name)
+
+	path := strings.TrimPrefix(container.Args[at], prefix)
+
+	for _, mount := range container.VolumeMounts {
+		rest, below := strings.CutPrefix(path, mount.MountPath+"/")
+		if !below {
+			continue
+		}
+
+		for _, source := range of.pod.Volumes {
+			if source.Name == mount.Name && source.HostPath != nil {
+				return source.HostPath.Path + "/" + rest
+			}
+		}
+
+		return mount.Name + ":" + rest
+	}
+
+	require.Fail(t, "no volume at "+path, container.Name)
+
+	return ""
+}
