@@ -103,7 +103,7 @@ build() {
 }
 
 main() {
-	local command module version wanted
+	local command module version wanted code missing=()
 	command -v go >/dev/null || cannot "go is missing: install it from https://go.dev/dl/"
 	((${#names[@]})) || mapfile -t names < <(awk 'NF { print $1 }' <<<"$sidecars")
 	choose_builder
@@ -113,8 +113,16 @@ main() {
 		read -r command module version < <(grep "^${wanted%@*} " <<<"$sidecars") ||
 			cannot "no sidecar is called ${wanted%@*}; there are $(awk 'NF { print $1 }' <<<"$sidecars" | xargs)"
 		[[ $wanted != *@* ]] || version=${wanted#*@}
-		build "$command" "$module" "$version"
+		# One that can't be had here keeps nobody from the others.
+		set +e
+		(set -e && build "$command" "$module" "$version")
+		code=$?
+		set -e
+		((code == 0 || code == 2)) || exit "$code"
+		((code == 0)) || missing+=("$command")
 	done
+	rm -rf "$out"/.context.*
+	((${#missing[@]} == 0)) || cannot "not built: ${missing[*]}"
 }
 
 main
