@@ -138,10 +138,8 @@ func (s *Service) reseal(use *Use, given directassign.Assignment) error {
 	s.config.Log.Warn("what a runtime reads at a target path was changed, and is put right",
 		"volume", use.VolumeID, "target", given.TargetPath)
 
-	if err := s.clear(use, place); err != nil {
-		return err
-	}
-
+	// Over it, and not in its place: killed between the two, the driver would take
+	// the volume for one that is not published. Both are unmounted together.
 	return show(use, plugin, place)
 }
 
