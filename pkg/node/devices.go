@@ -241,8 +241,9 @@ func (s *Service) foundDevice(use *Use, number int, readOnly bool) {
 }
 
 // findRenamed learns the numbers of volumes whose images have another name by now:
-// from where their nodes are bound, and from where they would be by preference.
-func (s *Service) findRenamed() {
+// from where their nodes are bound, from what runtimes were told, and from where
+// they would be by preference.
+func (s *Service) findRenamed(all []blockdev.Attachment) {
 	for _, use := range s.uses.all() {
 		if !use.byDevice() || s.devices.get(use.VolumeID) != (pair{staged: none, readOnly: none}) {
 			continue
@@ -250,8 +251,14 @@ func (s *Service) findRenamed() {
 
 		for _, number := range s.likelyNumbers(use) {
 			status, attached, err := s.loops.Status(number)
-			if err == nil && attached && status.AttachedAs == imageName(use.VolumeID) {
-				s.foundDevice(use, number, status.ReadOnly)
+			if err != nil || !attached || status.AttachedAs != imageName(use.VolumeID) {
+				continue
+			}
+
+			for _, each := range all {
+				if each.BackingPath == status.BackingPath {
+					s.foundDevice(use, each.Number, each.ReadOnly)
+				}
 			}
 		}
 	}
@@ -265,6 +272,10 @@ func (s *Service) likelyNumbers(use *Use) []int {
 	}
 
 	for _, publication := range use.Publications {
+		if number, told := s.toldNumber(use, publication); told {
+			numbers = append(numbers, number)
+		}
+
 		place, err := s.places.Find(publication.TargetPath)
 		if err != nil {
 			continue

@@ -307,6 +307,20 @@ func (s *Service) reassign(use *Use) error {
 	return nil
 }
 
+// toldNumber is that of the device which a runtime was told of.
+func (s *Service) toldNumber(use *Use, publication Publication) (int, bool) {
+	if !use.direct() {
+		return none, false
+	}
+
+	entry, ok, err := s.config.Direct.Root.Get(publication.TargetPath)
+	if err != nil || !ok {
+		return none, false
+	}
+
+	return loopNumber(mount.Point{Source: entry.Device})
+}
+
 // withdraw takes back what the runtime was told of a publication.
 func (s *Service) withdraw(use *Use, targetPath string) error {
 	if use == nil || !use.direct() {

@@ -180,7 +180,7 @@ func (s *Service) Recover(ctx context.Context) error {
 	}
 
 	s.findDevices(attached)
-	s.findRenamed()
+	s.findRenamed(attached)
 
 	for _, use := range s.uses.all() {
 		// One sick volume must not keep the others from being used.

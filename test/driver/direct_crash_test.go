@@ -305,3 +305,37 @@ func TestDirectAfterReboot(t *testing.T) {
 		takeDown(t, d, claim)
 	}
 }
+
+// TestDirectImageByAnotherName restarts while a guest has a volume whose image is
+// called something else by then, and whose device is not the one of its slot.
+func TestDirectImageByAnotherName(t *testing.T) {
+	d := directDriver(t)
+
+	for name, readOnly := range map[string]bool{"writer": false, "reader": true} {
+		request := assigned("ext4")
+		request.Name = name
+
+		claim := newVolume(t, d, request)
+		require.NoError(t, d.Stage(t.Context(), claim), "the CO passes no slot on")
+		t.Cleanup(func() { takeDown(t, d, claim) })
+
+		claim.ReadOnly = readOnly
+		require.NoError(t, d.Publish(t.Context(), claim))
+		take(t, d, claim, sandbox)
+
+		before := listed(t, d, claim)
+		image := imageOf(d, claim.VolumeID)
+		require.NoError(t, os.Rename(image, image+".away"))
+		d.Restart(t)
+		taken(t, d, claim, sandbox)
+		require.Equal(t, before, listed(t, d, claim))
+		require.NoError(t, d.Publish(t.Context(), claim))
+		taken(t, d, claim, sandbox)
+
+		require.NoError(t, os.Rename(image+".away", image))
+		d.Restart(t)
+		require.Equal(t, before, listed(t, d, claim))
+		takeDown(t, d, claim)
+		require.Empty(t, devicesOf(t, d, claim.VolumeID))
+	}
+}
