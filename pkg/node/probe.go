@@ -150,6 +150,12 @@ func (l *look) all(ctx context.Context) error {
 		defer leave()
 	}
 
+	if l.before.leaving {
+		l.told()
+
+		return nil
+	}
+
 	steps := []func(context.Context) error{l.places, l.backing, l.mounted}
 	if l.use.byDevice() {
 		steps = []func(context.Context) error{l.blocks, l.places, l.backing, l.guest}
