@@ -220,7 +220,7 @@ func (l *look) stopped() {
 	l.found(health.DiskFailure, "its filesystem has shut down; see the kernel's log, unstage it and stage it anew")
 }
 
-// blocks looks at the devices of a raw-block volume.
+// blocks looks at the devices of a raw-block or direct volume.
 func (l *look) blocks(ctx context.Context) error {
 	leave, err := l.service.gates.enter(ctx, l.use.Parameters.Pool)
 	if err != nil {
@@ -237,10 +237,6 @@ func (l *look) blocks(ctx context.Context) error {
 	}
 
 	vitals, err := l.block(got.staged, got.stagedSequence)
-	if err == nil && vitals == nil {
-		err = l.revoke(ctx)
-	}
-
 	if err != nil || vitals == nil {
 		return err
 	}

@@ -158,7 +158,7 @@ func (l *look) all(ctx context.Context) error {
 
 	steps := []func(context.Context) error{l.places, l.backing, l.mounted}
 	if l.use.byDevice() {
-		steps = []func(context.Context) error{l.blocks, l.places, l.backing, l.guest}
+		steps = []func(context.Context) error{l.blocks, l.revoke, l.places, l.backing, l.guest}
 	}
 
 	for _, step := range steps {
