@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/pkg/blockdev"
@@ -289,7 +288,7 @@ func TestDirectAfterReboot(t *testing.T) {
 		take(t, d, claim, sandbox)
 		d.Stop()
 
-		require.NoError(t, unix.Unmount(claim.TargetPath, 0))
+		unmount(t, claim.TargetPath)
 		require.NoError(t, blockdev.NewLoops(blockdev.LoopsOptions{}).Detach(t.Context(), deviceOf(t, d, claim).Number))
 
 		if !keeps {

@@ -307,7 +307,7 @@ func TestEphemeralAfterAReboot(t *testing.T) {
 			writeFile(t, filepath.Join(claim.TargetPath, "data"), "before")
 
 			d.Stop()
-			require.NoError(t, unix.Unmount(claim.TargetPath, 0))
+			unmount(t, claim.TargetPath)
 			require.Len(t, contents(t, d), 1)
 			d.Restart(t)
 			gone(t, d, claim)
@@ -317,10 +317,10 @@ func TestEphemeralAfterAReboot(t *testing.T) {
 			require.NoFileExists(t, filepath.Join(claim.TargetPath, "data"))
 
 			// Behind the driver's back while it runs.
-			require.NoError(t, unix.Unmount(claim.TargetPath, 0))
+			unmount(t, claim.TargetPath)
 			require.NoError(t, d.Publish(t.Context(), claim))
 			require.Len(t, contents(t, d), 1)
-			require.NoError(t, unix.Unmount(claim.TargetPath, 0))
+			unmount(t, claim.TargetPath)
 			require.NoError(t, d.Unpublish(t.Context(), claim))
 			gone(t, d, claim)
 		})

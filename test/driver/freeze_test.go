@@ -698,7 +698,7 @@ func TestFreezeEndsWithoutAMount(t *testing.T) {
 			d := startNode(t)
 			claim := stagedFor(t, d, fsType)
 			killFrozen(t, d, claim.VolumeID)
-			require.NoError(t, unix.Unmount(claim.StagingPath, 0))
+			unmount(t, claim.StagingPath)
 
 			d.Restart(t)
 			require.NoError(t, d.Stage(t.Context(), claim))

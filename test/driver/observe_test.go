@@ -1,10 +1,12 @@
 package driver_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/moby/sys/mountinfo"
@@ -60,9 +62,18 @@ func requireBlock(t *testing.T, claim *orchestrator.Claim) {
 	require.Equal(t, "precious", string(readBlock(t, dataPath(claim))[:len("precious")]))
 }
 
+// unmount waits for the driver, which may just be looking at what is mounted there.
 func unmount(t *testing.T, path string) {
 	t.Helper()
-	require.NoError(t, unix.Unmount(path, unix.UMOUNT_NOFOLLOW))
+
+	var err error
+
+	require.Eventually(t, func() bool {
+		err = unix.Unmount(path, unix.UMOUNT_NOFOLLOW)
+
+		return !errors.Is(err, unix.EBUSY)
+	}, soon, time.Millisecond)
+	require.NoError(t, err)
 }
 
 // stats is NodeGetVolumeStats' answer for a path.
