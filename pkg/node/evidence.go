@@ -40,9 +40,6 @@ type known struct {
 	// usage is what NodeGetVolumeStats has found: of a directory by a walk that no
 	// look takes, of an image maybe before the first look.
 	usage *health.Usage
-	// leaving means that the CO has asked for its end here: that it is not mounted,
-	// or has no device, is what was asked for.
-	leaving bool
 }
 
 // sight is what one look has seen.
@@ -250,20 +247,6 @@ func (e *evidence) forget(id string) {
 
 	maps.DeleteFunc(e.byContent, func(_, subject string) bool { return subject == id })
 	delete(e.byVolume, id)
-}
-
-// leave notes whether the CO wants the volume's use here to end.
-func (e *evidence) leave(id string, leaving bool) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-
-	if known, ok := e.byVolume[id]; ok || leaving {
-		if !ok {
-			known = e.entry(id)
-		}
-
-		known.leaving = leaving
-	}
 }
 
 // measured keeps what a walk has found.

@@ -150,12 +150,6 @@ func (l *look) all(ctx context.Context) error {
 		defer leave()
 	}
 
-	if l.before.leaving {
-		l.told()
-
-		return nil
-	}
-
 	steps := []func(context.Context) error{l.places, l.backing, l.mounted}
 	if l.use.byDevice() {
 		steps = []func(context.Context) error{l.blocks, l.revoke, l.places, l.backing, l.guest}

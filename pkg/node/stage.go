@@ -110,8 +110,6 @@ func parseStage(request *csi.NodeStageVolumeRequest) (*Use, error) {
 }
 
 func (s *Service) stage(ctx context.Context, wanted *Use) error {
-	s.evidence.leave(wanted.VolumeID, false)
-
 	if current, known := s.uses.get(wanted.VolumeID); known && s.staged(current) {
 		return current.answersStage(wanted)
 	}
@@ -338,8 +336,6 @@ func (s *Service) unstage(ctx context.Context, id, path string) error {
 		return rpc.Errorf(codes.FailedPrecondition, "it is published at %s; unpublish it there first",
 			use.Publications[0].TargetPath)
 	}
-
-	s.evidence.leave(id, true)
 
 	if err := s.dismantle(ctx, use); err != nil {
 		return err
