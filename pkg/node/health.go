@@ -23,7 +23,7 @@ func (s *Service) Health() *health.Monitor { return s.monitor }
 
 func (s *Service) newMonitor() *health.Monitor {
 	return health.New(s.config.Health.With(health.Config{
-		Name: viewName, List: s.subjects, Probe: s.probe,
+		Name: viewName, List: s.relisted, Probe: s.probe,
 		Concern: s.concern, Sources: s.config.Sources, Log: s.config.Log,
 	}))
 }

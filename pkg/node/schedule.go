@@ -15,9 +15,6 @@ import (
 )
 
 const (
-	// sweepPeriod is how long the record of a volume may be kept that is gone, if
-	// nothing has told of its end.
-	sweepPeriod = 10 * time.Minute
 	// maxWait is how long the checks of other volumes wait for one that has not
 	// come to its end: what is sick may hang where nothing can end it.
 	maxWait = 10 * time.Minute
@@ -31,16 +28,7 @@ const maxCheckPeriod = 100 * 365 * 24 * time.Hour
 // the period by their ids, so that they are spread over it, whatever they were
 // staged together with; what was missed comes at once, one after the other.
 func (s *Service) Checks(ctx context.Context) {
-	swept := time.Time{}
-
 	for ctx.Err() == nil {
-		// Not every pool tells of what is removed from it.
-		if time.Since(swept) > sweepPeriod {
-			s.reconsiderAll()
-
-			swept = time.Now()
-		}
-
 		for _, id := range s.schedule.takeChanged() {
 			s.plan(id, time.Time{})
 		}
@@ -48,14 +36,22 @@ func (s *Service) Checks(ctx context.Context) {
 		id, due := s.schedule.first()
 
 		switch left := time.Until(due); {
-		case id == "", left > sweepPeriod:
-			pause(ctx, s.schedule.wake, sweepPeriod)
+		case id == "":
+			pause(ctx, s.schedule.wake, maxCheckPeriod)
 		case left > 0:
 			pause(ctx, s.schedule.wake, left)
 		default:
 			pause(ctx, nil, s.checkDue(ctx, id))
 		}
 	}
+}
+
+// relisted are the subjects of a relist. It also finds volumes that are gone of which
+// no event has told: not every pool tells, and none before its source listens.
+func (s *Service) relisted() []string {
+	s.reconsiderAll()
+
+	return s.subjects()
 }
 
 func (s *Service) reconsiderAll() {

@@ -187,16 +187,19 @@ func TestChecksForgetVolumes(t *testing.T) {
 		return slices.ContainsFunc(report.Volumes, func(v health.VolumeReport) bool { return v.ID == id })
 	}
 
-	t.Run("deleted", func(t *testing.T) {
-		t.Parallel()
+	for name, options := range map[string][]harness.Option{"deleted": nil, "deleted, of which no event tells": {pollingOnly}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 
-		d := harness.Start(t)
-		claim := usedVolume(t, d)
-		takeDown(t, d, claim)
-		require.True(t, known(t, d, claim.VolumeID))
-		deleteVolume(t, d, claim.VolumeID)
-		require.Eventually(t, func() bool { return !known(t, d, claim.VolumeID) }, soon, 10*time.Millisecond)
-	})
+			d := harness.Start(t, options...)
+			claim := usedVolume(t, d)
+			takeDown(t, d, claim)
+			require.True(t, known(t, d, claim.VolumeID))
+			deleteVolume(t, d, claim.VolumeID)
+			require.Eventually(t, func() bool { return !known(t, d, claim.VolumeID) }, soon, 10*time.Millisecond)
+		})
+	}
+
 	t.Run("while the driver is away", func(t *testing.T) {
 		t.Parallel()
 
