@@ -327,7 +327,12 @@ func (s *Service) withdraw(use *Use, targetPath string) error {
 		return nil
 	}
 
-	return s.config.Direct.Root.Remove(targetPath)
+	err := s.config.Direct.Root.Remove(targetPath)
+	if errors.Is(err, directassign.ErrAssignment) {
+		return nil // nothing was told of a path that it refuses
+	}
+
+	return err
 }
 
 // withdrawLost takes back what a runtime was told of a volume, and no record tells

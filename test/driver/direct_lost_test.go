@@ -130,6 +130,22 @@ func TestDirectIsForged(t *testing.T) {
 	}
 }
 
+// TestDirectTargetIsTooLong asks for a path that a runtime can't be told of.
+func TestDirectTargetIsTooLong(t *testing.T) {
+	d := directDriver(t)
+	claim := directClaim(t, d)
+
+	long := *claim
+	long.TargetPath = filepath.Join(filepath.Dir(claim.TargetPath), strings.Repeat("n", 190))
+
+	fails(t, d.Publish(t.Context(), &long), codes.InvalidArgument, "bytes")
+	require.NoDirExists(t, long.TargetPath)
+	require.NoError(t, d.Unpublish(t.Context(), &long))
+
+	require.NoError(t, d.Publish(t.Context(), claim))
+	require.FileExists(t, mountInfoOf(d, claim))
+}
+
 func pluginAt(t *testing.T, claim *orchestrator.Claim) string {
 	t.Helper()
 
