@@ -3,43 +3,22 @@ package directassign_test
 import (
 	"context"
 	"fmt"
-	"net"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/pkg/directassign"
+	"github.com/touchstone-csi/touchstone/test/served"
 )
 
-// connect serves on a socket what the test registers.
 func connect(t *testing.T, register func(grpc.ServiceRegistrar), options ...grpc.ServerOption) *directassign.Client {
 	t.Helper()
 
-	server := grpc.NewServer(options...)
-	register(server)
-
-	socket := filepath.Join(t.TempDir(), "csi.sock")
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", socket)
-	require.NoError(t, err)
-
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
-
-	connection, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		require.NoError(t, connection.Close())
-		server.Stop()
-		require.NoError(t, <-served)
-	})
-
-	return directassign.NewClient(connection)
+	return directassign.NewClient(served.Connect(t, register, options...))
 }
 
 func TestAListArrivesAsItWasSent(t *testing.T) {

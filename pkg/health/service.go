@@ -4,21 +4,21 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"math"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/emptypb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/touchstone-csi/touchstone/pkg/jsoncall"
 )
 
 const (
 	// ServiceName is the service's name on the socket.
-	ServiceName  = "touchstone.v1.Health"
-	reportMethod = "/" + ServiceName + "/Report"
-	checkMethod  = "/" + ServiceName + "/Check"
+	ServiceName = "touchstone.v1.Health"
+	reportCall  = "Report"
+	checkCall   = "Check"
 )
 
 // Service tells people on the driver's socket what CSI has no words for: all
@@ -46,80 +46,23 @@ type VolumeCheck struct {
 	VolumeID string `json:"volumeId"`
 }
 
-// answerer is what the service's handlers are registered for.
-type answerer interface {
-	report() (proto.Message, error)
-	check(ctx context.Context, request []byte) (proto.Message, error)
-}
-
-// Register puts the service behind server. Its calls need no generated code:
-// Report takes a google.protobuf.Empty, Check a google.protobuf.BytesValue with
-// a CheckRequest as JSON. Both answer with a BytesValue: a Report, and a
-// VolumeCheck, as JSON.
+// Register puts the service behind server: Report takes a google.protobuf.Empty and
+// answers with a Report, Check takes a google.protobuf.BytesValue with a
+// CheckRequest as JSON and answers with a VolumeCheck (pkg/jsoncall).
 func (s *Service) Register(server grpc.ServiceRegistrar) {
-	server.RegisterService(&grpc.ServiceDesc{
-		ServiceName: ServiceName,
-		HandlerType: (*answerer)(nil),
-		Methods: []grpc.MethodDesc{
-			{MethodName: "Report", Handler: handleReport}, {MethodName: "Check", Handler: handleCheck},
-		},
-	}, s)
+	jsoncall.Register(server, ServiceName,
+		jsoncall.Method(ServiceName, reportCall, func(context.Context, *emptypb.Empty) (any, error) { return s.Report(), nil }),
+		jsoncall.Method(ServiceName, checkCall, s.check))
 }
 
-func handleReport(
-	service any, ctx context.Context, decode func(any) error, intercept grpc.UnaryServerInterceptor, //nolint:revive // grpc's order
-) (any, error) {
-	return handle(ctx, call{service, reportMethod, decode, intercept}, &emptypb.Empty{},
-		func(_ context.Context, s answerer, _ *emptypb.Empty) (proto.Message, error) { return s.report() })
-}
-
-func handleCheck(
-	service any, ctx context.Context, decode func(any) error, intercept grpc.UnaryServerInterceptor, //nolint:revive // grpc's order
-) (any, error) {
-	return handle(ctx, call{service, checkMethod, decode, intercept}, &wrapperspb.BytesValue{},
-		func(ctx context.Context, s answerer, request *wrapperspb.BytesValue) (proto.Message, error) {
-			return s.check(ctx, request.GetValue())
-		})
-}
-
-// call is what grpc hands to the handler of a method.
-type call struct {
-	service   any
-	method    string
-	decode    func(any) error
-	intercept grpc.UnaryServerInterceptor
-}
-
-func handle[T proto.Message](
-	ctx context.Context, c call, request T, answer func(context.Context, answerer, T) (proto.Message, error),
-) (any, error) {
-	if err := c.decode(request); err != nil {
-		return nil, err
-	}
-
-	serve := func(ctx context.Context, _ any) (any, error) {
-		service, _ := c.service.(answerer)
-
-		return answer(ctx, service, request)
-	}
-
-	if c.intercept == nil {
-		return serve(ctx, request)
-	}
-
-	return c.intercept(ctx, request, &grpc.UnaryServerInfo{Server: c.service, FullMethod: c.method}, serve)
-}
-
-func (s *Service) report() (proto.Message, error) { return encode(s.Report()) }
-
-func (s *Service) check(ctx context.Context, encoded []byte) (proto.Message, error) {
+func (s *Service) check(ctx context.Context, encoded *wrapperspb.BytesValue) (any, error) {
 	if s.Check == nil {
 		return nil, status.Error(codes.Unimplemented, "this process serves no node, and filesystems are checked where "+
 			"their volumes are used: ask the driver on the node (--endpoint)")
 	}
 
 	var request CheckRequest
-	if err := json.Unmarshal(encoded, &request); err != nil {
+	if err := json.Unmarshal(encoded.GetValue(), &request); err != nil {
 		return nil, status.Errorf(codes.InvalidArgument, "the request is no JSON of volumeId and how: %v", err)
 	}
 
@@ -128,16 +71,7 @@ func (s *Service) check(ctx context.Context, encoded []byte) (proto.Message, err
 		return nil, err
 	}
 
-	return encode(VolumeCheck{VolumeID: request.VolumeID, CheckReport: found})
-}
-
-func encode(answer any) (proto.Message, error) {
-	encoded, err := json.Marshal(answer)
-	if err != nil {
-		return nil, fmt.Errorf("encode the answer: %w", err)
-	}
-
-	return wrapperspb.Bytes(encoded), nil
+	return VolumeCheck{VolumeID: request.VolumeID, CheckReport: found}, nil
 }
 
 // Client asks a driver of Touchstone's. Any other answers UNIMPLEMENTED.
@@ -150,11 +84,9 @@ func NewClient(connection grpc.ClientConnInterface) *Client { return &Client{con
 
 // Report returns all that the driver knows about health.
 func (c *Client) Report(ctx context.Context, options ...grpc.CallOption) (*Report, error) {
-	// Thousands of volumes are more than the 4 MiB that grpc allows by default.
-	options = append(options, grpc.MaxCallRecvMsgSize(math.MaxInt32))
 	report := &Report{}
 
-	return report, c.ask(ctx, reportMethod, &emptypb.Empty{}, report, options)
+	return report, jsoncall.Ask(ctx, c.connection, jsoncall.FullMethod(ServiceName, reportCall), &emptypb.Empty{}, report, options...)
 }
 
 // Check has the driver check the filesystem of a volume, and waits for what it
@@ -168,18 +100,5 @@ func (c *Client) Check(ctx context.Context, request CheckRequest, options ...grp
 
 	found := &VolumeCheck{}
 
-	return found, c.ask(ctx, checkMethod, wrapperspb.Bytes(encoded), found, options)
-}
-
-func (c *Client) ask(ctx context.Context, method string, request proto.Message, into any, options []grpc.CallOption) error {
-	answer := &wrapperspb.BytesValue{}
-	if err := c.connection.Invoke(ctx, method, request, answer, options...); err != nil {
-		return err //nolint:wrapcheck // it carries the driver's status
-	}
-
-	if err := json.Unmarshal(answer.GetValue(), into); err != nil {
-		return fmt.Errorf("decode the answer of %s: %w", method, err)
-	}
-
-	return nil
+	return found, jsoncall.Ask(ctx, c.connection, jsoncall.FullMethod(ServiceName, checkCall), wrapperspb.Bytes(encoded), found, options...)
 }

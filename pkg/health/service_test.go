@@ -3,8 +3,6 @@ package health_test
 import (
 	"context"
 	"fmt"
-	"net"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -12,36 +10,11 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/test/served"
 )
-
-// connect serves on a socket what the test registers, counting calls.
-func connect(t *testing.T, register func(grpc.ServiceRegistrar), options ...grpc.ServerOption) grpc.ClientConnInterface {
-	t.Helper()
-
-	server := grpc.NewServer(options...)
-	register(server)
-
-	socket := filepath.Join(t.TempDir(), "csi.sock")
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", socket)
-	require.NoError(t, err)
-
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
-
-	connection, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		require.NoError(t, connection.Close())
-		server.Stop()
-		require.NoError(t, <-served)
-	})
-
-	return connection
-}
 
 // sample has something in each field.
 func sample(volumes int) health.Report {
@@ -78,7 +51,7 @@ func TestAReportArrivesAsItWasSent(t *testing.T) {
 		want := sample(volumes)
 		service := &health.Service{Report: func() health.Report { return want }}
 
-		got, err := health.NewClient(connect(t, service.Register)).Report(t.Context())
+		got, err := health.NewClient(served.Connect(t, service.Register)).Report(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, &want, got)
 	}
@@ -99,7 +72,7 @@ func TestAChecksFindingsArrive(t *testing.T) {
 
 		return health.CheckReport{Verdict: "clean", How: how, Took: time.Minute}, nil
 	}}
-	client := health.NewClient(connect(t, service.Register, grpc.UnaryInterceptor(
+	client := health.NewClient(served.Connect(t, service.Register, grpc.UnaryInterceptor(
 		func(ctx context.Context, request any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 			require.Equal(t, "/touchstone.v1.Health/Check", info.FullMethod)
 			intercepted++
@@ -122,7 +95,7 @@ func TestAChecksFindingsArrive(t *testing.T) {
 func TestAProcessWithoutNodeChecksNothing(t *testing.T) {
 	t.Parallel()
 
-	_, err := health.NewClient(connect(t, (&health.Service{}).Register)).Check(t.Context(), health.CheckRequest{VolumeID: "v"})
+	_, err := health.NewClient(served.Connect(t, (&health.Service{}).Register)).Check(t.Context(), health.CheckRequest{VolumeID: "v"})
 	require.Equal(t, codes.Unimplemented, status.Code(err))
 	require.ErrorContains(t, err, "serves no node")
 }
@@ -130,6 +103,6 @@ func TestAProcessWithoutNodeChecksNothing(t *testing.T) {
 func TestOtherDriversHaveNoReport(t *testing.T) {
 	t.Parallel()
 
-	_, err := health.NewClient(connect(t, func(grpc.ServiceRegistrar) {})).Report(t.Context())
+	_, err := health.NewClient(served.Connect(t, func(grpc.ServiceRegistrar) {})).Report(t.Context())
 	require.Equal(t, codes.Unimplemented, status.Code(err))
 }

@@ -1,0 +1,88 @@
+// Package jsoncall makes gRPC calls that need no generated code: the answer is
+// JSON in a google.protobuf.BytesValue, which a person with grpcurl can read. With
+// them the driver tells on its socket what CSI has no words for.
+//
+// What may enter: how such a call is served and asked. What is told is each
+// room's own.
+package jsoncall
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+// Method is a call of the service of that name. R is what it takes; what answer
+// returns is encoded, and its errors carry their gRPC code.
+func Method[R any, P interface {
+	*R
+	proto.Message
+}](service, name string, answer func(ctx context.Context, request P) (any, error)) grpc.MethodDesc {
+	call := func(ctx context.Context, request any) (any, error) {
+		given, _ := request.(P)
+
+		value, err := answer(ctx, given)
+		if err != nil {
+			return nil, err
+		}
+
+		encoded, err := json.Marshal(value)
+		if err != nil {
+			return nil, fmt.Errorf("encode the answer of %s: %w", FullMethod(service, name), err)
+		}
+
+		return wrapperspb.Bytes(encoded), nil
+	}
+
+	return grpc.MethodDesc{
+		MethodName: name,
+		Handler: func(
+			server any, ctx context.Context, decode func(any) error, intercept grpc.UnaryServerInterceptor,
+		) (any, error) {
+			request := P(new(R))
+			if err := decode(request); err != nil {
+				return nil, err
+			}
+
+			if intercept == nil {
+				return call(ctx, request)
+			}
+
+			return intercept(ctx, request, &grpc.UnaryServerInfo{Server: server, FullMethod: FullMethod(service, name)}, call)
+		},
+	}
+}
+
+// Register puts a service with these calls behind server.
+func Register(server grpc.ServiceRegistrar, service string, methods ...grpc.MethodDesc) {
+	server.RegisterService(&grpc.ServiceDesc{ServiceName: service, HandlerType: (*any)(nil), Methods: methods}, nil)
+}
+
+// FullMethod is the name that a call has on the wire.
+func FullMethod(service, name string) string { return "/" + service + "/" + name }
+
+// Ask makes the call and decodes its answer into a value. A server without the
+// service answers UNIMPLEMENTED.
+func Ask(ctx context.Context, connection grpc.ClientConnInterface, method string, request proto.Message, into any,
+	options ...grpc.CallOption,
+) error {
+	// What is told of thousands of volumes is more than the 4 MiB that grpc allows
+	// by default.
+	options = append([]grpc.CallOption{grpc.MaxCallRecvMsgSize(math.MaxInt32)}, options...)
+	answer := &wrapperspb.BytesValue{}
+
+	if err := connection.Invoke(ctx, method, request, answer, options...); err != nil {
+		return err //nolint:wrapcheck // it carries the server's status
+	}
+
+	if err := json.Unmarshal(answer.GetValue(), into); err != nil {
+		return fmt.Errorf("decode the answer of %s: %w", method, err)
+	}
+
+	return nil
+}

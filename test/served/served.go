@@ -1,0 +1,37 @@
+// Package served serves on a socket what a test registers, and connects to it.
+package served
+
+import (
+	"net"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+// Connect returns a connection to a server that lasts as long as the test.
+func Connect(tb testing.TB, register func(grpc.ServiceRegistrar), options ...grpc.ServerOption) grpc.ClientConnInterface {
+	tb.Helper()
+
+	server := grpc.NewServer(options...)
+	register(server)
+
+	socket := filepath.Join(tb.TempDir(), "csi.sock")
+	listener, err := (&net.ListenConfig{}).Listen(tb.Context(), "unix", socket)
+	require.NoError(tb, err)
+
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(listener) }()
+
+	connection, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(tb, err)
+	tb.Cleanup(func() {
+		require.NoError(tb, connection.Close())
+		server.Stop()
+		require.NoError(tb, <-ended)
+	})
+
+	return connection
+}
