@@ -1,7 +1,6 @@
 package driver_test
 
 import (
-	"bytes"
 	"context"
 	"io"
 	"log/slog"
@@ -11,7 +10,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -28,32 +26,13 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/inflight"
 	"github.com/touchstone-csi/touchstone/pkg/progress"
+	"github.com/touchstone-csi/touchstone/test/logs"
 )
 
 // waitLimit is no verdict on speed: it only ends a test that would hang.
 const waitLimit = time.Minute
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// logBuffer is written by the driver and read by the test.
-type logBuffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (b *logBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-
-	return b.text.Write(p)
-}
-
-func (b *logBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-
-	return b.text.String()
-}
 
 // running is a driver in mode controller (which needs no root), with a Node
 // service of the test's beside it.
@@ -62,16 +41,16 @@ type running struct {
 
 	config driver.Config
 	conn   *grpc.ClientConn
-	log    *logBuffer
+	log    *logs.Buffer
 	stop   context.CancelFunc
 	done   chan error
 }
 
-func configFor(t *testing.T) (driver.Config, *logBuffer) {
+func configFor(t *testing.T) (driver.Config, *logs.Buffer) {
 	t.Helper()
 
 	dir := t.TempDir()
-	log := &logBuffer{}
+	log := &logs.Buffer{}
 
 	return driver.Config{
 		Mode: driver.ModeController, Endpoint: "unix://" + filepath.Join(dir, "csi.sock"), DriverName: "csi.example.org",

@@ -4,14 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/touchstone-csi/touchstone/pkg/socket"
 )
@@ -70,11 +67,7 @@ func listen(ctx context.Context, endpoint string) (*socket.Listener, error) {
 
 // askName returns the name and version of the driver behind the socket, or "".
 func askName(ctx context.Context, path string) string {
-	conn, err := grpc.NewClient("passthrough:///"+path,
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", address)
-		}))
+	conn, err := socket.Connect(path)
 	if err != nil {
 		return ""
 	}

@@ -1,7 +1,6 @@
 package registration_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io/fs"
@@ -24,6 +23,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/registration"
 	"github.com/touchstone-csi/touchstone/pkg/socket"
 	"github.com/touchstone-csi/touchstone/test/kubelet"
+	"github.com/touchstone-csi/touchstone/test/logs"
 )
 
 // waitLimit is no verdict on speed: it only ends a test that would hang.
@@ -31,30 +31,10 @@ const waitLimit = time.Minute
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// logBuffer is written by the registrar and read by the test.
-type logBuffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (b *logBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-
-	return b.text.Write(p)
-}
-
-func (b *logBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-
-	return b.text.String()
-}
-
-func configFor(t *testing.T) (registration.Config, *logBuffer) {
+func configFor(t *testing.T) (registration.Config, *logs.Buffer) {
 	t.Helper()
 
-	log := &logBuffer{}
+	log := &logs.Buffer{}
 
 	return registration.Config{
 		Directory: t.TempDir(), DriverName: "csi.example.org", Endpoint: "/var/lib/kubelet/plugins/csi.example.org/csi.sock",
@@ -96,7 +76,7 @@ func (r *running) awaitRegistered(t *testing.T) {
 	require.Eventually(t, r.Registered, waitLimit, time.Millisecond)
 }
 
-func eventually(t *testing.T, log *logBuffer, words ...string) {
+func eventually(t *testing.T, log *logs.Buffer, words ...string) {
 	t.Helper()
 	require.Eventually(t, func() bool {
 		for _, word := range words {

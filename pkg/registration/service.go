@@ -2,11 +2,10 @@ package registration
 
 import (
 	"context"
-	"net"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"github.com/touchstone-csi/touchstone/pkg/socket"
 )
 
 // version is what the kubelet has always been told by CSI drivers, of whatever
@@ -59,11 +58,7 @@ func signal(to chan<- struct{}) {
 
 // askName returns the name of the driver that a registration socket is of, or "".
 func askName(ctx context.Context, path string) string {
-	conn, err := grpc.NewClient("passthrough:///"+path,
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", address)
-		}))
+	conn, err := socket.Connect(path)
 	if err != nil {
 		return ""
 	}

@@ -21,12 +21,13 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
 	"github.com/touchstone-csi/touchstone/test/guest"
 	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/logs"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
 // eager is a driver that looks at volumes, and checks them, as often as it can, and
 // says in its log what it does.
-func eager(heard *logged) harness.Option {
+func eager(heard *logs.Buffer) harness.Option {
 	return func(c *driver.Config) {
 		relists(c)
 		c.CheckPeriod = often
@@ -36,7 +37,7 @@ func eager(heard *logged) harness.Option {
 
 // passedOver waits until scheduled checks have left the volume alone some more
 // times.
-func passedOver(t *testing.T, heard *logged, id string) {
+func passedOver(t *testing.T, heard *logs.Buffer, id string) {
 	t.Helper()
 
 	count := func() int {
@@ -76,7 +77,7 @@ func TestDirectIsNotTouched(t *testing.T) {
 			t.Run(name+" "+pool, func(t *testing.T) {
 				t.Parallel()
 
-				heard := &logged{}
+				heard := &logs.Buffer{}
 				options := []harness.Option{eager(heard)}
 
 				if pool == "instant" {
@@ -209,7 +210,7 @@ func TestDirectWithoutRecords(t *testing.T) {
 			t.Run(name+mode.String(), func(t *testing.T) {
 				t.Parallel()
 
-				heard := &logged{}
+				heard := &logs.Buffer{}
 				d := harness.Start(t, eager(heard))
 				claim := directClaim(t, d)
 

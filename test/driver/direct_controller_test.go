@@ -6,8 +6,6 @@ import (
 	"maps"
 	"net/http"
 	"path/filepath"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -19,6 +17,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/kubeapi"
+	"github.com/touchstone-csi/touchstone/test/logs"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
@@ -551,32 +550,12 @@ func TestKubeconfigIsForTheController(t *testing.T) {
 	require.Empty(t, api.Asked())
 }
 
-// logged keeps all that is logged.
-type logged struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (l *logged) Write(text []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-
-	return l.text.Write(text)
-}
-
-func (l *logged) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-
-	return l.text.String()
-}
-
 func TestTokenIsNotLogged(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
 	api := kubeapi.Start(t)
-	log := &logged{}
+	log := &logs.Buffer{}
 	d := harness.Start(t, askingAPI(api), func(c *driver.Config) {
 		c.Log = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.Level(-100)}))
 	})
