@@ -19,6 +19,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/blockdev"
 	"github.com/touchstone-csi/touchstone/pkg/claim"
+	"github.com/touchstone-csi/touchstone/pkg/directassign"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/node"
@@ -127,9 +128,9 @@ func (f *serveFlags) defineHealth(flags *pflag.FlagSet) {
 }
 
 func (f *serveFlags) defineDirect(flags *pflag.FlagSet) {
-	flags.StringVar(&f.DirectVolumeRoot, "direct-volume-root", driver.DefaultDirectVolumeRoot,
+	flags.StringVar(&f.DirectVolumeRoot, "direct-volume-root", directassign.DefaultRoot,
 		"where VM-based runtimes look for volumes that are assigned to them directly")
-	flags.StringSliceVar(&f.ShimRoots, "shim-root", driver.DefaultShimRoots(),
+	flags.StringSliceVar(&f.ShimRoots, "shim-root", directassign.DefaultShimRoots(),
 		"a directory in which sandboxes of such runtimes have theirs, with their shims' sockets (repeatable)")
 	flags.StringVar(&f.KataRuntime, "kata-runtime", "", "the kata-runtime to ask guests with, in the place of the shims' sockets")
 	flags.StringSliceVar(&f.HostPathMap, "host-path-map", nil,

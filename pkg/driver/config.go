@@ -92,10 +92,10 @@ type Config struct {
 	// is the same.
 	KubeletRegistrationEndpoint string
 	// DirectVolumeRoot is where the runtimes of virtual machines look for what is
-	// assigned to them; empty is DefaultDirectVolumeRoot.
+	// assigned to them; empty is directassign.DefaultRoot.
 	DirectVolumeRoot string
 	// ShimRoots are where sandboxes have their shims' sockets; none is
-	// DefaultShimRoots.
+	// directassign.DefaultShimRoots.
 	ShimRoots []string
 	// KataRuntime is the kata-runtime to ask guests with, in the place of shims;
 	// empty is none.

@@ -8,20 +8,10 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/node"
 )
 
-// DefaultDirectVolumeRoot is where Kata looks for what is assigned.
-const DefaultDirectVolumeRoot = "/run/kata-containers/shared/direct-volumes"
-
-// DefaultShimRoots are where Kata's two runtimes have the sockets of their shims.
-func DefaultShimRoots() []string { return []string{"/run/vc/sbs", "/run/kata"} }
-
 // completeDirect also holds for those who leave the fields empty.
 func (c *Config) completeDirect() {
 	if c.DirectVolumeRoot == "" {
-		c.DirectVolumeRoot = DefaultDirectVolumeRoot
-	}
-
-	if len(c.ShimRoots) == 0 {
-		c.ShimRoots = DefaultShimRoots()
+		c.DirectVolumeRoot = directassign.DefaultRoot
 	}
 }
 

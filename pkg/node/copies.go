@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 
@@ -46,24 +45,7 @@ func (s *Service) settleCopy(ctx context.Context, use *Use, used filesystem.File
 		return err
 	}
 
-	device, err := s.attachImage(ctx, use, false)
-	if err != nil {
-		return err
-	}
-
-	err = s.makeSound(ctx, use, used, device)
-	if err == nil {
-		err = fill(ctx, used, device, mount.Options{})
-	}
-
-	status, attached, statusErr := s.loops.Status(device.Number)
-	err = errors.Join(err, statusErr, device.Close())
-
-	if attached {
-		err = errors.Join(err, s.detached(ctx, use, status))
-	}
-
-	return err
+	return s.prepareImage(ctx, use, used)
 }
 
 // settled says whether the image's filesystem has the volume's UUID.

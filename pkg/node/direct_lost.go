@@ -1,52 +1,53 @@
 package node
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
-	"io"
 	"io/fs"
-	"os"
-	"path/filepath"
 
-	"golang.org/x/sys/unix"
-	"google.golang.org/grpc/codes"
-
-	"github.com/touchstone-csi/touchstone/pkg/blockdev"
-	"github.com/touchstone-csi/touchstone/pkg/directassign"
-	"github.com/touchstone-csi/touchstone/pkg/flock"
 	"github.com/touchstone-csi/touchstone/pkg/mount"
-	"github.com/touchstone-csi/touchstone/pkg/rpc"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
-// checkFree returns FAILED_PRECONDITION for an image that is attached: a device that
-// a guest had open at its detach goes with the guest, and until then nothing of it
-// is read.
-func (s *Service) checkFree(use *Use) error {
-	place, err := s.poolOf(use)
+// withdrawLost takes back what a runtime was told of a volume, and no record tells
+// of. Unless the volume is staged its devices go, too, which nobody else will ever
+// know of: a direct volume is used on one node only.
+func (s *Service) withdrawLost(ctx context.Context, id, targetPath string) error {
+	entry, ok, err := s.config.Direct.Root.Get(targetPath)
+	if err != nil || !ok {
+		return nil //nolint:nilerr // of a volume that may never have been a direct one
+	}
+
+	lost := &Use{VolumeID: id, Parameters: volume.Parameters{Backing: volume.BackingImage, DirectAssign: true}}
+
+	if number, isLoop := loopNumber(mount.Point{Source: entry.Device}); !isLoop {
+		return nil
+	} else if _, attached := s.loops.Attachment(number); attached && !s.isDeviceOf(lost, entry.Device) {
+		return nil
+	}
+
+	if _, known := s.uses.get(id); !known {
+		if err := s.detachLost(ctx, lost); err != nil {
+			return err
+		}
+	}
+
+	return s.config.Direct.Root.Remove(targetPath)
+}
+
+func (s *Service) detachLost(ctx context.Context, lost *Use) error {
+	attached, err := s.loops.Attachments()
 	if err != nil {
 		return err
 	}
 
-	image, err := place.OpenImage(use.VolumeID, os.O_RDWR)
-	if err != nil {
-		return err
-	}
-	defer image.Close()
-
-	// An attachment has the image locked; this lock goes with the file.
-	err = flock.Lock(image, unix.LOCK_EX)
-	if errors.Is(err, unix.EWOULDBLOCK) {
-		return rpc.Errorf(codes.FailedPrecondition,
-			"%w: a virtual machine or a program has its device open still, or another node has it; that has to end first", blockdev.ErrImageLocked)
+	for _, each := range attached {
+		if s.isDeviceOf(lost, s.loops.Path(each.Number)) {
+			err = errors.Join(err, s.detach(ctx, lost, each.Number))
+		}
 	}
 
-	if err != nil {
-		return fmt.Errorf("lock the image: %w", err)
-	}
-
-	return nil
+	return err
 }
 
 // revoke makes a publication lead nowhere whose device is gone: the kernel gives
@@ -110,82 +111,4 @@ func (s *Service) deviceLost(use *Use, publication Publication) bool {
 	_, attached := s.loops.Attachment(number)
 
 	return !attached
-}
-
-// reseal shows the assignment anew where somebody has changed what a target path
-// shows: a container that may do everything on the machine can.
-func (s *Service) reseal(use *Use, given directassign.Assignment) error {
-	plugin, err := given.CSIPlugin()
-	if err != nil {
-		return err
-	}
-
-	place, err := s.places.Find(given.TargetPath)
-	if err != nil {
-		return err
-	}
-	defer place.Close()
-
-	point, mounted, err := place.Mounted()
-	if err != nil || !mounted || !use.showsDirect(point) {
-		return err // the volume's health tells of it
-	}
-
-	if shown, err := readPlugin(place); point.SuperReadOnly && err == nil && bytes.Equal(shown, plugin) {
-		return nil
-	}
-
-	s.config.Log.Warn("what a runtime reads at a target path was changed, and is put right",
-		"volume", use.VolumeID, "target", given.TargetPath)
-
-	// Over it, and not in its place: killed between the two, the driver would take
-	// the volume for one that is not published. Both are unmounted together.
-	return show(use, plugin, place)
-}
-
-func readPlugin(place *mount.Place) ([]byte, error) {
-	const enough = 64 << 10
-
-	root, err := place.OpenDir()
-	if err != nil {
-		return nil, err
-	}
-	defer root.Close()
-
-	fd, err := unix.Openat(int(root.Fd()), pluginFile, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", filepath.Join(place.Path(), pluginFile), err)
-	}
-
-	file := os.NewFile(uintptr(fd), pluginFile)
-	defer file.Close()
-
-	return io.ReadAll(io.LimitReader(file, enough)) //nolint:wrapcheck // only compared
-}
-
-// show mounts what the runtime reads at the target path.
-func show(use *Use, plugin []byte, place *mount.Place) error {
-	tree, err := mount.Files(directSource(use.VolumeID), map[string][]byte{pluginFile: plugin})
-	if err != nil {
-		return err
-	}
-	defer tree.Close()
-
-	return tree.Attach(place)
-}
-
-// guestCause is what of a guest's failure its user is told. The words of a guest,
-// and of a runtime, are in the log only.
-func guestCause(failure error) error {
-	if errors.Is(failure, errReader) {
-		return errReader
-	}
-
-	for _, cause := range []error{directassign.ErrUnimplemented, directassign.ErrNoSandbox, directassign.ErrNoAnswer} {
-		if errors.Is(failure, cause) {
-			return cause
-		}
-	}
-
-	return failure
 }

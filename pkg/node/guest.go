@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/directassign"
 	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/mount"
 )
 
 const (
@@ -107,4 +109,38 @@ func entriesOf(record *health.Record) []health.Entry {
 	}
 
 	return slices.Clone(record.Entries)
+}
+
+// askGuest asks the guest that has the volume how full its filesystem is. The
+// answer is a guest's: it may be more than the device has.
+func (s *Service) askGuest(ctx context.Context, use *Use, deviceBytes int64) (mount.Usage, error) {
+	entry, err := s.assigned(use)
+	if err != nil {
+		return mount.Usage{}, err
+	}
+
+	usage, err := s.config.Direct.Guest.Stats(ctx, entry)
+	if err == nil && usage.Bytes.Total > deviceBytes {
+		err = fmt.Errorf("%w: it says that the filesystem has %d bytes on a device of %d",
+			directassign.ErrNoAnswer, usage.Bytes.Total, deviceBytes)
+	}
+
+	if err != nil {
+		s.config.Log.Debug("a guest gave no statistics", "volume", use.VolumeID, "error", err)
+	}
+
+	return usage, err
+}
+
+// assigned is what the runtime knows of the volume's one publication.
+func (s *Service) assigned(use *Use) (directassign.Entry, error) {
+	publication := use.Publications[0]
+
+	entry, ok, err := s.config.Direct.Root.Get(publication.TargetPath)
+	if err == nil && !ok {
+		err = fmt.Errorf("%w: what the runtime was told about %s is gone; publish it there again",
+			directassign.ErrNoSandbox, publication.TargetPath)
+	}
+
+	return entry, err
 }

@@ -1,0 +1,211 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/pkg/directassign"
+	"github.com/touchstone-csi/touchstone/pkg/mount"
+)
+
+// assign publishes a direct volume. What the runtime waits for is there before
+// the target path is mounted, which is what makes it published.
+func (s *Service) assign(ctx context.Context, use *Use, wanted Publication, place *mount.Place,
+	tell func(directassign.Assignment) error,
+) error {
+	if _, err := place.MakeDir(targetDirectoryMode); err != nil {
+		return err
+	}
+
+	if err := s.endCheck(ctx, use); err != nil {
+		return err
+	}
+
+	number, err := s.deviceFor(ctx, use, wanted)
+	if err != nil {
+		return err
+	}
+
+	if err := s.limitNew(ctx, use, wanted); err != nil {
+		return err
+	}
+
+	given := s.assignment(use, wanted, number)
+
+	plugin, err := given.CSIPlugin()
+	if err == nil {
+		err = tell(given)
+	}
+
+	if err != nil {
+		return err
+	}
+
+	return show(use, plugin, place)
+}
+
+// republishDirect brings back what somebody has taken away of a publication that
+// a sandbox has.
+func (s *Service) republishDirect(ctx context.Context, use *Use, existing Publication) error {
+	at := existing.TargetPath
+	if s.mountedAt(use, at) || s.covered(use, at) {
+		return errors.Join(s.uncovered(use, existing), s.reassign(use))
+	}
+
+	place, err := s.places.Find(at)
+	if err != nil {
+		return err
+	}
+	defer place.Close()
+
+	return s.assign(ctx, use, existing, place, s.config.Direct.Root.Restore)
+}
+
+// assignment is what the runtime is told.
+func (s *Service) assignment(use *Use, publication Publication, number int) directassign.Assignment {
+	options := mount.SplitFlags(publication.Capability.MountFlags)
+
+	if publication.ReadOnly || use.readOnly() {
+		options = append(slices.DeleteFunc(options, func(flag string) bool { return flag == "rw" || flag == "ro" }), "ro")
+	}
+
+	return directassign.Assignment{
+		TargetPath: publication.TargetPath, Device: s.config.Direct.HostPaths.Host(s.loops.Path(number)),
+		FSType: use.fsType(), Options: options, Group: publication.Capability.MountGroup,
+	}
+}
+
+// show mounts what the runtime reads at the target path.
+func show(use *Use, plugin []byte, place *mount.Place) error {
+	tree, err := mount.Files(directSource(use.VolumeID), map[string][]byte{directassign.PluginFile: plugin})
+	if err != nil {
+		return err
+	}
+	defer tree.Close()
+
+	return tree.Attach(place)
+}
+
+// reassign has the runtime told again what it may have lost. What it knows is not
+// touched.
+func (s *Service) reassign(use *Use) error {
+	if !use.direct() {
+		return nil
+	}
+
+	for _, publication := range use.Publications {
+		if s.deviceLost(use, publication) {
+			if err := s.revoke(use, publication); err != nil {
+				return err
+			}
+
+			continue
+		}
+
+		given := s.assignment(use, publication, s.numberOf(use, publication))
+		if err := errors.Join(s.config.Direct.Root.Restore(given), s.reseal(use, given)); err != nil {
+			return fmt.Errorf("tell the runtime of volume %s: %w", use.VolumeID, err)
+		}
+	}
+
+	return nil
+}
+
+// reseal shows the assignment anew where somebody has changed what a target path
+// shows: a container that may do everything on the machine can.
+func (s *Service) reseal(use *Use, given directassign.Assignment) error {
+	plugin, err := given.CSIPlugin()
+	if err != nil {
+		return err
+	}
+
+	place, err := s.places.Find(given.TargetPath)
+	if err != nil {
+		return err
+	}
+	defer place.Close()
+
+	point, mounted, err := place.Mounted()
+	if err != nil || !mounted || !use.showsDirect(point) {
+		return err // the volume's health tells of it
+	}
+
+	if shown, err := readPlugin(place); point.SuperReadOnly && err == nil && bytes.Equal(shown, plugin) {
+		return nil
+	}
+
+	s.config.Log.Warn("what a runtime reads at a target path was changed, and is put right",
+		"volume", use.VolumeID, "target", given.TargetPath)
+
+	// Over it, and not in its place: killed between the two, the driver would take
+	// the volume for one that is not published. Both are unmounted together.
+	return show(use, plugin, place)
+}
+
+func readPlugin(place *mount.Place) ([]byte, error) {
+	const enough = 64 << 10
+
+	root, err := place.OpenDir()
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+
+	fd, err := unix.Openat(int(root.Fd()), directassign.PluginFile, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", filepath.Join(place.Path(), directassign.PluginFile), err)
+	}
+
+	file := os.NewFile(uintptr(fd), directassign.PluginFile)
+	defer file.Close()
+
+	return io.ReadAll(io.LimitReader(file, enough)) //nolint:wrapcheck // only compared
+}
+
+// toldNumber is that of the device which a runtime was told of.
+func (s *Service) toldNumber(use *Use, publication Publication) (int, bool) {
+	if !use.direct() {
+		return none, false
+	}
+
+	entry, ok, err := s.config.Direct.Root.Get(publication.TargetPath)
+	if err != nil || !ok {
+		return none, false
+	}
+
+	return loopNumber(mount.Point{Source: entry.Device})
+}
+
+// taken says whether a sandbox has the publication, be it that somebody has
+// unmounted its target path.
+func (s *Service) taken(use *Use, targetPath string) bool {
+	if !use.direct() || !s.devices.attached(use.VolumeID) {
+		return false
+	}
+
+	entry, ok, err := s.config.Direct.Root.Get(targetPath)
+
+	return err == nil && ok && entry.Sandbox != ""
+}
+
+// withdraw takes back what the runtime was told of a publication.
+func (s *Service) withdraw(use *Use, targetPath string) error {
+	if use == nil || !use.direct() {
+		return nil
+	}
+
+	err := s.config.Direct.Root.Remove(targetPath)
+	if errors.Is(err, directassign.ErrAssignment) {
+		return nil // nothing was told of a path that it refuses
+	}
+
+	return err
+}
