@@ -1,0 +1,304 @@
+package manifests_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	groupsnapshot "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
+	snapshot "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	"github.com/stretchr/testify/require"
+	apps "k8s.io/api/apps/v1"
+	batch "k8s.io/api/batch/v1"
+	core "k8s.io/api/core/v1"
+	storage "k8s.io/api/storage/v1"
+
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+	"github.com/touchstone-csi/touchstone/test/manifests"
+)
+
+// forEachExample that test/e2e/install.sh applies: all but those for virtual
+// machines, which it does not have.
+func forEachExample(t *testing.T, check func(t *testing.T, example *manifests.Example)) {
+	t.Helper()
+
+	examples, err := manifests.Examples(manifests.ExamplesDir)
+	require.NoError(t, err)
+	require.NotEmpty(t, examples)
+
+	for i := range examples {
+		if examples[i].Name == "kata" {
+			continue
+		}
+
+		t.Run(examples[i].Name, func(t *testing.T) {
+			t.Parallel()
+			require.NotEmpty(t, examples[i].Steps)
+			check(t, &examples[i])
+		})
+	}
+}
+
+// TestExamplesAreTold in their READMEs and in the one of all.
+func TestExamplesAreTold(t *testing.T) {
+	t.Parallel()
+
+	examples, err := manifests.Examples(manifests.ExamplesDir)
+	require.NoError(t, err)
+
+	all, err := os.ReadFile(filepath.Join(manifests.ExamplesDir, "README.md"))
+	require.NoError(t, err)
+
+	for i := range examples {
+		name := examples[i].Name
+		require.True(t, bytes.Contains(all, []byte("("+name+"/README.md)")), "examples/README.md does not tell of %s", name)
+
+		for _, manifest := range examples[i].All() {
+			require.True(t, strings.Contains(examples[i].Readme, "]("+manifest.File+")"), "%s/README.md does not tell of %s", name, manifest.File)
+		}
+	}
+}
+
+// TestExamplesAreInANamespace of whoever applies them, and out of each other's way
+// there.
+func TestExamplesAreInANamespace(t *testing.T) {
+	t.Parallel()
+
+	examples, err := manifests.Examples(manifests.ExamplesDir)
+	require.NoError(t, err)
+
+	of := map[string]string{}
+
+	for i := range examples {
+		for _, manifest := range examples[i].All() {
+			for id := range manifest.Objects {
+				require.NotContains(t, id, "/", "%s/%s names a namespace", examples[i].Name, manifest.File)
+
+				// Of one example, a step may change what the one before has made.
+				if other, is := of[id]; is {
+					require.Equal(t, other, examples[i].Name, "both have a %s", id)
+				}
+
+				of[id] = examples[i].Name
+			}
+		}
+	}
+}
+
+// TestExamplesNameWhatThereIs: the classes of a default installation or their own,
+// and claims of the same step or an earlier one.
+func TestExamplesNameWhatThereIs(t *testing.T) {
+	t.Parallel()
+
+	deployed := built(t, "single-node")
+
+	forEachExample(t, func(t *testing.T, example *manifests.Example) {
+		t.Helper()
+
+		there := map[string]bool{}
+		for id := range deployed {
+			there[id] = true
+		}
+
+		for _, step := range example.All() {
+			for id := range step.Objects {
+				there[id] = true
+			}
+
+			for id, object := range step.Objects {
+				for _, wanted := range needs(t, object) {
+					if !strings.Contains(wanted, " SNAPSHOT-OF-") { // filled in by whoever applies it
+						require.True(t, there[wanted], "%s: %s needs a %s", step.File, id, wanted)
+					}
+				}
+			}
+		}
+	})
+}
+
+// needs are the ids of the objects that an object names.
+func needs(t *testing.T, object manifests.Object) []string {
+	t.Helper()
+
+	switch typed := object.Typed.(type) {
+	case *core.PersistentVolumeClaim:
+		return needsOfClaim(t, &typed.Spec)
+	case *snapshot.VolumeSnapshot:
+		return []string{
+			"VolumeSnapshotClass " + *typed.Spec.VolumeSnapshotClassName,
+			"PersistentVolumeClaim " + *typed.Spec.Source.PersistentVolumeClaimName,
+		}
+	case *groupsnapshot.VolumeGroupSnapshot:
+		return []string{"VolumeGroupSnapshotClass " + *typed.Spec.VolumeGroupSnapshotClassName}
+	case *storage.StorageClass:
+		_, err := volume.ParseParameters(typed.Parameters)
+		require.NoError(t, err, object.ID)
+
+		return []string{"CSIDriver " + typed.Provisioner}
+	case *core.Service:
+		return nil
+	}
+
+	var needed []string
+
+	if set, is := object.Typed.(*apps.StatefulSet); is {
+		needed = append(needed, "Service "+set.Spec.ServiceName)
+		for i := range set.Spec.VolumeClaimTemplates {
+			needed = append(needed, needsOfClaim(t, &set.Spec.VolumeClaimTemplates[i].Spec)...)
+		}
+	}
+
+	pod, _ := podOf(t, object)
+	for i := range pod.Volumes {
+		needed = append(needed, needsOfVolume(t, &pod.Volumes[i])...)
+	}
+
+	return needed
+}
+
+func needsOfClaim(t *testing.T, claim *core.PersistentVolumeClaimSpec) []string {
+	t.Helper()
+	require.NotNil(t, claim.StorageClassName)
+
+	needed := []string{"StorageClass " + *claim.StorageClassName}
+	if class := claim.VolumeAttributesClassName; class != nil {
+		needed = append(needed, "VolumeAttributesClass "+*class)
+	}
+
+	if source := claim.DataSource; source != nil {
+		needed = append(needed, source.Kind+" "+source.Name)
+	}
+
+	return needed
+}
+
+func needsOfVolume(t *testing.T, source *core.Volume) []string {
+	t.Helper()
+
+	switch {
+	case source.PersistentVolumeClaim != nil:
+		return []string{"PersistentVolumeClaim " + source.PersistentVolumeClaim.ClaimName}
+	case source.Ephemeral != nil:
+		return needsOfClaim(t, &source.Ephemeral.VolumeClaimTemplate.Spec)
+	case source.CSI != nil:
+		_, _, err := volume.ParseEphemeral(source.CSI.VolumeAttributes)
+		require.NoError(t, err, source.Name)
+
+		return []string{"CSIDriver " + source.CSI.Driver}
+	}
+
+	require.Fail(t, "an example shows no volume but the driver's", source.Name)
+
+	return nil
+}
+
+// podOf returns the pods that an object makes, and whether it has any. What is no
+// workload that the test of an installation waits for is a failure.
+func podOf(t *testing.T, object manifests.Object) (core.PodSpec, bool) {
+	t.Helper()
+
+	switch typed := object.Typed.(type) {
+	case *core.Pod:
+		return typed.Spec, true
+	case *batch.Job:
+		return typed.Spec.Template.Spec, true
+	case *apps.Deployment:
+		return typed.Spec.Template.Spec, true
+	case *apps.StatefulSet:
+		return typed.Spec.Template.Spec, true
+	case *core.PersistentVolumeClaim, *core.Service, *storage.StorageClass, *snapshot.VolumeSnapshot, *groupsnapshot.VolumeGroupSnapshot:
+		return core.PodSpec{}, false
+	}
+
+	require.Fail(t, "no example has one yet", object.ID)
+
+	return core.PodSpec{}, false
+}
+
+// TestExamplesProveThemselves: a Job fails at once, and other pods are ready only
+// if their probe says so.
+func TestExamplesProveThemselves(t *testing.T) {
+	t.Parallel()
+
+	forEachExample(t, func(t *testing.T, example *manifests.Example) {
+		t.Helper()
+
+		proofs := 0
+
+		for _, manifest := range example.All() {
+			for id, object := range manifest.Objects {
+				pod, is := podOf(t, object)
+				if !is {
+					continue
+				}
+
+				proofs++
+
+				if job, is := object.Typed.(*batch.Job); is {
+					require.Zero(t, *job.Spec.BackoffLimit, id)
+					require.Equal(t, core.RestartPolicyNever, pod.RestartPolicy, id)
+				} else {
+					require.NotNil(t, pod.Containers[0].ReadinessProbe, id)
+				}
+			}
+		}
+
+		require.NotZero(t, proofs)
+	})
+}
+
+// TestExamplesAreModest: one image, no privilege, and no waiting for their end.
+func TestExamplesAreModest(t *testing.T) {
+	t.Parallel()
+
+	forEachExample(t, func(t *testing.T, example *manifests.Example) {
+		t.Helper()
+
+		for _, manifest := range example.All() {
+			for id, object := range manifest.Objects {
+				pod, is := podOf(t, object)
+				if !is {
+					continue
+				}
+
+				require.Len(t, pod.Containers, 1, id)
+				container := pod.Containers[0]
+				require.Equal(t, "busybox:1.37", container.Image, id)
+				require.EqualValues(t, 1, *pod.TerminationGracePeriodSeconds, id)
+
+				// The profile `restricted` of Pod Security.
+				require.Equal(t, core.SeccompProfileTypeRuntimeDefault, pod.SecurityContext.SeccompProfile.Type, id)
+				require.Equal(t, []core.Capability{"ALL"}, container.SecurityContext.Capabilities.Drop, id)
+				require.False(t, *container.SecurityContext.AllowPrivilegeEscalation, id)
+
+				// But for those that open a device, which is root's.
+				if len(container.VolumeDevices) == 0 {
+					require.True(t, *pod.SecurityContext.RunAsNonRoot, id)
+				}
+			}
+		}
+	})
+}
+
+// TestExamplesExpectWhatThereIs of the words that the test of an installation
+// understands.
+func TestExamplesExpectWhatThereIs(t *testing.T) {
+	t.Parallel()
+
+	forEachExample(t, func(t *testing.T, example *manifests.Example) {
+		t.Helper()
+
+		for _, manifest := range example.All() {
+			for id, object := range manifest.Objects {
+				switch typed := object.Typed.(type) {
+				case *core.Pod:
+					require.Contains(t, []string{"", "Pending"}, typed.Annotations[manifests.ExpectAnnotation], id)
+				case *core.PersistentVolumeClaim:
+					require.Contains(t, []string{"", "FileSystemResizePending"}, typed.Annotations[manifests.ExpectAnnotation], id)
+				}
+			}
+		}
+	})
+}
