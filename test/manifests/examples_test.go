@@ -1,9 +1,9 @@
 package manifests_test
 
 import (
-	"bytes"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -53,12 +53,22 @@ func TestExamplesAreTold(t *testing.T) {
 
 	for i := range examples {
 		name := examples[i].Name
-		require.True(t, bytes.Contains(all, []byte("("+name+"/README.md)")), "examples/README.md does not tell of %s", name)
+		require.Contains(t, links(string(all)), name+"/README.md")
 
 		for _, manifest := range examples[i].All() {
-			require.True(t, strings.Contains(examples[i].Readme, "]("+manifest.File+")"), "%s/README.md does not tell of %s", name, manifest.File)
+			require.Contains(t, links(examples[i].Readme), manifest.File, name)
 		}
 	}
+}
+
+// links are the places that a page points to.
+func links(page string) []string {
+	var found []string
+	for _, match := range regexp.MustCompile(`\]\(([^)#]+)`).FindAllStringSubmatch(page, -1) {
+		found = append(found, match[1])
+	}
+
+	return found
 }
 
 // TestExamplesAreInANamespace of whoever applies them, and out of each other's way
