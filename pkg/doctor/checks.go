@@ -48,6 +48,7 @@ func checks() []check {
 		{name: "state", look: lookAtState},
 		{name: "clock", look: lookAtClock},
 		{name: "kubelet", onNode: true, look: lookAtKubelet},
+		{name: "queues", onNode: true, look: lookAtQueues},
 		{name: "cgroups", onNode: true, look: lookAtCgroups},
 		{name: "direct-volumes", onNode: true, look: lookAtDirectVolumes},
 		{name: "socket", ofDriver: true, look: lookAtSocket},

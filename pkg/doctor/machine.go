@@ -209,6 +209,24 @@ func lookAtKubelet(_ context.Context, c *Config, _ string) answer {
 	return warning(seen+"; no kubelet is here to miss it", cure)
 }
 
+// lookAtQueues is for containers, also privileged ones: some runtimes give them a
+// /sys that is read-only.
+func lookAtQueues(context.Context, *Config, string) answer {
+	const without = "; read-ahead and I/O scheduler of a volume are not set then, though its mutable parameters are accepted"
+
+	point, err := pointOf(qos.DefaultSysBlock)
+	if err != nil {
+		return warning(err.Error()+without, "mount sysfs at /sys")
+	}
+
+	if point.ReadOnly || point.SuperReadOnly {
+		return warning(qos.DefaultSysBlock+" is read-only here"+without,
+			"in a pod: mount the host's /sys at /sys (hostPath); on a host: mount -o remount,rw /sys")
+	}
+
+	return ok("read-ahead and I/O scheduler of volumes can be set in " + qos.DefaultSysBlock)
+}
+
 func lookAtCgroups(_ context.Context, c *Config, _ string) answer {
 	const without = "; volumes are not limited then, and mutable parameters that would are refused"
 

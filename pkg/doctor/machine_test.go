@@ -173,6 +173,15 @@ func TestKubeletPropagation(t *testing.T) {
 	finds(t, look(t, c, "kubelet", ""), doctor.Problem, "none")
 }
 
+func TestQueues(t *testing.T) {
+	c := machine(t)
+	finds(t, look(t, c, "queues", ""), doctor.OK, "/sys/block")
+
+	mountAt(t, "/sys", "/sys", "", unix.MS_BIND, "")
+	require.NoError(t, unix.Mount("", "/sys", "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""))
+	finds(t, look(t, c, "queues", ""), doctor.Warning, "read-only")
+}
+
 func TestCgroups(t *testing.T) {
 	c := machine(t)
 	finds(t, look(t, c, "cgroups", ""), doctor.OK, "cgroup v2", c.CgroupRoot)

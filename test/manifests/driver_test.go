@@ -146,6 +146,7 @@ func TestSettingsBecomeEnvironment(t *testing.T) {
 	}
 	node := maps.Clone(common)
 	node["TOUCHSTONE_V"], node["TOUCHSTONE_ALLOW_PATH"] = "5", "/a,/b"
+	node["TOUCHSTONE_ENDPOINT"] = "unix:///var/lib/kubelet/plugins/csi.touchstone.dev/csi.sock"
 
 	require.Equal(t, map[string]map[string]string{
 		"StatefulSet touchstone/touchstone-controller": common,

@@ -152,7 +152,7 @@ func TestHostPathsAreFew(t *testing.T) {
 	const pool = "/var/lib/touchstone"
 
 	ofNode := []string{
-		pool, "/var/lib/kubelet", "/var/lib/kubelet/plugins/csi.touchstone.dev", "/dev", "/sys/fs/cgroup",
+		pool, "/var/lib/kubelet", "/var/lib/kubelet/plugins/csi.touchstone.dev", "/dev", "/sys", "/sys/fs/cgroup",
 		"/run/kata-containers", "/run/kata", "/run/vc",
 	}
 
@@ -208,6 +208,8 @@ func TestNodePluginSeesTheKubelet(t *testing.T) {
 		require.Contains(t, driver.Args, "--kubelet-dir="+directory)
 		require.Contains(t, driver.Args, "--kubelet-registration-dir="+directory+"/plugins_registry")
 		require.Contains(t, driver.Args, "--endpoint=unix://"+directory+"/plugins/csi.touchstone.dev/csi.sock")
+		require.Contains(t, driver.Env,
+			core.EnvVar{Name: "TOUCHSTONE_ENDPOINT", Value: "unix://" + directory + "/plugins/csi.touchstone.dev/csi.sock"})
 
 		bidirectional := core.MountPropagationBidirectional
 		require.Contains(t, driver.VolumeMounts,
