@@ -19,7 +19,7 @@ cd "$(dirname "$0")/.."
 
 # command module version. The manifests have the same versions; a test sees to that.
 sidecars='
-csi-provisioner github.com/kubernetes-csi/external-provisioner/v6 v6.4.0
+csi-provisioner github.com/kubernetes-csi/external-provisioner/v6 v6.3.0
 csi-attacher github.com/kubernetes-csi/external-attacher/v4 v4.13.0
 csi-resizer github.com/kubernetes-csi/external-resizer/v2 v2.3.0
 csi-snapshotter github.com/kubernetes-csi/external-snapshotter/v8 v8.7.0
