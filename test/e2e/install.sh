@@ -1,0 +1,111 @@
+#!/usr/bin/env bash
+# Installs Touchstone on a cluster as its users do, has an application use each
+# feature, kills and upgrades the driver under way, uninstalls it, and looks for
+# what is left. Exit code 0: all that it prints as proved is so. 1: it is not; the
+# pods' states, events and logs are in $OUT/failure. 2: it could not be run.
+#
+#   test/e2e/install.sh
+#
+# Wanted: a cluster without Touchstone that may be played with, of one node (or with
+# OVERLAY, another), kubectl, jq, git, Go, and docker, podman or buildah, for root,
+# to build images with. With kind, all of it is:
+#
+#   kind create cluster && make e2e-install
+#
+# Settings, as environment variables:
+#
+#   KUBECONFIG    the cluster
+#   KUBECTL       (kubectl) how kubectl is called
+#   IMPORT        brings images to the nodes; the path of an archive is added to it
+#                 (kind and minikube: their own command; else, on the node itself:
+#                 ctr --namespace k8s.io images import)
+#   KUBELET_DIR   (/var/lib/kubelet)
+#   OVERLAY       (single-node) one of deploy/kustomize/overlays, or a path
+#   PREREQUISITES (yes) no: the cluster has the CRDs and a snapshot controller
+#   IMAGE         an archive of the image to test (built from this tree)
+#   IMAGE_BEFORE  an archive of the image to upgrade from (built from UPGRADE_FROM)
+#   UPGRADE_FROM  a git revision (the newest tag before this commit, else HEAD^)
+#   SIDECARS      (out/sidecars) archives of the sidecars; what is missing is built.
+#                 What is there is used in the version it has. registry: the nodes
+#                 pull them
+#   BUSYBOX       (busybox:1.37) the image of the applications
+#   EXAMPLES      (all) names of directories in examples/
+#   STEPS         (images install examples disruption upgrade uninstall) some of them,
+#                 on what an earlier run with KEEP=yes has left
+#   KEEP          yes: leave all as it is at the end, also after a failure
+#   OUT           (out/e2e-install) archives, what was applied, and after a failure logs
+#   TIMEOUT       (300) seconds for whatever is waited for
+#   LOST          (30) seconds that an application may be kept from writing
+set -euo pipefail
+
+tree=$(cd "$(dirname "$0")/../.." && pwd)
+KUBECTL=${KUBECTL:-kubectl}
+KUBELET_DIR=${KUBELET_DIR:-/var/lib/kubelet}
+OVERLAY=${OVERLAY:-single-node}
+PREREQUISITES=${PREREQUISITES:-yes}
+SIDECARS=${SIDECARS:-$tree/out/sidecars}
+BUSYBOX=${BUSYBOX:-busybox:1.37}
+EXAMPLES=${EXAMPLES:-all}
+STEPS=${STEPS:-images install examples disruption upgrade uninstall}
+KEEP=${KEEP:-no}
+OUT=$(realpath -m "${OUT:-$tree/out/e2e-install}")
+TIMEOUT=${TIMEOUT:-300}
+LOST=${LOST:-30}
+
+# What the manifests call things.
+driver=csi.touchstone.dev
+namespace=touchstone
+prefix=touchstone-e2e # of the namespaces that are made here
+parts=$tree/test/e2e/install
+
+# shellcheck source=test/e2e/install/report.sh
+. "$parts/report.sh"
+# shellcheck source=test/e2e/install/images.sh
+. "$parts/images.sh"
+# shellcheck source=test/e2e/install/deploy.sh
+. "$parts/deploy.sh"
+# shellcheck source=test/e2e/install/watch.sh
+. "$parts/watch.sh"
+# shellcheck source=test/e2e/install/examples.sh
+. "$parts/examples.sh"
+# shellcheck source=test/e2e/install/disruption.sh
+. "$parts/disruption.sh"
+
+wants() { case " $STEPS " in *" $1 "*) return 0 ;; *) return 1 ;; esac; }
+
+check_wanted() {
+  local program
+  for program in jq git "${KUBECTL%% *}"; do
+    command -v "$program" >/dev/null || cannot "there is no $program"
+  done
+  kube version >/dev/null || cannot "the cluster does not answer: set KUBECONFIG (and KUBECTL)"
+  ! wants install || [ -z "$(kube get csidriver "$driver" --ignore-not-found -o name)" ] ||
+    cannot "the cluster has $driver: uninstall it first (docs/uninstall.md); this is no place to try things out"
+}
+
+main() {
+  mkdir -p "$OUT"
+  check_wanted
+  trap finish EXIT
+  ! wants images || step images_are_there
+  if wants install; then
+    step installed before
+    step doctor_finds_nothing
+  fi
+  watch_node
+  ! wants examples || applications
+  if wants disruption; then
+    step writers_write
+    step node_plugin_killed
+    step controller_killed
+  fi
+  if wants upgrade; then
+    step writers_write
+    step upgraded
+    step writers_end
+  fi
+  ! wants uninstall || step uninstalled
+  say "all held, after $SECONDS s"
+}
+
+main

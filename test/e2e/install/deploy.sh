@@ -1,0 +1,138 @@
+# shellcheck shell=bash
+# Installing, upgrading and uninstalling, as docs/install.md, docs/upgrade.md and
+# docs/uninstall.md say.
+
+# kustomization DIRECTORY RESOURCE IMAGE: one that puts the images into RESOURCE.
+kustomization() {
+  local each
+  rm -rf "$1" && mkdir -p "$1"
+  {
+    echo 'apiVersion: kustomize.config.k8s.io/v1beta1'
+    echo 'kind: Kustomization'
+    echo "resources: [$(realpath --relative-to="$1" "$2")]"
+    echo 'images:'
+    echo "  - {name: touchstone, newName: ${3%:*}, newTag: ${3##*:}}"
+    while read -r each; do
+      echo "  - {name: ${each%:*}, newTag: ${each##*:}}"
+    done < <(jq -r '.sidecars[]' "$OUT/images.json" 2>/dev/null)
+  } >"$1/kustomization.yaml"
+}
+
+overlay() {
+  case $OVERLAY in
+    */*) echo "$OVERLAY" ;;
+    *) echo "$tree/deploy/kustomize/overlays/$OVERLAY" ;;
+  esac
+}
+
+# built DIRECTORY: the objects, for this cluster's kubelet.
+built() { kube kustomize "$1" | sed "s#/var/lib/kubelet#$KUBELET_DIR#g"; }
+
+# manifests: all that will be applied, with the images that it names by itself.
+manifests() {
+  built "$(overlay)"
+  [ "$PREREQUISITES" = no ] || built "$tree/deploy/kustomize/prerequisites"
+}
+
+apply_driver() { # apply_driver IMAGE
+  kustomization "$OUT/kustomize" "$(overlay)" "$1"
+  built "$OUT/kustomize" >"$OUT/driver.yaml"
+  driver_installed=yes
+  kube apply -f "$OUT/driver.yaml" >"$OUT/apply.log"
+}
+
+# rolled_out: all pods are of what was applied last, and ready.
+rolled_out() {
+  local each
+  for each in $(kube -n "$namespace" get daemonsets,statefulsets -o name); do
+    kube -n "$namespace" rollout status "$each" --timeout "${TIMEOUT}s" >"$OUT/rollout.log" 2>&1 ||
+      die "$each is not ready: $(tail -n 1 "$OUT/rollout.log")"
+  done
+}
+
+# csinodes: the nodes that have the driver.
+csinodes() {
+  kube get csinodes -o json |
+    jq -r --arg driver "$driver" '.items[] | select(any(.spec.drivers[]?; .name == $driver)) | .metadata.name'
+}
+registered() { [ -n "$(csinodes)" ]; }
+not_registered() { [ -z "$(csinodes)" ]; }
+
+# version STATEFULSET-OR-DAEMONSET: what the driver says of itself.
+version() { in_driver "$1" touchstone ctl capabilities -o json | jq -er .info.vendor_version; }
+workloads() { kube -n "$namespace" get daemonsets,statefulsets -o name; }
+
+# versions_are IMAGE: everywhere.
+versions_are() {
+  local each
+  for each in $(workloads); do
+    [ "$(version "$each")" = "${1##*:}" ] || die "$each says that it is $(version "$each"), and not ${1##*:}"
+  done
+}
+
+installed() { # installed now|before
+  local which
+  which=$(image "$1")
+  if [ "$PREREQUISITES" != no ]; then
+    kustomization "$OUT/kustomize" "$tree/deploy/kustomize/prerequisites" "$which"
+    built "$OUT/kustomize" >"$OUT/prerequisites.yaml"
+    driver_installed=yes
+    # Server-side: the annotation of the other way is too small for such types.
+    kube apply --server-side --force-conflicts -f "$OUT/prerequisites.yaml" >"$OUT/apply-prerequisites.log"
+    kube -n kube-system rollout status deployment/snapshot-controller --timeout "${TIMEOUT}s" >/dev/null ||
+      die "the snapshot controller is not ready"
+  fi
+  apply_driver "$which"
+  rolled_out
+  await "a node has $driver" registered
+  versions_are "$which"
+  proved "$OVERLAY is installed from the manifests, $(workloads | xargs) are ready and $which; $driver is on $(csinodes | xargs)"
+}
+
+doctor_finds_nothing() {
+  local each
+  for each in $(workloads); do
+    in_driver "$each" touchstone ctl doctor >"$OUT/doctor" 2>&1 || die "the doctor in $each finds a problem:
+$(cat "$OUT/doctor")"
+    sed -n '/^What to do/,$p' "$OUT/doctor"
+    proved "the doctor in $each finds no problem"
+  done
+}
+
+# upgraded: with what $OUT/images.json calls now, while writers write (disruption.sh).
+upgraded() {
+  local mounts
+  writers_are_well
+  mounts=$(driver_mounts)
+  versions_are "$(image before)"
+  apply_driver "$(image now)"
+  rolled_out
+  await "a node has $driver again" registered
+  versions_are "$(image now)"
+  same "the driver's mounts" "$mounts" "$(driver_mounts)"
+  writers_are_well
+  newcomer_comes
+  proved "upgraded from $(image before) to $(image now) while volumes were in use: nothing was unmounted, no writer was disturbed, a new pod gets a new volume"
+}
+
+nothing_left_in() { # nothing_left_in KIND
+  kube get "$1" -o json | jq -r --arg driver "$driver" \
+    '.items[] | select([.spec.csi.driver?, .spec.attacher?, .spec.driver?] | index($driver)) | .metadata.name' >"$OUT/left"
+  ! [ -s "$OUT/left" ] || { cat "$OUT/left" && return 1; }
+}
+
+uninstalled() {
+  await "no PersistentVolume is left" nothing_left_in persistentvolumes
+  await "no VolumeAttachment is left" nothing_left_in volumeattachments
+  await "no snapshot is left" nothing_left_in volumesnapshotcontents
+  await "no device has a volume attached" no_devices images
+  kube delete --ignore-not-found --timeout "${TIMEOUT}s" -f "$OUT/driver.yaml" >"$OUT/delete.log" 2>&1 || die "deleting the driver failed:
+$(cat "$OUT/delete.log")"
+  await "no node has $driver" not_registered
+  await "nothing of the driver is mounted" no_mounts
+  await "no device of the pool is attached" no_devices ''
+  await "the kubelet's directory of registrations has nothing of the driver" no_registration
+  kube get namespaces,clusterroles,clusterrolebindings,storageclasses,volumesnapshotclasses,volumeattributesclasses -o name |
+    grep touchstone | grep -v "/$prefix" >"$OUT/left" && die "left over: $(xargs <"$OUT/left")"
+  proved "uninstalled: no volume, attachment, snapshot, mount, device, registration or object of it is left; the pool and the state are where they were"
+}

@@ -1,0 +1,234 @@
+# shellcheck shell=bash
+# Applications that write all the time, what is done to the driver meanwhile, and
+# how it is known that they did not notice.
+
+writers=$prefix-writers
+kinds='ext4 xfs btrfs directory block'
+
+# What a writer does: a line each tenth of a second, synced and read back. It ends with
+# an error if any of that fails, if it was kept from it for long, or if what is at its
+# path is not what it was at the start.
+writer_script() {
+  cat <<'Y'
+set -eu
+fail() { echo "error: $*" >&2; exit 1; }
+now() { read -r up rest < /proc/uptime; echo "${up%.*}"; }
+what() { if [ -b /data ]; then echo block; else stat -c '%d %i' /data; fi; }
+was=$(what) n=0 last=$(now)
+while :; do
+  n=$((n + 1))
+  if [ -b /data ]; then
+    printf '%-511s\n' "$n" | dd of=/data bs=512 seek=$((n % 1000)) conv=notrunc,fsync 2>/tmp/dd || fail "$(cat /tmp/dd)"
+    back=$(dd if=/data bs=512 skip=$((n % 1000)) count=1 2>/dev/null | tr -d ' ')
+  else
+    echo "$n" > /data/new && sync /data/new && mv /data/new /data/line || fail "line $n was not written"
+    read -r back < /data/line || fail "line $n can not be read"
+  fi
+  [ "$back" = "$n" ] || fail "wrote $n and read $back"
+  [ "$(what)" = "$was" ] || fail "$(what) is at /data, and $was was"
+  t=$(now)
+  [ $((t - last)) -le "$LOST" ] || fail "kept from writing for $((t - last)) s before line $n"
+  last=$t
+  echo "$n" > /tmp/writing && mv /tmp/writing /tmp/written
+  sleep 0.1
+done
+Y
+}
+
+# writer NAME [CLASS]: a claim, and a pod that writes to it. One called block has the device.
+writer() {
+  local class=${2:-$1} mode=Filesystem where=volumeMounts path=mountPath
+  [ "$1" != block ] || { class=ext4 mode=Block where=volumeDevices path=devicePath; }
+  cat <<Y
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: $1, namespace: $writers}
+spec:
+  storageClassName: touchstone-$class
+  accessModes: [ReadWriteOnce]
+  volumeMode: $mode
+  resources: {requests: {storage: 300Mi}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: $1, namespace: $writers}
+spec:
+  restartPolicy: Never
+  terminationGracePeriodSeconds: 1
+  containers:
+    - name: writer
+      image: $BUSYBOX
+      imagePullPolicy: IfNotPresent
+      command: [sh, -c]
+      args:
+        - |
+$(writer_script | sed 's/^/          /')
+      env: [{name: LOST, value: "$LOST"}]
+      readinessProbe:
+        exec: {command: [test, -s, /tmp/written]}
+        periodSeconds: 1
+      $where: [{name: data, $path: /data}]
+  volumes:
+    - {name: data, persistentVolumeClaim: {claimName: $1}}
+---
+Y
+}
+
+writers_write() {
+  local each
+  if [ -z "$(kube get namespace "$writers" --ignore-not-found -o name)" ]; then
+    kube create namespace "$writers" >/dev/null
+    for each in $kinds; do writer "$each"; done | kube apply -f - >"$OUT/apply.log"
+  fi
+  await "all writers write" settled "$writers"
+  writers_are_well
+  proved "pods write to volumes of each kind ($kinds)"
+}
+
+# lines: how far each writer is.
+lines() {
+  local each
+  for each in $kinds; do echo "$each $(kube -n "$writers" exec "$each" -- cat /tmp/written)"; done
+}
+
+further() { # further LINES: each writer has written more than that
+  local each n
+  while read -r each n; do
+    [ "$(kube -n "$writers" exec "$each" -- cat /tmp/written)" -gt "$n" ] || { echo "$each is still at $n" && return 1; }
+  done <<<"$1"
+}
+
+# writers_are_well: none has ended, none was started again, and all go on writing.
+writers_are_well() {
+  local left
+  left=$(kube -n "$writers" get pods -o json | jq -r '.items[] | select(.metadata.name != "newcomer")
+    | select(.status.phase != "Running" or any(.status.containerStatuses[]; .restartCount > 0 or .ready == false)) | .metadata.name')
+  [ -z "$left" ] || die "writers were disturbed:
+$(for each in $left; do echo "$each: $(kube -n "$writers" logs "$each" --tail 5)"; done)"
+  await "all writers write on" further "$(lines)"
+}
+
+writers_end() {
+  kube delete namespace "$writers" --timeout "${TIMEOUT}s" >/dev/null || die "the writers do not go"
+  await "the writers' volumes are gone" nothing_left
+  proved "volumes that were in use all the time have been taken down and deleted by the driver of today"
+}
+
+# newcomer_comes: the driver does for a new pod what it should.
+newcomer_comes() {
+  local before
+  before=$(driver_volumes | wc -l)
+  writer newcomer ext4 | kube apply -f - >"$OUT/apply.log"
+  await "a new pod writes to a new volume" settled "$writers"
+  writer newcomer ext4 | kube delete --timeout "${TIMEOUT}s" -f - >"$OUT/delete.log" || die "the new pod and its claim do not go"
+  await "the new pod's volume is deleted" fewer_volumes "$before"
+}
+
+restarts() { # restarts POD
+  kube -n "$namespace" get pod "$1" -o json | jq -e '.status.containerStatuses[] | select(.name == "touchstone") | .restartCount'
+}
+started_again() { # started_again POD COUNT: after that many times
+  [ "$(restarts "$1")" -gt "$2" ] && kube -n "$namespace" wait --for condition=Ready "pod/$1" --timeout 1s
+}
+
+node_pod() { kube -n "$namespace" get pods -o json | jq -er '[.items[] | select(any(.metadata.ownerReferences[]?; .kind == "DaemonSet"))][0].metadata.name'; }
+
+node_plugin_killed() {
+  local pod mounts count
+  mounts=$(driver_mounts)
+  [ -n "$mounts" ] || die "writers write, but nothing of the driver is mounted on the node: is KUBELET_DIR $KUBELET_DIR?"
+
+  pod=$(node_pod)
+  count=$(restarts "$pod")
+  kill_driver "$pod"
+  await "the killed driver in $pod is started again" started_again "$pod" "$count"
+  same "the driver's mounts" "$mounts" "$(driver_mounts)"
+  writers_are_well
+  newcomer_comes
+  proved "the node plugin's process was killed and is back: all $(wc -l <<<"$mounts") mounts are the same ones, no writer was disturbed, a new pod gets a new volume"
+
+  delete_pod "$pod"
+  rolled_out
+  await "$driver is registered again" registered
+  same "the driver's mounts" "$mounts" "$(driver_mounts)"
+  writers_are_well
+  newcomer_comes
+  same "the driver's mounts" "$mounts" "$(driver_mounts)"
+  proved "the node plugin's pod was deleted by force and replaced: the same"
+}
+
+burst=$prefix-burst
+some=20
+claims() {
+  local n
+  for ((n = 1; n <= some; n++)); do
+    cat <<Y
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: claim-$n, namespace: $burst}
+spec:
+  storageClassName: touchstone-$([ $((n % 4)) = 0 ] && echo directory || echo ext4)
+  accessModes: [ReadWriteOnce]
+  resources: {requests: {storage: ${n}Mi}}
+---
+Y
+  done
+}
+
+bound() { kube -n "$burst" get pvc -o json | jq '[.items[] | select(.status.phase == "Bound")] | length'; }
+all_bound() {
+  local n
+  n=$(bound)
+  [ "$n" = "$some" ] || { echo "$n of $some are" && return 1; }
+}
+fewer_volumes() { # fewer_volumes COUNT: or as many
+  local n
+  n=$(driver_volumes | wc -l)
+  [ "$n" -le "$1" ] || { echo "there are $n" && return 1; }
+}
+
+# each_once: API, driver and pool have the same volumes, each once.
+each_once() {
+  same "what the driver lists, against the PersistentVolumes," "$(api_volumes)" "$(driver_volumes)"
+  same "what is in the pool, against the PersistentVolumes," "$(api_volumes)" \
+    "$({ pool_files images; pool_files directories; } | sed 's/\.img$//' | sort)"
+  [ -z "$(api_volumes | uniq -d)" ] || die "volumes with two PersistentVolumes: $(api_volumes | uniq -d | xargs)"
+}
+
+delete_pod() { kube -n "$namespace" delete pod "$1" --force --grace-period 0 >"$OUT/delete.log" 2>&1; }
+
+# controller_killed_by KILL: while it makes volumes, and while it deletes them.
+controller_killed_by() {
+  local pod before
+  pod=$(controller)-0
+  pod=${pod##*/}
+  before=$(driver_volumes | wc -l)
+  kube create namespace "$burst" >/dev/null
+
+  claims | kube apply -f - >"$OUT/apply.log" &
+  "$1" "$pod"
+  say "$(bound) claims were bound after ${1//_/ }"
+  wait $! || die "the claims were not taken"
+  await "all claims are bound" all_bound
+  rolled_out
+  each_once
+  fewer_volumes $((before + some)) >&2 || die "for $some claims"
+  proved "the controller was killed (${1//_/ }) while it made volumes: each of $some claims has one, and there is no other in the API, the driver or the pool"
+
+  kube -n "$burst" delete pvc --all --wait=false >"$OUT/delete.log"
+  await "the first is deleted" fewer_volumes $((before + some - 1))
+  "$1" "$pod"
+  say "$(api_volumes | wc -l) of $((before + some)) volumes were left after ${1//_/ }"
+  rolled_out
+  kube delete namespace "$burst" --timeout "${TIMEOUT}s" >"$OUT/delete.log" 2>&1 || die "$burst does not go"
+  await "their volumes are deleted" fewer_volumes "$before"
+  each_once
+  proved "the same while it deleted them: none is left, and those in use are all there"
+}
+
+controller_killed() {
+  controller_killed_by kill_driver
+  controller_killed_by delete_pod
+  writers_are_well
+  proved "no writer was disturbed"
+}

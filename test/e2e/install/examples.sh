@@ -1,0 +1,98 @@
+# shellcheck shell=bash
+# Applies the applications in examples/ and waits for what they promise: proof lies
+# in their objects, as examples/README.md says, so all are treated alike.
+
+# The features, in the order of a volume's life; then whatever else is there.
+life='persistent-volume snapshot-restore clone expand-online expand-offline volume-attributes read-write-once-pod generic-ephemeral csi-ephemeral raw-block'
+
+examples() {
+  local each
+  if [ "$EXAMPLES" != all ]; then
+    echo "$EXAMPLES"
+    return
+  fi
+  for each in $life; do
+    [ -d "$tree/examples/$each" ] || die "there is no examples/$each: which one shows that feature now?"
+  done
+  for each in "$tree"/examples/*/; do
+    each=$(basename "$each")
+    case " $life " in *" $each "*) continue ;; esac
+    [ -z "$(steps_of "$each")" ] || ! fits "$each" || life="$life $each"
+  done
+  echo "$life"
+}
+
+# steps_of EXAMPLE: its manifests, in order.
+steps_of() { find "$tree/examples/$1" -maxdepth 1 -name '[0-9]*.yaml' | sort -V; }
+
+# fits EXAMPLE: the overlay has what it needs.
+fits() {
+  local needs
+  needs=$(sed -n 's/^# needs: *//p' "$tree/examples/$1"/[0-9]*.yaml | sort -u)
+  [ -z "$needs" ] || [ "$needs" = "$OVERLAY" ] || { say "$1 needs $needs: left out" >&2 && return 1; }
+}
+
+# settled NAMESPACE: all that is in it is as promised. What never will be is told by $never.
+settled() {
+  local left
+  kube -n "$1" get jobs,pods,deployments,statefulsets,persistentvolumeclaims,volumesnapshots,volumegroupsnapshots,events -o json >"$OUT/objects.json" 2>"$OUT/objects.error" ||
+    { cat "$OUT/objects.error" && return 1; }
+  left=$(jq -r -f "$parts/settled.jq" "$OUT/objects.json") || { echo "can't tell" && return 1; }
+  ! grep '^failed' <<<"$left" || return "$never"
+  [ -z "$left" ] || { echo "$left" && return 1; }
+}
+
+applied() { # applied NAMESPACE FILE
+  sed "s#busybox:1.37#$BUSYBOX#g" "$2" | kube -n "$1" apply -f - >"$OUT/apply.log" 2>&1 || die "$2 is not taken: $(cat "$OUT/apply.log")"
+}
+
+# application EXAMPLE: step by step, and away again, with all that was made for it,
+# while the next one comes.
+application() {
+  local name=$1 in=$prefix-$1 file began=$SECONDS
+  kube create namespace "$in" >/dev/null
+  for file in $(steps_of "$name"); do
+    applied "$in" "$file"
+    await "$name: $(basename "$file")" settled "$in"
+  done
+  proved "examples/$name: $(steps_of "$name" | xargs -n 1 basename -s .yaml | xargs) ($((SECONDS - began)) s)"
+  for file in $(steps_of "$name" | tac); do
+    kube -n "$in" delete --ignore-not-found --wait=false -f "$file" >"$OUT/delete.log" 2>&1
+  done
+  kube delete namespace "$in" --wait=false >/dev/null
+}
+
+all_went() {
+  local left
+  left=$(kube get namespaces -o json | jq -r '.items[] | select(.metadata.deletionTimestamp)
+    | "\(.metadata.name): \([.status.conditions[]? | select(.status == "True") | .message] | join("; "))"')
+  [ -z "$left" ] || { echo "$left" && return 1; }
+}
+
+applications() {
+  local each
+  say '== applications'
+  for each in $(examples); do application "$each"; done
+  await "the applications are gone" all_went
+  await "the volumes and snapshots of the applications are gone" nothing_left
+  proved "all their volumes and snapshots are gone from the API, the driver and the pool, and nothing is mounted or attached"
+}
+
+# Volumes and snapshots as the driver lists them.
+driver_volumes() { in_driver "$(controller)" touchstone ctl volume list -o json | jq -r '.entries[]?.volume.volume_id' | sort; }
+driver_snapshots() { in_driver "$(controller)" touchstone ctl snapshot list -o json | jq -r '.entries[]?.snapshot.snapshot_id' | sort; }
+api_volumes() { kube get pv -o json | jq -r --arg driver "$driver" '.items[].spec.csi | select(.driver == $driver) | .volumeHandle' | sort; }
+# What is in the pool, also in an embedded one; unfinished and foreign files among it.
+pool_files() { # pool_files ROOM
+  # shellcheck disable=SC2016 # expanded there
+  in_driver "$(controller)" sh -c 'for pool in /var/lib/touchstone/pool /var/lib/touchstone/pool/mounted; do
+    ls -A "$pool/$1" 2>/dev/null; done; true' sh "$1" | sort
+}
+controller() { workloads | grep statefulset || workloads | head -n 1; }
+
+nothing_left() {
+  local left
+  left=$(api_volumes; driver_volumes; driver_snapshots; pool_files images; pool_files directories; pool_files snapshots)
+  [ -z "$left" ] || { echo "$left" && return 1; }
+  no_mounts && no_devices images
+}
