@@ -16,7 +16,7 @@ LDFLAGS       := -s -w $(if $(VERSION),-X main.version=$(VERSION))
 export PATH   := $(PATH):/usr/sbin:/sbin:/usr/local/go/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo run test test-manifests manifests test-page test-alerts sanity bench soak test-crash test-vm e2e e2e-health fuzz lint image sidecars clean
+.PHONY: help build demo run test test-manifests manifests test-page test-alerts sanity bench soak test-crash test-vm e2e e2e-install e2e-health fuzz lint image sidecars clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -77,6 +77,9 @@ test-vm: ## Run in qemu, on Debian's kernel, what this kernel can not do
 
 e2e: ## Run Kubernetes' suite for external storage on a cluster (KUBECONFIG, E2E_TEST: test/e2e/run.sh)
 	test/e2e/run.sh
+
+e2e-install: ## Install on a cluster to play with, use, kill, upgrade and uninstall (KUBECONFIG, IMPORT: test/e2e/install.sh)
+	test/e2e/install.sh
 
 e2e-health: ## Show on a node of a cluster (KUBECONFIG) that its kubelet learns of a sick volume
 	test/e2e/health.sh

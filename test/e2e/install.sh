@@ -55,6 +55,7 @@ LOST=${LOST:-30}
 # What the manifests call things.
 driver=csi.touchstone.dev
 namespace=touchstone
+pool=/var/lib/touchstone
 prefix=touchstone-e2e # of the namespaces that are made here
 parts=$tree/test/e2e/install
 
@@ -102,6 +103,7 @@ main() {
   if wants upgrade; then
     step writers_write
     step upgraded
+    step doctor_finds_nothing
     step writers_end
   fi
   ! wants uninstall || step uninstalled

@@ -112,7 +112,8 @@ upgraded() {
   same "the driver's mounts" "$mounts" "$(driver_mounts)"
   writers_are_well
   newcomer_comes
-  proved "upgraded from $(image before) to $(image now) while volumes were in use: nothing was unmounted, no writer was disturbed, a new pod gets a new volume"
+  in_driver "$(controller)" touchstone ctl volume health >"$OUT/health" || die "not all volumes are well: $(cat "$OUT/health")"
+  proved "upgraded from $(image before) to $(image now) while volumes were in use: nothing was unmounted, no writer was disturbed, all volumes are well, a new pod gets a new one"
 }
 
 nothing_left_in() { # nothing_left_in KIND
@@ -130,6 +131,7 @@ uninstalled() {
 $(cat "$OUT/delete.log")"
   await "no node has $driver" not_registered
   await "nothing of the driver is mounted" no_mounts
+  await "nothing is mounted in the pool" no_pool_mounted
   await "no device of the pool is attached" no_devices ''
   await "the kubelet's directory of registrations has nothing of the driver" no_registration
   kube get namespaces,clusterroles,clusterrolebindings,storageclasses,volumesnapshotclasses,volumeattributesclasses -o name |

@@ -131,14 +131,19 @@ started_again() { # started_again POD COUNT: after that many times
   [ "$(restarts "$1")" -gt "$2" ] && kube -n "$namespace" wait --for condition=Ready "pod/$1" --timeout 1s
 }
 
-node_pod() { kube -n "$namespace" get pods -o json | jq -er '[.items[] | select(any(.metadata.ownerReferences[]?; .kind == "DaemonSet"))][0].metadata.name'; }
+# pod_of KIND/NAME: its first pod.
+pod_of() {
+  kube -n "$namespace" get pods -o json |
+    jq -er --arg owner "${1##*/}" '[.items[] | select(any(.metadata.ownerReferences[]?; .name == $owner))][0].metadata.name'
+}
 
 node_plugin_killed() {
   local pod mounts count
   mounts=$(driver_mounts)
   [ -n "$mounts" ] || die "writers write, but nothing of the driver is mounted on the node: is KUBELET_DIR $KUBELET_DIR?"
+  ! no_devices images >"$OUT/devices" || die "writers write, but no device has a file of the pool"
 
-  pod=$(node_pod)
+  pod=$(pod_of "daemonset/$namespace-node")
   count=$(restarts "$pod")
   kill_driver "$pod"
   await "the killed driver in $pod is started again" started_again "$pod" "$count"
@@ -200,8 +205,7 @@ delete_pod() { kube -n "$namespace" delete pod "$1" --force --grace-period 0 >"$
 # controller_killed_by KILL: while it makes volumes, and while it deletes them.
 controller_killed_by() {
   local pod before
-  pod=$(controller)-0
-  pod=${pod##*/}
+  pod=$(pod_of "$(controller)")
   before=$(driver_volumes | wc -l)
   kube create namespace "$burst" >/dev/null
 

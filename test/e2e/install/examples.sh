@@ -6,30 +6,29 @@
 life='persistent-volume snapshot-restore clone expand-online expand-offline volume-attributes read-write-once-pod generic-ephemeral csi-ephemeral raw-block'
 
 examples() {
-  local each
+  local each all=$life
   if [ "$EXAMPLES" != all ]; then
     echo "$EXAMPLES"
     return
   fi
   for each in $life; do
-    [ -d "$tree/examples/$each" ] || die "there is no examples/$each: which one shows that feature now?"
+    [ -n "$(steps_of "$each")" ] || die "there is no examples/$each: which one shows that feature now?"
   done
   for each in "$tree"/examples/*/; do
     each=$(basename "$each")
-    case " $life " in *" $each "*) continue ;; esac
-    [ -z "$(steps_of "$each")" ] || ! fits "$each" || life="$life $each"
+    case " $life " in *" $each "*) ;; *) [ -z "$(steps_of "$each")" ] || all="$all $each" ;; esac
   done
-  echo "$life"
+  for each in $all; do
+    ! fits "$each" || echo "$each"
+  done
 }
 
 # steps_of EXAMPLE: its manifests, in order.
 steps_of() { find "$tree/examples/$1" -maxdepth 1 -name '[0-9]*.yaml' | sort -V; }
 
-# fits EXAMPLE: the overlay has what it needs.
+# fits EXAMPLE: the last column of the table there does not name the overlay.
 fits() {
-  local needs
-  needs=$(sed -n 's/^# needs: *//p' "$tree/examples/$1"/[0-9]*.yaml | sort -u)
-  [ -z "$needs" ] || [ "$needs" = "$OVERLAY" ] || { say "$1 needs $needs: left out" >&2 && return 1; }
+  ! grep -F "| [$1](" "$tree/examples/README.md" | grep -q "\`$OVERLAY\`[^|]*|\$" || { say "not with $OVERLAY: $1" >&2 && return 1; }
 }
 
 # settled NAMESPACE: all that is in it is as promised. What never will be is told by $never.
@@ -85,9 +84,10 @@ api_volumes() { kube get pv -o json | jq -r --arg driver "$driver" '.items[].spe
 # What is in the pool, also in an embedded one; unfinished and foreign files among it.
 pool_files() { # pool_files ROOM
   # shellcheck disable=SC2016 # expanded there
-  in_driver "$(controller)" sh -c 'for pool in /var/lib/touchstone/pool /var/lib/touchstone/pool/mounted; do
-    ls -A "$pool/$1" 2>/dev/null; done; true' sh "$1" | sort
+  in_driver "$(controller)" sh -c 'for each in "$1" "$1/mounted"; do
+    ls -A "$each/$2" 2>/dev/null; done; true' sh "$pool/pool" "$1" | sort
 }
+# Who makes volumes: the StatefulSet, or in node-local the DaemonSet.
 controller() { workloads | grep statefulset || workloads | head -n 1; }
 
 nothing_left() {

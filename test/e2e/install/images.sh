@@ -77,7 +77,7 @@ sidecar_names() { sed -n 's#^ *image: registry\.k8s\.io/sig-storage/\([a-z-]*\):
 
 # Records in $OUT/images.json what is to be installed: {"now", "before", "sidecars"}.
 images_are_there() {
-  local now before each archive sidecars=()
+  local now before each archive named=()
   mkdir -p "$OUT/images"
   now=${IMAGE:-$(build_here)}
   before=${IMAGE_BEFORE:-$(build_before)}
@@ -90,13 +90,13 @@ images_are_there() {
         cannot "building $each failed: $OUT/build-sidecars.log"
       archive=$(sidecar "$each")
       import "$archive"
-      sidecars+=("$(name_in "$archive")")
+      named+=("$(name_in "$archive")")
     done
   fi
   jq -n --arg now "$(name_in "$now")" --arg before "$(name_in "$before")" '{$now, $before, sidecars: $ARGS.positional}' \
-    --args "${sidecars[@]}" >"$OUT/images.json"
+    --args "${named[@]}" >"$OUT/images.json"
   proved "the image of this tree is built and on the nodes as $(image now), the one to upgrade from as $(image before)"
-  ((${#sidecars[@]} == 0)) || proved "so are ${sidecars[*]##*/}"
+  ((${#named[@]} == 0)) || proved "so are ${named[*]##*/}"
 }
 
 # image now|before: the name as it is in its archive.

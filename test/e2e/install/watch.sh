@@ -26,10 +26,10 @@ spec:
       securityContext: {privileged: true, runAsUser: 0}
       volumeMounts:
         - {name: kubelet, mountPath: $KUBELET_DIR, mountPropagation: HostToContainer}
-        - {name: pool, mountPath: /var/lib/touchstone, mountPropagation: HostToContainer}
+        - {name: pool, mountPath: $pool, mountPropagation: HostToContainer}
   volumes:
     - {name: kubelet, hostPath: {path: $KUBELET_DIR}}
-    - {name: pool, hostPath: {path: /var/lib/touchstone, type: DirectoryOrCreate}}
+    - {name: pool, hostPath: {path: $pool, type: DirectoryOrCreate}}
 Y
   kube -n "$prefix-watch" wait --for condition=Ready pod/watch --timeout "${TIMEOUT}s" >/dev/null || die "the pod that watches the node does not start"
 }
@@ -54,7 +54,14 @@ no_mounts() {
 no_devices() {
   local left
   left=$(on_node sh -c 'grep -H . /sys/block/loop*/loop/backing_file 2>/dev/null || true' |
-    grep -E "/touchstone/.*${1:+/$1/}" || true)
+    grep -E ":$pool/.*${1:+/$1/}" || true)
+  [ -z "$left" ] || { echo "$left" && return 1; }
+}
+
+# The pool itself may be mounted from somewhere; in it an embedded one would be.
+no_pool_mounted() {
+  local left
+  left=$(on_node cat /proc/self/mountinfo | awk -v dir="$pool/" 'index($5, dir) == 1')
   [ -z "$left" ] || { echo "$left" && return 1; }
 }
 
