@@ -18,6 +18,7 @@ import (
 	core "k8s.io/api/core/v1"
 	storage "k8s.io/api/storage/v1"
 
+	"github.com/touchstone-csi/touchstone/pkg/filesystem"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 	"github.com/touchstone-csi/touchstone/test/manifests"
 )
@@ -172,6 +173,7 @@ func TestClassesAreTheDrivers(t *testing.T) {
 			case *storage.StorageClass:
 				parameters, err := volume.ParseParameters(class.Parameters)
 				require.NoError(t, err, id)
+				require.NoError(t, filesystem.CheckOptions(parameters.FSType, strings.Fields(parameters.MkfsOptions)), id)
 				require.Equal(t, driverName, class.Provisioner)
 				require.True(t, slices.ContainsFunc(arguments, func(argument string) bool {
 					return strings.HasPrefix(argument, "--pool="+parameters.Pool+"=")
