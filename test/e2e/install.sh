@@ -99,15 +99,17 @@ main() {
     step writers_write
     step node_plugin_killed
     step controller_killed
+    step nothing_forbidden
   fi
   if wants upgrade; then
     step writers_write
     step upgraded
     step doctor_finds_nothing
     step writers_end
+    step nothing_forbidden
   fi
   ! wants uninstall || step uninstalled
   say "all held, after $SECONDS s"
 }
 
-main
+main; exit

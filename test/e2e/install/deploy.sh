@@ -56,7 +56,6 @@ csinodes() {
     jq -r --arg driver "$driver" '.items[] | select(any(.spec.drivers[]?; .name == $driver)) | .metadata.name'
 }
 registered() { [ -n "$(csinodes)" ]; }
-not_registered() { [ -z "$(csinodes)" ]; }
 
 # version STATEFULSET-OR-DAEMONSET: what the driver says of itself.
 version() { in_driver "$1" touchstone ctl capabilities -o json | jq -er .info.vendor_version; }
@@ -99,6 +98,18 @@ $(cat "$OUT/doctor")"
   done
 }
 
+# Who lacks a right says so in its log, and goes on.
+nothing_forbidden() {
+  local where each
+  for where in "$namespace" kube-system; do
+    for each in $(kube -n "$where" get pods -o name | grep -E "/($namespace|snapshot-controller)"); do
+      kube -n "$where" logs "$each" --all-containers --prefix | grep -i 'forbidden' >"$OUT/forbidden" || continue
+      die "$each lacks rights: $(head -n 5 "$OUT/forbidden")"
+    done
+  done
+  proved "no sidecar was refused anything by the API server: the roles give what is needed"
+}
+
 # upgraded: with what $OUT/images.json calls now, while writers write (disruption.sh).
 upgraded() {
   local mounts
@@ -116,25 +127,27 @@ upgraded() {
   proved "upgraded from $(image before) to $(image now) while volumes were in use: nothing was unmounted, no writer was disturbed, all volumes are well, a new pod gets a new one"
 }
 
-nothing_left_in() { # nothing_left_in KIND
+left_in() { # left_in KIND
   kube get "$1" -o json | jq -r --arg driver "$driver" \
-    '.items[] | select([.spec.csi.driver?, .spec.attacher?, .spec.driver?] | index($driver)) | .metadata.name' >"$OUT/left"
-  ! [ -s "$OUT/left" ] || { cat "$OUT/left" && return 1; }
+    '.items[] | select([.spec.csi.driver?, .spec.attacher?, .spec.driver?] | index($driver)) | .metadata.name'
+}
+objects_left() {
+  kube get namespaces,clusterroles,clusterrolebindings,csidrivers,storageclasses,volumesnapshotclasses,volumeattributesclasses -o name |
+    awk -v prefix="/$prefix" '/touchstone/ && !index($0, prefix)'
 }
 
 uninstalled() {
-  await "no PersistentVolume is left" nothing_left_in persistentvolumes
-  await "no VolumeAttachment is left" nothing_left_in volumeattachments
-  await "no snapshot is left" nothing_left_in volumesnapshotcontents
-  await "no device has a volume attached" no_devices images
+  await "no PersistentVolume is left" none left_in persistentvolumes
+  await "no VolumeAttachment is left" none left_in volumeattachments
+  await "no snapshot is left" none left_in volumesnapshotcontents
+  await "no device has a volume attached" none devices images
   kube delete --ignore-not-found --timeout "${TIMEOUT}s" -f "$OUT/driver.yaml" >"$OUT/delete.log" 2>&1 || die "deleting the driver failed:
 $(cat "$OUT/delete.log")"
-  await "no node has $driver" not_registered
-  await "nothing of the driver is mounted" no_mounts
-  await "nothing is mounted in the pool" no_pool_mounted
-  await "no device of the pool is attached" no_devices ''
-  await "the kubelet's directory of registrations has nothing of the driver" no_registration
-  kube get namespaces,clusterroles,clusterrolebindings,storageclasses,volumesnapshotclasses,volumeattributesclasses -o name |
-    grep touchstone | grep -v "/$prefix" >"$OUT/left" && die "left over: $(xargs <"$OUT/left")"
+  await "no node has $driver" none csinodes
+  await "nothing of the driver is mounted" none driver_mounts
+  await "nothing is mounted in the pool" none pool_mounts
+  await "no device of the pool is attached" none devices ''
+  await "the kubelet's directory of registrations has nothing of the driver" none registrations
+  await "no object of the driver is left" none objects_left
   proved "uninstalled: no volume, attachment, snapshot, mount, device, registration or object of it is left; the pool and the state are where they were"
 }

@@ -14,7 +14,7 @@ set -eu
 fail() { echo "error: $*" >&2; exit 1; }
 now() { read -r up rest < /proc/uptime; echo "${up%.*}"; }
 what() { if [ -b /data ]; then echo block; else stat -c '%d %i' /data; fi; }
-was=$(what) n=0 last=$(now)
+was=$(what) n=0 last=$(now) longest=0
 while :; do
   n=$((n + 1))
   if [ -b /data ]; then
@@ -28,8 +28,9 @@ while :; do
   [ "$(what)" = "$was" ] || fail "$(what) is at /data, and $was was"
   t=$(now)
   [ $((t - last)) -le "$LOST" ] || fail "kept from writing for $((t - last)) s before line $n"
+  [ $((t - last)) -le "$longest" ] || longest=$((t - last))
   last=$t
-  echo "$n" > /tmp/writing && mv /tmp/writing /tmp/written
+  echo "$n $longest" > /tmp/writing && mv /tmp/writing /tmp/written
   sleep 0.1
 done
 Y
@@ -85,16 +86,17 @@ writers_write() {
   proved "pods write to volumes of each kind ($kinds)"
 }
 
-# lines: how far each writer is.
+# lines: how far each writer is, and for how many seconds it had to wait at most.
 lines() {
   local each
   for each in $kinds; do echo "$each $(kube -n "$writers" exec "$each" -- cat /tmp/written)"; done
 }
 
 further() { # further LINES: each writer has written more than that
-  local each n
-  while read -r each n; do
-    [ "$(kube -n "$writers" exec "$each" -- cat /tmp/written)" -gt "$n" ] || { echo "$each is still at $n" && return 1; }
+  local each before longest n
+  while read -r each before longest; do
+    read -r n longest < <(kube -n "$writers" exec "$each" -- cat /tmp/written)
+    [ "$n" -gt "$before" ] || { echo "$each is still at $n, and had to wait for $longest s before" && return 1; }
   done <<<"$1"
 }
 
@@ -109,8 +111,9 @@ $(for each in $left; do echo "$each: $(kube -n "$writers" logs "$each" --tail 5)
 }
 
 writers_end() {
+  proved "in all this no writer was kept from writing for more than $(lines | sort -nk 3 | awk 'END { print $3 }') s"
   kube delete namespace "$writers" --timeout "${TIMEOUT}s" >/dev/null || die "the writers do not go"
-  await "the writers' volumes are gone" nothing_left
+  volumes_are_gone
   proved "volumes that were in use all the time have been taken down and deleted by the driver of today"
 }
 
@@ -124,46 +127,48 @@ newcomer_comes() {
   await "the new pod's volume is deleted" fewer_volumes "$before"
 }
 
-restarts() { # restarts POD
-  kube -n "$namespace" get pod "$1" -o json | jq -e '.status.containerStatuses[] | select(.name == "touchstone") | .restartCount'
-}
-started_again() { # started_again POD COUNT: after that many times
-  [ "$(restarts "$1")" -gt "$2" ] && kube -n "$namespace" wait --for condition=Ready "pod/$1" --timeout 1s
+# pod_of KIND/NAME: its first pod.
+pod_of() { pods_of "$1" | jq -er '.[0].metadata.name'; }
+pods_of() {
+  kube -n "$namespace" get pods -o json |
+    jq -e --arg owner "${1##*/}" '[.items[] | select(any(.metadata.ownerReferences[]?; .name == $owner))]'
 }
 
-# pod_of KIND/NAME: its first pod.
-pod_of() {
-  kube -n "$namespace" get pods -o json |
-    jq -er --arg owner "${1##*/}" '[.items[] | select(any(.metadata.ownerReferences[]?; .name == $owner))][0].metadata.name'
+# incarnation KIND/NAME: which pod it has, and how often the driver was started in it.
+incarnation() {
+  pods_of "$1" | jq -er '.[0] | "\(.metadata.uid) \(.status.containerStatuses[]? | select(.name == "touchstone") | .restartCount)"'
 }
+another() { # another KIND/NAME INCARNATION: it has another one by now, which is ready
+  [ "$(incarnation "$1")" != "$2" ] &&
+    pods_of "$1" | jq -e 'length == 1 and any(.[0].status.conditions[]?; .type == "Ready" and .status == "True")' >/dev/null
+}
+
+# The ways to kill a driver: KIND/NAME.
+kill_process() { kill_driver "$(pod_of "$1")"; }
+delete_pod() { kube -n "$namespace" delete pod "$(pod_of "$1")" --force --grace-period 0 >"$OUT/delete.log" 2>&1; }
+killing() { [ "$1" = kill_process ] && echo "the process was killed" || echo "the pod was deleted by force"; }
 
 node_plugin_killed() {
-  local pod mounts count
+  local mounts was how plugin=daemonset/$namespace-node
   mounts=$(driver_mounts)
   [ -n "$mounts" ] || die "writers write, but nothing of the driver is mounted on the node: is KUBELET_DIR $KUBELET_DIR?"
-  ! no_devices images >"$OUT/devices" || die "writers write, but no device has a file of the pool"
+  [ -n "$(devices images)" ] || die "writers write, but no device has a file of the pool"
 
-  pod=$(pod_of "daemonset/$namespace-node")
-  count=$(restarts "$pod")
-  kill_driver "$pod"
-  await "the killed driver in $pod is started again" started_again "$pod" "$count"
-  same "the driver's mounts" "$mounts" "$(driver_mounts)"
-  writers_are_well
-  newcomer_comes
-  proved "the node plugin's process was killed and is back: all $(wc -l <<<"$mounts") mounts are the same ones, no writer was disturbed, a new pod gets a new volume"
-
-  delete_pod "$pod"
-  rolled_out
-  await "$driver is registered again" registered
-  same "the driver's mounts" "$mounts" "$(driver_mounts)"
-  writers_are_well
-  newcomer_comes
-  same "the driver's mounts" "$mounts" "$(driver_mounts)"
-  proved "the node plugin's pod was deleted by force and replaced: the same"
+  for how in kill_process delete_pod; do
+    was=$(incarnation "$plugin")
+    "$how" "$plugin"
+    await "the node plugin is back" another "$plugin" "$was"
+    await "$driver is registered" registered
+    same "the driver's mounts" "$mounts" "$(driver_mounts)"
+    writers_are_well
+    newcomer_comes
+    same "the driver's mounts" "$mounts" "$(driver_mounts)"
+    proved "node plugin, $(killing "$how"): it is back, all $(wc -l <<<"$mounts") mounts are the same ones, no writer was disturbed, a new pod gets a new volume"
+  done
 }
 
 burst=$prefix-burst
-some=20
+some=30
 claims() {
   local n
   for ((n = 1; n <= some; n++)); do
@@ -187,51 +192,56 @@ all_bound() {
   [ "$n" = "$some" ] || { echo "$n of $some are" && return 1; }
 }
 fewer_volumes() { # fewer_volumes COUNT: or as many
-  local n
-  n=$(driver_volumes | wc -l)
+  local listed n
+  listed=$(driver_volumes) || return 1
+  n=$(grep -c . <<<"$listed") || true
   [ "$n" -le "$1" ] || { echo "there are $n" && return 1; }
 }
 
 # each_once: API, driver and pool have the same volumes, each once.
 each_once() {
-  same "what the driver lists, against the PersistentVolumes," "$(api_volumes)" "$(driver_volumes)"
-  same "what is in the pool, against the PersistentVolumes," "$(api_volumes)" \
-    "$({ pool_files images; pool_files directories; } | sed 's/\.img$//' | sort)"
-  [ -z "$(api_volumes | uniq -d)" ] || die "volumes with two PersistentVolumes: $(api_volumes | uniq -d | xargs)"
+  local api listed files
+  api=$(api_volumes)
+  listed=$(driver_volumes)
+  files=$({ pool_files images && pool_files directories; } | sed 's/\.img$//' | sort)
+  same "what the driver lists, against the PersistentVolumes," "$api" "$listed"
+  same "what is in the pool, against the PersistentVolumes," "$api" "$files"
+  [ -z "$(uniq -d <<<"$api")" ] || die "volumes with two PersistentVolumes: $(uniq -d <<<"$api" | xargs)"
 }
 
-delete_pod() { kube -n "$namespace" delete pod "$1" --force --grace-period 0 >"$OUT/delete.log" 2>&1; }
-
-# controller_killed_by KILL: while it makes volumes, and while it deletes them.
+# controller_killed_by HOW: while it makes volumes, and while it deletes them.
 controller_killed_by() {
-  local pod before
-  pod=$(pod_of "$(controller)")
+  local before was controller
+  controller=$(controller)
   before=$(driver_volumes | wc -l)
   kube create namespace "$burst" >/dev/null
 
+  was=$(incarnation "$controller")
   claims | kube apply -f - >"$OUT/apply.log" &
-  "$1" "$pod"
-  say "$(bound) claims were bound after ${1//_/ }"
+  "$1" "$controller"
+  say "$(bound) claims were bound when $(killing "$1")"
   wait $! || die "the claims were not taken"
   await "all claims are bound" all_bound
-  rolled_out
+  await "the controller is back" another "$controller" "$was"
   each_once
   fewer_volumes $((before + some)) >&2 || die "for $some claims"
-  proved "the controller was killed (${1//_/ }) while it made volumes: each of $some claims has one, and there is no other in the API, the driver or the pool"
+  proved "controller, $(killing "$1") while it made volumes: each of $some claims has one, and there is no other in the API, the driver or the pool"
 
-  kube -n "$burst" delete pvc --all --wait=false >"$OUT/delete.log"
-  await "the first is deleted" fewer_volumes $((before + some - 1))
-  "$1" "$pod"
-  say "$(api_volumes | wc -l) of $((before + some)) volumes were left after ${1//_/ }"
-  rolled_out
+  was=$(incarnation "$controller")
+  kube -n "$burst" delete pvc --all --wait=false >"$OUT/delete.log" &
+  sleep 0.5 # it takes them one by one
+  "$1" "$controller"
+  say "$(api_volumes | wc -l) of $((before + some)) volumes were left when $(killing "$1")"
+  wait $! || die "the claims do not go"
+  await "the controller is back" another "$controller" "$was"
+  await "the volumes are deleted" fewer_volumes "$before"
   kube delete namespace "$burst" --timeout "${TIMEOUT}s" >"$OUT/delete.log" 2>&1 || die "$burst does not go"
-  await "their volumes are deleted" fewer_volumes "$before"
   each_once
   proved "the same while it deleted them: none is left, and those in use are all there"
 }
 
 controller_killed() {
-  controller_killed_by kill_driver
+  controller_killed_by kill_process
   controller_killed_by delete_pod
   writers_are_well
   proved "no writer was disturbed"

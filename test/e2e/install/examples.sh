@@ -61,19 +61,17 @@ application() {
   kube delete namespace "$in" --wait=false >/dev/null
 }
 
-all_went() {
-  local left
-  left=$(kube get namespaces -o json | jq -r '.items[] | select(.metadata.deletionTimestamp)
-    | "\(.metadata.name): \([.status.conditions[]? | select(.status == "True") | .message] | join("; "))"')
-  [ -z "$left" ] || { echo "$left" && return 1; }
+going() {
+  kube get namespaces -o json | jq -r '.items[] | select(.metadata.deletionTimestamp)
+    | "\(.metadata.name): \([.status.conditions[]? | select(.status == "True") | .message] | join("; "))"'
 }
 
 applications() {
   local each
   say '== applications'
   for each in $(examples); do application "$each"; done
-  await "the applications are gone" all_went
-  await "the volumes and snapshots of the applications are gone" nothing_left
+  await "the applications are gone" none going
+  volumes_are_gone
   proved "all their volumes and snapshots are gone from the API, the driver and the pool, and nothing is mounted or attached"
 }
 
@@ -90,9 +88,12 @@ pool_files() { # pool_files ROOM
 # Who makes volumes: the StatefulSet, or in node-local the DaemonSet.
 controller() { workloads | grep statefulset || workloads | head -n 1; }
 
-nothing_left() {
-  local left
-  left=$(api_volumes; driver_volumes; driver_snapshots; pool_files images; pool_files directories; pool_files snapshots)
-  [ -z "$left" ] || { echo "$left" && return 1; }
-  no_mounts && no_devices images
+volumes_are_gone() {
+  local room
+  await "no PersistentVolume is left" none api_volumes
+  await "the driver has no volume" none driver_volumes
+  await "the driver has no snapshot" none driver_snapshots
+  for room in images directories snapshots; do await "nothing is in the pool's $room" none pool_files "$room"; done
+  await "nothing is mounted" none driver_mounts
+  await "no volume is attached to a device" none devices images
 }

@@ -43,6 +43,13 @@ $said}"
   done
 }
 
+# none COMMAND...: it could tell, and had nothing to tell.
+none() {
+  local told
+  told=$("$@") || { echo "can't tell: $told" && return 1; }
+  [ -z "$told" ] || { echo "$told" && return 1; }
+}
+
 # same WHAT BEFORE AFTER: dies with the difference.
 same() {
   [ "$2" = "$3" ] || die "$1 changed:

@@ -44,32 +44,16 @@ driver_mounts() {
       print $1, $3, $4, $5, $6, $(i + 1), $(i + 2)
     }'
 }
-no_mounts() {
-  local left
-  left=$(driver_mounts)
-  [ -z "$left" ] || { echo "$left" && return 1; }
-}
-
-# no_devices ROOM: no loop device is on a file in that room of the pool, or ('') anywhere in it.
-no_devices() {
-  local left
-  left=$(on_node sh -c 'grep -H . /sys/block/loop*/loop/backing_file 2>/dev/null || true' |
-    grep -E ":$pool/.*${1:+/$1/}" || true)
-  [ -z "$left" ] || { echo "$left" && return 1; }
+# devices ROOM: loop devices on a file in that room of the pool, or ('') anywhere in it.
+devices() {
+  # shellcheck disable=SC2016 # expanded there
+  on_node sh -c 'grep -H "^$1/.*$2" /sys/block/loop*/loop/backing_file 2>/dev/null || true' sh "$pool" "${1:+/$1/}"
 }
 
 # The pool itself may be mounted from somewhere; in it an embedded one would be.
-no_pool_mounted() {
-  local left
-  left=$(on_node cat /proc/self/mountinfo | awk -v dir="$pool/" 'index($5, dir) == 1')
-  [ -z "$left" ] || { echo "$left" && return 1; }
-}
+pool_mounts() { on_node cat /proc/self/mountinfo | awk -v dir="$pool/" 'index($5, dir) == 1'; }
 
-no_registration() {
-  local left
-  left=$(on_node find "$KUBELET_DIR/plugins_registry" -name "*$driver*")
-  [ -z "$left" ] || { echo "$left" && return 1; }
-}
+registrations() { on_node find "$KUBELET_DIR/plugins_registry" -name "*$driver*"; }
 
 # container_id POD
 container_id() {
