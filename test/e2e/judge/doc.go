@@ -5,6 +5,7 @@
 //
 //	judge skip    prints the regular expression of the specs not to be run
 //	judge report  judges a report of ginkgo's and prints the counts
+//	judge total   counts the specs that have passed in one of several reports at least
 //
 // What may enter: reading rules, claims and reports. What runs the suite is
 // run.sh, one floor up.

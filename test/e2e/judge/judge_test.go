@@ -60,7 +60,13 @@ func start(t *testing.T) judging {
 func (j judging) run(t *testing.T, args ...string) (output string, code int) {
 	t.Helper()
 
-	printed, err := exec.CommandContext(t.Context(), j.binary, append(args, "-rules", j.rules, "-driver", j.driver)...).CombinedOutput()
+	return j.runBare(t, append(args, "-rules", j.rules, "-driver", j.driver)...)
+}
+
+func (j judging) runBare(t *testing.T, args ...string) (output string, code int) {
+	t.Helper()
+
+	printed, err := exec.CommandContext(t.Context(), j.binary, args...).CombinedOutput()
 
 	exit, ended := errors.AsType[*exec.ExitError](err)
 	if !ended {
@@ -78,13 +84,22 @@ func (j judging) judge(t *testing.T, selected int, specs []types.SpecReport, arg
 
 	// What is excluded is in each report: a suite knows all of its specs.
 	specs = append(specs, spec("pulls", types.SpecStateSkipped, ""), spec("hates one [Slow]", types.SpecStateSkipped, ""))
-	report, err := json.Marshal([]types.Report{{SpecReports: specs, PreRunStats: types.PreRunStats{SpecsThatWillRun: selected}}})
-	require.NoError(t, err)
-
-	path := filepath.Join(j.directory, "report.json")
-	require.NoError(t, os.WriteFile(path, report, 0o600))
+	path := j.report(t, "report", types.Report{SpecReports: specs, PreRunStats: types.PreRunStats{SpecsThatWillRun: selected}})
 
 	return j.run(t, append([]string{"report", "-report", path}, args...)...)
+}
+
+// report writes one, and returns where.
+func (j judging) report(t *testing.T, name string, report types.Report) string {
+	t.Helper()
+
+	data, err := json.Marshal([]types.Report{report})
+	require.NoError(t, err)
+
+	path := filepath.Join(j.directory, name+".json")
+	require.NoError(t, os.WriteFile(path, data, 0o600))
+
+	return path
 }
 
 func spec(text string, state types.SpecState, message string) types.SpecReport {
@@ -233,7 +248,7 @@ func TestTheFilesOfTheRepository(t *testing.T) {
 		"Capabilities": {
 			"persistence", "block", "exec", "fsGroup", "multipods", "multiplePVsSameID", "readWriteOncePod", "singleNodeVolume", "snapshotDataSource",
 			"pvcDataSource", "groupSnapshot", "controllerExpansion", "nodeExpansion", "onlineExpansion", "offlineExpansion", "capacity", "topology",
-			"volumeLimits", "FSResizeFromSourceNotSupported",
+			"volumeLimits", "capReadOnlyMany", "FSResizeFromSourceNotSupported",
 		},
 	}
 
@@ -268,5 +283,32 @@ func TestTheFilesOfTheRepository(t *testing.T) {
 		}
 	}
 
-	require.Equal(t, 5, drivers)
+	require.Equal(t, 6, drivers)
+}
+
+func TestTotal(t *testing.T) {
+	t.Parallel()
+
+	j := start(t)
+	one := j.report(t, "one", types.Report{SpecReports: []types.SpecReport{
+		spec("works", types.SpecStatePassed, ""), spec("is here", types.SpecStatePassed, ""), skipped("is there", "any"),
+	}})
+	two := j.report(t, "two", types.Report{SpecReports: []types.SpecReport{
+		spec("works", types.SpecStatePassed, ""), skipped("is here", "any"), spec("is there", types.SpecStatePassed, ""), skipped("is nowhere", "any"),
+	}})
+
+	output, code := j.runBare(t, "total", one, two)
+	require.Zero(t, code, output)
+	require.Equal(t, "3 specs passed in one of 2 runs at least, 0 failures\n", output)
+
+	broken := j.report(t, "broken", types.Report{SpecReports: []types.SpecReport{spec("works", types.SpecStateFailed, "no")}})
+	output, code = j.runBare(t, "total", one, two, broken)
+	require.Equal(t, 1, code)
+	require.Contains(t, output, "3 runs at least, 1 failures")
+
+	_, code = j.runBare(t, "total", j.report(t, "nothing", types.Report{}))
+	require.Equal(t, 1, code)
+
+	_, code = j.runBare(t, "total")
+	require.Equal(t, 2, code)
 }

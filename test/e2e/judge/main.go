@@ -37,8 +37,12 @@ type options struct {
 }
 
 func run(args []string, out io.Writer) error {
+	if len(args) > 0 && args[0] == "total" {
+		return total(out, args[1:])
+	}
+
 	if len(args) == 0 || (args[0] != "skip" && args[0] != "report") {
-		return errors.New("usage: judge skip|report -rules FILE -driver FILE [-lacking WHAT,...] [-report FILE] [-nodes N]")
+		return errors.New("usage: judge skip|report -rules FILE -driver FILE [-lacking WHAT,...] [-report FILE] [-nodes N], or judge total with reports")
 	}
 
 	var o options
