@@ -151,7 +151,7 @@ func (s *site) unmount(ctx context.Context) error {
 		return err
 	}
 
-	err = s.place.Unmount()
+	err = s.unmountOnceFree(ctx, point)
 	if errors.Is(err, mount.ErrBusy) {
 		s.Log.InfoContext(ctx, "the embedded pool stays mounted: it is in use", "pool", s.Directory)
 
@@ -173,6 +173,47 @@ func (s *site) unmount(ctx context.Context) error {
 	}
 
 	return err
+}
+
+// How often, and for how long, it is tried to unmount what another process has open.
+const (
+	freePeriod = 50 * time.Millisecond
+	freeLimit  = 5 * time.Second
+)
+
+// unmountOnceFree waits a little for others to close what they have open in the
+// filesystem: when all is taken down at once, the controller ends beside its node.
+// A volume in use is not waited for, since it will be for long. Errors:
+// mount.ErrBusy.
+func (s *site) unmountOnceFree(ctx context.Context, point mount.Point) error {
+	ctx, cancel := context.WithTimeout(ctx, freeLimit)
+	defer cancel()
+
+	for {
+		err := s.place.Unmount()
+		if !errors.Is(err, mount.ErrBusy) {
+			return err
+		}
+
+		if used, listErr := s.hasVolumes(point); used || listErr != nil {
+			return errors.Join(err, listErr)
+		}
+
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(freePeriod):
+		}
+	}
+}
+
+// hasVolumes says whether a file of the filesystem is attached to a loop device.
+func (s *site) hasVolumes(point mount.Point) (bool, error) {
+	attached, err := s.Loops.List()
+
+	return slices.ContainsFunc(attached, func(each blockdev.Status) bool {
+		return each.BackingDevice == unix.Mkdev(point.Major, point.Minor)
+	}), err
 }
 
 // boundElsewhere says whether directories of the filesystem are mounted in other

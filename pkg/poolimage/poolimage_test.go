@@ -397,6 +397,29 @@ func TestFullHost(t *testing.T) {
 	end(t, pool)
 }
 
+// TestWaitsForWhoEndsBeside: a controller that is taken down together with its node
+// has the pool open for a moment longer.
+func TestWaitsForWhoEndsBeside(t *testing.T) {
+	directory := newDirectory(t)
+	pool := ensure(t, directory, small)
+
+	beside, err := os.Open(pool.Directory())
+	require.NoError(t, err)
+
+	ended := make(chan error)
+
+	go func() {
+		time.Sleep(300 * time.Millisecond)
+
+		ended <- beside.Close()
+	}()
+
+	require.NoError(t, pool.Close(t.Context()))
+	require.NoError(t, <-ended)
+	require.False(t, mounted(t, filepath.Join(directory, "mounted")))
+	require.Empty(t, devices(t, directory))
+}
+
 func TestShutDownFilesystemIsMountedAnew(t *testing.T) {
 	directory := newDirectory(t)
 	pool := ensure(t, directory, small)
