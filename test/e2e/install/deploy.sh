@@ -140,14 +140,13 @@ uninstalled() {
   await "no PersistentVolume is left" none left_in persistentvolumes
   await "no VolumeAttachment is left" none left_in volumeattachments
   await "no snapshot is left" none left_in volumesnapshotcontents
-  await "no device has a volume attached" none devices images
+  await "no device has a volume attached" none devices
   kube delete --ignore-not-found --timeout "${TIMEOUT}s" -f "$OUT/driver.yaml" >"$OUT/delete.log" 2>&1 || die "deleting the driver failed:
 $(cat "$OUT/delete.log")"
   await "no node has $driver" none csinodes
   await "nothing of the driver is mounted" none driver_mounts
   await "nothing is mounted in the pool" none pool_mounts
-  await "no device of the pool is attached" none devices ''
   await "the kubelet's directory of registrations has nothing of the driver" none registrations
   await "no object of the driver is left" none objects_left
-  proved "uninstalled: no volume, attachment, snapshot, mount, device, registration or object of it is left; the pool and the state are where they were"
+  proved "uninstalled: no volume, attachment, snapshot, mount, device of a volume, registration or object of it is left; the pool and the state are where they were"
 }

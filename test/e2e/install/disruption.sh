@@ -152,7 +152,7 @@ node_plugin_killed() {
   local mounts was how plugin=daemonset/$namespace-node
   mounts=$(driver_mounts)
   [ -n "$mounts" ] || die "writers write, but nothing of the driver is mounted on the node: is KUBELET_DIR $KUBELET_DIR?"
-  [ -n "$(devices images)" ] || die "writers write, but no device has a file of the pool"
+  [ -n "$(devices)" ] || die "writers write, but no device has a file of the pool"
 
   for how in kill_process delete_pod; do
     was=$(incarnation "$plugin")

@@ -95,5 +95,5 @@ volumes_are_gone() {
   await "the driver has no snapshot" none driver_snapshots
   for room in images directories snapshots; do await "nothing is in the pool's $room" none pool_files "$room"; done
   await "nothing is mounted" none driver_mounts
-  await "no volume is attached to a device" none devices images
+  await "no volume is attached to a device" none devices
 }

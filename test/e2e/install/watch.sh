@@ -44,10 +44,11 @@ driver_mounts() {
       print $1, $3, $4, $5, $6, $(i + 1), $(i + 2)
     }'
 }
-# devices ROOM: loop devices on a file in that room of the pool, or ('') anywhere in it.
+# devices: loop devices on images of volumes, where the pool has them.
 devices() {
   # shellcheck disable=SC2016 # expanded there
-  on_node sh -c 'grep -H "^$1/.*$2" /sys/block/loop*/loop/backing_file 2>/dev/null || true' sh "$pool" "${1:+/$1/}"
+  on_node sh -c '[ ! -e "$1/pool.img" ] || set "$1/mounted"
+    grep -H "^$1/images/" /sys/block/loop*/loop/backing_file 2>/dev/null || true' sh "$pool/pool"
 }
 
 # The pool itself may be mounted from somewhere; in it an embedded one would be.
