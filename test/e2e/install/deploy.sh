@@ -26,7 +26,7 @@ overlay() {
 }
 
 # built DIRECTORY: the objects, for this cluster's kubelet.
-built() { kube kustomize "$1" | sed "s#/var/lib/kubelet#$KUBELET_DIR#g"; }
+built() { kube kustomize "$1" | sed "s#/var/lib/kubelet#$KUBELET_DIR#g; s#/var/lib/touchstone#$pool#g"; }
 
 # manifests: all that will be applied, with the images that it names by itself.
 manifests() {
@@ -39,6 +39,9 @@ apply_driver() { # apply_driver IMAGE
   built "$OUT/kustomize" >"$OUT/driver.yaml"
   driver_installed=yes
   kube apply -f "$OUT/driver.yaml" >"$OUT/apply.log"
+  # What is to be done after that: in snapshot-metadata, its certificate.
+  [ ! -x "$(overlay)/certificate.sh" ] || KUBECTL=$KUBECTL "$(overlay)/certificate.sh" >"$OUT/certificate.log" 2>&1 ||
+    die "no certificate: $(cat "$OUT/certificate.log")"
 }
 
 # rolled_out: all pods are of what was applied last, and ready.
@@ -98,12 +101,13 @@ $(cat "$OUT/doctor")"
   done
 }
 
-# Who lacks a right says so in its log, and goes on.
+# Who lacks a right says so in its log, and goes on. An event in a namespace that is
+# going is forbidden, too, to everybody.
 nothing_forbidden() {
   local where each
   for where in "$namespace" kube-system; do
     for each in $(kube -n "$where" get pods -o name | grep -E "/($namespace|snapshot-controller)"); do
-      kube -n "$where" logs "$each" --all-containers --prefix | grep -i 'forbidden' >"$OUT/forbidden" || continue
+      kube -n "$where" logs "$each" --all-containers --prefix | grep 'forbidden: User' >"$OUT/forbidden" || continue
       die "$each lacks rights: $(head -n 5 "$OUT/forbidden")"
     done
   done
@@ -143,6 +147,8 @@ uninstalled() {
   await "no device has a volume attached" none devices
   kube delete --ignore-not-found --timeout "${TIMEOUT}s" -f "$OUT/driver.yaml" >"$OUT/delete.log" 2>&1 || die "deleting the driver failed:
 $(cat "$OUT/delete.log")"
+  # certificate.sh made it; the cluster may not have the type.
+  kube delete --ignore-not-found snapshotmetadataservices "$driver" >>"$OUT/delete.log" 2>&1 || true
   await "no node has $driver" none csinodes
   await "nothing of the driver is mounted" none driver_mounts
   await "nothing is mounted in the pool" none pool_mounts

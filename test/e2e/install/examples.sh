@@ -18,13 +18,14 @@ examples() {
     each=$(basename "$each")
     case " $life " in *" $each "*) ;; *) [ -z "$(steps_of "$each")" ] || all="$all $each" ;; esac
   done
+  [ -z "$(steps_of "$OVERLAY")" ] || all="$all $OVERLAY"
   for each in $all; do
     ! fits "$each" || echo "$each"
   done
 }
 
-# steps_of EXAMPLE: its manifests, in order.
-steps_of() { find "$tree/examples/$1" -maxdepth 1 -name '[0-9]*.yaml' | sort -V; }
+# steps_of EXAMPLE: its manifests, in order. One may be of the overlay alone.
+steps_of() { find "$tree/examples" "$parts/overlays" -path "*/$1/[0-9]*.yaml" | sort -V; }
 
 # fits EXAMPLE: the last column of the table there does not name the overlay.
 fits() {
