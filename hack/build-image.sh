@@ -55,9 +55,10 @@ can_pull() {
 	done < <(awk '$1 == "FROM" && $2 != "scratch" { print $2 }' Dockerfile)
 }
 
-# build CONTEXT FILE
+# build CONTEXT FILE. The Dockerfile has cache mounts, for which docker before 23
+# has to be told to use BuildKit.
 build() {
-	"$builder" build -t "$image:$version" -t "$image:latest" --build-arg VERSION="$version" \
+	DOCKER_BUILDKIT=1 "$builder" build -t "$image:$version" -t "$image:latest" --build-arg VERSION="$version" \
 		--build-arg COMMIT="$(git rev-parse HEAD 2>/dev/null)" -f "$2" "$1" >&2
 }
 
@@ -75,6 +76,8 @@ sources() {
 make_base() {
 	local suite packages mirrors
 	install mmdebstrap:mmdebstrap
+	# Ubuntu does not know Debian's keys by itself.
+	[[ -e /usr/share/keyrings/debian-archive-keyring.gpg ]] || install debian-archive-keyring:debian-archive-keyring
 	suite=$(sed -n 's/^FROM .*debian:\([a-z]*\)-slim$/\1/p' Dockerfile)
 	packages=$(sed -n 's/.*--no-install-recommends \([a-z0-9 -]*[a-z0-9]\).*/\1/p' Dockerfile)
 	[[ -n $suite && -n $packages ]] || cannot "can't tell the suite and the packages from the Dockerfile: has it changed?"

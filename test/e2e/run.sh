@@ -11,7 +11,7 @@
 # the suite of the cluster's version. It is in each release of Kubernetes:
 #
 #   v=$(kubectl version -o json | jq -r .serverVersion.gitVersion)
-#   curl -L https://dl.k8s.io/$v/kubernetes-test-linux-amd64.tar.gz |
+#   curl -L https://dl.k8s.io/${v%%[+-]*}/kubernetes-test-linux-amd64.tar.gz |
 #     tar xz --strip-components=3 kubernetes/test/bin/{e2e.test,ginkgo}
 #
 # or, in a checkout of Kubernetes: make WHAT="test/e2e/e2e.test ginkgo".
