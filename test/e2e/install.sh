@@ -104,12 +104,14 @@ main() {
     step node_plugin_killed
     # In node-local that was the controller, and claims wait for pods there.
     [[ $(controller) == daemonset* ]] || step controller_killed
-    step nothing_forbidden
+    ! wants upgrade || step nothing_forbidden # the pods go, and their logs
   fi
   if wants upgrade; then
     step writers_write
     step upgraded
     step doctor_finds_nothing
+  fi
+  if wants disruption || wants upgrade; then
     step writers_end
     step nothing_forbidden
   fi
