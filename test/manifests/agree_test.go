@@ -103,6 +103,19 @@ func TestEveryOverlayIsKnown(t *testing.T) {
 	require.ElementsMatch(t, append([]string{"base"}, overlays...), chart)
 }
 
+// TestHelmFindsTheNamespace that it installs into, with each file of values: it can
+// make none, for it keeps its release there, and takes over none that is there.
+func TestHelmFindsTheNamespace(t *testing.T) {
+	t.Parallel()
+
+	for _, name := range overlays {
+		values, err := manifests.ReadValues(manifests.ValuesFile(manifests.ChartDir, name))
+		require.NoError(t, err)
+		require.NotContains(t, renderedWith(t, values), "Namespace "+manifests.Namespace, name)
+		require.Contains(t, rendered(t, name), "Namespace "+manifests.Namespace, name)
+	}
+}
+
 // TestSecondInstallation has no object in common with the first.
 func TestSecondInstallation(t *testing.T) {
 	t.Parallel()
@@ -119,7 +132,7 @@ func rendered(t *testing.T, overlay string) map[string]manifests.Object {
 	values, err := manifests.ReadValues(manifests.ValuesFile(manifests.ChartDir, overlay))
 	require.NoError(t, err)
 
-	return renderedWith(t, values)
+	return renderedWith(t, values, manifests.PlainValues())
 }
 
 func renderedWith(t *testing.T, values ...map[string]any) map[string]manifests.Object {

@@ -19,7 +19,7 @@ func Base(chart string) (map[string]string, error) {
 		return nil, err
 	}
 
-	files, err := Render(chart, values)
+	files, err := Render(chart, values, PlainValues())
 	for name, text := range files {
 		files[name] = header + text
 	}

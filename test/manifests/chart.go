@@ -63,6 +63,12 @@ func Render(chart string, values ...map[string]any) (map[string]string, error) {
 	return rendered, nil
 }
 
+// PlainValues is what plain manifests have beside a file of values: the namespace,
+// which has to be there before helm installs anything.
+func PlainValues() map[string]any {
+	return map[string]any{"namespace": map[string]any{"create": true}}
+}
+
 // ReadValues reads a file of values.
 func ReadValues(file string) (map[string]any, error) {
 	text, err := os.ReadFile(file)
