@@ -42,8 +42,22 @@ settled() {
   [ -z "$left" ] || { echo "$left" && return 1; }
 }
 
+# filled NAMESPACE: what is read, with the name that Kubernetes has given to the snapshot
+# of a claim in the place of SNAPSHOT-OF-THAT-CLAIM.
+filled() {
+  local text word claim name
+  text=$(cat)
+  for word in $(grep -oE 'SNAPSHOT-OF-[A-Z0-9-]+' <<<"$text" | sort -u); do
+    claim=${word#SNAPSHOT-OF-}
+    name=$(kube -n "$1" get volumesnapshots -o json | jq -er --arg claim "${claim,,}" \
+      '.items[] | select(.spec.source.persistentVolumeClaimName == $claim) | .metadata.name') || die "there is no snapshot of ${claim,,}"
+    text=${text//$word/$name}
+  done
+  echo "$text"
+}
+
 applied() { # applied NAMESPACE FILE
-  sed "s#busybox:1.37#$BUSYBOX#g" "$2" | kube -n "$1" apply -f - >"$OUT/apply.log" 2>&1 || die "$2 is not taken: $(cat "$OUT/apply.log")"
+  sed "s#busybox:1.37#$BUSYBOX#g" "$2" | filled "$1" | kube -n "$1" apply -f - >"$OUT/apply.log" 2>&1 || die "$2 is not taken: $(cat "$OUT/apply.log")"
 }
 
 # application EXAMPLE: step by step, and away again, with all that was made for it,
