@@ -8,7 +8,7 @@
 #
 # Wanted: a cluster without Touchstone that may be played with, of one node (or with
 # OVERLAY, another), kubectl, jq, git, Go, and docker, podman or buildah, for root,
-# to build images with. With kind, all of it is:
+# to build images with. With kind, which it was not run on yet, all of it is:
 #
 #   kind create cluster && make e2e-install
 #
