@@ -103,13 +103,17 @@ func TestEveryFlagCanBeSet(t *testing.T) {
 	refused := regexp.MustCompile(`range list ((?:"[a-z-]+" ?)+)`).FindStringSubmatch(string(helpers))
 	require.NotEmpty(t, refused)
 
-	told := strings.Fields(strings.ReplaceAll(refused[1], `"`, ""))
+	var told []string
 	for _, match := range regexp.MustCompile(`(?m)^# {3}([a-z-]+):`).FindAllStringSubmatch(string(values), -1) {
 		told = append(told, match[1])
 	}
 
+	taken := regexp.MustCompile(`define "touchstone.settings" -}}([a-z\s-]+){{`).FindStringSubmatch(string(helpers))
+	require.NotEmpty(t, taken)
+	require.ElementsMatch(t, told, strings.Fields(taken[1]))
+
 	known = slices.DeleteFunc(known, func(name string) bool { return name == "help" })
-	require.ElementsMatch(t, known, told)
+	require.ElementsMatch(t, known, append(told, strings.Fields(strings.ReplaceAll(refused[1], `"`, ""))...))
 }
 
 func TestWhatTheChartSetsIsRefused(t *testing.T) {
@@ -117,6 +121,17 @@ func TestWhatTheChartSetsIsRefused(t *testing.T) {
 
 	_, err := manifests.Render(manifests.ChartDir, map[string]any{"settings": map[string]any{"state-dir": "/elsewhere"}})
 	require.ErrorContains(t, err, "state-dir is set by the chart")
+
+	for _, misspelt := range []map[string]any{
+		{"settings": map[string]any{"max-volumes-per-nod": 3}},
+		{"node": map[string]any{"settings": map[string]any{"max-volumes-per-nod": 3}}},
+	} {
+		_, err = manifests.Render(manifests.ChartDir, misspelt)
+		require.ErrorContains(t, err, "the driver has no max-volumes-per-nod;")
+	}
+
+	_, err = manifests.Render(manifests.ChartDir, map[string]any{"layout": "node-local", "snapshotMetadata": map[string]any{"enabled": true}})
+	require.ErrorContains(t, err, "snapshotMetadata")
 
 	_, err = manifests.Render(manifests.ChartDir, map[string]any{"layout": "other"})
 	require.ErrorContains(t, err, "it must be central or node-local")

@@ -7,11 +7,24 @@ app.kubernetes.io/part-of: touchstone
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
 
+{{- /* What can be set. A variable of the environment that is misspelt would say nothing. */}}
+{{- define "touchstone.settings" -}}
+allow-path check-period coalesce-window config direct-volume-root disable-capability
+drain-timeout first-loop-device health-evented-relist-period health-events health-probe-timeout
+health-relist-period host-path-map io-error-hold kata-runtime kubelet-registration-endpoint
+log-format max-volume-size max-volumes-per-node nodes overcommit pool-image-size proxy-endpoint
+ready-file shared shim-root topology v volume-mount-group
+{{- end }}
+
 {{- /* The environment that (list root SETTINGS STRONGER) make. */ -}}
 {{- define "touchstone.environment" -}}
 {{- $settings := mergeOverwrite (deepCopy (index . 1)) (index . 2) }}
 {{- range list "mode" "endpoint" "driver-name" "node-id" "state-dir" "pool" "kubelet-dir" "cgroup-root" "kubelet-registration-dir" "http-endpoint" "kubeconfig" }}
 {{- if hasKey $settings . }}{{ fail (printf "settings: %s is set by the chart" .) }}{{ end }}
+{{- end }}
+{{- $known := regexSplit "\\s+" (include "touchstone.settings" .) -1 }}
+{{- range keys $settings | sortAlpha }}
+{{- if not (has . $known) }}{{ fail (printf "settings: the driver has no %s; values.yaml tells what it has" .) }}{{ end }}
 {{- end }}
 - name: NODE_NAME
   valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
