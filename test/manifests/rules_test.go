@@ -367,6 +367,7 @@ func TestControllerMayBeMoved(t *testing.T) {
 	budget := objects["PodDisruptionBudget touchstone/touchstone-controller"].Typed.(*policy.PodDisruptionBudget)
 
 	require.EqualValues(t, 1, *controller.Spec.Replicas)
+	require.Equal(t, apps.ParallelPodManagement, controller.Spec.PodManagementPolicy, "one that never got ready keeps no other away")
 	require.True(t, matches(t, budget.Spec.Selector, controller.Spec.Template.Labels))
 	require.EqualValues(t, 1, budget.Spec.MaxUnavailable.IntVal)
 }
