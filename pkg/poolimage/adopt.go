@@ -189,7 +189,7 @@ func (s *site) unmountOnceFree(ctx context.Context, point mount.Point) error {
 	ctx, cancel := context.WithTimeout(ctx, freeLimit)
 	defer cancel()
 
-	for {
+	for told := false; ; told = true {
 		err := s.place.Unmount()
 		if !errors.Is(err, mount.ErrBusy) {
 			return err
@@ -197,6 +197,10 @@ func (s *site) unmountOnceFree(ctx context.Context, point mount.Point) error {
 
 		if used, listErr := s.hasVolumes(point); used || listErr != nil {
 			return errors.Join(err, listErr)
+		}
+
+		if !told {
+			s.Log.InfoContext(ctx, "the embedded pool waits for who ends beside this driver", "pool", s.Directory, "at_most", freeLimit)
 		}
 
 		select {

@@ -2,6 +2,7 @@ package poolimage_test
 
 import (
 	"context"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -401,23 +402,38 @@ func TestFullHost(t *testing.T) {
 // has the pool open for a moment longer.
 func TestWaitsForWhoEndsBeside(t *testing.T) {
 	directory := newDirectory(t)
-	pool := ensure(t, directory, small)
 
-	beside, err := os.Open(pool.Directory())
+	var beside *os.File
+
+	waited := false
+	log := slog.New(slog.NewTextHandler(eachLine(func(line string) {
+		if strings.Contains(line, "waits for who ends beside") {
+			waited = true
+
+			require.NoError(t, beside.Close())
+		}
+	}), nil))
+
+	pool, err := poolimage.Ensure(t.Context(), poolimage.Options{Directory: directory, Bytes: small, Log: log})
+	require.NoError(t, err)
+	t.Cleanup(func() { end(t, pool) })
+
+	beside, err = os.Open(pool.Directory())
 	require.NoError(t, err)
 
-	ended := make(chan error)
-
-	go func() {
-		time.Sleep(300 * time.Millisecond)
-
-		ended <- beside.Close()
-	}()
-
 	require.NoError(t, pool.Close(t.Context()))
-	require.NoError(t, <-ended)
+	require.True(t, waited)
 	require.False(t, mounted(t, filepath.Join(directory, "mounted")))
 	require.Empty(t, devices(t, directory))
+}
+
+// eachLine is shown each line of a log as it is written.
+type eachLine func(line string)
+
+func (f eachLine) Write(line []byte) (int, error) {
+	f(string(line))
+
+	return len(line), nil
 }
 
 func TestShutDownFilesystemIsMountedAnew(t *testing.T) {
