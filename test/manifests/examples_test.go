@@ -227,6 +227,15 @@ func podOf(t *testing.T, object manifests.Object) (core.PodSpec, bool) {
 	return core.PodSpec{}, false
 }
 
+// forEachObject of the example, in whichever of its files it is.
+func forEachObject(example *manifests.Example, check func(id string, object manifests.Object)) {
+	for _, manifest := range example.All() {
+		for id, object := range manifest.Objects {
+			check(id, object)
+		}
+	}
+}
+
 // TestExamplesProveThemselves: a Job fails at once, and other pods are ready only
 // if their probe says so.
 func TestExamplesProveThemselves(t *testing.T) {
@@ -237,23 +246,21 @@ func TestExamplesProveThemselves(t *testing.T) {
 
 		proofs := 0
 
-		for _, manifest := range example.All() {
-			for id, object := range manifest.Objects {
-				pod, is := podOf(t, object)
-				if !is {
-					continue
-				}
-
-				proofs++
-
-				if job, is := object.Typed.(*batch.Job); is {
-					require.Zero(t, *job.Spec.BackoffLimit, id)
-					require.Equal(t, core.RestartPolicyNever, pod.RestartPolicy, id)
-				} else {
-					require.NotNil(t, pod.Containers[0].ReadinessProbe, id)
-				}
+		forEachObject(example, func(id string, object manifests.Object) {
+			pod, is := podOf(t, object)
+			if !is {
+				return
 			}
-		}
+
+			proofs++
+
+			if job, is := object.Typed.(*batch.Job); is {
+				require.Zero(t, *job.Spec.BackoffLimit, id)
+				require.Equal(t, core.RestartPolicyNever, pod.RestartPolicy, id)
+			} else {
+				require.NotNil(t, pod.Containers[0].ReadinessProbe, id)
+			}
+		})
 
 		require.NotZero(t, proofs)
 	})
@@ -266,29 +273,27 @@ func TestExamplesAreModest(t *testing.T) {
 	forEachExample(t, func(t *testing.T, example *manifests.Example) {
 		t.Helper()
 
-		for _, manifest := range example.All() {
-			for id, object := range manifest.Objects {
-				pod, is := podOf(t, object)
-				if !is {
-					continue
-				}
-
-				require.Len(t, pod.Containers, 1, id)
-				container := pod.Containers[0]
-				require.Equal(t, "busybox:1.37", container.Image, id)
-				require.EqualValues(t, 1, *pod.TerminationGracePeriodSeconds, id)
-
-				// The profile `restricted` of Pod Security.
-				require.Equal(t, core.SeccompProfileTypeRuntimeDefault, pod.SecurityContext.SeccompProfile.Type, id)
-				require.Equal(t, []core.Capability{"ALL"}, container.SecurityContext.Capabilities.Drop, id)
-				require.False(t, *container.SecurityContext.AllowPrivilegeEscalation, id)
-
-				// But for those that open a device, which is root's.
-				if len(container.VolumeDevices) == 0 {
-					require.True(t, *pod.SecurityContext.RunAsNonRoot, id)
-				}
+		forEachObject(example, func(id string, object manifests.Object) {
+			pod, is := podOf(t, object)
+			if !is {
+				return
 			}
-		}
+
+			require.Len(t, pod.Containers, 1, id)
+			container := pod.Containers[0]
+			require.Equal(t, "busybox:1.37", container.Image, id)
+			require.EqualValues(t, 1, *pod.TerminationGracePeriodSeconds, id)
+
+			// The profile `restricted` of Pod Security.
+			require.Equal(t, core.SeccompProfileTypeRuntimeDefault, pod.SecurityContext.SeccompProfile.Type, id)
+			require.Equal(t, []core.Capability{"ALL"}, container.SecurityContext.Capabilities.Drop, id)
+			require.False(t, *container.SecurityContext.AllowPrivilegeEscalation, id)
+
+			// But for those that open a device, which is root's.
+			if len(container.VolumeDevices) == 0 {
+				require.True(t, *pod.SecurityContext.RunAsNonRoot, id)
+			}
+		})
 	})
 }
 
@@ -300,15 +305,13 @@ func TestExamplesExpectWhatThereIs(t *testing.T) {
 	forEachExample(t, func(t *testing.T, example *manifests.Example) {
 		t.Helper()
 
-		for _, manifest := range example.All() {
-			for id, object := range manifest.Objects {
-				switch typed := object.Typed.(type) {
-				case *core.Pod:
-					require.Contains(t, []string{"", "Pending"}, typed.Annotations[manifests.ExpectAnnotation], id)
-				case *core.PersistentVolumeClaim:
-					require.Contains(t, []string{"", "FileSystemResizePending"}, typed.Annotations[manifests.ExpectAnnotation], id)
-				}
+		forEachObject(example, func(id string, object manifests.Object) {
+			switch typed := object.Typed.(type) {
+			case *core.Pod:
+				require.Contains(t, []string{"", "Pending"}, typed.Annotations[manifests.ExpectAnnotation], id)
+			case *core.PersistentVolumeClaim:
+				require.Contains(t, []string{"", "FileSystemResizePending"}, typed.Annotations[manifests.ExpectAnnotation], id)
 			}
-		}
+		})
 	})
 }
