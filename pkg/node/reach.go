@@ -26,8 +26,15 @@ func (s *Service) reachable(poolName string) error {
 }
 
 // SuspectPool has all volumes of a pool looked at, because it went or came back:
-// while it does not answer, looks at them are not taken.
+// while it does not answer, looks at them are not taken, and none is known to be
+// gone.
 func (s *Service) SuspectPool(poolName string) {
+	for _, record := range s.checks.all() {
+		if record.Pool == poolName {
+			s.schedule.changed(record.VolumeID)
+		}
+	}
+
 	for _, id := range s.subjects() {
 		if found, ok := s.subject(id); ok && found.poolName() == poolName {
 			s.monitor.Suspect(id)

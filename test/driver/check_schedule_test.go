@@ -10,6 +10,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/health"
@@ -17,6 +18,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
+	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -209,6 +211,21 @@ func TestChecksForgetVolumes(t *testing.T) {
 		d.Stop()
 		require.NoError(t, os.Remove(imageOf(d, claim.VolumeID)))
 		d.Restart(t)
+		require.Eventually(t, func() bool { return !known(t, d, claim.VolumeID) }, soon, 10*time.Millisecond)
+	})
+	t.Run("while its pool does not answer", func(t *testing.T) {
+		t.Parallel()
+
+		served := faults.Serve(t)
+		d := harness.Start(t, inMode(driver.ModeNode), poolAt("default", filepath.Join(served.Path, "pool")))
+		claim := usedVolume(t, d)
+		require.NoError(t, d.Unstage(t.Context(), claim))
+		require.True(t, known(t, d, claim.VolumeID))
+
+		served.Inject(t, faults.Fault{Errno: unix.EIO})
+		storage(t, d, "default", health.PoolUnreachable)
+		require.NoError(t, os.Remove(filepath.Join(served.Backing, "pool", "images", filepath.Base(imageOf(d, claim.VolumeID)))))
+		served.Release(t)
 		require.Eventually(t, func() bool { return !known(t, d, claim.VolumeID) }, soon, 10*time.Millisecond)
 	})
 	t.Run("moved away in use", func(t *testing.T) {
