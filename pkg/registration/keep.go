@@ -83,8 +83,10 @@ func (r *Registrar) renew(ctx context.Context) error {
 	r.config.Log.Warn("making the registration socket anew", "socket", r.listener.Path(), "wasThere", r.listener.InPlace())
 	r.registered.Store(false)
 
+	// What is left of the old one is in the way of the new one only for as long as
+	// it can't be removed, which the new one tries, too.
 	if err := r.listener.Close(); err != nil {
-		return err
+		r.config.Log.Warn("the old registration socket is left", "error", err)
 	}
 
 	return r.listen(ctx)

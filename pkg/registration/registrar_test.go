@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
@@ -24,12 +25,16 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/socket"
 	"github.com/touchstone-csi/touchstone/test/kubelet"
 	"github.com/touchstone-csi/touchstone/test/logs"
+	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
 // waitLimit is no verdict on speed: it only ends a test that would hang.
 const waitLimit = time.Minute
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	namespace.Enter()
+	goleak.VerifyTestMain(m)
+}
 
 func configFor(t *testing.T) (registration.Config, *logs.Buffer) {
 	t.Helper()
@@ -152,6 +157,38 @@ func TestRefusalIsToldAndTriedAgain(t *testing.T) {
 	require.Equal(t, refusals, strings.Count(log.String(), "level=ERROR"))
 	require.Equal(t, refusals, strings.Count(log.String(), `error="no node service at that path"`))
 	require.Contains(t, log.String(), config.Endpoint)
+}
+
+// TestSocketThatCannotBeRemoved has a refusal come when the kubelet's directory
+// takes no changes, which ends.
+func TestSocketThatCannotBeRemoved(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	config, log := configFor(t)
+	remount := func(flags uintptr) error { return unix.Mount("", config.Directory, "", unix.MS_REMOUNT|flags, "") }
+
+	require.NoError(t, unix.Mount("test", config.Directory, "tmpfs", 0, ""))
+	t.Cleanup(func() { require.NoError(t, unix.Unmount(config.Directory, unix.MNT_DETACH)) })
+
+	var attempts atomic.Int32
+
+	plugins := kubelet.Watch(t, config.Directory, func(context.Context, *registerapi.PluginInfo) error {
+		if attempts.Add(1) == 1 {
+			return errors.Join(errors.New("not now"), remount(unix.MS_RDONLY))
+		}
+
+		return nil
+	})
+	r := start(t, config)
+
+	plugins.Next(kubelet.Refused)
+	eventually(t, log, "the kubelet cannot see the driver", unix.EROFS.Error())
+	require.NoError(t, remount(0))
+	plugins.Await(kubelet.Registered)
+	r.awaitRegistered(t)
+	r.stop()
+	require.NoFileExists(t, socketOf(config))
 }
 
 // TestKubeletThatTriesAgainByItself is what kubelets of today do: no new socket is
