@@ -253,6 +253,8 @@ func lookAtRegistration(ctx context.Context, c *Config, _ string) answer {
 	}
 
 	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return problem(err.Error(), "run this as the user that the driver runs as")
 	case err != nil && c.RegistrationDir == "":
 		return warning("nothing registers the driver with the kubelet: "+err.Error(), cure)
 	case err != nil:
@@ -267,9 +269,21 @@ func lookAtRegistration(ctx context.Context, c *Config, _ string) answer {
 		return unanswered(path, err)
 	case info.GetName() != c.DriverName || info.GetType() != registerapi.CSIPlugin:
 		return problem(fmt.Sprintf("%s registers the %s %s", path, info.GetType(), info.GetName()), "remove it, and restart the driver")
+	case c.refused(ctx):
+		return problem("the kubelet is told of "+info.GetName()+" at "+info.GetEndpoint()+", and has not registered it",
+			"see the driver's log for the kubelet's words; it has to reach the driver's socket at that path "+
+				"(--kubelet-registration-endpoint)")
 	default:
 		return ok("the kubelet is told of " + info.GetName() + " at " + info.GetEndpoint())
 	}
+}
+
+// refused says whether the driver knows that the kubelet has not registered it. A
+// node-driver-registrar is ended when that happens, and can't be asked.
+func (c *Config) refused(ctx context.Context) bool {
+	report, err := c.report(ctx)
+
+	return err == nil && report.Registered != nil && !*report.Registered
 }
 
 func pluginInfo(ctx context.Context, path string) (*registerapi.PluginInfo, error) {

@@ -230,6 +230,12 @@ func TestRegistration(t *testing.T) {
 	(&stub{plugin: plugin}).serve(t, path)
 	finds(t, look(t, c, "registration", ""), doctor.OK, "/on/the/host/csi.sock")
 
+	report := &health.Report{Registered: new(bool)}
+	(&stub{report: report}).serve(t, socketOf(t, c))
+	finds(t, look(t, c, "registration", ""), doctor.Problem, "has not registered")
+	*report.Registered = true
+	finds(t, look(t, c, "registration", ""), doctor.OK, "/on/the/host/csi.sock")
+
 	plugin.Name = "other.example.org"
 	finds(t, look(t, c, "registration", ""), doctor.Problem, "other.example.org")
 }

@@ -68,21 +68,34 @@ func (r *rooms) announceToKubelet(ctx context.Context, config *Config) error {
 		return err
 	}
 
-	r.registrar, err = registration.Listen(ctx, settings)
+	registrar, err := registration.Listen(ctx, settings)
 	if err != nil {
 		return err
 	}
 
-	r.closers = append(r.closers, r.registrar.Close)
+	r.registrar.Store(registrar)
+	r.closers = append(r.closers, registrar.Close)
 
 	return r.registry.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{ //nolint:wrapcheck // it names the metric
 		Name: "touchstone_kubelet_registered",
 		Help: "1 if the kubelet has said that it has registered the driver.",
 	}, func() float64 {
-		if r.registrar.Registered() {
+		if registrar.Registered() {
 			return 1
 		}
 
 		return 0
 	}))
+}
+
+// registered is nil where the driver does not announce itself.
+func (r *rooms) registered() *bool {
+	registrar := r.registrar.Load()
+	if registrar == nil {
+		return nil
+	}
+
+	registered := registrar.Registered()
+
+	return &registered
 }

@@ -26,7 +26,8 @@ type view struct {
 func (d *Driver) report() health.Report {
 	told := health.Report{
 		Driver: d.config.DriverName, Version: d.config.Version, Node: d.config.NodeID, Mode: string(d.config.Mode), At: time.Now(),
-		Sources: map[string][]health.SourceStatus{}, Storage: d.rooms.storageReports(d.config.StateDir),
+		Registered: d.rooms.registered(),
+		Sources:    map[string][]health.SourceStatus{}, Storage: d.rooms.storageReports(d.config.StateDir),
 		Changes: d.rooms.health.History.Changes(),
 	}
 

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/prometheus/client_golang/prometheus"
@@ -61,8 +62,9 @@ type rooms struct {
 	// assigned is what people hear of volumes that virtual machines have; without
 	// a list where no node is served.
 	assigned directassign.Service
-	// registrar is what the kubelet knows of the driver; nil without.
-	registrar *registration.Registrar
+	// registrar is what the kubelet knows of the driver; nil without, and until it
+	// is announced, when calls are served already.
+	registrar atomic.Pointer[registration.Registrar]
 	// controls says that the controller is here, of which a pool has one, and
 	// owner names it to the next.
 	controls bool
@@ -291,8 +293,8 @@ func (r *rooms) begin(ctx context.Context) (wait func()) {
 		running.Go(func() { r.followPool(ctx, name) })
 	}
 
-	if r.registrar != nil {
-		running.Go(func() { r.registrar.Run(ctx) })
+	if registrar := r.registrar.Load(); registrar != nil {
+		running.Go(func() { registrar.Run(ctx) })
 	}
 
 	for _, each := range r.services {

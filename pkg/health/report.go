@@ -10,6 +10,9 @@ type Report struct {
 	Node    string    `json:"node"`
 	Mode    string    `json:"mode"`
 	At      time.Time `json:"at"`
+	// Registered says whether the kubelet has registered the driver; nil where it is
+	// not the driver that announces itself.
+	Registered *bool `json:"registered,omitempty"`
 	// Sources are how the driver learns of trouble, by view.
 	Sources map[string][]SourceStatus `json:"sources"`
 	// Storage are the pools and the state store.

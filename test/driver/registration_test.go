@@ -15,6 +15,7 @@ import (
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
 	"github.com/touchstone-csi/touchstone/pkg/socket"
 	"github.com/touchstone-csi/touchstone/test/harness"
@@ -82,6 +83,11 @@ func TestRegistrationWithTheKubelet(t *testing.T) {
 			node := <-found
 			require.Equal(t, d.Config.NodeID, node.GetNodeId())
 			require.EqualValues(t, 7, node.GetMaxVolumesPerNode())
+
+			told, err := health.NewClient(d.Conn()).Report(t.Context())
+			require.NoError(t, err)
+			require.NotNil(t, told.Registered)
+			require.True(t, *told.Registered)
 
 			// A restart is how the kubelet learns of other limits.
 			d.Restart(t, takes(9))
