@@ -47,6 +47,8 @@ cannot() { echo "e2e: $*" >&2; exit 2; }
 [ -n "${KUBECONFIG:-}" ] || cannot "set KUBECONFIG to the cluster's kubeconfig file"
 e2e=$(command -v "$E2E_TEST") || cannot "there is no $E2E_TEST: set E2E_TEST; this script's first lines say where to get it"
 kubectl=$(command -v "$KUBECTL") || cannot "there is no $KUBECTL: set KUBECTL"
+# ginkgo starts the suite in another directory.
+KUBECONFIG=$(realpath "$KUBECONFIG") && kubectl=$(realpath -s "$kubectl")
 ginkgo=${GINKGO:-$(dirname "$e2e")/ginkgo}
 ginkgo=$(command -v "$ginkgo" || command -v ginkgo) || ginkgo=''
 "$kubectl" get csidriver "$driver" >/dev/null || cannot "the cluster has no CSIDriver $driver: install the driver first"

@@ -27,20 +27,20 @@ command -v openssl >/dev/null || {
 service=$NAME-snapshot-metadata
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-cd "$work"
 
-key() { openssl ecparam -genkey -name prime256v1 -noout -out "$1"; }
+key() { openssl ecparam -genkey -name prime256v1 -noout -out "$work/$1"; }
 
 key ca.key
-openssl req -x509 -new -key ca.key -days "$DAYS" -subj "/CN=$service authority" -out ca.crt
+openssl req -x509 -new -key "$work/ca.key" -days "$DAYS" -subj "/CN=$service authority" -out "$work/ca.crt"
 key tls.key
-openssl req -new -key tls.key -subj "/CN=$service" -out tls.csr
+openssl req -new -key "$work/tls.key" -subj "/CN=$service" -out "$work/tls.csr"
 printf 'subjectAltName=DNS:%s,DNS:%s,DNS:%s\nextendedKeyUsage=serverAuth\n' \
-	"$service.$NAMESPACE" "$service.$NAMESPACE.svc" "$service.$NAMESPACE.svc.cluster.local" >extensions
-openssl x509 -req -in tls.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days "$DAYS" -extfile extensions -out tls.crt
+	"$service.$NAMESPACE" "$service.$NAMESPACE.svc" "$service.$NAMESPACE.svc.cluster.local" >"$work/extensions"
+openssl x509 -req -in "$work/tls.csr" -CA "$work/ca.crt" -CAkey "$work/ca.key" -CAcreateserial -days "$DAYS" \
+	-extfile "$work/extensions" -out "$work/tls.crt"
 
-# KUBECTL may have arguments.
-$KUBECTL create secret tls "$service" --namespace "$NAMESPACE" --cert tls.crt --key tls.key --dry-run=client -o yaml | $KUBECTL apply -f -
+# KUBECTL may have arguments, and it and KUBECONFIG may be relative paths.
+$KUBECTL create secret tls "$service" --namespace "$NAMESPACE" --cert "$work/tls.crt" --key "$work/tls.key" --dry-run=client -o yaml | $KUBECTL apply -f -
 $KUBECTL apply -f - <<MANIFEST
 apiVersion: cbt.storage.k8s.io/v1beta1
 kind: SnapshotMetadataService
@@ -48,6 +48,6 @@ metadata:
   name: $DRIVER
 spec:
   address: $service.$NAMESPACE:6443
-  caCert: $(base64 <ca.crt | tr -d '\n')
+  caCert: $(base64 <"$work/ca.crt" | tr -d '\n')
   audience: $service
 MANIFEST
