@@ -56,6 +56,7 @@ LOST=${LOST:-30}
 # What the manifests call things.
 driver=csi.touchstone.dev
 namespace=touchstone
+snapshots=volumesnapshots.snapshot.storage.k8s.io
 pool=${POOL:-/var/lib/touchstone}
 prefix=touchstone-e2e # of the namespaces that are made here
 parts=$tree/test/e2e/install
@@ -83,6 +84,9 @@ check_wanted() {
   kube version >/dev/null || cannot "the cluster does not answer: set KUBECONFIG (and KUBECTL)"
   ! wants install || [ -z "$(kube get csidriver "$driver" --ignore-not-found -o name)" ] ||
     cannot "the cluster has $driver: uninstall it first (docs/uninstall.md); this is no place to try things out"
+  # What is applied is deleted in the end, and all drivers' snapshots with their types.
+  ! wants install || [ "$PREREQUISITES" = no ] || [ -z "$(kube get crd "$snapshots" --ignore-not-found -o name)" ] ||
+    cannot "the cluster has the types of snapshots: PREREQUISITES=no leaves them, and whoever sees to them, as they are"
 }
 
 main() {

@@ -11,9 +11,9 @@ kustomization() {
     echo 'kind: Kustomization'
     echo "resources: [$(realpath --relative-to="$1" "$2")]"
     echo 'images:'
-    echo "  - {name: touchstone, newName: ${3%:*}, newTag: ${3##*:}}"
+    echo "  - {name: touchstone, newName: ${3%:*}, newTag: \"${3##*:}\"}"
     while read -r each; do
-      echo "  - {name: ${each%:*}, newTag: ${each##*:}}"
+      echo "  - {name: ${each%:*}, newTag: \"${each##*:}\"}"
     done < <(jq -r '.sidecars[]' "$OUT/images.json" 2>/dev/null)
   } >"$1/kustomization.yaml"
 }
