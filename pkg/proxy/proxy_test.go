@@ -347,7 +347,8 @@ func TestDeadlineAndCancellationPass(t *testing.T) {
 	require.ErrorIs(t, <-ended, context.Canceled)
 	require.Equal(t, codes.Canceled, status.Code(<-answer))
 
-	ctx, cancel = context.WithTimeout(t.Context(), 50*time.Millisecond)
+	// Long enough for the call to be there before.
+	ctx, cancel = context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 
 	answer = call(ctx)

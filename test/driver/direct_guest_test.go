@@ -343,8 +343,8 @@ func TestDirectResizeSays(t *testing.T) {
 	}, resizes(shim)[2])
 	guestSays(t, d, claim, smallUsage())
 
-	asked := shim.Requests()
-	require.Equal(t, guest.Request{Method: http.MethodPut, URI: "/fs-stats", Body: fmt.Sprintf(`{"block-device":%q}`, device)}, asked[len(asked)-1])
+	// Not the last: a look may have begun, which tries today's words first.
+	require.Contains(t, shim.Requests(), guest.Request{Method: http.MethodPut, URI: "/fs-stats", Body: fmt.Sprintf(`{"block-device":%q}`, device)})
 }
 
 // TestDirectReaderIsNotResized is of a guest that can't write: nobody asks it to.
