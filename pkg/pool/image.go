@@ -50,8 +50,8 @@ func (p *Pool) GrowImage(id string, size int64, thick bool) error {
 }
 
 // SizedAt returns when this process last tried to make the volume's image larger,
-// zero for never. Whoever watches images sees that as a write, also where it has
-// failed.
+// or made sure that one it has filled is as large as it was; zero for never. Whoever
+// watches images sees that as a write, also where it has failed.
 func (p *Pool) SizedAt(id string) time.Time {
 	at, _ := p.sized.Load(id)
 	sized, _ := at.(time.Time)
@@ -151,6 +151,7 @@ func (p *Pool) FillImage(ctx context.Context, id string, thick bool, fill func(c
 	// does from now on will notice (growOnce).
 	if info, err = old.Stat(); err == nil {
 		err = grow(fresh, info.Size(), thick)
+		p.sized.Store(id, time.Now())
 	}
 
 	if err != nil {

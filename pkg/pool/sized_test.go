@@ -1,0 +1,65 @@
+package pool_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+// TestSizedAtTellsOfEachOwnWrite watches an image as a node does, which has to know
+// its own writes from foreign ones.
+func TestSizedAtTellsOfEachOwnWrite(t *testing.T) {
+	t.Parallel()
+
+	const size = 1 << 20
+
+	directory := t.TempDir()
+	pools, err := pool.OpenSet(map[string]string{volume.DefaultPool: directory})
+	require.NoError(t, err)
+
+	defer func() { require.NoError(t, pools.Close()) }()
+
+	place, ok := pools.Get(volume.DefaultPool)
+	require.True(t, ok)
+
+	id, err := volume.NewID()
+	require.NoError(t, err)
+	require.NoError(t, place.EnsureImage(id, size, true))
+	require.Zero(t, place.SizedAt(id))
+
+	watcher, err := fsnotify.NewWatcher()
+	require.NoError(t, err)
+
+	defer func() { require.NoError(t, watcher.Close()) }()
+
+	image := filepath.Join(directory, "images", id+pool.ImageSuffix)
+	require.NoError(t, watcher.Add(filepath.Dir(image)))
+
+	for name, size := range map[string]func() error{
+		"fill": func() error {
+			return place.FillImage(t.Context(), id, true, func(_ context.Context, path string) error {
+				return os.WriteFile(path, []byte("filled"), 0o600)
+			})
+		},
+		"grow": func() error { return place.GrowImage(id, 2*size, true) },
+	} {
+		began := time.Now()
+		require.NoError(t, size(), name)
+
+		for event := range watcher.Events {
+			if event.Name == image && event.Has(fsnotify.Write) {
+				break
+			}
+		}
+
+		require.WithinRange(t, place.SizedAt(id), began, time.Now(), name)
+	}
+}
