@@ -37,6 +37,8 @@ type creation struct {
 	// claim may ask for direct assignment, which parameters say too once it has.
 	claim         claimName
 	directByClaim bool
+	// consistency is what a clone must be of.
+	consistency volume.Consistency
 }
 
 // CreateVolume makes a volume, or returns the one of that name if it is what is
@@ -115,6 +117,7 @@ func (s *Service) parseCreate(request *csi.CreateVolumeRequest) (*creation, erro
 		name: request.GetName(), size: size, asked: request.GetCapacityRange(),
 		topology: request.GetAccessibilityRequirements(), parameters: parameters, capabilities: capabilities,
 		mutable: mutable, pool: place, source: source, fsNamed: fsNamed, claim: parseClaim(request.GetParameters()),
+		consistency: volume.CloneConsistency(request.GetParameters()),
 	}
 	if source.isZero() || fsNamed {
 		err = wanted.checkMkfs()

@@ -101,7 +101,7 @@ func (s *Service) toFreeze(consistency volume.Consistency, cuts []*cutting) ([]s
 func notStill(source *Volume, why string) error {
 	return rpc.Errorf(codes.FailedPrecondition,
 		"volume %s is %s, its pool can't copy it in an instant, and it can't be frozen meanwhile; stop using it, use a pool that can reflink, "+
-			"or, for a snapshot, set %s: %s", source.ID, why, volume.KeyConsistency, volume.ConsistencyNone)
+			"or set %s: %s in the class, if it need not be of one moment", source.ID, why, volume.KeyConsistency, volume.ConsistencyNone)
 }
 
 func (s *Service) usedHere(v *Volume) (user string, used bool) {

@@ -169,7 +169,7 @@ func (s *Service) cutClone(ctx context.Context, wanted *creation, target pool.Ob
 		return nil, err
 	}
 
-	frozen, err := s.toFreeze(volume.ConsistencyFilesystem, []*cutting{taken})
+	frozen, err := s.toFreeze(wanted.consistency, []*cutting{taken})
 	if err == nil {
 		err = s.cut(ctx, frozen, []*cutting{taken})
 	}

@@ -41,6 +41,10 @@ func ParseEphemeral(given map[string]string) (Parameters, int64, error) {
 			ErrParameter, KeyDirectAssign)
 	}
 
+	if _, there := given[KeyConsistency]; there {
+		return Parameters{}, 0, fmt.Errorf("%w: %s: an inline ephemeral volume is made of nothing; leave it out", ErrParameter, KeyConsistency)
+	}
+
 	text := given[KeySize]
 	if text == "" {
 		return parameters, DefaultEphemeralBytes, nil

@@ -103,6 +103,10 @@ func ParseParameters(given map[string]string) (Parameters, error) {
 		}
 	}
 
+	if _, err := parseConsistency(given); err != nil {
+		return Parameters{}, err
+	}
+
 	return parse(given)
 }
 
@@ -145,7 +149,7 @@ func (p Parameters) CheckFSType(wanted Capability) error {
 
 func knownKeys() []string {
 	return []string{
-		KeyBacking, KeyBlockSize, KeyFSType, KeyDirectAssign, KeyMkfsOptions, KeyPool, KeyProvisioning, KeySkipHostmount,
+		KeyBacking, KeyBlockSize, KeyConsistency, KeyFSType, KeyDirectAssign, KeyMkfsOptions, KeyPool, KeyProvisioning, KeySkipHostmount,
 	}
 }
 

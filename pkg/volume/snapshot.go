@@ -5,19 +5,19 @@ import (
 	"strings"
 )
 
-// Consistency says what a snapshot must be of.
+// Consistency says what a snapshot, or a clone, must be of.
 type Consistency string
 
-// The two kinds of consistency of a snapshot.
+// The two kinds of consistency.
 const (
-	// ConsistencyFilesystem refuses a snapshot that would not be of one moment.
+	// ConsistencyFilesystem refuses a copy that would not be of one moment.
 	ConsistencyFilesystem Consistency = "filesystem"
 	// ConsistencyNone takes what is there, while it may be written.
 	ConsistencyNone Consistency = "none"
 )
 
 // KeyConsistency is the only parameter of a SnapshotClass that is not the
-// snapshotter's own.
+// snapshotter's own. In a StorageClass it is about the clones that are made with it.
 const KeyConsistency = "consistency"
 
 // keyDeletionPolicy is a field of a class, and no parameter. Kubernetes' own
@@ -41,7 +41,18 @@ func ParseSnapshotParameters(given map[string]string) (Consistency, error) {
 		}
 	}
 
-	switch wanted := Consistency(valueOr(given[KeyConsistency], string(ConsistencyFilesystem))); wanted {
+	return parseConsistency(given)
+}
+
+// CloneConsistency returns, of the parameters of a StorageClass that ParseParameters
+// has accepted, what a volume must be of that is made of another one (CSI v1.13,
+// CreateVolume). It is about the making, and no property of the volume.
+func CloneConsistency(given map[string]string) Consistency {
+	return Consistency(valueOr(given[KeyConsistency], string(ConsistencyFilesystem)))
+}
+
+func parseConsistency(given map[string]string) (Consistency, error) {
+	switch wanted := CloneConsistency(given); wanted {
 	case ConsistencyFilesystem, ConsistencyNone:
 		return wanted, nil
 	default:

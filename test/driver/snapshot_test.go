@@ -662,8 +662,13 @@ func TestWhatIsUsedElsewhere(t *testing.T) {
 			}
 
 			fails(t, err, codes.FailedPrecondition, secondNode, "consistency: none")
-			fails(t, cloning, codes.FailedPrecondition, secondNode)
+			fails(t, cloning, codes.FailedPrecondition, secondNode, "consistency: none")
 			requireRooms(t, d, map[string]int{"snapshots": 0, "scratch": 0, "images": 1})
+
+			rough := proto.CloneOf(clone)
+			rough.Name, rough.Parameters = "rough", map[string]string{"consistency": "none"}
+			_, err = d.CreateVolume(t.Context(), rough)
+			require.NoError(t, err)
 
 			request.Parameters = map[string]string{"consistency": "none"}
 			_, err = d.CreateSnapshot(t.Context(), request)
@@ -713,6 +718,39 @@ func TestARefusedSnapshotLeavesItsName(t *testing.T) {
 	}
 
 	requireRooms(t, d, map[string]int{"snapshots": 8, "scratch": 0})
+}
+
+// TestACloneOfADirectoryInUse is made where the class says that it need not be of
+// one moment; the same class makes and restores any other volume as well.
+func TestACloneOfADirectoryInUse(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	d := harness.Start(t)
+	claim := newVolume(t, d, &csi.CreateVolumeRequest{Parameters: directoryBacked()})
+	bringUp(t, d, claim)
+	writeBlock(t, claim)
+
+	request := func(name string) *csi.CreateVolumeRequest {
+		return &csi.CreateVolumeRequest{
+			Name: name, Parameters: directoryBacked(), VolumeContentSource: ofVolume(claim.VolumeID),
+			VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Mount(writer, "")},
+		}
+	}
+
+	_, err := d.CreateVolume(t.Context(), request("exact"))
+	fails(t, err, codes.FailedPrecondition, claim.VolumeID, "consistency: none")
+
+	rough := request("rough")
+	rough.Parameters["consistency"] = "none"
+	clone := newVolume(t, d, rough)
+	require.NotContains(t, clone.VolumeContext, "consistency")
+
+	rough.Name, rough.VolumeContentSource = "fresh", nil
+	newVolume(t, d, rough)
+
+	bringUp(t, d, clone)
+	requireBlock(t, clone)
 }
 
 // TestAStrangerInTheSnapshotsStays finds bytes there that the state does not
