@@ -50,7 +50,7 @@ func (p *Pool) GrowImage(id string, size int64, thick bool) error {
 }
 
 // SizedAt returns when this process last tried to make the volume's image larger,
-// or made sure that one it has filled is as large as it was; zero for never. Whoever
+// or made sure that one it has filled has all its space; zero for never. Whoever
 // watches images sees that as a write, also where it has failed.
 func (p *Pool) SizedAt(id string) time.Time {
 	at, _ := p.sized.Load(id)
@@ -149,9 +149,14 @@ func (p *Pool) FillImage(ctx context.Context, id string, thick bool, fill func(c
 
 	// Whoever grew the old image until now did not see the new one; whoever
 	// does from now on will notice (growOnce).
-	if info, err = old.Stat(); err == nil {
-		err = grow(fresh, info.Size(), thick)
-		p.sized.Store(id, time.Now())
+	now, err := old.Stat()
+	if err == nil {
+		err = grow(fresh, now.Size(), thick)
+
+		// Else it had all, and nothing was written.
+		if thick || now.Size() > info.Size() {
+			p.sized.Store(id, time.Now())
+		}
 	}
 
 	if err != nil {
