@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"sigs.k8s.io/yaml"
@@ -111,7 +112,14 @@ func TestNothingIsAskedForThatIsNotExposed(t *testing.T) {
 	w := start(t)
 	require.Equal(t, "clean", w.check(t).Verdict)
 
-	exposed := w.scrape(t)
+	var exposed series
+
+	// The kernel's events come when they come.
+	require.Eventually(t, func() bool {
+		exposed = w.scrape(t)
+
+		return len(exposed["touchstone_health_events_total"]) > 0
+	}, waitLimit, 10*time.Millisecond)
 
 	for _, each := range alerts(t) {
 		t.Run(each.Alert, func(t *testing.T) { exposed.have(t, each.Expr) })
