@@ -25,13 +25,7 @@ func TestFilledImageKeepsItsOwner(t *testing.T) {
 	const size, nobody = 1 << 20, 65534
 
 	directory := t.TempDir()
-	pools, err := pool.OpenSet(map[string]string{volume.DefaultPool: directory})
-	require.NoError(t, err)
-
-	defer func() { require.NoError(t, pools.Close()) }()
-
-	place, ok := pools.Get(volume.DefaultPool)
-	require.True(t, ok)
+	place := openPool(t, directory)
 
 	id, err := volume.NewID()
 	require.NoError(t, err)

@@ -22,13 +22,7 @@ func TestSizedAtTellsOfEachOwnWrite(t *testing.T) {
 	const size = 1 << 20
 
 	directory := t.TempDir()
-	pools, err := pool.OpenSet(map[string]string{volume.DefaultPool: directory})
-	require.NoError(t, err)
-
-	defer func() { require.NoError(t, pools.Close()) }()
-
-	place, ok := pools.Get(volume.DefaultPool)
-	require.True(t, ok)
+	place := openPool(t, directory)
 
 	id, err := volume.NewID()
 	require.NoError(t, err)
@@ -43,7 +37,7 @@ func TestSizedAtTellsOfEachOwnWrite(t *testing.T) {
 	image := filepath.Join(directory, "images", id+pool.ImageSuffix)
 	require.NoError(t, watcher.Add(filepath.Dir(image)))
 
-	for name, size := range map[string]func() error{
+	for name, write := range map[string]func() error{
 		"fill": func() error {
 			return place.FillImage(t.Context(), id, true, func(_ context.Context, path string) error {
 				return os.WriteFile(path, []byte("filled"), 0o600)
@@ -52,7 +46,7 @@ func TestSizedAtTellsOfEachOwnWrite(t *testing.T) {
 		"grow": func() error { return place.GrowImage(id, 2*size, true) },
 	} {
 		began := time.Now()
-		require.NoError(t, size(), name)
+		require.NoError(t, write(), name)
 
 		for event := range watcher.Events {
 			if event.Name == image && event.Has(fsnotify.Write) {
