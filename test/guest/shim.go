@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/pkg/mount"
 )
@@ -22,11 +23,12 @@ const socketName = "shim-monitor.sock"
 
 // Shim answers for one sandbox. Safe for concurrent use.
 type Shim struct {
-	dir    string
-	server *http.Server
-	served chan error
-	hangUp context.CancelFunc
-	stop   sync.Once
+	dir      string
+	listener *net.UnixListener
+	server   *http.Server
+	served   chan error
+	hangUp   context.CancelFunc
+	stop     sync.Once
 
 	mu       sync.Mutex
 	mode     Mode
@@ -60,9 +62,9 @@ func StartShim(tb testing.TB, shimRoot, sandbox string) *Shim {
 		Handler:     http.HandlerFunc(shim.serve),
 		BaseContext: func(net.Listener) context.Context { return alive },
 	}
-	listener := listen(tb, shim.dir)
+	shim.listener = listen(tb, shim.dir)
 
-	go func() { shim.served <- shim.server.Serve(listener) }()
+	go func() { shim.served <- shim.server.Serve(shim.listener) }()
 
 	tb.Cleanup(shim.Stop)
 
@@ -71,7 +73,7 @@ func StartShim(tb testing.TB, shimRoot, sandbox string) *Shim {
 
 // listen goes through the directory's descriptor: a test's directory may have a
 // longer path than a socket's address.
-func listen(tb testing.TB, dir string) net.Listener {
+func listen(tb testing.TB, dir string) *net.UnixListener {
 	tb.Helper()
 
 	opened, err := os.Open(dir)
@@ -82,12 +84,12 @@ func listen(tb testing.TB, dir string) net.Listener {
 	listener, err := (&net.ListenConfig{}).Listen(tb.Context(), "unix", fmt.Sprintf("/proc/self/fd/%d/%s", opened.Fd(), socketName))
 	require.NoError(tb, err)
 
-	unix, ok := listener.(*net.UnixListener)
+	socket, ok := listener.(*net.UnixListener)
 	require.True(tb, ok)
 	// Its path means something else once the descriptor is another's.
-	unix.SetUnlinkOnClose(false)
+	socket.SetUnlinkOnClose(false)
 
-	return listener
+	return socket
 }
 
 // Stop ends the shim and removes its directory.
@@ -102,10 +104,21 @@ func (s *Shim) Stop() {
 func (s *Shim) Kill() {
 	s.stop.Do(func() {
 		s.hangUp()
+		s.refuse()
 
 		_ = s.server.Shutdown(context.Background())
 		<-s.served
 	})
+}
+
+// refuse ends the socket itself: a child that another test is just forking has a copy
+// of its descriptor until its exec, and what is only closed here goes on taking
+// connections there.
+func (s *Shim) refuse() {
+	raw, err := s.listener.SyscallConn()
+	if err == nil {
+		_ = raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) })
+	}
 }
 
 // Switch sets how requests from now on are answered.
