@@ -18,6 +18,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/doctor"
 	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/test/served"
 )
 
 // stub is a driver that says what a test wants to hear.
@@ -88,7 +89,11 @@ func TestSocket(t *testing.T) {
 			doctor.Problem,
 			[]string{"no socket"},
 		},
-		"dead": {dead, doctor.Problem, []string{"nobody serves"}},
+		"dead": {
+			func(t *testing.T, path string) { t.Helper(); served.Ended(t, path) },
+			doctor.Problem,
+			[]string{"nobody serves"},
+		},
 		"deaf": {deaf, doctor.Problem, []string{"does not answer"}},
 		"another driver": {
 			func(t *testing.T, path string) {
@@ -141,17 +146,6 @@ func TestSocket(t *testing.T) {
 			finds(t, look(t, c, "socket", ""), doctor.Skipped)
 		})
 	}
-}
-
-// dead leaves a socket that nobody serves any more.
-func dead(t *testing.T, path string) {
-	t.Helper()
-
-	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	require.NoError(t, err)
-	listener.SetUnlinkOnClose(false)
-	require.NoError(t, listener.Close())
-	require.FileExists(t, path)
 }
 
 // deaf listens and never answers.
@@ -222,7 +216,7 @@ func TestRegistration(t *testing.T) {
 	finds(t, look(t, c, "registration", ""), doctor.Warning, "csi.touchstone.dev-reg.sock")
 
 	path := filepath.Join(directory, "csi.touchstone.dev-reg.sock")
-	dead(t, path)
+	served.Ended(t, path)
 	finds(t, look(t, c, "registration", ""), doctor.Problem, "nobody serves")
 	require.NoError(t, os.Remove(path))
 

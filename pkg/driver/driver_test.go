@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -27,6 +26,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/inflight"
 	"github.com/touchstone-csi/touchstone/pkg/progress"
 	"github.com/touchstone-csi/touchstone/test/logs"
+	"github.com/touchstone-csi/touchstone/test/served"
 )
 
 // waitLimit is no verdict on speed: it only ends a test that would hang.
@@ -241,7 +241,7 @@ func TestStoreThatIsInUseEndsTheStartWithTheOthersName(t *testing.T) {
 func TestProbeFailsWithTheReasonWhenAPoolIsGone(t *testing.T) {
 	t.Parallel()
 
-	address := freeAddress(t)
+	address := served.Address()
 	r := start(t, func(config *driver.Config) { config.HTTPEndpoint = address })
 	require.NoError(t, os.RemoveAll(r.config.Pools["default"]))
 
@@ -263,7 +263,7 @@ func TestProbeFailsWithTheReasonWhenAPoolIsGone(t *testing.T) {
 func TestHTTPServesMetricsOfEachCall(t *testing.T) {
 	t.Parallel()
 
-	address := freeAddress(t)
+	address := served.Address()
 	r := start(t, func(config *driver.Config) { config.HTTPEndpoint = address })
 
 	_, err := csi.NewControllerClient(r.conn).DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{})
@@ -300,7 +300,7 @@ func TestDrainLetsRunningWorkFinishAndTakesNoMore(t *testing.T) {
 	t.Parallel()
 
 	entered, release := make(chan struct{}), make(chan struct{})
-	address := freeAddress(t)
+	address := served.Address()
 	staged := withStage(func(context.Context, *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
 		close(entered)
 		<-release
@@ -445,21 +445,6 @@ func await(t *testing.T, event <-chan struct{}) {
 	case <-time.After(waitLimit):
 		require.Fail(t, "what the test waits for does not happen")
 	}
-}
-
-// freeAddress returns an address that was free a moment ago.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-
-	defer listener.Close()
-
-	address, ok := listener.Addr().(*net.TCPAddr)
-	require.True(t, ok)
-
-	return "127.0.0.1:" + strconv.Itoa(address.Port)
 }
 
 func get(t *testing.T, url string) (int, string) {

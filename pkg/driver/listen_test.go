@@ -16,6 +16,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/socket"
+	"github.com/touchstone-csi/touchstone/test/served"
 )
 
 func TestSocketPath(t *testing.T) {
@@ -62,10 +63,7 @@ func TestSocketThatNobodyServesIsReplaced(t *testing.T) {
 	t.Parallel()
 
 	r := start(t, func(config *driver.Config) {
-		listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: strings.TrimPrefix(config.Endpoint, "unix://")})
-		require.NoError(t, err)
-		listener.SetUnlinkOnClose(false)
-		require.NoError(t, listener.Close())
+		served.Ended(t, strings.TrimPrefix(config.Endpoint, "unix://"))
 	})
 	require.FileExists(t, r.config.ReadyFile)
 }
@@ -177,10 +175,7 @@ func TestOfTwoThatStartAtOnceOneServes(t *testing.T) {
 
 	// An old socket makes both want to remove it.
 	old, _ := configFor(t)
-	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: strings.TrimPrefix(old.Endpoint, "unix://")})
-	require.NoError(t, err)
-	listener.SetUnlinkOnClose(false)
-	require.NoError(t, listener.Close())
+	served.Ended(t, strings.TrimPrefix(old.Endpoint, "unix://"))
 
 	const starts = 8
 

@@ -15,12 +15,13 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/test/served"
 )
 
 func TestSocketAndPageTellTheSame(t *testing.T) {
 	t.Parallel()
 
-	address := freeAddress(t)
+	address := served.Address()
 	r := start(t, func(config *driver.Config) { config.HTTPEndpoint = address })
 	client := health.NewClient(r.conn)
 
@@ -84,7 +85,7 @@ func TestSocketAndPageTellTheSame(t *testing.T) {
 func TestNothingIsNullInTheReport(t *testing.T) {
 	t.Parallel()
 
-	address := freeAddress(t)
+	address := served.Address()
 	start(t, func(config *driver.Config) { config.HTTPEndpoint, config.HealthPolling = address, true })
 
 	code, body := get(t, "http://"+address+"/health.json")

@@ -26,6 +26,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/kubelet"
 	"github.com/touchstone-csi/touchstone/test/logs"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/served"
 )
 
 // waitLimit is no verdict on speed: it only ends a test that would hang.
@@ -233,10 +234,7 @@ func TestSocketComesBack(t *testing.T) {
 		},
 		"replaced by one that nobody serves": func(t *testing.T, path string) {
 			t.Helper()
-			listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: path + ".new"})
-			require.NoError(t, err)
-			listener.SetUnlinkOnClose(false)
-			require.NoError(t, listener.Close())
+			served.Ended(t, path+".new")
 			require.NoError(t, os.Rename(path+".new", path))
 		},
 		"gone with its directory": func(t *testing.T, path string) {
@@ -269,11 +267,7 @@ func TestOldSocketIsReplaced(t *testing.T) {
 	t.Parallel()
 
 	config, _ := configFor(t)
-	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: socketOf(config)})
-	require.NoError(t, err)
-	listener.SetUnlinkOnClose(false)
-	require.NoError(t, listener.Close())
-
+	served.Ended(t, socketOf(config))
 	start(t, config)
 	kubelet.Watch(t, config.Directory, nil).Next(kubelet.Registered)
 }

@@ -3,7 +3,6 @@ package socket_test
 import (
 	"context"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/touchstone-csi/touchstone/pkg/socket"
+	"github.com/touchstone-csi/touchstone/test/served"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -60,10 +60,7 @@ func TestListenReplacesWhatNobodyServes(t *testing.T) {
 	t.Parallel()
 
 	path := filepath.Join(t.TempDir(), "a.sock")
-	dead, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
-	require.NoError(t, err)
-	dead.SetUnlinkOnClose(false)
-	require.NoError(t, dead.Close())
+	served.Ended(t, path)
 	require.FileExists(t, path)
 	require.True(t, listen(t, path).InPlace())
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -32,6 +31,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/served"
 )
 
 // askCheck has the driver check a volume on demand.
@@ -465,7 +465,7 @@ func TestChecksAreCounted(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
-	d := harness.Start(t, func(c *driver.Config) { c.HTTPEndpoint = freeAddress(t) })
+	d := harness.Start(t, func(c *driver.Config) { c.HTTPEndpoint = served.Address() })
 	claim := newVolume(t, d, &csi.CreateVolumeRequest{})
 	bringUp(t, d, claim)
 	takeDown(t, d, claim)
@@ -482,16 +482,6 @@ func TestChecksAreCounted(t *testing.T) {
 	require.Contains(t, string(text), `touchstone_filesystem_checks_total{how="online",verdict="clean"} 1`)
 	require.Contains(t, string(text), `touchstone_filesystem_checks_total{how="stage",verdict="clean"} 1`)
 	require.Contains(t, string(text), `touchstone_filesystem_check_duration_seconds_count{fstype="ext4",how="online"} 1`)
-}
-
-func freeAddress(t *testing.T) string {
-	t.Helper()
-
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	require.NoError(t, listener.Close())
-
-	return listener.Addr().String()
 }
 
 // TestWhatIsGoneIsNotDamaged removes a volume that is not in use, as a controller

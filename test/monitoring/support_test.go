@@ -3,7 +3,6 @@ package monitoring_test
 import (
 	"context"
 	"io"
-	"net"
 	"net/http"
 	"regexp"
 	"strings"
@@ -18,6 +17,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/served"
 )
 
 // waitLimit is no verdict on speed: it only ends a test that would hang.
@@ -35,13 +35,7 @@ func start(t *testing.T) *watched {
 	t.Helper()
 	namespace.NeedRoot(t)
 
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-
-	w := &watched{address: listener.Addr().String()}
-	require.NoError(t, listener.Close())
-
-	registrations := t.TempDir()
+	w, registrations := &watched{address: served.Address()}, t.TempDir()
 	w.Driver = harness.Start(t, func(config *driver.Config) {
 		config.HTTPEndpoint, config.KubeletRegistrationDir = w.address, registrations
 	})

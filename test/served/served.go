@@ -1,4 +1,3 @@
-// Package served serves on a socket what a test registers, and connects to it.
 package served
 
 import (
