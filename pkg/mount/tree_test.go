@@ -5,7 +5,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
@@ -83,9 +85,15 @@ func TestAClosedTreeLetsGoOfTheDevice(t *testing.T) {
 	tree.Close()
 	tree.Close()
 
-	fd, err := unix.Open(device, unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0)
-	require.NoError(t, err)
-	require.NoError(t, unix.Close(fd))
+	// A child that another test is just forking has a copy of the tree's descriptor.
+	require.Eventually(t, func() bool {
+		fd, err := unix.Open(device, unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0)
+		if err == nil {
+			err = unix.Close(fd)
+		}
+
+		return err == nil
+	}, time.Minute, time.Millisecond)
 }
 
 func TestMountTakesFlags(t *testing.T) {
@@ -411,6 +419,41 @@ func TestUnmountOfWhatIsInUse(t *testing.T) {
 	requireMounted(t, place)
 
 	require.NoError(t, file.Close())
+	require.NoError(t, place.Unmount())
+	requireNotMounted(t, place)
+}
+
+// heldWhileForked closes a file of which a child that is just being forked has a
+// copy, as of all; the child is through somewhat later.
+func heldWhileForked(t *testing.T, file *os.File) {
+	t.Helper()
+
+	copied, err := unix.FcntlInt(file.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	require.NoError(t, err)
+	syscall.ForkLock.Lock()
+
+	through := make(chan struct{})
+	t.Cleanup(func() { <-through })
+	time.AfterFunc(300*time.Millisecond, func() {
+		defer close(through)
+		defer syscall.ForkLock.Unlock()
+
+		_ = unix.Close(copied)
+	})
+	require.NoError(t, file.Close())
+}
+
+func TestUnmountAwaitsAChildThatIsBeingForked(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+
+	dir, places := allowedDir(t)
+	place := findDir(t, places, dir+"/target")
+	mountTmpfs(t, place.Path())
+
+	file, err := os.Create(place.Path() + "/file")
+	require.NoError(t, err)
+	heldWhileForked(t, file)
 	require.NoError(t, place.Unmount())
 	requireNotMounted(t, place)
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/pkg/forking"
 )
 
 // Unmount takes away one layer, the top one, of what is mounted exactly here;
@@ -47,23 +49,24 @@ func (p *Place) Unmount() error {
 
 // A child that this process has forked, for a tool that works on another volume,
 // holds copies of all descriptors until its exec closes them: a mount that
-// nobody uses is busy for that moment.
+// nobody uses is busy for that moment (pkg/forking).
 const (
-	busyAttempts   = 7
-	firstBusyPause = time.Millisecond
+	busyAttempts     = 7
+	firstBusyPause   = time.Millisecond
+	longestBusyPause = 32 * time.Millisecond
 )
 
 func unmountSoon(path string) error {
-	pause := firstBusyPause
+	patience, pause := forking.NewPatience(busyAttempts), firstBusyPause
 
-	for attempt := 1; ; attempt++ {
+	for {
 		err := unix.Unmount(path, unix.UMOUNT_NOFOLLOW)
-		if !errors.Is(err, unix.EBUSY) || attempt == busyAttempts {
+		if !errors.Is(err, unix.EBUSY) || !patience.Another() {
 			return err //nolint:wrapcheck // the caller names the path
 		}
 
 		time.Sleep(pause)
 
-		pause *= 2
+		pause = min(2*pause, longestBusyPause)
 	}
 }
