@@ -95,8 +95,9 @@ fuzz: ## Run each fuzz target for FUZZTIME (30s)
 
 lint: ## go vet, golangci-lint and gofumpt
 	$(GO) vet ./...
-	@if golangci-lint version 2>/dev/null | grep -q '$(GOLANGCI_LINT_VERSION:v%=%)'; then golangci-lint run ./...; \
-	else $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION) run ./...; fi
+	@lint="$(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION)"; \
+	if golangci-lint version 2>/dev/null | grep -q '$(GOLANGCI_LINT_VERSION:v%=%)'; then lint=golangci-lint; fi; \
+	for module in . test/legacy test/manifests; do echo "$$lint run ./... in $$module"; (cd $$module && $$lint run ./...) || exit; done
 	@files=$$(if command -v gofumpt >/dev/null; then gofumpt -l .; else $(GO) run mvdan.cc/gofumpt@$(GOFUMPT_VERSION) -l .; fi); \
 	if [ -n "$$files" ]; then echo "gofumpt would change:"; echo "$$files"; exit 1; fi
 
