@@ -24,8 +24,9 @@ const (
 	maxPath = 107
 	// mode lets nobody but the owner call a driver that runs as root.
 	mode = 0o600
-	// askTimeout is for the one who already listens to say who it is.
-	askTimeout = time.Second
+	// askTimeout is for the one who already listens to say who it is; on a machine
+	// that has too much to do, too.
+	askTimeout = 5 * time.Second
 	// lockTimeout is for another start in the same directory to end.
 	lockTimeout = 5 * time.Second
 	lockPause   = 20 * time.Millisecond
@@ -103,6 +104,21 @@ func Listen(ctx context.Context, path string, ask Ask) (*Listener, error) {
 		return nil, err
 	}
 
+	listener, err := listenAlone(ctx, path)
+
+	// Asked without the lock: who is just starting takes its time to answer, and
+	// others of the directory would be refused for waiting too long.
+	if inUse, ok := errors.AsType[*InUseError](err); ok {
+		asked, cancel := context.WithTimeout(ctx, askTimeout)
+		defer cancel()
+
+		inUse.Driver = ask(asked, path)
+	}
+
+	return listener, err
+}
+
+func listenAlone(ctx context.Context, path string) (*Listener, error) {
 	// Two that start at once must not both find the old socket dead.
 	unlock, err := lockDirectory(ctx, filepath.Dir(path))
 	if err != nil {
@@ -110,7 +126,7 @@ func Listen(ctx context.Context, path string, ask Ask) (*Listener, error) {
 	}
 	defer unlock()
 
-	if err := removeStale(ctx, path, ask); err != nil {
+	if err := removeStale(ctx, path); err != nil {
 		return nil, err
 	}
 
@@ -192,7 +208,7 @@ func lockDirectory(ctx context.Context, directory string) (func(), error) {
 	}
 }
 
-func removeStale(ctx context.Context, path string, ask Ask) error {
+func removeStale(ctx context.Context, path string) error {
 	info, err := os.Lstat(path)
 
 	switch {
@@ -210,10 +226,7 @@ func removeStale(ctx context.Context, path string, ask Ask) error {
 		_ = conn.Close()
 
 		if !ended(pid) {
-			asked, cancel := context.WithTimeout(ctx, askTimeout)
-			defer cancel()
-
-			return &InUseError{Path: path, PID: pid, Driver: ask(asked, path)}
+			return &InUseError{Path: path, PID: pid}
 		}
 	}
 

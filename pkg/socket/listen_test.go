@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -101,4 +102,49 @@ func TestListenRefusesWhatIsServed(t *testing.T) {
 	require.Equal(t, &socket.InUseError{Path: first.Path(), PID: int32(os.Getpid()), Driver: "it.example.org v1"}, inUse)
 	require.ErrorContains(t, err, "it.example.org v1")
 	require.True(t, first.InPlace())
+}
+
+// TestListenRefusesAllAtOnce has nobody be named before everybody has asked: who is
+// asked may just be starting, and no other has to wait for its answer.
+func TestListenRefusesAllAtOnce(t *testing.T) {
+	t.Parallel()
+
+	const starts = 8
+
+	first := listen(t, filepath.Join(t.TempDir(), "a.sock"))
+	refused := make(chan error, starts)
+
+	var asking sync.WaitGroup
+
+	asking.Add(starts)
+
+	all := make(chan struct{})
+
+	go func() {
+		defer close(all)
+
+		asking.Wait()
+	}()
+
+	for range starts {
+		go func() {
+			_, err := socket.Listen(t.Context(), first.Path(), func(ctx context.Context, _ string) string {
+				asking.Done()
+
+				select {
+				case <-all:
+					return "it.example.org v1"
+				case <-ctx.Done():
+					return ""
+				}
+			})
+			refused <- err
+		}()
+	}
+
+	for range starts {
+		err := <-refused
+		require.ErrorAs(t, err, new(*socket.InUseError))
+		require.ErrorContains(t, err, "it.example.org v1")
+	}
 }
