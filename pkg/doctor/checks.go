@@ -2,6 +2,8 @@ package doctor
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"maps"
 	"slices"
 
@@ -30,6 +32,16 @@ func ok(seen string) answer            { return answer{verdict: OK, seen: seen} 
 func skipped(why string) answer        { return answer{verdict: Skipped, seen: why} }
 func warning(seen, cure string) answer { return answer{Warning, seen, cure} }
 func problem(seen, cure string) answer { return answer{Problem, seen, cure} }
+
+// cureOf is for what can't be opened: by whom it was tried comes before what is wrong
+// with it.
+func cureOf(err error, otherwise string) string {
+	if errors.Is(err, fs.ErrPermission) {
+		return "run this as the user that the driver runs as; if it did, let that user open it"
+	}
+
+	return otherwise
+}
 
 // checks are in the order in which things stand on each other.
 func checks() []check {

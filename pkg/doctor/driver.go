@@ -48,7 +48,7 @@ func lookAtSocket(ctx context.Context, c *Config, _ string) answer {
 	case errors.Is(err, fs.ErrNotExist):
 		return problem("there is no "+path, startIt)
 	case err != nil:
-		return problem(err.Error(), "run this as the user that the driver runs as")
+		return problem(err.Error(), cureOf(err, "correct --endpoint"))
 	case info.Mode().Type() != fs.ModeSocket:
 		return problem(path+" is no socket", "remove it: the driver can't make its socket there")
 	}
@@ -254,7 +254,7 @@ func lookAtRegistration(ctx context.Context, c *Config, _ string) answer {
 
 	switch {
 	case errors.Is(err, fs.ErrPermission):
-		return problem(err.Error(), "run this as the user that the driver runs as")
+		return problem(err.Error(), cureOf(err, cure))
 	case err != nil && c.RegistrationDir == "":
 		return warning("nothing registers the driver with the kubelet: "+err.Error(), cure)
 	case err != nil:

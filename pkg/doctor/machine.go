@@ -75,7 +75,7 @@ func lookAtState(_ context.Context, c *Config, _ string) answer {
 		return warning(c.StateDir+" is not there", "the driver makes it at its start; "+
 			"if it should be there already, mount its filesystem, or name it with --state-dir")
 	case err != nil:
-		return problem(err.Error(), "it has to be a directory, and open to the driver")
+		return problem(err.Error(), cureOf(err, "it has to be a directory"))
 	}
 
 	if unfit := unfitFilesystem(c.StateDir, point); unfit != nil {
@@ -190,7 +190,7 @@ func lookAtKubelet(_ context.Context, c *Config, _ string) answer {
 		return problem(c.KubeletDir+" is not there", "name the kubelet's directory with --kubelet-dir, "+
 			"and in a pod mount it at the same path; without a kubelet make it: target paths lie in it")
 	case err != nil:
-		return problem(err.Error(), "it has to be a directory, and open to the driver")
+		return problem(err.Error(), cureOf(err, "it has to be a directory"))
 	case point.ReadOnly || point.SuperReadOnly:
 		return problem(c.KubeletDir+" is mounted read-only", "mount it for writing: mount points are made there")
 	case point.Shared:
@@ -235,7 +235,8 @@ func lookAtCgroups(_ context.Context, c *Config, _ string) answer {
 
 	offer, err := limiter.Offer()
 	if err != nil {
-		return warning(err.Error()+without, "have the kernel's io controller turned on (cgroup v2), or mount cgroups at --cgroup-root")
+		return warning(err.Error()+without,
+			cureOf(err, "have the kernel's io controller turned on (cgroup v2), or mount cgroups at --cgroup-root"))
 	}
 
 	seen := fmt.Sprintf("cgroup v%d can limit volumes, in %s", offer.Version, offer.Directory)
@@ -267,7 +268,7 @@ func lookAtDirectVolumes(_ context.Context, c *Config, _ string) answer {
 
 	entries, err := directassign.NewRoot(c.DirectVolumeRoot).List()
 	if err != nil {
-		return problem(err.Error(), "make it safe as it says: until then no volume is assigned to a virtual machine")
+		return problem(err.Error(), cureOf(err, "make it safe as it says: until then no volume is assigned to a virtual machine"))
 	}
 
 	return ok(fmt.Sprintf("%s belongs to this user alone, and has %d assignments", c.DirectVolumeRoot, len(entries)))

@@ -74,12 +74,12 @@ func lookAtPool(_ context.Context, c *Config, name string) answer {
 		return problem(s.directory+" has an embedded pool that is not mounted",
 			"start a driver of mode node or all; if one runs, its log says why not, and docs/embedded-pool.md what to do")
 	case err != nil:
-		return problem(err.Error(), "docs/embedded-pool.md says what belongs there; the directory itself has to be one, and open to the driver")
+		return problem(err.Error(), cureOf(err, "docs/embedded-pool.md says what belongs there; the directory itself has to be one"))
 	}
 
 	point, err := pointOf(s.rooms)
 	if err != nil {
-		return problem(err.Error(), "see that the driver's user may open it, and what the kernel's log says of its disk")
+		return problem(err.Error(), cureOf(err, "see what the kernel's log says of its disk"))
 	}
 
 	if unfit := unfitFilesystem(s.rooms, point); unfit != nil {
