@@ -9,6 +9,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -221,6 +223,30 @@ func TestDeathFailsWhatHangs(t *testing.T) {
 	require.ErrorIs(t, err, unix.ENOTCONN)
 }
 
+// attachServed returns the device of an ext4 that is served as "image".
+func attachServed(t *testing.T, d *faults.Directory, buffered bool) *blockdev.Device {
+	t.Helper()
+
+	image, err := os.Create(filepath.Join(d.Path, "image"))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, image.Close()) })
+	require.NoError(t, image.Truncate(64*mib))
+
+	output, err := exec.CommandContext(t.Context(), "mkfs.ext4", "-q", "-b", "4096", image.Name()).CombinedOutput()
+	require.NoError(t, err, "%s", output)
+
+	loops := blockdev.NewLoops(blockdev.LoopsOptions{})
+	device, err := loops.Attach(t.Context(), image, blockdev.AttachOptions{Buffered: buffered, Preferred: -1})
+	require.NoError(t, err)
+	require.Equal(t, !buffered, device.DirectIO)
+	t.Cleanup(func() {
+		require.NoError(t, device.Close())
+		require.NoError(t, loops.Detach(context.WithoutCancel(t.Context()), device.Number))
+	})
+
+	return device
+}
+
 // TestLoopDeviceOfAServedImage has a filesystem on a device whose image is
 // served, and lets a part of the image fail.
 func TestLoopDeviceOfAServedImage(t *testing.T) {
@@ -230,25 +256,7 @@ func TestLoopDeviceOfAServedImage(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := faults.Serve(t)
 
-			image, err := os.Create(filepath.Join(d.Path, "image"))
-			require.NoError(t, err)
-
-			defer image.Close()
-
-			require.NoError(t, image.Truncate(64*mib))
-
-			output, err := exec.CommandContext(t.Context(), "mkfs.ext4", "-q", "-b", "4096", image.Name()).CombinedOutput()
-			require.NoError(t, err, "%s", output)
-
-			loops := blockdev.NewLoops(blockdev.LoopsOptions{})
-			device, err := loops.Attach(t.Context(), image, blockdev.AttachOptions{Buffered: buffered, Preferred: -1})
-			require.NoError(t, err)
-			require.Equal(t, !buffered, device.DirectIO)
-			t.Cleanup(func() {
-				require.NoError(t, device.Close())
-				require.NoError(t, loops.Detach(context.WithoutCancel(t.Context()), device.Number))
-			})
-
+			device := attachServed(t, d, buffered)
 			mounted := t.TempDir()
 			require.NoError(t, unix.Mount(device.Path, mounted, "ext4", 0, ""))
 			t.Cleanup(func() { require.NoError(t, unix.Unmount(mounted, 0)) })
@@ -352,6 +360,82 @@ func TestTheParentsDeath(t *testing.T) {
 			require.NoError(t, os.RemoveAll(filepath.Dir(filepath.Dir(string(path)))))
 		})
 	}
+}
+
+// TestParentWithAMount is the process of TestTheParentsDeathLeavesNoDevice.
+func TestParentWithAMount(t *testing.T) {
+	told := os.Getenv(orphan)
+	if told == "" {
+		t.Skip("it is for TestTheParentsDeathLeavesNoDevice")
+	}
+
+	d := faults.Serve(t)
+	at := t.TempDir()
+
+	device := attachServed(t, d, false)
+	require.NoError(t, unix.Mount(device.Path, at, "ext4", 0, ""))
+	require.NoError(t, os.WriteFile(filepath.Join(at, "file"), []byte("not yet on the device"), 0o600))
+
+	var served unix.Stat_t
+
+	require.NoError(t, unix.Stat(d.Path, &served))
+	require.NoError(t, os.WriteFile(told+".part", fmt.Appendf(nil, "%d %d", device.Number, unix.Minor(served.Dev)), 0o600))
+	require.NoError(t, os.Rename(told+".part", told))
+	select {}
+}
+
+// TestTheParentsDeathLeavesNoDevice kills a process that has mounted a served image
+// in a namespace of its own, of which the child that serves is the last process then.
+func TestTheParentsDeathLeavesNoDevice(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	directory := t.TempDir()
+	told := filepath.Join(directory, "told")
+	parent := exec.Command("/proc/self/exe", "-test.run=^TestParentWithAMount$")
+	parent.Env = append(os.Environ(), orphan+"="+told, "TMPDIR="+directory)
+	parent.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	require.NoError(t, child.Start(parent))
+
+	require.Eventually(t, func() bool {
+		_, err := os.Stat(told)
+
+		return err == nil
+	}, soon, 10*time.Millisecond)
+
+	text, err := os.ReadFile(told)
+	require.NoError(t, err)
+
+	var number, connection int
+
+	_, err = fmt.Sscan(string(text), &number, &connection)
+	require.NoError(t, err)
+
+	image := fmt.Sprintf("/sys/block/loop%d/loop/backing_file", number)
+	require.FileExists(t, image)
+
+	// Should it be left, everybody who asks all loop devices would hang.
+	defer abort(t, connection)
+
+	kill(t, parent.Process.Pid)
+	require.Error(t, parent.Wait())
+	require.Eventually(t, func() bool {
+		name, err := os.ReadFile(image)
+
+		return err != nil || strings.TrimSpace(string(name)) != "/image"
+	}, soon, 10*time.Millisecond, "the device is left, and whoever asks for it hangs")
+}
+
+// abort ends a connection to a filesystem in a process, if there still is one.
+func abort(t *testing.T, connection int) {
+	t.Helper()
+
+	control := t.TempDir()
+	require.NoError(t, unix.Mount("fusectl", control, "fusectl", 0, ""))
+
+	defer func() { require.NoError(t, unix.Unmount(control, 0)) }()
+
+	_ = os.WriteFile(filepath.Join(control, strconv.Itoa(connection), "abort"), []byte("1"), 0o600)
 }
 
 func kill(t *testing.T, pid int) {

@@ -84,7 +84,10 @@ func serve() error {
 
 	defer func() {
 		led.active.replace(nil)
-		// Already done after an order to end.
+		// Already done after an order to end. Forced, since that aborts the connection:
+		// as the last process of its mount namespace this one unmounts, in the kernel and
+		// before its descriptors are closed, what the parent has mounted of served images.
+		_ = unix.Unmount(given.At, unix.MNT_FORCE)
 		_ = unix.Unmount(given.At, unix.MNT_DETACH)
 	}()
 
