@@ -23,8 +23,8 @@ func TestMain(m *testing.M) {
 }
 
 func exitClean(code int) {
-	devices, err := blockdev.NewLoops(blockdev.LoopsOptions{}).List()
-	left := slices.DeleteFunc(devices, func(s blockdev.Status) bool {
+	devices, err := blockdev.NewLoops(blockdev.LoopsOptions{}).Attachments()
+	left := slices.DeleteFunc(devices, func(s blockdev.Attachment) bool {
 		return s.Number < firstLoop || s.Number > lastLoop
 	})
 
