@@ -26,6 +26,7 @@ var (
 const (
 	doOpen   = "open"
 	doRemove = "remove"
+	doAsk    = "LOOP_GET_STATUS64 of"
 )
 
 // NumberError names the loop device on which something failed.

@@ -7,10 +7,12 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
 func TestMain(m *testing.M) {
+	faults.ServeIfAsked()
 	namespace.Enter()
 
 	if os.Getuid() != 0 {

@@ -100,7 +100,7 @@ func (l *Loops) Vitals(number int) (Vitals, bool, error) {
 	}
 
 	if err != nil {
-		return Vitals{}, false, &NumberError{Number: number, Do: "LOOP_GET_STATUS64 of", Err: err}
+		return Vitals{}, false, &NumberError{Number: number, Do: doAsk, Err: err}
 	}
 
 	size, err := deviceSize(file)
@@ -126,12 +126,32 @@ func (l *Loops) Find(image *os.File) ([]Status, error) {
 }
 
 func (l *Loops) find(identity Identity) ([]Status, error) {
-	all, err := l.List()
+	numbers, err := l.allNumbers()
 	if err != nil {
 		return nil, err
 	}
 
-	return slices.DeleteFunc(all, func(s Status) bool { return s.Backing() != identity }), nil
+	var found []Status
+
+	for _, number := range numbers {
+		status, attached, err := l.Status(number)
+
+		// LOOP_GET_STATUS64 asks the image's filesystem. Somebody else's may be gone;
+		// the caller's has just told this identity.
+		if failed := (*NumberError)(nil); errors.As(err, &failed) && failed.Do == doAsk {
+			continue
+		}
+
+		if err != nil {
+			return nil, err
+		}
+
+		if attached && status.Backing() == identity {
+			found = append(found, status)
+		}
+	}
+
+	return found, nil
 }
 
 // List returns every attached loop device of the machine in order of number.
@@ -239,7 +259,7 @@ func (l *Loops) statusOf(file *os.File, number int) (Status, bool, error) {
 	}
 
 	if err != nil {
-		return Status{}, false, &NumberError{Number: number, Do: "LOOP_GET_STATUS64 of", Err: err}
+		return Status{}, false, &NumberError{Number: number, Do: doAsk, Err: err}
 	}
 
 	size, err := deviceSize(file)
