@@ -103,10 +103,10 @@ func openHere(tb testing.TB, path string) bool {
 }
 
 // left are the loop devices of tests that did not clean up.
-func left() ([]blockdev.Status, error) {
-	all, err := blockdev.NewLoops(blockdev.LoopsOptions{}).List()
+func left() ([]blockdev.Attachment, error) {
+	all, err := blockdev.NewLoops(blockdev.LoopsOptions{}).Attachments()
 
-	return slices.DeleteFunc(all, func(s blockdev.Status) bool {
+	return slices.DeleteFunc(all, func(s blockdev.Attachment) bool {
 		return s.Number < first || s.Number >= beyond
 	}), err
 }

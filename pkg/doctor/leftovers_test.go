@@ -28,7 +28,9 @@ import (
 )
 
 // firstLoop is beyond what other tests and drivers use.
-const firstLoop = 770_000
+const firstLoop = 890_000
+
+const loopMajor = 7
 
 // attachLost attaches an image of a volume that nobody uses.
 func attachLost(t *testing.T, directory string) *blockdev.Device {
@@ -137,8 +139,9 @@ func use(t *testing.T) (*harness.Driver, doctor.Config, []*orchestrator.Claim) {
 }
 
 func TestARunningDriverIsLeftAlone(t *testing.T) {
-	d, c, _ := use(t)
-	before := tree(t, d.Root)
+	d, c, claims := use(t)
+	timeless := mountedImages(t, d, claims)
+	before := tree(t, d.Root, timeless...)
 
 	for _, each := range doctor.Examine(t.Context(), c).Findings {
 		switch each.Check {
@@ -150,11 +153,33 @@ func TestARunningDriverIsLeftAlone(t *testing.T) {
 		}
 	}
 
-	require.Equal(t, before, tree(t, d.Root))
+	require.Equal(t, before, tree(t, d.Root, timeless...))
 }
 
-// tree is what lies in a directory, and when it was changed.
-func tree(t *testing.T, root string) map[string]string {
+// mountedImages are those of the claims whose filesystems are mounted: these write
+// of their own accord, some seconds later, too.
+func mountedImages(t *testing.T, d *harness.Driver, claims []*orchestrator.Claim) []string {
+	t.Helper()
+
+	var images []string
+
+	for _, claim := range claims {
+		var target unix.Stat_t
+
+		require.NoError(t, unix.Stat(claim.TargetPath, &target))
+
+		if image := filepath.Join(d.Pool(), "images", claim.VolumeID+".img"); unix.Major(target.Dev) == loopMajor {
+			images = append(images, image)
+		}
+	}
+
+	require.NotEmpty(t, images)
+
+	return images
+}
+
+// tree is what lies in a directory, and when it was changed, but of the timeless.
+func tree(t *testing.T, root string, timeless ...string) map[string]string {
 	t.Helper()
 
 	found := map[string]string{}
@@ -166,7 +191,7 @@ func tree(t *testing.T, root string) map[string]string {
 		require.NoError(t, err)
 
 		// Making a file without a name changes the time of its directory.
-		if !entry.IsDir() {
+		if !entry.IsDir() && !slices.Contains(timeless, path) {
 			found[path] = info.Mode().String() + " " + info.ModTime().String()
 		} else {
 			found[path] = info.Mode().String()

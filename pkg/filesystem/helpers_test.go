@@ -36,10 +36,10 @@ func needRoot(tb testing.TB) {
 	}
 }
 
-func left() ([]blockdev.Status, error) {
-	all, err := blockdev.NewLoops(blockdev.LoopsOptions{}).List()
+func left() ([]blockdev.Attachment, error) {
+	all, err := blockdev.NewLoops(blockdev.LoopsOptions{}).Attachments()
 
-	return slices.DeleteFunc(all, func(s blockdev.Status) bool {
+	return slices.DeleteFunc(all, func(s blockdev.Attachment) bool {
 		return s.Number < first || s.Number >= beyond
 	}), err
 }

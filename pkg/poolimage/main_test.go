@@ -86,17 +86,17 @@ func nothingIsLeft(t *testing.T, directory string) {
 }
 
 // devices are the loop devices of images below the directory.
-func devices(t *testing.T, directory string) []blockdev.Status {
+func devices(t *testing.T, directory string) []blockdev.Attachment {
 	t.Helper()
 
-	all, err := blockdev.NewLoops(blockdev.LoopsOptions{}).List()
+	all, err := blockdev.NewLoops(blockdev.LoopsOptions{}).Attachments()
 	require.NoError(t, err)
 
-	var found []blockdev.Status
+	var found []blockdev.Attachment
 
-	for _, status := range all {
-		if strings.HasPrefix(status.BackingPath, directory+"/") {
-			found = append(found, status)
+	for _, each := range all {
+		if strings.HasPrefix(each.BackingPath, directory+"/") {
+			found = append(found, each)
 		}
 	}
 

@@ -47,8 +47,12 @@ func TestFreshPoolReflinksAndGoesAtTheEnd(t *testing.T) {
 
 	attached := devices(t, directory)
 	require.Len(t, attached, 1)
-	require.True(t, attached[0].DirectIO)
-	require.Equal(t, 4096, attached[0].BlockSize)
+
+	status, found, err := blockdev.NewLoops(blockdev.LoopsOptions{}).Status(attached[0].Number)
+	require.NoError(t, err)
+	require.True(t, found)
+	require.True(t, status.DirectIO)
+	require.Equal(t, 4096, status.BlockSize)
 	require.Greater(t, attached[0].Number, blockdev.MaxNumber-1024, "the first numbers are the volumes' slots")
 
 	end(t, pool)

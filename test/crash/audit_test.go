@@ -217,13 +217,13 @@ func entries(t *testing.T, directory string) []string {
 }
 
 // devices are the loop devices of this pool's images.
-func (s *site) devices(t *testing.T) []blockdev.Status {
+func (s *site) devices(t *testing.T) []blockdev.Attachment {
 	t.Helper()
 
-	list, err := blockdev.NewLoops(blockdev.LoopsOptions{}).List()
+	list, err := blockdev.NewLoops(blockdev.LoopsOptions{}).Attachments()
 	require.NoError(t, err)
 
-	return slices.DeleteFunc(list, func(each blockdev.Status) bool { return !strings.HasPrefix(each.BackingPath, s.pool()+"/") })
+	return slices.DeleteFunc(list, func(each blockdev.Attachment) bool { return !strings.HasPrefix(each.BackingPath, s.pool()+"/") })
 }
 
 // sweep takes away what a failed test has left on the machine.

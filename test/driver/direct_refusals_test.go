@@ -29,7 +29,7 @@ func readOnlyDevice(t *testing.T, d *harness.Driver, claim *orchestrator.Claim) 
 
 	for _, each := range attached {
 		if each.ReadOnly {
-			return each
+			return statusOf(t, each.Number)
 		}
 	}
 

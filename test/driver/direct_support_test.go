@@ -80,7 +80,17 @@ func deviceOf(t *testing.T, d *harness.Driver, claim *orchestrator.Claim) blockd
 	attached := devicesOf(t, d, claim.VolumeID)
 	require.Len(t, attached, 1)
 
-	return attached[0]
+	return statusOf(t, attached[0].Number)
+}
+
+func statusOf(t *testing.T, number int) blockdev.Status {
+	t.Helper()
+
+	status, attached, err := blockdev.NewLoops(blockdev.LoopsOptions{}).Status(number)
+	require.NoError(t, err)
+	require.True(t, attached)
+
+	return status
 }
 
 // machine is a guest that has mounted its volume: where nobody else sees it.

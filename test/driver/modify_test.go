@@ -35,17 +35,17 @@ func modify(ctx context.Context, d *harness.Driver, id string, parameters map[st
 
 // loopsOf are the loop devices of a volume: that of the staging, and the one of
 // read-only publications of a raw block volume.
-func loopsOf(t *testing.T, d *harness.Driver, id string) []blockdev.Status {
+func loopsOf(t *testing.T, d *harness.Driver, id string) []blockdev.Attachment {
 	t.Helper()
 
-	all, err := blockdev.NewLoops(blockdev.LoopsOptions{}).List()
+	all, err := blockdev.NewLoops(blockdev.LoopsOptions{}).Attachments()
 	require.NoError(t, err)
 
-	var found []blockdev.Status
+	var found []blockdev.Attachment
 
-	for _, status := range all {
-		if strings.HasPrefix(status.BackingPath, imageOf(d, id)) {
-			found = append(found, status)
+	for _, each := range all {
+		if strings.HasPrefix(each.BackingPath, imageOf(d, id)) {
+			found = append(found, each)
 		}
 	}
 

@@ -156,12 +156,12 @@ func reboot(t *testing.T, d *harness.Driver) {
 	}
 
 	loops := blockdev.NewLoops(blockdev.LoopsOptions{})
-	attached, err := loops.List()
+	attached, err := loops.Attachments()
 	require.NoError(t, err)
 
-	for _, status := range attached {
-		if filepath.Dir(status.BackingPath) == filepath.Join(d.Pool(), "images") {
-			require.NoError(t, loops.Detach(t.Context(), status.Number))
+	for _, each := range attached {
+		if filepath.Dir(each.BackingPath) == filepath.Join(d.Pool(), "images") {
+			require.NoError(t, loops.Detach(t.Context(), each.Number))
 		}
 	}
 

@@ -111,7 +111,7 @@ func TestRebootOfAnEmbeddedPool(t *testing.T) {
 	require.NoError(t, err)
 
 	loops := blockdev.NewLoops(blockdev.LoopsOptions{})
-	attached, err := loops.List()
+	attached, err := loops.Attachments()
 	require.NoError(t, err)
 
 	for _, each := range slices.Backward(mounts) {
@@ -120,9 +120,9 @@ func TestRebootOfAnEmbeddedPool(t *testing.T) {
 		}
 	}
 
-	for _, status := range attached {
-		if filepath.Dir(status.BackingPath) == filepath.Join(d.Pool(), "images") {
-			require.NoError(t, loops.Detach(t.Context(), status.Number))
+	for _, each := range attached {
+		if filepath.Dir(each.BackingPath) == filepath.Join(d.Pool(), "images") {
+			require.NoError(t, loops.Detach(t.Context(), each.Number))
 		}
 	}
 

@@ -134,17 +134,17 @@ func TestReadOnlyBesideWritable(t *testing.T) {
 }
 
 // devicesOf are the loop devices that have the volume's image.
-func devicesOf(t *testing.T, d *harness.Driver, id string) []blockdev.Status {
+func devicesOf(t *testing.T, d *harness.Driver, id string) []blockdev.Attachment {
 	t.Helper()
 
-	attached, err := blockdev.NewLoops(blockdev.LoopsOptions{}).List()
+	attached, err := blockdev.NewLoops(blockdev.LoopsOptions{}).Attachments()
 	require.NoError(t, err)
 
-	var own []blockdev.Status
+	var own []blockdev.Attachment
 
-	for _, status := range attached {
-		if status.BackingPath == imageOf(d, id) {
-			own = append(own, status)
+	for _, each := range attached {
+		if each.BackingPath == imageOf(d, id) {
+			own = append(own, each)
 		}
 	}
 
