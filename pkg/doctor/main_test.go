@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -63,6 +64,8 @@ func machine(t *testing.T) doctor.Config {
 		StateDir: filepath.Join(root, "state"), Pools: map[string]string{"default": filepath.Join(root, "pool")},
 		KubeletDir: filepath.Join(root, "kubelet"), DirectVolumeRoot: filepath.Join(root, "direct"),
 		CgroupRoot: filepath.Join(root, "cgroup"),
+		// No verdict on the machine's speed, but for tests of what hangs.
+		Limit: time.Minute,
 	}
 }
 
