@@ -49,12 +49,10 @@ func (b *toolbox) Run(ctx context.Context, command filesystem.Command) (filesyst
 func TestCheckThaws(t *testing.T) {
 	namespace.NeedRoot(t)
 
-	const limit = 200 * time.Millisecond
-
 	d := startNode(t)
 	claim := stagedFor(t, d, "ext4")
 	run := newToolbox()
-	taken := takeOverWith(t, d, limit, run)
+	taken := takeOverWith(t, d, 0, run)
 	asked := func(ctx context.Context) error {
 		_, err := taken.Check(ctx, claim.VolumeID, node.HowOnline)
 		requireThawed(t, claim.StagingPath)
@@ -62,17 +60,8 @@ func TestCheckThaws(t *testing.T) {
 
 		return err
 	}
-	// whileFrozen has the tool that works then do something else.
 	whileFrozen := func(do func(ctx context.Context) (*filesystem.Result, error)) {
-		run.before = func(ctx context.Context, command filesystem.Command) (*filesystem.Result, error) {
-			if command.Tool != "e2image" || command.Idle {
-				return nil, nil
-			}
-
-			requireFrozen(t, claim.StagingPath)
-
-			return do(ctx)
-		}
+		run.whileFrozen(t, claim.StagingPath, do)
 	}
 
 	t.Run("clean", func(t *testing.T) {
@@ -89,14 +78,6 @@ func TestCheckThaws(t *testing.T) {
 	t.Run("panic", func(t *testing.T) {
 		whileFrozen(func(context.Context) (*filesystem.Result, error) { panic("the tool") })
 		fails(t, asked(t.Context()), codes.Internal, claim.VolumeID, "panic")
-	})
-	t.Run("limit", func(t *testing.T) {
-		whileFrozen(func(ctx context.Context) (*filesystem.Result, error) {
-			<-ctx.Done()
-
-			return nil, context.Cause(ctx)
-		})
-		fails(t, asked(t.Context()), codes.FailedPrecondition, claim.VolumeID, limit.String())
 	})
 	t.Run("caller leaves", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -128,6 +109,44 @@ func TestCheckThaws(t *testing.T) {
 		require.False(t, found.CleanAt.IsZero(), "what was known stays known")
 		require.True(t, found.CleanAt.Before(found.At))
 	})
+}
+
+// whileFrozen has the tool that works then do something else.
+func (b *toolbox) whileFrozen(t *testing.T, path string, do func(ctx context.Context) (*filesystem.Result, error)) {
+	t.Helper()
+
+	b.before = func(ctx context.Context, command filesystem.Command) (*filesystem.Result, error) {
+		if command.Tool != "e2image" || command.Idle {
+			return nil, nil
+		}
+
+		requireFrozen(t, path)
+
+		return do(ctx)
+	}
+}
+
+// TestCheckIsLimited has a tool not come to its end while the filesystem is frozen.
+func TestCheckIsLimited(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	const limit = 200 * time.Millisecond
+
+	d := startNode(t)
+	claim := stagedFor(t, d, "ext4")
+	run := newToolbox()
+	taken := takeOverWith(t, d, limit, run)
+
+	run.whileFrozen(t, claim.StagingPath, func(ctx context.Context) (*filesystem.Result, error) {
+		<-ctx.Done()
+
+		return nil, context.Cause(ctx)
+	})
+
+	_, err := taken.Check(t.Context(), claim.VolumeID, node.HowOnline)
+	fails(t, err, codes.FailedPrecondition, claim.VolumeID, limit.String())
+	requireThawed(t, claim.StagingPath)
+	requireNoScratch(t, d)
 }
 
 // held by a test, a tool goes on when it is told to.
