@@ -86,7 +86,11 @@ func TestExt4CountsErrors(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			image := newFilesystem(t, ext4, 64*mebibyte)
+			image := newImage(t, 64*mebibyte)
+			// What the kernel clears later would grow the image again that was truncated.
+			o := filesystem.MakeOptions{Options: []string{"-E", "lazy_itable_init=0"}}
+			require.NoError(t, ext4.Make(t.Context(), image.Name(), o))
+
 			use := mount(t, ext4, image, blockdev.AttachOptions{})
 			// In a block of inodes that no other mount reads ahead.
 			for i := range 800 {
@@ -100,6 +104,8 @@ func TestExt4CountsErrors(t *testing.T) {
 			// The directory shall be known: it may lie beyond the inode.
 			_, err := os.ReadDir(use.directory)
 			require.NoError(t, err)
+			// So would what is written to the journal.
+			require.NoError(t, filesystem.Sync(use.openToRead(t)))
 			require.NoError(t, test.hurt(image, at))
 
 			_, err = os.Stat(filepath.Join(use.directory, "799"))
