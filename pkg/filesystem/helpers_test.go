@@ -132,7 +132,16 @@ func mount(tb testing.TB, fs filesystem.Filesystem, image *os.File, o blockdev.A
 func (m *mounted) unmount(tb testing.TB) {
 	tb.Helper()
 
-	require.NoError(tb, unix.Unmount(m.directory, 0))
+	var err error
+
+	// A tool that another test starts may for an instant have a file open that was
+	// just closed.
+	require.Eventually(tb, func() bool {
+		err = unix.Unmount(m.directory, 0)
+
+		return !errors.Is(err, unix.EBUSY)
+	}, time.Minute, time.Millisecond)
+	require.NoError(tb, err)
 	detach(tb, m.device)
 }
 
