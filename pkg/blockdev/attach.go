@@ -108,7 +108,7 @@ func (l *Loops) adoptOrLock(ctx context.Context, img *image, o AttachOptions) (*
 			return nil, err
 		}
 
-		found, err := l.find(img.identity)
+		found, err := l.find(img.file, img.identity)
 		if err != nil {
 			return nil, err
 		}

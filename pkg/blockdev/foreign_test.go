@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -43,4 +44,87 @@ func TestFindBesideADeadFilesystem(t *testing.T) {
 	// It is locked: whose device has it is to be found first.
 	again := attach(t, loops, image, none())
 	require.Equal(t, device.Number, again.Number)
+}
+
+// TestFindAsksNothingOfOthersImages that hang, and who asked one would.
+func TestFindAsksNothingOfOthersImages(t *testing.T) {
+	needRoot(t)
+
+	loops := blockdev.NewLoops(blockdev.LoopsOptions{First: first})
+	served := faults.Serve(t)
+
+	hanging, err := os.Create(filepath.Join(served.Path, "hanging.img"))
+	require.NoError(t, err)
+	require.NoError(t, hanging.Truncate(mebibyte))
+	attach(t, loops, hanging, none())
+	require.NoError(t, hanging.Close())
+
+	image := newImage(t, mebibyte)
+	device := attach(t, loops, image, none())
+
+	served.Inject(t, faults.Fault{Name: "hanging.img", Hang: true})
+
+	done := make(chan []blockdev.Status, 1)
+
+	go func() {
+		found, _ := loops.Find(image)
+		done <- found
+	}()
+
+	// What hangs does so for twice as long.
+	select {
+	case found := <-done:
+		require.Len(t, found, 1)
+		require.Equal(t, device.Number, found[0].Number)
+	case <-time.After(faults.Longest / 2):
+		require.Fail(t, "it waits for the image of another")
+	}
+
+	served.Release(t)
+}
+
+// TestFindWhatHasChangedItsName since it was attached.
+func TestFindWhatHasChangedItsName(t *testing.T) {
+	needRoot(t)
+
+	for name, change := range map[string]func(t *testing.T, image string){
+		"renamed": func(t *testing.T, image string) {
+			t.Helper()
+			require.NoError(t, os.Rename(image, image+".old"))
+		},
+		"linked, and only the link is left": func(t *testing.T, image string) {
+			t.Helper()
+			require.NoError(t, os.Link(image, image+".second"))
+			require.NoError(t, os.Remove(image))
+		},
+		"linked": func(t *testing.T, image string) {
+			t.Helper()
+			require.NoError(t, os.Link(image, image+".second"))
+		},
+		"deleted": func(t *testing.T, image string) {
+			t.Helper()
+			require.NoError(t, os.Remove(image))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			loops := blockdev.NewLoops(blockdev.LoopsOptions{First: first})
+			image := newImage(t, mebibyte)
+			device := attach(t, loops, image, none())
+
+			change(t, image.Name())
+
+			found, err := loops.Find(image)
+			require.NoError(t, err)
+			require.Len(t, found, 1)
+			require.Equal(t, device.Number, found[0].Number)
+
+			if second, err := os.Open(image.Name() + ".second"); err == nil {
+				defer second.Close()
+
+				found, err = loops.Find(second)
+				require.NoError(t, err)
+				require.Len(t, found, 1)
+			}
+		})
+	}
 }

@@ -114,7 +114,7 @@ func (l *Loops) Vitals(number int) (Vitals, bool, error) {
 	}, true, nil
 }
 
-// Find returns the devices to which this image is attached. It asks every loop
+// Find returns the devices to which this image is attached. It looks at every loop
 // device of the machine: for starts and rare cases.
 func (l *Loops) Find(image *os.File) ([]Status, error) {
 	identity, err := IdentityOf(image)
@@ -122,40 +122,34 @@ func (l *Loops) Find(image *os.File) ([]Status, error) {
 		return nil, err
 	}
 
-	return l.find(identity)
+	return l.find(image, identity)
 }
 
-func (l *Loops) find(identity Identity) ([]Status, error) {
-	numbers, err := l.allNumbers()
+// find asks those devices only whose image has the same name, or none any more:
+// LOOP_GET_STATUS64 asks the filesystem of the image, and who waits for somebody
+// else's that hangs attaches nothing any more.
+func (l *Loops) find(image *os.File, identity Identity) ([]Status, error) {
+	name, err := onlyName(image)
 	if err != nil {
 		return nil, err
 	}
 
-	var found []Status
+	alike, err := l.ask(func(path string, deleted bool) bool {
+		return name == "" || deleted || filepath.Base(path) == name
+	})
 
-	for _, number := range numbers {
-		status, attached, err := l.Status(number)
-
-		// LOOP_GET_STATUS64 asks the image's filesystem. Somebody else's may be gone;
-		// the caller's has just told this identity.
-		if failed := (*NumberError)(nil); errors.As(err, &failed) && failed.Do == doAsk {
-			continue
-		}
-
-		if err != nil {
-			return nil, err
-		}
-
-		if attached && status.Backing() == identity {
-			found = append(found, status)
-		}
-	}
-
-	return found, nil
+	return slices.DeleteFunc(alike, func(s Status) bool { return s.Backing() != identity }), err
 }
 
-// List returns every attached loop device of the machine in order of number.
+// List returns the attached loop devices of the machine in order of number, without
+// those whose image's filesystem is gone. It waits for one that hangs.
 func (l *Loops) List() ([]Status, error) {
+	return l.ask(func(string, bool) bool { return true })
+}
+
+// ask returns the state of those devices whose image, by what sysfs says of its name,
+// is to be asked.
+func (l *Loops) ask(whether func(path string, deleted bool) bool) ([]Status, error) {
 	numbers, err := l.allNumbers()
 	if err != nil {
 		return nil, err
@@ -164,7 +158,17 @@ func (l *Loops) List() ([]Status, error) {
 	var list []Status
 
 	for _, number := range numbers {
+		if path, deleted := l.backingPath(number); path == "" || !whether(path, deleted) {
+			continue
+		}
+
 		status, attached, err := l.Status(number)
+
+		// The filesystem of who calls this answers; somebody else's may be gone.
+		if failed := (*NumberError)(nil); errors.As(err, &failed) && failed.Do == doAsk {
+			continue
+		}
+
 		if err != nil {
 			return nil, err
 		}
@@ -175,6 +179,29 @@ func (l *Loops) List() ([]Status, error) {
 	}
 
 	return list, nil
+}
+
+// onlyName returns the name, without a path, that the file has now, or "" when it may
+// have others, too. A device tells the one by which its image was opened, and follows
+// when that is renamed.
+func onlyName(file *os.File) (string, error) {
+	var stat unix.Stat_t
+	if err := unix.Fstat(int(file.Fd()), &stat); err != nil {
+		return "", fmt.Errorf("stat %s: %w", file.Name(), err)
+	}
+
+	if stat.Nlink > 1 {
+		return "", nil
+	}
+
+	path, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(int(file.Fd())))
+	if err != nil {
+		return "", fmt.Errorf("find the name of %s: %w", file.Name(), err)
+	}
+
+	path, _ = strings.CutSuffix(path, deletedSuffix)
+
+	return filepath.Base(path), nil
 }
 
 // Attachment is what can be said about an attached loop device without asking
@@ -305,6 +332,9 @@ func (l *Loops) attached(number int) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
+// deletedSuffix is what the kernel adds to the path of a file that has no name any more.
+const deletedSuffix = " (deleted)"
+
 // backingPath comes from sysfs because LOOP_GET_STATUS64 cuts it at 64 bytes
 // and does not follow a rename.
 func (l *Loops) backingPath(number int) (string, bool) {
@@ -313,7 +343,7 @@ func (l *Loops) backingPath(number int) (string, bool) {
 		return "", false
 	}
 
-	return strings.CutSuffix(path, " (deleted)")
+	return strings.CutSuffix(path, deletedSuffix)
 }
 
 // directIO is read back because the kernel turns it off without an error where

@@ -297,7 +297,7 @@ var errNoDevice = errors.New("no loop device has the image")
 
 // device returns the path of the loop device that has the image.
 func (v *victim) device() (string, error) {
-	all, err := blockdev.NewLoops(blockdev.LoopsOptions{}).List()
+	all, err := blockdev.NewLoops(blockdev.LoopsOptions{}).Attachments()
 	if err != nil {
 		return "", err
 	}

@@ -99,13 +99,13 @@ func (s *site) remove() error {
 }
 
 // devices are those that the driver has attached.
-func (s *site) devices() ([]blockdev.Status, error) {
-	all, err := blockdev.NewLoops(blockdev.LoopsOptions{}).List()
+func (s *site) devices() ([]blockdev.Attachment, error) {
+	all, err := blockdev.NewLoops(blockdev.LoopsOptions{}).Attachments()
 	if err != nil {
 		return nil, err
 	}
 
-	return slices.DeleteFunc(all, func(each blockdev.Status) bool {
+	return slices.DeleteFunc(all, func(each blockdev.Attachment) bool {
 		return !strings.HasPrefix(each.BackingPath, s.root+"/") || each.BackingPath == filepath.Join(s.root, "xfs.img")
 	}), nil
 }
