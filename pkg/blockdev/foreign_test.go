@@ -41,6 +41,10 @@ func TestFindBesideADeadFilesystem(t *testing.T) {
 	require.Len(t, found, 1)
 	require.Equal(t, device.Number, found[0].Number)
 
+	all, err := loops.List()
+	require.NoError(t, err)
+	require.Contains(t, all, found[0])
+
 	// It is locked: whose device has it is to be found first.
 	again := attach(t, loops, image, none())
 	require.Equal(t, device.Number, again.Number)
