@@ -6,9 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -21,8 +24,12 @@ import (
 // spy knows whether anybody reads or writes a volume's device, or reads its image:
 // a tool, the driver or, for a mount, the kernel.
 type spy struct {
-	group   int
-	devices []string
+	// image and devices are told of what is done with those by anybody on the
+	// machine, and here of what is read beneath the same mount, which no other mount
+	// namespace has.
+	image, devices, here *watched
+
+	numbers []string
 	before  map[string][]string
 	// disturbed is by another program of the machine, such as udev: it opens each
 	// loop device that changes.
@@ -33,24 +40,88 @@ type spy struct {
 func watch(t *testing.T, d *harness.Driver, claim *orchestrator.Claim) *spy {
 	t.Helper()
 
-	// No event brings a descriptor with it, which would keep the device busy.
-	group, err := unix.FanotifyInit(unix.FAN_CLASS_NOTIF|unix.FAN_REPORT_FID|unix.FAN_CLOEXEC|unix.FAN_NONBLOCK, unix.O_RDONLY)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, unix.Close(group)) })
-
-	s := &spy{group: group}
-	image := imageOf(d, claim.VolumeID)
-	require.NoError(t, unix.FanotifyMark(group, unix.FAN_MARK_ADD, unix.FAN_ACCESS, unix.AT_FDCWD, image))
+	s := &spy{image: newWatched(t), devices: newWatched(t), here: newWatched(t)}
+	s.image.mark(t, unix.FAN_MARK_ADD, unix.FAN_ACCESS, imageOf(d, claim.VolumeID))
 
 	for _, device := range devicesOf(t, d, claim.VolumeID) {
-		require.NoError(t, unix.FanotifyMark(group, unix.FAN_MARK_ADD, unix.FAN_ACCESS|unix.FAN_OPEN, unix.AT_FDCWD, device.Path))
-		s.devices = append(s.devices, filepath.Base(device.Path))
+		s.devices.mark(t, unix.FAN_MARK_ADD, unix.FAN_ACCESS|unix.FAN_OPEN, device.Path)
+		s.here.mark(t, unix.FAN_MARK_ADD|unix.FAN_MARK_MOUNT, unix.FAN_ACCESS, device.Path)
+		s.numbers = append(s.numbers, filepath.Base(device.Path))
 	}
 
-	require.NotEmpty(t, s.devices)
+	require.NotEmpty(t, s.numbers)
 	s.before = s.counters(t)
 
 	return s
+}
+
+// watched is a fanotify group that tells of files by their handles. No event brings
+// a descriptor with it, which would keep a device busy.
+type watched struct {
+	group   int
+	handles []string
+}
+
+func newWatched(t *testing.T) *watched {
+	t.Helper()
+
+	const flags = unix.FAN_CLASS_NOTIF | unix.FAN_REPORT_FID | unix.FAN_UNLIMITED_QUEUE | unix.FAN_CLOEXEC | unix.FAN_NONBLOCK
+
+	group, err := unix.FanotifyInit(flags, unix.O_RDONLY)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, unix.Close(group)) })
+
+	return &watched{group: group}
+}
+
+func (w *watched) mark(t *testing.T, how uint, mask uint64, path string) {
+	t.Helper()
+	require.NoError(t, unix.FanotifyMark(w.group, how, mask, unix.AT_FDCWD, path))
+
+	handle, _, err := unix.NameToHandleAt(unix.AT_FDCWD, path, 0)
+	require.NoError(t, err)
+
+	w.handles = append(w.handles, string(handle.Bytes()))
+}
+
+// done is what a process has done with a file that was marked.
+type done struct {
+	mask uint64
+	pid  int
+}
+
+// take returns what was done with these very files since the last time.
+func (w *watched) take(t *testing.T) []done {
+	t.Helper()
+
+	const (
+		header = 24
+		// In the information that follows it, behind its own header and the
+		// filesystem's id: the handle's length and, after the type, its bytes.
+		length, handle = header + 12, header + 20
+	)
+
+	var all []done
+
+	for {
+		buffer := make([]byte, 4096)
+
+		size, err := unix.Read(w.group, buffer)
+		if errors.Is(err, unix.EAGAIN) {
+			return all
+		}
+
+		require.NoError(t, err)
+
+		for events := buffer[:size]; len(events) >= handle; events = events[binary.NativeEndian.Uint32(events):] {
+			file := events[handle:][:binary.NativeEndian.Uint32(events[length:])]
+			if slices.Contains(w.handles, string(file)) {
+				all = append(all, done{
+					mask: binary.NativeEndian.Uint64(events[8:]), pid: int(int32(binary.NativeEndian.Uint32(events[20:]))),
+				})
+			}
+		}
+	}
 }
 
 // counters are how many sectors of each device have been read, written and
@@ -60,7 +131,7 @@ func (s *spy) counters(t *testing.T) map[string][]string {
 
 	found := map[string][]string{}
 
-	for _, device := range s.devices {
+	for _, device := range s.numbers {
 		text, err := os.ReadFile("/sys/block/" + device + "/stat")
 		require.NoError(t, err)
 
@@ -76,11 +147,12 @@ func (s *spy) counters(t *testing.T) map[string][]string {
 func (s *spy) sawNothing(t *testing.T) {
 	t.Helper()
 
+	// First: whoever is behind them has opened the device before.
+	now := s.counters(t)
+
 	if who := s.events(t); who != nil {
 		require.Fail(t, "somebody has read the volume", "%v", who)
 	}
-
-	now := s.counters(t)
 
 	if s.disturbed {
 		t.Log("another program has opened the device, whose counters tell nothing")
@@ -95,44 +167,44 @@ func (s *spy) sawNothing(t *testing.T) {
 func (s *spy) events(t *testing.T) []string {
 	t.Helper()
 
-	const header = 24
-
 	var who []string
 
-	for {
-		buffer := make([]byte, 4096)
-
-		size, err := unix.Read(s.group, buffer)
-		if errors.Is(err, unix.EAGAIN) {
-			return who
-		}
-
-		require.NoError(t, err)
-
-		for events := buffer[:size]; len(events) >= header; events = events[binary.NativeEndian.Uint32(events):] {
-			mask, pid := binary.NativeEndian.Uint64(events[8:]), int(int32(binary.NativeEndian.Uint32(events[20:])))
-
-			switch ours := isOurs(pid); {
-			case !ours:
-				s.disturbed = true
-			case mask&unix.FAN_ACCESS != 0:
-				who = append(who, fmt.Sprintf("process %d", pid))
-			}
+	for _, each := range s.image.take(t) {
+		if ours, ended := lineage(each.pid); ours || ended {
+			who = append(who, fmt.Sprintf("process %d", each.pid))
 		}
 	}
+
+	onDevices, here := s.devices.take(t), s.here.take(t)
+
+	for _, each := range onDevices {
+		ours, ended := lineage(each.pid)
+		// Tools end at once. So do other programs, which look at all devices of the
+		// machine, but not from here.
+		ours = ours || ended && slices.ContainsFunc(here, func(d done) bool { return d.pid == each.pid })
+
+		switch {
+		case !ours:
+			s.disturbed = true
+		case each.mask&unix.FAN_ACCESS != 0:
+			who = append(who, fmt.Sprintf("process %d", each.pid))
+		}
+	}
+
+	return who
 }
 
-// isOurs says whether a process comes of this one. It is taken for that if it has
-// ended: tools end at once, and what watches devices stays.
-func isOurs(pid int) bool {
+// lineage says whether a process comes of this one, or has ended, when nobody knows
+// that any more.
+func lineage(pid int) (ours, ended bool) {
 	for pid > 1 {
 		if pid == os.Getpid() {
-			return true
+			return true, false
 		}
 
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 		if err != nil {
-			return true
+			return false, true
 		}
 
 		// After the name, which may have anything in it.
@@ -140,7 +212,7 @@ func isOurs(pid int) bool {
 		pid, _ = strconv.Atoi(strings.Fields(rest)[1])
 	}
 
-	return false
+	return false, false
 }
 
 // TestDirectSpiesSee proves that they see what they are for.
@@ -166,4 +238,25 @@ func TestDirectSpiesSee(t *testing.T) {
 	boot(t, device, "ext4").shutDown()
 	require.NotEqual(t, before, s.counters(t))
 	require.Empty(t, s.events(t))
+}
+
+// TestDirectSpiesKnowStrangers has a program of another mount namespace read the
+// device and end, as what udev starts does.
+func TestDirectSpiesKnowStrangers(t *testing.T) {
+	d := directDriver(t)
+	claim := directClaim(t, d)
+	device := deviceOf(t, d, claim).Path
+	s := watch(t, d, claim)
+
+	stranger := exec.CommandContext(t.Context(), "dd", "if="+device, "of=/dev/null", "iflag=direct", "bs=4096", "count=1")
+	stranger.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	before := s.counters(t)
+	output, err := stranger.CombinedOutput()
+	require.NoError(t, err, "%s", output)
+	require.NotEqual(t, before, s.counters(t))
+	s.sawNothing(t)
+	require.False(t, s.disturbed)
+
+	tool(t, 0, "dd", "if="+device, "of=/dev/null", "bs=4096", "count=1")
+	require.NotEmpty(t, s.events(t))
 }
