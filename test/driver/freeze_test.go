@@ -43,7 +43,7 @@ import (
 )
 
 // soon is how long an event is awaited that comes at once or never.
-const soon = 20 * time.Second
+const soon = time.Minute
 
 // frozenNode is the node service of a driver, without its socket.
 type frozenNode struct {
