@@ -228,15 +228,10 @@ func TestThereIsAClassForEach(t *testing.T) {
 }
 
 // TestSidecarsAreThoseThatAreBuilt: hack/build-sidecars.sh makes the images that
-// the manifests name, of the same versions.
+// the manifests name, of the same versions, and those that the examples have
+// instead of busybox.
 func TestSidecarsAreThoseThatAreBuilt(t *testing.T) {
 	t.Parallel()
-
-	list := exec.CommandContext(t.Context(), "hack/build-sidecars.sh", "--list")
-	list.Dir = "../.."
-
-	told, err := list.Output()
-	require.NoError(t, err)
 
 	var used []string
 
@@ -252,8 +247,37 @@ func TestSidecarsAreThoseThatAreBuilt(t *testing.T) {
 		}
 	}
 
+	examples, err := manifests.Examples(manifests.ExamplesDir)
+	require.NoError(t, err)
+
+	for i := range examples {
+		for _, step := range examples[i].Steps {
+			for _, object := range step.Objects {
+				pod, _ := podOf(t, object)
+				for _, container := range pod.Containers {
+					if !strings.HasPrefix(container.Image, "busybox:") {
+						used = append(used, container.Image)
+					}
+				}
+			}
+		}
+	}
+
 	slices.Sort(used)
-	require.ElementsMatch(t, strings.Fields(string(told)), slices.Compact(used))
+	require.ElementsMatch(t, builtImages(t), slices.Compact(used))
+}
+
+// builtImages are those that hack/build-sidecars.sh makes.
+func builtImages(t *testing.T) []string {
+	t.Helper()
+
+	list := exec.CommandContext(t.Context(), "hack/build-sidecars.sh", "--list")
+	list.Dir = "../.."
+
+	told, err := list.Output()
+	require.NoError(t, err)
+
+	return strings.Fields(string(told))
 }
 
 // TestSidecarsFindTheSocket that the driver of their pod serves.

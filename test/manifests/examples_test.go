@@ -13,6 +13,7 @@ import (
 	apps "k8s.io/api/apps/v1"
 	batch "k8s.io/api/batch/v1"
 	core "k8s.io/api/core/v1"
+	rbac "k8s.io/api/rbac/v1"
 	storage "k8s.io/api/storage/v1"
 
 	"github.com/touchstone-csi/touchstone/pkg/volume"
@@ -147,7 +148,11 @@ func needs(t *testing.T, object manifests.Object) []string {
 		require.NoError(t, err, object.ID)
 
 		return []string{"CSIDriver " + typed.Provisioner}
-	case *core.Service:
+	case *rbac.RoleBinding:
+		return needsOfBinding(typed.RoleRef, typed.Subjects)
+	case *rbac.ClusterRoleBinding:
+		return needsOfBinding(typed.RoleRef, typed.Subjects)
+	case *core.Service, *core.ServiceAccount, *rbac.Role, *rbac.ClusterRole:
 		return nil
 	}
 
@@ -161,6 +166,10 @@ func needs(t *testing.T, object manifests.Object) []string {
 	}
 
 	pod, _ := podOf(t, object)
+	if pod.ServiceAccountName != "" {
+		needed = append(needed, "ServiceAccount "+pod.ServiceAccountName)
+	}
+
 	for i := range pod.Volumes {
 		needed = append(needed, needsOfVolume(t, &pod.Volumes[i])...)
 	}
@@ -179,6 +188,15 @@ func needsOfClaim(t *testing.T, claim *core.PersistentVolumeClaimSpec) []string 
 
 	if source := claim.DataSource; source != nil {
 		needed = append(needed, source.Kind+" "+source.Name)
+	}
+
+	return needed
+}
+
+func needsOfBinding(role rbac.RoleRef, subjects []rbac.Subject) []string {
+	needed := []string{role.Kind + " " + role.Name}
+	for _, subject := range subjects {
+		needed = append(needed, subject.Kind+" "+subject.Name)
 	}
 
 	return needed
@@ -218,7 +236,8 @@ func podOf(t *testing.T, object manifests.Object) (core.PodSpec, bool) {
 		return typed.Spec.Template.Spec, true
 	case *apps.StatefulSet:
 		return typed.Spec.Template.Spec, true
-	case *core.PersistentVolumeClaim, *core.Service, *storage.StorageClass, *snapshot.VolumeSnapshot, *groupsnapshot.VolumeGroupSnapshot:
+	case *core.PersistentVolumeClaim, *core.Service, *storage.StorageClass, *snapshot.VolumeSnapshot, *groupsnapshot.VolumeGroupSnapshot,
+		*core.ServiceAccount, *rbac.Role, *rbac.RoleBinding, *rbac.ClusterRole, *rbac.ClusterRoleBinding:
 		return core.PodSpec{}, false
 	}
 
@@ -266,9 +285,17 @@ func TestExamplesProveThemselves(t *testing.T) {
 	})
 }
 
-// TestExamplesAreModest: one image, no privilege, and no waiting for their end.
+// TestExamplesAreModest: one image, or a client of ours in its place, no privilege,
+// and no waiting for their end.
 func TestExamplesAreModest(t *testing.T) {
 	t.Parallel()
+
+	images := []string{"busybox:1.37"}
+	for _, image := range builtImages(t) {
+		if !strings.Contains(image, "/") { // else a sidecar's
+			images = append(images, image)
+		}
+	}
 
 	forEachExample(t, func(t *testing.T, example *manifests.Example) {
 		t.Helper()
@@ -281,7 +308,7 @@ func TestExamplesAreModest(t *testing.T) {
 
 			require.Len(t, pod.Containers, 1, id)
 			container := pod.Containers[0]
-			require.Equal(t, "busybox:1.37", container.Image, id)
+			require.Contains(t, images, container.Image, id)
 			require.EqualValues(t, 1, *pod.TerminationGracePeriodSeconds, id)
 
 			// The profile `restricted` of Pod Security.
@@ -292,6 +319,39 @@ func TestExamplesAreModest(t *testing.T) {
 			// But for those that open a device, which is root's.
 			if len(container.VolumeDevices) == 0 {
 				require.True(t, *pod.SecurityContext.RunAsNonRoot, id)
+			}
+		})
+	})
+}
+
+// TestExamplesHaveFewRights: each by its name, and what is the whole cluster's they
+// can but get.
+func TestExamplesHaveFewRights(t *testing.T) {
+	t.Parallel()
+
+	forEachExample(t, func(t *testing.T, example *manifests.Example) {
+		t.Helper()
+
+		forEachObject(example, func(id string, object manifests.Object) {
+			switch typed := object.Typed.(type) {
+			case *rbac.Role:
+				for _, rule := range typed.Rules {
+					require.Subset(t, []string{"get", "create"}, rule.Verbs, id)
+					require.NotContains(t, rule.Resources, "*", id)
+				}
+			case *rbac.ClusterRole:
+				// Others' would be in its place.
+				require.Contains(t, typed.Name, "touchstone-example-")
+
+				for _, rule := range typed.Rules {
+					require.Equal(t, []string{"get"}, rule.Verbs, id)
+					require.NotContains(t, rule.Resources, "*", id)
+				}
+			case *rbac.ClusterRoleBinding:
+				// test/e2e/install.sh puts its own in the place of that of examples/README.md.
+				for _, subject := range typed.Subjects {
+					require.Equal(t, "example", subject.Namespace, id)
+				}
 			}
 		})
 	})

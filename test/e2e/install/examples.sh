@@ -27,9 +27,18 @@ examples() {
 # steps_of EXAMPLE: its manifests, in order. One may be of the overlay alone.
 steps_of() { find "$tree/examples" "$parts/overlays" -path "*/$1/[0-9]*.yaml" | sort -V; }
 
-# fits EXAMPLE: the last column of the table there does not name the overlay.
+# fits EXAMPLE: the last column of the table there does not name the overlay, or all
+# others.
 fits() {
-  ! grep -F "| [$1](" "$tree/examples/README.md" | grep -q "\`$OVERLAY\`[^|]*|\$" || { say "not with $OVERLAY: $1" >&2 && return 1; }
+  local not_with named=no
+  not_with=$(sed -n "s#^| \[$1\](.*| *\([^|]*\) |\$#\1#p" "$tree/examples/README.md")
+  [[ $not_with != *"\`$OVERLAY\`"* ]] || named=yes
+  if [[ $not_with == 'all but '* ]]; then
+    [ "$named" = no ] || return 0
+  else
+    [ "$named" = yes ] || return 0
+  fi
+  say "not with $OVERLAY: $1" >&2 && return 1
 }
 
 # settled NAMESPACE: all that is in it is as promised. What never will be is told by $never.
@@ -56,8 +65,9 @@ filled() {
   echo "$text"
 }
 
+# What is in no namespace names the one of those who follow examples/README.md.
 applied() { # applied NAMESPACE FILE
-  sed "s#busybox:1.37#$BUSYBOX#g" "$2" | filled "$1" | kube -n "$1" apply -f - >"$OUT/apply.log" 2>&1 || die "$2 is not taken: $(cat "$OUT/apply.log")"
+  sed "s#busybox:1.37#$BUSYBOX#g; s#namespace: example\b#namespace: $1#g" "$2" | filled "$1" | kube -n "$1" apply -f - >"$OUT/apply.log" 2>&1 || die "$2 is not taken: $(cat "$OUT/apply.log")"
 }
 
 # application EXAMPLE: step by step, and away again, with all that was made for it,
@@ -65,15 +75,23 @@ applied() { # applied NAMESPACE FILE
 application() {
   local name=$1 in=$prefix-$1 file began=$SECONDS
   kube create namespace "$in" >/dev/null
+  under_way=$name
   for file in $(steps_of "$name"); do
     applied "$in" "$file"
     await "$name: $(basename "$file")" settled "$in"
   done
   proved "examples/$name: $(steps_of "$name" | xargs -n 1 basename -s .yaml | xargs) ($((SECONDS - began)) s)"
-  for file in $(steps_of "$name" | tac); do
-    kube -n "$in" delete --ignore-not-found --wait=false -f "$file" >"$OUT/delete.log" 2>&1
-  done
+  unmade "$name" >"$OUT/delete.log" 2>&1
   kube delete namespace "$in" --wait=false >/dev/null
+}
+
+# unmade EXAMPLE: its objects, also those that are in no namespace.
+unmade() {
+  local file
+  for file in $(steps_of "$1" | tac); do
+    kube -n "$prefix-$1" delete --ignore-not-found --wait=false -f "$file"
+  done
+  under_way=''
 }
 
 going() {

@@ -75,9 +75,19 @@ sidecar() {
 # The sidecars that the manifests to be applied ask for.
 sidecar_names() { sed -n 's#^ *image: registry\.k8s\.io/sig-storage/\([a-z-]*\):.*#\1#p' "$@" | sort -u; }
 
+# client_images: those that are in no registry, as the applications name them.
+client_images() {
+  local each known
+  known=$("$tree/hack/build-sidecars.sh" --list | grep -v /)
+  for each in $(examples 2>/dev/null); do
+    steps_of "$each" | xargs sed -n 's#^ *image: ##p' | grep -Fx "$known" || true
+  done | sort -u
+}
+
 # Records in $OUT/images.json what is to be installed: {"now", "before", "sidecars"}.
 images_are_there() {
-  local now before each archive named=()
+  local now before each archive named=() clients=() built_here=$SIDECARS
+  [ "$SIDECARS" != registry ] || built_here=$tree/out/sidecars
   mkdir -p "$OUT/images"
   now=${IMAGE:-$(build_here)}
   before=${IMAGE_BEFORE:-$(build_before)}
@@ -93,10 +103,18 @@ images_are_there() {
       named+=("$(name_in "$archive")")
     done
   fi
+  for each in $(! wants examples || client_images); do
+    archive=$built_here/${each/:/-}.tar
+    [ -s "$archive" ] || "$tree/hack/build-sidecars.sh" --out "$built_here" "${each%:*}" >>"$OUT/build-sidecars.log" 2>&1 ||
+      cannot "building ${each%:*} failed: $OUT/build-sidecars.log"
+    import "$archive"
+    clients+=("$each")
+  done
   jq -n --arg now "$(name_in "$now")" --arg before "$(name_in "$before")" '{$now, $before, sidecars: $ARGS.positional}' \
     --args "${named[@]}" >"$OUT/images.json"
   proved "the image of this tree is built and on the nodes as $(image now), the one to upgrade from as $(image before)"
   ((${#named[@]} == 0)) || proved "so are ${named[*]##*/}"
+  ((${#clients[@]} == 0)) || proved "so are ${clients[*]}, for the applications"
 }
 
 # image now|before: the name as it is in its archive.

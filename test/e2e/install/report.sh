@@ -92,11 +92,14 @@ finish() {
 clear_away() {
   local each
   [ -n "${driver_installed:-}" ] || return 0
+  [ -z "${under_way:-}" ] || unmade "$under_way"
   for each in $(kube get namespaces -o name | grep "/$prefix" | grep -v -- "-watch\$"); do
     kube delete "$each" --timeout "${TIMEOUT}s"
   done
   kube delete namespace "$prefix-watch" --ignore-not-found
   [ -s "$OUT/driver.yaml" ] && kube delete --ignore-not-found --timeout "${TIMEOUT}s" -f "$OUT/driver.yaml"
+  # certificate.sh made it; the cluster may not have the type.
+  kube delete --ignore-not-found snapshotmetadataservices "$driver"
   [ "$PREREQUISITES" = yes ] && kube delete --ignore-not-found --timeout "${TIMEOUT}s" -f "$OUT/prerequisites.yaml"
   return 0
 }
