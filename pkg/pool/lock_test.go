@@ -114,13 +114,21 @@ func TestAnEmptyImageInUseIsNoOrphan(t *testing.T) {
 		require.NoError(t, err, name)
 		require.False(t, removed, name)
 		require.FileExists(t, p.Place(id, volume.BackingImage), name)
-		require.NoError(t, user.Close())
+		release(t, user)
 	}
 
 	removed, err := p.RemoveEmpty(entry)
 	require.NoError(t, err)
 	require.True(t, removed)
 	require.NoFileExists(t, p.Place(id, volume.BackingImage))
+}
+
+// release closes a file that is locked. Closed alone, it would be locked still in a
+// child that another test is just forking.
+func release(t *testing.T, file *os.File) {
+	t.Helper()
+	require.NoError(t, unix.Flock(int(file.Fd()), unix.LOCK_UN))
+	require.NoError(t, file.Close())
 }
 
 func TestAFullPoolCanBeTaken(t *testing.T) {
@@ -164,7 +172,9 @@ func TestWhatIsBeingMadeIsNoLeftover(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, !inMaking, cleared)
 
-		_ = maker.Close()
+		if inMaking {
+			release(t, maker)
+		}
 	}
 
 	file := p.Place(id, volume.BackingDirectory)
