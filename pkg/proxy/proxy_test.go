@@ -316,7 +316,8 @@ func TestServerMayEndAStreamThatTheCallerGoesOnWith(t *testing.T) {
 func TestDeadlineAndCancellationPass(t *testing.T) {
 	t.Parallel()
 
-	entered, ended := make(chan bool, 1), make(chan error, 1)
+	// As many as there may be calls.
+	entered, ended := make(chan bool, 100), make(chan error, 100)
 	client := proxied(t, &upstream{
 		unary: func(ctx context.Context, _ *grpc_testing.SimpleRequest) (*grpc_testing.SimpleResponse, error) {
 			_, has := ctx.Deadline()
@@ -347,14 +348,23 @@ func TestDeadlineAndCancellationPass(t *testing.T) {
 	require.ErrorIs(t, <-ended, context.Canceled)
 	require.Equal(t, codes.Canceled, status.Code(<-answer))
 
-	// Long enough for the call to be there before.
-	ctx, cancel = context.WithTimeout(t.Context(), 2*time.Second)
-	defer cancel()
+	// Until it is long enough for the call to be there before.
+	for limit, met := time.Second, false; !met; limit *= 2 {
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		answer := call(ctx)
 
-	answer = call(ctx)
-	require.True(t, <-entered)
-	require.Error(t, <-ended)
-	require.Equal(t, codes.DeadlineExceeded, status.Code(<-answer))
+		require.Equal(t, codes.DeadlineExceeded, status.Code(<-answer))
+		cancel()
+
+		select {
+		case limited := <-entered:
+			met = true
+
+			require.True(t, limited)
+			require.Error(t, <-ended)
+		default:
+		}
+	}
 }
 
 func TestUpstreamThatIsGone(t *testing.T) {
