@@ -332,14 +332,16 @@ func TestAGroupThatIsReadStays(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
-	d := harness.Start(t)
-	ids := []string{cheapVolume(t, d, "a"), sluggish(t, d, "b")}
+	served, there := stalling(t)
+	d := harness.Start(t, there)
+	ids := []string{cheapVolume(t, d, "a"), oneBlock(t, d, "b")}
 
 	made, err := d.CreateVolumeGroupSnapshot(t.Context(), &csi.CreateVolumeGroupSnapshotRequest{Name: "g", SourceVolumeIds: ids})
 	require.NoError(t, err)
 
 	group := made.GetGroupSnapshot()
 	slow := group.GetSnapshots()[slices.IndexFunc(group.GetSnapshots(), func(s *csi.Snapshot) bool { return s.GetSourceVolumeId() == ids[1] })]
+	copying := stall(t, served, "snapshots", slow.GetSnapshotId())
 	restored := make(chan error, 1)
 
 	go func() {
@@ -350,11 +352,12 @@ func TestAGroupThatIsReadStays(t *testing.T) {
 		restored <- err
 	}()
 
-	awaitScratch(t, d)
+	copying()
 	fails(t, deleteGroup(t.Context(), d, group.GetGroupSnapshotId(), membersOf(group)), codes.Aborted, slow.GetSnapshotId())
 
 	_, err = getGroup(t.Context(), d, group.GetGroupSnapshotId(), membersOf(group))
 	require.NoError(t, err)
+	served.Release(t)
 	require.NoError(t, <-restored)
 	require.NoError(t, deleteGroup(t.Context(), d, group.GetGroupSnapshotId(), membersOf(group)))
 }

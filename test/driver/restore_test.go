@@ -18,6 +18,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -519,14 +520,49 @@ func awaitScratch(t *testing.T, d *harness.Driver) {
 	}, time.Minute, time.Millisecond)
 }
 
+// stalling has the driver's pool where whoever reads a file can be made to wait, so
+// that a copy lasts as long as a test needs. No blocks are shared there.
+func stalling(t *testing.T) (*faults.Directory, harness.Option) {
+	t.Helper()
+
+	served := faults.Serve(t)
+
+	return served, poolAt("default", filepath.Join(served.Path, "pool"))
+}
+
+// stall has whoever copies the image wait from now on; copying returns once
+// somebody does.
+func stall(t *testing.T, served *faults.Directory, room, id string) (copying func()) {
+	t.Helper()
+	served.Inject(t, faults.Fault{Name: filepath.Join("pool", room, id+".img"), Ops: faults.Reads, Hang: true})
+
+	return func() {
+		t.Helper()
+		require.Eventually(t, func() bool { return served.Met(t) > 0 }, time.Minute, time.Millisecond)
+	}
+}
+
+// oneBlock makes a raw block volume that has a block to copy.
+func oneBlock(t *testing.T, d *harness.Driver, name string) string {
+	t.Helper()
+
+	claim := newVolume(t, d, &csi.CreateVolumeRequest{
+		Name: name, VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Block(writer)},
+	})
+	overwrite(t, imageOf(d, claim.VolumeID), 0, random(t, 4096))
+
+	return claim.VolumeID
+}
+
 // TestWhatIsReadIsNotDeleted deletes a snapshot, and a volume, while it is
 // copied.
 func TestWhatIsReadIsNotDeleted(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
-	d := harness.Start(t)
-	id := sluggish(t, d, "source")
+	served, there := stalling(t)
+	d := harness.Start(t, there)
+	id := oneBlock(t, d, "source")
 	want := sumOf(t, imageOf(d, id))
 
 	made, err := d.SnapshotUntilReady(t.Context(), &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: id})
@@ -538,7 +574,7 @@ func TestWhatIsReadIsNotDeleted(t *testing.T) {
 	}
 	answers := make(chan *csi.CreateVolumeResponse, 1)
 
-	create := func() {
+	create := func(copying func()) {
 		go func() {
 			answer, err := d.CreateVolume(context.WithoutCancel(t.Context()), request)
 			if err != nil {
@@ -547,13 +583,14 @@ func TestWhatIsReadIsNotDeleted(t *testing.T) {
 
 			answers <- answer
 		}()
-		awaitScratch(t, d)
+		copying()
 	}
 
-	create()
+	create(stall(t, served, "snapshots", made.GetSnapshot().GetSnapshotId()))
 
 	_, err = d.DeleteSnapshot(t.Context(), &csi.DeleteSnapshotRequest{SnapshotId: made.GetSnapshot().GetSnapshotId()})
 	fails(t, err, codes.Aborted, made.GetSnapshot().GetSnapshotId())
+	served.Release(t)
 
 	restored := <-answers
 	require.Equal(t, want, sumOf(t, imageOf(d, restored.GetVolume().GetVolumeId())))
@@ -561,7 +598,15 @@ func TestWhatIsReadIsNotDeleted(t *testing.T) {
 
 	// A volume waits for its turn to go.
 	request.Name, request.VolumeContentSource = "clone", ofVolume(id)
-	create()
+	create(stall(t, served, "images", id))
+
+	short, cancel := context.WithTimeout(t.Context(), impatient)
+	defer cancel()
+
+	_, err = d.DeleteVolume(short, &csi.DeleteVolumeRequest{VolumeId: id})
+	fails(t, err, codes.DeadlineExceeded)
+	require.FileExists(t, imageOf(d, id))
+	served.Release(t)
 	deleteVolume(t, d, id)
 
 	cloned := <-answers
