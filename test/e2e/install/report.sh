@@ -90,16 +90,16 @@ finish() {
 # clear_away: what a run has made and did not come to take away. In the order in
 # which volumes can go: users, claims, the driver.
 clear_away() {
-  local each
+  local each left=0
   [ -n "${driver_installed:-}" ] || return 0
-  [ -z "${under_way:-}" ] || unmade "$under_way"
+  [ -z "${under_way:-}" ] || unmade "$under_way" || left=1
   for each in $(kube get namespaces -o name | grep "/$prefix" | grep -v -- "-watch\$"); do
-    kube delete "$each" --timeout "${TIMEOUT}s"
+    kube delete "$each" --timeout "${TIMEOUT}s" || left=1
   done
-  kube delete namespace "$prefix-watch" --ignore-not-found
-  [ -s "$OUT/driver.yaml" ] && kube delete --ignore-not-found --timeout "${TIMEOUT}s" -f "$OUT/driver.yaml"
+  kube delete namespace "$prefix-watch" --ignore-not-found || left=1
+  [ ! -s "$OUT/driver.yaml" ] || kube delete --ignore-not-found --timeout "${TIMEOUT}s" -f "$OUT/driver.yaml" || left=1
   # certificate.sh made it; the cluster may not have the type.
-  kube delete --ignore-not-found snapshotmetadataservices "$driver"
-  [ "$PREREQUISITES" = yes ] && kube delete --ignore-not-found --timeout "${TIMEOUT}s" -f "$OUT/prerequisites.yaml"
-  return 0
+  kube delete --ignore-not-found snapshotmetadataservices "$driver" || true
+  [ "$PREREQUISITES" != yes ] || kube delete --ignore-not-found --timeout "${TIMEOUT}s" -f "$OUT/prerequisites.yaml" || left=1
+  return "$left"
 }
