@@ -249,7 +249,7 @@ func TestAGroupIsAllOrNothing(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
-	d, _ := withBrake(t, harness.Start)
+	d := harness.Start(t, poolAt("default", harness.PlainPool(t, gib)))
 	good := cheapVolume(t, d, "good")
 	bad := newVolume(t, d, &csi.CreateVolumeRequest{Name: "bad", Parameters: directoryBacked(), VolumeCapabilities: []*csi.VolumeCapability{
 		orchestrator.Mount(writer, ""),

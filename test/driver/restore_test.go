@@ -488,10 +488,17 @@ func TestCopiesAcrossPools(t *testing.T) {
 func sluggish(t *testing.T, d *harness.Driver, name string) string {
 	t.Helper()
 
+	return inPieces(t, d, name, many)
+}
+
+// inPieces makes a raw block volume that consists of so many pieces.
+func inPieces(t *testing.T, d *harness.Driver, name string, count int64) string {
+	t.Helper()
+
 	const piece = 4096
 
 	claim := newVolume(t, d, &csi.CreateVolumeRequest{
-		Name: name, VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Block(writer)}, CapacityRange: required(2 * piece * many),
+		Name: name, VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Block(writer)}, CapacityRange: required(2 * piece * count),
 	})
 
 	image, err := os.OpenFile(imageOf(d, claim.VolumeID), os.O_WRONLY, 0)
@@ -499,7 +506,7 @@ func sluggish(t *testing.T, d *harness.Driver, name string) string {
 
 	data := random(t, piece)
 
-	for at := range int64(many) {
+	for at := range count {
 		_, err := image.WriteAt(data, 2*piece*at)
 		require.NoError(t, err)
 	}
@@ -546,12 +553,7 @@ func stall(t *testing.T, served *faults.Directory, room, id string) (copying fun
 func oneBlock(t *testing.T, d *harness.Driver, name string) string {
 	t.Helper()
 
-	claim := newVolume(t, d, &csi.CreateVolumeRequest{
-		Name: name, VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Block(writer)},
-	})
-	overwrite(t, imageOf(d, claim.VolumeID), 0, random(t, 4096))
-
-	return claim.VolumeID
+	return inPieces(t, d, name, 1)
 }
 
 // TestWhatIsReadIsNotDeleted deletes a snapshot, and a volume, while it is

@@ -19,8 +19,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/touchstone-csi/touchstone/pkg/driver"
-	"github.com/touchstone-csi/touchstone/pkg/filesystem"
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -31,32 +31,21 @@ func atOnce(c *driver.Config) { c.CopyGrace = time.Nanosecond }
 
 func patient(c *driver.Config) { c.CopyGrace = time.Hour }
 
-// brake stops whatever is written to a pool, and so makes a copy last as long as
-// a test needs.
-type brake struct{ pool string }
+// brake makes a copy last as long as a test needs.
+type brake struct{ served *faults.Directory }
 
-// withBrake is a driver with a pool of its own in which copies take long and can
-// be held up.
+// withBrake is a driver with a pool of its own in which copies can be held up.
 func withBrake(t *testing.T, start func(testing.TB, ...harness.Option) *harness.Driver, more ...harness.Option) (*harness.Driver, brake) {
 	t.Helper()
 
-	b := brake{pool: harness.PlainPool(t, gib)}
-	d := start(t, append(more, func(c *driver.Config) { c.Pools = map[string]string{"default": b.pool} })...)
+	served, there := stalling(t)
 
-	// Before the driver's end waits for the copy.
-	t.Cleanup(func() { _ = thaw(b.pool) })
-
-	return d, b
-}
-
-func (b brake) pull(t *testing.T) {
-	t.Helper()
-	require.NoError(t, atRoot(b.pool, filesystem.Freeze))
+	return start(t, append(more, there)...), brake{served: served}
 }
 
 func (b brake) release(t *testing.T) {
 	t.Helper()
-	require.NoError(t, thaw(b.pool))
+	b.served.Release(t)
 }
 
 // heldUp asks for a snapshot, and returns what the driver says of it while it
@@ -64,6 +53,7 @@ func (b brake) release(t *testing.T) {
 func (b brake) heldUp(t *testing.T, d *harness.Driver, request *csi.CreateSnapshotRequest) *csi.Snapshot {
 	t.Helper()
 
+	copying := stall(t, b.served, "images", request.GetSourceVolumeId())
 	answers := make(chan *csi.CreateSnapshotResponse, 1)
 
 	go func() {
@@ -75,8 +65,7 @@ func (b brake) heldUp(t *testing.T, d *harness.Driver, request *csi.CreateSnapsh
 		answers <- made
 	}()
 
-	awaitScratch(t, d)
-	b.pull(t)
+	copying()
 
 	made := (<-answers).GetSnapshot()
 	require.False(t, made.GetReadyToUse())
@@ -449,7 +438,7 @@ func TestASlowSnapshotIsNotReadyAtFirst(t *testing.T) {
 	t.Parallel()
 
 	d, brake := withBrake(t, harness.Start, atOnce)
-	id, other := sluggish(t, d, "source"), cheapVolume(t, d, "other")
+	id, other := oneBlock(t, d, "source"), cheapVolume(t, d, "other")
 	want := sumOf(t, imageOf(d, id))
 	request := &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: id}
 	made := brake.heldUp(t, d, request)
@@ -511,7 +500,7 @@ func TestASlowSnapshotIsDeleted(t *testing.T) {
 	t.Parallel()
 
 	d, brake := withBrake(t, harness.Start, atOnce)
-	request := &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: sluggish(t, d, "source")}
+	request := &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: oneBlock(t, d, "source")}
 	made := brake.heldUp(t, d, request)
 	removal := &csi.DeleteSnapshotRequest{SnapshotId: made.GetSnapshotId()}
 
@@ -558,7 +547,7 @@ func TestASlowSnapshotOutlivesTheDriver(t *testing.T) {
 	} {
 		t.Run(by, func(t *testing.T) {
 			d, brake := withBrake(t, harness.StartProcess, atOnce)
-			id := sluggish(t, d, "source")
+			id := inPieces(t, d, "source", many/8)
 			want := sumOf(t, imageOf(d, id))
 			request := &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: id}
 			made := brake.heldUp(t, d, request)
@@ -581,7 +570,7 @@ func TestASlowSnapshotOutlivesTheDriver(t *testing.T) {
 func TestAKilledSnapshotIsForgotten(t *testing.T) {
 	namespace.NeedRoot(t)
 
-	d, _ := withBrake(t, harness.StartProcess, patient)
+	d := harness.StartProcess(t, patient, poolAt("default", harness.PlainPool(t, gib)))
 	id := sluggish(t, d, "source")
 	request := &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: id}
 	client, left := d.Orchestrator, make(chan error, 1)
