@@ -23,7 +23,7 @@ func TestCapacityOfPoolsAndSegments(t *testing.T) {
 	// On a filesystem of its own, nobody else's files decide what is free.
 	second := t.TempDir()
 	require.NoError(t, unix.Mount("tmpfs", second, "tmpfs", 0, "size=4g"))
-	t.Cleanup(func() { require.NoError(t, unix.Unmount(second, 0)) })
+	t.Cleanup(func() { unmount(t, second) })
 
 	d := harness.Start(t, func(c *driver.Config) {
 		c.Pools["second"] = second
