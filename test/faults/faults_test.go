@@ -224,7 +224,7 @@ func TestDeathFailsWhatHangs(t *testing.T) {
 }
 
 // attachServed returns the device of an ext4 that is served as "image".
-func attachServed(t *testing.T, d *faults.Directory, buffered bool) *blockdev.Device {
+func attachServed(t *testing.T, d *faults.Directory, options blockdev.AttachOptions) *blockdev.Device {
 	t.Helper()
 
 	image, err := os.Create(filepath.Join(d.Path, "image"))
@@ -236,9 +236,9 @@ func attachServed(t *testing.T, d *faults.Directory, buffered bool) *blockdev.De
 	require.NoError(t, err, "%s", output)
 
 	loops := blockdev.NewLoops(blockdev.LoopsOptions{})
-	device, err := loops.Attach(t.Context(), image, blockdev.AttachOptions{Buffered: buffered, Preferred: -1})
+	device, err := loops.Attach(t.Context(), image, options)
 	require.NoError(t, err)
-	require.Equal(t, !buffered, device.DirectIO)
+	require.Equal(t, !options.Buffered, device.DirectIO)
 	t.Cleanup(func() {
 		require.NoError(t, device.Close())
 		require.NoError(t, loops.Detach(context.WithoutCancel(t.Context()), device.Number))
@@ -256,7 +256,7 @@ func TestLoopDeviceOfAServedImage(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := faults.Serve(t)
 
-			device := attachServed(t, d, buffered)
+			device := attachServed(t, d, blockdev.AttachOptions{Buffered: buffered, Preferred: -1})
 			mounted := t.TempDir()
 			require.NoError(t, unix.Mount(device.Path, mounted, "ext4", 0, ""))
 			t.Cleanup(func() { require.NoError(t, unix.Unmount(mounted, 0)) })
@@ -372,7 +372,7 @@ func TestParentWithAMount(t *testing.T) {
 	d := faults.Serve(t)
 	at := t.TempDir()
 
-	device := attachServed(t, d, false)
+	device := attachServed(t, d, blockdev.AttachOptions{AutoClear: true, Preferred: -1})
 	require.NoError(t, unix.Mount(device.Path, at, "ext4", 0, ""))
 	require.NoError(t, os.WriteFile(filepath.Join(at, "file"), []byte("not yet on the device"), 0o600))
 
