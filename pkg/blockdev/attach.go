@@ -185,11 +185,8 @@ func (l *Loops) attach(ctx context.Context, img *image, o AttachOptions) (*Devic
 		l.numbers.refuse(number)
 
 		// EBUSY with the same image behind it: it is attached already.
-		status, attached, err := l.Status(number)
-		if err == nil && attached && status.Backing() == img.identity {
-			if device := l.adopt(&status, img, o); device != nil {
-				return device, nil
-			}
+		if device := l.adoptAt(number, img, o); device != nil {
+			return device, nil
 		}
 
 		if err := ctx.Err(); err != nil {
@@ -272,6 +269,26 @@ func (l *Loops) device(node *os.File, number int) (*Device, error) {
 		DirectIO: l.directIO(number, info),
 		file:     node,
 	}, nil
+}
+
+// adoptAt is adopt for a number that may have any image: somebody else's, too, which
+// is not to be asked.
+func (l *Loops) adoptAt(number int, img *image, o AttachOptions) *Device {
+	alike, err := namedAlike(img.file)
+	if err != nil {
+		return nil
+	}
+
+	if path, deleted := l.backingPath(number); path == "" || !alike(path, deleted) {
+		return nil
+	}
+
+	status, attached, err := l.Status(number)
+	if err != nil || !attached || status.Backing() != img.identity {
+		return nil
+	}
+
+	return l.adopt(&status, img, o)
 }
 
 // adopt returns a device that has the image already, or nil when it is attached

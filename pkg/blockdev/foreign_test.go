@@ -87,6 +87,46 @@ func TestFindAsksNothingOfOthersImages(t *testing.T) {
 	served.Release(t)
 }
 
+// TestAttachAsksNothingOfOthersImages where one that hangs has the number that is
+// tried first, as all drivers of a machine begin with the same.
+func TestAttachAsksNothingOfOthersImages(t *testing.T) {
+	needRoot(t)
+
+	options := blockdev.LoopsOptions{First: firstBusy}
+	served := faults.Serve(t)
+
+	hanging, err := os.Create(filepath.Join(served.Path, "hanging.img"))
+	require.NoError(t, err)
+	require.NoError(t, hanging.Truncate(mebibyte))
+	attach(t, blockdev.NewLoops(options), hanging, blockdev.AttachOptions{Preferred: -1, AutoClear: true})
+	require.NoError(t, hanging.Close())
+
+	loops, image := blockdev.NewLoops(options), newImage(t, mebibyte)
+
+	served.Inject(t, faults.Fault{Name: "hanging.img", Hang: true})
+
+	done := make(chan *blockdev.Device, 1)
+
+	go func() {
+		device, _ := loops.Attach(t.Context(), image, none())
+		done <- device
+	}()
+
+	// What hangs does so for twice as long.
+	select {
+	case device := <-done:
+		t.Cleanup(func() { drop(t, loops, device) })
+		require.NotNil(t, device)
+		require.Equal(t, firstBusy+1, device.Number)
+	case <-time.After(faults.Longest / 2):
+		served.Release(t)
+		drop(t, loops, <-done)
+		require.Fail(t, "it waits for the image of another")
+	}
+
+	served.Release(t)
+}
+
 // TestFindWhatHasChangedItsName since it was attached.
 func TestFindWhatHasChangedItsName(t *testing.T) {
 	needRoot(t)

@@ -125,20 +125,31 @@ func (l *Loops) Find(image *os.File) ([]Status, error) {
 	return l.find(image, identity)
 }
 
-// find asks those devices only whose image has the same name, or none any more:
-// LOOP_GET_STATUS64 asks the filesystem of the image, and who waits for somebody
-// else's that hangs attaches nothing any more.
+// find asks those devices only that can have the image.
 func (l *Loops) find(image *os.File, identity Identity) ([]Status, error) {
+	alike, err := namedAlike(image)
+	if err != nil {
+		return nil, err
+	}
+
+	list, err := l.ask(alike)
+
+	return slices.DeleteFunc(list, func(s Status) bool { return s.Backing() != identity }), err
+}
+
+// namedAlike returns what tells by the name that sysfs says whether a device can have
+// the image: one of the same name, or of none any more. LOOP_GET_STATUS64 asks the
+// filesystem of the image, and who waits for somebody else's that hangs attaches
+// nothing any more.
+func namedAlike(image *os.File) (func(path string, deleted bool) bool, error) {
 	name, err := onlyName(image)
 	if err != nil {
 		return nil, err
 	}
 
-	alike, err := l.ask(func(path string, deleted bool) bool {
+	return func(path string, deleted bool) bool {
 		return name == "" || deleted || filepath.Base(path) == name
-	})
-
-	return slices.DeleteFunc(alike, func(s Status) bool { return s.Backing() != identity }), err
+	}, nil
 }
 
 // List returns the attached loop devices of the machine in order of number, without
