@@ -9,6 +9,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/pkg/forking"
 )
 
 // AttachOptions say how an image is attached. Preferred has no useful zero
@@ -100,9 +102,9 @@ func (l *Loops) Attach(ctx context.Context, given *os.File, o AttachOptions) (*D
 // adoptOrLock returns the device that has the image already, or none when the
 // image is ours to attach.
 func (l *Loops) adoptOrLock(ctx context.Context, img *image, o AttachOptions) (*Device, error) {
-	pause := newBackoff()
+	patience, pause := forking.NewPatience(lockAttempts), newBackoff()
 
-	for range lockAttempts {
+	for {
 		free, err := img.lock(o.ReadOnly)
 		if free || err != nil {
 			return nil, err
@@ -124,13 +126,16 @@ func (l *Loops) adoptOrLock(ctx context.Context, img *image, o AttachOptions) (*
 			return nil, err
 		}
 
+		if !patience.Another() {
+			return nil, fmt.Errorf("attach %s: %w by another node, a program, or a loop device that was attached with other "+
+				"options or does not go because another mount namespace still has the volume mounted",
+				img.file.Name(), ErrImageLocked)
+		}
+
 		if err := pause.wait(ctx); err != nil {
 			return nil, fmt.Errorf("attach %s: %w: %w", img.file.Name(), ErrImageLocked, err)
 		}
 	}
-
-	return nil, fmt.Errorf("attach %s: %w by another node, a program, or a loop device that was attached with other options "+
-		"or does not go because another mount namespace still has the volume mounted", img.file.Name(), ErrImageLocked)
 }
 
 // attachableBeside allows what the image's attachments on this machine do not
@@ -153,7 +158,8 @@ func attachableBeside(found []Status, img *image, o AttachOptions) (bool, error)
 }
 
 // lockAttempts is for an attach of the same image that another process has just
-// begun (about 0.1 ms), or a detach that is about to end: some 150 ms in all.
+// begun (about 0.1 ms), or a detach that is about to end: some 150 ms in all. A child
+// that is just being forked has the lock of a file that was closed meanwhile, too.
 const lockAttempts = 12
 
 // attach tries numbers until one takes the image.

@@ -6,7 +6,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
@@ -256,6 +258,33 @@ func TestAnImageThatSomethingElseHoldsIsRefused(t *testing.T) {
 
 	require.NoError(t, unix.Flock(int(holder.Fd()), unix.LOCK_UN))
 	attach(t, loops, image, none())
+}
+
+// TestAnImageThatAChildBeingForkedHasIsAwaited has a copy of a locked file, as of all,
+// in such a child until that is through.
+func TestAnImageThatAChildBeingForkedHasIsAwaited(t *testing.T) {
+	needRoot(t)
+
+	image := newImage(t, 4*mebibyte)
+	holder, err := os.Open(image.Name())
+	require.NoError(t, err)
+	require.NoError(t, unix.Flock(int(holder.Fd()), unix.LOCK_EX))
+
+	copied, err := unix.FcntlInt(holder.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	require.NoError(t, err)
+	syscall.ForkLock.Lock()
+
+	through := make(chan struct{})
+	t.Cleanup(func() { <-through })
+	time.AfterFunc(600*time.Millisecond, func() {
+		defer close(through)
+		defer syscall.ForkLock.Unlock()
+
+		_ = unix.Close(copied)
+	})
+	require.NoError(t, holder.Close())
+
+	attach(t, blockdev.NewLoops(blockdev.LoopsOptions{First: first}), image, none())
 }
 
 func TestAWritableAttachmentWithAnotherBlockSizeIsRefused(t *testing.T) {
