@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -173,6 +174,18 @@ func TestNoSecondToolBesideARunningOne(t *testing.T) {
 	require.ErrorIs(t, ext4.GrowUnmounted(t.Context(), image.Name()), filesystem.ErrInUse)
 
 	require.NoError(t, unix.Flock(int(other.Fd()), unix.LOCK_UN))
+	requireState(t, filesystem.Clean, ext4, image.Name())
+}
+
+func TestALockThatAChildBeingForkedHasIsAwaited(t *testing.T) {
+	ext4 := byName(t, filesystem.Ext4)
+	image := newFilesystem(t, ext4, 64*mebibyte)
+
+	other, err := os.Open(image.Name())
+	require.NoError(t, err)
+	require.NoError(t, unix.Flock(int(other.Fd()), unix.LOCK_EX))
+	heldWhileForked(t, other, 600*time.Millisecond)
+
 	requireState(t, filesystem.Clean, ext4, image.Name())
 }
 

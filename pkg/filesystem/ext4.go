@@ -12,6 +12,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/pkg/forking"
 )
 
 // Where things are in the superblock: fs/ext4/ext4.h, struct ext4_super_block.
@@ -368,10 +370,13 @@ func lockPath(ctx context.Context, path string) (*os.File, error) {
 		return nil, fmt.Errorf("lock: %w", err)
 	}
 
-	// Some attempts, since udev takes the lock for an instant.
-	for pause := time.Millisecond; ; pause *= 2 {
+	// Some attempts, since udev takes the lock for an instant, as a child does that
+	// is just being forked.
+	patience, pause := forking.NewPatience(lockAttempts), firstBusyPause
+
+	for {
 		err = unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if !errors.Is(err, unix.EWOULDBLOCK) || pause > lockPatience {
+		if !errors.Is(err, unix.EWOULDBLOCK) || !patience.Another() {
 			break
 		}
 
@@ -380,6 +385,8 @@ func lockPath(ctx context.Context, path string) (*os.File, error) {
 			return nil, errors.Join(context.Cause(ctx), file.Close())
 		case <-time.After(pause):
 		}
+
+		pause = min(2*pause, longestBusyPause)
 	}
 
 	switch {
@@ -394,7 +401,8 @@ func lockPath(ctx context.Context, path string) (*os.File, error) {
 	return nil, errors.Join(err, file.Close())
 }
 
-const lockPatience = 128 * time.Millisecond
+// lockAttempts take a quarter of a second.
+const lockAttempts = 13
 
 // ioctl returns the kernel's non-negative answer, which some filesystems use
 // for errors of their own. The numbers of the requests here are those of the

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/pkg/forking"
 )
 
 var (
@@ -267,24 +269,26 @@ func claim(path string) (readOnly bool, err error) {
 
 // A child that this process has forked, for a tool that works on another volume,
 // holds copies of all descriptors until its exec closes them: a mount that was
-// just let go of is still there for that moment.
+// just let go of is still there for that moment (pkg/forking). For other programs
+// that look at a device the attempts take half a second.
 const (
-	busyAttempts   = 10
-	firstBusyPause = time.Millisecond
+	busyAttempts     = 21
+	firstBusyPause   = time.Millisecond
+	longestBusyPause = 32 * time.Millisecond
 )
 
 func openExclusively(path string) (*os.File, error) {
-	pause := firstBusyPause
+	patience, pause := forking.NewPatience(busyAttempts), firstBusyPause
 
-	for attempt := 1; ; attempt++ {
+	for {
 		file, err := os.OpenFile(path, os.O_RDONLY|unix.O_EXCL, 0)
-		if !errors.Is(err, unix.EBUSY) || attempt == busyAttempts {
+		if !errors.Is(err, unix.EBUSY) || !patience.Another() {
 			return file, err //nolint:wrapcheck // the caller says what was opened
 		}
 
 		time.Sleep(pause)
 
-		pause *= 2
+		pause = min(2*pause, longestBusyPause)
 	}
 }
 

@@ -7,8 +7,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/pkg/blockdev"
 	"github.com/touchstone-csi/touchstone/pkg/filesystem"
@@ -104,6 +106,19 @@ func TestMakeOnADevice(t *testing.T) {
 			require.Equal(t, imageSize, bytes)
 		})
 	}
+}
+
+func TestADeviceThatAChildBeingForkedHasIsAwaited(t *testing.T) {
+	needRoot(t)
+
+	xfs := byName(t, filesystem.XFS)
+	device := attach(t, newFilesystem(t, xfs, imageSize), blockdev.AttachOptions{})
+
+	other, err := os.OpenFile(device.Path, os.O_RDONLY|unix.O_EXCL, 0)
+	require.NoError(t, err)
+	heldWhileForked(t, other, time.Second)
+
+	requireState(t, filesystem.Clean, xfs, device.Path)
 }
 
 func TestWhatIsMountedIsLeftAlone(t *testing.T) {
