@@ -270,7 +270,7 @@ func TestAHangingProbe(t *testing.T) {
 		}
 
 		require.Equal(t, looks, w.count("a"))
-require.Equal(t, running, goroutines())
+		require.Equal(t, running, goroutines())
 		require.Less(t, time.Since(began), time.Minute)
 		require.Equal(t, []health.Reason{health.IOErrors, health.ProbeTimedOut}, reasons(t, monitor, "a"))
 
