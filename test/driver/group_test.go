@@ -296,10 +296,11 @@ func TestAGroupIsAllOrNothing(t *testing.T) {
 func TestAKilledGroupIsForgotten(t *testing.T) {
 	namespace.NeedRoot(t)
 
-	d := harness.StartProcess(t)
-	request := &csi.CreateVolumeGroupSnapshotRequest{
-		Name: "g", SourceVolumeIds: []string{sluggish(t, d, "a"), sluggish(t, d, "b")},
-	}
+	served, there := stalling(t)
+	d := harness.StartProcess(t, there)
+	ids := []string{oneBlock(t, d, "a"), oneBlock(t, d, "b")}
+	copying := stall(t, served, "images", slices.Max(ids)) // members are cut in this order
+	request := &csi.CreateVolumeGroupSnapshotRequest{Name: "g", SourceVolumeIds: ids}
 	client, left := d.Orchestrator, make(chan error, 1)
 
 	go func() {
@@ -307,8 +308,9 @@ func TestAKilledGroupIsForgotten(t *testing.T) {
 		left <- err
 	}()
 
-	awaitScratch(t, d)
-	d.Kill(t)
+	copying()
+	requireRooms(t, d, map[string]int{"scratch": 2})
+	d.Kill(t, func() { served.Release(t) })
 	require.Error(t, <-left)
 	requireRooms(t, d, map[string]int{"snapshots": 0, "scratch": 0})
 

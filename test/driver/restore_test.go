@@ -517,16 +517,6 @@ func inPieces(t *testing.T, d *harness.Driver, name string, count int64) string 
 	return claim.VolumeID
 }
 
-// awaitScratch returns once something is being copied.
-func awaitScratch(t *testing.T, d *harness.Driver) {
-	t.Helper()
-	require.Eventually(t, func() bool {
-		found, err := os.ReadDir(filepath.Join(d.Pool(), "scratch"))
-
-		return err == nil && len(found) > 0
-	}, time.Minute, time.Millisecond)
-}
-
 // stalling has the driver's pool where whoever reads a file can be made to wait, so
 // that a copy lasts as long as a test needs. No blocks are shared there.
 func stalling(t *testing.T) (*faults.Directory, harness.Option) {
@@ -535,6 +525,17 @@ func stalling(t *testing.T) (*faults.Directory, harness.Option) {
 	served := faults.Serve(t)
 
 	return served, poolAt("default", filepath.Join(served.Path, "pool"))
+}
+
+// spaceOfItsOwn has nobody else take or leave space in the pool that is served.
+func spaceOfItsOwn(t *testing.T, served *faults.Directory) {
+	t.Helper()
+
+	place := filepath.Join(served.Backing, "pool")
+	require.NoError(t, os.Mkdir(place, 0o700))
+	require.NoError(t, unix.Mount(harness.PlainPool(t, gib), place, "", unix.MS_BIND, ""))
+	// Whoever serves it goes later.
+	t.Cleanup(func() { require.NoError(t, unix.Unmount(place, unix.MNT_DETACH)) })
 }
 
 // stall has whoever copies the image wait from now on; copying returns once
@@ -663,18 +664,21 @@ func TestARestartInTheMiddleOfARestore(t *testing.T) {
 
 	for _, by := range []string{"restore", "clone"} {
 		t.Run(by, func(t *testing.T) {
-			d := harness.StartProcess(t)
-			id := sluggish(t, d, "source")
+			served, there := stalling(t)
+			d := harness.StartProcess(t, there)
+			id := oneBlock(t, d, "source")
 			want := sumOf(t, imageOf(d, id))
-			source := ofVolume(id)
+			source, room, name := ofVolume(id), "images", id
 
 			if by == "restore" {
 				made, err := d.SnapshotUntilReady(t.Context(), &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: id})
 				require.NoError(t, err)
 
-				source = ofSnapshot(made.GetSnapshot().GetSnapshotId())
+				room, name = "snapshots", made.GetSnapshot().GetSnapshotId()
+				source = ofSnapshot(name)
 			}
 
+			copying := stall(t, served, room, name)
 			request := &csi.CreateVolumeRequest{
 				Name: by, VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Block(writer)}, VolumeContentSource: source,
 			}
@@ -686,8 +690,9 @@ func TestARestartInTheMiddleOfARestore(t *testing.T) {
 				left <- err
 			}()
 
-			awaitScratch(t, d)
-			d.Kill(t)
+			copying()
+			requireRooms(t, d, map[string]int{"scratch": 1})
+			d.Kill(t, func() { served.Release(t) })
 			require.Error(t, <-left)
 			require.Len(t, listAll(t, d), 1)
 			requireRooms(t, d, map[string]int{"images": 1, "scratch": 0})

@@ -570,8 +570,12 @@ func TestASlowSnapshotOutlivesTheDriver(t *testing.T) {
 func TestAKilledSnapshotIsForgotten(t *testing.T) {
 	namespace.NeedRoot(t)
 
-	d := harness.StartProcess(t, patient, poolAt("default", harness.PlainPool(t, gib)))
-	id := sluggish(t, d, "source")
+	served, there := stalling(t)
+	spaceOfItsOwn(t, served)
+
+	d := harness.StartProcess(t, patient, there)
+	id := oneBlock(t, d, "source")
+	copying := stall(t, served, "images", id)
 	request := &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: id}
 	client, left := d.Orchestrator, make(chan error, 1)
 
@@ -580,13 +584,14 @@ func TestAKilledSnapshotIsForgotten(t *testing.T) {
 		left <- err
 	}()
 
-	awaitScratch(t, d)
+	copying()
+	requireRooms(t, d, map[string]int{"scratch": 1})
 
 	listed, err := d.ListSnapshots(t.Context(), &csi.ListSnapshotsRequest{})
 	require.NoError(t, err)
 	require.Empty(t, listed.GetEntries(), "it is not cut for anybody yet")
 
-	d.Kill(t)
+	d.Kill(t, func() { served.Release(t) })
 	require.Error(t, <-left)
 	requireRooms(t, d, map[string]int{"snapshots": 0, "scratch": 0})
 

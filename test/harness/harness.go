@@ -38,8 +38,9 @@ type Driver struct {
 	Root   string
 	Config driver.Config
 
-	run        func(*Driver, testing.TB)
-	stop, kill func()
+	run  func(*Driver, testing.TB)
+	stop func()
+	kill func(between ...func())
 }
 
 // Option changes the configuration before the start.

@@ -73,10 +73,12 @@ func StartProcess(tb testing.TB, options ...Option) *Driver {
 	return startWith(tb, (*Driver).runProcess, options)
 }
 
-// Kill kills the driver as SIGKILL does, and starts it again.
-func (d *Driver) Kill(tb testing.TB) {
+// Kill kills the driver as SIGKILL does, and starts it again. What is to happen
+// in between begins once the signal is there: a thread that waits for the answer
+// of a served file ends no sooner than it gets one, and does nothing with it.
+func (d *Driver) Kill(tb testing.TB, between ...func()) {
 	tb.Helper()
-	d.kill()
+	d.kill(between...)
 	d.run(d, tb)
 }
 
@@ -97,7 +99,7 @@ func (d *Driver) DieStarting(tb testing.TB, after time.Duration, options ...Opti
 	require.NoError(tb, command.Process.Kill())
 	require.ErrorContains(tb, command.Wait(), "killed")
 
-	d.kill = func() {}
+	d.kill = func(...func()) {}
 }
 
 // spawn starts the driver's process.
@@ -119,25 +121,29 @@ func (d *Driver) runProcess(tb testing.TB) {
 	tb.Helper()
 
 	command := d.spawn(tb)
-	end := func(by syscall.Signal) error {
+	end := func(by syscall.Signal, between ...func()) error {
 		if err := command.Process.Signal(by); err != nil {
 			return fmt.Errorf("end the driver: %w", err)
+		}
+
+		for _, happen := range between {
+			happen()
 		}
 
 		return command.Wait()
 	}
 
 	d.connect(tb, func() error {
-		d.kill = func() {}
+		d.kill = func(...func()) {}
 
 		return end(syscall.SIGTERM)
 	})
 
-	d.kill = func() {
+	d.kill = func(between ...func()) {
 		_ = d.Close()
 		d.stop = func() {}
 
-		if err := end(syscall.SIGKILL); err == nil {
+		if err := end(syscall.SIGKILL, between...); err == nil {
 			tb.Error("the driver had ended before it was killed")
 		}
 	}
