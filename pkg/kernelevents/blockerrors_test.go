@@ -2,6 +2,7 @@ package kernelevents_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,11 +19,12 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-// anyInstance returns a name that no other run of these tests has.
+// anyInstance returns a name that no other has: all containers of the machine have
+// the same tracefs, and tests in them that have the same number.
 func anyInstance(tb testing.TB) string {
 	tb.Helper()
 
-	return fmt.Sprintf("touchstone-test-%d", os.Getpid())
+	return fmt.Sprintf("touchstone-test-%016x", rand.Uint64())
 }
 
 const tracefs = "/sys/kernel/tracing"
@@ -184,9 +186,12 @@ func TestBlockErrorsSweeps(t *testing.T) {
 	withTracefs(t)
 
 	var (
-		own   = anyInstance(t) + "-own"
+		// Drivers of other tests run beside, whose instances are "touchstone-" and more,
+		// and sweep, too.
+		kind  = "sweep-" + anyInstance(t)
+		own   = kind + "-own"
 		other = func(name string, age time.Duration) string {
-			dir := filepath.Join(tracefs, "instances", anyInstance(t)+name)
+			dir := filepath.Join(tracefs, "instances", kind+name)
 			require.NoError(t, os.Mkdir(dir, 0o700))
 			t.Cleanup(func() { _ = os.Remove(dir) })
 			require.NoError(t, os.Chtimes(dir, time.Time{}, time.Now().Add(-age)))
@@ -195,8 +200,8 @@ func TestBlockErrorsSweeps(t *testing.T) {
 		}
 		killed, fresh = other("-killed", time.Hour), other("-fresh", 0)
 		foreign       = other("", time.Hour)
-		inUse         = start(t, kernelevents.NewBlockErrors(anyInstance(t)+"-active"))
-		usedDir       = filepath.Join(tracefs, "instances", anyInstance(t)+"-active")
+		inUse         = start(t, kernelevents.NewBlockErrors(kind+"-active"))
+		usedDir       = filepath.Join(tracefs, "instances", kind+"-active")
 	)
 
 	require.NoError(t, os.Chtimes(usedDir, time.Time{}, time.Now().Add(-time.Hour)))
@@ -222,14 +227,15 @@ func TestBlockErrorsOfTwoProcesses(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	device, file := failing(t)
-	running := start(t, kernelevents.NewBlockErrors(anyInstance(t)))
+	name := anyInstance(t)
+	running := start(t, kernelevents.NewBlockErrors(name))
 
-	second := kernelevents.NewBlockErrors(anyInstance(t))
+	second := kernelevents.NewBlockErrors(name)
 	err := second.Run(t.Context(), func() { t.Error("the second has connected too") }, func(health.Event) {})
 	require.ErrorIs(t, err, kernelevents.ErrInUse)
 
 	// The first goes on, and others have others.
-	other := start(t, kernelevents.NewBlockErrors(anyInstance(t)+"-other"))
+	other := start(t, kernelevents.NewBlockErrors(name+"-other"))
 
 	requireWriteFails(t, file, 1)
 	running.next(t, errorOf(device))
