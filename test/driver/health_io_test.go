@@ -24,13 +24,13 @@ func TestHealthOfFailingImages(t *testing.T) {
 	contract(t, []illness{
 		{
 			name: "ext4 read errors that pass", served: true, evented: true, unpolled: true,
-			options: []harness.Option{holding(2 * time.Second)},
-			strike:  failReads, cure: release, node: errors,
+			options: []harness.Option{holding(2 * time.Second)}, recurs: true,
+			strike: failReads, cure: release, node: errors,
 		},
 		{
 			name: "xfs read errors that pass", served: true, evented: true, unpolled: true, volume: formatted("xfs"),
-			options: []harness.Option{holding(2 * time.Second)},
-			strike:  failReads, cure: release, node: errors,
+			options: []harness.Option{holding(2 * time.Second)}, recurs: true,
+			strike: failReads, cure: release, node: errors,
 		},
 		{
 			name: "btrfs read errors", served: true, evented: true, volume: formatted("btrfs"),
@@ -53,7 +53,8 @@ func TestHealthOfFailingImages(t *testing.T) {
 		{
 			// As where more was promised than the pool has.
 			name: "ext4 without space below", served: true, evented: true, unpolled: true,
-			options: []harness.Option{holding(2 * time.Second)}, strike: failSpace, cure: release, node: errors,
+			options: []harness.Option{holding(2 * time.Second)}, recurs: true,
+			strike: failSpace, cure: release, node: errors,
 		},
 		{
 			name: "xfs write errors", served: true, evented: true, volume: formatted("xfs"),
@@ -84,19 +85,34 @@ func failReads(t *testing.T, p *sufferer) {
 		require.NoError(t, os.WriteFile(path, make([]byte, 4*mib), 0o600))
 	}
 
-	// Read past the page cache, which still has it.
-	file, err := os.OpenFile(path, os.O_RDWR|unix.O_DIRECT, 0)
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
 	require.NoError(t, err)
+	require.NoError(t, file.Sync())
+	require.NoError(t, file.Close())
 
+	memory := aligned(t)
+	p.recur = func() error { return readAnew(path, memory) }
+
+	p.fail(t, faults.Fault{Ops: faults.Reads, Errno: unix.EIO})
+	require.ErrorIs(t, p.recur(), unix.EIO)
+}
+
+// readAnew reads past the page cache, which may still have it.
+func readAnew(path string, memory []byte) error {
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECT, 0)
+	if err != nil {
+		return err
+	}
 	defer file.Close()
 
 	// btrfs reads through the page cache nevertheless.
-	require.NoError(t, file.Sync())
-	require.NoError(t, unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_DONTNEED))
-	p.fail(t, faults.Fault{Ops: faults.Reads, Errno: unix.EIO})
+	if err := unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
+		return err
+	}
 
-	_, err = file.ReadAt(aligned(t), mib)
-	require.ErrorIs(t, err, unix.EIO)
+	_, err = file.ReadAt(memory, mib)
+
+	return err
 }
 
 // failWrites has the volume fail to keep what is written to it.
@@ -157,11 +173,26 @@ func failSpace(t *testing.T, p *sufferer) {
 	require.NoError(t, err)
 	require.Positive(t, at)
 
-	p.fail(t, faults.Fault{Ops: faults.Writes, Offset: int64(at) * 4096, Length: 4096, Errno: unix.ENOSPC})
+	path := file.Name()
+	p.recur = func() error { return writeAnew(path, block) }
 
-	_, err = file.WriteAt(block, 0)
-	require.NoError(t, err)
-	require.Error(t, file.Sync())
+	p.fail(t, faults.Fault{Ops: faults.Writes, Offset: int64(at) * 4096, Length: 4096, Errno: unix.ENOSPC})
+	require.Error(t, p.recur())
+}
+
+// writeAnew returns once the block is on the disk, or can't be.
+func writeAnew(path string, block []byte) error {
+	file, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+
+	if _, err := file.WriteAt(block, 0); err != nil {
+		return err
+	}
+
+	return file.Sync()
 }
 
 func release(t *testing.T, p *sufferer) {

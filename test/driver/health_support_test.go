@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -51,6 +52,8 @@ type sufferer struct {
 	served *faults.Directory
 	// kept is what strike leaves for cure.
 	kept string
+	// recur is what strike leaves for an illness that recurs.
+	recur func() error
 }
 
 // illness is one way to get sick, and well again.
@@ -65,6 +68,8 @@ type illness struct {
 	evented bool
 	// unpolled says that it can't be known without an event.
 	unpolled bool
+	// recurs says that it goes on until it is known, since it passes by itself.
+	recurs bool
 
 	strike func(t *testing.T, p *sufferer)
 	// cure may be nil for what passes by itself.
@@ -99,12 +104,18 @@ func (i *illness) run(t *testing.T) {
 
 			i.strike(t, p)
 
+			pass := func() {}
+			if i.recurs {
+				pass = p.recurring(t)
+			}
+
 			want := i.diagnosis()
 			if name == "polling" && i.polledNode != nil {
 				want.node = i.polledNode
 			}
 
 			p.await(t, want)
+			pass()
 
 			if i.cure != nil {
 				i.cure(t, p)
@@ -113,6 +124,34 @@ func (i *illness) run(t *testing.T) {
 			p.awaitWell(t)
 		})
 	}
+}
+
+// recurring has what struck happen again and again, until pass is called or the
+// test ends.
+func (p *sufferer) recurring(t *testing.T) (pass func()) {
+	t.Helper()
+
+	passed, ended := make(chan struct{}), make(chan struct{})
+	pass = sync.OnceFunc(func() {
+		close(passed)
+		<-ended
+	})
+	t.Cleanup(pass)
+
+	go func() {
+		defer close(ended)
+
+		for {
+			select {
+			case <-passed:
+				return
+			case <-time.After(often):
+				_ = p.recur()
+			}
+		}
+	}()
+
+	return pass
 }
 
 func (i *illness) diagnosis() diagnosis {
