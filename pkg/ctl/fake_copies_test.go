@@ -36,15 +36,22 @@ func snapshotNumber(number int) *csi.Snapshot {
 }
 
 // copySlowly copies half of a GiB and then waits until somebody has asked twice
-// how far it is.
+// how far it is: with the second question he has shown the first answer.
 func (f *fake) copySlowly(ctx context.Context, object string) error {
+	// Nobody sees it before it has copied anything.
+	f.beginning.Lock()
+
 	task := f.tasks.Start("restore", object, gibi)
 	defer task.End(nil)
 
 	task.Set(gibi/2, gibi)
 
+	asked := len(requests[*emptypb.Empty](f))
+
+	f.beginning.Unlock()
+
 	const enough = 2
-	for len(requests[*emptypb.Empty](f)) < enough {
+	for len(requests[*emptypb.Empty](f)) < asked+enough {
 		select {
 		case <-ctx.Done():
 			return status.FromContextError(ctx.Err()).Err()

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/emptypb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/touchstone-csi/touchstone/pkg/progress"
@@ -40,6 +41,9 @@ type fake struct {
 
 	mu    sync.Mutex
 	asked []proto.Message
+
+	// beginning keeps who asks for tasks from one that begins.
+	beginning sync.RWMutex
 }
 
 func newFake() *fake { return &fake{tasks: progress.NewRegistry(slog.New(slog.DiscardHandler))} }
@@ -99,6 +103,11 @@ func serveFake(t *testing.T, driver *fake, answers services, also ...func(grpc.S
 }
 
 func (f *fake) remember(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	if _, ok := req.(*emptypb.Empty); ok {
+		f.beginning.RLock()
+		defer f.beginning.RUnlock()
+	}
+
 	if message, ok := req.(proto.Message); ok {
 		f.keep(message)
 	}
