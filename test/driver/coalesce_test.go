@@ -261,13 +261,30 @@ func TestAStopWaitsForNoWindow(t *testing.T) {
 	d := harness.Start(t, within(time.Hour))
 	id := newVolume(t, d, &csi.CreateVolumeRequest{}).VolumeID
 
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
+	type asked struct {
+		bytes int64
+		err   error
+	}
 
-	_, err := expand(ctx, d, id, 128*mib)
-	fails(t, err, codes.DeadlineExceeded)
+	answers := make(chan asked, 2)
+	ctx, leave := context.WithCancel(t.Context())
+	t.Cleanup(leave)
+
+	for _, bytes := range []int64{128 * mib, 256 * mib} {
+		go func() {
+			_, err := expand(ctx, d, id, bytes)
+			answers <- asked{bytes: bytes, err: err}
+		}()
+	}
+
+	// One is refused once the other has arrived, and waits.
+	fails(t, (<-answers).err, codes.Aborted)
+	leave()
+
+	waiting := <-answers
+	fails(t, waiting.err, codes.Canceled)
 	require.Equal(t, int64(64*mib), capacityOf(t, d, id))
 
 	d.Restart(t)
-	require.Equal(t, int64(128*mib), capacityOf(t, d, id))
+	require.Equal(t, waiting.bytes, capacityOf(t, d, id))
 }
