@@ -414,7 +414,8 @@ func TestFreezeThatIsGivenUp(t *testing.T) {
 
 	d := startNode(t)
 	well, stuck := stagedFor(t, d, "ext4"), stagedFor(t, d, "ext4")
-	taken := takeOver(t, d, 200*time.Millisecond)
+	// Enough for the one that can be frozen, on a busy machine, too.
+	taken := takeOver(t, d, 2*time.Second)
 	memory := newPendingMemory(t)
 	ended := make(chan error, 1)
 	ids := []string{well.VolumeID, stuck.VolumeID}
