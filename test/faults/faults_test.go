@@ -342,11 +342,11 @@ func TestTheParentsDeath(t *testing.T) {
 			strike(t, parent.Process.Pid)
 			require.Eventually(t, func() bool { return !mounted(t, string(path)) }, soon, 10*time.Millisecond)
 
-			// A thread that hangs keeps a process from ending.
-			go func() { ended <- parent.Wait() }()
-
 			// It may have been, and is not waited for yet.
 			require.NoError(t, parent.Process.Kill())
+
+			// A thread that hangs keeps a process from ending.
+			go func() { ended <- parent.Wait() }()
 
 			select {
 			case err := <-ended:
