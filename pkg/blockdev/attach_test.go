@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+	"github.com/touchstone-csi/touchstone/test/child"
 )
 
 func TestWhatIsWrittenToTheDeviceIsInTheImage(t *testing.T) {
@@ -269,20 +269,7 @@ func TestAnImageThatAChildBeingForkedHasIsAwaited(t *testing.T) {
 	holder, err := os.Open(image.Name())
 	require.NoError(t, err)
 	require.NoError(t, unix.Flock(int(holder.Fd()), unix.LOCK_EX))
-
-	copied, err := unix.FcntlInt(holder.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-	require.NoError(t, err)
-	syscall.ForkLock.Lock()
-
-	through := make(chan struct{})
-	t.Cleanup(func() { <-through })
-	time.AfterFunc(600*time.Millisecond, func() {
-		defer close(through)
-		defer syscall.ForkLock.Unlock()
-
-		_ = unix.Close(copied)
-	})
-	require.NoError(t, holder.Close())
+	child.CloseWhileForked(t, holder, 600*time.Millisecond)
 
 	attach(t, blockdev.NewLoops(blockdev.LoopsOptions{First: first}), image, none())
 }

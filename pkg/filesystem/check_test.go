@@ -12,6 +12,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/blockdev"
 	"github.com/touchstone-csi/touchstone/pkg/filesystem"
+	"github.com/touchstone-csi/touchstone/test/child"
 )
 
 func TestALostSuperblockIsDamage(t *testing.T) {
@@ -184,7 +185,7 @@ func TestALockThatAChildBeingForkedHasIsAwaited(t *testing.T) {
 	other, err := os.Open(image.Name())
 	require.NoError(t, err)
 	require.NoError(t, unix.Flock(int(other.Fd()), unix.LOCK_EX))
-	heldWhileForked(t, other, 600*time.Millisecond)
+	child.CloseWhileForked(t, other, 600*time.Millisecond)
 
 	requireState(t, filesystem.Clean, ext4, image.Name())
 }

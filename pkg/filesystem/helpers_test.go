@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"syscall"
 	"testing"
 	"time"
 
@@ -214,26 +213,6 @@ func (m *mounted) crash(tb testing.TB) {
 
 	// The log flushed, but what it says not yet carried out: so it is dirty.
 	require.NoError(tb, unix.IoctlSetPointerInt(int(directory.Fd()), iocGoingDown, flushLog))
-}
-
-// heldWhileForked closes a file of which a child that is just being forked has a
-// copy, as of all; the child is through after a while.
-func heldWhileForked(t *testing.T, file *os.File, while time.Duration) {
-	t.Helper()
-
-	copied, err := unix.FcntlInt(file.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-	require.NoError(t, err)
-	syscall.ForkLock.Lock()
-
-	through := make(chan struct{})
-	t.Cleanup(func() { <-through })
-	time.AfterFunc(while, func() {
-		defer close(through)
-		defer syscall.ForkLock.Unlock()
-
-		_ = unix.Close(copied)
-	})
-	require.NoError(t, file.Close())
 }
 
 func requireState(tb testing.TB, want filesystem.State, fs filesystem.Filesystem, path string) filesystem.Verdict {

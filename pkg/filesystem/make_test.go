@@ -14,6 +14,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/blockdev"
 	"github.com/touchstone-csi/touchstone/pkg/filesystem"
+	"github.com/touchstone-csi/touchstone/test/child"
 )
 
 func TestWhatIsMadeIsRecognizedCleanAndMountable(t *testing.T) {
@@ -116,7 +117,7 @@ func TestADeviceThatAChildBeingForkedHasIsAwaited(t *testing.T) {
 
 	other, err := os.OpenFile(device.Path, os.O_RDONLY|unix.O_EXCL, 0)
 	require.NoError(t, err)
-	heldWhileForked(t, other, time.Second)
+	child.CloseWhileForked(t, other, time.Second)
 
 	requireState(t, filesystem.Clean, xfs, device.Path)
 }

@@ -5,7 +5,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"syscall"
 	"testing"
 	"time"
 	"unsafe"
@@ -14,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/pkg/mount"
+	"github.com/touchstone-csi/touchstone/test/child"
 )
 
 func ioctl(file *os.File, request uintptr, argument *uint32) error {
@@ -423,26 +423,6 @@ func TestUnmountOfWhatIsInUse(t *testing.T) {
 	requireNotMounted(t, place)
 }
 
-// heldWhileForked closes a file of which a child that is just being forked has a
-// copy, as of all; the child is through somewhat later.
-func heldWhileForked(t *testing.T, file *os.File) {
-	t.Helper()
-
-	copied, err := unix.FcntlInt(file.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-	require.NoError(t, err)
-	syscall.ForkLock.Lock()
-
-	through := make(chan struct{})
-	t.Cleanup(func() { <-through })
-	time.AfterFunc(300*time.Millisecond, func() {
-		defer close(through)
-		defer syscall.ForkLock.Unlock()
-
-		_ = unix.Close(copied)
-	})
-	require.NoError(t, file.Close())
-}
-
 func TestUnmountAwaitsAChildThatIsBeingForked(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
@@ -453,7 +433,7 @@ func TestUnmountAwaitsAChildThatIsBeingForked(t *testing.T) {
 
 	file, err := os.Create(place.Path() + "/file")
 	require.NoError(t, err)
-	heldWhileForked(t, file)
+	child.CloseWhileForked(t, file, 300*time.Millisecond)
 	require.NoError(t, place.Unmount())
 	requireNotMounted(t, place)
 }

@@ -1,4 +1,5 @@
-// Package child starts processes that end with the test that started them.
+// Package child starts processes that end with the test that started them, and plays
+// one that is just being forked.
 package child
 
 import (
