@@ -150,16 +150,19 @@ func renderedWith(t *testing.T, values ...map[string]any) map[string]manifests.O
 func built(t *testing.T, name string) map[string]manifests.Object {
 	t.Helper()
 
-	directory := filepath.Join(manifests.KustomizeDir, name)
-	if slices.Contains(overlays, name) {
-		directory = filepath.Join(manifests.KustomizeDir, "overlays", name)
-	}
-
-	text, err := manifests.Build(directory)
+	text, err := manifests.Build(kustomizeDir(name))
 	require.NoError(t, err)
 
 	objects, err := manifests.Decode(text)
 	require.NoError(t, err)
 
 	return objects
+}
+
+func kustomizeDir(name string) string {
+	if slices.Contains(overlays, name) {
+		return filepath.Join(manifests.KustomizeDir, "overlays", name)
+	}
+
+	return filepath.Join(manifests.KustomizeDir, name)
 }
