@@ -1,0 +1,215 @@
+package main
+
+// controllerMutants are defects of the Controller and GroupController services.
+func controllerMutants() []mutant {
+	driver := func(tests ...string) command { return in("test/driver", tests...) }
+
+	return []mutant{
+		{
+			name: "controller/attached-volume-deleted", file: "pkg/controller/delete.go",
+			old:    `if len(v.Attachments) > 0 && s.has(`,
+			new:    `if len(v.Attachments) > 1 && s.has(`,
+			breaks: "DeleteVolume removes the data of an attached volume", tests: driver("TestCallsOutOfOrder"),
+		},
+		{
+			name: "controller/staged-volume-deleted", file: "pkg/controller/delete.go",
+			old:    `used := s.config.InUse(v.ID); used {`,
+			new:    `used := s.config.InUse(v.ID); used && user == "" {`,
+			breaks: "DeleteVolume removes the data of a staged volume",
+			tests:  driver("TestCallsOutOfOrder", "TestLifeWithoutACapability", "TestWithoutAttachmentBytesAreThereForGood"),
+		},
+		{
+			name: "controller/deletion-not-recorded-first", file: "pkg/controller/delete.go",
+			old: `			v.Phase = PhaseDeleting
+
+`,
+			new:    ``,
+			breaks: "a volume whose bytes are gone is still listed if the driver is killed",
+			tests:  driver("Test.*Delet.*", "Test.*Undeletable.*", "Test.*Remov.*"),
+		},
+		{
+			name: "controller/condition-of-deleted-volume-kept", file: "pkg/controller/delete.go",
+			old:    `s.monitor.Forget(id)`,
+			new:    `_ = id`,
+			breaks: "a deleted volume is still reported as unhealthy",
+			tests:  driver("TestHealthOfWhatIsNotThere", "TestListOfSickVolumes", "TestHealthOfBackingFiles"),
+		},
+		{
+			name: "controller/unknown-data-deleted-at-start", file: "pkg/controller/service.go",
+			old:    `removed, err := place.RemoveEmpty(entry)`,
+			new:    `removed, err := true, place.Remove(entry.ID, entry.Backing)`,
+			breaks: "images that hold data but are not in the state are removed at the start",
+			tests:  driver("Test.*Orphan.*", "Test.*Unknown.*", "TestAStrangerInTheSnapshotsStays", "Test.*NotInTheState.*"),
+		},
+		{
+			name: "controller/new-images-of-others-are-orphans", file: "pkg/controller/service.go",
+			old:    ` known || !s.foundAtStart(entry.ID) {`,
+			new:    ` known {`,
+			breaks: "an image that another controller of a shared directory is making is removed",
+			tests:  driver("TestASecondControllerIsRefused", "Test.*Orphan.*"),
+		},
+		{
+			name: "controller/one-attachment-too-many", file: "pkg/controller/attach.go",
+			old:    `taken >= s.config.MaxVolumesPerNode {`,
+			new:    `taken > s.config.MaxVolumesPerNode {`,
+			breaks: "a node gets one volume more than its limit", tests: driver("TestAttachmentsAreLimited"),
+		},
+		{
+			name: "controller/multi-node-joins-single-node", file: "pkg/controller/attach.go",
+			old:    `slices.ContainsFunc(v.Attachments, func(a Attachment) bool { return a.Capability.SingleNode() })`,
+			new:    `slices.ContainsFunc(v.Attachments, func(a Attachment) bool { return a.Capability.SingleNode() && a.ReadOnly })`,
+			breaks: "a node attaches a volume that another node has alone",
+			tests:  driver("TestAccessModes", "Test.*Mode.*"),
+		},
+		{
+			name: "controller/single-node-joins-others", file: "pkg/controller/attach.go",
+			old: `wanted.Capability.SingleNode() ||
+`,
+			new: `wanted.Capability.SingleNode() && wanted.ReadOnly ||
+`,
+			breaks: "a volume for one node alone is attached beside other nodes", tests: driver("TestAccessModes", "Test.*Mode.*"),
+		},
+		{
+			name: "controller/attached-otherwise-accepted", file: "pkg/controller/attach.go",
+			old:    `if a.ReadOnly == wanted.ReadOnly && a.Capability`,
+			new:    `if a.Capability`,
+			breaks: "a writable attachment answers a request for a read-only one",
+			tests:  driver("TestAttachAndDetachAtOnce", "TestAttachedForReading", "TestAccessModes", "TestSlots", "TestCallsOutOfOrder"),
+		},
+		{
+			name: "controller/detaches-all-nodes", file: "pkg/controller/attach.go",
+			old:    `return nodeID == "" || a.NodeID == nodeID }`,
+			new:    `return nodeID == "" || a.NodeID != "" }`,
+			breaks: "detaching a volume from one node takes it from all",
+			tests:  driver("TestAccessModes", "TestSlots", "TestListTellsWhereVolumesArePublished"),
+		},
+		{
+			name: "controller/unknown-node-is-invalid", file: "pkg/controller/attach.go",
+			old:    `rpc.Errorf(codes.NotFound, "node %q does not exist;`,
+			new:    `rpc.Errorf(codes.InvalidArgument, "node %q does not exist;`,
+			breaks: "an unknown node gets the wrong code", tests: driver("TestNodesThatExist"),
+		},
+		{
+			name: "controller/attached-before-durable", file: "pkg/controller/attach.go",
+			old:    `return place.SyncImage(v.ID)`,
+			new:    `return nil`,
+			breaks: "an attached volume's image is lost in a power failure",
+			tests:  driver("TestASyncThatFails.*", "Test.*Sync.*"),
+		},
+		{
+			name: "controller/limit-ignored-for-existing", file: "pkg/controller/create.go",
+			old:    `if v.CapacityBytes < required || limit > 0 && v.CapacityBytes > limit {`,
+			new:    `if v.CapacityBytes < required {`,
+			breaks: "a volume larger than the limit answers a retry", tests: driver("TestCreateIsIdempotentByName", "TestCreateAfterExpansion"),
+		},
+		{
+			name: "controller/other-parameters-accepted", file: "pkg/controller/create.go",
+			old:    `if v.Parameters != asked {`,
+			new:    `if v.Parameters.Pool != asked.Pool {`,
+			breaks: "a volume of another kind answers a retry", tests: driver("TestCreateIsIdempotentByName"),
+		},
+		{
+			name: "controller/limit-compared-before-rounding", file: "pkg/controller/capacity.go",
+			old:    `if limit > 0 && size > limit {`,
+			new:    `if limit > 0 && required > limit {`,
+			breaks: "a volume is larger than its limit", tests: driver("TestSizes", "TestExpansionSizes"),
+		},
+		{
+			name: "controller/provisioned-twice-at-once", file: "pkg/controller/create.go",
+			old:    `!reserved {`,
+			new:    `reserved {`,
+			breaks: "concurrent calls provision more than the pool has", tests: driver("TestPoolIsNotPromisedTwiceAtOnce"),
+		},
+		{
+			name: "controller/failed-creation-leaves-bytes", file: "pkg/controller/create.go",
+			old:    `err := place.Remove(v.ID, v.Parameters.Backing)`,
+			new:    `err := error(nil)`,
+			breaks: "a creation that fails leaves an image",
+			tests:  driver("TestPoolIsNotPromisedTwiceAtOnce", "TestCreateRefuses", "TestPoolRunsFullWhileCopying", "TestThinAndThick"),
+		},
+		{
+			name: "controller/page-one-too-long", file: "pkg/controller/list.go",
+			old:    `len(response.GetEntries()) == int(request.GetMaxEntries())`,
+			new:    `len(response.GetEntries()) > int(request.GetMaxEntries())`,
+			breaks: "a page has more entries than asked for", tests: driver("TestListingWhileVolumesComeAndGo", "TestListRefuses"),
+		},
+		{
+			name: "controller/deleted-volumes-listed", file: "pkg/controller/list.go",
+			old:    `if v.Phase != PhaseReady {`,
+			new:    `if v.Phase == PhaseCreating {`,
+			breaks: "a deleted volume is listed until its bytes are gone",
+			tests:  driver("Test.*Delet.*", "TestListingWhileVolumesComeAndGo", "Test.*Undeletable.*"),
+		},
+		{
+			name: "controller/status-of-another-volume", file: "pkg/controller/list.go",
+			old:    `shared, ok := t.well[node]`,
+			new:    `shared, ok := t.well[""]`,
+			breaks: "ListVolumes reports a volume on nodes where it is not",
+			tests:  driver("TestListTellsWhereVolumesArePublished", "TestList.*"),
+		},
+		{
+			name: "controller/provision-leaks", file: "pkg/controller/ledger.go",
+			old:    `l.sold[old.Parameters.Pool] -= old.CapacityBytes`,
+			new:    `l.sold[old.Parameters.Pool] -= 0`,
+			breaks: "the pool's capacity shrinks with each deleted volume",
+			tests:  driver("TestPoolIsNotPromisedTwice", "TestOvercommit", "TestThickExpansionUsesTheWholePool", "TestThinAndThick"),
+		},
+		{
+			name: "controller/snapshots-not-provisioned", file: "pkg/controller/ledger.go",
+			old:    `l.sold[now.Parameters.Pool] += now.AllocatedBytes`,
+			new:    `l.sold[now.Parameters.Pool] += 0`,
+			breaks: "snapshots overcommit the pool", tests: driver("TestASnapshotPromisesWhatItHolds"),
+		},
+		{
+			name: "controller/failed-group-leaves-members", file: "pkg/controller/group.go",
+			old:    `return nil, s.undoSnapshots(err, fresh, members...)`,
+			new:    `return nil, err`,
+			breaks: "a group snapshot that fails leaves snapshots of some members",
+			tests:  driver("TestAGroupIsAllOrNothing", "TestAGroup.*", "Test.*Group.*Fails.*"),
+		},
+		{
+			name: "controller/member-of-a-group-deleted", file: "pkg/controller/snapshot.go",
+			old:    `case found.GroupID != "":`,
+			new:    `case found.GroupID != "" && found.Phase != PhaseReady:`,
+			breaks: "a group loses one of its snapshots", tests: driver("TestAGroupIsAllOfItsMembers"),
+		},
+		{
+			name: "controller/half-made-snapshots-kept", file: "pkg/controller/service.go",
+			old:    `, s.recoverSnapshots(ctx))`,
+			new:    `)`,
+			breaks: "a snapshot that a killed driver began is never forgotten",
+			tests:  driver("TestAKilledSnapshotIsForgotten", "TestAKilledGroupIsForgotten"),
+		},
+		{
+			name: "controller/snapshot-deleted-while-read", file: "pkg/controller/holds.go",
+			old:    `if h.readers[id] > 0 {`,
+			new:    `if h.readers[id] > 1 {`,
+			breaks: "a snapshot is deleted while a volume is restored from it", tests: driver("TestWhatIsReadIsNotDeleted"),
+		},
+		{
+			name: "controller/clone-smaller-than-source", file: "pkg/controller/restore.go",
+			old:    `if source.CapacityBytes > wanted.size {`,
+			new:    `if source.CapacityBytes > wanted.size+source.CapacityBytes {`,
+			breaks: "a clone that races an expansion of its source is cut short",
+			tests:  driver("TestAClone.*", "Test.*Clone.*", "TestWhatCanBeMadeOfASource"),
+		},
+		{
+			name: "controller/node-not-told-to-expand", file: "pkg/controller/expand.go",
+			old:    `NodeExpansionRequired: expanded.Parameters.Backing == volume.BackingImage,`,
+			new:    `NodeExpansionRequired: expanded.Parameters.Backing == volume.BackingDirectory,`,
+			breaks: "the CO does not have the node grow the filesystem", tests: driver("TestExpansionSizes", "TestLife"),
+		},
+		{
+			name: "controller/truncated-image-is-healthy", file: "pkg/controller/health.go",
+			old:    `size < v.CapacityBytes:`,
+			new:    `size == 0:`,
+			breaks: "an image that lost its end is not reported", tests: driver("TestHealthOfBackingFiles"),
+		},
+		{
+			name: "controller/ephemeral-volumes-not-provisioned", file: "pkg/controller/capacity.go",
+			old:    `bytes += s.config.Ephemeral(poolName)`,
+			new:    `bytes += 0`,
+			breaks: "inline volumes overcommit the pool", tests: driver("TestEphemeralTakesPartInThePromise"),
+		},
+	}
+}

@@ -1,0 +1,96 @@
+package main
+
+// directMutants are defects of volumes that a virtual machine mounts.
+func directMutants() []mutant {
+	root := func(tests ...string) command { return in("pkg/directassign", tests...) }
+	driver := func(tests ...string) command { return in("test/driver", tests...) }
+
+	return []mutant{
+		{
+			name: "direct/symlink-followed", file: "pkg/directassign/entry.go",
+			old:    `flags|unix.O_NOFOLLOW|unix.O_NONBLOCK|`,
+			new:    `flags|unix.O_NONBLOCK|`,
+			breaks: "a symlink in the runtime's directory leads to another entry", tests: root("TestNoSymlinkIsFollowed"),
+		},
+		{
+			name: "direct/root-writable-by-others", file: "pkg/directassign/root.go",
+			old:    `case stat.Mode&othersWrite != 0:`,
+			new:    `case stat.Mode&othersWrite == othersWrite:`,
+			breaks: "a group that can write the root chooses the guest's device", tests: root("TestARootThatOthersCouldChangeIsRefused"),
+		},
+		{
+			name: "direct/root-of-another-user", file: "pkg/directassign/root.go",
+			old:    `case int(stat.Uid) != os.Geteuid():`,
+			new:    `case int(stat.Uid) < os.Geteuid():`,
+			breaks: "another user's directory is trusted", tests: root("TestARootOfAnotherUserIsRefused"),
+		},
+		{
+			name: "direct/stale-sandbox-kept", file: "pkg/directassign/root.go",
+			old:    `return r.put(a, clearEntry)`,
+			new:    `return r.put(a, func(*os.File) error { return nil })`,
+			breaks: "a new assignment counts as the earlier guest's", tests: root("TestAnotherAssignmentLeavesNothingOfTheOneBefore"),
+		},
+		{
+			name: "direct/oldest-sandbox", file: "pkg/directassign/entry.go",
+			old:    `sandbox == "" || later(stat.Mtim, newest)`,
+			new:    `sandbox == "" || later(newest, stat.Mtim)`,
+			breaks: "a guest that was replaced is asked instead of the new one", tests: root("TestTheNewestSandboxHasTheVolume"),
+		},
+		{
+			name: "direct/assignment-removed-first", file: "pkg/directassign/entry.go",
+			old:    `append(others, mountInfoFile)`,
+			new:    `append([]string{mountInfoFile}, others...)`,
+			breaks: "a crash leaves a sandbox's file that is never listed", tests: root("TestTheAssignmentItselfGoesLast"),
+		},
+		{
+			name: "direct/shortest-host-path", file: "pkg/directassign/hostpaths.go",
+			old:    `return len(b.from) - len(a.from) })`,
+			new:    `return len(a.from) - len(b.from) })`,
+			breaks: "the runtime is given a path that is not the device's", tests: root("TestHostPaths"),
+		},
+		{
+			name: "direct/staged-while-a-guest-has-it", file: "pkg/node/direct_stage.go",
+			old: `	if err := s.checkNoGuest(use); err != nil {
+		return err
+	}
+`,
+			new:    ``,
+			breaks: "host and guest write one filesystem", tests: driver("TestDirectWithoutRecords", "TestDirectIsTakenDownWithoutRecords"),
+		},
+		{
+			name: "direct/staged-while-the-device-is-open", file: "pkg/node/direct_stage.go",
+			old: `	if err := s.checkFree(use); err != nil {
+		return err
+	}
+`,
+			new:    ``,
+			breaks: "the filesystem is checked while a guest still has it",
+			tests:  driver("TestDirectIsKeptByItsGuest", "TestDirectStaysForOthers"),
+		},
+		{
+			name: "direct/guest-writes-read-only-volume", file: "pkg/node/direct_assign.go",
+			old:    `return flag == "rw" || flag == "ro" }), "ro")`,
+			new:    `return flag == "ro" }), "rw")`,
+			breaks: "a guest mounts a read-only volume writable", tests: driver("TestDirectReadOnlyPublication", "TestDirectReader"),
+		},
+		{
+			name: "direct/assignment-left", file: "pkg/node/observe.go",
+			old:    `errors.Join(s.unlimit(publication), s.withdraw(use, publication.TargetPath))`,
+			new:    `s.unlimit(publication)`,
+			breaks: "the runtime gives a later pod the device of an earlier one", tests: driver("TestDirectLife"),
+		},
+		{
+			name: "direct/lost-device-assigned-again", file: "pkg/node/direct_assign.go",
+			old:    `if s.deviceLost(use, publication) {`,
+			new:    `if s.deviceLost(use, publication) && publication.ReadOnly {`,
+			breaks: "a pod gets the image that now has the number of a lost device",
+			tests:  driver("TestDirectLosesItsDevice", "TestDirectAfterReboot"),
+		},
+		{
+			name: "direct/forged-file-stays", file: "pkg/node/direct_assign.go",
+			old:    `point.SuperReadOnly && err == nil && bytes.Equal(shown, plugin) {`,
+			new:    `point.SuperReadOnly && err == nil && len(shown) > 0 && bytes.Contains(plugin, []byte("{")) {`,
+			breaks: "what a container has written for the runtime is kept", tests: driver("TestDirectIsForged"),
+		},
+	}
+}

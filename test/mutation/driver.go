@@ -1,0 +1,124 @@
+package main
+
+// driverMutants are defects of what every call passes: socket, gate, limits, log.
+func driverMutants() []mutant {
+	tests := func(tests ...string) command { return in("pkg/driver", tests...) }
+
+	return []mutant{
+		{
+			name: "driver/socket-open-to-all", file: "pkg/socket/listen.go",
+			old:    `mode = 0o600`,
+			new:    `mode = 0o666`,
+			breaks: "any user of the machine can call the driver", tests: in("pkg/socket", "TestListen"),
+		},
+		{
+			name: "driver/file-removed-for-socket", file: "pkg/socket/listen.go",
+			old:    `case info.Mode().Type() != fs.ModeSocket:`,
+			new:    `case info.Mode().IsDir():`,
+			breaks: "a file at the socket's path is removed", tests: in("pkg/socket", "TestListenRefuses"),
+		},
+		{
+			name: "driver/socket-of-another-removed", file: "pkg/socket/listen.go",
+			old: `	if !l.InPlace() {
+		return nil
+	}
+`,
+			new:    ``,
+			breaks: "a driver that ends removes the socket of its successor", tests: tests("TestSocketOfAnotherIsNotRemovedAtTheEnd"),
+		},
+		{
+			name: "driver/secrets-logged", file: "pkg/driver/logging.go",
+			old: `text := protosanitizer.StripSecrets(message).String()
+`,
+			new: `_ = protosanitizer.StripSecrets
+	text := fmt.Sprint(message)
+`,
+			breaks: "secrets of requests are in the log", tests: tests("TestSecretsAndMountFlagsNeverReachTheLog"),
+		},
+		{
+			name: "driver/mount-flags-logged", file: "pkg/driver/logging.go",
+			old:    `case field.Name() == "mount_flags" && field.IsList():`,
+			new:    `case field.Name() == "mountFlags" && field.IsList():`,
+			breaks: "mount flags with credentials are in the log", tests: tests("TestSecretsAndMountFlagsNeverReachTheLog"),
+		},
+		{
+			name: "driver/tokens-logged", file: "pkg/driver/logging.go",
+			old: `		case field.IsMap():
+			hideTokens(value.Map())
+`,
+			new: `		case field.IsMap() && field.Name() == "secrets":
+			hideTokens(value.Map())
+`,
+			breaks: "service account tokens are in the log", tests: tests("TestTokensOfPodsNeverReachTheLog"),
+		},
+		{
+			name: "driver/limit-off-by-one", file: "pkg/driver/limits.go",
+			old:    `case total > r.bytes:`,
+			new:    `case total >= r.bytes:`,
+			breaks: "a field of the largest size that the spec allows is refused", tests: tests("TestLimitsOfEveryFieldOfEveryRequest"),
+		},
+		{
+			name: "driver/flags-not-summed", file: "pkg/driver/limits.go",
+			old:    `total += len(text)`,
+			new:    `total = len(text)`,
+			breaks: "mount flags together may be larger than the spec allows", tests: tests("TestLimitsCountMountFlagsTogetherAndListsEach"),
+		},
+		{
+			name: "driver/draining-takes-calls", file: "pkg/driver/gate.go",
+			old:    `if g.shutting() {`,
+			new:    `if g.shutting() && !g.opened() {`,
+			breaks: "a driver that ends begins new work", tests: tests("TestGateThatIsShutTurnsAwayEveryCall"),
+		},
+		{
+			name: "driver/panic-is-unknown", file: "pkg/driver/interceptors.go",
+			old:    `return status.Errorf(codes.Internal, "the driver ran`,
+			new:    `return status.Errorf(codes.Unknown, "the driver ran`,
+			breaks: "a defect of the driver has a code that the spec does not have", tests: tests("TestPanicIsInternalAndTheProcessGoesOn"),
+		},
+		{
+			name: "driver/disabled-capability-served", file: "pkg/driver/interceptors.go",
+			old: `func (g *guard) admit(ctx context.Context, request any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	if err := g.serves(info.FullMethod); err != nil {`,
+			new: `func (g *guard) admit(ctx context.Context, request any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	if err := g.serves("/" + info.FullMethod); err != nil {`,
+			breaks: "a call whose capability is disabled is served", tests: in("test/driver", "TestEveryCapabilityCanBeDisabled"),
+		},
+		{
+			name: "driver/streams-not-limited", file: "pkg/driver/interceptors.go",
+			old:    `return s.guard.limits.check(message)`,
+			new:    `_ = message`,
+			breaks: "requests of streams are not checked",
+			tests:  in("test/driver", "TestMetadataRefusals"),
+		},
+		{
+			name: "driver/ready-before-recovery", file: "pkg/identity/service.go",
+			old: `	default:
+		return false, nil
+	}`,
+			new: `	default:
+		return true, nil
+	}`,
+			breaks: "Probe says ready while the driver starts", tests: in("pkg/identity", "TestProbeIsNotReadyWhileInitializingAndDoesNotCheck"),
+		},
+		{
+			name: "driver/retry-joins-other-call", file: "pkg/inflight/group.go",
+			old:    `if other.Object == call.Object && proto.Equal(other.Request, call.Request) {`,
+			new:    `if other.Object == call.Object {`,
+			breaks: "a call gets the answer to another one's arguments", tests: in("pkg/inflight", "TestSameCallWithOtherArgumentsConflicts"),
+		},
+		{
+			name: "driver/calls-of-a-volume-at-once", file: "pkg/inflight/group.go",
+			old: `if len(queue) == 0 {
+		go g.work(op)`,
+			new: `if len(queue) >= 0 {
+		go g.work(op)`,
+			breaks: "two operations change one volume at the same time", tests: in("pkg/inflight", "TestWorkOfOneKeyIsSerial"),
+		},
+		{
+			name: "driver/proxy-to-itself", file: "pkg/driver/forward.go",
+			old:    `filepath.Clean(own) == filepath.Clean(there) {`,
+			new:    `filepath.Clean(own) == filepath.Clean(to) {`,
+			breaks: "a proxy forwards each call to itself", tests: in("test/driver", "TestProxyIsNotToForwardToItself"),
+		},
+	}
+}

@@ -1,0 +1,130 @@
+package main
+
+// healthMutants are defects of volume health and of the kernel's events.
+func healthMutants() []mutant {
+	monitor := func(tests ...string) command { return in("pkg/health", tests...) }
+	events := func(tests ...string) command { return in("pkg/kernelevents", tests...) }
+	driver := func(tests ...string) command { return in("test/driver", tests...) }
+
+	return []mutant{
+		{
+			name: "health/older-observation-wins", file: "pkg/health/cache.go",
+			old:    `return at.After(old.ObservedAt)`,
+			new:    `return !at.IsZero()`,
+			breaks: "a slow probe overwrites what a later one has found", tests: monitor("TestSetKeepsOnlyWhatIsNewer", "TestALateAnswer"),
+		},
+		{
+			name: "health/forgotten-comes-back", file: "pkg/health/cache.go",
+			old:    `forgotten && !at.After(forgottenAt) {`,
+			new:    `forgotten && at.After(forgottenAt) {`,
+			breaks: "a deleted volume gets a condition again",
+			tests:  monitor("TestForgetDropsWhatWasObservedBefore", "TestTheForgottenStayForgotten", "TestForgetDropsWhatIsKnownOfTheFuture"),
+		},
+		{
+			name: "health/repaired-stays-listed", file: "pkg/health/cache.go",
+			old: `		c.abnormal.Delete(record.ID)
+	}
+
+	c.note(changes)`,
+			new: `		_ = old
+	}
+
+	c.note(changes)`,
+			breaks: "a repaired volume is still listed as unhealthy", tests: monitor("TestAbnormalIsInOrder"),
+		},
+		{
+			name: "health/relist-forgets-nothing", file: "pkg/health/cache.go",
+			old:    `changes = append(changes, c.drop(record)...)`,
+			new:    `_ = record`,
+			breaks: "volumes that are gone keep their conditions", tests: monitor("TestRelistLooksAtAll", "TestARelistForgetsNothingNewer"),
+		},
+		{
+			name: "health/usage-lost", file: "pkg/health/cache.go",
+			old:    `record.Usage = old.Usage`,
+			new:    `_ = old.Usage`,
+			breaks: "the last known usage is lost with each probe", tests: monitor("TestUsageStaysUntilThereIsANewerOne"),
+		},
+		{
+			name: "health/since-renewed", file: "pkg/health/cache.go",
+			old:    `record.Since = since(old, record)`,
+			new:    `record.Since = since(nil, record)`,
+			breaks: "a condition looks new with each probe", tests: monitor("TestSinceOutlivesRenewals"),
+		},
+		{
+			name: "health/lost-events-ignored", file: "pkg/health/sources.go",
+			old:    `if event.Kind == Lost {`,
+			new:    `if event.Kind == Lost && m.config.Concern == nil {`,
+			breaks: "what happened while events were lost is not probed", tests: monitor("TestLostEventsHaveEverythingLookedAt"),
+		},
+		{
+			name: "health/event-during-probe-dropped", file: "pkg/health/looks.go",
+			old:    `case looking, hanging:`,
+			new:    `case hanging:`,
+			breaks: "a change during a probe is not seen", tests: monitor("TestAnEventWhileAProbeRunsHasItLookedAtAgain"),
+		},
+		{
+			name: "health/hanging-probe-not-reported", file: "pkg/health/worker.go",
+			old: `	m.failed(s, hangs)
+`,
+			new:    ``,
+			breaks: "a volume whose filesystem hangs looks healthy", tests: monitor("TestAHangingProbe"),
+		},
+		{
+			name: "health/relists-too-rarely", file: "pkg/health/relist.go",
+			old:    `if m.allUp() {`,
+			new:    `if len(m.sources) > 0 {`,
+			breaks: "relists stay rare while a source of events has failed", tests: monitor("TestTheRelistPeriods"),
+		},
+		{
+			name: "health/reads-counted-as-writes", file: "pkg/kernelevents/blockerrors.go",
+			old:    `Write: !strings.HasPrefix(operation, "R")`,
+			new:    `Write: strings.HasPrefix(operation, "R")`,
+			breaks: "a failed read is reported as a failed write", tests: events("TestTraceLines"),
+		},
+		{
+			name: "health/lost-trace-events-ignored", file: "pkg/kernelevents/blockerrors.go",
+			old:    `case strings.HasPrefix(line, "CPU:") && strings.Contains(line, "[LOST "):`,
+			new:    `case strings.HasPrefix(line, "CPU: ") && strings.Contains(line, "[LOST "):`,
+			breaks: "I/O errors that the kernel dropped are not searched for", tests: events("TestTraceLines"),
+		},
+		{
+			name: "health/file-overflow-ignored", file: "pkg/kernelevents/files.go",
+			old: `		case mask&unix.IN_Q_OVERFLOW != 0:
+			tell(health.Event{Kind: health.Lost})
+`,
+			new: `		case mask&unix.IN_Q_OVERFLOW != 0:
+`,
+			breaks: "files that vanish in a storm of events are not noticed", tests: events("TestFilesLost"),
+		},
+		{
+			name: "health/unmounted-pool-watched-on", file: "pkg/kernelevents/files.go",
+			old:    `unix.IN_MOVE_SELF | unix.IN_UNMOUNT | unix.IN_IGNORED`,
+			new:    `unix.IN_MOVE_SELF`,
+			breaks: "no event comes from a pool that was unmounted and mounted again", tests: events("TestFilesDirectoryGone"),
+		},
+		{
+			name: "health/errors-of-another-filesystem", file: "pkg/kernelevents/filesystemerrors.go",
+			old:    `event.Filesystem = [2]int32{first, second}`,
+			new:    `event.Filesystem = [2]int32{second, first}`,
+			breaks: "a filesystem's error is not matched with its volume", tests: events("TestFanotifyEvents"),
+		},
+		{
+			name: "health/io-errors-not-kept", file: "pkg/node/evidence.go",
+			old:    `e.entry(id).ioErrorAt = event.At`,
+			new:    `_ = event.At`,
+			breaks: "a volume with I/O errors looks healthy", tests: driver("TestHealthOfFailingImages"),
+		},
+		{
+			name: "health/read-only-filesystem-not-seen", file: "pkg/node/look_filesystem.go",
+			old:    `if l.point.HasSuperOption("emergency_ro") {`,
+			new:    `if l.point.HasSuperOption("emergency_ro") && l.use.readOnly() {`,
+			breaks: "an ext4 that stopped writing looks healthy", tests: driver("TestHealthOfFilesystems"),
+		},
+		{
+			name: "health/no-inodes-is-healthy", file: "pkg/node/look_filesystem.go",
+			old:    `usage.Inodes.Available <= 0 {`,
+			new:    `usage.Inodes.Available < 0 {`,
+			breaks: "a volume without free inodes looks healthy", tests: driver("TestHealthOfFilesystems", "TestHealthOfMounts"),
+		},
+	}
+}

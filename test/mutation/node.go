@@ -1,0 +1,213 @@
+package main
+
+// nodeMutants are defects of the Node service.
+func nodeMutants() []mutant {
+	driver := func(tests ...string) command { return in("test/driver", tests...) }
+
+	return []mutant{
+		{
+			name: "node/read-only-publication-writable", file: "pkg/node/publish.go",
+			old:    `if wanted.ReadOnly || use.readOnly() {`,
+			new:    `if use.readOnly() {`,
+			breaks: "a pod writes a volume that it has read-only", tests: driver("TestReadOnlyBesideWritable"),
+		},
+		{
+			name: "node/read-only-staging-writable", file: "pkg/node/stage.go",
+			old:    `if use.readOnly() {`,
+			new:    `if use.ReadOnly && use.Copy {`,
+			breaks: "a volume that is attached read-only is mounted writable",
+			tests:  driver("TestReaderOnlyModes", "TestAttachedForReading"),
+		},
+		{
+			name: "node/other-capability-accepted", file: "pkg/node/stage.go",
+			old:    `case !u.Capability.Equal(wanted.Capability):`,
+			new:    `case u.Capability.Block != wanted.Capability.Block:`,
+			breaks: "a staging with other mount flags or another mode is answered with success",
+			tests:  driver("TestLife", "TestAccessModes", "TestMountFlags", "TestCallsOutOfOrder"),
+		},
+		{
+			name: "node/missing-parent-is-not-found", file: "pkg/node/publish.go",
+			old:    `rpc.Errorf(codes.FailedPrecondition, "the CO must make the target's parent`,
+			new:    `rpc.Errorf(codes.NotFound, "the CO must make the target's parent`,
+			breaks: "a CO that has not made the target's parent is told that the volume is missing",
+			tests:  driver("TestTargetThatTheCOMade", "TestCallsOutOfOrder", "TestTargetPathsOutside"),
+		},
+		{
+			name: "node/published-volume-unstaged", file: "pkg/node/stage.go",
+			old: `	if len(use.Publications) > 0 {
+		return rpc.Errorf(`,
+			new: `	if len(use.Publications) > 1 {
+		return rpc.Errorf(`,
+			breaks: "a volume is unstaged while a pod has it", tests: driver("TestCallsOutOfOrder"),
+		},
+		{
+			name: "node/single-writer-ignored-by-newcomer", file: "pkg/node/publish.go",
+			old: `wanted.Capability.SingleTarget() ||
+`,
+			new: `wanted.Capability.SingleTarget() && len(u.Publications) > 1 ||
+`,
+			breaks: "a second pod gets a volume for one pod alone", tests: driver("TestAccessModes"),
+		},
+		{
+			name: "node/multi-node-joins-single-writer", file: "pkg/node/publish.go",
+			old:    `slices.ContainsFunc(u.Publications, func(p Publication) bool { return p.Capability.SingleTarget() })`,
+			new:    `slices.ContainsFunc(u.Publications, func(p Publication) bool { return p.Capability.SingleTarget() && p.ReadOnly })`,
+			breaks: "a publication of a mode for many joins one that has the volume alone",
+			tests:  driver("TestAccessModes", "Test.*Mode.*"),
+		},
+		{
+			name: "node/data-formatted", file: "pkg/node/filesystem.go",
+			old:    `if !blank {`,
+			new:    `if !blank && found != "" {`,
+			breaks: "an image that holds unknown data is formatted", tests: driver("TestWhatIsNotBlankIsNotFormatted"),
+		},
+		{
+			name: "node/other-filesystem-formatted", file: "pkg/node/filesystem.go",
+			old:    `if found != "" {`,
+			new:    `if found != "" && use.readOnly() {`,
+			breaks: "a volume with another filesystem is refused for the wrong reason or formatted",
+			tests:  driver("TestAnotherFilesystemThanAsked"),
+		},
+		{
+			name: "node/not-checked", file: "pkg/node/filesystem.go",
+			old:    `checked := !fresh && `,
+			new:    `checked := fresh && `,
+			breaks: "a damaged filesystem is mounted", tests: driver("TestDamagedFilesystem", "TestCrashedFilesystem"),
+		},
+		{
+			name: "node/copy-keeps-uuid", file: "pkg/node/filesystem.go",
+			old:    `if err == nil && use.Copy {`,
+			new:    `if err == nil && use.Copy && use.readOnly() {`,
+			breaks: "a clone cannot be mounted beside its source", tests: driver("TestCopiesStandSideBySide"),
+		},
+		{
+			name: "node/foreign-mount-unmounted", file: "pkg/node/observe.go",
+			old:    `if !mayGo {`,
+			new:    `if !mayGo && point.Major != 0 && use.Capability.Block {`,
+			breaks: "what somebody else has mounted at a target is unmounted",
+			tests:  driver("TestForeignMountAtTheTarget", "TestAnotherVolumeAtTheTarget"),
+		},
+		{
+			name: "node/target-of-the-co-removed", file: "pkg/node/observe.go",
+			old:    `if publication.Made {`,
+			new:    `if publication.TargetPath != "" {`,
+			breaks: "a target directory that the CO made is removed", tests: driver("TestTargetThatTheCOMade"),
+		},
+		{
+			name: "node/device-kept-after-unstaging", file: "pkg/node/stage.go",
+			old:    `return s.releaseDevices(ctx, use)`,
+			new:    `return nil`,
+			breaks: "a raw block volume keeps its loop device", tests: driver("TestLife"),
+		},
+		{
+			name: "node/readers-device-kept", file: "pkg/node/publish.go",
+			old: `	left := use.without(target)
+	if err := s.releaseReader(ctx, left); err != nil {
+		return err
+	}
+`,
+			new: `	left := use.without(target)
+`,
+			breaks: "the second device of read-only publications is left", tests: driver("TestReadOnlyBesideWritable", "TestLife"),
+		},
+		{
+			name: "node/failed-staging-stays-recorded", file: "pkg/node/stage.go",
+			old:    `return errors.Join(err, s.forget(wanted))`,
+			new:    `return err`,
+			breaks: "a volume whose staging failed counts as in use",
+			tests:  driver("TestDamagedFilesystem", "TestAnotherFilesystemThanAsked", "TestHealthOfWhatCouldNotBeStaged", "TestMountFlags"),
+		},
+		{
+			name: "node/staged-before-recorded", file: "pkg/node/stage.go",
+			old: `	if err := s.uses.put(ctx, wanted); err != nil {
+		return err
+	}
+
+	if len(wanted.Publications) == 0 {`,
+			new: `	defer func() { _ = s.uses.put(ctx, wanted) }()
+
+	if len(wanted.Publications) == 0 {`,
+			breaks: "a driver that is killed while it stages leaves a mount that no record tells of",
+			tests:  driver("TestLife", "TestFormatIsKilled.*", "TestCallsOutOfOrder", "TestHealthOfTheState", "TestDamagedFilesystem"),
+		},
+		{
+			name: "node/expanded-beyond-device", file: "pkg/node/expand.go",
+			old:    `if size < required {`,
+			new:    `if size < required-required {`,
+			breaks: "an expansion that has not happened is answered with success",
+			tests:  driver("TestExpansionSizes", "TestGrownWhileUnstaged", "TestLife", "TestCallsOutOfOrder"),
+		},
+		{
+			name: "node/filesystem-not-grown", file: "pkg/node/expand.go",
+			old:    `return size, s.growMounted(ctx, use, size)`,
+			new:    `return size, nil`,
+			breaks: "an expanded volume's filesystem keeps its size", tests: driver("TestLife"),
+		},
+		{
+			name: "node/frozen-after-a-kill", file: "pkg/node/service.go",
+			old: `	s.thawLeft()
+`,
+			new:    ``,
+			breaks: "a filesystem that a killed driver froze stays frozen", tests: driver("TestFreezeEndsWithTheNextStart"),
+		},
+		{
+			name: "node/devices-not-found-again", file: "pkg/node/service.go",
+			old: `	s.findDevices(attached)
+`,
+			new:    ``,
+			breaks: "raw block volumes count as unstaged after a restart",
+			tests:  driver("TestLife", "TestDeviceNumbers", "TestARestartTidiesUp", "TestDirectOutlivesTheDriver"),
+		},
+		{
+			name: "node/ephemeral-volumes-not-recovered", file: "pkg/node/service.go",
+			old: `	s.recoverEphemeral(ctx)
+`,
+			new:    ``,
+			breaks: "inline volumes of before a reboot keep their space", tests: driver("TestEphemeralAfterAReboot"),
+		},
+		{
+			name: "node/limits-not-applied-at-start", file: "pkg/node/service.go",
+			old: `	s.recoverAttributes(ctx)
+`,
+			new:    ``,
+			breaks: "a pod's limits are not in force after a restart",
+			tests:  driver("TestARestartTidiesUp", "TestPodsAreLimited", "Test.*Limit.*Start.*", "TestLimits.*"),
+		},
+		{
+			name: "node/ephemeral-bytes-kept", file: "pkg/node/ephemeral.go",
+			old: `	if err := held.Remove(e.ContentID, e.Parameters.Backing); err != nil {
+		return err
+	}
+`,
+			new: `	_ = held
+`,
+			breaks: "each inline volume leaves its bytes in the pool", tests: driver("TestEphemeralLife"),
+		},
+		{
+			name: "node/ephemeral-size-not-limited", file: "pkg/node/ephemeral.go",
+			old:    `e.SizeBytes > s.config.MaxVolumeBytes {`,
+			new:    `e.SizeBytes > s.config.MaxVolumeBytes+e.SizeBytes {`,
+			breaks: "a pod author gets a larger volume than the operator allows",
+			tests:  driver("TestEphemeralRefusals", "TestEphemeralSizeIsEnforced", "TestEphemeralConflicts"),
+		},
+		{
+			name: "node/ephemeral-provision-leaks", file: "pkg/node/inline.go",
+			old:    `i.promised[old.Parameters.Pool] -= old.SizeBytes`,
+			new:    `i.promised[old.Parameters.Pool] -= 0`,
+			breaks: "the pool's capacity shrinks with each inline volume",
+			tests:  driver("TestEphemeralTakesPartInThePromise", "TestEphemeralLife"),
+		},
+		{
+			name: "node/directory-usage-is-the-pools", file: "pkg/node/stats.go",
+			old:    `of.Bytes.Used, of.Bytes.Total = own.Bytes, own.Bytes+of.Bytes.Available`,
+			new:    `of.Bytes.Total = own.Bytes + of.Bytes.Used + of.Bytes.Available`,
+			breaks: "a directory volume's statistics are those of the whole pool", tests: driver("TestUsageIsTheVolumesOwn"),
+		},
+		{
+			name: "node/stats-of-a-foreign-mount", file: "pkg/node/stats.go",
+			old:    `if err == nil && mounted && (s.evidence.saw(id, path, point.ID) || s.ours(use, point)) {`,
+			new:    `if err == nil && (mounted || s.evidence.saw(id, path, point.ID) || s.ours(use, point)) {`,
+			breaks: "statistics of another filesystem are reported as the volume's", tests: driver("TestStatsAreTheVolumes"),
+		},
+	}
+}

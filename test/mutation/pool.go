@@ -1,0 +1,155 @@
+package main
+
+// poolMutants are defects of the pools.
+func poolMutants() []mutant {
+	return []mutant{
+		{
+			name: "pool/new-image-not-synced", file: "pkg/pool/image.go",
+			old: `	if err := file.Sync(); err != nil {
+		return p.spaceError`,
+			new: `	if err := error(nil); err != nil {
+		return p.spaceError`,
+			breaks: "an attached volume's image has another size after a power failure",
+			tests:  in("test/driver", "TestASyncThatFails.*", "Test.*Sync.*"),
+		},
+		{
+			name: "pool/growth-not-synced", file: "pkg/pool/image.go",
+			old: `	if err := file.Sync(); err != nil {
+		return false,`,
+			new: `	if err := error(nil); err != nil {
+		return false,`,
+			breaks: "an expansion is acknowledged and lost in a power failure",
+			tests:  in("test/driver", "TestASyncThatFails.*", "Test.*Sync.*"),
+		},
+		{
+			name: "pool/new-filesystem-not-synced", file: "pkg/pool/image.go",
+			old:    `return fresh.Sync()`,
+			new:    `return nil`,
+			breaks: "a filesystem that was just made is lost in a power failure",
+			tests:  in("test/driver", "TestASyncThatFails.*", "Test.*Sync.*"),
+		},
+		{
+			name: "pool/image-shrinks", file: "pkg/pool/image.go",
+			old:    `if info.Size() > size {`,
+			new:    `if info.Size() > size && thick {`,
+			breaks: "an image that is larger than asked is cut",
+			tests:  in("pkg/pool", "TestSizedAt.*", "TestFilled.*", "TestCopies.*", "TestRestore.*", "TestImage.*", "TestGrow.*"),
+		},
+		{
+			name: "pool/symlink-followed", file: "pkg/pool/object.go",
+			old:    `flag|unix.O_NOFOLLOW|unix.O_CLOEXEC`,
+			new:    `flag|unix.O_CLOEXEC`,
+			breaks: "a symlink in the pool leads to another volume",
+			tests:  in("pkg/pool", "TestSymlinkIsNoVolume", "TestALockIsNotFollowedElsewhere"),
+		},
+		{
+			name: "pool/any-id-accepted", file: "pkg/pool/pool.go",
+			old:    `if !volume.IsID(id) {`,
+			new:    `if id == "" {`,
+			breaks: "an id with a slash leaves the pool",
+			tests:  in("pkg/pool", "TestSizeIsThatOfWhatIsThere", "TestCopyOfWhatIsNotThere", "TestSnapshotsOfAPool", "Test.*ID.*"),
+		},
+		{
+			name: "pool/orphan-in-use-removed", file: "pkg/pool/recover.go",
+			old: `	if errors.Is(err, unix.EWOULDBLOCK) {
+		return false, nil
+	}
+
+	if err != nil && !lockless(err) {`,
+			new:    `	if err != nil && !errors.Is(err, unix.EWOULDBLOCK) && !lockless(err) {`,
+			breaks: "an image that a node has attached is removed at the controller's start",
+			tests:  in("pkg/pool", "TestAnEmptyImageInUseIsNoOrphan"),
+		},
+		{
+			name: "pool/two-make-one-image", file: "pkg/pool/scratch.go",
+			old:    `unix.LOCK_EX|unix.LOCK_NB)`,
+			new:    `unix.LOCK_SH|unix.LOCK_NB)`,
+			breaks: "what another process is making is cleared",
+			tests:  in("pkg/pool", "TestWhatIsBeingMadeIsNoLeftover", "TestLeftoversOfACrashAreCleared", "TestTheImageInTheMaking"),
+		},
+		{
+			name: "pool/two-controllers", file: "pkg/pool/lock.go",
+			old:    `p.flock(file, unix.LOCK_EX)`,
+			new:    `p.flock(file, unix.LOCK_SH)`,
+			breaks: "two controllers serve one pool",
+			tests:  in("pkg/pool", "TestAPoolHasOneController"),
+		},
+		{
+			name: "pool/needs-locks", file: "pkg/pool/lock.go",
+			old:    `case err == nil, lockless(err):`,
+			new:    `case err == nil:`,
+			breaks: "a pool on a filesystem without locks cannot be served",
+			tests:  in("test/driver", "Test.*Lock.*", "Test.*lock.*"),
+		},
+		{
+			name: "pool/hard-links-copied-apart", file: "pkg/pool/tree.go",
+			old:    `if err == nil && found.Nlink > 1 {`,
+			new:    `if err == nil && found.Nlink > 2 {`,
+			breaks: "a snapshot of a directory has two files where the volume has one",
+			tests:  in("pkg/pool", "TestCopiesOfDirectories"),
+		},
+		{
+			name: "pool/times-not-copied", file: "pkg/pool/tree.go",
+			old:    `return setTimes(to, name, found)`,
+			new:    `return nil`,
+			breaks: "files of a restored directory have the time of the restore",
+			tests:  in("pkg/pool", "TestCopiesOfDirectories"),
+		},
+		{
+			name: "pool/copy-crosses-mounts", file: "pkg/pool/tree.go",
+			old:    `unix.RESOLVE_BENEATH | unix.RESOLVE_NO_XDEV,`,
+			new:    `unix.RESOLVE_BENEATH,`,
+			breaks: "what is mounted in a directory volume is copied into its snapshot",
+			tests:  in("pkg/pool", "TestCopyStopsAtMounts"),
+		},
+		{
+			name: "pool/sparse-copy-misplaced", file: "pkg/pool/extentcopy.go",
+			old:    `_, err := target.WriteAt(content[start:], at+int64(start))`,
+			new:    `_, err := target.WriteAt(content[start:], at)`,
+			breaks: "data behind a block of zeros are copied to the wrong offset",
+			tests:  in("pkg/pool", "TestCopiesOfImages", "TestCopiesOfDirectories"),
+		},
+		{
+			name: "pool/failed-copy-leaves-scratch", file: "pkg/pool/copy.go",
+			old:    `, c.Abort())`,
+			new:    `, c.close())`,
+			breaks: "a copy that fails leaves its bytes in the pool",
+			tests:  in("pkg/pool", "TestCancelledCopyLeavesNothing", "TestFullPoolKeepsNothingHalfMade"),
+		},
+		{
+			name: "pool/filled-image-changes-owner", file: "pkg/pool/image.go",
+			old:    `return fresh.Chown(int(owner.Uid), int(owner.Gid))`,
+			new:    `return nil`,
+			breaks: "a controller without privilege cannot grow what a node has formatted",
+			tests:  in("pkg/pool", "TestFilledImageKeepsItsOwner"),
+		},
+		{
+			name: "pool/replaced-pool-not-noticed", file: "pkg/pool/look.go",
+			old:    `if !os.SameFile(found, opened) {`,
+			new:    `if found.Mode() != opened.Mode() {`,
+			breaks: "a pool whose filesystem was unmounted looks healthy",
+			tests:  in("pkg/pool", "TestLookSaysWhatIsTheMatterWithThePool"),
+		},
+		{
+			name: "pool/full-pool-is-another-error", file: "pkg/pool/pool.go",
+			old:    `if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {`,
+			new:    `if errors.Is(err, unix.EDQUOT) {`,
+			breaks: "a full pool is INTERNAL and not RESOURCE_EXHAUSTED",
+			tests:  in("pkg/pool", "TestFullPoolKeepsNothingHalfMade"),
+		},
+		{
+			name: "pool/provisioned-beyond-free-space", file: "pkg/pool/promise.go",
+			old:    `return max(0, min(c.Unsold(overcommit, promised), times(c.Available, overcommit)))`,
+			new:    `return max(0, c.Unsold(overcommit, promised))`,
+			breaks: "a pool that shares its filesystem with other data is overcommitted",
+			tests:  in("test/driver", "TestPool.*", "TestOvercommit", "Test.*Foreign.*", "TestThinAndThick", "TestCapacity.*"),
+		},
+		{
+			name: "pool/nearly-full-too-early", file: "pkg/pool/capacity.go",
+			old:    `return c.Available < min(`,
+			new:    `return c.Available < max(`,
+			breaks: "a large pool with enough space is reported as nearly full",
+			tests:  in("test/driver", "TestHealthOfAPoolThatFillsUp"),
+		},
+	}
+}

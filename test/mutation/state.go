@@ -1,0 +1,127 @@
+package main
+
+// stateMutants are defects of the durable state.
+func stateMutants() []mutant {
+	// All but TestModel, which takes minutes to shrink what fails.
+	tests := in("pkg/state", "Test[^M].*")
+
+	return []mutant{
+		{
+			name: "state/journal-not-synced", file: "pkg/state/journal.go",
+			old:    `err = j.file.Sync()`,
+			new:    `err = nil`,
+			breaks: "an acknowledged transaction is lost in a power failure", tests: tests,
+		},
+		{
+			name: "state/snapshot-not-synced", file: "pkg/state/snapshot.go",
+			old: `		w.err = w.file.Sync()
+	}
+}
+
+func (w *snapshotWriter) writeCollection`,
+			new: `		w.err = nil
+	}
+}
+
+func (w *snapshotWriter) writeCollection`,
+			breaks: "a power failure after a compaction leaves an empty snapshot", tests: tests,
+		},
+		{
+			name: "state/snapshot-name-not-synced", file: "pkg/state/snapshot.go",
+			old:    `err = files.SyncDir(dir)`,
+			new:    `err = nil`,
+			breaks: "the old journal is removed before the new snapshot's name is durable", tests: tests,
+		},
+		{
+			name: "state/journal-names-not-synced", file: "pkg/state/compact.go",
+			old:    `err = files.SyncDir(s.dir)`,
+			new:    `err = nil`,
+			breaks: "transactions go to a journal whose name a power failure takes away", tests: tests,
+		},
+		{
+			name: "state/checksum-of-line-not-compared", file: "pkg/state/journal.go",
+			old:    `return errChecksum`,
+			new:    `return nil`,
+			breaks: "a flipped bit in the journal becomes a record", tests: tests,
+		},
+		{
+			name: "state/checksum-of-snapshot-not-compared", file: "pkg/state/snapshot.go",
+			old:    `if sum != want {`,
+			new:    `if sum == "" {`,
+			breaks: "a flipped bit in the snapshot is accepted", tests: tests,
+		},
+		{
+			name: "state/sequence-gap-accepted", file: "pkg/state/load_journal.go",
+			old:    `if line.entry.Sequence != l.scan.last+1 {`,
+			new:    `if line.entry.Sequence <= l.scan.last {`,
+			breaks: "a journal with a missing transaction is taken for a whole one", tests: tests,
+		},
+		{
+			name: "state/torn-tail-not-cut", file: "pkg/state/open.go",
+			old:    `err := s.journal.cut()`,
+			new:    `var err error`,
+			breaks: "a remnant behind the last line is mistaken for a later transaction", tests: tests,
+		},
+		{
+			name: "state/set-aside-journal-may-be-torn", file: "pkg/state/load.go",
+			old:    `case r.previous.remnant:`,
+			new:    `case false:`,
+			breaks: "damage at the end of the journal that was set aside is not noticed", tests: tests,
+		},
+		{
+			name: "state/lock-is-shared", file: "pkg/state/lock.go",
+			old:    `err = lock(dir, file, unix.LOCK_EX)`,
+			new:    `err = lock(dir, file, unix.LOCK_SH)`,
+			breaks: "two drivers write one state directory", tests: tests,
+		},
+		{
+			name: "state/visible-before-durable", file: "pkg/state/commit.go",
+			old: `	err := s.journal.append(b.lines)
+`,
+			new: `	for _, each := range publish {
+		each()
+	}
+
+	err := s.journal.append(b.lines)
+`,
+			breaks: "a reader acts on a record that a failure takes back", tests: tests,
+		},
+		{
+			name: "state/failed-write-acknowledged", file: "pkg/state/commit.go",
+			old:    `b.err = err`,
+			new:    `_ = err`,
+			breaks: "a change that was not written is answered with success", tests: tests,
+		},
+		{
+			name: "state/aborted-transaction-not-reverted", file: "pkg/state/transaction.go",
+			old:    `if !accepted {`,
+			new:    `if !accepted && tx.failed != nil {`,
+			breaks: "what a refused call changed stays in the latest state", tests: tests,
+		},
+		{
+			name: "state/deletion-not-journaled", file: "pkg/state/collection.go",
+			old: `	v.tx.encoded = appendDelete(v.tx.encoded, c.name, key)
+`,
+			new:    ``,
+			breaks: "a deleted record is back after a restart", tests: tests,
+		},
+		{
+			name: "state/index-keeps-removed-key", file: "pkg/state/table.go",
+			old:    `if before := each.key(old); before != "" {`,
+			new:    `if before := each.key(old); before == "" {`,
+			breaks: "the name of a deleted volume stays taken", tests: tests,
+		},
+		{
+			name: "state/lazy-change-never-flushed", file: "pkg/state/transaction.go",
+			old:    `_ = s.await(b)`,
+			new:    `_ = b`,
+			breaks: "a lazy change is not written until the next one", tests: tests,
+		},
+		{
+			name: "state/repair-without-backup", file: "pkg/state/repair.go",
+			old:    `done.Backups, err = backUp(dir)`,
+			new:    `err = nil`,
+			breaks: "a repair destroys the files that it could not read", tests: tests,
+		},
+	}
+}
