@@ -16,7 +16,7 @@ LDFLAGS       := -s -w $(if $(VERSION),-X main.version=$(VERSION))
 export PATH   := $(PATH):/usr/sbin:/sbin:/usr/local/go/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo run test test-manifests manifests test-page test-alerts sanity bench soak test-crash test-vm e2e e2e-install e2e-health fuzz lint image sidecars clean
+.PHONY: help build demo run test test-mutation test-manifests manifests test-page test-alerts sanity bench soak test-crash test-vm e2e e2e-install e2e-health fuzz lint image sidecars clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,11 @@ test: ## Run every test, with -race and real devices (root; installs missing too
 # reads is outside of it, where go does not look for changes: hence -count=1.
 test-manifests: ## Test that chart and plain manifests agree, and are what Kubernetes takes
 	cd test/manifests && $(GO) vet -mod=mod ./... && $(GO) test -mod=mod -count=1 -timeout $(TEST_TIMEOUT) ./...
+
+# MUTATIONFLAGS='-run ^state/' tries some; -list shows all.
+test-mutation: ## Apply deliberate defects one by one and report those that no test catches
+	@hack/ensure-tools.sh --for test
+	$(GO) run ./test/mutation $(MUTATIONFLAGS)
 
 manifests: ## Render deploy/kustomize/base from the chart in deploy/helm
 	cd test/manifests && $(GO) run -mod=mod ./render

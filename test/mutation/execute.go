@@ -3,10 +3,13 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -15,124 +18,143 @@ import (
 const (
 	// testTimeout is how long a mutant's tests may run.
 	testTimeout = 2 * time.Minute
-	// buildTimeout is how long building them may take in addition.
+	// buildTimeout is how long building them may take.
 	buildTimeout = 20 * time.Minute
 	// waitDelay is how long output of a killed command is awaited.
 	waitDelay = 10 * time.Second
 )
 
-// goCommand runs the go command in root with an overlay, if there is one. It has
-// a process group of its own, so that a timeout ends the tests' processes too.
-func goCommand(ctx context.Context, root, overlay string, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, testTimeout+buildTimeout)
-	defer cancel()
-
-	command := exec.CommandContext(ctx, "go", args...)
-	command.Dir = root
-	command.Env = os.Environ()
-	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGKILL) }
-	command.WaitDelay = waitDelay
-
-	if overlay != "" {
-		flags := strings.TrimSpace(os.Getenv("GOFLAGS") + " -overlay=" + overlay)
-		command.Env = append(command.Env, "GOFLAGS="+flags)
-	}
-
-	var output bytes.Buffer
-
-	command.Stdout = &output
-	command.Stderr = &output
-	err := command.Run()
-
-	if ctx.Err() != nil {
-		return output.String(), fmt.Errorf("go %s: %w", args[0], context.Cause(ctx))
-	}
-
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		return output.String(), fmt.Errorf("run the go command: %w", err)
-	}
-
-	return output.String(), err //nolint:wrapcheck // an exit status: what it means is in the output
+// build is a set of test binaries with the same mutants in them.
+type build struct {
+	root, dir string
+	// flags is GOFLAGS with the overlay, which tests that build binaries inherit.
+	flags string
+	// names are the mutants that are in it; without one selected it is as it was.
+	names map[string]bool
+	// binaries are by their packages.
+	binaries map[string]string
 }
 
-// test runs the tests and returns what became of them.
-func test(ctx context.Context, root, overlay string, tests command, args ...string) (verdict, error) {
-	// Without vet, which a defect may displease, and without what only a
-	// debugger reads, which takes time to link.
-	args = append([]string{
-		"test", "-json", "-vet=off", "-ldflags=-s -w", "-failfast",
-		"-timeout", testTimeout.String(), "-run", tests.run,
-	}, append(args, tests.pkg)...)
+// newBuild writes the files, which are by their paths from root, and has the go
+// command take them in place of those that are there.
+func newBuild(root string, files map[string][]byte, names map[string]bool) (*build, error) {
+	dir, err := os.MkdirTemp("", "mutation-")
+	if err != nil {
+		return nil, fmt.Errorf("make a directory: %w", err)
+	}
 
-	output, err := goCommand(ctx, root, overlay, args...)
+	replaced := map[string]string{}
+	b := &build{root: root, dir: dir, names: names, binaries: map[string]string{}}
 
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
+	for path, text := range files {
+		copied := filepath.Join(dir, fmt.Sprintf("%d.go", len(replaced)))
+		replaced[filepath.Join(root, path)] = copied
+		err = errors.Join(err, os.WriteFile(copied, text, 0o600))
+	}
+
+	encoded, encodeErr := json.Marshal(map[string]map[string]string{"Replace": replaced})
+	overlay := filepath.Join(dir, "overlay.json")
+
+	err = errors.Join(err, encodeErr, os.WriteFile(overlay, encoded, 0o600))
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("write the overlay: %w", err), b.remove())
+	}
+
+	b.flags = strings.TrimSpace(os.Getenv("GOFLAGS") + " -overlay=" + overlay)
+
+	return b, nil
+}
+
+func (b *build) remove() error {
+	return os.RemoveAll(b.dir) //nolint:wrapcheck // it names the path
+}
+
+// compiles returns what the compiler says against a package, "" for nothing.
+func (b *build) compiles(ctx context.Context, pkg string) (string, error) {
+	output, err := b.run(ctx, buildTimeout, b.root, "", "go", "build", "-o", os.DevNull, pkg)
+	if errors.As(err, new(*exec.ExitError)) {
+		return output, nil
+	}
+
+	return "", err
+}
+
+// binary returns the test binary of a package, which it builds at first.
+func (b *build) binary(ctx context.Context, pkg string) (string, error) {
+	if path, ok := b.binaries[pkg]; ok {
+		return path, nil
+	}
+
+	path := filepath.Join(b.dir, strings.NewReplacer("/", "-", ".", "").Replace(pkg)+".test")
+
+	// Without what only a debugger reads, which takes time to link.
+	output, err := b.run(ctx, buildTimeout, b.root, "", "go", "test", "-c", "-vet=off", "-ldflags=-s -w", "-o", path, pkg)
+	if err != nil {
+		return "", fmt.Errorf("build the tests of %s: %w: %s", pkg, err, oneLine(output))
+	}
+
+	b.binaries[pkg] = path
+
+	return path, nil
+}
+
+// test runs tests with a mutant, or "" for none, and says what became of them.
+func (b *build) test(ctx context.Context, tests command, selected string) (verdict, error) {
+	binary, err := b.binary(ctx, tests.pkg)
+	if err != nil {
+		return verdict{}, err
+	}
+
+	// Somewhat more than the tests give themselves.
+	output, err := b.run(ctx, testTimeout+time.Minute, filepath.Join(b.root, tests.pkg), selected,
+		"go", "tool", "test2json", binary, "-test.v=test2json", "-test.failfast",
+		"-test.timeout", testTimeout.String(), "-test.run", tests.run)
+	if err != nil && !errors.As(err, new(*exec.ExitError)) && !errors.Is(err, context.DeadlineExceeded) {
 		return verdict{}, err
 	}
 
 	return judge(output, err == nil)
 }
 
-// baseline checks that what should fail with a defect passes without one. The go
-// command remembers tests that passed, so this costs time only once.
-func baseline(ctx context.Context, root string, mutants []mutant) error {
-	checked := map[command]bool{}
+// run runs a command in a process group of its own, so that a timeout ends the
+// processes of tests too.
+func (b *build) run(ctx context.Context, limit time.Duration, dir, selected, name string, args ...string) (string, error) {
+	limited, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
 
-	for _, m := range mutants {
-		if checked[m.tests] {
-			continue
-		}
+	var output bytes.Buffer
 
-		checked[m.tests] = true
+	command := exec.CommandContext(limited, name, args...)
+	command.Dir = dir
+	command.Env = append(os.Environ(), "GOFLAGS="+b.flags, variable+"="+selected)
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGKILL) }
+	command.WaitDelay = waitDelay
+	command.Stdout = &output
+	command.Stderr = &output
 
-		v, err := test(ctx, root, "", m.tests)
+	err := command.Run()
 
-		switch {
-		case err != nil:
-			return err
-		case v.outcome != survived:
-			return fmt.Errorf("without a defect %s does not pass: %s by %s: %s", m.tests, v.outcome, v.test, v.message)
-		case v.ran == 0:
-			return fmt.Errorf("%s: %s ran no test", m.name, m.tests)
-		}
+	switch {
+	case ctx.Err() != nil:
+		return output.String(), fmt.Errorf("%s: %w", name, context.Cause(ctx))
+	case limited.Err() != nil:
+		return output.String(), fmt.Errorf("%s: %w", name, limited.Err())
+	case err != nil && !errors.As(err, new(*exec.ExitError)):
+		return output.String(), fmt.Errorf("run %s: %w", name, err)
+	default:
+		return output.String(), err //nolint:wrapcheck // an exit status: what it means is in the output
 	}
-
-	return nil
 }
 
-// try builds and tests one mutant.
-func try(ctx context.Context, root string, m mutant) (verdict, error) {
-	dir, err := os.MkdirTemp("", "mutation-")
-	if err != nil {
-		return verdict{}, fmt.Errorf("make a directory: %w", err)
+// packages are those that the mutants are in.
+func packages(mutants []mutant) []string {
+	var all []string
+	for _, m := range mutants {
+		all = append(all, "./"+filepath.Dir(m.file))
 	}
 
-	defer os.RemoveAll(dir)
+	slices.Sort(all)
 
-	overlay, err := m.overlay(root, dir)
-	if errors.Is(err, errStale) {
-		return verdict{outcome: stale, message: err.Error()}, nil
-	}
-
-	if err != nil {
-		return verdict{}, err
-	}
-
-	pkg := "./" + m.file[:strings.LastIndexByte(m.file, '/')]
-
-	output, err := goCommand(ctx, root, overlay, "build", "-o", os.DevNull, pkg)
-
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
-		return verdict{outcome: broken, message: oneLine(output)}, nil
-	}
-
-	if err != nil {
-		return verdict{}, err
-	}
-
-	return test(ctx, root, overlay, m.tests, "-count=1")
+	return slices.Compact(all)
 }

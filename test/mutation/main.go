@@ -66,14 +66,20 @@ func run(ctx context.Context, args []string) error {
 		return listAll(root, selected)
 	}
 
-	if *unmutated {
-		err = baseline(ctx, root, selected)
-		if err != nil {
-			return err
-		}
+	s, err := begin(ctx, root, selected)
+	if err != nil {
+		return err
 	}
 
-	return runAll(ctx, root, selected)
+	if *unmutated {
+		err = s.baseline(ctx, selected)
+	}
+
+	if err == nil {
+		err = s.runAll(ctx, selected)
+	}
+
+	return errors.Join(err, s.end())
 }
 
 // all returns the mutants of all areas.

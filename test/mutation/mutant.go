@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -51,36 +50,4 @@ func (m mutant) apply(root string) ([]byte, error) {
 	}
 
 	return []byte(strings.Replace(string(text), m.old, m.new, 1)), nil
-}
-
-// overlay writes the mutated file and the description of it that the go
-// command's -overlay flag takes, both into dir, and returns the latter's path.
-func (m mutant) overlay(root, dir string) (string, error) {
-	text, err := m.apply(root)
-	if err != nil {
-		return "", err
-	}
-
-	mutated := filepath.Join(dir, "mutated.go")
-
-	err = os.WriteFile(mutated, text, 0o600)
-	if err != nil {
-		return "", fmt.Errorf("write the mutated file: %w", err)
-	}
-
-	encoded, err := json.Marshal(map[string]map[string]string{
-		"Replace": {filepath.Join(root, m.file): mutated},
-	})
-	if err != nil {
-		return "", fmt.Errorf("describe the overlay: %w", err)
-	}
-
-	path := filepath.Join(dir, "overlay.json")
-
-	err = os.WriteFile(path, encoded, 0o600)
-	if err != nil {
-		return "", fmt.Errorf("describe the overlay: %w", err)
-	}
-
-	return path, nil
 }

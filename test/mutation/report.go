@@ -7,7 +7,7 @@ import (
 )
 
 // runAll tries the mutants one after the other and reports each as it is done.
-func runAll(ctx context.Context, root string, mutants []mutant) error {
+func (s *session) runAll(ctx context.Context, mutants []mutant) error {
 	outcomes := map[outcome]int{}
 	areas := map[string][2]int{}
 
@@ -16,7 +16,7 @@ func runAll(ctx context.Context, root string, mutants []mutant) error {
 	for i, m := range mutants {
 		start := time.Now()
 
-		v, err := try(ctx, root, m)
+		v, err := s.try(ctx, m)
 		if err != nil {
 			return fmt.Errorf("%s: %w", m.name, err)
 		}
