@@ -406,7 +406,7 @@ func TestClaimThatCannotBeRead(t *testing.T) {
 	}{
 		"not found":    {missing: true, code: codes.FailedPrecondition, words: []string{"not found"}},
 		"forbidden":    {instead: kubeapi.Forbidden, code: codes.FailedPrecondition, words: []string{"deploy/direct-assign/rbac.yaml"}},
-		"unauthorized": {token: "old", code: codes.FailedPrecondition, words: []string{"renew"}},
+		"unauthorized": {token: "expired-s3cret-token", code: codes.FailedPrecondition, words: []string{"renew"}},
 		"500":          {instead: kubeapi.Broken, code: codes.Unavailable, words: []string{"does not answer"}},
 		"hang":         {instead: kubeapi.Hang, code: codes.Unavailable, words: []string{"no answer within 5s"}},
 		"garbage":      {instead: kubeapi.Garbage, code: codes.Unavailable, words: []string{"does not answer"}},
@@ -433,6 +433,7 @@ func TestClaimThatCannotBeRead(t *testing.T) {
 				_, err := d.CreateVolume(t.Context(), request)
 				fails(t, err, test.code, append(test.words, "shop/data")...)
 				require.NotContains(t, err.Error(), kubeapi.Token)
+				require.NotContains(t, err.Error(), "expired-s3cret-token")
 				require.Equal(t, before, everything(t, d))
 			}
 
