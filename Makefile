@@ -16,7 +16,7 @@ LDFLAGS       := -s -w $(if $(VERSION),-X main.version=$(VERSION))
 export PATH   := $(PATH):/usr/sbin:/sbin:/usr/local/go/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo run test test-mutation test-manifests manifests test-page test-alerts sanity bench soak test-crash test-vm e2e e2e-install e2e-health fuzz lint image sidecars clean
+.PHONY: help build demo run test test-mutation test-manifests manifests test-page test-alerts sanity bench soak test-crash test-faults test-vm e2e e2e-install e2e-health fuzz lint image sidecars clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -76,6 +76,10 @@ soak: build ## Let volumes come and go for SOAK (1h), and list each condition: a
 test-crash: ## Kill the driver 200 times under load and look for what is lost or leaked
 	@hack/ensure-tools.sh --for test
 	TOUCHSTONE_CRASH_KILLS=$${TOUCHSTONE_CRASH_KILLS:-200} $(GO) test -timeout 60m -count=1 -v ./test/crash/...
+
+test-faults: ## Fail 1500 system calls of the driver, one in each lifecycle (TOUCHSTONE_INJECTIONS=-1: all)
+	@hack/ensure-tools.sh --for test
+	TOUCHSTONE_INJECTIONS=$${TOUCHSTONE_INJECTIONS:-1500} $(GO) test -timeout 12h -count=1 -v ./test/syscallfault
 
 test-vm: ## Run in qemu, on Debian's kernel, what this kernel can not do
 	@hack/ensure-tools.sh --for vm

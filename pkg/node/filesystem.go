@@ -232,21 +232,30 @@ func mountSound(used filesystem.Filesystem, device *blockdev.Device, options mou
 }
 
 // blame finds out whether a mount failed for its flags: most of them are the
-// filesystem's, whose kernel module alone knows what they may be.
+// filesystem's, whose kernel module alone knows what they may be. They are to
+// blame if it succeeds without them and fails again with them.
 func blame(failure error, used filesystem.Filesystem, device *blockdev.Device, options mount.Options) error {
 	without := mount.Options{}
 	if options.ReadOnly() {
 		without = without.WithReadOnly()
 	}
 
-	tree, err := mount.Mount(device.Path, used.Name(), without)
+	if mounts(used, device, without) && !mounts(used, device, options) {
+		return rpc.Invalid("volume_capability: with its mount_flags: %w", failure)
+	}
+
+	return failure
+}
+
+func mounts(used filesystem.Filesystem, device *blockdev.Device, options mount.Options) bool {
+	tree, err := mount.Mount(device.Path, used.Name(), options)
 	if err != nil {
-		return failure
+		return false
 	}
 
 	tree.Close()
 
-	return rpc.Invalid("volume_capability: with its mount_flags: %w", failure)
+	return true
 }
 
 func growTree(ctx context.Context, used filesystem.Filesystem, device *blockdev.Device, tree *mount.Tree) error {

@@ -1,0 +1,420 @@
+package syscallfault_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/namespace"
+)
+
+const (
+	// poolBytes is the size of the filesystem of a pool that can reflink.
+	poolBytes = 4 << 30
+	// occurrences of one call in a step have injections of their own; of devices
+	// and mount tables, which are many, only the first one.
+	occurrences = 3
+	// attempts of a call that fails before the driver is restarted.
+	attempts = 5
+)
+
+// injection is one call that fails in one lifecycle.
+type injection struct {
+	life  *lifecycle
+	at    point
+	errno syscall.Errno
+}
+
+func (i *injection) String() string {
+	return fmt.Sprintf("%s/%s/%s#%d/%s", i.life.name, i.at.step, i.at.key, i.at.n, unix.ErrnoName(i.errno))
+}
+
+// TestOneFailedCallLosesNothing fails one system call in each run of a lifecycle,
+// has the CO repeat what failed, and restarts the driver.
+func TestOneFailedCallLosesNothing(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	binary := filepath.Join(t.TempDir(), "touchstone")
+	output, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary,
+		"github.com/touchstone-csi/touchstone/cmd/touchstone").CombinedOutput()
+	require.NoError(t, err, "%s", output)
+
+	t.Logf("seed %d", *seed)
+
+	t.Run("plain", func(t *testing.T) {
+		t.Parallel()
+
+		c := &campaign{t: t, binary: binary, pool: "", lives: onPlainPools()}
+		c.run(rand.New(rand.NewPCG(uint64(*seed), 1)))
+	})
+	t.Run("reflink", func(t *testing.T) {
+		t.Parallel()
+
+		c := &campaign{t: t, binary: binary, pool: harness.ReflinkPool(t, poolBytes), lives: onReflinkPools()}
+		c.run(rand.New(rand.NewPCG(uint64(*seed), 2)))
+	})
+}
+
+// campaign is a series of injections on one kind of pool.
+type campaign struct {
+	t            *testing.T
+	binary, pool string
+	lives        []lifecycle
+	site         *site
+	turn         int
+
+	ran, missed, failed, unrecovered int
+}
+
+func (c *campaign) run(random *rand.Rand) {
+	c.t.Helper()
+	c.newSite()
+
+	defer func() { c.site.close(c.t) }()
+
+	all := c.record()
+	random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+
+	drawn := drawn(all)
+	for i := range drawn {
+		if c.one(&drawn[i], random) != nil {
+			c.site.close(c.t)
+			c.newSite()
+		}
+	}
+
+	c.t.Logf("%d of %d injections ran, %d of them met their call, %d failed; %d needed the restart to recover",
+		c.ran, len(all), c.ran-c.missed, c.failed, c.unrecovered)
+}
+
+// drawn are the injections to run: one by its name, or those that have found
+// something before and a sample of the others.
+func drawn(all []injection) []injection {
+	if *only != "" {
+		return slices.DeleteFunc(slices.Clone(all), func(i injection) bool { return !chosen(i.String()) })
+	}
+
+	half := (*injections + 1) / 2
+	if *injections < 0 || half >= len(all) {
+		return all
+	}
+
+	sample := all[:half:half]
+
+	for _, each := range all[half:] {
+		if slices.Contains(found, each.String()) {
+			sample = append(sample, each)
+		}
+	}
+
+	return sample
+}
+
+func chosen(name string) bool {
+	if prefix, ok := strings.CutSuffix(*only, "*"); ok {
+		return strings.HasPrefix(name, prefix)
+	}
+
+	return name == *only
+}
+
+// newSite has the bystander published, and data in it.
+func (c *campaign) newSite() {
+	c.t.Helper()
+
+	s := newSite(c.t, c.binary, c.pool)
+	c.site = s
+
+	require.NoError(c.t, s.start(), "%s", s.lastLog())
+
+	v := s.newVolume(image("ext4", smallBytes), bystander)
+	for _, each := range []step{s.create(v), s.attach(v), s.stage(v), s.publish(v), v.fill()} {
+		require.NoError(c.t, each.call(c.t.Context()), "%s the bystander", each.name)
+		each.then()
+	}
+}
+
+// record runs each lifecycle without a fault and returns all injections.
+func (c *campaign) record() []injection {
+	c.t.Helper()
+
+	var all []injection
+
+	for i := range c.lives {
+		if *only != "" && !strings.HasPrefix(*only, c.lives[i].name+"/") {
+			continue
+		}
+
+		var points []point
+
+		c.site.injector.recorded = &points
+		err := c.live(&c.lives[i], nil)
+		c.site.injector.recorded = nil
+
+		require.NoError(c.t, err, "%s without a fault: %s", c.lives[i].name, c.site.lastLog())
+
+		for _, at := range points {
+			if at.n > limitOf(at.key) {
+				continue
+			}
+
+			for _, errno := range possible(at.key) {
+				all = append(all, injection{life: &c.lives[i], at: at, errno: errno})
+			}
+		}
+
+		if *listed {
+			for _, at := range points {
+				c.t.Logf("%s/%s/%s#%d", c.lives[i].name, at.step, at.key, at.n)
+			}
+		}
+	}
+
+	return all
+}
+
+func limitOf(key string) int {
+	_, path, _ := strings.Cut(key, " ")
+	if strings.Contains(key, ": ") || strings.HasPrefix(path, "/") || strings.Contains(key, "mount") || strings.HasPrefix(key, "fstat ") {
+		return 1
+	}
+
+	return occurrences
+}
+
+// one runs one injection. An error means that the site is of no more use.
+func (c *campaign) one(i *injection, random *rand.Rand) error {
+	c.ran++
+
+	by := syscall.SIGTERM
+	if random.IntN(2) == 0 {
+		by = syscall.SIGKILL
+	}
+
+	f := &fault{injection: i, by: by, early: random.IntN(3) == 0}
+
+	err := c.live(i.life, f)
+	if f.fired == "" {
+		c.missed++
+	}
+
+	if err != nil {
+		c.failed++
+		c.t.Errorf("%s\n(%s; restart by %s, before the retry: %t)\n%v\n%s\nrepeat it with -args -only='%s'",
+			i, f.fired, by, f.early, err, c.site.lastLog(), i)
+	}
+
+	return err
+}
+
+// fault is an injection and what came of it.
+type fault struct {
+	*injection
+
+	by syscall.Signal
+	// early restarts the driver before the failed call is repeated.
+	early bool
+	fired string
+}
+
+// live runs a lifecycle, with a fault in one of its steps.
+func (c *campaign) live(life *lifecycle, f *fault) error {
+	c.turn++
+
+	kept := *c.site.model
+	turn := fmt.Sprintf("turn-%d", c.turn)
+
+	for _, each := range life.steps(c.site, turn) {
+		var armed *fault
+		if f != nil && f.at.step == each.name {
+			armed = f
+		}
+
+		if err := c.perform(&each, armed); err != nil {
+			return fmt.Errorf("%s: %w", each.name, err)
+		}
+	}
+
+	if err := c.site.verify(false); err != nil {
+		return fmt.Errorf("in the end: %w", err)
+	}
+
+	*c.site.model = kept
+
+	return os.RemoveAll(filepath.Join(c.site.kubelet(), "pods", turn))
+}
+
+func (c *campaign) perform(each *step, f *fault) error {
+	s := c.site
+
+	name := each.name
+	if each.covered {
+		name = ""
+	}
+
+	if each.starts {
+		return c.start(each, f)
+	}
+
+	if f == nil {
+		s.injector.begin(name, nil, 0)
+		defer s.injector.end()
+
+		err := c.call(each)
+		if err == nil {
+			each.then()
+		}
+
+		return err
+	}
+
+	s.injector.begin(name, &f.at, f.errno)
+	err := c.call(each)
+
+	if err != nil && !f.early {
+		err = c.repeat(each, err)
+	}
+
+	if f.fired = s.injector.end(); f.fired == "" {
+		if err == nil {
+			each.then()
+		}
+
+		return err
+	}
+
+	if err != nil {
+		if wrong := judge(err); wrong != nil {
+			return wrong
+		}
+
+		if !f.early {
+			c.unrecovered++
+		}
+
+		return c.recover(each, f)
+	}
+
+	each.then()
+
+	if err := s.restart(f.by); err != nil {
+		return fmt.Errorf("the restart: %w", err)
+	}
+
+	return s.verify(false)
+}
+
+// start ends the driver and starts it with a fault. It may refuse to start then,
+// but not the next time.
+func (c *campaign) start(each *step, f *fault) error {
+	s := c.site
+
+	by, armed, errno := syscall.SIGKILL, (*point)(nil), syscall.Errno(0)
+	if f != nil {
+		by, armed, errno = f.by, &f.at, f.errno
+	}
+
+	if _, err := s.end(by); err != nil {
+		return err
+	}
+
+	s.injector.begin(each.name, armed, errno)
+	err := s.start()
+	if err == nil {
+		err = s.settle()
+	}
+
+	fired := s.injector.end()
+
+	if f != nil {
+		f.fired = fired
+	}
+
+	if fired == "" {
+		return err
+	}
+
+	if err != nil && !errors.Is(err, errEnded) {
+		return err
+	}
+
+	if err := s.restart(f.by); err != nil {
+		return fmt.Errorf("the next start: %w", err)
+	}
+
+	return s.verify(false)
+}
+
+// recover restarts the driver and then repeats the call, which must succeed.
+func (c *campaign) recover(each *step, f *fault) error {
+	if err := c.site.restart(f.by); err != nil {
+		return fmt.Errorf("the restart: %w", err)
+	}
+
+	if err := c.site.verify(true); err != nil {
+		return fmt.Errorf("after the restart: %w", err)
+	}
+
+	if err := c.repeat(each, nil); err != nil {
+		return fmt.Errorf("repeated after the restart: %w", err)
+	}
+
+	each.then()
+
+	return c.site.verify(false)
+}
+
+func (c *campaign) call(each *step) error {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+
+	return each.call(ctx)
+}
+
+// repeat repeats a call as a CO does.
+func (c *campaign) repeat(each *step, err error) error {
+	for n := range attempts {
+		if wrong := judge(err); wrong != nil {
+			return wrong
+		}
+
+		if err != nil || n > 0 {
+			time.Sleep(20 * time.Millisecond << n) // a CO's backoff
+		}
+
+		if err = c.call(each); err == nil {
+			return nil
+		}
+	}
+
+	return err
+}
+
+// judge refuses the codes that say something else than what happened.
+func judge(err error) error {
+	if errors.Is(err, errWrong) {
+		return err
+	}
+
+	switch status.Code(err) {
+	case codes.OK, codes.Internal, codes.Unavailable, codes.ResourceExhausted, codes.Aborted, codes.FailedPrecondition:
+		return nil
+	default:
+		return fmt.Errorf("%w: the code of: %w", errWrong, err)
+	}
+}
