@@ -166,9 +166,15 @@ func newGate(t *testing.T, m *machine) gate {
 		// here: reads of records need no file.
 		select {
 		case g.entered <- struct{}{}:
-			return <-g.leave
 		case <-t.Context().Done():
 			// The test is over; what it holds up must end.
+			return nil
+		}
+
+		select {
+		case err := <-g.leave:
+			return err
+		case <-t.Context().Done():
 			return nil
 		}
 	}
@@ -192,7 +198,7 @@ func TestGroupCommit(t *testing.T) {
 
 	go func() { done <- f.put("leader", &volume{}) }()
 
-	<-g.entered
+	await(t, "the leader's sync of the journal", g.entered)
 
 	var accepted sync.WaitGroup
 
@@ -213,15 +219,21 @@ func TestGroupCommit(t *testing.T) {
 		}()
 	}
 
-	accepted.Wait()
+	all := make(chan struct{})
+
+	go func() {
+		defer close(all)
+		accepted.Wait()
+	}()
+
+	await(t, "all followers' changes to be accepted while the leader's sync is under way", all)
 	require.Empty(t, done)
 	require.Equal(t, []string{"first"}, keys(f), "readers must not see what is not durable")
 
 	g.leave <- nil
 
-	require.NoError(t, <-done)
-
-	<-g.entered
+	require.NoError(t, await(t, "the leader's Update to return after its sync", done))
+	await(t, "the followers' sync of the journal", g.entered)
 
 	require.Empty(t, done)
 	require.Equal(t, []string{"first", "leader"}, keys(f))
@@ -229,7 +241,7 @@ func TestGroupCommit(t *testing.T) {
 	g.leave <- nil
 
 	for range 16 {
-		require.NoError(t, <-done)
+		require.NoError(t, await(t, "each follower's Update to return after their sync", done))
 	}
 
 	require.Equal(t, 18, f.volumes.Len())
@@ -248,7 +260,7 @@ func TestSeenIsDurable(t *testing.T) {
 
 	go func() { writer <- f.put("a", &volume{}) }()
 
-	<-g.entered
+	await(t, "the writer's sync of the journal", g.entered)
 
 	found := make(chan bool, 1)
 
@@ -261,13 +273,13 @@ func TestSeenIsDurable(t *testing.T) {
 		})
 	}()
 
-	require.True(t, <-found)
+	require.True(t, await(t, "the reader's transaction to run", found), "a transaction sees a change that is not durable yet")
 	require.Empty(t, reader)
 
 	g.leave <- syscall.EIO
 
-	require.ErrorIs(t, <-writer, state.ErrReadOnly)
-	require.ErrorIs(t, <-reader, state.ErrReadOnly)
+	require.ErrorIs(t, await(t, "the writer's Update to fail with its sync", writer), state.ErrReadOnly)
+	require.ErrorIs(t, await(t, "the reader's Update to fail with the writer's sync", reader), state.ErrReadOnly)
 }
 
 func TestFailsClosed(t *testing.T) {
@@ -400,11 +412,11 @@ func TestLazy(t *testing.T) {
 	go func() {
 		defer close(seen)
 
-		for f.counts.Len() == 0 {
+		for f.counts.Len() == 0 && t.Context().Err() == nil {
 		}
 	}()
 
-	<-seen
+	await(t, "a lazy change to become visible", seen)
 	require.NoError(t, f.UpdateLazily(func(tx *state.Tx) error { return f.counts.In(tx).Put("n", 2) }))
 	require.NoError(t, f.Close())
 

@@ -25,7 +25,7 @@ func begin(ctx context.Context, root string, mutants []mutant) (*session, error)
 			return nil, err
 		}
 
-		said, err := s.complaints(ctx, mutants)
+		pkg, said, err := s.complaints(ctx, mutants)
 		if err != nil {
 			return nil, errors.Join(err, s.end())
 		}
@@ -34,7 +34,7 @@ func begin(ctx context.Context, root string, mutants []mutant) (*session, error)
 			return s, nil
 		}
 
-		left, err := s.leaveOutBroken(ctx, mutants)
+		left, err := s.leaveOutBroken(ctx, mutants, pkg)
 		if err == nil && len(left) == len(mutants) {
 			err = fmt.Errorf("the mutants compile one by one, and not together: %s", said)
 		}
@@ -60,21 +60,28 @@ func (s *session) build(mutants []mutant) error {
 	return err
 }
 
-func (s *session) complaints(ctx context.Context, mutants []mutant) (string, error) {
+// complaints returns the first package that does not compile, and why.
+func (s *session) complaints(ctx context.Context, mutants []mutant) (pkg, said string, err error) {
 	for _, pkg := range packages(mutants) {
 		said, err := s.common.compiles(ctx, pkg)
 		if said != "" || err != nil {
-			return oneLine(said), err
+			return pkg, oneLine(said), err
 		}
 	}
 
-	return "", nil
+	return "", "", nil
 }
 
-func (s *session) leaveOutBroken(ctx context.Context, mutants []mutant) ([]mutant, error) {
+// leaveOutBroken returns the mutants without those of the package that do not
+// compile.
+func (s *session) leaveOutBroken(ctx context.Context, mutants []mutant, pkg string) ([]mutant, error) {
 	left := slices.Clone(mutants)
 
 	for _, m := range mutants {
+		if packages([]mutant{m})[0] != pkg {
+			continue
+		}
+
 		alone, err := s.alone(m)
 		if errors.Is(err, errStale) {
 			continue
@@ -84,7 +91,7 @@ func (s *session) leaveOutBroken(ctx context.Context, mutants []mutant) ([]mutan
 			return nil, err
 		}
 
-		said, err := alone.compiles(ctx, packages([]mutant{m})[0])
+		said, err := alone.compiles(ctx, pkg)
 		if err = errors.Join(err, alone.remove()); err != nil {
 			return nil, err
 		}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -22,7 +23,7 @@ const (
 
 type verdict struct {
 	outcome outcome
-	// test is the first one that failed, and message what it said.
+	// test is the first one that failed with a good message, and message that.
 	test, message string
 	// ran is the number of tests, subtests included.
 	ran int
@@ -39,7 +40,10 @@ type event struct {
 func judge(output string, passed bool) (verdict, error) {
 	texts := map[string]*strings.Builder{"": {}}
 
-	var v verdict
+	var (
+		v      verdict
+		failed []string
+	)
 
 	for line := range strings.Lines(output) {
 		var e event
@@ -59,24 +63,34 @@ func judge(output string, passed bool) (verdict, error) {
 		case "output", "build-output":
 			texts[e.Test].WriteString(e.Output)
 		case "fail":
-			if v.test == "" {
-				v.test = e.Test // a subtest's event comes before its parent's
-			}
+			failed = append(failed, e.Test) // a subtest's event comes before its parent's
 		}
 	}
 
 	if passed {
-		v.outcome, v.test = survived, ""
+		v.outcome = survived
 
 		return v, nil
 	}
 
-	v.outcome, v.message = classify(output, texts[v.test].String())
+	// One good message is enough.
+	for i, name := range append(failed, "") {
+		judged, message := classify(output, texts[name].String())
+		if i == 0 || judged == caught && v.outcome == unclear && name != "" && !isParent(name, failed) {
+			v.outcome, v.test, v.message = judged, name, message
+		}
+	}
+
 	if v.message == "" {
-		return v, fmt.Errorf("go test failed and printed nothing to judge it by: %s", oneLine(output))
+		return v, fmt.Errorf("the tests failed and printed nothing to judge it by: %s", oneLine(output))
 	}
 
 	return v, nil
+}
+
+// isParent says whether a test has failed because of a subtest.
+func isParent(name string, failed []string) bool {
+	return slices.ContainsFunc(failed, func(other string) bool { return strings.HasPrefix(other, name+"/") })
 }
 
 func classify(output, text string) (outcome, string) {
