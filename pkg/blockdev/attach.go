@@ -263,9 +263,9 @@ func (l *Loops) config(img *image, o AttachOptions) *unix.LoopConfig {
 func (l *Loops) device(node *os.File, number int) (*Device, error) {
 	info, err := unix.IoctlLoopGetStatus64(int(node.Fd()))
 	if err != nil {
-		_ = node.Close()
-
-		return nil, fmt.Errorf("LOOP_GET_STATUS64: %w", err)
+		// The image is attached: if that is not undone it stays locked.
+		return nil, errors.Join(fmt.Errorf("LOOP_GET_STATUS64: %w", err),
+			unix.IoctlSetInt(int(node.Fd()), unix.LOOP_CLR_FD, 0), node.Close())
 	}
 
 	return &Device{

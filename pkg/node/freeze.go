@@ -101,6 +101,8 @@ type window struct {
 	mounted []*rooted
 	// blocks are the numbers of loop devices of raw-block volumes.
 	blocks []int
+	// recorded says that those mounted have records of this window.
+	recorded bool
 	// frozen is how many of those mounted are frozen, since when.
 	frozen int
 	since  time.Time
@@ -254,12 +256,19 @@ func (w *window) settle(ctx context.Context) error {
 	records := make([]*Frozen, 0, len(w.mounted))
 
 	for _, volume := range w.mounted {
+		if _, left := w.service.frozen.get(volume.use.VolumeID); left {
+			return rpc.Errorf(codes.Unavailable, "freeze volume %s: it is still frozen, since thawing it failed; that is being retried",
+				volume.use.VolumeID)
+		}
+
 		if err := filesystem.Sync(volume.root); err != nil {
 			return fmt.Errorf("freeze volume %s: %w", volume.use.VolumeID, err)
 		}
 
 		records = append(records, &Frozen{VolumeID: volume.use.VolumeID, FSType: volume.use.fsType()})
 	}
+
+	w.recorded = true
 
 	return w.service.frozen.putAll(ctx, records)
 }
@@ -332,7 +341,7 @@ func (w *window) end() error {
 			continue
 		case i < w.frozen:
 			failures = append(failures, w.service.thaw(volume.use.VolumeID, volume.root))
-		default:
+		case w.recorded:
 			failures = append(failures, w.service.frozen.drop(volume.use.VolumeID))
 		}
 

@@ -102,6 +102,9 @@ type Service struct {
 	// gates are for looks, and walks for the slow counting of files.
 	gates, walks *gates
 	visits       *visits
+	// thawing are retries of failed thaws, which end when closing is closed.
+	thawing sync.WaitGroup
+	closing chan struct{}
 }
 
 // New returns a service that keeps its records in store, which must not be
@@ -136,6 +139,7 @@ func New(config Config, store *state.Store, pools *pool.Set, ops *inflight.Group
 		attributes: newAttributes(config, store),
 		checks:     newRecords[*Check](store, "checks"), turns: newTurns(), schedule: newSchedule(),
 		evidence: newEvidence(), gates: newGates(), walks: newGates(), visits: newVisits(),
+		closing: make(chan struct{}),
 	}
 	s.monitor = s.newMonitor()
 
@@ -201,7 +205,12 @@ func (s *Service) Recover(ctx context.Context) error {
 }
 
 // Close ends what goes on beside the calls. What is in force stays.
-func (s *Service) Close() error { return s.attributes.limiter.Close() }
+func (s *Service) Close() error {
+	close(s.closing)
+	s.thawing.Wait()
+
+	return s.attributes.limiter.Close()
+}
 
 // InUse says where the volume is published, or else staged.
 func (s *Service) InUse(volumeID string) (string, bool) {

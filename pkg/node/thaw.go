@@ -5,19 +5,24 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"time"
 
 	"github.com/touchstone-csi/touchstone/pkg/filesystem"
 	"github.com/touchstone-csi/touchstone/pkg/mount"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 )
 
-// thaw also forgets the volume, unless it is frozen still: then the driver's
-// next start tries again.
+const (
+	thawFirstPause = 100 * time.Millisecond
+	thawMostPause  = 10 * time.Second
+)
+
+// thaw also drops the record of the freeze, unless the filesystem is still frozen:
+// then thawing is retried in the background, and by the driver's next start.
 func (s *Service) thaw(volumeID string, root *os.File) error {
 	err := filesystem.Thaw(root)
 	if err != nil && !errors.Is(err, filesystem.ErrNotFrozen) {
-		s.config.Log.Error("a filesystem stays frozen; thaw it (fsfreeze --unfreeze)", "volume", volumeID,
-			"path", root.Name(), "error", err)
+		s.retryThaw(volumeID, err)
 
 		return err
 	}
@@ -29,19 +34,43 @@ func (s *Service) thaw(volumeID string, root *os.File) error {
 	return errors.Join(err, s.frozen.drop(volumeID))
 }
 
+// retryThaw retries until the volume is thawed and its record dropped, or the
+// service is closed. Until then the record keeps it from being frozen again.
+func (s *Service) retryThaw(volumeID string, failure error) {
+	s.config.Log.Error("a filesystem is still frozen, since thawing it failed; trying again (or: fsfreeze --unfreeze)",
+		"volume", volumeID, "error", failure)
+
+	s.thawing.Go(func() {
+		for pause := thawFirstPause; ; pause = min(2*pause, thawMostPause) {
+			select {
+			case <-s.closing:
+				return
+			case <-time.After(pause):
+			}
+
+			left, ok := s.frozen.get(volumeID)
+			if !ok || s.thawRecorded(left) == nil {
+				return
+			}
+		}
+	})
+}
+
 // thawLeft thaws what a driver that was killed has left frozen.
 func (s *Service) thawLeft() {
 	for _, left := range s.frozen.all() {
-		err := s.thawAnywhere(left)
-		if err == nil {
-			err = s.frozen.drop(left.VolumeID)
-		}
-
-		if err != nil {
-			s.config.Log.Error("a filesystem may still be frozen; thaw it (fsfreeze --unfreeze)",
-				"volume", left.VolumeID, "error", err)
+		if err := s.thawRecorded(left); err != nil {
+			s.retryThaw(left.VolumeID, err)
 		}
 	}
+}
+
+func (s *Service) thawRecorded(left *Frozen) error {
+	if err := s.thawAnywhere(left); err != nil {
+		return err
+	}
+
+	return s.frozen.drop(left.VolumeID)
 }
 
 // thawAnywhere thaws the volume where its record says it is mounted, or else at
@@ -98,7 +127,7 @@ func (s *Service) thawAt(left *Frozen, root *os.File) error {
 	}
 
 	if err == nil {
-		s.config.Log.Warn("what a killed driver had left frozen was thawed", "volume", left.VolumeID)
+		s.config.Log.Warn("thawed a filesystem that was left frozen", "volume", left.VolumeID)
 	}
 
 	return err

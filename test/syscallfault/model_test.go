@@ -368,7 +368,11 @@ func (s *site) found() (*inventory, error) {
 		i.Devices = append(i.Devices, name)
 	}
 
-	return i.sorted(), err
+	i.sorted()
+	// A direct volume's target is mounted over where it could not be read.
+	i.Mounts = slices.Compact(i.Mounts)
+
+	return i, err
 }
 
 func names(directory string) []string {

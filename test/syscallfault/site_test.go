@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+	"github.com/touchstone-csi/touchstone/pkg/filesystem"
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
 	"github.com/touchstone-csi/touchstone/test/syscallfault"
 )
@@ -194,9 +196,11 @@ func (s *site) close(t *testing.T) {
 	mounts, err := mountinfo.GetMounts(func(m *mountinfo.Info) (bool, bool) { return !beneath(m.Mountpoint, s.root), false })
 	require.NoError(t, err)
 
-	for i := range mounts {
-		if err := unix.Unmount(mounts[len(mounts)-1-i].Mountpoint, unix.MNT_DETACH); err != nil {
-			t.Logf("unmount %s: %v", mounts[i].Mountpoint, err)
+	for _, each := range slices.Backward(mounts) {
+		thaw(each.Mountpoint)
+
+		if err := unix.Unmount(each.Mountpoint, unix.MNT_DETACH); err != nil {
+			t.Logf("unmount %s: %v", each.Mountpoint, err)
 		}
 	}
 
@@ -234,4 +238,16 @@ func (s *site) settle() error {
 	case <-time.After(enough):
 		return nil
 	}
+}
+
+// thaw is for a filesystem that a killed driver has frozen: unmounted like that it
+// would stay attached, out of reach.
+func thaw(path string) {
+	root, err := os.Open(path)
+	if err != nil {
+		return
+	}
+	defer root.Close()
+
+	_ = filesystem.Thaw(root) // most are not frozen
 }
