@@ -1,8 +1,10 @@
 package state
 
 import (
+	"errors"
 	"fmt"
 	"slices"
+	"time"
 )
 
 // batch is a group of transactions that share one fdatasync.
@@ -67,10 +69,13 @@ func (s *Store) flush() {
 
 	err := s.journal.append(b.lines)
 	if err != nil {
-		s.failClosed(err)
+		s.fail(err)
 
 		return
 	}
+
+	s.durable = b.last
+	s.writeMark()
 
 	for _, each := range publish {
 		each()
@@ -85,7 +90,6 @@ func (s *Store) flush() {
 
 	s.mu.Unlock()
 
-	s.durable = b.last
 	b.lines, b.changes = nil, nil
 	close(b.done)
 	s.compactIfLarge()
@@ -106,15 +110,44 @@ func (s *Store) seal() []func() {
 	return publish
 }
 
-// failClosed makes the store read-only for ever and fails what is not durable.
-// That needs no taking back, since only a transaction could see it and there
-// will be none; observers are told. The caller holds the token.
-func (s *Store) failClosed(cause error) {
+// fail makes the store read-only, takes back what is not durable and fails who
+// waits for it. A write that failed for lack of space is tried again in the
+// background. After any other failure, of a sync above all, the store stays
+// read-only: what the disk holds is unknown. The caller holds the token.
+func (s *Store) fail(cause error) {
+	full := errors.Is(cause, errNoSpace)
+
 	err := fmt.Errorf("%w since a write to %s failed: %w; what was acknowledged is safe: look after the disk, then restart",
 		ErrReadOnly, s.dir, cause)
+	if full {
+		err = fmt.Errorf("%w as long as %s has no space: %w; free some, then changes are accepted again", ErrReadOnly, s.dir, cause)
+	}
 
+	failed := s.takeBack(&err)
+
+	s.options.Log.Error("state is read-only from now on", "dir", s.dir, "error", cause, "untilSpace", full)
+
+	// A caller that gets an error should not find the change after a restart. That
+	// is not promised, so this may fail as well.
+	_ = s.journal.wipe()
+
+	if full {
+		s.background.Go(s.awaitSpace)
+	}
+
+	for _, b := range failed {
+		b.err = err
+		close(b.done)
+	}
+}
+
+// takeBack sets the failure, makes the latest state the durable one and returns the
+// batches that are not durable.
+func (s *Store) takeBack(failure *error) []*batch {
 	s.mu.Lock()
-	s.failure.Store(&err)
+	defer s.mu.Unlock()
+
+	s.failure.Store(failure)
 
 	failed := []*batch{s.pending}
 	if s.flushing != nil {
@@ -123,22 +156,67 @@ func (s *Store) failClosed(cause error) {
 
 	for _, b := range failed {
 		for _, each := range slices.Backward(b.changes) {
+			each.revert()
 			each.retract()
 		}
 	}
 
+	s.sequence = s.durable
 	s.flushing = nil
 	s.pending = newBatch(nil)
-	s.mu.Unlock()
 
-	s.options.Log.Error("state is read-only from now on", "dir", s.dir, "error", cause)
+	return failed
+}
 
-	// Who is told of a failure should not find the change after a restart; that
-	// is a courtesy, so its own failure changes nothing.
-	_ = s.journal.cut()
+// awaitSpace makes the store writable again when the journal can grow again.
+func (s *Store) awaitSpace() {
+	for retry := time.NewTicker(s.options.RetrySpace); ; {
+		select {
+		case <-retry.C:
+		case <-s.stopped.Done():
+			retry.Stop()
 
-	for _, b := range failed {
-		b.err = err
-		close(b.done)
+			return
+		}
+
+		if s.regainSpace() {
+			retry.Stop()
+
+			return
+		}
 	}
+}
+
+// regainSpace reports whether there is nothing more to wait for.
+func (s *Store) regainSpace() bool {
+	s.token <- struct{}{}
+	defer func() { <-s.token }()
+
+	if s.journal == nil {
+		return true
+	}
+
+	err := s.journal.wipe()
+	if err == nil {
+		err = s.journal.file.Sync()
+	}
+
+	if err == nil {
+		err = s.journal.fill(s.journal.filled)
+	}
+
+	switch {
+	case errors.Is(err, errNoSpace):
+		// A part of what was to be preallocated may have been.
+		_ = s.journal.wipe()
+
+		return false
+	case err != nil:
+		s.fail(err)
+	default:
+		s.failure.Store(nil)
+		s.options.Log.Info("state has space again and accepts changes", "dir", s.dir)
+	}
+
+	return true
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -292,7 +293,7 @@ func TestFailsClosed(t *testing.T) {
 
 				m := newMachine(1)
 				dir := t.TempDir()
-				f := open(t, dir, state.Options{FS: m, LazyFlush: 1 << 40})
+				f := open(t, dir, state.Options{FS: m, LazyFlush: 1 << 40, RetrySpace: time.Hour})
 				require.NoError(t, f.put("a", &volume{Name: "one", Bytes: 5}))
 				require.NoError(t, f.Err())
 				require.NoError(t, f.UpdateLazily(func(tx *state.Tx) error {

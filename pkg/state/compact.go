@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+
+	"golang.org/x/sys/unix"
 )
 
 // setThreshold decides when the journal is folded into the snapshot. Half the
@@ -84,7 +86,7 @@ func (s *Store) compact(ctx context.Context) error {
 		s.compactAt = 2*s.journal.end + journalChunk
 
 		if renamed {
-			s.failClosed(err)
+			s.fail(err)
 		}
 
 		return err
@@ -145,6 +147,10 @@ func (s *Store) switchJournal() error {
 	}
 
 	err = files.Rename(current, filepath.Join(s.dir, previousName))
+	if errors.Is(err, unix.ENOSPC) {
+		return errors.Join(fmt.Errorf("switch journals: %w", err), next.file.Close(), removeIfThere(files, draft))
+	}
+
 	if err == nil {
 		err = files.Rename(draft, current)
 	}
@@ -156,7 +162,7 @@ func (s *Store) switchJournal() error {
 	if err != nil {
 		// Which names are on disk is unknown now, and so is where an
 		// acknowledged line would be found.
-		s.failClosed(err)
+		s.fail(err)
 
 		return errors.Join(fmt.Errorf("switch journals: %w", err), next.file.Close())
 	}

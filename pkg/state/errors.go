@@ -6,7 +6,8 @@ import (
 )
 
 var (
-	// ErrReadOnly is what every Update gets after a failed write or fsync.
+	// ErrReadOnly is what every Update gets after a failed write or fsync, until a
+	// restart, or until there is space again if that was missing.
 	ErrReadOnly = errors.New("state is read-only")
 	// ErrDuplicate is returned by Put when another record of the collection
 	// has the same value in a unique index.

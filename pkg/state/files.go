@@ -18,6 +18,7 @@ const (
 	lockName      = "lock"
 	snapshotDraft = "state.json.new"
 	journalDraft  = "journal.jsonl.new"
+	markName      = "durable.json"
 )
 
 const (

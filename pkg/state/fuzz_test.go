@@ -23,8 +23,12 @@ func FuzzOpen(f *testing.F) {
 		m := newMachine(1)
 
 		for name, text := range map[string][]byte{snapshotFile: snapshot, journalFile: journal, previousFile: previous} {
-			if len(text) > 0 {
+			switch {
+			case len(text) == 0:
+			case name == snapshotFile:
 				m.load(dir, name, string(text))
+			default:
+				m.load(dir, name, filled(string(text)))
 			}
 		}
 

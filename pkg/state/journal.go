@@ -10,6 +10,8 @@ import (
 	"hash/crc32"
 	"os"
 	"strconv"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -28,11 +30,15 @@ const (
 	checksumBytes = len(checksumOpen) + checksumHex + len(checksumClose)
 )
 
-// journalChunk is how far ahead the journal is filled, in bytes. Writing over
-// what is there already needs no change of the file's size or extents, which
-// makes fdatasync one write. It is filled with newlines, not with zeros or
-// unwritten extents, so that jq can read the file at any time.
+// journalChunk is the unit, in bytes, in which the journal is preallocated.
+// Overwriting preallocated bytes changes neither size nor extents, so fdatasync
+// is one write. They are newlines, not zeros or unwritten extents, so that jq can
+// read the file at any time.
 const journalChunk = 256 << 10
+
+// preallocated returns the size in bytes up to which the journal holds durable
+// newlines before a line that ends at end is written. It is always beyond end.
+func preallocated(end int64) int64 { return (end/journalChunk + 1) * journalChunk }
 
 type journalHeader struct {
 	Format  string `json:"format"`
@@ -203,13 +209,15 @@ type journal struct {
 	file File
 	// end is where the next line goes, in bytes; all before it is durable.
 	end int64
-	// filled is how far the file reaches.
+	// filled is up to where the file is durable, lines or newlines. It is at
+	// least preallocated(end).
 	filled int64
 	// closed is true while nothing follows the line of a clean end, or the head.
 	closed bool
 }
 
-// append makes lines durable. After an error nothing may be appended any more.
+// append makes lines durable. After an error that is not errNoSpace nothing may be
+// appended any more; after errNoSpace, nothing before wipe.
 func (j *journal) append(lines []byte) error {
 	err := j.fill(j.end + int64(len(lines)))
 	if err != nil {
@@ -243,17 +251,24 @@ func (j *journal) close(last uint64, healthy bool) error {
 	return errors.Join(err, j.file.Close())
 }
 
-// fill makes the file reach behind end.
+// fill preallocates the journal for a line that ends at end. The newlines are
+// synced before a line overwrites any of them: so a start can tell a write that
+// was cut short from damage (see checkTail).
 func (j *journal) fill(end int64) error {
-	if end <= j.filled {
+	if end < j.filled {
 		return nil
 	}
 
-	filled := (end/journalChunk + 1) * journalChunk
+	filled := preallocated(end)
 
 	err := writeAll(j.file, bytes.Repeat([]byte{'\n'}, int(filled-j.filled)), j.filled)
 	if err != nil {
 		return err
+	}
+
+	err = j.file.Sync()
+	if err != nil {
+		return fmt.Errorf("preallocate %s: %w", journalName, err)
 	}
 
 	j.filled = filled
@@ -261,17 +276,25 @@ func (j *journal) fill(end int64) error {
 	return nil
 }
 
-// cut removes what lies behind the last durable line.
-func (j *journal) cut() error {
-	err := j.file.Truncate(j.end)
+// wipe overwrites what follows the last durable line with newlines. It does not
+// shorten the preallocated part: a crash could leave the file too short.
+func (j *journal) wipe() error {
+	err := writeAll(j.file, bytes.Repeat([]byte{'\n'}, int(j.filled-j.end)), j.end)
 	if err != nil {
-		return fmt.Errorf("cut %s: %w", journalName, err)
+		return err
 	}
 
-	j.filled = j.end
+	err = j.file.Truncate(j.filled)
+	if err != nil {
+		return fmt.Errorf("truncate %s: %w", journalName, err)
+	}
 
 	return nil
 }
+
+// errNoSpace marks a write, not a sync, that failed for lack of space: what was
+// durable before still is, and a later write may succeed.
+var errNoSpace = errors.New("no space")
 
 func writeAll(file File, data []byte, offset int64) error {
 	n, err := file.WriteAt(data, offset)
@@ -279,11 +302,14 @@ func writeAll(file File, data []byte, offset int64) error {
 		err = errors.New("short write") //nolint:err113 // nobody tells it from other failures
 	}
 
-	if err != nil {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		return fmt.Errorf("%w: write: %w", errNoSpace, err)
+	default:
 		return fmt.Errorf("write: %w", err)
 	}
-
-	return nil
 }
 
 // draftJournal makes an empty journal under a temporary name.

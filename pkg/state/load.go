@@ -27,6 +27,8 @@ type recovery struct {
 
 	// What was found.
 	present map[string]bool
+	// mark is a transaction that was durable, 0 if none is known.
+	mark uint64
 	// current is the file that is the journal, and switching is true if it has
 	// not got its name yet.
 	current   string
@@ -50,6 +52,8 @@ type journalScan struct {
 	after, last uint64
 	// end is behind the last good line, size behind the last byte.
 	end, size int64
+	// line is the number of the last good line.
+	line int
 	// closed is true if the last good line is the head or that of a clean end.
 	closed bool
 	// torn is the first line behind the last good one, nil if there is none.
@@ -70,6 +74,13 @@ func (r *recovery) look() error {
 		}
 
 		r.present[name] = there
+	}
+
+	var err error
+
+	r.mark, err = readMark(r.files, r.path(markName))
+	if err != nil {
+		return err
 	}
 
 	r.current = journalName
@@ -215,6 +226,8 @@ func (r *recovery) readCurrent(ctx context.Context, file File, after, from uint6
 	switch {
 	case err != nil:
 		return err
+	case r.journal.last < r.mark:
+		return r.stop(r.missing())
 	case r.journal.last < r.snapshot.sequence:
 		return r.stop(&DamageError{
 			File: r.path(r.current),
@@ -226,6 +239,16 @@ func (r *recovery) readCurrent(ctx context.Context, file File, after, from uint6
 	default:
 		return nil
 	}
+}
+
+// missing is what the mark tells of a journal that ends before it.
+func (r *recovery) missing() *DamageError {
+	reason := fmt.Sprintf("transactions up to %d were durable, as %s says, and the journal ends at %d", r.mark, markName, r.journal.last)
+	if r.journal.torn != nil {
+		reason += ": " + r.journal.torn.Reason
+	}
+
+	return &DamageError{File: r.path(r.current), Line: r.journal.line + 1, Reason: reason}
 }
 
 // openJournal opens a journal so that what is read is what the disk has. After

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"runtime"
 )
 
@@ -116,7 +117,7 @@ type parsedLine struct {
 // readJournal applies the transactions of a journal behind the one with the
 // number from. The head has been read and says after.
 func (r *recovery) readJournal(ctx context.Context, file File, path string, after, from uint64) (journalScan, error) {
-	loader := &journalLoader{recovery: r, from: from, scan: journalScan{path: path, after: after, last: after, closed: true}}
+	loader := &journalLoader{recovery: r, from: from, scan: journalScan{path: path, after: after, last: after, closed: true, line: 1}}
 
 	lines, err := readLines(file)
 	if err != nil {
@@ -136,11 +137,49 @@ func (r *recovery) readJournal(ctx context.Context, file File, path string, afte
 
 	loader.scan.size = lines.offset
 
-	if applyErr != nil {
+	switch {
+	case applyErr != nil:
 		return loader.scan, applyErr
+	case readErr != nil:
+		return loader.scan, readErr
 	}
 
-	return loader.scan, readErr
+	damage, err := checkTail(file, &loader.scan)
+	if err == nil && damage != nil {
+		err = r.stop(damage)
+	}
+
+	return loader.scan, err
+}
+
+// checkTail finds what no crash leaves behind the last good line. Before a line is
+// written, newlines are durable up to preallocated(its end). So up to there, also
+// of a line of which only a part was written, a crash leaves newlines and parts of
+// lines, never zeros and no end of the file. Behind that it may have cut short the
+// next preallocation.
+func checkTail(file File, scan *journalScan) (*DamageError, error) {
+	tail := make([]byte, scan.size-scan.end)
+
+	_, err := file.ReadAt(tail, scan.end)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("read the journal: %w", err)
+	}
+
+	written := bytes.TrimRight(tail, "\n\x00")
+	durable := preallocated(scan.end + int64(len(written)))
+
+	damage := func(at int, reason string) *DamageError {
+		return &DamageError{File: scan.path, Line: scan.line + 1 + bytes.Count(tail[:at], []byte{'\n'}), Reason: reason}
+	}
+
+	switch zero := bytes.IndexByte(tail, 0); {
+	case zero >= 0 && scan.end+int64(zero) < durable:
+		return damage(zero, fmt.Sprintf("byte %d of the file is zero, where lines or newlines were durable", scan.end+int64(zero))), nil
+	case scan.size < durable:
+		return damage(len(written), fmt.Sprintf("the file has %d bytes, of which %d were durable", scan.size, durable)), nil
+	default:
+		return nil, nil
+	}
 }
 
 // errStopReading ends a scan whose damage has been reported.
@@ -355,7 +394,7 @@ func (l *journalLoader) applyClosed(line *parsedLine) *DamageError {
 		return l.here(line, fmt.Errorf("closing after transaction %d %w %d", *line.entry.Closed, errGap, l.scan.last))
 	}
 
-	l.scan.end, l.scan.closed = line.end, true
+	l.scan.end, l.scan.line, l.scan.closed = line.end, line.number, true
 
 	return nil
 }
@@ -381,7 +420,7 @@ func (l *journalLoader) applyTransaction(line *parsedLine) *DamageError {
 	}
 
 	l.scan.last = line.entry.Sequence
-	l.scan.end, l.scan.closed = line.end, false
+	l.scan.end, l.scan.line, l.scan.closed = line.end, line.number, false
 
 	return nil
 }

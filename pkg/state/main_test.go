@@ -26,6 +26,7 @@ const (
 	journalFile  = "journal.jsonl"
 	previousFile = "journal.previous.jsonl"
 	snapshotFile = "state.json"
+	markFile     = "durable.json"
 )
 
 // fixture is a store with two collections.
@@ -105,9 +106,29 @@ func read(t *testing.T, dir, name string) string {
 	return string(text)
 }
 
+// write writes a file; a journal is filled up as the store does it.
 func write(t *testing.T, dir, name, text string) {
 	t.Helper()
+
+	if name != snapshotFile {
+		text = filled(text)
+	}
+
 	require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+}
+
+// chunk is the unit in which a journal is preallocated.
+const chunk = 256 << 10
+
+// filled appends the newlines that a journal ends with.
+func filled(journal string) string {
+	return journal + strings.Repeat("\n", (len(journal)/chunk+1)*chunk-len(journal))
+}
+
+// loseMark removes what a loss of power may have kept from the disk.
+func loseMark(t *testing.T, dir string) {
+	t.Helper()
+	require.NoError(t, os.RemoveAll(filepath.Join(dir, markFile)))
 }
 
 // journalText is a journal without what it is filled up with.

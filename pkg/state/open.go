@@ -55,7 +55,7 @@ func (s *Store) makeWhole(found *recovery) error {
 		if err != nil {
 			return fmt.Errorf("take back a switch of journals: %w", err)
 		}
-	case found.present[journalName], found.present[snapshotName]:
+	case found.present[journalName], found.present[snapshotName], found.mark > 0:
 		return nil
 	default:
 		draft := filepath.Join(s.dir, journalDraft)
@@ -110,30 +110,31 @@ func (s *Store) adopt(ctx context.Context, found *recovery) error {
 		return fmt.Errorf("open the journal: %w", err)
 	}
 
-	s.journal = &journal{file: file, end: found.journal.end, filled: found.journal.size, closed: found.journal.closed}
+	s.mark, err = s.options.FS.OpenFile(filepath.Join(s.dir, markName), os.O_RDWR|os.O_CREATE, fileMode)
+	if err != nil {
+		return errors.Join(fmt.Errorf("open the mark of the journal: %w", err), file.Close())
+	}
+
+	s.journal = &journal{file: file, end: found.journal.end, filled: found.journal.size / journalChunk * journalChunk, closed: found.journal.closed}
 	if !found.journal.remnant {
 		return nil
 	}
 
 	err = s.dropTorn(found)
 	if err != nil {
-		return errors.Join(err, file.Close())
+		return errors.Join(err, file.Close(), s.mark.Close())
 	}
 
 	return nil
 }
 
-// dropTorn removes what lies behind the last good line: a remnant must not be
-// mistaken for a transaction that is written in front of it later.
+// dropTorn wipes what follows the last good line: a remnant must not be taken for
+// a transaction once other lines precede it.
 func (s *Store) dropTorn(found *recovery) error {
-	s.options.Log.Warn("dropping the end of the journal: a write was cut short, nobody was told that it took place",
+	s.options.Log.Warn("dropping the end of the journal: a write was cut short and was never acknowledged",
 		"file", found.journal.path, "line", found.journal.torn.Line, "reason", found.journal.torn.Reason)
 
-	err := s.journal.cut()
-	if err == nil {
-		err = s.journal.fill(s.journal.end + 1)
-	}
-
+	err := s.journal.wipe()
 	if err == nil {
 		err = s.journal.file.Sync()
 	}

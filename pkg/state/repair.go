@@ -85,9 +85,16 @@ func (seen *inspection) renew() error {
 		return err
 	}
 
-	return errors.Join(fresh.file.Close(),
+	err = errors.Join(fresh.file.Close(),
 		seen.files.Rename(draft, seen.path(journalName)),
 		removeIfThere(seen.files, seen.path(previousName)),
+		seen.files.SyncDir(seen.dir))
+	if err != nil {
+		return err
+	}
+
+	// Last the mark, which may name a transaction that is given up.
+	return errors.Join(removeIfThere(seen.files, seen.path(markName)),
 		seen.files.SyncDir(seen.dir))
 }
 

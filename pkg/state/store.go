@@ -28,11 +28,15 @@ type Options struct {
 	// LazyFlush is how long UpdateLazily waits for somebody else's commit. 0
 	// means 100 ms.
 	LazyFlush time.Duration
+	// RetrySpace is how often a store that has run out of space tries whether
+	// there is some again. 0 means 1 s.
+	RetrySpace time.Duration
 }
 
 const (
 	defaultCompactAbove = 16 << 20
 	defaultLazyFlush    = 100 * time.Millisecond
+	defaultRetrySpace   = time.Second
 )
 
 type phase int
@@ -76,6 +80,9 @@ type Store struct {
 	token   chan struct{}
 	journal *journal
 	durable uint64
+	// mark is the file that records durable, markLine its line's buffer.
+	mark     File
+	markLine []byte
 	// previous is true while journal.previous.jsonl holds what no snapshot has.
 	previous      bool
 	snapshotBytes int64
@@ -106,6 +113,10 @@ func New(dir string, opts Options) *Store {
 
 	if opts.LazyFlush <= 0 {
 		opts.LazyFlush = defaultLazyFlush
+	}
+
+	if opts.RetrySpace <= 0 {
+		opts.RetrySpace = defaultRetrySpace
 	}
 
 	stopped, stop := context.WithCancel(context.Background())
@@ -208,7 +219,9 @@ func (s *Store) Close() error {
 		s.background.Wait()
 	}()
 
-	err = errors.Join(err, s.journal.close(s.durable, s.Err() == nil), s.lock.Truncate(0), unlock(s.lock))
+	healthy := s.Err() == nil
+	err = errors.Join(err, s.journal.close(s.durable, healthy))
+	err = errors.Join(err, s.closeMark(healthy && err == nil), s.lock.Truncate(0), unlock(s.lock))
 	s.journal = nil
 
 	if err != nil {

@@ -179,7 +179,7 @@ func inspectOnce(dir string, lenient bool) (*inspection, error) {
 		err = seen.look()
 	}
 
-	if err == nil && (seen.present[snapshotName] || seen.present[journalName]) {
+	if err == nil && (seen.present[snapshotName] || seen.present[journalName] || seen.mark > 0) {
 		err = seen.read(context.Background())
 	}
 
@@ -283,7 +283,7 @@ func (seen *inspection) notes() []Finding {
 		note(previousName, "the snapshot holds all of it; the next start removes this file")
 	}
 
-	if seen.journal.remnant {
+	if seen.journal.remnant && len(seen.damage) == 0 {
 		notes = append(notes, Finding{
 			File: seen.journal.torn.File, Line: seen.journal.torn.Line,
 			Reason: "a write was cut short here and never acknowledged; the next start drops it: " + seen.journal.torn.Reason,

@@ -50,14 +50,15 @@ func TestVerifyNotes(t *testing.T) {
 	text := unclean(t, dir)
 
 	write(t, dir, journalFile, text[:len(text)-20])
-	write(t, dir, "state.json.new", "half")
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "state.json.new"), []byte("half"), 0o600))
+	loseMark(t, dir)
 
 	report, err := state.Verify(dir)
 	require.NoError(t, err)
 	require.True(t, report.Clean())
 	require.Len(t, report.Notes, 2)
 	require.EqualValues(t, 5, report.Sequence)
-	require.Equal(t, text[:len(text)-20], read(t, dir, journalFile), "verify changes nothing")
+	require.Equal(t, filled(text[:len(text)-20]), read(t, dir, journalFile), "verify changes nothing")
 
 	require.NoError(t, open(t, dir, state.Options{}).Close())
 
@@ -109,7 +110,7 @@ func TestRepair(t *testing.T) {
 			require.Equal(t, before, read(t, damaged, snapshotFile+".damaged-1"))
 
 			if test.text != "" {
-				require.Equal(t, test.text, read(t, damaged, test.file+".damaged-1"))
+				require.Contains(t, []string{test.text, filled(test.text)}, read(t, damaged, test.file+".damaged-1"))
 			}
 
 			report, err := state.Verify(damaged)

@@ -235,6 +235,56 @@ func TestHealthOfTheState(t *testing.T) {
 	storage(t, d, "")
 }
 
+// TestStateHasSpaceAgain fills the filesystem below the state: changes fail until
+// something is removed from it, and are accepted then without a restart.
+func TestStateHasSpaceAgain(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	small := t.TempDir()
+	require.NoError(t, unix.Mount("tmpfs", small, "tmpfs", 0, "size=4m"))
+	t.Cleanup(func() { require.NoError(t, unix.Unmount(small, unix.MNT_DETACH)) })
+
+	d := harness.Start(t, relists, func(c *driver.Config) { c.StateDir = filepath.Join(small, "state") })
+	used := newVolume(t, d, &csi.CreateVolumeRequest{Name: "used"})
+	bringUp(t, d, used)
+
+	ballast := filepath.Join(small, "ballast")
+	require.ErrorIs(t, os.WriteFile(ballast, make([]byte, 8*mib), 0o600), unix.ENOSPC)
+
+	// The journal is preallocated, so changes go on for a while.
+	var failure error
+
+	for range 20_000 {
+		request := &csi.CreateVolumeRequest{
+			Name: "other", VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Block(writer)},
+			Parameters: map[string]string{"backing": "image"},
+		}
+
+		made, err := d.CreateVolume(t.Context(), request)
+		if err == nil {
+			_, err = d.DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: made.GetVolume().GetVolumeId()})
+		}
+
+		if failure = err; failure != nil {
+			break
+		}
+	}
+
+	fails(t, failure, codes.Unavailable, "no space", "free some")
+	fails(t, d.Unpublish(t.Context(), used), codes.Unavailable, "no space")
+	storage(t, d, "state", health.StateStoreFailed)
+
+	require.NoError(t, os.Remove(ballast))
+	storage(t, d, "")
+	require.NoError(t, d.Unpublish(t.Context(), used))
+	require.NoError(t, d.Unstage(t.Context(), used))
+	require.NoError(t, d.Detach(t.Context(), used))
+
+	newVolume(t, d, &csi.CreateVolumeRequest{Name: "another"})
+	d.Restart(t)
+	storage(t, d, "")
+}
+
 // hang injects faults that leave requests without an answer, and has somebody ask
 // for something, so that it is known that they do.
 func hang(t *testing.T, served *faults.Directory, fault faults.Fault) {

@@ -1,0 +1,97 @@
+package state_test
+
+import (
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/pkg/state"
+)
+
+const waitLimit = 2 * time.Minute
+
+// TestAcceptsChangesWhenThereIsSpaceAgain: a write that found no space is no
+// damage. What failed is taken back, also from who would have seen it first.
+func TestAcceptsChangesWhenThereIsSpaceAgain(t *testing.T) {
+	t.Parallel()
+
+	m := newMachine(1)
+	dir := t.TempDir()
+	f := open(t, dir, state.Options{FS: m, LazyFlush: time.Hour, RetrySpace: time.Millisecond, CompactAbove: -1})
+	require.NoError(t, f.put("a", &volume{Name: "one", Bytes: 5}))
+
+	var (
+		full  atomic.Bool
+		tries atomic.Int64
+	)
+
+	full.Store(true)
+
+	m.fail = func(step string) error {
+		if step != "write "+journalFile || !full.Load() {
+			return nil
+		}
+
+		tries.Add(1)
+
+		return syscall.ENOSPC
+	}
+
+	require.NoError(t, f.UpdateLazily(func(tx *state.Tx) error { return f.volumes.In(tx).Put("lazy", &volume{Bytes: 500}) }))
+	require.ErrorIs(t, f.put("b", &volume{Name: "two", Bytes: 50, Note: strings.Repeat("n", 2*chunk)}), state.ErrReadOnly)
+	require.ErrorIs(t, f.remove("a"), state.ErrReadOnly)
+	require.ErrorIs(t, f.Err(), syscall.ENOSPC)
+	require.ErrorContains(t, f.Err(), "free some")
+	require.EqualValues(t, 5, *f.sum)
+	require.Eventually(t, func() bool { return tries.Load() > 5 }, waitLimit, time.Millisecond, "the store tries again")
+
+	full.Store(false)
+	require.Eventually(t, func() bool { return f.Err() == nil }, waitLimit, time.Millisecond, "the store accepts changes again")
+
+	require.NoError(t, f.put("c", &volume{Name: "two", Bytes: 7}), "the name that was taken back is free")
+	require.Equal(t, map[string]volume{"a": {Name: "one", Bytes: 5}, "c": {Name: "two", Bytes: 7}}, f.all())
+	require.EqualValues(t, 12, *f.sum)
+	require.NoError(t, f.Compact(t.Context()))
+	require.NoError(t, f.put("d", &volume{}))
+	require.NoError(t, f.Close())
+
+	f = open(t, dir, state.Options{FS: m})
+	require.Equal(t, []string{"a", "c", "d"}, keys(f))
+}
+
+// TestFailedSyncAfterNoSpaceIsFinal: only a lack of space is waited for.
+func TestFailedSyncAfterNoSpaceIsFinal(t *testing.T) {
+	t.Parallel()
+
+	m := newMachine(1)
+	dir := t.TempDir()
+	f := open(t, dir, state.Options{FS: m, RetrySpace: time.Millisecond})
+	require.NoError(t, f.put("a", &volume{}))
+
+	writes, syncs := 1, 1
+	m.fail = func(step string) error {
+		switch {
+		case step == "write "+journalFile && writes > 0:
+			writes--
+
+			return syscall.ENOSPC
+		case step == "sync "+journalFile && syncs > 0:
+			syncs--
+
+			return syscall.EIO
+		default:
+			return nil
+		}
+	}
+
+	require.ErrorIs(t, f.put("b", &volume{}), syscall.ENOSPC)
+	require.Eventually(t, func() bool { return strings.Contains(f.Err().Error(), "restart") }, waitLimit, time.Millisecond,
+		"the failed sync is known")
+	require.ErrorIs(t, f.put("c", &volume{}), syscall.EIO)
+	require.NoError(t, f.Close())
+	require.Equal(t, []string{"a"}, keys(open(t, dir, state.Options{FS: m})))
+}
