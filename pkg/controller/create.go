@@ -216,11 +216,11 @@ func (s *Service) makeEmpty(ctx context.Context, wanted *creation) (*Volume, err
 	}
 
 	if err := s.provide(fresh, wanted.pool); err != nil {
-		return nil, s.undo(fresh, wanted.pool, err)
+		return nil, s.undo(ctx, fresh, wanted.pool, err)
 	}
 
 	if err := s.record(ctx, fresh, wanted.pool); err != nil {
-		return nil, s.undo(fresh, wanted.pool, err)
+		return nil, s.undo(ctx, fresh, wanted.pool, err)
 	}
 
 	return fresh, nil
@@ -316,11 +316,13 @@ func (s *Service) record(ctx context.Context, v *Volume, place *pool.Pool) error
 	return nil
 }
 
-// undo removes what a failed creation has left, and returns why it failed.
-func (s *Service) undo(v *Volume, place *pool.Pool, cause error) error {
-	err := place.Remove(v.ID, v.Parameters.Backing)
-	if err != nil {
-		return errors.Join(cause, err)
+// undo removes what a failed creation has left, and returns why it failed. What
+// takes long or can't be removed now goes in the background.
+func (s *Service) undo(ctx context.Context, v *Volume, place *pool.Pool, cause error) error {
+	if err := place.Discard(ctx, v.object()); err != nil {
+		s.config.Removals.Add(s.removalOf(v))
+
+		return errors.Join(cause, err, s.markDeleting(v))
 	}
 
 	return errors.Join(cause, s.forget(v.ID))

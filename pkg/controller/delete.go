@@ -10,8 +10,12 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/pkg/capability"
+	"github.com/touchstone-csi/touchstone/pkg/mount"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/removal"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/state"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
 // DeleteVolume makes a volume and its data be gone (CSI v1.13, DeleteVolume).
@@ -39,7 +43,12 @@ func (s *Service) delete(ctx context.Context, id string) error {
 	}
 
 	if found.Phase == PhaseReady {
-		if err := s.idle(found); err != nil {
+		err := s.idle(found)
+		if err == nil {
+			err = s.checkMounts(found.Parameters.Pool, found.object())
+		}
+
+		if err != nil {
 			return err
 		}
 
@@ -57,7 +66,32 @@ func (s *Service) delete(ctx context.Context, id string) error {
 		found = doomed
 	}
 
-	return s.remove(found)
+	return s.config.Removals.Do(ctx, s.removalOf(found)) //nolint:wrapcheck // the task's error names the volume
+}
+
+// checkMounts returns FAILED_PRECONDITION while something is mounted below an
+// object's directory: what is mounted there is not the object's.
+func (s *Service) checkMounts(poolName string, object pool.Object) error {
+	if object.Backing != volume.BackingDirectory {
+		return nil
+	}
+
+	place, err := s.poolNamed(poolName, object.String())
+	if err != nil {
+		return err
+	}
+
+	found, err := mount.Beneath(place.PathOf(object))
+	if err != nil {
+		return fmt.Errorf("%s: %w", object, err)
+	}
+
+	if len(found) > 0 {
+		return rpc.Errorf(codes.FailedPrecondition, "%s is mounted at %s, in the directory of %s; unmount it first",
+			found[0].Source, found[0].Path, object)
+	}
+
+	return nil
 }
 
 // idle returns FAILED_PRECONDITION while somebody uses the volume.
@@ -79,19 +113,68 @@ func (s *Service) idle(v *Volume) error {
 	return nil
 }
 
-// remove gives the bytes of a volume back that no CO sees any more, and forgets
-// it.
-func (s *Service) remove(v *Volume) error {
-	place, err := s.poolOf(v)
-	if err != nil {
-		return err
+// removalOf is the task that gives the space of a volume back that no CO sees any
+// more, and forgets it.
+func (s *Service) removalOf(v *Volume) removal.Task {
+	return removal.Task{
+		Pool: v.Parameters.Pool, Object: "volume " + v.ID,
+		Remove: func(ctx context.Context) error {
+			place, err := s.poolOf(v)
+			if err != nil {
+				return err
+			}
+
+			if err := place.Remove(ctx, v.object()); err != nil {
+				return err
+			}
+
+			return s.forget(v.ID)
+		},
+	}
+}
+
+// recoverVolumes schedules what a crash has left half-done. Nothing is removed
+// before the driver is ready.
+func (s *Service) recoverVolumes() error {
+	var unfinished []*Volume
+
+	s.volumes.Ascend("", func(_ string, v *Volume) bool {
+		if v.Phase != PhaseReady {
+			unfinished = append(unfinished, v)
+		}
+
+		return true
+	})
+
+	for _, v := range unfinished {
+		s.config.Log.Info("removing an unfinished volume", "volume", v.ID, "phase", v.Phase)
+		s.config.Removals.Add(s.removalOf(v))
 	}
 
-	if err := place.Remove(v.ID, v.Parameters.Backing); err != nil {
-		return err
-	}
+	return s.markDeleting(unfinished...)
+}
 
-	return s.forget(v.ID)
+// markDeleting frees the names of volumes that are to be removed.
+func (s *Service) markDeleting(unfinished ...*Volume) error {
+	return lasting(s.store.UpdateLazily(func(tx *state.Tx) error {
+		records := s.volumes.In(tx)
+
+		for _, v := range unfinished {
+			current, ok := records.Get(v.ID)
+			if !ok || current.Phase != PhaseCreating {
+				continue
+			}
+
+			changed := current.clone()
+			changed.Phase = PhaseDeleting
+
+			if err := records.Put(v.ID, changed); err != nil {
+				return err
+			}
+		}
+
+		return nil
+	}))
 }
 
 // forget does not wait for the disk: should the record come back after a

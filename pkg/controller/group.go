@@ -196,7 +196,7 @@ func (s *Service) takeGroup(ctx context.Context, fresh *Group) (*Group, error) {
 	}
 
 	if err := s.fillGroup(ctx, fresh, sources, members); err != nil {
-		return nil, s.undoSnapshots(err, fresh, members...)
+		return nil, s.undoSnapshots(ctx, err, fresh, members...)
 	}
 
 	return fresh.in(PhaseReady), nil

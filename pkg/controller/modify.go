@@ -144,7 +144,7 @@ func (s *Service) recoverMutable(ctx context.Context) error {
 	for _, name := range s.pools.Names() {
 		place, _ := s.pools.Get(name)
 		if err := place.ClearAttributes(ctx, known); err != nil {
-			return err
+			s.config.Log.Error("cannot remove mutable parameters of volumes that are gone", "pool", name, "error", err)
 		}
 	}
 

@@ -247,7 +247,7 @@ func (s *Service) copyInto(ctx context.Context, wanted creation,
 
 	taken, err := take(ctx, fresh.object(), pool.CopyOptions{SizeBytes: fresh.CapacityBytes, Thick: fresh.thick()})
 	if err != nil {
-		return nil, s.undo(fresh, wanted.pool, err)
+		return nil, s.undo(ctx, fresh, wanted.pool, err)
 	}
 
 	_, err = taken.copy.Commit(ctx)
@@ -260,7 +260,7 @@ func (s *Service) copyInto(ctx context.Context, wanted creation,
 	}
 
 	if err != nil {
-		return nil, s.undo(fresh, wanted.pool, errors.Join(err, taken.abort(err)))
+		return nil, s.undo(ctx, fresh, wanted.pool, errors.Join(err, taken.abort(err)))
 	}
 
 	s.release(taken)

@@ -17,6 +17,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/inflight"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/progress"
+	"github.com/touchstone-csi/touchstone/pkg/removal"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
@@ -67,6 +68,8 @@ type Config struct {
 	// CopyGrace is how long CreateSnapshot waits for a copy that takes long,
 	// before it answers that the snapshot is not ready yet.
 	CopyGrace time.Duration
+	// Removals removes the volumes and snapshots that no CO sees any more.
+	Removals *removal.Queue
 	// Progress is told of copies; nil is nobody.
 	Progress *progress.Registry
 	// Health are the settings of the monitor, and Sources what it learns of events
@@ -130,28 +133,11 @@ func New(config Config, store *state.Store, pools *pool.Set, ops *inflight.Group
 
 var errConfig = errors.New("bad configuration")
 
-// Recover ends what a crash has left half-done, before the first call. What
-// the store does not know is left alone unless it is empty.
+// Recover ends what a crash has left half-done, before the first call; what is to
+// be removed is scheduled only. What the store does not know is left alone unless
+// it is empty.
 func (s *Service) Recover(ctx context.Context) error {
-	var unfinished []*Volume
-
-	s.volumes.Ascend("", func(_ string, v *Volume) bool {
-		if v.Phase != PhaseReady {
-			unfinished = append(unfinished, v)
-		}
-
-		return true
-	})
-
-	for _, v := range unfinished {
-		s.config.Log.Info("ending what was left half-done", "volume", v.ID, "phase", v.Phase)
-
-		if err := s.remove(v); err != nil {
-			return fmt.Errorf("recover volume %s: %w", v.ID, err)
-		}
-	}
-
-	if err := errors.Join(s.makeReal(ctx), s.recoverMutable(ctx), s.recoverSnapshots(ctx)); err != nil {
+	if err := errors.Join(s.recoverVolumes(), s.makeReal(ctx), s.recoverMutable(ctx), s.recoverSnapshots(ctx)); err != nil {
 		return fmt.Errorf("recover: %w", err)
 	}
 
@@ -180,12 +166,14 @@ func (s *Service) collectOrphans(ctx context.Context, place *pool.Pool) error {
 		}
 
 		removed, err := place.RemoveEmpty(entry)
-		if err == nil && !removed {
+		if err != nil {
+			s.config.Log.Error("cannot remove an empty volume that is not in the state", "volume", entry.ID, "error", err)
+		} else if !removed {
 			s.config.Log.Warn("a volume that holds data or is in use is in the pool but not in the state; see `touchstone state verify --pool`",
 				"volume", entry.ID, "place", place.Place(entry.ID, entry.Backing))
 		}
 
-		return err
+		return nil
 	})
 	if err == nil {
 		err = place.ListSnapshots(ctx, func(entry pool.Entry) error {

@@ -244,7 +244,7 @@ func (s *Service) takeSnapshot(ctx context.Context, fresh *Snapshot, source *Vol
 
 	taken, err := s.prepare(source, place, fresh.object(), "snapshot", pool.CopyOptions{})
 	if err != nil {
-		return nil, s.undoSnapshots(err, nil, fresh)
+		return nil, s.undoSnapshots(ctx, err, nil, fresh)
 	}
 
 	frozen, err := s.toFreeze(fresh.Consistency, []*cutting{taken})
@@ -261,7 +261,7 @@ func (s *Service) takeSnapshot(ctx context.Context, fresh *Snapshot, source *Vol
 	}
 
 	if err != nil {
-		return nil, s.undoSnapshots(errors.Join(err, taken.abort(err)), nil, fresh)
+		return nil, s.undoSnapshots(ctx, errors.Join(err, taken.abort(err)), nil, fresh)
 	}
 
 	s.release(taken)

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/pkg/inflight"
+	"github.com/touchstone-csi/touchstone/pkg/removal"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 )
@@ -117,20 +118,21 @@ func (s *Service) putSnapshots(tx *state.Tx, group *Group, snapshots []*Snapshot
 }
 
 // undoSnapshots removes what a failed creation has left, and returns why it
-// failed. What somebody knows already stays as one that is not ready, to be
-// tried again or deleted.
-func (s *Service) undoSnapshots(cause error, group *Group, failed ...*Snapshot) error {
-	var created []*Snapshot
+// failed. What a CO knows already stays as one that is not ready, to be tried
+// again or deleted.
+func (s *Service) undoSnapshots(ctx context.Context, cause error, group *Group, failed ...*Snapshot) error {
+	failures := []error{cause}
+
+	var created, left []*Snapshot
 
 	for _, each := range failed {
 		place, err := s.poolNamed(each.Parameters.Pool, "snapshot "+each.ID)
 		if err == nil {
-			err = place.RemoveSnapshot(each.ID, each.Parameters.Backing)
+			err = place.Discard(ctx, each.object())
 		}
 
 		if err != nil {
-			// The next start does it.
-			return errors.Join(cause, err)
+			left, failures = append(left, each), append(failures, err)
 		}
 	}
 
@@ -143,10 +145,33 @@ func (s *Service) undoSnapshots(cause error, group *Group, failed ...*Snapshot) 
 			}
 		}
 
+		if len(left) > 0 {
+			return s.markSnapshots(tx, group, created)
+		}
+
 		return s.forgetSnapshots(tx, group, created)
 	})
 
-	return errors.Join(cause, lasting(err))
+	if len(left) > 0 && len(created) > 0 {
+		s.config.Removals.Add(s.removalOfSnapshots(group, created))
+	}
+
+	return errors.Join(append(failures, lasting(err))...)
+}
+
+// markSnapshots frees the names of snapshots that are to be removed, and of the
+// group that they are all of.
+func (s *Service) markSnapshots(tx *state.Tx, group *Group, unfinished []*Snapshot) error {
+	if group != nil {
+		group = group.in(PhaseDeleting)
+	}
+
+	doomed := make([]*Snapshot, 0, len(unfinished))
+	for _, each := range unfinished {
+		doomed = append(doomed, each.in(PhaseDeleting))
+	}
+
+	return s.putSnapshots(tx, group, doomed)
 }
 
 func (s *Service) forgetSnapshots(tx *state.Tx, group *Group, gone []*Snapshot) error {
@@ -175,6 +200,16 @@ func lasting(err error) error {
 // removeSnapshots makes snapshots be gone, and the group that they are all of.
 // Errors: ABORTED while one is read.
 func (s *Service) removeSnapshots(ctx context.Context, group *Group, gone ...*Snapshot) error {
+	for _, each := range gone {
+		if each.Phase == PhaseDeleting {
+			continue // the check belongs before the first step
+		}
+
+		if err := s.checkMounts(each.Parameters.Pool, each.object()); err != nil {
+			return err
+		}
+	}
+
 	undoom, err := s.doomAll(gone)
 	if err != nil {
 		return err
@@ -208,7 +243,7 @@ func (s *Service) removeSnapshots(ctx context.Context, group *Group, gone ...*Sn
 		}
 	}
 
-	return s.eraseSnapshots(group, gone)
+	return s.config.Removals.Do(ctx, s.removalOfSnapshots(group, gone)) //nolint:wrapcheck // the task's error names the snapshot
 }
 
 // doomAll keeps readers away from all of them, or from none if one is read.
@@ -235,16 +270,31 @@ func (s *Service) doomAll(gone []*Snapshot) (undoom func(), err error) {
 	return undoom, nil
 }
 
-// eraseSnapshots gives the bytes of snapshots back that no CO sees any more, and
-// forgets them.
-func (s *Service) eraseSnapshots(group *Group, gone []*Snapshot) error {
+// removalOfSnapshots is the task that gives the space of snapshots back that no CO
+// sees any more, and forgets them and the group that they are all of.
+func (s *Service) removalOfSnapshots(group *Group, gone []*Snapshot) removal.Task {
+	task := removal.Task{Remove: func(ctx context.Context) error { return s.eraseSnapshots(ctx, group, gone) }}
+
+	switch {
+	case len(gone) > 0 && group == nil:
+		task.Pool, task.Object = gone[0].Parameters.Pool, "snapshot "+gone[0].ID
+	case len(gone) > 0:
+		task.Pool, task.Object = gone[0].Parameters.Pool, "group snapshot "+group.ID
+	case group != nil:
+		task.Object = "group snapshot " + group.ID
+	}
+
+	return task
+}
+
+func (s *Service) eraseSnapshots(ctx context.Context, group *Group, gone []*Snapshot) error {
 	for _, each := range gone {
 		place, err := s.poolNamed(each.Parameters.Pool, "snapshot "+each.ID)
 		if err != nil {
 			return err
 		}
 
-		if err := place.RemoveSnapshot(each.ID, each.Parameters.Backing); err != nil {
+		if err := place.Remove(ctx, each.object()); err != nil {
 			return err
 		}
 	}
@@ -290,18 +340,23 @@ func (s *Service) findSnapshot(id string) (*Snapshot, error) {
 	return found, nil
 }
 
-// recoverSnapshots ends what a crash has left half-done, and starts over what is
-// being copied.
+// recoverSnapshots schedules the removal of what a crash has left half-done, and
+// starts again what is being copied, both for the background.
 func (s *Service) recoverSnapshots(ctx context.Context) error {
 	var gone, copying []*Snapshot
 
-	s.snapshots.Ascend("", func(_ string, each *Snapshot) bool {
-		switch each.Phase {
-		case PhaseReady:
-		case PhaseCopying:
+	members, err := s.recoverGroups()
+	if err != nil {
+		return fmt.Errorf("recover group snapshots: %w", err)
+	}
+
+	s.snapshots.Ascend("", func(id string, each *Snapshot) bool {
+		switch {
+		case each.Phase == PhaseReady || members[id]:
+		case each.Phase == PhaseCopying:
 			copying = append(copying, each)
 		default:
-			s.config.Log.Info("ending what was left half-done", "snapshot", each.ID, "phase", each.Phase)
+			s.config.Log.Info("removing an unfinished snapshot", "snapshot", id, "phase", each.Phase)
 
 			gone = append(gone, each)
 		}
@@ -309,7 +364,12 @@ func (s *Service) recoverSnapshots(ctx context.Context) error {
 		return true
 	})
 
-	if err := s.eraseSnapshots(nil, gone); err != nil {
+	for _, each := range gone {
+		s.config.Removals.Add(s.removalOfSnapshots(nil, []*Snapshot{each}))
+	}
+
+	marked := s.store.UpdateLazily(func(tx *state.Tx) error { return s.markSnapshots(tx, nil, gone) })
+	if err := lasting(marked); err != nil {
 		return fmt.Errorf("recover snapshots: %w", err)
 	}
 
@@ -319,31 +379,45 @@ func (s *Service) recoverSnapshots(ctx context.Context) error {
 		}
 	}
 
-	return s.recoverGroups()
+	return nil
 }
 
-func (s *Service) recoverGroups() error {
-	err := s.store.UpdateLazily(func(tx *state.Tx) error {
-		var gone []string
+// recoverGroups schedules the removal of groups that are not ready, and returns
+// the ids of their members.
+func (s *Service) recoverGroups() (members map[string]bool, err error) {
+	members = map[string]bool{}
+	unfinished := map[*Group][]*Snapshot{}
 
-		s.groups.In(tx).Ascend("", func(id string, each *Group) bool {
-			if each.Phase != PhaseReady {
-				gone = append(gone, id)
-			}
-
+	s.groups.Ascend("", func(id string, each *Group) bool {
+		if each.Phase == PhaseReady {
 			return true
-		})
+		}
 
-		for _, id := range gone {
-			if err := s.groups.In(tx).Delete(id); err != nil {
+		s.config.Log.Info("removing an unfinished group snapshot", "group", id, "phase", each.Phase)
+
+		unfinished[each] = nil
+
+		for _, memberID := range each.SnapshotIDs {
+			if member, ok := s.snapshots.Get(memberID); ok {
+				unfinished[each] = append(unfinished[each], member)
+				members[memberID] = true
+			}
+		}
+
+		s.config.Removals.Add(s.removalOfSnapshots(each, unfinished[each]))
+
+		return true
+	})
+
+	return members, lasting(s.store.UpdateLazily(func(tx *state.Tx) error {
+		for group, gone := range unfinished {
+			if err := s.markSnapshots(tx, group, gone); err != nil {
 				return err
 			}
 		}
 
 		return nil
-	})
-
-	return lasting(err)
+	}))
 }
 
 // copyAgain starts the copying of an acknowledged snapshot over, and does not

@@ -45,7 +45,7 @@ func (r *rooms) openPools(ctx context.Context, config *Config) error {
 		directories[name], carriers[name] = embedded.Directory(), embedded.Image()
 	}
 
-	opened, err := pool.OpenSet(directories, pool.CarriedBy(carriers))
+	opened, err := pool.OpenSet(directories, pool.CarriedBy(carriers), pool.RemoveWith(r.removals))
 	if err != nil {
 		return err
 	}

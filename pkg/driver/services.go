@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -25,6 +26,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/progress"
 	"github.com/touchstone-csi/touchstone/pkg/registration"
+	"github.com/touchstone-csi/touchstone/pkg/removal"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
@@ -34,6 +36,10 @@ type rooms struct {
 	store    *state.Store
 	pools    *pool.Set
 	services []service
+	// removals removes in the background what is no longer used, and removing are
+	// the pools in which earlier runs may have left such.
+	removals *removal.Queue
+	removing []*pool.Set
 	// inUse is the node's word on who uses a volume; nil without a node.
 	inUse func(volumeID string) (user string, used bool)
 	// ephemeral and promised are what the node, and the controller, owe of a
@@ -69,6 +75,7 @@ type rooms struct {
 	// owner names it to the next.
 	controls bool
 	owner    string
+	log      *slog.Logger
 }
 
 // service is one gRPC service that a mode serves beside Identity.
@@ -97,13 +104,18 @@ func build(ctx context.Context, config *Config, ops *inflight.Group, registry pr
 		store:    state.New(config.StateDir, state.Options{Owner: owner, Log: config.Log}),
 		owner:    fmt.Sprintf("%s, node %s, state in %s", owner, config.NodeID, config.StateDir),
 		progress: progress.NewRegistry(config.Log),
+		removals: removal.New(config.Log),
 		health:   config.healthSettings(registry),
 		registry: registry,
+		log:      config.Log,
 	}
 
 	err := r.openPools(ctx, config)
 	if err == nil {
-		r.storage = newStorage(config, r.health, r.pools, r.store)
+		r.removing = append(r.removing, r.pools)
+		r.storage = newStorage(config, r.health, r.pools, r.store, r.removals)
+		r.removals.OnChange(func(name string) { r.storage.Suspect(health.PoolSubject(name)) })
+
 		err = r.registry.Register(health.NewUsage(r.storage, "pool", health.PoolSubject("")))
 	}
 
@@ -141,6 +153,7 @@ func (r *rooms) addNode(config *Config, ops *inflight.Group) error {
 	}
 
 	r.closers = append(r.closers, ephemeral.Close)
+	r.removing = append(r.removing, ephemeral)
 
 	sources, marks := r.nodeSources(config, ephemeral)
 
@@ -196,7 +209,7 @@ func (r *rooms) addController(config *Config, ops *inflight.Group) error {
 		Overcommit: config.Overcommit, MaxVolumeBytes: config.MaxVolumeBytes, MaxVolumesPerNode: config.MaxVolumesPerNode,
 		Capabilities: config.capabilities, InUse: r.inUse, Ephemeral: r.ephemeral, Log: config.Log,
 		CoalesceWindow: config.CoalesceWindow, Feasible: r.feasible, Modified: r.modified,
-		WithFrozen: r.withFrozen, Freezable: r.freezable, CopyGrace: config.CopyGrace, Progress: r.progress,
+		WithFrozen: r.withFrozen, Freezable: r.freezable, CopyGrace: config.CopyGrace, Progress: r.progress, Removals: r.removals,
 		Health: r.health, Sources: r.controllerSources(), Storage: r.storage, DirectByClaim: directByClaim,
 	}, r.store, r.pools, ops)
 	if err != nil {
@@ -279,7 +292,22 @@ func (r *rooms) open(ctx context.Context) error {
 		}
 	}
 
+	r.resumeRemovals(ctx)
+
 	return nil
+}
+
+// resumeRemovals schedules what earlier runs have not removed completely. What
+// can't be listed keeps no volume from being used.
+func (r *rooms) resumeRemovals(ctx context.Context) {
+	for _, set := range r.removing {
+		for _, name := range set.Names() {
+			place, _ := set.Get(name)
+			if err := place.ResumeRemovals(ctx); err != nil {
+				r.log.ErrorContext(ctx, "cannot list what is to be removed; the next start retries it", "pool", name, "error", err)
+			}
+		}
+	}
 }
 
 // begin starts what goes on beside the calls, and returns what waits for its
@@ -288,6 +316,7 @@ func (r *rooms) begin(ctx context.Context) (wait func()) {
 	var running sync.WaitGroup
 
 	running.Go(func() { r.storage.Run(ctx) })
+	running.Go(func() { r.removals.Run(ctx) })
 
 	for _, name := range r.pools.Names() {
 		running.Go(func() { r.followPool(ctx, name) })

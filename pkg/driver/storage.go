@@ -5,11 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
 	"time"
 
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/removal"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 )
 
@@ -26,6 +28,8 @@ const (
 type storage struct {
 	pools *pool.Set
 	store *state.Store
+	// removals knows what can't be removed from the pools.
+	removals *removal.Queue
 	// limit is how long a pool may take to answer.
 	limit time.Duration
 	// turns are taken by the looks at a pool, of which one may hang and no more.
@@ -33,9 +37,10 @@ type storage struct {
 }
 
 // newStorage returns the monitor of the storage view.
-func newStorage(config *Config, shared health.Settings, pools *pool.Set, store *state.Store) *health.Monitor {
+func newStorage(config *Config, shared health.Settings, pools *pool.Set, store *state.Store, removals *removal.Queue,
+) *health.Monitor {
 	s := &storage{
-		pools: pools, store: store, turns: map[string]chan struct{}{},
+		pools: pools, store: store, removals: removals, turns: map[string]chan struct{}{},
 		limit: min(maxPoolLook, cmp.Or(shared.ProbeTimeout, health.DefaultProbeTimeout)/2),
 	}
 	for _, name := range pools.Names() {
@@ -69,7 +74,30 @@ func (s *storage) probe(ctx context.Context, subject string) (health.Observation
 		return health.Observation{}, health.ErrGone
 	}
 
-	return s.awaitPool(ctx, place)
+	observed, err := s.awaitPool(ctx, place)
+	observed.Entries = append(observed.Entries, failedRemovals(s.removals.Failures(place.Name()))...)
+
+	return observed, err
+}
+
+// failedRemovals names the first of the objects that can't be removed, and its
+// cause: the others often have the same. The path is in the log: a message has
+// little room.
+func failedRemovals(failures []removal.Failure) []health.Entry {
+	if len(failures) == 0 {
+		return nil
+	}
+
+	named, cause := failures[0].Object, failures[0].Cause
+	if file, ok := errors.AsType[*fs.PathError](cause); ok {
+		cause = file.Err
+	}
+
+	if len(failures) > 1 {
+		named += " and others"
+	}
+
+	return []health.Entry{health.NewEntry(health.RemovalFailed, fmt.Sprintf("cannot remove %s: %s", named, cause))}
 }
 
 func (s *storage) lookAtState() health.Observation {

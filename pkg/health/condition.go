@@ -77,6 +77,7 @@ const (
 
 	PoolNearlyFull   Reason = "PoolNearlyFull"
 	PoolReadOnly     Reason = "PoolReadOnly"
+	RemovalFailed    Reason = "RemovalFailed"
 	StateStoreFailed Reason = "StateStoreFailed"
 	PoolUnreachable  Reason = "PoolUnreachable"
 )
@@ -109,6 +110,7 @@ func traits() []trait {
 		{ProbeTimedOut, Degraded, false},
 		{PoolNearlyFull, StorageDegraded, false},
 		{PoolReadOnly, StorageDegraded, false},
+		{RemovalFailed, StorageDegraded, false},
 		{StateStoreFailed, StorageDegraded, false},
 		{PoolUnreachable, StorageUnreachable, false},
 	}

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -377,4 +378,26 @@ func fromMountinfo(filter mountinfo.FilterFunc) ([]Point, error) {
 	}
 
 	return points, nil
+}
+
+// Beneath returns the mounts at a directory and below it, also those that only
+// follow from a mount elsewhere. It reads the whole mount table.
+func Beneath(directory string) ([]Point, error) {
+	resolved, err := filepath.EvalSymlinks(directory)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+
+	if err != nil {
+		return nil, fmt.Errorf("look for mounts below %s: %w", directory, err)
+	}
+
+	points, err := List()
+	if err != nil {
+		return nil, fmt.Errorf("look for mounts below %s: %w", directory, err)
+	}
+
+	return slices.DeleteFunc(points, func(p Point) bool {
+		return p.Path != resolved && !strings.HasPrefix(p.Path, resolved+"/")
+	}), nil
 }

@@ -359,9 +359,19 @@ func (s *Service) unpublishEphemeral(ctx context.Context, id, target string) err
 	return s.destroyEphemeral(ctx, existing)
 }
 
-// destroyEphemeral lets nothing of the volume be left. Interrupted at any step
-// it is the same call again: the record goes last.
+// destroyEphemeral ends the volume. Interrupted at any step it is the same call
+// again: the record goes last.
 func (s *Service) destroyEphemeral(ctx context.Context, e *Ephemeral) error {
+	held, err := s.poolOf(e.use())
+	if err != nil {
+		return err
+	}
+
+	object := pool.Object{ID: e.ContentID, Backing: e.Parameters.Backing}
+	if err := checkMounts(held.PathOf(object), e.Parameters.Backing); err != nil {
+		return err
+	}
+
 	there, err := s.ephemeralThere(e)
 	if err != nil {
 		return err
@@ -377,12 +387,8 @@ func (s *Service) destroyEphemeral(ctx context.Context, e *Ephemeral) error {
 		return err
 	}
 
-	held, err := s.poolOf(e.use())
-	if err != nil {
-		return err
-	}
-
-	if err := held.Remove(e.ContentID, e.Parameters.Backing); err != nil {
+	// What takes long or can't be removed goes in the background: the pod must end.
+	if err := held.Discard(ctx, object); err != nil {
 		return err
 	}
 
@@ -390,6 +396,26 @@ func (s *Service) destroyEphemeral(ctx context.Context, e *Ephemeral) error {
 	defer s.evidence.forget(e.VolumeID)
 
 	return s.inline.drop(e.VolumeID)
+}
+
+// checkMounts returns FAILED_PRECONDITION while something is mounted below the
+// directory of a volume: what is mounted there is not the volume's.
+func checkMounts(directory string, backing volume.Backing) error {
+	if backing != volume.BackingDirectory {
+		return nil
+	}
+
+	found, err := mount.Beneath(directory)
+	if err != nil {
+		return err
+	}
+
+	if len(found) > 0 {
+		return rpc.Errorf(codes.FailedPrecondition, "%s is mounted at %s, in the volume's directory; unmount it first",
+			found[0].Source, found[0].Path)
+	}
+
+	return nil
 }
 
 func (s *Service) unmountEphemeral(ctx context.Context, e *Ephemeral) error {

@@ -174,7 +174,7 @@ func (s *Service) Recover(ctx context.Context) error {
 	for _, each := range s.pools.Names() {
 		place, _ := s.pools.Get(each)
 		if err := place.ClearScratch(ctx); err != nil {
-			return fmt.Errorf("recover: %w", err)
+			s.config.Log.Error("cannot remove unfinished copies; the next start retries it", "pool", each, "error", err)
 		}
 	}
 

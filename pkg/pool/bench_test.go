@@ -34,7 +34,7 @@ func BenchmarkFallbackCopy(b *testing.B) {
 
 				b.StopTimer()
 				sameLength(b, placeOf(place, target), size)
-				require.NoError(b, place.RemoveSnapshot(target.ID, target.Backing))
+				require.NoError(b, place.Remove(b.Context(), target))
 				available(b, place)
 				b.StartTimer()
 			}
@@ -59,7 +59,7 @@ func BenchmarkFallbackCopy(b *testing.B) {
 			}
 		})
 
-		require.NoError(b, place.Remove(source.ID, source.Backing))
+		require.NoError(b, place.Remove(b.Context(), source))
 	}
 }
 

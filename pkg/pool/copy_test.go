@@ -125,7 +125,7 @@ func TestRestoreIsLargerWhenAsked(t *testing.T) {
 			snapshot, restored := snapshotOf(t, source), imageOf(newID(t))
 
 			copied(t, place, place, source, snapshot, pool.CopyOptions{})
-			require.NoError(t, place.Remove(source.ID, source.Backing))
+			require.NoError(t, place.Remove(t.Context(), source))
 
 			allocated := copied(t, place, place, snapshot, restored, pool.CopyOptions{SizeBytes: 48*mebi + 1})
 			require.Less(t, allocated, int64(2*mebi))
@@ -425,8 +425,8 @@ func TestSnapshotsOfAPool(t *testing.T) {
 	require.NoError(t, file.Close())
 
 	for _, entry := range made {
-		require.NoError(t, place.RemoveSnapshot(entry.ID, entry.Backing))
-		require.NoError(t, place.RemoveSnapshot(entry.ID, entry.Backing), "it is gone already")
+		require.NoError(t, place.Remove(t.Context(), pool.Object{ID: entry.ID, Backing: entry.Backing, Snapshot: true}))
+		require.NoError(t, place.Remove(t.Context(), pool.Object{ID: entry.ID, Backing: entry.Backing, Snapshot: true}), "it is gone already")
 	}
 
 	require.Empty(t, list())

@@ -7,6 +7,7 @@
 //	<pool>/snapshots/<id>/       a directory that nobody changes, of a volume with a directory
 //	<pool>/scratch/<id>.img      an image that is being made and is in no place yet; whoever makes it has it locked
 //	<pool>/scratch/<id>/         a directory that is being made, with an empty <id>.img to lock
+//	<pool>/removing/<id>/        a directory that is removed and not gone yet
 //	<pool>/attributes/<id>.json  what ControllerModifyVolume has set, for the nodes
 //	<pool>/ephemeral/            a pool of the same shape for inline ephemeral volumes
 //	<pool>/controller.lock       locked by the pool's controller, whose name is in it

@@ -13,5 +13,5 @@ func (s *Set) OpenEphemeral() (*Set, error) {
 		directories[name] = filepath.Join(each.path, ephemeralName)
 	}
 
-	return OpenSet(directories, func(p *Pool) { p.carrier = s.pools[p.name].carrier })
+	return OpenSet(directories, func(p *Pool) { p.carrier, p.removals = s.pools[p.name].carrier, s.pools[p.name].removals })
 }

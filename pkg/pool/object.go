@@ -74,23 +74,8 @@ func (p *Pool) place(object Object) string {
 	return filepath.Join(p.room(object).Name(), object.entry())
 }
 
-// remove makes an object's bytes be gone, and what was left of making it.
-func (p *Pool) remove(object Object) error {
-	if err := checkID(object.ID); err != nil {
-		return err
-	}
-
-	err := p.clearClaimed(object.ID)
-	if err == nil {
-		err = p.room(object).RemoveAll(object.entry())
-	}
-
-	if err != nil {
-		return fmt.Errorf("remove %s from pool %q: %w", object, p.name, err)
-	}
-
-	return nil
-}
+// PathOf returns the absolute path of an object, for messages.
+func (p *Pool) PathOf(object Object) string { return p.place(object) }
 
 // putInPlace makes what is in the scratch room be the object, durably. A
 // directory that was in its place before is in the scratch room then.

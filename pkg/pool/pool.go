@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/pkg/removal"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
@@ -39,6 +40,7 @@ const (
 	directoriesName = "directories"
 	snapshotsName   = "snapshots"
 	scratchName     = "scratch"
+	removingName    = "removing"
 
 	// roomMode keeps everyone but the driver's user out of the pool: images
 	// hold other people's data.
@@ -55,6 +57,11 @@ const (
 type Pool struct {
 	name, path                                          string
 	images, directories, snapshots, scratch, attributes *os.Root
+	// removing holds what is out of its place and not removed yet, by id.
+	removing *os.Root
+	// removals removes it in the background; nil removes it at once.
+	removals *removal.Queue
+	purging  turns
 	// reflinks says whether images share blocks with their copies.
 	reflinks bool
 	// carrier is the sparse file that holds the pool's filesystem, "" for none.
@@ -74,6 +81,9 @@ type Option func(*Pool)
 // filesystems of pools: they have no more space than the file can get.
 func CarriedBy(files map[string]string) Option { return func(p *Pool) { p.carrier = files[p.name] } }
 
+// RemoveWith has the queue remove in the background what takes long or fails.
+func RemoveWith(queue *removal.Queue) Option { return func(p *Pool) { p.removals = queue } }
+
 // AsFound opens the pool for being looked at: no room is made that is missing,
 // and a pool that is opened so can make nothing.
 func AsFound(p *Pool) { p.asFound = true }
@@ -85,14 +95,14 @@ func Open(name, directory string, options ...Option) (*Pool, error) {
 		return nil, fmt.Errorf("pool %q at %s: %w", name, directory, err)
 	}
 
-	opened := &Pool{name: name, path: absolute}
+	opened := &Pool{name: name, path: absolute, purging: turns{held: map[string]*turn{}}}
 	for _, option := range options {
 		option(opened)
 	}
 
 	for room, root := range map[string]**os.Root{
 		imagesName: &opened.images, directoriesName: &opened.directories, snapshotsName: &opened.snapshots,
-		scratchName: &opened.scratch, attributesName: &opened.attributes,
+		scratchName: &opened.scratch, attributesName: &opened.attributes, removingName: &opened.removing,
 	} {
 		if *root, err = opened.openRoom(room); err != nil {
 			return nil, errors.Join(err, opened.Close())
@@ -205,7 +215,7 @@ func (p *Pool) VolumeRooms() []string { return []string{p.images.Name(), p.direc
 func (p *Pool) Close() error {
 	failures := []error{p.leave()}
 
-	for _, root := range []*os.Root{p.images, p.directories, p.snapshots, p.scratch, p.attributes} {
+	for _, root := range []*os.Root{p.images, p.directories, p.snapshots, p.scratch, p.attributes, p.removing} {
 		if root != nil {
 			failures = append(failures, root.Close())
 		}
@@ -218,22 +228,6 @@ func (p *Pool) Close() error {
 // messages and for tools that take a path.
 func (p *Pool) Place(id string, backing volume.Backing) string {
 	return p.place(Object{ID: id, Backing: backing})
-}
-
-// Remove makes a volume's bytes and attributes be gone. What is gone already is
-// no error.
-func (p *Pool) Remove(id string, backing volume.Backing) error {
-	if err := checkID(id); err != nil {
-		return err
-	}
-
-	p.sized.Delete(id)
-
-	if err := p.removeAttributes(id); err != nil {
-		return err
-	}
-
-	return p.remove(Object{ID: id, Backing: backing})
 }
 
 // writable opens a file that never gets a name, so that nothing is left

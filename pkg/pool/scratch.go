@@ -32,7 +32,7 @@ func (p *Pool) claim(id string) (*os.File, error) {
 				continue
 			}
 
-			err = errors.Join(p.scratch.RemoveAll(id), file.Truncate(0))
+			err = errors.Join(p.clearDirectory(id), file.Truncate(0))
 		}
 
 		if err != nil {
@@ -61,19 +61,44 @@ func (p *Pool) lockScratch(id string) (*os.File, error) {
 	return file, nil
 }
 
-// clearClaimed removes what is claimed. The name that is locked goes last: as
-// long as anything is there, it can be claimed.
+// clearClaimed removes what is claimed. A directory is removed in the background.
 func (p *Pool) clearClaimed(id string) error {
-	err := p.scratch.RemoveAll(id)
-	if err == nil {
-		err = p.scratch.Remove(id + ImageSuffix)
+	moved, err := p.unclaim(id)
+	if err == nil && moved {
+		err = p.dispose(context.Background(), id)
 	}
 
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err != nil {
 		return fmt.Errorf("clear scratch of %s in pool %q: %w", id, p.name, err)
 	}
 
 	return nil
+}
+
+// clearDirectory discards the scratch directory of an id.
+func (p *Pool) clearDirectory(id string) error {
+	moved, err := p.discard(p.scratch, id, id)
+	if err == nil && moved {
+		err = p.dispose(context.Background(), id)
+	}
+
+	return err
+}
+
+// unclaim removes the scratch of an id, and says whether something of it is left
+// to be purged. The name that is locked goes last: as long as anything is there,
+// it can be claimed.
+func (p *Pool) unclaim(id string) (moved bool, err error) {
+	moved, err = p.discard(p.scratch, id, id)
+	if err != nil {
+		return false, err
+	}
+
+	if err := p.scratch.Remove(id + ImageSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, err //nolint:wrapcheck // the callers name the object
+	}
+
+	return moved, nil
 }
 
 // ClearScratchOf removes what a crash left half-made under an id. It says whether

@@ -20,12 +20,6 @@ func (p *Pool) OpenSnapshot(id string) (*os.File, error) {
 	return p.open(Object{ID: id, Backing: volume.BackingImage, Snapshot: true})
 }
 
-// RemoveSnapshot makes a snapshot's bytes be gone. What is gone already is no
-// error.
-func (p *Pool) RemoveSnapshot(id string, backing volume.Backing) error {
-	return p.remove(Object{ID: id, Backing: backing, Snapshot: true})
-}
-
 // ListSnapshots calls visit for every snapshot that the pool holds, in no
 // order, until visit returns an error.
 func (p *Pool) ListSnapshots(ctx context.Context, visit func(Entry) error) error {

@@ -254,7 +254,7 @@ func TestTreeThatChangesMeanwhile(t *testing.T) {
 
 			return nil
 		}))
-		require.NoError(t, place.RemoveSnapshot(snapshot.ID, snapshot.Backing))
+		require.NoError(t, place.Remove(t.Context(), snapshot))
 	}
 
 	close(stop)

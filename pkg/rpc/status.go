@@ -113,6 +113,7 @@ func causes() []mapping {
 		{pool.ErrNoSpace, codes.ResourceExhausted},
 		{pool.ErrMissing, codes.NotFound},
 		{pool.ErrInMaking, codes.Aborted},
+		{pool.ErrMounted, codes.FailedPrecondition},
 		{pool.ErrNotInstant, codes.FailedPrecondition},
 		{directassign.ErrAssignment, codes.InvalidArgument},
 		{directassign.ErrUnsafeRoot, codes.FailedPrecondition},

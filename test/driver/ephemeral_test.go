@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
@@ -57,6 +58,10 @@ func contents(t *testing.T, d *harness.Driver) []string {
 	var found []string
 
 	require.NoError(t, filepath.WalkDir(filepath.Join(d.Pool(), "ephemeral"), func(path string, entry fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // removed since its directory was read
+		}
+
 		if err == nil && strings.Count(strings.TrimPrefix(path, d.Pool()), "/") == 3 {
 			found = append(found, entry.Name())
 		}
@@ -72,7 +77,9 @@ func contents(t *testing.T, d *harness.Driver) []string {
 func gone(t *testing.T, d *harness.Driver, claim *orchestrator.Claim) {
 	t.Helper()
 	require.NoDirExists(t, claim.TargetPath)
-	require.Empty(t, contents(t, d))
+	// A start removes in the background.
+	require.Eventually(t, func() bool { return len(contents(t, d)) == 0 }, time.Minute, 10*time.Millisecond,
+		"waited for the volume to be gone from the pool")
 }
 
 func TestEphemeralLife(t *testing.T) {
