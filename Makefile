@@ -1,6 +1,8 @@
 # Touchstone's targets. `make` alone lists them.
 
 GO            ?= go
+# What runs tests: go test, or in CI test/rerun, which repeats what failed.
+GOTEST        ?= $(GO) test
 GOLANGCI_LINT_VERSION := v2.15.0
 GOFUMPT_VERSION       := v0.12.0
 IMAGE         ?= touchstone
@@ -37,13 +39,14 @@ run: build ## Serve all services on out/csi.sock, with state and pool in out/
 test: ## Run every test, with -race and real devices (root; installs missing tools)
 	@hack/ensure-tools.sh --for test
 	$(GO) vet ./...
-	$(GO) test $(RACE) -timeout $(TEST_TIMEOUT) ./...
+	$(GOTEST) $(RACE) -timeout=$(TEST_TIMEOUT) ./...
+	cd test/rerun && $(GO) vet ./... && $(GOTEST) -timeout=$(TEST_TIMEOUT) ./...
 	@$(MAKE) --no-print-directory test-manifests
 
 # A module of its own, whose go.mod follows the driver's: hence -mod=mod. What it
 # reads is outside of it, where go does not look for changes: hence -count=1.
 test-manifests: ## Test that chart and plain manifests agree, and are what Kubernetes takes
-	cd test/manifests && $(GO) vet -mod=mod ./... && $(GO) test -mod=mod -count=1 -timeout $(TEST_TIMEOUT) ./...
+	cd test/manifests && $(GO) vet -mod=mod ./... && $(GOTEST) -mod=mod -count=1 -timeout=$(TEST_TIMEOUT) ./...
 
 # MUTATIONFLAGS='-run ^state/' tries some; -list shows all.
 test-mutation: ## Apply deliberate defects one by one and report those that no test catches
@@ -106,7 +109,7 @@ lint: ## go vet, golangci-lint and gofumpt
 	$(GO) vet ./...
 	@lint="$(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION)"; \
 	if golangci-lint version 2>/dev/null | grep -q '$(GOLANGCI_LINT_VERSION:v%=%)'; then lint=golangci-lint; fi; \
-	for module in . test/legacy test/manifests; do echo "$$lint run ./... in $$module"; (cd $$module && $$lint run ./...) || exit; done
+	for module in . test/legacy test/manifests test/rerun; do echo "$$lint run ./... in $$module"; (cd $$module && $$lint run ./...) || exit; done
 	@files=$$(if command -v gofumpt >/dev/null; then gofumpt -l .; else $(GO) run mvdan.cc/gofumpt@$(GOFUMPT_VERSION) -l .; fi); \
 	if [ -n "$$files" ]; then echo "gofumpt would change:"; echo "$$files"; exit 1; fi
 

@@ -1,0 +1,207 @@
+// Command rerun runs go test and repeats once, alone, what failed: a test that
+// then passes is listed as flaky and does not fail the run.
+//
+//	rerun [-flaky FILE] [-limit DURATION] [flags of go test] [packages]
+//
+// Flags of go test have the form -name=value, because an argument without a dash is
+// a package. A package is repeated as a whole if no single test explains its
+// failure: a panic, a timeout, a signal, or TestMain. Nothing is repeated if more
+// than ten failed, or if one does not build.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+
+	"gotest.tools/gotestsum/testjson"
+)
+
+const (
+	// most is how many failures are repeated: more of them are no coincidence.
+	most = 10
+	// repeatTimeout is the most that one repetition may take, shortest the least
+	// that is worth a start.
+	repeatTimeout = 10 * time.Minute
+	shortest      = 10 * time.Second
+)
+
+// run is one call of this command.
+type run struct {
+	flags, packages []string
+	// deadline is when no repetition runs any more.
+	deadline  time.Time
+	directory string
+	out       io.Writer
+	execution *testjson.Execution
+}
+
+func main() {
+	flaky := flag.String("flaky", "", "append what was flaky to this file, a line each")
+	limit := flag.Duration("limit", 40*time.Minute, "end repetitions so long after the start")
+
+	arguments := ours(os.Args[1:])
+	if err := flag.CommandLine.Parse(arguments); err != nil {
+		os.Exit(2)
+	}
+
+	r := &run{deadline: time.Now().Add(*limit), out: os.Stdout}
+	r.accept(os.Args[1+len(arguments):])
+
+	found, err := r.all(context.Background())
+	if err := errors.Join(err, list(*flaky, found)); err != nil {
+		fmt.Fprintln(os.Stderr, "rerun:", err)
+		os.Exit(1)
+	}
+}
+
+// ours returns the arguments that are this command's: the first ones.
+func ours(arguments []string) []string {
+	for i, argument := range arguments {
+		if !strings.HasPrefix(argument, "-flaky=") && !strings.HasPrefix(argument, "-limit=") {
+			return arguments[:i]
+		}
+	}
+
+	return arguments
+}
+
+func (r *run) accept(arguments []string) {
+	for _, argument := range arguments {
+		if strings.HasPrefix(argument, "-") {
+			r.flags = append(r.flags, argument)
+		} else {
+			r.packages = append(r.packages, argument)
+		}
+	}
+}
+
+// all returns what was flaky, and an error if a test failed twice.
+func (r *run) all(ctx context.Context) ([]string, error) {
+	first, failure := r.test(ctx, 0, r.packages...)
+	defer func() {
+		testjson.PrintSummary(r.out, r.execution, testjson.SummarizeFailed|testjson.SummarizeErrors)
+	}()
+
+	if failure == nil {
+		return nil, nil
+	}
+
+	repeated := first.failures(r.execution)
+	r.printPackages(repeated)
+
+	if len(repeated) == 0 || len(repeated) > most || first.unbuilt {
+		return nil, fmt.Errorf("%d failures, none repeated: %w", len(repeated), failure)
+	}
+
+	var flaky []string
+
+	for i, each := range repeated {
+		fmt.Fprintf(r.out, "\n=== Repeat %s\n", each)
+
+		if err := r.repeat(ctx, i+1, each); err != nil {
+			failure = fmt.Errorf("%s failed twice: %w", each, err)
+			fmt.Fprintln(r.out, "failed twice:", each)
+		} else {
+			flaky = append(flaky, each.String())
+			fmt.Fprintln(r.out, "flaky:", each)
+		}
+	}
+
+	if len(flaky) < len(repeated) {
+		return flaky, failure
+	}
+
+	return flaky, nil
+}
+
+// printPackages prints the output that belongs to no test: the formatter prints a
+// failed test's only, and a timeout's goroutines are not a test's.
+func (r *run) printPackages(among []failed) {
+	for _, each := range among {
+		if each.test == "" {
+			fmt.Fprintf(r.out, "\n=== Output of %s\n", each)
+			_ = r.execution.Package(each.in).WriteOutputTo(printer{r.out}, 0)
+		}
+	}
+}
+
+func (r *run) repeat(ctx context.Context, number int, each failed) error {
+	left := time.Until(r.deadline)
+	if left < shortest {
+		return fmt.Errorf("not repeated: the limit is over: %w", context.DeadlineExceeded)
+	}
+
+	arguments := []string{"-count=1", "-timeout=" + min(left, repeatTimeout).String()}
+	if each.test != "" {
+		arguments = append(arguments, "-run=^"+each.test+"$")
+	}
+
+	_, err := r.test(ctx, number, append(arguments, each.in)...)
+
+	return err
+}
+
+// test runs go test with the common flags, then more of its arguments.
+func (r *run) test(ctx context.Context, number int, more ...string) (*watcher, error) {
+	command := exec.CommandContext(ctx, "go", append(append([]string{"test", "-json"}, r.flags...), more...)...)
+	command.Dir = r.directory
+
+	stdout, err := command.StdoutPipe()
+	if err != nil {
+		return nil, fmt.Errorf("go test: %w", err)
+	}
+
+	command.Stderr = os.Stderr
+
+	if err := command.Start(); err != nil {
+		return nil, fmt.Errorf("go test: %w", err)
+	}
+
+	watching := newWatcher(r.out)
+
+	execution, err := testjson.ScanTestOutput(testjson.ScanConfig{
+		RunID: number, Stdout: stdout, Handler: watching, Execution: r.execution, IgnoreNonJSONOutputLines: true,
+	})
+	r.execution = execution
+
+	if ended := command.Wait(); err == nil && ended != nil {
+		err = fmt.Errorf("go test: %w", ended)
+	}
+
+	return watching, err
+}
+
+// list appends a line for each flaky test to a file, unless it has no name.
+func list(name string, flaky []string) error {
+	if name == "" || len(flaky) == 0 {
+		return nil
+	}
+
+	file, err := os.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return fmt.Errorf("list flaky tests: %w", err)
+	}
+
+	for _, each := range flaky {
+		_, _ = fmt.Fprintln(file, "flaky:", each)
+	}
+
+	if err := file.Close(); err != nil {
+		return fmt.Errorf("list flaky tests: %w", err)
+	}
+
+	return nil
+}
+
+// printer is an io.StringWriter.
+type printer struct{ io.Writer }
+
+// WriteString implements io.StringWriter.
+func (p printer) WriteString(text string) (int, error) { return io.WriteString(p.Writer, text) }

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+const flakyTest = `package x
+
+import ("os"; "testing")
+
+func TestA(t *testing.T) {
+	t.Run("part", func(t *testing.T) {
+		if _, err := os.Stat("marker"); err != nil {
+			os.WriteFile("marker", nil, 0o600)
+			t.Fatal("complaint")
+		}
+	})
+}
+
+func TestB(t *testing.T) {
+	if _, err := os.Stat("b"); err == nil { t.Fatal("repeated, but not alone") }
+	os.WriteFile("b", nil, 0o600)
+}
+`
+
+// TestRepeats runs small modules in which a file says that a test ran before.
+func TestRepeats(t *testing.T) {
+	t.Parallel()
+
+	for name, test := range map[string]struct {
+		source string
+		flaky  []string
+		fails  bool
+		says   []string
+	}{
+		"pass":         {source: "package x\nimport \"testing\"\nfunc TestA(*testing.T) {}\n", says: []string{"DONE 1 tests"}},
+		"flaky":        {source: flakyTest, flaky: []string{"m.TestA"}, says: []string{"complaint", "flaky: m.TestA\n", "DONE 2 runs"}},
+		"fails twice":  {source: body(`t.Fatal("complaint")`, ""), fails: true, says: []string{"complaint", "failed twice: m.TestA\n"}},
+		"panics":       {source: body(`if !ran() { panic("complaint") }`, ""), flaky: []string{"m"}, says: []string{"complaint"}},
+		"panics twice": {source: body(`panic("complaint")`, ""), fails: true, says: []string{"failed twice: m\n"}},
+		"times out": {
+			source: body(`if !ran() { time.Sleep(time.Hour) }`, ""), flaky: []string{"m"}, says: []string{"test timed out"},
+		},
+		"is killed": {source: body(`if !ran() { syscall.Kill(os.Getpid(), 9) }`, ""), flaky: []string{"m"}, says: []string{"signal: killed"}},
+		"TestMain": {
+			source: body("", `func TestMain(m *testing.M) { m.Run(); if !ran() { println("complaint"); os.Exit(1) } }`), flaky: []string{"m"},
+		},
+		"does not build": {source: "package x\nbroken\n", fails: true, says: []string{"none repeated", "expected declaration"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			directory := t.TempDir()
+			write(t, directory, "go.mod", "module m\n\ngo 1.26\n")
+			write(t, directory, "x_test.go", test.source)
+
+			var out strings.Builder
+
+			r := &run{directory: directory, out: &out, deadline: time.Now().Add(time.Hour)}
+			r.accept([]string{"-timeout=5s", "./..."})
+
+			flaky, err := r.all(t.Context())
+			said := out.String()
+
+			if err != nil {
+				said += err.Error()
+			}
+
+			if (err != nil) != test.fails || strings.Join(flaky, " ") != strings.Join(test.flaky, " ") {
+				t.Errorf("flaky %q, error %v; want %q, an error: %v\n%s", flaky, err, test.flaky, test.fails, said)
+			}
+
+			for _, words := range test.says {
+				if !strings.Contains(said, words) {
+					t.Errorf("%q is not in the output:\n%s", words, said)
+				}
+			}
+		})
+	}
+}
+
+func TestNothingIsRepeatedAfterTheLimit(t *testing.T) {
+	t.Parallel()
+
+	directory := t.TempDir()
+	write(t, directory, "go.mod", "module m\n\ngo 1.26\n")
+	write(t, directory, "x_test.go", flakyTest)
+
+	r := &run{directory: directory, out: &strings.Builder{}, deadline: time.Now()}
+	r.accept([]string{"./..."})
+
+	if flaky, err := r.all(t.Context()); err == nil || !strings.Contains(err.Error(), "the limit is over") {
+		t.Errorf("flaky %q, error %v; want an error that names the limit", flaky, err)
+	}
+}
+
+func TestListAppends(t *testing.T) {
+	t.Parallel()
+
+	name := filepath.Join(t.TempDir(), "flaky")
+
+	for _, each := range []string{"m.TestA", "m.TestB"} {
+		if err := list(name, []string{each}); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	if text, err := os.ReadFile(name); string(text) != "flaky: m.TestA\nflaky: m.TestB\n" {
+		t.Errorf("the list is %q, %v", text, err)
+	}
+}
+
+// body is a test file; its function ran is false in the first process.
+func body(test, more string) string {
+	return `package x
+
+import ("os"; "syscall"; "testing"; "time")
+
+var _, _, _ = syscall.Kill, time.Sleep, ran
+
+func ran() bool {
+	_, err := os.Stat("marker")
+	os.WriteFile("marker", nil, 0o600)
+	return err == nil
+}
+
+func TestA(t *testing.T) { ` + test + " }\n\n" + more + "\n"
+}
+
+func write(t *testing.T, directory, name, text string) {
+	t.Helper()
+
+	if err := os.WriteFile(filepath.Join(directory, name), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
