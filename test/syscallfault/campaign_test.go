@@ -30,7 +30,7 @@ const (
 	// and mount tables, which are many, only the first one.
 	occurrences = 3
 	// attempts of a call that fails before the driver is restarted.
-	attempts = 5
+	attempts = 7
 )
 
 // injection is one call that fails in one lifecycle.
@@ -92,6 +92,10 @@ func (c *campaign) run(random *rand.Rand) {
 
 	drawn := drawn(all)
 	for i := range drawn {
+		if i > 0 && i%100 == 0 {
+			c.t.Logf("%d injections, %d failed", i, c.failed)
+		}
+
 		if c.one(&drawn[i], random) != nil {
 			c.site.close(c.t)
 			c.newSite()
@@ -162,9 +166,9 @@ func (c *campaign) record() []injection {
 
 		var points []point
 
-		c.site.injector.recorded = &points
+		c.site.injector.record(&points)
 		err := c.live(&c.lives[i], nil)
-		c.site.injector.recorded = nil
+		c.site.injector.record(nil)
 
 		require.NoError(c.t, err, "%s without a fault: %s", c.lives[i].name, c.site.lastLog())
 

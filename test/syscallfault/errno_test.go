@@ -36,7 +36,15 @@ func possible(key string) []syscall.Errno {
 		return []syscall.Errno{unix.EIO, unix.ENOSPC, unix.EPERM}
 	case "fsync", "fdatasync", "syncfs":
 		return []syscall.Errno{unix.EIO, unix.ENOSPC}
-	case "renameat", "renameat2", "unlinkat", "linkat", "symlinkat":
+	case "unlinkat":
+		// EBUSY is the answer for a mount point: a target path that something else is
+		// mounted at stays, on purpose.
+		if strings.HasPrefix(path, "kubelet") {
+			return []syscall.Errno{unix.EIO, unix.ENOSPC, unix.EPERM}
+		}
+
+		return []syscall.Errno{unix.EIO, unix.ENOSPC, unix.EBUSY, unix.EPERM}
+	case "renameat", "renameat2", "linkat", "symlinkat":
 		return []syscall.Errno{unix.EIO, unix.ENOSPC, unix.EBUSY, unix.EPERM}
 	case "mkdirat", "mknodat":
 		return []syscall.Errno{unix.EIO, unix.ENOSPC, unix.EPERM}

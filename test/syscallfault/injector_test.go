@@ -44,6 +44,14 @@ func (i *injector) begin(step string, armed *point, errno syscall.Errno) {
 	i.step, i.seen, i.armed, i.errno, i.fired = step, map[string]int{}, armed, errno, ""
 }
 
+// record appends all calls to points until it is called with nil.
+func (i *injector) record(points *[]point) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+
+	i.recorded = points
+}
+
 // end returns the call that has failed, or nothing.
 func (i *injector) end() string {
 	i.mu.Lock()
