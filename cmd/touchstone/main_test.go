@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -131,6 +132,31 @@ func TestProcessDrainsAtSIGTERMAndEndsWithZero(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, conn.Close())
 	require.NoError(t, command.Process.Signal(syscall.SIGINT))
+	require.NoError(t, command.Wait())
+}
+
+// TestStartsRightAfterAKill: a process that is dying is waited for, a live one is not.
+func TestStartsRightAfterAKill(t *testing.T) {
+	t.Parallel()
+
+	dir := t.TempDir()
+
+	command, lines := startProcess(t, dir)
+	awaitLine(t, lines, "msg=ready")
+
+	for range 20 {
+		require.NoError(t, command.Process.Kill())
+
+		killed := command
+		command, lines = startProcess(t, dir)
+		awaitLine(t, lines, "msg=ready")
+		require.Error(t, killed.Wait())
+	}
+
+	second, said := startProcess(t, dir, "--state-dir", t.TempDir(), "--pool", "default="+t.TempDir())
+	awaitLine(t, said, fmt.Sprintf(", pid %d", command.Process.Pid))
+	require.Error(t, second.Wait())
+	require.NoError(t, command.Process.Signal(syscall.SIGTERM))
 	require.NoError(t, command.Wait())
 }
 

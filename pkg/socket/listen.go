@@ -28,7 +28,7 @@ const (
 	// that has too much to do, too.
 	askTimeout = 5 * time.Second
 	// lockTimeout is for another start in the same directory to end.
-	lockTimeout = 5 * time.Second
+	lockTimeout = 2 * exitTimeout
 	lockPause   = 20 * time.Millisecond
 )
 
@@ -225,7 +225,7 @@ func removeStale(ctx context.Context, path string) error {
 		pid := peer(conn)
 		_ = conn.Close()
 
-		if !ended(pid) {
+		if !ended(ctx, pid) {
 			return &InUseError{Path: path, PID: pid}
 		}
 	}
@@ -265,8 +265,3 @@ func peer(conn net.Conn) int32 {
 
 	return pid
 }
-
-// ended says whether the process that made a socket is gone. A driver that is
-// killed while it starts a tool leaves the socket open for a moment in the child
-// that has not become the tool yet; whoever starts the driver anew is faster.
-func ended(pid int32) bool { return pid > 0 && errors.Is(unix.Kill(int(pid), 0), unix.ESRCH) }

@@ -1,0 +1,91 @@
+package socket
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// exitTimeout bounds the wait for a process that is exiting.
+	exitTimeout = 5 * time.Second
+	exitPause   = 50 * time.Millisecond
+)
+
+// ended reports whether the process that made a socket has ended. It waits for one
+// that is exiting: until all its threads are gone its sockets accept connections,
+// and kill(pid, 0) finds it. A child that was just forked may keep the socket open
+// after that, until its exec. Any other process is live, and ended returns at once.
+func ended(ctx context.Context, pid int32) bool {
+	if pid <= 0 {
+		return false
+	}
+
+	fd, err := unix.PidfdOpen(int(pid), 0)
+	if err != nil {
+		return errors.Is(err, unix.ESRCH)
+	}
+
+	defer func() { _ = unix.Close(fd) }()
+
+	if exited(fd) {
+		return true
+	}
+
+	if !exiting(pid) {
+		return false
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, exitTimeout)
+	defer cancel()
+
+	for ctx.Err() == nil {
+		if exited(fd) {
+			return true
+		}
+	}
+
+	return false
+}
+
+// exited waits for exitPause. A pidfd is readable once all threads have exited, also
+// before the parent has waited for the process.
+func exited(pidfd int) bool {
+	ready, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, int(exitPause.Milliseconds()))
+
+	return err == nil && ready > 0
+}
+
+// exiting reports whether the process can only end: SIGKILL is pending for it, or
+// its main thread has exited.
+func exiting(pid int32) bool {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return true // it was there a moment ago
+	}
+
+	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
+		name, value, _ := bytes.Cut(lines.Bytes(), []byte(":"))
+		value = bytes.TrimSpace(value)
+
+		switch string(name) {
+		case "State":
+			if bytes.HasPrefix(value, []byte("Z")) || bytes.HasPrefix(value, []byte("X")) {
+				return true
+			}
+		case "SigPnd", "ShdPnd":
+			if pending, err := strconv.ParseUint(string(value), 16, 64); err == nil && pending&(1<<(unix.SIGKILL-1)) != 0 {
+				return true
+			}
+		}
+	}
+
+	return false
+}
