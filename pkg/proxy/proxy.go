@@ -2,11 +2,13 @@ package proxy
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"math"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -29,8 +31,15 @@ const (
 	redialTimeout   = 5 * time.Second
 )
 
+// hopKey is the metadata in which each proxy of a call's way leaves its id.
+const hopKey = "x-touchstone-proxy"
+
 // Proxy hands calls on to one server.
-type Proxy struct{ conn *grpc.ClientConn }
+type Proxy struct {
+	conn *grpc.ClientConn
+	// address is the server's, id this proxy's.
+	address, id string
+}
 
 // New returns a proxy to an address: unix:///path, unix:path, a path, or
 // tcp://host:port or host:port of this machine. It does not dial: while nobody
@@ -61,7 +70,7 @@ func New(address string) (*Proxy, error) {
 		return nil, fmt.Errorf("%w %s: %w", ErrAddress, address, err)
 	}
 
-	return &Proxy{conn}, nil
+	return &Proxy{conn: conn, address: address, id: rand.Text()}, nil
 }
 
 // split returns what net.Dial wants to know of an address.
@@ -126,6 +135,13 @@ func (p *Proxy) handOn(caller grpc.ServerStream) error {
 	defer cancel()
 
 	received, _ := metadata.FromIncomingContext(ctx)
+	if slices.Contains(received.Get(hopKey), p.id) {
+		return status.Errorf(codes.FailedPrecondition,
+			"proxy-endpoint %s leads back to this proxy; name the socket of a driver instead", p.address)
+	}
+
+	received = received.Copy()
+	received.Append(hopKey, p.id)
 
 	server, err := p.conn.NewStream(metadata.NewOutgoingContext(ctx, received),
 		&grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method)
