@@ -52,10 +52,30 @@ func UntilSignal(parent context.Context, signals <-chan os.Signal, exit func(cod
 	}
 }
 
+var errBackground = errors.New("probes or checks that were canceled have not ended")
+
+// awaitEnd waits until wait returns, or ctx ends. Error: errBackground.
+func awaitEnd(ctx context.Context, wait func()) error {
+	done := make(chan struct{})
+
+	go func() {
+		defer close(done)
+
+		wait()
+	}()
+
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return errBackground
+	}
+}
+
 // drain ends the driver in the order in which nothing is lost: no new calls,
-// the socket gone so that callers go elsewhere or wait, running operations to
-// their end, then the answers on their way.
-func (d *Driver) drain(ctx context.Context, server *grpc.Server, web *http.Server) error {
+// the socket gone so that callers go elsewhere or wait, background work, which was
+// canceled, and running operations to their end, then the answers on their way.
+func (d *Driver) drain(ctx context.Context, server *grpc.Server, web *http.Server, background func()) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.config.DrainTimeout)
 	defer cancel()
 
@@ -69,7 +89,7 @@ func (d *Driver) drain(ctx context.Context, server *grpc.Server, web *http.Serve
 	}()
 
 	started := time.Now()
-	err := errors.Join(d.rooms.drain(ctx), d.ops.Drain(ctx))
+	err := errors.Join(awaitEnd(ctx, background), d.rooms.drain(ctx), d.ops.Drain(ctx))
 
 	select {
 	case <-answered:

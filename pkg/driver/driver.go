@@ -122,22 +122,21 @@ func (d *Driver) Run(ctx context.Context) (err error) {
 
 // life is a run from its start to its end, whatever ends it.
 func (d *Driver) life(ctx context.Context, server *grpc.Server, web *http.Server, path string) error {
-	failure := d.start(ctx, path)
+	failure, background := d.start(ctx, path), func() {}
 	if failure == nil {
 		// Reading the state leaves as much garbage as state. Calls are served
 		// meanwhile.
 		debug.FreeOSMemory()
 
-		wait := d.rooms.begin(ctx)
+		background = d.rooms.begin(ctx)
 
 		<-ctx.Done()
-		wait()
 		d.log.InfoContext(ctx, "draining", "why", context.Cause(ctx), "running", d.ops.Len())
 	} else if ctx.Err() != nil {
 		failure = nil // a start that was called off has not failed
 	}
 
-	return errors.Join(failure, d.drain(ctx, server, web), unannounce(d.config.ReadyFile))
+	return errors.Join(failure, d.drain(ctx, server, web, background), unannounce(d.config.ReadyFile))
 }
 
 func (d *Driver) start(ctx context.Context, path string) error {
