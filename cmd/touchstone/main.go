@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/touchstone-csi/touchstone/pkg/ctl"
 )
 
 // Exit codes of every command.
@@ -36,7 +38,7 @@ func run(ctx context.Context, args []string, out, problems io.Writer) int {
 
 	err := root.ExecuteContext(ctx)
 	if err != nil && err.Error() != "" {
-		_, _ = fmt.Fprintln(problems, "touchstone:", err)
+		_, _ = fmt.Fprintln(problems, "touchstone:", printable(err))
 	}
 
 	return exitCode(err)
@@ -102,4 +104,14 @@ func noArgs(command *cobra.Command, args []string) error {
 	}
 
 	return nil
+}
+
+// printable is the message of err, in which a driver may have put anything.
+func printable(err error) string {
+	lines := strings.Split(err.Error(), "\n")
+	for i := range lines {
+		lines[i] = ctl.Printable(lines[i])
+	}
+
+	return strings.Join(lines, "\n")
 }

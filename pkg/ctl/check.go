@@ -178,7 +178,7 @@ func (c *checking) tell(id string) {
 	}
 
 	if last := len(c.Passed) - 1; last >= 0 && c.Passed[last].VolumeID == id {
-		fmt.Fprintf(c.out, "%s  %-8s  %s\n", id, nothing, c.Passed[last].Why)
+		fmt.Fprintf(c.out, "%s  %-8s  %s\n", id, nothing, Printable(c.Passed[last].Why))
 
 		return
 	}
@@ -190,7 +190,7 @@ func (c *checking) tell(id string) {
 		line += ": " + found.Detail
 	}
 
-	fmt.Fprintln(c.out, line)
+	fmt.Fprintln(c.out, Printable(line))
 }
 
 func (c *checking) finish() error {

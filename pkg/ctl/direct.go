@@ -5,9 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
-	"unicode"
 
 	"github.com/spf13/cobra"
 
@@ -58,20 +56,10 @@ func directRows(list []directassign.Listed) [][]string {
 		}
 
 		rows = append(rows, []string{
-			each.VolumeID, printable(each.TargetPath), orNothing(each.Device), each.FSType, human(each.SizeBytes), pending,
-			orNothing(strings.Join(each.Options, ",")), orNothing(printable(each.Sandbox)),
+			each.VolumeID, each.TargetPath, orNothing(each.Device), each.FSType, human(each.SizeBytes), pending,
+			orNothing(strings.Join(each.Options, ",")), orNothing(each.Sandbox),
 		})
 	}
 
 	return rows
-}
-
-// printable quotes what would do more to a terminal than to be shown: others than
-// the driver's user make up these names.
-func printable(name string) string {
-	if strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return strconv.Quote(name)
-	}
-
-	return name
 }

@@ -233,7 +233,7 @@ func advise(to *printer, report *doctor.Report) {
 				continue
 			}
 
-			fmt.Fprintf(to.out, "%s  %s: %s\n", title, strings.TrimSpace(each.Check+" "+each.Object), each.Cure)
+			fmt.Fprintf(to.out, "%s  %s: %s\n", title, Printable(strings.TrimSpace(each.Check+" "+each.Object)), Printable(each.Cure))
 
 			title = ""
 		}

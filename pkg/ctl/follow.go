@@ -112,7 +112,7 @@ func (d *display) tell(entries []progress.Entry) {
 
 	for _, entry := range entries {
 		if entry.Kind == d.kind {
-			lines = append(lines, progressLine(entry))
+			lines = append(lines, Printable(progressLine(entry)))
 		}
 	}
 

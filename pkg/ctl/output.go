@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
+	"unicode"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/dustin/go-humanize"
@@ -74,7 +75,12 @@ func (p *printer) showDocument(document json.RawMessage, rows [][]string) error 
 func (p *printer) table(rows [][]string) error {
 	table := tabwriter.NewWriter(p.out, 0, 0, columnGap, ' ', 0)
 	for _, row := range rows {
-		fmt.Fprintln(table, strings.Join(row, "\t"))
+		cells := make([]string, 0, len(row))
+		for _, cell := range row {
+			cells = append(cells, Printable(cell))
+		}
+
+		fmt.Fprintln(table, strings.Join(cells, "\t"))
 	}
 
 	if err := table.Flush(); err != nil {
@@ -82,6 +88,24 @@ func (p *printer) table(rows [][]string) error {
 	}
 
 	return nil
+}
+
+// maxCell bounds what is printed of one value, in bytes: a table pads each of its rows.
+const maxCell = 4096
+
+// Printable returns a text of a driver as one that a terminal only shows: quoted, if
+// it has control characters, and cut where it is too long for people.
+func Printable(text string) string {
+	cut := ""
+	if len(text) > maxCell {
+		text, cut = strings.ToValidUTF8(text[:maxCell], ""), "…"
+	}
+
+	if strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		text = strconv.Quote(text)
+	}
+
+	return text + cut
 }
 
 // document prints JSON with one form of white space: protojson varies its own

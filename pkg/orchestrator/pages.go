@@ -10,6 +10,12 @@ import (
 // ErrSameToken is returned instead of asking for the same page for ever.
 var ErrSameToken = errors.New("the list answered with the token that it was asked with")
 
+// ErrEndless is returned for a list that goes on after maxElements.
+var ErrEndless = errors.New("the list has no end")
+
+// maxElements bounds the entries of a list, each page counted as one more.
+const maxElements = 1 << 20
+
 // page is a part of a list, and the token of the next one.
 type page[E any] struct {
 	entries []E
@@ -23,6 +29,7 @@ func pages[E any](ctx context.Context, ask func(ctx context.Context, token strin
 		var (
 			token string
 			none  E
+			count int
 		)
 
 		for {
@@ -40,6 +47,12 @@ func pages[E any](ctx context.Context, ask func(ctx context.Context, token strin
 			}
 
 			if got.next == "" {
+				return
+			}
+
+			if count += len(got.entries) + 1; count > maxElements {
+				yield(none, fmt.Errorf("%w: more than %d entries and pages", ErrEndless, maxElements))
+
 				return
 			}
 
