@@ -321,8 +321,8 @@ func TestForgetDropsWhatIsKnownOfTheFuture(t *testing.T) {
 	monitor.Forget("a")
 
 	_, ok := monitor.Get("a")
-	require.False(t, ok)
-	require.False(t, monitor.Set("a", observed(health.DiskFailure), ahead))
+	require.False(t, ok, "a is known after Forget")
+	require.False(t, monitor.Set("a", observed(health.DiskFailure), ahead), "Set keeps an observation from before Forget")
 }
 
 func TestForgetDropsWhatWasObservedBefore(t *testing.T) {

@@ -85,6 +85,8 @@ func TestARelistDoesNotWaitForAnOlderLookThatHangs(t *testing.T) {
 		time.Sleep(time.Second)
 
 		release := w.hang("a")
+		defer release() // also when the test fails: else all that is seen is a deadlock
+
 		began := time.Now()
 
 		monitor.Suspect("a")
@@ -251,6 +253,8 @@ func TestAHangingProbe(t *testing.T) {
 
 		known, _ := monitor.Get("a")
 		release := w.hang("a")
+		defer release() // also when the test fails: else all that is seen is a deadlock
+
 		began := time.Now()
 
 		relist(t, monitor)
@@ -312,6 +316,8 @@ func TestALateAnswer(t *testing.T) {
 				w.sicken("a", health.DiskFailure)
 
 				release := w.hang("a")
+				defer release()
+
 				monitor := health.New(w.config())
 				relist(t, monitor)
 				time.Sleep(time.Minute)

@@ -242,7 +242,7 @@ func TestFilesDirectoryGone(t *testing.T) {
 
 			test.away(t, dir)
 
-			err := <-running.ended
+			err := running.awaitEnd(t, "a watched directory was "+name)
 			require.ErrorIs(t, err, kernelevents.ErrGone)
 			require.ErrorContains(t, err, dir)
 			require.Equal(t, health.Lost, (<-running.events).Kind)

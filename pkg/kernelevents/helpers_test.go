@@ -94,6 +94,21 @@ func (r *running) stop() error {
 	}
 }
 
+// awaitEnd returns what Run has returned by itself. When it does not return, the test
+// fails and says after what it should have.
+func (r *running) awaitEnd(tb testing.TB, after string) error {
+	tb.Helper()
+
+	select {
+	case err := <-r.ended:
+		return err
+	case <-time.After(soon):
+		require.FailNow(tb, "Run has not returned", "%s ago: %s", soon, after)
+
+		return nil
+	}
+}
+
 // next waits for the next event that is wanted.
 func (r *running) next(tb testing.TB, wanted func(health.Event) bool) health.Event {
 	tb.Helper()

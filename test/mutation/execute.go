@@ -31,6 +31,8 @@ type build struct {
 	flags string
 	// names are the mutants that are in it; without one selected it is as it was.
 	names map[string]bool
+	// copies are the files of the module by the paths of what replaces them.
+	copies map[string]string
 	// binaries are by their packages.
 	binaries map[string]string
 }
@@ -44,11 +46,11 @@ func newBuild(root string, files map[string][]byte, names map[string]bool) (*bui
 	}
 
 	replaced := map[string]string{}
-	b := &build{root: root, dir: dir, names: names, binaries: map[string]string{}}
+	b := &build{root: root, dir: dir, names: names, copies: map[string]string{}, binaries: map[string]string{}}
 
 	for path, text := range files {
 		copied := filepath.Join(dir, fmt.Sprintf("%d.go", len(replaced)))
-		replaced[filepath.Join(root, path)] = copied
+		replaced[filepath.Join(root, path)], b.copies[copied] = copied, path
 		err = errors.Join(err, os.WriteFile(copied, text, 0o600))
 	}
 
@@ -69,9 +71,9 @@ func (b *build) remove() error {
 	return os.RemoveAll(b.dir) //nolint:wrapcheck // it names the path
 }
 
-// compiles returns what the compiler says against a package, "" for nothing.
-func (b *build) compiles(ctx context.Context, pkg string) (string, error) {
-	output, err := b.run(ctx, buildTimeout, b.root, "", "go", "build", "-o", os.DevNull, pkg)
+// compiles returns what the compiler says against packages, "" for nothing.
+func (b *build) compiles(ctx context.Context, pkgs ...string) (string, error) {
+	output, err := b.run(ctx, buildTimeout, b.root, "", "go", append([]string{"build"}, pkgs...)...)
 	if errors.As(err, new(*exec.ExitError)) {
 		return output, nil
 	}
@@ -107,7 +109,7 @@ func (b *build) test(ctx context.Context, tests command, selected string) (verdi
 
 	// Somewhat more than the tests give themselves.
 	output, err := b.run(ctx, testTimeout+time.Minute, filepath.Join(b.root, tests.pkg), selected,
-		"go", "tool", "test2json", binary, "-test.v=test2json", "-test.failfast",
+		"go", "tool", "test2json", binary, "-test.v=test2json",
 		"-test.timeout", testTimeout.String(), "-test.run", tests.run)
 	if err != nil && !errors.As(err, new(*exec.ExitError)) && !errors.Is(err, context.DeadlineExceeded) {
 		return verdict{}, err

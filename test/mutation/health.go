@@ -73,7 +73,7 @@ func healthMutants() []mutant {
 			name: "health/relists-too-rarely", file: "pkg/health/relist.go",
 			old:    `if m.allUp() {`,
 			new:    `if len(m.sources) > 0 {`,
-			breaks: "relists stay rare while a source of events has failed", tests: monitor("TestTheRelistPeriods"),
+			breaks: "relists stay rare while a source of events has failed", tests: monitor("TestTheRelistPeriods", "TestThePeriodIsLongerWhileAllSourcesAreUp"),
 		},
 		{
 			name: "health/reads-counted-as-writes", file: "pkg/kernelevents/blockerrors.go",
@@ -111,7 +111,7 @@ func healthMutants() []mutant {
 		{
 			name: "health/io-errors-not-kept", file: "pkg/node/evidence.go",
 			old:    `e.entry(id).ioErrorAt = event.At`,
-			new:    `_ = event.At`,
+			new:    `_ = e.entry(id)`,
 			breaks: "a volume with I/O errors looks healthy", tests: driver("TestHealthOfFailingImages"),
 		},
 		{

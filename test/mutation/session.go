@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
+	"strconv"
 )
 
 // session tries mutants.
@@ -20,90 +22,56 @@ func begin(ctx context.Context, root string, mutants []mutant) (*session, error)
 	s := &session{root: root, broken: map[string]string{}}
 
 	for {
-		err := s.build(mutants)
+		together, err := newSwitched(root, mutants)
 		if err != nil {
 			return nil, err
 		}
 
-		pkg, said, err := s.complaints(ctx, mutants)
+		s.common, err = newBuild(root, together.files, together.names)
 		if err != nil {
-			return nil, errors.Join(err, s.end())
+			return nil, err
 		}
 
-		if said == "" {
+		said, err := s.common.compiles(ctx, packages(mutants)...)
+		if err == nil && said == "" {
 			return s, nil
 		}
 
-		left, err := s.leaveOutBroken(ctx, mutants, pkg)
-		if err == nil && len(left) == len(mutants) {
-			err = fmt.Errorf("the mutants compile one by one, and not together: %s", said)
+		known := len(s.broken)
+		s.blame(together, said)
+
+		if err == nil && len(s.broken) == known {
+			err = fmt.Errorf("%w: %s", errBuild, oneLine(said))
 		}
 
-		if err = errors.Join(err, s.common.remove()); err != nil {
+		if err = errors.Join(err, s.end()); err != nil {
 			return nil, err
 		}
 
-		mutants = left
+		mutants = slices.DeleteFunc(slices.Clone(mutants), func(m mutant) bool { return s.broken[m.name] != "" })
+	}
+}
+
+var errBuild = errors.New("the mutants do not compile")
+
+// complaint is how the compiler begins a line.
+var complaint = regexp.MustCompile(`(?m)^(\S+\.go):(\d+):\d+: (.*)$`)
+
+// blame finds out which mutants the compiler complains of.
+func (s *session) blame(together *switched, said string) {
+	for _, found := range complaint.FindAllStringSubmatch(said, -1) {
+		line, err := strconv.Atoi(found[2])
+		if err != nil {
+			continue
+		}
+
+		if name := together.at(s.common.copies[found[1]], line); name != "" && s.broken[name] == "" {
+			s.broken[name] = found[3]
+		}
 	}
 }
 
 func (s *session) end() error { return s.common.remove() }
-
-func (s *session) build(mutants []mutant) error {
-	together, err := newSwitched(s.root, mutants)
-	if err != nil {
-		return err
-	}
-
-	s.common, err = newBuild(s.root, together.files, together.names)
-
-	return err
-}
-
-// complaints returns the first package that does not compile, and why.
-func (s *session) complaints(ctx context.Context, mutants []mutant) (pkg, said string, err error) {
-	for _, pkg := range packages(mutants) {
-		said, err := s.common.compiles(ctx, pkg)
-		if said != "" || err != nil {
-			return pkg, oneLine(said), err
-		}
-	}
-
-	return "", "", nil
-}
-
-// leaveOutBroken returns the mutants without those of the package that do not
-// compile.
-func (s *session) leaveOutBroken(ctx context.Context, mutants []mutant, pkg string) ([]mutant, error) {
-	left := slices.Clone(mutants)
-
-	for _, m := range mutants {
-		if packages([]mutant{m})[0] != pkg {
-			continue
-		}
-
-		alone, err := s.alone(m)
-		if errors.Is(err, errStale) {
-			continue
-		}
-
-		if err != nil {
-			return nil, err
-		}
-
-		said, err := alone.compiles(ctx, pkg)
-		if err = errors.Join(err, alone.remove()); err != nil {
-			return nil, err
-		}
-
-		if said != "" {
-			s.broken[m.name] = oneLine(said)
-			left = slices.DeleteFunc(left, func(other mutant) bool { return other.name == m.name })
-		}
-	}
-
-	return left, nil
-}
 
 // alone is a build with one mutant.
 func (s *session) alone(m mutant) (*build, error) {
@@ -160,7 +128,7 @@ func (s *session) try(ctx context.Context, m mutant) (verdict, error) {
 		return verdict{}, err
 	}
 
-	said, err := alone.compiles(ctx, packages([]mutant{m})[0])
+	said, err := alone.compiles(ctx, packages([]mutant{m})...)
 
 	var v verdict
 

@@ -17,6 +17,9 @@ import (
 // variable is the environment variable that has the name of the mutant to run.
 const variable = "TOUCHSTONE_MUTANT"
 
+// mark is the comment before the function of a mutant.
+const mark = "// mutant: "
+
 // switched are the mutants that one build can hold, and the files that make it.
 // Each function with mutants is there several times: as it is, once for each of
 // its mutants, and as one of the old name that calls the one that was selected.
@@ -231,6 +234,7 @@ func (f *function) writeSwitch(out *bytes.Buffer, texts [][2]string) {
 	out.WriteString(f.renamed(f.text, name+"Original") + "\n\n")
 
 	for i, each := range texts {
+		out.WriteString(mark + each[0] + "\n")
 		out.WriteString(f.renamed(each[1], fmt.Sprintf("%sMutant%d", name, i)) + "\n\n")
 	}
 }
@@ -297,4 +301,17 @@ func (f *function) renamed(text, name string) string {
 	at := int(f.decl.Name.Pos() - f.decl.Pos())
 
 	return text[:at] + name + text[at+len(f.decl.Name.Name):]
+}
+
+// at returns the mutant that has a line of a file, "" for none.
+func (s *switched) at(file string, line int) string {
+	lines := strings.Split(string(s.files[file]), "\n")
+
+	for _, each := range slices.Backward(lines[:min(line, len(lines))]) {
+		if name, ok := strings.CutPrefix(each, mark); ok {
+			return name
+		}
+	}
+
+	return ""
 }
