@@ -9,7 +9,7 @@ func blockdevMutants() []mutant {
 			name: "blockdev/buffered-io", file: "pkg/blockdev/attach.go",
 			old:    `config.Info.Flags |= unix.LO_FLAGS_DIRECT_IO`,
 			new:    `config.Info.Flags |= 0`,
-			breaks: "pages of each volume are cached twice", tests: tests,
+			breaks: "pages of each volume are cached twice", tests: in("test/driver", "TestLoopDevicesDoDirectIO"),
 		},
 		{
 			name: "blockdev/no-autoclear", file: "pkg/blockdev/attach.go",

@@ -25,7 +25,7 @@ func controllerMutants() []mutant {
 `,
 			new:    ``,
 			breaks: "a volume whose bytes are gone is still listed if the driver is killed",
-			tests:  driver("Test.*Delet.*", "Test.*Undeletable.*", "Test.*Remov.*"),
+			tests:  driver("TestWhatCantBeRemovedBlocksNothing"),
 		},
 		{
 			name: "controller/condition-of-deleted-volume-kept", file: "pkg/controller/delete.go",
@@ -39,14 +39,14 @@ func controllerMutants() []mutant {
 			old:    `removed, err := place.RemoveEmpty(entry)`,
 			new:    `removed, err := true, place.Remove(entry.ID, entry.Backing)`,
 			breaks: "images that hold data but are not in the state are removed at the start",
-			tests:  driver("Test.*Orphan.*", "Test.*Unknown.*", "TestAStrangerInTheSnapshotsStays", "Test.*NotInTheState.*"),
+			tests:  driver("TestOrphansAtTheStart"),
 		},
 		{
 			name: "controller/new-images-of-others-are-orphans", file: "pkg/controller/service.go",
 			old:    ` known || !s.foundAtStart(entry.ID) {`,
 			new:    ` known {`,
 			breaks: "an image that another controller of a shared directory is making is removed",
-			tests:  driver("TestASecondControllerIsRefused", "Test.*Orphan.*"),
+			tests:  driver("TestOrphansAtTheStart"),
 		},
 		{
 			name: "controller/one-attachment-too-many", file: "pkg/controller/attach.go",
@@ -94,7 +94,7 @@ func controllerMutants() []mutant {
 			old:    `return place.SyncImage(v.ID)`,
 			new:    `return nil`,
 			breaks: "an attached volume's image is lost in a power failure",
-			tests:  driver("TestASyncThatFails.*", "Test.*Sync.*"),
+			tests:  driver("TestNothingIsAcknowledgedThatWasNotSynced", "TestAThickVolumeIsSyncedWhenItIsMade"),
 		},
 		{
 			name: "controller/limit-ignored-for-existing", file: "pkg/controller/create.go",
@@ -138,7 +138,7 @@ func controllerMutants() []mutant {
 			old:    `if v.Phase != PhaseReady {`,
 			new:    `if v.Phase == PhaseCreating {`,
 			breaks: "a deleted volume is listed until its bytes are gone",
-			tests:  driver("Test.*Delet.*", "TestListingWhileVolumesComeAndGo", "Test.*Undeletable.*"),
+			tests:  driver("TestWhatCantBeRemovedBlocksNothing"),
 		},
 		{
 			name: "controller/status-of-another-volume", file: "pkg/controller/list.go",

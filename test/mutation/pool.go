@@ -10,7 +10,7 @@ func poolMutants() []mutant {
 			new: `	if err := error(nil); err != nil {
 		return p.spaceError`,
 			breaks: "an attached volume's image has another size after a power failure",
-			tests:  in("test/driver", "TestASyncThatFails.*", "Test.*Sync.*"),
+			tests:  in("test/driver", "TestNothingIsAcknowledgedThatWasNotSynced", "TestAThickVolumeIsSyncedWhenItIsMade"),
 		},
 		{
 			name: "pool/growth-not-synced", file: "pkg/pool/image.go",
@@ -19,14 +19,14 @@ func poolMutants() []mutant {
 			new: `	if err := error(nil); err != nil {
 		return false,`,
 			breaks: "an expansion is acknowledged and lost in a power failure",
-			tests:  in("test/driver", "TestASyncThatFails.*", "Test.*Sync.*"),
+			tests:  in("test/driver", "TestNothingIsAcknowledgedThatWasNotSynced", "TestAThickVolumeIsSyncedWhenItIsMade"),
 		},
 		{
 			name: "pool/new-filesystem-not-synced", file: "pkg/pool/image.go",
 			old:    `return fresh.Sync()`,
 			new:    `return nil`,
 			breaks: "a filesystem that was just made is lost in a power failure",
-			tests:  in("test/driver", "TestASyncThatFails.*", "Test.*Sync.*"),
+			tests:  in("test/driver", "TestNothingIsAcknowledgedThatWasNotSynced", "TestAThickVolumeIsSyncedWhenItIsMade"),
 		},
 		{
 			name: "pool/image-shrinks", file: "pkg/pool/image.go",
@@ -79,7 +79,7 @@ func poolMutants() []mutant {
 			old:    `case err == nil, lockless(err):`,
 			new:    `case err == nil:`,
 			breaks: "a pool on a filesystem without locks cannot be served",
-			tests:  in("test/driver", "Test.*Lock.*", "Test.*lock.*"),
+			tests:  in("test/driver", "TestAPoolWithoutLocks.*"),
 		},
 		{
 			name: "pool/hard-links-copied-apart", file: "pkg/pool/tree.go",
