@@ -281,14 +281,14 @@ func TestNoSymlinkIsFollowed(t *testing.T) {
 
 			_, found, err := root.Get(target)
 			require.NoError(t, err)
-			require.False(t, found)
+			require.False(t, found, "Get follows a symlink")
 
 			entries, err := root.List()
 			require.NoError(t, err)
-			require.Empty(t, entries)
+			require.Empty(t, entries, "List follows a symlink")
 
 			require.NoError(t, root.Put(full()))
-			require.Equal(t, before, tree(t, victim))
+			require.Equal(t, before, tree(t, victim), "Put follows a symlink")
 			require.Equal(t, map[string]string{
 				".":              "drwx------",
 				"mountInfo.json": "-rw------- " + golden(t, "full.mountInfo.json"),

@@ -253,6 +253,8 @@ func TestSocketComesBack(t *testing.T) {
 			before.Next(kubelet.Registered)
 			before.Stop()
 			strike(t, socketOf(config))
+			require.Eventually(t, func() bool { return !r.Registered() }, waitLimit, time.Millisecond,
+				"Registered stays true: the socket is a new one, and no kubelet has registered it")
 
 			plugins := kubelet.Watch(t, config.Directory, nil)
 			require.Equal(t, socketOf(config), plugins.Await(kubelet.Registered).Socket)

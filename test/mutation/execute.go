@@ -68,7 +68,7 @@ func newBuild(root string, files map[string][]byte, names map[string]bool) (*bui
 }
 
 func (b *build) remove() error {
-	return os.RemoveAll(b.dir) //nolint:wrapcheck // it names the path
+	return os.RemoveAll(b.dir)
 }
 
 // compiles returns what the compiler says against packages, "" for nothing.
@@ -145,7 +145,7 @@ func (b *build) run(ctx context.Context, limit time.Duration, dir, selected, nam
 	case err != nil && !errors.As(err, new(*exec.ExitError)):
 		return output.String(), fmt.Errorf("run %s: %w", name, err)
 	default:
-		return output.String(), err //nolint:wrapcheck // an exit status: what it means is in the output
+		return output.String(), err // an exit status: what it means is in the output
 	}
 }
 

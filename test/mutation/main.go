@@ -129,15 +129,15 @@ func listAll(root string, mutants []mutant) error {
 		if err != nil {
 			stale++
 
-			fmt.Printf("%-50s %v\n", m.name, err)
+			fmt.Fprintf(os.Stdout, "%-50s %v\n", m.name, err)
 
 			continue
 		}
 
-		fmt.Printf("%-50s %s\n", m.name, m.breaks)
+		fmt.Fprintf(os.Stdout, "%-50s %s\n", m.name, m.breaks)
 	}
 
-	fmt.Printf("%d mutants, %d of them stale\n", len(mutants), stale)
+	fmt.Fprintf(os.Stdout, "%d mutants, %d of them stale\n", len(mutants), stale)
 
 	if stale > 0 {
 		return fmt.Errorf("%w: %d mutants", errStale, stale)

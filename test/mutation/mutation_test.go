@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -70,12 +71,18 @@ func TestJudge(t *testing.T) {
 
 // outputOf is what go test -json prints of a test that fails.
 func outputOf(lines ...string) string {
-	output := event{Action: "run", Test: "TestA"}.line()
+	events := []event{{Action: "run", Test: "TestA"}}
 	for _, line := range lines {
-		output += event{Action: "output", Test: "TestA", Output: line}.line()
+		events = append(events, event{Action: "output", Test: "TestA", Output: line})
 	}
 
-	return output + event{Action: "fail", Test: "TestA"}.line()
+	var output strings.Builder
+
+	for _, each := range append(events, event{Action: "fail", Test: "TestA"}) {
+		output.WriteString(each.line())
+	}
+
+	return output.String()
 }
 
 func (e event) line() string {

@@ -27,7 +27,8 @@ func registrationMutants() []mutant {
 			name: "registration/removed-socket-stays-away", file: "pkg/registration/keep.go",
 			old:    `if r.listener.InPlace() {`,
 			new:    `if r.listener != nil {`,
-			breaks: "a socket that was removed does not come back", tests: tests("TestSocketComesBack"),
+			breaks: "a socket that was removed does not come back",
+			tests:  command{pkg: "./pkg/registration", run: "^TestSocketComesBack$/^removed$"},
 		},
 		{
 			name: "registration/registered-without-socket", file: "pkg/registration/keep.go",
@@ -35,7 +36,7 @@ func registrationMutants() []mutant {
 `,
 			new:    ``,
 			breaks: "the driver reports that it is registered with a socket that is gone",
-			tests:  tests("TestSocketComesBack", "TestSocketThatCannotBeRemoved", "TestRefusalIsToldAndTriedAgain"),
+			tests:  command{pkg: "./pkg/registration", run: "^TestSocketComesBack$/^removed$"},
 		},
 		{
 			name: "registration/relative-endpoint", file: "pkg/registration/registrar.go",

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"time"
 )
 
@@ -22,7 +23,7 @@ func (s *session) runAll(ctx context.Context, mutants []mutant) error {
 		}
 
 		line := describe(m, v)
-		fmt.Printf("%3d/%d %5.1fs %s\n", i+1, len(mutants), time.Since(start).Seconds(), line)
+		fmt.Fprintf(os.Stdout, "%3d/%d %5.1fs %s\n", i+1, len(mutants), time.Since(start).Seconds(), line)
 
 		outcomes[v.outcome]++
 		count := areas[m.area()]
@@ -56,30 +57,30 @@ func describe(m mutant, v verdict) string {
 }
 
 func summarize(mutants []mutant, outcomes map[outcome]int, areas map[string][2]int, missed []string) error {
-	fmt.Println()
+	fmt.Fprintln(os.Stdout)
 
 	printed := map[string]bool{}
 	for _, m := range mutants {
 		if area := m.area(); !printed[area] {
 			printed[area] = true
 
-			fmt.Printf("%-14s %3d of %3d caught\n", area, areas[area][0], areas[area][1])
+			fmt.Fprintf(os.Stdout, "%-14s %3d of %3d caught\n", area, areas[area][0], areas[area][1])
 		}
 	}
 
 	for _, line := range missed {
-		fmt.Println(line)
+		fmt.Fprintln(os.Stdout, line)
 	}
 
-	fmt.Printf("%d mutants:", len(mutants))
+	fmt.Fprintf(os.Stdout, "%d mutants:", len(mutants))
 
 	for _, each := range []outcome{caught, survived, unclear, timedOut, panicked, stale, broken} {
-		fmt.Printf(" %d %s", outcomes[each], each)
+		fmt.Fprintf(os.Stdout, " %d %s", outcomes[each], each)
 	}
 
 	const whole = 100
 
-	fmt.Printf("; %.1f %% caught, %d %% required\n",
+	fmt.Fprintf(os.Stdout, "; %.1f %% caught, %d %% required\n",
 		whole*float64(outcomes[caught])/float64(len(mutants)), required)
 
 	switch {

@@ -44,7 +44,7 @@ func begin(ctx context.Context, root string, mutants []mutant) (*session, error)
 			err = fmt.Errorf("%w: %s", errBuild, oneLine(said))
 		}
 
-		if err = errors.Join(err, s.end()); err != nil {
+		if err := errors.Join(err, s.end()); err != nil {
 			return nil, err
 		}
 

@@ -31,9 +31,9 @@ type verdict struct {
 
 // event is a line of what go test -json prints.
 type event struct {
-	Action string
-	Test   string
-	Output string
+	Action string `json:"Action"`
+	Test   string `json:"Test"`
+	Output string `json:"Output"`
 }
 
 // judge reads the output of go test -json.
