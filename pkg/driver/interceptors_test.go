@@ -180,7 +180,7 @@ func TestLimitsCountMountFlagsTogetherAndListsEach(t *testing.T) {
 	}
 
 	require.NoError(t, flags(1024, 4))
-	require.ErrorContains(t, flags(1024, 5), "volume_capability.mount.mount_flags")
+	require.ErrorContains(t, flags(1024, 5), "volume_capability.mount.mount_flags", "5 flags of 1024 bytes, of which 4096 are allowed")
 	require.NoError(t, driver.CheckLimits(&csi.CreateVolumeGroupSnapshotRequest{
 		SourceVolumeIds: []string{strings.Repeat("a", 128), strings.Repeat("b", 128), strings.Repeat("c", 128)},
 	}))

@@ -136,7 +136,7 @@ func TestProbeIsNotReadyWhileInitializingAndDoesNotCheck(t *testing.T) {
 
 	response, err := p.Probe(t.Context(), &csi.ProbeRequest{})
 	require.NoError(t, err)
-	require.False(t, response.GetReady().GetValue())
+	require.False(t, response.GetReady().GetValue(), "Probe says ready while the plugin initializes")
 	require.NotNil(t, response.GetReady(), "an absent value means ready")
 	require.Zero(t, p.checks.Load())
 

@@ -140,7 +140,7 @@ func TestSameCallWithOtherArgumentsConflicts(t *testing.T) {
 	t.Parallel()
 
 	group, first := inflight.NewGroup(), newGate()
-	result := make(chan error)
+	result := make(chan error, 1)
 
 	go func() {
 		_, err := inflight.Do(t.Context(), group, publish("v", "/t", false), first.run("", nil))
@@ -149,18 +149,25 @@ func TestSameCallWithOtherArgumentsConflicts(t *testing.T) {
 
 	<-first.entered
 
-	_, err := inflight.Do(t.Context(), group, publish("v", "/t", true), finished(""))
+	// Also when the test fails.
+	release := sync.OnceFunc(func() { close(first.release) })
+	defer release()
+
+	limited, cancel := context.WithTimeout(t.Context(), waitLimit)
+	defer cancel()
+
+	_, err := inflight.Do(limited, group, publish("v", "/t", true), finished(""))
 
 	var conflict *inflight.ConflictError
 
-	require.ErrorAs(t, err, &conflict)
+	require.ErrorAs(t, err, &conflict, "the same call with other arguments while the first one runs")
 	require.Equal(t, "NodePublishVolume", conflict.Method)
 
 	// Another volume is not concerned.
 	_, err = inflight.Do(t.Context(), group, publish("w", "/t", true), finished(""))
 	require.NoError(t, err)
 
-	close(first.release)
+	release()
 	require.NoError(t, <-result)
 }
 

@@ -120,6 +120,12 @@ func TestDirectIsForged(t *testing.T) {
 			require.Equal(t, genuine, pluginAt(t, claim))
 			require.ErrorIs(t, os.WriteFile(plugin, nil, 0o600), unix.EROFS)
 
+			// So well that only what it says gives it away.
+			forge()
+			require.NoError(t, unix.Mount("", claim.TargetPath, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+			require.NoError(t, d.Publish(t.Context(), claim))
+			require.Equal(t, genuine, pluginAt(t, claim), "after Publish over a forged file on a read-only filesystem")
+
 			forge()
 			restore(t, d)
 			require.Equal(t, genuine, pluginAt(t, claim))

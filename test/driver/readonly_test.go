@@ -44,7 +44,7 @@ func dataPath(claim *orchestrator.Claim) string {
 // requireReadOnly tries all that could change the volume.
 func requireReadOnly(t *testing.T, claim *orchestrator.Claim) {
 	t.Helper()
-	require.Error(t, writeThrough(dataPath(claim)))
+	require.Error(t, writeThrough(dataPath(claim)), "write to a read-only publication")
 
 	if claim.Capability.GetBlock() != nil {
 		device, err := os.Open(claim.TargetPath)

@@ -88,7 +88,7 @@ func driverMutants() []mutant {
 			old:    `return s.guard.limits.check(message)`,
 			new:    `_ = message`,
 			breaks: "requests of streams are not checked",
-			tests:  in("test/driver", "TestMetadataRefusals"),
+			tests:  in("test/driver", "TestMetadataRequestsAreLimited"),
 		},
 		{
 			name: "driver/ready-before-recovery", file: "pkg/identity/service.go",
@@ -107,17 +107,15 @@ func driverMutants() []mutant {
 			breaks: "a call gets the answer to another one's arguments", tests: in("pkg/inflight", "TestSameCallWithOtherArgumentsConflicts"),
 		},
 		{
-			name: "driver/calls-of-a-volume-at-once", file: "pkg/inflight/group.go",
-			old: `if len(queue) == 0 {
-		go g.work(op)`,
-			new: `if len(queue) >= 0 {
-		go g.work(op)`,
-			breaks: "two operations change one volume at the same time", tests: in("pkg/inflight", "TestWorkOfOneKeyIsSerial"),
+			name: "driver/operation-ends-with-caller", file: "pkg/inflight/group.go",
+			old:    `values: context.WithoutCancel(ctx)`,
+			new:    `values: ctx`,
+			breaks: "a format is cut short when its caller gives up", tests: in("pkg/inflight", "TestOperationOutlivesItsCaller"),
 		},
 		{
 			name: "driver/proxy-to-itself", file: "pkg/driver/forward.go",
 			old:    `filepath.Clean(own) == filepath.Clean(there) {`,
-			new:    `filepath.Clean(own) == filepath.Clean(to) {`,
+			new:    `filepath.Clean(own)+"/" == filepath.Clean(there) {`,
 			breaks: "a proxy forwards each call to itself", tests: in("test/driver", "TestProxyIsNotToForwardToItself"),
 		},
 	}

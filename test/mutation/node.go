@@ -16,7 +16,7 @@ func nodeMutants() []mutant {
 			old:    `if use.readOnly() {`,
 			new:    `if use.ReadOnly && use.Copy {`,
 			breaks: "a volume that is attached read-only is mounted writable",
-			tests:  driver("TestReaderOnlyModes", "TestAttachedForReading"),
+			tests:  driver("TestStagingOfReadersIsReadOnly"),
 		},
 		{
 			name: "node/other-capability-accepted", file: "pkg/node/stage.go",
@@ -30,7 +30,7 @@ func nodeMutants() []mutant {
 			old:    `rpc.Errorf(codes.FailedPrecondition, "the CO must make the target's parent`,
 			new:    `rpc.Errorf(codes.NotFound, "the CO must make the target's parent`,
 			breaks: "a CO that has not made the target's parent is told that the volume is missing",
-			tests:  driver("TestTargetThatTheCOMade", "TestCallsOutOfOrder", "TestTargetPathsOutside"),
+			tests:  driver("TestTargetWithoutItsParent"),
 		},
 		{
 			name: "node/published-volume-unstaged", file: "pkg/node/stage.go",
@@ -115,7 +115,7 @@ func nodeMutants() []mutant {
 			old:    `return errors.Join(err, s.forget(wanted))`,
 			new:    `return err`,
 			breaks: "a volume whose staging failed counts as in use",
-			tests:  driver("TestDamagedFilesystem", "TestAnotherFilesystemThanAsked", "TestHealthOfWhatCouldNotBeStaged", "TestMountFlags"),
+			tests:  driver("TestAFailedStagingIsForgotten"),
 		},
 		{
 			name: "node/staged-before-recorded", file: "pkg/node/stage.go",
@@ -128,7 +128,7 @@ func nodeMutants() []mutant {
 
 	if len(wanted.Publications) == 0 {`,
 			breaks: "a driver that is killed while it stages leaves a mount that no record tells of",
-			tests:  driver("TestLife", "TestFormatIsKilled.*", "TestCallsOutOfOrder", "TestHealthOfTheState", "TestDamagedFilesystem"),
+			tests:  driver("TestStagingIsRecordedFirst"),
 		},
 		{
 			name: "node/expanded-beyond-device", file: "pkg/node/expand.go",
