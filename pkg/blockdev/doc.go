@@ -15,5 +15,6 @@
 // keeps the open file that it was given, and a flock belongs to an open file:
 // so an image is locked just before it is attached, and the lock lasts exactly
 // as long as the attachment, beyond the death of the driver too. On a shared
-// filesystem that carries flock, it also refuses a second node.
+// filesystem it also refuses a second node. An image on a filesystem without flock
+// is not attached (ErrNoLocks).
 package blockdev

@@ -11,6 +11,10 @@ var (
 	// ErrImageLocked is returned for an image that something holds which is no
 	// loop device of this machine: another node, or a program at work on it.
 	ErrImageLocked = errors.New("image is locked")
+	// ErrNoLocks is returned for an image on a filesystem without file locks, where
+	// nothing would keep another node from attaching it too.
+	ErrNoLocks = errors.New("the filesystem of the image has no file locks (flock); " +
+		"put the pool on one that has, or mount it with locks")
 	// ErrInUse is returned where a detach did not complete in time because the
 	// device is still mounted or open; it completes by itself at the last close.
 	ErrInUse = errors.New("loop device is in use")

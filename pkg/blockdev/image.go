@@ -87,8 +87,7 @@ func (i *image) flock(how int) (bool, error) {
 	case errors.Is(err, unix.EWOULDBLOCK):
 		return false, nil
 	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOLCK), errors.Is(err, unix.ENOSYS):
-		// The filesystem has no locks; then the caller's order is all there is.
-		return true, nil
+		return false, fmt.Errorf("lock %s: %w: %w", i.file.Name(), ErrNoLocks, err)
 	default:
 		return false, fmt.Errorf("lock %s: %w", i.file.Name(), err)
 	}

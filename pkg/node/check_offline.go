@@ -114,11 +114,14 @@ func (c *checking) atRest() (rest, error) {
 	}
 	defer image.Close()
 
-	// The lock is let go of with the file. A filesystem without locks leaves it to
-	// the CO that a volume is used on one node at a time.
+	// The lock is let go of with the file.
 	err = unix.Flock(int(image.Fd()), unix.LOCK_SH|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		return rest{}, rpc.Errorf(codes.FailedPrecondition, "%w: it is in use on another node, or something works on it", blockdev.ErrImageLocked)
+	}
+
+	if err != nil {
+		return rest{}, fmt.Errorf("lock the image: %w", err)
 	}
 
 	info, err := image.Stat()

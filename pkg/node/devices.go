@@ -189,18 +189,7 @@ func (s *Service) detachNew(ctx context.Context, use *Use, number int) error {
 // attachBlock attaches the image of a raw-block volume, for one purpose of the
 // pair, and remembers the number.
 func (s *Service) attachBlock(ctx context.Context, use *Use, readOnly bool) (int, error) {
-	place, err := s.poolOf(use)
-	if err != nil {
-		return none, err
-	}
-
-	image, err := place.OpenImage(use.VolumeID, openFlag(readOnly))
-	if err != nil {
-		return none, err
-	}
-	defer image.Close()
-
-	device, err := s.attach(ctx, use, image, readOnly, false)
+	device, err := s.attachNamed(ctx, use, readOnly, false)
 	if err != nil {
 		return none, err
 	}

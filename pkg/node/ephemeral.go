@@ -315,6 +315,11 @@ func (s *Service) imageTree(ctx context.Context, e *Ephemeral, options mount.Opt
 		return nil, fmt.Errorf("format as %s: %w", made.Name(), err)
 	}
 
+	// mkfs may have zeroed blocks of a thick image by punching holes.
+	if err := held.EnsureImage(e.ContentID, e.SizeBytes, thick); err != nil {
+		return nil, err
+	}
+
 	image, err := held.OpenImage(e.ContentID, openFlag(e.Publication.ReadOnly))
 	if err != nil {
 		return nil, err

@@ -14,6 +14,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/blockdev"
 	"github.com/touchstone-csi/touchstone/pkg/filesystem"
 	"github.com/touchstone-csi/touchstone/pkg/mount"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
@@ -69,18 +70,53 @@ func (s *Service) mountImage(ctx context.Context, use *Use, place *mount.Place, 
 
 // attachImage attaches the image until its last user has gone.
 func (s *Service) attachImage(ctx context.Context, use *Use, readOnly bool) (*blockdev.Device, error) {
-	bytes, err := s.poolOf(use)
+	return s.attachNamed(ctx, use, readOnly, true)
+}
+
+// attachNamed attaches the file that is the volume's image. Another node that
+// formats it may replace the image between its opening and its locking; what was
+// attached then is a file without a name, and is detached again.
+func (s *Service) attachNamed(ctx context.Context, use *Use, readOnly, autoClear bool) (*blockdev.Device, error) {
+	place, err := s.poolOf(use)
 	if err != nil {
 		return nil, err
 	}
 
-	image, err := bytes.OpenImage(use.VolumeID, openFlag(readOnly))
+	for {
+		device, current, err := s.attachOnce(ctx, use, place, readOnly, autoClear)
+		if err != nil {
+			return nil, err
+		}
+
+		if current {
+			return device, nil
+		}
+
+		if err := errors.Join(device.Close(), s.detachNew(ctx, use, device.Number)); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// attachOnce also reports whether what it has attached is still the volume's image.
+func (s *Service) attachOnce(ctx context.Context, use *Use, place *pool.Pool, readOnly, autoClear bool) (*blockdev.Device, bool, error) {
+	image, err := place.OpenImage(use.VolumeID, openFlag(readOnly))
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	defer image.Close()
 
-	return s.attach(ctx, use, image, readOnly, true)
+	device, err := s.attach(ctx, use, image, readOnly, autoClear)
+	if err != nil {
+		return nil, false, err
+	}
+
+	current, err := place.Names(use.VolumeID, image)
+	if err != nil {
+		return nil, false, errors.Join(err, device.Close(), s.detachNew(ctx, use, device.Number))
+	}
+
+	return device, current, nil
 }
 
 // formatIfBlank makes the filesystem of a volume that holds nothing yet, and
@@ -110,33 +146,56 @@ func (s *Service) formatIfBlank(ctx context.Context, use *Use, wanted filesystem
 		return false, rpc.Errorf(codes.FailedPrecondition, "it holds %s, not %s; ask for that filesystem", found, wanted.Name())
 	}
 
+	if use.sharedReaders() {
+		return false, rpc.Errorf(codes.FailedPrecondition, "it holds no filesystem and can't be formatted while several nodes read it")
+	}
+
+	return s.format(ctx, use, place, wanted)
+}
+
+// format makes the filesystem if the image is blank, which it checks while it has
+// the image locked: another node may be formatting it, or have it attached.
+func (s *Service) format(ctx context.Context, use *Use, place *pool.Pool, wanted filesystem.Filesystem) (bool, error) {
+	words := strings.Fields(use.Parameters.MkfsOptions)
+	if err := filesystem.CheckOptions(wanted.Name(), words); err != nil {
+		return false, rpc.Invalid("%s: %w", volume.KeyMkfsOptions, err)
+	}
+
+	thick := use.Parameters.Provisioning == volume.Thick
+	options := filesystem.MakeOptions{BlockSize: use.Parameters.BlockSize, Eager: thick, Options: words}
+
+	filled, err := place.FillImage(ctx, use.VolumeID, pool.Filling{
+		Thick: thick,
+		Blank: func(image *os.File) (bool, error) { return mayFormat(image, wanted) },
+		Fill:  func(ctx context.Context, path string) error { return wanted.Make(ctx, path, options) },
+	})
+	if err != nil {
+		if len(words) > 0 && errors.As(err, new(*filesystem.ToolError)) {
+			err = rpc.Invalid("with mkfsOptions %q: %w", use.Parameters.MkfsOptions, err)
+		}
+
+		return false, fmt.Errorf("format as %s: %w", wanted.Name(), err)
+	}
+
+	return filled, nil
+}
+
+// mayFormat reports whether the image is blank. One that another node has given
+// the wanted filesystem meanwhile is not, and is no error.
+func mayFormat(image *os.File, wanted filesystem.Filesystem) (bool, error) {
+	found, err := filesystem.Detect(image)
+	if err != nil || found == wanted.Name() {
+		return false, err
+	}
+
 	blank, err := filesystem.IsBlank(image)
 	if err != nil {
-		return false, fmt.Errorf("look whether the image is blank: %w", err)
+		return false, fmt.Errorf("probe whether the image is blank: %w", err)
 	}
 
 	if !blank {
 		return false, rpc.Errorf(codes.FailedPrecondition,
 			"it holds data but no filesystem that is known here, so it is not formatted; use it as raw block")
-	}
-
-	if use.sharedReaders() {
-		return false, rpc.Errorf(codes.FailedPrecondition, "it is empty and can't be formatted while several nodes read it")
-	}
-
-	thick := use.Parameters.Provisioning == volume.Thick
-	options := filesystem.MakeOptions{
-		BlockSize: use.Parameters.BlockSize, Eager: thick, Options: strings.Fields(use.Parameters.MkfsOptions),
-	}
-
-	err = place.FillImage(ctx, use.VolumeID, thick,
-		func(ctx context.Context, path string) error { return wanted.Make(ctx, path, options) })
-	if err != nil {
-		if len(options.Options) > 0 && errors.As(err, new(*filesystem.ToolError)) {
-			err = rpc.Invalid("with mkfsOptions %q: %w", use.Parameters.MkfsOptions, err)
-		}
-
-		return false, fmt.Errorf("format as %s: %w", wanted.Name(), err)
 	}
 
 	return true, nil

@@ -21,6 +21,24 @@
 // share blocks (FICLONE) an image is copied in one instant, else extent by
 // extent; a directory always file by file.
 //
+// # Locks
+//
+// Locks are flock locks, exclusive unless said otherwise. A filesystem without
+// them is refused (ErrNoLocks): nothing would keep two nodes from one image.
+//
+//   - Scratch: the scratch image of an id is locked by the process that makes
+//     anything under that id, until it is in place. An image is replaced under this
+//     lock only.
+//   - Image: an image is locked for as long as it is attached (pkg/blockdev), shared
+//     if that is read-only, and by FillImage from the check that it is blank until
+//     the new image is in its place. Its content changes under this lock only. Its
+//     size may grow without it (GrowImage).
+//
+// The locks are taken in this order: scratch, then image. A lock belongs to a file
+// and not to its name, so after an image is locked its name is compared (Names):
+// the image may have been replaced or removed between its opening and its locking.
+// Removal takes no lock; the controller removes what is attached nowhere.
+//
 // What may enter: bytes, space and their places. Nothing here knows who uses a
 // volume, mounts anything or decides a gRPC code.
 package pool

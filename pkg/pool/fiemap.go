@@ -94,6 +94,9 @@ type mapped struct {
 	file        *os.File
 	offset, end int64
 
+	// unwritten includes space that is reserved and was never written.
+	unwritten bool
+
 	request *fiemapRequest
 	at      uint32
 	done    bool
@@ -192,11 +195,46 @@ func (m *mapped) take(raw *fiemapExtent) (extent, bool) {
 
 	// Space that was reserved and never written reads as zeros, unless what was
 	// written is still on its way there.
-	if raw.flags&fiemapExtentUnwritten != 0 && found.located {
+	if raw.flags&fiemapExtentUnwritten != 0 && found.located && !m.unwritten {
 		return extent{}, false
 	}
 
 	return found, true
+}
+
+// holesOf returns the ranges of the file's first size bytes that have no space in
+// its filesystem. Space that is reserved and was never written is none of them,
+// although SEEK_HOLE calls it one. The error is errors.ErrUnsupported on a
+// filesystem without FIEMAP.
+func holesOf(file *os.File, size int64) ([]Range, error) {
+	var holes []Range
+
+	walked, at := &mapped{file: file, end: size, unwritten: true}, int64(0)
+
+	for {
+		found, ok, err := walked.next(context.Background())
+		if err != nil {
+			return nil, err
+		}
+
+		if walked.instead != nil {
+			return nil, errors.ErrUnsupported
+		}
+
+		if !ok {
+			found.start = size
+		}
+
+		if found.start > at {
+			holes = append(holes, Range{Offset: at, Length: found.start - at})
+		}
+
+		if !ok {
+			return holes, nil
+		}
+
+		at = found.end
+	}
 }
 
 // sought finds the extents by SEEK_DATA; where they are it can't tell.

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/pkg/flock"
 )
 
 // EnsureImage makes sure that the volume has an image of at least size bytes.
@@ -80,7 +82,7 @@ func (p *Pool) growOnce(id string, size int64, thick bool) (bool, error) {
 		return false, p.spaceError(fmt.Errorf("sync image of volume %s: %w", id, err))
 	}
 
-	return p.named(id, file)
+	return p.Names(id, file)
 }
 
 // SyncImage makes the image's name and size survive a power failure. Errors:
@@ -110,63 +112,108 @@ func (p *Pool) OpenImage(id string, flag int) (*os.File, error) {
 	return file, nil
 }
 
+// Filling says how FillImage replaces an image.
+type Filling struct {
+	// Thick gives the new image all of its space.
+	Thick bool
+	// Blank reports whether the image may be replaced. It runs while the image is
+	// locked, so that nothing can be written between the check and the replacement.
+	Blank func(image *os.File) (bool, error)
+	// Fill writes the new image, a file of the same size, at path.
+	Fill func(ctx context.Context, path string) error
+}
+
 // FillImage replaces the volume's image, as a whole or not at all, by one of
-// the same size that fill has written. It is meant for an image that holds
-// nothing yet: a crash while fill runs leaves the old, empty image, so a
-// half-made filesystem is never seen. Errors: ErrMissing, ErrNoSpace.
-func (p *Pool) FillImage(ctx context.Context, id string, thick bool, fill func(ctx context.Context, path string) error) error {
-	old, err := p.OpenImage(id, os.O_RDWR)
-	if err != nil {
-		return err
-	}
-	defer old.Close()
-
-	info, err := old.Stat()
-	if err != nil {
-		return fmt.Errorf("size of the image of volume %s: %w", id, err)
+// the same size that Fill has written, and reports whether it did: an image that
+// Blank reports false for stays. A crash while Fill runs leaves the old image, so
+// a half-made filesystem is never seen. See "Locks" in the package comment.
+// Errors: ErrMissing, ErrInMaking, ErrInUse, ErrNoLocks, ErrNoSpace.
+func (p *Pool) FillImage(ctx context.Context, id string, filling Filling) (bool, error) {
+	if err := checkID(id); err != nil {
+		return false, err
 	}
 
-	name := id + ImageSuffix
-
-	// Open until the end: it tells ClearScratch that this is no leftover.
+	// Open until the end: the lock keeps ClearScratch, and other nodes, from the id.
 	fresh, err := p.claim(id)
 	if err != nil {
-		return p.spaceError(fmt.Errorf("fill image of volume %s: %w", id, err))
+		return false, p.spaceError(fmt.Errorf("fill image of volume %s: %w", id, err))
 	}
 	defer fresh.Close()
 
-	if err = keepOwner(info, fresh); err == nil {
-		err = p.fillScratch(ctx, name, old, fresh, info.Size(), thick, fill)
-	}
-
+	filled, err := p.fillClaimed(ctx, id, fresh, filling)
 	if err != nil {
-		return errors.Join(p.spaceError(fmt.Errorf("fill image of volume %s: %w", id, err)), p.scratch.Remove(name))
+		err = p.spaceError(fmt.Errorf("fill image of volume %s: %w", id, err))
 	}
 
+	if !filled {
+		err = errors.Join(err, p.clearClaimed(id))
+	}
+
+	return filled, err
+}
+
+// fillClaimed is FillImage once the id is claimed. It returns true from the moment
+// that the new image is in place.
+func (p *Pool) fillClaimed(ctx context.Context, id string, fresh *os.File, filling Filling) (bool, error) {
+	old, err := p.lockImage(id)
+	if err != nil {
+		return false, err
+	}
+	defer old.Close()
+
+	blank, err := filling.Blank(old)
+	if err != nil || !blank {
+		return false, err
+	}
+
+	info, err := old.Stat()
+	if err != nil {
+		return false, err //nolint:wrapcheck // a PathError says it all
+	}
+
+	if err := keepOwner(info, fresh); err != nil {
+		return false, err
+	}
+
+	if err := p.fillScratch(ctx, id, old, fresh, info.Size(), filling); err != nil {
+		return false, err
+	}
+
+	// DeleteVolume takes no lock.
+	if current, err := p.Names(id, old); err != nil || !current {
+		return false, errors.Join(err, ErrInMaking)
+	}
+
+	name := id + ImageSuffix
 	if err := os.Rename(filepath.Join(p.path, scratchName, name), filepath.Join(p.path, imagesName, name)); err != nil {
-		return fmt.Errorf("put the filled image of volume %s in place: %w", id, err)
+		return false, fmt.Errorf("put it in place: %w", err)
 	}
 
-	// Whoever grew the old image until now did not see the new one; whoever
-	// does from now on will notice (growOnce).
+	return true, errors.Join(p.resizeFilled(id, old, fresh, info.Size(), filling.Thick), p.syncDirectory(p.images))
+}
+
+// resizeFilled gives the new image the size that the old one has by now: an
+// expansion that ended before the rename did not see the new image; later ones
+// notice the rename (growOnce).
+func (p *Pool) resizeFilled(id string, old, fresh *os.File, size int64, thick bool) error {
 	now, err := old.Stat()
 	if err == nil {
 		err = grow(fresh, now.Size(), thick)
 
 		// Else it had all, and nothing was written.
-		if thick || now.Size() > info.Size() {
+		if thick || now.Size() > size {
 			p.sized.Store(id, time.Now())
 		}
 	}
 
-	if err != nil {
-		return p.spaceError(fmt.Errorf("size the filled image of volume %s: %w", id, err))
+	if err == nil && now.Size() > size {
+		err = fresh.Sync()
 	}
 
-	return p.syncDirectory(p.images)
+	return err
 }
 
-// keepOwner gives fresh to whom the old image belongs: a controller without
+// keepOwner gives fresh the owner of the old image: a controller without
 // privilege still has to grow what a node, as root, has filled.
 func keepOwner(old os.FileInfo, fresh *os.File) error {
 	owner, ok := old.Sys().(*syscall.Stat_t)
@@ -177,31 +224,78 @@ func keepOwner(old os.FileInfo, fresh *os.File) error {
 	return fresh.Chown(int(owner.Uid), int(owner.Gid)) //nolint:wrapcheck // the caller names the volume
 }
 
-func (p *Pool) fillScratch(ctx context.Context, name string, old, fresh *os.File, size int64, thick bool,
-	fill func(ctx context.Context, path string) error,
-) error {
-	err := grow(fresh, size, thick)
-	if thick && errors.Is(err, unix.ENOSPC) {
-		// The old image holds nothing but the reservation that the new one is
-		// to take over.
-		if err = errors.Join(old.Truncate(0), old.Truncate(size)); err == nil {
-			err = grow(fresh, size, thick)
+func (p *Pool) fillScratch(ctx context.Context, id string, old, fresh *os.File, size int64, filling Filling) error {
+	err := grow(fresh, size, filling.Thick)
+	lent := filling.Thick && errors.Is(err, unix.ENOSPC)
+
+	if lent {
+		// The old image is blank and locked: it holds nothing but the reservation that
+		// the new one takes over. Its size stays, since an expansion may be changing it.
+		if err = release(old, size); err == nil {
+			err = grow(fresh, size, true)
 		}
 	}
 
-	if err != nil {
-		return err
+	if err == nil {
+		err = filling.Fill(ctx, filepath.Join(p.path, scratchName, id+ImageSuffix))
 	}
 
-	if err := fill(ctx, filepath.Join(p.path, scratchName, name)); err != nil {
-		return err
+	if err == nil {
+		err = fresh.Sync()
 	}
 
-	return fresh.Sync() //nolint:wrapcheck // the caller names the volume
+	if err != nil && lent {
+		err = errors.Join(err, fresh.Truncate(0), grow(old, size, true))
+	}
+
+	return err //nolint:wrapcheck // the caller names the volume
 }
 
-// named says whether file is still what the volume's name stands for.
-func (p *Pool) named(id string, file *os.File) (bool, error) {
+// release gives the space of the file's first size bytes back to the pool.
+func release(file *os.File, size int64) error {
+	return retried(func() error { //nolint:wrapcheck // the caller names the volume
+		return unix.Fallocate(int(file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, size)
+	})
+}
+
+// lockImage opens the volume's image and locks it exclusively. Errors:
+// ErrMissing, ErrInUse, ErrNoLocks.
+func (p *Pool) lockImage(id string) (*os.File, error) {
+	for {
+		image, err := p.OpenImage(id, os.O_RDWR)
+		if err != nil {
+			return nil, err
+		}
+
+		err = flock.Lock(image, unix.LOCK_EX)
+
+		switch {
+		case errors.Is(err, unix.EWOULDBLOCK):
+			err = fmt.Errorf("%s: %w; detach it there first", image.Name(), ErrInUse)
+		case err != nil:
+			err = lockError(image.Name(), err)
+		}
+
+		current := false
+		if err == nil {
+			current, err = p.Names(id, image)
+		}
+
+		if current && err == nil {
+			return image, nil
+		}
+
+		_ = image.Close() // nothing was written
+
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// Names reports whether the open file is still the volume's image: it is not once
+// another process has replaced or removed it. Errors: ErrMissing.
+func (p *Pool) Names(id string, file *os.File) (bool, error) {
 	held, err := file.Stat()
 	if err != nil {
 		return false, fmt.Errorf("image of volume %s: %w", id, err)
@@ -237,30 +331,99 @@ func (p *Pool) syncDirectory(root *os.Root) error {
 	return nil
 }
 
-// grow makes file at least size bytes large, with all its space if thick.
+// grow makes file at least size bytes large, with all its space if thick. On an
+// error the file has the size that it had before.
 func grow(file *os.File, size int64, thick bool) error {
 	info, err := file.Stat()
 	if err != nil {
 		return err //nolint:wrapcheck // the callers name the volume
 	}
 
-	if info.Size() > size {
-		size = info.Size()
-	}
-
 	if thick {
-		// On a failure the filesystem may keep what it has reserved so far:
-		// what the file did not have before is given back.
-		if err := unix.Fallocate(int(file.Fd()), 0, 0, max(size, 1)); err != nil {
-			return errors.Join(err, file.Truncate(info.Size()))
-		}
-
-		return nil
+		return allocate(file, info.Size(), max(size, info.Size()))
 	}
 
-	if info.Size() == size {
+	if info.Size() >= size {
 		return nil
 	}
 
 	return file.Truncate(size) //nolint:wrapcheck // the callers name the volume
+}
+
+// allocate gives the file all the space of its first size bytes. It allocates
+// holes only: over what is allocated already, XFS wants the whole range free once
+// more.
+func allocate(file *os.File, has, size int64) error {
+	missing, err := missingOf(file, has, size)
+	if err != nil {
+		return err
+	}
+
+	for _, hole := range missing {
+		err := retried(func() error { return unix.Fallocate(int(file.Fd()), 0, hole.Offset, hole.Length) })
+		if err != nil {
+			// The filesystem may keep what it has allocated behind the old end.
+			return errors.Join(err, file.Truncate(has))
+		}
+	}
+
+	return nil
+}
+
+// missingOf returns the ranges of the file's first size bytes that have no space.
+// It returns ENOSPC where the pool cannot have that much, before it is filled in
+// vain.
+func missingOf(file *os.File, has, size int64) ([]Range, error) {
+	missing, err := holesOf(file, has)
+	if errors.Is(err, errors.ErrUnsupported) {
+		// Such filesystems (tmpfs, FUSE) have a fallocate that needs no more than what
+		// is missing.
+		return []Range{{Length: max(size, 1)}}, nil
+	}
+
+	if err != nil {
+		return nil, err
+	}
+
+	if size > has {
+		missing = append(missing, Range{Offset: has, Length: size - has})
+	}
+
+	return missing, checkFree(file, missing)
+}
+
+// checkFree returns ENOSPC where the filesystem has less space than the ranges
+// need. btrfs counts space that was released as free after the next commit only.
+func checkFree(file *os.File, ranges []Range) error {
+	var needed int64
+	for _, each := range ranges {
+		needed += each.Length
+	}
+
+	free, err := freeBytes(file)
+	if err == nil && needed > free {
+		if err = unix.Syncfs(int(file.Fd())); err == nil {
+			free, err = freeBytes(file)
+		}
+	}
+
+	if err != nil {
+		return fmt.Errorf("probe the free space: %w", err)
+	}
+
+	if needed > free {
+		return fmt.Errorf("%d bytes have to be allocated and %d are free: %w", needed, free, unix.ENOSPC)
+	}
+
+	return nil
+}
+
+// freeBytes includes what is reserved for root: whether the caller may have that,
+// fallocate decides.
+func freeBytes(file *os.File) (int64, error) {
+	var stat unix.Statfs_t
+
+	err := retried(func() error { return unix.Fstatfs(int(file.Fd()), &stat) })
+
+	return blocksToBytes(stat.Bfree, int64(stat.Bsize)), err //nolint:unconvert // its type depends on the architecture
 }

@@ -27,8 +27,8 @@ var ErrTaken = errors.New("a pool has one controller at a time")
 
 // Take makes this process be the one controller of the pool, until Close or its
 // death, however it dies. To any other controller the volumes of this one are
-// things that nobody knows. owner names the process to who comes second. A
-// filesystem without locks lets everybody in. Errors: ErrTaken.
+// things that nobody knows. owner names the process to who comes second. Errors:
+// ErrTaken, ErrNoLocks.
 func (p *Pool) Take(owner string) error {
 	file, err := p.openLock(os.O_RDWR | os.O_CREATE)
 	if err != nil {
@@ -97,7 +97,7 @@ func (p *Pool) leave() error {
 	// Nothing was written, and a pool whose server is gone fails to close anything.
 	_ = file.Close()
 
-	if err != nil && !lockless(err) {
+	if err != nil {
 		return fmt.Errorf("unlock %s: %w", file.Name(), err)
 	}
 
@@ -125,10 +125,10 @@ func (p *Pool) flock(file *os.File, how int) error {
 	switch {
 	case errors.Is(err, unix.EWOULDBLOCK):
 		return fmt.Errorf("%s is in use by %s: %w; stop that first or choose another directory", p.path, readOwner(file), ErrTaken)
-	case err == nil, lockless(err):
-		return nil
+	case err != nil:
+		return lockError(filepath.Join(p.path, lockName), err)
 	default:
-		return fmt.Errorf("lock %s: %w", filepath.Join(p.path, lockName), err)
+		return nil
 	}
 }
 
@@ -139,6 +139,15 @@ func readOwner(file *os.File) string {
 	}
 
 	return "a process that has not named itself"
+}
+
+// lockError wraps an error of flock other than EWOULDBLOCK.
+func lockError(path string, err error) error {
+	if lockless(err) {
+		return fmt.Errorf("lock %s: %w: %w", path, ErrNoLocks, err)
+	}
+
+	return fmt.Errorf("lock %s: %w", path, err)
 }
 
 // lockless says whether an error of flock means that the filesystem has no locks.

@@ -33,9 +33,11 @@ func TestFilledImageKeepsItsOwner(t *testing.T) {
 
 	image := filepath.Join(directory, "images", id+pool.ImageSuffix)
 	require.NoError(t, os.Chown(image, nobody, nobody))
-	require.NoError(t, place.FillImage(t.Context(), id, false, func(_ context.Context, path string) error {
+	filled, err := place.FillImage(t.Context(), id, filling(false, func(_ context.Context, path string) error {
 		return os.WriteFile(path, []byte("filled"), 0o600)
 	}))
+	require.NoError(t, err)
+	require.True(t, filled)
 
 	content, err := os.ReadFile(image)
 	require.NoError(t, err)

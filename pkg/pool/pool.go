@@ -27,6 +27,11 @@ var (
 	// ErrInMaking says that another process is making the same image or
 	// directory at this moment.
 	ErrInMaking = errors.New("it is being made by another process")
+	// ErrInUse says that an image is attached, here or on another node.
+	ErrInUse = errors.New("the image is attached, here or on another node")
+	// ErrNoLocks says that the pool's filesystem has no file locks, without which
+	// two nodes could use one image.
+	ErrNoLocks = errors.New("the pool's filesystem has no file locks (flock); put the pool on one that has, or mount it with locks")
 	// ErrNotInstant says that a filesystem that lets files share blocks did not
 	// let these two, so that there is no copy of one moment.
 	ErrNotInstant = errors.New("the filesystem makes no instant copy of this file")

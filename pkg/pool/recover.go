@@ -104,8 +104,8 @@ func (p *Pool) removeUnused(id string) (bool, error) {
 		return false, nil
 	}
 
-	if err != nil && !lockless(err) {
-		return false, fmt.Errorf("lock it: %w", err)
+	if err != nil {
+		return false, lockError(image.Name(), err)
 	}
 
 	// Until it was locked it could be written.

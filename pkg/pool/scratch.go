@@ -50,12 +50,16 @@ func (p *Pool) lockScratch(id string) (*os.File, error) {
 	}
 
 	err = unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-	if errors.Is(err, unix.EWOULDBLOCK) {
-		err = ErrInMaking
+
+	switch {
+	case errors.Is(err, unix.EWOULDBLOCK):
+		err = fmt.Errorf("%s: %w", file.Name(), ErrInMaking)
+	case err != nil:
+		err = lockError(file.Name(), err)
 	}
 
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("%s: %w", file.Name(), err), file.Close())
+		return nil, errors.Join(err, file.Close())
 	}
 
 	return file, nil

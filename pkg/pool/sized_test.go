@@ -39,9 +39,11 @@ func TestSizedAtTellsOfEachOwnWrite(t *testing.T) {
 
 	for name, write := range map[string]func() error{
 		"fill": func() error {
-			return place.FillImage(t.Context(), id, true, func(_ context.Context, path string) error {
+			_, err := place.FillImage(t.Context(), id, filling(true, func(_ context.Context, path string) error {
 				return os.WriteFile(path, []byte("filled"), 0o600)
-			})
+			}))
+
+			return err
 		},
 		"grow": func() error { return place.GrowImage(id, 2*size, true) },
 	} {

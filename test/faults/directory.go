@@ -50,27 +50,44 @@ func Serve(tb testing.TB) *Directory {
 	return serveFor(tb, silence)
 }
 
+// ServeLocking serves a directory that exists, as a filesystem of its own with
+// the locks (flock) of what is behind it: two of them are what two machines see
+// of a shared filesystem.
+func ServeLocking(tb testing.TB, backing string) *Directory {
+	tb.Helper()
+
+	return serveWith(tb, charge{Backing: backing, Beat: silence, Locks: true})
+}
+
 func serveFor(tb testing.TB, beat time.Duration) *Directory {
+	tb.Helper()
+
+	return serveWith(tb, charge{Backing: filepath.Join(tb.TempDir(), "backing"), Beat: beat})
+}
+
+func serveWith(tb testing.TB, given charge) *Directory {
 	tb.Helper()
 
 	root, err := filepath.EvalSymlinks(tb.TempDir())
 	require.NoError(tb, err)
 
-	d := &Directory{
-		Path: filepath.Join(root, "served"), Backing: filepath.Join(root, "backing"), quiet: make(chan struct{}),
-	}
-	require.NoError(tb, os.Mkdir(d.Path, 0o700))
-	require.NoError(tb, os.Mkdir(d.Backing, 0o700))
+	given.At = filepath.Join(root, "served")
+	require.NoError(tb, os.Mkdir(given.At, 0o700))
+	require.NoError(tb, os.MkdirAll(given.Backing, 0o700))
 
-	d.start(tb, beat)
+	given.Backing, err = filepath.EvalSymlinks(given.Backing)
+	require.NoError(tb, err)
+
+	d := &Directory{Path: given.At, Backing: given.Backing, quiet: make(chan struct{})}
+	d.start(tb, given)
 	tb.Cleanup(func() { d.end(tb) })
 
-	d.beats.Go(func() { d.live(beat) })
+	d.beats.Go(func() { d.live(given.Beat) })
 
 	return d
 }
 
-func (d *Directory) start(tb testing.TB, beat time.Duration) {
+func (d *Directory) start(tb testing.TB, given charge) {
 	tb.Helper()
 
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -96,7 +113,7 @@ func (d *Directory) start(tb testing.TB, beat time.Duration) {
 	var first reply
 
 	require.NoError(tb, d.socket.SetDeadline(time.Now().Add(patience)))
-	require.NoError(tb, d.say.Encode(charge{Backing: d.Backing, At: d.Path, Beat: beat}))
+	require.NoError(tb, d.say.Encode(given))
 	require.NoError(tb, d.hear.Decode(&first), "the child has ended")
 	require.Empty(tb, first.Problem)
 }

@@ -20,6 +20,8 @@ const (
 	Syncs
 	// Names are all others: what there is, how large, and how much space is left.
 	Names
+	// Locks are flock, in a directory that ServeLocking serves.
+	Locks
 )
 
 // Longest is how long a request is delayed at most, also by Hang: then it fails
@@ -36,6 +38,8 @@ type Fault struct {
 	// Offset and Length, in bytes, narrow Reads and Writes; Length 0 is up to the
 	// end.
 	Offset, Length int64
+	// Process narrows Syncs to the requests of one process, by its id; 0 is all.
+	Process int
 	// Errno is the answer; 0 lets the request pass, after Delay.
 	Errno syscall.Errno
 	Delay time.Duration
@@ -48,10 +52,16 @@ type request struct {
 	name           string
 	op             Ops
 	offset, length int64
+	// process is 0 where it was not asked for.
+	process int
 }
 
 func (f *Fault) meets(r request) bool {
 	if f.Name != "" && f.Name != r.name || f.Ops != 0 && f.Ops&r.op == 0 {
+		return false
+	}
+
+	if f.Process != 0 && f.Process != r.process {
 		return false
 	}
 

@@ -2,7 +2,10 @@ package faults
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"path"
+	"strings"
 	"syscall"
 
 	"github.com/hanwen/go-fuse/v2/fs"
@@ -112,7 +115,7 @@ func (n *node) CopyFileRange(ctx context.Context, from fs.FileHandle, offsetFrom
 
 // Fsync is asked for directories, too; they have no handle that can be synced.
 func (n *node) Fsync(ctx context.Context, file fs.FileHandle, flags uint32) syscall.Errno {
-	if errno := n.meet(Syncs); errno != 0 {
+	if errno := n.faults.answer(request{name: n.Path(nil), op: Syncs, process: processOf(ctx)}); errno != 0 {
 		return errno
 	}
 
@@ -121,6 +124,42 @@ func (n *node) Fsync(ctx context.Context, file fs.FileHandle, flags uint32) sysc
 	}
 
 	return 0
+}
+
+// processOf returns the id of the process that makes the request; FUSE names the
+// thread. It is 0 if that is gone.
+func processOf(ctx context.Context) int {
+	caller, ok := fuse.FromContext(ctx)
+	if !ok {
+		return 0
+	}
+
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", caller.Pid))
+	if err != nil {
+		return 0
+	}
+
+	_, rest, _ := strings.Cut(string(status), "Tgid:")
+
+	var process int
+
+	_, _ = fmt.Sscan(rest, &process)
+
+	return process
+}
+
+// Setlk is asked for flock where ServeLocking serves.
+func (n *node) Setlk(ctx context.Context, file fs.FileHandle, owner uint64, lock *fuse.FileLock, flags uint32) syscall.Errno {
+	if errno := n.meet(Locks); errno != 0 {
+		return errno
+	}
+
+	locker, ok := file.(fs.FileSetlker)
+	if !ok {
+		return syscall.EBADF
+	}
+
+	return locker.Setlk(ctx, owner, lock, flags)
 }
 
 func (n *node) Getattr(ctx context.Context, file fs.FileHandle, out *fuse.AttrOut) syscall.Errno {

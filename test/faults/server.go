@@ -25,6 +25,8 @@ const control = 3
 type charge struct {
 	Backing, At string
 	Beat        time.Duration
+	// Locks has the locks of files be the backing files'.
+	Locks bool
 }
 
 // order is one message of the parent; an empty one says that it is alive.
@@ -116,7 +118,7 @@ func mount(given charge, active *faultSet) error {
 	// is made, and may fail.
 	_, err := fs.Mount(given.At, top, &fs.Options{NullPermissions: true, MountOptions: fuse.MountOptions{
 		FsName: given.Backing, Name: "faults", DirectMountStrict: true, DirectMountFlags: unix.MS_NODEV | unix.MS_NOSUID,
-		MaxWrite: fuse.MAX_KERNEL_WRITE,
+		MaxWrite: fuse.MAX_KERNEL_WRITE, EnableLocks: given.Locks,
 		// A file whose requests hang leaves the others theirs.
 		MaxBackground: 1024,
 		// Else the kernel would read and write the backing files by itself.

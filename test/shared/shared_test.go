@@ -13,13 +13,17 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
 const mib = 1 << 20
 
-func TestMain(m *testing.M) { os.Exit(namespace.Main(m)) }
+func TestMain(m *testing.M) {
+	faults.ServeIfAsked()
+	os.Exit(namespace.Main(m))
+}
 
 // cluster is a controller and two nodes over one pool.
 type cluster struct {
