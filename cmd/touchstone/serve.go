@@ -81,6 +81,7 @@ func (f *serveFlags) define(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.Shared, "shared", false, "the pools are on a filesystem that every node mounts: volumes attach anywhere")
 	flags.Int64Var(&f.MaxVolumesPerNode, "max-volumes-per-node", 0, "how many volumes a node takes; 0 is no limit")
 	flags.Var(&f.maxVolumeBytes, "max-volume-size", "the largest volume, such as 10Gi; 0 is no limit but the pool's")
+	flags.BoolVar(&f.EphemeralMkfsOptions, "ephemeral-mkfs-options", false, "let inline ephemeral volumes have mkfsOptions")
 	flags.Float64Var(&f.Overcommit, "overcommit", 1, "how many times a pool's space may be promised")
 	flags.StringSliceVar(&f.Disabled, "disable-capability", nil,
 		"a capability that is neither advertised nor served, such as EXPAND_VOLUME (repeatable)")

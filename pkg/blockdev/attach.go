@@ -34,6 +34,9 @@ type AttachOptions struct {
 	// Held says that the image is locked by the caller already, for longer than it
 	// will be attached: it is attached nowhere.
 	Held bool
+	// KeepSpace makes the device refuse discards, which would give the image's space
+	// back to its filesystem.
+	KeepSpace bool
 	// Preferred is the number to try first, inside or outside of the own range.
 	Preferred int
 }
@@ -210,6 +213,12 @@ func (l *Loops) configure(number int, img *image, o AttachOptions) (*Device, err
 		flags = os.O_RDONLY
 	}
 
+	if !o.KeepSpace {
+		if err := l.allowDiscards(number); err != nil {
+			return nil, err
+		}
+	}
+
 	node, err := l.openNode(number, flags)
 	if err != nil {
 		if isReadOnly(err) || errors.Is(err, unix.EBUSY) || isMissing(err) {
@@ -234,6 +243,13 @@ func (l *Loops) configure(number int, img *image, o AttachOptions) (*Device, err
 		}
 
 		return nil, fmt.Errorf("LOOP_CONFIGURE: %w", err)
+	}
+
+	if o.KeepSpace {
+		// After it: kernels before 6.9 set the limit again in it.
+		if err := l.refuseDiscards(number); err != nil {
+			return nil, errors.Join(err, unix.IoctlSetInt(int(node.Fd()), unix.LOOP_CLR_FD, 0), node.Close())
+		}
 	}
 
 	return l.device(node, number)
@@ -312,7 +328,7 @@ func (l *Loops) adopt(status *Status, img *image, o AttachOptions) *Device {
 	// Only now, held open, can it no longer go away.
 	held, attached, err := l.statusOf(node, status.Number)
 	if err != nil || !attached || held.Backing() != img.identity || !compatible(&held, o) ||
-		setAutoClear(node, o.AutoClear) != nil {
+		setAutoClear(node, o.AutoClear) != nil || o.KeepSpace && l.refuseDiscards(status.Number) != nil {
 		_ = node.Close()
 
 		return nil

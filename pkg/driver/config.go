@@ -80,6 +80,8 @@ type Config struct {
 	Shared bool
 	// MaxVolumesPerNode and MaxVolumeBytes are limits; 0 is none.
 	MaxVolumesPerNode, MaxVolumeBytes int64
+	// EphemeralMkfsOptions lets inline ephemeral volumes have mkfs options.
+	EphemeralMkfsOptions bool
 	// Overcommit is how often a pool's space may be promised; 1 is once.
 	Overcommit float64
 	// KubeletDir and AllowPaths are where requests' paths may lie.

@@ -40,20 +40,15 @@ func (*btrfs) Name() string        { return Btrfs }
 func (*btrfs) MinimumBytes() int64 { return btrfsMinimumBytes }
 
 func btrfsGrammar() grammar {
-	pretences := []string{"list-all"}
+	known := features("bgt", "block-group-tree", "extref", "free-space-tree", "fst", "mixed-bg", "no-holes", "quota",
+		"skinny-metadata", "squota")
 
-	return grammar{
-		tool:  "mkfs.btrfs",
-		plain: []string{"-M", "--mixed"},
-		valued: []string{
-			"-L", "--label", "-O", "--features", "-R", "--runtime-features", "-U", "--uuid", "-d", "--data",
-			"-m", "--metadata", "-n", "--nodesize", "--csum", "--checksum",
-		},
-		// With these, mkfs.btrfs lists and makes nothing.
-		refused: map[string][]string{
-			"-O": pretences, "--features": pretences, "-R": pretences, "--runtime-features": pretences,
-		},
-	}
+	return grammar{tool: "mkfs.btrfs", options: join(
+		each(plain(), "-M", "--mixed"), each(label(), "-L", "--label"), each(number(), "-n", "--nodesize"),
+		each(known, "-O", "--features", "-R", "--runtime-features"),
+		each(oneOf("dup", "single"), "-d", "--data", "-m", "--metadata"),
+		each(oneOf("blake2", "crc32c", "sha256", "xxhash"), "--csum", "--checksum"),
+	)}
 }
 
 // Make needs no block size: btrfs writes nothing smaller than its 4096 bytes.

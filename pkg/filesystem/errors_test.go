@@ -88,7 +88,7 @@ func TestExt4CountsErrors(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			image := newImage(t, 64*mebibyte)
 			// What the kernel clears later would grow the image again that was truncated.
-			o := filesystem.MakeOptions{Options: []string{"-E", "lazy_itable_init=0"}}
+			o := filesystem.MakeOptions{Eager: true}
 			require.NoError(t, ext4.Make(t.Context(), image.Name(), o))
 
 			use := mount(t, ext4, image, blockdev.AttachOptions{})

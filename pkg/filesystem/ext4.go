@@ -59,16 +59,18 @@ const (
 )
 
 func ext4Grammar() grammar {
-	return grammar{
-		tool:   "mkfs.ext4",
-		plain:  []string{"-j"},
-		valued: []string{"-C", "-E", "-G", "-I", "-J", "-L", "-M", "-N", "-O", "-T", "-U", "-e", "-g", "-i", "-m", "-o"},
-		refused: map[string][]string{
-			"-E": {"offset", "test_fs"},
-			"-J": {"device"},
-			"-O": {"journal_dev"},
-		},
-	}
+	return grammar{tool: "mkfs.ext4", options: join(each(number(), "-C", "-G", "-I", "-N", "-g", "-i"), map[string]rule{
+		"-E": suboptions(join(each(number(), "num_backup_sb", "orphan_file_size", "packed_meta_blocks", "resize",
+			"stride", "stripe-width", "stripe_width"), map[string]rule{"nodiscard": plain(), "root_owner": owner()})),
+		"-J": suboptions(each(number(), "fast_commit_size", "size")),
+		"-L": label(),
+		"-O": features("64bit", "bigalloc", "dir_index", "dir_nlink", "ea_inode", "ext_attr", "extent", "extents",
+			"extra_isize", "fast_commit", "filetype", "flex_bg", "has_journal", "huge_file", "inline_data", "large_dir",
+			"large_file", "metadata_csum", "metadata_csum_seed", "orphan_file", "project", "quota", "resize_inode",
+			"sparse_super", "sparse_super2", "uninit_bg"),
+		"-T": oneOf("big", "floppy", "huge", "largefile", "largefile4", "news", "small"),
+		"-b": oneOf("4096"), "-j": plain(), "-m": percent(),
+	})}
 }
 
 // Make leaves zeroing inode tables and journal to the kernel after the first

@@ -197,6 +197,28 @@ func TestMkfsOptionsThatReachElsewhereAreRefused(t *testing.T) {
 			{"-jn"},
 			{"-O", "journal_dev"},
 			{"-L", "a\x00b"},
+			// What the host does with the filesystem, or would do.
+			{"-e", "panic"},
+			{"-epanic"},
+			{"-e", "continue"},
+			{"-E", "mount_opts=errors=panic"},
+			{"-E", "stride=2,mount_opts=discard"},
+			{"-E", "stride=x"},
+			{"-E", "discard"},
+			{"-E", "lazy_itable_init=0"},
+			{"-E", "test_fs"},
+			{"-O", "mmp"},
+			{"-O", "dir_index,^^extents"},
+			{"-O", "none"},
+			{"-O", "encrypt"},
+			{"-o", "hurd"},
+			{"-T", "hurd"},
+			{"-M", "/"},
+			{"-U", "random"},
+			{"-m", "NaN"},
+			{"-m", "51"},
+			{"-N", "-1"},
+			{"-J", "location=4"},
 		},
 		filesystem.XFS: {
 			{"/dev/vda"},
@@ -211,7 +233,15 @@ func TestMkfsOptionsThatReachElsewhereAreRefused(t *testing.T) {
 			{"-l", "logdev=/dev/vda"},
 			{"-r", "rtdev=/dev/vda"},
 			{"-s", "size=512"},
+			{"-s", "size=4096,size=512"},
 			{"-L"},
+			{"-l", "internal=0"},
+			{"-l", "size=64m,logdev=/dev/vda"},
+			{"-m", "uuid=00000000-0000-0000-0000-000000000001"},
+			{"-m", "crc=2"},
+			{"-d", "rtinherit=1"},
+			{"-d", "noalign=1"},
+			{"-d", "agcount"},
 		},
 		filesystem.Btrfs: {
 			{"/dev/vda"},
@@ -228,6 +258,11 @@ func TestMkfsOptionsThatReachElsewhereAreRefused(t *testing.T) {
 			{"--label"},
 			{"--mixed=1"},
 			{"-M1"},
+			{"-U", "00000000-0000-0000-0000-000000000001"},
+			{"--uuid=random"},
+			{"-d", "raid0"},
+			{"-O", "zoned"},
+			{"--csum", "md5"},
 		},
 	} {
 		for _, options := range refused {
@@ -240,9 +275,44 @@ func TestMkfsOptionsThatReachElsewhereAreRefused(t *testing.T) {
 				err = made.Make(t.Context(), image.Name(), filesystem.MakeOptions{Options: options})
 				require.ErrorIs(t, err, filesystem.ErrOption)
 				require.Empty(t, run.commands)
+				require.ErrorIs(t, filesystem.CheckOptions(name, options), filesystem.ErrOption)
 			})
 		}
 	}
+}
+
+// TestAllowedMkfsOptions has some of each kind.
+func TestAllowedMkfsOptions(t *testing.T) {
+	for name, allowed := range map[string][]string{
+		filesystem.Ext4: {
+			"-m 0", "-m0.5", "-O ^has_journal", "-O ^64bit,quota,project", "-E stride=16,stripe_width=64,nodiscard",
+			"-E resize=4G", "-J size=8", "-I 512 -i 65536 -N 1000", "-T largefile", "-b 4096", "-C 64k -O bigalloc",
+			"-E root_owner=1000:1000", "-L data -j -G 16 -g 32768",
+		},
+		filesystem.XFS: {
+			"-L data", "-d agcount=4,su=64k,sw=4", "-i size=1024,maxpct=10", "-l size=64m", "-m reflink=0,rmapbt=1", "-n size=8k",
+			"-b size=4096", "-s size=4096", "-d noalign",
+		},
+		filesystem.Btrfs: {
+			"-L data --csum sha256", "-d single -m dup", "--nodesize=32k", "-O ^no-holes,block-group-tree", "-M", "-R free-space-tree",
+		},
+	} {
+		for _, options := range allowed {
+			require.NoError(t, filesystem.CheckOptions(name, strings.Fields(options)), "%s %s", name, options)
+		}
+	}
+}
+
+// TestARefusedOptionNamesTheAllowedOnes.
+func TestARefusedOptionNamesTheAllowedOnes(t *testing.T) {
+	err := filesystem.CheckOptions(filesystem.Ext4, []string{"-e", "panic"})
+	require.ErrorContains(t, err, `"-e" of mkfs.ext4; allowed are`)
+	require.ErrorContains(t, err, "-E ")
+	require.ErrorContains(t, err, "stride=NUMBER")
+	require.ErrorContains(t, err, "-m PERCENT")
+
+	err = filesystem.CheckOptions(filesystem.Ext4, []string{"-E", "mount_opts=errors=panic"})
+	require.ErrorContains(t, err, "stride=NUMBER")
 }
 
 func TestAStrangeBlockSizeIsRefused(t *testing.T) {

@@ -2,23 +2,137 @@ package filesystem
 
 import (
 	"fmt"
+	"maps"
 	"slices"
+	"strconv"
 	"strings"
+	"unicode"
 )
 
-// grammar lists the options that a user may give to a mkfs. A list of what is
-// allowed rather than of what is not: a mkfs can read and write other files
-// (-d, -z), only pretend (-n), or take a stray word for the device.
+// grammar lists the options that a user may give to a mkfs. It is a list of what
+// is allowed, since a mkfs can read and write other files (-d, -z), only pretend
+// (-n), take a stray word for the device, or set what the kernel does with the
+// filesystem later (-e panic). See docs/decisions/0026-what-a-volume-may-ask-of-the-host.md.
 type grammar struct {
-	tool string
-	// plain options have no value; valued ones do, in the same word or the next.
-	plain, valued []string
-	// refused are the comma-separated suboptions that name other places, or the
-	// size, which is the volume's.
-	refused map[string][]string
+	tool    string
+	options map[string]rule
+}
+
+// rule says which values an option takes.
+type rule struct {
+	// takes describes the values in messages; an option without a value has "".
+	takes string
+	valid func(value string) bool
 }
 
 type option struct{ name, value string }
+
+func plain() rule { return rule{} }
+
+// number is a count or a size, with the unit that the tools know.
+func number() rule {
+	return rule{takes: "NUMBER", valid: func(value string) bool {
+		digits := strings.TrimRight(value, "bBsSkKmMgG")
+		_, err := strconv.ParseUint(digits, 10, 64)
+
+		return err == nil && len(value)-len(digits) <= 1
+	}}
+}
+
+func percent() rule {
+	return rule{takes: "PERCENT", valid: func(value string) bool {
+		const most = 50
+
+		part, err := strconv.ParseFloat(value, 64)
+
+		return err == nil && part >= 0 && part <= most
+	}}
+}
+
+func label() rule {
+	return rule{takes: "LABEL", valid: func(value string) bool {
+		return !strings.ContainsFunc(value, func(r rune) bool { return !unicode.IsPrint(r) })
+	}}
+}
+
+// owner is a user's and a group's number.
+func owner() rule {
+	return rule{takes: "UID:GID", valid: func(value string) bool {
+		user, group, two := strings.Cut(value, ":")
+		_, errUser := strconv.ParseUint(user, 10, 32)
+		_, errGroup := strconv.ParseUint(group, 10, 32)
+
+		return two && errUser == nil && errGroup == nil
+	}}
+}
+
+func oneOf(words ...string) rule {
+	return rule{takes: strings.Join(words, "|"), valid: func(value string) bool { return slices.Contains(words, value) }}
+}
+
+// features are names with commas between, each to be set or, with ^, not.
+func features(names ...string) rule {
+	return rule{takes: "[^]" + strings.Join(names, "|"), valid: func(value string) bool {
+		for name := range strings.SplitSeq(value, ",") {
+			if !slices.Contains(names, strings.TrimPrefix(name, "^")) {
+				return false
+			}
+		}
+
+		return true
+	}}
+}
+
+// suboptions are names with commas between, most with a value of their own.
+func suboptions(rules map[string]rule) rule {
+	return rule{takes: describe(rules, "="), valid: func(value string) bool {
+		for each := range strings.SplitSeq(value, ",") {
+			name, given, hasValue := strings.Cut(each, "=")
+
+			known, ok := rules[name]
+			if !ok || hasValue != (known.valid != nil) || hasValue && !known.valid(given) {
+				return false
+			}
+		}
+
+		return true
+	}}
+}
+
+// each gives several names one rule.
+func each(of rule, names ...string) map[string]rule {
+	rules := make(map[string]rule, len(names))
+	for _, name := range names {
+		rules[name] = of
+	}
+
+	return rules
+}
+
+// join returns all the rules.
+func join(parts ...map[string]rule) map[string]rule {
+	all := map[string]rule{}
+	for _, part := range parts {
+		maps.Copy(all, part)
+	}
+
+	return all
+}
+
+// describe lists the rules for a message.
+func describe(rules map[string]rule, between string) string {
+	texts := make([]string, 0, len(rules))
+
+	for _, name := range slices.Sorted(maps.Keys(rules)) {
+		if takes := rules[name].takes; takes != "" {
+			name += between + takes
+		}
+
+		texts = append(texts, name)
+	}
+
+	return strings.Join(texts, ",")
+}
 
 // CheckOptions refuses with ErrOption what Make of the named filesystem would
 // refuse, so that a user hears of it before the volume is made. Error:
@@ -47,7 +161,9 @@ func (g grammar) parse(words []string) ([]option, error) {
 			return nil, err
 		}
 
-		if slices.Contains(g.valued, parsed.name) && !hasValue {
+		known := g.options[parsed.name]
+
+		if known.valid != nil && !hasValue {
 			i++
 			if i == len(words) {
 				return nil, fmt.Errorf("%w: %s of %s lacks its value", ErrOption, parsed.name, g.tool)
@@ -56,8 +172,9 @@ func (g grammar) parse(words []string) ([]option, error) {
 			parsed.value = words[i]
 		}
 
-		if err := g.admit(parsed); err != nil {
-			return nil, err
+		if known.valid != nil && !known.valid(parsed.value) {
+			return nil, fmt.Errorf("%w: %s %q of %s; allowed is %s %s",
+				ErrOption, parsed.name, parsed.value, g.tool, parsed.name, known.takes)
 		}
 
 		options = append(options, parsed)
@@ -76,28 +193,12 @@ func (g grammar) split(word string) (parsed option, hasValue bool, err error) {
 		name, value, hasValue = word[:len("-X")], word[len("-X"):], true
 	}
 
-	valued := slices.Contains(g.valued, name)
-	if !valued && (hasValue || !slices.Contains(g.plain, name)) {
-		return option{}, false, fmt.Errorf("%w: %q of %s; allowed are %s",
-			ErrOption, word, g.tool, strings.Join(slices.Concat(g.plain, g.valued), " "))
+	known, ok := g.options[name]
+	if !ok || hasValue && known.valid == nil {
+		return option{}, false, fmt.Errorf("%w: %q of %s; allowed are %s", ErrOption, word, g.tool, describe(g.options, " "))
 	}
 
 	return option{name: name, value: value}, hasValue, nil
-}
-
-func (g grammar) admit(o option) error {
-	if strings.ContainsAny(o.value, "\x00\n") {
-		return fmt.Errorf("%w: the value of %s of %s holds a control character", ErrOption, o.name, g.tool)
-	}
-
-	for suboption := range strings.SplitSeq(o.value, ",") {
-		name, _, _ := strings.Cut(strings.TrimSpace(suboption), "=")
-		if slices.Contains(g.refused[o.name], name) {
-			return fmt.Errorf("%w: %s %s of %s; Touchstone decides that", ErrOption, o.name, name, g.tool)
-		}
-	}
-
-	return nil
 }
 
 func words(options []option) []string {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"unsafe"
@@ -35,14 +36,17 @@ func (*xfs) Name() string        { return XFS }
 func (*xfs) MinimumBytes() int64 { return xfsMinimumBytes }
 
 func xfsGrammar() grammar {
-	return grammar{
-		tool:   "mkfs.xfs",
-		valued: []string{"-L", "-b", "-d", "-i", "-l", "-m", "-n"},
-		refused: map[string][]string{
-			"-d": {"file", "name", "size", "sectsize", "sectlog", "rtinherit"},
-			"-l": {"file", "name", "logdev", "sectsize", "sectlog"},
-		},
-	}
+	return grammar{tool: "mkfs.xfs", options: map[string]rule{
+		"-L": label(),
+		"-b": suboptions(each(number(), "size")),
+		"-d": suboptions(join(each(number(), "agcount", "agsize", "concurrency", "cowextsize", "extszinherit", "su", "sunit",
+			"sw", "swidth"), map[string]rule{"noalign": plain()})),
+		"-i": suboptions(each(number(), "exchange", "maxpct", "nrext64", "perblock", "size", "sparse")),
+		"-l": suboptions(each(number(), "concurrency", "lazy-count", "size", "su", "sunit", "version")),
+		"-m": suboptions(each(oneOf("0", "1"), "bigtime", "crc", "finobt", "inobtcount", "reflink", "rmapbt")),
+		"-n": suboptions(each(number(), "ftype", "parent", "size")),
+		"-s": oneOf("size=4096"),
+	}}
 }
 
 // Make states the sector size, since an xfs with larger sectors than the device
@@ -58,10 +62,12 @@ func (x *xfs) Make(ctx context.Context, path string, o MakeOptions) error {
 		return err
 	}
 
-	return mkfs(ctx, x.run, x, path, Command{
-		Tool: "mkfs.xfs", Package: xfsPackage,
-		Args: append([]string{"-q", "-f", "-K", "-s", "size=" + strconv.Itoa(sector)}, words(options)...),
-	})
+	args := []string{"-q", "-f", "-K"}
+	if !slices.ContainsFunc(options, func(o option) bool { return o.name == "-s" }) {
+		args = append(args, "-s", "size="+strconv.Itoa(sector))
+	}
+
+	return mkfs(ctx, x.run, x, path, Command{Tool: "mkfs.xfs", Package: xfsPackage, Args: append(args, words(options)...)})
 }
 
 // xfsDirtyLog is part of what xfs_repair -n says when it had to leave the log

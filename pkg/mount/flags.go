@@ -85,6 +85,38 @@ func (o Options) WithReadOnly() Options {
 	return o.apply(attribute{set: unix.MOUNT_ATTR_RDONLY})
 }
 
+// WithoutDevices returns the same options with "nodev", unless they say "dev".
+func (o Options) WithoutDevices() Options {
+	if o.clear&unix.MOUNT_ATTR_NODEV != 0 {
+		return o
+	}
+
+	return o.apply(attribute{set: unix.MOUNT_ATTR_NODEV})
+}
+
+// Panics reports whether an error of the filesystem is to halt the machine.
+func (o Options) Panics() bool {
+	return slices.ContainsFunc(o.parameters, func(p parameter) bool {
+		return (p.key == errorsKey || p.key == "fatal_errors") && p.value == "panic"
+	})
+}
+
+// errorsKey is ext4's option for what it does after an error.
+const errorsKey = "errors"
+
+// against returns the options with those added that an image must not choose: the
+// superblock of an ext4 says what follows an error, such as a panic, unless the
+// mount does. An xfs has nothing like it in the image, a btrfs only as a mount
+// option.
+func (o Options) against(fsType string) Options {
+	given := slices.ContainsFunc(o.parameters, func(p parameter) bool { return p.key == errorsKey })
+	if fsType == "ext4" && !given {
+		o.parameters = append(slices.Clip(o.parameters), parameter{key: errorsKey, value: "remount-ro", hasValue: true})
+	}
+
+	return o
+}
+
 // String names the flags; values may be sensitive and are left out.
 func (o Options) String() string {
 	names := attributeNames(o.set)

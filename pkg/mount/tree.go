@@ -48,6 +48,8 @@ func Mount(device, fsType string, opts Options) (*Tree, error) {
 const busyMountAttempts = 9
 
 func mountDetached(device, fsType string, opts Options) (*Tree, error) {
+	opts = opts.against(fsType)
+
 	fd, err := openType(fsType)
 	if err != nil {
 		return nil, err

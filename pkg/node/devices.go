@@ -152,6 +152,7 @@ func (s *Service) attach(ctx context.Context, use *Use, image *os.File, readOnly
 		Buffered:  use.Parameters.BlockSize == volume.SmallBlockSize,
 		BlockSize: use.Parameters.BlockSize,
 		AutoClear: autoClear,
+		KeepSpace: use.Parameters.Provisioning == volume.Thick,
 		// What the image is attached to already is another node's, unless the
 		// volume outlived its staging here: records come before devices.
 		Own:       use.sharedReaders() || len(use.Publications) == 0,

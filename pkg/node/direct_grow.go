@@ -127,6 +127,7 @@ func (s *Service) adopt(ctx context.Context, use *Use) (*blockdev.Device, error)
 
 	device, err := s.loops.Attach(ctx, image, blockdev.AttachOptions{
 		Buffered: use.Parameters.BlockSize == volume.SmallBlockSize, BlockSize: use.Parameters.BlockSize, Preferred: none,
+		KeepSpace: use.Parameters.Provisioning == volume.Thick,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("volume %s: %w", use.VolumeID, err)

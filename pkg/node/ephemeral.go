@@ -90,8 +90,14 @@ func (s *Service) parseEphemeralCapability(given *csi.VolumeCapability) (volume.
 		return volume.Capability{}, err
 	}
 
-	if _, err := mount.ParseFlags(capability.MountFlags); err != nil {
+	options, err := mount.ParseFlags(capability.MountFlags)
+	if err != nil {
 		return volume.Capability{}, err
+	}
+
+	if options.Panics() {
+		return volume.Capability{}, rpc.Invalid("mount_flags: the author of a pod must not make an error of its volume halt the node; " +
+			"leave out errors=panic and fatal_errors=panic")
 	}
 
 	if err := s.config.Capabilities.CheckMode(capability); err != nil {
@@ -113,6 +119,11 @@ func (s *Service) parseEphemeralCapability(given *csi.VolumeCapability) (volume.
 // volumes.
 func (s *Service) completeEphemeral(e *Ephemeral) error {
 	e.SizeBytes = roundUp(e.SizeBytes)
+
+	if e.Parameters.MkfsOptions != "" && !s.config.EphemeralMkfsOptions {
+		return rpc.Invalid("volume_context: %s: an inline ephemeral volume takes none on this node (--ephemeral-mkfs-options=false); "+
+			"leave it out, or use a claim and a StorageClass that has it", volume.KeyMkfsOptions)
+	}
 
 	if e.Parameters.Backing == volume.BackingImage {
 		e.Parameters.FSType = e.use().fsType()
@@ -259,13 +270,9 @@ func (s *Service) checkRoom(e *Ephemeral, capacity pool.Capacity) error {
 
 // makeEphemeral makes the bytes, and mounts them at the target and nowhere else.
 func (s *Service) makeEphemeral(ctx context.Context, e *Ephemeral, place *mount.Place) error {
-	options, err := mount.ParseFlags(e.Publication.Capability.MountFlags)
+	options, err := mountOptions(e.Publication.Capability, e.Publication.ReadOnly)
 	if err != nil {
 		return err
-	}
-
-	if e.Publication.ReadOnly {
-		options = options.WithReadOnly()
 	}
 
 	makeTree := s.imageTree

@@ -248,13 +248,9 @@ func (s *Service) bind(ctx context.Context, use *Use, wanted Publication, place 
 		return err
 	}
 
-	options, err := mount.ParseFlags(wanted.Capability.MountFlags)
+	options, err := mountOptions(wanted.Capability, wanted.ReadOnly || use.readOnly())
 	if err != nil {
 		return err
-	}
-
-	if wanted.ReadOnly || use.readOnly() {
-		options = options.WithReadOnly()
 	}
 
 	source, err := s.source(ctx, use, wanted)

@@ -37,6 +37,9 @@ type Config struct {
 	MaxVolumeBytes int64
 	// Ephemeral are the rooms in the pools for inline ephemeral volumes.
 	Ephemeral *pool.Set
+	// EphemeralMkfsOptions lets inline ephemeral volumes, which the author of a pod
+	// writes, have mkfs options.
+	EphemeralMkfsOptions bool
 	// Overcommit is how many times a pool's space may be promised.
 	Overcommit float64
 	// Promised is how many bytes of a pool a controller in the same process has

@@ -251,13 +251,9 @@ func (s *Service) assemble(ctx context.Context, use *Use, place *mount.Place) er
 }
 
 func (s *Service) mountVolume(ctx context.Context, use *Use, place *mount.Place) error {
-	options, err := mount.ParseFlags(use.Capability.MountFlags)
+	options, err := mountOptions(use.Capability, use.readOnly())
 	if err != nil {
 		return err
-	}
-
-	if use.readOnly() {
-		options = options.WithReadOnly()
 	}
 
 	if use.image() {
@@ -265,6 +261,25 @@ func (s *Service) mountVolume(ctx context.Context, use *Use, place *mount.Place)
 	}
 
 	return s.bindDirectory(use, place, options)
+}
+
+// mountOptions are those of a volume's mounts. A mounted volume has no devices
+// unless its mount flags say "dev"; the node of a raw-block volume is one.
+func mountOptions(capability volume.Capability, readOnly bool) (mount.Options, error) {
+	options, err := mount.ParseFlags(capability.MountFlags)
+	if err != nil {
+		return mount.Options{}, err
+	}
+
+	if !capability.Block {
+		options = options.WithoutDevices()
+	}
+
+	if readOnly {
+		options = options.WithReadOnly()
+	}
+
+	return options, nil
 }
 
 // stagingMode is for a staging directory that the CO did not make.

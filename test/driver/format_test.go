@@ -577,6 +577,9 @@ func TestHostileMkfsOptions(t *testing.T) {
 		"a root directory":      {"btrfs", "--rootdir " + filepath.Dir(victim)},
 		"abbreviated":           {"btrfs", "--rootd=" + filepath.Dir(victim)},
 		"a configuration":       {"xfs", "-c options=" + victim},
+		"a panic on errors":     {"ext4", "-e panic"},
+		"default mount options": {"ext4", "-E mount_opts=errors=panic"},
+		"a UUID of its choice":  {"xfs", "-m uuid=00000000-0000-0000-0000-000000000001"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := harness.Start(t)

@@ -2,7 +2,10 @@ package driver_test
 
 import (
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
+	"unsafe"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
@@ -55,4 +58,65 @@ func TestThickVolumeInANearlyFullPool(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestThickVolumeKeepsItsSpace discards all that a filesystem does not use, and
+// all of a raw block device. The next volume, which has the same device number
+// unless another test takes it, is thin and can be trimmed.
+func TestThickVolumeKeepsItsSpace(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	const size = 300 * mib
+
+	for name, capability := range map[string]*csi.VolumeCapability{
+		"ext4": orchestrator.Mount(writer, "ext4"), "xfs": orchestrator.Mount(writer, "xfs"),
+		"btrfs":     orchestrator.Mount(writer, "btrfs"),
+		"discard":   orchestrator.Mount(writer, "ext4", "discard"),
+		"raw block": orchestrator.Block(writer),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			d := harness.Start(t)
+			thick := newVolume(t, d, thickVolume(capability, size))
+			bringUp(t, d, thick)
+
+			reserved := allocated(t, imageOf(d, thick.VolumeID))
+			require.GreaterOrEqual(t, reserved, int64(size))
+
+			if capability.GetBlock() != nil {
+				require.Equal(t, unix.EOPNOTSUPP, discardAll(t, thick.TargetPath, size))
+			} else {
+				filler := filepath.Join(thick.TargetPath, "filler")
+				writeFile(t, filler, strings.Repeat("filler", mib))
+				require.NoError(t, os.Remove(filler))
+				require.Equal(t, unix.EOPNOTSUPP, tryTrim(t, thick.TargetPath))
+			}
+
+			require.GreaterOrEqual(t, allocated(t, imageOf(d, thick.VolumeID)), reserved)
+
+			takeDown(t, d, thick)
+			require.GreaterOrEqual(t, allocated(t, imageOf(d, thick.VolumeID)), reserved)
+
+			thin := newVolume(t, d, &csi.CreateVolumeRequest{Name: "thin", VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Block(writer)}})
+			bringUp(t, d, thin)
+			require.Zero(t, discardAll(t, thin.TargetPath, 64*mib))
+		})
+	}
+}
+
+// discardAll is BLKDISCARD.
+func discardAll(t *testing.T, path string, size uint64) unix.Errno {
+	t.Helper()
+
+	device, err := os.OpenFile(path, os.O_RDWR, 0)
+	require.NoError(t, err)
+
+	defer device.Close()
+
+	// struct { start, length } in bytes.
+	request := [2]uint64{0, size}
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, device.Fd(), unix.BLKDISCARD, uintptr(unsafe.Pointer(&request)))
+
+	return errno
 }

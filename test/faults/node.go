@@ -113,7 +113,7 @@ func (n *node) CopyFileRange(ctx context.Context, from fs.FileHandle, offsetFrom
 	return n.LoopbackNode.CopyFileRange(ctx, from, offsetFrom, to, into, offsetInto, length, flags)
 }
 
-// Fsync is asked for directories, too; they have no handle that can be synced.
+// Fsync is asked for directories, too, without a handle.
 func (n *node) Fsync(ctx context.Context, file fs.FileHandle, flags uint32) syscall.Errno {
 	if errno := n.faults.answer(request{name: n.Path(nil), op: Syncs, process: processOf(ctx)}); errno != 0 {
 		return errno
@@ -264,7 +264,40 @@ func (n *node) OpendirHandle(ctx context.Context, flags uint32) (fs.FileHandle, 
 		return nil, 0, errno
 	}
 
-	return n.LoopbackNode.OpendirHandle(ctx, flags)
+	opened, behind, errno := n.LoopbackNode.OpendirHandle(ctx, flags)
+	if errno != 0 {
+		return nil, 0, errno
+	}
+
+	stream, ok := opened.(dirStream)
+	if !ok {
+		return nil, 0, syscall.ENOTSUP
+	}
+
+	return &directory{dirStream: stream, node: n}, behind, 0
+}
+
+// dirStream is what the child asks of an open directory.
+type dirStream interface {
+	fs.FileReaddirenter
+	fs.FileSeekdirer
+	fs.FileReleasedirer
+	fs.FileFsyncdirer
+}
+
+// directory is an open directory behind the faults.
+type directory struct {
+	dirStream
+
+	node *node
+}
+
+func (d *directory) Fsyncdir(ctx context.Context, flags uint32) syscall.Errno {
+	if errno := d.node.Fsync(ctx, nil, flags); errno != 0 {
+		return errno
+	}
+
+	return d.dirStream.Fsyncdir(ctx, flags)
 }
 
 func (n *node) Getxattr(ctx context.Context, name string, into []byte) (uint32, syscall.Errno) {

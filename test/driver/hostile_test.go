@@ -1,0 +1,185 @@
+package driver_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/namespace"
+)
+
+// TestAnImageDoesNotChooseWhatAnErrorDoes writes into a volume's superblock, as
+// whoever has it as raw block can, that an error is to halt the machine. Neither
+// the volume nor a copy of it is mounted so.
+func TestAnImageDoesNotChooseWhatAnErrorDoes(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	for name, options := range map[string][]string{
+		"errors": {"-e", "panic"}, "default mount options": {"-E", "mount_opts=errors=panic"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := harness.Start(t)
+			claim := newVolume(t, d, mountedAs("ext4", 64*mib))
+			bringUp(t, d, claim)
+			takeDown(t, d, claim)
+
+			image := imageOf(d, claim.VolumeID)
+			output, err := exec.CommandContext(t.Context(), "tune2fs", append(options, image)...).CombinedOutput()
+			require.NoError(t, err, "%s", output)
+
+			remounts := func(claim *orchestrator.Claim) {
+				t.Helper()
+				bringUp(t, d, claim)
+
+				for _, path := range []string{claim.StagingPath, claim.TargetPath} {
+					require.NotContains(t, mountOptions(t, path), "errors=panic", path)
+					require.NotContains(t, mountOptions(t, path), "errors=continue", path)
+				}
+
+				if name == "errors" {
+					// It is shown where it differs from the superblock.
+					require.Contains(t, mountOptions(t, claim.StagingPath), "errors=remount-ro")
+				}
+
+				takeDown(t, d, claim)
+			}
+			remounts(claim)
+			remounts(newVolume(t, d, &csi.CreateVolumeRequest{Name: "clone", VolumeContentSource: ofVolume(claim.VolumeID)}))
+
+			// Readers, and the mount flags of a StorageClass or a PersistentVolume.
+			claim.Capability = orchestrator.Mount(readerOnly, "ext4")
+			remounts(claim)
+
+			if name == "errors" {
+				claim.Capability = orchestrator.Mount(writer, "ext4", "errors=continue")
+				bringUp(t, d, claim)
+				require.Contains(t, mountOptions(t, claim.StagingPath), "errors=continue")
+			}
+		})
+	}
+}
+
+// TestAPodAuthorDoesNotChooseWhatAnErrorDoes: an inline volume is written by the
+// author of a pod.
+func TestAPodAuthorDoesNotChooseWhatAnErrorDoes(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	d := harness.Start(t)
+	refuses := func(capability *csi.VolumeCapability, options string, words ...string) {
+		t.Helper()
+
+		claim := inlineClaim(t, d, map[string]string{"size": "16Mi", "mkfsOptions": options})
+		if capability != nil {
+			claim.Capability = capability
+		}
+
+		fails(t, d.Publish(t.Context(), claim), codes.InvalidArgument, words...)
+		gone(t, d, claim)
+	}
+	publishes := func(options string) {
+		t.Helper()
+
+		claim := inlineClaim(t, d, map[string]string{"size": "16Mi", "mkfsOptions": options})
+		require.NoError(t, d.Publish(t.Context(), claim))
+		require.Contains(t, mountOptions(t, claim.TargetPath), "errors=remount-ro")
+		require.NoError(t, d.Unpublish(t.Context(), claim))
+	}
+
+	for _, options := range []string{"-e panic", "-m 0"} {
+		refuses(nil, options, "mkfsOptions", "--ephemeral-mkfs-options")
+	}
+
+	publishes("")
+
+	for _, flags := range [][]string{{"errors=panic"}, {"noatime,errors=panic"}} {
+		refuses(orchestrator.Mount(writer, "ext4", flags...), "", "errors=panic")
+	}
+
+	refuses(orchestrator.Mount(writer, "btrfs", "fatal_errors=panic"), "", "fatal_errors")
+
+	d.Restart(t, func(c *driver.Config) { c.EphemeralMkfsOptions = true })
+	refuses(nil, "-e panic", "mkfsOptions", `"-e"`, "allowed are")
+	refuses(nil, "-E mount_opts=errors=panic", "mkfsOptions", "stride")
+	publishes("-m 0")
+}
+
+// TestMkfsOptionsAreRefusedBeforeAnythingIsMade.
+func TestMkfsOptionsAreRefusedBeforeAnythingIsMade(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	d := harness.Start(t)
+	before := everything(t, d)
+
+	for fsType, options := range map[string]string{"ext4": "-e panic", "xfs": "-l logdev=/dev/null", "btrfs": "-U random"} {
+		request := mountedAs(fsType, 300*mib)
+		request.Name, request.Parameters = fsType, map[string]string{"mkfsOptions": options}
+
+		_, err := d.CreateVolume(t.Context(), request)
+		fails(t, err, codes.InvalidArgument, "mkfsOptions", "allowed")
+	}
+
+	require.Equal(t, before, everything(t, d))
+}
+
+// TestDeviceNodesOfAVolumeAreOnlyFiles, unless the mount flags say "dev". All else
+// a volume holds works, setuid programs included.
+func TestDeviceNodesOfAVolumeAreOnlyFiles(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	for name, parameters := range map[string]map[string]string{"image": nil, "directory": directoryBacked()} {
+		for _, flag := range []string{"", "dev", "nosuid"} {
+			t.Run(name+" "+flag, func(t *testing.T) {
+				d := harness.Start(t)
+
+				var flags []string
+				if flag != "" {
+					flags = append(flags, flag)
+				}
+
+				claim := newVolume(t, d, &csi.CreateVolumeRequest{
+					VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Mount(writer, "", flags...)}, Parameters: parameters,
+				})
+				bringUp(t, d, claim)
+
+				for _, path := range []string{claim.StagingPath, claim.TargetPath} {
+					null := filepath.Join(path, "null")
+					require.NoError(t, unix.Mknod(null, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))))
+
+					file, err := os.Open(null)
+					if flag == "dev" {
+						require.NoError(t, err)
+						require.NoError(t, file.Close())
+					} else {
+						require.ErrorIs(t, err, unix.EACCES)
+					}
+
+					require.NoError(t, os.Remove(null))
+
+					options := mountOptions(t, path)
+					require.Equal(t, flag == "nosuid", strings.Contains(options, "nosuid"), options)
+				}
+			})
+		}
+	}
+
+	t.Run("inline ephemeral", func(t *testing.T) {
+		d := harness.Start(t)
+		claim := inlineClaim(t, d, small())
+		require.NoError(t, d.Publish(t.Context(), claim))
+		require.Contains(t, mountOptions(t, claim.TargetPath), "nodev")
+	})
+}

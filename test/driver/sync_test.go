@@ -1,0 +1,181 @@
+package driver_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/faults"
+	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/namespace"
+)
+
+// TestNothingIsAcknowledgedThatWasNotSynced has one fsync of the driver fail in
+// each call that acknowledges something durable: the call has to fail, and to
+// succeed when it is made again.
+func TestNothingIsAcknowledgedThatWasNotSynced(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	const image, scratch, room = "pool/images/ID.img", "pool/scratch/ID.img", "pool/images"
+
+	attach := func(t *testing.T, d *harness.Driver, claim *orchestrator.Claim) error {
+		t.Helper()
+
+		return d.Attach(t.Context(), claim)
+	}
+	expand := func(t *testing.T, d *harness.Driver, claim *orchestrator.Claim) error {
+		t.Helper()
+
+		_, err := d.ControllerExpandVolume(t.Context(), &csi.ControllerExpandVolumeRequest{
+			VolumeId: claim.VolumeID, CapacityRange: required(128 * mib),
+		})
+
+		return err
+	}
+	stage := func(t *testing.T, d *harness.Driver, claim *orchestrator.Claim) error {
+		t.Helper()
+
+		return d.Stage(t.Context(), claim)
+	}
+
+	for name, test := range map[string]struct {
+		file     string
+		attached bool
+		call     func(t *testing.T, d *harness.Driver, claim *orchestrator.Claim) error
+	}{
+		"a new image":               {image, false, attach},
+		"the name of a new image":   {room, false, attach},
+		"the growth of an image":    {image, true, expand},
+		"a new filesystem":          {scratch, true, stage},
+		"the place of a filesystem": {room, true, stage},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			served := faults.Serve(t)
+			d := harness.Start(t, poolAt("default", filepath.Join(served.Path, "pool")))
+			claim := newVolume(t, d, mountedAs("ext4", 64*mib))
+
+			if test.attached {
+				require.NoError(t, d.Attach(t.Context(), claim))
+			}
+
+			t.Cleanup(func() { takeDown(t, d, claim) })
+
+			// mkfs syncs, too, and that it fails says nothing about the driver.
+			served.Inject(t, faults.Fault{
+				Name: strings.ReplaceAll(test.file, "ID", claim.VolumeID), Ops: faults.Syncs, Errno: unix.EIO, Process: os.Getpid(),
+			})
+			fails(t, test.call(t, d, claim), codes.Internal, "input/output error")
+			require.Positive(t, served.Met(t), "fsyncs of %s", test.file)
+
+			served.Release(t)
+			require.NoError(t, test.call(t, d, claim))
+		})
+	}
+}
+
+// TestAThickVolumeIsSyncedWhenItIsMade: its space is acknowledged then.
+func TestAThickVolumeIsSyncedWhenItIsMade(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	served := faults.Serve(t)
+	d := harness.Start(t, poolAt("default", filepath.Join(served.Path, "pool")))
+	request := thickVolume(orchestrator.Mount(writer, ""), 64*mib)
+	request.Name = t.Name()
+
+	served.Inject(t, faults.Fault{Ops: faults.Syncs, Errno: unix.EIO, Process: os.Getpid()})
+
+	_, err := d.CreateVolume(t.Context(), request)
+	fails(t, err, codes.Internal, "input/output error")
+	require.Positive(t, served.Met(t))
+
+	served.Release(t)
+
+	made, err := d.CreateVolume(t.Context(), request)
+	require.NoError(t, err)
+	deleteVolume(t, d, made.GetVolume().GetVolumeId())
+}
+
+// TestLoopDevicesDoDirectIO, but for those with sectors of 512 bytes: else each
+// byte is in the page cache twice.
+func TestLoopDevicesDoDirectIO(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	for name, test := range map[string]struct {
+		capability *csi.VolumeCapability
+		parameters map[string]string
+		want       string
+	}{
+		"mounted":            {orchestrator.Mount(writer, "ext4"), nil, "1"},
+		"raw block":          {orchestrator.Block(writer), nil, "1"},
+		"thick":              {orchestrator.Mount(writer, "ext4"), map[string]string{"provisioning": "thick"}, "1"},
+		"sectors of 512":     {orchestrator.Mount(writer, "ext4"), map[string]string{"blockSize": "512"}, "0"},
+		"read by many nodes": {orchestrator.Block(readerOnly), nil, "1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			directory := harness.PlainPool(t, 512*mib)
+			d := harness.Start(t, poolAt("default", directory))
+			claim := newVolume(t, d, &csi.CreateVolumeRequest{
+				VolumeCapabilities: []*csi.VolumeCapability{test.capability}, Parameters: test.parameters,
+			})
+			bringUp(t, d, claim)
+			require.Equal(t, []string{test.want}, directIO(t, imageOf(d, claim.VolumeID)))
+		})
+	}
+
+	t.Run("inline ephemeral", func(t *testing.T) {
+		t.Parallel()
+
+		d := harness.Start(t, poolAt("default", harness.PlainPool(t, 512*mib)))
+		claim := inlineClaim(t, d, small())
+		require.NoError(t, d.Publish(t.Context(), claim))
+		require.Equal(t, []string{"1"}, directIO(t, filepath.Join(d.Pool(), "ephemeral")))
+	})
+}
+
+// directIO returns whether the loop devices of the images whose paths begin so
+// do direct I/O: "1" or "0" for each.
+func directIO(t *testing.T, prefix string) []string {
+	t.Helper()
+
+	attached, err := blockdev.NewLoops(blockdev.LoopsOptions{}).Attachments()
+	require.NoError(t, err)
+
+	var found []string
+
+	for _, each := range attached {
+		if strings.HasPrefix(each.BackingPath, prefix) {
+			dio, err := os.ReadFile(filepath.Join("/sys/block", filepath.Base(each.Path), "loop/dio"))
+			require.NoError(t, err)
+
+			found = append(found, strings.TrimSpace(string(dio)))
+		}
+	}
+
+	return found
+}
+
+// TestAPoolWithoutLocksHasNoController: nothing would keep a second one off.
+func TestAPoolWithoutLocksHasNoController(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	served := faults.ServeLocking(t, t.TempDir())
+	first := harness.Start(t)
+	served.Inject(t, faults.Fault{Ops: faults.Locks, Errno: unix.ENOLCK})
+
+	// The pool of the second is the served one; all else is as the first's.
+	poolAt("default", served.Path)(&first.Config)
+	require.ErrorContains(t, runSecond(t, first, driver.ModeController), "no file locks")
+}
