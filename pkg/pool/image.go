@@ -138,7 +138,7 @@ func (p *Pool) FillImage(ctx context.Context, id string, filling Filling) (bool,
 	if err != nil {
 		return false, p.spaceError(fmt.Errorf("fill image of volume %s: %w", id, err))
 	}
-	defer fresh.Close()
+	defer unlock(fresh)
 
 	filled, err := p.fillClaimed(ctx, id, fresh, filling)
 	if err != nil {
@@ -159,7 +159,7 @@ func (p *Pool) fillClaimed(ctx context.Context, id string, fresh *os.File, filli
 	if err != nil {
 		return false, err
 	}
-	defer old.Close()
+	defer unlock(old)
 
 	blank, err := filling.Blank(old)
 	if err != nil || !blank {
@@ -251,6 +251,14 @@ func (p *Pool) fillScratch(ctx context.Context, id string, old, fresh *os.File, 
 	return err //nolint:wrapcheck // the caller names the volume
 }
 
+// unlock closes a file that is locked, and synced where it was written. It does not
+// leave the lock to the last descriptor: a child that is being forked for a tool has
+// copies until its exec, and the image is about to be attached.
+func unlock(file *os.File) {
+	_ = unix.Flock(int(file.Fd()), unix.LOCK_UN)
+	_ = file.Close()
+}
+
 // release gives the space of the file's first size bytes back to the pool.
 func release(file *os.File, size int64) error {
 	return retried(func() error { //nolint:wrapcheck // the caller names the volume
@@ -285,7 +293,7 @@ func (p *Pool) lockImage(id string) (*os.File, error) {
 			return image, nil
 		}
 
-		_ = image.Close() // nothing was written
+		unlock(image)
 
 		if err != nil {
 			return nil, err
