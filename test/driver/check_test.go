@@ -437,7 +437,10 @@ func TestCheckForgivesTheKernelsErrors(t *testing.T) {
 			t.Parallel()
 
 			d := harness.Start(t)
-			claim := newVolume(t, d, &csi.CreateVolumeRequest{})
+			// A filesystem that the error has made read-only is not checked online.
+			claim := newVolume(t, d, &csi.CreateVolumeRequest{
+				VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Mount(writer, "ext4", "errors=continue")},
+			})
 			bringUp(t, d, claim)
 
 			trigger := fmt.Sprintf("/sys/fs/ext4/loop%d/trigger_fs_error", loopsOf(t, d, claim.VolumeID)[0].Number)
