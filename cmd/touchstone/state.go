@@ -13,11 +13,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/touchstone-csi/touchstone/pkg/audit"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 )
 
 var (
 	errFindings = errors.New("the state is damaged")
+	errNoPool   = errors.New("the state knows no such pool")
 	errPools    = errors.New("the pools are not as the state says")
 )
 
@@ -78,6 +80,22 @@ and what was being made is removed, never data.`,
 			Args: noArgs,
 			RunE: func(command *cobra.Command, _ []string) error { return given.repair(command) },
 		},
+		&cobra.Command{
+			Use:   "forget-pool NAME",
+			Short: "Forget the identity of a pool that is lost for good; the next start takes the one that it finds",
+			Long: `Forget the identity of a pool whose volumes are lost for good. The next start of the
+driver takes the pool that it finds at that name, or makes one. Until then every
+call for the pool's volumes is refused; afterwards those that are not in the pool
+are reported as missing, and can be deleted by their orchestrator.`,
+			Args: cobra.MatchAll(func(command *cobra.Command, args []string) error {
+				if len(args) != 1 {
+					return usageError(command, fmt.Errorf("%w: give the name of one pool", errUsage))
+				}
+
+				return nil
+			}),
+			RunE: func(command *cobra.Command, args []string) error { return given.forgetPool(command, args[0]) },
+		},
 	)
 
 	return command
@@ -114,6 +132,48 @@ func (f *stateFlags) verify(command *cobra.Command) error {
 	}
 
 	return exitWith(exitNotWell, findings(f.directory, report))
+}
+
+// forgetPool removes the identity of a pool from the state.
+func (f *stateFlags) forgetPool(command *cobra.Command, name string) error {
+	// A mistyped directory would else become a new, empty state.
+	if _, err := os.Stat(f.directory); err != nil {
+		return exitWith(exitCannot, fmt.Errorf("state-dir: %w", err))
+	}
+
+	store := state.New(f.directory, state.Options{Owner: "touchstone state forget-pool"})
+	identities := state.Register[*pool.IdentityRecord](store, pool.IdentitiesCollection)
+
+	found, err := state.Verify(f.directory)
+	if err != nil {
+		return exitWith(exitCannot, err)
+	}
+
+	// The other collections stay as they are.
+	for name := range found.Records {
+		if name != pool.IdentitiesCollection {
+			state.Register[json.RawMessage](store, name)
+		}
+	}
+
+	err = store.Open(command.Context())
+	if err == nil {
+		err = store.Update(command.Context(), func(tx *state.Tx) error {
+			if _, known := identities.In(tx).Get(name); !known {
+				return fmt.Errorf("%w: %q in %s", errNoPool, name, f.directory)
+			}
+
+			return identities.In(tx).Delete(name)
+		})
+	}
+
+	if err = errors.Join(err, store.Close()); err != nil {
+		return exitWith(exitCannot, err)
+	}
+
+	_, err = fmt.Fprintf(command.OutOrStdout(), "pool %s is forgotten: the next start takes the one that it finds\n", name)
+
+	return err //nolint:wrapcheck // there is nothing to add
 }
 
 // findings is nil for a clean report.

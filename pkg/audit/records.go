@@ -3,6 +3,7 @@ package audit
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 
 	"github.com/touchstone-csi/touchstone/pkg/controller"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
@@ -26,6 +27,8 @@ type records struct {
 	known, lasting map[object]bool
 	// pools are the names of those with a record.
 	pools map[string]int
+	// identities are those of the pools, by name.
+	identities map[string]string
 	// places are where a record has the object of an id.
 	places map[string]object
 }
@@ -33,6 +36,10 @@ type records struct {
 // readRecords reads the controller's records. Errors: ErrNotComparable, and
 // those of state.Records.
 func readRecords(directory string, counted map[string]int) (*records, error) {
+	// A node knows pools, too.
+	counted = maps.Clone(counted)
+	delete(counted, pool.IdentitiesCollection)
+
 	if _, ok := counted[controller.VolumesCollection]; !ok && len(counted) > 0 {
 		return nil, fmt.Errorf("%s: %w; give the state directory of the controller (mode controller or all)",
 			directory, ErrNotComparable)
@@ -40,7 +47,7 @@ func readRecords(directory string, counted map[string]int) (*records, error) {
 
 	read := &records{
 		none: len(counted) == 0, known: map[object]bool{}, lasting: map[object]bool{},
-		pools: map[string]int{}, places: map[string]object{},
+		pools: map[string]int{}, identities: map[string]string{}, places: map[string]object{},
 	}
 
 	err := state.Records(directory, func(collection, key string, record json.RawMessage) error {
@@ -51,6 +58,8 @@ func readRecords(directory string, counted map[string]int) (*records, error) {
 			err = read.addVolume(record)
 		case controller.SnapshotsCollection:
 			err = read.addSnapshot(record)
+		case pool.IdentitiesCollection:
+			err = read.addIdentity(key, record)
 		}
 
 		if err != nil {
@@ -87,6 +96,17 @@ func (r *records) addSnapshot(text json.RawMessage) error {
 	}
 
 	r.add(record.ID, record.Parameters, true, record.Phase == controller.PhaseReady)
+
+	return nil
+}
+
+func (r *records) addIdentity(name string, text json.RawMessage) error {
+	var record pool.IdentityRecord
+	if err := json.Unmarshal(text, &record); err != nil {
+		return fmt.Errorf("read it: %w", err)
+	}
+
+	r.identities[name] = record.ID
 
 	return nil
 }

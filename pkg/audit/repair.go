@@ -50,10 +50,10 @@ func take(set *pool.Set) error { return set.Take("touchstone state repair") }
 
 // fix says whether what was found is gone.
 func (c *comparison) fix(found Finding) (bool, error) {
-	place, ok := c.set.Get(found.Pool)
+	place, err := c.set.Get(found.Pool)
 
 	switch {
-	case !ok || found.Fix == "":
+	case err != nil || found.Fix == "":
 		return false, nil
 	case found.Kind == Scratch:
 		return place.ClearScratchOf(found.ID)

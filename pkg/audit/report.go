@@ -24,6 +24,8 @@ const (
 	Orphan Kind = "orphan"
 	// Scratch was being made when a driver ended.
 	Scratch Kind = "scratch"
+	// Mismatch is a pool that is not the one that the state knows.
+	Mismatch Kind = "mismatch"
 	// Lost is a record of a volume or snapshot whose bytes are not there.
 	Lost Kind = "lost"
 )

@@ -31,6 +31,8 @@ type comparison struct {
 
 	set     *pool.Set
 	records *records
+	// mismatched are the names of pools that are not those that the state knows.
+	mismatched map[string]bool
 }
 
 // withPools calls then once all is compared, while no controller may take the
@@ -62,7 +64,7 @@ func withPools(ctx context.Context, stateDir string, pools map[string]string,
 		return report, err
 	}
 
-	compared := &comparison{Pools: &Pools{Compared: map[string]string{}, Findings: []Finding{}, Notes: []Note{}}, set: set, records: known}
+	compared := &comparison{Pools: &Pools{Compared: map[string]string{}, Findings: []Finding{}, Notes: []Note{}}, set: set, records: known, mismatched: map[string]bool{}}
 	if err := compared.compare(ctx); err != nil {
 		return report, err
 	}
@@ -113,6 +115,17 @@ func (c *comparison) compare(ctx context.Context) error {
 		place, _ := c.set.Get(name)
 		c.Compared[name] = place.Path()
 
+		// In another pool all would seem to be lost, and all that is there unknown.
+		if same, err := c.compareIdentity(place); err != nil || !same {
+			if err != nil {
+				return err
+			}
+
+			c.mismatched[name] = true
+
+			continue
+		}
+
 		if err := c.lookForOrphans(ctx, place); err != nil {
 			return err
 		}
@@ -135,6 +148,29 @@ func (c *comparison) compare(ctx context.Context) error {
 	}
 
 	return nil
+}
+
+// compareIdentity says whether the pool is the one that the state knows by its name,
+// and reports it if not.
+func (c *comparison) compareIdentity(place *pool.Pool) (bool, error) {
+	known := c.records.identities[place.Name()]
+
+	found, err := pool.ReadIdentity(place.Path())
+	if err != nil {
+		return false, fmt.Errorf("pool %q: %w", place.Name(), err)
+	}
+
+	if known == "" || found == known {
+		return true, nil
+	}
+
+	c.Findings = append(c.Findings, Finding{
+		Kind: Mismatch, Pool: place.Name(), Path: place.Path(),
+		Reason: fmt.Sprintf("the state knows pool %s by the identity %s, and this one has %q", place.Name(), known, found),
+		Advice: "mount its disk or put its data back; if its volumes are lost for good, run `touchstone state forget-pool " + place.Name() + "`",
+	})
+
+	return false, nil
 }
 
 func (c *comparison) note(path, reason string) { c.Notes = append(c.Notes, Note{path, reason}) }
@@ -242,8 +278,8 @@ func (c *comparison) lookForLeftovers(ctx context.Context, place *pool.Pool) err
 // lookForLost reports the records of this pool that have no bytes.
 func (c *comparison) lookForLost() {
 	for wanted := range c.records.lasting {
-		place, ok := c.set.Get(wanted.pool)
-		if !ok {
+		place, err := c.set.Get(wanted.pool)
+		if err != nil || c.mismatched[wanted.pool] {
 			continue
 		}
 

@@ -50,9 +50,9 @@ func (s *Service) checkReadonly(asked bool) error {
 	return nil
 }
 
-// makeReal gives every volume its bytes for good, where no attachment will do
-// that any more (docs/decisions/0005).
-func (s *Service) makeReal(ctx context.Context) error {
+// makeReal gives every volume of a pool its bytes for good, where no attachment will
+// do that any more (docs/decisions/0005).
+func (s *Service) makeReal(ctx context.Context, poolName string) error {
 	if s.has(capability.PublishUnpublishVolume) {
 		return nil
 	}
@@ -62,7 +62,7 @@ func (s *Service) makeReal(ctx context.Context) error {
 	failed := error(nil)
 
 	s.volumes.Ascend("", func(_ string, v *Volume) bool {
-		if v.Phase != PhaseReady || !v.Pristine {
+		if v.Parameters.Pool != poolName || v.Phase != PhaseReady || !v.Pristine {
 			return true
 		}
 

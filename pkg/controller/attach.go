@@ -76,6 +76,10 @@ func (s *Service) attach(ctx context.Context, id string, wanted Attachment) (Att
 		return existing, existing.answers(wanted)
 	}
 
+	if _, err := s.poolOf(found); err != nil {
+		return Attachment{}, err
+	}
+
 	if found.Pristine {
 		if err := s.materialize(found); err != nil {
 			return Attachment{}, err

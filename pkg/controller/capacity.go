@@ -59,7 +59,7 @@ func (s *Service) GetCapacity(_ context.Context, request *csi.GetCapacityRequest
 }
 
 // choosePool reads the parameters and finds the pool that they name. Errors:
-// INVALID_ARGUMENT.
+// INVALID_ARGUMENT, UNAVAILABLE while the pool cannot be used.
 func (s *Service) choosePool(given map[string]string) (volume.Parameters, *pool.Pool, error) {
 	parameters, err := volume.ParseParameters(given)
 	if err != nil {
@@ -70,13 +70,14 @@ func (s *Service) choosePool(given map[string]string) (volume.Parameters, *pool.
 		parameters.Pool = s.pools.Default()
 	}
 
-	place, ok := s.pools.Get(parameters.Pool)
-	if !ok {
+	if !s.pools.Has(parameters.Pool) {
 		return volume.Parameters{}, nil, rpc.Invalid("parameters: pool %q does not exist; there are %s",
 			parameters.Pool, strings.Join(s.pools.Names(), ", "))
 	}
 
-	return parameters, place, nil
+	place, err := s.pools.Get(parameters.Pool)
+
+	return parameters, place, err
 }
 
 // sellable is what the pool may still promise.

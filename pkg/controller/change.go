@@ -3,6 +3,7 @@ package controller
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -139,12 +140,12 @@ func (s *Service) apply(ctx context.Context, id string, wanted change) (*Volume,
 		return nil, err
 	}
 
-	if err := s.check(found, wanted); err != nil {
+	place, err := s.poolOf(found)
+	if err != nil {
 		return nil, err
 	}
 
-	place, err := s.poolOf(found)
-	if err != nil {
+	if err := s.check(found, wanted); err != nil {
 		return nil, err
 	}
 
@@ -208,10 +209,14 @@ func (s *Service) poolOf(v *Volume) (*pool.Pool, error) {
 }
 
 func (s *Service) poolNamed(name, of string) (*pool.Pool, error) {
-	place, ok := s.pools.Get(name)
-	if !ok {
-		return nil, fmt.Errorf("%s: %w: pool %q is not configured (--pool)", of, errConfig, name)
-	}
+	place, err := s.pools.Get(name)
 
-	return place, nil
+	switch {
+	case errors.Is(err, pool.ErrUnknown):
+		return nil, fmt.Errorf("%s: %w: pool %q is not configured (--pool)", of, errConfig, name)
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", of, err)
+	default:
+		return place, nil
+	}
 }

@@ -42,6 +42,11 @@ func (s *Service) delete(ctx context.Context, id string) error {
 		return nil
 	}
 
+	// While its pool cannot be used, the volume stays as it is.
+	if _, err := s.poolOf(found); err != nil {
+		return err
+	}
+
 	if found.Phase == PhaseReady {
 		err := s.idle(found)
 		if err == nil {

@@ -110,13 +110,13 @@ func publishMutable(v *Volume, place *pool.Pool) error {
 	return place.SetAttributes(v.ID, v.Mutable)
 }
 
-// recoverMutable makes the pools say what the records do: a crash can come
-// between the one and the other.
-func (s *Service) recoverMutable(ctx context.Context) error {
+// recoverMutable makes a pool say what the records do: a crash can come between the
+// one and the other.
+func (s *Service) recoverMutable(ctx context.Context, place *pool.Pool) error {
 	var given []*Volume
 
 	s.volumes.Ascend("", func(_ string, v *Volume) bool {
-		if v.Phase == PhaseReady && !v.Mutable.IsZero() {
+		if v.Parameters.Pool == place.Name() && v.Phase == PhaseReady && !v.Mutable.IsZero() {
 			given = append(given, v)
 		}
 
@@ -124,13 +124,8 @@ func (s *Service) recoverMutable(ctx context.Context) error {
 	})
 
 	for _, v := range given {
-		place, err := s.poolOf(v)
-		if err == nil {
-			err = s.putInForce(ctx, v, place)
-		}
-
 		// One sick volume must not keep the others from being used.
-		if err != nil {
+		if err := s.putInForce(ctx, v, place); err != nil {
 			s.config.Log.Error("the mutable parameters of a volume are not in force", "volume", v.ID, "error", err)
 		}
 	}
@@ -141,11 +136,8 @@ func (s *Service) recoverMutable(ctx context.Context) error {
 		return ok || !s.foundAtStart(id)
 	}
 
-	for _, name := range s.pools.Names() {
-		place, _ := s.pools.Get(name)
-		if err := place.ClearAttributes(ctx, known); err != nil {
-			s.config.Log.Error("cannot remove mutable parameters of volumes that are gone", "pool", name, "error", err)
-		}
+	if err := place.ClearAttributes(ctx, known); err != nil {
+		s.config.Log.Error("cannot remove mutable parameters of volumes that are gone", "pool", place.Name(), "error", err)
 	}
 
 	return nil

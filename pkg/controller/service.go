@@ -133,24 +133,43 @@ func New(config Config, store *state.Store, pools *pool.Set, ops *inflight.Group
 
 var errConfig = errors.New("bad configuration")
 
-// Recover ends what a crash has left half-done, before the first call; what is to
-// be removed is scheduled only. What the store does not know is left alone unless
-// it is empty.
-func (s *Service) Recover(ctx context.Context) error {
-	if err := errors.Join(s.recoverVolumes(), s.makeReal(ctx), s.recoverMutable(ctx), s.recoverSnapshots(ctx)); err != nil {
+// Recover schedules the removal of what a crash has left half-done, before RecoverPool
+// and the first call.
+func (s *Service) Recover(context.Context) error {
+	if err := errors.Join(s.recoverVolumes(), s.removeUnfinishedSnapshots()); err != nil {
 		return fmt.Errorf("recover: %w", err)
 	}
 
-	for _, name := range s.pools.Names() {
-		place, _ := s.pools.Get(name)
-		if err := s.collectOrphans(ctx, place); err != nil {
-			return err
-		}
-	}
+	return nil
+}
 
-	// No answer about a volume's health before there is one.
+// Observe probes all volumes, so that the first answer about the health of one has
+// something to go by. It follows RecoverPool.
+func (s *Service) Observe(ctx context.Context) error {
 	if err := s.monitor.Relist(ctx); err != nil {
-		return fmt.Errorf("recover: %w", err)
+		return fmt.Errorf("probe the volumes: %w", err)
+	}
+
+	return nil
+}
+
+// RecoverPool ends what was left half-done in a pool, after a crash or since the
+// pool has failed, before the pool is served. What the store does not know is left
+// alone unless it is empty.
+func (s *Service) RecoverPool(ctx context.Context, place *pool.Pool) error {
+	// Calls do not get the pool yet, but everything here does.
+	recovering := *s
+	recovering.pools = pool.SetOf(place)
+
+	err := errors.Join(recovering.makeReal(ctx, place.Name()), recovering.recoverMutable(ctx, place),
+		recovering.collectOrphans(ctx, place))
+	if err == nil {
+		// Last: copies go on in the background.
+		err = recovering.resumeCopies(ctx, place.Name())
+	}
+
+	if err != nil {
+		return fmt.Errorf("recover pool %q: %w", place.Name(), err)
 	}
 
 	return nil

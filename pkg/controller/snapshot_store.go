@@ -201,6 +201,10 @@ func lasting(err error) error {
 // Errors: ABORTED while one is read.
 func (s *Service) removeSnapshots(ctx context.Context, group *Group, gone ...*Snapshot) error {
 	for _, each := range gone {
+		if _, err := s.poolNamed(each.Parameters.Pool, "snapshot "+each.ID); err != nil {
+			return err
+		}
+
 		if each.Phase == PhaseDeleting {
 			continue // the check belongs before the first step
 		}
@@ -340,10 +344,9 @@ func (s *Service) findSnapshot(id string) (*Snapshot, error) {
 	return found, nil
 }
 
-// recoverSnapshots schedules the removal of what a crash has left half-done, and
-// starts again what is being copied, both for the background.
-func (s *Service) recoverSnapshots(ctx context.Context) error {
-	var gone, copying []*Snapshot
+// removeUnfinishedSnapshots schedules the removal of what a crash has left half-done.
+func (s *Service) removeUnfinishedSnapshots() error {
+	var gone []*Snapshot
 
 	members, err := s.recoverGroups()
 	if err != nil {
@@ -352,9 +355,7 @@ func (s *Service) recoverSnapshots(ctx context.Context) error {
 
 	s.snapshots.Ascend("", func(id string, each *Snapshot) bool {
 		switch {
-		case each.Phase == PhaseReady || members[id]:
-		case each.Phase == PhaseCopying:
-			copying = append(copying, each)
+		case each.Phase == PhaseReady, each.Phase == PhaseCopying, members[id]:
 		default:
 			s.config.Log.Info("removing an unfinished snapshot", "snapshot", id, "phase", each.Phase)
 
@@ -373,6 +374,24 @@ func (s *Service) recoverSnapshots(ctx context.Context) error {
 		return fmt.Errorf("recover snapshots: %w", err)
 	}
 
+	return nil
+}
+
+// resumeCopies starts over, in the background, what is being copied in a pool.
+func (s *Service) resumeCopies(ctx context.Context, poolName string) error {
+	var copying []*Snapshot
+
+	s.snapshots.Ascend("", func(_ string, each *Snapshot) bool {
+		group, grouped := s.groups.Get(each.GroupID)
+		unfinished := grouped && group.Phase != PhaseReady
+
+		if each.Parameters.Pool == poolName && each.Phase == PhaseCopying && !unfinished && !s.busyWith(each) {
+			copying = append(copying, each)
+		}
+
+		return true
+	})
+
 	for _, each := range copying {
 		if err := s.copyAgain(ctx, each); err != nil {
 			return fmt.Errorf("recover snapshots: %w", err)
@@ -380,6 +399,12 @@ func (s *Service) recoverSnapshots(ctx context.Context) error {
 	}
 
 	return nil
+}
+
+// busyWith says whether an operation is under way that ends by itself what it has
+// begun with the snapshot.
+func (s *Service) busyWith(snapshot *Snapshot) bool {
+	return s.ops.Busy("snapshot "+snapshot.ID) || s.ops.Busy("volume "+snapshot.SourceVolumeID)
 }
 
 // recoverGroups schedules the removal of groups that are not ready, and returns

@@ -41,7 +41,7 @@ func (r *rooms) controllerSources() []health.Source {
 		return nil
 	}
 
-	return []health.Source{kernelevents.NewFiles(volumeRooms(r.pools)...)}
+	return []health.Source{kernelevents.NewFilesOf(func() []string { return volumeRooms(r.pools) }, r.pools.Changed)}
 }
 
 // nodeSources tell of what happens to volumes in use, marks among them of the
@@ -55,7 +55,7 @@ func (r *rooms) nodeSources(config *Config, ephemeral *pool.Set) (sources []heal
 
 	return []health.Source{
 		kernelevents.NewBlockErrors(config.instance()), marks, kernelevents.NewMounts(), kernelevents.NewDevices(),
-		kernelevents.NewFiles(append(volumeRooms(r.pools), volumeRooms(ephemeral)...)...),
+		kernelevents.NewFilesOf(func() []string { return append(volumeRooms(r.pools), volumeRooms(ephemeral)...) }, r.pools.Changed),
 	}, marks
 }
 
@@ -71,8 +71,7 @@ func markWith(marks *kernelevents.FilesystemErrors) func(*os.File) error {
 func volumeRooms(pools *pool.Set) []string {
 	var paths []string
 
-	for _, name := range pools.Names() {
-		place, _ := pools.Get(name)
+	for _, place := range pools.Served() {
 		paths = append(paths, place.VolumeRooms()...)
 	}
 

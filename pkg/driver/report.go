@@ -56,9 +56,8 @@ func (r *rooms) storageReports(stateDir string) []health.StorageReport {
 	reports := make([]health.StorageReport, 0, len(r.pools.Names())+1)
 
 	for _, name := range r.pools.Names() {
-		place, _ := r.pools.Get(name)
 		known, _ := r.storage.Get(health.PoolSubject(name))
-		report := health.StorageReport{Name: name, Kind: "pool", Path: place.Path(), Conditions: known.Reports("storage")}
+		report := health.StorageReport{Name: name, Kind: "pool", Path: r.pools.Path(name), Conditions: known.Reports("storage")}
 
 		if known != nil && known.Usage != nil {
 			report.Bytes = &known.Usage.Bytes

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -36,10 +35,8 @@ type rooms struct {
 	store    *state.Store
 	pools    *pool.Set
 	services []service
-	// removals removes in the background what is no longer used, and removing are
-	// the pools in which earlier runs may have left such.
+	// removals removes in the background what is no longer used.
 	removals *removal.Queue
-	removing []*pool.Set
 	// inUse is the node's word on who uses a volume; nil without a node.
 	inUse func(volumeID string) (user string, used bool)
 	// ephemeral and promised are what the node, and the controller, owe of a
@@ -71,19 +68,21 @@ type rooms struct {
 	// registrar is what the kubelet knows of the driver; nil without, and until it
 	// is announced, when calls are served already.
 	registrar atomic.Pointer[registration.Registrar]
-	// controls says that the controller is here, of which a pool has one, and
-	// owner names it to the next.
-	controls bool
-	owner    string
-	log      *slog.Logger
+	// opener opens the pools.
+	opener *opener
 }
 
 // service is one gRPC service that a mode serves beside Identity.
 type service struct {
 	name     string
 	register func(grpc.ServiceRegistrar)
-	// recover finishes or undoes what the last run left half done.
-	recover func(context.Context) error
+	// recover finishes or undoes what the last run left half done outside of the
+	// pools, and recoverPool what is in one, before that is served. observe follows.
+	recover     func(context.Context) error
+	recoverPool func(context.Context, *pool.Pool) error
+	observe     func(context.Context) error
+	// served is told that a pool is served from now on; nil is nothing.
+	served func(ctx context.Context, pool string)
 	// watches go on beside the calls until their context ends.
 	watches []func(context.Context)
 	// drain ends what waits for more before it becomes an operation; nil is
@@ -102,22 +101,18 @@ func build(ctx context.Context, config *Config, ops *inflight.Group, registry pr
 	owner := fmt.Sprintf("%s at %s, mode %s", config.DriverName, config.Endpoint, config.Mode)
 	r := &rooms{
 		store:    state.New(config.StateDir, state.Options{Owner: owner, Log: config.Log}),
-		owner:    fmt.Sprintf("%s, node %s, state in %s", owner, config.NodeID, config.StateDir),
 		progress: progress.NewRegistry(config.Log),
 		removals: removal.New(config.Log),
 		health:   config.healthSettings(registry),
 		registry: registry,
-		log:      config.Log,
 	}
 
-	err := r.openPools(ctx, config)
-	if err == nil {
-		r.removing = append(r.removing, r.pools)
-		r.storage = newStorage(config, r.health, r.pools, r.store, r.removals)
-		r.removals.OnChange(func(name string) { r.storage.Suspect(health.PoolSubject(name)) })
+	r.opener = newOpener(ctx, config, r.store, r.health, r.removals)
+	r.pools, r.storage = r.opener.set, r.opener.monitor(r.health)
+	r.closers = append(r.closers, r.opener.close)
+	r.removals.OnChange(func(name string) { r.storage.Suspect(health.PoolSubject(name)) })
 
-		err = r.registry.Register(health.NewUsage(r.storage, "pool", health.PoolSubject("")))
-	}
+	err := r.registry.Register(health.NewUsage(r.storage, "pool", health.PoolSubject("")))
 
 	// The node comes first: the controller asks it who uses a volume.
 	if err == nil && config.serves(ModeNode) {
@@ -147,14 +142,7 @@ func (r *rooms) addNode(config *Config, ops *inflight.Group) error {
 		return nil
 	})
 
-	ephemeral, err := r.pools.OpenEphemeral()
-	if err != nil {
-		return err
-	}
-
-	r.closers = append(r.closers, ephemeral.Close)
-	r.removing = append(r.removing, ephemeral)
-
+	ephemeral := r.pools.Ephemeral()
 	sources, marks := r.nodeSources(config, ephemeral)
 
 	direct, err := config.direct()
@@ -184,8 +172,8 @@ func (r *rooms) addNode(config *Config, ops *inflight.Group) error {
 	added := service{
 		name:     csi.Node_ServiceDesc.ServiceName,
 		register: func(to grpc.ServiceRegistrar) { csi.RegisterNodeServer(to, served) },
-		recover:  served.Recover,
-		watches:  []func(context.Context){served.Health().Run, served.Checks},
+		recover:  served.Recover, recoverPool: served.RecoverPool, observe: served.Observe, served: served.PoolServed,
+		watches: []func(context.Context){served.Health().Run, served.Checks},
 	}
 
 	if !config.serves(ModeController) {
@@ -219,7 +207,10 @@ func (r *rooms) addController(config *Config, ops *inflight.Group) error {
 
 	groups, metadata := controller.NewGroups(served), controller.NewMetadata(served)
 
-	r.promised, r.controls = served.Promised, true
+	r.promised = served.Promised
+	// A pool has one controller.
+	r.opener.owner = fmt.Sprintf("%s at %s, mode %s, node %s, state in %s",
+		config.DriverName, config.Endpoint, config.Mode, config.NodeID, config.StateDir)
 	r.poolChanged = append(r.poolChanged, served.SuspectPool)
 	r.views = append(r.views, view{"controller", served.Health(), served.Reports})
 	r.services = append(r.services, service{
@@ -230,7 +221,7 @@ func (r *rooms) addController(config *Config, ops *inflight.Group) error {
 			csi.RegisterSnapshotMetadataServer(to, metadata)
 			r.progress.Register(to)
 		},
-		recover: served.Recover,
+		recover: served.Recover, recoverPool: served.RecoverPool, observe: served.Observe,
 		watches: []func(context.Context){served.Health().Run},
 		drain: func(ctx context.Context) error {
 			return errors.Join(metadata.Drain(ctx), served.Drain(ctx))
@@ -274,41 +265,29 @@ func (r *rooms) open(ctx context.Context) error {
 		return err
 	}
 
-	// Before anything is put right: what this state does not know may be what
-	// another controller's knows.
-	if r.controls {
-		if err := r.pools.Take(r.owner); err != nil {
-			return err
-		}
-	}
-
-	// The services ask it before they touch a pool.
-	if err := r.storage.Relist(ctx); err != nil {
-		return fmt.Errorf("look at the pools: %w", err)
-	}
-
 	for _, each := range r.services {
 		if err := each.recover(ctx); err != nil {
 			return fmt.Errorf("recover %s: %w", each.name, err)
 		}
 	}
 
-	r.resumeRemovals(ctx)
+	r.opener.services = r.services
+	if err := r.opener.openAll(ctx); err != nil {
+		return err
+	}
 
-	return nil
-}
+	// The services ask it before they probe what is in a pool.
+	if err := r.storage.Relist(ctx); err != nil {
+		return fmt.Errorf("probe the pools: %w", err)
+	}
 
-// resumeRemovals schedules what earlier runs have not removed completely. What
-// can't be listed keeps no volume from being used.
-func (r *rooms) resumeRemovals(ctx context.Context) {
-	for _, set := range r.removing {
-		for _, name := range set.Names() {
-			place, _ := set.Get(name)
-			if err := place.ResumeRemovals(ctx); err != nil {
-				r.log.ErrorContext(ctx, "cannot list what is to be removed; the next start retries it", "pool", name, "error", err)
-			}
+	for _, each := range r.services {
+		if err := each.observe(ctx); err != nil {
+			return fmt.Errorf("recover %s: %w", each.name, err)
 		}
 	}
+
+	return nil
 }
 
 // begin starts what goes on beside the calls, and returns what waits for its
@@ -350,9 +329,8 @@ func (r *rooms) drain(ctx context.Context) error {
 }
 
 // check says why the services cannot do their work, or nil.
-func (r *rooms) check(ctx context.Context) error {
-	return errors.Join(r.store.Err(), r.pools.Writable(ctx))
-}
+// A pool that has failed is a condition of itself: the others are served.
+func (r *rooms) check(context.Context) error { return r.store.Err() }
 
 // close gives back what build and open have taken, the last first.
 func (r *rooms) close() error {

@@ -6,55 +6,36 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/removal"
-	"github.com/touchstone-csi/touchstone/pkg/state"
 )
 
 const (
-	// maxStoragePeriod is the longest time between two looks at the pools: nothing
-	// tells of their trouble, and all volumes share it.
+	// maxStoragePeriod is the longest time between two probes of the pools: no event
+	// reports their trouble, and all volumes share it.
 	maxStoragePeriod = 5 * time.Second
 	// maxPoolLook is how long a pool may take to answer, and half of what a
 	// probe may: that a pool hangs is known before that its volumes do.
 	maxPoolLook = 2 * time.Second
 )
 
-// storage looks at what all volumes stand on: the pools and the state store.
-type storage struct {
-	pools *pool.Set
-	store *state.Store
-	// removals knows what can't be removed from the pools.
-	removals *removal.Queue
-	// limit is how long a pool may take to answer.
-	limit time.Duration
-	// turns are taken by the looks at a pool, of which one may hang and no more.
-	turns map[string]chan struct{}
-}
-
-// newStorage returns the monitor of the storage view.
-func newStorage(config *Config, shared health.Settings, pools *pool.Set, store *state.Store, removals *removal.Queue,
-) *health.Monitor {
-	s := &storage{
-		pools: pools, store: store, removals: removals, turns: map[string]chan struct{}{},
-		limit: min(maxPoolLook, cmp.Or(shared.ProbeTimeout, health.DefaultProbeTimeout)/2),
-	}
-	for _, name := range pools.Names() {
-		s.turns[name] = make(chan struct{}, 1)
-	}
-
+// monitor returns the monitor of the storage view: the pools and the state store.
+func (o *opener) monitor(shared health.Settings) *health.Monitor {
 	shared.RelistPeriod = min(maxStoragePeriod, cmp.Or(shared.RelistPeriod, health.DefaultRelistPeriod))
 	shared.EventedRelistPeriod = shared.RelistPeriod
 
-	return health.New(shared.With(health.Config{Name: "storage", List: s.list, Probe: s.probe, Log: config.Log}))
+	return health.New(shared.With(health.Config{Name: "storage", List: o.list, Probe: o.probe, Log: o.config.Log}))
 }
 
-func (s *storage) list() []string {
-	pools := s.pools.Names()
+func (o *opener) list() []string {
+	pools := o.set.Names()
 	subjects := append(make([]string, 0, 1+len(pools)), health.StateSubject)
 
 	for _, name := range pools {
@@ -64,18 +45,18 @@ func (s *storage) list() []string {
 	return subjects
 }
 
-func (s *storage) probe(ctx context.Context, subject string) (health.Observation, error) {
+func (o *opener) probe(ctx context.Context, subject string) (health.Observation, error) {
 	if subject == health.StateSubject {
-		return s.lookAtState(), nil
+		return o.probeState(), nil
 	}
 
-	place, ok := s.pools.Get(strings.TrimPrefix(subject, health.PoolSubject("")))
-	if !ok {
+	name := strings.TrimPrefix(subject, health.PoolSubject(""))
+	if !o.set.Has(name) {
 		return health.Observation{}, health.ErrGone
 	}
 
-	observed, err := s.awaitPool(ctx, place)
-	observed.Entries = append(observed.Entries, failedRemovals(s.removals.Failures(place.Name()))...)
+	observed, err := o.awaitPool(ctx, name)
+	observed.Entries = append(observed.Entries, failedRemovals(o.removals.Failures(name))...)
 
 	return observed, err
 }
@@ -84,6 +65,8 @@ func (s *storage) probe(ctx context.Context, subject string) (health.Observation
 // cause: the others often have the same. The path is in the log: a message has
 // little room.
 func failedRemovals(failures []removal.Failure) []health.Entry {
+	// What a failed pool keeps from being removed is said by its own condition.
+	failures = slices.DeleteFunc(failures, func(each removal.Failure) bool { return errors.Is(each.Cause, pool.ErrUnavailable) })
 	if len(failures) == 0 {
 		return nil
 	}
@@ -100,8 +83,8 @@ func failedRemovals(failures []removal.Failure) []health.Entry {
 	return []health.Entry{health.NewEntry(health.RemovalFailed, fmt.Sprintf("cannot remove %s: %s", named, cause))}
 }
 
-func (s *storage) lookAtState() health.Observation {
-	if err := s.store.Err(); err != nil {
+func (o *opener) probeState() health.Observation {
+	if err := o.store.Err(); err != nil {
 		return health.Observation{Entries: []health.Entry{health.NewEntry(health.StateStoreFailed, err.Error())}}
 	}
 
@@ -109,19 +92,19 @@ func (s *storage) lookAtState() health.Observation {
 }
 
 // awaitPool gives a pool its time to answer. One that does not is unreachable
-// until the look that hangs has come back.
-func (s *storage) awaitPool(outer context.Context, place *pool.Pool) (health.Observation, error) {
-	ctx, cancel := context.WithTimeout(outer, s.limit)
+// until the probe that hangs has come back.
+func (o *opener) awaitPool(outer context.Context, name string) (health.Observation, error) {
+	ctx, cancel := context.WithTimeout(outer, o.limit)
 	defer cancel()
 
-	turn, found := s.turns[place.Name()], make(chan health.Observation, 1)
+	turn, found := o.members[name].turn, make(chan health.Observation, 1)
 
 	select {
 	case turn <- struct{}{}:
-		go func() {
+		go func() { //nolint:contextcheck // opening a pool goes on without the probe
 			defer func() { <-turn }()
 
-			found <- lookAtPool(place)
+			found <- o.probePool(name)
 		}()
 	case <-ctx.Done():
 	}
@@ -133,23 +116,63 @@ func (s *storage) awaitPool(outer context.Context, place *pool.Pool) (health.Obs
 	}
 
 	if err := outer.Err(); err != nil {
-		return health.Observation{}, fmt.Errorf("look at pool %q: %w", place.Name(), err)
+		return health.Observation{}, fmt.Errorf("probe pool %q: %w", name, err)
 	}
 
-	return unreachable(fmt.Sprintf("pool %q does not answer; look at the storage below %s", place.Name(), place.Path())), nil
+	if failure := o.set.Failure(name); failure != nil {
+		return unreachable(o.explain(name, failure)), nil
+	}
+
+	return unreachable(fmt.Sprintf("pool %q does not answer; look at the storage below %s", name, o.set.Path(name))), nil
 }
 
-func lookAtPool(place *pool.Pool) health.Observation {
-	err := place.Look()
-	writable := err == nil
+// probePool opens the pool if it has failed, and has it fail if it can't be used.
+// The caller has the pool's turn.
+func (o *opener) probePool(name string) health.Observation {
+	place, err := o.set.Get(name)
+	if err != nil {
+		if err := o.open(name); err != nil {
+			return o.unavailable(name)
+		}
 
-	if !writable && !errors.Is(err, pool.ErrReadOnly) && !errors.Is(err, pool.ErrNoSpace) {
+		go o.announce(name)
+
+		place, err = o.set.Get(name)
+	}
+
+	var observed health.Observation
+	if err == nil {
+		observed, err = probeServed(place)
+	}
+
+	switch {
+	case err == nil:
+		return observed
+	case exhausted(err):
+		// It says nothing about the pool.
 		return unreachable(err.Error())
+	default:
+		o.fail(name, err)
+
+		return o.unavailable(name)
+	}
+}
+
+// exhausted says whether the process, and not the pool, lacks something.
+func exhausted(err error) bool {
+	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM)
+}
+
+// probeServed returns an error for a pool that can't be used.
+func probeServed(place *pool.Pool) (health.Observation, error) {
+	err := place.Look()
+	if err != nil && !errors.Is(err, pool.ErrReadOnly) && !errors.Is(err, pool.ErrNoSpace) {
+		return health.Observation{}, err
 	}
 
 	capacity, failure := place.Capacity()
 	if failure != nil {
-		return unreachable(failure.Error())
+		return health.Observation{}, failure
 	}
 
 	observed := health.Observation{Usage: &health.Usage{Bytes: health.Amount{
@@ -166,7 +189,35 @@ func lookAtPool(place *pool.Pool) health.Observation {
 			fmt.Sprintf("pool %q is nearly full; delete volumes or enlarge %s", place.Name(), place.Path())))
 	}
 
+	return observed, nil
+}
+
+// unavailable is the condition of a pool that has failed, which is probed again
+// soon: that is how it recovers.
+func (o *opener) unavailable(name string) health.Observation {
+	failure := o.set.Failure(name)
+	if failure == nil {
+		return health.Observation{}
+	}
+
+	observed := unreachable(o.explain(name, failure))
+	observed.Again = reopenPause
+
 	return observed
+}
+
+// explain says why a pool cannot be used in the 128 bytes that a condition has: the
+// cause first, then what to do. Calls get the whole of it.
+func (o *opener) explain(name string, failure error) string {
+	if errors.Is(failure, pool.ErrIdentity) {
+		return fmt.Sprintf("pool %q is not the one that the state knows: mount its disk (or `touchstone state forget-pool %s`)", name, name)
+	}
+
+	if errno, ok := errors.AsType[unix.Errno](failure); ok {
+		return fmt.Sprintf("pool %q: %s; repair, or mount, the filesystem of %s", name, errno, o.set.Path(name))
+	}
+
+	return fmt.Sprintf("pool %q: %s", name, strings.ReplaceAll(failure.Error(), o.config.Pools[name], "."))
 }
 
 func unreachable(message string) health.Observation {

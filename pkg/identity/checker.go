@@ -18,9 +18,8 @@ const (
 	hungAfter = 800 * time.Millisecond
 )
 
-// ErrHung is the result while a check does not return: a pool on a server that
-// is gone blocks whoever touches it, and nobody can call that off.
-var ErrHung = errors.New("the check of store and pools does not return")
+// ErrHung is the result while a check does not return.
+var ErrHung = errors.New("the check of the state does not return")
 
 // checker runs one check at a time, however many ask, and keeps its result for
 // a second. Nothing runs while nobody asks.
@@ -71,7 +70,7 @@ func (c *checker) result(ctx context.Context) error {
 
 		return err
 	case <-ctx.Done():
-		return fmt.Errorf("check of store and pools: %w", context.Cause(ctx))
+		return fmt.Errorf("check of the state: %w", context.Cause(ctx))
 	}
 }
 

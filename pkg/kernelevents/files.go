@@ -6,8 +6,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -26,7 +29,12 @@ const (
 	inotifyBytes = 64 << 10
 )
 
-type files struct{ directories []string }
+type files struct {
+	// directories returns those to watch, now.
+	directories func() []string
+	// changed returns a channel that is closed when they change; nil is never.
+	changed func() <-chan struct{}
+}
 
 // NewFiles returns a source of health.FileChanged and health.FileWritten for what
 // lies directly in the directories, whose paths are absolute. What a loop device
@@ -38,7 +46,13 @@ type files struct{ directories []string }
 // It is inotify itself and not fsnotify, which keeps to itself that a directory
 // was unmounted: nothing would be told from then on.
 func NewFiles(directories ...string) health.Source {
-	return &files{directories: directories}
+	return &files{directories: func() []string { return directories }}
+}
+
+// NewFilesOf is NewFiles for directories that come and go. Those that are not listed
+// any more are watched until they are removed, moved or unmounted.
+func NewFilesOf(directories func() []string, changed func() <-chan struct{}) health.Source {
+	return &files{directories: directories, changed: changed}
 }
 
 // LoopWritesTold says whether on this kernel health.FileWritten may come of what a
@@ -91,24 +105,40 @@ func (f *files) Run(ctx context.Context, connected func(), notify func(health.Ev
 	file := os.NewFile(uintptr(fd), "inotify")
 	defer file.Close()
 
-	watches := fileWatches{notify: notify, directories: make(map[int32]string, len(f.directories))}
+	watches := &fileWatches{fd: fd, notify: notify, directories: map[int32]string{}}
 
-	for _, directory := range f.directories {
-		descriptor, err := unix.InotifyAddWatch(fd, directory, watched)
-		if err != nil {
-			return fmt.Errorf("watch the directory %s: %w", directory, err)
-		}
+	// Before the list, so that no change is missed.
+	var changed <-chan struct{}
+	if f.changed != nil {
+		changed = f.changed()
+	}
 
-		watches.directories[int32(descriptor)] = filepath.Clean(directory)
+	if err := watches.add(f.directories()); err != nil {
+		return err
 	}
 
 	connected()
+
+	outer := ctx
+
+	ctx, end := context.WithCancelCause(outer)
+
+	var following sync.WaitGroup
+
+	defer following.Wait()
+	defer end(nil)
+
+	following.Go(func() { end(f.follow(ctx, changed, watches)) })
 
 	err = read(ctx, file, inotifyBytes, func(at time.Time, data []byte) error {
 		defer rest(ctx, pause)
 
 		return watches.take(at, data)
 	})
+	if err == nil && outer.Err() == nil {
+		err = context.Cause(ctx)
+	}
+
 	if err != nil {
 		return fmt.Errorf("watch directories: %w", err)
 	}
@@ -116,11 +146,84 @@ func (f *files) Run(ctx context.Context, connected func(), notify func(health.Ev
 	return nil
 }
 
+// follow watches the directories that are listed whenever they change, until ctx
+// ends.
+func (f *files) follow(ctx context.Context, changed <-chan struct{}, watches *fileWatches) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed: // Never, where it is nil.
+		}
+
+		changed = f.changed()
+		if err := watches.add(f.directories()); err != nil {
+			return err
+		}
+	}
+}
+
 // fileWatches makes events of what inotify says.
 type fileWatches struct {
+	fd     int
 	notify func(health.Event)
-	// directories are by watch descriptor.
+
+	mu sync.Mutex
+	// directories are by watch descriptor; listed are those that are meant to be
+	// there.
 	directories map[int32]string
+	listed      []string
+}
+
+// add watches the directories, as they are now.
+func (w *fileWatches) add(listed []string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	w.listed = nil
+
+	for _, directory := range listed {
+		directory = filepath.Clean(directory)
+
+		descriptor, err := unix.InotifyAddWatch(w.fd, directory, watched)
+		if err != nil {
+			return fmt.Errorf("watch the directory %s: %w", directory, err)
+		}
+
+		// Another directory may have been there.
+		maps.DeleteFunc(w.directories, func(_ int32, known string) bool { return known == directory })
+
+		w.directories[int32(descriptor)] = directory
+		w.listed = append(w.listed, directory)
+	}
+
+	return nil
+}
+
+// directory returns the directory of a watch, false for one that is not watched any
+// more.
+func (w *fileWatches) directory(descriptor int32) (path string, known bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	path, known = w.directories[descriptor]
+
+	return path, known
+}
+
+// lost returns ErrGone unless the directory is not listed any more.
+func (w *fileWatches) lost(descriptor int32) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	path := w.directories[descriptor]
+	delete(w.directories, descriptor)
+
+	if !slices.Contains(w.listed, path) {
+		return nil
+	}
+
+	return fmt.Errorf("%w: %s was removed, moved or unmounted", ErrGone, path)
 }
 
 func (w *fileWatches) take(at time.Time, data []byte) error {
@@ -143,15 +246,19 @@ func (w *fileWatches) take(at time.Time, data []byte) error {
 		)
 
 		data = data[unix.SizeofInotifyEvent+nameBytes:]
-		path := w.directories[descriptor] + "/" + string(name)
+		directory, known := w.directory(descriptor)
+		path := directory + "/" + string(name)
 
 		switch {
 		case mask&unix.IN_Q_OVERFLOW != 0:
 			tell(health.Event{Kind: health.Lost})
+		case !known:
 		case mask&directoryMoves != 0:
 			tell(health.Event{Kind: health.Lost})
 
-			return fmt.Errorf("%w: %s was removed, moved or unmounted", ErrGone, w.directories[descriptor])
+			if err := w.lost(descriptor); err != nil {
+				return err
+			}
 		case len(name) == 0: // The directory's own attributes.
 		case mask&unix.IN_MODIFY != 0:
 			tell(health.Event{Kind: health.FileWritten, Path: path})

@@ -295,7 +295,7 @@ func (s *Service) limitedElsewhere(limited *Limited) bool {
 
 // recoverAttributes puts in force again what a restart may have missed, and
 // undoes what nobody needs any more.
-func (s *Service) recoverAttributes(ctx context.Context) {
+func (s *Service) recoverAttributes() {
 	for _, left := range s.attributes.limited.all() {
 		use, known := s.uses.get(left.VolumeID)
 		if known {
@@ -314,12 +314,6 @@ func (s *Service) recoverAttributes(ctx context.Context) {
 	for _, left := range s.attributes.tuned.all() {
 		if _, attached, err := s.loops.Status(left.Number); err == nil && !attached {
 			s.untune(left)
-		}
-	}
-
-	for _, use := range s.uses.all() {
-		if err := s.Refresh(ctx, use.VolumeID); err != nil {
-			s.config.Log.Error("the mutable parameters of a volume are not in force", "volume", use.VolumeID, "error", err)
 		}
 	}
 }

@@ -141,16 +141,20 @@ func (c *checking) place() error {
 	}
 
 	for _, name := range names {
-		place, ok := c.service.pools.Get(name)
-		if !ok {
+		place, err := c.service.pools.Get(name)
+		if errors.Is(err, pool.ErrUnknown) {
 			continue
+		}
+
+		if err != nil {
+			return err
 		}
 
 		if err := c.service.reachable(name); err != nil {
 			return rpc.Errorf(codes.Unavailable, "%w", err)
 		}
 
-		err := c.isIn(place)
+		err = c.isIn(place)
 		if err == nil {
 			c.poolName, c.pool = name, place
 		}

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/pkg/filesystem"
+	"github.com/touchstone-csi/touchstone/pkg/inflight"
 	"github.com/touchstone-csi/touchstone/pkg/mount"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
@@ -68,7 +69,7 @@ func (s *Service) parseEphemeral(request *csi.NodePublishVolumeRequest) (*Epheme
 		parameters.Pool = s.pools.Default()
 	}
 
-	if _, known := s.pools.Get(parameters.Pool); !known {
+	if !s.pools.Has(parameters.Pool) {
 		return nil, rpc.Invalid("volume_context: pool %q does not exist; there are %s",
 			parameters.Pool, strings.Join(s.pools.Names(), ", "))
 	}
@@ -374,14 +375,17 @@ func (s *Service) unpublishEphemeral(ctx context.Context, id, target string) err
 // destroyEphemeral ends the volume. Interrupted at any step it is the same call
 // again: the record goes last.
 func (s *Service) destroyEphemeral(ctx context.Context, e *Ephemeral) error {
-	held, err := s.poolOf(e.use())
-	if err != nil {
-		return err
+	// The pod must end although its pool has failed.
+	held, unavailable := s.poolOf(e.use())
+	if unavailable != nil && !errors.Is(unavailable, pool.ErrUnavailable) {
+		return unavailable
 	}
 
 	object := pool.Object{ID: e.ContentID, Backing: e.Parameters.Backing}
-	if err := checkMounts(held.PathOf(object), e.Parameters.Backing); err != nil {
-		return err
+	if unavailable == nil {
+		if err := checkMounts(held.PathOf(object), e.Parameters.Backing); err != nil {
+			return err
+		}
 	}
 
 	there, err := s.ephemeralThere(e)
@@ -397,6 +401,13 @@ func (s *Service) destroyEphemeral(ctx context.Context, e *Ephemeral) error {
 
 	if err := s.removeTarget(e.use(), e.Publication); err != nil {
 		return err
+	}
+
+	if unavailable != nil {
+		s.config.Log.Warn("the data of an ephemeral volume are removed when its pool is served again",
+			"volume", e.VolumeID, "pool", e.Parameters.Pool, "error", unavailable)
+
+		return nil
 	}
 
 	// What takes long or can't be removed goes in the background: the pod must end.
@@ -474,21 +485,38 @@ func (s *Service) ephemeralThere(e *Ephemeral) (bool, error) {
 
 // recoverEphemeral throws away what is not mounted any more, since a crash
 // while it was made, or a reboot.
-func (s *Service) recoverEphemeral(ctx context.Context) {
+func (s *Service) recoverEphemeral(ctx context.Context, poolName string) {
 	for _, each := range s.inline.all() {
-		there, err := s.ephemeralThere(each)
-		if err == nil && !there {
-			s.config.Log.Info("an ephemeral volume is not published any more", "volume", each.VolumeID,
-				"target", each.Publication.TargetPath)
-
-			err = s.destroyEphemeral(ctx, each)
+		if each.Parameters.Pool != poolName {
+			continue
 		}
 
+		call := rpc.OnVolume(each.VolumeID, "", "recover", nil)
+
+		_, err := inflight.Do(ctx, s.ops, call, func(ctx context.Context) (struct{}, error) {
+			return struct{}{}, s.recoverOneEphemeral(ctx, each.VolumeID, each.Publication.TargetPath)
+		})
 		if err != nil {
 			// As with others, one sick volume must not keep the rest from being used.
 			s.config.Log.Error("an ephemeral volume could not be recovered", "volume", each.VolumeID, "error", err)
 		}
 	}
+}
+
+func (s *Service) recoverOneEphemeral(ctx context.Context, id, target string) error {
+	recorded, known := s.inline.at(id, target)
+	if !known {
+		return nil
+	}
+
+	there, err := s.ephemeralThere(recorded)
+	if err != nil || there {
+		return err
+	}
+
+	s.config.Log.Info("an ephemeral volume is not published any more", "volume", id, "target", target)
+
+	return s.destroyEphemeral(ctx, recorded)
 }
 
 // lostEphemeral returns the ephemeral volume that is mounted at a place if no

@@ -157,12 +157,15 @@ func (s *Service) inPool(ctx context.Context, name string, of subject) (kept, er
 		return kept{}, err
 	}
 
-	leave, err := s.gates.enter(ctx, name)
+	place, err := s.pools.Get(name)
 	if err != nil {
 		return kept{}, err
 	}
 
-	place, _ := s.pools.Get(name)
+	leave, err := s.gates.enter(ctx, name)
+	if err != nil {
+		return kept{}, err
+	}
 
 	return bounded(ctx, func() (kept, error) {
 		defer leave()

@@ -133,6 +133,10 @@ func (s *Service) publish(ctx context.Context, id, stagingPath string, wanted Pu
 		return err
 	}
 
+	if _, err := s.poolOf(use); err != nil {
+		return err
+	}
+
 	place, err := s.places.Find(wanted.TargetPath)
 	if errors.Is(err, fs.ErrNotExist) {
 		return rpc.Errorf(codes.FailedPrecondition, "the CO must make the target's parent directory: %w", err)

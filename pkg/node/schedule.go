@@ -180,12 +180,12 @@ func (s *Service) gone(record *Check) bool {
 		return false
 	}
 
-	place, ok := s.pools.Get(record.Pool)
-	if !ok {
-		return true
+	place, err := s.pools.Get(record.Pool)
+	if err != nil {
+		return errors.Is(err, pool.ErrUnknown)
 	}
 
-	_, err := place.Size(pool.Object{ID: record.VolumeID, Backing: volume.BackingImage})
+	_, err = place.Size(pool.Object{ID: record.VolumeID, Backing: volume.BackingImage})
 
 	return errors.Is(err, pool.ErrMissing)
 }
@@ -193,8 +193,8 @@ func (s *Service) gone(record *Check) bool {
 // checkPeriod is the time between two checks of the volume, 0 for never. A pool
 // that can't say leaves it at the driver's.
 func (s *Service) checkPeriod(check *Check) time.Duration {
-	place, ok := s.pools.Get(check.Pool)
-	if !ok || s.reachable(check.Pool) != nil {
+	place, err := s.pools.Get(check.Pool)
+	if err != nil || s.reachable(check.Pool) != nil {
 		return s.config.CheckPeriod
 	}
 

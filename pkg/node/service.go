@@ -174,13 +174,6 @@ func (s *Service) Recover(ctx context.Context) error {
 	s.attributes.tuned.load()
 	s.attributes.limited.load()
 
-	for _, each := range s.pools.Names() {
-		place, _ := s.pools.Get(each)
-		if err := place.ClearScratch(ctx); err != nil {
-			s.config.Log.Error("cannot remove unfinished copies; the next start retries it", "pool", each, "error", err)
-		}
-	}
-
 	attached, err := s.loops.Attachments()
 	if err != nil {
 		return fmt.Errorf("recover: %w", err)
@@ -196,12 +189,42 @@ func (s *Service) Recover(ctx context.Context) error {
 		}
 	}
 
-	s.recoverAttributes(ctx)
-	s.recoverEphemeral(ctx)
+	s.recoverAttributes()
 
-	// No answer about a volume's health before there is one.
+	return nil
+}
+
+// RecoverPool ends what was left half-done in a pool, after a crash or since the
+// pool has failed, before the pool is served.
+func (s *Service) RecoverPool(ctx context.Context, place *pool.Pool) error {
+	if err := place.ClearScratch(ctx); err != nil {
+		s.config.Log.Error("cannot remove unfinished copies; the next start retries it", "pool", place.Name(), "error", err)
+	}
+
+	return nil
+}
+
+// PoolServed puts in force what holds for the volumes of a pool that is served from
+// now on, and ends its ephemeral volumes that are not in use any more.
+func (s *Service) PoolServed(ctx context.Context, poolName string) {
+	for _, use := range s.uses.all() {
+		if use.Parameters.Pool != poolName {
+			continue
+		}
+
+		if err := s.refresh(ctx, use.VolumeID, int(s.occasions.Add(1))); err != nil {
+			s.config.Log.Error("the mutable parameters of a volume are not in force", "volume", use.VolumeID, "error", err)
+		}
+	}
+
+	s.recoverEphemeral(ctx, poolName)
+}
+
+// Observe probes all volumes, so that the first answer about the health of one has
+// something to go by. It follows RecoverPool.
+func (s *Service) Observe(ctx context.Context) error {
 	if err := s.monitor.Relist(ctx); err != nil {
-		return fmt.Errorf("recover: %w", err)
+		return fmt.Errorf("probe the volumes: %w", err)
 	}
 
 	return nil
@@ -258,11 +281,15 @@ func (s *Service) poolOf(use *Use) (*pool.Pool, error) {
 		pools = s.config.Ephemeral
 	}
 
-	place, ok := pools.Get(use.Parameters.Pool)
-	if !ok {
+	place, err := pools.Get(use.Parameters.Pool)
+
+	switch {
+	case errors.Is(err, pool.ErrUnknown):
 		return nil, rpc.Errorf(codes.FailedPrecondition, "volume %s is in pool %q, which this node does not have (--pool)",
 			use.VolumeID, use.Parameters.Pool)
+	case err != nil:
+		return nil, fmt.Errorf("volume %s: %w", use.VolumeID, err)
+	default:
+		return place, nil
 	}
-
-	return place, nil
 }

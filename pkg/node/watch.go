@@ -29,6 +29,8 @@ func (s *Service) Watch(ctx context.Context) {
 		s.config.Log.Error("modifications take effect only after a while", "period", relistPeriod, "error", err)
 	}
 
+	changed := s.pools.Changed()
+
 	// Nothing is ever received from a nil channel.
 	var (
 		events   <-chan fsnotify.Event
@@ -64,6 +66,17 @@ func (s *Service) Watch(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
+		case <-changed:
+			changed = s.pools.Changed()
+			if watcher != nil {
+				err = s.watchServed(watcher)
+			}
+
+			if err != nil {
+				s.config.Log.Error("modifications take effect only after a while", "period", relistPeriod, "error", err)
+			}
+
+			ids = s.imagesInUse()
 		case <-again.C:
 			ids = s.imagesInUse()
 		case reason := <-failures:
@@ -84,14 +97,19 @@ func (s *Service) watchPools() (*fsnotify.Watcher, error) {
 		return nil, fmt.Errorf("watch the attributes of volumes: %w", err)
 	}
 
-	for _, name := range s.pools.Names() {
-		place, _ := s.pools.Get(name)
+	return watcher, s.watchServed(watcher)
+}
+
+// watchServed watches the pools that have not failed. What is watched already stays
+// so: a pool that has failed and is back may be another directory.
+func (s *Service) watchServed(watcher *fsnotify.Watcher) error {
+	for _, place := range s.pools.Served() {
 		if err := watcher.Add(place.AttributesPath()); err != nil {
-			return watcher, fmt.Errorf("watch the attributes of volumes in pool %q: %w", name, err)
+			return fmt.Errorf("watch the attributes of volumes in pool %q: %w", place.Name(), err)
 		}
 	}
 
-	return watcher, nil
+	return nil
 }
 
 func (s *Service) imagesInUse() []string {

@@ -1,17 +1,31 @@
 package pool
 
-import "path/filepath"
+import (
+	"fmt"
+	"path/filepath"
+)
 
 const ephemeralName = "ephemeral"
 
-// OpenEphemeral opens, inside each pool, a pool of the same name for the
+// Ephemeral returns a set with, inside each pool, a pool of the same name for the
 // volumes that live and die with one publication. They are known to their node
-// only: whoever lists a pool, to find what nobody knows, must not see them.
-func (s *Set) OpenEphemeral() (*Set, error) {
-	directories := make(map[string]string, len(s.pools))
-	for name, each := range s.pools {
-		directories[name] = filepath.Join(each.path, ephemeralName)
+// only: whoever lists a pool, to find what nobody knows, must not see them. Such a
+// pool fails, is served again and is closed with the one that it is in.
+func (s *Set) Ephemeral() *Set { return &Set{parent: s} }
+
+// openEphemeral opens the pool's ephemeral one when it is first asked for.
+func (p *Pool) openEphemeral() (*Pool, error) {
+	p.ephemeralMu.Lock()
+	defer p.ephemeralMu.Unlock()
+
+	if p.ephemeral == nil {
+		opened, err := Open(p.name, filepath.Join(p.path, ephemeralName), func(inner *Pool) { inner.carrier, inner.removals = p.carrier, p.removals })
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+		}
+
+		p.ephemeral = opened
 	}
 
-	return OpenSet(directories, func(p *Pool) { p.carrier, p.removals = s.pools[p.name].carrier, s.pools[p.name].removals })
+	return p.ephemeral, nil
 }

@@ -22,6 +22,9 @@ var (
 	ErrNoSpace = errors.New("the pool has no space left")
 	// ErrMissing says that a volume's image or directory is not in the pool.
 	ErrMissing = errors.New("not in the pool")
+	// ErrNotDirectory says that something else is where a pool, or a directory of it,
+	// has to be.
+	ErrNotDirectory = errors.New("it is not a directory")
 	// ErrShrink says that an image is larger than what was asked.
 	ErrShrink = errors.New("an image never shrinks")
 	// ErrInMaking says that another process is making the same image or
@@ -77,6 +80,13 @@ type Pool struct {
 	lock *os.File
 	// sized has the times of SizedAt, by volume.
 	sized sync.Map
+	// identified says that the pool must have an identity, and identity which.
+	identified bool
+	identity   string
+
+	// ephemeralMu guards ephemeral, the pool inside this one; nil until it is used.
+	ephemeralMu sync.Mutex
+	ephemeral   *Pool
 }
 
 // Option says more about a pool that is opened.
@@ -93,7 +103,8 @@ func RemoveWith(queue *removal.Queue) Option { return func(p *Pool) { p.removals
 // and a pool that is opened so can make nothing.
 func AsFound(p *Pool) { p.asFound = true }
 
-// Open opens the pool at directory, which is created where it is missing.
+// Open opens the pool at directory, which is created where it is missing unless
+// Identified says which pool it has to be. Errors: ErrIdentity, ErrNotDirectory.
 func Open(name, directory string, options ...Option) (*Pool, error) {
 	absolute, err := filepath.Abs(directory)
 	if err != nil {
@@ -103,6 +114,12 @@ func Open(name, directory string, options ...Option) (*Pool, error) {
 	opened := &Pool{name: name, path: absolute, purging: turns{held: map[string]*turn{}}}
 	for _, option := range options {
 		option(opened)
+	}
+
+	if opened.identified {
+		if err := opened.identify(); err != nil {
+			return nil, fmt.Errorf("open pool %q: %w", name, err)
+		}
 	}
 
 	for room, root := range map[string]**os.Root{
@@ -147,19 +164,30 @@ func (p *Pool) openRoom(room string) (*os.Root, error) {
 // goes to the owner of the directory that it is in: a controller need not be root,
 // the nodes beside it have to be, and any of them may be the first.
 func (p *Pool) makeRoom(room string) error {
-	if err := os.MkdirAll(p.path, roomMode); err != nil {
-		return err //nolint:wrapcheck // the caller names the pool
-	}
-
-	if err := give(filepath.Dir(p.path), filepath.Base(p.path)); err != nil {
+	if err := p.makeDirectory(p.path); err != nil {
 		return err
 	}
 
-	if err := os.Mkdir(filepath.Join(p.path, room), roomMode); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err //nolint:wrapcheck // as above
+	return p.makeDirectory(filepath.Join(p.path, room))
+}
+
+// makeDirectory makes a directory that is missing. One that cannot be examined is
+// not taken for missing: mkdir would say that it exists, and not what is wrong.
+func (p *Pool) makeDirectory(path string) error {
+	info, err := os.Stat(path)
+	if err == nil && !info.IsDir() {
+		return fmt.Errorf("%s: %w", path, ErrNotDirectory)
 	}
 
-	return give(p.path, room)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = os.MkdirAll(path, roomMode)
+	}
+
+	if err != nil {
+		return err //nolint:wrapcheck // the caller names the pool
+	}
+
+	return give(filepath.Dir(path), filepath.Base(path))
 }
 
 // give leaves alone what is another's already, and what is in use.
@@ -219,6 +247,14 @@ func (p *Pool) VolumeRooms() []string { return []string{p.images.Name(), p.direc
 // controller.
 func (p *Pool) Close() error {
 	failures := []error{p.leave()}
+
+	p.ephemeralMu.Lock()
+	defer p.ephemeralMu.Unlock()
+
+	if p.ephemeral != nil {
+		failures = append(failures, p.ephemeral.Close())
+		p.ephemeral = nil
+	}
 
 	for _, root := range []*os.Root{p.images, p.directories, p.snapshots, p.scratch, p.attributes, p.removing} {
 		if root != nil {

@@ -1,24 +1,60 @@
 package pool
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
-// Set holds the pools of one driver by name.
+var (
+	// ErrUnavailable says that a pool cannot be used at the moment; what it wraps
+	// says why.
+	ErrUnavailable = errors.New("the pool is unavailable")
+	// ErrUnknown says that no pool of that name is configured.
+	ErrUnknown = errors.New("no such pool")
+
+	errNotOpened = errors.New("it is still being opened")
+)
+
+// Set holds the pools of one driver by name. Each is independent of the others:
+// it is served, or it has failed and Get returns why. It is safe for concurrent
+// use.
 type Set struct {
-	pools map[string]*Pool
+	members map[string]*member
+	// parent is the set whose pools have those of this one inside, nil for most.
+	parent *Set
+
+	mu      sync.Mutex
+	changed chan struct{}
+}
+
+// member is one pool of a set. Set.mu guards it.
+type member struct {
+	// path is the configured directory, or the one that was opened last.
+	path string
+	// served is nil while the pool has failed, for the reason in failure.
+	served  *Pool
+	failure error
+}
+
+// NewSet returns a set of pools, by name, that are all yet to be opened.
+func NewSet(directories map[string]string) *Set {
+	s := &Set{members: make(map[string]*member, len(directories)), changed: make(chan struct{})}
+	for name, directory := range directories {
+		s.members[name] = &member{path: directory, failure: errNotOpened}
+	}
+
+	return s
 }
 
 // OpenSet opens the pools at the given directories, keyed by name. The
 // directories are created where they are missing.
 func OpenSet(directories map[string]string, options ...Option) (*Set, error) {
-	set := &Set{pools: make(map[string]*Pool, len(directories))}
+	set := NewSet(directories)
 
 	for name, directory := range directories {
 		opened, err := Open(name, directory, options...)
@@ -26,36 +62,163 @@ func OpenSet(directories map[string]string, options ...Option) (*Set, error) {
 			return nil, errors.Join(err, set.Close())
 		}
 
-		set.pools[name] = opened
+		set.Serve(opened)
 	}
 
 	return set, nil
 }
 
-// Get returns the pool of that name.
-func (s *Set) Get(name string) (*Pool, bool) {
-	found, ok := s.pools[name]
+// SetOf returns a set of one pool that belongs to its caller.
+func SetOf(opened *Pool) *Set {
+	set := NewSet(map[string]string{opened.name: opened.path})
+	set.Serve(opened)
 
-	return found, ok
+	return set
+}
+
+// Get returns the pool of that name. Errors: ErrUnavailable, ErrUnknown.
+func (s *Set) Get(name string) (*Pool, error) {
+	if s.parent != nil {
+		outer, err := s.parent.Get(name)
+		if err != nil {
+			return nil, err
+		}
+
+		return outer.openEphemeral()
+	}
+
+	found, ok := s.members[name]
+	if !ok {
+		return nil, fmt.Errorf("pool %q: %w", name, ErrUnknown)
+	}
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	if found.served == nil {
+		return nil, fmt.Errorf("pool %q at %s: %w: %w; it is opened again by itself as soon as that is repaired",
+			name, found.path, ErrUnavailable, found.failure)
+	}
+
+	return found.served, nil
+}
+
+// Has says whether a pool of that name is configured, whatever its condition.
+func (s *Set) Has(name string) bool {
+	if s.parent != nil {
+		return s.parent.Has(name)
+	}
+
+	_, ok := s.members[name]
+
+	return ok
+}
+
+// Path returns the directory of a pool, also of one that has failed.
+func (s *Set) Path(name string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	if found, ok := s.members[name]; ok {
+		return found.path
+	}
+
+	return ""
+}
+
+// Failure returns why a pool cannot be used, nil for one that is served.
+func (s *Set) Failure(name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	if found, ok := s.members[name]; ok && found.served == nil {
+		return found.failure
+	}
+
+	return nil
+}
+
+// Served returns the pools that have not failed, in the order of their names.
+func (s *Set) Served() []*Pool {
+	var served []*Pool
+
+	for _, name := range s.Names() {
+		if found, err := s.Get(name); err == nil {
+			served = append(served, found)
+		}
+	}
+
+	return served
 }
 
 // Names returns the names of the pools in order.
-func (s *Set) Names() []string { return slices.Sorted(maps.Keys(s.pools)) }
+func (s *Set) Names() []string {
+	if s.parent != nil {
+		return s.parent.Names()
+	}
+
+	return slices.Sorted(maps.Keys(s.members))
+}
 
 // Default returns the name of the pool of a volume that names none: the one
 // called default or, without such, the first.
 func (s *Set) Default() string {
-	if _, ok := s.pools[volume.DefaultPool]; ok || len(s.pools) == 0 {
-		return volume.DefaultPool
+	if names := s.Names(); !s.Has(volume.DefaultPool) && len(names) > 0 {
+		return names[0]
 	}
 
-	return s.Names()[0]
+	return volume.DefaultPool
+}
+
+// Serve has Get return the pool, which must have the name of a member.
+func (s *Set) Serve(opened *Pool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	found := s.members[opened.name]
+	found.served, found.path, found.failure = opened, opened.path, nil
+	s.notify()
+}
+
+// Fail has Get return why the pool cannot be used, until Serve. It closes the
+// pool, so that its filesystem can be unmounted; operations under way fail.
+func (s *Set) Fail(name string, reason error) error {
+	s.mu.Lock()
+	found := s.members[name]
+	opened := found.served
+	found.served, found.failure = nil, reason
+	s.notify()
+	s.mu.Unlock()
+
+	if opened == nil {
+		return nil
+	}
+
+	return opened.Close()
+}
+
+// Changed returns a channel that is closed when a pool is served, or fails.
+func (s *Set) Changed() <-chan struct{} {
+	if s.parent != nil {
+		return s.parent.Changed()
+	}
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	return s.changed
+}
+
+// notify closes the channel of Changed. The caller holds mu.
+func (s *Set) notify() {
+	close(s.changed)
+	s.changed = make(chan struct{})
 }
 
 // Take makes this process be the controller of all the pools. Errors: ErrTaken.
 func (s *Set) Take(owner string) error {
-	for _, name := range s.Names() {
-		if err := s.pools[name].Take(owner); err != nil {
+	for _, each := range s.Served() {
+		if err := each.Take(owner); err != nil {
 			return err
 		}
 	}
@@ -65,8 +228,8 @@ func (s *Set) Take(owner string) error {
 
 // Hold keeps controllers off all the pools until Close. Errors: ErrTaken.
 func (s *Set) Hold() error {
-	for _, name := range s.Names() {
-		if err := s.pools[name].Hold(); err != nil {
+	for _, each := range s.Served() {
+		if err := each.Hold(); err != nil {
 			return err
 		}
 	}
@@ -74,26 +237,13 @@ func (s *Set) Hold() error {
 	return nil
 }
 
-// Writable returns nil when every pool takes new files, else the reasons.
-func (s *Set) Writable(ctx context.Context) error {
-	var reasons []error
-
-	for _, name := range s.Names() {
-		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("look at pool %q: %w", name, err)
-		}
-
-		reasons = append(reasons, s.pools[name].writable())
-	}
-
-	return errors.Join(reasons...)
-}
+var errClosed = errors.New("the driver is ending")
 
 // Close gives the pools' file descriptors back.
 func (s *Set) Close() error {
-	failures := make([]error, 0, len(s.pools))
-	for _, each := range s.pools {
-		failures = append(failures, each.Close())
+	failures := make([]error, 0, len(s.members))
+	for name := range s.members {
+		failures = append(failures, s.Fail(name, errClosed))
 	}
 
 	return errors.Join(failures...)

@@ -34,6 +34,9 @@ type Options struct {
 	// Bytes is the least size of the image. 0 makes none; one that is there is
 	// used nevertheless, since the volumes are in it.
 	Bytes int64
+	// Known says that the pool has an image already: none is made or formatted in the
+	// place of one that is missing.
+	Known bool
 	// Loops attaches the image; nil means one with numbers of its own.
 	Loops *blockdev.Loops
 	// Run starts the filesystem's tools; nil means the real ones.

@@ -186,6 +186,8 @@ func (s *site) known(ctx context.Context, image *os.File) (*os.File, error) {
 			path, ErrForeign)
 	case !blank:
 		return nil, fmt.Errorf("%s holds %s and no XFS: %w; move it away", path, found, ErrForeign)
+	case s.Known:
+		return nil, fmt.Errorf("%s holds nothing: %w, which the state knows; put the image back", path, ErrForeign)
 	case s.Bytes == 0:
 		return nil, fmt.Errorf("%s holds nothing: %w; remove it, or give --pool-image-size to have it formatted", path, ErrForeign)
 	}
@@ -210,7 +212,7 @@ func (s *site) makeIfWanted(ctx context.Context) (*os.File, error) {
 			s.place.Path(), ImageName, ErrForeign)
 	}
 
-	if s.Bytes == 0 {
+	if s.Bytes == 0 || s.Known {
 		return nil, nil //nolint:nilnil // the directory is the pool
 	}
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
@@ -91,6 +92,10 @@ type mapping struct {
 // causes is ordered: the first that an error wraps decides.
 func causes() []mapping {
 	return []mapping{
+		// Before all that a pool may have failed with.
+		{pool.ErrUnavailable, codes.Unavailable},
+		// A pool that fails is closed, under the operations that are in it.
+		{fs.ErrClosed, codes.Unavailable},
 		// Before context's, for the call's own time is not over with it.
 		{volume.ErrClaimUnanswered, codes.Unavailable},
 		{volume.ErrClaimUnreadable, codes.FailedPrecondition},

@@ -70,21 +70,18 @@ func openNode(ctx context.Context, config nodeConfig, log *slog.Logger) (*frozen
 		return nil, err
 	}
 
-	ephemeral, err := pools.OpenEphemeral()
-	if err != nil {
-		return nil, errors.Join(err, pools.Close())
-	}
+	ephemeral := pools.Ephemeral()
 
 	places, err := mount.OpenPlaces(config.KubeletDir)
 	if err != nil {
-		return nil, errors.Join(err, ephemeral.Close(), pools.Close())
+		return nil, errors.Join(err, pools.Close())
 	}
 
 	store := state.New(config.StateDir, state.Options{Owner: "the freeze tests", Log: log})
 	end := func() error {
 		places.Close()
 
-		return errors.Join(store.Close(), ephemeral.Close(), pools.Close())
+		return errors.Join(store.Close(), pools.Close())
 	}
 
 	served, err := node.New(node.Config{

@@ -20,7 +20,6 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/blockdev"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
-	"github.com/touchstone-csi/touchstone/pkg/poolimage"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -224,12 +223,9 @@ func TestVolumesMoveIntoAnEmbeddedPool(t *testing.T) {
 	}
 
 	// With its volumes, an ordinary pool stays one.
+	d.Restart(t, embedded(gib))
+	unreachablePool(t, d, "is in the way")
 	d.Stop()
-
-	config := d.Config
-	config.PoolImageBytes = gib
-	_, err = driver.New(t.Context(), config)
-	require.ErrorIs(t, err, poolimage.ErrForeign)
 
 	moved := regexp.MustCompile("(?m)^(POOL|SIZE)=.*$").ReplaceAllString(script[1], "")
 	command := exec.CommandContext(t.Context(), "sh", "-euc", moved)
@@ -312,7 +308,9 @@ func TestEmbeddedPoolIsOneNodes(t *testing.T) {
 	require.ErrorIs(t, err, driver.ErrConfig)
 
 	config.PoolImageBytes = 0
-	_, err = driver.New(t.Context(), config)
+	made, err := driver.New(t.Context(), config)
+	require.NoError(t, err)
+	err = made.Run(t.Context())
 	require.ErrorIs(t, err, driver.ErrConfig)
 	require.ErrorContains(t, err, poolImage(d))
 }

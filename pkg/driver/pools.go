@@ -1,0 +1,361 @@
+package driver
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/poolimage"
+	"github.com/touchstone-csi/touchstone/pkg/removal"
+	"github.com/touchstone-csi/touchstone/pkg/state"
+)
+
+const (
+	// unmountLimit bounds what an embedded pool may take to end: another driver may
+	// be using it.
+	unmountLimit = 10 * time.Second
+	// reopenPause is the shortest time between two attempts to open a pool.
+	reopenPause = time.Second
+	// openLimit is how long the start waits for the pools: a hanging one is opened
+	// beside the calls.
+	openLimit = 30 * time.Second
+)
+
+// opener opens the pools, each independently of the others, and again those that
+// have failed: where their volumes are, in their directories or in the filesystems
+// that are embedded there.
+type opener struct {
+	config *Config
+	store  *state.Store
+	// identities are the pools that the state knows.
+	identities *state.Collection[*pool.IdentityRecord]
+	set        *pool.Set
+	// removals removes what is no longer used.
+	removals *removal.Queue
+	// owner names the controller to a second one of a pool; "" where there is none.
+	owner string
+	// services recover what is in a pool.
+	services []service
+	// limit is how long a pool may take to answer a probe.
+	limit   time.Duration
+	members map[string]*member
+
+	// base ends with the driver.
+	base context.Context //nolint:containedctx // attempts outlive the probes that begin them
+	stop context.CancelFunc
+}
+
+// member is what is known of one pool beside the set. Who has its turn may use it.
+type member struct {
+	// turn is taken by attempts to open and to probe the pool, of which one may hang
+	// and no more.
+	turn chan struct{}
+	// embedded is the pool's own filesystem, nil while the pool is not open.
+	embedded *poolimage.Pool
+	// failedAt is when the last attempt to open it failed, with failure.
+	failedAt time.Time
+	failure  error
+}
+
+// newOpener registers the identities of the pools with the store. It opens nothing.
+func newOpener(ctx context.Context, config *Config, store *state.Store, shared health.Settings, removals *removal.Queue,
+) *opener {
+	o := &opener{
+		config: config, store: store, set: pool.NewSet(config.Pools), members: map[string]*member{}, removals: removals,
+		identities: state.Register[*pool.IdentityRecord](store, pool.IdentitiesCollection),
+		limit:      min(maxPoolLook, cmp.Or(shared.ProbeTimeout, health.DefaultProbeTimeout)/2),
+	}
+	o.base, o.stop = context.WithCancel(context.WithoutCancel(ctx))
+
+	for name := range config.Pools {
+		o.members[name] = &member{turn: make(chan struct{}, 1)}
+	}
+
+	return o
+}
+
+// openAll opens the pools, all at once, and waits for them for a while. A pool that
+// cannot be used is no reason not to start; a configuration that cannot work is, and
+// so is another controller. Errors: ErrConfig, pool.ErrTaken, ctx's.
+func (o *opener) openAll(ctx context.Context) error {
+	opened := make(chan error, len(o.members))
+
+	for name, member := range o.members {
+		member.turn <- struct{}{}
+
+		go func() { //nolint:contextcheck // opening a pool goes on without the start
+			defer func() { <-member.turn }()
+
+			err := o.open(name)
+			if err == nil {
+				o.announce(name)
+			}
+
+			opened <- err
+		}()
+	}
+
+	limit := time.NewTimer(openLimit)
+	defer limit.Stop()
+
+	for range o.members {
+		select {
+		case err := <-opened:
+			if errors.Is(err, ErrConfig) || errors.Is(err, pool.ErrTaken) {
+				return err
+			}
+		case <-limit.C:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx) //nolint:wrapcheck // the start was called off
+		}
+	}
+
+	return nil
+}
+
+// open makes one attempt to open the pool, recovers what was left half-done in it,
+// and has the set serve it. The caller has the pool's turn.
+func (o *opener) open(name string) error {
+	member := o.members[name]
+	if time.Since(member.failedAt) < reopenPause {
+		return member.failure
+	}
+
+	opened, err := o.assemble(name)
+	if err == nil {
+		err = o.recover(opened)
+	}
+
+	if err == nil {
+		o.set.Serve(opened)
+		o.config.Log.Info("a pool is served", "pool", name, "path", opened.Path(), "identity", opened.Identity())
+
+		member.failure = nil
+
+		return nil
+	}
+
+	if opened != nil {
+		err = errors.Join(err, opened.Close())
+	}
+
+	o.fail(name, err)
+
+	return err
+}
+
+// recover has the services recover what is in the pool. Only the first one can come
+// for nothing: it is done again with the next attempt.
+func (o *opener) recover(opened *pool.Pool) error {
+	for _, each := range o.services {
+		if err := each.recoverPool(o.base, opened); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// announce tells the services that the pool is served.
+func (o *opener) announce(name string) {
+	o.resumeRemovals(o.set, name)
+
+	if o.config.serves(ModeNode) {
+		o.resumeRemovals(o.set.Ephemeral(), name)
+	}
+
+	for _, each := range o.services {
+		if each.served != nil {
+			each.served(o.base, name)
+		}
+	}
+}
+
+// resumeRemovals schedules what earlier runs have not removed completely. What
+// can't be listed keeps no volume from being used.
+func (o *opener) resumeRemovals(set *pool.Set, name string) {
+	place, err := set.Get(name)
+	if err == nil {
+		err = place.ResumeRemovals(o.base)
+	}
+
+	if err != nil {
+		o.config.Log.Error("cannot list what is to be removed; the next start retries it", "pool", name, "error", err)
+	}
+}
+
+// fail has all calls that concern the pool fail for the reason, and gives its
+// filesystem back, so that it can be unmounted. The caller has the pool's turn.
+func (o *opener) fail(name string, reason error) {
+	member := o.members[name]
+	if member.failure == nil || member.failure.Error() != reason.Error() {
+		o.config.Log.Warn("a pool cannot be used, and is opened again until it can", "pool", name, "error", reason)
+	}
+
+	member.failedAt, member.failure = time.Now(), reason
+
+	if err := o.set.Fail(name, reason); err != nil {
+		o.config.Log.Warn("a pool that has failed is not closed cleanly", "pool", name, "error", err)
+	}
+
+	if member.embedded == nil {
+		return
+	}
+
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(o.base), unmountLimit)
+	defer cancel()
+
+	// Where volumes use it, it stays for the next attempt.
+	if err := member.embedded.Close(ctx); err != nil {
+		o.config.Log.Warn("an embedded pool that has failed stays mounted", "pool", name, "error", err)
+	}
+
+	member.embedded = nil
+}
+
+// assemble opens the pool, and makes this process be its controller.
+func (o *opener) assemble(name string) (*pool.Pool, error) {
+	if err := o.config.refuseSharedImage(name); err != nil {
+		return nil, err
+	}
+
+	known := ""
+	if record, ok := o.identities.Get(name); ok {
+		known = record.ID
+	}
+
+	directory, image, err := o.embed(name, known)
+	if err != nil {
+		return nil, err
+	}
+
+	opened, err := pool.Open(name, directory, pool.CarriedBy(map[string]string{name: image}), pool.Identified(known),
+		pool.RemoveWith(o.removals))
+	if errors.Is(err, pool.ErrNotDirectory) {
+		err = fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+
+	if err != nil {
+		return nil, err
+	}
+
+	if o.owner != "" {
+		// Before anything is recovered: what this state does not know may be what
+		// another controller's knows.
+		err = opened.Take(o.owner)
+	}
+
+	if err == nil {
+		_, err = probeServed(opened)
+	}
+
+	if err == nil && known == "" {
+		err = o.adopt(opened)
+	}
+
+	return opened, err
+}
+
+// embed returns where the pool is, mounted if it has a filesystem of its own, and
+// the image of that. A pool that the state knows gets none.
+func (o *opener) embed(name, known string) (directory, image string, err error) {
+	outer := o.config.Pools[name]
+
+	// A pool without volumes may still get a filesystem of its own.
+	plain := ""
+	if known != "" {
+		if plain, err = pool.ReadIdentity(outer); err != nil {
+			return "", "", err
+		}
+	}
+
+	embedded, err := poolimage.Ensure(o.base, poolimage.Options{
+		Directory: outer, Bytes: o.config.PoolImageBytes, Known: known != "" && plain != known, Log: o.config.Log,
+	})
+	if err != nil {
+		return "", "", err
+	}
+
+	o.members[name].embedded = embedded
+
+	if embedded.Image() != "" && known != "" {
+		err = pool.MoveIdentity(outer, embedded.Directory())
+	}
+
+	return embedded.Directory(), embedded.Image(), err
+}
+
+// adopt has the state know the identity of the pool.
+func (o *opener) adopt(opened *pool.Pool) error {
+	if opened.Identity() == "" {
+		o.config.Log.Warn("a pool has no space for its identity; make room and start again", "pool", opened.Name())
+
+		return nil
+	}
+
+	err := o.store.Update(o.base, func(tx *state.Tx) error {
+		return o.identities.In(tx).Put(opened.Name(), &pool.IdentityRecord{ID: opened.Identity()})
+	})
+	if errors.Is(err, state.ErrReadOnly) {
+		// Volumes have to be deleted before there is space for it again.
+		return nil
+	}
+
+	if err != nil {
+		return fmt.Errorf("record the identity of pool %q: %w", opened.Name(), err)
+	}
+
+	return nil
+}
+
+// close closes the pools, but for one that hangs.
+func (o *opener) close() error {
+	o.stop()
+
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(o.base), unmountLimit)
+	defer cancel()
+
+	for name, member := range o.members {
+		select {
+		case member.turn <- struct{}{}:
+			member.failure = errShuttingDown // It is no news.
+			o.fail(name, errShuttingDown)
+		case <-ctx.Done():
+			o.config.Log.Warn("a pool hangs and is not closed", "pool", name)
+		}
+	}
+
+	return nil
+}
+
+// checkPoolImage refuses what could not be one filesystem of one node.
+func (c *Config) checkPoolImage() error {
+	var problems []error
+
+	if c.PoolImageBytes < 0 {
+		problems = append(problems, fmt.Errorf("%w: pool-image-size cannot be negative; 0 makes no embedded pool", ErrConfig))
+	}
+
+	if c.PoolImageBytes > 0 && c.Shared {
+		problems = append(problems, fmt.Errorf("%w: an embedded pool is mounted by one node: give shared or pool-image-size", ErrConfig))
+	}
+
+	return errors.Join(problems...)
+}
+
+// refuseSharedImage is checkPoolImage for an image that is there already.
+func (c *Config) refuseSharedImage(name string) error {
+	image := filepath.Join(c.Pools[name], poolimage.ImageName)
+	if _, err := os.Lstat(image); err != nil || !c.Shared {
+		return nil //nolint:nilerr // there is none
+	}
+
+	return fmt.Errorf("%w: pool %q is embedded in %s, which one node mounts: leave shared out", ErrConfig, name, image)
+}

@@ -1,0 +1,261 @@
+package pool
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+
+	"github.com/google/uuid"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// identityName is the file with a pool's identity. It is in none of the rooms.
+	identityName    = "pool.json"
+	identityVersion = 1
+	// identityMode lets a controller without privilege read what a node has made.
+	identityMode = 0o644
+	// identityBytes bounds what is read of it.
+	identityBytes = 4096
+)
+
+// IdentitiesCollection is the collection of the state, by the pools' names, that has
+// the identities of its pools as IdentityRecord.
+const IdentitiesCollection = "pools"
+
+// IdentityRecord is the identity of a pool as the state knows it. It is never
+// changed.
+type IdentityRecord struct {
+	ID string `json:"id"`
+}
+
+// ErrIdentity says that what is at a pool's path is not the pool that the driver's
+// state knows under that name.
+var ErrIdentity = errors.New("it is not the pool that the state knows")
+
+// identity is the content of the file.
+type identity struct {
+	Version int    `json:"version"`
+	ID      string `json:"id"`
+}
+
+// Identified opens the pool only if it has that identity. The empty identity is
+// for a pool that the state does not know yet: it adopts the one that it finds, or
+// makes one.
+func Identified(known string) Option {
+	return func(p *Pool) { p.identified, p.identity = true, known }
+}
+
+// Identity returns the identity of a pool that was opened with Identified. It is
+// empty for a new pool that has no space to keep one.
+func (p *Pool) Identity() string { return p.identity }
+
+// ReadIdentity returns the identity of the pool in a directory, "" where there is
+// none.
+func ReadIdentity(directory string) (string, error) {
+	root, err := os.OpenRoot(directory)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+
+	if err != nil {
+		return "", fmt.Errorf("identity of the pool: %w", err)
+	}
+	defer root.Close()
+
+	return readIdentity(root)
+}
+
+// MoveIdentity gives the identity of the pool in one directory to a pool in another
+// directory, which has none: a pool without volumes gets a filesystem of its own.
+func MoveIdentity(from, to string) error {
+	outer, err := os.OpenRoot(from)
+	if err != nil {
+		return fmt.Errorf("move the identity of a pool: %w", err)
+	}
+	defer outer.Close()
+
+	id, err := readIdentity(outer)
+	if err != nil || id == "" {
+		return err
+	}
+
+	inner, err := os.OpenRoot(to)
+	if err != nil {
+		return fmt.Errorf("move the identity of a pool: %w", err)
+	}
+	defer inner.Close()
+
+	if _, err = makeIdentity(inner, id); err == nil {
+		err = errors.Join(outer.Remove(identityName), syncDirectory(outer))
+	}
+
+	if err != nil {
+		return fmt.Errorf("move the identity of a pool: %w", err)
+	}
+
+	return nil
+}
+
+// identify compares the identity of the pool with the one that is wanted, or makes
+// one. It makes no directory for a pool that the state knows.
+func (p *Pool) identify() error {
+	if p.identity == "" {
+		if err := p.makeDirectory(p.path); err != nil {
+			return err
+		}
+	}
+
+	found, err := p.findIdentity()
+
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return p.mismatch("there is no such directory")
+	case err != nil:
+		return fmt.Errorf("identity of pool %q: %w", p.name, err)
+	case p.identity == "":
+		p.identity = found
+	case found == "":
+		return p.mismatch("there is no " + identityName)
+	case found != p.identity:
+		return p.mismatch("its " + identityName + " has the identity " + found)
+	}
+
+	return nil
+}
+
+func (p *Pool) mismatch(found string) error {
+	return fmt.Errorf("%w: that one has the identity %s, and at %s %s; mount its disk or put its data back, "+
+		"or, if its volumes are lost for good, stop the driver and run `touchstone state forget-pool %s`",
+		ErrIdentity, p.identity, p.path, found, p.name)
+}
+
+// findIdentity returns the pool's identity, made if the state knows none, or "".
+func (p *Pool) findIdentity() (string, error) {
+	root, err := os.OpenRoot(p.path)
+	if err != nil {
+		return "", err //nolint:wrapcheck // the caller names the pool
+	}
+	defer root.Close()
+
+	found, err := readIdentity(root)
+	if err != nil || found != "" || p.identity != "" {
+		return found, err
+	}
+
+	made, err := makeIdentity(root, uuid.NewString())
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		// A full pool is needed to delete its volumes. The next start tries again.
+		return "", nil
+	}
+
+	return made, err
+}
+
+func readIdentity(root *os.Root) (string, error) {
+	file, err := openIn(root, identityName, os.O_RDONLY, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+
+	text, err := io.ReadAll(io.LimitReader(file, identityBytes))
+	if err != nil {
+		return "", err //nolint:wrapcheck // a PathError says it all
+	}
+
+	var read identity
+
+	err = json.Unmarshal(text, &read)
+	if err == nil && (read.Version != identityVersion || uuid.Validate(read.ID) != nil) {
+		err = fmt.Errorf("version %d, id %q: %w", read.Version, read.ID, errors.ErrUnsupported)
+	}
+
+	if err != nil {
+		return "", fmt.Errorf("%w: read %s: %w", ErrIdentity, file.Name(), err)
+	}
+
+	return read.ID, nil
+}
+
+// makeIdentity writes an identity durably, unless there is one. Of several processes that do so at
+// the same time one succeeds, and all return what that one has written.
+func makeIdentity(root *os.Root, wanted string) (string, error) {
+	text, err := json.Marshal(identity{Version: identityVersion, ID: wanted})
+	if err != nil {
+		return "", err //nolint:wrapcheck // it can be marshaled
+	}
+
+	aside := "." + identityName + "." + uuid.NewString()
+	if err := writeAside(root, aside, append(text, '\n')); err != nil {
+		return "", errors.Join(err, removeMissing(root, aside))
+	}
+
+	err = linkInto(root, aside, identityName)
+	if err = errors.Join(err, removeMissing(root, aside)); err != nil {
+		return "", err
+	}
+
+	if err := syncDirectory(root); err != nil {
+		return "", err
+	}
+
+	return readIdentity(root)
+}
+
+func writeAside(root *os.Root, name string, text []byte) error {
+	file, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, identityMode)
+	if err != nil {
+		return err //nolint:wrapcheck // a PathError says it all
+	}
+
+	_, err = file.Write(text)
+
+	return errors.Join(err, file.Sync(), file.Close())
+}
+
+// linkInto gives the file its name, unless another process was first. A filesystem
+// without hard links has renames that do not replace.
+func linkInto(root *os.Root, from, to string) error {
+	err := root.Link(from, to)
+	if err == nil || errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+
+	directory, openErr := root.Open(".")
+	if openErr != nil {
+		return errors.Join(err, openErr)
+	}
+	defer directory.Close()
+
+	renameErr := unix.Renameat2(int(directory.Fd()), from, int(directory.Fd()), to, unix.RENAME_NOREPLACE)
+	if renameErr == nil || errors.Is(renameErr, unix.EEXIST) {
+		return nil
+	}
+
+	return errors.Join(err, renameErr)
+}
+
+func removeMissing(root *os.Root, name string) error {
+	if err := root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err //nolint:wrapcheck // a PathError says it all
+	}
+
+	return nil
+}
+
+func syncDirectory(root *os.Root) error {
+	directory, err := root.Open(".")
+	if err != nil {
+		return err //nolint:wrapcheck // a PathError says it all
+	}
+
+	return errors.Join(directory.Sync(), directory.Close())
+}

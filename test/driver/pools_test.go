@@ -1,0 +1,294 @@
+package driver_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/namespace"
+)
+
+// poolLimit is no verdict on speed: a pool is opened again within seconds, and a
+// busy machine takes longer.
+const poolLimit = time.Minute
+
+// shutDownAt has the filesystem of a directory fail all that is asked of it, as after
+// an I/O error.
+func shutDownAt(t *testing.T, directory string) {
+	t.Helper()
+
+	const goingDown, logFlush = 0x8004587d, 1 // XFS_IOC_GOINGDOWN, XFS_FSOP_GOING_FLAGS_LOGFLUSH
+
+	root, err := os.Open(directory)
+	require.NoError(t, err)
+
+	defer root.Close()
+
+	require.NoError(t, unix.IoctlSetPointerInt(int(root.Fd()), goingDown, logFlush))
+}
+
+// mountAgain mounts the image of a pool of harness.ReflinkPool that was unmounted.
+func mountAgain(t *testing.T, place string) {
+	t.Helper()
+
+	mounted := filepath.Dir(place)
+	image, err := os.OpenFile(filepath.Join(filepath.Dir(mounted), "pool.img"), os.O_RDWR, 0)
+	require.NoError(t, err)
+
+	defer image.Close()
+
+	device, err := blockdev.NewLoops(blockdev.LoopsOptions{}).Attach(t.Context(), image, blockdev.AttachOptions{
+		AutoClear: true, Own: true, Preferred: -1,
+	})
+	require.NoError(t, err)
+
+	defer device.Close()
+
+	require.NoError(t, unix.Mount(device.Path, mounted, "xfs", 0, "discard"))
+}
+
+// inPool asks for a volume in the pool.
+func inPool(name, poolName string) *csi.CreateVolumeRequest {
+	return &csi.CreateVolumeRequest{
+		Name: name, Parameters: map[string]string{"pool": poolName}, CapacityRange: required(16 * mib),
+		VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Mount(writer, "ext4")},
+	}
+}
+
+// unreachablePool waits until a pool is reported as unreachable, with the words.
+func unreachablePool(t *testing.T, d *harness.Driver, words string) {
+	t.Helper()
+
+	var found []string
+
+	require.Eventually(t, func() bool {
+		answer, err := d.NodeGetStorageHealth(t.Context(), &csi.NodeGetStorageHealthRequest{})
+		require.NoError(t, err)
+
+		for _, each := range answer.GetBackendHealth() {
+			if each.GetReason() == string(health.PoolUnreachable) && strings.Contains(each.GetMessage(), words) {
+				return true
+			}
+
+			found = append(found[:0], each.GetReason()+": "+each.GetMessage())
+		}
+
+		return false
+	}, poolLimit, 20*time.Millisecond, "no pool is reported as unreachable with %q, but %v", words, &found)
+}
+
+// servedAgain waits until volumes can be made in the pool.
+func servedAgain(t *testing.T, d *harness.Driver, poolName string) {
+	t.Helper()
+
+	var err error
+
+	require.Eventually(t, func() bool {
+		_, err = d.GetCapacity(t.Context(), &csi.GetCapacityRequest{Parameters: map[string]string{"pool": poolName}})
+
+		return err == nil
+	}, poolLimit, 20*time.Millisecond, "the pool is not served again")
+}
+
+// refusedWithItsPool makes all calls that need the volume's pool.
+func refusedWithItsPool(t *testing.T, d *harness.Driver, claim *orchestrator.Claim, poolName string) {
+	t.Helper()
+
+	ctx, id := t.Context(), claim.VolumeID
+	calls := map[string]func() error{
+		"CreateVolume": func() error { _, err := d.CreateVolume(ctx, inPool("one more", poolName)); return err },
+		"DeleteVolume": func() error { _, err := d.DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: id}); return err },
+		"GetCapacity": func() error {
+			_, err := d.GetCapacity(ctx, &csi.GetCapacityRequest{Parameters: map[string]string{"pool": poolName}})
+
+			return err
+		},
+		"CreateSnapshot": func() error {
+			_, err := d.CreateSnapshot(ctx, &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: id})
+
+			return err
+		},
+		"ControllerExpandVolume": func() error {
+			_, err := d.ControllerExpandVolume(ctx, &csi.ControllerExpandVolumeRequest{VolumeId: id, CapacityRange: required(32 * mib)})
+
+			return err
+		},
+		"ControllerPublishVolume": func() error { return d.Attach(ctx, claim) },
+		"NodeStageVolume":         func() error { return d.Stage(ctx, claim) },
+	}
+
+	for name, call := range calls {
+		err := call()
+		require.Equal(t, codes.Unavailable.String(), status.Code(err).String(), "%s: %v", name, err)
+		require.ErrorContains(t, err, poolName, name)
+	}
+
+	listed, err := d.ListVolumes(ctx, &csi.ListVolumesRequest{})
+	require.NoError(t, err)
+
+	var ids []string
+	for _, each := range listed.GetEntries() {
+		ids = append(ids, each.GetVolume().GetVolumeId())
+	}
+
+	require.Contains(t, ids, id)
+}
+
+// usable has the whole lifecycle of a volume in the pool.
+func usable(t *testing.T, d *harness.Driver, poolName string) {
+	t.Helper()
+
+	claim := newVolume(t, d, inPool("used in "+poolName, poolName))
+	bringUp(t, d, claim)
+	require.NoError(t, os.WriteFile(filepath.Join(claim.TargetPath, "file"), []byte("data"), 0o600))
+	takeDown(t, d, claim)
+	deleteVolume(t, d, claim.VolumeID)
+
+	probed, err := d.Probe(t.Context(), &csi.ProbeRequest{})
+	require.NoError(t, err)
+	require.True(t, probed.GetReady().GetValue())
+}
+
+// TestAFailedPoolIsAConditionOfItself shuts the filesystem of one of two pools down,
+// while the driver runs and while it starts.
+func TestAFailedPoolIsAConditionOfItself(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	place := harness.ReflinkPool(t, 320*mib)
+	d := harness.Start(t, relists, poolAt("other", place))
+	idle := newVolume(t, d, inPool("idle", "other"))
+	staged := newVolume(t, d, inPool("staged", "other"))
+	bringUp(t, d, staged)
+
+	shutDownAt(t, place)
+	unreachablePool(t, d, "input/output error")
+	refusedWithItsPool(t, d, idle, "other")
+	usable(t, d, "default")
+
+	d.Restart(t)
+
+	unreachablePool(t, d, "pool \"other\": input/output error")
+	refusedWithItsPool(t, d, idle, "other")
+	usable(t, d, "default")
+
+	// What is in use can be taken out of use.
+	require.NoError(t, d.Unpublish(t.Context(), staged))
+	require.NoError(t, d.Unstage(t.Context(), staged))
+	require.NoError(t, d.Detach(t.Context(), staged))
+
+	// Nothing of the driver keeps the filesystem from being unmounted.
+	unmount(t, filepath.Dir(place))
+	unreachablePool(t, d, "touchstone state forget-pool")
+	mountAgain(t, place)
+	servedAgain(t, d, "other")
+
+	usable(t, d, "other")
+	bringUp(t, d, staged)
+	takeDown(t, d, staged)
+	deleteVolume(t, d, staged.VolumeID)
+	deleteVolume(t, d, idle.VolumeID)
+}
+
+// TestAPoolThatIsNotMounted has nothing but the mount point of a pool at the start.
+func TestAPoolThatIsNotMounted(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	place := harness.ReflinkPool(t, 320*mib)
+	mounted := filepath.Dir(place)
+	d := harness.Start(t, relists, poolAt("other", mounted))
+	claim := newVolume(t, d, inPool("kept", "other"))
+	image := filepath.Join(mounted, "images", claim.VolumeID+".img")
+
+	d.Stop()
+	unmount(t, mounted)
+	d.Restart(t)
+
+	unreachablePool(t, d, "touchstone state forget-pool other")
+	refusedWithItsPool(t, d, claim, "other")
+	require.Empty(t, names(t, mounted), "the driver makes a pool where only a mount is missing")
+
+	mountAgain(t, place)
+	servedAgain(t, d, "other")
+	require.FileExists(t, image)
+	deleteVolume(t, d, claim.VolumeID)
+	require.NoFileExists(t, image)
+}
+
+// TestAnEmbeddedPoolWithoutItsImage starts a driver whose pool.img is missing, or
+// another one.
+func TestAnEmbeddedPoolWithoutItsImage(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	d := harness.Start(t, relists, embedded(320*mib))
+	claim := newVolume(t, d, inPool("kept", "default"))
+	image := poolImage(d)
+
+	d.Stop()
+	require.NoError(t, os.Rename(image, image+".aside"))
+	d.Restart(t)
+	unreachablePool(t, d, "touchstone state forget-pool default")
+	refusedWithItsPool(t, d, claim, "default")
+	require.NoFileExists(t, image)
+
+	d.Stop()
+	require.NoError(t, os.WriteFile(image, make([]byte, 320*mib), 0o600))
+	d.Restart(t)
+	unreachablePool(t, d, "holds nothing")
+	refusedWithItsPool(t, d, claim, "default")
+
+	require.NoError(t, os.Rename(image+".aside", image))
+	servedAgain(t, d, "default")
+	bringUp(t, d, claim)
+	takeDown(t, d, claim)
+	deleteVolume(t, d, claim.VolumeID)
+	usable(t, d, "default")
+}
+
+// TestAnEmbeddedPoolThatHasShutDown is mounted again by itself.
+func TestAnEmbeddedPoolThatHasShutDown(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	d := harness.Start(t, relists, embedded(320*mib))
+	claim := newVolume(t, d, inPool("kept", "default"))
+
+	shutDownAt(t, d.Pool())
+
+	var err error
+
+	require.Eventually(t, func() bool {
+		_, err = d.CreateVolume(t.Context(), inPool("after", "default"))
+
+		return err == nil
+	}, poolLimit, 20*time.Millisecond, "the pool is not mounted again")
+	bringUp(t, d, claim)
+	takeDown(t, d, claim)
+	deleteVolume(t, d, claim.VolumeID)
+}
+
+// TestTwoPoolsThatChangePlaces are both refused.
+func TestTwoPoolsThatChangePlaces(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	first, second := filepath.Join(t.TempDir(), "first"), filepath.Join(t.TempDir(), "second")
+	d := harness.Start(t, relists, poolAt("first", first), poolAt("second", second))
+	claim := newVolume(t, d, inPool("kept", "first"))
+
+	d.Restart(t, poolAt("first", second), poolAt("second", first))
+	refusedWithItsPool(t, d, claim, "first")
+	usable(t, d, "default")
+
+	d.Restart(t, poolAt("first", first), poolAt("second", second))
+	deleteVolume(t, d, claim.VolumeID)
+}
