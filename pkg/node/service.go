@@ -197,6 +197,11 @@ func (s *Service) Recover(ctx context.Context) error {
 // RecoverPool ends what was left half-done in a pool, after a crash or since the
 // pool has failed, before the pool is served.
 func (s *Service) RecoverPool(ctx context.Context, place *pool.Pool) error {
+	// A node has ephemeral volumes in each pool.
+	if _, err := place.Ephemeral(); err != nil {
+		return fmt.Errorf("recover pool %q: %w", place.Name(), err)
+	}
+
 	if err := place.ClearScratch(ctx); err != nil {
 		s.config.Log.Error("cannot remove unfinished copies; the next start retries it", "pool", place.Name(), "error", err)
 	}

@@ -13,8 +13,8 @@ const ephemeralName = "ephemeral"
 // pool fails, is served again and is closed with the one that it is in.
 func (s *Set) Ephemeral() *Set { return &Set{parent: s} }
 
-// openEphemeral opens the pool's ephemeral one when it is first asked for.
-func (p *Pool) openEphemeral() (*Pool, error) {
+// Ephemeral returns the pool inside this one, opened when it is first asked for.
+func (p *Pool) Ephemeral() (*Pool, error) {
 	p.ephemeralMu.Lock()
 	defer p.ephemeralMu.Unlock()
 

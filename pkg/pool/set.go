@@ -84,7 +84,7 @@ func (s *Set) Get(name string) (*Pool, error) {
 			return nil, err
 		}
 
-		return outer.openEphemeral()
+		return outer.Ephemeral()
 	}
 
 	found, ok := s.members[name]
