@@ -1,9 +1,12 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"os"
+	"runtime/debug"
 	"sync"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -37,13 +40,22 @@ type Metadata struct {
 	hold   func(id string) (held *Snapshot, release func(), err error)
 	poolOf func(name, of string) (*pool.Pool, error)
 
+	// idle is how long a client may leave a message unread.
+	idle     time.Duration
 	draining chan struct{}
 	drains   sync.Once
 }
 
+// DefaultMetadataIdle is how long a client may leave a message unread before its
+// stream ends: it keeps the snapshot from being deleted.
+const DefaultMetadataIdle = time.Minute
+
 // NewMetadata returns the service of the controller's snapshots.
 func NewMetadata(s *Service) *Metadata {
-	return &Metadata{hold: s.holdSnapshot, poolOf: s.poolNamed, draining: make(chan struct{})}
+	return &Metadata{
+		hold: s.holdSnapshot, poolOf: s.poolNamed, draining: make(chan struct{}),
+		idle: cmp.Or(s.config.MetadataIdle, DefaultMetadataIdle),
+	}
 }
 
 // Drain ends all streams with UNAVAILABLE: the spec has the CO go on where a
@@ -70,9 +82,10 @@ func (m *Metadata) GetMetadataAllocated(
 	if err != nil {
 		return rpc.Status(err)
 	}
-	defer snapshot.close()
 
 	if err := asked.within(snapshot.record); err != nil {
+		snapshot.close()
+
 		return rpc.Status(err)
 	}
 
@@ -83,6 +96,8 @@ func (m *Metadata) GetMetadataAllocated(
 	})
 
 	return m.send(stream.Context(), found, func(ctx context.Context) error {
+		defer snapshot.close()
+
 		return pool.Allocated(ctx, snapshot.image, asked.from, found.add)
 	})
 }
@@ -103,10 +118,11 @@ func (m *Metadata) GetMetadataDelta(
 	if err != nil {
 		return rpc.Status(err)
 	}
-	defer base.close()
-	defer target.close()
 
 	if err := asked.within(target.record); err != nil {
+		base.close()
+		target.close()
+
 		return rpc.Status(err)
 	}
 
@@ -117,11 +133,16 @@ func (m *Metadata) GetMetadataDelta(
 	})
 
 	return m.send(stream.Context(), found, func(ctx context.Context) error {
+		defer base.close()
+		defer target.close()
+
 		return pool.Changed(ctx, base.image, target.image, asked.from, found.add)
 	})
 }
 
-// send walks, and ends it as soon as the client leaves or the driver drains.
+// send calls walk, which gives the snapshots back when it ends. It returns as soon
+// as the client leaves, leaves a message unread for too long, or the driver drains;
+// that ends a message that is being sent, and with it the walk.
 func (m *Metadata) send(stream context.Context, found *tuples, walk func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(stream)
 	defer cancel(nil)
@@ -134,16 +155,53 @@ func (m *Metadata) send(stream context.Context, found *tuples, walk func(context
 		}
 	}()
 
-	err := walk(ctx)
-	if err == nil {
-		err = found.end()
-	}
+	m.limitSends(ctx, cancel, found)
 
-	if err != nil && ctx.Err() != nil {
-		err = context.Cause(ctx)
-	}
+	ended := make(chan error, 1)
 
-	return rpc.Status(err)
+	go func() {
+		defer func() {
+			if panicked := recover(); panicked != nil {
+				ended <- &inflight.PanicError{Value: panicked, Stack: debug.Stack()}
+			}
+		}()
+
+		err := walk(ctx)
+		if err == nil {
+			err = found.end()
+		}
+
+		ended <- err
+	}()
+
+	select {
+	case err := <-ended:
+		if err != nil && ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+
+		return rpc.Status(err)
+	case <-ctx.Done():
+		return rpc.Status(context.Cause(ctx))
+	}
+}
+
+// limitSends ends the stream when one message takes longer than idle.
+func (m *Metadata) limitSends(ctx context.Context, cancel context.CancelCauseFunc, found *tuples) {
+	send := found.send
+	found.send = func(blocks []*csi.BlockMetadata) error {
+		if ctx.Err() != nil {
+			return context.Cause(ctx) //nolint:wrapcheck // it is the answer
+		}
+
+		timer := time.AfterFunc(m.idle, func() {
+			cancel(rpc.Errorf(codes.DeadlineExceeded,
+				"a message was not read within %s; call again with the offset behind the last range", m.idle))
+		})
+		defer timer.Stop()
+
+		return send(blocks)
+	}
 }
 
 // opened is a snapshot whose bytes stay until close.

@@ -68,6 +68,9 @@ type Config struct {
 	// CopyGrace is how long CreateSnapshot waits for a copy that takes long,
 	// before it answers that the snapshot is not ready yet.
 	CopyGrace time.Duration
+	// MetadataIdle is how long a client of SnapshotMetadata may leave a message
+	// unread; 0 is DefaultMetadataIdle.
+	MetadataIdle time.Duration
 	// Removals removes the volumes and snapshots that no CO sees any more.
 	Removals *removal.Queue
 	// Progress is told of copies; nil is nobody.

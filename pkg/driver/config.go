@@ -119,6 +119,9 @@ type Config struct {
 	// CopyGrace is how long CreateSnapshot waits for a copy that takes long before
 	// it says that the snapshot is not ready to use; 0 is DefaultCopyGrace.
 	CopyGrace time.Duration
+	// MetadataIdle is how long a client of SnapshotMetadata may leave a message
+	// unread; 0 is the controller's default.
+	MetadataIdle time.Duration
 	// HealthPolling leaves out the events by which trouble is known at once.
 	HealthPolling bool
 	// HealthRelistPeriod is the time between two looks at everything, and

@@ -79,9 +79,9 @@ func (p *Pool) clearClaimed(id string) error {
 	return nil
 }
 
-// clearDirectory discards the scratch directory of an id.
+// clearDirectory discards the scratch directories of an id.
 func (p *Pool) clearDirectory(id string) error {
-	moved, err := p.discard(p.scratch, id, id)
+	moved, err := p.discardScratch(id)
 	if err == nil && moved {
 		err = p.dispose(context.Background(), id)
 	}
@@ -89,11 +89,24 @@ func (p *Pool) clearDirectory(id string) error {
 	return err
 }
 
+func (p *Pool) discardScratch(id string) (moved bool, err error) {
+	for _, name := range []string{id, id + linksSuffix} {
+		one, err := p.discard(p.scratch, name, id)
+		if err != nil {
+			return false, err
+		}
+
+		moved = moved || one
+	}
+
+	return moved, nil
+}
+
 // unclaim removes the scratch of an id, and says whether something of it is left
 // to be purged. The name that is locked goes last: as long as anything is there,
 // it can be claimed.
 func (p *Pool) unclaim(id string) (moved bool, err error) {
-	moved, err = p.discard(p.scratch, id, id)
+	moved, err = p.discardScratch(id)
 	if err != nil {
 		return false, err
 	}

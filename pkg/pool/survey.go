@@ -111,7 +111,7 @@ func (p *Pool) ListForeign(ctx context.Context, visit func(path string) error) e
 		{p.images, []string{ImageSuffix}},
 		{p.directories, []string{""}},
 		{p.snapshots, []string{ImageSuffix, ""}},
-		{p.scratch, []string{ImageSuffix, ""}},
+		{p.scratch, []string{ImageSuffix, "", linksSuffix}},
 	} {
 		err := listNames(ctx, room.root, func(name string) error {
 			for _, suffix := range room.suffixes {

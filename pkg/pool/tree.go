@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -15,12 +16,27 @@ import (
 // take the descriptors that other volumes need.
 const maxDepth = 2048
 
+const (
+	// leaseLimit is how long an open waits for a lease to be given up.
+	leaseLimit = 5 * time.Second
+	leasePause = 10 * time.Millisecond
+
+	// linksSuffix ends the name of the directory of the links of a copy.
+	linksSuffix = ".links"
+)
+
+// ErrLeased says that a process keeps a lease on a file (fcntl F_SETLEASE).
+var ErrLeased = errors.New("a process holds a lease on the file; end it, or retry later")
+
 // cutTree copies a directory as `cp -a --reflink=auto` does: modes, owners,
 // times, extended attributes and with them ACLs and capabilities, hard links,
 // holes and special files are kept, and files share their blocks where they can.
 func (c *Copy) cutTree(ctx context.Context) error {
-	copier := treeCopier{root: c.tree, links: map[inode]string{}}
-	defer func() { c.held = copier.held }()
+	copier := treeCopier{root: c.tree, scratch: c.pool.scratch, linksName: c.target.ID + linksSuffix}
+	defer func() {
+		c.held = copier.held
+		copier.close()
+	}()
 
 	if c.options.Progress == nil {
 		return copier.copy(ctx, c.opened)
@@ -75,6 +91,11 @@ type inode struct {
 	born         unix.StatxTimestamp
 }
 
+// name is a file's name that stands for the inode.
+func (i inode) name() string {
+	return fmt.Sprintf("%d:%d-%d-%d.%d", i.major, i.minor, i.number, i.born.Sec, i.born.Nsec)
+}
+
 func inodeOf(found *unix.Statx_t) inode {
 	return inode{major: found.Dev_major, minor: found.Dev_minor, number: found.Ino, born: found.Btime}
 }
@@ -86,8 +107,12 @@ type treeCopier struct {
 	mover
 
 	root *os.File
-	// links are the first names, from root, of files that may have more.
-	links map[inode]string
+	// links is the directory linksName in scratch, nil until it is needed: it has a
+	// name, made of the source's inode, of each file in the copy that has several.
+	// Their number is the tenant's choice, and takes no memory so.
+	links     *os.File
+	scratch   *os.Root
+	linksName string
 	// apart says that the two trees can't share blocks.
 	apart bool
 	// held is how many bytes the copy takes so far.
@@ -175,6 +200,9 @@ func (t *treeCopier) directory(ctx context.Context, pinned, to *os.File, name, p
 	}
 	defer target.Close()
 
+	// Two descriptors a level are enough.
+	_ = pinned.Close()
+
 	if err := t.fill(ctx, source, target, path); err != nil {
 		return err
 	}
@@ -185,8 +213,10 @@ func (t *treeCopier) directory(ctx context.Context, pinned, to *os.File, name, p
 
 // file copies what is not a directory.
 func (t *treeCopier) file(ctx context.Context, source, to *os.File, name, path string, found *unix.Statx_t) error {
-	if first, ok := t.links[inodeOf(found)]; ok {
-		return inCall("linkat", unix.Linkat(int(t.root.Fd()), first, int(to.Fd()), name, 0))
+	if found.Nlink > 1 {
+		if linked, err := t.link(to, name, found); linked || err != nil {
+			return err
+		}
 	}
 
 	var err error
@@ -206,10 +236,48 @@ func (t *treeCopier) file(ctx context.Context, source, to *os.File, name, path s
 	}
 
 	if err == nil && found.Nlink > 1 {
-		t.links[inodeOf(found)] = path
+		err = inCall("linkat", unix.Linkat(int(to.Fd()), name, int(t.links.Fd()), inodeOf(found).name(), 0))
 	}
 
 	return err
+}
+
+// link gives a file that is in the copy already one more name. It says whether
+// there is one.
+func (t *treeCopier) link(to *os.File, name string, found *unix.Statx_t) (bool, error) {
+	if t.links == nil {
+		err := t.scratch.Mkdir(t.linksName, roomMode)
+		if err == nil {
+			t.links, err = openIn(t.scratch, t.linksName, os.O_RDONLY|unix.O_DIRECTORY, 0)
+		}
+
+		if err != nil {
+			return false, err //nolint:wrapcheck // the caller names the file
+		}
+
+		return false, nil
+	}
+
+	first := inodeOf(found).name()
+
+	err := unix.Linkat(int(t.links.Fd()), first, int(to.Fd()), name, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil
+	}
+
+	// It has as many names as it can; with this one it needs no more.
+	if errors.Is(err, unix.EMLINK) {
+		return true, inCall("renameat", unix.Renameat(int(t.links.Fd()), first, int(to.Fd()), name))
+	}
+
+	return true, inCall("linkat", err)
+}
+
+// close gives the descriptor back. The directory goes with the scratch of the copy.
+func (t *treeCopier) close() {
+	if t.links != nil {
+		_ = t.links.Close()
+	}
 }
 
 func (t *treeCopier) regular(ctx context.Context, pinned, to *os.File, name string, found *unix.Statx_t) error {
@@ -352,12 +420,24 @@ func status(pinned *os.File) (*unix.Statx_t, error) {
 func openQuietly(pinned *os.File, flag int) (*os.File, error) {
 	path := descriptorPath(pinned)
 
-	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOATIME|flag, 0)
-	if errors.Is(err, unix.EPERM) {
-		file, err = os.OpenFile(path, os.O_RDONLY|flag, 0)
-	}
+	// Without O_NONBLOCK the open waits for the holder of a lease, for 45 s and
+	// unkillably (fs.lease-break-time).
+	flag |= os.O_RDONLY | unix.O_NONBLOCK
 
-	return file, err //nolint:wrapcheck // the caller names the file
+	for end := time.Now().Add(leaseLimit); ; time.Sleep(leasePause) {
+		file, err := os.OpenFile(path, flag|unix.O_NOATIME, 0)
+		if errors.Is(err, unix.EPERM) {
+			file, err = os.OpenFile(path, flag, 0)
+		}
+
+		if !errors.Is(err, unix.EAGAIN) {
+			return file, err //nolint:wrapcheck // the caller names the file
+		}
+
+		if time.Now().After(end) {
+			return nil, fmt.Errorf("%w: %w", ErrLeased, err)
+		}
+	}
 }
 
 // descriptorPath is a path to what is open, whatever its name is by now.

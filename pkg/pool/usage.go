@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -99,24 +100,31 @@ func usageOf(ctx context.Context, directory *os.File) (Usage, error) {
 		return Usage{}, err
 	}
 
-	counting := counter{linked: map[inode]struct{}{}}
-	counting.add(found)
+	var counting counter
 
-	err = counting.enter(ctx, directory, "")
+	counting.add(found, 1)
 
-	return counting.Usage, err
+	// The caller keeps its own descriptor.
+	opened, err := openQuietly(directory, unix.O_DIRECTORY)
+	if err != nil {
+		return Usage{}, err
+	}
+	defer opened.Close()
+
+	err = counting.within(ctx, opened, "")
+
+	return Usage{Bytes: int64(math.Round(counting.bytes)), Inodes: int64(math.Round(counting.inodes))}, err
 }
 
-// counter counts a tree.
+// counter counts a tree. A file with several names adds an equal part for each of
+// them, which needs no memory of the files seen: a link never leaves a volume.
 type counter struct {
-	Usage
-
-	linked map[inode]struct{}
+	bytes, inodes float64
 }
 
-func (c *counter) add(found *unix.Statx_t) {
-	c.Bytes += int64(found.Blocks) * statBlock
-	c.Inodes++
+func (c *counter) add(found *unix.Statx_t, names uint32) {
+	c.bytes += float64(found.Blocks) * statBlock / float64(names)
+	c.inodes += 1 / float64(names)
 }
 
 // within counts what is in a directory.
@@ -138,20 +146,12 @@ func (c *counter) within(ctx context.Context, directory *os.File, path string) e
 		}
 
 		if found.Mode&unix.S_IFMT == unix.S_IFDIR {
-			c.add(found)
+			c.add(found, 1)
 
 			return c.enter(ctx, pinned, path)
 		}
 
-		if _, counted := c.linked[inodeOf(found)]; counted {
-			return nil
-		}
-
-		if found.Nlink > 1 {
-			c.linked[inodeOf(found)] = struct{}{}
-		}
-
-		c.add(found)
+		c.add(found, max(found.Nlink, 1))
 
 		return nil
 	})
@@ -163,6 +163,9 @@ func (c *counter) enter(ctx context.Context, pinned *os.File, path string) error
 		return of(path, err)
 	}
 	defer opened.Close()
+
+	// One descriptor a level is enough.
+	_ = pinned.Close()
 
 	return c.within(ctx, opened, path)
 }

@@ -121,6 +121,7 @@ func causes() []mapping {
 		{pool.ErrMounted, codes.FailedPrecondition},
 		{pool.ErrInUse, codes.FailedPrecondition},
 		{pool.ErrNoLocks, codes.FailedPrecondition},
+		{pool.ErrLeased, codes.FailedPrecondition},
 		{pool.ErrNotInstant, codes.FailedPrecondition},
 		{directassign.ErrAssignment, codes.InvalidArgument},
 		{directassign.ErrUnsafeRoot, codes.FailedPrecondition},

@@ -396,6 +396,33 @@ func TestMetadataStreamIsLeft(t *testing.T) {
 	require.NoError(t, remove())
 }
 
+// TestMetadataStreamThatIsNotReadEnds gives the snapshot back to be deleted though
+// its client keeps the stream and reads nothing.
+func TestMetadataStreamThatIsNotReadEnds(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	d := harness.Start(t, blocksPools()["reflink"](t), func(c *driver.Config) { c.MetadataIdle = 100 * time.Millisecond })
+	id, _ := manyRanges(t, d)
+
+	stream, err := d.GetMetadataAllocated(t.Context(), &csi.GetMetadataAllocatedRequest{SnapshotId: id, MaxResults: 1})
+	require.NoError(t, err)
+
+	_, err = stream.Recv()
+	require.NoError(t, err)
+
+	require.Eventually(t, func() bool {
+		_, err := d.DeleteSnapshot(t.Context(), &csi.DeleteSnapshotRequest{SnapshotId: id})
+
+		return err == nil
+	}, time.Minute, 10*time.Millisecond, "waited for the stream to give the snapshot back")
+
+	for err == nil {
+		_, err = stream.Recv()
+	}
+
+	require.Equal(t, codes.DeadlineExceeded, status.Code(err), "%v", err)
+}
+
 // running says whether a goroutine of this process, which the driver is in too,
 // is in a function.
 func running(function string) bool {
