@@ -59,7 +59,9 @@ func (c *cache) set(id string, observed Observation, at time.Time) ([]Change, bo
 		return nil, false
 	}
 
-	record := &Record{ID: id, known: normalize(observed.Entries), Usage: observed.Usage, ObservedAt: at}
+	record := &Record{
+		ID: id, known: normalize(observed.Entries), Usage: observed.Usage, ObservedAt: at, patient: observed.Patient,
+	}
 
 	if old != nil {
 		if record.Usage == nil {
@@ -88,7 +90,7 @@ func (c *cache) fail(id string, failure Entry, at time.Time) ([]Change, bool) {
 
 	record := &Record{ID: id, failure: &failure, failedAt: at}
 	if old != nil {
-		record.known, record.Usage, record.ObservedAt = old.known, old.Usage, old.ObservedAt
+		record.known, record.Usage, record.ObservedAt, record.patient = old.known, old.Usage, old.ObservedAt, old.patient
 	}
 
 	return c.put(old, record), true
@@ -343,6 +345,32 @@ func (c *cache) after(id string) []*Record {
 
 		return true
 	})
+
+	return records
+}
+
+// batch returns up to limit unhealthy records, in the order of their ids, those
+// behind last first and then from the first one on.
+func (c *cache) batch(last string, limit int) []*Record {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+
+	limit = min(limit, c.abnormal.Len())
+	records := make([]*Record, 0, limit)
+	add := func(_ string, record *Record) bool {
+		if len(records) < limit {
+			records = append(records, record)
+		}
+
+		return len(records) < limit
+	}
+
+	// The first is last itself, where it is unhealthy still.
+	c.abnormal.Ascend(last, func(id string, record *Record) bool { return id == last || add(id, record) })
+
+	if len(records) < limit {
+		c.abnormal.Scan(add)
+	}
 
 	return records
 }

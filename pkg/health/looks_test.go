@@ -500,9 +500,9 @@ func TestAnotherLookWhenTheProbeAsksForIt(t *testing.T) {
 		again time.Duration
 		want  time.Duration
 	}{
-		"an observation":              {again: 7 * time.Second, want: 7 * time.Second},
+		"an observation":              {again: 7500 * time.Millisecond, want: 7500 * time.Millisecond},
 		"one that can't tell":         {err: health.ErrKeep, want: 100 * time.Millisecond},
-		"one that knows when it will": {err: health.ErrKeep, again: 3 * time.Second, want: 3 * time.Second},
+		"one that knows when it will": {err: health.ErrKeep, again: 3500 * time.Millisecond, want: 3500 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -522,8 +522,14 @@ func TestAnotherLookWhenTheProbeAsksForIt(t *testing.T) {
 				require.Equal(t, 2, w.count("a"))
 				require.Equal(t, []health.Reason{health.IOErrors}, reasons(t, monitor, "a"))
 
-				time.Sleep(30 * time.Second)
-				require.Equal(t, 2, w.count("a"), "it was asked for once")
+				w.sicken("a")
+				time.Sleep(2 * time.Second)
+				synctest.Wait()
+
+				now := w.count("a")
+
+				time.Sleep(28 * time.Second)
+				require.Equal(t, now, w.count("a"), "it was asked for once")
 			})
 		})
 	}

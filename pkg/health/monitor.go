@@ -48,6 +48,9 @@ type Observation struct {
 	// Again asks for another look after that time, without an event; 0 is none
 	// before the next relist.
 	Again time.Duration
+	// Patient keeps a subject that is unhealthy from being probed again before
+	// that, where each probe may hang.
+	Patient bool
 }
 
 // Config is what a Monitor must be told.
@@ -115,6 +118,7 @@ type Record struct {
 
 	// condition is VolumeCondition, encoded.
 	condition []byte
+	patient   bool
 	// known are the entries of the look at ObservedAt, and failure is the one of a
 	// later look, at failedAt, that did not succeed; nil where there is none.
 	known    []Entry
@@ -209,6 +213,8 @@ func (m *Monitor) Run(ctx context.Context) {
 			following.Go(func() { m.follow(ctx, each) })
 		}
 	}
+
+	following.Go(func() { m.probeUnhealthy(ctx) })
 
 	m.relists(ctx)
 	m.end()

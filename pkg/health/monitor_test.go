@@ -18,6 +18,7 @@ type world struct {
 	ids     []string
 	sick    map[string][]health.Entry
 	again   map[string]time.Duration
+	patient map[string]bool
 	errs    map[string]error
 	panics  map[string]any
 	hanging map[string]chan struct{}
@@ -30,7 +31,7 @@ type world struct {
 
 func newWorld(ids ...string) *world {
 	return &world{
-		ids: ids, sick: map[string][]health.Entry{}, again: map[string]time.Duration{}, errs: map[string]error{},
+		ids: ids, sick: map[string][]health.Entry{}, again: map[string]time.Duration{}, patient: map[string]bool{}, errs: map[string]error{},
 		panics: map[string]any{}, hanging: map[string]chan struct{}{}, looks: map[string]int{}, running: map[string]int{}, atOnce: map[string]int{},
 	}
 }
@@ -66,7 +67,7 @@ func (w *world) probe(_ context.Context, id string) (health.Observation, error) 
 		w.atOnce[each] = max(w.atOnce[each], w.running[each])
 	}
 
-	observed, err := health.Observation{Entries: w.sick[id], Again: w.again[id]}, w.errs[id]
+	observed, err := health.Observation{Entries: w.sick[id], Again: w.again[id], Patient: w.patient[id]}, w.errs[id]
 	gate, value := w.hanging[id], w.panics[id]
 	w.mu.Unlock()
 

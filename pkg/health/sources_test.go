@@ -119,8 +119,17 @@ func TestAnEventHasItsSubjectsLookedAt(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 		require.Equal(t, []health.Reason{health.DiskFailure, health.IOErrors}, reasons(t, monitor, "a"))
 
+		require.GreaterOrEqual(t, w.count("a"), a+3, "at once, after 20 ms and after 100 ms")
+
+		w.sicken("a")
+		time.Sleep(2 * time.Second)
+		require.Empty(t, reasons(t, monitor, "a"), "after 1 s")
+
+		// What is healthy is not probed any more.
+		now := w.count("a")
+
 		time.Sleep(20 * time.Second)
-		require.Equal(t, a+4, w.count("a"), "at once, after 20 ms, after 100 ms and after 1 s")
+		require.Equal(t, now, w.count("a"))
 		require.Equal(t, b, w.count("b"))
 	})
 }

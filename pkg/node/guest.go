@@ -15,9 +15,7 @@ import (
 )
 
 const (
-	// untaken is when a volume is looked at again that no sandbox has taken yet, and
-	// unanswered when one is whose guest does not answer.
-	untaken    = 5 * time.Second
+	// unanswered is when a guest that does not answer is asked again.
 	unanswered = time.Minute
 )
 
@@ -31,11 +29,9 @@ func (l *look) guest(ctx context.Context) error {
 	if err != nil {
 		l.entries = append(l.entries, withoutStats(err))
 
-		// Nothing tells when a sandbox takes it. Others are asked less often: each time
-		// one of them may hang.
-		if errors.Is(err, directassign.ErrNoSandbox) {
-			l.lookAgain(untaken)
-		} else {
+		// One that no sandbox has taken is probed again as every unhealthy volume. A
+		// guest that does not answer may hang each time.
+		if l.patient = !errors.Is(err, directassign.ErrNoSandbox); l.patient {
 			l.lookAgain(unanswered)
 		}
 

@@ -80,10 +80,24 @@ func (l *look) writable() error {
 	return err
 }
 
-// full looks at what is left to be had. A filesystem without a number of inodes
-// tells none at all.
+// bytesExhausted and inodesExhausted say whether nothing is left to be had. A
+// filesystem without a number of inodes has none at all.
+func bytesExhausted(usage mount.Usage) bool {
+	return usage.Bytes.Total > 0 && usage.Bytes.Available < min(max(usage.Bytes.Total/fullPart, fullLeast), fullMost)
+}
+
+func inodesExhausted(usage mount.Usage) bool { return usage.Inodes.Total > 0 && usage.Inodes.Available <= 0 }
+
+// contradicts says whether a filesystem's usage of now and a condition of before do
+// not agree on whether it is full.
+func contradicts(usage mount.Usage, record *health.Record) bool {
+	return bytesExhausted(usage) != record.Has(health.OutOfCapacity) ||
+		inodesExhausted(usage) != record.Has(health.InodesExhausted)
+}
+
+// full looks at what is left to be had.
 func (l *look) full(usage mount.Usage) {
-	if usage.Bytes.Total > 0 && usage.Bytes.Available < min(max(usage.Bytes.Total/fullPart, fullLeast), fullMost) {
+	if bytesExhausted(usage) {
 		message := "it is full; delete files, or expand it"
 		if !l.use.image() {
 			message = "its pool is full; delete files or volumes, or grow the pool"
@@ -92,7 +106,7 @@ func (l *look) full(usage mount.Usage) {
 		l.found(health.OutOfCapacity, message)
 	}
 
-	if usage.Inodes.Total > 0 && usage.Inodes.Available <= 0 {
+	if inodesExhausted(usage) {
 		l.found(health.InodesExhausted, "no inode is left: it takes no more files; delete some, or expand it")
 	}
 }

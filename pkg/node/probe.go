@@ -43,6 +43,8 @@ type look struct {
 	entries []health.Entry
 	usage   *health.Usage
 	again   time.Duration
+	// patient is health.Observation's.
+	patient bool
 	// unsettled says that some of the entries may come of an operation that is
 	// under way: what is mounted or attached, and with what image.
 	unsettled bool
@@ -114,7 +116,7 @@ func (l *look) atRest(ctx context.Context) (health.Observation, error) {
 }
 
 func (l *look) observation() health.Observation {
-	return health.Observation{Entries: l.entries, Usage: l.usage, Again: l.again}
+	return health.Observation{Entries: l.entries, Usage: l.usage, Again: l.again, Patient: l.patient}
 }
 
 func (l *look) lookAgain(after time.Duration) {
