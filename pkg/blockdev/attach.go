@@ -119,8 +119,9 @@ func (l *Loops) adoptOrLock(ctx context.Context, img *image, o AttachOptions) (*
 		}
 
 		for i := range found {
-			if device := l.adopt(&found[i], img, o); device != nil {
-				return device, nil
+			device, err := l.adopt(&found[i], img, o)
+			if device != nil || err != nil {
+				return device, err
 			}
 		}
 
@@ -194,8 +195,9 @@ func (l *Loops) attach(ctx context.Context, img *image, o AttachOptions) (*Devic
 		l.numbers.refuse(number)
 
 		// EBUSY with the same image behind it: it is attached already.
-		if device := l.adoptAt(number, img, o); device != nil {
-			return device, nil
+		device, err = l.adoptAt(number, img, o)
+		if device != nil || err != nil {
+			return device, err
 		}
 
 		if err := ctx.Err(); err != nil {
@@ -295,43 +297,59 @@ func (l *Loops) device(node *os.File, number int) (*Device, error) {
 
 // adoptAt is adopt for a number that may have any image: somebody else's, too, which
 // is not to be asked.
-func (l *Loops) adoptAt(number int, img *image, o AttachOptions) *Device {
+func (l *Loops) adoptAt(number int, img *image, o AttachOptions) (*Device, error) {
 	alike, err := namedAlike(img.file)
 	if err != nil {
-		return nil
+		return nil, err
 	}
 
-	if path, deleted := l.backingPath(number); path == "" || !alike(path, deleted) {
-		return nil
+	path, deleted, err := l.backingPath(number)
+	if err != nil || path == "" || !alike(path, deleted) {
+		return nil, err
 	}
 
 	status, attached, err := l.Status(number)
+	if errors.Is(err, ErrNoAnswer) {
+		return nil, nil //nolint:nilnil // this image's filesystem does answer
+	}
+
 	if err != nil || !attached || status.Backing() != img.identity {
-		return nil
+		return nil, err
 	}
 
 	return l.adopt(&status, img, o)
 }
 
 // adopt returns a device that has the image already, or nil when it is attached
-// in another way, or by now no more.
-func (l *Loops) adopt(status *Status, img *image, o AttachOptions) *Device {
+// in another way, or by now no more. An error says that this is unknown.
+func (l *Loops) adopt(status *Status, img *image, o AttachOptions) (*Device, error) {
 	if o.Own || !compatible(status, o) {
-		return nil
+		return nil, nil //nolint:nilnil // documented
 	}
 
 	node, err := l.Open(status.Number)
 	if err != nil {
-		return nil
+		if l.isGone(status.Number, err) {
+			err = nil
+		}
+
+		return nil, err
 	}
 
 	// Only now, held open, can it no longer go away.
 	held, attached, err := l.statusOf(node, status.Number)
-	if err != nil || !attached || held.Backing() != img.identity || !compatible(&held, o) ||
-		setAutoClear(node, o.AutoClear) != nil || o.KeepSpace && l.refuseDiscards(status.Number) != nil {
-		_ = node.Close()
+	adoptable := err == nil && attached && held.Backing() == img.identity && compatible(&held, o)
 
-		return nil
+	if adoptable {
+		err = setAutoClear(node, o.AutoClear)
+	}
+
+	if adoptable && err == nil && o.KeepSpace {
+		err = l.refuseDiscards(status.Number)
+	}
+
+	if !adoptable || err != nil {
+		return nil, errors.Join(err, node.Close())
 	}
 
 	l.numbers.own(status.Number)
@@ -342,7 +360,7 @@ func (l *Loops) adopt(status *Status, img *image, o AttachOptions) *Device {
 		ReadOnly: held.ReadOnly,
 		DirectIO: held.DirectIO,
 		file:     node,
-	}
+	}, nil
 }
 
 // compatible says whether an attachment is as if Attach had made it. Direct I/O

@@ -86,7 +86,7 @@ func TestStatusSaysHowAnImageIsAttached(t *testing.T) {
 			require.NoError(t, err)
 			require.Contains(t, all, blockdev.Attachment{
 				Number: status.Number, Path: status.Path, BackingPath: status.BackingPath,
-				ReadOnly: status.ReadOnly, Sequence: status.Sequence,
+				ReadOnly: status.ReadOnly, AutoClear: status.AutoClear, Sequence: status.Sequence,
 			})
 		})
 	}

@@ -36,8 +36,13 @@ func (l *Loops) detach(ctx context.Context, number int, image *Identity) error {
 	// the initial user namespace, and sysfs knows no inotify. Usually the first
 	// look is the last.
 	for pause := newBackoff(); attached && l.attached(number); {
+		now, err := l.sequence(number)
+		if err != nil {
+			return err
+		}
+
 		// Another image on the same number means that ours is gone.
-		if now := l.sequence(number); now != sequence {
+		if now != sequence {
 			break
 		}
 
@@ -62,7 +67,7 @@ func (l *Loops) clear(number int, image *Identity) (sequence uint64, attached bo
 
 	node, err := l.openForStatus(number)
 	if err != nil {
-		if isMissing(err) || !l.attached(number) {
+		if l.isGone(number, err) {
 			return 0, false, nil
 		}
 
@@ -81,12 +86,16 @@ func (l *Loops) clear(number int, image *Identity) (sequence uint64, attached bo
 	}
 
 	if image != nil && (Identity{Device: info.Device, Inode: info.Inode}) != *image {
-		path, _ := l.backingPath(number)
+		path, _, _ := l.backingPath(number) // for the message only
 
 		return 0, false, fmt.Errorf("%w: %s", ErrOtherImage, path)
 	}
 
-	sequence = l.sequence(number)
+	// Before the detach begins: without it the end of it could not be recognized.
+	sequence, err = l.sequence(number)
+	if err != nil {
+		return 0, false, err
+	}
 
 	err = unix.IoctlSetInt(int(node.Fd()), unix.LOOP_CLR_FD, 0)
 	if err != nil && !errors.Is(err, unix.ENXIO) {

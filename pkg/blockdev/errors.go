@@ -23,6 +23,9 @@ var (
 	// ErrOtherImage is returned where a number turned out to hold another image
 	// than the one meant.
 	ErrOtherImage = errors.New("loop device holds another image")
+	// ErrNoAnswer is returned where an image is attached, but its filesystem does not
+	// answer the kernel's LOOP_GET_STATUS64 for it.
+	ErrNoAnswer = errors.New("the filesystem of the attached image does not answer")
 	// ErrNoNumber is returned when every number of the range is taken.
 	ErrNoNumber = errors.New("no loop device number is free")
 )

@@ -145,8 +145,13 @@ func openDevice(path string, device uint64, kind uint32, flags int) (*os.File, e
 		return nil, err //nolint:wrapcheck // a PathError says it all
 	}
 
-	if err := unix.Fstat(int(file.Fd()), &stat); err != nil || stat.Rdev != device {
-		return nil, errors.Join(&fs.PathError{Op: doOpen, Path: path, Err: errOtherNode}, err, file.Close())
+	err = unix.Fstat(int(file.Fd()), &stat)
+	if err == nil && stat.Rdev != device {
+		err = errOtherNode
+	}
+
+	if err != nil {
+		return nil, errors.Join(&fs.PathError{Op: doOpen, Path: path, Err: err}, file.Close())
 	}
 
 	return file, nil

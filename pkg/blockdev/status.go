@@ -56,7 +56,7 @@ func (l *Loops) Status(number int) (Status, bool, error) {
 
 	file, err := l.openForStatus(number)
 	if err != nil {
-		if isMissing(err) || !l.attached(number) {
+		if l.isGone(number, err) {
 			return Status{}, false, nil
 		}
 
@@ -86,7 +86,7 @@ func (l *Loops) Vitals(number int) (Vitals, bool, error) {
 
 	file, err := l.openForStatus(number)
 	if err != nil {
-		if isMissing(err) || !l.attached(number) {
+		if l.isGone(number, err) {
 			return Vitals{}, false, nil
 		}
 
@@ -100,7 +100,7 @@ func (l *Loops) Vitals(number int) (Vitals, bool, error) {
 	}
 
 	if err != nil {
-		return Vitals{}, false, &NumberError{Number: number, Do: doAsk, Err: err}
+		return Vitals{}, false, &NumberError{Number: number, Do: doAsk, Err: fmt.Errorf("%w: %w", ErrNoAnswer, err)}
 	}
 
 	size, err := deviceSize(file)
@@ -169,14 +169,19 @@ func (l *Loops) ask(whether func(path string, deleted bool) bool) ([]Status, err
 	var list []Status
 
 	for _, number := range numbers {
-		if path, deleted := l.backingPath(number); path == "" || !whether(path, deleted) {
+		path, deleted, err := l.backingPath(number)
+		if err != nil {
+			return nil, err
+		}
+
+		if path == "" || !whether(path, deleted) {
 			continue
 		}
 
 		status, attached, err := l.Status(number)
 
 		// The filesystem of who calls this answers; somebody else's may be gone.
-		if failed := (*NumberError)(nil); errors.As(err, &failed) && failed.Do == doAsk {
+		if errors.Is(err, ErrNoAnswer) {
 			continue
 		}
 
@@ -224,25 +229,41 @@ type Attachment struct {
 	// BackingPath and BackingDeleted are as in Status.
 	BackingPath    string
 	BackingDeleted bool
-	ReadOnly       bool
+	// ReadOnly and AutoClear are as in Status.
+	ReadOnly, AutoClear bool
 	// Sequence is as in Status.
 	Sequence uint64
 }
 
 // Attachment returns what is attached to a number, false for nothing. Other than
-// Status it does not wait for an image whose filesystem hangs.
-func (l *Loops) Attachment(number int) (Attachment, bool) {
-	path, deleted := l.backingPath(number)
-	if path == "" {
-		return Attachment{}, false
+// Status it does not wait for an image whose filesystem hangs. An error says that
+// it is unknown whether an image is attached: that sysfs could not be read, for
+// lack of a descriptor for example.
+func (l *Loops) Attachment(number int) (Attachment, bool, error) {
+	path, deleted, err := l.backingPath(number)
+	if err != nil || path == "" {
+		return Attachment{}, false, err
 	}
 
-	readOnly, _ := l.sysfs(number, "ro") // a device that goes meanwhile has been seen all the same
+	readOnly, err := l.sysfs(number, "ro")
+	if err != nil {
+		return Attachment{}, false, err
+	}
+
+	autoClear, err := l.sysfs(number, "loop/autoclear")
+	if err != nil {
+		return Attachment{}, false, err
+	}
+
+	sequence, err := l.sequence(number)
+	if err != nil {
+		return Attachment{}, false, err
+	}
 
 	return Attachment{
-		Number: number, Path: l.Path(number), BackingPath: path, BackingDeleted: deleted, ReadOnly: readOnly == "1",
-		Sequence: l.sequence(number),
-	}, true
+		Number: number, Path: l.Path(number), BackingPath: path, BackingDeleted: deleted,
+		ReadOnly: readOnly == "1", AutoClear: autoClear == "1", Sequence: sequence,
+	}, true, nil
 }
 
 // Attachments returns those of the whole machine in order of number.
@@ -255,7 +276,12 @@ func (l *Loops) Attachments() ([]Attachment, error) {
 	var all []Attachment
 
 	for _, number := range numbers {
-		if attachment, attached := l.Attachment(number); attached {
+		attachment, attached, err := l.Attachment(number)
+		if err != nil {
+			return nil, err
+		}
+
+		if attached {
 			all = append(all, attachment)
 		}
 	}
@@ -297,7 +323,7 @@ func (l *Loops) statusOf(file *os.File, number int) (Status, bool, error) {
 	}
 
 	if err != nil {
-		return Status{}, false, &NumberError{Number: number, Do: doAsk, Err: err}
+		return Status{}, false, &NumberError{Number: number, Do: doAsk, Err: fmt.Errorf("%w: %w", ErrNoAnswer, err)}
 	}
 
 	size, err := deviceSize(file)
@@ -310,6 +336,11 @@ func (l *Loops) statusOf(file *os.File, number int) (Status, bool, error) {
 		return Status{}, false, &NumberError{Number: number, Do: "BLKSSZGET of", Err: err}
 	}
 
+	sequence, err := l.sequence(number)
+	if err != nil {
+		return Status{}, false, err
+	}
+
 	status := Status{
 		Number:        number,
 		Path:          file.Name(),
@@ -320,23 +351,39 @@ func (l *Loops) statusOf(file *os.File, number int) (Status, bool, error) {
 		ReadOnly:      info.Flags&unix.LO_FLAGS_READ_ONLY != 0,
 		AutoClear:     info.Flags&unix.LO_FLAGS_AUTOCLEAR != 0,
 		DirectIO:      l.directIO(number, info),
-		Sequence:      l.sequence(number),
+		Sequence:      sequence,
 		AttachedAs:    unix.ByteSliceToString(info.File_name[:]),
 		offset:        info.Offset,
 		limit:         info.Sizelimit,
 	}
-	status.BackingPath, status.BackingDeleted = l.backingPath(number)
+	status.BackingPath, status.BackingDeleted, err = l.backingPath(number)
 
-	return status, true, nil
+	return status, true, err
 }
 
-// sysfs returns the content of one of the device's attributes.
+// sysfs returns the content of one of the device's attributes, "" where the kernel
+// says that the device, or the attribute, does not exist. Any other failure says
+// nothing about the device and is an error.
 func (l *Loops) sysfs(number int, attribute string) (string, error) {
 	content, err := os.ReadFile(filepath.Join(l.sys, "block", nodeName(number), attribute))
 
-	return strings.TrimSuffix(string(content), "\n"), err
+	switch {
+	case isMissing(err):
+		return "", nil
+	case err != nil:
+		return "", &NumberError{Number: number, Do: "read in sysfs about", Err: err}
+	default:
+		return strings.TrimSuffix(string(content), "\n"), nil
+	}
 }
 
+// isGone says whether a device could not be opened because nothing is attached to
+// the number any more. A missing node alone does not say that.
+func (l *Loops) isGone(number int, err error) bool {
+	return errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV) || !l.attached(number)
+}
+
+// attached is true, too, where it is unknown.
 func (l *Loops) attached(number int) bool {
 	_, err := os.Lstat(filepath.Join(l.sys, "block", nodeName(number), "loop"))
 
@@ -346,40 +393,39 @@ func (l *Loops) attached(number int) bool {
 // deletedSuffix is what the kernel adds to the path of a file that has no name any more.
 const deletedSuffix = " (deleted)"
 
-// backingPath comes from sysfs because LOOP_GET_STATUS64 cuts it at 64 bytes
-// and does not follow a rename.
-func (l *Loops) backingPath(number int) (string, bool) {
-	path, err := l.sysfs(number, "loop/backing_file")
-	if err != nil {
-		return "", false
-	}
+// backingPath is "" where nothing is attached. It comes from sysfs because
+// LOOP_GET_STATUS64 cuts it at 64 bytes and does not follow a rename.
+func (l *Loops) backingPath(number int) (path string, deleted bool, err error) {
+	path, err = l.sysfs(number, "loop/backing_file")
+	path, deleted = strings.CutSuffix(path, deletedSuffix)
 
-	return strings.CutSuffix(path, deletedSuffix)
+	return path, deleted, err
 }
 
 // directIO is read back because the kernel turns it off without an error where
 // the pool's filesystem or the block size does not allow it.
 func (l *Loops) directIO(number int, info *unix.LoopInfo64) bool {
 	dio, err := l.sysfs(number, "loop/dio")
-	if err != nil {
+	if err != nil || dio == "" {
 		return info.Flags&unix.LO_FLAGS_DIRECT_IO != 0
 	}
 
 	return dio == "1"
 }
 
-func (l *Loops) sequence(number int) uint64 {
+// sequence is 0 where the kernel has none, or the device does not exist.
+func (l *Loops) sequence(number int) (uint64, error) {
 	content, err := l.sysfs(number, "diskseq")
-	if err != nil {
-		return 0
+	if err != nil || content == "" {
+		return 0, err
 	}
 
 	sequence, err := strconv.ParseUint(content, 10, 64)
 	if err != nil {
-		return 0
+		return 0, &NumberError{Number: number, Do: "read in sysfs about", Err: err}
 	}
 
-	return sequence
+	return sequence, nil
 }
 
 func deviceSize(device *os.File) (int64, error) {

@@ -189,6 +189,13 @@ func (s *Service) detach(ctx context.Context, id, nodeID string) error {
 		return nil
 	}
 
+	// Another node could attach a volume that is still written to here.
+	if _, here := found.attachment(s.config.NodeID); here && leaves(Attachment{NodeID: s.config.NodeID}) {
+		if err := s.unused(found); err != nil {
+			return err
+		}
+	}
+
 	_, err := s.change(ctx, id, func(v *Volume) error {
 		v.Attachments = slices.DeleteFunc(v.Attachments, leaves)
 

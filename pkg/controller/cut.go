@@ -77,7 +77,10 @@ func (s *Service) toFreeze(consistency volume.Consistency, cuts []*cutting) ([]s
 	}
 
 	for _, each := range cuts {
-		user, here := s.usedHere(each.source)
+		user, here, err := s.usedHere(each.source)
+		if err != nil {
+			return nil, err
+		}
 
 		if !each.copy.Instant() {
 			elsewhere := s.writtenElsewhere(each.source)
@@ -104,9 +107,9 @@ func notStill(source *Volume, why string) error {
 			"or set %s: %s in the class, if it need not be of one moment", source.ID, why, volume.KeyConsistency, volume.ConsistencyNone)
 }
 
-func (s *Service) usedHere(v *Volume) (user string, used bool) {
+func (s *Service) usedHere(v *Volume) (user string, used bool, err error) {
 	if s.config.InUse == nil {
-		return "", false
+		return "", false, nil
 	}
 
 	return s.config.InUse(v.ID)

@@ -107,15 +107,18 @@ func (s *Service) idle(v *Volume) error {
 			v.ID, strings.Join(v.nodeIDs(), ", "))
 	}
 
-	if s.config.InUse == nil {
-		return nil
+	return s.unused(v)
+}
+
+// unused returns FAILED_PRECONDITION for a volume that is in use on this node, and
+// InUse's error where that is unknown.
+func (s *Service) unused(v *Volume) error {
+	user, used, err := s.usedHere(v)
+	if err == nil && used {
+		err = rpc.Errorf(codes.FailedPrecondition, "volume %s is in use at %s; unpublish and unstage it first", v.ID, user)
 	}
 
-	if user, used := s.config.InUse(v.ID); used {
-		return rpc.Errorf(codes.FailedPrecondition, "volume %s is in use at %s; unpublish and unstage it first", v.ID, user)
-	}
-
-	return nil
+	return err
 }
 
 // removalOf is the task that gives the space of a volume back that no CO sees any

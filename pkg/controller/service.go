@@ -42,9 +42,9 @@ type Config struct {
 	MaxVolumesPerNode int64
 	// Capabilities are those that the plugin advertises.
 	Capabilities capability.Set
-	// InUse says who uses a volume on this node, where controller and node are
-	// one process; nil elsewhere.
-	InUse func(volumeID string) (user string, used bool)
+	// InUse returns where a volume is used on this node, where controller and node
+	// are one process; nil elsewhere. An error says that this is unknown.
+	InUse func(volumeID string) (user string, used bool, err error)
 	// Ephemeral is how many bytes of a pool this node has promised to inline
 	// ephemeral volumes; nil as InUse.
 	Ephemeral func(pool string) int64

@@ -289,10 +289,10 @@ func (l *mountLook) ours(point mount.Point) bool {
 	}
 
 	if number, isLoop := point.LoopDevice(); isLoop {
-		attached, ok := l.loops.Attachment(number)
+		attached, ok, err := l.loops.Attachment(number)
 		_, isImage := volumeOf(attached, l.rooms)
 
-		return ok && isImage
+		return err == nil && ok && isImage // the list of loop devices reports the failure
 	}
 
 	id, direct := strings.CutPrefix(point.Source, "touchstone/")

@@ -37,8 +37,8 @@ type rooms struct {
 	services []service
 	// removals removes in the background what is no longer used.
 	removals *removal.Queue
-	// inUse is the node's word on who uses a volume; nil without a node.
-	inUse func(volumeID string) (user string, used bool)
+	// inUse returns where the node uses a volume; nil without a node.
+	inUse func(volumeID string) (user string, used bool, err error)
 	// ephemeral and promised are what the node, and the controller, owe of a
 	// pool; nil without the one or the other.
 	ephemeral, promised func(pool string) int64

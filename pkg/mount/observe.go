@@ -313,7 +313,12 @@ func (o *observer) byOldID(id int) (Point, error) {
 
 	for _, unique := range ids {
 		header, err := buffer.query(unique, statmountMount)
-		if err == nil && int(header.oldID) == id {
+
+		switch {
+		case errors.Is(err, errGone):
+		case err != nil:
+			return Point{}, err
+		case int(header.oldID) == id:
 			return buffer.point(unique)
 		}
 	}

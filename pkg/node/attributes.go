@@ -90,7 +90,12 @@ func (s *Service) Refresh(ctx context.Context, volumeID string) error {
 		return err
 	}
 
-	for _, number := range s.numbers(use) {
+	numbers, err := s.numbers(use)
+	if err != nil {
+		return err
+	}
+
+	for _, number := range numbers {
 		if err := s.tune(ctx, use, number, wanted); err != nil {
 			return err
 		}
@@ -238,9 +243,9 @@ func (s *Service) limit(ctx context.Context, use *Use, publication Publication, 
 		return s.unlimit(publication)
 	}
 
-	number := s.numberOf(use, publication)
-	if publication.Pod == "" || number == none {
-		return nil
+	number, err := s.numberOf(use, publication)
+	if err != nil || publication.Pod == "" || number == none {
+		return err
 	}
 
 	limited := &Limited{
@@ -319,44 +324,40 @@ func (s *Service) recoverAttributes() {
 }
 
 // numbers are the loop devices that the volume is used through.
-func (s *Service) numbers(use *Use) []int {
+func (s *Service) numbers(use *Use) ([]int, error) {
 	if use.byDevice() {
-		known := s.devices.get(use.VolumeID)
+		known, err := s.devices.get(use.VolumeID)
 
-		return slices.DeleteFunc([]int{known.staged, known.readOnly}, func(number int) bool { return number == none })
+		return slices.DeleteFunc([]int{known.staged, known.readOnly}, func(number int) bool { return number == none }), err
 	}
 
-	place, err := s.places.Find(use.StagingPath)
-	if err != nil {
-		return nil
-	}
-	defer place.Close()
-
-	point, mounted, err := place.Mounted()
+	point, mounted, err := s.mountAt(use.StagingPath)
 	if err != nil || !mounted {
-		return nil
+		return nil, err
 	}
 
-	attachment, ok := s.attachmentOf(use, point)
-	if !ok {
-		return nil
+	attachment, ok, err := s.attachmentOf(use, point)
+	if err != nil || !ok {
+		return nil, err
 	}
 
-	return []int{attachment.Number}
+	return []int{attachment.Number}, nil
 }
 
 // numberOf is the loop device that a publication of the volume goes through.
-func (s *Service) numberOf(use *Use, publication Publication) int {
+func (s *Service) numberOf(use *Use, publication Publication) (int, error) {
 	if use.byDevice() && publication.ReadOnly && !use.readOnly() {
-		return s.devices.get(use.VolumeID).readOnly
+		known, err := s.devices.get(use.VolumeID)
+
+		return known.readOnly, err
 	}
 
-	numbers := s.numbers(use)
-	if len(numbers) == 0 {
-		return none
+	numbers, err := s.numbers(use)
+	if err != nil || len(numbers) == 0 {
+		return none, err
 	}
 
-	return numbers[0]
+	return numbers[0], nil
 }
 
 func queueOf(wanted volume.Mutable) qos.Queue {

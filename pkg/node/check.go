@@ -87,7 +87,13 @@ func (s *Service) newChecking(volumeID, how string) (*checking, error) {
 	}
 
 	use, known := s.uses.get(volumeID)
-	if at, used := s.InUse(volumeID); known && used {
+
+	at, used, err := s.InUse(volumeID)
+	if err != nil {
+		return nil, err
+	}
+
+	if known && used {
 		if !use.image() {
 			return nil, errDirectory()
 		}
@@ -174,8 +180,9 @@ func (c *checking) isIn(place *pool.Pool) error {
 		return err
 	}
 
-	if _, none := place.Size(pool.Object{ID: c.volumeID, Backing: volume.BackingDirectory}); none == nil {
-		return errDirectory()
+	_, err = place.Size(pool.Object{ID: c.volumeID, Backing: volume.BackingDirectory})
+	if err == nil {
+		err = errDirectory()
 	}
 
 	return err

@@ -74,7 +74,13 @@ func (s *Service) countedErrors(use *Use) (uint64, error) {
 func (c *checking) whileFrozen(ctx context.Context, within func(context.Context) error) error {
 	return c.service.onVolume(ctx, c.volumeID, "check", func(ctx context.Context) error {
 		use, known := c.service.uses.get(c.volumeID)
-		if _, used := c.service.InUse(c.volumeID); !known || !used || use.StagingPath != c.use.StagingPath {
+
+		_, used, err := c.service.InUse(c.volumeID)
+		if err != nil {
+			return err
+		}
+
+		if !known || !used || use.StagingPath != c.use.StagingPath {
 			return rpc.Errorf(codes.Aborted, "it went out of use meanwhile; check it again")
 		}
 

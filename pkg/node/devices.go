@@ -27,8 +27,13 @@ const (
 type devices struct {
 	loops *blockdev.Loops
 
+	// find searches for the devices of a volume whose image was renamed.
+	find func(volumeID string) error
+
 	mu       sync.Mutex
 	byVolume map[string]given
+	// missed are the volumes whose devices could not be found, for a failure.
+	missed map[string]struct{}
 }
 
 // pair are the numbers of a volume's devices: that of the staging, and the
@@ -46,15 +51,45 @@ type given struct {
 	stagedSequence, readOnlySequence uint64
 }
 
+func noDevices() pair { return pair{staged: none, readOnly: none} }
+
 func newDevices(loops *blockdev.Loops) *devices {
-	return &devices{loops: loops, byVolume: map[string]given{}}
+	return &devices{loops: loops, byVolume: map[string]given{}, missed: map[string]struct{}{}}
 }
 
 // get leaves out numbers that other images have by now.
-func (d *devices) get(volumeID string) pair {
-	got := d.given(volumeID)
+func (d *devices) get(volumeID string) (pair, error) {
+	got, err := d.sought(volumeID)
+	if err != nil {
+		return noDevices(), err
+	}
 
-	return pair{staged: d.still(got.staged, got.stagedSequence), readOnly: d.still(got.readOnly, got.readOnlySequence)}
+	if got.staged, err = d.still(got.staged, got.stagedSequence); err != nil {
+		return noDevices(), err
+	}
+
+	got.readOnly, err = d.still(got.readOnly, got.readOnlySequence)
+
+	return got.pair, err
+}
+
+// sought is given, after another search for devices that the start could not find.
+func (d *devices) sought(volumeID string) (given, error) {
+	d.mu.Lock()
+	_, missed := d.missed[volumeID]
+	d.mu.Unlock()
+
+	if missed {
+		if err := d.find(volumeID); err != nil {
+			return given{pair: noDevices()}, err
+		}
+
+		d.mu.Lock()
+		delete(d.missed, volumeID)
+		d.mu.Unlock()
+	}
+
+	return d.given(volumeID), nil
 }
 
 func (d *devices) given(volumeID string) given {
@@ -65,78 +100,80 @@ func (d *devices) given(volumeID string) given {
 		return got
 	}
 
-	return given{pair: pair{staged: none, readOnly: none}}
+	return given{pair: noDevices()}
 }
 
-func (d *devices) still(number int, sequence uint64) int {
+func (d *devices) still(number int, sequence uint64) (int, error) {
 	if number == none {
-		return none
+		return none, nil
 	}
 
-	if now, attached := d.loops.Attachment(number); attached && now.Sequence != sequence {
-		return none
+	now, attached, err := d.loops.Attachment(number)
+	if err != nil || attached && now.Sequence != sequence {
+		return none, err
 	}
 
-	return number
+	return number, nil
 }
 
-// sequence is 0 where nothing is attached.
-func (d *devices) sequence(number int) uint64 {
-	if number == none {
-		return 0
-	}
-
-	now, _ := d.loops.Attachment(number)
-
-	return now.Sequence
-}
-
-// had says whether the volume was given the number, whoever has it by now.
+// had says whether the volume was given the number, whatever image has it by now.
 func (d *devices) had(volumeID string, number int) bool {
 	got := d.given(volumeID)
 
 	return number == got.staged || number == got.readOnly
 }
 
-func (d *devices) set(volumeID string, known pair) {
-	got := given{pair: known, stagedSequence: d.sequence(known.staged), readOnlySequence: d.sequence(known.readOnly)}
+// add records a device of the volume, the second one for readers or the other.
+func (d *devices) add(volumeID string, number int, sequence uint64, second bool) {
+	got := d.given(volumeID)
+	if second {
+		got.readOnly, got.readOnlySequence = number, sequence
+	} else {
+		got.staged, got.stagedSequence = number, sequence
+	}
 
 	d.mu.Lock()
 	defer d.mu.Unlock()
 
-	if known.staged == none && known.readOnly == none {
-		delete(d.byVolume, volumeID)
-
-		return
-	}
-
 	d.byVolume[volumeID] = got
 }
 
-// attached says whether the volume has a device, be it one that is about to go.
-func (d *devices) attached(volumeID string) bool {
-	_, attached := d.status(volumeID)
+// dropReader forgets the second device, drop both.
+func (d *devices) dropReader(volumeID string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 
-	return attached
+	if got, ok := d.byVolume[volumeID]; ok {
+		got.readOnly, got.readOnlySequence = none, 0
+		d.byVolume[volumeID] = got
+	}
 }
 
-// stays says whether the volume has a device that nobody has asked to go: one that
-// somebody has open at its detach goes with its last user.
-func (d *devices) stays(volumeID string) bool {
-	status, attached := d.status(volumeID)
+func (d *devices) drop(volumeID string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 
-	return attached && !status.AutoClear
+	delete(d.byVolume, volumeID)
+	delete(d.missed, volumeID)
 }
 
-func (d *devices) status(volumeID string) (blockdev.Status, bool) {
-	number := d.get(volumeID).staged
-	if number == none {
-		return blockdev.Status{}, false
+// miss records that the volume's devices could not be found.
+func (d *devices) miss(volumeID string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+
+	d.missed[volumeID] = struct{}{}
+}
+
+// attachment returns the volume's device, false where it has none. It may be one
+// that is about to go (AutoClear).
+func (d *devices) attachment(volumeID string) (blockdev.Attachment, bool, error) {
+	known, err := d.get(volumeID)
+	if err != nil || known.staged == none {
+		return blockdev.Attachment{}, false, err
 	}
 
-	status, attached, err := d.loops.Status(number)
-
-	return status, err == nil && attached
+	return d.loops.Attachment(known.staged)
 }
 
 // attach gives the image a loop device: the one it has already, or a new one,
@@ -180,7 +217,7 @@ func (s *Service) attach(ctx context.Context, use *Use, image *os.File, readOnly
 // detachNew takes an attachment back that came to nothing, unless the volume
 // was in use through it before.
 func (s *Service) detachNew(ctx context.Context, use *Use, number int) error {
-	if known := s.devices.get(use.VolumeID); number == known.staged || number == known.readOnly || len(use.Publications) > 0 {
+	if s.devices.had(use.VolumeID, number) || len(use.Publications) > 0 {
 		return nil
 	}
 
@@ -195,11 +232,12 @@ func (s *Service) attachBlock(ctx context.Context, use *Use, readOnly bool) (int
 		return none, err
 	}
 
+	sequence := device.Sequence()
 	if err := device.Close(); err != nil {
 		return none, err
 	}
 
-	s.foundDevice(use, device.Number, readOnly)
+	s.devices.add(use.VolumeID, device.Number, sequence, readOnly && !use.readOnly())
 
 	return device.Number, nil
 }
@@ -215,46 +253,69 @@ func (s *Service) findDevices(attached []blockdev.Attachment) {
 			continue
 		}
 
-		s.foundDevice(use, status.Number, status.ReadOnly)
+		s.devices.add(use.VolumeID, status.Number, status.Sequence, status.ReadOnly && !use.readOnly())
 	}
 }
 
-func (s *Service) foundDevice(use *Use, number int, readOnly bool) {
-	numbers := s.devices.get(use.VolumeID)
-	if readOnly && !use.readOnly() {
-		numbers.readOnly = number
-	} else {
-		numbers.staged = number
-	}
-
-	s.devices.set(use.VolumeID, numbers)
-}
-
-// findRenamed learns the numbers of volumes whose images have another name by now:
-// from where their nodes are bound, from what runtimes were told, and from where
-// they would be by preference.
+// findRenamed learns the numbers of volumes whose images have another name by now.
+// Volumes for which that fails are searched for again when they are asked for.
 func (s *Service) findRenamed(all []blockdev.Attachment) {
 	for _, use := range s.uses.all() {
-		if !use.byDevice() || s.devices.get(use.VolumeID) != (pair{staged: none, readOnly: none}) {
+		if !use.byDevice() || s.devices.given(use.VolumeID).pair != noDevices() {
 			continue
 		}
 
-		for _, number := range s.likelyNumbers(use) {
-			status, attached, err := s.loops.Status(number)
-			if err != nil || !attached || status.AttachedAs != imageName(use.VolumeID) {
-				continue
-			}
-
-			for _, each := range all {
-				if each.BackingPath == status.BackingPath {
-					s.foundDevice(use, each.Number, each.ReadOnly)
-				}
-			}
+		if err := s.findByUse(use, all); err != nil {
+			s.config.Log.Error("the devices of a volume could not be found", "volume", use.VolumeID, "error", err)
+			s.devices.miss(use.VolumeID)
 		}
 	}
 }
 
-func (s *Service) likelyNumbers(use *Use) []int {
+// findAgain is findRenamed for one volume.
+func (s *Service) findAgain(volumeID string) error {
+	use, known := s.uses.get(volumeID)
+	if !known {
+		return nil
+	}
+
+	all, err := s.loops.Attachments()
+	if err != nil {
+		return err
+	}
+
+	return s.findByUse(use, all)
+}
+
+// findByUse finds the devices by how they are used: by where their nodes are bound,
+// by what runtimes were told, and by what their numbers would be by preference.
+func (s *Service) findByUse(use *Use, all []blockdev.Attachment) error {
+	likely, err := s.likelyNumbers(use)
+	if err != nil {
+		return err
+	}
+
+	for _, number := range likely {
+		status, attached, err := s.loops.Status(number)
+		if err != nil {
+			return err
+		}
+
+		if !attached || status.AttachedAs != imageName(use.VolumeID) {
+			continue
+		}
+
+		for _, each := range all {
+			if each.BackingPath == status.BackingPath {
+				s.devices.add(use.VolumeID, each.Number, each.Sequence, each.ReadOnly && !use.readOnly())
+			}
+		}
+	}
+
+	return nil
+}
+
+func (s *Service) likelyNumbers(use *Use) ([]int, error) {
 	var numbers []int
 
 	if use.Slot != none {
@@ -262,32 +323,33 @@ func (s *Service) likelyNumbers(use *Use) []int {
 	}
 
 	for _, publication := range use.Publications {
-		if number, told := s.toldNumber(use, publication); told {
+		number, told, err := s.toldNumber(use, publication)
+		if err != nil {
+			return nil, err
+		}
+
+		if told {
 			numbers = append(numbers, number)
 		}
 
-		place, err := s.places.Find(publication.TargetPath)
+		point, mounted, err := s.mountAt(publication.TargetPath)
 		if err != nil {
-			continue
+			return nil, err
 		}
 
-		if point, mounted, err := place.Mounted(); err == nil && mounted {
-			if number, isLoop := loopNumber(point); isLoop {
-				numbers = append(numbers, number)
-			}
+		if number, isLoop := loopNumber(point); mounted && isLoop {
+			numbers = append(numbers, number)
 		}
-
-		place.Close()
 	}
 
-	return numbers
+	return numbers, nil
 }
 
 // releaseReader detaches the second device once nobody reads through it.
 func (s *Service) releaseReader(ctx context.Context, use *Use) error {
-	known := s.devices.get(use.VolumeID)
-	if known.readOnly == none {
-		return nil
+	known, err := s.devices.get(use.VolumeID)
+	if err != nil || known.readOnly == none {
+		return err
 	}
 
 	for _, publication := range use.Publications {
@@ -300,15 +362,17 @@ func (s *Service) releaseReader(ctx context.Context, use *Use) error {
 		return err
 	}
 
-	known.readOnly = none
-	s.devices.set(use.VolumeID, known)
+	s.devices.dropReader(use.VolumeID)
 
 	return nil
 }
 
 // releaseDevices detaches all devices of a raw-block volume.
 func (s *Service) releaseDevices(ctx context.Context, use *Use) error {
-	known := s.devices.get(use.VolumeID)
+	known, err := s.devices.get(use.VolumeID)
+	if err != nil {
+		return err
+	}
 
 	for _, number := range []int{known.readOnly, known.staged} {
 		if number == none {
@@ -320,7 +384,7 @@ func (s *Service) releaseDevices(ctx context.Context, use *Use) error {
 		}
 	}
 
-	s.devices.set(use.VolumeID, pair{staged: none, readOnly: none})
+	s.devices.drop(use.VolumeID)
 
 	return nil
 }

@@ -71,7 +71,11 @@ func (s *Service) listed(use *Use, publication Publication) (directassign.Listed
 		return directassign.Listed{}, err
 	}
 
-	number := s.numberOf(use, publication)
+	number, err := s.numberOf(use, publication)
+	if err != nil {
+		return directassign.Listed{}, err
+	}
+
 	told := s.assignment(use, publication, number)
 	each := directassign.Listed{
 		VolumeID: use.VolumeID, TargetPath: publication.TargetPath, FSType: told.FSType, Options: append([]string{}, told.Options...),

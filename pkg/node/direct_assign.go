@@ -56,7 +56,17 @@ func (s *Service) assign(ctx context.Context, use *Use, wanted Publication, plac
 // a sandbox has.
 func (s *Service) republishDirect(ctx context.Context, use *Use, existing Publication) error {
 	at := existing.TargetPath
-	if s.mountedAt(use, at) || s.covered(use, at) {
+
+	mounted, err := s.mountedAt(use, at)
+	if err == nil && !mounted {
+		mounted, err = s.covered(use, at)
+	}
+
+	if err != nil {
+		return err
+	}
+
+	if mounted {
 		return errors.Join(s.uncovered(use, existing), s.reassign(use))
 	}
 
@@ -102,7 +112,12 @@ func (s *Service) reassign(use *Use) error {
 	}
 
 	for _, publication := range use.Publications {
-		if s.deviceLost(use, publication) {
+		lost, err := s.deviceLost(use, publication)
+		if err != nil {
+			return err
+		}
+
+		if lost {
 			if err := s.revoke(use, publication); err != nil {
 				return err
 			}
@@ -110,7 +125,12 @@ func (s *Service) reassign(use *Use) error {
 			continue
 		}
 
-		given := s.assignment(use, publication, s.numberOf(use, publication))
+		number, err := s.numberOf(use, publication)
+		if err != nil {
+			return err
+		}
+
+		given := s.assignment(use, publication, number)
 		if err := errors.Join(s.config.Direct.Root.Restore(given), s.reseal(use, given)); err != nil {
 			return fmt.Errorf("tell the runtime of volume %s: %w", use.VolumeID, err)
 		}
@@ -171,29 +191,46 @@ func readPlugin(place *mount.Place) ([]byte, error) {
 }
 
 // toldNumber is that of the device which a runtime was told of.
-func (s *Service) toldNumber(use *Use, publication Publication) (int, bool) {
+func (s *Service) toldNumber(use *Use, publication Publication) (int, bool, error) {
 	if !use.direct() {
-		return none, false
+		return none, false, nil
 	}
 
-	entry, ok, err := s.config.Direct.Root.Get(publication.TargetPath)
+	entry, ok, err := s.toldAt(publication.TargetPath)
 	if err != nil || !ok {
-		return none, false
+		return none, false, err
 	}
 
-	return loopNumber(mount.Point{Source: entry.Device})
+	number, isLoop := loopNumber(mount.Point{Source: entry.Device})
+
+	return number, isLoop, nil
 }
 
-// taken says whether a sandbox has the publication, be it that somebody has
-// unmounted its target path.
-func (s *Service) taken(use *Use, targetPath string) bool {
-	if !use.direct() || !s.devices.attached(use.VolumeID) {
-		return false
+// toldAt returns what the runtime was told about a target path, false for nothing.
+func (s *Service) toldAt(targetPath string) (directassign.Entry, bool, error) {
+	entry, ok, err := s.config.Direct.Root.Get(targetPath)
+	if errors.Is(err, directassign.ErrAssignment) {
+		return directassign.Entry{}, false, nil // nothing was told of a path that it refuses
 	}
 
-	entry, ok, err := s.config.Direct.Root.Get(targetPath)
+	return entry, ok, err
+}
 
-	return err == nil && ok && entry.Sandbox != ""
+// taken returns whether a sandbox has the publication, also after its target path
+// was unmounted.
+func (s *Service) taken(use *Use, targetPath string) (bool, error) {
+	if !use.direct() {
+		return false, nil
+	}
+
+	_, attached, err := s.devices.attachment(use.VolumeID)
+	if err != nil || !attached {
+		return false, unknown(err, use, "attached")
+	}
+
+	entry, ok, err := s.toldAt(targetPath)
+
+	return err == nil && ok && entry.Sandbox != "", unknown(err, use, "assigned at "+targetPath)
 }
 
 // withdraw takes back what the runtime was told of a publication.

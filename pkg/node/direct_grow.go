@@ -133,9 +133,16 @@ func (s *Service) adopt(ctx context.Context, use *Use) (*blockdev.Device, error)
 		return nil, fmt.Errorf("volume %s: %w", use.VolumeID, err)
 	}
 
-	if device.Number != s.devices.get(use.VolumeID).staged {
-		return nil, errors.Join(s.detachAfter(ctx, use, device),
-			rpc.Errorf(codes.FailedPrecondition, "its device was taken away; unstage it and stage it anew"))
+	known, err := s.devices.get(use.VolumeID)
+	if err == nil && device.Number != known.staged {
+		err = rpc.Errorf(codes.FailedPrecondition, "its device was taken away; unstage it and stage it again")
+		err = errors.Join(s.detachAfter(ctx, use, device), err)
+	} else if err != nil {
+		err = errors.Join(err, device.Close())
+	}
+
+	if err != nil {
+		return nil, err
 	}
 
 	return device, nil

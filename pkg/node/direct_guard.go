@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -39,9 +38,8 @@ func (s *Service) checkNoGuest(use *Use) error {
 	return s.checkNotAmong(assigned, use)
 }
 
-// checkNotAssigned is the same for a volume that is not a direct one, as far as it
-// is known: who makes the runtime's directory unsafe does not keep others from
-// being used.
+// checkNotAssigned is the same for a volume that is not a direct one. An unsafe
+// directory of the runtime does not keep other volumes from being used.
 func (s *Service) checkNotAssigned(use *Use) error {
 	once := func(image *os.File, how int) error { return unix.Flock(int(image.Fd()), how|unix.LOCK_NB) }
 	if s.lockImage(use, once) == nil {
@@ -49,10 +47,14 @@ func (s *Service) checkNotAssigned(use *Use) error {
 	}
 
 	assigned, err := s.config.Direct.Root.List()
-	if err != nil {
+	if errors.Is(err, directassign.ErrUnsafeRoot) {
 		s.config.Log.Debug("it is not known what is assigned to virtual machines", "volume", use.VolumeID, "error", err)
 
 		return nil
+	}
+
+	if err != nil {
+		return unknown(err, use, "assigned to a virtual machine")
 	}
 
 	return s.checkNotAmong(assigned, use)
@@ -60,7 +62,12 @@ func (s *Service) checkNotAssigned(use *Use) error {
 
 func (s *Service) checkNotAmong(assigned []directassign.Entry, use *Use) error {
 	for _, each := range assigned {
-		if s.isDeviceOf(use, each.Device) {
+		assigned, err := s.isDeviceOf(use, each.Device)
+		if err != nil {
+			return err
+		}
+
+		if assigned {
 			return rpc.Errorf(codes.FailedPrecondition,
 				"its device %s is assigned to a virtual machine (sandbox %q) at %s; unpublish it there first",
 				each.Device, each.Sandbox, each.TargetPath)
@@ -72,15 +79,13 @@ func (s *Service) checkNotAmong(assigned []directassign.Entry, use *Use) error {
 
 // isDeviceOf says whether a device, named by its path on the host, has the
 // volume's image.
-func (s *Service) isDeviceOf(use *Use, device string) bool {
+func (s *Service) isDeviceOf(use *Use, device string) (bool, error) {
 	number, isLoop := loopNumber(mount.Point{Source: device})
 	if !isLoop {
-		return false
+		return false, nil
 	}
 
-	attached, ok := s.loops.Attachment(number)
-
-	return ok && (path.Base(attached.BackingPath) == imageName(use.VolumeID) || s.attachedAs(use.VolumeID, number))
+	return s.hasImage(use, number)
 }
 
 // checkFree returns FAILED_PRECONDITION for an image that is attached: a device that

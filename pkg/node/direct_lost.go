@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 
+	"github.com/touchstone-csi/touchstone/pkg/directassign"
 	"github.com/touchstone-csi/touchstone/pkg/mount"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
@@ -13,17 +14,32 @@ import (
 // of. Unless the volume is staged its devices go, too, which nobody else will ever
 // know of: a direct volume is used on one node only.
 func (s *Service) withdrawLost(ctx context.Context, id, targetPath string) error {
-	entry, ok, err := s.config.Direct.Root.Get(targetPath)
-	if err != nil || !ok {
-		return nil //nolint:nilerr // of a volume that may never have been a direct one
-	}
-
 	lost := &Use{VolumeID: id, Parameters: volume.Parameters{Backing: volume.BackingImage, DirectAssign: true}}
 
-	if number, isLoop := loopNumber(mount.Point{Source: entry.Device}); !isLoop {
+	entry, ok, err := s.toldAt(targetPath)
+	if errors.Is(err, directassign.ErrUnsafeRoot) {
+		return nil // of a volume that may never have been a direct one
+	}
+
+	if err != nil || !ok {
+		return unknown(err, lost, "assigned at "+targetPath)
+	}
+
+	number, isLoop := loopNumber(mount.Point{Source: entry.Device})
+	if !isLoop {
 		return nil
-	} else if _, attached := s.loops.Attachment(number); attached && !s.isDeviceOf(lost, entry.Device) {
-		return nil
+	}
+
+	_, attached, err := s.loops.Attachment(number)
+	if err == nil && attached {
+		attached, err = s.isDeviceOf(lost, entry.Device)
+		if err == nil && !attached {
+			return nil
+		}
+	}
+
+	if err != nil {
+		return unknown(err, lost, "attached to "+loopName(number))
 	}
 
 	if _, known := s.uses.get(id); !known {
@@ -42,7 +58,8 @@ func (s *Service) detachLost(ctx context.Context, lost *Use) error {
 	}
 
 	for _, each := range attached {
-		if s.isDeviceOf(lost, s.loops.Path(each.Number)) {
+		found, unseen := s.isDeviceOf(lost, s.loops.Path(each.Number))
+		if err = errors.Join(err, unseen); found {
 			err = errors.Join(err, s.detach(ctx, lost, each.Number))
 		}
 	}
@@ -82,9 +99,12 @@ func (s *Service) revokeLost(ctx context.Context, id string) error {
 		var failures []error
 
 		for _, publication := range use.Publications {
-			if s.shownLost(use, publication) {
-				failures = append(failures, s.revoke(use, publication))
+			lost, err := s.shownLost(use, publication)
+			if lost {
+				err = s.revoke(use, publication)
 			}
+
+			failures = append(failures, err)
 		}
 
 		return errors.Join(failures...)
@@ -92,23 +112,30 @@ func (s *Service) revokeLost(ctx context.Context, id string) error {
 }
 
 // shownLost says whether a runtime is still told of a device that has gone.
-func (s *Service) shownLost(use *Use, publication Publication) bool {
-	if !use.direct() || !s.deviceLost(use, publication) {
-		return false
+func (s *Service) shownLost(use *Use, publication Publication) (bool, error) {
+	if !use.direct() {
+		return false, nil
 	}
 
-	_, told, err := s.config.Direct.Root.Get(publication.TargetPath)
+	lost, err := s.deviceLost(use, publication)
+	if err != nil || !lost {
+		return false, err
+	}
 
-	return err != nil || told || s.mountedAt(use, publication.TargetPath)
+	if _, told, err := s.config.Direct.Root.Get(publication.TargetPath); told || err != nil {
+		return true, nil
+	}
+
+	return s.mountedAt(use, publication.TargetPath)
 }
 
-func (s *Service) deviceLost(use *Use, publication Publication) bool {
-	number := s.numberOf(use, publication)
-	if number == none {
-		return true
+func (s *Service) deviceLost(use *Use, publication Publication) (bool, error) {
+	number, err := s.numberOf(use, publication)
+	if err != nil || number == none {
+		return err == nil, unknown(err, use, "attached")
 	}
 
-	_, attached := s.loops.Attachment(number)
+	_, attached, err := s.loops.Attachment(number)
 
-	return !attached
+	return err == nil && !attached, unknown(err, use, "attached to "+loopName(number))
 }

@@ -155,7 +155,7 @@ func roundUp(bytes int64) int64 { return (bytes + ephemeralStep - 1) / ephemeral
 // or a reboot has left of it is of no use to anybody and goes first.
 func (s *Service) ensureEphemeral(ctx context.Context, wanted *Ephemeral) error {
 	if existing, known := s.inline.get(wanted.VolumeID); known {
-		there, err := s.ephemeralThere(existing)
+		there, err := s.published(existing.use(), existing.Publication)
 		if err != nil {
 			return err
 		}
@@ -207,7 +207,12 @@ func (s *Service) answersEphemeral(existing, wanted *Ephemeral) error {
 		return err
 	}
 
-	if !s.mountedAt(existing.use(), existing.Publication.TargetPath) {
+	mounted, err := s.mountedAt(existing.use(), existing.Publication.TargetPath)
+	if err != nil {
+		return err
+	}
+
+	if !mounted {
 		return rpc.Errorf(codes.FailedPrecondition, "something else is mounted over it; unmount that first")
 	}
 
@@ -388,7 +393,7 @@ func (s *Service) destroyEphemeral(ctx context.Context, e *Ephemeral) error {
 		}
 	}
 
-	there, err := s.ephemeralThere(e)
+	there, err := s.published(e.use(), e.Publication)
 	if err != nil {
 		return err
 	}
@@ -453,7 +458,10 @@ func (s *Service) unmountEphemeral(ctx context.Context, e *Ephemeral) error {
 		return err
 	}
 
-	attachment, isImage := s.attachmentOf(e.use(), point)
+	attachment, isImage, err := s.attachmentOf(e.use(), point)
+	if err != nil {
+		return err
+	}
 
 	if err := s.clear(e.use(), place); err != nil || !isImage {
 		return err
@@ -461,26 +469,6 @@ func (s *Service) unmountEphemeral(ctx context.Context, e *Ephemeral) error {
 
 	// The kernel detaches it with the last mount; here it is only awaited.
 	return s.detached(ctx, e.use(), attachment)
-}
-
-// ephemeralThere says whether the volume is mounted at its target. Unlike other
-// observations an error is no "no": what is not there is thrown away.
-func (s *Service) ephemeralThere(e *Ephemeral) (bool, error) {
-	place, err := s.places.Find(e.Publication.TargetPath)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-
-	if err != nil {
-		return false, err
-	}
-	defer place.Close()
-
-	if _, _, err := place.Mounted(); err != nil {
-		return false, err
-	}
-
-	return s.published(e.use(), e.Publication), nil
 }
 
 // recoverEphemeral throws away what is not mounted any more, since a crash
@@ -509,7 +497,7 @@ func (s *Service) recoverOneEphemeral(ctx context.Context, id, target string) er
 		return nil
 	}
 
-	there, err := s.ephemeralThere(recorded)
+	there, err := s.published(recorded.use(), recorded.Publication)
 	if err != nil || there {
 		return err
 	}
@@ -521,26 +509,30 @@ func (s *Service) recoverOneEphemeral(ctx context.Context, id, target string) er
 
 // lostEphemeral returns the ephemeral volume that is mounted at a place if no
 // record tells of it: it can be nobody's but its target's.
-func (s *Service) lostEphemeral(id string, at *mount.Place) (*Ephemeral, bool) {
+func (s *Service) lostEphemeral(id string, at *mount.Place) (*Ephemeral, bool, error) {
 	point, mounted, err := at.Mounted()
 	if err != nil || !mounted {
-		return nil, false
+		return nil, false, err
 	}
 
 	content := path.Base(strings.TrimSuffix(point.Root, "//deleted"))
 
 	if number, isLoop := loopNumber(point); isLoop {
-		status, _, err := s.loops.Status(number)
+		attachment, _, err := s.loops.Attachment(number)
 		if err != nil {
-			return nil, false
+			return nil, false, err
 		}
 
-		content = strings.TrimSuffix(path.Base(status.BackingPath), pool.ImageSuffix)
+		content = strings.TrimSuffix(path.Base(attachment.BackingPath), pool.ImageSuffix)
+	}
+
+	if !volume.IsID(content) {
+		return nil, false, nil
 	}
 
 	for _, known := range s.inline.all() {
 		if known.ContentID == content {
-			return nil, false
+			return nil, false, nil
 		}
 	}
 
@@ -550,13 +542,23 @@ func (s *Service) lostEphemeral(id string, at *mount.Place) (*Ephemeral, bool) {
 				VolumeID: id, ContentID: content, Parameters: volume.Parameters{Pool: name, Backing: backing},
 				Publication: Publication{TargetPath: at.Path()},
 			}
-			if s.ours(lost.use(), point) && s.exists(lost.use()) == nil {
-				return lost, true
+
+			found, err := s.ours(lost.use(), point)
+			if err == nil && found {
+				err = s.exists(lost.use())
+			}
+
+			switch {
+			case errors.Is(err, pool.ErrMissing): // it is not in this pool
+			case err != nil:
+				return nil, false, err
+			case found:
+				return lost, true, nil
 			}
 		}
 	}
 
-	return nil, false
+	return nil, false, nil
 }
 
 // EphemeralBytes is how many bytes of the pool are promised to inline ephemeral

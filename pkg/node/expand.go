@@ -108,7 +108,11 @@ func (s *Service) deviceNumbers(use *Use, path string) ([]int, error) {
 	gone := rpc.Errorf(codes.NotFound, "volume %s is not at %s any more", use.VolumeID, path)
 
 	if use.byDevice() {
-		known := s.devices.get(use.VolumeID)
+		known, err := s.devices.get(use.VolumeID)
+		if err != nil {
+			return nil, err
+		}
+
 		if known.staged == none {
 			return nil, gone
 		}
@@ -120,20 +124,23 @@ func (s *Service) deviceNumbers(use *Use, path string) ([]int, error) {
 		return []int{known.readOnly, known.staged}, nil
 	}
 
-	place, err := s.places.Find(path)
-	if err != nil {
-		return nil, rpc.Errorf(codes.NotFound, "volume %s: %w", use.VolumeID, err)
-	}
-	defer place.Close()
-
-	point, mounted, err := place.Mounted()
+	point, mounted, err := s.mountAt(path)
 	if err != nil {
 		return nil, err
 	}
 
 	number, isLoop := loopNumber(point)
-	if !mounted || !isLoop || !s.ours(use, point) {
+	if !mounted || !isLoop {
 		return nil, gone
+	}
+
+	ours, err := s.ours(use, point)
+	if err == nil && !ours {
+		err = gone
+	}
+
+	if err != nil {
+		return nil, err
 	}
 
 	return []int{number}, nil

@@ -44,9 +44,9 @@ func (s *Service) Freezable(volumeID string) bool {
 		return true
 	}
 
-	_, used := s.InUse(volumeID)
+	_, used, err := s.InUse(volumeID)
 
-	return !used
+	return err == nil && !used
 }
 
 // WithFrozen calls within while the filesystems of the volumes are at rest, as
@@ -133,7 +133,12 @@ func (s *Service) openWindow(volumeIDs []string) (*window, error) {
 		}
 
 		if use.byDevice() {
-			w.blocks = append(w.blocks, s.numbers(use)...)
+			numbers, err := s.numbers(use)
+			if err != nil {
+				return nil, errors.Join(fmt.Errorf("freeze volume %s: %w", id, err), w.close())
+			}
+
+			w.blocks = append(w.blocks, numbers...)
 
 			continue
 		}
@@ -203,7 +208,11 @@ func (s *Service) openMounted(use *Use, at string) (*os.File, mount.Point, error
 
 	// First without touching it: what else is mounted there may hang.
 	point, mounted, err := place.Mounted()
-	if err != nil || !mounted || !s.ours(use, point) {
+	if err != nil || !mounted {
+		return nil, mount.Point{}, err
+	}
+
+	if ours, err := s.ours(use, point); err != nil || !ours {
 		return nil, mount.Point{}, err
 	}
 
@@ -212,10 +221,8 @@ func (s *Service) openMounted(use *Use, at string) (*os.File, mount.Point, error
 		return nil, mount.Point{}, err
 	}
 
-	if !s.ours(use, point) {
-		_ = root.Close()
-
-		return nil, mount.Point{}, nil
+	if ours, err := s.ours(use, point); err != nil || !ours {
+		return nil, mount.Point{}, errors.Join(err, root.Close())
 	}
 
 	return root, point, nil

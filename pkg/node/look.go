@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io/fs"
 	"path"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -106,7 +105,12 @@ func (l *look) at(expected place) error {
 		return nil
 	}
 
-	if !l.ours(expected.path, &point) {
+	ours, err := l.ours(expected.path, &point)
+	if err != nil {
+		return err
+	}
+
+	if !ours {
 		l.unmounted(expected, "hidden by another mount")
 
 		return nil
@@ -141,52 +145,50 @@ func (l *look) unmounted(expected place, how string) {
 
 // ours says whether what is mounted is the volume, and finds its device. A mount
 // that was the volume's is so still, whatever its image is called by now.
-func (l *look) ours(at string, point *mount.Point) bool {
+func (l *look) ours(at string, point *mount.Point) (bool, error) {
 	was := l.before.mounts[at].id == point.ID
 
 	if !l.use.image() {
 		root := strings.TrimSuffix(point.Root, "//deleted")
 
-		return was || path.Base(root) == l.use.VolumeID
+		return was || path.Base(root) == l.use.VolumeID, nil
 	}
 
 	if l.use.direct() {
-		return l.use.showsDirect(*point)
+		return l.use.showsDirect(*point), nil
 	}
 
 	number, isLoop := loopNumber(*point)
 	if !isLoop {
-		return false
+		return false, nil
 	}
 
 	if l.use.Capability.Block {
 		// Whether it has the image still was looked at.
-		return l.service.devices.had(l.use.VolumeID, number)
+		return l.service.devices.had(l.use.VolumeID, number), nil
 	}
 
 	if l.attached != nil {
-		return l.attached.number == number
+		return l.attached.number == number, nil
 	}
 
 	if known := l.before.attached; was && known != nil && known.number == number {
 		// What is mounted keeps its device.
 		l.attached = &attachment{number: number, sequence: known.sequence}
 
-		return true
+		return true, nil
 	}
 
-	attached, ok := l.service.loops.Attachment(number)
-	if ok = ok && (was || l.has(&attached) || l.service.attachedAs(l.use.VolumeID, number)); ok {
+	attached, ok, err := l.service.loops.Attachment(number)
+	if err == nil && ok && !was && !l.before.attached.same(number, attached.Sequence) {
+		ok, err = l.service.hasImage(l.use, number)
+	}
+
+	if err == nil && ok {
 		l.attached = &attachment{number: number, sequence: attached.Sequence}
 	}
 
-	return ok
-}
-
-// has says whether a device has the volume's image, by its name or since it had
-// it before.
-func (l *look) has(attached *blockdev.Attachment) bool {
-	return path.Base(attached.BackingPath) == imageName(l.use.VolumeID) || l.before.attached.same(attached.Number, attached.Sequence)
+	return ok, err
 }
 
 // enter opens the root of the first mount that can be opened.
@@ -228,7 +230,10 @@ func (l *look) blocks(ctx context.Context) error {
 	}
 	defer leave()
 
-	got := l.service.devices.given(l.use.VolumeID)
+	got, err := l.service.devices.sought(l.use.VolumeID)
+	if err != nil {
+		return err
+	}
 
 	if got.readOnly != none {
 		if _, err := l.block(got.readOnly, got.readOnlySequence); err != nil {
@@ -274,12 +279,18 @@ func (l *look) block(number int, sequence uint64) (*blockdev.Vitals, error) {
 // revoke is the one thing that a look does not leave to others: until it is done, a
 // pod may be given another volume.
 func (l *look) revoke(ctx context.Context) error {
-	told := func(publication Publication) bool { return l.service.shownLost(l.use, publication) }
-	if !slices.ContainsFunc(l.use.Publications, told) {
-		return nil
+	for _, publication := range l.use.Publications {
+		lost, err := l.service.shownLost(l.use, publication)
+		if err != nil {
+			return err
+		}
+
+		if lost {
+			return l.service.revokeLost(ctx, l.use.VolumeID)
+		}
 	}
 
-	return l.service.revokeLost(ctx, l.use.VolumeID)
+	return nil
 }
 
 func (l *look) detached() {

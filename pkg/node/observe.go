@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
-	"slices"
 	"strings"
 
 	"google.golang.org/grpc/codes"
@@ -20,103 +19,162 @@ import (
 // loopMajor is the major number of all loop devices.
 const loopMajor = 7
 
-// staged says whether the volume really is staged. What can't be observed is
-// not there.
-func (s *Service) staged(use *Use) bool {
+// The observations below decide whether a volume may be unstaged, detached or
+// deleted. What could not be observed is not absent: they return an error, and the
+// call fails.
+
+// staged returns whether the volume really is staged.
+func (s *Service) staged(use *Use) (bool, error) {
 	if use.byDevice() {
-		return s.devices.stays(use.VolumeID)
+		attachment, attached, err := s.devices.attachment(use.VolumeID)
+
+		// A device that was open at its detach goes with its last user.
+		return attached && !attachment.AutoClear, unknown(err, use, "attached")
 	}
 
 	return s.mountedAt(use, use.StagingPath)
 }
 
-// published says whether the publication is there, be it beneath what somebody
-// else has mounted on top: forgotten, it could never be taken away.
-func (s *Service) published(use *Use, publication Publication) bool {
-	at := publication.TargetPath
+// published returns whether the publication is there, also beneath a foreign mount
+// on top of it: a publication that is forgotten could never be taken away.
+func (s *Service) published(use *Use, publication Publication) (bool, error) {
+	for _, observed := range []func(*Use, string) (bool, error){s.mountedAt, s.covered, s.taken} {
+		if found, err := observed(use, publication.TargetPath); found || err != nil {
+			return found, err
+		}
+	}
 
-	return s.mountedAt(use, at) || s.covered(use, at) || s.taken(use, at)
+	return false, nil
 }
 
 // covered reads the whole mount table, but only where something foreign is.
-func (s *Service) covered(use *Use, at string) bool {
-	place, err := s.places.Find(at)
-	if err != nil {
-		return false
-	}
-	defer place.Close()
-
-	if _, mounted, err := place.Mounted(); err != nil || !mounted {
-		return false
+func (s *Service) covered(use *Use, at string) (bool, error) {
+	if _, mounted, err := s.mountAt(at); err != nil || !mounted {
+		return false, unknown(err, use, "mounted at "+at)
 	}
 
 	points, err := mount.List()
+	if err != nil {
+		return false, unknown(err, use, "mounted at "+at)
+	}
 
-	return err == nil && slices.ContainsFunc(points, func(point mount.Point) bool {
-		return point.Path == at && s.ours(use, point)
-	})
+	for _, point := range points {
+		if point.Path != at {
+			continue
+		}
+
+		if found, err := s.ours(use, point); found || err != nil {
+			return found, err
+		}
+	}
+
+	return false, nil
 }
 
-func (s *Service) mountedAt(use *Use, at string) bool {
+func (s *Service) mountedAt(use *Use, at string) (bool, error) {
+	point, mounted, err := s.mountAt(at)
+	if err != nil || !mounted {
+		return false, unknown(err, use, "mounted at "+at)
+	}
+
+	return s.ours(use, point)
+}
+
+// mountAt returns the mount that is exactly at the path, false where none is.
+func (s *Service) mountAt(at string) (mount.Point, bool, error) {
 	place, err := s.places.Find(at)
+	if isNowhere(err) {
+		return mount.Point{}, false, nil
+	}
+
 	if err != nil {
-		return false
+		return mount.Point{}, false, err
 	}
 	defer place.Close()
 
-	point, mounted, err := place.Mounted()
+	return place.Mounted()
+}
 
-	return err == nil && mounted && s.ours(use, point)
+// isNowhere says whether Places.Find has seen that nothing can be mounted at a
+// path: a directory in it is missing, or a file or a symlink stands in its place.
+// Its other errors say nothing about the path.
+func isNowhere(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, mount.ErrSymlink) || errors.Is(err, mount.ErrWrongType)
+}
+
+// unknown returns UNAVAILABLE for an observation that failed, nil for nil.
+func unknown(err error, use *Use, what string) error {
+	if err == nil {
+		return nil
+	}
+
+	return rpc.Errorf(codes.Unavailable, "it is unknown whether volume %s is %s; call again: %w", use.VolumeID, what, err)
 }
 
 // ours says whether what is mounted there is this volume. It is told by the
 // name of the image, which has the volume's id in it, so that it works for an
 // image, too, that was deleted or replaced, or by the name that it had when it
 // was attached.
-func (s *Service) ours(use *Use, point mount.Point) bool {
+func (s *Service) ours(use *Use, point mount.Point) (bool, error) {
 	if !use.image() {
 		root := strings.TrimSuffix(point.Root, "//deleted")
 
-		return path.Base(root) == use.VolumeID
+		return path.Base(root) == use.VolumeID, nil
 	}
 
 	if use.direct() {
-		return use.showsDirect(point)
+		return use.showsDirect(point), nil
 	}
 
 	number, ok := loopNumber(point)
 	if !ok {
-		return false
+		return false, nil
 	}
 
-	// Without waiting for an image that hangs.
-	attachment, attached := s.loops.Attachment(number)
+	return s.hasImage(use, number)
+}
 
-	return attached && (path.Base(attachment.BackingPath) == imageName(use.VolumeID) || s.attachedAs(use.VolumeID, number))
+// hasImage returns whether the device has the volume's image, whatever that is
+// called by now.
+func (s *Service) hasImage(use *Use, number int) (bool, error) {
+	// First without waiting for an image that hangs.
+	attachment, attached, err := s.loops.Attachment(number)
+	if err != nil || !attached {
+		return false, unknown(err, use, "attached to "+loopName(number))
+	}
+
+	if path.Base(attachment.BackingPath) == imageName(use.VolumeID) {
+		return true, nil
+	}
+
+	status, attached, err := s.loops.Status(number)
+
+	return err == nil && attached && status.AttachedAs == imageName(use.VolumeID), unknown(err, use, "attached to "+loopName(number))
 }
 
 func imageName(volumeID string) string { return volumeID + pool.ImageSuffix }
 
-// attachedAs says whether the device got the volume's image, whatever that is
-// called by now.
-func (s *Service) attachedAs(volumeID string, number int) bool {
-	status, attached, err := s.loops.Status(number)
-
-	return err == nil && attached && status.AttachedAs == imageName(volumeID)
-}
-
 // attachmentOf returns the loop device of the volume's image that is mounted at
-// the point, or whose node is bound there.
-func (s *Service) attachmentOf(use *Use, point mount.Point) (blockdev.Status, bool) {
+// the point, or whose node is bound there. It returns none of an image whose
+// filesystem has failed: that one can be unmounted still, but not identified.
+func (s *Service) attachmentOf(use *Use, point mount.Point) (blockdev.Status, bool, error) {
 	number, ok := loopNumber(point)
 	if !ok {
-		return blockdev.Status{}, false
+		return blockdev.Status{}, false, nil
 	}
 
 	status, attached, err := s.loops.Status(number)
+	if errors.Is(err, blockdev.ErrNoAnswer) {
+		return blockdev.Status{}, false, nil
+	}
+
+	if err != nil {
+		return blockdev.Status{}, false, unknown(err, use, "attached to "+loopName(number))
+	}
+
 	name := imageName(use.VolumeID)
 
-	return status, err == nil && attached && (path.Base(status.BackingPath) == name || status.AttachedAs == name)
+	return status, attached && (path.Base(status.BackingPath) == name || status.AttachedAs == name), nil
 }
 
 func loopNumber(point mount.Point) (int, bool) { return point.LoopDevice() }
@@ -132,7 +190,15 @@ func (s *Service) clear(use *Use, place *mount.Place) error {
 			return err
 		}
 
-		mayGo := s.ours(use, point) || use.Capability.Block && s.staleNode(use, point)
+		mayGo, err := s.ours(use, point)
+		if err == nil && !mayGo && use.Capability.Block {
+			mayGo, err = s.staleNode(use, point)
+		}
+
+		if err != nil {
+			return err
+		}
+
 		if !mayGo {
 			return rpc.Errorf(codes.FailedPrecondition, "%s: %s is mounted there, which is not volume %s; unmount it first",
 				place.Path(), point.Source, use.VolumeID)
@@ -147,19 +213,19 @@ func (s *Service) clear(use *Use, place *mount.Place) error {
 // staleNode says whether the node of a loop device is bound at the point to
 // which no image is attached any more, or another one than the volume's: such a
 // bind outlives the attachment.
-func (s *Service) staleNode(use *Use, point mount.Point) bool {
+func (s *Service) staleNode(use *Use, point mount.Point) (bool, error) {
 	number, isLoop := loopNumber(point)
 	if !isLoop || point.Major == loopMajor {
-		return false
+		return false, nil
 	}
 
 	if s.devices.had(use.VolumeID, number) {
-		return true
+		return true, nil
 	}
 
-	_, attached, err := s.loops.Status(number)
+	_, attached, err := s.loops.Attachment(number)
 
-	return err == nil && !attached
+	return err == nil && !attached, unknown(err, use, "attached to "+loopName(number))
 }
 
 // reconcile drops from the record what is not there any more.
@@ -173,7 +239,12 @@ func (s *Service) reconcile(ctx context.Context, use *Use) error {
 		return s.unstageLast(ctx, use.VolumeID)
 	}
 
-	if len(pruned.Publications) > 0 || s.staged(pruned) {
+	staged, err := s.staged(pruned)
+	if err != nil {
+		return err
+	}
+
+	if len(pruned.Publications) > 0 || staged {
 		// A publication that did not come about may have left its device.
 		return errors.Join(s.releaseReader(ctx, pruned), s.reassign(pruned))
 	}
@@ -191,7 +262,12 @@ func (s *Service) reconcile(ctx context.Context, use *Use) error {
 // what is left.
 func (s *Service) prune(use *Use) (*Use, error) {
 	for _, publication := range use.Publications {
-		if s.published(use, publication) {
+		published, err := s.published(use, publication)
+		if err != nil {
+			return nil, err
+		}
+
+		if published {
 			continue
 		}
 

@@ -175,7 +175,16 @@ func (s *Service) publish(ctx context.Context, id, stagingPath string, wanted Pu
 // stagedUse returns the record of a volume that really is staged there.
 func (s *Service) stagedUse(id, stagingPath string, wanted Publication) (*Use, error) {
 	use, known := s.uses.get(id)
-	if !known || !s.staged(use) {
+	staged := false
+
+	if known {
+		var err error
+		if staged, err = s.staged(use); err != nil {
+			return nil, err
+		}
+	}
+
+	if !staged {
 		return nil, rpc.Errorf(codes.FailedPrecondition, "it is not staged; call NodeStageVolume first")
 	}
 
@@ -204,8 +213,8 @@ func (s *Service) stagedUse(id, stagingPath string, wanted Publication) (*Use, e
 
 // uncovered returns FAILED_PRECONDITION when a pod would find something else.
 func (s *Service) uncovered(use *Use, existing Publication) error {
-	if s.mountedAt(use, existing.TargetPath) {
-		return nil
+	if mounted, err := s.mountedAt(use, existing.TargetPath); mounted || err != nil {
+		return err
 	}
 
 	return rpc.Errorf(codes.FailedPrecondition, "something else is mounted over it at %s; unmount that first", existing.TargetPath)
@@ -312,12 +321,12 @@ func (s *Service) deviceFor(ctx context.Context, use *Use, wanted Publication) (
 		return s.attachBlock(ctx, use, true)
 	}
 
-	number := s.devices.get(use.VolumeID).staged
-	if number == none {
-		return none, rpc.Errorf(codes.FailedPrecondition, "its device was taken away; unstage it and stage it anew")
+	known, err := s.devices.get(use.VolumeID)
+	if err == nil && known.staged == none {
+		err = rpc.Errorf(codes.FailedPrecondition, "its device was taken away; unstage it and stage it again")
 	}
 
-	return number, nil
+	return known.staged, err
 }
 
 // NodeUnpublishVolume unmounts the volume from the target path, and removes
@@ -368,7 +377,12 @@ func (s *Service) unpublish(ctx context.Context, id, target string) error {
 		defer place.Close()
 
 		if !published {
-			if lost, found := s.lostEphemeral(id, place); found {
+			lost, found, err := s.lostEphemeral(id, place)
+			if err != nil {
+				return err
+			}
+
+			if found {
 				return s.destroyEphemeral(ctx, lost)
 			}
 		}
@@ -410,9 +424,14 @@ func (s *Service) unmountTarget(id string, use *Use, published bool, place *moun
 		return err
 	}
 
-	for _, unknown := range unknownUses(id) {
-		if s.ours(unknown, point) {
-			return s.clear(unknown, place)
+	for _, lost := range unknownUses(id) {
+		ours, err := s.ours(lost, point)
+		if err != nil {
+			return err
+		}
+
+		if ours {
+			return s.clear(lost, place)
 		}
 	}
 

@@ -144,7 +144,7 @@ func New(config Config, store *state.Store, pools *pool.Set, ops *inflight.Group
 		evidence: newEvidence(), gates: newGates(), walks: newGates(), visits: newVisits(),
 		closing: make(chan struct{}),
 	}
-	s.monitor = s.newMonitor()
+	s.monitor, s.devices.find = s.newMonitor(), s.findAgain
 
 	return s, nil
 }
@@ -243,21 +243,30 @@ func (s *Service) Close() error {
 	return s.attributes.limiter.Close()
 }
 
-// InUse says where the volume is published, or else staged.
-func (s *Service) InUse(volumeID string) (string, bool) {
+// InUse returns where the volume is published, or else staged. An error says that
+// it is unknown whether it is.
+func (s *Service) InUse(volumeID string) (user string, used bool, err error) {
 	use, ok := s.uses.get(volumeID)
 	if !ok {
-		return "", false
+		return "", false, nil
 	}
 
 	for _, publication := range use.Publications {
-		if s.published(use, publication) {
-			return publication.TargetPath, true
+		used, err := s.published(use, publication)
+		if used || err != nil {
+			return publication.TargetPath, used, err
 		}
 	}
 
-	// Whoever has a device open that was told to go uses the volume still.
-	return use.StagingPath, s.staged(use) || use.byDevice() && s.devices.attached(volumeID)
+	used, err = s.staged(use)
+
+	// A program that has a device open which is about to go uses the volume still.
+	if err == nil && !used && use.byDevice() {
+		_, used, err = s.devices.attachment(volumeID)
+		err = unknown(err, use, "attached")
+	}
+
+	return use.StagingPath, used, err
 }
 
 // NodeGetInfo answers with the node's id, limit and topology (CSI v1.13,

@@ -110,8 +110,15 @@ func parseStage(request *csi.NodeStageVolumeRequest) (*Use, error) {
 }
 
 func (s *Service) stage(ctx context.Context, wanted *Use) error {
-	if current, known := s.uses.get(wanted.VolumeID); known && s.staged(current) {
-		return current.answersStage(wanted)
+	if current, known := s.uses.get(wanted.VolumeID); known {
+		staged, err := s.staged(current)
+		if err != nil {
+			return err
+		}
+
+		if staged {
+			return current.answersStage(wanted)
+		}
 	}
 
 	place, err := s.places.Find(wanted.StagingPath)
@@ -230,8 +237,8 @@ func (s *Service) assemble(ctx context.Context, use *Use, place *mount.Place) er
 	}
 
 	// Of a driver that lost its records: the same volume, mounted as before.
-	if point, mounted, err := place.Mounted(); err == nil && mounted && s.ours(use, point) {
-		return nil
+	if mounted, err := s.mountedAt(use, use.StagingPath); mounted || err != nil {
+		return err
 	}
 
 	if err := s.clear(use, place); err != nil {
@@ -368,19 +375,16 @@ func (s *Service) unstageUnknown(ctx context.Context, id, path string) error {
 	for _, backing := range []volume.Backing{volume.BackingImage, volume.BackingDirectory} {
 		use := &Use{VolumeID: id, StagingPath: path, Parameters: volume.Parameters{Backing: backing}}
 
-		place, err := s.places.Find(path)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
+		if err := s.allowed(path); err != nil {
+			return err
 		}
 
+		mounted, err := s.mountedAt(use, path)
 		if err != nil {
 			return err
 		}
 
-		point, mounted, err := place.Mounted()
-		place.Close()
-
-		if err == nil && mounted && volume.IsID(id) && s.ours(use, point) {
+		if mounted && volume.IsID(id) {
 			return s.dismantle(ctx, use)
 		}
 	}
@@ -409,7 +413,10 @@ func (s *Service) dismantle(ctx context.Context, use *Use) error {
 		return err
 	}
 
-	attachment, isImage := s.attachmentOf(use, point)
+	attachment, isImage, err := s.attachmentOf(use, point)
+	if err != nil {
+		return err
+	}
 
 	if err := s.clear(use, place); err != nil || !mounted || !isImage {
 		return err

@@ -42,7 +42,17 @@ func (s *Service) NodeGetVolumeStats(
 	if use.direct() {
 		answer.Usage, record, err = s.guestUsage(ctx, use, path, record)
 	} else if !silent(record) {
-		answer.Usage, err = s.measure(ctx, id, use, path)
+		var now measured
+
+		now, err = s.measure(ctx, id, use, path)
+		answer.Usage = now.answer
+
+		// What was freed or used up since the last probe: no event reports it.
+		if err == nil && now.filesystem != nil && contradicts(*now.filesystem, record) {
+			if fresh, unseen := s.afresh(ctx, id); unseen == nil {
+				record = fresh
+			}
+		}
 	}
 
 	if err != nil {
@@ -70,11 +80,18 @@ func silent(record *health.Record) bool {
 	return record.Has(health.ProbeTimedOut) || record.Has(health.DiskFailure)
 }
 
+// measured is the answer about a volume's usage, and the filesystem's own that it is
+// made of, nil for raw block.
+type measured struct {
+	answer     []*csi.VolumeUsage
+	filesystem *mount.Usage
+}
+
 var errSilent = errors.New("its filesystem does not answer")
 
 // measure asks the volume's filesystem, for a while. To count a directory's files
 // takes as long as it takes; only few are counted at a time in each pool.
-func (s *Service) measure(ctx context.Context, id string, use *Use, path string) ([]*csi.VolumeUsage, error) {
+func (s *Service) measure(ctx context.Context, id string, use *Use, path string) (measured, error) {
 	enter := func() (func(), error) { return s.walks.enter(ctx, use.Parameters.Pool) }
 
 	if use.image() {
@@ -86,10 +103,10 @@ func (s *Service) measure(ctx context.Context, id string, use *Use, path string)
 
 	leave, err := enter()
 	if err != nil {
-		return nil, err
+		return measured{}, err
 	}
 
-	return bounded(ctx, func() ([]*csi.VolumeUsage, error) {
+	return bounded(ctx, func() (measured, error) {
 		defer leave()
 
 		return s.usage(ctx, id, use, path)
@@ -166,47 +183,67 @@ func (s *Service) usedAt(id, path string) (*Use, error) {
 	return use, nil
 }
 
-func (s *Service) usage(ctx context.Context, id string, use *Use, path string) ([]*csi.VolumeUsage, error) {
+func (s *Service) usage(ctx context.Context, id string, use *Use, path string) (measured, error) {
 	if use.byDevice() {
-		return s.deviceUsage(id, use, path)
+		device, err := s.deviceUsage(id, use, path)
+
+		return measured{answer: device}, err
 	}
 
 	place, err := s.mountedPlace(id, use, path)
 	if err != nil {
-		return nil, err
+		return measured{}, err
 	}
 	defer place.Close()
 
-	usage, err := place.Usage()
+	filesystem, err := place.Usage()
 	if err != nil {
-		return nil, err
+		return measured{}, err
 	}
+
+	usage := filesystem
 
 	if !use.image() {
 		if usage, err = s.directoryUsage(ctx, use, usage); err != nil {
-			return nil, err
+			return measured{}, err
 		}
 	}
 
 	s.evidence.measured(id, *usageFrom(usage))
 
-	return volumeUsages(usage), nil
+	return measured{answer: volumeUsages(usage), filesystem: &filesystem}, nil
 }
 
 // mountedPlace returns where the volume is mounted, or NOT_FOUND: whatever else is
 // mounted there by now, its usage is not the volume's.
 func (s *Service) mountedPlace(id string, use *Use, path string) (*mount.Place, error) {
 	place, err := s.places.Find(path)
-	if err != nil {
+	if isNowhere(err) {
 		return nil, rpc.Errorf(codes.NotFound, "volume %s: %w", use.VolumeID, err)
 	}
 
+	if err != nil {
+		return nil, unknown(err, use, "mounted at "+path)
+	}
+
 	point, mounted, err := place.Mounted()
-	if err == nil && mounted && (s.evidence.saw(id, path, point.ID) || s.ours(use, point)) {
+	if err == nil && mounted {
+		if s.evidence.saw(id, path, point.ID) {
+			return place, nil
+		}
+
+		mounted, err = s.ours(use, point)
+	}
+
+	if err == nil && mounted {
 		return place, nil
 	}
 
 	place.Close()
+
+	if err != nil {
+		return nil, unknown(err, use, "mounted at "+path)
+	}
 
 	return nil, rpc.Errorf(codes.NotFound, "volume %s is not mounted at %s any more", use.VolumeID, path)
 }
@@ -255,7 +292,10 @@ func (s *Service) deviceUsage(id string, use *Use, path string) ([]*csi.VolumeUs
 		place.Close()
 	}
 
-	got := s.devices.given(use.VolumeID)
+	got, err := s.devices.sought(use.VolumeID)
+	if err != nil {
+		return nil, err
+	}
 
 	vitals, attached, err := s.loops.Vitals(got.staged)
 	if err != nil {

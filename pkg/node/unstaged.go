@@ -39,8 +39,10 @@ func (s *Service) stagingOf(ctx context.Context, request *csi.NodePublishVolumeR
 	}
 
 	// It may also be the CO's place, of before the capability was disabled.
-	if current, known := s.uses.get(request.GetVolumeId()); known && s.staged(current) {
-		return current.StagingPath, nil
+	if current, known := s.uses.get(request.GetVolumeId()); known {
+		if staged, err := s.staged(current); staged || err != nil {
+			return current.StagingPath, err
+		}
 	}
 
 	own, err := parseStage(&csi.NodeStageVolumeRequest{

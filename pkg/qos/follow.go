@@ -90,8 +90,12 @@ func (l *Limiter) watch(followed *pod, top string) ([]string, error) {
 		l.watched[cgroups[i]] = followed
 
 		entries, err := os.ReadDir(cgroups[i])
+		if gone(err) {
+			continue
+		}
+
 		if err != nil {
-			continue // it has gone meanwhile
+			return nil, fmt.Errorf("follow the cgroups of a pod: %w", err)
 		}
 
 		for _, entry := range entries {

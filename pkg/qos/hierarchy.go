@@ -60,11 +60,19 @@ func detect(root string) (hierarchy, string, error) {
 	blkio := filepath.Join(root, "blkio")
 	if _, err := os.Stat(filepath.Join(blkio, ruleFiles()[0])); err == nil {
 		return v1{}, blkio, nil
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return nil, "", fmt.Errorf("controllers of cgroups: %w", err)
 	}
 
 	hybrid := filepath.Join(root, "unified")
-	if has, err := hasIO(hybrid); err == nil && has {
+
+	has, err := hasIO(hybrid)
+	if has {
 		return v2{}, hybrid, nil
+	}
+
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, "", err
 	}
 
 	if _, err := os.Stat(blkio); err == nil {

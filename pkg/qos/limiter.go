@@ -110,8 +110,12 @@ func (l *Limiter) Set(podUID string, device Device, wanted Limits) error {
 // no such pod any more, is fine.
 func (l *Limiter) Remove(podUID string, device Device) error {
 	ruling, base, err := detect(l.root)
-	if err != nil {
+	if errors.Is(err, ErrInfeasible) {
 		return nil // without the controller there is no rule
+	}
+
+	if err != nil {
+		return err
 	}
 
 	followed := l.lockPod(podUID)
@@ -121,13 +125,19 @@ func (l *Limiter) Remove(podUID string, device Device) error {
 	l.forgetIdle(podUID, followed)
 
 	top, err := findPod(base, podUID)
-	if err != nil {
+	if errors.Is(err, ErrNoPod) {
 		return nil // its rules went with it
+	}
+
+	if err != nil {
+		return err
 	}
 
 	cgroups := []string{top}
 	if !ruling.inherited() {
-		cgroups = beneath(top)
+		if cgroups, err = beneath(top); err != nil {
+			return err
+		}
 	}
 
 	err = replace(ruling, cgroups, device, Limits{})
@@ -221,13 +231,17 @@ func restore(ruling hierarchy, cgroup string, device Device, before Limits) erro
 func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) }
 
 // beneath returns the cgroup and all of its descendants.
-func beneath(top string) []string {
+func beneath(top string) ([]string, error) {
 	cgroups := []string{top}
 
 	for i := 0; i < len(cgroups); i++ {
 		entries, err := os.ReadDir(cgroups[i])
+		if gone(err) {
+			continue
+		}
+
 		if err != nil {
-			continue // it has gone meanwhile
+			return nil, fmt.Errorf("list the cgroups of a pod: %w", err)
 		}
 
 		for _, entry := range entries {
@@ -237,5 +251,5 @@ func beneath(top string) []string {
 		}
 	}
 
-	return cgroups
+	return cgroups, nil
 }

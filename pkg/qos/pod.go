@@ -84,7 +84,13 @@ func findPod(base, uid string) (string, error) {
 	} {
 		for _, name := range names {
 			path := filepath.Join(base, parent, name)
-			if info, err := os.Stat(path); err == nil && info.IsDir() {
+
+			info, err := os.Stat(path)
+			if err != nil && !gone(err) {
+				return "", fmt.Errorf("find the cgroup of a pod: %w", err)
+			}
+
+			if err == nil && info.IsDir() {
 				return path, nil
 			}
 		}
@@ -127,8 +133,12 @@ func searchPod(base string, names []string) (string, error) {
 
 		for _, parent := range level {
 			entries, err := os.ReadDir(parent)
+			if gone(err) {
+				continue
+			}
+
 			if err != nil {
-				continue // it has gone meanwhile
+				return "", fmt.Errorf("find the cgroup of a pod: %w", err)
 			}
 
 			for _, entry := range entries {

@@ -41,6 +41,8 @@ type Driver struct {
 	run  func(*Driver, testing.TB)
 	stop func()
 	kill func(between ...func())
+	// pid is that of a process of its own, 0 of a driver in the test's.
+	pid int
 }
 
 // Option changes the configuration before the start.

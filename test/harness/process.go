@@ -82,6 +82,9 @@ func (d *Driver) Kill(tb testing.TB, between ...func()) {
 	d.run(d, tb)
 }
 
+// PID returns the id of the driver's process (StartProcess).
+func (d *Driver) PID() int { return d.pid }
+
 // DieStarting kills the driver, unless it was stopped, starts it with other
 // options, and kills it again after that time, wherever it is by then. Restart
 // brings it back.
@@ -121,6 +124,7 @@ func (d *Driver) runProcess(tb testing.TB) {
 	tb.Helper()
 
 	command := d.spawn(tb)
+	d.pid = command.Process.Pid
 	end := func(by syscall.Signal, between ...func()) error {
 		if err := command.Process.Signal(by); err != nil {
 			return fmt.Errorf("end the driver: %w", err)
