@@ -86,7 +86,9 @@ func bytesExhausted(usage mount.Usage) bool {
 	return usage.Bytes.Total > 0 && usage.Bytes.Available < min(max(usage.Bytes.Total/fullPart, fullLeast), fullMost)
 }
 
-func inodesExhausted(usage mount.Usage) bool { return usage.Inodes.Total > 0 && usage.Inodes.Available <= 0 }
+func inodesExhausted(usage mount.Usage) bool {
+	return usage.Inodes.Total > 0 && usage.Inodes.Available <= 0
+}
 
 // contradicts says whether a filesystem's usage of now and a condition of before do
 // not agree on whether it is full.
