@@ -49,6 +49,7 @@ func TestHealthOfFailingImages(t *testing.T) {
 			name: "ext4 metadata read errors", served: true, evented: true,
 			strike: failMetadata, cure: releaseAndRestage,
 			node: []health.Reason{health.IOErrors, health.FilesystemErrors}, polledNode: []health.Reason{health.FilesystemErrors},
+			beside: []health.Reason{health.ReadOnlyRemount},
 		},
 		{
 			// As where more was promised than the pool has.

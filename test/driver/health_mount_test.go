@@ -64,13 +64,14 @@ func TestHealthOfMounts(t *testing.T) {
 func TestHealthOfFilesystems(t *testing.T) {
 	contract(t, []illness{
 		{
-			// What it finds it goes on with: errors=continue is its default.
+			// The driver mounts it with errors=remount-ro.
 			name: "ext4 error", evented: true, strike: triggerError, cure: restage,
-			node: []health.Reason{health.FilesystemCorrupted},
+			node: []health.Reason{health.FilesystemCorrupted}, beside: []health.Reason{health.ReadOnlyRemount},
 		},
 		{
 			name: "ext4 metadata corrupted", evented: true, strike: corruptInode, cure: repair,
-			node: []health.Reason{health.FilesystemCorrupted}, beside: []health.Reason{health.FilesystemErrors},
+			node:   []health.Reason{health.FilesystemCorrupted},
+			beside: []health.Reason{health.FilesystemErrors, health.ReadOnlyRemount},
 		},
 		{
 			// Nothing tells of it.
