@@ -28,13 +28,6 @@ func controllerMutants() []mutant {
 			tests:  driver("TestWhatCantBeRemovedBlocksNothing"),
 		},
 		{
-			name: "controller/condition-of-deleted-volume-kept", file: "pkg/controller/delete.go",
-			old:    `s.monitor.Forget(id)`,
-			new:    `_ = id`,
-			breaks: "a deleted volume is still reported as unhealthy",
-			tests:  driver("TestHealthOfWhatIsNotThere", "TestListOfSickVolumes", "TestHealthOfBackingFiles"),
-		},
-		{
 			name: "controller/unknown-data-deleted-at-start", file: "pkg/controller/service.go",
 			old:    `removed, err := place.RemoveEmpty(entry)`,
 			new:    `removed, err := true, place.Remove(entry.ID, entry.Backing)`,
@@ -59,7 +52,7 @@ func controllerMutants() []mutant {
 			old:    `slices.ContainsFunc(v.Attachments, func(a Attachment) bool { return a.Capability.SingleNode() })`,
 			new:    `slices.ContainsFunc(v.Attachments, func(a Attachment) bool { return a.Capability.SingleNode() && a.ReadOnly })`,
 			breaks: "a node attaches a volume that another node has alone",
-			tests:  driver("TestAccessModes", "Test.*Mode.*"),
+			tests:  driver("TestAModeForManyDoesNotJoinOneForOne"),
 		},
 		{
 			name: "controller/single-node-joins-others", file: "pkg/controller/attach.go",
@@ -67,7 +60,7 @@ func controllerMutants() []mutant {
 `,
 			new: `wanted.Capability.SingleNode() && wanted.ReadOnly ||
 `,
-			breaks: "a volume for one node alone is attached beside other nodes", tests: driver("TestAccessModes", "Test.*Mode.*"),
+			breaks: "a volume for one node alone is attached beside other nodes", tests: driver("TestAccessModes"),
 		},
 		{
 			name: "controller/attached-otherwise-accepted", file: "pkg/controller/attach.go",
@@ -122,16 +115,16 @@ func controllerMutants() []mutant {
 		},
 		{
 			name: "controller/failed-creation-leaves-bytes", file: "pkg/controller/create.go",
-			old:    `err := place.Remove(v.ID, v.Parameters.Backing)`,
-			new:    `err := error(nil)`,
+			old:    `if err := place.Discard(ctx, v.object()); err != nil {`,
+			new:    `if err := ctx.Err(); err != nil {`,
 			breaks: "a creation that fails leaves an image",
-			tests:  driver("TestPoolIsNotPromisedTwiceAtOnce", "TestCreateRefuses", "TestPoolRunsFullWhileCopying", "TestThinAndThick"),
+			tests:  driver("TestAFailedCreationLeavesNothing"),
 		},
 		{
 			name: "controller/page-one-too-long", file: "pkg/controller/list.go",
 			old:    `len(response.GetEntries()) == int(request.GetMaxEntries())`,
 			new:    `len(response.GetEntries()) > int(request.GetMaxEntries())`,
-			breaks: "a page has more entries than asked for", tests: driver("TestListingWhileVolumesComeAndGo", "TestListRefuses"),
+			breaks: "a page has more entries than asked for", tests: driver("TestAPageHasNoMoreThanAskedFor"),
 		},
 		{
 			name: "controller/deleted-volumes-listed", file: "pkg/controller/list.go",
@@ -145,7 +138,7 @@ func controllerMutants() []mutant {
 			old:    `shared, ok := t.well[node]`,
 			new:    `shared, ok := t.well[""]`,
 			breaks: "ListVolumes reports a volume on nodes where it is not",
-			tests:  driver("TestListTellsWhereVolumesArePublished", "TestList.*"),
+			tests:  driver("TestAPageHasNoMoreThanAskedFor"),
 		},
 		{
 			name: "controller/provision-leaks", file: "pkg/controller/ledger.go",
@@ -162,10 +155,10 @@ func controllerMutants() []mutant {
 		},
 		{
 			name: "controller/failed-group-leaves-members", file: "pkg/controller/group.go",
-			old:    `return nil, s.undoSnapshots(err, fresh, members...)`,
+			old:    `return nil, s.undoSnapshots(ctx, err, fresh, members...)`,
 			new:    `return nil, err`,
 			breaks: "a group snapshot that fails leaves snapshots of some members",
-			tests:  driver("TestAGroupIsAllOrNothing", "TestAGroup.*", "Test.*Group.*Fails.*"),
+			tests:  driver("TestAGroupThatFailsAtItsLastMember"),
 		},
 		{
 			name: "controller/member-of-a-group-deleted", file: "pkg/controller/snapshot.go",
@@ -191,13 +184,13 @@ func controllerMutants() []mutant {
 			old:    `if source.CapacityBytes > wanted.size {`,
 			new:    `if source.CapacityBytes > wanted.size+source.CapacityBytes {`,
 			breaks: "a clone that races an expansion of its source is cut short",
-			tests:  driver("TestAClone.*", "Test.*Clone.*", "TestWhatCanBeMadeOfASource"),
+			tests:  driver("TestACloneThatMeetsAnExpansion"),
 		},
 		{
 			name: "controller/node-not-told-to-expand", file: "pkg/controller/expand.go",
 			old:    `NodeExpansionRequired: expanded.Parameters.Backing == volume.BackingImage,`,
 			new:    `NodeExpansionRequired: expanded.Parameters.Backing == volume.BackingDirectory,`,
-			breaks: "the CO does not have the node grow the filesystem", tests: driver("TestExpansionSizes", "TestLife"),
+			breaks: "the CO does not have the node grow the filesystem", tests: driver("TestExpansionsTellTheNode"),
 		},
 		{
 			name: "controller/truncated-image-is-healthy", file: "pkg/controller/health.go",

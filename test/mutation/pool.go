@@ -23,15 +23,19 @@ func poolMutants() []mutant {
 		},
 		{
 			name: "pool/new-filesystem-not-synced", file: "pkg/pool/image.go",
-			old:    `return fresh.Sync()`,
-			new:    `return nil`,
+			old: `	if err == nil {
+		err = fresh.Sync()
+	}`,
+			new: `	if err == nil {
+		err = error(nil)
+	}`,
 			breaks: "a filesystem that was just made is lost in a power failure",
 			tests:  in("test/driver", "TestNothingIsAcknowledgedThatWasNotSynced", "TestAThickVolumeIsSyncedWhenItIsMade"),
 		},
 		{
 			name: "pool/image-shrinks", file: "pkg/pool/image.go",
-			old:    `if info.Size() > size {`,
-			new:    `if info.Size() > size && thick {`,
+			old:    `if info.Size() >= size {`,
+			new:    `if info.Size() == size {`,
 			breaks: "an image that is larger than asked is cut",
 			tests:  in("pkg/pool", "TestSizedAt.*", "TestFilled.*", "TestCopies.*", "TestRestore.*", "TestImage.*", "TestGrow.*"),
 		},
@@ -55,8 +59,8 @@ func poolMutants() []mutant {
 		return false, nil
 	}
 
-	if err != nil && !lockless(err) {`,
-			new:    `	if err != nil && !errors.Is(err, unix.EWOULDBLOCK) && !lockless(err) {`,
+	if err != nil {`,
+			new:    `	if err != nil && !errors.Is(err, unix.EWOULDBLOCK) {`,
 			breaks: "an image that a node has attached is removed at the controller's start",
 			tests:  in("pkg/pool", "TestAnEmptyImageInUseIsNoOrphan"),
 		},
@@ -75,10 +79,12 @@ func poolMutants() []mutant {
 			tests:  in("pkg/pool", "TestAPoolHasOneController"),
 		},
 		{
-			name: "pool/needs-locks", file: "pkg/pool/lock.go",
-			old:    `case err == nil, lockless(err):`,
-			new:    `case err == nil:`,
-			breaks: "a pool on a filesystem without locks cannot be served",
+			name: "pool/served-without-locks", file: "pkg/pool/lock.go",
+			old: `	case err != nil:
+		return lockError(`,
+			new: `	case err != nil && !lockless(err):
+		return lockError(`,
+			breaks: "two controllers serve a pool on a filesystem without locks",
 			tests:  in("test/driver", "TestAPoolWithoutLocks.*"),
 		},
 		{

@@ -8,9 +8,14 @@ func stateMutants() []mutant {
 	return []mutant{
 		{
 			name: "state/journal-not-synced", file: "pkg/state/journal.go",
-			old:    `err = j.file.Sync()`,
-			new:    `err = nil`,
-			breaks: "an acknowledged transaction is lost in a power failure", tests: tests,
+			old: `err = j.file.Sync()
+	if err != nil {
+		return fmt.Errorf("make`,
+			new: `err = nil
+	if err != nil {
+		return fmt.Errorf("make`,
+			breaks: "an acknowledged transaction is lost in a power failure",
+			tests:  in("pkg/state", "TestSeenIsDurable", "TestGroupCommit", "TestCrashAtEveryStep"),
 		},
 		{
 			name: "state/snapshot-not-synced", file: "pkg/state/snapshot.go",
@@ -58,7 +63,7 @@ func (w *snapshotWriter) writeCollection`,
 		},
 		{
 			name: "state/torn-tail-not-cut", file: "pkg/state/open.go",
-			old:    `err := s.journal.cut()`,
+			old:    `err := s.journal.wipe()`,
 			new:    `var err error`,
 			breaks: "a remnant behind the last line is mistaken for a later transaction", tests: tests,
 		},
