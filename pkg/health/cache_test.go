@@ -172,7 +172,7 @@ func TestGetAllocatesNothing(t *testing.T) {
 }
 
 // await calls Await, and returns what it has said so far.
-func await(ctx context.Context, monitor *health.Monitor, id string, newerThan time.Time) func() (*health.Record, error, bool) {
+func awaitRecord(ctx context.Context, monitor *health.Monitor, id string, newerThan time.Time) func() (*health.Record, error, bool) {
 	var (
 		record *health.Record
 		err    error
@@ -259,7 +259,7 @@ func TestAwaitWaitsForWhatIsNewer(t *testing.T) {
 
 				asked := time.Now()
 				ctx, cancel := context.WithCancel(t.Context())
-				answer := await(ctx, monitor, "a", asked)
+				answer := awaitRecord(ctx, monitor, "a", asked)
 
 				time.Sleep(time.Second)
 
@@ -293,7 +293,7 @@ func TestAwaitAtTheStartWaitsForTheFirstRelist(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		monitor := health.New(newWorld("a").config())
-		known, unknown := await(t.Context(), monitor, "a", time.Time{}), await(t.Context(), monitor, "b", time.Time{})
+		known, unknown := awaitRecord(t.Context(), monitor, "a", time.Time{}), awaitRecord(t.Context(), monitor, "b", time.Time{})
 
 		_, _, done := known()
 		require.False(t, done)

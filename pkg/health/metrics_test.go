@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/test/await"
 )
 
 // metric is what a series says: its value; of a histogram also the sum.
@@ -164,7 +165,7 @@ func TestMetricsOfSourcesAndEvents(t *testing.T) {
 
 		errs.change(func() { errs.refused = errors.New("refused") })
 
-		errs.fail <- errors.New("broken")
+		await.Send(t, errs.fail, errors.New("broken"), "the source to run, which is to fail")
 
 		time.Sleep(time.Millisecond)
 		require.Equal(t, map[string]float64{"errors/node": 0}, values(t, registry, "touchstone_health_source_up"))
@@ -244,11 +245,11 @@ func TestMissedEvents(t *testing.T) {
 		}, 1},
 		"the source fails": {func(s stage) {
 			s.w.sicken("a", health.IOErrors)
-			s.errs.fail <- errors.New("broken")
+			await.Send(s.t, s.errs.fail, errors.New("broken"), "the source to run, which is to fail")
 		}, 0},
 		"the source is down": {func(s stage) {
 			s.errs.change(func() { s.errs.refused = errors.New("refused") })
-			s.errs.fail <- errors.New("broken")
+			await.Send(s.t, s.errs.fail, errors.New("broken"), "the source to run, which is to fail")
 
 			time.Sleep(3*time.Minute + time.Second)
 			s.w.sicken("a", health.IOErrors)

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/test/await"
 )
 
 // source is one whose fate the test decides.
@@ -210,7 +211,7 @@ func TestReconnectsBeginAnewAfterAnHour(t *testing.T) {
 
 		// One that fails as soon as it is connected is not asked all the time.
 		for range 5 {
-			errs.fail <- errors.New("broken")
+			await.Send(t, errs.fail, errors.New("broken"), "the source to run, which is to fail")
 
 			time.Sleep(10 * time.Second)
 		}
@@ -220,7 +221,7 @@ func TestReconnectsBeginAnewAfterAnHour(t *testing.T) {
 		time.Sleep(time.Hour)
 
 		began := time.Now()
-		errs.fail <- errors.New("broken")
+		await.Send(t, errs.fail, errors.New("broken"), "the source to run, which is to fail")
 
 		synctest.Wait()
 
@@ -264,7 +265,7 @@ func TestThePeriodIsLongerWhileAllSourcesAreUp(t *testing.T) {
 
 		before := w.count("a")
 
-		one.fail <- errors.New("broken")
+		await.Send(t, one.fail, errors.New("broken"), "the source to run, which is to fail")
 
 		synctest.Wait()
 		require.Equal(t, before+1, w.count("a"), "at once")
@@ -396,7 +397,7 @@ func TestASourceThatEndsByItselfIsConnectedAgain(t *testing.T) {
 		monitor := health.New(config)
 		run(t, monitor)
 
-		errs.fail <- nil
+		await.Send(t, errs.fail, nil, "the source to run, which is to fail")
 
 		synctest.Wait()
 		require.Len(t, errs.runs, 2)

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/touchstone-csi/touchstone/pkg/inflight"
+	"github.com/touchstone-csi/touchstone/test/await"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -82,14 +83,14 @@ func TestIdenticalRetryJoins(t *testing.T) {
 			}
 
 			callers.Go(call)
-			<-first.entered
+			await.Receive(t, first.entered, "the first operation to begin")
 
 			for range 8 {
 				callers.Go(call)
 			}
 
 			close(first.release)
-			callers.Wait()
+			await.Return(t, callers.Wait, "all callers to have their answers")
 			// A late caller may have come after the first operation ended.
 			require.Positive(t, first.runs.Load())
 			require.Zero(t, group.Len())
@@ -113,9 +114,9 @@ func TestOperationOutlivesItsCaller(t *testing.T) {
 		left <- err
 	}()
 
-	<-first.entered
+	await.Receive(t, first.entered, "the first operation to begin")
 	cancel()
-	require.ErrorIs(t, <-left, context.Canceled)
+	require.ErrorIs(t, await.Receive(t, left, "the cancelled caller to return"), context.Canceled)
 
 	joined := make(chan string)
 
@@ -132,7 +133,7 @@ func TestOperationOutlivesItsCaller(t *testing.T) {
 	_, err := inflight.Do(t.Context(), group, publish("v", "/t", true), finished("never"))
 	require.ErrorAs(t, err, new(*inflight.ConflictError))
 	close(first.release)
-	require.Contains(t, []string{"done", "a second run"}, <-joined)
+	require.Contains(t, []string{"done", "a second run"}, await.Receive(t, joined, "the retry to return"))
 	require.EqualValues(t, 1, first.runs.Load())
 }
 
@@ -147,7 +148,7 @@ func TestSameCallWithOtherArgumentsConflicts(t *testing.T) {
 		result <- err
 	}()
 
-	<-first.entered
+	await.Receive(t, first.entered, "the first operation to begin")
 
 	// Also when the test fails.
 	release := sync.OnceFunc(func() { close(first.release) })
@@ -168,7 +169,7 @@ func TestSameCallWithOtherArgumentsConflicts(t *testing.T) {
 	require.NoError(t, err)
 
 	release()
-	require.NoError(t, <-result)
+	require.NoError(t, await.Receive(t, result, "the operation's caller to return"))
 }
 
 func TestWorkOfOneKeyIsSerial(t *testing.T) {
@@ -186,7 +187,7 @@ func TestWorkOfOneKeyIsSerial(t *testing.T) {
 			return first.run("", nil)(ctx)
 		})
 	})
-	<-first.entered
+	await.Receive(t, first.entered, "the first operation to begin")
 
 	queued := func(call inflight.Call, name string) {
 		before := group.Len()
@@ -210,10 +211,10 @@ func TestWorkOfOneKeyIsSerial(t *testing.T) {
 	queued(publish("v", "/t", false), "publish again")
 
 	close(first.release)
-	callers.Wait()
-	require.Equal(t, "publish", <-order)
-	require.Equal(t, "unpublish", <-order)
-	require.Equal(t, "publish again", <-order)
+	await.Return(t, callers.Wait, "all callers to have their answers")
+	require.Equal(t, "publish", await.Receive(t, order, "publish to run"))
+	require.Equal(t, "unpublish", await.Receive(t, order, "unpublish to run"))
+	require.Equal(t, "publish again", await.Receive(t, order, "publish again to run"))
 }
 
 func TestPanicBecomesAnError(t *testing.T) {
@@ -245,7 +246,7 @@ func TestDrain(t *testing.T) {
 		result <- err
 	}()
 
-	<-first.entered
+	await.Receive(t, first.entered, "the first operation to begin")
 
 	drained := make(chan error, 1)
 
@@ -259,8 +260,8 @@ func TestDrain(t *testing.T) {
 	require.Empty(t, drained)
 
 	close(first.release)
-	require.NoError(t, <-drained)
-	require.NoError(t, <-result)
+	require.NoError(t, await.Receive(t, drained, "Drain to return after the last operation"))
+	require.NoError(t, await.Receive(t, result, "the operation's caller to return"))
 }
 
 func TestDrainGivesUp(t *testing.T) {
@@ -279,12 +280,12 @@ func TestDrainGivesUp(t *testing.T) {
 		result <- err
 	}()
 
-	<-entered
+	await.Receive(t, entered, "the operation to begin")
 
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.ErrorIs(t, group.Drain(ctx), context.Canceled)
-	require.ErrorIs(t, <-result, inflight.ErrDraining)
+	require.ErrorIs(t, await.Receive(t, result, "the drained operation's caller to return"), inflight.ErrDraining)
 }
 
 func TestDrainLetsAnOperationStartItsOwn(t *testing.T) {
@@ -304,7 +305,7 @@ func TestDrainLetsAnOperationStartItsOwn(t *testing.T) {
 		result <- err
 	}()
 
-	<-outer.entered
+	await.Receive(t, outer.entered, "the outer operation to begin")
 
 	drained := make(chan error, 1)
 
@@ -317,8 +318,8 @@ func TestDrainLetsAnOperationStartItsOwn(t *testing.T) {
 	}, waitLimit, pollInterval)
 
 	close(outer.release)
-	require.NoError(t, <-result)
-	require.NoError(t, <-drained)
+	require.NoError(t, await.Receive(t, result, "the operation's caller to return"))
+	require.NoError(t, await.Receive(t, drained, "Drain to return after the last operation"))
 }
 
 func TestNothingBeginsForWhoHasLeft(t *testing.T) {
@@ -358,12 +359,12 @@ func TestBeginWaitsForNothingButItsPlace(t *testing.T) {
 		finished <- err
 	}()
 
-	<-first.entered
+	await.Receive(t, first.entered, "the first operation to begin")
 	require.Eventually(t, func() bool { return group.Len() == 2 }, waitLimit, pollInterval)
 	require.Empty(t, behind)
 	close(first.release)
-	require.NoError(t, <-finished)
-	require.EqualValues(t, 1, <-behind)
+	require.NoError(t, await.Receive(t, finished, "the call behind the first to return"))
+	require.EqualValues(t, 1, await.Receive(t, behind, "the call behind the first to run"))
 	require.NoError(t, group.Drain(t.Context()))
 	require.ErrorIs(t, inflight.Begin(t.Context(), group, publish("v", "/t", false), func(context.Context) {}), inflight.ErrDraining)
 }

@@ -23,6 +23,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/registration"
 	"github.com/touchstone-csi/touchstone/pkg/socket"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/kubelet"
 	"github.com/touchstone-csi/touchstone/test/logs"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -71,7 +72,10 @@ func start(t *testing.T, config registration.Config) *running {
 
 	ended.Go(func() { registrar.Run(ctx) })
 
-	r := &running{Registrar: registrar, stop: func() { cancel(); ended.Wait() }}
+	r := &running{Registrar: registrar, stop: func() {
+		cancel()
+		await.Return(t, ended.Wait, "the registrar's Run to return after its context ended")
+	}}
 	t.Cleanup(r.stop)
 
 	return r
