@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/pkg/filesystem"
+	"github.com/touchstone-csi/touchstone/test/await"
 )
 
 func shell(script string) filesystem.Command {
@@ -83,7 +84,7 @@ func TestTheContextEndsATool(t *testing.T) {
 	_, err := os.ReadFile(started)
 	require.NoError(t, err)
 	cancel()
-	require.ErrorIs(t, <-done, context.Canceled)
+	require.ErrorIs(t, await.Receive(t, done, "the cancelled tool to end"), context.Canceled)
 }
 
 func TestAnUninterruptibleToolComesToItsEnd(t *testing.T) {
@@ -108,7 +109,7 @@ func TestAnUninterruptibleToolComesToItsEnd(t *testing.T) {
 	require.NoError(t, err)
 	cancel()
 	require.NoError(t, os.WriteFile(goOn, []byte("\n"), 0o600))
-	require.Equal(t, filesystem.Result{Output: "done\n"}, <-results)
+	require.Equal(t, filesystem.Result{Output: "done\n"}, await.Receive(t, results, "the tool's result"))
 }
 
 func TestAnIdleToolIsTheLastInLine(t *testing.T) {
@@ -143,7 +144,7 @@ func TestAnIdleToolIsTheLastInLine(t *testing.T) {
 			}
 
 			require.NoError(t, os.WriteFile(goOn, []byte("\n"), 0o600))
-			require.NoError(t, <-ended)
+			require.NoError(t, await.Receive(t, ended, "the tool to end"))
 		})
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/pkg/flock"
+	"github.com/touchstone-csi/touchstone/test/await"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -62,5 +63,5 @@ func TestALockThatIsAboutToGoIsAwaited(t *testing.T) {
 
 	require.ErrorIs(t, unix.Flock(int(second.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK)
 	require.NoError(t, first.Close())
-	require.NoError(t, <-locked)
+	require.NoError(t, await.Receive(t, locked, "the lock that was released"))
 }

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/pkg/mount"
+	"github.com/touchstone-csi/touchstone/test/await"
 )
 
 func TestOpenPlacesRefusesWhatCannotBeAllowed(t *testing.T) {
@@ -245,7 +246,7 @@ func TestFindIsNotFooledByASwappedSymlink(t *testing.T) {
 	}
 
 	close(stop)
-	require.NoError(t, <-stopped)
+	require.NoError(t, await.Receive(t, stopped, "the exchange of directories to stop"))
 
 	left, err := os.ReadDir(outside)
 	require.NoError(t, err)

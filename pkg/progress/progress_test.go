@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/touchstone-csi/touchstone/pkg/progress"
+	"github.com/touchstone-csi/touchstone/test/await"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -97,7 +98,7 @@ func serve(t *testing.T, registry *progress.Registry) *progress.Client {
 
 	t.Cleanup(func() {
 		server.Stop()
-		require.NoError(t, <-ended)
+		require.NoError(t, await.Receive(t, ended, "the server to end"))
 	})
 
 	connection, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))

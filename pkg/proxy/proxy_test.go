@@ -23,6 +23,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/touchstone-csi/touchstone/pkg/proxy"
+	"github.com/touchstone-csi/touchstone/test/await"
 )
 
 // waitLimit is no verdict on speed: it only ends a test that would hang.
@@ -78,7 +79,7 @@ func serveUpstream(t *testing.T, network, address string, served *upstream) (sto
 			ended = true
 
 			server.Stop()
-			require.NoError(t, <-done)
+			require.NoError(t, await.Receive(t, done, "the server to end"))
 		}
 	}
 	t.Cleanup(stop)
@@ -103,7 +104,7 @@ func through(t *testing.T, address string) grpc_testing.TestServiceClient {
 
 	go func() { done <- server.Serve(listener) }()
 
-	t.Cleanup(func() { server.Stop(); require.NoError(t, <-done) })
+	t.Cleanup(func() { server.Stop(); require.NoError(t, await.Receive(t, done, "the server to end")) })
 
 	conn, err := grpc.NewClient("unix:"+path, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(1<<30)))
@@ -343,17 +344,17 @@ func TestDeadlineAndCancellationPass(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	answer := call(ctx)
-	require.False(t, <-entered)
+	require.False(t, await.Receive(t, entered, "the call to reach the driver"))
 	cancel()
-	require.ErrorIs(t, <-ended, context.Canceled)
-	require.Equal(t, codes.Canceled, status.Code(<-answer))
+	require.ErrorIs(t, await.Receive(t, ended, "the driver's call to be cancelled"), context.Canceled)
+	require.Equal(t, codes.Canceled, status.Code(await.Receive(t, answer, "the proxy's answer")))
 
 	// Until it is long enough for the call to be there before.
 	for limit, met := time.Second, false; !met; limit *= 2 {
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		answer := call(ctx)
 
-		require.Equal(t, codes.DeadlineExceeded, status.Code(<-answer))
+		require.Equal(t, codes.DeadlineExceeded, status.Code(await.Receive(t, answer, "the proxy's answer")))
 		cancel()
 
 		select {
@@ -361,7 +362,7 @@ func TestDeadlineAndCancellationPass(t *testing.T) {
 			met = true
 
 			require.True(t, limited)
-			require.Error(t, <-ended)
+			require.Error(t, await.Receive(t, ended, "the driver's call to end"))
 		default:
 		}
 	}
@@ -411,9 +412,9 @@ func TestUpstreamThatIsGone(t *testing.T) {
 		}
 	}()
 
-	<-entered
+	await.Receive(t, entered, "the call to reach the driver")
 	stop()
-	require.Equal(t, codes.Unavailable, status.Code(<-answer))
+	require.Equal(t, codes.Unavailable, status.Code(await.Receive(t, answer, "the proxy's answer")))
 }
 
 func TestAddresses(t *testing.T) {
