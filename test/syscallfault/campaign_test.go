@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -49,10 +50,13 @@ func (i *injection) String() string {
 func TestOneFailedCallLosesNothing(t *testing.T) {
 	namespace.NeedRoot(t)
 
-	binary := filepath.Join(t.TempDir(), "touchstone")
-	output, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary,
-		"github.com/touchstone-csi/touchstone/cmd/touchstone").CombinedOutput()
-	require.NoError(t, err, "%s", output)
+	binary := *given
+	if binary == "" {
+		binary = filepath.Join(t.TempDir(), "touchstone")
+		output, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary,
+			"github.com/touchstone-csi/touchstone/cmd/touchstone").CombinedOutput()
+		require.NoError(t, err, "%s", output)
+	}
 
 	t.Logf("seed %d", *seed)
 
@@ -87,10 +91,7 @@ func (c *campaign) run(random *rand.Rand) {
 
 	defer func() { c.site.close(c.t) }()
 
-	all := c.record()
-	random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-
-	drawn := drawn(all)
+	drawn := c.draw(random)
 	for i := range drawn {
 		if i > 0 && i%100 == 0 {
 			c.t.Logf("%d injections, %d failed", i, c.failed)
@@ -102,39 +103,74 @@ func (c *campaign) run(random *rand.Rand) {
 		}
 	}
 
-	c.t.Logf("%d of %d injections ran, %d of them met their call, %d failed; %d needed the restart to recover",
-		c.ran, len(all), c.ran-c.missed, c.failed, c.unrecovered)
+	c.t.Logf("%d injections ran, %d of them met their call, %d failed; %d needed the restart to recover",
+		c.ran, c.ran-c.missed, c.failed, c.unrecovered)
 }
 
-// drawn are the injections to run: one by its name, or those that have found
-// something before and a sample of the others.
-func drawn(all []injection) []injection {
-	if *only != "" {
-		return slices.DeleteFunc(slices.Clone(all), func(i injection) bool { return !chosen(i.String()) })
+// draw returns the injections to run: those that -only names, or those that have
+// found a defect before and a random sample of a few lifecycles.
+func (c *campaign) draw(random *rand.Rand) []injection {
+	prefix, isPrefix := strings.CutSuffix(*only, "*")
+
+	switch {
+	case *only != "" && !isPrefix:
+		return c.named([]string{*only})
+	case *only != "":
+		return slices.DeleteFunc(c.record(c.lives), func(i injection) bool { return !strings.HasPrefix(i.String(), prefix) })
 	}
+
+	lives := slices.Clone(c.lives)
+	random.Shuffle(len(lives), func(i, j int) { lives[i], lives[j] = lives[j], lives[i] })
 
 	half := (*injections + 1) / 2
-	if *injections < 0 || half >= len(all) {
-		return all
+	if 0 <= *injections && *injections <= sampled {
+		lives = lives[:sampledLives]
 	}
 
-	sample := all[:half:half]
+	all := c.record(lives)
+	random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 
-	for _, each := range all[half:] {
-		if slices.Contains(found, each.String()) {
-			sample = append(sample, each)
+	if *injections < 0 || half >= len(all) {
+		half = len(all)
+	}
+
+	return append(all[:half:half], c.named(found)...)
+}
+
+// named returns those of the injections that are of these lifecycles.
+func (c *campaign) named(names []string) []injection {
+	var all []injection
+
+	for _, name := range names {
+		life, rest, _ := strings.Cut(name, "/")
+		step, rest, _ := strings.Cut(rest, "/")
+		errnoAt, countAt := strings.LastIndex(rest, "/"), strings.LastIndex(rest, "#")
+		require.Less(c.t, 0, countAt, name)
+		require.Less(c.t, countAt, errnoAt, name)
+
+		n, err := strconv.Atoi(rest[countAt+1 : errnoAt])
+		require.NoError(c.t, err, name)
+
+		for i := range c.lives {
+			if c.lives[i].name == life {
+				all = append(all, injection{
+					life: &c.lives[i], at: point{step: step, key: rest[:countAt], n: n}, errno: errnoNamed(rest[errnoAt+1:]),
+				})
+			}
 		}
 	}
 
-	return sample
+	return all
 }
 
-func chosen(name string) bool {
-	if prefix, ok := strings.CutSuffix(*only, "*"); ok {
-		return strings.HasPrefix(name, prefix)
+func errnoNamed(name string) syscall.Errno {
+	for _, errno := range []syscall.Errno{unix.EIO, unix.ENOSPC, unix.EMFILE, unix.EBUSY, unix.EPERM} {
+		if unix.ErrnoName(errno) == name {
+			return errno
+		}
 	}
 
-	return name == *only
+	return 0
 }
 
 // newSite has the bystander published, and data in it.
@@ -154,23 +190,19 @@ func (c *campaign) newSite() {
 }
 
 // record runs each lifecycle without a fault and returns all injections.
-func (c *campaign) record() []injection {
+func (c *campaign) record(lives []lifecycle) []injection {
 	c.t.Helper()
 
 	var all []injection
 
-	for i := range c.lives {
-		if *only != "" && !strings.HasPrefix(*only, c.lives[i].name+"/") {
-			continue
-		}
-
+	for i := range lives {
 		var points []point
 
 		c.site.injector.record(&points)
-		err := c.live(&c.lives[i], nil)
+		err := c.live(&lives[i], nil)
 		c.site.injector.record(nil)
 
-		require.NoError(c.t, err, "%s without a fault: %s", c.lives[i].name, c.site.lastLog())
+		require.NoError(c.t, err, "%s without a fault: %s", lives[i].name, c.site.lastLog())
 
 		for _, at := range points {
 			if at.n > limitOf(at.key) {
@@ -178,13 +210,13 @@ func (c *campaign) record() []injection {
 			}
 
 			for _, errno := range possible(at.key) {
-				all = append(all, injection{life: &c.lives[i], at: at, errno: errno})
+				all = append(all, injection{life: &lives[i], at: at, errno: errno})
 			}
 		}
 
 		if *listed {
 			for _, at := range points {
-				c.t.Logf("%s/%s/%s#%d", c.lives[i].name, at.step, at.key, at.n)
+				c.t.Logf("%s/%s/%s#%d", lives[i].name, at.step, at.key, at.n)
 			}
 		}
 	}
@@ -309,6 +341,7 @@ func (c *campaign) perform(each *step, f *fault) error {
 
 		if !f.early {
 			c.unrecovered++
+			c.t.Logf("%s: %s failed until the restart: %v", f, each.name, err)
 		}
 
 		return c.recover(each, f)

@@ -14,4 +14,12 @@ var found = []string{
 	// record by which it would have been thawed.
 	"copies of ext4/snapshot/ioctl+FITHAW kubelet/staging/turn-N#1/EPERM",
 	"copies of xfs/clone/ioctl+FITHAW kubelet/staging/turn-N#1/EIO",
+	// A path that could not be opened, or a device that could not be asked, was
+	// NOT_FOUND, or taken for detached.
+	"btrfs/expand on the node/openat2 kubelet/pods/turn-N#1/EMFILE",
+	"xfs/expand on the node/openat /sys/block/loopN/loop/backing_file#1/EIO",
+	"inline/stats/openat kubelet#1/EIO",
+	"thick/stats/openat2 kubelet/pods/turn-N#1/EPERM",
+	"block/unstage/openat /sys/block/loopN/diskseq#1/EMFILE",
+	"direct/unstage/openat /sys/block/loopN/diskseq#1/EMFILE",
 }
