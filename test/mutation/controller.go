@@ -13,8 +13,8 @@ func controllerMutants() []mutant {
 		},
 		{
 			name: "controller/staged-volume-deleted", file: "pkg/controller/delete.go",
-			old:    `used := s.config.InUse(v.ID); used {`,
-			new:    `used := s.config.InUse(v.ID); used && user == "" {`,
+			old:    `if err == nil && used {`,
+			new:    `if err == nil && used && user == "" {`,
 			breaks: "DeleteVolume removes the data of a staged volume",
 			tests:  driver("TestCallsOutOfOrder", "TestLifeWithoutACapability", "TestWithoutAttachmentBytesAreThereForGood"),
 		},
@@ -168,8 +168,8 @@ func controllerMutants() []mutant {
 		},
 		{
 			name: "controller/half-made-snapshots-kept", file: "pkg/controller/service.go",
-			old:    `, s.recoverSnapshots(ctx))`,
-			new:    `)`,
+			old:    `errors.Join(s.recoverVolumes(), s.removeUnfinishedSnapshots())`,
+			new:    `errors.Join(s.recoverVolumes())`,
 			breaks: "a snapshot that a killed driver began is never forgotten",
 			tests:  driver("TestAKilledSnapshotIsForgotten", "TestAKilledGroupIsForgotten"),
 		},

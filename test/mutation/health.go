@@ -122,8 +122,8 @@ func healthMutants() []mutant {
 		},
 		{
 			name: "health/no-inodes-is-healthy", file: "pkg/node/look_filesystem.go",
-			old:    `usage.Inodes.Available <= 0 {`,
-			new:    `usage.Inodes.Available < 0 {`,
+			old:    `usage.Inodes.Available <= 0`,
+			new:    `usage.Inodes.Available < 0`,
 			breaks: "a volume without free inodes looks healthy", tests: driver("TestHealthOfFilesystems", "TestHealthOfMounts"),
 		},
 	}

@@ -160,14 +160,14 @@ func nodeMutants() []mutant {
 		},
 		{
 			name: "node/ephemeral-volumes-not-recovered", file: "pkg/node/service.go",
-			old: `	s.recoverEphemeral(ctx)
+			old: `	s.recoverEphemeral(ctx, poolName)
 `,
 			new:    ``,
 			breaks: "inline volumes of before a reboot keep their space", tests: driver("TestEphemeralAfterAReboot"),
 		},
 		{
 			name: "node/limits-not-applied-at-start", file: "pkg/node/service.go",
-			old: `	s.recoverAttributes(ctx)
+			old: `	s.recoverAttributes()
 `,
 			new:    ``,
 			breaks: "a pod's limits are not in force after a restart",
@@ -204,8 +204,8 @@ func nodeMutants() []mutant {
 		},
 		{
 			name: "node/stats-of-a-foreign-mount", file: "pkg/node/stats.go",
-			old:    `if err == nil && mounted && (s.evidence.saw(id, path, point.ID) || s.ours(use, point)) {`,
-			new:    `if err == nil && (mounted || s.evidence.saw(id, path, point.ID) || s.ours(use, point)) {`,
+			old:    `if s.evidence.saw(id, path, point.ID) {`,
+			new:    `if s.evidence.saw(id, path, point.ID) || point.ID > 0 {`,
 			breaks: "statistics of another filesystem are reported as the volume's", tests: driver("TestStatsOfWhatIsMountedOver"),
 		},
 	}
