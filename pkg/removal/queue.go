@@ -182,12 +182,15 @@ func (q *Queue) Run(ctx context.Context) {
 	}
 }
 
-// enter returns the entry of a task, a new one where there is none.
+// enter returns the entry of a task, a new one where there is none. A newer task
+// replaces the entry's: the older one may be of a pool that was closed since.
 func (q *Queue) enter(task Task) *entry {
 	at := key{task.Pool, task.Object}
 	if q.entries[at] == nil {
-		q.entries[at] = &entry{task: task, turn: make(chan struct{}, 1)}
+		q.entries[at] = &entry{turn: make(chan struct{}, 1)}
 	}
+
+	q.entries[at].task = task
 
 	return q.entries[at]
 }
@@ -240,7 +243,11 @@ func (q *Queue) attempt(ctx context.Context, wanted *entry) error {
 		return context.Cause(ctx) //nolint:wrapcheck // the caller names the object
 	}
 
-	err := wanted.task.Remove(ctx)
+	q.mu.Lock()
+	task := wanted.task
+	q.mu.Unlock()
+
+	err := task.Remove(ctx)
 	interrupted := err != nil && ctx.Err() != nil
 
 	changed := q.conclude(wanted, err, interrupted)
@@ -248,7 +255,7 @@ func (q *Queue) attempt(ctx context.Context, wanted *entry) error {
 	<-wanted.turn
 
 	if changed {
-		q.report(wanted.task, err)
+		q.report(task, err)
 	}
 
 	if err != nil {
