@@ -85,7 +85,13 @@ func (s *Service) isDeviceOf(use *Use, device string) (bool, error) {
 		return false, nil
 	}
 
-	return s.hasImage(use, number)
+	found, err := s.hasImage(use, number)
+	if errors.Is(err, blockdev.ErrNoAnswer) {
+		// Its name is not the volume's: other programs' images are passed over (decision 0025).
+		return false, nil
+	}
+
+	return found, err
 }
 
 // checkFree returns FAILED_PRECONDITION for an image that is attached: a device that
