@@ -112,13 +112,25 @@ func openType(fsType string) (int, error) {
 	return fd, nil
 }
 
+// refused is ErrFlag only if the errno is about the flag.
+func (o Options) refused(fd int, key string, err error) error {
+	reason := ErrFlag
+	if !errors.Is(err, unix.EINVAL) {
+		reason = errSetFlag
+	}
+
+	return fmt.Errorf("%w %q: %w%s", reason, key, err, kernelMessages(fd, o))
+}
+
+var errSetFlag = errors.New("set the mount flag")
+
 // configure hands the filesystem its parameters.
 func (o Options) configure(fd int) error {
 	if o.ReadOnly() {
 		// Of the filesystem too, so that it does not replay or write anything
 		// on a device that cannot be written.
 		if err := unix.FsconfigSetFlag(fd, "ro"); err != nil {
-			return fmt.Errorf("%w \"ro\": %w%s", ErrFlag, err, kernelMessages(fd, o))
+			return o.refused(fd, "ro", err)
 		}
 	}
 
@@ -131,7 +143,7 @@ func (o Options) configure(fd int) error {
 		}
 
 		if err != nil {
-			return fmt.Errorf("%w %q: %w%s", ErrFlag, parameter.key, err, kernelMessages(fd, o))
+			return o.refused(fd, parameter.key, err)
 		}
 	}
 

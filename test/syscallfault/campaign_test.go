@@ -145,7 +145,7 @@ func (c *campaign) named(names []string) []injection {
 		life, rest, _ := strings.Cut(name, "/")
 		step, rest, _ := strings.Cut(rest, "/")
 		errnoAt, countAt := strings.LastIndex(rest, "/"), strings.LastIndex(rest, "#")
-		require.Less(c.t, 0, countAt, name)
+		require.Positive(c.t, countAt, name)
 		require.Less(c.t, countAt, errnoAt, name)
 
 		n, err := strconv.Atoi(rest[countAt+1 : errnoAt])

@@ -6,6 +6,7 @@ var found = []string{
 	// being tried again.
 	"ext4/stage/fsopen ext4-#1/EPERM",
 	"btrfs/stage/fsmount -#1/EMFILE",
+	"copies of cloned ext4/stage the copy/fsconfig+1 -#2/EBUSY",
 	// A device that could not be asked after LOOP_CONFIGURE stayed attached, and its
 	// image locked.
 	"thick block/stage/ioctl+LOOP_GET_STATUS64 /dev/loopN#1/EPERM",
