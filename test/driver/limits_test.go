@@ -95,7 +95,12 @@ func TestPodsAreLimited(t *testing.T) {
 			require.NoError(t, modify(t.Context(), d, volume.claim.VolumeID, map[string]string{"readBytesPerSecond": "1048576"}))
 			limited(t, pods, late, volume.dataPath())
 
+			d.Stop()
+
+			meanwhile := pods.Container(t, podUID, "while no driver runs")
+
 			d.Restart(t)
+			ruleIs(t, meanwhile, number, mib)
 			ruleIs(t, late, number, mib)
 			ruleIs(t, pods.Container(t, podUID, "after the restart"), number, mib)
 

@@ -30,7 +30,7 @@ func controllerMutants() []mutant {
 		{
 			name: "controller/unknown-data-deleted-at-start", file: "pkg/controller/service.go",
 			old:    `removed, err := place.RemoveEmpty(entry)`,
-			new:    `removed, err := true, place.Remove(entry.ID, entry.Backing)`,
+			new:    `removed, err := true, place.Discard(ctx, pool.Object{ID: entry.ID, Backing: entry.Backing})`,
 			breaks: "images that hold data but are not in the state are removed at the start",
 			tests:  driver("TestOrphansAtTheStart"),
 		},
@@ -131,7 +131,7 @@ func controllerMutants() []mutant {
 			old:    `if v.Phase != PhaseReady {`,
 			new:    `if v.Phase == PhaseCreating {`,
 			breaks: "a deleted volume is listed until its bytes are gone",
-			tests:  driver("TestWhatCantBeRemovedBlocksNothing"),
+			tests:  driver("TestListingWhileVolumesComeAndGo"),
 		},
 		{
 			name: "controller/status-of-another-volume", file: "pkg/controller/list.go",
