@@ -78,6 +78,9 @@ func openNode(ctx context.Context, config nodeConfig, log *slog.Logger) (*frozen
 	}
 
 	store := state.New(config.StateDir, state.Options{Owner: "the freeze tests", Log: log})
+	// The driver wrote them; a store refuses collections that are not registered.
+	state.Register[*pool.IdentityRecord](store, pool.IdentitiesCollection)
+
 	end := func() error {
 		places.Close()
 
