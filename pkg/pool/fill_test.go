@@ -108,8 +108,8 @@ func TestFillImageLeavesADeletedVolumeDeleted(t *testing.T) {
 	place := openAt(t, t.TempDir())
 	id := imageOfSize(t, place, mebi, false)
 
-	filled, err := place.FillImage(t.Context(), id, filling(false, func(context.Context, string) error {
-		return place.Remove(id, volume.BackingImage)
+	filled, err := place.FillImage(t.Context(), id, filling(false, func(ctx context.Context, _ string) error {
+		return place.Remove(ctx, pool.Object{ID: id, Backing: volume.BackingImage})
 	}))
 	require.ErrorIs(t, err, pool.ErrMissing)
 	require.False(t, filled)
