@@ -66,7 +66,7 @@ func TestHealthOfFilesystems(t *testing.T) {
 		{
 			// The driver mounts it with errors=remount-ro.
 			name: "ext4 error", evented: true, strike: triggerError, cure: restage,
-			node: []health.Reason{health.FilesystemCorrupted}, beside: []health.Reason{health.ReadOnlyRemount},
+			node: []health.Reason{health.ReadOnlyRemount, health.FilesystemCorrupted},
 		},
 		{
 			name: "ext4 metadata corrupted", evented: true, strike: corruptInode, cure: repair,

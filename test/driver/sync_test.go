@@ -172,10 +172,10 @@ func TestAPoolWithoutLocksHasNoController(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	served := faults.ServeLocking(t, t.TempDir())
-	first := harness.Start(t)
 	served.Inject(t, faults.Fault{Ops: faults.Locks, Errno: unix.ENOLCK})
 
-	// The pool of the second is the served one; all else is as the first's.
-	poolAt("default", served.Path)(&first.Config)
-	require.ErrorContains(t, runSecond(t, first, driver.ModeController), "no file locks")
+	d := harness.Start(t, inMode(driver.ModeController), poolAt("other", served.Path))
+
+	_, err := d.CreateVolume(t.Context(), inPool("refused", "other"))
+	fails(t, err, codes.Unavailable, "no file locks")
 }

@@ -159,12 +159,13 @@ func nodeMutants() []mutant {
 			breaks: "inline volumes of before a reboot keep their space", tests: driver("TestEphemeralAfterAReboot"),
 		},
 		{
-			name: "node/limits-not-applied-at-start", file: "pkg/node/service.go",
-			old: `	s.recoverAttributes()
+			name: "node/limits-not-applied-at-start", file: "pkg/node/watch.go",
+			old: `	ids := s.imagesInUse()
 `,
-			new:    ``,
+			new: `	var ids []string
+`,
 			breaks: "a pod's limits are not in force after a restart",
-			tests:  driver("TestARestartTidiesUp", "TestPodsAreLimited"),
+			tests:  driver("TestPodsAreLimited"),
 		},
 		{
 			name: "node/ephemeral-bytes-kept", file: "pkg/node/ephemeral.go",
