@@ -30,7 +30,7 @@ type stateFlags struct {
 	asJSON    bool
 }
 
-func newStateCommand() *cobra.Command {
+func newStateCommand() *cobra.Command { //nolint:funlen // one literal a command
 	given := &stateFlags{}
 	command := &cobra.Command{
 		Use:   "state",
@@ -173,7 +173,7 @@ func (f *stateFlags) forgetPool(command *cobra.Command, name string) error {
 
 	_, err = fmt.Fprintf(command.OutOrStdout(), "pool %s is forgotten: the next start takes the one that it finds\n", name)
 
-	return err //nolint:wrapcheck // there is nothing to add
+	return err
 }
 
 // findings is nil for a clean report.

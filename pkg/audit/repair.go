@@ -50,11 +50,15 @@ func take(set *pool.Set) error { return set.Take("touchstone state repair") }
 
 // fix says whether what was found is gone.
 func (c *comparison) fix(found Finding) (bool, error) {
+	if found.Fix == "" {
+		return false, nil
+	}
+
 	place, err := c.set.Get(found.Pool)
 
 	switch {
-	case err != nil || found.Fix == "":
-		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("repair %s: %w", found.ID, err)
 	case found.Kind == Scratch:
 		return place.ClearScratchOf(found.ID)
 	default:

@@ -64,7 +64,10 @@ func withPools(ctx context.Context, stateDir string, pools map[string]string,
 		return report, err
 	}
 
-	compared := &comparison{Pools: &Pools{Compared: map[string]string{}, Findings: []Finding{}, Notes: []Note{}}, set: set, records: known, mismatched: map[string]bool{}}
+	compared := &comparison{
+		Pools: &Pools{Compared: map[string]string{}, Findings: []Finding{}, Notes: []Note{}},
+		set:   set, records: known, mismatched: map[string]bool{},
+	}
 	if err := compared.compare(ctx); err != nil {
 		return report, err
 	}

@@ -71,7 +71,7 @@ func (s *Service) delete(ctx context.Context, id string) error {
 		found = doomed
 	}
 
-	return s.config.Removals.Do(ctx, s.removalOf(found)) //nolint:wrapcheck // the task's error names the volume
+	return s.config.Removals.Do(ctx, s.removalOf(found))
 }
 
 // checkMounts returns FAILED_PRECONDITION while something is mounted below an

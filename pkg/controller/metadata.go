@@ -191,7 +191,7 @@ func (m *Metadata) limitSends(ctx context.Context, cancel context.CancelCauseFun
 	send := found.send
 	found.send = func(blocks []*csi.BlockMetadata) error {
 		if ctx.Err() != nil {
-			return context.Cause(ctx) //nolint:wrapcheck // it is the answer
+			return context.Cause(ctx)
 		}
 
 		timer := time.AfterFunc(m.idle, func() {

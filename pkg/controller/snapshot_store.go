@@ -247,7 +247,7 @@ func (s *Service) removeSnapshots(ctx context.Context, group *Group, gone ...*Sn
 		}
 	}
 
-	return s.config.Removals.Do(ctx, s.removalOfSnapshots(group, gone)) //nolint:wrapcheck // the task's error names the snapshot
+	return s.config.Removals.Do(ctx, s.removalOfSnapshots(group, gone))
 }
 
 // doomAll keeps readers away from all of them, or from none if one is read.

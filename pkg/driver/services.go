@@ -198,7 +198,8 @@ func (r *rooms) addController(config *Config, ops *inflight.Group) error {
 		Overcommit: config.Overcommit, MaxVolumeBytes: config.MaxVolumeBytes, MaxVolumesPerNode: config.MaxVolumesPerNode,
 		Capabilities: config.capabilities, InUse: r.inUse, Ephemeral: r.ephemeral, Log: config.Log,
 		CoalesceWindow: config.CoalesceWindow, Feasible: r.feasible, Modified: r.modified,
-		WithFrozen: r.withFrozen, Freezable: r.freezable, CopyGrace: config.CopyGrace, Progress: r.progress, Removals: r.removals, MetadataIdle: config.MetadataIdle,
+		WithFrozen: r.withFrozen, Freezable: r.freezable, CopyGrace: config.CopyGrace, Progress: r.progress,
+		Removals: r.removals, MetadataIdle: config.MetadataIdle,
 		Health: r.health, Sources: r.controllerSources(), Storage: r.storage, DirectByClaim: directByClaim,
 	}, r.store, r.pools, ops)
 	if err != nil {

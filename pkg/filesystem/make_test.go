@@ -303,7 +303,7 @@ func TestAllowedMkfsOptions(t *testing.T) {
 	}
 }
 
-// TestARefusedOptionNamesTheAllowedOnes.
+// TestARefusedOptionNamesTheAllowedOnes has the message say what to use instead.
 func TestARefusedOptionNamesTheAllowedOnes(t *testing.T) {
 	err := filesystem.CheckOptions(filesystem.Ext4, []string{"-e", "panic"})
 	require.ErrorContains(t, err, `"-e" of mkfs.ext4; allowed are`)

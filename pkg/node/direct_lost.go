@@ -123,7 +123,7 @@ func (s *Service) shownLost(use *Use, publication Publication) (bool, error) {
 	}
 
 	if _, told, err := s.config.Direct.Root.Get(publication.TargetPath); told || err != nil {
-		return true, nil
+		return true, nil //nolint:nilerr // a file that cannot be read is not safe to be taken for another's
 	}
 
 	return s.mountedAt(use, publication.TargetPath)

@@ -19,7 +19,9 @@ func (p *Pool) Ephemeral() (*Pool, error) {
 	defer p.ephemeralMu.Unlock()
 
 	if p.ephemeral == nil {
-		opened, err := Open(p.name, filepath.Join(p.path, ephemeralName), func(inner *Pool) { inner.carrier, inner.removals = p.carrier, p.removals })
+		inherit := func(inner *Pool) { inner.carrier, inner.removals = p.carrier, p.removals }
+
+		opened, err := Open(p.name, filepath.Join(p.path, ephemeralName), inherit)
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}

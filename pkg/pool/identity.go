@@ -198,8 +198,7 @@ func makeIdentity(root *os.Root, wanted string) (string, error) {
 		return "", errors.Join(err, removeMissing(root, aside))
 	}
 
-	err = linkInto(root, aside, identityName)
-	if err = errors.Join(err, removeMissing(root, aside)); err != nil {
+	if err := errors.Join(linkInto(root, aside, identityName), removeMissing(root, aside)); err != nil {
 		return "", err
 	}
 

@@ -210,7 +210,7 @@ func (p *Pool) resizeFilled(id string, old, fresh *os.File, size int64, thick bo
 		err = fresh.Sync()
 	}
 
-	return err
+	return err //nolint:wrapcheck // the caller names the volume
 }
 
 // keepOwner gives fresh the owner of the old image: a controller without
@@ -248,7 +248,7 @@ func (p *Pool) fillScratch(ctx context.Context, id string, old, fresh *os.File, 
 		err = errors.Join(err, fresh.Truncate(0), grow(old, size, true))
 	}
 
-	return err //nolint:wrapcheck // the caller names the volume
+	return err
 }
 
 // unlock closes a file that is locked, and synced where it was written. It does not
@@ -261,7 +261,7 @@ func unlock(file *os.File) {
 
 // release gives the space of the file's first size bytes back to the pool.
 func release(file *os.File, size int64) error {
-	return retried(func() error { //nolint:wrapcheck // the caller names the volume
+	return retried(func() error {
 		return unix.Fallocate(int(file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, size)
 	})
 }

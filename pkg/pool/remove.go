@@ -44,7 +44,7 @@ var ErrMounted = errors.New("something is mounted there; unmount it")
 var errNotEmpty = errors.New("the directory is not empty, but lists no entries")
 
 // movedNames are unique in this process and, starting with the time, over restarts.
-var movedNames atomic.Int64
+var movedNames atomic.Int64 //nolint:gochecknoglobals // names are unique in the process, whatever the pool
 
 func init() { movedNames.Store(time.Now().UnixNano()) } //nolint:gochecknoinits // a constant can't be the time
 
@@ -129,7 +129,7 @@ func (p *Pool) dispose(ctx context.Context, id string) error {
 	}
 
 	object := "discarded files of " + id
-	done := p.removals.Start(removal.Task{
+	done := p.removals.Start(removal.Task{ //nolint:contextcheck // the task outlives this call
 		Pool: p.name, Object: object,
 		Remove: func(ctx context.Context) error { return p.failedToRemove(object, p.purge(ctx, id)) },
 	})
@@ -166,7 +166,8 @@ func (p *Pool) discard(room *os.Root, name, id string) (moved bool, err error) {
 	}
 
 	if p.removing == nil {
-		return false, fmt.Errorf("%s: %w; start a driver with this pool once, which makes it", filepath.Join(p.path, removingName), fs.ErrNotExist)
+		return false, fmt.Errorf("%s: %w; start a driver with this pool once, which makes it",
+			filepath.Join(p.path, removingName), fs.ErrNotExist)
 	}
 
 	to, err := p.removing.Open(".")
@@ -235,7 +236,7 @@ func (p *Pool) purge(ctx context.Context, id string) error {
 
 		// What was moved up is left for the next pass.
 		if tree.removed == 0 {
-			return cmp.Or(err, at(removing, id, errNotEmpty))
+			return cmp.Or(err, at(removing, id, errNotEmpty)) //nolint:wrapcheck // both name the file
 		}
 	}
 }
@@ -347,7 +348,7 @@ func (r *remover) content(ctx context.Context, directory *os.File, level int) er
 		}
 
 		if err != nil {
-			return cmp.Or(failure, at(directory, "", err))
+			return cmp.Or(failure, at(directory, "", err)) //nolint:wrapcheck // both name the file
 		}
 	}
 }
@@ -454,7 +455,7 @@ func openFlagged(parent *os.File, name string) (*os.File, error) {
 	}
 
 	if kind := found.Mode & unix.S_IFMT; kind != unix.S_IFREG && kind != unix.S_IFDIR {
-		return nil, unix.EPERM //nolint:wrapcheck // the caller keeps the error that it had
+		return nil, unix.EPERM
 	}
 
 	return openHow(parent, name, unix.O_RDONLY|unix.O_NONBLOCK)
@@ -560,6 +561,6 @@ func (t *turns) acquire(ctx context.Context, id string) (release func(), err err
 	case <-ctx.Done():
 		leave()
 
-		return nil, context.Cause(ctx)
+		return nil, context.Cause(ctx) //nolint:wrapcheck // the callers name the object
 	}
 }

@@ -66,7 +66,7 @@ func (p *Pool) lockScratch(id string) (*os.File, error) {
 }
 
 // clearClaimed removes what is claimed. A directory is removed in the background.
-func (p *Pool) clearClaimed(id string) error {
+func (p *Pool) clearClaimed(id string) error { //nolint:contextcheck // it is completed whether or not its caller has given up
 	moved, err := p.unclaim(id)
 	if err == nil && moved {
 		err = p.dispose(context.Background(), id)
@@ -80,7 +80,7 @@ func (p *Pool) clearClaimed(id string) error {
 }
 
 // clearDirectory discards the scratch directories of an id.
-func (p *Pool) clearDirectory(id string) error {
+func (p *Pool) clearDirectory(id string) error { //nolint:contextcheck // as clearClaimed
 	moved, err := p.discardScratch(id)
 	if err == nil && moved {
 		err = p.dispose(context.Background(), id)

@@ -168,7 +168,7 @@ func (t *treeCopier) entry(ctx context.Context, from, to *os.File, name, path st
 		return t.directory(ctx, source, to, name, path, found)
 	}
 
-	err = t.file(ctx, source, to, name, path, found)
+	err = t.file(ctx, source, to, name, found)
 	if errors.Is(err, unix.EEXIST) {
 		return nil // a directory that is changed may tell a name twice
 	}
@@ -212,7 +212,7 @@ func (t *treeCopier) directory(ctx context.Context, pinned, to *os.File, name, p
 }
 
 // file copies what is not a directory.
-func (t *treeCopier) file(ctx context.Context, source, to *os.File, name, path string, found *unix.Statx_t) error {
+func (t *treeCopier) file(ctx context.Context, source, to *os.File, name string, found *unix.Statx_t) error {
 	if found.Nlink > 1 {
 		if linked, err := t.link(to, name, found); linked || err != nil {
 			return err
@@ -252,7 +252,7 @@ func (t *treeCopier) link(to *os.File, name string, found *unix.Statx_t) (bool, 
 		}
 
 		if err != nil {
-			return false, err //nolint:wrapcheck // the caller names the file
+			return false, err
 		}
 
 		return false, nil

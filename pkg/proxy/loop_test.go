@@ -29,9 +29,9 @@ func TestLoopOfProxies(t *testing.T) {
 
 	for name, client := range map[string]grpc_testing.TestServiceClient{"two": front, "itself": forward(t, itself, itself)} {
 		ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
-		defer cancel()
-
 		_, err := client.UnaryCall(ctx, request(""))
+
+		cancel()
 		require.Equal(t, codes.FailedPrecondition, status.Code(err), "%s: %v", name, err)
 		require.ErrorContains(t, err, "leads back to this proxy")
 	}

@@ -115,7 +115,9 @@ func (s *Store) adopt(ctx context.Context, found *recovery) error {
 		return errors.Join(fmt.Errorf("open the mark of the journal: %w", err), file.Close())
 	}
 
-	s.journal = &journal{file: file, end: found.journal.end, filled: found.journal.size / journalChunk * journalChunk, closed: found.journal.closed}
+	s.journal = &journal{
+		file: file, end: found.journal.end, filled: found.journal.size / journalChunk * journalChunk, closed: found.journal.closed,
+	}
 	if !found.journal.remnant {
 		return nil
 	}

@@ -115,7 +115,7 @@ func TestAPodAuthorDoesNotChooseWhatAnErrorDoes(t *testing.T) {
 	publishes("-m 0")
 }
 
-// TestMkfsOptionsAreRefusedBeforeAnythingIsMade.
+// TestMkfsOptionsAreRefusedBeforeAnythingIsMade has them refused by the controller.
 func TestMkfsOptionsAreRefusedBeforeAnythingIsMade(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()

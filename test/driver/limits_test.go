@@ -1,6 +1,8 @@
 package driver_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,6 +15,8 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -111,6 +115,41 @@ func TestPodsAreLimited(t *testing.T) {
 			volume.delete()
 		})
 	}
+}
+
+// TestLimitsHoldAgainWhenANodeIsBack has a container start while no driver runs. No
+// controller is there to apply the limits for the node.
+func TestLimitsHoldAgainWhenANodeIsBack(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	pods := harness.NewPods(t)
+	d := harness.Start(t, inMode(driver.ModeNode), func(c *driver.Config) { c.CgroupRoot = pods.Root })
+	claim := given(t, d, orchestrator.Mount(writer, "ext4"), nil)
+	inPod(d, claim, podUID, "volume")
+
+	limits, err := volume.ParseMutable(map[string]string{volume.KeyReadBytesPerSecond: "1048576"})
+	require.NoError(t, err)
+
+	opened, err := pool.Open("default", d.Pool())
+	require.NoError(t, err)
+	require.NoError(t, errors.Join(opened.SetAttributes(claim.VolumeID, limits), opened.Close()))
+
+	early := pods.Container(t, podUID, "early")
+
+	stage(t, d, claim)
+	require.NoError(t, os.MkdirAll(filepath.Dir(claim.TargetPath), 0o750))
+	require.NoError(t, d.Publish(t.Context(), claim))
+	t.Cleanup(func() { require.NoError(t, d.Unpublish(context.WithoutCancel(t.Context()), claim)) })
+
+	number := loopsOf(t, d, claim.VolumeID)[0].Number
+	ruleIs(t, early, number, mib)
+
+	d.Stop()
+
+	meanwhile := pods.Container(t, podUID, "while no driver runs")
+
+	d.Restart(t)
+	ruleIs(t, meanwhile, number, mib)
 }
 
 // TestAReadOnlyBlockDeviceIsLimited: it is another device than the writer's.

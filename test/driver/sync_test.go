@@ -157,7 +157,7 @@ func directIO(t *testing.T, prefix string) []string {
 
 	for _, each := range attached {
 		if strings.HasPrefix(each.BackingPath, prefix) {
-			dio, err := os.ReadFile(filepath.Join("/sys/block", filepath.Base(each.Path), "loop/dio"))
+			dio, err := os.ReadFile("/sys/block/" + filepath.Base(each.Path) + "/loop/dio")
 			require.NoError(t, err)
 
 			found = append(found, strings.TrimSpace(string(dio)))

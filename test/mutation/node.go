@@ -165,7 +165,7 @@ func nodeMutants() []mutant {
 			new: `	var ids []string
 `,
 			breaks: "a pod's limits are not in force after a restart",
-			tests:  driver("TestPodsAreLimited"),
+			tests:  driver("TestLimitsHoldAgainWhenANodeIsBack"),
 		},
 		{
 			name: "node/ephemeral-bytes-kept", file: "pkg/node/ephemeral.go",
