@@ -93,9 +93,10 @@ func loopsBelow(root string) ([]loop, error) {
 
 // volumesBelow lists what lies in the pool's own directories: the pool itself
 // and those (images, snapshots, …) stay when all volumes are gone, and so does
-// the image that an embedded pool is in, and the lock of the pool's controller.
+// the image that an embedded pool is in, the pool's identity, and the lock of its
+// controller.
 func volumesBelow(pool string) ([]string, error) {
-	const embedded, lock = "pool.img", "controller.lock"
+	const embedded, lock, identity = "pool.img", "controller.lock", "pool.json"
 
 	var found []string
 
@@ -107,7 +108,9 @@ func volumesBelow(pool string) ([]string, error) {
 		// The rooms stay: all that is a file, or the directory of a volume or of a
 		// snapshot, is not one of them.
 		room := filepath.Base(filepath.Dir(path))
-		if path != filepath.Join(pool, embedded) && entry.Name() != lock && (!entry.IsDir() || room == "directories" || room == "snapshots") {
+		own := path == filepath.Join(pool, embedded) || entry.Name() == lock || entry.Name() == identity
+
+		if !own && (!entry.IsDir() || room == "directories" || room == "snapshots" || room == "removing") {
 			found = append(found, path)
 		}
 

@@ -123,7 +123,7 @@ func volumeExamples() map[string][]proto.Message {
 			VolumeId: idle, NodeId: harness.NodeID, VolumeCapability: ext4, VolumeContext: map[string]string{"backing": "image"},
 		}},
 		"/csi.v1.Controller/ControllerUnpublishVolume": {
-			&csi.ControllerUnpublishVolumeRequest{VolumeId: formatted, NodeId: harness.NodeID},
+			&csi.ControllerUnpublishVolumeRequest{VolumeId: idle, NodeId: harness.NodeID},
 		},
 		"/csi.v1.Controller/ValidateVolumeCapabilities": {&csi.ValidateVolumeCapabilitiesRequest{
 			VolumeId: idle, VolumeCapabilities: []*csi.VolumeCapability{ext4, block},
