@@ -11,6 +11,7 @@ import (
 	"github.com/kubernetes-csi/csi-lib-utils/metrics"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"golang.org/x/net/netutil"
 
 	"github.com/touchstone-csi/touchstone/pkg/statuspage"
 )
@@ -18,6 +19,10 @@ import (
 const (
 	httpHeaderTimeout = 5 * time.Second
 	httpTimeout       = 30 * time.Second
+	// maxHTTPConnections bounds the file descriptors that slow clients can hold. More
+	// connections wait in the kernel, for httpHeaderTimeout at most while no client
+	// sends a whole request.
+	maxHTTPConnections = 256
 )
 
 // newMetrics returns the manager of csi_plugin_operations_seconds, and the
@@ -68,7 +73,8 @@ func listenHTTP(
 
 	return &http.Server{
 		Handler: mux, ReadHeaderTimeout: httpHeaderTimeout, ReadTimeout: httpTimeout, WriteTimeout: httpTimeout,
-	}, listener, nil
+		IdleTimeout: httpHeaderTimeout,
+	}, netutil.LimitListener(listener, maxHTTPConnections), nil
 }
 
 func serveHTTP(server *http.Server, listener net.Listener) error {

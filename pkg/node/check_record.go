@@ -100,6 +100,12 @@ func (c *Check) after(older *Check) *Check {
 	return &kept
 }
 
+// supersedes reports whether c began after found. A check in the future is from before
+// the clock was set back.
+func (c *Check) supersedes(found *Check, now time.Time) bool {
+	return c.At.After(found.At) && !c.At.Round(0).After(now.Round(0))
+}
+
 // keepCheck records a check, has the volume looked at, and returns what is known
 // of it then. Damage that was found outlives a crash; what else is lost with one
 // will be found again.
@@ -113,7 +119,7 @@ func (s *Service) keepCheck(ctx context.Context, found *Check) *Check {
 	defer s.keeping.Unlock()
 
 	older, known := s.checks.get(found.VolumeID)
-	if known && older.At.After(found.At) {
+	if known && older.supersedes(found, time.Now()) {
 		return older
 	}
 

@@ -105,12 +105,27 @@ func (s *Service) plan(id string, tried time.Time) {
 		return
 	}
 
-	since := s.schedule.tried(id, tried)
-	if record.Since.After(since) {
-		since = record.Since
+	s.schedule.put(id, nextCheck(id, checkedSince(s.schedule.tried(id, tried), record.Since, time.Now(), period), period))
+}
+
+// checkedSince returns the later of both times. A time in the future, from before the
+// clock was set back, counts as a period ago, so that the check is due at once.
+func checkedSince(tried, recorded, now time.Time, period time.Duration) time.Time {
+	// Without the monotonic clock, which does not show that the clock was set.
+	now = now.Round(0)
+	if tried.Round(0).After(now) {
+		tried = now.Add(-period)
 	}
 
-	s.schedule.put(id, nextCheck(id, since, period))
+	if recorded.Round(0).After(now) {
+		recorded = now.Add(-period)
+	}
+
+	if recorded.After(tried) {
+		return recorded
+	}
+
+	return tried
 }
 
 // nextCheck is the volume's place in the first period in which it comes after

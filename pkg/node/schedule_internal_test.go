@@ -102,3 +102,35 @@ func TestCheckAfterAnother(t *testing.T) {
 		})
 	}
 }
+
+// TestClockSetBackDoesNotSuspendChecks: a check recorded in the future is due at once,
+// and a new check replaces it.
+func TestClockSetBackDoesNotSuspendChecks(t *testing.T) {
+	t.Parallel()
+
+	const period = 24 * time.Hour
+
+	now, year := time.Now(), 365*24*time.Hour
+
+	for name, test := range map[string]struct{ tried, recorded, want time.Time }{
+		"never tried":                 {time.Time{}, now.Add(-time.Hour), now.Add(-time.Hour)},
+		"tried later":                 {now.Add(-time.Minute), now.Add(-time.Hour), now.Add(-time.Minute)},
+		"recorded in the future":      {time.Time{}, now.Add(year), now.Add(-period)},
+		"tried after the clock's set": {now.Add(-time.Minute), now.Add(year), now.Add(-time.Minute)},
+		"tried in the future":         {now.Add(year), now.Add(-time.Hour), now.Add(-time.Hour)},
+		"both in the future":          {now.Add(year), now.Add(year), now.Add(-period)},
+		"the clock was set forward":   {time.Time{}, now.Add(-year), now.Add(-year)},
+	} {
+		since := checkedSince(test.tried, test.recorded, now, period)
+		require.True(t, test.want.Equal(since), "%s: since %s, want %s", name, since, test.want)
+
+		if test.recorded.After(now) && test.tried.IsZero() {
+			require.False(t, nextCheck("volume", since, period).After(now), "%s: the check is due at once", name)
+		}
+	}
+
+	found := &Check{At: now.Add(-time.Second)}
+	require.True(t, (&Check{At: now}).supersedes(found, now), "a check that began later supersedes")
+	require.False(t, (&Check{At: now.Add(-time.Minute)}).supersedes(found, now), "an older check does not supersede")
+	require.False(t, (&Check{At: now.Add(year)}).supersedes(found, now), "a check in the future does not supersede")
+}
