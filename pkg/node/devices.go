@@ -297,6 +297,11 @@ func (s *Service) findByUse(use *Use, all []blockdev.Attachment) error {
 
 	for _, number := range likely {
 		status, attached, err := s.loops.Status(number)
+		if errors.Is(err, blockdev.ErrNoAnswer) && use.Slot != none && number == s.loops.OwnNumber(use.Slot) {
+			// Only preferred for this volume: another program has it (decision 0025).
+			continue
+		}
+
 		if err != nil {
 			return err
 		}
