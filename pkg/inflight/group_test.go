@@ -103,13 +103,14 @@ func TestOperationOutlivesItsCaller(t *testing.T) {
 
 	group, first := inflight.NewGroup(), newGate()
 	ctx, cancel := context.WithCancel(t.Context())
-	left := make(chan error)
+	left, cancelled := make(chan error), make(chan error, 1)
 
 	go func() {
 		_, err := inflight.Do(ctx, group, publish("v", "/t", false), func(ctx context.Context) (string, error) {
 			result, err := first.run("done", nil)(ctx)
+			cancelled <- ctx.Err()
 
-			return result, errors.Join(err, ctx.Err())
+			return result, err
 		})
 		left <- err
 	}()
@@ -133,6 +134,7 @@ func TestOperationOutlivesItsCaller(t *testing.T) {
 	_, err := inflight.Do(t.Context(), group, publish("v", "/t", true), finished("never"))
 	require.ErrorAs(t, err, new(*inflight.ConflictError))
 	close(first.release)
+	require.NoError(t, await.Receive(t, cancelled, "the operation to end"), "the operation was cancelled with its caller")
 	require.Contains(t, []string{"done", "a second run"}, await.Receive(t, joined, "the retry to return"))
 	require.EqualValues(t, 1, first.runs.Load())
 }

@@ -1,6 +1,7 @@
 package driver_test
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -83,7 +85,11 @@ func runSecond(t *testing.T, first *harness.Driver, mode driver.Mode) error {
 	second, err := driver.New(t.Context(), config)
 	require.NoError(t, err)
 
-	return second.Run(t.Context())
+	// A driver that is not refused serves until this ends.
+	ctx, cancel := context.WithTimeout(t.Context(), await.Limit)
+	defer cancel()
+
+	return second.Run(ctx)
 }
 
 // TestTheDeadLeaveThePool: neither the killed one's lock nor its name keeps the

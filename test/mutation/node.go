@@ -159,13 +159,19 @@ func nodeMutants() []mutant {
 			breaks: "inline volumes of before a reboot keep their space", tests: driver("TestEphemeralAfterAReboot"),
 		},
 		{
-			name: "node/limits-not-applied-at-start", file: "pkg/node/watch.go",
-			old: `	ids := s.imagesInUse()
-`,
-			new: `	var ids []string
-`,
-			breaks: "a pod's limits are not in force after a restart",
-			tests:  driver("TestLimitsHoldAgainWhenANodeIsBack"),
+			name: "node/limits-not-applied-at-start", file: "pkg/node/service.go",
+			old: `		if use.Parameters.Pool != poolName {
+			continue
+		}
+
+		if err := s.refresh(`,
+			new: `		if use.Parameters.Pool == poolName {
+			continue
+		}
+
+		if err := s.refresh(`,
+			breaks: "limits and queues are not in force when the driver is ready after a restart",
+			tests:  driver("TestQueueIsInForce"),
 		},
 		{
 			name: "node/ephemeral-bytes-kept", file: "pkg/node/ephemeral.go",
