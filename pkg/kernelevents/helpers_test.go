@@ -271,7 +271,14 @@ func staged(tb testing.TB, mkfs ...string) (*blockdev.Device, string) {
 	_, err = place.MakeDir(0o750)
 	require.NoError(tb, err)
 
-	tree, err := mount.Mount(device.Path, strings.TrimPrefix(mkfs[0], "mkfs."), mount.Options{})
+	options := mount.Options{}
+	if mkfs[0] == "mkfs.ext4" {
+		// A filesystem that an error has made read-only reports no further ones.
+		options, err = mount.ParseFlags([]string{"errors=continue"})
+		require.NoError(tb, err)
+	}
+
+	tree, err := mount.Mount(device.Path, strings.TrimPrefix(mkfs[0], "mkfs."), options)
 	require.NoError(tb, err)
 
 	defer tree.Close()
