@@ -170,7 +170,7 @@ func createCell(t *testing.T, d *harness.Driver, kind accessKind, row access) *c
 func formatOnce(t *testing.T, d *harness.Driver, claim *orchestrator.Claim) {
 	t.Helper()
 
-	fails(t, d.Stage(t.Context(), claim), codes.FailedPrecondition, "empty")
+	fails(t, d.Stage(t.Context(), claim), codes.FailedPrecondition, "holds no filesystem")
 
 	first := *claim
 	first.Capability = orchestrator.Mount(writer, "")

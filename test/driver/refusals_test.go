@@ -612,11 +612,11 @@ func TestCallsOutOfOrder(t *testing.T) {
 
 			fails(t, d.Unstage(ctx, claim), codes.FailedPrecondition, claim.TargetPath)
 
-			// Even a CO that has forgotten the attachment does not lose data.
-			require.NoError(t, d.Detach(ctx, claim))
-			fails(t, remove(), codes.FailedPrecondition, claim.TargetPath)
+			fails(t, d.Detach(ctx, claim), codes.FailedPrecondition, claim.TargetPath)
+			fails(t, remove(), codes.FailedPrecondition)
 			d.Restart(t)
-			fails(t, remove(), codes.FailedPrecondition, claim.TargetPath)
+			fails(t, d.Detach(ctx, claim), codes.FailedPrecondition, claim.TargetPath)
+			fails(t, remove(), codes.FailedPrecondition)
 
 			got := make([]byte, len("precious"))
 			file, err = os.Open(path)
@@ -626,8 +626,9 @@ func TestCallsOutOfOrder(t *testing.T) {
 			require.Equal(t, "precious", string(got))
 
 			require.NoError(t, d.Unpublish(ctx, claim))
-			fails(t, remove(), codes.FailedPrecondition, claim.StagingPath)
+			fails(t, d.Detach(ctx, claim), codes.FailedPrecondition, claim.StagingPath)
 			require.NoError(t, d.Unstage(ctx, claim))
+			require.NoError(t, d.Detach(ctx, claim))
 			require.NoError(t, remove())
 			require.NoError(t, remove())
 			require.Empty(t, listAll(t, d))
