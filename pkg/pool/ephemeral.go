@@ -9,7 +9,7 @@ const ephemeralName = "ephemeral"
 
 // Ephemeral returns a set with, inside each pool, a pool of the same name for the
 // volumes that live and die with one publication. They are known to their node
-// only: whoever lists a pool, to find what nobody knows, must not see them. Such a
+// only: listings of a pool, which look for unknown objects, must not see them. Such a
 // pool fails, is served again and is closed with the one that it is in.
 func (s *Set) Ephemeral() *Set { return &Set{parent: s} }
 

@@ -27,7 +27,7 @@ var ErrTaken = errors.New("a pool has one controller at a time")
 
 // Take makes this process be the one controller of the pool, until Close or its
 // death, however it dies. To any other controller the volumes of this one are
-// things that nobody knows. owner names the process to who comes second. Errors:
+// unknown objects. owner names the process to who comes second. Errors:
 // ErrTaken, ErrNoLocks.
 func (p *Pool) Take(owner string) error {
 	file, err := p.openLock(os.O_RDWR | os.O_CREATE)

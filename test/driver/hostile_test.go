@@ -19,7 +19,7 @@ import (
 )
 
 // TestAnImageDoesNotChooseWhatAnErrorDoes writes into a volume's superblock, as
-// whoever has it as raw block can, that an error is to halt the machine. Neither
+// a user of the raw block volume can, that an error is to halt the machine. Neither
 // the volume nor a copy of it is mounted so.
 func TestAnImageDoesNotChooseWhatAnErrorDoes(t *testing.T) {
 	namespace.NeedRoot(t)

@@ -22,7 +22,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-// TestAModeForManyDoesNotJoinOneForOne: whoever has the volume alone keeps it alone,
+// TestAModeForManyDoesNotJoinOneForOne: a volume that is attached for one node is not joined,
 // whatever mode the next one asks for, on another node and on the same one.
 func TestAModeForManyDoesNotJoinOneForOne(t *testing.T) {
 	namespace.NeedRoot(t)

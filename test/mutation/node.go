@@ -77,7 +77,7 @@ func nodeMutants() []mutant {
 			name: "node/foreign-mount-unmounted", file: "pkg/node/observe.go",
 			old:    `if !mayGo {`,
 			new:    `if !mayGo && point.Major != 0 && use.Capability.Block {`,
-			breaks: "what somebody else has mounted at a target is unmounted",
+			breaks: "what another program has mounted at a target is unmounted",
 			tests:  driver("TestForeignMountAtTheTarget", "TestAnotherVolumeAtTheTarget"),
 		},
 		{
