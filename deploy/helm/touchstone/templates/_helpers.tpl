@@ -10,8 +10,8 @@ app.kubernetes.io/part-of: touchstone
 {{- /* What can be set. A variable of the environment that is misspelt would say nothing. */}}
 {{- define "touchstone.settings" -}}
 allow-path check-period coalesce-window config direct-volume-root disable-capability
-drain-timeout first-loop-device health-evented-relist-period health-events health-probe-timeout
-health-relist-period host-path-map io-error-hold kata-runtime kubelet-registration-endpoint
+drain-timeout ephemeral-mkfs-options first-loop-device health-evented-relist-period health-events
+health-probe-timeout health-relist-period host-path-map io-error-hold kata-runtime kubelet-registration-endpoint
 log-format max-volume-size max-volumes-per-node nodes overcommit pool-image-size proxy-endpoint
 ready-file shared shim-root topology v volume-mount-group
 {{- end }}
