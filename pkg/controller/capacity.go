@@ -24,7 +24,7 @@ const (
 
 // GetCapacity says how much more a pool will promise, in bytes (CSI v1.13,
 // GetCapacity).
-func (s *Service) GetCapacity(_ context.Context, request *csi.GetCapacityRequest) (*csi.GetCapacityResponse, error) {
+func (s *Service) GetCapacity(ctx context.Context, request *csi.GetCapacityRequest) (*csi.GetCapacityResponse, error) {
 	parameters, place, err := s.choosePool(request.GetParameters())
 	if err != nil {
 		return nil, rpc.Status(err)
@@ -41,10 +41,12 @@ func (s *Service) GetCapacity(_ context.Context, request *csi.GetCapacityRequest
 		return &csi.GetCapacityResponse{}, nil //nolint:nilerr // see above
 	}
 
-	available, err := s.sellable(place)
+	available, err := s.config.Promises.Sellable(ctx, place)
 	if err != nil {
 		return nil, rpc.Status(err)
 	}
+
+	available = available / RoundBytes * RoundBytes
 
 	largest := available
 	if s.config.MaxVolumeBytes > 0 {
@@ -80,57 +82,42 @@ func (s *Service) choosePool(given map[string]string) (volume.Parameters, *pool.
 	return parameters, place, err
 }
 
-// sellable is what the pool may still promise.
-func (s *Service) sellable(place *pool.Pool) (int64, error) {
-	capacity, err := place.Capacity()
+// PromisedBytes is how many bytes of the pool are promised to volumes and snapshots.
+func (s *Service) PromisedBytes(poolName string) int64 { return s.ledger.soldBytes(poolName) }
+
+// AddAllocated adds what volumes and snapshots have allocated in the pool.
+func (s *Service) AddAllocated(ctx context.Context, poolName string, sum *pool.Allocation) error {
+	place, err := s.pools.Get(poolName)
 	if err != nil {
-		return 0, err
+		return err //nolint:wrapcheck // it names the pool
 	}
 
-	return capacity.Sellable(s.config.Overcommit, s.promised(place.Name())) / RoundBytes * RoundBytes, nil
-}
+	s.volumes.Ascend("", func(_ string, v *Volume) bool {
+		if v.Parameters.Pool == poolName {
+			err = sum.Add(ctx, place, v.object())
+		}
 
-// promised is what the pool owes, to volumes and snapshots and to the ephemeral
-// volumes of this node.
-func (s *Service) promised(poolName string) int64 {
-	bytes := s.ledger.soldBytes(poolName)
-	if s.config.Ephemeral != nil {
-		bytes += s.config.Ephemeral(poolName)
-	}
+		return err == nil
+	})
 
-	return bytes
-}
-
-// Promised is how many bytes of the pool are promised to volumes and snapshots.
-func (s *Service) Promised(poolName string) int64 { return s.ledger.soldBytes(poolName) }
-
-func (s *Service) checkRoom(place *pool.Pool, bytes int64) error {
-	sellable, err := s.sellable(place)
 	if err != nil {
-		return err
+		return err //nolint:wrapcheck // it names the volume
 	}
 
-	return enough(place, bytes, sellable)
+	s.snapshots.Ascend("", func(_ string, each *Snapshot) bool {
+		if each.Parameters.Pool == poolName {
+			err = sum.Add(ctx, place, each.object())
+		}
+
+		return err == nil
+	})
+
+	return err
 }
 
-// checkUnsold is checkRoom for what has its space already.
-func (s *Service) checkUnsold(place *pool.Pool, bytes int64) error {
-	capacity, err := place.Capacity()
-	if err != nil {
-		return err
-	}
-
-	return enough(place, bytes, capacity.Unsold(s.config.Overcommit, s.promised(place.Name())))
-}
-
-func enough(place *pool.Pool, bytes, sellable int64) error {
-	if bytes > sellable {
-		return rpc.Errorf(codes.ResourceExhausted,
-			"pool %q can't promise %d more bytes, only %d; delete volumes, grow the pool or raise --overcommit",
-			place.Name(), bytes, sellable)
-	}
-
-	return nil
+// checkRoom returns RESOURCE_EXHAUSTED if the pool can't promise so many bytes more.
+func (s *Service) checkRoom(ctx context.Context, place *pool.Pool, bytes int64) error {
+	return s.config.Promises.Within(ctx, func(check pool.Check) error { return check(place, bytes, false) })
 }
 
 // sizeFor returns the size of a new volume: what is required, rounded up, but

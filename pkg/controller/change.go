@@ -103,7 +103,7 @@ func (s *Service) makeChange(ctx context.Context, id string, wanted change) (*Vo
 }
 
 // check returns why the change can't be made, before anything is done.
-func (s *Service) check(v *Volume, wanted change) error {
+func (s *Service) check(ctx context.Context, v *Volume, wanted change) error {
 	if err := s.checkMutable(v.Parameters, wanted.mutable); err != nil {
 		return err
 	}
@@ -128,7 +128,7 @@ func (s *Service) check(v *Volume, wanted change) error {
 		return err
 	}
 
-	return s.checkRoom(place, wanted.size-v.CapacityBytes)
+	return s.checkRoom(ctx, place, wanted.size-v.CapacityBytes)
 }
 
 // apply makes the change: the bytes, then the record in one step, and then what
@@ -145,7 +145,7 @@ func (s *Service) apply(ctx context.Context, id string, wanted change) (*Volume,
 		return nil, err
 	}
 
-	if err := s.check(found, wanted); err != nil {
+	if err := s.check(ctx, found, wanted); err != nil {
 		return nil, err
 	}
 
@@ -161,10 +161,21 @@ func (s *Service) apply(ctx context.Context, id string, wanted change) (*Volume,
 	}
 
 	if more > 0 || !changed.Mutable.Equal(found.Mutable) {
-		changed, err = s.change(ctx, id, func(v *Volume) error {
-			v.CapacityBytes, v.Mutable = changed.CapacityBytes, changed.Mutable
+		err = s.config.Promises.Within(ctx, func(check pool.Check) error {
+			recorded, err := s.change(ctx, id, func(v *Volume) error {
+				v.CapacityBytes, v.Mutable = changed.CapacityBytes, changed.Mutable
+				if more == 0 {
+					return nil
+				}
 
-			return s.checkPromise(v, place, more)
+				// A thick image has its space by now.
+				return check(place, more, v.thick())
+			})
+			if err == nil {
+				changed = recorded
+			}
+
+			return err
 		})
 		if err != nil {
 			return nil, err
@@ -188,19 +199,6 @@ func (s *Service) enlarge(larger *Volume, place *pool.Pool) error {
 		return s.provision(larger, place)
 	default:
 		return place.GrowImage(larger.ID, larger.CapacityBytes, larger.thick())
-	}
-}
-
-// checkPromise returns RESOURCE_EXHAUSTED if the pool was promised to others
-// meanwhile. A thick image has its space by now, so what is free says nothing.
-func (s *Service) checkPromise(v *Volume, place *pool.Pool, more int64) error {
-	switch {
-	case more == 0:
-		return nil
-	case v.thick():
-		return s.checkUnsold(place, more)
-	default:
-		return s.checkRoom(place, more)
 	}
 }
 

@@ -178,8 +178,8 @@ func (s *Service) ensure(ctx context.Context, wanted *creation) (*Volume, error)
 }
 
 // newVolume describes the volume, if there is room for it.
-func (s *Service) newVolume(wanted *creation) (*Volume, error) {
-	if err := s.checkRoom(wanted.pool, wanted.size); err != nil {
+func (s *Service) newVolume(ctx context.Context, wanted *creation) (*Volume, error) {
+	if err := s.checkRoom(ctx, wanted.pool, wanted.size); err != nil {
 		return nil, err
 	}
 
@@ -199,7 +199,7 @@ func (s *Service) newVolume(wanted *creation) (*Volume, error) {
 }
 
 func (s *Service) makeEmpty(ctx context.Context, wanted *creation) (*Volume, error) {
-	fresh, err := s.newVolume(wanted)
+	fresh, err := s.newVolume(ctx, wanted)
 	if err != nil {
 		return nil, err
 	}
@@ -298,16 +298,18 @@ func (s *Service) provision(v *Volume, place *pool.Pool) error {
 // record puts the volume into the store, unless the pool was promised to
 // others meanwhile.
 func (s *Service) record(ctx context.Context, v *Volume, place *pool.Pool) error {
-	err := s.store.Update(ctx, func(tx *state.Tx) error {
-		records := s.volumes.In(tx)
+	err := s.config.Promises.Within(ctx, func(check pool.Check) error {
+		return s.store.Update(ctx, func(tx *state.Tx) error {
+			records := s.volumes.In(tx)
 
-		if _, reserved := records.Get(v.ID); !reserved {
-			if err := s.checkRoom(place, v.CapacityBytes); err != nil {
-				return err
+			if _, reserved := records.Get(v.ID); !reserved {
+				if err := check(place, v.CapacityBytes, false); err != nil {
+					return err
+				}
 			}
-		}
 
-		return records.Put(v.ID, v)
+			return records.Put(v.ID, v)
+		})
 	})
 	if err != nil {
 		return fmt.Errorf("record volume %s: %w", v.ID, err)

@@ -52,7 +52,7 @@ func (s *Service) ControllerExpandVolume(
 
 	wanted := change{size: size, limit: asked.GetLimitBytes()}
 	// What is wrong with this request alone is no other's failure.
-	if err := s.check(found, wanted); err != nil {
+	if err := s.check(ctx, found, wanted); err != nil {
 		return nil, rpc.Status(fmt.Errorf("expand volume %s to %d bytes: %w", found.ID, size, err))
 	}
 

@@ -33,7 +33,7 @@ func (s *Service) ControllerModifyVolume(
 
 	wanted := change{mutable: mutable}
 	// What is wrong with this request alone is no other's failure.
-	if err := s.check(found, wanted); err != nil {
+	if err := s.check(ctx, found, wanted); err != nil {
 		return nil, rpc.Status(err)
 	}
 

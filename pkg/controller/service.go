@@ -34,8 +34,8 @@ type Config struct {
 	Segments Segments
 	// Shared says that the pools are on a filesystem that every node mounts.
 	Shared bool
-	// Overcommit is how many times a pool's space may be promised.
-	Overcommit float64
+	// Promises is what all services of the process have promised of the pools.
+	Promises *pool.Promises
 	// MaxVolumeBytes is the largest volume; 0 is no limit but the pool's.
 	MaxVolumeBytes int64
 	// MaxVolumesPerNode is the number of attachments of a node; 0 is no limit.
@@ -45,9 +45,6 @@ type Config struct {
 	// InUse returns where a volume is used on this node, where controller and node
 	// are one process; nil elsewhere. An error says that this is unknown.
 	InUse func(volumeID string) (user string, used bool, err error)
-	// Ephemeral is how many bytes of a pool this node has promised to inline
-	// ephemeral volumes; nil as InUse.
-	Ephemeral func(pool string) int64
 	// CoalesceWindow is how long a change of a volume waits for others to be
 	// made together with it; 0 is not at all.
 	CoalesceWindow time.Duration
@@ -112,8 +109,8 @@ type Service struct {
 // New returns a service that keeps its records in store, which must not be
 // open yet.
 func New(config Config, store *state.Store, pools *pool.Set, ops *inflight.Group) (*Service, error) {
-	if config.Overcommit <= 0 {
-		return nil, fmt.Errorf("%w: overcommit is %v; it must be more than 0", errConfig, config.Overcommit)
+	if config.Promises == nil {
+		return nil, fmt.Errorf("%w: it is not known what is promised of the pools", errConfig)
 	}
 
 	books, common, family := newLedger(), &sharing{}, newLineage()
@@ -130,6 +127,7 @@ func New(config Config, store *state.Store, pools *pool.Set, ops *inflight.Group
 		lineage: family, holds: newHolds(), slow: newSlow(), looks: map[string]chan struct{}{},
 	}
 	s.changes, s.monitor = s.newChanges(), s.newMonitor()
+	config.Promises.Add(s)
 
 	return s, nil
 }

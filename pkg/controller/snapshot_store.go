@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/pkg/inflight"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/removal"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/state"
@@ -16,12 +17,14 @@ import (
 // reserve writes down what is about to be made, and promises it its space.
 // Errors: ALREADY_EXISTS, RESOURCE_EXHAUSTED.
 func (s *Service) reserve(ctx context.Context, group *Group, fresh ...*Snapshot) error {
-	err := s.store.Update(ctx, func(tx *state.Tx) error {
-		if err := s.checkReserve(tx, group, fresh); err != nil {
-			return err
-		}
+	err := s.config.Promises.Within(ctx, func(check pool.Check) error {
+		return s.store.Update(ctx, func(tx *state.Tx) error {
+			if err := s.checkReserve(tx, check, group, fresh); err != nil {
+				return err
+			}
 
-		return s.putSnapshots(tx, group, fresh)
+			return s.putSnapshots(tx, group, fresh)
+		})
 	})
 	if err != nil {
 		return fmt.Errorf("reserve: %w", err)
@@ -30,7 +33,7 @@ func (s *Service) reserve(ctx context.Context, group *Group, fresh ...*Snapshot)
 	return nil
 }
 
-func (s *Service) checkReserve(tx *state.Tx, group *Group, fresh []*Snapshot) error {
+func (s *Service) checkReserve(tx *state.Tx, check pool.Check, group *Group, fresh []*Snapshot) error {
 	const exists = "it exists as %s, of another source; choose another name or delete it"
 
 	// An operation on other volumes may have taken the name meanwhile.
@@ -60,7 +63,7 @@ func (s *Service) checkReserve(tx *state.Tx, group *Group, fresh []*Snapshot) er
 			return err
 		}
 
-		if err := s.checkRoom(place, bytes); err != nil {
+		if err := check(place, bytes, false); err != nil {
 			return err
 		}
 	}

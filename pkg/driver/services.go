@@ -39,9 +39,8 @@ type rooms struct {
 	removals *removal.Queue
 	// inUse returns where the node uses a volume; nil without a node.
 	inUse func(volumeID string) (user string, used bool, err error)
-	// ephemeral and promised are what the node, and the controller, owe of a
-	// pool; nil without the one or the other.
-	ephemeral, promised func(pool string) int64
+	// promises are what node and controller have promised of the pools.
+	promises *pool.Promises
 	// feasible and modified are the node's part in modifying a volume; nil
 	// without a node.
 	feasible func(volume.Mutable) error
@@ -104,6 +103,7 @@ func build(ctx context.Context, config *Config, ops *inflight.Group, registry pr
 		progress: progress.NewRegistry(config.Log),
 		removals: removal.New(config.Log),
 		health:   config.healthSettings(registry),
+		promises: &pool.Promises{Overcommit: config.Overcommit},
 		registry: registry,
 	}
 
@@ -152,7 +152,7 @@ func (r *rooms) addNode(config *Config, ops *inflight.Group) error {
 
 	served, err := node.New(node.Config{
 		NodeID: config.NodeID, Segments: config.segments(), MaxVolumes: config.MaxVolumesPerNode, Log: config.Log,
-		Ephemeral: ephemeral, MaxVolumeBytes: config.MaxVolumeBytes, Overcommit: config.Overcommit, Promised: r.promisedBytes,
+		Ephemeral: ephemeral, MaxVolumeBytes: config.MaxVolumeBytes, Promises: r.promises,
 		EphemeralMkfsOptions: config.EphemeralMkfsOptions,
 		Capabilities:         config.capabilities, StagingDir: filepath.Join(config.KubeletDir, "plugins", config.DriverName, "staging"),
 		CgroupRoot: config.CgroupRoot, Health: r.health, Sources: sources, MarkFilesystem: markWith(marks),
@@ -163,7 +163,7 @@ func (r *rooms) addNode(config *Config, ops *inflight.Group) error {
 	}
 
 	r.closers = append(r.closers, served.Close)
-	r.inUse, r.ephemeral = served.InUse, served.EphemeralBytes
+	r.inUse = served.InUse
 	r.feasible, r.modified = served.Feasible, served.Refresh
 	r.withFrozen, r.freezable = served.WithFrozen, served.Freezable
 	r.poolChanged = append(r.poolChanged, served.SuspectPool)
@@ -195,8 +195,8 @@ func (r *rooms) addController(config *Config, ops *inflight.Group) error {
 	served, err := controller.New(controller.Config{
 		NodeID: config.NodeID, Nodes: config.Nodes,
 		Segments: controller.NewSegments(config.segments()), Shared: config.Shared,
-		Overcommit: config.Overcommit, MaxVolumeBytes: config.MaxVolumeBytes, MaxVolumesPerNode: config.MaxVolumesPerNode,
-		Capabilities: config.capabilities, InUse: r.inUse, Ephemeral: r.ephemeral, Log: config.Log,
+		MaxVolumeBytes: config.MaxVolumeBytes, MaxVolumesPerNode: config.MaxVolumesPerNode,
+		Capabilities: config.capabilities, InUse: r.inUse, Promises: r.promises, Log: config.Log,
 		CoalesceWindow: config.CoalesceWindow, Feasible: r.feasible, Modified: r.modified,
 		WithFrozen: r.withFrozen, Freezable: r.freezable, CopyGrace: config.CopyGrace, Progress: r.progress,
 		Removals: r.removals, MetadataIdle: config.MetadataIdle,
@@ -208,7 +208,6 @@ func (r *rooms) addController(config *Config, ops *inflight.Group) error {
 
 	groups, metadata := controller.NewGroups(served), controller.NewMetadata(served)
 
-	r.promised = served.Promised
 	// A pool has one controller.
 	r.opener.owner = fmt.Sprintf("%s at %s, mode %s, node %s, state in %s",
 		config.DriverName, config.Endpoint, config.Mode, config.NodeID, config.StateDir)
@@ -230,15 +229,6 @@ func (r *rooms) addController(config *Config, ops *inflight.Group) error {
 	})
 
 	return nil
-}
-
-// promisedBytes asks the controller, which is made after the node.
-func (r *rooms) promisedBytes(poolName string) int64 {
-	if r.promised == nil {
-		return 0
-	}
-
-	return r.promised(poolName)
 }
 
 // segments is the topology of this machine, empty when volumes are reachable

@@ -248,30 +248,9 @@ func (s *Service) recordEphemeral(ctx context.Context, wanted *Ephemeral, place 
 		return nil, err
 	}
 
-	capacity, err := held.Capacity()
-	if err != nil {
-		return nil, err
-	}
-
-	return &recorded, s.inline.putIf(ctx, &recorded, func() error { return s.checkRoom(&recorded, capacity) })
-}
-
-// checkRoom returns RESOURCE_EXHAUSTED when the pool can't promise that much
-// more.
-func (s *Service) checkRoom(e *Ephemeral, capacity pool.Capacity) error {
-	promised := s.inline.promisedBytes(e.Parameters.Pool)
-	if s.config.Promised != nil {
-		promised += s.config.Promised(e.Parameters.Pool)
-	}
-
-	sellable := capacity.Sellable(s.config.Overcommit, promised)
-	if e.SizeBytes > sellable {
-		return rpc.Errorf(codes.ResourceExhausted,
-			"pool %q can't promise %d more bytes, only %d; delete volumes, grow the pool or raise --overcommit",
-			e.Parameters.Pool, e.SizeBytes, sellable)
-	}
-
-	return nil
+	return &recorded, s.config.Promises.Within(ctx, func(check pool.Check) error {
+		return s.inline.putIf(ctx, &recorded, func() error { return check(held, recorded.SizeBytes, false) })
+	})
 }
 
 // makeEphemeral makes the bytes, and mounts them at the target and nowhere else.
@@ -561,6 +540,26 @@ func (s *Service) lostEphemeral(id string, at *mount.Place) (*Ephemeral, bool, e
 	return nil, false, nil
 }
 
-// EphemeralBytes is how many bytes of the pool are promised to inline ephemeral
+// PromisedBytes is how many bytes of the pool are promised to inline ephemeral
 // volumes.
-func (s *Service) EphemeralBytes(poolName string) int64 { return s.inline.promisedBytes(poolName) }
+func (s *Service) PromisedBytes(poolName string) int64 { return s.inline.promisedBytes(poolName) }
+
+// AddAllocated adds what inline ephemeral volumes have allocated in the pool.
+func (s *Service) AddAllocated(ctx context.Context, poolName string, sum *pool.Allocation) error {
+	for _, each := range s.inline.all() {
+		if each.Parameters.Pool != poolName {
+			continue
+		}
+
+		place, err := s.poolOf(each.use())
+		if err != nil {
+			return err
+		}
+
+		if err := sum.Add(ctx, place, pool.Object{ID: each.ContentID, Backing: each.Parameters.Backing}); err != nil {
+			return err //nolint:wrapcheck // it names the volume
+		}
+	}
+
+	return nil
+}

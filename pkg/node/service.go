@@ -40,11 +40,8 @@ type Config struct {
 	// EphemeralMkfsOptions lets inline ephemeral volumes, which the author of a pod
 	// writes, have mkfs options.
 	EphemeralMkfsOptions bool
-	// Overcommit is how many times a pool's space may be promised.
-	Overcommit float64
-	// Promised is how many bytes of a pool a controller in the same process has
-	// promised; nil where there is none.
-	Promised func(pool string) int64
+	// Promises is what all services of the process have promised of the pools.
+	Promises *pool.Promises
 	// Capabilities are those that the plugin advertises.
 	Capabilities capability.Set
 	// StagingDir is where the service stages volumes that the CO does not; it
@@ -123,6 +120,10 @@ func New(config Config, store *state.Store, pools *pool.Set, ops *inflight.Group
 		return nil, errNoEphemeral
 	}
 
+	if config.Promises == nil {
+		return nil, errNoPromises
+	}
+
 	if config.Direct.Root == nil || config.Direct.Guest == nil {
 		return nil, errNoDirect
 	}
@@ -145,6 +146,7 @@ func New(config Config, store *state.Store, pools *pool.Set, ops *inflight.Group
 		closing: make(chan struct{}),
 	}
 	s.monitor, s.devices.find = s.newMonitor(), s.findAgain
+	config.Promises.Add(s)
 
 	return s, nil
 }
@@ -152,6 +154,7 @@ func New(config Config, store *state.Store, pools *pool.Set, ops *inflight.Group
 var (
 	errNoNodeID    = errors.New("the node id is empty (--node-id)")
 	errNoEphemeral = errors.New("there is no room for ephemeral volumes")
+	errNoPromises  = errors.New("it is not known what is promised of the pools")
 	errNoDirect    = errors.New("nobody knows what is assigned to virtual machines")
 )
 

@@ -106,3 +106,37 @@ func sameLength(b *testing.B, path string, size int64) {
 	require.NoError(b, err)
 	require.Equal(b, size, info.Size())
 }
+
+// BenchmarkMeasure adds up what 1,000 images have allocated, with 16 extents each.
+func BenchmarkMeasure(b *testing.B) {
+	for _, kind := range []string{plain, reflink} {
+		b.Run(kind, func(b *testing.B) {
+			place := newPool(b, kind, 1024*mebi)
+			objects := make([]pool.Object, 1000)
+
+			for i := range objects {
+				objects[i] = imageOf(newID(b))
+				require.NoError(b, place.EnsureImage(objects[i].ID, 16*mebi, false))
+
+				image, err := place.OpenImage(objects[i].ID, os.O_WRONLY)
+				require.NoError(b, err)
+
+				for at := range int64(16) {
+					_, err := image.WriteAt([]byte("data"), at*mebi)
+					require.NoError(b, err)
+				}
+
+				require.NoError(b, image.Close())
+			}
+
+			for b.Loop() {
+				var sum pool.Allocation
+				for _, object := range objects {
+					require.NoError(b, sum.Add(b.Context(), place, object))
+				}
+
+				require.Positive(b, sum.Bytes())
+			}
+		})
+	}
+}

@@ -10,6 +10,9 @@ import (
 // Capacity is the space of a pool's filesystem, in bytes.
 type Capacity struct {
 	Total, Available int64
+	// Allocated is what volumes and snapshots have of the space that is not
+	// available; 0 where it was not measured.
+	Allocated int64
 }
 
 const (

@@ -25,6 +25,7 @@ const (
 	fiemapExtentEncoded   = 0x8
 	fiemapExtentNoPlace   = 0x100 // NOT_ALIGNED, which DATA_INLINE and DATA_TAIL imply
 	fiemapExtentUnwritten = 0x800
+	fiemapExtentShared    = 0x2000
 
 	// fiemapUnlocated are the flags of extents whose fe_physical does not say
 	// where exactly their bytes are.
@@ -65,6 +66,9 @@ type extent struct {
 	// the same place are the same bytes.
 	located  bool
 	physical int64
+	// shared says that another file may have the same bytes, and encoded that the
+	// filesystem holds them in another form, which takes another number of bytes.
+	shared, encoded bool
 }
 
 // from is the part of the extent behind offset.
@@ -96,6 +100,8 @@ type mapped struct {
 
 	// unwritten includes space that is reserved and was never written.
 	unwritten bool
+	// unsynced leaves what is dirty where it is.
+	unsynced bool
 
 	request *fiemapRequest
 	at      uint32
@@ -143,6 +149,10 @@ func (m *mapped) load(ctx context.Context) error {
 	m.request.flags, m.request.extentCount, m.request.mapped = fiemapFlagSync, fiemapPage, 0
 	m.at = 0
 
+	if m.unsynced {
+		m.request.flags = 0
+	}
+
 	_, _, errno := unix.Syscall(unix.SYS_IOCTL, m.file.Fd(), fsIocFiemap, uintptr(unsafe.Pointer(m.request)))
 
 	switch errno {
@@ -185,6 +195,7 @@ func (m *mapped) take(raw *fiemapExtent) (extent, bool) {
 	found := extent{
 		start: int64(raw.logical), end: min(int64(raw.logical+raw.length), m.end), physical: int64(raw.physical),
 		located: raw.flags&fiemapUnlocated == 0,
+		shared:  raw.flags&fiemapExtentShared != 0, encoded: raw.flags&fiemapExtentEncoded != 0,
 	}.from(m.offset)
 
 	if found.end <= found.start {

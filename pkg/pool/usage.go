@@ -120,6 +120,9 @@ func usageOf(ctx context.Context, directory *os.File) (Usage, error) {
 // them, which needs no memory of the files seen: a link never leaves a volume.
 type counter struct {
 	bytes, inodes float64
+	// extents counts the bytes of files, in the place of bytes, where files may
+	// share them; nil does not.
+	extents *Allocation
 }
 
 func (c *counter) add(found *unix.Statx_t, names uint32) {
@@ -151,7 +154,12 @@ func (c *counter) within(ctx context.Context, directory *os.File, path string) e
 			return c.enter(ctx, pinned, path)
 		}
 
-		c.add(found, max(found.Nlink, 1))
+		names := max(found.Nlink, 1)
+		if c.extents != nil && found.Mode&unix.S_IFMT == unix.S_IFREG && found.Blocks > 0 {
+			return of(path, c.extents.addPinned(ctx, pinned, names))
+		}
+
+		c.add(found, names)
 
 		return nil
 	})

@@ -199,9 +199,9 @@ func controllerMutants() []mutant {
 			breaks: "an image that lost its end is not reported", tests: driver("TestHealthOfBackingFiles"),
 		},
 		{
-			name: "controller/ephemeral-volumes-not-provisioned", file: "pkg/controller/capacity.go",
-			old:    `bytes += s.config.Ephemeral(poolName)`,
-			new:    `bytes += 0`,
+			name: "controller/ephemeral-volumes-not-provisioned", file: "pkg/node/service.go",
+			old:    `config.Promises.Add(s)`,
+			new:    `_ = config.Promises`,
 			breaks: "inline volumes overcommit the pool", tests: driver("TestEphemeralTakesPartInThePromise"),
 		},
 	}

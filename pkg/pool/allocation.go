@@ -1,0 +1,178 @@
+package pool
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxShared bounds the memory of an Allocation, to 16 MiB.
+const maxShared = 1 << 20
+
+// Allocation adds up the space that objects have in the filesystem of their pool.
+// Blocks that several of them share are counted once. Where it is not known what
+// is shared the sum is too small, never too large.
+type Allocation struct {
+	bytes int64
+	// shared are the places that some other file may have, too.
+	shared []span
+	// full says that no more places are remembered.
+	full bool
+}
+
+// span is a range of a filesystem's device.
+type span struct{ start, end uint64 }
+
+// Add adds the space of an object, in its place or in scratch. One that is not in
+// the pool has none. For a directory it takes time in proportion to the number of
+// files. Errors: ctx's.
+func (a *Allocation) Add(ctx context.Context, from *Pool, object Object) error {
+	if err := checkID(object.ID); err != nil {
+		return err
+	}
+
+	for _, room := range []*os.Root{from.room(object), from.scratch} {
+		err := a.addEntry(ctx, from, room, object.entry())
+		if err == nil {
+			return nil
+		}
+
+		if !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("space of %s in pool %q: %w", object, from.name, err)
+		}
+	}
+
+	return nil
+}
+
+func (a *Allocation) addEntry(ctx context.Context, from *Pool, room *os.Root, name string) error {
+	info, err := room.Lstat(name)
+
+	switch {
+	case err != nil:
+		return err //nolint:wrapcheck // the caller names the object
+	case info.IsDir():
+		return a.addTree(ctx, from, room, name)
+	case from.reflinks:
+		return a.addImage(ctx, room, name)
+	default:
+		a.bytes += allocatedBytes(info)
+
+		return nil
+	}
+}
+
+// Bytes is the sum.
+func (a *Allocation) Bytes() int64 {
+	a.merge()
+
+	sum := a.bytes
+	for _, each := range a.shared {
+		sum += int64(each.end - each.start)
+	}
+
+	return sum
+}
+
+func (a *Allocation) addImage(ctx context.Context, room *os.Root, name string) error {
+	image, err := openIn(room, name, os.O_RDONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer image.Close()
+
+	return a.addExtents(ctx, image, 1)
+}
+
+func (a *Allocation) addTree(ctx context.Context, from *Pool, room *os.Root, name string) error {
+	directory, err := openIn(room, name, unix.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	defer directory.Close()
+
+	counting := counter{}
+	if from.reflinks {
+		counting.extents = a
+	}
+
+	if err := counting.within(ctx, directory, ""); err != nil {
+		return err
+	}
+
+	a.bytes += int64(counting.bytes)
+
+	return nil
+}
+
+// addPinned adds a file of a directory, which has so many names in it.
+func (a *Allocation) addPinned(ctx context.Context, pinned *os.File, names uint32) error {
+	file, err := openQuietly(pinned, 0)
+	if errors.Is(err, ErrLeased) || errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+
+	return a.addExtents(ctx, file, names)
+}
+
+// addExtents adds nothing for a file on a filesystem that does not tell where it is.
+func (a *Allocation) addExtents(ctx context.Context, file *os.File, names uint32) error {
+	walked := &mapped{file: file, end: math.MaxInt64, unwritten: true, unsynced: true}
+
+	for {
+		found, ok, err := walked.next(ctx)
+		if err != nil || !ok || walked.instead != nil {
+			return err
+		}
+
+		switch {
+		case found.encoded:
+			// Its length is that of the data, not of the space.
+		case found.shared && found.located:
+			a.addShared(span{uint64(found.physical), uint64(found.physical + found.end - found.start)})
+		case !found.shared:
+			a.bytes += (found.end - found.start) / int64(names)
+		}
+	}
+}
+
+func (a *Allocation) addShared(at span) {
+	if a.full {
+		return
+	}
+
+	a.shared = append(a.shared, at)
+	if len(a.shared) == maxShared {
+		a.merge()
+		// Otherwise each further place could cost another merge.
+		a.full = len(a.shared) > maxShared/2
+	}
+}
+
+// merge leaves no place in shared twice.
+func (a *Allocation) merge() {
+	slices.SortFunc(a.shared, func(x, y span) int { return cmp.Compare(x.start, y.start) })
+
+	merged := a.shared[:0]
+	for _, each := range a.shared {
+		if last := len(merged) - 1; last >= 0 && each.start <= merged[last].end {
+			merged[last].end = max(merged[last].end, each.end)
+		} else {
+			merged = append(merged, each)
+		}
+	}
+
+	a.shared = merged
+}

@@ -1,0 +1,179 @@
+package pool_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/pkg/pool"
+)
+
+// records are a promiser's.
+type records struct {
+	promised int64
+	objects  []pool.Object
+	place    *pool.Pool
+	err      error
+	measured int
+}
+
+func (r *records) PromisedBytes(string) int64 { return r.promised }
+
+func (r *records) AddAllocated(ctx context.Context, _ string, sum *pool.Allocation) error {
+	r.measured++
+
+	for _, object := range r.objects {
+		if err := sum.Add(ctx, r.place, object); err != nil {
+			return err
+		}
+	}
+
+	return r.err
+}
+
+// TestPoolIsMeasuredOnlyWhereItDecides: most requests cost no walk of the volumes.
+func TestPoolIsMeasuredOnlyWhereItDecides(t *testing.T) {
+	t.Parallel()
+
+	place := newPool(t, plain, 256*mebi)
+	full := imageOf(newID(t))
+	require.NoError(t, place.EnsureImage(full.ID, 64*mebi, true))
+
+	capacity, err := place.Capacity()
+	require.NoError(t, err)
+
+	for name, test := range map[string]struct {
+		overcommit float64
+		promised   int64
+		err        error
+
+		bytes int64
+		taken bool
+
+		measured int
+		refused  bool
+	}{
+		"it fits beside all that is promised":     {overcommit: 1, promised: 64 * mebi, bytes: capacity.Available - 64*mebi},
+		"it fits, for that has its space already": {overcommit: 1, promised: 64 * mebi, bytes: capacity.Available, measured: 1},
+		"it does not fit":                         {overcommit: 1, promised: 64 * mebi, bytes: capacity.Available + 1, measured: 1, refused: true},
+		"more is promised":                        {overcommit: 1, promised: 65 * mebi, bytes: capacity.Available, measured: 1, refused: true},
+		"more is allocated than promised":         {overcommit: 1, promised: mebi, bytes: capacity.Available + mebi, measured: 1, refused: true},
+		"that is the request's own":               {overcommit: 1, promised: mebi, bytes: 63 * mebi, taken: true},
+		"it is promised twice":                    {overcommit: 2, promised: 64 * mebi, bytes: 2*capacity.Available - 64*mebi},
+		"it is promised twice, measured":          {overcommit: 2, promised: 64 * mebi, bytes: 2 * capacity.Available, measured: 1},
+		"even so not more than twice what's free": {overcommit: 2, promised: 0, bytes: 2*capacity.Available + 1, measured: 1, refused: true},
+		"half of it is promised":                  {overcommit: 0.5, promised: mebi, bytes: capacity.Available/2 - mebi},
+		"more than there is":                      {overcommit: math.MaxFloat64, promised: 1, bytes: math.MaxInt64 - 1},
+		"it is not known what is allocated":       {overcommit: 1, promised: 64 * mebi, bytes: capacity.Available, measured: 1, err: errors.New("no measure")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			books := &records{promised: test.promised, objects: []pool.Object{full}, place: place, err: test.err}
+			promises := &pool.Promises{Overcommit: test.overcommit}
+			promises.Add(books)
+
+			reserved := 0
+			err := promises.Within(t.Context(), func(check pool.Check) error {
+				if err := check(place, test.bytes, test.taken); err != nil {
+					return err
+				}
+
+				reserved++
+
+				return nil
+			})
+
+			switch {
+			case test.err != nil:
+				require.ErrorIs(t, err, test.err, "what is not known is neither granted nor refused")
+				require.NotErrorIs(t, err, pool.ErrPromised)
+				require.Zero(t, reserved)
+			case test.refused:
+				require.ErrorIs(t, err, pool.ErrPromised)
+				require.Zero(t, reserved)
+			default:
+				require.NoError(t, err)
+				require.Equal(t, 1, reserved)
+			}
+
+			require.Equal(t, test.measured, books.measured, "measurements")
+		})
+	}
+}
+
+// TestOtherErrorsAreNotTriedAgain: they say nothing about space.
+func TestOtherErrorsAreNotTriedAgain(t *testing.T) {
+	t.Parallel()
+
+	promises, tries, other := &pool.Promises{Overcommit: 1}, 0, errors.New("another")
+
+	err := promises.Within(t.Context(), func(pool.Check) error {
+		tries++
+
+		return other
+	})
+	require.ErrorIs(t, err, other)
+	require.Equal(t, 1, tries)
+}
+
+// TestAllocationCountsBlocksOnce however many have them, and only those of its
+// objects.
+func TestAllocationCountsBlocksOnce(t *testing.T) {
+	t.Parallel()
+
+	const size = 16 * mebi
+
+	for _, kind := range []string{plain, reflink, cow} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+
+			place := newPool(t, kind, 512*mebi)
+			image, missing, tree := imageOf(newID(t)), imageOf(newID(t)), directoryOf(newID(t))
+			require.NoError(t, place.EnsureImage(image.ID, size, false))
+			require.NoError(t, place.EnsureDirectory(tree.ID))
+
+			random := randomBytes(size)
+			require.NoError(t, os.WriteFile(placeOf(place, image), random, 0o600))
+			require.NoError(t, os.WriteFile(filepath.Join(placeOf(place, tree), "file"), random, 0o600))
+			require.NoError(t, os.Link(filepath.Join(placeOf(place, tree), "file"), filepath.Join(placeOf(place, tree), "again")))
+
+			imageCopy, treeCopy := snapshotOf(t, image), snapshotOf(t, tree)
+			copied(t, place, place, image, imageCopy, pool.CopyOptions{SizeBytes: size})
+			copied(t, place, place, tree, treeCopy, pool.CopyOptions{})
+
+			// Until it is on the disk, btrfs tells less.
+			root, err := os.Open(filepath.Dir(placeOf(place, image)))
+			require.NoError(t, err)
+			require.NoError(t, unix.Syncfs(int(root.Fd())))
+			require.NoError(t, root.Close())
+
+			each := map[string]struct {
+				objects []pool.Object
+				bytes   int64
+			}{
+				"nothing":            {},
+				"what is not there":  {[]pool.Object{missing}, 0},
+				"an image":           {[]pool.Object{image}, size},
+				"one image twice":    {[]pool.Object{image, imageCopy}, map[bool]int64{true: 2 * size, false: size}[kind == plain]},
+				"a tree":             {[]pool.Object{tree}, size},
+				"an image of others": {[]pool.Object{imageCopy}, size},
+			}
+
+			for name, test := range each {
+				var sum pool.Allocation
+				for _, object := range test.objects {
+					require.NoError(t, sum.Add(t.Context(), place, object))
+				}
+
+				require.InDelta(t, test.bytes, sum.Bytes(), 64*kibi, name)
+			}
+		})
+	}
+}
