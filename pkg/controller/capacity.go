@@ -22,7 +22,7 @@ const (
 	DefaultBytes = 1 << 30
 )
 
-// GetCapacity says how much more a pool will promise, in bytes (CSI v1.13,
+// GetCapacity returns how many more bytes can be provisioned from a pool (CSI v1.13,
 // GetCapacity).
 func (s *Service) GetCapacity(ctx context.Context, request *csi.GetCapacityRequest) (*csi.GetCapacityResponse, error) {
 	parameters, place, err := s.choosePool(request.GetParameters())
@@ -41,7 +41,7 @@ func (s *Service) GetCapacity(ctx context.Context, request *csi.GetCapacityReque
 		return &csi.GetCapacityResponse{}, nil //nolint:nilerr // see above
 	}
 
-	available, err := s.config.Promises.Sellable(ctx, place)
+	available, err := s.config.Admission.Capacity(ctx, place)
 	if err != nil {
 		return nil, rpc.Status(err)
 	}
@@ -82,8 +82,8 @@ func (s *Service) choosePool(given map[string]string) (volume.Parameters, *pool.
 	return parameters, place, err
 }
 
-// PromisedBytes is how many bytes of the pool are promised to volumes and snapshots.
-func (s *Service) PromisedBytes(poolName string) int64 { return s.ledger.soldBytes(poolName) }
+// ProvisionedBytes returns the total size of volumes and snapshots in the pool.
+func (s *Service) ProvisionedBytes(poolName string) int64 { return s.ledger.soldBytes(poolName) }
 
 // AddAllocated adds what volumes and snapshots have allocated in the pool.
 func (s *Service) AddAllocated(ctx context.Context, poolName string, sum *pool.Allocation) error {
@@ -115,9 +115,9 @@ func (s *Service) AddAllocated(ctx context.Context, poolName string, sum *pool.A
 	return err
 }
 
-// checkRoom returns RESOURCE_EXHAUSTED if the pool can't promise so many bytes more.
+// checkRoom returns RESOURCE_EXHAUSTED unless so many more bytes can be provisioned.
 func (s *Service) checkRoom(ctx context.Context, place *pool.Pool, bytes int64) error {
-	return s.config.Promises.Within(ctx, func(check pool.Check) error { return check(place, bytes, false) })
+	return s.config.Admission.Admit(ctx, func(check pool.Check) error { return check(place, bytes, false) })
 }
 
 // sizeFor returns the size of a new volume: what is required, rounded up, but

@@ -161,7 +161,7 @@ func (s *Service) apply(ctx context.Context, id string, wanted change) (*Volume,
 	}
 
 	if more > 0 || !changed.Mutable.Equal(found.Mutable) {
-		err = s.config.Promises.Within(ctx, func(check pool.Check) error {
+		err = s.config.Admission.Admit(ctx, func(check pool.Check) error {
 			recorded, err := s.change(ctx, id, func(v *Volume) error {
 				v.CapacityBytes, v.Mutable = changed.CapacityBytes, changed.Mutable
 				if more == 0 {

@@ -298,7 +298,7 @@ func (s *Service) provision(v *Volume, place *pool.Pool) error {
 // record puts the volume into the store, unless the pool was promised to
 // others meanwhile.
 func (s *Service) record(ctx context.Context, v *Volume, place *pool.Pool) error {
-	err := s.config.Promises.Within(ctx, func(check pool.Check) error {
+	err := s.config.Admission.Admit(ctx, func(check pool.Check) error {
 		return s.store.Update(ctx, func(tx *state.Tx) error {
 			records := s.volumes.In(tx)
 

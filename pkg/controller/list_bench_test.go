@@ -121,7 +121,7 @@ func open(b *testing.B, directory string, off ...string) (served *controller.Ser
 	store := state.New(directory+"/state", state.Options{Log: log})
 
 	served, err = controller.New(controller.Config{
-		NodeID: "node", Promises: &pool.Promises{Overcommit: 1}, Capabilities: left, Log: log,
+		NodeID: "node", Admission: &pool.Admission{Overcommit: 1}, Capabilities: left, Log: log,
 	}, store, pools, inflight.NewGroup())
 	require.NoError(b, err)
 	require.NoError(b, store.Open(context.Background()))

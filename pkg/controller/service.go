@@ -34,8 +34,8 @@ type Config struct {
 	Segments Segments
 	// Shared says that the pools are on a filesystem that every node mounts.
 	Shared bool
-	// Promises is what all services of the process have promised of the pools.
-	Promises *pool.Promises
+	// Admission decides what may be provisioned from the pools.
+	Admission *pool.Admission
 	// MaxVolumeBytes is the largest volume; 0 is no limit but the pool's.
 	MaxVolumeBytes int64
 	// MaxVolumesPerNode is the number of attachments of a node; 0 is no limit.
@@ -109,8 +109,8 @@ type Service struct {
 // New returns a service that keeps its records in store, which must not be
 // open yet.
 func New(config Config, store *state.Store, pools *pool.Set, ops *inflight.Group) (*Service, error) {
-	if config.Promises == nil {
-		return nil, fmt.Errorf("%w: it is not known what is promised of the pools", errConfig)
+	if config.Admission == nil {
+		return nil, fmt.Errorf("%w: there is no pool admission", errConfig)
 	}
 
 	books, common, family := newLedger(), &sharing{}, newLineage()
@@ -127,7 +127,7 @@ func New(config Config, store *state.Store, pools *pool.Set, ops *inflight.Group
 		lineage: family, holds: newHolds(), slow: newSlow(), looks: map[string]chan struct{}{},
 	}
 	s.changes, s.monitor = s.newChanges(), s.newMonitor()
-	config.Promises.Add(s)
+	config.Admission.Register(s)
 
 	return s, nil
 }

@@ -17,7 +17,7 @@ import (
 // reserve writes down what is about to be made, and promises it its space.
 // Errors: ALREADY_EXISTS, RESOURCE_EXHAUSTED.
 func (s *Service) reserve(ctx context.Context, group *Group, fresh ...*Snapshot) error {
-	err := s.config.Promises.Within(ctx, func(check pool.Check) error {
+	err := s.config.Admission.Admit(ctx, func(check pool.Check) error {
 		return s.store.Update(ctx, func(tx *state.Tx) error {
 			if err := s.checkReserve(tx, check, group, fresh); err != nil {
 				return err

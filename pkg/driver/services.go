@@ -39,8 +39,8 @@ type rooms struct {
 	removals *removal.Queue
 	// inUse returns where the node uses a volume; nil without a node.
 	inUse func(volumeID string) (user string, used bool, err error)
-	// promises are what node and controller have promised of the pools.
-	promises *pool.Promises
+	// admission decides what node and controller may provision from the pools.
+	admission *pool.Admission
 	// feasible and modified are the node's part in modifying a volume; nil
 	// without a node.
 	feasible func(volume.Mutable) error
@@ -99,12 +99,12 @@ type service struct {
 func build(ctx context.Context, config *Config, ops *inflight.Group, registry prometheus.Registerer) (*rooms, error) {
 	owner := fmt.Sprintf("%s at %s, mode %s", config.DriverName, config.Endpoint, config.Mode)
 	r := &rooms{
-		store:    state.New(config.StateDir, state.Options{Owner: owner, Log: config.Log}),
-		progress: progress.NewRegistry(config.Log),
-		removals: removal.New(config.Log),
-		health:   config.healthSettings(registry),
-		promises: &pool.Promises{Overcommit: config.Overcommit},
-		registry: registry,
+		store:     state.New(config.StateDir, state.Options{Owner: owner, Log: config.Log}),
+		progress:  progress.NewRegistry(config.Log),
+		removals:  removal.New(config.Log),
+		health:    config.healthSettings(registry),
+		admission: &pool.Admission{Overcommit: config.Overcommit},
+		registry:  registry,
 	}
 
 	r.opener = newOpener(ctx, config, r.store, r.health, r.removals)
@@ -152,7 +152,7 @@ func (r *rooms) addNode(config *Config, ops *inflight.Group) error {
 
 	served, err := node.New(node.Config{
 		NodeID: config.NodeID, Segments: config.segments(), MaxVolumes: config.MaxVolumesPerNode, Log: config.Log,
-		Ephemeral: ephemeral, MaxVolumeBytes: config.MaxVolumeBytes, Promises: r.promises,
+		Ephemeral: ephemeral, MaxVolumeBytes: config.MaxVolumeBytes, Admission: r.admission,
 		EphemeralMkfsOptions: config.EphemeralMkfsOptions,
 		Capabilities:         config.capabilities, StagingDir: filepath.Join(config.KubeletDir, "plugins", config.DriverName, "staging"),
 		CgroupRoot: config.CgroupRoot, Health: r.health, Sources: sources, MarkFilesystem: markWith(marks),
@@ -196,7 +196,7 @@ func (r *rooms) addController(config *Config, ops *inflight.Group) error {
 		NodeID: config.NodeID, Nodes: config.Nodes,
 		Segments: controller.NewSegments(config.segments()), Shared: config.Shared,
 		MaxVolumeBytes: config.MaxVolumeBytes, MaxVolumesPerNode: config.MaxVolumesPerNode,
-		Capabilities: config.capabilities, InUse: r.inUse, Promises: r.promises, Log: config.Log,
+		Capabilities: config.capabilities, InUse: r.inUse, Admission: r.admission, Log: config.Log,
 		CoalesceWindow: config.CoalesceWindow, Feasible: r.feasible, Modified: r.modified,
 		WithFrozen: r.withFrozen, Freezable: r.freezable, CopyGrace: config.CopyGrace, Progress: r.progress,
 		Removals: r.removals, MetadataIdle: config.MetadataIdle,

@@ -248,7 +248,7 @@ func (s *Service) recordEphemeral(ctx context.Context, wanted *Ephemeral, place 
 		return nil, err
 	}
 
-	return &recorded, s.config.Promises.Within(ctx, func(check pool.Check) error {
+	return &recorded, s.config.Admission.Admit(ctx, func(check pool.Check) error {
 		return s.inline.putIf(ctx, &recorded, func() error { return check(held, recorded.SizeBytes, false) })
 	})
 }
@@ -540,9 +540,8 @@ func (s *Service) lostEphemeral(id string, at *mount.Place) (*Ephemeral, bool, e
 	return nil, false, nil
 }
 
-// PromisedBytes is how many bytes of the pool are promised to inline ephemeral
-// volumes.
-func (s *Service) PromisedBytes(poolName string) int64 { return s.inline.promisedBytes(poolName) }
+// ProvisionedBytes returns the total size of inline ephemeral volumes in the pool.
+func (s *Service) ProvisionedBytes(poolName string) int64 { return s.inline.promisedBytes(poolName) }
 
 // AddAllocated adds what inline ephemeral volumes have allocated in the pool.
 func (s *Service) AddAllocated(ctx context.Context, poolName string, sum *pool.Allocation) error {

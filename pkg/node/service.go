@@ -40,8 +40,8 @@ type Config struct {
 	// EphemeralMkfsOptions lets inline ephemeral volumes, which the author of a pod
 	// writes, have mkfs options.
 	EphemeralMkfsOptions bool
-	// Promises is what all services of the process have promised of the pools.
-	Promises *pool.Promises
+	// Admission decides what may be provisioned from the pools.
+	Admission *pool.Admission
 	// Capabilities are those that the plugin advertises.
 	Capabilities capability.Set
 	// StagingDir is where the service stages volumes that the CO does not; it
@@ -120,8 +120,8 @@ func New(config Config, store *state.Store, pools *pool.Set, ops *inflight.Group
 		return nil, errNoEphemeral
 	}
 
-	if config.Promises == nil {
-		return nil, errNoPromises
+	if config.Admission == nil {
+		return nil, errNoAdmission
 	}
 
 	if config.Direct.Root == nil || config.Direct.Guest == nil {
@@ -146,7 +146,7 @@ func New(config Config, store *state.Store, pools *pool.Set, ops *inflight.Group
 		closing: make(chan struct{}),
 	}
 	s.monitor, s.devices.find = s.newMonitor(), s.findAgain
-	config.Promises.Add(s)
+	config.Admission.Register(s)
 
 	return s, nil
 }
@@ -154,7 +154,7 @@ func New(config Config, store *state.Store, pools *pool.Set, ops *inflight.Group
 var (
 	errNoNodeID    = errors.New("the node id is empty (--node-id)")
 	errNoEphemeral = errors.New("there is no room for ephemeral volumes")
-	errNoPromises  = errors.New("it is not known what is promised of the pools")
+	errNoAdmission = errors.New("there is no pool admission")
 	errNoDirect    = errors.New("nobody knows what is assigned to virtual machines")
 )
 

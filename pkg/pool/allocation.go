@@ -16,14 +16,14 @@ import (
 // maxShared bounds the memory of an Allocation, to 16 MiB.
 const maxShared = 1 << 20
 
-// Allocation adds up the space that objects have in the filesystem of their pool.
-// Blocks that several of them share are counted once. Where it is not known what
-// is shared the sum is too small, never too large.
+// Allocation is a sum of the space that objects have allocated in the filesystem of
+// their pool. Blocks that several of them share count once. Where a file's shared
+// blocks cannot be determined the sum is too small, never too large.
 type Allocation struct {
 	bytes int64
-	// shared are the places that some other file may have, too.
+	// shared are the ranges that another file may have as well.
 	shared []span
-	// full says that no more places are remembered.
+	// full means that no more ranges are kept.
 	full bool
 }
 
@@ -112,7 +112,8 @@ func (a *Allocation) addTree(ctx context.Context, from *Pool, room *os.Root, nam
 	return nil
 }
 
-// addPinned adds a file of a directory, which has so many names in it.
+// addPinned adds a file with so many hard links, one of which is in the directory.
+// A file that cannot be opened adds nothing.
 func (a *Allocation) addPinned(ctx context.Context, pinned *os.File, names uint32) error {
 	file, err := openQuietly(pinned, 0)
 	if errors.Is(err, ErrLeased) || errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist) {
@@ -127,7 +128,7 @@ func (a *Allocation) addPinned(ctx context.Context, pinned *os.File, names uint3
 	return a.addExtents(ctx, file, names)
 }
 
-// addExtents adds nothing for a file on a filesystem that does not tell where it is.
+// addExtents adds nothing on a filesystem without FIEMAP.
 func (a *Allocation) addExtents(ctx context.Context, file *os.File, names uint32) error {
 	walked := &mapped{file: file, end: math.MaxInt64, unwritten: true, unsynced: true}
 
@@ -139,7 +140,7 @@ func (a *Allocation) addExtents(ctx context.Context, file *os.File, names uint32
 
 		switch {
 		case found.encoded:
-			// Its length is that of the data, not of the space.
+			// The length is that of the data, not of the space.
 		case found.shared && found.located:
 			a.addShared(span{uint64(found.physical), uint64(found.physical + found.end - found.start)})
 		case !found.shared:
@@ -156,12 +157,12 @@ func (a *Allocation) addShared(at span) {
 	a.shared = append(a.shared, at)
 	if len(a.shared) == maxShared {
 		a.merge()
-		// Otherwise each further place could cost another merge.
+		// Otherwise each further range could cost another merge.
 		a.full = len(a.shared) > maxShared/2
 	}
 }
 
-// merge leaves no place in shared twice.
+// merge joins ranges that overlap or touch.
 func (a *Allocation) merge() {
 	slices.SortFunc(a.shared, func(x, y span) int { return cmp.Compare(x.start, y.start) })
 

@@ -10,8 +10,8 @@ import (
 // Capacity is the space of a pool's filesystem, in bytes.
 type Capacity struct {
 	Total, Available int64
-	// Allocated is what volumes and snapshots have of the space that is not
-	// available; 0 where it was not measured.
+	// Allocated is the space that volumes and snapshots have allocated; 0 unless it
+	// was measured (Admission).
 	Allocated int64
 }
 

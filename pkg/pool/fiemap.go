@@ -66,8 +66,8 @@ type extent struct {
 	// the same place are the same bytes.
 	located  bool
 	physical int64
-	// shared says that another file may have the same bytes, and encoded that the
-	// filesystem holds them in another form, which takes another number of bytes.
+	// shared means that another file may have the same blocks, encoded that the
+	// blocks hold compressed or encrypted data.
 	shared, encoded bool
 }
 
@@ -100,7 +100,7 @@ type mapped struct {
 
 	// unwritten includes space that is reserved and was never written.
 	unwritten bool
-	// unsynced leaves what is dirty where it is.
+	// unsynced does not flush dirty pages first.
 	unsynced bool
 
 	request *fiemapRequest

@@ -120,8 +120,8 @@ func usageOf(ctx context.Context, directory *os.File) (Usage, error) {
 // them, which needs no memory of the files seen: a link never leaves a volume.
 type counter struct {
 	bytes, inodes float64
-	// extents counts the bytes of files, in the place of bytes, where files may
-	// share them; nil does not.
+	// extents, unless nil, counts the blocks of regular files instead of bytes: on a
+	// filesystem where files can share blocks.
 	extents *Allocation
 }
 

@@ -116,7 +116,7 @@ func causes() []mapping {
 		{mount.ErrNotEmpty, codes.FailedPrecondition},
 		{mount.ErrBusy, codes.FailedPrecondition},
 		{pool.ErrNoSpace, codes.ResourceExhausted},
-		{pool.ErrPromised, codes.ResourceExhausted},
+		{pool.ErrOvercommitted, codes.ResourceExhausted},
 		{pool.ErrMissing, codes.NotFound},
 		{pool.ErrInMaking, codes.Aborted},
 		{pool.ErrMounted, codes.FailedPrecondition},

@@ -16,9 +16,9 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-// TestForeignDataIsNotPromised: with an overcommit of 1, what is promised can be
-// written, whatever else is in the pool's filesystem.
-func TestForeignDataIsNotPromised(t *testing.T) {
+// TestForeignDataIsNotProvisioned: with an overcommit ratio of 1 all that is
+// provisioned can be written, also beside other data in the pool's filesystem.
+func TestForeignDataIsNotProvisioned(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
@@ -40,14 +40,14 @@ func TestForeignDataIsNotPromised(t *testing.T) {
 				empty := available(t, d)
 
 				allocate(t, filepath.Join(filepath.Dir(directory), "foreign"), 400*mib)
-				require.InDelta(t, empty-400*mib, available(t, d), slack, "beside data of others")
+				require.InDelta(t, empty-400*mib, available(t, d), slack, "beside foreign data")
 
-				// What a volume has allocated is promised, and is not foreign.
+				// A volume's own data is not foreign.
 				first := fileOfNew(t, d, "first", backing, volume)
 				allocate(t, first, volume)
 				require.InDelta(t, empty-400*mib-volume, available(t, d), slack, "with a volume that is full")
 
-				// So is a snapshot's, once only where the blocks are the volume's too.
+				// Nor is a snapshot's, with or without shared blocks.
 				_, err := d.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "snap", SourceVolumeId: listAll(t, d)[0]})
 				require.NoError(t, err)
 				require.InDelta(t, empty-400*mib-2*volume, available(t, d), slack, "with a snapshot of all of it")
@@ -58,7 +58,7 @@ func TestForeignDataIsNotPromised(t *testing.T) {
 				rest := (available(t, d) - slack) / mib * mib
 				second := fileOfNew(t, d, "second", backing, rest)
 
-				// Data of others that comes later is not promised either.
+				// Foreign data that is written later counts at once.
 				allocate(t, filepath.Join(filepath.Dir(directory), "more"), 2*slack)
 				_, err = d.CreateVolume(t.Context(), ofKind("third", backing, mib))
 				fails(t, err, codes.ResourceExhausted, "default", "--overcommit")

@@ -88,7 +88,7 @@ func openNode(ctx context.Context, config nodeConfig, log *slog.Logger) (*frozen
 	}
 
 	served, err := node.New(node.Config{
-		NodeID: harness.NodeID, Ephemeral: ephemeral, Promises: &pool.Promises{Overcommit: 1}, Log: log, FreezeLimit: config.FreezeLimit,
+		NodeID: harness.NodeID, Ephemeral: ephemeral, Admission: &pool.Admission{Overcommit: 1}, Log: log, FreezeLimit: config.FreezeLimit,
 		StagingDir: filepath.Join(config.KubeletDir, "own"), CgroupRoot: "/sys/fs/cgroup", Run: config.Run,
 		Direct: node.DirectConfig{
 			Root: directassign.NewRoot(config.DirectRoot), Guest: directassign.NewGuest(directassign.GuestConfig{}),

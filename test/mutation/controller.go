@@ -200,8 +200,8 @@ func controllerMutants() []mutant {
 		},
 		{
 			name: "controller/ephemeral-volumes-not-provisioned", file: "pkg/node/service.go",
-			old:    `config.Promises.Add(s)`,
-			new:    `_ = config.Promises`,
+			old:    `config.Admission.Register(s)`,
+			new:    `_ = config.Admission`,
 			breaks: "inline volumes overcommit the pool", tests: driver("TestEphemeralTakesPartInThePromise"),
 		},
 	}

@@ -14,18 +14,17 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 )
 
-// records are a promiser's.
-type records struct {
-	promised int64
-	objects  []pool.Object
-	place    *pool.Pool
-	err      error
-	measured int
+type ledger struct {
+	provisioned int64
+	objects     []pool.Object
+	place       *pool.Pool
+	err         error
+	measured    int
 }
 
-func (r *records) PromisedBytes(string) int64 { return r.promised }
+func (r *ledger) ProvisionedBytes(string) int64 { return r.provisioned }
 
-func (r *records) AddAllocated(ctx context.Context, _ string, sum *pool.Allocation) error {
+func (r *ledger) AddAllocated(ctx context.Context, _ string, sum *pool.Allocation) error {
 	r.measured++
 
 	for _, object := range r.objects {
@@ -37,7 +36,7 @@ func (r *records) AddAllocated(ctx context.Context, _ string, sum *pool.Allocati
 	return r.err
 }
 
-// TestPoolIsMeasuredOnlyWhereItDecides: most requests cost no walk of the volumes.
+// TestPoolIsMeasuredOnlyWhereItDecides: most requests do not measure.
 func TestPoolIsMeasuredOnlyWhereItDecides(t *testing.T) {
 	t.Parallel()
 
@@ -49,9 +48,9 @@ func TestPoolIsMeasuredOnlyWhereItDecides(t *testing.T) {
 	require.NoError(t, err)
 
 	for name, test := range map[string]struct {
-		overcommit float64
-		promised   int64
-		err        error
+		overcommit  float64
+		provisioned int64
+		err         error
 
 		bytes int64
 		taken bool
@@ -59,28 +58,28 @@ func TestPoolIsMeasuredOnlyWhereItDecides(t *testing.T) {
 		measured int
 		refused  bool
 	}{
-		"it fits beside all that is promised":     {overcommit: 1, promised: 64 * mebi, bytes: capacity.Available - 64*mebi},
-		"it fits, for that has its space already": {overcommit: 1, promised: 64 * mebi, bytes: capacity.Available, measured: 1},
-		"it does not fit":                         {overcommit: 1, promised: 64 * mebi, bytes: capacity.Available + 1, measured: 1, refused: true},
-		"more is promised":                        {overcommit: 1, promised: 65 * mebi, bytes: capacity.Available, measured: 1, refused: true},
-		"more is allocated than promised":         {overcommit: 1, promised: mebi, bytes: capacity.Available + mebi, measured: 1, refused: true},
-		"that is the request's own":               {overcommit: 1, promised: mebi, bytes: 63 * mebi, taken: true},
-		"it is promised twice":                    {overcommit: 2, promised: 64 * mebi, bytes: 2*capacity.Available - 64*mebi},
-		"it is promised twice, measured":          {overcommit: 2, promised: 64 * mebi, bytes: 2 * capacity.Available, measured: 1},
-		"even so not more than twice what's free": {overcommit: 2, promised: 0, bytes: 2*capacity.Available + 1, measured: 1, refused: true},
-		"half of it is promised":                  {overcommit: 0.5, promised: mebi, bytes: capacity.Available/2 - mebi},
-		"more than there is":                      {overcommit: math.MaxFloat64, promised: 1, bytes: math.MaxInt64 - 1},
-		"it is not known what is allocated":       {overcommit: 1, promised: 64 * mebi, bytes: capacity.Available, measured: 1, err: errors.New("no measure")},
+		"it fits, whatever is allocated":                 {overcommit: 1, provisioned: 64 * mebi, bytes: capacity.Available - 64*mebi},
+		"it fits, as the provisioned image is allocated": {overcommit: 1, provisioned: 64 * mebi, bytes: capacity.Available, measured: 1},
+		"it does not fit":                                {overcommit: 1, provisioned: 64 * mebi, bytes: capacity.Available + 1, measured: 1, refused: true},
+		"more is provisioned":                            {overcommit: 1, provisioned: 65 * mebi, bytes: capacity.Available, measured: 1, refused: true},
+		"more is allocated than provisioned":             {overcommit: 1, provisioned: mebi, bytes: capacity.Available + mebi, measured: 1, refused: true},
+		"the request has allocated the difference":       {overcommit: 1, provisioned: mebi, bytes: 63 * mebi, taken: true},
+		"ratio 2":           {overcommit: 2, provisioned: 64 * mebi, bytes: 2*capacity.Available - 64*mebi},
+		"ratio 2, measured": {overcommit: 2, provisioned: 64 * mebi, bytes: 2 * capacity.Available, measured: 1},
+		"ratio 2, more than twice what is available": {overcommit: 2, provisioned: 0, bytes: 2*capacity.Available + 1, measured: 1, refused: true},
+		"ratio 0.5":             {overcommit: 0.5, provisioned: mebi, bytes: capacity.Available/2 - mebi},
+		"more than there is":    {overcommit: math.MaxFloat64, provisioned: 1, bytes: math.MaxInt64 - 1},
+		"the measurement fails": {overcommit: 1, provisioned: 64 * mebi, bytes: capacity.Available, measured: 1, err: errors.New("no measure")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			books := &records{promised: test.promised, objects: []pool.Object{full}, place: place, err: test.err}
-			promises := &pool.Promises{Overcommit: test.overcommit}
-			promises.Add(books)
+			books := &ledger{provisioned: test.provisioned, objects: []pool.Object{full}, place: place, err: test.err}
+			admission := &pool.Admission{Overcommit: test.overcommit}
+			admission.Register(books)
 
 			reserved := 0
-			err := promises.Within(t.Context(), func(check pool.Check) error {
+			err := admission.Admit(t.Context(), func(check pool.Check) error {
 				if err := check(place, test.bytes, test.taken); err != nil {
 					return err
 				}
@@ -92,11 +91,11 @@ func TestPoolIsMeasuredOnlyWhereItDecides(t *testing.T) {
 
 			switch {
 			case test.err != nil:
-				require.ErrorIs(t, err, test.err, "what is not known is neither granted nor refused")
-				require.NotErrorIs(t, err, pool.ErrPromised)
+				require.ErrorIs(t, err, test.err, "a failed measurement neither admits nor refuses")
+				require.NotErrorIs(t, err, pool.ErrOvercommitted)
 				require.Zero(t, reserved)
 			case test.refused:
-				require.ErrorIs(t, err, pool.ErrPromised)
+				require.ErrorIs(t, err, pool.ErrOvercommitted)
 				require.Zero(t, reserved)
 			default:
 				require.NoError(t, err)
@@ -108,13 +107,13 @@ func TestPoolIsMeasuredOnlyWhereItDecides(t *testing.T) {
 	}
 }
 
-// TestOtherErrorsAreNotTriedAgain: they say nothing about space.
-func TestOtherErrorsAreNotTriedAgain(t *testing.T) {
+// TestOtherErrorsAreNotRetried after a measurement.
+func TestOtherErrorsAreNotRetried(t *testing.T) {
 	t.Parallel()
 
-	promises, tries, other := &pool.Promises{Overcommit: 1}, 0, errors.New("another")
+	admission, tries, other := &pool.Admission{Overcommit: 1}, 0, errors.New("another")
 
-	err := promises.Within(t.Context(), func(pool.Check) error {
+	err := admission.Admit(t.Context(), func(pool.Check) error {
 		tries++
 
 		return other
@@ -123,9 +122,8 @@ func TestOtherErrorsAreNotTriedAgain(t *testing.T) {
 	require.Equal(t, 1, tries)
 }
 
-// TestAllocationCountsBlocksOnce however many have them, and only those of its
-// objects.
-func TestAllocationCountsBlocksOnce(t *testing.T) {
+// TestAllocationCountsSharedBlocksOnce, and only blocks of its objects.
+func TestAllocationCountsSharedBlocksOnce(t *testing.T) {
 	t.Parallel()
 
 	const size = 16 * mebi
@@ -148,7 +146,7 @@ func TestAllocationCountsBlocksOnce(t *testing.T) {
 			copied(t, place, place, image, imageCopy, pool.CopyOptions{SizeBytes: size})
 			copied(t, place, place, tree, treeCopy, pool.CopyOptions{})
 
-			// Until it is on the disk, btrfs tells less.
+			// btrfs reports extents only after they are written.
 			root, err := os.Open(filepath.Dir(placeOf(place, image)))
 			require.NoError(t, err)
 			require.NoError(t, unix.Syncfs(int(root.Fd())))

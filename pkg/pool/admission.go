@@ -1,0 +1,155 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+)
+
+// ErrOvercommitted says that a pool has less capacity left than a request needs.
+var ErrOvercommitted = errors.New("the pool has too little capacity left")
+
+// Ledger records which volumes and snapshots are provisioned from pools.
+type Ledger interface {
+	// ProvisionedBytes returns their total size in the pool of this name.
+	ProvisionedBytes(pool string) int64
+	// AddAllocated adds the space that each of them has allocated in that pool.
+	AddAllocated(ctx context.Context, pool string, sum *Allocation) error
+}
+
+// Admission decides how much more may be provisioned from a pool: with an
+// overcommit ratio of 1, the available space less what is provisioned and not
+// allocated yet. Other data in the filesystem is not available, and so is never
+// provisioned.
+//
+// The allocation of all volumes is measured only for a request that does not fit
+// if none of them has allocated anything.
+type Admission struct {
+	// Overcommit is the ratio of provisioned bytes to space.
+	Overcommit float64
+
+	ledgers []Ledger
+}
+
+// Register adds a ledger. It must not be called concurrently with other methods.
+func (a *Admission) Register(ledger Ledger) { a.ledgers = append(a.ledgers, ledger) }
+
+// Capacity returns how many more bytes may be provisioned from the pool, at least 0.
+// It measures what every volume has allocated.
+func (a *Admission) Capacity(ctx context.Context, pool *Pool) (int64, error) {
+	capacity, err := a.measure(ctx, pool)
+	if err != nil {
+		return 0, err
+	}
+
+	return max(0, capacity.unprovisioned(a.Overcommit, a.provisioned(pool), false)), nil
+}
+
+// Check returns ErrOvercommitted unless so many more bytes may be provisioned from
+// the pool. With allocated, the request has allocated them already.
+type Check func(pool *Pool, bytes int64, allocated bool) error
+
+// Admit calls record, which records what it provisions once check has allowed it,
+// and returns its error. If check refuses before the pool was measured, Admit
+// measures the pool and calls record again. The measurement runs between the calls,
+// so that record may hold locks.
+func (a *Admission) Admit(ctx context.Context, record func(check Check) error) error {
+	measured := map[*Pool]Capacity{}
+
+	for {
+		var refused *Pool
+
+		err := record(func(pool *Pool, bytes int64, allocated bool) error {
+			capacity, known := measured[pool]
+			if !known {
+				var err error
+				if capacity, err = pool.Capacity(); err != nil {
+					return err
+				}
+			}
+
+			err := a.check(pool, capacity, bytes, allocated)
+			if err != nil && !known {
+				refused = pool
+			}
+
+			return err
+		})
+		if err == nil || refused == nil {
+			return err
+		}
+
+		if measured[refused], err = a.measure(ctx, refused); err != nil {
+			return err
+		}
+	}
+}
+
+func (a *Admission) check(pool *Pool, capacity Capacity, bytes int64, allocated bool) error {
+	left := capacity.unprovisioned(a.Overcommit, a.provisioned(pool), allocated)
+	if bytes > left {
+		return fmt.Errorf("%w: pool %q can't provision %d more bytes, only %d; delete volumes, grow the pool or raise --overcommit",
+			ErrOvercommitted, pool.name, bytes, max(0, left))
+	}
+
+	return nil
+}
+
+func (a *Admission) provisioned(pool *Pool) int64 {
+	var sum int64
+	for _, ledger := range a.ledgers {
+		sum += ledger.ProvisionedBytes(pool.name)
+	}
+
+	return sum
+}
+
+// measure takes the smaller of the space available before and after: bytes that are
+// freed or written during the measurement must not count as allocated and as
+// available.
+func (a *Admission) measure(ctx context.Context, pool *Pool) (Capacity, error) {
+	before, err := pool.Capacity()
+	if err != nil {
+		return Capacity{}, err
+	}
+
+	var sum Allocation
+
+	for _, ledger := range a.ledgers {
+		if err := ledger.AddAllocated(ctx, pool.name, &sum); err != nil {
+			return Capacity{}, fmt.Errorf("measure what the volumes of pool %q have allocated: %w", pool.name, err)
+		}
+	}
+
+	measured, err := pool.Capacity()
+	if err != nil {
+		return Capacity{}, err
+	}
+
+	measured.Available = min(before.Available, measured.Available)
+	measured.Allocated = sum.Bytes()
+
+	return measured, nil
+}
+
+// unprovisioned returns how many more bytes may be provisioned; it is negative if
+// too many are. A request that has not allocated its bytes gets at most overcommit
+// times what is available.
+func (c Capacity) unprovisioned(overcommit float64, provisioned int64, allocated bool) int64 {
+	left := times(c.Available+c.Allocated, overcommit) - provisioned
+	if allocated {
+		return left
+	}
+
+	return min(left, times(c.Available, overcommit))
+}
+
+func times(bytes int64, factor float64) int64 {
+	product := float64(bytes) * factor
+	if product >= math.MaxInt64 {
+		return math.MaxInt64
+	}
+
+	return int64(product)
+}
