@@ -204,6 +204,9 @@ func (s *Service) makeEmpty(ctx context.Context, wanted *creation) (*Volume, err
 		return nil, err
 	}
 
+	s.making.Store(fresh.ID, nil)
+	defer s.making.Delete(fresh.ID)
+
 	if fresh.thick() {
 		// A crash would leave a full-sized image that nobody knows.
 		fresh.Phase = PhaseCreating

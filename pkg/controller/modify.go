@@ -130,13 +130,7 @@ func (s *Service) recoverMutable(ctx context.Context, place *pool.Pool) error {
 		}
 	}
 
-	known := func(id string) bool {
-		_, ok := s.volumes.Get(id)
-
-		return ok || !s.foundAtStart(id)
-	}
-
-	if err := place.ClearAttributes(ctx, known); err != nil {
+	if err := place.ClearAttributes(ctx, s.knownOrMade); err != nil {
 		s.config.Log.Error("cannot remove mutable parameters of volumes that are gone", "pool", place.Name(), "error", err)
 	}
 

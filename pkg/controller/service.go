@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	"github.com/google/uuid"
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/pkg/capability"
@@ -102,8 +102,9 @@ type Service struct {
 	monitor   *health.Monitor
 	// looks are under way in the pools of these names.
 	looks map[string]chan struct{}
-	// started separates what this process made from what it found.
-	started time.Time
+	// making has the ids of volumes that may be in their pool before they are in the
+	// store.
+	making *sync.Map
 }
 
 // New returns a service that keeps its records in store, which must not be
@@ -123,7 +124,7 @@ func New(config Config, store *state.Store, pools *pool.Set, ops *inflight.Group
 			state.WithIndex(indexName, (*Snapshot).indexed), state.WithObserver(books.observeSnapshot),
 			state.WithObserver(family.observe), state.WithPrepare((*Snapshot).share)),
 		groups: state.Register(store, "groups", state.WithIndex(indexName, (*Group).indexed)),
-		store:  store, pools: pools, ops: ops, ledger: books, sharing: common, started: time.Now(),
+		store:  store, pools: pools, ops: ops, ledger: books, sharing: common, making: &sync.Map{},
 		lineage: family, holds: newHolds(), slow: newSlow(), looks: map[string]chan struct{}{},
 	}
 	s.changes, s.monitor = s.newChanges(), s.newMonitor()
@@ -181,7 +182,7 @@ func (s *Service) RecoverPool(ctx context.Context, place *pool.Pool) error {
 // only reported, for an administrator to decide.
 func (s *Service) collectOrphans(ctx context.Context, place *pool.Pool) error {
 	err := place.List(ctx, func(entry pool.Entry) error {
-		if _, known := s.volumes.Get(entry.ID); known || !s.foundAtStart(entry.ID) {
+		if s.knownOrMade(entry.ID) {
 			return nil
 		}
 
@@ -197,7 +198,7 @@ func (s *Service) collectOrphans(ctx context.Context, place *pool.Pool) error {
 	})
 	if err == nil {
 		err = place.ListSnapshots(ctx, func(entry pool.Entry) error {
-			if _, known := s.snapshots.Get(entry.ID); !known && s.foundAtStart(entry.ID) {
+			if _, known := s.snapshots.Get(entry.ID); !known {
 				s.config.Log.Warn("a snapshot is in the pool but not in the state; nothing but a person removes it",
 					"snapshot", entry.ID, "place", place.SnapshotPlace(entry.ID, entry.Backing))
 			}
@@ -213,17 +214,18 @@ func (s *Service) collectOrphans(ctx context.Context, place *pool.Pool) error {
 	return nil
 }
 
-// foundAtStart keeps the hands off what another controller of a shared
-// directory is just making.
-func (s *Service) foundAtStart(id string) bool {
-	parsed, err := uuid.Parse(id)
-	if err != nil {
-		return false
+// knownOrMade reports whether a volume is in the store, or is about to be: a
+// CreateVolume outlives the failure of its pool, which is recovered meanwhile. No
+// other process makes volumes there, as the pool is locked by its controller.
+func (s *Service) knownOrMade(id string) bool {
+	// First: a volume leaves making when it is in the store.
+	if _, made := s.making.Load(id); made {
+		return true
 	}
 
-	seconds, nanoseconds := parsed.Time().UnixTime()
+	_, known := s.volumes.Get(id)
 
-	return time.Unix(seconds, nanoseconds).Before(s.started)
+	return known
 }
 
 // find returns a volume that exists for the CO. Errors: INVALID_ARGUMENT for

@@ -132,7 +132,10 @@ func (s *Service) acknowledge(ctx context.Context, name string) error {
 			return nil
 		}
 
-		return records.Put(id, found.in(PhaseCopying))
+		copying := found.in(PhaseCopying)
+		copying.Sequence = tx.Sequence()
+
+		return records.Put(id, copying)
 	})
 	if err != nil {
 		return fmt.Errorf("record that snapshot %q is being copied: %w", name, err)

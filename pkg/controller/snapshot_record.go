@@ -30,7 +30,19 @@ type Snapshot struct {
 	Raw       bool      `json:"raw,omitempty"`
 	Segments  Segments  `json:"segments,omitempty"`
 	CreatedAt time.Time `json:"createdAt"`
-	Phase     Phase     `json:"phase"`
+	// Sequence orders the snapshots of a volume, whatever the clock says. It is 0
+	// before the snapshot is acknowledged, and in records of older versions.
+	Sequence uint64 `json:"sequence,omitempty"`
+	Phase    Phase  `json:"phase"`
+}
+
+// before reports whether s was taken before another snapshot of its volume.
+func (s *Snapshot) before(other *Snapshot) bool {
+	if s.Sequence == 0 || other.Sequence == 0 {
+		return s.CreatedAt.Before(other.CreatedAt)
+	}
+
+	return s.Sequence < other.Sequence
 }
 
 // PhaseCopying is a snapshot's: it is cut and acknowledged, its bytes are being

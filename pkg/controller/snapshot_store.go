@@ -90,7 +90,10 @@ func (s *Service) acceptSnapshots(ctx context.Context, group *Group, done ...*Sn
 
 			// What somebody was told stays true. The source was still by then.
 			if current.Phase == PhaseCopying {
-				each.CreatedAt = current.CreatedAt
+				each.CreatedAt, each.Sequence = current.CreatedAt, current.Sequence
+			} else {
+				// Operations on one volume are serial: the next snapshot is taken later.
+				each.Sequence = tx.Sequence()
 			}
 
 			ready = append(ready, each.in(PhaseReady))

@@ -161,7 +161,11 @@ func (l *look) told() {
 	cleanAt := time.Time{}
 
 	if check := l.subject.check; check != nil {
-		cleanAt = check.CleanAt
+		// A time in the future is from before the clock was set back, and hides no error.
+		if !check.CleanAt.After(time.Now()) {
+			cleanAt = check.CleanAt
+		}
+
 		l.checked(check)
 	}
 

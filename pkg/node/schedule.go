@@ -105,7 +105,28 @@ func (s *Service) plan(id string, tried time.Time) {
 		return
 	}
 
+	s.correctCleanAt(id, time.Now(), period)
 	s.schedule.put(id, nextCheck(id, checkedSince(s.schedule.tried(id, tried), record.Since, time.Now(), period), period))
+}
+
+// correctCleanAt replaces the time of the last clean check in the volume's record if
+// it is in the future, from before the clock was set back: as for checkedSince it
+// counts as a period ago, so that CheckOverdue follows if no check succeeds.
+func (s *Service) correctCleanAt(id string, now time.Time, period time.Duration) {
+	s.keeping.Lock()
+	defer s.keeping.Unlock()
+
+	record, known := s.checks.get(id)
+	if !known || !record.CleanAt.After(now.Round(0)) {
+		return
+	}
+
+	corrected := *record
+	corrected.CleanAt = now.Round(0).Add(-period)
+
+	if err := s.checks.putDone(&corrected); err != nil {
+		s.config.Log.Error("the time of a check in the future is not corrected", "volume", id, "error", err)
+	}
 }
 
 // checkedSince returns the later of both times. A time in the future, from before the

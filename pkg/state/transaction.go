@@ -35,6 +35,10 @@ func (tx *Tx) usable(s *Store) error {
 	}
 }
 
+// Sequence is the transaction's number if it changes anything: larger than that of
+// all others whose changes are in the store.
+func (tx *Tx) Sequence() uint64 { return tx.store.sequence + 1 }
+
 func (tx *Tx) fail(err error) error {
 	tx.failed = err
 

@@ -35,11 +35,19 @@ func controllerMutants() []mutant {
 			tests:  driver("TestOrphansAtTheStart"),
 		},
 		{
-			name: "controller/new-images-of-others-are-orphans", file: "pkg/controller/service.go",
-			old:    ` known || !s.foundAtStart(entry.ID) {`,
-			new:    ` known {`,
-			breaks: "an image that another controller of a shared directory is making is removed",
-			tests:  driver("TestOrphansAtTheStart"),
+			name: "controller/images-being-made-are-orphans", file: "pkg/controller/create.go",
+			old: `	s.making.Store(fresh.ID, nil)
+`,
+			new:    ``,
+			breaks: "the image of a CreateVolume is removed if its pool fails and is opened again meanwhile",
+			tests:  driver("TestAnImageIsKeptWhileItsVolumeIsCreated"),
+		},
+		{
+			name: "controller/snapshots-are-ordered-by-time", file: "pkg/controller/snapshot_record.go",
+			old:    `if s.Sequence == 0 || other.Sequence == 0 {`,
+			new:    `if true || s.Sequence == 0 || other.Sequence == 0 {`,
+			breaks: "a clock that is set back between two snapshots makes their delta INVALID_ARGUMENT",
+			tests:  driver("TestDeltaOfSnapshotsWhenTheClockWasSetBack"),
 		},
 		{
 			name: "controller/one-attachment-too-many", file: "pkg/controller/attach.go",
