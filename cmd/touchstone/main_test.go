@@ -19,6 +19,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
@@ -39,7 +41,13 @@ func TestMain(m *testing.M) {
 func touchstone(args ...string) (code int, out, problems string) {
 	var stdout, stderr bytes.Buffer
 
-	code = run(context.Background(), args, &stdout, &stderr)
+	ctx, cancel := context.WithTimeout(context.Background(), child.Limit)
+	defer cancel()
+
+	code = run(ctx, args, &stdout, &stderr)
+	if ctx.Err() != nil {
+		return -1, stdout.String(), fmt.Sprintf("waited %s for the end of touchstone %q: %s", child.Limit, args, stderr.String())
+	}
 
 	return code, stdout.String(), stderr.String()
 }
@@ -114,7 +122,7 @@ func TestProcessDrainsAtSIGTERMAndEndsWithZero(t *testing.T) {
 
 	require.NoError(t, command.Process.Signal(syscall.SIGTERM))
 	awaitLine(t, lines, "msg=drained")
-	require.NoError(t, command.Wait())
+	require.NoError(t, child.Wait(t, command))
 	require.NoFileExists(t, filepath.Join(dir, "ready"))
 	require.NoFileExists(t, filepath.Join(dir, "csi.sock"))
 
@@ -122,7 +130,7 @@ func TestProcessDrainsAtSIGTERMAndEndsWithZero(t *testing.T) {
 	command, lines = startProcess(t, dir)
 	awaitLine(t, lines, "msg=ready")
 	require.NoError(t, command.Process.Kill())
-	require.Error(t, command.Wait())
+	require.Error(t, child.Wait(t, command))
 	require.FileExists(t, filepath.Join(dir, "csi.sock"))
 
 	command, lines = startProcess(t, dir)
@@ -132,7 +140,7 @@ func TestProcessDrainsAtSIGTERMAndEndsWithZero(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, conn.Close())
 	require.NoError(t, command.Process.Signal(syscall.SIGINT))
-	require.NoError(t, command.Wait())
+	require.NoError(t, child.Wait(t, command))
 }
 
 // TestStartsRightAfterAKill: a process that is dying is waited for, a live one is not.
@@ -150,14 +158,14 @@ func TestStartsRightAfterAKill(t *testing.T) {
 		killed := command
 		command, lines = startProcess(t, dir)
 		awaitLine(t, lines, "msg=ready")
-		require.Error(t, killed.Wait())
+		require.Error(t, child.Wait(t, killed))
 	}
 
 	second, said := startProcess(t, dir, "--state-dir", t.TempDir(), "--pool", "default="+t.TempDir())
 	awaitLine(t, said, fmt.Sprintf(", pid %d", command.Process.Pid))
-	require.Error(t, second.Wait())
+	require.Error(t, child.Wait(t, second))
 	require.NoError(t, command.Process.Signal(syscall.SIGTERM))
-	require.NoError(t, command.Wait())
+	require.NoError(t, child.Wait(t, command))
 }
 
 func startProcess(t *testing.T, dir string, args ...string) (*exec.Cmd, <-chan string) {
@@ -214,6 +222,16 @@ func awaitLine(t *testing.T, lines <-chan string, part string) {
 			require.Fail(t, "never said", part)
 		}
 	}
+}
+
+// awaitLast returns when the process says no more: it has ended.
+func awaitLast(t *testing.T, lines <-chan string) {
+	t.Helper()
+	await.Return(t, func() {
+		for range lines {
+			continue
+		}
+	}, "the process to end")
 }
 
 func TestEveryFlagIsInTheDocumentation(t *testing.T) {

@@ -17,6 +17,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
@@ -59,7 +61,10 @@ func slowTools(t *testing.T, dir string) (running string, release func()) {
 	// pipe has no reader.
 	t.Cleanup(func() { _ = unblock(unix.O_NONBLOCK) })
 
-	return running, func() { require.NoError(t, unblock(0)) }
+	return running, func() {
+		await.Return(t, func() { err = unblock(0) }, "mkfs to wait for its release")
+		require.NoError(t, err)
+	}
 }
 
 func startBusy(t *testing.T) (b *busy, release func()) {
@@ -87,9 +92,7 @@ func startBusy(t *testing.T) (b *busy, release func()) {
 	go func() { b.staged <- b.client.Stage(context.WithoutCancel(ctx), b.claim) }()
 
 	// Opening it waits for who writes.
-	pipe, err := os.Open(running)
-	require.NoError(t, err)
-	require.NoError(t, pipe.Close())
+	await.ReadPipe(t, running)
 
 	return b, release
 }
@@ -110,7 +113,7 @@ func (b *busy) start(t *testing.T, environment ...string) {
 	b.lines = startCommand(t, b.command)
 	awaitLine(t, b.lines, "msg=ready")
 
-	b.client, err = orchestrator.Connect("unix://" + filepath.Join(b.dir, "csi.sock"))
+	b.client, err = orchestrator.Connect("unix://"+filepath.Join(b.dir, "csi.sock"), await.Calls(t)...)
 	require.NoError(t, err)
 
 	client := b.client
@@ -141,9 +144,9 @@ func TestSIGTERMLetsARunningCallFinish(t *testing.T) {
 	require.Empty(t, b.staged)
 
 	release()
-	require.NoError(t, <-b.staged)
+	require.NoError(t, await.Receive(t, b.staged, "NodeStageVolume to return"))
 	awaitLine(t, b.lines, "msg=drained")
-	require.NoError(t, b.command.Wait())
+	require.NoError(t, child.Wait(t, b.command))
 }
 
 func TestSecondSIGTERMEndsTheProcessAtOnce(t *testing.T) {
@@ -154,20 +157,18 @@ func TestSecondSIGTERMEndsTheProcessAtOnce(t *testing.T) {
 	awaitLine(t, b.lines, "msg=draining")
 	b.signal(t)
 
-	for range b.lines {
-		// It has ended when it says no more.
-	}
+	awaitLast(t, b.lines)
 
-	require.Error(t, b.command.Wait())
+	require.Error(t, child.Wait(t, b.command))
 	require.Equal(t, exitNotWell, b.command.ProcessState.ExitCode())
-	require.Equal(t, codes.Unavailable, status.Code(<-b.staged))
+	require.Equal(t, codes.Unavailable, status.Code(await.Receive(t, b.staged, "NodeStageVolume to return")))
 
 	// What was cut short is done by the retry.
 	b.start(t)
 	require.NoError(t, b.client.Stage(t.Context(), b.claim))
 	b.signal(t)
 	awaitLine(t, b.lines, "msg=drained")
-	require.NoError(t, b.command.Wait())
+	require.NoError(t, child.Wait(t, b.command))
 }
 
 func TestProxyDrainsAtSIGTERM(t *testing.T) {
@@ -182,7 +183,7 @@ func TestProxyDrainsAtSIGTERM(t *testing.T) {
 	awaitLine(t, said, "msg=ready")
 	require.FileExists(t, filepath.Join(front, "ready"))
 
-	client, err := orchestrator.Connect("unix://" + filepath.Join(front, "csi.sock"))
+	client, err := orchestrator.Connect("unix://"+filepath.Join(front, "csi.sock"), await.Calls(t)...)
 	require.NoError(t, err)
 
 	defer client.Close()
@@ -193,12 +194,12 @@ func TestProxyDrainsAtSIGTERM(t *testing.T) {
 
 	require.NoError(t, command.Process.Signal(syscall.SIGTERM))
 	awaitLine(t, said, "msg=draining")
-	require.NoError(t, command.Wait())
+	require.NoError(t, child.Wait(t, command))
 
 	left, err := os.ReadDir(front)
 	require.NoError(t, err)
 	require.Empty(t, left)
 
 	require.NoError(t, driver.Process.Signal(syscall.SIGTERM))
-	require.NoError(t, driver.Wait())
+	require.NoError(t, child.Wait(t, driver))
 }

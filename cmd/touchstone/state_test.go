@@ -13,6 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
@@ -47,17 +49,15 @@ func (s *stopped) during(t *testing.T, end syscall.Signal, do func(client *orche
 	command, lines := startProcess(t, s.dir, args...)
 	awaitLine(t, lines, "msg=ready")
 
-	client, err := orchestrator.Connect("unix://" + filepath.Join(s.dir, "csi.sock"))
+	client, err := orchestrator.Connect("unix://"+filepath.Join(s.dir, "csi.sock"), await.Calls(t)...)
 	require.NoError(t, err)
 	do(client)
 	require.NoError(t, client.Close())
 	require.NoError(t, command.Process.Signal(end))
 
-	for range lines {
-		continue // until the process has ended
-	}
+	awaitLast(t, lines)
 
-	require.Equal(t, end == syscall.SIGTERM, command.Wait() == nil)
+	require.Equal(t, end == syscall.SIGTERM, child.Wait(t, command) == nil)
 }
 
 func serveAndStop(t *testing.T) *stopped {

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/child"
 )
 
@@ -109,7 +110,7 @@ func TestAnImageThatTheCallerHolds(t *testing.T) {
 
 	loops := blockdev.NewLoops(blockdev.LoopsOptions{First: first})
 	image := newImage(t, 4*mebibyte)
-	require.NoError(t, unix.Flock(int(image.Fd()), unix.LOCK_EX))
+	await.Flock(t, image, unix.LOCK_EX)
 
 	_, err := loops.Attach(t.Context(), image, none())
 	require.ErrorIs(t, err, blockdev.ErrImageLocked)
@@ -198,7 +199,10 @@ func TestConcurrentAttachesOfOneImageMakeOneDevice(t *testing.T) {
 		})
 	}
 
-	require.NoError(t, group.Wait())
+	var err error
+
+	await.Return(t, func() { err = group.Wait() }, "all calls of Attach to return")
+	require.NoError(t, err)
 
 	for _, device := range devices {
 		require.Equal(t, devices[0].Number, device.Number)
@@ -243,7 +247,7 @@ func TestAnImageThatSomethingElseHoldsIsRefused(t *testing.T) {
 
 	defer holder.Close()
 
-	require.NoError(t, unix.Flock(int(holder.Fd()), unix.LOCK_EX))
+	await.Flock(t, holder, unix.LOCK_EX)
 
 	loops := blockdev.NewLoops(blockdev.LoopsOptions{First: first})
 	_, err = loops.Attach(t.Context(), image, none())
@@ -268,7 +272,7 @@ func TestAnImageThatAChildBeingForkedHasIsAwaited(t *testing.T) {
 	image := newImage(t, 4*mebibyte)
 	holder, err := os.Open(image.Name())
 	require.NoError(t, err)
-	require.NoError(t, unix.Flock(int(holder.Fd()), unix.LOCK_EX))
+	await.Flock(t, holder, unix.LOCK_EX)
 	child.CloseWhileForked(t, holder, 600*time.Millisecond)
 
 	attach(t, blockdev.NewLoops(blockdev.LoopsOptions{First: first}), image, none())
@@ -389,7 +393,10 @@ func TestSixtyFourAttachesAtOnce(t *testing.T) {
 		})
 	}
 
-	require.NoError(t, group.Wait())
+	var err error
+
+	await.Return(t, func() { err = group.Wait() }, "all calls of Attach to return")
+	require.NoError(t, err)
 
 	numbers := make([]int, count)
 

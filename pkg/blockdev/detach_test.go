@@ -3,7 +3,6 @@ package blockdev_test
 import (
 	"context"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
@@ -12,6 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/child"
 )
 
 func TestDetachOfWhatIsNotAttachedIsFine(t *testing.T) {
@@ -61,7 +62,7 @@ func TestDetachAwaitsAnotherHolder(t *testing.T) {
 		return requireAttached(t, loops, device.Number).AutoClear
 	}, 10*time.Second, time.Millisecond)
 	require.NoError(t, device.Close())
-	require.NoError(t, <-done)
+	require.NoError(t, await.Receive(t, done, "Detach to return"))
 	requireDetached(t, loops, device.Number)
 }
 
@@ -136,7 +137,7 @@ func TestAutoClearDetachesAtTheUnmount(t *testing.T) {
 
 	loops := blockdev.NewLoops(blockdev.LoopsOptions{First: first})
 	image := newImage(t, 16*mebibyte)
-	output, err := exec.CommandContext(t.Context(), "mkfs.ext4", "-q", "-F", "-b", "4096", image.Name()).CombinedOutput()
+	output, err := child.Command(t, "mkfs.ext4", "-q", "-F", "-b", "4096", image.Name()).CombinedOutput()
 	require.NoError(t, err, "%s", output)
 
 	o := none()

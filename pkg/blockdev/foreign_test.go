@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/faults"
 )
 
@@ -120,7 +121,7 @@ func TestAttachAsksNothingOfOthersImages(t *testing.T) {
 		require.Equal(t, firstBusy+1, device.Number)
 	case <-time.After(faults.Longest / 2):
 		served.Release(t)
-		drop(t, loops, <-done)
+		drop(t, loops, await.Receive(t, done, "Attach to return"))
 		require.Fail(t, "it waits for the image of another")
 	}
 

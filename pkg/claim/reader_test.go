@@ -12,6 +12,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/claim"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/kubeapi"
 )
 
@@ -64,18 +65,7 @@ func TestCloseEndsConnections(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, reader.Close())
 
-	left := make(chan struct{})
-
-	go func() {
-		defer close(left)
-		api.Left()
-	}()
-
-	select {
-	case <-left:
-	case <-time.After(time.Minute):
-		t.Fatal("the connection is still open")
-	}
+	await.Return(t, api.Left, "the connection to be closed")
 }
 
 func TestUnreadable(t *testing.T) {
@@ -222,5 +212,5 @@ func TestAnswersOfAStranger(t *testing.T) {
 
 	_, err = reader.Direct(t.Context(), "shop", "data")
 	require.ErrorIs(t, err, volume.ErrClaimUnanswered)
-	<-refused
+	await.Receive(t, refused, "the connection to be closed")
 }

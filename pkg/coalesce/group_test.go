@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/touchstone-csi/touchstone/pkg/coalesce"
+	"github.com/touchstone-csi/touchstone/test/await"
 )
 
 const window = 2 * time.Second
@@ -385,11 +386,13 @@ func TestEveryRequestIsPartOfExactlyOneChange(t *testing.T) {
 		})
 	}
 
-	for made.Load() < 1000 {
-		time.Sleep(time.Microsecond)
-	}
+	await.Return(t, func() {
+		for made.Load() < 1000 {
+			time.Sleep(time.Microsecond)
+		}
+	}, "changes that add up to 1000")
 
 	require.NoError(t, g.Drain(t.Context()))
-	callers.Wait()
+	await.Return(t, callers.Wait, "all callers to have their answers")
 	require.Equal(t, asked.Load(), made.Load())
 }

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
+	"github.com/touchstone-csi/touchstone/test/await"
 )
 
 func TestManyReadersKeepTheDeleterAway(t *testing.T) {
@@ -113,7 +114,7 @@ func TestReadersAndADeleterNeverMeet(t *testing.T) {
 		})
 	}
 
-	wg.Wait()
+	await.Return(t, wg.Wait, "all holders to end")
 	require.Zero(t, met.Load())
 	require.Empty(t, h.readers)
 	require.Empty(t, h.doomed)

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/touchstone-csi/touchstone/pkg/ctl"
+	"github.com/touchstone-csi/touchstone/test/await"
 )
 
 func TestTablesOfCopies(t *testing.T) {
@@ -297,7 +298,9 @@ func TestOnATerminalOneLineIsWrittenOver(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, terminal.Close())
 
-	shown, _ := io.ReadAll(screen) // EIO is how a terminal ends.
+	var shown []byte
+
+	await.Return(t, func() { shown, _ = io.ReadAll(screen) }, "the terminal to end") // it ends with EIO
 	require.Regexp(t, `^(\r\x1b\[Krestore of volume slow: 512 MiB of 1\.0 GiB \(50 %\), [^\r\n]+)+\r\x1b\[K$`, string(shown))
 }
 

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/touchstone-csi/touchstone/pkg/progress"
+	"github.com/touchstone-csi/touchstone/test/await"
 )
 
 const (
@@ -94,7 +95,7 @@ func serveFake(t *testing.T, driver *fake, answers services, also ...func(grpc.S
 	t.Cleanup(func() {
 		server.Stop()
 
-		if err := <-served; !errors.Is(err, grpc.ErrServerStopped) {
+		if err := await.Receive(t, served, "the fake driver to end"); !errors.Is(err, grpc.ErrServerStopped) {
 			require.NoError(t, err)
 		}
 	})

@@ -4,13 +4,14 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/test/child"
 )
 
 // The sweep is what stands between an interrupted demo and somebody's machine,
@@ -59,8 +60,8 @@ func TestSweepTakesAwayNestedMountsAndTheirDevices(t *testing.T) {
 	takeAwayAfter(t, root)
 	require.NoError(t, os.WriteFile(image, nil, payloadMode))
 	require.NoError(t, os.Truncate(image, small))
-	require.NoError(t, exec.CommandContext(t.Context(), "mkfs.ext4", "-q", "-F", image).Run())
-	require.NoError(t, exec.CommandContext(t.Context(), "mount", "-o", "loop", image, staging).Run())
+	require.NoError(t, child.Command(t, "mkfs.ext4", "-q", "-F", image).Run())
+	require.NoError(t, child.Command(t, "mount", "-o", "loop", image, staging).Run())
 
 	loops, err := loopsBelow(root)
 	require.NoError(t, err)
@@ -105,18 +106,18 @@ func TestSweepTakesAwayVolumesInAnEmbeddedPool(t *testing.T) {
 		require.NoError(t, os.Truncate(path, size))
 
 		if mkfs != nil {
-			out, err := exec.CommandContext(t.Context(), mkfs[0], append(mkfs[1:], path)...).CombinedOutput()
+			out, err := child.Command(t, mkfs[0], append(mkfs[1:], path)...).CombinedOutput()
 			require.NoError(t, err, string(out))
 		}
 	}
 
 	image(outer, xfs, "mkfs.xfs", "-q")
-	require.NoError(t, exec.CommandContext(t.Context(), "mount", "-o", "loop", outer, mounted).Run())
+	require.NoError(t, child.Command(t, "mount", "-o", "loop", outer, mounted).Run())
 	image(inner, small, "mkfs.ext4", "-q", "-F")
-	require.NoError(t, exec.CommandContext(t.Context(), "mount", "-o", "loop", inner, staging).Run())
+	require.NoError(t, child.Command(t, "mount", "-o", "loop", inner, staging).Run())
 	// A raw block volume is a device that nobody has mounted.
 	image(raw, small)
-	require.NoError(t, exec.CommandContext(t.Context(), "losetup", "-f", raw).Run())
+	require.NoError(t, child.Command(t, "losetup", "-f", raw).Run())
 
 	loops, err := loopsBelow(root)
 	require.NoError(t, err)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/directassign"
 	"github.com/touchstone-csi/touchstone/pkg/mount"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/guest"
 )
 
@@ -259,7 +260,7 @@ func TestACallerWhoGoesIsNotKept(t *testing.T) {
 	require.Eventually(t, func() bool { return len(shim.Requests()) == 1 }, time.Minute, time.Millisecond)
 	cancel()
 
-	err := <-failed
+	err := await.Receive(t, failed, "Stats to return after its context ended")
 	failedAs(t, err, directassign.ErrNoAnswer)
 	require.ErrorIs(t, err, context.Canceled)
 }

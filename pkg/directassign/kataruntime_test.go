@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/pkg/directassign"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/guest"
 )
 
@@ -103,7 +104,7 @@ func TestAKataRuntimeThatHangsGoesWithItsChildren(t *testing.T) {
 	require.True(t, runs(t, child))
 	cancel()
 
-	err := <-failed
+	err := await.Receive(t, failed, "Stats to return after its context ended")
 	failedAs(t, err, directassign.ErrNoAnswer)
 	require.ErrorIs(t, err, context.Canceled)
 	require.Eventually(t, func() bool { return !runs(t, child) }, time.Minute, time.Millisecond)

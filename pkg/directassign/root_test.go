@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/pkg/directassign"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
@@ -594,7 +595,7 @@ func TestWhatIsBeingWrittenIsNotCleared(t *testing.T) {
 
 	writer, err := os.Open(name)
 	require.NoError(t, err)
-	require.NoError(t, unix.Flock(int(writer.Fd()), unix.LOCK_EX))
+	await.Flock(t, writer, unix.LOCK_EX)
 	require.NoError(t, root.ClearTemporary())
 	require.Equal(t, before, tree(t, path), "and what no writer makes is left alone")
 
@@ -686,9 +687,9 @@ func TestDifferentTargetsDoNotDisturbEachOther(t *testing.T) {
 		}
 	})
 
-	writing.Wait()
+	await.Return(t, writing.Wait, "all writers to end")
 	close(done)
-	reading.Wait()
+	await.Return(t, reading.Wait, "the reader to end")
 	close(failures)
 
 	for err := range failures {

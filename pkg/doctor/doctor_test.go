@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/pkg/doctor"
+	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -130,7 +130,7 @@ func TestAsNobody(t *testing.T) {
 	// By a process of its own: what is forked just now would have the copy open for
 	// writing, and it could not be started.
 	binary := filepath.Join(root, "doctor.test")
-	require.NoError(t, exec.CommandContext(t.Context(), "cp", own, binary).Run())
+	require.NoError(t, child.Command(t, "cp", own, binary).Run())
 	require.NoError(t, os.Chmod(binary, 0o755))
 
 	c := machine(t)
@@ -141,11 +141,11 @@ func TestAsNobody(t *testing.T) {
 	given, err := json.Marshal(c)
 	require.NoError(t, err)
 
-	child := exec.CommandContext(t.Context(), binary, examineChild)
-	child.Stdin = bytes.NewReader(given)
-	child.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	command := child.Command(t, binary, examineChild)
+	command.Stdin = bytes.NewReader(given)
+	command.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 
-	said, err := child.Output()
+	said, err := command.Output()
 	require.NoError(t, err)
 
 	var report doctor.Report

@@ -18,6 +18,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/doctor"
 	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/served"
 )
 
@@ -67,7 +68,7 @@ func (s *stub) serve(t *testing.T, path string) {
 
 	t.Cleanup(func() {
 		server.Stop()
-		require.NoError(t, <-ended)
+		require.NoError(t, await.Receive(t, ended, "the server to end"))
 	})
 }
 

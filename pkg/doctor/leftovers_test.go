@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -23,6 +22,8 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
+	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -283,7 +284,7 @@ func TestADriverStartsWhileItIsExamined(t *testing.T) {
 	}
 
 	stop()
-	examining.Wait()
+	await.Return(t, examining.Wait, "Examine to return after its context ended")
 }
 
 func TestAKilledDoctorLeavesNothing(t *testing.T) {
@@ -296,14 +297,14 @@ func TestAKilledDoctorLeavesNothing(t *testing.T) {
 	require.NoError(t, err)
 
 	for i := range 20 {
-		child := exec.CommandContext(t.Context(), "/proc/self/exe", examineChild)
-		child.Stdin = bytes.NewReader(given)
-		require.NoError(t, child.Start())
+		command := child.Command(t, "/proc/self/exe", examineChild)
+		command.Stdin = bytes.NewReader(given)
+		require.NoError(t, command.Start())
 		// The child takes some 50 ms to begin, and its work some more.
 		time.Sleep(time.Duration(i) * 6 * time.Millisecond)
-		require.NoError(t, child.Process.Kill())
+		require.NoError(t, command.Process.Kill())
 
-		_ = child.Wait()
+		_ = command.Wait()
 	}
 
 	loops := blockdev.NewLoops(blockdev.LoopsOptions{})

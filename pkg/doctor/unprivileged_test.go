@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"os"
-	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
@@ -12,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/pkg/doctor"
+	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
@@ -29,10 +29,10 @@ func TestWithoutPrivileges(t *testing.T) {
 	given, err := json.Marshal(c)
 	require.NoError(t, err)
 
-	child := exec.CommandContext(t.Context(), "/proc/self/exe", examineChild)
-	child.Stdin, child.Stderr = bytes.NewReader(given), os.Stderr
-	child.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
-	said, err := child.Output()
+	command := child.Command(t, "/proc/self/exe", examineChild)
+	command.Stdin, command.Stderr = bytes.NewReader(given), os.Stderr
+	command.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	said, err := command.Output()
 	require.NoError(t, err)
 
 	var report doctor.Report

@@ -25,6 +25,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/inflight"
 	"github.com/touchstone-csi/touchstone/pkg/progress"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/logs"
 	"github.com/touchstone-csi/touchstone/test/served"
 )
@@ -82,7 +83,7 @@ func start(t *testing.T, change func(*driver.Config)) *running {
 	path, err := driver.SocketPath(config.Endpoint)
 	require.NoError(t, err)
 
-	r.conn, err = grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	r.conn, err = grpc.NewClient("unix://"+path, append(await.Calls(t), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, r.conn.Close()) })
 
@@ -340,10 +341,10 @@ func TestDrainLetsRunningWorkFinishAndTakesNoMore(t *testing.T) {
 		left <- err
 	}()
 
-	await(t, entered)
-	await(t, orphanEntered)
+	await.Receive(t, entered, "the call to begin")
+	await.Receive(t, orphanEntered, "the operation without a call to begin")
 	leave()
-	require.Error(t, <-left)
+	require.Error(t, await.Receive(t, left, "the operation's caller, who has left"), "an operation whose caller has left")
 
 	// A second connection, made before the drain, is to be turned away too.
 	r.stop()
@@ -372,8 +373,8 @@ func TestDrainLetsRunningWorkFinishAndTakesNoMore(t *testing.T) {
 	}
 
 	close(release)
-	require.NoError(t, <-answer)
-	await(t, orphanEnded)
+	require.NoError(t, await.Receive(t, answer, "NodeStageVolume to return"))
+	await.Receive(t, orphanEnded, "the operation without a call to end")
 	require.NoError(t, r.wait(t))
 	require.NoFileExists(t, r.config.ReadyFile)
 }
@@ -415,10 +416,10 @@ func TestDrainGivesUpAfterItsTimeout(t *testing.T) {
 		result <- err
 	}()
 
-	await(t, entered)
+	await.Receive(t, entered, "the call to begin")
 	r.stop()
 	require.ErrorIs(t, r.wait(t), driver.ErrDrain)
-	require.ErrorIs(t, <-result, inflight.ErrDraining)
+	require.ErrorIs(t, await.Receive(t, result, "the operation that outlasts the drain"), inflight.ErrDraining)
 	require.NoFileExists(t, r.socket())
 }
 
@@ -431,24 +432,14 @@ func TestUntilSignalEndsWithTheFirstAndExitsWithTheSecond(t *testing.T) {
 	defer stop()
 
 	require.NoError(t, ctx.Err())
-	signals <- os.Interrupt
+	await.Send(t, signals, os.Interrupt, "the signal to be taken")
 
-	await(t, ctx.Done())
+	await.Receive(t, ctx.Done(), "the context to end at the first signal")
 	require.ErrorIs(t, context.Cause(ctx), driver.ErrSignal)
 	require.Empty(t, exited)
-	signals <- os.Interrupt
+	await.Send(t, signals, os.Interrupt, "the signal to be taken")
 
-	require.Equal(t, 1, <-exited)
-}
-
-func await(t *testing.T, event <-chan struct{}) {
-	t.Helper()
-
-	select {
-	case <-event:
-	case <-time.After(waitLimit):
-		require.Fail(t, "what the test waits for does not happen")
-	}
+	require.Equal(t, 1, await.Receive(t, exited, "the exit at the second signal"))
 }
 
 func get(t *testing.T, url string) (int, string) {
@@ -457,7 +448,7 @@ func get(t *testing.T, url string) (int, string) {
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
 	require.NoError(t, err)
 
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	client := &http.Client{Timeout: waitLimit, Transport: &http.Transport{DisableKeepAlives: true}}
 	response, err := client.Do(request)
 	require.NoError(t, err)
 

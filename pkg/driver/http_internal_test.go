@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/test/await"
 )
 
 // TestSlowHTTPClientsAreBounded: clients that never complete a header hold at most
@@ -56,9 +57,9 @@ func TestSlowHTTPClientsAreBounded(t *testing.T) { //nolint:paralleltest // it c
 
 	const others = 16 // the probe's two, epoll's, and the directory that is read
 
-	require.LessOrEqual(t, <-atProbe-before-slow, maxHTTPConnections+others, "the server's connections during the probe")
+	require.LessOrEqual(t, await.Receive(t, atProbe, "the probe")-before-slow, maxHTTPConnections+others, "the server's connections during the probe")
 	require.NoError(t, server.Close())
-	require.NoError(t, <-served)
+	require.NoError(t, await.Receive(t, served, "the HTTP server to end"))
 }
 
 func descriptors(t *testing.T) int {

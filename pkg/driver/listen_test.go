@@ -16,6 +16,8 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/socket"
+	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/served"
 )
 
@@ -86,10 +88,10 @@ func TestSocketLeftToAChild(t *testing.T) {
 	file, err := listener.File()
 	require.NoError(t, err)
 
-	child := exec.Command("sleep", "600") // it is to outlive this process
-	child.ExtraFiles = []*os.File{file}
-	require.NoError(t, child.Start())
-	require.NoError(t, os.WriteFile(path+".pid", []byte(strconv.Itoa(child.Process.Pid)), 0o600))
+	sleeper := exec.Command("sleep", "600") // it is to outlive this process
+	sleeper.ExtraFiles = []*os.File{file}
+	require.NoError(t, sleeper.Start())
+	require.NoError(t, os.WriteFile(path+".pid", []byte(strconv.Itoa(sleeper.Process.Pid)), 0o600))
 }
 
 func TestSocketOfAnEndedProcessIsReplaced(t *testing.T) {
@@ -97,7 +99,7 @@ func TestSocketOfAnEndedProcessIsReplaced(t *testing.T) {
 
 	r := start(t, func(config *driver.Config) {
 		path := strings.TrimPrefix(config.Endpoint, "unix://")
-		leaver := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^TestSocketLeftToAChild$")
+		leaver := child.Command(t, "/proc/self/exe", "-test.run=^TestSocketLeftToAChild$")
 		leaver.Env = append(os.Environ(), leaveTo+"="+path)
 		require.NoError(t, leaver.Run())
 
@@ -196,10 +198,10 @@ func TestOfTwoThatStartAtOnceOneServes(t *testing.T) {
 	}
 
 	for range starts - 1 {
-		require.ErrorAs(t, <-results, new(*socket.InUseError))
+		require.ErrorAs(t, await.Receive(t, results, "Run of a second driver to return"), new(*socket.InUseError))
 	}
 
 	stop()
-	wait.Wait()
-	require.NoError(t, <-results)
+	await.Return(t, wait.Wait, "all drivers to end")
+	require.NoError(t, await.Receive(t, results, "Run of the only driver to return"))
 }

@@ -3,7 +3,6 @@ package filesystem_test
 import (
 	"bytes"
 	"os"
-	"os/exec"
 	"testing"
 	"time"
 
@@ -12,6 +11,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/blockdev"
 	"github.com/touchstone-csi/touchstone/pkg/filesystem"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/child"
 )
 
@@ -97,7 +97,7 @@ func TestExt4RepairsWhatIsSafe(t *testing.T) {
 func debugfs(t *testing.T, image *os.File, request string) {
 	t.Helper()
 
-	output, err := exec.CommandContext(t.Context(), "debugfs", "-w", "-R", request, image.Name()).CombinedOutput()
+	output, err := child.Command(t, "debugfs", "-w", "-R", request, image.Name()).CombinedOutput()
 	require.NoError(t, err, "%s", output)
 }
 
@@ -166,7 +166,7 @@ func TestNoSecondToolBesideARunningOne(t *testing.T) {
 
 	defer other.Close()
 
-	require.NoError(t, unix.Flock(int(other.Fd()), unix.LOCK_EX))
+	await.Flock(t, other, unix.LOCK_EX)
 
 	_, err = ext4.Check(t.Context(), image.Name())
 	require.ErrorIs(t, err, filesystem.ErrInUse)
@@ -184,7 +184,7 @@ func TestALockThatAChildBeingForkedHasIsAwaited(t *testing.T) {
 
 	other, err := os.Open(image.Name())
 	require.NoError(t, err)
-	require.NoError(t, unix.Flock(int(other.Fd()), unix.LOCK_EX))
+	await.Flock(t, other, unix.LOCK_EX)
 	child.CloseWhileForked(t, other, 600*time.Millisecond)
 
 	requireState(t, filesystem.Clean, ext4, image.Name())

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/blockdev"
 	"github.com/touchstone-csi/touchstone/pkg/filesystem"
+	"github.com/touchstone-csi/touchstone/test/child"
 )
 
 func (m *mounted) errors(tb testing.TB, name string) filesystem.Errors {
@@ -121,7 +121,7 @@ func TestExt4CountsErrors(t *testing.T) {
 func inodeOffset(t *testing.T, image *os.File, path string) int64 {
 	t.Helper()
 
-	output, err := exec.CommandContext(t.Context(), "debugfs", "-R", "imap "+path, image.Name()).CombinedOutput()
+	output, err := child.Command(t, "debugfs", "-R", "imap "+path, image.Name()).CombinedOutput()
 	require.NoError(t, err, "%s", output)
 
 	found := regexp.MustCompile(`located at block (\d+)`).FindSubmatch(output)

@@ -3,7 +3,6 @@ package filesystem_test
 import (
 	"context"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/filesystem"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/child"
 )
 
 func shell(script string) filesystem.Command {
@@ -81,8 +81,7 @@ func TestTheContextEndsATool(t *testing.T) {
 		done <- err
 	}()
 
-	_, err := os.ReadFile(started)
-	require.NoError(t, err)
+	await.ReadPipe(t, started)
 	cancel()
 	require.ErrorIs(t, await.Receive(t, done, "the cancelled tool to end"), context.Canceled)
 }
@@ -105,10 +104,9 @@ func TestAnUninterruptibleToolComesToItsEnd(t *testing.T) {
 		results <- result
 	}()
 
-	_, err := os.ReadFile(started)
-	require.NoError(t, err)
+	await.ReadPipe(t, started)
 	cancel()
-	require.NoError(t, os.WriteFile(goOn, []byte("\n"), 0o600))
+	await.WritePipe(t, goOn, "\n")
 	require.Equal(t, filesystem.Result{Output: "done\n"}, await.Receive(t, results, "the tool's result"))
 }
 
@@ -129,8 +127,7 @@ func TestAnIdleToolIsTheLastInLine(t *testing.T) {
 				ended <- err
 			}()
 
-			said, err := os.ReadFile(started)
-			require.NoError(t, err)
+			said := await.ReadPipe(t, started)
 
 			process, err := strconv.Atoi(strings.TrimSpace(string(said)))
 			require.NoError(t, err)
@@ -143,7 +140,7 @@ func TestAnIdleToolIsTheLastInLine(t *testing.T) {
 				require.Equal(t, ours, theirs)
 			}
 
-			require.NoError(t, os.WriteFile(goOn, []byte("\n"), 0o600))
+			await.WritePipe(t, goOn, "\n")
 			require.NoError(t, await.Receive(t, ended, "the tool to end"))
 		})
 	}
@@ -207,13 +204,12 @@ func TestAfterTheDeathOfTheDriver(t *testing.T) {
 			require.NoError(t, unix.Mkfifo(started, 0o600))
 			require.NoError(t, unix.Mkfifo(goOn, 0o600))
 
-			process := exec.CommandContext(t.Context(), "/proc/self/exe")
+			process := child.Command(t, "/proc/self/exe")
 			process.Env = append(os.Environ(), driverImage+"="+image, driverPatient+"="+patient,
 				driverScript+"=echo >"+started+"; read line <"+goOn)
 			require.NoError(t, process.Start())
 
-			_, err := os.ReadFile(started)
-			require.NoError(t, err)
+			await.ReadPipe(t, started)
 			require.NoError(t, process.Process.Kill())
 			require.Error(t, process.Wait())
 
@@ -224,11 +220,11 @@ func TestAfterTheDeathOfTheDriver(t *testing.T) {
 
 			if patient != "" {
 				require.ErrorIs(t, unix.Flock(int(probe.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK)
-				require.NoError(t, os.WriteFile(goOn, []byte("\n"), 0o600))
+				await.WritePipe(t, goOn, "\n")
 			}
 
 			// The lock is there as long as the tool.
-			require.NoError(t, unix.Flock(int(probe.Fd()), unix.LOCK_EX))
+			await.Flock(t, probe, unix.LOCK_EX)
 		})
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/blockdev"
 	"github.com/touchstone-csi/touchstone/pkg/filesystem"
+	"github.com/touchstone-csi/touchstone/test/child"
 )
 
 // copyOf returns a copy of an image, of which the source may be mounted.
@@ -34,7 +34,7 @@ func copyOf(tb testing.TB, image *os.File) *os.File {
 	require.NoError(tb, err)
 	tb.Cleanup(func() { made.Close() })
 
-	output, err := exec.CommandContext(tb.Context(), "cp", "--sparse=always", image.Name(), made.Name()).CombinedOutput()
+	output, err := child.Command(tb, "cp", "--sparse=always", image.Name(), made.Name()).CombinedOutput()
 	require.NoError(tb, err, "%s", output)
 
 	return made
@@ -55,7 +55,7 @@ func requireCheck(tb testing.TB, fs filesystem.Filesystem, path string) {
 	requireState(tb, filesystem.Clean, fs, path)
 
 	if fs.Name() == filesystem.Ext4 {
-		output, err := exec.CommandContext(tb.Context(), "e2fsck", "-fn", path).CombinedOutput()
+		output, err := child.Command(tb, "e2fsck", "-fn", path).CombinedOutput()
 		require.NoError(tb, err, "%s", output)
 	}
 }
@@ -66,7 +66,7 @@ func TestUUIDIsWhatBlkidTells(t *testing.T) {
 	for name, fs := range filesystems(t) {
 		image := newFilesystem(t, fs, imageSize)
 
-		output, err := exec.CommandContext(t.Context(), "blkid", "-p", "-s", "UUID", "-o", "value", image.Name()).Output()
+		output, err := child.Command(t, "blkid", "-p", "-s", "UUID", "-o", "value", image.Name()).Output()
 		require.NoError(t, err)
 		require.Equal(t, strings.TrimSpace(string(output)), uuidOf(t, image), name)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/test/await"
 )
 
 func TestHistoryTellsWhatCameAndWent(t *testing.T) {
@@ -87,7 +88,7 @@ func TestHistoryOfSeveralMonitorsAtOnce(t *testing.T) {
 		})
 	}
 
-	writing.Wait()
+	await.Return(t, writing.Wait, "all writers to end")
 
 	counts := map[string]int{}
 	for _, change := range history.Changes() {

@@ -12,6 +12,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/blockdev"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/kernelevents"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
@@ -245,7 +246,7 @@ func TestFilesDirectoryGone(t *testing.T) {
 			err := running.awaitEnd(t, "a watched directory was "+name)
 			require.ErrorIs(t, err, kernelevents.ErrGone)
 			require.ErrorContains(t, err, dir)
-			require.Equal(t, health.Lost, (<-running.events).Kind)
+			require.Equal(t, health.Lost, await.Receive(t, running.events, "the event of a lost source").Kind)
 
 			if !test.root {
 				require.ErrorIs(t, source.Run(t.Context(), func() {}, func(health.Event) {}), os.ErrNotExist)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -17,6 +16,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/blockdev"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/mount"
+	"github.com/touchstone-csi/touchstone/test/child"
 )
 
 const (
@@ -292,6 +292,6 @@ func staged(tb testing.TB, mkfs ...string) (*blockdev.Device, string) {
 func run(tb testing.TB, name string, args ...string) {
 	tb.Helper()
 
-	output, err := exec.Command(name, args...).CombinedOutput()
+	output, err := child.Command(tb, name, args...).CombinedOutput()
 	require.NoErrorf(tb, err, "%s %v: %s", name, args, output)
 }

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/pkg/mount"
+	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
@@ -145,7 +146,7 @@ func run(tb testing.TB, name string, args ...string) string {
 		tb.Skipf("%s is not installed", name)
 	}
 
-	output, err := exec.Command(path, args...).CombinedOutput()
+	output, err := child.Command(tb, path, args...).CombinedOutput()
 	require.NoErrorf(tb, err, "%s %v: %s", name, args, output)
 
 	return string(output)

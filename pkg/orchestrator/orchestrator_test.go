@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/await"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -85,7 +86,7 @@ func serveAt(t *testing.T, socket string, register func(grpc.ServiceRegistrar)) 
 
 	t.Cleanup(func() {
 		server.Stop()
-		<-done
+		await.Receive(t, done, "the server to end")
 	})
 }
 
@@ -93,7 +94,7 @@ func connect(t *testing.T, opts ...grpc.DialOption) (*orchestrator.Orchestrator,
 	t.Helper()
 
 	socket := filepath.Join(t.TempDir(), "csi.sock")
-	co, err := orchestrator.Connect("unix://"+socket, opts...)
+	co, err := orchestrator.Connect("unix://"+socket, append(await.Calls(t), opts...)...)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, co.Close()) })
 
@@ -108,7 +109,7 @@ func TestWaitReadyWaitsForTheSocketAndThenForTheDriver(t *testing.T) {
 
 	driver := &slow{}
 	serve(t, socket, driver)
-	require.NoError(t, <-waited)
+	require.NoError(t, await.Receive(t, waited, "WaitReady to return"))
 	require.EqualValues(t, 3, driver.probes.Load())
 }
 

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/await"
 )
 
 // copier is a driver of snapshots: one of its three is listed on each page, two
@@ -255,5 +256,5 @@ func TestAStreamIsLeftWithItsReader(t *testing.T) {
 		break
 	}
 
-	require.ErrorIs(t, <-driver.left, context.Canceled)
+	require.ErrorIs(t, await.Receive(t, driver.left, "the stream to end at the driver"), context.Canceled)
 }

@@ -2,13 +2,13 @@ package pool_test
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/test/child"
 )
 
 // BenchmarkFallbackCopy is the copy where blocks can't be shared, beside the one
@@ -46,7 +46,7 @@ func BenchmarkFallbackCopy(b *testing.B) {
 			b.SetBytes(size)
 
 			for b.Loop() {
-				output, err := exec.CommandContext(b.Context(), "cp", "--sparse=always", "--reflink=never", placeOf(place, source), target).
+				output, err := child.Command(b, "cp", "--sparse=always", "--reflink=never", placeOf(place, source), target).
 					CombinedOutput()
 				require.NoError(b, err, "%s", output)
 				flush(b, target)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"math/rand"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/blockdev"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
@@ -76,7 +76,7 @@ func mounted(tb testing.TB, fsType, options string, mkfs ...string) string {
 
 		require.NoError(tb, image.Truncate(320*mib))
 
-		output, err := exec.CommandContext(tb.Context(), mkfs[0], append(mkfs[1:], image.Name())...).CombinedOutput()
+		output, err := child.Command(tb, mkfs[0], append(mkfs[1:], image.Name())...).CombinedOutput()
 		require.NoError(tb, err, "%s", output)
 
 		device, err := blockdev.NewLoops(blockdev.LoopsOptions{}).Attach(tb.Context(), image, blockdev.AttachOptions{

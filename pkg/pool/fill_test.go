@@ -11,6 +11,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
+	"github.com/touchstone-csi/touchstone/test/await"
 )
 
 // filling replaces whatever the image holds.
@@ -37,7 +38,7 @@ func TestFillImageLeavesAnAttachedImage(t *testing.T) {
 
 	attached, err := place.OpenImage(id, os.O_RDWR)
 	require.NoError(t, err)
-	require.NoError(t, unix.Flock(int(attached.Fd()), unix.LOCK_EX))
+	await.Flock(t, attached, unix.LOCK_EX)
 
 	filled, err := place.FillImage(t.Context(), id, filling(false, func(context.Context, string) error {
 		return errors.New("an image that is attached was filled")

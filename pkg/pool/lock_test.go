@@ -11,6 +11,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
@@ -108,7 +109,7 @@ func TestAnEmptyImageInUseIsNoOrphan(t *testing.T) {
 	for name, how := range map[string]int{"by a writer": unix.LOCK_EX, "by a reader": unix.LOCK_SH} {
 		user, err := p.OpenImage(id, os.O_RDONLY)
 		require.NoError(t, err)
-		require.NoError(t, unix.Flock(int(user.Fd()), how))
+		await.Flock(t, user, how)
 
 		removed, err := p.RemoveEmpty(entry)
 		require.NoError(t, err, name)
@@ -156,7 +157,7 @@ func TestWhatIsBeingMadeIsNoLeftover(t *testing.T) {
 
 	maker, err := os.Create(filepath.Join(p.Path(), "scratch", id+".img"))
 	require.NoError(t, err)
-	require.NoError(t, unix.Flock(int(maker.Fd()), unix.LOCK_EX))
+	await.Flock(t, maker, unix.LOCK_EX)
 
 	for _, inMaking := range []bool{true, false} {
 		var found []pool.Leftover

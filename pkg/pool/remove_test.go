@@ -19,6 +19,9 @@ const (
 	// From linux/fs.h.
 	immutable  = 0x10
 	appendOnly = 0x20
+
+	// removalLimit is no verdict on speed: it only ends a test that would hang.
+	removalLimit = 5 * time.Minute
 )
 
 // deepen makes directories inside each other, without a path as long as they are
@@ -84,10 +87,14 @@ func mostDescriptors(tb testing.TB, f func()) int {
 		f()
 	}()
 
+	late := time.After(removalLimit)
+
 	for {
 		select {
 		case <-ended:
 			return most - before
+		case <-late:
+			require.FailNow(tb, "the removal has not ended", "%s ago", removalLimit)
 		case <-time.After(time.Millisecond):
 			most = max(most, count())
 		}

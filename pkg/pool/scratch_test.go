@@ -17,6 +17,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
+	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
@@ -93,7 +94,7 @@ func (c copier) tell(t *testing.T) {
 func startCopier(t *testing.T, place *pool.Pool, source, target pool.Object, user uint32) (copier, *bufio.Reader) {
 	t.Helper()
 
-	command := exec.CommandContext(t.Context(), "/proc/self/exe")
+	command := child.Command(t, "/proc/self/exe")
 	command.Env = append(os.Environ(), copierPool+"="+place.Path(), copierSource+"="+string(source.Backing)+" "+source.ID,
 		copierTarget+"="+target.ID)
 	command.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user}}

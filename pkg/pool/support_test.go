@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -21,6 +20,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/blockdev"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
+	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -79,7 +79,7 @@ func filesystemOf(tb testing.TB, kind string, size int64, mkfs ...string) string
 
 	require.NoError(tb, image.Truncate(size))
 
-	output, err := exec.CommandContext(tb.Context(), mkfs[0], append(mkfs[1:], image.Name())...).CombinedOutput()
+	output, err := child.Command(tb, mkfs[0], append(mkfs[1:], image.Name())...).CombinedOutput()
 	require.NoError(tb, err, "%s", output)
 
 	device, err := blockdev.NewLoops(blockdev.LoopsOptions{}).Attach(tb.Context(), image, blockdev.AttachOptions{
@@ -354,7 +354,7 @@ func available(tb testing.TB, p *pool.Pool) int64 {
 func sharesBlocks(tb testing.TB, path string) bool {
 	tb.Helper()
 
-	output, err := exec.CommandContext(tb.Context(), "filefrag", "-v", path).CombinedOutput()
+	output, err := child.Command(tb, "filefrag", "-v", path).CombinedOutput()
 	require.NoError(tb, err, "%s", output)
 
 	return strings.Contains(string(output), "shared")

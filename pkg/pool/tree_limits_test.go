@@ -63,8 +63,12 @@ func TestHardLinksTakeNoMemory(t *testing.T) {
 
 	go func() { ended <- copying.Cut(t.Context()) }()
 
+	late := time.After(removalLimit)
+
 	for running := true; running; {
 		select {
+		case <-late:
+			require.FailNow(t, "Cut has not returned", "%s ago", removalLimit)
 		case err := <-ended:
 			require.NoError(t, err)
 

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
@@ -258,7 +259,7 @@ func TestTreeThatChangesMeanwhile(t *testing.T) {
 	}
 
 	close(stop)
-	running.Wait()
+	await.Return(t, running.Wait, "all writers to end")
 }
 
 func TestCopyStopsAtMounts(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -141,7 +140,7 @@ func end(t *testing.T, pool *poolimage.Pool) {
 func died(t *testing.T, directory string, bytes int64) {
 	t.Helper()
 
-	command := exec.CommandContext(t.Context(), "/proc/self/exe")
+	command := child.Command(t, "/proc/self/exe")
 	command.Env = append(os.Environ(), childVariable+"="+directory, fmt.Sprintf("%s_BYTES=%d", childVariable, bytes))
 	out, err := command.StdoutPipe()
 	require.NoError(t, err)
@@ -216,7 +215,7 @@ func allocated(t *testing.T, path string) int64 {
 func tool(t *testing.T, name string, arguments ...string) string {
 	t.Helper()
 
-	output, err := exec.CommandContext(t.Context(), name, arguments...).CombinedOutput()
+	output, err := child.Command(t, name, arguments...).CombinedOutput()
 	require.NoError(t, err, "%s", output)
 
 	return string(output)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -19,6 +18,8 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/filesystem"
 	"github.com/touchstone-csi/touchstone/pkg/mount"
 	"github.com/touchstone-csi/touchstone/pkg/poolimage"
+	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -248,7 +249,7 @@ func TestSeveralDriversAtOnce(t *testing.T) {
 		})
 	}
 
-	all.Wait()
+	await.Return(t, all.Wait, "Ensure of all drivers to return")
 	require.False(t, t.Failed())
 	require.Len(t, devices(t, directory), 1)
 
@@ -272,7 +273,7 @@ func TestWaitForAnotherDriverCanBeCalledOff(t *testing.T) {
 
 	defer other.Close()
 
-	require.NoError(t, unix.Flock(int(other.Fd()), unix.LOCK_EX))
+	await.Flock(t, other, unix.LOCK_EX)
 
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 	defer cancel()
@@ -484,7 +485,7 @@ func TestWithoutPrivilege(t *testing.T) {
 	tool(t, "cp", itself, binary)
 
 	run := func(expect string) {
-		command := exec.CommandContext(t.Context(), binary, "-test.run=^TestWithoutPrivilege$", "-test.v")
+		command := child.Command(t, binary, "-test.run=^TestWithoutPrivilege$", "-test.v")
 		command.Dir = filepath.Dir(directory)
 		command.Env = append(os.Environ(), "TOUCHSTONE_TEST_AS_NOBODY="+directory, "TOUCHSTONE_TEST_EXPECT="+expect)
 		command.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}

@@ -101,7 +101,7 @@ func serve(t *testing.T, registry *progress.Registry) *progress.Client {
 		require.NoError(t, await.Receive(t, ended, "the server to end"))
 	})
 
-	connection, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	connection, err := grpc.NewClient("unix://"+path, append(await.Calls(t), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, connection.Close()) })
 

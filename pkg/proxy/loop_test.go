@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/pkg/proxy"
+	"github.com/touchstone-csi/touchstone/test/await"
 )
 
 // TestLoopOfProxies: a call that comes back is refused, not handed on again.
@@ -53,9 +54,9 @@ func forward(t *testing.T, from, to string) grpc_testing.TestServiceClient {
 
 	go func() { done <- server.Serve(listener) }()
 
-	t.Cleanup(func() { server.Stop(); require.NoError(t, <-done) })
+	t.Cleanup(func() { server.Stop(); require.NoError(t, await.Receive(t, done, "the server to end")) })
 
-	conn, err := grpc.NewClient("unix:"+from, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix:"+from, append(await.Calls(t), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, conn.Close()) })
 

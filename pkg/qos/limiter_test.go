@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/pkg/qos"
+	"github.com/touchstone-csi/touchstone/test/await"
 )
 
 const escapedUID = "4c1d0c9e_6b43_4b55_a1a4_1d2fa8a3e6b7"
@@ -320,7 +321,7 @@ func TestManyPodsAtOnce(t *testing.T) {
 		})
 	}
 
-	callers.Wait()
+	await.Return(t, callers.Wait, "all callers to have their answers")
 
 	for i := range 4 {
 		now, err := limiter.Get(fmt.Sprint("many-", i), numbers(device))

@@ -21,6 +21,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/blockdev"
 	"github.com/touchstone-csi/touchstone/pkg/qos"
+	"github.com/touchstone-csi/touchstone/test/child"
 )
 
 const (
@@ -155,7 +156,7 @@ type worker struct {
 func newWorker(t *testing.T, cgroup, device, operation string, size int) *worker {
 	t.Helper()
 
-	run := exec.Command("/proc/self/exe") // it ends with its input
+	run := child.CommandWithin(t, 5*time.Minute, "/proc/self/exe") // it ends with its input
 	run.Env = append(os.Environ(), fmt.Sprintf("%s=%s %s %d", workVariable, device, operation, size))
 	run.Stderr = os.Stderr
 

@@ -207,7 +207,8 @@ func TestKubeletThatTriesAgainByItself(t *testing.T) {
 	before, err := os.Lstat(socketOf(config))
 	require.NoError(t, err)
 
-	conn, err := grpc.NewClient("unix://"+socketOf(config), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix://"+socketOf(config),
+		append(await.Calls(t), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	require.NoError(t, err)
 	defer conn.Close()
 

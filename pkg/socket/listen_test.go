@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/touchstone-csi/touchstone/pkg/socket"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/served"
 )
 
@@ -143,7 +144,7 @@ func TestListenRefusesAllAtOnce(t *testing.T) {
 	}
 
 	for range starts {
-		err := <-refused
+		err := await.Receive(t, refused, "Listen to refuse")
 		require.ErrorAs(t, err, new(*socket.InUseError))
 		require.ErrorContains(t, err, "it.example.org v1")
 	}

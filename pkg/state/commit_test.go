@@ -503,7 +503,15 @@ func TestConcurrent(t *testing.T) {
 			_ = f.Err()
 		}
 	})
-	group.Wait()
+
+	ended := make(chan struct{})
+
+	go func() {
+		defer close(ended)
+		group.Wait()
+	}()
+
+	await(t, "all writers and readers to end", ended)
 
 	before := f.all()
 	sum := *f.sum

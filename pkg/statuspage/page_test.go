@@ -54,7 +54,10 @@ type answered struct {
 func ask(t *testing.T, method, url string, headers ...string) answered {
 	t.Helper()
 
-	request, err := http.NewRequestWithContext(t.Context(), method, url, http.NoBody)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+
+	request, err := http.NewRequestWithContext(ctx, method, url, http.NoBody)
 	require.NoError(t, err)
 
 	for i := 0; i < len(headers); i += 2 {

@@ -15,14 +15,20 @@ const Limit = time.Minute
 func Receive[T any](tb testing.TB, from <-chan T, what string) T {
 	tb.Helper()
 
-	limit := time.NewTimer(Limit)
-	defer limit.Stop()
+	return receiveWithin(tb, Limit, from, what)
+}
+
+func receiveWithin[T any](tb testing.TB, limit time.Duration, from <-chan T, what string) T {
+	tb.Helper()
+
+	late := time.NewTimer(limit)
+	defer late.Stop()
 
 	select {
 	case got := <-from:
 		return got
-	case <-limit.C:
-		tb.Fatalf("waited %s for %s", Limit, what)
+	case <-late.C:
+		tb.Fatalf("waited %s for %s", limit, what)
 
 		panic("unreachable")
 	}
@@ -46,6 +52,12 @@ func Send[T any](tb testing.TB, to chan<- T, value T, what string) {
 // does not, its goroutine stays.
 func Return(tb testing.TB, wait func(), what string) {
 	tb.Helper()
+	ReturnWithin(tb, Limit, wait, what)
+}
+
+// ReturnWithin is Return with another limit.
+func ReturnWithin(tb testing.TB, limit time.Duration, wait func(), what string) {
+	tb.Helper()
 
 	returned := make(chan struct{})
 
@@ -54,5 +66,5 @@ func Return(tb testing.TB, wait func(), what string) {
 		wait()
 	}()
 
-	Receive(tb, returned, what)
+	receiveWithin(tb, limit, returned, what)
 }

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/child"
 )
 
@@ -20,7 +21,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestAChildOutlivesTheThreadOfItsStarter(t *testing.T) {
 	t.Parallel()
 
-	command := exec.Command("cat")
+	command := child.Command(t, "cat")
 	input, err := command.StdinPipe()
 	require.NoError(t, err)
 
@@ -36,9 +37,9 @@ func TestAChildOutlivesTheThreadOfItsStarter(t *testing.T) {
 		started <- child.Start(command)
 	})
 
-	tid := <-thread
+	tid := await.Receive(t, thread, "the thread's id")
 
-	require.NoError(t, <-started)
+	require.NoError(t, await.Receive(t, started, "the child to be started"))
 	require.Eventually(t, func() bool {
 		_, err := os.Stat(fmt.Sprintf("/proc/self/task/%d", tid))
 
@@ -54,7 +55,7 @@ func TestAChildOutlivesTheThreadOfItsStarter(t *testing.T) {
 	require.Equal(t, "alive\n", string(said))
 
 	require.NoError(t, input.Close())
-	require.NoError(t, command.Wait())
+	require.NoError(t, child.Wait(t, command))
 }
 
 // onDyingThread is run in a goroutine of its own, and its thread ends with it.

@@ -8,6 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/test/await"
 )
 
 // CloseWhileForked closes a file of which a child that is just being forked has a
@@ -21,7 +23,7 @@ func CloseWhileForked(tb testing.TB, file *os.File, while time.Duration) {
 
 	through := make(chan struct{})
 
-	tb.Cleanup(func() { <-through })
+	tb.Cleanup(func() { await.Receive(tb, through, "the end of the fork") })
 	time.AfterFunc(while, func() {
 		defer close(through)
 		defer syscall.ForkLock.Unlock()

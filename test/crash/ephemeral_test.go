@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
@@ -62,7 +63,7 @@ func TestCrashEphemeral(t *testing.T) {
 		select {
 		case <-timer.C:
 			p.kill(t)
-			<-ended
+			await.Receive(t, ended, "the calls to return after their driver was killed")
 		case took := <-ended:
 			lasted = max(lasted, took)
 

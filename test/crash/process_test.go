@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/child"
 )
 
@@ -54,7 +55,7 @@ func build(t *testing.T) string {
 	t.Helper()
 
 	binary := filepath.Join(t.TempDir(), "touchstone")
-	output, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary,
+	output, err := child.CommandWithin(t, child.BuildLimit, "go", "build", "-o", binary,
 		"github.com/touchstone-csi/touchstone/cmd/touchstone").CombinedOutput()
 	require.NoError(t, err, "%s", output)
 
@@ -103,7 +104,7 @@ func (s *site) start(t *testing.T, watch grpc.UnaryClientInterceptor) *process {
 	command.Stdout, command.Stderr = log, log
 	require.NoError(t, child.Start(command))
 
-	client, err := orchestrator.Connect(endpoint, grpc.WithChainUnaryInterceptor(watch))
+	client, err := orchestrator.Connect(endpoint, append(await.Calls(t), grpc.WithChainUnaryInterceptor(watch))...)
 	require.NoError(t, err)
 
 	p := &process{Orchestrator: client, command: command, ended: make(chan struct{})}
@@ -166,7 +167,7 @@ func (p *process) terminate(t *testing.T) {
 func (p *process) end(t *testing.T, expected func(syscall.WaitStatus) bool) {
 	t.Helper()
 
-	<-p.ended
+	await.Receive(t, p.ended, "the driver to end")
 
 	if p.closed {
 		return
@@ -184,7 +185,7 @@ func (p *process) end(t *testing.T, expected func(syscall.WaitStatus) bool) {
 func (s *site) verifyState(t *testing.T) {
 	t.Helper()
 
-	output, err := exec.CommandContext(t.Context(), s.binary, "state", "verify", "--state-dir="+s.state()).CombinedOutput()
+	output, err := child.Command(t, s.binary, "state", "verify", "--state-dir="+s.state()).CombinedOutput()
 	require.NoError(t, err, "%s", output)
 }
 

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/test/child"
 )
 
 // The driver is up within milliseconds; the limit only ends a hopeless wait.
@@ -41,7 +43,7 @@ func startDriver(t *testing.T, dir string, flags ...string) string {
 	require.NoError(t, driver.Start())
 	t.Cleanup(func() {
 		require.NoError(t, driver.Process.Signal(syscall.SIGTERM))
-		require.NoError(t, driver.Wait(), log.String())
+		require.NoError(t, child.Wait(t, driver), log.String())
 		// Only what the driver and this test are known to make.
 		for _, name := range []string{"state", "pool"} {
 			require.NoError(t, os.RemoveAll(filepath.Join(dir, name)))
@@ -58,7 +60,7 @@ func TestCtlLeadsAVolumeThroughItsLife(t *testing.T) {
 	staging, target := filepath.Join(dir, "kubelet", "stage"), filepath.Join(dir, "kubelet", "pods", "data")
 
 	ctl := func(args ...string) (string, int) {
-		command := exec.CommandContext(t.Context(), binary, append([]string{"ctl"}, args...)...)
+		command := child.Command(t, binary, append([]string{"ctl"}, args...)...)
 		command.Env = append(os.Environ(), "TOUCHSTONE_ENDPOINT="+endpoint)
 		out, err := command.CombinedOutput()
 
@@ -92,7 +94,7 @@ func TestCtlLeadsAVolumeThroughItsLife(t *testing.T) {
 
 	t.Cleanup(func() {
 		// Whatever failed; the context of the test is over by now.
-		undo := exec.Command(binary, "ctl", "--endpoint", endpoint, "volume", "unpublish", id, "--staging", staging, "--target", target)
+		undo := child.Command(t, binary, "ctl", "--endpoint", endpoint, "volume", "unpublish", id, "--staging", staging, "--target", target)
 		out, err := undo.CombinedOutput()
 		require.NoError(t, err, string(out))
 

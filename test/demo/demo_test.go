@@ -20,6 +20,7 @@ import (
 	"github.com/moby/sys/mountinfo"
 	"github.com/stretchr/testify/require"
 
+	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
@@ -68,8 +69,7 @@ func buildAndRun(m *testing.M) int {
 func run(t *testing.T, dir string, onLine func(process *os.Process, number int, line string)) (code int, out, stderr string) {
 	t.Helper()
 
-	command := exec.CommandContext(t.Context(), binary, "demo", "--dir", dir)
-	command.Cancel = func() error { return command.Process.Signal(syscall.SIGTERM) }
+	command := child.Command(t, binary, "demo", "--dir", dir)
 
 	var complaints strings.Builder
 	command.Stderr = &complaints
@@ -261,7 +261,7 @@ func TestADriverThatDiesIsNamedAndCleanedUpAfter(t *testing.T) {
 func TestAReaderThatLeavesEndsIt(t *testing.T) {
 	dir := workDir(t)
 
-	command := exec.CommandContext(t.Context(), binary, "demo", "--dir", dir)
+	command := child.Command(t, binary, "demo", "--dir", dir)
 	pipe, err := command.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, command.Start())
@@ -285,7 +285,7 @@ func TestWithoutRootItSaysSo(t *testing.T) {
 
 	const nobody = 65534
 
-	command := exec.CommandContext(t.Context(), binary, "demo")
+	command := child.Command(t, binary, "demo")
 	command.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 
 	out, err := command.CombinedOutput()

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/test/child"
 )
 
 // example is a shell in which the commands of the examples work.
@@ -61,7 +63,7 @@ func (e *example) tidy() {
 		// Which of the volumes it is does not matter: none minds one too many.
 		script := `for id in $(touchstone ctl volume list -o json | jq -r '.entries[].volume.volume_id'); do
 			touchstone ctl volume unpublish $id --staging "$1" --target "$2" || true; done`
-		command := exec.Command("bash", "-c", script, "bash", staging, target)
+		command := child.Command(e.t, "bash", "-c", script, "bash", staging, target)
 		command.Env = e.env
 
 		if out, err := command.CombinedOutput(); err != nil || e.t.Failed() {

@@ -18,6 +18,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/filesystem"
 	"github.com/touchstone-csi/touchstone/pkg/node"
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -200,21 +201,21 @@ func TestNobodyWaitsForACheck(t *testing.T) {
 
 		go ask()
 
-		<-tool.begun
+		await.Receive(t, tool.begun, "the tool to begin")
 		requireThawed(t, claim.StagingPath)
 		require.NoError(t, unstage())
 		close(tool.goOn)
-		require.NoError(t, <-asked)
+		require.NoError(t, await.Receive(t, asked, "the answer of the check"))
 	})
 	t.Run("offline", func(t *testing.T) {
 		tool := run.hold("e2fsck")
 
 		go ask()
 
-		<-tool.begun
+		await.Receive(t, tool.begun, "the tool to begin")
 		require.NoError(t, stageAgain())
 		close(tool.goOn)
-		fails(t, <-asked, codes.Aborted, claim.VolumeID, "again")
+		fails(t, await.Receive(t, asked, "the answer of the check"), codes.Aborted, claim.VolumeID, "again")
 	})
 	t.Run("and is used for a while", func(t *testing.T) {
 		require.NoError(t, unstage())
@@ -223,12 +224,12 @@ func TestNobodyWaitsForACheck(t *testing.T) {
 
 		go ask()
 
-		<-tool.begun
+		await.Receive(t, tool.begun, "the tool to begin")
 		require.NoError(t, stageAgain())
 		writeFile(t, filepath.Join(claim.StagingPath, "file"), "written")
 		require.NoError(t, unstage())
 		close(tool.goOn)
-		fails(t, <-asked, codes.Aborted, claim.VolumeID, "again")
+		fails(t, await.Receive(t, asked, "the answer of the check"), codes.Aborted, claim.VolumeID, "again")
 		require.NoError(t, stageAgain())
 	})
 }
@@ -269,15 +270,14 @@ func TestCheckAndADriverThatIsKilled(t *testing.T) {
 				ended <- err
 			}()
 
-			said, err := os.ReadFile(begun)
-			require.NoError(t, err)
+			said := await.ReadPipe(t, begun)
 
 			if strings.Contains(name, "frozen") {
 				requireFrozen(t, claim.StagingPath)
 			}
 
 			d.Kill(t)
-			require.Error(t, <-ended)
+			require.Error(t, await.Receive(t, ended, "the answer of the check"), "a check whose driver was killed")
 			requireThawed(t, claim.StagingPath)
 			requireNoScratch(t, d)
 			require.Eventually(t, func() bool {

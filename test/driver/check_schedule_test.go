@@ -2,7 +2,6 @@ package driver_test
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -18,6 +17,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
+	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -138,14 +138,14 @@ func TestChecksFindDamage(t *testing.T) {
 		bringUp(t, d, claim)
 
 		image, sound := imageOf(d, claim.VolumeID), filepath.Join(d.Root, "sound")
-		output, err := exec.CommandContext(t.Context(), "cp", "--sparse=always", image, sound).CombinedOutput()
+		output, err := child.Command(t, "cp", "--sparse=always", image, sound).CombinedOutput()
 		require.NoError(t, err, "%s", output)
 		damageInodes(t, fsType, image)
 		require.NoError(t, modify(t.Context(), d, claim.VolumeID, map[string]string{volume.KeyCheckPeriod: "1s"}))
 		awaitReason(t, d, claim.VolumeID, health.FilesystemCorrupted)
 
 		takeDown(t, d, claim)
-		output, err = exec.CommandContext(t.Context(), "cp", "--sparse=always", sound, image).CombinedOutput()
+		output, err = child.Command(t, "cp", "--sparse=always", sound, image).CombinedOutput()
 		require.NoError(t, err, "%s", output)
 
 		// On a busy machine two checks may be further apart than this period allows.

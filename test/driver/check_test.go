@@ -9,7 +9,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -29,6 +28,8 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/node"
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
+	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 	"github.com/touchstone-csi/touchstone/test/served"
@@ -162,7 +163,7 @@ func busy(t *testing.T, directory string) (stop func() int64) {
 
 	return func() int64 {
 		ending.Store(true)
-		require.NoError(t, <-ended)
+		require.NoError(t, await.Receive(t, ended, "the writer to end"))
 
 		return rounds.Load()
 	}
@@ -201,7 +202,7 @@ func TestCheckOfTheSoundOffline(t *testing.T) {
 		writeBlock(t, claim)
 
 		image, crashed := imageOf(d, claim.VolumeID), filepath.Join(d.Root, "crashed")
-		output, err := exec.CommandContext(t.Context(), "cp", "--sparse=always", image, crashed).CombinedOutput()
+		output, err := child.Command(t, "cp", "--sparse=always", image, crashed).CombinedOutput()
 		require.NoError(t, err, "%s", output)
 		takeDown(t, d, claim)
 
@@ -210,7 +211,7 @@ func TestCheckOfTheSoundOffline(t *testing.T) {
 			requireCheck(t, d, claim, node.VerdictClean, node.HowOffline)
 			require.Equal(t, before, sumOf(t, image), what)
 
-			output, err := exec.CommandContext(t.Context(), "cp", "--sparse=always", crashed, image).CombinedOutput()
+			output, err := child.Command(t, "cp", "--sparse=always", crashed, image).CombinedOutput()
 			require.NoError(t, err, "%s", output)
 		}
 
@@ -289,7 +290,7 @@ func TestCheckOfTheDamaged(t *testing.T) {
 		bringUp(t, d, claim)
 
 		image, sound := imageOf(d, claim.VolumeID), filepath.Join(d.Root, "sound")
-		output, err := exec.CommandContext(t.Context(), "cp", "--sparse=always", image, sound).CombinedOutput()
+		output, err := child.Command(t, "cp", "--sparse=always", image, sound).CombinedOutput()
 		require.NoError(t, err, "%s", output)
 
 		damageInodes(t, fsType, image)
@@ -311,7 +312,7 @@ func TestCheckOfTheDamaged(t *testing.T) {
 		awaitReason(t, d, claim.VolumeID, health.FilesystemCorrupted)
 
 		// Repaired by hand.
-		output, err = exec.CommandContext(t.Context(), "cp", "--sparse=always", sound, image).CombinedOutput()
+		output, err = child.Command(t, "cp", "--sparse=always", sound, image).CombinedOutput()
 		require.NoError(t, err, "%s", output)
 		requireCheck(t, d, claim, node.VerdictClean, node.HowOffline)
 		awaitReason(t, d, claim.VolumeID, "")
@@ -381,7 +382,7 @@ func TestCheckIsRefused(t *testing.T) {
 
 		defer image.Close()
 
-		require.NoError(t, unix.Flock(int(image.Fd()), unix.LOCK_EX))
+		await.Flock(t, image, unix.LOCK_EX)
 		refused(t, claim, codes.FailedPrecondition, "another node")
 	})
 	t.Run("between two UUIDs", func(t *testing.T) {
@@ -475,7 +476,8 @@ func TestChecksAreCounted(t *testing.T) {
 	bringUp(t, d, claim)
 	requireCheck(t, d, claim, node.VerdictClean, node.HowOnline)
 
-	answer, err := http.Get("http://" + d.Config.HTTPEndpoint + "/metrics")
+	client := http.Client{Timeout: await.Limit}
+	answer, err := client.Get("http://" + d.Config.HTTPEndpoint + "/metrics")
 	require.NoError(t, err)
 
 	defer answer.Body.Close()

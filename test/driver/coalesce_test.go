@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -278,10 +279,10 @@ func TestAStopWaitsForNoWindow(t *testing.T) {
 	}
 
 	// One is refused once the other has arrived, and waits.
-	fails(t, (<-answers).err, codes.Aborted)
+	fails(t, await.Receive(t, answers, "the first answer of two expansions").err, codes.Aborted)
 	leave()
 
-	waiting := <-answers
+	waiting := await.Receive(t, answers, "the answer of the canceled expansion")
 	fails(t, waiting.err, codes.Canceled)
 	require.Equal(t, int64(64*mib), capacityOf(t, d, id))
 

@@ -19,6 +19,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/node"
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/guest"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/logs"
@@ -333,7 +334,7 @@ func TestDirectEndsChecks(t *testing.T) {
 		checked <- err
 	}()
 
-	<-begun
+	await.Receive(t, begun, "the check to run its tool")
 
 	run.before = nil
 
@@ -350,5 +351,5 @@ func TestDirectEndsChecks(t *testing.T) {
 	})
 	require.NoError(t, err)
 	require.True(t, ended.Load())
-	fails(t, <-checked, codes.Aborted, "virtual machine")
+	fails(t, await.Receive(t, checked, "the answer of the check"), codes.Aborted, "virtual machine")
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/blockdev"
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/guest"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -270,7 +271,7 @@ func killWithin(t *testing.T, d *harness.Driver, after time.Duration, call func(
 
 	time.Sleep(after) // the moment of death is chosen by chance
 	d.Kill(t)
-	<-ended
+	await.Receive(t, ended, "the call to return after its driver was killed")
 }
 
 // TestDirectAfterReboot has nothing left but the disk: what was assigned is not, and

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -18,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/harness"
 )
 
@@ -248,7 +248,7 @@ func TestDirectSpiesKnowStrangers(t *testing.T) {
 	device := deviceOf(t, d, claim).Path
 	s := watch(t, d, claim)
 
-	stranger := exec.CommandContext(t.Context(), "dd", "if="+device, "of=/dev/null", "iflag=direct", "bs=4096", "count=1")
+	stranger := child.Command(t, "dd", "if="+device, "of=/dev/null", "iflag=direct", "bs=4096", "count=1")
 	stranger.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	before := s.counters(t)
 	output, err := stranger.CombinedOutput()

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -23,6 +22,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -233,7 +233,7 @@ func TestCrashedFilesystem(t *testing.T) {
 			writeBlock(t, claim)
 
 			image, crashed := imageOf(d, claim.VolumeID), filepath.Join(d.Root, "crashed")
-			output, err := exec.CommandContext(t.Context(), "cp", "--sparse=always", image, crashed).CombinedOutput()
+			output, err := child.Command(t, "cp", "--sparse=always", image, crashed).CombinedOutput()
 			require.NoError(t, err, "%s", output)
 			takeDown(t, d, claim)
 			require.NoError(t, os.Rename(crashed, image))
@@ -392,7 +392,7 @@ func TestARawVolumeHasNoFilesystem(t *testing.T) {
 	})
 	bringUp(t, d, claim)
 
-	output, err := exec.CommandContext(t.Context(), "mkfs.xfs", "-q", "-s", "size=4096", claim.TargetPath).CombinedOutput()
+	output, err := child.Command(t, "mkfs.xfs", "-q", "-s", "size=4096", claim.TargetPath).CombinedOutput()
 	require.NoError(t, err, "%s", output)
 	takeDown(t, d, claim)
 

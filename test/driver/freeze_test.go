@@ -10,7 +10,6 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -37,6 +36,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -436,7 +436,7 @@ func TestFreezeThatIsGivenUp(t *testing.T) {
 	requireThawed(t, well.StagingPath)
 
 	memory.fill(t)
-	require.NoError(t, <-ended)
+	require.NoError(t, await.Receive(t, ended, "the write to return once its page is filled"))
 	require.Eventually(t, func() bool {
 		return taken.WithFrozen(t.Context(), ids, func(context.Context) error { return nil }) == nil
 	}, soon, 10*time.Millisecond)
@@ -648,7 +648,7 @@ func killFrozen(t *testing.T, d *harness.Driver, volumeIDs ...string) {
 	encoded, err := json.Marshal(config)
 	require.NoError(t, err)
 
-	command := exec.CommandContext(t.Context(), "/proc/self/exe")
+	command := child.Command(t, "/proc/self/exe")
 	command.Env = append(os.Environ(), freezer+"="+string(encoded))
 	command.Stderr = t.Output()
 

@@ -20,6 +20,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -311,7 +312,7 @@ func TestAKilledGroupIsForgotten(t *testing.T) {
 	copying()
 	requireRooms(t, d, map[string]int{"scratch": 2})
 	d.Kill(t, func() { served.Release(t) })
-	require.Error(t, <-left)
+	require.Error(t, await.Receive(t, left, "CreateVolumeGroupSnapshot to return"), "CreateVolumeGroupSnapshot whose driver was killed")
 	requireRooms(t, d, map[string]int{"snapshots": 0, "scratch": 0})
 
 	listed, err := d.ListSnapshots(t.Context(), &csi.ListSnapshotsRequest{})
@@ -360,7 +361,7 @@ func TestAGroupThatIsReadStays(t *testing.T) {
 	_, err = getGroup(t.Context(), d, group.GetGroupSnapshotId(), membersOf(group))
 	require.NoError(t, err)
 	served.Release(t)
-	require.NoError(t, <-restored)
+	require.NoError(t, await.Receive(t, restored, "CreateVolume from the snapshot to return"))
 	require.NoError(t, deleteGroup(t.Context(), d, group.GetGroupSnapshotId(), membersOf(group)))
 }
 

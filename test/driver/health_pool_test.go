@@ -16,6 +16,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -298,7 +299,7 @@ func hang(t *testing.T, served *faults.Directory, fault faults.Fault) {
 	require.Eventually(t, func() bool { return served.Met(t) > 0 }, soon, time.Millisecond)
 	t.Cleanup(func() {
 		served.Release(t)
-		require.NoError(t, <-done)
+		require.NoError(t, await.Receive(t, done, "stat to return once the fault is released"))
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -117,7 +118,7 @@ func TestKilledWhileACheckHasItFrozen(t *testing.T) {
 	written := write(t, filepath.Join(p.claim.TargetPath, "written"))
 
 	p.Kill(t)
-	require.Error(t, <-checked)
+	require.Error(t, await.Receive(t, checked, "the check to return"), "a check whose driver was killed")
 
 	p.served.Release(t)
 	written.requireDone(t)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -21,6 +20,8 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -134,7 +135,7 @@ func (p *sufferer) recurring(t *testing.T) (pass func()) {
 	passed, ended := make(chan struct{}), make(chan struct{})
 	pass = sync.OnceFunc(func() {
 		close(passed)
-		<-ended
+		await.Receive(t, ended, "the recurring faults to end")
 	})
 	t.Cleanup(pass)
 
@@ -510,7 +511,7 @@ func storage(t *testing.T, d *harness.Driver, named string, reasons ...health.Re
 func tool(t *testing.T, allowed int, name string, arguments ...string) string {
 	t.Helper()
 
-	command := exec.CommandContext(t.Context(), name, arguments...)
+	command := child.Command(t, name, arguments...)
 	output, _ := command.CombinedOutput()
 	require.LessOrEqual(t, command.ProcessState.ExitCode(), allowed, "%s %s: %s", name, strings.Join(arguments, " "), output)
 	require.GreaterOrEqual(t, command.ProcessState.ExitCode(), 0)

@@ -2,7 +2,6 @@ package driver_test
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -35,7 +35,7 @@ func TestAnImageDoesNotChooseWhatAnErrorDoes(t *testing.T) {
 			takeDown(t, d, claim)
 
 			image := imageOf(d, claim.VolumeID)
-			output, err := exec.CommandContext(t.Context(), "tune2fs", append(options, image)...).CombinedOutput()
+			output, err := child.Command(t, "tune2fs", append(options, image)...).CombinedOutput()
 			require.NoError(t, err, "%s", output)
 
 			remounts := func(claim *orchestrator.Claim) {

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -59,11 +60,7 @@ func (s slowMkfs) awaitRun(t *testing.T) {
 func (s slowMkfs) letGo(t *testing.T) {
 	t.Helper()
 
-	gate, err := os.OpenFile(filepath.Join(s.dir, "gate"), os.O_WRONLY, 0)
-	require.NoError(t, err)
-	_, err = gate.WriteString("go\n")
-	require.NoError(t, err)
-	require.NoError(t, gate.Close())
+	await.WritePipe(t, filepath.Join(s.dir, "gate"), "go\n")
 }
 
 // retry calls with a short deadline until the answer is another than that it
@@ -71,7 +68,7 @@ func (s slowMkfs) letGo(t *testing.T) {
 func retry(t *testing.T, call func(context.Context) error) error {
 	t.Helper()
 
-	for {
+	for end := time.Now().Add(2 * await.Limit); ; {
 		ctx, cancel := context.WithTimeout(t.Context(), impatient)
 		err := call(ctx)
 
@@ -80,6 +77,8 @@ func retry(t *testing.T, call func(context.Context) error) error {
 		if status.Code(err) != codes.DeadlineExceeded {
 			return err
 		}
+
+		require.WithinRange(t, time.Now(), time.Time{}, end, "the call is retried and has no answer but: %v", err)
 	}
 }
 
@@ -154,16 +153,16 @@ func TestCallsWhileOneRuns(t *testing.T) {
 		published <- d.Publish(context.WithoutCancel(t.Context()), claim)
 	}()
 
-	<-begun
+	await.Receive(t, begun, "the publication to begin")
 
 	ctx, cancel := context.WithTimeout(t.Context(), impatient)
 	fails(t, d.Unpublish(ctx, claim), codes.DeadlineExceeded)
 	cancel()
 
 	mkfs.letGo(t)
-	require.NoError(t, <-staged)
+	require.NoError(t, await.Receive(t, staged, "NodeStageVolume to return"))
 
-	if err := <-published; err != nil {
+	if err := await.Receive(t, published, "NodePublishVolume to return"); err != nil {
 		t.Fatalf("published after it was staged: %v", err)
 	}
 
@@ -203,8 +202,8 @@ func TestDrainWaitsForAFormat(t *testing.T) {
 	}, time.Minute, time.Millisecond)
 
 	mkfs.letGo(t)
-	require.NoError(t, <-staged)
-	<-stopped
+	require.NoError(t, await.Receive(t, staged, "NodeStageVolume to return"))
+	await.Receive(t, stopped, "the driver to stop")
 
 	d.Restart(t)
 	require.NoError(t, d.Stage(t.Context(), claim))

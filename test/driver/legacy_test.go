@@ -3,7 +3,6 @@ package driver_test
 import (
 	"encoding/json"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -13,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -94,7 +94,7 @@ func buildLegacy(t *testing.T) string {
 	t.Helper()
 
 	binary := filepath.Join(t.TempDir(), "legacy")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, ".")
+	build := child.CommandWithin(t, child.BuildLimit, "go", "build", "-o", binary, ".")
 	build.Dir = filepath.Join("..", "legacy")
 	build.Env = append(os.Environ(), "GOWORK=off")
 
@@ -109,7 +109,7 @@ func askLegacy(t *testing.T, client string, d *harness.Driver, volumes ...string
 
 	var problems strings.Builder
 
-	ask := exec.CommandContext(t.Context(), client, append([]string{"-endpoint", d.Config.Endpoint}, volumes...)...)
+	ask := child.Command(t, client, append([]string{"-endpoint", d.Config.Endpoint}, volumes...)...)
 	ask.Stderr = &problems
 
 	answer, err := ask.Output()

@@ -20,6 +20,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -471,7 +472,7 @@ func TestMetadataStreamOfADriverThatEnds(t *testing.T) {
 	require.NotErrorIs(t, err, io.EOF, "an end that is none")
 	require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
 	require.Less(t, received, ranges)
-	<-ended
+	await.Receive(t, ended, "the driver to stop")
 
 	d.Restart(t)
 	require.Len(t, blocks(t, d.Allocated(t.Context(), &csi.GetMetadataAllocatedRequest{

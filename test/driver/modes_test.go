@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"syscall"
 	"testing"
@@ -17,6 +16,8 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -141,10 +142,10 @@ func TestControllerNeedsNoPrivilege(t *testing.T) {
 	require.NoError(t, err)
 	// By a process of its own: what another test is forking just now would have
 	// the copy open for writing, and it could not be started.
-	require.NoError(t, exec.Command("cp", own, binary).Run())
+	require.NoError(t, child.Command(t, "cp", own, binary).Run())
 	require.NoError(t, os.Chmod(binary, 0o755))
 
-	command := exec.CommandContext(t.Context(), binary, "-test.run=^TestAsNobody$", "-test.v")
+	command := child.Command(t, binary, "-test.run=^TestAsNobody$", "-test.v")
 	command.Dir = dir
 	command.Env = append(os.Environ(), asNobody+"="+dir, "HOME="+dir, "TMPDIR="+dir)
 	command.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobodyID, Gid: nobodyID}}
@@ -176,9 +177,9 @@ func TestAsNobody(t *testing.T) {
 
 	go func() { ended <- served.Run(ctx) }()
 
-	client, err := orchestrator.Connect(config.Endpoint)
+	client, err := orchestrator.Connect(config.Endpoint, await.Calls(t)...)
 	require.NoError(t, err)
-	require.NoError(t, client.WaitReady(ctx))
+	awaitReady(t, client)
 
 	for _, kind := range kinds() {
 		made, err := client.CreateVolume(ctx, &csi.CreateVolumeRequest{
@@ -207,5 +208,5 @@ func TestAsNobody(t *testing.T) {
 
 	require.NoError(t, client.Close())
 	stop()
-	require.NoError(t, <-ended)
+	require.NoError(t, await.Receive(t, ended, "the driver to end"))
 }

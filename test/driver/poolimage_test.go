@@ -1,10 +1,8 @@
 package driver_test
 
 import (
-	"context"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -20,6 +18,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/blockdev"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -228,7 +227,7 @@ func TestVolumesMoveIntoAnEmbeddedPool(t *testing.T) {
 	d.Stop()
 
 	moved := regexp.MustCompile("(?m)^(POOL|SIZE)=.*$").ReplaceAllString(script[1], "")
-	command := exec.CommandContext(t.Context(), "sh", "-euc", moved)
+	command := child.Command(t, "sh", "-euc", moved)
 	command.Env = append(os.Environ(), "POOL="+hostDirectory(d), "SIZE=1G")
 	output, err := command.CombinedOutput()
 	require.NoError(t, err, "%s", output)
@@ -402,7 +401,7 @@ func TestKilledWhileAnEmbeddedPoolGrows(t *testing.T) {
 			volume.delete()
 			d.Stop()
 
-			output, err := exec.CommandContext(context.WithoutCancel(t.Context()), "xfs_repair", "-n", "-f", poolImage(d)).CombinedOutput()
+			output, err := child.Command(t, "xfs_repair", "-n", "-f", poolImage(d)).CombinedOutput()
 			require.NoError(t, err, "%s", output)
 		})
 	}

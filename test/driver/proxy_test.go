@@ -32,14 +32,14 @@ func throughProxy(t *testing.T, d *harness.Driver) (client *orchestrator.Orchest
 
 	go func() { ended <- driver.Forward(ctx, config, d.Config.Endpoint) }()
 
-	client, err := orchestrator.Connect(config.Endpoint)
+	client, err := orchestrator.Connect(config.Endpoint, await.Calls(t)...)
 	require.NoError(t, err)
-	require.NoError(t, client.WaitReady(t.Context()))
+	awaitReady(t, client)
 
 	return client, func() {
 		require.NoError(t, client.Close())
 		cancel()
-		require.NoError(t, <-ended)
+		require.NoError(t, await.Receive(t, ended, "the proxy to end"))
 		require.NoFileExists(t, filepath.Join(d.Root, "proxy.sock"))
 		require.NoFileExists(t, config.ReadyFile)
 	}
@@ -82,7 +82,7 @@ func TestProxyOutlivesWhatIsBehindIt(t *testing.T) {
 	fails(t, err, codes.Unavailable, "csi.sock")
 
 	d.Restart(t)
-	require.NoError(t, client.WaitReady(t.Context()))
+	awaitReady(t, client)
 
 	_, err = client.GetPluginInfo(t.Context(), &csi.GetPluginInfoRequest{})
 	require.NoError(t, err)

@@ -18,6 +18,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
 	"github.com/touchstone-csi/touchstone/pkg/socket"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/kubelet"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -80,7 +81,7 @@ func TestRegistrationWithTheKubelet(t *testing.T) {
 			require.Equal(t, d.Config.DriverName, event.Info.GetName())
 			require.Equal(t, strings.TrimPrefix(d.Config.Endpoint, "unix://"), event.Info.GetEndpoint())
 
-			node := <-found
+			node := await.Receive(t, found, "a registration with the limit of volumes")
 			require.Equal(t, d.Config.NodeID, node.GetNodeId())
 			require.EqualValues(t, 7, node.GetMaxVolumesPerNode())
 
@@ -93,7 +94,7 @@ func TestRegistrationWithTheKubelet(t *testing.T) {
 			d.Restart(t, takes(9))
 			plugins.Next(kubelet.Gone)
 			plugins.Next(kubelet.Registered)
-			require.EqualValues(t, 9, (<-found).GetMaxVolumesPerNode())
+			require.EqualValues(t, 9, await.Receive(t, found, "the registration after the restart").GetMaxVolumesPerNode())
 
 			require.NoError(t, os.Remove(event.Socket))
 			plugins.Next(kubelet.Gone)
@@ -234,5 +235,5 @@ func TestRegistrationBesideARegistrar(t *testing.T) {
 	require.True(t, plugins.Quiet())
 
 	server.Stop()
-	require.NoError(t, <-ended)
+	require.NoError(t, await.Receive(t, ended, "the server to end"))
 }

@@ -112,6 +112,9 @@ func deepen(t *testing.T, directory string, levels int) {
 	require.NoError(t, unix.Close(at))
 }
 
+// mostLimit is no verdict on speed: it only ends a test that would hang.
+const mostLimit = 5 * time.Minute
+
 // mostDescriptors calls f and returns how many descriptors this process, which the
 // driver is in too, had at most meanwhile, as sampled.
 func mostDescriptors(t *testing.T, f func()) int {
@@ -124,6 +127,8 @@ func mostDescriptors(t *testing.T, f func()) int {
 		f()
 	}()
 
+	late := time.After(mostLimit)
+
 	for {
 		entries, err := os.ReadDir("/proc/self/fd")
 		require.NoError(t, err)
@@ -133,6 +138,8 @@ func mostDescriptors(t *testing.T, f func()) int {
 		select {
 		case <-ended:
 			return most
+		case <-late:
+			require.FailNow(t, "the removal has not ended", "%s ago", mostLimit)
 		case <-time.After(time.Millisecond):
 		}
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -595,7 +596,7 @@ func TestWhatIsReadIsNotDeleted(t *testing.T) {
 	fails(t, err, codes.Aborted, made.GetSnapshot().GetSnapshotId())
 	served.Release(t)
 
-	restored := <-answers
+	restored := await.Receive(t, answers, "CreateVolume from a snapshot to return")
 	require.Equal(t, want, sumOf(t, imageOf(d, restored.GetVolume().GetVolumeId())))
 	deleteSnapshot(t, d, made.GetSnapshot().GetSnapshotId())
 
@@ -612,7 +613,7 @@ func TestWhatIsReadIsNotDeleted(t *testing.T) {
 	served.Release(t)
 	deleteVolume(t, d, id)
 
-	cloned := <-answers
+	cloned := await.Receive(t, answers, "CreateVolume from a volume to return")
 	require.Equal(t, want, sumOf(t, imageOf(d, cloned.GetVolume().GetVolumeId())))
 }
 
@@ -693,7 +694,7 @@ func TestARestartInTheMiddleOfARestore(t *testing.T) {
 			copying()
 			requireRooms(t, d, map[string]int{"scratch": 1})
 			d.Kill(t, func() { served.Release(t) })
-			require.Error(t, <-left)
+			require.Error(t, await.Receive(t, left, "CreateVolume to return"), "CreateVolume whose driver was killed")
 			require.Len(t, listAll(t, d), 1)
 			requireRooms(t, d, map[string]int{"images": 1, "scratch": 0})
 

@@ -20,6 +20,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -67,7 +68,7 @@ func (b brake) heldUp(t *testing.T, d *harness.Driver, request *csi.CreateSnapsh
 
 	copying()
 
-	made := (<-answers).GetSnapshot()
+	made := await.Receive(t, answers, "CreateSnapshot to return").GetSnapshot()
 	require.False(t, made.GetReadyToUse())
 
 	return made
@@ -506,7 +507,9 @@ func TestASlowSnapshotIsDeleted(t *testing.T) {
 
 	// It is gone from the list before the last byte is. On a busy machine a call
 	// may be too late before it has begun.
-	for found := codes.OK; found != codes.NotFound; {
+	for found, end := codes.OK, time.Now().Add(2*await.Limit); found != codes.NotFound; {
+		require.WithinRange(t, time.Now(), time.Time{}, end, "GetSnapshot still returns %s while DeleteSnapshot is retried", found)
+
 		short, cancel := context.WithTimeout(t.Context(), impatient)
 		_, err := d.DeleteSnapshot(short, removal)
 
@@ -592,7 +595,7 @@ func TestAKilledSnapshotIsForgotten(t *testing.T) {
 	require.Empty(t, listed.GetEntries(), "it is not cut for anybody yet")
 
 	d.Kill(t, func() { served.Release(t) })
-	require.Error(t, <-left)
+	require.Error(t, await.Receive(t, left, "CreateSnapshot to return"), "CreateSnapshot whose driver was killed")
 	requireRooms(t, d, map[string]int{"snapshots": 0, "scratch": 0})
 
 	before := available(t, d)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/harness"
 )
 
@@ -33,6 +34,16 @@ const (
 	// secondNode is a node that only the controller knows of.
 	secondNode = "second-node"
 )
+
+// awaitReady waits until the driver behind a client of the test's own is ready.
+func awaitReady(t *testing.T, client *orchestrator.Orchestrator) {
+	t.Helper()
+
+	ctx, cancel := context.WithTimeout(t.Context(), await.Limit)
+	defer cancel()
+
+	require.NoError(t, client.WaitReady(ctx))
+}
 
 // directoryBacked are the parameters of the volume that is cheapest to make.
 func directoryBacked() map[string]string { return map[string]string{"backing": "directory"} }

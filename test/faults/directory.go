@@ -13,6 +13,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/test/child"
 )
 
 const (
@@ -159,7 +161,7 @@ func (d *Directory) Kill(tb testing.TB) {
 
 	d.hush()
 	require.NoError(tb, d.command.Process.Kill())
-	require.ErrorContains(tb, d.command.Wait(), "killed")
+	require.ErrorContains(tb, child.Wait(tb, d.command), "killed")
 }
 
 // hush ends the heartbeat.
@@ -225,7 +227,7 @@ func (d *Directory) end(tb testing.TB) {
 		_ = d.command.Process.Kill()
 	}
 
-	if ended := d.command.Wait(); err != nil || ended != nil || answer.Problem != "" {
+	if ended := child.Wait(tb, d.command); err != nil || ended != nil || answer.Problem != "" {
 		tb.Errorf("end the server of %s: %v, %v, %s", d.Path, err, ended, answer.Problem)
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -199,7 +200,7 @@ func TestHangGoesOnWhenReleased(t *testing.T) {
 	require.Empty(t, done)
 
 	d.Release(t)
-	require.NoError(t, <-done)
+	require.NoError(t, await.Receive(t, done, "the write to return once the fault is released"))
 }
 
 func TestDeathFailsWhatHangs(t *testing.T) {
@@ -217,7 +218,7 @@ func TestDeathFailsWhatHangs(t *testing.T) {
 
 	require.Eventually(t, func() bool { return d.Met(t) > 0 }, soon, time.Millisecond)
 	d.Kill(t)
-	require.Error(t, <-done)
+	require.Error(t, await.Receive(t, done, "the write to return"), "a write to a directory whose server was killed")
 
 	_, err := os.Stat(path)
 	require.ErrorIs(t, err, unix.ENOTCONN)
@@ -232,7 +233,7 @@ func attachServed(t *testing.T, d *faults.Directory, options blockdev.AttachOpti
 	t.Cleanup(func() { require.NoError(t, image.Close()) })
 	require.NoError(t, image.Truncate(64*mib))
 
-	output, err := exec.CommandContext(t.Context(), "mkfs.ext4", "-q", "-b", "4096", image.Name()).CombinedOutput()
+	output, err := child.Command(t, "mkfs.ext4", "-q", "-b", "4096", image.Name()).CombinedOutput()
 	require.NoError(t, err, "%s", output)
 
 	loops := blockdev.NewLoops(blockdev.LoopsOptions{})
@@ -418,7 +419,7 @@ func TestTheParentsDeathLeavesNoDevice(t *testing.T) {
 	defer abort(t, connection)
 
 	kill(t, parent.Process.Pid)
-	require.Error(t, parent.Wait())
+	require.Error(t, child.Wait(t, parent), "the end of a parent that was killed")
 	require.Eventually(t, func() bool {
 		name, err := os.ReadFile(image)
 

@@ -2,7 +2,6 @@ package guest
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -11,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/pkg/mount"
+	"github.com/touchstone-csi/touchstone/test/child"
 )
 
 // separator is in no argument.
@@ -61,7 +61,7 @@ func NewKataRuntime(tb testing.TB) *KataRuntime {
 
 	// By a child: while it is open for writing here, whatever is forked meanwhile has
 	// it open, too, and the kernel refuses to run it.
-	install := exec.CommandContext(tb.Context(), "sh", "-c", `cat >"$0" && chmod 0700 "$0"`, made.Path)
+	install := child.Command(tb, "sh", "-c", `cat >"$0" && chmod 0700 "$0"`, made.Path)
 	install.Stdin = strings.NewReader(program)
 	output, err := install.CombinedOutput()
 	require.NoError(tb, err, "%s", output)

@@ -17,12 +17,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/pkg/mount"
+	"github.com/touchstone-csi/touchstone/test/await"
 )
 
 const socketName = "shim-monitor.sock"
 
 // Shim answers for one sandbox. Safe for concurrent use.
 type Shim struct {
+	tb       testing.TB
 	dir      string
 	listener *net.UnixListener
 	server   *http.Server
@@ -52,7 +54,7 @@ func StartShim(tb testing.TB, shimRoot, sandbox string) *Shim {
 	tb.Helper()
 
 	shim := &Shim{
-		dir: filepath.Join(shimRoot, sandbox), served: make(chan error, 1), mode: OK, usage: encodeUsage(tb, Usage()),
+		tb: tb, dir: filepath.Join(shimRoot, sandbox), served: make(chan error, 1), mode: OK, usage: encodeUsage(tb, Usage()),
 	}
 	require.NoError(tb, os.MkdirAll(shim.dir, 0o700))
 
@@ -106,7 +108,13 @@ func (s *Shim) Kill() {
 		s.hangUp()
 		s.refuse()
 
-		_ = s.server.Shutdown(context.Background())
+		limited, cancel := context.WithTimeout(context.Background(), await.Limit)
+		defer cancel()
+
+		if err := s.server.Shutdown(limited); err != nil {
+			s.tb.Errorf("waited %s for the shim's connections to end: %v", await.Limit, err)
+		}
+
 		<-s.served
 	})
 }

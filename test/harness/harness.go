@@ -22,6 +22,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
 	"github.com/touchstone-csi/touchstone/pkg/poolimage"
+	"github.com/touchstone-csi/touchstone/test/await"
 )
 
 // NodeID is the node id of a driver that says no other.
@@ -138,7 +139,7 @@ func (d *Driver) runHere(tb testing.TB) {
 	d.connect(tb, func() error {
 		cancel()
 
-		return <-ended
+		return await.Receive(tb, ended, "the driver to end")
 	})
 }
 
@@ -147,7 +148,7 @@ func (d *Driver) runHere(tb testing.TB) {
 func (d *Driver) connect(tb testing.TB, end func() error) {
 	tb.Helper()
 
-	client, err := orchestrator.Connect(d.Config.Endpoint)
+	client, err := orchestrator.Connect(d.Config.Endpoint, await.Calls(tb)...)
 	require.NoError(tb, err)
 
 	d.Orchestrator = client

@@ -2,7 +2,6 @@ package harness
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"testing"
@@ -12,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/pkg/qos"
+	"github.com/touchstone-csi/touchstone/test/child"
 )
 
 // Pods are cgroups as a kubelet makes them, in a corner of the machine's own
@@ -70,7 +70,7 @@ func (p *Pods) Read(tb testing.TB, cgroup, path string, bytes int64) time.Durati
 	const script = `echo $$ > "$1/cgroup.procs" && exec dd if="$2" of=/dev/null bs=65536 count="$3" iflag=direct status=none`
 
 	began := time.Now()
-	output, err := exec.CommandContext(tb.Context(), "sh", "-c", script, "sh", cgroup, path, strconv.FormatInt(bytes/block, 10)).CombinedOutput()
+	output, err := child.Command(tb, "sh", "-c", script, "sh", cgroup, path, strconv.FormatInt(bytes/block, 10)).CombinedOutput()
 	require.NoError(tb, err, "%s", output)
 
 	return time.Since(began)

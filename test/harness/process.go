@@ -100,7 +100,7 @@ func (d *Driver) DieStarting(tb testing.TB, after time.Duration, options ...Opti
 
 	time.Sleep(after) // the moment of death is what the caller has chosen
 	require.NoError(tb, command.Process.Kill())
-	require.ErrorContains(tb, command.Wait(), "killed")
+	require.ErrorContains(tb, child.Wait(tb, command), "killed")
 
 	d.kill = func(...func()) {}
 }
@@ -134,7 +134,7 @@ func (d *Driver) runProcess(tb testing.TB) {
 			happen()
 		}
 
-		return command.Wait()
+		return child.Wait(tb, command)
 	}
 
 	d.connect(tb, func() error {

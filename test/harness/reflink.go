@@ -2,7 +2,6 @@ package harness
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -10,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+	"github.com/touchstone-csi/touchstone/test/child"
 )
 
 // ReflinkPool returns an empty directory on an XFS of its own that can reflink,
@@ -38,7 +38,7 @@ func ownPool(tb testing.TB, bytes int64, fsType string, options ...string) strin
 
 	require.NoError(tb, image.Truncate(bytes))
 
-	output, err := exec.CommandContext(tb.Context(), "mkfs."+fsType, append(options, image.Name())...).CombinedOutput()
+	output, err := child.Command(tb, "mkfs."+fsType, append(options, image.Name())...).CombinedOutput()
 	require.NoError(tb, err, "%s", output)
 
 	device, err := blockdev.NewLoops(blockdev.LoopsOptions{}).Attach(tb.Context(), image, blockdev.AttachOptions{

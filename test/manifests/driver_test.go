@@ -20,6 +20,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/filesystem"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
+	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/manifests"
 )
 
@@ -271,7 +272,7 @@ func TestSidecarsAreThoseThatAreBuilt(t *testing.T) {
 func builtImages(t *testing.T) []string {
 	t.Helper()
 
-	list := exec.CommandContext(t.Context(), "hack/build-sidecars.sh", "--list")
+	list := child.Command(t, "hack/build-sidecars.sh", "--list")
 	list.Dir = "../.."
 
 	told, err := list.Output()

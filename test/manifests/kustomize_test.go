@@ -2,13 +2,13 @@ package manifests_test
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/manifests"
 )
 
@@ -40,7 +40,7 @@ func builtBy(t *testing.T, module, name string) string {
 	directory, err := filepath.Abs(kustomizeDir(name))
 	require.NoError(t, err)
 
-	build := exec.CommandContext(t.Context(), "go", "tool", "kustomize", "build", directory)
+	build := child.CommandWithin(t, child.BuildLimit, "go", "tool", "kustomize", "build", directory)
 	build.Dir = module
 	build.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=")
 

@@ -69,7 +69,10 @@ func start(t *testing.T) *watched {
 func (w *watched) get(t *testing.T, path string) string {
 	t.Helper()
 
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+w.address+path, http.NoBody)
+	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
+	defer cancel()
+
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+w.address+path, http.NoBody)
 	require.NoError(t, err)
 
 	transport := &http.Transport{}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"syscall"
@@ -15,6 +14,8 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/harness"
 )
 
@@ -53,11 +54,11 @@ func startAsNobody(t *testing.T) driver.Config {
 	require.NoError(t, err)
 	// By a process of its own: what another test is forking just now would have
 	// the copy open for writing, and it could not be started.
-	require.NoError(t, exec.Command("cp", own, binary).Run())
+	require.NoError(t, child.Command(t, "cp", own, binary).Run())
 	require.NoError(t, os.Chmod(binary, 0o755))
 
 	// The test's context ends before its end is told to the process.
-	command := exec.CommandContext(context.WithoutCancel(t.Context()), binary, "-test.run=^TestControllerAsNobody$", "-test.v")
+	command := child.CommandWithin(t, rowLimit, binary, "-test.run=^TestControllerAsNobody$", "-test.v")
 	command.Dir = dir
 	command.Env = append(os.Environ(), nobodyVariable+"="+dir, "HOME="+dir, "TMPDIR="+dir)
 	command.Stdout, command.Stderr = t.Output(), t.Output()
@@ -65,14 +66,18 @@ func startAsNobody(t *testing.T) driver.Config {
 	require.NoError(t, command.Start())
 	t.Cleanup(func() {
 		require.NoError(t, command.Process.Signal(syscall.SIGTERM))
-		require.NoError(t, command.Wait())
+		require.NoError(t, child.Wait(t, command))
 	})
 
 	config := nobodyConfig(dir)
 
-	client, err := orchestrator.Connect(config.Endpoint)
+	client, err := orchestrator.Connect(config.Endpoint, await.Calls(t)...)
 	require.NoError(t, err)
-	require.NoError(t, client.WaitReady(t.Context()))
+
+	ready, cancel := context.WithTimeout(t.Context(), await.Limit)
+	defer cancel()
+
+	require.NoError(t, client.WaitReady(ready))
 	require.NoError(t, client.Close())
 
 	return config

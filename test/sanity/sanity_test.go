@@ -4,17 +4,19 @@ import (
 	"context"
 	"encoding/json"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kubernetes-csi/csi-test/v5/pkg/sanity"
 	"github.com/onsi/ginkgo/v2/types"
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -89,6 +91,9 @@ func rows() []row {
 	}
 }
 
+// rowLimit is for one run of the whole suite. It is no verdict on speed.
+const rowLimit = 10 * time.Minute
+
 func TestMain(m *testing.M) { os.Exit(namespace.Main(m)) }
 
 // TestSanity runs each row in a process of its own and reads the suite's
@@ -102,7 +107,7 @@ func TestSanity(t *testing.T) {
 			encoded, err := json.Marshal(r)
 			require.NoError(t, err)
 
-			run := exec.CommandContext(t.Context(), "/proc/self/exe",
+			run := child.CommandWithin(t, rowLimit, "/proc/self/exe",
 				"-test.run=^TestRow$", "-test.count=1", "--ginkgo.no-color", "--ginkgo.json-report="+report)
 			run.Env = append(os.Environ(), rowVariable+"="+string(encoded))
 
@@ -251,7 +256,7 @@ func serveProxy(t *testing.T, d *harness.Driver) string {
 
 	go func() { ended <- driver.Forward(ctx, config, d.Config.Endpoint) }()
 
-	t.Cleanup(func() { cancel(); require.NoError(t, <-ended) })
+	t.Cleanup(func() { cancel(); require.NoError(t, await.Receive(t, ended, "the proxy to end")) })
 
 	return config.Endpoint
 }

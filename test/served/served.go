@@ -8,6 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/touchstone-csi/touchstone/test/await"
 )
 
 // Connect returns a connection to a server that lasts as long as the test.
@@ -24,12 +26,13 @@ func Connect(tb testing.TB, register func(grpc.ServiceRegistrar), options ...grp
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(listener) }()
 
-	connection, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	connection, err := grpc.NewClient("unix://"+socket,
+		append(await.Calls(tb), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	require.NoError(tb, err)
 	tb.Cleanup(func() {
 		require.NoError(tb, connection.Close())
 		server.Stop()
-		require.NoError(tb, <-ended)
+		require.NoError(tb, await.Receive(tb, ended, "the server to end"))
 	})
 
 	return connection

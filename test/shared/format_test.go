@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -112,7 +113,7 @@ func TestTwoNodesFormatOneImage(t *testing.T) {
 
 	m.seenByB.Release(t)
 
-	errB := <-stagedB
+	errB := await.Receive(t, stagedB, "NodeStageVolume on node b to return")
 	require.NotEqual(t, errA == nil, errB == nil, "one of two nodes has the image: a: %v, b: %v", errA, errB)
 
 	if errA != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/child"
 )
 
@@ -33,7 +34,7 @@ func build(t *testing.T) string {
 	t.Helper()
 
 	binary := filepath.Join(t.TempDir(), "touchstone")
-	output, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "../../cmd/touchstone").CombinedOutput()
+	output, err := child.CommandWithin(t, child.BuildLimit, "go", "build", "-o", binary, "../../cmd/touchstone").CombinedOutput()
 	require.NoError(t, err, "%s", output)
 
 	return binary
@@ -61,13 +62,13 @@ func start(t *testing.T, binary, pool, mode, nodeID string, flags ...string) *pr
 	command.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	require.NoError(t, child.Start(command))
 
-	client, err := orchestrator.Connect(endpoint)
+	client, err := orchestrator.Connect(endpoint, await.Calls(t)...)
 	require.NoError(t, err)
 
 	t.Cleanup(func() {
 		require.NoError(t, client.Close())
 		require.NoError(t, command.Process.Signal(syscall.SIGTERM))
-		require.NoError(t, command.Wait())
+		require.NoError(t, child.Wait(t, command))
 	})
 
 	ready, done := context.WithTimeout(t.Context(), readyLimit)

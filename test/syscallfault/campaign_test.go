@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -20,6 +19,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -53,7 +53,7 @@ func TestOneFailedCallLosesNothing(t *testing.T) {
 	binary := *given
 	if binary == "" {
 		binary = filepath.Join(t.TempDir(), "touchstone")
-		output, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary,
+		output, err := child.CommandWithin(t, child.BuildLimit, "go", "build", "-o", binary,
 			"github.com/touchstone-csi/touchstone/cmd/touchstone").CombinedOutput()
 		require.NoError(t, err, "%s", output)
 	}

@@ -175,7 +175,10 @@ func (s *site) restart(by syscall.Signal) error {
 }
 
 func (s *site) verifyState() error {
-	output, err := exec.Command(s.binary, "state", "verify", "--state-dir="+s.state()).CombinedOutput()
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+
+	output, err := exec.CommandContext(ctx, s.binary, "state", "verify", "--state-dir="+s.state()).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("state verify: %w: %s", err, output)
 	}

@@ -11,6 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 	"github.com/touchstone-csi/touchstone/test/syscallfault"
 )
@@ -44,8 +46,8 @@ func TestACallFailsOnce(t *testing.T) {
 		return 0
 	})
 	require.NoError(t, err)
-	require.ErrorContains(t, command.Wait(), "exit status 7")
-	tracer.Wait()
+	require.ErrorContains(t, child.Wait(t, command), "exit status 7")
+	await.Return(t, tracer.Wait, "the tracer to end with the command")
 
 	require.Equal(t, []string{
 		"rm " + filepath.Join(directory, "a"), "rm " + filepath.Join(directory, "b"), "rm " + filepath.Join(directory, "c"),
@@ -62,6 +64,6 @@ func TestStartReportsAMissingProgram(t *testing.T) {
 	command := exec.Command("/nonexistent/program")
 	tracer, err := syscallfault.Start(command, func(*syscallfault.Call) syscall.Errno { return 0 })
 	require.NoError(t, err)
-	require.Error(t, command.Wait())
-	tracer.Wait()
+	require.Error(t, child.Wait(t, command))
+	await.Return(t, tracer.Wait, "the tracer to end with the command")
 }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/await"
 )
 
 const (
@@ -45,7 +46,7 @@ func startDriver(t *testing.T, pool string) *driver {
 	t.Cleanup(func() { d.abandon(t) })
 	t.Cleanup(func() { d.stop(t) })
 
-	connection, err := orchestrator.Connect("unix://" + filepath.Join(d.root, "csi.sock"))
+	connection, err := orchestrator.Connect("unix://"+filepath.Join(d.root, "csi.sock"), await.Calls(t)...)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, connection.Close()) })
 	d.Orchestrator = connection
@@ -109,7 +110,7 @@ func (d *driver) restartKilled(t *testing.T) {
 	require.NoError(t, d.process.Process.Kill())
 
 	var killed *exec.ExitError
-	require.ErrorAs(t, <-d.exited, &killed, "the driver had ended before it was killed")
+	require.ErrorAs(t, await.Receive(t, d.exited, "the killed driver to end"), &killed, "the driver had ended before it was killed")
 	d.serve(t)
 	d.waitReady(t)
 }

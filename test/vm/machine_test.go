@@ -3,7 +3,6 @@ package vm_test
 import (
 	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -11,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/test/child"
 )
 
 // Sizes as the tests write them, in bytes.
@@ -79,7 +80,7 @@ func run(t *testing.T, name string, args ...string) string {
 	t.Helper()
 
 	// Not the test's context, which has ended when cleanups run.
-	output, err := exec.Command(name, args...).CombinedOutput()
+	output, err := child.CommandWithin(t, patience, name, args...).CombinedOutput()
 	require.NoError(t, err, "%s %s: %s", name, strings.Join(args, " "), output)
 
 	return strings.TrimSpace(string(output))

@@ -14,6 +14,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/test/await"
 )
 
 const (
@@ -108,14 +110,19 @@ func (w *workload) put(generation uint64, block []byte) error {
 func (w *workload) awaitRound(t *testing.T) {
 	t.Helper()
 
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	var err error
 
-	for target := w.written + blockCount; w.written < target && w.err == nil; {
-		w.changed.Wait()
-	}
+	await.ReturnWithin(t, patience, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
 
-	require.NoError(t, w.err, "the workload's write")
+		for target := w.written + blockCount; w.written < target && w.err == nil; {
+			w.changed.Wait()
+		}
+
+		err = w.err
+	}, "the workload to write its file once more")
+	require.NoError(t, err, "the workload's write")
 }
 
 // verify compares the file's blocks on the disk with what was written last.

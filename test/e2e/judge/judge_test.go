@@ -14,6 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	"sigs.k8s.io/yaml"
+
+	"github.com/touchstone-csi/touchstone/test/child"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -48,7 +50,7 @@ func start(t *testing.T) judging {
 	directory := t.TempDir()
 	j := judging{filepath.Join(directory, "judge"), filepath.Join(directory, "rules.yaml"), filepath.Join(directory, "one.yaml"), directory}
 
-	output, err := exec.CommandContext(t.Context(), "go", "build", "-o", j.binary, ".").CombinedOutput()
+	output, err := child.CommandWithin(t, child.BuildLimit, "go", "build", "-o", j.binary, ".").CombinedOutput()
 	require.NoError(t, err, "%s", output)
 	require.NoError(t, os.WriteFile(j.rules, []byte(rulesOfTest), 0o600))
 	require.NoError(t, os.WriteFile(j.driver, []byte(driverOfTest), 0o600))
@@ -66,7 +68,7 @@ func (j judging) run(t *testing.T, args ...string) (output string, code int) {
 func (j judging) runBare(t *testing.T, args ...string) (output string, code int) {
 	t.Helper()
 
-	printed, err := exec.CommandContext(t.Context(), j.binary, args...).CombinedOutput()
+	printed, err := child.Command(t, j.binary, args...).CombinedOutput()
 
 	exit, ended := errors.AsType[*exec.ExitError](err)
 	if !ended {
