@@ -16,8 +16,6 @@ VERSION       := $(shell git describe --tags --always --dirty 2>/dev/null)
 LDFLAGS       := -s -w $(if $(VERSION),-X main.version=$(VERSION))
 # mkfs and fsck live where an unprivileged PATH does not look.
 export PATH   := $(PATH):/usr/sbin:/sbin:/usr/local/go/bin
-# A property test that fails prints what reproduces it, and leaves no file.
-export RAPID_NOFAILFILE := true
 
 .DEFAULT_GOAL := help
 .PHONY: help build demo run test test-mutation test-manifests manifests test-page test-alerts sanity bench soak test-crash test-faults test-vm e2e e2e-install e2e-health fuzz lint image sidecars clean

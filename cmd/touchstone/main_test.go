@@ -130,7 +130,7 @@ func TestProcessDrainsAtSIGTERMAndEndsWithZero(t *testing.T) {
 	command, lines = startProcess(t, dir)
 	awaitLine(t, lines, "msg=ready")
 	require.NoError(t, command.Process.Kill())
-	require.Error(t, child.Wait(t, command))
+	require.Error(t, child.Wait(t, command), "the exit of a driver that was killed")
 	require.FileExists(t, filepath.Join(dir, "csi.sock"))
 
 	command, lines = startProcess(t, dir)
@@ -158,12 +158,12 @@ func TestStartsRightAfterAKill(t *testing.T) {
 		killed := command
 		command, lines = startProcess(t, dir)
 		awaitLine(t, lines, "msg=ready")
-		require.Error(t, child.Wait(t, killed))
+		require.Error(t, child.Wait(t, killed), "the exit of a driver that was killed")
 	}
 
 	second, said := startProcess(t, dir, "--state-dir", t.TempDir(), "--pool", "default="+t.TempDir())
 	awaitLine(t, said, fmt.Sprintf(", pid %d", command.Process.Pid))
-	require.Error(t, child.Wait(t, second))
+	require.Error(t, child.Wait(t, second), "the exit of a second driver at the same socket")
 	require.NoError(t, command.Process.Signal(syscall.SIGTERM))
 	require.NoError(t, child.Wait(t, command))
 }

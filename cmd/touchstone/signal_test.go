@@ -159,7 +159,7 @@ func TestSecondSIGTERMEndsTheProcessAtOnce(t *testing.T) {
 
 	awaitLast(t, b.lines)
 
-	require.Error(t, child.Wait(t, b.command))
+	require.Error(t, child.Wait(t, b.command), "the exit after a second SIGTERM")
 	require.Equal(t, exitNotWell, b.command.ProcessState.ExitCode())
 	require.Equal(t, codes.Unavailable, status.Code(await.Receive(t, b.staged, "NodeStageVolume to return")))
 

@@ -77,7 +77,7 @@ func serveAndStop(t *testing.T) *stopped {
 
 		cut, err := client.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "snapshot", SourceVolumeId: s.used})
 		require.NoError(t, err)
-		require.True(t, cut.GetSnapshot().GetReadyToUse())
+		require.True(t, cut.GetSnapshot().GetReadyToUse(), "want: the snapshot is ready to use")
 
 		s.snapshot = cut.GetSnapshot().GetSnapshotId()
 	}, "--node-id=here")

@@ -27,7 +27,7 @@ func TestWhatIsWrittenToTheDeviceIsInTheImage(t *testing.T) {
 
 	require.GreaterOrEqual(t, device.Number, first)
 	require.Equal(t, loops.Path(device.Number), device.Path)
-	require.False(t, device.ReadOnly)
+	require.False(t, device.ReadOnly, "want: the device is not read-only")
 
 	block := []byte(strings.Repeat("touchstone!!....", 256))
 
@@ -128,7 +128,7 @@ func TestAReadOnlyDeviceRefusesWrites(t *testing.T) {
 	o.ReadOnly = true
 	image := newImage(t, 4*mebibyte)
 	device := attach(t, loops, image, o)
-	require.True(t, device.ReadOnly)
+	require.True(t, device.ReadOnly, "want: the device is read-only")
 
 	opened, err := loops.Open(device.Number)
 	require.NoError(t, err)
@@ -137,7 +137,7 @@ func TestAReadOnlyDeviceRefusesWrites(t *testing.T) {
 
 	// The kernel may let it be opened for writing.
 	_, err = opened.WriteAt([]byte(strings.Repeat("x", 4096)), 0)
-	require.Error(t, err)
+	require.Error(t, err, "a write to a read-only device")
 
 	content, err := os.ReadFile(image.Name())
 	require.NoError(t, err)

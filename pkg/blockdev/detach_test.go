@@ -198,7 +198,7 @@ func TestOpenAndResizeOfWhatIsNotAttached(t *testing.T) {
 
 	_, attached, err := loops.Status(first + 98)
 	require.NoError(t, err)
-	require.False(t, attached)
+	require.False(t, attached, "want: the device is not attached")
 }
 
 func TestTheLockEndsWithTheAttachment(t *testing.T) {

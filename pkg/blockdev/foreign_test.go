@@ -32,7 +32,7 @@ func TestFindBesideADeadFilesystem(t *testing.T) {
 	served.Kill(t)
 
 	_, _, err = loops.Status(dead.Number)
-	require.Error(t, err)
+	require.Error(t, err, "Status of a device whose image is on a dead filesystem")
 
 	image := newImage(t, mebibyte)
 	device := attach(t, loops, image, none())

@@ -74,7 +74,7 @@ func TestUnreadable(t *testing.T) {
 	api := kubeapi.Start(t)
 	ask := func(kubeconfig string) error {
 		direct, err := newReader(t, claim.Config{Kubeconfig: kubeconfig}).Direct(t.Context(), "shop", "data")
-		require.False(t, direct)
+		require.False(t, direct, "want: the claim does not ask for direct assignment")
 		require.ErrorContains(t, err, "shop/data")
 		require.NotContains(t, err.Error(), kubeapi.Token)
 

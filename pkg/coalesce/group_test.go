@@ -297,7 +297,7 @@ func TestTheChangeHasTheFirstCallersValues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := coalesce.New(window, merge, func(ctx context.Context, _ string, _ settings) (any, error) {
 			_, limited := ctx.Deadline()
-			require.False(t, limited)
+			require.False(t, limited, "want: the change has no deadline")
 
 			return ctx.Value(key{}), nil
 		})

@@ -124,7 +124,7 @@ func TestTheLongestTargetPathHasAnEntry(t *testing.T) {
 
 	_, found, err := root.Get(assignment.TargetPath)
 	require.NoError(t, err)
-	require.True(t, found)
+	require.True(t, found, "want: the assignment is found")
 
 	assignment.TargetPath += "a"
 	require.ErrorContains(t, root.Put(assignment), "has 190 bytes; Kata finds none of more than 189")

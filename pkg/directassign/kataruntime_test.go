@@ -101,7 +101,7 @@ func TestAKataRuntimeThatHangsGoesWithItsChildren(t *testing.T) {
 	require.Eventually(t, func() bool { return program.Child(t) != 0 }, time.Minute, time.Millisecond)
 
 	child := program.Child(t)
-	require.True(t, runs(t, child))
+	require.True(t, runs(t, child), "want: the child runs")
 	cancel()
 
 	err := await.Receive(t, failed, "Stats to return after its context ended")
@@ -137,7 +137,7 @@ func runs(t *testing.T, pid int) bool {
 	require.NoError(t, err)
 
 	_, rest, found := strings.Cut(string(stat), ") ")
-	require.True(t, found)
+	require.True(t, found, "want: /proc has the state of the process")
 
 	return !strings.HasPrefix(rest, "Z") && !strings.HasPrefix(rest, "X")
 }

@@ -108,7 +108,7 @@ func TestAnAssignmentIsWhereKataLooksForIt(t *testing.T) {
 
 	entry, found, err := root.Get(target + "/")
 	require.NoError(t, err)
-	require.True(t, found)
+	require.True(t, found, "want: the assignment is found")
 	require.Equal(t, directassign.Entry{Assignment: want}, entry)
 
 	entries, err := root.List()
@@ -130,7 +130,7 @@ func TestTheSameAssignmentAgainTouchesNothing(t *testing.T) {
 
 	entry, found, err := root.Get(target)
 	require.NoError(t, err)
-	require.True(t, found)
+	require.True(t, found, "want: the assignment is found")
 	require.Equal(t, "sandbox", entry.Sandbox)
 }
 
@@ -233,7 +233,7 @@ func TestRemoveLeavesNothingOfOneAndAllOfOthers(t *testing.T) {
 
 	_, found, err := root.Get(target)
 	require.NoError(t, err)
-	require.False(t, found)
+	require.False(t, found, "want: no assignment is found")
 }
 
 // What a crash leaves half-removed must be found again.
@@ -351,13 +351,13 @@ func TestWhatIsNoDirectoryIsReplaced(t *testing.T) {
 
 			_, found, err := root.Get(target)
 			require.NoError(t, err)
-			require.False(t, found)
+			require.False(t, found, "want: no assignment is found")
 
 			require.NoError(t, root.Put(plain()))
 
 			_, found, err = root.Get(target)
 			require.NoError(t, err)
-			require.True(t, found)
+			require.True(t, found, "want: the assignment is found")
 
 			require.NoError(t, root.Remove(target))
 			require.NoError(t, plant(filepath.Join(path, entryOfTarget)))
@@ -370,7 +370,7 @@ func TestWhatIsNoDirectoryIsReplaced(t *testing.T) {
 
 			_, found, err = root.Get(target)
 			require.NoError(t, err)
-			require.False(t, found)
+			require.False(t, found, "want: no assignment is found")
 
 			require.NoError(t, root.Put(plain()))
 			require.Equal(t, map[string]string{
@@ -540,7 +540,7 @@ func TestNothingIsListedBeforeThereIsARoot(t *testing.T) {
 
 	_, found, err := root.Get(target)
 	require.NoError(t, err)
-	require.False(t, found)
+	require.False(t, found, "want: no assignment is found")
 
 	_, err = os.Stat(path)
 	require.ErrorIs(t, err, fs.ErrNotExist, "reading makes nothing")

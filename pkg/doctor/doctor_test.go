@@ -27,7 +27,7 @@ func TestEveryCheckIsInTheDocumentation(t *testing.T) {
 	require.NoError(t, err)
 
 	_, list, found := strings.Cut(string(text), "\n## The checks")
-	require.True(t, found)
+	require.True(t, found, "want: the page has the list of checks")
 
 	var documented []string
 	for _, row := range regexp.MustCompile("(?m)^\\| `([a-z-]+)` \\|").FindAllStringSubmatch(list, -1) {

@@ -158,7 +158,7 @@ func TestDriverServesItsModeAndNothingElse(t *testing.T) {
 
 	probe, err := csi.NewIdentityClient(r.conn).Probe(t.Context(), &csi.ProbeRequest{})
 	require.NoError(t, err)
-	require.True(t, probe.GetReady().GetValue())
+	require.True(t, probe.GetReady().GetValue(), "want: Probe says that the driver is ready")
 
 	_, err = csi.NewControllerClient(r.conn).ControllerGetCapabilities(t.Context(), &csi.ControllerGetCapabilitiesRequest{})
 	require.NoError(t, err)
@@ -259,7 +259,7 @@ func TestAPoolThatIsGoneLeavesTheDriverReady(t *testing.T) {
 
 	probe, err := csi.NewIdentityClient(r.conn).Probe(t.Context(), &csi.ProbeRequest{})
 	require.NoError(t, err)
-	require.True(t, probe.GetReady().GetValue())
+	require.True(t, probe.GetReady().GetValue(), "want: Probe says that the driver is ready")
 
 	code, body := get(t, "http://"+address+"/readyz")
 	require.Equal(t, http.StatusOK, code, body)

@@ -321,7 +321,7 @@ func TestLogLinesCarryTheCallTheyBelongTo(t *testing.T) {
 
 	r := start(t, nil)
 	_, err := csi.NewControllerClient(r.conn).DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{})
-	require.Error(t, err)
+	require.Error(t, err, "DeleteVolume without a volume")
 
 	for line := range strings.Lines(r.log.String()) {
 		if strings.Contains(line, "msg=call ") {
@@ -418,7 +418,7 @@ func TestWhatACallHasMadeIsLogged(t *testing.T) {
 	require.NoError(t, err)
 
 	_, err = stream.Recv()
-	require.Error(t, err)
+	require.Error(t, err, "GetMetadataAllocated of a snapshot that is not there")
 	require.Eventually(t, func() bool { return strings.Contains(r.log.String(), " snapshot=the-snapshot") }, time.Minute, time.Millisecond)
 }
 

@@ -205,7 +205,7 @@ func TestAToolThatCannotDoItsWorkIsNoVerdict(t *testing.T) {
 			require.NoError(t, err)
 
 			_, err = ext4.Check(t.Context(), image.Name())
-			require.Error(t, err)
+			require.Error(t, err, "Check with a tool that fails")
 		})
 	}
 }

@@ -144,13 +144,13 @@ func TestIsBlankOfADevice(t *testing.T) {
 
 	blank, err := filesystem.IsBlank(device.File())
 	require.NoError(t, err)
-	require.True(t, blank)
+	require.True(t, blank, "want: IsBlank takes the device for blank")
 
 	write(t, device.File(), bytes.Repeat([]byte{7}, 4096), 4*mebibyte)
 
 	blank, err = filesystem.IsBlank(device.File())
 	require.NoError(t, err)
-	require.False(t, blank)
+	require.False(t, blank, "want: IsBlank does not take the device for blank")
 }
 
 func TestNoFilesystemIsBlank(t *testing.T) {
@@ -158,7 +158,7 @@ func TestNoFilesystemIsBlank(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			blank, err := filesystem.IsBlank(newFilesystem(t, fs, imageSize))
 			require.NoError(t, err)
-			require.False(t, blank)
+			require.False(t, blank, "want: IsBlank does not take the device for blank")
 		})
 	}
 }

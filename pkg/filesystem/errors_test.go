@@ -109,7 +109,7 @@ func TestExt4CountsErrors(t *testing.T) {
 			require.NoError(t, test.hurt(image, at))
 
 			_, err = os.Stat(filepath.Join(use.directory, "799"))
-			require.Error(t, err)
+			require.Error(t, err, "stat of a damaged inode")
 
 			found := use.awaitErrors(t, filesystem.Ext4)
 			require.True(t, test.want(found), "%+v", found)

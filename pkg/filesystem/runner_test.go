@@ -211,7 +211,7 @@ func TestAfterTheDeathOfTheDriver(t *testing.T) {
 
 			await.ReadPipe(t, started)
 			require.NoError(t, process.Process.Kill())
-			require.Error(t, process.Wait())
+			require.Error(t, process.Wait(), "the exit of a driver that was killed")
 
 			probe, err := os.Open(image)
 			require.NoError(t, err)

@@ -269,7 +269,7 @@ func TestUUIDRefusals(t *testing.T) {
 			require.ErrorIs(t, fs.SetUUID(t.Context(), blank.Name(), uuid.NewString()), filesystem.ErrNoSuperblock)
 
 			image := newFilesystem(t, fs, imageSize)
-			require.Error(t, fs.SetUUID(t.Context(), image.Name(), "no UUID"))
+			require.Error(t, fs.SetUUID(t.Context(), image.Name(), "no UUID"), "SetUUID with what is no UUID")
 
 			damaged := copyOf(t, image)
 			// In the superblock of each of them, and of no meaning but its sum.

@@ -16,9 +16,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestAttemptsAreCounted(t *testing.T) {
 	patience := forking.NewPatience(3)
-	require.True(t, patience.Another())
-	require.True(t, patience.Another())
-	require.False(t, patience.Another())
+	require.True(t, patience.Another(), "want: another try is allowed")
+	require.True(t, patience.Another(), "want: another try is allowed")
+	require.False(t, patience.Another(), "want: no other try is allowed")
 }
 
 func TestAttemptsDuringAForkDoNotCount(t *testing.T) {
@@ -28,13 +28,13 @@ func TestAttemptsDuringAForkDoNotCount(t *testing.T) {
 		patience := forking.NewPatience(1)
 
 		for range 15 {
-			require.True(t, patience.Another())
+			require.True(t, patience.Another(), "want: another try is allowed")
 			time.Sleep(100 * time.Millisecond)
 		}
 
 		syscall.ForkLock.Unlock()
 		require.True(t, patience.Another(), "the last attempt met the child")
-		require.False(t, patience.Another())
+		require.False(t, patience.Another(), "want: no other try is allowed")
 	})
 }
 

@@ -27,10 +27,10 @@ func TestSetKeepsOnlyWhatIsNewer(t *testing.T) {
 	monitor := health.New(newWorld().config())
 	at := time.Now()
 
-	require.True(t, monitor.Set("a", observed(health.DiskFailure), at))
+	require.True(t, monitor.Set("a", observed(health.DiskFailure), at), "want: Set takes the observation")
 
 	first, ok := monitor.Get("a")
-	require.True(t, ok)
+	require.True(t, ok, "want: the record is known")
 
 	require.False(t, monitor.Set("a", observed(), at.Add(-time.Nanosecond)), "older")
 	require.False(t, monitor.Set("a", observed(), at), "as old")
@@ -47,7 +47,8 @@ func TestEntriesAreUniqueAndTheWorstFirst(t *testing.T) {
 	t.Parallel()
 
 	monitor := health.New(newWorld().config())
-	require.True(t, monitor.Set("a", observed(health.IOErrors, health.FilesystemCorrupted, health.IOErrors, health.DiskFailure), time.Now()))
+	require.True(t, monitor.Set("a", observed(health.IOErrors, health.FilesystemCorrupted, health.IOErrors, health.DiskFailure), time.Now()),
+		"want: Set takes the observation")
 	require.Equal(t, []health.Reason{health.FilesystemCorrupted, health.DiskFailure, health.IOErrors}, reasons(t, monitor, "a"))
 }
 
@@ -58,7 +59,7 @@ func TestSinceOutlivesRenewals(t *testing.T) {
 	began := time.Now()
 	since := func(reason health.Reason) time.Duration {
 		record, ok := monitor.Get("a")
-		require.True(t, ok)
+		require.True(t, ok, "want: the record is known")
 		require.Len(t, record.Since, len(record.Entries), "of the reasons among the entries, and no other")
 		require.Contains(t, record.Since, reason)
 
@@ -68,7 +69,8 @@ func TestSinceOutlivesRenewals(t *testing.T) {
 	for minute, reasons := range [][]health.Reason{
 		{health.IOErrors}, {health.IOErrors}, {health.ReadOnlyRemount, health.IOErrors}, {health.ReadOnlyRemount}, {health.IOErrors},
 	} {
-		require.True(t, monitor.Set("a", observed(reasons...), began.Add(time.Duration(minute)*time.Minute)))
+		require.True(t, monitor.Set("a", observed(reasons...), began.Add(time.Duration(minute)*time.Minute)),
+			"want: Set takes the observation")
 
 		switch minute {
 		case 0, 1, 2:
@@ -88,14 +90,14 @@ func TestUsageStaysUntilThereIsANewerOne(t *testing.T) {
 	at := time.Now()
 	usage := &health.Usage{Bytes: health.Amount{Total: 3, Used: 2, Available: 1}}
 
-	require.True(t, monitor.Set("a", health.Observation{Usage: usage}, at))
-	require.True(t, monitor.Set("a", observed(health.DiskFailure), at.Add(1)))
+	require.True(t, monitor.Set("a", health.Observation{Usage: usage}, at), "want: Set takes the observation")
+	require.True(t, monitor.Set("a", observed(health.DiskFailure), at.Add(1)), "want: Set takes the observation")
 
 	record, _ := monitor.Get("a")
 	require.Equal(t, usage, record.Usage)
 
 	other := &health.Usage{Bytes: health.Amount{Total: 6}}
-	require.True(t, monitor.Set("a", health.Observation{Usage: other}, at.Add(2)))
+	require.True(t, monitor.Set("a", health.Observation{Usage: other}, at.Add(2)), "want: Set takes the observation")
 
 	record, _ = monitor.Get("a")
 	require.Equal(t, other, record.Usage)
@@ -108,7 +110,7 @@ func TestAbnormalIsInOrder(t *testing.T) {
 	at := time.Now()
 
 	for _, id := range []string{"d", "b", "e", "a", "c"} {
-		require.True(t, monitor.Set(id, observed(health.IOErrors), at))
+		require.True(t, monitor.Set(id, observed(health.IOErrors), at), "want: Set takes the observation")
 	}
 
 	require.True(t, monitor.Set("c", observed(), at.Add(1)), "well again")
@@ -138,7 +140,7 @@ func TestTheWireSaysWhatIsKnown(t *testing.T) {
 		release := w.hang("a")
 
 		monitor := health.New(w.config())
-		require.True(t, monitor.Set("a", observed(health.IOErrors), time.Now()))
+		require.True(t, monitor.Set("a", observed(health.IOErrors), time.Now()), "want: Set takes the observation")
 
 		for _, step := range []struct {
 			act      func()
@@ -167,7 +169,7 @@ func TestTheWireSaysWhatIsKnown(t *testing.T) {
 
 func TestGetAllocatesNothing(t *testing.T) {
 	monitor := health.New(newWorld().config())
-	require.True(t, monitor.Set("a", observed(), time.Now()))
+	require.True(t, monitor.Set("a", observed(), time.Now()), "want: Set takes the observation")
 	require.Zero(t, testing.AllocsPerRun(100, func() { monitor.Get("a") }))
 }
 
@@ -217,13 +219,13 @@ func TestAwaitWaitsForWhatIsNewer(t *testing.T) {
 	}{
 		"nothing happens": {act: func(s waiting) {}},
 		"an older look": {act: func(s waiting) {
-			require.True(s.t, s.monitor.Set("a", observed(health.DiskFailure), s.asked.Add(-1)))
+			require.True(s.t, s.monitor.Set("a", observed(health.DiskFailure), s.asked.Add(-1)), "want: Set takes the observation")
 		}},
 		"a look at another": {act: func(s waiting) {
-			require.True(s.t, s.monitor.Set("b", observed(health.DiskFailure), s.asked.Add(1)))
+			require.True(s.t, s.monitor.Set("b", observed(health.DiskFailure), s.asked.Add(1)), "want: Set takes the observation")
 		}},
 		"a newer look": {done: true, sick: true, act: func(s waiting) {
-			require.True(s.t, s.monitor.Set("a", observed(health.DiskFailure), s.asked.Add(1)))
+			require.True(s.t, s.monitor.Set("a", observed(health.DiskFailure), s.asked.Add(1)), "want: Set takes the observation")
 		}},
 		"a relist that finds it": {done: true, sick: true, act: func(s waiting) {
 			s.w.sicken("a", health.DiskFailure)
@@ -279,7 +281,7 @@ func TestAwaitWaitsForWhatIsNewer(t *testing.T) {
 				cancel()
 
 				_, err, done = answer()
-				require.True(t, done)
+				require.True(t, done, "want: an answer")
 
 				if !test.done {
 					require.ErrorIs(t, err, context.Canceled)
@@ -296,17 +298,17 @@ func TestAwaitAtTheStartWaitsForTheFirstRelist(t *testing.T) {
 		known, unknown := awaitRecord(t.Context(), monitor, "a", time.Time{}), awaitRecord(t.Context(), monitor, "b", time.Time{})
 
 		_, _, done := known()
-		require.False(t, done)
+		require.False(t, done, "want: no answer yet")
 
 		require.NoError(t, monitor.Relist(t.Context()))
 
 		record, err, done := known()
-		require.True(t, done)
+		require.True(t, done, "want: an answer")
 		require.NoError(t, err)
 		require.True(t, record.Healthy())
 
 		_, err, done = unknown()
-		require.True(t, done)
+		require.True(t, done, "want: an answer")
 		require.ErrorIs(t, err, health.ErrGone)
 	})
 }
@@ -317,7 +319,7 @@ func TestForgetDropsWhatIsKnownOfTheFuture(t *testing.T) {
 	monitor := health.New(newWorld().config())
 	ahead := time.Now().Add(time.Hour)
 
-	require.True(t, monitor.Set("a", observed(health.DiskFailure), ahead))
+	require.True(t, monitor.Set("a", observed(health.DiskFailure), ahead), "want: Set takes the observation")
 	monitor.Forget("a")
 
 	_, ok := monitor.Get("a")
@@ -332,15 +334,15 @@ func TestForgetDropsWhatWasObservedBefore(t *testing.T) {
 		monitor := health.New(w.config())
 		before := time.Now()
 
-		require.True(t, monitor.Set("a", observed(health.DiskFailure), before))
+		require.True(t, monitor.Set("a", observed(health.DiskFailure), before), "want: Set takes the observation")
 		time.Sleep(time.Second)
 		monitor.Forget("a")
 
 		_, ok := monitor.Get("a")
-		require.False(t, ok)
+		require.False(t, ok, "want: no record is known")
 		require.Empty(t, monitor.Abnormal(""))
 
-		require.False(t, monitor.Set("a", observed(), before.Add(time.Millisecond)))
+		require.False(t, monitor.Set("a", observed(), before.Add(time.Millisecond)), "want: Set ignores the observation")
 		time.Sleep(time.Second)
 		require.NoError(t, monitor.Relist(t.Context()))
 		require.False(t, monitor.Set("a", observed(), before.Add(time.Millisecond)), "after a relist neither")

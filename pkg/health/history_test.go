@@ -19,11 +19,11 @@ func TestHistoryTellsWhatCameAndWent(t *testing.T) {
 	other := health.New(health.Config{Name: "controller", History: history})
 	after := func(seconds int) time.Time { return at.Add(time.Duration(seconds) * time.Second) }
 
-	require.True(t, monitor.Set("a", observed(), after(0)))
-	require.True(t, monitor.Set("a", observed(health.IOErrors), after(1)))
+	require.True(t, monitor.Set("a", observed(), after(0)), "want: Set takes the observation")
+	require.True(t, monitor.Set("a", observed(health.IOErrors), after(1)), "want: Set takes the observation")
 	require.True(t, monitor.Set("a", observed(health.IOErrors), after(2)), "nothing new")
-	require.True(t, other.Set("a", observed(health.BackingFileMissing), after(3)))
-	require.True(t, monitor.Set("a", observed(health.DiskFailure), after(4)))
+	require.True(t, other.Set("a", observed(health.BackingFileMissing), after(3)), "want: Set takes the observation")
+	require.True(t, monitor.Set("a", observed(health.DiskFailure), after(4)), "want: Set takes the observation")
 	other.Forget("a")
 
 	changes := history.Changes()
@@ -55,7 +55,7 @@ func TestHistoryHoldsTheNewest(t *testing.T) {
 		monitor := health.New(health.Config{Name: "node", History: history})
 
 		for _, id := range []string{"a", "b", "c"} {
-			require.True(t, monitor.Set(id, observed(health.IOErrors), time.Now()))
+			require.True(t, monitor.Set(id, observed(health.IOErrors), time.Now()), "want: Set takes the observation")
 		}
 
 		subjects := []string{}

@@ -124,7 +124,7 @@ func TestARelistForgetsNothingNewer(t *testing.T) {
 		relist(t, monitor)
 
 		_, ok := monitor.Get("new")
-		require.False(t, ok)
+		require.False(t, ok, "want: no record is known")
 	})
 }
 
@@ -375,7 +375,7 @@ func TestTheForgottenStayForgotten(t *testing.T) {
 				time.Sleep(2 * time.Hour)
 
 				_, ok := monitor.Get("a")
-				require.False(t, ok)
+				require.False(t, ok, "want: no record is known")
 				require.Equal(t, looks, w.count("a"), "it is not looked at any more")
 				require.Empty(t, config.History.Changes(), "and it never was ill")
 			})
@@ -543,22 +543,23 @@ func TestTheNewestObservationSaysWhenToLookAgain(t *testing.T) {
 		run(t, monitor)
 		time.Sleep(time.Second)
 
-		require.True(t, monitor.Set("a", health.Observation{Again: 5 * time.Second}, time.Now()))
+		require.True(t, monitor.Set("a", health.Observation{Again: 5 * time.Second}, time.Now()), "want: Set takes the observation")
 		time.Sleep(time.Second)
-		require.False(t, monitor.Set("a", health.Observation{Again: time.Second}, time.Now().Add(-time.Hour)))
+		require.False(t, monitor.Set("a", health.Observation{Again: time.Second}, time.Now().Add(-time.Hour)),
+			"want: Set ignores the observation")
 		time.Sleep(2 * time.Second)
 		require.Equal(t, 1, w.count("a"), "the older one says nothing")
 		time.Sleep(3 * time.Second)
 		require.Equal(t, 2, w.count("a"))
 
-		require.True(t, monitor.Set("a", health.Observation{Again: 5 * time.Second}, time.Now()))
+		require.True(t, monitor.Set("a", health.Observation{Again: 5 * time.Second}, time.Now()), "want: Set takes the observation")
 		time.Sleep(time.Second)
-		require.True(t, monitor.Set("a", health.Observation{}, time.Now()))
+		require.True(t, monitor.Set("a", health.Observation{}, time.Now()), "want: Set takes the observation")
 		time.Sleep(10 * time.Second)
 		require.Equal(t, 2, w.count("a"), "the newer one wants none")
 
 		// So does a newer look.
-		require.True(t, monitor.Set("a", health.Observation{Again: 5 * time.Second}, time.Now()))
+		require.True(t, monitor.Set("a", health.Observation{Again: 5 * time.Second}, time.Now()), "want: Set takes the observation")
 		relist(t, monitor)
 		time.Sleep(10 * time.Second)
 		require.Equal(t, 3, w.count("a"))
@@ -808,7 +809,7 @@ func TestRunEndsWithoutWaitingForWhatHangs(t *testing.T) {
 		looks := w.count("quick")
 
 		monitor.Suspect("quick")
-		require.Error(t, monitor.Relist(context.Background()))
+		require.Error(t, monitor.Relist(context.Background()), "Relist of a monitor that has ended")
 		time.Sleep(time.Hour)
 		require.Equal(t, looks, w.count("quick"))
 

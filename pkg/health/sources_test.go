@@ -149,7 +149,7 @@ func TestASourceThatIsNotToBeHad(t *testing.T) {
 		monitor := health.New(config)
 
 		for _, status := range monitor.Sources() {
-			require.False(t, status.Connected)
+			require.False(t, status.Connected, "want: the source is not connected")
 			require.NotEmpty(t, status.Problem)
 		}
 
@@ -196,7 +196,7 @@ func TestReconnects(t *testing.T) {
 		// It comes back within a minute, and from there on all is well.
 		errs.change(func() { errs.refused = nil })
 		time.Sleep(time.Minute)
-		require.True(t, monitor.Sources()[0].Connected)
+		require.True(t, monitor.Sources()[0].Connected, "want: the source is connected")
 		require.Empty(t, monitor.Sources()[0].Problem)
 	})
 }
@@ -378,7 +378,7 @@ func TestASourcesPanicIsItsFailure(t *testing.T) {
 		config.Sources = []health.Source{panicking{errs}}
 		monitor := health.New(config)
 		run(t, monitor)
-		require.False(t, monitor.Sources()[0].Connected)
+		require.False(t, monitor.Sources()[0].Connected, "want: the source is not connected")
 		require.Contains(t, monitor.Sources()[0].Problem, "a defect")
 		require.Equal(t, []time.Duration{time.Minute}, w.looksAt("a", 90*time.Second))
 	})
@@ -401,6 +401,6 @@ func TestASourceThatEndsByItselfIsConnectedAgain(t *testing.T) {
 
 		synctest.Wait()
 		require.Len(t, errs.runs, 2)
-		require.True(t, monitor.Sources()[0].Connected)
+		require.True(t, monitor.Sources()[0].Connected, "want: the source is connected")
 	})
 }

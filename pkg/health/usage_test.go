@@ -22,7 +22,7 @@ func TestUsageIsCollectedWhereItIsKnown(t *testing.T) {
 		"state":   {Bytes: health.Amount{Total: 30}},
 		"volume1": {Bytes: health.Amount{Total: 40}},
 	} {
-		require.True(t, monitor.Set(id, health.Observation{Usage: known}, time.Now()))
+		require.True(t, monitor.Set(id, health.Observation{Usage: known}, time.Now()), "want: Set takes the observation")
 	}
 
 	registry := prometheus.NewPedanticRegistry()

@@ -123,7 +123,7 @@ func TestEveryReasonAtOnceFitsTheLegacyCondition(t *testing.T) {
 	health.PutCondition(message, record("a", entries...))
 
 	abnormal, text := condition(t, message)
-	require.True(t, abnormal)
+	require.True(t, abnormal, "want: the volume is abnormal")
 	require.LessOrEqual(t, len(text), 128)
 	require.True(t, strings.HasPrefix(text, string(entries[0].Reason)), text)
 }
@@ -139,7 +139,7 @@ func TestConditionStandsBehindWhatIsThere(t *testing.T) {
 	health.PutCondition(message, nil)
 
 	abnormal, text := condition(t, message)
-	require.False(t, abnormal)
+	require.False(t, abnormal, "want: the volume is not abnormal")
 	require.Equal(t, "healthy", text)
 	require.Len(t, valuesOf(t, message.ProtoReflect().GetUnknown(), 99), 1)
 	require.Zero(t, spare[:cap(spare)][len(other)], "somebody else's bytes were written")
@@ -195,7 +195,7 @@ func TestRecordForPeople(t *testing.T) {
 
 	var none *health.Record
 
-	require.False(t, none.Has(health.IOErrors))
+	require.False(t, none.Has(health.IOErrors), "want: the record lacks the reason")
 	require.NotNil(t, none.Reports("node"))
 	require.Empty(t, none.Reports("node"))
 
@@ -203,7 +203,7 @@ func TestRecordForPeople(t *testing.T) {
 	known := record("v", entry)
 	known.Since = map[health.Reason]time.Time{health.IOErrors: since}
 
-	require.True(t, known.Has(health.IOErrors))
-	require.False(t, known.Has(health.DiskFailure))
+	require.True(t, known.Has(health.IOErrors), "want: the record has the reason")
+	require.False(t, known.Has(health.DiskFailure), "want: the record lacks the reason")
 	require.Equal(t, []health.ConditionReport{{Entry: entry, View: "node", Since: since}}, known.Reports("node"))
 }

@@ -155,7 +155,7 @@ func TestProbeKeepsItsAnswerForASecond(t *testing.T) {
 		for range 100 {
 			response, err := p.Probe(t.Context(), &csi.ProbeRequest{})
 			require.NoError(t, err)
-			require.True(t, response.GetReady().GetValue())
+			require.True(t, response.GetReady().GetValue(), "want: Probe says that the driver is ready")
 		}
 
 		require.EqualValues(t, 1, p.checks.Load())
@@ -240,7 +240,7 @@ func TestProbeOfACallerWhoGivesUpLeavesTheCheckToOthers(t *testing.T) {
 		cancel()
 
 		_, err := p.Probe(ctx, &csi.ProbeRequest{})
-		require.Error(t, err)
+		require.Error(t, err, "Probe with a context that has ended")
 		close(p.hang)
 		synctest.Wait()
 
@@ -259,7 +259,7 @@ func TestProbeLogsAReasonOnce(t *testing.T) {
 
 		for range 5 {
 			_, err := p.Probe(t.Context(), &csi.ProbeRequest{})
-			require.Error(t, err)
+			require.Error(t, err, "Probe with a store that fails")
 			time.Sleep(2 * time.Second)
 		}
 

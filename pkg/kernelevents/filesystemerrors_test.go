@@ -112,7 +112,7 @@ func TestFilesystemErrorsHoldNothing(t *testing.T) {
 
 			_, attached, err := loops.Status(device.Number)
 			require.NoError(t, err)
-			require.False(t, attached)
+			require.False(t, attached, "want: the device is not attached")
 			require.Empty(t, running.drain())
 		})
 	}

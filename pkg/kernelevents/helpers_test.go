@@ -240,7 +240,7 @@ func requireWriteFails(tb testing.TB, file *os.File, block int64) {
 	tb.Helper()
 
 	_, err := file.WriteAt(aligned(), block*blockSize)
-	require.Error(tb, err)
+	require.Error(tb, err, "a write to block %d of %s", block, file.Name())
 }
 
 // hasErrno says whether an event has what the kernel says of a full pool: in Linux

@@ -27,8 +27,8 @@ func TestFilesAreForRootToRead(t *testing.T) {
 	point := requireMounted(t, at)
 	require.Equal(t, "tmpfs", point.FSType)
 	require.Equal(t, "some/source", point.Source)
-	require.True(t, point.ReadOnly)
-	require.True(t, point.SuperReadOnly)
+	require.True(t, point.ReadOnly, "want: the mount is read-only")
+	require.True(t, point.SuperReadOnly, "want: the filesystem is read-only")
 	require.Subset(t, point.Options, []string{"nodev", "nosuid", "noexec"})
 
 	content, err := os.ReadFile(filepath.Join(at.Path(), "two"))

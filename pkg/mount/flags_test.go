@@ -45,7 +45,7 @@ func TestParseFlagsReadOnly(t *testing.T) {
 	} {
 		options := flags(t, test.given...)
 		require.Equal(t, test.want, options.ReadOnly(), "%v", test.given)
-		require.True(t, options.WithReadOnly().ReadOnly())
+		require.True(t, options.WithReadOnly().ReadOnly(), "want: WithReadOnly makes the options read-only")
 		require.Equal(t, test.want, options.ReadOnly(), "WithReadOnly must not change its receiver")
 	}
 }
@@ -97,6 +97,6 @@ func FuzzParseFlags(f *testing.F) {
 			require.NotContains(t, []string{"bind", "rbind", "move", "remount", "loop", "source", "device"}, name)
 		}
 
-		require.True(t, options.WithReadOnly().ReadOnly())
+		require.True(t, options.WithReadOnly().ReadOnly(), "want: WithReadOnly makes the options read-only")
 	})
 }

@@ -109,13 +109,13 @@ func TestMountedTellsTheTwoKindsOfReadOnly(t *testing.T) {
 		require.NoError(t, unix.Mount("", place.Path(), "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""))
 
 		point := requireMounted(t, place)
-		require.True(t, point.ReadOnly)
-		require.False(t, point.SuperReadOnly)
+		require.True(t, point.ReadOnly, "want: the mount is read-only")
+		require.False(t, point.SuperReadOnly, "want: the filesystem is not read-only")
 
 		require.NoError(t, unix.Mount("", place.Path(), "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
 
 		point = requireMounted(t, place)
-		require.True(t, point.SuperReadOnly)
+		require.True(t, point.SuperReadOnly, "want: the filesystem is read-only")
 		require.Equal(t, "ro", point.SuperOptions[0])
 	})
 }
@@ -233,7 +233,7 @@ func TestASickXFSIsSeenAndUnmounted(t *testing.T) {
 
 		made, err := place.MakeDir(0o750)
 		require.NoError(t, err)
-		require.False(t, made)
+		require.False(t, made, "want: the place was there already")
 
 		point := requireMounted(t, place)
 		require.Equal(t, device, point.Source)

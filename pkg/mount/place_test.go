@@ -45,7 +45,7 @@ func TestStat(t *testing.T) {
 	for name, want := range fillDir(t, dir) {
 		mode, exists, err := find(t, places, filepath.Join(dir, name)).Stat()
 		require.NoError(t, err)
-		require.True(t, exists)
+		require.True(t, exists, "want: the path exists")
 		require.Equal(t, want, mode.Type(), name)
 
 		info, err := os.Lstat(filepath.Join(dir, name))
@@ -55,7 +55,7 @@ func TestStat(t *testing.T) {
 
 	_, exists, err := find(t, places, dir+"/nothing").Stat()
 	require.NoError(t, err)
-	require.False(t, exists)
+	require.False(t, exists, "want: the path does not exist")
 }
 
 func TestMakeDir(t *testing.T) {
@@ -67,7 +67,7 @@ func TestMakeDir(t *testing.T) {
 	place := find(t, places, dir+"/new")
 	made, err := place.MakeDir(0o750)
 	require.NoError(t, err)
-	require.True(t, made)
+	require.True(t, made, "want: the place was made")
 
 	made, err = place.MakeDir(0o750)
 	require.NoError(t, err)
@@ -84,7 +84,7 @@ func TestMakeDir(t *testing.T) {
 		made, err := find(t, places, filepath.Join(dir, name)).MakeDir(0o750)
 		require.ErrorIs(t, err, want, name)
 		require.ErrorContains(t, err, filepath.Join(dir, name))
-		require.False(t, made)
+		require.False(t, made, "want: the place was there already")
 	}
 }
 
@@ -97,15 +97,15 @@ func TestMakeFile(t *testing.T) {
 	place := find(t, places, dir+"/new")
 	made, err := place.MakeFile(0o600)
 	require.NoError(t, err)
-	require.True(t, made)
+	require.True(t, made, "want: the place was made")
 
 	made, err = place.MakeFile(0o600)
 	require.NoError(t, err)
-	require.False(t, made)
+	require.False(t, made, "want: the place was there already")
 
 	made, err = find(t, places, dir+"/content").MakeFile(0o600)
 	require.NoError(t, err)
-	require.False(t, made)
+	require.False(t, made, "want: the place was there already")
 
 	content, err := os.ReadFile(dir + "/content")
 	require.NoError(t, err)

@@ -108,7 +108,7 @@ func TestFindToleratesExtraSlashes(t *testing.T) {
 
 	made, err := place.MakeDir(0o750)
 	require.NoError(t, err)
-	require.True(t, made)
+	require.True(t, made, "want: the place was made")
 	require.DirExists(t, dir+"/pods/target")
 }
 
@@ -135,7 +135,7 @@ func TestFindOpensTheAllowedDirectoryAfresh(t *testing.T) {
 
 		made, err := find(t, places, link+"/target").MakeDir(0o750)
 		require.NoError(t, err)
-		require.True(t, made)
+		require.True(t, made, "want: the place was made")
 		require.DirExists(t, target+"/target")
 	}
 }
@@ -175,7 +175,7 @@ func TestFindBeneathTheRoot(t *testing.T) {
 
 	_, exists, err := find(t, places, dir).Stat()
 	require.NoError(t, err)
-	require.True(t, exists)
+	require.True(t, exists, "want: the path exists")
 
 	_, err = places.Find("/")
 	require.ErrorIs(t, err, mount.ErrOutside)
@@ -192,7 +192,7 @@ func TestFindCrossesMounts(t *testing.T) {
 	place := find(t, places, dir+"/plugins/staging/volume")
 	made, err := place.MakeDir(0o750)
 	require.NoError(t, err)
-	require.True(t, made)
+	require.True(t, made, "want: the place was made")
 	requireNotMounted(t, place)
 }
 

@@ -188,7 +188,7 @@ func TestBindIsReadOnlyAlsoForWhoWroteBefore(t *testing.T) {
 	attachBind(t, staging, target, "ro")
 
 	point := requireMounted(t, target)
-	require.True(t, point.ReadOnly)
+	require.True(t, point.ReadOnly, "want: the mount is read-only")
 	require.False(t, point.SuperReadOnly, "staging must stay writable")
 
 	_, err = writer.WriteString("before and after")
@@ -290,12 +290,12 @@ func TestBindOfADeviceNode(t *testing.T) {
 
 	mode, exists, err := target.Stat()
 	require.NoError(t, err)
-	require.True(t, exists)
+	require.True(t, exists, "want: the path exists")
 	require.Equal(t, fs.ModeDevice, mode.Type())
 
 	made, err := target.MakeFile(0o600)
 	require.NoError(t, err, "once more is fine")
-	require.False(t, made)
+	require.False(t, made, "want: the place was there already")
 
 	_, err = target.MakeDir(0o750)
 	require.ErrorIs(t, err, mount.ErrWrongType)
@@ -466,7 +466,7 @@ func TestAttachPropagates(t *testing.T) {
 	attachBind(t, staging, place, "ro")
 
 	seen := find(t, places, peer+"/target")
-	require.True(t, requireMounted(t, seen).ReadOnly)
+	require.True(t, requireMounted(t, seen).ReadOnly, "want: the mount is read-only")
 	seen.Close()
 
 	require.NoError(t, place.Unmount())

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"flag"
 	"strconv"
 	"testing"
 	"time"
@@ -8,6 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
+
+// A property that fails prints what reproduces it, and leaves no file.
+var _ = flag.Set("rapid.nofailfile", "true")
 
 func TestNextCheck(t *testing.T) {
 	t.Parallel()

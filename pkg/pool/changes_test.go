@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"math/rand"
 	"os"
 	"path/filepath"
@@ -19,6 +20,9 @@ import (
 	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
+
+// A property that fails prints what reproduces it, and leaves no file.
+var _ = flag.Set("rapid.nofailfile", "true")
 
 const (
 	kib = 1 << 10

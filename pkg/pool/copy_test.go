@@ -155,7 +155,7 @@ func TestThickCopyHasItsSpaceAlone(t *testing.T) {
 			thick := imageOf(newID(t))
 			allocated := copied(t, place, place, source, thick, pool.CopyOptions{SizeBytes: larger, Thick: true})
 			require.GreaterOrEqual(t, allocated, int64(larger))
-			require.False(t, sharesBlocks(t, placeOf(place, thick)))
+			require.False(t, sharesBlocks(t, placeOf(place, thick)), "want: the copy shares no blocks")
 
 			require.NoError(t, os.Truncate(placeOf(place, thick), size))
 			require.Equal(t, before, checksum(t, placeOf(place, thick)))
@@ -171,7 +171,7 @@ func TestThickCopyBetweenPoolsOfOneFilesystem(t *testing.T) {
 	source, thick := newImage(t, from, 16*mebi), imageOf(newID(t))
 
 	copied(t, to, from, source, thick, pool.CopyOptions{Thick: true})
-	require.False(t, sharesBlocks(t, placeOf(to, thick)))
+	require.False(t, sharesBlocks(t, placeOf(to, thick)), "want: the copy shares no blocks")
 	sameContent(t, from, source, to, thick)
 }
 
@@ -311,7 +311,7 @@ func fullImage(t *testing.T, place *pool.Pool, bytes int64) pool.Object {
 // get another.
 func TestUnexpectedlyNotInstant(t *testing.T) {
 	place := newPool(t, cow, roomy)
-	require.True(t, place.Reflinks())
+	require.True(t, place.Reflinks(), "want: the pool has reflinks")
 
 	// A file without checksums, on btrfs, shares no blocks with one that has.
 	images, err := os.Open(filepath.Join(place.Path(), "images"))
@@ -327,7 +327,7 @@ func TestUnexpectedlyNotInstant(t *testing.T) {
 
 	making, err := place.NewCopy(place, source, target, pool.CopyOptions{})
 	require.NoError(t, err)
-	require.True(t, making.Instant())
+	require.True(t, making.Instant(), "want: the copy is instant")
 	require.ErrorIs(t, making.Cut(t.Context()), pool.ErrNotInstant)
 	nothingHalfMade(t, place, target)
 }
@@ -370,7 +370,7 @@ func TestSymlinkIsNoVolume(t *testing.T) {
 		require.NoError(t, os.Symlink(filepath.Base(placeOf(place, there)), placeOf(place, planted)))
 
 		_, err := place.NewCopy(place, planted, snapshotOf(t, there), pool.CopyOptions{})
-		require.Error(t, err)
+		require.Error(t, err, "NewCopy of a symlink to a %s", there.Backing)
 		require.NotErrorIs(t, err, pool.ErrMissing, "it is there, and wrong")
 
 		switch {
@@ -382,7 +382,7 @@ func TestSymlinkIsNoVolume(t *testing.T) {
 			_, err = place.OpenImage(planted.ID, os.O_RDWR)
 		}
 
-		require.Error(t, err)
+		require.Error(t, err, "an open of a symlink to a %s", there.Backing)
 	}
 }
 
@@ -445,7 +445,7 @@ func TestPoolThatIsReadOnly(t *testing.T) {
 	require.NoError(t, unix.Mount("", where, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
 
 	again := openPool(t, place.Path())
-	require.False(t, again.Reflinks())
+	require.False(t, again.Reflinks(), "want: the pool has no reflinks")
 
 	file, err := again.OpenSnapshot(snapshot.ID)
 	require.NoError(t, err)

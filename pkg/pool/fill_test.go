@@ -44,7 +44,7 @@ func TestFillImageLeavesAnAttachedImage(t *testing.T) {
 		return errors.New("an image that is attached was filled")
 	}))
 	require.ErrorIs(t, err, pool.ErrInUse)
-	require.False(t, filled)
+	require.False(t, filled, "want: the image was not filled")
 
 	current, err := place.Names(id, attached)
 	require.NoError(t, err)
@@ -74,12 +74,12 @@ func TestFillImageHoldsTheLock(t *testing.T) {
 		Fill:  func(context.Context, string) error { locked("while it is filled"); return nil },
 	})
 	require.NoError(t, err)
-	require.True(t, filled)
+	require.True(t, filled, "want: the image was filled")
 
 	// What was opened before is not the volume's image any more.
 	current, err := place.Names(id, old)
 	require.NoError(t, err)
-	require.False(t, current)
+	require.False(t, current, "want: the image is not current")
 }
 
 // TestFillImageLeavesWhatIsNotBlank, and no scratch of it.
@@ -95,7 +95,7 @@ func TestFillImageLeavesWhatIsNotBlank(t *testing.T) {
 		Fill:  func(context.Context, string) error { return errors.New("what is not blank was filled") },
 	})
 	require.NoError(t, err)
-	require.False(t, filled)
+	require.False(t, filled, "want: the image was not filled")
 
 	left, err := os.ReadDir(directory + "/scratch")
 	require.NoError(t, err)
@@ -113,7 +113,7 @@ func TestFillImageLeavesADeletedVolumeDeleted(t *testing.T) {
 		return place.Remove(ctx, pool.Object{ID: id, Backing: volume.BackingImage})
 	}))
 	require.ErrorIs(t, err, pool.ErrMissing)
-	require.False(t, filled)
+	require.False(t, filled, "want: the image was not filled")
 	require.NoFileExists(t, place.Place(id, volume.BackingImage))
 }
 
@@ -161,7 +161,7 @@ func TestThickImagesTakeTheirSpaceOnce(t *testing.T) {
 
 			filled, err := place.FillImage(t.Context(), id, filling(true, func(context.Context, string) error { return nil }))
 			require.NoError(t, err)
-			require.True(t, filled)
+			require.True(t, filled, "want: the image was filled")
 			require.GreaterOrEqual(t, allocated(), int64(size))
 		})
 	}
@@ -180,7 +180,7 @@ func TestAFailedFillKeepsTheReservation(t *testing.T) {
 	refused := errors.New("mkfs fails")
 	filled, err := place.FillImage(t.Context(), id, filling(true, func(context.Context, string) error { return refused }))
 	require.ErrorIs(t, err, refused)
-	require.False(t, filled)
+	require.False(t, filled, "want: the image was not filled")
 	require.GreaterOrEqual(t, allocatedBytes(t, place.Place(id, volume.BackingImage)), int64(size))
 }
 

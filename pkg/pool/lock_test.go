@@ -120,7 +120,7 @@ func TestAnEmptyImageInUseIsNoOrphan(t *testing.T) {
 
 	removed, err := p.RemoveEmpty(entry)
 	require.NoError(t, err)
-	require.True(t, removed)
+	require.True(t, removed, "want: the object was removed")
 	require.NoFileExists(t, p.Place(id, volume.BackingImage))
 }
 
@@ -140,7 +140,7 @@ func TestAFullPoolCanBeTaken(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, unix.Unmount(directory, unix.MNT_DETACH)) })
 
 	first, second := openAt(t, directory), openAt(t, directory)
-	require.Error(t, os.WriteFile(filepath.Join(directory, "ballast"), make([]byte, 1<<20), 0o600))
+	require.Error(t, os.WriteFile(filepath.Join(directory, "ballast"), make([]byte, 1<<20), 0o600), "a write of more than there is space for")
 
 	require.NoError(t, first.Take("the first"))
 	require.ErrorIs(t, second.Take("the second"), pool.ErrTaken)
@@ -183,6 +183,6 @@ func TestWhatIsBeingMadeIsNoLeftover(t *testing.T) {
 
 	removed, err := p.RemoveEmpty(pool.Entry{ID: id, Backing: volume.BackingDirectory})
 	require.NoError(t, err)
-	require.False(t, removed)
+	require.False(t, removed, "want: the object was not removed")
 	require.FileExists(t, file)
 }

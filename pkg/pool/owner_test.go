@@ -37,7 +37,7 @@ func TestFilledImageKeepsItsOwner(t *testing.T) {
 		return os.WriteFile(path, []byte("filled"), 0o600)
 	}))
 	require.NoError(t, err)
-	require.True(t, filled)
+	require.True(t, filled, "want: the image was filled")
 
 	content, err := os.ReadFile(image)
 	require.NoError(t, err)

@@ -134,7 +134,7 @@ func TestLeftoversOfACrashAreCleared(t *testing.T) {
 			require.Equal(t, made, scratchOf(t, place))
 
 			require.NoError(t, copier.Process.Kill())
-			require.Error(t, copier.Wait())
+			require.Error(t, copier.Wait(), "the exit of a copier that was killed")
 			require.Equal(t, made, scratchOf(t, place))
 			require.NoError(t, place.ClearScratch(t.Context()))
 			nothingHalfMade(t, place, target)

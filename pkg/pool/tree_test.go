@@ -361,7 +361,7 @@ func TestWithoutPrivilege(t *testing.T) {
 		require.NoError(t, err)
 		require.Contains(t, line, "0002/"+name)
 		require.Contains(t, line, "operation not permitted")
-		require.Error(t, copier.Wait())
+		require.Error(t, copier.Wait(), "the exit of a copier that may not make a %s", name)
 		nothingHalfMade(t, place, target)
 		require.NoError(t, os.Remove(path))
 	}

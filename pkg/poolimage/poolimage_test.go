@@ -51,7 +51,7 @@ func TestFreshPoolReflinksAndGoesAtTheEnd(t *testing.T) {
 
 	status, found, err := blockdev.NewLoops(blockdev.LoopsOptions{}).Status(attached[0].Number)
 	require.NoError(t, err)
-	require.True(t, found)
+	require.True(t, found, "want: the device is found")
 	require.True(t, status.DirectIO)
 	require.Equal(t, 4096, status.BlockSize)
 	require.Greater(t, attached[0].Number, blockdev.MaxNumber-1024, "the first numbers are the volumes' slots")
@@ -129,7 +129,7 @@ func TestMountSurvivesItsDriver(t *testing.T) {
 	died(t, directory, small)
 
 	inside := filepath.Join(directory, "mounted")
-	require.True(t, mounted(t, inside))
+	require.True(t, mounted(t, inside), "want: it is mounted")
 	write(t, filepath.Join(inside, "data"), "kept")
 
 	before := devices(t, directory)
@@ -161,7 +161,7 @@ func TestPoolInUseStaysAndIsAdopted(t *testing.T) {
 	defer open.Close()
 
 	end(t, pool)
-	require.True(t, mounted(t, filepath.Join(directory, "mounted")))
+	require.True(t, mounted(t, filepath.Join(directory, "mounted")), "want: it is mounted")
 
 	again := ensure(t, directory, small)
 	require.NoError(t, open.Close())
@@ -171,7 +171,7 @@ func TestPoolInUseStaysAndIsAdopted(t *testing.T) {
 	require.NoError(t, os.Mkdir(bound, 0o700))
 	require.NoError(t, unix.Mount(again.Directory(), bound, "", unix.MS_BIND, ""))
 	end(t, again)
-	require.True(t, mounted(t, filepath.Join(directory, "mounted")))
+	require.True(t, mounted(t, filepath.Join(directory, "mounted")), "want: it is mounted")
 
 	third := ensure(t, directory, small)
 	require.NoError(t, unix.Unmount(bound, 0))
@@ -250,7 +250,7 @@ func TestSeveralDriversAtOnce(t *testing.T) {
 	}
 
 	await.Return(t, all.Wait, "Ensure of all drivers to return")
-	require.False(t, t.Failed())
+	require.False(t, t.Failed(), "want: no goroutine of the test has failed")
 	require.Len(t, devices(t, directory), 1)
 
 	write(t, filepath.Join(pools[0].Directory(), "data"), "kept")
@@ -353,7 +353,7 @@ func TestMakingThatACrashInterrupted(t *testing.T) {
 	write(t, filepath.Join(directory, "pool.img.making"), "half a filesystem")
 
 	pool := ensure(t, directory, small)
-	require.True(t, mounted(t, pool.Directory()))
+	require.True(t, mounted(t, pool.Directory()), "want: it is mounted")
 	require.NoFileExists(t, filepath.Join(directory, "pool.img.making"))
 
 	// Nor is anything left of a making that fails, or is called off.
@@ -427,7 +427,7 @@ func TestWaitsForWhoEndsBeside(t *testing.T) {
 	require.NoError(t, err)
 
 	require.NoError(t, pool.Close(t.Context()))
-	require.True(t, waited)
+	require.True(t, waited, "want: Close waits for who ends beside")
 	require.False(t, mounted(t, filepath.Join(directory, "mounted")))
 	require.Empty(t, devices(t, directory))
 }

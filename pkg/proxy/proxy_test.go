@@ -361,8 +361,8 @@ func TestDeadlineAndCancellationPass(t *testing.T) {
 		case limited := <-entered:
 			met = true
 
-			require.True(t, limited)
-			require.Error(t, await.Receive(t, ended, "the driver's call to end"))
+			require.True(t, limited, "want: the call has the caller's deadline")
+			require.Error(t, await.Receive(t, ended, "the driver's call to end"), "the driver's call after its caller has left")
 		default:
 		}
 	}

@@ -278,14 +278,15 @@ func TestNothingIsHalfApplied(t *testing.T) {
 	pod := makeCgroup(t, base, "kubepods/pod"+podUID)
 	limiter := newLimiter(t, root)
 
-	require.Error(t, limiter.Set(podUID, qos.Device{Major: 7, Minor: 1<<20 - 1}, qos.Limits{ReadIOPS: 1}))
+	require.Error(t, limiter.Set(podUID, qos.Device{Major: 7, Minor: 1<<20 - 1}, qos.Limits{ReadIOPS: 1}), "Set for a device that is not there")
 
 	before := qos.Limits{ReadIOPS: 20, WriteIOPS: 30}
 	require.NoError(t, limiter.Set(podUID, numbers(device), before))
 
 	// A limit below zero is what the kernel refuses, after it has taken the
 	// others.
-	require.Error(t, limiter.Set(podUID, numbers(device), qos.Limits{ReadBytesPerSecond: 8192, ReadIOPS: 40, WriteIOPS: -1}))
+	require.Error(t, limiter.Set(podUID, numbers(device), qos.Limits{ReadBytesPerSecond: 8192, ReadIOPS: 40, WriteIOPS: -1}),
+		"Set with a negative limit")
 
 	now, err := limiter.Get(podUID, numbers(device))
 	require.NoError(t, err)

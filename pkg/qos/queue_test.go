@@ -120,7 +120,7 @@ func TestQueueTakesBack(t *testing.T) {
 	require.NoError(t, os.Symlink("/proc/version", filepath.Join(queue, "read_ahead_kb")))
 
 	_, err := qos.NewQueues(sysBlock).Set("loop5", qos.Queue{ReadAheadKiB: 4, Scheduler: "mq-deadline"})
-	require.Error(t, err)
+	require.Error(t, err, "Set where read_ahead_kb cannot be written")
 
 	text, err := os.ReadFile(filepath.Join(queue, "scheduler"))
 	require.NoError(t, err)

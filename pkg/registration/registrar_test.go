@@ -112,7 +112,7 @@ func TestKubeletIsTold(t *testing.T) {
 	require.Equal(t, config.DriverName, event.Info.GetName())
 	require.Equal(t, config.Endpoint, event.Info.GetEndpoint())
 	require.Equal(t, []string{"1.0.0"}, event.Info.GetSupportedVersions())
-	require.True(t, r.Registered())
+	require.True(t, r.Registered(), "want: the registrar is registered")
 	require.Contains(t, log.String(), "registered with the kubelet")
 
 	info, err := os.Lstat(socketOf(config))
@@ -126,8 +126,8 @@ func TestKubeletIsTold(t *testing.T) {
 
 	r.stop()
 	again.Next(kubelet.Gone)
-	require.False(t, r.Registered())
-	require.True(t, again.Quiet())
+	require.False(t, r.Registered(), "want: the registrar is not registered")
+	require.True(t, again.Quiet(), "want: no plugin comes or goes")
 
 	left, err := os.ReadDir(config.Directory)
 	require.NoError(t, err)
@@ -158,7 +158,7 @@ func TestRefusalIsToldAndTriedAgain(t *testing.T) {
 	}
 
 	plugins.Next(kubelet.Registered)
-	require.True(t, r.Registered())
+	require.True(t, r.Registered(), "want: the registrar is registered")
 	require.Equal(t, refusals, strings.Count(log.String(), "level=ERROR"))
 	require.Equal(t, refusals, strings.Count(log.String(), `error="no node service at that path"`))
 	require.Contains(t, log.String(), config.Endpoint)
@@ -222,7 +222,7 @@ func TestKubeletThatTriesAgainByItself(t *testing.T) {
 
 	after, err := os.Lstat(socketOf(config))
 	require.NoError(t, err)
-	require.True(t, os.SameFile(before, after))
+	require.True(t, os.SameFile(before, after), "want: the file is the one that was there before")
 }
 
 func TestSocketComesBack(t *testing.T) {
@@ -295,7 +295,7 @@ func TestServedSocketIsRefusedByName(t *testing.T) {
 	require.ErrorContains(t, err, "--kubelet-registration-dir")
 
 	kubelet.Watch(t, config.Directory, nil).Next(kubelet.Registered)
-	require.True(t, first.Registered())
+	require.True(t, first.Registered(), "want: the registrar is registered")
 }
 
 // TestNothingIsTakenFromAnother has another registrar take the path, as a
@@ -318,8 +318,8 @@ func TestNothingIsTakenFromAnother(t *testing.T) {
 
 	kept, err := os.Lstat(socketOf(config))
 	require.NoError(t, err)
-	require.True(t, os.SameFile(theirs, kept))
-	require.False(t, r.Registered())
+	require.True(t, os.SameFile(theirs, kept), "want: the file is the one that was there before")
+	require.False(t, r.Registered(), "want: the registrar is not registered")
 
 	require.NoError(t, other.Close())
 

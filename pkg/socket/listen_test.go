@@ -37,7 +37,7 @@ func TestListen(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.sock")
 	listener := listen(t, path)
 	require.Equal(t, path, listener.Path())
-	require.True(t, listener.InPlace())
+	require.True(t, listener.InPlace(), "want: the listener's socket is at its path")
 
 	info, err := os.Lstat(path)
 	require.NoError(t, err)
@@ -45,11 +45,11 @@ func TestListen(t *testing.T) {
 
 	// It is known whether it was moved, removed or replaced.
 	require.NoError(t, os.Rename(path, path+".old"))
-	require.False(t, listener.InPlace())
+	require.False(t, listener.InPlace(), "want: the listener's socket is no longer at its path")
 
 	second := listen(t, path)
-	require.True(t, second.InPlace())
-	require.False(t, listener.InPlace())
+	require.True(t, second.InPlace(), "want: the listener's socket is at its path")
+	require.False(t, listener.InPlace(), "want: the listener's socket is no longer at its path")
 
 	require.NoError(t, listener.Close())
 	require.FileExists(t, path, "it is the second's")
@@ -64,7 +64,7 @@ func TestListenReplacesWhatNobodyServes(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.sock")
 	served.Ended(t, path)
 	require.FileExists(t, path)
-	require.True(t, listen(t, path).InPlace())
+	require.True(t, listen(t, path).InPlace(), "want: the listener's socket is at its path")
 }
 
 func TestListenRefuses(t *testing.T) {
@@ -102,7 +102,7 @@ func TestListenRefusesWhatIsServed(t *testing.T) {
 	require.ErrorAs(t, err, &inUse)
 	require.Equal(t, &socket.InUseError{Path: first.Path(), PID: int32(os.Getpid()), Driver: "it.example.org v1"}, inUse)
 	require.ErrorContains(t, err, "it.example.org v1")
-	require.True(t, first.InPlace())
+	require.True(t, first.InPlace(), "want: the listener's socket is at its path")
 }
 
 // TestListenRefusesAllAtOnce has nobody be named before everybody has asked: who is

@@ -51,7 +51,7 @@ func TestAbort(t *testing.T) {
 
 	require.NoError(t, f.Update(t.Context(), func(tx *state.Tx) error {
 		key, v, ok := f.volumes.In(tx).Lookup("name", "one")
-		require.True(t, ok)
+		require.True(t, ok, "want: the record is there")
 		require.Equal(t, "a", key)
 		require.EqualValues(t, 5, v.Bytes)
 		require.Equal(t, 1, f.volumes.In(tx).Len())
@@ -124,7 +124,7 @@ func TestOddKeys(t *testing.T) {
 
 	report, err := state.Verify(dir)
 	require.NoError(t, err)
-	require.True(t, report.Clean())
+	require.True(t, report.Clean(), "want: the state is reported clean")
 	require.Equal(t, map[string]int{"volumes": len(odd), "counts": 0}, report.Records)
 }
 
@@ -326,7 +326,7 @@ func TestFailsClosed(t *testing.T) {
 				require.EqualValues(t, 5, *f.sum)
 
 				_, _, taken := f.volumes.Lookup("name", "two")
-				require.False(t, taken)
+				require.False(t, taken, "want: no volume has the name")
 				require.NoError(t, f.Close())
 
 				f = open(t, dir, state.Options{FS: m})

@@ -148,7 +148,7 @@ func TestCrashAtEveryStep(t *testing.T) {
 
 					m.crashAt = 0
 					acknowledged, lived := oneLife(t, dir, m, acknowledged)
-					require.True(t, lived)
+					require.True(t, lived, "want: the process lived until it was killed")
 					require.Positive(t, acknowledged)
 
 					steps = max(steps, m.steps)

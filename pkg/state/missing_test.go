@@ -142,7 +142,7 @@ func TestMarkOutlivesItsFiles(t *testing.T) {
 
 	report, err := state.Verify(dir)
 	require.NoError(t, err)
-	require.False(t, report.Clean())
+	require.False(t, report.Clean(), "want: the state is not reported clean")
 }
 
 // TestRepairGivesUpTheMark: what repair drops is not asked for again.

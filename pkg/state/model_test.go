@@ -2,6 +2,7 @@ package state_test
 
 import (
 	"context"
+	"flag"
 	"maps"
 	"slices"
 	"testing"
@@ -11,6 +12,9 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/state"
 )
+
+// A property that fails prints what reproduces it, and leaves no file.
+var _ = flag.Set("rapid.nofailfile", "true")
 
 // TestModel compares the store with a map under random transactions, aborts,
 // restarts, kills, losses of power and compactions.

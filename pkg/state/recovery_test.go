@@ -44,7 +44,7 @@ func TestReopen(t *testing.T) {
 		require.EqualValues(t, 0+1+2+3+4+5, *f.sum)
 
 		key, v, ok := f.volumes.Lookup("name", "pvc-4")
-		require.True(t, ok)
+		require.True(t, ok, "want: the record is there")
 		require.Equal(t, "v4", key)
 		require.EqualValues(t, 4, v.Bytes)
 		require.NoError(t, f.Close())
@@ -251,7 +251,7 @@ func TestDamage(t *testing.T) {
 
 			report, err := state.Verify(damaged)
 			require.NoError(t, err)
-			require.False(t, report.Clean())
+			require.False(t, report.Clean(), "want: the state is not reported clean")
 			require.Contains(t, fmt.Sprint(report.Findings), test.reason)
 		})
 	}

@@ -20,7 +20,7 @@ func TestVerifyAndDump(t *testing.T) {
 
 	report, err := state.Verify(dir)
 	require.NoError(t, err)
-	require.True(t, report.Clean())
+	require.True(t, report.Clean(), "want: the state is reported clean")
 	require.Empty(t, report.Notes)
 	require.EqualValues(t, 6, report.Sequence)
 	require.Equal(t, map[string]int{"volumes": 6, "counts": 0}, report.Records)
@@ -55,7 +55,7 @@ func TestVerifyNotes(t *testing.T) {
 
 	report, err := state.Verify(dir)
 	require.NoError(t, err)
-	require.True(t, report.Clean())
+	require.True(t, report.Clean(), "want: the state is reported clean")
 	require.Len(t, report.Notes, 2)
 	require.EqualValues(t, 5, report.Sequence)
 	require.Equal(t, filled(text[:len(text)-20]), read(t, dir, journalFile), "verify changes nothing")

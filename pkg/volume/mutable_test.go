@@ -135,6 +135,6 @@ func TestMutableJSON(t *testing.T) {
 	require.JSONEq(t, `{}`, string(text))
 
 	for _, damaged := range []string{`{"mutable":{"readIOPS":"-1"}}`, `{"mutable":{"nothing":"1"}}`, `{"mutable":{"readIOPS":1}}`} {
-		require.Error(t, json.NewDecoder(strings.NewReader(damaged)).Decode(&read))
+		require.Error(t, json.NewDecoder(strings.NewReader(damaged)).Decode(&read), "Decode of %s", damaged)
 	}
 }

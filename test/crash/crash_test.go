@@ -214,7 +214,7 @@ func (s *scenario) finish() {
 			w.walk(p, v, v.down)
 		}
 	})
-	require.False(s.t, s.t.Failed())
+	require.False(s.t, s.t.Failed(), "want: no goroutine of the test has failed")
 
 	for entry, err := range p.Volumes(s.t.Context(), 0) {
 		require.NoError(s.t, err)

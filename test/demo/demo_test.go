@@ -270,7 +270,7 @@ func TestAReaderThatLeavesEndsIt(t *testing.T) {
 
 	lines := bufio.NewScanner(pipe)
 	for range enough {
-		require.True(t, lines.Scan())
+		require.True(t, lines.Scan(), "want: the demo writes another line")
 	}
 
 	require.NoError(t, pipe.(io.Closer).Close())

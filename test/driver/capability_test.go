@@ -732,7 +732,7 @@ func requireModeUnknown(t *testing.T, d *harness.Driver, claim *orchestrator.Cla
 		VolumeId: claim.VolumeID, VolumeCapabilities: []*csi.VolumeCapability{wanted},
 	})
 	require.NoError(t, err)
-	require.Nil(t, confirmed.GetConfirmed())
+	require.Nil(t, confirmed.GetConfirmed(), "ValidateVolumeCapabilities confirms what the volume has not: %s", confirmed.GetMessage())
 
 	other := another(claim, "other")
 	other.Capability = wanted

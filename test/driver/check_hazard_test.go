@@ -74,7 +74,7 @@ func TestCheckThaws(t *testing.T) {
 			return nil, nil
 		})
 		require.NoError(t, asked(t.Context()))
-		require.True(t, worked)
+		require.True(t, worked, "want: the tool worked")
 	})
 	t.Run("panic", func(t *testing.T) {
 		whileFrozen(func(context.Context) (*filesystem.Result, error) { panic("the tool") })

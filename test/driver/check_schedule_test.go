@@ -205,7 +205,7 @@ func TestChecksForgetVolumes(t *testing.T) {
 			d := harness.Start(t, options...)
 			claim := usedVolume(t, d)
 			takeDown(t, d, claim)
-			require.True(t, known(t, d, claim.VolumeID))
+			require.True(t, known(t, d, claim.VolumeID), "want: the driver knows a check of the volume")
 			deleteVolume(t, d, claim.VolumeID)
 			require.Eventually(t, func() bool { return !known(t, d, claim.VolumeID) }, soon, 10*time.Millisecond)
 		})
@@ -229,7 +229,7 @@ func TestChecksForgetVolumes(t *testing.T) {
 		d := harness.Start(t, inMode(driver.ModeNode), poolAt("default", filepath.Join(served.Path, "pool")))
 		claim := usedVolume(t, d)
 		require.NoError(t, d.Unstage(t.Context(), claim))
-		require.True(t, known(t, d, claim.VolumeID))
+		require.True(t, known(t, d, claim.VolumeID), "want: the driver knows a check of the volume")
 
 		served.Inject(t, faults.Fault{Errno: unix.EIO})
 		storage(t, d, "default", health.PoolUnreachable)

@@ -95,7 +95,7 @@ func TestCreateIsIdempotentByName(t *testing.T) {
 
 	again, err := d.CreateVolume(t.Context(), first)
 	require.NoError(t, err)
-	require.True(t, proto.Equal(made, again))
+	require.True(t, proto.Equal(made, again), "got %v, want %v", again, made)
 }
 
 func with(key, value string) func(*csi.CreateVolumeRequest) {
@@ -384,7 +384,7 @@ func TestTopology(t *testing.T) {
 
 	info, err := d.NodeGetInfo(t.Context(), &csi.NodeGetInfoRequest{})
 	require.NoError(t, err)
-	require.True(t, proto.Equal(node, info.GetAccessibleTopology()))
+	require.True(t, proto.Equal(node, info.GetAccessibleTopology()), "got %v, want %v", info.GetAccessibleTopology(), node)
 
 	for name, test := range map[string]struct {
 		asked *csi.TopologyRequirement

@@ -350,6 +350,6 @@ func TestDirectEndsChecks(t *testing.T) {
 		VolumeCapability: claim.Capability, VolumeContext: claim.VolumeContext,
 	})
 	require.NoError(t, err)
-	require.True(t, ended.Load())
+	require.True(t, ended.Load(), "want: the check has ended")
 	fails(t, await.Receive(t, checked, "the answer of the check"), codes.Aborted, "virtual machine")
 }

@@ -120,7 +120,7 @@ func TestDirectVolumeIsForOne(t *testing.T) {
 				VolumeId: claim.VolumeID, VolumeCapabilities: []*csi.VolumeCapability{capability},
 			})
 			require.NoError(t, err)
-			require.Nil(t, answer.GetConfirmed())
+			require.Nil(t, answer.GetConfirmed(), "ValidateVolumeCapabilities confirms what the volume has not: %s", answer.GetMessage())
 
 			for _, word := range words {
 				require.Contains(t, answer.GetMessage(), word)
@@ -208,7 +208,7 @@ func TestDirectIsPartOfWhatAVolumeIs(t *testing.T) {
 			VolumeId: claim.VolumeID, VolumeCapabilities: []*csi.VolumeCapability{claim.Capability}, VolumeContext: other,
 		})
 		require.NoError(t, err)
-		require.Nil(t, answer.GetConfirmed())
+		require.Nil(t, answer.GetConfirmed(), "ValidateVolumeCapabilities confirms what the volume has not: %s", answer.GetMessage())
 	}
 }
 
@@ -568,7 +568,7 @@ func TestTokenIsNotLogged(t *testing.T) {
 
 		request := aDirectVolume("second", forClaim("data", nil))
 		_, err := d.CreateVolume(t.Context(), request)
-		require.Error(t, err)
+		require.Error(t, err, "CreateVolume while the API server answers wrongly")
 	}
 
 	api.Stop()

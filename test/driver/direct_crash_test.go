@@ -66,7 +66,7 @@ func TestDirectOutlivesTheDriver(t *testing.T) {
 
 				require.Equal(t, told, now)
 				require.Equal(t, device, deviceOf(t, d, claim))
-				require.NotNil(t, listed(t, d, claim))
+				require.NotNil(t, listed(t, d, claim), "the driver does not list the volume among the assigned")
 			}
 
 			reborn(t, d)
@@ -77,7 +77,7 @@ func TestDirectOutlivesTheDriver(t *testing.T) {
 			// Killed before the target was mounted, which nobody has taken yet.
 			unmount(t, claim.TargetPath)
 			reborn(t, d)
-			require.Nil(t, listed(t, d, claim))
+			require.Nil(t, listed(t, d, claim), "the driver lists the volume among the assigned")
 			require.Empty(t, entriesIn(t, d.Config.DirectVolumeRoot))
 			require.NoError(t, d.Publish(t.Context(), claim))
 			same()
@@ -157,7 +157,7 @@ func outlivesTaken(t *testing.T, d *harness.Driver, claim *orchestrator.Claim, r
 	unmount(t, claim.TargetPath)
 	reborn(t, d)
 	taken(t, d, claim, sandbox)
-	require.NotNil(t, listed(t, d, claim))
+	require.NotNil(t, listed(t, d, claim), "the driver does not list the volume among the assigned")
 	require.NoError(t, d.Publish(t.Context(), claim))
 	require.FileExists(t, filepath.Join(claim.TargetPath, "csiPlugin.json"))
 	taken(t, d, claim, sandbox)
@@ -297,7 +297,7 @@ func TestDirectAfterReboot(t *testing.T) {
 		}
 
 		d.Restart(t)
-		require.Nil(t, listed(t, d, claim))
+		require.Nil(t, listed(t, d, claim), "the driver lists the volume among the assigned")
 		require.NoDirExists(t, entryOf(d, claim))
 		require.NoError(t, d.Stage(t.Context(), claim))
 		require.NoError(t, d.Publish(t.Context(), claim))

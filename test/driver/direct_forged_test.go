@@ -54,7 +54,7 @@ func TestForgedFilesMeanNothing(t *testing.T) {
 			for range 2 {
 				require.NoError(t, d.Stage(t.Context(), claim))
 				require.NoError(t, d.Publish(t.Context(), claim))
-				require.Nil(t, listed(t, d, claim))
+				require.Nil(t, listed(t, d, claim), "the driver lists the volume among the assigned")
 
 				usage, sick, message := askUsage(t, d, claim.VolumeID, claim.TargetPath)
 				require.NotZero(t, usage.Bytes.Available)
@@ -337,5 +337,5 @@ func TestEntriesOfOthersStay(t *testing.T) {
 	require.NoError(t, d.Unpublish(t.Context(), claim))
 	takeDown(t, d, claim)
 	require.Equal(t, before, tree(t, root))
-	require.Nil(t, listed(t, d, claim))
+	require.Nil(t, listed(t, d, claim), "the driver lists the volume among the assigned")
 }

@@ -179,7 +179,7 @@ func TestDirectGuestIsFull(t *testing.T) {
 
 	usage, sick, message := askUsage(t, d, claim.VolumeID, claim.TargetPath)
 	require.Equal(t, full.Bytes, usage.Bytes)
-	require.True(t, sick)
+	require.True(t, sick, "want: the volume is reported as abnormal")
 	require.Contains(t, message, string(health.OutOfCapacity))
 
 	full.Inodes.Available, full.Bytes.Available = 0, mib

@@ -79,7 +79,7 @@ func (l *directLife) stage(t *testing.T) {
 	require.Equal(t, l.blockSize, attached.BlockSize)
 	require.Equal(t, l.bytes, attached.SizeBytes)
 	require.False(t, attached.AutoClear)
-	require.False(t, attached.ReadOnly)
+	require.False(t, attached.ReadOnly, "want: the device is not read-only")
 	l.mountedNowhere(t)
 
 	image, err := os.Open(imageOf(l.Driver, l.claim.VolumeID))
@@ -92,7 +92,7 @@ func (l *directLife) stage(t *testing.T) {
 	require.Equal(t, l.fsType, found)
 
 	stagedUsage(t, l.Driver, l.claim, l.bytes)
-	require.Nil(t, listed(t, l.Driver, l.claim))
+	require.Nil(t, listed(t, l.Driver, l.claim), "the driver lists the volume among the assigned")
 	require.NoDirExists(t, l.Config.DirectVolumeRoot)
 
 	// Beside what the test has made for it.
@@ -161,7 +161,7 @@ func stagedUsageWhilePublished(t *testing.T, l *directLife) {
 
 	usage, sick, _ := askUsage(t, l.Driver, l.claim.VolumeID, l.claim.StagingPath)
 	require.Equal(t, mount.Usage{Bytes: mount.Amount{Total: l.bytes}}, usage)
-	require.True(t, sick)
+	require.True(t, sick, "want: the volume is reported as abnormal")
 }
 
 // sealed requires a filesystem of its own in the target's place, which only root
@@ -245,7 +245,7 @@ func (l *directLife) takeDown(t *testing.T) {
 		require.NoError(t, l.Unpublish(t.Context(), l.claim))
 		require.NoDirExists(t, l.claim.TargetPath)
 		require.Empty(t, entriesIn(t, l.Config.DirectVolumeRoot))
-		require.Nil(t, listed(t, l.Driver, l.claim))
+		require.Nil(t, listed(t, l.Driver, l.claim), "the driver lists the volume among the assigned")
 		stagedUsage(t, l.Driver, l.claim, l.larger)
 	}
 
@@ -301,7 +301,7 @@ func (l *directLife) endsAsOrdinary(t *testing.T) {
 	require.NoError(t, l.Publish(t.Context(), hosted))
 	fileHolds(t, filepath.Join(hosted.TargetPath, "data"), "the guest's")
 	fileHolds(t, filepath.Join(hosted.TargetPath, "more"), "since then")
-	require.Nil(t, listed(t, l.Driver, l.claim))
+	require.Nil(t, listed(t, l.Driver, l.claim), "the driver lists the volume among the assigned")
 	require.Empty(t, entriesIn(t, l.Config.DirectVolumeRoot))
 
 	usage, sick, message := askUsage(t, l.Driver, hosted.VolumeID, hosted.TargetPath)

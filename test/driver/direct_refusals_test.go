@@ -55,9 +55,9 @@ func assignedReadOnly(t *testing.T, d *harness.Driver, claim *orchestrator.Claim
 	require.Equal(t, device.Path, told.Device)
 	require.Equal(t, options, told.Options)
 
-	require.True(t, device.ReadOnly)
+	require.True(t, device.ReadOnly, "want: the device is read-only")
 	require.ErrorIs(t, writeDevice(device.Path), unix.EPERM)
-	require.Error(t, mountable(device.Path))
+	require.Error(t, mountable(device.Path), "a mount of the assigned device")
 
 	vm := boot(t, device.Path, "ext4", "ro")
 	require.ErrorIs(t, os.WriteFile(vm.path("new"), nil, 0o600), unix.EROFS)
@@ -328,7 +328,7 @@ func TestOrdinaryIsNotDirect(t *testing.T) {
 	fails(t, d.Stage(t.Context(), &stolen), codes.AlreadyExists, "directAssign")
 	require.NoError(t, d.Publish(t.Context(), &stolen), "it is what was staged that is published")
 	require.NoDirExists(t, d.Config.DirectVolumeRoot)
-	require.Nil(t, listed(t, d, claim))
+	require.Nil(t, listed(t, d, claim), "the driver lists the volume among the assigned")
 }
 
 // TestDirectStaysForOthers takes it away by another volume's id, and from elsewhere.

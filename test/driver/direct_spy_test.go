@@ -255,7 +255,7 @@ func TestDirectSpiesKnowStrangers(t *testing.T) {
 	require.NoError(t, err, "%s", output)
 	require.NotEqual(t, before, s.counters(t))
 	s.sawNothing(t)
-	require.False(t, s.disturbed)
+	require.False(t, s.disturbed, "want: no other process of the machine disturbed the watch")
 
 	tool(t, 0, "dd", "if="+device, "of=/dev/null", "bs=4096", "count=1")
 	require.NotEmpty(t, s.events(t))

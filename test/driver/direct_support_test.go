@@ -88,7 +88,7 @@ func statusOf(t *testing.T, number int) blockdev.Status {
 
 	status, attached, err := blockdev.NewLoops(blockdev.LoopsOptions{}).Status(number)
 	require.NoError(t, err)
-	require.True(t, attached)
+	require.True(t, attached, "want: the image is attached")
 
 	return status
 }
@@ -210,7 +210,7 @@ func guestIsSilent(t *testing.T, d *harness.Driver, claim *orchestrator.Claim, b
 
 	usage, sick, message := askUsage(t, d, claim.VolumeID, claim.TargetPath)
 	require.Equal(t, mount.Usage{Bytes: mount.Amount{Total: bytes}}, usage)
-	require.True(t, sick)
+	require.True(t, sick, "want: the volume is reported as abnormal")
 	require.Contains(t, message, string(health.GuestStatsUnavailable))
 	awaitReasons(t, d, claim, health.GuestStatsUnavailable)
 }

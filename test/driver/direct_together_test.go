@@ -81,7 +81,7 @@ func TestDirectCallsAtOnce(t *testing.T) {
 		// Not even written anew.
 		now, err := os.Stat(mountInfoOf(d, claim))
 		require.NoError(t, err)
-		require.True(t, os.SameFile(told, now))
+		require.True(t, os.SameFile(told, now), "want: the file is the one that was there before")
 		taken(t, d, claim, sandbox)
 
 		crowd(t, unpublish, list, usage)

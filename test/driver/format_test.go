@@ -343,7 +343,8 @@ func TestTheFilesystemIsFixedAtCreation(t *testing.T) {
 				VolumeId: claim.VolumeID, VolumeContext: claim.VolumeContext, VolumeCapabilities: []*csi.VolumeCapability{wrong},
 			})
 			require.NoError(t, err)
-			require.Nil(t, validated.GetConfirmed())
+			require.Nil(t, validated.GetConfirmed(),
+				"ValidateVolumeCapabilities confirms what the volume has not: %s", validated.GetMessage())
 			require.Contains(t, validated.GetMessage(), "fs_type is xfs")
 
 			other := *claim
@@ -438,7 +439,7 @@ func TestGrownWhileUnstaged(t *testing.T) {
 				})
 				require.NoError(t, err)
 				require.Equal(t, size, answer.GetCapacityBytes())
-				require.True(t, answer.GetNodeExpansionRequired())
+				require.True(t, answer.GetNodeExpansionRequired(), "want: the node has to expand the filesystem")
 			}
 
 			grow(320 * mib)

@@ -281,7 +281,7 @@ func TestFreezeHoldsWritersBack(t *testing.T) {
 			d := startNode(t)
 			claim := stagedFor(t, d, fsType)
 			taken := takeOver(t, d, 0)
-			require.True(t, taken.Freezable(claim.VolumeID))
+			require.True(t, taken.Freezable(claim.VolumeID), "want: the volume can be frozen")
 
 			var waiting *held
 
@@ -289,7 +289,7 @@ func TestFreezeHoldsWritersBack(t *testing.T) {
 				requireFrozen(t, claim.StagingPath)
 
 				waiting = write(t, filepath.Join(claim.StagingPath, "file"))
-				require.True(t, waiting.pending())
+				require.True(t, waiting.pending(), "want: the write still waits")
 
 				return nil
 			}))
@@ -665,7 +665,7 @@ func killFrozen(t *testing.T, d *harness.Driver, volumeIDs ...string) {
 	require.NoError(t, err)
 	require.Equal(t, "frozen\n", line)
 	require.NoError(t, command.Process.Kill())
-	require.Error(t, command.Wait())
+	require.Error(t, command.Wait(), "the exit of a process that was killed")
 }
 
 func TestFreezeEndsWithTheNextStart(t *testing.T) {

@@ -63,7 +63,7 @@ func TestPoolRunsFullWhileCopying(t *testing.T) {
 
 			made, err := d.CreateSnapshot(t.Context(), snapshot)
 			require.NoError(t, err)
-			require.True(t, made.GetSnapshot().GetReadyToUse())
+			require.True(t, made.GetSnapshot().GetReadyToUse(), "want: the snapshot is ready to use")
 
 			before = freeBytes(t, d)
 			restore := &csi.CreateVolumeRequest{

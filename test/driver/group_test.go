@@ -81,7 +81,7 @@ func TestAGroupIsAllOfItsMembers(t *testing.T) {
 	require.NoError(t, err)
 
 	group := made.GetGroupSnapshot()
-	require.True(t, group.GetReadyToUse())
+	require.True(t, group.GetReadyToUse(), "want: the snapshot is ready to use")
 	require.WithinRange(t, group.GetCreationTime().AsTime(), before, time.Now())
 	require.Len(t, group.GetSnapshots(), len(ids))
 
@@ -94,13 +94,13 @@ func TestAGroupIsAllOfItsMembers(t *testing.T) {
 	}
 
 	for _, member := range group.GetSnapshots() {
-		require.True(t, member.GetReadyToUse())
+		require.True(t, member.GetReadyToUse(), "want: the snapshot is ready to use")
 		require.Equal(t, group.GetGroupSnapshotId(), member.GetGroupSnapshotId())
 		require.WithinRange(t, member.GetCreationTime().AsTime(), before, time.Now())
 
 		found, err := d.GetSnapshot(t.Context(), &csi.GetSnapshotRequest{SnapshotId: member.GetSnapshotId()})
 		require.NoError(t, err)
-		require.True(t, proto.Equal(member, found.GetSnapshot()))
+		require.True(t, proto.Equal(member, found.GetSnapshot()), "got %v, want %v", found.GetSnapshot(), member)
 
 		_, err = d.DeleteSnapshot(t.Context(), &csi.DeleteSnapshotRequest{SnapshotId: member.GetSnapshotId()})
 		fails(t, err, codes.InvalidArgument, group.GetGroupSnapshotId(), "DeleteVolumeGroupSnapshot")
@@ -158,12 +158,12 @@ func TestAGroupIsIdempotentByName(t *testing.T) {
 		for _, ids := range [][]string{{a, b}, {b, a}} {
 			again, err := create("g", nil, ids...)
 			require.NoError(t, err)
-			require.True(t, proto.Equal(group, again))
+			require.True(t, proto.Equal(group, again), "got %v, want %v", again, group)
 		}
 
 		again, err := create("g", map[string]string{"deletionPolicy": "Delete"}, a, b)
 		require.NoError(t, err)
-		require.True(t, proto.Equal(group, again))
+		require.True(t, proto.Equal(group, again), "got %v, want %v", again, group)
 
 		for _, ids := range [][]string{{a}, {a, c}, {a, b, c}, {"none"}} {
 			_, err := create("g", nil, ids...)

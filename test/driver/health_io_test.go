@@ -129,11 +129,11 @@ func failWrites(t *testing.T, p *sufferer) {
 
 	_, err = file.Write(make([]byte, mib))
 	require.NoError(t, err)
-	require.Error(t, file.Sync())
+	require.Error(t, file.Sync(), "fsync while writes of the image fail")
 
 	// An application that goes on finds out that the journal fails, too.
 	_ = atRoot(p.claim.TargetPath, func(root *os.File) error { return unix.Syncfs(int(root.Fd())) })
-	require.Error(t, os.WriteFile(filepath.Join(p.claim.TargetPath, "second"), []byte("x"), 0o600))
+	require.Error(t, os.WriteFile(filepath.Join(p.claim.TargetPath, "second"), []byte("x"), 0o600), "a new file while writes of the image fail")
 }
 
 // failMetadata has the kernel not find out what is in a directory.
@@ -178,7 +178,7 @@ func failSpace(t *testing.T, p *sufferer) {
 	p.recur = func() error { return writeAnew(path, block) }
 
 	p.fail(t, faults.Fault{Ops: faults.Writes, Offset: int64(at) * 4096, Length: 4096, Errno: unix.ENOSPC})
-	require.Error(t, p.recur())
+	require.Error(t, p.recur(), "a write while the image's filesystem is full")
 }
 
 // writeAnew returns once the block is on the disk, or can't be.

@@ -504,7 +504,7 @@ func TestHealthOfWhatCouldNotBeStaged(t *testing.T) {
 	forgetCached(t, imageOf(d, claim.VolumeID))
 
 	require.NoError(t, d.Attach(t.Context(), claim))
-	require.Error(t, d.Stage(t.Context(), claim))
+	require.Error(t, d.Stage(t.Context(), claim), "NodeStageVolume of an image that cannot be read")
 	require.Eventually(t, func() bool {
 		return slices.Contains(reasonsOf(t, d, claim.VolumeID), health.IOErrors)
 	}, soon, 10*time.Millisecond)

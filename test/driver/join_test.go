@@ -252,7 +252,7 @@ func TestACloneThatMeetsAnExpansion(t *testing.T) {
 	time.Sleep(time.Second)
 	served.Release(t)
 	calls.Wait()
-	require.False(t, t.Failed())
+	require.False(t, t.Failed(), "want: no goroutine of the test has failed")
 
 	info, err := os.Stat(imageOf(d, clone.GetVolume().GetVolumeId()))
 	require.NoError(t, err)

@@ -2,6 +2,7 @@ package driver_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"slices"
 	"strconv"
@@ -21,6 +22,9 @@ import (
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
+
+// A property that fails prints what reproduces it, and leaves no file.
+var _ = flag.Set("rapid.nofailfile", "true")
 
 // TestListingWhileVolumesComeAndGo deletes and creates volumes between the
 // pages, the token's own volume with preference: each volume that is there
@@ -270,7 +274,7 @@ func TestListTellsWhereVolumesArePublished(t *testing.T) {
 
 			one, err := d.ControllerGetVolume(t.Context(), &csi.ControllerGetVolumeRequest{VolumeId: id})
 			require.NoError(t, err)
-			require.True(t, proto.Equal(entry.GetVolume(), one.GetVolume()))
+			require.True(t, proto.Equal(entry.GetVolume(), one.GetVolume()), "got %v, want %v", one.GetVolume(), entry.GetVolume())
 			require.Equal(t, nodes[id], one.GetStatus().GetPublishedNodeIds())
 		}
 

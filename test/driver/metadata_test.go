@@ -390,7 +390,7 @@ func TestMetadataStreamIsLeft(t *testing.T) {
 		return err
 	}
 	fails(t, remove(), codes.Aborted, id)
-	require.True(t, running("controller.(*Metadata)."))
+	require.True(t, running("controller.(*Metadata)."), "want: the driver runs the stream")
 
 	leave()
 	require.Eventually(t, func() bool { return !running("controller.(*Metadata).") }, time.Minute, time.Millisecond)
@@ -453,7 +453,7 @@ func TestMetadataStreamOfADriverThatEnds(t *testing.T) {
 	// What waits for the end beside a stream that can't be sent.
 	const waits = "controller.(*Metadata).send.func1"
 
-	require.True(t, running(waits))
+	require.True(t, running(waits), "want: the driver runs the stream")
 
 	go func() {
 		defer close(ended)

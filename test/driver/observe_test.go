@@ -213,7 +213,7 @@ func TestTargetThatTheCOMade(t *testing.T) {
 		after, err := os.Stat(second.TargetPath)
 		require.NoError(t, err)
 		require.Equal(t, before.Mode(), after.Mode())
-		require.True(t, os.SameFile(before, after))
+		require.True(t, os.SameFile(before, after), "want: the file is the one that was there before")
 	})
 }
 

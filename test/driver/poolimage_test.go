@@ -184,7 +184,7 @@ func TestSnapshotInAnEmbeddedPoolSharesItsBytes(t *testing.T) {
 	before := allocated(t, poolImage(d))
 	made, err := d.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: volume.claim.VolumeID})
 	require.NoError(t, err)
-	require.True(t, made.GetSnapshot().GetReadyToUse())
+	require.True(t, made.GetSnapshot().GetReadyToUse(), "want: the snapshot is ready to use")
 	unix.Sync()
 	require.Less(t, allocated(t, poolImage(d)), before+4*mib)
 	volume.holds(sum)

@@ -158,7 +158,7 @@ func usable(t *testing.T, d *harness.Driver, poolName string) {
 
 	probed, err := d.Probe(t.Context(), &csi.ProbeRequest{})
 	require.NoError(t, err)
-	require.True(t, probed.GetReady().GetValue())
+	require.True(t, probed.GetReady().GetValue(), "want: Probe says that the driver is ready")
 }
 
 // TestAFailedPoolIsAConditionOfItself shuts the filesystem of one of two pools down,

@@ -243,7 +243,7 @@ func TestIncompleteCapabilities(t *testing.T) {
 				VolumeId: volume.VolumeID, VolumeCapabilities: []*csi.VolumeCapability{capability},
 			})
 			require.NoError(t, err)
-			require.Nil(t, answer.GetConfirmed())
+			require.Nil(t, answer.GetConfirmed(), "ValidateVolumeCapabilities confirms what the volume has not: %s", answer.GetMessage())
 			require.NotEmpty(t, answer.GetMessage())
 		})
 	}

@@ -106,7 +106,7 @@ func TestRegistrationWithTheKubelet(t *testing.T) {
 
 			d.Stop()
 			again.Next(kubelet.Gone)
-			require.True(t, again.Quiet())
+			require.True(t, again.Quiet(), "want: no plugin comes or goes")
 		})
 	}
 }
@@ -232,7 +232,7 @@ func TestRegistrationBesideARegistrar(t *testing.T) {
 	require.ErrorContains(t, err, "node-driver-registrar")
 	require.NoFileExists(t, config.ReadyFile)
 	require.FileExists(t, listener.Addr().String())
-	require.True(t, plugins.Quiet())
+	require.True(t, plugins.Quiet(), "want: no plugin comes or goes")
 
 	server.Stop()
 	require.NoError(t, await.Receive(t, ended, "the server to end"))

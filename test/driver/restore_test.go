@@ -79,7 +79,8 @@ func copyOf(t *testing.T, d *harness.Driver, like *csi.CreateVolumeRequest, name
 
 	made, err := d.CreateVolume(t.Context(), request)
 	require.NoError(t, err)
-	require.True(t, proto.Equal(source, made.GetVolume().GetContentSource()))
+	require.True(t, proto.Equal(source, made.GetVolume().GetContentSource()),
+		"got %v, want %v", made.GetVolume().GetContentSource(), source)
 	require.Equal(t, "true", made.GetVolume().GetVolumeContext()[keyCopy])
 
 	again, err := d.CreateVolume(t.Context(), request)
@@ -88,7 +89,7 @@ func copyOf(t *testing.T, d *harness.Driver, like *csi.CreateVolumeRequest, name
 
 	found, err := d.ControllerGetVolume(t.Context(), &csi.ControllerGetVolumeRequest{VolumeId: made.GetVolume().GetVolumeId()})
 	require.NoError(t, err)
-	require.True(t, proto.Equal(made.GetVolume(), found.GetVolume()))
+	require.True(t, proto.Equal(made.GetVolume(), found.GetVolume()), "got %v, want %v", found.GetVolume(), made.GetVolume())
 
 	claim := d.Claim(t, made.GetVolume().GetVolumeId())
 	claim.VolumeContext = made.GetVolume().GetVolumeContext()
@@ -377,7 +378,7 @@ func TestARestoreIsIdempotent(t *testing.T) {
 
 		answer, err := d.CreateVolume(t.Context(), changed)
 		if err == nil {
-			require.True(t, proto.Equal(made, answer))
+			require.True(t, proto.Equal(made, answer), "got %v, want %v", answer, made)
 		}
 
 		return err
@@ -415,7 +416,7 @@ func TestARestoreIsIdempotent(t *testing.T) {
 		VolumeCapabilities: request.GetVolumeCapabilities(),
 	})
 	require.NoError(t, err)
-	require.NotNil(t, validated.GetConfirmed())
+	require.NotNil(t, validated.GetConfirmed(), "ValidateVolumeCapabilities refuses what the volume has: %s", validated.GetMessage())
 
 	others := made.GetVolume().GetVolumeContext()
 	delete(others, keyCopy)
@@ -424,7 +425,7 @@ func TestARestoreIsIdempotent(t *testing.T) {
 		VolumeId: made.GetVolume().GetVolumeId(), VolumeContext: others, VolumeCapabilities: request.GetVolumeCapabilities(),
 	})
 	require.NoError(t, err)
-	require.Nil(t, validated.GetConfirmed())
+	require.Nil(t, validated.GetConfirmed(), "ValidateVolumeCapabilities confirms what the volume has not: %s", validated.GetMessage())
 }
 
 // TestSourcesNeedTheirCapability asks for copies of a driver that does not

@@ -69,7 +69,7 @@ func (b brake) heldUp(t *testing.T, d *harness.Driver, request *csi.CreateSnapsh
 	copying()
 
 	made := await.Receive(t, answers, "CreateSnapshot to return").GetSnapshot()
-	require.False(t, made.GetReadyToUse())
+	require.False(t, made.GetReadyToUse(), "want: the snapshot is not ready to use yet")
 
 	return made
 }
@@ -105,7 +105,7 @@ func TestASnapshotIsIdempotentByName(t *testing.T) {
 	require.NoError(t, err)
 
 	snapshot := made.GetSnapshot()
-	require.True(t, snapshot.GetReadyToUse())
+	require.True(t, snapshot.GetReadyToUse(), "want: the snapshot is ready to use")
 	require.Equal(t, id, snapshot.GetSourceVolumeId())
 	require.EqualValues(t, 64*mib, snapshot.GetSizeBytes())
 	require.Empty(t, snapshot.GetGroupSnapshotId())
@@ -146,7 +146,7 @@ func TestASnapshotIsIdempotentByName(t *testing.T) {
 
 	found, err := d.GetSnapshot(t.Context(), &csi.GetSnapshotRequest{SnapshotId: snapshot.GetSnapshotId()})
 	require.NoError(t, err)
-	require.True(t, proto.Equal(snapshot, found.GetSnapshot()))
+	require.True(t, proto.Equal(snapshot, found.GetSnapshot()), "got %v, want %v", found.GetSnapshot(), snapshot)
 
 	// The name is free again once it is gone.
 	deleteSnapshot(t, d, snapshot.GetSnapshotId())
@@ -458,7 +458,7 @@ func TestASlowSnapshotIsNotReadyAtFirst(t *testing.T) {
 
 	for _, each := range seen() {
 		require.Equal(t, snapshotID, each.GetSnapshotId())
-		require.False(t, each.GetReadyToUse())
+		require.False(t, each.GetReadyToUse(), "want: the snapshot is not ready to use yet")
 	}
 
 	restore := &csi.CreateVolumeRequest{
@@ -483,8 +483,9 @@ func TestASlowSnapshotIsNotReadyAtFirst(t *testing.T) {
 	require.NoError(t, d.Attach(t.Context(), claim))
 
 	for _, each := range seen() {
-		require.True(t, each.GetReadyToUse())
-		require.True(t, proto.Equal(made.GetCreationTime(), each.GetCreationTime()))
+		require.True(t, each.GetReadyToUse(), "want: the snapshot is ready to use")
+		require.True(t, proto.Equal(made.GetCreationTime(), each.GetCreationTime()),
+			"got %v, want %v", each.GetCreationTime(), made.GetCreationTime())
 	}
 
 	require.NoError(t, d.Detach(t.Context(), claim))
@@ -601,7 +602,7 @@ func TestAKilledSnapshotIsForgotten(t *testing.T) {
 	before := available(t, d)
 	made, err := d.CreateSnapshot(t.Context(), request)
 	require.NoError(t, err)
-	require.True(t, made.GetSnapshot().GetReadyToUse())
+	require.True(t, made.GetSnapshot().GetReadyToUse(), "want: the snapshot is ready to use")
 	require.Less(t, available(t, d), before)
 }
 
@@ -621,7 +622,7 @@ func TestImpatientSnapshot(t *testing.T) {
 
 		return err
 	}))
-	require.True(t, made.GetSnapshot().GetReadyToUse())
+	require.True(t, made.GetSnapshot().GetReadyToUse(), "want: the snapshot is ready to use")
 
 	listed, err := d.ListSnapshots(t.Context(), &csi.ListSnapshotsRequest{})
 	require.NoError(t, err)

@@ -338,7 +338,7 @@ func TestTheParentsDeath(t *testing.T) {
 
 			path, err := os.ReadFile(told)
 			require.NoError(t, err)
-			require.True(t, mounted(t, string(path)))
+			require.True(t, mounted(t, string(path)), "want: it is mounted")
 
 			strike(t, parent.Process.Pid)
 			require.Eventually(t, func() bool { return !mounted(t, string(path)) }, soon, 10*time.Millisecond)

@@ -155,7 +155,7 @@ func TestVolumeMovesWithItsData(t *testing.T) {
 
 			if name != "directory" {
 				// A CO that ignores the refusal does not get it either.
-				require.Error(t, c.b.Stage(t.Context(), onB))
+				require.Error(t, c.b.Stage(t.Context(), onB), "NodeStageVolume on node b of a volume that is in use on node a")
 			}
 
 			c.down(t, c.a, onA)

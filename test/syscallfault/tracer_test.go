@@ -64,6 +64,6 @@ func TestStartReportsAMissingProgram(t *testing.T) {
 	command := exec.Command("/nonexistent/program")
 	tracer, err := syscallfault.Start(command, func(*syscallfault.Call) syscall.Errno { return 0 })
 	require.NoError(t, err)
-	require.Error(t, child.Wait(t, command))
+	require.Error(t, child.Wait(t, command), "the exit of a program that is not there")
 	await.Return(t, tracer.Wait, "the tracer to end with the command")
 }
