@@ -1,6 +1,7 @@
 package mount
 
 import (
+	"fmt"
 	"os"
 	"strconv"
 )
@@ -21,3 +22,11 @@ func ParentPath(place *Place) (string, error) {
 
 // WithoutValues is what is left of a kernel's message.
 func WithoutValues(options Options, text string) string { return options.withoutValues(text) }
+
+// Seal makes the tree's filesystem and its mount read-only, as Files does.
+func Seal(tree *Tree) error { return tree.seal() }
+
+// Create makes a file in the tree, which is attached nowhere yet, open for writing.
+func Create(tree *Tree, name string) (*os.File, error) {
+	return os.Create(fmt.Sprintf("/proc/self/fd/%d/%s", tree.root.Fd(), name))
+}

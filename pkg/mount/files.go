@@ -105,9 +105,29 @@ func (t *Tree) write(name string, content []byte) error {
 func (t *Tree) seal() error {
 	defer runtime.KeepAlive(t.root)
 
-	fd, err := unix.Fspick(int(t.root.Fd()), "", unix.FSPICK_EMPTY_PATH|unix.FSPICK_CLOEXEC)
-	if err != nil {
+	root := int(t.root.Fd())
+
+	// The files were just closed, but a child that is being forked has copies of
+	// descriptors that are open for writing.
+	if err := retryBusy(func() error { return makeReadOnly(root) }); err != nil {
 		return fmt.Errorf("make it read-only: %w", err)
+	}
+
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
+	if err := unix.MountSetattr(root, "", unix.AT_EMPTY_PATH, &attr); err != nil {
+		return fmt.Errorf("make the mount read-only: %w", err)
+	}
+
+	return nil
+}
+
+// makeReadOnly makes the filesystem of the mount read-only. The kernel accepts no
+// further reconfiguration through a descriptor of fspick after one that failed, so
+// each call opens its own.
+func makeReadOnly(root int) error {
+	fd, err := unix.Fspick(root, "", unix.FSPICK_EMPTY_PATH|unix.FSPICK_CLOEXEC)
+	if err != nil {
+		return err //nolint:wrapcheck // the caller says what failed
 	}
 
 	defer func() { _ = unix.Close(fd) }()
@@ -118,12 +138,7 @@ func (t *Tree) seal() error {
 	}
 
 	if err != nil {
-		return fmt.Errorf("make it read-only: %w%s", err, kernelMessages(fd, Options{}))
-	}
-
-	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
-	if err := unix.MountSetattr(int(t.root.Fd()), "", unix.AT_EMPTY_PATH, &attr); err != nil {
-		return fmt.Errorf("make the mount read-only: %w", err)
+		return fmt.Errorf("%w%s", err, kernelMessages(fd, Options{}))
 	}
 
 	return nil

@@ -4,11 +4,13 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/pkg/mount"
+	"github.com/touchstone-csi/touchstone/test/child"
 )
 
 func TestFilesAreForRootToRead(t *testing.T) {
@@ -64,6 +66,42 @@ func TestFilesStayReadOnlyWhereTheyAreBound(t *testing.T) {
 	require.ErrorIs(t, os.Chmod(file, 0o666), unix.EROFS)
 	require.ErrorIs(t, os.Remove(file), unix.EROFS)
 	require.ErrorIs(t, os.WriteFile(filepath.Join(bound, "new"), nil, 0o600), unix.EROFS)
+}
+
+// A file that was just closed is still open for writing in a child that is being forked.
+func TestSealingAwaitsAChildThatIsBeingForked(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+
+	tree, err := mount.Mount("source", "tmpfs", flags(t))
+	require.NoError(t, err)
+
+	defer tree.Close()
+
+	file, err := mount.Create(tree, "file")
+	require.NoError(t, err)
+	child.CloseWhileForked(t, file, 300*time.Millisecond)
+	require.NoError(t, mount.Seal(tree), "make the filesystem read-only while a child is being forked")
+
+	_, err = mount.Create(tree, "another")
+	require.ErrorIs(t, err, unix.EROFS, "make a file in a read-only filesystem")
+}
+
+// A file that stays open for writing is no child's copy.
+func TestSealingFailsWhileAFileIsOpenForWriting(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+
+	tree, err := mount.Mount("source", "tmpfs", flags(t))
+	require.NoError(t, err)
+
+	defer tree.Close()
+
+	file, err := mount.Create(tree, "file")
+	require.NoError(t, err)
+	require.ErrorIs(t, mount.Seal(tree), unix.EBUSY)
+	require.NoError(t, file.Close())
+	require.NoError(t, mount.Seal(tree), "make the filesystem read-only after the file was closed")
 }
 
 func TestFilesThatFitNowhere(t *testing.T) {

@@ -21,7 +21,7 @@ func (p *Place) Unmount() error {
 	// parent leads to the very directory that was opened, whatever has become
 	// of its path.
 	path := "/proc/self/fd/" + strconv.Itoa(p.dir()) + "/" + p.name
-	err := unmountSoon(path)
+	err := retryBusy(func() error { return unix.Unmount(path, unix.UMOUNT_NOFOLLOW) })
 	runtime.KeepAlive(p.parent)
 
 	switch {
@@ -56,13 +56,14 @@ const (
 	longestBusyPause = 32 * time.Millisecond
 )
 
-func unmountSoon(path string) error {
+// retryBusy calls attempt again while it returns EBUSY, within those attempts.
+func retryBusy(attempt func() error) error {
 	patience, pause := forking.NewPatience(busyAttempts), firstBusyPause
 
 	for {
-		err := unix.Unmount(path, unix.UMOUNT_NOFOLLOW)
+		err := attempt()
 		if !errors.Is(err, unix.EBUSY) || !patience.Another() {
-			return err //nolint:wrapcheck // the caller names the path
+			return err
 		}
 
 		time.Sleep(pause)
