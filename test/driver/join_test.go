@@ -1,6 +1,7 @@
 package driver_test
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"slices"
@@ -213,25 +214,19 @@ func TestACloneThatMeetsAnExpansion(t *testing.T) {
 	served, there := stalling(t)
 	d := harness.Start(t, there, func(c *driver.Config) { c.CoalesceWindow = 0 })
 	id := oneBlock(t, d, "source")
-	copying := stall(t, served, "images", id)
 
 	var calls sync.WaitGroup
 
-	// It holds the source until the other two have queued up behind it.
-	calls.Go(func() {
-		_, err := d.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: id})
-		assert.NoError(t, err)
-	})
-	copying()
+	// The expansion stops in ftruncate, before the volume's new size is recorded.
+	served.Inject(t, faults.Fault{Name: filepath.Join("pool", "images", id+".img"), Ops: faults.Writes, Hang: true})
 	calls.Go(func() {
 		_, err := d.ControllerExpandVolume(t.Context(), &csi.ControllerExpandVolumeRequest{
 			VolumeId: id, CapacityRange: &csi.CapacityRange{RequiredBytes: 128 * mib},
 		})
 		assert.NoError(t, err)
 	})
-
-	// Either order is right, but only this one is of interest.
-	time.Sleep(time.Second)
+	require.Eventually(t, func() bool { return served.Met(t) > 0 }, time.Minute, time.Millisecond,
+		"waited for the expansion to grow the image")
 
 	var clone *csi.CreateVolumeResponse
 
@@ -249,7 +244,13 @@ func TestACloneThatMeetsAnExpansion(t *testing.T) {
 
 		clone = made
 	})
-	time.Sleep(time.Second)
+	// The record of the clone has the source's old size.
+	require.Eventually(t, func() bool {
+		journal, err := os.ReadFile(filepath.Join(d.Config.StateDir, "journal.jsonl"))
+
+		return err == nil && bytes.Contains(journal, []byte(`"name":"clone"`))
+	}, time.Minute, time.Millisecond, "waited for the record of the clone")
+
 	served.Release(t)
 	calls.Wait()
 	require.False(t, t.Failed(), "want: no goroutine of the test has failed")
