@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -11,8 +12,11 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -285,6 +289,162 @@ func TestWhatCannotBeCompared(t *testing.T) {
 			require.Equal(t, before, tree(t, s.pool(t, "images")))
 		}
 	}
+}
+
+// TestAnotherPoolIsReported: what is at the pool's path is another pool, or none that has
+// an identity. It is not compared with the records, and repair removes nothing from it.
+func TestAnotherPoolIsReported(t *testing.T) {
+	t.Parallel()
+
+	s, other := serveAndStop(t), serveAndStop(t)
+	leftover := put(t, other.pool(t, "images", newID(t)+".img"), "")
+
+	compare := func(verb string, extra ...string) (code int, out, said string) {
+		code, out, problems := touchstone(append([]string{
+			"state", verb, "--state-dir", filepath.Join(s.dir, "state"), "--pool", "default=" + other.pool(t),
+		}, extra...)...)
+
+		return code, out, out + problems
+	}
+
+	for _, identity := range []string{identityOf(t, other), ""} {
+		if identity == "" {
+			require.NoError(t, os.Remove(other.pool(t, "pool.json")))
+		}
+
+		code, out, said := compare("verify", "--json")
+		require.Equal(t, exitNotWell, code, said)
+
+		var report struct {
+			Pools struct {
+				Findings []struct {
+					Kind   string `json:"kind"`
+					Pool   string `json:"pool"`
+					Path   string `json:"path"`
+					Reason string `json:"reason"`
+					Advice string `json:"advice"`
+				} `json:"findings"`
+			} `json:"pools"`
+		}
+
+		require.NoError(t, json.Unmarshal([]byte(out), &report))
+		require.Len(t, report.Pools.Findings, 1, "findings of a pool with the identity %q: %s", identity, out)
+
+		found := report.Pools.Findings[0]
+		require.Equal(t, "mismatch", found.Kind)
+		require.Equal(t, "default", found.Pool)
+		require.Equal(t, other.pool(t), found.Path)
+		require.Contains(t, found.Reason, identityOf(t, s))
+		require.Contains(t, found.Reason, strconv.Quote(identity))
+		require.Contains(t, found.Advice, "touchstone state forget-pool default")
+
+		before := tree(t, other.pool(t, "images"))
+		code, _, said = compare("repair")
+		require.Equal(t, exitNotWell, code, said)
+		require.Contains(t, said, "mismatch: "+other.pool(t))
+		require.Equal(t, before, tree(t, other.pool(t, "images")), "repair has changed a pool that the state does not know")
+	}
+
+	require.FileExists(t, leftover)
+}
+
+// identityOf returns the identity of the default pool.
+func identityOf(t *testing.T, s *stopped) string {
+	t.Helper()
+
+	id, err := pool.ReadIdentity(s.pool(t))
+	require.NoError(t, err)
+	require.NotEmpty(t, id, "the identity in pool.json")
+
+	return id
+}
+
+// TestForgetPool: a pool is lost for good and an empty directory takes its place. It is
+// refused until the state forgets the identity; all other records stay.
+func TestForgetPool(t *testing.T) {
+	t.Parallel()
+
+	s := serveAndStop(t)
+	lost := identityOf(t, s)
+	require.NoError(t, os.Rename(s.pool(t), filepath.Join(s.dir, "lost")))
+	putDirectory(t, s.pool(t))
+
+	forget := func(args ...string) (code int, said string) {
+		code, out, problems := touchstone(append([]string{"state", "forget-pool"}, args...)...)
+
+		return code, out + problems
+	}
+	stateDir := filepath.Join(s.dir, "state")
+
+	s.during(t, syscall.SIGTERM, func(client *orchestrator.Orchestrator) {
+		_, err := client.DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: s.used})
+		require.Equal(t, codes.Unavailable, status.Code(err), "DeleteVolume in a pool of which the state knows another identity: %v", err)
+		require.ErrorContains(t, err, "touchstone state forget-pool default")
+
+		code, said := forget("default", "--state-dir", stateDir)
+		require.Equal(t, exitCannot, code, said)
+		require.Contains(t, said, "csi.sock", "the driver that uses the state")
+	}, "--node-id=here")
+
+	for name, test := range map[string]struct {
+		args []string
+		says string
+	}{
+		"another pool":       {[]string{"other", "--state-dir", stateDir}, "the state knows no such pool"},
+		"another directory":  {[]string{"default", "--state-dir", filepath.Join(s.dir, "none")}, "state-dir"},
+		"no name":            {[]string{"--state-dir", stateDir}, "give the name of one pool"},
+		"more than one name": {[]string{"default", "other", "--state-dir", stateDir}, "give the name of one pool"},
+	} {
+		code, said := forget(test.args...)
+		require.Equal(t, exitCannot, code, "%s: %s", name, said)
+		require.Contains(t, said, test.says, name)
+	}
+
+	require.NoDirExists(t, filepath.Join(s.dir, "none"))
+
+	_, before := s.state("dump")
+	require.Contains(t, before, lost, "the identity that the state knows")
+
+	code, said := forget("default", "--state-dir", stateDir)
+	require.Zero(t, code, said)
+	require.Contains(t, said, "pool default is forgotten")
+
+	_, after := s.state("dump")
+	require.NotContains(t, after, lost, "the identity that the state was to forget")
+
+	for _, id := range []string{s.never, s.used, s.directory, s.snapshot} {
+		require.Contains(t, after, id, "the records of volumes and snapshots stay")
+	}
+
+	s.servesNewPool(t, lost)
+}
+
+// servesNewPool starts the driver with an empty pool, once more with what that start has
+// made, and deletes the volumes that are not in it.
+func (s *stopped) servesNewPool(t *testing.T, lost string) {
+	t.Helper()
+
+	s.during(t, syscall.SIGTERM, func(client *orchestrator.Orchestrator) {
+		createVolume(t, client, "new", nil)
+	}, "--node-id=here")
+
+	adopted := identityOf(t, s)
+	require.NotEqual(t, lost, adopted)
+
+	s.during(t, syscall.SIGTERM, func(client *orchestrator.Orchestrator) {
+		_, err := client.DeleteSnapshot(t.Context(), &csi.DeleteSnapshotRequest{SnapshotId: s.snapshot})
+		require.NoError(t, err)
+
+		for _, id := range []string{s.never, s.used, s.directory} {
+			_, err := client.DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: id})
+			require.NoError(t, err)
+		}
+	}, "--node-id=here")
+
+	require.Equal(t, adopted, identityOf(t, s), "the identity after another start")
+
+	code, said := s.state("verify")
+	require.Zero(t, code, said)
 }
 
 func TestPoolsInUseAreNotCompared(t *testing.T) {

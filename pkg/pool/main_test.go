@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
@@ -14,6 +15,12 @@ func TestMain(m *testing.M) {
 	if os.Getenv(copierPool) != "" {
 		os.Exit(beCopier())
 	}
+
+	if os.Getenv(adopterPool) != "" {
+		os.Exit(beAdopter())
+	}
+
+	faults.ServeIfAsked()
 
 	code := namespace.Main(m)
 

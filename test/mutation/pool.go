@@ -137,6 +137,26 @@ func poolMutants() []mutant {
 			tests:  in("pkg/pool", "TestLookSaysWhatIsTheMatterWithThePool"),
 		},
 		{
+			name: "pool/identity-of-another-process-replaced", file: "pkg/pool/identity.go",
+			old:    `err := root.Link(from, to)`,
+			new:    `err := root.Rename(from, to)`,
+			breaks: "of two processes that start with a new shared pool, one refuses it at its next start",
+			tests:  in("pkg/pool", "TestProcessesAgreeOnAnIdentity"),
+		},
+		{
+			name: "pool/own-identity-assumed", file: "pkg/pool/identity.go",
+			old: `	return readIdentity(root)
+}
+
+func writeAside`,
+			new: `	return wanted, nil
+}
+
+func writeAside`,
+			breaks: "of two processes that start with a new shared pool, one refuses it at its next start",
+			tests:  in("pkg/pool", "TestProcessesAgreeOnAnIdentity"),
+		},
+		{
 			name: "pool/full-pool-is-another-error", file: "pkg/pool/pool.go",
 			old:    `if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {`,
 			new:    `if errors.Is(err, unix.EDQUOT) {`,
