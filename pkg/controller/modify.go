@@ -112,7 +112,7 @@ func publishMutable(v *Volume, place *pool.Pool) error {
 
 // recoverMutable makes a pool say what the records do: a crash can come between the
 // one and the other.
-func (s *Service) recoverMutable(ctx context.Context, place *pool.Pool) error {
+func (s *Service) recoverMutable(ctx context.Context, place *pool.Pool) {
 	var given []*Volume
 
 	s.volumes.Ascend("", func(_ string, v *Volume) bool {
@@ -133,6 +133,4 @@ func (s *Service) recoverMutable(ctx context.Context, place *pool.Pool) error {
 	if err := place.ClearAttributes(ctx, s.knownOrMade); err != nil {
 		s.config.Log.Error("cannot remove mutable parameters of volumes that are gone", "pool", place.Name(), "error", err)
 	}
-
-	return nil
 }

@@ -163,8 +163,10 @@ func (s *Service) RecoverPool(ctx context.Context, place *pool.Pool) error {
 	recovering := *s
 	recovering.pools = pool.SetOf(place)
 
-	err := errors.Join(recovering.makeReal(ctx, place.Name()), recovering.recoverMutable(ctx, place),
-		recovering.collectOrphans(ctx, place))
+	err := recovering.makeReal(ctx, place.Name())
+	recovering.recoverMutable(ctx, place)
+
+	err = errors.Join(err, recovering.collectOrphans(ctx, place))
 	if err == nil {
 		// Last: copies go on in the background.
 		err = recovering.resumeCopies(ctx, place.Name())

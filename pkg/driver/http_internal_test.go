@@ -16,7 +16,7 @@ import (
 
 // TestSlowHTTPClientsAreBounded: clients that never complete a header hold at most
 // maxHTTPConnections descriptors, and /readyz is answered once their headers time out.
-func TestSlowHTTPClientsAreBounded(t *testing.T) { //nolint:paralleltest // it counts the process' descriptors
+func TestSlowHTTPClientsAreBounded(t *testing.T) {
 	const slow = maxHTTPConnections + 128
 
 	measured, _ := newMetrics("csi.example.org")
@@ -40,14 +40,14 @@ func TestSlowHTTPClientsAreBounded(t *testing.T) { //nolint:paralleltest // it c
 		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", listener.Addr().String())
 		require.NoError(t, err)
 
-		defer conn.Close()
+		t.Cleanup(func() { _ = conn.Close() })
 
 		_, err = conn.Write([]byte("G"))
 		require.NoError(t, err)
 	}
 
 	client := http.Client{Timeout: 2 * time.Minute}
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+listener.Addr().String()+"/readyz", nil)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+listener.Addr().String()+"/readyz", http.NoBody)
 	require.NoError(t, err)
 
 	answer, err := client.Do(request)

@@ -180,11 +180,15 @@ func (l *look) ours(at string, point *mount.Point) (bool, error) {
 	}
 
 	attached, ok, err := l.service.loops.Attachment(number)
-	if err == nil && ok && !was && !l.before.attached.same(number, attached.Sequence) {
+	if err != nil || !ok {
+		return false, err
+	}
+
+	if !was && !l.before.attached.same(number, attached.Sequence) {
 		ok, err = l.service.hasImage(l.use, number)
 	}
 
-	if err == nil && ok {
+	if ok {
 		l.attached = &attachment{number: number, sequence: attached.Sequence}
 	}
 

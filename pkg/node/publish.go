@@ -118,15 +118,7 @@ func (s *Service) publish(ctx context.Context, id, stagingPath string, wanted Pu
 	}
 
 	if existing, ok := use.publication(wanted.TargetPath); ok {
-		if err := existing.answers(wanted); err != nil {
-			return err
-		}
-
-		if use.direct() {
-			return s.republishDirect(ctx, use, existing)
-		}
-
-		return s.uncovered(use, existing)
+		return s.republish(ctx, use, existing, wanted)
 	}
 
 	if err := use.admits(wanted); err != nil {
@@ -170,6 +162,19 @@ func (s *Service) publish(ctx context.Context, id, stagingPath string, wanted Pu
 	}
 
 	return nil
+}
+
+// republish answers a call for a target at which the volume is published.
+func (s *Service) republish(ctx context.Context, use *Use, existing, wanted Publication) error {
+	if err := existing.answers(wanted); err != nil {
+		return err
+	}
+
+	if use.direct() {
+		return s.republishDirect(ctx, use, existing)
+	}
+
+	return s.uncovered(use, existing)
 }
 
 // stagedUse returns the record of a volume that really is staged there.
@@ -366,6 +371,10 @@ func (s *Service) unpublish(ctx context.Context, id, target string) error {
 		return err
 	}
 
+	if place != nil {
+		defer place.Close()
+	}
+
 	use, known := s.uses.get(id)
 	publication, published := Publication{}, false
 
@@ -373,20 +382,18 @@ func (s *Service) unpublish(ctx context.Context, id, target string) error {
 		publication, published = use.publication(target)
 	}
 
-	if place != nil {
-		defer place.Close()
-
-		if !published {
-			lost, found, err := s.lostEphemeral(id, place)
-			if err != nil {
-				return err
-			}
-
-			if found {
-				return s.destroyEphemeral(ctx, lost)
-			}
+	if place != nil && !published {
+		lost, found, err := s.lostEphemeral(id, place)
+		if err != nil {
+			return err
 		}
 
+		if found {
+			return s.destroyEphemeral(ctx, lost)
+		}
+	}
+
+	if place != nil {
 		if err := s.unmountTarget(id, use, published, place); err != nil {
 			return err
 		}

@@ -217,7 +217,7 @@ func (m *mapped) take(raw *fiemapExtent) (extent, bool) {
 // its filesystem. Space that is reserved and was never written is none of them,
 // although SEEK_HOLE calls it one. The error is errors.ErrUnsupported on a
 // filesystem without FIEMAP.
-func holesOf(file *os.File, size int64) ([]Range, error) { //nolint:contextcheck // a space check, as short as the fallocate after it
+func holesOf(file *os.File, size int64) ([]Range, error) {
 	var holes []Range
 
 	walked, at := &mapped{file: file, end: size, unwritten: true}, int64(0)

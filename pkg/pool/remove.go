@@ -547,7 +547,8 @@ func (t *turns) acquire(ctx context.Context, id string) (release func(), err err
 		t.mu.Lock()
 		defer t.mu.Unlock()
 
-		if mine.users--; mine.users == 0 {
+		mine.users--
+		if mine.users == 0 {
 			delete(t.held, id)
 		}
 	}

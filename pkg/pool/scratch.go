@@ -65,8 +65,9 @@ func (p *Pool) lockScratch(id string) (*os.File, error) {
 	return file, nil
 }
 
-// clearClaimed removes what is claimed. A directory is removed in the background.
-func (p *Pool) clearClaimed(id string) error { //nolint:contextcheck // it is completed whether or not its caller has given up
+// clearClaimed removes what is claimed, whether or not its caller has given up. A
+// directory is removed in the background.
+func (p *Pool) clearClaimed(id string) error {
 	moved, err := p.unclaim(id)
 	if err == nil && moved {
 		err = p.dispose(context.Background(), id)
@@ -80,7 +81,7 @@ func (p *Pool) clearClaimed(id string) error { //nolint:contextcheck // it is co
 }
 
 // clearDirectory discards the scratch directories of an id.
-func (p *Pool) clearDirectory(id string) error { //nolint:contextcheck // as clearClaimed
+func (p *Pool) clearDirectory(id string) error {
 	moved, err := p.discardScratch(id)
 	if err == nil && moved {
 		err = p.dispose(context.Background(), id)

@@ -123,7 +123,7 @@ func (s *Store) fail(cause error) {
 		err = fmt.Errorf("%w as long as %s has no space: %w; free some, then changes are accepted again", ErrReadOnly, s.dir, cause)
 	}
 
-	failed := s.takeBack(&err)
+	failed := s.takeBack(err)
 
 	s.options.Log.Error("state is read-only from now on", "dir", s.dir, "error", cause, "untilSpace", full)
 
@@ -143,11 +143,11 @@ func (s *Store) fail(cause error) {
 
 // takeBack sets the failure, makes the latest state the durable one and returns the
 // batches that are not durable.
-func (s *Store) takeBack(failure *error) []*batch {
+func (s *Store) takeBack(failure error) []*batch {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	s.failure.Store(failure)
+	s.failure.Store(&failure)
 
 	failed := []*batch{s.pending}
 	if s.flushing != nil {

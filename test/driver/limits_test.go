@@ -75,29 +75,29 @@ func TestPodsAreLimited(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			pods := harness.NewPods(t)
 			d := harness.Start(t, func(c *driver.Config) { c.CgroupRoot = pods.Root })
-			volume := create(t, d, kind{capability: capability, bytes: 64 * mib})
-			inPod(d, volume.claim, podUID, "volume")
+			made := create(t, d, kind{capability: capability, bytes: 64 * mib})
+			inPod(d, made.claim, podUID, "volume")
 
 			early := pods.Container(t, podUID, "early")
-			require.NoError(t, modify(t.Context(), d, volume.claim.VolumeID, map[string]string{"readBytesPerSecond": "1048576"}))
-			t.Cleanup(func() { takeDown(t, d, volume.claim) })
-			volume.up()
-			sum := volume.write()
+			require.NoError(t, modify(t.Context(), d, made.claim.VolumeID, map[string]string{"readBytesPerSecond": "1048576"}))
+			t.Cleanup(func() { takeDown(t, d, made.claim) })
+			made.up()
+			sum := made.write()
 
-			number := loopsOf(t, d, volume.claim.VolumeID)[0].Number
+			number := loopsOf(t, d, made.claim.VolumeID)[0].Number
 			ruleIs(t, early, number, mib)
-			limited(t, pods, early, volume.dataPath())
+			limited(t, pods, early, made.dataPath())
 
 			// A container that starts later.
 			late := pods.Container(t, podUID, "late")
 			ruleIs(t, late, number, mib)
 
-			require.NoError(t, modify(t.Context(), d, volume.claim.VolumeID, map[string]string{"readBytesPerSecond": "0"}))
+			require.NoError(t, modify(t.Context(), d, made.claim.VolumeID, map[string]string{"readBytesPerSecond": "0"}))
 			ruleIs(t, late, number, 0)
-			free(t, pods, late, volume.dataPath())
+			free(t, pods, late, made.dataPath())
 
-			require.NoError(t, modify(t.Context(), d, volume.claim.VolumeID, map[string]string{"readBytesPerSecond": "1048576"}))
-			limited(t, pods, late, volume.dataPath())
+			require.NoError(t, modify(t.Context(), d, made.claim.VolumeID, map[string]string{"readBytesPerSecond": "1048576"}))
+			limited(t, pods, late, made.dataPath())
 
 			d.Stop()
 
@@ -108,11 +108,11 @@ func TestPodsAreLimited(t *testing.T) {
 			ruleIs(t, late, number, mib)
 			ruleIs(t, pods.Container(t, podUID, "after the restart"), number, mib)
 
-			volume.holds(sum)
-			volume.down()
+			made.holds(sum)
+			made.down()
 			ruleIs(t, early, number, 0)
 			ruleIs(t, late, number, 0)
-			volume.delete()
+			made.delete()
 		})
 	}
 }

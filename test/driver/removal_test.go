@@ -171,10 +171,10 @@ func TestWhatIsDeepIsRemovedWithFewDescriptors(t *testing.T) {
 func TestWhatHasFlagsIsRemoved(t *testing.T) {
 	namespace.NeedRoot(t)
 
-	for kind, make := range disposables() {
+	for kind, makeObject := range disposables() {
 		t.Run(kind, func(t *testing.T) {
 			d := harness.Start(t)
-			object := make(t, d, func(path string) {
+			object := makeObject(t, d, func(path string) {
 				require.NoError(t, os.Mkdir(filepath.Join(path, "locked"), 0o755))
 				writeFile(t, filepath.Join(path, "locked", "immutable"), "stays")
 				writeFile(t, filepath.Join(path, "log"), "grows")
@@ -191,10 +191,10 @@ func TestWhatHasFlagsIsRemoved(t *testing.T) {
 func TestAMountBelowIsNotRemoved(t *testing.T) {
 	namespace.NeedRoot(t)
 
-	for kind, make := range disposables() {
+	for kind, makeObject := range disposables() {
 		t.Run(kind, func(t *testing.T) {
 			d := harness.Start(t)
-			object := make(t, d, func(path string) {
+			object := makeObject(t, d, func(path string) {
 				require.NoError(t, os.MkdirAll(filepath.Join(path, "a", "mounted"), 0o755))
 				writeFile(t, filepath.Join(path, "kept"), "data")
 			})
@@ -222,11 +222,11 @@ func TestAMountBelowIsNotRemoved(t *testing.T) {
 func TestWhatCantBeRemovedBlocksNothing(t *testing.T) {
 	namespace.NeedRoot(t)
 
-	for kind, make := range disposables() {
+	for kind, makeObject := range disposables() {
 		t.Run(kind, func(t *testing.T) {
 			served := faults.Serve(t)
 			d := harness.Start(t, relists, poolAt("default", filepath.Join(served.Path, "pool")))
-			object := make(t, d, func(path string) { writeFile(t, filepath.Join(path, "stuck"), "data") })
+			object := makeObject(t, d, func(path string) { writeFile(t, filepath.Join(path, "stuck"), "data") })
 
 			served.Inject(t, faults.Fault{
 				Name: filepath.Join("pool", object.removing, "stuck"), Ops: faults.Names, Errno: syscall.EIO,
