@@ -89,7 +89,7 @@ func (o *opener) openAll(ctx context.Context) error {
 	for name, member := range o.members {
 		member.turn <- struct{}{}
 
-		go func() { //nolint:contextcheck // opening a pool goes on without the start
+		go func() {
 			defer func() { <-member.turn }()
 
 			err := o.open(name)

@@ -101,7 +101,7 @@ func (o *opener) awaitPool(outer context.Context, name string) (health.Observati
 
 	select {
 	case turn <- struct{}{}:
-		go func() { //nolint:contextcheck // opening a pool goes on without the probe
+		go func() {
 			defer func() { <-turn }()
 
 			found <- o.probePool(name)
