@@ -66,8 +66,6 @@ func streamWithin(tb testing.TB, limit time.Duration) grpc.StreamClientIntercept
 // within cancels the context and fails the test at the limit, unless the context has
 // a deadline.
 func within(ctx context.Context, tb testing.TB, limit time.Duration, method string) (limited context.Context, end func()) {
-	tb.Helper()
-
 	if _, set := ctx.Deadline(); set {
 		return ctx, func() {}
 	}
@@ -75,12 +73,19 @@ func within(ctx context.Context, tb testing.TB, limit time.Duration, method stri
 	limited, cancel := context.WithCancelCause(ctx)
 	late := time.AfterFunc(limit, func() {
 		if limited.Err() == nil {
-			tb.Errorf("waited %s for %s", limit, method)
+			fail(tb, limit, method)
 			cancel(errLate)
 		}
 	})
 
 	return limited, func() { late.Stop(); cancel(nil) }
+}
+
+// fail leaves it to the error where a fuzz target calls, in which testing.F panics.
+func fail(tb testing.TB, limit time.Duration, method string) {
+	if _, fuzzing := tb.(*testing.F); !fuzzing {
+		tb.Errorf("waited %s for %s", limit, method)
+	}
 }
 
 // named says that the limit ended a call.
