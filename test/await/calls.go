@@ -12,7 +12,7 @@ import (
 )
 
 // CallLimit is the limit of a call whose context has no deadline.
-const CallLimit = 2 * time.Minute
+const CallLimit = 80 * time.Second
 
 // errLate is the cause of the end of a call's context at the limit.
 var errLate = errors.New("the call's limit is over")

@@ -12,7 +12,7 @@ import (
 const (
 	// Limit is far more than a tool takes on a busy machine. It is no verdict on
 	// speed.
-	Limit = 2 * time.Minute
+	Limit = 80 * time.Second
 	// BuildLimit is for a build whose cache is empty.
 	BuildLimit = 10 * time.Minute
 	// killedLimit is how long a killed child may hold its output open.

@@ -17,7 +17,7 @@ import (
 
 const (
 	// testTimeout is how long a mutant's tests may run.
-	testTimeout = 5 * time.Minute
+	testTimeout = 2 * time.Minute
 	// buildTimeout is how long building them may take.
 	buildTimeout = 20 * time.Minute
 	// waitDelay is how long output of a killed command is awaited.
