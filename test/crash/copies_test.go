@@ -304,7 +304,7 @@ func (w *worker) doCopy(p *process, s *snapshot, next *step) bool {
 	defer cancel()
 
 	if err := next.call(ctx, p.Orchestrator); err != nil {
-		if p.doomed.Load() && unanswered(err) {
+		if p.lost(err) {
 			s.pending = next
 
 			return false

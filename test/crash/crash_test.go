@@ -53,7 +53,11 @@ type scenario struct {
 	// copyOften is in how many of a hundred steps there is something to do with
 	// copies.
 	copyOften int
+	// deadly is how the driver dies under load.
+	deadly func(*process)
 
+	// starved are those of the kills that were the kernel's, for want of memory.
+	starved                           int
 	kills, early, kept, reads, audits int
 	startTook                         time.Duration
 }
@@ -81,6 +85,7 @@ func newScenario(t *testing.T, built string, seed int64) *scenario {
 
 	source := chacha(seed, 0)
 	s := &scenario{t: t, site: newSite(t, built), random: rand.New(source), fuse: newFuse(rand.New(source)), began: time.Now()}
+	s.deadly = (*process).strike
 
 	for i := range workers {
 		source := chacha(seed, i+1)
@@ -135,9 +140,14 @@ func (s *scenario) round(aims []string) {
 		s.tidy(p)
 	}
 
-	s.fuse.light(aims, p.strike)
+	s.fuse.light(aims, func() { s.deadly(p) })
 	s.together(func(w *worker) { w.load(p) })
 	s.fuse.out()
+
+	if p.outOfMemory() {
+		s.starved++
+	}
+
 	p.kill(s.t)
 	s.kills++
 
@@ -307,7 +317,7 @@ func (w *worker) do(p *process, v *volume, next *step) bool {
 	defer cancel()
 
 	if err := next.call(ctx, p.Orchestrator); err != nil {
-		if p.doomed.Load() && unanswered(err) {
+		if p.lost(err) {
 			v.pending = next
 
 			return false

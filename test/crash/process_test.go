@@ -36,6 +36,8 @@ type site struct {
 	// copies are instant there.
 	poolAt   string
 	reflinks bool
+	// memory is what the driver may take; nil is no limit.
+	memory *memoryGroup
 }
 
 func (s *site) state() string   { return filepath.Join(s.root, "state") }
@@ -84,6 +86,9 @@ type process struct {
 	ended   chan struct{}
 	// doomed is set before the kill: from then on an answer may fail to come.
 	doomed atomic.Bool
+	// starved says that the kernel was left to kill it, and struck that the test did.
+	starved, struck atomic.Bool
+	memory          *memoryGroup
 }
 
 func (s *site) start(t *testing.T, watch grpc.UnaryClientInterceptor) *process {
@@ -96,18 +101,21 @@ func (s *site) start(t *testing.T, watch grpc.UnaryClientInterceptor) *process {
 
 	endpoint := "unix://" + filepath.Join(s.root, "csi.sock")
 	// Not the test's context: a driver is ended by who started it.
-	command := exec.Command(s.binary, "serve", "--endpoint="+endpoint, "--node-id="+nodeID,
-		"--state-dir="+s.state(), "--pool=default="+s.pool(), "--kubelet-dir="+s.kubelet(),
+	arguments := s.memory.entered([]string{
+		s.binary, "serve", "--endpoint=" + endpoint, "--node-id=" + nodeID,
+		"--state-dir=" + s.state(), "--pool=default=" + s.pool(), "--kubelet-dir=" + s.kubelet(),
 		// Each xfs is promised 300 MiB and uses a few. Most of an expansion is
 		// waiting for others: not where a death tells anything.
-		"--overcommit=20", "--coalesce-window=20ms", "--v=2")
+		"--overcommit=20", "--coalesce-window=20ms", "--v=2",
+	})
+	command := exec.Command(arguments[0], arguments[1:]...)
 	command.Stdout, command.Stderr = log, log
 	require.NoError(t, child.Start(command))
 
 	client, err := orchestrator.Connect(endpoint, append(await.Calls(t), grpc.WithChainUnaryInterceptor(watch))...)
 	require.NoError(t, err)
 
-	p := &process{Orchestrator: client, command: command, ended: make(chan struct{})}
+	p := &process{Orchestrator: client, command: command, ended: make(chan struct{}), memory: s.memory}
 
 	go func() {
 		defer close(p.ended)
@@ -143,6 +151,7 @@ var errDied = errors.New("the driver ended by itself")
 // strike sends the signal and returns at once.
 func (p *process) strike() {
 	p.doomed.Store(true)
+	p.struck.Store(true)
 
 	_ = p.command.Process.Kill() // it may be over already
 }
