@@ -30,6 +30,7 @@ func topics() []topic {
 		{"fallback", fallback},
 		{"health", health},
 		{"checks", checks},
+		{"staged", staged},
 	}
 }
 
@@ -38,6 +39,8 @@ type bench struct {
 	binary  string
 	dir     string
 	results *results
+	// staged is how many volumes the topic of that name stages; 0 leaves it out.
+	staged int
 }
 
 func main() {
@@ -62,7 +65,8 @@ func run(ctx context.Context, args []string) error {
 	binary := flags.String("binary", "bin/touchstone", "the driver to measure")
 	dir := flags.String("dir", os.TempDir(), "where state and pool lie: a directory on a real disk, not a tmpfs")
 	out := flags.String("out", "out/bench.json", "the file for the results")
-	only := flags.String("only", "", "a regular expression of the topics to measure: create, read, publish, life, isolation, scale, copies, fallback, health, checks")
+	only := flags.String("only", "", "a regular expression of the topics to measure: create, read, publish, life, isolation, scale, copies, fallback, health, checks, staged")
+	many := flags.Int("staged", 0, "how many volumes the topic staged stages, for example 10000; the nodes of their loop devices stay")
 	rounds := flags.Int("rounds", 3, "how often to measure; the table shows the median")
 
 	if err := flags.Parse(args); err != nil {
@@ -85,7 +89,7 @@ func run(ctx context.Context, args []string) error {
 	}
 	defer os.RemoveAll(home)
 
-	b := &bench{binary: program, dir: home, results: newResults(describe(ctx, home))}
+	b := &bench{binary: program, dir: home, results: newResults(describe(ctx, home)), staged: *many}
 
 	for round := range *rounds {
 		for _, each := range topics() {

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/pkg/filesystem"
+	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/namespace"
+)
+
+// TestSIGTERMDoesNotWaitForACheckThatHangs has e2fsck write to a frozen filesystem,
+// where no signal ends it.
+func TestSIGTERMDoesNotWaitForACheckThatHangs(t *testing.T) {
+	t.Parallel()
+	namespace.NeedRoot(t)
+
+	frozen := harness.PlainPool(t, 1<<30)
+	root, err := os.Open(filepath.Dir(frozen))
+	require.NoError(t, err)
+
+	defer root.Close()
+
+	tools := hangingCheck(t, filepath.Join(root.Name(), "file"))
+
+	b := &busy{dir: t.TempDir()}
+	b.start(t, "PATH="+tools+":"+os.Getenv("PATH"), "TOUCHSTONE_CHECK_PERIOD=1s", "TOUCHSTONE_DRAIN_TIMEOUT=2s")
+
+	require.NoError(t, filesystem.Freeze(root))
+	defer func() { require.NoError(t, filesystem.Thaw(root)) }()
+
+	ctx := t.Context()
+	capability := orchestrator.Mount(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, "ext4")
+	made, err := b.client.CreateVolume(ctx, &csi.CreateVolumeRequest{
+		Name: "checked", VolumeCapabilities: []*csi.VolumeCapability{capability}, CapacityRange: &csi.CapacityRange{RequiredBytes: 64 << 20},
+	})
+	require.NoError(t, err)
+
+	claim := &orchestrator.Claim{
+		VolumeID: made.GetVolume().GetVolumeId(), VolumeContext: made.GetVolume().GetVolumeContext(), Capability: capability,
+		NodeID: "node-a", StagingPath: filepath.Join(b.dir, "kubelet", "staging"),
+	}
+	require.NoError(t, b.client.Attach(ctx, claim))
+	require.NoError(t, b.client.Stage(ctx, claim))
+
+	// Opening it waits for the check.
+	await.ReadPipe(t, filepath.Join(tools, "running"))
+
+	b.signal(t)
+	awaitLine(t, b.lines, "msg=drained")
+	await.Return(t, func() { _ = b.command.Wait() }, "the end of the driver, whose check hangs")
+	require.Equal(t, exitNotWell, b.command.ProcessState.ExitCode(), "what was not ended is told")
+}
+
+// hangingCheck makes a directory with an e2fsck that, where it only checks, says that it
+// runs and then writes to the file.
+func hangingCheck(t *testing.T, file string) (tools string) {
+	t.Helper()
+
+	fsck, err := exec.LookPath("e2fsck")
+	require.NoError(t, err)
+
+	tools = t.TempDir()
+	require.NoError(t, unix.Mkfifo(filepath.Join(tools, "running"), 0o600))
+
+	const text = `#!/bin/sh
+case " $*" in *" -n"*|*" -fn"*) : > %s/running; : > %s;; esac
+exec %s "$@"
+`
+
+	script := fmt.Sprintf(text, tools, file, fsck)
+	require.NoError(t, os.WriteFile(filepath.Join(tools, "e2fsck"), []byte(script), 0o700))
+
+	return tools
+}
