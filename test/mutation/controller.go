@@ -212,5 +212,19 @@ func controllerMutants() []mutant {
 			new:    `_ = config.Admission`,
 			breaks: "inline volumes overcommit the pool", tests: driver("TestEphemeralTakesPartInThePromise"),
 		},
+		{
+			name: "controller/mkfs-options-not-checked", file: "pkg/controller/create.go",
+			old:    `if source.isZero() || fsNamed {`,
+			new:    `if !source.isZero() && fsNamed {`,
+			breaks: "a volume is made that no node can format",
+			tests:  in("test/driver", "TestMkfsOptionsAreRefusedBeforeAnythingIsMade"),
+		},
+		{
+			name: "controller/unread-stream-not-ended", file: "pkg/controller/metadata.go",
+			old:    `time.AfterFunc(m.idle, func() {`,
+			new:    `time.AfterFunc(time.Hour+m.idle, func() {`,
+			breaks: "a client that does not read keeps a snapshot from being deleted",
+			tests:  in("test/driver", "TestMetadataStreamThatIsNotReadEnds"),
+		},
 	}
 }

@@ -118,5 +118,33 @@ func driverMutants() []mutant {
 			new:    `filepath.Clean(own)+"/" == filepath.Clean(there) {`,
 			breaks: "a proxy forwards each call to itself", tests: in("test/driver", "TestProxyIsNotToForwardToItself"),
 		},
+		{
+			name: "driver/failed-pool-ends-the-start", file: "pkg/driver/pools.go",
+			old:    `if errors.Is(err, ErrConfig) || errors.Is(err, pool.ErrTaken) {`,
+			new:    `if err != nil {`,
+			breaks: "one failed pool keeps the driver from starting",
+			tests:  in("test/driver", "TestAFailedPoolIsAConditionOfItself"),
+		},
+		{
+			name: "driver/missing-pool-image-made-again", file: "pkg/driver/pools.go",
+			old:    `Known: known != "" && plain != known,`,
+			new:    `Known: known != "" && plain == known,`,
+			breaks: "an empty pool.img replaces one whose disk is not mounted",
+			tests:  in("test/driver", "TestAnEmbeddedPoolWithoutItsImage"),
+		},
+		{
+			name: "driver/failed-removal-not-reported", file: "pkg/driver/storage.go",
+			old:    `health.NewEntry(health.RemovalFailed,`,
+			new:    `health.NewEntry(health.PoolUnreachable,`,
+			breaks: "an operator does not see what cannot be removed",
+			tests:  command{pkg: "./test/driver", run: "^TestWhatCantBeRemovedBlocksNothing$/^volume$"},
+		},
+		{
+			name: "driver/proxies-loop", file: "pkg/proxy/proxy.go",
+			old:    `received.Append(hopKey, p.id)`,
+			new:    `received.Append(hopKey, "")`,
+			breaks: "two proxies that forward to each other pass on one call without end",
+			tests:  in("pkg/proxy", "TestLoopOfProxies"),
+		},
 	}
 }

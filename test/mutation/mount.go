@@ -79,5 +79,26 @@ func mountMutants() []mutant {
 			new:    `privateMode    = 0o644`,
 			breaks: "files for the runtime can be read by users other than root", tests: tests,
 		},
+		{
+			name: "mount/image-chooses-errors", file: "pkg/mount/flags.go",
+			old:    `if fsType == "ext4" && !given {`,
+			new:    `if fsType == "" && !given {`,
+			breaks: "the superblock of a crafted ext4 can make the machine panic",
+			tests:  in("test/driver", "TestAnImageDoesNotChooseWhatAnErrorDoes"),
+		},
+		{
+			name: "mount/panic-flag-not-recognized", file: "pkg/mount/flags.go",
+			old:    `&& p.value == "panic"`,
+			new:    `&& p.value == ""`,
+			breaks: "the author of a pod can have an error of an inline volume make the machine panic",
+			tests:  in("test/driver", "TestAPodAuthorDoesNotChooseWhatAnErrorDoes"),
+		},
+		{
+			name: "mount/busy-while-forking", file: "pkg/mount/files.go",
+			old:    `if err := retryBusy(func() error { return makeReadOnly(root) }); err != nil {`,
+			new:    `if err := makeReadOnly(root); err != nil {`,
+			breaks: "NodePublishVolume of a direct volume fails while a tool is started for another volume",
+			tests:  in("pkg/mount", "TestSealingAwaitsAChildThatIsBeingForked"),
+		},
 	}
 }

@@ -208,5 +208,19 @@ func nodeMutants() []mutant {
 			new:    `if s.evidence.saw(id, path, point.ID) || point.ID > 0 {`,
 			breaks: "statistics of another filesystem are reported as the volume's", tests: driver("TestStatsOfWhatIsMountedOver"),
 		},
+		{
+			name: "node/ephemeral-mkfs-options-accepted", file: "pkg/node/ephemeral.go",
+			old:    `if e.Parameters.MkfsOptions != "" && !s.config.EphemeralMkfsOptions {`,
+			new:    `if e.Parameters.MkfsOptions != "" && s.config.EphemeralMkfsOptions {`,
+			breaks: "the author of a pod chooses mkfs options although the operator does not allow it",
+			tests:  in("test/driver", "TestAPodAuthorDoesNotChooseWhatAnErrorDoes"),
+		},
+		{
+			name: "node/device-nodes-work", file: "pkg/node/stage.go",
+			old:    `options = options.WithoutDevices()`,
+			new:    `_ = options.WithoutDevices()`,
+			breaks: "a device node that a volume holds opens the device of the host",
+			tests:  in("test/driver", "TestDeviceNodesOfAVolumeAreOnlyFiles"),
+		},
 	}
 }

@@ -141,5 +141,12 @@ func (w *snapshotWriter) writeCollection`,
 			new:    `err = nil`,
 			breaks: "a repair destroys the files that it could not read", tests: tests,
 		},
+		{
+			name: "state/space-not-awaited", file: "pkg/state/commit.go",
+			old:    `s.background.Go(s.awaitSpace)`,
+			new:    `_ = s.awaitSpace`,
+			breaks: "a state that had no space once accepts no change before a restart",
+			tests:  in("pkg/state", "TestAcceptsChangesWhenThereIsSpaceAgain"),
+		},
 	}
 }
