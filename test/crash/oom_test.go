@@ -45,8 +45,8 @@ func newMemoryGroup(t *testing.T) *memoryGroup {
 	name := fmt.Sprintf("touchstone-crash-%d", os.Getpid())
 
 	for _, g := range []*memoryGroup{
-		{filepath.Join("/sys/fs/cgroup/memory", name), "memory.limit_in_bytes"},
-		{filepath.Join("/sys/fs/cgroup", name), "memory.max"},
+		{"/sys/fs/cgroup/memory/" + name, "memory.limit_in_bytes"},
+		{"/sys/fs/cgroup/" + name, "memory.max"},
 	} {
 		if os.Mkdir(g.dir, 0o755) != nil {
 			continue
