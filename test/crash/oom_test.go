@@ -96,6 +96,7 @@ func (p *process) starve() {
 	p.starved.Store(true)
 	p.doomed.Store(true)
 	p.memory.exhaust()
+	close(p.exhausted)
 }
 
 // lost reports whether the outcome of a call that failed is unknown: its driver was
@@ -113,7 +114,14 @@ func (p *process) lost(err error) bool {
 // outOfMemory waits for the end of a driver that was starved, and reports whether the
 // kernel has killed it.
 func (p *process) outOfMemory() bool {
-	if !p.starved.Load() || p.struck.Load() {
+	if !p.starved.Load() {
+		return false
+	}
+
+	// The next driver needs the memory.
+	<-p.exhausted
+
+	if p.struck.Load() {
 		return false
 	}
 

@@ -89,6 +89,8 @@ type process struct {
 	// starved says that the kernel was left to kill it, and struck that the test did.
 	starved, struck atomic.Bool
 	memory          *memoryGroup
+	// exhausted is closed when the memory is free again.
+	exhausted chan struct{}
 }
 
 func (s *site) start(t *testing.T, watch grpc.UnaryClientInterceptor) *process {
@@ -115,7 +117,7 @@ func (s *site) start(t *testing.T, watch grpc.UnaryClientInterceptor) *process {
 	client, err := orchestrator.Connect(endpoint, append(await.Calls(t), grpc.WithChainUnaryInterceptor(watch))...)
 	require.NoError(t, err)
 
-	p := &process{Orchestrator: client, command: command, ended: make(chan struct{}), memory: s.memory}
+	p := &process{Orchestrator: client, command: command, ended: make(chan struct{}), memory: s.memory, exhausted: make(chan struct{})}
 
 	go func() {
 		defer close(p.ended)
