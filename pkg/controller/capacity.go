@@ -89,7 +89,7 @@ func (s *Service) ProvisionedBytes(poolName string) int64 { return s.ledger.sold
 func (s *Service) AddAllocated(ctx context.Context, poolName string, sum *pool.Allocation) error {
 	place, err := s.pools.Get(poolName)
 	if err != nil {
-		return err //nolint:wrapcheck // it names the pool
+		return err
 	}
 
 	s.volumes.Ascend("", func(_ string, v *Volume) bool {
@@ -101,7 +101,7 @@ func (s *Service) AddAllocated(ctx context.Context, poolName string, sum *pool.A
 	})
 
 	if err != nil {
-		return err //nolint:wrapcheck // it names the volume
+		return err
 	}
 
 	s.snapshots.Ascend("", func(_ string, each *Snapshot) bool {

@@ -556,7 +556,7 @@ func (s *Service) AddAllocated(ctx context.Context, poolName string, sum *pool.A
 		}
 
 		if err := sum.Add(ctx, place, pool.Object{ID: each.ContentID, Backing: each.Parameters.Backing}); err != nil {
-			return err //nolint:wrapcheck // it names the volume
+			return err
 		}
 	}
 

@@ -65,6 +65,8 @@ func streamWithin(tb testing.TB, limit time.Duration) grpc.StreamClientIntercept
 
 // within cancels the context and fails the test at the limit, unless the context has
 // a deadline.
+//
+//nolint:thelper // F.Helper panics within a fuzz target
 func within(ctx context.Context, tb testing.TB, limit time.Duration, method string) (limited context.Context, end func()) {
 	if _, set := ctx.Deadline(); set {
 		return ctx, func() {}
@@ -81,7 +83,10 @@ func within(ctx context.Context, tb testing.TB, limit time.Duration, method stri
 	return limited, func() { late.Stop(); cancel(nil) }
 }
 
-// fail leaves it to the error where a fuzz target calls, in which testing.F panics.
+// fail leaves the failure to the call's error within a fuzz target, where testing.F
+// panics.
+//
+//nolint:thelper // F.Helper panics there, too
 func fail(tb testing.TB, limit time.Duration, method string) {
 	if _, fuzzing := tb.(*testing.F); !fuzzing {
 		tb.Errorf("waited %s for %s", limit, method)

@@ -2,7 +2,6 @@ package driver_test
 
 import (
 	"encoding/json"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -32,7 +31,7 @@ func editRecord(t *testing.T, d *harness.Driver, collection, id string, edit fun
 	t.Helper()
 	d.Stop()
 
-	store := state.New(d.Config.StateDir, state.Options{Owner: "the test of clocks", Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	store := state.New(d.Config.StateDir, state.Options{Owner: "the test of clocks", Log: slog.New(slog.DiscardHandler)})
 	collections := map[string]*state.Collection[json.RawMessage]{}
 
 	for _, name := range []string{

@@ -70,9 +70,9 @@ func TestForeignDataIsNotProvisioned(t *testing.T) {
 	}
 }
 
-func ofKind(name, backing string, bytes int64) *csi.CreateVolumeRequest {
+func ofKind(name, backing string, size int64) *csi.CreateVolumeRequest {
 	request := &csi.CreateVolumeRequest{
-		Name: name, CapacityRange: required(bytes), Parameters: map[string]string{"backing": backing},
+		Name: name, CapacityRange: required(size), Parameters: map[string]string{"backing": backing},
 		VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Block(writer)},
 	}
 	if backing == "directory" {
