@@ -12,7 +12,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/state"
 )
 
-const waitLimit = 2 * time.Minute
+const waitLimit = time.Minute
 
 // TestAcceptsChangesWhenThereIsSpaceAgain: a write that found no space is no
 // damage. What failed is taken back, also from who would have seen it first.

@@ -89,7 +89,7 @@ func (o disposable) goes(t *testing.T, d *harness.Driver) {
 		_, removing := os.Lstat(filepath.Join(d.Pool(), o.removing))
 
 		return errors.Is(place, fs.ErrNotExist) && errors.Is(removing, fs.ErrNotExist)
-	}, 2*time.Minute, 10*time.Millisecond, "waited for %s, and %s, to be gone", o.path, o.removing)
+	}, 80*time.Second, 10*time.Millisecond, "waited for %s, and %s, to be gone", o.path, o.removing)
 }
 
 // deepen makes directories inside each other, as `mkdir d; cd d` does.
