@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/google/uuid"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -588,6 +590,40 @@ func TestPoolIsNotPromisedTwiceAtOnce(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestSlowCallsProvisionThePoolOnce has the images of concurrent calls be made
+// slowly, between the first check of the pool's capacity and the record.
+func TestSlowCallsProvisionThePoolOnce(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	served := faults.Serve(t)
+	d := harness.Start(t, poolAt("default", filepath.Join(served.Path, "pool")))
+	size := available(t, d) * 2 / 5 / mib * mib
+
+	served.Inject(t, faults.Fault{Ops: faults.Names, Delay: 100 * time.Millisecond})
+
+	var (
+		group sync.WaitGroup
+		errs  [4]error
+	)
+
+	for i := range errs {
+		group.Go(func() { _, errs[i] = createBlock(t, d, strconv.Itoa(i), size, "thin") })
+	}
+
+	group.Wait()
+	require.Positive(t, served.Met(t), "slow requests")
+	served.Release(t)
+
+	for _, err := range errs {
+		if err != nil {
+			fails(t, err, codes.ResourceExhausted)
+		}
+	}
+
+	require.Len(t, listAll(t, d), 2, "volumes of two fifths of the pool each")
 }
 
 func TestThinAndThick(t *testing.T) {

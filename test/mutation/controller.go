@@ -119,7 +119,7 @@ func controllerMutants() []mutant {
 			name: "controller/provisioned-twice-at-once", file: "pkg/controller/create.go",
 			old:    `!reserved {`,
 			new:    `reserved {`,
-			breaks: "concurrent calls provision more than the pool has", tests: driver("TestPoolIsNotPromisedTwiceAtOnce"),
+			breaks: "concurrent calls provision more than the pool has", tests: driver("TestSlowCallsProvisionThePoolOnce"),
 		},
 		{
 			name: "controller/failed-creation-leaves-bytes", file: "pkg/controller/create.go",
