@@ -49,6 +49,9 @@ type Device struct {
 	// DirectIO is false where the pool's filesystem or the block size allows
 	// only buffered I/O.
 	DirectIO bool
+	// Sequence tells attachments of the same number apart, as Status does; 0 on a
+	// kernel before 5.15.
+	Sequence uint64
 
 	file *os.File
 }
@@ -58,10 +61,6 @@ func (d *Device) File() *os.File { return d.file }
 
 // SizeBytes returns the device's size.
 func (d *Device) SizeBytes() (int64, error) { return deviceSize(d.file) }
-
-// Sequence tells attachments of the same number apart, as Status does; 0 on a
-// kernel before 5.15.
-func (d *Device) Sequence() uint64 { return deviceSequence(d.file) }
 
 // Close lets go of the device. With AutoClear, and when nobody else has it open
 // or mounted, that detaches it; call Detach afterwards in any case, which
@@ -281,8 +280,17 @@ func (l *Loops) config(img *image, o AttachOptions) *unix.LoopConfig {
 func (l *Loops) device(node *os.File, number int) (*Device, error) {
 	info, err := unix.IoctlLoopGetStatus64(int(node.Fd()))
 	if err != nil {
+		err = fmt.Errorf("LOOP_GET_STATUS64: %w", err)
+	}
+
+	var sequence uint64
+	if err == nil {
+		sequence, err = deviceSequence(node)
+	}
+
+	if err != nil {
 		// The image is attached: if that is not undone it stays locked.
-		return nil, errors.Join(fmt.Errorf("LOOP_GET_STATUS64: %w", err),
+		return nil, errors.Join(err,
 			unix.IoctlSetInt(int(node.Fd()), unix.LOOP_CLR_FD, 0), node.Close())
 	}
 
@@ -291,6 +299,7 @@ func (l *Loops) device(node *os.File, number int) (*Device, error) {
 		Path:     node.Name(),
 		ReadOnly: info.Flags&unix.LO_FLAGS_READ_ONLY != 0,
 		DirectIO: l.directIO(number, info),
+		Sequence: sequence,
 		file:     node,
 	}, nil
 }
@@ -359,6 +368,7 @@ func (l *Loops) adopt(status *Status, img *image, o AttachOptions) (*Device, err
 		Path:     held.Path,
 		ReadOnly: held.ReadOnly,
 		DirectIO: held.DirectIO,
+		Sequence: held.Sequence,
 		file:     node,
 	}, nil
 }

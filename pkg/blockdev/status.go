@@ -108,9 +108,14 @@ func (l *Loops) Vitals(number int) (Vitals, bool, error) {
 		return Vitals{}, false, &NumberError{Number: number, Do: "read the size of", Err: err}
 	}
 
+	sequence, err := deviceSequence(file)
+	if err != nil {
+		return Vitals{}, false, &NumberError{Number: number, Do: "identify", Err: err}
+	}
+
 	return Vitals{
 		Backing: Identity{Device: info.Device, Inode: info.Inode}, SizeBytes: size,
-		DirectIO: info.Flags&unix.LO_FLAGS_DIRECT_IO != 0, Sequence: deviceSequence(file),
+		DirectIO: info.Flags&unix.LO_FLAGS_DIRECT_IO != 0, Sequence: sequence,
 	}, true, nil
 }
 
@@ -439,16 +444,19 @@ func deviceSize(device *os.File) (int64, error) {
 	return int64(size), nil
 }
 
-// deviceSequence is 0 on kernels that have none.
-func deviceSequence(device *os.File) uint64 {
+// deviceSequence returns 0 on a kernel before 5.15, which does not know the ioctl.
+func deviceSequence(device *os.File) (uint64, error) {
 	const blkGetDiskSeq = 0x80081280
 
 	var sequence uint64
 
 	_, _, errno := unix.Syscall(unix.SYS_IOCTL, device.Fd(), blkGetDiskSeq, uintptr(unsafe.Pointer(&sequence)))
-	if errno != 0 {
-		return 0
+	switch errno {
+	case 0:
+		return sequence, nil
+	case unix.ENOTTY, unix.EINVAL:
+		return 0, nil
+	default:
+		return 0, fmt.Errorf("BLKGETDISKSEQ of %s: %w", device.Name(), errno)
 	}
-
-	return sequence
 }

@@ -201,7 +201,7 @@ func (s *Service) attach(ctx context.Context, use *Use, image *os.File, readOnly
 
 	info, err := image.Stat()
 	if err == nil {
-		s.evidence.attach(use, attachment{number: device.Number, sequence: device.Sequence()}, info.Size(),
+		s.evidence.attach(use, attachment{number: device.Number, sequence: device.Sequence}, info.Size(),
 			readOnly && use.byDevice() && !use.readOnly())
 
 		err = s.tuneNew(ctx, use, device.Number)
@@ -232,12 +232,11 @@ func (s *Service) attachBlock(ctx context.Context, use *Use, readOnly bool) (int
 		return none, err
 	}
 
-	sequence := device.Sequence()
 	if err := device.Close(); err != nil {
 		return none, err
 	}
 
-	s.devices.add(use.VolumeID, device.Number, sequence, readOnly && !use.readOnly())
+	s.devices.add(use.VolumeID, device.Number, device.Sequence, readOnly && !use.readOnly())
 
 	return device.Number, nil
 }

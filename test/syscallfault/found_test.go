@@ -18,6 +18,7 @@ var found = []string{
 	// A path that could not be opened, or a device that could not be asked, was
 	// NOT_FOUND, or taken for detached.
 	"btrfs/expand on the node/openat2 kubelet/pods/turn-N#1/EMFILE",
+	"thick block/stats/ioctl+0x80081280 /dev/loopN#1/EPERM", // BLKGETDISKSEQ
 	"xfs/expand on the node/openat /sys/block/loopN/loop/backing_file#1/EIO",
 	"inline/stats/openat kubelet#1/EIO",
 	"thick/stats/openat2 kubelet/pods/turn-N#1/EPERM",
