@@ -68,22 +68,30 @@ func TestFilesStayReadOnlyWhereTheyAreBound(t *testing.T) {
 	require.ErrorIs(t, os.WriteFile(filepath.Join(bound, "new"), nil, 0o600), unix.EROFS)
 }
 
+// unsealed returns a tmpfs and a file in it that is open for writing.
+func unsealed(t *testing.T) (*mount.Tree, *os.File) {
+	t.Helper()
+
+	tree, err := mount.Mount("source", "tmpfs", flags(t))
+	require.NoError(t, err)
+	t.Cleanup(tree.Close)
+
+	file, err := mount.Create(tree, "file")
+	require.NoError(t, err)
+
+	return tree, file
+}
+
 // A file that was just closed is still open for writing in a child that is being forked.
 func TestSealingAwaitsAChildThatIsBeingForked(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
 
-	tree, err := mount.Mount("source", "tmpfs", flags(t))
-	require.NoError(t, err)
-
-	defer tree.Close()
-
-	file, err := mount.Create(tree, "file")
-	require.NoError(t, err)
+	tree, file := unsealed(t)
 	child.CloseWhileForked(t, file, 300*time.Millisecond)
 	require.NoError(t, mount.Seal(tree), "make the filesystem read-only while a child is being forked")
 
-	_, err = mount.Create(tree, "another")
+	_, err := mount.Create(tree, "another")
 	require.ErrorIs(t, err, unix.EROFS, "make a file in a read-only filesystem")
 }
 
@@ -92,13 +100,7 @@ func TestSealingFailsWhileAFileIsOpenForWriting(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
 
-	tree, err := mount.Mount("source", "tmpfs", flags(t))
-	require.NoError(t, err)
-
-	defer tree.Close()
-
-	file, err := mount.Create(tree, "file")
-	require.NoError(t, err)
+	tree, file := unsealed(t)
 	require.ErrorIs(t, mount.Seal(tree), unix.EBUSY)
 	require.NoError(t, file.Close())
 	require.NoError(t, mount.Seal(tree), "make the filesystem read-only after the file was closed")

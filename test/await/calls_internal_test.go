@@ -2,7 +2,6 @@ package await
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -12,30 +11,17 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// failures keeps what a test would have failed with.
-type failures struct {
-	testing.TB
-
-	said []string
-}
-
-func (f *failures) Helper() {}
-
-func (f *failures) Errorf(format string, arguments ...any) {
-	f.said = append(f.said, fmt.Sprintf(format, arguments...))
-}
-
 const limit = time.Millisecond
 
-func expectNamed(t *testing.T, f *failures, err error) {
+func expectNamed(t *testing.T, f *Failures, err error) {
 	t.Helper()
 
 	if status.Code(err) != codes.DeadlineExceeded || !strings.Contains(err.Error(), "waited 1ms for /a/B") {
 		t.Errorf("the call returned %v, want DEADLINE_EXCEEDED with the method and the limit", err)
 	}
 
-	if len(f.said) != 1 || !strings.Contains(f.said[0], "waited 1ms for /a/B") {
-		t.Errorf("the failures are %q, want one with the method and the limit", f.said)
+	if len(f.Messages) != 1 || !strings.Contains(f.Messages[0], "waited 1ms for /a/B") {
+		t.Errorf("the failures are %q, want one with the method and the limit", f.Messages)
 	}
 }
 
@@ -51,7 +37,7 @@ func TestACallWithoutADeadlineEnds(t *testing.T) {
 
 		return status.FromContextError(ctx.Err()).Err()
 	}
-	f := &failures{TB: t}
+	f := &Failures{TB: t}
 	err := unaryWithin(f, limit)(t.Context(), "/a/B", nil, nil, nil, never)
 	expectNamed(t, f, err)
 }
@@ -94,7 +80,7 @@ func TestAStreamWithoutADeadlineEnds(t *testing.T) {
 	) (grpc.ClientStream, error) {
 		return &silent{ctx: ctx}, nil
 	}
-	f := &failures{TB: t}
+	f := &Failures{TB: t}
 
 	stream, err := streamWithin(f, limit)(t.Context(), nil, nil, "/a/B", open)
 	if err != nil {
