@@ -365,7 +365,7 @@ func (s *Service) destroyEphemeral(ctx context.Context, e *Ephemeral) error {
 		return unavailable
 	}
 
-	object := pool.Object{ID: e.ContentID, Backing: e.Parameters.Backing}
+	object := e.object()
 	if unavailable == nil {
 		if err := checkMounts(held.PathOf(object), e.Parameters.Backing); err != nil {
 			return err
@@ -555,7 +555,7 @@ func (s *Service) AddAllocated(ctx context.Context, poolName string, sum *pool.A
 			return err
 		}
 
-		if err := sum.Add(ctx, place, pool.Object{ID: each.ContentID, Backing: each.Parameters.Backing}); err != nil {
+		if err := sum.Add(ctx, place, each.object()); err != nil {
 			return err
 		}
 	}

@@ -30,9 +30,9 @@ type Allocation struct {
 // span is a range of a filesystem's device.
 type span struct{ start, end uint64 }
 
-// Add adds the space of an object, in its place or in scratch. One that is not in
-// the pool has none. For a directory it takes time in proportion to the number of
-// files. Errors: ctx's.
+// Add adds the space of an object, or of its unfinished copy in scratch. An object
+// that is in neither adds nothing. A directory takes time in proportion to the number
+// of its files. Errors: ctx's.
 func (a *Allocation) Add(ctx context.Context, from *Pool, object Object) error {
 	if err := checkID(object.ID); err != nil {
 		return err
@@ -60,7 +60,7 @@ func (a *Allocation) addEntry(ctx context.Context, from *Pool, room *os.Root, na
 		return err //nolint:wrapcheck // the caller names the object
 	case info.IsDir():
 		return a.addTree(ctx, from, room, name)
-	case from.reflinks:
+	case from.reflinks && allocatedBytes(info) > 0:
 		return a.addImage(ctx, room, name)
 	default:
 		a.bytes += allocatedBytes(info)
