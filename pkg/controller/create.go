@@ -177,12 +177,8 @@ func (s *Service) ensure(ctx context.Context, wanted *creation) (*Volume, error)
 	}
 }
 
-// newVolume describes the volume, if there is room for it.
-func (s *Service) newVolume(ctx context.Context, wanted *creation) (*Volume, error) {
-	if err := s.checkRoom(ctx, wanted.pool, wanted.size); err != nil {
-		return nil, err
-	}
-
+// newVolume describes the volume.
+func (s *Service) newVolume(wanted *creation) (*Volume, error) {
 	id, err := volume.NewID()
 	if err != nil {
 		return nil, err
@@ -199,7 +195,7 @@ func (s *Service) newVolume(ctx context.Context, wanted *creation) (*Volume, err
 }
 
 func (s *Service) makeEmpty(ctx context.Context, wanted *creation) (*Volume, error) {
-	fresh, err := s.newVolume(ctx, wanted)
+	fresh, err := s.newVolume(wanted)
 	if err != nil {
 		return nil, err
 	}
@@ -216,6 +212,9 @@ func (s *Service) makeEmpty(ctx context.Context, wanted *creation) (*Volume, err
 
 		fresh = fresh.clone()
 		fresh.Phase = PhaseReady
+	} else if err := s.checkRoom(ctx, wanted.pool, wanted.size); err != nil {
+		// Before an image is made; record checks again.
+		return nil, err
 	}
 
 	if err := s.provide(fresh, wanted.pool); err != nil {

@@ -231,7 +231,7 @@ func (s *Service) inherit(wanted *creation, from origin) error {
 func (s *Service) copyInto(ctx context.Context, wanted creation,
 	take func(ctx context.Context, target pool.Object, options pool.CopyOptions) (*cutting, error),
 ) (*Volume, error) {
-	fresh, err := s.newVolume(ctx, &wanted)
+	fresh, err := s.newVolume(&wanted)
 	if err != nil {
 		return nil, err
 	}
