@@ -540,6 +540,11 @@ func (s *Service) lostEphemeral(id string, at *mount.Place) (*Ephemeral, bool, e
 	return nil, false, nil
 }
 
+// object is the content of the volume in its pool.
+func (e *Ephemeral) object() pool.Object {
+	return pool.Object{ID: e.ContentID, Backing: e.Parameters.Backing}
+}
+
 // ProvisionedBytes returns the total size of inline ephemeral volumes in the pool.
 func (s *Service) ProvisionedBytes(poolName string) int64 { return s.inline.promisedBytes(poolName) }
 

@@ -3,7 +3,6 @@ package node
 import (
 	"sync"
 
-	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
@@ -29,11 +28,6 @@ func (e *Ephemeral) use() *Use {
 		VolumeID: e.ContentID, Capability: e.Publication.Capability, Parameters: e.Parameters,
 		ReadOnly: e.Publication.ReadOnly, Slot: none, Publications: []Publication{e.Publication}, ephemeral: true,
 	}
-}
-
-// object is the content of the volume in its pool.
-func (e *Ephemeral) object() pool.Object {
-	return pool.Object{ID: e.ContentID, Backing: e.Parameters.Backing}
 }
 
 // inline holds the records of inline ephemeral volumes, and their sums.
