@@ -58,7 +58,7 @@ manifests: ## Render deploy/kustomize/base from the chart in deploy/helm
 
 test-page: ## Look at the status page in a real browser; pictures go to out/status-page (installs chromium)
 	@hack/ensure-tools.sh --for page
-	TOUCHSTONE_SCREENSHOTS=$(abspath $(OUT))/status-page $(GO) test -tags chromium -count=1 -v ./pkg/statuspage
+	TOUCHSTONE_SCREENSHOTS=$(abspath $(OUT))/status-page $(GO) test -tags chromium -count=1 -v ./pkg/driver/statuspage
 
 test-alerts: ## Have Prometheus check and test deploy/monitoring/alerts.yaml (installs prometheus)
 	@hack/ensure-tools.sh --for alerts
@@ -98,7 +98,7 @@ e2e-health: ## Show on a node of a cluster (KUBECONFIG) that its kubelet learns 
 	test/e2e/health.sh
 
 fuzz: ## Run each fuzz target for FUZZTIME (30s)
-	@set -e; for package in $$(grep -rl --include='*_test.go' '^func Fuzz' pkg test cmd 2>/dev/null | xargs -r -n1 dirname | sort -u); do \
+	@set -e; for package in $$(grep -rl --include='*_test.go' '^func Fuzz' internal pkg test cmd 2>/dev/null | xargs -r -n1 dirname | sort -u); do \
 		for target in $$(grep -rhoE '^func Fuzz[A-Za-z0-9_]+' $$package/*_test.go | cut -c6- | sort -u); do \
 			echo "== $$package $$target"; \
 			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x ./$$package; \

@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/touchstone-csi/touchstone/pkg/filesystem"
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -39,13 +39,13 @@ func TestSIGTERMDoesNotWaitForACheckThatHangs(t *testing.T) {
 	defer func() { require.NoError(t, filesystem.Thaw(root)) }()
 
 	ctx := t.Context()
-	capability := orchestrator.Mount(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, "ext4")
+	capability := csiclient.Mount(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, "ext4")
 	made, err := b.client.CreateVolume(ctx, &csi.CreateVolumeRequest{
 		Name: "checked", VolumeCapabilities: []*csi.VolumeCapability{capability}, CapacityRange: &csi.CapacityRange{RequiredBytes: 64 << 20},
 	})
 	require.NoError(t, err)
 
-	claim := &orchestrator.Claim{
+	claim := &csiclient.Claim{
 		VolumeID: made.GetVolume().GetVolumeId(), VolumeContext: made.GetVolume().GetVolumeContext(), Capability: capability,
 		NodeID: "node-a", StagingPath: filepath.Join(b.dir, "kubelet", "staging"),
 	}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/touchstone-csi/touchstone/pkg/ctl"
+	"github.com/touchstone-csi/touchstone/internal/cli/ctl"
 )
 
 // Exit codes of every command.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 )
 
 // TestVerifyFindsWhatIsMissing damages the journal of a driver that was killed, and
@@ -27,7 +27,7 @@ func TestVerifyFindsWhatIsMissing(t *testing.T) {
 			t.Parallel()
 
 			s := &stopped{dir: t.TempDir()}
-			s.during(t, end, func(client *orchestrator.Orchestrator) {
+			s.during(t, end, func(client *csiclient.Orchestrator) {
 				for i := range volumes {
 					createVolume(t, client, fmt.Sprint("volume-", i), nil)
 				}

@@ -17,13 +17,13 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/klog/v2"
 
-	"github.com/touchstone-csi/touchstone/pkg/blockdev"
-	"github.com/touchstone-csi/touchstone/pkg/claim"
-	"github.com/touchstone-csi/touchstone/pkg/directassign"
+	"github.com/touchstone-csi/touchstone/internal/kata"
+	"github.com/touchstone-csi/touchstone/internal/kubernetes/claim"
+	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/node"
-	"github.com/touchstone-csi/touchstone/pkg/qos"
 )
 
 // gcPercent bounds garbage to half of what is in use.
@@ -95,12 +95,12 @@ func (f *serveFlags) define(flags *pflag.FlagSet) {
 		"let the driver give volumes to the pod's fsGroup, in the place of the kubelet")
 	flags.StringVar(&f.Kubeconfig, "kubeconfig", "",
 		"let the controller read claims that ask for direct assignment: a kubeconfig file, or "+claim.InCluster+"; empty is off")
-	flags.StringVar(&f.CgroupRoot, "cgroup-root", qos.DefaultCgroupRoot, "where the machine's cgroups are mounted")
+	flags.StringVar(&f.CgroupRoot, "cgroup-root", cgroup.DefaultCgroupRoot, "where the machine's cgroups are mounted")
 	flags.DurationVar(&f.CoalesceWindow, "coalesce-window", driver.DefaultCoalesceWindow,
 		"how long a change of a volume waits for others to be made together with it; 0 is not at all")
 	f.defineHealth(flags)
 	f.defineDirect(flags)
-	flags.IntVar(&f.FirstLoopDevice, "first-loop-device", blockdev.DefaultFirst, "the loop device number of a node's first attachment")
+	flags.IntVar(&f.FirstLoopDevice, "first-loop-device", loop.DefaultFirst, "the loop device number of a node's first attachment")
 	flags.StringVar(&f.proxyEndpoint, "proxy-endpoint", "",
 		"serve nothing: only hand the endpoint's calls on to the CSI server at this unix socket or loopback host:port")
 	flags.StringVar(&f.HTTPEndpoint, "http-endpoint", "", "host:port of the status page, /metrics, /healthz and /readyz; empty is off")
@@ -129,9 +129,9 @@ func (f *serveFlags) defineHealth(flags *pflag.FlagSet) {
 }
 
 func (f *serveFlags) defineDirect(flags *pflag.FlagSet) {
-	flags.StringVar(&f.DirectVolumeRoot, "direct-volume-root", directassign.DefaultRoot,
+	flags.StringVar(&f.DirectVolumeRoot, "direct-volume-root", kata.DefaultRoot,
 		"where VM-based runtimes look for volumes that are assigned to them directly")
-	flags.StringSliceVar(&f.ShimRoots, "shim-root", directassign.DefaultShimRoots(),
+	flags.StringSliceVar(&f.ShimRoots, "shim-root", kata.DefaultShimRoots(),
 		"a directory in which sandboxes of such runtimes have theirs, with their shims' sockets (repeatable)")
 	flags.StringVar(&f.KataRuntime, "kata-runtime", "", "the kata-runtime to ask guests with, in the place of the shims' sockets")
 	flags.StringSliceVar(&f.HostPathMap, "host-path-map", nil,

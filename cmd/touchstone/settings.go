@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
 
-	"github.com/touchstone-csi/touchstone/pkg/ctl"
+	"github.com/touchstone-csi/touchstone/internal/cli/ctl"
 )
 
 // envPrefix begins the environment variable of every flag.

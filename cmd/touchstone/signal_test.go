@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -27,8 +27,8 @@ type busy struct {
 	dir     string
 	command *exec.Cmd
 	lines   <-chan string
-	client  *orchestrator.Orchestrator
-	claim   *orchestrator.Claim
+	client  *csiclient.Orchestrator
+	claim   *csiclient.Claim
 	// staged is the answer of the call.
 	staged chan error
 }
@@ -77,13 +77,13 @@ func startBusy(t *testing.T) (b *busy, release func()) {
 	b.start(t, "PATH="+tools+":"+os.Getenv("PATH"))
 
 	ctx := t.Context()
-	capability := orchestrator.Mount(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, "ext4")
+	capability := csiclient.Mount(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, "ext4")
 	made, err := b.client.CreateVolume(ctx, &csi.CreateVolumeRequest{
 		Name: "busy", VolumeCapabilities: []*csi.VolumeCapability{capability}, CapacityRange: &csi.CapacityRange{RequiredBytes: 64 << 20},
 	})
 	require.NoError(t, err)
 
-	b.claim = &orchestrator.Claim{
+	b.claim = &csiclient.Claim{
 		VolumeID: made.GetVolume().GetVolumeId(), VolumeContext: made.GetVolume().GetVolumeContext(), Capability: capability,
 		NodeID: "node-a", StagingPath: filepath.Join(b.dir, "kubelet", "staging"),
 	}
@@ -113,7 +113,7 @@ func (b *busy) start(t *testing.T, environment ...string) {
 	b.lines = startCommand(t, b.command)
 	awaitLine(t, b.lines, "msg=ready")
 
-	b.client, err = orchestrator.Connect("unix://"+filepath.Join(b.dir, "csi.sock"), await.Calls(t)...)
+	b.client, err = csiclient.Connect("unix://"+filepath.Join(b.dir, "csi.sock"), await.Calls(t)...)
 	require.NoError(t, err)
 
 	client := b.client
@@ -183,7 +183,7 @@ func TestProxyDrainsAtSIGTERM(t *testing.T) {
 	awaitLine(t, said, "msg=ready")
 	require.FileExists(t, filepath.Join(front, "ready"))
 
-	client, err := orchestrator.Connect("unix://"+filepath.Join(front, "csi.sock"), await.Calls(t)...)
+	client, err := csiclient.Connect("unix://"+filepath.Join(front, "csi.sock"), await.Calls(t)...)
 	require.NoError(t, err)
 
 	defer client.Close()

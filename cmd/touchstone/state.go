@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/touchstone-csi/touchstone/pkg/audit"
+	"github.com/touchstone-csi/touchstone/internal/cli/audit"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 )

@@ -19,7 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/pkg/driver"
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -120,8 +120,8 @@ func (w *world) backup(args ...string) string {
 	return out
 }
 
-func (w *world) volume(name string, size int64) *orchestrator.Claim {
-	capability := orchestrator.Block(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER)
+func (w *world) volume(name string, size int64) *csiclient.Claim {
+	capability := csiclient.Block(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER)
 	made, err := w.driver.CreateVolume(w.t.Context(), &csi.CreateVolumeRequest{
 		Name: name, CapacityRange: &csi.CapacityRange{RequiredBytes: size}, VolumeCapabilities: []*csi.VolumeCapability{capability},
 	})
@@ -134,7 +134,7 @@ func (w *world) volume(name string, size int64) *orchestrator.Claim {
 }
 
 // change uses the volume, as a workload would.
-func (w *world) change(claim *orchestrator.Claim, with func(*os.File)) {
+func (w *world) change(claim *csiclient.Claim, with func(*os.File)) {
 	ctx := w.t.Context()
 	require.NoError(w.t, w.driver.Attach(ctx, claim))
 	require.NoError(w.t, w.driver.Stage(ctx, claim))
@@ -160,7 +160,7 @@ func (w *world) write(device *os.File, offset, length int64) {
 	require.NoError(w.t, err)
 }
 
-func (w *world) expand(claim *orchestrator.Claim, size int64) {
+func (w *world) expand(claim *csiclient.Claim, size int64) {
 	_, err := w.driver.ControllerExpandVolume(w.t.Context(), &csi.ControllerExpandVolumeRequest{
 		VolumeId: claim.VolumeID, CapacityRange: &csi.CapacityRange{RequiredBytes: size}, VolumeCapability: claim.Capability,
 	})
@@ -168,7 +168,7 @@ func (w *world) expand(claim *orchestrator.Claim, size int64) {
 }
 
 // snapshot returns the id and the SHA-256.
-func (w *world) snapshot(claim *orchestrator.Claim, name string) (id, sum string) {
+func (w *world) snapshot(claim *csiclient.Claim, name string) (id, sum string) {
 	made, err := w.driver.SnapshotUntilReady(w.t.Context(), &csi.CreateSnapshotRequest{SourceVolumeId: claim.VolumeID, Name: name})
 	require.NoError(w.t, err)
 
@@ -191,7 +191,7 @@ func (w *world) find(name string) string {
 	return made.VolumeID
 }
 
-func (w *world) remove(claim *orchestrator.Claim, snapshots ...string) {
+func (w *world) remove(claim *csiclient.Claim, snapshots ...string) {
 	for _, id := range snapshots {
 		_, err := w.driver.DeleteSnapshot(w.t.Context(), &csi.DeleteSnapshotRequest{SnapshotId: id})
 		require.NoError(w.t, err)
@@ -249,10 +249,10 @@ func TestInterruptedStream(t *testing.T) {
 	end := error(nil)
 
 	received := func() (offsets []int64, err error) {
-		for block, err := range tool.ranges(t.Context(), func(from int64) iter.Seq2[orchestrator.Blocks, error] {
+		for block, err := range tool.ranges(t.Context(), func(from int64) iter.Seq2[csiclient.Blocks, error] {
 			asked = append(asked, from)
 
-			return func(yield func(orchestrator.Blocks, error) bool) {
+			return func(yield func(csiclient.Blocks, error) bool) {
 				if !yield(&csi.GetMetadataAllocatedResponse{BlockMetadata: []*csi.BlockMetadata{
 					{ByteOffset: from + 10, SizeBytes: 10}, {ByteOffset: from + 30, SizeBytes: 10},
 				}}, nil) {

@@ -18,7 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 )
 
 const usage = `Usage:
@@ -66,7 +66,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return fmt.Errorf("-dir: %w", err)
 	}
 
-	client, err := orchestrator.Connect(*endpoint)
+	client, err := csiclient.Connect(*endpoint)
 	if err != nil {
 		return err
 	}

@@ -12,22 +12,22 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 )
 
 type tool struct {
-	client *orchestrator.Orchestrator
+	client *csiclient.Orchestrator
 	dir    string
 	out    io.Writer
 }
 
 // asking opens a stream of ranges that begins at an offset.
-type asking func(from int64) iter.Seq2[orchestrator.Blocks, error]
+type asking func(from int64) iter.Seq2[csiclient.Blocks, error]
 
 // full keeps all ranges of the snapshot that were ever written. The others are
 // zeros, as they are in a new volume.
 func (t *tool) full(ctx context.Context, snapshotID, path string) error {
-	return t.keep(ctx, header{Snapshot: snapshotID}, path, func(from int64) iter.Seq2[orchestrator.Blocks, error] {
+	return t.keep(ctx, header{Snapshot: snapshotID}, path, func(from int64) iter.Seq2[csiclient.Blocks, error] {
 		return t.client.Allocated(ctx, &csi.GetMetadataAllocatedRequest{SnapshotId: snapshotID, StartingOffset: from})
 	})
 }
@@ -35,7 +35,7 @@ func (t *tool) full(ctx context.Context, snapshotID, path string) error {
 // incremental keeps the ranges that differ from an older snapshot. Some of them
 // may hold zeros where that had data.
 func (t *tool) incremental(ctx context.Context, baseID, snapshotID, path string) error {
-	return t.keep(ctx, header{Snapshot: snapshotID, Base: baseID}, path, func(from int64) iter.Seq2[orchestrator.Blocks, error] {
+	return t.keep(ctx, header{Snapshot: snapshotID, Base: baseID}, path, func(from int64) iter.Seq2[csiclient.Blocks, error] {
 		return t.client.Changed(ctx, &csi.GetMetadataDeltaRequest{
 			BaseSnapshotId: baseID, TargetSnapshotId: snapshotID, StartingOffset: from,
 		})

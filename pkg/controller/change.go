@@ -11,8 +11,8 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/pkg/capability"
-	"github.com/touchstone-csi/touchstone/pkg/coalesce"
-	"github.com/touchstone-csi/touchstone/pkg/inflight"
+	"github.com/touchstone-csi/touchstone/pkg/operation"
+	"github.com/touchstone-csi/touchstone/pkg/operation/coalesce"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
@@ -64,7 +64,7 @@ func (c change) and(other change) (change, error) {
 
 // call is the operation that makes the change. It has the request that would
 // ask for all of it, so that a retry is told from a conflict.
-func (c change) call(id string) inflight.Call {
+func (c change) call(id string) operation.Call {
 	var methods []string
 
 	if c.size > 0 {

@@ -11,9 +11,9 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/pkg/capability"
-	"github.com/touchstone-csi/touchstone/pkg/filesystem"
-	"github.com/touchstone-csi/touchstone/pkg/inflight"
+	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/state"
@@ -49,7 +49,7 @@ func (s *Service) CreateVolume(ctx context.Context, request *csi.CreateVolumeReq
 		return nil, rpc.Status(err)
 	}
 
-	call := inflight.Call{Key: "name " + wanted.name, Method: "CreateVolume", Request: request}
+	call := operation.Call{Key: "name " + wanted.name, Method: "CreateVolume", Request: request}
 
 	return rpc.Run(ctx, s.config.Log, s.ops, call, func(ctx context.Context) (*csi.CreateVolumeResponse, error) {
 		made, err := s.ensure(ctx, wanted)

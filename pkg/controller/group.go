@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/touchstone-csi/touchstone/pkg/inflight"
+	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
@@ -58,7 +58,7 @@ func (g *Groups) CreateVolumeGroupSnapshot(
 		return nil, rpc.Status(err)
 	}
 
-	call := inflight.Call{Key: "group " + wanted.name, Method: "CreateVolumeGroupSnapshot", Request: request}
+	call := operation.Call{Key: "group " + wanted.name, Method: "CreateVolumeGroupSnapshot", Request: request}
 
 	return rpc.Run(ctx, s.config.Log, s.ops, call, func(ctx context.Context) (*csi.CreateVolumeGroupSnapshotResponse, error) {
 		made, err := s.ensureGroup(ctx, wanted)
@@ -162,7 +162,7 @@ func (s *Service) holding(ctx context.Context, volumeIDs []string, object string
 	call := rpc.OnVolume(volumeIDs[0], object, "CreateVolumeGroupSnapshot", nil)
 
 	// It ends with the operation that it belongs to, and not before.
-	return inflight.Do(context.WithoutCancel(ctx), s.ops, call, func(ctx context.Context) (*Group, error) {
+	return operation.Do(context.WithoutCancel(ctx), s.ops, call, func(ctx context.Context) (*Group, error) {
 		return s.holding(ctx, volumeIDs[1:], object, within)
 	})
 }
@@ -269,7 +269,7 @@ func (g *Groups) DeleteVolumeGroupSnapshot(
 		return nil, rpc.Status(err)
 	}
 
-	call := inflight.Call{Key: "group snapshot " + id, Method: "DeleteVolumeGroupSnapshot", Request: request}
+	call := operation.Call{Key: "group snapshot " + id, Method: "DeleteVolumeGroupSnapshot", Request: request}
 
 	return rpc.Run(ctx, s.config.Log, s.ops, call, func(ctx context.Context) (*csi.DeleteVolumeGroupSnapshotResponse, error) {
 		if err := s.deleteGroup(ctx, id, request.GetSnapshotIds()); err != nil {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/capability"
 	"github.com/touchstone-csi/touchstone/pkg/controller"
-	"github.com/touchstone-csi/touchstone/pkg/inflight"
+	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 )
@@ -122,7 +122,7 @@ func open(b *testing.B, directory string, off ...string) (served *controller.Ser
 
 	served, err = controller.New(controller.Config{
 		NodeID: "node", Admission: &pool.Admission{Overcommit: 1}, Capabilities: left, Log: log,
-	}, store, pools, inflight.NewGroup())
+	}, store, pools, operation.NewGroup())
 	require.NoError(b, err)
 	require.NoError(b, store.Open(context.Background()))
 

@@ -11,7 +11,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/pkg/inflight"
+	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
@@ -150,7 +150,7 @@ func (m *Metadata) send(stream context.Context, found *tuples, walk func(context
 	go func() {
 		select {
 		case <-m.draining:
-			cancel(rpc.Errorf(codes.Unavailable, "%w: go on behind the last range when it is back", inflight.ErrDraining))
+			cancel(rpc.Errorf(codes.Unavailable, "%w: go on behind the last range when it is back", operation.ErrDraining))
 		case <-ctx.Done():
 		}
 	}()
@@ -162,7 +162,7 @@ func (m *Metadata) send(stream context.Context, found *tuples, walk func(context
 	go func() {
 		defer func() {
 			if panicked := recover(); panicked != nil {
-				ended <- &inflight.PanicError{Value: panicked, Stack: debug.Stack()}
+				ended <- &operation.PanicError{Value: panicked, Stack: debug.Stack()}
 			}
 		}()
 

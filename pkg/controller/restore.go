@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/pkg/capability"
-	"github.com/touchstone-csi/touchstone/pkg/inflight"
+	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
@@ -140,7 +140,7 @@ func (s *Service) clone(ctx context.Context, wanted creation) (*Volume, error) {
 
 		// It ends with this operation, and must have ended before what it fills is
 		// removed.
-		return inflight.Do(context.WithoutCancel(ctx), s.ops, call, func(ctx context.Context) (*cutting, error) {
+		return operation.Do(context.WithoutCancel(ctx), s.ops, call, func(ctx context.Context) (*cutting, error) {
 			return s.cutClone(ctx, &wanted, target, options)
 		})
 	})

@@ -14,10 +14,10 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/capability"
 	"github.com/touchstone-csi/touchstone/pkg/health"
-	"github.com/touchstone-csi/touchstone/pkg/inflight"
+	"github.com/touchstone-csi/touchstone/pkg/operation"
+	"github.com/touchstone-csi/touchstone/pkg/operation/progress"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
-	"github.com/touchstone-csi/touchstone/pkg/progress"
-	"github.com/touchstone-csi/touchstone/pkg/removal"
+	"github.com/touchstone-csi/touchstone/pkg/pool/removal"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
@@ -92,7 +92,7 @@ type Service struct {
 	groups    *state.Collection[*Group]
 	store     *state.Store
 	pools     *pool.Set
-	ops       *inflight.Group
+	ops       *operation.Group
 	ledger    *ledger
 	changes   *changes
 	sharing   *sharing
@@ -109,7 +109,7 @@ type Service struct {
 
 // New returns a service that keeps its records in store, which must not be
 // open yet.
-func New(config Config, store *state.Store, pools *pool.Set, ops *inflight.Group) (*Service, error) {
+func New(config Config, store *state.Store, pools *pool.Set, ops *operation.Group) (*Service, error) {
 	if config.Admission == nil {
 		return nil, fmt.Errorf("%w: there is no pool admission", errConfig)
 	}

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/pkg/capability"
-	"github.com/touchstone-csi/touchstone/pkg/inflight"
+	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/state"
@@ -312,7 +312,7 @@ func (s *Service) DeleteSnapshot(ctx context.Context, request *csi.DeleteSnapsho
 		return nil, rpc.Status(err)
 	}
 
-	call := inflight.Call{Key: "snapshot " + id, Method: "DeleteSnapshot", Request: request}
+	call := operation.Call{Key: "snapshot " + id, Method: "DeleteSnapshot", Request: request}
 
 	return rpc.Run(ctx, s.config.Log, s.ops, call, func(ctx context.Context) (*csi.DeleteSnapshotResponse, error) {
 		if err := s.deleteSnapshot(ctx, id); err != nil {

@@ -7,9 +7,9 @@ import (
 
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/pkg/inflight"
+	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
-	"github.com/touchstone-csi/touchstone/pkg/removal"
+	"github.com/touchstone-csi/touchstone/pkg/pool/removal"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 )
@@ -457,7 +457,7 @@ func (s *Service) recoverGroups() (members map[string]bool, err error) {
 func (s *Service) copyAgain(ctx context.Context, lost *Snapshot) error {
 	call := rpc.OnVolume(lost.SourceVolumeID, "snapshot "+lost.Name, "copy snapshot", nil)
 
-	return inflight.Begin(ctx, s.ops, call, func(ctx context.Context) {
+	return operation.Begin(ctx, s.ops, call, func(ctx context.Context) {
 		if err := s.takeAgain(ctx, lost); err != nil {
 			s.config.Log.Error("an acknowledged snapshot is not copied; it is tried again when CreateSnapshot is called again",
 				"snapshot", lost.ID, "volume", lost.SourceVolumeID, "error", err)

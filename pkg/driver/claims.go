@@ -3,7 +3,7 @@ package driver
 import (
 	"context"
 
-	"github.com/touchstone-csi/touchstone/pkg/claim"
+	"github.com/touchstone-csi/touchstone/internal/kubernetes/claim"
 )
 
 // openClaims returns how the controller asks the Kubernetes API about a claim; nil

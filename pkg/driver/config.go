@@ -12,8 +12,8 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
 	"github.com/touchstone-csi/touchstone/pkg/capability"
-	"github.com/touchstone-csi/touchstone/pkg/qos"
 )
 
 // Mode says which services a process serves.
@@ -72,7 +72,7 @@ type Config struct {
 	// Pools maps a pool's name to its directory.
 	Pools map[string]string
 	// PoolImageBytes is the least size of a pool's own filesystem where the
-	// directory's cannot reflink; 0 makes none. See pkg/poolimage.
+	// directory's cannot reflink; 0 makes none. See pkg/pool/embedded.
 	PoolImageBytes int64
 	// Topology are extra segments of this node.
 	Topology map[string]string
@@ -94,10 +94,10 @@ type Config struct {
 	// is the same.
 	KubeletRegistrationEndpoint string
 	// DirectVolumeRoot is where the runtimes of virtual machines look for what is
-	// assigned to them; empty is directassign.DefaultRoot.
+	// assigned to them; empty is kata.DefaultRoot.
 	DirectVolumeRoot string
 	// ShimRoots are where sandboxes have their shims' sockets; none is
-	// directassign.DefaultShimRoots.
+	// kata.DefaultShimRoots.
 	ShimRoots []string
 	// KataRuntime is the kata-runtime to ask guests with, in the place of shims;
 	// empty is none.
@@ -177,7 +177,7 @@ func (c *Config) complete() error {
 	c.completeDefaults()
 
 	if c.CgroupRoot == "" {
-		c.CgroupRoot = qos.DefaultCgroupRoot
+		c.CgroupRoot = cgroup.DefaultCgroupRoot
 	}
 
 	problems := []error{

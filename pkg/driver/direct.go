@@ -4,14 +4,14 @@ import (
 	"fmt"
 	"path/filepath"
 
-	"github.com/touchstone-csi/touchstone/pkg/directassign"
+	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/pkg/node"
 )
 
 // completeDirect also holds for those who leave the fields empty.
 func (c *Config) completeDirect() {
 	if c.DirectVolumeRoot == "" {
-		c.DirectVolumeRoot = directassign.DefaultRoot
+		c.DirectVolumeRoot = kata.DefaultRoot
 	}
 }
 
@@ -29,7 +29,7 @@ func (c *Config) checkDirect() error {
 		return err
 	}
 
-	_, err := directassign.ParseHostPaths(c.HostPathMap)
+	_, err := kata.ParseHostPaths(c.HostPathMap)
 	if err != nil {
 		return fmt.Errorf("%w: host-path-map: %w", ErrConfig, err)
 	}
@@ -39,14 +39,14 @@ func (c *Config) checkDirect() error {
 
 // direct is what the node needs for volumes that virtual machines mount.
 func (c *Config) direct() (node.DirectConfig, error) {
-	paths, err := directassign.ParseHostPaths(c.HostPathMap)
+	paths, err := kata.ParseHostPaths(c.HostPathMap)
 	if err != nil {
 		return node.DirectConfig{}, err
 	}
 
 	return node.DirectConfig{
-		Root:      directassign.NewRoot(filepath.Clean(c.DirectVolumeRoot)),
-		Guest:     directassign.NewGuest(directassign.GuestConfig{ShimRoots: c.ShimRoots, KataRuntime: c.KataRuntime}),
+		Root:      kata.NewRoot(filepath.Clean(c.DirectVolumeRoot)),
+		Guest:     kata.NewGuest(kata.GuestConfig{ShimRoots: c.ShimRoots, KataRuntime: c.KataRuntime}),
 		HostPaths: paths,
 	}, nil
 }

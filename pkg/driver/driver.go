@@ -19,7 +19,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/touchstone-csi/touchstone/pkg/identity"
-	"github.com/touchstone-csi/touchstone/pkg/inflight"
+	"github.com/touchstone-csi/touchstone/pkg/operation"
 )
 
 // readyFileMode lets a probe of another user look.
@@ -29,7 +29,7 @@ const readyFileMode = 0o644
 type Driver struct {
 	config   Config
 	log      *slog.Logger
-	ops      *inflight.Group
+	ops      *operation.Group
 	gate     *gate
 	metrics  metrics.CSIMetricsManager
 	rooms    *rooms
@@ -53,7 +53,7 @@ func New(ctx context.Context, config Config) (*Driver, error) {
 	config.Log = slog.New(callHandler{config.Log.Handler()})
 
 	calls, registry := newMetrics(config.DriverName)
-	d := &Driver{config: config, log: config.Log, ops: inflight.NewGroup(), gate: newGate(), metrics: calls}
+	d := &Driver{config: config, log: config.Log, ops: operation.NewGroup(), gate: newGate(), metrics: calls}
 
 	built, err := build(ctx, &d.config, d.ops, registry)
 	if err != nil {

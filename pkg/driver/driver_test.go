@@ -20,11 +20,11 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
-	"github.com/touchstone-csi/touchstone/pkg/directassign"
+	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/health"
-	"github.com/touchstone-csi/touchstone/pkg/inflight"
-	"github.com/touchstone-csi/touchstone/pkg/progress"
+	"github.com/touchstone-csi/touchstone/pkg/operation"
+	"github.com/touchstone-csi/touchstone/pkg/operation/progress"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/logs"
 	"github.com/touchstone-csi/touchstone/test/served"
@@ -174,9 +174,9 @@ func TestServicesThatEachModeRegisters(t *testing.T) {
 	const metadata = "csi.v1.SnapshotMetadata"
 
 	for mode, want := range map[driver.Mode][]string{
-		driver.ModeAll:        {controller, group, identity, node, metadata, directassign.ServiceName, health.ServiceName, progress.ServiceName},
+		driver.ModeAll:        {controller, group, identity, node, metadata, kata.ServiceName, health.ServiceName, progress.ServiceName},
 		driver.ModeController: {controller, group, identity, metadata, health.ServiceName, progress.ServiceName},
-		driver.ModeNode:       {identity, node, directassign.ServiceName, health.ServiceName},
+		driver.ModeNode:       {identity, node, kata.ServiceName, health.ServiceName},
 	} {
 		config, _ := configFor(t)
 		config.Mode, config.KubeletDir = mode, t.TempDir()
@@ -330,7 +330,7 @@ func TestDrainLetsRunningWorkFinishAndTakesNoMore(t *testing.T) {
 	left := make(chan error, 1)
 
 	go func() {
-		_, err := inflight.Do(gone, r.Operations(), inflight.Call{Key: "v", Method: "M", Request: &csi.NodeStageVolumeRequest{}},
+		_, err := operation.Do(gone, r.Operations(), operation.Call{Key: "v", Method: "M", Request: &csi.NodeStageVolumeRequest{}},
 			func(context.Context) (int, error) {
 				close(orphanEntered)
 				<-release
@@ -405,8 +405,8 @@ func TestDrainGivesUpAfterItsTimeout(t *testing.T) {
 	result := make(chan error, 1)
 
 	go func() {
-		_, err := inflight.Do(context.Background(), r.Operations(),
-			inflight.Call{Key: "v", Method: "M", Request: &csi.NodeStageVolumeRequest{}},
+		_, err := operation.Do(context.Background(), r.Operations(),
+			operation.Call{Key: "v", Method: "M", Request: &csi.NodeStageVolumeRequest{}},
 			func(ctx context.Context) (int, error) {
 				close(entered)
 				<-ctx.Done() // told to end at last
@@ -419,7 +419,7 @@ func TestDrainGivesUpAfterItsTimeout(t *testing.T) {
 	await.Receive(t, entered, "the call to begin")
 	r.stop()
 	require.ErrorIs(t, r.wait(t), driver.ErrDrain)
-	require.ErrorIs(t, await.Receive(t, result, "the operation that outlasts the drain"), inflight.ErrDraining)
+	require.ErrorIs(t, await.Receive(t, result, "the operation that outlasts the drain"), operation.ErrDraining)
 	require.NoFileExists(t, r.socket())
 }
 

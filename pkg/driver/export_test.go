@@ -7,11 +7,11 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/touchstone-csi/touchstone/pkg/inflight"
+	"github.com/touchstone-csi/touchstone/pkg/operation"
 )
 
 // Operations lets a test start what a drain has to wait for.
-func (d *Driver) Operations() *inflight.Group { return d.ops }
+func (d *Driver) Operations() *operation.Group { return d.ops }
 
 // Services names the gRPC services that the driver registers, in order.
 func (d *Driver) Services() []string { return slices.Sorted(maps.Keys(d.newServer().GetServiceInfo())) }

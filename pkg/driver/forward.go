@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
-	"github.com/touchstone-csi/touchstone/pkg/proxy"
+	"github.com/touchstone-csi/touchstone/pkg/driver/proxy"
 )
 
 // Forward serves config's endpoint, until ctx ends, by handing every call on to

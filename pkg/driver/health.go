@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/touchstone-csi/touchstone/pkg/health"
-	"github.com/touchstone-csi/touchstone/pkg/kernelevents"
+	"github.com/touchstone-csi/touchstone/pkg/health/events"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 )
 
@@ -41,26 +41,26 @@ func (r *rooms) controllerSources() []health.Source {
 		return nil
 	}
 
-	return []health.Source{kernelevents.NewFilesOf(func() []string { return volumeRooms(r.pools) }, r.pools.Changed)}
+	return []health.Source{events.NewFilesOf(func() []string { return volumeRooms(r.pools) }, r.pools.Changed)}
 }
 
 // nodeSources tell of what happens to volumes in use, marks among them of the
 // filesystems that it is given; it is nil where there are no events.
-func (r *rooms) nodeSources(config *Config, ephemeral *pool.Set) (sources []health.Source, marks *kernelevents.FilesystemErrors) {
+func (r *rooms) nodeSources(config *Config, ephemeral *pool.Set) (sources []health.Source, marks *events.FilesystemErrors) {
 	if r.health.PollingOnly {
 		return nil, nil
 	}
 
-	marks = kernelevents.NewFilesystemErrors()
+	marks = events.NewFilesystemErrors()
 
 	return []health.Source{
-		kernelevents.NewBlockErrors(config.instance()), marks, kernelevents.NewMounts(), kernelevents.NewDevices(),
-		kernelevents.NewFilesOf(func() []string { return append(volumeRooms(r.pools), volumeRooms(ephemeral)...) }, r.pools.Changed),
+		events.NewBlockErrors(config.instance()), marks, events.NewMounts(), events.NewDevices(),
+		events.NewFilesOf(func() []string { return append(volumeRooms(r.pools), volumeRooms(ephemeral)...) }, r.pools.Changed),
 	}, marks
 }
 
 // markWith returns nil where there is nobody to tell of a filesystem's errors.
-func markWith(marks *kernelevents.FilesystemErrors) func(*os.File) error {
+func markWith(marks *events.FilesystemErrors) func(*os.File) error {
 	if marks == nil {
 		return nil
 	}

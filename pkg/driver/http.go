@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"golang.org/x/net/netutil"
 
-	"github.com/touchstone-csi/touchstone/pkg/statuspage"
+	"github.com/touchstone-csi/touchstone/pkg/driver/statuspage"
 )
 
 const (

@@ -10,7 +10,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
-	"github.com/touchstone-csi/touchstone/pkg/socket"
+	"github.com/touchstone-csi/touchstone/internal/socket"
 )
 
 // ErrEndpoint is returned for an endpoint that cannot be listened on.

@@ -11,8 +11,8 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
-	"github.com/touchstone-csi/touchstone/pkg/poolimage"
-	"github.com/touchstone-csi/touchstone/pkg/removal"
+	"github.com/touchstone-csi/touchstone/pkg/pool/embedded"
+	"github.com/touchstone-csi/touchstone/pkg/pool/removal"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 )
 
@@ -57,7 +57,7 @@ type member struct {
 	// and no more.
 	turn chan struct{}
 	// embedded is the pool's own filesystem, nil while the pool is not open.
-	embedded *poolimage.Pool
+	embedded *embedded.Pool
 	// failedAt is when the last attempt to open it failed, with failure.
 	failedAt time.Time
 	failure  error
@@ -276,7 +276,7 @@ func (o *opener) embed(name, known string) (directory, image string, err error) 
 		}
 	}
 
-	embedded, err := poolimage.Ensure(o.base, poolimage.Options{
+	embedded, err := embedded.Ensure(o.base, embedded.Options{
 		Directory: outer, Bytes: o.config.PoolImageBytes, Known: known != "" && plain != known, Log: o.config.Log,
 	})
 	if err != nil {
@@ -352,7 +352,7 @@ func (c *Config) checkPoolImage() error {
 
 // refuseSharedImage is checkPoolImage for an image that is there already.
 func (c *Config) refuseSharedImage(name string) error {
-	image := filepath.Join(c.Pools[name], poolimage.ImageName)
+	image := filepath.Join(c.Pools[name], embedded.ImageName)
 	if _, err := os.Lstat(image); err != nil || !c.Shared {
 		return nil //nolint:nilerr // there is none
 	}

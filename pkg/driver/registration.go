@@ -7,7 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/touchstone-csi/touchstone/pkg/registration"
+	"github.com/touchstone-csi/touchstone/internal/kubernetes/registration"
 )
 
 func (c *Config) checkRegistration() error {

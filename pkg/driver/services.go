@@ -14,18 +14,18 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 
-	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+	"github.com/touchstone-csi/touchstone/internal/kata"
+	"github.com/touchstone-csi/touchstone/internal/kubernetes/registration"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/capability"
 	"github.com/touchstone-csi/touchstone/pkg/controller"
-	"github.com/touchstone-csi/touchstone/pkg/directassign"
 	"github.com/touchstone-csi/touchstone/pkg/health"
-	"github.com/touchstone-csi/touchstone/pkg/inflight"
-	"github.com/touchstone-csi/touchstone/pkg/mount"
 	"github.com/touchstone-csi/touchstone/pkg/node"
+	"github.com/touchstone-csi/touchstone/pkg/operation"
+	"github.com/touchstone-csi/touchstone/pkg/operation/progress"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
-	"github.com/touchstone-csi/touchstone/pkg/progress"
-	"github.com/touchstone-csi/touchstone/pkg/registration"
-	"github.com/touchstone-csi/touchstone/pkg/removal"
+	"github.com/touchstone-csi/touchstone/pkg/pool/removal"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
@@ -63,7 +63,7 @@ type rooms struct {
 	closers  []func() error
 	// assigned is what people hear of volumes that virtual machines have; without
 	// a list where no node is served.
-	assigned directassign.Service
+	assigned kata.Service
 	// registrar is what the kubelet knows of the driver; nil without, and until it
 	// is announced, when calls are served already.
 	registrar atomic.Pointer[registration.Registrar]
@@ -96,7 +96,7 @@ type service struct {
 //	node        Identity, Health, DirectVolumes, Node
 //
 // Their metrics are in the registry.
-func build(ctx context.Context, config *Config, ops *inflight.Group, registry prometheus.Registerer) (*rooms, error) {
+func build(ctx context.Context, config *Config, ops *operation.Group, registry prometheus.Registerer) (*rooms, error) {
 	owner := fmt.Sprintf("%s at %s, mode %s", config.DriverName, config.Endpoint, config.Mode)
 	r := &rooms{
 		store:     state.New(config.StateDir, state.Options{Owner: owner, Log: config.Log}),
@@ -130,7 +130,7 @@ func build(ctx context.Context, config *Config, ops *inflight.Group, registry pr
 	return r, nil
 }
 
-func (r *rooms) addNode(config *Config, ops *inflight.Group) error {
+func (r *rooms) addNode(config *Config, ops *operation.Group) error {
 	places, err := mount.OpenPlaces(append([]string{config.KubeletDir}, config.AllowPaths...)...)
 	if err != nil {
 		return err
@@ -157,7 +157,7 @@ func (r *rooms) addNode(config *Config, ops *inflight.Group) error {
 		Capabilities:         config.capabilities, StagingDir: filepath.Join(config.KubeletDir, "plugins", config.DriverName, "staging"),
 		CgroupRoot: config.CgroupRoot, Health: r.health, Sources: sources, MarkFilesystem: markWith(marks),
 		Storage: r.storage, IOErrorHold: config.IOErrorHold, CheckPeriod: config.CheckPeriod, Direct: direct,
-	}, r.store, r.pools, ops, places, blockdev.NewLoops(blockdev.LoopsOptions{First: config.FirstLoopDevice}))
+	}, r.store, r.pools, ops, places, loop.NewLoops(loop.LoopsOptions{First: config.FirstLoopDevice}))
 	if err != nil {
 		return err
 	}
@@ -186,7 +186,7 @@ func (r *rooms) addNode(config *Config, ops *inflight.Group) error {
 	return r.registry.Register(health.NewUsage(served.Health(), "volume", "")) //nolint:wrapcheck // it names the metric
 }
 
-func (r *rooms) addController(config *Config, ops *inflight.Group) error {
+func (r *rooms) addController(config *Config, ops *operation.Group) error {
 	directByClaim, err := r.openClaims(config)
 	if err != nil {
 		return err

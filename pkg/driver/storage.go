@@ -14,7 +14,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
-	"github.com/touchstone-csi/touchstone/pkg/removal"
+	"github.com/touchstone-csi/touchstone/pkg/pool/removal"
 )
 
 const (

@@ -10,5 +10,5 @@
 // What may enter: the words for conditions (the reasons are an API), what is kept
 // of them, when to look again, and how a condition is told in both dialects of
 // the spec, in metrics, and to people. How a volume is looked at is known to
-// whoever gives the probe, and what the kernel tells is pkg/kernelevents'.
+// whoever gives the probe, and what the kernel tells is pkg/health/events'.
 package health

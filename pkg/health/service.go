@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/touchstone-csi/touchstone/pkg/jsoncall"
+	"github.com/touchstone-csi/touchstone/internal/jsoncall"
 )
 
 const (
@@ -48,7 +48,7 @@ type VolumeCheck struct {
 
 // Register puts the service behind server: Report takes a google.protobuf.Empty and
 // answers with a Report, Check takes a google.protobuf.BytesValue with a
-// CheckRequest as JSON and answers with a VolumeCheck (pkg/jsoncall).
+// CheckRequest as JSON and answers with a VolumeCheck (internal/jsoncall).
 func (s *Service) Register(server grpc.ServiceRegistrar) {
 	jsoncall.Register(server, ServiceName,
 		jsoncall.Method(ServiceName, reportCall, func(context.Context, *emptypb.Empty) (any, error) { return s.Report(), nil }),

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/touchstone-csi/touchstone/pkg/inflight"
-	"github.com/touchstone-csi/touchstone/pkg/qos"
+	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
+	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
@@ -18,8 +18,8 @@ import (
 // pool, which is the one place that controller and nodes both see: the queue of
 // a volume's device, and the limits of the pods that it is published to.
 type attributes struct {
-	queues  *qos.Queues
-	limiter *qos.Limiter
+	queues  *cgroup.Queues
+	limiter *cgroup.Limiter
 	// tuned and limited tell what has to be undone. A record is there before
 	// its device or pod is touched.
 	tuned   *records[*Tuned]
@@ -46,16 +46,18 @@ type Limited struct {
 
 func (l *Limited) recordID() string { return l.TargetPath }
 
-func (l *Limited) device() qos.Device { return qos.Device{Major: loopMajor, Minor: uint32(l.Number)} }
+func (l *Limited) device() cgroup.Device {
+	return cgroup.Device{Major: loopMajor, Minor: uint32(l.Number)}
+}
 
 func newAttributes(config Config, store *state.Store) *attributes {
 	return &attributes{
-		queues: qos.NewQueues(qos.DefaultSysBlock), limiter: qos.NewLimiter(config.CgroupRoot, config.Log),
+		queues: cgroup.NewQueues(cgroup.DefaultSysBlock), limiter: cgroup.NewLimiter(config.CgroupRoot, config.Log),
 		tuned: newRecords[*Tuned](store, "tuned"), limited: newRecords[*Limited](store, "limited"),
 	}
 }
 
-// Feasible returns qos.ErrInfeasible when this machine can't do what wanted
+// Feasible returns cgroup.ErrInfeasible when this machine can't do what wanted
 // says.
 func (s *Service) Feasible(wanted volume.Mutable) error {
 	if wanted.IOScheduler != "" {
@@ -64,7 +66,7 @@ func (s *Service) Feasible(wanted volume.Mutable) error {
 		}
 	}
 
-	if limitsOf(wanted) == (qos.Limits{}) {
+	if limitsOf(wanted) == (cgroup.Limits{}) {
 		return nil
 	}
 
@@ -104,7 +106,7 @@ func (s *Service) Refresh(ctx context.Context, volumeID string) error {
 	for _, publication := range use.Publications {
 		err := s.limit(ctx, use, publication, wanted)
 		// A pod that has ended needs no limit; its volume is about to follow.
-		if err != nil && !errors.Is(err, qos.ErrNoPod) {
+		if err != nil && !errors.Is(err, cgroup.ErrNoPod) {
 			return err
 		}
 	}
@@ -117,7 +119,7 @@ func (s *Service) Refresh(ctx context.Context, volumeID string) error {
 func (s *Service) refresh(ctx context.Context, volumeID string, occasion int) error {
 	call := rpc.OnVolume(volumeID, "attributes "+strconv.Itoa(occasion), "refresh", nil)
 
-	_, err := inflight.Do(ctx, s.ops, call, func(ctx context.Context) (struct{}, error) {
+	_, err := operation.Do(ctx, s.ops, call, func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, s.Refresh(ctx, volumeID)
 	})
 
@@ -141,7 +143,7 @@ func (s *Service) wanted(use *Use) (volume.Mutable, error) {
 // limitNew is limit for a publication that is being made.
 func (s *Service) limitNew(ctx context.Context, use *Use, publication Publication) error {
 	wanted, err := s.wanted(use)
-	if err != nil || limitsOf(wanted) == (qos.Limits{}) {
+	if err != nil || limitsOf(wanted) == (cgroup.Limits{}) {
 		return err
 	}
 
@@ -173,7 +175,7 @@ func (s *Service) tune(ctx context.Context, use *Use, number int, wanted volume.
 	}
 
 	queue := queueOf(wanted)
-	if queue == qos.Unchanged() {
+	if queue == cgroup.Unchanged() {
 		return nil
 	}
 
@@ -205,7 +207,7 @@ func (s *Service) keepScheduler(ctx context.Context, use *Use, number int, wante
 // untune gives a device the scheduler back that it had, and forgets it. The
 // volume does not depend on it, so failing is only told.
 func (s *Service) untune(left *Tuned) {
-	_, err := s.attributes.queues.Set(loopName(left.Number), qos.Queue{ReadAheadKiB: -1, Scheduler: left.Scheduler})
+	_, err := s.attributes.queues.Set(loopName(left.Number), cgroup.Queue{ReadAheadKiB: -1, Scheduler: left.Scheduler})
 	if err == nil {
 		err = s.attributes.tuned.drop(left.recordID())
 	}
@@ -239,7 +241,7 @@ func (s *Service) forget(use *Use) error {
 // them, or takes them away.
 func (s *Service) limit(ctx context.Context, use *Use, publication Publication, wanted volume.Mutable) error {
 	limits := limitsOf(wanted)
-	if limits == (qos.Limits{}) {
+	if limits == (cgroup.Limits{}) {
 		return s.unlimit(publication)
 	}
 
@@ -360,8 +362,8 @@ func (s *Service) numberOf(use *Use, publication Publication) (int, error) {
 	return numbers[0], nil
 }
 
-func queueOf(wanted volume.Mutable) qos.Queue {
-	queue := qos.Unchanged()
+func queueOf(wanted volume.Mutable) cgroup.Queue {
+	queue := cgroup.Unchanged()
 	queue.Scheduler = wanted.IOScheduler
 
 	if wanted.ReadAheadKiB != nil {
@@ -371,7 +373,7 @@ func queueOf(wanted volume.Mutable) qos.Queue {
 	return queue
 }
 
-func limitsOf(wanted volume.Mutable) qos.Limits {
+func limitsOf(wanted volume.Mutable) cgroup.Limits {
 	value := func(limit *int64) int64 {
 		if limit == nil {
 			return 0
@@ -380,7 +382,7 @@ func limitsOf(wanted volume.Mutable) qos.Limits {
 		return *limit
 	}
 
-	return qos.Limits{
+	return cgroup.Limits{
 		ReadBytesPerSecond: value(wanted.ReadBytesPerSecond), WriteBytesPerSecond: value(wanted.WriteBytesPerSecond),
 		ReadIOPS: value(wanted.ReadIOPS), WriteIOPS: value(wanted.WriteIOPS),
 	}

@@ -9,9 +9,9 @@ import (
 
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/pkg/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/pkg/health"
-	"github.com/touchstone-csi/touchstone/pkg/inflight"
+	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
@@ -218,11 +218,11 @@ func (c *checking) look(ctx context.Context) (filesystem.Verdict, error) {
 // isFailure says whether an error is something to be kept: that it could not be
 // found out how the filesystem is.
 func (c *checking) isFailure(ctx context.Context, err error) bool {
-	if ctx.Err() != nil || errors.As(err, new(*rpc.Error)) || errors.As(err, new(*inflight.PanicError)) {
+	if ctx.Err() != nil || errors.As(err, new(*rpc.Error)) || errors.As(err, new(*operation.PanicError)) {
 		return false
 	}
 
-	others := []error{pool.ErrMissing, filesystem.ErrFrozen, filesystem.ErrNotFrozen, inflight.ErrDraining}
+	others := []error{pool.ErrMissing, filesystem.ErrFrozen, filesystem.ErrNotFrozen, operation.ErrDraining}
 
 	return !slices.ContainsFunc(others, func(other error) bool { return errors.Is(err, other) })
 }

@@ -8,9 +8,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/touchstone-csi/touchstone/pkg/blockdev"
-	"github.com/touchstone-csi/touchstone/pkg/filesystem"
-	"github.com/touchstone-csi/touchstone/pkg/mount"
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
@@ -68,12 +68,12 @@ func (c *checking) replay(ctx context.Context, copied *os.File) (err error) {
 		return err
 	}
 
-	identity, err := blockdev.IdentityOf(copied)
+	identity, err := loop.IdentityOf(copied)
 	if err != nil {
 		return err
 	}
 
-	device, err := c.service.loops.Attach(ctx, copied, blockdev.AttachOptions{
+	device, err := c.service.loops.Attach(ctx, copied, loop.AttachOptions{
 		Buffered: true, BlockSize: volume.SmallBlockSize, AutoClear: true, Held: true, Preferred: none,
 	})
 	if err != nil {
@@ -93,7 +93,7 @@ func (c *checking) replay(ctx context.Context, copied *os.File) (err error) {
 
 	// It clears itself, and then the number may be another program's at once.
 	detached := c.service.loops.DetachImage(ending, device.Number, identity)
-	if errors.Is(detached, blockdev.ErrOtherImage) {
+	if errors.Is(detached, loop.ErrOtherImage) {
 		detached = nil
 	}
 

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/pkg/blockdev"
-	"github.com/touchstone-csi/touchstone/pkg/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 )
 
@@ -65,7 +65,7 @@ func (c *checking) offline(ctx context.Context) (filesystem.Verdict, error) {
 	}
 
 	switch {
-	case errors.Is(changed, errMeanwhile), errors.Is(changed, blockdev.ErrImageLocked):
+	case errors.Is(changed, errMeanwhile), errors.Is(changed, loop.ErrImageLocked):
 		return filesystem.Verdict{}, rpc.Errorf(codes.Aborted, "it came into use meanwhile, or was changed; check it again")
 	case changed != nil:
 		return filesystem.Verdict{}, changed
@@ -100,12 +100,12 @@ var errMeanwhile = errors.New("changed meanwhile")
 
 // rest is by what an image is known to be the same still.
 type rest struct {
-	identity blockdev.Identity
+	identity loop.Identity
 	bytes    int64
 	written  time.Time
 }
 
-// atRest returns blockdev.ErrImageLocked for an image that somebody has attached
+// atRest returns loop.ErrImageLocked for an image that somebody has attached
 // for writing, here or on another node.
 func (c *checking) atRest() (rest, error) {
 	image, err := c.pool.OpenImage(c.volumeID, os.O_RDONLY)
@@ -117,7 +117,7 @@ func (c *checking) atRest() (rest, error) {
 	// The lock is let go of with the file.
 	err = unix.Flock(int(image.Fd()), unix.LOCK_SH|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		return rest{}, rpc.Errorf(codes.FailedPrecondition, "%w: it is in use on another node, or something works on it", blockdev.ErrImageLocked)
+		return rest{}, rpc.Errorf(codes.FailedPrecondition, "%w: it is in use on another node, or something works on it", loop.ErrImageLocked)
 	}
 
 	if err != nil {
@@ -129,7 +129,7 @@ func (c *checking) atRest() (rest, error) {
 		return rest{}, fmt.Errorf("look at the image: %w", err)
 	}
 
-	identity, err := blockdev.IdentityOf(image)
+	identity, err := loop.IdentityOf(image)
 
 	return rest{identity, info.Size(), info.ModTime()}, err
 }

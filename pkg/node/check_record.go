@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/touchstone-csi/touchstone/pkg/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 )
 
 // Check is what the checks of a volume's filesystem on this node have found. A

@@ -8,15 +8,15 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/pkg/blockdev"
-	"github.com/touchstone-csi/touchstone/pkg/filesystem"
-	"github.com/touchstone-csi/touchstone/pkg/mount"
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 )
 
 // checkStaged repairs what is safe to repair before the volume is mounted, and
 // returns INTERNAL for what is not.
-func (s *Service) checkStaged(ctx context.Context, use *Use, used filesystem.Filesystem, device *blockdev.Device) error {
+func (s *Service) checkStaged(ctx context.Context, use *Use, used filesystem.Filesystem, device *loop.Device) error {
 	began := time.Now()
 
 	check := used.Check

@@ -5,15 +5,15 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/touchstone-csi/touchstone/pkg/blockdev"
-	"github.com/touchstone-csi/touchstone/pkg/filesystem"
-	"github.com/touchstone-csi/touchstone/pkg/mount"
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 )
 
 // finishCopy ends a change of the UUID that a crash has cut short, before which
 // no check can judge the filesystem. The change may be to another volume's: what
 // this one is a copy of may have been in the middle of it.
-func finishCopy(ctx context.Context, use *Use, used filesystem.Filesystem, device *blockdev.Device) error {
+func finishCopy(ctx context.Context, use *Use, used filesystem.Filesystem, device *loop.Device) error {
 	if !use.Copy {
 		return nil
 	}
@@ -69,7 +69,7 @@ func (s *Service) settled(use *Use, used filesystem.Filesystem) (bool, error) {
 const leastGrowth = 256 << 10
 
 // fill lets the filesystem take all of its device, where nobody sees it.
-func fill(ctx context.Context, used filesystem.Filesystem, device *blockdev.Device, options mount.Options) error {
+func fill(ctx context.Context, used filesystem.Filesystem, device *loop.Device, options mount.Options) error {
 	bytes, err := device.SizeBytes()
 	if err != nil {
 		return err

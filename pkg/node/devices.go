@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
@@ -25,7 +25,7 @@ const (
 // devices knows the loop devices of raw-block and direct volumes. Those of mounted ones
 // are found through their mount.
 type devices struct {
-	loops *blockdev.Loops
+	loops *loop.Loops
 
 	// find searches for the devices of a volume whose image was renamed.
 	find func(volumeID string) error
@@ -53,7 +53,7 @@ type given struct {
 
 func noDevices() pair { return pair{staged: none, readOnly: none} }
 
-func newDevices(loops *blockdev.Loops) *devices {
+func newDevices(loops *loop.Loops) *devices {
 	return &devices{loops: loops, byVolume: map[string]given{}, missed: map[string]struct{}{}}
 }
 
@@ -167,10 +167,10 @@ func (d *devices) miss(volumeID string) {
 
 // attachment returns the volume's device, false where it has none. It may be one
 // that is about to go (AutoClear).
-func (d *devices) attachment(volumeID string) (blockdev.Attachment, bool, error) {
+func (d *devices) attachment(volumeID string) (loop.Attachment, bool, error) {
 	known, err := d.get(volumeID)
 	if err != nil || known.staged == none {
-		return blockdev.Attachment{}, false, err
+		return loop.Attachment{}, false, err
 	}
 
 	return d.loops.Attachment(known.staged)
@@ -178,13 +178,13 @@ func (d *devices) attachment(volumeID string) (blockdev.Attachment, bool, error)
 
 // attach gives the image a loop device: the one it has already, or a new one,
 // if possible with the number of its slot.
-func (s *Service) attach(ctx context.Context, use *Use, image *os.File, readOnly, autoClear bool) (*blockdev.Device, error) {
+func (s *Service) attach(ctx context.Context, use *Use, image *os.File, readOnly, autoClear bool) (*loop.Device, error) {
 	preferred := none
 	if use.Slot != none && !readOnly {
 		preferred = s.loops.OwnNumber(use.Slot)
 	}
 
-	device, err := s.loops.Attach(ctx, image, blockdev.AttachOptions{
+	device, err := s.loops.Attach(ctx, image, loop.AttachOptions{
 		ReadOnly:  readOnly,
 		Buffered:  use.Parameters.BlockSize == volume.SmallBlockSize,
 		BlockSize: use.Parameters.BlockSize,
@@ -243,7 +243,7 @@ func (s *Service) attachBlock(ctx context.Context, use *Use, readOnly bool) (int
 
 // findDevices learns the numbers again after a restart. The name of the image
 // tells, so that the devices of one that was deleted are found, too.
-func (s *Service) findDevices(attached []blockdev.Attachment) {
+func (s *Service) findDevices(attached []loop.Attachment) {
 	for _, status := range attached {
 		id := strings.TrimSuffix(path.Base(status.BackingPath), pool.ImageSuffix)
 
@@ -258,7 +258,7 @@ func (s *Service) findDevices(attached []blockdev.Attachment) {
 
 // findRenamed learns the numbers of volumes whose images have another name by now.
 // Volumes for which that fails are searched for again when they are asked for.
-func (s *Service) findRenamed(all []blockdev.Attachment) {
+func (s *Service) findRenamed(all []loop.Attachment) {
 	for _, use := range s.uses.all() {
 		if !use.byDevice() || s.devices.given(use.VolumeID).pair != noDevices() {
 			continue
@@ -288,7 +288,7 @@ func (s *Service) findAgain(volumeID string) error {
 
 // findByUse finds the devices by how they are used: by where their nodes are bound,
 // by what runtimes were told, and by what their numbers would be by preference.
-func (s *Service) findByUse(use *Use, all []blockdev.Attachment) error {
+func (s *Service) findByUse(use *Use, all []loop.Attachment) error {
 	likely, err := s.likelyNumbers(use)
 	if err != nil {
 		return err
@@ -296,7 +296,7 @@ func (s *Service) findByUse(use *Use, all []blockdev.Attachment) error {
 
 	for _, number := range likely {
 		status, attached, err := s.loops.Status(number)
-		if errors.Is(err, blockdev.ErrNoAnswer) && use.Slot != none && number == s.loops.OwnNumber(use.Slot) {
+		if errors.Is(err, loop.ErrNoAnswer) && use.Slot != none && number == s.loops.OwnNumber(use.Slot) {
 			// Only preferred for this volume: another program has it (decision 0025).
 			continue
 		}
@@ -405,7 +405,7 @@ func (s *Service) detach(ctx context.Context, use *Use, number int) error {
 }
 
 // detached returns when the attachment is gone that status tells of.
-func (s *Service) detached(ctx context.Context, use *Use, status blockdev.Status) error {
+func (s *Service) detached(ctx context.Context, use *Use, status loop.Status) error {
 	s.releaseQueue(use, status.Number)
 	s.evidence.detach(status.Number)
 
@@ -413,7 +413,7 @@ func (s *Service) detached(ctx context.Context, use *Use, status blockdev.Status
 	defer cancel()
 
 	err := s.loops.DetachImage(ctx, status.Number, status.Backing())
-	if err != nil && !errors.Is(err, blockdev.ErrOtherImage) {
+	if err != nil && !errors.Is(err, loop.ErrOtherImage) {
 		return fmt.Errorf("volume %s: %w", use.VolumeID, err)
 	}
 

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/touchstone-csi/touchstone/pkg/directassign"
-	"github.com/touchstone-csi/touchstone/pkg/mount"
+	"github.com/touchstone-csi/touchstone/internal/kata"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 )
 
@@ -20,11 +20,11 @@ import (
 // DirectConfig is how guests are told, and asked.
 type DirectConfig struct {
 	// Root is where Kata looks for what is assigned.
-	Root *directassign.Root
+	Root *kata.Root
 	// Guest is who asks the guests.
-	Guest *directassign.Guest
+	Guest *kata.Guest
 	// HostPaths are what the driver's paths are for Kata.
-	HostPaths directassign.HostPaths
+	HostPaths kata.HostPaths
 }
 
 const (
@@ -42,8 +42,8 @@ func (u *Use) showsDirect(point mount.Point) bool {
 }
 
 // DirectVolumes lists what is assigned on this node, in the order of target paths.
-func (s *Service) DirectVolumes(context.Context) ([]directassign.Listed, error) {
-	listed := []directassign.Listed{}
+func (s *Service) DirectVolumes(context.Context) ([]kata.Listed, error) {
+	listed := []kata.Listed{}
 
 	for _, use := range s.uses.all() {
 		if !use.direct() {
@@ -60,24 +60,24 @@ func (s *Service) DirectVolumes(context.Context) ([]directassign.Listed, error) 
 		}
 	}
 
-	slices.SortFunc(listed, func(a, b directassign.Listed) int { return strings.Compare(a.TargetPath, b.TargetPath) })
+	slices.SortFunc(listed, func(a, b kata.Listed) int { return strings.Compare(a.TargetPath, b.TargetPath) })
 
 	return listed, nil
 }
 
-func (s *Service) listed(use *Use, publication Publication) (directassign.Listed, error) {
+func (s *Service) listed(use *Use, publication Publication) (kata.Listed, error) {
 	entry, _, err := s.config.Direct.Root.Get(publication.TargetPath)
 	if err != nil {
-		return directassign.Listed{}, err
+		return kata.Listed{}, err
 	}
 
 	number, err := s.numberOf(use, publication)
 	if err != nil {
-		return directassign.Listed{}, err
+		return kata.Listed{}, err
 	}
 
 	told := s.assignment(use, publication, number)
-	each := directassign.Listed{
+	each := kata.Listed{
 		VolumeID: use.VolumeID, TargetPath: publication.TargetPath, FSType: told.FSType, Options: append([]string{}, told.Options...),
 		ReadOnly: publication.ReadOnly || use.readOnly(), Sandbox: entry.Sandbox,
 	}

@@ -12,14 +12,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/touchstone-csi/touchstone/pkg/directassign"
-	"github.com/touchstone-csi/touchstone/pkg/mount"
+	"github.com/touchstone-csi/touchstone/internal/kata"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 )
 
 // assign publishes a direct volume. What the runtime waits for is there before
 // the target path is mounted, which is what makes it published.
 func (s *Service) assign(ctx context.Context, use *Use, wanted Publication, place *mount.Place,
-	tell func(directassign.Assignment) error,
+	tell func(kata.Assignment) error,
 ) error {
 	if _, err := place.MakeDir(targetDirectoryMode); err != nil {
 		return err
@@ -80,14 +80,14 @@ func (s *Service) republishDirect(ctx context.Context, use *Use, existing Public
 }
 
 // assignment is what the runtime is told.
-func (s *Service) assignment(use *Use, publication Publication, number int) directassign.Assignment {
+func (s *Service) assignment(use *Use, publication Publication, number int) kata.Assignment {
 	options := mount.SplitFlags(publication.Capability.MountFlags)
 
 	if publication.ReadOnly || use.readOnly() {
 		options = append(slices.DeleteFunc(options, func(flag string) bool { return flag == "rw" || flag == "ro" }), "ro")
 	}
 
-	return directassign.Assignment{
+	return kata.Assignment{
 		TargetPath: publication.TargetPath, Device: s.config.Direct.HostPaths.Host(s.loops.Path(number)),
 		FSType: use.fsType(), Options: options, Group: publication.Capability.MountGroup,
 	}
@@ -95,7 +95,7 @@ func (s *Service) assignment(use *Use, publication Publication, number int) dire
 
 // show mounts what the runtime reads at the target path.
 func show(use *Use, plugin []byte, place *mount.Place) error {
-	tree, err := mount.Files(directSource(use.VolumeID), map[string][]byte{directassign.PluginFile: plugin})
+	tree, err := mount.Files(directSource(use.VolumeID), map[string][]byte{kata.PluginFile: plugin})
 	if err != nil {
 		return err
 	}
@@ -141,7 +141,7 @@ func (s *Service) reassign(use *Use) error {
 
 // reseal shows the assignment anew where somebody has changed what a target path
 // shows: a container that may do everything on the machine can.
-func (s *Service) reseal(use *Use, given directassign.Assignment) error {
+func (s *Service) reseal(use *Use, given kata.Assignment) error {
 	plugin, err := given.CSIPlugin()
 	if err != nil {
 		return err
@@ -179,12 +179,12 @@ func readPlugin(place *mount.Place) ([]byte, error) {
 	}
 	defer root.Close()
 
-	fd, err := unix.Openat(int(root.Fd()), directassign.PluginFile, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	fd, err := unix.Openat(int(root.Fd()), kata.PluginFile, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", filepath.Join(place.Path(), directassign.PluginFile), err)
+		return nil, fmt.Errorf("open %s: %w", filepath.Join(place.Path(), kata.PluginFile), err)
 	}
 
-	file := os.NewFile(uintptr(fd), directassign.PluginFile)
+	file := os.NewFile(uintptr(fd), kata.PluginFile)
 	defer file.Close()
 
 	return io.ReadAll(io.LimitReader(file, enough)) //nolint:wrapcheck // only compared
@@ -207,10 +207,10 @@ func (s *Service) toldNumber(use *Use, publication Publication) (int, bool, erro
 }
 
 // toldAt returns what the runtime was told about a target path, false for nothing.
-func (s *Service) toldAt(targetPath string) (directassign.Entry, bool, error) {
+func (s *Service) toldAt(targetPath string) (kata.Entry, bool, error) {
 	entry, ok, err := s.config.Direct.Root.Get(targetPath)
-	if errors.Is(err, directassign.ErrAssignment) {
-		return directassign.Entry{}, false, nil // nothing was told of a path that it refuses
+	if errors.Is(err, kata.ErrAssignment) {
+		return kata.Entry{}, false, nil // nothing was told of a path that it refuses
 	}
 
 	return entry, ok, err
@@ -240,7 +240,7 @@ func (s *Service) withdraw(use *Use, targetPath string) error {
 	}
 
 	err := s.config.Direct.Root.Remove(targetPath)
-	if errors.Is(err, directassign.ErrAssignment) {
+	if errors.Is(err, kata.ErrAssignment) {
 		return nil // nothing was told of a path that it refuses
 	}
 

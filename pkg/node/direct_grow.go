@@ -8,10 +8,10 @@ import (
 
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/pkg/blockdev"
-	"github.com/touchstone-csi/touchstone/pkg/directassign"
-	"github.com/touchstone-csi/touchstone/pkg/filesystem"
-	"github.com/touchstone-csi/touchstone/pkg/mount"
+	"github.com/touchstone-csi/touchstone/internal/kata"
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
@@ -42,9 +42,9 @@ func (s *Service) growDirect(ctx context.Context, use *Use, size int64) error {
 	switch {
 	case err == nil:
 		return s.filled(ctx, use, size)
-	case errors.Is(err, directassign.ErrUnimplemented), errors.Is(err, directassign.ErrNoSandbox):
+	case errors.Is(err, kata.ErrUnimplemented), errors.Is(err, kata.ErrNoSandbox):
 		return rpc.Errorf(codes.FailedPrecondition, "the guest does not grow it; "+later, size, guestCause(err))
-	case errors.Is(err, directassign.ErrNoAnswer):
+	case errors.Is(err, kata.ErrNoAnswer):
 		return rpc.Errorf(codes.Unavailable, "the guest was asked in vain to grow it; try again, or else "+later, size, guestCause(err))
 	default:
 		return err
@@ -52,7 +52,7 @@ func (s *Service) growDirect(ctx context.Context, use *Use, size int64) error {
 }
 
 // errReader is of a guest that can't be asked.
-var errReader = fmt.Errorf("%w: it has the volume read-only", directassign.ErrUnimplemented)
+var errReader = fmt.Errorf("%w: it has the volume read-only", kata.ErrUnimplemented)
 
 func (s *Service) growInGuest(ctx context.Context, use *Use, size int64) error {
 	if use.Publications[0].ReadOnly {
@@ -74,7 +74,7 @@ func guestCause(failure error) error {
 		return errReader
 	}
 
-	for _, cause := range []error{directassign.ErrUnimplemented, directassign.ErrNoSandbox, directassign.ErrNoAnswer} {
+	for _, cause := range []error{kata.ErrUnimplemented, kata.ErrNoSandbox, kata.ErrNoAnswer} {
 		if errors.Is(failure, cause) {
 			return cause
 		}
@@ -113,7 +113,7 @@ func (s *Service) growAtRest(ctx context.Context, use *Use) error {
 }
 
 // adopt opens the device that the volume has.
-func (s *Service) adopt(ctx context.Context, use *Use) (*blockdev.Device, error) {
+func (s *Service) adopt(ctx context.Context, use *Use) (*loop.Device, error) {
 	bytes, err := s.poolOf(use)
 	if err != nil {
 		return nil, err
@@ -125,7 +125,7 @@ func (s *Service) adopt(ctx context.Context, use *Use) (*blockdev.Device, error)
 	}
 	defer image.Close()
 
-	device, err := s.loops.Attach(ctx, image, blockdev.AttachOptions{
+	device, err := s.loops.Attach(ctx, image, loop.AttachOptions{
 		Buffered: use.Parameters.BlockSize == volume.SmallBlockSize, BlockSize: use.Parameters.BlockSize, Preferred: none,
 		KeepSpace: use.Parameters.Provisioning == volume.Thick,
 	})

@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/pkg/blockdev"
-	"github.com/touchstone-csi/touchstone/pkg/directassign"
-	"github.com/touchstone-csi/touchstone/pkg/flock"
-	"github.com/touchstone-csi/touchstone/pkg/mount"
+	"github.com/touchstone-csi/touchstone/internal/kata"
+	"github.com/touchstone-csi/touchstone/internal/linux/flock"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 )
 
@@ -47,7 +47,7 @@ func (s *Service) checkNotAssigned(use *Use) error {
 	}
 
 	assigned, err := s.config.Direct.Root.List()
-	if errors.Is(err, directassign.ErrUnsafeRoot) {
+	if errors.Is(err, kata.ErrUnsafeRoot) {
 		s.config.Log.Debug("it is not known what is assigned to virtual machines", "volume", use.VolumeID, "error", err)
 
 		return nil
@@ -60,7 +60,7 @@ func (s *Service) checkNotAssigned(use *Use) error {
 	return s.checkNotAmong(assigned, use)
 }
 
-func (s *Service) checkNotAmong(assigned []directassign.Entry, use *Use) error {
+func (s *Service) checkNotAmong(assigned []kata.Entry, use *Use) error {
 	for _, each := range assigned {
 		assigned, err := s.isDeviceOf(use, each.Device)
 		if err != nil {
@@ -86,7 +86,7 @@ func (s *Service) isDeviceOf(use *Use, device string) (bool, error) {
 	}
 
 	found, err := s.hasImage(use, number)
-	if errors.Is(err, blockdev.ErrNoAnswer) {
+	if errors.Is(err, loop.ErrNoAnswer) {
 		// Its name is not the volume's: other programs' images are passed over (decision 0025).
 		return false, nil
 	}
@@ -102,7 +102,7 @@ func (s *Service) checkFree(use *Use) error {
 	err := s.lockImage(use, flock.Lock)
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		return rpc.Errorf(codes.FailedPrecondition,
-			"%w: a virtual machine or a program has its device open still, or another node has it; that has to end first", blockdev.ErrImageLocked)
+			"%w: a virtual machine or a program has its device open still, or another node has it; that has to end first", loop.ErrImageLocked)
 	}
 
 	return err

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"io/fs"
 
-	"github.com/touchstone-csi/touchstone/pkg/directassign"
-	"github.com/touchstone-csi/touchstone/pkg/mount"
+	"github.com/touchstone-csi/touchstone/internal/kata"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
@@ -17,7 +17,7 @@ func (s *Service) withdrawLost(ctx context.Context, id, targetPath string) error
 	lost := &Use{VolumeID: id, Parameters: volume.Parameters{Backing: volume.BackingImage, DirectAssign: true}}
 
 	entry, ok, err := s.toldAt(targetPath)
-	if errors.Is(err, directassign.ErrUnsafeRoot) {
+	if errors.Is(err, kata.ErrUnsafeRoot) {
 		return nil // of a volume that may never have been a direct one
 	}
 

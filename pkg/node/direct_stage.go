@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 
-	"github.com/touchstone-csi/touchstone/pkg/blockdev"
-	"github.com/touchstone-csi/touchstone/pkg/filesystem"
-	"github.com/touchstone-csi/touchstone/pkg/mount"
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
@@ -93,7 +93,7 @@ func (s *Service) prepareImage(ctx context.Context, use *Use, used filesystem.Fi
 
 // detachAfter returns when the device is gone, so that the image can be attached
 // anew.
-func (s *Service) detachAfter(ctx context.Context, use *Use, device *blockdev.Device) error {
+func (s *Service) detachAfter(ctx context.Context, use *Use, device *loop.Device) error {
 	status, attached, err := s.loops.Status(device.Number)
 	err = errors.Join(err, device.Close())
 

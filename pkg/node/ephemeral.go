@@ -11,9 +11,9 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/pkg/filesystem"
-	"github.com/touchstone-csi/touchstone/pkg/inflight"
-	"github.com/touchstone-csi/touchstone/pkg/mount"
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
@@ -460,7 +460,7 @@ func (s *Service) recoverEphemeral(ctx context.Context, poolName string) {
 
 		call := rpc.OnVolume(each.VolumeID, "", "recover", nil)
 
-		_, err := inflight.Do(ctx, s.ops, call, func(ctx context.Context) (struct{}, error) {
+		_, err := operation.Do(ctx, s.ops, call, func(ctx context.Context) (struct{}, error) {
 			return struct{}{}, s.recoverOneEphemeral(ctx, each.VolumeID, each.Publication.TargetPath)
 		})
 		if err != nil {

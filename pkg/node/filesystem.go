@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/pkg/blockdev"
-	"github.com/touchstone-csi/touchstone/pkg/filesystem"
-	"github.com/touchstone-csi/touchstone/pkg/mount"
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
@@ -69,14 +69,14 @@ func (s *Service) mountImage(ctx context.Context, use *Use, place *mount.Place, 
 }
 
 // attachImage attaches the image until its last user has gone.
-func (s *Service) attachImage(ctx context.Context, use *Use, readOnly bool) (*blockdev.Device, error) {
+func (s *Service) attachImage(ctx context.Context, use *Use, readOnly bool) (*loop.Device, error) {
 	return s.attachNamed(ctx, use, readOnly, true)
 }
 
 // attachNamed attaches the file that is the volume's image. Another node that
 // formats it may replace the image between its opening and its locking; what was
 // attached then is a file without a name, and is detached again.
-func (s *Service) attachNamed(ctx context.Context, use *Use, readOnly, autoClear bool) (*blockdev.Device, error) {
+func (s *Service) attachNamed(ctx context.Context, use *Use, readOnly, autoClear bool) (*loop.Device, error) {
 	place, err := s.poolOf(use)
 	if err != nil {
 		return nil, err
@@ -99,7 +99,7 @@ func (s *Service) attachNamed(ctx context.Context, use *Use, readOnly, autoClear
 }
 
 // attachOnce also reports whether what it has attached is still the volume's image.
-func (s *Service) attachOnce(ctx context.Context, use *Use, place *pool.Pool, readOnly, autoClear bool) (*blockdev.Device, bool, error) {
+func (s *Service) attachOnce(ctx context.Context, use *Use, place *pool.Pool, readOnly, autoClear bool) (*loop.Device, bool, error) {
 	image, err := place.OpenImage(use.VolumeID, openFlag(readOnly))
 	if err != nil {
 		return nil, false, err
@@ -204,7 +204,7 @@ func mayFormat(image *os.File, wanted filesystem.Filesystem) (bool, error) {
 // makeSound checks a filesystem that has been used before, repairs what is
 // safe, refuses what is not, and lets it fill a device that has grown.
 // A copy gets a UUID of its own: the volume's id.
-func (s *Service) makeSound(ctx context.Context, use *Use, used filesystem.Filesystem, device *blockdev.Device) error {
+func (s *Service) makeSound(ctx context.Context, use *Use, used filesystem.Filesystem, device *loop.Device) error {
 	err := finishCopy(ctx, use, used, device)
 	if err == nil {
 		err = s.checkStaged(ctx, use, used, device)
@@ -228,7 +228,7 @@ func (s *Service) makeSound(ctx context.Context, use *Use, used filesystem.Files
 
 // replay mounts the filesystem where nobody sees it, so that its log is
 // written back.
-func replay(use *Use, used filesystem.Filesystem, device *blockdev.Device) error {
+func replay(use *Use, used filesystem.Filesystem, device *loop.Device) error {
 	var flags []string
 	if use.Copy {
 		// What it is a copy of may be mounted.
@@ -251,7 +251,7 @@ func replay(use *Use, used filesystem.Filesystem, device *blockdev.Device) error
 }
 
 // mountDevice mounts the filesystem, grown if need be before anybody sees it.
-func mountDevice(ctx context.Context, used filesystem.Filesystem, device *blockdev.Device,
+func mountDevice(ctx context.Context, used filesystem.Filesystem, device *loop.Device,
 	place *mount.Place, options mount.Options,
 ) error {
 	if !options.ReadOnly() && !used.GrowthOutlivesCrash() {
@@ -276,7 +276,7 @@ func mountDevice(ctx context.Context, used filesystem.Filesystem, device *blockd
 	return tree.Attach(place)
 }
 
-func mountSound(used filesystem.Filesystem, device *blockdev.Device, options mount.Options) (*mount.Tree, error) {
+func mountSound(used filesystem.Filesystem, device *loop.Device, options mount.Options) (*mount.Tree, error) {
 	tree, err := mount.Mount(device.Path, used.Name(), options)
 	if errors.Is(err, unix.EBADMSG) || errors.Is(err, unix.EUCLEAN) {
 		// A check believes a filesystem that says it is clean.
@@ -293,7 +293,7 @@ func mountSound(used filesystem.Filesystem, device *blockdev.Device, options mou
 // blame finds out whether a mount failed for its flags: most of them are the
 // filesystem's, whose kernel module alone knows what they may be. They are to
 // blame if it succeeds without them and fails again with them.
-func blame(failure error, used filesystem.Filesystem, device *blockdev.Device, options mount.Options) error {
+func blame(failure error, used filesystem.Filesystem, device *loop.Device, options mount.Options) error {
 	without := mount.Options{}
 	if options.ReadOnly() {
 		without = without.WithReadOnly()
@@ -306,7 +306,7 @@ func blame(failure error, used filesystem.Filesystem, device *blockdev.Device, o
 	return failure
 }
 
-func mounts(used filesystem.Filesystem, device *blockdev.Device, options mount.Options) bool {
+func mounts(used filesystem.Filesystem, device *loop.Device, options mount.Options) bool {
 	tree, err := mount.Mount(device.Path, used.Name(), options)
 	if err != nil {
 		return false
@@ -317,7 +317,7 @@ func mounts(used filesystem.Filesystem, device *blockdev.Device, options mount.O
 	return true
 }
 
-func growTree(ctx context.Context, used filesystem.Filesystem, device *blockdev.Device, tree *mount.Tree) error {
+func growTree(ctx context.Context, used filesystem.Filesystem, device *loop.Device, tree *mount.Tree) error {
 	size, err := device.SizeBytes()
 	if err != nil {
 		return err

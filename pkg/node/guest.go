@@ -9,9 +9,9 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
-	"github.com/touchstone-csi/touchstone/pkg/directassign"
+	"github.com/touchstone-csi/touchstone/internal/kata"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/health"
-	"github.com/touchstone-csi/touchstone/pkg/mount"
 )
 
 const (
@@ -31,7 +31,7 @@ func (l *look) guest(ctx context.Context) error {
 
 		// One that no sandbox has taken is probed again as every unhealthy volume. A
 		// guest that does not answer may hang each time.
-		if l.patient = !errors.Is(err, directassign.ErrNoSandbox); l.patient {
+		if l.patient = !errors.Is(err, kata.ErrNoSandbox); l.patient {
 			l.lookAgain(unanswered)
 		}
 
@@ -48,7 +48,7 @@ func (l *look) guest(ctx context.Context) error {
 // user's.
 func withoutStats(failure error) health.Entry {
 	message := "its virtual machine does not say how full it is; see the log of the runtime"
-	if errors.Is(failure, directassign.ErrNoSandbox) {
+	if errors.Is(failure, kata.ErrNoSandbox) {
 		message = "no sandbox says that it has taken it; if that lasts, see the pod's runtimeClassName (not every runtime says so)"
 	}
 
@@ -118,7 +118,7 @@ func (s *Service) askGuest(ctx context.Context, use *Use, deviceBytes int64) (mo
 	usage, err := s.config.Direct.Guest.Stats(ctx, entry)
 	if err == nil && usage.Bytes.Total > deviceBytes {
 		err = fmt.Errorf("%w: it says that the filesystem has %d bytes on a device of %d",
-			directassign.ErrNoAnswer, usage.Bytes.Total, deviceBytes)
+			kata.ErrNoAnswer, usage.Bytes.Total, deviceBytes)
 	}
 
 	if err != nil {
@@ -129,13 +129,13 @@ func (s *Service) askGuest(ctx context.Context, use *Use, deviceBytes int64) (mo
 }
 
 // assigned is what the runtime knows of the volume's one publication.
-func (s *Service) assigned(use *Use) (directassign.Entry, error) {
+func (s *Service) assigned(use *Use) (kata.Entry, error) {
 	publication := use.Publications[0]
 
 	entry, ok, err := s.config.Direct.Root.Get(publication.TargetPath)
 	if err == nil && !ok {
 		err = fmt.Errorf("%w: what the runtime was told about %s is gone; publish it there again",
-			directassign.ErrNoSandbox, publication.TargetPath)
+			kata.ErrNoSandbox, publication.TargetPath)
 	}
 
 	return entry, err

@@ -11,9 +11,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/health"
-	"github.com/touchstone-csi/touchstone/pkg/mount"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
@@ -259,7 +259,7 @@ func (l *look) blocks(ctx context.Context) error {
 
 // block returns nil for a device that the volume has no more, be it that another
 // image has its number.
-func (l *look) block(number int, sequence uint64) (*blockdev.Vitals, error) {
+func (l *look) block(number int, sequence uint64) (*loop.Vitals, error) {
 	if number == none {
 		l.detached()
 
@@ -377,14 +377,14 @@ func (l *look) compare(info fs.FileInfo) error {
 		return errors.ErrUnsupported
 	}
 
-	has := blockdev.Identity{Device: stat.Dev, Inode: stat.Ino}
+	has := loop.Identity{Device: stat.Dev, Inode: stat.Ino}
 
 	if !l.use.image() {
 		if l.root == nil {
 			return nil
 		}
 
-		used, err := blockdev.IdentityOf(l.root)
+		used, err := loop.IdentityOf(l.root)
 		if err == nil && used != has {
 			l.lost("was replaced by another one")
 		}

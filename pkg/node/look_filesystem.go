@@ -7,10 +7,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/touchstone-csi/touchstone/pkg/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/health"
-	"github.com/touchstone-csi/touchstone/pkg/kernelevents"
-	"github.com/touchstone-csi/touchstone/pkg/mount"
+	"github.com/touchstone-csi/touchstone/pkg/health/events"
 )
 
 const (
@@ -186,7 +186,7 @@ func (l *look) foreign(at, cleanAt time.Time) {
 		return
 	}
 
-	if l.growth.explains(at) || l.sizing().explains(at) || l.device != nil && !l.device.DirectIO && kernelevents.LoopWritesTold() {
+	if l.growth.explains(at) || l.sizing().explains(at) || l.device != nil && !l.device.DirectIO && events.LoopWritesTold() {
 		l.service.evidence.explained(l.subject.id, at)
 
 		return

@@ -4,9 +4,9 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/capability"
-	"github.com/touchstone-csi/touchstone/pkg/mount"
-	"github.com/touchstone-csi/touchstone/pkg/ownership"
+	"github.com/touchstone-csi/touchstone/pkg/node/ownership"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )

@@ -10,8 +10,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/pkg/blockdev"
-	"github.com/touchstone-csi/touchstone/pkg/mount"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 )
@@ -157,19 +157,19 @@ func imageName(volumeID string) string { return volumeID + pool.ImageSuffix }
 // attachmentOf returns the loop device of the volume's image that is mounted at
 // the point, or whose node is bound there. It returns none of an image whose
 // filesystem has failed: that one can be unmounted still, but not identified.
-func (s *Service) attachmentOf(use *Use, point mount.Point) (blockdev.Status, bool, error) {
+func (s *Service) attachmentOf(use *Use, point mount.Point) (loop.Status, bool, error) {
 	number, ok := loopNumber(point)
 	if !ok {
-		return blockdev.Status{}, false, nil
+		return loop.Status{}, false, nil
 	}
 
 	status, attached, err := s.loops.Status(number)
-	if errors.Is(err, blockdev.ErrNoAnswer) {
-		return blockdev.Status{}, false, nil
+	if errors.Is(err, loop.ErrNoAnswer) {
+		return loop.Status{}, false, nil
 	}
 
 	if err != nil {
-		return blockdev.Status{}, false, unknown(err, use, "attached to "+loopName(number))
+		return loop.Status{}, false, unknown(err, use, "attached to "+loopName(number))
 	}
 
 	name := imageName(use.VolumeID)

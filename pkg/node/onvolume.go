@@ -5,13 +5,13 @@ import (
 	"strconv"
 	"sync/atomic"
 
-	"github.com/touchstone-csi/touchstone/pkg/inflight"
+	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 )
 
 // onVolume calls do as an operation on the volume that belongs to its caller:
 // when ctx ends, do's ends, and when onVolume returns, do is not running and will
-// not begin. Error: do's; ctx's; those of inflight.Do.
+// not begin. Error: do's; ctx's; those of operation.Do.
 func (s *Service) onVolume(ctx context.Context, volumeID, method string, do func(context.Context) error) error {
 	// Whoever comes first, the operation or the end of the caller's patience, has
 	// it.
@@ -23,7 +23,7 @@ func (s *Service) onVolume(ctx context.Context, volumeID, method string, do func
 	call := rpc.OnVolume(volumeID, method+" "+strconv.FormatUint(s.occasions.Add(1), 10), method, nil)
 
 	go func() {
-		_, err := inflight.Do(context.WithoutCancel(ctx), s.ops, call, func(operation context.Context) (struct{}, error) {
+		_, err := operation.Do(context.WithoutCancel(ctx), s.ops, call, func(operation context.Context) (struct{}, error) {
 			if !taken.CompareAndSwap(false, true) {
 				return struct{}{}, context.Cause(ctx)
 			}

@@ -7,9 +7,9 @@ import (
 	"os"
 	"time"
 
-	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/health"
-	"github.com/touchstone-csi/touchstone/pkg/mount"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 )
 
@@ -32,7 +32,7 @@ type look struct {
 	before  known
 
 	// device is that of the volume, nil where none was found.
-	device *blockdev.Vitals
+	device *loop.Vitals
 	// root is open where something of a volume's is mounted that can be opened,
 	// and point is that mount.
 	root  *os.File

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
+	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/capability"
-	"github.com/touchstone-csi/touchstone/pkg/mount"
-	"github.com/touchstone-csi/touchstone/pkg/qos"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
@@ -103,7 +103,7 @@ func (s *Service) parsePublish(request *csi.NodePublishVolumeRequest) (Publicati
 	return Publication{
 		TargetPath: plain(request.GetTargetPath()), Capability: wanted,
 		ReadOnly: request.GetReadonly() || wanted.ReaderOnly(),
-		Pod:      qos.PodUID(request.GetTargetPath(), request.GetVolumeContext()),
+		Pod:      cgroup.PodUID(request.GetTargetPath(), request.GetVolumeContext()),
 	}, nil
 }
 

@@ -13,12 +13,12 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/capability"
-	"github.com/touchstone-csi/touchstone/pkg/filesystem"
 	"github.com/touchstone-csi/touchstone/pkg/health"
-	"github.com/touchstone-csi/touchstone/pkg/inflight"
-	"github.com/touchstone-csi/touchstone/pkg/mount"
+	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/state"
@@ -80,9 +80,9 @@ type Service struct {
 
 	config  Config
 	pools   *pool.Set
-	ops     *inflight.Group
+	ops     *operation.Group
 	places  *mount.Places
-	loops   *blockdev.Loops
+	loops   *loop.Loops
 	uses    *records[*Use]
 	frozen  *records[*Frozen]
 	devices *devices
@@ -109,8 +109,8 @@ type Service struct {
 
 // New returns a service that keeps its records in store, which must not be
 // open yet.
-func New(config Config, store *state.Store, pools *pool.Set, ops *inflight.Group,
-	places *mount.Places, loops *blockdev.Loops,
+func New(config Config, store *state.Store, pools *pool.Set, ops *operation.Group,
+	places *mount.Places, loops *loop.Loops,
 ) (*Service, error) {
 	if config.NodeID == "" {
 		return nil, errNoNodeID

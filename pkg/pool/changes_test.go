@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
-	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -83,7 +83,7 @@ func mounted(tb testing.TB, fsType, options string, mkfs ...string) string {
 		output, err := child.Command(tb, mkfs[0], append(mkfs[1:], image.Name())...).CombinedOutput()
 		require.NoError(tb, err, "%s", output)
 
-		device, err := blockdev.NewLoops(blockdev.LoopsOptions{}).Attach(tb.Context(), image, blockdev.AttachOptions{
+		device, err := loop.NewLoops(loop.LoopsOptions{}).Attach(tb.Context(), image, loop.AttachOptions{
 			AutoClear: true, Own: true, Preferred: -1, BlockSize: 512,
 		})
 		require.NoError(tb, err)

@@ -29,7 +29,7 @@
 //   - Scratch: the scratch image of an id is locked by the process that makes
 //     anything under that id, until it is in place. An image is replaced under this
 //     lock only.
-//   - Image: an image is locked for as long as it is attached (pkg/blockdev), shared
+//   - Image: an image is locked for as long as it is attached (internal/linux/loop), shared
 //     if that is read-only, and by FillImage from the check that it is blank until
 //     the new image is in its place. Its content changes under this lock only. Its
 //     size may grow without it (GrowImage).

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/touchstone-csi/touchstone/pkg/flock"
+	"github.com/touchstone-csi/touchstone/internal/linux/flock"
 )
 
 // EnsureImage makes sure that the volume has an image of at least size bytes.

@@ -91,7 +91,7 @@ func (p *Pool) removeEmptyDirectory(id string) (bool, error) {
 }
 
 // removeUnused removes an empty image unless somebody has it locked: an image is
-// for as long as it is attached (pkg/blockdev), and may be written to any moment.
+// for as long as it is attached (internal/linux/loop), and may be written to any moment.
 func (p *Pool) removeUnused(id string) (bool, error) {
 	image, err := p.OpenImage(id, os.O_RDWR)
 	if err != nil {

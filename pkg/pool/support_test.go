@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 	"github.com/touchstone-csi/touchstone/test/child"
@@ -82,7 +82,7 @@ func filesystemOf(tb testing.TB, kind string, size int64, mkfs ...string) string
 	output, err := child.Command(tb, mkfs[0], append(mkfs[1:], image.Name())...).CombinedOutput()
 	require.NoError(tb, err, "%s", output)
 
-	device, err := blockdev.NewLoops(blockdev.LoopsOptions{}).Attach(tb.Context(), image, blockdev.AttachOptions{
+	device, err := loop.NewLoops(loop.LoopsOptions{}).Attach(tb.Context(), image, loop.AttachOptions{
 		AutoClear: true, Own: true, Preferred: -1,
 	})
 	require.NoError(tb, err)

@@ -10,14 +10,14 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/touchstone-csi/touchstone/pkg/blockdev"
-	"github.com/touchstone-csi/touchstone/pkg/coalesce"
-	"github.com/touchstone-csi/touchstone/pkg/directassign"
-	"github.com/touchstone-csi/touchstone/pkg/filesystem"
-	"github.com/touchstone-csi/touchstone/pkg/inflight"
-	"github.com/touchstone-csi/touchstone/pkg/mount"
+	"github.com/touchstone-csi/touchstone/internal/kata"
+	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/operation"
+	"github.com/touchstone-csi/touchstone/pkg/operation/coalesce"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
-	"github.com/touchstone-csi/touchstone/pkg/qos"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
@@ -67,11 +67,11 @@ func Status(err error) error {
 }
 
 func codeOf(err error) codes.Code {
-	if errors.As(err, new(*inflight.ConflictError)) {
+	if errors.As(err, new(*operation.ConflictError)) {
 		return codes.Aborted
 	}
 
-	if errors.As(err, new(*inflight.PanicError)) {
+	if errors.As(err, new(*operation.PanicError)) {
 		return codes.Internal
 	}
 
@@ -101,7 +101,7 @@ func causes() []mapping {
 		{volume.ErrClaimUnreadable, codes.FailedPrecondition},
 		{context.DeadlineExceeded, codes.DeadlineExceeded},
 		{context.Canceled, codes.Canceled},
-		{inflight.ErrDraining, codes.Unavailable},
+		{operation.ErrDraining, codes.Unavailable},
 		{coalesce.ErrDraining, codes.Unavailable},
 		{state.ErrReadOnly, codes.Unavailable},
 		{volume.ErrHostileID, codes.InvalidArgument},
@@ -124,21 +124,21 @@ func causes() []mapping {
 		{pool.ErrNoLocks, codes.FailedPrecondition},
 		{pool.ErrLeased, codes.FailedPrecondition},
 		{pool.ErrNotInstant, codes.FailedPrecondition},
-		{directassign.ErrAssignment, codes.InvalidArgument},
-		{directassign.ErrUnsafeRoot, codes.FailedPrecondition},
-		{directassign.ErrNested, codes.FailedPrecondition},
-		{qos.ErrInfeasible, codes.FailedPrecondition},
-		{qos.ErrNoPod, codes.FailedPrecondition},
+		{kata.ErrAssignment, codes.InvalidArgument},
+		{kata.ErrUnsafeRoot, codes.FailedPrecondition},
+		{kata.ErrNested, codes.FailedPrecondition},
+		{cgroup.ErrInfeasible, codes.FailedPrecondition},
+		{cgroup.ErrNoPod, codes.FailedPrecondition},
 		{filesystem.ErrGrowRefused, codes.FailedPrecondition},
 		{filesystem.ErrTooSmall, codes.OutOfRange},
 		{filesystem.ErrOption, codes.InvalidArgument},
 		{filesystem.ErrInUse, codes.FailedPrecondition},
 		{filesystem.ErrFrozen, codes.FailedPrecondition},
 		{filesystem.ErrNotFrozen, codes.Aborted},
-		{blockdev.ErrImageLocked, codes.FailedPrecondition},
-		{blockdev.ErrNoLocks, codes.FailedPrecondition},
-		{blockdev.ErrNotAttached, codes.FailedPrecondition},
-		{blockdev.ErrNoNumber, codes.ResourceExhausted},
+		{loop.ErrImageLocked, codes.FailedPrecondition},
+		{loop.ErrNoLocks, codes.FailedPrecondition},
+		{loop.ErrNotAttached, codes.FailedPrecondition},
+		{loop.ErrNoNumber, codes.ResourceExhausted},
 		{unix.EFBIG, codes.OutOfRange},
 	}
 }

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/touchstone-csi/touchstone/pkg/flock"
+	"github.com/touchstone-csi/touchstone/internal/linux/flock"
 )
 
 // ownerBytes bounds what is read back of a lock file.

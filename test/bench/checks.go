@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	conditions "github.com/touchstone-csi/touchstone/pkg/health"
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
 )
 
 const (
@@ -97,7 +97,7 @@ func (b *bench) putStalls(writers []*writer, checking, resting []span) {
 }
 
 // checkOften returns when checks ran, and as long a time before each.
-func checkOften(ctx context.Context, d *driver, claim *orchestrator.Claim) (checking, resting []span, err error) {
+func checkOften(ctx context.Context, d *driver, claim *csiclient.Claim) (checking, resting []span, err error) {
 	length := time.Second
 
 	for range checkCount {

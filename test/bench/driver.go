@@ -16,7 +16,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/test/child"
 )
 
@@ -31,7 +31,7 @@ const (
 
 // driver is a running child process and a client of it.
 type driver struct {
-	*orchestrator.Orchestrator
+	*csiclient.Orchestrator
 
 	root    string
 	command *exec.Cmd
@@ -81,7 +81,7 @@ func (b *bench) startIn(ctx context.Context, root string, environment ...string)
 	// In a mount namespace of its own nothing is left, however it ends.
 	command.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 
-	client, err := orchestrator.Connect(socket)
+	client, err := csiclient.Connect(socket)
 	if err != nil {
 		return nil, err
 	}
@@ -211,11 +211,11 @@ func (d *driver) costing(ctx context.Context, callers, count int, do func(ctx co
 }
 
 func mountable() *csi.VolumeCapability {
-	return orchestrator.Mount(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, "ext4")
+	return csiclient.Mount(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, "ext4")
 }
 
 // claim makes a volume and returns a use of it.
-func (d *driver) claim(ctx context.Context, name string, parameters map[string]string) (*orchestrator.Claim, error) {
+func (d *driver) claim(ctx context.Context, name string, parameters map[string]string) (*csiclient.Claim, error) {
 	made, err := d.CreateVolume(ctx, &csi.CreateVolumeRequest{
 		Name: name, Parameters: parameters,
 		VolumeCapabilities: []*csi.VolumeCapability{mountable()},
@@ -227,7 +227,7 @@ func (d *driver) claim(ctx context.Context, name string, parameters map[string]s
 
 	id := made.GetVolume().GetVolumeId()
 
-	return &orchestrator.Claim{
+	return &csiclient.Claim{
 		VolumeID: id, VolumeContext: made.GetVolume().GetVolumeContext(), Capability: mountable(), NodeID: nodeID,
 		StagingPath: filepath.Join(d.root, "kubelet", "staging", id),
 		TargetPath:  filepath.Join(d.root, "kubelet", "pods", id, "mount"),
@@ -235,7 +235,7 @@ func (d *driver) claim(ctx context.Context, name string, parameters map[string]s
 }
 
 // staged makes a volume and brings it to its staging path.
-func (d *driver) staged(ctx context.Context, name string, parameters map[string]string) (*orchestrator.Claim, error) {
+func (d *driver) staged(ctx context.Context, name string, parameters map[string]string) (*csiclient.Claim, error) {
 	claim, err := d.claim(ctx, name, parameters)
 	if err != nil {
 		return nil, err

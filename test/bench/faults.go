@@ -13,16 +13,16 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
 
-	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	conditions "github.com/touchstone-csi/touchstone/pkg/health"
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
 )
 
 // victim is a published volume that gets sick.
 type victim struct {
 	*driver
 
-	claim *orchestrator.Claim
+	claim *csiclient.Claim
 	image string
 	// aside is a second link to the image.
 	aside string
@@ -122,7 +122,7 @@ func (d *driver) sufferAll(ctx context.Context, f fault) (told, cured *sample, f
 func (d *driver) newVictim(ctx context.Context, name string, block bool) (*victim, error) {
 	capability := mountable()
 	if block {
-		capability = orchestrator.Block(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER)
+		capability = csiclient.Block(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER)
 	}
 
 	claim, err := d.made(ctx, name, volumeBytes, capability)
@@ -297,7 +297,7 @@ var errNoDevice = errors.New("no loop device has the image")
 
 // device returns the path of the loop device that has the image.
 func (v *victim) device() (string, error) {
-	all, err := blockdev.NewLoops(blockdev.LoopsOptions{}).Attachments()
+	all, err := loop.NewLoops(loop.LoopsOptions{}).Attachments()
 	if err != nil {
 		return "", err
 	}

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 )
 
 // isolation shows what a call on one volume costs while another one does I/O.
@@ -45,7 +45,7 @@ func isolation(ctx context.Context, b *bench) error {
 }
 
 // beside measures calls on the quiet volume.
-func (b *bench) beside(ctx context.Context, d *driver, quiet *orchestrator.Claim, what string) error {
+func (b *bench) beside(ctx context.Context, d *driver, quiet *csiclient.Claim, what string) error {
 	const gets, publications = 2000, 300
 
 	getting, _, err := timed(ctx, 1, gets, func(ctx context.Context, _ int) error { return d.get(ctx, quiet.VolumeID) })
@@ -64,7 +64,7 @@ func (b *bench) beside(ctx context.Context, d *driver, quiet *orchestrator.Claim
 	return nil
 }
 
-func (b *bench) besideFormat(ctx context.Context, d *driver, quiet *orchestrator.Claim, stall *stall) error {
+func (b *bench) besideFormat(ctx context.Context, d *driver, quiet *csiclient.Claim, stall *stall) error {
 	if err := stall.arm(); err != nil {
 		return err
 	}
@@ -94,7 +94,7 @@ func (b *bench) besideFormat(ctx context.Context, d *driver, quiet *orchestrator
 // thickBytes is what one thick volume takes.
 const thickBytes = 2 << 30
 
-func (b *bench) besideThick(ctx context.Context, d *driver, quiet *orchestrator.Claim) error {
+func (b *bench) besideThick(ctx context.Context, d *driver, quiet *csiclient.Claim) error {
 	over := make(chan struct{})
 	group, ctx := errgroup.WithContext(ctx)
 

@@ -3,7 +3,7 @@ package main
 import (
 	"context"
 
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 )
 
 func publish(ctx context.Context, b *bench) error {
@@ -46,7 +46,7 @@ func backings() []backing {
 }
 
 // republish publishes and unpublishes a staged volume again and again.
-func (d *driver) republish(ctx context.Context, claim *orchestrator.Claim, count int) (up, down *sample, err error) {
+func (d *driver) republish(ctx context.Context, claim *csiclient.Claim, count int) (up, down *sample, err error) {
 	up, down = &sample{}, &sample{}
 
 	for range count {

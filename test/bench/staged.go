@@ -10,7 +10,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 )
 
 // oneOfMany of the staged volumes is an ext4, the others are raw block.
@@ -28,7 +28,7 @@ func staged(ctx context.Context, b *bench) error {
 	}
 	defer done()
 
-	claims := make([]*orchestrator.Claim, b.staged)
+	claims := make([]*csiclient.Claim, b.staged)
 	err = b.stageTenths(ctx, d, claims)
 
 	if err == nil {
@@ -53,7 +53,7 @@ func staged(ctx context.Context, b *bench) error {
 }
 
 // stageTenths stages all volumes and notes what the stagings of each tenth take.
-func (b *bench) stageTenths(ctx context.Context, d *driver, claims []*orchestrator.Claim) error {
+func (b *bench) stageTenths(ctx context.Context, d *driver, claims []*csiclient.Claim) error {
 	const parts = 10
 
 	for part := range parts {
@@ -81,10 +81,10 @@ func (b *bench) stageTenths(ctx context.Context, d *driver, claims []*orchestrat
 }
 
 // stageable is a volume that is attached.
-func (d *driver) stageable(ctx context.Context, number int) (*orchestrator.Claim, error) {
+func (d *driver) stageable(ctx context.Context, number int) (*csiclient.Claim, error) {
 	capability := mountable()
 	if number%oneOfMany != 0 {
-		capability = orchestrator.Block(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER)
+		capability = csiclient.Block(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER)
 	}
 
 	made, err := d.CreateVolume(ctx, &csi.CreateVolumeRequest{
@@ -96,7 +96,7 @@ func (d *driver) stageable(ctx context.Context, number int) (*orchestrator.Claim
 	}
 
 	id := made.GetVolume().GetVolumeId()
-	claim := &orchestrator.Claim{
+	claim := &csiclient.Claim{
 		VolumeID: id, VolumeContext: made.GetVolume().GetVolumeContext(), Capability: capability, NodeID: nodeID,
 		StagingPath: filepath.Join(d.root, "kubelet", "staging", id),
 		TargetPath:  filepath.Join(d.root, "kubelet", "pods", id, "mount"),
@@ -106,7 +106,7 @@ func (d *driver) stageable(ctx context.Context, number int) (*orchestrator.Claim
 }
 
 // amongStaged measures calls and restarts of a driver that has many staged volumes.
-func (b *bench) amongStaged(ctx context.Context, d *driver, claims []*orchestrator.Claim) error {
+func (b *bench) amongStaged(ctx context.Context, d *driver, claims []*csiclient.Claim) error {
 	const calls = 200
 
 	created, _, err := timed(ctx, 1, calls, d.creating("beside", nil))

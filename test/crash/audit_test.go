@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/touchstone-csi/touchstone/pkg/blockdev"
-	"github.com/touchstone-csi/touchstone/pkg/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 )
 
 // checkAcknowledged is made right after a start: nothing that was acknowledged
@@ -217,13 +217,13 @@ func entries(t *testing.T, directory string) []string {
 }
 
 // devices are the loop devices of this pool's images.
-func (s *site) devices(t *testing.T) []blockdev.Attachment {
+func (s *site) devices(t *testing.T) []loop.Attachment {
 	t.Helper()
 
-	list, err := blockdev.NewLoops(blockdev.LoopsOptions{}).Attachments()
+	list, err := loop.NewLoops(loop.LoopsOptions{}).Attachments()
 	require.NoError(t, err)
 
-	return slices.DeleteFunc(list, func(each blockdev.Attachment) bool { return !strings.HasPrefix(each.BackingPath, s.pool()+"/") })
+	return slices.DeleteFunc(list, func(each loop.Attachment) bool { return !strings.HasPrefix(each.BackingPath, s.pool()+"/") })
 }
 
 // sweep takes away what a failed test has left on the machine.
@@ -241,7 +241,7 @@ func (s *site) sweep(t *testing.T) {
 		}
 	}
 
-	loops := blockdev.NewLoops(blockdev.LoopsOptions{})
+	loops := loop.NewLoops(loop.LoopsOptions{})
 
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()

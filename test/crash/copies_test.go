@@ -11,8 +11,8 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
 
-	"github.com/touchstone-csi/touchstone/pkg/filesystem"
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -209,7 +209,7 @@ func (s *snapshot) create() *step {
 
 	return &step{
 		name: "create snapshot", then: func() { s.phase = created },
-		call: func(ctx context.Context, co *orchestrator.Orchestrator) error {
+		call: func(ctx context.Context, co *csiclient.Orchestrator) error {
 			answer, err := co.SnapshotUntilReady(ctx, &csi.CreateSnapshotRequest{
 				Name: s.name, SourceVolumeId: s.of[0].volumeID, Parameters: s.of[0].parameters,
 			})
@@ -225,7 +225,7 @@ func (s *snapshot) create() *step {
 	}
 }
 
-func (s *snapshot) createGroup(ctx context.Context, co *orchestrator.Orchestrator) error {
+func (s *snapshot) createGroup(ctx context.Context, co *csiclient.Orchestrator) error {
 	request := &csi.CreateVolumeGroupSnapshotRequest{Name: s.name}
 	for _, of := range s.of {
 		request.SourceVolumeIds = append(request.GetSourceVolumeIds(), of.volumeID)
@@ -273,7 +273,7 @@ func (of *snapshotted) answers(told *csi.Snapshot) error {
 func (s *snapshot) delete() *step {
 	return &step{
 		name: "delete snapshot", then: func() { s.phase = deleted },
-		call: func(ctx context.Context, co *orchestrator.Orchestrator) error {
+		call: func(ctx context.Context, co *csiclient.Orchestrator) error {
 			if !s.group {
 				_, err := co.DeleteSnapshot(ctx, &csi.DeleteSnapshotRequest{SnapshotId: s.id})
 

@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/child"
 )
@@ -78,7 +78,7 @@ func newSite(t *testing.T, binary string) *site {
 
 // process is one run of the driver.
 type process struct {
-	*orchestrator.Orchestrator
+	*csiclient.Orchestrator
 
 	// closed is the client's; calls may still be on their way through it.
 	closed  bool
@@ -114,7 +114,7 @@ func (s *site) start(t *testing.T, watch grpc.UnaryClientInterceptor) *process {
 	command.Stdout, command.Stderr = log, log
 	require.NoError(t, child.Start(command))
 
-	client, err := orchestrator.Connect(endpoint, append(await.Calls(t), grpc.WithChainUnaryInterceptor(watch))...)
+	client, err := csiclient.Connect(endpoint, append(await.Calls(t), grpc.WithChainUnaryInterceptor(watch))...)
 	require.NoError(t, err)
 
 	p := &process{Orchestrator: client, command: command, ended: make(chan struct{}), memory: s.memory, exhausted: make(chan struct{})}

@@ -14,9 +14,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -36,13 +36,13 @@ func several(t *testing.T, d *harness.Driver, count int) []*life {
 	for i := range volumes {
 		made, err := d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
 			Name:               fmt.Sprintf("%s-%d", t.Name(), i),
-			VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Block(writer)},
+			VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)},
 			CapacityRange:      &csi.CapacityRange{RequiredBytes: mib},
 		})
 		require.NoError(t, err)
 
 		claim := d.Claim(t, made.GetVolume().GetVolumeId())
-		claim.VolumeContext, claim.Capability = made.GetVolume().GetVolumeContext(), orchestrator.Block(writer)
+		claim.VolumeContext, claim.Capability = made.GetVolume().GetVolumeContext(), csiclient.Block(writer)
 		volumes[i] = &life{t: t, driver: d, kind: kind{capability: claim.Capability}, claim: claim}
 	}
 
@@ -85,7 +85,7 @@ func TestDeviceNumbers(t *testing.T) {
 	d := harness.Start(t, func(c *driver.Config) { c.FirstLoopDevice = first })
 	volumes := several(t, d, 3)
 
-	foreign := blockdev.NewLoops(blockdev.LoopsOptions{})
+	foreign := loop.NewLoops(loop.LoopsOptions{})
 	occupied := occupy(t, foreign, first)
 
 	numberOf := func(volume *life) int {
@@ -111,7 +111,7 @@ func TestDeviceNumbers(t *testing.T) {
 }
 
 // occupy attaches an image of another program to the number.
-func occupy(t *testing.T, loops *blockdev.Loops, number int) int {
+func occupy(t *testing.T, loops *loop.Loops, number int) int {
 	t.Helper()
 
 	image, err := os.Create(filepath.Join(t.TempDir(), "foreign"))
@@ -120,7 +120,7 @@ func occupy(t *testing.T, loops *blockdev.Loops, number int) int {
 
 	defer image.Close()
 
-	device, err := loops.Attach(t.Context(), image, blockdev.AttachOptions{Preferred: number})
+	device, err := loops.Attach(t.Context(), image, loop.AttachOptions{Preferred: number})
 	require.NoError(t, err)
 	require.NoError(t, device.Close())
 	t.Cleanup(func() { require.NoError(t, loops.Detach(context.Background(), device.Number)) })

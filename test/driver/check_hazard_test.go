@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/pkg/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/pkg/node"
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -316,13 +316,13 @@ func TestRawBlockForgetsTheFilesystem(t *testing.T) {
 	t.Parallel()
 
 	d := startNode(t)
-	claim := given(t, d, orchestrator.Mount(writer, "ext4"), nil)
+	claim := given(t, d, csiclient.Mount(writer, "ext4"), nil)
 	require.NoError(t, os.MkdirAll(claim.StagingPath, 0o750))
 	require.NoError(t, d.Stage(t.Context(), claim))
 	require.NotNil(t, reportOf(t, d, claim.VolumeID).Check)
 	require.NoError(t, d.Unstage(t.Context(), claim))
 
-	claim.Capability = orchestrator.Block(writer)
+	claim.Capability = csiclient.Block(writer)
 	require.NoError(t, d.Stage(t.Context(), claim))
 	require.Nil(t, reportOf(t, d, claim.VolumeID).Check)
 	require.NoError(t, d.Unstage(t.Context(), claim))

@@ -11,10 +11,10 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/node"
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 	"github.com/touchstone-csi/touchstone/test/child"
@@ -75,7 +75,7 @@ func TestChecksFollowThePeriod(t *testing.T) {
 			own, other := usedVolume(t, d), usedVolume(t, d)
 			require.Equal(t, node.HowStage, reportOf(t, d, own.VolumeID).Check.How)
 
-			for _, claim := range []*orchestrator.Claim{own, other} {
+			for _, claim := range []*csiclient.Claim{own, other} {
 				test.modify(t, d, claim.VolumeID, shortPeriod.String())
 			}
 
@@ -98,7 +98,7 @@ func TestChecksFollowThePeriod(t *testing.T) {
 
 // usedVolume is staged, and was made by the driver or, where it makes none, for
 // it.
-func usedVolume(t *testing.T, d *harness.Driver) *orchestrator.Claim {
+func usedVolume(t *testing.T, d *harness.Driver) *csiclient.Claim {
 	t.Helper()
 
 	if d.Config.Mode == driver.ModeNode {
@@ -130,7 +130,7 @@ func modifyElsewhere(t *testing.T, d *harness.Driver, id, period string) {
 
 // TestChecksFindDamage has nobody ask.
 func TestChecksFindDamage(t *testing.T) {
-	eachPool(t, func(t *testing.T, d *harness.Driver, claim *orchestrator.Claim, fsType string) {
+	eachPool(t, func(t *testing.T, d *harness.Driver, claim *csiclient.Claim, fsType string) {
 		t.Helper()
 		bringUp(t, d, claim)
 		populate(t, claim.TargetPath)

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/health"
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/harness"
@@ -67,7 +67,7 @@ func TestDeltaOfSnapshotsWhenTheClockWasSetBack(t *testing.T) {
 
 	d := harness.Start(t)
 	block := newVolume(t, d, &csi.CreateVolumeRequest{
-		Name: "block", VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Block(writer)},
+		Name: "block", VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)},
 	})
 	first, second := snapshotOf(t, d, block.VolumeID, "first"), snapshotOf(t, d, block.VolumeID, "second")
 	delta := func(base, target string) error {
@@ -96,7 +96,7 @@ func TestAnImageIsKeptWhileItsVolumeIsCreated(t *testing.T) {
 
 	created := make(chan error, 1)
 
-	var claim *orchestrator.Claim
+	var claim *csiclient.Claim
 
 	go func() {
 		made, err := d.CreateVolume(t.Context(), inPool("created", "default"))

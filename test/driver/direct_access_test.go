@@ -14,11 +14,11 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
-	"github.com/touchstone-csi/touchstone/pkg/filesystem"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/node"
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/guest"
 	"github.com/touchstone-csi/touchstone/test/harness"
@@ -63,14 +63,14 @@ func TestDirectIsNotTouched(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
-	for name, hold := range map[string]func(t *testing.T, d *harness.Driver, claim *orchestrator.Claim){
-		"published": func(*testing.T, *harness.Driver, *orchestrator.Claim) {},
-		"taken":     func(t *testing.T, d *harness.Driver, claim *orchestrator.Claim) { take(t, d, claim, sandbox) },
-		"unmounted": func(t *testing.T, d *harness.Driver, claim *orchestrator.Claim) {
+	for name, hold := range map[string]func(t *testing.T, d *harness.Driver, claim *csiclient.Claim){
+		"published": func(*testing.T, *harness.Driver, *csiclient.Claim) {},
+		"taken":     func(t *testing.T, d *harness.Driver, claim *csiclient.Claim) { take(t, d, claim, sandbox) },
+		"unmounted": func(t *testing.T, d *harness.Driver, claim *csiclient.Claim) {
 			take(t, d, claim, sandbox)
 			unmount(t, claim.TargetPath)
 		},
-		"hidden": func(t *testing.T, _ *harness.Driver, claim *orchestrator.Claim) {
+		"hidden": func(t *testing.T, _ *harness.Driver, claim *csiclient.Claim) {
 			hide(t, claim.TargetPath)
 		},
 	} {
@@ -129,7 +129,7 @@ func hide(t *testing.T, path string) {
 }
 
 // tryToTouch makes all calls that would read, write, check or mount the filesystem.
-func tryToTouch(t *testing.T, d *harness.Driver, claim *orchestrator.Claim) {
+func tryToTouch(t *testing.T, d *harness.Driver, claim *csiclient.Claim) {
 	t.Helper()
 
 	ctx := t.Context()
@@ -160,7 +160,7 @@ func tryToTouch(t *testing.T, d *harness.Driver, claim *orchestrator.Claim) {
 
 // tryToCopy makes the calls for which a filesystem would be frozen. In an instant
 // the volume can be had as after a power failure.
-func tryToCopy(t *testing.T, d *harness.Driver, claim *orchestrator.Claim, instant bool) {
+func tryToCopy(t *testing.T, d *harness.Driver, claim *csiclient.Claim, instant bool) {
 	t.Helper()
 
 	ctx := t.Context()
@@ -194,14 +194,14 @@ func TestDirectWithoutRecords(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
-	for name, hold := range map[string]func(t *testing.T, d *harness.Driver, claim *orchestrator.Claim){
-		"published": func(*testing.T, *harness.Driver, *orchestrator.Claim) {},
-		"taken":     func(t *testing.T, d *harness.Driver, claim *orchestrator.Claim) { take(t, d, claim, sandbox) },
-		"unmounted": func(t *testing.T, d *harness.Driver, claim *orchestrator.Claim) {
+	for name, hold := range map[string]func(t *testing.T, d *harness.Driver, claim *csiclient.Claim){
+		"published": func(*testing.T, *harness.Driver, *csiclient.Claim) {},
+		"taken":     func(t *testing.T, d *harness.Driver, claim *csiclient.Claim) { take(t, d, claim, sandbox) },
+		"unmounted": func(t *testing.T, d *harness.Driver, claim *csiclient.Claim) {
 			take(t, d, claim, sandbox)
 			unmount(t, claim.TargetPath)
 		},
-		"target gone": func(t *testing.T, d *harness.Driver, claim *orchestrator.Claim) {
+		"target gone": func(t *testing.T, d *harness.Driver, claim *csiclient.Claim) {
 			take(t, d, claim, sandbox)
 			unmount(t, claim.TargetPath)
 			require.NoError(t, os.Remove(claim.TargetPath))
@@ -218,7 +218,7 @@ func TestDirectWithoutRecords(t *testing.T) {
 				if mode == readerOnly {
 					takeDown(t, d, claim)
 
-					claim.Capability = orchestrator.Mount(mode, "ext4")
+					claim.Capability = csiclient.Mount(mode, "ext4")
 					require.NoError(t, d.Attach(t.Context(), claim))
 					require.NoError(t, d.Stage(t.Context(), claim))
 				}
@@ -304,7 +304,7 @@ func TestDirectEndsChecks(t *testing.T) {
 
 	run := newToolbox()
 	d := startNode(t)
-	claim := given(t, d, orchestrator.Mount(writer, "ext4"), direct())
+	claim := given(t, d, csiclient.Mount(writer, "ext4"), direct())
 	require.NoError(t, d.Stage(t.Context(), claim))
 	require.NoError(t, d.Unstage(t.Context(), claim))
 	t.Cleanup(func() {

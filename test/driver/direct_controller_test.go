@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/kubeapi"
 	"github.com/touchstone-csi/touchstone/test/logs"
@@ -31,19 +31,19 @@ func direct() map[string]string { return map[string]string{keyDirect: "true"} }
 func aDirectVolume(name string, parameters map[string]string) *csi.CreateVolumeRequest {
 	return &csi.CreateVolumeRequest{
 		Name: name, Parameters: parameters, CapacityRange: required(16 * mib),
-		VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Mount(singleWriter, "")},
+		VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(singleWriter, "")},
 	}
 }
 
 // notDirect are the capabilities that a direct volume can't have.
 func notDirect() map[string]*csi.VolumeCapability {
 	return map[string]*csi.VolumeCapability{
-		"block":                  orchestrator.Block(singleWriter),
-		"several writers":        orchestrator.Mount(multiWriter, ""),
-		"several nodes read":     orchestrator.Mount(nodesRead, ""),
-		"one of several nodes":   orchestrator.Mount(nodesOne, ""),
-		"several nodes write":    orchestrator.Mount(nodesWrite, ""),
-		"block, several writers": orchestrator.Block(multiWriter),
+		"block":                  csiclient.Block(singleWriter),
+		"several writers":        csiclient.Mount(multiWriter, ""),
+		"several nodes read":     csiclient.Mount(nodesRead, ""),
+		"one of several nodes":   csiclient.Mount(nodesOne, ""),
+		"several nodes write":    csiclient.Mount(nodesWrite, ""),
+		"block, several writers": csiclient.Block(multiWriter),
 	}
 }
 
@@ -140,7 +140,7 @@ func TestDirectVolumeIsForOne(t *testing.T) {
 
 	for _, mode := range []csi.VolumeCapability_AccessMode_Mode{writer, singleWriter, readerOnly} {
 		wanted := *claim
-		wanted.Capability = orchestrator.Mount(mode, "")
+		wanted.Capability = csiclient.Mount(mode, "")
 
 		answer, err := d.ValidateVolumeCapabilities(t.Context(), &csi.ValidateVolumeCapabilitiesRequest{
 			VolumeId: claim.VolumeID, VolumeCapabilities: []*csi.VolumeCapability{wanted.Capability},
@@ -166,7 +166,7 @@ func TestDirectIsPartOfWhatAVolumeIs(t *testing.T) {
 			name       string
 			parameters map[string]string
 			want       codes.Code
-			claim      *orchestrator.Claim
+			claim      *csiclient.Claim
 		}{
 			{"direct", direct(), codes.OK, assigned},
 			{"direct", map[string]string{"skip-hostmount": "true"}, codes.OK, assigned},
@@ -196,7 +196,7 @@ func TestDirectIsPartOfWhatAVolumeIs(t *testing.T) {
 	d.Restart(t)
 	check()
 
-	for _, claim := range []*orchestrator.Claim{ordinary, assigned} {
+	for _, claim := range []*csiclient.Claim{ordinary, assigned} {
 		other := maps.Clone(claim.VolumeContext)
 		if _, was := other[keyDirect]; was {
 			delete(other, keyDirect)
@@ -217,7 +217,7 @@ func confirms(t *testing.T, d *harness.Driver, id string, parameters map[string]
 	t.Helper()
 
 	answer, err := d.ValidateVolumeCapabilities(t.Context(), &csi.ValidateVolumeCapabilitiesRequest{
-		VolumeId: id, Parameters: parameters, VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Mount(singleWriter, "")},
+		VolumeId: id, Parameters: parameters, VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(singleWriter, "")},
 	})
 	require.NoError(t, err)
 
@@ -323,7 +323,7 @@ func TestClaimAsksForDirectVolume(t *testing.T) {
 				require.Len(t, api.Asked(), before+test.asks)
 
 				wanted := *claim
-				wanted.Capability = orchestrator.Mount(multiWriter, "")
+				wanted.Capability = csiclient.Mount(multiWriter, "")
 
 				code := codes.OK
 				if test.want == "true" {
@@ -348,7 +348,7 @@ func TestClaimIsAskedOnce(t *testing.T) {
 
 	d := harness.Start(t, askingAPI(api))
 	class := map[string]string{"mkfsOptions": "-m 1"}
-	made := map[string]*orchestrator.Claim{}
+	made := map[string]*csiclient.Claim{}
 
 	for name, want := range map[string]string{"direct": "true", "ordinary": ""} {
 		made[name] = newVolume(t, d, aDirectVolume(name, forClaim(name, class)))

@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/pkg/blockdev"
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/guest"
 	"github.com/touchstone-csi/touchstone/test/harness"
@@ -93,7 +93,7 @@ func TestDirectOutlivesTheDriver(t *testing.T) {
 
 			// Killed after the device was detached.
 			require.NoError(t, d.Stage(t.Context(), claim))
-			require.NoError(t, blockdev.NewLoops(blockdev.LoopsOptions{}).Detach(t.Context(), deviceOf(t, d, claim).Number))
+			require.NoError(t, loop.NewLoops(loop.LoopsOptions{}).Detach(t.Context(), deviceOf(t, d, claim).Number))
 			reborn(t, d)
 			require.NoError(t, d.Unstage(t.Context(), claim))
 		})
@@ -101,7 +101,7 @@ func TestDirectOutlivesTheDriver(t *testing.T) {
 }
 
 // outlivesTaken is the part of the life in which a guest has the volume.
-func outlivesTaken(t *testing.T, d *harness.Driver, claim *orchestrator.Claim, reborn func(*testing.T, *harness.Driver), same func(...string)) {
+func outlivesTaken(t *testing.T, d *harness.Driver, claim *csiclient.Claim, reborn func(*testing.T, *harness.Driver), same func(...string)) {
 	shim := run(t, d, claim)
 	shim.SetUsage(t, smallUsage())
 
@@ -205,10 +205,10 @@ func TestDirectIsKilledInCalls(t *testing.T) {
 	for round := range rounds {
 		for _, step := range []struct {
 			name string
-			call func(*orchestrator.Orchestrator, context.Context) error
+			call func(*csiclient.Orchestrator, context.Context) error
 			then func()
 		}{
-			{"stage", func(o *orchestrator.Orchestrator, ctx context.Context) error { return o.Stage(ctx, claim) }, func() {
+			{"stage", func(o *csiclient.Orchestrator, ctx context.Context) error { return o.Stage(ctx, claim) }, func() {
 				vm := boot(t, deviceOf(t, d, claim).Path, "ext4")
 				if written {
 					fileHolds(t, vm.path("data"), "precious")
@@ -219,29 +219,29 @@ func TestDirectIsKilledInCalls(t *testing.T) {
 
 				written = true
 			}},
-			{"publish", func(o *orchestrator.Orchestrator, ctx context.Context) error { return o.Publish(ctx, claim) }, func() {
+			{"publish", func(o *csiclient.Orchestrator, ctx context.Context) error { return o.Publish(ctx, claim) }, func() {
 				require.FileExists(t, filepath.Join(claim.TargetPath, "csiPlugin.json"))
 				require.FileExists(t, mountInfoOf(d, claim))
 				require.Equal(t, []string{"mountInfo.json"}, entriesIn(t, entryOf(d, claim)))
 				take(t, d, claim, sandbox)
 			}},
-			{"publish again", func(o *orchestrator.Orchestrator, ctx context.Context) error { return o.Publish(ctx, claim) }, func() {
+			{"publish again", func(o *csiclient.Orchestrator, ctx context.Context) error { return o.Publish(ctx, claim) }, func() {
 				taken(t, d, claim, sandbox)
 				require.Len(t, entriesIn(t, d.Config.DirectVolumeRoot), 1)
 			}},
-			{"unpublish", func(o *orchestrator.Orchestrator, ctx context.Context) error { return o.Unpublish(ctx, claim) }, func() {
+			{"unpublish", func(o *csiclient.Orchestrator, ctx context.Context) error { return o.Unpublish(ctx, claim) }, func() {
 				require.NoDirExists(t, claim.TargetPath)
 				require.Empty(t, entriesIn(t, d.Config.DirectVolumeRoot))
 
 				size += mib
 				expandController(t, d, claim, size)
 			}},
-			{"expand", func(o *orchestrator.Orchestrator, ctx context.Context) error {
+			{"expand", func(o *csiclient.Orchestrator, ctx context.Context) error {
 				return expandNodeWith(ctx, o, claim, claim.StagingPath, size)
 			}, func() {
 				require.Equal(t, size, deviceOf(t, d, claim).SizeBytes)
 			}},
-			{"unstage", func(o *orchestrator.Orchestrator, ctx context.Context) error { return o.Unstage(ctx, claim) }, func() {
+			{"unstage", func(o *csiclient.Orchestrator, ctx context.Context) error { return o.Unstage(ctx, claim) }, func() {
 				require.Empty(t, devicesOf(t, d, claim.VolumeID))
 			}},
 		} {
@@ -258,7 +258,7 @@ func TestDirectIsKilledInCalls(t *testing.T) {
 }
 
 // killWithin kills the driver so long after a call has begun.
-func killWithin(t *testing.T, d *harness.Driver, after time.Duration, call func(*orchestrator.Orchestrator, context.Context) error) {
+func killWithin(t *testing.T, d *harness.Driver, after time.Duration, call func(*csiclient.Orchestrator, context.Context) error) {
 	t.Helper()
 
 	ended, asked := make(chan struct{}), d.Orchestrator
@@ -290,7 +290,7 @@ func TestDirectAfterReboot(t *testing.T) {
 		d.Stop()
 
 		unmount(t, claim.TargetPath)
-		require.NoError(t, blockdev.NewLoops(blockdev.LoopsOptions{}).Detach(t.Context(), deviceOf(t, d, claim).Number))
+		require.NoError(t, loop.NewLoops(loop.LoopsOptions{}).Detach(t.Context(), deviceOf(t, d, claim).Number))
 
 		if !keeps {
 			require.NoError(t, os.RemoveAll(d.Config.DirectVolumeRoot))

@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/pkg/directassign"
-	"github.com/touchstone-csi/touchstone/pkg/filesystem"
-	"github.com/touchstone-csi/touchstone/pkg/mount"
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/internal/kata"
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/test/guest"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -25,7 +25,7 @@ import (
 type directLife struct {
 	*harness.Driver
 
-	claim         *orchestrator.Claim
+	claim         *csiclient.Claim
 	fsType        string
 	bytes, larger int64
 	blockSize     int
@@ -146,7 +146,7 @@ func (l *directLife) publish(t *testing.T) {
 		l.Config.DirectVolumeRoot: fs.ModeDir | 0o700, entryOf(l.Driver, l.claim): fs.ModeDir | 0o700, mountInfoOf(l.Driver, l.claim): 0o600,
 	}, modes)
 
-	require.Equal(t, &directassign.Listed{
+	require.Equal(t, &kata.Listed{
 		VolumeID: l.claim.VolumeID, TargetPath: l.claim.TargetPath, Device: l.device, FSType: l.fsType,
 		Options: []string{"noatime"}, SizeBytes: l.bytes,
 	}, listed(t, l.Driver, l.claim))

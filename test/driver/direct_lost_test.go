@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/pkg/blockdev"
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -67,7 +67,7 @@ func TestDirectLosesItsDevice(t *testing.T) {
 			for _, lost := range devicesOf(t, d, claim.VolumeID) {
 				// A reader has a device of its own beside the staging's.
 				if lost.ReadOnly == claim.ReadOnly {
-					require.NoError(t, blockdev.NewLoops(blockdev.LoopsOptions{}).Detach(t.Context(), lost.Number))
+					require.NoError(t, loop.NewLoops(loop.LoopsOptions{}).Detach(t.Context(), lost.Number))
 				}
 			}
 
@@ -152,7 +152,7 @@ func TestDirectTargetIsTooLong(t *testing.T) {
 	require.FileExists(t, mountInfoOf(d, claim))
 }
 
-func pluginAt(t *testing.T, claim *orchestrator.Claim) string {
+func pluginAt(t *testing.T, claim *csiclient.Claim) string {
 	t.Helper()
 
 	content, err := os.ReadFile(filepath.Join(claim.TargetPath, "csiPlugin.json"))

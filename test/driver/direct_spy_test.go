@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/harness"
 )
@@ -37,7 +37,7 @@ type spy struct {
 }
 
 // watch begins to look at what is done with the volume.
-func watch(t *testing.T, d *harness.Driver, claim *orchestrator.Claim) *spy {
+func watch(t *testing.T, d *harness.Driver, claim *csiclient.Claim) *spy {
 	t.Helper()
 
 	s := &spy{image: newWatched(t), devices: newWatched(t), here: newWatched(t)}

@@ -12,9 +12,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/touchstone-csi/touchstone/pkg/directassign"
-	"github.com/touchstone-csi/touchstone/pkg/mount"
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/internal/kata"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/test/harness"
 )
 
@@ -50,7 +50,7 @@ func TestDirectCallsAtOnce(t *testing.T) {
 	unpublish := func() error { return d.Unpublish(t.Context(), claim) }
 	unstage := func() error { return d.Unstage(t.Context(), claim) }
 	list := func() error {
-		_, err := directassign.NewClient(d.Conn()).List(t.Context())
+		_, err := kata.NewClient(d.Conn()).List(t.Context())
 
 		return err
 	}
@@ -128,7 +128,7 @@ func TestDirectVolumesAtOnce(t *testing.T) {
 }
 
 // comesAndGoes is for goroutines.
-func comesAndGoes(t *testing.T, d *harness.Driver, claim *orchestrator.Claim) bool {
+func comesAndGoes(t *testing.T, d *harness.Driver, claim *csiclient.Claim) bool {
 	t.Helper()
 
 	ctx := t.Context()

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -73,10 +73,10 @@ func TestForeignDataIsNotProvisioned(t *testing.T) {
 func ofKind(name, backing string, size int64) *csi.CreateVolumeRequest {
 	request := &csi.CreateVolumeRequest{
 		Name: name, CapacityRange: required(size), Parameters: map[string]string{"backing": backing},
-		VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Block(writer)},
+		VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)},
 	}
 	if backing == "directory" {
-		request.VolumeCapabilities = []*csi.VolumeCapability{orchestrator.Mount(writer, "")}
+		request.VolumeCapabilities = []*csi.VolumeCapability{csiclient.Mount(writer, "")}
 	}
 
 	return request

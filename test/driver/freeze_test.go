@@ -24,14 +24,14 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/pkg/blockdev"
-	"github.com/touchstone-csi/touchstone/pkg/directassign"
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/internal/kata"
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
-	"github.com/touchstone-csi/touchstone/pkg/filesystem"
-	"github.com/touchstone-csi/touchstone/pkg/inflight"
-	"github.com/touchstone-csi/touchstone/pkg/mount"
 	"github.com/touchstone-csi/touchstone/pkg/node"
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/state"
@@ -91,9 +91,9 @@ func openNode(ctx context.Context, config nodeConfig, log *slog.Logger) (*frozen
 		NodeID: harness.NodeID, Ephemeral: ephemeral, Admission: &pool.Admission{Overcommit: 1}, Log: log, FreezeLimit: config.FreezeLimit,
 		StagingDir: filepath.Join(config.KubeletDir, "own"), CgroupRoot: "/sys/fs/cgroup", Run: config.Run,
 		Direct: node.DirectConfig{
-			Root: directassign.NewRoot(config.DirectRoot), Guest: directassign.NewGuest(directassign.GuestConfig{}),
+			Root: kata.NewRoot(config.DirectRoot), Guest: kata.NewGuest(kata.GuestConfig{}),
 		},
-	}, store, pools, inflight.NewGroup(), places, blockdev.NewLoops(blockdev.LoopsOptions{}))
+	}, store, pools, operation.NewGroup(), places, loop.NewLoops(loop.LoopsOptions{}))
 	if err == nil {
 		err = store.Open(ctx)
 	}
@@ -149,7 +149,7 @@ func startNode(t *testing.T) *harness.Driver {
 }
 
 // given puts a volume into the pool as a controller elsewhere would.
-func given(t *testing.T, d *harness.Driver, capability *csi.VolumeCapability, parameters map[string]string) *orchestrator.Claim {
+func given(t *testing.T, d *harness.Driver, capability *csi.VolumeCapability, parameters map[string]string) *csiclient.Claim {
 	t.Helper()
 
 	id, err := volume.NewID()
@@ -169,7 +169,7 @@ func given(t *testing.T, d *harness.Driver, capability *csi.VolumeCapability, pa
 }
 
 // stage has the volume staged for the rest of the test.
-func stage(t *testing.T, d *harness.Driver, claim *orchestrator.Claim) {
+func stage(t *testing.T, d *harness.Driver, claim *csiclient.Claim) {
 	t.Helper()
 	require.NoError(t, os.MkdirAll(claim.StagingPath, 0o750))
 	require.NoError(t, d.Stage(t.Context(), claim))
@@ -182,10 +182,10 @@ func stage(t *testing.T, d *harness.Driver, claim *orchestrator.Claim) {
 }
 
 // stagedFor returns a volume with the filesystem, staged.
-func stagedFor(t *testing.T, d *harness.Driver, fsType string) *orchestrator.Claim {
+func stagedFor(t *testing.T, d *harness.Driver, fsType string) *csiclient.Claim {
 	t.Helper()
 
-	claim := given(t, d, orchestrator.Mount(writer, fsType), nil)
+	claim := given(t, d, csiclient.Mount(writer, fsType), nil)
 	stage(t, d, claim)
 
 	return claim
@@ -536,12 +536,12 @@ func TestFreezeOfSeveral(t *testing.T) {
 		ids, frozen = append(ids, claim.VolumeID), append(frozen, claim.StagingPath)
 	}
 
-	others := map[string]*orchestrator.Claim{
-		"block":     given(t, d, orchestrator.Block(writer), nil),
-		"directory": given(t, d, orchestrator.Mount(writer, ""), directoryBacked()),
-		"unstaged":  given(t, d, orchestrator.Mount(writer, ""), nil),
-		"read-only": given(t, d, orchestrator.Mount(readerOnly, ""), nil),
-		"ro":        given(t, d, orchestrator.Mount(writer, "", "ro"), nil),
+	others := map[string]*csiclient.Claim{
+		"block":     given(t, d, csiclient.Block(writer), nil),
+		"directory": given(t, d, csiclient.Mount(writer, ""), directoryBacked()),
+		"unstaged":  given(t, d, csiclient.Mount(writer, ""), nil),
+		"read-only": given(t, d, csiclient.Mount(readerOnly, ""), nil),
+		"ro":        given(t, d, csiclient.Mount(writer, "", "ro"), nil),
 	}
 
 	for name, claim := range others {

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -28,10 +28,10 @@ func TestPoolRunsFullWhileCopying(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			// What may be promised is not what runs out.
 			d := smallPool(t, 3*size-8*mib, func(c *driver.Config) { c.Overcommit = 100 })
-			capability := orchestrator.Block(writer)
+			capability := csiclient.Block(writer)
 
 			if parameters != nil {
-				capability = orchestrator.Mount(writer, "")
+				capability = csiclient.Mount(writer, "")
 			}
 
 			first := fullVolume(t, d, "first", size, capability, parameters)

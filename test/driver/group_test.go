@@ -18,8 +18,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -58,7 +58,7 @@ func TestAGroupIsAllOfItsMembers(t *testing.T) {
 
 	want := map[string][sha256.Size]byte{}
 	requests := map[string]*csi.CreateVolumeRequest{}
-	claims := map[string]*orchestrator.Claim{}
+	claims := map[string]*csiclient.Claim{}
 
 	for name, request := range copyKinds() {
 		request.Name = name
@@ -253,7 +253,7 @@ func TestAGroupIsAllOrNothing(t *testing.T) {
 	d := harness.Start(t, poolAt("default", harness.PlainPool(t, gib)))
 	good := cheapVolume(t, d, "good")
 	bad := newVolume(t, d, &csi.CreateVolumeRequest{Name: "bad", Parameters: directoryBacked(), VolumeCapabilities: []*csi.VolumeCapability{
-		orchestrator.Mount(writer, ""),
+		csiclient.Mount(writer, ""),
 	}})
 	bringUp(t, d, bad)
 
@@ -349,7 +349,7 @@ func TestAGroupThatIsReadStays(t *testing.T) {
 
 	go func() {
 		_, err := d.CreateVolume(context.WithoutCancel(t.Context()), &csi.CreateVolumeRequest{
-			Name: "restore", VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Block(writer)},
+			Name: "restore", VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)},
 			VolumeContentSource: ofSnapshot(slow.GetSnapshotId()),
 		})
 		restored <- err
@@ -380,7 +380,7 @@ func TestGroupsThatShareVolumes(t *testing.T) {
 
 	for i := range 4 {
 		ids = append(ids, newVolume(t, d, &csi.CreateVolumeRequest{
-			Name: strconv.Itoa(i), VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Block(writer)},
+			Name: strconv.Itoa(i), VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)},
 		}).VolumeID)
 	}
 
@@ -398,7 +398,7 @@ func TestGroupsThatShareVolumes(t *testing.T) {
 			}
 
 			_, err = d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
-				Name: fmt.Sprint("clone ", caller), VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Block(writer)},
+				Name: fmt.Sprint("clone ", caller), VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)},
 				VolumeContentSource: ofVolume(own[0]),
 			})
 			if err != nil {

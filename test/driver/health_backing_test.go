@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/test/harness"
@@ -154,7 +154,7 @@ func takeDevice(t *testing.T, p *sufferer) int {
 
 	attached := devicesOf(t, p.Driver, p.claim.VolumeID)
 	require.Len(t, attached, 1)
-	require.NoError(t, blockdev.NewLoops(blockdev.LoopsOptions{}).Detach(t.Context(), attached[0].Number))
+	require.NoError(t, loop.NewLoops(loop.LoopsOptions{}).Detach(t.Context(), attached[0].Number))
 
 	return attached[0].Number
 }
@@ -195,8 +195,8 @@ func TestNumberOfALoopDeviceThatAnotherImageGets(t *testing.T) {
 
 			require.NoError(t, image.Truncate(mib))
 
-			foreign, err := blockdev.NewLoops(blockdev.LoopsOptions{}).Attach(t.Context(), image,
-				blockdev.AttachOptions{Preferred: number, AutoClear: true})
+			foreign, err := loop.NewLoops(loop.LoopsOptions{}).Attach(t.Context(), image,
+				loop.AttachOptions{Preferred: number, AutoClear: true})
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, foreign.Close()) })
 			require.Equal(t, number, foreign.Number)

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/health"
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/harness"
@@ -224,7 +224,7 @@ func TestHealthOfTheState(t *testing.T) {
 	served.Inject(t, faults.Fault{Ops: faults.Writes | faults.Syncs, Errno: unix.EIO})
 
 	_, err := d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
-		Name: t.Name(), VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Block(writer)},
+		Name: t.Name(), VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)},
 	})
 	fails(t, err, codes.Unavailable, "state")
 	storage(t, d, "state", health.StateStoreFailed)
@@ -257,7 +257,7 @@ func TestStateHasSpaceAgain(t *testing.T) {
 
 	for range 20_000 {
 		request := &csi.CreateVolumeRequest{
-			Name: "other", VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Block(writer)},
+			Name: "other", VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)},
 			Parameters: map[string]string{"backing": "image"},
 		}
 

@@ -17,9 +17,9 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/health"
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/faults"
@@ -47,7 +47,7 @@ func pollingOnly(c *driver.Config) { c.HealthPolling, c.HealthRelistPeriod = tru
 type sufferer struct {
 	*harness.Driver
 
-	claim *orchestrator.Claim
+	claim *csiclient.Claim
 	image string
 	// served is where the pool is, nil for a pool that does not fail.
 	served *faults.Directory
@@ -238,13 +238,13 @@ func poolAt(name, directory string) harness.Option {
 // formatted asks for a volume with the filesystem, mounted with the flags.
 func formatted(fsType string, flags ...string) *csi.CreateVolumeRequest {
 	return &csi.CreateVolumeRequest{
-		VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Mount(writer, fsType, flags...)},
+		VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(writer, fsType, flags...)},
 		CapacityRange:      &csi.CapacityRange{RequiredBytes: sizeFor(fsType)},
 	}
 }
 
 func rawBlock() *csi.CreateVolumeRequest {
-	return &csi.CreateVolumeRequest{VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Block(writer)}}
+	return &csi.CreateVolumeRequest{VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)}}
 }
 
 // restage takes the volume down and brings it up again.

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
 	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -38,7 +38,7 @@ func TestAnImageDoesNotChooseWhatAnErrorDoes(t *testing.T) {
 			output, err := child.Command(t, "tune2fs", append(options, image)...).CombinedOutput()
 			require.NoError(t, err, "%s", output)
 
-			remounts := func(claim *orchestrator.Claim) {
+			remounts := func(claim *csiclient.Claim) {
 				t.Helper()
 				bringUp(t, d, claim)
 
@@ -58,11 +58,11 @@ func TestAnImageDoesNotChooseWhatAnErrorDoes(t *testing.T) {
 			remounts(newVolume(t, d, &csi.CreateVolumeRequest{Name: "clone", VolumeContentSource: ofVolume(claim.VolumeID)}))
 
 			// Readers, and the mount flags of a StorageClass or a PersistentVolume.
-			claim.Capability = orchestrator.Mount(readerOnly, "ext4")
+			claim.Capability = csiclient.Mount(readerOnly, "ext4")
 			remounts(claim)
 
 			if name == "errors" {
-				claim.Capability = orchestrator.Mount(writer, "ext4", "errors=continue")
+				claim.Capability = csiclient.Mount(writer, "ext4", "errors=continue")
 				bringUp(t, d, claim)
 				require.Contains(t, mountOptions(t, claim.StagingPath), "errors=continue")
 			}
@@ -104,10 +104,10 @@ func TestAPodAuthorDoesNotChooseWhatAnErrorDoes(t *testing.T) {
 	publishes("")
 
 	for _, flags := range [][]string{{"errors=panic"}, {"noatime,errors=panic"}} {
-		refuses(orchestrator.Mount(writer, "ext4", flags...), "", "errors=panic")
+		refuses(csiclient.Mount(writer, "ext4", flags...), "", "errors=panic")
 	}
 
-	refuses(orchestrator.Mount(writer, "btrfs", "fatal_errors=panic"), "", "fatal_errors")
+	refuses(csiclient.Mount(writer, "btrfs", "fatal_errors=panic"), "", "fatal_errors")
 
 	d.Restart(t, func(c *driver.Config) { c.EphemeralMkfsOptions = true })
 	refuses(nil, "-e panic", "mkfsOptions", `"-e"`, "allowed are")
@@ -151,7 +151,7 @@ func TestDeviceNodesOfAVolumeAreOnlyFiles(t *testing.T) {
 				}
 
 				claim := newVolume(t, d, &csi.CreateVolumeRequest{
-					VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Mount(writer, "", flags...)}, Parameters: parameters,
+					VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(writer, "", flags...)}, Parameters: parameters,
 				})
 				bringUp(t, d, claim)
 

@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -128,7 +128,7 @@ func TestCallsWhileOneRuns(t *testing.T) {
 
 	// The same call with other arguments is a conflict, at once.
 	other := *claim
-	other.Capability = orchestrator.Mount(writer, "ext4", "noatime")
+	other.Capability = csiclient.Mount(writer, "ext4", "noatime")
 	fails(t, d.Stage(t.Context(), &other), codes.Aborted, "NodeStageVolume", claim.VolumeID)
 
 	other = *claim

@@ -11,7 +11,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
 
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -44,7 +44,7 @@ func TestClientOfBefore(t *testing.T) {
 	sick := newVolume(t, d, &csi.CreateVolumeRequest{Name: "sick"})
 	well := newVolume(t, d, &csi.CreateVolumeRequest{Name: "well"})
 
-	for _, claim := range []*orchestrator.Claim{sick, well} {
+	for _, claim := range []*csiclient.Claim{sick, well} {
 		bringUp(t, d, claim)
 	}
 

@@ -18,8 +18,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -40,18 +40,18 @@ func blocksPools() map[string]func(*testing.T) harness.Option {
 }
 
 // blockVolume makes a raw block volume and opens its device.
-func blockVolume(t *testing.T, d *harness.Driver, name string, size int64) (*orchestrator.Claim, *os.File) {
+func blockVolume(t *testing.T, d *harness.Driver, name string, size int64) (*csiclient.Claim, *os.File) {
 	t.Helper()
 
 	claim := newVolume(t, d, &csi.CreateVolumeRequest{
-		Name: name, CapacityRange: required(size), VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Block(writer)},
+		Name: name, CapacityRange: required(size), VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)},
 	})
 	bringUp(t, d, claim)
 
 	return claim, openDevice(t, claim)
 }
 
-func openDevice(t *testing.T, claim *orchestrator.Claim) *os.File {
+func openDevice(t *testing.T, claim *csiclient.Claim) *os.File {
 	t.Helper()
 
 	device, err := os.OpenFile(claim.TargetPath, os.O_RDWR, 0)
@@ -75,7 +75,7 @@ func written(t *testing.T, device *os.File, seed, offset, length int64) {
 
 // idle takes the volume out of use around f: a pool that can't reflink copies
 // no raw block volume that is in use.
-func idle(t *testing.T, d *harness.Driver, claim *orchestrator.Claim, f func()) *os.File {
+func idle(t *testing.T, d *harness.Driver, claim *csiclient.Claim, f func()) *os.File {
 	t.Helper()
 
 	takeDown(t, d, claim)
@@ -106,7 +106,7 @@ func bytesOfSnapshot(t *testing.T, d *harness.Driver, id string) []byte {
 }
 
 // blocks are the tuples of a whole stream, of which the form is checked.
-func blocks(t *testing.T, stream func(yield func(orchestrator.Blocks, error) bool), capacity int64, most int) []*csi.BlockMetadata {
+func blocks(t *testing.T, stream func(yield func(csiclient.Blocks, error) bool), capacity int64, most int) []*csi.BlockMetadata {
 	t.Helper()
 
 	var (
@@ -282,7 +282,7 @@ func TestMetadataRefusals(t *testing.T) {
 
 	d := harness.Start(t)
 	block := newVolume(t, d, &csi.CreateVolumeRequest{
-		Name: "block", VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Block(writer)},
+		Name: "block", VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)},
 	})
 	other := newVolume(t, d, &csi.CreateVolumeRequest{Name: "other"})
 	files := newVolume(t, d, &csi.CreateVolumeRequest{Name: "files", Parameters: directoryBacked()})
@@ -333,7 +333,7 @@ func TestMetadataRefusals(t *testing.T) {
 	fails(t, allocated(first, 0, 0), codes.NotFound, first)
 }
 
-func lastError(stream func(yield func(orchestrator.Blocks, error) bool)) error {
+func lastError(stream func(yield func(csiclient.Blocks, error) bool)) error {
 	for _, err := range stream {
 		if err != nil {
 			return err
@@ -351,7 +351,7 @@ func manyRanges(t *testing.T, d *harness.Driver) (snapshotID string, ranges int)
 	const every = 8192
 
 	claim := newVolume(t, d, &csi.CreateVolumeRequest{
-		CapacityRange: required(128 * mib), VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Block(writer)},
+		CapacityRange: required(128 * mib), VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)},
 	})
 
 	image, err := os.OpenFile(imageOf(d, claim.VolumeID), os.O_RDWR, 0)

@@ -14,8 +14,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/harness"
@@ -177,7 +177,7 @@ func TestAsNobody(t *testing.T) {
 
 	go func() { ended <- served.Run(ctx) }()
 
-	client, err := orchestrator.Connect(config.Endpoint, await.Calls(t)...)
+	client, err := csiclient.Connect(config.Endpoint, await.Calls(t)...)
 	require.NoError(t, err)
 	awaitReady(t, client)
 
@@ -188,7 +188,7 @@ func TestAsNobody(t *testing.T) {
 		})
 		require.NoError(t, err, kind.name)
 
-		claim := &orchestrator.Claim{VolumeID: made.GetVolume().GetVolumeId(), NodeID: harness.NodeID, Capability: kind.capability}
+		claim := &csiclient.Claim{VolumeID: made.GetVolume().GetVolumeId(), NodeID: harness.NodeID, Capability: kind.capability}
 		require.NoError(t, client.Attach(ctx, claim), kind.name)
 
 		_, err = client.ControllerExpandVolume(ctx, &csi.ControllerExpandVolumeRequest{

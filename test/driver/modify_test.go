@@ -15,10 +15,10 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
-	"github.com/touchstone-csi/touchstone/pkg/qos"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -35,13 +35,13 @@ func modify(ctx context.Context, d *harness.Driver, id string, parameters map[st
 
 // loopsOf are the loop devices of a volume: that of the staging, and the one of
 // read-only publications of a raw block volume.
-func loopsOf(t *testing.T, d *harness.Driver, id string) []blockdev.Attachment {
+func loopsOf(t *testing.T, d *harness.Driver, id string) []loop.Attachment {
 	t.Helper()
 
-	all, err := blockdev.NewLoops(blockdev.LoopsOptions{}).Attachments()
+	all, err := loop.NewLoops(loop.LoopsOptions{}).Attachments()
 	require.NoError(t, err)
 
-	var found []blockdev.Attachment
+	var found []loop.Attachment
 
 	for _, each := range all {
 		if strings.HasPrefix(each.BackingPath, imageOf(d, id)) {
@@ -52,10 +52,10 @@ func loopsOf(t *testing.T, d *harness.Driver, id string) []blockdev.Attachment {
 	return found
 }
 
-func queueOf(t *testing.T, number int) qos.Queue {
+func queueOf(t *testing.T, number int) cgroup.Queue {
 	t.Helper()
 
-	queue, err := qos.NewQueues(qos.DefaultSysBlock).Get(fmt.Sprint("loop", number))
+	queue, err := cgroup.NewQueues(cgroup.DefaultSysBlock).Get(fmt.Sprint("loop", number))
 	require.NoError(t, err)
 
 	return queue
@@ -66,7 +66,7 @@ func otherScheduler(t *testing.T) string {
 	t.Helper()
 
 	const name = "mq-deadline"
-	if err := qos.NewQueues(qos.DefaultSysBlock).CheckScheduler(name); err != nil {
+	if err := cgroup.NewQueues(cgroup.DefaultSysBlock).CheckScheduler(name); err != nil {
 		t.Skip(err)
 	}
 
@@ -77,14 +77,14 @@ func otherScheduler(t *testing.T) string {
 func cleanQueue(t *testing.T, number int) {
 	t.Helper()
 	t.Cleanup(func() {
-		_, err := qos.NewQueues(qos.DefaultSysBlock).Set(fmt.Sprint("loop", number), qos.Queue{ReadAheadKiB: -1, Scheduler: "none"})
+		_, err := cgroup.NewQueues(cgroup.DefaultSysBlock).Set(fmt.Sprint("loop", number), cgroup.Queue{ReadAheadKiB: -1, Scheduler: "none"})
 		require.NoError(t, err)
 	})
 }
 
 func queueKinds() map[string]*csi.VolumeCapability {
 	return map[string]*csi.VolumeCapability{
-		"mount": orchestrator.Mount(multiWriter, ""), "block": orchestrator.Block(multiWriter),
+		"mount": csiclient.Mount(multiWriter, ""), "block": csiclient.Block(multiWriter),
 	}
 }
 
@@ -104,38 +104,38 @@ func TestQueueIsInForce(t *testing.T) {
 
 			number := loopsOf(t, d, claim.VolumeID)[0].Number
 			cleanQueue(t, number)
-			require.Equal(t, qos.Queue{ReadAheadKiB: 512, Scheduler: scheduler}, queueOf(t, number))
+			require.Equal(t, cgroup.Queue{ReadAheadKiB: 512, Scheduler: scheduler}, queueOf(t, number))
 
 			// What a request does not name stays as it is.
 			require.NoError(t, modify(t.Context(), d, claim.VolumeID, map[string]string{"readAheadKiB": "0"}))
-			require.Equal(t, qos.Queue{ReadAheadKiB: 0, Scheduler: scheduler}, queueOf(t, number))
+			require.Equal(t, cgroup.Queue{ReadAheadKiB: 0, Scheduler: scheduler}, queueOf(t, number))
 
 			reader := another(claim, "reader")
 			reader.ReadOnly = true
 			require.NoError(t, d.Publish(t.Context(), reader))
 
 			for _, each := range loopsOf(t, d, claim.VolumeID) {
-				require.Equal(t, qos.Queue{ReadAheadKiB: 0, Scheduler: scheduler}, queueOf(t, each.Number))
+				require.Equal(t, cgroup.Queue{ReadAheadKiB: 0, Scheduler: scheduler}, queueOf(t, each.Number))
 			}
 
 			require.NoError(t, modify(t.Context(), d, claim.VolumeID, map[string]string{"readAheadKiB": "64"}))
 
 			for _, each := range loopsOf(t, d, claim.VolumeID) {
-				require.Equal(t, qos.Queue{ReadAheadKiB: 64, Scheduler: scheduler}, queueOf(t, each.Number))
+				require.Equal(t, cgroup.Queue{ReadAheadKiB: 64, Scheduler: scheduler}, queueOf(t, each.Number))
 			}
 
 			require.NoError(t, d.Unpublish(t.Context(), reader))
 
 			// Not even somebody who turns the knobs meanwhile survives a restart.
-			_, err := qos.NewQueues(qos.DefaultSysBlock).Set(fmt.Sprint("loop", number), qos.Queue{ReadAheadKiB: 1024, Scheduler: "none"})
+			_, err := cgroup.NewQueues(cgroup.DefaultSysBlock).Set(fmt.Sprint("loop", number), cgroup.Queue{ReadAheadKiB: 1024, Scheduler: "none"})
 			require.NoError(t, err)
 			d.Restart(t)
-			require.Equal(t, qos.Queue{ReadAheadKiB: 64, Scheduler: scheduler}, queueOf(t, number))
+			require.Equal(t, cgroup.Queue{ReadAheadKiB: 64, Scheduler: scheduler}, queueOf(t, number))
 
 			takeDown(t, d, claim)
 			require.Equal(t, "none", queueOf(t, number).Scheduler, "the next volume at this number gets what it had")
 			bringUp(t, d, claim)
-			require.Equal(t, qos.Queue{ReadAheadKiB: 64, Scheduler: scheduler}, queueOf(t, loopsOf(t, d, claim.VolumeID)[0].Number))
+			require.Equal(t, cgroup.Queue{ReadAheadKiB: 64, Scheduler: scheduler}, queueOf(t, loopsOf(t, d, claim.VolumeID)[0].Number))
 			takeDown(t, d, claim)
 			deleteVolume(t, d, claim.VolumeID)
 			require.Empty(t, tree(t, filepath.Join(d.Pool(), "attributes"))[filepath.Join(d.Pool(), "attributes", claim.VolumeID+".json")])
@@ -225,7 +225,7 @@ func TestWhatCannotBeIsRefused(t *testing.T) {
 
 			_, err := d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
 				Name: "refused", Parameters: row.parameters, MutableParameters: row.mutable,
-				VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Mount(writer, "")},
+				VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(writer, "")},
 			})
 			fails(t, err, codes.InvalidArgument, row.words...)
 			require.Equal(t, before, everything(t, d))
@@ -235,7 +235,7 @@ func TestWhatCannotBeIsRefused(t *testing.T) {
 			})
 			bringUp(t, d, claim)
 
-			queues := map[int]qos.Queue{}
+			queues := map[int]cgroup.Queue{}
 			for _, each := range loopsOf(t, d, claim.VolumeID) {
 				queues[each.Number] = queueOf(t, each.Number)
 			}
@@ -276,7 +276,7 @@ func TestCreatedAgain(t *testing.T) {
 	d := harness.Start(t)
 	request := func(mutable map[string]string) *csi.CreateVolumeRequest {
 		return &csi.CreateVolumeRequest{
-			Name: "again", VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Mount(writer, "")}, MutableParameters: mutable,
+			Name: "again", VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(writer, "")}, MutableParameters: mutable,
 		}
 	}
 
@@ -342,7 +342,7 @@ func TestThePoolSaysWhatTheRecordsDo(t *testing.T) {
 			writeFile(t, file, left)
 		}
 
-		_, err := qos.NewQueues(qos.DefaultSysBlock).Set(fmt.Sprint("loop", number), qos.Queue{ReadAheadKiB: 4})
+		_, err := cgroup.NewQueues(cgroup.DefaultSysBlock).Set(fmt.Sprint("loop", number), cgroup.Queue{ReadAheadKiB: 4})
 		require.NoError(t, err)
 		d.Restart(t)
 		fileHolds(t, file, string(content))
@@ -390,7 +390,7 @@ func TestNodesHearOfIt(t *testing.T) {
 }
 
 // moved is the claim at the paths of another node.
-func moved(t *testing.T, to *harness.Driver, claim *orchestrator.Claim) *orchestrator.Claim {
+func moved(t *testing.T, to *harness.Driver, claim *csiclient.Claim) *csiclient.Claim {
 	t.Helper()
 
 	there := to.Claim(t, claim.VolumeID)

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -20,7 +20,7 @@ func withMountGroup(c *driver.Config) { c.VolumeMountGroup = true }
 
 // ofGroup is the capability of a pod with that fsGroup.
 func ofGroup(group string) *csi.VolumeCapability {
-	capability := orchestrator.Mount(multiWriter, "")
+	capability := csiclient.Mount(multiWriter, "")
 	capability.GetMount().VolumeMountGroup = group
 
 	return capability
@@ -80,7 +80,7 @@ func TestMountGroupRefusals(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := harness.Start(t, func(c *driver.Config) { c.VolumeMountGroup = test.on })
 			claim := newVolume(t, d, &csi.CreateVolumeRequest{
-				Parameters: directoryBacked(), VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Mount(multiWriter, "")},
+				Parameters: directoryBacked(), VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(multiWriter, "")},
 			})
 			bringUp(t, d, claim)
 
@@ -107,7 +107,7 @@ func TestMountGroup(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := harness.Start(t, withMountGroup)
 			claim := newVolume(t, d, &csi.CreateVolumeRequest{
-				Parameters: parameters, VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Mount(multiWriter, "")},
+				Parameters: parameters, VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(multiWriter, "")},
 			})
 			bringUp(t, d, claim)
 			requireOwned(t, claim.TargetPath, 0, 0o755)
@@ -151,7 +151,7 @@ func TestMountGroup(t *testing.T) {
 			second.Capability = ofGroup("3000")
 			fails(t, d.Publish(t.Context(), second), codes.AlreadyExists)
 
-			for _, each := range []*orchestrator.Claim{second, third} {
+			for _, each := range []*csiclient.Claim{second, third} {
 				require.NoError(t, d.Unpublish(t.Context(), each))
 			}
 		})

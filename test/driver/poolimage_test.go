@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
 	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -108,7 +108,7 @@ func TestRebootOfAnEmbeddedPool(t *testing.T) {
 	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(d.Root))
 	require.NoError(t, err)
 
-	loops := blockdev.NewLoops(blockdev.LoopsOptions{})
+	loops := loop.NewLoops(loop.LoopsOptions{})
 	attached, err := loops.Attachments()
 	require.NoError(t, err)
 
@@ -143,7 +143,7 @@ func TestSpaceOfADeletedVolumeGoesBackToTheHost(t *testing.T) {
 	before := allocated(t, poolImage(d))
 
 	claim := newVolume(t, d, &csi.CreateVolumeRequest{
-		VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Block(writer)}, CapacityRange: required(128 * mib),
+		VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)}, CapacityRange: required(128 * mib),
 	})
 	bringUp(t, d, claim)
 
@@ -278,7 +278,7 @@ func TestCapacityOfAnEmbeddedPool(t *testing.T) {
 
 	_, err := d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
 		Name: "too large", CapacityRange: required(400 * mib),
-		VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Block(writer)},
+		VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)},
 	})
 	fails(t, err, codes.ResourceExhausted)
 

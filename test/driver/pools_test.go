@@ -13,9 +13,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/pkg/health"
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -49,7 +49,7 @@ func mountAgain(t *testing.T, place string) {
 
 	defer image.Close()
 
-	device, err := blockdev.NewLoops(blockdev.LoopsOptions{}).Attach(t.Context(), image, blockdev.AttachOptions{
+	device, err := loop.NewLoops(loop.LoopsOptions{}).Attach(t.Context(), image, loop.AttachOptions{
 		AutoClear: true, Own: true, Preferred: -1,
 	})
 	require.NoError(t, err)
@@ -63,7 +63,7 @@ func mountAgain(t *testing.T, place string) {
 func inPool(name, poolName string) *csi.CreateVolumeRequest {
 	return &csi.CreateVolumeRequest{
 		Name: name, Parameters: map[string]string{"pool": poolName}, CapacityRange: required(16 * mib),
-		VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Mount(writer, "ext4")},
+		VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(writer, "ext4")},
 	}
 }
 
@@ -103,7 +103,7 @@ func servedAgain(t *testing.T, d *harness.Driver, poolName string) {
 }
 
 // refusedWithItsPool makes all calls that need the volume's pool.
-func refusedWithItsPool(t *testing.T, d *harness.Driver, claim *orchestrator.Claim, poolName string) {
+func refusedWithItsPool(t *testing.T, d *harness.Driver, claim *csiclient.Claim, poolName string) {
 	t.Helper()
 
 	ctx, id := t.Context(), claim.VolumeID

@@ -10,9 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
-	"github.com/touchstone-csi/touchstone/pkg/proxy"
+	"github.com/touchstone-csi/touchstone/pkg/driver/proxy"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -20,7 +20,7 @@ import (
 
 // throughProxy returns a client that reaches the driver by way of a proxy, and
 // what ends both.
-func throughProxy(t *testing.T, d *harness.Driver) (client *orchestrator.Orchestrator, stop func()) {
+func throughProxy(t *testing.T, d *harness.Driver) (client *csiclient.Orchestrator, stop func()) {
 	t.Helper()
 
 	config := driver.Config{
@@ -32,7 +32,7 @@ func throughProxy(t *testing.T, d *harness.Driver) (client *orchestrator.Orchest
 
 	go func() { ended <- driver.Forward(ctx, config, d.Config.Endpoint) }()
 
-	client, err := orchestrator.Connect(config.Endpoint, await.Calls(t)...)
+	client, err := csiclient.Connect(config.Endpoint, await.Calls(t)...)
 	require.NoError(t, err)
 	awaitReady(t, client)
 

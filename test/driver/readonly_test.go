@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/touchstone-csi/touchstone/pkg/blockdev"
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -25,15 +25,15 @@ func readOnlyKinds(mode csi.VolumeCapability_AccessMode_Mode) map[string]*csi.Cr
 	}
 
 	return map[string]*csi.CreateVolumeRequest{
-		"ext4":      ask(64*mib, nil, orchestrator.Mount(mode, "ext4")),
-		"xfs":       ask(300*mib, nil, orchestrator.Mount(mode, "xfs")),
-		"btrfs":     ask(256*mib, nil, orchestrator.Mount(mode, "btrfs")),
-		"block":     ask(64*mib, nil, orchestrator.Block(mode)),
-		"directory": ask(64*mib, directoryBacked(), orchestrator.Mount(mode, "")),
+		"ext4":      ask(64*mib, nil, csiclient.Mount(mode, "ext4")),
+		"xfs":       ask(300*mib, nil, csiclient.Mount(mode, "xfs")),
+		"btrfs":     ask(256*mib, nil, csiclient.Mount(mode, "btrfs")),
+		"block":     ask(64*mib, nil, csiclient.Block(mode)),
+		"directory": ask(64*mib, directoryBacked(), csiclient.Mount(mode, "")),
 	}
 }
 
-func dataPath(claim *orchestrator.Claim) string {
+func dataPath(claim *csiclient.Claim) string {
 	if claim.Capability.GetBlock() != nil {
 		return claim.TargetPath
 	}
@@ -42,7 +42,7 @@ func dataPath(claim *orchestrator.Claim) string {
 }
 
 // requireReadOnly tries all that could change the volume.
-func requireReadOnly(t *testing.T, claim *orchestrator.Claim) {
+func requireReadOnly(t *testing.T, claim *csiclient.Claim) {
 	t.Helper()
 	require.Error(t, writeThrough(dataPath(claim)), "write to a read-only publication")
 
@@ -134,13 +134,13 @@ func TestReadOnlyBesideWritable(t *testing.T) {
 }
 
 // devicesOf are the loop devices that have the volume's image.
-func devicesOf(t *testing.T, d *harness.Driver, id string) []blockdev.Attachment {
+func devicesOf(t *testing.T, d *harness.Driver, id string) []loop.Attachment {
 	t.Helper()
 
-	attached, err := blockdev.NewLoops(blockdev.LoopsOptions{}).Attachments()
+	attached, err := loop.NewLoops(loop.LoopsOptions{}).Attachments()
 	require.NoError(t, err)
 
-	var own []blockdev.Attachment
+	var own []loop.Attachment
 
 	for _, each := range attached {
 		if each.BackingPath == imageOf(d, id) {
@@ -200,7 +200,7 @@ func TestReadOnlyFlag(t *testing.T) {
 
 	d := harness.Start(t)
 	claim := newVolume(t, d, &csi.CreateVolumeRequest{
-		VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Mount(writer, "ext4", "ro", "noexec")},
+		VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(writer, "ext4", "ro", "noexec")},
 	})
 	bringUp(t, d, claim)
 	requireReadOnly(t, claim)

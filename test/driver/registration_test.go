@@ -14,10 +14,10 @@ import (
 	"google.golang.org/grpc"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/internal/socket"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/health"
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
-	"github.com/touchstone-csi/touchstone/pkg/socket"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/kubelet"
@@ -41,7 +41,7 @@ type nodes chan *csi.NodeGetInfoResponse
 // register does what the kubelet does at once with a CSI plugin, at the path that
 // it is told.
 func (n nodes) register(ctx context.Context, info *registerapi.PluginInfo) error {
-	client, err := orchestrator.Connect("unix://" + info.GetEndpoint())
+	client, err := csiclient.Connect("unix://" + info.GetEndpoint())
 	if err != nil {
 		return err
 	}
@@ -178,7 +178,7 @@ type sidecar struct {
 }
 
 func (s *sidecar) GetInfo(ctx context.Context, _ *registerapi.InfoRequest) (*registerapi.PluginInfo, error) {
-	client, err := orchestrator.Connect("unix://" + s.endpoint)
+	client, err := csiclient.Connect("unix://" + s.endpoint)
 	if err != nil {
 		return nil, err
 	}

@@ -18,8 +18,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/harness"
@@ -79,7 +79,7 @@ func cheapVolume(t *testing.T, d *harness.Driver, name string) string {
 	t.Helper()
 
 	return newVolume(t, d, &csi.CreateVolumeRequest{
-		Name: name, Parameters: directoryBacked(), VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Mount(writer, "")},
+		Name: name, Parameters: directoryBacked(), VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(writer, "")},
 	}).VolumeID
 }
 
@@ -321,7 +321,7 @@ func TestASnapshotPromisesWhatItHolds(t *testing.T) {
 
 	d := harness.Start(t, reflinking(t))
 	claim := newVolume(t, d, &csi.CreateVolumeRequest{
-		VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Block(writer)}, CapacityRange: required(gib),
+		VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)}, CapacityRange: required(gib),
 	})
 	bringUp(t, d, claim)
 	overwrite(t, claim.TargetPath, 0, random(t, 16*mib))
@@ -407,7 +407,7 @@ func TestManySnapshotsAtOnce(t *testing.T) {
 
 	for i := range 3 {
 		sources = append(sources, newVolume(t, d, &csi.CreateVolumeRequest{
-			Name: strconv.Itoa(i), VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Block(writer)},
+			Name: strconv.Itoa(i), VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)},
 		}).VolumeID)
 	}
 
@@ -465,7 +465,7 @@ func TestASlowSnapshotIsNotReadyAtFirst(t *testing.T) {
 	}
 
 	restore := &csi.CreateVolumeRequest{
-		Name: "restore", VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Block(writer)}, VolumeContentSource: ofSnapshot(snapshotID),
+		Name: "restore", VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)}, VolumeContentSource: ofSnapshot(snapshotID),
 	}
 	_, err := d.CreateVolume(t.Context(), restore)
 	fails(t, err, codes.Aborted, snapshotID, "ready_to_use")
@@ -476,7 +476,7 @@ func TestASlowSnapshotIsNotReadyAtFirst(t *testing.T) {
 	// Whoever wants to write to the source waits, so it is a snapshot of the
 	// moment that the CO was told.
 	claim := d.Claim(t, id)
-	claim.Capability = orchestrator.Block(writer)
+	claim.Capability = csiclient.Block(writer)
 
 	short, cancel := context.WithTimeout(t.Context(), impatient)
 	defer cancel()
@@ -735,7 +735,7 @@ func TestACloneOfADirectoryInUse(t *testing.T) {
 	request := func(name string) *csi.CreateVolumeRequest {
 		return &csi.CreateVolumeRequest{
 			Name: name, Parameters: directoryBacked(), VolumeContentSource: ofVolume(claim.VolumeID),
-			VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Mount(writer, "")},
+			VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(writer, "")},
 		}
 	}
 
@@ -874,10 +874,10 @@ func TestSnapshotsOfWhatIsBeingWritten(t *testing.T) {
 			d := harness.Start(t, reflinking(t))
 
 			var (
-				claims   []*orchestrator.Claim
+				claims   []*csiclient.Claim
 				writing  diary
 				ids      []string
-				restores []*orchestrator.Claim
+				restores []*csiclient.Claim
 				least    []int64
 			)
 

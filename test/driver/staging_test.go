@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
 	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -72,7 +72,7 @@ func TestAFailedStagingIsForgotten(t *testing.T) {
 
 	d := harness.Start(t)
 	claim := newVolume(t, d, &csi.CreateVolumeRequest{
-		VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Mount(writer, "ext4", "data=nonsense")},
+		VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(writer, "ext4", "data=nonsense")},
 	})
 	require.NoError(t, d.Attach(t.Context(), claim))
 	t.Cleanup(func() { takeDown(t, d, claim) })
@@ -115,7 +115,7 @@ func TestMetadataRequestsAreLimited(t *testing.T) {
 
 	d := harness.Start(t)
 	block := newVolume(t, d, &csi.CreateVolumeRequest{
-		VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Block(writer)},
+		VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)},
 	})
 	snapshot := snapshotOf(t, d, block.VolumeID, "snapshot")
 

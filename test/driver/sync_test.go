@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
 	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -27,12 +27,12 @@ func TestNothingIsAcknowledgedThatWasNotSynced(t *testing.T) {
 
 	const image, scratch, room = "pool/images/ID.img", "pool/scratch/ID.img", "pool/images"
 
-	attach := func(t *testing.T, d *harness.Driver, claim *orchestrator.Claim) error {
+	attach := func(t *testing.T, d *harness.Driver, claim *csiclient.Claim) error {
 		t.Helper()
 
 		return d.Attach(t.Context(), claim)
 	}
-	expand := func(t *testing.T, d *harness.Driver, claim *orchestrator.Claim) error {
+	expand := func(t *testing.T, d *harness.Driver, claim *csiclient.Claim) error {
 		t.Helper()
 
 		_, err := d.ControllerExpandVolume(t.Context(), &csi.ControllerExpandVolumeRequest{
@@ -41,7 +41,7 @@ func TestNothingIsAcknowledgedThatWasNotSynced(t *testing.T) {
 
 		return err
 	}
-	stage := func(t *testing.T, d *harness.Driver, claim *orchestrator.Claim) error {
+	stage := func(t *testing.T, d *harness.Driver, claim *csiclient.Claim) error {
 		t.Helper()
 
 		return d.Stage(t.Context(), claim)
@@ -50,7 +50,7 @@ func TestNothingIsAcknowledgedThatWasNotSynced(t *testing.T) {
 	for name, test := range map[string]struct {
 		file     string
 		attached bool
-		call     func(t *testing.T, d *harness.Driver, claim *orchestrator.Claim) error
+		call     func(t *testing.T, d *harness.Driver, claim *csiclient.Claim) error
 	}{
 		"a new image":               {image, false, attach},
 		"the name of a new image":   {room, false, attach},
@@ -90,7 +90,7 @@ func TestAThickVolumeIsSyncedWhenItIsMade(t *testing.T) {
 
 	served := faults.Serve(t)
 	d := harness.Start(t, poolAt("default", filepath.Join(served.Path, "pool")))
-	request := thickVolume(orchestrator.Mount(writer, ""), 64*mib)
+	request := thickVolume(csiclient.Mount(writer, ""), 64*mib)
 	request.Name = t.Name()
 
 	served.Inject(t, faults.Fault{Ops: faults.Syncs, Errno: unix.EIO, Process: os.Getpid()})
@@ -116,11 +116,11 @@ func TestLoopDevicesDoDirectIO(t *testing.T) {
 		parameters map[string]string
 		want       string
 	}{
-		"mounted":            {orchestrator.Mount(writer, "ext4"), nil, "1"},
-		"raw block":          {orchestrator.Block(writer), nil, "1"},
-		"thick":              {orchestrator.Mount(writer, "ext4"), map[string]string{"provisioning": "thick"}, "1"},
-		"sectors of 512":     {orchestrator.Mount(writer, "ext4"), map[string]string{"blockSize": "512"}, "0"},
-		"read by many nodes": {orchestrator.Block(readerOnly), nil, "1"},
+		"mounted":            {csiclient.Mount(writer, "ext4"), nil, "1"},
+		"raw block":          {csiclient.Block(writer), nil, "1"},
+		"thick":              {csiclient.Mount(writer, "ext4"), map[string]string{"provisioning": "thick"}, "1"},
+		"sectors of 512":     {csiclient.Mount(writer, "ext4"), map[string]string{"blockSize": "512"}, "0"},
+		"read by many nodes": {csiclient.Block(readerOnly), nil, "1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -150,7 +150,7 @@ func TestLoopDevicesDoDirectIO(t *testing.T) {
 func directIO(t *testing.T, prefix string) []string {
 	t.Helper()
 
-	attached, err := blockdev.NewLoops(blockdev.LoopsOptions{}).Attachments()
+	attached, err := loop.NewLoops(loop.LoopsOptions{}).Attachments()
 	require.NoError(t, err)
 
 	var found []string

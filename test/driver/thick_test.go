@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -33,7 +33,7 @@ func TestThickVolumeInANearlyFullPool(t *testing.T) {
 	const size = 200 * mib
 
 	for name, capability := range map[string]*csi.VolumeCapability{
-		"mounted": orchestrator.Mount(writer, "ext4"), "raw block": orchestrator.Block(writer),
+		"mounted": csiclient.Mount(writer, "ext4"), "raw block": csiclient.Block(writer),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -69,10 +69,10 @@ func TestThickVolumeKeepsItsSpace(t *testing.T) {
 	const size = 300 * mib
 
 	for name, capability := range map[string]*csi.VolumeCapability{
-		"ext4": orchestrator.Mount(writer, "ext4"), "xfs": orchestrator.Mount(writer, "xfs"),
-		"btrfs":     orchestrator.Mount(writer, "btrfs"),
-		"discard":   orchestrator.Mount(writer, "ext4", "discard"),
-		"raw block": orchestrator.Block(writer),
+		"ext4": csiclient.Mount(writer, "ext4"), "xfs": csiclient.Mount(writer, "xfs"),
+		"btrfs":     csiclient.Mount(writer, "btrfs"),
+		"discard":   csiclient.Mount(writer, "ext4", "discard"),
+		"raw block": csiclient.Block(writer),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -98,7 +98,7 @@ func TestThickVolumeKeepsItsSpace(t *testing.T) {
 			takeDown(t, d, thick)
 			require.GreaterOrEqual(t, allocated(t, imageOf(d, thick.VolumeID)), reserved)
 
-			thin := newVolume(t, d, &csi.CreateVolumeRequest{Name: "thin", VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Block(writer)}})
+			thin := newVolume(t, d, &csi.CreateVolumeRequest{Name: "thin", VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)}})
 			bringUp(t, d, thin)
 			require.Zero(t, discardAll(t, thin.TargetPath, 64*mib))
 		})

@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/faults"
@@ -225,7 +225,7 @@ func TestDeathFailsWhatHangs(t *testing.T) {
 }
 
 // attachServed returns the device of an ext4 that is served as "image".
-func attachServed(t *testing.T, d *faults.Directory, options blockdev.AttachOptions) *blockdev.Device {
+func attachServed(t *testing.T, d *faults.Directory, options loop.AttachOptions) *loop.Device {
 	t.Helper()
 
 	image, err := os.Create(filepath.Join(d.Path, "image"))
@@ -236,7 +236,7 @@ func attachServed(t *testing.T, d *faults.Directory, options blockdev.AttachOpti
 	output, err := child.Command(t, "mkfs.ext4", "-q", "-b", "4096", image.Name()).CombinedOutput()
 	require.NoError(t, err, "%s", output)
 
-	loops := blockdev.NewLoops(blockdev.LoopsOptions{})
+	loops := loop.NewLoops(loop.LoopsOptions{})
 	device, err := loops.Attach(t.Context(), image, options)
 	require.NoError(t, err)
 	require.Equal(t, !options.Buffered, device.DirectIO)
@@ -257,7 +257,7 @@ func TestLoopDeviceOfAServedImage(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := faults.Serve(t)
 
-			device := attachServed(t, d, blockdev.AttachOptions{Buffered: buffered, Preferred: -1})
+			device := attachServed(t, d, loop.AttachOptions{Buffered: buffered, Preferred: -1})
 			mounted := t.TempDir()
 			require.NoError(t, unix.Mount(device.Path, mounted, "ext4", 0, ""))
 			t.Cleanup(func() { require.NoError(t, unix.Unmount(mounted, 0)) })
@@ -373,7 +373,7 @@ func TestParentWithAMount(t *testing.T) {
 	d := faults.Serve(t)
 	at := t.TempDir()
 
-	device := attachServed(t, d, blockdev.AttachOptions{AutoClear: true, Preferred: -1})
+	device := attachServed(t, d, loop.AttachOptions{AutoClear: true, Preferred: -1})
 	require.NoError(t, unix.Mount(device.Path, at, "ext4", 0, ""))
 	require.NoError(t, os.WriteFile(filepath.Join(at, "file"), []byte("not yet on the device"), 0o600))
 

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 )
 
 // The names of the copies that stand: by these a call finds one that is there.
@@ -92,7 +92,7 @@ func copyExamples() map[string][]proto.Message {
 }
 
 func copiedVolumes() []proto.Message {
-	ext4, block := orchestrator.Mount(writer, "ext4"), orchestrator.Block(writer)
+	ext4, block := csiclient.Mount(writer, "ext4"), csiclient.Block(writer)
 	size := &csi.CapacityRange{RequiredBytes: 2 * volumeBytes, LimitBytes: 16 << 20}
 
 	return []proto.Message{
@@ -101,7 +101,7 @@ func copiedVolumes() []proto.Message {
 			Parameters: map[string]string{"provisioning": "thick"}, VolumeContentSource: ofSnapshot(older),
 		},
 		&csi.CreateVolumeRequest{
-			Name: "restored-files", VolumeCapabilities: []*csi.VolumeCapability{orchestrator.Mount(writer, "")},
+			Name: "restored-files", VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(writer, "")},
 			Parameters: map[string]string{"backing": "directory"}, VolumeContentSource: ofSnapshot(files),
 		},
 		&csi.CreateVolumeRequest{

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoregistry"
 
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 )
 
 const (
@@ -191,7 +191,7 @@ func (w *world) call(ctx context.Context, t *testing.T, to method, wire []byte, 
 func inOrder(t *testing.T, response proto.Message, end int64) int64 {
 	t.Helper()
 
-	message, ok := response.(orchestrator.Blocks)
+	message, ok := response.(csiclient.Blocks)
 	require.True(t, ok, "%T", response)
 
 	for _, each := range message.GetBlockMetadata() {

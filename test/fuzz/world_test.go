@@ -24,8 +24,8 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/harness"
 )
@@ -121,13 +121,13 @@ func (w *world) restore(ctx context.Context) error {
 }
 
 func (w *world) restoreVolume(ctx context.Context, token string) error {
-	capability, parameters := orchestrator.Mount(writer, "ext4"), map[string]string(nil)
+	capability, parameters := csiclient.Mount(writer, "ext4"), map[string]string(nil)
 
 	switch token {
 	case device:
-		capability = orchestrator.Block(writer)
+		capability = csiclient.Block(writer)
 	case directory:
-		capability, parameters = orchestrator.Mount(writer, ""), map[string]string{"backing": "directory"}
+		capability, parameters = csiclient.Mount(writer, ""), map[string]string{"backing": "directory"}
 	}
 
 	if w.ids[token] == "" {
@@ -146,7 +146,7 @@ func (w *world) restoreVolume(ctx context.Context, token string) error {
 		return nil
 	}
 
-	claim := &orchestrator.Claim{
+	claim := &csiclient.Claim{
 		VolumeID: w.ids[token], VolumeContext: parameters, Capability: capability, NodeID: harness.NodeID,
 		StagingPath: w.real(staging(token)), TargetPath: w.real(pod(token)),
 	}
@@ -232,7 +232,7 @@ func (w *world) clear(tb testing.TB) {
 	w.clearCopies(ctx, tb)
 
 	for token, id := range w.ids {
-		claim := &orchestrator.Claim{
+		claim := &csiclient.Claim{
 			VolumeID: id, NodeID: harness.NodeID, StagingPath: w.real(staging(token)), TargetPath: w.real(pod(token)),
 		}
 

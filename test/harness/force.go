@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 )
 
 func forceUnmount(tb testing.TB, path string) {
@@ -18,7 +18,7 @@ func forceUnmount(tb testing.TB, path string) {
 	}
 }
 
-func forceDetach(tb testing.TB, loops *blockdev.Loops, number int) {
+func forceDetach(tb testing.TB, loops *loop.Loops, number int) {
 	tb.Helper()
 
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)

@@ -18,10 +18,10 @@ import (
 	"github.com/moby/sys/mountinfo"
 	"github.com/stretchr/testify/require"
 
-	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
-	"github.com/touchstone-csi/touchstone/pkg/poolimage"
+	"github.com/touchstone-csi/touchstone/pkg/pool/embedded"
 	"github.com/touchstone-csi/touchstone/test/await"
 )
 
@@ -33,7 +33,7 @@ const readyLimit = time.Minute
 
 // Driver is a running driver and a client of it.
 type Driver struct {
-	*orchestrator.Orchestrator
+	*csiclient.Orchestrator
 
 	// Root holds all that the driver uses: state, pool, kubelet and the socket.
 	Root   string
@@ -106,18 +106,18 @@ func (d *Driver) Stop() { d.stop() }
 // Pool returns the directory in which the default pool has its rooms.
 func (d *Driver) Pool() string {
 	directory := d.Config.Pools["default"]
-	if _, err := os.Lstat(filepath.Join(directory, poolimage.ImageName)); err == nil {
-		return filepath.Join(directory, poolimage.MountName)
+	if _, err := os.Lstat(filepath.Join(directory, embedded.ImageName)); err == nil {
+		return filepath.Join(directory, embedded.MountName)
 	}
 
 	return directory
 }
 
 // Claim returns a use of a volume on the driver's node, at paths of its own.
-func (d *Driver) Claim(tb testing.TB, volumeID string) *orchestrator.Claim {
+func (d *Driver) Claim(tb testing.TB, volumeID string) *csiclient.Claim {
 	tb.Helper()
 
-	return &orchestrator.Claim{
+	return &csiclient.Claim{
 		VolumeID: volumeID, NodeID: d.Config.NodeID,
 		StagingPath: filepath.Join(d.Config.KubeletDir, "staging", volumeID),
 		TargetPath:  filepath.Join(d.Config.KubeletDir, "pods", volumeID, "mount"),
@@ -148,7 +148,7 @@ func (d *Driver) runHere(tb testing.TB) {
 func (d *Driver) connect(tb testing.TB, end func() error) {
 	tb.Helper()
 
-	client, err := orchestrator.Connect(d.Config.Endpoint, await.Calls(tb)...)
+	client, err := csiclient.Connect(d.Config.Endpoint, await.Calls(tb)...)
 	require.NoError(tb, err)
 
 	d.Orchestrator = client
@@ -181,7 +181,7 @@ func (d *Driver) connect(tb testing.TB, end func() error) {
 func CheckNothingIsLeft(tb testing.TB, root string) {
 	tb.Helper()
 
-	loops := blockdev.NewLoops(blockdev.LoopsOptions{})
+	loops := loop.NewLoops(loop.LoopsOptions{})
 
 	// Before the mounts go: the path of an image in an embedded pool leads
 	// through one. No image is asked: those of other tests may not answer, and who

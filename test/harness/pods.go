@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/touchstone-csi/touchstone/pkg/qos"
+	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
 	"github.com/touchstone-csi/touchstone/test/child"
 )
 
@@ -28,7 +28,7 @@ type Pods struct {
 func NewPods(tb testing.TB) *Pods {
 	tb.Helper()
 
-	blkio := filepath.Join(qos.DefaultCgroupRoot, "blkio")
+	blkio := filepath.Join(cgroup.DefaultCgroupRoot, "blkio")
 	if _, err := os.Stat(filepath.Join(blkio, "blkio.throttle.read_bps_device")); err != nil {
 		tb.Skipf("no cgroup v1 blkio here: %v", err)
 	}

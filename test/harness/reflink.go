@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/touchstone-csi/touchstone/pkg/blockdev"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/test/child"
 )
 
@@ -41,7 +41,7 @@ func ownPool(tb testing.TB, bytes int64, fsType string, options ...string) strin
 	output, err := child.Command(tb, "mkfs."+fsType, append(options, image.Name())...).CombinedOutput()
 	require.NoError(tb, err, "%s", output)
 
-	device, err := blockdev.NewLoops(blockdev.LoopsOptions{}).Attach(tb.Context(), image, blockdev.AttachOptions{
+	device, err := loop.NewLoops(loop.LoopsOptions{}).Attach(tb.Context(), image, loop.AttachOptions{
 		AutoClear: true, Own: true, Preferred: -1,
 	})
 	require.NoError(tb, err)

@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/touchstone-csi/touchstone/pkg/ctl"
+	"github.com/touchstone-csi/touchstone/internal/cli/ctl"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 )
 

@@ -2,65 +2,65 @@ package main
 
 // blockdevMutants are defects of loop devices.
 func blockdevMutants() []mutant {
-	tests := in("pkg/blockdev", "Test.*")
+	tests := in("internal/linux/loop", "Test.*")
 
 	return []mutant{
 		{
-			name: "blockdev/buffered-io", file: "pkg/blockdev/attach.go",
+			name: "blockdev/buffered-io", file: "internal/linux/loop/attach.go",
 			old:    `config.Info.Flags |= unix.LO_FLAGS_DIRECT_IO`,
 			new:    `config.Info.Flags |= 0`,
 			breaks: "pages of each volume are cached twice", tests: in("test/driver", "TestLoopDevicesDoDirectIO"),
 		},
 		{
-			name: "blockdev/no-autoclear", file: "pkg/blockdev/attach.go",
+			name: "blockdev/no-autoclear", file: "internal/linux/loop/attach.go",
 			old:    `config.Info.Flags |= unix.LO_FLAGS_AUTOCLEAR`,
 			new:    `config.Info.Flags |= 0`,
 			breaks: "a device outlives its mount after a crash", tests: tests,
 		},
 		{
-			name: "blockdev/other-block-size", file: "pkg/blockdev/attach.go",
+			name: "blockdev/other-block-size", file: "internal/linux/loop/attach.go",
 			old:    `Size: uint32(o.BlockSize)}`,
 			new:    `Size: 512}`,
 			breaks: "the sector size is not the one that the filesystem was made with", tests: tests,
 		},
 		{
-			name: "blockdev/writable-device-shared-with-reader", file: "pkg/blockdev/attach.go",
+			name: "blockdev/writable-device-shared-with-reader", file: "internal/linux/loop/attach.go",
 			old:    `return status.ReadOnly == o.ReadOnly && status.BlockSize`,
 			new:    `return status.BlockSize`,
 			breaks: "a read-only attach returns the writable device", tests: tests,
 		},
 		{
-			name: "blockdev/own-device-shared", file: "pkg/blockdev/attach.go",
+			name: "blockdev/own-device-shared", file: "internal/linux/loop/attach.go",
 			old:    `if o.Own || !compatible(status, o) {`,
 			new:    `if !compatible(status, o) {`,
 			breaks: "two nodes on one machine use one device, and one detaches it from both", tests: tests,
 		},
 		{
-			name: "blockdev/lock-for-writing-shared", file: "pkg/blockdev/image.go",
+			name: "blockdev/lock-for-writing-shared", file: "internal/linux/loop/image.go",
 			old:    `free, err := i.flock(unix.LOCK_EX)`,
 			new:    `free, err := i.flock(unix.LOCK_SH)`,
 			breaks: "two nodes attach one image for writing", tests: tests,
 		},
 		{
-			name: "blockdev/found-by-inode-alone", file: "pkg/blockdev/status.go",
+			name: "blockdev/found-by-inode-alone", file: "internal/linux/loop/status.go",
 			old:    `return s.Backing() != identity }`,
 			new:    `return s.BackingInode != identity.Inode }`,
 			breaks: "an image of another filesystem with the same inode number counts as this one", tests: tests,
 		},
 		{
-			name: "blockdev/detaches-any-image", file: "pkg/blockdev/detach.go",
+			name: "blockdev/detaches-any-image", file: "internal/linux/loop/detach.go",
 			old:    `if image != nil && (Identity{`,
 			new:    `if image == nil && number < 0 && (Identity{`,
 			breaks: "the device of another volume is detached", tests: tests,
 		},
 		{
-			name: "blockdev/detach-not-awaited", file: "pkg/blockdev/detach.go",
+			name: "blockdev/detach-not-awaited", file: "internal/linux/loop/detach.go",
 			old:    `attached && l.attached(number); {`,
 			new:    `!attached && l.attached(number); {`,
 			breaks: "a device in use counts as detached", tests: tests,
 		},
 		{
-			name: "blockdev/number-not-freed", file: "pkg/blockdev/detach.go",
+			name: "blockdev/number-not-freed", file: "internal/linux/loop/detach.go",
 			old: `	l.numbers.free(number)
 
 	return nil
@@ -74,7 +74,7 @@ func blockdevMutants() []mutant {
 			breaks: "numbers run out after some attaches and detaches", tests: tests,
 		},
 		{
-			name: "blockdev/not-resized", file: "pkg/blockdev/loops.go",
+			name: "blockdev/not-resized", file: "internal/linux/loop/loops.go",
 			old:    `if err := unix.IoctlSetInt(int(file.Fd()), unix.LOOP_SET_CAPACITY, 0); err != nil {`,
 			new:    `if err := file.Sync(); err != nil {`,
 			breaks: "an expanded volume keeps the size of its device", tests: tests,

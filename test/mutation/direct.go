@@ -2,48 +2,48 @@ package main
 
 // directMutants are defects of volumes that a virtual machine mounts.
 func directMutants() []mutant {
-	root := func(tests ...string) command { return in("pkg/directassign", tests...) }
+	root := func(tests ...string) command { return in("internal/kata", tests...) }
 	driver := func(tests ...string) command { return in("test/driver", tests...) }
 
 	return []mutant{
 		{
-			name: "direct/symlink-followed", file: "pkg/directassign/entry.go",
+			name: "direct/symlink-followed", file: "internal/kata/entry.go",
 			old:    `flags|unix.O_NOFOLLOW|unix.O_NONBLOCK|`,
 			new:    `flags|unix.O_NONBLOCK|`,
 			breaks: "a symlink in the runtime's directory leads to another entry", tests: root("TestNoSymlinkIsFollowed"),
 		},
 		{
-			name: "direct/root-writable-by-others", file: "pkg/directassign/root.go",
+			name: "direct/root-writable-by-others", file: "internal/kata/root.go",
 			old:    `case stat.Mode&othersWrite != 0:`,
 			new:    `case stat.Mode&othersWrite == othersWrite:`,
 			breaks: "a group that can write the root chooses the guest's device", tests: root("TestARootThatOthersCouldChangeIsRefused"),
 		},
 		{
-			name: "direct/root-of-another-user", file: "pkg/directassign/root.go",
+			name: "direct/root-of-another-user", file: "internal/kata/root.go",
 			old:    `case int(stat.Uid) != os.Geteuid():`,
 			new:    `case int(stat.Uid) < os.Geteuid():`,
 			breaks: "another user's directory is trusted", tests: root("TestARootOfAnotherUserIsRefused"),
 		},
 		{
-			name: "direct/stale-sandbox-kept", file: "pkg/directassign/root.go",
+			name: "direct/stale-sandbox-kept", file: "internal/kata/root.go",
 			old:    `return r.put(a, clearEntry)`,
 			new:    `return r.put(a, func(*os.File) error { return nil })`,
 			breaks: "a new assignment counts as the earlier guest's", tests: root("TestAnotherAssignmentLeavesNothingOfTheOneBefore"),
 		},
 		{
-			name: "direct/oldest-sandbox", file: "pkg/directassign/entry.go",
+			name: "direct/oldest-sandbox", file: "internal/kata/entry.go",
 			old:    `sandbox == "" || later(stat.Mtim, newest)`,
 			new:    `sandbox == "" || later(newest, stat.Mtim)`,
 			breaks: "a guest that was replaced is asked instead of the new one", tests: root("TestTheNewestSandboxHasTheVolume"),
 		},
 		{
-			name: "direct/assignment-removed-first", file: "pkg/directassign/entry.go",
+			name: "direct/assignment-removed-first", file: "internal/kata/entry.go",
 			old:    `append(others, mountInfoFile)`,
 			new:    `append([]string{mountInfoFile}, others...)`,
 			breaks: "a crash leaves a sandbox's file that is never listed", tests: root("TestTheAssignmentItselfGoesLast"),
 		},
 		{
-			name: "direct/shortest-host-path", file: "pkg/directassign/hostpaths.go",
+			name: "direct/shortest-host-path", file: "internal/kata/hostpaths.go",
 			old:    `return len(b.from) - len(a.from) })`,
 			new:    `return len(a.from) - len(b.from) })`,
 			breaks: "the runtime is given a path that is not the device's", tests: root("TestHostPaths"),

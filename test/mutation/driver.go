@@ -6,19 +6,19 @@ func driverMutants() []mutant {
 
 	return []mutant{
 		{
-			name: "driver/socket-open-to-all", file: "pkg/socket/listen.go",
+			name: "driver/socket-open-to-all", file: "internal/socket/listen.go",
 			old:    `mode = 0o600`,
 			new:    `mode = 0o666`,
-			breaks: "any user of the machine can call the driver", tests: in("pkg/socket", "TestListen"),
+			breaks: "any user of the machine can call the driver", tests: in("internal/socket", "TestListen"),
 		},
 		{
-			name: "driver/file-removed-for-socket", file: "pkg/socket/listen.go",
+			name: "driver/file-removed-for-socket", file: "internal/socket/listen.go",
 			old:    `case info.Mode().Type() != fs.ModeSocket:`,
 			new:    `case info.Mode().IsDir():`,
-			breaks: "a file at the socket's path is removed", tests: in("pkg/socket", "TestListenRefuses"),
+			breaks: "a file at the socket's path is removed", tests: in("internal/socket", "TestListenRefuses"),
 		},
 		{
-			name: "driver/socket-of-another-removed", file: "pkg/socket/listen.go",
+			name: "driver/socket-of-another-removed", file: "internal/socket/listen.go",
 			old: `	if !l.InPlace() {
 		return nil
 	}
@@ -101,16 +101,16 @@ func driverMutants() []mutant {
 			breaks: "Probe says ready while the driver starts", tests: in("pkg/identity", "TestProbeIsNotReadyWhileInitializingAndDoesNotCheck"),
 		},
 		{
-			name: "driver/retry-joins-other-call", file: "pkg/inflight/group.go",
+			name: "driver/retry-joins-other-call", file: "pkg/operation/group.go",
 			old:    `if other.Object == call.Object && proto.Equal(other.Request, call.Request) {`,
 			new:    `if other.Object == call.Object {`,
-			breaks: "a call gets the answer to another one's arguments", tests: in("pkg/inflight", "TestSameCallWithOtherArgumentsConflicts"),
+			breaks: "a call gets the answer to another one's arguments", tests: in("pkg/operation", "TestSameCallWithOtherArgumentsConflicts"),
 		},
 		{
-			name: "driver/operation-ends-with-caller", file: "pkg/inflight/group.go",
+			name: "driver/operation-ends-with-caller", file: "pkg/operation/group.go",
 			old:    `values: context.WithoutCancel(ctx)`,
 			new:    `values: ctx`,
-			breaks: "a format is cut short when its caller gives up", tests: in("pkg/inflight", "TestOperationOutlivesItsCaller"),
+			breaks: "a format is cut short when its caller gives up", tests: in("pkg/operation", "TestOperationOutlivesItsCaller"),
 		},
 		{
 			name: "driver/proxy-to-itself", file: "pkg/driver/forward.go",
@@ -140,11 +140,11 @@ func driverMutants() []mutant {
 			tests:  command{pkg: "./test/driver", run: "^TestWhatCantBeRemovedBlocksNothing$/^volume$"},
 		},
 		{
-			name: "driver/proxies-loop", file: "pkg/proxy/proxy.go",
+			name: "driver/proxies-loop", file: "pkg/driver/proxy/proxy.go",
 			old:    `received.Append(hopKey, p.id)`,
 			new:    `received.Append(hopKey, "")`,
 			breaks: "two proxies that forward to each other pass on one call without end",
-			tests:  in("pkg/proxy", "TestLoopOfProxies"),
+			tests:  in("pkg/driver/proxy", "TestLoopOfProxies"),
 		},
 	}
 }

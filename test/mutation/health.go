@@ -3,7 +3,7 @@ package main
 // healthMutants are defects of volume health and of the kernel's events.
 func healthMutants() []mutant {
 	monitor := func(tests ...string) command { return in("pkg/health", tests...) }
-	events := func(tests ...string) command { return in("pkg/kernelevents", tests...) }
+	events := func(tests ...string) command { return in("pkg/health/events", tests...) }
 	driver := func(tests ...string) command { return in("test/driver", tests...) }
 
 	return []mutant{
@@ -76,19 +76,19 @@ func healthMutants() []mutant {
 			breaks: "relists stay rare while a source of events has failed", tests: monitor("TestTheRelistPeriods", "TestThePeriodIsLongerWhileAllSourcesAreUp"),
 		},
 		{
-			name: "health/reads-counted-as-writes", file: "pkg/kernelevents/blockerrors.go",
+			name: "health/reads-counted-as-writes", file: "pkg/health/events/blockerrors.go",
 			old:    `Write: !strings.HasPrefix(operation, "R")`,
 			new:    `Write: strings.HasPrefix(operation, "R")`,
 			breaks: "a failed read is reported as a failed write", tests: events("TestTraceLines"),
 		},
 		{
-			name: "health/lost-trace-events-ignored", file: "pkg/kernelevents/blockerrors.go",
+			name: "health/lost-trace-events-ignored", file: "pkg/health/events/blockerrors.go",
 			old:    `case strings.HasPrefix(line, "CPU:") && strings.Contains(line, "[LOST "):`,
 			new:    `case strings.HasPrefix(line, "CPU: ") && strings.Contains(line, "[LOST "):`,
 			breaks: "I/O errors that the kernel dropped are not searched for", tests: events("TestTraceLines"),
 		},
 		{
-			name: "health/file-overflow-ignored", file: "pkg/kernelevents/files.go",
+			name: "health/file-overflow-ignored", file: "pkg/health/events/files.go",
 			old: `		case mask&unix.IN_Q_OVERFLOW != 0:
 			tell(health.Event{Kind: health.Lost})
 `,
@@ -97,13 +97,13 @@ func healthMutants() []mutant {
 			breaks: "files that vanish in a storm of events are not noticed", tests: events("TestFilesLost"),
 		},
 		{
-			name: "health/unmounted-pool-watched-on", file: "pkg/kernelevents/files.go",
+			name: "health/unmounted-pool-watched-on", file: "pkg/health/events/files.go",
 			old:    `unix.IN_MOVE_SELF | unix.IN_UNMOUNT | unix.IN_IGNORED`,
 			new:    `unix.IN_MOVE_SELF`,
 			breaks: "no event comes from a pool that was unmounted and mounted again", tests: events("TestFilesDirectoryGone"),
 		},
 		{
-			name: "health/errors-of-another-filesystem", file: "pkg/kernelevents/filesystemerrors.go",
+			name: "health/errors-of-another-filesystem", file: "pkg/health/events/filesystemerrors.go",
 			old:    `event.Filesystem = [2]int32{first, second}`,
 			new:    `event.Filesystem = [2]int32{second, first}`,
 			breaks: "a filesystem's error is not matched with its volume", tests: events("TestFanotifyEvents"),

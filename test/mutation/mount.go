@@ -2,59 +2,59 @@ package main
 
 // mountMutants are defects of mounting.
 func mountMutants() []mutant {
-	tests := in("pkg/mount", "Test.*")
+	tests := in("internal/linux/mount", "Test.*")
 
 	return []mutant{
 		{
-			name: "mount/bind-not-read-only", file: "pkg/mount/tree.go",
+			name: "mount/bind-not-read-only", file: "internal/linux/mount/tree.go",
 			old:    `Attr_set: opts.set, Attr_clr`,
 			new:    `Attr_set: opts.set &^ unix.MOUNT_ATTR_RDONLY, Attr_clr`,
 			breaks: "a read-only publication can be written", tests: tests,
 		},
 		{
-			name: "mount/filesystem-not-read-only", file: "pkg/mount/tree.go",
+			name: "mount/filesystem-not-read-only", file: "internal/linux/mount/tree.go",
 			old:    `if o.ReadOnly() {`,
 			new:    `if o.set == unix.MOUNT_ATTR_RDONLY && len(o.parameters) > 1 {`,
 			breaks: "a filesystem on a read-only device is mounted writable", tests: tests,
 		},
 		{
-			name: "mount/binds-what-is-beneath", file: "pkg/mount/tree.go",
+			name: "mount/binds-what-is-beneath", file: "internal/linux/mount/tree.go",
 			old:    `unix.OPEN_TREE_CLOEXEC | unix.AT_EMPTY_PATH`,
 			new:    `unix.OPEN_TREE_CLOEXEC | unix.AT_EMPTY_PATH | unix.AT_RECURSIVE`,
 			breaks: "mounts beneath a volume appear at its target", tests: tests,
 		},
 		{
-			name: "mount/values-in-messages", file: "pkg/mount/tree.go",
+			name: "mount/values-in-messages", file: "internal/linux/mount/tree.go",
 			old:    `if len(parameter.value) >= sensitive {`,
 			new:    `if len(parameter.value) > sensitive*sensitive {`,
 			breaks: "the value of a mount flag gets into an error message", tests: tests,
 		},
 		{
-			name: "mount/lazy-unmount", file: "pkg/mount/unmount.go",
+			name: "mount/lazy-unmount", file: "internal/linux/mount/unmount.go",
 			old:    `unix.UMOUNT_NOFOLLOW)`,
 			new:    `unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH)`,
 			breaks: "a volume that is still written to looks free", tests: tests,
 		},
 		{
-			name: "mount/symlinks-followed", file: "pkg/mount/places.go",
+			name: "mount/symlinks-followed", file: "internal/linux/mount/places.go",
 			old:    `unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS |`,
 			new:    `unix.RESOLVE_BENEATH |`,
 			breaks: "a symlink in a target path leads somewhere else", tests: tests,
 		},
 		{
-			name: "mount/dot-segments-accepted", file: "pkg/mount/places.go",
+			name: "mount/dot-segments-accepted", file: "internal/linux/mount/places.go",
 			old:    `case segment == "." || segment == "..":`,
 			new:    `case segment == ".":`,
 			breaks: "a path with .. is accepted", tests: tests,
 		},
 		{
-			name: "mount/remount-flag-accepted", file: "pkg/mount/flags.go",
+			name: "mount/remount-flag-accepted", file: "internal/linux/mount/flags.go",
 			old:    `case "bind", "rbind", "move", "remount":`,
 			new:    `case "bind", "rbind", "move":`,
 			breaks: "a flag that does something else than mount is handed to the filesystem", tests: tests,
 		},
 		{
-			name: "mount/sick-mount-counts-as-none", file: "pkg/mount/observe.go",
+			name: "mount/sick-mount-counts-as-none", file: "internal/linux/mount/observe.go",
 			old: `case err != nil || stat.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT == 0 ||`,
 			new: `case err != nil:
 		return Point{}, false, nil
@@ -62,43 +62,43 @@ func mountMutants() []mutant {
 			breaks: "a mount whose filesystem fails looks unmounted", tests: tests,
 		},
 		{
-			name: "mount/file-with-content-removed", file: "pkg/mount/place.go",
+			name: "mount/file-with-content-removed", file: "internal/linux/mount/place.go",
 			old:    `case stat.Size > 0:`,
 			new:    `case stat.Size < 0:`,
 			breaks: "a user's file at the target is deleted", tests: tests,
 		},
 		{
-			name: "mount/reserved-space-counts-as-available", file: "pkg/mount/usage.go",
+			name: "mount/reserved-space-counts-as-available", file: "internal/linux/mount/usage.go",
 			old:    `Available: int64(stat.Bavail) * size,`,
 			new:    `Available: int64(stat.Bfree) * size,`,
 			breaks: "NodeGetVolumeStats reports space that a pod cannot get", tests: tests,
 		},
 		{
-			name: "mount/secret-files-readable", file: "pkg/mount/files.go",
+			name: "mount/secret-files-readable", file: "internal/linux/mount/files.go",
 			old:    `privateMode    = 0o600`,
 			new:    `privateMode    = 0o644`,
 			breaks: "files for the runtime can be read by users other than root", tests: tests,
 		},
 		{
-			name: "mount/image-chooses-errors", file: "pkg/mount/flags.go",
+			name: "mount/image-chooses-errors", file: "internal/linux/mount/flags.go",
 			old:    `if fsType == "ext4" && !given {`,
 			new:    `if fsType == "" && !given {`,
 			breaks: "the superblock of a crafted ext4 can make the machine panic",
 			tests:  in("test/driver", "TestAnImageDoesNotChooseWhatAnErrorDoes"),
 		},
 		{
-			name: "mount/panic-flag-not-recognized", file: "pkg/mount/flags.go",
+			name: "mount/panic-flag-not-recognized", file: "internal/linux/mount/flags.go",
 			old:    `&& p.value == "panic"`,
 			new:    `&& p.value == ""`,
 			breaks: "the author of a pod can have an error of an inline volume make the machine panic",
 			tests:  in("test/driver", "TestAPodAuthorDoesNotChooseWhatAnErrorDoes"),
 		},
 		{
-			name: "mount/busy-while-forking", file: "pkg/mount/files.go",
+			name: "mount/busy-while-forking", file: "internal/linux/mount/files.go",
 			old:    `if err := retryBusy(func() error { return makeReadOnly(root) }); err != nil {`,
 			new:    `if err := makeReadOnly(root); err != nil {`,
 			breaks: "NodePublishVolume of a direct volume fails while a tool is started for another volume",
-			tests:  in("pkg/mount", "TestSealingAwaitsAChildThatIsBeingForked"),
+			tests:  in("internal/linux/mount", "TestSealingAwaitsAChildThatIsBeingForked"),
 		},
 	}
 }

@@ -123,7 +123,7 @@ func (w *snapshotWriter) writeCollection`,
 			breaks: "a lazy change is not written until the next one", tests: tests,
 		},
 		{
-			name: "state/another-pool-compared", file: "pkg/audit/verify.go",
+			name: "state/another-pool-compared", file: "internal/cli/audit/verify.go",
 			old:    `if known == "" || found == known {`,
 			new:    `if known == "" || found != "" {`,
 			breaks: "repair removes what is empty from a pool of another driver",

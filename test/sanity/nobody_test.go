@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/harness"
@@ -71,7 +71,7 @@ func startAsNobody(t *testing.T) driver.Config {
 
 	config := nobodyConfig(dir)
 
-	client, err := orchestrator.Connect(config.Endpoint, await.Calls(t)...)
+	client, err := csiclient.Connect(config.Endpoint, await.Calls(t)...)
 	require.NoError(t, err)
 
 	ready, cancel := context.WithTimeout(t.Context(), await.Limit)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/child"
 )
@@ -22,7 +22,7 @@ const readyLimit = time.Minute
 
 // process is one driver process and a client of it.
 type process struct {
-	*orchestrator.Orchestrator
+	*csiclient.Orchestrator
 
 	command *exec.Cmd
 	// root is the process's directory; kubelet is what it may mount beneath.
@@ -62,7 +62,7 @@ func start(t *testing.T, binary, pool, mode, nodeID string, flags ...string) *pr
 	command.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	require.NoError(t, child.Start(command))
 
-	client, err := orchestrator.Connect(endpoint, await.Calls(t)...)
+	client, err := csiclient.Connect(endpoint, await.Calls(t)...)
 	require.NoError(t, err)
 
 	t.Cleanup(func() {

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -64,21 +64,21 @@ func (c *cluster) delete(t *testing.T, made *csi.Volume) {
 	require.NoError(t, err)
 }
 
-func claim(node *process, made *csi.Volume, capability *csi.VolumeCapability) *orchestrator.Claim {
-	return &orchestrator.Claim{
+func claim(node *process, made *csi.Volume, capability *csi.VolumeCapability) *csiclient.Claim {
+	return &csiclient.Claim{
 		VolumeID: made.GetVolumeId(), VolumeContext: made.GetVolumeContext(), Capability: capability, NodeID: node.nodeID,
 		StagingPath: filepath.Join(node.kubelet, "staging"), TargetPath: filepath.Join(node.kubelet, "pod", "volume"),
 	}
 }
 
-func (c *cluster) up(t *testing.T, node *process, wanted *orchestrator.Claim) {
+func (c *cluster) up(t *testing.T, node *process, wanted *csiclient.Claim) {
 	t.Helper()
 	require.NoError(t, c.controller.Attach(t.Context(), wanted))
 	require.NoError(t, node.Stage(t.Context(), wanted))
 	require.NoError(t, node.Publish(t.Context(), wanted))
 }
 
-func (c *cluster) down(t *testing.T, node *process, wanted *orchestrator.Claim) {
+func (c *cluster) down(t *testing.T, node *process, wanted *csiclient.Claim) {
 	t.Helper()
 	require.NoError(t, node.Unpublish(t.Context(), wanted))
 	require.NoError(t, node.Unstage(t.Context(), wanted))
@@ -86,7 +86,7 @@ func (c *cluster) down(t *testing.T, node *process, wanted *orchestrator.Claim) 
 }
 
 // data returns where the volume's bytes are read and written.
-func data(node *process, wanted *orchestrator.Claim) string {
+func data(node *process, wanted *csiclient.Claim) string {
 	if wanted.Capability.GetBlock() != nil {
 		return node.inside(wanted.TargetPath)
 	}
@@ -137,9 +137,9 @@ func TestVolumeMovesWithItsData(t *testing.T) {
 		capability *csi.VolumeCapability
 		parameters map[string]string
 	}{
-		"ext4":      {orchestrator.Mount(writer, "ext4"), nil},
-		"block":     {orchestrator.Block(writer), nil},
-		"directory": {orchestrator.Mount(writer, ""), map[string]string{"backing": "directory"}},
+		"ext4":      {csiclient.Mount(writer, "ext4"), nil},
+		"block":     {csiclient.Block(writer), nil},
+		"directory": {csiclient.Mount(writer, ""), map[string]string{"backing": "directory"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			made := c.create(t, test.capability, test.parameters)
@@ -172,7 +172,7 @@ func TestSeveralNodesAtOnce(t *testing.T) {
 	c := newCluster(t)
 
 	t.Run("writers of a directory", func(t *testing.T) {
-		capability := orchestrator.Mount(csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER, "")
+		capability := csiclient.Mount(csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER, "")
 		made := c.create(t, capability, map[string]string{"backing": "directory"})
 		onA, onB := claim(c.a, made, capability), claim(c.b, made, capability)
 
@@ -190,8 +190,8 @@ func TestSeveralNodesAtOnce(t *testing.T) {
 	})
 
 	t.Run("readers of an image", func(t *testing.T) {
-		writer := orchestrator.Mount(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, "ext4")
-		readers := orchestrator.Mount(csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY, "ext4")
+		writer := csiclient.Mount(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, "ext4")
+		readers := csiclient.Mount(csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY, "ext4")
 		made := c.create(t, writer, nil)
 
 		alone := claim(c.a, made, writer)
@@ -215,7 +215,7 @@ func TestSeveralNodesAtOnce(t *testing.T) {
 		_, err := c.controller.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
 			Name: t.Name(),
 			VolumeCapabilities: []*csi.VolumeCapability{
-				orchestrator.Mount(csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER, "ext4"),
+				csiclient.Mount(csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER, "ext4"),
 			},
 		})
 		require.Equal(t, codes.InvalidArgument, status.Code(err))

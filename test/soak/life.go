@@ -16,8 +16,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/pkg/health"
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
 )
 
 // kind is one way to have a volume.
@@ -47,10 +47,10 @@ func (k kind) capability() *csi.VolumeCapability {
 	const mode = csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER
 
 	if k.block() {
-		return orchestrator.Block(mode)
+		return csiclient.Block(mode)
 	}
 
-	return orchestrator.Mount(mode, k.fsType)
+	return csiclient.Mount(mode, k.fsType)
 }
 
 // life is one volume and what a CO does with it.
@@ -60,7 +60,7 @@ type life struct {
 	kind       kind
 	pool, name string
 	random     *rand.Rand
-	claim      *orchestrator.Claim
+	claim      *csiclient.Claim
 	bytes      int64
 	// data is what was written last.
 	data []byte
@@ -69,7 +69,7 @@ type life struct {
 func (s *soak) newLife(k kind, pool, name string, random *rand.Rand) *life {
 	return &life{
 		soak: s, kind: k, pool: pool, name: name, random: random, bytes: k.bytes,
-		claim: &orchestrator.Claim{
+		claim: &csiclient.Claim{
 			NodeID: nodeID, Capability: k.capability(),
 			StagingPath: filepath.Join(s.kubelet(), "staging", name),
 			TargetPath:  filepath.Join(s.kubelet(), "pods", name, "first"),
@@ -199,7 +199,7 @@ func (l *life) tidy(context.Context) error {
 	return errors.Join(os.Remove(l.claim.StagingPath), os.Remove(filepath.Dir(l.claim.TargetPath)))
 }
 
-func (l *life) place(claim *orchestrator.Claim) string {
+func (l *life) place(claim *csiclient.Claim) string {
 	if l.kind.block() {
 		return claim.TargetPath
 	}
@@ -232,7 +232,7 @@ var errWrongData = errors.New("it does not hold what was written")
 
 func (l *life) read(context.Context) error { return l.holds(l.claim) }
 
-func (l *life) holds(claim *orchestrator.Claim) error {
+func (l *life) holds(claim *csiclient.Claim) error {
 	file, err := os.Open(l.place(claim))
 	if err != nil {
 		return err

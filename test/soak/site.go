@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 
-	"github.com/touchstone-csi/touchstone/pkg/blockdev"
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/test/child"
 )
 
@@ -84,7 +84,7 @@ func newSite(ctx context.Context, given options, root string) (*site, error) {
 
 // remove takes away all that newSite has made, and what a driver has left.
 func (s *site) remove() error {
-	loops := blockdev.NewLoops(blockdev.LoopsOptions{})
+	loops := loop.NewLoops(loop.LoopsOptions{})
 
 	devices, err := s.devices()
 	for _, each := range devices {
@@ -99,20 +99,20 @@ func (s *site) remove() error {
 }
 
 // devices are those that the driver has attached.
-func (s *site) devices() ([]blockdev.Attachment, error) {
-	all, err := blockdev.NewLoops(blockdev.LoopsOptions{}).Attachments()
+func (s *site) devices() ([]loop.Attachment, error) {
+	all, err := loop.NewLoops(loop.LoopsOptions{}).Attachments()
 	if err != nil {
 		return nil, err
 	}
 
-	return slices.DeleteFunc(all, func(each blockdev.Attachment) bool {
+	return slices.DeleteFunc(all, func(each loop.Attachment) bool {
 		return !strings.HasPrefix(each.BackingPath, s.root+"/") || each.BackingPath == filepath.Join(s.root, "xfs.img")
 	}), nil
 }
 
 // process is the running driver and a client of it.
 type process struct {
-	*orchestrator.Orchestrator
+	*csiclient.Orchestrator
 
 	command *exec.Cmd
 	http    string
@@ -150,7 +150,7 @@ func (s *site) start(ctx context.Context) (*process, error) {
 	command.Stdout, command.Stderr = log, log
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 
-	client, err := orchestrator.Connect(socket, grpc.WithChainUnaryInterceptor(bounded(s.timeLimit)))
+	client, err := csiclient.Connect(socket, grpc.WithChainUnaryInterceptor(bounded(s.timeLimit)))
 	if err != nil {
 		return nil, err
 	}

@@ -19,8 +19,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/touchstone-csi/touchstone/pkg/blockdev"
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 )
 
 const (
@@ -45,15 +45,15 @@ func (k *kind) capability() *csi.VolumeCapability {
 	const mode = csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER
 
 	if k.block {
-		return orchestrator.Block(mode)
+		return csiclient.Block(mode)
 	}
 
-	return orchestrator.Mount(mode, k.fsType)
+	return csiclient.Mount(mode, k.fsType)
 }
 
 // volume is what the CO knows of one volume, as acknowledged.
 type volume struct {
-	orchestrator.Claim
+	csiclient.Claim
 
 	kind     *kind
 	name     string
@@ -77,7 +77,7 @@ type model struct {
 }
 
 func (s *site) newVolume(k *kind, name string) *volume {
-	v := &volume{kind: k, name: name, capacity: k.bytes, Claim: orchestrator.Claim{
+	v := &volume{kind: k, name: name, capacity: k.bytes, Claim: csiclient.Claim{
 		NodeID: nodeID, Capability: k.capability(),
 		StagingPath: filepath.Join(s.kubelet(), "staging", name),
 		TargetPath:  filepath.Join(s.kubelet(), "pods", name, "target"),
@@ -386,13 +386,13 @@ func names(directory string) []string {
 	return list
 }
 
-func (s *site) attachments() ([]blockdev.Attachment, error) {
-	list, err := blockdev.NewLoops(blockdev.LoopsOptions{}).Attachments()
+func (s *site) attachments() ([]loop.Attachment, error) {
+	list, err := loop.NewLoops(loop.LoopsOptions{}).Attachments()
 
-	return slices.DeleteFunc(list, func(each blockdev.Attachment) bool { return !beneath(each.BackingPath, s.pool) }), err
+	return slices.DeleteFunc(list, func(each loop.Attachment) bool { return !beneath(each.BackingPath, s.pool) }), err
 }
 
-func (s *site) devices(t *testing.T) []blockdev.Attachment {
+func (s *site) devices(t *testing.T) []loop.Attachment {
 	t.Helper()
 
 	list, err := s.attachments()

@@ -16,9 +16,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/touchstone-csi/touchstone/pkg/blockdev"
-	"github.com/touchstone-csi/touchstone/pkg/filesystem"
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/test/syscallfault"
 )
 
@@ -37,7 +37,7 @@ var (
 
 // site is a driver's directories and the driver that runs there.
 type site struct {
-	*orchestrator.Orchestrator
+	*csiclient.Orchestrator
 
 	binary, root, pool string
 	injector           *injector
@@ -102,7 +102,7 @@ func (s *site) launch() error {
 		_ = command.Wait() // ProcessState has the result
 	}(s.ended)
 
-	s.Orchestrator, err = orchestrator.Connect(endpoint)
+	s.Orchestrator, err = csiclient.Connect(endpoint)
 
 	return err
 }
@@ -211,7 +211,7 @@ func (s *site) close(t *testing.T) {
 	defer cancel()
 
 	for _, device := range devices {
-		if err := blockdev.NewLoops(blockdev.LoopsOptions{}).Detach(ctx, device.Number); err != nil {
+		if err := loop.NewLoops(loop.LoopsOptions{}).Detach(ctx, device.Number); err != nil {
 			t.Logf("detach %s: %v", device.Path, err)
 		}
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/touchstone-csi/touchstone/pkg/orchestrator"
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/test/await"
 )
 
@@ -29,7 +29,7 @@ const (
 
 // driver is `touchstone serve` as a process, and the connection to its socket.
 type driver struct {
-	*orchestrator.Orchestrator
+	*csiclient.Orchestrator
 
 	root, pool string
 	process    *exec.Cmd
@@ -46,7 +46,7 @@ func startDriver(t *testing.T, pool string) *driver {
 	t.Cleanup(func() { d.abandon(t) })
 	t.Cleanup(func() { d.stop(t) })
 
-	connection, err := orchestrator.Connect("unix://"+filepath.Join(d.root, "csi.sock"), await.Calls(t)...)
+	connection, err := csiclient.Connect("unix://"+filepath.Join(d.root, "csi.sock"), await.Calls(t)...)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, connection.Close()) })
 	d.Orchestrator = connection

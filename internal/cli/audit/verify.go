@@ -1,0 +1,301 @@
+package audit
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/pool/embedded"
+	"github.com/touchstone-csi/touchstone/pkg/state"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+// Verify reads a state directory and compares the pools with it, given by name,
+// without changing anything. It fails when the state or a pool cannot be read,
+// as while a driver uses it: with *state.LockedError, pool.ErrTaken,
+// embedded.ErrNotMounted, ErrNoPool or ErrNotComparable.
+func Verify(ctx context.Context, stateDir string, pools map[string]string) (Report, error) {
+	return withPools(ctx, stateDir, pools, (*pool.Set).Hold, func(*comparison) error { return nil })
+}
+
+// comparison is pools at their comparison with a state.
+type comparison struct {
+	*Pools
+
+	set     *pool.Set
+	records *records
+	// mismatched are the names of pools that are not those that the state knows.
+	mismatched map[string]bool
+}
+
+// withPools calls then once all is compared, while no controller may take the
+// pools.
+func withPools(ctx context.Context, stateDir string, pools map[string]string,
+	keep func(*pool.Set) error, then func(*comparison) error,
+) (Report, error) {
+	set, err := openPools(pools)
+	if err != nil {
+		return Report{}, err
+	}
+
+	defer func() { _ = set.Close() }()
+
+	// Before the state is read: a driver needs both.
+	if err := keep(set); err != nil {
+		return Report{}, err
+	}
+
+	found, err := state.Verify(stateDir) //nolint:contextcheck // it is done in a moment
+	report := Report{Report: found}
+
+	if err != nil || !found.Clean() || len(pools) == 0 {
+		return report, err
+	}
+
+	known, err := readRecords(stateDir, found.Records) //nolint:contextcheck // as above
+	if err != nil {
+		return report, err
+	}
+
+	compared := &comparison{
+		Pools: &Pools{Compared: map[string]string{}, Findings: []Finding{}, Notes: []Note{}},
+		set:   set, records: known, mismatched: map[string]bool{},
+	}
+	if err := compared.compare(ctx); err != nil {
+		return report, err
+	}
+
+	report.Pools = compared.Pools
+
+	return report, then(compared)
+}
+
+// openPools opens pools as they are.
+func openPools(directories map[string]string) (*pool.Set, error) {
+	found := make(map[string]string, len(directories))
+
+	for name, directory := range directories {
+		where, err := locate(directory)
+		if err != nil {
+			return nil, fmt.Errorf("pool %q: %w", name, err)
+		}
+
+		found[name] = where
+	}
+
+	return pool.OpenSet(found, pool.AsFound)
+}
+
+// locate returns where the rooms of the pool in a directory are.
+func locate(directory string) (string, error) {
+	absolute, err := filepath.Abs(directory)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", directory, err)
+	}
+
+	where, err := embedded.Find(absolute)
+	if err != nil {
+		return "", err
+	}
+
+	// A mistyped directory would else be an empty pool.
+	if _, err := os.Stat(filepath.Join(where, "images")); err != nil {
+		return "", fmt.Errorf("%s: %w: %w", where, ErrNoPool, err)
+	}
+
+	return where, nil
+}
+
+func (c *comparison) compare(ctx context.Context) error {
+	for _, name := range c.set.Names() {
+		place, _ := c.set.Get(name)
+		c.Compared[name] = place.Path()
+
+		// In another pool all would seem to be lost, and all that is there unknown.
+		if same, err := c.compareIdentity(place); err != nil || !same {
+			if err != nil {
+				return err
+			}
+
+			c.mismatched[name] = true
+
+			continue
+		}
+
+		if err := c.lookForOrphans(ctx, place); err != nil {
+			return err
+		}
+
+		if err := c.lookForLeftovers(ctx, place); err != nil {
+			return err
+		}
+	}
+
+	c.lookForLost()
+
+	slices.SortFunc(c.Findings, func(a, b Finding) int { return cmp.Compare(a.Path, b.Path) })
+	slices.SortFunc(c.Notes, func(a, b Note) int { return cmp.Compare(a.Path, b.Path) })
+
+	for _, name := range slices.Sorted(maps.Keys(c.records.pools)) {
+		if _, given := c.Compared[name]; !given {
+			c.note(name, fmt.Sprintf("the state has %d volumes and snapshots in this pool, which were not looked for: give --pool %s=DIRECTORY, too",
+				c.records.pools[name], name))
+		}
+	}
+
+	return nil
+}
+
+// compareIdentity says whether the pool is the one that the state knows by its name,
+// and reports it if not.
+func (c *comparison) compareIdentity(place *pool.Pool) (bool, error) {
+	known := c.records.identities[place.Name()]
+
+	found, err := pool.ReadIdentity(place.Path())
+	if err != nil {
+		return false, fmt.Errorf("pool %q: %w", place.Name(), err)
+	}
+
+	if known == "" || found == known {
+		return true, nil
+	}
+
+	c.Findings = append(c.Findings, Finding{
+		Kind: Mismatch, Pool: place.Name(), Path: place.Path(),
+		Reason: fmt.Sprintf("the state knows pool %s by the identity %s, and this one has %q", place.Name(), known, found),
+		Advice: "mount its disk or put its data back; if its volumes are lost for good, run `touchstone state forget-pool " + place.Name() + "`",
+	})
+
+	return false, nil
+}
+
+func (c *comparison) note(path, reason string) { c.Notes = append(c.Notes, Note{path, reason}) }
+
+func (c *comparison) lookForOrphans(ctx context.Context, place *pool.Pool) error {
+	for snapshot, list := range map[bool]func(context.Context, func(pool.Entry) error) error{
+		false: place.List, true: place.ListSnapshots,
+	} {
+		err := list(ctx, func(entry pool.Entry) error {
+			here := object{pool.Object{ID: entry.ID, Backing: entry.Backing, Snapshot: snapshot}, place.Name()}
+			if c.records.known[here] {
+				return nil
+			}
+
+			return c.orphan(ctx, place, here)
+		})
+		if err != nil {
+			return fmt.Errorf("look for orphans: %w", err)
+		}
+	}
+
+	return nil
+}
+
+// orphan reports something that no record tells of.
+func (c *comparison) orphan(ctx context.Context, place *pool.Pool, here object) error {
+	usage, err := place.Usage(ctx, here.Object)
+	if errors.Is(err, pool.ErrMissing) {
+		return nil
+	}
+
+	if err != nil {
+		return fmt.Errorf("%s: %w", here, err)
+	}
+
+	found := Finding{
+		Kind: Orphan, Pool: place.Name(), Path: pathOf(place, here), ID: here.ID, Bytes: usage.Bytes,
+		Reason: "the state does not know this " + describe(here), object: here,
+	}
+
+	if there, ok := c.records.places[here.ID]; ok {
+		found.Reason += fmt.Sprintf(": it has it as a %s in pool %q", describe(there), there.pool)
+	}
+
+	switch empty := usage.Bytes == 0 || here.Backing == volume.BackingDirectory && usage.Inodes == 1; {
+	case empty && !here.Snapshot:
+		found.Fix = "remove it, since it holds no data; so does the next start of the driver"
+	case here.Backing == volume.BackingDirectory:
+		found.Advice = "see what is in it, and move or remove it by hand"
+	default:
+		found.Advice = "see what is in it (blkid; mount -o loop,ro, with norecovery or noload where it is to stay as it is), " +
+			"and move or remove it by hand"
+	}
+
+	c.Findings = append(c.Findings, found)
+
+	return nil
+}
+
+func describe(o object) string {
+	what := map[bool]string{false: "volume", true: "snapshot"}[o.Snapshot]
+
+	return what + "'s " + string(o.Backing)
+}
+
+func pathOf(place *pool.Pool, o object) string {
+	if o.Snapshot {
+		return place.SnapshotPlace(o.ID, o.Backing)
+	}
+
+	return place.Place(o.ID, o.Backing)
+}
+
+func (c *comparison) lookForLeftovers(ctx context.Context, place *pool.Pool) error {
+	err := place.ListScratch(ctx, func(left pool.Leftover) error {
+		if left.InMaking {
+			c.note(left.Path, "a node is making this at the moment")
+
+			return nil
+		}
+
+		c.Findings = append(c.Findings, Finding{
+			Kind: Scratch, Pool: place.Name(), Path: left.Path, ID: left.ID, Bytes: left.Bytes,
+			Reason: "this was being made when a driver ended, and is in no place yet",
+			Fix:    "remove it; so does the next start of a driver of mode node or all",
+		})
+
+		return nil
+	})
+	if err == nil {
+		err = place.ListForeign(ctx, func(path string) error {
+			c.note(path, "this is none of Touchstone's; it is left alone")
+
+			return nil
+		})
+	}
+
+	if err != nil {
+		return fmt.Errorf("look for leftovers: %w", err)
+	}
+
+	return nil
+}
+
+// lookForLost reports the records of this pool that have no bytes.
+func (c *comparison) lookForLost() {
+	for wanted := range c.records.lasting {
+		place, err := c.set.Get(wanted.pool)
+		if err != nil || c.mismatched[wanted.pool] {
+			continue
+		}
+
+		path := pathOf(place, wanted)
+		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+
+		c.Findings = append(c.Findings, Finding{
+			Kind: Lost, Pool: wanted.pool, Path: path, ID: wanted.ID,
+			Reason: "the state has this " + describe(wanted) + ", which is not there", object: wanted,
+			Advice: "put it back from where it was moved to, or from a backup; or delete the " +
+				map[bool]string{false: "volume", true: "snapshot"}[wanted.Snapshot] + " by its orchestrator",
+		})
+	}
+}

@@ -1,0 +1,75 @@
+package csiclient
+
+import (
+	"context"
+	"errors"
+	"io"
+	"path"
+
+	"google.golang.org/genproto/googleapis/rpc/code"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// CallError is what every failed call gives: which call it was, and the
+// driver's answer. status.Code and status.FromError understand it.
+type CallError struct {
+	// RPC is the call's name in the spec.
+	RPC    string
+	status *status.Status
+}
+
+func (e *CallError) Error() string {
+	return e.RPC + ": " + CodeName(e.status.Code()) + ": " + e.status.Message()
+}
+
+// GRPCStatus returns the driver's answer.
+func (e *CallError) GRPCStatus() *status.Status { return e.status }
+
+// CodeName is the code as the CSI spec writes it, such as NOT_FOUND.
+func CodeName(c codes.Code) string {
+	if name, known := code.Code_name[int32(c)]; known {
+		return name
+	}
+
+	return c.String()
+}
+
+func nameFailedCalls(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn,
+	invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
+) error {
+	if err := invoke(ctx, method, req, reply, conn, opts...); err != nil {
+		return &CallError{RPC: path.Base(method), status: status.Convert(err)}
+	}
+
+	return nil
+}
+
+func nameFailedStreams(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string,
+	open grpc.Streamer, opts ...grpc.CallOption,
+) (grpc.ClientStream, error) {
+	stream, err := open(ctx, desc, conn, method, opts...)
+	if err != nil {
+		return nil, &CallError{RPC: path.Base(method), status: status.Convert(err)}
+	}
+
+	return &namedStream{ClientStream: stream, rpc: path.Base(method)}, nil
+}
+
+// namedStream is a stream whose errors say which call it belongs to: most of
+// them come with a message, not with the call.
+type namedStream struct {
+	grpc.ClientStream
+
+	rpc string
+}
+
+func (s *namedStream) RecvMsg(message any) error {
+	err := s.ClientStream.RecvMsg(message)
+	if err == nil || errors.Is(err, io.EOF) {
+		return err
+	}
+
+	return &CallError{RPC: s.rpc, status: status.Convert(err)}
+}

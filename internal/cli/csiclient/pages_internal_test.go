@@ -1,0 +1,28 @@
+package csiclient
+
+import (
+	"context"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestEndlessList: a server that always has another page does not keep its client
+// busy until its memory ends.
+func TestEndlessList(t *testing.T) {
+	t.Parallel()
+
+	asked, last := 0, error(nil)
+
+	for _, err := range pages(t.Context(), func(context.Context, string) (page[int], error) {
+		asked++
+
+		return page[int]{entries: make([]int, 1000), next: strconv.Itoa(asked)}, nil
+	}) {
+		last = err
+	}
+
+	require.ErrorIs(t, last, ErrEndless)
+	require.Less(t, asked, maxElements/1000+1)
+}

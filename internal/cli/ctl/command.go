@@ -1,0 +1,172 @@
+package ctl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+)
+
+const (
+	defaultEndpoint = "unix:///run/touchstone/csi.sock"
+	endpointVar     = "TOUCHSTONE_ENDPOINT"
+	// defaultTimeout lets a mkfs or a check of a large volume finish.
+	defaultTimeout = 2 * time.Minute
+)
+
+var errUnknownCommand = errors.New("unknown command")
+
+// settings are the flags that all commands have.
+type settings struct {
+	endpoint string
+	output   outputFormat
+	timeout  time.Duration
+}
+
+// NewCommand returns `ctl` with all its subcommands. Its errors say by
+// ExitCode what the process shall end with; printing them is the caller's.
+func NewCommand() *cobra.Command {
+	given := &settings{output: outputTable}
+
+	command := group("ctl", "Talk to a CSI driver through its socket",
+		newVolumeCommand(given),
+		newSnapshotCommand(given),
+		newGroupCommand(given),
+		group("node", "The node behind the socket", newNodeInfoCommand(given), newStorageHealthCommand(given)),
+		newCapabilitiesCommand(given),
+		newCapacityCommand(given),
+		newOperationsCommand(given),
+		newDirectVolumesCommand(given),
+		newDoctorCommand(given),
+	)
+	command.Long = `Talk to a CSI driver through its socket, as an orchestrator would: any driver,
+though the defaults are Touchstone's. Exit code 0: done, 1: the driver refused
+or cannot be reached, 2: wrong usage. Those of "volume health", "node health" and
+"doctor" are their own.`
+	command.SilenceErrors = true
+	command.SilenceUsage = true
+
+	flags := command.PersistentFlags()
+	flags.StringVar(&given.endpoint, "endpoint", defaultEndpoint, "the driver's socket (environment: "+endpointVar+")")
+	flags.VarP(&given.output, "output", "o", "table for people, json for programs")
+	flags.DurationVar(&given.timeout, "timeout", defaultTimeout, "give up after this time; 0 never does")
+
+	command.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
+
+	return command
+}
+
+// group is a command that only holds others. Left to itself, cobra would
+// answer a misspelt one with help and success.
+func group(name, short string, children ...*cobra.Command) *cobra.Command {
+	command := &cobra.Command{
+		Use:   name,
+		Short: short,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usage(fmt.Errorf("%w %q; see %s --help", errUnknownCommand, args[0], cmd.CommandPath()))
+			}
+
+			return cmd.Help()
+		},
+	}
+	command.AddCommand(children...)
+
+	return command
+}
+
+// session is one run of one command.
+type session struct {
+	*csiclient.Orchestrator
+	*printer
+
+	args []string
+	// side is where progress is told, apart from the answer.
+	side io.Writer
+}
+
+// endpointOf is the flag's, else the environment's.
+func (s *settings) endpointOf(cmd *cobra.Command) string {
+	if fromEnv := os.Getenv(endpointVar); fromEnv != "" && !cmd.Flags().Changed("endpoint") {
+		return fromEnv
+	}
+
+	return s.endpoint
+}
+
+// limit gives a command its deadline.
+func (s *settings) limit(ctx context.Context) (context.Context, context.CancelFunc) {
+	if ctx == nil {
+		ctx = context.Background()
+	}
+
+	if s.timeout > 0 {
+		return context.WithTimeout(ctx, s.timeout)
+	}
+
+	return ctx, func() {}
+}
+
+// inSession gives a command its connection and its deadline.
+func (s *settings) inSession(run func(ctx context.Context, s *session) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		ctx, cancel := s.limit(cmd.Context())
+		defer cancel()
+
+		co, err := csiclient.Connect(s.endpointOf(cmd))
+		if err != nil {
+			return usage(err)
+		}
+
+		return errors.Join(
+			run(ctx, &session{
+				Orchestrator: co,
+				printer:      &printer{out: cmd.OutOrStdout(), format: s.output},
+				args:         args,
+				side:         cmd.ErrOrStderr(),
+			}),
+			co.Close(),
+		)
+	}
+}
+
+func exactly(count int) cobra.PositionalArgs { return asUsage(cobra.ExactArgs(count)) }
+
+func atLeast(count int) cobra.PositionalArgs { return asUsage(cobra.MinimumNArgs(count)) }
+
+func asUsage(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return usage(fmt.Errorf("%w: %s", err, cmd.UseLine()))
+		}
+
+		return nil
+	}
+}
+
+// need marks flags without which a command makes no sense. Cobra's own way
+// ends in an error that is not told from the driver's.
+func need(cmd *cobra.Command, names ...string) {
+	check := cmd.Args
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return err
+		}
+
+		for _, name := range names {
+			if !cmd.Flags().Changed(name) {
+				return usage(fmt.Errorf("%w: --%s", errMissingFlag, name))
+			}
+		}
+
+		return nil
+	}
+}
+
+var errMissingFlag = errors.New("a flag is missing")

@@ -1,0 +1,65 @@
+package ctl
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/touchstone-csi/touchstone/internal/kata"
+)
+
+var errNoDirect = errors.New("the driver tells of no direct volumes: it is not Touchstone, or serves no node")
+
+func newDirectVolumesCommand(given *settings) *cobra.Command {
+	return group("direct-volumes", "Volumes that virtual machines mount themselves", &cobra.Command{
+		Use:   "list",
+		Short: "What is assigned directly on the node, and which sandbox has it",
+		Long: `The volumes that are published on the node behind the socket for a virtual machine to
+mount: where, by which device, and the sandbox that has taken each of them. PENDING is
+the size that the device has already and the filesystem in the guest has not.`,
+		Args: exactly(0),
+		RunE: given.inSession(func(ctx context.Context, s *session) error { return s.directVolumes(ctx) }),
+	})
+}
+
+// assigned is what programs get.
+type assigned struct {
+	Volumes []kata.Listed `json:"directVolumes"`
+}
+
+func (s *session) directVolumes(ctx context.Context) error {
+	list, err := kata.NewClient(s.Conn()).List(ctx)
+	if err != nil {
+		return notTouchstone(err, kata.ServiceName, errNoDirect)
+	}
+
+	document, err := json.Marshal(assigned{append([]kata.Listed{}, list...)})
+	if err != nil {
+		return fmt.Errorf("encode the list: %w", err)
+	}
+
+	return s.showDocument(document, directRows(list))
+}
+
+func directRows(list []kata.Listed) [][]string {
+	rows := make([][]string, 0, 1+len(list))
+	rows = append(rows, []string{"VOLUME ID", "TARGET", "DEVICE", "FS", "SIZE", "PENDING", "OPTIONS", "SANDBOX"})
+
+	for _, each := range list {
+		pending := nothing
+		if each.PendingBytes != 0 {
+			pending = human(each.PendingBytes)
+		}
+
+		rows = append(rows, []string{
+			each.VolumeID, each.TargetPath, orNothing(each.Device), each.FSType, human(each.SizeBytes), pending,
+			orNothing(strings.Join(each.Options, ",")), orNothing(each.Sandbox),
+		})
+	}
+
+	return rows
+}

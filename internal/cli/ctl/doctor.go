@@ -1,0 +1,241 @@
+package ctl
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/touchstone-csi/touchstone/internal/cli/doctor"
+	"github.com/touchstone-csi/touchstone/internal/kata"
+	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
+)
+
+// DriversFile annotates a flag that names the driver's own configuration file:
+// keys of it that only the driver knows are none of the command's.
+const DriversFile = "drivers-file"
+
+// examineFlag makes the process the child that examines; see doctor.Apart.
+const examineFlag = "examine"
+
+var (
+	errUnknownCheck = errors.New("there is no such check")
+	errDoctorMode   = errors.New("must be all, controller or node")
+	errNotPool      = errors.New("must be NAME=DIRECTORY, each name once")
+	errNotAbsolute  = errors.New("must be an absolute path")
+)
+
+// doctorFlags are the flags of `ctl doctor`: those of the driver that say what it
+// needs, and its own.
+type doctorFlags struct {
+	doctor.Config
+
+	pools          []string
+	poolImageBytes resource.QuantityValue
+	healthEvents   bool
+	// examine is for the child alone.
+	examine bool
+}
+
+func newDoctorCommand(given *settings) *cobra.Command {
+	asked := &doctorFlags{}
+
+	cmd := &cobra.Command{
+		Use:   "doctor [CHECK…]",
+		Short: "What an installation needs and lacks on this machine, and what to do",
+		Long: `Look at all that a driver needs on this machine or in this container, and say of
+what is not well what to do about it. It takes the driver's own flags, environment
+and --config, so that in the driver's container no argument is needed. It changes
+nothing, and needs no driver: before there is one, say --without-driver.
+
+The checks: ` + strings.Join(doctor.Names(), ", ") + `.
+
+Exit code 0: no check finds a problem, 1: one does, 2: wrong usage, or nothing could
+be looked at. Warnings are told, and are no problem.`,
+		Example: `  touchstone ctl doctor --without-driver --pool default=/srv/pool
+  kubectl exec -n touchstone ds/touchstone-node -- touchstone ctl doctor
+  touchstone ctl doctor -o json pool socket`,
+		Args: func(_ *cobra.Command, args []string) error { return checkNames(args) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if asked.examine {
+				return cannotTell(doctor.Serve(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout()))
+			}
+
+			asked.Endpoint = given.endpointOf(cmd)
+
+			config, err := asked.complete(args)
+			if err != nil {
+				return usage(err)
+			}
+
+			ctx, cancel := given.limit(cmd.Context())
+			defer cancel()
+
+			return cannotTell(diagnose(ctx, config, &printer{out: cmd.OutOrStdout(), format: given.output}))
+		},
+	}
+	asked.define(cmd.Flags())
+
+	return cmd
+}
+
+func checkNames(names []string) error {
+	for _, name := range names {
+		if !slices.Contains(doctor.Names(), name) {
+			return usage(fmt.Errorf("%w as %q; there are %s", errUnknownCheck, name, strings.Join(doctor.Names(), ", ")))
+		}
+	}
+
+	return nil
+}
+
+func (f *doctorFlags) define(flags *pflag.FlagSet) {
+	flags.SortFlags = false
+	flags.StringVar(&f.Mode, "mode", doctor.ModeAll, "the driver's mode: all, controller or node")
+	flags.StringVar(&f.DriverName, "driver-name", "csi.touchstone.dev", "the driver's name")
+	flags.StringVar(&f.StateDir, "state-dir", "/var/lib/touchstone/state", "where the driver keeps what it has to remember")
+	flags.StringSliceVar(&f.pools, "pool", []string{"default=/var/lib/touchstone/pool"},
+		"a pool of volumes as NAME=DIRECTORY (repeatable)")
+	flags.Var(&f.poolImageBytes, "pool-image-size", "the size of embedded pools; 0 is none")
+	flags.StringVar(&f.KubeletDir, "kubelet-dir", "/var/lib/kubelet", "the directory in which target paths may lie")
+	flags.StringVar(&f.RegistrationDir, "kubelet-registration-dir", "", "where the driver registers with the kubelet")
+	flags.StringVar(&f.DirectVolumeRoot, "direct-volume-root", kata.DefaultRoot,
+		"where VM-based runtimes look for volumes that are assigned to them directly")
+	flags.StringVar(&f.KataRuntime, "kata-runtime", "", "the kata-runtime that the driver asks guests with")
+	flags.StringVar(&f.CgroupRoot, "cgroup-root", cgroup.DefaultCgroupRoot, "where the machine's cgroups are mounted")
+	flags.BoolVar(&f.healthEvents, "health-events", true, "whether the driver learns of sick volumes from the kernel's events")
+	flags.String("config", "", "the driver's YAML file with these flags' names as keys; others are passed over")
+	flags.BoolVar(&f.WithoutDriver, "without-driver", false, "no driver runs yet: leave out what only that can tell")
+	flags.DurationVar(&f.Limit, "check-timeout", doctor.DefaultLimit, "what takes longer than this hangs")
+	flags.BoolVar(&f.examine, examineFlag, false, "examine what standard input says")
+
+	// They are there: they were just defined.
+	_ = flags.SetAnnotation("config", DriversFile, []string{""})
+	_ = flags.MarkHidden(examineFlag)
+}
+
+func (f *doctorFlags) complete(checks []string) (doctor.Config, error) {
+	config := f.Config
+	config.PoolImageBytes, config.HealthPolling = f.poolImageBytes.Value(), !f.healthEvents
+	config.Only, config.Built, config.Pools = checks, builtAt(), map[string]string{}
+
+	if !slices.Contains([]string{doctor.ModeAll, doctor.ModeController, doctor.ModeNode}, config.Mode) {
+		return config, fmt.Errorf("--mode %q %w", config.Mode, errDoctorMode)
+	}
+
+	for _, given := range f.pools {
+		name, directory, ok := strings.Cut(given, "=")
+		if _, twice := config.Pools[name]; !ok || name == "" || directory == "" || twice {
+			return config, fmt.Errorf("--pool %q %w", given, errNotPool)
+		}
+
+		config.Pools[name] = directory
+	}
+
+	places := map[string]string{
+		"state-dir": config.StateDir, "kubelet-dir": config.KubeletDir, "direct-volume-root": config.DirectVolumeRoot,
+		"cgroup-root": config.CgroupRoot,
+	}
+	for name, directory := range config.Pools {
+		places["pool "+name] = directory
+	}
+
+	for _, flag := range slices.Sorted(maps.Keys(places)) {
+		if !filepath.IsAbs(places[flag]) {
+			return config, fmt.Errorf("--%s: %q %w", flag, places[flag], errNotAbsolute)
+		}
+	}
+
+	return config, nil
+}
+
+// builtAt is when the commit was made that this program is of, else when its file
+// was written.
+func builtAt() time.Time {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, setting := range info.Settings {
+			if at, err := time.Parse(time.RFC3339, setting.Value); setting.Key == "vcs.time" && err == nil {
+				return at
+			}
+		}
+	}
+
+	if info, err := os.Stat("/proc/self/exe"); err == nil {
+		return info.ModTime()
+	}
+
+	return time.Time{}
+}
+
+// diagnosis is what programs get.
+type diagnosis struct {
+	doctor.Report
+
+	// Verdict is the worst of all.
+	Verdict doctor.Verdict `json:"verdict"`
+}
+
+func diagnose(ctx context.Context, config doctor.Config, to *printer) error {
+	report, err := doctor.Apart(ctx, config, "ctl", "doctor", "--"+examineFlag)
+	if err != nil {
+		return err
+	}
+
+	document, err := json.Marshal(diagnosis{report, report.Worst()})
+	if err != nil {
+		return fmt.Errorf("encode what was found: %w", err)
+	}
+
+	if err := to.showDocument(document, findingRows(&report)); err != nil {
+		return err
+	}
+
+	if to.format != outputJSON {
+		advise(to, &report)
+	}
+
+	if problems := report.Count(doctor.Problem); problems > 0 {
+		return notWell(fmt.Errorf("%w: %d of %d checks find a problem", errNotWell, problems, len(report.Findings)))
+	}
+
+	return nil
+}
+
+func findingRows(report *doctor.Report) [][]string {
+	rows := make([][]string, 0, 1+len(report.Findings))
+	rows = append(rows, []string{"CHECK", "OBJECT", "VERDICT", "SEEN"})
+
+	for _, each := range report.Findings {
+		rows = append(rows, []string{each.Check, orNothing(each.Object), string(each.Verdict), orNothing(each.Seen)})
+	}
+
+	return rows
+}
+
+// advise prints what to do, the worst first. It would not fit into the table.
+func advise(to *printer, report *doctor.Report) {
+	title := "\nWhat to do:\n"
+
+	for _, verdict := range []doctor.Verdict{doctor.Problem, doctor.Warning} {
+		for _, each := range report.Findings {
+			if each.Verdict != verdict || each.Cure == "" {
+				continue
+			}
+
+			fmt.Fprintf(to.out, "%s  %s: %s\n", title, Printable(strings.TrimSpace(each.Check+" "+each.Object)), Printable(each.Cure))
+
+			title = ""
+		}
+	}
+}

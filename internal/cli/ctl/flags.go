@@ -1,0 +1,213 @@
+package ctl
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+)
+
+var (
+	errBadFormat   = errors.New("must be table or json")
+	errSizeTooBig  = errors.New("is more than CSI can say")
+	errUnknownMode = errors.New("unknown access mode")
+	errNotPair     = errors.New("must be KEY=VALUE")
+	errNotSegments = errors.New("must be KEY=VALUE, or several with commas between")
+	errNotSize     = errors.New("is not a size such as 1Gi, 500M or 4096")
+	errNoID        = errors.New("must not be empty")
+	errBlockAndFS  = errors.New("--block has no filesystem: leave out --fs and --mount-flag")
+)
+
+// size is a flag in bytes, with the suffixes of Kubernetes quantities: Ki Mi
+// Gi Ti (of 1024) and k M G T (of 1000).
+type size int64
+
+func (s *size) Set(text string) error {
+	quantity, err := resource.ParseQuantity(text)
+	if err != nil || quantity.Sign() < 0 {
+		return fmt.Errorf("%q %w", text, errNotSize)
+	}
+
+	if quantity.CmpInt64(math.MaxInt64) > 0 {
+		return fmt.Errorf("%q %w", text, errSizeTooBig)
+	}
+
+	*s = size(quantity.Value())
+
+	return nil
+}
+
+func (s *size) String() string {
+	if *s == 0 {
+		return ""
+	}
+
+	return human(int64(*s))
+}
+
+func (*size) Type() string { return "size" }
+
+// identifier is a flag that must say something: a script whose variable is empty
+// by mistake must not get what it would get without the flag, such as a volume
+// without the data that it was to be made of.
+type identifier string
+
+func (i *identifier) Set(text string) error {
+	if text == "" {
+		return errNoID
+	}
+
+	*i = identifier(text)
+
+	return nil
+}
+
+func (i *identifier) String() string { return string(*i) }
+
+func (*identifier) Type() string { return "id" }
+
+type outputFormat string
+
+const (
+	outputTable outputFormat = "table"
+	outputJSON  outputFormat = "json"
+)
+
+func (f *outputFormat) Set(text string) error {
+	if text != string(outputTable) && text != string(outputJSON) {
+		return errBadFormat
+	}
+
+	*f = outputFormat(text)
+
+	return nil
+}
+
+func (f *outputFormat) String() string { return string(*f) }
+
+func (*outputFormat) Type() string { return "table|json" }
+
+// accessMode is a flag that takes the spec's names, in any case and with
+// dashes for people.
+type accessMode csi.VolumeCapability_AccessMode_Mode
+
+func (m *accessMode) Set(text string) error {
+	name := strings.ToUpper(strings.ReplaceAll(text, "-", "_"))
+
+	number, known := csi.VolumeCapability_AccessMode_Mode_value[name]
+	if !known || number == 0 {
+		return fmt.Errorf("%w; known are %s", errUnknownMode, strings.Join(accessModes(), ", "))
+	}
+
+	*m = accessMode(number)
+
+	return nil
+}
+
+func (m *accessMode) String() string { return csi.VolumeCapability_AccessMode_Mode(*m).String() }
+
+func (*accessMode) Type() string { return "mode" }
+
+func accessModes() []string {
+	names := make([]string, 0, len(csi.VolumeCapability_AccessMode_Mode_name))
+
+	for number, name := range csi.VolumeCapability_AccessMode_Mode_name {
+		if number != 0 {
+			names = append(names, name)
+		}
+	}
+
+	slices.Sort(names)
+
+	return names
+}
+
+// capabilityFlags say how a volume shall be used.
+type capabilityFlags struct {
+	block      bool
+	fs         string
+	mountFlags []string
+	mode       accessMode
+}
+
+func (f *capabilityFlags) register(cmd *cobra.Command) {
+	f.mode = accessMode(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER)
+
+	flags := cmd.Flags()
+	flags.BoolVar(&f.block, "block", false, "a raw device instead of a filesystem")
+	flags.StringVar(&f.fs, "fs", "", "filesystem: ext4, xfs or btrfs (default: the driver's choice)")
+	flags.StringArrayVar(&f.mountFlags, "mount-flag", nil, "a mount option, such as noatime (repeatable)")
+	flags.Var(&f.mode, "access-mode", "one of the spec's access modes")
+}
+
+func (f *capabilityFlags) capability() (*csi.VolumeCapability, error) {
+	mode := csi.VolumeCapability_AccessMode_Mode(f.mode)
+
+	if !f.block {
+		return csiclient.Mount(mode, f.fs, f.mountFlags...), nil
+	}
+
+	if f.fs != "" || len(f.mountFlags) > 0 {
+		return nil, usage(errBlockAndFS)
+	}
+
+	return csiclient.Block(mode), nil
+}
+
+// keyValues is a repeatable flag of one KEY=VALUE each. (pflag's own splits at
+// commas, which mkfs options have.)
+type keyValues map[string]string
+
+func (m *keyValues) Set(text string) error {
+	key, value, found := strings.Cut(text, "=")
+	if !found || key == "" {
+		return errNotPair
+	}
+
+	if *m == nil {
+		*m = make(keyValues)
+	}
+
+	(*m)[key] = value
+
+	return nil
+}
+
+func (m *keyValues) String() string {
+	if len(*m) == 0 {
+		return ""
+	}
+
+	return pairs(*m)
+}
+
+func (*keyValues) Type() string { return "key=value" }
+
+// topologies makes one segment set of each flag: --topology zone=a,rack=1.
+func topologies(given []string) ([]*csi.Topology, error) {
+	all := make([]*csi.Topology, 0, len(given))
+
+	for _, text := range given {
+		segments := make(map[string]string)
+
+		for pair := range strings.SplitSeq(text, ",") {
+			key, value, found := strings.Cut(pair, "=")
+			if !found || key == "" {
+				return nil, usage(fmt.Errorf("--topology %q: %w", text, errNotSegments))
+			}
+
+			segments[key] = value
+		}
+
+		all = append(all, &csi.Topology{Segments: segments})
+	}
+
+	return all, nil
+}

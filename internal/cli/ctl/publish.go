@@ -1,0 +1,201 @@
+package ctl
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/spf13/cobra"
+
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+)
+
+// claimFlags say where a volume is, or shall be, used.
+type claimFlags struct {
+	node, staging, target string
+}
+
+func (f *claimFlags) register(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.node, "node", "", "the node's id (default: the node behind the socket)")
+	cmd.Flags().StringVar(&f.staging, "staging", "", "absolute path for the volume on its node")
+	cmd.Flags().StringVar(&f.target, "target", "", "absolute path at which the volume is to be found")
+	need(cmd, "target")
+}
+
+// claim fills in what the driver knows better than its caller.
+func (f *claimFlags) claim(ctx context.Context, s *session, caps csiclient.Capabilities) (*csiclient.Claim, error) {
+	claim := &csiclient.Claim{
+		VolumeID:    s.args[0],
+		NodeID:      f.node,
+		StagingPath: f.staging,
+		TargetPath:  f.target,
+	}
+
+	if claim.NodeID == "" && caps.HasNode {
+		info, err := s.NodeGetInfo(ctx, &csi.NodeGetInfoRequest{})
+		if err != nil {
+			return nil, err
+		}
+
+		claim.NodeID = info.GetNodeId()
+	}
+
+	return claim, nil
+}
+
+func newPublishCommand(given *settings) *cobra.Command {
+	var (
+		where          claimFlags
+		use            capabilityFlags
+		readOnly       bool
+		volumeContext  keyValues
+		publishContext keyValues
+	)
+
+	cmd := &cobra.Command{
+		Use:   "publish ID --staging PATH --target PATH",
+		Short: "Bring a volume to a path: ControllerPublishVolume, NodeStageVolume, NodePublishVolume",
+		Long: `Bring a volume to a path: ControllerPublishVolume, NodeStageVolume and
+NodePublishVolume, each if the driver advertises it. The volume's context comes
+from ControllerGetVolume; where there is none (a node-only socket), give it and
+the controller's publish context with flags.`,
+		Args: exactly(1),
+		RunE: given.inSession(func(ctx context.Context, s *session) error {
+			capability, err := use.capability()
+			if err != nil {
+				return err
+			}
+
+			caps, err := s.Capabilities(ctx)
+			if err != nil {
+				return err
+			}
+
+			claim, err := where.claim(ctx, s, caps)
+			if err != nil {
+				return err
+			}
+
+			claim.Capability, claim.ReadOnly = capability, readOnly
+			claim.PublishContext = publishContext
+
+			if claim.VolumeContext, err = s.contextOf(ctx, caps, claim.VolumeID); err != nil {
+				return err
+			}
+
+			if len(volumeContext) > 0 {
+				claim.VolumeContext = volumeContext
+			}
+
+			steps, err := s.StepsUp(caps, claim)
+			if err != nil {
+				return blame(err)
+			}
+
+			return s.walk(ctx, steps, claim)
+		}),
+	}
+	cmd.Flags().BoolVar(&readOnly, "readonly", false, "for reading only")
+	cmd.Flags().Var(&volumeContext, "volume-context", "instead of ControllerGetVolume's (repeatable)")
+	cmd.Flags().Var(&publishContext, "publish-context", "where no controller answers (repeatable)")
+	where.register(cmd)
+	use.register(cmd)
+
+	return cmd
+}
+
+func newUnpublishCommand(given *settings) *cobra.Command {
+	var where claimFlags
+
+	cmd := &cobra.Command{
+		Use:   "unpublish ID --staging PATH --target PATH",
+		Short: "Take it away again: NodeUnpublishVolume, NodeUnstageVolume, ControllerUnpublishVolume",
+		Args:  exactly(1),
+		RunE: given.inSession(func(ctx context.Context, s *session) error {
+			caps, err := s.Capabilities(ctx)
+			if err != nil {
+				return err
+			}
+
+			claim, err := where.claim(ctx, s, caps)
+			if err != nil {
+				return err
+			}
+
+			steps, err := s.StepsDown(caps, claim)
+			if err != nil {
+				return blame(err)
+			}
+
+			return s.walk(ctx, steps, claim)
+		}),
+	}
+	where.register(cmd)
+
+	return cmd
+}
+
+// blame tells a socket without a node service from a flag that was left out.
+func blame(err error) error {
+	if errors.Is(err, csiclient.ErrNoNode) {
+		return err
+	}
+
+	return usage(err)
+}
+
+func (s *session) contextOf(ctx context.Context, caps csiclient.Capabilities, id string) (map[string]string, error) {
+	if !caps.Controls(csi.ControllerServiceCapability_RPC_GET_VOLUME) {
+		return nil, nil //nolint:nilnil // No context is a context.
+	}
+
+	answer, err := s.ControllerGetVolume(ctx, &csi.ControllerGetVolumeRequest{VolumeId: id})
+	if err != nil {
+		return nil, err
+	}
+
+	return maps.Clone(answer.GetVolume().GetVolumeContext()), nil
+}
+
+// walk makes the calls one after the other and says, also when one fails,
+// which were made: that is what has to be undone.
+func (s *session) walk(ctx context.Context, steps []csiclient.Step, claim *csiclient.Claim) error {
+	var (
+		rows = [][]string{{"CALL", "TOOK"}}
+		made = []string{}
+	)
+
+	failed := func() error {
+		for _, step := range steps {
+			began := time.Now()
+
+			if err := step.Call(ctx, claim); err != nil {
+				return err
+			}
+
+			made = append(made, step.RPC)
+			rows = append(rows, []string{step.RPC, time.Since(began).Round(time.Microsecond).String()})
+		}
+
+		return nil
+	}()
+
+	calls, err := json.Marshal(made)
+	if err != nil {
+		return fmt.Errorf("encode the calls: %w", err)
+	}
+
+	publishContext, err := json.Marshal(claim.PublishContext)
+	if err != nil {
+		return fmt.Errorf("encode the publish context: %w", err)
+	}
+
+	return errors.Join(failed, s.showAll(map[string]json.RawMessage{
+		"calls":           calls,
+		"publish_context": publishContext,
+	}, rows))
+}

@@ -1,0 +1,166 @@
+package ctl
+
+import (
+	"context"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/pkg/health"
+)
+
+// The views of the report, as Touchstone names them.
+const (
+	viewController = "controller"
+	viewNode       = "node"
+)
+
+// standardReport makes a report of what CSI v1.13 has calls for: of the volumes
+// that are named, or all that can be found out. It has no times.
+func (s *session) standardReport(ctx context.Context, ids []string) (*health.Report, error) {
+	caps, err := s.Capabilities(ctx)
+	if err != nil {
+		return nil, err
+	}
+
+	info, err := s.GetPluginInfo(ctx, &csi.GetPluginInfoRequest{})
+	if err != nil {
+		return nil, err
+	}
+
+	gathered := &gathering{session: s, caps: caps, places: map[string]int{}, report: &health.Report{
+		Driver: info.GetName(), Version: info.GetVendorVersion(), At: time.Now(), Volumes: []health.VolumeReport{},
+		Sources: map[string][]health.SourceStatus{}, Storage: []health.StorageReport{}, Changes: []health.Change{},
+	}}
+
+	return gathered.report, gathered.gather(ctx, ids)
+}
+
+// gathering puts together what the controller and the node tell of volumes.
+type gathering struct {
+	*session
+
+	caps   csiclient.Capabilities
+	report *health.Report
+	// places are where volumes are in the report, by their ids.
+	places map[string]int
+}
+
+func (g *gathering) gather(ctx context.Context, ids []string) error {
+	getting := g.caps.Controls(csi.ControllerServiceCapability_RPC_GET_VOLUME_HEALTH)
+	listing := g.caps.Controls(csi.ControllerServiceCapability_RPC_LIST_VOLUME_HEALTH)
+	onNode := g.caps.Nodes(csi.NodeServiceCapability_RPC_GET_VOLUME_HEALTH)
+
+	if !getting && !listing && !onNode {
+		return errNoHealth
+	}
+
+	found, err := g.all(ctx, ids)
+	if err != nil {
+		return err
+	}
+
+	switch {
+	case len(ids) == 0 && listing:
+		err = g.list(ctx)
+	case getting || listing: // who lists has to answer for one, too
+		err = g.each(ctx, found, viewController, g.controllers)
+	}
+
+	if err != nil || !onNode {
+		return err
+	}
+
+	return g.each(ctx, found, viewNode, g.nodes)
+}
+
+// all returns the ids that are given or, where none is, those of all volumes
+// that the driver lists. What is listed is known, and well until told otherwise.
+func (g *gathering) all(ctx context.Context, ids []string) ([]string, error) {
+	if len(ids) > 0 || !g.caps.Controls(csi.ControllerServiceCapability_RPC_LIST_VOLUMES) {
+		return ids, nil
+	}
+
+	for entry, err := range g.Volumes(ctx, 0) {
+		if err != nil {
+			return nil, err
+		}
+
+		ids = append(ids, entry.GetVolume().GetVolumeId())
+		g.volume(entry.GetVolume().GetVolumeId()).CapacityBytes = entry.GetVolume().GetCapacityBytes()
+	}
+
+	return ids, nil
+}
+
+func (g *gathering) list(ctx context.Context) error {
+	for entry, err := range g.AbnormalVolumes(ctx) {
+		if err != nil {
+			return err
+		}
+
+		g.add(entry.GetVolumeId(), viewController, entry)
+	}
+
+	return nil
+}
+
+func (g *gathering) controllers(ctx context.Context, id string) (*csi.VolumeHealth, error) {
+	answer, err := g.ControllerGetVolumeHealth(ctx, &csi.ControllerGetVolumeHealthRequest{VolumeId: id})
+
+	return answer.GetVolumeHealth(), err
+}
+
+func (g *gathering) nodes(ctx context.Context, id string) (*csi.VolumeHealth, error) {
+	answer, err := g.NodeGetVolumeHealth(ctx, &csi.NodeGetVolumeHealthRequest{VolumeId: id})
+
+	return answer.GetVolumeHealth(), err
+}
+
+// each asks for one volume after the other. One that is not there is no error
+// here: the other view may know it.
+func (g *gathering) each(
+	ctx context.Context, ids []string, view string, ask func(context.Context, string) (*csi.VolumeHealth, error),
+) error {
+	for _, id := range ids {
+		told, err := ask(ctx, id)
+
+		switch status.Code(err) {
+		case codes.OK:
+			g.add(id, view, told)
+		case codes.NotFound:
+		default:
+			return err
+		}
+	}
+
+	return nil
+}
+
+func (g *gathering) add(id, view string, told *csi.VolumeHealth) {
+	volume := g.volume(id)
+
+	for _, entry := range told.GetHealthStatuses() {
+		condition := health.ConditionReport{View: view, Entry: health.Entry{
+			Reason: health.Reason(entry.GetReason()), Message: entry.GetMessage(),
+		}}
+		_ = condition.Status.UnmarshalText([]byte(entry.GetStatus().String())) // it takes whatever there is
+
+		volume.Conditions = append(volume.Conditions, condition)
+	}
+}
+
+// volume returns the report's place for a volume, good until the next call.
+func (g *gathering) volume(id string) *health.VolumeReport {
+	at, known := g.places[id]
+	if !known {
+		at = len(g.report.Volumes)
+		g.places[id] = at
+		g.report.Volumes = append(g.report.Volumes, health.VolumeReport{ID: id, Conditions: []health.ConditionReport{}})
+	}
+
+	return &g.report.Volumes[at]
+}

@@ -1,0 +1,297 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/pool/embedded"
+)
+
+const startIt = "start the driver, or name its socket with --endpoint; if it does not start, its log says why"
+
+// socketPath also takes the endpoints that gRPC would not.
+func (c *Config) socketPath() string {
+	path := strings.TrimPrefix(strings.TrimPrefix(c.Endpoint, "unix:"), "//")
+
+	if absolute, err := filepath.Abs(path); err == nil {
+		return absolute
+	}
+
+	return path
+}
+
+func (c *Config) connect() (*csiclient.Orchestrator, error) {
+	return csiclient.Connect("unix://" + c.socketPath())
+}
+
+func lookAtSocket(ctx context.Context, c *Config, _ string) answer {
+	path := c.socketPath()
+
+	info, err := os.Lstat(path)
+
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return problem("there is no "+path, startIt)
+	case err != nil:
+		return problem(err.Error(), cureOf(err, "correct --endpoint"))
+	case info.Mode().Type() != fs.ModeSocket:
+		return problem(path+" is no socket", "remove it: the driver can't make its socket there")
+	}
+
+	co, err := c.connect()
+	if err != nil {
+		return problem(err.Error(), startIt)
+	}
+	defer co.Close()
+
+	if said := c.greet(ctx, co); said.verdict != OK {
+		return said
+	}
+
+	const others = 0o077
+	if info.Mode().Perm()&others != 0 {
+		return warning(fmt.Sprintf("others than its owner may use %s (mode %#o), and so mount", path, info.Mode().Perm()),
+			"chmod 600 "+path+", and see who changed it: the driver makes it so")
+	}
+
+	return ok(path + ": " + c.DriverName + " answers, and is ready")
+}
+
+// greet asks who is there, and whether it is ready.
+func (c *Config) greet(ctx context.Context, co *csiclient.Orchestrator) answer {
+	name, err := co.GetPluginInfo(ctx, &csi.GetPluginInfoRequest{})
+	if err != nil {
+		return unanswered(c.socketPath(), err)
+	}
+
+	if name.GetName() != c.DriverName {
+		return problem(c.socketPath()+" is served by "+name.GetName()+", not by "+c.DriverName,
+			"name the right socket with --endpoint, or the right driver with --driver-name")
+	}
+
+	probed, err := co.Probe(ctx, &csi.ProbeRequest{})
+
+	switch {
+	case err != nil:
+		return problem("the driver is not well: "+err.Error(), "do what it says, and see its log")
+	// An absent ready means yes (CSI v1.13, Probe).
+	case probed.GetReady() != nil && !probed.GetReady().GetValue():
+		return problem("the driver is not ready yet", "wait for it; if it stays so, its log says what it is at")
+	default:
+		return ok("")
+	}
+}
+
+// unanswered tells a socket that nobody serves from one whose server hangs.
+func unanswered(path string, err error) answer {
+	switch status.Code(err) {
+	case codes.Unavailable:
+		return problem("nobody serves "+path+" any more: "+status.Convert(err).Message(),
+			"start the driver, which replaces it; see in the old one's log, and in the kernel's, why it has ended")
+	case codes.DeadlineExceeded, codes.Canceled:
+		return problem("whoever serves "+path+" does not answer", "see the driver's log; if it hangs, end it, and it is started again")
+	default:
+		return problem(err.Error(), "see the driver's log")
+	}
+}
+
+// askDriver has the driver tell what it knows to be wrong.
+func askDriver(ctx context.Context, c *Config, _ string) answer {
+	report, err := c.report(ctx)
+	if err != nil {
+		return untold(err)
+	}
+
+	if wrong := wrongStorage(report); len(wrong) > 0 {
+		return problem(strings.Join(wrong, "; "), "do what it says; docs/volume-health.md has each of these conditions")
+	}
+
+	if other := c.otherSettings(report); len(other) > 0 {
+		return warning("the driver that runs "+strings.Join(other, ", "),
+			"give this command the driver's own flags, environment, or --config: it has looked at something else")
+	}
+
+	sick := 0
+
+	for i := range report.Volumes {
+		if len(report.Volumes[i].Conditions) > 0 {
+			sick++
+		}
+	}
+
+	if sick > 0 {
+		return warning(fmt.Sprintf("%d of %d volumes are not well", sick, len(report.Volumes)), "touchstone ctl volume health --abnormal")
+	}
+
+	if deaf := disconnected(report); len(deaf) > 0 {
+		return warning("the driver does without the kernel's events: "+strings.Join(deaf, "; "),
+			"see events; until they come, it knows of trouble only when it looks")
+	}
+
+	return ok(fmt.Sprintf("%s, mode %s, node %s: its storage and its %d volumes are well",
+		strings.TrimSpace(report.Driver+" "+report.Version), report.Mode, report.Node, len(report.Volumes)))
+}
+
+// report is what the driver that runs knows.
+func (c *Config) report(ctx context.Context) (*health.Report, error) {
+	co, err := c.connect()
+	if err != nil {
+		return nil, err
+	}
+	defer co.Close()
+
+	return health.NewClient(co.Conn()).Report(ctx)
+}
+
+// untold is for the checks that follow lookAtSocket.
+func untold(err error) answer {
+	if status.Code(err) == codes.Unimplemented {
+		return skipped("what serves the socket is not Touchstone")
+	}
+
+	return skipped("no driver answers; see socket")
+}
+
+func wrongStorage(report *health.Report) []string {
+	var wrong []string
+
+	for _, each := range report.Storage {
+		for _, condition := range each.Conditions {
+			wrong = append(wrong, fmt.Sprintf("%s: %s: %s", each.Name, condition.Reason, condition.Message))
+		}
+	}
+
+	return wrong
+}
+
+// otherSettings says in what the driver differs from how it was looked for.
+func (c *Config) otherSettings(report *health.Report) []string {
+	var other []string
+
+	if report.Mode != c.Mode {
+		other = append(other, "has mode "+report.Mode)
+	}
+
+	var known []string
+
+	for _, each := range report.Storage {
+		if each.Kind == health.StateSubject {
+			if filepath.Clean(each.Path) != filepath.Clean(c.StateDir) {
+				other = append(other, "has its state in "+each.Path)
+			}
+
+			continue
+		}
+
+		known = append(known, each.Name)
+
+		if directory := filepath.Clean(c.Pools[each.Name]); filepath.Clean(each.Path) != directory &&
+			filepath.Clean(each.Path) != filepath.Join(directory, embedded.MountName) {
+			other = append(other, "has pool "+each.Name+" in "+each.Path)
+		}
+	}
+
+	for _, name := range pools(c) {
+		if !slices.Contains(known, name) {
+			other = append(other, "has no pool "+name)
+		}
+	}
+
+	return other
+}
+
+func disconnected(report *health.Report) []string {
+	var deaf []string
+
+	for view, list := range report.Sources {
+		for _, source := range list {
+			if !source.Connected {
+				deaf = append(deaf, fmt.Sprintf("%s (%s): %s", source.Name, view, source.Problem))
+			}
+		}
+	}
+
+	slices.Sort(deaf)
+
+	return deaf
+}
+
+// lookAtRegistration asks what the kubelet asks, of the driver itself or of a
+// node-driver-registrar: the socket has the same name.
+func lookAtRegistration(ctx context.Context, c *Config, _ string) answer {
+	const cure = "give the driver --kubelet-registration-dir (docs/registration.md), or run a node-driver-registrar beside it"
+
+	directory := c.RegistrationDir
+	if directory == "" {
+		directory = filepath.Join(c.KubeletDir, "plugins_registry")
+	}
+
+	path := filepath.Join(directory, c.DriverName+"-reg.sock")
+
+	_, err := os.Lstat(directory)
+	if errors.Is(err, fs.ErrNotExist) && c.RegistrationDir == "" {
+		return skipped("no kubelet is here: there is no " + directory)
+	}
+
+	if err == nil {
+		_, err = os.Lstat(path)
+	}
+
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return problem(err.Error(), cureOf(err, cure))
+	case err != nil && c.RegistrationDir == "":
+		return warning("nothing registers the driver with the kubelet: "+err.Error(), cure)
+	case err != nil:
+		return problem("the driver does not register with the kubelet: "+err.Error(),
+			"mount the kubelet's plugins_registry into the driver's container; the driver's log says what it waits for")
+	}
+
+	info, err := pluginInfo(ctx, path)
+
+	switch {
+	case err != nil:
+		return unanswered(path, err)
+	case info.GetName() != c.DriverName || info.GetType() != registerapi.CSIPlugin:
+		return problem(fmt.Sprintf("%s registers the %s %s", path, info.GetType(), info.GetName()), "remove it, and restart the driver")
+	case c.refused(ctx):
+		return problem("the kubelet is told of "+info.GetName()+" at "+info.GetEndpoint()+", and has not registered it",
+			"see the driver's log for the kubelet's words; it has to reach the driver's socket at that path "+
+				"(--kubelet-registration-endpoint)")
+	default:
+		return ok("the kubelet is told of " + info.GetName() + " at " + info.GetEndpoint())
+	}
+}
+
+// refused says whether the driver knows that the kubelet has not registered it. A
+// node-driver-registrar is ended when that happens, and can't be asked.
+func (c *Config) refused(ctx context.Context) bool {
+	report, err := c.report(ctx)
+
+	return err == nil && report.Registered != nil && !*report.Registered
+}
+
+func pluginInfo(ctx context.Context, path string) (*registerapi.PluginInfo, error) {
+	conn, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", path, err)
+	}
+	defer conn.Close()
+
+	return registerapi.NewRegistrationClient(conn).GetInfo(ctx, &registerapi.InfoRequest{}) //nolint:wrapcheck // its code is looked at
+}

@@ -1,0 +1,262 @@
+package doctor
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/health/events"
+)
+
+// The oldest kernel that has all that a node cannot do without: mount_setattr is the
+// last of it.
+const (
+	oldestMajor = 5
+	oldestMinor = 12
+)
+
+func lookAtKernel(context.Context, *Config, string) answer {
+	var (
+		name         unix.Utsname
+		major, minor int
+	)
+
+	if err := unix.Uname(&name); err != nil {
+		return problem("its version can't be told: "+err.Error(), "run it on Linux")
+	}
+
+	release := unix.ByteSliceToString(name.Release[:])
+	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil {
+		return problem("its version can't be told of "+release, "run it on Linux")
+	}
+
+	seen := "Linux " + release
+
+	if major < oldestMajor || major == oldestMajor && minor < oldestMinor {
+		return problem(seen, fmt.Sprintf("the driver needs %d.%d or newer: install a newer kernel", oldestMajor, oldestMinor))
+	}
+
+	if !mount.ListsCheaply() {
+		seen += "; before 6.13 a look at a mount takes longer the more of them there are"
+	}
+
+	if events.LoopWritesTold() {
+		seen += "; before 6.15 a volume without direct I/O may be told to have been written by a foreign program"
+	}
+
+	return ok(seen)
+}
+
+// whole is what /proc/self/uid_map says in the user namespace that the machine has
+// begun with.
+func inFirstUserNamespace() bool {
+	text, err := os.ReadFile("/proc/self/uid_map")
+
+	return err != nil || slices.Equal(strings.Fields(string(text)), []string{"0", "0", "4294967295"})
+}
+
+// privileged says whether this process may mount.
+func privileged() bool { return capable(unix.CAP_SYS_ADMIN) && inFirstUserNamespace() }
+
+func capable(capability int) bool {
+	const wordBits = 32
+
+	var data [2]unix.CapUserData
+
+	err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &data[0])
+
+	return err == nil && data[capability/wordBits].Effective&(1<<(capability%wordBits)) != 0
+}
+
+func lookAtPrivileges(context.Context, *Config, string) answer {
+	const cure = "run it as root, and in a container privileged (securityContext.privileged: true)"
+
+	var lacking []string
+
+	for _, each := range []struct {
+		name       string
+		capability int
+	}{
+		{"CAP_SYS_ADMIN", unix.CAP_SYS_ADMIN},
+		{"CAP_MKNOD", unix.CAP_MKNOD},
+		{"CAP_CHOWN", unix.CAP_CHOWN},
+		{"CAP_FOWNER", unix.CAP_FOWNER},
+		{"CAP_DAC_OVERRIDE", unix.CAP_DAC_OVERRIDE},
+	} {
+		if !capable(each.capability) {
+			lacking = append(lacking, each.name)
+		}
+	}
+
+	switch {
+	case os.Geteuid() != 0:
+		return problem(fmt.Sprintf("this process is of user %d, and a node's driver mounts", os.Geteuid()), cure)
+	case len(lacking) > 0:
+		return problem("root without "+strings.Join(lacking, ", "), cure)
+	case !inFirstUserNamespace():
+		return problem("root of a user namespace of its own, who may mount no disk",
+			"run it without user namespaces (hostUsers: true, no rootless container engine)")
+	case !capable(unix.CAP_SYS_RESOURCE):
+		return warning("root without CAP_SYS_RESOURCE, so that no ext4 grows while it is mounted",
+			"give it that capability; until then a volume grows when it is staged anew")
+	default:
+		return ok("root with all capabilities that are needed")
+	}
+}
+
+// tryMounting goes by the driver's own calls, and what it mounts is attached nowhere.
+func tryMounting(context.Context, *Config, string) answer {
+	err := mountDetached()
+
+	switch {
+	case err == nil:
+		return ok("fsopen, fsmount, open_tree, mount_setattr and openat2 work")
+	case errors.Is(err, mount.ErrKernel), errors.Is(err, unix.ENOSYS):
+		return problem(err.Error(), "install a newer kernel, or have the sandbox (seccomp) allow these calls")
+	default:
+		return problem(err.Error(), "see privileges, and whether a sandbox (seccomp, AppArmor, SELinux) forbids to mount")
+	}
+}
+
+func mountDetached() error {
+	places, err := mount.OpenPlaces("/")
+	if err != nil {
+		return err
+	}
+	defer places.Close()
+
+	place, err := places.Find("/proc")
+	if err != nil {
+		return err
+	}
+
+	place.Close()
+
+	tree, err := mount.Files("touchstone doctor", map[string][]byte{"tried": nil})
+	if err != nil {
+		return err
+	}
+	defer tree.Close()
+
+	root, err := tree.Open()
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+
+	bound, err := mount.Bind(root, mount.Options{}.WithReadOnly())
+	if err != nil {
+		return err
+	}
+
+	bound.Close()
+
+	return nil
+}
+
+// sources are those that a driver with a node has, connected to nothing.
+func sources() []health.Source {
+	return []health.Source{
+		events.NewBlockErrors("touchstone-doctor"), events.NewFilesystemErrors(), events.NewMounts(),
+		events.NewDevices(), events.NewFiles(),
+	}
+}
+
+func eventSources(*Config) []string {
+	all := sources()
+	names := make([]string, 0, len(all))
+
+	for _, each := range all {
+		names = append(names, each.Name())
+	}
+
+	return names
+}
+
+func lookAtSource(_ context.Context, c *Config, object string) answer {
+	if c.HealthPolling {
+		return skipped("events are turned off (--health-events=false)")
+	}
+
+	for _, each := range sources() {
+		if each.Name() != object {
+			continue
+		}
+
+		if err := each.Supported(); err != nil {
+			return warning(err.Error(), "the driver does without, and knows of trouble only when it looks (--health-relist-period); "+
+				"a newer kernel, or more privileges, would tell it at once")
+		}
+	}
+
+	return ok("the kernel tells of them")
+}
+
+// needed says whether nothing works without a filesystem: ext4 is the default of a
+// StorageClass, and XFS what an embedded pool is.
+func (c *Config) needed(fsType string) bool {
+	return fsType == filesystem.Ext4 || fsType == filesystem.XFS && c.PoolImageBytes > 0
+}
+
+// lacking is a problem or a warning.
+func (c *Config) lacking(fsType, seen, cure string) answer {
+	if c.needed(fsType) {
+		return problem(seen, cure)
+	}
+
+	return warning(seen+"; volumes with it can't be used here", cure)
+}
+
+func lookAtFilesystem(_ context.Context, c *Config, fsType string) answer {
+	if listed, err := os.ReadFile("/proc/filesystems"); err == nil &&
+		slices.ContainsFunc(bytes.Split(listed, []byte("\n")), func(line []byte) bool {
+			return string(bytes.TrimSpace(bytes.TrimPrefix(line, []byte("nodev")))) == fsType
+		}) {
+		return ok("the kernel has it")
+	}
+
+	// As a mount would, this loads the module.
+	err := mount.Knows(fsType)
+
+	switch {
+	case err == nil:
+		return ok("the kernel has it")
+	case errors.Is(err, mount.ErrKernel):
+		return c.lacking(fsType, "the kernel does not have it, and no module of it could be loaded",
+			"on the host: modprobe "+fsType+", or install the package of the kernel's further modules")
+	default:
+		return warning("it is not loaded, and whether there is a module this process can't find out: "+err.Error(),
+			"on the host: modprobe "+fsType)
+	}
+}
+
+func lookForTools(_ context.Context, c *Config, fsType string) answer {
+	var (
+		found, missing []string
+		pkg            string
+	)
+
+	for _, tool := range filesystem.Tools(fsType) {
+		if _, err := tool.Find(); err != nil {
+			missing, pkg = append(missing, tool.Name), tool.Package
+		} else {
+			found = append(found, tool.Name)
+		}
+	}
+
+	if len(missing) > 0 {
+		return c.lacking(fsType, strings.Join(missing, ", ")+" not installed",
+			"install them where the driver runs (Debian and Ubuntu: apt-get install "+pkg+"); its image has them")
+	}
+
+	return ok(strings.Join(found, ", "))
+}

@@ -1,0 +1,275 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/kata"
+	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/pool/embedded"
+)
+
+const loopModule = "/sys/module/loop"
+
+func lookAtLoopDevices(context.Context, *Config, string) answer {
+	if _, err := os.Stat(loopModule); errors.Is(err, fs.ErrNotExist) {
+		return warning("the kernel's loop driver is not loaded yet",
+			"on the host: modprobe loop, and have it loaded at each boot (/etc/modules-load.d)")
+	}
+
+	// With partitions a device's minor number is not its own number any more.
+	if parts := moduleParameter("max_part"); parts != "0" && parts != "" {
+		return problem("loop.max_part is "+parts+", so that loop devices have other minor numbers than the driver goes by",
+			"load the loop driver without max_part (/etc/modprobe.d, or loop.max_part= of the kernel's command line)")
+	}
+
+	attached, err := loop.NewLoops(loop.LoopsOptions{}).Attachments()
+	if err != nil {
+		return problem(err.Error(), "mount sysfs at /sys")
+	}
+
+	own := 0
+
+	for _, each := range attached {
+		if each.Number >= loop.DefaultFirst {
+			own++
+		}
+	}
+
+	// However many there are in /dev, and whatever max_loop says: the driver makes
+	// those that it needs.
+	return ok(fmt.Sprintf("%d images are attached, %d of them from number %d on, where %d more can be",
+		len(attached), own, loop.DefaultFirst, loop.MaxNumber+1-loop.DefaultFirst-own))
+}
+
+func moduleParameter(name string) string {
+	text, err := os.ReadFile(filepath.Join(loopModule, "parameters", name))
+	if err != nil {
+		return ""
+	}
+
+	return strings.TrimSpace(string(text))
+}
+
+// fewStateBytes is little even for the state of a few volumes, which is written
+// anew as a whole now and then.
+const fewStateBytes = 64 << 20
+
+func lookAtState(_ context.Context, c *Config, _ string) answer {
+	point, err := pointOf(c.StateDir)
+
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return warning(c.StateDir+" is not there", "the driver makes it at its start; "+
+			"if it should be there already, mount its filesystem, or name it with --state-dir")
+	case err != nil:
+		return problem(err.Error(), cureOf(err, "it has to be a directory"))
+	}
+
+	if unfit := unfitFilesystem(c.StateDir, point); unfit != nil {
+		return *unfit
+	}
+
+	took, err := syncIn(c.StateDir)
+	if err != nil {
+		return problem(err.Error(), "see who owns it, whether it is full, and what the kernel's log says of its disk")
+	}
+
+	seen := fmt.Sprintf("%s is writable, on %s of %s; a write was on disk after %s", c.StateDir, point.FSType, point.Source,
+		took.Round(time.Microsecond))
+
+	if free, err := availableIn(c.StateDir); err == nil && free < fewStateBytes {
+		return warning(seen+", and "+bytesText(free)+" are available", "make room: without any, nothing can be changed")
+	}
+
+	return ok(seen)
+}
+
+// syncIn writes a block to a file without a name and waits until the disk has it.
+func syncIn(directory string) (time.Duration, error) {
+	file, err := embedded.Nameless(directory)
+	if err != nil {
+		return 0, err
+	}
+	defer file.Close()
+
+	began := time.Now()
+
+	if _, err := file.Write(make([]byte, blockBytes)); err != nil {
+		return 0, fmt.Errorf("write to %s: %w", directory, err)
+	}
+
+	for {
+		err := unix.Fdatasync(int(file.Fd()))
+		if err == nil {
+			return time.Since(began), nil
+		}
+
+		if !errors.Is(err, unix.EINTR) {
+			return 0, fmt.Errorf("fdatasync in %s: %w", directory, err)
+		}
+	}
+}
+
+func availableIn(directory string) (int64, error) {
+	file, err := os.OpenFile(directory, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return 0, err //nolint:wrapcheck // it names the directory
+	}
+	defer file.Close()
+
+	usage, err := mount.UsageOf(file)
+
+	return usage.Bytes.Available, err
+}
+
+// ahead is how far a file may be ahead of the clock: filesystems of other machines
+// have clocks of their own.
+const ahead = time.Minute
+
+func lookAtClock(_ context.Context, c *Config, _ string) answer {
+	const cure = "set the clock, and keep it right (systemd-timesyncd, chrony): times of snapshots and of checks come from it"
+
+	now := time.Now()
+	seen := "it is " + now.UTC().Format(time.RFC3339)
+
+	if now.Before(c.Built) {
+		return problem(seen+", and this program was built "+c.Built.UTC().Format(time.RFC3339), cure)
+	}
+
+	if written := newestIn(c.StateDir); now.Add(ahead).Before(written) {
+		return problem(seen+", and the state was written "+written.UTC().Format(time.RFC3339)+": the clock was set back", cure)
+	}
+
+	return ok(seen)
+}
+
+// newestIn returns when a file of a directory was last written, zero for none.
+func newestIn(directory string) time.Time {
+	var newest time.Time
+
+	entries, _ := os.ReadDir(directory)
+	for _, entry := range entries {
+		if info, err := entry.Info(); err == nil && info.Mode().IsRegular() && info.ModTime().After(newest) {
+			newest = info.ModTime()
+		}
+	}
+
+	return newest
+}
+
+// hasKubelet says whether a kubelet works in its directory.
+func (c *Config) hasKubelet() bool {
+	_, err := os.Stat(filepath.Join(c.KubeletDir, "pods"))
+
+	return err == nil
+}
+
+// lookAtKubelet: what the driver mounts beneath has to reach the kubelet and its
+// containers. In a pod that is what mountPropagation: Bidirectional does.
+func lookAtKubelet(_ context.Context, c *Config, _ string) answer {
+	const cure = "in a pod: mountPropagation: Bidirectional for the volume with the kubelet's directory; " +
+		"on a host: mount --make-rshared /"
+
+	point, err := pointOf(c.KubeletDir)
+
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return problem(c.KubeletDir+" is not there", "name the kubelet's directory with --kubelet-dir, "+
+			"and in a pod mount it at the same path; without a kubelet make it: target paths lie in it")
+	case err != nil:
+		return problem(err.Error(), cureOf(err, "it has to be a directory"))
+	case point.ReadOnly || point.SuperReadOnly:
+		return problem(c.KubeletDir+" is mounted read-only", "mount it for writing: mount points are made there")
+	case point.Shared:
+		return ok("what is mounted beneath " + c.KubeletDir + " is seen by others (shared propagation)")
+	}
+
+	seen := "what is mounted beneath " + c.KubeletDir + " stays in this mount namespace (private propagation)"
+	if point.Follows {
+		seen = "what is mounted beneath " + c.KubeletDir + " stays here, though what others mount arrives (HostToContainer)"
+	}
+
+	if c.hasKubelet() {
+		return problem(seen, cure)
+	}
+
+	return warning(seen+"; no kubelet is here to miss it", cure)
+}
+
+// lookAtQueues is for containers, also privileged ones: some runtimes give them a
+// /sys that is read-only.
+func lookAtQueues(context.Context, *Config, string) answer {
+	const without = "; read-ahead and I/O scheduler of a volume are not set then, though its mutable parameters are accepted"
+
+	point, err := pointOf(cgroup.DefaultSysBlock)
+	if err != nil {
+		return warning(err.Error()+without, "mount sysfs at /sys")
+	}
+
+	if point.ReadOnly || point.SuperReadOnly {
+		return warning(cgroup.DefaultSysBlock+" is read-only here"+without,
+			"in a pod: mount the host's /sys at /sys (hostPath); on a host: mount -o remount,rw /sys")
+	}
+
+	return ok("read-ahead and I/O scheduler of volumes can be set in " + cgroup.DefaultSysBlock)
+}
+
+func lookAtCgroups(_ context.Context, c *Config, _ string) answer {
+	const without = "; volumes are not limited then, and mutable parameters that would are refused"
+
+	limiter := cgroup.NewLimiter(c.CgroupRoot, slog.New(slog.DiscardHandler))
+	defer limiter.Close()
+
+	offer, err := limiter.Offer()
+	if err != nil {
+		return warning(err.Error()+without,
+			cureOf(err, "have the kernel's io controller turned on (cgroup v2), or mount cgroups at --cgroup-root"))
+	}
+
+	seen := fmt.Sprintf("cgroup v%d can limit volumes, in %s", offer.Version, offer.Directory)
+
+	point, err := pointOf(offer.Directory)
+	if err == nil && (point.ReadOnly || point.SuperReadOnly) {
+		return warning(seen+", which is read-only here"+without,
+			"mount the host's /sys/fs/cgroup for writing, and name it with --cgroup-root")
+	}
+
+	if c.hasKubelet() && !offer.Pods {
+		return warning(seen+", but no pods are seen there"+without,
+			"mount the host's /sys/fs/cgroup into the container, and name it with --cgroup-root")
+	}
+
+	return ok(seen)
+}
+
+func lookAtDirectVolumes(_ context.Context, c *Config, _ string) answer {
+	if c.KataRuntime != "" {
+		if _, err := exec.LookPath(c.KataRuntime); err != nil {
+			return problem("--kata-runtime: "+err.Error(), "install Kata Containers, correct the path, or leave the flag out")
+		}
+	}
+
+	if _, err := os.Lstat(c.DirectVolumeRoot); errors.Is(err, fs.ErrNotExist) {
+		return ok(c.DirectVolumeRoot + " is made when the first volume is assigned to a virtual machine")
+	}
+
+	entries, err := kata.NewRoot(c.DirectVolumeRoot).List()
+	if err != nil {
+		return problem(err.Error(), cureOf(err, "make it safe as it says: until then no volume is assigned to a virtual machine"))
+	}
+
+	return ok(fmt.Sprintf("%s belongs to this user alone, and has %d assignments", c.DirectVolumeRoot, len(entries)))
+}

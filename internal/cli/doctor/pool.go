@@ -1,0 +1,311 @@
+package doctor
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/pool/embedded"
+)
+
+// site is where a pool is.
+type site struct {
+	// directory is what the flag names, and rooms where the volumes are: in there,
+	// or in the filesystem that is embedded in image.
+	directory, rooms, image string
+}
+
+// site returns the place of a pool that is there. Errors: fs.ErrNotExist,
+// embedded.ErrNotMounted, or what else keeps it from being found.
+func (c *Config) site(name string) (site, error) {
+	s := site{directory: c.Pools[name]}
+
+	info, err := os.Stat(s.directory)
+	if err == nil && !info.IsDir() {
+		err = &fs.PathError{Op: "open", Path: s.directory, Err: unix.ENOTDIR}
+	}
+
+	if err != nil {
+		return s, err
+	}
+
+	if s.rooms, err = embedded.Find(s.directory); err != nil {
+		return s, err
+	}
+
+	if s.rooms != s.directory {
+		s.image = filepath.Join(s.directory, embedded.ImageName)
+	}
+
+	return s, nil
+}
+
+// nameless makes a file in the pool that nobody sees, in its scratch room where it
+// has one.
+func (s *site) nameless() (*os.File, error) {
+	if file, err := embedded.Nameless(filepath.Join(s.rooms, "scratch")); !errors.Is(err, fs.ErrNotExist) {
+		return file, err
+	}
+
+	return embedded.Nameless(s.rooms)
+}
+
+func lookAtPool(_ context.Context, c *Config, name string) answer {
+	s, err := c.site(name)
+
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return warning(s.directory+" is not there", "the driver makes it at its start; "+
+			"if there should be one already, mount its filesystem, or name its directory with --pool")
+	case errors.Is(err, embedded.ErrNotMounted) && c.WithoutDriver:
+		return ok(s.directory + " has an embedded pool, which the driver mounts at its start")
+	case errors.Is(err, embedded.ErrNotMounted):
+		return problem(s.directory+" has an embedded pool that is not mounted",
+			"start a driver of mode node or all; if one runs, its log says why not, and docs/embedded-pool.md what to do")
+	case err != nil:
+		return problem(err.Error(), cureOf(err, "docs/embedded-pool.md says what belongs there; the directory itself has to be one"))
+	}
+
+	point, err := pointOf(s.rooms)
+	if err != nil {
+		return problem(err.Error(), cureOf(err, "see what the kernel's log says of its disk"))
+	}
+
+	if unfit := unfitFilesystem(s.rooms, point); unfit != nil {
+		return *unfit
+	}
+
+	file, err := s.nameless()
+	if err != nil && !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
+		return problem("nothing can be written: "+err.Error(), "see who owns it, whether it is mounted read-only, and the kernel's log")
+	}
+
+	if err == nil {
+		_ = file.Close()
+	}
+
+	if s.image != "" {
+		return ok("an embedded " + point.FSType + " in " + s.image)
+	}
+
+	return ok(s.directory + " is writable, on " + point.FSType + " of " + point.Source)
+}
+
+// pointOf returns the mount that a directory is on.
+func pointOf(directory string) (mount.Point, error) {
+	file, err := os.OpenFile(directory, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return mount.Point{}, err //nolint:wrapcheck // it names the directory
+	}
+	defer file.Close()
+
+	return mount.Of(file)
+}
+
+// unfitFilesystem says what is wrong with keeping data there, or nil.
+func unfitFilesystem(directory string, point mount.Point) *answer {
+	var unfit answer
+
+	switch {
+	case point.ReadOnly || point.SuperReadOnly:
+		unfit = problem(directory+" is mounted read-only", "remount "+point.Path+
+			" for writing; if it became read-only by itself, its disk has failed: see the kernel's log")
+	case point.FSType == "overlay":
+		unfit = problem(directory+" is in a container's own filesystem, and goes with it",
+			"mount a directory of the host, or another volume, there (hostPath)")
+	case point.FSType == "tmpfs" || point.FSType == "ramfs":
+		unfit = warning(directory+" is in memory ("+point.FSType+"): its content is gone after a reboot",
+			"put it on a disk, unless it is only for tests")
+	default:
+		return nil
+	}
+
+	return &unfit
+}
+
+// noPool is for the checks that follow lookAtPool, which says what is wrong.
+func noPool(err error) answer { return skipped("there is no pool to look into: " + err.Error()) }
+
+// A twentieth of its inodes, and less, is what a filesystem runs out of soon.
+const fewInodesPart = 20
+
+func lookAtPoolSpace(_ context.Context, c *Config, name string) answer {
+	const cure = "delete volumes and snapshots, or enlarge the filesystem"
+
+	s, err := c.site(name)
+	if err != nil {
+		return noPool(err)
+	}
+
+	opened, err := pool.Open(name, s.rooms, pool.AsFound, pool.CarriedBy(map[string]string{name: s.image}))
+	if err != nil {
+		return noPool(err)
+	}
+	defer opened.Close()
+
+	capacity, err := opened.Capacity()
+	if err != nil {
+		return problem(err.Error(), "see what the kernel's log says of its disk")
+	}
+
+	inodes, err := inodesOf(s.rooms)
+	if err != nil {
+		return problem(err.Error(), "see what the kernel's log says of its disk")
+	}
+
+	seen := fmt.Sprintf("%s of %s available", bytesText(capacity.Available), bytesText(capacity.Total))
+	if inodes.Total > 0 {
+		seen += fmt.Sprintf(", %s of %s inodes", humanize.Comma(inodes.Available), humanize.Comma(inodes.Total))
+	}
+
+	switch {
+	case capacity.Available == 0 || inodes.Total > 0 && inodes.Available == 0:
+		return problem(seen, cure)
+	case capacity.NearlyFull() || inodes.Total > 0 && inodes.Available < inodes.Total/fewInodesPart:
+		return warning(seen, cure)
+	default:
+		return ok(seen)
+	}
+}
+
+func inodesOf(directory string) (mount.Amount, error) {
+	file, err := os.OpenFile(directory, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return mount.Amount{}, err //nolint:wrapcheck // it names the directory
+	}
+	defer file.Close()
+
+	usage, err := mount.UsageOf(file)
+
+	return usage.Inodes, err
+}
+
+func bytesText(count int64) string { return humanize.IBytes(uint64(max(count, 0))) }
+
+func lookAtPoolReflink(_ context.Context, c *Config, name string) answer {
+	s, err := c.site(name)
+	if err != nil {
+		return noPool(err)
+	}
+
+	instant, err := embedded.Reflinks(s.rooms)
+
+	switch {
+	case err != nil:
+		return noPool(err)
+	case instant:
+		return ok("files share blocks: snapshots and clones are instant")
+	case c.PoolImageBytes > 0 && c.WithoutDriver:
+		return ok("the driver will embed a filesystem whose files share blocks (--pool-image-size)")
+	default:
+		return warning("files share no blocks: snapshots and clones are copied, and mounted volumes are frozen meanwhile",
+			"put the pool on XFS or btrfs, or give --pool-image-size before it has volumes (docs/embedded-pool.md)")
+	}
+}
+
+const (
+	trialBytes = 1 << 20
+	blockBytes = 4096
+	// trials are as many numbers as there may be doctors at work. They lie below
+	// those of embedded pools, at the end of the range, and no volume gets so far.
+	trials    = 64
+	lastTrial = loop.MaxNumber - 1024
+	// cleanUpLimit bounds what follows a trial.
+	cleanUpLimit = 3 * time.Second
+)
+
+// tryToAttach attaches an image without a name, by a device that goes by itself.
+func tryToAttach(ctx context.Context, c *Config, name string) answer {
+	if !privileged() {
+		return skipped("attaching needs root; see privileges")
+	}
+
+	s, err := c.site(name)
+	if err != nil {
+		return noPool(err)
+	}
+
+	image, err := s.nameless()
+	if err == nil {
+		defer image.Close()
+
+		err = image.Truncate(trialBytes)
+	}
+
+	if err != nil {
+		return noPool(err)
+	}
+
+	direct, err := carries(ctx, image)
+
+	switch {
+	case err != nil:
+		return problem(err.Error(), "see loop-devices and privileges; and what the kernel's log says of the pool's disk")
+	case !direct:
+		return warning("an image can be attached, but only without direct I/O: its data is cached twice",
+			"put the pool on ext4, XFS or btrfs of a disk whose blocks have "+humanize.Comma(blockBytes)+" bytes or less")
+	default:
+		return ok("an image was attached with direct I/O, written, and detached")
+	}
+}
+
+// carries says whether what is written to a loop device reaches the image, and
+// whether by direct I/O.
+func carries(ctx context.Context, image *os.File) (direct bool, err error) {
+	loops := loop.NewLoops(loop.LoopsOptions{First: lastTrial - trials + 1, Last: lastTrial})
+
+	// AutoClear detaches it also when this process is killed.
+	device, err := loops.Attach(ctx, image, loop.AttachOptions{AutoClear: true, Own: true, Preferred: -1})
+	if err != nil {
+		return false, err
+	}
+
+	direct, err = device.DirectIO, writeThrough(device, image)
+
+	cleanUp, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpLimit)
+	defer cancel()
+
+	if left := errors.Join(device.Close(), loops.Detach(cleanUp, device.Number)); left != nil {
+		return direct, errors.Join(err, left)
+	}
+
+	// Somebody who keeps the free device open, as udev for a moment, is no trouble.
+	_ = loops.Remove(cleanUp, device.Number)
+
+	return direct, err
+}
+
+var errNotThere = errors.New("what was written to the device is not in the image")
+
+func writeThrough(device *loop.Device, image *os.File) error {
+	written, read := bytes.Repeat([]byte{'T'}, blockBytes), make([]byte, blockBytes)
+
+	if _, err := device.File().WriteAt(written, 0); err != nil {
+		return fmt.Errorf("write to the attached image: %w", err)
+	}
+
+	if err := device.File().Sync(); err != nil {
+		return fmt.Errorf("sync the attached image: %w", err)
+	}
+
+	if _, err := image.ReadAt(read, 0); err != nil {
+		return fmt.Errorf("read the image: %w", err)
+	}
+
+	if !bytes.Equal(written, read) {
+		return errNotThere
+	}
+
+	return nil
+}

@@ -1,0 +1,272 @@
+package kata
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	mountInfoFile = "mountInfo.json"
+
+	// maxFileBytes is far more than an assignment has.
+	maxFileBytes = 64 << 10
+	// attempts is how often it is tried to have a name that others fill or free.
+	attempts = 16
+)
+
+// errNoEntry says that Kata would find nothing there.
+var errNoEntry = errors.New("no entry")
+
+// openEntry opens an entry's directory. errNoEntry is returned for nothing at all
+// and for what is no directory.
+func openEntry(root *os.File, name string) (*os.File, error) {
+	return openIn(root, name, unix.O_RDONLY|unix.O_DIRECTORY)
+}
+
+// openIn opens a name in a directory, and nothing that a symlink there points to.
+func openIn(dir *os.File, name string, flags int) (*os.File, error) {
+	fd, err := retried(func() (int, error) {
+		// O_NONBLOCK: a fifo may wait there for somebody to open it.
+		return unix.Openat(int(dir.Fd()), name, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	})
+
+	switch {
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENXIO):
+		return nil, fmt.Errorf("%w: %s: %w", errNoEntry, name, err)
+	case err != nil:
+		return nil, fmt.Errorf("open %s: %w", name, err)
+	default:
+		return os.NewFile(uintptr(fd), name), nil
+	}
+}
+
+// makeEntry opens an entry's directory, which it makes if need be, in place of
+// whatever else has its name.
+func makeEntry(root *os.File, name string) (*os.File, error) {
+	for attempt := 1; ; attempt++ {
+		dir, err := openEntry(root, name)
+		if err == nil {
+			return closedToOthers(dir)
+		}
+
+		if !errors.Is(err, errNoEntry) || attempt == attempts {
+			return nil, err
+		}
+
+		err = unix.Mkdirat(int(root.Fd()), name, dirMode)
+		if errors.Is(err, unix.EEXIST) {
+			err = unlink(root, name, 0)
+		}
+
+		// A directory by now is what is wanted.
+		if err != nil && !errors.Is(err, ErrNested) {
+			return nil, fmt.Errorf("make the directory %s: %w", name, err)
+		}
+	}
+}
+
+// closedToOthers is for a directory that another program made, in its own way.
+func closedToOthers(dir *os.File) (*os.File, error) {
+	found, err := dir.Stat()
+	if err == nil && found.Mode().Perm() != dirMode {
+		err = dir.Chmod(dirMode)
+	}
+
+	if err != nil {
+		return nil, errors.Join(err, dir.Close())
+	}
+
+	return dir, nil
+}
+
+// readEntry reads all but the target path. The bool is false for what is no entry.
+func readEntry(root *os.File, name string) (Entry, bool, error) {
+	dir, err := openEntry(root, name)
+	if errors.Is(err, errNoEntry) {
+		return Entry{}, false, nil
+	}
+
+	if err != nil {
+		return Entry{}, false, err
+	}
+	defer dir.Close()
+
+	content, err := readMountInfo(dir)
+	if errors.Is(err, errNoEntry) {
+		return Entry{}, false, nil
+	}
+
+	if err != nil {
+		return Entry{}, false, err
+	}
+
+	assignment, ok := parseMountInfo(content)
+	if !ok {
+		return Entry{}, false, nil
+	}
+
+	sandbox, err := findSandbox(dir)
+	if errors.Is(err, unix.ENOENT) {
+		// A directory that was removed while it was open has not even a list.
+		return Entry{}, false, nil
+	}
+
+	return Entry{Assignment: assignment, Sandbox: sandbox}, err == nil, err
+}
+
+func readMountInfo(dir *os.File) ([]byte, error) {
+	file, err := openIn(dir, mountInfoFile, unix.O_RDONLY)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+
+	found, err := file.Stat()
+	if err != nil {
+		return nil, err //nolint:wrapcheck // it names the file
+	}
+
+	if !found.Mode().IsRegular() {
+		return nil, fmt.Errorf("%w: %s is no file", errNoEntry, mountInfoFile)
+	}
+
+	content, err := io.ReadAll(io.LimitReader(file, maxFileBytes+1))
+	if err != nil {
+		return nil, err //nolint:wrapcheck // it names the file
+	}
+
+	if len(content) > maxFileBytes {
+		return nil, fmt.Errorf("%w: %s has more than %d bytes", errNoEntry, mountInfoFile, maxFileBytes)
+	}
+
+	return content, nil
+}
+
+// findSandbox returns the id that Kata put last beside the assignment. It never
+// takes one away itself: not even when the pod's guest is replaced by another.
+func findSandbox(dir *os.File) (string, error) {
+	others, err := otherNames(dir)
+	if err != nil {
+		return "", err
+	}
+
+	var (
+		sandbox string
+		newest  unix.Timespec
+	)
+
+	for _, name := range others {
+		var stat unix.Stat_t
+
+		err := unix.Fstatat(int(dir.Fd()), name, &stat, unix.AT_SYMLINK_NOFOLLOW)
+		if errors.Is(err, unix.ENOENT) {
+			continue
+		}
+
+		if err != nil {
+			return "", fmt.Errorf("fstatat %s: %w", name, err)
+		}
+
+		if stat.Mode&unix.S_IFMT == unix.S_IFREG && (sandbox == "" || later(stat.Mtim, newest)) {
+			sandbox, newest = name, stat.Mtim
+		}
+	}
+
+	return sandbox, nil
+}
+
+func later(a, b unix.Timespec) bool {
+	return cmp.Or(cmp.Compare(a.Sec, b.Sec), cmp.Compare(a.Nsec, b.Nsec)) > 0
+}
+
+// otherNames returns what lies beside the assignment, sorted.
+func otherNames(dir *os.File) ([]string, error) {
+	if _, err := dir.Seek(0, io.SeekStart); err != nil {
+		return nil, err //nolint:wrapcheck // it names the directory
+	}
+
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // it names the directory
+	}
+
+	slices.Sort(names)
+
+	return slices.DeleteFunc(names, func(name string) bool { return name == mountInfoFile }), nil
+}
+
+// clearEntry removes all but the assignment.
+func clearEntry(dir *os.File) error {
+	others, err := otherNames(dir)
+	if err != nil {
+		return err
+	}
+
+	return unlinkAll(dir, others)
+}
+
+// unlinkAll removes what it can, and returns the first error.
+func unlinkAll(dir *os.File, names []string) error {
+	var failed error
+
+	for _, name := range names {
+		if err := unlink(dir, name, 0); failed == nil {
+			failed = err
+		}
+	}
+
+	return failed
+}
+
+// removeEntry takes the assignment itself last: what a crash leaves is still one
+// that is listed.
+func removeEntry(root *os.File, name string) error {
+	dir, err := openEntry(root, name)
+	if errors.Is(err, errNoEntry) {
+		return unlink(root, name, 0)
+	}
+
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+
+	for attempt := 1; ; attempt++ {
+		others, err := otherNames(dir)
+		if err != nil {
+			return err
+		}
+
+		if err := unlinkAll(dir, append(others, mountInfoFile)); err != nil {
+			return err
+		}
+
+		// Kata may have put a sandbox's id there in the meantime.
+		err = unlink(root, name, unix.AT_REMOVEDIR)
+		if !errors.Is(err, unix.ENOTEMPTY) || attempt == attempts {
+			return err
+		}
+	}
+}
+
+// unlink removes a name; that it isn't there is fine.
+func unlink(dir *os.File, name string, flags int) error {
+	_, err := retried(func() (struct{}, error) {
+		return struct{}{}, unix.Unlinkat(int(dir.Fd()), name, flags)
+	})
+
+	switch {
+	case err == nil, errors.Is(err, unix.ENOENT):
+		return nil
+	case errors.Is(err, unix.EISDIR):
+		return fmt.Errorf("%w: %q; nobody is known to make it: look into it, and remove it", ErrNested, name)
+	default:
+		return fmt.Errorf("unlinkat %q: %w", name, err)
+	}
+}

@@ -1,0 +1,282 @@
+package kata
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// DefaultRoot is the only root that Kata itself looks in.
+	DefaultRoot = "/run/kata-containers/shared/direct-volumes"
+
+	// dirMode and fileMode let in nobody but Kata: who can write here chooses what
+	// device of the host a guest gets.
+	dirMode  = 0o700
+	fileMode = 0o600
+
+	// othersWrite are the permissions that make a root unsafe.
+	othersWrite = 0o022
+)
+
+// Root is the directory in which Kata looks for assignments. Safe for concurrent
+// use, by other drivers in other processes, too; calls for one target path must
+// follow each other.
+type Root struct {
+	path string
+}
+
+// Entry is an assignment that stands in the root.
+type Entry struct {
+	Assignment
+
+	// Sandbox is the id of the guest that has the volume, or "" while none does.
+	// After a pod's guest was replaced there may be several; this is the newest.
+	Sandbox string
+}
+
+// NewRoot returns the root at a path, which need not exist. Its parents may be
+// symlinks (they are the administrator's), it itself may not.
+func NewRoot(path string) *Root { return &Root{path: filepath.Clean(path)} }
+
+// Put makes the assignment be the one that Kata finds for its target path, and
+// makes the root, too, if need be. If it stands there already, nothing is touched
+// and a sandbox keeps the volume; otherwise nothing else is left in the entry.
+//
+// Errors: ErrAssignment, ErrUnsafeRoot, ErrNested, or what the filesystem says.
+func (r *Root) Put(a Assignment) error { return r.put(a, clearEntry) }
+
+// Restore is Put for an assignment that a guest may have by now. What a sandbox was
+// told stays as it is, even if others would be told something else; where that was
+// lost, the sandbox keeps the volume.
+//
+// Errors: as Put's.
+func (r *Root) Restore(a Assignment) error {
+	entry, ok, err := r.Get(a.TargetPath)
+	if err != nil || ok && entry.Sandbox != "" {
+		return err
+	}
+
+	return r.put(a, func(*os.File) error { return nil })
+}
+
+// put prepares an entry that says something else before it is written.
+func (r *Root) put(a Assignment, prepare func(entry *os.File) error) error {
+	content, err := a.MountInfo()
+	if err != nil {
+		return err
+	}
+
+	name, err := entryName(a.TargetPath)
+	if err != nil {
+		return err
+	}
+
+	root, err := r.make()
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+
+	dir, err := makeEntry(root, name)
+	if err != nil {
+		return r.failed("assign", a.TargetPath, err)
+	}
+	defer dir.Close()
+
+	if before, err := readMountInfo(dir); err == nil && bytes.Equal(before, content) {
+		return nil
+	}
+
+	if err := prepare(dir); err != nil {
+		return r.failed("assign", a.TargetPath, err)
+	}
+
+	if err := writeMountInfo(root, dir, content); err != nil {
+		return r.failed("assign", a.TargetPath, err)
+	}
+
+	return nil
+}
+
+// Remove makes nothing stand in the root for the target path: the assignment goes
+// with everything beside it. Where something else than a directory has its name,
+// that is removed, and not what a symlink points to. Nothing there is fine.
+//
+// Errors: ErrAssignment, ErrUnsafeRoot, ErrNested, or what the filesystem says.
+func (r *Root) Remove(targetPath string) error {
+	name, err := entryName(targetPath)
+	if err != nil {
+		return err
+	}
+
+	root, err := r.open()
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+
+	if err := removeEntry(root, name); err != nil {
+		return r.failed("remove the assignment of", targetPath, err)
+	}
+
+	return nil
+}
+
+// Get returns the assignment of a target path, whoever put it. The bool is false
+// where Kata would find none, and what stands there instead is left alone.
+//
+// Errors: ErrAssignment, ErrUnsafeRoot, or what the filesystem says.
+func (r *Root) Get(targetPath string) (Entry, bool, error) {
+	name, err := entryName(targetPath)
+	if err != nil {
+		return Entry{}, false, err
+	}
+
+	root, err := r.open()
+	if errors.Is(err, fs.ErrNotExist) {
+		return Entry{}, false, nil
+	}
+
+	if err != nil {
+		return Entry{}, false, err
+	}
+	defer root.Close()
+
+	entry, ok, err := readEntry(root, name)
+	if err != nil {
+		return Entry{}, false, r.failed("read the assignment of", targetPath, err)
+	}
+
+	if !ok {
+		return Entry{}, false, nil
+	}
+
+	entry.TargetPath = filepath.Clean(targetPath)
+
+	return entry, true, nil
+}
+
+// List returns all assignments by target path, other drivers' too, as far as they
+// can be read. What is none is passed over.
+//
+// Errors: ErrUnsafeRoot, or what the filesystem says.
+func (r *Root) List() ([]Entry, error) {
+	root, err := r.open()
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+
+	names, err := root.Readdirnames(-1)
+	if err != nil {
+		return nil, fmt.Errorf("list the direct volumes: %w", err)
+	}
+
+	entries := make([]Entry, 0, len(names))
+
+	for _, name := range names {
+		target, ok := targetOf(name)
+		if !ok {
+			continue
+		}
+
+		entry, ok, err := readEntry(root, name)
+		if err != nil {
+			return nil, r.failed("read the assignment of", target, err)
+		}
+
+		if ok {
+			entry.TargetPath = target
+			entries = append(entries, entry)
+		}
+	}
+
+	slices.SortFunc(entries, func(a, b Entry) int { return cmp.Compare(a.TargetPath, b.TargetPath) })
+
+	return entries, nil
+}
+
+func (r *Root) make() (*os.File, error) {
+	root, err := r.open()
+	if !errors.Is(err, fs.ErrNotExist) {
+		return root, err
+	}
+
+	if err := os.MkdirAll(r.path, dirMode); err != nil {
+		return nil, fmt.Errorf("make the directory for direct volumes: %w", err)
+	}
+
+	return r.open()
+}
+
+// open opens the root, if what is put there stays as it was put.
+func (r *Root) open() (*os.File, error) {
+	fd, err := retried(func() (int, error) {
+		return unix.Open(r.path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	})
+
+	switch {
+	case errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP):
+		return nil, fmt.Errorf("%s: %w: there is a symlink or a file in its place; remove that, or name another directory",
+			r.path, ErrUnsafeRoot)
+	case err != nil:
+		return nil, fmt.Errorf("open the directory for direct volumes: %w", &fs.PathError{Op: "open", Path: r.path, Err: err})
+	}
+
+	root := os.NewFile(uintptr(fd), r.path)
+
+	if err := checkRoot(root); err != nil {
+		_ = root.Close()
+
+		return nil, fmt.Errorf("%s: %w", r.path, err)
+	}
+
+	return root, nil
+}
+
+func checkRoot(root *os.File) error {
+	var stat unix.Stat_t
+	if err := unix.Fstat(int(root.Fd()), &stat); err != nil {
+		return os.NewSyscallError("fstat", err) //nolint:wrapcheck // this is the wrapping
+	}
+
+	switch {
+	case int(stat.Uid) != os.Geteuid():
+		return fmt.Errorf("%w: it belongs to uid %d; give it to uid %d (chown)", ErrUnsafeRoot, stat.Uid, os.Geteuid())
+	case stat.Mode&othersWrite != 0:
+		return fmt.Errorf("%w: its mode is %#o, and who can write there chooses which devices guests get; "+
+			"take that from others (chmod go-w)", ErrUnsafeRoot, stat.Mode&^unix.S_IFMT)
+	default:
+		return nil
+	}
+}
+
+func (r *Root) failed(verb, targetPath string, err error) error {
+	return fmt.Errorf("%s %q in %s: %w", verb, targetPath, r.path, err)
+}
+
+// retried repeats what a signal interrupted: Go sends itself some.
+func retried[T any](call func() (T, error)) (T, error) {
+	for {
+		result, err := call()
+		if !errors.Is(err, unix.EINTR) {
+			return result, err
+		}
+	}
+}

@@ -1,0 +1,68 @@
+package kata
+
+import (
+	"context"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/touchstone-csi/touchstone/internal/jsoncall"
+)
+
+const (
+	// ServiceName is the service's name on the socket.
+	ServiceName = "touchstone.v1.DirectVolumes"
+	listCall    = "List"
+)
+
+// Listed is a volume of this driver's that is assigned to a guest.
+type Listed struct {
+	VolumeID   string   `json:"volumeId"`
+	TargetPath string   `json:"targetPath"`
+	Device     string   `json:"device"`
+	FSType     string   `json:"fsType"`
+	Options    []string `json:"options"`
+	ReadOnly   bool     `json:"readOnly"`
+	SizeBytes  int64    `json:"sizeBytes"`
+	// PendingBytes is the size that the filesystem is still to be given, or 0.
+	PendingBytes int64 `json:"pendingBytes,omitempty"`
+	// Sandbox is the id of the guest that has it, or "" while none does.
+	Sandbox string `json:"sandbox,omitempty"`
+}
+
+// Service tells people on the driver's socket which volumes guests have: CSI has
+// no words for it.
+type Service struct {
+	// List returns the assigned volumes, without asking a guest. Its errors carry
+	// their gRPC code.
+	List func(ctx context.Context) ([]Listed, error)
+}
+
+// Register puts the service behind server: List takes a google.protobuf.Empty and
+// answers with a JSON array of Listed (internal/jsoncall).
+func (s *Service) Register(server grpc.ServiceRegistrar) {
+	jsoncall.Register(server, ServiceName, jsoncall.Method(ServiceName, listCall, s.list))
+}
+
+func (s *Service) list(ctx context.Context, _ *emptypb.Empty) (any, error) {
+	listed, err := s.List(ctx)
+
+	return append([]Listed{}, listed...), err
+}
+
+// Client asks a driver of Touchstone's. Any other answers UNIMPLEMENTED.
+type Client struct {
+	connection grpc.ClientConnInterface
+}
+
+// NewClient returns a client of the driver at the other end.
+func NewClient(connection grpc.ClientConnInterface) *Client { return &Client{connection: connection} }
+
+// List returns the volumes that are assigned to guests.
+func (c *Client) List(ctx context.Context, options ...grpc.CallOption) ([]Listed, error) {
+	var listed []Listed
+
+	err := jsoncall.Ask(ctx, c.connection, jsoncall.FullMethod(ServiceName, listCall), &emptypb.Empty{}, &listed, options...)
+
+	return listed, err
+}

@@ -1,0 +1,75 @@
+package kata_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/touchstone-csi/touchstone/internal/kata"
+	"github.com/touchstone-csi/touchstone/test/served"
+)
+
+func connect(t *testing.T, register func(grpc.ServiceRegistrar), options ...grpc.ServerOption) *kata.Client {
+	t.Helper()
+
+	return kata.NewClient(served.Connect(t, register, options...))
+}
+
+func TestAListArrivesAsItWasSent(t *testing.T) {
+	t.Parallel()
+
+	for _, volumes := range []int{0, 1, 30000} {
+		var intercepted []string
+
+		want := make([]kata.Listed, volumes)
+		for i := range want {
+			want[i] = kata.Listed{
+				VolumeID: fmt.Sprintf("volume-%d", i), TargetPath: target + strings.Repeat("x", 100), Device: "/dev/loop7",
+				FSType: "ext4", Options: []string{"ro"}, ReadOnly: true, SizeBytes: 1 << 40, PendingBytes: 2 << 40, Sandbox: sandbox,
+			}
+		}
+
+		service := &kata.Service{List: func(context.Context) ([]kata.Listed, error) { return want, nil }}
+		client := connect(t, service.Register, grpc.UnaryInterceptor(
+			func(ctx context.Context, request any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+				intercepted = append(intercepted, info.FullMethod)
+
+				return next(ctx, request)
+			}))
+
+		got, err := client.List(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+		require.Equal(t, []string{"/touchstone.v1.DirectVolumes/List"}, intercepted)
+	}
+}
+
+func TestNoVolumesAreAnEmptyList(t *testing.T) {
+	t.Parallel()
+
+	service := &kata.Service{List: func(context.Context) ([]kata.Listed, error) { return nil, nil }}
+
+	got, err := connect(t, service.Register).List(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []kata.Listed{}, got)
+}
+
+func TestAnErrorArrivesWithItsCode(t *testing.T) {
+	t.Parallel()
+
+	service := &kata.Service{List: func(context.Context) ([]kata.Listed, error) {
+		return nil, status.Error(codes.FailedPrecondition, "the root is unsafe")
+	}}
+
+	_, err := connect(t, service.Register).List(t.Context())
+	require.Equal(t, codes.FailedPrecondition, status.Code(err))
+
+	_, err = connect(t, func(grpc.ServiceRegistrar) {}).List(t.Context())
+	require.Equal(t, codes.Unimplemented, status.Code(err), "another driver")
+}

@@ -1,0 +1,237 @@
+package kata
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	socketName = "shim-monitor.sock"
+
+	statsURL  = "/direct-volume/stats"
+	resizeURL = "/direct-volume/resize"
+	// What Kata was to have first, and what some runtimes were built with.
+	oldStatsURL  = "/fs-stats"
+	oldResizeURL = "/fs-resize"
+)
+
+// shim asks the process on the host that has the guest.
+type shim struct {
+	roots []string
+}
+
+type resizeRequest struct {
+	VolumePath string
+	Size       int64
+}
+
+type oldRequest struct {
+	BlockDevice string `json:"block-device"`
+	VolumeSize  string `json:"volume-size,omitempty"`
+}
+
+func (s *shim) stats(ctx context.Context, e Entry) ([]byte, error) {
+	query := url.Values{"path": {e.Device}}
+
+	status, answer, err := s.call(ctx, e, http.MethodGet, statsURL+"?"+query.Encode(), nil)
+	if err == nil && isUnknown(status) {
+		status, answer, err = s.call(ctx, e, http.MethodPut, oldStatsURL, oldRequest{BlockDevice: e.Device})
+	}
+
+	switch {
+	case err != nil || isDone(status):
+		return answer, err
+	case isUnknown(status):
+		return nil, fmt.Errorf("%w: its shim knows no such call; a runtime that does is Kata's in Go", ErrNoAnswer)
+	default:
+		return nil, refusal(ErrNoAnswer, status, answer)
+	}
+}
+
+func (s *shim) resize(ctx context.Context, e Entry, size int64) ([]byte, error) {
+	status, answer, err := s.call(ctx, e, http.MethodPost, resizeURL, resizeRequest{VolumePath: e.Device, Size: size})
+	if err == nil && isUnknown(status) {
+		status, answer, err = s.call(ctx, e, http.MethodPut, oldResizeURL,
+			oldRequest{BlockDevice: e.Device, VolumeSize: strconv.FormatInt(size, 10)})
+	}
+
+	switch {
+	case err != nil || isDone(status):
+		return answer, err
+	case isUnknown(status), status == http.StatusNotImplemented, saysUnimplemented(string(answer)):
+		return nil, refusal(ErrUnimplemented, status, answer)
+	default:
+		return nil, refusal(ErrNoAnswer, status, answer)
+	}
+}
+
+func refusal(kind error, status int, answer []byte) error {
+	return fmt.Errorf("%w: its shim said %d %s: %s", kind, status, http.StatusText(status), excerpt(answer))
+}
+
+func isDone(status int) bool { return status == http.StatusOK || status == http.StatusNoContent }
+
+// isUnknown is for a shim that doesn't know the call, or knows it with another verb.
+func isUnknown(status int) bool {
+	return status == http.StatusNotFound || status == http.StatusMethodNotAllowed
+}
+
+// call makes a request and returns the status and all of the body. Errors are
+// ErrNoAnswer.
+func (s *shim) call(ctx context.Context, e Entry, method, path string, body any) (int, []byte, error) {
+	connection, err := s.dial(ctx, e.Sandbox)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer connection.Close()
+
+	// Not everything that reads it heeds the request's context: a body after
+	// "101 Switching Protocols" comes as long as the shim likes.
+	defer context.AfterFunc(ctx, func() { _ = connection.Close() })()
+
+	request, err := newRequest(ctx, method, path, body)
+	if err != nil {
+		return 0, nil, fmt.Errorf("%w: %w", ErrNoAnswer, err)
+	}
+
+	// A transport by itself follows no redirection and no proxy of the environment.
+	transport := &http.Transport{
+		DisableKeepAlives:      true,
+		DisableCompression:     true,
+		MaxResponseHeaderBytes: maxAnswerBytes,
+		DialContext:            func(context.Context, string, string) (net.Conn, error) { return connection, nil },
+	}
+
+	response, err := transport.RoundTrip(request)
+	if err != nil {
+		return 0, nil, unanswered(method+" "+path, err)
+	}
+	defer response.Body.Close()
+
+	answer, err := io.ReadAll(io.LimitReader(response.Body, maxAnswerBytes+1))
+	if err != nil {
+		return 0, nil, unanswered(method+" "+path, err)
+	}
+
+	if len(answer) > maxAnswerBytes {
+		return 0, nil, fmt.Errorf("%w: %s %s: it says more than %d bytes", ErrNoAnswer, method, path, maxAnswerBytes)
+	}
+
+	return response.StatusCode, answer, nil
+}
+
+// unanswered doesn't wrap what happened: a timeout is not the caller's.
+func unanswered(call string, err error) error {
+	return fmt.Errorf("%w: %s: %s; see whether its shim lives", ErrNoAnswer, call, err.Error())
+}
+
+func newRequest(ctx context.Context, method, path string, body any) (*http.Request, error) {
+	var content io.Reader = http.NoBody
+
+	if body != nil {
+		encoded, err := json.Marshal(body)
+		if err != nil {
+			return nil, err //nolint:wrapcheck // never of these types
+		}
+
+		content = bytes.NewReader(encoded)
+	}
+
+	request, err := http.NewRequestWithContext(ctx, method, "http://shim"+path, content)
+	if err == nil && body != nil {
+		request.Header.Set("Content-Type", "application/json")
+	}
+
+	return request, err //nolint:wrapcheck // named above
+}
+
+// dial connects to the socket of a sandbox's shim. Errors are ErrNoAnswer.
+func (s *shim) dial(ctx context.Context, sandbox string) (net.Conn, error) {
+	dir, err := s.find(sandbox)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+
+	// By descriptor: what was checked is what is used, and a path of any length fits
+	// into a socket's address.
+	connection, err := (&net.Dialer{}).DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), socketName))
+	if err != nil {
+		return nil, unanswered("connect to "+filepath.Join(dir.Name(), socketName), err)
+	}
+
+	return connection, nil
+}
+
+// find opens the first directory of a sandbox that has a shim's socket.
+func (s *shim) find(sandbox string) (*os.File, error) {
+	if !isPlain(sandbox) {
+		return nil, fmt.Errorf("%w: %q is not a sandbox's name", ErrNoAnswer, sandbox)
+	}
+
+	var looked []string
+
+	for _, root := range s.roots {
+		dir, err := openSandbox(root, sandbox)
+		if err == nil {
+			return dir, nil
+		}
+
+		looked = append(looked, err.Error())
+	}
+
+	return nil, fmt.Errorf("%w: its shim has no socket: %s; see whether its pod runs, and where Kata keeps its sandboxes (--shim-root)",
+		ErrNoAnswer, strings.Join(looked, ", "))
+}
+
+// isPlain says whether a name stays in the directory that it is joined with.
+func isPlain(name string) bool {
+	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/\x00")
+}
+
+// openSandbox opens the directory of a sandbox, if there is a shim's socket in it.
+func openSandbox(root, sandbox string) (*os.File, error) {
+	parent, err := os.OpenFile(root, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // it names the directory
+	}
+	defer parent.Close()
+
+	path := filepath.Join(root, sandbox)
+
+	fd, err := retried(func() (int, error) {
+		return unix.Openat(int(parent.Fd()), sandbox, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	})
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+
+	dir := os.NewFile(uintptr(fd), path)
+
+	var stat unix.Stat_t
+
+	err = unix.Fstatat(fd, socketName, &stat, unix.AT_SYMLINK_NOFOLLOW)
+	if err == nil && stat.Mode&unix.S_IFMT != unix.S_IFSOCK {
+		err = unix.ENOTSOCK
+	}
+
+	if err != nil {
+		_ = dir.Close()
+
+		return nil, &os.PathError{Op: "stat", Path: filepath.Join(path, socketName), Err: err}
+	}
+
+	return dir, nil
+}

@@ -1,0 +1,125 @@
+package registration
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/health/events"
+)
+
+// Run keeps the driver announced until ctx ends, and then takes the announcement
+// back. A socket that somebody removes comes back, and after the kubelet's refusal
+// it is made anew, for kubelets that try no socket twice: that is also what the
+// restart of a node-driver-registrar comes to.
+//
+// What goes wrong is told the log, and tried again: the driver's volumes are in use
+// whether or not the kubelet knows of it. Call it once.
+func (r *Registrar) Run(ctx context.Context) {
+	var watching sync.WaitGroup
+
+	watching.Go(func() { r.watch(ctx) })
+	r.keep(ctx)
+	watching.Wait()
+
+	if err := r.Close(); err != nil {
+		r.config.Log.Error("the kubelet is left with a socket that nobody serves", "error", err)
+	}
+}
+
+func (r *Registrar) keep(ctx context.Context) {
+	refusals, failures := pauses{next: r.config.RetryPause, most: maxRetryPause}, pauses{next: r.config.RetryPause, most: maxRepairPause}
+	retry := time.NewTimer(0)
+	retry.Stop()
+
+	defer retry.Stop()
+
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.answered:
+			retry.Stop()
+
+			if r.Registered() {
+				refusals.next = r.config.RetryPause
+			} else {
+				retry.Reset(refusals.take())
+			}
+
+			continue
+		case <-r.changed:
+			if r.listener.InPlace() {
+				continue
+			}
+		case <-retry.C:
+		}
+
+		retry.Stop()
+
+		if err := r.renew(ctx); err == nil {
+			failures.next = r.config.RetryPause
+		} else if ctx.Err() == nil {
+			again := failures.take()
+			retry.Reset(again)
+			r.config.Log.Error("the kubelet cannot see the driver", "again", again, "error", err)
+		}
+	}
+}
+
+// pauses are of double length each time, up to most.
+type pauses struct{ next, most time.Duration }
+
+func (p *pauses) take() time.Duration {
+	taken := p.next
+	p.next = min(2*p.next, p.most)
+
+	return taken
+}
+
+// renew replaces the socket. The kubelet forgets the driver, and registers it anew.
+func (r *Registrar) renew(ctx context.Context) error {
+	r.config.Log.Warn("making the registration socket anew", "socket", r.listener.Path(), "wasThere", r.listener.InPlace())
+	r.registered.Store(false)
+
+	// What is left of the old one is in the way of the new one only for as long as
+	// it can't be removed, which the new one tries, too.
+	if err := r.listener.Close(); err != nil {
+		r.config.Log.Warn("the old registration socket is left", "error", err)
+	}
+
+	return r.listen(ctx)
+}
+
+// watch signals changed when the socket may have been removed, moved or replaced.
+// While the directory can't be watched it is looked at now and then.
+func (r *Registrar) watch(ctx context.Context) {
+	source := events.NewFiles(r.config.Directory)
+	failures := pauses{next: r.config.RetryPause, most: maxRepairPause}
+
+	for {
+		err := source.Run(ctx, func() {
+			failures.next = r.config.RetryPause
+
+			signal(r.changed) // what has happened before the watch began
+		}, func(event health.Event) {
+			if event.Kind == health.Lost || event.Path == r.config.socketPath() {
+				signal(r.changed)
+			}
+		})
+		if ctx.Err() != nil {
+			return
+		}
+
+		again := failures.take()
+		r.config.Log.Warn("the directory of the kubelet's plugins is not watched", "again", again, "error", err)
+		signal(r.changed)
+
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(again):
+		}
+	}
+}

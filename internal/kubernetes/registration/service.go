@@ -1,0 +1,73 @@
+package registration
+
+import (
+	"context"
+
+	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"github.com/touchstone-csi/touchstone/internal/socket"
+)
+
+// version is what the kubelet has always been told by CSI drivers, of whatever
+// version of the spec: it wants major version 1.
+const version = "1.0.0"
+
+// service is what the kubelet calls.
+type service struct {
+	registerapi.UnimplementedRegistrationServer
+
+	registrar *Registrar
+}
+
+// GetInfo implements registerapi.RegistrationServer.
+func (s *service) GetInfo(ctx context.Context, _ *registerapi.InfoRequest) (*registerapi.PluginInfo, error) {
+	config := s.registrar.config
+	config.Log.DebugContext(ctx, "the kubelet asks about the driver", "driver", config.DriverName, "endpoint", config.Endpoint)
+
+	return &registerapi.PluginInfo{
+		Type: registerapi.CSIPlugin, Name: config.DriverName, Endpoint: config.Endpoint, SupportedVersions: []string{version},
+	}, nil
+}
+
+// NotifyRegistrationStatus implements registerapi.RegistrationServer.
+func (s *service) NotifyRegistrationStatus(
+	ctx context.Context, status *registerapi.RegistrationStatus,
+) (*registerapi.RegistrationStatusResponse, error) {
+	config := s.registrar.config
+
+	if status.GetPluginRegistered() {
+		config.Log.InfoContext(ctx, "registered with the kubelet", "driver", config.DriverName, "endpoint", config.Endpoint)
+	} else {
+		config.Log.ErrorContext(ctx, "the kubelet could not register the driver; it has to reach the driver's socket at this path "+
+			"(--kubelet-registration-endpoint)", "driver", config.DriverName, "endpoint", config.Endpoint, "error", status.GetError())
+	}
+
+	s.registrar.registered.Store(status.GetPluginRegistered())
+	signal(s.registrar.answered)
+
+	return &registerapi.RegistrationStatusResponse{}, nil
+}
+
+// signal never waits: one that is there already says as much as two.
+func signal(to chan<- struct{}) {
+	select {
+	case to <- struct{}{}:
+	default:
+	}
+}
+
+// askName returns the name of the driver that a registration socket is of, or "".
+func askName(ctx context.Context, path string) string {
+	conn, err := socket.Connect(path)
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = conn.Close() }()
+
+	info, err := registerapi.NewRegistrationClient(conn).GetInfo(ctx, &registerapi.InfoRequest{})
+	if err != nil {
+		return ""
+	}
+
+	return "the registration of " + info.GetName()
+}

@@ -1,0 +1,201 @@
+package cgroup
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+// lockPod returns the pod's entry, a new one if need be, with its lock held.
+func (l *Limiter) lockPod(podUID string) *pod {
+	for {
+		l.mu.Lock()
+
+		found := l.pods[podUID]
+		if found == nil {
+			found = &pod{rules: map[Device]Limits{}}
+			l.pods[podUID] = found
+		}
+		l.mu.Unlock()
+
+		found.mu.Lock()
+
+		if l.knows(podUID, found) {
+			return found
+		}
+
+		// It was forgotten while its lock was waited for.
+		found.mu.Unlock()
+	}
+}
+
+func (l *Limiter) knows(podUID string, followed *pod) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	return l.pods[podUID] == followed
+}
+
+// forgetIdle forgets a pod that has no rule. The pod's lock is held.
+func (l *Limiter) forgetIdle(podUID string, followed *pod) {
+	if len(followed.rules) > 0 {
+		return
+	}
+
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	for cgroup, of := range l.watched {
+		if of == followed {
+			l.unwatch(cgroup)
+		}
+	}
+
+	delete(l.pods, podUID)
+}
+
+// unwatch is called with the limiter's lock held.
+func (l *Limiter) unwatch(cgroup string) {
+	delete(l.watched, cgroup)
+
+	if l.watcher != nil {
+		_ = l.watcher.Remove(cgroup) // one that is gone is not watched
+	}
+}
+
+// watch sees to it that no child of the pod's cgroups comes unnoticed from now
+// on, and returns those that there are.
+func (l *Limiter) watch(followed *pod, top string) ([]string, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	if l.watcher == nil {
+		if err := l.startWatching(); err != nil {
+			return nil, err
+		}
+	}
+
+	cgroups := []string{top}
+
+	for i := 0; i < len(cgroups); i++ {
+		// First the watch, then the look, so that none falls in between.
+		err := l.watcher.Add(cgroups[i])
+		if err != nil && (i == 0 || !gone(err)) {
+			return nil, fmt.Errorf("follow the cgroups of a pod: %w", err)
+		}
+
+		l.watched[cgroups[i]] = followed
+
+		entries, err := os.ReadDir(cgroups[i])
+		if gone(err) {
+			continue
+		}
+
+		if err != nil {
+			return nil, fmt.Errorf("follow the cgroups of a pod: %w", err)
+		}
+
+		for _, entry := range entries {
+			if entry.IsDir() {
+				cgroups = append(cgroups, filepath.Join(cgroups[i], entry.Name()))
+			}
+		}
+	}
+
+	return cgroups, nil
+}
+
+// startWatching is called with the limiter's lock held.
+func (l *Limiter) startWatching() error {
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		return fmt.Errorf("follow the cgroups of pods: %w", err)
+	}
+
+	ended := make(chan struct{})
+	l.watcher, l.ended = watcher, ended
+
+	go func() {
+		defer close(ended)
+
+		l.run(watcher)
+	}()
+
+	return nil
+}
+
+func (l *Limiter) run(watcher *fsnotify.Watcher) {
+	for {
+		select {
+		case event, ok := <-watcher.Events:
+			if !ok {
+				return
+			}
+
+			l.notice(event)
+		case err, ok := <-watcher.Errors:
+			if !ok {
+				return
+			}
+
+			// Something was missed, and nobody knows what.
+			l.log.Warn("looking through all cgroups of limited pods", "reason", err)
+			l.lookAgain()
+		}
+	}
+}
+
+func (l *Limiter) notice(event fsnotify.Event) {
+	l.mu.Lock()
+	of := l.watched[filepath.Dir(event.Name)]
+
+	if event.Has(fsnotify.Remove) {
+		l.unwatch(event.Name)
+	}
+	l.mu.Unlock()
+
+	if of == nil || !event.Has(fsnotify.Create) {
+		return
+	}
+
+	if info, err := os.Stat(event.Name); err != nil || !info.IsDir() {
+		return
+	}
+
+	l.include(of, event.Name)
+}
+
+// include gives the pod's rules to a cgroup that was not there when they were
+// made, and to what is in it.
+func (l *Limiter) include(followed *pod, cgroup string) {
+	followed.mu.Lock()
+	defer followed.mu.Unlock()
+
+	if len(followed.rules) == 0 {
+		return
+	}
+
+	cgroups, err := l.watch(followed, cgroup)
+	for device, limits := range followed.rules {
+		if err == nil {
+			err = replace(v1{}, cgroups, device, limits)
+		}
+	}
+
+	if err != nil && !gone(err) {
+		l.log.Error("a container of a limited pod is not limited", "cgroup", cgroup, "error", err)
+	}
+}
+
+func (l *Limiter) lookAgain() {
+	l.mu.Lock()
+	watched := maps.Clone(l.watched)
+	l.mu.Unlock()
+
+	for cgroup, of := range watched {
+		l.include(of, cgroup)
+	}
+}

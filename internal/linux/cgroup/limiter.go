@@ -1,0 +1,255 @@
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sys/unix"
+)
+
+// Limiter puts limits for block devices into the cgroups of pods. It is safe
+// for concurrent use. See NewLimiter.
+type Limiter struct {
+	root string
+	log  *slog.Logger
+
+	mu   sync.Mutex
+	pods map[string]*pod
+	// watched finds the pod of a cgroup whose children are watched for.
+	watched map[string]*pod
+	// watcher is there as long as a pod must be followed.
+	watcher *fsnotify.Watcher
+	ended   chan struct{}
+}
+
+// pod is one whose cgroups are followed. Its lock is held while rules are
+// written, so that pods do not wait for each other.
+type pod struct {
+	mu    sync.Mutex
+	rules map[Device]Limits
+}
+
+// NewLimiter returns a limiter for the cgroups that are mounted at root, which
+// is DefaultCgroupRoot except in tests. Close it.
+func NewLimiter(root string, log *slog.Logger) *Limiter {
+	return &Limiter{root: root, log: log, pods: map[string]*pod{}, watched: map[string]*pod{}}
+}
+
+// Check returns ErrInfeasible where this machine can't limit block devices.
+func (l *Limiter) Check() error {
+	_, _, err := detect(l.root)
+
+	return err
+}
+
+// Offer is what a machine has for limits.
+type Offer struct {
+	// Version is that of cgroups, 1 or 2, and Directory their root.
+	Version   int
+	Directory string
+	// Pods says that a kubelet's cgroups are seen there, in which those of pods are.
+	Pods bool
+}
+
+// Offer looks at what this machine has. Error: ErrInfeasible.
+func (l *Limiter) Offer() (Offer, error) {
+	ruling, directory, err := detect(l.root)
+	if err != nil {
+		return Offer{}, err
+	}
+
+	return Offer{Version: ruling.version(), Directory: directory, Pods: hasPods(directory)}, nil
+}
+
+// Set gives the pod these limits for the device instead of those that it had.
+// When one thing fails, nothing is changed. Errors: ErrInfeasible, ErrNoPod.
+func (l *Limiter) Set(podUID string, device Device, wanted Limits) error {
+	if wanted == (Limits{}) {
+		return l.Remove(podUID, device)
+	}
+
+	ruling, base, err := detect(l.root)
+	if err != nil {
+		return err
+	}
+
+	top, err := findPod(base, podUID)
+	if err != nil {
+		return err
+	}
+
+	if ruling.inherited() {
+		return replace(ruling, []string{top}, device, wanted)
+	}
+
+	followed := l.lockPod(podUID)
+	defer followed.mu.Unlock()
+
+	cgroups, err := l.watch(followed, top)
+	if err == nil {
+		err = replace(ruling, cgroups, device, wanted)
+	}
+
+	if err == nil {
+		followed.rules[device] = wanted
+	}
+
+	l.forgetIdle(podUID, followed)
+
+	return err
+}
+
+// Remove takes the pod's limits for the device away. That there are none, or
+// no such pod any more, is fine.
+func (l *Limiter) Remove(podUID string, device Device) error {
+	ruling, base, err := detect(l.root)
+	if errors.Is(err, ErrInfeasible) {
+		return nil // without the controller there is no rule
+	}
+
+	if err != nil {
+		return err
+	}
+
+	followed := l.lockPod(podUID)
+	defer followed.mu.Unlock()
+
+	delete(followed.rules, device)
+	l.forgetIdle(podUID, followed)
+
+	top, err := findPod(base, podUID)
+	if errors.Is(err, ErrNoPod) {
+		return nil // its rules went with it
+	}
+
+	if err != nil {
+		return err
+	}
+
+	cgroups := []string{top}
+	if !ruling.inherited() {
+		if cgroups, err = beneath(top); err != nil {
+			return err
+		}
+	}
+
+	err = replace(ruling, cgroups, device, Limits{})
+	if gone(err) || errors.Is(err, ErrInfeasible) {
+		return nil
+	}
+
+	return err
+}
+
+// Get returns the pod's limits for the device. Errors: ErrInfeasible, ErrNoPod.
+func (l *Limiter) Get(podUID string, device Device) (Limits, error) {
+	ruling, base, err := detect(l.root)
+	if err != nil {
+		return Limits{}, err
+	}
+
+	top, err := findPod(base, podUID)
+	if err != nil {
+		return Limits{}, err
+	}
+
+	return ruling.get(top, device)
+}
+
+// Close stops following pods. The rules stay.
+func (l *Limiter) Close() error {
+	l.mu.Lock()
+	watcher, ended := l.watcher, l.ended
+	l.watcher = nil
+	l.mu.Unlock()
+
+	if watcher == nil {
+		return nil
+	}
+
+	err := watcher.Close()
+
+	<-ended
+
+	if err != nil {
+		return fmt.Errorf("stop following pods: %w", err)
+	}
+
+	return nil
+}
+
+// replace puts the rule into all the cgroups, or takes back what it has done.
+// The first one must be there; the others may end at any time.
+func replace(ruling hierarchy, cgroups []string, device Device, wanted Limits) error {
+	undo := make([]func() error, 0, len(cgroups))
+
+	for i, cgroup := range cgroups {
+		before, err := ruling.get(cgroup, device)
+		if err == nil {
+			undo = append(undo, func() error { return restore(ruling, cgroup, device, before) })
+			err = ruling.set(cgroup, device, before, wanted)
+		}
+
+		if err == nil || i > 0 && gone(err) {
+			continue
+		}
+
+		failures := []error{fmt.Errorf("limits of device %s in %s: %w", device, cgroup, err)}
+		for _, step := range slices.Backward(undo) {
+			failures = append(failures, step())
+		}
+
+		return errors.Join(failures...)
+	}
+
+	return nil
+}
+
+func restore(ruling hierarchy, cgroup string, device Device, before Limits) error {
+	now, err := ruling.get(cgroup, device)
+	if err == nil {
+		err = ruling.set(cgroup, device, now, before)
+	}
+
+	if err != nil && !gone(err) {
+		return fmt.Errorf("put the former limits of device %s in %s back: %w", device, cgroup, err)
+	}
+
+	return nil
+}
+
+// gone says whether a cgroup has been removed. ENODEV is its answer to whoever
+// had a file open, and also that for a device which does not exist; then the
+// pod's own cgroup has said so first.
+func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) }
+
+// beneath returns the cgroup and all of its descendants.
+func beneath(top string) ([]string, error) {
+	cgroups := []string{top}
+
+	for i := 0; i < len(cgroups); i++ {
+		entries, err := os.ReadDir(cgroups[i])
+		if gone(err) {
+			continue
+		}
+
+		if err != nil {
+			return nil, fmt.Errorf("list the cgroups of a pod: %w", err)
+		}
+
+		for _, entry := range entries {
+			if entry.IsDir() {
+				cgroups = append(cgroups, filepath.Join(cgroups[i], entry.Name()))
+			}
+		}
+	}
+
+	return cgroups, nil
+}

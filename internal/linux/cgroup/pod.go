@@ -1,0 +1,177 @@
+package cgroup
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// podUIDKey is how the kubelet tells the pod where the CSIDriver object has
+// podInfoOnMount.
+const podUIDKey = "csi.storage.k8s.io/pod.uid"
+
+const (
+	// maxDepth and maxDirectories bound the search for a pod's cgroup where the
+	// kubelet's own is not at the top.
+	maxDepth       = 6
+	maxDirectories = 4096
+)
+
+const (
+	// maxPodUID is the length of the longest UID, in bytes. Those of pods from
+	// files are no UUIDs.
+	maxPodUID = 128
+	// podUIDBytes are what a UID may hold that is to become part of a path.
+	podUIDBytes = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-"
+)
+
+// isPodUID is on the way of every publication: no pattern is compiled for it.
+func isPodUID(uid string) bool {
+	return uid != "" && len(uid) <= maxPodUID && uid[0] != '-' && strings.Trim(uid, podUIDBytes) == ""
+}
+
+// PodUID returns the pod that a volume is published to: what the kubelet says in
+// the volume context, else what its paths say:
+//
+//	…/pods/<uid>/volumes/…
+//	…/pods/<uid>/volumeDevices/…
+//	…/volumeDevices/publish/<volume>/<uid>
+//
+// It returns "" where nothing tells, as with other COs.
+func PodUID(targetPath string, volumeContext map[string]string) string {
+	found := volumeContext[podUIDKey]
+	if found == "" {
+		found = podInPath(strings.Split(filepath.Clean(targetPath), "/"))
+	}
+
+	if !isPodUID(found) {
+		return ""
+	}
+
+	return found
+}
+
+func podInPath(parts []string) string {
+	const afterPods, afterDevices = 2, 3
+
+	for i, part := range parts {
+		if part == "pods" && i+afterPods < len(parts) &&
+			(parts[i+afterPods] == "volumes" || parts[i+afterPods] == "volumeDevices") {
+			return parts[i+1]
+		}
+
+		if part == "volumeDevices" && i+afterDevices == len(parts)-1 && parts[i+1] == "publish" {
+			return parts[i+afterDevices]
+		}
+	}
+
+	return ""
+}
+
+// findPod returns the cgroup of a pod beneath base, as the kubelet's cgroupfs
+// or systemd driver has named it. Errors: ErrNoPod.
+func findPod(base, uid string) (string, error) {
+	if !isPodUID(uid) {
+		return "", fmt.Errorf("%w: %q is no pod's UID", ErrNoPod, uid)
+	}
+
+	names := podNames(uid)
+
+	for _, parent := range []string{
+		"kubepods/burstable", "kubepods/besteffort", "kubepods",
+		"kubepods.slice/kubepods-burstable.slice", "kubepods.slice/kubepods-besteffort.slice", "kubepods.slice",
+	} {
+		for _, name := range names {
+			path := filepath.Join(base, parent, name)
+
+			info, err := os.Stat(path)
+			if err != nil && !gone(err) {
+				return "", fmt.Errorf("find the cgroup of a pod: %w", err)
+			}
+
+			if err == nil && info.IsDir() {
+				return path, nil
+			}
+		}
+	}
+
+	return searchPod(base, names)
+}
+
+// hasPods also finds the cgroups of a kubelet that is in a container of its own.
+func hasPods(base string) bool {
+	for _, pattern := range []string{"kubepods*", "*/kubepods*", "*/*/kubepods*"} {
+		if found, err := filepath.Glob(filepath.Join(base, pattern)); err == nil && len(found) > 0 {
+			return true
+		}
+	}
+
+	return false
+}
+
+// podNames are the possible names of a pod's cgroup. systemd takes a dash for a
+// step in its tree, so the kubelet writes the UID's as underscores.
+func podNames(uid string) []string {
+	escaped := strings.ReplaceAll(uid, "-", "_")
+
+	return []string{
+		"pod" + uid,
+		"kubepods-burstable-pod" + escaped + ".slice",
+		"kubepods-besteffort-pod" + escaped + ".slice",
+		"kubepods-pod" + escaped + ".slice",
+	}
+}
+
+// searchPod looks breadth-first, for a kubelet in a container of its own or
+// with --cgroup-root.
+func searchPod(base string, names []string) (string, error) {
+	level, seen := []string{base}, 0
+
+	for range maxDepth {
+		var next []string
+
+		for _, parent := range level {
+			entries, err := os.ReadDir(parent)
+			if gone(err) {
+				continue
+			}
+
+			if err != nil {
+				return "", fmt.Errorf("find the cgroup of a pod: %w", err)
+			}
+
+			for _, entry := range entries {
+				if !entry.IsDir() {
+					continue
+				}
+
+				if isPod(entry.Name(), names) {
+					return filepath.Join(parent, entry.Name()), nil
+				}
+
+				seen++
+				if seen > maxDirectories {
+					return "", fmt.Errorf("%w among the first %d cgroups in %s", ErrNoPod, maxDirectories, base)
+				}
+
+				next = append(next, filepath.Join(parent, entry.Name()))
+			}
+		}
+
+		level = next
+	}
+
+	return "", fmt.Errorf("%w in %s: no %s", ErrNoPod, base, names[0])
+}
+
+func isPod(name string, names []string) bool {
+	for _, wanted := range names {
+		// With --cgroup-root, systemd's names begin with it.
+		if name == wanted || strings.HasSuffix(wanted, ".slice") && strings.HasSuffix(name, "-"+wanted) {
+			return true
+		}
+	}
+
+	return false
+}

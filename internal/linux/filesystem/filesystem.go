@@ -1,0 +1,376 @@
+package filesystem
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/fork"
+)
+
+var (
+	// ErrUnknown is returned by ByName for a filesystem that is not supported.
+	ErrUnknown = errors.New("unknown filesystem")
+	// ErrTooSmall is returned by Make for an image below MinimumBytes.
+	ErrTooSmall = errors.New("too small for the filesystem")
+	// ErrOption is returned by Make for a mkfs option that is not allowed.
+	ErrOption = errors.New("mkfs option is not allowed")
+	// ErrInUse is returned where a device is mounted, or a tool is still at work
+	// on it.
+	ErrInUse = errors.New("in use")
+	// ErrNoSuperblock is returned by SizeBytes where there is none of this
+	// filesystem, or one that makes no sense.
+	ErrNoSuperblock = errors.New("no valid superblock")
+	// ErrDamaged is returned by GrowUnmounted for a filesystem whose damage the
+	// check could not repair.
+	ErrDamaged = errors.New("filesystem is damaged")
+	// ErrGrowRefused is returned by GrowMounted where the kernel does not permit
+	// it: ext4 wants CAP_SYS_RESOURCE, and no recorded errors.
+	ErrGrowRefused = errors.New("kernel does not permit growing while mounted")
+	// ErrOtherFilesystem is returned by GrowMounted where something else is
+	// mounted, or nothing.
+	ErrOtherFilesystem = errors.New("another filesystem is mounted there")
+	// ErrNeedsMount is returned by GrowUnmounted of a filesystem that grows only
+	// while it is mounted.
+	ErrNeedsMount = errors.New("filesystem grows only while it is mounted")
+	// ErrToolMissing is what every ToolMissingError is.
+	ErrToolMissing = errors.New("tool is not installed")
+)
+
+// The names of the filesystems.
+const (
+	Ext4  = "ext4"
+	XFS   = "xfs"
+	Btrfs = "btrfs"
+)
+
+// Filesystem is one kind of filesystem. All methods are safe for concurrent use
+// on different paths.
+type Filesystem interface {
+	Name() string
+	// MinimumBytes is the smallest image or device on which Make succeeds.
+	MinimumBytes() int64
+	// Make makes a filesystem over the whole of a regular file or device and
+	// overwrites what is there. Errors: ErrTooSmall, ErrOption, ErrInUse,
+	// ErrToolMissing, or a ToolError.
+	Make(ctx context.Context, path string, o MakeOptions) error
+	// Check looks at an unmounted filesystem and repairs what is safe to repair.
+	// What it finds is the verdict; an error means that it could not look.
+	Check(ctx context.Context, path string) (Verdict, error)
+	// CheckAll is Check that does not believe a filesystem which says that it is
+	// clean.
+	CheckAll(ctx context.Context, path string) (Verdict, error)
+	// Examine looks at all of a filesystem that nobody writes to, and changes no
+	// byte: Repaired is never its verdict. NeedsReplay means that it can't tell
+	// before the filesystem was mounted with ReplayFlags, and unmounted.
+	Examine(ctx context.Context, path string, o ExamineOptions) (Verdict, error)
+	// CleanWhileWritten says whether what Examine finds clean while it is mounted
+	// and written is clean.
+	CleanWhileWritten() bool
+	// ReplayFlags are the mount flags for a copy that is mounted only to have its
+	// log replayed.
+	ReplayFlags() []string
+	// CopyMetadata takes what Examine needs of a filesystem, which has to be at rest
+	// until it returns. Complete then makes of that the file target, whose content
+	// is replaced: sparse, of the same size, and without any file's data. A damaged
+	// filesystem may be a ToolError, or a tool that only ctx ends.
+	// errors.ErrUnsupported where there is no such copy.
+	CopyMetadata(ctx context.Context, source, target string, o ExamineOptions) (*MetadataCopy, error)
+	// GrowMounted lets the filesystem mounted at the open directory (O_PATH
+	// suffices) fill its device of deviceBytes. It never shrinks, and does
+	// nothing when there is nothing to gain. Error: ErrGrowRefused, or the
+	// kernel's.
+	GrowMounted(ctx context.Context, mountpoint *os.File, deviceBytes int64) error
+	// GrowthOutlivesCrash says whether a growth that is in the log only survives a
+	// power failure. Where not, the filesystem has to be unmounted or frozen
+	// before the growth is relied on.
+	GrowthOutlivesCrash() bool
+	// GrowUnmounted lets the filesystem fill its image or device, and does
+	// nothing when it does already. Errors: ErrNeedsMount, ErrDamaged, ErrInUse.
+	GrowUnmounted(ctx context.Context, path string) error
+	// SetUUID gives an unmounted and sound filesystem the UUID by which the world
+	// knows it, and does nothing when it has it. After a crash at any instruction
+	// the same call again completes it; until then the filesystem may not mount,
+	// nor make sense to Check. Errors: ErrNotSound, ErrInUse, ErrNoSuperblock.
+	SetUUID(ctx context.Context, path, uuid string) error
+	// HasUUID says whether SetUUID of that UUID has nothing to do. Error:
+	// ErrNoSuperblock.
+	HasUUID(r io.ReaderAt, uuid string) (bool, error)
+	// TwinFlags are the mount flags with which it mounts while another of the
+	// same UUID may be mounted.
+	TwinFlags() []string
+	// SizeBytes is the size that the superblock tells. Error: ErrNoSuperblock.
+	SizeBytes(r io.ReaderAt) (int64, error)
+}
+
+// ExamineOptions say what is looked at, and how.
+type ExamineOptions struct {
+	// Frozen means that the filesystem is mounted, and frozen or about to be: all
+	// that its log is about has been written.
+	Frozen bool
+	// Urgent means that somebody waits for the end, as those do who want to write
+	// to what is frozen. Else the tools have the lowest priorities.
+	Urgent bool
+}
+
+// MakeOptions say how Make makes a filesystem.
+type MakeOptions struct {
+	// BlockSize is the logical block size in bytes of the device that the
+	// filesystem will be used on: 4096 (also when 0), or 512.
+	BlockSize int
+	// Eager leaves nothing for the kernel to zero after the first mount. That
+	// would punch holes into an image which is to keep all of its space.
+	Eager bool
+	// Options are further options of the filesystem's mkfs, one word each.
+	Options []string
+}
+
+const (
+	defaultBlockSize = 4096
+	smallBlockSize   = 512
+)
+
+// State is the outcome of a check.
+type State int
+
+// The outcomes of a check.
+const (
+	// Clean means that nothing was found.
+	Clean State = iota
+	// Repaired means that everything found has been repaired; mount it.
+	Repaired
+	// NeedsReplay means that the log has to be replayed before a check can tell:
+	// mount it, unmount it, check again.
+	NeedsReplay
+	// Damaged means that something is left that only a person should repair; do
+	// not mount it for writing.
+	Damaged
+)
+
+func (s State) String() string {
+	switch s {
+	case Clean:
+		return "clean"
+	case Repaired:
+		return "repaired"
+	case NeedsReplay:
+		return "needs replay"
+	case Damaged:
+		return "damaged"
+	default:
+		return fmt.Sprintf("State(%d)", int(s))
+	}
+}
+
+// Verdict is what a check found.
+type Verdict struct {
+	State State
+	// Detail holds the last lines of what the tool said, for people; empty when
+	// clean.
+	Detail string
+}
+
+// Names returns the names that ByName knows.
+func Names() []string { return []string{Ext4, XFS, Btrfs} }
+
+// ByName returns a filesystem by its name, working with the tools that run
+// starts; nil means NewRunner(). Error: ErrUnknown.
+func ByName(name string, run Runner) (Filesystem, error) {
+	if run == nil {
+		run = NewRunner()
+	}
+
+	switch name {
+	case Ext4:
+		return &ext4{run: run}, nil
+	case XFS:
+		return &xfs{run: run}, nil
+	case Btrfs:
+		return &btrfs{run: run}, nil
+	default:
+		return nil, fmt.Errorf("%w %q; known are %v", ErrUnknown, name, Names())
+	}
+}
+
+// target is what a tool will work on, looked at beforehand so that no tool is
+// started for what is plain already.
+type target struct {
+	sizeBytes int64
+	regular   bool
+	readOnly  bool
+	// is says whether there is a superblock of the filesystem asked for.
+	is bool
+}
+
+func inspect(path, name string) (target, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return target{}, fmt.Errorf("look at the filesystem: %w", err)
+	}
+	defer file.Close()
+
+	info, err := file.Stat()
+	if err != nil {
+		return target{}, fmt.Errorf("look at the filesystem: %w", err)
+	}
+
+	t := target{regular: info.Mode().IsRegular()}
+
+	if !t.regular {
+		if t.readOnly, err = claim(path); err != nil {
+			return target{}, err
+		}
+	} else {
+		t.readOnly = unix.Access(path, unix.W_OK) != nil
+	}
+
+	// Also right for a block device, whose stat says 0.
+	if t.sizeBytes, err = file.Seek(0, io.SeekEnd); err != nil {
+		return target{}, fmt.Errorf("size of %s: %w", path, err)
+	}
+
+	found, err := Detect(file)
+	if err != nil {
+		return target{}, err
+	}
+
+	t.is = found == name
+
+	return t, nil
+}
+
+// claim refuses a device that is mounted, and says whether it is read-only. The
+// tools do so too, but tell it apart from damage only in prose.
+func claim(path string) (readOnly bool, err error) {
+	file, err := openExclusively(path)
+	if errors.Is(err, unix.EBUSY) {
+		return false, fmt.Errorf("%s is %w: unmount it first", path, ErrInUse)
+	}
+
+	if err != nil {
+		return false, fmt.Errorf("open the device: %w", err)
+	}
+	defer file.Close()
+
+	// A read-only device may well be opened for writing.
+	flag, err := unix.IoctlGetInt(int(file.Fd()), unix.BLKROGET)
+	if err != nil {
+		return false, fmt.Errorf("BLKROGET of %s: %w", path, err)
+	}
+
+	return flag != 0, nil
+}
+
+// A child that this process has forked, for a tool that works on another volume,
+// holds copies of all descriptors until its exec closes them: a mount that was
+// just let go of is still there for that moment (internal/linux/fork). For other programs
+// that look at a device the attempts take half a second.
+const (
+	busyAttempts     = 21
+	firstBusyPause   = time.Millisecond
+	longestBusyPause = 32 * time.Millisecond
+)
+
+func openExclusively(path string) (*os.File, error) {
+	patience, pause := fork.NewPatience(busyAttempts), firstBusyPause
+
+	for {
+		file, err := os.OpenFile(path, os.O_RDONLY|unix.O_EXCL, 0)
+		if !errors.Is(err, unix.EBUSY) || !patience.Another() {
+			return file, err //nolint:wrapcheck // the caller says what was opened
+		}
+
+		time.Sleep(pause)
+
+		pause = min(2*pause, longestBusyPause)
+	}
+}
+
+// mkfs is what Make is for all of them.
+func mkfs(ctx context.Context, run Runner, fs Filesystem, path string, command Command) error {
+	t, err := inspect(path, fs.Name())
+	if err != nil {
+		return err
+	}
+
+	if t.sizeBytes < fs.MinimumBytes() {
+		return fmt.Errorf("%s of %d bytes is %w: %s needs %d bytes",
+			path, t.sizeBytes, ErrTooSmall, fs.Name(), fs.MinimumBytes())
+	}
+
+	// "--" keeps a path that starts with a dash from being an option.
+	command.Args = append(slices.Clip(command.Args), "--", path)
+
+	result, err := run.Run(ctx, command)
+	if err != nil {
+		return fmt.Errorf("make %s on %s: %w", fs.Name(), path, err)
+	}
+
+	if result.ExitCode != 0 {
+		return fmt.Errorf("make %s on %s: %w", fs.Name(), path, toolError(command, result))
+	}
+
+	// An option may have made the tool end content with having done nothing.
+	if t, err = inspect(path, fs.Name()); err == nil && !t.is {
+		err = fmt.Errorf("%w: %s says it succeeded, and made none; check the options", ErrNoSuperblock, command.Tool)
+	}
+
+	if err != nil {
+		return fmt.Errorf("make %s on %s: %w", fs.Name(), path, err)
+	}
+
+	return nil
+}
+
+// blockSize is the sector size that mkfs shall assume.
+func (o MakeOptions) blockSize() (int, error) {
+	switch o.BlockSize {
+	case 0, defaultBlockSize:
+		return defaultBlockSize, nil
+	case smallBlockSize:
+		return smallBlockSize, nil
+	default:
+		return 0, fmt.Errorf("%w: block size %d is neither 512 nor 4096 bytes", ErrOption, o.BlockSize)
+	}
+}
+
+// reopen gives a descriptor for ioctls of a directory that may have been opened
+// with O_PATH, on which the kernel refuses them.
+func reopen(directory *os.File) (*os.File, error) {
+	descriptor, err := unix.Openat(int(directory.Fd()), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open mount point %s: %w", directory.Name(), err)
+	}
+
+	return os.NewFile(uintptr(descriptor), directory.Name()), nil
+}
+
+// expectMagic guards against an ioctl meant for one filesystem reaching another
+// because something else is mounted there by now.
+func expectMagic(file *os.File, magic int64, name string) (blockSize int64, err error) {
+	var stat unix.Statfs_t
+	if err := unix.Fstatfs(int(file.Fd()), &stat); err != nil {
+		return 0, fmt.Errorf("statfs %s: %w", file.Name(), err)
+	}
+
+	if int64(stat.Type) != magic { //nolint:unconvert // its type depends on the architecture
+		return 0, fmt.Errorf("grow %s: %w than %s: type %#x", file.Name(), ErrOtherFilesystem, name, stat.Type)
+	}
+
+	return int64(stat.Bsize), nil //nolint:unconvert // as above
+}
+
+func growError(mountpoint *os.File, deviceBytes int64, request string, err error) error {
+	if errors.Is(err, unix.EPERM) {
+		err = fmt.Errorf("%w (ext4 wants CAP_SYS_RESOURCE and no recorded errors, xfs and btrfs want CAP_SYS_ADMIN): %w",
+			ErrGrowRefused, err)
+	}
+
+	return fmt.Errorf("grow %s to %d bytes: %s: %w", mountpoint.Name(), deviceBytes, request, err)
+}

@@ -1,0 +1,65 @@
+package filesystem_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+)
+
+// What is started, and not listed, would be missed only when it is needed.
+func TestEveryToolThatIsStartedIsListed(t *testing.T) {
+	t.Parallel()
+
+	listed := map[string]bool{}
+
+	for _, name := range filesystem.Names() {
+		require.NotEmpty(t, filesystem.Tools(name))
+
+		for _, tool := range filesystem.Tools(name) {
+			listed[tool.Name] = false
+		}
+	}
+
+	sources, err := filepath.Glob("*.go")
+	require.NoError(t, err)
+
+	// Tool: "e2fsck", Package: …, and command.Tool, command.Package = "e2fsck", …
+	started := regexp.MustCompile(`\bTool: +"([^"]+)"|\.Tool, .* = "([^"]+)"`)
+
+	for _, source := range sources {
+		if strings.HasSuffix(source, "_test.go") {
+			continue
+		}
+
+		text, err := os.ReadFile(source)
+		require.NoError(t, err)
+
+		for _, found := range started.FindAllStringSubmatch(string(text), -1) {
+			name := found[1] + found[2]
+			require.Contains(t, listed, name, source)
+			listed[name] = true
+		}
+	}
+
+	for name, isStarted := range listed {
+		require.True(t, isStarted, "%s is listed, and nobody starts it", name)
+	}
+}
+
+func TestWhereAToolIs(t *testing.T) {
+	t.Parallel()
+
+	path, err := filesystem.Tool{Name: "sh", Package: "dash"}.Find()
+	require.NoError(t, err)
+	require.True(t, filepath.IsAbs(path))
+
+	_, err = filesystem.Tool{Name: "mkfs.nothing", Package: "nothing-progs"}.Find()
+	require.ErrorIs(t, err, filesystem.ErrToolMissing)
+	require.ErrorContains(t, err, "nothing-progs")
+}

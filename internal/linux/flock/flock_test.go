@@ -1,0 +1,67 @@
+package flock_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/flock"
+	"github.com/touchstone-csi/touchstone/test/await"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// open returns two open files of one name, which know nothing of each other's locks.
+func open(t *testing.T) (first, second *os.File) {
+	t.Helper()
+
+	path := filepath.Join(t.TempDir(), "lock")
+	files := make([]*os.File, 2)
+
+	for n := range files {
+		file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = file.Close() })
+
+		files[n] = file
+	}
+
+	return files[0], files[1]
+}
+
+func TestALockIsRefusedWhileAnotherHasIt(t *testing.T) {
+	t.Parallel()
+
+	first, second := open(t)
+	require.NoError(t, flock.Lock(first, unix.LOCK_EX))
+	require.ErrorIs(t, flock.Lock(second, unix.LOCK_EX), unix.EWOULDBLOCK)
+	require.ErrorIs(t, flock.Lock(second, unix.LOCK_SH), unix.EWOULDBLOCK)
+}
+
+func TestSeveralMayShare(t *testing.T) {
+	t.Parallel()
+
+	first, second := open(t)
+	require.NoError(t, flock.Lock(first, unix.LOCK_SH))
+	require.NoError(t, flock.Lock(second, unix.LOCK_SH))
+}
+
+// TestALockThatIsAboutToGoIsAwaited has the lock of a killed process go once it
+// was refused to somebody.
+func TestALockThatIsAboutToGoIsAwaited(t *testing.T) {
+	t.Parallel()
+
+	first, second := open(t)
+	require.NoError(t, flock.Lock(first, unix.LOCK_EX))
+
+	locked := make(chan error, 1)
+	go func() { locked <- flock.Lock(second, unix.LOCK_EX) }()
+
+	require.ErrorIs(t, unix.Flock(int(second.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK)
+	require.NoError(t, first.Close())
+	require.NoError(t, await.Receive(t, locked, "the lock that was released"))
+}

@@ -1,0 +1,50 @@
+package fork
+
+import (
+	"syscall"
+	"time"
+)
+
+// limit is for a fork that does not end, as of a tool on a disk that hangs.
+const limit = 2 * time.Second
+
+// Patience counts attempts at what may be busy because of a child alone.
+type Patience struct {
+	attempts int
+	began    time.Time
+	forking  bool
+}
+
+// NewPatience is for that many attempts, one at least. It begins when what may be
+// busy has been let go of, before the first.
+func NewPatience(attempts int) *Patience {
+	return &Patience{attempts: attempts, began: time.Now(), forking: underWay()}
+}
+
+// Another says, after an attempt that failed, whether to make another one. Those
+// during which a child was being forked do not count, for two seconds at most.
+func (p *Patience) Another() bool {
+	// The attempt may have failed because of a child that is through by now.
+	before := p.forking
+	p.forking = underWay()
+
+	if (before || p.forking) && time.Since(p.began) < limit {
+		return true
+	}
+
+	p.attempts--
+
+	return p.attempts > 0
+}
+
+// underWay asks for the lock that Go holds from each fork to the exec, which it
+// awaits (CLONE_VFORK). Tried only: whoever waits for it holds up further forks.
+func underWay() bool {
+	if !syscall.ForkLock.TryRLock() {
+		return true
+	}
+
+	syscall.ForkLock.RUnlock()
+
+	return false
+}

@@ -1,0 +1,54 @@
+package fork_test
+
+import (
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/fork"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestAttemptsAreCounted(t *testing.T) {
+	patience := fork.NewPatience(3)
+	require.True(t, patience.Another(), "want: another try is allowed")
+	require.True(t, patience.Another(), "want: another try is allowed")
+	require.False(t, patience.Another(), "want: no other try is allowed")
+}
+
+func TestAttemptsDuringAForkDoNotCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		syscall.ForkLock.Lock()
+
+		patience := fork.NewPatience(1)
+
+		for range 15 {
+			require.True(t, patience.Another(), "want: another try is allowed")
+			time.Sleep(100 * time.Millisecond)
+		}
+
+		syscall.ForkLock.Unlock()
+		require.True(t, patience.Another(), "the last attempt met the child")
+		require.False(t, patience.Another(), "want: no other try is allowed")
+	})
+}
+
+func TestAForkThatHangsIsNotAwaited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		syscall.ForkLock.Lock()
+		defer syscall.ForkLock.Unlock()
+
+		began := time.Now()
+
+		for patience := fork.NewPatience(7); patience.Another(); {
+			time.Sleep(100 * time.Millisecond)
+		}
+
+		require.Less(t, time.Since(began), 3*time.Second)
+	})
+}

@@ -1,0 +1,406 @@
+package loop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/fork"
+)
+
+// AttachOptions say how an image is attached. Preferred has no useful zero
+// value: -1 means none.
+type AttachOptions struct {
+	// ReadOnly makes the device refuse writes, whoever opens it: a read-only
+	// bind of a device node does not.
+	ReadOnly bool
+	// Buffered asks for no direct I/O.
+	Buffered bool
+	// BlockSize is the logical block size in bytes, 512 to the page size; 0
+	// means DefaultBlockSize.
+	BlockSize int
+	// AutoClear detaches at the last close or unmount: right under a mounted
+	// filesystem, wrong for raw block, since a bind-mounted node holds nothing.
+	AutoClear bool
+	// Own refuses to share a device that the image has already, as another node
+	// on this machine may have attached it: detaching would take it from both.
+	// For a writer the image then counts as locked.
+	Own bool
+	// Held says that the image is locked by the caller already, for longer than it
+	// will be attached: it is attached nowhere.
+	Held bool
+	// KeepSpace makes the device refuse discards, which would give the image's space
+	// back to its filesystem.
+	KeepSpace bool
+	// Preferred is the number to try first, inside or outside of the own range.
+	Preferred int
+}
+
+// Device is an attached loop device, held open until Close.
+type Device struct {
+	Number   int
+	Path     string
+	ReadOnly bool
+	// DirectIO is false where the pool's filesystem or the block size allows
+	// only buffered I/O.
+	DirectIO bool
+	// Sequence tells attachments of the same number apart, as Status does; 0 on a
+	// kernel before 5.15.
+	Sequence uint64
+
+	file *os.File
+}
+
+// File is the open device; it is closed by Close.
+func (d *Device) File() *os.File { return d.file }
+
+// SizeBytes returns the device's size.
+func (d *Device) SizeBytes() (int64, error) { return deviceSize(d.file) }
+
+// Close lets go of the device. With AutoClear, and when nobody else has it open
+// or mounted, that detaches it; call Detach afterwards in any case, which
+// waits for the end and makes the number known as free.
+func (d *Device) Close() error {
+	if err := d.file.Close(); err != nil {
+		return fmt.Errorf("close loop device %d: %w", d.Number, err)
+	}
+
+	return nil
+}
+
+// Attach attaches an image, or finds where it is attached already in the same
+// way. An image is attached for writing once at most; beside that it may be
+// attached read-only once more. The caller keeps, and closes, its file.
+//
+// Errors: ErrNotImage, ErrImageLocked, ErrNoNumber, or the kernel's.
+func (l *Loops) Attach(ctx context.Context, given *os.File, o AttachOptions) (*Device, error) {
+	if o.BlockSize == 0 {
+		o.BlockSize = DefaultBlockSize
+	}
+
+	img, err := openImage(given, o.ReadOnly)
+	if err != nil {
+		return nil, err
+	}
+	// Where it was attached, the kernel holds the file by now, and with it the
+	// lock.
+	defer img.file.Close()
+
+	if !o.Held {
+		device, err := l.adoptOrLock(ctx, img, o)
+		if device != nil || err != nil {
+			return device, err
+		}
+	}
+
+	return l.attach(ctx, img, o)
+}
+
+// adoptOrLock returns the device that has the image already, or none when the
+// image is ours to attach.
+func (l *Loops) adoptOrLock(ctx context.Context, img *image, o AttachOptions) (*Device, error) {
+	patience, pause := fork.NewPatience(lockAttempts), newBackoff()
+
+	for {
+		free, err := img.lock(o.ReadOnly)
+		if free || err != nil {
+			return nil, err
+		}
+
+		found, err := l.find(img.file, img.identity)
+		if err != nil {
+			return nil, err
+		}
+
+		for i := range found {
+			device, err := l.adopt(&found[i], img, o)
+			if device != nil || err != nil {
+				return device, err
+			}
+		}
+
+		beside, err := attachableBeside(found, img, o)
+		if beside || err != nil {
+			return nil, err
+		}
+
+		if !patience.Another() {
+			return nil, fmt.Errorf("attach %s: %w by another node, a program, or a loop device that was attached with other "+
+				"options or does not go because another mount namespace still has the volume mounted",
+				img.file.Name(), ErrImageLocked)
+		}
+
+		if err := pause.wait(ctx); err != nil {
+			return nil, fmt.Errorf("attach %s: %w: %w", img.file.Name(), ErrImageLocked, err)
+		}
+	}
+}
+
+// attachableBeside allows what the image's attachments on this machine do not
+// contradict: one device for writing, and read-only ones.
+func attachableBeside(found []Status, img *image, o AttachOptions) (bool, error) {
+	if o.ReadOnly {
+		if len(found) > 0 {
+			return true, nil
+		}
+
+		// Readers of other nodes.
+		return img.share()
+	}
+
+	if len(found) == 0 || slices.ContainsFunc(found, func(s Status) bool { return !s.ReadOnly }) {
+		return false, nil
+	}
+
+	return img.share()
+}
+
+// lockAttempts is for an attach of the same image that another process has just
+// begun (about 0.1 ms), or a detach that is about to end: some 150 ms in all. A child
+// that is just being forked has the lock of a file that was closed meanwhile, too.
+const lockAttempts = 12
+
+// attach tries numbers until one takes the image.
+func (l *Loops) attach(ctx context.Context, img *image, o AttachOptions) (*Device, error) {
+	tried := make(map[int]struct{})
+
+	l.numbers.review(l.attached)
+
+	for {
+		number, ok := l.numbers.claim(o.Preferred, tried)
+		if !ok {
+			return nil, fmt.Errorf("attach %s: %w between %d and %d",
+				img.file.Name(), ErrNoNumber, l.numbers.first, l.numbers.last)
+		}
+
+		tried[number] = struct{}{}
+
+		device, err := l.configure(number, img, o)
+		if err == nil {
+			return device, nil
+		}
+
+		if !errors.Is(err, errUnusable) {
+			l.numbers.free(number)
+
+			return nil, &NumberError{Number: number, Do: "attach " + img.file.Name() + " to", Err: err}
+		}
+
+		l.numbers.refuse(number)
+
+		// EBUSY with the same image behind it: it is attached already.
+		device, err = l.adoptAt(number, img, o)
+		if device != nil || err != nil {
+			return device, err
+		}
+
+		if err := ctx.Err(); err != nil {
+			return nil, fmt.Errorf("attach %s after %d busy numbers: %w", img.file.Name(), len(tried), context.Cause(ctx))
+		}
+	}
+}
+
+// errUnusable means that it was the number's fault and another may do.
+var errUnusable = errors.New("unusable")
+
+func (l *Loops) configure(number int, img *image, o AttachOptions) (*Device, error) {
+	flags := os.O_RDWR
+	if o.ReadOnly {
+		flags = os.O_RDONLY
+	}
+
+	if !o.KeepSpace {
+		if err := l.allowDiscards(number); err != nil {
+			return nil, err
+		}
+	}
+
+	node, err := l.openNode(number, flags)
+	if err != nil {
+		if isReadOnly(err) || errors.Is(err, unix.EBUSY) || isMissing(err) {
+			return nil, fmt.Errorf("%w: %w", errUnusable, err)
+		}
+
+		return nil, err
+	}
+
+	err = unix.IoctlLoopConfigure(int(node.Fd()), l.config(img, o))
+	if errors.Is(err, unix.EINVAL) && !o.Buffered {
+		// Kernels differ in whether impossible direct I/O is an error.
+		o.Buffered = true
+		err = unix.IoctlLoopConfigure(int(node.Fd()), l.config(img, o))
+	}
+
+	if err != nil {
+		_ = node.Close()
+
+		if errors.Is(err, unix.EBUSY) || errors.Is(err, unix.ENXIO) {
+			return nil, fmt.Errorf("%w: %w", errUnusable, err)
+		}
+
+		return nil, fmt.Errorf("LOOP_CONFIGURE: %w", err)
+	}
+
+	if o.KeepSpace {
+		// After it: kernels before 6.9 set the limit again in it.
+		if err := l.refuseDiscards(number); err != nil {
+			return nil, errors.Join(err, unix.IoctlSetInt(int(node.Fd()), unix.LOOP_CLR_FD, 0), node.Close())
+		}
+	}
+
+	return l.device(node, number)
+}
+
+func (l *Loops) config(img *image, o AttachOptions) *unix.LoopConfig {
+	config := &unix.LoopConfig{Fd: uint32(img.file.Fd()), Size: uint32(o.BlockSize)}
+
+	if o.ReadOnly {
+		config.Info.Flags |= unix.LO_FLAGS_READ_ONLY
+	}
+
+	if !o.Buffered {
+		config.Info.Flags |= unix.LO_FLAGS_DIRECT_IO
+	}
+
+	if o.AutoClear {
+		config.Info.Flags |= unix.LO_FLAGS_AUTOCLEAR
+	}
+
+	// It outlives a renaming of the image; sysfs knows the whole path of now.
+	copy(config.Info.File_name[:len(config.Info.File_name)-1], filepath.Base(img.file.Name()))
+
+	return config
+}
+
+func (l *Loops) device(node *os.File, number int) (*Device, error) {
+	info, err := unix.IoctlLoopGetStatus64(int(node.Fd()))
+	if err != nil {
+		err = fmt.Errorf("LOOP_GET_STATUS64: %w", err)
+	}
+
+	var sequence uint64
+	if err == nil {
+		sequence, err = deviceSequence(node)
+	}
+
+	if err != nil {
+		// The image is attached: if that is not undone it stays locked.
+		return nil, errors.Join(err,
+			unix.IoctlSetInt(int(node.Fd()), unix.LOOP_CLR_FD, 0), node.Close())
+	}
+
+	return &Device{
+		Number:   number,
+		Path:     node.Name(),
+		ReadOnly: info.Flags&unix.LO_FLAGS_READ_ONLY != 0,
+		DirectIO: l.directIO(number, info),
+		Sequence: sequence,
+		file:     node,
+	}, nil
+}
+
+// adoptAt is adopt for a number that may have any image: somebody else's, too, which
+// is not to be asked.
+func (l *Loops) adoptAt(number int, img *image, o AttachOptions) (*Device, error) {
+	alike, err := namedAlike(img.file)
+	if err != nil {
+		return nil, err
+	}
+
+	path, deleted, err := l.backingPath(number)
+	if err != nil || path == "" || !alike(path, deleted) {
+		return nil, err
+	}
+
+	status, attached, err := l.Status(number)
+	if errors.Is(err, ErrNoAnswer) {
+		return nil, nil //nolint:nilnil // this image's filesystem does answer
+	}
+
+	if err != nil || !attached || status.Backing() != img.identity {
+		return nil, err
+	}
+
+	return l.adopt(&status, img, o)
+}
+
+// adopt returns a device that has the image already, or nil when it is attached
+// in another way, or by now no more. An error says that this is unknown.
+func (l *Loops) adopt(status *Status, img *image, o AttachOptions) (*Device, error) {
+	if o.Own || !compatible(status, o) {
+		return nil, nil //nolint:nilnil // documented
+	}
+
+	node, err := l.Open(status.Number)
+	if err != nil {
+		if l.isGone(status.Number, err) {
+			err = nil
+		}
+
+		return nil, err
+	}
+
+	// Only now, held open, can it no longer go away.
+	held, attached, err := l.statusOf(node, status.Number)
+	adoptable := err == nil && attached && held.Backing() == img.identity && compatible(&held, o)
+
+	if adoptable {
+		err = setAutoClear(node, o.AutoClear)
+	}
+
+	if adoptable && err == nil && o.KeepSpace {
+		err = l.refuseDiscards(status.Number)
+	}
+
+	if !adoptable || err != nil {
+		return nil, errors.Join(err, node.Close())
+	}
+
+	l.numbers.own(status.Number)
+
+	return &Device{
+		Number:   held.Number,
+		Path:     held.Path,
+		ReadOnly: held.ReadOnly,
+		DirectIO: held.DirectIO,
+		Sequence: held.Sequence,
+		file:     node,
+	}, nil
+}
+
+// compatible says whether an attachment is as if Attach had made it. Direct I/O
+// is not part of it, since asking for it does not mean getting it.
+func compatible(status *Status, o AttachOptions) bool {
+	return status.ReadOnly == o.ReadOnly && status.BlockSize == o.BlockSize &&
+		status.offset == 0 && status.limit == 0
+}
+
+// setAutoClear also takes back a detach that was asked for while the device was
+// in use: that is a mere AUTOCLEAR.
+func setAutoClear(node *os.File, want bool) error {
+	info, err := unix.IoctlLoopGetStatus64(int(node.Fd()))
+	if err != nil {
+		return fmt.Errorf("LOOP_GET_STATUS64: %w", err)
+	}
+
+	if want == (info.Flags&unix.LO_FLAGS_AUTOCLEAR != 0) {
+		return nil
+	}
+
+	info.Flags ^= unix.LO_FLAGS_AUTOCLEAR
+
+	if err := unix.IoctlLoopSetStatus64(int(node.Fd()), info); err != nil {
+		return fmt.Errorf("LOOP_SET_STATUS64: %w", err)
+	}
+
+	return nil
+}
+
+func isReadOnly(err error) bool {
+	return errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EROFS)
+}

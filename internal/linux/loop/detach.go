@@ -1,0 +1,137 @@
+package loop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Detach detaches whatever image the number has, and returns when it is gone.
+// A number without an image is fine. Where a mount or an open file still holds
+// the device, the kernel completes the detach at the last close: Detach waits
+// for that until ctx ends and then returns ErrInUse.
+//
+// Where the number may have changed hands meanwhile, use DetachImage.
+func (l *Loops) Detach(ctx context.Context, number int) error {
+	return l.detach(ctx, number, nil)
+}
+
+// DetachImage is Detach only if the number has this very image. The error is
+// ErrOtherImage if it has another: then ours is detached, and the number is
+// somebody else's.
+func (l *Loops) DetachImage(ctx context.Context, number int, image Identity) error {
+	return l.detach(ctx, number, &image)
+}
+
+func (l *Loops) detach(ctx context.Context, number int, image *Identity) error {
+	sequence, attached, err := l.clear(number, image)
+	if err != nil {
+		return &NumberError{Number: number, Do: "detach", Err: err}
+	}
+
+	// Polled: the kernel sends a uevent, but only to the network namespaces of
+	// the initial user namespace, and sysfs knows no inotify. Usually the first
+	// look is the last.
+	for pause := newBackoff(); attached && l.attached(number); {
+		now, err := l.sequence(number)
+		if err != nil {
+			return err
+		}
+
+		// Another image on the same number means that ours is gone.
+		if now != sequence {
+			break
+		}
+
+		if err := pause.wait(ctx); err != nil {
+			return &NumberError{
+				Number: number, Do: "detach",
+				Err: fmt.Errorf("%w: something still has it mounted or open: %w", ErrInUse, err),
+			}
+		}
+	}
+
+	l.numbers.free(number)
+
+	return nil
+}
+
+// clear asks for the detach and returns which attachment of the number it was.
+func (l *Loops) clear(number int, image *Identity) (sequence uint64, attached bool, err error) {
+	if !l.attached(number) {
+		return 0, false, nil
+	}
+
+	node, err := l.openForStatus(number)
+	if err != nil {
+		if l.isGone(number, err) {
+			return 0, false, nil
+		}
+
+		return 0, false, err
+	}
+	defer closeQuietly(node)
+
+	// While we hold the node open the attachment cannot be replaced by another.
+	info, err := unix.IoctlLoopGetStatus64(int(node.Fd()))
+	if errors.Is(err, unix.ENXIO) {
+		return 0, false, nil
+	}
+
+	if err != nil {
+		return 0, false, fmt.Errorf("LOOP_GET_STATUS64: %w", err)
+	}
+
+	if image != nil && (Identity{Device: info.Device, Inode: info.Inode}) != *image {
+		path, _, _ := l.backingPath(number) // for the message only
+
+		return 0, false, fmt.Errorf("%w: %s", ErrOtherImage, path)
+	}
+
+	// Before the detach begins: without it the end of it could not be recognized.
+	sequence, err = l.sequence(number)
+	if err != nil {
+		return 0, false, err
+	}
+
+	err = unix.IoctlSetInt(int(node.Fd()), unix.LOOP_CLR_FD, 0)
+	if err != nil && !errors.Is(err, unix.ENXIO) {
+		return 0, false, fmt.Errorf("LOOP_CLR_FD: %w", err)
+	}
+
+	return sequence, true, nil
+}
+
+// Remove takes a number without an image, and its node, out of the kernel again: for
+// one that was used for a moment and will not be used soon. It takes some 40 ms, and
+// so is not done to those of volumes. While somebody has the device open, as udev has
+// after each change, it waits until ctx ends and then returns ErrInUse.
+func (l *Loops) Remove(ctx context.Context, number int) error {
+	control, err := l.openControl()
+	if err != nil {
+		return &NumberError{Number: number, Do: doRemove, Err: err}
+	}
+	defer closeQuietly(control)
+
+	for pause := newBackoff(); ; {
+		err := unix.IoctlSetInt(int(control.Fd()), unix.LOOP_CTL_REMOVE, number)
+
+		switch {
+		case err == nil, errors.Is(err, unix.ENODEV):
+			l.numbers.free(number)
+
+			return l.removeNode(number)
+		case !errors.Is(err, unix.EBUSY):
+			return &NumberError{Number: number, Do: doRemove, Err: fmt.Errorf("LOOP_CTL_REMOVE: %w", err)}
+		}
+
+		if err := pause.wait(ctx); err != nil {
+			return &NumberError{Number: number, Do: doRemove, Err: fmt.Errorf("%w: %w", ErrInUse, err)}
+		}
+	}
+}
+
+func closeQuietly(file *os.File) { _ = file.Close() }

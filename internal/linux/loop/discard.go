@@ -1,0 +1,65 @@
+package loop
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// discardLimit is the attribute that makes a queue refuse discards with "0".
+	discardLimit = "queue/discard_max_bytes"
+	noDiscards   = "0"
+)
+
+// refuseDiscards makes an attached device answer discards (BLKDISCARD, FITRIM, a
+// mount with "discard") with EOPNOTSUPP. The limit belongs to the number and
+// outlives the attachment; allowDiscards takes it back.
+func (l *Loops) refuseDiscards(number int) error {
+	if now, err := l.sysfs(number, discardLimit); err == nil && now == noDiscards {
+		return nil
+	}
+
+	// It exists, and is written in one call.
+	err := os.WriteFile(filepath.Join(l.sys, "block", nodeName(number), discardLimit), []byte(noDiscards), 0)
+	if err != nil {
+		return fmt.Errorf("set the discard limit (is %s mounted read-only?): %w", l.sys, err)
+	}
+
+	return nil
+}
+
+// allowDiscards prepares a number whose last image was attached with KeepSpace.
+// The kernel takes no other limit than 0 again, since a queue without discards has
+// no granularity of them; so the device is removed, and is made again when it is
+// opened. Error: errUnusable while something else has it open.
+func (l *Loops) allowDiscards(number int) error {
+	now, err := l.sysfs(number, discardLimit)
+	if err != nil || now != noDiscards {
+		return nil // the device is not there yet, or has no such limit
+	}
+
+	if most, err := l.sysfs(number, "queue/discard_max_hw_bytes"); err != nil || most == noDiscards {
+		return nil // no image that was attached to it could be discarded
+	}
+
+	control, err := l.openControl()
+	if err != nil {
+		return err
+	}
+	defer closeQuietly(control)
+
+	err = unix.IoctlSetInt(int(control.Fd()), unix.LOOP_CTL_REMOVE, number)
+
+	switch {
+	case err == nil, errors.Is(err, unix.ENODEV):
+		return nil
+	case errors.Is(err, unix.EBUSY):
+		return fmt.Errorf("%w: LOOP_CTL_REMOVE: %w", errUnusable, err)
+	default:
+		return fmt.Errorf("LOOP_CTL_REMOVE: %w", err)
+	}
+}

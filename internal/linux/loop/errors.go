@@ -1,0 +1,50 @@
+package loop
+
+import (
+	"errors"
+	"fmt"
+)
+
+var (
+	// ErrNotImage is returned for an image that is not a regular file.
+	ErrNotImage = errors.New("not a regular file")
+	// ErrImageLocked is returned for an image that something holds which is no
+	// loop device of this machine: another node, or a program at work on it.
+	ErrImageLocked = errors.New("image is locked")
+	// ErrNoLocks is returned for an image on a filesystem without file locks, where
+	// nothing would keep another node from attaching it too.
+	ErrNoLocks = errors.New("the filesystem of the image has no file locks (flock); " +
+		"put the pool on one that has, or mount it with locks")
+	// ErrInUse is returned where a detach did not complete in time because the
+	// device is still mounted or open; it completes by itself at the last close.
+	ErrInUse = errors.New("loop device is in use")
+	// ErrNotAttached is returned where a number has no image.
+	ErrNotAttached = errors.New("loop device is not attached")
+	// ErrOtherImage is returned where a number turned out to hold another image
+	// than the one meant.
+	ErrOtherImage = errors.New("loop device holds another image")
+	// ErrNoAnswer is returned where an image is attached, but its filesystem does not
+	// answer the kernel's LOOP_GET_STATUS64 for it.
+	ErrNoAnswer = errors.New("the filesystem of the attached image does not answer")
+	// ErrNoNumber is returned when every number of the range is taken.
+	ErrNoNumber = errors.New("no loop device number is free")
+)
+
+const (
+	doOpen   = "open"
+	doRemove = "remove"
+	doAsk    = "LOOP_GET_STATUS64 of"
+)
+
+// NumberError names the loop device on which something failed.
+type NumberError struct {
+	Number int
+	Do     string
+	Err    error
+}
+
+func (e *NumberError) Error() string {
+	return fmt.Sprintf("%s loop device %d: %v", e.Do, e.Number, e.Err)
+}
+
+func (e *NumberError) Unwrap() error { return e.Err }

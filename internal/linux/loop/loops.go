@@ -1,0 +1,119 @@
+package loop
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// DefaultFirst is the lowest own number: far above those that
+	// LOOP_CTL_GET_FREE hands to other programs.
+	DefaultFirst = 1024
+	// MaxNumber is the highest number that the kernel's minor numbers allow.
+	MaxNumber = 1<<20 - 1
+	// DefaultBlockSize in bytes. The kernel's own choice depends on the pool's
+	// filesystem and on whether the image shares blocks; what was formatted with
+	// one sector size does not mount with another.
+	DefaultBlockSize = 4096
+)
+
+// LoopsOptions are the options of NewLoops; the zero value serves.
+type LoopsOptions struct {
+	// First and Last bound the own numbers; 0 means DefaultFirst and MaxNumber.
+	First, Last int
+	// DeviceDir is where device nodes are made that /dev lacks, as a private
+	// /dev in a container does. It must not be mounted with nodev. When it is
+	// empty, they are made in Dev.
+	DeviceDir string
+	// Dev and Sys are the roots of devtmpfs and sysfs: /dev and /sys when empty.
+	Dev, Sys string
+}
+
+// Loops attaches images to loop devices. It is safe for concurrent use, holds
+// nothing open, and needs no Close.
+type Loops struct {
+	numbers             *numbers
+	dev, deviceDir, sys string
+}
+
+// OwnNumber returns the own number of a slot, counted from 0.
+func (l *Loops) OwnNumber(slot int) int { return l.numbers.first + slot }
+
+// NewLoops returns a Loops. It does no I/O.
+func NewLoops(opts LoopsOptions) *Loops {
+	if opts.First == 0 {
+		opts.First = DefaultFirst
+	}
+
+	if opts.Last == 0 {
+		opts.Last = MaxNumber
+	}
+
+	if opts.Dev == "" {
+		opts.Dev = "/dev"
+	}
+
+	if opts.Sys == "" {
+		opts.Sys = "/sys"
+	}
+
+	if opts.DeviceDir == "" {
+		opts.DeviceDir = opts.Dev
+	}
+
+	return &Loops{
+		numbers:   newNumbers(opts.First, min(opts.Last, MaxNumber)),
+		dev:       opts.Dev,
+		deviceDir: opts.DeviceDir,
+		sys:       opts.Sys,
+	}
+}
+
+// Path returns where the node of a number is, or will be.
+func (l *Loops) Path(number int) string {
+	path := filepath.Join(l.dev, nodeName(number))
+	if _, err := os.Lstat(path); err != nil {
+		return filepath.Join(l.deviceDir, nodeName(number))
+	}
+
+	return path
+}
+
+// Open opens an attached device for reading and, unless it is read-only, for
+// writing. The error is ErrNotAttached where there is nothing to open. While
+// the file is open a detach does not complete.
+func (l *Loops) Open(number int) (*os.File, error) {
+	if !l.attached(number) {
+		return nil, &NumberError{Number: number, Do: doOpen, Err: ErrNotAttached}
+	}
+
+	file, err := l.openNode(number, os.O_RDWR)
+	if isReadOnly(err) {
+		file, err = l.openNode(number, os.O_RDONLY)
+	}
+
+	if err != nil {
+		return nil, &NumberError{Number: number, Do: doOpen, Err: err}
+	}
+
+	return file, nil
+}
+
+// Resize lets an attached device take the present size of its image, while it
+// is in use, and returns that size in bytes.
+func (l *Loops) Resize(number int) (int64, error) {
+	file, err := l.Open(number)
+	if err != nil {
+		return 0, err
+	}
+	defer file.Close()
+
+	if err := unix.IoctlSetInt(int(file.Fd()), unix.LOOP_SET_CAPACITY, 0); err != nil {
+		return 0, &NumberError{Number: number, Do: "resize", Err: fmt.Errorf("LOOP_SET_CAPACITY: %w", err)}
+	}
+
+	return deviceSize(file)
+}

@@ -1,0 +1,34 @@
+package loop_test
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/touchstone-csi/touchstone/test/faults"
+	"github.com/touchstone-csi/touchstone/test/namespace"
+)
+
+func TestMain(m *testing.M) {
+	faults.ServeIfAsked()
+	namespace.Enter()
+
+	if os.Getuid() != 0 {
+		goleak.VerifyTestMain(m)
+	}
+
+	goleak.VerifyTestMain(m, goleak.Cleanup(exitClean))
+}
+
+func exitClean(code int) {
+	devices, err := left()
+	if err != nil || len(devices) > 0 {
+		fmt.Fprintln(os.Stderr, "loop devices are left:", devices, err)
+
+		code = max(code, 1)
+	}
+
+	os.Exit(code)
+}

@@ -1,0 +1,164 @@
+package loop
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	loopMajor = 7
+	// controlMajor and controlMinor are those of /dev/loop-control: the misc
+	// device number 237 is fixed in the kernel's devices.txt.
+	controlMajor = 10
+	controlMinor = 237
+	nodeMode     = 0o600
+)
+
+func nodeName(number int) string { return "loop" + strconv.Itoa(number) }
+
+// openNode opens the device node of a number and makes what is missing for
+// that: the device in the kernel, the node in a private /dev. The caller closes
+// the file.
+func (l *Loops) openNode(number, flags int) (*os.File, error) {
+	device := unix.Mkdev(loopMajor, uint32(number))
+
+	file, err := openDevice(filepath.Join(l.dev, nodeName(number)), device, unix.S_IFBLK, flags)
+	if !isMissing(err) {
+		return file, err
+	}
+
+	if err := l.add(number); err != nil {
+		return nil, err
+	}
+
+	return l.openOrMake(nodeName(number), device, unix.S_IFBLK, flags)
+}
+
+// add makes the device in the kernel. One that exists already is fine: devices
+// are kept after use, since removing one takes 44 ms.
+func (l *Loops) add(number int) error {
+	control, err := l.openControl()
+	if err != nil {
+		return err
+	}
+	defer control.Close()
+
+	err = unix.IoctlSetInt(int(control.Fd()), unix.LOOP_CTL_ADD, number)
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("LOOP_CTL_ADD: %w", err)
+	}
+
+	return nil
+}
+
+func (l *Loops) openControl() (*os.File, error) {
+	control, err := l.openOrMake("loop-control", unix.Mkdev(controlMajor, controlMinor), unix.S_IFCHR, os.O_RDWR)
+	if err != nil {
+		return nil, fmt.Errorf("open loop-control (is the kernel's loop driver there?): %w", err)
+	}
+
+	return control, nil
+}
+
+// openOrMake opens a device node in /dev, or in the directory for own nodes,
+// where it is made when it is missing.
+func (l *Loops) openOrMake(name string, device uint64, kind uint32, flags int) (*os.File, error) {
+	file, err := openDevice(filepath.Join(l.dev, name), device, kind, flags)
+	if !isMissing(err) {
+		return file, err
+	}
+
+	if l.deviceDir == "" {
+		return nil, fmt.Errorf("%w; name a device directory if /dev is a private one", err)
+	}
+
+	if err := os.MkdirAll(l.deviceDir, 0o700); err != nil {
+		return nil, fmt.Errorf("make the directory for device nodes: %w", err)
+	}
+
+	path := filepath.Join(l.deviceDir, name)
+
+	err = unix.Mknod(path, kind|nodeMode, int(device))
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return nil, &fs.PathError{Op: "mknod", Path: path, Err: err}
+	}
+
+	file, err = openDevice(path, device, kind, flags)
+	if errors.Is(err, unix.EACCES) && flags&unix.O_ACCMODE == os.O_RDONLY {
+		return nil, fmt.Errorf("%w; is %s on a filesystem mounted with nodev?", err, l.deviceDir)
+	}
+
+	return file, err
+}
+
+// removeNode removes a node that openOrMake has made; those in devtmpfs go with
+// their device.
+func (l *Loops) removeNode(number int) error {
+	var stat unix.Stat_t
+
+	path := filepath.Join(l.deviceDir, nodeName(number))
+
+	err := unix.Lstat(path, &stat)
+	if isMissing(err) {
+		return nil
+	}
+
+	if err != nil {
+		return &fs.PathError{Op: "stat", Path: path, Err: err}
+	}
+
+	if stat.Mode&unix.S_IFMT != unix.S_IFBLK || stat.Rdev != unix.Mkdev(loopMajor, uint32(number)) {
+		return nil
+	}
+
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove the node: %w", err)
+	}
+
+	return nil
+}
+
+// errOtherNode means that a path exists which is not the device node meant: a
+// stale node in a private /dev, or a plain file. It counts as missing.
+var errOtherNode = fmt.Errorf("not the device node meant: %w", fs.ErrNotExist)
+
+// openDevice looks at the node before it opens it, since opening a wrong device
+// can have effects, and again afterwards, since the path may have changed.
+func openDevice(path string, device uint64, kind uint32, flags int) (*os.File, error) {
+	var stat unix.Stat_t
+	if err := unix.Lstat(path, &stat); err != nil {
+		return nil, &fs.PathError{Op: "stat", Path: path, Err: err}
+	}
+
+	if stat.Mode&unix.S_IFMT != kind || stat.Rdev != device {
+		return nil, &fs.PathError{Op: doOpen, Path: path, Err: errOtherNode}
+	}
+
+	file, err := os.OpenFile(path, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // a PathError says it all
+	}
+
+	err = unix.Fstat(int(file.Fd()), &stat)
+	if err == nil && stat.Rdev != device {
+		err = errOtherNode
+	}
+
+	if err != nil {
+		return nil, errors.Join(&fs.PathError{Op: doOpen, Path: path, Err: err}, file.Close())
+	}
+
+	return file, nil
+}
+
+// isMissing: ENXIO and ENODEV are the answers of a node whose device the kernel
+// does not have.
+func isMissing(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV)
+}

@@ -1,0 +1,102 @@
+package mount_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+)
+
+func TestParseFlagsRefuses(t *testing.T) {
+	t.Parallel()
+
+	for _, given := range []string{
+		"", ",", ",,", "=value", "nul\x00", "ro=1", "noatime=yes",
+		"bind", "rbind", "move", "remount", "loop", "loop=/dev/loop0", "offset=1", "sizelimit=1", "encryption=x",
+		"shared", "rshared", "private", "rprivate", "slave", "rslave", "unbindable", "runbindable",
+		"source=/dev/sda", "device=/dev/sda", "journal_dev=8", "journal_path=/dev/sda", "logdev=/dev/sda",
+		"rtdev=/dev/sda", "X-mount.mkdir", "noatime,bind", "noatime, bind,remount",
+		strings.Repeat("k", 256), "key=" + strings.Repeat("v", 256),
+	} {
+		_, err := mount.ParseFlags([]string{"noatime", given})
+		require.ErrorIsf(t, err, mount.ErrFlag, "%q", given)
+		require.NotContains(t, err.Error(), "/dev/", "values stay out of messages")
+	}
+}
+
+func TestParseFlagsReadOnly(t *testing.T) {
+	t.Parallel()
+
+	for _, test := range []struct {
+		given []string
+		want  bool
+	}{
+		{nil, false},
+		{[]string{"defaults"}, false},
+		{[]string{"ro"}, true},
+		{[]string{"rw"}, false},
+		{[]string{"rw", "ro"}, true},
+		{[]string{"ro", "rw"}, false},
+		{[]string{"noatime,ro"}, true},
+		{[]string{`context="a,ro"`}, false},
+	} {
+		options := flags(t, test.given...)
+		require.Equal(t, test.want, options.ReadOnly(), "%v", test.given)
+		require.True(t, options.WithReadOnly().ReadOnly(), "want: WithReadOnly makes the options read-only")
+		require.Equal(t, test.want, options.ReadOnly(), "WithReadOnly must not change its receiver")
+	}
+}
+
+func TestOptionsShowNoValues(t *testing.T) {
+	t.Parallel()
+
+	options := flags(t, "ro", "nodev", `context="system_u:object_r:secret_t:s0:c1,c2"`, "password=secret")
+
+	for _, format := range []string{"%v", "%+v", "%#v", "%s"} {
+		printed := fmt.Sprintf(format, options)
+		require.NotContains(t, printed, "secret")
+		require.Contains(t, printed, "password")
+		require.Contains(t, printed, "nodev")
+	}
+}
+
+func TestMessagesLoseTheValues(t *testing.T) {
+	t.Parallel()
+
+	options := flags(t, "password=secret", `context="a,b,c"`, "commit=5")
+	require.Equal(t, "bad … in context …, loop5 untouched",
+		mount.WithoutValues(options, "bad secret in context a,b,c, loop5 untouched"))
+}
+
+func FuzzParseFlags(f *testing.F) {
+	for _, given := range []string{
+		"ro", "noatime,nodev", `context="a,b"`, "data=ordered", "bind", "=", ",", `"`, `a="`, "x-systemd.foo=1", "k=v=w",
+		"\x00", "loop",
+	} {
+		f.Add(given, "value")
+	}
+
+	f.Fuzz(func(t *testing.T, key, value string) {
+		const secret = "SENSITIVE"
+
+		options, err := mount.ParseFlags([]string{key, key + "=" + secret + value})
+		if err != nil {
+			require.ErrorIs(t, err, mount.ErrFlag)
+
+			if !strings.Contains(key+value, ",") && !strings.Contains(key, secret) {
+				require.NotContains(t, err.Error(), secret)
+			}
+
+			return
+		}
+
+		for name := range strings.SplitSeq(options.String(), ",") {
+			require.NotContains(t, []string{"bind", "rbind", "move", "remount", "loop", "source", "device"}, name)
+		}
+
+		require.True(t, options.WithReadOnly().ReadOnly(), "want: WithReadOnly makes the options read-only")
+	})
+}

@@ -1,0 +1,385 @@
+package mount_test
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+)
+
+// observers runs a test with statmount and with mountinfo.
+func observers(t *testing.T, test func(t *testing.T, dir string, places *mount.Places)) {
+	t.Helper()
+	needRoot(t)
+
+	t.Run("statmount", func(t *testing.T) {
+		t.Parallel()
+
+		dir, places := allowedDir(t)
+		if !mount.ReadsStatmount(places) {
+			t.Skip("this kernel's statmount does not tell enough (Linux 6.13 does)")
+		}
+
+		test(t, dir, places)
+	})
+	t.Run("mountinfo", func(t *testing.T) {
+		t.Parallel()
+
+		dir, places := allowedDir(t)
+		mount.ReadMountinfo(places)
+		test(t, dir, places)
+	})
+}
+
+func TestOpenMountDescribesWhatItOpened(t *testing.T) {
+	t.Parallel()
+	observers(t, func(t *testing.T, dir string, places *mount.Places) {
+		t.Helper()
+
+		place := findDir(t, places, dir+"/target")
+
+		for _, source := range []string{"below", "above"} {
+			require.NoError(t, unix.Mount(source, place.Path(), "tmpfs", 0, "size=1m"))
+
+			root, point, err := place.OpenMount()
+			require.NoError(t, err)
+			require.NoError(t, os.WriteFile(root.Name()+"/"+source, nil, 0o600))
+			require.Equal(t, requireMounted(t, place), point)
+
+			names, err := root.Readdirnames(-1)
+			require.NoError(t, err)
+			require.Equal(t, []string{source}, names)
+			require.NoError(t, root.Close())
+		}
+
+		_, _, err := find(t, places, dir+"/nothing").OpenMount()
+		require.ErrorIs(t, err, fs.ErrNotExist)
+	})
+}
+
+func TestMountedTellsWhatIsMountedExactlyThere(t *testing.T) {
+	t.Parallel()
+	observers(t, func(t *testing.T, dir string, places *mount.Places) {
+		t.Helper()
+
+		requireNotMounted(t, find(t, places, dir+"/nothing"))
+
+		place := findDir(t, places, dir+"/target")
+		requireNotMounted(t, place)
+
+		require.NoError(t, os.Symlink("target", dir+"/symlink"))
+		require.NoError(t, unix.Mount("scratch", place.Path(), "tmpfs", unix.MS_NODEV|unix.MS_NOATIME, "size=1m,mode=700"))
+		makeDir(t, place.Path(), "child")
+
+		point := requireMounted(t, place)
+		require.Equal(t, place.Path(), point.Path)
+		require.Equal(t, "tmpfs", point.FSType)
+		require.Equal(t, "scratch", point.Source)
+		require.Equal(t, "/", point.Root)
+		require.Equal(t, []string{"rw", "nodev", "noatime"}, point.Options)
+		require.Equal(t, "rw", point.SuperOptions[0])
+		require.True(t, point.HasSuperOption("mode=700"), "%v", point.SuperOptions)
+		require.False(t, point.HasSuperOption("emergency_ro"))
+		require.False(t, point.ReadOnly || point.SuperReadOnly)
+		require.NotZero(t, point.ID)
+
+		var stat unix.Stat_t
+		require.NoError(t, unix.Stat(place.Path(), &stat))
+		require.Equal(t, stat.Dev, unix.Mkdev(point.Major, point.Minor))
+
+		requireNotMounted(t, find(t, places, place.Path()+"/child"))
+		requireNotMounted(t, find(t, places, dir+"/symlink"))
+	})
+}
+
+func TestMountedTellsTheTwoKindsOfReadOnly(t *testing.T) {
+	t.Parallel()
+	observers(t, func(t *testing.T, dir string, places *mount.Places) {
+		t.Helper()
+
+		place := findDir(t, places, dir+"/target")
+		mountTmpfs(t, place.Path())
+		require.NoError(t, unix.Mount("", place.Path(), "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""))
+
+		point := requireMounted(t, place)
+		require.True(t, point.ReadOnly, "want: the mount is read-only")
+		require.False(t, point.SuperReadOnly, "want: the filesystem is not read-only")
+
+		require.NoError(t, unix.Mount("", place.Path(), "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+
+		point = requireMounted(t, place)
+		require.True(t, point.SuperReadOnly, "want: the filesystem is read-only")
+		require.Equal(t, "ro", point.SuperOptions[0])
+	})
+}
+
+func TestMountedTellsTheRootOfABind(t *testing.T) {
+	t.Parallel()
+	observers(t, func(t *testing.T, dir string, places *mount.Places) {
+		t.Helper()
+
+		mountTmpfs(t, makeDir(t, dir, "pool"))
+		source := findDir(t, places, dir+"/pool/volume")
+		place := findDir(t, places, dir+"/target")
+		attachBind(t, source, place)
+
+		point := requireMounted(t, place)
+		require.Equal(t, "/volume", point.Root)
+		require.Equal(t, "scratch", point.Source)
+		require.Equal(t, place.Path(), point.Path)
+	})
+}
+
+func TestMountedWithOddNames(t *testing.T) {
+	t.Parallel()
+	observers(t, func(t *testing.T, dir string, places *mount.Places) {
+		t.Helper()
+
+		for _, name := range []string{"a space", "back\\slash", "new\nline", "tab\t", "#hash", "\\040", "größe", "\xff"} {
+			place := findDir(t, places, filepath.Join(dir, name))
+			mountTmpfs(t, place.Path())
+			require.Equal(t, place.Path(), requireMounted(t, place).Path, "%q", name)
+			require.NoError(t, place.Unmount())
+			requireNotMounted(t, place)
+		}
+	})
+}
+
+func TestMountedTellsTheTopOfAStack(t *testing.T) {
+	t.Parallel()
+	observers(t, func(t *testing.T, dir string, places *mount.Places) {
+		t.Helper()
+
+		place := findDir(t, places, dir+"/target")
+
+		for layer := range 3 {
+			require.NoError(t, unix.Mount(fmt.Sprint("layer", layer), place.Path(), "tmpfs", 0, ""))
+		}
+
+		for _, source := range []string{"layer2", "layer1", "layer0"} {
+			require.Equal(t, source, requireMounted(t, place).Source)
+			require.NoError(t, place.Unmount())
+		}
+
+		requireNotMounted(t, place)
+		require.NoError(t, place.Unmount(), "once more is fine")
+	})
+}
+
+func TestMountedTellsTheDeviceOfBtrfs(t *testing.T) {
+	t.Parallel()
+	observers(t, func(t *testing.T, dir string, places *mount.Places) {
+		t.Helper()
+
+		device := loopDevice(t, 128<<20, "mkfs.btrfs", "-q")
+		place := findDir(t, places, dir+"/target")
+		attach(t, device, "btrfs", place)
+
+		point := requireMounted(t, place)
+		require.Zero(t, point.Major)
+		require.Equal(t, device, point.Source)
+		require.Equal(t, "btrfs", point.FSType)
+	})
+}
+
+func TestMountedTellsOfAnEmergency(t *testing.T) {
+	t.Parallel()
+	observers(t, func(t *testing.T, dir string, places *mount.Places) {
+		t.Helper()
+
+		device := ext4Device(t)
+		place := findDir(t, places, dir+"/target")
+		attach(t, device, "ext4", place, "errors=remount-ro")
+
+		trigger := "/sys/fs/ext4/" + filepath.Base(device) + "/trigger_fs_error"
+		if err := os.WriteFile(trigger, []byte("test"), 0); err != nil {
+			t.Skipf("ext4 cannot be made to fail here: %v", err)
+		}
+
+		point := requireMounted(t, place)
+		require.True(t, point.SuperReadOnly || point.HasSuperOption("emergency_ro"), "%v", point.SuperOptions)
+	})
+}
+
+// The root of such a mount answers every question with EIO, and still it must
+// be seen and unmounted.
+func TestASickXFSIsSeenAndUnmounted(t *testing.T) {
+	t.Parallel()
+	observers(t, func(t *testing.T, dir string, places *mount.Places) {
+		t.Helper()
+
+		const goingDown = 0x8004587d // XFS_IOC_GOINGDOWN
+
+		device := loopDevice(t, 320<<20, "mkfs.xfs", "-q", "-s", "size=4096")
+		place := findDir(t, places, dir+"/target")
+		attach(t, device, "xfs", place)
+
+		root, err := place.OpenDir()
+		require.NoError(t, err)
+
+		noFlush := uint32(2)
+		require.NoError(t, ioctl(root, goingDown, &noFlush))
+		require.NoError(t, root.Close())
+
+		_, _, err = place.Stat()
+		require.ErrorIs(t, err, unix.EIO)
+
+		made, err := place.MakeDir(0o750)
+		require.NoError(t, err)
+		require.False(t, made, "want: the place was there already")
+
+		point := requireMounted(t, place)
+		require.Equal(t, device, point.Source)
+		require.Equal(t, "xfs", point.FSType)
+
+		require.NoError(t, place.Unmount())
+		requireNotMounted(t, place)
+		require.NoError(t, place.Remove())
+	})
+}
+
+// A FUSE mount whose server is gone answers with ENOTCONN.
+func TestADeadFUSEIsSeenAndUnmounted(t *testing.T) {
+	t.Parallel()
+	observers(t, func(t *testing.T, dir string, places *mount.Places) {
+		t.Helper()
+
+		server, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+		if err != nil {
+			t.Skipf("no FUSE here: %v", err)
+		}
+
+		place := findDir(t, places, dir+"/target")
+		data := fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", server.Fd())
+		require.NoError(t, unix.Mount("server", place.Path(), "fuse.test", 0, data))
+		require.NoError(t, server.Close())
+
+		point := requireMounted(t, place)
+		require.Equal(t, "fuse.test", point.FSType)
+		require.Equal(t, "server", point.Source)
+		require.NoError(t, place.Unmount())
+		requireNotMounted(t, place)
+	})
+}
+
+func TestBothObserversAgree(t *testing.T) {
+	needRoot(t)
+
+	dir, places := allowedDir(t)
+	place := findDir(t, places, dir+"/target")
+	attach(t, ext4Device(t), "ext4", place, "noatime", "nodiratime", "nosuid", "nodev", "noexec", "sync", "lazytime", "ro")
+
+	fallback, err := mount.OpenPlaces(dir)
+	require.NoError(t, err)
+
+	defer fallback.Close()
+
+	mount.ReadMountinfo(fallback)
+
+	one, other := requireMounted(t, place), requireMounted(t, find(t, fallback, place.Path()))
+	one.ID, other.ID = 0, 0
+	require.Equal(t, other, one)
+	require.Subset(t, one.Options, []string{"ro", "noatime", "nodiratime", "nosuid", "nodev", "noexec"})
+	require.Subset(t, one.SuperOptions, []string{"ro", "sync", "lazytime"})
+}
+
+func TestWhatIsMountedBeneathAppearsElsewhere(t *testing.T) {
+	t.Parallel()
+	observers(t, func(t *testing.T, dir string, places *mount.Places) {
+		t.Helper()
+
+		place := findDir(t, places, dir+"/target")
+		mountTmpfs(t, place.Path())
+
+		for _, kind := range []struct {
+			flag            uintptr
+			shared, follows bool
+		}{
+			{unix.MS_PRIVATE, false, false},
+			{unix.MS_SHARED, true, false},
+			// Of a peer group with one member nobody is a slave.
+			{unix.MS_SLAVE, false, false},
+		} {
+			require.NoError(t, unix.Mount("", place.Path(), "", kind.flag, ""))
+
+			point := requireMounted(t, place)
+			require.Equal(t, kind.shared, point.Shared)
+			require.Equal(t, kind.follows, point.Follows)
+		}
+
+		// As a pod's volume with HostToContainer.
+		copied := findDir(t, places, dir+"/copy")
+
+		require.NoError(t, unix.Mount("", place.Path(), "", unix.MS_SHARED, ""))
+		require.NoError(t, unix.Mount(place.Path(), copied.Path(), "", unix.MS_BIND, ""))
+		require.NoError(t, unix.Mount("", copied.Path(), "", unix.MS_SLAVE, ""))
+
+		point := requireMounted(t, copied)
+		require.False(t, point.Shared)
+		require.True(t, point.Follows)
+	})
+}
+
+func TestTheMountOfAFile(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+
+	dir, places := allowedDir(t)
+	place := findDir(t, places, dir+"/target")
+	mountTmpfs(t, place.Path())
+
+	beneath := makeDir(t, place.Path(), "a", "b")
+
+	file, err := os.OpenFile(beneath, unix.O_PATH, 0)
+	require.NoError(t, err)
+
+	defer file.Close()
+
+	point, err := mount.Of(file)
+	require.NoError(t, err)
+	require.Equal(t, requireMounted(t, place), point)
+}
+
+func TestListHasEveryMountOnce(t *testing.T) {
+	needRoot(t)
+
+	// More than one call of listmount takes.
+	const count = 1200
+
+	dir, _ := allowedDir(t)
+	want := []string{dir}
+	mountTmpfs(t, dir)
+
+	for number := range count {
+		path := makeDir(t, dir, fmt.Sprintf("%04d", number))
+		require.NoError(t, unix.Mount(dir, path, "", unix.MS_BIND, ""))
+
+		want = append(want, path)
+	}
+
+	for name, list := range map[string]func() ([]mount.Point, error){
+		"the kernel's way": mount.List, "mountinfo": mount.ListFromMountinfo,
+	} {
+		points, err := list()
+		require.NoError(t, err)
+
+		got := make([]string, 0, len(points))
+
+		for _, point := range points {
+			if slices.Contains(want, point.Path) {
+				got = append(got, point.Path)
+				require.Equal(t, "scratch", point.Source, name)
+			}
+		}
+
+		slices.Sort(got)
+		require.Equal(t, want, got, name)
+	}
+}

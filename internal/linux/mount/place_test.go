@@ -1,0 +1,212 @@
+package mount_test
+
+import (
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+)
+
+// fillDir makes one entry of each type and says which.
+func fillDir(t *testing.T, dir string) map[string]fs.FileMode {
+	t.Helper()
+
+	makeDir(t, dir, "directory")
+	makeDir(t, dir, "full", "child")
+	writeFile(t, filepath.Join(dir, "file"), "")
+	writeFile(t, filepath.Join(dir, "content"), "data")
+	require.NoError(t, os.Symlink("file", filepath.Join(dir, "symlink")))
+	require.NoError(t, os.Symlink("directory", filepath.Join(dir, "symlink-to-directory")))
+	require.NoError(t, os.Symlink("nowhere", filepath.Join(dir, "dangling")))
+	require.NoError(t, unix.Mkfifo(filepath.Join(dir, "pipe"), 0o600))
+
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(dir, "socket"), Net: "unix"})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = listener.Close() })
+
+	return map[string]fs.FileMode{
+		"directory": fs.ModeDir, "full": fs.ModeDir, "file": 0, "content": 0, "symlink": fs.ModeSymlink,
+		"symlink-to-directory": fs.ModeSymlink, "dangling": fs.ModeSymlink, "pipe": fs.ModeNamedPipe,
+		"socket": fs.ModeSocket,
+	}
+}
+
+func TestStat(t *testing.T) {
+	t.Parallel()
+
+	dir, places := allowedDir(t)
+
+	for name, want := range fillDir(t, dir) {
+		mode, exists, err := find(t, places, filepath.Join(dir, name)).Stat()
+		require.NoError(t, err)
+		require.True(t, exists, "want: the path exists")
+		require.Equal(t, want, mode.Type(), name)
+
+		info, err := os.Lstat(filepath.Join(dir, name))
+		require.NoError(t, err)
+		require.Equal(t, info.Mode(), mode, name)
+	}
+
+	_, exists, err := find(t, places, dir+"/nothing").Stat()
+	require.NoError(t, err)
+	require.False(t, exists, "want: the path does not exist")
+}
+
+func TestMakeDir(t *testing.T) {
+	t.Parallel()
+
+	dir, places := allowedDir(t)
+	fillDir(t, dir)
+
+	place := find(t, places, dir+"/new")
+	made, err := place.MakeDir(0o750)
+	require.NoError(t, err)
+	require.True(t, made, "want: the place was made")
+
+	made, err = place.MakeDir(0o750)
+	require.NoError(t, err)
+	require.False(t, made, "the second time it was there")
+
+	info, err := os.Stat(dir + "/new")
+	require.NoError(t, err)
+	require.Equal(t, fs.ModeDir|0o750, info.Mode())
+
+	for name, want := range map[string]error{
+		"file": mount.ErrWrongType, "pipe": mount.ErrWrongType, "socket": mount.ErrWrongType,
+		"symlink": mount.ErrSymlink, "symlink-to-directory": mount.ErrSymlink, "dangling": mount.ErrSymlink,
+	} {
+		made, err := find(t, places, filepath.Join(dir, name)).MakeDir(0o750)
+		require.ErrorIs(t, err, want, name)
+		require.ErrorContains(t, err, filepath.Join(dir, name))
+		require.False(t, made, "want: the place was there already")
+	}
+}
+
+func TestMakeFile(t *testing.T) {
+	t.Parallel()
+
+	dir, places := allowedDir(t)
+	fillDir(t, dir)
+
+	place := find(t, places, dir+"/new")
+	made, err := place.MakeFile(0o600)
+	require.NoError(t, err)
+	require.True(t, made, "want: the place was made")
+
+	made, err = place.MakeFile(0o600)
+	require.NoError(t, err)
+	require.False(t, made, "want: the place was there already")
+
+	made, err = find(t, places, dir+"/content").MakeFile(0o600)
+	require.NoError(t, err)
+	require.False(t, made, "want: the place was there already")
+
+	content, err := os.ReadFile(dir + "/content")
+	require.NoError(t, err)
+	require.Equal(t, "data", string(content), "it must not be truncated")
+
+	for name, want := range map[string]error{
+		"directory": mount.ErrWrongType, "pipe": mount.ErrWrongType, "socket": mount.ErrWrongType,
+		"symlink": mount.ErrSymlink, "dangling": mount.ErrSymlink,
+	} {
+		_, err := find(t, places, filepath.Join(dir, name)).MakeFile(0o600)
+		require.ErrorIs(t, err, want, name)
+	}
+
+	require.NoFileExists(t, dir+"/nowhere", "nothing is made through a dangling symlink")
+}
+
+func TestRemoveTakesOnlyWhatIsEmpty(t *testing.T) {
+	t.Parallel()
+
+	dir, places := allowedDir(t)
+	fillDir(t, dir)
+
+	for name, want := range map[string]error{
+		"directory": nil, "file": nil, "nothing": nil,
+		"full": mount.ErrNotEmpty, "content": mount.ErrNotEmpty,
+		"symlink": mount.ErrWrongType, "symlink-to-directory": mount.ErrWrongType, "dangling": mount.ErrWrongType,
+		"pipe": mount.ErrWrongType, "socket": mount.ErrWrongType,
+	} {
+		path := filepath.Join(dir, name)
+		require.ErrorIs(t, find(t, places, path).Remove(), want, name)
+
+		_, err := os.Lstat(path)
+		if want == nil {
+			require.ErrorIs(t, err, fs.ErrNotExist, name)
+		} else {
+			require.NoError(t, err, "%s must still be there", name)
+		}
+	}
+
+	require.DirExists(t, dir+"/full/child")
+}
+
+func TestRemoveLeavesWhatIsMountedOn(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+
+	dir, places := allowedDir(t)
+	place := findDir(t, places, dir+"/target")
+	mountTmpfs(t, place.Path())
+
+	require.ErrorIs(t, place.Remove(), mount.ErrBusy)
+	requireMounted(t, place)
+	require.NoError(t, place.Unmount())
+	require.NoError(t, place.Remove())
+	require.NoDirExists(t, place.Path())
+}
+
+func TestOpen(t *testing.T) {
+	t.Parallel()
+
+	dir, places := allowedDir(t)
+	fillDir(t, dir)
+
+	for name, want := range map[string]error{
+		"directory": nil, "file": nil, "symlink": mount.ErrSymlink, "dangling": mount.ErrSymlink, "nothing": fs.ErrNotExist,
+	} {
+		file, err := find(t, places, filepath.Join(dir, name)).Open()
+		require.ErrorIs(t, err, want, name)
+
+		if err == nil {
+			require.NoError(t, file.Close())
+		}
+	}
+
+	opened, err := find(t, places, dir+"/full").OpenDir()
+	require.NoError(t, err)
+
+	defer opened.Close()
+
+	names, err := opened.Readdirnames(-1)
+	require.NoError(t, err)
+	require.Equal(t, []string{"child"}, names)
+
+	_, err = find(t, places, dir+"/file").OpenDir()
+	require.ErrorIs(t, err, mount.ErrWrongType)
+}
+
+// What was opened counts, not what the path leads to later.
+func TestAPlaceStaysWhereItWasFound(t *testing.T) {
+	t.Parallel()
+
+	dir, places := allowedDir(t)
+	outside := t.TempDir()
+	pod := makeDir(t, dir, "pod")
+	place := find(t, places, pod+"/target")
+
+	require.NoError(t, os.Rename(pod, dir+"/moved"))
+	require.NoError(t, os.Symlink(outside, pod))
+
+	_, err := place.MakeDir(0o750)
+	require.NoError(t, err)
+	require.DirExists(t, dir+"/moved/target")
+	require.NoDirExists(t, outside+"/target")
+}

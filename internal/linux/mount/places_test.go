@@ -1,0 +1,326 @@
+package mount_test
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/test/await"
+)
+
+func TestOpenPlacesRefusesWhatCannotBeAllowed(t *testing.T) {
+	t.Parallel()
+
+	_, err := mount.OpenPlaces()
+	require.ErrorIs(t, err, mount.ErrOutside)
+
+	_, err = mount.OpenPlaces("/run", "var/lib/kubelet")
+	require.ErrorIs(t, err, mount.ErrRelative)
+	require.ErrorContains(t, err, "var/lib/kubelet")
+
+	_, err = mount.OpenPlaces("/run\x00")
+	require.ErrorIs(t, err, mount.ErrPath)
+}
+
+func TestFindRefuses(t *testing.T) {
+	t.Parallel()
+
+	dir, places := allowedDir(t)
+	outside := t.TempDir()
+
+	makeDir(t, dir, "pods")
+	makeDir(t, outside, "deeper")
+	makeDir(t, dir+"-sibling")
+	t.Cleanup(func() { _ = os.RemoveAll(dir + "-sibling") })
+	writeFile(t, filepath.Join(dir, "file"), "content")
+	require.NoError(t, os.Symlink(outside, filepath.Join(dir, "out")))
+	require.NoError(t, os.Symlink("pods", filepath.Join(dir, "inner")))
+	require.NoError(t, os.Symlink("/proc/self/cwd", filepath.Join(dir, "magic")))
+
+	for name, test := range map[string]struct {
+		path string
+		want error
+	}{
+		"empty":                    {"", mount.ErrRelative},
+		"relative":                 {"pods/x", mount.ErrRelative},
+		"only dots":                {"..", mount.ErrRelative},
+		"two dots inside":          {dir + "/pods/../pods/x", mount.ErrPath},
+		"two dots to the outside":  {dir + "/../x", mount.ErrPath},
+		"two dots at the end":      {dir + "/pods/..", mount.ErrPath},
+		"dot":                      {dir + "/./pods/x", mount.ErrPath},
+		"dot at the end":           {dir + "/pods/.", mount.ErrPath},
+		"NUL":                      {dir + "/pods/x\x00y", mount.ErrPath},
+		"a name too long":          {dir + "/pods/" + strings.Repeat("n", 256), mount.ErrPath},
+		"a path too long":          {dir + strings.Repeat("/name", 900), mount.ErrPath},
+		"a mebibyte":               {"/" + strings.Repeat("n", 1<<20), mount.ErrPath},
+		"outside":                  {"/etc/x", mount.ErrOutside},
+		"the root":                 {"/", mount.ErrOutside},
+		"a sibling":                {dir + "-sibling/x", mount.ErrOutside},
+		"the directory":            {dir, mount.ErrOutside},
+		"the directory with slash": {dir + "//", mount.ErrOutside},
+		"the directory's parent":   {filepath.Dir(dir), mount.ErrOutside},
+		"symlink to the outside":   {dir + "/out/x", mount.ErrSymlink},
+		"symlink further up":       {dir + "/out/deeper/x", mount.ErrSymlink},
+		"symlink to the inside":    {dir + "/inner/x", mount.ErrSymlink},
+		"magic link":               {dir + "/magic/x", mount.ErrSymlink},
+		"file as parent":           {dir + "/file/x", mount.ErrWrongType},
+		"missing parent":           {dir + "/missing/x", fs.ErrNotExist},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			place, err := places.Find(test.path)
+			require.ErrorIs(t, err, test.want)
+			require.Nil(t, place)
+			require.Less(t, len(err.Error()), 1500, "a long path must not fill the log")
+			require.NotContains(t, err.Error(), "\x00")
+
+			if byItsWords := places.Check(test.path); byItsWords != nil {
+				require.EqualError(t, byItsWords, err.Error())
+			} else {
+				require.NotErrorIs(t, err, mount.ErrRelative)
+				require.NotErrorIs(t, err, mount.ErrPath)
+				require.NotErrorIs(t, err, mount.ErrOutside)
+			}
+		})
+	}
+
+	_, err := places.Find(dir + "/missing/x")
+	require.ErrorContains(t, err, dir+"/missing")
+}
+
+func TestFindToleratesExtraSlashes(t *testing.T) {
+	t.Parallel()
+
+	dir, places := allowedDir(t)
+	makeDir(t, dir, "pods")
+
+	place := find(t, places, dir+"//pods///target//")
+	require.Equal(t, dir+"/pods/target", place.Path())
+
+	made, err := place.MakeDir(0o750)
+	require.NoError(t, err)
+	require.True(t, made, "want: the place was made")
+	require.DirExists(t, dir+"/pods/target")
+}
+
+func TestFindOpensTheAllowedDirectoryAfresh(t *testing.T) {
+	t.Parallel()
+
+	base := t.TempDir()
+	link := filepath.Join(base, "kubelet")
+
+	places, err := mount.OpenPlaces(link)
+	require.NoError(t, err)
+
+	defer places.Close()
+
+	_, err = places.Find(link + "/target")
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	require.ErrorContains(t, err, link)
+
+	// Made later, as a symlink; then replaced.
+	for _, target := range []string{makeDir(t, base, "first"), makeDir(t, base, "second")} {
+		_ = os.Remove(link)
+
+		require.NoError(t, os.Symlink(target, link))
+
+		made, err := find(t, places, link+"/target").MakeDir(0o750)
+		require.NoError(t, err)
+		require.True(t, made, "want: the place was made")
+		require.DirExists(t, target+"/target")
+	}
+}
+
+func TestFindTakesTheLongestAllowedDirectory(t *testing.T) {
+	t.Parallel()
+
+	dir, elsewhere := t.TempDir(), t.TempDir()
+	nested := filepath.Join(dir, "nested")
+	// Only an allowed directory may be a symlink: it is followed exactly when
+	// the longer one was taken.
+	require.NoError(t, os.Symlink(elsewhere, nested))
+
+	places, err := mount.OpenPlaces(dir, nested)
+	require.NoError(t, err)
+
+	defer places.Close()
+
+	_, err = find(t, places, nested+"/target").MakeDir(0o750)
+	require.NoError(t, err)
+	require.DirExists(t, elsewhere+"/target")
+
+	_, err = places.Find(nested)
+	require.ErrorIs(t, err, mount.ErrOutside)
+}
+
+func TestFindBeneathTheRoot(t *testing.T) {
+	t.Parallel()
+
+	places, err := mount.OpenPlaces("/")
+	require.NoError(t, err)
+
+	defer places.Close()
+
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	require.NoError(t, err)
+
+	_, exists, err := find(t, places, dir).Stat()
+	require.NoError(t, err)
+	require.True(t, exists, "want: the path exists")
+
+	_, err = places.Find("/")
+	require.ErrorIs(t, err, mount.ErrOutside)
+}
+
+func TestFindCrossesMounts(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+
+	dir, places := allowedDir(t)
+	mountTmpfs(t, makeDir(t, dir, "plugins"))
+	makeDir(t, dir, "plugins", "staging")
+
+	place := find(t, places, dir+"/plugins/staging/volume")
+	made, err := place.MakeDir(0o750)
+	require.NoError(t, err)
+	require.True(t, made, "want: the place was made")
+	requireNotMounted(t, place)
+}
+
+func TestFindAfterClose(t *testing.T) {
+	t.Parallel()
+
+	dir, places := allowedDir(t)
+	places.Close()
+
+	_, err := places.Find(dir + "/target")
+	require.ErrorIs(t, err, fs.ErrClosed)
+}
+
+// A directory is exchanged with a symlink to the outside again and again while
+// paths through it are found and written to.
+func TestFindIsNotFooledByASwappedSymlink(t *testing.T) {
+	t.Parallel()
+
+	dir, places := allowedDir(t)
+	outside := makeDir(t, t.TempDir(), "outside", "volume")
+	inside := makeDir(t, dir, "pod")
+	makeDir(t, inside, "volume")
+	require.NoError(t, os.Symlink(filepath.Dir(outside), dir+"/evil"))
+
+	longAgo := time.Unix(1_000_000_000, 0)
+	require.NoError(t, os.Chtimes(outside, longAgo, longAgo))
+
+	stop, stopped := make(chan struct{}), make(chan error, 1)
+
+	go func() { stopped <- exchangeUntil(stop, inside, dir+"/evil") }()
+
+	const atLeast = 2000
+
+	found, refused := 0, 0
+	for attempt := 0; attempt < atLeast || found == 0 || refused == 0; attempt++ {
+		place, err := places.Find(inside + "/volume/target")
+		if err != nil {
+			require.ErrorIs(t, err, mount.ErrSymlink)
+
+			refused++
+
+			continue
+		}
+
+		_, err = place.MakeFile(0o600)
+		require.NoError(t, err)
+		require.NoError(t, place.Remove())
+		place.Close()
+
+		found++
+	}
+
+	close(stop)
+	require.NoError(t, await.Receive(t, stopped, "the exchange of directories to stop"))
+
+	left, err := os.ReadDir(outside)
+	require.NoError(t, err)
+	require.Empty(t, left)
+
+	// A file made there and removed again shows in the time.
+	info, err := os.Stat(outside)
+	require.NoError(t, err)
+	require.Equal(t, longAgo, info.ModTime(), "something was made outside")
+}
+
+func exchangeUntil(stop <-chan struct{}, one, other string) error {
+	for {
+		select {
+		case <-stop:
+			return nil
+		default:
+		}
+
+		err := unix.Renameat2(unix.AT_FDCWD, one, unix.AT_FDCWD, other, unix.RENAME_EXCHANGE)
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func FuzzFind(f *testing.F) {
+	dir, err := filepath.EvalSymlinks(f.TempDir())
+	require.NoError(f, err)
+
+	allowed := makeDir(f, dir, "k")
+	makeDir(f, allowed, "a", "b")
+	makeDir(f, dir, "outside", "b")
+	writeFile(f, allowed+"/f", "")
+	require.NoError(f, os.Symlink("../outside", allowed+"/l"))
+	require.NoError(f, os.Symlink("..", allowed+"/a/up"))
+	require.NoError(f, os.Symlink("/proc/self/root", allowed+"/m"))
+
+	places, err := mount.OpenPlaces(allowed)
+	require.NoError(f, err)
+
+	for _, path := range []string{
+		"/a/b/c", "/a", "//a//x/", "/l/b/c", "/a/up/x", "/m/etc/x", "/f/x", "/a/../../outside/x", "/.", "", "-sibling/x",
+		"/a\x00/x", "/missing/x", "/a/b/" + strings.Repeat("n", 300), "/\xff\xfe/x",
+	} {
+		f.Add(path, true)
+		f.Add(path, false)
+	}
+
+	known := []error{
+		mount.ErrRelative, mount.ErrPath, mount.ErrOutside, mount.ErrSymlink, mount.ErrWrongType, fs.ErrNotExist,
+	}
+
+	f.Fuzz(func(t *testing.T, path string, beneath bool) {
+		if beneath {
+			path = allowed + path
+		}
+
+		place, err := places.Find(path)
+		if err != nil {
+			for _, want := range known {
+				if errors.Is(err, want) {
+					return
+				}
+			}
+
+			t.Fatalf("%q gives an error that no caller can tell: %v", path, err)
+		}
+
+		defer place.Close()
+
+		parent, err := mount.ParentPath(place)
+		require.NoError(t, err)
+		require.Truef(t, parent == allowed || strings.HasPrefix(parent, allowed+"/"), "%q opened %q", path, parent)
+		require.Equal(t, parent, filepath.Dir(place.Path()))
+	})
+}

@@ -1,0 +1,485 @@
+package mount_test
+
+import (
+	"bytes"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/test/child"
+)
+
+func ioctl(file *os.File, request uintptr, argument *uint32) error {
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, file.Fd(), request, uintptr(unsafe.Pointer(argument)))
+	if errno != 0 {
+		return errno
+	}
+
+	return nil
+}
+
+func TestMountIsSeenOnlyOnceAttached(t *testing.T) {
+	t.Parallel()
+
+	device := ext4Device(t)
+	dir, places := allowedDir(t)
+	place := findDir(t, places, dir+"/target")
+
+	tree, err := mount.Mount(device, "ext4", flags(t))
+	require.NoError(t, err)
+
+	defer tree.Close()
+
+	requireNotMounted(t, place)
+
+	root, err := tree.Open()
+	require.NoError(t, err)
+
+	names, err := root.Readdirnames(-1)
+	require.NoError(t, err)
+	require.Equal(t, []string{"lost+found"}, names)
+	require.NoError(t, root.Close())
+
+	require.NoError(t, tree.Attach(place))
+
+	point := requireMounted(t, place)
+	require.Equal(t, device, point.Source)
+	require.Equal(t, "ext4", point.FSType)
+
+	require.ErrorIs(t, tree.Attach(place), mount.ErrAttached)
+
+	_, err = tree.Open()
+	require.ErrorIs(t, err, mount.ErrAttached)
+	tree.Close()
+	requireMounted(t, place)
+
+	writeFile(t, place.Path()+"/file", "data")
+	require.NoError(t, place.Unmount())
+	require.NoFileExists(t, place.Path()+"/file")
+
+	attach(t, device, "ext4", place)
+
+	content, err := os.ReadFile(place.Path() + "/file")
+	require.NoError(t, err)
+	require.Equal(t, "data", string(content))
+}
+
+func TestAClosedTreeLetsGoOfTheDevice(t *testing.T) {
+	t.Parallel()
+
+	device := ext4Device(t)
+
+	tree, err := mount.Mount(device, "ext4", flags(t))
+	require.NoError(t, err)
+
+	_, err = unix.Open(device, unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0)
+	require.ErrorIs(t, err, unix.EBUSY)
+
+	tree.Close()
+	tree.Close()
+
+	// A child that another test is just forking has a copy of the tree's descriptor.
+	require.Eventually(t, func() bool {
+		fd, err := unix.Open(device, unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0)
+		if err == nil {
+			err = unix.Close(fd)
+		}
+
+		return err == nil
+	}, time.Minute, time.Millisecond)
+}
+
+func TestMountTakesFlags(t *testing.T) {
+	t.Parallel()
+
+	device := ext4Device(t)
+	dir, places := allowedDir(t)
+	place := findDir(t, places, dir+"/target")
+
+	for _, test := range []struct {
+		given               []string
+		options, superNames []string
+	}{
+		{nil, []string{"rw", "relatime"}, []string{"rw"}},
+		{[]string{"defaults", "_netdev", "nofail", "x-mine=1"}, []string{"rw", "relatime"}, []string{"rw"}},
+		{[]string{"noatime", "nodev", "nosuid", "noexec"}, []string{"rw", "nosuid", "nodev", "noexec", "noatime"}, nil},
+		{[]string{"noatime,nodiratime,nosymfollow"}, []string{"rw", "noatime", "nodiratime", "nosymfollow"}, nil},
+		{[]string{"nodev", "dev", "noatime", "atime"}, []string{"rw", "relatime"}, nil},
+		{[]string{"noatime", "strictatime"}, []string{"rw"}, nil},
+		{[]string{"ro"}, []string{"ro", "relatime"}, []string{"ro"}},
+		{[]string{"ro", "rw"}, []string{"rw", "relatime"}, []string{"rw"}},
+		{
+			[]string{"sync", "dirsync", "lazytime", "data=journal", "commit=7"},
+			[]string{"rw", "relatime"},
+			[]string{"sync", "dirsync", "lazytime", "data=journal", "commit=7"},
+		},
+	} {
+		attach(t, device, "ext4", place, test.given...)
+
+		point := requireMounted(t, place)
+		require.Equal(t, test.options, point.Options, "%v", test.given)
+		require.Subset(t, point.SuperOptions, test.superNames, "%v", test.given)
+		require.NoError(t, place.Unmount())
+	}
+}
+
+func TestMountSaysWhatTheFilesystemSaid(t *testing.T) {
+	t.Parallel()
+
+	device := ext4Device(t)
+
+	_, err := mount.Mount(device, "ext4", flags(t, "nosuchflag"))
+	require.ErrorIs(t, err, mount.ErrFlag)
+	require.ErrorContains(t, err, "nosuchflag")
+	require.ErrorContains(t, err, "Unknown parameter")
+	require.ErrorContains(t, err, device)
+
+	_, err = mount.Mount(device, "ext4", flags(t, "data=verysecret"))
+	require.ErrorIs(t, err, mount.ErrFlag)
+	require.ErrorContains(t, err, "data")
+	require.NotContains(t, err.Error(), "verysecret")
+
+	_, err = mount.Mount(device, "nosuchfs", flags(t))
+	require.ErrorIs(t, err, mount.ErrKernel)
+	require.ErrorContains(t, err, "nosuchfs")
+
+	_, err = mount.Mount(loopDevice(t, 1<<20), "ext4", flags(t))
+	require.ErrorIs(t, err, unix.EINVAL)
+	require.NotErrorIs(t, err, mount.ErrFlag, "the flags are not to blame")
+
+	_, err = mount.Mount(filepath.Join(t.TempDir(), "missing"), "ext4", flags(t))
+	require.ErrorIs(t, err, fs.ErrNotExist)
+}
+
+func TestMountOfADeviceInUse(t *testing.T) {
+	t.Parallel()
+
+	device := ext4Device(t)
+
+	first, err := mount.Mount(device, "ext4", flags(t))
+	require.NoError(t, err)
+
+	defer first.Close()
+
+	_, err = mount.Mount(device, "ext4", flags(t, "ro"))
+	require.ErrorIs(t, err, mount.ErrBusy)
+}
+
+func TestBindIsReadOnlyAlsoForWhoWroteBefore(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+
+	dir, places := allowedDir(t)
+	staging, target := findDir(t, places, dir+"/staging"), findDir(t, places, dir+"/target")
+	mountTmpfs(t, staging.Path())
+
+	writer, err := os.Create(staging.Path() + "/file")
+	require.NoError(t, err)
+
+	defer writer.Close()
+
+	attachBind(t, staging, target, "ro")
+
+	point := requireMounted(t, target)
+	require.True(t, point.ReadOnly, "want: the mount is read-only")
+	require.False(t, point.SuperReadOnly, "staging must stay writable")
+
+	_, err = writer.WriteString("before and after")
+	require.NoError(t, err)
+
+	content, err := os.ReadFile(target.Path() + "/file")
+	require.NoError(t, err)
+	require.Equal(t, "before and after", string(content))
+
+	for name, attempt := range map[string]func() error{
+		"open":     func() error { return os.WriteFile(target.Path()+"/file", nil, 0) },
+		"create":   func() error { return os.WriteFile(target.Path()+"/new", nil, 0o600) },
+		"remove":   func() error { return os.Remove(target.Path() + "/file") },
+		"truncate": func() error { return os.Truncate(target.Path()+"/file", 0) },
+		"chmod":    func() error { return os.Chmod(target.Path()+"/file", 0o777) },
+		"mkdir":    func() error { return os.Mkdir(target.Path()+"/dir", 0o750) },
+		"rename":   func() error { return os.Rename(target.Path()+"/file", target.Path()+"/other") },
+		"link":     func() error { return os.Link(target.Path()+"/file", target.Path()+"/other") },
+		"through staging, across": func() error {
+			return os.Rename(staging.Path()+"/file", target.Path()+"/other")
+		},
+	} {
+		err := attempt()
+		require.Truef(t, isAny(err, unix.EROFS, unix.EXDEV), "%s: %v", name, err)
+	}
+
+	// A writable bind of the same staging is independent of it.
+	other := findDir(t, places, dir+"/other")
+	attachBind(t, staging, other)
+	writeFile(t, other.Path()+"/new", "data")
+	require.FileExists(t, target.Path()+"/new")
+}
+
+func TestBindTakesTheMountsFlagsOnly(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+
+	dir, places := allowedDir(t)
+	staging, target := findDir(t, places, dir+"/staging"), findDir(t, places, dir+"/target")
+	require.NoError(t, unix.Mount("scratch", staging.Path(), "tmpfs", unix.MS_NODEV|unix.MS_NOATIME, ""))
+
+	for _, test := range []struct{ given, want []string }{
+		{nil, []string{"rw", "nodev", "noatime"}},
+		{[]string{"rw"}, []string{"rw", "nodev", "noatime"}},
+		{[]string{"relatime", "dev"}, []string{"rw", "relatime"}},
+		{[]string{"strictatime", "ro"}, []string{"ro", "nodev"}},
+		{[]string{"atime", "noatime", "noexec"}, []string{"rw", "nodev", "noexec", "noatime"}},
+		{[]string{"data=ordered", "sync", "nosuid"}, []string{"rw", "nosuid", "nodev", "noatime"}},
+	} {
+		attachBind(t, staging, target, test.given...)
+
+		point := requireMounted(t, target)
+		require.Equal(t, test.want, point.Options, "%v", test.given)
+		require.NotContains(t, point.SuperOptions, "sync")
+		require.NoError(t, target.Unmount())
+	}
+
+	require.Equal(t, []string{"rw", "nodev", "noatime"}, requireMounted(t, staging).Options)
+}
+
+func TestBindLeavesOutWhatIsMountedBeneath(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+
+	dir, places := allowedDir(t)
+	staging, target := findDir(t, places, dir+"/staging"), findDir(t, places, dir+"/target")
+	mountTmpfs(t, staging.Path())
+	mountTmpfs(t, makeDir(t, staging.Path(), "beneath"))
+
+	attachBind(t, staging, target)
+
+	beneath := find(t, places, target.Path()+"/beneath")
+	requireNotMounted(t, beneath)
+
+	require.ErrorIs(t, target.Unmount(), mount.ErrBusy, "a place keeps the mount that it lies on")
+	beneath.Close()
+	require.NoError(t, target.Unmount())
+}
+
+func TestBindOfADeviceNode(t *testing.T) {
+	t.Parallel()
+
+	device := loopDevice(t, 1<<20)
+	content := bytes.Repeat([]byte("touchstone"), 1000)
+	require.NoError(t, os.WriteFile(device, content, 0))
+
+	devices, err := mount.OpenPlaces(filepath.Dir(device))
+	require.NoError(t, err)
+
+	defer devices.Close()
+
+	dir, places := allowedDir(t)
+	target := find(t, places, dir+"/target")
+	_, err = target.MakeFile(0o600)
+	require.NoError(t, err)
+
+	attachBind(t, find(t, devices, device), target)
+	requireMounted(t, target)
+
+	mode, exists, err := target.Stat()
+	require.NoError(t, err)
+	require.True(t, exists, "want: the path exists")
+	require.Equal(t, fs.ModeDevice, mode.Type())
+
+	made, err := target.MakeFile(0o600)
+	require.NoError(t, err, "once more is fine")
+	require.False(t, made, "want: the place was there already")
+
+	_, err = target.MakeDir(0o750)
+	require.ErrorIs(t, err, mount.ErrWrongType)
+	require.ErrorIs(t, target.Remove(), mount.ErrBusy)
+
+	read, err := os.Open(target.Path())
+	require.NoError(t, err)
+
+	got := make([]byte, len(content))
+	_, err = read.ReadAt(got, 0)
+	require.NoError(t, err)
+	require.Equal(t, content, got)
+
+	require.ErrorIs(t, target.Unmount(), mount.ErrBusy)
+	require.NoError(t, read.Close())
+	require.NoError(t, target.Unmount())
+	require.NoError(t, target.Remove())
+}
+
+func TestAttachRefuses(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+
+	dir, places := allowedDir(t)
+	staging := findDir(t, places, dir+"/staging")
+	mountTmpfs(t, staging.Path())
+	writeFile(t, dir+"/file", "")
+	makeDir(t, dir, "directory")
+	require.NoError(t, os.Symlink("directory", dir+"/symlink"))
+	require.NoError(t, os.Symlink("nowhere", dir+"/dangling"))
+
+	source, err := staging.Open()
+	require.NoError(t, err)
+
+	defer source.Close()
+
+	tree, err := mount.Bind(source, flags(t))
+	require.NoError(t, err)
+
+	for name, want := range map[string]error{
+		"file": mount.ErrWrongType, "symlink": mount.ErrSymlink, "dangling": mount.ErrSymlink, "nothing": fs.ErrNotExist,
+	} {
+		require.ErrorIs(t, tree.Attach(find(t, places, filepath.Join(dir, name))), want, name)
+	}
+
+	requireNotMounted(t, find(t, places, dir+"/directory"))
+	tree.Close()
+	require.ErrorIs(t, tree.Attach(find(t, places, dir+"/directory")), mount.ErrAttached)
+
+	node, err := find(t, places, dir+"/file").Open()
+	require.NoError(t, err)
+
+	defer node.Close()
+
+	tree, err = mount.Bind(node, flags(t))
+	require.NoError(t, err)
+
+	defer tree.Close()
+
+	require.ErrorIs(t, tree.Attach(find(t, places, dir+"/directory")), mount.ErrWrongType)
+}
+
+// The parent's path leads elsewhere by the time of the mount, and of the
+// unmount.
+func TestAttachAndUnmountStayInTheOpenedDirectory(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+
+	dir, places := allowedDir(t)
+	staging := findDir(t, places, dir+"/staging")
+	mountTmpfs(t, staging.Path())
+
+	victim := findDir(t, places, makeDir(t, dir, "victim")+"/target")
+	mountTmpfs(t, victim.Path())
+
+	pod := makeDir(t, dir, "pod")
+	place := findDir(t, places, pod+"/target")
+
+	require.NoError(t, os.Rename(pod, dir+"/moved"))
+	require.NoError(t, os.Symlink("victim", pod))
+
+	before := requireMounted(t, victim)
+	attachBind(t, staging, place)
+	require.Equal(t, before.ID, requireMounted(t, victim).ID)
+	require.Equal(t, dir+"/moved/target", requireMounted(t, place).Path)
+
+	require.NoError(t, place.Unmount())
+	require.NoError(t, place.Unmount())
+	requireNotMounted(t, place)
+	require.Equal(t, before.ID, requireMounted(t, victim).ID)
+}
+
+func TestUnmountTakesOnlyWhatIsExactlyThere(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+
+	dir, places := allowedDir(t)
+	mounted := findDir(t, places, dir+"/mounted")
+	mountTmpfs(t, mounted.Path())
+	makeDir(t, mounted.Path(), "child")
+	require.NoError(t, os.Symlink("mounted", dir+"/symlink"))
+	writeFile(t, dir+"/file", "")
+
+	for _, path := range []string{"/mounted/child", "/mounted/nothing", "/symlink", "/file", "/nothing"} {
+		require.NoError(t, find(t, places, dir+path).Unmount(), path)
+		requireMounted(t, mounted)
+	}
+}
+
+func TestUnmountOfWhatIsInUse(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+
+	dir, places := allowedDir(t)
+	place := findDir(t, places, dir+"/target")
+	mountTmpfs(t, place.Path())
+
+	file, err := os.Create(place.Path() + "/file")
+	require.NoError(t, err)
+	require.ErrorIs(t, place.Unmount(), mount.ErrBusy)
+	requireMounted(t, place)
+
+	require.NoError(t, file.Close())
+	require.NoError(t, place.Unmount())
+	requireNotMounted(t, place)
+}
+
+func TestUnmountAwaitsAChildThatIsBeingForked(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+
+	dir, places := allowedDir(t)
+	place := findDir(t, places, dir+"/target")
+	mountTmpfs(t, place.Path())
+
+	file, err := os.Create(place.Path() + "/file")
+	require.NoError(t, err)
+	child.CloseWhileForked(t, file, 300*time.Millisecond)
+	require.NoError(t, place.Unmount())
+	requireNotMounted(t, place)
+}
+
+// What cannot be looked up must not pass for unmounted.
+func TestUnmountOfAClosedPlace(t *testing.T) {
+	t.Parallel()
+
+	dir, places := allowedDir(t)
+	place := find(t, places, dir+"/target")
+	place.Close()
+	require.ErrorIs(t, place.Unmount(), unix.EBADF)
+}
+
+// The kubelet's directory is shared, so that containers see what is mounted.
+func TestAttachPropagates(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+
+	dir, places := allowedDir(t)
+	shared, peer := makeDir(t, dir, "shared"), makeDir(t, dir, "peer")
+	mountTmpfs(t, shared)
+	require.NoError(t, unix.Mount("", shared, "", unix.MS_SHARED, ""))
+	require.NoError(t, unix.Mount(shared, peer, "", unix.MS_BIND, ""))
+
+	staging := findDir(t, places, dir+"/staging")
+	mountTmpfs(t, staging.Path())
+
+	place := findDir(t, places, shared+"/target")
+	attachBind(t, staging, place, "ro")
+
+	seen := find(t, places, peer+"/target")
+	require.True(t, requireMounted(t, seen).ReadOnly, "want: the mount is read-only")
+	seen.Close()
+
+	require.NoError(t, place.Unmount())
+	requireNotMounted(t, find(t, places, peer+"/target"))
+}
+
+func TestWhatTheKernelCanMount(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+
+	require.NoError(t, mount.Knows("tmpfs"))
+
+	err := mount.Knows("nosuchfs")
+	require.ErrorIs(t, err, mount.ErrKernel)
+	require.ErrorContains(t, err, "nosuchfs")
+}

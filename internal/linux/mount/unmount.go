@@ -1,0 +1,73 @@
+package mount
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/fork"
+)
+
+// Unmount takes away one layer, the top one, of what is mounted exactly here;
+// nothing mounted, or nothing there, is fine. ErrBusy when something still uses
+// it: an open file, a working directory, a mount beneath. It is never detached
+// lazily: a volume that is still written to must not look free.
+func (p *Place) Unmount() error {
+	// umount2 has no variant that takes a descriptor. The magic link of the
+	// parent leads to the very directory that was opened, whatever has become
+	// of its path.
+	path := "/proc/self/fd/" + strconv.Itoa(p.dir()) + "/" + p.name
+	err := retryBusy(func() error { return unix.Unmount(path, unix.UMOUNT_NOFOLLOW) })
+	runtime.KeepAlive(p.parent)
+
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, unix.EBUSY):
+		return p.failed("unmount", fmt.Errorf(
+			"%w: a file in it is open, a process works in it, or something is mounted beneath; end that and call again: %w",
+			ErrBusy, err))
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT):
+		// These say "not a mount" and "nothing there", but also "a mount that
+		// you may not touch" and "no /proc".
+		_, mounted, lookErr := p.Mounted()
+
+		switch {
+		case lookErr != nil:
+			err = fmt.Errorf("%w (%w)", err, lookErr)
+		case !mounted:
+			return nil
+		}
+	}
+
+	return p.failed("unmount", err)
+}
+
+// A child that this process has forked, for a tool that works on another volume,
+// holds copies of all descriptors until its exec closes them: a mount that
+// nobody uses is busy for that moment (internal/linux/fork).
+const (
+	busyAttempts     = 7
+	firstBusyPause   = time.Millisecond
+	longestBusyPause = 32 * time.Millisecond
+)
+
+// retryBusy calls attempt again while it returns EBUSY, within those attempts.
+func retryBusy(attempt func() error) error {
+	patience, pause := fork.NewPatience(busyAttempts), firstBusyPause
+
+	for {
+		err := attempt()
+		if !errors.Is(err, unix.EBUSY) || !patience.Another() {
+			return err
+		}
+
+		time.Sleep(pause)
+
+		pause = min(2*pause, longestBusyPause)
+	}
+}

@@ -1,0 +1,151 @@
+package socket_test
+
+import (
+	"context"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/touchstone-csi/touchstone/internal/socket"
+	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/served"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func nobody(context.Context, string) string { return "" }
+
+func listen(t *testing.T, path string) *socket.Listener {
+	t.Helper()
+
+	listener, err := socket.Listen(t.Context(), path, nobody)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, listener.Close()) })
+
+	return listener
+}
+
+func TestListen(t *testing.T) {
+	t.Parallel()
+
+	path := filepath.Join(t.TempDir(), "a.sock")
+	listener := listen(t, path)
+	require.Equal(t, path, listener.Path())
+	require.True(t, listener.InPlace(), "want: the listener's socket is at its path")
+
+	info, err := os.Lstat(path)
+	require.NoError(t, err)
+	require.Equal(t, fs.ModeSocket|0o600, info.Mode())
+
+	// It is known whether it was moved, removed or replaced.
+	require.NoError(t, os.Rename(path, path+".old"))
+	require.False(t, listener.InPlace(), "want: the listener's socket is no longer at its path")
+
+	second := listen(t, path)
+	require.True(t, second.InPlace(), "want: the listener's socket is at its path")
+	require.False(t, listener.InPlace(), "want: the listener's socket is no longer at its path")
+
+	require.NoError(t, listener.Close())
+	require.FileExists(t, path, "it is the second's")
+	require.NoError(t, second.Close())
+	require.NoFileExists(t, path)
+	require.NoError(t, second.Close())
+}
+
+func TestListenReplacesWhatNobodyServes(t *testing.T) {
+	t.Parallel()
+
+	path := filepath.Join(t.TempDir(), "a.sock")
+	served.Ended(t, path)
+	require.FileExists(t, path)
+	require.True(t, listen(t, path).InPlace(), "want: the listener's socket is at its path")
+}
+
+func TestListenRefuses(t *testing.T) {
+	t.Parallel()
+
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	require.NoError(t, os.WriteFile(file, []byte("mine"), 0o600))
+
+	for _, path := range []string{"", dir + "/", file, filepath.Join(dir, strings.Repeat("x", 107))} {
+		_, err := socket.Listen(t.Context(), path, nobody)
+		require.ErrorIs(t, err, socket.ErrPath, path)
+	}
+
+	kept, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, "mine", string(kept))
+
+	_, err = socket.Listen(t.Context(), filepath.Join(dir, "absent", "a.sock"), nobody)
+	require.ErrorIs(t, err, fs.ErrNotExist)
+}
+
+func TestListenRefusesWhatIsServed(t *testing.T) {
+	t.Parallel()
+
+	first := listen(t, filepath.Join(t.TempDir(), "a.sock"))
+	_, err := socket.Listen(t.Context(), first.Path(), func(_ context.Context, path string) string {
+		require.Equal(t, first.Path(), path)
+
+		return "it.example.org v1"
+	})
+
+	var inUse *socket.InUseError
+
+	require.ErrorAs(t, err, &inUse)
+	require.Equal(t, &socket.InUseError{Path: first.Path(), PID: int32(os.Getpid()), Driver: "it.example.org v1"}, inUse)
+	require.ErrorContains(t, err, "it.example.org v1")
+	require.True(t, first.InPlace(), "want: the listener's socket is at its path")
+}
+
+// TestListenRefusesAllAtOnce has nobody be named before everybody has asked: who is
+// asked may just be starting, and no other has to wait for its answer.
+func TestListenRefusesAllAtOnce(t *testing.T) {
+	t.Parallel()
+
+	const starts = 8
+
+	first := listen(t, filepath.Join(t.TempDir(), "a.sock"))
+	refused := make(chan error, starts)
+
+	var asking sync.WaitGroup
+
+	asking.Add(starts)
+
+	all := make(chan struct{})
+
+	go func() {
+		defer close(all)
+
+		asking.Wait()
+	}()
+
+	for range starts {
+		go func() {
+			_, err := socket.Listen(t.Context(), first.Path(), func(ctx context.Context, _ string) string {
+				asking.Done()
+
+				select {
+				case <-all:
+					return "it.example.org v1"
+				case <-ctx.Done():
+					return ""
+				}
+			})
+			refused <- err
+		}()
+	}
+
+	for range starts {
+		err := await.Receive(t, refused, "Listen to refuse")
+		require.ErrorAs(t, err, new(*socket.InUseError))
+		require.ErrorContains(t, err, "it.example.org v1")
+	}
+}

@@ -1,0 +1,64 @@
+package proxy_test
+
+import (
+	"context"
+	"net"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/status"
+
+	"github.com/touchstone-csi/touchstone/pkg/driver/proxy"
+	"github.com/touchstone-csi/touchstone/test/await"
+)
+
+// TestLoopOfProxies: a call that comes back is refused, not handed on again.
+func TestLoopOfProxies(t *testing.T) {
+	t.Parallel()
+
+	dir := t.TempDir()
+	a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
+	front := forward(t, a, b)
+	forward(t, b, a)
+
+	itself := filepath.Join(dir, "c")
+
+	for name, client := range map[string]grpc_testing.TestServiceClient{"two": front, "itself": forward(t, itself, itself)} {
+		ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
+		_, err := client.UnaryCall(ctx, request(""))
+
+		cancel()
+		require.Equal(t, codes.FailedPrecondition, status.Code(err), "%s: %v", name, err)
+		require.ErrorContains(t, err, "leads back to this proxy")
+	}
+}
+
+// forward serves a proxy at one path to another, and returns a client of it.
+func forward(t *testing.T, from, to string) grpc_testing.TestServiceClient {
+	t.Helper()
+
+	made, err := proxy.New(to)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, made.Close()) })
+
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", from)
+	require.NoError(t, err)
+
+	server := grpc.NewServer(made.ServerOptions()...)
+	done := make(chan error, 1)
+
+	go func() { done <- server.Serve(listener) }()
+
+	t.Cleanup(func() { server.Stop(); require.NoError(t, await.Receive(t, done, "the server to end")) })
+
+	conn, err := grpc.NewClient("unix:"+from, append(await.Calls(t), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, conn.Close()) })
+
+	return grpc_testing.NewTestServiceClient(conn)
+}

@@ -1,0 +1,196 @@
+package events
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/pkg/health"
+)
+
+const (
+	blockErrorEvent = "block_rq_error"
+	blockErrorDir   = "events/block/" + blockErrorEvent
+	blockErrorOn    = blockErrorDir + "/enable"
+	// loopMajor is the major number of loop devices, minorBits what the kernel
+	// has below it in a dev_t of its own.
+	loopMajor = 7
+	minorBits = 20
+	// tracePipeBytes is what the kernel formats at a time, at least.
+	tracePipeBytes = 4096
+)
+
+type blockErrors struct{ instance string }
+
+// NewBlockErrors returns a source of health.IOError for all loop devices. Instance
+// names the driver's own tracing instance, the same at each start, so that what a
+// killed driver has left is found again; no two processes can have the same one
+// at a time. Those with the same name up to the last "-" are removed, when their
+// processes are gone.
+//
+// Errno is what the request ended with: EIO mostly, ENOSPC where the pool is full.
+// Requests that the device does not know (EOPNOTSUPP, as for a discard) are no
+// errors and are left out.
+func NewBlockErrors(instance string) health.Source { return &blockErrors{instance: instance} }
+
+func (*blockErrors) Name() string { return "block-errors" }
+
+// Supported implements health.Source. Errors: ErrKernel, ErrPermission.
+func (*blockErrors) Supported() error {
+	root, err := openTracefs()
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+
+	// A kernel in lockdown refuses this, and nothing before.
+	enable, err := root.OpenFile(blockErrorOn, os.O_WRONLY, 0)
+
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return explained(err, "the event block_rq_error needs Linux 5.18 with CONFIG_BLOCK and CONFIG_EVENT_TRACING")
+	case err != nil:
+		return explained(err, "tracing needs root and a kernel that is not in lockdown for confidentiality")
+	}
+
+	return enable.Close() //nolint:wrapcheck // it names the file
+}
+
+// Run implements health.Source. Errors: those of Supported, ErrInUse, or the
+// kernel's.
+func (b *blockErrors) Run(ctx context.Context, connected func(), notify func(health.Event)) error {
+	root, err := openTracefs()
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+
+	instance, err := openInstance(root, b.instance)
+	if err != nil {
+		return fmt.Errorf("set up the tracing instance %s: %w", b.instance, err)
+	}
+
+	// Last in, first out: a pipe that is open would keep the instance.
+	defer instance.remove(root)
+
+	if err := instance.setUp(); err != nil {
+		return fmt.Errorf("set up the tracing instance %s: %w", b.instance, err)
+	}
+
+	pipe, err := instance.OpenFile("trace_pipe", os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return fmt.Errorf("read the tracing instance %s: %w", b.instance, err)
+	}
+	defer pipe.Close()
+
+	connected()
+
+	var sweeping sync.WaitGroup
+
+	// Each takes some milliseconds.
+	sweeping.Go(func() { sweepInstances(ctx, root, b.instance) })
+	defer sweeping.Wait()
+
+	lines := traceLines{notify: notify}
+
+	err = read(ctx, pipe, tracePipeBytes, func(at time.Time, data []byte) error {
+		lines.take(at, data)
+
+		// A full read leaves more behind, and the kernel little room for it.
+		if len(data) < tracePipeBytes {
+			rest(ctx, pause)
+		}
+
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("read the tracing instance %s: %w", b.instance, err)
+	}
+
+	return nil
+}
+
+// traceLines makes events of what is read from trace_pipe.
+type traceLines struct {
+	notify func(health.Event)
+	begun  []byte
+}
+
+func (t *traceLines) take(at time.Time, data []byte) {
+	t.begun = append(t.begun, data...)
+
+	for {
+		line, behind, whole := bytes.Cut(t.begun, []byte("\n"))
+		if !whole {
+			return
+		}
+
+		t.begun = behind
+
+		if event, ok := parseTraceLine(string(line)); ok {
+			event.At = at
+			t.notify(event)
+		}
+	}
+}
+
+// parseTraceLine reads a line of trace_pipe without context-info; false is for
+// one that tells nothing. An error that can't be read is not passed over: it
+// counts as lost.
+//
+//	block_rq_error: 7,1024 RS () 80 + 8 be,0,4 [-5]
+//	block_rq_error: 7,1024 FF () 0 + 0 [-5]            before Linux 6.11
+//	CPU:1 [LOST 42 EVENTS]
+func parseTraceLine(line string) (health.Event, bool) {
+	said, ours := strings.CutPrefix(line, blockErrorEvent+": ")
+
+	switch {
+	case ours:
+		event, err := parseBlockError(said)
+		if err != nil {
+			return health.Event{Kind: health.Lost}, true
+		}
+
+		return event, true
+	case strings.HasPrefix(line, "CPU:") && strings.Contains(line, "[LOST "):
+		return health.Event{Kind: health.Lost}, true
+	default:
+		return health.Event{}, false
+	}
+}
+
+// parseBlockError does without Sscanf, as it is called for each of a storm.
+func parseBlockError(said string) (health.Event, error) {
+	// Between the parentheses is a command for the device, if it was one.
+	head, rest, _ := strings.Cut(said, " (")
+	device, operation, _ := strings.Cut(head, " ")
+	major, minor, _ := strings.Cut(device, ",")
+	sector, tail, _ := strings.Cut(rest[strings.LastIndexByte(rest, ')')+1:], " + ")
+	// What stands before the result, the priority, differs among kernels.
+	_, result, _ := strings.Cut(tail, " [")
+
+	var numbers [4]int64
+
+	for i, text := range []string{major, minor, strings.TrimSpace(sector), strings.TrimSuffix(result, "]")} {
+		number, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return health.Event{}, fmt.Errorf("%q: %w", said, err)
+		}
+
+		numbers[i] = number
+	}
+
+	return health.Event{
+		Kind: health.IOError, Device: unix.Mkdev(uint32(numbers[0]), uint32(numbers[1])), Sector: numbers[2],
+		Write: !strings.HasPrefix(operation, "R"), Errno: int(max(numbers[3], -numbers[3])),
+	}, nil
+}

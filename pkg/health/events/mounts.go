@@ -1,0 +1,102 @@
+package events
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/pkg/health"
+)
+
+// mountPause is how long changes of the mount table gather after one was told:
+// where many pods start, the whole table would be read for each of their mounts.
+const mountPause = 20 * time.Millisecond
+
+type mounts struct{}
+
+// NewMounts returns a source of health.MountsChanged for the mount namespace of
+// this process. It tells of a change at once, and of those that follow within 20
+// ms by one event behind them. That a filesystem turned read-only because of an
+// error is no change of the table.
+func NewMounts() health.Source { return mounts{} }
+
+func (mounts) Name() string { return "mounts" }
+
+// Supported implements health.Source.
+func (mounts) Supported() error {
+	table, err := openMountTable()
+	if err != nil {
+		return err
+	}
+
+	return unix.Close(table) //nolint:wrapcheck // of what was only read it does not fail
+}
+
+// Run implements health.Source.
+func (mounts) Run(ctx context.Context, connected func(), notify func(health.Event)) error {
+	table, err := openMountTable()
+	if err != nil {
+		return err
+	}
+
+	defer func() { _ = unix.Close(table) }()
+
+	// Reading from it ends with ctx.
+	ended, end, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("follow the mount table: %w", err)
+	}
+
+	defer func() { _, _ = ended.Close(), end.Close() }()
+
+	stop := context.AfterFunc(ctx, func() { _ = end.Close() })
+	defer stop()
+
+	connected()
+
+	for {
+		err := pollMountTable(table, ended)
+		at := time.Now()
+
+		if ctx.Err() != nil {
+			return nil
+		}
+
+		if err != nil {
+			return fmt.Errorf("follow the mount table: %w", err)
+		}
+
+		notify(health.Event{Kind: health.MountsChanged, At: at})
+		rest(ctx, mountPause)
+	}
+}
+
+func openMountTable() (int, error) {
+	const path = "/proc/self/mountinfo"
+
+	table, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, explained(err, "the mount table needs /proc: "+path)
+	}
+
+	return table, nil
+}
+
+// pollMountTable returns when the table has changed since the last time, or since
+// it was opened, or when ended has. It holds a thread: the runtime's poller asks
+// for input alone, of which the table always has some, and a poll of an epoll
+// takes the news away from the one who then asks for it.
+func pollMountTable(table int, ended *os.File) error {
+	fds := []unix.PollFd{{Fd: int32(table), Events: unix.POLLPRI}, {Fd: int32(ended.Fd()), Events: unix.POLLIN}}
+
+	for {
+		_, err := unix.Poll(fds, -1)
+		if !errors.Is(err, unix.EINTR) {
+			return err //nolint:wrapcheck // Run wraps it
+		}
+	}
+}

@@ -1,0 +1,142 @@
+package events
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	instancesDir = "instances"
+	// instanceMode is for the owner only: a trace tells of everybody.
+	instanceMode = 0o700
+	// traceBufferKB is for each CPU: a thousand errors, until the next read.
+	traceBufferKB = 64
+	// abandonedAfter is how long a driver may take between making its instance and
+	// locking it, and far more.
+	abandonedAfter = time.Minute
+)
+
+// traceInstance is a tracing instance of our own: whatever others trace on this
+// machine neither disturbs it nor is disturbed.
+type traceInstance struct {
+	*os.Root
+
+	path string
+	// lock is the directory, locked for as long as we use it: the lock of a driver
+	// that was killed is gone with it.
+	lock *os.File
+}
+
+// openInstance makes the instance, or takes over the one of a driver that was
+// killed.
+func openInstance(root *os.Root, name string) (*traceInstance, error) {
+	if err := root.Mkdir(path.Join(instancesDir, name), instanceMode); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, explained(err, "tracing instances can't be made")
+	}
+
+	return holdInstance(root, name)
+}
+
+// holdInstance locks an instance that is there.
+func holdInstance(root *os.Root, name string) (*traceInstance, error) {
+	where := path.Join(instancesDir, name)
+
+	dir, err := root.OpenRoot(where)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // Run wraps all
+	}
+
+	lock, err := dir.Open(".")
+	if err != nil {
+		return nil, errors.Join(err, dir.Close())
+	}
+
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_, _ = lock.Close(), dir.Close()
+
+		return nil, fmt.Errorf("%w: each running driver needs an instance of its own: %w", ErrInUse, err)
+	}
+
+	return &traceInstance{Root: dir, path: where, lock: lock}, nil
+}
+
+// setUp turns the event on, last: what a killed driver has left in the buffer is
+// dropped before.
+func (t *traceInstance) setUp() error {
+	loopErrors := fmt.Sprintf("dev >= %d && dev < %d && error != %d",
+		loopMajor<<minorBits, (loopMajor+1)<<minorBits, -int(unix.EOPNOTSUPP))
+
+	for _, setting := range []struct{ file, value string }{
+		{"events/enable", "0"},
+		{"trace", ""},
+		{"tracing_on", "1"},
+		{"buffer_size_kb", strconv.Itoa(traceBufferKB)},
+		// Of a buffer that has to fill up first, nobody would be woken.
+		{"buffer_percent", "0"},
+		// The name of the task that was running is anybody's to choose, line
+		// breaks in it too.
+		{"options/context-info", "0"},
+		{blockErrorDir + "/filter", loopErrors},
+		{blockErrorOn, "1"},
+	} {
+		if err := t.write(setting.file, setting.value); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// write opens with O_TRUNC: that, and not what is written, clears a buffer.
+func (t *traceInstance) write(file, value string) error {
+	opened, err := t.OpenFile(file, os.O_WRONLY|os.O_TRUNC, 0)
+	if err != nil {
+		return err //nolint:wrapcheck // Run wraps all
+	}
+
+	_, err = opened.WriteString(value)
+
+	return errors.Join(err, opened.Close())
+}
+
+// remove is for the end. What fails here stays for the next start to take over;
+// that somebody looks into the instance just now is a reason.
+func (t *traceInstance) remove(root *os.Root) {
+	_ = t.write(blockErrorOn, "0")
+	_ = root.Remove(t.path)
+	_ = t.lock.Close()
+	_ = t.Close()
+}
+
+// sweepInstances removes the other instances of this driver's kind that nobody
+// has any more: of drivers that were killed, and not started again in the same
+// place. Left alone they would be filled for as long as the machine is up.
+func sweepInstances(ctx context.Context, root *os.Root, own string) {
+	kind := own[:strings.LastIndexByte(own, '-')+1]
+
+	entries, err := fs.ReadDir(root.FS(), instancesDir)
+	if err != nil || kind == "" {
+		return
+	}
+
+	for _, entry := range entries {
+		info, err := entry.Info()
+		if err != nil || entry.Name() == own || !strings.HasPrefix(entry.Name(), kind) ||
+			time.Since(info.ModTime()) < abandonedAfter || ctx.Err() != nil {
+			continue
+		}
+
+		if abandoned, err := holdInstance(root, entry.Name()); err == nil {
+			abandoned.remove(root)
+		}
+	}
+}

@@ -1,0 +1,243 @@
+package operation
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"sync"
+
+	"google.golang.org/protobuf/proto"
+)
+
+// Call says what an operation is about, so that a second one can be told from
+// a retry.
+type Call struct {
+	// Key is what work is serial for.
+	Key string
+	// Object is the part of Key that the call changes: a node, a target path.
+	// Empty means the whole of it.
+	Object string
+	// Method is the RPC's name.
+	Method string
+	// Request tells a retry from a conflict.
+	Request proto.Message
+}
+
+// Group holds the operations that are queued or running. The zero value is not
+// usable; see NewGroup.
+type Group struct {
+	mu       sync.Mutex
+	queues   map[string][]*operation
+	running  sync.WaitGroup
+	draining bool
+	stop     context.CancelFunc
+	base     context.Context //nolint:containedctx // operations live as long as the group, not as their callers
+}
+
+type operation struct {
+	call Call
+	run  func(context.Context) (any, error)
+	// values carries the first caller's request-scoped values, such as its
+	// logger, without its deadline.
+	values context.Context //nolint:containedctx // see above
+	done   chan struct{}
+	result any
+	err    error
+}
+
+// within is the key of the group that a context's operation belongs to.
+type within struct{}
+
+// NewGroup returns a group without operations.
+func NewGroup() *Group {
+	base, stop := context.WithCancel(context.Background())
+
+	return &Group{queues: map[string][]*operation{}, base: base, stop: stop}
+}
+
+// Do runs operate for call, or joins the identical operation that is already
+// queued or running. It returns the operation's result, or ctx's error once
+// ctx ends: the operation then goes on, but it is not begun for a ctx that has
+// ended already. The context that operate gets ends only when Drain gives up.
+//
+// An operation may run others of the same group, on other keys, with the context
+// that it was given: they belong to it, so they start also while the group
+// drains. Whoever nests keys in one order only can't come to wait for himself.
+//
+// Errors of its own: *ConflictError, *PanicError, ErrDraining.
+func Do[T any](ctx context.Context, g *Group, call Call, operate func(context.Context) (T, error)) (T, error) {
+	var none T
+
+	op, err := g.joinOrStart(ctx, call, func(ctx context.Context) (any, error) { return operate(ctx) })
+	if err != nil {
+		return none, err
+	}
+
+	select {
+	case <-op.done:
+	case <-ctx.Done():
+		return none, fmt.Errorf("%s for %s goes on without its caller: %w", call.Method, call.Key, context.Cause(ctx))
+	}
+
+	if op.err != nil {
+		return none, op.err
+	}
+
+	result, ok := op.result.(T)
+	if !ok {
+		return none, fmt.Errorf("%w: %s for %s gave a %T, want a %T", errResult, call.Method, call.Key, op.result, none)
+	}
+
+	return result, nil
+}
+
+// Begin is Do for what nobody waits for: when it returns, the operation is
+// queued, and whatever is asked for the same key later comes behind it. operate
+// tells its failure itself.
+func Begin(ctx context.Context, g *Group, call Call, operate func(context.Context)) error {
+	_, err := g.joinOrStart(ctx, call, func(ctx context.Context) (any, error) {
+		operate(ctx)
+
+		return struct{}{}, nil
+	})
+
+	return err
+}
+
+// Drain refuses new operations and waits for those that are queued or running.
+// When ctx ends first they are cancelled, and Drain returns ctx's error
+// without waiting for them any longer.
+func (g *Group) Drain(ctx context.Context) error {
+	g.mu.Lock()
+	g.draining = true
+	g.mu.Unlock()
+
+	idle := make(chan struct{})
+
+	go func() {
+		g.running.Wait()
+		close(idle)
+	}()
+
+	defer g.stop()
+
+	select {
+	case <-idle:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("operations are still running: %w", context.Cause(ctx))
+	}
+}
+
+// Len returns how many operations are queued or running.
+func (g *Group) Len() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+
+	count := 0
+	for _, queue := range g.queues {
+		count += len(queue)
+	}
+
+	return count
+}
+
+// Busy says whether an operation for key is queued or running.
+func (g *Group) Busy(key string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+
+	return len(g.queues[key]) > 0
+}
+
+func (g *Group) joinOrStart(ctx context.Context, call Call, run func(context.Context) (any, error)) (*operation, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+
+	// A call whose caller has left must not begin behind the caller's next one,
+	// and undo it: requests reach a busy server's handlers out of order. Under the
+	// lock, so that nothing comes between the look and the queue.
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("%s for %s was not begun, its caller has left: %w", call.Method, call.Key, context.Cause(ctx))
+	}
+
+	queue := g.queues[call.Key]
+
+	// Only the newest operation on the same object may be joined: behind an
+	// older one something else is already waiting to change it again.
+	for _, queued := range slices.Backward(queue) {
+		other := queued.call
+		if other.Object != call.Object && other.Object != "" && call.Object != "" {
+			continue
+		}
+
+		if other.Method != call.Method {
+			break
+		}
+
+		if other.Object == call.Object && proto.Equal(other.Request, call.Request) {
+			return queued, nil
+		}
+
+		return nil, &ConflictError{Key: call.Key, Object: call.Object, Method: other.Method}
+	}
+
+	if g.draining && ctx.Value(within{}) != g {
+		return nil, ErrDraining
+	}
+
+	op := &operation{call: call, run: run, values: context.WithoutCancel(ctx), done: make(chan struct{})}
+	g.queues[call.Key] = append(queue, op)
+	g.running.Add(1)
+
+	if len(queue) == 0 {
+		go g.work(op) //nolint:contextcheck // an operation outlives its callers
+	}
+
+	return op, nil
+}
+
+// work runs op and then whatever has queued up behind it.
+func (g *Group) work(op *operation) {
+	for op != nil {
+		op.execute(g)
+		op = g.finish(op)
+	}
+}
+
+func (g *Group) finish(op *operation) *operation {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	defer g.running.Done()
+
+	queue := g.queues[op.call.Key][1:]
+	close(op.done)
+
+	if len(queue) == 0 {
+		delete(g.queues, op.call.Key)
+
+		return nil
+	}
+
+	g.queues[op.call.Key] = queue
+
+	return queue[0]
+}
+
+func (op *operation) execute(g *Group) {
+	ctx, cancel := context.WithCancelCause(context.WithValue(op.values, within{}, g))
+	defer cancel(nil)
+
+	// The values are the caller's, the lifetime is the group's.
+	unlink := context.AfterFunc(g.base, func() { cancel(ErrDraining) })
+	defer unlink()
+
+	defer func() {
+		if value := recover(); value != nil {
+			op.err = &PanicError{Value: value, Stack: debug.Stack()}
+		}
+	}()
+
+	op.result, op.err = op.run(ctx)
+}

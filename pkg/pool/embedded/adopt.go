@@ -1,0 +1,231 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+)
+
+// adopt returns the root of the image that is mounted already, grown if need be,
+// or nil where nothing is mounted.
+func (s *site) adopt(ctx context.Context, image *os.File) (*os.File, error) {
+	point, mounted, err := s.place.Mounted()
+	if err != nil || !mounted {
+		return nil, err
+	}
+
+	status, err := s.deviceOf(point, image)
+	if err != nil {
+		return nil, err
+	}
+
+	if point.ReadOnly || point.SuperReadOnly {
+		return nil, fmt.Errorf("it is mounted read-only at %s: %w; unmount it", point.Path, ErrForeign)
+	}
+
+	// An XFS that has shut down answers this only.
+	if _, _, err := s.place.Stat(); errors.Is(err, unix.EIO) {
+		return nil, s.revive(ctx)
+	}
+
+	root, err := s.place.OpenDir()
+	if err != nil || !s.privileged {
+		return root, err
+	}
+
+	if err := s.grow(ctx, image, status.Number, root); err != nil {
+		return nil, errors.Join(s.blameHost(err), root.Close())
+	}
+
+	return root, nil
+}
+
+// revive unmounts what only a new mount brings back.
+func (s *site) revive(ctx context.Context) error {
+	if !s.privileged {
+		return fmt.Errorf("its filesystem has shut down after an I/O error: %w", ErrPrivilege)
+	}
+
+	s.Log.WarnContext(ctx, "the embedded pool had shut down after an I/O error and is mounted anew", "pool", s.Directory)
+
+	err := s.place.Unmount()
+	if errors.Is(err, mount.ErrBusy) {
+		return s.blameHost(fmt.Errorf("its filesystem has shut down after an I/O error: %w; "+
+			"end the pods that use them, or reboot, and start again: %w", ErrBusy, err))
+	}
+
+	return err
+}
+
+// deviceOf returns the loop device of what is mounted, if it is this image.
+func (s *site) deviceOf(point mount.Point, image *os.File) (loop.Status, error) {
+	const loopMajor = 7
+
+	if point.Major != loopMajor || point.FSType != filesystem.XFS || point.Root != "/" {
+		return loop.Status{}, s.foreignMount(point, point.FSType+" of "+point.Source)
+	}
+
+	number := int(point.Minor)
+	if !s.privileged {
+		return loop.Status{Number: number}, s.believe(point, image)
+	}
+
+	wanted, err := loop.IdentityOf(image)
+	if err != nil {
+		return loop.Status{}, err
+	}
+
+	status, attached, err := s.Loops.Status(number)
+	if err != nil {
+		return loop.Status{}, err
+	}
+
+	if !attached || status.Backing() != wanted {
+		return loop.Status{}, s.foreignMount(point, status.BackingPath)
+	}
+
+	return status, nil
+}
+
+func (s *site) foreignMount(point mount.Point, what string) error {
+	return fmt.Errorf("mounted at %s is %s and not %s: %w; unmount it", point.Path, what, s.path(ImageName), ErrForeign)
+}
+
+// believe is for who may not ask the device: sysfs tells everybody the path of
+// its image, in terms of the mount namespace that attached it.
+func (s *site) believe(point mount.Point, image *os.File) error {
+	text, err := os.ReadFile(fmt.Sprintf("/sys/block/loop%d/loop/backing_file", point.Minor))
+	if err != nil {
+		return fmt.Errorf("find out what is mounted at %s: %w", point.Path, err)
+	}
+
+	path := strings.TrimSpace(string(text))
+
+	ours, err := image.Stat()
+	if err != nil {
+		return fmt.Errorf("find out what is mounted at %s: %w", point.Path, err)
+	}
+
+	there, err := os.Stat(path)
+	if filepath.Base(path) != ImageName || err == nil && !os.SameFile(ours, there) {
+		return s.foreignMount(point, path)
+	}
+
+	return nil
+}
+
+// detachLimit bounds the wait for the device's end where another mount namespace
+// keeps a copy of the mount.
+const detachLimit = time.Second
+
+// unmount takes the mount away if it is ours and nobody uses it.
+func (s *site) unmount(ctx context.Context) error {
+	point, mounted, err := s.place.Mounted()
+	if err != nil || !mounted {
+		return err
+	}
+
+	image, err := s.openImage()
+	if err != nil || image == nil {
+		return err
+	}
+	defer image.Close()
+
+	status, err := s.deviceOf(point, image)
+	if err != nil {
+		return err
+	}
+
+	if used, err := boundElsewhere(point); err != nil || used {
+		return err
+	}
+
+	err = s.unmountOnceFree(ctx, point)
+	if errors.Is(err, mount.ErrBusy) {
+		s.Log.InfoContext(ctx, "the embedded pool stays mounted: it is in use", "pool", s.Directory)
+
+		return nil
+	}
+
+	if err != nil {
+		return err
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, detachLimit)
+	defer cancel()
+
+	err = s.Loops.DetachImage(ctx, status.Number, status.Backing())
+	if errors.Is(err, loop.ErrInUse) || errors.Is(err, loop.ErrOtherImage) {
+		s.Log.InfoContext(ctx, "the embedded pool's device stays: another mount namespace has it mounted", "device", status.Path)
+
+		return nil
+	}
+
+	return err
+}
+
+// How often, and for how long, it is tried to unmount what another process has open.
+const (
+	freePeriod = 50 * time.Millisecond
+	freeLimit  = 5 * time.Second
+)
+
+// unmountOnceFree waits a little for others to close what they have open in the
+// filesystem: when all is taken down at once, the controller ends beside its node.
+// A volume in use is not waited for, since it will be for long. Errors:
+// mount.ErrBusy.
+func (s *site) unmountOnceFree(ctx context.Context, point mount.Point) error {
+	ctx, cancel := context.WithTimeout(ctx, freeLimit)
+	defer cancel()
+
+	for told := false; ; told = true {
+		err := s.place.Unmount()
+		if !errors.Is(err, mount.ErrBusy) {
+			return err
+		}
+
+		if used, listErr := s.hasVolumes(point); used || listErr != nil {
+			return errors.Join(err, listErr)
+		}
+
+		if !told {
+			s.Log.InfoContext(ctx, "the embedded pool waits for who ends beside this driver", "pool", s.Directory, "at_most", freeLimit)
+		}
+
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(freePeriod):
+		}
+	}
+}
+
+// hasVolumes says whether a file of the filesystem is attached to a loop device.
+func (s *site) hasVolumes(point mount.Point) (bool, error) {
+	attached, err := s.Loops.List()
+
+	return slices.ContainsFunc(attached, func(each loop.Status) bool {
+		return each.BackingDevice == unix.Mkdev(point.Major, point.Minor)
+	}), err
+}
+
+// boundElsewhere says whether directories of the filesystem are mounted in other
+// places, as published volumes are: that would not keep it from being unmounted.
+func boundElsewhere(point mount.Point) (bool, error) {
+	points, err := mount.List()
+
+	return slices.ContainsFunc(points, func(each mount.Point) bool {
+		return each.Major == point.Major && each.Minor == point.Minor && each.ID != point.ID
+	}), err
+}

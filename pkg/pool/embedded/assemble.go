@@ -1,0 +1,289 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+)
+
+// assemble returns the root of the mounted image, which keeps it mounted.
+func (s *site) assemble(ctx context.Context, image *os.File) (*os.File, error) {
+	root, err := s.adopt(ctx, image)
+	if err != nil {
+		return nil, err
+	}
+
+	if root == nil {
+		if !s.privileged {
+			return nil, s.needsPrivilege()
+		}
+
+		if root, err = s.mount(ctx, image); err != nil {
+			return nil, s.blameHost(err)
+		}
+	}
+
+	if instant, err := Reflinks(s.place.Path()); err == nil && !instant {
+		s.Log.WarnContext(ctx, "the embedded pool's XFS was made without reflink=1: copies of volumes take their time", "pool", s.Directory)
+	}
+
+	return root, nil
+}
+
+// mount attaches the image, sees to its filesystem and mounts it. Nobody sees it
+// before it is sound and large enough. The device clears itself: whatever fails,
+// it goes with its last user.
+func (s *site) mount(ctx context.Context, image *os.File) (*os.File, error) {
+	if err := s.makeMountPoint(); err != nil {
+		return nil, err
+	}
+
+	device, err := s.attach(ctx, image)
+	if err != nil {
+		return nil, err
+	}
+	defer device.Close()
+
+	if err := s.check(ctx, device); err != nil {
+		return nil, err
+	}
+
+	tree, err := s.mountDetached(device)
+	if err != nil {
+		return nil, err
+	}
+	defer tree.Close()
+
+	root, err := tree.Open()
+	if err != nil {
+		return nil, err
+	}
+
+	if err = s.adorn(root); err == nil {
+		err = s.grow(ctx, image, device.Number, root)
+	}
+
+	if err == nil {
+		err = tree.Attach(s.place)
+	}
+
+	if err != nil {
+		return nil, errors.Join(err, root.Close())
+	}
+
+	return root, nil
+}
+
+// makeMountPoint refuses a directory whose content the mount would hide.
+func (s *site) makeMountPoint() error {
+	made, err := s.place.MakeDir(homeMode)
+	if made || err != nil {
+		return err
+	}
+
+	home, err := os.OpenRoot(s.Directory)
+	if err != nil {
+		return fmt.Errorf("look into %s: %w", s.place.Path(), err)
+	}
+	defer home.Close()
+
+	name, err := anyIn(home, MountName)
+	if err != nil {
+		return fmt.Errorf("look into %s: %w", s.place.Path(), err)
+	}
+
+	if name != "" {
+		return fmt.Errorf("%s holds %q, which the mount would hide: %w; move it away", s.place.Path(), name, ErrForeign)
+	}
+
+	return nil
+}
+
+// attach finds the device that the image has already, where only its mount is
+// gone: volumes in use keep it alive beyond their driver's mount namespace.
+func (s *site) attach(ctx context.Context, image *os.File) (*loop.Device, error) {
+	before, err := s.Loops.Find(image)
+	if err != nil {
+		return nil, err
+	}
+
+	device, err := s.Loops.Attach(ctx, image, loop.AttachOptions{AutoClear: true, Preferred: -1})
+	if err != nil {
+		return nil, err
+	}
+
+	// Other programs do not lock what they attach. Two devices of one image see
+	// each other's writes too late.
+	ours := func(status loop.Status) bool { return status.Number == device.Number }
+	if len(before) > 0 && !slices.ContainsFunc(before, ours) {
+		return nil, errors.Join(fmt.Errorf("%s is attached to %s already: %w; unmount and detach that",
+			ImageName, before[0].Path, ErrForeign), device.Close())
+	}
+
+	return device, nil
+}
+
+// check replays the log and checks what nobody has mounted.
+func (s *site) check(ctx context.Context, device *loop.Device) error {
+	verdict, err := s.xfs.Check(ctx, device.Path)
+	if errors.Is(err, filesystem.ErrInUse) {
+		// Mounted where we can't see it, in a namespace that is gone or going: a
+		// second mount is the same filesystem, which is in order.
+		return nil
+	}
+
+	if err == nil && verdict.State == filesystem.NeedsReplay {
+		var tree *mount.Tree
+		if tree, err = s.mountDetached(device); err == nil {
+			tree.Close()
+			verdict, err = s.checkReplayed(ctx, device)
+		}
+	}
+
+	if err != nil {
+		return err
+	}
+
+	if verdict.State == filesystem.Damaged || verdict.State == filesystem.NeedsReplay {
+		return s.damaged(verdict.Detail)
+	}
+
+	return nil
+}
+
+const (
+	replayChecks = 50
+	replayPause  = 20 * time.Millisecond
+)
+
+// checkReplayed waits for the end of the unmount: a child that was just forked
+// may hold the detached mount until its exec.
+func (s *site) checkReplayed(ctx context.Context, device *loop.Device) (filesystem.Verdict, error) {
+	for attempt := 1; ; attempt++ {
+		verdict, err := s.xfs.Check(ctx, device.Path)
+		if !errors.Is(err, filesystem.ErrInUse) || attempt == replayChecks {
+			return verdict, err
+		}
+
+		select {
+		case <-ctx.Done():
+			return verdict, context.Cause(ctx) //nolint:wrapcheck // nothing was begun
+		case <-time.After(replayPause):
+		}
+	}
+}
+
+func (s *site) damaged(detail string) error {
+	return fmt.Errorf("%w and was not mounted; copy %s, then repair it with xfs_repair -f %s: %s",
+		ErrDamaged, ImageName, s.path(ImageName), detail)
+}
+
+// mountDetached lets space that is deleted inside go back to the host's
+// filesystem.
+func (s *site) mountDetached(device *loop.Device) (*mount.Tree, error) {
+	options, err := mount.ParseFlags([]string{"discard", "noatime"})
+	if err != nil {
+		return nil, err
+	}
+
+	tree, err := mount.Mount(device.Path, s.xfs.Name(), options)
+	if errors.Is(err, unix.EUCLEAN) || errors.Is(err, unix.EBADMSG) {
+		// A check believes a filesystem that says it is clean.
+		return nil, s.damaged(err.Error())
+	}
+
+	return tree, err
+}
+
+// adorn gives the root of an empty filesystem to whom the directory belongs: a
+// controller without privilege makes volumes in it.
+func (s *site) adorn(root *os.File) error {
+	if _, err := root.Readdirnames(1); !errors.Is(err, io.EOF) {
+		return err //nolint:wrapcheck // a PathError says it all
+	}
+
+	var stat unix.Stat_t
+
+	err := unix.Fstat(int(s.home.Fd()), &stat)
+	if err == nil {
+		err = errors.Join(root.Chown(int(stat.Uid), int(stat.Gid)), unix.Fchmod(int(root.Fd()), stat.Mode&0o7777))
+	}
+
+	if err != nil {
+		return fmt.Errorf("give the filesystem to the owner of %s: %w", s.Directory, err)
+	}
+
+	return nil
+}
+
+// grow makes image, device and filesystem be at least Bytes large, in this
+// order; whatever of it a crash kept from being done is done now.
+func (s *site) grow(ctx context.Context, image *os.File, number int, root *os.File) error {
+	info, err := image.Stat()
+	if err != nil {
+		return fmt.Errorf("size of %s: %w", ImageName, err)
+	}
+
+	size := info.Size()
+
+	switch wanted := round(s.Bytes); {
+	case wanted < size && s.Bytes > 0:
+		s.Log.WarnContext(ctx, "the embedded pool is larger than asked and stays so: it never shrinks",
+			"image", s.path(ImageName), "bytes", size, "asked", wanted)
+	case wanted > size:
+		if short, err := s.tooFullToGrow(wanted - size); err != nil || short {
+			s.Log.ErrorContext(ctx, "the embedded pool does not grow: its directory's filesystem is full; make room and start again",
+				"image", s.path(ImageName), "bytes", size, "asked", wanted, "error", err)
+
+			return nil
+		}
+
+		if err := errors.Join(image.Truncate(wanted), image.Sync()); err != nil {
+			return fmt.Errorf("grow %s to %d bytes: %w", ImageName, wanted, err)
+		}
+
+		size = wanted
+	}
+
+	return s.fill(ctx, size, number, root)
+}
+
+// fill lets the device take the image's size, and the filesystem the device's.
+func (s *site) fill(ctx context.Context, size int64, number int, root *os.File) error {
+	status, attached, err := s.Loops.Status(number)
+	if err != nil || !attached {
+		return errors.Join(err, fmt.Errorf("size of loop device %d: %w", number, loop.ErrNotAttached))
+	}
+
+	device := status.SizeBytes
+	if device < size {
+		if device, err = s.Loops.Resize(number); err != nil {
+			return err
+		}
+
+		s.Log.InfoContext(ctx, "an embedded pool grows", "image", s.path(ImageName), "bytes", device)
+	}
+
+	return s.xfs.GrowMounted(ctx, root, device)
+}
+
+// tooFullToGrow says whether the new metadata would not fit: XFS takes that for
+// a broken device and shuts down.
+func (s *site) tooFullToGrow(bytes int64) (bool, error) {
+	// Each allocation group, of at least 16 MiB, gets some blocks.
+	const groundwork, share = 16 << 20, 1024
+
+	free, err := s.hostFree()
+
+	return free < groundwork+bytes/share, err
+}

@@ -1,0 +1,56 @@
+package embedded
+
+import "fmt"
+
+// Find returns where the rooms of the pool in a directory are, without changing
+// anything: where its image is mounted or, without one, the directory itself.
+// Errors: ErrNotMounted, ErrForeign.
+func Find(directory string) (string, error) {
+	options := Options{Directory: directory}
+	options.complete()
+
+	if !options.has(ImageName) {
+		return directory, nil
+	}
+
+	if err := options.mounted(); err != nil {
+		return "", fmt.Errorf("embedded pool in %s: %w", directory, err)
+	}
+
+	return options.path(MountName), nil
+}
+
+// mounted returns nil if the image is.
+func (o *Options) mounted() error {
+	s, err := open(*o)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+
+	point, mounted, err := s.place.Mounted()
+	if err != nil {
+		return err
+	}
+
+	if !mounted {
+		image, place := o.path(ImageName), o.path(MountName)
+
+		return fmt.Errorf("%w: mount it while no driver runs (mount -o loop,discard %s %s), and unmount it again afterwards",
+			ErrNotMounted, image, place)
+	}
+
+	image, err := s.openImage()
+	if err != nil {
+		return err
+	}
+
+	if image == nil {
+		return ErrForeign
+	}
+	defer image.Close()
+
+	_, err = s.deviceOf(point, image)
+
+	return err
+}

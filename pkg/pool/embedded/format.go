@@ -1,0 +1,95 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+)
+
+// format makes the image under another name: until the rename there is none, so
+// that a half-made filesystem is never seen.
+func (s *site) format(ctx context.Context, size int64) (*os.File, error) {
+	image, err := s.formatAside(ctx, round(size))
+	if err != nil {
+		return nil, s.blameHost(fmt.Errorf("make %s: %w", ImageName, err))
+	}
+
+	s.Log.InfoContext(ctx, "an embedded pool was made", "image", s.path(ImageName), "bytes", round(size))
+
+	return image, nil
+}
+
+func (s *site) formatAside(ctx context.Context, size int64) (*os.File, error) {
+	home := int(s.home.Fd())
+
+	// The lock is ours: it is a crash's.
+	if err := unix.Unlinkat(home, makingName, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+		return nil, fmt.Errorf("remove what a crash left: %w", err)
+	}
+
+	descriptor, err := unix.Openat(home, makingName, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, imageMode)
+	if err != nil {
+		return nil, fmt.Errorf("create it: %w", err)
+	}
+
+	image := os.NewFile(uintptr(descriptor), s.path(ImageName))
+
+	if err = image.Truncate(size); err == nil {
+		err = s.xfs.Make(ctx, s.path(makingName), filesystem.MakeOptions{
+			BlockSize: loop.DefaultBlockSize, Options: []string{"-m", "reflink=1"},
+		})
+	}
+
+	if err == nil {
+		err = image.Sync()
+	}
+
+	if err == nil {
+		err = unix.Renameat(home, makingName, home, ImageName)
+	}
+
+	if err != nil {
+		return nil, errors.Join(err, image.Close(), unix.Unlinkat(home, makingName, 0))
+	}
+
+	if err := s.home.Sync(); err != nil {
+		return nil, errors.Join(err, image.Close())
+	}
+
+	return image, nil
+}
+
+// round is what an image's size is a multiple of: the device's blocks.
+func round(size int64) int64 {
+	return (size + loop.DefaultBlockSize - 1) / loop.DefaultBlockSize * loop.DefaultBlockSize
+}
+
+// scarce is so little free space that it explains a failure, in bytes.
+const scarce = 64 << 20
+
+// blameHost says so where the filesystem that carries the image is full: inside
+// of the image that looks like a broken device.
+func (s *site) blameHost(err error) error {
+	free, statErr := s.hostFree()
+	if err == nil || statErr != nil || free >= scarce {
+		return err
+	}
+
+	return fmt.Errorf("%w (%w: %s has %d bytes free; make room there)", err, ErrHostFull, s.Directory, free)
+}
+
+// hostFree is what the filesystem that carries the image has left, in bytes.
+func (s *site) hostFree() (int64, error) {
+	var stat unix.Statfs_t
+	if err := unix.Fstatfs(int(s.home.Fd()), &stat); err != nil {
+		return 0, fmt.Errorf("space of %s: %w", s.Directory, err)
+	}
+
+	return int64(stat.Bavail) * stat.Bsize, nil
+}

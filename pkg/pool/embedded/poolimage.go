@@ -1,0 +1,185 @@
+package embedded
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+)
+
+const (
+	// ImageName is the image's name in the pool's directory.
+	ImageName = "pool.img"
+	// MountName is the name of the directory on which it is mounted.
+	MountName = "mounted"
+
+	makingName = ImageName + ".making"
+
+	homeMode  = 0o700
+	imageMode = 0o600
+)
+
+// numbers is how many loop device numbers are tried, at the end of the kernel's
+// range: those at its begin are the slots of volumes.
+const numbers = 1024
+
+// Options say which pool it is about.
+type Options struct {
+	// Directory is the pool's, an absolute path.
+	Directory string
+	// Bytes is the least size of the image. 0 makes none; one that is there is
+	// used nevertheless, since the volumes are in it.
+	Bytes int64
+	// Known says that the pool has an image already: none is made or formatted in the
+	// place of one that is missing.
+	Known bool
+	// Loops attaches the image; nil means one with numbers of its own.
+	Loops *loop.Loops
+	// Run starts the filesystem's tools; nil means the real ones.
+	Run filesystem.Runner
+	Log *slog.Logger
+}
+
+func (o *Options) complete() {
+	if o.Loops == nil {
+		o.Loops = loop.NewLoops(loop.LoopsOptions{First: loop.MaxNumber - numbers + 1})
+	}
+
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+}
+
+func (o *Options) path(name string) string { return filepath.Join(o.Directory, name) }
+
+func (o *Options) has(name string) bool {
+	_, err := os.Lstat(o.path(name))
+
+	return err == nil
+}
+
+// Pool is where a pool's volumes are. It keeps the filesystem mounted until
+// Close.
+type Pool struct {
+	options Options
+	// hold is the mount's root, nil for a pool without an image.
+	hold *os.File
+	// borrowed is a mount that this process had no right to make: whoever made
+	// it takes it away.
+	borrowed bool
+}
+
+// Ensure makes sure that the pool's filesystem is there and mounted, and at
+// least Bytes large. No image is made where the directory's own filesystem
+// reflinks. What is there is checked before it is mounted, and never formatted
+// when it holds anything. Errors: ErrForeign, ErrDamaged, ErrPrivilege, ErrHostFull, ErrBusy,
+// those of internal/linux/filesystem and internal/linux/loop, or ctx's.
+func Ensure(ctx context.Context, options Options) (*Pool, error) {
+	options.complete()
+
+	if options.Bytes > 0 {
+		if err := os.MkdirAll(options.Directory, homeMode); err != nil {
+			return nil, fmt.Errorf("make the directory of an embedded pool: %w", err)
+		}
+	}
+
+	made, err := ensure(ctx, options)
+	if err != nil {
+		return nil, fmt.Errorf("embedded pool in %s: %w", options.Directory, err)
+	}
+
+	return made, nil
+}
+
+func ensure(ctx context.Context, options Options) (*Pool, error) {
+	made := &Pool{options: options}
+
+	// An ordinary pool is left alone, locks included.
+	if options.Bytes == 0 && !options.has(ImageName) && !options.has(MountName) {
+		return made, nil
+	}
+
+	s, err := open(options)
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+
+	if err := s.lock(ctx); err != nil {
+		return nil, err
+	}
+
+	image, err := s.image(ctx)
+	if err != nil {
+		return nil, err
+	}
+
+	if image == nil {
+		return made, nil
+	}
+	defer image.Close()
+
+	made.borrowed = !s.privileged
+	made.hold, err = s.assemble(ctx, image)
+
+	return made, err
+}
+
+// Directory is where the pool's rooms are.
+func (p *Pool) Directory() string {
+	if p.hold == nil {
+		return p.options.Directory
+	}
+
+	return p.options.path(MountName)
+}
+
+// Image is the path of the file that holds the pool's filesystem, empty for a
+// pool without one.
+func (p *Pool) Image() string {
+	if p.hold == nil {
+		return ""
+	}
+
+	return p.options.path(ImageName)
+}
+
+// Close unmounts the filesystem, unless volumes or other processes use it: then
+// it stays for the next Ensure. A second call does nothing.
+func (p *Pool) Close(ctx context.Context) error {
+	if p.hold == nil {
+		return nil
+	}
+
+	_ = p.hold.Close()
+	p.hold = nil
+
+	if p.borrowed {
+		return nil
+	}
+
+	if err := p.release(ctx); err != nil {
+		return fmt.Errorf("embedded pool in %s: %w", p.options.Directory, err)
+	}
+
+	return nil
+}
+
+func (p *Pool) release(ctx context.Context) error {
+	s, err := open(p.options)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+
+	// Nobody adopts what is being taken away, nor the other way round.
+	if err := s.lock(ctx); err != nil {
+		return err
+	}
+
+	return s.unmount(ctx)
+}

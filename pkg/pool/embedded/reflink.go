@@ -1,0 +1,54 @@
+package embedded
+
+import (
+	"errors"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Reflinks says whether files in a directory can share bytes, by trying it with two
+// that never get a name.
+func Reflinks(directory string) (bool, error) {
+	source, err := Nameless(directory)
+	if err != nil {
+		return false, err
+	}
+	defer source.Close()
+
+	target, err := Nameless(directory)
+	if err != nil {
+		return false, err
+	}
+	defer target.Close()
+
+	// A hole: the answer must not need space.
+	if err := source.Truncate(4096); err != nil {
+		return false, err //nolint:wrapcheck // the caller says what it was for
+	}
+
+	err = unix.IoctlFileClone(int(target.Fd()), int(source.Fd()))
+
+	for _, never := range []error{unix.EOPNOTSUPP, unix.ENOTTY, unix.EINVAL, unix.EXDEV, unix.ENOSYS} {
+		if errors.Is(err, never) {
+			return false, nil
+		}
+	}
+
+	return err == nil, err //nolint:wrapcheck // the caller says what it was for
+}
+
+// Nameless opens a new file in a directory that goes with its last descriptor.
+func Nameless(directory string) (*os.File, error) {
+	file, err := os.OpenFile(directory, unix.O_TMPFILE|os.O_RDWR, imageMode)
+	if !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EISDIR) {
+		return file, err //nolint:wrapcheck // a PathError says it all
+	}
+
+	file, err = os.CreateTemp(directory, ".touchstone-")
+	if err != nil {
+		return nil, err //nolint:wrapcheck // a PathError says it all
+	}
+
+	return file, os.Remove(file.Name()) //nolint:wrapcheck // a PathError says it all
+}

@@ -1,0 +1,291 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+)
+
+// site is the directory of a pool while something is done about its image.
+type site struct {
+	Options
+
+	home  *os.File
+	place *mount.Place
+	xfs   filesystem.Filesystem
+	// privileged says that this process may attach and mount.
+	privileged bool
+}
+
+func open(options Options) (*site, error) {
+	xfs, err := filesystem.ByName(filesystem.XFS, options.Run)
+	if err != nil {
+		return nil, err
+	}
+
+	home, err := os.Open(options.Directory)
+	if err != nil {
+		return nil, fmt.Errorf("open it: %w", err)
+	}
+
+	places, err := mount.OpenPlaces(options.Directory)
+	if err != nil {
+		return nil, errors.Join(err, home.Close())
+	}
+	defer places.Close()
+
+	place, err := places.Find(filepath.Join(filepath.Clean(options.Directory), MountName))
+	if err != nil {
+		return nil, errors.Join(err, home.Close())
+	}
+
+	return &site{Options: options, home: home, place: place, xfs: xfs, privileged: privileged()}, nil
+}
+
+func (s *site) close() {
+	s.place.Close()
+	_ = s.home.Close()
+}
+
+func privileged() bool {
+	var data [2]unix.CapUserData
+
+	err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &data[0])
+
+	return err == nil && data[0].Effective&(1<<unix.CAP_SYS_ADMIN) != 0
+}
+
+// lockPause is between two looks at a lock that another driver holds while it
+// makes or checks the image: there is no event for it that ctx could end.
+const lockPause = 10 * time.Millisecond
+
+// lock is held until close.
+func (s *site) lock(ctx context.Context) error {
+	for {
+		err := unix.Flock(int(s.home.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+
+		switch {
+		case err == nil, errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOLCK), errors.Is(err, unix.ENOSYS):
+			// Without locks it is up to the kernel, which mounts an image once.
+			return nil
+		case !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR):
+			return fmt.Errorf("lock it: %w", err)
+		}
+
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for the driver that is at work on it: %w", context.Cause(ctx))
+		case <-time.After(lockPause):
+		}
+	}
+}
+
+// openImage returns nil where there is none. An unprivileged process gets a
+// descriptor that only tells which file it is.
+func (s *site) openImage() (*os.File, error) {
+	path := s.path(ImageName)
+
+	// Looked at before it is opened: to open a device or a pipe has effects.
+	known, err := unix.Openat(int(s.home.Fd()), ImageName, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return nil, nil //nolint:nilnil // that there is none is no failure
+	}
+
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+
+	image := os.NewFile(uintptr(known), path)
+
+	info, err := image.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is no regular file but %s: %w; remove it", path, info.Mode().Type(), ErrForeign)
+	}
+
+	if err != nil || !s.privileged {
+		if err != nil {
+			_ = image.Close()
+		}
+
+		return image, err
+	}
+	defer image.Close()
+
+	// Through /proc it is the very same file.
+	writable, err := os.OpenFile("/proc/self/fd/"+strconv.Itoa(known), os.O_RDWR, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", path, err)
+	}
+
+	return writable, nil
+}
+
+// image returns the pool's image, made if it is wanted and not there, or nil
+// where the directory is the pool.
+func (s *site) image(ctx context.Context) (*os.File, error) {
+	image, err := s.openImage()
+	if err != nil {
+		return nil, err
+	}
+
+	if image == nil {
+		return s.makeIfWanted(ctx)
+	}
+
+	if !s.privileged {
+		return image, nil
+	}
+
+	// Once it is mounted, its bytes are the filesystem's business.
+	if _, mounted, err := s.place.Mounted(); err == nil && !mounted {
+		image, err = s.known(ctx, image)
+		if err != nil {
+			return nil, err
+		}
+	}
+
+	if err := s.refuseVolumes(); err != nil {
+		return nil, errors.Join(err, image.Close())
+	}
+
+	return image, nil
+}
+
+// known returns the image if it holds an XFS, or a new one in the place of one
+// that holds nothing. It closes what it does not return.
+func (s *site) known(ctx context.Context, image *os.File) (*os.File, error) {
+	found, err := filesystem.Detect(image)
+	if err == nil && found == filesystem.XFS {
+		return image, nil
+	}
+	defer image.Close()
+
+	if err != nil {
+		return nil, err
+	}
+
+	blank, err := filesystem.IsBlank(image)
+	if err != nil {
+		return nil, err
+	}
+
+	switch path := s.path(ImageName); {
+	case !blank && found == "":
+		return nil, fmt.Errorf("%s holds data but no XFS: %w, or its begin is overwritten; move it away, or repair it with xfs_repair -f",
+			path, ErrForeign)
+	case !blank:
+		return nil, fmt.Errorf("%s holds %s and no XFS: %w; move it away", path, found, ErrForeign)
+	case s.Known:
+		return nil, fmt.Errorf("%s holds nothing: %w, which the state knows; put the image back", path, ErrForeign)
+	case s.Bytes == 0:
+		return nil, fmt.Errorf("%s holds nothing: %w; remove it, or give --pool-image-size to have it formatted", path, ErrForeign)
+	}
+
+	info, err := image.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("size of %s: %w", image.Name(), err)
+	}
+
+	return s.format(ctx, max(info.Size(), s.Bytes))
+}
+
+// makeIfWanted makes the image of a directory that has none.
+func (s *site) makeIfWanted(ctx context.Context) (*os.File, error) {
+	_, mounted, err := s.place.Mounted()
+	if err != nil {
+		return nil, err
+	}
+
+	if mounted {
+		return nil, fmt.Errorf("something is mounted at %s, but there is no %s: %w; unmount it, or put the image back",
+			s.place.Path(), ImageName, ErrForeign)
+	}
+
+	if s.Bytes == 0 || s.Known {
+		return nil, nil //nolint:nilnil // the directory is the pool
+	}
+
+	instant, err := Reflinks(s.Directory)
+	if err != nil {
+		return nil, fmt.Errorf("find out whether it can reflink: %w", err)
+	}
+
+	if instant {
+		s.Log.InfoContext(ctx, "no embedded pool is made: the directory's filesystem can reflink", "pool", s.Directory)
+
+		return nil, nil //nolint:nilnil // the directory is the pool
+	}
+
+	if err := s.refuseVolumes(); err != nil {
+		return nil, err
+	}
+
+	if !s.privileged {
+		return nil, s.needsPrivilege()
+	}
+
+	return s.format(ctx, s.Bytes)
+}
+
+func (s *site) needsPrivilege() error {
+	return fmt.Errorf("%s is not mounted at %s: %w; start a driver of mode node or all, as root and "+
+		"with --pool-image-size, on this pool first", ImageName, s.place.Path(), ErrPrivilege)
+}
+
+// refuseVolumes refuses a directory with volumes that the image would hide.
+func (s *site) refuseVolumes() error {
+	root, err := os.OpenRoot(s.Directory)
+	if err != nil {
+		return fmt.Errorf("look for volumes: %w", err)
+	}
+	defer root.Close()
+
+	for _, room := range []string{"images", "directories", "snapshots", "ephemeral/images", "ephemeral/directories"} {
+		name, err := anyIn(root, room)
+		if err != nil {
+			return fmt.Errorf("look for volumes in %s: %w", s.path(room), err)
+		}
+
+		if name != "" {
+			return fmt.Errorf("%s is in the way: %w; an ordinary pool with volumes stays one, so leave --pool-image-size out, "+
+				"or move the volumes into the embedded pool (docs/embedded-pool.md)", s.path(filepath.Join(room, name)), ErrForeign)
+		}
+	}
+
+	return nil
+}
+
+// anyIn returns the name of something in the directory, "" when there is nothing.
+func anyIn(root *os.Root, directory string) (string, error) {
+	opened, err := root.Open(directory)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+
+	if err != nil {
+		return "", err //nolint:wrapcheck // the caller names it
+	}
+	defer opened.Close()
+
+	names, err := opened.Readdirnames(1)
+	if errors.Is(err, io.EOF) {
+		return "", nil
+	}
+
+	if err != nil {
+		return "", err //nolint:wrapcheck // the caller names it
+	}
+
+	return names[0], nil
+}
