@@ -12,7 +12,7 @@ import (
 // grammar lists the options that a user may give to a mkfs. It is a list of what
 // is allowed, since a mkfs can read and write other files (-d, -z), only pretend
 // (-n), take a stray word for the device, or set what the kernel does with the
-// filesystem later (-e panic). See docs/decisions/0026-what-a-volume-may-ask-of-the-host.md.
+// filesystem later (-e panic). See docs/decisions/0026-mkfs-and-mount-options.md.
 type grammar struct {
 	tool    string
 	options map[string]rule
