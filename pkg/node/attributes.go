@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/state"
@@ -22,8 +23,8 @@ type attributes struct {
 	limiter *cgroup.Limiter
 	// tuned and limited tell what has to be undone. A record is there before
 	// its device or pod is touched.
-	tuned   *records[*Tuned]
-	limited *records[*Limited]
+	tuned   *staged.Records[*Tuned]
+	limited *staged.Records[*Limited]
 }
 
 // Tuned is a loop device that was given an I/O scheduler. Its number keeps that
@@ -34,7 +35,7 @@ type Tuned struct {
 	Scheduler string `json:"scheduler"`
 }
 
-func (t *Tuned) recordID() string { return strconv.Itoa(t.Number) }
+func (t *Tuned) RecordID() string { return strconv.Itoa(t.Number) }
 
 // Limited is a pod whose use of a volume at a target path is limited.
 type Limited struct {
@@ -44,7 +45,7 @@ type Limited struct {
 	Number     int    `json:"number"`
 }
 
-func (l *Limited) recordID() string { return l.TargetPath }
+func (l *Limited) RecordID() string { return l.TargetPath }
 
 func (l *Limited) device() cgroup.Device {
 	return cgroup.Device{Major: loopMajor, Minor: uint32(l.Number)}
@@ -53,7 +54,7 @@ func (l *Limited) device() cgroup.Device {
 func newAttributes(config Config, store *state.Store) *attributes {
 	return &attributes{
 		queues: cgroup.NewQueues(cgroup.DefaultSysBlock), limiter: cgroup.NewLimiter(config.CgroupRoot, config.Log),
-		tuned: newRecords[*Tuned](store, "tuned"), limited: newRecords[*Limited](store, "limited"),
+		tuned: staged.NewRecords[*Tuned](store, "tuned"), limited: staged.NewRecords[*Limited](store, "limited"),
 	}
 }
 
@@ -82,8 +83,8 @@ func (s *Service) Feasible(wanted volume.Mutable) error {
 func (s *Service) Refresh(ctx context.Context, volumeID string) error {
 	s.schedule.changed(volumeID)
 
-	use, known := s.uses.get(volumeID)
-	if !known || !use.image() {
+	use, known := s.stagedVolumes.Get(volumeID)
+	if !known || !use.IsImage() {
 		return nil
 	}
 
@@ -127,8 +128,8 @@ func (s *Service) refresh(ctx context.Context, volumeID string, occasion int) er
 }
 
 // wanted returns what shall hold for the volume.
-func (s *Service) wanted(use *Use) (volume.Mutable, error) {
-	if use.ephemeral || !use.image() {
+func (s *Service) wanted(use *staged.Volume) (volume.Mutable, error) {
+	if use.Ephemeral || !use.IsImage() {
 		return volume.Mutable{}, nil
 	}
 
@@ -141,7 +142,7 @@ func (s *Service) wanted(use *Use) (volume.Mutable, error) {
 }
 
 // limitNew is limit for a publication that is being made.
-func (s *Service) limitNew(ctx context.Context, use *Use, publication Publication) error {
+func (s *Service) limitNew(ctx context.Context, use *staged.Volume, publication staged.Publication) error {
 	wanted, err := s.wanted(use)
 	if err != nil || limitsOf(wanted) == (cgroup.Limits{}) {
 		return err
@@ -158,7 +159,7 @@ func (s *Service) limitNew(ctx context.Context, use *Use, publication Publicatio
 }
 
 // tuneNew is tune for a device that has just been attached.
-func (s *Service) tuneNew(ctx context.Context, use *Use, number int) error {
+func (s *Service) tuneNew(ctx context.Context, use *staged.Volume, number int) error {
 	wanted, err := s.wanted(use)
 	if err != nil {
 		return err
@@ -168,9 +169,9 @@ func (s *Service) tuneNew(ctx context.Context, use *Use, number int) error {
 }
 
 // tune sets the queue of one of the volume's devices.
-func (s *Service) tune(ctx context.Context, use *Use, number int, wanted volume.Mutable) error {
+func (s *Service) tune(ctx context.Context, use *staged.Volume, number int, wanted volume.Mutable) error {
 	// A number can come back from a volume whose end nobody saw.
-	if left, ok := s.attributes.tuned.get(strconv.Itoa(number)); ok && left.VolumeID != use.VolumeID {
+	if left, ok := s.attributes.tuned.Get(strconv.Itoa(number)); ok && left.VolumeID != use.VolumeID {
 		s.untune(left)
 	}
 
@@ -191,8 +192,8 @@ func (s *Service) tune(ctx context.Context, use *Use, number int, wanted volume.
 }
 
 // keepScheduler writes down what the device has before it gets another.
-func (s *Service) keepScheduler(ctx context.Context, use *Use, number int, wanted string) error {
-	if _, kept := s.attributes.tuned.get(strconv.Itoa(number)); kept || wanted == "" {
+func (s *Service) keepScheduler(ctx context.Context, use *staged.Volume, number int, wanted string) error {
+	if _, kept := s.attributes.tuned.Get(strconv.Itoa(number)); kept || wanted == "" {
 		return nil
 	}
 
@@ -201,7 +202,7 @@ func (s *Service) keepScheduler(ctx context.Context, use *Use, number int, wante
 		return err
 	}
 
-	return s.attributes.tuned.put(ctx, &Tuned{Number: number, VolumeID: use.VolumeID, Scheduler: now.Scheduler})
+	return s.attributes.tuned.Put(ctx, &Tuned{Number: number, VolumeID: use.VolumeID, Scheduler: now.Scheduler})
 }
 
 // untune gives a device the scheduler back that it had, and forgets it. The
@@ -209,7 +210,7 @@ func (s *Service) keepScheduler(ctx context.Context, use *Use, number int, wante
 func (s *Service) untune(left *Tuned) {
 	_, err := s.attributes.queues.Set(loopName(left.Number), cgroup.Queue{ReadAheadKiB: -1, Scheduler: left.Scheduler})
 	if err == nil {
-		err = s.attributes.tuned.drop(left.recordID())
+		err = s.attributes.tuned.DeleteLazily(left.RecordID())
 	}
 
 	if err != nil {
@@ -219,27 +220,27 @@ func (s *Service) untune(left *Tuned) {
 }
 
 // releaseQueue undoes tune before the device is given back.
-func (s *Service) releaseQueue(use *Use, number int) {
-	if left, ok := s.attributes.tuned.get(strconv.Itoa(number)); ok && left.VolumeID == use.VolumeID {
+func (s *Service) releaseQueue(use *staged.Volume, number int) {
+	if left, ok := s.attributes.tuned.Get(strconv.Itoa(number)); ok && left.VolumeID == use.VolumeID {
 		s.untune(left)
 	}
 }
 
 // forget drops the record of a volume that is not used here any more, and what
 // a device has kept of it whose end nobody saw.
-func (s *Service) forget(use *Use) error {
-	for _, left := range s.attributes.tuned.all() {
+func (s *Service) forget(use *staged.Volume) error {
+	for _, left := range s.attributes.tuned.All() {
 		if left.VolumeID == use.VolumeID {
 			s.untune(left)
 		}
 	}
 
-	return s.uses.drop(use.VolumeID)
+	return s.stagedVolumes.DeleteLazily(use.VolumeID)
 }
 
 // limit sets the limits of the pod that the volume is published to, replaces
 // them, or takes them away.
-func (s *Service) limit(ctx context.Context, use *Use, publication Publication, wanted volume.Mutable) error {
+func (s *Service) limit(ctx context.Context, use *staged.Volume, publication staged.Publication, wanted volume.Mutable) error {
 	limits := limitsOf(wanted)
 	if limits == (cgroup.Limits{}) {
 		return s.unlimit(publication)
@@ -254,8 +255,8 @@ func (s *Service) limit(ctx context.Context, use *Use, publication Publication, 
 		TargetPath: publication.TargetPath, VolumeID: use.VolumeID, Pod: publication.Pod, Number: number,
 	}
 
-	if known, ok := s.attributes.limited.get(limited.recordID()); !ok || *known != *limited {
-		if err := s.attributes.limited.put(ctx, limited); err != nil {
+	if known, ok := s.attributes.limited.Get(limited.RecordID()); !ok || *known != *limited {
+		if err := s.attributes.limited.Put(ctx, limited); err != nil {
 			return err
 		}
 	}
@@ -269,8 +270,8 @@ func (s *Service) limit(ctx context.Context, use *Use, publication Publication, 
 
 // unlimit takes the limits away that a publication has brought, unless the pod
 // has the volume at another path, too.
-func (s *Service) unlimit(publication Publication) error {
-	limited, ok := s.attributes.limited.get(publication.TargetPath)
+func (s *Service) unlimit(publication staged.Publication) error {
+	limited, ok := s.attributes.limited.Get(publication.TargetPath)
 	if !ok {
 		return nil
 	}
@@ -281,17 +282,17 @@ func (s *Service) unlimit(publication Publication) error {
 		}
 	}
 
-	return s.attributes.limited.drop(limited.recordID())
+	return s.attributes.limited.DeleteLazily(limited.RecordID())
 }
 
 func (s *Service) limitedElsewhere(limited *Limited) bool {
-	use, known := s.uses.get(limited.VolumeID)
+	use, known := s.stagedVolumes.Get(limited.VolumeID)
 	if !known {
 		return false
 	}
 
 	for _, publication := range use.Publications {
-		other, ok := s.attributes.limited.get(publication.TargetPath)
+		other, ok := s.attributes.limited.Get(publication.TargetPath)
 		if ok && other != limited && other.Pod == limited.Pod && other.Number == limited.Number {
 			return true
 		}
@@ -303,22 +304,22 @@ func (s *Service) limitedElsewhere(limited *Limited) bool {
 // recoverAttributes puts in force again what a restart may have missed, and
 // undoes what nobody needs any more.
 func (s *Service) recoverAttributes() {
-	for _, left := range s.attributes.limited.all() {
-		use, known := s.uses.get(left.VolumeID)
+	for _, left := range s.attributes.limited.All() {
+		use, known := s.stagedVolumes.Get(left.VolumeID)
 		if known {
-			_, known = use.publication(left.TargetPath)
+			_, known = use.PublicationAt(left.TargetPath)
 		}
 
 		if known {
 			continue
 		}
 
-		if err := s.unlimit(Publication{TargetPath: left.TargetPath}); err != nil {
+		if err := s.unlimit(staged.Publication{TargetPath: left.TargetPath}); err != nil {
 			s.config.Log.Error("a pod keeps the limits of a volume that it has no more", "pod", left.Pod, "error", err)
 		}
 	}
 
-	for _, left := range s.attributes.tuned.all() {
+	for _, left := range s.attributes.tuned.All() {
 		if _, attached, err := s.loops.Status(left.Number); err == nil && !attached {
 			s.untune(left)
 		}
@@ -326,8 +327,8 @@ func (s *Service) recoverAttributes() {
 }
 
 // numbers are the loop devices that the volume is used through.
-func (s *Service) numbers(use *Use) ([]int, error) {
-	if use.byDevice() {
+func (s *Service) numbers(use *staged.Volume) ([]int, error) {
+	if use.ExposesRawDevice() {
 		known, err := s.devices.get(use.VolumeID)
 
 		return slices.DeleteFunc([]int{known.staged, known.readOnly}, func(number int) bool { return number == none }), err
@@ -347,8 +348,8 @@ func (s *Service) numbers(use *Use) ([]int, error) {
 }
 
 // numberOf is the loop device that a publication of the volume goes through.
-func (s *Service) numberOf(use *Use, publication Publication) (int, error) {
-	if use.byDevice() && publication.ReadOnly && !use.readOnly() {
+func (s *Service) numberOf(use *staged.Volume, publication staged.Publication) (int, error) {
+	if use.ExposesRawDevice() && publication.ReadOnly && !use.IsReadOnly() {
 		known, err := s.devices.get(use.VolumeID)
 
 		return known.readOnly, err

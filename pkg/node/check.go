@@ -11,6 +11,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
@@ -67,7 +68,7 @@ type checking struct {
 	service  *Service
 	volumeID string
 	// use is nil where the volume is not in use here.
-	use      *Use
+	use      *staged.Volume
 	poolName string
 	pool     *pool.Pool
 	fs       filesystem.Filesystem
@@ -82,11 +83,11 @@ type checking struct {
 func (s *Service) newChecking(volumeID, how string) (*checking, error) {
 	c := &checking{service: s, volumeID: volumeID, how: HowOffline, began: time.Now()}
 
-	if _, inline := s.inline.get(volumeID); inline {
+	if _, inline := s.inline.Get(volumeID); inline {
 		return nil, rpc.Errorf(codes.FailedPrecondition, "it is an inline ephemeral volume, which nobody repairs: its end is that of its pod")
 	}
 
-	use, known := s.uses.get(volumeID)
+	use, known := s.stagedVolumes.Get(volumeID)
 
 	at, used, err := s.InUse(volumeID)
 	if err != nil {
@@ -94,11 +95,11 @@ func (s *Service) newChecking(volumeID, how string) (*checking, error) {
 	}
 
 	if known && used {
-		if !use.image() {
+		if !use.IsImage() {
 			return nil, errDirectory()
 		}
 
-		if use.direct() {
+		if use.IsDirect() {
 			return nil, rpc.Errorf(codes.FailedPrecondition,
 				"a virtual machine may have it mounted, and what is on it is that one's to check; unstage it from %s first", use.StagingPath)
 		}
@@ -116,7 +117,7 @@ func (s *Service) newChecking(volumeID, how string) (*checking, error) {
 
 	if c.use == nil {
 		// Of a volume whose records were lost.
-		if err := s.checkNoGuest(&Use{VolumeID: volumeID}); err != nil {
+		if err := s.checkNoGuest(&staged.Volume{VolumeID: volumeID}); err != nil {
 			return nil, err
 		}
 	}
@@ -138,7 +139,7 @@ func (s *Service) newChecking(volumeID, how string) (*checking, error) {
 func (c *checking) place() error {
 	names := c.service.pools.Names()
 
-	if record, ok := c.service.checks.get(c.volumeID); ok {
+	if record, ok := c.service.checks.Get(c.volumeID); ok {
 		names = []string{record.Pool}
 	}
 
@@ -192,17 +193,17 @@ func errDirectory() error {
 	return rpc.Errorf(codes.FailedPrecondition, "it is a directory, without a filesystem of its own")
 }
 
-// fsType is the filesystem that is to be found sound.
+// FSType is the filesystem that is to be found sound.
 func (c *checking) fsType() (string, error) {
 	switch {
 	case c.use == nil:
 		return c.fsTypeAtRest()
 	case c.use.Capability.Block:
 		return "", rpc.Errorf(codes.FailedPrecondition, "it is in use as raw block: what is on it is its user's to check")
-	case c.use.sharedReaders():
+	case c.use.SharedByReaders():
 		return "", rpc.Errorf(codes.FailedPrecondition, "several nodes read it and nobody writes it: check it when it is not in use")
 	default:
-		return c.use.fsType(), nil
+		return c.use.FSType(), nil
 	}
 }
 

@@ -18,7 +18,7 @@ import (
 // fsTypeAtRest asks the image, unless it is known what has been there: then a
 // superblock that is gone is damage.
 func (c *checking) fsTypeAtRest() (string, error) {
-	if record, ok := c.service.checks.get(c.volumeID); ok {
+	if record, ok := c.service.checks.Get(c.volumeID); ok {
 		return record.FSType, nil
 	}
 

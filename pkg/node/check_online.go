@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 )
 
@@ -52,7 +53,7 @@ func (c *checking) online(ctx context.Context) (verdict filesystem.Verdict, err 
 }
 
 // countedErrors is how many errors the kernel has counted in the filesystem.
-func (s *Service) countedErrors(use *Use) (uint64, error) {
+func (s *Service) countedErrors(use *staged.Volume) (uint64, error) {
 	root, point, err := s.openRoot(use)
 	if err != nil || root == nil {
 		return 0, err
@@ -64,7 +65,7 @@ func (s *Service) countedErrors(use *Use) (uint64, error) {
 		return 0, nil
 	}
 
-	counted, err := filesystem.ReadErrors(use.fsType(), number, root)
+	counted, err := filesystem.ReadErrors(use.FSType(), number, root)
 
 	return counted.Count, err
 }
@@ -73,7 +74,7 @@ func (s *Service) countedErrors(use *Use) (uint64, error) {
 // the volume. When it returns, within is not running and will not begin.
 func (c *checking) whileFrozen(ctx context.Context, within func(context.Context) error) error {
 	return c.service.onVolume(ctx, c.volumeID, "check", func(ctx context.Context) error {
-		use, known := c.service.uses.get(c.volumeID)
+		use, known := c.service.stagedVolumes.Get(c.volumeID)
 
 		_, used, err := c.service.InUse(c.volumeID)
 		if err != nil {
@@ -87,7 +88,7 @@ func (c *checking) whileFrozen(ctx context.Context, within func(context.Context)
 		return c.service.WithFrozen(ctx, []string{c.volumeID}, func(ctx context.Context) error {
 			// What is not mounted where it should be is not frozen either. What is only
 			// read is at rest.
-			if _, frozen := c.service.frozen.get(c.volumeID); !frozen && !use.onlyRead() {
+			if _, frozen := c.service.frozen.Get(c.volumeID); !frozen && !isMountedReadOnly(use) {
 				return rpc.Errorf(codes.FailedPrecondition, "it is in use, but not mounted for writing any more; unstage it and stage it anew")
 			}
 
@@ -96,11 +97,11 @@ func (c *checking) whileFrozen(ctx context.Context, within func(context.Context)
 	})
 }
 
-// onlyRead says whether the filesystem is mounted so that nothing can be written.
-func (u *Use) onlyRead() bool {
+// isMountedReadOnly reports whether the filesystem is mounted so that nothing can be written.
+func isMountedReadOnly(u *staged.Volume) bool {
 	asked, err := readOnlyFlag(u.Capability)
 
-	return u.readOnly() || err == nil && asked
+	return u.IsReadOnly() || err == nil && asked
 }
 
 // withoutClone is for a pool that can't copy an image in an instant. What has to

@@ -32,7 +32,7 @@ type Check struct {
 	Since time.Time `json:"since"`
 }
 
-func (c *Check) recordID() string { return c.VolumeID }
+func (c *Check) RecordID() string { return c.VolumeID }
 
 // The verdicts of checks.
 const (
@@ -118,7 +118,7 @@ func (s *Service) keepCheck(ctx context.Context, found *Check) *Check {
 	s.keeping.Lock()
 	defer s.keeping.Unlock()
 
-	older, known := s.checks.get(found.VolumeID)
+	older, known := s.checks.Get(found.VolumeID)
 	if known && older.supersedes(found, time.Now()) {
 		return older
 	}
@@ -127,9 +127,9 @@ func (s *Service) keepCheck(ctx context.Context, found *Check) *Check {
 
 	var err error
 	if kept.Verdict == VerdictDamaged {
-		err = s.checks.put(ctx, kept)
+		err = s.checks.Put(ctx, kept)
 	} else {
-		err = s.checks.putDone(kept)
+		err = s.checks.PutLazily(kept)
 	}
 
 	if err != nil {
@@ -152,11 +152,11 @@ func (s *Service) count(found *Check) {
 
 // forgetCheck drops the record of a volume whose filesystem is none any more.
 func (s *Service) forgetCheck(volumeID string) error {
-	if _, known := s.checks.get(volumeID); !known {
+	if _, known := s.checks.Get(volumeID); !known {
 		return nil
 	}
 
-	err := s.checks.drop(volumeID)
+	err := s.checks.DeleteLazily(volumeID)
 	s.schedule.changed(volumeID)
 	s.ended(volumeID)
 

@@ -8,12 +8,13 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
 
 // finishCopy ends a change of the UUID that a crash has cut short, before which
 // no check can judge the filesystem. The change may be to another volume's: what
 // this one is a copy of may have been in the middle of it.
-func finishCopy(ctx context.Context, use *Use, used filesystem.Filesystem, device *loop.Device) error {
+func finishCopy(ctx context.Context, use *staged.Volume, used filesystem.Filesystem, device *loop.Device) error {
 	if !use.Copy {
 		return nil
 	}
@@ -39,7 +40,7 @@ func finishCopy(ctx context.Context, use *Use, used filesystem.Filesystem, devic
 // log that it was copied with is replayed, it gets a UUID of its own, and it
 // fills an image larger than its source. Until then nobody reads it; afterwards
 // the UUID tells that it is done.
-func (s *Service) settleCopy(ctx context.Context, use *Use, used filesystem.Filesystem) error {
+func (s *Service) settleCopy(ctx context.Context, use *staged.Volume, used filesystem.Filesystem) error {
 	settled, err := s.settled(use, used)
 	if settled || err != nil {
 		return err
@@ -49,7 +50,7 @@ func (s *Service) settleCopy(ctx context.Context, use *Use, used filesystem.File
 }
 
 // settled says whether the image's filesystem has the volume's UUID.
-func (s *Service) settled(use *Use, used filesystem.Filesystem) (bool, error) {
+func (s *Service) settled(use *staged.Volume, used filesystem.Filesystem) (bool, error) {
 	bytes, err := s.poolOf(use)
 	if err != nil {
 		return false, err

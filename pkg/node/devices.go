@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
@@ -178,7 +179,7 @@ func (d *devices) attachment(volumeID string) (loop.Attachment, bool, error) {
 
 // attach gives the image a loop device: the one it has already, or a new one,
 // if possible with the number of its slot.
-func (s *Service) attach(ctx context.Context, use *Use, image *os.File, readOnly, autoClear bool) (*loop.Device, error) {
+func (s *Service) attach(ctx context.Context, use *staged.Volume, image *os.File, readOnly, autoClear bool) (*loop.Device, error) {
 	preferred := none
 	if use.Slot != none && !readOnly {
 		preferred = s.loops.OwnNumber(use.Slot)
@@ -192,7 +193,7 @@ func (s *Service) attach(ctx context.Context, use *Use, image *os.File, readOnly
 		KeepSpace: use.Parameters.Provisioning == volume.Thick,
 		// What the image is attached to already is another node's, unless the
 		// volume outlived its staging here: records come before devices.
-		Own:       use.sharedReaders() || len(use.Publications) == 0,
+		Own:       use.SharedByReaders() || len(use.Publications) == 0,
 		Preferred: preferred,
 	})
 	if err != nil {
@@ -202,7 +203,7 @@ func (s *Service) attach(ctx context.Context, use *Use, image *os.File, readOnly
 	info, err := image.Stat()
 	if err == nil {
 		s.evidence.attach(use, attachment{number: device.Number, sequence: device.Sequence}, info.Size(),
-			readOnly && use.byDevice() && !use.readOnly())
+			readOnly && use.ExposesRawDevice() && !use.IsReadOnly())
 
 		err = s.tuneNew(ctx, use, device.Number)
 	}
@@ -216,7 +217,7 @@ func (s *Service) attach(ctx context.Context, use *Use, image *os.File, readOnly
 
 // detachNew takes an attachment back that came to nothing, unless the volume
 // was in use through it before.
-func (s *Service) detachNew(ctx context.Context, use *Use, number int) error {
+func (s *Service) detachNew(ctx context.Context, use *staged.Volume, number int) error {
 	if s.devices.had(use.VolumeID, number) || len(use.Publications) > 0 {
 		return nil
 	}
@@ -226,7 +227,7 @@ func (s *Service) detachNew(ctx context.Context, use *Use, number int) error {
 
 // attachBlock attaches the image of a raw-block volume, for one purpose of the
 // pair, and remembers the number.
-func (s *Service) attachBlock(ctx context.Context, use *Use, readOnly bool) (int, error) {
+func (s *Service) attachBlock(ctx context.Context, use *staged.Volume, readOnly bool) (int, error) {
 	device, err := s.attachNamed(ctx, use, readOnly, false)
 	if err != nil {
 		return none, err
@@ -236,7 +237,7 @@ func (s *Service) attachBlock(ctx context.Context, use *Use, readOnly bool) (int
 		return none, err
 	}
 
-	s.devices.add(use.VolumeID, device.Number, device.Sequence, readOnly && !use.readOnly())
+	s.devices.add(use.VolumeID, device.Number, device.Sequence, readOnly && !use.IsReadOnly())
 
 	return device.Number, nil
 }
@@ -247,20 +248,20 @@ func (s *Service) findDevices(attached []loop.Attachment) {
 	for _, status := range attached {
 		id := strings.TrimSuffix(path.Base(status.BackingPath), pool.ImageSuffix)
 
-		use, known := s.uses.get(id)
-		if !known || !use.byDevice() {
+		use, known := s.stagedVolumes.Get(id)
+		if !known || !use.ExposesRawDevice() {
 			continue
 		}
 
-		s.devices.add(use.VolumeID, status.Number, status.Sequence, status.ReadOnly && !use.readOnly())
+		s.devices.add(use.VolumeID, status.Number, status.Sequence, status.ReadOnly && !use.IsReadOnly())
 	}
 }
 
 // findRenamed learns the numbers of volumes whose images have another name by now.
 // Volumes for which that fails are searched for again when they are asked for.
 func (s *Service) findRenamed(all []loop.Attachment) {
-	for _, use := range s.uses.all() {
-		if !use.byDevice() || s.devices.given(use.VolumeID).pair != noDevices() {
+	for _, use := range s.stagedVolumes.All() {
+		if !use.ExposesRawDevice() || s.devices.given(use.VolumeID).pair != noDevices() {
 			continue
 		}
 
@@ -273,7 +274,7 @@ func (s *Service) findRenamed(all []loop.Attachment) {
 
 // findAgain is findRenamed for one volume.
 func (s *Service) findAgain(volumeID string) error {
-	use, known := s.uses.get(volumeID)
+	use, known := s.stagedVolumes.Get(volumeID)
 	if !known {
 		return nil
 	}
@@ -288,7 +289,7 @@ func (s *Service) findAgain(volumeID string) error {
 
 // findByUse finds the devices by how they are used: by where their nodes are bound,
 // by what runtimes were told, and by what their numbers would be by preference.
-func (s *Service) findByUse(use *Use, all []loop.Attachment) error {
+func (s *Service) findByUse(use *staged.Volume, all []loop.Attachment) error {
 	likely, err := s.likelyNumbers(use)
 	if err != nil {
 		return err
@@ -311,7 +312,7 @@ func (s *Service) findByUse(use *Use, all []loop.Attachment) error {
 
 		for _, each := range all {
 			if each.BackingPath == status.BackingPath {
-				s.devices.add(use.VolumeID, each.Number, each.Sequence, each.ReadOnly && !use.readOnly())
+				s.devices.add(use.VolumeID, each.Number, each.Sequence, each.ReadOnly && !use.IsReadOnly())
 			}
 		}
 	}
@@ -319,7 +320,7 @@ func (s *Service) findByUse(use *Use, all []loop.Attachment) error {
 	return nil
 }
 
-func (s *Service) likelyNumbers(use *Use) ([]int, error) {
+func (s *Service) likelyNumbers(use *staged.Volume) ([]int, error) {
 	var numbers []int
 
 	if use.Slot != none {
@@ -350,7 +351,7 @@ func (s *Service) likelyNumbers(use *Use) ([]int, error) {
 }
 
 // releaseReader detaches the second device once nobody reads through it.
-func (s *Service) releaseReader(ctx context.Context, use *Use) error {
+func (s *Service) releaseReader(ctx context.Context, use *staged.Volume) error {
 	known, err := s.devices.get(use.VolumeID)
 	if err != nil || known.readOnly == none {
 		return err
@@ -372,7 +373,7 @@ func (s *Service) releaseReader(ctx context.Context, use *Use) error {
 }
 
 // releaseDevices detaches all devices of a raw-block volume.
-func (s *Service) releaseDevices(ctx context.Context, use *Use) error {
+func (s *Service) releaseDevices(ctx context.Context, use *staged.Volume) error {
 	known, err := s.devices.get(use.VolumeID)
 	if err != nil {
 		return err
@@ -395,7 +396,7 @@ func (s *Service) releaseDevices(ctx context.Context, use *Use) error {
 
 // detach detaches the number if it still has the volume's image, and returns
 // when it is gone.
-func (s *Service) detach(ctx context.Context, use *Use, number int) error {
+func (s *Service) detach(ctx context.Context, use *staged.Volume, number int) error {
 	status, attached, err := s.loops.Status(number)
 	if err != nil || !attached {
 		return err
@@ -405,7 +406,7 @@ func (s *Service) detach(ctx context.Context, use *Use, number int) error {
 }
 
 // detached returns when the attachment is gone that status tells of.
-func (s *Service) detached(ctx context.Context, use *Use, status loop.Status) error {
+func (s *Service) detached(ctx context.Context, use *staged.Volume, status loop.Status) error {
 	s.releaseQueue(use, status.Number)
 	s.evidence.detach(status.Number)
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 )
 
@@ -37,7 +38,8 @@ const (
 
 func directSource(volumeID string) string { return directPrefix + volumeID }
 
-func (u *Use) showsDirect(point mount.Point) bool {
+// isDirectMount reports whether the mount is the assignment of this direct volume.
+func isDirectMount(u *staged.Volume, point mount.Point) bool {
 	return point.FSType == memory && point.Source == directSource(u.VolumeID)
 }
 
@@ -45,8 +47,8 @@ func (u *Use) showsDirect(point mount.Point) bool {
 func (s *Service) DirectVolumes(context.Context) ([]kata.Listed, error) {
 	listed := []kata.Listed{}
 
-	for _, use := range s.uses.all() {
-		if !use.direct() {
+	for _, use := range s.stagedVolumes.All() {
+		if !use.IsDirect() {
 			continue
 		}
 
@@ -65,7 +67,7 @@ func (s *Service) DirectVolumes(context.Context) ([]kata.Listed, error) {
 	return listed, nil
 }
 
-func (s *Service) listed(use *Use, publication Publication) (kata.Listed, error) {
+func (s *Service) listed(use *staged.Volume, publication staged.Publication) (kata.Listed, error) {
 	entry, _, err := s.config.Direct.Root.Get(publication.TargetPath)
 	if err != nil {
 		return kata.Listed{}, err
@@ -79,7 +81,7 @@ func (s *Service) listed(use *Use, publication Publication) (kata.Listed, error)
 	told := s.assignment(use, publication, number)
 	each := kata.Listed{
 		VolumeID: use.VolumeID, TargetPath: publication.TargetPath, FSType: told.FSType, Options: append([]string{}, told.Options...),
-		ReadOnly: publication.ReadOnly || use.readOnly(), Sandbox: entry.Sandbox,
+		ReadOnly: publication.ReadOnly || use.IsReadOnly(), Sandbox: entry.Sandbox,
 	}
 
 	if number == none {
@@ -91,7 +93,7 @@ func (s *Service) listed(use *Use, publication Publication) (kata.Listed, error)
 	vitals, _, err := s.loops.Vitals(number)
 	each.SizeBytes = vitals.SizeBytes
 
-	if each.SizeBytes > use.FilledBytes && !use.readOnly() {
+	if each.SizeBytes > use.FilledBytes && !use.IsReadOnly() {
 		each.PendingBytes = each.SizeBytes
 	}
 

@@ -14,11 +14,12 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
 
 // assign publishes a direct volume. What the runtime waits for is there before
 // the target path is mounted, which is what makes it published.
-func (s *Service) assign(ctx context.Context, use *Use, wanted Publication, place *mount.Place,
+func (s *Service) assign(ctx context.Context, use *staged.Volume, wanted staged.Publication, place *mount.Place,
 	tell func(kata.Assignment) error,
 ) error {
 	if _, err := place.MakeDir(targetDirectoryMode); err != nil {
@@ -54,7 +55,7 @@ func (s *Service) assign(ctx context.Context, use *Use, wanted Publication, plac
 
 // republishDirect brings back what somebody has taken away of a publication that
 // a sandbox has.
-func (s *Service) republishDirect(ctx context.Context, use *Use, existing Publication) error {
+func (s *Service) republishDirect(ctx context.Context, use *staged.Volume, existing staged.Publication) error {
 	at := existing.TargetPath
 
 	mounted, err := s.mountedAt(use, at)
@@ -80,21 +81,21 @@ func (s *Service) republishDirect(ctx context.Context, use *Use, existing Public
 }
 
 // assignment is what the runtime is told.
-func (s *Service) assignment(use *Use, publication Publication, number int) kata.Assignment {
+func (s *Service) assignment(use *staged.Volume, publication staged.Publication, number int) kata.Assignment {
 	options := mount.SplitFlags(publication.Capability.MountFlags)
 
-	if publication.ReadOnly || use.readOnly() {
+	if publication.ReadOnly || use.IsReadOnly() {
 		options = append(slices.DeleteFunc(options, func(flag string) bool { return flag == "rw" || flag == "ro" }), "ro")
 	}
 
 	return kata.Assignment{
 		TargetPath: publication.TargetPath, Device: s.config.Direct.HostPaths.Host(s.loops.Path(number)),
-		FSType: use.fsType(), Options: options, Group: publication.Capability.MountGroup,
+		FSType: use.FSType(), Options: options, Group: publication.Capability.MountGroup,
 	}
 }
 
 // show mounts what the runtime reads at the target path.
-func show(use *Use, plugin []byte, place *mount.Place) error {
+func show(use *staged.Volume, plugin []byte, place *mount.Place) error {
 	tree, err := mount.Files(directSource(use.VolumeID), map[string][]byte{kata.PluginFile: plugin})
 	if err != nil {
 		return err
@@ -106,8 +107,8 @@ func show(use *Use, plugin []byte, place *mount.Place) error {
 
 // reassign has the runtime told again what it may have lost. What it knows is not
 // touched.
-func (s *Service) reassign(use *Use) error {
-	if !use.direct() {
+func (s *Service) reassign(use *staged.Volume) error {
+	if !use.IsDirect() {
 		return nil
 	}
 
@@ -141,7 +142,7 @@ func (s *Service) reassign(use *Use) error {
 
 // reseal shows the assignment anew where somebody has changed what a target path
 // shows: a container that may do everything on the machine can.
-func (s *Service) reseal(use *Use, given kata.Assignment) error {
+func (s *Service) reseal(use *staged.Volume, given kata.Assignment) error {
 	plugin, err := given.CSIPlugin()
 	if err != nil {
 		return err
@@ -154,7 +155,7 @@ func (s *Service) reseal(use *Use, given kata.Assignment) error {
 	defer place.Close()
 
 	point, mounted, err := place.Mounted()
-	if err != nil || !mounted || !use.showsDirect(point) {
+	if err != nil || !mounted || !isDirectMount(use, point) {
 		return err // the volume's health tells of it
 	}
 
@@ -191,8 +192,8 @@ func readPlugin(place *mount.Place) ([]byte, error) {
 }
 
 // toldNumber is that of the device which a runtime was told of.
-func (s *Service) toldNumber(use *Use, publication Publication) (int, bool, error) {
-	if !use.direct() {
+func (s *Service) toldNumber(use *staged.Volume, publication staged.Publication) (int, bool, error) {
+	if !use.IsDirect() {
 		return none, false, nil
 	}
 
@@ -218,8 +219,8 @@ func (s *Service) toldAt(targetPath string) (kata.Entry, bool, error) {
 
 // taken returns whether a sandbox has the publication, also after its target path
 // was unmounted.
-func (s *Service) taken(use *Use, targetPath string) (bool, error) {
-	if !use.direct() {
+func (s *Service) taken(use *staged.Volume, targetPath string) (bool, error) {
+	if !use.IsDirect() {
 		return false, nil
 	}
 
@@ -234,8 +235,8 @@ func (s *Service) taken(use *Use, targetPath string) (bool, error) {
 }
 
 // withdraw takes back what the runtime was told of a publication.
-func (s *Service) withdraw(use *Use, targetPath string) error {
-	if use == nil || !use.direct() {
+func (s *Service) withdraw(use *staged.Volume, targetPath string) error {
+	if use == nil || !use.IsDirect() {
 		return nil
 	}
 

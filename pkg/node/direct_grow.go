@@ -12,6 +12,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
@@ -19,7 +20,7 @@ import (
 // growDirect lets the filesystem take its device of that size: here while nobody
 // can have it, else in the guest. The CO also asks when the pod has just been
 // started anew, whose volume was grown when it was staged.
-func (s *Service) growDirect(ctx context.Context, use *Use, size int64) error {
+func (s *Service) growDirect(ctx context.Context, use *staged.Volume, size int64) error {
 	if size <= use.FilledBytes {
 		return nil
 	}
@@ -54,7 +55,7 @@ func (s *Service) growDirect(ctx context.Context, use *Use, size int64) error {
 // errReader is of a guest that can't be asked.
 var errReader = fmt.Errorf("%w: it has the volume read-only", kata.ErrUnimplemented)
 
-func (s *Service) growInGuest(ctx context.Context, use *Use, size int64) error {
+func (s *Service) growInGuest(ctx context.Context, use *staged.Volume, size int64) error {
 	if use.Publications[0].ReadOnly {
 		return errReader
 	}
@@ -84,12 +85,12 @@ func guestCause(failure error) error {
 }
 
 // growAtRest is for a volume that is staged and nobody's.
-func (s *Service) growAtRest(ctx context.Context, use *Use) error {
+func (s *Service) growAtRest(ctx context.Context, use *staged.Volume) error {
 	if err := s.checkNoGuest(use); err != nil {
 		return err
 	}
 
-	used, err := filesystem.ByName(use.fsType(), s.config.Run)
+	used, err := filesystem.ByName(use.FSType(), s.config.Run)
 	if err != nil {
 		return err
 	}
@@ -113,7 +114,7 @@ func (s *Service) growAtRest(ctx context.Context, use *Use) error {
 }
 
 // adopt opens the device that the volume has.
-func (s *Service) adopt(ctx context.Context, use *Use) (*loop.Device, error) {
+func (s *Service) adopt(ctx context.Context, use *staged.Volume) (*loop.Device, error) {
 	bytes, err := s.poolOf(use)
 	if err != nil {
 		return nil, err

@@ -14,19 +14,20 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/flock"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 )
 
 // checkNoGuest returns FAILED_PRECONDITION where a guest may have the volume: it
 // is published, be it that the record of that was lost, or a runtime was told of
 // its device.
-func (s *Service) checkNoGuest(use *Use) error {
+func (s *Service) checkNoGuest(use *staged.Volume) error {
 	points, err := mount.List()
 	if err != nil {
 		return err
 	}
 
-	if at := slices.IndexFunc(points, use.showsDirect); at >= 0 {
+	if at := slices.IndexFunc(points, func(point mount.Point) bool { return isDirectMount(use, point) }); at >= 0 {
 		return rpc.Errorf(codes.FailedPrecondition, "it is assigned to a virtual machine at %s; unpublish it there first", points[at].Path)
 	}
 
@@ -40,7 +41,7 @@ func (s *Service) checkNoGuest(use *Use) error {
 
 // checkNotAssigned is the same for a volume that is not a direct one. An unsafe
 // directory of the runtime does not keep other volumes from being used.
-func (s *Service) checkNotAssigned(use *Use) error {
+func (s *Service) checkNotAssigned(use *staged.Volume) error {
 	once := func(image *os.File, how int) error { return unix.Flock(int(image.Fd()), how|unix.LOCK_NB) }
 	if s.lockImage(use, once) == nil {
 		return nil // attached nowhere: no need to read all that is assigned
@@ -60,7 +61,7 @@ func (s *Service) checkNotAssigned(use *Use) error {
 	return s.checkNotAmong(assigned, use)
 }
 
-func (s *Service) checkNotAmong(assigned []kata.Entry, use *Use) error {
+func (s *Service) checkNotAmong(assigned []kata.Entry, use *staged.Volume) error {
 	for _, each := range assigned {
 		assigned, err := s.isDeviceOf(use, each.Device)
 		if err != nil {
@@ -79,7 +80,7 @@ func (s *Service) checkNotAmong(assigned []kata.Entry, use *Use) error {
 
 // isDeviceOf says whether a device, named by its path on the host, has the
 // volume's image.
-func (s *Service) isDeviceOf(use *Use, device string) (bool, error) {
+func (s *Service) isDeviceOf(use *staged.Volume, device string) (bool, error) {
 	number, isLoop := loopNumber(mount.Point{Source: device})
 	if !isLoop {
 		return false, nil
@@ -97,7 +98,7 @@ func (s *Service) isDeviceOf(use *Use, device string) (bool, error) {
 // checkFree returns FAILED_PRECONDITION for an image that is attached: a device that
 // a guest had open at its detach goes with the guest, and until then nothing of it
 // is read.
-func (s *Service) checkFree(use *Use) error {
+func (s *Service) checkFree(use *staged.Volume) error {
 	// It waits a moment for whoever is about to let go of it.
 	err := s.lockImage(use, flock.Lock)
 	if errors.Is(err, unix.EWOULDBLOCK) {
@@ -110,7 +111,7 @@ func (s *Service) checkFree(use *Use) error {
 
 // lockImage tries for an instant to have the image alone, which it is not where it is
 // attached.
-func (s *Service) lockImage(use *Use, lock func(image *os.File, how int) error) error {
+func (s *Service) lockImage(use *staged.Volume, lock func(image *os.File, how int) error) error {
 	place, err := s.poolOf(use)
 	if err != nil {
 		return err
@@ -131,7 +132,7 @@ func (s *Service) lockImage(use *Use, lock func(image *os.File, how int) error) 
 
 // endCheck ends a check that was begun before the volume was staged. Since then
 // there is no other.
-func (s *Service) endCheck(ctx context.Context, use *Use) error {
+func (s *Service) endCheck(ctx context.Context, use *staged.Volume) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, detachLimit,
 		rpc.Errorf(codes.Unavailable, "a check of it does not come to its end; see the health of its pool"))
 	defer cancel()

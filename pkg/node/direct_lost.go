@@ -7,6 +7,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
@@ -14,7 +15,7 @@ import (
 // of. Unless the volume is staged its devices go, too, which nobody else will ever
 // know of: a direct volume is used on one node only.
 func (s *Service) withdrawLost(ctx context.Context, id, targetPath string) error {
-	lost := &Use{VolumeID: id, Parameters: volume.Parameters{Backing: volume.BackingImage, DirectAssign: true}}
+	lost := &staged.Volume{VolumeID: id, Parameters: volume.Parameters{Backing: volume.BackingImage, DirectAssign: true}}
 
 	entry, ok, err := s.toldAt(targetPath)
 	if errors.Is(err, kata.ErrUnsafeRoot) {
@@ -42,7 +43,7 @@ func (s *Service) withdrawLost(ctx context.Context, id, targetPath string) error
 		return unknown(err, lost, "attached to "+loopName(number))
 	}
 
-	if _, known := s.uses.get(id); !known {
+	if _, known := s.stagedVolumes.Get(id); !known {
 		if err := s.detachLost(ctx, lost); err != nil {
 			return err
 		}
@@ -51,7 +52,7 @@ func (s *Service) withdrawLost(ctx context.Context, id, targetPath string) error
 	return s.config.Direct.Root.Remove(targetPath)
 }
 
-func (s *Service) detachLost(ctx context.Context, lost *Use) error {
+func (s *Service) detachLost(ctx context.Context, lost *staged.Volume) error {
 	attached, err := s.loops.Attachments()
 	if err != nil {
 		return err
@@ -69,7 +70,7 @@ func (s *Service) detachLost(ctx context.Context, lost *Use) error {
 
 // revoke makes a publication lead nowhere whose device is gone: the kernel gives
 // its number to another image, and a runtime would give that to the pod.
-func (s *Service) revoke(use *Use, publication Publication) error {
+func (s *Service) revoke(use *staged.Volume, publication staged.Publication) error {
 	s.config.Log.Warn("a runtime is not told of a device any more that was taken away",
 		"volume", use.VolumeID, "target", publication.TargetPath)
 
@@ -91,7 +92,7 @@ func (s *Service) revoke(use *Use, publication Publication) error {
 // revokeLost revokes the publications of a volume whose devices have gone.
 func (s *Service) revokeLost(ctx context.Context, id string) error {
 	return s.onVolume(ctx, id, "revoke", func(context.Context) error {
-		use, known := s.uses.get(id)
+		use, known := s.stagedVolumes.Get(id)
 		if !known {
 			return nil
 		}
@@ -112,8 +113,8 @@ func (s *Service) revokeLost(ctx context.Context, id string) error {
 }
 
 // shownLost says whether a runtime is still told of a device that has gone.
-func (s *Service) shownLost(use *Use, publication Publication) (bool, error) {
-	if !use.direct() {
+func (s *Service) shownLost(use *staged.Volume, publication staged.Publication) (bool, error) {
+	if !use.IsDirect() {
 		return false, nil
 	}
 
@@ -129,7 +130,7 @@ func (s *Service) shownLost(use *Use, publication Publication) (bool, error) {
 	return s.mountedAt(use, publication.TargetPath)
 }
 
-func (s *Service) deviceLost(use *Use, publication Publication) (bool, error) {
+func (s *Service) deviceLost(use *staged.Volume, publication staged.Publication) (bool, error) {
 	number, err := s.numberOf(use, publication)
 	if err != nil || number == none {
 		return err == nil, unknown(err, use, "attached")

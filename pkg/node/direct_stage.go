@@ -7,6 +7,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
@@ -14,12 +15,12 @@ import (
 
 // stageDirect makes the volume's filesystem fit for a guest and attaches its
 // device, last: as long as that has not been done, it is not staged.
-func (s *Service) stageDirect(ctx context.Context, use *Use) error {
+func (s *Service) stageDirect(ctx context.Context, use *staged.Volume) error {
 	if err := s.checkNoGuest(use); err != nil {
 		return err
 	}
 
-	made, err := filesystem.ByName(use.fsType(), s.config.Run)
+	made, err := filesystem.ByName(use.FSType(), s.config.Run)
 	if err != nil {
 		return rpc.Invalid("volume_capability: %w", err)
 	}
@@ -52,12 +53,12 @@ func (s *Service) stageDirect(ctx context.Context, use *Use) error {
 		return err
 	}
 
-	_, err = s.attachBlock(ctx, use, use.readOnly())
+	_, err = s.attachBlock(ctx, use, use.IsReadOnly())
 
 	return err
 }
 
-func (s *Service) imageBytes(use *Use) (int64, error) {
+func (s *Service) imageBytes(use *staged.Volume) (int64, error) {
 	place, err := s.poolOf(use)
 	if err != nil {
 		return 0, err
@@ -67,16 +68,16 @@ func (s *Service) imageBytes(use *Use) (int64, error) {
 }
 
 // filled records that the filesystem has that much of the device.
-func (s *Service) filled(ctx context.Context, use *Use, bytes int64) error {
-	changed := use.clone()
+func (s *Service) filled(ctx context.Context, use *staged.Volume, bytes int64) error {
+	changed := use.Clone()
 	changed.FilledBytes = bytes
 
-	return s.uses.put(ctx, changed)
+	return s.stagedVolumes.Put(ctx, changed)
 }
 
 // prepareImage makes the filesystem sound and lets it take all of its image, through
 // a device that goes with the process, whenever that dies. Nobody sees it mounted.
-func (s *Service) prepareImage(ctx context.Context, use *Use, used filesystem.Filesystem) (err error) {
+func (s *Service) prepareImage(ctx context.Context, use *staged.Volume, used filesystem.Filesystem) (err error) {
 	device, err := s.attachImage(ctx, use, false)
 	if err != nil {
 		return err
@@ -93,7 +94,7 @@ func (s *Service) prepareImage(ctx context.Context, use *Use, used filesystem.Fi
 
 // detachAfter returns when the device is gone, so that the image can be attached
 // anew.
-func (s *Service) detachAfter(ctx context.Context, use *Use, device *loop.Device) error {
+func (s *Service) detachAfter(ctx context.Context, use *staged.Volume, device *loop.Device) error {
 	status, attached, err := s.loops.Status(device.Number)
 	err = errors.Join(err, device.Close())
 

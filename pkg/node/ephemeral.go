@@ -13,6 +13,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
@@ -76,7 +77,7 @@ func (s *Service) parseEphemeral(request *csi.NodePublishVolumeRequest) (*Epheme
 
 	wanted := &Ephemeral{
 		VolumeID: request.GetVolumeId(), SizeBytes: size, Parameters: parameters,
-		Publication: Publication{
+		Publication: staged.Publication{
 			TargetPath: plain(request.GetTargetPath()), Capability: capability,
 			ReadOnly: request.GetReadonly() || capability.ReaderOnly(),
 		},
@@ -127,7 +128,7 @@ func (s *Service) completeEphemeral(e *Ephemeral) error {
 	}
 
 	if e.Parameters.Backing == volume.BackingImage {
-		e.Parameters.FSType = e.use().fsType()
+		e.Parameters.FSType = e.use().FSType()
 
 		if err := filesystem.CheckOptions(e.Parameters.FSType, strings.Fields(e.Parameters.MkfsOptions)); err != nil {
 			return rpc.Invalid("volume_context: %s: %w", volume.KeyMkfsOptions, err)
@@ -154,7 +155,7 @@ func roundUp(bytes int64) int64 { return (bytes + ephemeralStep - 1) / ephemeral
 // ensureEphemeral makes the volume unless it is there. What an earlier attempt
 // or a reboot has left of it is of no use to anybody and goes first.
 func (s *Service) ensureEphemeral(ctx context.Context, wanted *Ephemeral) error {
-	if existing, known := s.inline.get(wanted.VolumeID); known {
+	if existing, known := s.inline.Get(wanted.VolumeID); known {
 		there, err := s.published(existing.use(), existing.Publication)
 		if err != nil {
 			return err
@@ -203,7 +204,7 @@ func (s *Service) answersEphemeral(existing, wanted *Ephemeral) error {
 		return rpc.Errorf(codes.AlreadyExists, "it is published there with another volume_context; unpublish it first")
 	}
 
-	if err := existing.Publication.answers(wanted.Publication); err != nil {
+	if err := checkSamePublication(existing.Publication, wanted.Publication); err != nil {
 		return err
 	}
 
@@ -249,7 +250,7 @@ func (s *Service) recordEphemeral(ctx context.Context, wanted *Ephemeral, place 
 	}
 
 	return &recorded, s.config.Admission.Admit(ctx, func(check pool.Check) error {
-		return s.inline.putIf(ctx, &recorded, func() error { return check(held, recorded.SizeBytes, false) })
+		return s.inline.PutIf(ctx, &recorded, func() error { return check(held, recorded.SizeBytes, false) })
 	})
 }
 
@@ -261,7 +262,7 @@ func (s *Service) makeEphemeral(ctx context.Context, e *Ephemeral, place *mount.
 	}
 
 	makeTree := s.imageTree
-	if !e.use().image() {
+	if !e.use().IsImage() {
 		makeTree = s.directoryTree
 	}
 
@@ -402,7 +403,7 @@ func (s *Service) destroyEphemeral(ctx context.Context, e *Ephemeral) error {
 	// Behind the record, so that no look under way brings it back.
 	defer s.evidence.forget(e.VolumeID)
 
-	return s.inline.drop(e.VolumeID)
+	return s.inline.DeleteLazily(e.VolumeID)
 }
 
 // checkMounts returns FAILED_PRECONDITION while something is mounted below the
@@ -453,7 +454,7 @@ func (s *Service) unmountEphemeral(ctx context.Context, e *Ephemeral) error {
 // recoverEphemeral throws away what is not mounted any more, since a crash
 // while it was made, or a reboot.
 func (s *Service) recoverEphemeral(ctx context.Context, poolName string) {
-	for _, each := range s.inline.all() {
+	for _, each := range s.inline.All() {
 		if each.Parameters.Pool != poolName {
 			continue
 		}
@@ -509,7 +510,7 @@ func (s *Service) lostEphemeral(id string, at *mount.Place) (*Ephemeral, bool, e
 		return nil, false, nil
 	}
 
-	for _, known := range s.inline.all() {
+	for _, known := range s.inline.All() {
 		if known.ContentID == content {
 			return nil, false, nil
 		}
@@ -519,7 +520,7 @@ func (s *Service) lostEphemeral(id string, at *mount.Place) (*Ephemeral, bool, e
 		for _, name := range s.config.Ephemeral.Names() {
 			lost := &Ephemeral{
 				VolumeID: id, ContentID: content, Parameters: volume.Parameters{Pool: name, Backing: backing},
-				Publication: Publication{TargetPath: at.Path()},
+				Publication: staged.Publication{TargetPath: at.Path()},
 			}
 
 			found, err := s.ours(lost.use(), point)
@@ -550,7 +551,7 @@ func (s *Service) ProvisionedBytes(poolName string) int64 { return s.inline.prom
 
 // AddAllocated adds what inline ephemeral volumes have allocated in the pool.
 func (s *Service) AddAllocated(ctx context.Context, poolName string, sum *pool.Allocation) error {
-	for _, each := range s.inline.all() {
+	for _, each := range s.inline.All() {
 		if each.Parameters.Pool != poolName {
 			continue
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
 
 // evidence is what looks and events leave behind: what no later look can see
@@ -158,7 +159,7 @@ func (e *evidence) subjectOf(contentID string) string {
 
 // attach says, before anybody uses the device, whose it is. Of a volume's second
 // device, for its readers, that is all.
-func (e *evidence) attach(use *Use, now attachment, imageBytes int64, second bool) {
+func (e *evidence) attach(use *staged.Volume, now attachment, imageBytes int64, second bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 
@@ -173,7 +174,7 @@ func (e *evidence) attach(use *Use, now attachment, imageBytes int64, second boo
 	known.at = time.Now()
 	known.attachedAt, known.attached, known.imageBytes = known.at, &now, imageBytes
 
-	if use.ephemeral {
+	if use.Ephemeral {
 		// It has just been formatted in its place.
 		known.growth = growth{until: known.at.Add(growthEcho)}
 	}

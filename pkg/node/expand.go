@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
@@ -47,7 +48,7 @@ func (s *Service) NodeExpandVolume(
 		return nil, rpc.Status(err)
 	}
 
-	if use.ephemeral {
+	if use.Ephemeral {
 		return nil, rpc.Errorf(codes.FailedPrecondition,
 			"volume %s is an inline ephemeral one and keeps its size; make the pod anew with another %s", id, volume.KeySize)
 	}
@@ -71,7 +72,7 @@ func (s *Service) expand(ctx context.Context, id, path string, required int64) (
 		return 0, err
 	}
 
-	if !use.image() {
+	if !use.IsImage() {
 		return required, nil
 	}
 
@@ -94,9 +95,9 @@ func (s *Service) expand(ctx context.Context, id, path string, required int64) (
 	}
 
 	switch {
-	case use.Capability.Block, use.readOnly():
+	case use.Capability.Block, use.IsReadOnly():
 		return size, nil
-	case use.direct():
+	case use.IsDirect():
 		return size, s.growDirect(ctx, use, size)
 	}
 
@@ -104,10 +105,10 @@ func (s *Service) expand(ctx context.Context, id, path string, required int64) (
 }
 
 // deviceNumbers returns the loop devices that the volume is used through.
-func (s *Service) deviceNumbers(use *Use, path string) ([]int, error) {
+func (s *Service) deviceNumbers(use *staged.Volume, path string) ([]int, error) {
 	gone := rpc.Errorf(codes.NotFound, "volume %s is not at %s any more", use.VolumeID, path)
 
-	if use.byDevice() {
+	if use.ExposesRawDevice() {
 		known, err := s.devices.get(use.VolumeID)
 		if err != nil {
 			return nil, err
@@ -148,8 +149,8 @@ func (s *Service) deviceNumbers(use *Use, path string) ([]int, error) {
 
 // growMounted works through the staging path, which is writable even where the
 // publication is not.
-func (s *Service) growMounted(ctx context.Context, use *Use, size int64) error {
-	used, err := filesystem.ByName(use.fsType(), s.config.Run)
+func (s *Service) growMounted(ctx context.Context, use *staged.Volume, size int64) error {
+	used, err := filesystem.ByName(use.FSType(), s.config.Run)
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
@@ -22,8 +23,8 @@ import (
 // mountImage attaches the image, sees to its filesystem and mounts it. The
 // device clears itself: whatever fails, and whenever the process dies, it goes
 // with its last user.
-func (s *Service) mountImage(ctx context.Context, use *Use, place *mount.Place, options mount.Options) error {
-	made, err := filesystem.ByName(use.fsType(), s.config.Run)
+func (s *Service) mountImage(ctx context.Context, use *staged.Volume, place *mount.Place, options mount.Options) error {
+	made, err := filesystem.ByName(use.FSType(), s.config.Run)
 	if err != nil {
 		return rpc.Invalid("volume_capability: %w", err)
 	}
@@ -39,14 +40,14 @@ func (s *Service) mountImage(ctx context.Context, use *Use, place *mount.Place, 
 		}
 	}
 
-	device, err := s.attachImage(ctx, use, use.sharedReaders())
+	device, err := s.attachImage(ctx, use, use.SharedByReaders())
 	if err != nil {
 		return err
 	}
 	defer device.Close()
 
 	// Where it is published still, it is mounted, and sound since its staging.
-	checked := !fresh && !use.sharedReaders() && len(use.Publications) == 0
+	checked := !fresh && !use.SharedByReaders() && len(use.Publications) == 0
 	if checked {
 		if err := s.makeSound(ctx, use, made, device); err != nil {
 			return err
@@ -69,14 +70,14 @@ func (s *Service) mountImage(ctx context.Context, use *Use, place *mount.Place, 
 }
 
 // attachImage attaches the image until its last user has gone.
-func (s *Service) attachImage(ctx context.Context, use *Use, readOnly bool) (*loop.Device, error) {
+func (s *Service) attachImage(ctx context.Context, use *staged.Volume, readOnly bool) (*loop.Device, error) {
 	return s.attachNamed(ctx, use, readOnly, true)
 }
 
 // attachNamed attaches the file that is the volume's image. Another node that
 // formats it may replace the image between its opening and its locking; what was
 // attached then is a file without a name, and is detached again.
-func (s *Service) attachNamed(ctx context.Context, use *Use, readOnly, autoClear bool) (*loop.Device, error) {
+func (s *Service) attachNamed(ctx context.Context, use *staged.Volume, readOnly, autoClear bool) (*loop.Device, error) {
 	place, err := s.poolOf(use)
 	if err != nil {
 		return nil, err
@@ -99,7 +100,7 @@ func (s *Service) attachNamed(ctx context.Context, use *Use, readOnly, autoClear
 }
 
 // attachOnce also reports whether what it has attached is still the volume's image.
-func (s *Service) attachOnce(ctx context.Context, use *Use, place *pool.Pool, readOnly, autoClear bool) (*loop.Device, bool, error) {
+func (s *Service) attachOnce(ctx context.Context, use *staged.Volume, place *pool.Pool, readOnly, autoClear bool) (*loop.Device, bool, error) {
 	image, err := place.OpenImage(use.VolumeID, openFlag(readOnly))
 	if err != nil {
 		return nil, false, err
@@ -121,7 +122,7 @@ func (s *Service) attachOnce(ctx context.Context, use *Use, place *pool.Pool, re
 
 // formatIfBlank makes the filesystem of a volume that holds nothing yet, and
 // says whether it did. What is neither blank nor known is never formatted.
-func (s *Service) formatIfBlank(ctx context.Context, use *Use, wanted filesystem.Filesystem) (bool, error) {
+func (s *Service) formatIfBlank(ctx context.Context, use *staged.Volume, wanted filesystem.Filesystem) (bool, error) {
 	place, err := s.poolOf(use)
 	if err != nil {
 		return false, err
@@ -146,7 +147,7 @@ func (s *Service) formatIfBlank(ctx context.Context, use *Use, wanted filesystem
 		return false, rpc.Errorf(codes.FailedPrecondition, "it holds %s, not %s; ask for that filesystem", found, wanted.Name())
 	}
 
-	if use.sharedReaders() {
+	if use.SharedByReaders() {
 		return false, rpc.Errorf(codes.FailedPrecondition, "it holds no filesystem and can't be formatted while several nodes read it")
 	}
 
@@ -155,7 +156,7 @@ func (s *Service) formatIfBlank(ctx context.Context, use *Use, wanted filesystem
 
 // format makes the filesystem if the image is blank, which it checks while it has
 // the image locked: another node may be formatting it, or have it attached.
-func (s *Service) format(ctx context.Context, use *Use, place *pool.Pool, wanted filesystem.Filesystem) (bool, error) {
+func (s *Service) format(ctx context.Context, use *staged.Volume, place *pool.Pool, wanted filesystem.Filesystem) (bool, error) {
 	words := strings.Fields(use.Parameters.MkfsOptions)
 	if err := filesystem.CheckOptions(wanted.Name(), words); err != nil {
 		return false, rpc.Invalid("%s: %w", volume.KeyMkfsOptions, err)
@@ -204,7 +205,7 @@ func mayFormat(image *os.File, wanted filesystem.Filesystem) (bool, error) {
 // makeSound checks a filesystem that has been used before, repairs what is
 // safe, refuses what is not, and lets it fill a device that has grown.
 // A copy gets a UUID of its own: the volume's id.
-func (s *Service) makeSound(ctx context.Context, use *Use, used filesystem.Filesystem, device *loop.Device) error {
+func (s *Service) makeSound(ctx context.Context, use *staged.Volume, used filesystem.Filesystem, device *loop.Device) error {
 	err := finishCopy(ctx, use, used, device)
 	if err == nil {
 		err = s.checkStaged(ctx, use, used, device)
@@ -228,7 +229,7 @@ func (s *Service) makeSound(ctx context.Context, use *Use, used filesystem.Files
 
 // replay mounts the filesystem where nobody sees it, so that its log is
 // written back.
-func replay(use *Use, used filesystem.Filesystem, device *loop.Device) error {
+func replay(use *staged.Volume, used filesystem.Filesystem, device *loop.Device) error {
 	var flags []string
 	if use.Copy {
 		// What it is a copy of may be mounted.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 )
 
@@ -33,14 +34,14 @@ type Frozen struct {
 	FSType   string `json:"fsType"`
 }
 
-func (f *Frozen) recordID() string { return f.VolumeID }
+func (f *Frozen) RecordID() string { return f.VolumeID }
 
 // Freezable says whether WithFrozen keeps all that is written to the volume on
 // this node from changing it: it is used here as a filesystem on an image, or
 // only read, or not used here at all.
 func (s *Service) Freezable(volumeID string) bool {
-	use, known := s.uses.get(volumeID)
-	if !known || use.readOnly() || use.image() && !use.byDevice() {
+	use, known := s.stagedVolumes.Get(volumeID)
+	if !known || use.IsReadOnly() || use.IsImage() && !use.ExposesRawDevice() {
 		return true
 	}
 
@@ -111,7 +112,7 @@ type window struct {
 
 // rooted is a volume and the open root of its filesystem.
 type rooted struct {
-	use  *Use
+	use  *staged.Volume
 	root *os.File
 	// givenUp means that its freeze did not come about in time; whatever becomes
 	// of it sees to the rest.
@@ -127,12 +128,12 @@ func (s *Service) openWindow(volumeIDs []string) (*window, error) {
 	slices.Sort(sorted)
 
 	for _, id := range slices.Compact(sorted) {
-		use, known := s.uses.get(id)
-		if !known || !use.image() || use.readOnly() {
+		use, known := s.stagedVolumes.Get(id)
+		if !known || !use.IsImage() || use.IsReadOnly() {
 			continue
 		}
 
-		if use.byDevice() {
+		if use.ExposesRawDevice() {
 			numbers, err := s.numbers(use)
 			if err != nil {
 				return nil, errors.Join(fmt.Errorf("freeze volume %s: %w", id, err), w.close())
@@ -158,12 +159,12 @@ func (s *Service) openWindow(volumeIDs []string) (*window, error) {
 
 // openWritable opens the root of the volume's filesystem, nil unless it is
 // mounted and may be written.
-func (s *Service) openWritable(use *Use) (*os.File, error) {
+func (s *Service) openWritable(use *staged.Volume) (*os.File, error) {
 	root, point, err := s.openRoot(use)
 	if errors.Is(err, unix.EIO) {
 		// An XFS that has shut down answers nothing else.
 		return nil, rpc.Errorf(codes.FailedPrecondition,
-			"its %s has stopped working; see the kernel's log, unstage the volume and stage it again: %w", use.fsType(), err)
+			"its %s has stopped working; see the kernel's log, unstage the volume and stage it again: %w", use.FSType(), err)
 	}
 
 	if err != nil || root == nil {
@@ -180,7 +181,7 @@ func (s *Service) openWritable(use *Use) (*os.File, error) {
 
 // openRoot opens the root of the volume's filesystem wherever it is mounted, nil
 // where it is not.
-func (s *Service) openRoot(use *Use) (*os.File, mount.Point, error) {
+func (s *Service) openRoot(use *staged.Volume) (*os.File, mount.Point, error) {
 	root, point, err := s.openMounted(use, use.StagingPath)
 
 	for _, publication := range use.Publications {
@@ -195,7 +196,7 @@ func (s *Service) openRoot(use *Use) (*os.File, mount.Point, error) {
 }
 
 // openMounted opens what is mounted at a path, nil unless it is the volume.
-func (s *Service) openMounted(use *Use, at string) (*os.File, mount.Point, error) {
+func (s *Service) openMounted(use *staged.Volume, at string) (*os.File, mount.Point, error) {
 	place, err := s.places.Find(at)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, mount.Point{}, nil
@@ -230,7 +231,7 @@ func (s *Service) openMounted(use *Use, at string) (*os.File, mount.Point, error
 
 // checkHealth returns FAILED_PRECONDITION of a filesystem that has given up: a
 // copy would be of what happens to be on its disk.
-func (s *Service) checkHealth(use *Use, point mount.Point) error {
+func (s *Service) checkHealth(use *staged.Volume, point mount.Point) error {
 	options, err := mount.ParseFlags(use.Capability.MountFlags)
 	if err != nil {
 		return err
@@ -244,7 +245,7 @@ func (s *Service) checkHealth(use *Use, point mount.Point) error {
 
 	return rpc.Errorf(codes.FailedPrecondition,
 		"its %s at %s was mounted for writing and has stopped writing (%v); see the kernel's log, unstage the volume and stage it again",
-		use.fsType(), point.Path, point.SuperOptions)
+		use.FSType(), point.Path, point.SuperOptions)
 }
 
 // settle writes out what can be written before anybody has to wait, and records
@@ -263,7 +264,7 @@ func (w *window) settle(ctx context.Context) error {
 	records := make([]*Frozen, 0, len(w.mounted))
 
 	for _, volume := range w.mounted {
-		if _, left := w.service.frozen.get(volume.use.VolumeID); left {
+		if _, left := w.service.frozen.Get(volume.use.VolumeID); left {
 			return rpc.Errorf(codes.Unavailable, "freeze volume %s: it is still frozen, since thawing it failed; that is being retried",
 				volume.use.VolumeID)
 		}
@@ -272,12 +273,12 @@ func (w *window) settle(ctx context.Context) error {
 			return fmt.Errorf("freeze volume %s: %w", volume.use.VolumeID, err)
 		}
 
-		records = append(records, &Frozen{VolumeID: volume.use.VolumeID, FSType: volume.use.fsType()})
+		records = append(records, &Frozen{VolumeID: volume.use.VolumeID, FSType: volume.use.FSType()})
 	}
 
 	w.recorded = true
 
-	return w.service.frozen.putAll(ctx, records)
+	return w.service.frozen.PutAll(ctx, records)
 }
 
 func (s *Service) syncDevice(number int) error {
@@ -349,7 +350,7 @@ func (w *window) end() error {
 		case i < w.frozen:
 			failures = append(failures, w.service.thaw(volume.use.VolumeID, volume.root))
 		case w.recorded:
-			failures = append(failures, w.service.frozen.drop(volume.use.VolumeID))
+			failures = append(failures, w.service.frozen.DeleteLazily(volume.use.VolumeID))
 		}
 
 		failures = append(failures, volume.root.Close())

@@ -12,6 +12,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
 
 const (
@@ -21,7 +22,7 @@ const (
 
 // guest asks the guest of a direct volume how full it is: nobody else can know.
 func (l *look) guest(ctx context.Context) error {
-	if !l.use.direct() || len(l.use.Publications) == 0 || l.device == nil {
+	if !l.use.IsDirect() || len(l.use.Publications) == 0 || l.device == nil {
 		return nil
 	}
 
@@ -58,7 +59,7 @@ func withoutStats(failure error) health.Entry {
 // guestUsage is what the guest says, or else the device's size, and the record
 // that goes with that. Its errors are those of a volume that is not there.
 func (s *Service) guestUsage(
-	ctx context.Context, use *Use, path string, record *health.Record,
+	ctx context.Context, use *staged.Volume, path string, record *health.Record,
 ) ([]*csi.VolumeUsage, *health.Record, error) {
 	device, err := s.deviceUsage(use.VolumeID, use, path)
 	if err != nil {
@@ -109,7 +110,7 @@ func entriesOf(record *health.Record) []health.Entry {
 
 // askGuest asks the guest that has the volume how full its filesystem is. The
 // answer is a guest's: it may be more than the device has.
-func (s *Service) askGuest(ctx context.Context, use *Use, deviceBytes int64) (mount.Usage, error) {
+func (s *Service) askGuest(ctx context.Context, use *staged.Volume, deviceBytes int64) (mount.Usage, error) {
 	entry, err := s.assigned(use)
 	if err != nil {
 		return mount.Usage{}, err
@@ -129,7 +130,7 @@ func (s *Service) askGuest(ctx context.Context, use *Use, deviceBytes int64) (mo
 }
 
 // assigned is what the runtime knows of the volume's one publication.
-func (s *Service) assigned(use *Use) (kata.Entry, error) {
+func (s *Service) assigned(use *staged.Volume) (kata.Entry, error) {
 	publication := use.Publications[0]
 
 	entry, ok, err := s.config.Direct.Root.Get(publication.TargetPath)

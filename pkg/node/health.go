@@ -8,6 +8,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 )
 
@@ -32,10 +33,10 @@ func (s *Service) newMonitor() *health.Monitor {
 type subject struct {
 	// id is the CO's, and use nil where the volume is not in use here.
 	id  string
-	use *Use
+	use *staged.Volume
 	// record is what use was made of: another one says that an operation has
 	// changed it.
-	record recorded
+	record staged.Record
 	// check is nil where nothing was checked yet.
 	check *Check
 }
@@ -43,15 +44,15 @@ type subject struct {
 // subject returns false where there is nothing to say about a volume.
 func (s *Service) subject(id string) (subject, bool) {
 	found := subject{id: id}
-	found.check, _ = s.checks.get(id)
+	found.check, _ = s.checks.Get(id)
 
-	if use, ok := s.uses.get(id); ok {
+	if use, ok := s.stagedVolumes.Get(id); ok {
 		found.use, found.record = use, use
 
 		return found, true
 	}
 
-	if inline, ok := s.inline.get(id); ok {
+	if inline, ok := s.inline.Get(id); ok {
 		found.use, found.record = inline.use(), inline
 
 		return found, true
@@ -66,15 +67,15 @@ func (s *Service) subject(id string) (subject, bool) {
 func (s *Service) subjects() []string {
 	var ids []string
 
-	for _, use := range s.uses.all() {
+	for _, use := range s.stagedVolumes.All() {
 		ids = append(ids, use.VolumeID)
 	}
 
-	for _, inline := range s.inline.all() {
+	for _, inline := range s.inline.All() {
 		ids = append(ids, inline.VolumeID)
 	}
 
-	for _, check := range s.checks.all() {
+	for _, check := range s.checks.All() {
 		if check.Verdict == VerdictDamaged {
 			ids = append(ids, check.VolumeID)
 		}
@@ -108,7 +109,7 @@ func (s *Service) ended(id string) {
 // leave forgets a volume whose use has come to its end, and not to a failure: what
 // was the matter with it here is over. What was known of it is dropped behind its
 // record, so that no look under way brings it back.
-func (s *Service) leave(use *Use) error {
+func (s *Service) leave(use *staged.Volume) error {
 	defer s.evidence.forget(use.VolumeID)
 
 	return s.forget(use)

@@ -3,6 +3,7 @@ package node
 import (
 	"sync"
 
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
@@ -17,22 +18,22 @@ type Ephemeral struct {
 	SizeBytes  int64             `json:"sizeBytes"`
 	Parameters volume.Parameters `json:"parameters"`
 	// Publication is the only one: with it the volume comes and goes.
-	Publication Publication `json:"publication"`
+	Publication staged.Publication `json:"publication"`
 }
 
-func (e *Ephemeral) recordID() string { return e.VolumeID }
+func (e *Ephemeral) RecordID() string { return e.VolumeID }
 
 // use is the volume as that which all volumes on a node have in common.
-func (e *Ephemeral) use() *Use {
-	return &Use{
+func (e *Ephemeral) use() *staged.Volume {
+	return &staged.Volume{
 		VolumeID: e.ContentID, Capability: e.Publication.Capability, Parameters: e.Parameters,
-		ReadOnly: e.Publication.ReadOnly, Slot: none, Publications: []Publication{e.Publication}, ephemeral: true,
+		ReadOnly: e.Publication.ReadOnly, Slot: none, Publications: []staged.Publication{e.Publication}, Ephemeral: true,
 	}
 }
 
 // inline holds the records of inline ephemeral volumes, and their sums.
 type inline struct {
-	*records[*Ephemeral]
+	*staged.Records[*Ephemeral]
 
 	mu       sync.Mutex
 	promised map[string]int64
@@ -40,7 +41,7 @@ type inline struct {
 
 func newInline(store *state.Store) *inline {
 	i := &inline{promised: map[string]int64{}}
-	i.records = newRecords(store, "ephemerals", state.WithObserver(i.observe))
+	i.Records = staged.NewRecords(store, "ephemerals", state.WithObserver(i.observe))
 
 	return i
 }
@@ -60,7 +61,7 @@ func (i *inline) observe(_ string, old, now *Ephemeral, hadOld, hasNow bool) {
 
 // at returns the volume of that id if its only target is the path.
 func (i *inline) at(id, path string) (*Ephemeral, bool) {
-	found, ok := i.get(id)
+	found, ok := i.Get(id)
 	if !ok || found.Publication.TargetPath != path {
 		return nil, false
 	}

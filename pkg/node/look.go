@@ -29,9 +29,9 @@ type place struct {
 func (l *look) expected() ([]place, error) {
 	var all []place
 
-	readOnly := l.use.readOnly()
+	readOnly := l.use.IsReadOnly()
 
-	if !l.use.byDevice() && !l.use.ephemeral {
+	if !l.use.ExposesRawDevice() && !l.use.Ephemeral {
 		asked, err := readOnlyFlag(l.use.Capability)
 		if err != nil {
 			return nil, err
@@ -125,7 +125,7 @@ func (l *look) at(expected place) error {
 
 	l.mounts[expected.path] = seen{id: point.ID, traits: traitsOf(&point)}
 
-	if !l.use.byDevice() && point.ReadOnly && !expected.readOnly && !point.SuperReadOnly {
+	if !l.use.ExposesRawDevice() && point.ReadOnly && !expected.readOnly && !point.SuperReadOnly {
 		l.found(health.ReadOnlyRemount, "somebody has made its mount read-only; stage or publish it anew: "+expected.path)
 	}
 
@@ -148,14 +148,14 @@ func (l *look) unmounted(expected place, how string) {
 func (l *look) ours(at string, point *mount.Point) (bool, error) {
 	was := l.before.mounts[at].id == point.ID
 
-	if !l.use.image() {
+	if !l.use.IsImage() {
 		root := strings.TrimSuffix(point.Root, "//deleted")
 
 		return was || path.Base(root) == l.use.VolumeID, nil
 	}
 
-	if l.use.direct() {
-		return l.use.showsDirect(*point), nil
+	if l.use.IsDirect() {
+		return isDirectMount(l.use, *point), nil
 	}
 
 	number, isLoop := loopNumber(*point)
@@ -197,7 +197,7 @@ func (l *look) ours(at string, point *mount.Point) (bool, error) {
 
 // enter opens the root of the first mount that can be opened.
 func (l *look) enter(held *mount.Place, point mount.Point) error {
-	if l.use.byDevice() || l.root != nil || l.point.ID != 0 {
+	if l.use.ExposesRawDevice() || l.root != nil || l.point.ID != 0 {
 		return nil
 	}
 
@@ -305,7 +305,7 @@ func (l *look) detached() {
 // backing looks at what the pool has in the volume's place. The kernel asks the
 // image, too, when it is asked about the device.
 func (l *look) backing(ctx context.Context) error {
-	if l.use.image() {
+	if l.use.IsImage() {
 		leave, err := l.service.gates.enter(ctx, l.use.Parameters.Pool)
 		if err != nil {
 			return err
@@ -361,7 +361,7 @@ func (l *look) vitals() error {
 func (l *look) lost(how string) {
 	l.unsettled = true
 
-	if l.use.image() {
+	if l.use.IsImage() {
 		l.found(health.BackingFileMissing, "its image "+how+"; put it back into the pool, or restore a snapshot")
 
 		return
@@ -379,7 +379,7 @@ func (l *look) compare(info fs.FileInfo) error {
 
 	has := loop.Identity{Device: stat.Dev, Inode: stat.Ino}
 
-	if !l.use.image() {
+	if !l.use.IsImage() {
 		if l.root == nil {
 			return nil
 		}

@@ -47,7 +47,7 @@ func (l *look) mounted(context.Context) error {
 
 	l.full(usage)
 
-	if !l.use.image() || l.attached == nil {
+	if !l.use.IsImage() || l.attached == nil {
 		return nil
 	}
 
@@ -72,7 +72,7 @@ func (l *look) writable() error {
 	}
 
 	asked, err := readOnlyFlag(l.use.Capability)
-	if err == nil && l.point.SuperReadOnly && !asked && !l.use.readOnly() {
+	if err == nil && l.point.SuperReadOnly && !asked && !l.use.IsReadOnly() {
 		l.unsettled = true
 		l.found(health.ReadOnlyRemount, "its filesystem is read-only by now; see the kernel's log, unstage it and stage it anew")
 	}
@@ -101,7 +101,7 @@ func contradicts(usage mount.Usage, record *health.Record) bool {
 func (l *look) full(usage mount.Usage) {
 	if bytesExhausted(usage) {
 		message := "it is full; delete files, or expand it"
-		if !l.use.image() {
+		if !l.use.IsImage() {
 			message = "its pool is full; delete files or volumes, or grow the pool"
 		}
 
@@ -119,7 +119,7 @@ func usageFrom(usage mount.Usage) *health.Usage {
 
 // mark has the kernel tell of the errors of an ext4; others tell none.
 func (l *look) mark() {
-	if l.service.config.MarkFilesystem == nil || l.use.fsType() != filesystem.Ext4 {
+	if l.service.config.MarkFilesystem == nil || l.use.FSType() != filesystem.Ext4 {
 		return
 	}
 
@@ -131,7 +131,7 @@ func (l *look) mark() {
 // counted looks at the errors that the kernel has counted since the filesystem
 // was last found clean.
 func (l *look) counted() error {
-	counted, err := filesystem.ReadErrors(l.use.fsType(), l.attached.number, l.root)
+	counted, err := filesystem.ReadErrors(l.use.FSType(), l.attached.number, l.root)
 	if err != nil {
 		return err
 	}
@@ -140,7 +140,7 @@ func (l *look) counted() error {
 		return nil
 	}
 
-	isBtrfs := l.use.fsType() == filesystem.Btrfs
+	isBtrfs := l.use.FSType() == filesystem.Btrfs
 
 	switch {
 	case counted.Corrupted:
@@ -194,7 +194,7 @@ func (l *look) foreign(at, cleanAt time.Time) {
 
 	const message = "another program has written its image while it was in use; "
 
-	if l.use == nil || !l.use.byDevice() {
+	if l.use == nil || !l.use.ExposesRawDevice() {
 		l.found(health.FilesystemErrors, message+"check it (touchstone check)")
 
 		return
@@ -233,7 +233,7 @@ func (l *look) checked(check *Check) {
 
 	// What several nodes read has not been written since, and is not checked. What a
 	// guest may write can't be.
-	if l.use != nil && (l.use.sharedReaders() || l.use.direct()) {
+	if l.use != nil && (l.use.SharedByReaders() || l.use.IsDirect()) {
 		return
 	}
 

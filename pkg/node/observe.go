@@ -12,6 +12,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 )
@@ -24,8 +25,8 @@ const loopMajor = 7
 // call fails.
 
 // staged returns whether the volume really is staged.
-func (s *Service) staged(use *Use) (bool, error) {
-	if use.byDevice() {
+func (s *Service) staged(use *staged.Volume) (bool, error) {
+	if use.ExposesRawDevice() {
 		attachment, attached, err := s.devices.attachment(use.VolumeID)
 
 		// A device that was open at its detach goes with its last user.
@@ -37,8 +38,8 @@ func (s *Service) staged(use *Use) (bool, error) {
 
 // published returns whether the publication is there, also beneath a foreign mount
 // on top of it: a publication that is forgotten could never be taken away.
-func (s *Service) published(use *Use, publication Publication) (bool, error) {
-	for _, observed := range []func(*Use, string) (bool, error){s.mountedAt, s.covered, s.taken} {
+func (s *Service) published(use *staged.Volume, publication staged.Publication) (bool, error) {
+	for _, observed := range []func(*staged.Volume, string) (bool, error){s.mountedAt, s.covered, s.taken} {
 		if found, err := observed(use, publication.TargetPath); found || err != nil {
 			return found, err
 		}
@@ -48,7 +49,7 @@ func (s *Service) published(use *Use, publication Publication) (bool, error) {
 }
 
 // covered reads the whole mount table, but only where something foreign is.
-func (s *Service) covered(use *Use, at string) (bool, error) {
+func (s *Service) covered(use *staged.Volume, at string) (bool, error) {
 	if _, mounted, err := s.mountAt(at); err != nil || !mounted {
 		return false, unknown(err, use, "mounted at "+at)
 	}
@@ -71,7 +72,7 @@ func (s *Service) covered(use *Use, at string) (bool, error) {
 	return false, nil
 }
 
-func (s *Service) mountedAt(use *Use, at string) (bool, error) {
+func (s *Service) mountedAt(use *staged.Volume, at string) (bool, error) {
 	point, mounted, err := s.mountAt(at)
 	if err != nil || !mounted {
 		return false, unknown(err, use, "mounted at "+at)
@@ -103,7 +104,7 @@ func isNowhere(err error) bool {
 }
 
 // unknown returns UNAVAILABLE for an observation that failed, nil for nil.
-func unknown(err error, use *Use, what string) error {
+func unknown(err error, use *staged.Volume, what string) error {
 	if err == nil {
 		return nil
 	}
@@ -115,15 +116,15 @@ func unknown(err error, use *Use, what string) error {
 // name of the image, which has the volume's id in it, so that it works for an
 // image, too, that was deleted or replaced, or by the name that it had when it
 // was attached.
-func (s *Service) ours(use *Use, point mount.Point) (bool, error) {
-	if !use.image() {
+func (s *Service) ours(use *staged.Volume, point mount.Point) (bool, error) {
+	if !use.IsImage() {
 		root := strings.TrimSuffix(point.Root, "//deleted")
 
 		return path.Base(root) == use.VolumeID, nil
 	}
 
-	if use.direct() {
-		return use.showsDirect(point), nil
+	if use.IsDirect() {
+		return isDirectMount(use, point), nil
 	}
 
 	number, ok := loopNumber(point)
@@ -136,7 +137,7 @@ func (s *Service) ours(use *Use, point mount.Point) (bool, error) {
 
 // hasImage returns whether the device has the volume's image, whatever that is
 // called by now.
-func (s *Service) hasImage(use *Use, number int) (bool, error) {
+func (s *Service) hasImage(use *staged.Volume, number int) (bool, error) {
 	// First without waiting for an image that hangs.
 	attachment, attached, err := s.loops.Attachment(number)
 	if err != nil || !attached {
@@ -157,7 +158,7 @@ func imageName(volumeID string) string { return volumeID + pool.ImageSuffix }
 // attachmentOf returns the loop device of the volume's image that is mounted at
 // the point, or whose node is bound there. It returns none of an image whose
 // filesystem has failed: that one can be unmounted still, but not identified.
-func (s *Service) attachmentOf(use *Use, point mount.Point) (loop.Status, bool, error) {
+func (s *Service) attachmentOf(use *staged.Volume, point mount.Point) (loop.Status, bool, error) {
 	number, ok := loopNumber(point)
 	if !ok {
 		return loop.Status{}, false, nil
@@ -181,7 +182,7 @@ func loopNumber(point mount.Point) (int, bool) { return point.LoopDevice() }
 
 // clear unmounts every layer of the volume at the place. What is mounted there
 // of anybody else is FAILED_PRECONDITION.
-func (s *Service) clear(use *Use, place *mount.Place) error {
+func (s *Service) clear(use *staged.Volume, place *mount.Place) error {
 	defer s.visits.await(use.VolumeID)()
 
 	for {
@@ -213,7 +214,7 @@ func (s *Service) clear(use *Use, place *mount.Place) error {
 // staleNode says whether the node of a loop device is bound at the point to
 // which no image is attached any more, or another one than the volume's: such a
 // bind outlives the attachment.
-func (s *Service) staleNode(use *Use, point mount.Point) (bool, error) {
+func (s *Service) staleNode(use *staged.Volume, point mount.Point) (bool, error) {
 	number, isLoop := loopNumber(point)
 	if !isLoop || point.Major == loopMajor {
 		return false, nil
@@ -229,7 +230,7 @@ func (s *Service) staleNode(use *Use, point mount.Point) (bool, error) {
 }
 
 // reconcile drops from the record what is not there any more.
-func (s *Service) reconcile(ctx context.Context, use *Use) error {
+func (s *Service) reconcile(ctx context.Context, use *staged.Volume) error {
 	pruned, err := s.prune(use)
 	if err != nil {
 		return err
@@ -260,7 +261,7 @@ func (s *Service) reconcile(ctx context.Context, use *Use) error {
 
 // prune drops the publications that the mount table does not show, and returns
 // what is left.
-func (s *Service) prune(use *Use) (*Use, error) {
+func (s *Service) prune(use *staged.Volume) (*staged.Volume, error) {
 	for _, publication := range use.Publications {
 		published, err := s.published(use, publication)
 		if err != nil {
@@ -277,8 +278,8 @@ func (s *Service) prune(use *Use) (*Use, error) {
 			return nil, err
 		}
 
-		use = use.without(publication.TargetPath)
-		if err := s.uses.putDone(use); err != nil {
+		use = use.WithoutPublication(publication.TargetPath)
+		if err := s.stagedVolumes.PutLazily(use); err != nil {
 			return nil, err
 		}
 	}
@@ -289,7 +290,7 @@ func (s *Service) prune(use *Use) (*Use, error) {
 // removeTarget removes what was made for a publication beside its mount: its
 // pod's limits, what a runtime was told, and the target path unless it was there
 // before. One of them in trouble keeps none of the others.
-func (s *Service) removeTarget(use *Use, publication Publication) error {
+func (s *Service) removeTarget(use *staged.Volume, publication staged.Publication) error {
 	err := errors.Join(s.unlimit(publication), s.withdraw(use, publication.TargetPath))
 	if publication.Made {
 		err = errors.Join(err, s.removeMade(publication.TargetPath))

@@ -10,6 +10,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 )
 
@@ -27,7 +28,7 @@ type look struct {
 
 	service *Service
 	subject subject
-	use     *Use
+	use     *staged.Volume
 	pool    *pool.Pool
 	before  known
 
@@ -70,7 +71,7 @@ func (s *Service) probe(ctx context.Context, id string) (health.Observation, err
 		return l.atRest(ctx)
 	}
 
-	if found.use.ephemeral {
+	if found.use.Ephemeral {
 		s.evidence.named(found.use.VolumeID, id)
 	}
 
@@ -143,7 +144,7 @@ func (l *look) all(ctx context.Context) error {
 
 	defer l.close()
 
-	if !l.use.image() {
+	if !l.use.IsImage() {
 		// All of it is the pool's.
 		leave, err := l.service.gates.enter(ctx, l.use.Parameters.Pool)
 		if err != nil {
@@ -153,7 +154,7 @@ func (l *look) all(ctx context.Context) error {
 	}
 
 	steps := []func(context.Context) error{l.places, l.backing, l.mounted}
-	if l.use.byDevice() {
+	if l.use.ExposesRawDevice() {
 		steps = []func(context.Context) error{l.blocks, l.revoke, l.places, l.backing, l.guest}
 	}
 

@@ -15,6 +15,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/capability"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
@@ -64,18 +65,18 @@ func (s *Service) NodePublishVolume(
 		})
 }
 
-func (s *Service) parsePublish(request *csi.NodePublishVolumeRequest) (Publication, error) {
+func (s *Service) parsePublish(request *csi.NodePublishVolumeRequest) (staged.Publication, error) {
 	if err := rpc.CheckVolumeID(request.GetVolumeId()); err != nil {
-		return Publication{}, err
+		return staged.Publication{}, err
 	}
 
 	if request.GetTargetPath() == "" {
-		return Publication{}, rpc.Invalid("target_path is missing")
+		return staged.Publication{}, rpc.Invalid("target_path is missing")
 	}
 
 	// What can never be right is said so, whatever the volume's state.
 	if err := s.places.Check(request.GetTargetPath()); err != nil {
-		return Publication{}, rpc.Invalid("target_path: %w", err)
+		return staged.Publication{}, rpc.Invalid("target_path: %w", err)
 	}
 
 	wanted, err := volume.ParseCapability(request.GetVolumeCapability())
@@ -88,26 +89,26 @@ func (s *Service) parsePublish(request *csi.NodePublishVolumeRequest) (Publicati
 	}
 
 	if err != nil {
-		return Publication{}, rpc.Invalid("volume_capability: %w", err)
+		return staged.Publication{}, rpc.Invalid("volume_capability: %w", err)
 	}
 
 	if !volume.IsID(request.GetVolumeId()) {
-		return Publication{}, rpc.Errorf(codes.NotFound, "volume %s does not exist", request.GetVolumeId())
+		return staged.Publication{}, rpc.Errorf(codes.NotFound, "volume %s does not exist", request.GetVolumeId())
 	}
 
 	if request.GetStagingTargetPath() == "" && s.config.Capabilities.Has(capability.StageUnstageVolume) {
-		return Publication{}, rpc.Errorf(codes.FailedPrecondition,
+		return staged.Publication{}, rpc.Errorf(codes.FailedPrecondition,
 			"staging_target_path is missing; stage the volume first and pass its path on")
 	}
 
-	return Publication{
+	return staged.Publication{
 		TargetPath: plain(request.GetTargetPath()), Capability: wanted,
 		ReadOnly: request.GetReadonly() || wanted.ReaderOnly(),
 		Pod:      cgroup.PodUID(request.GetTargetPath(), request.GetVolumeContext()),
 	}, nil
 }
 
-func (s *Service) publish(ctx context.Context, id, stagingPath string, wanted Publication) error {
+func (s *Service) publish(ctx context.Context, id, stagingPath string, wanted staged.Publication) error {
 	use, err := s.stagedUse(id, stagingPath, wanted)
 	if err != nil {
 		return err
@@ -117,11 +118,11 @@ func (s *Service) publish(ctx context.Context, id, stagingPath string, wanted Pu
 		return err
 	}
 
-	if existing, ok := use.publication(wanted.TargetPath); ok {
+	if existing, ok := use.PublicationAt(wanted.TargetPath); ok {
 		return s.republish(ctx, use, existing, wanted)
 	}
 
-	if err := use.admits(wanted); err != nil {
+	if err := checkAnotherTarget(use, wanted); err != nil {
 		return err
 	}
 
@@ -150,27 +151,27 @@ func (s *Service) publish(ctx context.Context, id, stagingPath string, wanted Pu
 
 	wanted.Made = !occupied
 
-	published := use.clone()
+	published := use.Clone()
 	published.Publications = append(published.Publications, wanted)
 
-	if err := s.uses.put(ctx, published); err != nil {
+	if err := s.stagedVolumes.Put(ctx, published); err != nil {
 		return err
 	}
 
 	if err := s.bind(ctx, published, wanted, place); err != nil {
-		return errors.Join(err, s.removeTarget(use, wanted), s.uses.putDone(use), s.releaseReader(ctx, use))
+		return errors.Join(err, s.removeTarget(use, wanted), s.stagedVolumes.PutLazily(use), s.releaseReader(ctx, use))
 	}
 
 	return nil
 }
 
 // republish answers a call for a target at which the volume is published.
-func (s *Service) republish(ctx context.Context, use *Use, existing, wanted Publication) error {
-	if err := existing.answers(wanted); err != nil {
+func (s *Service) republish(ctx context.Context, use *staged.Volume, existing, wanted staged.Publication) error {
+	if err := checkSamePublication(existing, wanted); err != nil {
 		return err
 	}
 
-	if use.direct() {
+	if use.IsDirect() {
 		return s.republishDirect(ctx, use, existing)
 	}
 
@@ -178,8 +179,8 @@ func (s *Service) republish(ctx context.Context, use *Use, existing, wanted Publ
 }
 
 // stagedUse returns the record of a volume that really is staged there.
-func (s *Service) stagedUse(id, stagingPath string, wanted Publication) (*Use, error) {
-	use, known := s.uses.get(id)
+func (s *Service) stagedUse(id, stagingPath string, wanted staged.Publication) (*staged.Volume, error) {
+	use, known := s.stagedVolumes.Get(id)
 	staged := false
 
 	if known {
@@ -205,8 +206,8 @@ func (s *Service) stagedUse(id, stagingPath string, wanted Publication) (*Use, e
 		return nil, rpc.Invalid("volume_capability: %w", err)
 	}
 
-	if asked := wanted.Capability.FSType; asked != "" && asked != use.fsType() {
-		return nil, rpc.Invalid("volume_capability: fs_type is %s, but it is staged as %s", asked, use.fsType())
+	if asked := wanted.Capability.FSType; asked != "" && asked != use.FSType() {
+		return nil, rpc.Invalid("volume_capability: fs_type is %s, but it is staged as %s", asked, use.FSType())
 	}
 
 	if use.StagingPath == wanted.TargetPath {
@@ -217,7 +218,7 @@ func (s *Service) stagedUse(id, stagingPath string, wanted Publication) (*Use, e
 }
 
 // uncovered returns FAILED_PRECONDITION when a pod would find something else.
-func (s *Service) uncovered(use *Use, existing Publication) error {
+func (s *Service) uncovered(use *staged.Volume, existing staged.Publication) error {
 	if mounted, err := s.mountedAt(use, existing.TargetPath); mounted || err != nil {
 		return err
 	}
@@ -225,8 +226,9 @@ func (s *Service) uncovered(use *Use, existing Publication) error {
 	return rpc.Errorf(codes.FailedPrecondition, "something else is mounted over it at %s; unmount that first", existing.TargetPath)
 }
 
-// answers returns ALREADY_EXISTS unless the publication is what is wanted.
-func (p Publication) answers(wanted Publication) error {
+// checkSamePublication returns ALREADY_EXISTS unless the existing publication has the wanted
+// capability and readonly flag.
+func checkSamePublication(p, wanted staged.Publication) error {
 	if p.ReadOnly == wanted.ReadOnly && p.Capability.Equal(wanted.Capability) {
 		return nil
 	}
@@ -234,15 +236,15 @@ func (p Publication) answers(wanted Publication) error {
 	return rpc.Errorf(codes.AlreadyExists, "it is published there with another capability or readonly flag; unpublish it first")
 }
 
-// admits returns FAILED_PRECONDITION when an access mode allows only one
-// target on this node.
-func (u *Use) admits(wanted Publication) error {
+// checkAnotherTarget returns FAILED_PRECONDITION if the volume is published and the access
+// mode of an existing publication or of the wanted one allows only one target on this node.
+func checkAnotherTarget(u *staged.Volume, wanted staged.Publication) error {
 	if len(u.Publications) == 0 {
 		return nil
 	}
 
 	alone := wanted.Capability.SingleTarget() ||
-		slices.ContainsFunc(u.Publications, func(p Publication) bool { return p.Capability.SingleTarget() })
+		slices.ContainsFunc(u.Publications, func(p staged.Publication) bool { return p.Capability.SingleTarget() })
 	if !alone {
 		return nil
 	}
@@ -252,8 +254,8 @@ func (u *Use) admits(wanted Publication) error {
 }
 
 // bind makes the target and mounts onto it.
-func (s *Service) bind(ctx context.Context, use *Use, wanted Publication, place *mount.Place) error {
-	if use.direct() {
+func (s *Service) bind(ctx context.Context, use *staged.Volume, wanted staged.Publication, place *mount.Place) error {
+	if use.IsDirect() {
 		return s.assign(ctx, use, wanted, place, s.config.Direct.Root.Put)
 	}
 
@@ -266,7 +268,7 @@ func (s *Service) bind(ctx context.Context, use *Use, wanted Publication, place 
 		return err
 	}
 
-	options, err := mountOptions(wanted.Capability, wanted.ReadOnly || use.readOnly())
+	options, err := mountOptions(wanted.Capability, wanted.ReadOnly || use.IsReadOnly())
 	if err != nil {
 		return err
 	}
@@ -296,7 +298,7 @@ func (s *Service) bind(ctx context.Context, use *Use, wanted Publication, place 
 
 // source opens what is bound to the target: the staged filesystem, or the node
 // of a device that takes only what the publication may do.
-func (s *Service) source(ctx context.Context, use *Use, wanted Publication) (*os.File, error) {
+func (s *Service) source(ctx context.Context, use *staged.Volume, wanted staged.Publication) (*os.File, error) {
 	if !wanted.Capability.Block {
 		staging, err := s.places.Find(use.StagingPath)
 		if err != nil {
@@ -321,8 +323,8 @@ func (s *Service) source(ctx context.Context, use *Use, wanted Publication) (*os
 }
 
 // deviceFor is the device of a publication, which takes only what that may do.
-func (s *Service) deviceFor(ctx context.Context, use *Use, wanted Publication) (int, error) {
-	if wanted.ReadOnly && !use.readOnly() {
+func (s *Service) deviceFor(ctx context.Context, use *staged.Volume, wanted staged.Publication) (int, error) {
+	if wanted.ReadOnly && !use.IsReadOnly() {
 		return s.attachBlock(ctx, use, true)
 	}
 
@@ -375,11 +377,11 @@ func (s *Service) unpublish(ctx context.Context, id, target string) error {
 		defer place.Close()
 	}
 
-	use, known := s.uses.get(id)
-	publication, published := Publication{}, false
+	use, known := s.stagedVolumes.Get(id)
+	publication, published := staged.Publication{}, false
 
 	if known {
-		publication, published = use.publication(target)
+		publication, published = use.PublicationAt(target)
 	}
 
 	if place != nil && !published {
@@ -407,17 +409,17 @@ func (s *Service) unpublish(ctx context.Context, id, target string) error {
 		return err
 	}
 
-	left := use.without(target)
+	left := use.WithoutPublication(target)
 	if err := s.releaseReader(ctx, left); err != nil {
 		return err
 	}
 
-	return errors.Join(s.uses.putDone(left), s.unstageLast(ctx, id))
+	return errors.Join(s.stagedVolumes.PutLazily(left), s.unstageLast(ctx, id))
 }
 
 // unmountTarget unmounts what is the volume's; without a record of it, only
 // what is certainly so.
-func (s *Service) unmountTarget(id string, use *Use, published bool, place *mount.Place) error {
+func (s *Service) unmountTarget(id string, use *staged.Volume, published bool, place *mount.Place) error {
 	if published {
 		return s.clear(use, place)
 	}
@@ -446,8 +448,8 @@ func (s *Service) unmountTarget(id string, use *Use, published bool, place *moun
 }
 
 // unknownUses are what a volume may be that no record tells of.
-func unknownUses(id string) []*Use {
-	return []*Use{
+func unknownUses(id string) []*staged.Volume {
+	return []*staged.Volume{
 		{VolumeID: id, Parameters: volume.Parameters{Backing: volume.BackingImage}},
 		{VolumeID: id, Parameters: volume.Parameters{Backing: volume.BackingDirectory}},
 		{VolumeID: id, Parameters: volume.Parameters{Backing: volume.BackingImage, DirectAssign: true}},

@@ -13,7 +13,7 @@ import (
 // and those that were checked here.
 func (s *Service) Reports() []health.VolumeReport {
 	ids := s.subjects()
-	for _, check := range s.checks.all() {
+	for _, check := range s.checks.All() {
 		ids = append(ids, check.VolumeID)
 	}
 
@@ -40,8 +40,8 @@ func (s *Service) report(id string) health.VolumeReport {
 
 	if use := found.use; use != nil {
 		report.Pool, report.Backing, report.Staged = use.Parameters.Pool, string(use.Parameters.Backing), use.StagingPath
-		if use.image() && !use.Capability.Block {
-			report.FSType = use.fsType()
+		if use.IsImage() && !use.Capability.Block {
+			report.FSType = use.FSType()
 		}
 
 		for _, publication := range use.Publications {

@@ -55,7 +55,7 @@ func (s *Service) relisted() []string {
 }
 
 func (s *Service) reconsiderAll() {
-	for _, record := range s.checks.all() {
+	for _, record := range s.checks.All() {
 		s.schedule.changed(record.VolumeID)
 	}
 }
@@ -63,7 +63,7 @@ func (s *Service) reconsiderAll() {
 // imageChanged has the volume reconsidered whose image is, or was, at the path.
 func (s *Service) imageChanged(path string) {
 	id := strings.TrimSuffix(filepath.Base(path), pool.ImageSuffix)
-	if _, known := s.checks.get(id); known {
+	if _, known := s.checks.Get(id); known {
 		s.schedule.changed(id)
 	}
 }
@@ -83,7 +83,7 @@ func pause(ctx context.Context, wake <-chan struct{}, length time.Duration) {
 // plan decides when the volume's next check is due. It was tried at that time,
 // which may be zero. Nothing is kept of a volume that is gone.
 func (s *Service) plan(id string, tried time.Time) {
-	record, known := s.checks.get(id)
+	record, known := s.checks.Get(id)
 	if known && s.gone(record) {
 		if err := s.forgetCheck(id); err != nil {
 			s.config.Log.Error("the record of a volume that is gone is left", "volume", id, "error", err)
@@ -116,7 +116,7 @@ func (s *Service) correctCleanAt(id string, now time.Time, period time.Duration)
 	s.keeping.Lock()
 	defer s.keeping.Unlock()
 
-	record, known := s.checks.get(id)
+	record, known := s.checks.Get(id)
 	if !known || !record.CleanAt.After(now.Round(0)) {
 		return
 	}
@@ -124,7 +124,7 @@ func (s *Service) correctCleanAt(id string, now time.Time, period time.Duration)
 	corrected := *record
 	corrected.CleanAt = now.Round(0).Add(-period)
 
-	if err := s.checks.putDone(&corrected); err != nil {
+	if err := s.checks.PutLazily(&corrected); err != nil {
 		s.config.Log.Error("the time of a check in the future is not corrected", "volume", id, "error", err)
 	}
 }
@@ -212,7 +212,7 @@ func (s *Service) checkLogged(ctx context.Context, id string) {
 
 // gone says whether nobody uses the volume here and its pool has not got it.
 func (s *Service) gone(record *Check) bool {
-	if _, used := s.uses.get(record.VolumeID); used || s.reachable(record.Pool) != nil {
+	if _, used := s.stagedVolumes.Get(record.VolumeID); used || s.reachable(record.Pool) != nil {
 		return false
 	}
 

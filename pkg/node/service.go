@@ -18,6 +18,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/capability"
 	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
@@ -78,18 +79,18 @@ type Config struct {
 type Service struct {
 	csi.UnimplementedNodeServer
 
-	config  Config
-	pools   *pool.Set
-	ops     *operation.Group
-	places  *mount.Places
-	loops   *loop.Loops
-	uses    *records[*Use]
-	frozen  *records[*Frozen]
-	devices *devices
+	config        Config
+	pools         *pool.Set
+	ops           *operation.Group
+	places        *mount.Places
+	loops         *loop.Loops
+	stagedVolumes *staged.Records[*staged.Volume]
+	frozen        *staged.Records[*Frozen]
+	devices       *devices
 	// inline are the ephemeral volumes.
 	inline     *inline
 	attributes *attributes
-	checks     *records[*Check]
+	checks     *staged.Records[*Check]
 	// keeping is held while a check's record takes the place of an older one, and
 	// turns are those of checks of the same volume.
 	keeping  sync.Mutex
@@ -138,10 +139,10 @@ func New(config Config, store *state.Store, pools *pool.Set, ops *operation.Grou
 
 	s := &Service{
 		config: config, pools: pools, ops: ops, places: places, loops: loops,
-		uses: newRecords[*Use](store, "uses"), frozen: newRecords[*Frozen](store, "frozen"),
+		stagedVolumes: staged.NewRecords[*staged.Volume](store, "uses"), frozen: staged.NewRecords[*Frozen](store, "frozen"),
 		devices: newDevices(loops), inline: newInline(store),
 		attributes: newAttributes(config, store),
-		checks:     newRecords[*Check](store, "checks"), turns: newTurns(), schedule: newSchedule(),
+		checks:     staged.NewRecords[*Check](store, "checks"), turns: newTurns(), schedule: newSchedule(),
 		evidence: newEvidence(), gates: newGates(), walks: newGates(), visits: newVisits(),
 		closing: make(chan struct{}),
 	}
@@ -162,9 +163,9 @@ var (
 // call: after a reboot, or when somebody has unmounted something, records are
 // left that nothing belongs to.
 func (s *Service) Recover(ctx context.Context) error {
-	s.uses.load()
-	s.frozen.load()
-	s.checks.load()
+	s.stagedVolumes.Load()
+	s.frozen.Load()
+	s.checks.Load()
 	// Before all else: whoever writes to what is frozen waits for this.
 	s.thawLeft()
 
@@ -173,9 +174,9 @@ func (s *Service) Recover(ctx context.Context) error {
 		s.config.Log.Error("what a killed writer has left is in the way of direct volumes", "error", err)
 	}
 
-	s.inline.load()
-	s.attributes.tuned.load()
-	s.attributes.limited.load()
+	s.inline.Load()
+	s.attributes.tuned.Load()
+	s.attributes.limited.Load()
 
 	attached, err := s.loops.Attachments()
 	if err != nil {
@@ -185,7 +186,7 @@ func (s *Service) Recover(ctx context.Context) error {
 	s.findDevices(attached)
 	s.findRenamed(attached)
 
-	for _, use := range s.uses.all() {
+	for _, use := range s.stagedVolumes.All() {
 		// One sick volume must not keep the others from being used.
 		if err := s.reconcile(ctx, use); err != nil {
 			s.config.Log.Error("the use of a volume could not be recovered", "volume", use.VolumeID, "error", err)
@@ -215,7 +216,7 @@ func (s *Service) RecoverPool(ctx context.Context, place *pool.Pool) error {
 // PoolServed puts in force what holds for the volumes of a pool that is served from
 // now on, and ends its ephemeral volumes that are not in use any more.
 func (s *Service) PoolServed(ctx context.Context, poolName string) {
-	for _, use := range s.uses.all() {
+	for _, use := range s.stagedVolumes.All() {
 		if use.Parameters.Pool != poolName {
 			continue
 		}
@@ -249,7 +250,7 @@ func (s *Service) Close() error {
 // InUse returns where the volume is published, or else staged. An error says that
 // it is unknown whether it is.
 func (s *Service) InUse(volumeID string) (user string, used bool, err error) {
-	use, ok := s.uses.get(volumeID)
+	use, ok := s.stagedVolumes.Get(volumeID)
 	if !ok {
 		return "", false, nil
 	}
@@ -264,7 +265,7 @@ func (s *Service) InUse(volumeID string) (user string, used bool, err error) {
 	used, err = s.staged(use)
 
 	// A program that has a device open which is about to go uses the volume still.
-	if err == nil && !used && use.byDevice() {
+	if err == nil && !used && use.ExposesRawDevice() {
 		_, used, err = s.devices.attachment(volumeID)
 		err = unknown(err, use, "attached")
 	}
@@ -292,9 +293,9 @@ func (s *Service) NodeGetCapabilities(
 }
 
 // poolOf returns the pool that a volume in use is in.
-func (s *Service) poolOf(use *Use) (*pool.Pool, error) {
+func (s *Service) poolOf(use *staged.Volume) (*pool.Pool, error) {
 	pools := s.pools
-	if use.ephemeral {
+	if use.Ephemeral {
 		pools = s.config.Ephemeral
 	}
 

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
@@ -52,7 +53,7 @@ func (s *Service) NodeStageVolume(
 		})
 }
 
-func parseStage(request *csi.NodeStageVolumeRequest) (*Use, error) {
+func parseStage(request *csi.NodeStageVolumeRequest) (*staged.Volume, error) {
 	if err := rpc.CheckVolumeID(request.GetVolumeId()); err != nil {
 		return nil, err
 	}
@@ -101,7 +102,7 @@ func parseStage(request *csi.NodeStageVolumeRequest) (*Use, error) {
 		}
 	}
 
-	return &Use{
+	return &staged.Volume{
 		VolumeID: request.GetVolumeId(), StagingPath: plain(request.GetStagingTargetPath()),
 		Capability: capability, Parameters: parameters, Slot: slot,
 		ReadOnly: request.GetPublishContext()[volume.KeyReadOnly] == "true",
@@ -109,15 +110,15 @@ func parseStage(request *csi.NodeStageVolumeRequest) (*Use, error) {
 	}, nil
 }
 
-func (s *Service) stage(ctx context.Context, wanted *Use) error {
-	if current, known := s.uses.get(wanted.VolumeID); known {
+func (s *Service) stage(ctx context.Context, wanted *staged.Volume) error {
+	if current, known := s.stagedVolumes.Get(wanted.VolumeID); known {
 		staged, err := s.staged(current)
 		if err != nil {
 			return err
 		}
 
 		if staged {
-			return current.answersStage(wanted)
+			return checkSameStaging(current, wanted)
 		}
 	}
 
@@ -139,7 +140,7 @@ func (s *Service) stage(ctx context.Context, wanted *Use) error {
 		return err
 	}
 
-	if err := s.uses.put(ctx, wanted); err != nil {
+	if err := s.stagedVolumes.Put(ctx, wanted); err != nil {
 		return err
 	}
 
@@ -159,12 +160,13 @@ func (s *Service) stage(ctx context.Context, wanted *Use) error {
 	return nil
 }
 
-// answersStage returns OK when the volume is staged as wanted.
-func (u *Use) answersStage(wanted *Use) error {
+// checkSameStaging returns nil if the volume u is staged as wanted: at the same path, with
+// the same capability and directAssign.
+func checkSameStaging(u, wanted *staged.Volume) error {
 	switch {
 	case u.StagingPath != wanted.StagingPath:
 		return rpc.Errorf(codes.FailedPrecondition, "it is staged at %s; unstage it there first", u.StagingPath)
-	case u.direct() != wanted.direct():
+	case u.IsDirect() != wanted.IsDirect():
 		return rpc.Errorf(codes.AlreadyExists, "it is staged there with another %s in its volume_context; unstage it first",
 			volume.KeyDirectAssign)
 	case !u.Capability.Equal(wanted.Capability):
@@ -175,14 +177,14 @@ func (u *Use) answersStage(wanted *Use) error {
 }
 
 // exists returns NOT_FOUND unless the pool holds the volume.
-func (s *Service) exists(use *Use) error {
+func (s *Service) exists(use *staged.Volume) error {
 	place, err := s.poolOf(use)
 	if err != nil {
 		return err
 	}
 
 	open := func() (*os.File, error) { return place.OpenImage(use.VolumeID, os.O_RDONLY) }
-	if !use.image() {
+	if !use.IsImage() {
 		open = func() (*os.File, error) { return place.OpenDirectory(use.VolumeID) }
 	}
 
@@ -198,8 +200,8 @@ func (s *Service) exists(use *Use) error {
 
 // keepPublications takes over those that outlived a staging which somebody has
 // unmounted.
-func (s *Service) keepPublications(wanted *Use) (*Use, error) {
-	current, known := s.uses.get(wanted.VolumeID)
+func (s *Service) keepPublications(wanted *staged.Volume) (*staged.Volume, error) {
+	current, known := s.stagedVolumes.Get(wanted.VolumeID)
 	if !known {
 		return wanted, nil
 	}
@@ -215,16 +217,16 @@ func (s *Service) keepPublications(wanted *Use) (*Use, error) {
 }
 
 // assemble puts together what the volume is used through.
-func (s *Service) assemble(ctx context.Context, use *Use, place *mount.Place) error {
-	if use.image() && !use.direct() {
+func (s *Service) assemble(ctx context.Context, use *staged.Volume, place *mount.Place) error {
+	if use.IsImage() && !use.IsDirect() {
 		if err := s.checkNotAssigned(use); err != nil {
 			return err
 		}
 	}
 
 	if use.Capability.Block {
-		_, err := s.attachBlock(ctx, use, use.readOnly())
-		if err == nil && !use.readOnly() {
+		_, err := s.attachBlock(ctx, use, use.IsReadOnly())
+		if err == nil && !use.IsReadOnly() {
 			// What is on it from now on is its user's to check.
 			err = s.forgetCheck(use.VolumeID)
 		}
@@ -232,7 +234,7 @@ func (s *Service) assemble(ctx context.Context, use *Use, place *mount.Place) er
 		return err
 	}
 
-	if use.direct() {
+	if use.IsDirect() {
 		return s.stageDirect(ctx, use)
 	}
 
@@ -257,13 +259,13 @@ func (s *Service) assemble(ctx context.Context, use *Use, place *mount.Place) er
 	return err
 }
 
-func (s *Service) mountVolume(ctx context.Context, use *Use, place *mount.Place) error {
-	options, err := mountOptions(use.Capability, use.readOnly())
+func (s *Service) mountVolume(ctx context.Context, use *staged.Volume, place *mount.Place) error {
+	options, err := mountOptions(use.Capability, use.IsReadOnly())
 	if err != nil {
 		return err
 	}
 
-	if use.image() {
+	if use.IsImage() {
 		return s.mountImage(ctx, use, place, options)
 	}
 
@@ -292,7 +294,7 @@ func mountOptions(capability volume.Capability, readOnly bool) (mount.Options, e
 // stagingMode is for a staging directory that the CO did not make.
 const stagingMode = 0o750
 
-func (s *Service) bindDirectory(use *Use, place *mount.Place, options mount.Options) error {
+func (s *Service) bindDirectory(use *staged.Volume, place *mount.Place, options mount.Options) error {
 	bytes, err := s.poolOf(use)
 	if err != nil {
 		return err
@@ -340,7 +342,7 @@ func (s *Service) NodeUnstageVolume(
 }
 
 func (s *Service) unstage(ctx context.Context, id, path string) error {
-	use, known := s.uses.get(id)
+	use, known := s.stagedVolumes.Get(id)
 	if !known {
 		return s.unstageUnknown(ctx, id, path)
 	}
@@ -368,12 +370,12 @@ func (s *Service) unstage(ctx context.Context, id, path string) error {
 
 // unstageUnknown unmounts a volume that the records were lost of.
 func (s *Service) unstageUnknown(ctx context.Context, id, path string) error {
-	if err := s.checkNotAssigned(&Use{VolumeID: id}); err != nil {
+	if err := s.checkNotAssigned(&staged.Volume{VolumeID: id}); err != nil {
 		return err
 	}
 
 	for _, backing := range []volume.Backing{volume.BackingImage, volume.BackingDirectory} {
-		use := &Use{VolumeID: id, StagingPath: path, Parameters: volume.Parameters{Backing: backing}}
+		use := &staged.Volume{VolumeID: id, StagingPath: path, Parameters: volume.Parameters{Backing: backing}}
 
 		if err := s.allowed(path); err != nil {
 			return err
@@ -393,8 +395,8 @@ func (s *Service) unstageUnknown(ctx context.Context, id, path string) error {
 }
 
 // dismantle takes apart what assemble has put together.
-func (s *Service) dismantle(ctx context.Context, use *Use) error {
-	if use.byDevice() {
+func (s *Service) dismantle(ctx context.Context, use *staged.Volume) error {
+	if use.ExposesRawDevice() {
 		return s.releaseDevices(ctx, use)
 	}
 

@@ -11,6 +11,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/capability"
 	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 )
 
@@ -39,7 +40,7 @@ func (s *Service) NodeGetVolumeStats(
 
 	// Asked for first: it is not to be better than the usage.
 	record, _ := s.monitor.Get(id)
-	if use.direct() {
+	if use.IsDirect() {
 		answer.Usage, record, err = s.guestUsage(ctx, use, path, record)
 	} else if !silent(record) {
 		var now measured
@@ -91,10 +92,10 @@ var errSilent = errors.New("its filesystem does not answer")
 
 // measure asks the volume's filesystem, for a while. To count a directory's files
 // takes as long as it takes; only few are counted at a time in each pool.
-func (s *Service) measure(ctx context.Context, id string, use *Use, path string) (measured, error) {
+func (s *Service) measure(ctx context.Context, id string, use *staged.Volume, path string) (measured, error) {
 	enter := func() (func(), error) { return s.walks.enter(ctx, use.Parameters.Pool) }
 
-	if use.image() {
+	if use.IsImage() {
 		shortened, cancel := context.WithTimeoutCause(ctx, patience, errSilent)
 		defer cancel()
 
@@ -166,25 +167,25 @@ func (s *Service) lastUsage(id string) []*csi.VolumeUsage {
 
 // usedAt returns the volume's record if it was staged or published at the
 // path, else NOT_FOUND.
-func (s *Service) usedAt(id, path string) (*Use, error) {
+func (s *Service) usedAt(id, path string) (*staged.Volume, error) {
 	if ephemeral, ok := s.inline.at(id, path); ok {
 		return ephemeral.use(), nil
 	}
 
-	use, known := s.uses.get(id)
+	use, known := s.stagedVolumes.Get(id)
 	if !known {
 		return nil, rpc.Errorf(codes.NotFound, "volume %s is not in use on this node", id)
 	}
 
-	if _, published := use.publication(path); !published && path != use.StagingPath {
+	if _, published := use.PublicationAt(path); !published && path != use.StagingPath {
 		return nil, rpc.Errorf(codes.NotFound, "volume %s is not at %s", id, path)
 	}
 
 	return use, nil
 }
 
-func (s *Service) usage(ctx context.Context, id string, use *Use, path string) (measured, error) {
-	if use.byDevice() {
+func (s *Service) usage(ctx context.Context, id string, use *staged.Volume, path string) (measured, error) {
+	if use.ExposesRawDevice() {
 		device, err := s.deviceUsage(id, use, path)
 
 		return measured{answer: device}, err
@@ -203,7 +204,7 @@ func (s *Service) usage(ctx context.Context, id string, use *Use, path string) (
 
 	usage := filesystem
 
-	if !use.image() {
+	if !use.IsImage() {
 		if usage, err = s.directoryUsage(ctx, use, usage); err != nil {
 			return measured{}, err
 		}
@@ -216,7 +217,7 @@ func (s *Service) usage(ctx context.Context, id string, use *Use, path string) (
 
 // mountedPlace returns where the volume is mounted, or NOT_FOUND: whatever else is
 // mounted there by now, its usage is not the volume's.
-func (s *Service) mountedPlace(id string, use *Use, path string) (*mount.Place, error) {
+func (s *Service) mountedPlace(id string, use *staged.Volume, path string) (*mount.Place, error) {
 	place, err := s.places.Find(path)
 	if isNowhere(err) {
 		return nil, rpc.Errorf(codes.NotFound, "volume %s: %w", use.VolumeID, err)
@@ -259,7 +260,7 @@ func volumeUsages(usage mount.Usage) []*csi.VolumeUsage {
 
 // directoryUsage replaces what all of the pool's filesystem holds by what the
 // volume's directory does: it may have what it has and what is left.
-func (s *Service) directoryUsage(ctx context.Context, use *Use, of mount.Usage) (mount.Usage, error) {
+func (s *Service) directoryUsage(ctx context.Context, use *staged.Volume, of mount.Usage) (mount.Usage, error) {
 	place, err := s.poolOf(use)
 	if err != nil {
 		return mount.Usage{}, err
@@ -282,7 +283,7 @@ func volumeUsage(unit csi.VolumeUsage_Unit, amount mount.Amount) *csi.VolumeUsag
 	return &csi.VolumeUsage{Unit: unit, Total: amount.Total, Used: amount.Used, Available: amount.Available}
 }
 
-func (s *Service) deviceUsage(id string, use *Use, path string) ([]*csi.VolumeUsage, error) {
+func (s *Service) deviceUsage(id string, use *staged.Volume, path string) ([]*csi.VolumeUsage, error) {
 	if path != use.StagingPath {
 		place, err := s.mountedPlace(id, use, path)
 		if err != nil {

@@ -31,7 +31,7 @@ func (s *Service) thaw(volumeID string, root *os.File) error {
 		err = fmt.Errorf("volume %s was thawed by somebody else while it was copied; try again: %w", volumeID, err)
 	}
 
-	return errors.Join(err, s.frozen.drop(volumeID))
+	return errors.Join(err, s.frozen.DeleteLazily(volumeID))
 }
 
 // retryThaw retries until the volume is thawed and its record dropped, or the
@@ -48,7 +48,7 @@ func (s *Service) retryThaw(volumeID string, failure error) {
 			case <-time.After(pause):
 			}
 
-			left, ok := s.frozen.get(volumeID)
+			left, ok := s.frozen.Get(volumeID)
 			if !ok || s.thawRecorded(left) == nil {
 				return
 			}
@@ -58,7 +58,7 @@ func (s *Service) retryThaw(volumeID string, failure error) {
 
 // thawLeft thaws what a driver that was killed has left frozen.
 func (s *Service) thawLeft() {
-	for _, left := range s.frozen.all() {
+	for _, left := range s.frozen.All() {
 		if err := s.thawRecorded(left); err != nil {
 			s.retryThaw(left.VolumeID, err)
 		}
@@ -70,13 +70,13 @@ func (s *Service) thawRecorded(left *Frozen) error {
 		return err
 	}
 
-	return s.frozen.drop(left.VolumeID)
+	return s.frozen.DeleteLazily(left.VolumeID)
 }
 
 // thawAnywhere thaws the volume where its record says it is mounted, or else at
 // its device: a frozen filesystem outlives its last mount.
 func (s *Service) thawAnywhere(left *Frozen) error {
-	if use, known := s.uses.get(left.VolumeID); known {
+	if use, known := s.stagedVolumes.Get(left.VolumeID); known {
 		root, _, err := s.openRoot(use)
 		if err != nil {
 			return err

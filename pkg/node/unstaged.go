@@ -11,6 +11,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/touchstone-csi/touchstone/pkg/capability"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
 
 // Where STAGE_UNSTAGE_VOLUME is not advertised, the first publication of a
@@ -27,7 +28,7 @@ func (s *Service) ownStagingPath(volumeID string) string {
 }
 
 // stagesItself says whether nobody will ask for the volume to be unstaged.
-func (s *Service) stagesItself(use *Use) bool {
+func (s *Service) stagesItself(use *staged.Volume) bool {
 	return !s.config.Capabilities.Has(capability.StageUnstageVolume) || use.StagingPath == s.ownStagingPath(use.VolumeID)
 }
 
@@ -39,7 +40,7 @@ func (s *Service) stagingOf(ctx context.Context, request *csi.NodePublishVolumeR
 	}
 
 	// It may also be the CO's place, of before the capability was disabled.
-	if current, known := s.uses.get(request.GetVolumeId()); known {
+	if current, known := s.stagedVolumes.Get(request.GetVolumeId()); known {
 		if staged, err := s.staged(current); staged || err != nil {
 			return current.StagingPath, err
 		}
@@ -63,7 +64,7 @@ func (s *Service) stagingOf(ctx context.Context, request *csi.NodePublishVolumeR
 
 // unstageLast undoes what stagingOf has done, once no publication is left.
 func (s *Service) unstageLast(ctx context.Context, volumeID string) error {
-	use, known := s.uses.get(volumeID)
+	use, known := s.stagedVolumes.Get(volumeID)
 	if !known || len(use.Publications) > 0 || !s.stagesItself(use) {
 		return nil
 	}

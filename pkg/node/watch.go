@@ -115,8 +115,8 @@ func (s *Service) watchServed(watcher *fsnotify.Watcher) error {
 func (s *Service) imagesInUse() []string {
 	var ids []string
 
-	for _, use := range s.uses.all() {
-		if use.image() {
+	for _, use := range s.stagedVolumes.All() {
+		if use.IsImage() {
 			ids = append(ids, use.VolumeID)
 		}
 	}
@@ -133,7 +133,7 @@ func (s *Service) modified(event fsnotify.Event) []string {
 
 	s.schedule.changed(id)
 
-	if _, used := s.uses.get(id); !used {
+	if _, used := s.stagedVolumes.Get(id); !used {
 		return nil
 	}
 

@@ -7,13 +7,13 @@ func nodeMutants() []mutant {
 	return []mutant{
 		{
 			name: "node/read-only-publication-writable", file: "pkg/node/publish.go",
-			old:    `mountOptions(wanted.Capability, wanted.ReadOnly || use.readOnly())`,
-			new:    `mountOptions(wanted.Capability, use.readOnly())`,
+			old:    `mountOptions(wanted.Capability, wanted.ReadOnly || use.IsReadOnly())`,
+			new:    `mountOptions(wanted.Capability, use.IsReadOnly())`,
 			breaks: "a pod writes a volume that it has read-only", tests: driver("TestReadOnlyBesideWritable"),
 		},
 		{
 			name: "node/read-only-staging-writable", file: "pkg/node/stage.go",
-			old:    `mountOptions(use.Capability, use.readOnly())`,
+			old:    `mountOptions(use.Capability, use.IsReadOnly())`,
 			new:    `mountOptions(use.Capability, use.ReadOnly && use.Copy)`,
 			breaks: "a volume that is attached read-only is mounted writable",
 			tests:  driver("TestStagingOfReadersIsReadOnly"),
@@ -50,8 +50,8 @@ func nodeMutants() []mutant {
 		},
 		{
 			name: "node/multi-node-joins-single-writer", file: "pkg/node/publish.go",
-			old:    `slices.ContainsFunc(u.Publications, func(p Publication) bool { return p.Capability.SingleTarget() })`,
-			new:    `slices.ContainsFunc(u.Publications, func(p Publication) bool { return p.Capability.SingleTarget() && p.ReadOnly })`,
+			old:    `slices.ContainsFunc(u.Publications, func(p staged.Publication) bool { return p.Capability.SingleTarget() })`,
+			new:    `slices.ContainsFunc(u.Publications, func(p staged.Publication) bool { return p.Capability.SingleTarget() && p.ReadOnly })`,
 			breaks: "a publication of a mode for many joins one that has the volume alone",
 			tests:  driver("TestAModeForManyDoesNotJoinOneForOne"),
 		},
@@ -70,7 +70,7 @@ func nodeMutants() []mutant {
 		{
 			name: "node/copy-keeps-uuid", file: "pkg/node/filesystem.go",
 			old:    `if err == nil && use.Copy {`,
-			new:    `if err == nil && use.Copy && use.readOnly() {`,
+			new:    `if err == nil && use.Copy && use.IsReadOnly() {`,
 			breaks: "a clone cannot be mounted beside its source", tests: driver("TestCopiesStandSideBySide"),
 		},
 		{
@@ -94,12 +94,12 @@ func nodeMutants() []mutant {
 		},
 		{
 			name: "node/readers-device-kept", file: "pkg/node/publish.go",
-			old: `	left := use.without(target)
+			old: `	left := use.WithoutPublication(target)
 	if err := s.releaseReader(ctx, left); err != nil {
 		return err
 	}
 `,
-			new: `	left := use.without(target)
+			new: `	left := use.WithoutPublication(target)
 `,
 			breaks: "the second device of read-only publications is left", tests: driver("TestReadOnlyBesideWritable", "TestLife"),
 		},
@@ -112,12 +112,12 @@ func nodeMutants() []mutant {
 		},
 		{
 			name: "node/staged-before-recorded", file: "pkg/node/stage.go",
-			old: `	if err := s.uses.put(ctx, wanted); err != nil {
+			old: `	if err := s.stagedVolumes.Put(ctx, wanted); err != nil {
 		return err
 	}
 
 	if len(wanted.Publications) == 0 {`,
-			new: `	defer func() { _ = s.uses.put(ctx, wanted) }()
+			new: `	defer func() { _ = s.stagedVolumes.Put(ctx, wanted) }()
 
 	if len(wanted.Publications) == 0 {`,
 			breaks: "a driver that is killed while it stages leaves a mount that no record tells of",

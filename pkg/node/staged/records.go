@@ -1,0 +1,143 @@
+package staged
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/touchstone-csi/touchstone/pkg/state"
+)
+
+// Record is an immutable record with its key.
+type Record interface{ RecordID() string }
+
+// Records is a collection of the store with its newest content in memory. The store's own
+// view has what is durable, which lags behind lazy updates.
+type Records[T Record] struct {
+	store   *state.Store
+	records *state.Collection[T]
+
+	mu     sync.RWMutex
+	newest map[string]T
+}
+
+// NewRecords registers the named collection in store, which must not be open yet.
+func NewRecords[T Record](store *state.Store, name string, options ...state.CollectionOption[T]) *Records[T] {
+	return &Records[T]{store: store, records: state.Register(store, name, options...), newest: map[string]T{}}
+}
+
+// Load reads the records. It must be called once, after the store is opened.
+func (r *Records[T]) Load() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	r.records.Ascend("", func(id string, record T) bool {
+		r.newest[id] = record
+
+		return true
+	})
+}
+
+// Get returns the newest record with the key, false if there is none.
+func (r *Records[T]) Get(id string) (T, bool) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+
+	record, ok := r.newest[id]
+
+	return record, ok
+}
+
+// All returns the newest records, in no particular order.
+func (r *Records[T]) All() []T {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+
+	all := make([]T, 0, len(r.newest))
+	for _, record := range r.newest {
+		all = append(all, record)
+	}
+
+	return all
+}
+
+// Put stores a record durably, before the node acts on it.
+func (r *Records[T]) Put(ctx context.Context, record T) error {
+	return r.PutIf(ctx, record, func() error { return nil })
+}
+
+// PutIf is Put if allowed returns nil. It calls allowed in the transaction, so that no
+// other update of the store runs beside it.
+func (r *Records[T]) PutIf(ctx context.Context, record T, allowed func() error) error {
+	err := r.store.Update(ctx, func(tx *state.Tx) error {
+		if err := allowed(); err != nil {
+			return err
+		}
+
+		return r.records.In(tx).Put(record.RecordID(), record)
+	})
+	if err != nil {
+		return fmt.Errorf("record volume %s: %w", record.RecordID(), err)
+	}
+
+	r.set(record)
+
+	return nil
+}
+
+// PutAll is Put of several records in one transaction.
+func (r *Records[T]) PutAll(ctx context.Context, all []T) error {
+	err := r.store.Update(ctx, func(tx *state.Tx) error {
+		for _, record := range all {
+			if err := r.records.In(tx).Put(record.RecordID(), record); err != nil {
+				return err
+			}
+		}
+
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("record %d volumes: %w", len(all), err)
+	}
+
+	for _, record := range all {
+		r.set(record)
+	}
+
+	return nil
+}
+
+// PutLazily stores a record of what has been undone, without waiting for the disk: if a
+// crash restores the older record, recovery compares it with what is observed.
+func (r *Records[T]) PutLazily(record T) error {
+	err := r.store.UpdateLazily(func(tx *state.Tx) error { return r.records.In(tx).Put(record.RecordID(), record) })
+	if err != nil {
+		return fmt.Errorf("record volume %s: %w", record.RecordID(), err)
+	}
+
+	r.set(record)
+
+	return nil
+}
+
+// DeleteLazily deletes a record without waiting for the disk, as PutLazily.
+func (r *Records[T]) DeleteLazily(id string) error {
+	err := r.store.UpdateLazily(func(tx *state.Tx) error { return r.records.In(tx).Delete(id) })
+	if err != nil {
+		return fmt.Errorf("delete the record of volume %s: %w", id, err)
+	}
+
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	delete(r.newest, id)
+
+	return nil
+}
+
+func (r *Records[T]) set(record T) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	r.newest[record.RecordID()] = record
+}

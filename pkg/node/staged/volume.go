@@ -1,0 +1,102 @@
+package staged
+
+import (
+	"slices"
+
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+// Volume is the record of a volume staged on this node: the parameters of its staging
+// and its publications. A record in the store is never modified; an updated copy
+// replaces it.
+type Volume struct {
+	VolumeID    string            `json:"volumeId"`
+	StagingPath string            `json:"stagingPath"`
+	Capability  volume.Capability `json:"capability"`
+	Parameters  volume.Parameters `json:"parameters"`
+	// ReadOnly means that the volume was attached to this node for reading only.
+	ReadOnly bool `json:"readOnly,omitempty"`
+	// Copy means that the volume was created from another one, so that its filesystem has
+	// the UUID of that one until the first staging changes it.
+	Copy bool `json:"copy,omitempty"`
+	// Slot is the device slot of the attachment on this node, -1 if the CO passed none on.
+	Slot int `json:"slot"`
+	// FilledBytes is the size of a direct volume's device when its filesystem last filled
+	// it. The rest of the device is pending growth.
+	FilledBytes  int64         `json:"filledBytes,omitempty"`
+	Publications []Publication `json:"publications,omitempty"`
+
+	// Ephemeral means that the volume is stored in its pool's directory for inline
+	// ephemeral volumes.
+	Ephemeral bool `json:"-"`
+}
+
+// RecordID returns the key of the record in the store.
+func (v *Volume) RecordID() string { return v.VolumeID }
+
+// Publication is the volume at one target path (CSI v1.13, NodePublishVolume).
+type Publication struct {
+	TargetPath string            `json:"targetPath"`
+	ReadOnly   bool              `json:"readOnly,omitempty"`
+	Capability volume.Capability `json:"capability"`
+	// Made means that the driver created the target path, so it removes it, too.
+	Made bool `json:"made,omitempty"`
+	// Pod is the UID of the pod whose limits apply to the publication, empty if unknown.
+	Pod string `json:"pod,omitempty"`
+}
+
+// Clone returns a copy that may be modified.
+func (v *Volume) Clone() *Volume {
+	changed := *v
+	changed.Publications = slices.Clone(v.Publications)
+
+	return &changed
+}
+
+// PublicationAt returns the publication at the target path, false if there is none.
+func (v *Volume) PublicationAt(target string) (Publication, bool) {
+	at := slices.IndexFunc(v.Publications, func(p Publication) bool { return p.TargetPath == target })
+	if at < 0 {
+		return Publication{}, false
+	}
+
+	return v.Publications[at], true
+}
+
+// WithoutPublication returns a copy without the publication at the target path.
+func (v *Volume) WithoutPublication(target string) *Volume {
+	changed := v.Clone()
+	changed.Publications = slices.DeleteFunc(changed.Publications,
+		func(p Publication) bool { return p.TargetPath == target })
+
+	return changed
+}
+
+// IsImage reports whether the volume is stored in an image, and not in a directory.
+func (v *Volume) IsImage() bool { return v.Parameters.Backing == volume.BackingImage }
+
+// IsDirect reports whether the volume's filesystem is mounted by a guest and not by the
+// host.
+func (v *Volume) IsDirect() bool { return v.Parameters.DirectAssign && !v.Capability.Block }
+
+// ExposesRawDevice reports whether the volume is used through its loop device itself,
+// which has no mount on the host.
+func (v *Volume) ExposesRawDevice() bool { return v.Capability.Block || v.IsDirect() }
+
+// IsReadOnly reports whether this node may not write to the volume at all.
+func (v *Volume) IsReadOnly() bool { return v.ReadOnly || v.Capability.ReaderOnly() }
+
+// SharedByReaders reports whether other nodes may read the same image at the same time,
+// so that not even a filesystem's log may be replayed.
+func (v *Volume) SharedByReaders() bool {
+	return v.Capability.ReaderOnly() && !v.Capability.SingleNode()
+}
+
+// FSType returns the filesystem of the capability, or else of the volume's parameters.
+func (v *Volume) FSType() string {
+	if v.Capability.FSType != "" {
+		return v.Capability.FSType
+	}
+
+	return v.Parameters.FSType
+}
