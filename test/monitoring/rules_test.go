@@ -209,7 +209,7 @@ func TestEveryMetricIsInTheDocumentation(t *testing.T) {
 	require.NoError(t, err)
 
 	documented := map[string]bool{}
-	for _, row := range regexp.MustCompile("(?m)^\\| `(touchstone_[a-z_]+)` \\|").FindAllStringSubmatch(string(text), -1) {
+	for _, row := range regexp.MustCompile("(?m)^- `(touchstone_[a-z_]+)`").FindAllStringSubmatch(string(text), -1) {
 		documented[row[1]] = true
 	}
 
@@ -227,6 +227,6 @@ func TestEveryMetricIsInTheDocumentation(t *testing.T) {
 	require.Equal(t, exposed, documented)
 
 	for _, each := range alerts(t) {
-		require.Contains(t, string(text), "| `"+each.Alert+"` | "+each.Labels["severity"]+" |")
+		require.Contains(t, string(text), "- `"+each.Alert+"` ("+each.Labels["severity"]+")")
 	}
 }
