@@ -9,6 +9,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/eintr"
 )
 
 const (
@@ -31,7 +33,7 @@ func openEntry(root *os.File, name string) (*os.File, error) {
 
 // openIn opens a name in a directory, and nothing that a symlink there points to.
 func openIn(dir *os.File, name string, flags int) (*os.File, error) {
-	fd, err := retried(func() (int, error) {
+	fd, err := eintr.RetryValue(func() (int, error) {
 		// O_NONBLOCK: a fifo may wait there for somebody to open it.
 		return unix.Openat(int(dir.Fd()), name, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	})
@@ -257,7 +259,7 @@ func removeEntry(root *os.File, name string) error {
 
 // unlink removes a name; that it isn't there is fine.
 func unlink(dir *os.File, name string, flags int) error {
-	_, err := retried(func() (struct{}, error) {
+	_, err := eintr.RetryValue(func() (struct{}, error) {
 		return struct{}{}, unix.Unlinkat(int(dir.Fd()), name, flags)
 	})
 

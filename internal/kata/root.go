@@ -11,6 +11,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/eintr"
 )
 
 const (
@@ -227,7 +229,7 @@ func (r *Root) make() (*os.File, error) {
 
 // open opens the root, if what is put there stays as it was put.
 func (r *Root) open() (*os.File, error) {
-	fd, err := retried(func() (int, error) {
+	fd, err := eintr.RetryValue(func() (int, error) {
 		return unix.Open(r.path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	})
 
@@ -269,14 +271,4 @@ func checkRoot(root *os.File) error {
 
 func (r *Root) failed(verb, targetPath string, err error) error {
 	return fmt.Errorf("%s %q in %s: %w", verb, targetPath, r.path, err)
-}
-
-// retried repeats what a signal interrupted: Go sends itself some.
-func retried[T any](call func() (T, error)) (T, error) {
-	for {
-		result, err := call()
-		if !errors.Is(err, unix.EINTR) {
-			return result, err
-		}
-	}
 }

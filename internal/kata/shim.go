@@ -15,6 +15,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/eintr"
 )
 
 const (
@@ -211,7 +213,7 @@ func openSandbox(root, sandbox string) (*os.File, error) {
 
 	path := filepath.Join(root, sandbox)
 
-	fd, err := retried(func() (int, error) {
+	fd, err := eintr.RetryValue(func() (int, error) {
 		return unix.Openat(int(parent.Fd()), sandbox, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	})
 	if err != nil {

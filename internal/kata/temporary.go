@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/linux/eintr"
 	"github.com/touchstone-csi/touchstone/internal/linux/flock"
 )
 
@@ -58,7 +59,7 @@ func makeTemporary(root *os.File) (*os.File, error) {
 func tryTemporary(root *os.File) (*os.File, error) {
 	name := temporaryPrefix + rand.Text()
 
-	fd, err := retried(func() (int, error) {
+	fd, err := eintr.RetryValue(func() (int, error) {
 		return unix.Openat(int(root.Fd()), name,
 			unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, fileMode)
 	})
@@ -68,7 +69,7 @@ func tryTemporary(root *os.File) (*os.File, error) {
 
 	file := os.NewFile(uintptr(fd), name)
 
-	err = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
+	err = flock.TryLock(file, unix.LOCK_EX)
 	if err == nil {
 		var stat unix.Stat_t
 		if err = unix.Fstat(fd, &stat); err == nil && stat.Nlink == 0 {

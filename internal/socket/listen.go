@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/flock"
 )
 
 // ErrPath is returned for a path that no socket can be made at.
@@ -193,7 +195,7 @@ func lockDirectory(ctx context.Context, directory string) (func(), error) {
 	defer cancel()
 
 	for {
-		err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		err := flock.TryLock(dir, unix.LOCK_EX)
 		if err == nil {
 			return func() { _ = dir.Close() }, nil
 		}

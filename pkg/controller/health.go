@@ -13,6 +13,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
@@ -152,7 +153,7 @@ func (s *Service) concern(event health.Event) []string {
 		return nil
 	}
 
-	id := strings.TrimSuffix(filepath.Base(event.Path), pool.ImageSuffix)
+	id := strings.TrimSuffix(filepath.Base(event.Path), layout.ImageSuffix)
 	if v, ok := s.volumes.Get(id); !ok || v.Phase != PhaseReady {
 		return nil
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/pool/embedded"
+	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 	"github.com/touchstone-csi/touchstone/pkg/pool/removal"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 )
@@ -352,7 +353,7 @@ func (c *Config) checkPoolImage() error {
 
 // refuseSharedImage is checkPoolImage for an image that is there already.
 func (c *Config) refuseSharedImage(name string) error {
-	image := filepath.Join(c.Pools[name], embedded.ImageName)
+	image := filepath.Join(c.Pools[name], layout.EmbeddedImage)
 	if _, err := os.Lstat(image); err != nil || !c.Shared {
 		return nil //nolint:nilerr // there is none
 	}

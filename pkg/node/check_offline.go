@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/flock"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 )
@@ -115,7 +116,7 @@ func (c *checking) atRest() (rest, error) {
 	defer image.Close()
 
 	// The lock is let go of with the file.
-	err = unix.Flock(int(image.Fd()), unix.LOCK_SH|unix.LOCK_NB)
+	err = flock.TryLock(image, unix.LOCK_SH)
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		return rest{}, rpc.Errorf(codes.FailedPrecondition, "%w: it is in use on another node, or something works on it", loop.ErrImageLocked)
 	}

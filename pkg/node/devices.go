@@ -12,7 +12,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
-	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
@@ -246,7 +246,7 @@ func (s *Service) attachBlock(ctx context.Context, use *staged.Volume, readOnly 
 // tells, so that the devices of one that was deleted are found, too.
 func (s *Service) findDevices(attached []loop.Attachment) {
 	for _, status := range attached {
-		id := strings.TrimSuffix(path.Base(status.BackingPath), pool.ImageSuffix)
+		id := strings.TrimSuffix(path.Base(status.BackingPath), layout.ImageSuffix)
 
 		use, known := s.stagedVolumes.Get(id)
 		if !known || !use.ExposesRawDevice() {

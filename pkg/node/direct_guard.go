@@ -42,8 +42,7 @@ func (s *Service) checkNoGuest(use *staged.Volume) error {
 // checkNotAssigned is the same for a volume that is not a direct one. An unsafe
 // directory of the runtime does not keep other volumes from being used.
 func (s *Service) checkNotAssigned(use *staged.Volume) error {
-	once := func(image *os.File, how int) error { return unix.Flock(int(image.Fd()), how|unix.LOCK_NB) }
-	if s.lockImage(use, once) == nil {
+	if s.lockImage(use, flock.TryLock) == nil {
 		return nil // attached nowhere: no need to read all that is assigned
 	}
 

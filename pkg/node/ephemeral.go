@@ -16,6 +16,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
@@ -503,7 +504,7 @@ func (s *Service) lostEphemeral(id string, at *mount.Place) (*Ephemeral, bool, e
 			return nil, false, err
 		}
 
-		content = strings.TrimSuffix(path.Base(attachment.BackingPath), pool.ImageSuffix)
+		content = strings.TrimSuffix(path.Base(attachment.BackingPath), layout.ImageSuffix)
 	}
 
 	if !volume.IsID(content) {

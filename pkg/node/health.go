@@ -9,7 +9,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
-	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 )
 
 // DefaultIOErrorHold is how long a volume's last I/O error is a condition of it.
@@ -148,7 +148,7 @@ func (s *Service) inUse(id string) bool {
 // named is the volume that there is something to say about whose bytes are, or
 // were, at the path.
 func (s *Service) named(path string) []string {
-	content, _ := strings.CutSuffix(filepath.Base(path), pool.ImageSuffix)
+	content, _ := strings.CutSuffix(filepath.Base(path), layout.ImageSuffix)
 
 	id := s.evidence.volume(content)
 	if _, ok := s.subject(id); ok {

@@ -13,7 +13,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
-	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 )
 
@@ -153,7 +153,7 @@ func (s *Service) hasImage(use *staged.Volume, number int) (bool, error) {
 	return err == nil && attached && status.AttachedAs == imageName(use.VolumeID), unknown(err, use, "attached to "+loopName(number))
 }
 
-func imageName(volumeID string) string { return volumeID + pool.ImageSuffix }
+func imageName(volumeID string) string { return volumeID + layout.ImageSuffix }
 
 // attachmentOf returns the loop device of the volume's image that is mounted at
 // the point, or whose node is bound there. It returns none of an image whose

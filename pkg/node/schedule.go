@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
@@ -62,7 +63,7 @@ func (s *Service) reconsiderAll() {
 
 // imageChanged has the volume reconsidered whose image is, or was, at the path.
 func (s *Service) imageChanged(path string) {
-	id := strings.TrimSuffix(filepath.Base(path), pool.ImageSuffix)
+	id := strings.TrimSuffix(filepath.Base(path), layout.ImageSuffix)
 	if _, known := s.checks.Get(id); known {
 		s.schedule.changed(id)
 	}

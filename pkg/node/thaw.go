@@ -9,7 +9,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
-	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 )
 
 const (
@@ -93,7 +93,7 @@ func (s *Service) thawAnywhere(left *Frozen) error {
 	}
 
 	for _, status := range attached {
-		if path.Base(status.BackingPath) == left.VolumeID+pool.ImageSuffix && !status.ReadOnly {
+		if path.Base(status.BackingPath) == left.VolumeID+layout.ImageSuffix && !status.ReadOnly {
 			return s.thawDevice(left, status.Path)
 		}
 	}

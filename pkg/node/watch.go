@@ -10,7 +10,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 )
 
 // relistPeriod is how long a node may not know of a modification that another
@@ -126,7 +126,7 @@ func (s *Service) imagesInUse() []string {
 
 // modified is the volume in use whose attributes an event is about.
 func (s *Service) modified(event fsnotify.Event) []string {
-	id, whole := strings.CutSuffix(filepath.Base(event.Name), pool.AttributesSuffix)
+	id, whole := strings.CutSuffix(filepath.Base(event.Name), layout.AttributesSuffix)
 	if !whole || !event.Has(fsnotify.Create) {
 		return nil
 	}

@@ -12,24 +12,17 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
-const (
-	attributesName = "attributes"
-	// AttributesSuffix ends the name of a file of attributes, which otherwise
-	// is the volume's id.
-	AttributesSuffix = ".json"
-	// attributesScratch ends the name of one that is being written.
-	attributesScratch = ".new"
-	// maxAttributesBytes is many times what all attributes take.
-	maxAttributesBytes = 64 << 10
-)
+// maxAttributesBytes is many times the size of all attributes.
+const maxAttributesBytes = 64 << 10
 
 // AttributesPath returns the absolute path of the directory that holds the
 // mutable attributes of volumes, to be watched. A file in it is replaced, never
 // changed.
-func (p *Pool) AttributesPath() string { return filepath.Join(p.path, attributesName) }
+func (p *Pool) AttributesPath() string { return filepath.Join(p.path, layout.Attributes) }
 
 // SetAttributes makes the mutable attributes of a volume known to every node
 // that reaches the pool, durably.
@@ -51,7 +44,7 @@ func (p *Pool) SetAttributes(id string, attributes volume.Mutable) error {
 }
 
 func (p *Pool) replaceAttributes(id string, text []byte) error {
-	fresh := id + attributesScratch
+	fresh := id + layout.AttributesScratchSuffix
 
 	file, err := p.attributes.OpenFile(fresh, os.O_CREATE|os.O_TRUNC|os.O_WRONLY|unix.O_NOFOLLOW, imageMode)
 	if err != nil {
@@ -63,7 +56,7 @@ func (p *Pool) replaceAttributes(id string, text []byte) error {
 		return errors.Join(err, p.attributes.Remove(fresh))
 	}
 
-	return p.attributes.Rename(fresh, id+AttributesSuffix) //nolint:wrapcheck // the caller says of what
+	return p.attributes.Rename(fresh, id+layout.AttributesSuffix) //nolint:wrapcheck // the caller says of what
 }
 
 // Attributes returns the mutable attributes of a volume, none where it was
@@ -73,7 +66,7 @@ func (p *Pool) Attributes(id string) (volume.Mutable, error) {
 		return volume.Mutable{}, err
 	}
 
-	file, err := p.attributes.OpenFile(id+AttributesSuffix, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	file, err := p.attributes.OpenFile(id+layout.AttributesSuffix, os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return volume.Mutable{}, nil
 	}
@@ -100,12 +93,12 @@ func (p *Pool) Attributes(id string) (volume.Mutable, error) {
 // ClearAttributes removes what nobody needs: attributes of volumes that are
 // neither known nor in the pool.
 func (p *Pool) ClearAttributes(ctx context.Context, known func(id string) bool) error {
-	return listIDs(ctx, p.attributes, AttributesSuffix, func(id string) error {
+	return listIDs(ctx, p.attributes, layout.AttributesSuffix, func(id string) error {
 		if known(id) {
 			return nil
 		}
 
-		for root, name := range map[*os.Root]string{p.images: id + ImageSuffix, p.directories: id} {
+		for root, name := range map[*os.Root]string{p.images: id + layout.ImageSuffix, p.directories: id} {
 			if _, err := root.Lstat(name); !errors.Is(err, fs.ErrNotExist) {
 				return nil // it may be there
 			}
@@ -116,7 +109,7 @@ func (p *Pool) ClearAttributes(ctx context.Context, known func(id string) bool) 
 }
 
 func (p *Pool) removeAttributes(id string) error {
-	for _, name := range []string{id + AttributesSuffix, id + attributesScratch} {
+	for _, name := range []string{id + layout.AttributesSuffix, id + layout.AttributesScratchSuffix} {
 		if err := p.attributes.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove the attributes of volume %s from pool %q: %w", id, p.name, err)
 		}

@@ -3,9 +3,9 @@ package pool
 import (
 	"fmt"
 	"path/filepath"
-)
 
-const ephemeralName = "ephemeral"
+	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
+)
 
 // Ephemeral returns a set with, inside each pool, a pool of the same name for the
 // volumes that live and die with one publication. They are known to their node
@@ -21,7 +21,7 @@ func (p *Pool) Ephemeral() (*Pool, error) {
 	if p.ephemeral == nil {
 		inherit := func(inner *Pool) { inner.carrier, inner.removals = p.carrier, p.removals }
 
-		opened, err := Open(p.name, filepath.Join(p.path, ephemeralName), inherit)
+		opened, err := Open(p.name, filepath.Join(p.path, layout.Ephemeral), inherit)
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}

@@ -8,6 +8,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/eintr"
 )
 
 const (
@@ -91,7 +93,7 @@ func (m *mover) chunk(target, source *os.File, at, length int64) (int64, error) 
 		return m.pass(target, source, at, length)
 	}
 
-	copied, err := retriedFor(func() (int, error) {
+	copied, err := eintr.RetryValue(func() (int, error) {
 		from, to := at, at
 
 		return unix.CopyFileRange(int(source.Fd()), &from, int(target.Fd()), &to, int(length), 0)

@@ -10,11 +10,11 @@ import (
 
 	"github.com/google/uuid"
 	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 )
 
 const (
-	// identityName is the file with a pool's identity. It is in none of the rooms.
-	identityName    = "pool.json"
 	identityVersion = 1
 	// identityMode lets a controller without privilege read what a node has made.
 	identityMode = 0o644
@@ -90,7 +90,7 @@ func MoveIdentity(from, to string) error {
 	defer inner.Close()
 
 	if _, err = makeIdentity(inner, id); err == nil {
-		err = errors.Join(outer.Remove(identityName), syncDirectory(outer))
+		err = errors.Join(outer.Remove(layout.Identity), syncDirectory(outer))
 	}
 
 	if err != nil {
@@ -119,9 +119,9 @@ func (p *Pool) identify() error {
 	case p.identity == "":
 		p.identity = found
 	case found == "":
-		return p.mismatch("there is no " + identityName)
+		return p.mismatch("there is no " + layout.Identity)
 	case found != p.identity:
-		return p.mismatch("its " + identityName + " has the identity " + found)
+		return p.mismatch("its " + layout.Identity + " has the identity " + found)
 	}
 
 	return nil
@@ -156,7 +156,7 @@ func (p *Pool) findIdentity() (string, error) {
 }
 
 func readIdentity(root *os.Root) (string, error) {
-	file, err := openIn(root, identityName, os.O_RDONLY, 0)
+	file, err := openIn(root, layout.Identity, os.O_RDONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	}
@@ -193,12 +193,12 @@ func makeIdentity(root *os.Root, wanted string) (string, error) {
 		return "", err //nolint:wrapcheck // it can be marshaled
 	}
 
-	aside := "." + identityName + "." + uuid.NewString()
+	aside := "." + layout.Identity + "." + uuid.NewString()
 	if err := writeAside(root, aside, append(text, '\n')); err != nil {
 		return "", errors.Join(err, removeMissing(root, aside))
 	}
 
-	if err := errors.Join(linkInto(root, aside, identityName), removeMissing(root, aside)); err != nil {
+	if err := errors.Join(linkInto(root, aside, layout.Identity), removeMissing(root, aside)); err != nil {
 		return "", err
 	}
 

@@ -11,7 +11,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/linux/eintr"
 	"github.com/touchstone-csi/touchstone/internal/linux/flock"
+	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 )
 
 // EnsureImage makes sure that the volume has an image of at least size bytes.
@@ -23,7 +25,7 @@ func (p *Pool) EnsureImage(id string, size int64, thick bool) error {
 		return err
 	}
 
-	file, err := openIn(p.images, id+ImageSuffix, os.O_RDWR|os.O_CREATE, imageMode)
+	file, err := openIn(p.images, id+layout.ImageSuffix, os.O_RDWR|os.O_CREATE, imageMode)
 	if err != nil {
 		return p.spaceError(fmt.Errorf("make image of volume %s: %w", id, err))
 	}
@@ -104,7 +106,7 @@ func (p *Pool) OpenImage(id string, flag int) (*os.File, error) {
 		return nil, err
 	}
 
-	file, err := openIn(p.images, id+ImageSuffix, flag, 0)
+	file, err := openIn(p.images, id+layout.ImageSuffix, flag, 0)
 	if err != nil {
 		return nil, p.missing("volume "+id, err)
 	}
@@ -184,8 +186,8 @@ func (p *Pool) fillClaimed(ctx context.Context, id string, fresh *os.File, filli
 		return false, errors.Join(err, ErrInMaking)
 	}
 
-	name := id + ImageSuffix
-	if err := os.Rename(filepath.Join(p.path, scratchName, name), filepath.Join(p.path, imagesName, name)); err != nil {
+	name := id + layout.ImageSuffix
+	if err := os.Rename(filepath.Join(p.path, layout.Scratch, name), filepath.Join(p.path, layout.Images, name)); err != nil {
 		return false, fmt.Errorf("put it in place: %w", err)
 	}
 
@@ -237,7 +239,7 @@ func (p *Pool) fillScratch(ctx context.Context, id string, old, fresh *os.File, 
 	}
 
 	if err == nil {
-		err = filling.Fill(ctx, filepath.Join(p.path, scratchName, id+ImageSuffix))
+		err = filling.Fill(ctx, filepath.Join(p.path, layout.Scratch, id+layout.ImageSuffix))
 	}
 
 	if err == nil {
@@ -255,13 +257,13 @@ func (p *Pool) fillScratch(ctx context.Context, id string, old, fresh *os.File, 
 // leave the lock to the last descriptor: a child that is being forked for a tool has
 // copies until its exec, and the image is about to be attached.
 func unlock(file *os.File) {
-	_ = unix.Flock(int(file.Fd()), unix.LOCK_UN)
+	_ = flock.Unlock(file)
 	_ = file.Close()
 }
 
 // release gives the space of the file's first size bytes back to the pool.
 func release(file *os.File, size int64) error {
-	return retried(func() error {
+	return eintr.Retry(func() error {
 		return unix.Fallocate(int(file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, size)
 	})
 }
@@ -309,7 +311,7 @@ func (p *Pool) Names(id string, file *os.File) (bool, error) {
 		return false, fmt.Errorf("image of volume %s: %w", id, err)
 	}
 
-	current, err := p.images.Lstat(id + ImageSuffix)
+	current, err := p.images.Lstat(id + layout.ImageSuffix)
 	if err != nil {
 		return false, p.missing("volume "+id, err)
 	}
@@ -368,7 +370,7 @@ func allocate(file *os.File, has, size int64) error {
 	}
 
 	for _, hole := range missing {
-		err := retried(func() error { return unix.Fallocate(int(file.Fd()), 0, hole.Offset, hole.Length) })
+		err := eintr.Retry(func() error { return unix.Fallocate(int(file.Fd()), 0, hole.Offset, hole.Length) })
 		if err != nil {
 			// The filesystem may keep what it has allocated behind the old end.
 			return errors.Join(err, file.Truncate(has))
@@ -431,7 +433,7 @@ func checkFree(file *os.File, ranges []Range) error {
 func freeBytes(file *os.File) (int64, error) {
 	var stat unix.Statfs_t
 
-	err := retried(func() error { return unix.Fstatfs(int(file.Fd()), &stat) })
+	err := eintr.Retry(func() error { return unix.Fstatfs(int(file.Fd()), &stat) })
 
 	return blocksToBytes(stat.Bfree, int64(stat.Bsize)), err //nolint:unconvert // its type depends on the architecture
 }

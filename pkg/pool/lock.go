@@ -12,15 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/flock"
+	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 )
 
-const (
-	// lockName is the file that a pool's controller holds. It is in none of the
-	// rooms, so nobody takes it for a volume.
-	lockName = "controller.lock"
-	// ownerBytes bounds what is read back of a lock file.
-	ownerBytes = 8192
-)
+// ownerBytes bounds what is read back of a lock file.
+const ownerBytes = 8192
 
 // ErrTaken says that another process is the pool's controller.
 var ErrTaken = errors.New("a pool has one controller at a time")
@@ -92,7 +88,7 @@ func (p *Pool) leave() error {
 	file := p.lock
 	p.lock = nil
 
-	err := unix.Flock(int(file.Fd()), unix.LOCK_UN)
+	err := flock.Unlock(file)
 
 	// Nothing was written, and a pool whose server is gone fails to close anything.
 	_ = file.Close()
@@ -111,7 +107,7 @@ func (p *Pool) openLock(flag int) (*os.File, error) {
 	}
 	defer root.Close()
 
-	file, err := openIn(root, lockName, flag, imageMode)
+	file, err := openIn(root, layout.ControllerLock, flag, imageMode)
 	if err != nil {
 		return nil, fmt.Errorf("lock pool %q: %w", p.name, err)
 	}
@@ -126,7 +122,7 @@ func (p *Pool) flock(file *os.File, how int) error {
 	case errors.Is(err, unix.EWOULDBLOCK):
 		return fmt.Errorf("%s is in use by %s: %w; stop that first or choose another directory", p.path, readOwner(file), ErrTaken)
 	case err != nil:
-		return lockError(filepath.Join(p.path, lockName), err)
+		return lockError(filepath.Join(p.path, layout.ControllerLock), err)
 	default:
 		return nil
 	}
@@ -143,14 +139,9 @@ func readOwner(file *os.File) string {
 
 // lockError wraps an error of flock other than EWOULDBLOCK.
 func lockError(path string, err error) error {
-	if lockless(err) {
+	if flock.Unsupported(err) {
 		return fmt.Errorf("lock %s: %w: %w", path, ErrNoLocks, err)
 	}
 
 	return fmt.Errorf("lock %s: %w", path, err)
-}
-
-// lockless says whether an error of flock means that the filesystem has no locks.
-func lockless(err error) bool {
-	return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOLCK) || errors.Is(err, unix.ENOSYS)
 }

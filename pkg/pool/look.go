@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
@@ -46,7 +47,7 @@ func (p *Pool) Size(object Object) (int64, error) {
 // the pool's filesystem does. Errors: ErrReplaced; ErrReadOnly, or ErrNoSpace, for
 // one that can be read; any other for one that can't.
 func (p *Pool) Look() error {
-	found, err := os.Stat(filepath.Join(p.path, imagesName))
+	found, err := os.Stat(filepath.Join(p.path, layout.Images))
 	if err != nil {
 		return fmt.Errorf("look at pool %q at %s: %w", p.name, p.path, err)
 	}

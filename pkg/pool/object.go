@@ -9,6 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/linux/eintr"
+	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
@@ -34,7 +36,7 @@ func (o Object) entry() string {
 		return o.ID
 	}
 
-	return o.ID + ImageSuffix
+	return o.ID + layout.ImageSuffix
 }
 
 // room is where the object has its place.
@@ -128,7 +130,7 @@ func openIn(room *os.Root, name string, flag int, mode uint32) (*os.File, error)
 func openAt(directory *os.File, name string, flag int, mode uint32) (*os.File, error) {
 	path := filepath.Join(directory.Name(), name)
 
-	descriptor, err := retriedFor(func() (int, error) {
+	descriptor, err := eintr.RetryValue(func() (int, error) {
 		return unix.Openat(int(directory.Fd()), name, flag|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)
 	})
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
@@ -31,7 +32,7 @@ func TestFilledImageKeepsItsOwner(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, place.EnsureImage(id, size, false))
 
-	image := filepath.Join(directory, "images", id+pool.ImageSuffix)
+	image := filepath.Join(directory, "images", id+layout.ImageSuffix)
 	require.NoError(t, os.Chown(image, nobody, nobody))
 	filled, err := place.FillImage(t.Context(), id, filling(false, func(_ context.Context, path string) error {
 		return os.WriteFile(path, []byte("filled"), 0o600)

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 	"github.com/touchstone-csi/touchstone/pkg/pool/removal"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
@@ -40,16 +41,7 @@ var (
 	ErrNotInstant = errors.New("the filesystem makes no instant copy of this file")
 )
 
-// ImageSuffix ends the name of an image, which otherwise is the volume's id.
-const ImageSuffix = ".img"
-
 const (
-	imagesName      = "images"
-	directoriesName = "directories"
-	snapshotsName   = "snapshots"
-	scratchName     = "scratch"
-	removingName    = "removing"
-
 	// roomMode keeps everyone but the driver's user out of the pool: images
 	// hold other people's data.
 	roomMode = 0o700
@@ -123,8 +115,8 @@ func Open(name, directory string, options ...Option) (*Pool, error) {
 	}
 
 	for room, root := range map[string]**os.Root{
-		imagesName: &opened.images, directoriesName: &opened.directories, snapshotsName: &opened.snapshots,
-		scratchName: &opened.scratch, attributesName: &opened.attributes, removingName: &opened.removing,
+		layout.Images: &opened.images, layout.Directories: &opened.directories, layout.Snapshots: &opened.snapshots,
+		layout.Scratch: &opened.scratch, layout.Attributes: &opened.attributes, layout.Removing: &opened.removing,
 	} {
 		if *root, err = opened.openRoom(room); err != nil {
 			return nil, errors.Join(err, opened.Close())
@@ -276,7 +268,7 @@ func (p *Pool) Place(id string, backing volume.Backing) string {
 func (p *Pool) writable() error {
 	file, err := p.scratch.OpenFile(".", unix.O_TMPFILE|os.O_WRONLY, imageMode)
 	if errors.Is(err, unix.EOPNOTSUPP) {
-		err = unix.Access(filepath.Join(p.path, scratchName), unix.W_OK)
+		err = unix.Access(filepath.Join(p.path, layout.Scratch), unix.W_OK)
 		if err == nil {
 			return nil
 		}

@@ -11,6 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/linux/flock"
+	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
@@ -26,7 +28,7 @@ type Entry struct {
 // List calls visit for every volume that the pool holds, in no order, until
 // visit returns an error.
 func (p *Pool) List(ctx context.Context, visit func(Entry) error) error {
-	err := listIDs(ctx, p.images, ImageSuffix, func(id string) error {
+	err := listIDs(ctx, p.images, layout.ImageSuffix, func(id string) error {
 		return visit(Entry{ID: id, Backing: volume.BackingImage})
 	})
 	if err != nil {
@@ -55,7 +57,7 @@ func (p *Pool) RemoveEmpty(entry Entry) (bool, error) {
 		return p.removeEmptyDirectory(entry.ID)
 	}
 
-	info, err := p.images.Lstat(entry.ID + ImageSuffix)
+	info, err := p.images.Lstat(entry.ID + layout.ImageSuffix)
 	if errors.Is(err, fs.ErrNotExist) {
 		return true, nil
 	}
@@ -99,7 +101,7 @@ func (p *Pool) removeUnused(id string) (bool, error) {
 	}
 	defer image.Close()
 
-	err = retried(func() error { return unix.Flock(int(image.Fd()), unix.LOCK_EX|unix.LOCK_NB) })
+	err = flock.TryLock(image, unix.LOCK_EX)
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		return false, nil
 	}
@@ -114,7 +116,7 @@ func (p *Pool) removeUnused(id string) (bool, error) {
 		return false, err //nolint:wrapcheck // a PathError says it all
 	}
 
-	return true, p.images.Remove(id + ImageSuffix) //nolint:wrapcheck // the caller names it
+	return true, p.images.Remove(id + layout.ImageSuffix) //nolint:wrapcheck // the caller names it
 }
 
 func listIDs(ctx context.Context, root *os.Root, suffix string, visit func(id string) error) error {

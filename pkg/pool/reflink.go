@@ -8,6 +8,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/linux/eintr"
+	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
@@ -48,7 +50,7 @@ func (p *Pool) unnamed() (*os.File, error) {
 		return nil, err
 	}
 
-	if file, err = openIn(p.scratch, id+ImageSuffix, os.O_RDWR|os.O_CREATE|os.O_EXCL, imageMode); err != nil {
+	if file, err = openIn(p.scratch, id+layout.ImageSuffix, os.O_RDWR|os.O_CREATE|os.O_EXCL, imageMode); err != nil {
 		return nil, err
 	}
 
@@ -58,7 +60,7 @@ func (p *Pool) unnamed() (*os.File, error) {
 // clone makes target, which is empty, share all of source's blocks, in one
 // instant. Errors: ErrNotInstant.
 func clone(target, source *os.File) error {
-	err := retried(func() error { return unix.IoctlFileClone(int(target.Fd()), int(source.Fd())) })
+	err := eintr.Retry(func() error { return unix.IoctlFileClone(int(target.Fd()), int(source.Fd())) })
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EXDEV) || errors.Is(err, unix.EINVAL) {
 		return fmt.Errorf("%w: FICLONE: %w", ErrNotInstant, err)
 	}
@@ -85,7 +87,7 @@ func unshare(ctx context.Context, file *os.File) error {
 
 			length := min(end-start, chunkBytes)
 
-			err := retried(func() error { return unix.Fallocate(int(file.Fd()), unix.FALLOC_FL_UNSHARE_RANGE, start, length) })
+			err := eintr.Retry(func() error { return unix.Fallocate(int(file.Fd()), unix.FALLOC_FL_UNSHARE_RANGE, start, length) })
 			if errors.Is(err, unix.EOPNOTSUPP) {
 				err = rewrite(file, start, length)
 			}
@@ -118,21 +120,4 @@ func rewrite(file *os.File, start, length int64) error {
 	}
 
 	return nil
-}
-
-// retried repeats a call that a signal, as Go's scheduler sends them, has ended.
-func retried(call func() error) error {
-	_, err := retriedFor(func() (int, error) { return 0, call() })
-
-	return err
-}
-
-// retriedFor is retried for a call with a result.
-func retriedFor(call func() (int, error)) (int, error) {
-	for {
-		result, err := call()
-		if !errors.Is(err, unix.EINTR) {
-			return result, err
-		}
-	}
 }

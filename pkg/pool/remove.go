@@ -16,6 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/linux/eintr"
+	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 	"github.com/touchstone-csi/touchstone/pkg/pool/removal"
 )
 
@@ -167,7 +169,7 @@ func (p *Pool) discard(room *os.Root, name, id string) (moved bool, err error) {
 
 	if p.removing == nil {
 		return false, fmt.Errorf("%s: %w; start a driver with this pool once, which makes it",
-			filepath.Join(p.path, removingName), fs.ErrNotExist)
+			filepath.Join(p.path, layout.Removing), fs.ErrNotExist)
 	}
 
 	to, err := p.removing.Open(".")
@@ -384,7 +386,7 @@ func unmovable(err error) bool {
 // of the new name that is not empty.
 func move(parent *os.File, name string, target *os.File, renamed string) error {
 	err := withoutFlags(parent, name, false, func() error {
-		return retried(func() error { return unix.Renameat(int(parent.Fd()), name, int(target.Fd()), renamed) })
+		return eintr.Retry(func() error { return unix.Renameat(int(parent.Fd()), name, int(target.Fd()), renamed) })
 	})
 	if isNotEmpty(err) || errors.Is(err, unix.ENOENT) {
 		return err
@@ -399,9 +401,9 @@ func move(parent *os.File, name string, target *os.File, renamed string) error {
 // for a directory that is not empty; ErrMounted.
 func removeName(parent *os.File, name string, owned bool) error {
 	err := withoutFlags(parent, name, owned, func() error {
-		err := retried(func() error { return unix.Unlinkat(int(parent.Fd()), name, 0) })
+		err := eintr.Retry(func() error { return unix.Unlinkat(int(parent.Fd()), name, 0) })
 		if errors.Is(err, unix.EISDIR) {
-			err = retried(func() error { return unix.Unlinkat(int(parent.Fd()), name, unix.AT_REMOVEDIR) })
+			err = eintr.Retry(func() error { return unix.Unlinkat(int(parent.Fd()), name, unix.AT_REMOVEDIR) })
 		}
 
 		return err
@@ -484,7 +486,7 @@ func openHow(parent *os.File, name string, flags uint64) (*os.File, error) {
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_XDEV | unix.RESOLVE_NO_SYMLINKS,
 	}
 
-	descriptor, err := retriedFor(func() (int, error) { return unix.Openat2(int(parent.Fd()), name, &how) })
+	descriptor, err := eintr.RetryValue(func() (int, error) { return unix.Openat2(int(parent.Fd()), name, &how) })
 	if err != nil {
 		return nil, inCall("openat2", err)
 	}

@@ -8,6 +8,9 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/flock"
+	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 )
 
 // claim makes the names that belong to id in the scratch room be this process'
@@ -25,7 +28,7 @@ func (p *Pool) claim(id string) (*os.File, error) {
 		held, err := file.Stat()
 		if err == nil {
 			// Who had the lock before may have given the file away with it.
-			current, lookup := p.scratch.Lstat(id + ImageSuffix)
+			current, lookup := p.scratch.Lstat(id + layout.ImageSuffix)
 			if lookup != nil || !os.SameFile(held, current) {
 				_ = file.Close()
 
@@ -44,12 +47,12 @@ func (p *Pool) claim(id string) (*os.File, error) {
 }
 
 func (p *Pool) lockScratch(id string) (*os.File, error) {
-	file, err := openIn(p.scratch, id+ImageSuffix, os.O_RDWR|os.O_CREATE, imageMode)
+	file, err := openIn(p.scratch, id+layout.ImageSuffix, os.O_RDWR|os.O_CREATE, imageMode)
 	if err != nil {
 		return nil, fmt.Errorf("make scratch of %s: %w", id, err)
 	}
 
-	err = unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	err = flock.TryLock(file, unix.LOCK_EX)
 
 	switch {
 	case errors.Is(err, unix.EWOULDBLOCK):
@@ -91,7 +94,7 @@ func (p *Pool) clearDirectory(id string) error {
 }
 
 func (p *Pool) discardScratch(id string) (moved bool, err error) {
-	for _, name := range []string{id, id + linksSuffix} {
+	for _, name := range []string{id, id + layout.LinksSuffix} {
 		one, err := p.discard(p.scratch, name, id)
 		if err != nil {
 			return false, err
@@ -112,7 +115,7 @@ func (p *Pool) unclaim(id string) (moved bool, err error) {
 		return false, err
 	}
 
-	if err := p.scratch.Remove(id + ImageSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := p.scratch.Remove(id + layout.ImageSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, err //nolint:wrapcheck // the callers name the object
 	}
 
@@ -149,5 +152,5 @@ func (p *Pool) ClearScratch(ctx context.Context) error {
 
 	// The lock of a directory is made before it and goes after it, but a power
 	// failure may have kept only the directory.
-	return errors.Join(listIDs(ctx, p.scratch, ImageSuffix, clearOne), listIDs(ctx, p.scratch, "", clearOne))
+	return errors.Join(listIDs(ctx, p.scratch, layout.ImageSuffix, clearOne), listIDs(ctx, p.scratch, "", clearOne))
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -152,7 +153,7 @@ func TestCopyOverLeftovers(t *testing.T) {
 		target := snapshotOf(t, source)
 		leftover := filepath.Join(place.Path(), "scratch", target.ID)
 
-		require.NoError(t, os.WriteFile(leftover+pool.ImageSuffix, randomBytes(2*mebi), 0o600))
+		require.NoError(t, os.WriteFile(leftover+layout.ImageSuffix, randomBytes(2*mebi), 0o600))
 		require.NoError(t, os.MkdirAll(filepath.Join(leftover, "half", "made"), 0o700))
 		copied(t, place, place, source, target, pool.CopyOptions{})
 		sameContent(t, place, source, place, target)

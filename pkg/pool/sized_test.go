@@ -10,7 +10,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 	"github.com/stretchr/testify/require"
 
-	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
@@ -34,7 +34,7 @@ func TestSizedAtTellsOfEachOwnWrite(t *testing.T) {
 
 	defer func() { require.NoError(t, watcher.Close()) }()
 
-	image := filepath.Join(directory, "images", id+pool.ImageSuffix)
+	image := filepath.Join(directory, "images", id+layout.ImageSuffix)
 	require.NoError(t, watcher.Add(filepath.Dir(image)))
 
 	for name, write := range map[string]func() error{

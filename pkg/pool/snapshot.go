@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
@@ -23,7 +24,7 @@ func (p *Pool) OpenSnapshot(id string) (*os.File, error) {
 // ListSnapshots calls visit for every snapshot that the pool holds, in no
 // order, until visit returns an error.
 func (p *Pool) ListSnapshots(ctx context.Context, visit func(Entry) error) error {
-	for suffix, backing := range map[string]volume.Backing{ImageSuffix: volume.BackingImage, "": volume.BackingDirectory} {
+	for suffix, backing := range map[string]volume.Backing{layout.ImageSuffix: volume.BackingImage, "": volume.BackingDirectory} {
 		err := listIDs(ctx, p.snapshots, suffix, func(id string) error {
 			return visit(Entry{ID: id, Backing: backing})
 		})

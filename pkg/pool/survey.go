@@ -11,6 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/linux/flock"
+	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
@@ -33,7 +35,7 @@ func (p *Pool) ListScratch(ctx context.Context, visit func(Leftover) error) erro
 		return nil
 	}
 
-	err := errors.Join(listIDs(ctx, p.scratch, ImageSuffix, note), listIDs(ctx, p.scratch, "", note))
+	err := errors.Join(listIDs(ctx, p.scratch, layout.ImageSuffix, note), listIDs(ctx, p.scratch, "", note))
 	if err != nil {
 		return fmt.Errorf("list the scratch of pool %q: %w", p.name, err)
 	}
@@ -56,7 +58,7 @@ func (p *Pool) ListScratch(ctx context.Context, visit func(Leftover) error) erro
 func (p *Pool) leftover(ctx context.Context, id string) (Leftover, error) {
 	left := Leftover{ID: id}
 
-	for _, name := range []string{id + ImageSuffix, id} {
+	for _, name := range []string{id + layout.ImageSuffix, id} {
 		usage, err := usageIn(ctx, p.scratch, name)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -79,7 +81,7 @@ func (p *Pool) leftover(ctx context.Context, id string) (Leftover, error) {
 
 // inMaking asks without changing anything.
 func (p *Pool) inMaking(id string) (bool, error) {
-	file, err := openIn(p.scratch, id+ImageSuffix, os.O_RDONLY, 0)
+	file, err := openIn(p.scratch, id+layout.ImageSuffix, os.O_RDONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
@@ -89,8 +91,8 @@ func (p *Pool) inMaking(id string) (bool, error) {
 	}
 	defer file.Close()
 
-	err = retried(func() error { return unix.Flock(int(file.Fd()), unix.LOCK_SH|unix.LOCK_NB) })
-	if err == nil || lockless(err) {
+	err = flock.TryLock(file, unix.LOCK_SH)
+	if err == nil || flock.Unsupported(err) {
 		return false, nil
 	}
 
@@ -108,10 +110,10 @@ func (p *Pool) ListForeign(ctx context.Context, visit func(path string) error) e
 		root     *os.Root
 		suffixes []string
 	}{
-		{p.images, []string{ImageSuffix}},
+		{p.images, []string{layout.ImageSuffix}},
 		{p.directories, []string{""}},
-		{p.snapshots, []string{ImageSuffix, ""}},
-		{p.scratch, []string{ImageSuffix, "", linksSuffix}},
+		{p.snapshots, []string{layout.ImageSuffix, ""}},
+		{p.scratch, []string{layout.ImageSuffix, "", layout.LinksSuffix}},
 	} {
 		err := listNames(ctx, room.root, func(name string) error {
 			for _, suffix := range room.suffixes {

@@ -10,6 +10,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/eintr"
+	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 )
 
 // maxDepth is more than a path can name. A tree made deeper, step by step, would
@@ -20,9 +23,6 @@ const (
 	// leaseLimit is how long an open waits for a lease to be given up.
 	leaseLimit = 5 * time.Second
 	leasePause = 10 * time.Millisecond
-
-	// linksSuffix ends the name of the directory of the links of a copy.
-	linksSuffix = ".links"
 )
 
 // ErrLeased says that a process keeps a lease on a file (fcntl F_SETLEASE).
@@ -32,7 +32,7 @@ var ErrLeased = errors.New("a process holds a lease on the file; end it, or retr
 // times, extended attributes and with them ACLs and capabilities, hard links,
 // holes and special files are kept, and files share their blocks where they can.
 func (c *Copy) cutTree(ctx context.Context) error {
-	copier := treeCopier{root: c.tree, scratch: c.pool.scratch, linksName: c.target.ID + linksSuffix}
+	copier := treeCopier{root: c.tree, scratch: c.pool.scratch, linksName: c.target.ID + layout.LinksSuffix}
 	defer func() {
 		c.held = copier.held
 		copier.close()
@@ -62,7 +62,7 @@ func (c *Copy) cutTree(ctx context.Context) error {
 func (c *Copy) commitTree() (int64, error) {
 	// Told by a descriptor as old as the copy: no failed write is missed. To
 	// sync file by file would take as many journal commits as there are files.
-	if err := retried(func() error { return unix.Syncfs(int(c.tree.Fd())) }); err != nil {
+	if err := eintr.Retry(func() error { return unix.Syncfs(int(c.tree.Fd())) }); err != nil {
 		return 0, inCall("syncfs", err)
 	}
 
@@ -395,7 +395,7 @@ func pin(directory *os.File, name string) (*os.File, error) {
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_XDEV,
 	}
 
-	descriptor, err := retriedFor(func() (int, error) { return unix.Openat2(int(directory.Fd()), name, &how) })
+	descriptor, err := eintr.RetryValue(func() (int, error) { return unix.Openat2(int(directory.Fd()), name, &how) })
 	if errors.Is(err, unix.EXDEV) {
 		return nil, fmt.Errorf("something is mounted there; unmount it: %w", err)
 	}

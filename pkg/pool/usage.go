@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
@@ -86,7 +87,7 @@ func (p *Pool) AllocatedBytes(ctx context.Context, id string, backing volume.Bac
 		return 0, err
 	}
 
-	info, err := p.images.Lstat(id + ImageSuffix)
+	info, err := p.images.Lstat(id + layout.ImageSuffix)
 	if err != nil {
 		return 0, p.missing("volume "+id, err)
 	}

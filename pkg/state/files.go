@@ -8,6 +8,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/eintr"
 )
 
 // The files of a state directory.
@@ -93,12 +95,9 @@ func (f osFile) Size() (int64, error) {
 }
 
 func (f osFile) Sync() error {
-	for {
-		err := unix.Fdatasync(int(f.Fd()))
-		if !errors.Is(err, unix.EINTR) {
-			return os.NewSyscallError("fdatasync", err) //nolint:wrapcheck // names the call
-		}
-	}
+	err := eintr.Retry(func() error { return unix.Fdatasync(int(f.Fd())) })
+
+	return os.NewSyscallError("fdatasync", err) //nolint:wrapcheck // names the call
 }
 
 func (f osFile) Forget() error {

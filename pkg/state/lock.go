@@ -44,10 +44,9 @@ func lockForWriting(dir, owner string) (*os.File, error) {
 	return file, nil
 }
 
-// unlock does not leave it to the last descriptor: a child that was just forked,
-// for a tool, has copies until its exec.
+// unlock releases the lock and closes the file.
 func unlock(file *os.File) error {
-	return errors.Join(os.NewSyscallError("flock", unix.Flock(int(file.Fd()), unix.LOCK_UN)), file.Close())
+	return errors.Join(os.NewSyscallError("flock", flock.Unlock(file)), file.Close())
 }
 
 func writeOwner(file *os.File, name string) error {

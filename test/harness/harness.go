@@ -21,7 +21,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
-	"github.com/touchstone-csi/touchstone/pkg/pool/embedded"
+	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 	"github.com/touchstone-csi/touchstone/test/await"
 )
 
@@ -106,8 +106,8 @@ func (d *Driver) Stop() { d.stop() }
 // Pool returns the directory in which the default pool has its rooms.
 func (d *Driver) Pool() string {
 	directory := d.Config.Pools["default"]
-	if _, err := os.Lstat(filepath.Join(directory, embedded.ImageName)); err == nil {
-		return filepath.Join(directory, embedded.MountName)
+	if _, err := os.Lstat(filepath.Join(directory, layout.EmbeddedImage)); err == nil {
+		return filepath.Join(directory, layout.EmbeddedMountPoint)
 	}
 
 	return directory

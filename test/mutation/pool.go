@@ -66,8 +66,8 @@ func poolMutants() []mutant {
 		},
 		{
 			name: "pool/two-make-one-image", file: "pkg/pool/scratch.go",
-			old:    `unix.LOCK_EX|unix.LOCK_NB)`,
-			new:    `unix.LOCK_SH|unix.LOCK_NB)`,
+			old:    `flock.TryLock(file, unix.LOCK_EX)`,
+			new:    `flock.TryLock(file, unix.LOCK_SH)`,
 			breaks: "what another process is making is cleared",
 			tests:  in("pkg/pool", "TestWhatIsBeingMadeIsNoLeftover", "TestLeftoversOfACrashAreCleared", "TestTheImageInTheMaking"),
 		},
@@ -82,7 +82,7 @@ func poolMutants() []mutant {
 			name: "pool/served-without-locks", file: "pkg/pool/lock.go",
 			old: `	case err != nil:
 		return lockError(`,
-			new: `	case err != nil && !lockless(err):
+			new: `	case err != nil && !flock.Unsupported(err):
 		return lockError(`,
 			breaks: "two controllers serve a pool on a filesystem without locks",
 			tests:  in("test/driver", "TestAPoolWithoutLocks.*"),

@@ -13,6 +13,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/pool/embedded"
+	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
@@ -106,7 +107,7 @@ func locate(directory string) (string, error) {
 	}
 
 	// A mistyped directory would else be an empty pool.
-	if _, err := os.Stat(filepath.Join(where, "images")); err != nil {
+	if _, err := os.Stat(filepath.Join(where, layout.Images)); err != nil {
 		return "", fmt.Errorf("%s: %w: %w", where, ErrNoPool, err)
 	}
 

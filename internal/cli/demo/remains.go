@@ -14,6 +14,8 @@ import (
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 )
 
 const (
@@ -96,8 +98,6 @@ func loopsBelow(root string) ([]loop, error) {
 // the image that an embedded pool is in, the pool's identity, and the lock of its
 // controller.
 func volumesBelow(pool string) ([]string, error) {
-	const embedded, lock, identity = "pool.img", "controller.lock", "pool.json"
-
 	var found []string
 
 	err := filepath.WalkDir(pool, func(path string, entry fs.DirEntry, err error) error {
@@ -108,9 +108,10 @@ func volumesBelow(pool string) ([]string, error) {
 		// The rooms stay: all that is a file, or the directory of a volume or of a
 		// snapshot, is not one of them.
 		room := filepath.Base(filepath.Dir(path))
-		own := path == filepath.Join(pool, embedded) || entry.Name() == lock || entry.Name() == identity
+		own := path == filepath.Join(pool, layout.EmbeddedImage) ||
+			entry.Name() == layout.ControllerLock || entry.Name() == layout.Identity
 
-		if !own && (!entry.IsDir() || room == "directories" || room == "snapshots" || room == "removing") {
+		if !own && (!entry.IsDir() || room == layout.Directories || room == layout.Snapshots || room == layout.Removing) {
 			found = append(found, path)
 		}
 

@@ -19,7 +19,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/pkg/health"
-	"github.com/touchstone-csi/touchstone/pkg/pool/embedded"
+	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 )
 
 const startIt = "start the driver, or name its socket with --endpoint; if it does not start, its log says why"
@@ -201,7 +201,7 @@ func (c *Config) otherSettings(report *health.Report) []string {
 		known = append(known, each.Name)
 
 		if directory := filepath.Clean(c.Pools[each.Name]); filepath.Clean(each.Path) != directory &&
-			filepath.Clean(each.Path) != filepath.Join(directory, embedded.MountName) {
+			filepath.Clean(each.Path) != filepath.Join(directory, layout.EmbeddedMountPoint) {
 			other = append(other, "has pool "+each.Name+" in "+each.Path)
 		}
 	}

@@ -13,8 +13,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/health"
-	"github.com/touchstone-csi/touchstone/pkg/pool"
-	"github.com/touchstone-csi/touchstone/pkg/pool/embedded"
+	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
@@ -118,7 +117,7 @@ func inUse(report *health.Report, id string) bool {
 
 // volumeOf returns the volume whose image is attached, if it is in one of the rooms.
 func volumeOf(each loop.Attachment, rooms []string) (string, bool) {
-	id, isImage := strings.CutSuffix(filepath.Base(each.BackingPath), pool.ImageSuffix)
+	id, isImage := strings.CutSuffix(filepath.Base(each.BackingPath), layout.ImageSuffix)
 
 	return id, isImage && volume.IsID(id) && slices.Contains(rooms, filepath.Dir(each.BackingPath))
 }
@@ -129,8 +128,8 @@ func (c *Config) imageRooms(ctx context.Context) []string {
 
 	for _, name := range pools(c) {
 		for _, directory := range []string{filepath.Clean(c.Pools[name]), resolved(ctx, c.Pools[name])} {
-			for _, place := range []string{directory, filepath.Join(directory, embedded.MountName)} {
-				rooms = append(rooms, filepath.Join(place, "images"), filepath.Join(place, "ephemeral", "images"))
+			for _, place := range []string{directory, filepath.Join(directory, layout.EmbeddedMountPoint)} {
+				rooms = append(rooms, layout.ImageDirectories(place)...)
 			}
 		}
 	}
@@ -300,7 +299,7 @@ func (l *mountLook) ours(point mount.Point) bool {
 		return volume.IsID(id)
 	}
 
-	return filepath.Base(filepath.Dir(point.Root)) == "directories" && volume.IsID(filepath.Base(point.Root))
+	return filepath.Base(filepath.Dir(point.Root)) == layout.Directories && volume.IsID(filepath.Base(point.Root))
 }
 
 // kubeletsOwn says whether the kubelet itself mounts there what a driver has published:

@@ -16,6 +16,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
+	"github.com/touchstone-csi/touchstone/internal/linux/eintr"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/pool/embedded"
@@ -111,16 +112,11 @@ func syncIn(directory string) (time.Duration, error) {
 		return 0, fmt.Errorf("write to %s: %w", directory, err)
 	}
 
-	for {
-		err := unix.Fdatasync(int(file.Fd()))
-		if err == nil {
-			return time.Since(began), nil
-		}
-
-		if !errors.Is(err, unix.EINTR) {
-			return 0, fmt.Errorf("fdatasync in %s: %w", directory, err)
-		}
+	if err := eintr.Retry(func() error { return unix.Fdatasync(int(file.Fd())) }); err != nil {
+		return 0, fmt.Errorf("fdatasync in %s: %w", directory, err)
 	}
+
+	return time.Since(began), nil
 }
 
 func availableIn(directory string) (int64, error) {

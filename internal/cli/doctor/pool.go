@@ -17,6 +17,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/pool/embedded"
+	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 )
 
 // site is where a pool is.
@@ -45,7 +46,7 @@ func (c *Config) site(name string) (site, error) {
 	}
 
 	if s.rooms != s.directory {
-		s.image = filepath.Join(s.directory, embedded.ImageName)
+		s.image = filepath.Join(s.directory, layout.EmbeddedImage)
 	}
 
 	return s, nil
@@ -54,7 +55,7 @@ func (c *Config) site(name string) (site, error) {
 // nameless makes a file in the pool that nobody sees, in its scratch room where it
 // has one.
 func (s *site) nameless() (*os.File, error) {
-	if file, err := embedded.Nameless(filepath.Join(s.rooms, "scratch")); !errors.Is(err, fs.ErrNotExist) {
+	if file, err := embedded.Nameless(filepath.Join(s.rooms, layout.Scratch)); !errors.Is(err, fs.ErrNotExist) {
 		return file, err
 	}
 

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/linux/flock"
 	"github.com/touchstone-csi/touchstone/internal/linux/fork"
 )
 
@@ -377,7 +378,7 @@ func lockPath(ctx context.Context, path string) (*os.File, error) {
 	patience, pause := fork.NewPatience(lockAttempts), firstBusyPause
 
 	for {
-		err = unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		err = flock.TryLock(file, unix.LOCK_EX)
 		if !errors.Is(err, unix.EWOULDBLOCK) || !patience.Another() {
 			break
 		}
@@ -392,7 +393,7 @@ func lockPath(ctx context.Context, path string) (*os.File, error) {
 	}
 
 	switch {
-	case err == nil, errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOLCK):
+	case err == nil, flock.Unsupported(err):
 		return file, nil
 	case errors.Is(err, unix.EWOULDBLOCK):
 		err = fmt.Errorf("%s is %w: a tool still works on it, or it is attached; try again later", path, ErrInUse)

@@ -1,11 +1,13 @@
-// Package flock locks files against other processes, with flock(2).
+// Package flock locks files against other processes with flock(2).
 //
-// A lock ends with the process that has it, but for a child that it was just
-// forking, for a tool, when it was killed: that has copies of all descriptors until
-// its exec. Whoever starts again at once must not be refused for that.
+// The kernel releases a lock when the last descriptor of the open file is closed. A process that
+// is forking a child when it is killed leaves copies of its descriptors in the child until the
+// child's exec, so a lock may outlive its process for some milliseconds. Lock therefore retries,
+// so that a driver that is restarted at once gets its locks, and Unlock releases a lock
+// explicitly instead of leaving it to close(2).
 //
-// What may enter: how long to wait for a lock. What is locked, and what is said of
-// who has it, is its user's.
+// The package contains how long to wait for a lock. Its callers decide what is locked and how a
+// conflict is reported.
 package flock
 
 import (
@@ -14,32 +16,44 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/eintr"
 )
 
 const (
-	// attempts and firstPause make two seconds: far more than a fork takes on a
-	// machine that has too much to do, and not too long for who is refused.
+	// attempts and firstPause add up to two seconds: far longer than a fork takes on an
+	// overloaded machine, and short enough to report a real conflict.
 	attempts   = 12
 	firstPause = time.Millisecond
 )
 
-// Lock locks the file, how being unix.LOCK_EX or unix.LOCK_SH. It waits for about
-// two seconds. Errors: unix.EWOULDBLOCK when another has it still, or flock's.
+// Lock locks the file; how is unix.LOCK_EX or unix.LOCK_SH. It retries a lock that another process
+// holds for about two seconds. Errors: unix.EWOULDBLOCK if it is held still, or flock's.
 func Lock(file *os.File, how int) error {
-	pause := firstPause
-
-	for attempt := 1; ; {
-		err := unix.Flock(int(file.Fd()), how|unix.LOCK_NB)
-
-		switch {
-		case errors.Is(err, unix.EINTR):
-		case !errors.Is(err, unix.EWOULDBLOCK) || attempt == attempts:
-			return err //nolint:wrapcheck // the caller knows what is locked
-		default:
-			time.Sleep(pause)
-
-			pause *= 2
-			attempt++
+	for attempt, pause := 1, firstPause; ; attempt, pause = attempt+1, 2*pause {
+		err := TryLock(file, how)
+		if !errors.Is(err, unix.EWOULDBLOCK) || attempt == attempts {
+			return err
 		}
+
+		time.Sleep(pause)
 	}
+}
+
+// TryLock locks the file without waiting; how is unix.LOCK_EX or unix.LOCK_SH. Errors:
+// unix.EWOULDBLOCK if another process holds the lock, or flock's.
+func TryLock(file *os.File, how int) error {
+	return eintr.Retry(func() error { return unix.Flock(int(file.Fd()), how|unix.LOCK_NB) })
+}
+
+// Unlock releases the lock at once, also if a child that is being forked has a copy of the
+// descriptor.
+func Unlock(file *os.File) error {
+	return eintr.Retry(func() error { return unix.Flock(int(file.Fd()), unix.LOCK_UN) })
+}
+
+// Unsupported reports whether an error of Lock or TryLock means that the file's filesystem has no
+// locks.
+func Unsupported(err error) bool {
+	return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOLCK) || errors.Is(err, unix.ENOSYS)
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/flock"
 )
 
 // Identity says which file it is, whatever its path: device and inode as fstat
@@ -79,14 +81,14 @@ func (i *image) lock(readOnly bool) (bool, error) {
 func (i *image) share() (bool, error) { return i.flock(unix.LOCK_SH) }
 
 func (i *image) flock(how int) (bool, error) {
-	err := unix.Flock(int(i.file.Fd()), how|unix.LOCK_NB)
+	err := flock.TryLock(i.file, how)
 
 	switch {
 	case err == nil:
 		return true, nil
 	case errors.Is(err, unix.EWOULDBLOCK):
 		return false, nil
-	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOLCK), errors.Is(err, unix.ENOSYS):
+	case flock.Unsupported(err):
 		return false, fmt.Errorf("lock %s: %w: %w", i.file.Name(), ErrNoLocks, err)
 	default:
 		return false, fmt.Errorf("lock %s: %w", i.file.Name(), err)

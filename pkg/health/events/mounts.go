@@ -2,13 +2,13 @@ package events
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/linux/eintr"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 )
 
@@ -93,10 +93,7 @@ func openMountTable() (int, error) {
 func pollMountTable(table int, ended *os.File) error {
 	fds := []unix.PollFd{{Fd: int32(table), Events: unix.POLLPRI}, {Fd: int32(ended.Fd()), Events: unix.POLLIN}}
 
-	for {
-		_, err := unix.Poll(fds, -1)
-		if !errors.Is(err, unix.EINTR) {
-			return err //nolint:wrapcheck // Run wraps it
-		}
-	}
+	_, err := eintr.RetryValue(func() (int, error) { return unix.Poll(fds, -1) })
+
+	return err //nolint:wrapcheck // Run wraps it
 }

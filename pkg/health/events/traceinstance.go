@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/flock"
 )
 
 const (
@@ -60,7 +62,7 @@ func holdInstance(root *os.Root, name string) (*traceInstance, error) {
 		return nil, errors.Join(err, dir.Close())
 	}
 
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := flock.TryLock(lock, unix.LOCK_EX); err != nil {
 		_, _ = lock.Close(), dir.Close()
 
 		return nil, fmt.Errorf("%w: each running driver needs an instance of its own: %w", ErrInUse, err)

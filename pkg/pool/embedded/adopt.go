@@ -15,6 +15,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 )
 
 // adopt returns the root of the image that is mounted already, grown if need be,
@@ -99,7 +100,7 @@ func (s *site) deviceOf(point mount.Point, image *os.File) (loop.Status, error) 
 }
 
 func (s *site) foreignMount(point mount.Point, what string) error {
-	return fmt.Errorf("mounted at %s is %s and not %s: %w; unmount it", point.Path, what, s.path(ImageName), ErrForeign)
+	return fmt.Errorf("mounted at %s is %s and not %s: %w; unmount it", point.Path, what, s.path(layout.EmbeddedImage), ErrForeign)
 }
 
 // believe is for who may not ask the device: sysfs tells everybody the path of
@@ -118,7 +119,7 @@ func (s *site) believe(point mount.Point, image *os.File) error {
 	}
 
 	there, err := os.Stat(path)
-	if filepath.Base(path) != ImageName || err == nil && !os.SameFile(ours, there) {
+	if filepath.Base(path) != layout.EmbeddedImage || err == nil && !os.SameFile(ours, there) {
 		return s.foreignMount(point, path)
 	}
 

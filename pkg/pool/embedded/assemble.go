@@ -14,6 +14,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 )
 
 // assemble returns the root of the mounted image, which keeps it mounted.
@@ -97,7 +98,7 @@ func (s *site) makeMountPoint() error {
 	}
 	defer home.Close()
 
-	name, err := anyIn(home, MountName)
+	name, err := anyIn(home, layout.EmbeddedMountPoint)
 	if err != nil {
 		return fmt.Errorf("look into %s: %w", s.place.Path(), err)
 	}
@@ -127,7 +128,7 @@ func (s *site) attach(ctx context.Context, image *os.File) (*loop.Device, error)
 	ours := func(status loop.Status) bool { return status.Number == device.Number }
 	if len(before) > 0 && !slices.ContainsFunc(before, ours) {
 		return nil, errors.Join(fmt.Errorf("%s is attached to %s already: %w; unmount and detach that",
-			ImageName, before[0].Path, ErrForeign), device.Close())
+			layout.EmbeddedImage, before[0].Path, ErrForeign), device.Close())
 	}
 
 	return device, nil
@@ -185,7 +186,7 @@ func (s *site) checkReplayed(ctx context.Context, device *loop.Device) (filesyst
 
 func (s *site) damaged(detail string) error {
 	return fmt.Errorf("%w and was not mounted; copy %s, then repair it with xfs_repair -f %s: %s",
-		ErrDamaged, ImageName, s.path(ImageName), detail)
+		ErrDamaged, layout.EmbeddedImage, s.path(layout.EmbeddedImage), detail)
 }
 
 // mountDetached lets space that is deleted inside go back to the host's
@@ -231,7 +232,7 @@ func (s *site) adorn(root *os.File) error {
 func (s *site) grow(ctx context.Context, image *os.File, number int, root *os.File) error {
 	info, err := image.Stat()
 	if err != nil {
-		return fmt.Errorf("size of %s: %w", ImageName, err)
+		return fmt.Errorf("size of %s: %w", layout.EmbeddedImage, err)
 	}
 
 	size := info.Size()
@@ -239,17 +240,17 @@ func (s *site) grow(ctx context.Context, image *os.File, number int, root *os.Fi
 	switch wanted := round(s.Bytes); {
 	case wanted < size && s.Bytes > 0:
 		s.Log.WarnContext(ctx, "the embedded pool is larger than asked and stays so: it never shrinks",
-			"image", s.path(ImageName), "bytes", size, "asked", wanted)
+			"image", s.path(layout.EmbeddedImage), "bytes", size, "asked", wanted)
 	case wanted > size:
 		if short, err := s.tooFullToGrow(wanted - size); err != nil || short {
 			s.Log.ErrorContext(ctx, "the embedded pool does not grow: its directory's filesystem is full; make room and start again",
-				"image", s.path(ImageName), "bytes", size, "asked", wanted, "error", err)
+				"image", s.path(layout.EmbeddedImage), "bytes", size, "asked", wanted, "error", err)
 
 			return nil
 		}
 
 		if err := errors.Join(image.Truncate(wanted), image.Sync()); err != nil {
-			return fmt.Errorf("grow %s to %d bytes: %w", ImageName, wanted, err)
+			return fmt.Errorf("grow %s to %d bytes: %w", layout.EmbeddedImage, wanted, err)
 		}
 
 		size = wanted
@@ -271,7 +272,7 @@ func (s *site) fill(ctx context.Context, size int64, number int, root *os.File) 
 			return err
 		}
 
-		s.Log.InfoContext(ctx, "an embedded pool grows", "image", s.path(ImageName), "bytes", device)
+		s.Log.InfoContext(ctx, "an embedded pool grows", "image", s.path(layout.EmbeddedImage), "bytes", device)
 	}
 
 	return s.xfs.GrowMounted(ctx, root, device)

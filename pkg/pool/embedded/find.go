@@ -1,6 +1,10 @@
 package embedded
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
+)
 
 // Find returns where the rooms of the pool in a directory are, without changing
 // anything: where its image is mounted or, without one, the directory itself.
@@ -9,7 +13,7 @@ func Find(directory string) (string, error) {
 	options := Options{Directory: directory}
 	options.complete()
 
-	if !options.has(ImageName) {
+	if !options.has(layout.EmbeddedImage) {
 		return directory, nil
 	}
 
@@ -17,7 +21,7 @@ func Find(directory string) (string, error) {
 		return "", fmt.Errorf("embedded pool in %s: %w", directory, err)
 	}
 
-	return options.path(MountName), nil
+	return options.path(layout.EmbeddedMountPoint), nil
 }
 
 // mounted returns nil if the image is.
@@ -34,7 +38,7 @@ func (o *Options) mounted() error {
 	}
 
 	if !mounted {
-		image, place := o.path(ImageName), o.path(MountName)
+		image, place := o.path(layout.EmbeddedImage), o.path(layout.EmbeddedMountPoint)
 
 		return fmt.Errorf("%w: mount it while no driver runs (mount -o loop,discard %s %s), and unmount it again afterwards",
 			ErrNotMounted, image, place)

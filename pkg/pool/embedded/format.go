@@ -10,6 +10,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 )
 
 // format makes the image under another name: until the rename there is none, so
@@ -17,10 +18,10 @@ import (
 func (s *site) format(ctx context.Context, size int64) (*os.File, error) {
 	image, err := s.formatAside(ctx, round(size))
 	if err != nil {
-		return nil, s.blameHost(fmt.Errorf("make %s: %w", ImageName, err))
+		return nil, s.blameHost(fmt.Errorf("make %s: %w", layout.EmbeddedImage, err))
 	}
 
-	s.Log.InfoContext(ctx, "an embedded pool was made", "image", s.path(ImageName), "bytes", round(size))
+	s.Log.InfoContext(ctx, "an embedded pool was made", "image", s.path(layout.EmbeddedImage), "bytes", round(size))
 
 	return image, nil
 }
@@ -29,19 +30,19 @@ func (s *site) formatAside(ctx context.Context, size int64) (*os.File, error) {
 	home := int(s.home.Fd())
 
 	// The lock is ours: it is a crash's.
-	if err := unix.Unlinkat(home, makingName, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+	if err := unix.Unlinkat(home, layout.EmbeddedImageScratch, 0); err != nil && !errors.Is(err, unix.ENOENT) {
 		return nil, fmt.Errorf("remove what a crash left: %w", err)
 	}
 
-	descriptor, err := unix.Openat(home, makingName, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, imageMode)
+	descriptor, err := unix.Openat(home, layout.EmbeddedImageScratch, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, imageMode)
 	if err != nil {
 		return nil, fmt.Errorf("create it: %w", err)
 	}
 
-	image := os.NewFile(uintptr(descriptor), s.path(ImageName))
+	image := os.NewFile(uintptr(descriptor), s.path(layout.EmbeddedImage))
 
 	if err = image.Truncate(size); err == nil {
-		err = s.xfs.Make(ctx, s.path(makingName), filesystem.MakeOptions{
+		err = s.xfs.Make(ctx, s.path(layout.EmbeddedImageScratch), filesystem.MakeOptions{
 			BlockSize: loop.DefaultBlockSize, Options: []string{"-m", "reflink=1"},
 		})
 	}
@@ -51,11 +52,11 @@ func (s *site) formatAside(ctx context.Context, size int64) (*os.File, error) {
 	}
 
 	if err == nil {
-		err = unix.Renameat(home, makingName, home, ImageName)
+		err = unix.Renameat(home, layout.EmbeddedImageScratch, home, layout.EmbeddedImage)
 	}
 
 	if err != nil {
-		return nil, errors.Join(err, image.Close(), unix.Unlinkat(home, makingName, 0))
+		return nil, errors.Join(err, image.Close(), unix.Unlinkat(home, layout.EmbeddedImageScratch, 0))
 	}
 
 	if err := s.home.Sync(); err != nil {

@@ -9,16 +9,10 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 )
 
 const (
-	// ImageName is the image's name in the pool's directory.
-	ImageName = "pool.img"
-	// MountName is the name of the directory on which it is mounted.
-	MountName = "mounted"
-
-	makingName = ImageName + ".making"
-
 	homeMode  = 0o700
 	imageMode = 0o600
 )
@@ -99,7 +93,7 @@ func ensure(ctx context.Context, options Options) (*Pool, error) {
 	made := &Pool{options: options}
 
 	// An ordinary pool is left alone, locks included.
-	if options.Bytes == 0 && !options.has(ImageName) && !options.has(MountName) {
+	if options.Bytes == 0 && !options.has(layout.EmbeddedImage) && !options.has(layout.EmbeddedMountPoint) {
 		return made, nil
 	}
 
@@ -135,7 +129,7 @@ func (p *Pool) Directory() string {
 		return p.options.Directory
 	}
 
-	return p.options.path(MountName)
+	return p.options.path(layout.EmbeddedMountPoint)
 }
 
 // Image is the path of the file that holds the pool's filesystem, empty for a
@@ -145,7 +139,7 @@ func (p *Pool) Image() string {
 		return ""
 	}
 
-	return p.options.path(ImageName)
+	return p.options.path(layout.EmbeddedImage)
 }
 
 // Close unmounts the filesystem, unless volumes or other processes use it: then

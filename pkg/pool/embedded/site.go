@@ -14,7 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/flock"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 )
 
 // site is the directory of a pool while something is done about its image.
@@ -45,7 +47,7 @@ func open(options Options) (*site, error) {
 	}
 	defer places.Close()
 
-	place, err := places.Find(filepath.Join(filepath.Clean(options.Directory), MountName))
+	place, err := places.Find(filepath.Join(filepath.Clean(options.Directory), layout.EmbeddedMountPoint))
 	if err != nil {
 		return nil, errors.Join(err, home.Close())
 	}
@@ -73,13 +75,13 @@ const lockPause = 10 * time.Millisecond
 // lock is held until close.
 func (s *site) lock(ctx context.Context) error {
 	for {
-		err := unix.Flock(int(s.home.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		err := flock.TryLock(s.home, unix.LOCK_EX)
 
 		switch {
-		case err == nil, errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOLCK), errors.Is(err, unix.ENOSYS):
+		case err == nil, flock.Unsupported(err):
 			// Without locks it is up to the kernel, which mounts an image once.
 			return nil
-		case !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR):
+		case !errors.Is(err, unix.EWOULDBLOCK):
 			return fmt.Errorf("lock it: %w", err)
 		}
 
@@ -94,10 +96,10 @@ func (s *site) lock(ctx context.Context) error {
 // openImage returns nil where there is none. An unprivileged process gets a
 // descriptor that only tells which file it is.
 func (s *site) openImage() (*os.File, error) {
-	path := s.path(ImageName)
+	path := s.path(layout.EmbeddedImage)
 
 	// Looked at before it is opened: to open a device or a pipe has effects.
-	known, err := unix.Openat(int(s.home.Fd()), ImageName, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	known, err := unix.Openat(int(s.home.Fd()), layout.EmbeddedImage, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {
 		return nil, nil //nolint:nilnil // that there is none is no failure
 	}
@@ -180,7 +182,7 @@ func (s *site) known(ctx context.Context, image *os.File) (*os.File, error) {
 		return nil, err
 	}
 
-	switch path := s.path(ImageName); {
+	switch path := s.path(layout.EmbeddedImage); {
 	case !blank && found == "":
 		return nil, fmt.Errorf("%s holds data but no XFS: %w, or its begin is overwritten; move it away, or repair it with xfs_repair -f",
 			path, ErrForeign)
@@ -209,7 +211,7 @@ func (s *site) makeIfWanted(ctx context.Context) (*os.File, error) {
 
 	if mounted {
 		return nil, fmt.Errorf("something is mounted at %s, but there is no %s: %w; unmount it, or put the image back",
-			s.place.Path(), ImageName, ErrForeign)
+			s.place.Path(), layout.EmbeddedImage, ErrForeign)
 	}
 
 	if s.Bytes == 0 || s.Known {
@@ -240,7 +242,7 @@ func (s *site) makeIfWanted(ctx context.Context) (*os.File, error) {
 
 func (s *site) needsPrivilege() error {
 	return fmt.Errorf("%s is not mounted at %s: %w; start a driver of mode node or all, as root and "+
-		"with --pool-image-size, on this pool first", ImageName, s.place.Path(), ErrPrivilege)
+		"with --pool-image-size, on this pool first", layout.EmbeddedImage, s.place.Path(), ErrPrivilege)
 }
 
 // refuseVolumes refuses a directory with volumes that the image would hide.
@@ -251,7 +253,7 @@ func (s *site) refuseVolumes() error {
 	}
 	defer root.Close()
 
-	for _, room := range []string{"images", "directories", "snapshots", "ephemeral/images", "ephemeral/directories"} {
+	for _, room := range layout.VolumeDirectories() {
 		name, err := anyIn(root, room)
 		if err != nil {
 			return fmt.Errorf("look for volumes in %s: %w", s.path(room), err)
