@@ -3,11 +3,13 @@ package operation
 import (
 	"errors"
 	"fmt"
+
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 )
 
 // ErrDraining is returned for an operation that was not begun because the
 // process is about to end.
-var ErrDraining = errors.New("the driver is shutting down and takes no new operations")
+var ErrDraining = errdefs.New(errdefs.ErrUnavailable, "the driver is shutting down and takes no new operations")
 
 // errResult is a defect of the caller: one method, two types of result.
 var errResult = errors.New("wrong type of result")
@@ -25,6 +27,9 @@ func (e *ConflictError) Error() string {
 	return fmt.Sprintf("%s for %s %s is under way with other arguments; wait for it, then call again",
 		e.Method, e.Key, e.Object)
 }
+
+// Unwrap returns the category of the error.
+func (e *ConflictError) Unwrap() error { return errdefs.ErrAborted }
 
 // PanicError is the result of an operation that panicked.
 type PanicError struct {

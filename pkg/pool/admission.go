@@ -2,13 +2,14 @@ package pool
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
+
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 )
 
 // ErrOvercommitted says that a pool has less capacity left than a request needs.
-var ErrOvercommitted = errors.New("the pool has too little capacity left")
+var ErrOvercommitted = errdefs.New(errdefs.ErrResourceExhausted, "the pool has too little capacity left")
 
 // Ledger records which volumes and snapshots are provisioned from pools.
 type Ledger interface {

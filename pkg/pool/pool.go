@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 	"github.com/touchstone-csi/touchstone/pkg/pool/removal"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
@@ -20,9 +21,9 @@ import (
 // Errors of this package.
 var (
 	// ErrNoSpace says that the pool has no room for what was asked.
-	ErrNoSpace = errors.New("the pool has no space left")
+	ErrNoSpace = errdefs.New(errdefs.ErrResourceExhausted, "the pool has no space left")
 	// ErrMissing says that a volume's image or directory is not in the pool.
-	ErrMissing = errors.New("not in the pool")
+	ErrMissing = errdefs.New(errdefs.ErrNotFound, "not in the pool")
 	// ErrNotDirectory says that something else is where a pool, or a directory of it,
 	// has to be.
 	ErrNotDirectory = errors.New("it is not a directory")
@@ -30,15 +31,15 @@ var (
 	ErrShrink = errors.New("an image never shrinks")
 	// ErrInMaking says that another process is making the same image or
 	// directory at this moment.
-	ErrInMaking = errors.New("it is being made by another process")
+	ErrInMaking = errdefs.New(errdefs.ErrAborted, "it is being made by another process")
 	// ErrInUse says that an image is attached, here or on another node.
-	ErrInUse = errors.New("the image is attached, here or on another node")
+	ErrInUse = errdefs.New(errdefs.ErrFailedPrecondition, "the image is attached, here or on another node")
 	// ErrNoLocks says that the pool's filesystem has no file locks, without which
 	// two nodes could use one image.
-	ErrNoLocks = errors.New("the pool's filesystem has no file locks (flock); put the pool on one that has, or mount it with locks")
+	ErrNoLocks = errdefs.New(errdefs.ErrFailedPrecondition, "the pool's filesystem has no file locks (flock); put the pool on one that has, or mount it with locks")
 	// ErrNotInstant says that a filesystem that lets files share blocks did not
 	// let these two, so that there is no copy of one moment.
-	ErrNotInstant = errors.New("the filesystem makes no instant copy of this file")
+	ErrNotInstant = errdefs.New(errdefs.ErrFailedPrecondition, "the filesystem makes no instant copy of this file")
 )
 
 const (

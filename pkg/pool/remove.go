@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/eintr"
 	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 	"github.com/touchstone-csi/touchstone/pkg/pool/removal"
@@ -40,7 +41,7 @@ const (
 )
 
 // ErrMounted says that a mount below a directory keeps it from being removed.
-var ErrMounted = errors.New("something is mounted there; unmount it")
+var ErrMounted = errdefs.New(errdefs.ErrFailedPrecondition, "something is mounted there; unmount it")
 
 // errNotEmpty is of a directory that lists no entries and can't be removed.
 var errNotEmpty = errors.New("the directory is not empty, but lists no entries")

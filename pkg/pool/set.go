@@ -7,13 +7,14 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
 var (
 	// ErrUnavailable says that a pool cannot be used at the moment; what it wraps
 	// says why.
-	ErrUnavailable = errors.New("the pool is unavailable")
+	ErrUnavailable = errdefs.New(errdefs.ErrUnavailable, "the pool is unavailable")
 	// ErrUnknown says that no pool of that name is configured.
 	ErrUnknown = errors.New("no such pool")
 

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/eintr"
 	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 )
@@ -26,7 +27,7 @@ const (
 )
 
 // ErrLeased says that a process keeps a lease on a file (fcntl F_SETLEASE).
-var ErrLeased = errors.New("a process holds a lease on the file; end it, or retry later")
+var ErrLeased = errdefs.New(errdefs.ErrFailedPrecondition, "a process holds a lease on the file; end it, or retry later")
 
 // cutTree copies a directory as `cp -a --reflink=auto` does: modes, owners,
 // times, extended attributes and with them ACLs and capabilities, hard links,

@@ -1,7 +1,8 @@
-// Package rpc is what the services do alike at their edge: it checks the ids of
-// requests, starts or joins the operation, and turns the errors of the rooms
-// below into the gRPC status that the CSI spec asks for.
+// Package rpc is what the CSI services do the same way in every handler: it checks
+// the ids of requests, starts or joins the operation, and converts errors to gRPC
+// status errors with the codes that the CSI spec asks for.
 //
-// What may enter: what every service needs, once. What a request means is
-// decided by the services.
+// It contains what every service needs; what a request means is decided by the
+// services. The code of an error follows from its category (internal/errdefs),
+// so the package imports none of the packages in which errors arise.
 package rpc

@@ -3,12 +3,14 @@ package state
 import (
 	"errors"
 	"fmt"
+
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 )
 
 var (
 	// ErrReadOnly is what every Update gets after a failed write or fsync, until a
 	// restart, or until there is space again if that was missing.
-	ErrReadOnly = errors.New("state is read-only")
+	ErrReadOnly = errdefs.New(errdefs.ErrUnavailable, "state is read-only")
 	// ErrDuplicate is returned by Put when another record of the collection
 	// has the same value in a unique index.
 	ErrDuplicate = errors.New("already taken")

@@ -1,16 +1,17 @@
 package volume
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 )
 
 // ErrCapability is returned for a volume capability that no volume can have.
-var ErrCapability = errors.New("bad volume capability")
+var ErrCapability = errdefs.New(errdefs.ErrInvalidArgument, "bad volume capability")
 
 // Mode is an access mode of the CSI spec.
 type Mode = csi.VolumeCapability_AccessMode_Mode

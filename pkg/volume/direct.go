@@ -1,10 +1,11 @@
 package volume
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 )
 
 const (
@@ -28,9 +29,9 @@ const (
 var (
 	// ErrClaimUnreadable is returned for a claim that can't be read until somebody
 	// puts something right.
-	ErrClaimUnreadable = errors.New("the claim can't be read")
+	ErrClaimUnreadable = errdefs.New(errdefs.ErrFailedPrecondition, "the claim can't be read")
 	// ErrClaimUnanswered is returned for a claim that may be readable in a moment.
-	ErrClaimUnanswered = errors.New("the Kubernetes API does not answer")
+	ErrClaimUnanswered = errdefs.New(errdefs.ErrUnavailable, "the Kubernetes API does not answer")
 )
 
 // AsDirect returns the parameters of the volume that these would make if it were

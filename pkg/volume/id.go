@@ -1,18 +1,19 @@
 package volume
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/google/uuid"
+
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 )
 
 // ErrHostileID is returned for an id that no CO can have got from Touchstone
 // and that has the shape of an attempt to leave the pool.
-var ErrHostileID = errors.New("not a volume id")
+var ErrHostileID = errdefs.New(errdefs.ErrInvalidArgument, "not a volume id")
 
 // NewID returns a fresh volume id, a UUIDv7: ordered by time of creation and
 // never derived from anything in a request.

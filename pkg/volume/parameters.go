@@ -1,11 +1,12 @@
 package volume
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 )
 
 // Backing says what a volume is made of in its pool.
@@ -70,7 +71,7 @@ const (
 
 // ErrParameter is returned for a parameter that is unknown or has an
 // impossible value.
-var ErrParameter = errors.New("bad parameter")
+var ErrParameter = errdefs.New(errdefs.ErrInvalidArgument, "bad parameter")
 
 // Parameters are the StorageClass parameters of a volume, defaults filled in.
 // They fix what the volume is, so two requests with equal Parameters ask for

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/fork"
 )
 
@@ -18,12 +19,12 @@ var (
 	// ErrUnknown is returned by ByName for a filesystem that is not supported.
 	ErrUnknown = errors.New("unknown filesystem")
 	// ErrTooSmall is returned by Make for an image below MinimumBytes.
-	ErrTooSmall = errors.New("too small for the filesystem")
+	ErrTooSmall = errdefs.New(errdefs.ErrOutOfRange, "too small for the filesystem")
 	// ErrOption is returned by Make for a mkfs option that is not allowed.
-	ErrOption = errors.New("mkfs option is not allowed")
+	ErrOption = errdefs.New(errdefs.ErrInvalidArgument, "mkfs option is not allowed")
 	// ErrInUse is returned where a device is mounted, or a tool is still at work
 	// on it.
-	ErrInUse = errors.New("in use")
+	ErrInUse = errdefs.New(errdefs.ErrFailedPrecondition, "in use")
 	// ErrNoSuperblock is returned by SizeBytes where there is none of this
 	// filesystem, or one that makes no sense.
 	ErrNoSuperblock = errors.New("no valid superblock")
@@ -32,7 +33,7 @@ var (
 	ErrDamaged = errors.New("filesystem is damaged")
 	// ErrGrowRefused is returned by GrowMounted where the kernel does not permit
 	// it: ext4 wants CAP_SYS_RESOURCE, and no recorded errors.
-	ErrGrowRefused = errors.New("kernel does not permit growing while mounted")
+	ErrGrowRefused = errdefs.New(errdefs.ErrFailedPrecondition, "kernel does not permit growing while mounted")
 	// ErrOtherFilesystem is returned by GrowMounted where something else is
 	// mounted, or nothing.
 	ErrOtherFilesystem = errors.New("another filesystem is mounted there")

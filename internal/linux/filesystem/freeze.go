@@ -6,14 +6,16 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 )
 
 var (
 	// ErrFrozen is returned by Freeze of what is frozen already.
-	ErrFrozen = errors.New("filesystem is frozen already")
+	ErrFrozen = errdefs.New(errdefs.ErrFailedPrecondition, "filesystem is frozen already")
 	// ErrNotFrozen is returned by Thaw of what nobody has frozen, or somebody
 	// else has thawed.
-	ErrNotFrozen = errors.New("filesystem is not frozen")
+	ErrNotFrozen = errdefs.New(errdefs.ErrAborted, "filesystem is not frozen")
 )
 
 const (

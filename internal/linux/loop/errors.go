@@ -3,6 +3,8 @@ package loop
 import (
 	"errors"
 	"fmt"
+
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 )
 
 var (
@@ -10,16 +12,16 @@ var (
 	ErrNotImage = errors.New("not a regular file")
 	// ErrImageLocked is returned for an image that something holds which is no
 	// loop device of this machine: another node, or a program at work on it.
-	ErrImageLocked = errors.New("image is locked")
+	ErrImageLocked = errdefs.New(errdefs.ErrFailedPrecondition, "image is locked")
 	// ErrNoLocks is returned for an image on a filesystem without file locks, where
 	// nothing would keep another node from attaching it too.
-	ErrNoLocks = errors.New("the filesystem of the image has no file locks (flock); " +
+	ErrNoLocks = errdefs.New(errdefs.ErrFailedPrecondition, "the filesystem of the image has no file locks (flock); "+
 		"put the pool on one that has, or mount it with locks")
 	// ErrInUse is returned where a detach did not complete in time because the
 	// device is still mounted or open; it completes by itself at the last close.
 	ErrInUse = errors.New("loop device is in use")
 	// ErrNotAttached is returned where a number has no image.
-	ErrNotAttached = errors.New("loop device is not attached")
+	ErrNotAttached = errdefs.New(errdefs.ErrFailedPrecondition, "loop device is not attached")
 	// ErrOtherImage is returned where a number turned out to hold another image
 	// than the one meant.
 	ErrOtherImage = errors.New("loop device holds another image")
@@ -27,7 +29,7 @@ var (
 	// answer the kernel's LOOP_GET_STATUS64 for it.
 	ErrNoAnswer = errors.New("the filesystem of the attached image does not answer")
 	// ErrNoNumber is returned when every number of the range is taken.
-	ErrNoNumber = errors.New("no loop device number is free")
+	ErrNoNumber = errdefs.New(errdefs.ErrResourceExhausted, "no loop device number is free")
 )
 
 const (

@@ -1,30 +1,34 @@
 package mount
 
-import "errors"
+import (
+	"errors"
+
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
+)
 
 // Besides these, errors wrap what the kernel said, so that errors.Is works with
 // fs.ErrNotExist, fs.ErrPermission and the errno itself.
 var (
 	// ErrRelative is returned for a path that does not start at the root; an
 	// empty one too.
-	ErrRelative = errors.New("not an absolute path")
+	ErrRelative = errdefs.New(errdefs.ErrInvalidArgument, "not an absolute path")
 	// ErrPath is returned for a path that no orchestrator has a reason to send:
 	// with "." or ".." in it, with a NUL, or longer than the kernel takes.
-	ErrPath = errors.New("not a plain path")
+	ErrPath = errdefs.New(errdefs.ErrInvalidArgument, "not a plain path")
 	// ErrOutside is returned for a path beneath none of the allowed directories.
-	ErrOutside = errors.New("outside the allowed directories")
+	ErrOutside = errdefs.New(errdefs.ErrInvalidArgument, "outside the allowed directories")
 	// ErrSymlink is returned where a symlink stands in a path, or at its end.
-	ErrSymlink = errors.New("a symlink is not followed")
+	ErrSymlink = errdefs.New(errdefs.ErrInvalidArgument, "a symlink is not followed")
 	// ErrWrongType is returned where something of another type is in the way: a
 	// file in place of a directory, a socket in place of a file.
-	ErrWrongType = errors.New("of the wrong type")
+	ErrWrongType = errdefs.New(errdefs.ErrFailedPrecondition, "of the wrong type")
 	// ErrNotEmpty is returned by Remove for what has content.
-	ErrNotEmpty = errors.New("not empty")
+	ErrNotEmpty = errdefs.New(errdefs.ErrFailedPrecondition, "not empty")
 	// ErrBusy is returned where something still uses a mount or a device.
-	ErrBusy = errors.New("in use")
+	ErrBusy = errdefs.New(errdefs.ErrFailedPrecondition, "in use")
 	// ErrFlag is returned for a mount flag that is refused, here or by the
 	// filesystem. Its message has the flag's name and never its value.
-	ErrFlag = errors.New("bad mount flag")
+	ErrFlag = errdefs.New(errdefs.ErrInvalidArgument, "bad mount flag")
 	// ErrAttached is returned for a Tree that was attached or closed already.
 	ErrAttached = errors.New("the detached mount is used up")
 	// ErrKernel is returned where the kernel is too old or a sandbox forbids the

@@ -2,16 +2,17 @@ package coalesce
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"runtime/debug"
 	"sync"
 	"time"
+
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 )
 
 // ErrDraining is returned for a request that was not taken because the process
 // is about to end.
-var ErrDraining = errors.New("the driver is shutting down and takes no new changes")
+var ErrDraining = errdefs.New(errdefs.ErrUnavailable, "the driver is shutting down and takes no new changes")
 
 // PanicError is the result of a change that panicked.
 type PanicError struct {

@@ -1,0 +1,114 @@
+package rpc_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
+	"github.com/touchstone-csi/touchstone/internal/kata"
+	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/operation"
+	"github.com/touchstone-csi/touchstone/pkg/operation/coalesce"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
+	"github.com/touchstone-csi/touchstone/pkg/state"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+// TestStatusOfEachError fixes the gRPC code of each error that reaches a handler.
+func TestStatusOfEachError(t *testing.T) {
+	t.Parallel()
+
+	for _, test := range []struct {
+		code codes.Code
+		errs []error
+	}{
+		{codes.Unavailable, []error{
+			pool.ErrUnavailable, fs.ErrClosed, volume.ErrClaimUnanswered,
+			operation.ErrDraining, coalesce.ErrDraining, state.ErrReadOnly, errdefs.ErrUnavailable,
+		}},
+		{codes.DeadlineExceeded, []error{context.DeadlineExceeded}},
+		{codes.Canceled, []error{context.Canceled}},
+		{codes.InvalidArgument, []error{
+			volume.ErrHostileID, volume.ErrParameter, volume.ErrCapability,
+			mount.ErrFlag, mount.ErrRelative, mount.ErrPath, mount.ErrOutside, mount.ErrSymlink,
+			kata.ErrAssignment, filesystem.ErrOption, errdefs.ErrInvalidArgument,
+		}},
+		{codes.ResourceExhausted, []error{
+			pool.ErrNoSpace, pool.ErrOvercommitted, loop.ErrNoNumber, errdefs.ErrResourceExhausted,
+		}},
+		{codes.NotFound, []error{pool.ErrMissing, errdefs.ErrNotFound}},
+		{codes.OutOfRange, []error{filesystem.ErrTooSmall, unix.EFBIG, errdefs.ErrOutOfRange}},
+		{codes.FailedPrecondition, []error{
+			volume.ErrClaimUnreadable,
+			mount.ErrWrongType, mount.ErrNotEmpty, mount.ErrBusy,
+			pool.ErrMounted, pool.ErrInUse, pool.ErrNoLocks, pool.ErrLeased, pool.ErrNotInstant,
+			kata.ErrUnsafeRoot, kata.ErrNested, cgroup.ErrInfeasible, cgroup.ErrNoPod,
+			filesystem.ErrGrowRefused, filesystem.ErrInUse, filesystem.ErrFrozen,
+			loop.ErrImageLocked, loop.ErrNoLocks, loop.ErrNotAttached, errdefs.ErrFailedPrecondition,
+		}},
+		{codes.Aborted, []error{
+			&operation.ConflictError{}, pool.ErrInMaking, filesystem.ErrNotFrozen, errdefs.ErrAborted,
+		}},
+		{codes.Internal, []error{
+			errors.New("no category"), &operation.PanicError{}, //nolint:err113 // any error
+			pool.ErrNotDirectory, pool.ErrShrink, pool.ErrTaken, pool.ErrReplaced, pool.ErrReadOnly,
+			pool.ErrIdentity, pool.ErrNotImmutable, pool.ErrUnknown,
+			state.ErrDuplicate, state.ErrNotOpen, state.ErrRecord, state.ErrTransactionOver, state.ErrNotRepairable,
+			kata.ErrNoSandbox, kata.ErrUnimplemented, kata.ErrNoAnswer, kata.ErrHostPath,
+			filesystem.ErrUnknown, filesystem.ErrNoSuperblock, filesystem.ErrDamaged, filesystem.ErrOtherFilesystem,
+			filesystem.ErrNeedsMount, filesystem.ErrToolMissing, filesystem.ErrNotSound, filesystem.ErrUnread,
+			loop.ErrNotImage, loop.ErrInUse, loop.ErrOtherImage, loop.ErrNoAnswer,
+			mount.ErrAttached, mount.ErrKernel,
+		}},
+	} {
+		for _, err := range test.errs {
+			wrapped := fmt.Errorf("do something: %w", err)
+
+			require.Equal(t, test.code, status.Code(rpc.Status(wrapped)), "%T %v", err, err)
+			require.Equal(t, wrapped.Error(), status.Convert(rpc.Status(wrapped)).Message())
+		}
+	}
+}
+
+func TestStatusOfErrorsWithSeveralCauses(t *testing.T) {
+	t.Parallel()
+
+	for _, test := range []struct {
+		code codes.Code
+		err  error
+	}{
+		{codes.Unavailable, fmt.Errorf("%w: %w", volume.ErrClaimUnanswered, context.DeadlineExceeded)},
+		{codes.Unavailable, fmt.Errorf("%w: %w", pool.ErrUnavailable, pool.ErrMissing)},
+		{codes.Unavailable, errors.Join(pool.ErrNoSpace, state.ErrReadOnly)},
+		{codes.ResourceExhausted, errors.Join(pool.ErrNoSpace, pool.ErrInUse)},
+		{codes.OutOfRange, errors.Join(filesystem.ErrTooSmall, loop.ErrNotAttached)},
+		{codes.FailedPrecondition, errors.Join(filesystem.ErrFrozen, filesystem.ErrNotFrozen)},
+	} {
+		require.Equal(t, test.code, status.Code(rpc.Status(test.err)), "%v", test.err)
+	}
+}
+
+func TestStatusKeepsACode(t *testing.T) {
+	t.Parallel()
+
+	require.NoError(t, rpc.Status(nil))
+
+	coded := rpc.Errorf(codes.NotFound, "volume a: %w", pool.ErrInUse)
+	require.Equal(t, codes.NotFound, status.Code(rpc.Status(fmt.Errorf("expand: %w", coded))))
+	require.ErrorIs(t, coded, pool.ErrInUse)
+
+	received := status.Error(codes.Unimplemented, "unknown method")
+	require.Equal(t, received, rpc.Status(received))
+}
