@@ -10,32 +10,32 @@ import (
 	"github.com/tidwall/btree"
 )
 
-// cache is what is known. All that change it hold Monitor.mu as well, so that its
-// own lock is held for moments only, and readers never wait for more.
+// cache has the records. Writers also hold Monitor.mu, so that its own lock is held
+// briefly, and readers never wait for a probe.
 type cache struct {
 	view string
-	// note is told of changes while the lock is held, so in their order.
-	note func([]Change)
-	// healthy is the encoded condition that nearly all records share.
+	// onChange receives changes in order, while the lock is held.
+	onChange func([]Change)
+	// healthy is the encoded condition of healthy records.
 	healthy []byte
 
 	mu      sync.RWMutex
 	records map[string]*Record
-	// abnormal holds those of records that are not healthy.
+	// abnormal has the unhealthy records.
 	abnormal btree.Map[string, *Record]
-	// relistedAt is when the newest relist began that has answered for all.
+	// relistedAt is when the newest completed relist started.
 	relistedAt time.Time
-	// forgotten says when something was forgotten after relistedAt. What was
-	// forgotten earlier needs no entry: what was observed before relistedAt and is
-	// not among the records is not there any more.
+	// forgotten has the subjects that were forgotten after relistedAt, with the time.
+	// Earlier ones need no entry: an observation from before relistedAt of a subject
+	// without a record is outdated.
 	forgotten map[string]time.Time
-	// waiting are closed when something becomes known of their subject.
+	// waiting are closed when the record of their subject changes.
 	waiting map[string]chan struct{}
 }
 
 func newCache(view string, note func([]Change)) *cache {
 	return &cache{
-		view: view, note: note, healthy: encodeCondition(nil),
+		view: view, onChange: note, healthy: encodeCondition(nil),
 		records: map[string]*Record{}, forgotten: map[string]time.Time{}, waiting: map[string]chan struct{}{},
 	}
 }
@@ -48,19 +48,19 @@ func (c *cache) get(id string) (*Record, bool) {
 	return record, ok
 }
 
-// set keeps what was observed, beginning at a time, and says whether it did:
-// only what is newer is kept.
+// set stores an observation that started at a time if it is newer than the record,
+// and reports whether it did.
 func (c *cache) set(id string, observed Observation, at time.Time) ([]Change, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
 	old := c.records[id]
-	if !c.isNews(old, id, at) {
+	if !c.isNewer(old, id, at) {
 		return nil, false
 	}
 
 	record := &Record{
-		ID: id, known: normalize(observed.Entries), Usage: observed.Usage, ObservedAt: at, patient: observed.Patient,
+		ID: id, observed: normalize(observed.Entries), Usage: observed.Usage, ObservedAt: at, noEarlyProbe: observed.Patient,
 	}
 
 	if old != nil {
@@ -68,7 +68,7 @@ func (c *cache) set(id string, observed Observation, at time.Time) ([]Change, bo
 			record.Usage = old.Usage
 		}
 
-		// A look that began later hangs or has failed, and that is still so.
+		// A probe that started later hangs or has failed: this one does not clear that.
 		if old.failedAt.After(at) {
 			record.failure, record.failedAt = old.failure, old.failedAt
 		}
@@ -77,26 +77,26 @@ func (c *cache) set(id string, observed Observation, at time.Time) ([]Change, bo
 	return c.put(old, record), true
 }
 
-// fail keeps that the look which began at a time has not succeeded, beside what
-// is known.
+// fail stores the failure of a probe that started at a time, beside the previous
+// entries.
 func (c *cache) fail(id string, failure Entry, at time.Time) ([]Change, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
 	old := c.records[id]
-	if !c.isNews(old, id, at) || old != nil && old.failedAt.After(at) {
+	if !c.isNewer(old, id, at) || old != nil && old.failedAt.After(at) {
 		return nil, false
 	}
 
 	record := &Record{ID: id, failure: &failure, failedAt: at}
 	if old != nil {
-		record.known, record.Usage, record.ObservedAt, record.patient = old.known, old.Usage, old.ObservedAt, old.patient
+		record.observed, record.Usage, record.ObservedAt, record.noEarlyProbe = old.observed, old.Usage, old.ObservedAt, old.noEarlyProbe
 	}
 
 	return c.put(old, record), true
 }
 
-func (c *cache) isNews(old *Record, id string, at time.Time) bool {
+func (c *cache) isNewer(old *Record, id string, at time.Time) bool {
 	if forgottenAt, forgotten := c.forgotten[id]; forgotten && !at.After(forgottenAt) {
 		return false
 	}
@@ -109,9 +109,9 @@ func (c *cache) isNews(old *Record, id string, at time.Time) bool {
 }
 
 func (c *cache) put(old, record *Record) []Change {
-	record.Entries = record.known
+	record.Entries = record.observed
 	if record.failure != nil {
-		record.Entries = normalize(append(slices.Clone(record.known), *record.failure))
+		record.Entries = normalize(append(slices.Clone(record.observed), *record.failure))
 	}
 
 	var changes []Change
@@ -136,18 +136,18 @@ func (c *cache) put(old, record *Record) []Change {
 		c.abnormal.Delete(record.ID)
 	}
 
-	c.note(changes)
+	c.onChange(changes)
 	c.wake(record.ID)
 
 	return changes
 }
 
-// since keeps the times of the reasons that were there before.
+// since returns the start of each reason: the previous one where it existed before.
 func since(old, record *Record) map[Reason]time.Time {
 	times := make(map[Reason]time.Time, len(record.Entries))
 
 	for _, entry := range record.Entries {
-		times[entry.Reason] = record.answeredAt()
+		times[entry.Reason] = record.lastProbeAt()
 
 		if old != nil {
 			if before, ok := old.Since[entry.Reason]; ok {
@@ -159,28 +159,28 @@ func since(old, record *Record) map[Reason]time.Time {
 	return times
 }
 
-// compare returns what has gone, then what has appeared. Either may be nil.
+// compare returns the cleared entries, then the new ones. Either record may be nil.
 func (c *cache) compare(old, record *Record) []Change {
 	var changes []Change
 
 	if old != nil {
 		at := time.Now()
 		if record != nil {
-			at = record.answeredAt()
+			at = record.lastProbeAt()
 		}
 
-		changes = c.missing(changes, old, record, Change{At: at, Cleared: true})
+		changes = c.addMissing(changes, old, record, Change{At: at, Cleared: true})
 	}
 
 	if record != nil {
-		changes = c.missing(changes, record, old, Change{At: record.answeredAt()})
+		changes = c.addMissing(changes, record, old, Change{At: record.lastProbeAt()})
 	}
 
 	return changes
 }
 
-// missing adds a change for each entry of one that the other has not.
-func (c *cache) missing(changes []Change, one, other *Record, change Change) []Change {
+// addMissing appends a change for each entry of one that the other lacks.
+func (c *cache) addMissing(changes []Change, one, other *Record, change Change) []Change {
 	for _, entry := range one.Entries {
 		same := func(e Entry) bool { return e.Reason == entry.Reason && e.Status == entry.Status }
 		if other != nil && slices.ContainsFunc(other.Entries, same) {
@@ -195,14 +195,14 @@ func (c *cache) missing(changes []Change, one, other *Record, change Change) []C
 	return changes
 }
 
-// forget drops what is known, and what will be said that was observed until at;
-// unless something newer is known.
+// forget drops the record, and rejects observations from before at, unless the
+// record is newer.
 func (c *cache) forget(id string, at time.Time) []Change {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
 	old := c.records[id]
-	if old != nil && old.answeredAt().After(at) {
+	if old != nil && old.lastProbeAt().After(at) {
 		return nil
 	}
 
@@ -224,24 +224,23 @@ func (c *cache) drop(old *Record) []Change {
 	c.abnormal.Delete(old.ID)
 
 	changes := c.compare(old, nil)
-	c.note(changes)
+	c.onChange(changes)
 
 	return changes
 }
 
-// forgottenSince says whether what was observed at a time is of something that
-// has been forgotten since.
+// forgottenSince reports whether the subject was forgotten after the given time.
 func (c *cache) forgottenSince(id string, at time.Time) bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 
 	old := c.records[id]
 
-	return old == nil && !c.isNews(old, id, at)
+	return old == nil && !c.isNewer(old, id, at)
 }
 
-// relisted keeps that a relist which began at a time has answered for all of
-// ids, and forgets what was not among them.
+// relisted records that a relist which started at a time has probed all ids, and
+// drops the records of other subjects.
 func (c *cache) relisted(ids []string, began time.Time) []Change {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -252,11 +251,11 @@ func (c *cache) relisted(ids []string, began time.Time) []Change {
 	)
 
 	for id, record := range c.records {
-		if record.answeredAt().After(began) {
+		if record.lastProbeAt().After(began) {
 			continue
 		}
 
-		// Few were not looked at, so mostly there is no need for the set.
+		// Few records are older than the relist, so the set is rarely needed.
 		if listed == nil {
 			listed = make(map[string]struct{}, len(ids))
 			for _, each := range ids {
@@ -289,7 +288,7 @@ func (c *cache) wake(id string) {
 	}
 }
 
-// await waits until it is known how the subject was at newerThan, or later.
+// await waits for an observation of the subject from newerThan or later.
 func (c *cache) await(ctx context.Context, id string, newerThan time.Time) (*Record, error) {
 	for {
 		record, waiting, err := c.newer(id, newerThan)
@@ -305,13 +304,13 @@ func (c *cache) await(ctx context.Context, id string, newerThan time.Time) (*Rec
 	}
 }
 
-// newer returns the answer to await, or what to wait for before the next try.
+// newer returns the result of await, or a channel to wait for.
 func (c *cache) newer(id string, newerThan time.Time) (*Record, <-chan struct{}, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
 	record := c.records[id]
-	if record != nil && !record.answeredAt().Before(newerThan) {
+	if record != nil && !record.lastProbeAt().Before(newerThan) {
 		return record, nil, nil
 	}
 
@@ -349,9 +348,9 @@ func (c *cache) after(id string) []*Record {
 	return records
 }
 
-// batch returns up to limit unhealthy records, in the order of their ids, those
-// behind last first and then from the first one on.
-func (c *cache) batch(last string, limit int) []*Record {
+// nextUnhealthy returns up to limit unhealthy records ordered by id, beginning behind
+// last and continuing with the first one.
+func (c *cache) nextUnhealthy(last string, limit int) []*Record {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 
@@ -365,7 +364,7 @@ func (c *cache) batch(last string, limit int) []*Record {
 		return len(records) < limit
 	}
 
-	// The first is last itself, where it is unhealthy still.
+	// The first one is last itself if it is still unhealthy.
 	c.abnormal.Ascend(last, func(id string, record *Record) bool { return id == last || add(id, record) })
 
 	if len(records) < limit {

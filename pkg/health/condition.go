@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Status is how bad a condition is, the worse the greater.
+// Status is the severity of a condition; greater is worse.
 type Status int
 
 // The statuses of volumes are those of csi.VolumeHealthErrorType, the last two
@@ -40,7 +40,7 @@ func (s Status) String() string {
 // MarshalText implements encoding.TextMarshaler.
 func (s Status) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// UnmarshalText implements encoding.TextUnmarshaler; what is unknown becomes 0.
+// UnmarshalText implements encoding.TextUnmarshaler; unknown names become 0.
 func (s *Status) UnmarshalText(text []byte) error {
 	*s = 0
 
@@ -53,8 +53,8 @@ func (s *Status) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Reason is what is the matter, in CamelCase: a stable API, documented in
-// docs/volume-health.md.
+// Reason is one cause of an unhealthy condition, in CamelCase: a stable API,
+// documented in docs/volume-health.md.
 type Reason string
 
 // The reasons.
@@ -82,17 +82,17 @@ const (
 	PoolUnreachable  Reason = "PoolUnreachable"
 )
 
-// trait is what is fixed about a reason.
-type trait struct {
+// reasonInfo has the fixed properties of a reason.
+type reasonInfo struct {
 	reason Reason
 	status Status
-	// evented says that a source tells of it, so that a relist which finds it
-	// has found a missed event.
+	// evented reasons are announced by an event, so a relist that finds one has found
+	// a missed event.
 	evented bool
 }
 
-func traits() []trait {
-	return []trait{
+func reasonInfos() []reasonInfo {
+	return []reasonInfo{
 		{VolumeNotFound, Inaccessible, true},
 		{BackingFileMissing, Inaccessible, true},
 		{DeviceMissing, Inaccessible, true},
@@ -118,7 +118,7 @@ func traits() []trait {
 
 // Reasons returns all reasons, in the order of the documentation.
 func Reasons() []Reason {
-	all := traits()
+	all := reasonInfos()
 	reasons := make([]Reason, 0, len(all))
 
 	for _, each := range all {
@@ -128,24 +128,23 @@ func Reasons() []Reason {
 	return reasons
 }
 
-func (r Reason) trait() trait {
-	all := traits()
-	if at := slices.IndexFunc(all, func(t trait) bool { return t.reason == r }); at >= 0 {
+func (r Reason) info() reasonInfo {
+	all := reasonInfos()
+	if at := slices.IndexFunc(all, func(t reasonInfo) bool { return t.reason == r }); at >= 0 {
 		return all[at]
 	}
 
-	return trait{reason: r, status: Degraded}
+	return reasonInfo{reason: r, status: Degraded}
 }
 
-// Status is how bad it is.
-func (r Reason) Status() Status { return r.trait().status }
+// Status returns the severity of the reason.
+func (r Reason) Status() Status { return r.info().status }
 
-// Evented says whether a source tells of it.
-func (r Reason) Evented() bool { return r.trait().evented }
+// Evented reports whether an event announces the reason.
+func (r Reason) Evented() bool { return r.info().evented }
 
-// Entry is one thing that is the matter with a subject. The message is for
-// people and names the cause; it is the same each time (no counters, no times),
-// so that a CO does not repeat its event.
+// Entry is one reason with its message. The message is for people and names the
+// cause; it has no counters or times, so that a CO does not repeat its event.
 type Entry struct {
 	Status  Status `json:"status"`
 	Reason  Reason `json:"reason"`
@@ -157,8 +156,8 @@ func NewEntry(reason Reason, message string) Entry {
 	return Entry{Status: reason.Status(), Reason: reason, Message: message}
 }
 
-// normalize puts the worst first, and makes one entry of several with the same
-// reason: the spec wants (status, reason) to be unique.
+// normalize sorts the worst first, and merges entries with the same reason: the spec
+// requires (status, reason) to be unique.
 func normalize(entries []Entry) []Entry {
 	sorted := slices.Clone(entries)
 	slices.SortStableFunc(sorted, func(a, b Entry) int {

@@ -1,14 +1,13 @@
-// Package health knows which volumes are not well, since when, and why.
+// Package health caches the condition of volumes and pools: which are unhealthy,
+// since when, and why.
 //
-// A Monitor keeps the newest condition of each of its subjects. It learns of
-// trouble from sources, which tell that something has happened, and from
-// relists, which look at everything now and then; what is the matter it learns
-// from one place only, the probe. RPCs answer from what is kept, so that a sick
-// volume delays nobody who asks. The design is that of Kubernetes' evented PLEG
+// A Monitor keeps the newest Record of each of its subjects (volumes, pools, the
+// state). Events of a Source and periodic relists trigger probes; only a probe
+// decides what the condition is. RPCs answer from the cache, so that an unhealthy
+// volume delays no caller. The design is that of Kubernetes' evented PLEG
 // (KEP-3386), for volumes instead of pods.
 //
-// What may enter: the words for conditions (the reasons are an API), what is kept
-// of them, when to look again, and how a condition is told in both dialects of
-// the spec, in metrics, and to people. How a volume is looked at is known to
-// whoever gives the probe, and what the kernel tells is pkg/health/events'.
+// The package defines the reasons (a stable API), schedules probes, and encodes
+// conditions for both dialects of the spec, for metrics and for reports. How a
+// subject is probed is up to Config.Probe; kernel events are in pkg/health/events.
 package health

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// Change is a reason that has appeared at a subject, or gone from it.
+// Change is a reason that has appeared or cleared.
 type Change struct {
-	// At is when the look that found it began.
+	// At is when the probe that found it started.
 	At      time.Time `json:"at"`
 	View    string    `json:"view"`
 	Subject string    `json:"subject"`
@@ -22,7 +22,7 @@ type Change struct {
 type History struct {
 	mu   sync.Mutex
 	ring []Change
-	// count is of all changes that there ever were.
+	// count is the number of all changes so far.
 	count int
 }
 

@@ -15,8 +15,8 @@ const (
 	labelHow    = "how"
 )
 
-// Metrics are the monitors' Prometheus metrics. Each has the label view, which
-// is the monitor's name. Those of checks of filesystems have none.
+// Metrics are the monitors' Prometheus metrics. Each has the label view, the monitor's
+// name, except for those of filesystem checks.
 type Metrics struct {
 	connects, failures, events *prometheus.CounterVec
 	missed, timedOut, errors   *prometheus.CounterVec
@@ -26,8 +26,8 @@ type Metrics struct {
 	checkDuration              *prometheus.HistogramVec
 }
 
-// NewMetrics returns metrics that are registered with the registerer, which must
-// have none of them yet; nil registers them nowhere.
+// NewMetrics returns metrics registered with registerer, which must not have them yet;
+// nil registers them nowhere.
 func NewMetrics(registerer prometheus.Registerer) *Metrics {
 	made := promauto.With(registerer)
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
@@ -41,39 +41,39 @@ func NewMetrics(registerer prometheus.Registerer) *Metrics {
 	}
 
 	metrics := &Metrics{
-		connects: counter("source_connects_total", "How often a source of events has connected.", labelSource),
-		failures: counter("source_errors_total", "How often a source of events has failed, or could not connect.", labelSource),
-		events:   counter("events_total", "Events that sources have told of.", labelSource, "kind"),
+		connects: counter("source_connects_total", "Connections of an event source.", labelSource),
+		failures: counter("source_errors_total", "Failures of an event source, including failed connections.", labelSource),
+		events:   counter("events_total", "Events that sources have reported.", labelSource, "kind"),
 		missed: counter("missed_events_total",
-			"Changes of conditions that a relist has found and no event had told of, though all sources were up."),
-		timedOut: counter("probes_timed_out_total", "Looks that did not finish in time."),
-		errors:   counter("probe_errors_total", "Looks that failed or panicked."),
+			"Changes of conditions that a relist found without a preceding event, although all sources were connected."),
+		timedOut: counter("probes_timed_out_total", "Probes that timed out."),
+		errors:   counter("probe_errors_total", "Probes that failed or panicked."),
 		up: made.NewGaugeVec(prometheus.GaugeOpts{
-			Namespace: namespace, Subsystem: subsystem, Name: "source_up", Help: "Whether a source of events is connected.",
+			Namespace: namespace, Subsystem: subsystem, Name: "source_up", Help: "Whether an event source is connected.",
 		}, []string{labelView, labelSource}),
 		conditions: made.NewGaugeVec(prometheus.GaugeOpts{
-			Namespace: namespace, Name: "volume_conditions", Help: "Volumes (in the view storage: pools and the state) by what is the matter.",
+			Namespace: namespace, Name: "volume_conditions", Help: "Number of volumes (in the view storage: pools and the state) by reason.",
 		}, []string{labelView, "reason", "status"}),
-		latency: histogram("event_latency_seconds", "From when a source learnt of an event to the condition that it led to.",
+		latency: histogram("event_latency_seconds", "Time from an event at its source to the condition that it led to.",
 			[]float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}, labelSource),
-		relist: histogram("relist_duration_seconds", "Time taken to look at everything.",
+		relist: histogram("relist_duration_seconds", "Duration of relists.",
 			[]float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}),
 		checks: made.NewCounterVec(prometheus.CounterOpts{
-			Namespace: namespace, Name: "filesystem_checks_total", Help: "Checks of filesystems by how they were made and what they found.",
+			Namespace: namespace, Name: "filesystem_checks_total", Help: "Filesystem checks by kind and verdict.",
 		}, []string{labelHow, "verdict"}),
 		checkDuration: made.NewHistogramVec(prometheus.HistogramOpts{
-			Namespace: namespace, Name: "filesystem_check_duration_seconds", Help: "Time taken by checks of filesystems.",
+			Namespace: namespace, Name: "filesystem_check_duration_seconds", Help: "Duration of filesystem checks.",
 			Buckets: []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800},
 		}, []string{labelHow, "fstype"}),
 	}
-	metrics.beginChecks()
+	metrics.initChecks()
 
 	return metrics
 }
 
-// beginChecks has the counts of checks begin at 0, so that the first damage is an
+// initChecks starts the counters of checks at 0, so that the first damage is an
 // increase.
-func (m *Metrics) beginChecks() {
+func (m *Metrics) initChecks() {
 	for _, how := range []string{"stage", "offline", "online"} {
 		for _, verdict := range []string{"clean", "repaired", "damaged", "failed"} {
 			m.checks.WithLabelValues(how, verdict)
@@ -81,8 +81,8 @@ func (m *Metrics) beginChecks() {
 	}
 }
 
-// Checked counts a check of a filesystem: how it was made, and what it found. A
-// nil Metrics counts nothing.
+// Checked counts a filesystem check by its kind and verdict. A nil Metrics counts
+// nothing.
 func (m *Metrics) Checked(how, fsType, verdict string, took time.Duration) {
 	if m == nil {
 		return
@@ -92,21 +92,20 @@ func (m *Metrics) Checked(how, fsType, verdict string, took time.Duration) {
 	m.checkDuration.WithLabelValues(how, fsType).Observe(took.Seconds())
 }
 
-// measured are the metrics of one view.
-type measured struct {
+// viewMetrics has the metrics of one view.
+type viewMetrics struct {
 	*Metrics
 
 	view string
 }
 
-// measure has every series of the view begin at 0: what is not there can't be
-// alerted on.
-func (m *Metrics) measure(view string, sources []Source) measured {
+// forView starts every series of the view at 0, because alerts need existing series.
+func (m *Metrics) forView(view string, sources []Source) viewMetrics {
 	if m == nil {
 		m = NewMetrics(nil)
 	}
 
-	for _, each := range traits() {
+	for _, each := range reasonInfos() {
 		m.conditions.WithLabelValues(view, string(each.reason), each.status.String())
 	}
 
@@ -121,10 +120,10 @@ func (m *Metrics) measure(view string, sources []Source) measured {
 		m.latency.WithLabelValues(view, source.Name())
 	}
 
-	return measured{Metrics: m, view: view}
+	return viewMetrics{Metrics: m, view: view}
 }
 
-func (m measured) changed(changes []Change) {
+func (m viewMetrics) countChanges(changes []Change) {
 	for _, change := range changes {
 		gauge := m.conditions.WithLabelValues(m.view, string(change.Reason), change.Status.String())
 
@@ -136,11 +135,11 @@ func (m measured) changed(changes []Change) {
 	}
 }
 
-func (m measured) answered(source string, took time.Duration) {
+func (m viewMetrics) observeLatency(source string, took time.Duration) {
 	m.latency.WithLabelValues(m.view, source).Observe(took.Seconds())
 }
 
-func (m measured) sourceUp(source string, up bool) {
+func (m viewMetrics) setSourceUp(source string, up bool) {
 	value := 0.0
 	if up {
 		value = 1

@@ -17,13 +17,12 @@ const (
 )
 
 var (
-	// ErrGone is returned by a probe whose subject is not there any more and
-	// should not be: nothing is kept about it.
-	ErrGone = errors.New("there is nothing to look at any more")
-	// ErrKeep is returned by a probe that can't tell right now because the
-	// subject is just being changed: what is known stays, and it is looked at
-	// again after Observation.Again.
-	ErrKeep = errors.New("it is just being changed")
+	// ErrGone is returned by a probe whose subject does not exist any more, as
+	// intended: its record is dropped.
+	ErrGone = errors.New("the subject does not exist any more")
+	// ErrKeep is returned by a probe while an operation changes the subject: the
+	// record stays, and the subject is probed again after Observation.Again.
+	ErrKeep = errors.New("the subject is being changed")
 )
 
 // Amount is a quantity of bytes or inodes.
@@ -33,51 +32,51 @@ type Amount struct {
 	Available int64 `json:"available"`
 }
 
-// Usage is what is used of a volume, as far as it is known.
+// Usage is the usage of a volume's bytes and inodes.
 type Usage struct {
 	Bytes  Amount `json:"bytes"`
 	Inodes Amount `json:"inodes"`
 }
 
-// Observation is what a probe has found.
+// Observation is the result of a probe.
 type Observation struct {
-	// Entries are empty when nothing is the matter.
+	// Entries are empty for a healthy subject.
 	Entries []Entry
-	// Usage is nil when it was not looked for, or can't be told.
+	// Usage is nil if the probe did not measure it.
 	Usage *Usage
-	// Again asks for another look after that time, without an event; 0 is none
-	// before the next relist.
+	// Again requests another probe after that time, without an event; 0 requests
+	// none before the next relist.
 	Again time.Duration
-	// Patient keeps a subject that is unhealthy from being probed again before
-	// that, where each probe may hang.
+	// Patient excludes an unhealthy subject from the probes of each second (see
+	// unhealthy.go), because each probe of it may hang.
 	Patient bool
 }
 
-// Config is what a Monitor must be told.
+// Config configures a Monitor.
 type Config struct {
-	// Name says whose view it is, in metrics and in the log: "node",
+	// Name is the name of the view in metrics and in the log: "node",
 	// "controller", "storage".
 	Name string
 	// List returns the ids of all subjects.
 	List func() []string
-	// Probe looks at one subject, now. It is never called twice at a time for
-	// one subject, but for different ones at the same time. It may hang: after
-	// ProbeTimeout it counts as ProbeTimedOut, what was known stays known beside
-	// that, and nobody waits for it any longer. Errors: ErrGone, ErrKeep; any
-	// other becomes ProbeTimedOut too, as what can't be seen is not well.
+	// Probe observes one subject now. It is called concurrently for different
+	// subjects, never for the same one. It may hang: after ProbeTimeout the subject
+	// is ProbeTimedOut beside its previous entries, and no caller waits any longer.
+	// Errors: ErrGone, ErrKeep; any other becomes ProbeTimedOut too, because a
+	// subject that cannot be observed is not healthy.
 	Probe func(ctx context.Context, id string) (Observation, error)
-	// Concern returns the subjects that an event is about; nil means that no
-	// event is about any. Lost needs no answer: it is about all.
+	// Concern returns the subjects that an event affects; nil means that events
+	// affect none. It is not called for Lost, which affects all.
 	Concern func(Event) []string
-	// Sources are run by Run; none means that relists are all there is.
+	// Sources are run by Run; without any there are relists only.
 	Sources []Source
 	// RelistPeriod is the time between relists while a source is missing or
-	// has failed, EventedRelistPeriod while all are up; 0 is the default.
+	// has failed, EventedRelistPeriod while all are connected; 0 is the default.
 	RelistPeriod, EventedRelistPeriod time.Duration
 	// ProbeTimeout bounds a probe; 0 is the default.
 	ProbeTimeout time.Duration
-	// Metrics and History are told of what changes; they may be shared among
-	// monitors, and nil is nobody.
+	// Metrics and History receive changes; they may be nil, and may be shared
+	// among monitors.
 	Metrics *Metrics
 	History *History
 	Log     *slog.Logger
@@ -85,7 +84,7 @@ type Config struct {
 
 // Settings are the part of Config that all monitors of a process share.
 type Settings struct {
-	// PollingOnly leaves the sources out (--health-events=false).
+	// PollingOnly disables the sources (--health-events=false).
 	PollingOnly                                     bool
 	RelistPeriod, EventedRelistPeriod, ProbeTimeout time.Duration
 	Metrics                                         *Metrics
@@ -104,33 +103,33 @@ func (s Settings) With(config Config) Config {
 	return config
 }
 
-// Record is what is known of one subject. It is never changed.
+// Record is the cached condition of one subject. It is immutable.
 type Record struct {
 	ID string
-	// Entries has the worst first; it is empty when nothing is the matter.
+	// Entries has the worst first; it is empty for a healthy subject.
 	Entries []Entry
-	// Since says of each reason among the entries since when it has been there.
+	// Since has the time at which each reason of Entries appeared.
 	Since map[Reason]time.Time
-	// Usage is the newest that is known, nil where none is.
+	// Usage is the newest measurement, nil without any.
 	Usage *Usage
-	// ObservedAt is when the look that the entries come from began.
+	// ObservedAt is when the probe that Entries come from started.
 	ObservedAt time.Time
 
 	// condition is VolumeCondition, encoded.
-	condition []byte
-	patient   bool
-	// known are the entries of the look at ObservedAt, and failure is the one of a
-	// later look, at failedAt, that did not succeed; nil where there is none.
-	known    []Entry
+	condition    []byte
+	noEarlyProbe bool
+	// observed are the entries of the probe at ObservedAt; failure is that of a later
+	// probe, at failedAt, that failed, or nil.
+	observed []Entry
 	failure  *Entry
 	failedAt time.Time
 }
 
-// Healthy says whether nothing is the matter.
+// Healthy reports whether the record has no entry.
 func (r *Record) Healthy() bool { return len(r.Entries) == 0 }
 
-// answeredAt is when the newest look began, whatever came of it.
-func (r *Record) answeredAt() time.Time {
+// lastProbeAt returns when the newest probe started, successful or not.
+func (r *Record) lastProbeAt() time.Time {
 	if r.failedAt.After(r.ObservedAt) {
 		return r.failedAt
 	}
@@ -141,36 +140,36 @@ func (r *Record) answeredAt() time.Time {
 // Monitor keeps the newest condition of each subject. It is safe for concurrent
 // use.
 type Monitor struct {
-	config   Config
-	cache    *cache
-	measured measured
-	sources  []*followed
+	config  Config
+	cache   *cache
+	metrics viewMetrics
+	sources []*monitoredSource
 
-	// base ends with the monitor, and with it the looks.
-	base context.Context //nolint:containedctx // looks live as long as the monitor, not as who has asked for them
+	// base ends with the monitor, and with it the probes.
+	base context.Context //nolint:containedctx // probes outlive the calls that request them
 	stop context.CancelFunc
 
 	mu    sync.Mutex
 	phase phase
 	// stamped is the newest time that stamp has returned.
 	stamped time.Time
-	// noted are changes that unlock has yet to log.
-	noted []Change
-	looks looks
-	plan  plan
+	// changes are logged by unlockAndLog.
+	changes  []Change
+	queue    probeQueue
+	schedule relistSchedule
 }
 
-// phase is where a Monitor stands.
+// phase is the lifecycle of a Monitor.
 type phase int
 
 const (
-	// idle: a Relist looks, events don't come.
+	// idle: Relist and Look probe, events are not received.
 	idle phase = iota
 	running
 	ended
 )
 
-// New returns a monitor that knows nothing yet; see Relist and Run.
+// New returns a monitor with an empty cache; see Relist and Run.
 func New(config Config) *Monitor {
 	config.RelistPeriod = cmp.Or(config.RelistPeriod, DefaultRelistPeriod)
 	config.EventedRelistPeriod = cmp.Or(config.EventedRelistPeriod, DefaultEventedRelistPeriod)
@@ -182,12 +181,12 @@ func New(config Config) *Monitor {
 
 	config.Log = config.Log.With("view", config.Name)
 
-	m := &Monitor{config: config, measured: config.Metrics.measure(config.Name, config.Sources)}
+	m := &Monitor{config: config, metrics: config.Metrics.forView(config.Name, config.Sources)}
 	m.base, m.stop = context.WithCancel(context.Background())
-	m.looks.subjects = map[string]*subject{}
-	m.plan.wake = make(chan struct{}, 1)
+	m.queue.states = map[string]*probeState{}
+	m.schedule.wake = make(chan struct{}, 1)
 	m.cache = newCache(config.Name, func(changes []Change) {
-		m.measured.changed(changes)
+		m.metrics.countChanges(changes)
 
 		if config.History != nil {
 			config.History.add(changes)
@@ -195,14 +194,14 @@ func New(config Config) *Monitor {
 	})
 
 	for _, source := range config.Sources {
-		m.sources = append(m.sources, &followed{Source: source, problem: "it has not been connected yet"})
+		m.sources = append(m.sources, &monitoredSource{Source: source, problem: "not connected yet"})
 	}
 
 	return m
 }
 
-// Run runs the sources, looks at what they tell of, and relists, until ctx ends.
-// When it returns no probe is running but those that hang. It is called once.
+// Run runs the sources, probes the subjects of their events, and relists, until ctx
+// ends. When it returns, only probes that hang are still running. It is called once.
 func (m *Monitor) Run(ctx context.Context) {
 	m.begin()
 
@@ -219,64 +218,61 @@ func (m *Monitor) Run(ctx context.Context) {
 	m.relists(ctx)
 	m.end()
 	following.Wait()
-	m.looks.probing.Wait()
+	m.queue.running.Wait()
 }
 
-// Suspect has the subjects looked at, now, as an event does. It does not wait.
-// Before Run has begun, and after it has ended, nothing is looked at.
-func (m *Monitor) Suspect(ids ...string) { m.announce(ids, announcement{}) }
+// Suspect has the subjects probed now, as an event does. It does not wait, and has
+// no effect unless Run is running.
+func (m *Monitor) Suspect(ids ...string) { m.announce(ids, announcedEvent{}) }
 
-// Set keeps what was observed of a subject, unless something as new is known:
-// observedAt is the time just before the observation began. It says whether it
-// did.
+// Set stores an observation of a subject unless the record is as new: observedAt is
+// the time just before the observation started. It reports whether it was stored.
 func (m *Monitor) Set(id string, observed Observation, observedAt time.Time) bool {
 	m.mu.Lock()
-	defer m.unlock()
+	defer m.unlockAndLog()
 
 	changes, stored := m.cache.set(id, observed, observedAt)
-	m.noted = append(m.noted, changes...)
+	m.changes = append(m.changes, changes...)
 
 	if stored {
-		m.lookAgain(id, observed.Again)
+		m.scheduleRequested(id, observed.Again)
 	}
 
 	return stored
 }
 
-// Get returns what is known of a subject, false where nothing is. It never
-// waits.
+// Get returns the record of a subject, false without one. It never waits.
 func (m *Monitor) Get(id string) (*Record, bool) { return m.cache.get(id) }
 
-// Forget drops what is known of a subject, and what a probe under way will say.
+// Forget drops the record of a subject, and the result of a probe that is running.
 func (m *Monitor) Forget(id string) {
 	m.mu.Lock()
-	defer m.unlock()
+	defer m.unlockAndLog()
 
 	at := m.stamp()
-	if record, ok := m.cache.get(id); ok && record.answeredAt().After(at) {
-		at = record.answeredAt()
+	if record, ok := m.cache.get(id); ok && record.lastProbeAt().After(at) {
+		at = record.lastProbeAt()
 	}
 
-	m.noted = append(m.noted, m.cache.forget(id, at)...)
-	m.abandon(id)
+	m.changes = append(m.changes, m.cache.forget(id, at)...)
+	m.cancelProbes(id)
 }
 
-// Abnormal returns those that are not healthy, in the order of their ids,
-// beginning behind after.
+// Abnormal returns the unhealthy records, ordered by id, beginning behind after.
 func (m *Monitor) Abnormal(after string) []*Record { return m.cache.after(after) }
 
-// All returns what is known of all, in no order.
+// All returns all records, unordered.
 func (m *Monitor) All() []*Record { return m.cache.all() }
 
-// Await returns what is known of a subject once it was observed at newerThan or
-// after: by a look at it, or by a relist that began then and did not find it. It
-// asks for no look. Errors: ErrGone, ctx's.
+// Await returns the record of a subject once it was observed at newerThan or later:
+// by a probe of it, or by a relist that started then and did not list it. It
+// requests no probe. Errors: ErrGone, ctx's.
 func (m *Monitor) Await(ctx context.Context, id string, newerThan time.Time) (*Record, error) {
 	return m.cache.await(ctx, id, newerThan)
 }
 
-// stamp is the time, later each time that it is called: of two looks at a
-// subject the second one always is the newer.
+// stamp returns a strictly increasing time: of two probes of a subject the second
+// is always newer, whatever the clock's resolution.
 func (m *Monitor) stamp() time.Time {
 	now := time.Now()
 	if !now.After(m.stamped) {
@@ -288,10 +284,10 @@ func (m *Monitor) stamp() time.Time {
 	return now
 }
 
-// unlock unlocks mu and logs what has changed meanwhile.
-func (m *Monitor) unlock() {
-	changes := m.noted
-	m.noted = nil
+// unlockAndLog unlocks mu and logs the changes made while it was locked.
+func (m *Monitor) unlockAndLog() {
+	changes := m.changes
+	m.changes = nil
 	m.mu.Unlock()
 
 	for _, change := range changes {

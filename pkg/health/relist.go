@@ -10,44 +10,44 @@ import (
 const (
 	// lostGap is the time between relists because of lost events.
 	lostGap = time.Second
-	// verdictAfter is how long an event may take to come after the relist that
-	// has found what it tells of: the kernel needs some 10 ms for a few of them.
-	verdictAfter = time.Second
+	// missedAfter is the time after which an event counts as missed if a relist found
+	// its effect first: for some events the kernel needs some 10 ms.
+	missedAfter = time.Second
 )
 
-var errEnded = errors.New("the monitor has ended, and looks at nothing any more")
+var errEnded = errors.New("the monitor has ended")
 
-// plan is when to relist. Monitor.mu guards it.
-type plan struct {
-	// began is when the newest relist began.
+// relistSchedule decides when to relist. Monitor.mu guards it.
+type relistSchedule struct {
+	// began is when the newest relist started.
 	began time.Time
-	// wanted is when the next one is wanted before its time, zero where it is not.
-	wanted time.Time
-	// wake has the plan looked at again.
+	// earlier is the time of a relist that is due before the period ends, or zero.
+	earlier time.Time
+	// wake has relists recompute the time of the next one.
 	wake chan struct{}
 
-	// disturbances counts what makes a relist find more than events were missed,
-	// that sources have connected and failed among it; seen is the number at the
+	// interruptions counts times in which sources may have missed events: they
+	// connected, failed, or lost events. interruptionsAtRelist is the number at the
 	// newest relist.
-	disturbances, seen int
+	interruptions, interruptionsAtRelist int
 }
 
-// round is one relist's looks. Monitor.mu guards it.
+// round has the probes of one relist, or the one of Look. Monitor.mu guards it.
 type round struct {
 	ids   []string
 	next  int
 	began time.Time
-	// urgent comes before the rounds that are not.
+	// urgent rounds precede others.
 	urgent bool
-	// unanswered are the ids that are not answered for; done is closed at 0.
+	// unanswered counts the ids whose probe is not complete; done is closed at 0.
 	unanswered int
 	done       chan struct{}
-	// vouched says that all sources have been up since the relist before, so that
-	// every change should have been told of.
-	vouched bool
+	// sourcesWereUp: all sources have been connected since the previous relist, so
+	// every change should have raised an event.
+	sourcesWereUp bool
 }
 
-func answer(rounds []*round) {
+func completeOne(rounds []*round) {
 	for _, r := range rounds {
 		r.unanswered--
 
@@ -57,35 +57,34 @@ func answer(rounds []*round) {
 	}
 }
 
-// Relist looks at all subjects and forgets those that are not listed any more.
-// It returns once every one of them is answered for, a probe that hangs by
-// ProbeTimedOut; or with ctx's error.
+// Relist probes all subjects and forgets those that are not listed any more. It
+// returns once every probe has ended or timed out, or with ctx's error.
 func (m *Monitor) Relist(ctx context.Context) error {
 	r := m.beginRound()
 	ids := m.config.List()
 
-	if err := m.lookAt(ctx, r, ids); err != nil {
+	if err := m.probeAll(ctx, r, ids); err != nil {
 		return err
 	}
 
 	m.mu.Lock()
-	defer m.unlock()
+	defer m.unlockAndLog()
 
-	m.noted = append(m.noted, m.cache.relisted(ids, r.began)...)
-	m.measured.relist.WithLabelValues(m.config.Name).Observe(time.Since(r.began).Seconds())
+	m.changes = append(m.changes, m.cache.relisted(ids, r.began)...)
+	m.metrics.relist.WithLabelValues(m.config.Name).Observe(time.Since(r.began).Seconds())
 
 	return nil
 }
 
-// Look looks at one subject before any others, and returns what is known of it
-// then; of one whose probe hangs that it does. It is no event: it is not looked
-// at once more later. Errors: ErrGone, ctx's.
+// Look probes one subject before any others and returns its record, which has
+// ProbeTimedOut if the probe hangs. Unlike an event it triggers no later probes.
+// Errors: ErrGone, ctx's.
 func (m *Monitor) Look(ctx context.Context, id string) (*Record, error) {
 	m.mu.Lock()
 	r := &round{began: m.stamp(), done: make(chan struct{}), urgent: true}
 	m.mu.Unlock()
 
-	if err := m.lookAt(ctx, r, []string{id}); err != nil {
+	if err := m.probeAll(ctx, r, []string{id}); err != nil {
 		return nil, err
 	}
 
@@ -96,24 +95,24 @@ func (m *Monitor) Look(ctx context.Context, id string) (*Record, error) {
 	return nil, ErrGone
 }
 
-// beginRound returns a round without ids: its time is before they are listed.
+// beginRound returns a round without ids, whose time precedes their listing.
 func (m *Monitor) beginRound() *round {
 	m.mu.Lock()
-	defer m.unlock()
+	defer m.unlockAndLog()
 
 	r := &round{began: m.stamp(), done: make(chan struct{})}
-	r.vouched = m.allUp() && m.plan.seen == m.plan.disturbances
-	m.plan.seen, m.plan.began, m.plan.wanted = m.plan.disturbances, r.began, time.Time{}
+	r.sourcesWereUp = m.allConnected() && m.schedule.interruptionsAtRelist == m.schedule.interruptions
+	m.schedule.interruptionsAtRelist, m.schedule.began, m.schedule.earlier = m.schedule.interruptions, r.began, time.Time{}
 
 	return r
 }
 
-// lookAt returns once all of ids are answered for, by looks that have begun since
-// the round has.
-func (m *Monitor) lookAt(ctx context.Context, r *round, ids []string) error {
+// probeAll returns once a probe of each of the ids, started after the round, is
+// complete.
+func (m *Monitor) probeAll(ctx context.Context, r *round, ids []string) error {
 	if len(ids) > 0 {
-		m.beginLooks(r, ids)
-		defer m.endLooks(r)
+		m.addRound(r, ids)
+		defer m.removeRound(r)
 
 		select {
 		case <-r.done:
@@ -132,35 +131,34 @@ func (m *Monitor) lookAt(ctx context.Context, r *round, ids []string) error {
 	}
 }
 
-func (m *Monitor) beginLooks(r *round, ids []string) {
+func (m *Monitor) addRound(r *round, ids []string) {
 	m.mu.Lock()
-	defer m.unlock()
+	defer m.unlockAndLog()
 
 	r.ids, r.unanswered = ids, len(ids)
 
 	if r.urgent {
-		m.looks.rounds = slices.Insert(m.looks.rounds, 0, r)
+		m.queue.relists = slices.Insert(m.queue.relists, 0, r)
 	} else {
-		m.looks.rounds = append(m.looks.rounds, r)
+		m.queue.relists = append(m.queue.relists, r)
 	}
 
-	m.hire(len(ids))
+	m.startWorkers(len(ids))
 }
 
-func (m *Monitor) endLooks(r *round) {
+func (m *Monitor) removeRound(r *round) {
 	m.mu.Lock()
-	defer m.unlock()
+	defer m.unlockAndLog()
 
-	m.looks.rounds = slices.DeleteFunc(m.looks.rounds, func(each *round) bool { return each == r })
+	m.queue.relists = slices.DeleteFunc(m.queue.relists, func(each *round) bool { return each == r })
 }
 
-// nextOfRounds returns the next subject that a relist has to look at, nil when
-// there is none.
-func (m *Monitor) nextOfRounds() *subject {
-	for len(m.looks.rounds) > 0 {
-		r := m.looks.rounds[0]
+// nextOfRelists returns the next subject that a relist must probe, or nil.
+func (m *Monitor) nextOfRelists() *probeState {
+	for len(m.queue.relists) > 0 {
+		r := m.queue.relists[0]
 		if r.next == len(r.ids) {
-			m.looks.rounds = m.looks.rounds[1:]
+			m.queue.relists = m.queue.relists[1:]
 
 			continue
 		}
@@ -175,61 +173,61 @@ func (m *Monitor) nextOfRounds() *subject {
 	return nil
 }
 
-// join has the round wait for the look at a subject. It returns the subject
-// unless the look is under way, or can't be begun.
-func (m *Monitor) join(r *round, id string) *subject {
-	s := m.subject(id)
+// join has the round wait for a probe of a subject. It returns the subject unless
+// the probe is running already or cannot be started.
+func (m *Monitor) join(r *round, id string) *probeState {
+	s := m.stateOf(id)
 
 	switch {
-	case s.state == hanging:
-		s.dirty = true
-		answer([]*round{r})
+	case s.phase == hanging:
+		s.probeAgain = true
+		completeOne([]*round{r})
 
 		return nil
-	case s.state == looking && s.began.Before(r.began):
-		s.dirty = true
-		s.later = append(s.later, r)
+	case s.phase == probing && s.startedAt.Before(r.began):
+		s.probeAgain = true
+		s.waitingForNext = append(s.waitingForNext, r)
 
 		return nil
-	case s.state == looking:
-		s.rounds = append(s.rounds, r)
+	case s.phase == probing:
+		s.waiting = append(s.waiting, r)
 
 		return nil
 	default:
-		s.rounds = append(s.rounds, r)
+		s.waiting = append(s.waiting, r)
 
 		return s
 	}
 }
 
-// vouched says whether the look under way finds nothing new unless an event was
-// missed: all sources have been up since the relist before, something was known
-// then, and no event has come since. Where another look was asked for, the
-// change may be what it was asked for.
-func (m *Monitor) vouched(s *subject) bool {
-	if !slices.ContainsFunc(s.rounds, func(r *round) bool { return r.vouched }) {
+// expectsEvents reports whether a change found by the running probe means a missed
+// event: all sources have been connected since the previous relist, the subject had
+// a record then, and no event has arrived since. If another probe was requested, the
+// change may be its reason.
+func (m *Monitor) expectsEvents(s *probeState) bool {
+	if !slices.ContainsFunc(s.waiting, func(r *round) bool { return r.sourcesWereUp }) {
 		return false
 	}
 
-	_, known := m.cache.get(s.id)
-	awaited := slices.ContainsFunc(s.due[:dueVerdict], func(due time.Time) bool { return !due.IsZero() })
-	told := !s.looked.IsZero() && time.Since(s.looked) < laterAfter+verdictAfter
+	_, hasRecord := m.cache.get(s.id)
+	awaited := slices.ContainsFunc(s.due[:dueMissedCount], func(due time.Time) bool { return !due.IsZero() })
+	recent := !s.lastEventProbe.IsZero() && time.Since(s.lastEventProbe) < thirdRetry+missedAfter
 
-	return known && !awaited && !told
+	return hasRecord && !awaited && !recent
 }
 
-// suspectMissed notes the changes that an event should have told of. The verdict
-// waits for one that is late.
-func (s *subject) suspectMissed(changes []Change) {
+// countAsMissed counts the changes that an event should have announced. The metric
+// is incremented after missedAfter, because the event may be late.
+func (s *probeState) countAsMissed(changes []Change) {
 	for _, change := range changes {
 		if change.Reason.Evented() {
 			s.missed++
-			s.due[dueVerdict] = time.Now().Add(verdictAfter)
+			s.due[dueMissedCount] = time.Now().Add(missedAfter)
 		}
 	}
 }
 
-// relists calls Relist whenever it is time, until ctx ends.
+// relists calls Relist whenever it is due, until ctx ends.
 func (m *Monitor) relists(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -238,7 +236,7 @@ func (m *Monitor) relists(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-m.plan.wake:
+		case <-m.schedule.wake:
 		case <-timer.C:
 		}
 
@@ -256,40 +254,39 @@ func (m *Monitor) relists(ctx context.Context) {
 	}
 }
 
-// untilRelist returns how long it is to the next relist, at most 0 when it is
-// time.
+// untilRelist returns the time until the next relist, at most 0 when it is due.
 func (m *Monitor) untilRelist() time.Duration {
 	m.mu.Lock()
-	defer m.unlock()
+	defer m.unlockAndLog()
 
-	if m.plan.began.IsZero() {
+	if m.schedule.began.IsZero() {
 		return 0
 	}
 
 	period := m.config.RelistPeriod
-	if m.allUp() {
+	if m.allConnected() {
 		period = m.config.EventedRelistPeriod
 	}
 
-	next := m.plan.began.Add(period)
-	if wanted := m.plan.wanted; !wanted.IsZero() && wanted.Before(next) {
+	next := m.schedule.began.Add(period)
+	if wanted := m.schedule.earlier; !wanted.IsZero() && wanted.Before(next) {
 		next = wanted
 	}
 
 	return time.Until(next)
 }
 
-// disturbed says that events may have been missed: until another relist, nothing
-// vouches for them. Where wanted is not zero, that relist comes then.
-func (m *Monitor) disturbed(wanted time.Time) {
-	m.plan.disturbances++
+// noteMissedEvents records that events may have been missed: until the next relist,
+// changes do not count as missed events. A relist is due at wanted, if not zero.
+func (m *Monitor) noteMissedEvents(wanted time.Time) {
+	m.schedule.interruptions++
 
-	if !wanted.IsZero() && (m.plan.wanted.IsZero() || wanted.Before(m.plan.wanted)) {
-		m.plan.wanted = wanted
+	if !wanted.IsZero() && (m.schedule.earlier.IsZero() || wanted.Before(m.schedule.earlier)) {
+		m.schedule.earlier = wanted
 	}
 
 	select {
-	case m.plan.wake <- struct{}{}:
-	default: // it is going to be looked at anyway
+	case m.schedule.wake <- struct{}{}:
+	default: // woken already
 	}
 }

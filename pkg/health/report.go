@@ -2,18 +2,18 @@ package health
 
 import "time"
 
-// Report is all that the driver knows about the health of what it serves: what
-// `touchstone ctl volume health -o json` prints and the status page shows.
+// Report has the health of all volumes and pools of a driver, as `touchstone ctl
+// volume health -o json` prints it and the status page shows it.
 type Report struct {
 	Driver  string    `json:"driver"`
 	Version string    `json:"version"`
 	Node    string    `json:"node"`
 	Mode    string    `json:"mode"`
 	At      time.Time `json:"at"`
-	// Registered says whether the kubelet has registered the driver; nil where it is
-	// not the driver that announces itself.
+	// Registered says whether the kubelet has registered the driver; nil if the driver
+	// does not register itself.
 	Registered *bool `json:"registered,omitempty"`
-	// Sources are how the driver learns of trouble, by view.
+	// Sources are the event sources by view.
 	Sources map[string][]SourceStatus `json:"sources"`
 	// Storage are the pools and the state store.
 	Storage []StorageReport `json:"storage"`
@@ -31,16 +31,16 @@ type StorageReport struct {
 	Conditions []ConditionReport `json:"conditions"`
 }
 
-// VolumeReport is one volume as far as this process knows it.
+// VolumeReport is one volume as this process observes it.
 type VolumeReport struct {
 	ID   string `json:"id"`
 	Name string `json:"name,omitempty"`
 	Pool string `json:"pool,omitempty"`
-	// FSType is empty for raw block and directories; Backing tells which.
+	// FSType is empty for raw block and directories; Backing distinguishes them.
 	FSType        string `json:"fsType,omitempty"`
 	Backing       string `json:"backing,omitempty"`
 	CapacityBytes int64  `json:"capacityBytes,omitempty"`
-	// Staged and Published are where this node uses it.
+	// Staged and Published are the paths at which this node uses it.
 	Staged     string            `json:"staged,omitempty"`
 	Published  []string          `json:"published,omitempty"`
 	Usage      *Usage            `json:"usage,omitempty"`
@@ -57,17 +57,17 @@ type ConditionReport struct {
 	Since time.Time `json:"since"`
 }
 
-// CheckReport is what the checks of a volume's filesystem have found.
+// CheckReport has the results of checks of a volume's filesystem.
 type CheckReport struct {
-	// At and Verdict are the newest check's: clean, repaired, damaged or failed
-	// (it could not look); Detail is what the tool said.
+	// At and Verdict are the newest check's: clean, repaired, damaged or failed (it
+	// could not run); Detail is the tool's output.
 	At      time.Time     `json:"at"`
 	Verdict string        `json:"verdict"`
 	Detail  string        `json:"detail,omitempty"`
 	Took    time.Duration `json:"took"`
 	// How is stage, offline or online.
 	How string `json:"how"`
-	// CleanAt is when one last found nothing, or repaired all.
+	// CleanAt is the time of the last check that was clean, or repaired everything.
 	CleanAt time.Time `json:"cleanAt,omitzero"`
 	// Period is the time between two checks; 0 is never.
 	Period time.Duration `json:"period"`

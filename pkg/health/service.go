@@ -21,34 +21,34 @@ const (
 	checkCall   = "Check"
 )
 
-// Service tells people on the driver's socket what CSI has no words for: all
-// that is known about health at once, and what a check of a filesystem finds.
+// Service is a gRPC service of Touchstone's own on the CSI socket: the health report,
+// and checks of filesystems.
 type Service struct {
-	// Report returns all that is known, without waiting for anything sick.
+	// Report returns the cached health of all volumes and pools. It never waits.
 	Report func() Report
-	// Check checks the filesystem of a volume now. How is "offline", which leaves
-	// a volume in use alone, or "online", which checks a copy of it. Its errors
-	// carry their gRPC code. Nil where no node is served.
+	// Check checks the filesystem of a volume now. How is "offline", which refuses a
+	// volume in use, or "online", which checks a copy of it. Its errors carry their
+	// gRPC code. Nil in a process without a node service.
 	Check func(ctx context.Context, volumeID, how string) (CheckReport, error)
 }
 
-// CheckRequest is what Check is asked.
+// CheckRequest is the request of Check.
 type CheckRequest struct {
 	VolumeID string `json:"volumeId"`
 	// How is "offline" or "online"; see Service.
 	How string `json:"how"`
 }
 
-// VolumeCheck is what a check of the volume has found.
+// VolumeCheck is the result of Check.
 type VolumeCheck struct {
 	CheckReport
 
 	VolumeID string `json:"volumeId"`
 }
 
-// Register puts the service behind server: Report takes a google.protobuf.Empty and
-// answers with a Report, Check takes a google.protobuf.BytesValue with a
-// CheckRequest as JSON and answers with a VolumeCheck (internal/jsoncall).
+// Register registers the service: Report takes a google.protobuf.Empty and returns a
+// Report, Check takes a google.protobuf.BytesValue with a CheckRequest as JSON and
+// returns a VolumeCheck (internal/jsoncall).
 func (s *Service) Register(server grpc.ServiceRegistrar) {
 	jsoncall.Register(server, ServiceName,
 		jsoncall.Method(ServiceName, reportCall, func(context.Context, *emptypb.Empty) (any, error) { return s.Report(), nil }),
@@ -57,13 +57,13 @@ func (s *Service) Register(server grpc.ServiceRegistrar) {
 
 func (s *Service) check(ctx context.Context, encoded *wrapperspb.BytesValue) (any, error) {
 	if s.Check == nil {
-		return nil, status.Error(codes.Unimplemented, "this process serves no node, and filesystems are checked where "+
-			"their volumes are used: ask the driver on the node (--endpoint)")
+		return nil, status.Error(codes.Unimplemented, "this process has no node service, and filesystems are checked "+
+			"on the node of their volumes: use the endpoint of the node's driver (--endpoint)")
 	}
 
 	var request CheckRequest
 	if err := json.Unmarshal(encoded.GetValue(), &request); err != nil {
-		return nil, status.Errorf(codes.InvalidArgument, "the request is no JSON of volumeId and how: %v", err)
+		return nil, status.Errorf(codes.InvalidArgument, "the request is not a JSON object of volumeId and how: %v", err)
 	}
 
 	found, err := s.Check(ctx, request.VolumeID, request.How)
@@ -74,24 +74,24 @@ func (s *Service) check(ctx context.Context, encoded *wrapperspb.BytesValue) (an
 	return VolumeCheck{VolumeID: request.VolumeID, CheckReport: found}, nil
 }
 
-// Client asks a driver of Touchstone's. Any other answers UNIMPLEMENTED.
+// Client calls the Service of a Touchstone driver. Other drivers return UNIMPLEMENTED.
 type Client struct {
 	connection grpc.ClientConnInterface
 }
 
-// NewClient returns a client of the driver at the other end.
+// NewClient returns a client of the driver behind the connection.
 func NewClient(connection grpc.ClientConnInterface) *Client { return &Client{connection: connection} }
 
-// Report returns all that the driver knows about health.
+// Report returns the driver's health report.
 func (c *Client) Report(ctx context.Context, options ...grpc.CallOption) (*Report, error) {
 	report := &Report{}
 
 	return report, jsoncall.Ask(ctx, c.connection, jsoncall.FullMethod(ServiceName, reportCall), &emptypb.Empty{}, report, options...)
 }
 
-// Check has the driver check the filesystem of a volume, and waits for what it
-// finds. A process without a node answers UNIMPLEMENTED, what is no volume
-// NOT_FOUND, and what can't be checked now FAILED_PRECONDITION.
+// Check has the driver check the filesystem of a volume, and waits for the result.
+// Errors: UNIMPLEMENTED from a process without a node service, NOT_FOUND for an
+// unknown volume, FAILED_PRECONDITION for one that cannot be checked now.
 func (c *Client) Check(ctx context.Context, request CheckRequest, options ...grpc.CallOption) (*VolumeCheck, error) {
 	encoded, err := json.Marshal(request)
 	if err != nil {

@@ -5,24 +5,22 @@ import (
 	"time"
 )
 
-// Kind is what an Event tells of.
+// Kind is the kind of an Event.
 type Kind int
 
 // The kinds of events.
 const (
-	// Lost means that events were lost: everything has to be looked at.
+	// Lost means that events were lost: all subjects must be probed.
 	Lost Kind = iota + 1
-	// IOError is a request that a block device did not complete: Device, Sector,
-	// Write, Errno.
+	// IOError is a failed request of a block device: Device, Sector, Write, Errno.
 	IOError
 	// FilesystemError is an error that a filesystem has reported: Filesystem,
 	// Errno.
 	FilesystemError
-	// MountsChanged means that something was mounted, unmounted or remounted
-	// somewhere.
+	// MountsChanged means that the mount table has changed.
 	MountsChanged
-	// FileChanged means that the file at Path was removed, moved, put there, or
-	// that its attributes (its links among them) have changed.
+	// FileChanged means that the file at Path was removed, moved or created, or that
+	// its attributes (including its link count) have changed.
 	FileChanged
 	// FileWritten means that the file at Path was written or truncated.
 	FileWritten
@@ -40,31 +38,31 @@ func (k Kind) String() string {
 	return names[k]
 }
 
-// Event says that something has happened, and about what. What is the matter is
-// for the probe to say.
+// Event says what has changed. Its effect on a subject's condition is decided by a
+// probe.
 type Event struct {
 	Kind Kind
-	// At is when the source learnt of it, before it did anything else.
+	// At is when the source received it.
 	At time.Time
 	// Device is a dev_t as unix.Mkdev makes it.
 	Device uint64
-	// Filesystem is the fsid that statfs tells.
+	// Filesystem is the fsid of statfs.
 	Filesystem [2]int32
 	// Path is absolute.
 	Path string
 	// Sector is in units of 512 bytes.
 	Sector int64
 	Write  bool
-	// Errno is the kernel's, 0 where it tells none.
+	// Errno is the kernel's, 0 if unknown.
 	Errno int
 }
 
-// Source tells of events.
+// Source delivers events.
 type Source interface {
 	// Name is the source's in metrics and in the log: "block-errors".
 	Name() string
-	// Supported returns nil, or why this kernel or this process can't have the
-	// source at all. It is asked once, at the start.
+	// Supported returns nil, or why this kernel or process does not support the
+	// source. It is called once, at the start.
 	Supported() error
 	// Run connects, calls connected, and calls notify for each event until ctx
 	// ends (then it returns nil) or the source fails. It may be called again.

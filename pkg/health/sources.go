@@ -9,15 +9,15 @@ import (
 )
 
 const (
-	// longestDoubled is the last delay of those that double, steadyDelay comes
-	// behind it for ever.
-	longestDoubled = 64 * time.Second
-	steadyDelay    = 60 * time.Second
+	// The delay between reconnections doubles up to longestBackoff and then stays at
+	// steadyBackoff.
+	longestBackoff = 64 * time.Second
+	steadyBackoff  = 60 * time.Second
 )
 
-var errSourceEnded = errors.New("it has ended without an error")
+var errSourceEnded = errors.New("the source has ended without an error")
 
-// SourceStatus is how a source is doing.
+// SourceStatus is the status of a source.
 type SourceStatus struct {
 	Name      string `json:"name"`
 	Connected bool   `json:"connected"`
@@ -25,8 +25,8 @@ type SourceStatus struct {
 	Problem string `json:"problem,omitempty"`
 }
 
-// followed is a source and how it is doing. Monitor.mu guards the latter.
-type followed struct {
+// monitoredSource is a source with its status. Monitor.mu guards the status.
+type monitoredSource struct {
 	Source
 
 	connected bool
@@ -34,10 +34,10 @@ type followed struct {
 	problem   string
 }
 
-// Sources tells how the sources are doing, in the order of Config.
+// Sources returns the status of the sources, in the order of Config.
 func (m *Monitor) Sources() []SourceStatus {
 	m.mu.Lock()
-	defer m.unlock()
+	defer m.unlockAndLog()
 
 	all := make([]SourceStatus, 0, len(m.sources))
 	for _, each := range m.sources {
@@ -47,8 +47,8 @@ func (m *Monitor) Sources() []SourceStatus {
 	return all
 }
 
-// allUp says whether every source of the config is connected, and there is one.
-func (m *Monitor) allUp() bool {
+// allConnected reports whether there are sources and all are connected.
+func (m *Monitor) allConnected() bool {
 	for _, each := range m.sources {
 		if !each.connected {
 			return false
@@ -58,30 +58,30 @@ func (m *Monitor) allUp() bool {
 	return len(m.sources) > 0
 }
 
-// supported asks a source whether it can be had at all.
-func (m *Monitor) supported(source *followed) bool {
+// supported reports whether the kernel and the process support a source.
+func (m *Monitor) supported(source *monitoredSource) bool {
 	err := source.Supported()
 	if err == nil {
 		return true
 	}
 
-	m.config.Log.Info("a source of events is not to be had here; relists make up for it",
+	m.config.Log.Info("event source is not supported; relists replace it",
 		"source", source.Name(), "period", m.config.RelistPeriod, "error", err)
 
 	m.mu.Lock()
-	defer m.unlock()
+	defer m.unlockAndLog()
 
 	source.problem = err.Error()
 
 	return false
 }
 
-// follow runs a source until ctx ends, again and again when it fails.
-func (m *Monitor) follow(ctx context.Context, source *followed) {
+// follow runs a source until ctx ends, and again after it fails.
+func (m *Monitor) follow(ctx context.Context, source *monitoredSource) {
 	for attempt := 0; ; attempt++ {
 		err := m.runSource(ctx, source)
 
-		if up := m.down(source, err); up >= longestDoubled {
+		if up := m.sourceFailed(source, err); up >= longestBackoff {
 			attempt = 0
 		}
 
@@ -90,9 +90,9 @@ func (m *Monitor) follow(ctx context.Context, source *followed) {
 		}
 
 		delay := delayBefore(attempt)
-		m.measured.failures.WithLabelValues(m.config.Name, source.Name()).Inc()
-		m.config.Log.Warn("a source of events has failed; relists make up for it until it is connected again",
-			"source", source.Name(), "period", m.config.RelistPeriod, "again", delay, "error", err)
+		m.metrics.failures.WithLabelValues(m.config.Name, source.Name()).Inc()
+		m.config.Log.Warn("event source failed; relists replace it until it is connected again",
+			"source", source.Name(), "period", m.config.RelistPeriod, "retry", delay, "error", err)
 
 		select {
 		case <-time.After(delay):
@@ -102,8 +102,8 @@ func (m *Monitor) follow(ctx context.Context, source *followed) {
 	}
 }
 
-// delayBefore returns how long to wait before a source is connected again, after
-// the given number of failures before the newest.
+// delayBefore returns the delay before a source is connected again, given the number
+// of failures before the newest.
 func delayBefore(failures int) time.Duration {
 	if failures == 0 {
 		return 0
@@ -111,44 +111,44 @@ func delayBefore(failures int) time.Duration {
 
 	delay := time.Second
 	for range failures - 1 {
-		if delay *= 2; delay > longestDoubled {
-			return steadyDelay
+		if delay *= 2; delay > longestBackoff {
+			return steadyBackoff
 		}
 	}
 
 	return delay
 }
 
-// runSource returns why the source has ended.
-func (m *Monitor) runSource(ctx context.Context, source *followed) (err error) {
+// runSource runs a source and returns why it ended, never nil.
+func (m *Monitor) runSource(ctx context.Context, source *monitoredSource) (err error) {
 	defer func() {
 		if value := recover(); value != nil {
 			err = fmt.Errorf("%w: panic: %v\n%s", errSourceEnded, value, debug.Stack())
 		}
 	}()
 
-	if err := source.Run(ctx, func() { m.up(source) }, func(event Event) { m.notify(source, event) }); err != nil {
+	if err := source.Run(ctx, func() { m.sourceConnected(source) }, func(event Event) { m.notify(source, event) }); err != nil {
 		return err
 	}
 
 	return errSourceEnded
 }
 
-func (m *Monitor) up(source *followed) {
+func (m *Monitor) sourceConnected(source *monitoredSource) {
 	m.mu.Lock()
-	defer m.unlock()
+	defer m.unlockAndLog()
 
 	source.connected, source.since, source.problem = true, time.Now(), ""
-	m.measured.connects.WithLabelValues(m.config.Name, source.Name()).Inc()
-	m.measured.sourceUp(source.Name(), true)
-	// What has happened before the source was listening is for a relist to find.
-	m.disturbed(time.Now())
+	m.metrics.connects.WithLabelValues(m.config.Name, source.Name()).Inc()
+	m.metrics.setSourceUp(source.Name(), true)
+	// A relist finds what happened before the source was connected.
+	m.noteMissedEvents(time.Now())
 }
 
-// down returns for how long the source was up.
-func (m *Monitor) down(source *followed, err error) time.Duration {
+// sourceFailed records why a source ended and returns how long it was connected.
+func (m *Monitor) sourceFailed(source *monitoredSource, err error) time.Duration {
 	m.mu.Lock()
-	defer m.unlock()
+	defer m.unlockAndLog()
 
 	var up time.Duration
 	if source.connected {
@@ -156,25 +156,25 @@ func (m *Monitor) down(source *followed, err error) time.Duration {
 	}
 
 	source.connected, source.problem = false, err.Error()
-	m.measured.sourceUp(source.Name(), false)
-	m.disturbed(time.Time{})
+	m.metrics.setSourceUp(source.Name(), false)
+	m.noteMissedEvents(time.Time{})
 
 	return up
 }
 
-func (m *Monitor) notify(source *followed, event Event) {
-	m.measured.events.WithLabelValues(m.config.Name, source.Name(), event.Kind.String()).Inc()
+func (m *Monitor) notify(source *monitoredSource, event Event) {
+	m.metrics.events.WithLabelValues(m.config.Name, source.Name(), event.Kind.String()).Inc()
 
 	if event.Kind == Lost {
 		m.mu.Lock()
-		defer m.unlock()
+		defer m.unlockAndLog()
 
-		next := m.plan.began.Add(lostGap)
+		next := m.schedule.began.Add(lostGap)
 		if now := time.Now(); next.Before(now) {
 			next = now
 		}
 
-		m.disturbed(next)
+		m.noteMissedEvents(next)
 
 		return
 	}
@@ -188,32 +188,31 @@ func (m *Monitor) notify(source *followed, event Event) {
 	}
 
 	if ids := m.config.Concern(event); len(ids) > 0 {
-		m.announce(ids, announcement{at: event.At, source: source.Name()})
+		m.announce(ids, announcedEvent{at: event.At, source: source.Name()})
 	}
 }
 
-// begin has Suspect and the events looked at, and the looks that observations
-// have asked for so far.
+// begin enables Suspect and events, and starts the timers of requested probes.
 func (m *Monitor) begin() {
 	m.mu.Lock()
-	defer m.unlock()
+	defer m.unlockAndLog()
 
 	m.phase = running
 
-	for _, s := range m.looks.subjects {
-		m.settle(s)
+	for _, s := range m.queue.states {
+		m.resetTimer(s)
 	}
 }
 
-// end has no more probes begun.
+// end prevents further probes.
 func (m *Monitor) end() {
 	m.mu.Lock()
-	defer m.unlock()
+	defer m.unlockAndLog()
 
 	m.phase = ended
 	m.stop()
 
-	for _, s := range m.looks.subjects {
-		m.settle(s)
+	for _, s := range m.queue.states {
+		m.resetTimer(s)
 	}
 }

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// Most conditions end without an event of the kernel: files are deleted, a mount is
-// put back. Unhealthy subjects are therefore probed again and again, while they are
-// unhealthy, in batches of a bounded size and in the order of their ids: with up to
-// two batches of them each is probed within 2 s, and more of them cost no more.
+// Most conditions clear without a kernel event: files are deleted, a mount is
+// restored. Unhealthy subjects are therefore probed repeatedly, in bounded batches
+// ordered by id: with up to two batches each is probed within 2 s, and more subjects
+// cost no more.
 const (
 	unhealthyPeriod = time.Second
 	unhealthyBatch  = 256
@@ -29,13 +29,13 @@ func (m *Monitor) probeUnhealthy(ctx context.Context) {
 	}
 }
 
-// probeBatch has the unhealthy subjects behind last probed, and from the first one
-// again behind the last one of all. It returns the last of the batch.
+// probeBatch probes the next batch of unhealthy subjects, beginning behind last and
+// continuing with the first one. It returns the last of the batch.
 func (m *Monitor) probeBatch(last string) string {
-	batch := m.cache.batch(last, unhealthyBatch)
+	batch := m.cache.nextUnhealthy(last, unhealthyBatch)
 
 	m.mu.Lock()
-	defer m.unlock()
+	defer m.unlockAndLog()
 
 	if m.phase != running {
 		return ""
@@ -44,11 +44,11 @@ func (m *Monitor) probeBatch(last string) string {
 	for _, record := range batch {
 		last = record.ID
 
-		if s := m.looks.subjects[record.ID]; record.patient || s != nil && s.state != resting {
+		if s := m.queue.states[record.ID]; record.noEarlyProbe || s != nil && s.phase != notQueued {
 			continue
 		}
 
-		m.enqueue(m.subject(record.ID))
+		m.enqueue(m.stateOf(record.ID))
 	}
 
 	return last

@@ -19,18 +19,18 @@ const (
 )
 
 const (
-	// healthyMessage is short: a list says it of nearly every volume.
+	// healthyMessage is short because a list has it for nearly every volume.
 	healthyMessage = "healthy"
-	// maxMessage is the spec's limit for a string, in bytes. It holds for what
-	// plugins say too.
+	// maxMessage is the spec's limit for a string in bytes, which applies to responses
+	// too.
 	maxMessage = 128
 	ellipsis   = "…"
 	separator  = "; "
 )
 
-// PutCondition adds to message the VolumeCondition that CSI had until v1.12, as
-// field 2: message is a VolumeStatus of ListVolumes or ControllerGetVolume, or
-// NodeGetVolumeStatsResponse. A record that is nil is that of a healthy volume.
+// PutCondition adds the VolumeCondition of CSI v1.12 and before to message as field 2:
+// message is a VolumeStatus of ListVolumes or ControllerGetVolume, or a
+// NodeGetVolumeStatsResponse. A nil record means healthy.
 func PutCondition(message proto.Message, r *Record) {
 	reflected := message.ProtoReflect()
 	condition := r.encoded()
@@ -53,16 +53,15 @@ func (r *Record) encoded() []byte {
 	}
 }
 
-// encodeCondition returns the field with the condition that normalized entries
-// make. What nobody changes any more is encoded once and used as often as asked
-// for.
+// encodeCondition returns the encoded field for normalized entries. Each record is
+// encoded once.
 func encodeCondition(entries []Entry) []byte {
 	text := healthyMessage
 
 	var condition []byte
 
 	if len(entries) > 0 {
-		text = inOne(entries)
+		text = joinMessages(entries)
 		condition = protowire.AppendTag(condition, fieldAbnormal, protowire.VarintType)
 		condition = protowire.AppendVarint(condition, protowire.EncodeBool(true))
 	}
@@ -73,14 +72,14 @@ func encodeCondition(entries []Entry) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(nil, fieldCondition, protowire.BytesType), condition)
 }
 
-// inOne names every entry, within the limit of one string: where all of them
-// would be too long, each gets an equal part of what the reasons leave.
-func inOne(entries []Entry) string {
-	whole, room := make([]string, len(entries)), maxMessage+len(separator)
+// joinMessages joins all entries within the limit of one string. If they are too
+// long, all reasons are kept and each message gets an equal part of the rest.
+func joinMessages(entries []Entry) string {
+	whole, rest := make([]string, len(entries)), maxMessage+len(separator)
 
 	for i, entry := range entries {
 		whole[i] = string(entry.Reason) + ": " + entry.Message
-		room -= len(entry.Reason) + len(": ") + len(separator)
+		rest -= len(entry.Reason) + len(": ") + len(separator)
 	}
 
 	text := strings.Join(whole, separator)
@@ -90,16 +89,16 @@ func inOne(entries []Entry) string {
 
 	for i, entry := range entries {
 		whole[i] = string(entry.Reason)
-		if part := room / len(entries); part > len(ellipsis) {
-			whole[i] += ": " + cut(entry.Message, part)
+		if part := rest / len(entries); part > len(ellipsis) {
+			whole[i] += ": " + truncate(entry.Message, part)
 		}
 	}
 
-	return cut(strings.Join(whole, separator), maxMessage)
+	return truncate(strings.Join(whole, separator), maxMessage)
 }
 
-// cut returns as much of text as limit bytes hold.
-func cut(text string, limit int) string {
+// truncate truncates text to limit bytes at a rune boundary, with an ellipsis.
+func truncate(text string, limit int) string {
 	text = strings.ToValidUTF8(text, "?")
 	if len(text) <= limit {
 		return text
@@ -113,24 +112,24 @@ func cut(text string, limit int) string {
 	return text[:end] + ellipsis
 }
 
-// VolumeHealth tells the health of the volume of that id in the words of CSI
-// v1.13. A record that is nil is that of a healthy volume.
+// VolumeHealth returns the message of CSI v1.13 for the volume with that id. A nil
+// record means healthy.
 func (r *Record) VolumeHealth(id string) *csi.VolumeHealth {
-	told := &csi.VolumeHealth{VolumeId: id}
+	message := &csi.VolumeHealth{VolumeId: id}
 	if r == nil {
-		return told
+		return message
 	}
 
 	for _, entry := range r.Entries {
-		told.HealthStatuses = append(told.GetHealthStatuses(), &csi.VolumeHealth_VolumeHealthEntry{
-			Status: entry.Status.ofVolume(), Reason: string(entry.Reason), Message: cut(entry.Message, maxMessage),
+		message.HealthStatuses = append(message.GetHealthStatuses(), &csi.VolumeHealth_VolumeHealthEntry{
+			Status: entry.Status.volumeErrorType(), Reason: string(entry.Reason), Message: truncate(entry.Message, maxMessage),
 		})
 	}
 
-	return told
+	return message
 }
 
-func (s Status) ofVolume() csi.VolumeHealthErrorType {
+func (s Status) volumeErrorType() csi.VolumeHealthErrorType {
 	switch s {
 	case DataLoss:
 		return csi.VolumeHealthErrorType_DATA_LOSS
@@ -141,11 +140,10 @@ func (s Status) ofVolume() csi.VolumeHealthErrorType {
 	}
 }
 
-// StorageHealth tells the health of what volumes stand on in the words of CSI
-// v1.13: one entry for each status and reason, the worst first, whose message is
-// those of all that have it.
+// StorageHealth returns the messages of CSI v1.13 for pools and the state: one for each
+// status and reason, the worst first, which joins the messages of all subjects.
 func StorageHealth(records []*Record) []*csi.NodeGetStorageHealthResponse_StorageBackendHealth {
-	// The same each time, so that a CO does not repeat its event.
+	// A fixed order, so that a CO does not repeat its event.
 	ordered := slices.SortedFunc(slices.Values(records), func(a, b *Record) int { return strings.Compare(a.ID, b.ID) })
 
 	var entries []Entry
@@ -154,17 +152,17 @@ func StorageHealth(records []*Record) []*csi.NodeGetStorageHealthResponse_Storag
 		entries = append(entries, r.Entries...)
 	}
 
-	told := make([]*csi.NodeGetStorageHealthResponse_StorageBackendHealth, 0, len(entries))
+	backends := make([]*csi.NodeGetStorageHealthResponse_StorageBackendHealth, 0, len(entries))
 	for _, entry := range normalize(entries) {
-		told = append(told, &csi.NodeGetStorageHealthResponse_StorageBackendHealth{
-			Status: entry.Status.ofStorage(), Reason: string(entry.Reason), Message: cut(entry.Message, maxMessage),
+		backends = append(backends, &csi.NodeGetStorageHealthResponse_StorageBackendHealth{
+			Status: entry.Status.storageErrorType(), Reason: string(entry.Reason), Message: truncate(entry.Message, maxMessage),
 		})
 	}
 
-	return told
+	return backends
 }
 
-func (s Status) ofStorage() csi.StorageHealthErrorType {
+func (s Status) storageErrorType() csi.StorageHealthErrorType {
 	if s == StorageUnreachable {
 		return csi.StorageHealthErrorType_STORAGE_UNREACHABLE
 	}

@@ -12,26 +12,25 @@ import (
 )
 
 const (
-	// concurrency is how many probes run at a time.
+	// concurrency is the number of probes that run at a time.
 	concurrency = 32
-	// slowAfter is when a probe is taken to wait for something that is sick, so
-	// that others need not wait for it: it gives its place to them.
+	// slowAfter is when a probe is assumed to wait for an unhealthy device or server:
+	// from then on it does not count towards the concurrency limit.
 	slowAfter = 100 * time.Millisecond
-	// stuckLimit is how many probes may have given their place away and still be
-	// under way. Each of them may hold a thread, and the Go runtime ends a process
-	// that has 10 000.
+	// stuckLimit is the number of slow probes that may run. Each of them may hold a
+	// thread, and the Go runtime ends a process that has 10,000.
 	stuckLimit = 1000
-	// keepAgain is when to look again at what is just being changed.
-	keepAgain = 100 * time.Millisecond
+	// retryWhileChanging is the time to the next probe after ErrKeep.
+	retryWhileChanging = 100 * time.Millisecond
 )
 
 // The messages of ProbeTimedOut, by cause.
 const (
-	hangs       = "the last look at it did not finish in time"
-	panicked    = "the last look at it failed by a defect of the driver, whose log has more"
-	failed      = "the last look at it failed; the driver's log has more"
-	failedWith  = "the last look at it failed: "
-	notLookedAt = "it is not looked at, because too many looks at others hang"
+	probeTimedOut        = "the last probe timed out"
+	probePanicked        = "the last probe failed because of a defect of the driver; see its log"
+	probeFailed          = "the last probe failed; see the driver's log"
+	probeFailedWith      = "the last probe failed: "
+	tooManyHangingProbes = "not probed, because too many other probes hang"
 )
 
 // panicError is a probe's panic.
@@ -42,24 +41,23 @@ type panicError struct {
 
 func (e *panicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }
 
-// hire begins workers for as many looks as there is place.
-func (m *Monitor) hire(looks int) {
-	for range min(looks, concurrency-m.looks.workers) {
-		m.looks.workers++
+// startWorkers starts up to n workers, within the concurrency limit.
+func (m *Monitor) startWorkers(n int) {
+	for range min(n, concurrency-m.queue.workers) {
+		m.queue.workers++
 
-		w := &worker{m: m, placed: true}
+		w := &worker{m: m, counted: true}
 		go w.work()
 	}
 }
 
-// worker runs one probe after the other, as long as there are any, and as long
-// as none of them makes it wait.
+// worker runs one probe after the other, until there is none or one was slow.
 type worker struct {
 	m *Monitor
-	// placed is false once its place was given away; subject is what it looks at.
-	// Both are guarded by Monitor.mu.
-	placed  bool
-	subject *subject
+	// counted is false once the worker does not count towards the concurrency limit;
+	// subject is the one that it probes. Monitor.mu guards both.
+	counted bool
+	subject *probeState
 
 	ctx      context.Context //nolint:containedctx // one for all probes in turn: they are many, and short
 	cancel   context.CancelCauseFunc
@@ -80,117 +78,117 @@ func (w *worker) work() {
 	}
 }
 
-// next finishes the look before, if any, and begins the next one. It returns nil
-// when there is none, or when the place is given away.
-func (w *worker) next(before *subject, observed Observation, err error) *subject {
+// next completes the previous probe, if any, and starts the next one. It returns nil
+// when there is none, or when the worker was slow.
+func (w *worker) next(before *probeState, observed Observation, err error) *probeState {
 	m := w.m
 
 	m.mu.Lock()
-	defer m.unlock()
+	defer m.unlockAndLog()
 
 	if before != nil {
 		w.finish(before, observed, err)
 	}
 
-	if !w.placed {
+	if !w.counted {
 		return nil
 	}
 
-	s := m.nextLook()
+	s := m.nextProbe()
 	if s == nil {
-		m.looks.workers--
+		m.queue.workers--
 
 		return nil
 	}
 
-	w.begin(s)
+	w.start(s)
 
 	return s
 }
 
-// nextLook returns what to look at next, nil when there is nothing.
-func (m *Monitor) nextLook() *subject {
+// nextProbe returns the next subject to probe, or nil.
+func (m *Monitor) nextProbe() *probeState {
 	for m.phase != ended {
 		s := m.nextUrgent()
 		if s == nil {
-			s = m.nextOfRounds()
+			s = m.nextOfRelists()
 		}
 
-		if s == nil || m.looks.stuck < stuckLimit {
+		if s == nil || m.queue.slow < stuckLimit {
 			return s
 		}
 
-		m.refuse(s)
+		m.failWithoutProbe(s)
 	}
 
 	return nil
 }
 
-func (m *Monitor) nextUrgent() *subject {
-	for len(m.looks.urgent) > 0 {
-		s := m.looks.urgent[0]
-		m.looks.urgent = m.looks.urgent[1:]
+func (m *Monitor) nextUrgent() *probeState {
+	for len(m.queue.urgent) > 0 {
+		s := m.queue.urgent[0]
+		m.queue.urgent = m.queue.urgent[1:]
 
-		if s.state == queued {
+		if s.phase == queued {
 			return s
 		}
 	}
 
-	m.looks.urgent = nil
+	m.queue.urgent = nil
 
 	return nil
 }
 
-// refuse answers for a subject that can't be looked at.
-func (m *Monitor) refuse(s *subject) {
-	changes, _ := m.cache.fail(s.id, NewEntry(ProbeTimedOut, notLookedAt), m.stamp())
-	m.noted = append(m.noted, changes...)
-	s.state = resting
-	answer(s.rounds)
-	s.rounds = nil
-	m.settle(s)
+// failWithoutProbe stores ProbeTimedOut for a subject that cannot be probed.
+func (m *Monitor) failWithoutProbe(s *probeState) {
+	changes, _ := m.cache.fail(s.id, NewEntry(ProbeTimedOut, tooManyHangingProbes), m.stamp())
+	m.changes = append(m.changes, changes...)
+	s.phase = notQueued
+	completeOne(s.waiting)
+	s.waiting = nil
+	m.resetTimer(s)
 }
 
-func (w *worker) begin(s *subject) {
-	s.state, s.began = looking, w.m.stamp()
-	s.answering, s.announced, s.due[dueEvent] = s.announced, announcement{}, time.Time{}
+func (w *worker) start(s *probeState) {
+	s.phase, s.startedAt = probing, w.m.stamp()
+	s.reacting, s.announced, s.due[dueEvent] = s.announced, announcedEvent{}, time.Time{}
 	w.subject = s
-	w.m.looks.probing.Add(1)
+	w.m.queue.running.Add(1)
 
-	patience := min(slowAfter, w.m.config.ProbeTimeout)
+	limit := min(slowAfter, w.m.config.ProbeTimeout)
 	if w.watchdog == nil {
-		w.watchdog = time.AfterFunc(patience, w.overdue)
+		w.watchdog = time.AfterFunc(limit, w.checkDuration)
 	} else {
-		w.watchdog.Reset(patience)
+		w.watchdog.Reset(limit)
 	}
 }
 
-// overdue gives the place of a slow probe away, and gives a hanging one up. The
-// timer may have fired for an earlier probe, so that only the time counts.
-func (w *worker) overdue() {
+// checkDuration stops counting a slow probe and abandons one that has timed out. The
+// timer may have fired for an earlier probe, so only the elapsed time counts.
+func (w *worker) checkDuration() {
 	m := w.m
 
 	m.mu.Lock()
-	defer m.unlock()
+	defer m.unlockAndLog()
 
 	s := w.subject
-	if s == nil || s.state == hanging {
+	if s == nil || s.phase == hanging {
 		return
 	}
 
-	took, limit := time.Since(s.began), m.config.ProbeTimeout
+	took, limit := time.Since(s.startedAt), m.config.ProbeTimeout
 	timedOut := took >= limit
 
-	if w.placed && (timedOut || took >= slowAfter && m.looks.stuck < stuckLimit) {
-		w.placed = false
-		m.looks.workers--
-		m.looks.stuck++
-		m.hire(len(m.looks.urgent) + len(m.looks.rounds))
+	if w.counted && (timedOut || took >= slowAfter && m.queue.slow < stuckLimit) {
+		w.counted = false
+		m.queue.workers--
+		m.queue.slow++
+		m.startWorkers(len(m.queue.urgent) + len(m.queue.relists))
 	}
 
 	switch {
 	case timedOut:
-		w.giveUp(s)
+		w.abandon(s)
 	case took < slowAfter:
 		w.watchdog.Reset(min(slowAfter, limit) - took)
 	default:
@@ -198,20 +196,20 @@ func (w *worker) overdue() {
 	}
 }
 
-func (w *worker) giveUp(s *subject) {
+func (w *worker) abandon(s *probeState) {
 	m := w.m
 
-	s.state = hanging
-	m.measured.timedOut.WithLabelValues(m.config.Name).Inc()
-	m.failed(s, hangs)
+	s.phase = hanging
+	m.metrics.timedOut.WithLabelValues(m.config.Name).Inc()
+	m.storeFailure(s, probeTimedOut)
 	w.cancel(context.DeadlineExceeded)
-	answer(s.rounds)
-	answer(s.later)
-	s.rounds, s.later = nil, nil
-	m.looks.probing.Done()
+	completeOne(s.waiting)
+	completeOne(s.waitingForNext)
+	s.waiting, s.waitingForNext = nil, nil
+	m.queue.running.Done()
 }
 
-// probe returns a panic as an error.
+// probe calls Config.Probe and returns a panic as an error.
 func (m *Monitor) probe(ctx context.Context, id string) (observed Observation, err error) {
 	defer func() {
 		if value := recover(); value != nil {
@@ -222,47 +220,47 @@ func (m *Monitor) probe(ctx context.Context, id string) (observed Observation, e
 	return m.config.Probe(ctx, id)
 }
 
-// finish keeps what the probe has said, and has the subject looked at again
-// where that was asked for meanwhile.
-func (w *worker) finish(s *subject, observed Observation, err error) {
+// finish stores the result of the probe, and queues another one if it was requested
+// meanwhile.
+func (w *worker) finish(s *probeState, observed Observation, err error) {
 	m := w.m
 	w.subject = nil
 
-	if !w.placed {
-		m.looks.stuck--
+	if !w.counted {
+		m.queue.slow--
 	}
 
-	m.conclude(s, observed, err)
-	answer(s.rounds)
+	m.store(s, observed, err)
+	completeOne(s.waiting)
 
-	if s.state != hanging {
-		m.looks.probing.Done()
+	if s.phase != hanging {
+		m.queue.running.Done()
 	}
 
-	s.state, s.rounds, s.later = resting, s.later, nil
-	if s.dirty && m.phase != ended {
-		s.dirty = false
+	s.phase, s.waiting, s.waitingForNext = notQueued, s.waitingForNext, nil
+	if s.probeAgain && m.phase != ended {
+		s.probeAgain = false
 		m.enqueue(s)
 	}
 
-	m.settle(s)
+	m.resetTimer(s)
 }
 
-// conclude keeps what a look has found.
-func (m *Monitor) conclude(s *subject, observed Observation, err error) {
+// store stores the result of a probe.
+func (m *Monitor) store(s *probeState, observed Observation, err error) {
 	switch {
 	case err == nil:
-		vouched := m.vouched(s)
+		expected := m.expectsEvents(s)
 
-		changes, stored := m.cache.set(s.id, observed, s.began)
+		changes, stored := m.cache.set(s.id, observed, s.startedAt)
 		if !stored {
 			return
 		}
 
-		m.noted = append(m.noted, changes...)
+		m.changes = append(m.changes, changes...)
 
-		if vouched {
-			s.suspectMissed(changes)
+		if expected {
+			s.countAsMissed(changes)
 		}
 
 		s.due[dueAgain] = time.Time{}
@@ -271,30 +269,30 @@ func (m *Monitor) conclude(s *subject, observed Observation, err error) {
 			s.due[dueAgain] = time.Now().Add(max(observed.Again, shortestGap))
 		}
 
-		m.answered(s)
+		m.measureLatency(s)
 	case errors.Is(err, ErrGone):
-		m.noted = append(m.noted, m.cache.forget(s.id, s.began)...)
-		m.answered(s)
+		m.changes = append(m.changes, m.cache.forget(s.id, s.startedAt)...)
+		m.measureLatency(s)
 	case errors.Is(err, ErrKeep):
-		if m.cache.forgottenSince(s.id, s.began) {
+		if m.cache.forgottenSince(s.id, s.startedAt) {
 			return
 		}
 
-		s.due[dueAgain] = time.Now().Add(max(cmp.Or(observed.Again, keepAgain), shortestGap))
-		// The event is answered by the look that can tell.
-		if !s.answering.at.IsZero() {
-			s.announced = s.answering
+		s.due[dueAgain] = time.Now().Add(max(cmp.Or(observed.Again, retryWhileChanging), shortestGap))
+		// The latency of the event ends with the probe that succeeds.
+		if !s.reacting.at.IsZero() {
+			s.announced = s.reacting
 		}
-	case m.phase == ended: // of course it failed
-	case s.state == hanging && isCancelled(err): // that is known already
+	case m.phase == ended: // it was cancelled
+	case s.phase == hanging && isCancelled(err): // stored by abandon
 	default:
-		m.measured.errors.WithLabelValues(m.config.Name).Inc()
+		m.metrics.errors.WithLabelValues(m.config.Name).Inc()
 		m.logFailure(s.id, err)
-		m.failed(s, classify(err))
+		m.storeFailure(s, classify(err))
 	}
 }
 
-// logFailure logs a failure that is not the same as the last one's.
+// logFailure logs a failure; one with the same message as the last only at debug level.
 func (m *Monitor) logFailure(id string, err error) {
 	attributes := []any{"subject", id, "error", err}
 
@@ -307,24 +305,24 @@ func (m *Monitor) logFailure(id string, err error) {
 		level = slog.LevelDebug
 	}
 
-	m.config.Log.Log(m.base, level, "a look has failed", attributes...)
+	m.config.Log.Log(m.base, level, "probe failed", attributes...)
 }
 
-// failed keeps that the look under way does not succeed.
-func (m *Monitor) failed(s *subject, message string) {
-	changes, stored := m.cache.fail(s.id, NewEntry(ProbeTimedOut, message), s.began)
-	m.noted = append(m.noted, changes...)
+// storeFailure stores that the running probe failed.
+func (m *Monitor) storeFailure(s *probeState, message string) {
+	changes, stored := m.cache.fail(s.id, NewEntry(ProbeTimedOut, message), s.startedAt)
+	m.changes = append(m.changes, changes...)
 
 	if stored {
-		m.answered(s)
+		m.measureLatency(s)
 	}
 }
 
-// answered measures how long it took to know what an event was about.
-func (m *Monitor) answered(s *subject) {
-	if !s.answering.at.IsZero() {
-		m.measured.answered(s.answering.source, time.Since(s.answering.at))
-		s.answering = announcement{}
+// measureLatency observes the time from the event that triggered the probe.
+func (m *Monitor) measureLatency(s *probeState) {
+	if !s.reacting.at.IsZero() {
+		m.metrics.observeLatency(s.reacting.source, time.Since(s.reacting.at))
+		s.reacting = announcedEvent{}
 	}
 }
 
@@ -332,19 +330,19 @@ func isCancelled(err error) bool {
 	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// classify returns a message that is the same for the same cause.
+// classify returns the same message for the same cause.
 func classify(err error) string {
 	if isCancelled(err) {
-		return hangs
+		return probeTimedOut
 	}
 
 	if _, ok := errors.AsType[*panicError](err); ok {
-		return panicked
+		return probePanicked
 	}
 
 	if errno, ok := errors.AsType[syscall.Errno](err); ok {
-		return failedWith + errno.Error()
+		return probeFailedWith + errno.Error()
 	}
 
-	return failed
+	return probeFailed
 }
