@@ -88,7 +88,7 @@ func (c *checking) whileFrozen(ctx context.Context, within func(context.Context)
 		return c.service.WithFrozen(ctx, []string{c.volumeID}, func(ctx context.Context) error {
 			// What is not mounted where it should be is not frozen either. What is only
 			// read is at rest.
-			if _, frozen := c.service.frozen.Get(c.volumeID); !frozen && !isMountedReadOnly(use) {
+			if !c.service.freezer.IsFrozen(c.volumeID) && !isMountedReadOnly(use) {
 				return rpc.Errorf(codes.FailedPrecondition, "it is in use, but not mounted for writing any more; unstage it and stage it anew")
 			}
 

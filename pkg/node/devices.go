@@ -407,7 +407,7 @@ func (s *Service) detach(ctx context.Context, use *staged.Volume, number int) er
 
 // detached returns when the attachment is gone that status tells of.
 func (s *Service) detached(ctx context.Context, use *staged.Volume, status loop.Status) error {
-	s.releaseQueue(use, status.Number)
+	s.tuner.ResetQueue(use.VolumeID, status.Number)
 	s.evidence.detach(status.Number)
 
 	ctx, cancel := context.WithTimeout(ctx, detachLimit)

@@ -291,7 +291,7 @@ func (s *Service) prune(use *staged.Volume) (*staged.Volume, error) {
 // pod's limits, what a runtime was told, and the target path unless it was there
 // before. One of them in trouble keeps none of the others.
 func (s *Service) removeTarget(use *staged.Volume, publication staged.Publication) error {
-	err := errors.Join(s.unlimit(publication), s.withdraw(use, publication.TargetPath))
+	err := errors.Join(s.tuner.RemoveLimits(publication.TargetPath), s.withdraw(use, publication.TargetPath))
 	if publication.Made {
 		err = errors.Join(err, s.removeMade(publication.TargetPath))
 	}

@@ -13,12 +13,15 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
+	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/capability"
 	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/pkg/node/tuning"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
@@ -51,7 +54,7 @@ type Config struct {
 	// CgroupRoot is where cgroups are mounted.
 	CgroupRoot string
 	// FreezeLimit is how long filesystems may be frozen for a copy; 0 is
-	// DefaultFreezeLimit.
+	// freeze.DefaultLimit.
 	FreezeLimit time.Duration
 	// Health are the settings of the monitor, and Sources what it learns of events
 	// from. MarkFilesystem has one of these tell of the errors of the filesystem
@@ -85,12 +88,12 @@ type Service struct {
 	places        *mount.Places
 	loops         *loop.Loops
 	stagedVolumes *staged.Records[*staged.Volume]
-	frozen        *staged.Records[*Frozen]
+	freezer       *freeze.Freezer
 	devices       *devices
 	// inline are the ephemeral volumes.
-	inline     *inline
-	attributes *attributes
-	checks     *staged.Records[*Check]
+	inline *inline
+	tuner  *tuning.Tuner
+	checks *staged.Records[*Check]
 	// keeping is held while a check's record takes the place of an older one, and
 	// turns are those of checks of the same volume.
 	keeping  sync.Mutex
@@ -103,9 +106,6 @@ type Service struct {
 	// gates are for looks, and walks for the slow counting of files.
 	gates, walks *gates
 	visits       *visits
-	// thawing are retries of failed thaws, which end when closing is closed.
-	thawing sync.WaitGroup
-	closing chan struct{}
 }
 
 // New returns a service that keeps its records in store, which must not be
@@ -129,23 +129,22 @@ func New(config Config, store *state.Store, pools *pool.Set, ops *operation.Grou
 		return nil, errNoDirect
 	}
 
-	if config.FreezeLimit <= 0 {
-		config.FreezeLimit = DefaultFreezeLimit
-	}
-
 	if config.IOErrorHold <= 0 {
 		config.IOErrorHold = DefaultIOErrorHold
 	}
 
 	s := &Service{
 		config: config, pools: pools, ops: ops, places: places, loops: loops,
-		stagedVolumes: staged.NewRecords[*staged.Volume](store, "uses"), frozen: staged.NewRecords[*Frozen](store, "frozen"),
-		devices: newDevices(loops), inline: newInline(store),
-		attributes: newAttributes(config, store),
-		checks:     staged.NewRecords[*Check](store, "checks"), turns: newTurns(), schedule: newSchedule(),
+		stagedVolumes: staged.NewRecords[*staged.Volume](store, "uses"),
+		devices:       newDevices(loops), inline: newInline(store),
+		tuner: tuning.New(cgroup.NewQueues(cgroup.DefaultSysBlock), cgroup.NewLimiter(config.CgroupRoot, config.Log),
+			store, config.Log),
+		checks: staged.NewRecords[*Check](store, "checks"), turns: newTurns(), schedule: newSchedule(),
 		evidence: newEvidence(), gates: newGates(), walks: newGates(), visits: newVisits(),
-		closing: make(chan struct{}),
 	}
+	s.freezer = freeze.New(freeze.Config{
+		Limit: config.FreezeLimit, Loops: loops, OpenRoot: s.openRootOf, Log: config.Log,
+	}, store)
 	s.monitor, s.devices.find = s.newMonitor(), s.findAgain
 	config.Admission.Register(s)
 
@@ -164,10 +163,10 @@ var (
 // left that nothing belongs to.
 func (s *Service) Recover(ctx context.Context) error {
 	s.stagedVolumes.Load()
-	s.frozen.Load()
+	s.freezer.Load()
 	s.checks.Load()
-	// Before all else: whoever writes to what is frozen waits for this.
-	s.thawLeft()
+	// Before all else, because programs that write to a frozen filesystem wait for it.
+	s.freezer.ThawRecorded()
 
 	if err := s.config.Direct.Root.ClearTemporary(); err != nil {
 		// It harms nobody but who uses direct volumes, and is told them again.
@@ -175,8 +174,7 @@ func (s *Service) Recover(ctx context.Context) error {
 	}
 
 	s.inline.Load()
-	s.attributes.tuned.Load()
-	s.attributes.limited.Load()
+	s.tuner.Load()
 
 	attached, err := s.loops.Attachments()
 	if err != nil {
@@ -193,7 +191,7 @@ func (s *Service) Recover(ctx context.Context) error {
 		}
 	}
 
-	s.recoverAttributes()
+	s.recoverTuning()
 
 	return nil
 }
@@ -241,10 +239,9 @@ func (s *Service) Observe(ctx context.Context) error {
 
 // Close ends what goes on beside the calls. What is in force stays.
 func (s *Service) Close() error {
-	close(s.closing)
-	s.thawing.Wait()
+	s.freezer.Close()
 
-	return s.attributes.limiter.Close()
+	return s.tuner.Close()
 }
 
 // InUse returns where the volume is published, or else staged. An error says that

@@ -31,6 +31,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/node"
+	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
@@ -367,7 +368,7 @@ func TestFreezeEndsHoweverItEnds(t *testing.T) {
 	})
 	t.Run("thawed by another", func(t *testing.T) {
 		err := taken.WithFrozen(t.Context(), ids, func(context.Context) error { return thaw(claim.StagingPath) })
-		fails(t, rpc.Status(err), codes.Aborted, claim.VolumeID, "thawed by somebody else")
+		fails(t, rpc.Status(err), codes.Aborted, claim.VolumeID, "thawed by another program")
 	})
 	t.Run("frozen by another", func(t *testing.T) {
 		require.NoError(t, atRoot(claim.StagingPath, filesystem.Freeze))
@@ -402,7 +403,7 @@ func TestFreezeIsLimited(t *testing.T) {
 
 		return nil
 	})
-	require.ErrorIs(t, err, node.ErrFreezeLimit)
+	require.ErrorIs(t, err, freeze.ErrLimit)
 	fails(t, rpc.Status(err), codes.FailedPrecondition, "3s")
 	requireThawed(t, claim.StagingPath)
 }
@@ -431,7 +432,7 @@ func TestFreezeThatIsGivenUp(t *testing.T) {
 	memory.awaitFault(t)
 
 	err = taken.WithFrozen(t.Context(), ids, neverCalled)
-	require.ErrorIs(t, err, node.ErrFreezeLimit)
+	require.ErrorIs(t, err, freeze.ErrLimit)
 	require.ErrorContains(t, err, stuck.VolumeID)
 	requireThawed(t, well.StagingPath)
 

@@ -75,8 +75,8 @@ func directMutants() []mutant {
 		},
 		{
 			name: "direct/assignment-left", file: "pkg/node/observe.go",
-			old:    `errors.Join(s.unlimit(publication), s.withdraw(use, publication.TargetPath))`,
-			new:    `s.unlimit(publication)`,
+			old:    `errors.Join(s.tuner.RemoveLimits(publication.TargetPath), s.withdraw(use, publication.TargetPath))`,
+			new:    `s.tuner.RemoveLimits(publication.TargetPath)`,
 			breaks: "the runtime gives a later pod the device of an earlier one", tests: driver("TestDirectLife"),
 		},
 		{

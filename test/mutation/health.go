@@ -117,7 +117,7 @@ func healthMutants() []mutant {
 		{
 			name: "health/read-only-filesystem-not-seen", file: "pkg/node/look_filesystem.go",
 			old:    `if l.point.HasSuperOption("emergency_ro") {`,
-			new:    `if l.point.HasSuperOption("emergency_ro") && l.use.readOnly() {`,
+			new:    `if l.point.HasSuperOption("emergency_ro") && l.use.IsReadOnly() {`,
 			breaks: "an ext4 that stopped writing looks healthy", tests: driver("TestHealthOfFilesystems"),
 		},
 		{

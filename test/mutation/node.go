@@ -138,7 +138,7 @@ func nodeMutants() []mutant {
 		},
 		{
 			name: "node/frozen-after-a-kill", file: "pkg/node/service.go",
-			old: `	s.thawLeft()
+			old: `	s.freezer.ThawRecorded()
 `,
 			new:    ``,
 			breaks: "a filesystem that a killed driver froze stays frozen", tests: command{pkg: "./test/driver", run: "^TestFreezeEndsWithTheNextStart$/^ext4$"},

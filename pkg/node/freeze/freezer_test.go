@@ -1,0 +1,200 @@
+package freeze_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
+	"github.com/touchstone-csi/touchstone/pkg/state"
+	"github.com/touchstone-csi/touchstone/test/namespace"
+)
+
+// firstLoop is beyond the loop devices of the machine and of other tests.
+const firstLoop = 790_000
+
+func TestMain(m *testing.M) { os.Exit(namespace.Main(m)) }
+
+// mounted is an ext4 filesystem on a loop device.
+type mounted struct{ directory string }
+
+func newMounted(t *testing.T, loops *loop.Loops) mounted {
+	t.Helper()
+	namespace.NeedRoot(t)
+
+	image, err := os.Create(filepath.Join(t.TempDir(), "volume.img"))
+	require.NoError(t, err)
+
+	defer image.Close()
+
+	require.NoError(t, image.Truncate(16<<20))
+
+	made, err := exec.CommandContext(t.Context(), "mkfs.ext4", "-q", "-b", "4096", image.Name()).CombinedOutput()
+	require.NoError(t, err, string(made))
+
+	device, err := loops.Attach(t.Context(), image, loop.AttachOptions{BlockSize: 4096, AutoClear: true, Preferred: -1})
+	require.NoError(t, err)
+
+	defer device.Close()
+
+	m := mounted{directory: t.TempDir()}
+	require.NoError(t, unix.Mount(device.Path, m.directory, filesystem.Ext4, 0, ""))
+	t.Cleanup(func() { require.NoError(t, unix.Unmount(m.directory, unix.MNT_DETACH)) })
+
+	return m
+}
+
+func (m mounted) open(t *testing.T) *os.File {
+	t.Helper()
+
+	root, err := os.Open(m.directory)
+	require.NoError(t, err)
+
+	return root
+}
+
+// isFrozen thaws the filesystem if it is frozen.
+func (m mounted) isFrozen(t *testing.T) bool {
+	t.Helper()
+
+	root := m.open(t)
+	defer root.Close()
+
+	err := filesystem.Thaw(root)
+	if errors.Is(err, filesystem.ErrNotFrozen) {
+		return false
+	}
+
+	require.NoError(t, err)
+
+	return true
+}
+
+type fixture struct {
+	*freeze.Freezer
+	mounted
+
+	targets func() freeze.Targets
+}
+
+func newFixture(t *testing.T, limit time.Duration) fixture {
+	t.Helper()
+
+	loops := loop.NewLoops(loop.LoopsOptions{First: firstLoop})
+	volume := newMounted(t, loops)
+	log := slog.New(slog.DiscardHandler)
+	store := state.New(t.TempDir(), state.Options{Owner: t.Name(), Log: log})
+	f := fixture{
+		mounted: volume,
+		Freezer: freeze.New(freeze.Config{
+			Limit: limit, Loops: loops, Log: log,
+			OpenRoot: func(string) (*os.File, error) { return os.Open(volume.directory) },
+		}, store),
+		targets: func() freeze.Targets {
+			return freeze.Targets{Filesystems: []freeze.Filesystem{
+				{VolumeID: "volume", FSType: filesystem.Ext4, Root: volume.open(t)},
+			}}
+		},
+	}
+
+	require.NoError(t, store.Open(t.Context()))
+	f.Load()
+	t.Cleanup(func() {
+		f.Close()
+		require.NoError(t, store.Close())
+	})
+
+	return f
+}
+
+func TestFilesystemsAreFrozenWithinAndThawedAfterwards(t *testing.T) {
+	f := newFixture(t, time.Minute)
+	errWithin := errors.New("the copy failed")
+
+	for _, result := range []error{nil, errWithin} {
+		err := f.WithFrozen(t.Context(), f.targets(), func(context.Context) error {
+			require.True(t, f.IsFrozen("volume"))
+
+			root := f.open(t)
+			defer root.Close()
+
+			require.ErrorIs(t, filesystem.Freeze(root), unix.EBUSY, "it is frozen already")
+
+			return result
+		})
+		require.ErrorIs(t, err, result)
+		require.False(t, f.IsFrozen("volume"))
+		require.False(t, f.isFrozen(t))
+	}
+}
+
+func TestFilesystemsAreThawedAfterAPanic(t *testing.T) {
+	f := newFixture(t, time.Minute)
+
+	require.Panics(t, func() {
+		_ = f.WithFrozen(t.Context(), f.targets(), func(context.Context) error { panic("within") })
+	})
+	require.False(t, f.isFrozen(t))
+}
+
+func TestFilesystemsAreThawedAtTheLimit(t *testing.T) {
+	f := newFixture(t, time.Second)
+
+	err := f.WithFrozen(t.Context(), f.targets(), func(ctx context.Context) error {
+		<-ctx.Done()
+
+		return nil
+	})
+	require.ErrorIs(t, err, freeze.ErrLimit)
+	require.False(t, f.isFrozen(t))
+}
+
+func TestAThawByAnotherProgramIsAnError(t *testing.T) {
+	f := newFixture(t, time.Minute)
+
+	err := f.WithFrozen(t.Context(), f.targets(), func(context.Context) error {
+		require.True(t, f.isFrozen(t))
+
+		return nil
+	})
+	require.ErrorContains(t, err, "thawed by another program")
+	require.False(t, f.IsFrozen("volume"))
+}
+
+func TestWithoutFilesystemsThereIsNoLimit(t *testing.T) {
+	f := newFixture(t, time.Nanosecond)
+
+	require.NoError(t, f.WithFrozen(t.Context(), freeze.Targets{}, func(ctx context.Context) error {
+		return ctx.Err()
+	}))
+}
+
+func TestAFailedFreezeLeavesNoRecord(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	tree, err := mount.Files("source", map[string][]byte{"file": nil})
+	require.NoError(t, err)
+
+	defer tree.Close()
+
+	root, err := tree.Open()
+	require.NoError(t, err)
+
+	f := newFixture(t, time.Minute)
+	err = f.WithFrozen(t.Context(), freeze.Targets{Filesystems: []freeze.Filesystem{
+		{VolumeID: "volume", FSType: "tmpfs", Root: root},
+	}}, func(context.Context) error { return nil })
+	require.Error(t, err, "a tmpfs cannot be frozen")
+	require.False(t, f.IsFrozen("volume"), "the record of a failed freeze is dropped")
+}

@@ -1,0 +1,151 @@
+package freeze
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
+)
+
+// window is the time in which the filesystems of one call are frozen.
+type window struct {
+	freezer *Freezer
+	mounted []*freezing
+	devices []int
+	// recorded means that the records of mounted are of this window.
+	recorded bool
+	// frozen is how many of mounted are frozen, and since the time of the first freeze.
+	frozen int
+	since  time.Time
+	close  func() error
+}
+
+// freezing is one filesystem of a window.
+type freezing struct {
+	Filesystem
+
+	// abandoned means that its freeze did not return in time. The goroutine that waits for
+	// the freeze then thaws it and closes its root.
+	abandoned bool
+}
+
+func newWindow(f *Freezer, targets Targets) *window {
+	w := &window{freezer: f, devices: targets.Devices}
+	for _, filesystem := range targets.Filesystems {
+		w.mounted = append(w.mounted, &freezing{Filesystem: filesystem})
+	}
+
+	w.close = sync.OnceValue(w.end)
+
+	return w
+}
+
+// prepare syncs devices and filesystems, so that the freeze itself writes little, and
+// records the filesystems that are about to be frozen.
+func (w *window) prepare(ctx context.Context) error {
+	for _, number := range w.devices {
+		if err := w.freezer.syncDevice(number); err != nil {
+			return err
+		}
+	}
+
+	if len(w.mounted) == 0 {
+		return nil
+	}
+
+	records := make([]*Frozen, 0, len(w.mounted))
+
+	for _, volume := range w.mounted {
+		if w.freezer.IsFrozen(volume.VolumeID) {
+			return rpc.Errorf(codes.Unavailable, "freeze volume %s: it is still frozen, since thawing it failed; that is being retried",
+				volume.VolumeID)
+		}
+
+		if err := filesystem.Sync(volume.Root); err != nil {
+			return fmt.Errorf("freeze volume %s: %w", volume.VolumeID, err)
+		}
+
+		records = append(records, &Frozen{VolumeID: volume.VolumeID, FSType: volume.FSType})
+	}
+
+	w.recorded = true
+
+	return w.freezer.frozen.PutAll(ctx, records)
+}
+
+func (w *window) freeze(ctx context.Context) error {
+	w.since = time.Now()
+
+	for _, volume := range w.mounted {
+		if err := w.freezeOne(ctx, volume); err != nil {
+			return fmt.Errorf("freeze volume %s: %w", volume.VolumeID, err)
+		}
+
+		w.frozen++
+	}
+
+	return nil
+}
+
+// freezeOne freezes one filesystem. It returns when ctx ends, too: a disk that hangs blocks
+// the freeze, and with it the volumes that are frozen already. If the freeze succeeds after
+// that, it is undone.
+func (w *window) freezeOne(ctx context.Context, volume *freezing) error {
+	done := make(chan error)
+
+	go func() {
+		err := filesystem.Freeze(volume.Root)
+
+		select {
+		case done <- err:
+		case <-ctx.Done():
+			if err == nil {
+				err = w.freezer.thaw(volume.VolumeID, volume.Root)
+			}
+
+			w.freezer.config.Log.Warn("a freeze has ended after its time limit", "volume", volume.VolumeID,
+				"error", errors.Join(err, volume.Root.Close()))
+		}
+	}()
+
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		volume.abandoned = true
+
+		return context.Cause(ctx) //nolint:wrapcheck // the caller names the volume
+	}
+}
+
+// end thaws the frozen filesystems, the last one first, and closes all roots.
+func (w *window) end() error {
+	var failures []error
+
+	for i, volume := range slices.Backward(w.mounted) {
+		switch {
+		case volume.abandoned:
+			continue
+		case i < w.frozen:
+			failures = append(failures, w.freezer.thaw(volume.VolumeID, volume.Root))
+		case w.recorded:
+			failures = append(failures, w.freezer.frozen.DeleteLazily(volume.VolumeID))
+		}
+
+		failures = append(failures, volume.Root.Close())
+	}
+
+	if w.frozen > 0 {
+		w.freezer.config.Log.Debug("filesystems were frozen", "volumes", w.frozen,
+			"first", w.mounted[0].VolumeID, "window", time.Since(w.since))
+	}
+
+	return errors.Join(failures...)
+}

@@ -1,0 +1,89 @@
+package tuning
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+// loopMajor is the major number of all loop devices.
+const loopMajor = 7
+
+// Limited is the record of a pod whose use of a volume at one target path is limited.
+type Limited struct {
+	TargetPath string `json:"targetPath"`
+	VolumeID   string `json:"volumeId"`
+	Pod        string `json:"pod"`
+	Number     int    `json:"number"`
+}
+
+// RecordID returns the key of the record in the store.
+func (l *Limited) RecordID() string { return l.TargetPath }
+
+func (l *Limited) device() cgroup.Device {
+	return cgroup.Device{Major: loopMajor, Minor: uint32(l.Number)}
+}
+
+// HasLimits reports whether wanted limits any I/O.
+func HasLimits(wanted volume.Mutable) bool { return limitsOf(wanted) != cgroup.Limits{} }
+
+// SetLimits sets or replaces the limits of a pod that a volume is published to. Without
+// limits in wanted use RemoveLimits.
+func (t *Tuner) SetLimits(ctx context.Context, limited Limited, wanted volume.Mutable) error {
+	if recorded, ok := t.limited.Get(limited.RecordID()); !ok || *recorded != limited {
+		if err := t.limited.Put(ctx, &limited); err != nil {
+			return err
+		}
+	}
+
+	if err := t.limiter.Set(limited.Pod, limited.device(), limitsOf(wanted)); err != nil {
+		return fmt.Errorf("mutable parameters of volume %s: pod %s: %w", limited.VolumeID, limited.Pod, err)
+	}
+
+	return nil
+}
+
+// RemoveLimits removes the limits of the publication at the target path, unless the same
+// pod has the same device at another path, too.
+func (t *Tuner) RemoveLimits(targetPath string) error {
+	limited, ok := t.limited.Get(targetPath)
+	if !ok {
+		return nil
+	}
+
+	if !t.limitedAtAnotherPath(limited) {
+		if err := t.limiter.Remove(limited.Pod, limited.device()); err != nil {
+			return fmt.Errorf("limits of volume %s for pod %s: %w", limited.VolumeID, limited.Pod, err)
+		}
+	}
+
+	return t.limited.DeleteLazily(limited.RecordID())
+}
+
+func (t *Tuner) limitedAtAnotherPath(limited *Limited) bool {
+	for _, other := range t.limited.All() {
+		if other.TargetPath != limited.TargetPath && other.VolumeID == limited.VolumeID &&
+			other.Pod == limited.Pod && other.Number == limited.Number {
+			return true
+		}
+	}
+
+	return false
+}
+
+func limitsOf(wanted volume.Mutable) cgroup.Limits {
+	value := func(limit *int64) int64 {
+		if limit == nil {
+			return 0
+		}
+
+		return *limit
+	}
+
+	return cgroup.Limits{
+		ReadBytesPerSecond: value(wanted.ReadBytesPerSecond), WriteBytesPerSecond: value(wanted.WriteBytesPerSecond),
+		ReadIOPS: value(wanted.ReadIOPS), WriteIOPS: value(wanted.WriteIOPS),
+	}
+}

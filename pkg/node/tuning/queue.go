@@ -1,0 +1,102 @@
+package tuning
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+// Tuned is the record of a loop device whose I/O scheduler was changed. The device keeps its
+// scheduler when the image is detached, so the former one has to be restored.
+type Tuned struct {
+	Number    int    `json:"number"`
+	VolumeID  string `json:"volumeId"`
+	Scheduler string `json:"scheduler"`
+}
+
+// RecordID returns the key of the record in the store.
+func (t *Tuned) RecordID() string { return strconv.Itoa(t.Number) }
+
+// SetQueue sets the queue of one of the volume's loop devices.
+func (t *Tuner) SetQueue(ctx context.Context, volumeID string, number int, wanted volume.Mutable) error {
+	// The kernel may have given the number of another volume's device to this one, if that
+	// was detached by another program.
+	if tuned, ok := t.tuned.Get(strconv.Itoa(number)); ok && tuned.VolumeID != volumeID {
+		t.resetQueue(tuned)
+	}
+
+	queue := queueOf(wanted)
+	if queue == cgroup.Unchanged() {
+		return nil
+	}
+
+	if err := t.recordScheduler(ctx, volumeID, number, queue.Scheduler); err != nil {
+		return err
+	}
+
+	if _, err := t.queues.Set(loopName(number), queue); err != nil {
+		return fmt.Errorf("mutable parameters of volume %s: %w", volumeID, err)
+	}
+
+	return nil
+}
+
+// recordScheduler records the scheduler of the device before it is changed.
+func (t *Tuner) recordScheduler(ctx context.Context, volumeID string, number int, wanted string) error {
+	if _, recorded := t.tuned.Get(strconv.Itoa(number)); recorded || wanted == "" {
+		return nil
+	}
+
+	now, err := t.queues.Get(loopName(number))
+	if err != nil || now.Scheduler == wanted {
+		return err
+	}
+
+	return t.tuned.Put(ctx, &Tuned{Number: number, VolumeID: volumeID, Scheduler: now.Scheduler})
+}
+
+// ResetQueue restores the scheduler of the volume's device before it is detached.
+func (t *Tuner) ResetQueue(volumeID string, number int) {
+	if tuned, ok := t.tuned.Get(strconv.Itoa(number)); ok && tuned.VolumeID == volumeID {
+		t.resetQueue(tuned)
+	}
+}
+
+// ResetQueues restores the schedulers of all devices that the volume has had.
+func (t *Tuner) ResetQueues(volumeID string) {
+	for _, tuned := range t.tuned.All() {
+		if tuned.VolumeID == volumeID {
+			t.resetQueue(tuned)
+		}
+	}
+}
+
+// resetQueue restores the scheduler of a device and deletes its record. A failure is only
+// logged, because no volume depends on it.
+func (t *Tuner) resetQueue(tuned *Tuned) {
+	_, err := t.queues.Set(loopName(tuned.Number), cgroup.Queue{ReadAheadKiB: -1, Scheduler: tuned.Scheduler})
+	if err == nil {
+		err = t.tuned.DeleteLazily(tuned.RecordID())
+	}
+
+	if err != nil {
+		t.log.Warn("a loop device keeps the I/O scheduler of a volume that was detached from it",
+			"device", loopName(tuned.Number), "volume", tuned.VolumeID, "error", err)
+	}
+}
+
+func queueOf(wanted volume.Mutable) cgroup.Queue {
+	queue := cgroup.Unchanged()
+	queue.Scheduler = wanted.IOScheduler
+
+	if wanted.ReadAheadKiB != nil {
+		queue.ReadAheadKiB = *wanted.ReadAheadKiB
+	}
+
+	return queue
+}
+
+func loopName(number int) string { return "loop" + strconv.Itoa(number) }

@@ -1,0 +1,80 @@
+package tuning
+
+import (
+	"fmt"
+	"log/slog"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/pkg/state"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+// Tuner sets queues and limits and records what has to be reset. It is safe for concurrent
+// use; the calls for one volume must come one after the other.
+type Tuner struct {
+	queues  *cgroup.Queues
+	limiter *cgroup.Limiter
+	log     *slog.Logger
+	// tuned and limited say what has to be reset. A record is stored before its device or
+	// pod is changed.
+	tuned   *staged.Records[*Tuned]
+	limited *staged.Records[*Limited]
+}
+
+// New returns a Tuner that keeps its records in store, which must not be open yet.
+func New(queues *cgroup.Queues, limiter *cgroup.Limiter, store *state.Store, log *slog.Logger) *Tuner {
+	return &Tuner{
+		queues: queues, limiter: limiter, log: log,
+		tuned: staged.NewRecords[*Tuned](store, "tuned"), limited: staged.NewRecords[*Limited](store, "limited"),
+	}
+}
+
+// Load reads the records. It must be called once, after the store is opened.
+func (t *Tuner) Load() {
+	t.tuned.Load()
+	t.limited.Load()
+}
+
+// Close stops watching the cgroups of limited pods. All queues and limits stay as they are.
+func (t *Tuner) Close() error { return t.limiter.Close() }
+
+// CheckSupported returns cgroup.ErrInfeasible if this machine cannot do what wanted says.
+func (t *Tuner) CheckSupported(wanted volume.Mutable) error {
+	if wanted.IOScheduler != "" {
+		if err := t.queues.CheckScheduler(wanted.IOScheduler); err != nil {
+			return fmt.Errorf("%s: %w", volume.KeyIOScheduler, err)
+		}
+	}
+
+	if !HasLimits(wanted) {
+		return nil
+	}
+
+	if err := t.limiter.Check(); err != nil {
+		return fmt.Errorf("limits: %w", err)
+	}
+
+	return nil
+}
+
+// Recover resets what is not needed any more: limits of publications that do not exist,
+// and the schedulers of devices that no image is attached to.
+func (t *Tuner) Recover(isPublished func(volumeID, targetPath string) bool, isAttached func(number int) (bool, error)) {
+	for _, limited := range t.limited.All() {
+		if isPublished(limited.VolumeID, limited.TargetPath) {
+			continue
+		}
+
+		if err := t.RemoveLimits(limited.TargetPath); err != nil {
+			t.log.Error("a pod keeps the limits of a volume that it does not use any more",
+				"pod", limited.Pod, "volume", limited.VolumeID, "error", err)
+		}
+	}
+
+	for _, tuned := range t.tuned.All() {
+		if attached, err := isAttached(tuned.Number); err == nil && !attached {
+			t.resetQueue(tuned)
+		}
+	}
+}
