@@ -77,7 +77,7 @@ func (s *Service) toFreeze(consistency volume.Consistency, cuts []*cutting) ([]s
 	}
 
 	for _, each := range cuts {
-		user, here, err := s.usedHere(each.source)
+		user, here, err := s.config.LocalNode.InUse(each.source.ID)
 		if err != nil {
 			return nil, err
 		}
@@ -88,12 +88,12 @@ func (s *Service) toFreeze(consistency volume.Consistency, cuts []*cutting) ([]s
 			switch {
 			case elsewhere != "":
 				return nil, notStill(each.source, elsewhere)
-			case here && (s.config.WithFrozen == nil || s.config.Freezable == nil || !s.config.Freezable(each.source.ID)):
+			case here && !s.config.LocalNode.Freezable(each.source.ID):
 				return nil, notStill(each.source, "in use at "+user)
 			}
 		}
 
-		if here && s.config.WithFrozen != nil {
+		if here {
 			frozen = append(frozen, each.source.ID)
 		}
 	}
@@ -107,19 +107,11 @@ func notStill(source *Volume, why string) error {
 			"or set %s: %s in the class, if it need not be of one moment", source.ID, why, volume.KeyConsistency, volume.ConsistencyNone)
 }
 
-func (s *Service) usedHere(v *Volume) (user string, used bool, err error) {
-	if s.config.InUse == nil {
-		return "", false, nil
-	}
-
-	return s.config.InUse(v.ID)
-}
-
 // writtenElsewhere says how somebody may be writing to the volume of whom this
 // process would not know otherwise; "" is nobody.
 func (s *Service) writtenElsewhere(v *Volume) string {
 	if !s.has(capability.PublishUnpublishVolume) {
-		if s.config.InUse != nil && !s.config.Shared {
+		if s.config.LocalNode.Serves(s.config.NodeID) && !s.config.Shared {
 			return ""
 		}
 
@@ -128,7 +120,7 @@ func (s *Service) writtenElsewhere(v *Volume) string {
 
 	for _, attachment := range v.Attachments {
 		reads := attachment.ReadOnly || attachment.Capability.ReaderOnly()
-		own := s.config.InUse != nil && attachment.NodeID == s.config.NodeID
+		own := s.config.LocalNode.Serves(attachment.NodeID)
 
 		if !reads && !own {
 			return "attached to node " + attachment.NodeID
@@ -156,5 +148,5 @@ func (s *Service) cut(ctx context.Context, frozen []string, cuts []*cutting) err
 		return within(ctx)
 	}
 
-	return s.config.WithFrozen(ctx, frozen, within)
+	return s.config.LocalNode.WithFrozen(ctx, frozen, within)
 }

@@ -113,7 +113,7 @@ func (s *Service) idle(v *Volume) error {
 // unused returns FAILED_PRECONDITION for a volume that is in use on this node, and
 // InUse's error where that is unknown.
 func (s *Service) unused(v *Volume) error {
-	user, used, err := s.usedHere(v)
+	user, used, err := s.config.LocalNode.InUse(v.ID)
 	if err == nil && used {
 		err = rpc.Errorf(codes.FailedPrecondition, "volume %s is in use at %s; unpublish and unstage it first", v.ID, user)
 	}

@@ -70,11 +70,7 @@ func (s *Service) checkMutable(parameters volume.Parameters, mutable volume.Muta
 		return rpc.Invalid("mutable_parameters: %s: a directory has no device that it could hold for; use backing=image", name)
 	}
 
-	if s.config.Feasible == nil {
-		return nil
-	}
-
-	if err := s.config.Feasible(mutable); err != nil {
+	if err := s.config.LocalNode.Feasible(mutable); err != nil {
 		return rpc.Invalid("mutable_parameters: %w", err)
 	}
 
@@ -88,11 +84,7 @@ func (s *Service) putInForce(ctx context.Context, v *Volume, place *pool.Pool) e
 		return fmt.Errorf("recorded, but not in force: %w", err)
 	}
 
-	if s.config.Modified == nil {
-		return nil
-	}
-
-	if err := s.config.Modified(ctx, v.ID); err != nil {
+	if err := s.config.LocalNode.Refresh(ctx, v.ID); err != nil {
 		return fmt.Errorf("recorded, but not in force on node %s: %w", s.config.NodeID, err)
 	}
 

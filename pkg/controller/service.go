@@ -20,7 +20,6 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/pool/removal"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/state"
-	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
 // Config is what the service must be told.
@@ -42,23 +41,11 @@ type Config struct {
 	MaxVolumesPerNode int64
 	// Capabilities are those that the plugin advertises.
 	Capabilities capability.Set
-	// InUse returns where a volume is used on this node, where controller and node
-	// are one process; nil elsewhere. An error says that this is unknown.
-	InUse func(volumeID string) (user string, used bool, err error)
+	// LocalNode is the node service of this process; nil means NoLocalNode.
+	LocalNode LocalNode
 	// CoalesceWindow is how long a change of a volume waits for others to be
 	// made together with it; 0 is not at all.
 	CoalesceWindow time.Duration
-	// Feasible says what this node can't do; nil as InUse.
-	Feasible func(volume.Mutable) error
-	// Modified has the node do what a volume's attributes in the pool say now;
-	// nil as InUse. It is called within the operation that has set them.
-	Modified func(ctx context.Context, volumeID string) error
-	// WithFrozen calls within while those of the volumes that are mounted on this
-	// node can't be written; nil as InUse.
-	WithFrozen func(ctx context.Context, volumeIDs []string, within func(context.Context) error) error
-	// Freezable says whether WithFrozen keeps all writers of this node from the
-	// volume; nil as InUse.
-	Freezable func(volumeID string) bool
 	// DirectByClaim says whether a PersistentVolumeClaim asks for direct assignment
 	// of its volume; nil does not ask.
 	DirectByClaim func(ctx context.Context, namespace, name string) (bool, error)
@@ -112,6 +99,10 @@ type Service struct {
 func New(config Config, store *state.Store, pools *pool.Set, ops *operation.Group) (*Service, error) {
 	if config.Admission == nil {
 		return nil, fmt.Errorf("%w: there is no pool admission", errConfig)
+	}
+
+	if config.LocalNode == nil {
+		config.LocalNode = NoLocalNode{}
 	}
 
 	books, common, family := newLedger(), &sharing{}, newLineage()

@@ -27,7 +27,6 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/pool/removal"
 	"github.com/touchstone-csi/touchstone/pkg/state"
-	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
 // rooms are what a mode's services stand on, and the services.
@@ -37,18 +36,11 @@ type rooms struct {
 	services []service
 	// removals removes in the background what is no longer used.
 	removals *removal.Queue
-	// inUse returns where the node uses a volume; nil without a node.
-	inUse func(volumeID string) (user string, used bool, err error)
+	// localNode is the node service; nil without one.
+	localNode controller.LocalNode
 	// admission decides what node and controller may provision from the pools.
 	admission *pool.Admission
-	// feasible and modified are the node's part in modifying a volume; nil
-	// without a node.
-	feasible func(volume.Mutable) error
-	modified func(ctx context.Context, volumeID string) error
-	// withFrozen and freezable are its part in copying one.
-	withFrozen func(ctx context.Context, volumeIDs []string, within func(context.Context) error) error
-	freezable  func(volumeID string) bool
-	progress   *progress.Registry
+	progress  *progress.Registry
 	// health are the settings of all monitors, and storage the one that looks at
 	// the pools and the state. poolChanged are told of a pool that goes or comes
 	// back.
@@ -163,9 +155,7 @@ func (r *rooms) addNode(config *Config, ops *operation.Group) error {
 	}
 
 	r.closers = append(r.closers, served.Close)
-	r.inUse = served.InUse
-	r.feasible, r.modified = served.Feasible, served.Refresh
-	r.withFrozen, r.freezable = served.WithFrozen, served.Freezable
+	r.localNode = served
 	r.poolChanged = append(r.poolChanged, served.SuspectPool)
 	r.views = append(r.views, view{"node", served.Health(), served.Reports})
 	r.told.Check, r.assigned.List = served.Check, served.DirectVolumes
@@ -196,9 +186,8 @@ func (r *rooms) addController(config *Config, ops *operation.Group) error {
 		NodeID: config.NodeID, Nodes: config.Nodes,
 		Segments: controller.NewSegments(config.segments()), Shared: config.Shared,
 		MaxVolumeBytes: config.MaxVolumeBytes, MaxVolumesPerNode: config.MaxVolumesPerNode,
-		Capabilities: config.capabilities, InUse: r.inUse, Admission: r.admission, Log: config.Log,
-		CoalesceWindow: config.CoalesceWindow, Feasible: r.feasible, Modified: r.modified,
-		WithFrozen: r.withFrozen, Freezable: r.freezable, CopyGrace: config.CopyGrace, Progress: r.progress,
+		Capabilities: config.capabilities, LocalNode: r.localNode, Admission: r.admission, Log: config.Log,
+		CoalesceWindow: config.CoalesceWindow, CopyGrace: config.CopyGrace, Progress: r.progress,
 		Removals: r.removals, MetadataIdle: config.MetadataIdle,
 		Health: r.health, Sources: r.controllerSources(), Storage: r.storage, DirectByClaim: directByClaim,
 	}, r.store, r.pools, ops)

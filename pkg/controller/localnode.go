@@ -1,0 +1,53 @@
+package controller
+
+import (
+	"context"
+
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+// LocalNode is the node service of the same process, as the controller uses it. In
+// split mode it is NoLocalNode: the controller then knows of the use of volumes by
+// their attachments alone.
+type LocalNode interface {
+	// Serves reports whether the node of this ID is the local one.
+	Serves(nodeID string) bool
+	// InUse returns where the volume is published, or else staged. An error means
+	// that this is unknown.
+	InUse(volumeID string) (path string, used bool, err error)
+	// Feasible returns an error if the node does not support the attributes.
+	Feasible(attributes volume.Mutable) error
+	// Refresh applies the attributes that the pool stores for the volume, if it is in
+	// use. The caller is within an operation on the volume.
+	Refresh(ctx context.Context, volumeID string) error
+	// Freezable reports whether WithFrozen keeps all writers of this node from the
+	// volume.
+	Freezable(volumeID string) bool
+	// WithFrozen calls within while the filesystems of those of the volumes that are
+	// mounted on this node are frozen.
+	WithFrozen(ctx context.Context, volumeIDs []string, within func(context.Context) error) error
+}
+
+// NoLocalNode is the LocalNode of a controller without a node in its process: no
+// volume is in use, every attribute is supported.
+type NoLocalNode struct{}
+
+// Serves returns false.
+func (NoLocalNode) Serves(string) bool { return false }
+
+// InUse returns that the volume is not in use.
+func (NoLocalNode) InUse(string) (path string, used bool, err error) { return "", false, nil }
+
+// Feasible returns nil: each node rejects what it does not support.
+func (NoLocalNode) Feasible(volume.Mutable) error { return nil }
+
+// Refresh does nothing: the nodes poll the pool for changes.
+func (NoLocalNode) Refresh(context.Context, string) error { return nil }
+
+// Freezable returns false.
+func (NoLocalNode) Freezable(string) bool { return false }
+
+// WithFrozen calls within without freezing a filesystem.
+func (NoLocalNode) WithFrozen(ctx context.Context, _ []string, within func(context.Context) error) error {
+	return within(ctx)
+}
