@@ -101,7 +101,7 @@ func TestChecksAreTheNodes(t *testing.T) {
 
 	_, err := health.NewClient(r.conn).Check(t.Context(), health.CheckRequest{VolumeID: "v", How: "offline"})
 	require.Equal(t, codes.Unimplemented, status.Code(err))
-	require.ErrorContains(t, err, "serves no node")
+	require.ErrorContains(t, err, "no node service")
 }
 
 func TestThePageSaysThatTheDriverIsNotReady(t *testing.T) {

@@ -24,7 +24,7 @@ func observed(reasons ...health.Reason) health.Observation {
 func TestSetKeepsOnlyWhatIsNewer(t *testing.T) {
 	t.Parallel()
 
-	monitor := health.New(newWorld().config())
+	monitor := health.New(newFakes().config())
 	at := time.Now()
 
 	require.True(t, monitor.Set("a", observed(health.DiskFailure), at), "want: Set takes the observation")
@@ -46,7 +46,7 @@ func TestSetKeepsOnlyWhatIsNewer(t *testing.T) {
 func TestEntriesAreUniqueAndTheWorstFirst(t *testing.T) {
 	t.Parallel()
 
-	monitor := health.New(newWorld().config())
+	monitor := health.New(newFakes().config())
 	require.True(t, monitor.Set("a", observed(health.IOErrors, health.FilesystemCorrupted, health.IOErrors, health.DiskFailure), time.Now()),
 		"want: Set takes the observation")
 	require.Equal(t, []health.Reason{health.FilesystemCorrupted, health.DiskFailure, health.IOErrors}, reasons(t, monitor, "a"))
@@ -55,7 +55,7 @@ func TestEntriesAreUniqueAndTheWorstFirst(t *testing.T) {
 func TestSinceOutlivesRenewals(t *testing.T) {
 	t.Parallel()
 
-	monitor := health.New(newWorld().config())
+	monitor := health.New(newFakes().config())
 	began := time.Now()
 	since := func(reason health.Reason) time.Duration {
 		record, ok := monitor.Get("a")
@@ -86,7 +86,7 @@ func TestSinceOutlivesRenewals(t *testing.T) {
 func TestUsageStaysUntilThereIsANewerOne(t *testing.T) {
 	t.Parallel()
 
-	monitor := health.New(newWorld().config())
+	monitor := health.New(newFakes().config())
 	at := time.Now()
 	usage := &health.Usage{Bytes: health.Amount{Total: 3, Used: 2, Available: 1}}
 
@@ -106,7 +106,7 @@ func TestUsageStaysUntilThereIsANewerOne(t *testing.T) {
 func TestAbnormalIsInOrder(t *testing.T) {
 	t.Parallel()
 
-	monitor := health.New(newWorld().config())
+	monitor := health.New(newFakes().config())
 	at := time.Now()
 
 	for _, id := range []string{"d", "b", "e", "a", "c"} {
@@ -136,7 +136,7 @@ func TestAbnormalIsInOrder(t *testing.T) {
 func TestTheWireSaysWhatIsKnown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld("a")
+		w := newFakes("a")
 		release := w.hang("a")
 
 		monitor := health.New(w.config())
@@ -150,7 +150,7 @@ func TestTheWireSaysWhatIsKnown(t *testing.T) {
 			{func() {}, true, "IOErrors: it is IOErrors"},
 			{
 				func() { require.NoError(t, monitor.Relist(t.Context())) }, true,
-				"IOErrors: it is IOErrors; ProbeTimedOut: the last look at it did not finish in time",
+				"IOErrors: it is IOErrors; ProbeTimedOut: the last probe timed out",
 			},
 			{func() { release(); synctest.Wait() }, false, "healthy"},
 		} {
@@ -168,7 +168,7 @@ func TestTheWireSaysWhatIsKnown(t *testing.T) {
 }
 
 func TestGetAllocatesNothing(t *testing.T) {
-	monitor := health.New(newWorld().config())
+	monitor := health.New(newFakes().config())
 	require.True(t, monitor.Set("a", observed(), time.Now()), "want: Set takes the observation")
 	require.Zero(t, testing.AllocsPerRun(100, func() { monitor.Get("a") }))
 }
@@ -203,7 +203,7 @@ func awaitRecord(ctx context.Context, monitor *health.Monitor, id string, newerT
 // waiting is what happens to somebody who waits.
 type waiting struct {
 	t       *testing.T
-	w       *world
+	w       *fakes
 	monitor *health.Monitor
 	asked   time.Time
 }
@@ -228,7 +228,7 @@ func TestAwaitWaitsForWhatIsNewer(t *testing.T) {
 			require.True(s.t, s.monitor.Set("a", observed(health.DiskFailure), s.asked.Add(1)), "want: Set takes the observation")
 		}},
 		"a relist that finds it": {done: true, sick: true, act: func(s waiting) {
-			s.w.sicken("a", health.DiskFailure)
+			s.w.setReasons("a", health.DiskFailure)
 			require.NoError(s.t, s.monitor.Relist(s.t.Context()))
 		}},
 		"a relist that finds it hanging": {done: true, sick: true, act: func(s waiting) {
@@ -254,7 +254,7 @@ func TestAwaitWaitsForWhatIsNewer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld("a")
+				w := newFakes("a")
 				monitor := health.New(w.config())
 				require.NoError(t, monitor.Relist(t.Context()))
 				time.Sleep(time.Second)
@@ -294,7 +294,7 @@ func TestAwaitWaitsForWhatIsNewer(t *testing.T) {
 func TestAwaitAtTheStartWaitsForTheFirstRelist(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		monitor := health.New(newWorld("a").config())
+		monitor := health.New(newFakes("a").config())
 		known, unknown := awaitRecord(t.Context(), monitor, "a", time.Time{}), awaitRecord(t.Context(), monitor, "b", time.Time{})
 
 		_, _, done := known()
@@ -316,7 +316,7 @@ func TestAwaitAtTheStartWaitsForTheFirstRelist(t *testing.T) {
 func TestForgetDropsWhatIsKnownOfTheFuture(t *testing.T) {
 	t.Parallel()
 
-	monitor := health.New(newWorld().config())
+	monitor := health.New(newFakes().config())
 	ahead := time.Now().Add(time.Hour)
 
 	require.True(t, monitor.Set("a", observed(health.DiskFailure), ahead), "want: Set takes the observation")
@@ -330,7 +330,7 @@ func TestForgetDropsWhatIsKnownOfTheFuture(t *testing.T) {
 func TestForgetDropsWhatWasObservedBefore(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newFakes()
 		monitor := health.New(w.config())
 		before := time.Now()
 
@@ -339,7 +339,7 @@ func TestForgetDropsWhatWasObservedBefore(t *testing.T) {
 		monitor.Forget("a")
 
 		_, ok := monitor.Get("a")
-		require.False(t, ok, "want: no record is known")
+		require.False(t, ok, "want: no record")
 		require.Empty(t, monitor.Abnormal(""))
 
 		require.False(t, monitor.Set("a", observed(), before.Add(time.Millisecond)), "want: Set ignores the observation")

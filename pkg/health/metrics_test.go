@@ -104,9 +104,9 @@ func TestEverySeriesBeginsAtZero(t *testing.T) {
 func TestMetricsOfConditions(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		registry, w := prometheus.NewRegistry(), newWorld("a", "b", "c")
-		w.sicken("a", health.IOErrors)
-		w.sicken("b", health.IOErrors, health.FilesystemCorrupted)
+		registry, w := prometheus.NewRegistry(), newFakes("a", "b", "c")
+		w.setReasons("a", health.IOErrors)
+		w.setReasons("b", health.IOErrors, health.FilesystemCorrupted)
 
 		config := w.config()
 		config.Metrics = health.NewMetrics(registry)
@@ -117,7 +117,7 @@ func TestMetricsOfConditions(t *testing.T) {
 		require.Equal(t, map[string]float64{"IOErrors/DEGRADED/node": 2, "FilesystemCorrupted/DATA_LOSS/node": 1}, abnormal(t, registry))
 		require.InDelta(t, 2, values(t, registry, "touchstone_health_relist_duration_seconds")["node"], 0)
 
-		w.sicken("a")
+		w.setReasons("a")
 		w.change(func() { w.ids = []string{"a", "c"}; w.panics["a"] = "a defect" })
 
 		release := w.hang("c")
@@ -137,7 +137,7 @@ func TestMetricsOfConditions(t *testing.T) {
 func TestMetricsOfSourcesAndEvents(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		registry, w, errs := prometheus.NewRegistry(), newWorld("a"), newSource("errors")
+		registry, w, errs := prometheus.NewRegistry(), newFakes("a"), newSource("errors")
 		config := w.config()
 		config.Metrics = health.NewMetrics(registry)
 		config.Sources = []health.Source{errs}
@@ -177,7 +177,7 @@ func TestMetricsOfSourcesAndEvents(t *testing.T) {
 func TestTheLatencyGoesOnUntilALookCanTell(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		registry, w, errs := prometheus.NewRegistry(), newWorld("a"), newSource("errors")
+		registry, w, errs := prometheus.NewRegistry(), newFakes("a"), newSource("errors")
 		config := w.config()
 		config.Metrics = health.NewMetrics(registry)
 		config.Sources = []health.Source{errs}
@@ -197,7 +197,7 @@ func TestTheLatencyGoesOnUntilALookCanTell(t *testing.T) {
 // stage is where events are told of, or not.
 type stage struct {
 	t       *testing.T
-	w       *world
+	w       *fakes
 	errs    *source
 	monitor *health.Monitor
 }
@@ -213,38 +213,38 @@ func TestMissedEvents(t *testing.T) {
 	}{
 		"nothing happens": {func(stage) {}, 0},
 		"nobody tells": {
-			func(s stage) { s.w.sicken("a", health.IOErrors, health.ReadOnlyRemount) }, 2,
+			func(s stage) { s.w.setReasons("a", health.IOErrors, health.ReadOnlyRemount) }, 2,
 		},
 		"nobody tells of the end": {func(s stage) {
-			s.w.sicken("b")
+			s.w.setReasons("b")
 			require.Equal(s.t, []health.Reason{health.DiskFailure}, reasons(s.t, s.monitor, "b"))
 		}, 0}, // it is found by the next probe of what is unhealthy, which needs no event
-		"of what no source tells": {func(s stage) { s.w.sicken("a", health.OutOfCapacity) }, 0},
+		"of what no source tells": {func(s stage) { s.w.setReasons("a", health.OutOfCapacity) }, 0},
 		"an event tells": {func(s stage) {
-			s.w.sicken("a", health.IOErrors)
+			s.w.setReasons("a", health.IOErrors)
 			s.errs.tell(health.IOError, "a")
 		}, 0},
 		"a service tells": {func(s stage) {
-			s.w.sicken("a", health.IOErrors)
+			s.w.setReasons("a", health.IOErrors)
 			s.monitor.Suspect("a")
 		}, 0},
 		"an event is on its way": {func(s stage) {
 			time.Sleep(5*time.Minute - 20*time.Millisecond - time.Second)
-			s.w.sicken("a", health.IOErrors)
+			s.w.setReasons("a", health.IOErrors)
 			time.Sleep(40 * time.Millisecond)
 			s.errs.tell(health.IOError, "a")
 		}, 0},
 		"events are lost": {func(s stage) {
-			s.w.sicken("a", health.IOErrors)
+			s.w.setReasons("a", health.IOErrors)
 			s.errs.tell(health.Lost, "")
 		}, 0},
 		"events were lost": {func(s stage) {
 			s.errs.tell(health.Lost, "")
 			time.Sleep(2 * time.Second)
-			s.w.sicken("a", health.IOErrors)
+			s.w.setReasons("a", health.IOErrors)
 		}, 1},
 		"the source fails": {func(s stage) {
-			s.w.sicken("a", health.IOErrors)
+			s.w.setReasons("a", health.IOErrors)
 			await.Send(s.t, s.errs.fail, errors.New("broken"), "the source to run, which is to fail")
 		}, 0},
 		"the source is down": {func(s stage) {
@@ -252,10 +252,10 @@ func TestMissedEvents(t *testing.T) {
 			await.Send(s.t, s.errs.fail, errors.New("broken"), "the source to run, which is to fail")
 
 			time.Sleep(3*time.Minute + time.Second)
-			s.w.sicken("a", health.IOErrors)
+			s.w.setReasons("a", health.IOErrors)
 		}, 0},
 		"it is new": {func(s stage) {
-			s.w.sicken("c", health.IOErrors)
+			s.w.setReasons("c", health.IOErrors)
 			s.w.change(func() { s.w.ids = append(s.w.ids, "c") })
 		}, 0},
 		"it can't be looked at": {func(s stage) { s.t.Cleanup(s.w.hang("a")) }, 0},
@@ -264,8 +264,8 @@ func TestMissedEvents(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				registry := prometheus.NewRegistry()
-				s := stage{t: t, w: newWorld("a", "b"), errs: newSource("errors")}
-				s.w.sicken("b", health.DiskFailure)
+				s := stage{t: t, w: newFakes("a", "b"), errs: newSource("errors")}
+				s.w.setReasons("b", health.DiskFailure)
 
 				config := s.w.config()
 				config.Metrics = health.NewMetrics(registry)
@@ -291,7 +291,7 @@ func TestNothingIsMissedWhereNobodyTells(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				registry, w := prometheus.NewRegistry(), newWorld("a")
+				registry, w := prometheus.NewRegistry(), newFakes("a")
 				config := w.config()
 				config.Metrics = health.NewMetrics(registry)
 
@@ -307,7 +307,7 @@ func TestNothingIsMissedWhereNobodyTells(t *testing.T) {
 				monitor := health.New(config)
 				run(t, monitor)
 				time.Sleep(10 * time.Minute)
-				w.sicken("a", health.IOErrors)
+				w.setReasons("a", health.IOErrors)
 				time.Sleep(10 * time.Minute)
 				require.Equal(t, []health.Reason{health.IOErrors}, reasons(t, monitor, "a"))
 				require.Zero(t, values(t, registry, "touchstone_health_missed_events_total")["node"])

@@ -12,32 +12,32 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/health"
 )
 
-// world is what a monitor under test looks at.
-type world struct {
+// fakes are the subjects of a monitor under test.
+type fakes struct {
 	mu      sync.Mutex
 	ids     []string
-	sick    map[string][]health.Entry
+	entries map[string][]health.Entry
 	again   map[string]time.Duration
 	patient map[string]bool
 	errs    map[string]error
 	panics  map[string]any
 	hanging map[string]chan struct{}
-	looks   map[string]int
+	probes  map[string]int
 	running map[string]int
-	// atOnce is how many probes have run at a time at most, by subject; of all by
-	// no name.
+	// atOnce is the largest number of concurrent probes by subject; the empty name
+	// counts all.
 	atOnce map[string]int
 }
 
-func newWorld(ids ...string) *world {
-	return &world{
-		ids: ids, sick: map[string][]health.Entry{}, again: map[string]time.Duration{}, patient: map[string]bool{}, errs: map[string]error{},
-		panics: map[string]any{}, hanging: map[string]chan struct{}{}, looks: map[string]int{}, running: map[string]int{}, atOnce: map[string]int{},
+func newFakes(ids ...string) *fakes {
+	return &fakes{
+		ids: ids, entries: map[string][]health.Entry{}, again: map[string]time.Duration{}, patient: map[string]bool{}, errs: map[string]error{},
+		panics: map[string]any{}, hanging: map[string]chan struct{}{}, probes: map[string]int{}, running: map[string]int{}, atOnce: map[string]int{},
 	}
 }
 
-// config returns one whose events are about the subject that their path names.
-func (w *world) config() health.Config {
+// config returns a Config whose events affect the subject named by their path.
+func (w *fakes) config() health.Config {
 	return health.Config{
 		Name: "node", List: w.list, Probe: w.probe,
 		Concern: func(event health.Event) []string {
@@ -50,24 +50,24 @@ func (w *world) config() health.Config {
 	}
 }
 
-func (w *world) list() []string {
+func (w *fakes) list() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
 	return append([]string(nil), w.ids...)
 }
 
-// probe sees what was there when it began, as one that hangs on its way does.
-func (w *world) probe(_ context.Context, id string) (health.Observation, error) {
+// probe returns the entries from when it started, even if it hangs meanwhile.
+func (w *fakes) probe(_ context.Context, id string) (health.Observation, error) {
 	w.mu.Lock()
-	w.looks[id]++
+	w.probes[id]++
 
 	for _, each := range []string{id, ""} {
 		w.running[each]++
 		w.atOnce[each] = max(w.atOnce[each], w.running[each])
 	}
 
-	observed, err := health.Observation{Entries: w.sick[id], Again: w.again[id], Patient: w.patient[id]}, w.errs[id]
+	observed, err := health.Observation{Entries: w.entries[id], Again: w.again[id], Patient: w.patient[id]}, w.errs[id]
 	gate, value := w.hanging[id], w.panics[id]
 	w.mu.Unlock()
 
@@ -90,24 +90,24 @@ func (w *world) probe(_ context.Context, id string) (health.Observation, error) 
 	return observed, err
 }
 
-func (w *world) change(change func()) {
+func (w *fakes) change(change func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
 	change()
 }
 
-func (w *world) sicken(id string, reasons ...health.Reason) {
+func (w *fakes) setReasons(id string, reasons ...health.Reason) {
 	w.change(func() {
-		w.sick[id] = nil
+		w.entries[id] = nil
 		for _, reason := range reasons {
-			w.sick[id] = append(w.sick[id], health.NewEntry(reason, "it is "+string(reason)))
+			w.entries[id] = append(w.entries[id], health.NewEntry(reason, "it is "+string(reason)))
 		}
 	})
 }
 
-// hang has the probes of a subject hang until the returned function is called.
-func (w *world) hang(id string) (release func()) {
+// hang blocks the probes of a subject until the returned function is called.
+func (w *fakes) hang(id string) (release func()) {
 	gate := make(chan struct{})
 
 	w.change(func() { w.hanging[id] = gate })
@@ -118,16 +118,16 @@ func (w *world) hang(id string) (release func()) {
 	})
 }
 
-func (w *world) count(id string) int {
+func (w *fakes) count(id string) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
-	return w.looks[id]
+	return w.probes[id]
 }
 
 // most returns how many probes of a subject there were at a time at most, and of
 // all if it has no name.
-func (w *world) most(id string) int {
+func (w *fakes) most(id string) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
@@ -171,8 +171,8 @@ func reasons(t *testing.T, monitor *health.Monitor, id string) []health.Reason {
 func TestRelistLooksAtAll(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld("a", "b")
-		w.sicken("b", health.DiskFailure)
+		w := newFakes("a", "b")
+		w.setReasons("b", health.DiskFailure)
 
 		monitor := health.New(w.config())
 		require.NoError(t, monitor.Relist(t.Context()))
@@ -191,7 +191,7 @@ func TestRelistLooksAtAll(t *testing.T) {
 func TestSuspectLooksNowAndAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld("a")
+		w := newFakes("a")
 		monitor := health.New(w.config())
 
 		monitor.Suspect("a")

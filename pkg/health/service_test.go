@@ -97,7 +97,7 @@ func TestAProcessWithoutNodeChecksNothing(t *testing.T) {
 
 	_, err := health.NewClient(served.Connect(t, (&health.Service{}).Register)).Check(t.Context(), health.CheckRequest{VolumeID: "v"})
 	require.Equal(t, codes.Unimplemented, status.Code(err))
-	require.ErrorContains(t, err, "serves no node")
+	require.ErrorContains(t, err, "no node service")
 }
 
 func TestOtherDriversHaveNoReport(t *testing.T) {

@@ -100,7 +100,7 @@ func (s *source) ranAt(began time.Time) []time.Duration {
 func TestAnEventHasItsSubjectsLookedAt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w, errs := newWorld("a", "b"), newSource("errors")
+		w, errs := newFakes("a", "b"), newSource("errors")
 		config := w.config()
 		config.Sources = []health.Source{errs}
 		monitor := health.New(config)
@@ -109,20 +109,20 @@ func TestAnEventHasItsSubjectsLookedAt(t *testing.T) {
 
 		a, b := w.count("a"), w.count("b")
 
-		w.sicken("a", health.IOErrors)
+		w.setReasons("a", health.IOErrors)
 		errs.tell(health.IOError, "a")
 		errs.tell(health.MountsChanged, "")
 		require.Equal(t, []health.Reason{health.IOErrors}, reasons(t, monitor, "a"))
 
 		// A filesystem shuts down after its I/O error, and tells of it no more.
 		time.Sleep(20 * time.Millisecond)
-		w.sicken("a", health.IOErrors, health.DiskFailure)
+		w.setReasons("a", health.IOErrors, health.DiskFailure)
 		time.Sleep(100 * time.Millisecond)
 		require.Equal(t, []health.Reason{health.DiskFailure, health.IOErrors}, reasons(t, monitor, "a"))
 
 		require.GreaterOrEqual(t, w.count("a"), a+3, "at once, after 20 ms and after 100 ms")
 
-		w.sicken("a")
+		w.setReasons("a")
 		time.Sleep(2 * time.Second)
 		require.Empty(t, reasons(t, monitor, "a"), "after 1 s")
 
@@ -138,7 +138,7 @@ func TestAnEventHasItsSubjectsLookedAt(t *testing.T) {
 func TestASourceThatIsNotToBeHad(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w, here, missing := newWorld("a"), newSource("here"), newSource("missing")
+		w, here, missing := newFakes("a"), newSource("here"), newSource("missing")
 		missing.unsupported = errors.New("no tracefs in this kernel")
 
 		var logged bytes.Buffer
@@ -173,7 +173,7 @@ func TestReconnects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		errs := newSource("errors")
 		errs.refused = errors.New("connection refused")
-		config := newWorld().config()
+		config := newFakes().config()
 		config.Sources = []health.Source{errs}
 		monitor := health.New(config)
 		began := time.Now()
@@ -205,7 +205,7 @@ func TestReconnectsBeginAnewAfterAnHour(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		errs := newSource("errors")
-		config := newWorld().config()
+		config := newFakes().config()
 		config.Sources = []health.Source{errs}
 		run(t, health.New(config))
 
@@ -232,7 +232,7 @@ func TestReconnectsBeginAnewAfterAnHour(t *testing.T) {
 
 // looksAt returns the seconds at which the subject is looked at in the time to
 // come.
-func (w *world) looksAt(id string, during time.Duration) []time.Duration {
+func (w *fakes) looksAt(id string, during time.Duration) []time.Duration {
 	began, at := time.Now(), []time.Duration{}
 
 	// A millisecond behind the clock of the monitor.
@@ -253,7 +253,7 @@ func (w *world) looksAt(id string, during time.Duration) []time.Duration {
 func TestThePeriodIsLongerWhileAllSourcesAreUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w, one, other := newWorld("a"), newSource("one"), newSource("other")
+		w, one, other := newFakes("a"), newSource("one"), newSource("other")
 		config := w.config()
 		config.Sources = []health.Source{one, other}
 		run(t, health.New(config))
@@ -270,16 +270,16 @@ func TestThePeriodIsLongerWhileAllSourcesAreUp(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, before+1, w.count("a"), "at once")
 
-		looks := w.looksAt("a", 4*time.Minute+30*time.Second)
-		require.Equal(t, []time.Duration{time.Minute, 2 * time.Minute, 3 * time.Minute, 4 * time.Minute}, looks)
+		probes := w.looksAt("a", 4*time.Minute+30*time.Second)
+		require.Equal(t, []time.Duration{time.Minute, 2 * time.Minute, 3 * time.Minute, 4 * time.Minute}, probes)
 
 		// It is connected again: what has happened before is found at once.
 		one.change(func() { one.refused = nil })
 
 		// At 30 s by the period, at 37 s (307 behind the failure, by the schedule)
 		// because of the connection, and then by the longer period.
-		looks = w.looksAt("a", 8*time.Minute)
-		require.Equal(t, []time.Duration{30 * time.Second, 37 * time.Second, 337 * time.Second}, looks)
+		probes = w.looksAt("a", 8*time.Minute)
+		require.Equal(t, []time.Duration{30 * time.Second, 37 * time.Second, 337 * time.Second}, probes)
 	})
 }
 
@@ -306,7 +306,7 @@ func TestTheRelistPeriods(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld("a")
+				w := newFakes("a")
 				config := w.config()
 
 				for _, each := range test.sources {
@@ -329,7 +329,7 @@ func TestTheRelistPeriods(t *testing.T) {
 func TestARelistAtTheStartIsNotRepeated(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld("a")
+		w := newFakes("a")
 		monitor := health.New(w.config())
 		require.NoError(t, monitor.Relist(t.Context()))
 		run(t, monitor)
@@ -341,7 +341,7 @@ func TestARelistAtTheStartIsNotRepeated(t *testing.T) {
 func TestLostEventsHaveEverythingLookedAt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w, errs := newWorld("a", "b"), newSource("errors")
+		w, errs := newFakes("a", "b"), newSource("errors")
 		config := w.config()
 		config.Sources = []health.Source{errs}
 		monitor := health.New(config)
@@ -350,7 +350,7 @@ func TestLostEventsHaveEverythingLookedAt(t *testing.T) {
 
 		a := w.count("a")
 
-		w.sicken("b", health.IOErrors)
+		w.setReasons("b", health.IOErrors)
 		errs.tell(health.Lost, "")
 		require.Equal(t, []health.Reason{health.IOErrors}, reasons(t, monitor, "b"))
 		require.Equal(t, a+1, w.count("a"))
@@ -361,7 +361,7 @@ func TestLostEventsHaveEverythingLookedAt(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 
-		w.sicken("a", health.DiskFailure)
+		w.setReasons("a", health.DiskFailure)
 		errs.tell(health.Lost, "")
 		time.Sleep(time.Second)
 		synctest.Wait()
@@ -373,7 +373,7 @@ func TestLostEventsHaveEverythingLookedAt(t *testing.T) {
 func TestASourcesPanicIsItsFailure(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w, errs := newWorld("a"), newSource("errors")
+		w, errs := newFakes("a"), newSource("errors")
 		config := w.config()
 		config.Sources = []health.Source{panicking{errs}}
 		monitor := health.New(config)
@@ -392,7 +392,7 @@ func TestASourceThatEndsByItselfIsConnectedAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		errs := newSource("errors")
-		config := newWorld("a").config()
+		config := newFakes("a").config()
 		config.Sources = []health.Source{errs}
 		monitor := health.New(config)
 		run(t, monitor)

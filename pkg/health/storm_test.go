@@ -18,7 +18,7 @@ import (
 
 // storm has everything happen to a few subjects at random, and then nothing.
 type storm struct {
-	*world
+	*fakes
 
 	random  *rand.Rand // guarded by world.mu
 	gone    map[string]bool
@@ -63,7 +63,7 @@ func (s *storm) probe(ctx context.Context, id string) (health.Observation, error
 		time.AfterFunc(time.Duration(s.intN(300))*time.Millisecond, s.hang(id))
 	}
 
-	found, err := s.world.probe(ctx, id)
+	found, err := s.fakes.probe(ctx, id)
 	if gone {
 		return found, health.ErrGone
 	}
@@ -76,10 +76,10 @@ func (s *storm) act(ctx context.Context) {
 
 	switch s.intN(11) {
 	case 0, 1, 2:
-		s.sicken(id, health.Reasons()[s.intN(8):][:s.intN(4)]...)
+		s.setReasons(id, health.Reasons()[s.intN(8):][:s.intN(4)]...)
 		s.monitor.Suspect(id)
 	case 3:
-		s.sicken(id, health.Reasons()[s.intN(8):][:s.intN(4)]...)
+		s.setReasons(id, health.Reasons()[s.intN(8):][:s.intN(4)]...)
 	case 4:
 		go s.monitor.Relist(ctx)
 	case 5:
@@ -118,7 +118,7 @@ func TestAfterAStormAllIsKnown(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				registry, history := prometheus.NewRegistry(), health.NewHistory(100_000)
 				s := &storm{
-					world: newWorld(manyIDs()[:16]...), gone: map[string]bool{}, errors: newSource("errors"),
+					fakes: newFakes(manyIDs()[:16]...), gone: map[string]bool{}, errors: newSource("errors"),
 					random: rand.New(rand.NewPCG(seed, seed)),
 				}
 				config := s.config()
@@ -164,7 +164,7 @@ func (s *storm) requireKnown(t *testing.T, registry *prometheus.Registry, histor
 
 		var entries []health.Entry
 
-		s.change(func() { entries = s.sick[id] })
+		s.change(func() { entries = s.entries[id] })
 
 		for _, entry := range entries {
 			want = append(want, entry.Reason)

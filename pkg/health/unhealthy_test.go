@@ -19,15 +19,15 @@ func TestARepairIsFoundWithoutAnEvent(t *testing.T) {
 		t.Run(string(reason), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld("a", "b")
-				w.sicken("a", reason)
+				w := newFakes("a", "b")
+				w.setReasons("a", reason)
 
 				monitor := health.New(w.config())
 				run(t, monitor)
 				time.Sleep(10 * time.Second)
 				require.Equal(t, []health.Reason{reason}, reasons(t, monitor, "a"))
 
-				w.sicken("a")
+				w.setReasons("a")
 				time.Sleep(2 * time.Second)
 				synctest.Wait()
 				require.Empty(t, reasons(t, monitor, "a"), "2 s after the repair it is unhealthy still")
@@ -49,9 +49,9 @@ func TestManyUnhealthySubjectsAreProbedInTurn(t *testing.T) {
 			ids[i] = fmt.Sprintf("%04d", i)
 		}
 
-		w := newWorld(ids...)
+		w := newFakes(ids...)
 		for _, id := range ids {
-			w.sicken(id, health.OutOfCapacity)
+			w.setReasons(id, health.OutOfCapacity)
 		}
 
 		monitor := health.New(w.config())
@@ -74,8 +74,8 @@ func TestManyUnhealthySubjectsAreProbedInTurn(t *testing.T) {
 func TestAPatientSubjectIsNotProbedBeforeItsTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld("a")
-		w.sicken("a", health.GuestStatsUnavailable)
+		w := newFakes("a")
+		w.setReasons("a", health.GuestStatsUnavailable)
 		w.change(func() { w.again["a"], w.patient["a"] = 20*time.Second, true })
 
 		monitor := health.New(w.config())
@@ -92,7 +92,7 @@ func TestAPatientSubjectIsNotProbedBeforeItsTime(t *testing.T) {
 func TestAProbeThatHangsIsNotAskedForAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld("a")
+		w := newFakes("a")
 		monitor := health.New(w.config())
 		run(t, monitor)
 

@@ -11,14 +11,14 @@ func healthMutants() []mutant {
 			name: "health/older-observation-wins", file: "pkg/health/cache.go",
 			old:    `return at.After(old.ObservedAt)`,
 			new:    `return !at.IsZero()`,
-			breaks: "a slow probe overwrites what a later one has found", tests: monitor("TestSetKeepsOnlyWhatIsNewer", "TestALateAnswer"),
+			breaks: "a slow probe overwrites what a later one has found", tests: monitor("TestSetKeepsOnlyWhatIsNewer", "TestLateObservation"),
 		},
 		{
 			name: "health/forgotten-comes-back", file: "pkg/health/cache.go",
 			old:    `forgotten && !at.After(forgottenAt) {`,
 			new:    `forgotten && at.After(forgottenAt) {`,
 			breaks: "a deleted volume gets a condition again",
-			tests:  monitor("TestForgetDropsWhatWasObservedBefore", "TestTheForgottenStayForgotten", "TestForgetDropsWhatIsKnownOfTheFuture"),
+			tests:  monitor("TestForgetDropsWhatWasObservedBefore", "TestForgetDropsRunningProbes", "TestForgetDropsWhatIsKnownOfTheFuture"),
 		},
 		{
 			name: "health/repaired-stays-listed", file: "pkg/health/cache.go",
@@ -36,7 +36,7 @@ func healthMutants() []mutant {
 			name: "health/relist-forgets-nothing", file: "pkg/health/cache.go",
 			old:    `changes = append(changes, c.drop(record)...)`,
 			new:    `_ = record`,
-			breaks: "volumes that are gone keep their conditions", tests: monitor("TestRelistLooksAtAll", "TestARelistForgetsNothingNewer"),
+			breaks: "volumes that are gone keep their conditions", tests: monitor("TestRelistLooksAtAll", "TestRelistKeepsNewerRecords"),
 		},
 		{
 			name: "health/usage-lost", file: "pkg/health/cache.go",
@@ -60,14 +60,14 @@ func healthMutants() []mutant {
 			name: "health/event-during-probe-dropped", file: "pkg/health/looks.go",
 			old:    `case looking, hanging:`,
 			new:    `case hanging:`,
-			breaks: "a change during a probe is not seen", tests: monitor("TestAnEventWhileAProbeRunsHasItLookedAtAgain"),
+			breaks: "a change during a probe is not seen", tests: monitor("TestEventDuringAProbeTriggersAnother"),
 		},
 		{
 			name: "health/hanging-probe-not-reported", file: "pkg/health/worker.go",
 			old: `	m.failed(s, hangs)
 `,
 			new:    ``,
-			breaks: "a volume whose filesystem hangs looks healthy", tests: monitor("TestAHangingProbe"),
+			breaks: "a volume whose filesystem hangs looks healthy", tests: monitor("TestHangingProbe"),
 		},
 		{
 			name: "health/relists-too-rarely", file: "pkg/health/relist.go",
