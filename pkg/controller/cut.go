@@ -82,7 +82,7 @@ func (s *Service) toFreeze(consistency volume.Consistency, cuts []*cutting) ([]s
 			return nil, err
 		}
 
-		if !each.copy.Instant() {
+		if !each.copy.PointInTime() {
 			elsewhere := s.writtenElsewhere(each.source)
 
 			switch {
@@ -136,7 +136,7 @@ func (s *Service) cut(ctx context.Context, frozen []string, cuts []*cutting) err
 		for _, each := range cuts {
 			each.at = time.Now()
 
-			if err := each.copy.Cut(ctx); err != nil {
+			if err := each.copy.CopyData(ctx); err != nil {
 				return err
 			}
 		}

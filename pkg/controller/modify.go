@@ -122,7 +122,7 @@ func (s *Service) recoverMutable(ctx context.Context, place *pool.Pool) {
 		}
 	}
 
-	if err := place.ClearAttributes(ctx, s.knownOrMade); err != nil {
+	if err := place.RemoveUnusedAttributes(ctx, s.knownOrMade); err != nil {
 		s.config.Log.Error("cannot remove mutable parameters of volumes that are gone", "pool", place.Name(), "error", err)
 	}
 }

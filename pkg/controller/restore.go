@@ -115,7 +115,7 @@ func (s *Service) restore(ctx context.Context, wanted creation) (*Volume, error)
 		}
 
 		taken := &cutting{copy: made, task: task}
-		if err := made.Cut(ctx); err != nil {
+		if err := made.CopyData(ctx); err != nil {
 			return nil, errors.Join(err, taken.abort(err))
 		}
 

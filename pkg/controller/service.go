@@ -179,12 +179,12 @@ func (s *Service) collectOrphans(ctx context.Context, place *pool.Pool) error {
 			return nil
 		}
 
-		removed, err := place.RemoveEmpty(entry)
+		removed, err := place.RemoveEmptyOrphan(entry)
 		if err != nil {
 			s.config.Log.Error("cannot remove an empty volume that is not in the state", "volume", entry.ID, "error", err)
 		} else if !removed {
 			s.config.Log.Warn("a volume that holds data or is in use is in the pool but not in the state; see `touchstone state verify --pool`",
-				"volume", entry.ID, "place", place.Place(entry.ID, entry.Backing))
+				"volume", entry.ID, "place", place.VolumePath(entry.ID, entry.Backing))
 		}
 
 		return nil
@@ -193,7 +193,7 @@ func (s *Service) collectOrphans(ctx context.Context, place *pool.Pool) error {
 		err = place.ListSnapshots(ctx, func(entry pool.Entry) error {
 			if _, known := s.snapshots.Get(entry.ID); !known {
 				s.config.Log.Warn("a snapshot is in the pool but not in the state; nothing but a person removes it",
-					"snapshot", entry.ID, "place", place.SnapshotPlace(entry.ID, entry.Backing))
+					"snapshot", entry.ID, "place", place.SnapshotPath(entry.ID, entry.Backing))
 			}
 
 			return nil

@@ -252,7 +252,7 @@ func (s *Service) takeSnapshot(ctx context.Context, fresh *Snapshot, source *Vol
 
 	frozen, err := s.toFreeze(fresh.Consistency, []*cutting{taken})
 
-	if err == nil && len(frozen) == 0 && !taken.copy.Instant() {
+	if err == nil && len(frozen) == 0 && !taken.copy.PointInTime() {
 		stoppable, end := s.slow.begin(ctx, fresh.ID)
 		defer end()
 

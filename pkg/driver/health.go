@@ -72,7 +72,7 @@ func volumeRooms(pools *pool.Set) []string {
 	var paths []string
 
 	for _, place := range pools.Served() {
-		paths = append(paths, place.VolumeRooms()...)
+		paths = append(paths, place.VolumeDirectories()...)
 	}
 
 	return paths

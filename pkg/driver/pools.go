@@ -108,7 +108,7 @@ func (o *opener) openAll(ctx context.Context) error {
 	for range o.members {
 		select {
 		case err := <-opened:
-			if errors.Is(err, ErrConfig) || errors.Is(err, pool.ErrTaken) {
+			if errors.Is(err, ErrConfig) || errors.Is(err, pool.ErrControllerRunning) {
 				return err
 			}
 		case <-limit.C:
@@ -237,8 +237,8 @@ func (o *opener) assemble(name string) (*pool.Pool, error) {
 		return nil, err
 	}
 
-	opened, err := pool.Open(name, directory, pool.CarriedBy(map[string]string{name: image}), pool.Identified(known),
-		pool.RemoveWith(o.removals))
+	opened, err := pool.Open(name, directory, pool.EmbeddedIn(map[string]string{name: image}), pool.WithIdentity(known),
+		pool.WithRemovalQueue(o.removals))
 	if errors.Is(err, pool.ErrNotDirectory) {
 		err = fmt.Errorf("%w: %w", ErrConfig, err)
 	}
@@ -250,7 +250,7 @@ func (o *opener) assemble(name string) (*pool.Pool, error) {
 	if o.owner != "" {
 		// Before anything is recovered: what this state does not know may be what
 		// another controller's knows.
-		err = opened.Take(o.owner)
+		err = opened.LockAsController(o.owner)
 	}
 
 	if err == nil {
@@ -278,7 +278,7 @@ func (o *opener) embed(name, known string) (directory, image string, err error) 
 	}
 
 	embedded, err := embedded.Ensure(o.base, embedded.Options{
-		Directory: outer, Bytes: o.config.PoolImageBytes, Known: known != "" && plain != known, Log: o.config.Log,
+		Directory: outer, Bytes: o.config.PoolImageBytes, MustExist: known != "" && plain != known, Log: o.config.Log,
 	})
 	if err != nil {
 		return "", "", err

@@ -165,7 +165,7 @@ func exhausted(err error) bool {
 
 // probeServed returns an error for a pool that can't be used.
 func probeServed(place *pool.Pool) (health.Observation, error) {
-	err := place.Look()
+	err := place.Probe()
 	if err != nil && !errors.Is(err, pool.ErrReadOnly) && !errors.Is(err, pool.ErrNoSpace) {
 		return health.Observation{}, err
 	}

@@ -23,7 +23,7 @@ type scratch interface{ File() *os.File }
 
 // path is where the volume's image is. Tools read the image and not the device:
 // what a filesystem writes does not go through the page cache of its device.
-func (c *checking) path() string { return c.pool.Place(c.volumeID, volume.BackingImage) }
+func (c *checking) path() string { return c.pool.VolumePath(c.volumeID, volume.BackingImage) }
 
 // newCopy prepares a copy that will never be committed: a crash leaves what the
 // next start clears away.

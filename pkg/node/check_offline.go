@@ -144,8 +144,8 @@ func (c *checking) replayed(ctx context.Context) (verdict filesystem.Verdict, er
 
 	defer func() { err = errors.Join(err, copied.Abort()) }()
 
-	if copied.Instant() {
-		err = copied.Cut(ctx)
+	if copied.PointInTime() {
+		err = copied.CopyData(ctx)
 	} else {
 		err = c.copyMetadata(ctx, copied)
 	}

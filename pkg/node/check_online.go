@@ -41,11 +41,11 @@ func (c *checking) online(ctx context.Context) (verdict filesystem.Verdict, err 
 
 	defer func() { err = errors.Join(err, copied.Abort()) }()
 
-	if !copied.Instant() {
+	if !copied.PointInTime() {
 		return c.withoutClone(ctx, copied)
 	}
 
-	if err := c.whileFrozen(ctx, copied.Cut); err != nil {
+	if err := c.whileFrozen(ctx, copied.CopyData); err != nil {
 		return filesystem.Verdict{}, err
 	}
 

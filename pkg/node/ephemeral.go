@@ -302,7 +302,7 @@ func (s *Service) imageTree(ctx context.Context, e *Ephemeral, options mount.Opt
 		return nil, err
 	}
 
-	err = made.Make(ctx, held.Place(e.ContentID, volume.BackingImage), filesystem.MakeOptions{
+	err = made.Make(ctx, held.VolumePath(e.ContentID, volume.BackingImage), filesystem.MakeOptions{
 		BlockSize: e.Parameters.BlockSize, Eager: thick, Options: strings.Fields(e.Parameters.MkfsOptions),
 	})
 	if err != nil {
@@ -369,7 +369,7 @@ func (s *Service) destroyEphemeral(ctx context.Context, e *Ephemeral) error {
 
 	object := e.object()
 	if unavailable == nil {
-		if err := checkMounts(held.PathOf(object), e.Parameters.Backing); err != nil {
+		if err := checkMounts(held.ObjectPath(object), e.Parameters.Backing); err != nil {
 			return err
 		}
 	}

@@ -112,7 +112,7 @@ func (s *Service) attachOnce(ctx context.Context, use *staged.Volume, place *poo
 		return nil, false, err
 	}
 
-	current, err := place.Names(use.VolumeID, image)
+	current, err := place.IsCurrentImage(use.VolumeID, image)
 	if err != nil {
 		return nil, false, errors.Join(err, device.Close(), s.detachNew(ctx, use, device.Number))
 	}
@@ -165,7 +165,7 @@ func (s *Service) format(ctx context.Context, use *staged.Volume, place *pool.Po
 	thick := use.Parameters.Provisioning == volume.Thick
 	options := filesystem.MakeOptions{BlockSize: use.Parameters.BlockSize, Eager: thick, Options: words}
 
-	filled, err := place.FillImage(ctx, use.VolumeID, pool.Filling{
+	filled, err := place.FillImage(ctx, use.VolumeID, pool.FillOptions{
 		Thick: thick,
 		Blank: func(image *os.File) (bool, error) { return mayFormat(image, wanted) },
 		Fill:  func(ctx context.Context, path string) error { return wanted.Make(ctx, path, options) },

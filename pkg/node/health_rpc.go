@@ -170,9 +170,9 @@ func (s *Service) inPool(ctx context.Context, name string, of subject) (kept, er
 	return bounded(ctx, func() (kept, error) {
 		defer leave()
 
-		_, err := place.Info(of.id, volume.BackingImage)
+		_, err := place.Stat(of.id, volume.BackingImage)
 		if errors.Is(err, pool.ErrMissing) {
-			_, err = place.Info(of.id, volume.BackingDirectory)
+			_, err = place.Stat(of.id, volume.BackingDirectory)
 		}
 
 		switch {

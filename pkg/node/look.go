@@ -321,7 +321,7 @@ func (l *look) backing(ctx context.Context) error {
 		l.period = l.service.checkPeriod(l.subject.check)
 	}
 
-	info, err := l.pool.Info(l.use.VolumeID, l.use.Parameters.Backing)
+	info, err := l.pool.Stat(l.use.VolumeID, l.use.Parameters.Backing)
 	if errors.Is(err, pool.ErrMissing) {
 		l.lost("was moved or deleted")
 

@@ -213,7 +213,7 @@ func (l *look) sizing() growth {
 		return growth{}
 	}
 
-	at := l.pool.SizedAt(l.use.VolumeID)
+	at := l.pool.LastResized(l.use.VolumeID)
 
 	return growth{after: at.Add(-growthEcho), until: at.Add(growthEcho)}
 }

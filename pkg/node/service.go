@@ -204,7 +204,7 @@ func (s *Service) RecoverPool(ctx context.Context, place *pool.Pool) error {
 		return fmt.Errorf("recover pool %q: %w", place.Name(), err)
 	}
 
-	if err := place.ClearScratch(ctx); err != nil {
+	if err := place.RemoveStaleScratch(ctx); err != nil {
 		s.config.Log.Error("cannot remove unfinished copies; the next start retries it", "pool", place.Name(), "error", err)
 	}
 

@@ -3,26 +3,26 @@ package pool
 import "context"
 
 const (
-	// aheadExtents are handed over at once, so that handing over costs little.
-	aheadExtents = 512
-	// aheadBatches are asked for before they are wanted.
-	aheadBatches = 4
+	// batchExtents are handed over at once, so that handing over costs little.
+	batchExtents = 512
+	// maxBatches are asked for before they are wanted.
+	maxBatches = 4
 )
 
 // ahead asks for extents before they are wanted, so that two files are mapped at
 // the same time: finding out which blocks are shared keeps a processor busy.
-type ahead struct {
-	batches chan []extent
-	current []extent
+type prefetcher struct {
+	batches chan []Extent
+	current []Extent
 	// err is set before batches is closed.
 	err error
 }
 
-// readAhead returns the same extents. stop must be called; it returns when
+// prefetch returns the same extents. stop must be called; it returns when
 // nothing goes on any more.
-func readAhead(ctx context.Context, of extents) (a *ahead, stop func()) {
+func prefetch(ctx context.Context, of ExtentReader) (a *prefetcher, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	a = &ahead{batches: make(chan []extent, aheadBatches)}
+	a = &prefetcher{batches: make(chan []Extent, maxBatches)}
 	ended := make(chan struct{})
 
 	go func() {
@@ -38,12 +38,12 @@ func readAhead(ctx context.Context, of extents) (a *ahead, stop func()) {
 	}
 }
 
-func (a *ahead) fill(ctx context.Context, of extents) error {
+func (a *prefetcher) fill(ctx context.Context, of ExtentReader) error {
 	for more := true; more; {
-		batch := make([]extent, 0, aheadExtents)
+		batch := make([]Extent, 0, batchExtents)
 
-		for len(batch) < aheadExtents {
-			found, ok, err := of.next(ctx)
+		for len(batch) < batchExtents {
+			found, ok, err := of.Next(ctx)
 			if err != nil {
 				return err
 			}
@@ -65,17 +65,17 @@ func (a *ahead) fill(ctx context.Context, of extents) error {
 	return nil
 }
 
-func (a *ahead) next(ctx context.Context) (extent, bool, error) {
+func (a *prefetcher) Next(ctx context.Context) (Extent, bool, error) {
 	for len(a.current) == 0 {
 		select {
 		case batch, ok := <-a.batches:
 			if !ok {
-				return extent{}, false, a.err
+				return Extent{}, false, a.err
 			}
 
 			a.current = batch
 		case <-ctx.Done():
-			return extent{}, false, context.Cause(ctx) //nolint:wrapcheck // who cancelled it knows
+			return Extent{}, false, context.Cause(ctx) //nolint:wrapcheck // who cancelled it knows
 		}
 	}
 

@@ -38,8 +38,8 @@ func (a *Allocation) Add(ctx context.Context, from *Pool, object Object) error {
 		return err
 	}
 
-	for _, room := range []*os.Root{from.room(object), from.scratch} {
-		err := a.addEntry(ctx, from, room, object.entry())
+	for _, room := range []*os.Root{from.parentOf(object), from.scratch} {
+		err := a.addEntry(ctx, from, room, object.fileName())
 		if err == nil {
 			return nil
 		}
@@ -82,7 +82,7 @@ func (a *Allocation) Bytes() int64 {
 }
 
 func (a *Allocation) addImage(ctx context.Context, room *os.Root, name string) error {
-	image, err := openIn(room, name, os.O_RDONLY, 0)
+	image, err := OpenIn(room, name, os.O_RDONLY, 0)
 	if err != nil {
 		return err
 	}
@@ -92,13 +92,13 @@ func (a *Allocation) addImage(ctx context.Context, room *os.Root, name string) e
 }
 
 func (a *Allocation) addTree(ctx context.Context, from *Pool, room *os.Root, name string) error {
-	directory, err := openIn(room, name, unix.O_DIRECTORY, 0)
+	directory, err := OpenIn(room, name, unix.O_DIRECTORY, 0)
 	if err != nil {
 		return err
 	}
 	defer directory.Close()
 
-	counting := counter{}
+	counting := usageCounter{}
 	if from.reflinks {
 		counting.extents = a
 	}
@@ -112,10 +112,10 @@ func (a *Allocation) addTree(ctx context.Context, from *Pool, room *os.Root, nam
 	return nil
 }
 
-// addPinned adds a file with so many hard links, one of which is in the directory.
+// addFile adds a file with so many hard links, one of which is in the directory.
 // A file that cannot be opened adds nothing.
-func (a *Allocation) addPinned(ctx context.Context, pinned *os.File, names uint32) error {
-	file, err := openQuietly(pinned, 0)
+func (a *Allocation) addFile(ctx context.Context, pinned *os.File, names uint32) error {
+	file, err := openForReading(pinned, 0)
 	if errors.Is(err, ErrLeased) || errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -130,21 +130,21 @@ func (a *Allocation) addPinned(ctx context.Context, pinned *os.File, names uint3
 
 // addExtents adds nothing on a filesystem without FIEMAP.
 func (a *Allocation) addExtents(ctx context.Context, file *os.File, names uint32) error {
-	walked := &mapped{file: file, end: math.MaxInt64, unwritten: true, unsynced: true}
+	walked := &fiemapReader{file: file, end: math.MaxInt64, unwritten: true, unsynced: true}
 
 	for {
-		found, ok, err := walked.next(ctx)
-		if err != nil || !ok || walked.instead != nil {
+		found, ok, err := walked.Next(ctx)
+		if err != nil || !ok || walked.fallback != nil {
 			return err
 		}
 
 		switch {
-		case found.encoded:
+		case found.Encoded:
 			// The length is that of the data, not of the space.
-		case found.shared && found.located:
-			a.addShared(span{uint64(found.physical), uint64(found.physical + found.end - found.start)})
-		case !found.shared:
-			a.bytes += (found.end - found.start) / int64(names)
+		case found.Shared && found.Located:
+			a.addShared(span{uint64(found.Physical), uint64(found.Physical + found.End - found.Start)})
+		case !found.Shared:
+			a.bytes += (found.End - found.Start) / int64(names)
 		}
 	}
 }

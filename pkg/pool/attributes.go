@@ -90,9 +90,9 @@ func (p *Pool) Attributes(id string) (volume.Mutable, error) {
 	return found, nil
 }
 
-// ClearAttributes removes what nobody needs: attributes of volumes that are
+// RemoveUnusedAttributes removes what nobody needs: attributes of volumes that are
 // neither known nor in the pool.
-func (p *Pool) ClearAttributes(ctx context.Context, known func(id string) bool) error {
+func (p *Pool) RemoveUnusedAttributes(ctx context.Context, known func(id string) bool) error {
 	return listIDs(ctx, p.attributes, layout.AttributesSuffix, func(id string) error {
 		if known(id) {
 			return nil

@@ -31,8 +31,8 @@ func (c Capacity) NearlyFull() bool {
 // where it lies in a file.
 func (p *Pool) Capacity() (Capacity, error) {
 	own, used, err := space(p.path)
-	if err == nil && p.carrier != "" {
-		own, err = own.carried(p.carrier, used)
+	if err == nil && p.hostImage != "" {
+		own, err = own.limitedByHost(p.hostImage, used)
 	}
 
 	if err != nil {
@@ -57,7 +57,7 @@ func space(path string) (whole Capacity, used int64, err error) {
 // room for all that it will hold. What is in use inside and has no place in the
 // file yet, as thick images, comes first; what the file has and nobody uses is
 // not counted, since it is on its way back (discard).
-func (c Capacity) carried(file string, used int64) (Capacity, error) {
+func (c Capacity) limitedByHost(file string, used int64) (Capacity, error) {
 	info, err := os.Stat(file)
 	if err != nil {
 		return Capacity{}, err //nolint:wrapcheck // the caller names the pool

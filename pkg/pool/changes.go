@@ -38,7 +38,7 @@ func Allocated(ctx context.Context, file *os.File, from int64, visit func(Range)
 		return err
 	}
 
-	joined := &joiner{from: from, size: size, visit: visit}
+	joined := &rangeJoiner{from: from, size: size, visit: visit}
 	if err := addAllocated(ctx, file, from, joined); err != nil {
 		return err
 	}
@@ -67,7 +67,7 @@ func Changed(ctx context.Context, base, target *os.File, from int64, visit func(
 	}
 
 	both := min(baseSize, targetSize)
-	joined := &joiner{from: from, size: targetSize, visit: visit}
+	joined := &rangeJoiner{from: from, size: targetSize, visit: visit}
 
 	if from < both {
 		found := &comparison{base: base, target: target, joined: joined}
@@ -75,9 +75,9 @@ func Changed(ctx context.Context, base, target *os.File, from int64, visit func(
 			return err
 		}
 
-		ofBase, stopBase := readAhead(ctx, extentsOf(base, from, both))
-		ofTarget, stopTarget := readAhead(ctx, extentsOf(target, from, both))
-		err := merge(ctx, ofBase, ofTarget, found.judge)
+		ofBase, stopBase := prefetch(ctx, WrittenExtents(base, from, both))
+		ofTarget, stopTarget := prefetch(ctx, WrittenExtents(target, from, both))
+		err := merge(ctx, ofBase, ofTarget, found.visitSegment)
 
 		stopBase()
 		stopTarget()
@@ -98,12 +98,12 @@ func Changed(ctx context.Context, base, target *os.File, from int64, visit func(
 // where copies are reflinks: then a block that they do not share was written.
 // Where they share none, nothing is known.
 func related(ctx context.Context, base, target *os.File, end int64) (bool, error) {
-	same, err := samePlaces(base, target)
+	same, err := ComparablePhysical(base, target)
 	if err != nil || !same {
 		return false, err
 	}
 
-	err = merge(ctx, extentsOf(base, 0, end), extentsOf(target, 0, end), func(_ context.Context, s segment) error {
+	err = merge(ctx, WrittenExtents(base, 0, end), WrittenExtents(target, 0, end), func(_ context.Context, s segment) error {
 		if s.shared() {
 			return errShared
 		}
@@ -120,14 +120,14 @@ func related(ctx context.Context, base, target *os.File, end int64) (bool, error
 // errShared ends a merge that has found what it looked for.
 var errShared = errors.New("a block is shared")
 
-func addAllocated(ctx context.Context, file *os.File, from int64, to *joiner) error {
-	for walked := extentsOf(file, from, to.size); ; {
-		found, ok, err := walked.next(ctx)
+func addAllocated(ctx context.Context, file *os.File, from int64, to *rangeJoiner) error {
+	for walked := WrittenExtents(file, from, to.size); ; {
+		found, ok, err := walked.Next(ctx)
 		if err != nil || !ok {
 			return err
 		}
 
-		if err := to.add(ctx, found.start, found.end); err != nil {
+		if err := to.add(ctx, found.Start, found.End); err != nil {
 			return err
 		}
 	}
@@ -137,28 +137,28 @@ func addAllocated(ctx context.Context, file *os.File, from int64, to *joiner) er
 type segment struct {
 	start, end int64
 	// base and target begin at start; nil is a hole.
-	base, target *extent
+	base, target *Extent
 }
 
 // shared says that both files have the very same bytes there.
 func (s segment) shared() bool {
-	return s.base != nil && s.target != nil && s.base.located && s.target.located && s.base.physical == s.target.physical
+	return s.base != nil && s.target != nil && s.base.Located && s.target.Located && s.base.Physical == s.target.Physical
 }
 
 // located says that it is known of each file where its bytes are, or that it
 // has none.
 func (s segment) located() bool {
-	return (s.base == nil || s.base.located) && (s.target == nil || s.target.located)
+	return (s.base == nil || s.base.Located) && (s.target == nil || s.target.Located)
 }
 
 // merge calls visit for the segments of two files in order, but for those that
 // are holes in both.
-func merge(ctx context.Context, base, target extents, visit func(context.Context, segment) error) error {
-	of := [2]cursor{{extents: base}, {extents: target}}
+func merge(ctx context.Context, base, target ExtentReader, visit func(context.Context, segment) error) error {
+	of := [2]cursor{{ExtentReader: base}, {ExtentReader: target}}
 
 	for position := int64(0); ; {
 		for i := range of {
-			if err := of[i].pass(ctx, position); err != nil {
+			if err := of[i].advance(ctx, position); err != nil {
 				return err
 			}
 		}
@@ -168,7 +168,7 @@ func merge(ctx context.Context, base, target extents, visit func(context.Context
 		}
 
 		position = max(position, min(of[0].start(), of[1].start()))
-		end := min(of[0].border(position), of[1].border(position))
+		end := min(of[0].boundary(position), of[1].boundary(position))
 
 		if err := visit(ctx, segment{position, end, of[0].at(position), of[1].at(position)}); err != nil {
 			return err
@@ -180,18 +180,18 @@ func merge(ctx context.Context, base, target extents, visit func(context.Context
 
 // cursor stands before or in one extent; ok is false behind the last.
 type cursor struct {
-	extents
+	ExtentReader
 
-	current extent
+	current Extent
 	ok      bool
 	ended   bool
 }
 
 // pass leaves the extents that end at position.
-func (c *cursor) pass(ctx context.Context, position int64) error {
-	for !c.ended && (!c.ok || c.current.end <= position) {
+func (c *cursor) advance(ctx context.Context, position int64) error {
+	for !c.ended && (!c.ok || c.current.End <= position) {
 		var err error
-		if c.current, c.ok, err = c.next(ctx); err != nil {
+		if c.current, c.ok, err = c.Next(ctx); err != nil {
 			return err
 		}
 
@@ -206,27 +206,27 @@ func (c *cursor) start() int64 {
 		return math.MaxInt64
 	}
 
-	return c.current.start
+	return c.current.Start
 }
 
 // border is where what is at position ends.
-func (c *cursor) border(position int64) int64 {
+func (c *cursor) boundary(position int64) int64 {
 	switch {
 	case !c.ok:
 		return math.MaxInt64
-	case position < c.current.start:
-		return c.current.start
+	case position < c.current.Start:
+		return c.current.Start
 	default:
-		return c.current.end
+		return c.current.End
 	}
 }
 
-func (c *cursor) at(position int64) *extent {
-	if !c.ok || position < c.current.start {
+func (c *cursor) at(position int64) *Extent {
+	if !c.ok || position < c.current.Start {
 		return nil
 	}
 
-	rest := c.current.from(position)
+	rest := c.current.From(position)
 
 	return &rest
 }
@@ -235,12 +235,12 @@ func (c *cursor) at(position int64) *extent {
 type comparison struct {
 	base, target *os.File
 	related      bool
-	joined       *joiner
+	joined       *rangeJoiner
 
 	baseBytes, targetBytes []byte
 }
 
-func (c *comparison) judge(ctx context.Context, s segment) error {
+func (c *comparison) visitSegment(ctx context.Context, s segment) error {
 	switch {
 	case !c.related || !s.located():
 		return c.compare(ctx, s.start, s.end)
@@ -315,13 +315,13 @@ func readAt(file *os.File, into []byte, offset int64) error {
 
 // joiner makes ranges of what it is given in order: rounded, and as few as
 // possible.
-type joiner struct {
+type rangeJoiner struct {
 	from, size int64
 	visit      func(Range) error
 	pending    Range
 }
 
-func (j *joiner) add(ctx context.Context, start, end int64) error {
+func (j *rangeJoiner) add(ctx context.Context, start, end int64) error {
 	start = max(start/ChangeBytes*ChangeBytes, j.from)
 	end = min((end+ChangeBytes-1)/ChangeBytes*ChangeBytes, j.size)
 
@@ -344,7 +344,7 @@ func (j *joiner) add(ctx context.Context, start, end int64) error {
 	return nil
 }
 
-func (j *joiner) flush() error {
+func (j *rangeJoiner) flush() error {
 	if j.pending.Length == 0 {
 		return nil
 	}

@@ -10,11 +10,11 @@ import (
 )
 
 // listed are extents that were made up.
-type listed []extent
+type listed []Extent
 
-func (l *listed) next(context.Context) (extent, bool, error) {
+func (l *listed) Next(context.Context) (Extent, bool, error) {
 	if len(*l) == 0 {
-		return extent{}, false, nil
+		return Extent{}, false, nil
 	}
 
 	first := (*l)[0]
@@ -24,65 +24,65 @@ func (l *listed) next(context.Context) (extent, bool, error) {
 }
 
 // located is data of which the filesystem says where it is.
-func located(start, end, physical int64) extent {
-	return extent{start: start, end: end, located: true, physical: physical}
+func located(start, end, physical int64) Extent {
+	return Extent{Start: start, End: end, Located: true, Physical: physical}
 }
 
 // unlocated is data of which it can't say that.
-func unlocated(start, end int64) extent { return extent{start: start, end: end} }
+func unlocated(start, end int64) Extent { return Extent{Start: start, End: end} }
 
 func TestMerge(t *testing.T) {
 	t.Parallel()
 
 	for name, c := range map[string]struct {
-		base, target []extent
+		base, target []Extent
 		// want are the segments, and what is known of each.
 		want []string
 	}{
 		"nothing": {},
 		"only base": {
-			base: []extent{located(10, 20, 110)},
+			base: []Extent{located(10, 20, 110)},
 			want: []string{"10-20 differs"},
 		},
 		"only target": {
-			target: []extent{located(0, 20, 110), located(20, 30, 500)},
+			target: []Extent{located(0, 20, 110), located(20, 30, 500)},
 			want:   []string{"0-20 differs", "20-30 differs"},
 		},
 		"the same extent": {
-			base: []extent{located(10, 20, 110)}, target: []extent{located(10, 20, 110)},
+			base: []Extent{located(10, 20, 110)}, target: []Extent{located(10, 20, 110)},
 			want: []string{"10-20 shared"},
 		},
 		"the same place of the file, elsewhere": {
-			base: []extent{located(10, 20, 110)}, target: []extent{located(10, 20, 111)},
+			base: []Extent{located(10, 20, 110)}, target: []Extent{located(10, 20, 111)},
 			want: []string{"10-20 differs"},
 		},
 		"the same place of the disk, for other bytes of the file": {
-			base: []extent{located(10, 20, 110)}, target: []extent{located(15, 25, 110)},
+			base: []Extent{located(10, 20, 110)}, target: []Extent{located(15, 25, 110)},
 			want: []string{"10-15 differs", "15-20 differs", "20-25 differs"},
 		},
 		"cut in different places": {
-			base:   []extent{located(0, 100, 1000)},
-			target: []extent{located(0, 40, 1000), located(40, 50, 7000), located(60, 100, 1060)},
+			base:   []Extent{located(0, 100, 1000)},
+			target: []Extent{located(0, 40, 1000), located(40, 50, 7000), located(60, 100, 1060)},
 			want:   []string{"0-40 shared", "40-50 differs", "50-60 differs", "60-100 shared"},
 		},
 		"cut the other way round": {
-			base:   []extent{located(0, 40, 1000), located(40, 50, 7000), located(60, 100, 1060)},
-			target: []extent{located(0, 100, 1000)},
+			base:   []Extent{located(0, 40, 1000), located(40, 50, 7000), located(60, 100, 1060)},
+			target: []Extent{located(0, 100, 1000)},
 			want:   []string{"0-40 shared", "40-50 differs", "50-60 differs", "60-100 shared"},
 		},
 		"what can't be located": {
-			base:   []extent{located(0, 10, 1000), unlocated(10, 30)},
-			target: []extent{unlocated(5, 15), located(20, 25, 0), unlocated(40, 50)},
+			base:   []Extent{located(0, 10, 1000), unlocated(10, 30)},
+			target: []Extent{unlocated(5, 15), located(20, 25, 0), unlocated(40, 50)},
 			want: []string{
 				"0-5 differs", "5-10 unknown", "10-15 unknown", "15-20 unknown", "20-25 unknown", "25-30 unknown", "40-50 unknown",
 			},
 		},
 		"both unlocated, with the physical offset 0": {
-			base: []extent{unlocated(0, 10)}, target: []extent{unlocated(0, 10)},
+			base: []Extent{unlocated(0, 10)}, target: []Extent{unlocated(0, 10)},
 			want: []string{"0-10 unknown"},
 		},
 		"far apart": {
-			base: []extent{located(0, 10, 0), located(90, 100, 90)}, target: []extent{located(50, 60, 50)},
+			base: []Extent{located(0, 10, 0), located(90, 100, 90)}, target: []Extent{located(50, 60, 50)},
 			want: []string{"0-10 differs", "50-60 differs", "90-100 differs"},
 		},
 	} {
@@ -135,7 +135,7 @@ func TestJoiner(t *testing.T) {
 
 			var got []Range
 
-			joined := &joiner{from: c.from, size: c.size, visit: func(r Range) error {
+			joined := &rangeJoiner{from: c.from, size: c.size, visit: func(r Range) error {
 				got = append(got, r)
 
 				return nil
@@ -177,4 +177,4 @@ func TestMergeEnds(t *testing.T) {
 
 type broken struct{ err error }
 
-func (b broken) next(context.Context) (extent, bool, error) { return extent{}, false, b.err }
+func (b broken) Next(context.Context) (Extent, bool, error) { return Extent{}, false, b.err }

@@ -24,13 +24,13 @@ type CopyOptions struct {
 }
 
 // Copy is an object that is being made of another. It is seen by nobody until
-// Commit; a crash before leaves only scratch, which ClearScratch removes. A
-// Cut or Commit that fails has done what Abort does.
+// Commit; a crash before leaves only scratch, which RemoveStaleScratch removes. A
+// CopyData or Commit that fails has done what Abort does.
 type Copy struct {
 	pool           *Pool
 	source, target Object
 	options        CopyOptions
-	instant        bool
+	pointInTime    bool
 
 	// opened is the source: an image, or the root of a directory.
 	opened *os.File
@@ -40,11 +40,11 @@ type Copy struct {
 	// first byte, for syncfs to tell of every write that failed since.
 	tree *os.File
 	// held is how many bytes the scratch directory takes.
-	held int64
+	allocated int64
 }
 
 // NewCopy prepares a copy of source, in the pool from, as target in this pool.
-// Errors: ErrMissing, ErrInMaking, ErrNoSpace.
+// Errors: ErrMissing, ErrInProgress, ErrNoSpace.
 func (p *Pool) NewCopy(from *Pool, source, target Object, options CopyOptions) (*Copy, error) {
 	if source.Backing != target.Backing {
 		return nil, fmt.Errorf("copy %s to %s: %w: %s to %s", source, target, errors.ErrUnsupported, source.Backing, target.Backing)
@@ -61,7 +61,7 @@ func (p *Pool) NewCopy(from *Pool, source, target Object, options CopyOptions) (
 
 	c := &Copy{
 		pool: p, source: source, target: target, options: options, opened: opened,
-		instant: p == from && p.reflinks && source.Backing == volume.BackingImage,
+		pointInTime: p == from && p.reflinks && source.Backing == volume.BackingImage,
 	}
 
 	if err := c.prepare(); err != nil {
@@ -73,13 +73,13 @@ func (p *Pool) NewCopy(from *Pool, source, target Object, options CopyOptions) (
 
 func (c *Copy) prepare() error {
 	var err error
-	if c.file, err = c.pool.claim(c.target.ID); err != nil {
+	if c.file, err = c.pool.acquireScratch(c.target.ID); err != nil {
 		return err
 	}
 
 	if c.target.Backing == volume.BackingDirectory {
-		if err = c.pool.scratch.Mkdir(c.target.ID, roomMode); err == nil {
-			c.tree, err = openIn(c.pool.scratch, c.target.ID, os.O_RDONLY|unix.O_DIRECTORY, 0)
+		if err = c.pool.scratch.Mkdir(c.target.ID, directoryMode); err == nil {
+			c.tree, err = OpenIn(c.pool.scratch, c.target.ID, os.O_RDONLY|unix.O_DIRECTORY, 0)
 		}
 
 		return err
@@ -90,7 +90,7 @@ func (c *Copy) prepare() error {
 		return err //nolint:wrapcheck // the caller names both ends
 	}
 
-	if c.instant {
+	if c.pointInTime {
 		// FICLONE writes what is dirty first. Most of it can be written now, so
 		// that a filesystem frozen for the cut is so for a shorter time. An
 		// error is the cut's to meet.
@@ -98,30 +98,30 @@ func (c *Copy) prepare() error {
 			unix.SYNC_FILE_RANGE_WAIT_BEFORE|unix.SYNC_FILE_RANGE_WRITE|unix.SYNC_FILE_RANGE_WAIT_AFTER)
 	}
 
-	return keepOwner(info, c.file)
+	return copyOwner(info, c.file)
 }
 
-// Instant says whether Cut is atomic and takes no time (FICLONE), so that it
+// PointInTime says whether CopyData is atomic and takes no time (FICLONE), so that it
 // gives one moment of a source that is being written meanwhile.
-func (c *Copy) Instant() bool { return c.instant }
+func (c *Copy) PointInTime() bool { return c.pointInTime }
 
 // File is the image in the making, locked and at a path that nobody else uses; of
 // a directory it stands only for that. Abort closes it, and removes the path.
 func (c *Copy) File() *os.File { return c.file }
 
-// Cut takes the source's bytes. While it runs a source for which Instant is
+// CopyData takes the source's bytes. While it runs a source for which PointInTime is
 // false must not be written. It neither waits for the disk nor makes the copy
-// visible. Errors: ErrNoSpace, ErrNotInstant, ctx's.
-func (c *Copy) Cut(ctx context.Context) error {
+// visible. Errors: ErrNoSpace, ErrCloneUnsupported, ctx's.
+func (c *Copy) CopyData(ctx context.Context) error {
 	var err error
 
 	switch {
-	case c.instant:
-		err = clone(c.file, c.opened)
+	case c.pointInTime:
+		err = Clone(c.file, c.opened)
 	case c.target.Backing == volume.BackingDirectory:
-		err = c.cutTree(ctx)
+		err = c.copyTree(ctx)
 	default:
-		err = c.cutImage(ctx)
+		err = c.copyImage(ctx)
 	}
 
 	if err != nil {
@@ -131,7 +131,7 @@ func (c *Copy) Cut(ctx context.Context) error {
 	return nil
 }
 
-func (c *Copy) cutImage(ctx context.Context) error {
+func (c *Copy) copyImage(ctx context.Context) error {
 	info, err := c.opened.Stat()
 	if err != nil {
 		return err //nolint:wrapcheck // the caller names both ends
@@ -142,18 +142,18 @@ func (c *Copy) cutImage(ctx context.Context) error {
 		return err
 	}
 
-	var moving mover
+	var moving Copier
 
 	if c.options.Progress != nil {
-		total, err := dataBytes(c.opened, info.Size())
+		total, err := DataBytes(c.opened, info.Size())
 		if err != nil {
 			return err
 		}
 
-		moving.tell(c.options.Progress, total)
+		moving.ReportTo(c.options.Progress, total)
 	}
 
-	return moving.move(ctx, c.file, c.opened, info.Size())
+	return moving.Copy(ctx, c.file, c.opened, info.Size())
 }
 
 // Commit makes the copy be the target, durably, and says how many bytes of the
@@ -181,7 +181,7 @@ func (c *Copy) commitImage(ctx context.Context) (int64, error) {
 	// A copy that was not instant may share blocks too: copy_file_range does
 	// where it can.
 	if c.options.Thick && c.pool.reflinks {
-		if err := unshare(ctx, c.file); err != nil {
+		if err := Unshare(ctx, c.file); err != nil {
 			return 0, err
 		}
 	}
@@ -195,7 +195,7 @@ func (c *Copy) commitImage(ctx context.Context) (int64, error) {
 		return 0, err //nolint:wrapcheck // the caller names both ends
 	}
 
-	if err := c.pool.putInPlace(c.target); err != nil {
+	if err := c.pool.renameFromScratch(c.target); err != nil {
 		return 0, err
 	}
 
@@ -209,7 +209,7 @@ func (c *Copy) Abort() error {
 
 	// Without the lock it is another's.
 	if c.file != nil {
-		err = c.pool.clearClaimed(c.target.ID)
+		err = c.pool.discardScratch(c.target.ID)
 	}
 
 	// What is removed gives its space back when it is closed.

@@ -27,7 +27,7 @@ func TestTheImageInTheMaking(t *testing.T) {
 
 			making, err := from.NewCopy(from, source, snapshotOf(t, source), pool.CopyOptions{})
 			require.NoError(t, err)
-			require.NoError(t, making.Cut(t.Context()))
+			require.NoError(t, making.CopyData(t.Context()))
 
 			path := making.File().Name()
 			require.Equal(t, checksum(t, placeOf(from, source)), checksum(t, path))
@@ -77,8 +77,8 @@ func TestCopiesOfImages(t *testing.T) {
 				done, total = nowDone, nowTotal
 			}})
 			require.NoError(t, err)
-			require.Equal(t, test.instant, making.Instant())
-			require.NoError(t, making.Cut(t.Context()))
+			require.Equal(t, test.instant, making.PointInTime())
+			require.NoError(t, making.CopyData(t.Context()))
 			require.NoFileExists(t, placeOf(to, snapshot))
 
 			// What is written after the cut is no longer part of it.
@@ -225,7 +225,7 @@ func TestCancelledCopyLeavesNothing(t *testing.T) {
 				}
 			}})
 			require.NoError(t, err)
-			require.ErrorIs(t, making.Cut(ctx), context.Canceled)
+			require.ErrorIs(t, making.CopyData(ctx), context.Canceled)
 			require.Len(t, reports, 2, "nothing is copied after the cancel")
 			nothingHalfMade(t, place, target)
 			require.NoError(t, making.Abort())
@@ -244,7 +244,7 @@ func TestAbortedCopyLeavesNothing(t *testing.T) {
 
 			making, err := place.NewCopy(place, source, target, pool.CopyOptions{})
 			require.NoError(t, err)
-			require.NoError(t, making.Cut(t.Context()))
+			require.NoError(t, making.CopyData(t.Context()))
 			require.NoError(t, making.Abort())
 			require.NoError(t, making.Abort())
 			nothingHalfMade(t, place, target)
@@ -282,8 +282,8 @@ func TestFullPoolKeepsNothingHalfMade(t *testing.T) {
 			making, err := place.NewCopy(place, source, target, test.options)
 			require.NoError(t, err)
 
-			if err = making.Cut(t.Context()); err == nil {
-				require.True(t, making.Instant(), "a copy byte by byte fails as it is cut")
+			if err = making.CopyData(t.Context()); err == nil {
+				require.True(t, making.PointInTime(), "a copy byte by byte fails as it is cut")
 
 				_, err = making.Commit(t.Context())
 			}
@@ -327,8 +327,8 @@ func TestUnexpectedlyNotInstant(t *testing.T) {
 
 	making, err := place.NewCopy(place, source, target, pool.CopyOptions{})
 	require.NoError(t, err)
-	require.True(t, making.Instant(), "want: the copy is instant")
-	require.ErrorIs(t, making.Cut(t.Context()), pool.ErrNotInstant)
+	require.True(t, making.PointInTime(), "want: the copy is instant")
+	require.ErrorIs(t, making.CopyData(t.Context()), pool.ErrCloneUnsupported)
 	nothingHalfMade(t, place, target)
 }
 

@@ -35,7 +35,7 @@
 //     size may grow without it (GrowImage).
 //
 // The locks are taken in this order: scratch, then image. A lock belongs to a file
-// and not to its name, so after an image is locked its name is compared (Names):
+// and not to its name, so after an image is locked its name is compared (IsCurrentImage):
 // the image may have been replaced or removed between its opening and its locking.
 // Removal takes no lock; the controller removes what is attached nowhere.
 //

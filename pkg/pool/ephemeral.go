@@ -19,7 +19,7 @@ func (p *Pool) Ephemeral() (*Pool, error) {
 	defer p.ephemeralMu.Unlock()
 
 	if p.ephemeral == nil {
-		inherit := func(inner *Pool) { inner.carrier, inner.removals = p.carrier, p.removals }
+		inherit := func(inner *Pool) { inner.hostImage, inner.removals = p.hostImage, p.removals }
 
 		opened, err := Open(p.name, filepath.Join(p.path, layout.Ephemeral), inherit)
 		if err != nil {

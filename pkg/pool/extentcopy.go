@@ -23,22 +23,22 @@ const (
 )
 
 // mover copies the bytes of files, in the kernel as long as it can.
-type mover struct {
+type Copier struct {
 	// buffer is there once the kernel could not.
 	buffer []byte
 	// moved, which may be nil, is told how many bytes more there are.
-	moved func(bytes int64)
+	copied func(bytes int64)
 	// unwritten is how many bytes the disk may not have begun to write.
 	unwritten int64
 }
 
 // tell reports to progress what is moved, of total bytes.
-func (m *mover) tell(progress func(done, total int64), total int64) {
+func (m *Copier) ReportTo(progress func(done, total int64), total int64) {
 	var done int64
 
 	progress(0, total)
 
-	m.moved = func(bytes int64) {
+	m.copied = func(bytes int64) {
 		// A source that is written meanwhile may come to hold more.
 		done = min(done+bytes, total)
 		progress(done, total)
@@ -47,14 +47,14 @@ func (m *mover) tell(progress func(done, total int64), total int64) {
 
 // move copies what is no hole in the first size bytes of source to the same
 // place in target, which reads as zeros there.
-func (m *mover) move(ctx context.Context, target, source *os.File, size int64) error {
-	return dataRanges(source, size, func(start, end int64) error {
+func (m *Copier) Copy(ctx context.Context, target, source *os.File, size int64) error {
+	return DataRanges(source, size, func(start, end int64) error {
 		for start < end {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
 
-			moved, err := m.chunk(target, source, start, min(end-start, chunkBytes))
+			moved, err := m.copyChunk(target, source, start, min(end-start, chunkBytes))
 			if err != nil {
 				return err
 			}
@@ -63,11 +63,11 @@ func (m *mover) move(ctx context.Context, target, source *os.File, size int64) e
 				return nil // the source has become shorter
 			}
 
-			if m.moved != nil {
-				m.moved(moved)
+			if m.copied != nil {
+				m.copied(moved)
 			}
 
-			m.write(target, moved)
+			m.startWriteback(target, moved)
 
 			start += moved
 		}
@@ -78,7 +78,7 @@ func (m *mover) move(ctx context.Context, target, source *os.File, size int64) e
 
 // write has the disk begin with what was moved, while more is: a sync at the end
 // that finds everything still to do makes whoever else needs the disk wait.
-func (m *mover) write(target *os.File, moved int64) {
+func (m *Copier) startWriteback(target *os.File, moved int64) {
 	if m.unwritten += moved; m.unwritten < chunkBytes {
 		return
 	}
@@ -88,9 +88,9 @@ func (m *mover) write(target *os.File, moved int64) {
 	_ = unix.SyncFileRange(int(target.Fd()), 0, 0, unix.SYNC_FILE_RANGE_WRITE)
 }
 
-func (m *mover) chunk(target, source *os.File, at, length int64) (int64, error) {
+func (m *Copier) copyChunk(target, source *os.File, at, length int64) (int64, error) {
 	if m.buffer != nil {
-		return m.pass(target, source, at, length)
+		return m.copyBuffered(target, source, at, length)
 	}
 
 	copied, err := eintr.RetryValue(func() (int, error) {
@@ -103,16 +103,16 @@ func (m *mover) chunk(target, source *os.File, at, length int64) (int64, error) 
 	case errors.Is(err, unix.EXDEV), errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOSYS):
 		m.buffer = make([]byte, bufferBytes)
 
-		return m.pass(target, source, at, length)
+		return m.copyBuffered(target, source, at, length)
 	case err != nil:
-		return 0, inCall("copy_file_range", err)
+		return 0, syscallError("copy_file_range", err)
 	default:
 		return int64(copied), nil
 	}
 }
 
 // pass copies through the buffer, and leaves out blocks of zeros.
-func (m *mover) pass(target, source *os.File, at, length int64) (int64, error) {
+func (m *Copier) copyBuffered(target, source *os.File, at, length int64) (int64, error) {
 	var passed int64
 
 	for passed < length {
@@ -160,9 +160,9 @@ func writeSparse(target *os.File, content []byte, at int64) error {
 	return err //nolint:wrapcheck // the caller names both ends
 }
 
-// dataBytes counts what dataRanges visits.
-func dataBytes(file *os.File, size int64) (total int64, err error) {
-	err = dataRanges(file, size, func(start, end int64) error {
+// DataBytes counts what DataRanges visits.
+func DataBytes(file *os.File, size int64) (total int64, err error) {
+	err = DataRanges(file, size, func(start, end int64) error {
 		total += end - start
 
 		return nil
@@ -171,9 +171,9 @@ func dataBytes(file *os.File, size int64) (total int64, err error) {
 	return total, err
 }
 
-// dataRanges calls visit for every range of the file's first size bytes that is
+// DataRanges calls visit for every range of the file's first size bytes that is
 // no hole.
-func dataRanges(file *os.File, size int64, visit func(start, end int64) error) error {
+func DataRanges(file *os.File, size int64, visit func(start, end int64) error) error {
 	for at := int64(0); at < size; {
 		start, err := file.Seek(at, unix.SEEK_DATA)
 		if err == nil && start >= size || errors.Is(err, unix.ENXIO) {

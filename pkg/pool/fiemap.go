@@ -60,22 +60,22 @@ type fsxattr struct {
 
 // extent is a run of a file's bytes that have been written, so that they need
 // not be zero.
-type extent struct {
-	start, end int64
+type Extent struct {
+	Start, End int64
 	// located says that physical is where start is on the filesystem. Bytes at
 	// the same place are the same bytes.
-	located  bool
-	physical int64
+	Located  bool
+	Physical int64
 	// shared means that another file may have the same blocks, encoded that the
 	// blocks hold compressed or encrypted data.
-	shared, encoded bool
+	Shared, Encoded bool
 }
 
 // from is the part of the extent behind offset.
-func (e extent) from(offset int64) extent {
-	if offset > e.start {
-		e.physical += offset - e.start
-		e.start = offset
+func (e Extent) From(offset int64) Extent {
+	if offset > e.Start {
+		e.Physical += offset - e.Start
+		e.Start = offset
 	}
 
 	return e
@@ -83,18 +83,18 @@ func (e extent) from(offset int64) extent {
 
 // extents hands out a file's extents in order, without an overlap; ok is false
 // behind the last.
-type extents interface {
-	next(ctx context.Context) (found extent, ok bool, err error)
+type ExtentReader interface {
+	Next(ctx context.Context) (found Extent, ok bool, err error)
 }
 
-// extentsOf are those of the file between from and end: what its filesystem
+// WrittenExtents are those of the file between from and end: what its filesystem
 // maps (FIEMAP) or else where it says that data is (SEEK_DATA).
-func extentsOf(file *os.File, from, end int64) extents {
-	return &mapped{file: file, offset: from, end: end}
+func WrittenExtents(file *os.File, from, end int64) ExtentReader {
+	return &fiemapReader{file: file, offset: from, end: end}
 }
 
 // mapped reads the extents page by page.
-type mapped struct {
+type fiemapReader struct {
 	file        *os.File
 	offset, end int64
 
@@ -104,39 +104,39 @@ type mapped struct {
 	unsynced bool
 
 	request *fiemapRequest
-	at      uint32
+	index   uint32
 	done    bool
 	// instead is set on a filesystem that has no FIEMAP.
-	instead extents
+	fallback ExtentReader
 }
 
-func (m *mapped) next(ctx context.Context) (extent, bool, error) {
-	for m.instead == nil {
-		if m.request == nil || m.at == m.request.mapped {
+func (m *fiemapReader) Next(ctx context.Context) (Extent, bool, error) {
+	for m.fallback == nil {
+		if m.request == nil || m.index == m.request.mapped {
 			if m.done || m.offset >= m.end {
-				return extent{}, false, nil
+				return Extent{}, false, nil
 			}
 
 			if err := m.load(ctx); err != nil {
-				return extent{}, false, err
+				return Extent{}, false, err
 			}
 
 			continue
 		}
 
-		raw := &m.request.extents[m.at]
-		m.at++
+		raw := &m.request.extents[m.index]
+		m.index++
 
-		if found, ok := m.take(raw); ok {
+		if found, ok := m.translate(raw); ok {
 			return found, true, nil
 		}
 	}
 
-	return m.instead.next(ctx)
+	return m.fallback.Next(ctx)
 }
 
 // load asks for the next page.
-func (m *mapped) load(ctx context.Context) error {
+func (m *fiemapReader) load(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("map the extents of %s: %w", m.file.Name(), err)
 	}
@@ -147,7 +147,7 @@ func (m *mapped) load(ctx context.Context) error {
 
 	m.request.start, m.request.length = uint64(m.offset), uint64(m.end-m.offset)
 	m.request.flags, m.request.extentCount, m.request.mapped = fiemapFlagSync, fiemapPage, 0
-	m.at = 0
+	m.index = 0
 
 	if m.unsynced {
 		m.request.flags = 0
@@ -158,19 +158,19 @@ func (m *mapped) load(ctx context.Context) error {
 	switch errno {
 	case 0:
 	case unix.EOPNOTSUPP, unix.ENOTTY, unix.EBADR:
-		m.instead = &sought{file: m.file, offset: m.offset, end: m.end}
+		m.fallback = &seekReader{file: m.file, offset: m.offset, end: m.end}
 
 		return nil
 	default:
 		return fmt.Errorf("map the extents of %s from %d: %w", m.file.Name(), m.offset, errno)
 	}
 
-	return m.judgePage()
+	return m.checkPage()
 }
 
-// judgePage decides whether the page was the last, and that the next begins
+// checkPage decides whether the page was the last, and that the next begins
 // behind it.
-func (m *mapped) judgePage() error {
+func (m *fiemapReader) checkPage() error {
 	count := m.request.mapped
 	if count == 0 {
 		m.done = true
@@ -191,81 +191,81 @@ func (m *mapped) judgePage() error {
 var errStuck = errors.New("the filesystem answers with what is before that")
 
 // take translates one extent and moves on behind it.
-func (m *mapped) take(raw *fiemapExtent) (extent, bool) {
-	found := extent{
-		start: int64(raw.logical), end: min(int64(raw.logical+raw.length), m.end), physical: int64(raw.physical),
-		located: raw.flags&fiemapUnlocated == 0,
-		shared:  raw.flags&fiemapExtentShared != 0, encoded: raw.flags&fiemapExtentEncoded != 0,
-	}.from(m.offset)
+func (m *fiemapReader) translate(raw *fiemapExtent) (Extent, bool) {
+	found := Extent{
+		Start: int64(raw.logical), End: min(int64(raw.logical+raw.length), m.end), Physical: int64(raw.physical),
+		Located: raw.flags&fiemapUnlocated == 0,
+		Shared:  raw.flags&fiemapExtentShared != 0, Encoded: raw.flags&fiemapExtentEncoded != 0,
+	}.From(m.offset)
 
-	if found.end <= found.start {
-		return extent{}, false
+	if found.End <= found.Start {
+		return Extent{}, false
 	}
 
-	m.offset = found.end
+	m.offset = found.End
 
 	// Space that was reserved and never written reads as zeros, unless what was
 	// written is still on its way there.
-	if raw.flags&fiemapExtentUnwritten != 0 && found.located && !m.unwritten {
-		return extent{}, false
+	if raw.flags&fiemapExtentUnwritten != 0 && found.Located && !m.unwritten {
+		return Extent{}, false
 	}
 
 	return found, true
 }
 
-// holesOf returns the ranges of the file's first size bytes that have no space in
+// Holes returns the ranges of the file's first size bytes that have no space in
 // its filesystem. Space that is reserved and was never written is none of them,
 // although SEEK_HOLE calls it one. The error is errors.ErrUnsupported on a
 // filesystem without FIEMAP.
-func holesOf(file *os.File, size int64) ([]Range, error) {
+func Holes(file *os.File, size int64) ([]Range, error) {
 	var holes []Range
 
-	walked, at := &mapped{file: file, end: size, unwritten: true}, int64(0)
+	walked, at := &fiemapReader{file: file, end: size, unwritten: true}, int64(0)
 
 	for {
-		found, ok, err := walked.next(context.Background())
+		found, ok, err := walked.Next(context.Background())
 		if err != nil {
 			return nil, err
 		}
 
-		if walked.instead != nil {
+		if walked.fallback != nil {
 			return nil, errors.ErrUnsupported
 		}
 
 		if !ok {
-			found.start = size
+			found.Start = size
 		}
 
-		if found.start > at {
-			holes = append(holes, Range{Offset: at, Length: found.start - at})
+		if found.Start > at {
+			holes = append(holes, Range{Offset: at, Length: found.Start - at})
 		}
 
 		if !ok {
 			return holes, nil
 		}
 
-		at = found.end
+		at = found.End
 	}
 }
 
 // sought finds the extents by SEEK_DATA; where they are it can't tell.
-type sought struct {
+type seekReader struct {
 	file        *os.File
 	offset, end int64
 }
 
-func (s *sought) next(ctx context.Context) (extent, bool, error) {
+func (s *seekReader) Next(ctx context.Context) (Extent, bool, error) {
 	if err := ctx.Err(); err != nil {
-		return extent{}, false, fmt.Errorf("look for data in %s: %w", s.file.Name(), err)
+		return Extent{}, false, fmt.Errorf("look for data in %s: %w", s.file.Name(), err)
 	}
 
 	if s.offset >= s.end {
-		return extent{}, false, nil
+		return Extent{}, false, nil
 	}
 
 	start, err := s.file.Seek(s.offset, unix.SEEK_DATA)
 	if errors.Is(err, unix.ENXIO) || err == nil && start >= s.end {
-		return extent{}, false, nil
+		return Extent{}, false, nil
 	}
 
 	var end int64
@@ -274,23 +274,23 @@ func (s *sought) next(ctx context.Context) (extent, bool, error) {
 	}
 
 	if err != nil {
-		return extent{}, false, fmt.Errorf("look for data in %s from %d: %w", s.file.Name(), s.offset, err)
+		return Extent{}, false, fmt.Errorf("look for data in %s from %d: %w", s.file.Name(), s.offset, err)
 	}
 
 	s.offset = min(end, s.end)
 
-	return extent{start: start, end: s.offset}, true, nil
+	return Extent{Start: start, End: s.offset}, true, nil
 }
 
-// samePlaces says whether one physical offset means the same bytes in both
+// ComparablePhysical says whether one physical offset means the same bytes in both
 // files. It is asked only of filesystems of which that is known; elsewhere (a
 // stack of others, several devices with offsets of their own) equal offsets may
 // be a coincidence.
-func samePlaces(a, b *os.File) (bool, error) {
+func ComparablePhysical(a, b *os.File) (bool, error) {
 	var devices [2]uint64
 
 	for i, file := range []*os.File{a, b} {
-		device, known, err := placesOf(file)
+		device, known, err := physicalSpace(file)
 		if err != nil || !known {
 			return false, err
 		}
@@ -301,7 +301,7 @@ func samePlaces(a, b *os.File) (bool, error) {
 	return devices[0] == devices[1], nil
 }
 
-func placesOf(file *os.File) (device uint64, known bool, err error) {
+func physicalSpace(file *os.File) (device uint64, known bool, err error) {
 	var (
 		stat  unix.Stat_t
 		whole unix.Statfs_t

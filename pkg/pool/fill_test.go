@@ -15,8 +15,8 @@ import (
 )
 
 // filling replaces whatever the image holds.
-func filling(thick bool, fill func(ctx context.Context, path string) error) pool.Filling {
-	return pool.Filling{Thick: thick, Blank: func(*os.File) (bool, error) { return true, nil }, Fill: fill}
+func filling(thick bool, fill func(ctx context.Context, path string) error) pool.FillOptions {
+	return pool.FillOptions{Thick: thick, Blank: func(*os.File) (bool, error) { return true, nil }, Fill: fill}
 }
 
 func imageOfSize(t *testing.T, place *pool.Pool, size int64, thick bool) string {
@@ -46,7 +46,7 @@ func TestFillImageLeavesAnAttachedImage(t *testing.T) {
 	require.ErrorIs(t, err, pool.ErrInUse)
 	require.False(t, filled, "want: the image was not filled")
 
-	current, err := place.Names(id, attached)
+	current, err := place.IsCurrentImage(id, attached)
 	require.NoError(t, err)
 	require.True(t, current, "the image was replaced")
 	release(t, attached)
@@ -69,7 +69,7 @@ func TestFillImageHoldsTheLock(t *testing.T) {
 		require.ErrorIs(t, unix.Flock(int(old.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK, when)
 	}
 
-	filled, err := place.FillImage(t.Context(), id, pool.Filling{
+	filled, err := place.FillImage(t.Context(), id, pool.FillOptions{
 		Blank: func(*os.File) (bool, error) { locked("while it is checked"); return true, nil },
 		Fill:  func(context.Context, string) error { locked("while it is filled"); return nil },
 	})
@@ -77,7 +77,7 @@ func TestFillImageHoldsTheLock(t *testing.T) {
 	require.True(t, filled, "want: the image was filled")
 
 	// What was opened before is not the volume's image any more.
-	current, err := place.Names(id, old)
+	current, err := place.IsCurrentImage(id, old)
 	require.NoError(t, err)
 	require.False(t, current, "want: the image is not current")
 }
@@ -90,7 +90,7 @@ func TestFillImageLeavesWhatIsNotBlank(t *testing.T) {
 	place := openAt(t, directory)
 	id := imageOfSize(t, place, mebi, false)
 
-	filled, err := place.FillImage(t.Context(), id, pool.Filling{
+	filled, err := place.FillImage(t.Context(), id, pool.FillOptions{
 		Blank: func(*os.File) (bool, error) { return false, nil },
 		Fill:  func(context.Context, string) error { return errors.New("what is not blank was filled") },
 	})
@@ -114,7 +114,7 @@ func TestFillImageLeavesADeletedVolumeDeleted(t *testing.T) {
 	}))
 	require.ErrorIs(t, err, pool.ErrMissing)
 	require.False(t, filled, "want: the image was not filled")
-	require.NoFileExists(t, place.Place(id, volume.BackingImage))
+	require.NoFileExists(t, place.VolumePath(id, volume.BackingImage))
 }
 
 // TestThickImagesTakeTheirSpaceOnce has pools whose free space is less than the
@@ -133,7 +133,7 @@ func TestThickImagesTakeTheirSpaceOnce(t *testing.T) {
 			id := imageOfSize(t, place, size, true)
 			leaveFree(t, place, size/2)
 
-			allocated := func() int64 { return allocatedBytes(t, place.Place(id, volume.BackingImage)) }
+			allocated := func() int64 { return allocatedBytes(t, place.VolumePath(id, volume.BackingImage)) }
 			require.GreaterOrEqual(t, allocated(), int64(size))
 
 			require.NoError(t, place.EnsureImage(id, size, true), "again")
@@ -181,7 +181,7 @@ func TestAFailedFillKeepsTheReservation(t *testing.T) {
 	filled, err := place.FillImage(t.Context(), id, filling(true, func(context.Context, string) error { return refused }))
 	require.ErrorIs(t, err, refused)
 	require.False(t, filled, "want: the image was not filled")
-	require.GreaterOrEqual(t, allocatedBytes(t, place.Place(id, volume.BackingImage)), int64(size))
+	require.GreaterOrEqual(t, allocatedBytes(t, place.VolumePath(id, volume.BackingImage)), int64(size))
 }
 
 // leaveFree fills the pool's filesystem until about that many bytes are free.

@@ -42,14 +42,14 @@ type identity struct {
 	ID      string `json:"id"`
 }
 
-// Identified opens the pool only if it has that identity. The empty identity is
+// WithIdentity opens the pool only if it has that identity. The empty identity is
 // for a pool that the state does not know yet: it adopts the one that it finds, or
 // makes one.
-func Identified(known string) Option {
+func WithIdentity(known string) Option {
 	return func(p *Pool) { p.identified, p.identity = true, known }
 }
 
-// Identity returns the identity of a pool that was opened with Identified. It is
+// Identity returns the identity of a pool that was opened with WithIdentity. It is
 // empty for a new pool that has no space to keep one.
 func (p *Pool) Identity() string { return p.identity }
 
@@ -104,7 +104,7 @@ func MoveIdentity(from, to string) error {
 // one. It makes no directory for a pool that the state knows.
 func (p *Pool) identify() error {
 	if p.identity == "" {
-		if err := p.makeDirectory(p.path); err != nil {
+		if err := p.ensureDirectory(p.path); err != nil {
 			return err
 		}
 	}
@@ -156,7 +156,7 @@ func (p *Pool) findIdentity() (string, error) {
 }
 
 func readIdentity(root *os.Root) (string, error) {
-	file, err := openIn(root, layout.Identity, os.O_RDONLY, 0)
+	file, err := OpenIn(root, layout.Identity, os.O_RDONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	}

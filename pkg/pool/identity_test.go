@@ -39,7 +39,7 @@ func beAdopter() int {
 }
 
 func adopt() error {
-	opened, err := pool.Open("default", os.Getenv(adopterPool), pool.Identified(""))
+	opened, err := pool.Open("default", os.Getenv(adopterPool), pool.WithIdentity(""))
 	if err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func TestProcessesAgreeOnAnIdentity(t *testing.T) {
 	require.Eventually(t, func() bool { return served.Met(t) > 0 }, await.Limit, time.Millisecond,
 		"waited for the other process to write an identity")
 
-	first, err := pool.Open("default", path, pool.Identified(""))
+	first, err := pool.Open("default", path, pool.WithIdentity(""))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, first.Close()) })
 	require.NotEmpty(t, first.Identity(), "the identity of a new pool")

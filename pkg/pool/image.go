@@ -25,7 +25,7 @@ func (p *Pool) EnsureImage(id string, size int64, thick bool) error {
 		return err
 	}
 
-	file, err := openIn(p.images, id+layout.ImageSuffix, os.O_RDWR|os.O_CREATE, imageMode)
+	file, err := OpenIn(p.images, id+layout.ImageSuffix, os.O_RDWR|os.O_CREATE, imageMode)
 	if err != nil {
 		return p.spaceError(fmt.Errorf("make image of volume %s: %w", id, err))
 	}
@@ -53,11 +53,11 @@ func (p *Pool) GrowImage(id string, size int64, thick bool) error {
 	}
 }
 
-// SizedAt returns when this process last tried to make the volume's image larger,
+// LastResized returns when this process last tried to make the volume's image larger,
 // or made sure that one it has filled has all its space; zero for never. Whoever
 // watches images sees that as a write, also where it has failed.
-func (p *Pool) SizedAt(id string) time.Time {
-	at, _ := p.sized.Load(id)
+func (p *Pool) LastResized(id string) time.Time {
+	at, _ := p.resized.Load(id)
 	sized, _ := at.(time.Time)
 
 	return sized
@@ -73,7 +73,7 @@ func (p *Pool) growOnce(id string, size int64, thick bool) (bool, error) {
 	defer file.Close()
 
 	err = grow(file, size, thick)
-	p.sized.Store(id, time.Now())
+	p.resized.Store(id, time.Now())
 
 	if err != nil {
 		return false, p.spaceError(fmt.Errorf("grow image of volume %s: %w", id, err))
@@ -84,7 +84,7 @@ func (p *Pool) growOnce(id string, size int64, thick bool) (bool, error) {
 		return false, p.spaceError(fmt.Errorf("sync image of volume %s: %w", id, err))
 	}
 
-	return p.Names(id, file)
+	return p.IsCurrentImage(id, file)
 }
 
 // SyncImage makes the image's name and size survive a power failure. Errors:
@@ -106,16 +106,16 @@ func (p *Pool) OpenImage(id string, flag int) (*os.File, error) {
 		return nil, err
 	}
 
-	file, err := openIn(p.images, id+layout.ImageSuffix, flag, 0)
+	file, err := OpenIn(p.images, id+layout.ImageSuffix, flag, 0)
 	if err != nil {
-		return nil, p.missing("volume "+id, err)
+		return nil, p.notFoundError("volume "+id, err)
 	}
 
 	return file, nil
 }
 
-// Filling says how FillImage replaces an image.
-type Filling struct {
+// FillOptions says how FillImage replaces an image.
+type FillOptions struct {
 	// Thick gives the new image all of its space.
 	Thick bool
 	// Blank reports whether the image may be replaced. It runs while the image is
@@ -129,14 +129,14 @@ type Filling struct {
 // the same size that Fill has written, and reports whether it did: an image that
 // Blank reports false for stays. A crash while Fill runs leaves the old image, so
 // a half-made filesystem is never seen. See "Locks" in the package comment.
-// Errors: ErrMissing, ErrInMaking, ErrInUse, ErrNoLocks, ErrNoSpace.
-func (p *Pool) FillImage(ctx context.Context, id string, filling Filling) (bool, error) {
+// Errors: ErrMissing, ErrInProgress, ErrInUse, ErrNoLocks, ErrNoSpace.
+func (p *Pool) FillImage(ctx context.Context, id string, filling FillOptions) (bool, error) {
 	if err := checkID(id); err != nil {
 		return false, err
 	}
 
-	// Open until the end: the lock keeps ClearScratch, and other nodes, from the id.
-	fresh, err := p.claim(id)
+	// Open until the end: the lock keeps RemoveStaleScratch, and other nodes, from the id.
+	fresh, err := p.acquireScratch(id)
 	if err != nil {
 		return false, p.spaceError(fmt.Errorf("fill image of volume %s: %w", id, err))
 	}
@@ -148,7 +148,7 @@ func (p *Pool) FillImage(ctx context.Context, id string, filling Filling) (bool,
 	}
 
 	if !filled {
-		err = errors.Join(err, p.clearClaimed(id))
+		err = errors.Join(err, p.discardScratch(id))
 	}
 
 	return filled, err
@@ -156,7 +156,7 @@ func (p *Pool) FillImage(ctx context.Context, id string, filling Filling) (bool,
 
 // fillClaimed is FillImage once the id is claimed. It returns true from the moment
 // that the new image is in place.
-func (p *Pool) fillClaimed(ctx context.Context, id string, fresh *os.File, filling Filling) (bool, error) {
+func (p *Pool) fillClaimed(ctx context.Context, id string, fresh *os.File, filling FillOptions) (bool, error) {
 	old, err := p.lockImage(id)
 	if err != nil {
 		return false, err
@@ -173,7 +173,7 @@ func (p *Pool) fillClaimed(ctx context.Context, id string, fresh *os.File, filli
 		return false, err //nolint:wrapcheck // a PathError says it all
 	}
 
-	if err := keepOwner(info, fresh); err != nil {
+	if err := copyOwner(info, fresh); err != nil {
 		return false, err
 	}
 
@@ -182,8 +182,8 @@ func (p *Pool) fillClaimed(ctx context.Context, id string, fresh *os.File, filli
 	}
 
 	// DeleteVolume takes no lock.
-	if current, err := p.Names(id, old); err != nil || !current {
-		return false, errors.Join(err, ErrInMaking)
+	if current, err := p.IsCurrentImage(id, old); err != nil || !current {
+		return false, errors.Join(err, ErrInProgress)
 	}
 
 	name := id + layout.ImageSuffix
@@ -204,7 +204,7 @@ func (p *Pool) resizeFilled(id string, old, fresh *os.File, size int64, thick bo
 
 		// Else it had all, and nothing was written.
 		if thick || now.Size() > size {
-			p.sized.Store(id, time.Now())
+			p.resized.Store(id, time.Now())
 		}
 	}
 
@@ -215,9 +215,9 @@ func (p *Pool) resizeFilled(id string, old, fresh *os.File, size int64, thick bo
 	return err //nolint:wrapcheck // the caller names the volume
 }
 
-// keepOwner gives fresh the owner of the old image: a controller without
+// copyOwner gives fresh the owner of the old image: a controller without
 // privilege still has to grow what a node, as root, has filled.
-func keepOwner(old os.FileInfo, fresh *os.File) error {
+func copyOwner(old os.FileInfo, fresh *os.File) error {
 	owner, ok := old.Sys().(*syscall.Stat_t)
 	if !ok || int(owner.Uid) == os.Geteuid() && int(owner.Gid) == os.Getegid() {
 		return nil
@@ -226,14 +226,14 @@ func keepOwner(old os.FileInfo, fresh *os.File) error {
 	return fresh.Chown(int(owner.Uid), int(owner.Gid)) //nolint:wrapcheck // the caller names the volume
 }
 
-func (p *Pool) fillScratch(ctx context.Context, id string, old, fresh *os.File, size int64, filling Filling) error {
+func (p *Pool) fillScratch(ctx context.Context, id string, old, fresh *os.File, size int64, filling FillOptions) error {
 	err := grow(fresh, size, filling.Thick)
 	lent := filling.Thick && errors.Is(err, unix.ENOSPC)
 
 	if lent {
 		// The old image is blank and locked: it holds nothing but the reservation that
 		// the new one takes over. Its size stays, since an expansion may be changing it.
-		if err = release(old, size); err == nil {
+		if err = punchHole(old, size); err == nil {
 			err = grow(fresh, size, true)
 		}
 	}
@@ -262,7 +262,7 @@ func unlock(file *os.File) {
 }
 
 // release gives the space of the file's first size bytes back to the pool.
-func release(file *os.File, size int64) error {
+func punchHole(file *os.File, size int64) error {
 	return eintr.Retry(func() error {
 		return unix.Fallocate(int(file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, size)
 	})
@@ -288,7 +288,7 @@ func (p *Pool) lockImage(id string) (*os.File, error) {
 
 		current := false
 		if err == nil {
-			current, err = p.Names(id, image)
+			current, err = p.IsCurrentImage(id, image)
 		}
 
 		if current && err == nil {
@@ -303,9 +303,9 @@ func (p *Pool) lockImage(id string) (*os.File, error) {
 	}
 }
 
-// Names reports whether the open file is still the volume's image: it is not once
+// IsCurrentImage reports whether the open file is still the volume's image: it is not once
 // another process has replaced or removed it. Errors: ErrMissing.
-func (p *Pool) Names(id string, file *os.File) (bool, error) {
+func (p *Pool) IsCurrentImage(id string, file *os.File) (bool, error) {
 	held, err := file.Stat()
 	if err != nil {
 		return false, fmt.Errorf("image of volume %s: %w", id, err)
@@ -313,7 +313,7 @@ func (p *Pool) Names(id string, file *os.File) (bool, error) {
 
 	current, err := p.images.Lstat(id + layout.ImageSuffix)
 	if err != nil {
-		return false, p.missing("volume "+id, err)
+		return false, p.notFoundError("volume "+id, err)
 	}
 
 	return os.SameFile(held, current), nil
@@ -350,7 +350,7 @@ func grow(file *os.File, size int64, thick bool) error {
 	}
 
 	if thick {
-		return allocate(file, info.Size(), max(size, info.Size()))
+		return allocateHoles(file, info.Size(), max(size, info.Size()))
 	}
 
 	if info.Size() >= size {
@@ -363,8 +363,8 @@ func grow(file *os.File, size int64, thick bool) error {
 // allocate gives the file all the space of its first size bytes. It allocates
 // holes only: over what is allocated already, XFS wants the whole range free once
 // more.
-func allocate(file *os.File, has, size int64) error {
-	missing, err := missingOf(file, has, size)
+func allocateHoles(file *os.File, has, size int64) error {
+	missing, err := unallocatedRanges(file, has, size)
 	if err != nil {
 		return err
 	}
@@ -380,11 +380,11 @@ func allocate(file *os.File, has, size int64) error {
 	return nil
 }
 
-// missingOf returns the ranges of the file's first size bytes that have no space.
+// unallocatedRanges returns the ranges of the file's first size bytes that have no space.
 // It returns ENOSPC where the pool cannot have that much, before it is filled in
 // vain.
-func missingOf(file *os.File, has, size int64) ([]Range, error) {
-	missing, err := holesOf(file, has)
+func unallocatedRanges(file *os.File, has, size int64) ([]Range, error) {
+	missing, err := Holes(file, has)
 	if errors.Is(err, errors.ErrUnsupported) {
 		// Such filesystems (tmpfs, FUSE) have a fallocate that needs no more than what
 		// is missing.

@@ -6,10 +6,10 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
-// Info tells of a volume's image or directory, for one system call: of what has
+// Stat tells of a volume's image or directory, for one system call: of what has
 // its name now, be it a symlink, and not of what that leads to. Errors:
 // ErrMissing.
-func (p *Pool) Info(id string, backing volume.Backing) (fs.FileInfo, error) {
+func (p *Pool) Stat(id string, backing volume.Backing) (fs.FileInfo, error) {
 	return p.lstat(Object{ID: id, Backing: backing})
 }
 
@@ -18,9 +18,9 @@ func (p *Pool) lstat(object Object) (fs.FileInfo, error) {
 		return nil, err
 	}
 
-	info, err := p.room(object).Lstat(object.entry())
+	info, err := p.parentOf(object).Lstat(object.fileName())
 	if err != nil {
-		return nil, p.missing(object.String(), err)
+		return nil, p.notFoundError(object.String(), err)
 	}
 
 	return info, nil

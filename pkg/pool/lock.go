@@ -18,14 +18,14 @@ import (
 // ownerBytes bounds what is read back of a lock file.
 const ownerBytes = 8192
 
-// ErrTaken says that another process is the pool's controller.
-var ErrTaken = errors.New("a pool has one controller at a time")
+// ErrControllerRunning says that another process is the pool's controller.
+var ErrControllerRunning = errors.New("a pool has one controller at a time")
 
-// Take makes this process be the one controller of the pool, until Close or its
+// LockAsController makes this process be the one controller of the pool, until Close or its
 // death, however it dies. To any other controller the volumes of this one are
 // unknown objects. owner names the process to who comes second. Errors:
-// ErrTaken, ErrNoLocks.
-func (p *Pool) Take(owner string) error {
+// ErrControllerRunning, ErrNoLocks.
+func (p *Pool) LockAsController(owner string) error {
 	file, err := p.openLock(os.O_RDWR | os.O_CREATE)
 	if err != nil {
 		return err
@@ -35,16 +35,16 @@ func (p *Pool) Take(owner string) error {
 		return errors.Join(fmt.Errorf("take pool %q: %w", p.name, err), file.Close())
 	}
 
-	p.lock = file
+	p.controllerLock = file
 
-	nameOwner(file, owner)
+	writeOwner(file, owner)
 
 	return nil
 }
 
-// nameOwner does what it can: in a pool that is full the driver starts without
+// writeOwner does what it can: in a pool that is full the driver starts without
 // a name, since it is needed to delete volumes.
-func nameOwner(file *os.File, owner string) {
+func writeOwner(file *os.File, owner string) {
 	name := fmt.Sprintf("process %d (%s)\n", os.Getpid(), strings.ReplaceAll(owner, "\n", " "))
 
 	written, err := file.WriteAt([]byte(name), 0)
@@ -56,9 +56,9 @@ func nameOwner(file *os.File, owner string) {
 	_ = file.Truncate(int64(written))
 }
 
-// Hold keeps controllers off the pool until Close, while somebody else looks at
-// it. Errors: ErrTaken.
-func (p *Pool) Hold() error {
+// LockForReading keeps controllers off the pool until Close, while somebody else looks at
+// it. Errors: ErrControllerRunning.
+func (p *Pool) LockForReading() error {
 	file, err := p.openLock(os.O_RDONLY)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // it never had a controller of this version
@@ -72,7 +72,7 @@ func (p *Pool) Hold() error {
 		return errors.Join(fmt.Errorf("look at pool %q: %w", p.name, err), file.Close())
 	}
 
-	p.lock = file
+	p.controllerLock = file
 
 	return nil
 }
@@ -80,13 +80,13 @@ func (p *Pool) Hold() error {
 // leave gives the pool to the next controller. It does not leave the lock to the
 // last descriptor: a child that was just forked, for a tool, has copies until its
 // exec. The file stays, since removing a lock file is a race with who opens it.
-func (p *Pool) leave() error {
-	if p.lock == nil {
+func (p *Pool) unlock() error {
+	if p.controllerLock == nil {
 		return nil
 	}
 
-	file := p.lock
-	p.lock = nil
+	file := p.controllerLock
+	p.controllerLock = nil
 
 	err := flock.Unlock(file)
 
@@ -107,7 +107,7 @@ func (p *Pool) openLock(flag int) (*os.File, error) {
 	}
 	defer root.Close()
 
-	file, err := openIn(root, layout.ControllerLock, flag, imageMode)
+	file, err := OpenIn(root, layout.ControllerLock, flag, imageMode)
 	if err != nil {
 		return nil, fmt.Errorf("lock pool %q: %w", p.name, err)
 	}
@@ -120,7 +120,7 @@ func (p *Pool) flock(file *os.File, how int) error {
 
 	switch {
 	case errors.Is(err, unix.EWOULDBLOCK):
-		return fmt.Errorf("%s is in use by %s: %w; stop that first or choose another directory", p.path, readOwner(file), ErrTaken)
+		return fmt.Errorf("%s is in use by %s: %w; stop that first or choose another directory", p.path, readOwner(file), ErrControllerRunning)
 	case err != nil:
 		return lockError(filepath.Join(p.path, layout.ControllerLock), err)
 	default:

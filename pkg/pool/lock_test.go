@@ -31,10 +31,10 @@ func TestAPoolHasOneController(t *testing.T) {
 	directory := t.TempDir()
 	first, second := openAt(t, directory), openAt(t, directory)
 
-	require.NoError(t, first.Take("the first\nof two"))
+	require.NoError(t, first.LockAsController("the first\nof two"))
 
-	err := second.Take("the second")
-	require.ErrorIs(t, err, pool.ErrTaken)
+	err := second.LockAsController("the second")
+	require.ErrorIs(t, err, pool.ErrControllerRunning)
 	require.ErrorContains(t, err, fmt.Sprintf("process %d (the first of two)", os.Getpid()))
 	require.ErrorContains(t, err, directory)
 
@@ -42,13 +42,13 @@ func TestAPoolHasOneController(t *testing.T) {
 	// a child has between its fork and its exec.
 	copied := copyOfLock(t, directory)
 	require.NoError(t, first.Close())
-	require.NoError(t, second.Take("the second"))
+	require.NoError(t, second.LockAsController("the second"))
 	require.NoError(t, copied.Close())
 
-	require.ErrorContains(t, openAt(t, directory).Take("the third"), "the second")
+	require.ErrorContains(t, openAt(t, directory).LockAsController("the third"), "the second")
 
 	// The pool of a pool has an owner of its own.
-	require.NoError(t, openAt(t, filepath.Join(directory, "ephemeral")).Take("the first"))
+	require.NoError(t, openAt(t, filepath.Join(directory, "ephemeral")).LockAsController("the first"))
 }
 
 // copyOfLock returns one more descriptor of the lock file that this process
@@ -88,7 +88,7 @@ func TestALockIsNotFollowedElsewhere(t *testing.T) {
 	require.NoError(t, os.WriteFile(precious, []byte("precious"), 0o600))
 	require.NoError(t, os.Symlink(precious, filepath.Join(directory, "controller.lock")))
 
-	require.ErrorIs(t, openAt(t, directory).Take("somebody"), unix.ELOOP)
+	require.ErrorIs(t, openAt(t, directory).LockAsController("somebody"), unix.ELOOP)
 
 	content, err := os.ReadFile(precious)
 	require.NoError(t, err)
@@ -111,17 +111,17 @@ func TestAnEmptyImageInUseIsNoOrphan(t *testing.T) {
 		require.NoError(t, err)
 		await.Flock(t, user, how)
 
-		removed, err := p.RemoveEmpty(entry)
+		removed, err := p.RemoveEmptyOrphan(entry)
 		require.NoError(t, err, name)
 		require.False(t, removed, name)
-		require.FileExists(t, p.Place(id, volume.BackingImage), name)
+		require.FileExists(t, p.VolumePath(id, volume.BackingImage), name)
 		release(t, user)
 	}
 
-	removed, err := p.RemoveEmpty(entry)
+	removed, err := p.RemoveEmptyOrphan(entry)
 	require.NoError(t, err)
 	require.True(t, removed, "want: the object was removed")
-	require.NoFileExists(t, p.Place(id, volume.BackingImage))
+	require.NoFileExists(t, p.VolumePath(id, volume.BackingImage))
 }
 
 // release closes a file that is locked. Closed alone, it would be locked still in a
@@ -142,8 +142,8 @@ func TestAFullPoolCanBeTaken(t *testing.T) {
 	first, second := openAt(t, directory), openAt(t, directory)
 	require.Error(t, os.WriteFile(filepath.Join(directory, "ballast"), make([]byte, 1<<20), 0o600), "a write of more than there is space for")
 
-	require.NoError(t, first.Take("the first"))
-	require.ErrorIs(t, second.Take("the second"), pool.ErrTaken)
+	require.NoError(t, first.LockAsController("the first"))
+	require.ErrorIs(t, second.LockAsController("the second"), pool.ErrControllerRunning)
 }
 
 // TestWhatIsBeingMadeIsNoLeftover, and what is in the place of a directory is not
@@ -160,16 +160,16 @@ func TestWhatIsBeingMadeIsNoLeftover(t *testing.T) {
 	await.Flock(t, maker, unix.LOCK_EX)
 
 	for _, inMaking := range []bool{true, false} {
-		var found []pool.Leftover
+		var found []pool.ScratchObject
 
-		require.NoError(t, p.ListScratch(t.Context(), func(each pool.Leftover) error {
+		require.NoError(t, p.ListScratch(t.Context(), func(each pool.ScratchObject) error {
 			found = append(found, each)
 
 			return nil
 		}))
-		require.Equal(t, []pool.Leftover{{ID: id, Path: maker.Name(), InMaking: inMaking}}, found)
+		require.Equal(t, []pool.ScratchObject{{ID: id, Path: maker.Name(), InProgress: inMaking}}, found)
 
-		cleared, err := p.ClearScratchOf(id)
+		cleared, err := p.RemoveStaleScratchOf(id)
 		require.NoError(t, err)
 		require.Equal(t, !inMaking, cleared)
 
@@ -178,10 +178,10 @@ func TestWhatIsBeingMadeIsNoLeftover(t *testing.T) {
 		}
 	}
 
-	file := p.Place(id, volume.BackingDirectory)
+	file := p.VolumePath(id, volume.BackingDirectory)
 	require.NoError(t, os.WriteFile(file, []byte("precious"), 0o600))
 
-	removed, err := p.RemoveEmpty(pool.Entry{ID: id, Backing: volume.BackingDirectory})
+	removed, err := p.RemoveEmptyOrphan(pool.Entry{ID: id, Backing: volume.BackingDirectory})
 	require.NoError(t, err)
 	require.False(t, removed, "want: the object was not removed")
 	require.FileExists(t, file)

@@ -43,10 +43,10 @@ func (p *Pool) Size(object Object) (int64, error) {
 	return info.Size(), nil
 }
 
-// Look says what keeps the pool from being used, or nil. It may hang as long as
+// Probe says what keeps the pool from being used, or nil. It may hang as long as
 // the pool's filesystem does. Errors: ErrReplaced; ErrReadOnly, or ErrNoSpace, for
 // one that can be read; any other for one that can't.
-func (p *Pool) Look() error {
+func (p *Pool) Probe() error {
 	found, err := os.Stat(filepath.Join(p.path, layout.Images))
 	if err != nil {
 		return fmt.Errorf("look at pool %q at %s: %w", p.name, p.path, err)
@@ -61,7 +61,7 @@ func (p *Pool) Look() error {
 		return fmt.Errorf("pool %q at %s: %w", p.name, p.path, ErrReplaced)
 	}
 
-	err = p.writable()
+	err = p.checkWritable()
 	if errors.Is(err, unix.EROFS) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) {
 		return fmt.Errorf("%w: %w", ErrReadOnly, err)
 	}

@@ -50,7 +50,7 @@ func TestSizeIsThatOfWhatIsThere(t *testing.T) {
 		{directory, func(path string) error { return os.WriteFile(path, nil, 0o600) }},
 		{directory, func(path string) error { return os.Symlink("/etc", path) }},
 	} {
-		path := opened.Place(id, kind.object.Backing)
+		path := opened.VolumePath(id, kind.object.Backing)
 		require.NoError(t, os.Remove(path))
 		require.NoError(t, kind.put(path))
 
@@ -64,7 +64,7 @@ func TestLookSaysWhatIsTheMatterWithThePool(t *testing.T) {
 
 	t.Run("nothing", func(t *testing.T) {
 		t.Parallel()
-		require.NoError(t, openPool(t, t.TempDir()).Look())
+		require.NoError(t, openPool(t, t.TempDir()).Probe())
 	})
 
 	t.Run("moved away", func(t *testing.T) {
@@ -73,10 +73,10 @@ func TestLookSaysWhatIsTheMatterWithThePool(t *testing.T) {
 		directory := filepath.Join(t.TempDir(), "pool")
 		opened := openPool(t, directory)
 		require.NoError(t, os.Rename(directory, directory+".away"))
-		require.ErrorIs(t, opened.Look(), os.ErrNotExist)
+		require.ErrorIs(t, opened.Probe(), os.ErrNotExist)
 
 		require.NoError(t, os.MkdirAll(filepath.Join(directory, "images"), 0o700))
-		require.ErrorIs(t, opened.Look(), pool.ErrReplaced)
+		require.ErrorIs(t, opened.Probe(), pool.ErrReplaced)
 	})
 
 	t.Run("full", func(t *testing.T) {
@@ -90,7 +90,7 @@ func TestLookSaysWhatIsTheMatterWithThePool(t *testing.T) {
 
 		opened := openPool(t, directory)
 		fill(t, directory)
-		require.ErrorIs(t, opened.Look(), pool.ErrNoSpace)
+		require.ErrorIs(t, opened.Probe(), pool.ErrNoSpace)
 	})
 
 	t.Run("read-only", func(t *testing.T) {
@@ -103,7 +103,7 @@ func TestLookSaysWhatIsTheMatterWithThePool(t *testing.T) {
 
 		opened := openPool(t, directory)
 		require.NoError(t, unix.Mount("", directory, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
-		require.ErrorIs(t, opened.Look(), pool.ErrReadOnly)
+		require.ErrorIs(t, opened.Probe(), pool.ErrReadOnly)
 	})
 }
 

@@ -31,7 +31,7 @@ func (o Object) String() string {
 }
 
 // entry is the object's name in its room.
-func (o Object) entry() string {
+func (o Object) fileName() string {
 	if o.Backing == volume.BackingDirectory {
 		return o.ID
 	}
@@ -40,7 +40,7 @@ func (o Object) entry() string {
 }
 
 // room is where the object has its place.
-func (p *Pool) room(object Object) *os.Root {
+func (p *Pool) parentOf(object Object) *os.Root {
 	switch {
 	case object.Snapshot:
 		return p.snapshots
@@ -63,9 +63,9 @@ func (p *Pool) open(object Object) (*os.File, error) {
 		flag |= unix.O_DIRECTORY
 	}
 
-	file, err := openIn(p.room(object), object.entry(), flag, 0)
+	file, err := OpenIn(p.parentOf(object), object.fileName(), flag, 0)
 	if err != nil {
-		return nil, p.missing(object.String(), err)
+		return nil, p.notFoundError(object.String(), err)
 	}
 
 	return file, nil
@@ -73,28 +73,28 @@ func (p *Pool) open(object Object) (*os.File, error) {
 
 // place is the absolute path of an object.
 func (p *Pool) place(object Object) string {
-	return filepath.Join(p.room(object).Name(), object.entry())
+	return filepath.Join(p.parentOf(object).Name(), object.fileName())
 }
 
-// PathOf returns the absolute path of an object, for messages.
-func (p *Pool) PathOf(object Object) string { return p.place(object) }
+// ObjectPath returns the absolute path of an object, for messages.
+func (p *Pool) ObjectPath(object Object) string { return p.place(object) }
 
-// putInPlace makes what is in the scratch room be the object, durably. A
+// renameFromScratch makes what is in the scratch room be the object, durably. A
 // directory that was in its place before is in the scratch room then.
-func (p *Pool) putInPlace(object Object) error {
+func (p *Pool) renameFromScratch(object Object) error {
 	scratch, err := p.scratch.Open(".")
 	if err != nil {
 		return err //nolint:wrapcheck // the caller names the object
 	}
 	defer scratch.Close()
 
-	room, err := p.room(object).Open(".")
+	room, err := p.parentOf(object).Open(".")
 	if err != nil {
 		return err //nolint:wrapcheck // the caller names the object
 	}
 	defer room.Close()
 
-	name := object.entry()
+	name := object.fileName()
 
 	err = unix.Renameat(int(scratch.Fd()), name, int(room.Fd()), name)
 	if errors.Is(err, fs.ErrExist) || errors.Is(err, unix.ENOTEMPTY) {
@@ -113,21 +113,21 @@ func (p *Pool) putInPlace(object Object) error {
 	return nil
 }
 
-// openIn opens a name in a room, never through a symlink: os.Root, unlike
+// OpenIn opens a name in a room, never through a symlink: os.Root, unlike
 // openat, follows one that stays in the room, whatever flag is given, and the
 // neighbour there is somebody else's volume.
-func openIn(room *os.Root, name string, flag int, mode uint32) (*os.File, error) {
+func OpenIn(room *os.Root, name string, flag int, mode uint32) (*os.File, error) {
 	directory, err := room.Open(".")
 	if err != nil {
 		return nil, err //nolint:wrapcheck // the callers name the object
 	}
 	defer directory.Close()
 
-	return openAt(directory, name, flag, mode)
+	return OpenAt(directory, name, flag, mode)
 }
 
-// openAt opens a name of an open directory, never through a symlink.
-func openAt(directory *os.File, name string, flag int, mode uint32) (*os.File, error) {
+// OpenAt opens a name of an open directory, never through a symlink.
+func OpenAt(directory *os.File, name string, flag int, mode uint32) (*os.File, error) {
 	path := filepath.Join(directory.Name(), name)
 
 	descriptor, err := eintr.RetryValue(func() (int, error) {

@@ -29,23 +29,23 @@ var (
 	ErrNotDirectory = errors.New("it is not a directory")
 	// ErrShrink says that an image is larger than what was asked.
 	ErrShrink = errors.New("an image never shrinks")
-	// ErrInMaking says that another process is making the same image or
+	// ErrInProgress says that another process is making the same image or
 	// directory at this moment.
-	ErrInMaking = errdefs.New(errdefs.ErrAborted, "it is being made by another process")
+	ErrInProgress = errdefs.New(errdefs.ErrAborted, "it is being made by another process")
 	// ErrInUse says that an image is attached, here or on another node.
 	ErrInUse = errdefs.New(errdefs.ErrFailedPrecondition, "the image is attached, here or on another node")
 	// ErrNoLocks says that the pool's filesystem has no file locks, without which
 	// two nodes could use one image.
 	ErrNoLocks = errdefs.New(errdefs.ErrFailedPrecondition, "the pool's filesystem has no file locks (flock); put the pool on one that has, or mount it with locks")
-	// ErrNotInstant says that a filesystem that lets files share blocks did not
+	// ErrCloneUnsupported says that a filesystem that lets files share blocks did not
 	// let these two, so that there is no copy of one moment.
-	ErrNotInstant = errdefs.New(errdefs.ErrFailedPrecondition, "the filesystem makes no instant copy of this file")
+	ErrCloneUnsupported = errdefs.New(errdefs.ErrFailedPrecondition, "the filesystem makes no instant copy of this file")
 )
 
 const (
-	// roomMode keeps everyone but the driver's user out of the pool: images
+	// directoryMode keeps everyone but the driver's user out of the pool: images
 	// hold other people's data.
-	roomMode = 0o700
+	directoryMode = 0o700
 	// volumeRootMode is what mkfs gives to the root of a filesystem.
 	volumeRootMode = 0o755
 	imageMode      = 0o600
@@ -62,17 +62,17 @@ type Pool struct {
 	removing *os.Root
 	// removals removes it in the background; nil removes it at once.
 	removals *removal.Queue
-	purging  turns
+	purging  keyedLocks
 	// reflinks says whether images share blocks with their copies.
 	reflinks bool
 	// carrier is the sparse file that holds the pool's filesystem, "" for none.
-	carrier string
-	// asFound says that nothing is made in the directory.
-	asFound bool
+	hostImage string
+	// noCreate says that nothing is made in the directory.
+	noCreate bool
 	// lock is held by the pool's controller, nil in other processes.
-	lock *os.File
-	// sized has the times of SizedAt, by volume.
-	sized sync.Map
+	controllerLock *os.File
+	// sized has the times of LastResized, by volume.
+	resized sync.Map
 	// identified says that the pool must have an identity, and identity which.
 	identified bool
 	identity   string
@@ -85,26 +85,26 @@ type Pool struct {
 // Option says more about a pool that is opened.
 type Option func(*Pool)
 
-// CarriedBy names, by the pools' names, the sparse files that hold the
+// EmbeddedIn names, by the pools' names, the sparse files that hold the
 // filesystems of pools: they have no more space than the file can get.
-func CarriedBy(files map[string]string) Option { return func(p *Pool) { p.carrier = files[p.name] } }
+func EmbeddedIn(files map[string]string) Option { return func(p *Pool) { p.hostImage = files[p.name] } }
 
-// RemoveWith has the queue remove in the background what takes long or fails.
-func RemoveWith(queue *removal.Queue) Option { return func(p *Pool) { p.removals = queue } }
+// WithRemovalQueue has the queue remove in the background what takes long or fails.
+func WithRemovalQueue(queue *removal.Queue) Option { return func(p *Pool) { p.removals = queue } }
 
-// AsFound opens the pool for being looked at: no room is made that is missing,
+// NoCreate opens the pool for being looked at: no room is made that is missing,
 // and a pool that is opened so can make nothing.
-func AsFound(p *Pool) { p.asFound = true }
+func NoCreate(p *Pool) { p.noCreate = true }
 
 // Open opens the pool at directory, which is created where it is missing unless
-// Identified says which pool it has to be. Errors: ErrIdentity, ErrNotDirectory.
+// WithIdentity says which pool it has to be. Errors: ErrIdentity, ErrNotDirectory.
 func Open(name, directory string, options ...Option) (*Pool, error) {
 	absolute, err := filepath.Abs(directory)
 	if err != nil {
 		return nil, fmt.Errorf("pool %q at %s: %w", name, directory, err)
 	}
 
-	opened := &Pool{name: name, path: absolute, purging: turns{held: map[string]*turn{}}}
+	opened := &Pool{name: name, path: absolute, purging: keyedLocks{held: map[string]*keyedLock{}}}
 	for _, option := range options {
 		option(opened)
 	}
@@ -119,30 +119,30 @@ func Open(name, directory string, options ...Option) (*Pool, error) {
 		layout.Images: &opened.images, layout.Directories: &opened.directories, layout.Snapshots: &opened.snapshots,
 		layout.Scratch: &opened.scratch, layout.Attributes: &opened.attributes, layout.Removing: &opened.removing,
 	} {
-		if *root, err = opened.openRoom(room); err != nil {
+		if *root, err = opened.openSubdirectory(room); err != nil {
 			return nil, errors.Join(err, opened.Close())
 		}
 	}
 
-	if !opened.asFound {
+	if !opened.noCreate {
 		opened.reflinks = opened.probeReflinks()
 	}
 
 	return opened, nil
 }
 
-// openRoom returns nil for a room that is missing and that nobody may make.
-func (p *Pool) openRoom(room string) (*os.Root, error) {
+// openSubdirectory returns nil for a room that is missing and that nobody may make.
+func (p *Pool) openSubdirectory(room string) (*os.Root, error) {
 	path := filepath.Join(p.path, room)
 
-	if !p.asFound {
-		if err := p.makeRoom(room); err != nil {
+	if !p.noCreate {
+		if err := p.createSubdirectory(room); err != nil {
 			return nil, fmt.Errorf("make pool %q: %w", p.name, err)
 		}
 	}
 
 	root, err := os.OpenRoot(path)
-	if p.asFound && errors.Is(err, fs.ErrNotExist) {
+	if p.noCreate && errors.Is(err, fs.ErrNotExist) {
 		return nil, nil //nolint:nilnil // documented: no room
 	}
 
@@ -153,38 +153,38 @@ func (p *Pool) openRoom(room string) (*os.Root, error) {
 	return root, nil
 }
 
-// makeRoom makes a room that is missing, and the pool's directory. What root makes
+// createSubdirectory makes a room that is missing, and the pool's directory. What root makes
 // goes to the owner of the directory that it is in: a controller need not be root,
 // the nodes beside it have to be, and any of them may be the first.
-func (p *Pool) makeRoom(room string) error {
-	if err := p.makeDirectory(p.path); err != nil {
+func (p *Pool) createSubdirectory(room string) error {
+	if err := p.ensureDirectory(p.path); err != nil {
 		return err
 	}
 
-	return p.makeDirectory(filepath.Join(p.path, room))
+	return p.ensureDirectory(filepath.Join(p.path, room))
 }
 
-// makeDirectory makes a directory that is missing. One that cannot be examined is
+// ensureDirectory makes a directory that is missing. One that cannot be examined is
 // not taken for missing: mkdir would say that it exists, and not what is wrong.
-func (p *Pool) makeDirectory(path string) error {
+func (p *Pool) ensureDirectory(path string) error {
 	info, err := os.Stat(path)
 	if err == nil && !info.IsDir() {
 		return fmt.Errorf("%s: %w", path, ErrNotDirectory)
 	}
 
 	if errors.Is(err, fs.ErrNotExist) {
-		err = os.MkdirAll(path, roomMode)
+		err = os.MkdirAll(path, directoryMode)
 	}
 
 	if err != nil {
 		return err //nolint:wrapcheck // the caller names the pool
 	}
 
-	return give(filepath.Dir(path), filepath.Base(path))
+	return inheritOwner(filepath.Dir(path), filepath.Base(path))
 }
 
 // give leaves alone what is another's already, and what is in use.
-func give(directory, name string) error {
+func inheritOwner(directory, name string) error {
 	if os.Geteuid() != 0 {
 		return nil
 	}
@@ -195,12 +195,12 @@ func give(directory, name string) error {
 	}
 	defer root.Close()
 
-	above, err := owner(root, ".")
+	above, err := statOwner(root, ".")
 	if err != nil || above.Uid == 0 {
 		return err
 	}
 
-	made, err := owner(root, name)
+	made, err := statOwner(root, name)
 	if err != nil || made.Uid != 0 || made.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return err
 	}
@@ -212,7 +212,7 @@ func give(directory, name string) error {
 	return root.Lchown(name, int(above.Uid), int(above.Gid)) //nolint:wrapcheck // as above
 }
 
-func owner(root *os.Root, name string) (*syscall.Stat_t, error) {
+func statOwner(root *os.Root, name string) (*syscall.Stat_t, error) {
 	info, err := root.Lstat(name)
 	if err != nil {
 		return nil, err //nolint:wrapcheck // the caller names the pool
@@ -232,14 +232,14 @@ func (p *Pool) Name() string { return p.name }
 // Path returns the pool's absolute path.
 func (p *Pool) Path() string { return p.path }
 
-// VolumeRooms returns the absolute paths of the directories whose entries are the
+// VolumeDirectories returns the absolute paths of the directories whose entries are the
 // volumes: the images', and the directories'.
-func (p *Pool) VolumeRooms() []string { return []string{p.images.Name(), p.directories.Name()} }
+func (p *Pool) VolumeDirectories() []string { return []string{p.images.Name(), p.directories.Name()} }
 
 // Close gives the pool's file descriptors back, and the pool to another
 // controller.
 func (p *Pool) Close() error {
-	failures := []error{p.leave()}
+	failures := []error{p.unlock()}
 
 	p.ephemeralMu.Lock()
 	defer p.ephemeralMu.Unlock()
@@ -258,15 +258,15 @@ func (p *Pool) Close() error {
 	return errors.Join(failures...)
 }
 
-// Place returns the absolute path of a volume's image or directory, for
+// VolumePath returns the absolute path of a volume's image or directory, for
 // messages and for tools that take a path.
-func (p *Pool) Place(id string, backing volume.Backing) string {
+func (p *Pool) VolumePath(id string, backing volume.Backing) string {
 	return p.place(Object{ID: id, Backing: backing})
 }
 
 // writable opens a file that never gets a name, so that nothing is left
 // whatever happens.
-func (p *Pool) writable() error {
+func (p *Pool) checkWritable() error {
 	file, err := p.scratch.OpenFile(".", unix.O_TMPFILE|os.O_WRONLY, imageMode)
 	if errors.Is(err, unix.EOPNOTSUPP) {
 		err = unix.Access(filepath.Join(p.path, layout.Scratch), unix.W_OK)
@@ -294,7 +294,7 @@ func (p *Pool) spaceError(err error) error {
 	return err
 }
 
-func (p *Pool) missing(object string, err error) error {
+func (p *Pool) notFoundError(object string, err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%s: %w %q at %s", object, ErrMissing, p.name, p.path)
 	}

@@ -45,10 +45,10 @@ func (p *Pool) List(ctx context.Context, visit func(Entry) error) error {
 	return nil
 }
 
-// RemoveEmpty removes an entry that nobody knows if it holds no data: an image
+// RemoveEmptyOrphan removes an entry that nobody knows if it holds no data: an image
 // without a single block that nobody has attached, a directory without an entry.
 // It says whether it did.
-func (p *Pool) RemoveEmpty(entry Entry) (bool, error) {
+func (p *Pool) RemoveEmptyOrphan(entry Entry) (bool, error) {
 	if err := checkID(entry.ID); err != nil {
 		return false, err
 	}

@@ -19,13 +19,13 @@ func (p *Pool) Reflinks() bool { return p.reflinks }
 
 // probeReflinks tries it. A pool that can't be written holds no copies.
 func (p *Pool) probeReflinks() bool {
-	source, err := p.unnamed()
+	source, err := p.createUnnamed()
 	if err != nil {
 		return false
 	}
 	defer source.Close()
 
-	target, err := p.unnamed()
+	target, err := p.createUnnamed()
 	if err != nil {
 		return false
 	}
@@ -35,11 +35,11 @@ func (p *Pool) probeReflinks() bool {
 	// any, and then must be believed.
 	_, _ = source.WriteAt([]byte("reflink"), 0)
 
-	return clone(target, source) == nil
+	return Clone(target, source) == nil
 }
 
 // unnamed makes a file that is gone when it is closed.
-func (p *Pool) unnamed() (*os.File, error) {
+func (p *Pool) createUnnamed() (*os.File, error) {
 	file, err := p.scratch.OpenFile(".", unix.O_TMPFILE|os.O_RDWR, imageMode)
 	if !errors.Is(err, unix.EOPNOTSUPP) {
 		return file, err //nolint:wrapcheck // the caller does without
@@ -50,19 +50,19 @@ func (p *Pool) unnamed() (*os.File, error) {
 		return nil, err
 	}
 
-	if file, err = openIn(p.scratch, id+layout.ImageSuffix, os.O_RDWR|os.O_CREATE|os.O_EXCL, imageMode); err != nil {
+	if file, err = OpenIn(p.scratch, id+layout.ImageSuffix, os.O_RDWR|os.O_CREATE|os.O_EXCL, imageMode); err != nil {
 		return nil, err
 	}
 
-	return file, p.clearClaimed(id)
+	return file, p.discardScratch(id)
 }
 
 // clone makes target, which is empty, share all of source's blocks, in one
-// instant. Errors: ErrNotInstant.
-func clone(target, source *os.File) error {
+// instant. Errors: ErrCloneUnsupported.
+func Clone(target, source *os.File) error {
 	err := eintr.Retry(func() error { return unix.IoctlFileClone(int(target.Fd()), int(source.Fd())) })
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EXDEV) || errors.Is(err, unix.EINVAL) {
-		return fmt.Errorf("%w: FICLONE: %w", ErrNotInstant, err)
+		return fmt.Errorf("%w: FICLONE: %w", ErrCloneUnsupported, err)
 	}
 
 	if err != nil {
@@ -73,13 +73,13 @@ func clone(target, source *os.File) error {
 }
 
 // unshare gives the file blocks of its own for those that it shares.
-func unshare(ctx context.Context, file *os.File) error {
+func Unshare(ctx context.Context, file *os.File) error {
 	info, err := file.Stat()
 	if err != nil {
 		return err //nolint:wrapcheck // the caller names the object
 	}
 
-	return dataRanges(file, info.Size(), func(start, end int64) error {
+	return DataRanges(file, info.Size(), func(start, end int64) error {
 		for ; start < end; start += chunkBytes {
 			if ctx.Err() != nil {
 				return ctx.Err()

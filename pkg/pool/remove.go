@@ -37,7 +37,7 @@ const (
 	appendOnlyFlag = 0x20
 
 	// quickly is how long Discard waits for a removal.
-	quickly = 2 * time.Second
+	discardWait = 2 * time.Second
 )
 
 // ErrMounted says that a mount below a directory keeps it from being removed.
@@ -57,15 +57,15 @@ func movedName() string { return strconv.FormatInt(movedNames.Add(1), 10) }
 // is gone already is no error. It takes time in proportion to the number of files.
 // Errors: ErrMounted, ctx's.
 func (p *Pool) Remove(ctx context.Context, object Object) error {
-	_, err := p.takeAway(object)
+	_, err := p.unlinkObject(object)
 	if err == nil {
 		err = p.purge(ctx, object.ID)
 	}
 
-	return p.failedToRemove(object.String(), err)
+	return p.removeError(object.String(), err)
 }
 
-func (p *Pool) failedToRemove(object string, err error) error {
+func (p *Pool) removeError(object string, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -77,9 +77,9 @@ func (p *Pool) failedToRemove(object string, err error) error {
 // without an error the object is out of its place, and its space is given back
 // then or, if that takes long or fails, in the background.
 func (p *Pool) Discard(ctx context.Context, object Object) error {
-	moved, err := p.takeAway(object)
+	moved, err := p.unlinkObject(object)
 	if err == nil && moved {
-		err = p.dispose(ctx, object.ID)
+		err = p.purgeOrSchedule(ctx, object.ID)
 	}
 
 	if err != nil {
@@ -91,7 +91,7 @@ func (p *Pool) Discard(ctx context.Context, object Object) error {
 
 // ResumeRemovals schedules what earlier processes have not removed completely.
 func (p *Pool) ResumeRemovals(ctx context.Context) error {
-	err := listIDs(ctx, p.removing, "", func(id string) error { return p.dispose(ctx, id) })
+	err := listIDs(ctx, p.removing, "", func(id string) error { return p.purgeOrSchedule(ctx, id) })
 	if err != nil {
 		return fmt.Errorf("resume removals in pool %q: %w", p.name, err)
 	}
@@ -99,34 +99,34 @@ func (p *Pool) ResumeRemovals(ctx context.Context) error {
 	return nil
 }
 
-// takeAway makes an object be in its place no more, and says whether anything of
+// unlinkObject makes an object be in its place no more, and says whether anything of
 // it is left to be purged.
-func (p *Pool) takeAway(object Object) (moved bool, err error) {
+func (p *Pool) unlinkObject(object Object) (moved bool, err error) {
 	if err := checkID(object.ID); err != nil {
 		return false, err
 	}
 
 	if !object.Snapshot {
-		p.sized.Delete(object.ID)
+		p.resized.Delete(object.ID)
 
 		if err := p.removeAttributes(object.ID); err != nil {
 			return false, err
 		}
 	}
 
-	scratch, err := p.unclaim(object.ID)
+	scratch, err := p.unlinkScratch(object.ID)
 	if err != nil {
 		return false, err
 	}
 
-	moved, err = p.discard(p.room(object), object.entry(), object.ID)
+	moved, err = p.moveToRemoving(p.parentOf(object), object.fileName(), object.ID)
 
 	return moved || scratch, err
 }
 
 // dispose purges removing/<id> and returns when that is done or has taken a while:
 // then it goes on in the background. A pool without a queue does it at once.
-func (p *Pool) dispose(ctx context.Context, id string) error {
+func (p *Pool) purgeOrSchedule(ctx context.Context, id string) error {
 	if p.removals == nil {
 		return p.purge(ctx, id)
 	}
@@ -134,7 +134,7 @@ func (p *Pool) dispose(ctx context.Context, id string) error {
 	object := "discarded files of " + id
 	done := p.removals.Start(removal.Task{ //nolint:contextcheck // the task outlives this call
 		Pool: p.name, Object: object,
-		Remove: func(ctx context.Context) error { return p.failedToRemove(object, p.purge(ctx, id)) },
+		Remove: func(ctx context.Context) error { return p.removeError(object, p.purge(ctx, id)) },
 	})
 
 	// Before the driver is ready it is only scheduled.
@@ -144,7 +144,7 @@ func (p *Pool) dispose(ctx context.Context, id string) error {
 
 	select {
 	case <-done:
-	case <-time.After(quickly):
+	case <-time.After(discardWait):
 	case <-ctx.Done():
 	}
 
@@ -155,7 +155,7 @@ func (p *Pool) dispose(ctx context.Context, id string) error {
 // other directory by renaming it to removing/<id>, which takes no space in a pool
 // that is full; purge removes that. A name that is missing is no error. Errors:
 // ErrMounted.
-func (p *Pool) discard(room *os.Root, name, id string) (moved bool, err error) {
+func (p *Pool) moveToRemoving(room *os.Root, name, id string) (moved bool, err error) {
 	from, err := room.Open(".")
 	if err != nil {
 		return false, err //nolint:wrapcheck // the callers name the object
@@ -163,7 +163,7 @@ func (p *Pool) discard(room *os.Root, name, id string) (moved bool, err error) {
 	defer from.Close()
 
 	// The flags of the room itself are not a volume's.
-	err = removeName(from, name, false)
+	err = removeEntry(from, name, false)
 	if !isNotEmpty(err) {
 		return false, err
 	}
@@ -180,7 +180,7 @@ func (p *Pool) discard(room *os.Root, name, id string) (moved bool, err error) {
 	defer to.Close()
 
 	for {
-		err = move(from, name, to, id)
+		err = moveDirectory(from, name, to, id)
 		if !isNotEmpty(err) {
 			return true, err
 		}
@@ -192,10 +192,10 @@ func (p *Pool) discard(room *os.Root, name, id string) (moved bool, err error) {
 		}
 
 		if err != nil {
-			return false, at(to, id, err)
+			return false, removalError(to, id, err)
 		}
 
-		err = move(from, name, earlier, movedName())
+		err = moveDirectory(from, name, earlier, movedName())
 		_ = earlier.Close()
 
 		if errors.Is(err, unix.ENOENT) && exists(from, name) {
@@ -227,19 +227,19 @@ func (p *Pool) purge(ctx context.Context, id string) error {
 	defer removing.Close()
 
 	for {
-		err := removeName(removing, id, false)
+		err := removeEntry(removing, id, false)
 		if !isNotEmpty(err) {
 			return err
 		}
 
-		tree, err := sweep(ctx, removing, id)
+		tree, err := removeContent(ctx, removing, id)
 		if ctx.Err() != nil {
 			return context.Cause(ctx) //nolint:wrapcheck // the callers name the object
 		}
 
 		// What was moved up is left for the next pass.
 		if tree.removed == 0 {
-			return cmp.Or(err, at(removing, id, errNotEmpty)) //nolint:wrapcheck // both name the file
+			return cmp.Or(err, removalError(removing, id, errNotEmpty)) //nolint:wrapcheck // both name the file
 		}
 	}
 }
@@ -256,12 +256,12 @@ type remover struct {
 
 // sweep removes what is in a directory, except for directories more than maxLevels
 // deep, which it moves to the top.
-func sweep(ctx context.Context, parent *os.File, name string) (*remover, error) {
+func removeContent(ctx context.Context, parent *os.File, name string) (*remover, error) {
 	r := &remover{}
 
 	var err error
 	if r.area, err = openWithin(parent, name); err != nil {
-		return r, at(parent, name, err)
+		return r, removalError(parent, name, err)
 	}
 	defer r.area.Close()
 
@@ -298,7 +298,7 @@ func (r *remover) each(ctx context.Context, directory *os.File, names []string, 
 // entry removes one name, with everything below it.
 func (r *remover) entry(ctx context.Context, parent *os.File, name string, level int) error {
 	for {
-		err := removeName(parent, name, true)
+		err := removeEntry(parent, name, true)
 		if !isNotEmpty(err) {
 			return err
 		}
@@ -316,7 +316,7 @@ func (r *remover) entry(ctx context.Context, parent *os.File, name string, level
 		}
 
 		if r.removed == before {
-			return at(parent, name, errNotEmpty)
+			return removalError(parent, name, errNotEmpty)
 		}
 	}
 }
@@ -329,7 +329,7 @@ func (r *remover) below(ctx context.Context, parent *os.File, name string, level
 	}
 
 	if err != nil {
-		return at(parent, name, err)
+		return removalError(parent, name, err)
 	}
 	defer directory.Close()
 
@@ -351,7 +351,7 @@ func (r *remover) content(ctx context.Context, directory *os.File, level int) er
 		}
 
 		if err != nil {
-			return cmp.Or(failure, at(directory, "", err)) //nolint:wrapcheck // both name the file
+			return cmp.Or(failure, removalError(directory, "", err)) //nolint:wrapcheck // both name the file
 		}
 	}
 }
@@ -364,17 +364,17 @@ func (r *remover) moveUp(parent *os.File, name string) error {
 		made := movedName()
 		r.spill = r.area
 
-		if err := unix.Mkdirat(int(r.area.Fd()), made, roomMode); err == nil {
+		if err := unix.Mkdirat(int(r.area.Fd()), made, directoryMode); err == nil {
 			spill, err := openWithin(r.area, made)
 			if err != nil {
-				return at(r.area, made, err)
+				return removalError(r.area, made, err)
 			}
 
 			r.spill = spill
 		}
 	}
 
-	return move(parent, name, r.spill, movedName())
+	return moveDirectory(parent, name, r.spill, movedName())
 }
 
 // unmovable says whether an error of moveUp may be due to where the directory is,
@@ -385,7 +385,7 @@ func unmovable(err error) bool {
 
 // move renames a directory. Errors: ENOTEMPTY or EEXIST where there is a directory
 // of the new name that is not empty.
-func move(parent *os.File, name string, target *os.File, renamed string) error {
+func moveDirectory(parent *os.File, name string, target *os.File, renamed string) error {
 	err := withoutFlags(parent, name, false, func() error {
 		return eintr.Retry(func() error { return unix.Renameat(int(parent.Fd()), name, int(target.Fd()), renamed) })
 	})
@@ -393,14 +393,14 @@ func move(parent *os.File, name string, target *os.File, renamed string) error {
 		return err
 	}
 
-	return at(parent, name, err)
+	return removalError(parent, name, err)
 }
 
-// removeName unlinks a file or removes an empty directory, after having cleared
+// removeEntry unlinks a file or removes an empty directory, after having cleared
 // the flags that forbid it; those of parent only if owned says that it belongs to
 // what is removed. A name that is missing is no error. Errors: ENOTEMPTY or EEXIST
 // for a directory that is not empty; ErrMounted.
-func removeName(parent *os.File, name string, owned bool) error {
+func removeEntry(parent *os.File, name string, owned bool) error {
 	err := withoutFlags(parent, name, owned, func() error {
 		err := eintr.Retry(func() error { return unix.Unlinkat(int(parent.Fd()), name, 0) })
 		if errors.Is(err, unix.EISDIR) {
@@ -417,7 +417,7 @@ func removeName(parent *os.File, name string, owned bool) error {
 		return err // no failure: to name the path would cost more than the call
 	}
 
-	return at(parent, name, err)
+	return removalError(parent, name, err)
 }
 
 func isNotEmpty(err error) bool { return errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) }
@@ -454,7 +454,7 @@ func withoutFlags(parent *os.File, name string, owned bool, change func() error)
 func openFlagged(parent *os.File, name string) (*os.File, error) {
 	var found unix.Stat_t
 	if err := unix.Fstatat(int(parent.Fd()), name, &found, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-		return nil, inCall("fstatat", err)
+		return nil, syscallError("fstatat", err)
 	}
 
 	if kind := found.Mode & unix.S_IFMT; kind != unix.S_IFREG && kind != unix.S_IFDIR {
@@ -489,7 +489,7 @@ func openHow(parent *os.File, name string, flags uint64) (*os.File, error) {
 
 	descriptor, err := eintr.RetryValue(func() (int, error) { return unix.Openat2(int(parent.Fd()), name, &how) })
 	if err != nil {
-		return nil, inCall("openat2", err)
+		return nil, syscallError("openat2", err)
 	}
 
 	return os.NewFile(uintptr(descriptor), name), nil
@@ -497,7 +497,7 @@ func openHow(parent *os.File, name string, flags uint64) (*os.File, error) {
 
 // at names in an error the file that it is about, by its path at this moment, and
 // a mount as the cause where it is one.
-func at(directory *os.File, name string, err error) error {
+func removalError(directory *os.File, name string, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -523,23 +523,23 @@ func isMountRoot(directory *os.File, name string) bool {
 }
 
 // turns has one caller at a time for each id.
-type turns struct {
+type keyedLocks struct {
 	mu   sync.Mutex
-	held map[string]*turn
+	held map[string]*keyedLock
 }
 
-type turn struct {
+type keyedLock struct {
 	taken chan struct{}
 	users int
 }
 
 // acquire waits for the turn of an id. Errors: ctx's.
-func (t *turns) acquire(ctx context.Context, id string) (release func(), err error) {
+func (t *keyedLocks) acquire(ctx context.Context, id string) (release func(), err error) {
 	t.mu.Lock()
 
 	mine := t.held[id]
 	if mine == nil {
-		mine = &turn{taken: make(chan struct{}, 1)}
+		mine = &keyedLock{taken: make(chan struct{}, 1)}
 		t.held[id] = mine
 	}
 

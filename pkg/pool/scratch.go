@@ -15,10 +15,10 @@ import (
 
 // claim makes the names that belong to id in the scratch room be this process'
 // until the returned file is closed: what another is making right now is
-// ErrInMaking, what a crash left is cleared. The file is the image that is to be
+// ErrInProgress, what a crash left is cleared. The file is the image that is to be
 // made, or just stands for the directory of that id: not every filesystem lets
 // several machines lock a directory.
-func (p *Pool) claim(id string) (*os.File, error) {
+func (p *Pool) acquireScratch(id string) (*os.File, error) {
 	for {
 		file, err := p.lockScratch(id)
 		if err != nil {
@@ -35,7 +35,7 @@ func (p *Pool) claim(id string) (*os.File, error) {
 				continue
 			}
 
-			err = errors.Join(p.clearDirectory(id), file.Truncate(0))
+			err = errors.Join(p.discardScratchDirectories(id), file.Truncate(0))
 		}
 
 		if err != nil {
@@ -47,7 +47,7 @@ func (p *Pool) claim(id string) (*os.File, error) {
 }
 
 func (p *Pool) lockScratch(id string) (*os.File, error) {
-	file, err := openIn(p.scratch, id+layout.ImageSuffix, os.O_RDWR|os.O_CREATE, imageMode)
+	file, err := OpenIn(p.scratch, id+layout.ImageSuffix, os.O_RDWR|os.O_CREATE, imageMode)
 	if err != nil {
 		return nil, fmt.Errorf("make scratch of %s: %w", id, err)
 	}
@@ -56,7 +56,7 @@ func (p *Pool) lockScratch(id string) (*os.File, error) {
 
 	switch {
 	case errors.Is(err, unix.EWOULDBLOCK):
-		err = fmt.Errorf("%s: %w", file.Name(), ErrInMaking)
+		err = fmt.Errorf("%s: %w", file.Name(), ErrInProgress)
 	case err != nil:
 		err = lockError(file.Name(), err)
 	}
@@ -68,12 +68,12 @@ func (p *Pool) lockScratch(id string) (*os.File, error) {
 	return file, nil
 }
 
-// clearClaimed removes what is claimed, whether or not its caller has given up. A
+// discardScratch removes what is claimed, whether or not its caller has given up. A
 // directory is removed in the background.
-func (p *Pool) clearClaimed(id string) error {
-	moved, err := p.unclaim(id)
+func (p *Pool) discardScratch(id string) error {
+	moved, err := p.unlinkScratch(id)
 	if err == nil && moved {
-		err = p.dispose(context.Background(), id)
+		err = p.purgeOrSchedule(context.Background(), id)
 	}
 
 	if err != nil {
@@ -83,19 +83,19 @@ func (p *Pool) clearClaimed(id string) error {
 	return nil
 }
 
-// clearDirectory discards the scratch directories of an id.
-func (p *Pool) clearDirectory(id string) error {
-	moved, err := p.discardScratch(id)
+// discardScratchDirectories discards the scratch directories of an id.
+func (p *Pool) discardScratchDirectories(id string) error {
+	moved, err := p.moveScratchDirectories(id)
 	if err == nil && moved {
-		err = p.dispose(context.Background(), id)
+		err = p.purgeOrSchedule(context.Background(), id)
 	}
 
 	return err
 }
 
-func (p *Pool) discardScratch(id string) (moved bool, err error) {
+func (p *Pool) moveScratchDirectories(id string) (moved bool, err error) {
 	for _, name := range []string{id, id + layout.LinksSuffix} {
-		one, err := p.discard(p.scratch, name, id)
+		one, err := p.moveToRemoving(p.scratch, name, id)
 		if err != nil {
 			return false, err
 		}
@@ -109,8 +109,8 @@ func (p *Pool) discardScratch(id string) (moved bool, err error) {
 // unclaim removes the scratch of an id, and says whether something of it is left
 // to be purged. The name that is locked goes last: as long as anything is there,
 // it can be claimed.
-func (p *Pool) unclaim(id string) (moved bool, err error) {
-	moved, err = p.discardScratch(id)
+func (p *Pool) unlinkScratch(id string) (moved bool, err error) {
+	moved, err = p.moveScratchDirectories(id)
 	if err != nil {
 		return false, err
 	}
@@ -122,15 +122,15 @@ func (p *Pool) unclaim(id string) (moved bool, err error) {
 	return moved, nil
 }
 
-// ClearScratchOf removes what a crash left half-made under an id. It says whether
+// RemoveStaleScratchOf removes what a crash left half-made under an id. It says whether
 // it did: not while another process is making it.
-func (p *Pool) ClearScratchOf(id string) (bool, error) {
+func (p *Pool) RemoveStaleScratchOf(id string) (bool, error) {
 	if err := checkID(id); err != nil {
 		return false, err
 	}
 
-	file, err := p.claim(id)
-	if errors.Is(err, ErrInMaking) {
+	file, err := p.acquireScratch(id)
+	if errors.Is(err, ErrInProgress) {
 		return false, nil
 	}
 
@@ -138,14 +138,14 @@ func (p *Pool) ClearScratchOf(id string) (bool, error) {
 		return false, fmt.Errorf("clear scratch of pool %q: %w", p.name, err)
 	}
 
-	return true, errors.Join(p.clearClaimed(id), file.Close())
+	return true, errors.Join(p.discardScratch(id), file.Close())
 }
 
-// ClearScratch removes what a crash left half-made, but nothing that another
+// RemoveStaleScratch removes what a crash left half-made, but nothing that another
 // process is making right now.
-func (p *Pool) ClearScratch(ctx context.Context) error {
+func (p *Pool) RemoveStaleScratch(ctx context.Context) error {
 	clearOne := func(id string) error {
-		_, err := p.ClearScratchOf(id)
+		_, err := p.RemoveStaleScratchOf(id)
 
 		return err
 	}

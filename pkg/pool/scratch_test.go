@@ -61,7 +61,7 @@ func copyUntilTold(ctx context.Context) error {
 		return err
 	}
 
-	if err := making.Cut(ctx); err != nil {
+	if err := making.CopyData(ctx); err != nil {
 		return err
 	}
 
@@ -127,17 +127,17 @@ func TestLeftoversOfACrashAreCleared(t *testing.T) {
 			// It lives: nobody takes what it makes.
 			made := scratchOf(t, place)
 			require.NotEmpty(t, made)
-			require.NoError(t, place.ClearScratch(t.Context()))
+			require.NoError(t, place.RemoveStaleScratch(t.Context()))
 			require.Equal(t, made, scratchOf(t, place))
 
 			_, err = place.NewCopy(place, source, target, pool.CopyOptions{})
-			require.ErrorIs(t, err, pool.ErrInMaking)
+			require.ErrorIs(t, err, pool.ErrInProgress)
 			require.Equal(t, made, scratchOf(t, place))
 
 			require.NoError(t, copier.Process.Kill())
 			require.Error(t, copier.Wait(), "the exit of a copier that was killed")
 			require.Equal(t, made, scratchOf(t, place))
-			require.NoError(t, place.ClearScratch(t.Context()))
+			require.NoError(t, place.RemoveStaleScratch(t.Context()))
 			nothingHalfMade(t, place, target)
 		})
 	}
@@ -167,6 +167,6 @@ func TestDirectoryThatLostItsLock(t *testing.T) {
 
 	place := openPool(t, t.TempDir())
 	require.NoError(t, os.MkdirAll(filepath.Join(place.Path(), "scratch", newID(t), "half", "made"), 0o700))
-	require.NoError(t, place.ClearScratch(t.Context()))
+	require.NoError(t, place.RemoveStaleScratch(t.Context()))
 	require.Empty(t, scratchOf(t, place))
 }

@@ -18,7 +18,7 @@ var (
 	// ErrUnknown says that no pool of that name is configured.
 	ErrUnknown = errors.New("no such pool")
 
-	errNotOpened = errors.New("it is still being opened")
+	errOpening = errors.New("it is still being opened")
 )
 
 // Set holds the pools of one driver by name. Each is independent of the others:
@@ -46,7 +46,7 @@ type member struct {
 func NewSet(directories map[string]string) *Set {
 	s := &Set{members: make(map[string]*member, len(directories)), changed: make(chan struct{})}
 	for name, directory := range directories {
-		s.members[name] = &member{path: directory, failure: errNotOpened}
+		s.members[name] = &member{path: directory, failure: errOpening}
 	}
 
 	return s
@@ -152,7 +152,7 @@ func (s *Set) Served() []*Pool {
 	return served
 }
 
-// Names returns the names of the pools in order.
+// IsCurrentImage returns the names of the pools in order.
 func (s *Set) Names() []string {
 	if s.parent != nil {
 		return s.parent.Names()
@@ -216,10 +216,10 @@ func (s *Set) notify() {
 	s.changed = make(chan struct{})
 }
 
-// Take makes this process be the controller of all the pools. Errors: ErrTaken.
-func (s *Set) Take(owner string) error {
+// LockAsController makes this process be the controller of all the pools. Errors: ErrControllerRunning.
+func (s *Set) LockAsController(owner string) error {
 	for _, each := range s.Served() {
-		if err := each.Take(owner); err != nil {
+		if err := each.LockAsController(owner); err != nil {
 			return err
 		}
 	}
@@ -227,10 +227,10 @@ func (s *Set) Take(owner string) error {
 	return nil
 }
 
-// Hold keeps controllers off all the pools until Close. Errors: ErrTaken.
-func (s *Set) Hold() error {
+// LockForReading keeps controllers off all the pools until Close. Errors: ErrControllerRunning.
+func (s *Set) LockForReading() error {
 	for _, each := range s.Served() {
-		if err := each.Hold(); err != nil {
+		if err := each.LockForReading(); err != nil {
 			return err
 		}
 	}

@@ -27,7 +27,7 @@ func TestSizedAtTellsOfEachOwnWrite(t *testing.T) {
 	id, err := volume.NewID()
 	require.NoError(t, err)
 	require.NoError(t, place.EnsureImage(id, size, true))
-	require.Zero(t, place.SizedAt(id))
+	require.Zero(t, place.LastResized(id))
 
 	watcher, err := fsnotify.NewWatcher()
 	require.NoError(t, err)
@@ -56,6 +56,6 @@ func TestSizedAtTellsOfEachOwnWrite(t *testing.T) {
 			}
 		}
 
-		require.WithinRange(t, place.SizedAt(id), began, time.Now(), name)
+		require.WithinRange(t, place.LastResized(id), began, time.Now(), name)
 	}
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
-// SnapshotPlace returns the absolute path of a snapshot's image or directory,
+// SnapshotPath returns the absolute path of a snapshot's image or directory,
 // for messages.
-func (p *Pool) SnapshotPlace(id string, backing volume.Backing) string {
+func (p *Pool) SnapshotPath(id string, backing volume.Backing) string {
 	return p.place(Object{ID: id, Backing: backing, Snapshot: true})
 }
 

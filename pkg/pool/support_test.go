@@ -123,10 +123,10 @@ func snapshotOf(tb testing.TB, source pool.Object) pool.Object {
 
 func placeOf(p *pool.Pool, object pool.Object) string {
 	if object.Snapshot {
-		return p.SnapshotPlace(object.ID, object.Backing)
+		return p.SnapshotPath(object.ID, object.Backing)
 	}
 
-	return p.Place(object.ID, object.Backing)
+	return p.VolumePath(object.ID, object.Backing)
 }
 
 // newImage makes a volume with random data in some places, zeros in one and
@@ -301,7 +301,7 @@ func copied(tb testing.TB, to, from *pool.Pool, source, target pool.Object, opti
 
 	making, err := to.NewCopy(from, source, target, options)
 	require.NoError(tb, err)
-	require.NoError(tb, making.Cut(tb.Context()))
+	require.NoError(tb, making.CopyData(tb.Context()))
 
 	allocated, err := making.Commit(tb.Context())
 	require.NoError(tb, err)

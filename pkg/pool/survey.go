@@ -16,18 +16,18 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
-// Leftover is something in the scratch room.
-type Leftover struct {
+// ScratchObject is something in the scratch room.
+type ScratchObject struct {
 	ID, Path string
 	// Bytes is what it takes of the pool.
 	Bytes int64
-	// InMaking says that a process has it locked, so that it is none.
-	InMaking bool
+	// InProgress says that a process has it locked, so that it is none.
+	InProgress bool
 }
 
 // ListScratch calls visit for all that is being made, or was when a driver ended,
 // in no order, until visit returns an error.
-func (p *Pool) ListScratch(ctx context.Context, visit func(Leftover) error) error {
+func (p *Pool) ListScratch(ctx context.Context, visit func(ScratchObject) error) error {
 	found := map[string]struct{}{}
 	note := func(id string) error {
 		found[id] = struct{}{}
@@ -41,7 +41,7 @@ func (p *Pool) ListScratch(ctx context.Context, visit func(Leftover) error) erro
 	}
 
 	for id := range found {
-		left, err := p.leftover(ctx, id)
+		left, err := p.scratchObject(ctx, id)
 		if err == nil {
 			err = visit(left)
 		}
@@ -55,8 +55,8 @@ func (p *Pool) ListScratch(ctx context.Context, visit func(Leftover) error) erro
 }
 
 // leftover counts the image and the directory of an id as one.
-func (p *Pool) leftover(ctx context.Context, id string) (Leftover, error) {
-	left := Leftover{ID: id}
+func (p *Pool) scratchObject(ctx context.Context, id string) (ScratchObject, error) {
+	left := ScratchObject{ID: id}
 
 	for _, name := range []string{id + layout.ImageSuffix, id} {
 		usage, err := usageIn(ctx, p.scratch, name)
@@ -65,7 +65,7 @@ func (p *Pool) leftover(ctx context.Context, id string) (Leftover, error) {
 		}
 
 		if err != nil {
-			return Leftover{}, err
+			return ScratchObject{}, err
 		}
 
 		left.Path = filepath.Join(p.scratch.Name(), name)
@@ -74,14 +74,14 @@ func (p *Pool) leftover(ctx context.Context, id string) (Leftover, error) {
 
 	var err error
 
-	left.InMaking, err = p.inMaking(id)
+	left.InProgress, err = p.scratchLocked(id)
 
 	return left, err
 }
 
-// inMaking asks without changing anything.
-func (p *Pool) inMaking(id string) (bool, error) {
-	file, err := openIn(p.scratch, id+layout.ImageSuffix, os.O_RDONLY, 0)
+// scratchLocked asks without changing anything.
+func (p *Pool) scratchLocked(id string) (bool, error) {
+	file, err := OpenIn(p.scratch, id+layout.ImageSuffix, os.O_RDONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}

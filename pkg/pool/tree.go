@@ -29,13 +29,13 @@ const (
 // ErrLeased says that a process keeps a lease on a file (fcntl F_SETLEASE).
 var ErrLeased = errdefs.New(errdefs.ErrFailedPrecondition, "a process holds a lease on the file; end it, or retry later")
 
-// cutTree copies a directory as `cp -a --reflink=auto` does: modes, owners,
+// copyTree copies a directory as `cp -a --reflink=auto` does: modes, owners,
 // times, extended attributes and with them ACLs and capabilities, hard links,
 // holes and special files are kept, and files share their blocks where they can.
-func (c *Copy) cutTree(ctx context.Context) error {
+func (c *Copy) copyTree(ctx context.Context) error {
 	copier := treeCopier{root: c.tree, scratch: c.pool.scratch, linksName: c.target.ID + layout.LinksSuffix}
 	defer func() {
-		c.held = copier.held
+		c.allocated = copier.allocated
 		copier.close()
 	}()
 
@@ -43,19 +43,19 @@ func (c *Copy) cutTree(ctx context.Context) error {
 		return copier.copy(ctx, c.opened)
 	}
 
-	held, err := usageOf(ctx, c.opened)
+	held, err := usageOfTree(ctx, c.opened)
 	if err != nil {
 		return err
 	}
 
-	copier.tell(c.options.Progress, held.Bytes)
+	copier.ReportTo(c.options.Progress, held.Bytes)
 
 	if err := copier.copy(ctx, c.opened); err != nil {
 		return err
 	}
 
 	// What directories themselves take is copied with what is in them.
-	copier.moved(held.Bytes)
+	copier.copied(held.Bytes)
 
 	return nil
 }
@@ -64,24 +64,24 @@ func (c *Copy) commitTree() (int64, error) {
 	// Told by a descriptor as old as the copy: no failed write is missed. To
 	// sync file by file would take as many journal commits as there are files.
 	if err := eintr.Retry(func() error { return unix.Syncfs(int(c.tree.Fd())) }); err != nil {
-		return 0, inCall("syncfs", err)
+		return 0, syscallError("syncfs", err)
 	}
 
-	made, err := status(c.tree)
+	made, err := statx(c.tree)
 	if err != nil {
 		return 0, err
 	}
 
-	if err := c.pool.putInPlace(c.target); err != nil {
+	if err := c.pool.renameFromScratch(c.target); err != nil {
 		return 0, err
 	}
 
-	if err := keepTimes(c.tree, made); err != nil {
+	if err := KeepTimes(c.tree, made); err != nil {
 		return 0, err
 	}
 
 	// What was in place before, and the lock.
-	return c.held, c.pool.clearClaimed(c.target.ID)
+	return c.allocated, c.pool.discardScratch(c.target.ID)
 }
 
 // inode tells files apart, also when one goes and another gets its number
@@ -105,7 +105,7 @@ func inodeOf(found *unix.Statx_t) inode {
 // once, without following it, and all is asked of what was opened. The target
 // is nobody else's.
 type treeCopier struct {
-	mover
+	Copier
 
 	root *os.File
 	// links is the directory linksName in scratch, nil until it is needed: it has a
@@ -115,19 +115,19 @@ type treeCopier struct {
 	scratch   *os.Root
 	linksName string
 	// apart says that the two trees can't share blocks.
-	apart bool
+	cannotClone bool
 	// held is how many bytes the copy takes so far.
-	held int64
+	allocated int64
 }
 
 // copy makes root like source.
 func (t *treeCopier) copy(ctx context.Context, opened *os.File) error {
-	found, err := status(opened)
+	found, err := statx(opened)
 	if err != nil {
 		return err
 	}
 
-	source, err := openQuietly(opened, unix.O_DIRECTORY)
+	source, err := openForReading(opened, unix.O_DIRECTORY)
 	if err != nil {
 		return err
 	}
@@ -137,7 +137,7 @@ func (t *treeCopier) copy(ctx context.Context, opened *os.File) error {
 		return err
 	}
 
-	return of("/", t.inherit(source, t.root, ".", found))
+	return copyError("/", t.inherit(source, t.root, ".", found))
 }
 
 // fill copies what is in one directory into another; path names both from the
@@ -150,19 +150,19 @@ func (t *treeCopier) fill(ctx context.Context, source, target *os.File, path str
 
 // entry copies one name.
 func (t *treeCopier) entry(ctx context.Context, from, to *os.File, name, path string) error {
-	source, err := pin(from, name)
+	source, err := openPath(from, name)
 	if errors.Is(err, unix.ENOENT) {
 		return nil // it is gone since the directory was read
 	}
 
 	if err != nil {
-		return of(path, err)
+		return copyError(path, err)
 	}
 	defer source.Close()
 
-	found, err := status(source)
+	found, err := statx(source)
 	if err != nil {
-		return of(path, err)
+		return copyError(path, err)
 	}
 
 	if found.Mode&unix.S_IFMT == unix.S_IFDIR {
@@ -174,12 +174,12 @@ func (t *treeCopier) entry(ctx context.Context, from, to *os.File, name, path st
 		return nil // a directory that is changed may tell a name twice
 	}
 
-	return of(path, err)
+	return copyError(path, err)
 }
 
 func (t *treeCopier) directory(ctx context.Context, pinned, to *os.File, name, path string, found *unix.Statx_t) error {
 	// Nobody but us until its content is complete.
-	err := unix.Mkdirat(int(to.Fd()), name, roomMode)
+	err := unix.Mkdirat(int(to.Fd()), name, directoryMode)
 	if errors.Is(err, unix.EEXIST) {
 		return nil
 	}
@@ -187,17 +187,17 @@ func (t *treeCopier) directory(ctx context.Context, pinned, to *os.File, name, p
 	var source, target *os.File
 
 	if err == nil {
-		source, err = openQuietly(pinned, unix.O_DIRECTORY)
+		source, err = openForReading(pinned, unix.O_DIRECTORY)
 	}
 
 	if err == nil {
 		defer source.Close()
 
-		target, err = openAt(to, name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+		target, err = OpenAt(to, name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	}
 
 	if err != nil {
-		return of(path, err)
+		return copyError(path, err)
 	}
 	defer target.Close()
 
@@ -209,7 +209,7 @@ func (t *treeCopier) directory(ctx context.Context, pinned, to *os.File, name, p
 	}
 
 	// After the content: that changes its times, and would inherit its ACL.
-	return of(path, t.inherit(source, to, name, found))
+	return copyError(path, t.inherit(source, to, name, found))
 }
 
 // file copies what is not a directory.
@@ -229,7 +229,7 @@ func (t *treeCopier) file(ctx context.Context, source, to *os.File, name string,
 		err = symlink(source, to, name)
 	default:
 		device := unix.Mkdev(found.Rdev_major, found.Rdev_minor)
-		err = inCall("mknodat", unix.Mknodat(int(to.Fd()), name, kind|imageMode, int(device)))
+		err = syscallError("mknodat", unix.Mknodat(int(to.Fd()), name, kind|imageMode, int(device)))
 	}
 
 	if err == nil {
@@ -237,7 +237,7 @@ func (t *treeCopier) file(ctx context.Context, source, to *os.File, name string,
 	}
 
 	if err == nil && found.Nlink > 1 {
-		err = inCall("linkat", unix.Linkat(int(to.Fd()), name, int(t.links.Fd()), inodeOf(found).name(), 0))
+		err = syscallError("linkat", unix.Linkat(int(to.Fd()), name, int(t.links.Fd()), inodeOf(found).name(), 0))
 	}
 
 	return err
@@ -247,9 +247,9 @@ func (t *treeCopier) file(ctx context.Context, source, to *os.File, name string,
 // there is one.
 func (t *treeCopier) link(to *os.File, name string, found *unix.Statx_t) (bool, error) {
 	if t.links == nil {
-		err := t.scratch.Mkdir(t.linksName, roomMode)
+		err := t.scratch.Mkdir(t.linksName, directoryMode)
 		if err == nil {
-			t.links, err = openIn(t.scratch, t.linksName, os.O_RDONLY|unix.O_DIRECTORY, 0)
+			t.links, err = OpenIn(t.scratch, t.linksName, os.O_RDONLY|unix.O_DIRECTORY, 0)
 		}
 
 		if err != nil {
@@ -268,10 +268,10 @@ func (t *treeCopier) link(to *os.File, name string, found *unix.Statx_t) (bool, 
 
 	// It has as many names as it can; with this one it needs no more.
 	if errors.Is(err, unix.EMLINK) {
-		return true, inCall("renameat", unix.Renameat(int(t.links.Fd()), first, int(to.Fd()), name))
+		return true, syscallError("renameat", unix.Renameat(int(t.links.Fd()), first, int(to.Fd()), name))
 	}
 
-	return true, inCall("linkat", err)
+	return true, syscallError("linkat", err)
 }
 
 // close gives the descriptor back. The directory goes with the scratch of the copy.
@@ -282,13 +282,13 @@ func (t *treeCopier) close() {
 }
 
 func (t *treeCopier) regular(ctx context.Context, pinned, to *os.File, name string, found *unix.Statx_t) error {
-	source, err := openQuietly(pinned, 0)
+	source, err := openForReading(pinned, 0)
 	if err != nil {
 		return err
 	}
 	defer source.Close()
 
-	target, err := openAt(to, name, os.O_RDWR|os.O_CREATE|os.O_EXCL, imageMode)
+	target, err := OpenAt(to, name, os.O_RDWR|os.O_CREATE|os.O_EXCL, imageMode)
 	if err != nil {
 		return err
 	}
@@ -297,18 +297,18 @@ func (t *treeCopier) regular(ctx context.Context, pinned, to *os.File, name stri
 }
 
 func (t *treeCopier) content(ctx context.Context, target, source *os.File, found *unix.Statx_t) error {
-	if !t.apart {
-		err := clone(target, source)
-		if err == nil && t.moved != nil {
-			t.moved(int64(found.Blocks) * statBlock)
+	if !t.cannotClone {
+		err := Clone(target, source)
+		if err == nil && t.copied != nil {
+			t.copied(int64(found.Blocks) * statBlock)
 		}
 
-		if !errors.Is(err, ErrNotInstant) {
+		if !errors.Is(err, ErrCloneUnsupported) {
 			return err
 		}
 
 		// What else it may be is the filesystem's answer, for any file.
-		t.apart = !errors.Is(err, unix.EINVAL)
+		t.cannotClone = !errors.Is(err, unix.EINVAL)
 	}
 
 	size := int64(found.Size)
@@ -316,7 +316,7 @@ func (t *treeCopier) content(ctx context.Context, target, source *os.File, found
 		return err //nolint:wrapcheck // it names the file
 	}
 
-	return t.move(ctx, target, source, size)
+	return t.Copy(ctx, target, source, size)
 }
 
 func symlink(source, to *os.File, name string) error {
@@ -324,10 +324,10 @@ func symlink(source, to *os.File, name string) error {
 
 	length, err := unix.Readlinkat(int(source.Fd()), "", text)
 	if err != nil {
-		return inCall("readlinkat", err)
+		return syscallError("readlinkat", err)
 	}
 
-	return inCall("symlinkat", unix.Symlinkat(string(text[:length]), int(to.Fd()), name))
+	return syscallError("symlinkat", unix.Symlinkat(string(text[:length]), int(to.Fd()), name))
 }
 
 // inherit gives what was made as name all that source has beside its content.
@@ -338,15 +338,15 @@ func (t *treeCopier) inherit(source, to *os.File, name string, found *unix.Statx
 
 	var made unix.Stat_t
 	if err := unix.Fstatat(directory, name, &made, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-		return inCall("fstatat", err)
+		return syscallError("fstatat", err)
 	}
 
-	t.held += made.Blocks * statBlock
+	t.allocated += made.Blocks * statBlock
 
 	// Who owns both needs no privilege.
 	if made.Uid != found.Uid || made.Gid != found.Gid {
 		if err := unix.Fchownat(directory, name, int(found.Uid), int(found.Gid), unix.AT_SYMLINK_NOFOLLOW); err != nil {
-			return inCall("fchownat", err)
+			return syscallError("fchownat", err)
 		}
 	}
 
@@ -356,16 +356,16 @@ func (t *treeCopier) inherit(source, to *os.File, name string, found *unix.Statx
 
 	if found.Mode&unix.S_IFMT != unix.S_IFLNK {
 		if err := unix.Fchmodat(directory, name, uint32(found.Mode&^unix.S_IFMT), 0); err != nil {
-			return inCall("fchmodat", err)
+			return syscallError("fchmodat", err)
 		}
 	}
 
 	return setTimes(to, name, found)
 }
 
-// keepTimes puts back what the exchange of two directories changes on xfs.
-func keepTimes(directory *os.File, made *unix.Statx_t) error {
-	now, err := status(directory)
+// KeepTimes puts back what the exchange of two directories changes on xfs.
+func KeepTimes(directory *os.File, made *unix.Statx_t) error {
+	now, err := statx(directory)
 	if err != nil || now.Mtime == made.Mtime {
 		return err
 	}
@@ -380,7 +380,7 @@ func keepTimes(directory *os.File, made *unix.Statx_t) error {
 func setTimes(directory *os.File, name string, found *unix.Statx_t) error {
 	times := []unix.Timespec{timespec(found.Atime), timespec(found.Mtime)}
 
-	return inCall("utimensat", unix.UtimesNanoAt(int(directory.Fd()), name, times, unix.AT_SYMLINK_NOFOLLOW))
+	return syscallError("utimensat", unix.UtimesNanoAt(int(directory.Fd()), name, times, unix.AT_SYMLINK_NOFOLLOW))
 }
 
 func timespec(stamp unix.StatxTimestamp) unix.Timespec {
@@ -390,7 +390,7 @@ func timespec(stamp unix.StatxTimestamp) unix.Timespec {
 // pin opens a name of a directory for nothing but to be asked about: what comes
 // to have that name later is not what is copied, a symlink is not followed, and
 // no device or fifo is waked. What is mounted there is not the volume's.
-func pin(directory *os.File, name string) (*os.File, error) {
+func openPath(directory *os.File, name string) (*os.File, error) {
 	how := unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_XDEV,
@@ -402,23 +402,23 @@ func pin(directory *os.File, name string) (*os.File, error) {
 	}
 
 	if err != nil {
-		return nil, inCall("openat2", err)
+		return nil, syscallError("openat2", err)
 	}
 
 	return os.NewFile(uintptr(descriptor), name), nil
 }
 
-func status(pinned *os.File) (*unix.Statx_t, error) {
+func statx(pinned *os.File) (*unix.Statx_t, error) {
 	var found unix.Statx_t
 
 	err := unix.Statx(int(pinned.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_BASIC_STATS|unix.STATX_BTIME, &found)
 
-	return &found, inCall("statx", err)
+	return &found, syscallError("statx", err)
 }
 
-// openQuietly opens for reading what is pinned, and leaves its time of last
+// openForReading opens for reading what is pinned, and leaves its time of last
 // access as it is, if it may.
-func openQuietly(pinned *os.File, flag int) (*os.File, error) {
+func openForReading(pinned *os.File, flag int) (*os.File, error) {
 	path := descriptorPath(pinned)
 
 	// Without O_NONBLOCK the open waits for the holder of a lease, for 45 s and
@@ -446,13 +446,13 @@ func descriptorPath(file *os.File) string {
 	return "/proc/self/fd/" + strconv.Itoa(int(file.Fd()))
 }
 
-// inCall names the system call in an error.
-func inCall(name string, err error) error {
+// syscallError names the system call in an error.
+func syscallError(name string, err error) error {
 	return os.NewSyscallError(name, err) //nolint:wrapcheck // this is the wrapping
 }
 
 // of names the file in an error.
-func of(path string, err error) error {
+func copyError(path string, err error) error {
 	if err == nil {
 		return nil
 	}

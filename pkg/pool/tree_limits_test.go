@@ -61,7 +61,7 @@ func TestHardLinksTakeNoMemory(t *testing.T) {
 	copying, err := p.NewCopy(p, object, target, pool.CopyOptions{})
 	require.NoError(t, err)
 
-	go func() { ended <- copying.Cut(t.Context()) }()
+	go func() { ended <- copying.CopyData(t.Context()) }()
 
 	late := time.After(removalLimit)
 
@@ -107,7 +107,7 @@ func TestALeaseEndsACopy(t *testing.T) {
 	copying, err := p.NewCopy(p, object, snapshotOf(t, object), pool.CopyOptions{})
 	require.NoError(t, err)
 
-	err = copying.Cut(t.Context())
+	err = copying.CopyData(t.Context())
 	require.ErrorIs(t, err, pool.ErrLeased)
 	require.ErrorContains(t, err, "leased")
 

@@ -102,7 +102,7 @@ func furnish(t *testing.T, root string) {
 	require.NoError(t, sparse.Truncate(256*mebi))
 	require.NoError(t, sparse.Close())
 
-	// Names.
+	// IsCurrentImage.
 	deep := in(strings.Repeat("deep/", 40))
 	require.NoError(t, os.MkdirAll(deep, 0o755))
 	require.NoError(t, os.Link(in("data"), filepath.Join(deep, "data too")))
@@ -283,7 +283,7 @@ func TestCopyStopsAtMounts(t *testing.T) {
 	making, err := place.NewCopy(place, source, target, pool.CopyOptions{})
 	require.NoError(t, err)
 
-	err = making.Cut(t.Context())
+	err = making.CopyData(t.Context())
 	require.ErrorContains(t, err, "foreign: something is mounted there")
 	nothingHalfMade(t, place, target)
 }
@@ -312,7 +312,7 @@ func TestTreeTooDeep(t *testing.T) {
 	target := snapshotOf(t, source)
 	making, err := place.NewCopy(place, source, target, pool.CopyOptions{})
 	require.NoError(t, err)
-	require.ErrorIs(t, making.Cut(t.Context()), errors.ErrUnsupported)
+	require.ErrorIs(t, making.CopyData(t.Context()), errors.ErrUnsupported)
 	nothingHalfMade(t, place, target)
 }
 

@@ -32,7 +32,7 @@ func (p *Pool) DirectoryUsage(ctx context.Context, id string) (Usage, error) {
 	}
 	defer directory.Close()
 
-	usage, err := usageOf(ctx, directory)
+	usage, err := usageOfTree(ctx, directory)
 	if err != nil {
 		return Usage{}, fmt.Errorf("usage of volume %s in pool %q: %w", id, p.name, err)
 	}
@@ -47,9 +47,9 @@ func (p *Pool) Usage(ctx context.Context, object Object) (Usage, error) {
 		return Usage{}, err
 	}
 
-	usage, err := usageIn(ctx, p.room(object), object.entry())
+	usage, err := usageIn(ctx, p.parentOf(object), object.fileName())
 	if err != nil {
-		return Usage{}, p.missing(object.String(), err)
+		return Usage{}, p.notFoundError(object.String(), err)
 	}
 
 	return usage, nil
@@ -65,13 +65,13 @@ func usageIn(ctx context.Context, room *os.Root, name string) (Usage, error) {
 		return Usage{Bytes: allocatedBytes(info), Inodes: 1}, nil
 	}
 
-	directory, err := openIn(room, name, unix.O_DIRECTORY, 0)
+	directory, err := OpenIn(room, name, unix.O_DIRECTORY, 0)
 	if err != nil {
 		return Usage{}, err
 	}
 	defer directory.Close()
 
-	return usageOf(ctx, directory)
+	return usageOfTree(ctx, directory)
 }
 
 // AllocatedBytes says how many bytes of the pool a volume holds. For a directory
@@ -89,24 +89,24 @@ func (p *Pool) AllocatedBytes(ctx context.Context, id string, backing volume.Bac
 
 	info, err := p.images.Lstat(id + layout.ImageSuffix)
 	if err != nil {
-		return 0, p.missing("volume "+id, err)
+		return 0, p.notFoundError("volume "+id, err)
 	}
 
 	return allocatedBytes(info), nil
 }
 
-func usageOf(ctx context.Context, directory *os.File) (Usage, error) {
-	found, err := status(directory)
+func usageOfTree(ctx context.Context, directory *os.File) (Usage, error) {
+	found, err := statx(directory)
 	if err != nil {
 		return Usage{}, err
 	}
 
-	var counting counter
+	var counting usageCounter
 
 	counting.add(found, 1)
 
 	// The caller keeps its own descriptor.
-	opened, err := openQuietly(directory, unix.O_DIRECTORY)
+	opened, err := openForReading(directory, unix.O_DIRECTORY)
 	if err != nil {
 		return Usage{}, err
 	}
@@ -119,34 +119,34 @@ func usageOf(ctx context.Context, directory *os.File) (Usage, error) {
 
 // counter counts a tree. A file with several names adds an equal part for each of
 // them, which needs no memory of the files seen: a link never leaves a volume.
-type counter struct {
+type usageCounter struct {
 	bytes, inodes float64
 	// extents, unless nil, counts the blocks of regular files instead of bytes: on a
 	// filesystem where files can share blocks.
 	extents *Allocation
 }
 
-func (c *counter) add(found *unix.Statx_t, names uint32) {
+func (c *usageCounter) add(found *unix.Statx_t, names uint32) {
 	c.bytes += float64(found.Blocks) * statBlock / float64(names)
 	c.inodes += 1 / float64(names)
 }
 
 // within counts what is in a directory.
-func (c *counter) within(ctx context.Context, directory *os.File, path string) error {
+func (c *usageCounter) within(ctx context.Context, directory *os.File, path string) error {
 	return eachName(ctx, directory, path, func(name, path string) error {
-		pinned, err := pin(directory, name)
+		pinned, err := openPath(directory, name)
 		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EXDEV) {
 			return nil // it is gone, or it is not the volume's
 		}
 
 		if err != nil {
-			return of(path, err)
+			return copyError(path, err)
 		}
 		defer pinned.Close()
 
-		found, err := status(pinned)
+		found, err := statx(pinned)
 		if err != nil {
-			return of(path, err)
+			return copyError(path, err)
 		}
 
 		if found.Mode&unix.S_IFMT == unix.S_IFDIR {
@@ -157,7 +157,7 @@ func (c *counter) within(ctx context.Context, directory *os.File, path string) e
 
 		names := max(found.Nlink, 1)
 		if c.extents != nil && found.Mode&unix.S_IFMT == unix.S_IFREG && found.Blocks > 0 {
-			return of(path, c.extents.addPinned(ctx, pinned, names))
+			return copyError(path, c.extents.addFile(ctx, pinned, names))
 		}
 
 		c.add(found, names)
@@ -166,10 +166,10 @@ func (c *counter) within(ctx context.Context, directory *os.File, path string) e
 	})
 }
 
-func (c *counter) enter(ctx context.Context, pinned *os.File, path string) error {
-	opened, err := openQuietly(pinned, unix.O_DIRECTORY)
+func (c *usageCounter) enter(ctx context.Context, pinned *os.File, path string) error {
+	opened, err := openForReading(pinned, unix.O_DIRECTORY)
 	if err != nil {
-		return of(path, err)
+		return copyError(path, err)
 	}
 	defer opened.Close()
 
@@ -183,7 +183,7 @@ func (c *counter) enter(ctx context.Context, pinned *os.File, path string) error
 // root of the tree, as path is the directory's.
 func eachName(ctx context.Context, directory *os.File, path string, visit func(name, path string) error) error {
 	if strings.Count(path, "/") >= maxDepth {
-		return of(path, fmt.Errorf("%w: a tree of more than %d directories in each other", errors.ErrUnsupported, maxDepth))
+		return copyError(path, fmt.Errorf("%w: a tree of more than %d directories in each other", errors.ErrUnsupported, maxDepth))
 	}
 
 	for {
@@ -203,7 +203,7 @@ func eachName(ctx context.Context, directory *os.File, path string, visit func(n
 		}
 
 		if err != nil {
-			return of(path, err)
+			return copyError(path, err)
 		}
 	}
 }

@@ -53,17 +53,17 @@ func TestStatusOfEachError(t *testing.T) {
 		{codes.FailedPrecondition, []error{
 			volume.ErrClaimUnreadable,
 			mount.ErrWrongType, mount.ErrNotEmpty, mount.ErrBusy,
-			pool.ErrMounted, pool.ErrInUse, pool.ErrNoLocks, pool.ErrLeased, pool.ErrNotInstant,
+			pool.ErrMounted, pool.ErrInUse, pool.ErrNoLocks, pool.ErrLeased, pool.ErrCloneUnsupported,
 			kata.ErrUnsafeRoot, kata.ErrNested, cgroup.ErrInfeasible, cgroup.ErrNoPod,
 			filesystem.ErrGrowRefused, filesystem.ErrInUse, filesystem.ErrFrozen,
 			loop.ErrImageLocked, loop.ErrNoLocks, loop.ErrNotAttached, errdefs.ErrFailedPrecondition,
 		}},
 		{codes.Aborted, []error{
-			&operation.ConflictError{}, pool.ErrInMaking, filesystem.ErrNotFrozen, errdefs.ErrAborted,
+			&operation.ConflictError{}, pool.ErrInProgress, filesystem.ErrNotFrozen, errdefs.ErrAborted,
 		}},
 		{codes.Internal, []error{
 			errors.New("no category"), &operation.PanicError{}, //nolint:err113 // any error
-			pool.ErrNotDirectory, pool.ErrShrink, pool.ErrTaken, pool.ErrReplaced, pool.ErrReadOnly,
+			pool.ErrNotDirectory, pool.ErrShrink, pool.ErrControllerRunning, pool.ErrReplaced, pool.ErrReadOnly,
 			pool.ErrIdentity, pool.ErrNotImmutable, pool.ErrUnknown,
 			state.ErrDuplicate, state.ErrNotOpen, state.ErrRecord, state.ErrTransactionOver, state.ErrNotRepairable,
 			kata.ErrNoSandbox, kata.ErrUnimplemented, kata.ErrNoAnswer, kata.ErrHostPath,

@@ -38,7 +38,7 @@ func TestASecondControllerIsRefused(t *testing.T) {
 
 			for _, mode := range []driver.Mode{driver.ModeController, driver.ModeAll} {
 				err := runSecond(t, first, mode)
-				require.ErrorIs(t, err, pool.ErrTaken)
+				require.ErrorIs(t, err, pool.ErrControllerRunning)
 				require.ErrorContains(t, err, "process "+strconv.Itoa(os.Getpid()))
 				require.ErrorContains(t, err, first.Config.Endpoint)
 				require.ErrorContains(t, err, first.Config.StateDir)
@@ -98,7 +98,7 @@ func TestTheDeadLeaveThePool(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	first := harness.StartProcess(t)
-	require.ErrorIs(t, runSecond(t, first, driver.ModeController), pool.ErrTaken)
+	require.ErrorIs(t, runSecond(t, first, driver.ModeController), pool.ErrControllerRunning)
 
 	claim := newVolume(t, first, &csi.CreateVolumeRequest{})
 	first.Kill(t)

@@ -46,7 +46,7 @@ func Repair(ctx context.Context, stateDir string, pools map[string]string) (Repa
 	return done, err
 }
 
-func take(set *pool.Set) error { return set.Take("touchstone state repair") }
+func take(set *pool.Set) error { return set.LockAsController("touchstone state repair") }
 
 // fix says whether what was found is gone.
 func (c *comparison) fix(found Finding) (bool, error) {
@@ -60,8 +60,8 @@ func (c *comparison) fix(found Finding) (bool, error) {
 	case err != nil:
 		return false, fmt.Errorf("repair %s: %w", found.ID, err)
 	case found.Kind == Scratch:
-		return place.ClearScratchOf(found.ID)
+		return place.RemoveStaleScratchOf(found.ID)
 	default:
-		return place.RemoveEmpty(pool.Entry{ID: found.ID, Backing: found.object.Backing})
+		return place.RemoveEmptyOrphan(pool.Entry{ID: found.ID, Backing: found.object.Backing})
 	}
 }

@@ -23,7 +23,7 @@ import (
 // as while a driver uses it: with *state.LockedError, pool.ErrTaken,
 // embedded.ErrNotMounted, ErrNoPool or ErrNotComparable.
 func Verify(ctx context.Context, stateDir string, pools map[string]string) (Report, error) {
-	return withPools(ctx, stateDir, pools, (*pool.Set).Hold, func(*comparison) error { return nil })
+	return withPools(ctx, stateDir, pools, (*pool.Set).LockForReading, func(*comparison) error { return nil })
 }
 
 // comparison is pools at their comparison with a state.
@@ -91,7 +91,7 @@ func openPools(directories map[string]string) (*pool.Set, error) {
 		found[name] = where
 	}
 
-	return pool.OpenSet(found, pool.AsFound)
+	return pool.OpenSet(found, pool.NoCreate)
 }
 
 // locate returns where the rooms of the pool in a directory are.
@@ -101,7 +101,7 @@ func locate(directory string) (string, error) {
 		return "", fmt.Errorf("%s: %w", directory, err)
 	}
 
-	where, err := embedded.Find(absolute)
+	where, err := embedded.Locate(absolute)
 	if err != nil {
 		return "", err
 	}
@@ -242,15 +242,15 @@ func describe(o object) string {
 
 func pathOf(place *pool.Pool, o object) string {
 	if o.Snapshot {
-		return place.SnapshotPlace(o.ID, o.Backing)
+		return place.SnapshotPath(o.ID, o.Backing)
 	}
 
-	return place.Place(o.ID, o.Backing)
+	return place.VolumePath(o.ID, o.Backing)
 }
 
 func (c *comparison) lookForLeftovers(ctx context.Context, place *pool.Pool) error {
-	err := place.ListScratch(ctx, func(left pool.Leftover) error {
-		if left.InMaking {
+	err := place.ListScratch(ctx, func(left pool.ScratchObject) error {
+		if left.InProgress {
 			c.note(left.Path, "a node is making this at the moment")
 
 			return nil

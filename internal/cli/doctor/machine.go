@@ -100,7 +100,7 @@ func lookAtState(_ context.Context, c *Config, _ string) answer {
 
 // syncIn writes a block to a file without a name and waits until the disk has it.
 func syncIn(directory string) (time.Duration, error) {
-	file, err := embedded.Nameless(directory)
+	file, err := embedded.CreateUnnamed(directory)
 	if err != nil {
 		return 0, err
 	}

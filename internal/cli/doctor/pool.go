@@ -41,7 +41,7 @@ func (c *Config) site(name string) (site, error) {
 		return s, err
 	}
 
-	if s.rooms, err = embedded.Find(s.directory); err != nil {
+	if s.rooms, err = embedded.Locate(s.directory); err != nil {
 		return s, err
 	}
 
@@ -55,11 +55,11 @@ func (c *Config) site(name string) (site, error) {
 // nameless makes a file in the pool that nobody sees, in its scratch room where it
 // has one.
 func (s *site) nameless() (*os.File, error) {
-	if file, err := embedded.Nameless(filepath.Join(s.rooms, layout.Scratch)); !errors.Is(err, fs.ErrNotExist) {
+	if file, err := embedded.CreateUnnamed(filepath.Join(s.rooms, layout.Scratch)); !errors.Is(err, fs.ErrNotExist) {
 		return file, err
 	}
 
-	return embedded.Nameless(s.rooms)
+	return embedded.CreateUnnamed(s.rooms)
 }
 
 func lookAtPool(_ context.Context, c *Config, name string) answer {
@@ -149,7 +149,7 @@ func lookAtPoolSpace(_ context.Context, c *Config, name string) answer {
 		return noPool(err)
 	}
 
-	opened, err := pool.Open(name, s.rooms, pool.AsFound, pool.CarriedBy(map[string]string{name: s.image}))
+	opened, err := pool.Open(name, s.rooms, pool.NoCreate, pool.EmbeddedIn(map[string]string{name: s.image}))
 	if err != nil {
 		return noPool(err)
 	}

@@ -20,13 +20,13 @@ import (
 
 // adopt returns the root of the image that is mounted already, grown if need be,
 // or nil where nothing is mounted.
-func (s *site) adopt(ctx context.Context, image *os.File) (*os.File, error) {
-	point, mounted, err := s.place.Mounted()
+func (s *mounter) adoptMount(ctx context.Context, image *os.File) (*os.File, error) {
+	point, mounted, err := s.target.Mounted()
 	if err != nil || !mounted {
 		return nil, err
 	}
 
-	status, err := s.deviceOf(point, image)
+	status, err := s.verifyMount(point, image)
 	if err != nil {
 		return nil, err
 	}
@@ -36,41 +36,41 @@ func (s *site) adopt(ctx context.Context, image *os.File) (*os.File, error) {
 	}
 
 	// An XFS that has shut down answers this only.
-	if _, _, err := s.place.Stat(); errors.Is(err, unix.EIO) {
-		return nil, s.revive(ctx)
+	if _, _, err := s.target.Stat(); errors.Is(err, unix.EIO) {
+		return nil, s.unmountAfterShutdown(ctx)
 	}
 
-	root, err := s.place.OpenDir()
+	root, err := s.target.OpenDir()
 	if err != nil || !s.privileged {
 		return root, err
 	}
 
 	if err := s.grow(ctx, image, status.Number, root); err != nil {
-		return nil, errors.Join(s.blameHost(err), root.Close())
+		return nil, errors.Join(s.explainFullHost(err), root.Close())
 	}
 
 	return root, nil
 }
 
 // revive unmounts what only a new mount brings back.
-func (s *site) revive(ctx context.Context) error {
+func (s *mounter) unmountAfterShutdown(ctx context.Context) error {
 	if !s.privileged {
 		return fmt.Errorf("its filesystem has shut down after an I/O error: %w", ErrPrivilege)
 	}
 
 	s.Log.WarnContext(ctx, "the embedded pool had shut down after an I/O error and is mounted anew", "pool", s.Directory)
 
-	err := s.place.Unmount()
+	err := s.target.Unmount()
 	if errors.Is(err, mount.ErrBusy) {
-		return s.blameHost(fmt.Errorf("its filesystem has shut down after an I/O error: %w; "+
+		return s.explainFullHost(fmt.Errorf("its filesystem has shut down after an I/O error: %w; "+
 			"end the pods that use them, or reboot, and start again: %w", ErrBusy, err))
 	}
 
 	return err
 }
 
-// deviceOf returns the loop device of what is mounted, if it is this image.
-func (s *site) deviceOf(point mount.Point, image *os.File) (loop.Status, error) {
+// verifyMount returns the loop device of what is mounted, if it is this image.
+func (s *mounter) verifyMount(point mount.Point, image *os.File) (loop.Status, error) {
 	const loopMajor = 7
 
 	if point.Major != loopMajor || point.FSType != filesystem.XFS || point.Root != "/" {
@@ -79,7 +79,7 @@ func (s *site) deviceOf(point mount.Point, image *os.File) (loop.Status, error) 
 
 	number := int(point.Minor)
 	if !s.privileged {
-		return loop.Status{Number: number}, s.believe(point, image)
+		return loop.Status{Number: number}, s.checkBySysfs(point, image)
 	}
 
 	wanted, err := loop.IdentityOf(image)
@@ -99,13 +99,13 @@ func (s *site) deviceOf(point mount.Point, image *os.File) (loop.Status, error) 
 	return status, nil
 }
 
-func (s *site) foreignMount(point mount.Point, what string) error {
+func (s *mounter) foreignMount(point mount.Point, what string) error {
 	return fmt.Errorf("mounted at %s is %s and not %s: %w; unmount it", point.Path, what, s.path(layout.EmbeddedImage), ErrForeign)
 }
 
 // believe is for who may not ask the device: sysfs tells everybody the path of
 // its image, in terms of the mount namespace that attached it.
-func (s *site) believe(point mount.Point, image *os.File) error {
+func (s *mounter) checkBySysfs(point mount.Point, image *os.File) error {
 	text, err := os.ReadFile(fmt.Sprintf("/sys/block/loop%d/loop/backing_file", point.Minor))
 	if err != nil {
 		return fmt.Errorf("find out what is mounted at %s: %w", point.Path, err)
@@ -131,8 +131,8 @@ func (s *site) believe(point mount.Point, image *os.File) error {
 const detachLimit = time.Second
 
 // unmount takes the mount away if it is ours and nobody uses it.
-func (s *site) unmount(ctx context.Context) error {
-	point, mounted, err := s.place.Mounted()
+func (s *mounter) unmount(ctx context.Context) error {
+	point, mounted, err := s.target.Mounted()
 	if err != nil || !mounted {
 		return err
 	}
@@ -143,12 +143,12 @@ func (s *site) unmount(ctx context.Context) error {
 	}
 	defer image.Close()
 
-	status, err := s.deviceOf(point, image)
+	status, err := s.verifyMount(point, image)
 	if err != nil {
 		return err
 	}
 
-	if used, err := boundElsewhere(point); err != nil || used {
+	if used, err := mountedElsewhere(point); err != nil || used {
 		return err
 	}
 
@@ -186,12 +186,12 @@ const (
 // filesystem: when all is taken down at once, the controller ends beside its node.
 // A volume in use is not waited for, since it will be for long. Errors:
 // mount.ErrBusy.
-func (s *site) unmountOnceFree(ctx context.Context, point mount.Point) error {
+func (s *mounter) unmountOnceFree(ctx context.Context, point mount.Point) error {
 	ctx, cancel := context.WithTimeout(ctx, freeLimit)
 	defer cancel()
 
 	for told := false; ; told = true {
-		err := s.place.Unmount()
+		err := s.target.Unmount()
 		if !errors.Is(err, mount.ErrBusy) {
 			return err
 		}
@@ -213,7 +213,7 @@ func (s *site) unmountOnceFree(ctx context.Context, point mount.Point) error {
 }
 
 // hasVolumes says whether a file of the filesystem is attached to a loop device.
-func (s *site) hasVolumes(point mount.Point) (bool, error) {
+func (s *mounter) hasVolumes(point mount.Point) (bool, error) {
 	attached, err := s.Loops.List()
 
 	return slices.ContainsFunc(attached, func(each loop.Status) bool {
@@ -221,9 +221,9 @@ func (s *site) hasVolumes(point mount.Point) (bool, error) {
 	}), err
 }
 
-// boundElsewhere says whether directories of the filesystem are mounted in other
+// mountedElsewhere says whether directories of the filesystem are mounted in other
 // places, as published volumes are: that would not keep it from being unmounted.
-func boundElsewhere(point mount.Point) (bool, error) {
+func mountedElsewhere(point mount.Point) (bool, error) {
 	points, err := mount.List()
 
 	return slices.ContainsFunc(points, func(each mount.Point) bool {

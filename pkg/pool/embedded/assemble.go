@@ -18,8 +18,8 @@ import (
 )
 
 // assemble returns the root of the mounted image, which keeps it mounted.
-func (s *site) assemble(ctx context.Context, image *os.File) (*os.File, error) {
-	root, err := s.adopt(ctx, image)
+func (s *mounter) adoptOrMount(ctx context.Context, image *os.File) (*os.File, error) {
+	root, err := s.adoptMount(ctx, image)
 	if err != nil {
 		return nil, err
 	}
@@ -30,11 +30,11 @@ func (s *site) assemble(ctx context.Context, image *os.File) (*os.File, error) {
 		}
 
 		if root, err = s.mount(ctx, image); err != nil {
-			return nil, s.blameHost(err)
+			return nil, s.explainFullHost(err)
 		}
 	}
 
-	if instant, err := Reflinks(s.place.Path()); err == nil && !instant {
+	if instant, err := Reflinks(s.target.Path()); err == nil && !instant {
 		s.Log.WarnContext(ctx, "the embedded pool's XFS was made without reflink=1: copies of volumes take their time", "pool", s.Directory)
 	}
 
@@ -44,7 +44,7 @@ func (s *site) assemble(ctx context.Context, image *os.File) (*os.File, error) {
 // mount attaches the image, sees to its filesystem and mounts it. Nobody sees it
 // before it is sound and large enough. The device clears itself: whatever fails,
 // it goes with its last user.
-func (s *site) mount(ctx context.Context, image *os.File) (*os.File, error) {
+func (s *mounter) mount(ctx context.Context, image *os.File) (*os.File, error) {
 	if err := s.makeMountPoint(); err != nil {
 		return nil, err
 	}
@@ -70,12 +70,12 @@ func (s *site) mount(ctx context.Context, image *os.File) (*os.File, error) {
 		return nil, err
 	}
 
-	if err = s.adorn(root); err == nil {
+	if err = s.setRootOwner(root); err == nil {
 		err = s.grow(ctx, image, device.Number, root)
 	}
 
 	if err == nil {
-		err = tree.Attach(s.place)
+		err = tree.Attach(s.target)
 	}
 
 	if err != nil {
@@ -86,25 +86,25 @@ func (s *site) mount(ctx context.Context, image *os.File) (*os.File, error) {
 }
 
 // makeMountPoint refuses a directory whose content the mount would hide.
-func (s *site) makeMountPoint() error {
-	made, err := s.place.MakeDir(homeMode)
+func (s *mounter) makeMountPoint() error {
+	made, err := s.target.MakeDir(directoryMode)
 	if made || err != nil {
 		return err
 	}
 
 	home, err := os.OpenRoot(s.Directory)
 	if err != nil {
-		return fmt.Errorf("look into %s: %w", s.place.Path(), err)
+		return fmt.Errorf("look into %s: %w", s.target.Path(), err)
 	}
 	defer home.Close()
 
-	name, err := anyIn(home, layout.EmbeddedMountPoint)
+	name, err := firstEntry(home, layout.EmbeddedMountPoint)
 	if err != nil {
-		return fmt.Errorf("look into %s: %w", s.place.Path(), err)
+		return fmt.Errorf("look into %s: %w", s.target.Path(), err)
 	}
 
 	if name != "" {
-		return fmt.Errorf("%s holds %q, which the mount would hide: %w; move it away", s.place.Path(), name, ErrForeign)
+		return fmt.Errorf("%s holds %q, which the mount would hide: %w; move it away", s.target.Path(), name, ErrForeign)
 	}
 
 	return nil
@@ -112,7 +112,7 @@ func (s *site) makeMountPoint() error {
 
 // attach finds the device that the image has already, where only its mount is
 // gone: volumes in use keep it alive beyond their driver's mount namespace.
-func (s *site) attach(ctx context.Context, image *os.File) (*loop.Device, error) {
+func (s *mounter) attach(ctx context.Context, image *os.File) (*loop.Device, error) {
 	before, err := s.Loops.Find(image)
 	if err != nil {
 		return nil, err
@@ -135,7 +135,7 @@ func (s *site) attach(ctx context.Context, image *os.File) (*loop.Device, error)
 }
 
 // check replays the log and checks what nobody has mounted.
-func (s *site) check(ctx context.Context, device *loop.Device) error {
+func (s *mounter) check(ctx context.Context, device *loop.Device) error {
 	verdict, err := s.xfs.Check(ctx, device.Path)
 	if errors.Is(err, filesystem.ErrInUse) {
 		// Mounted where we can't see it, in a namespace that is gone or going: a
@@ -169,7 +169,7 @@ const (
 
 // checkReplayed waits for the end of the unmount: a child that was just forked
 // may hold the detached mount until its exec.
-func (s *site) checkReplayed(ctx context.Context, device *loop.Device) (filesystem.Verdict, error) {
+func (s *mounter) checkReplayed(ctx context.Context, device *loop.Device) (filesystem.Verdict, error) {
 	for attempt := 1; ; attempt++ {
 		verdict, err := s.xfs.Check(ctx, device.Path)
 		if !errors.Is(err, filesystem.ErrInUse) || attempt == replayChecks {
@@ -184,14 +184,14 @@ func (s *site) checkReplayed(ctx context.Context, device *loop.Device) (filesyst
 	}
 }
 
-func (s *site) damaged(detail string) error {
+func (s *mounter) damaged(detail string) error {
 	return fmt.Errorf("%w and was not mounted; copy %s, then repair it with xfs_repair -f %s: %s",
 		ErrDamaged, layout.EmbeddedImage, s.path(layout.EmbeddedImage), detail)
 }
 
 // mountDetached lets space that is deleted inside go back to the host's
 // filesystem.
-func (s *site) mountDetached(device *loop.Device) (*mount.Tree, error) {
+func (s *mounter) mountDetached(device *loop.Device) (*mount.Tree, error) {
 	options, err := mount.ParseFlags([]string{"discard", "noatime"})
 	if err != nil {
 		return nil, err
@@ -208,14 +208,14 @@ func (s *site) mountDetached(device *loop.Device) (*mount.Tree, error) {
 
 // adorn gives the root of an empty filesystem to whom the directory belongs: a
 // controller without privilege makes volumes in it.
-func (s *site) adorn(root *os.File) error {
+func (s *mounter) setRootOwner(root *os.File) error {
 	if _, err := root.Readdirnames(1); !errors.Is(err, io.EOF) {
 		return err //nolint:wrapcheck // a PathError says it all
 	}
 
 	var stat unix.Stat_t
 
-	err := unix.Fstat(int(s.home.Fd()), &stat)
+	err := unix.Fstat(int(s.directory.Fd()), &stat)
 	if err == nil {
 		err = errors.Join(root.Chown(int(stat.Uid), int(stat.Gid)), unix.Fchmod(int(root.Fd()), stat.Mode&0o7777))
 	}
@@ -229,7 +229,7 @@ func (s *site) adorn(root *os.File) error {
 
 // grow makes image, device and filesystem be at least Bytes large, in this
 // order; whatever of it a crash kept from being done is done now.
-func (s *site) grow(ctx context.Context, image *os.File, number int, root *os.File) error {
+func (s *mounter) grow(ctx context.Context, image *os.File, number int, root *os.File) error {
 	info, err := image.Stat()
 	if err != nil {
 		return fmt.Errorf("size of %s: %w", layout.EmbeddedImage, err)
@@ -237,7 +237,7 @@ func (s *site) grow(ctx context.Context, image *os.File, number int, root *os.Fi
 
 	size := info.Size()
 
-	switch wanted := round(s.Bytes); {
+	switch wanted := roundUpToBlock(s.Bytes); {
 	case wanted < size && s.Bytes > 0:
 		s.Log.WarnContext(ctx, "the embedded pool is larger than asked and stays so: it never shrinks",
 			"image", s.path(layout.EmbeddedImage), "bytes", size, "asked", wanted)
@@ -256,11 +256,11 @@ func (s *site) grow(ctx context.Context, image *os.File, number int, root *os.Fi
 		size = wanted
 	}
 
-	return s.fill(ctx, size, number, root)
+	return s.growFilesystem(ctx, size, number, root)
 }
 
 // fill lets the device take the image's size, and the filesystem the device's.
-func (s *site) fill(ctx context.Context, size int64, number int, root *os.File) error {
+func (s *mounter) growFilesystem(ctx context.Context, size int64, number int, root *os.File) error {
 	status, attached, err := s.Loops.Status(number)
 	if err != nil || !attached {
 		return errors.Join(err, fmt.Errorf("size of loop device %d: %w", number, loop.ErrNotAttached))
@@ -280,7 +280,7 @@ func (s *site) fill(ctx context.Context, size int64, number int, root *os.File) 
 
 // tooFullToGrow says whether the new metadata would not fit: XFS takes that for
 // a broken device and shuts down.
-func (s *site) tooFullToGrow(bytes int64) (bool, error) {
+func (s *mounter) tooFullToGrow(bytes int64) (bool, error) {
 	// Each allocation group, of at least 16 MiB, gets some blocks.
 	const groundwork, share = 16 << 20, 1024
 

@@ -6,10 +6,10 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 )
 
-// Find returns where the rooms of the pool in a directory are, without changing
+// Locate returns where the rooms of the pool in a directory are, without changing
 // anything: where its image is mounted or, without one, the directory itself.
 // Errors: ErrNotMounted, ErrForeign.
-func Find(directory string) (string, error) {
+func Locate(directory string) (string, error) {
 	options := Options{Directory: directory}
 	options.complete()
 
@@ -32,7 +32,7 @@ func (o *Options) mounted() error {
 	}
 	defer s.close()
 
-	point, mounted, err := s.place.Mounted()
+	point, mounted, err := s.target.Mounted()
 	if err != nil {
 		return err
 	}
@@ -54,7 +54,7 @@ func (o *Options) mounted() error {
 	}
 	defer image.Close()
 
-	_, err = s.deviceOf(point, image)
+	_, err = s.verifyMount(point, image)
 
 	return err
 }

@@ -15,19 +15,19 @@ import (
 
 // format makes the image under another name: until the rename there is none, so
 // that a half-made filesystem is never seen.
-func (s *site) format(ctx context.Context, size int64) (*os.File, error) {
-	image, err := s.formatAside(ctx, round(size))
+func (s *mounter) format(ctx context.Context, size int64) (*os.File, error) {
+	image, err := s.formatScratch(ctx, roundUpToBlock(size))
 	if err != nil {
-		return nil, s.blameHost(fmt.Errorf("make %s: %w", layout.EmbeddedImage, err))
+		return nil, s.explainFullHost(fmt.Errorf("make %s: %w", layout.EmbeddedImage, err))
 	}
 
-	s.Log.InfoContext(ctx, "an embedded pool was made", "image", s.path(layout.EmbeddedImage), "bytes", round(size))
+	s.Log.InfoContext(ctx, "an embedded pool was made", "image", s.path(layout.EmbeddedImage), "bytes", roundUpToBlock(size))
 
 	return image, nil
 }
 
-func (s *site) formatAside(ctx context.Context, size int64) (*os.File, error) {
-	home := int(s.home.Fd())
+func (s *mounter) formatScratch(ctx context.Context, size int64) (*os.File, error) {
+	home := int(s.directory.Fd())
 
 	// The lock is ours: it is a crash's.
 	if err := unix.Unlinkat(home, layout.EmbeddedImageScratch, 0); err != nil && !errors.Is(err, unix.ENOENT) {
@@ -59,7 +59,7 @@ func (s *site) formatAside(ctx context.Context, size int64) (*os.File, error) {
 		return nil, errors.Join(err, image.Close(), unix.Unlinkat(home, layout.EmbeddedImageScratch, 0))
 	}
 
-	if err := s.home.Sync(); err != nil {
+	if err := s.directory.Sync(); err != nil {
 		return nil, errors.Join(err, image.Close())
 	}
 
@@ -67,18 +67,18 @@ func (s *site) formatAside(ctx context.Context, size int64) (*os.File, error) {
 }
 
 // round is what an image's size is a multiple of: the device's blocks.
-func round(size int64) int64 {
+func roundUpToBlock(size int64) int64 {
 	return (size + loop.DefaultBlockSize - 1) / loop.DefaultBlockSize * loop.DefaultBlockSize
 }
 
 // scarce is so little free space that it explains a failure, in bytes.
-const scarce = 64 << 20
+const hostFullBytes = 64 << 20
 
-// blameHost says so where the filesystem that carries the image is full: inside
+// explainFullHost says so where the filesystem that carries the image is full: inside
 // of the image that looks like a broken device.
-func (s *site) blameHost(err error) error {
+func (s *mounter) explainFullHost(err error) error {
 	free, statErr := s.hostFree()
-	if err == nil || statErr != nil || free >= scarce {
+	if err == nil || statErr != nil || free >= hostFullBytes {
 		return err
 	}
 
@@ -86,9 +86,9 @@ func (s *site) blameHost(err error) error {
 }
 
 // hostFree is what the filesystem that carries the image has left, in bytes.
-func (s *site) hostFree() (int64, error) {
+func (s *mounter) hostFree() (int64, error) {
 	var stat unix.Statfs_t
-	if err := unix.Fstatfs(int(s.home.Fd()), &stat); err != nil {
+	if err := unix.Fstatfs(int(s.directory.Fd()), &stat); err != nil {
 		return 0, fmt.Errorf("space of %s: %w", s.Directory, err)
 	}
 

@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	homeMode  = 0o700
-	imageMode = 0o600
+	directoryMode = 0o700
+	imageMode     = 0o600
 )
 
 // numbers is how many loop device numbers are tried, at the end of the kernel's
@@ -28,9 +28,9 @@ type Options struct {
 	// Bytes is the least size of the image. 0 makes none; one that is there is
 	// used nevertheless, since the volumes are in it.
 	Bytes int64
-	// Known says that the pool has an image already: none is made or formatted in the
+	// MustExist says that the pool has an image already: none is made or formatted in the
 	// place of one that is missing.
-	Known bool
+	MustExist bool
 	// Loops attaches the image; nil means one with numbers of its own.
 	Loops *loop.Loops
 	// Run starts the filesystem's tools; nil means the real ones.
@@ -61,10 +61,10 @@ func (o *Options) has(name string) bool {
 type Pool struct {
 	options Options
 	// hold is the mount's root, nil for a pool without an image.
-	hold *os.File
+	root *os.File
 	// borrowed is a mount that this process had no right to make: whoever made
 	// it takes it away.
-	borrowed bool
+	unprivileged bool
 }
 
 // Ensure makes sure that the pool's filesystem is there and mounted, and at
@@ -76,7 +76,7 @@ func Ensure(ctx context.Context, options Options) (*Pool, error) {
 	options.complete()
 
 	if options.Bytes > 0 {
-		if err := os.MkdirAll(options.Directory, homeMode); err != nil {
+		if err := os.MkdirAll(options.Directory, directoryMode); err != nil {
 			return nil, fmt.Errorf("make the directory of an embedded pool: %w", err)
 		}
 	}
@@ -107,7 +107,7 @@ func ensure(ctx context.Context, options Options) (*Pool, error) {
 		return nil, err
 	}
 
-	image, err := s.image(ctx)
+	image, err := s.findOrMakeImage(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -117,15 +117,15 @@ func ensure(ctx context.Context, options Options) (*Pool, error) {
 	}
 	defer image.Close()
 
-	made.borrowed = !s.privileged
-	made.hold, err = s.assemble(ctx, image)
+	made.unprivileged = !s.privileged
+	made.root, err = s.adoptOrMount(ctx, image)
 
 	return made, err
 }
 
 // Directory is where the pool's rooms are.
 func (p *Pool) Directory() string {
-	if p.hold == nil {
+	if p.root == nil {
 		return p.options.Directory
 	}
 
@@ -135,7 +135,7 @@ func (p *Pool) Directory() string {
 // Image is the path of the file that holds the pool's filesystem, empty for a
 // pool without one.
 func (p *Pool) Image() string {
-	if p.hold == nil {
+	if p.root == nil {
 		return ""
 	}
 
@@ -145,14 +145,14 @@ func (p *Pool) Image() string {
 // Close unmounts the filesystem, unless volumes or other processes use it: then
 // it stays for the next Ensure. A second call does nothing.
 func (p *Pool) Close(ctx context.Context) error {
-	if p.hold == nil {
+	if p.root == nil {
 		return nil
 	}
 
-	_ = p.hold.Close()
-	p.hold = nil
+	_ = p.root.Close()
+	p.root = nil
 
-	if p.borrowed {
+	if p.unprivileged {
 		return nil
 	}
 

@@ -10,13 +10,13 @@ import (
 // Reflinks says whether files in a directory can share bytes, by trying it with two
 // that never get a name.
 func Reflinks(directory string) (bool, error) {
-	source, err := Nameless(directory)
+	source, err := CreateUnnamed(directory)
 	if err != nil {
 		return false, err
 	}
 	defer source.Close()
 
-	target, err := Nameless(directory)
+	target, err := CreateUnnamed(directory)
 	if err != nil {
 		return false, err
 	}
@@ -38,8 +38,8 @@ func Reflinks(directory string) (bool, error) {
 	return err == nil, err //nolint:wrapcheck // the caller says what it was for
 }
 
-// Nameless opens a new file in a directory that goes with its last descriptor.
-func Nameless(directory string) (*os.File, error) {
+// CreateUnnamed opens a new file in a directory that goes with its last descriptor.
+func CreateUnnamed(directory string) (*os.File, error) {
 	file, err := os.OpenFile(directory, unix.O_TMPFILE|os.O_RDWR, imageMode)
 	if !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EISDIR) {
 		return file, err //nolint:wrapcheck // a PathError says it all

@@ -20,17 +20,17 @@ import (
 )
 
 // site is the directory of a pool while something is done about its image.
-type site struct {
+type mounter struct {
 	Options
 
-	home  *os.File
-	place *mount.Place
-	xfs   filesystem.Filesystem
+	directory *os.File
+	target    *mount.Place
+	xfs       filesystem.Filesystem
 	// privileged says that this process may attach and mount.
 	privileged bool
 }
 
-func open(options Options) (*site, error) {
+func open(options Options) (*mounter, error) {
 	xfs, err := filesystem.ByName(filesystem.XFS, options.Run)
 	if err != nil {
 		return nil, err
@@ -52,12 +52,12 @@ func open(options Options) (*site, error) {
 		return nil, errors.Join(err, home.Close())
 	}
 
-	return &site{Options: options, home: home, place: place, xfs: xfs, privileged: privileged()}, nil
+	return &mounter{Options: options, directory: home, target: place, xfs: xfs, privileged: privileged()}, nil
 }
 
-func (s *site) close() {
-	s.place.Close()
-	_ = s.home.Close()
+func (s *mounter) close() {
+	s.target.Close()
+	_ = s.directory.Close()
 }
 
 func privileged() bool {
@@ -73,9 +73,9 @@ func privileged() bool {
 const lockPause = 10 * time.Millisecond
 
 // lock is held until close.
-func (s *site) lock(ctx context.Context) error {
+func (s *mounter) lock(ctx context.Context) error {
 	for {
-		err := flock.TryLock(s.home, unix.LOCK_EX)
+		err := flock.TryLock(s.directory, unix.LOCK_EX)
 
 		switch {
 		case err == nil, flock.Unsupported(err):
@@ -95,11 +95,11 @@ func (s *site) lock(ctx context.Context) error {
 
 // openImage returns nil where there is none. An unprivileged process gets a
 // descriptor that only tells which file it is.
-func (s *site) openImage() (*os.File, error) {
+func (s *mounter) openImage() (*os.File, error) {
 	path := s.path(layout.EmbeddedImage)
 
 	// Looked at before it is opened: to open a device or a pipe has effects.
-	known, err := unix.Openat(int(s.home.Fd()), layout.EmbeddedImage, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	known, err := unix.Openat(int(s.directory.Fd()), layout.EmbeddedImage, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {
 		return nil, nil //nolint:nilnil // that there is none is no failure
 	}
@@ -135,7 +135,7 @@ func (s *site) openImage() (*os.File, error) {
 
 // image returns the pool's image, made if it is wanted and not there, or nil
 // where the directory is the pool.
-func (s *site) image(ctx context.Context) (*os.File, error) {
+func (s *mounter) findOrMakeImage(ctx context.Context) (*os.File, error) {
 	image, err := s.openImage()
 	if err != nil {
 		return nil, err
@@ -150,8 +150,8 @@ func (s *site) image(ctx context.Context) (*os.File, error) {
 	}
 
 	// Once it is mounted, its bytes are the filesystem's business.
-	if _, mounted, err := s.place.Mounted(); err == nil && !mounted {
-		image, err = s.known(ctx, image)
+	if _, mounted, err := s.target.Mounted(); err == nil && !mounted {
+		image, err = s.usableImage(ctx, image)
 		if err != nil {
 			return nil, err
 		}
@@ -166,7 +166,7 @@ func (s *site) image(ctx context.Context) (*os.File, error) {
 
 // known returns the image if it holds an XFS, or a new one in the place of one
 // that holds nothing. It closes what it does not return.
-func (s *site) known(ctx context.Context, image *os.File) (*os.File, error) {
+func (s *mounter) usableImage(ctx context.Context, image *os.File) (*os.File, error) {
 	found, err := filesystem.Detect(image)
 	if err == nil && found == filesystem.XFS {
 		return image, nil
@@ -188,7 +188,7 @@ func (s *site) known(ctx context.Context, image *os.File) (*os.File, error) {
 			path, ErrForeign)
 	case !blank:
 		return nil, fmt.Errorf("%s holds %s and no XFS: %w; move it away", path, found, ErrForeign)
-	case s.Known:
+	case s.MustExist:
 		return nil, fmt.Errorf("%s holds nothing: %w, which the state knows; put the image back", path, ErrForeign)
 	case s.Bytes == 0:
 		return nil, fmt.Errorf("%s holds nothing: %w; remove it, or give --pool-image-size to have it formatted", path, ErrForeign)
@@ -203,18 +203,18 @@ func (s *site) known(ctx context.Context, image *os.File) (*os.File, error) {
 }
 
 // makeIfWanted makes the image of a directory that has none.
-func (s *site) makeIfWanted(ctx context.Context) (*os.File, error) {
-	_, mounted, err := s.place.Mounted()
+func (s *mounter) makeIfWanted(ctx context.Context) (*os.File, error) {
+	_, mounted, err := s.target.Mounted()
 	if err != nil {
 		return nil, err
 	}
 
 	if mounted {
 		return nil, fmt.Errorf("something is mounted at %s, but there is no %s: %w; unmount it, or put the image back",
-			s.place.Path(), layout.EmbeddedImage, ErrForeign)
+			s.target.Path(), layout.EmbeddedImage, ErrForeign)
 	}
 
-	if s.Bytes == 0 || s.Known {
+	if s.Bytes == 0 || s.MustExist {
 		return nil, nil //nolint:nilnil // the directory is the pool
 	}
 
@@ -240,13 +240,13 @@ func (s *site) makeIfWanted(ctx context.Context) (*os.File, error) {
 	return s.format(ctx, s.Bytes)
 }
 
-func (s *site) needsPrivilege() error {
+func (s *mounter) needsPrivilege() error {
 	return fmt.Errorf("%s is not mounted at %s: %w; start a driver of mode node or all, as root and "+
-		"with --pool-image-size, on this pool first", layout.EmbeddedImage, s.place.Path(), ErrPrivilege)
+		"with --pool-image-size, on this pool first", layout.EmbeddedImage, s.target.Path(), ErrPrivilege)
 }
 
 // refuseVolumes refuses a directory with volumes that the image would hide.
-func (s *site) refuseVolumes() error {
+func (s *mounter) refuseVolumes() error {
 	root, err := os.OpenRoot(s.Directory)
 	if err != nil {
 		return fmt.Errorf("look for volumes: %w", err)
@@ -254,7 +254,7 @@ func (s *site) refuseVolumes() error {
 	defer root.Close()
 
 	for _, room := range layout.VolumeDirectories() {
-		name, err := anyIn(root, room)
+		name, err := firstEntry(root, room)
 		if err != nil {
 			return fmt.Errorf("look for volumes in %s: %w", s.path(room), err)
 		}
@@ -268,8 +268,8 @@ func (s *site) refuseVolumes() error {
 	return nil
 }
 
-// anyIn returns the name of something in the directory, "" when there is nothing.
-func anyIn(root *os.Root, directory string) (string, error) {
+// firstEntry returns the name of something in the directory, "" when there is nothing.
+func firstEntry(root *os.Root, directory string) (string, error) {
 	opened, err := root.Open(directory)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
