@@ -39,13 +39,13 @@ func TestSIGTERMDoesNotWaitForACheckThatHangs(t *testing.T) {
 	defer func() { require.NoError(t, filesystem.Thaw(root)) }()
 
 	ctx := t.Context()
-	capability := csiclient.Mount(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, "ext4")
+	capability := csiclient.MountCapability(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, "ext4")
 	made, err := b.client.CreateVolume(ctx, &csi.CreateVolumeRequest{
 		Name: "checked", VolumeCapabilities: []*csi.VolumeCapability{capability}, CapacityRange: &csi.CapacityRange{RequiredBytes: 64 << 20},
 	})
 	require.NoError(t, err)
 
-	claim := &csiclient.Claim{
+	claim := &csiclient.Publication{
 		VolumeID: made.GetVolume().GetVolumeId(), VolumeContext: made.GetVolume().GetVolumeContext(), Capability: capability,
 		NodeID: "node-a", StagingPath: filepath.Join(b.dir, "kubelet", "staging"),
 	}

@@ -27,7 +27,7 @@ func TestVerifyFindsWhatIsMissing(t *testing.T) {
 			t.Parallel()
 
 			s := &stopped{dir: t.TempDir()}
-			s.during(t, end, func(client *csiclient.Orchestrator) {
+			s.during(t, end, func(client *csiclient.Client) {
 				for i := range volumes {
 					createVolume(t, client, fmt.Sprint("volume-", i), nil)
 				}

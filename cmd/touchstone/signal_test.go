@@ -27,8 +27,8 @@ type busy struct {
 	dir     string
 	command *exec.Cmd
 	lines   <-chan string
-	client  *csiclient.Orchestrator
-	claim   *csiclient.Claim
+	client  *csiclient.Client
+	claim   *csiclient.Publication
 	// staged is the answer of the call.
 	staged chan error
 }
@@ -77,13 +77,13 @@ func startBusy(t *testing.T) (b *busy, release func()) {
 	b.start(t, "PATH="+tools+":"+os.Getenv("PATH"))
 
 	ctx := t.Context()
-	capability := csiclient.Mount(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, "ext4")
+	capability := csiclient.MountCapability(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, "ext4")
 	made, err := b.client.CreateVolume(ctx, &csi.CreateVolumeRequest{
 		Name: "busy", VolumeCapabilities: []*csi.VolumeCapability{capability}, CapacityRange: &csi.CapacityRange{RequiredBytes: 64 << 20},
 	})
 	require.NoError(t, err)
 
-	b.claim = &csiclient.Claim{
+	b.claim = &csiclient.Publication{
 		VolumeID: made.GetVolume().GetVolumeId(), VolumeContext: made.GetVolume().GetVolumeContext(), Capability: capability,
 		NodeID: "node-a", StagingPath: filepath.Join(b.dir, "kubelet", "staging"),
 	}

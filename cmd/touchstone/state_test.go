@@ -47,7 +47,7 @@ func (s *stopped) state(verb string, extra ...string) (code int, said string) {
 }
 
 // during calls do while a driver serves, which then ends as the signal says.
-func (s *stopped) during(t *testing.T, end syscall.Signal, do func(client *csiclient.Orchestrator), args ...string) {
+func (s *stopped) during(t *testing.T, end syscall.Signal, do func(client *csiclient.Client), args ...string) {
 	t.Helper()
 
 	command, lines := startProcess(t, s.dir, args...)
@@ -68,13 +68,13 @@ func serveAndStop(t *testing.T) *stopped {
 	t.Helper()
 
 	s := &stopped{dir: t.TempDir()}
-	s.during(t, syscall.SIGTERM, func(client *csiclient.Orchestrator) {
+	s.during(t, syscall.SIGTERM, func(client *csiclient.Client) {
 		s.never = createVolume(t, client, "never", nil)
 		s.used = createVolume(t, client, "used", nil)
 		s.directory = createVolume(t, client, "directory", map[string]string{"backing": "directory"})
 
 		for _, id := range []string{s.used, s.directory} {
-			claim := &csiclient.Claim{VolumeID: id, NodeID: "here", Capability: csiclient.Mount(writer, "")}
+			claim := &csiclient.Publication{VolumeID: id, NodeID: "here", Capability: csiclient.MountCapability(writer, "")}
 			require.NoError(t, client.Attach(t.Context(), claim))
 			require.NoError(t, client.Detach(t.Context(), claim))
 		}
@@ -91,12 +91,12 @@ func serveAndStop(t *testing.T) *stopped {
 
 const writer = csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
 
-func createVolume(t *testing.T, client *csiclient.Orchestrator, name string, parameters map[string]string) string {
+func createVolume(t *testing.T, client *csiclient.Client, name string, parameters map[string]string) string {
 	t.Helper()
 
 	made, err := client.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
 		Name: name, Parameters: parameters, CapacityRange: &csi.CapacityRange{RequiredBytes: 1 << 20},
-		VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(writer, "")},
+		VolumeCapabilities: []*csi.VolumeCapability{csiclient.MountCapability(writer, "")},
 	})
 	require.NoError(t, err)
 
@@ -205,9 +205,9 @@ func (s *stopped) putRight(t *testing.T, data []string, lost string) {
 		require.Zero(t, code, said)
 	}
 
-	s.during(t, syscall.SIGTERM, func(client *csiclient.Orchestrator) {
+	s.during(t, syscall.SIGTERM, func(client *csiclient.Client) {
 		for range 2 {
-			claim := &csiclient.Claim{VolumeID: s.never, NodeID: "here", Capability: csiclient.Mount(writer, "")}
+			claim := &csiclient.Publication{VolumeID: s.never, NodeID: "here", Capability: csiclient.MountCapability(writer, "")}
 			require.NoError(t, client.Attach(t.Context(), claim))
 			require.NoError(t, client.Detach(t.Context(), claim))
 		}
@@ -376,7 +376,7 @@ func TestForgetPool(t *testing.T) {
 	}
 	stateDir := filepath.Join(s.dir, "state")
 
-	s.during(t, syscall.SIGTERM, func(client *csiclient.Orchestrator) {
+	s.during(t, syscall.SIGTERM, func(client *csiclient.Client) {
 		_, err := client.DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: s.used})
 		require.Equal(t, codes.Unavailable, status.Code(err), "DeleteVolume in a pool of which the state knows another identity: %v", err)
 		require.ErrorContains(t, err, "touchstone state forget-pool default")
@@ -424,14 +424,14 @@ func TestForgetPool(t *testing.T) {
 func (s *stopped) servesNewPool(t *testing.T, lost string) {
 	t.Helper()
 
-	s.during(t, syscall.SIGTERM, func(client *csiclient.Orchestrator) {
+	s.during(t, syscall.SIGTERM, func(client *csiclient.Client) {
 		createVolume(t, client, "new", nil)
 	}, "--node-id=here")
 
 	adopted := identityOf(t, s)
 	require.NotEqual(t, lost, adopted)
 
-	s.during(t, syscall.SIGTERM, func(client *csiclient.Orchestrator) {
+	s.during(t, syscall.SIGTERM, func(client *csiclient.Client) {
 		_, err := client.DeleteSnapshot(t.Context(), &csi.DeleteSnapshotRequest{SnapshotId: s.snapshot})
 		require.NoError(t, err)
 
@@ -452,7 +452,7 @@ func TestPoolsInUseAreNotCompared(t *testing.T) {
 
 	s, other := serveAndStop(t), t.TempDir()
 
-	s.during(t, syscall.SIGTERM, func(*csiclient.Orchestrator) {
+	s.during(t, syscall.SIGTERM, func(*csiclient.Client) {
 		for _, verb := range []string{"verify", "repair"} {
 			for _, extra := range [][]string{nil, {"--state-dir", other}} {
 				code, said := s.state(verb, extra...)
@@ -471,7 +471,7 @@ func TestTheStateOfANodeTellsNothingOfPools(t *testing.T) {
 
 	s := serveAndStop(t)
 	node := &stopped{dir: t.TempDir()}
-	node.during(t, syscall.SIGTERM, func(*csiclient.Orchestrator) {}, "--mode=node", "--kubelet-dir", node.dir)
+	node.during(t, syscall.SIGTERM, func(*csiclient.Client) {}, "--mode=node", "--kubelet-dir", node.dir)
 
 	for _, verb := range []string{"verify", "repair"} {
 		code, said := s.state(verb, "--state-dir", filepath.Join(node.dir, "state"))
@@ -488,11 +488,11 @@ func TestEmbeddedPoolIsCompared(t *testing.T) {
 	t.Parallel()
 
 	s := &stopped{dir: t.TempDir()}
-	serve := func(end syscall.Signal, do func(*csiclient.Orchestrator)) {
+	serve := func(end syscall.Signal, do func(*csiclient.Client)) {
 		s.during(t, end, do, "--mode=all", "--kubelet-dir", s.dir, "--pool-image-size=320Mi")
 	}
 
-	serve(syscall.SIGKILL, func(client *csiclient.Orchestrator) { createVolume(t, client, "volume", nil) })
+	serve(syscall.SIGKILL, func(client *csiclient.Client) { createVolume(t, client, "volume", nil) })
 
 	code, said := s.state("verify")
 	require.Zero(t, code, said)
@@ -504,7 +504,7 @@ func TestEmbeddedPoolIsCompared(t *testing.T) {
 	require.Contains(t, said, orphan)
 	require.NoError(t, os.Remove(orphan))
 
-	serve(syscall.SIGTERM, func(*csiclient.Orchestrator) {})
+	serve(syscall.SIGTERM, func(*csiclient.Client) {})
 
 	code, said = s.state("verify")
 	require.Equal(t, exitCannot, code, said)

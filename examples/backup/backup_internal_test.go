@@ -120,8 +120,8 @@ func (w *world) backup(args ...string) string {
 	return out
 }
 
-func (w *world) volume(name string, size int64) *csiclient.Claim {
-	capability := csiclient.Block(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER)
+func (w *world) volume(name string, size int64) *csiclient.Publication {
+	capability := csiclient.BlockCapability(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER)
 	made, err := w.driver.CreateVolume(w.t.Context(), &csi.CreateVolumeRequest{
 		Name: name, CapacityRange: &csi.CapacityRange{RequiredBytes: size}, VolumeCapabilities: []*csi.VolumeCapability{capability},
 	})
@@ -134,7 +134,7 @@ func (w *world) volume(name string, size int64) *csiclient.Claim {
 }
 
 // change uses the volume, as a workload would.
-func (w *world) change(claim *csiclient.Claim, with func(*os.File)) {
+func (w *world) change(claim *csiclient.Publication, with func(*os.File)) {
 	ctx := w.t.Context()
 	require.NoError(w.t, w.driver.Attach(ctx, claim))
 	require.NoError(w.t, w.driver.Stage(ctx, claim))
@@ -160,7 +160,7 @@ func (w *world) write(device *os.File, offset, length int64) {
 	require.NoError(w.t, err)
 }
 
-func (w *world) expand(claim *csiclient.Claim, size int64) {
+func (w *world) expand(claim *csiclient.Publication, size int64) {
 	_, err := w.driver.ControllerExpandVolume(w.t.Context(), &csi.ControllerExpandVolumeRequest{
 		VolumeId: claim.VolumeID, CapacityRange: &csi.CapacityRange{RequiredBytes: size}, VolumeCapability: claim.Capability,
 	})
@@ -168,8 +168,8 @@ func (w *world) expand(claim *csiclient.Claim, size int64) {
 }
 
 // snapshot returns the id and the SHA-256.
-func (w *world) snapshot(claim *csiclient.Claim, name string) (id, sum string) {
-	made, err := w.driver.SnapshotUntilReady(w.t.Context(), &csi.CreateSnapshotRequest{SourceVolumeId: claim.VolumeID, Name: name})
+func (w *world) snapshot(claim *csiclient.Publication, name string) (id, sum string) {
+	made, err := w.driver.CreateSnapshotAndWait(w.t.Context(), &csi.CreateSnapshotRequest{SourceVolumeId: claim.VolumeID, Name: name})
 	require.NoError(w.t, err)
 
 	id = made.GetSnapshot().GetSnapshotId()
@@ -191,7 +191,7 @@ func (w *world) find(name string) string {
 	return made.VolumeID
 }
 
-func (w *world) remove(claim *csiclient.Claim, snapshots ...string) {
+func (w *world) remove(claim *csiclient.Publication, snapshots ...string) {
 	for _, id := range snapshots {
 		_, err := w.driver.DeleteSnapshot(w.t.Context(), &csi.DeleteSnapshotRequest{SnapshotId: id})
 		require.NoError(w.t, err)
@@ -244,15 +244,15 @@ func TestInterruptedStream(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	d := harness.Start(t)
-	tool := &tool{client: d.Orchestrator, out: io.Discard}
+	tool := &tool{client: d.Client, out: io.Discard}
 	asked := []int64{}
 	end := error(nil)
 
 	received := func() (offsets []int64, err error) {
-		for block, err := range tool.ranges(t.Context(), func(from int64) iter.Seq2[csiclient.Blocks, error] {
+		for block, err := range tool.ranges(t.Context(), func(from int64) iter.Seq2[csiclient.BlockMetadata, error] {
 			asked = append(asked, from)
 
-			return func(yield func(csiclient.Blocks, error) bool) {
+			return func(yield func(csiclient.BlockMetadata, error) bool) {
 				if !yield(&csi.GetMetadataAllocatedResponse{BlockMetadata: []*csi.BlockMetadata{
 					{ByteOffset: from + 10, SizeBytes: 10}, {ByteOffset: from + 30, SizeBytes: 10},
 				}}, nil) {

@@ -34,7 +34,7 @@ const cleanUpLimit = time.Minute
 func (t *tool) withDevice(
 	ctx context.Context, request *csi.CreateVolumeRequest, what purpose, use func(*os.File) error,
 ) (err error) {
-	capability := csiclient.Block(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER)
+	capability := csiclient.BlockCapability(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER)
 	request.VolumeCapabilities = []*csi.VolumeCapability{capability}
 
 	made, err := t.client.CreateVolume(ctx, request)
@@ -61,25 +61,25 @@ func (t *tool) withDevice(
 
 	place := filepath.Join(t.dir, "backup-"+id)
 
-	return t.published(ctx, place, &csiclient.Claim{
+	return t.published(ctx, place, &csiclient.Publication{
 		VolumeID: id, VolumeContext: made.GetVolume().GetVolumeContext(), Capability: capability, NodeID: node.GetNodeId(),
 		StagingPath: filepath.Join(place, "staging"), TargetPath: filepath.Join(place, "device"), ReadOnly: what == temporary,
 	}, use)
 }
 
 // published brings the volume up to its target path, and down again.
-func (t *tool) published(ctx context.Context, place string, claim *csiclient.Claim, use func(*os.File) error) (err error) {
+func (t *tool) published(ctx context.Context, place string, claim *csiclient.Publication, use func(*os.File) error) (err error) {
 	capabilities, err := t.client.Capabilities(ctx)
 	if err != nil {
 		return err
 	}
 
-	up, err := t.client.StepsUp(capabilities, claim)
+	up, err := t.client.PublishSteps(capabilities, claim)
 	if err != nil {
 		return err
 	}
 
-	down, err := t.client.StepsDown(capabilities, claim)
+	down, err := t.client.UnpublishSteps(capabilities, claim)
 	if err != nil {
 		return err
 	}
@@ -124,7 +124,7 @@ func zero(device *os.File, length int64) error {
 	return nil
 }
 
-func call(ctx context.Context, steps []csiclient.Step, claim *csiclient.Claim) error {
+func call(ctx context.Context, steps []csiclient.Step, claim *csiclient.Publication) error {
 	for _, step := range steps {
 		if err := step.Call(ctx, claim); err != nil {
 			return err

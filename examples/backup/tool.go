@@ -16,27 +16,27 @@ import (
 )
 
 type tool struct {
-	client *csiclient.Orchestrator
+	client *csiclient.Client
 	dir    string
 	out    io.Writer
 }
 
 // asking opens a stream of ranges that begins at an offset.
-type asking func(from int64) iter.Seq2[csiclient.Blocks, error]
+type asking func(from int64) iter.Seq2[csiclient.BlockMetadata, error]
 
 // full keeps all ranges of the snapshot that were ever written. The others are
 // zeros, as they are in a new volume.
 func (t *tool) full(ctx context.Context, snapshotID, path string) error {
-	return t.keep(ctx, header{Snapshot: snapshotID}, path, func(from int64) iter.Seq2[csiclient.Blocks, error] {
-		return t.client.Allocated(ctx, &csi.GetMetadataAllocatedRequest{SnapshotId: snapshotID, StartingOffset: from})
+	return t.keep(ctx, header{Snapshot: snapshotID}, path, func(from int64) iter.Seq2[csiclient.BlockMetadata, error] {
+		return t.client.AllocatedBlocks(ctx, &csi.GetMetadataAllocatedRequest{SnapshotId: snapshotID, StartingOffset: from})
 	})
 }
 
 // incremental keeps the ranges that differ from an older snapshot. Some of them
 // may hold zeros where that had data.
 func (t *tool) incremental(ctx context.Context, baseID, snapshotID, path string) error {
-	return t.keep(ctx, header{Snapshot: snapshotID, Base: baseID}, path, func(from int64) iter.Seq2[csiclient.Blocks, error] {
-		return t.client.Changed(ctx, &csi.GetMetadataDeltaRequest{
+	return t.keep(ctx, header{Snapshot: snapshotID, Base: baseID}, path, func(from int64) iter.Seq2[csiclient.BlockMetadata, error] {
+		return t.client.ChangedBlocks(ctx, &csi.GetMetadataDeltaRequest{
 			BaseSnapshotId: baseID, TargetSnapshotId: snapshotID, StartingOffset: from,
 		})
 	})

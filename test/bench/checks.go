@@ -97,7 +97,7 @@ func (b *bench) putStalls(writers []*writer, checking, resting []span) {
 }
 
 // checkOften returns when checks ran, and as long a time before each.
-func checkOften(ctx context.Context, d *driver, claim *csiclient.Claim) (checking, resting []span, err error) {
+func checkOften(ctx context.Context, d *driver, claim *csiclient.Publication) (checking, resting []span, err error) {
 	length := time.Second
 
 	for range checkCount {

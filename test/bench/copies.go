@@ -75,7 +75,7 @@ func copies(ctx context.Context, b *bench) (failure error) {
 }
 
 // copyOften measures snapshot, restore and clone of one volume.
-func (b *bench) copyOften(ctx context.Context, d *driver, source *csiclient.Claim, what string) error {
+func (b *bench) copyOften(ctx context.Context, d *driver, source *csiclient.Publication, what string) error {
 	const count = 40
 
 	snapshots, restores, clones := &sample{}, &sample{}, &sample{}
@@ -99,7 +99,7 @@ func (b *bench) copyOften(ctx context.Context, d *driver, source *csiclient.Clai
 	return nil
 }
 
-func (d *driver) copyOnce(ctx context.Context, source *csiclient.Claim, name string, snapshots, restores, clones *sample) error {
+func (d *driver) copyOnce(ctx context.Context, source *csiclient.Publication, name string, snapshots, restores, clones *sample) error {
 	// What a workload does between two snapshots: else there would be nothing to
 	// flush.
 	if err := d.touch(source); err != nil {
@@ -146,7 +146,7 @@ func (d *driver) copyOnce(ctx context.Context, source *csiclient.Claim, name str
 
 // stalls measures how long a writer has to wait while the volume is being
 // snapshotted: the window of the freeze as the workload sees it.
-func (b *bench) stalls(ctx context.Context, d *driver, source *csiclient.Claim) error {
+func (b *bench) stalls(ctx context.Context, d *driver, source *csiclient.Publication) error {
 	const count = 100
 
 	file, err := os.OpenFile(filepath.Join(d.seen(source.TargetPath), "stalled"), os.O_CREATE|os.O_RDWR, 0o600)
@@ -219,7 +219,7 @@ func writeUntil(over <-chan struct{}, file *os.File, longest *atomic.Int64) erro
 
 // besideCopies measures calls on another volume while a large one is copied and
 // its copies, 10 GiB each, are overwritten by nobody and deleted.
-func (b *bench) besideCopies(ctx context.Context, d *driver, large *csiclient.Claim) error {
+func (b *bench) besideCopies(ctx context.Context, d *driver, large *csiclient.Publication) error {
 	quiet, err := d.staged(ctx, "quiet", nil)
 	if err != nil {
 		return err
@@ -269,7 +269,7 @@ func (b *bench) besideCopies(ctx context.Context, d *driver, large *csiclient.Cl
 
 // changedBlocks measures both streams of a volume of which one block in a
 // hundred has changed, once large blocks and once the smallest.
-func (b *bench) changedBlocks(ctx context.Context, d *driver, large *csiclient.Claim) error {
+func (b *bench) changedBlocks(ctx context.Context, d *driver, large *csiclient.Publication) error {
 	for _, each := range []struct {
 		name  string
 		bytes int64
@@ -282,7 +282,7 @@ func (b *bench) changedBlocks(ctx context.Context, d *driver, large *csiclient.C
 	return nil
 }
 
-func (b *bench) changed(ctx context.Context, d *driver, large *csiclient.Claim, name string, block int64) error {
+func (b *bench) changed(ctx context.Context, d *driver, large *csiclient.Publication, name string, block int64) error {
 	const count, hundredth = 20, 100
 
 	base, err := d.snapshot(ctx, large.VolumeID, "base "+name)
@@ -300,7 +300,7 @@ func (b *bench) changed(ctx context.Context, d *driver, large *csiclient.Claim, 
 	}
 
 	allocated, _, err := timed(ctx, 1, count, func(ctx context.Context, _ int) error {
-		return atLeastBytes(10*gib, d.Allocated(ctx, &csi.GetMetadataAllocatedRequest{SnapshotId: target}))
+		return atLeastBytes(10*gib, d.AllocatedBlocks(ctx, &csi.GetMetadataAllocatedRequest{SnapshotId: target}))
 	})
 	if err != nil {
 		return err
@@ -308,7 +308,7 @@ func (b *bench) changed(ctx context.Context, d *driver, large *csiclient.Claim, 
 
 	changed, _, err := timed(ctx, 1, count, func(ctx context.Context, _ int) error {
 		return atLeastBytes(10*gib/hundredth,
-			d.Changed(ctx, &csi.GetMetadataDeltaRequest{BaseSnapshotId: base, TargetSnapshotId: target}))
+			d.ChangedBlocks(ctx, &csi.GetMetadataDeltaRequest{BaseSnapshotId: base, TargetSnapshotId: target}))
 	})
 	if err != nil {
 		return err
@@ -324,7 +324,7 @@ func (b *bench) changed(ctx context.Context, d *driver, large *csiclient.Claim, 
 var errTooFew = errors.New("the stream told of too few bytes")
 
 // atLeastBytes reads a stream to its end.
-func atLeastBytes(least int64, stream iter.Seq2[csiclient.Blocks, error]) error {
+func atLeastBytes(least int64, stream iter.Seq2[csiclient.BlockMetadata, error]) error {
 	var told int64
 
 	for blocks, err := range stream {
@@ -409,7 +409,7 @@ func copyFile(ctx context.Context, from, to string) error {
 }
 
 // filled makes an ext4 volume of that size, mounts it and writes a file.
-func (d *driver) filled(ctx context.Context, name string, size, data int64) (*csiclient.Claim, error) {
+func (d *driver) filled(ctx context.Context, name string, size, data int64) (*csiclient.Publication, error) {
 	claim, err := d.made(ctx, name, size, mountable())
 	if err != nil {
 		return nil, err
@@ -428,8 +428,8 @@ func (d *driver) filled(ctx context.Context, name string, size, data int64) (*cs
 }
 
 // raw makes a raw block volume and publishes it.
-func (d *driver) raw(ctx context.Context, name string, size int64) (*csiclient.Claim, error) {
-	claim, err := d.made(ctx, name, size, csiclient.Block(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER))
+func (d *driver) raw(ctx context.Context, name string, size int64) (*csiclient.Publication, error) {
+	claim, err := d.made(ctx, name, size, csiclient.BlockCapability(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER))
 	if err != nil {
 		return nil, err
 	}
@@ -437,7 +437,7 @@ func (d *driver) raw(ctx context.Context, name string, size int64) (*csiclient.C
 	return claim, d.bringUp(ctx, claim)
 }
 
-func (d *driver) made(ctx context.Context, name string, size int64, capability *csi.VolumeCapability) (*csiclient.Claim, error) {
+func (d *driver) made(ctx context.Context, name string, size int64, capability *csi.VolumeCapability) (*csiclient.Publication, error) {
 	made, err := d.CreateVolume(ctx, &csi.CreateVolumeRequest{
 		Name: name, VolumeCapabilities: []*csi.VolumeCapability{capability}, CapacityRange: &csi.CapacityRange{RequiredBytes: size},
 	})
@@ -447,7 +447,7 @@ func (d *driver) made(ctx context.Context, name string, size int64, capability *
 
 	id := made.GetVolume().GetVolumeId()
 
-	return &csiclient.Claim{
+	return &csiclient.Publication{
 		VolumeID: id, VolumeContext: made.GetVolume().GetVolumeContext(), Capability: capability, NodeID: nodeID,
 		StagingPath: filepath.Join(d.root, "kubelet", "staging", id),
 		TargetPath:  filepath.Join(d.root, "kubelet", "pods", id, "mount"),
@@ -459,8 +459,8 @@ func (d *driver) seen(path string) string {
 	return fmt.Sprintf("/proc/%d/root%s", d.command.Process.Pid, path)
 }
 
-func (d *driver) bringUp(ctx context.Context, claim *csiclient.Claim) error {
-	for _, step := range []func(context.Context, *csiclient.Claim) error{d.Attach, d.Stage, d.Publish} {
+func (d *driver) bringUp(ctx context.Context, claim *csiclient.Publication) error {
+	for _, step := range []func(context.Context, *csiclient.Publication) error{d.Attach, d.Stage, d.Publish} {
 		if err := step(ctx, claim); err != nil {
 			return err
 		}
@@ -469,8 +469,8 @@ func (d *driver) bringUp(ctx context.Context, claim *csiclient.Claim) error {
 	return nil
 }
 
-func (d *driver) takeDown(ctx context.Context, claim *csiclient.Claim) error {
-	for _, step := range []func(context.Context, *csiclient.Claim) error{d.Unpublish, d.Unstage, d.Detach} {
+func (d *driver) takeDown(ctx context.Context, claim *csiclient.Publication) error {
+	for _, step := range []func(context.Context, *csiclient.Publication) error{d.Unpublish, d.Unstage, d.Detach} {
 		if err := step(ctx, claim); err != nil {
 			return err
 		}
@@ -499,7 +499,7 @@ func (d *driver) deleteSnapshot(ctx context.Context, id string) error {
 	return err
 }
 
-func (d *driver) copyOf(ctx context.Context, source *csiclient.Claim, name string, content *csi.VolumeContentSource) (string, error) {
+func (d *driver) copyOf(ctx context.Context, source *csiclient.Publication, name string, content *csi.VolumeContentSource) (string, error) {
 	made, err := d.CreateVolume(ctx, &csi.CreateVolumeRequest{
 		Name: name, VolumeCapabilities: []*csi.VolumeCapability{source.Capability}, VolumeContentSource: content,
 	})
@@ -553,7 +553,7 @@ func overwrite(path string, size, block int64, chosen func(number int) bool) err
 }
 
 // touch writes a little where the volume is published.
-func (d *driver) touch(claim *csiclient.Claim) error {
+func (d *driver) touch(claim *csiclient.Publication) error {
 	path := d.seen(claim.TargetPath)
 	if claim.Capability.GetMount() != nil {
 		path = filepath.Join(path, "data")

@@ -31,7 +31,7 @@ const (
 
 // driver is a running child process and a client of it.
 type driver struct {
-	*csiclient.Orchestrator
+	*csiclient.Client
 
 	root    string
 	command *exec.Cmd
@@ -91,7 +91,7 @@ func (b *bench) startIn(ctx context.Context, root string, environment ...string)
 		return nil, fmt.Errorf("start the driver: %w", err)
 	}
 
-	d := &driver{Orchestrator: client, root: root, command: command}
+	d := &driver{Client: client, root: root, command: command}
 
 	limited, cancel := context.WithTimeout(ctx, readyLimit)
 	defer cancel()
@@ -211,11 +211,11 @@ func (d *driver) costing(ctx context.Context, callers, count int, do func(ctx co
 }
 
 func mountable() *csi.VolumeCapability {
-	return csiclient.Mount(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, "ext4")
+	return csiclient.MountCapability(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, "ext4")
 }
 
 // claim makes a volume and returns a use of it.
-func (d *driver) claim(ctx context.Context, name string, parameters map[string]string) (*csiclient.Claim, error) {
+func (d *driver) claim(ctx context.Context, name string, parameters map[string]string) (*csiclient.Publication, error) {
 	made, err := d.CreateVolume(ctx, &csi.CreateVolumeRequest{
 		Name: name, Parameters: parameters,
 		VolumeCapabilities: []*csi.VolumeCapability{mountable()},
@@ -227,7 +227,7 @@ func (d *driver) claim(ctx context.Context, name string, parameters map[string]s
 
 	id := made.GetVolume().GetVolumeId()
 
-	return &csiclient.Claim{
+	return &csiclient.Publication{
 		VolumeID: id, VolumeContext: made.GetVolume().GetVolumeContext(), Capability: mountable(), NodeID: nodeID,
 		StagingPath: filepath.Join(d.root, "kubelet", "staging", id),
 		TargetPath:  filepath.Join(d.root, "kubelet", "pods", id, "mount"),
@@ -235,7 +235,7 @@ func (d *driver) claim(ctx context.Context, name string, parameters map[string]s
 }
 
 // staged makes a volume and brings it to its staging path.
-func (d *driver) staged(ctx context.Context, name string, parameters map[string]string) (*csiclient.Claim, error) {
+func (d *driver) staged(ctx context.Context, name string, parameters map[string]string) (*csiclient.Publication, error) {
 	claim, err := d.claim(ctx, name, parameters)
 	if err != nil {
 		return nil, err

@@ -22,7 +22,7 @@ import (
 type victim struct {
 	*driver
 
-	claim *csiclient.Claim
+	claim *csiclient.Publication
 	image string
 	// aside is a second link to the image.
 	aside string
@@ -122,7 +122,7 @@ func (d *driver) sufferAll(ctx context.Context, f fault) (told, cured *sample, f
 func (d *driver) newVictim(ctx context.Context, name string, block bool) (*victim, error) {
 	capability := mountable()
 	if block {
-		capability = csiclient.Block(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER)
+		capability = csiclient.BlockCapability(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER)
 	}
 
 	claim, err := d.made(ctx, name, volumeBytes, capability)

@@ -171,8 +171,8 @@ func (b *bench) conditionLists(ctx context.Context, with *driver) error {
 	return nil
 }
 
-func (d *driver) stageMany(ctx context.Context, count int) ([]*csiclient.Claim, error) {
-	claims := make([]*csiclient.Claim, count)
+func (d *driver) stageMany(ctx context.Context, count int) ([]*csiclient.Publication, error) {
+	claims := make([]*csiclient.Publication, count)
 
 	_, err := together(ctx, creators, count, func(ctx context.Context, number int) (err error) {
 		claims[number], err = d.staged(ctx, fmt.Sprint("staged ", number), nil)
@@ -185,14 +185,14 @@ func (d *driver) stageMany(ctx context.Context, count int) ([]*csiclient.Claim, 
 
 // unstageMany gives the devices back: those of a driver that is killed while its
 // mount namespace ends are detached as well, but one after the other.
-func (d *driver) unstageMany(ctx context.Context, claims []*csiclient.Claim) error {
+func (d *driver) unstageMany(ctx context.Context, claims []*csiclient.Publication) error {
 	_, err := together(ctx, creators, len(claims), func(ctx context.Context, number int) error { return d.Unstage(ctx, claims[number]) })
 
 	return err
 }
 
 // putStats asks for the usage of all volumes, one after the other.
-func (b *bench) putStats(ctx context.Context, d *driver, claims []*csiclient.Claim) error {
+func (b *bench) putStats(ctx context.Context, d *driver, claims []*csiclient.Publication) error {
 	const rounds = 3
 
 	calls, _, err := timed(ctx, 1, rounds*len(claims), func(ctx context.Context, number int) error {

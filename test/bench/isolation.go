@@ -45,7 +45,7 @@ func isolation(ctx context.Context, b *bench) error {
 }
 
 // beside measures calls on the quiet volume.
-func (b *bench) beside(ctx context.Context, d *driver, quiet *csiclient.Claim, what string) error {
+func (b *bench) beside(ctx context.Context, d *driver, quiet *csiclient.Publication, what string) error {
 	const gets, publications = 2000, 300
 
 	getting, _, err := timed(ctx, 1, gets, func(ctx context.Context, _ int) error { return d.get(ctx, quiet.VolumeID) })
@@ -64,7 +64,7 @@ func (b *bench) beside(ctx context.Context, d *driver, quiet *csiclient.Claim, w
 	return nil
 }
 
-func (b *bench) besideFormat(ctx context.Context, d *driver, quiet *csiclient.Claim, stall *stall) error {
+func (b *bench) besideFormat(ctx context.Context, d *driver, quiet *csiclient.Publication, stall *stall) error {
 	if err := stall.arm(); err != nil {
 		return err
 	}
@@ -94,7 +94,7 @@ func (b *bench) besideFormat(ctx context.Context, d *driver, quiet *csiclient.Cl
 // thickBytes is what one thick volume takes.
 const thickBytes = 2 << 30
 
-func (b *bench) besideThick(ctx context.Context, d *driver, quiet *csiclient.Claim) error {
+func (b *bench) besideThick(ctx context.Context, d *driver, quiet *csiclient.Publication) error {
 	over := make(chan struct{})
 	group, ctx := errgroup.WithContext(ctx)
 

@@ -66,10 +66,10 @@ type lives struct {
 }
 
 func (l *lives) live(ctx context.Context, number int) error {
-	var claim *csiclient.Claim
+	var claim *csiclient.Publication
 
 	for _, step := range []csiclient.Step{
-		{RPC: "CreateVolume", Call: func(ctx context.Context, _ *csiclient.Claim) (err error) {
+		{RPC: "CreateVolume", Call: func(ctx context.Context, _ *csiclient.Publication) (err error) {
 			claim, err = l.claim(ctx, fmt.Sprintf("life %s %d", l.name, number), l.parameters)
 
 			return err
@@ -80,7 +80,7 @@ func (l *lives) live(ctx context.Context, number int) error {
 		{RPC: "NodeUnpublishVolume", Call: l.Unpublish},
 		{RPC: "NodeUnstageVolume", Call: l.Unstage},
 		{RPC: "ControllerUnpublishVolume", Call: l.Detach},
-		{RPC: "DeleteVolume", Call: func(ctx context.Context, c *csiclient.Claim) error { return l.delete(ctx, c.VolumeID) }},
+		{RPC: "DeleteVolume", Call: func(ctx context.Context, c *csiclient.Publication) error { return l.delete(ctx, c.VolumeID) }},
 	} {
 		if err := l.step(step.RPC, func() error { return step.Call(ctx, claim) }); err != nil {
 			return err
@@ -104,7 +104,7 @@ func (l *lives) step(name string, do func() error) error {
 }
 
 // tidy removes what the CO has made.
-func (l *lives) tidy(claim *csiclient.Claim) error {
+func (l *lives) tidy(claim *csiclient.Publication) error {
 	for _, path := range []string{claim.StagingPath, filepath.Dir(claim.TargetPath)} {
 		if err := os.Remove(path); err != nil {
 			return fmt.Errorf("tidy up: %w", err)

@@ -46,7 +46,7 @@ func backings() []backing {
 }
 
 // republish publishes and unpublishes a staged volume again and again.
-func (d *driver) republish(ctx context.Context, claim *csiclient.Claim, count int) (up, down *sample, err error) {
+func (d *driver) republish(ctx context.Context, claim *csiclient.Publication, count int) (up, down *sample, err error) {
 	up, down = &sample{}, &sample{}
 
 	for range count {

@@ -28,7 +28,7 @@ func staged(ctx context.Context, b *bench) error {
 	}
 	defer done()
 
-	claims := make([]*csiclient.Claim, b.staged)
+	claims := make([]*csiclient.Publication, b.staged)
 	err = b.stageTenths(ctx, d, claims)
 
 	if err == nil {
@@ -53,7 +53,7 @@ func staged(ctx context.Context, b *bench) error {
 }
 
 // stageTenths stages all volumes and notes what the stagings of each tenth take.
-func (b *bench) stageTenths(ctx context.Context, d *driver, claims []*csiclient.Claim) error {
+func (b *bench) stageTenths(ctx context.Context, d *driver, claims []*csiclient.Publication) error {
 	const parts = 10
 
 	for part := range parts {
@@ -81,10 +81,10 @@ func (b *bench) stageTenths(ctx context.Context, d *driver, claims []*csiclient.
 }
 
 // stageable is a volume that is attached.
-func (d *driver) stageable(ctx context.Context, number int) (*csiclient.Claim, error) {
+func (d *driver) stageable(ctx context.Context, number int) (*csiclient.Publication, error) {
 	capability := mountable()
 	if number%oneOfMany != 0 {
-		capability = csiclient.Block(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER)
+		capability = csiclient.BlockCapability(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER)
 	}
 
 	made, err := d.CreateVolume(ctx, &csi.CreateVolumeRequest{
@@ -96,7 +96,7 @@ func (d *driver) stageable(ctx context.Context, number int) (*csiclient.Claim, e
 	}
 
 	id := made.GetVolume().GetVolumeId()
-	claim := &csiclient.Claim{
+	claim := &csiclient.Publication{
 		VolumeID: id, VolumeContext: made.GetVolume().GetVolumeContext(), Capability: capability, NodeID: nodeID,
 		StagingPath: filepath.Join(d.root, "kubelet", "staging", id),
 		TargetPath:  filepath.Join(d.root, "kubelet", "pods", id, "mount"),
@@ -106,7 +106,7 @@ func (d *driver) stageable(ctx context.Context, number int) (*csiclient.Claim, e
 }
 
 // amongStaged measures calls and restarts of a driver that has many staged volumes.
-func (b *bench) amongStaged(ctx context.Context, d *driver, claims []*csiclient.Claim) error {
+func (b *bench) amongStaged(ctx context.Context, d *driver, claims []*csiclient.Publication) error {
 	const calls = 200
 
 	created, _, err := timed(ctx, 1, calls, d.creating("beside", nil))

@@ -209,8 +209,8 @@ func (s *snapshot) create() *step {
 
 	return &step{
 		name: "create snapshot", then: func() { s.phase = created },
-		call: func(ctx context.Context, co *csiclient.Orchestrator) error {
-			answer, err := co.SnapshotUntilReady(ctx, &csi.CreateSnapshotRequest{
+		call: func(ctx context.Context, co *csiclient.Client) error {
+			answer, err := co.CreateSnapshotAndWait(ctx, &csi.CreateSnapshotRequest{
 				Name: s.name, SourceVolumeId: s.of[0].volumeID, Parameters: s.of[0].parameters,
 			})
 			if err != nil {
@@ -225,7 +225,7 @@ func (s *snapshot) create() *step {
 	}
 }
 
-func (s *snapshot) createGroup(ctx context.Context, co *csiclient.Orchestrator) error {
+func (s *snapshot) createGroup(ctx context.Context, co *csiclient.Client) error {
 	request := &csi.CreateVolumeGroupSnapshotRequest{Name: s.name}
 	for _, of := range s.of {
 		request.SourceVolumeIds = append(request.GetSourceVolumeIds(), of.volumeID)
@@ -235,7 +235,7 @@ func (s *snapshot) createGroup(ctx context.Context, co *csiclient.Orchestrator) 
 		}
 	}
 
-	answer, err := co.GroupUntilReady(ctx, request)
+	answer, err := co.CreateGroupSnapshotAndWait(ctx, request)
 	if err != nil {
 		return err
 	}
@@ -273,7 +273,7 @@ func (of *snapshotted) answers(told *csi.Snapshot) error {
 func (s *snapshot) delete() *step {
 	return &step{
 		name: "delete snapshot", then: func() { s.phase = deleted },
-		call: func(ctx context.Context, co *csiclient.Orchestrator) error {
+		call: func(ctx context.Context, co *csiclient.Client) error {
 			if !s.group {
 				_, err := co.DeleteSnapshot(ctx, &csi.DeleteSnapshotRequest{SnapshotId: s.id})
 
@@ -303,7 +303,7 @@ func (w *worker) doCopy(p *process, s *snapshot, next *step) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), hangs)
 	defer cancel()
 
-	if err := next.call(ctx, p.Orchestrator); err != nil {
+	if err := next.call(ctx, p.Client); err != nil {
 		if p.lost(err) {
 			s.pending = next
 

@@ -316,7 +316,7 @@ func (w *worker) do(p *process, v *volume, next *step) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), hangs)
 	defer cancel()
 
-	if err := next.call(ctx, p.Orchestrator); err != nil {
+	if err := next.call(ctx, p.Client); err != nil {
 		if p.lost(err) {
 			v.pending = next
 

@@ -107,14 +107,14 @@ func (v *inlineVolume) publish(ctx context.Context, p *process) error {
 	attached := map[string]string{"csi.storage.k8s.io/ephemeral": "true"}
 	maps.Copy(attached, v.attributes)
 
-	return p.Publish(ctx, &csiclient.Claim{
+	return p.Publish(ctx, &csiclient.Publication{
 		VolumeID: inlineID, VolumeContext: attached, TargetPath: v.target,
-		Capability: csiclient.Mount(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, "ext4"),
+		Capability: csiclient.MountCapability(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, "ext4"),
 	})
 }
 
 func (v *inlineVolume) unpublish(ctx context.Context, p *process) error {
-	return p.Unpublish(ctx, &csiclient.Claim{VolumeID: inlineID, TargetPath: v.target})
+	return p.Unpublish(ctx, &csiclient.Publication{VolumeID: inlineID, TargetPath: v.target})
 }
 
 func (v *inlineVolume) contents(t *testing.T) []string {

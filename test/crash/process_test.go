@@ -78,7 +78,7 @@ func newSite(t *testing.T, binary string) *site {
 
 // process is one run of the driver.
 type process struct {
-	*csiclient.Orchestrator
+	*csiclient.Client
 
 	// closed is the client's; calls may still be on their way through it.
 	closed  bool
@@ -117,7 +117,7 @@ func (s *site) start(t *testing.T, watch grpc.UnaryClientInterceptor) *process {
 	client, err := csiclient.Connect(endpoint, append(await.Calls(t), grpc.WithChainUnaryInterceptor(watch))...)
 	require.NoError(t, err)
 
-	p := &process{Orchestrator: client, command: command, ended: make(chan struct{}), memory: s.memory, exhausted: make(chan struct{})}
+	p := &process{Client: client, command: command, ended: make(chan struct{}), memory: s.memory, exhausted: make(chan struct{})}
 
 	go func() {
 		defer close(p.ended)

@@ -57,10 +57,10 @@ func (k kind) capability() *csi.VolumeCapability {
 	const mode = csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER
 
 	if k.block {
-		return csiclient.Block(mode)
+		return csiclient.BlockCapability(mode)
 	}
 
-	return csiclient.Mount(mode, k.fsType)
+	return csiclient.MountCapability(mode, k.fsType)
 }
 
 // phase is how far a volume is in its life, as acknowledged.
@@ -88,7 +88,7 @@ type volume struct {
 	source *rand.ChaCha8
 	kind   kind
 	name   string
-	claim  csiclient.Claim
+	claim  csiclient.Publication
 	phase  phase
 	// published are the targets of acknowledged publications.
 	published map[target]bool
@@ -109,7 +109,7 @@ type volume struct {
 // step is one call and what its acknowledgement means.
 type step struct {
 	name string
-	call func(ctx context.Context, co *csiclient.Orchestrator) error
+	call func(ctx context.Context, co *csiclient.Client) error
 	// then is nil where the truth stays as it was.
 	then func()
 	// undo may come in the place of a retry; nil where only that is sensible.
@@ -124,7 +124,7 @@ func newVolume(site *site, source *rand.ChaCha8, name string) *volume {
 
 	return &volume{
 		random: random, source: source, name: name, kind: all[random.IntN(len(all))],
-		claim: csiclient.Claim{
+		claim: csiclient.Publication{
 			NodeID:      nodeID,
 			StagingPath: filepath.Join(site.kubelet(), "staging", name),
 			// Each target is a file beneath it.
@@ -134,7 +134,7 @@ func newVolume(site *site, source *rand.ChaCha8, name string) *volume {
 	}
 }
 
-func (v *volume) at(place target) *csiclient.Claim {
+func (v *volume) at(place target) *csiclient.Publication {
 	claim := v.claim
 	claim.TargetPath = filepath.Join(v.claim.TargetPath, string(place))
 	claim.ReadOnly = place == readOnly
@@ -148,7 +148,7 @@ func (v *volume) create() *step {
 		wanted = v.capacity
 	}
 
-	return &step{name: "create", call: func(ctx context.Context, co *csiclient.Orchestrator) error {
+	return &step{name: "create", call: func(ctx context.Context, co *csiclient.Client) error {
 		answer, err := co.CreateVolume(ctx, &csi.CreateVolumeRequest{
 			Name: v.name, Parameters: v.kind.parameters, VolumeContentSource: v.from,
 			VolumeCapabilities: []*csi.VolumeCapability{v.kind.capability()},
@@ -170,14 +170,14 @@ func (v *volume) create() *step {
 func (v *volume) attach() *step {
 	return &step{
 		name: "attach", undo: v.detach, then: func() { v.phase = attached },
-		call: func(ctx context.Context, co *csiclient.Orchestrator) error { return co.Attach(ctx, &v.claim) },
+		call: func(ctx context.Context, co *csiclient.Client) error { return co.Attach(ctx, &v.claim) },
 	}
 }
 
 func (v *volume) detach() *step {
 	return &step{
 		name: "detach", then: func() { v.phase = created },
-		call: func(ctx context.Context, co *csiclient.Orchestrator) error { return co.Detach(ctx, &v.claim) },
+		call: func(ctx context.Context, co *csiclient.Client) error { return co.Detach(ctx, &v.claim) },
 	}
 }
 
@@ -185,14 +185,14 @@ func (v *volume) stage() *step {
 	return &step{
 		name: "stage", undo: v.unstage,
 		then: func() { v.phase, v.behind, v.device = staged, false, v.capacity },
-		call: func(ctx context.Context, co *csiclient.Orchestrator) error { return co.Stage(ctx, &v.claim) },
+		call: func(ctx context.Context, co *csiclient.Client) error { return co.Stage(ctx, &v.claim) },
 	}
 }
 
 func (v *volume) unstage() *step {
 	return &step{
 		name: "unstage", then: func() { v.phase, v.behind = attached, false },
-		call: func(ctx context.Context, co *csiclient.Orchestrator) error { return co.Unstage(ctx, &v.claim) },
+		call: func(ctx context.Context, co *csiclient.Client) error { return co.Unstage(ctx, &v.claim) },
 	}
 }
 
@@ -200,21 +200,21 @@ func (v *volume) publish(place target) *step {
 	return &step{
 		name: "publish", at: place, undo: func() *step { return v.unpublish(place) },
 		then: func() { v.published[place] = true },
-		call: func(ctx context.Context, co *csiclient.Orchestrator) error { return co.Publish(ctx, v.at(place)) },
+		call: func(ctx context.Context, co *csiclient.Client) error { return co.Publish(ctx, v.at(place)) },
 	}
 }
 
 func (v *volume) unpublish(place target) *step {
 	return &step{
 		name: "unpublish", at: place, then: func() { delete(v.published, place) },
-		call: func(ctx context.Context, co *csiclient.Orchestrator) error { return co.Unpublish(ctx, v.at(place)) },
+		call: func(ctx context.Context, co *csiclient.Client) error { return co.Unpublish(ctx, v.at(place)) },
 	}
 }
 
 func (v *volume) delete() *step {
 	return &step{
 		name: "delete", then: func() { v.phase = deleted },
-		call: func(ctx context.Context, co *csiclient.Orchestrator) error {
+		call: func(ctx context.Context, co *csiclient.Client) error {
 			_, err := co.DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: v.claim.VolumeID})
 
 			return err
@@ -228,7 +228,7 @@ func (v *volume) expand() *step {
 	return &step{name: "expand", then: func() {
 		v.capacity = wanted
 		v.behind = v.phase == staged && v.kind.image()
-	}, call: func(ctx context.Context, co *csiclient.Orchestrator) error {
+	}, call: func(ctx context.Context, co *csiclient.Client) error {
 		answer, err := co.ControllerExpandVolume(ctx, &csi.ControllerExpandVolumeRequest{
 			VolumeId: v.claim.VolumeID, CapacityRange: &csi.CapacityRange{RequiredBytes: wanted},
 		})
@@ -250,7 +250,7 @@ func (v *volume) expandOnNode() *step {
 
 	return &step{
 		name: "expand on the node", then: func() { v.behind, v.device = false, size },
-		call: func(ctx context.Context, co *csiclient.Orchestrator) error {
+		call: func(ctx context.Context, co *csiclient.Client) error {
 			_, err := co.NodeExpandVolume(ctx, &csi.NodeExpandVolumeRequest{
 				VolumeId: v.claim.VolumeID, VolumePath: claim, CapacityRange: &csi.CapacityRange{RequiredBytes: size},
 			})
@@ -267,11 +267,11 @@ var errWrong = errors.New("wrong answer")
 
 // read compares all data with the checksums.
 func (v *volume) read(place target) *step {
-	return &step{name: "read", at: place, call: func(context.Context, *csiclient.Orchestrator) error { return v.holds(place) }}
+	return &step{name: "read", at: place, call: func(context.Context, *csiclient.Client) error { return v.holds(place) }}
 }
 
 func (v *volume) write() *step {
-	return &step{name: "write", at: writable, call: func(context.Context, *csiclient.Orchestrator) error {
+	return &step{name: "write", at: writable, call: func(context.Context, *csiclient.Client) error {
 		data := make([]byte, chunk)
 		_, _ = v.source.Read(data)
 		slot := v.random.Int64N(files)

@@ -57,15 +57,15 @@ func accessKinds() []accessKind {
 	readable := []access{{nodesRead, ok, ok, ok}, nowhere[1], nowhere[2]}
 
 	mounted := func(mode csi.VolumeCapability_AccessMode_Mode) *csi.VolumeCapability {
-		return csiclient.Mount(mode, "")
+		return csiclient.MountCapability(mode, "")
 	}
 
 	return []accessKind{
 		{"image mounted", false, nil, mounted, append(oneNode[:5:5], nowhere...)},
-		{"image as block", false, nil, csiclient.Block, append(oneNode[:5:5], nowhere...)},
+		{"image as block", false, nil, csiclient.BlockCapability, append(oneNode[:5:5], nowhere...)},
 		{"directory", false, directoryBacked(), mounted, append(oneNode[:5:5], nowhere...)},
 		{"shared image mounted", true, nil, mounted, append(oneNode[:5:5], readable...)},
-		{"shared image as block", true, nil, csiclient.Block, append(oneNode[:5:5], readable...)},
+		{"shared image as block", true, nil, csiclient.BlockCapability, append(oneNode[:5:5], readable...)},
 		{"shared directory", true, directoryBacked(), mounted, append(oneNode[:5:5], everywhere...)},
 	}
 }
@@ -116,7 +116,7 @@ func TestAccessModes(t *testing.T) {
 // cell is a volume of one row.
 type cell struct {
 	row   access
-	claim *csiclient.Claim
+	claim *csiclient.Publication
 	// otherwise is a capability that the volume could have had as well.
 	otherwise *csi.VolumeCapability
 }
@@ -167,13 +167,13 @@ func createCell(t *testing.T, d *harness.Driver, kind accessKind, row access) *c
 }
 
 // formatOnce is what has to happen before several nodes can only read.
-func formatOnce(t *testing.T, d *harness.Driver, claim *csiclient.Claim) {
+func formatOnce(t *testing.T, d *harness.Driver, claim *csiclient.Publication) {
 	t.Helper()
 
 	fails(t, d.Stage(t.Context(), claim), codes.FailedPrecondition, "holds no filesystem")
 
 	first := *claim
-	first.Capability = csiclient.Mount(writer, "")
+	first.Capability = csiclient.MountCapability(writer, "")
 
 	require.NoError(t, d.Stage(t.Context(), &first))
 	require.NoError(t, d.Unstage(t.Context(), &first))
@@ -236,7 +236,7 @@ func (c *cell) staged(t *testing.T, d *harness.Driver) {
 	fails(t, d.Stage(ctx, &other), codes.AlreadyExists)
 
 	other = *c.claim
-	other.Capability = csiclient.Mount(csi.VolumeCapability_AccessMode_UNKNOWN, "")
+	other.Capability = csiclient.MountCapability(csi.VolumeCapability_AccessMode_UNKNOWN, "")
 	fails(t, d.Stage(ctx, &other), codes.InvalidArgument)
 }
 
@@ -249,7 +249,7 @@ func (c *cell) published(t *testing.T, d *harness.Driver) {
 	c.writable(t)
 
 	other := *c.claim
-	other.Capability = csiclient.Mount(csi.VolumeCapability_AccessMode_UNKNOWN, "")
+	other.Capability = csiclient.MountCapability(csi.VolumeCapability_AccessMode_UNKNOWN, "")
 	fails(t, d.Publish(ctx, &other), codes.InvalidArgument)
 
 	other = *c.claim

@@ -36,13 +36,13 @@ func several(t *testing.T, d *harness.Driver, count int) []*life {
 	for i := range volumes {
 		made, err := d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
 			Name:               fmt.Sprintf("%s-%d", t.Name(), i),
-			VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)},
+			VolumeCapabilities: []*csi.VolumeCapability{csiclient.BlockCapability(writer)},
 			CapacityRange:      &csi.CapacityRange{RequiredBytes: mib},
 		})
 		require.NoError(t, err)
 
 		claim := d.Claim(t, made.GetVolume().GetVolumeId())
-		claim.VolumeContext, claim.Capability = made.GetVolume().GetVolumeContext(), csiclient.Block(writer)
+		claim.VolumeContext, claim.Capability = made.GetVolume().GetVolumeContext(), csiclient.BlockCapability(writer)
 		volumes[i] = &life{t: t, driver: d, kind: kind{capability: claim.Capability}, claim: claim}
 	}
 

@@ -406,7 +406,7 @@ func TestLifeWithoutACapability(t *testing.T) {
 // lesserLife is a volume's life with a CO that calls what is advertised only.
 type lesserLife struct{ *life }
 
-func (l *lesserLife) steps(choose func(csiclient.Capabilities, *csiclient.Claim) ([]csiclient.Step, error)) {
+func (l *lesserLife) steps(choose func(csiclient.Capabilities, *csiclient.Publication) ([]csiclient.Step, error)) {
 	l.t.Helper()
 
 	caps, err := l.driver.Capabilities(l.t.Context())
@@ -422,12 +422,12 @@ func (l *lesserLife) steps(choose func(csiclient.Capabilities, *csiclient.Claim)
 
 func (l *lesserLife) up() {
 	l.t.Helper()
-	l.steps(l.driver.StepsUp)
+	l.steps(l.driver.PublishSteps)
 }
 
 func (l *lesserLife) down() {
 	l.t.Helper()
-	l.steps(l.driver.StepsDown)
+	l.steps(l.driver.UnpublishSteps)
 }
 
 func (l *lesserLife) goOn() {
@@ -464,7 +464,7 @@ func requireNothingStaged(t *testing.T, d *harness.Driver) {
 }
 
 // unstagedClaim is a use of a volume by a CO that does not stage.
-func unstagedClaim(t *testing.T, d *harness.Driver, request *csi.CreateVolumeRequest) *csiclient.Claim {
+func unstagedClaim(t *testing.T, d *harness.Driver, request *csi.CreateVolumeRequest) *csiclient.Publication {
 	t.Helper()
 
 	claim := newVolume(t, d, request)
@@ -501,14 +501,14 @@ func TestPublishWithoutStaging(t *testing.T) {
 			require.NoError(t, d.Publish(t.Context(), first))
 			writeBlock(t, first)
 
-			for _, more := range []*csiclient.Claim{second, reader} {
+			for _, more := range []*csiclient.Publication{second, reader} {
 				require.NoError(t, d.Publish(t.Context(), more))
 				requireBlock(t, more)
 			}
 
 			// The last one to go takes the staging along, whoever was first, and
 			// however often the driver was restarted in between.
-			for _, gone := range []*csiclient.Claim{first, reader} {
+			for _, gone := range []*csiclient.Publication{first, reader} {
 				require.NoError(t, d.Unpublish(t.Context(), gone))
 				requireBlock(t, second)
 				d.Restart(t)
@@ -610,7 +610,7 @@ func TestStagingIsDisabledWhileVolumesAreUsed(t *testing.T) {
 }
 
 // requireNothingElseStagedUnless it is a device, which needs no mount point.
-func requireNothingElseStagedUnless(t *testing.T, d *harness.Driver, claim *csiclient.Claim) {
+func requireNothingElseStagedUnless(t *testing.T, d *harness.Driver, claim *csiclient.Publication) {
 	t.Helper()
 
 	if claim.Capability.GetBlock() == nil {
@@ -635,7 +635,7 @@ func TestWithoutAttachmentBytesAreThereForGood(t *testing.T) {
 	// An attachment does not make again what was there for good.
 	d.Restart(t, without())
 
-	for _, each := range []*csiclient.Claim{claim, second} {
+	for _, each := range []*csiclient.Publication{claim, second} {
 		require.NoError(t, os.Remove(imageOf(d, each.VolumeID)))
 		require.NoError(t, d.Attach(t.Context(), each))
 		fails(t, d.Stage(t.Context(), each), codes.NotFound)
@@ -659,8 +659,8 @@ func TestAttachmentsOfBeforeDoNotCount(t *testing.T) {
 func TestAnswersWithoutACapability(t *testing.T) {
 	namespace.NeedRoot(t)
 
-	for name, judge := range map[string]func(*testing.T, *harness.Driver, *csiclient.Claim){
-		"TOPOLOGY": func(t *testing.T, d *harness.Driver, claim *csiclient.Claim) {
+	for name, judge := range map[string]func(*testing.T, *harness.Driver, *csiclient.Publication){
+		"TOPOLOGY": func(t *testing.T, d *harness.Driver, claim *csiclient.Publication) {
 			t.Helper()
 
 			info, err := d.NodeGetInfo(t.Context(), &csi.NodeGetInfoRequest{})
@@ -672,7 +672,7 @@ func TestAnswersWithoutACapability(t *testing.T) {
 				require.Equal(t, []string{harness.NodeID}, seen.nodes)
 			}
 		},
-		"LIST_VOLUMES_PUBLISHED_NODES": func(t *testing.T, d *harness.Driver, claim *csiclient.Claim) {
+		"LIST_VOLUMES_PUBLISHED_NODES": func(t *testing.T, d *harness.Driver, claim *csiclient.Publication) {
 			t.Helper()
 
 			for _, seen := range seenBy(t, d, claim) {
@@ -680,14 +680,14 @@ func TestAnswersWithoutACapability(t *testing.T) {
 				require.NotEmpty(t, seen.volume.GetAccessibleTopology())
 			}
 		},
-		"PUBLISH_READONLY": func(t *testing.T, d *harness.Driver, _ *csiclient.Claim) {
+		"PUBLISH_READONLY": func(t *testing.T, d *harness.Driver, _ *csiclient.Publication) {
 			t.Helper()
 
 			other := newVolume(t, d, &csi.CreateVolumeRequest{Name: "other"})
 			other.ReadOnly = true
 			fails(t, d.Attach(t.Context(), other), codes.InvalidArgument, "PUBLISH_READONLY")
 		},
-		"ONLINE": func(t *testing.T, d *harness.Driver, claim *csiclient.Claim) {
+		"ONLINE": func(t *testing.T, d *harness.Driver, claim *csiclient.Publication) {
 			t.Helper()
 
 			larger := &csi.ControllerExpandVolumeRequest{VolumeId: claim.VolumeID, CapacityRange: required(128 * mib)}
@@ -699,11 +699,11 @@ func TestAnswersWithoutACapability(t *testing.T) {
 			require.NoError(t, err)
 			bringUp(t, d, claim)
 		},
-		"SINGLE_NODE_MULTI_WRITER": func(t *testing.T, d *harness.Driver, claim *csiclient.Claim) {
+		"SINGLE_NODE_MULTI_WRITER": func(t *testing.T, d *harness.Driver, claim *csiclient.Publication) {
 			t.Helper()
 
 			for _, mode := range []csi.VolumeCapability_AccessMode_Mode{singleWriter, multiWriter} {
-				requireModeUnknown(t, d, claim, csiclient.Mount(mode, ""))
+				requireModeUnknown(t, d, claim, csiclient.MountCapability(mode, ""))
 			}
 		},
 	} {
@@ -720,7 +720,7 @@ func TestAnswersWithoutACapability(t *testing.T) {
 	}
 }
 
-func requireModeUnknown(t *testing.T, d *harness.Driver, claim *csiclient.Claim, wanted *csi.VolumeCapability) {
+func requireModeUnknown(t *testing.T, d *harness.Driver, claim *csiclient.Publication, wanted *csi.VolumeCapability) {
 	t.Helper()
 
 	_, err := d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
@@ -737,7 +737,7 @@ func requireModeUnknown(t *testing.T, d *harness.Driver, claim *csiclient.Claim,
 	other := another(claim, "other")
 	other.Capability = wanted
 
-	for _, call := range []func(context.Context, *csiclient.Claim) error{d.Attach, d.Stage, d.Publish} {
+	for _, call := range []func(context.Context, *csiclient.Publication) error{d.Attach, d.Stage, d.Publish} {
 		fails(t, call(t.Context(), other), codes.InvalidArgument, "SINGLE_NODE_MULTI_WRITER")
 	}
 }
@@ -748,7 +748,7 @@ type seen struct {
 }
 
 // seenBy are the ways in which a CO sees the volume.
-func seenBy(t *testing.T, d *harness.Driver, claim *csiclient.Claim) []seen {
+func seenBy(t *testing.T, d *harness.Driver, claim *csiclient.Publication) []seen {
 	t.Helper()
 
 	got, err := d.ControllerGetVolume(t.Context(), &csi.ControllerGetVolumeRequest{VolumeId: claim.VolumeID})

@@ -73,7 +73,7 @@ func TestCapacityOfPoolsAndSegments(t *testing.T) {
 
 			_, err = d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
 				Name: t.Name(), CapacityRange: required(mib),
-				VolumeCapabilities:        []*csi.VolumeCapability{csiclient.Block(writer)},
+				VolumeCapabilities:        []*csi.VolumeCapability{csiclient.BlockCapability(writer)},
 				AccessibilityRequirements: &csi.TopologyRequirement{Requisite: []*csi.Topology{there}},
 			})
 			if test.ours {
@@ -86,7 +86,7 @@ func TestCapacityOfPoolsAndSegments(t *testing.T) {
 
 	for fsType, smallest := range map[string]int64{"ext4": 4096, "xfs": 300 * mib, "btrfs": 256 * mib} {
 		answer := capacity(&csi.GetCapacityRequest{
-			VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(writer, fsType)},
+			VolumeCapabilities: []*csi.VolumeCapability{csiclient.MountCapability(writer, fsType)},
 		})
 		require.GreaterOrEqual(t, answer.GetMinimumVolumeSize().GetValue(), smallest, fsType)
 	}

@@ -316,13 +316,13 @@ func TestRawBlockForgetsTheFilesystem(t *testing.T) {
 	t.Parallel()
 
 	d := startNode(t)
-	claim := given(t, d, csiclient.Mount(writer, "ext4"), nil)
+	claim := given(t, d, csiclient.MountCapability(writer, "ext4"), nil)
 	require.NoError(t, os.MkdirAll(claim.StagingPath, 0o750))
 	require.NoError(t, d.Stage(t.Context(), claim))
 	require.NotNil(t, reportOf(t, d, claim.VolumeID).Check)
 	require.NoError(t, d.Unstage(t.Context(), claim))
 
-	claim.Capability = csiclient.Block(writer)
+	claim.Capability = csiclient.BlockCapability(writer)
 	require.NoError(t, d.Stage(t.Context(), claim))
 	require.Nil(t, reportOf(t, d, claim.VolumeID).Check)
 	require.NoError(t, d.Unstage(t.Context(), claim))

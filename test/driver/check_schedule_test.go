@@ -75,7 +75,7 @@ func TestChecksFollowThePeriod(t *testing.T) {
 			own, other := usedVolume(t, d), usedVolume(t, d)
 			require.Equal(t, node.HowStage, reportOf(t, d, own.VolumeID).Check.How)
 
-			for _, claim := range []*csiclient.Claim{own, other} {
+			for _, claim := range []*csiclient.Publication{own, other} {
 				test.modify(t, d, claim.VolumeID, shortPeriod.String())
 			}
 
@@ -98,7 +98,7 @@ func TestChecksFollowThePeriod(t *testing.T) {
 
 // usedVolume is staged, and was made by the driver or, where it makes none, for
 // it.
-func usedVolume(t *testing.T, d *harness.Driver) *csiclient.Claim {
+func usedVolume(t *testing.T, d *harness.Driver) *csiclient.Publication {
 	t.Helper()
 
 	if d.Config.Mode == driver.ModeNode {
@@ -130,7 +130,7 @@ func modifyElsewhere(t *testing.T, d *harness.Driver, id, period string) {
 
 // TestChecksFindDamage has nobody ask.
 func TestChecksFindDamage(t *testing.T) {
-	eachPool(t, func(t *testing.T, d *harness.Driver, claim *csiclient.Claim, fsType string) {
+	eachPool(t, func(t *testing.T, d *harness.Driver, claim *csiclient.Publication, fsType string) {
 		t.Helper()
 		bringUp(t, d, claim)
 		populate(t, claim.TargetPath)

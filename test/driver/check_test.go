@@ -42,7 +42,7 @@ func askCheck(ctx context.Context, d *harness.Driver, id, how string) (*health.V
 
 // requireCheck also requires that the driver tells of it afterwards, and that it
 // has left nothing behind.
-func requireCheck(t *testing.T, d *harness.Driver, claim *csiclient.Claim, verdict, how string) *health.VolumeCheck {
+func requireCheck(t *testing.T, d *harness.Driver, claim *csiclient.Publication, verdict, how string) *health.VolumeCheck {
 	t.Helper()
 
 	began := time.Now()
@@ -110,7 +110,7 @@ func awaitReason(t *testing.T, d *harness.Driver, id string, want health.Reason)
 }
 
 // eachPool has a driver with a pool of either sort, for each filesystem.
-func eachPool(t *testing.T, test func(t *testing.T, d *harness.Driver, claim *csiclient.Claim, fsType string)) {
+func eachPool(t *testing.T, test func(t *testing.T, d *harness.Driver, claim *csiclient.Publication, fsType string)) {
 	t.Helper()
 	namespace.NeedRoot(t)
 	t.Parallel()
@@ -170,7 +170,7 @@ func busy(t *testing.T, directory string) (stop func() int64) {
 }
 
 func TestCheckOfTheSound(t *testing.T) {
-	eachPool(t, func(t *testing.T, d *harness.Driver, claim *csiclient.Claim, _ string) {
+	eachPool(t, func(t *testing.T, d *harness.Driver, claim *csiclient.Publication, _ string) {
 		t.Helper()
 
 		_, err := askCheck(t.Context(), d, claim.VolumeID, node.HowOnline)
@@ -196,7 +196,7 @@ func TestCheckOfTheSound(t *testing.T) {
 }
 
 func TestCheckOfTheSoundOffline(t *testing.T) {
-	eachPool(t, func(t *testing.T, d *harness.Driver, claim *csiclient.Claim, _ string) {
+	eachPool(t, func(t *testing.T, d *harness.Driver, claim *csiclient.Publication, _ string) {
 		t.Helper()
 		bringUp(t, d, claim)
 		writeBlock(t, claim)
@@ -282,7 +282,7 @@ func damageXFSInodes(t *testing.T, file *os.File) {
 }
 
 func TestCheckOfTheDamaged(t *testing.T) {
-	eachPool(t, func(t *testing.T, d *harness.Driver, claim *csiclient.Claim, fsType string) {
+	eachPool(t, func(t *testing.T, d *harness.Driver, claim *csiclient.Publication, fsType string) {
 		t.Helper()
 		bringUp(t, d, claim)
 		populate(t, claim.TargetPath)
@@ -327,7 +327,7 @@ func TestCheckIsRefused(t *testing.T) {
 	t.Parallel()
 
 	d := harness.Start(t, sharedPool)
-	refused := func(t *testing.T, claim *csiclient.Claim, code codes.Code, words ...string) {
+	refused := func(t *testing.T, claim *csiclient.Publication, code codes.Code, words ...string) {
 		t.Helper()
 
 		_, err := askCheck(t.Context(), d, claim.VolumeID, node.HowOnline)
@@ -338,7 +338,7 @@ func TestCheckIsRefused(t *testing.T) {
 	t.Run("unknown", func(t *testing.T) {
 		id, err := volume.NewID()
 		require.NoError(t, err)
-		refused(t, &csiclient.Claim{VolumeID: id}, codes.NotFound)
+		refused(t, &csiclient.Publication{VolumeID: id}, codes.NotFound)
 	})
 	t.Run("hostile", func(t *testing.T) {
 		_, err := askCheck(t.Context(), d, "../../etc", node.HowOnline)
@@ -358,7 +358,7 @@ func TestCheckIsRefused(t *testing.T) {
 		fails(t, err, codes.FailedPrecondition, "directory")
 	})
 	t.Run("raw block", func(t *testing.T) {
-		claim := newVolume(t, d, &csi.CreateVolumeRequest{VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)}})
+		claim := newVolume(t, d, &csi.CreateVolumeRequest{VolumeCapabilities: []*csi.VolumeCapability{csiclient.BlockCapability(writer)}})
 		refused(t, claim, codes.FailedPrecondition, "raw block")
 		bringUp(t, d, claim)
 		refused(t, claim, codes.FailedPrecondition, "raw block")
@@ -368,7 +368,7 @@ func TestCheckIsRefused(t *testing.T) {
 		bringUp(t, d, claim)
 		takeDown(t, d, claim)
 
-		claim.Capability = csiclient.Mount(nodesRead, "")
+		claim.Capability = csiclient.MountCapability(nodesRead, "")
 		bringUp(t, d, claim)
 		refused(t, claim, codes.FailedPrecondition, "nodes")
 	})
@@ -416,13 +416,13 @@ func TestCheckIsRefused(t *testing.T) {
 
 // TestCheckOfWhatIsOnlyRead has nothing to freeze.
 func TestCheckOfWhatIsOnlyRead(t *testing.T) {
-	eachPool(t, func(t *testing.T, d *harness.Driver, claim *csiclient.Claim, _ string) {
+	eachPool(t, func(t *testing.T, d *harness.Driver, claim *csiclient.Publication, _ string) {
 		t.Helper()
 		bringUp(t, d, claim)
 		writeBlock(t, claim)
 		takeDown(t, d, claim)
 
-		claim.Capability = csiclient.Mount(readerOnly, claim.Capability.GetMount().GetFsType())
+		claim.Capability = csiclient.MountCapability(readerOnly, claim.Capability.GetMount().GetFsType())
 		bringUp(t, d, claim)
 		requireCheck(t, d, claim, node.VerdictClean, node.HowOnline)
 	})
@@ -440,7 +440,7 @@ func TestCheckForgivesTheKernelsErrors(t *testing.T) {
 			d := harness.Start(t)
 			// A filesystem that the error has made read-only is not checked online.
 			claim := newVolume(t, d, &csi.CreateVolumeRequest{
-				VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(writer, "ext4", "errors=continue")},
+				VolumeCapabilities: []*csi.VolumeCapability{csiclient.MountCapability(writer, "ext4", "errors=continue")},
 			})
 			bringUp(t, d, claim)
 

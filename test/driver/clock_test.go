@@ -67,11 +67,11 @@ func TestDeltaOfSnapshotsWhenTheClockWasSetBack(t *testing.T) {
 
 	d := harness.Start(t)
 	block := newVolume(t, d, &csi.CreateVolumeRequest{
-		Name: "block", VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)},
+		Name: "block", VolumeCapabilities: []*csi.VolumeCapability{csiclient.BlockCapability(writer)},
 	})
 	first, second := snapshotOf(t, d, block.VolumeID, "first"), snapshotOf(t, d, block.VolumeID, "second")
 	delta := func(base, target string) error {
-		return lastError(d.Changed(t.Context(), &csi.GetMetadataDeltaRequest{BaseSnapshotId: base, TargetSnapshotId: target}))
+		return lastError(d.ChangedBlocks(t.Context(), &csi.GetMetadataDeltaRequest{BaseSnapshotId: base, TargetSnapshotId: target}))
 	}
 
 	editRecord(t, d, "snapshots", first, func(record map[string]any) { record["createdAt"] = time.Now().Add(year) })
@@ -96,7 +96,7 @@ func TestAnImageIsKeptWhileItsVolumeIsCreated(t *testing.T) {
 
 	created := make(chan error, 1)
 
-	var claim *csiclient.Claim
+	var claim *csiclient.Publication
 
 	go func() {
 		made, err := d.CreateVolume(t.Context(), inPool("created", "default"))

@@ -19,9 +19,9 @@ import (
 )
 
 // cloneOf makes a volume of another one.
-func cloneOf(t *testing.T, d *harness.Driver, source *csiclient.Claim, name string, capability *csi.VolumeCapability,
+func cloneOf(t *testing.T, d *harness.Driver, source *csiclient.Publication, name string, capability *csi.VolumeCapability,
 	bytes int64,
-) *csiclient.Claim {
+) *csiclient.Publication {
 	t.Helper()
 
 	like := &csi.CreateVolumeRequest{VolumeCapabilities: []*csi.VolumeCapability{capability}}
@@ -30,7 +30,7 @@ func cloneOf(t *testing.T, d *harness.Driver, source *csiclient.Claim, name stri
 }
 
 // uuidOf is what the disk says, of a mounted filesystem too.
-func uuidOf(t *testing.T, d *harness.Driver, claim *csiclient.Claim) string {
+func uuidOf(t *testing.T, d *harness.Driver, claim *csiclient.Publication) string {
 	t.Helper()
 
 	image, err := os.Open(imageOf(d, claim.VolumeID))
@@ -45,7 +45,7 @@ func uuidOf(t *testing.T, d *harness.Driver, claim *csiclient.Claim) string {
 }
 
 // sizeOf is how large the filesystem says it is.
-func sizeOf(t *testing.T, claim *csiclient.Claim) int64 {
+func sizeOf(t *testing.T, claim *csiclient.Publication) int64 {
 	t.Helper()
 
 	var stat unix.Statfs_t
@@ -67,14 +67,14 @@ func TestCopiesStandSideBySide(t *testing.T) {
 
 			d := harness.Start(t, reflinking(t))
 			size := sizeFor(fsType)
-			capability := csiclient.Mount(writer, fsType)
+			capability := csiclient.MountCapability(writer, fsType)
 			source := newVolume(t, d, &csi.CreateVolumeRequest{
 				VolumeCapabilities: []*csi.VolumeCapability{capability}, CapacityRange: required(size),
 			})
 			bringUp(t, d, source)
 
 			sum, former := fillPayload(t, source), uuidOf(t, d, source)
-			all := []*csiclient.Claim{source}
+			all := []*csiclient.Publication{source}
 
 			for _, name := range []string{"first", "second"} {
 				latest := all[len(all)-1]
@@ -124,16 +124,16 @@ func TestCopiesThatAreOnlyRead(t *testing.T) {
 			d := harness.Start(t, reflinking(t), sharedPool)
 			size := sizeFor(fsType)
 			source := newVolume(t, d, &csi.CreateVolumeRequest{
-				VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(writer, fsType)}, CapacityRange: required(size),
+				VolumeCapabilities: []*csi.VolumeCapability{csiclient.MountCapability(writer, fsType)}, CapacityRange: required(size),
 			})
 			bringUp(t, d, source)
 
 			sum := fillPayload(t, source)
 
 			for name, capability := range map[string]*csi.VolumeCapability{
-				"reader":  csiclient.Mount(readerOnly, fsType),
-				"readers": csiclient.Mount(nodesRead, fsType),
-				"ro":      csiclient.Mount(writer, fsType, "ro"),
+				"reader":  csiclient.MountCapability(readerOnly, fsType),
+				"readers": csiclient.MountCapability(nodesRead, fsType),
+				"ro":      csiclient.MountCapability(writer, fsType, "ro"),
 			} {
 				clone := cloneOf(t, d, source, name, capability, size+128*mib)
 				bringUp(t, d, clone)
@@ -171,7 +171,7 @@ func TestCopyWhoseUUIDWasBegun(t *testing.T) {
 
 	d := harness.Start(t, reflinking(t), sharedPool)
 	source := newVolume(t, d, &csi.CreateVolumeRequest{
-		VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(writer, "xfs")}, CapacityRange: required(300 * mib),
+		VolumeCapabilities: []*csi.VolumeCapability{csiclient.MountCapability(writer, "xfs")}, CapacityRange: required(300 * mib),
 	})
 	bringUp(t, d, source)
 
@@ -182,14 +182,14 @@ func TestCopyWhoseUUIDWasBegun(t *testing.T) {
 	require.NoError(t, err)
 
 	for name, capability := range map[string]*csi.VolumeCapability{
-		"writer": csiclient.Mount(writer, "xfs"), "readers": csiclient.Mount(nodesRead, "xfs"),
+		"writer": csiclient.MountCapability(writer, "xfs"), "readers": csiclient.MountCapability(nodesRead, "xfs"),
 	} {
 		clone := cloneOf(t, d, source, name, capability, 300*mib)
 		require.ErrorIs(t, broken.SetUUID(t.Context(), imageOf(d, clone.VolumeID), clone.VolumeID), errPowerLost)
 
 		again := cloneOf(t, d, clone, "of "+name, capability, 300*mib)
 
-		for _, each := range []*csiclient.Claim{clone, again} {
+		for _, each := range []*csiclient.Publication{clone, again} {
 			bringUp(t, d, each)
 			require.Equal(t, sum, payload(t, each), name)
 			require.Equal(t, each.VolumeID, uuidOf(t, d, each))
@@ -203,15 +203,15 @@ func TestCopyOfRawBytes(t *testing.T) {
 	t.Parallel()
 
 	d := harness.Start(t)
-	source := newVolume(t, d, &csi.CreateVolumeRequest{VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)}})
+	source := newVolume(t, d, &csi.CreateVolumeRequest{VolumeCapabilities: []*csi.VolumeCapability{csiclient.BlockCapability(writer)}})
 	bringUp(t, d, source)
 
 	sum := fillPayload(t, source)
 	takeDown(t, d, source)
 
-	clone := cloneOf(t, d, source, "clone", csiclient.Block(writer), 64*mib)
+	clone := cloneOf(t, d, source, "clone", csiclient.BlockCapability(writer), 64*mib)
 	mounted := *clone
-	mounted.Capability = csiclient.Mount(writer, "ext4")
+	mounted.Capability = csiclient.MountCapability(writer, "ext4")
 
 	require.NoError(t, d.Attach(t.Context(), clone))
 	t.Cleanup(func() { takeDown(t, d, clone) })
@@ -228,7 +228,7 @@ func TestCopyThatWasNeverWritten(t *testing.T) {
 
 	d := harness.Start(t)
 	source := newVolume(t, d, &csi.CreateVolumeRequest{})
-	clone := cloneOf(t, d, source, "clone", csiclient.Mount(writer, ""), 128*mib)
+	clone := cloneOf(t, d, source, "clone", csiclient.MountCapability(writer, ""), 128*mib)
 
 	for range 2 {
 		bringUp(t, d, clone)
@@ -247,7 +247,7 @@ func TestGrownAndCopiedAtOnce(t *testing.T) {
 
 	d := harness.Start(t, reflinking(t))
 	like := &csi.CreateVolumeRequest{
-		VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(writer, "xfs")}, CapacityRange: required(300 * mib),
+		VolumeCapabilities: []*csi.VolumeCapability{csiclient.MountCapability(writer, "xfs")}, CapacityRange: required(300 * mib),
 	}
 	source := newVolume(t, d, like)
 	bringUp(t, d, source)

@@ -39,7 +39,7 @@ func TestCreateIsIdempotentByName(t *testing.T) {
 	first := &csi.CreateVolumeRequest{
 		Name:                      "pvc",
 		CapacityRange:             &csi.CapacityRange{RequiredBytes: 64 * mib, LimitBytes: 512 * mib},
-		VolumeCapabilities:        []*csi.VolumeCapability{csiclient.Mount(writer, "ext4", "noatime", "nodev")},
+		VolumeCapabilities:        []*csi.VolumeCapability{csiclient.MountCapability(writer, "ext4", "noatime", "nodev")},
 		AccessibilityRequirements: topology(nodeSegment, harness.NodeID),
 	}
 	made, err := d.CreateVolume(t.Context(), first)
@@ -53,16 +53,16 @@ func TestCreateIsIdempotentByName(t *testing.T) {
 		"a range that it lies in":  {func(r *csi.CreateVolumeRequest) { r.CapacityRange.RequiredBytes = 1 }, codes.OK},
 		"defaults spelled out":     {with("backing", "image"), codes.OK},
 		"the provisioner's keys":   {with("csi.storage.k8s.io/pvc/name", "x"), codes.OK},
-		"flags in another order":   {asking(csiclient.Mount(writer, "ext4", "nodev", "noatime")), codes.OK},
-		"the same filesystem":      {asking(csiclient.Mount(writer, "ext4", "nodev", "noatime")), codes.OK},
+		"flags in another order":   {asking(csiclient.MountCapability(writer, "ext4", "nodev", "noatime")), codes.OK},
+		"the same filesystem":      {asking(csiclient.MountCapability(writer, "ext4", "nodev", "noatime")), codes.OK},
 		"no topology":              {func(r *csi.CreateVolumeRequest) { r.AccessibilityRequirements = nil }, codes.OK},
 		"larger":                   {func(r *csi.CreateVolumeRequest) { r.CapacityRange.RequiredBytes++ }, codes.AlreadyExists},
 		"smaller":                  {func(r *csi.CreateVolumeRequest) { r.CapacityRange = upTo(32 * mib) }, codes.AlreadyExists},
-		"another access mode":      {asking(csiclient.Mount(multiWriter, "ext4", "noatime", "nodev")), codes.AlreadyExists},
-		"other flags":              {asking(csiclient.Mount(writer, "ext4", "noatime")), codes.AlreadyExists},
-		"block":                    {asking(csiclient.Block(writer)), codes.AlreadyExists},
-		"another filesystem":       {asking(csiclient.Mount(writer, "btrfs", "noatime", "nodev")), codes.AlreadyExists},
-		"one more capability":      {alsoAsking(csiclient.Block(writer)), codes.AlreadyExists},
+		"another access mode":      {asking(csiclient.MountCapability(multiWriter, "ext4", "noatime", "nodev")), codes.AlreadyExists},
+		"other flags":              {asking(csiclient.MountCapability(writer, "ext4", "noatime")), codes.AlreadyExists},
+		"block":                    {asking(csiclient.BlockCapability(writer)), codes.AlreadyExists},
+		"another filesystem":       {asking(csiclient.MountCapability(writer, "btrfs", "noatime", "nodev")), codes.AlreadyExists},
+		"one more capability":      {alsoAsking(csiclient.BlockCapability(writer)), codes.AlreadyExists},
 		"another blockSize":        {with("blockSize", "512"), codes.AlreadyExists},
 		"thick":                    {with("provisioning", "thick"), codes.AlreadyExists},
 		"another backing":          {with("backing", "directory"), codes.AlreadyExists},
@@ -125,7 +125,7 @@ func TestCreateOfTheSameNameAtOnceMakesOneVolume(t *testing.T) {
 	for i := range ids {
 		group.Go(func() {
 			made, err := d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
-				Name: "pvc", VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)},
+				Name: "pvc", VolumeCapabilities: []*csi.VolumeCapability{csiclient.BlockCapability(writer)},
 			})
 			if err == nil {
 				ids[i] = made.GetVolume().GetVolumeId()
@@ -163,8 +163,8 @@ func TestSizes(t *testing.T) {
 	t.Parallel()
 
 	d := harness.Start(t, func(c *driver.Config) { c.MaxVolumeBytes = 512 * mib })
-	block := csiclient.Block(writer)
-	xfs, btrfs, ext4 := csiclient.Mount(writer, "xfs"), csiclient.Mount(writer, "btrfs"), csiclient.Mount(writer, "ext4")
+	block := csiclient.BlockCapability(writer)
+	xfs, btrfs, ext4 := csiclient.MountCapability(writer, "xfs"), csiclient.MountCapability(writer, "btrfs"), csiclient.MountCapability(writer, "ext4")
 
 	for name, test := range map[string]struct {
 		asked      *csi.CapacityRange
@@ -195,11 +195,11 @@ func TestSizes(t *testing.T) {
 		"so has btrfs":                     {asked: required(mib), capability: btrfs, want: 256 * mib},
 		"xfs below its limit":              {asked: between(mib, 300*mib-1), capability: xfs, code: codes.OutOfRange},
 		"a directory has no filesystem": {
-			asked: required(1), capability: csiclient.Mount(writer, ""), want: 4096,
+			asked: required(1), capability: csiclient.MountCapability(writer, ""), want: 4096,
 			parameters: directoryBacked(),
 		},
 		"fstype by parameter": {
-			asked: required(1), capability: csiclient.Mount(writer, ""), want: 300 * mib,
+			asked: required(1), capability: csiclient.MountCapability(writer, ""), want: 300 * mib,
 			parameters: map[string]string{"csi.storage.k8s.io/fstype": "xfs"},
 		},
 	} {
@@ -305,12 +305,12 @@ func TestCreateRefuses(t *testing.T) {
 			r.Parameters = map[string]string{"backing": "directory", "provisioning": "thick"}
 		}, codes.InvalidArgument, []string{"directory"}},
 		"block on a directory": {func(r *csi.CreateVolumeRequest) {
-			r.Parameters, r.VolumeCapabilities = directoryBacked(), []*csi.VolumeCapability{csiclient.Block(writer)}
+			r.Parameters, r.VolumeCapabilities = directoryBacked(), []*csi.VolumeCapability{csiclient.BlockCapability(writer)}
 		}, codes.InvalidArgument, []string{"backing=image"}},
-		"two filesystems":      {alsoAsking(csiclient.Mount(writer, "xfs")), codes.InvalidArgument, []string{"ext4", "xfs"}},
-		"unknown filesystem":   {asking(csiclient.Mount(writer, "zfs")), codes.InvalidArgument, []string{"zfs", "ext4"}},
-		"refused mount flag":   {asking(csiclient.Mount(writer, "", "remount")), codes.InvalidArgument, []string{"remount"}},
-		"unknown access mode":  {asking(csiclient.Mount(99, "")), codes.InvalidArgument, []string{"99"}},
+		"two filesystems":      {alsoAsking(csiclient.MountCapability(writer, "xfs")), codes.InvalidArgument, []string{"ext4", "xfs"}},
+		"unknown filesystem":   {asking(csiclient.MountCapability(writer, "zfs")), codes.InvalidArgument, []string{"zfs", "ext4"}},
+		"refused mount flag":   {asking(csiclient.MountCapability(writer, "", "remount")), codes.InvalidArgument, []string{"remount"}},
+		"unknown access mode":  {asking(csiclient.MountCapability(99, "")), codes.InvalidArgument, []string{"99"}},
 		"no topology fits":     {func(r *csi.CreateVolumeRequest) { r.AccessibilityRequirements = topology(nodeSegment, "x") }, codes.ResourceExhausted, []string{nodeSegment}},
 		"an unknown key":       {func(r *csi.CreateVolumeRequest) { r.AccessibilityRequirements = topology("rack", "7") }, codes.ResourceExhausted, nil},
 		"a long name":          {func(r *csi.CreateVolumeRequest) { r.Name = string(make([]rune, 129)) }, codes.InvalidArgument, nil},
@@ -326,7 +326,7 @@ func TestCreateRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			request := &csi.CreateVolumeRequest{
 				Name: nameOf(t), CapacityRange: required(64 * mib),
-				VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(writer, "ext4")},
+				VolumeCapabilities: []*csi.VolumeCapability{csiclient.MountCapability(writer, "ext4")},
 			}
 			test.change(request)
 
@@ -349,7 +349,7 @@ func TestCreateTakesAnyName(t *testing.T) {
 
 	for _, name := range []string{"../../etc", "/etc/passwd", "..", "a\tb\n", "éñ–☃", " ", "%s", "a=b,c"} {
 		made, err := d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
-			Name: name, VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)},
+			Name: name, VolumeCapabilities: []*csi.VolumeCapability{csiclient.BlockCapability(writer)},
 			CapacityRange: required(mib),
 		})
 		require.NoError(t, err, "%q", name)
@@ -404,7 +404,7 @@ func TestTopology(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			made, err := d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
 				Name: nameOf(t), AccessibilityRequirements: test.asked, CapacityRange: required(mib),
-				VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)},
+				VolumeCapabilities: []*csi.VolumeCapability{csiclient.BlockCapability(writer)},
 			})
 			fails(t, err, test.code)
 
@@ -448,7 +448,7 @@ func createBlock(t *testing.T, d *harness.Driver, name string, bytes int64, prov
 
 	made, err := d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
 		Name: name, CapacityRange: required(bytes), Parameters: map[string]string{"provisioning": provisioning},
-		VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)},
+		VolumeCapabilities: []*csi.VolumeCapability{csiclient.BlockCapability(writer)},
 	})
 
 	return made.GetVolume().GetVolumeId(), err
@@ -634,11 +634,11 @@ func TestThinAndThick(t *testing.T) {
 
 	for fsType, size := range map[string]int64{"ext4": 64 * mib, "xfs": 300 * mib, "btrfs": 256 * mib} {
 		t.Run(fsType, func(t *testing.T) {
-			ask := func(provisioning string) *csiclient.Claim {
+			ask := func(provisioning string) *csiclient.Publication {
 				return newVolume(t, d, &csi.CreateVolumeRequest{
 					Name: nameOf(t) + provisioning, CapacityRange: required(size),
 					Parameters:         map[string]string{"provisioning": provisioning},
-					VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(writer, fsType)},
+					VolumeCapabilities: []*csi.VolumeCapability{csiclient.MountCapability(writer, fsType)},
 				})
 			}
 
@@ -646,7 +646,7 @@ func TestThinAndThick(t *testing.T) {
 			require.Zero(t, allocated(t, imageOf(d, thin.VolumeID)))
 			require.GreaterOrEqual(t, allocated(t, imageOf(d, thick.VolumeID)), size)
 
-			for _, claim := range []*csiclient.Claim{thin, thick} {
+			for _, claim := range []*csiclient.Publication{thin, thick} {
 				bringUp(t, d, claim)
 				takeDown(t, d, claim)
 			}
@@ -655,7 +655,7 @@ func TestThinAndThick(t *testing.T) {
 			require.Less(t, allocated(t, imageOf(d, thin.VolumeID)), size/3)
 			require.GreaterOrEqual(t, allocated(t, imageOf(d, thick.VolumeID)), size)
 
-			for _, claim := range []*csiclient.Claim{thin, thick} {
+			for _, claim := range []*csiclient.Publication{thin, thick} {
 				deleteVolume(t, d, claim.VolumeID)
 			}
 		})
@@ -723,7 +723,7 @@ func TestWhatIsAdvertisedIsServed(t *testing.T) {
 	} {
 		for _, call := range calls {
 			served := status.Code(call()) != codes.Unimplemented
-			require.Equal(t, all.Controls(capability), served, "%s: %v", capability, call())
+			require.Equal(t, all.HasControllerRPC(capability), served, "%s: %v", capability, call())
 		}
 	}
 
@@ -741,7 +741,7 @@ func TestWhatIsAdvertisedIsServed(t *testing.T) {
 	} {
 		for _, call := range calls {
 			served := status.Code(call()) != codes.Unimplemented
-			require.Equal(t, all.Nodes(capability), served, "%s: %v", capability, call())
+			require.Equal(t, all.HasNodeRPC(capability), served, "%s: %v", capability, call())
 		}
 	}
 }

@@ -63,14 +63,14 @@ func TestDirectIsNotTouched(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
-	for name, hold := range map[string]func(t *testing.T, d *harness.Driver, claim *csiclient.Claim){
-		"published": func(*testing.T, *harness.Driver, *csiclient.Claim) {},
-		"taken":     func(t *testing.T, d *harness.Driver, claim *csiclient.Claim) { take(t, d, claim, sandbox) },
-		"unmounted": func(t *testing.T, d *harness.Driver, claim *csiclient.Claim) {
+	for name, hold := range map[string]func(t *testing.T, d *harness.Driver, claim *csiclient.Publication){
+		"published": func(*testing.T, *harness.Driver, *csiclient.Publication) {},
+		"taken":     func(t *testing.T, d *harness.Driver, claim *csiclient.Publication) { take(t, d, claim, sandbox) },
+		"unmounted": func(t *testing.T, d *harness.Driver, claim *csiclient.Publication) {
 			take(t, d, claim, sandbox)
 			unmount(t, claim.TargetPath)
 		},
-		"hidden": func(t *testing.T, _ *harness.Driver, claim *csiclient.Claim) {
+		"hidden": func(t *testing.T, _ *harness.Driver, claim *csiclient.Publication) {
 			hide(t, claim.TargetPath)
 		},
 	} {
@@ -129,7 +129,7 @@ func hide(t *testing.T, path string) {
 }
 
 // tryToTouch makes all calls that would read, write, check or mount the filesystem.
-func tryToTouch(t *testing.T, d *harness.Driver, claim *csiclient.Claim) {
+func tryToTouch(t *testing.T, d *harness.Driver, claim *csiclient.Publication) {
 	t.Helper()
 
 	ctx := t.Context()
@@ -160,7 +160,7 @@ func tryToTouch(t *testing.T, d *harness.Driver, claim *csiclient.Claim) {
 
 // tryToCopy makes the calls for which a filesystem would be frozen. In an instant
 // the volume can be had as after a power failure.
-func tryToCopy(t *testing.T, d *harness.Driver, claim *csiclient.Claim, instant bool) {
+func tryToCopy(t *testing.T, d *harness.Driver, claim *csiclient.Publication, instant bool) {
 	t.Helper()
 
 	ctx := t.Context()
@@ -194,14 +194,14 @@ func TestDirectWithoutRecords(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
-	for name, hold := range map[string]func(t *testing.T, d *harness.Driver, claim *csiclient.Claim){
-		"published": func(*testing.T, *harness.Driver, *csiclient.Claim) {},
-		"taken":     func(t *testing.T, d *harness.Driver, claim *csiclient.Claim) { take(t, d, claim, sandbox) },
-		"unmounted": func(t *testing.T, d *harness.Driver, claim *csiclient.Claim) {
+	for name, hold := range map[string]func(t *testing.T, d *harness.Driver, claim *csiclient.Publication){
+		"published": func(*testing.T, *harness.Driver, *csiclient.Publication) {},
+		"taken":     func(t *testing.T, d *harness.Driver, claim *csiclient.Publication) { take(t, d, claim, sandbox) },
+		"unmounted": func(t *testing.T, d *harness.Driver, claim *csiclient.Publication) {
 			take(t, d, claim, sandbox)
 			unmount(t, claim.TargetPath)
 		},
-		"target gone": func(t *testing.T, d *harness.Driver, claim *csiclient.Claim) {
+		"target gone": func(t *testing.T, d *harness.Driver, claim *csiclient.Publication) {
 			take(t, d, claim, sandbox)
 			unmount(t, claim.TargetPath)
 			require.NoError(t, os.Remove(claim.TargetPath))
@@ -218,7 +218,7 @@ func TestDirectWithoutRecords(t *testing.T) {
 				if mode == readerOnly {
 					takeDown(t, d, claim)
 
-					claim.Capability = csiclient.Mount(mode, "ext4")
+					claim.Capability = csiclient.MountCapability(mode, "ext4")
 					require.NoError(t, d.Attach(t.Context(), claim))
 					require.NoError(t, d.Stage(t.Context(), claim))
 				}
@@ -304,7 +304,7 @@ func TestDirectEndsChecks(t *testing.T) {
 
 	run := newToolbox()
 	d := startNode(t)
-	claim := given(t, d, csiclient.Mount(writer, "ext4"), direct())
+	claim := given(t, d, csiclient.MountCapability(writer, "ext4"), direct())
 	require.NoError(t, d.Stage(t.Context(), claim))
 	require.NoError(t, d.Unstage(t.Context(), claim))
 	t.Cleanup(func() {

@@ -31,19 +31,19 @@ func direct() map[string]string { return map[string]string{keyDirect: "true"} }
 func aDirectVolume(name string, parameters map[string]string) *csi.CreateVolumeRequest {
 	return &csi.CreateVolumeRequest{
 		Name: name, Parameters: parameters, CapacityRange: required(16 * mib),
-		VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(singleWriter, "")},
+		VolumeCapabilities: []*csi.VolumeCapability{csiclient.MountCapability(singleWriter, "")},
 	}
 }
 
 // notDirect are the capabilities that a direct volume can't have.
 func notDirect() map[string]*csi.VolumeCapability {
 	return map[string]*csi.VolumeCapability{
-		"block":                  csiclient.Block(singleWriter),
-		"several writers":        csiclient.Mount(multiWriter, ""),
-		"several nodes read":     csiclient.Mount(nodesRead, ""),
-		"one of several nodes":   csiclient.Mount(nodesOne, ""),
-		"several nodes write":    csiclient.Mount(nodesWrite, ""),
-		"block, several writers": csiclient.Block(multiWriter),
+		"block":                  csiclient.BlockCapability(singleWriter),
+		"several writers":        csiclient.MountCapability(multiWriter, ""),
+		"several nodes read":     csiclient.MountCapability(nodesRead, ""),
+		"one of several nodes":   csiclient.MountCapability(nodesOne, ""),
+		"several nodes write":    csiclient.MountCapability(nodesWrite, ""),
+		"block, several writers": csiclient.BlockCapability(multiWriter),
 	}
 }
 
@@ -140,7 +140,7 @@ func TestDirectVolumeIsForOne(t *testing.T) {
 
 	for _, mode := range []csi.VolumeCapability_AccessMode_Mode{writer, singleWriter, readerOnly} {
 		wanted := *claim
-		wanted.Capability = csiclient.Mount(mode, "")
+		wanted.Capability = csiclient.MountCapability(mode, "")
 
 		answer, err := d.ValidateVolumeCapabilities(t.Context(), &csi.ValidateVolumeCapabilitiesRequest{
 			VolumeId: claim.VolumeID, VolumeCapabilities: []*csi.VolumeCapability{wanted.Capability},
@@ -166,7 +166,7 @@ func TestDirectIsPartOfWhatAVolumeIs(t *testing.T) {
 			name       string
 			parameters map[string]string
 			want       codes.Code
-			claim      *csiclient.Claim
+			claim      *csiclient.Publication
 		}{
 			{"direct", direct(), codes.OK, assigned},
 			{"direct", map[string]string{"skip-hostmount": "true"}, codes.OK, assigned},
@@ -196,7 +196,7 @@ func TestDirectIsPartOfWhatAVolumeIs(t *testing.T) {
 	d.Restart(t)
 	check()
 
-	for _, claim := range []*csiclient.Claim{ordinary, assigned} {
+	for _, claim := range []*csiclient.Publication{ordinary, assigned} {
 		other := maps.Clone(claim.VolumeContext)
 		if _, was := other[keyDirect]; was {
 			delete(other, keyDirect)
@@ -217,7 +217,7 @@ func confirms(t *testing.T, d *harness.Driver, id string, parameters map[string]
 	t.Helper()
 
 	answer, err := d.ValidateVolumeCapabilities(t.Context(), &csi.ValidateVolumeCapabilitiesRequest{
-		VolumeId: id, Parameters: parameters, VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(singleWriter, "")},
+		VolumeId: id, Parameters: parameters, VolumeCapabilities: []*csi.VolumeCapability{csiclient.MountCapability(singleWriter, "")},
 	})
 	require.NoError(t, err)
 
@@ -234,7 +234,7 @@ func TestDirectVolumesAreCopiedAsImages(t *testing.T) {
 
 	for name, parameters := range map[string]map[string]string{"ordinary": nil, "direct": direct()} {
 		source := newVolume(t, d, aDirectVolume(name, parameters))
-		snapshot, err := d.SnapshotUntilReady(t.Context(), &csi.CreateSnapshotRequest{Name: name, SourceVolumeId: source.VolumeID})
+		snapshot, err := d.CreateSnapshotAndWait(t.Context(), &csi.CreateSnapshotRequest{Name: name, SourceVolumeId: source.VolumeID})
 		require.NoError(t, err)
 
 		for copied, wanted := range map[string]map[string]string{"ordinary": nil, "direct": direct()} {
@@ -323,7 +323,7 @@ func TestClaimAsksForDirectVolume(t *testing.T) {
 				require.Len(t, api.Asked(), before+test.asks)
 
 				wanted := *claim
-				wanted.Capability = csiclient.Mount(multiWriter, "")
+				wanted.Capability = csiclient.MountCapability(multiWriter, "")
 
 				code := codes.OK
 				if test.want == "true" {
@@ -348,7 +348,7 @@ func TestClaimIsAskedOnce(t *testing.T) {
 
 	d := harness.Start(t, askingAPI(api))
 	class := map[string]string{"mkfsOptions": "-m 1"}
-	made := map[string]*csiclient.Claim{}
+	made := map[string]*csiclient.Publication{}
 
 	for name, want := range map[string]string{"direct": "true", "ordinary": ""} {
 		made[name] = newVolume(t, d, aDirectVolume(name, forClaim(name, class)))

@@ -101,7 +101,7 @@ func TestDirectOutlivesTheDriver(t *testing.T) {
 }
 
 // outlivesTaken is the part of the life in which a guest has the volume.
-func outlivesTaken(t *testing.T, d *harness.Driver, claim *csiclient.Claim, reborn func(*testing.T, *harness.Driver), same func(...string)) {
+func outlivesTaken(t *testing.T, d *harness.Driver, claim *csiclient.Publication, reborn func(*testing.T, *harness.Driver), same func(...string)) {
 	shim := run(t, d, claim)
 	shim.SetUsage(t, smallUsage())
 
@@ -205,10 +205,10 @@ func TestDirectIsKilledInCalls(t *testing.T) {
 	for round := range rounds {
 		for _, step := range []struct {
 			name string
-			call func(*csiclient.Orchestrator, context.Context) error
+			call func(*csiclient.Client, context.Context) error
 			then func()
 		}{
-			{"stage", func(o *csiclient.Orchestrator, ctx context.Context) error { return o.Stage(ctx, claim) }, func() {
+			{"stage", func(o *csiclient.Client, ctx context.Context) error { return o.Stage(ctx, claim) }, func() {
 				vm := boot(t, deviceOf(t, d, claim).Path, "ext4")
 				if written {
 					fileHolds(t, vm.path("data"), "precious")
@@ -219,29 +219,29 @@ func TestDirectIsKilledInCalls(t *testing.T) {
 
 				written = true
 			}},
-			{"publish", func(o *csiclient.Orchestrator, ctx context.Context) error { return o.Publish(ctx, claim) }, func() {
+			{"publish", func(o *csiclient.Client, ctx context.Context) error { return o.Publish(ctx, claim) }, func() {
 				require.FileExists(t, filepath.Join(claim.TargetPath, "csiPlugin.json"))
 				require.FileExists(t, mountInfoOf(d, claim))
 				require.Equal(t, []string{"mountInfo.json"}, entriesIn(t, entryOf(d, claim)))
 				take(t, d, claim, sandbox)
 			}},
-			{"publish again", func(o *csiclient.Orchestrator, ctx context.Context) error { return o.Publish(ctx, claim) }, func() {
+			{"publish again", func(o *csiclient.Client, ctx context.Context) error { return o.Publish(ctx, claim) }, func() {
 				taken(t, d, claim, sandbox)
 				require.Len(t, entriesIn(t, d.Config.DirectVolumeRoot), 1)
 			}},
-			{"unpublish", func(o *csiclient.Orchestrator, ctx context.Context) error { return o.Unpublish(ctx, claim) }, func() {
+			{"unpublish", func(o *csiclient.Client, ctx context.Context) error { return o.Unpublish(ctx, claim) }, func() {
 				require.NoDirExists(t, claim.TargetPath)
 				require.Empty(t, entriesIn(t, d.Config.DirectVolumeRoot))
 
 				size += mib
 				expandController(t, d, claim, size)
 			}},
-			{"expand", func(o *csiclient.Orchestrator, ctx context.Context) error {
+			{"expand", func(o *csiclient.Client, ctx context.Context) error {
 				return expandNodeWith(ctx, o, claim, claim.StagingPath, size)
 			}, func() {
 				require.Equal(t, size, deviceOf(t, d, claim).SizeBytes)
 			}},
-			{"unstage", func(o *csiclient.Orchestrator, ctx context.Context) error { return o.Unstage(ctx, claim) }, func() {
+			{"unstage", func(o *csiclient.Client, ctx context.Context) error { return o.Unstage(ctx, claim) }, func() {
 				require.Empty(t, devicesOf(t, d, claim.VolumeID))
 			}},
 		} {
@@ -250,7 +250,7 @@ func TestDirectIsKilledInCalls(t *testing.T) {
 			}
 
 			began := time.Now()
-			require.NoError(t, step.call(d.Orchestrator, t.Context()), step.name)
+			require.NoError(t, step.call(d.Client, t.Context()), step.name)
 			took[step.name] = time.Since(began) + time.Millisecond
 			step.then()
 		}
@@ -258,10 +258,10 @@ func TestDirectIsKilledInCalls(t *testing.T) {
 }
 
 // killWithin kills the driver so long after a call has begun.
-func killWithin(t *testing.T, d *harness.Driver, after time.Duration, call func(*csiclient.Orchestrator, context.Context) error) {
+func killWithin(t *testing.T, d *harness.Driver, after time.Duration, call func(*csiclient.Client, context.Context) error) {
 	t.Helper()
 
-	ended, asked := make(chan struct{}), d.Orchestrator
+	ended, asked := make(chan struct{}), d.Client
 
 	go func() {
 		defer close(ended)

@@ -84,7 +84,7 @@ func TestForgedFilesMeanNothing(t *testing.T) {
 }
 
 // claimBytes is how large the volume is.
-func claimBytes(t *testing.T, d *harness.Driver, claim *csiclient.Claim) int64 {
+func claimBytes(t *testing.T, d *harness.Driver, claim *csiclient.Publication) int64 {
 	t.Helper()
 
 	got, err := d.ControllerGetVolume(t.Context(), &csi.ControllerGetVolumeRequest{VolumeId: claim.VolumeID})
@@ -139,26 +139,26 @@ func (v *victim) untouched(t *testing.T) {
 func TestSymlinkInAnEntrysPlace(t *testing.T) {
 	d := directDriver(t)
 
-	for name, plant := range map[string]func(t *testing.T, v *victim, claim *csiclient.Claim){
-		"entry": func(t *testing.T, v *victim, claim *csiclient.Claim) {
+	for name, plant := range map[string]func(t *testing.T, v *victim, claim *csiclient.Publication){
+		"entry": func(t *testing.T, v *victim, claim *csiclient.Publication) {
 			require.NoError(t, os.RemoveAll(entryOf(d, claim)))
 			require.NoError(t, os.Symlink(v.path, entryOf(d, claim)))
 		},
-		"file": func(t *testing.T, v *victim, claim *csiclient.Claim) {
+		"file": func(t *testing.T, v *victim, claim *csiclient.Publication) {
 			_ = os.Remove(mountInfoOf(d, claim)) // none before the first publication
 			require.NoError(t, os.MkdirAll(entryOf(d, claim), 0o700))
 			require.NoError(t, os.Symlink(filepath.Join(v.path, "mountInfo.json"), mountInfoOf(d, claim)))
 		},
-		"sandbox": func(t *testing.T, v *victim, claim *csiclient.Claim) {
+		"sandbox": func(t *testing.T, v *victim, claim *csiclient.Publication) {
 			require.NoError(t, os.MkdirAll(entryOf(d, claim), 0o700))
 			require.NoError(t, os.RemoveAll(filepath.Join(entryOf(d, claim), "planted")))
 			require.NoError(t, os.Symlink(filepath.Join(v.path, sandbox), filepath.Join(entryOf(d, claim), "planted")))
 		},
-		"dangling": func(t *testing.T, v *victim, claim *csiclient.Claim) {
+		"dangling": func(t *testing.T, v *victim, claim *csiclient.Publication) {
 			require.NoError(t, os.RemoveAll(entryOf(d, claim)))
 			require.NoError(t, os.Symlink(filepath.Join(v.path, "new"), entryOf(d, claim)))
 		},
-		"no symlink": func(t *testing.T, _ *victim, claim *csiclient.Claim) {
+		"no symlink": func(t *testing.T, _ *victim, claim *csiclient.Publication) {
 			require.NoError(t, os.RemoveAll(entryOf(d, claim)))
 			require.NoError(t, unix.Mkfifo(entryOf(d, claim), 0o600))
 		},

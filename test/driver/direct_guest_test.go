@@ -30,7 +30,7 @@ func smallUsage() mount.Usage {
 }
 
 // published is a direct volume that a sandbox of its own has.
-func published(t *testing.T, d *harness.Driver) (*csiclient.Claim, *guest.Shim) {
+func published(t *testing.T, d *harness.Driver) (*csiclient.Publication, *guest.Shim) {
 	t.Helper()
 
 	claim := directClaim(t, d)
@@ -49,7 +49,7 @@ func TestDirectStats(t *testing.T) {
 	d := directDriver(t)
 
 	for name, test := range map[string]struct {
-		strike func(t *testing.T, claim *csiclient.Claim, shim *guest.Shim)
+		strike func(t *testing.T, claim *csiclient.Publication, shim *guest.Shim)
 		// answers says that it does no harm.
 		answers bool
 	}{
@@ -67,19 +67,19 @@ func TestDirectStats(t *testing.T) {
 		"nothing":       {said(http.StatusOK, ""), false},
 		"empty":         {said(http.StatusOK, "{}"), false},
 		"negative":      {said(http.StatusOK, `{"usage":[{"available":-1,"total":20,"used":10,"unit":1}]}`), false},
-		"too large": {func(t *testing.T, _ *csiclient.Claim, shim *guest.Shim) {
+		"too large": {func(t *testing.T, _ *csiclient.Publication, shim *guest.Shim) {
 			shim.SetUsage(t, mount.Usage{Bytes: mount.Amount{Total: 64*mib + 1}})
 		}, false},
-		"no sandbox": {func(t *testing.T, claim *csiclient.Claim, _ *guest.Shim) {
+		"no sandbox": {func(t *testing.T, claim *csiclient.Publication, _ *guest.Shim) {
 			require.NoError(t, os.Remove(filepath.Join(entryOf(d, claim), claim.VolumeID)))
 		}, false},
-		"no entry": {func(t *testing.T, claim *csiclient.Claim, _ *guest.Shim) {
+		"no entry": {func(t *testing.T, claim *csiclient.Publication, _ *guest.Shim) {
 			require.NoError(t, os.RemoveAll(entryOf(d, claim)))
 		}, false},
-		"no socket": {func(t *testing.T, claim *csiclient.Claim, _ *guest.Shim) {
+		"no socket": {func(t *testing.T, claim *csiclient.Publication, _ *guest.Shim) {
 			require.NoError(t, os.Rename(filepath.Join(entryOf(d, claim), claim.VolumeID), filepath.Join(entryOf(d, claim), "elsewhere")))
 		}, false},
-		"killed": {func(_ *testing.T, _ *csiclient.Claim, shim *guest.Shim) { shim.Kill() }, false},
+		"killed": {func(_ *testing.T, _ *csiclient.Publication, shim *guest.Shim) { shim.Kill() }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -101,16 +101,16 @@ func TestDirectStats(t *testing.T) {
 	}
 }
 
-func switched(mode guest.Mode) func(*testing.T, *csiclient.Claim, *guest.Shim) {
-	return func(_ *testing.T, _ *csiclient.Claim, shim *guest.Shim) { shim.Switch(mode) }
+func switched(mode guest.Mode) func(*testing.T, *csiclient.Publication, *guest.Shim) {
+	return func(_ *testing.T, _ *csiclient.Publication, shim *guest.Shim) { shim.Switch(mode) }
 }
 
-func said(status int, body string) func(*testing.T, *csiclient.Claim, *guest.Shim) {
-	return func(_ *testing.T, _ *csiclient.Claim, shim *guest.Shim) { shim.Say(status, body) }
+func said(status int, body string) func(*testing.T, *csiclient.Publication, *guest.Shim) {
+	return func(_ *testing.T, _ *csiclient.Publication, shim *guest.Shim) { shim.Say(status, body) }
 }
 
 // recovers makes the guest answer again, whatever kept it from that.
-func recovers(t *testing.T, d *harness.Driver, claim *csiclient.Claim, shim *guest.Shim) {
+func recovers(t *testing.T, d *harness.Driver, claim *csiclient.Publication, shim *guest.Shim) {
 	t.Helper()
 
 	// A new one in the place of one that was killed.
@@ -253,7 +253,7 @@ func TestDirectResize(t *testing.T) {
 	const larger = 96 * mib
 
 	for name, test := range map[string]struct {
-		strike func(t *testing.T, claim *csiclient.Claim, shim *guest.Shim)
+		strike func(t *testing.T, claim *csiclient.Publication, shim *guest.Shim)
 		want   codes.Code
 	}{
 		"ok":            {switched(guest.OK), codes.OK},
@@ -266,13 +266,13 @@ func TestDirectResize(t *testing.T) {
 		"drop":          {switched(guest.Dropping), codes.Unavailable},
 		"garbage":       {switched(guest.Garbage), codes.Unavailable},
 		"babble":        {switched(guest.Babbling), codes.Unavailable},
-		"no sandbox": {func(t *testing.T, claim *csiclient.Claim, _ *guest.Shim) {
+		"no sandbox": {func(t *testing.T, claim *csiclient.Publication, _ *guest.Shim) {
 			require.NoError(t, os.Remove(filepath.Join(entryOf(d, claim), claim.VolumeID)))
 		}, codes.FailedPrecondition},
-		"no entry": {func(t *testing.T, claim *csiclient.Claim, _ *guest.Shim) {
+		"no entry": {func(t *testing.T, claim *csiclient.Publication, _ *guest.Shim) {
 			require.NoError(t, os.RemoveAll(entryOf(d, claim)))
 		}, codes.FailedPrecondition},
-		"killed": {func(_ *testing.T, _ *csiclient.Claim, shim *guest.Shim) { shim.Kill() }, codes.Unavailable},
+		"killed": {func(_ *testing.T, _ *csiclient.Publication, shim *guest.Shim) { shim.Kill() }, codes.Unavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

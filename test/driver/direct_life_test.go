@@ -25,7 +25,7 @@ import (
 type directLife struct {
 	*harness.Driver
 
-	claim         *csiclient.Claim
+	claim         *csiclient.Publication
 	fsType        string
 	bytes, larger int64
 	blockSize     int

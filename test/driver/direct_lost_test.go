@@ -152,7 +152,7 @@ func TestDirectTargetIsTooLong(t *testing.T) {
 	require.FileExists(t, mountInfoOf(d, claim))
 }
 
-func pluginAt(t *testing.T, claim *csiclient.Claim) string {
+func pluginAt(t *testing.T, claim *csiclient.Publication) string {
 	t.Helper()
 
 	content, err := os.ReadFile(filepath.Join(claim.TargetPath, "csiPlugin.json"))

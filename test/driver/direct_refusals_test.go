@@ -21,7 +21,7 @@ import (
 )
 
 // readOnlyDevice is the one of the volume's two devices that can't be written.
-func readOnlyDevice(t *testing.T, d *harness.Driver, claim *csiclient.Claim) loop.Status {
+func readOnlyDevice(t *testing.T, d *harness.Driver, claim *csiclient.Publication) loop.Status {
 	t.Helper()
 
 	attached := devicesOf(t, d, claim.VolumeID)
@@ -40,7 +40,7 @@ func readOnlyDevice(t *testing.T, d *harness.Driver, claim *csiclient.Claim) loo
 
 // assignedReadOnly requires that a guest is told so, in both files, and could not
 // write if it tried.
-func assignedReadOnly(t *testing.T, d *harness.Driver, claim *csiclient.Claim, device loop.Status, options ...string) {
+func assignedReadOnly(t *testing.T, d *harness.Driver, claim *csiclient.Publication, device loop.Status, options ...string) {
 	t.Helper()
 
 	fileHolds(t, filepath.Join(claim.TargetPath, "csiPlugin.json"), fmt.Sprintf(
@@ -131,16 +131,16 @@ func TestDirectReadOnlyPublication(t *testing.T) {
 func TestDirectReader(t *testing.T) {
 	d := directDriver(t)
 
-	for name, prepare := range map[string]func(claim *csiclient.Claim){
-		"by mode": func(claim *csiclient.Claim) { claim.Capability = csiclient.Mount(readerOnly, "ext4") },
+	for name, prepare := range map[string]func(claim *csiclient.Publication){
+		"by mode": func(claim *csiclient.Publication) { claim.Capability = csiclient.MountCapability(readerOnly, "ext4") },
 		// Only the attachment says so.
-		"by attachment": func(claim *csiclient.Claim) { claim.ReadOnly = true },
+		"by attachment": func(claim *csiclient.Publication) { claim.ReadOnly = true },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
 			request := assigned("ext4")
-			request.VolumeCapabilities = append(request.VolumeCapabilities, csiclient.Mount(readerOnly, "ext4"))
+			request.VolumeCapabilities = append(request.VolumeCapabilities, csiclient.MountCapability(readerOnly, "ext4"))
 			claim := newVolume(t, d, request)
 			attachAndStage(t, d, claim)
 			require.NoError(t, d.Publish(t.Context(), claim))
@@ -168,7 +168,7 @@ func TestDirectReader(t *testing.T) {
 func TestDirectMountGroup(t *testing.T) {
 	d := directDriver(t, withMountGroup)
 	claim := newVolume(t, d, assigned("ext4"))
-	claim.Capability = csiclient.Mount(writer, "ext4", "noatime")
+	claim.Capability = csiclient.MountCapability(writer, "ext4", "noatime")
 	claim.Capability.GetMount().VolumeMountGroup = "2000"
 	attachAndStage(t, d, claim)
 	require.NoError(t, d.Publish(t.Context(), claim))
@@ -230,11 +230,11 @@ func TestDirectRefusals(t *testing.T) {
 	attachAndStage(t, d, inUse)
 
 	for name, capability := range map[string]*csi.VolumeCapability{
-		"SINGLE_NODE_MULTI_WRITER": csiclient.Mount(multiWriter, "ext4"),
-		"MULTI_NODE_READER_ONLY":   csiclient.Mount(nodesRead, "ext4"),
-		"MULTI_NODE_SINGLE_WRITER": csiclient.Mount(nodesOne, "ext4"),
-		"MULTI_NODE_MULTI_WRITER":  csiclient.Mount(nodesWrite, "ext4"),
-		"block":                    csiclient.Block(writer),
+		"SINGLE_NODE_MULTI_WRITER": csiclient.MountCapability(multiWriter, "ext4"),
+		"MULTI_NODE_READER_ONLY":   csiclient.MountCapability(nodesRead, "ext4"),
+		"MULTI_NODE_SINGLE_WRITER": csiclient.MountCapability(nodesOne, "ext4"),
+		"MULTI_NODE_MULTI_WRITER":  csiclient.MountCapability(nodesWrite, "ext4"),
+		"block":                    csiclient.BlockCapability(writer),
 	} {
 		staged := *fresh
 		staged.Capability = capability
@@ -270,7 +270,7 @@ func TestDirectIsForOneTarget(t *testing.T) {
 			t.Parallel()
 
 			request := assigned("ext4")
-			request.VolumeCapabilities = append(request.VolumeCapabilities, csiclient.Mount(mode, "ext4"))
+			request.VolumeCapabilities = append(request.VolumeCapabilities, csiclient.MountCapability(mode, "ext4"))
 			claim := newVolume(t, d, request)
 
 			if mode == readerOnly {
@@ -279,7 +279,7 @@ func TestDirectIsForOneTarget(t *testing.T) {
 				takeDown(t, d, claim)
 			}
 
-			claim.Capability = csiclient.Mount(mode, "ext4")
+			claim.Capability = csiclient.MountCapability(mode, "ext4")
 			bringUp(t, d, claim)
 			take(t, d, claim, claim.VolumeID)
 

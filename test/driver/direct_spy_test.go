@@ -37,7 +37,7 @@ type spy struct {
 }
 
 // watch begins to look at what is done with the volume.
-func watch(t *testing.T, d *harness.Driver, claim *csiclient.Claim) *spy {
+func watch(t *testing.T, d *harness.Driver, claim *csiclient.Publication) *spy {
 	t.Helper()
 
 	s := &spy{image: newWatched(t), devices: newWatched(t), here: newWatched(t)}

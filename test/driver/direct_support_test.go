@@ -35,7 +35,7 @@ func assigned(fsType string, flags ...string) *csi.CreateVolumeRequest {
 }
 
 // directClaim is the use of a direct ext4 that is staged.
-func directClaim(t *testing.T, d *harness.Driver) *csiclient.Claim {
+func directClaim(t *testing.T, d *harness.Driver) *csiclient.Publication {
 	t.Helper()
 
 	claim := newVolume(t, d, assigned("ext4"))
@@ -45,28 +45,28 @@ func directClaim(t *testing.T, d *harness.Driver) *csiclient.Claim {
 }
 
 // entryOf is the directory by which a runtime knows the claim's target path.
-func entryOf(d *harness.Driver, claim *csiclient.Claim) string {
+func entryOf(d *harness.Driver, claim *csiclient.Publication) string {
 	return filepath.Join(d.Config.DirectVolumeRoot, base64.URLEncoding.EncodeToString([]byte(claim.TargetPath)))
 }
 
-func mountInfoOf(d *harness.Driver, claim *csiclient.Claim) string {
+func mountInfoOf(d *harness.Driver, claim *csiclient.Publication) string {
 	return filepath.Join(entryOf(d, claim), "mountInfo.json")
 }
 
 // take has a sandbox take the volume, as Kata's runtime says it.
-func take(t *testing.T, d *harness.Driver, claim *csiclient.Claim, id string) {
+func take(t *testing.T, d *harness.Driver, claim *csiclient.Publication, id string) {
 	t.Helper()
 	writeFile(t, filepath.Join(entryOf(d, claim), id), "")
 }
 
 // taken says whether the sandbox has it still, as far as the runtime knows.
-func taken(t *testing.T, d *harness.Driver, claim *csiclient.Claim, id string) {
+func taken(t *testing.T, d *harness.Driver, claim *csiclient.Publication, id string) {
 	t.Helper()
 	require.FileExists(t, filepath.Join(entryOf(d, claim), id))
 }
 
 // run has a sandbox take the volume, and a shim answer for it.
-func run(t *testing.T, d *harness.Driver, claim *csiclient.Claim) *guest.Shim {
+func run(t *testing.T, d *harness.Driver, claim *csiclient.Publication) *guest.Shim {
 	t.Helper()
 	take(t, d, claim, sandbox)
 
@@ -74,7 +74,7 @@ func run(t *testing.T, d *harness.Driver, claim *csiclient.Claim) *guest.Shim {
 }
 
 // deviceOf is the one loop device that the volume has.
-func deviceOf(t *testing.T, d *harness.Driver, claim *csiclient.Claim) loop.Status {
+func deviceOf(t *testing.T, d *harness.Driver, claim *csiclient.Publication) loop.Status {
 	t.Helper()
 
 	attached := devicesOf(t, d, claim.VolumeID)
@@ -154,7 +154,7 @@ func (m *machine) crash(t *testing.T) {
 }
 
 // ordinary is the same claim of a volume that is mounted on the host.
-func ordinary(claim *csiclient.Claim) *csiclient.Claim {
+func ordinary(claim *csiclient.Publication) *csiclient.Publication {
 	hosted := *claim
 	hosted.VolumeContext = maps.Clone(claim.VolumeContext)
 	delete(hosted.VolumeContext, "directAssign")
@@ -163,7 +163,7 @@ func ordinary(claim *csiclient.Claim) *csiclient.Claim {
 }
 
 // listed is what is said of the volume that is assigned, nil where none is.
-func listed(t *testing.T, d *harness.Driver, claim *csiclient.Claim) *kata.Listed {
+func listed(t *testing.T, d *harness.Driver, claim *csiclient.Publication) *kata.Listed {
 	t.Helper()
 
 	all, err := kata.NewClient(d.Conn()).List(t.Context())
@@ -180,7 +180,7 @@ func listed(t *testing.T, d *harness.Driver, claim *csiclient.Claim) *kata.Liste
 
 // stagedUsage requires that staging paths tell the device's size and nothing more,
 // and that nothing is the matter.
-func stagedUsage(t *testing.T, d *harness.Driver, claim *csiclient.Claim, bytes int64) {
+func stagedUsage(t *testing.T, d *harness.Driver, claim *csiclient.Publication, bytes int64) {
 	t.Helper()
 
 	usage, sick, message := askUsage(t, d, claim.VolumeID, claim.StagingPath)
@@ -190,7 +190,7 @@ func stagedUsage(t *testing.T, d *harness.Driver, claim *csiclient.Claim, bytes 
 
 // guestSays requires that the usage is what the guest says, and that nothing is the
 // matter with the volume.
-func guestSays(t *testing.T, d *harness.Driver, claim *csiclient.Claim, want mount.Usage) {
+func guestSays(t *testing.T, d *harness.Driver, claim *csiclient.Publication, want mount.Usage) {
 	t.Helper()
 
 	want.Filesystem = [2]int32{}
@@ -205,7 +205,7 @@ func guestSays(t *testing.T, d *harness.Driver, claim *csiclient.Claim, want mou
 }
 
 // guestIsSilent requires that only the device's size is told, and why no more.
-func guestIsSilent(t *testing.T, d *harness.Driver, claim *csiclient.Claim, bytes int64) {
+func guestIsSilent(t *testing.T, d *harness.Driver, claim *csiclient.Publication, bytes int64) {
 	t.Helper()
 
 	usage, sick, message := askUsage(t, d, claim.VolumeID, claim.TargetPath)
@@ -216,7 +216,7 @@ func guestIsSilent(t *testing.T, d *harness.Driver, claim *csiclient.Claim, byte
 }
 
 // awaitReasons waits until just these are told of the volume.
-func awaitReasons(t *testing.T, d *harness.Driver, claim *csiclient.Claim, want ...health.Reason) {
+func awaitReasons(t *testing.T, d *harness.Driver, claim *csiclient.Publication, want ...health.Reason) {
 	t.Helper()
 
 	var found []health.Reason
@@ -254,7 +254,7 @@ func askUsage(t *testing.T, d *harness.Driver, id, path string) (usage mount.Usa
 }
 
 // expandController and expandNode make the volume larger, and its user know.
-func expandController(t *testing.T, d *harness.Driver, claim *csiclient.Claim, bytes int64) {
+func expandController(t *testing.T, d *harness.Driver, claim *csiclient.Publication, bytes int64) {
 	t.Helper()
 
 	_, err := d.ControllerExpandVolume(t.Context(), &csi.ControllerExpandVolumeRequest{
@@ -263,13 +263,13 @@ func expandController(t *testing.T, d *harness.Driver, claim *csiclient.Claim, b
 	require.NoError(t, err)
 }
 
-func expandNode(t *testing.T, d *harness.Driver, claim *csiclient.Claim, path string, bytes int64) error {
+func expandNode(t *testing.T, d *harness.Driver, claim *csiclient.Publication, path string, bytes int64) error {
 	t.Helper()
 
-	return expandNodeWith(t.Context(), d.Orchestrator, claim, path, bytes)
+	return expandNodeWith(t.Context(), d.Client, claim, path, bytes)
 }
 
-func expandNodeWith(ctx context.Context, o *csiclient.Orchestrator, claim *csiclient.Claim, path string, bytes int64) error {
+func expandNodeWith(ctx context.Context, o *csiclient.Client, claim *csiclient.Publication, path string, bytes int64) error {
 	answer, err := o.NodeExpandVolume(ctx, &csi.NodeExpandVolumeRequest{
 		VolumeId: claim.VolumeID, VolumePath: path, StagingTargetPath: claim.StagingPath,
 		CapacityRange: required(bytes), VolumeCapability: claim.Capability,

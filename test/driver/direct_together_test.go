@@ -128,7 +128,7 @@ func TestDirectVolumesAtOnce(t *testing.T) {
 }
 
 // comesAndGoes is for goroutines.
-func comesAndGoes(t *testing.T, d *harness.Driver, claim *csiclient.Claim) bool {
+func comesAndGoes(t *testing.T, d *harness.Driver, claim *csiclient.Publication) bool {
 	t.Helper()
 
 	ctx := t.Context()

@@ -27,7 +27,7 @@ import (
 )
 
 // inlineClaim is a pod's inline volume as the kubelet asks for it.
-func inlineClaim(t *testing.T, d *harness.Driver, attributes map[string]string) *csiclient.Claim {
+func inlineClaim(t *testing.T, d *harness.Driver, attributes map[string]string) *csiclient.Publication {
 	t.Helper()
 
 	digest := make([]byte, 32)
@@ -40,8 +40,8 @@ func inlineClaim(t *testing.T, d *harness.Driver, attributes map[string]string) 
 	}
 	maps.Copy(attached, attributes)
 
-	claim := &csiclient.Claim{
-		VolumeID: id, VolumeContext: attached, Capability: csiclient.Mount(writer, ""),
+	claim := &csiclient.Publication{
+		VolumeID: id, VolumeContext: attached, Capability: csiclient.MountCapability(writer, ""),
 		TargetPath: filepath.Join(d.Config.KubeletDir, "pods", id, "mount"),
 	}
 	t.Cleanup(func() { require.NoError(t, d.Unpublish(context.WithoutCancel(t.Context()), claim)) })
@@ -74,7 +74,7 @@ func contents(t *testing.T, d *harness.Driver) []string {
 
 // gone requires that nothing of an ephemeral volume is left; the harness looks
 // for mounts and devices.
-func gone(t *testing.T, d *harness.Driver, claim *csiclient.Claim) {
+func gone(t *testing.T, d *harness.Driver, claim *csiclient.Publication) {
 	t.Helper()
 	require.NoDirExists(t, claim.TargetPath)
 	// A start removes in the background.
@@ -89,12 +89,12 @@ func TestEphemeralLife(t *testing.T) {
 		attributes map[string]string
 		capability *csi.VolumeCapability
 	}{
-		"ext4":       {attributes: small(), capability: csiclient.Mount(writer, "")},
-		"xfs":        {attributes: map[string]string{"size": "300Mi"}, capability: csiclient.Mount(multiWriter, "xfs", "noatime")},
-		"btrfs":      {attributes: map[string]string{"size": "128Mi", "csi.storage.k8s.io/fstype": "btrfs"}, capability: csiclient.Mount(writer, "")},
-		"thick":      {attributes: map[string]string{"size": "16Mi", "provisioning": "thick"}, capability: csiclient.Mount(writer, "ext4")},
-		"512 blocks": {attributes: map[string]string{"size": "16Mi", "blockSize": "512"}, capability: csiclient.Mount(writer, "ext4")},
-		"directory":  {attributes: map[string]string{"size": "16Mi", "backing": "directory"}, capability: csiclient.Mount(writer, "")},
+		"ext4":       {attributes: small(), capability: csiclient.MountCapability(writer, "")},
+		"xfs":        {attributes: map[string]string{"size": "300Mi"}, capability: csiclient.MountCapability(multiWriter, "xfs", "noatime")},
+		"btrfs":      {attributes: map[string]string{"size": "128Mi", "csi.storage.k8s.io/fstype": "btrfs"}, capability: csiclient.MountCapability(writer, "")},
+		"thick":      {attributes: map[string]string{"size": "16Mi", "provisioning": "thick"}, capability: csiclient.MountCapability(writer, "ext4")},
+		"512 blocks": {attributes: map[string]string{"size": "16Mi", "blockSize": "512"}, capability: csiclient.MountCapability(writer, "ext4")},
+		"directory":  {attributes: map[string]string{"size": "16Mi", "backing": "directory"}, capability: csiclient.MountCapability(writer, "")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := harness.Start(t)
@@ -181,20 +181,22 @@ func TestEphemeralReadOnly(t *testing.T) {
 func TestEphemeralRefusals(t *testing.T) {
 	namespace.NeedRoot(t)
 
-	blocked := func(c *csiclient.Claim) { c.Capability = csiclient.Block(writer) }
-	with := func(key, value string) func(*csiclient.Claim) {
-		return func(c *csiclient.Claim) { c.VolumeContext[key] = value }
+	blocked := func(c *csiclient.Publication) { c.Capability = csiclient.BlockCapability(writer) }
+	with := func(key, value string) func(*csiclient.Publication) {
+		return func(c *csiclient.Publication) { c.VolumeContext[key] = value }
 	}
-	named := func(id string) func(*csiclient.Claim) { return func(c *csiclient.Claim) { c.VolumeID = id } }
+	named := func(id string) func(*csiclient.Publication) {
+		return func(c *csiclient.Publication) { c.VolumeID = id }
+	}
 
 	for name, test := range map[string]struct {
-		change func(*csiclient.Claim)
+		change func(*csiclient.Publication)
 		code   codes.Code
 		words  []string
 	}{
 		"block access":       {blocked, codes.InvalidArgument, []string{"block"}},
-		"no capability":      {func(c *csiclient.Claim) { c.Capability = nil }, codes.InvalidArgument, []string{"volume_capability"}},
-		"several nodes":      {func(c *csiclient.Claim) { c.Capability = csiclient.Mount(nodesWrite, "") }, codes.InvalidArgument, []string{"MULTI_NODE"}},
+		"no capability":      {func(c *csiclient.Publication) { c.Capability = nil }, codes.InvalidArgument, []string{"volume_capability"}},
+		"several nodes":      {func(c *csiclient.Publication) { c.Capability = csiclient.MountCapability(nodesWrite, "") }, codes.InvalidArgument, []string{"MULTI_NODE"}},
 		"unknown attribute":  {with("colour", "blue"), codes.InvalidArgument, []string{"colour"}},
 		"unknown pool":       {with("pool", "../../etc"), codes.InvalidArgument, []string{"pool", "default"}},
 		"unknown filesystem": {with("csi.storage.k8s.io/fstype", "ntfs"), codes.InvalidArgument, []string{"ntfs"}},
@@ -205,9 +207,9 @@ func TestEphemeralRefusals(t *testing.T) {
 		"endless size":       {with("size", "9223372036854775807"), codes.InvalidArgument, []string{"size"}},
 		"more than the pool": {with("size", "800Ti"), codes.ResourceExhausted, []string{"default"}},
 		"more than allowed":  {with("size", "2Gi"), codes.OutOfRange, []string{"--max-volume-size"}},
-		"a flag":             {func(c *csiclient.Claim) { c.Capability = csiclient.Mount(writer, "", "bind") }, codes.InvalidArgument, []string{"bind"}},
-		"a flag's refusal":   {func(c *csiclient.Claim) { c.Capability = csiclient.Mount(writer, "", "nonsense") }, codes.InvalidArgument, []string{"nonsense"}},
-		"target outside":     {func(c *csiclient.Claim) { c.TargetPath = "/etc/passwd.d" }, codes.InvalidArgument, nil},
+		"a flag":             {func(c *csiclient.Publication) { c.Capability = csiclient.MountCapability(writer, "", "bind") }, codes.InvalidArgument, []string{"bind"}},
+		"a flag's refusal":   {func(c *csiclient.Publication) { c.Capability = csiclient.MountCapability(writer, "", "nonsense") }, codes.InvalidArgument, []string{"nonsense"}},
+		"target outside":     {func(c *csiclient.Publication) { c.TargetPath = "/etc/passwd.d" }, codes.InvalidArgument, nil},
 		"no id":              {named(""), codes.InvalidArgument, []string{"volume_id"}},
 		"an id with a path":  {named("../../images/x"), codes.InvalidArgument, []string{"volume_id"}},
 	} {
@@ -266,11 +268,11 @@ func TestEphemeralConflicts(t *testing.T) {
 	claim := inlineClaim(t, d, small())
 	require.NoError(t, d.Publish(t.Context(), claim))
 
-	for name, change := range map[string]func(*csiclient.Claim){
-		"size":       func(c *csiclient.Claim) { c.VolumeContext["size"] = "32Mi" },
-		"filesystem": func(c *csiclient.Claim) { c.Capability = csiclient.Mount(writer, "xfs") },
-		"mode":       func(c *csiclient.Claim) { c.Capability = csiclient.Mount(multiWriter, "") },
-		"readonly":   func(c *csiclient.Claim) { c.ReadOnly = true },
+	for name, change := range map[string]func(*csiclient.Publication){
+		"size":       func(c *csiclient.Publication) { c.VolumeContext["size"] = "32Mi" },
+		"filesystem": func(c *csiclient.Publication) { c.Capability = csiclient.MountCapability(writer, "xfs") },
+		"mode":       func(c *csiclient.Publication) { c.Capability = csiclient.MountCapability(multiWriter, "") },
+		"readonly":   func(c *csiclient.Publication) { c.ReadOnly = true },
 	} {
 		other := *claim
 		other.VolumeContext = maps.Clone(claim.VolumeContext)
@@ -359,13 +361,13 @@ func TestEphemeralTakesPartInThePromise(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	d := smallPool(t, 256*mib)
-	inline := func(size string) *csiclient.Claim {
+	inline := func(size string) *csiclient.Publication {
 		return inlineClaim(t, d, map[string]string{"size": size, "backing": "directory"})
 	}
 	create := func(name string, bytes int64) error {
 		_, err := d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
 			Name: name, Parameters: directoryBacked(), CapacityRange: &csi.CapacityRange{RequiredBytes: bytes},
-			VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(writer, "")},
+			VolumeCapabilities: []*csi.VolumeCapability{csiclient.MountCapability(writer, "")},
 		})
 
 		return err

@@ -73,10 +73,10 @@ func TestForeignDataIsNotProvisioned(t *testing.T) {
 func ofKind(name, backing string, size int64) *csi.CreateVolumeRequest {
 	request := &csi.CreateVolumeRequest{
 		Name: name, CapacityRange: required(size), Parameters: map[string]string{"backing": backing},
-		VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)},
+		VolumeCapabilities: []*csi.VolumeCapability{csiclient.BlockCapability(writer)},
 	}
 	if backing == "directory" {
-		request.VolumeCapabilities = []*csi.VolumeCapability{csiclient.Mount(writer, "")}
+		request.VolumeCapabilities = []*csi.VolumeCapability{csiclient.MountCapability(writer, "")}
 	}
 
 	return request

@@ -90,7 +90,7 @@ func random(t *testing.T, size int) []byte {
 }
 
 // requireUnstaged shows that a refusal left nothing behind.
-func requireUnstaged(t *testing.T, d *harness.Driver, claim *csiclient.Claim) {
+func requireUnstaged(t *testing.T, d *harness.Driver, claim *csiclient.Publication) {
 	t.Helper()
 	requireNothingMounted(t, d.Config.KubeletDir)
 	// The kernel clears a device at its last close, which a forked child that has
@@ -104,7 +104,7 @@ func requireUnstaged(t *testing.T, d *harness.Driver, claim *csiclient.Claim) {
 
 func mountedAs(fsType string, size int64) *csi.CreateVolumeRequest {
 	return &csi.CreateVolumeRequest{
-		CapacityRange: required(size), VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(writer, fsType)},
+		CapacityRange: required(size), VolumeCapabilities: []*csi.VolumeCapability{csiclient.MountCapability(writer, fsType)},
 	}
 }
 
@@ -277,7 +277,7 @@ func TestWhatIsNotBlankIsNotFormatted(t *testing.T) {
 			requireUnstaged(t, d, claim)
 
 			// As a raw block volume it can be used, and looked at.
-			claim.Capability = csiclient.Block(writer)
+			claim.Capability = csiclient.BlockCapability(writer)
 			require.NoError(t, d.Stage(t.Context(), claim))
 			require.NoError(t, d.Publish(t.Context(), claim))
 			takeDown(t, d, claim)
@@ -308,7 +308,7 @@ func TestAnotherFilesystemThanAsked(t *testing.T) {
 				}
 
 				wrong := *claim
-				wrong.Capability = csiclient.Mount(writer, other)
+				wrong.Capability = csiclient.MountCapability(writer, other)
 				fails(t, d.Stage(t.Context(), &wrong), codes.InvalidArgument, fsType, other)
 				requireUnstaged(t, d, claim)
 
@@ -337,7 +337,7 @@ func TestTheFilesystemIsFixedAtCreation(t *testing.T) {
 			d := harness.Start(t)
 			claim := newVolume(t, d, &csi.CreateVolumeRequest{Parameters: parameters})
 			before := everything(t, d)
-			wrong := csiclient.Mount(writer, "xfs")
+			wrong := csiclient.MountCapability(writer, "xfs")
 
 			validated, err := d.ValidateVolumeCapabilities(t.Context(), &csi.ValidateVolumeCapabilitiesRequest{
 				VolumeId: claim.VolumeID, VolumeContext: claim.VolumeContext, VolumeCapabilities: []*csi.VolumeCapability{wrong},
@@ -361,7 +361,7 @@ func TestTheFilesystemIsFixedAtCreation(t *testing.T) {
 			fails(t, d.Publish(t.Context(), &other), codes.InvalidArgument, "xfs", "ext4")
 			require.NoDirExists(t, claim.TargetPath)
 
-			claim.Capability = csiclient.Mount(writer, "ext4")
+			claim.Capability = csiclient.MountCapability(writer, "ext4")
 			require.NoError(t, d.Publish(t.Context(), claim))
 			writeBlock(t, claim)
 		})
@@ -377,7 +377,7 @@ func TestTheFilesystemIsFixedWithoutStaging(t *testing.T) {
 	claim := newVolume(t, d, &csi.CreateVolumeRequest{})
 	require.NoError(t, d.Attach(t.Context(), claim))
 
-	claim.Capability, claim.StagingPath = csiclient.Mount(writer, "xfs"), ""
+	claim.Capability, claim.StagingPath = csiclient.MountCapability(writer, "xfs"), ""
 	fails(t, d.Publish(t.Context(), claim), codes.InvalidArgument, "xfs", "ext4")
 	require.Zero(t, allocated(t, imageOf(d, claim.VolumeID)))
 }
@@ -389,7 +389,7 @@ func TestARawVolumeHasNoFilesystem(t *testing.T) {
 
 	d := harness.Start(t)
 	claim := newVolume(t, d, &csi.CreateVolumeRequest{
-		CapacityRange: required(300 * mib), VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)},
+		CapacityRange: required(300 * mib), VolumeCapabilities: []*csi.VolumeCapability{csiclient.BlockCapability(writer)},
 	})
 	bringUp(t, d, claim)
 
@@ -397,7 +397,7 @@ func TestARawVolumeHasNoFilesystem(t *testing.T) {
 	require.NoError(t, err, "%s", output)
 	takeDown(t, d, claim)
 
-	claim.Capability = csiclient.Mount(writer, "xfs")
+	claim.Capability = csiclient.MountCapability(writer, "xfs")
 
 	validated, err := d.ValidateVolumeCapabilities(t.Context(), &csi.ValidateVolumeCapabilitiesRequest{
 		VolumeId: claim.VolumeID, VolumeContext: claim.VolumeContext, VolumeCapabilities: []*csi.VolumeCapability{claim.Capability},
@@ -476,7 +476,7 @@ func TestMountFlags(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := harness.Start(t)
 			request := mountedAs("ext4", 64*mib)
-			request.VolumeCapabilities[0] = csiclient.Mount(writer, "ext4", test.flags...)
+			request.VolumeCapabilities[0] = csiclient.MountCapability(writer, "ext4", test.flags...)
 			claim := newVolume(t, d, request)
 			bringUp(t, d, claim)
 			require.Contains(t, mountOptions(t, claim.TargetPath), test.shows)
@@ -499,7 +499,7 @@ func TestMountFlags(t *testing.T) {
 			d := harness.Start(t)
 			claim := newVolume(t, d, mountedAs(test.fsType, 300*mib))
 			good := claim.Capability
-			claim.Capability = csiclient.Mount(writer, test.fsType, test.flag)
+			claim.Capability = csiclient.MountCapability(writer, test.fsType, test.flag)
 
 			err := d.Stage(t.Context(), claim)
 			fails(t, err, codes.InvalidArgument, strings.Split(test.flag, "=")[0])

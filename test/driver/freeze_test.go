@@ -150,7 +150,7 @@ func startNode(t *testing.T) *harness.Driver {
 }
 
 // given puts a volume into the pool as a controller elsewhere would.
-func given(t *testing.T, d *harness.Driver, capability *csi.VolumeCapability, parameters map[string]string) *csiclient.Claim {
+func given(t *testing.T, d *harness.Driver, capability *csi.VolumeCapability, parameters map[string]string) *csiclient.Publication {
 	t.Helper()
 
 	id, err := volume.NewID()
@@ -170,7 +170,7 @@ func given(t *testing.T, d *harness.Driver, capability *csi.VolumeCapability, pa
 }
 
 // stage has the volume staged for the rest of the test.
-func stage(t *testing.T, d *harness.Driver, claim *csiclient.Claim) {
+func stage(t *testing.T, d *harness.Driver, claim *csiclient.Publication) {
 	t.Helper()
 	require.NoError(t, os.MkdirAll(claim.StagingPath, 0o750))
 	require.NoError(t, d.Stage(t.Context(), claim))
@@ -183,10 +183,10 @@ func stage(t *testing.T, d *harness.Driver, claim *csiclient.Claim) {
 }
 
 // stagedFor returns a volume with the filesystem, staged.
-func stagedFor(t *testing.T, d *harness.Driver, fsType string) *csiclient.Claim {
+func stagedFor(t *testing.T, d *harness.Driver, fsType string) *csiclient.Publication {
 	t.Helper()
 
-	claim := given(t, d, csiclient.Mount(writer, fsType), nil)
+	claim := given(t, d, csiclient.MountCapability(writer, fsType), nil)
 	stage(t, d, claim)
 
 	return claim
@@ -537,12 +537,12 @@ func TestFreezeOfSeveral(t *testing.T) {
 		ids, frozen = append(ids, claim.VolumeID), append(frozen, claim.StagingPath)
 	}
 
-	others := map[string]*csiclient.Claim{
-		"block":     given(t, d, csiclient.Block(writer), nil),
-		"directory": given(t, d, csiclient.Mount(writer, ""), directoryBacked()),
-		"unstaged":  given(t, d, csiclient.Mount(writer, ""), nil),
-		"read-only": given(t, d, csiclient.Mount(readerOnly, ""), nil),
-		"ro":        given(t, d, csiclient.Mount(writer, "", "ro"), nil),
+	others := map[string]*csiclient.Publication{
+		"block":     given(t, d, csiclient.BlockCapability(writer), nil),
+		"directory": given(t, d, csiclient.MountCapability(writer, ""), directoryBacked()),
+		"unstaged":  given(t, d, csiclient.MountCapability(writer, ""), nil),
+		"read-only": given(t, d, csiclient.MountCapability(readerOnly, ""), nil),
+		"ro":        given(t, d, csiclient.MountCapability(writer, "", "ro"), nil),
 	}
 
 	for name, claim := range others {

@@ -28,10 +28,10 @@ func TestPoolRunsFullWhileCopying(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			// What may be promised is not what runs out.
 			d := smallPool(t, 3*size-8*mib, func(c *driver.Config) { c.Overcommit = 100 })
-			capability := csiclient.Block(writer)
+			capability := csiclient.BlockCapability(writer)
 
 			if parameters != nil {
-				capability = csiclient.Mount(writer, "")
+				capability = csiclient.MountCapability(writer, "")
 			}
 
 			first := fullVolume(t, d, "first", size, capability, parameters)

@@ -58,7 +58,7 @@ func TestAGroupIsAllOfItsMembers(t *testing.T) {
 
 	want := map[string][sha256.Size]byte{}
 	requests := map[string]*csi.CreateVolumeRequest{}
-	claims := map[string]*csiclient.Claim{}
+	claims := map[string]*csiclient.Publication{}
 
 	for name, request := range copyKinds() {
 		request.Name = name
@@ -253,7 +253,7 @@ func TestAGroupIsAllOrNothing(t *testing.T) {
 	d := harness.Start(t, poolAt("default", harness.PlainPool(t, gib)))
 	good := cheapVolume(t, d, "good")
 	bad := newVolume(t, d, &csi.CreateVolumeRequest{Name: "bad", Parameters: directoryBacked(), VolumeCapabilities: []*csi.VolumeCapability{
-		csiclient.Mount(writer, ""),
+		csiclient.MountCapability(writer, ""),
 	}})
 	bringUp(t, d, bad)
 
@@ -302,7 +302,7 @@ func TestAKilledGroupIsForgotten(t *testing.T) {
 	ids := []string{oneBlock(t, d, "a"), oneBlock(t, d, "b")}
 	copying := stall(t, served, "images", slices.Max(ids)) // members are cut in this order
 	request := &csi.CreateVolumeGroupSnapshotRequest{Name: "g", SourceVolumeIds: ids}
-	client, left := d.Orchestrator, make(chan error, 1)
+	client, left := d.Client, make(chan error, 1)
 
 	go func() {
 		_, err := client.CreateVolumeGroupSnapshot(context.WithoutCancel(t.Context()), request)
@@ -349,7 +349,7 @@ func TestAGroupThatIsReadStays(t *testing.T) {
 
 	go func() {
 		_, err := d.CreateVolume(context.WithoutCancel(t.Context()), &csi.CreateVolumeRequest{
-			Name: "restore", VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)},
+			Name: "restore", VolumeCapabilities: []*csi.VolumeCapability{csiclient.BlockCapability(writer)},
 			VolumeContentSource: ofSnapshot(slow.GetSnapshotId()),
 		})
 		restored <- err
@@ -380,7 +380,7 @@ func TestGroupsThatShareVolumes(t *testing.T) {
 
 	for i := range 4 {
 		ids = append(ids, newVolume(t, d, &csi.CreateVolumeRequest{
-			Name: strconv.Itoa(i), VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)},
+			Name: strconv.Itoa(i), VolumeCapabilities: []*csi.VolumeCapability{csiclient.BlockCapability(writer)},
 		}).VolumeID)
 	}
 
@@ -398,7 +398,7 @@ func TestGroupsThatShareVolumes(t *testing.T) {
 			}
 
 			_, err = d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
-				Name: fmt.Sprint("clone ", caller), VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)},
+				Name: fmt.Sprint("clone ", caller), VolumeCapabilities: []*csi.VolumeCapability{csiclient.BlockCapability(writer)},
 				VolumeContentSource: ofVolume(own[0]),
 			})
 			if err != nil {

@@ -82,7 +82,7 @@ func churned() map[string]*csi.CreateVolumeRequest {
 	kinds := observedKinds()
 	kinds["thick"] = &csi.CreateVolumeRequest{
 		CapacityRange: required(16 * mib), Parameters: map[string]string{"provisioning": "thick"},
-		VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(multiWriter, "ext4")},
+		VolumeCapabilities: []*csi.VolumeCapability{csiclient.MountCapability(multiWriter, "ext4")},
 	}
 
 	for _, kind := range kinds {
@@ -133,7 +133,7 @@ func TestNoConditionUnderChurn(t *testing.T) {
 
 const rounds = 4
 
-func churn(t *testing.T, d *harness.Driver, claim *csiclient.Claim, size int64) {
+func churn(t *testing.T, d *harness.Driver, claim *csiclient.Publication, size int64) {
 	t.Helper()
 
 	ctx, second := t.Context(), another(claim, "second")
@@ -175,7 +175,7 @@ func assertNo(t *testing.T, err error) bool {
 }
 
 // grow also asks for more than the pool can have.
-func grow(t *testing.T, d *harness.Driver, claim *csiclient.Claim, size int64) error {
+func grow(t *testing.T, d *harness.Driver, claim *csiclient.Publication, size int64) error {
 	t.Helper()
 
 	_, err := d.ControllerExpandVolume(t.Context(), &csi.ControllerExpandVolumeRequest{
@@ -195,7 +195,7 @@ func grow(t *testing.T, d *harness.Driver, claim *csiclient.Claim, size int64) e
 	return err
 }
 
-func snap(t *testing.T, d *harness.Driver, claim *csiclient.Claim, round int) error {
+func snap(t *testing.T, d *harness.Driver, claim *csiclient.Publication, round int) error {
 	t.Helper()
 
 	_, err := d.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{
@@ -223,7 +223,7 @@ func churnInline(t *testing.T, d *harness.Driver, attributes map[string]string) 
 
 // abnormal requires that NodeGetVolumeStats answers for a sick volume: with a
 // usage, and with a condition that names the reason.
-func abnormal(t *testing.T, d *harness.Driver, claim *csiclient.Claim, path string, reason health.Reason) {
+func abnormal(t *testing.T, d *harness.Driver, claim *csiclient.Publication, path string, reason health.Reason) {
 	t.Helper()
 
 	answer, err := d.NodeGetVolumeStats(t.Context(), &csi.NodeGetVolumeStatsRequest{VolumeId: claim.VolumeID, VolumePath: path})
@@ -324,23 +324,23 @@ func TestStatsOfTheSick(t *testing.T) {
 		name   string
 		kind   string
 		reason health.Reason
-		strike func(t *testing.T, d *harness.Driver, claim *csiclient.Claim)
+		strike func(t *testing.T, d *harness.Driver, claim *csiclient.Publication)
 	}{
-		{"xfs that has shut down", "xfs", health.DiskFailure, func(t *testing.T, _ *harness.Driver, claim *csiclient.Claim) {
+		{"xfs that has shut down", "xfs", health.DiskFailure, func(t *testing.T, _ *harness.Driver, claim *csiclient.Publication) {
 			stopped(t, claim.TargetPath)
 		}},
-		{"ext4 that has shut down", "ext4", health.DiskFailure, func(t *testing.T, _ *harness.Driver, claim *csiclient.Claim) {
+		{"ext4 that has shut down", "ext4", health.DiskFailure, func(t *testing.T, _ *harness.Driver, claim *csiclient.Publication) {
 			stopped(t, claim.TargetPath)
 		}},
-		{"target unmounted", "ext4", health.VolumeUnmounted, func(t *testing.T, _ *harness.Driver, claim *csiclient.Claim) {
+		{"target unmounted", "ext4", health.VolumeUnmounted, func(t *testing.T, _ *harness.Driver, claim *csiclient.Publication) {
 			unmount(t, claim.TargetPath)
 		}},
-		{"device detached", "block", health.DeviceMissing, func(t *testing.T, d *harness.Driver, claim *csiclient.Claim) {
+		{"device detached", "block", health.DeviceMissing, func(t *testing.T, d *harness.Driver, claim *csiclient.Publication) {
 			attached := devicesOf(t, d, claim.VolumeID)
 			require.Len(t, attached, 1)
 			require.NoError(t, loop.NewLoops(loop.LoopsOptions{}).Detach(t.Context(), attached[0].Number))
 		}},
-		{"directory moved", "directory", health.VolumeNotFound, func(t *testing.T, d *harness.Driver, claim *csiclient.Claim) {
+		{"directory moved", "directory", health.VolumeNotFound, func(t *testing.T, d *harness.Driver, claim *csiclient.Publication) {
 			from, to := filepath.Join(d.Pool(), "directories", claim.VolumeID), filepath.Join(d.Root, "aside")
 			require.NoError(t, os.Rename(from, to))
 			t.Cleanup(func() { require.NoError(t, os.Rename(to, from)) })
@@ -369,7 +369,7 @@ func often10(c *driver.Config) {
 	c.HealthRelistPeriod, c.HealthEventedRelistPeriod = 10*time.Millisecond, 10*time.Millisecond
 }
 
-func usageAt(t *testing.T, d *harness.Driver, claim *csiclient.Claim) []*csi.VolumeUsage {
+func usageAt(t *testing.T, d *harness.Driver, claim *csiclient.Publication) []*csi.VolumeUsage {
 	t.Helper()
 
 	answer, err := d.NodeGetVolumeStats(t.Context(), &csi.NodeGetVolumeStatsRequest{
@@ -398,7 +398,7 @@ func reasonsOf(t *testing.T, d *harness.Driver, id string) []health.Reason {
 }
 
 func TestNodeGetVolumeHealth(t *testing.T) {
-	eachKind(t, func(t *testing.T, d *harness.Driver, claim *csiclient.Claim) {
+	eachKind(t, func(t *testing.T, d *harness.Driver, claim *csiclient.Publication) {
 		ask := func(request *csi.NodeGetVolumeHealthRequest) error {
 			_, err := d.NodeGetVolumeHealth(t.Context(), request)
 

@@ -224,7 +224,7 @@ func TestHealthOfTheState(t *testing.T) {
 	served.Inject(t, faults.Fault{Ops: faults.Writes | faults.Syncs, Errno: unix.EIO})
 
 	_, err := d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
-		Name: t.Name(), VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)},
+		Name: t.Name(), VolumeCapabilities: []*csi.VolumeCapability{csiclient.BlockCapability(writer)},
 	})
 	fails(t, err, codes.Unavailable, "state")
 	storage(t, d, "state", health.StateStoreFailed)
@@ -257,7 +257,7 @@ func TestStateHasSpaceAgain(t *testing.T) {
 
 	for range 20_000 {
 		request := &csi.CreateVolumeRequest{
-			Name: "other", VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)},
+			Name: "other", VolumeCapabilities: []*csi.VolumeCapability{csiclient.BlockCapability(writer)},
 			Parameters: map[string]string{"backing": "image"},
 		}
 

@@ -47,7 +47,7 @@ func pollingOnly(c *driver.Config) { c.HealthPolling, c.HealthRelistPeriod = tru
 type sufferer struct {
 	*harness.Driver
 
-	claim *csiclient.Claim
+	claim *csiclient.Publication
 	image string
 	// served is where the pool is, nil for a pool that does not fail.
 	served *faults.Directory
@@ -238,13 +238,13 @@ func poolAt(name, directory string) harness.Option {
 // formatted asks for a volume with the filesystem, mounted with the flags.
 func formatted(fsType string, flags ...string) *csi.CreateVolumeRequest {
 	return &csi.CreateVolumeRequest{
-		VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(writer, fsType, flags...)},
+		VolumeCapabilities: []*csi.VolumeCapability{csiclient.MountCapability(writer, fsType, flags...)},
 		CapacityRange:      &csi.CapacityRange{RequiredBytes: sizeFor(fsType)},
 	}
 }
 
 func rawBlock() *csi.CreateVolumeRequest {
-	return &csi.CreateVolumeRequest{VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)}}
+	return &csi.CreateVolumeRequest{VolumeCapabilities: []*csi.VolumeCapability{csiclient.BlockCapability(writer)}}
 }
 
 // restage takes the volume down and brings it up again.

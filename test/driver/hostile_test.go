@@ -38,7 +38,7 @@ func TestAnImageDoesNotChooseWhatAnErrorDoes(t *testing.T) {
 			output, err := child.Command(t, "tune2fs", append(options, image)...).CombinedOutput()
 			require.NoError(t, err, "%s", output)
 
-			remounts := func(claim *csiclient.Claim) {
+			remounts := func(claim *csiclient.Publication) {
 				t.Helper()
 				bringUp(t, d, claim)
 
@@ -58,11 +58,11 @@ func TestAnImageDoesNotChooseWhatAnErrorDoes(t *testing.T) {
 			remounts(newVolume(t, d, &csi.CreateVolumeRequest{Name: "clone", VolumeContentSource: ofVolume(claim.VolumeID)}))
 
 			// Readers, and the mount flags of a StorageClass or a PersistentVolume.
-			claim.Capability = csiclient.Mount(readerOnly, "ext4")
+			claim.Capability = csiclient.MountCapability(readerOnly, "ext4")
 			remounts(claim)
 
 			if name == "errors" {
-				claim.Capability = csiclient.Mount(writer, "ext4", "errors=continue")
+				claim.Capability = csiclient.MountCapability(writer, "ext4", "errors=continue")
 				bringUp(t, d, claim)
 				require.Contains(t, mountOptions(t, claim.StagingPath), "errors=continue")
 			}
@@ -104,10 +104,10 @@ func TestAPodAuthorDoesNotChooseWhatAnErrorDoes(t *testing.T) {
 	publishes("")
 
 	for _, flags := range [][]string{{"errors=panic"}, {"noatime,errors=panic"}} {
-		refuses(csiclient.Mount(writer, "ext4", flags...), "", "errors=panic")
+		refuses(csiclient.MountCapability(writer, "ext4", flags...), "", "errors=panic")
 	}
 
-	refuses(csiclient.Mount(writer, "btrfs", "fatal_errors=panic"), "", "fatal_errors")
+	refuses(csiclient.MountCapability(writer, "btrfs", "fatal_errors=panic"), "", "fatal_errors")
 
 	d.Restart(t, func(c *driver.Config) { c.EphemeralMkfsOptions = true })
 	refuses(nil, "-e panic", "mkfsOptions", `"-e"`, "allowed are")
@@ -151,7 +151,7 @@ func TestDeviceNodesOfAVolumeAreOnlyFiles(t *testing.T) {
 				}
 
 				claim := newVolume(t, d, &csi.CreateVolumeRequest{
-					VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(writer, "", flags...)}, Parameters: parameters,
+					VolumeCapabilities: []*csi.VolumeCapability{csiclient.MountCapability(writer, "", flags...)}, Parameters: parameters,
 				})
 				bringUp(t, d, claim)
 

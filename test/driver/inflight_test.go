@@ -128,7 +128,7 @@ func TestCallsWhileOneRuns(t *testing.T) {
 
 	// The same call with other arguments is a conflict, at once.
 	other := *claim
-	other.Capability = csiclient.Mount(writer, "ext4", "noatime")
+	other.Capability = csiclient.MountCapability(writer, "ext4", "noatime")
 	fails(t, d.Stage(t.Context(), &other), codes.Aborted, "NodeStageVolume", claim.VolumeID)
 
 	other = *claim

@@ -35,13 +35,13 @@ func TestAModeForManyDoesNotJoinOneForOne(t *testing.T) {
 		d := harness.Start(t, sharedPool, twoNodes)
 		claim := newVolume(t, d, &csi.CreateVolumeRequest{
 			Parameters:         directoryBacked(),
-			VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(writer, ""), csiclient.Mount(nodesWrite, "")},
+			VolumeCapabilities: []*csi.VolumeCapability{csiclient.MountCapability(writer, ""), csiclient.MountCapability(nodesWrite, "")},
 		})
 		require.NoError(t, d.Attach(t.Context(), claim))
 		t.Cleanup(func() { takeDown(t, d, claim) })
 
 		second := *claim
-		second.NodeID, second.Capability = secondNode, csiclient.Mount(nodesWrite, "")
+		second.NodeID, second.Capability = secondNode, csiclient.MountCapability(nodesWrite, "")
 		fails(t, d.Attach(t.Context(), &second), codes.FailedPrecondition, claim.NodeID)
 	})
 
@@ -51,12 +51,12 @@ func TestAModeForManyDoesNotJoinOneForOne(t *testing.T) {
 		d := harness.Start(t)
 		claim := newVolume(t, d, &csi.CreateVolumeRequest{
 			Parameters:         directoryBacked(),
-			VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(singleWriter, ""), csiclient.Mount(multiWriter, "")},
+			VolumeCapabilities: []*csi.VolumeCapability{csiclient.MountCapability(singleWriter, ""), csiclient.MountCapability(multiWriter, "")},
 		})
 		bringUp(t, d, claim)
 
 		second := another(claim, "second")
-		second.Capability = csiclient.Mount(multiWriter, "")
+		second.Capability = csiclient.MountCapability(multiWriter, "")
 		fails(t, d.Publish(t.Context(), second), codes.FailedPrecondition, claim.TargetPath)
 	})
 }
@@ -138,7 +138,7 @@ func TestAFailedCreationLeavesNothing(t *testing.T) {
 	t.Cleanup(func() { served.Release(t) })
 
 	_, err := d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
-		Name: "volume", VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(writer, "")},
+		Name: "volume", VolumeCapabilities: []*csi.VolumeCapability{csiclient.MountCapability(writer, "")},
 	})
 	fails(t, err, codes.Unavailable, "state")
 	requireRooms(t, d, map[string]int{"images": 0, "scratch": 0})
@@ -232,7 +232,7 @@ func TestACloneThatMeetsAnExpansion(t *testing.T) {
 
 	calls.Go(func() {
 		request := &csi.CreateVolumeRequest{
-			Name: "clone", VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)}, VolumeContentSource: ofVolume(id),
+			Name: "clone", VolumeCapabilities: []*csi.VolumeCapability{csiclient.BlockCapability(writer)}, VolumeContentSource: ofVolume(id),
 		}
 
 		made, err := d.CreateVolume(t.Context(), request)

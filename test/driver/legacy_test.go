@@ -44,7 +44,7 @@ func TestClientOfBefore(t *testing.T) {
 	sick := newVolume(t, d, &csi.CreateVolumeRequest{Name: "sick"})
 	well := newVolume(t, d, &csi.CreateVolumeRequest{Name: "well"})
 
-	for _, claim := range []*csiclient.Claim{sick, well} {
+	for _, claim := range []*csiclient.Publication{sick, well} {
 		bringUp(t, d, claim)
 	}
 

@@ -36,22 +36,22 @@ type kind struct {
 
 func kinds() []kind {
 	return []kind{
-		{name: "ext4", capability: csiclient.Mount(writer, "ext4"), bytes: 64 * mib, larger: 128 * mib},
-		{name: "ext4 noatime", capability: csiclient.Mount(writer, "", "noatime"), bytes: 64 * mib, larger: 128 * mib},
+		{name: "ext4", capability: csiclient.MountCapability(writer, "ext4"), bytes: 64 * mib, larger: 128 * mib},
+		{name: "ext4 noatime", capability: csiclient.MountCapability(writer, "", "noatime"), bytes: 64 * mib, larger: 128 * mib},
 		{
 			name: "ext4 thick", parameters: map[string]string{"provisioning": "thick"},
-			capability: csiclient.Mount(writer, "ext4"), bytes: 64 * mib, larger: 128 * mib,
+			capability: csiclient.MountCapability(writer, "ext4"), bytes: 64 * mib, larger: 128 * mib,
 		},
 		{
 			name: "ext4 with 512-byte blocks", parameters: map[string]string{"blockSize": "512"},
-			capability: csiclient.Mount(writer, "ext4"), bytes: 64 * mib, larger: 128 * mib,
+			capability: csiclient.MountCapability(writer, "ext4"), bytes: 64 * mib, larger: 128 * mib,
 		},
-		{name: "xfs", capability: csiclient.Mount(writer, "xfs"), bytes: 300 * mib, larger: 400 * mib},
-		{name: "btrfs", capability: csiclient.Mount(writer, "btrfs"), bytes: 256 * mib, larger: 272 * mib},
-		{name: "block", capability: csiclient.Block(writer), bytes: 64 * mib, larger: 128 * mib},
+		{name: "xfs", capability: csiclient.MountCapability(writer, "xfs"), bytes: 300 * mib, larger: 400 * mib},
+		{name: "btrfs", capability: csiclient.MountCapability(writer, "btrfs"), bytes: 256 * mib, larger: 272 * mib},
+		{name: "block", capability: csiclient.BlockCapability(writer), bytes: 64 * mib, larger: 128 * mib},
 		{
 			name: "directory", parameters: map[string]string{"backing": "directory"},
-			capability: csiclient.Mount(writer, ""), bytes: 64 * mib, larger: 128 * mib,
+			capability: csiclient.MountCapability(writer, ""), bytes: 64 * mib, larger: 128 * mib,
 		},
 	}
 }
@@ -61,7 +61,7 @@ type life struct {
 	t      *testing.T
 	driver *harness.Driver
 	kind   kind
-	claim  *csiclient.Claim
+	claim  *csiclient.Publication
 }
 
 func create(t *testing.T, d *harness.Driver, k kind) *life {

@@ -24,7 +24,7 @@ import (
 const podUID = "0d3f4a52-7f3e-4f0c-9a51-6d0e2f6b1c11"
 
 // inPod puts the claim's target where the kubelet has it for a pod.
-func inPod(d *harness.Driver, claim *csiclient.Claim, uid, name string) {
+func inPod(d *harness.Driver, claim *csiclient.Publication, uid, name string) {
 	claim.TargetPath = filepath.Join(d.Config.KubeletDir, "pods", uid, "volumes", "kubernetes.io~csi", name, "mount")
 }
 
@@ -70,7 +70,7 @@ func TestPodsAreLimited(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	for name, capability := range map[string]*csi.VolumeCapability{
-		"mount": csiclient.Mount(writer, "ext4"), "block": csiclient.Block(writer),
+		"mount": csiclient.MountCapability(writer, "ext4"), "block": csiclient.BlockCapability(writer),
 	} {
 		t.Run(name, func(t *testing.T) {
 			pods := harness.NewPods(t)
@@ -124,7 +124,7 @@ func TestLimitsHoldAgainWhenANodeIsBack(t *testing.T) {
 
 	pods := harness.NewPods(t)
 	d := harness.Start(t, inMode(driver.ModeNode), func(c *driver.Config) { c.CgroupRoot = pods.Root })
-	claim := given(t, d, csiclient.Mount(writer, "ext4"), nil)
+	claim := given(t, d, csiclient.MountCapability(writer, "ext4"), nil)
 	inPod(d, claim, podUID, "volume")
 
 	limits, err := volume.ParseMutable(map[string]string{volume.KeyReadBytesPerSecond: "1048576"})
@@ -159,7 +159,7 @@ func TestAReadOnlyBlockDeviceIsLimited(t *testing.T) {
 	pods := harness.NewPods(t)
 	d := harness.Start(t, func(c *driver.Config) { c.CgroupRoot = pods.Root })
 	claim := newVolume(t, d, &csi.CreateVolumeRequest{
-		VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(multiWriter)},
+		VolumeCapabilities: []*csi.VolumeCapability{csiclient.BlockCapability(multiWriter)},
 		MutableParameters:  map[string]string{"readBytesPerSecond": "1048576"},
 	})
 	inPod(d, claim, podUID, "volume")
@@ -201,7 +201,7 @@ func TestAPodHasAVolumeTwice(t *testing.T) {
 	pods := harness.NewPods(t)
 	d := harness.Start(t, func(c *driver.Config) { c.CgroupRoot = pods.Root })
 	claim := newVolume(t, d, &csi.CreateVolumeRequest{
-		VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(multiWriter, "")},
+		VolumeCapabilities: []*csi.VolumeCapability{csiclient.MountCapability(multiWriter, "")},
 		MutableParameters:  map[string]string{"readBytesPerSecond": "1048576"},
 	})
 	inPod(d, claim, podUID, "one")

@@ -42,7 +42,7 @@ func TestListingWhileVolumesComeAndGo(t *testing.T) {
 
 		made, err := d.CreateVolume(ctx, &csi.CreateVolumeRequest{
 			Name: strconv.Itoa(names), CapacityRange: required(mib), Parameters: directoryBacked(),
-			VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(writer, "")},
+			VolumeCapabilities: []*csi.VolumeCapability{csiclient.MountCapability(writer, "")},
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -210,7 +210,7 @@ func TestListStaysBelowFourMegabytes(t *testing.T) {
 		group.Go(func() error {
 			made, err := d.CreateVolume(ctx, &csi.CreateVolumeRequest{
 				Name: strconv.Itoa(i), CapacityRange: required(4096), Parameters: parameters,
-				VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(writer, "")},
+				VolumeCapabilities: []*csi.VolumeCapability{csiclient.MountCapability(writer, "")},
 			})
 			ids[i] = made.GetVolume().GetVolumeId()
 
@@ -253,7 +253,7 @@ func TestListTellsWhereVolumesArePublished(t *testing.T) {
 	})
 	attached := newVolume(t, d, &csi.CreateVolumeRequest{
 		Name: "attached", Parameters: directoryBacked(),
-		VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(nodesWrite, "")},
+		VolumeCapabilities: []*csi.VolumeCapability{csiclient.MountCapability(nodesWrite, "")},
 	})
 	idle := newVolume(t, d, &csi.CreateVolumeRequest{Name: "idle"})
 
@@ -308,7 +308,7 @@ func TestAttachmentsAreLimited(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, limit, info.GetMaxVolumesPerNode())
 
-	claims := make([]*csiclient.Claim, 2*limit)
+	claims := make([]*csiclient.Publication, 2*limit)
 	for i := range claims {
 		claims[i] = newVolume(t, d, &csi.CreateVolumeRequest{Name: strconv.Itoa(i), Parameters: directoryBacked()})
 	}

@@ -40,18 +40,18 @@ func blocksPools() map[string]func(*testing.T) harness.Option {
 }
 
 // blockVolume makes a raw block volume and opens its device.
-func blockVolume(t *testing.T, d *harness.Driver, name string, size int64) (*csiclient.Claim, *os.File) {
+func blockVolume(t *testing.T, d *harness.Driver, name string, size int64) (*csiclient.Publication, *os.File) {
 	t.Helper()
 
 	claim := newVolume(t, d, &csi.CreateVolumeRequest{
-		Name: name, CapacityRange: required(size), VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)},
+		Name: name, CapacityRange: required(size), VolumeCapabilities: []*csi.VolumeCapability{csiclient.BlockCapability(writer)},
 	})
 	bringUp(t, d, claim)
 
 	return claim, openDevice(t, claim)
 }
 
-func openDevice(t *testing.T, claim *csiclient.Claim) *os.File {
+func openDevice(t *testing.T, claim *csiclient.Publication) *os.File {
 	t.Helper()
 
 	device, err := os.OpenFile(claim.TargetPath, os.O_RDWR, 0)
@@ -75,7 +75,7 @@ func written(t *testing.T, device *os.File, seed, offset, length int64) {
 
 // idle takes the volume out of use around f: a pool that can't reflink copies
 // no raw block volume that is in use.
-func idle(t *testing.T, d *harness.Driver, claim *csiclient.Claim, f func()) *os.File {
+func idle(t *testing.T, d *harness.Driver, claim *csiclient.Publication, f func()) *os.File {
 	t.Helper()
 
 	takeDown(t, d, claim)
@@ -90,7 +90,7 @@ func idle(t *testing.T, d *harness.Driver, claim *csiclient.Claim, f func()) *os
 func snapshotOf(t *testing.T, d *harness.Driver, volumeID, name string) string {
 	t.Helper()
 
-	made, err := d.SnapshotUntilReady(t.Context(), &csi.CreateSnapshotRequest{SourceVolumeId: volumeID, Name: name})
+	made, err := d.CreateSnapshotAndWait(t.Context(), &csi.CreateSnapshotRequest{SourceVolumeId: volumeID, Name: name})
 	require.NoError(t, err)
 
 	return made.GetSnapshot().GetSnapshotId()
@@ -106,7 +106,7 @@ func bytesOfSnapshot(t *testing.T, d *harness.Driver, id string) []byte {
 }
 
 // blocks are the tuples of a whole stream, of which the form is checked.
-func blocks(t *testing.T, stream func(yield func(csiclient.Blocks, error) bool), capacity int64, most int) []*csi.BlockMetadata {
+func blocks(t *testing.T, stream func(yield func(csiclient.BlockMetadata, error) bool), capacity int64, most int) []*csi.BlockMetadata {
 	t.Helper()
 
 	var (
@@ -176,12 +176,12 @@ func TestMetadata(t *testing.T) {
 			before, now := bytesOfSnapshot(t, d, first), bytesOfSnapshot(t, d, second)
 
 			full := func(from int64, most int32) []*csi.BlockMetadata {
-				return blocks(t, d.Allocated(t.Context(), &csi.GetMetadataAllocatedRequest{
+				return blocks(t, d.AllocatedBlocks(t.Context(), &csi.GetMetadataAllocatedRequest{
 					SnapshotId: first, StartingOffset: from, MaxResults: most,
 				}), 64*mib, atMost(most))
 			}
 			delta := func(from int64, most int32) []*csi.BlockMetadata {
-				return blocks(t, d.Changed(t.Context(), &csi.GetMetadataDeltaRequest{
+				return blocks(t, d.ChangedBlocks(t.Context(), &csi.GetMetadataDeltaRequest{
 					BaseSnapshotId: first, TargetSnapshotId: second, StartingOffset: from, MaxResults: most,
 				}), 96*mib, atMost(most))
 			}
@@ -282,7 +282,7 @@ func TestMetadataRefusals(t *testing.T) {
 
 	d := harness.Start(t)
 	block := newVolume(t, d, &csi.CreateVolumeRequest{
-		Name: "block", VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)},
+		Name: "block", VolumeCapabilities: []*csi.VolumeCapability{csiclient.BlockCapability(writer)},
 	})
 	other := newVolume(t, d, &csi.CreateVolumeRequest{Name: "other"})
 	files := newVolume(t, d, &csi.CreateVolumeRequest{Name: "files", Parameters: directoryBacked()})
@@ -291,10 +291,10 @@ func TestMetadataRefusals(t *testing.T) {
 	foreign, ofFiles := snapshotOf(t, d, other.VolumeID, "foreign"), snapshotOf(t, d, files.VolumeID, "files")
 
 	allocated := func(id string, from int64, most int32) error {
-		return lastError(d.Allocated(t.Context(), &csi.GetMetadataAllocatedRequest{SnapshotId: id, StartingOffset: from, MaxResults: most}))
+		return lastError(d.AllocatedBlocks(t.Context(), &csi.GetMetadataAllocatedRequest{SnapshotId: id, StartingOffset: from, MaxResults: most}))
 	}
 	delta := func(base, target string, from int64, most int32) error {
-		return lastError(d.Changed(t.Context(), &csi.GetMetadataDeltaRequest{
+		return lastError(d.ChangedBlocks(t.Context(), &csi.GetMetadataDeltaRequest{
 			BaseSnapshotId: base, TargetSnapshotId: target, StartingOffset: from, MaxResults: most,
 		}))
 	}
@@ -333,7 +333,7 @@ func TestMetadataRefusals(t *testing.T) {
 	fails(t, allocated(first, 0, 0), codes.NotFound, first)
 }
 
-func lastError(stream func(yield func(csiclient.Blocks, error) bool)) error {
+func lastError(stream func(yield func(csiclient.BlockMetadata, error) bool)) error {
 	for _, err := range stream {
 		if err != nil {
 			return err
@@ -351,7 +351,7 @@ func manyRanges(t *testing.T, d *harness.Driver) (snapshotID string, ranges int)
 	const every = 8192
 
 	claim := newVolume(t, d, &csi.CreateVolumeRequest{
-		CapacityRange: required(128 * mib), VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)},
+		CapacityRange: required(128 * mib), VolumeCapabilities: []*csi.VolumeCapability{csiclient.BlockCapability(writer)},
 	})
 
 	image, err := os.OpenFile(imageOf(d, claim.VolumeID), os.O_RDWR, 0)
@@ -475,7 +475,7 @@ func TestMetadataStreamOfADriverThatEnds(t *testing.T) {
 	await.Receive(t, ended, "the driver to stop")
 
 	d.Restart(t)
-	require.Len(t, blocks(t, d.Allocated(t.Context(), &csi.GetMetadataAllocatedRequest{
+	require.Len(t, blocks(t, d.AllocatedBlocks(t.Context(), &csi.GetMetadataAllocatedRequest{
 		SnapshotId: id, StartingOffset: next,
 	}), 128*mib, 1024), ranges-received)
 }

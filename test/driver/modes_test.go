@@ -188,7 +188,7 @@ func TestAsNobody(t *testing.T) {
 		})
 		require.NoError(t, err, kind.name)
 
-		claim := &csiclient.Claim{VolumeID: made.GetVolume().GetVolumeId(), NodeID: harness.NodeID, Capability: kind.capability}
+		claim := &csiclient.Publication{VolumeID: made.GetVolume().GetVolumeId(), NodeID: harness.NodeID, Capability: kind.capability}
 		require.NoError(t, client.Attach(ctx, claim), kind.name)
 
 		_, err = client.ControllerExpandVolume(ctx, &csi.ControllerExpandVolumeRequest{

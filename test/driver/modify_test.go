@@ -84,7 +84,7 @@ func cleanQueue(t *testing.T, number int) {
 
 func queueKinds() map[string]*csi.VolumeCapability {
 	return map[string]*csi.VolumeCapability{
-		"mount": csiclient.Mount(multiWriter, ""), "block": csiclient.Block(multiWriter),
+		"mount": csiclient.MountCapability(multiWriter, ""), "block": csiclient.BlockCapability(multiWriter),
 	}
 }
 
@@ -225,7 +225,7 @@ func TestWhatCannotBeIsRefused(t *testing.T) {
 
 			_, err := d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
 				Name: "refused", Parameters: row.parameters, MutableParameters: row.mutable,
-				VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(writer, "")},
+				VolumeCapabilities: []*csi.VolumeCapability{csiclient.MountCapability(writer, "")},
 			})
 			fails(t, err, codes.InvalidArgument, row.words...)
 			require.Equal(t, before, everything(t, d))
@@ -276,7 +276,7 @@ func TestCreatedAgain(t *testing.T) {
 	d := harness.Start(t)
 	request := func(mutable map[string]string) *csi.CreateVolumeRequest {
 		return &csi.CreateVolumeRequest{
-			Name: "again", VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(writer, "")}, MutableParameters: mutable,
+			Name: "again", VolumeCapabilities: []*csi.VolumeCapability{csiclient.MountCapability(writer, "")}, MutableParameters: mutable,
 		}
 	}
 
@@ -390,7 +390,7 @@ func TestNodesHearOfIt(t *testing.T) {
 }
 
 // moved is the claim at the paths of another node.
-func moved(t *testing.T, to *harness.Driver, claim *csiclient.Claim) *csiclient.Claim {
+func moved(t *testing.T, to *harness.Driver, claim *csiclient.Publication) *csiclient.Publication {
 	t.Helper()
 
 	there := to.Claim(t, claim.VolumeID)

@@ -20,7 +20,7 @@ func withMountGroup(c *driver.Config) { c.VolumeMountGroup = true }
 
 // ofGroup is the capability of a pod with that fsGroup.
 func ofGroup(group string) *csi.VolumeCapability {
-	capability := csiclient.Mount(multiWriter, "")
+	capability := csiclient.MountCapability(multiWriter, "")
 	capability.GetMount().VolumeMountGroup = group
 
 	return capability
@@ -80,7 +80,7 @@ func TestMountGroupRefusals(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := harness.Start(t, func(c *driver.Config) { c.VolumeMountGroup = test.on })
 			claim := newVolume(t, d, &csi.CreateVolumeRequest{
-				Parameters: directoryBacked(), VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(multiWriter, "")},
+				Parameters: directoryBacked(), VolumeCapabilities: []*csi.VolumeCapability{csiclient.MountCapability(multiWriter, "")},
 			})
 			bringUp(t, d, claim)
 
@@ -107,7 +107,7 @@ func TestMountGroup(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := harness.Start(t, withMountGroup)
 			claim := newVolume(t, d, &csi.CreateVolumeRequest{
-				Parameters: parameters, VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(multiWriter, "")},
+				Parameters: parameters, VolumeCapabilities: []*csi.VolumeCapability{csiclient.MountCapability(multiWriter, "")},
 			})
 			bringUp(t, d, claim)
 			requireOwned(t, claim.TargetPath, 0, 0o755)
@@ -151,7 +151,7 @@ func TestMountGroup(t *testing.T) {
 			second.Capability = ofGroup("3000")
 			fails(t, d.Publish(t.Context(), second), codes.AlreadyExists)
 
-			for _, each := range []*csiclient.Claim{second, third} {
+			for _, each := range []*csiclient.Publication{second, third} {
 				require.NoError(t, d.Unpublish(t.Context(), each))
 			}
 		})

@@ -25,7 +25,7 @@ import (
 func observedKinds() map[string]*csi.CreateVolumeRequest { return readOnlyKinds(writer) }
 
 // eachKind runs test for a volume of each kind that is published.
-func eachKind(t *testing.T, test func(t *testing.T, d *harness.Driver, claim *csiclient.Claim)) {
+func eachKind(t *testing.T, test func(t *testing.T, d *harness.Driver, claim *csiclient.Publication)) {
 	t.Helper()
 	namespace.NeedRoot(t)
 	t.Parallel()
@@ -43,7 +43,7 @@ func eachKind(t *testing.T, test func(t *testing.T, d *harness.Driver, claim *cs
 	}
 }
 
-func writeBlock(t *testing.T, claim *csiclient.Claim) {
+func writeBlock(t *testing.T, claim *csiclient.Publication) {
 	t.Helper()
 
 	block := make([]byte, 4096)
@@ -57,7 +57,7 @@ func writeBlock(t *testing.T, claim *csiclient.Claim) {
 	require.NoError(t, file.Close())
 }
 
-func requireBlock(t *testing.T, claim *csiclient.Claim) {
+func requireBlock(t *testing.T, claim *csiclient.Publication) {
 	t.Helper()
 	require.Equal(t, "precious", string(readBlock(t, dataPath(claim))[:len("precious")]))
 }
@@ -77,7 +77,7 @@ func unmount(t *testing.T, path string) {
 }
 
 // stats is NodeGetVolumeStats' answer for a path.
-func stats(t *testing.T, d *harness.Driver, claim *csiclient.Claim, path string) error {
+func stats(t *testing.T, d *harness.Driver, claim *csiclient.Publication, path string) error {
 	t.Helper()
 
 	_, err := d.NodeGetVolumeStats(t.Context(), &csi.NodeGetVolumeStatsRequest{VolumeId: claim.VolumeID, VolumePath: path})
@@ -86,7 +86,7 @@ func stats(t *testing.T, d *harness.Driver, claim *csiclient.Claim, path string)
 }
 
 func TestTargetUnmountedBehindTheDriver(t *testing.T) {
-	eachKind(t, func(t *testing.T, d *harness.Driver, claim *csiclient.Claim) {
+	eachKind(t, func(t *testing.T, d *harness.Driver, claim *csiclient.Publication) {
 		unmount(t, claim.TargetPath)
 		abnormal(t, d, claim, claim.TargetPath, health.VolumeUnmounted)
 
@@ -112,7 +112,7 @@ func TestTargetUnmountedBehindTheDriver(t *testing.T) {
 }
 
 func TestStagingUnmountedBehindTheDriver(t *testing.T) {
-	eachKind(t, func(t *testing.T, d *harness.Driver, claim *csiclient.Claim) {
+	eachKind(t, func(t *testing.T, d *harness.Driver, claim *csiclient.Publication) {
 		if claim.Capability.GetBlock() != nil {
 			t.Skip("a block volume is not mounted at its staging path")
 		}
@@ -169,7 +169,7 @@ func reboot(t *testing.T, d *harness.Driver) {
 }
 
 func TestReboot(t *testing.T) {
-	eachKind(t, func(t *testing.T, d *harness.Driver, claim *csiclient.Claim) {
+	eachKind(t, func(t *testing.T, d *harness.Driver, claim *csiclient.Publication) {
 		reboot(t, d)
 
 		// What was published is not, and the path that was made for it is gone.
@@ -191,7 +191,7 @@ func TestReboot(t *testing.T) {
 }
 
 func TestTargetThatTheCOMade(t *testing.T) {
-	eachKind(t, func(t *testing.T, d *harness.Driver, claim *csiclient.Claim) {
+	eachKind(t, func(t *testing.T, d *harness.Driver, claim *csiclient.Publication) {
 		second := another(claim, "made-by-the-co")
 		require.NoError(t, d.Unpublish(t.Context(), claim))
 		require.NoDirExists(t, claim.TargetPath)
@@ -220,7 +220,7 @@ func TestTargetThatTheCOMade(t *testing.T) {
 // TestTargetOfAnotherType finds a file where a directory must be, and the other
 // way round.
 func TestTargetOfAnotherType(t *testing.T) {
-	eachKind(t, func(t *testing.T, d *harness.Driver, claim *csiclient.Claim) {
+	eachKind(t, func(t *testing.T, d *harness.Driver, claim *csiclient.Publication) {
 		require.NoError(t, d.Unpublish(t.Context(), claim))
 
 		if claim.Capability.GetBlock() != nil {
@@ -240,7 +240,7 @@ func TestTargetOfAnotherType(t *testing.T) {
 // TestUsersFileInTheTarget is what a pod's log shipper leaves when the volume
 // was unmounted under it.
 func TestUsersFileInTheTarget(t *testing.T) {
-	eachKind(t, func(t *testing.T, d *harness.Driver, claim *csiclient.Claim) {
+	eachKind(t, func(t *testing.T, d *harness.Driver, claim *csiclient.Publication) {
 		path := claim.TargetPath
 		if claim.Capability.GetBlock() == nil {
 			path = filepath.Join(path, "mine")
@@ -272,7 +272,7 @@ func TestUsersFileInTheTarget(t *testing.T) {
 }
 
 func TestForeignMountAtTheTarget(t *testing.T) {
-	eachKind(t, func(t *testing.T, d *harness.Driver, claim *csiclient.Claim) {
+	eachKind(t, func(t *testing.T, d *harness.Driver, claim *csiclient.Publication) {
 		ctx := t.Context()
 		foreign := func(path string) {
 			source := t.TempDir()
@@ -340,7 +340,7 @@ func TestForeignMountAtTheTarget(t *testing.T) {
 
 // TestAnotherVolumeAtTheTarget takes one volume's target for another.
 func TestAnotherVolumeAtTheTarget(t *testing.T) {
-	eachKind(t, func(t *testing.T, d *harness.Driver, claim *csiclient.Claim) {
+	eachKind(t, func(t *testing.T, d *harness.Driver, claim *csiclient.Publication) {
 		ctx := t.Context()
 		request := observedKinds()[filepath.Base(t.Name())]
 		request.Name = "another"
@@ -369,7 +369,7 @@ func TestAnotherVolumeAtTheTarget(t *testing.T) {
 
 // TestStatsAreTheVolumes compares with what the volume's size is.
 func TestStatsAreTheVolumes(t *testing.T) {
-	eachKind(t, func(t *testing.T, d *harness.Driver, claim *csiclient.Claim) {
+	eachKind(t, func(t *testing.T, d *harness.Driver, claim *csiclient.Publication) {
 		for _, path := range []string{
 			claim.TargetPath + "-not", filepath.Dir(claim.TargetPath), d.Config.KubeletDir, "/", "relative",
 			filepath.Join(claim.TargetPath, "data"), filepath.Join(d.Pool(), "directories", claim.VolumeID),

@@ -143,7 +143,7 @@ func TestSpaceOfADeletedVolumeGoesBackToTheHost(t *testing.T) {
 	before := allocated(t, poolImage(d))
 
 	claim := newVolume(t, d, &csi.CreateVolumeRequest{
-		VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)}, CapacityRange: required(128 * mib),
+		VolumeCapabilities: []*csi.VolumeCapability{csiclient.BlockCapability(writer)}, CapacityRange: required(128 * mib),
 	})
 	bringUp(t, d, claim)
 
@@ -278,7 +278,7 @@ func TestCapacityOfAnEmbeddedPool(t *testing.T) {
 
 	_, err := d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
 		Name: "too large", CapacityRange: required(400 * mib),
-		VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)},
+		VolumeCapabilities: []*csi.VolumeCapability{csiclient.BlockCapability(writer)},
 	})
 	fails(t, err, codes.ResourceExhausted)
 

@@ -63,7 +63,7 @@ func mountAgain(t *testing.T, place string) {
 func inPool(name, poolName string) *csi.CreateVolumeRequest {
 	return &csi.CreateVolumeRequest{
 		Name: name, Parameters: map[string]string{"pool": poolName}, CapacityRange: required(16 * mib),
-		VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(writer, "ext4")},
+		VolumeCapabilities: []*csi.VolumeCapability{csiclient.MountCapability(writer, "ext4")},
 	}
 }
 
@@ -103,7 +103,7 @@ func servedAgain(t *testing.T, d *harness.Driver, poolName string) {
 }
 
 // refusedWithItsPool makes all calls that need the volume's pool.
-func refusedWithItsPool(t *testing.T, d *harness.Driver, claim *csiclient.Claim, poolName string) {
+func refusedWithItsPool(t *testing.T, d *harness.Driver, claim *csiclient.Publication, poolName string) {
 	t.Helper()
 
 	ctx, id := t.Context(), claim.VolumeID

@@ -20,7 +20,7 @@ import (
 
 // throughProxy returns a client that reaches the driver by way of a proxy, and
 // what ends both.
-func throughProxy(t *testing.T, d *harness.Driver) (client *csiclient.Orchestrator, stop func()) {
+func throughProxy(t *testing.T, d *harness.Driver) (client *csiclient.Client, stop func()) {
 	t.Helper()
 
 	config := driver.Config{
@@ -51,11 +51,11 @@ func TestLifeThroughProxy(t *testing.T) {
 	t.Parallel()
 
 	d := harness.Start(t)
-	direct := d.Orchestrator
+	direct := d.Client
 	client, stop := throughProxy(t, d)
-	d.Orchestrator = client
+	d.Client = client
 
-	defer func() { d.Orchestrator = direct; stop() }()
+	defer func() { d.Client = direct; stop() }()
 
 	volume := create(t, d, kinds()[0])
 	volume.up()

@@ -25,15 +25,15 @@ func readOnlyKinds(mode csi.VolumeCapability_AccessMode_Mode) map[string]*csi.Cr
 	}
 
 	return map[string]*csi.CreateVolumeRequest{
-		"ext4":      ask(64*mib, nil, csiclient.Mount(mode, "ext4")),
-		"xfs":       ask(300*mib, nil, csiclient.Mount(mode, "xfs")),
-		"btrfs":     ask(256*mib, nil, csiclient.Mount(mode, "btrfs")),
-		"block":     ask(64*mib, nil, csiclient.Block(mode)),
-		"directory": ask(64*mib, directoryBacked(), csiclient.Mount(mode, "")),
+		"ext4":      ask(64*mib, nil, csiclient.MountCapability(mode, "ext4")),
+		"xfs":       ask(300*mib, nil, csiclient.MountCapability(mode, "xfs")),
+		"btrfs":     ask(256*mib, nil, csiclient.MountCapability(mode, "btrfs")),
+		"block":     ask(64*mib, nil, csiclient.BlockCapability(mode)),
+		"directory": ask(64*mib, directoryBacked(), csiclient.MountCapability(mode, "")),
 	}
 }
 
-func dataPath(claim *csiclient.Claim) string {
+func dataPath(claim *csiclient.Publication) string {
 	if claim.Capability.GetBlock() != nil {
 		return claim.TargetPath
 	}
@@ -42,7 +42,7 @@ func dataPath(claim *csiclient.Claim) string {
 }
 
 // requireReadOnly tries all that could change the volume.
-func requireReadOnly(t *testing.T, claim *csiclient.Claim) {
+func requireReadOnly(t *testing.T, claim *csiclient.Publication) {
 	t.Helper()
 	require.Error(t, writeThrough(dataPath(claim)), "write to a read-only publication")
 
@@ -200,7 +200,7 @@ func TestReadOnlyFlag(t *testing.T) {
 
 	d := harness.Start(t)
 	claim := newVolume(t, d, &csi.CreateVolumeRequest{
-		VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(writer, "ext4", "ro", "noexec")},
+		VolumeCapabilities: []*csi.VolumeCapability{csiclient.MountCapability(writer, "ext4", "ro", "noexec")},
 	})
 	bringUp(t, d, claim)
 	requireReadOnly(t, claim)

@@ -44,7 +44,7 @@ func (c call) name() string { return c.method[strings.LastIndex(c.method, "/")+1
 
 // calls are all RPCs that name a volume, and CreateVolume.
 func calls(d *harness.Driver) []call {
-	capability := csiclient.Mount(writer, "")
+	capability := csiclient.MountCapability(writer, "")
 	staging, target := filepath.Join(d.Config.KubeletDir, "staging"), filepath.Join(d.Config.KubeletDir, "target")
 
 	return []call{
@@ -204,13 +204,13 @@ func TestIncompleteCapabilities(t *testing.T) {
 	bad := map[string]*csi.VolumeCapability{
 		"empty":                  {},
 		"no access type":         {AccessMode: &csi.VolumeCapability_AccessMode{Mode: writer}},
-		"no access mode":         {AccessType: csiclient.Block(writer).GetAccessType()},
-		"UNKNOWN access mode":    csiclient.Mount(csi.VolumeCapability_AccessMode_UNKNOWN, ""),
-		"access mode of nobody":  csiclient.Mount(99, ""),
-		"negative access mode":   csiclient.Block(-1),
-		"filesystem of nobody":   csiclient.Mount(writer, "../ext4"),
-		"flag of another device": csiclient.Mount(writer, "", "loop=/dev/loop0"),
-		"remount":                csiclient.Mount(writer, "", "noatime,remount"),
+		"no access mode":         {AccessType: csiclient.BlockCapability(writer).GetAccessType()},
+		"UNKNOWN access mode":    csiclient.MountCapability(csi.VolumeCapability_AccessMode_UNKNOWN, ""),
+		"access mode of nobody":  csiclient.MountCapability(99, ""),
+		"negative access mode":   csiclient.BlockCapability(-1),
+		"filesystem of nobody":   csiclient.MountCapability(writer, "../ext4"),
+		"flag of another device": csiclient.MountCapability(writer, "", "loop=/dev/loop0"),
+		"remount":                csiclient.MountCapability(writer, "", "noatime,remount"),
 	}
 
 	volume := newVolume(t, d, &csi.CreateVolumeRequest{})
@@ -364,7 +364,7 @@ func TestTargetPathsOutside(t *testing.T) {
 	bringUp(t, d, claim)
 
 	block := newVolume(t, d, &csi.CreateVolumeRequest{
-		Name: "block", VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(multiWriter)},
+		Name: "block", VolumeCapabilities: []*csi.VolumeCapability{csiclient.BlockCapability(multiWriter)},
 	})
 	bringUp(t, d, block)
 
@@ -399,7 +399,7 @@ func TestTargetPathsOutside(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ctx := t.Context()
 
-			for _, volume := range []*csiclient.Claim{claim, block} {
+			for _, volume := range []*csiclient.Publication{claim, block} {
 				_, err := d.NodePublishVolume(ctx, &csi.NodePublishVolumeRequest{
 					VolumeId: volume.VolumeID, StagingTargetPath: volume.StagingPath, TargetPath: test.path,
 					VolumeCapability: volume.Capability, VolumeContext: volume.VolumeContext,
@@ -453,7 +453,7 @@ func TestOnePlaceHasOneName(t *testing.T) {
 	d := harness.Start(t)
 	claim := newVolume(t, d, &csi.CreateVolumeRequest{
 		Parameters:         directoryBacked(),
-		VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(multiWriter, "")},
+		VolumeCapabilities: []*csi.VolumeCapability{csiclient.MountCapability(multiWriter, "")},
 	})
 	bringUp(t, d, claim)
 
@@ -562,9 +562,9 @@ func TestCallsOutOfOrder(t *testing.T) {
 		parameters map[string]string
 		capability *csi.VolumeCapability
 	}{
-		{"ext4", nil, csiclient.Mount(writer, "ext4")},
-		{"block", nil, csiclient.Block(writer)},
-		{"directory", directoryBacked(), csiclient.Mount(writer, "")},
+		{"ext4", nil, csiclient.MountCapability(writer, "ext4")},
+		{"block", nil, csiclient.BlockCapability(writer)},
+		{"directory", directoryBacked(), csiclient.MountCapability(writer, "")},
 	} {
 		t.Run(kind.name, func(t *testing.T) {
 			t.Parallel()

@@ -59,11 +59,11 @@ func copyKinds() map[string]*csi.CreateVolumeRequest {
 		"xfs":   mountedAs("xfs", 300*mib),
 		"btrfs": mountedAs("btrfs", 256*mib),
 		"block": {
-			VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)}, CapacityRange: required(64 * mib),
+			VolumeCapabilities: []*csi.VolumeCapability{csiclient.BlockCapability(writer)}, CapacityRange: required(64 * mib),
 		},
 		"directory": {
 			Parameters:         directoryBacked(),
-			VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(writer, "")}, CapacityRange: required(64 * mib),
+			VolumeCapabilities: []*csi.VolumeCapability{csiclient.MountCapability(writer, "")}, CapacityRange: required(64 * mib),
 		},
 	}
 }
@@ -71,7 +71,7 @@ func copyKinds() map[string]*csi.CreateVolumeRequest {
 // copyOf makes a volume like the request, of the source.
 func copyOf(t *testing.T, d *harness.Driver, like *csi.CreateVolumeRequest, name string, source *csi.VolumeContentSource,
 	capacity *csi.CapacityRange,
-) *csiclient.Claim {
+) *csiclient.Publication {
 	t.Helper()
 
 	request := proto.CloneOf(like)
@@ -100,7 +100,7 @@ func copyOf(t *testing.T, d *harness.Driver, like *csi.CreateVolumeRequest, name
 
 // fillPayload writes random bytes to where the volume is published, and returns
 // their checksum. They need not be on the disk yet.
-func fillPayload(t *testing.T, claim *csiclient.Claim) [sha256.Size]byte {
+func fillPayload(t *testing.T, claim *csiclient.Publication) [sha256.Size]byte {
 	t.Helper()
 
 	data := random(t, payloadBytes)
@@ -114,7 +114,7 @@ func fillPayload(t *testing.T, claim *csiclient.Claim) [sha256.Size]byte {
 	return sha256.Sum256(data)
 }
 
-func payload(t *testing.T, claim *csiclient.Claim) [sha256.Size]byte {
+func payload(t *testing.T, claim *csiclient.Publication) [sha256.Size]byte {
 	t.Helper()
 
 	file, err := os.Open(dataPath(claim))
@@ -175,7 +175,7 @@ func copyAndCompare(t *testing.T, d *harness.Driver, request *csi.CreateVolumeRe
 	takeDown(t, d, source)
 	deleteVolume(t, d, source.VolumeID)
 
-	for _, copied := range []*csiclient.Claim{clone, same, larger} {
+	for _, copied := range []*csiclient.Publication{clone, same, larger} {
 		bringUp(t, d, copied)
 	}
 
@@ -186,7 +186,7 @@ func copyAndCompare(t *testing.T, d *harness.Driver, request *csi.CreateVolumeRe
 	// They share nothing that one could change for the other.
 	third := fillPayload(t, same)
 
-	for _, copied := range []*csiclient.Claim{clone, same, larger} {
+	for _, copied := range []*csiclient.Publication{clone, same, larger} {
 		takeDown(t, d, copied)
 	}
 
@@ -198,7 +198,7 @@ func copyAndCompare(t *testing.T, d *harness.Driver, request *csi.CreateVolumeRe
 
 	deleteSnapshot(t, d, snapshot.GetSnapshotId())
 
-	for _, copied := range []*csiclient.Claim{clone, same, larger, last} {
+	for _, copied := range []*csiclient.Publication{clone, same, larger, last} {
 		deleteVolume(t, d, copied.VolumeID)
 	}
 
@@ -211,7 +211,7 @@ func copyAndCompare(t *testing.T, d *harness.Driver, request *csi.CreateVolumeRe
 
 // snapshotWhile makes a snapshot of a published volume: as it is, or after the
 // driver has refused that and nobody uses it any more.
-func snapshotWhile(t *testing.T, d *harness.Driver, source *csiclient.Claim, name string, inUse bool) *csi.Snapshot {
+func snapshotWhile(t *testing.T, d *harness.Driver, source *csiclient.Publication, name string, inUse bool) *csi.Snapshot {
 	t.Helper()
 
 	request := &csi.CreateSnapshotRequest{Name: name, SourceVolumeId: source.VolumeID}
@@ -221,7 +221,7 @@ func snapshotWhile(t *testing.T, d *harness.Driver, source *csiclient.Claim, nam
 		takeDown(t, d, source)
 	}
 
-	made, err := d.SnapshotUntilReady(t.Context(), request)
+	made, err := d.CreateSnapshotAndWait(t.Context(), request)
 	require.NoError(t, err)
 
 	if !inUse {
@@ -244,9 +244,9 @@ func snapshottedBlock(t *testing.T, d *harness.Driver) (id, snapshotID string) {
 	t.Helper()
 
 	claim := newVolume(t, d, &csi.CreateVolumeRequest{
-		Name: "block", VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)},
+		Name: "block", VolumeCapabilities: []*csi.VolumeCapability{csiclient.BlockCapability(writer)},
 	})
-	made, err := d.SnapshotUntilReady(t.Context(), &csi.CreateSnapshotRequest{
+	made, err := d.CreateSnapshotAndWait(t.Context(), &csi.CreateSnapshotRequest{
 		Name: "of " + claim.VolumeID, SourceVolumeId: claim.VolumeID,
 	})
 	require.NoError(t, err)
@@ -290,7 +290,7 @@ func TestWhatCanBeMadeOfASource(t *testing.T) {
 		"a volume as a snapshot": {of(ofSnapshot(source.VolumeID)), codes.NotFound, nil},
 		"raw as btrfs":           {of(ofSnapshot(rawSnapshot)), codes.OK, nil},
 		"raw as xfs": {func(r *csi.CreateVolumeRequest) {
-			asking(csiclient.Mount(writer, "xfs"))(r)
+			asking(csiclient.MountCapability(writer, "xfs"))(r)
 			of(ofSnapshot(rawSnapshot))(r)
 		}, codes.OK, nil},
 	}
@@ -312,17 +312,17 @@ func TestWhatCanBeMadeOfASource(t *testing.T) {
 			"exactly smaller":     {ranged(between(64*mib, 64*mib)), codes.OutOfRange, []string{"limit_bytes"}},
 			"a range upside down": {ranged(between(300*mib, 299*mib)), codes.InvalidArgument, nil},
 			"a negative range":    {ranged(required(-1)), codes.InvalidArgument, nil},
-			"the same filesystem": {asking(csiclient.Mount(writer, "btrfs")), codes.OK, nil},
-			"no filesystem named": {asking(csiclient.Mount(writer, "")), codes.OK, nil},
-			"raw block":           {asking(csiclient.Block(writer)), codes.OK, nil},
+			"the same filesystem": {asking(csiclient.MountCapability(writer, "btrfs")), codes.OK, nil},
+			"no filesystem named": {asking(csiclient.MountCapability(writer, "")), codes.OK, nil},
+			"raw block":           {asking(csiclient.BlockCapability(writer)), codes.OK, nil},
 			"thick":               {with("provisioning", "thick"), codes.OK, nil},
-			"another filesystem":  {asking(csiclient.Mount(writer, "ext4")), codes.InvalidArgument, []string{"btrfs", "ext4"}},
+			"another filesystem":  {asking(csiclient.MountCapability(writer, "ext4")), codes.InvalidArgument, []string{"btrfs", "ext4"}},
 			"another in parameters": {func(r *csi.CreateVolumeRequest) {
-				asking(csiclient.Mount(writer, ""))(r)
+				asking(csiclient.MountCapability(writer, ""))(r)
 				with("csi.storage.k8s.io/fstype", "xfs")(r)
 			}, codes.InvalidArgument, []string{"btrfs", "xfs"}},
 			"another backing": {func(r *csi.CreateVolumeRequest) {
-				asking(csiclient.Mount(writer, ""))(r)
+				asking(csiclient.MountCapability(writer, ""))(r)
 				with("backing", "directory")(r)
 			}, codes.InvalidArgument, []string{"backing"}},
 			"another blockSize":      {with("blockSize", "512"), codes.InvalidArgument, []string{"blockSize"}},
@@ -365,7 +365,7 @@ func TestARestoreIsIdempotent(t *testing.T) {
 	id, snapshotID := snapshottedBlock(t, d)
 	_, otherID := snapshottedBlock(t, harness.Start(t))
 	request := &csi.CreateVolumeRequest{
-		Name: "restored", VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)},
+		Name: "restored", VolumeCapabilities: []*csi.VolumeCapability{csiclient.BlockCapability(writer)},
 		VolumeContentSource: ofSnapshot(snapshotID),
 	}
 
@@ -443,7 +443,7 @@ func TestSourcesNeedTheirCapability(t *testing.T) {
 		d.Restart(t, func(c *driver.Config) { c.Disabled = []string{name} })
 
 		_, err := d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
-			Name: name, VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)}, VolumeContentSource: source,
+			Name: name, VolumeCapabilities: []*csi.VolumeCapability{csiclient.BlockCapability(writer)}, VolumeContentSource: source,
 		})
 		fails(t, err, codes.InvalidArgument, name)
 	}
@@ -466,13 +466,13 @@ func TestCopiesAcrossPools(t *testing.T) {
 
 			want := fillPayload(t, source)
 
-			made, err := d.SnapshotUntilReady(t.Context(), &csi.CreateSnapshotRequest{Name: from, SourceVolumeId: source.VolumeID})
+			made, err := d.CreateSnapshotAndWait(t.Context(), &csi.CreateSnapshotRequest{Name: from, SourceVolumeId: source.VolumeID})
 			require.NoError(t, err)
 
 			like := proto.CloneOf(request)
 			like.Parameters = map[string]string{"pool": to}
 
-			for _, copied := range []*csiclient.Claim{
+			for _, copied := range []*csiclient.Publication{
 				copyOf(t, d, like, "restore "+from, ofSnapshot(made.GetSnapshot().GetSnapshotId()), nil),
 				copyOf(t, d, like, "clone "+from, ofVolume(source.VolumeID), nil),
 			} {
@@ -500,7 +500,7 @@ func inPieces(t *testing.T, d *harness.Driver, name string, count int64) string 
 	const piece = 4096
 
 	claim := newVolume(t, d, &csi.CreateVolumeRequest{
-		Name: name, VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)}, CapacityRange: required(2 * piece * count),
+		Name: name, VolumeCapabilities: []*csi.VolumeCapability{csiclient.BlockCapability(writer)}, CapacityRange: required(2 * piece * count),
 	})
 
 	image, err := os.OpenFile(imageOf(d, claim.VolumeID), os.O_WRONLY, 0)
@@ -570,11 +570,11 @@ func TestWhatIsReadIsNotDeleted(t *testing.T) {
 	id := oneBlock(t, d, "source")
 	want := sumOf(t, imageOf(d, id))
 
-	made, err := d.SnapshotUntilReady(t.Context(), &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: id})
+	made, err := d.CreateSnapshotAndWait(t.Context(), &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: id})
 	require.NoError(t, err)
 
 	request := &csi.CreateVolumeRequest{
-		Name: "restore", VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)},
+		Name: "restore", VolumeCapabilities: []*csi.VolumeCapability{csiclient.BlockCapability(writer)},
 		VolumeContentSource: ofSnapshot(made.GetSnapshot().GetSnapshotId()),
 	}
 	answers := make(chan *csi.CreateVolumeResponse, 1)
@@ -638,7 +638,7 @@ func TestImpatientRestore(t *testing.T) {
 		return err
 	}))
 
-	made, err := d.SnapshotUntilReady(t.Context(), snapshot)
+	made, err := d.CreateSnapshotAndWait(t.Context(), snapshot)
 	require.NoError(t, err)
 
 	for name, source := range map[string]*csi.VolumeContentSource{
@@ -648,7 +648,7 @@ func TestImpatientRestore(t *testing.T) {
 
 		require.NoError(t, retry(t, func(ctx context.Context) (err error) {
 			answer, err = d.CreateVolume(ctx, &csi.CreateVolumeRequest{
-				Name: name, VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)}, VolumeContentSource: source,
+				Name: name, VolumeCapabilities: []*csi.VolumeCapability{csiclient.BlockCapability(writer)}, VolumeContentSource: source,
 			})
 
 			return err
@@ -673,7 +673,7 @@ func TestARestartInTheMiddleOfARestore(t *testing.T) {
 			source, room, name := ofVolume(id), "images", id
 
 			if by == "restore" {
-				made, err := d.SnapshotUntilReady(t.Context(), &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: id})
+				made, err := d.CreateSnapshotAndWait(t.Context(), &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: id})
 				require.NoError(t, err)
 
 				room, name = "snapshots", made.GetSnapshot().GetSnapshotId()
@@ -682,10 +682,10 @@ func TestARestartInTheMiddleOfARestore(t *testing.T) {
 
 			copying := stall(t, served, room, name)
 			request := &csi.CreateVolumeRequest{
-				Name: by, VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)}, VolumeContentSource: source,
+				Name: by, VolumeCapabilities: []*csi.VolumeCapability{csiclient.BlockCapability(writer)}, VolumeContentSource: source,
 			}
 			left := make(chan error, 1)
-			client := d.Orchestrator
+			client := d.Client
 
 			go func() {
 				_, err := client.CreateVolume(context.WithoutCancel(t.Context()), request)
@@ -729,7 +729,7 @@ func TestCopiesAreThin(t *testing.T) {
 
 			d := harness.Start(t, options(t))
 			claim := newVolume(t, d, &csi.CreateVolumeRequest{
-				VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)}, CapacityRange: required(512 * mib),
+				VolumeCapabilities: []*csi.VolumeCapability{csiclient.BlockCapability(writer)}, CapacityRange: required(512 * mib),
 			})
 			require.NoError(t, os.WriteFile(imageOf(d, claim.VolumeID), random(t, mib), 0))
 			require.NoError(t, os.Truncate(imageOf(d, claim.VolumeID), 512*mib))

@@ -38,7 +38,7 @@ func TestSELinuxContextReachesTheKernel(t *testing.T) {
 				d := harness.Start(t)
 				claim := newVolume(t, d, &csi.CreateVolumeRequest{
 					CapacityRange:      &csi.CapacityRange{RequiredBytes: 300 * mib},
-					VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(writer, fsType, key+"="+label)},
+					VolumeCapabilities: []*csi.VolumeCapability{csiclient.MountCapability(writer, fsType, key+"="+label)},
 				})
 				require.NoError(t, d.Attach(t.Context(), claim))
 				t.Cleanup(func() { takeDown(t, d, claim) })
@@ -76,7 +76,7 @@ func TestACommaInQuotesIsNoEndOfAFlag(t *testing.T) {
 	for flag, word := range map[string]string{`data="ordered,noload"`: `"data"`, `data=ordered,nonsense`: `"nonsense"`} {
 		d := harness.Start(t)
 		claim := newVolume(t, d, &csi.CreateVolumeRequest{
-			Name: nameOf(t), VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(writer, "ext4", flag)},
+			Name: nameOf(t), VolumeCapabilities: []*csi.VolumeCapability{csiclient.MountCapability(writer, "ext4", flag)},
 		})
 		require.NoError(t, d.Attach(t.Context(), claim))
 
@@ -91,7 +91,7 @@ func TestSELinuxContextOfEphemeral(t *testing.T) {
 
 	d := harness.Start(t)
 	claim := inlineClaim(t, d, small())
-	claim.Capability = csiclient.Mount(writer, "ext4", "context="+label)
+	claim.Capability = csiclient.MountCapability(writer, "ext4", "context="+label)
 
 	err := d.Publish(t.Context(), claim)
 	if hasSELinux() {

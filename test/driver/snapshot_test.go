@@ -79,7 +79,7 @@ func cheapVolume(t *testing.T, d *harness.Driver, name string) string {
 	t.Helper()
 
 	return newVolume(t, d, &csi.CreateVolumeRequest{
-		Name: name, Parameters: directoryBacked(), VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(writer, "")},
+		Name: name, Parameters: directoryBacked(), VolumeCapabilities: []*csi.VolumeCapability{csiclient.MountCapability(writer, "")},
 	}).VolumeID
 }
 
@@ -321,7 +321,7 @@ func TestASnapshotPromisesWhatItHolds(t *testing.T) {
 
 	d := harness.Start(t, reflinking(t))
 	claim := newVolume(t, d, &csi.CreateVolumeRequest{
-		VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)}, CapacityRange: required(gib),
+		VolumeCapabilities: []*csi.VolumeCapability{csiclient.BlockCapability(writer)}, CapacityRange: required(gib),
 	})
 	bringUp(t, d, claim)
 	overwrite(t, claim.TargetPath, 0, random(t, 16*mib))
@@ -407,7 +407,7 @@ func TestManySnapshotsAtOnce(t *testing.T) {
 
 	for i := range 3 {
 		sources = append(sources, newVolume(t, d, &csi.CreateVolumeRequest{
-			Name: strconv.Itoa(i), VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)},
+			Name: strconv.Itoa(i), VolumeCapabilities: []*csi.VolumeCapability{csiclient.BlockCapability(writer)},
 		}).VolumeID)
 	}
 
@@ -465,7 +465,7 @@ func TestASlowSnapshotIsNotReadyAtFirst(t *testing.T) {
 	}
 
 	restore := &csi.CreateVolumeRequest{
-		Name: "restore", VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)}, VolumeContentSource: ofSnapshot(snapshotID),
+		Name: "restore", VolumeCapabilities: []*csi.VolumeCapability{csiclient.BlockCapability(writer)}, VolumeContentSource: ofSnapshot(snapshotID),
 	}
 	_, err := d.CreateVolume(t.Context(), restore)
 	fails(t, err, codes.Aborted, snapshotID, "ready_to_use")
@@ -476,7 +476,7 @@ func TestASlowSnapshotIsNotReadyAtFirst(t *testing.T) {
 	// Whoever wants to write to the source waits, so it is a snapshot of the
 	// moment that the CO was told.
 	claim := d.Claim(t, id)
-	claim.Capability = csiclient.Block(writer)
+	claim.Capability = csiclient.BlockCapability(writer)
 
 	short, cancel := context.WithTimeout(t.Context(), impatient)
 	defer cancel()
@@ -535,7 +535,7 @@ func TestASlowSnapshotIsDeleted(t *testing.T) {
 	)
 
 	require.Eventually(t, func() bool {
-		anew, err = d.SnapshotUntilReady(t.Context(), request)
+		anew, err = d.CreateSnapshotAndWait(t.Context(), request)
 
 		return status.Code(err) != codes.Aborted
 	}, time.Minute, time.Millisecond)
@@ -562,7 +562,7 @@ func TestASlowSnapshotOutlivesTheDriver(t *testing.T) {
 			brake.release(t)
 			end(d)
 
-			anew, err := d.SnapshotUntilReady(t.Context(), request)
+			anew, err := d.CreateSnapshotAndWait(t.Context(), request)
 			require.NoError(t, err)
 			require.Equal(t, made.GetSnapshotId(), anew.GetSnapshot().GetSnapshotId())
 			require.Equal(t, made.GetCreationTime().AsTime(), anew.GetSnapshot().GetCreationTime().AsTime(), "its source was still")
@@ -584,7 +584,7 @@ func TestAKilledSnapshotIsForgotten(t *testing.T) {
 	id := oneBlock(t, d, "source")
 	copying := stall(t, served, "images", id)
 	request := &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: id}
-	client, left := d.Orchestrator, make(chan error, 1)
+	client, left := d.Client, make(chan error, 1)
 
 	go func() {
 		_, err := client.CreateSnapshot(context.WithoutCancel(t.Context()), request)
@@ -735,7 +735,7 @@ func TestACloneOfADirectoryInUse(t *testing.T) {
 	request := func(name string) *csi.CreateVolumeRequest {
 		return &csi.CreateVolumeRequest{
 			Name: name, Parameters: directoryBacked(), VolumeContentSource: ofVolume(claim.VolumeID),
-			VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(writer, "")},
+			VolumeCapabilities: []*csi.VolumeCapability{csiclient.MountCapability(writer, "")},
 		}
 	}
 
@@ -874,10 +874,10 @@ func TestSnapshotsOfWhatIsBeingWritten(t *testing.T) {
 			d := harness.Start(t, reflinking(t))
 
 			var (
-				claims   []*csiclient.Claim
+				claims   []*csiclient.Publication
 				writing  diary
 				ids      []string
-				restores []*csiclient.Claim
+				restores []*csiclient.Publication
 				least    []int64
 			)
 

@@ -72,7 +72,7 @@ func TestAFailedStagingIsForgotten(t *testing.T) {
 
 	d := harness.Start(t)
 	claim := newVolume(t, d, &csi.CreateVolumeRequest{
-		VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(writer, "ext4", "data=nonsense")},
+		VolumeCapabilities: []*csi.VolumeCapability{csiclient.MountCapability(writer, "ext4", "data=nonsense")},
 	})
 	require.NoError(t, d.Attach(t.Context(), claim))
 	t.Cleanup(func() { takeDown(t, d, claim) })
@@ -115,11 +115,11 @@ func TestMetadataRequestsAreLimited(t *testing.T) {
 
 	d := harness.Start(t)
 	block := newVolume(t, d, &csi.CreateVolumeRequest{
-		VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)},
+		VolumeCapabilities: []*csi.VolumeCapability{csiclient.BlockCapability(writer)},
 	})
 	snapshot := snapshotOf(t, d, block.VolumeID, "snapshot")
 
-	fails(t, lastError(d.Allocated(t.Context(), &csi.GetMetadataAllocatedRequest{
+	fails(t, lastError(d.AllocatedBlocks(t.Context(), &csi.GetMetadataAllocatedRequest{
 		SnapshotId: snapshot, Secrets: map[string]string{"key": strings.Repeat("x", 2*os.Getpagesize())},
 	})), codes.InvalidArgument, "secrets")
 }

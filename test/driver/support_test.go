@@ -36,7 +36,7 @@ const (
 )
 
 // awaitReady waits until the driver behind a client of the test's own is ready.
-func awaitReady(t *testing.T, client *csiclient.Orchestrator) {
+func awaitReady(t *testing.T, client *csiclient.Client) {
 	t.Helper()
 
 	ctx, cancel := context.WithTimeout(t.Context(), await.Limit)
@@ -65,7 +65,7 @@ func fails(t *testing.T, err error, want codes.Code, words ...string) {
 
 // newVolume makes a volume and returns its use on this node. What the request
 // lacks is filled in: a name, a writer of an ext4 volume, 64 MiB.
-func newVolume(t *testing.T, d *harness.Driver, request *csi.CreateVolumeRequest) *csiclient.Claim {
+func newVolume(t *testing.T, d *harness.Driver, request *csi.CreateVolumeRequest) *csiclient.Publication {
 	t.Helper()
 
 	if request.GetName() == "" {
@@ -73,7 +73,7 @@ func newVolume(t *testing.T, d *harness.Driver, request *csi.CreateVolumeRequest
 	}
 
 	if request.GetVolumeCapabilities() == nil {
-		request.VolumeCapabilities = []*csi.VolumeCapability{csiclient.Mount(writer, "")}
+		request.VolumeCapabilities = []*csi.VolumeCapability{csiclient.MountCapability(writer, "")}
 	}
 
 	if request.GetCapacityRange() == nil {
@@ -90,14 +90,14 @@ func newVolume(t *testing.T, d *harness.Driver, request *csi.CreateVolumeRequest
 	return claim
 }
 
-func attachAndStage(t *testing.T, d *harness.Driver, claim *csiclient.Claim) {
+func attachAndStage(t *testing.T, d *harness.Driver, claim *csiclient.Publication) {
 	t.Helper()
 	require.NoError(t, d.Attach(t.Context(), claim))
 	require.NoError(t, d.Stage(t.Context(), claim))
 	t.Cleanup(func() { takeDown(t, d, claim) })
 }
 
-func bringUp(t *testing.T, d *harness.Driver, claim *csiclient.Claim) {
+func bringUp(t *testing.T, d *harness.Driver, claim *csiclient.Publication) {
 	t.Helper()
 	attachAndStage(t, d, claim)
 	require.NoError(t, d.Publish(t.Context(), claim))
@@ -105,7 +105,7 @@ func bringUp(t *testing.T, d *harness.Driver, claim *csiclient.Claim) {
 
 // takeDown holds even at the end of a test that took it down itself: all three
 // calls are idempotent.
-func takeDown(t *testing.T, d *harness.Driver, claim *csiclient.Claim) {
+func takeDown(t *testing.T, d *harness.Driver, claim *csiclient.Publication) {
 	t.Helper()
 
 	ctx := context.WithoutCancel(t.Context())
@@ -115,7 +115,7 @@ func takeDown(t *testing.T, d *harness.Driver, claim *csiclient.Claim) {
 }
 
 // another is the same use of the volume at one more target path.
-func another(claim *csiclient.Claim, name string) *csiclient.Claim {
+func another(claim *csiclient.Publication, name string) *csiclient.Publication {
 	second := *claim
 	second.TargetPath = filepath.Join(filepath.Dir(claim.TargetPath), name)
 

@@ -27,12 +27,12 @@ func TestNothingIsAcknowledgedThatWasNotSynced(t *testing.T) {
 
 	const image, scratch, room = "pool/images/ID.img", "pool/scratch/ID.img", "pool/images"
 
-	attach := func(t *testing.T, d *harness.Driver, claim *csiclient.Claim) error {
+	attach := func(t *testing.T, d *harness.Driver, claim *csiclient.Publication) error {
 		t.Helper()
 
 		return d.Attach(t.Context(), claim)
 	}
-	expand := func(t *testing.T, d *harness.Driver, claim *csiclient.Claim) error {
+	expand := func(t *testing.T, d *harness.Driver, claim *csiclient.Publication) error {
 		t.Helper()
 
 		_, err := d.ControllerExpandVolume(t.Context(), &csi.ControllerExpandVolumeRequest{
@@ -41,7 +41,7 @@ func TestNothingIsAcknowledgedThatWasNotSynced(t *testing.T) {
 
 		return err
 	}
-	stage := func(t *testing.T, d *harness.Driver, claim *csiclient.Claim) error {
+	stage := func(t *testing.T, d *harness.Driver, claim *csiclient.Publication) error {
 		t.Helper()
 
 		return d.Stage(t.Context(), claim)
@@ -50,7 +50,7 @@ func TestNothingIsAcknowledgedThatWasNotSynced(t *testing.T) {
 	for name, test := range map[string]struct {
 		file     string
 		attached bool
-		call     func(t *testing.T, d *harness.Driver, claim *csiclient.Claim) error
+		call     func(t *testing.T, d *harness.Driver, claim *csiclient.Publication) error
 	}{
 		"a new image":               {image, false, attach},
 		"the name of a new image":   {room, false, attach},
@@ -90,7 +90,7 @@ func TestAThickVolumeIsSyncedWhenItIsMade(t *testing.T) {
 
 	served := faults.Serve(t)
 	d := harness.Start(t, poolAt("default", filepath.Join(served.Path, "pool")))
-	request := thickVolume(csiclient.Mount(writer, ""), 64*mib)
+	request := thickVolume(csiclient.MountCapability(writer, ""), 64*mib)
 	request.Name = t.Name()
 
 	served.Inject(t, faults.Fault{Ops: faults.Syncs, Errno: unix.EIO, Process: os.Getpid()})
@@ -116,11 +116,11 @@ func TestLoopDevicesDoDirectIO(t *testing.T) {
 		parameters map[string]string
 		want       string
 	}{
-		"mounted":            {csiclient.Mount(writer, "ext4"), nil, "1"},
-		"raw block":          {csiclient.Block(writer), nil, "1"},
-		"thick":              {csiclient.Mount(writer, "ext4"), map[string]string{"provisioning": "thick"}, "1"},
-		"sectors of 512":     {csiclient.Mount(writer, "ext4"), map[string]string{"blockSize": "512"}, "0"},
-		"read by many nodes": {csiclient.Block(readerOnly), nil, "1"},
+		"mounted":            {csiclient.MountCapability(writer, "ext4"), nil, "1"},
+		"raw block":          {csiclient.BlockCapability(writer), nil, "1"},
+		"thick":              {csiclient.MountCapability(writer, "ext4"), map[string]string{"provisioning": "thick"}, "1"},
+		"sectors of 512":     {csiclient.MountCapability(writer, "ext4"), map[string]string{"blockSize": "512"}, "0"},
+		"read by many nodes": {csiclient.BlockCapability(readerOnly), nil, "1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

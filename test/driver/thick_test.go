@@ -33,7 +33,7 @@ func TestThickVolumeInANearlyFullPool(t *testing.T) {
 	const size = 200 * mib
 
 	for name, capability := range map[string]*csi.VolumeCapability{
-		"mounted": csiclient.Mount(writer, "ext4"), "raw block": csiclient.Block(writer),
+		"mounted": csiclient.MountCapability(writer, "ext4"), "raw block": csiclient.BlockCapability(writer),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -69,10 +69,10 @@ func TestThickVolumeKeepsItsSpace(t *testing.T) {
 	const size = 300 * mib
 
 	for name, capability := range map[string]*csi.VolumeCapability{
-		"ext4": csiclient.Mount(writer, "ext4"), "xfs": csiclient.Mount(writer, "xfs"),
-		"btrfs":     csiclient.Mount(writer, "btrfs"),
-		"discard":   csiclient.Mount(writer, "ext4", "discard"),
-		"raw block": csiclient.Block(writer),
+		"ext4": csiclient.MountCapability(writer, "ext4"), "xfs": csiclient.MountCapability(writer, "xfs"),
+		"btrfs":     csiclient.MountCapability(writer, "btrfs"),
+		"discard":   csiclient.MountCapability(writer, "ext4", "discard"),
+		"raw block": csiclient.BlockCapability(writer),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -98,7 +98,7 @@ func TestThickVolumeKeepsItsSpace(t *testing.T) {
 			takeDown(t, d, thick)
 			require.GreaterOrEqual(t, allocated(t, imageOf(d, thick.VolumeID)), reserved)
 
-			thin := newVolume(t, d, &csi.CreateVolumeRequest{Name: "thin", VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)}})
+			thin := newVolume(t, d, &csi.CreateVolumeRequest{Name: "thin", VolumeCapabilities: []*csi.VolumeCapability{csiclient.BlockCapability(writer)}})
 			bringUp(t, d, thin)
 			require.Zero(t, discardAll(t, thin.TargetPath, 64*mib))
 		})

@@ -33,7 +33,7 @@ func TestDeletedFilesGiveTheirSpaceBack(t *testing.T) {
 
 			d := harness.Start(t)
 			claim := newVolume(t, d, &csi.CreateVolumeRequest{
-				VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(writer, fsType)}, CapacityRange: required(300 * mib),
+				VolumeCapabilities: []*csi.VolumeCapability{csiclient.MountCapability(writer, fsType)}, CapacityRange: required(300 * mib),
 			})
 			bringUp(t, d, claim)
 
@@ -55,7 +55,7 @@ func TestDeletedFilesGiveTheirSpaceBack(t *testing.T) {
 
 		d := harness.Start(t)
 		claim := newVolume(t, d, &csi.CreateVolumeRequest{
-			VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(writer, "xfs", "discard")}, CapacityRange: required(300 * mib),
+			VolumeCapabilities: []*csi.VolumeCapability{csiclient.MountCapability(writer, "xfs", "discard")}, CapacityRange: required(300 * mib),
 		})
 		bringUp(t, d, claim)
 
@@ -73,7 +73,7 @@ func TestDeletedFilesGiveTheirSpaceBack(t *testing.T) {
 
 		d := harness.Start(t)
 		claim := newVolume(t, d, &csi.CreateVolumeRequest{
-			VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)}, CapacityRange: required(64 * mib),
+			VolumeCapabilities: []*csi.VolumeCapability{csiclient.BlockCapability(writer)}, CapacityRange: required(64 * mib),
 		})
 		bringUp(t, d, claim)
 
@@ -95,7 +95,7 @@ func TestDeletedFilesGiveTheirSpaceBack(t *testing.T) {
 
 // fill writes that many bytes to where the volume is used, and returns what
 // its image takes of the pool before and after.
-func fill(t *testing.T, d *harness.Driver, claim *csiclient.Claim, path string) (before, full int64) {
+func fill(t *testing.T, d *harness.Driver, claim *csiclient.Publication, path string) (before, full int64) {
 	t.Helper()
 
 	before = allocated(t, imageOf(d, claim.VolumeID))

@@ -92,7 +92,7 @@ func copyExamples() map[string][]proto.Message {
 }
 
 func copiedVolumes() []proto.Message {
-	ext4, block := csiclient.Mount(writer, "ext4"), csiclient.Block(writer)
+	ext4, block := csiclient.MountCapability(writer, "ext4"), csiclient.BlockCapability(writer)
 	size := &csi.CapacityRange{RequiredBytes: 2 * volumeBytes, LimitBytes: 16 << 20}
 
 	return []proto.Message{
@@ -101,7 +101,7 @@ func copiedVolumes() []proto.Message {
 			Parameters: map[string]string{"provisioning": "thick"}, VolumeContentSource: ofSnapshot(older),
 		},
 		&csi.CreateVolumeRequest{
-			Name: "restored-files", VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(writer, "")},
+			Name: "restored-files", VolumeCapabilities: []*csi.VolumeCapability{csiclient.MountCapability(writer, "")},
 			Parameters: map[string]string{"backing": "directory"}, VolumeContentSource: ofSnapshot(files),
 		},
 		&csi.CreateVolumeRequest{
@@ -152,7 +152,7 @@ func (w *world) restoreCopies(ctx context.Context) error {
 		request := requests[token]
 		request.SourceVolumeId = w.ids[request.GetSourceVolumeId()]
 
-		made, err := w.SnapshotUntilReady(ctx, request)
+		made, err := w.CreateSnapshotAndWait(ctx, request)
 		if err != nil {
 			return fmt.Errorf("restore snapshot %s: %w", request.GetName(), err)
 		}
@@ -180,7 +180,7 @@ func (w *world) restoreGroup(ctx context.Context) error {
 		request.SourceVolumeIds[i] = w.ids[token]
 	}
 
-	made, err := w.GroupUntilReady(ctx, request)
+	made, err := w.CreateGroupSnapshotAndWait(ctx, request)
 	if err != nil {
 		return fmt.Errorf("restore the group: %w", err)
 	}

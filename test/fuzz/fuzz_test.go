@@ -191,7 +191,7 @@ func (w *world) call(ctx context.Context, t *testing.T, to method, wire []byte, 
 func inOrder(t *testing.T, response proto.Message, end int64) int64 {
 	t.Helper()
 
-	message, ok := response.(csiclient.Blocks)
+	message, ok := response.(csiclient.BlockMetadata)
 	require.True(t, ok, "%T", response)
 
 	for _, each := range message.GetBlockMetadata() {

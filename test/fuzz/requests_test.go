@@ -100,7 +100,7 @@ func examples() map[string][]proto.Message {
 }
 
 func volumeExamples() map[string][]proto.Message {
-	ext4, block := csiclient.Mount(writer, "ext4", "noatime"), csiclient.Block(writer)
+	ext4, block := csiclient.MountCapability(writer, "ext4", "noatime"), csiclient.BlockCapability(writer)
 	attached := map[string]string{"slot": "7", "readonly": "false"}
 	size := &csi.CapacityRange{RequiredBytes: 8 << 20, LimitBytes: 16 << 20}
 	here := &csi.Topology{Segments: map[string]string{"topology.touchstone.dev/node": harness.NodeID}}
@@ -146,7 +146,7 @@ func volumeExamples() map[string][]proto.Message {
 			},
 			&csi.NodeStageVolumeRequest{VolumeId: idle, StagingTargetPath: staging(idle), VolumeCapability: block},
 			&csi.NodeStageVolumeRequest{
-				VolumeId: directory, StagingTargetPath: staging(directory), VolumeCapability: csiclient.Mount(writer, ""),
+				VolumeId: directory, StagingTargetPath: staging(directory), VolumeCapability: csiclient.MountCapability(writer, ""),
 				VolumeContext: map[string]string{"backing": "directory"},
 			},
 		},

@@ -121,13 +121,13 @@ func (w *world) restore(ctx context.Context) error {
 }
 
 func (w *world) restoreVolume(ctx context.Context, token string) error {
-	capability, parameters := csiclient.Mount(writer, "ext4"), map[string]string(nil)
+	capability, parameters := csiclient.MountCapability(writer, "ext4"), map[string]string(nil)
 
 	switch token {
 	case device:
-		capability = csiclient.Block(writer)
+		capability = csiclient.BlockCapability(writer)
 	case directory:
-		capability, parameters = csiclient.Mount(writer, ""), map[string]string{"backing": "directory"}
+		capability, parameters = csiclient.MountCapability(writer, ""), map[string]string{"backing": "directory"}
 	}
 
 	if w.ids[token] == "" {
@@ -146,7 +146,7 @@ func (w *world) restoreVolume(ctx context.Context, token string) error {
 		return nil
 	}
 
-	claim := &csiclient.Claim{
+	claim := &csiclient.Publication{
 		VolumeID: w.ids[token], VolumeContext: parameters, Capability: capability, NodeID: harness.NodeID,
 		StagingPath: w.real(staging(token)), TargetPath: w.real(pod(token)),
 	}
@@ -232,7 +232,7 @@ func (w *world) clear(tb testing.TB) {
 	w.clearCopies(ctx, tb)
 
 	for token, id := range w.ids {
-		claim := &csiclient.Claim{
+		claim := &csiclient.Publication{
 			VolumeID: id, NodeID: harness.NodeID, StagingPath: w.real(staging(token)), TargetPath: w.real(pod(token)),
 		}
 

@@ -33,7 +33,7 @@ const readyLimit = time.Minute
 
 // Driver is a running driver and a client of it.
 type Driver struct {
-	*csiclient.Orchestrator
+	*csiclient.Client
 
 	// Root holds all that the driver uses: state, pool, kubelet and the socket.
 	Root   string
@@ -114,10 +114,10 @@ func (d *Driver) Pool() string {
 }
 
 // Claim returns a use of a volume on the driver's node, at paths of its own.
-func (d *Driver) Claim(tb testing.TB, volumeID string) *csiclient.Claim {
+func (d *Driver) Claim(tb testing.TB, volumeID string) *csiclient.Publication {
 	tb.Helper()
 
-	return &csiclient.Claim{
+	return &csiclient.Publication{
 		VolumeID: volumeID, NodeID: d.Config.NodeID,
 		StagingPath: filepath.Join(d.Config.KubeletDir, "staging", volumeID),
 		TargetPath:  filepath.Join(d.Config.KubeletDir, "pods", volumeID, "mount"),
@@ -151,7 +151,7 @@ func (d *Driver) connect(tb testing.TB, end func() error) {
 	client, err := csiclient.Connect(d.Config.Endpoint, await.Calls(tb)...)
 	require.NoError(tb, err)
 
-	d.Orchestrator = client
+	d.Client = client
 	stopped := false
 	d.stop = func() {
 		if stopped {

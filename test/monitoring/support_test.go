@@ -28,7 +28,7 @@ type watched struct {
 	*harness.Driver
 
 	address string
-	claim   *csiclient.Claim
+	claim   *csiclient.Publication
 }
 
 func start(t *testing.T) *watched {
@@ -42,13 +42,13 @@ func start(t *testing.T) *watched {
 
 	made, err := w.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
 		Name: "pvc-" + t.Name(), CapacityRange: &csi.CapacityRange{RequiredBytes: 64 << 20},
-		VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, "ext4")},
+		VolumeCapabilities: []*csi.VolumeCapability{csiclient.MountCapability(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, "ext4")},
 	})
 	require.NoError(t, err)
 
 	w.claim = w.Claim(t, made.GetVolume().GetVolumeId())
 	w.claim.VolumeContext = made.GetVolume().GetVolumeContext()
-	w.claim.Capability = csiclient.Mount(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, "ext4")
+	w.claim.Capability = csiclient.MountCapability(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, "ext4")
 
 	require.NoError(t, w.Attach(t.Context(), w.claim))
 	require.NoError(t, w.Stage(t.Context(), w.claim))

@@ -78,12 +78,12 @@ func TestTwoNodesFormatOneImage(t *testing.T) {
 	const size = 64 * mib // what create makes
 
 	m := newMachines(t)
-	capability := csiclient.Mount(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, "ext4")
+	capability := csiclient.MountCapability(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, "ext4")
 	made := m.create(t, capability, nil)
 	m.zeros(t, made)
 
 	onA, onB := claim(m.a, made, capability), claim(m.b, made, capability)
-	stage := func(node *process, wanted *csiclient.Claim) error {
+	stage := func(node *process, wanted *csiclient.Publication) error {
 		ctx, cancel := context.WithTimeout(t.Context(), callLimit)
 		defer cancel()
 
@@ -145,9 +145,9 @@ func TestAPoolWithoutLocksIsRefused(t *testing.T) {
 		"not implemented": syscall.ENOSYS, "not supported": syscall.EOPNOTSUPP, "no lock server": syscall.ENOLCK,
 	} {
 		for kind, capability := range map[string]*csi.VolumeCapability{
-			"ext4":      csiclient.Mount(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, "ext4"),
-			"block":     csiclient.Block(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER),
-			"read-only": csiclient.Block(csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY),
+			"ext4":      csiclient.MountCapability(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, "ext4"),
+			"block":     csiclient.BlockCapability(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER),
+			"read-only": csiclient.BlockCapability(csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY),
 		} {
 			t.Run(name+", "+kind, func(t *testing.T) {
 				made := m.create(t, capability, nil)
@@ -156,7 +156,7 @@ func TestAPoolWithoutLocksIsRefused(t *testing.T) {
 				m.seenByA.Inject(t, faults.Fault{Ops: faults.Locks, Errno: errno})
 				m.seenByB.Inject(t, faults.Fault{Ops: faults.Locks, Errno: errno})
 
-				for node, wanted := range map[*process]*csiclient.Claim{m.a: onA, m.b: onB} {
+				for node, wanted := range map[*process]*csiclient.Publication{m.a: onA, m.b: onB} {
 					err := node.Stage(t.Context(), wanted)
 					require.Equal(t, codes.FailedPrecondition, status.Code(err), "%v", err)
 					require.ErrorContains(t, err, "no file locks")

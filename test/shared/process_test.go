@@ -22,7 +22,7 @@ const readyLimit = time.Minute
 
 // process is one driver process and a client of it.
 type process struct {
-	*csiclient.Orchestrator
+	*csiclient.Client
 
 	command *exec.Cmd
 	// root is the process's directory; kubelet is what it may mount beneath.
@@ -76,7 +76,7 @@ func start(t *testing.T, binary, pool, mode, nodeID string, flags ...string) *pr
 
 	require.NoError(t, client.WaitReady(ready))
 
-	return &process{Orchestrator: client, command: command, root: root, kubelet: kubelet, nodeID: nodeID}
+	return &process{Client: client, command: command, root: root, kubelet: kubelet, nodeID: nodeID}
 }
 
 // inside returns how the test reaches a path in the process's mount namespace.

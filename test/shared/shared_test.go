@@ -64,21 +64,21 @@ func (c *cluster) delete(t *testing.T, made *csi.Volume) {
 	require.NoError(t, err)
 }
 
-func claim(node *process, made *csi.Volume, capability *csi.VolumeCapability) *csiclient.Claim {
-	return &csiclient.Claim{
+func claim(node *process, made *csi.Volume, capability *csi.VolumeCapability) *csiclient.Publication {
+	return &csiclient.Publication{
 		VolumeID: made.GetVolumeId(), VolumeContext: made.GetVolumeContext(), Capability: capability, NodeID: node.nodeID,
 		StagingPath: filepath.Join(node.kubelet, "staging"), TargetPath: filepath.Join(node.kubelet, "pod", "volume"),
 	}
 }
 
-func (c *cluster) up(t *testing.T, node *process, wanted *csiclient.Claim) {
+func (c *cluster) up(t *testing.T, node *process, wanted *csiclient.Publication) {
 	t.Helper()
 	require.NoError(t, c.controller.Attach(t.Context(), wanted))
 	require.NoError(t, node.Stage(t.Context(), wanted))
 	require.NoError(t, node.Publish(t.Context(), wanted))
 }
 
-func (c *cluster) down(t *testing.T, node *process, wanted *csiclient.Claim) {
+func (c *cluster) down(t *testing.T, node *process, wanted *csiclient.Publication) {
 	t.Helper()
 	require.NoError(t, node.Unpublish(t.Context(), wanted))
 	require.NoError(t, node.Unstage(t.Context(), wanted))
@@ -86,7 +86,7 @@ func (c *cluster) down(t *testing.T, node *process, wanted *csiclient.Claim) {
 }
 
 // data returns where the volume's bytes are read and written.
-func data(node *process, wanted *csiclient.Claim) string {
+func data(node *process, wanted *csiclient.Publication) string {
 	if wanted.Capability.GetBlock() != nil {
 		return node.inside(wanted.TargetPath)
 	}
@@ -137,9 +137,9 @@ func TestVolumeMovesWithItsData(t *testing.T) {
 		capability *csi.VolumeCapability
 		parameters map[string]string
 	}{
-		"ext4":      {csiclient.Mount(writer, "ext4"), nil},
-		"block":     {csiclient.Block(writer), nil},
-		"directory": {csiclient.Mount(writer, ""), map[string]string{"backing": "directory"}},
+		"ext4":      {csiclient.MountCapability(writer, "ext4"), nil},
+		"block":     {csiclient.BlockCapability(writer), nil},
+		"directory": {csiclient.MountCapability(writer, ""), map[string]string{"backing": "directory"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			made := c.create(t, test.capability, test.parameters)
@@ -172,7 +172,7 @@ func TestSeveralNodesAtOnce(t *testing.T) {
 	c := newCluster(t)
 
 	t.Run("writers of a directory", func(t *testing.T) {
-		capability := csiclient.Mount(csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER, "")
+		capability := csiclient.MountCapability(csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER, "")
 		made := c.create(t, capability, map[string]string{"backing": "directory"})
 		onA, onB := claim(c.a, made, capability), claim(c.b, made, capability)
 
@@ -190,8 +190,8 @@ func TestSeveralNodesAtOnce(t *testing.T) {
 	})
 
 	t.Run("readers of an image", func(t *testing.T) {
-		writer := csiclient.Mount(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, "ext4")
-		readers := csiclient.Mount(csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY, "ext4")
+		writer := csiclient.MountCapability(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, "ext4")
+		readers := csiclient.MountCapability(csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY, "ext4")
 		made := c.create(t, writer, nil)
 
 		alone := claim(c.a, made, writer)
@@ -215,7 +215,7 @@ func TestSeveralNodesAtOnce(t *testing.T) {
 		_, err := c.controller.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
 			Name: t.Name(),
 			VolumeCapabilities: []*csi.VolumeCapability{
-				csiclient.Mount(csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER, "ext4"),
+				csiclient.MountCapability(csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER, "ext4"),
 			},
 		})
 		require.Equal(t, codes.InvalidArgument, status.Code(err))

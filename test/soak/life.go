@@ -47,10 +47,10 @@ func (k kind) capability() *csi.VolumeCapability {
 	const mode = csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER
 
 	if k.block() {
-		return csiclient.Block(mode)
+		return csiclient.BlockCapability(mode)
 	}
 
-	return csiclient.Mount(mode, k.fsType)
+	return csiclient.MountCapability(mode, k.fsType)
 }
 
 // life is one volume and what a CO does with it.
@@ -60,7 +60,7 @@ type life struct {
 	kind       kind
 	pool, name string
 	random     *rand.Rand
-	claim      *csiclient.Claim
+	claim      *csiclient.Publication
 	bytes      int64
 	// data is what was written last.
 	data []byte
@@ -69,7 +69,7 @@ type life struct {
 func (s *soak) newLife(k kind, pool, name string, random *rand.Rand) *life {
 	return &life{
 		soak: s, kind: k, pool: pool, name: name, random: random, bytes: k.bytes,
-		claim: &csiclient.Claim{
+		claim: &csiclient.Publication{
 			NodeID: nodeID, Capability: k.capability(),
 			StagingPath: filepath.Join(s.kubelet(), "staging", name),
 			TargetPath:  filepath.Join(s.kubelet(), "pods", name, "first"),
@@ -199,7 +199,7 @@ func (l *life) tidy(context.Context) error {
 	return errors.Join(os.Remove(l.claim.StagingPath), os.Remove(filepath.Dir(l.claim.TargetPath)))
 }
 
-func (l *life) place(claim *csiclient.Claim) string {
+func (l *life) place(claim *csiclient.Publication) string {
 	if l.kind.block() {
 		return claim.TargetPath
 	}
@@ -232,7 +232,7 @@ var errWrongData = errors.New("it does not hold what was written")
 
 func (l *life) read(context.Context) error { return l.holds(l.claim) }
 
-func (l *life) holds(claim *csiclient.Claim) error {
+func (l *life) holds(claim *csiclient.Publication) error {
 	file, err := os.Open(l.place(claim))
 	if err != nil {
 		return err

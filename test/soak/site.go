@@ -112,7 +112,7 @@ func (s *site) devices() ([]loop.Attachment, error) {
 
 // process is the running driver and a client of it.
 type process struct {
-	*csiclient.Orchestrator
+	*csiclient.Client
 
 	command *exec.Cmd
 	http    string
@@ -159,7 +159,7 @@ func (s *site) start(ctx context.Context) (*process, error) {
 		return nil, fmt.Errorf("start the driver: %w", err)
 	}
 
-	p := &process{Orchestrator: client, command: command, http: "http://" + address, ended: make(chan struct{})}
+	p := &process{Client: client, command: command, http: "http://" + address, ended: make(chan struct{})}
 
 	go func() {
 		defer close(p.ended)

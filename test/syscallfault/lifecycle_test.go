@@ -241,42 +241,42 @@ func consistent(k *kind, parameters map[string]string) map[string]string {
 func (s *site) attach(v *volume) step {
 	return step{
 		name: "attach", then: func() { v.attached = true },
-		call: func(ctx context.Context) error { return s.Attach(ctx, &v.Claim) },
+		call: func(ctx context.Context) error { return s.Attach(ctx, &v.Publication) },
 	}
 }
 
 func (s *site) detach(v *volume) step {
 	return step{
 		name: "detach", then: func() { v.attached = false },
-		call: func(ctx context.Context) error { return s.Detach(ctx, &v.Claim) },
+		call: func(ctx context.Context) error { return s.Detach(ctx, &v.Publication) },
 	}
 }
 
 func (s *site) stage(v *volume) step {
 	return step{
 		name: "stage", then: func() { v.staged = true },
-		call: func(ctx context.Context) error { return s.Stage(ctx, &v.Claim) },
+		call: func(ctx context.Context) error { return s.Stage(ctx, &v.Publication) },
 	}
 }
 
 func (s *site) unstage(v *volume) step {
 	return step{
 		name: "unstage", then: func() { v.staged = false },
-		call: func(ctx context.Context) error { return s.Unstage(ctx, &v.Claim) },
+		call: func(ctx context.Context) error { return s.Unstage(ctx, &v.Publication) },
 	}
 }
 
 func (s *site) publish(v *volume) step {
 	return step{
 		name: "publish", then: func() { v.published = true },
-		call: func(ctx context.Context) error { return s.Publish(ctx, &v.Claim) },
+		call: func(ctx context.Context) error { return s.Publish(ctx, &v.Publication) },
 	}
 }
 
 func (s *site) unpublish(v *volume) step {
 	return step{
 		name: "unpublish", then: func() { v.published = false },
-		call: func(ctx context.Context) error { return s.Unpublish(ctx, &v.Claim) },
+		call: func(ctx context.Context) error { return s.Unpublish(ctx, &v.Publication) },
 	}
 }
 
@@ -323,7 +323,7 @@ func (s *site) expandOnNode(v *volume) step {
 
 func (s *site) snapshot(v *volume, taken *snapshot) step {
 	return step{name: "snapshot", call: func(ctx context.Context) error {
-		answer, err := s.SnapshotUntilReady(ctx, &csi.CreateSnapshotRequest{
+		answer, err := s.CreateSnapshotAndWait(ctx, &csi.CreateSnapshotRequest{
 			SourceVolumeId: v.VolumeID, Name: taken.name, Parameters: consistent(v.kind, nil),
 		})
 		if err != nil {

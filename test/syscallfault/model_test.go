@@ -45,15 +45,15 @@ func (k *kind) capability() *csi.VolumeCapability {
 	const mode = csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER
 
 	if k.block {
-		return csiclient.Block(mode)
+		return csiclient.BlockCapability(mode)
 	}
 
-	return csiclient.Mount(mode, k.fsType)
+	return csiclient.MountCapability(mode, k.fsType)
 }
 
 // volume is what the CO knows of one volume, as acknowledged.
 type volume struct {
-	csiclient.Claim
+	csiclient.Publication
 
 	kind     *kind
 	name     string
@@ -77,7 +77,7 @@ type model struct {
 }
 
 func (s *site) newVolume(k *kind, name string) *volume {
-	v := &volume{kind: k, name: name, capacity: k.bytes, Claim: csiclient.Claim{
+	v := &volume{kind: k, name: name, capacity: k.bytes, Publication: csiclient.Publication{
 		NodeID: nodeID, Capability: k.capability(),
 		StagingPath: filepath.Join(s.kubelet(), "staging", name),
 		TargetPath:  filepath.Join(s.kubelet(), "pods", name, "target"),

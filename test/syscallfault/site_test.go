@@ -37,7 +37,7 @@ var (
 
 // site is a driver's directories and the driver that runs there.
 type site struct {
-	*csiclient.Orchestrator
+	*csiclient.Client
 
 	binary, root, pool string
 	injector           *injector
@@ -102,7 +102,7 @@ func (s *site) launch() error {
 		_ = command.Wait() // ProcessState has the result
 	}(s.ended)
 
-	s.Orchestrator, err = csiclient.Connect(endpoint)
+	s.Client, err = csiclient.Connect(endpoint)
 
 	return err
 }

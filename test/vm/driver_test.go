@@ -29,7 +29,7 @@ const (
 
 // driver is `touchstone serve` as a process, and the connection to its socket.
 type driver struct {
-	*csiclient.Orchestrator
+	*csiclient.Client
 
 	root, pool string
 	process    *exec.Cmd
@@ -49,7 +49,7 @@ func startDriver(t *testing.T, pool string) *driver {
 	connection, err := csiclient.Connect("unix://"+filepath.Join(d.root, "csi.sock"), await.Calls(t)...)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, connection.Close()) })
-	d.Orchestrator = connection
+	d.Client = connection
 	d.waitReady(t)
 
 	return d

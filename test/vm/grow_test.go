@@ -67,7 +67,7 @@ func TestGrowInUse(t *testing.T) {
 // volumeInUse is a published volume with an application that writes to it.
 type volumeInUse struct {
 	driver *driver
-	claim  *csiclient.Claim
+	claim  *csiclient.Publication
 	app    *workload
 	// What must not change, or the application would have noticed.
 	staging, target, file identity
@@ -76,7 +76,7 @@ type volumeInUse struct {
 func newVolumeInUse(t *testing.T, d *driver, fsType string, size int64) *volumeInUse {
 	t.Helper()
 
-	capability := csiclient.Mount(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, fsType)
+	capability := csiclient.MountCapability(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, fsType)
 	created, err := d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
 		Name:               "grown",
 		CapacityRange:      &csi.CapacityRange{RequiredBytes: size},
@@ -84,7 +84,7 @@ func newVolumeInUse(t *testing.T, d *driver, fsType string, size int64) *volumeI
 	})
 	require.NoError(t, err)
 
-	v := &volumeInUse{driver: d, claim: &csiclient.Claim{
+	v := &volumeInUse{driver: d, claim: &csiclient.Publication{
 		VolumeID:      created.GetVolume().GetVolumeId(),
 		VolumeContext: created.GetVolume().GetVolumeContext(),
 		Capability:    capability,

@@ -12,8 +12,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// CallError is what every failed call gives: which call it was, and the
-// driver's answer. status.Code and status.FromError understand it.
+// CallError is the error of every failed call: the call's name and the driver's status.
+// status.Code and status.FromError unwrap it.
 type CallError struct {
 	// RPC is the call's name in the spec.
 	RPC    string
@@ -24,10 +24,10 @@ func (e *CallError) Error() string {
 	return e.RPC + ": " + CodeName(e.status.Code()) + ": " + e.status.Message()
 }
 
-// GRPCStatus returns the driver's answer.
+// GRPCStatus returns the driver's status.
 func (e *CallError) GRPCStatus() *status.Status { return e.status }
 
-// CodeName is the code as the CSI spec writes it, such as NOT_FOUND.
+// CodeName returns a code as the CSI spec writes it, such as NOT_FOUND.
 func CodeName(c codes.Code) string {
 	if name, known := code.Code_name[int32(c)]; known {
 		return name
@@ -57,8 +57,8 @@ func nameFailedStreams(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.Cl
 	return &namedStream{ClientStream: stream, rpc: path.Base(method)}, nil
 }
 
-// namedStream is a stream whose errors say which call it belongs to: most of
-// them come with a message, not with the call.
+// namedStream adds the name of its call to a stream's errors, most of which come with
+// RecvMsg and not with the call.
 type namedStream struct {
 	grpc.ClientStream
 

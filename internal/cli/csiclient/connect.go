@@ -15,26 +15,24 @@ import (
 )
 
 const (
-	// probeInterval is how long WaitReady lets a driver be that answers
-	// "not ready".
+	// probeInterval is the time between two Probe calls of WaitReady.
 	probeInterval = 20 * time.Millisecond
 
-	// The socket is local and a restarted driver is back within milliseconds:
-	// gRPC's default of waiting a second before it redials would only hide how
-	// fast it is.
+	// The socket is local and a driver restarts within milliseconds: gRPC's default
+	// of one second before it redials would delay every caller.
 	redialBaseDelay = 5 * time.Millisecond
 	redialMaxDelay  = 100 * time.Millisecond
 	redialGrowth    = 1.6
 	redialTimeout   = 5 * time.Second
 )
 
-// ErrNotReady is in the error of WaitReady when the driver answered until the
-// end that it is not ready, rather than not at all.
-var ErrNotReady = errors.New("the driver says that it is not ready")
+// ErrNotReady is wrapped by WaitReady's error if the driver answered until the end,
+// but not that it is ready.
+var ErrNotReady = errors.New("the driver reports that it is not ready")
 
-// Orchestrator talks to one CSI socket. The services' clients are there for
-// calls that need no help.
-type Orchestrator struct {
+// Client is a connection to one CSI socket. It embeds the generated clients of all
+// services.
+type Client struct {
 	csi.IdentityClient
 	csi.ControllerClient
 	csi.NodeClient
@@ -46,8 +44,8 @@ type Orchestrator struct {
 
 // Connect prepares a connection to endpoint, such as
 // unix:///run/touchstone/csi.sock. It does not dial: the first call does, and
-// fails with UNAVAILABLE where nobody listens.
-func Connect(endpoint string, opts ...grpc.DialOption) (*Orchestrator, error) {
+// fails with UNAVAILABLE if no server listens.
+func Connect(endpoint string, opts ...grpc.DialOption) (*Client, error) {
 	conn, err := grpc.NewClient(endpoint, append([]grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithChainUnaryInterceptor(nameFailedCalls),
@@ -65,7 +63,7 @@ func Connect(endpoint string, opts ...grpc.DialOption) (*Orchestrator, error) {
 		return nil, fmt.Errorf("connect to %s: %w", endpoint, err)
 	}
 
-	return &Orchestrator{
+	return &Client{
 		IdentityClient:         csi.NewIdentityClient(conn),
 		ControllerClient:       csi.NewControllerClient(conn),
 		NodeClient:             csi.NewNodeClient(conn),
@@ -75,24 +73,23 @@ func Connect(endpoint string, opts ...grpc.DialOption) (*Orchestrator, error) {
 	}, nil
 }
 
-// Conn is the connection, for what a driver serves on its socket beside CSI.
-func (o *Orchestrator) Conn() grpc.ClientConnInterface { return o.conn }
+// Conn returns the connection, for services other than CSI's on the same socket.
+func (c *Client) Conn() grpc.ClientConnInterface { return c.conn }
 
-// Close ends the connection; calls that are under way fail.
-func (o *Orchestrator) Close() error {
-	if err := o.conn.Close(); err != nil {
+// Close closes the connection; calls under way fail.
+func (c *Client) Close() error {
+	if err := c.conn.Close(); err != nil {
 		return fmt.Errorf("close the connection: %w", err)
 	}
 
 	return nil
 }
 
-// WaitReady returns when Probe says that the driver is ready, and waits for
-// the socket to appear if need be. When ctx ends first, the error names the
-// last answer.
-func (o *Orchestrator) WaitReady(ctx context.Context) error {
+// WaitReady calls Probe until the driver answers that it is ready; it waits for the
+// socket to appear if necessary. If ctx ends first, the error contains the last answer.
+func (c *Client) WaitReady(ctx context.Context) error {
 	for {
-		last := o.probe(ctx)
+		last := c.probe(ctx)
 		if last == nil {
 			return nil
 		}
@@ -105,8 +102,8 @@ func (o *Orchestrator) WaitReady(ctx context.Context) error {
 	}
 }
 
-func (o *Orchestrator) probe(ctx context.Context) error {
-	answer, err := o.Probe(ctx, &csi.ProbeRequest{}, grpc.WaitForReady(true))
+func (c *Client) probe(ctx context.Context) error {
+	answer, err := c.Probe(ctx, &csi.ProbeRequest{}, grpc.WaitForReady(true))
 	if err != nil {
 		return err
 	}
@@ -119,22 +116,22 @@ func (o *Orchestrator) probe(ctx context.Context) error {
 	return nil
 }
 
-// Capabilities are what a driver says that it can do, of all its services.
+// Capabilities contains the capabilities that all services of a driver advertise.
 type Capabilities struct {
 	Plugin          []*csi.PluginCapability
 	Controller      []*csi.ControllerServiceCapability
 	GroupController []*csi.GroupControllerServiceCapability
 	Node            []*csi.NodeServiceCapability
-	// HasNode tells a node service without capabilities from none at all.
+	// HasNode is true for a node service, even one without capabilities.
 	HasNode bool
 }
 
-// Capabilities asks each service that is behind the socket. A controller-only
+// Capabilities gets the capabilities of each service on the socket. A controller-only
 // or node-only driver is not an error.
-func (o *Orchestrator) Capabilities(ctx context.Context) (Capabilities, error) {
+func (c *Client) Capabilities(ctx context.Context) (Capabilities, error) {
 	var all Capabilities
 
-	plugin, err := o.GetPluginCapabilities(ctx, &csi.GetPluginCapabilitiesRequest{})
+	plugin, err := c.GetPluginCapabilities(ctx, &csi.GetPluginCapabilitiesRequest{})
 	if err != nil {
 		return Capabilities{}, err
 	}
@@ -142,7 +139,7 @@ func (o *Orchestrator) Capabilities(ctx context.Context) (Capabilities, error) {
 	all.Plugin = plugin.GetCapabilities()
 
 	if all.HasController() {
-		controller, err := o.ControllerGetCapabilities(ctx, &csi.ControllerGetCapabilitiesRequest{})
+		controller, err := c.ControllerGetCapabilities(ctx, &csi.ControllerGetCapabilitiesRequest{})
 		if err != nil {
 			return Capabilities{}, err
 		}
@@ -150,8 +147,8 @@ func (o *Orchestrator) Capabilities(ctx context.Context) (Capabilities, error) {
 		all.Controller = controller.GetCapabilities()
 	}
 
-	if all.Serves(csi.PluginCapability_Service_GROUP_CONTROLLER_SERVICE) {
-		groups, err := o.GroupControllerGetCapabilities(ctx, &csi.GroupControllerGetCapabilitiesRequest{})
+	if all.HasService(csi.PluginCapability_Service_GROUP_CONTROLLER_SERVICE) {
+		groups, err := c.GroupControllerGetCapabilities(ctx, &csi.GroupControllerGetCapabilitiesRequest{})
 		if err != nil {
 			return Capabilities{}, err
 		}
@@ -159,13 +156,13 @@ func (o *Orchestrator) Capabilities(ctx context.Context) (Capabilities, error) {
 		all.GroupController = groups.GetCapabilities()
 	}
 
-	node, err := o.NodeGetCapabilities(ctx, &csi.NodeGetCapabilitiesRequest{})
+	node, err := c.NodeGetCapabilities(ctx, &csi.NodeGetCapabilitiesRequest{})
 
 	switch status.Code(err) {
 	case codes.OK:
 		all.Node, all.HasNode = node.GetCapabilities(), true
 	case codes.Unimplemented:
-		// No plugin capability announces a node service: this is how one finds out.
+		// No plugin capability announces a node service; this code says that there is none.
 	default:
 		return Capabilities{}, err
 	}
@@ -173,14 +170,13 @@ func (o *Orchestrator) Capabilities(ctx context.Context) (Capabilities, error) {
 	return all, nil
 }
 
-// HasController says whether a controller service is behind the socket.
+// HasController reports whether the plugin advertises a controller service.
 func (c Capabilities) HasController() bool {
-	return c.Serves(csi.PluginCapability_Service_CONTROLLER_SERVICE)
+	return c.HasService(csi.PluginCapability_Service_CONTROLLER_SERVICE)
 }
 
-// Serves says whether the plugin advertises the service, or what the spec makes
-// a service's capability of it.
-func (c Capabilities) Serves(want csi.PluginCapability_Service_Type) bool {
+// HasService reports whether the plugin advertises the service capability.
+func (c Capabilities) HasService(want csi.PluginCapability_Service_Type) bool {
 	for _, capability := range c.Plugin {
 		if capability.GetService().GetType() == want {
 			return true
@@ -190,8 +186,8 @@ func (c Capabilities) Serves(want csi.PluginCapability_Service_Type) bool {
 	return false
 }
 
-// Controls says whether the controller service advertises the capability.
-func (c Capabilities) Controls(want csi.ControllerServiceCapability_RPC_Type) bool {
+// HasControllerRPC reports whether the controller service advertises the capability.
+func (c Capabilities) HasControllerRPC(want csi.ControllerServiceCapability_RPC_Type) bool {
 	for _, capability := range c.Controller {
 		if capability.GetRpc().GetType() == want {
 			return true
@@ -201,8 +197,8 @@ func (c Capabilities) Controls(want csi.ControllerServiceCapability_RPC_Type) bo
 	return false
 }
 
-// Nodes says whether the node service advertises the capability.
-func (c Capabilities) Nodes(want csi.NodeServiceCapability_RPC_Type) bool {
+// HasNodeRPC reports whether the node service advertises the capability.
+func (c Capabilities) HasNodeRPC(want csi.NodeServiceCapability_RPC_Type) bool {
 	for _, capability := range c.Node {
 		if capability.GetRpc().GetType() == want {
 			return true

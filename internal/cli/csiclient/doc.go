@@ -1,11 +1,11 @@
-// Package csiclient is the other side of the socket: a container
-// orchestrator (CO) reduced to what CSI asks of one. It knows in which order
-// the calls of a volume's life come, what one call hands to the next, and what
-// the CO has to do itself (make the staging directory and the target's parent).
+// Package csiclient is a client of CSI drivers that does a container
+// orchestrator's (CO's) part of the spec: the order of the calls, the contexts that
+// one call passes to the next, and the directories that the CO has to make (the
+// staging path and the parent of the target path).
 //
-// It is for the people's client (internal/cli/ctl), the demonstration (internal/cli/demo) and
-// tests, and works with any CSI driver.
+// It serves touchstone ctl (internal/cli/ctl), touchstone demo (internal/cli/demo)
+// and tests, and works with any CSI driver.
 //
-// What may enter: the CSI spec and gRPC. It never imports a room of the driver,
-// so that whatever works through it works through the socket alone.
+// It depends on the CSI spec and gRPC, and on no package of the driver: all that it
+// does goes through the socket.
 package csiclient

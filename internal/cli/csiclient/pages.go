@@ -7,24 +7,24 @@ import (
 	"iter"
 )
 
-// ErrSameToken is returned instead of asking for the same page for ever.
-var ErrSameToken = errors.New("the list answered with the token that it was asked with")
+// ErrTokenRepeated is returned for a page whose next token is its own, which would be
+// requested in an endless loop.
+var ErrTokenRepeated = errors.New("the list answered with the token that it was asked with")
 
-// ErrEndless is returned for a list that goes on after maxElements.
-var ErrEndless = errors.New("the list has no end")
+// ErrListTooLong is returned for a list of more than maxElements.
+var ErrListTooLong = errors.New("the list has no end")
 
-// maxElements bounds the entries of a list, each page counted as one more.
+// maxElements limits the entries of a list; each page counts as one more.
 const maxElements = 1 << 20
 
-// page is a part of a list, and the token of the next one.
+// page is a part of a list, with the token of the next one.
 type page[E any] struct {
 	entries []E
 	next    string
 }
 
-// pages walks a list page by page. An error is yielded once, as the last
-// element.
-func pages[E any](ctx context.Context, ask func(ctx context.Context, token string) (page[E], error)) iter.Seq2[E, error] {
+// pages iterates over a list page by page. An error is yielded once, as the last element.
+func pages[E any](ctx context.Context, fetch func(ctx context.Context, token string) (page[E], error)) iter.Seq2[E, error] {
 	return func(yield func(E, error) bool) {
 		var (
 			token string
@@ -33,7 +33,7 @@ func pages[E any](ctx context.Context, ask func(ctx context.Context, token strin
 		)
 
 		for {
-			got, err := ask(ctx, token)
+			got, err := fetch(ctx, token)
 			if err != nil {
 				yield(none, err)
 
@@ -51,13 +51,13 @@ func pages[E any](ctx context.Context, ask func(ctx context.Context, token strin
 			}
 
 			if count += len(got.entries) + 1; count > maxElements {
-				yield(none, fmt.Errorf("%w: more than %d entries and pages", ErrEndless, maxElements))
+				yield(none, fmt.Errorf("%w: more than %d entries and pages", ErrListTooLong, maxElements))
 
 				return
 			}
 
 			if got.next == token {
-				yield(none, fmt.Errorf("%w: %q", ErrSameToken, token))
+				yield(none, fmt.Errorf("%w: %q", ErrTokenRepeated, token))
 
 				return
 			}

@@ -23,6 +23,6 @@ func TestEndlessList(t *testing.T) {
 		last = err
 	}
 
-	require.ErrorIs(t, last, ErrEndless)
+	require.ErrorIs(t, last, ErrListTooLong)
 	require.Less(t, asked, maxElements/1000+1)
 }

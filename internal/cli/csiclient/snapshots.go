@@ -14,24 +14,23 @@ import (
 )
 
 const (
-	// A snapshot that is not ready is asked for again: soon at first, since most
-	// are small, then no more often than anybody would look.
-	readyFirstPause = 50 * time.Millisecond
-	readyMostPause  = 2 * time.Second
+	// CreateSnapshot is repeated until the snapshot is ready: soon at first, since most
+	// snapshots are small, then with a doubled delay up to the longest.
+	firstRetryDelay   = 50 * time.Millisecond
+	longestRetryDelay = 2 * time.Second
 )
 
-// ErrNoSnapshot is returned where a list does not have the snapshot that it
-// was asked for.
+// ErrNoSnapshot is returned if ListSnapshots does not contain the requested snapshot.
 var ErrNoSnapshot = errors.New("no such snapshot")
 
-// Snapshots walks ListSnapshots page by page: of one source volume, or of all
-// if sourceVolumeID is empty. pageSize 0 leaves it to the driver. An error is
-// yielded once, as the last element.
-func (o *Orchestrator) Snapshots(
+// Snapshots iterates over ListSnapshots: the snapshots of one source volume, or all if
+// sourceVolumeID is empty. With pageSize 0 the driver chooses. An error is yielded once, as
+// the last element.
+func (c *Client) Snapshots(
 	ctx context.Context, sourceVolumeID string, pageSize int32,
 ) iter.Seq2[*csi.ListSnapshotsResponse_Entry, error] {
 	return pages(ctx, func(ctx context.Context, token string) (page[*csi.ListSnapshotsResponse_Entry], error) {
-		answer, err := o.ListSnapshots(ctx, &csi.ListSnapshotsRequest{
+		answer, err := c.ListSnapshots(ctx, &csi.ListSnapshotsRequest{
 			MaxEntries: pageSize, StartingToken: token, SourceVolumeId: sourceVolumeID,
 		})
 
@@ -39,16 +38,16 @@ func (o *Orchestrator) Snapshots(
 	})
 }
 
-// Snapshot is GetSnapshot, or ListSnapshots by id of a driver that lists only.
-// Errors: ErrNoSnapshot from the list, the driver's NOT_FOUND from the other.
-func (o *Orchestrator) Snapshot(ctx context.Context, caps Capabilities, id string) (*csi.Snapshot, error) {
-	if caps.Controls(csi.ControllerServiceCapability_RPC_GET_SNAPSHOT) {
-		answer, err := o.GetSnapshot(ctx, &csi.GetSnapshotRequest{SnapshotId: id})
+// FindSnapshot calls GetSnapshot, or ListSnapshots with the id for a driver without
+// GetSnapshot. Errors: the driver's NOT_FOUND of GetSnapshot, ErrNoSnapshot of the list.
+func (c *Client) FindSnapshot(ctx context.Context, caps Capabilities, id string) (*csi.Snapshot, error) {
+	if caps.HasControllerRPC(csi.ControllerServiceCapability_RPC_GET_SNAPSHOT) {
+		answer, err := c.GetSnapshot(ctx, &csi.GetSnapshotRequest{SnapshotId: id})
 
 		return answer.GetSnapshot(), err
 	}
 
-	answer, err := o.ListSnapshots(ctx, &csi.ListSnapshotsRequest{SnapshotId: id})
+	answer, err := c.ListSnapshots(ctx, &csi.ListSnapshotsRequest{SnapshotId: id})
 	if err != nil {
 		return nil, err
 	}
@@ -62,12 +61,12 @@ func (o *Orchestrator) Snapshot(ctx context.Context, caps Capabilities, id strin
 	return nil, fmt.Errorf("%w: %s", ErrNoSnapshot, id)
 }
 
-// MembersOf are the ids of a group's snapshots, which the calls on a group
-// want beside its own: found in ListSnapshots, in no order.
-func (o *Orchestrator) MembersOf(ctx context.Context, groupID string) ([]string, error) {
+// GroupMembers returns the ids of a group's snapshots, which the calls for a group require
+// beside its own id. It finds them with ListSnapshots, in no particular order.
+func (c *Client) GroupMembers(ctx context.Context, groupID string) ([]string, error) {
 	var ids []string
 
-	for entry, err := range o.Snapshots(ctx, "", 0) {
+	for entry, err := range c.Snapshots(ctx, "", 0) {
 		if err != nil {
 			return nil, err
 		}
@@ -80,95 +79,95 @@ func (o *Orchestrator) MembersOf(ctx context.Context, groupID string) ([]string,
 	return ids, nil
 }
 
-// SnapshotUntilReady is CreateSnapshot, made again as the spec has it until the
-// snapshot is ready to use. When ctx ends first the last answer comes with the
-// error: the snapshot is there and goes on.
-func (o *Orchestrator) SnapshotUntilReady(
+// CreateSnapshotAndWait calls CreateSnapshot, repeatedly as the spec requires, until the
+// snapshot is ready to use. If ctx ends first, it returns the last answer with the error: the
+// snapshot exists and its copy continues.
+func (c *Client) CreateSnapshotAndWait(
 	ctx context.Context, request *csi.CreateSnapshotRequest,
 ) (*csi.CreateSnapshotResponse, error) {
-	return untilReady(ctx, func() (*csi.CreateSnapshotResponse, bool, error) {
-		answer, err := o.CreateSnapshot(ctx, request)
+	return waitUntilReady(ctx, func() (*csi.CreateSnapshotResponse, bool, error) {
+		answer, err := c.CreateSnapshot(ctx, request)
 
 		return answer, answer.GetSnapshot().GetReadyToUse(), err
 	})
 }
 
-// GroupUntilReady is the same for CreateVolumeGroupSnapshot.
-func (o *Orchestrator) GroupUntilReady(
+// CreateGroupSnapshotAndWait does the same with CreateVolumeGroupSnapshot.
+func (c *Client) CreateGroupSnapshotAndWait(
 	ctx context.Context, request *csi.CreateVolumeGroupSnapshotRequest,
 ) (*csi.CreateVolumeGroupSnapshotResponse, error) {
-	return untilReady(ctx, func() (*csi.CreateVolumeGroupSnapshotResponse, bool, error) {
-		answer, err := o.CreateVolumeGroupSnapshot(ctx, request)
+	return waitUntilReady(ctx, func() (*csi.CreateVolumeGroupSnapshotResponse, bool, error) {
+		answer, err := c.CreateVolumeGroupSnapshot(ctx, request)
 
 		return answer, answer.GetGroupSnapshot().GetReadyToUse(), err
 	})
 }
 
-// untilReady repeats a call that answers with something that may not be ready.
-// Once it is cut, ABORTED only says that the driver is busy with it.
-func untilReady[A any](ctx context.Context, call func() (answer *A, ready bool, err error)) (*A, error) {
-	var last *A
+// waitUntilReady repeats a call until its object is ready. After the first answer the
+// object exists, so ABORTED only means that the driver is still working on it.
+func waitUntilReady[A any](ctx context.Context, call func() (answer *A, ready bool, err error)) (*A, error) {
+	var latest *A
 
-	for pause := readyFirstPause; ; pause = min(2*pause, readyMostPause) {
+	for pause := firstRetryDelay; ; pause = min(2*pause, longestRetryDelay) {
 		answer, ready, err := call()
 
 		switch {
 		case err == nil:
-			last = answer
-		case last == nil || status.Code(err) != codes.Aborted:
-			return last, err
+			latest = answer
+		case latest == nil || status.Code(err) != codes.Aborted:
+			return latest, err
 		}
 
 		if ready {
-			return last, nil
+			return latest, nil
 		}
 
 		select {
 		case <-ctx.Done():
-			return last, fmt.Errorf("wait until the snapshot is ready to use: %w", ctx.Err())
+			return latest, fmt.Errorf("wait until the snapshot is ready to use: %w", ctx.Err())
 		case <-time.After(pause):
 		}
 	}
 }
 
-// Blocks is one message of a stream of the SnapshotMetadata service.
-type Blocks interface {
+// BlockMetadata is one message of either stream of the SnapshotMetadata service.
+type BlockMetadata interface {
 	GetBlockMetadataType() csi.BlockMetadataType
 	GetVolumeCapacityBytes() int64
 	GetBlockMetadata() []*csi.BlockMetadata
 }
 
-// Allocated streams GetMetadataAllocated: the ranges of a snapshot that hold
+// AllocatedBlocks iterates over GetMetadataAllocated: the ranges of a snapshot that contain
 // data. An error is yielded once, as the last element.
-func (o *Orchestrator) Allocated(ctx context.Context, request *csi.GetMetadataAllocatedRequest) iter.Seq2[Blocks, error] {
-	return received(ctx, func(ctx context.Context) (func() (Blocks, error), error) {
-		stream, err := o.GetMetadataAllocated(ctx, request)
+func (c *Client) AllocatedBlocks(ctx context.Context, request *csi.GetMetadataAllocatedRequest) iter.Seq2[BlockMetadata, error] {
+	return streamMessages(ctx, func(ctx context.Context) (func() (BlockMetadata, error), error) {
+		stream, err := c.GetMetadataAllocated(ctx, request)
 		if err != nil {
 			return nil, err
 		}
 
-		return func() (Blocks, error) { return stream.Recv() }, nil
+		return func() (BlockMetadata, error) { return stream.Recv() }, nil
 	})
 }
 
-// Changed streams GetMetadataDelta: the ranges in which the target differs
-// from the base. An error is yielded once, as the last element.
-func (o *Orchestrator) Changed(ctx context.Context, request *csi.GetMetadataDeltaRequest) iter.Seq2[Blocks, error] {
-	return received(ctx, func(ctx context.Context) (func() (Blocks, error), error) {
-		stream, err := o.GetMetadataDelta(ctx, request)
+// ChangedBlocks iterates over GetMetadataDelta: the ranges in which the target differs from
+// the base. An error is yielded once, as the last element.
+func (c *Client) ChangedBlocks(ctx context.Context, request *csi.GetMetadataDeltaRequest) iter.Seq2[BlockMetadata, error] {
+	return streamMessages(ctx, func(ctx context.Context) (func() (BlockMetadata, error), error) {
+		stream, err := c.GetMetadataDelta(ctx, request)
 		if err != nil {
 			return nil, err
 		}
 
-		return func() (Blocks, error) { return stream.Recv() }, nil
+		return func() (BlockMetadata, error) { return stream.Recv() }, nil
 	})
 }
 
 // received yields a stream's messages and cancels it when nobody wants more.
-func received(
-	ctx context.Context, open func(context.Context) (receive func() (Blocks, error), err error),
-) iter.Seq2[Blocks, error] {
-	return func(yield func(Blocks, error) bool) {
+func streamMessages(
+	ctx context.Context, open func(context.Context) (receive func() (BlockMetadata, error), err error),
+) iter.Seq2[BlockMetadata, error] {
+	return func(yield func(BlockMetadata, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 

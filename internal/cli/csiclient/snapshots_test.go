@@ -123,7 +123,7 @@ func (c *copier) GetMetadataDelta(
 	return stream.Context().Err()
 }
 
-func startCopier(t *testing.T, opts ...grpc.DialOption) (*copier, *csiclient.Orchestrator) {
+func startCopier(t *testing.T, opts ...grpc.DialOption) (*copier, *csiclient.Client) {
 	t.Helper()
 
 	co, socket := connect(t, opts...)
@@ -152,13 +152,13 @@ func TestUntilReadyAsksAgain(t *testing.T) {
 			driver, co := startCopier(t)
 			driver.fails = test.fails
 
-			answer, err := co.SnapshotUntilReady(t.Context(), &csi.CreateSnapshotRequest{Name: "n"})
+			answer, err := co.CreateSnapshotAndWait(t.Context(), &csi.CreateSnapshotRequest{Name: "n"})
 			require.Equal(t, test.want, status.Code(err), "%v", err)
 			require.Equal(t, test.calls, driver.calls)
 			require.Equal(t, test.want == codes.OK, answer.GetSnapshot().GetReadyToUse())
 
 			driver.calls = 0
-			group, err := co.GroupUntilReady(t.Context(), &csi.CreateVolumeGroupSnapshotRequest{Name: "n"})
+			group, err := co.CreateGroupSnapshotAndWait(t.Context(), &csi.CreateVolumeGroupSnapshotRequest{Name: "n"})
 			require.Equal(t, test.want, status.Code(err), "%v", err)
 			require.Equal(t, test.calls, driver.calls)
 			require.Equal(t, test.want == codes.OK, group.GetGroupSnapshot().GetReadyToUse())
@@ -177,7 +177,7 @@ func TestWhoGivesUpLearnsWhatIsThere(t *testing.T) {
 			return invoke(ctx, method, req, reply, conn, opts...)
 		}))
 
-	answer, err := co.SnapshotUntilReady(ctx, &csi.CreateSnapshotRequest{Name: "n"})
+	answer, err := co.CreateSnapshotAndWait(ctx, &csi.CreateSnapshotRequest{Name: "n"})
 	require.ErrorIs(t, err, context.Canceled)
 	require.ErrorContains(t, err, "ready to use")
 	require.Equal(t, "n", answer.GetSnapshot().GetSnapshotId())
@@ -196,7 +196,7 @@ func TestSnapshotsAreWalkedAndGroupsFound(t *testing.T) {
 
 	require.Equal(t, []string{"s1", "s2", "s3"}, ids)
 
-	members, err := co.MembersOf(t.Context(), "g")
+	members, err := co.GroupMembers(t.Context(), "g")
 	require.NoError(t, err)
 	require.Equal(t, []string{"s2", "s3"}, members)
 }
@@ -211,15 +211,15 @@ func TestASnapshotIsFoundEitherWay(t *testing.T) {
 		}},
 	}}
 
-	listed, err := co.Snapshot(t.Context(), listing, "s1")
+	listed, err := co.FindSnapshot(t.Context(), listing, "s1")
 	require.NoError(t, err)
 	require.Zero(t, listed.GetSizeBytes())
 
-	got, err := co.Snapshot(t.Context(), getting, "s1")
+	got, err := co.FindSnapshot(t.Context(), getting, "s1")
 	require.NoError(t, err)
 	require.EqualValues(t, 1, got.GetSizeBytes())
 
-	_, err = co.Snapshot(t.Context(), listing, "none")
+	_, err = co.FindSnapshot(t.Context(), listing, "none")
 	require.ErrorIs(t, err, csiclient.ErrNoSnapshot)
 }
 
@@ -227,7 +227,7 @@ func TestAStreamThatBreaksSaysWhichItWas(t *testing.T) {
 	_, co := startCopier(t)
 
 	offsets := func(id string) (found []int64, last error) {
-		for message, err := range co.Allocated(t.Context(), &csi.GetMetadataAllocatedRequest{SnapshotId: id}) {
+		for message, err := range co.AllocatedBlocks(t.Context(), &csi.GetMetadataAllocatedRequest{SnapshotId: id}) {
 			last = err
 			if err == nil {
 				found = append(found, message.GetBlockMetadata()[0].GetByteOffset())
@@ -249,7 +249,7 @@ func TestAStreamThatBreaksSaysWhichItWas(t *testing.T) {
 func TestAStreamIsLeftWithItsReader(t *testing.T) {
 	driver, co := startCopier(t)
 
-	for message, err := range co.Changed(t.Context(), &csi.GetMetadataDeltaRequest{}) {
+	for message, err := range co.ChangedBlocks(t.Context(), &csi.GetMetadataDeltaRequest{}) {
 		require.NoError(t, err)
 		require.EqualValues(t, 1, message.GetVolumeCapacityBytes())
 

@@ -30,12 +30,12 @@ so exit code 0 means that the list is whole.`,
 		Args: exactly(1),
 		RunE: given.inSession(func(ctx context.Context, s *session) error {
 			if base == "" {
-				return s.blocks(s.Allocated(ctx, &csi.GetMetadataAllocatedRequest{
+				return s.blocks(s.AllocatedBlocks(ctx, &csi.GetMetadataAllocatedRequest{
 					SnapshotId: s.args[0], StartingOffset: int64(start), MaxResults: maxResults,
 				}))
 			}
 
-			return s.blocks(s.Changed(ctx, &csi.GetMetadataDeltaRequest{
+			return s.blocks(s.ChangedBlocks(ctx, &csi.GetMetadataDeltaRequest{
 				BaseSnapshotId: string(base), TargetSnapshotId: s.args[0], StartingOffset: int64(start), MaxResults: maxResults,
 			}))
 		}),
@@ -49,7 +49,7 @@ so exit code 0 means that the list is whole.`,
 
 // blocks shows all messages of a stream as one. Those of the two calls have the
 // same fields.
-func (s *session) blocks(stream iter.Seq2[csiclient.Blocks, error]) error {
+func (s *session) blocks(stream iter.Seq2[csiclient.BlockMetadata, error]) error {
 	whole := &csi.GetMetadataAllocatedResponse{}
 	rows := [][]string{{"OFFSET", "LENGTH"}}
 

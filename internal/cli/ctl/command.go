@@ -83,7 +83,7 @@ func group(name, short string, children ...*cobra.Command) *cobra.Command {
 
 // session is one run of one command.
 type session struct {
-	*csiclient.Orchestrator
+	*csiclient.Client
 	*printer
 
 	args []string
@@ -126,10 +126,10 @@ func (s *settings) inSession(run func(ctx context.Context, s *session) error) fu
 
 		return errors.Join(
 			run(ctx, &session{
-				Orchestrator: co,
-				printer:      &printer{out: cmd.OutOrStdout(), format: s.output},
-				args:         args,
-				side:         cmd.ErrOrStderr(),
+				Client:  co,
+				printer: &printer{out: cmd.OutOrStdout(), format: s.output},
+				args:    args,
+				side:    cmd.ErrOrStderr(),
 			}),
 			co.Close(),
 		)

@@ -151,14 +151,14 @@ func (f *capabilityFlags) capability() (*csi.VolumeCapability, error) {
 	mode := csi.VolumeCapability_AccessMode_Mode(f.mode)
 
 	if !f.block {
-		return csiclient.Mount(mode, f.fs, f.mountFlags...), nil
+		return csiclient.MountCapability(mode, f.fs, f.mountFlags...), nil
 	}
 
 	if f.fs != "" || len(f.mountFlags) > 0 {
 		return nil, usage(errBlockAndFS)
 	}
 
-	return csiclient.Block(mode), nil
+	return csiclient.BlockCapability(mode), nil
 }
 
 // keyValues is a repeatable flag of one KEY=VALUE each. (pflag's own splits at

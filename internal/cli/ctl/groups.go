@@ -52,7 +52,7 @@ func (s *session) cutGroup(
 	ctx context.Context, request *csi.CreateVolumeGroupSnapshotRequest, wait bool,
 ) (*csi.CreateVolumeGroupSnapshotResponse, error) {
 	if wait {
-		return s.GroupUntilReady(ctx, request)
+		return s.CreateGroupSnapshotAndWait(ctx, request)
 	}
 
 	return s.CreateVolumeGroupSnapshot(ctx, request)
@@ -72,7 +72,7 @@ func (f *memberFlags) of(ctx context.Context, s *session, groupID string) ([]str
 		return f.ids, nil
 	}
 
-	return s.MembersOf(ctx, groupID)
+	return s.GroupMembers(ctx, groupID)
 }
 
 func newGroupGetCommand(given *settings) *cobra.Command {

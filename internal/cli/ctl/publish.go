@@ -27,8 +27,8 @@ func (f *claimFlags) register(cmd *cobra.Command) {
 }
 
 // claim fills in what the driver knows better than its caller.
-func (f *claimFlags) claim(ctx context.Context, s *session, caps csiclient.Capabilities) (*csiclient.Claim, error) {
-	claim := &csiclient.Claim{
+func (f *claimFlags) claim(ctx context.Context, s *session, caps csiclient.Capabilities) (*csiclient.Publication, error) {
+	claim := &csiclient.Publication{
 		VolumeID:    s.args[0],
 		NodeID:      f.node,
 		StagingPath: f.staging,
@@ -91,7 +91,7 @@ the controller's publish context with flags.`,
 				claim.VolumeContext = volumeContext
 			}
 
-			steps, err := s.StepsUp(caps, claim)
+			steps, err := s.PublishSteps(caps, claim)
 			if err != nil {
 				return blame(err)
 			}
@@ -126,7 +126,7 @@ func newUnpublishCommand(given *settings) *cobra.Command {
 				return err
 			}
 
-			steps, err := s.StepsDown(caps, claim)
+			steps, err := s.UnpublishSteps(caps, claim)
 			if err != nil {
 				return blame(err)
 			}
@@ -141,7 +141,7 @@ func newUnpublishCommand(given *settings) *cobra.Command {
 
 // blame tells a socket without a node service from a flag that was left out.
 func blame(err error) error {
-	if errors.Is(err, csiclient.ErrNoNode) {
+	if errors.Is(err, csiclient.ErrNoNodeService) {
 		return err
 	}
 
@@ -149,7 +149,7 @@ func blame(err error) error {
 }
 
 func (s *session) contextOf(ctx context.Context, caps csiclient.Capabilities, id string) (map[string]string, error) {
-	if !caps.Controls(csi.ControllerServiceCapability_RPC_GET_VOLUME) {
+	if !caps.HasControllerRPC(csi.ControllerServiceCapability_RPC_GET_VOLUME) {
 		return nil, nil //nolint:nilnil // No context is a context.
 	}
 
@@ -163,7 +163,7 @@ func (s *session) contextOf(ctx context.Context, caps csiclient.Capabilities, id
 
 // walk makes the calls one after the other and says, also when one fails,
 // which were made: that is what has to be undone.
-func (s *session) walk(ctx context.Context, steps []csiclient.Step, claim *csiclient.Claim) error {
+func (s *session) walk(ctx context.Context, steps []csiclient.Step, claim *csiclient.Publication) error {
 	var (
 		rows = [][]string{{"CALL", "TOOK"}}
 		made = []string{}

@@ -57,7 +57,7 @@ ready to use; --wait makes the call again until it is.`,
 
 func (s *session) cut(ctx context.Context, request *csi.CreateSnapshotRequest, wait bool) (*csi.CreateSnapshotResponse, error) {
 	if wait {
-		return s.SnapshotUntilReady(ctx, request)
+		return s.CreateSnapshotAndWait(ctx, request)
 	}
 
 	return s.CreateSnapshot(ctx, request)
@@ -127,7 +127,7 @@ func (s *session) snapshot(ctx context.Context, id string) (*csi.Snapshot, error
 		return nil, err
 	}
 
-	return s.Snapshot(ctx, caps, id)
+	return s.FindSnapshot(ctx, caps, id)
 }
 
 func newSnapshotDeleteCommand(given *settings) *cobra.Command {

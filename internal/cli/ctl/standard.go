@@ -50,9 +50,9 @@ type gathering struct {
 }
 
 func (g *gathering) gather(ctx context.Context, ids []string) error {
-	getting := g.caps.Controls(csi.ControllerServiceCapability_RPC_GET_VOLUME_HEALTH)
-	listing := g.caps.Controls(csi.ControllerServiceCapability_RPC_LIST_VOLUME_HEALTH)
-	onNode := g.caps.Nodes(csi.NodeServiceCapability_RPC_GET_VOLUME_HEALTH)
+	getting := g.caps.HasControllerRPC(csi.ControllerServiceCapability_RPC_GET_VOLUME_HEALTH)
+	listing := g.caps.HasControllerRPC(csi.ControllerServiceCapability_RPC_LIST_VOLUME_HEALTH)
+	onNode := g.caps.HasNodeRPC(csi.NodeServiceCapability_RPC_GET_VOLUME_HEALTH)
 
 	if !getting && !listing && !onNode {
 		return errNoHealth
@@ -80,7 +80,7 @@ func (g *gathering) gather(ctx context.Context, ids []string) error {
 // all returns the ids that are given or, where none is, those of all volumes
 // that the driver lists. What is listed is known, and well until told otherwise.
 func (g *gathering) all(ctx context.Context, ids []string) ([]string, error) {
-	if len(ids) > 0 || !g.caps.Controls(csi.ControllerServiceCapability_RPC_LIST_VOLUMES) {
+	if len(ids) > 0 || !g.caps.HasControllerRPC(csi.ControllerServiceCapability_RPC_LIST_VOLUMES) {
 		return ids, nil
 	}
 

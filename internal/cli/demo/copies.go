@@ -141,7 +141,7 @@ func albumOf(at places, mounted, other *volume) *album {
 func copyOf(like *volume, kind string, of source, size int64) *volume {
 	return &volume{
 		kind: kind, size: size, from: of,
-		claim: csiclient.Claim{Capability: like.claim.Capability},
+		claim: csiclient.Publication{Capability: like.claim.Capability},
 	}
 }
 
@@ -210,7 +210,7 @@ func (d *demo) cut(s *snapshot) func(context.Context) (outcome, error) {
 	return func(ctx context.Context) (outcome, error) {
 		with := "name=" + s.name + " " + s.of.short()
 
-		answer, err := d.SnapshotUntilReady(ctx, s.request())
+		answer, err := d.CreateSnapshotAndWait(ctx, s.request())
 		if id := answer.GetSnapshot().GetSnapshotId(); id != "" {
 			s.id, s.sum = id, s.of.sum
 			s.undo = append(s.undo, func(ctx context.Context) error { return d.removeSnapshot(ctx, s.id) })
@@ -275,7 +275,7 @@ func (d *demo) changed(a *album) func(context.Context) (outcome, error) {
 	return func(ctx context.Context) (outcome, error) {
 		with := "base=…" + tailOf(a.before.id) + " target=…" + tailOf(a.after.id)
 
-		ranges, changed, of, err := totals(d.Changed(ctx, &csi.GetMetadataDeltaRequest{
+		ranges, changed, of, err := totals(d.ChangedBlocks(ctx, &csi.GetMetadataDeltaRequest{
 			BaseSnapshotId: a.before.id, TargetSnapshotId: a.after.id,
 		}))
 
@@ -294,7 +294,7 @@ func (d *demo) changed(a *album) func(context.Context) (outcome, error) {
 
 func (d *demo) allocated(s *snapshot) func(context.Context) (outcome, error) {
 	return func(ctx context.Context) (outcome, error) {
-		ranges, held, of, err := totals(d.Allocated(ctx, &csi.GetMetadataAllocatedRequest{SnapshotId: s.id}))
+		ranges, held, of, err := totals(d.AllocatedBlocks(ctx, &csi.GetMetadataAllocatedRequest{SnapshotId: s.id}))
 		if err == nil && held < payloadBytes {
 			err = fmt.Errorf("%w: %s", errNothingWritten, bytes(held))
 		}
@@ -308,7 +308,7 @@ func (d *demo) allocated(s *snapshot) func(context.Context) (outcome, error) {
 
 // totals adds up a stream of blocks: how many ranges, of how many bytes, of a
 // volume of how many.
-func totals(stream func(yield func(csiclient.Blocks, error) bool)) (ranges int, sum, capacity int64, err error) {
+func totals(stream func(yield func(csiclient.BlockMetadata, error) bool)) (ranges int, sum, capacity int64, err error) {
 	for message, err := range stream {
 		if err != nil {
 			return 0, 0, 0, err
@@ -381,7 +381,7 @@ func (d *demo) cutGroup(g *grouping) func(context.Context) (outcome, error) {
 			done.with += " " + member.of.short()
 		}
 
-		answer, err := d.GroupUntilReady(ctx, g.request())
+		answer, err := d.CreateGroupSnapshotAndWait(ctx, g.request())
 		if id := answer.GetGroupSnapshot().GetGroupSnapshotId(); id != "" {
 			g.id = id
 			g.undo = append(g.undo, func(ctx context.Context) error { return d.removeGroup(ctx, g) })

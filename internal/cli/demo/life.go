@@ -71,7 +71,7 @@ type volume struct {
 	// from is what the volume is made of; nil is nothing.
 	from source
 
-	claim csiclient.Claim
+	claim csiclient.Publication
 	sum   string
 	// capacity is as the driver last said it, total as the statistics did, in
 	// bytes.
@@ -83,13 +83,13 @@ func cast(at places, withBtrfs bool) []*volume {
 	all := []*volume{
 		filesystem("ext4", small, smallGrown),
 		filesystem("xfs", xfs, xfsGrown),
-		{kind: "raw-block", size: small, grown: smallGrown, block: true, claim: csiclient.Claim{
-			Capability: csiclient.Block(mode),
+		{kind: "raw-block", size: small, grown: smallGrown, block: true, claim: csiclient.Publication{
+			Capability: csiclient.BlockCapability(mode),
 		}},
 		{
 			kind: directory, size: small, grown: smallGrown,
 			parameters: map[string]string{"backing": directory},
-			claim:      csiclient.Claim{Capability: csiclient.Mount(mode, "")},
+			claim:      csiclient.Publication{Capability: csiclient.MountCapability(mode, "")},
 		},
 	}
 	if withBtrfs {
@@ -111,8 +111,8 @@ func (v *volume) settle(at places) {
 }
 
 func filesystem(name string, size, grown int64) *volume {
-	return &volume{kind: name, size: size, grown: grown, claim: csiclient.Claim{
-		Capability: csiclient.Mount(mode, name),
+	return &volume{kind: name, size: size, grown: grown, claim: csiclient.Publication{
+		Capability: csiclient.MountCapability(mode, name),
 	}}
 }
 
@@ -616,7 +616,7 @@ func (d *demo) deleted(v *volume) func(context.Context) (outcome, error) {
 	}
 }
 
-func (d *demo) remove(ctx context.Context, claim *csiclient.Claim) error {
+func (d *demo) remove(ctx context.Context, claim *csiclient.Publication) error {
 	_, err := d.DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: claim.VolumeID})
 
 	return err
@@ -661,7 +661,7 @@ func none(what string, found []string) (outcome, error) {
 
 // do makes a call whose reverse is remembered beforehand: an interrupted call
 // may have had its effect.
-func (v *volume) do(ctx context.Context, call, reverse func(context.Context, *csiclient.Claim) error) error {
+func (v *volume) do(ctx context.Context, call, reverse func(context.Context, *csiclient.Publication) error) error {
 	v.undo = append(v.undo, func(ctx context.Context) error { return reverse(ctx, &v.claim) })
 
 	return call(ctx, &v.claim)
@@ -670,7 +670,7 @@ func (v *volume) do(ctx context.Context, call, reverse func(context.Context, *cs
 // again makes a call whose effect is there already, and has the kernel confirm
 // that nothing came on top of it.
 func (d *demo) again(
-	v *volume, with string, call func(context.Context, *csiclient.Claim) error,
+	v *volume, with string, call func(context.Context, *csiclient.Publication) error,
 ) func(context.Context) (outcome, error) {
 	return func(ctx context.Context) (outcome, error) {
 		done := outcome{with: v.short() + " " + with, got: "OK, nothing changed"}

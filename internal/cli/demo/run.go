@@ -47,7 +47,7 @@ type outcome struct {
 
 // demo is one run.
 type demo struct {
-	*csiclient.Orchestrator
+	*csiclient.Client
 
 	program string
 	at      places
@@ -83,7 +83,7 @@ func (d *demo) run(ctx context.Context) (failure error) {
 	}
 
 	var err error
-	if d.Orchestrator, err = csiclient.Connect("unix://" + d.at.socket); err != nil {
+	if d.Client, err = csiclient.Connect("unix://" + d.at.socket); err != nil {
 		return err
 	}
 
@@ -180,7 +180,7 @@ func (d *demo) cleanUp(ctx context.Context, early bool) error {
 		}
 	}
 
-	if d.Orchestrator != nil {
+	if d.Client != nil {
 		_ = d.Close()
 	}
 

@@ -35,7 +35,7 @@ func (c *Config) socketPath() string {
 	return path
 }
 
-func (c *Config) connect() (*csiclient.Orchestrator, error) {
+func (c *Config) connect() (*csiclient.Client, error) {
 	return csiclient.Connect("unix://" + c.socketPath())
 }
 
@@ -73,7 +73,7 @@ func lookAtSocket(ctx context.Context, c *Config, _ string) answer {
 }
 
 // greet asks who is there, and whether it is ready.
-func (c *Config) greet(ctx context.Context, co *csiclient.Orchestrator) answer {
+func (c *Config) greet(ctx context.Context, co *csiclient.Client) answer {
 	name, err := co.GetPluginInfo(ctx, &csi.GetPluginInfoRequest{})
 	if err != nil {
 		return unanswered(c.socketPath(), err)

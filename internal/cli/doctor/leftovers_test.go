@@ -93,7 +93,7 @@ func TestLeftoverDeviceWithoutADriver(t *testing.T) {
 }
 
 // use is a driver with an ext4 volume, a raw block volume and a directory in use.
-func use(t *testing.T) (*harness.Driver, doctor.Config, []*csiclient.Claim) {
+func use(t *testing.T) (*harness.Driver, doctor.Config, []*csiclient.Publication) {
 	t.Helper()
 	namespace.NeedRoot(t)
 
@@ -106,13 +106,13 @@ func use(t *testing.T) (*harness.Driver, doctor.Config, []*csiclient.Claim) {
 
 	const writer = csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
 
-	var claims []*csiclient.Claim
+	var claims []*csiclient.Publication
 
 	for name, request := range map[string]*csi.CreateVolumeRequest{
-		"ext4":      {VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(writer, "")}},
-		"block":     {VolumeCapabilities: []*csi.VolumeCapability{csiclient.Block(writer)}},
-		"directory": {VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(writer, "")}, Parameters: map[string]string{"backing": "directory"}},
-		"direct":    {VolumeCapabilities: []*csi.VolumeCapability{csiclient.Mount(writer, "")}, Parameters: map[string]string{"directAssign": "true"}},
+		"ext4":      {VolumeCapabilities: []*csi.VolumeCapability{csiclient.MountCapability(writer, "")}},
+		"block":     {VolumeCapabilities: []*csi.VolumeCapability{csiclient.BlockCapability(writer)}},
+		"directory": {VolumeCapabilities: []*csi.VolumeCapability{csiclient.MountCapability(writer, "")}, Parameters: map[string]string{"backing": "directory"}},
+		"direct":    {VolumeCapabilities: []*csi.VolumeCapability{csiclient.MountCapability(writer, "")}, Parameters: map[string]string{"directAssign": "true"}},
 	} {
 		request.Name = name
 		request.CapacityRange = &csi.CapacityRange{RequiredBytes: 16 << 20}
@@ -159,7 +159,7 @@ func TestARunningDriverIsLeftAlone(t *testing.T) {
 
 // mountedImages are those of the claims whose filesystems are mounted: these write
 // of their own accord, some seconds later, too.
-func mountedImages(t *testing.T, d *harness.Driver, claims []*csiclient.Claim) []string {
+func mountedImages(t *testing.T, d *harness.Driver, claims []*csiclient.Publication) []string {
 	t.Helper()
 
 	var images []string

@@ -90,7 +90,7 @@ func serveAt(t *testing.T, socket string, register func(grpc.ServiceRegistrar)) 
 	})
 }
 
-func connect(t *testing.T, opts ...grpc.DialOption) (*csiclient.Orchestrator, string) {
+func connect(t *testing.T, opts ...grpc.DialOption) (*csiclient.Client, string) {
 	t.Helper()
 
 	socket := filepath.Join(t.TempDir(), "csi.sock")
@@ -130,8 +130,8 @@ func TestAControllerAloneIsNoErrorButCannotPublish(t *testing.T) {
 	require.True(t, caps.HasController())
 	require.False(t, caps.HasNode)
 
-	_, err = co.StepsUp(caps, &csiclient.Claim{TargetPath: "/t"})
-	require.ErrorIs(t, err, csiclient.ErrNoNode)
+	_, err = co.PublishSteps(caps, &csiclient.Publication{TargetPath: "/t"})
+	require.ErrorIs(t, err, csiclient.ErrNoNodeService)
 }
 
 func TestStepsFollowWhatIsAdvertised(t *testing.T) {
@@ -146,11 +146,11 @@ func TestStepsFollowWhatIsAdvertised(t *testing.T) {
 			Type: csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME,
 		}},
 	}}
-	claim := csiclient.Claim{NodeID: "n", StagingPath: "/s", TargetPath: "/t"}
+	claim := csiclient.Publication{NodeID: "n", StagingPath: "/s", TargetPath: "/t"}
 
 	for name, test := range map[string]struct {
 		caps     csiclient.Capabilities
-		claim    csiclient.Claim
+		claim    csiclient.Publication
 		up, down []string
 		want     error
 	}{
@@ -163,29 +163,29 @@ func TestStepsFollowWhatIsAdvertised(t *testing.T) {
 		},
 		"neither attach nor stage": {
 			csiclient.Capabilities{HasNode: true},
-			csiclient.Claim{TargetPath: "/t"},
+			csiclient.Publication{TargetPath: "/t"},
 			[]string{"NodePublishVolume"},
 			[]string{"NodeUnpublishVolume"},
 			nil,
 		},
 		"no node id": {
-			caps: csiclient.Capabilities{Controller: attach, HasNode: true}, claim: csiclient.Claim{TargetPath: "/t"},
-			want: csiclient.ErrNeedsNode,
+			caps: csiclient.Capabilities{Controller: attach, HasNode: true}, claim: csiclient.Publication{TargetPath: "/t"},
+			want: csiclient.ErrNodeIDRequired,
 		},
 		"no staging path": {
-			caps: csiclient.Capabilities{Node: stage, HasNode: true}, claim: csiclient.Claim{TargetPath: "/t"},
-			want: csiclient.ErrNeedsStaging,
+			caps: csiclient.Capabilities{Node: stage, HasNode: true}, claim: csiclient.Publication{TargetPath: "/t"},
+			want: csiclient.ErrStagingPathRequired,
 		},
 		"no target path": {
-			caps: csiclient.Capabilities{HasNode: true}, want: csiclient.ErrNeedsTarget,
+			caps: csiclient.Capabilities{HasNode: true}, want: csiclient.ErrTargetPathRequired,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			up, err := co.StepsUp(test.caps, &test.claim)
+			up, err := co.PublishSteps(test.caps, &test.claim)
 			require.ErrorIs(t, err, test.want)
 			require.Equal(t, test.up, names(up))
 
-			down, err := co.StepsDown(test.caps, &test.claim)
+			down, err := co.UnpublishSteps(test.caps, &test.claim)
 			require.ErrorIs(t, err, test.want)
 			require.Equal(t, test.down, names(down))
 		})
@@ -218,7 +218,7 @@ func TestPagesThatNeverEndDo(t *testing.T) {
 		}
 	}
 
-	require.ErrorIs(t, last, csiclient.ErrSameToken)
+	require.ErrorIs(t, last, csiclient.ErrTokenRepeated)
 	require.Equal(t, 2, found)
 }
 
@@ -226,7 +226,7 @@ func TestAFailedCallSaysWhichItWas(t *testing.T) {
 	co, socket := connect(t)
 	serve(t, socket, &slow{})
 
-	err := co.Detach(t.Context(), &csiclient.Claim{VolumeID: "v"})
+	err := co.Detach(t.Context(), &csiclient.Publication{VolumeID: "v"})
 
 	var call *csiclient.CallError
 	require.ErrorAs(t, err, &call)
