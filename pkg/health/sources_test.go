@@ -135,7 +135,7 @@ func TestAnEventHasItsSubjectsLookedAt(t *testing.T) {
 	})
 }
 
-func TestASourceThatIsNotToBeHad(t *testing.T) {
+func TestUnsupportedSource(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w, here, missing := newFakes("a"), newSource("here"), newSource("missing")
@@ -161,7 +161,7 @@ func TestASourceThatIsNotToBeHad(t *testing.T) {
 		}, monitor.Sources())
 		require.Equal(t, 1, missing.asked)
 		require.Empty(t, missing.runs)
-		require.Equal(t, 1, bytes.Count(logged.Bytes(), []byte("not to be had")))
+		require.Equal(t, 1, bytes.Count(logged.Bytes(), []byte("event source is not supported")))
 		require.Contains(t, logged.String(), "level=INFO")
 		require.InDelta(t, 61, w.count("a"), 2, "it relists as often as without sources")
 	})
