@@ -158,12 +158,12 @@ func (r *rooms) addNode(config *Config, ops *operation.Group) error {
 	r.localNode = served
 	r.poolChanged = append(r.poolChanged, served.SuspectPool)
 	r.views = append(r.views, view{"node", served.Health(), served.Reports})
-	r.told.Check, r.assigned.List = served.Check, served.DirectVolumes
+	r.told.Check, r.assigned.List = served.Checker().Check, served.DirectVolumes
 	added := service{
 		name:     csi.Node_ServiceDesc.ServiceName,
 		register: func(to grpc.ServiceRegistrar) { csi.RegisterNodeServer(to, served) },
 		recover:  served.Recover, recoverPool: served.RecoverPool, observe: served.Observe, served: served.PoolServed,
-		watches: []func(context.Context){served.Health().Run, served.Checks},
+		watches: []func(context.Context){served.Health().Run, served.Checker().Run},
 	}
 
 	if !config.serves(ModeController) {

@@ -136,5 +136,5 @@ func (s *Service) endCheck(ctx context.Context, use *staged.Volume) error {
 		rpc.Errorf(codes.Unavailable, "a check of it does not come to its end; see the health of its pool"))
 	defer cancel()
 
-	return s.turns.end(ctx, use.VolumeID, rpc.Errorf(codes.Aborted, "it is given to a virtual machine; check it when it is not in use"))
+	return s.checker.Cancel(ctx, use.VolumeID)
 }

@@ -42,7 +42,7 @@ func (s *Service) stageDirect(ctx context.Context, use *staged.Volume) error {
 	case err != nil:
 		return err
 	case fresh:
-		s.keepFresh(ctx, use)
+		s.checker.RecordFormatted(ctx, use)
 	default:
 		if err := s.prepareImage(ctx, use, made); err != nil {
 			return err

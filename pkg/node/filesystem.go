@@ -59,11 +59,11 @@ func (s *Service) mountImage(ctx context.Context, use *staged.Volume, place *mou
 
 	switch {
 	case err != nil:
-		s.keepUnmountable(ctx, use, began, err)
+		s.checker.RecordMountFailure(ctx, use, began, err)
 	case fresh:
-		s.keepFresh(ctx, use)
+		s.checker.RecordFormatted(ctx, use)
 	case checked:
-		s.forgive(use, device.Number, place)
+		s.acceptErrorCount(use, device.Number, place)
 	}
 
 	return err
@@ -208,7 +208,7 @@ func mayFormat(image *os.File, wanted filesystem.Filesystem) (bool, error) {
 func (s *Service) makeSound(ctx context.Context, use *staged.Volume, used filesystem.Filesystem, device *loop.Device) error {
 	err := finishCopy(ctx, use, used, device)
 	if err == nil {
-		err = s.checkStaged(ctx, use, used, device)
+		err = s.checker.CheckAtStaging(ctx, use, used, device.Path, func() error { return replay(use, used, device) })
 	}
 
 	if err == nil && use.Copy {

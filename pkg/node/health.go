@@ -8,6 +8,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/node/fsck"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 )
@@ -21,6 +22,13 @@ const viewName = "node"
 // Health is what the node knows of the health of the volumes in use on it, and of
 // those whose filesystem it has found damaged.
 func (s *Service) Health() *health.Monitor { return s.monitor }
+
+// relisted are the subjects of a relist.
+func (s *Service) relisted() []string {
+	s.checker.ChangedPool("")
+
+	return s.subjects()
+}
 
 func (s *Service) newMonitor() *health.Monitor {
 	return health.New(s.config.Health.With(health.Config{
@@ -38,13 +46,13 @@ type subject struct {
 	// changed it.
 	record staged.Record
 	// check is nil where nothing was checked yet.
-	check *Check
+	check *fsck.Record
 }
 
 // subject returns false where there is nothing to say about a volume.
 func (s *Service) subject(id string) (subject, bool) {
 	found := subject{id: id}
-	found.check, _ = s.checks.Get(id)
+	found.check = s.checker.Get(id)
 
 	if use, ok := s.stagedVolumes.Get(id); ok {
 		found.use, found.record = use, use
@@ -58,7 +66,7 @@ func (s *Service) subject(id string) (subject, bool) {
 		return found, true
 	}
 
-	damaged := found.check != nil && found.check.Verdict == VerdictDamaged
+	damaged := found.check != nil && found.check.Verdict == fsck.VerdictDamaged
 
 	return found, damaged || s.failing(s.evidence.of(id).ioErrorAt) > 0
 }
@@ -75,8 +83,8 @@ func (s *Service) subjects() []string {
 		ids = append(ids, inline.VolumeID)
 	}
 
-	for _, check := range s.checks.All() {
-		if check.Verdict == VerdictDamaged {
+	for _, check := range s.checker.All() {
+		if check.Verdict == fsck.VerdictDamaged {
 			ids = append(ids, check.VolumeID)
 		}
 	}
@@ -128,7 +136,7 @@ func (s *Service) concern(event health.Event) []string {
 	case health.MountsChanged:
 		return s.remounted()
 	case health.FileChanged:
-		s.imageChanged(event.Path)
+		s.checker.ChangedImage(strings.TrimSuffix(filepath.Base(event.Path), layout.ImageSuffix))
 
 		return s.named(event.Path)
 	case health.FileWritten:

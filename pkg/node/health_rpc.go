@@ -179,7 +179,7 @@ func (s *Service) inPool(ctx context.Context, name string, of subject) (kept, er
 		case errors.Is(err, pool.ErrMissing):
 			return kept{}, nil
 		case err == nil && of.check != nil:
-			return kept{there: true, period: s.checkPeriod(of.check)}, nil
+			return kept{there: true, period: s.checker.PeriodOf(of.check)}, nil
 		default:
 			return kept{there: err == nil}, err
 		}

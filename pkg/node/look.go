@@ -318,7 +318,7 @@ func (l *look) backing(ctx context.Context) error {
 	}
 
 	if l.subject.check != nil {
-		l.period = l.service.checkPeriod(l.subject.check)
+		l.period = l.service.checker.PeriodOf(l.subject.check)
 	}
 
 	info, err := l.pool.Stat(l.use.VolumeID, l.use.Parameters.Backing)

@@ -11,6 +11,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/health/events"
+	"github.com/touchstone-csi/touchstone/pkg/node/fsck"
 )
 
 const (
@@ -226,8 +227,8 @@ func (l *look) sameAttachment() bool {
 }
 
 // checked adds what the last check of the filesystem means.
-func (l *look) checked(check *Check) {
-	if check.Verdict == VerdictDamaged {
+func (l *look) checked(check *fsck.Record) {
+	if check.Verdict == fsck.VerdictDamaged {
 		l.found(health.FilesystemCorrupted, "a check has found damage; back up what is left and repair its filesystem by hand")
 	}
 

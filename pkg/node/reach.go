@@ -29,11 +29,7 @@ func (s *Service) reachable(poolName string) error {
 // while it does not answer, looks at them are not taken, and none is known to be
 // gone.
 func (s *Service) SuspectPool(poolName string) {
-	for _, record := range s.checks.All() {
-		if record.Pool == poolName {
-			s.schedule.changed(record.VolumeID)
-		}
-	}
+	s.checker.ChangedPool(poolName)
 
 	for _, id := range s.subjects() {
 		if found, ok := s.subject(id); ok && found.poolName() == poolName {

@@ -2,7 +2,6 @@ package node
 
 import (
 	"slices"
-	"strings"
 
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
@@ -13,7 +12,7 @@ import (
 // and those that were checked here.
 func (s *Service) Reports() []health.VolumeReport {
 	ids := s.subjects()
-	for _, check := range s.checks.All() {
+	for _, check := range s.checker.All() {
 		ids = append(ids, check.VolumeID)
 	}
 
@@ -32,7 +31,7 @@ func (s *Service) Reports() []health.VolumeReport {
 func (s *Service) report(id string) health.VolumeReport {
 	found, _ := s.subject(id)
 	known := s.evidence.of(id)
-	report := health.VolumeReport{ID: id, Usage: known.usage, Check: s.CheckReport(found.check)}
+	report := health.VolumeReport{ID: id, Usage: known.usage, Check: s.checker.Report(found.check)}
 
 	if found.check != nil {
 		report.Pool, report.FSType, report.Backing = found.check.Pool, found.check.FSType, string(volume.BackingImage)
@@ -61,22 +60,4 @@ func (s *Service) report(id string) health.VolumeReport {
 	}
 
 	return report
-}
-
-// CheckReport tells of a check, nil of none.
-func (s *Service) CheckReport(check *Check) *health.CheckReport {
-	if check == nil {
-		return nil
-	}
-
-	// The one that a look has found: the pool, which has it, may hang.
-	period := s.evidence.of(check.VolumeID).period
-	if period == 0 {
-		period = s.config.CheckPeriod
-	}
-
-	return &health.CheckReport{
-		At: check.At, Verdict: check.Verdict, Detail: strings.TrimSpace(check.Detail), Took: check.Took, How: check.How,
-		CleanAt: check.CleanAt, Period: period,
-	}
 }

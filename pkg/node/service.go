@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -20,6 +19,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/capability"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
+	"github.com/touchstone-csi/touchstone/pkg/node/fsck"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/node/tuning"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
@@ -91,14 +91,9 @@ type Service struct {
 	freezer       *freeze.Freezer
 	devices       *devices
 	// inline are the ephemeral volumes.
-	inline *inline
-	tuner  *tuning.Tuner
-	checks *staged.Records[*Check]
-	// keeping is held while a check's record takes the place of an older one, and
-	// turns are those of checks of the same volume.
-	keeping  sync.Mutex
-	turns    *turns
-	schedule *schedule
+	inline  *inline
+	tuner   *tuning.Tuner
+	checker *fsck.Checker
 	// occasions tells operations apart that must not be joined.
 	occasions atomic.Uint64
 	monitor   *health.Monitor
@@ -139,12 +134,12 @@ func New(config Config, store *state.Store, pools *pool.Set, ops *operation.Grou
 		devices:       newDevices(loops), inline: newInline(store),
 		tuner: tuning.New(cgroup.NewQueues(cgroup.DefaultSysBlock), cgroup.NewLimiter(config.CgroupRoot, config.Log),
 			store, config.Log),
-		checks: staged.NewRecords[*Check](store, "checks"), turns: newTurns(), schedule: newSchedule(),
 		evidence: newEvidence(), gates: newGates(), walks: newGates(), visits: newVisits(),
 	}
 	s.freezer = freeze.New(freeze.Config{
 		Limit: config.FreezeLimit, Loops: loops, OpenRoot: s.openRootOf, Log: config.Log,
 	}, store)
+	s.checker = s.newChecker(store)
 	s.monitor, s.devices.find = s.newMonitor(), s.findAgain
 	config.Admission.Register(s)
 
@@ -164,7 +159,7 @@ var (
 func (s *Service) Recover(ctx context.Context) error {
 	s.stagedVolumes.Load()
 	s.freezer.Load()
-	s.checks.Load()
+	s.checker.Load()
 	// Before all else, because programs that write to a frozen filesystem wait for it.
 	s.freezer.ThawRecorded()
 

@@ -228,7 +228,7 @@ func (s *Service) assemble(ctx context.Context, use *staged.Volume, place *mount
 		_, err := s.attachBlock(ctx, use, use.IsReadOnly())
 		if err == nil && !use.IsReadOnly() {
 			// What is on it from now on is its user's to check.
-			err = s.forgetCheck(use.VolumeID)
+			err = s.checker.Forget(use.VolumeID)
 		}
 
 		return err

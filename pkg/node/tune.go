@@ -20,7 +20,7 @@ func (s *Service) Feasible(wanted volume.Mutable) error { return s.tuner.CheckSu
 // Refresh applies the mutable parameters that the pool has of a volume, if the volume is in
 // use on this node. The caller must be in an operation on the volume.
 func (s *Service) Refresh(ctx context.Context, volumeID string) error {
-	s.schedule.changed(volumeID)
+	s.checker.Changed(volumeID)
 
 	use, known := s.stagedVolumes.Get(volumeID)
 	if !known || !use.IsImage() {

@@ -131,7 +131,7 @@ func (s *Service) modified(event fsnotify.Event) []string {
 		return nil
 	}
 
-	s.schedule.changed(id)
+	s.checker.Changed(id)
 
 	if _, used := s.stagedVolumes.Get(id); !used {
 		return nil

@@ -17,7 +17,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
-	"github.com/touchstone-csi/touchstone/pkg/node"
+	"github.com/touchstone-csi/touchstone/pkg/node/fsck"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -55,7 +55,7 @@ func TestCheckThaws(t *testing.T) {
 	run := newToolbox()
 	taken := takeOverWith(t, d, 0, run)
 	asked := func(ctx context.Context) error {
-		_, err := taken.Check(ctx, claim.VolumeID, node.HowOnline)
+		_, err := taken.Checker().Check(ctx, claim.VolumeID, fsck.HowOnline)
 		requireThawed(t, claim.StagingPath)
 		requireNoScratch(t, d)
 
@@ -93,9 +93,9 @@ func TestCheckThaws(t *testing.T) {
 	t.Run("no copy", func(t *testing.T) {
 		whileFrozen(func(context.Context) (*filesystem.Result, error) { return &filesystem.Result{ExitCode: 1}, nil })
 
-		found, err := taken.Check(t.Context(), claim.VolumeID, node.HowOnline)
+		found, err := taken.Checker().Check(t.Context(), claim.VolumeID, fsck.HowOnline)
 		require.NoError(t, err)
-		require.Equal(t, node.VerdictClean, found.Verdict, "the image itself is looked at")
+		require.Equal(t, fsck.VerdictClean, found.Verdict, "the image itself is looked at")
 		requireThawed(t, claim.StagingPath)
 	})
 	t.Run("no tool", func(t *testing.T) {
@@ -103,9 +103,9 @@ func TestCheckThaws(t *testing.T) {
 			return nil, &filesystem.ToolMissingError{Tool: "e2image", Package: "e2fsprogs"}
 		}
 
-		found, err := taken.Check(t.Context(), claim.VolumeID, node.HowOnline)
+		found, err := taken.Checker().Check(t.Context(), claim.VolumeID, fsck.HowOnline)
 		require.NoError(t, err)
-		require.Equal(t, node.VerdictFailed, found.Verdict)
+		require.Equal(t, fsck.VerdictFailed, found.Verdict)
 		require.Contains(t, found.Detail, "install the package e2fsprogs")
 		require.False(t, found.CleanAt.IsZero(), "what was known stays known")
 		require.True(t, found.CleanAt.Before(found.At))
@@ -144,7 +144,7 @@ func TestCheckIsLimited(t *testing.T) {
 		return nil, context.Cause(ctx)
 	})
 
-	_, err := taken.Check(t.Context(), claim.VolumeID, node.HowOnline)
+	_, err := taken.Checker().Check(t.Context(), claim.VolumeID, fsck.HowOnline)
 	fails(t, err, codes.FailedPrecondition, claim.VolumeID, limit.String())
 	requireThawed(t, claim.StagingPath)
 	requireNoScratch(t, d)
@@ -177,7 +177,7 @@ func TestNobodyWaitsForACheck(t *testing.T) {
 	taken := takeOverWith(t, d, 0, run)
 	asked := make(chan error, 1)
 	ask := func() {
-		_, err := taken.Check(t.Context(), claim.VolumeID, node.HowOnline)
+		_, err := taken.Checker().Check(t.Context(), claim.VolumeID, fsck.HowOnline)
 		asked <- err
 	}
 
@@ -266,7 +266,7 @@ func TestCheckAndADriverThatIsKilled(t *testing.T) {
 			ended := make(chan error, 1)
 
 			go func() {
-				_, err := askCheck(t.Context(), d, claim.VolumeID, node.HowOnline)
+				_, err := askCheck(t.Context(), d, claim.VolumeID, fsck.HowOnline)
 				ended <- err
 			}()
 
@@ -305,8 +305,8 @@ func TestDamageThatOnlyTheKernelFinds(t *testing.T) {
 	fails(t, d.Stage(t.Context(), claim), codes.Internal, "damaged")
 
 	found := reportOf(t, d, claim.VolumeID).Check
-	require.Equal(t, node.VerdictDamaged, found.Verdict)
-	require.Equal(t, node.HowStage, found.How)
+	require.Equal(t, fsck.VerdictDamaged, found.Verdict)
+	require.Equal(t, fsck.HowStage, found.How)
 	require.NotEmpty(t, found.Detail)
 }
 

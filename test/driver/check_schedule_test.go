@@ -14,7 +14,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/health"
-	"github.com/touchstone-csi/touchstone/pkg/node"
+	"github.com/touchstone-csi/touchstone/pkg/node/fsck"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 	"github.com/touchstone-csi/touchstone/test/child"
@@ -48,7 +48,7 @@ func requireLeftAlone(t *testing.T, d *harness.Driver, id, other string) {
 	before := reportOf(t, d, id).Check.At
 
 	for range 4 {
-		awaitChecked(t, d, other, node.HowOnline, time.Now())
+		awaitChecked(t, d, other, fsck.HowOnline, time.Now())
 	}
 
 	require.Equal(t, before, reportOf(t, d, id).Check.At)
@@ -73,25 +73,25 @@ func TestChecksFollowThePeriod(t *testing.T) {
 
 			d := harness.Start(t, test.options...)
 			own, other := usedVolume(t, d), usedVolume(t, d)
-			require.Equal(t, node.HowStage, reportOf(t, d, own.VolumeID).Check.How)
+			require.Equal(t, fsck.HowStage, reportOf(t, d, own.VolumeID).Check.How)
 
 			for _, claim := range []*csiclient.Publication{own, other} {
 				test.modify(t, d, claim.VolumeID, shortPeriod.String())
 			}
 
-			awaitChecked(t, d, own.VolumeID, node.HowOnline, time.Now())
-			require.Equal(t, node.VerdictClean, awaitChecked(t, d, own.VolumeID, node.HowOnline, time.Now()).Verdict)
+			awaitChecked(t, d, own.VolumeID, fsck.HowOnline, time.Now())
+			require.Equal(t, fsck.VerdictClean, awaitChecked(t, d, own.VolumeID, fsck.HowOnline, time.Now()).Verdict)
 
 			test.modify(t, d, own.VolumeID, "0s")
 			// One may have begun.
-			awaitChecked(t, d, other.VolumeID, node.HowOnline, time.Now())
+			awaitChecked(t, d, other.VolumeID, fsck.HowOnline, time.Now())
 			requireLeftAlone(t, d, own.VolumeID, other.VolumeID)
 
 			// Not in use, it is one whose period only its pool tells.
 			require.NoError(t, d.Unstage(t.Context(), own))
 			test.modify(t, d, own.VolumeID, shortPeriod.String())
-			awaitChecked(t, d, own.VolumeID, node.HowOffline, time.Now())
-			require.Equal(t, node.VerdictClean, awaitChecked(t, d, own.VolumeID, node.HowOffline, time.Now()).Verdict)
+			awaitChecked(t, d, own.VolumeID, fsck.HowOffline, time.Now())
+			require.Equal(t, fsck.VerdictClean, awaitChecked(t, d, own.VolumeID, fsck.HowOffline, time.Now()).Verdict)
 		})
 	}
 }
@@ -177,7 +177,7 @@ func TestChecksOfAll(t *testing.T) {
 		began := time.Now()
 
 		for _, id := range ids {
-			awaitChecked(t, d, id, node.HowOnline, began)
+			awaitChecked(t, d, id, fsck.HowOnline, began)
 		}
 
 		d.Restart(t)

@@ -26,7 +26,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/health"
-	"github.com/touchstone-csi/touchstone/pkg/node"
+	"github.com/touchstone-csi/touchstone/pkg/node/fsck"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/child"
@@ -46,20 +46,20 @@ func requireCheck(t *testing.T, d *harness.Driver, claim *csiclient.Publication,
 	t.Helper()
 
 	began := time.Now()
-	found, err := askCheck(t.Context(), d, claim.VolumeID, node.HowOnline)
+	found, err := askCheck(t.Context(), d, claim.VolumeID, fsck.HowOnline)
 	require.NoError(t, err)
 	require.Equal(t, verdict, found.Verdict, found.Detail)
 	require.Equal(t, how, found.How)
 	require.WithinRange(t, found.At, began, time.Now())
 	require.Positive(t, found.Took)
-	require.Equal(t, verdict == node.VerdictClean, found.Detail == "", found.Detail)
+	require.Equal(t, verdict == fsck.VerdictClean, found.Detail == "", found.Detail)
 
 	told := reportOf(t, d, claim.VolumeID).Check
 	require.NotNil(t, told)
 	require.Equal(t, verdict, told.Verdict)
 	require.True(t, found.At.Equal(told.At), "%s %s", found.At, told.At)
 
-	if verdict == node.VerdictClean {
+	if verdict == fsck.VerdictClean {
 		require.True(t, told.CleanAt.Equal(told.At))
 	}
 
@@ -173,20 +173,20 @@ func TestCheckOfTheSound(t *testing.T) {
 	eachPool(t, func(t *testing.T, d *harness.Driver, claim *csiclient.Publication, _ string) {
 		t.Helper()
 
-		_, err := askCheck(t.Context(), d, claim.VolumeID, node.HowOnline)
+		_, err := askCheck(t.Context(), d, claim.VolumeID, fsck.HowOnline)
 		fails(t, err, codes.FailedPrecondition, claim.VolumeID, "no filesystem")
 
 		bringUp(t, d, claim)
-		require.Equal(t, node.HowStage, reportOf(t, d, claim.VolumeID).Check.How)
-		require.Equal(t, node.VerdictClean, reportOf(t, d, claim.VolumeID).Check.Verdict)
+		require.Equal(t, fsck.HowStage, reportOf(t, d, claim.VolumeID).Check.How)
+		require.Equal(t, fsck.VerdictClean, reportOf(t, d, claim.VolumeID).Check.Verdict)
 
-		_, err = askCheck(t.Context(), d, claim.VolumeID, node.HowOffline)
+		_, err = askCheck(t.Context(), d, claim.VolumeID, fsck.HowOffline)
 		fails(t, err, codes.FailedPrecondition, claim.VolumeID, "in use")
 
 		stop := busy(t, claim.TargetPath)
 
 		for range 3 {
-			requireCheck(t, d, claim, node.VerdictClean, node.HowOnline)
+			requireCheck(t, d, claim, fsck.VerdictClean, fsck.HowOnline)
 			requireThawed(t, claim.StagingPath)
 		}
 
@@ -208,7 +208,7 @@ func TestCheckOfTheSoundOffline(t *testing.T) {
 
 		for _, what := range []string{"unmounted in order", "not unmounted"} {
 			before := sumOf(t, image)
-			requireCheck(t, d, claim, node.VerdictClean, node.HowOffline)
+			requireCheck(t, d, claim, fsck.VerdictClean, fsck.HowOffline)
 			require.Equal(t, before, sumOf(t, image), what)
 
 			output, err := child.Command(t, "cp", "--sparse=always", crashed, image).CombinedOutput()
@@ -295,26 +295,26 @@ func TestCheckOfTheDamaged(t *testing.T) {
 
 		damageInodes(t, fsType, image)
 
-		found := requireCheck(t, d, claim, node.VerdictDamaged, node.HowOnline)
+		found := requireCheck(t, d, claim, fsck.VerdictDamaged, fsck.HowOnline)
 		t.Log(found.Detail)
 		requireThawed(t, claim.StagingPath)
 		awaitReason(t, d, claim.VolumeID, health.FilesystemCorrupted)
 
 		takeDown(t, d, claim)
 		awaitReason(t, d, claim.VolumeID, health.FilesystemCorrupted)
-		requireCheck(t, d, claim, node.VerdictDamaged, node.HowOffline)
+		requireCheck(t, d, claim, fsck.VerdictDamaged, fsck.HowOffline)
 
 		// What says that it is clean is not believed any more.
 		require.NoError(t, d.Attach(t.Context(), claim))
 		fails(t, d.Stage(t.Context(), claim), codes.Internal, fsType, "damaged", "by hand")
 		requireUnstaged(t, d, claim)
-		require.Equal(t, node.HowStage, reportOf(t, d, claim.VolumeID).Check.How)
+		require.Equal(t, fsck.HowStage, reportOf(t, d, claim.VolumeID).Check.How)
 		awaitReason(t, d, claim.VolumeID, health.FilesystemCorrupted)
 
 		// Repaired by hand.
 		output, err = child.Command(t, "cp", "--sparse=always", sound, image).CombinedOutput()
 		require.NoError(t, err, "%s", output)
-		requireCheck(t, d, claim, node.VerdictClean, node.HowOffline)
+		requireCheck(t, d, claim, fsck.VerdictClean, fsck.HowOffline)
 		awaitReason(t, d, claim.VolumeID, "")
 		require.NoError(t, d.Stage(t.Context(), claim))
 		awaitReason(t, d, claim.VolumeID, "")
@@ -330,7 +330,7 @@ func TestCheckIsRefused(t *testing.T) {
 	refused := func(t *testing.T, claim *csiclient.Publication, code codes.Code, words ...string) {
 		t.Helper()
 
-		_, err := askCheck(t.Context(), d, claim.VolumeID, node.HowOnline)
+		_, err := askCheck(t.Context(), d, claim.VolumeID, fsck.HowOnline)
 		fails(t, err, code, append(words, claim.VolumeID)...)
 		requireNoScratch(t, d)
 	}
@@ -341,9 +341,9 @@ func TestCheckIsRefused(t *testing.T) {
 		refused(t, &csiclient.Publication{VolumeID: id}, codes.NotFound)
 	})
 	t.Run("hostile", func(t *testing.T) {
-		_, err := askCheck(t.Context(), d, "../../etc", node.HowOnline)
+		_, err := askCheck(t.Context(), d, "../../etc", fsck.HowOnline)
 		fails(t, err, codes.InvalidArgument)
-		_, err = askCheck(t.Context(), d, "", node.HowOnline)
+		_, err = askCheck(t.Context(), d, "", fsck.HowOnline)
 		fails(t, err, codes.InvalidArgument)
 		_, err = askCheck(t.Context(), d, "volume", "quickly")
 		fails(t, err, codes.InvalidArgument, "quickly")
@@ -354,7 +354,7 @@ func TestCheckIsRefused(t *testing.T) {
 		bringUp(t, d, claim)
 		refused(t, claim, codes.FailedPrecondition, "directory")
 
-		_, err := askCheck(t.Context(), d, claim.VolumeID, node.HowOffline)
+		_, err := askCheck(t.Context(), d, claim.VolumeID, fsck.HowOffline)
 		fails(t, err, codes.FailedPrecondition, "directory")
 	})
 	t.Run("raw block", func(t *testing.T) {
@@ -424,7 +424,7 @@ func TestCheckOfWhatIsOnlyRead(t *testing.T) {
 
 		claim.Capability = csiclient.MountCapability(readerOnly, claim.Capability.GetMount().GetFsType())
 		bringUp(t, d, claim)
-		requireCheck(t, d, claim, node.VerdictClean, node.HowOnline)
+		requireCheck(t, d, claim, fsck.VerdictClean, fsck.HowOnline)
 	})
 }
 
@@ -433,7 +433,7 @@ func TestCheckForgivesTheKernelsErrors(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
-	for _, how := range []string{node.HowOnline, node.HowStage} {
+	for _, how := range []string{fsck.HowOnline, fsck.HowStage} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
 
@@ -448,8 +448,8 @@ func TestCheckForgivesTheKernelsErrors(t *testing.T) {
 			require.NoError(t, os.WriteFile(trigger, []byte("1\n"), 0))
 			awaitReason(t, d, claim.VolumeID, health.FilesystemCorrupted)
 
-			if how == node.HowOnline {
-				requireCheck(t, d, claim, node.VerdictClean, node.HowOnline)
+			if how == fsck.HowOnline {
+				requireCheck(t, d, claim, fsck.VerdictClean, fsck.HowOnline)
 			} else {
 				takeDown(t, d, claim)
 				bringUp(t, d, claim)
@@ -474,7 +474,7 @@ func TestChecksAreCounted(t *testing.T) {
 	bringUp(t, d, claim)
 	takeDown(t, d, claim)
 	bringUp(t, d, claim)
-	requireCheck(t, d, claim, node.VerdictClean, node.HowOnline)
+	requireCheck(t, d, claim, fsck.VerdictClean, fsck.HowOnline)
 
 	client := http.Client{Timeout: await.Limit}
 	answer, err := client.Get("http://" + d.Config.HTTPEndpoint + "/metrics")
@@ -505,7 +505,7 @@ func TestWhatIsGoneIsNotDamaged(t *testing.T) {
 
 	image := imageOf(d, claim.VolumeID)
 	damageInodes(t, "ext4", image)
-	requireCheck(t, d, claim, node.VerdictDamaged, node.HowOffline)
+	requireCheck(t, d, claim, fsck.VerdictDamaged, fsck.HowOffline)
 	awaitReason(t, d, claim.VolumeID, health.FilesystemCorrupted)
 
 	require.NoError(t, os.Remove(image))

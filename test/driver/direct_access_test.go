@@ -18,7 +18,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/health"
-	"github.com/touchstone-csi/touchstone/pkg/node"
+	"github.com/touchstone-csi/touchstone/pkg/node/fsck"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/guest"
 	"github.com/touchstone-csi/touchstone/test/harness"
@@ -45,7 +45,7 @@ func passedOver(t *testing.T, heard *logs.Buffer, id string) {
 		times := 0
 
 		for line := range strings.Lines(heard.String()) {
-			if strings.Contains(line, "passed over") && strings.Contains(line, id) {
+			if strings.Contains(line, "a scheduled check was skipped") && strings.Contains(line, id) {
 				times++
 			}
 		}
@@ -330,7 +330,7 @@ func TestDirectEndsChecks(t *testing.T) {
 	checked := make(chan error, 1)
 
 	go func() {
-		_, err := taken.Check(t.Context(), claim.VolumeID, node.HowOffline)
+		_, err := taken.Checker().Check(t.Context(), claim.VolumeID, fsck.HowOffline)
 		checked <- err
 	}()
 

@@ -1,0 +1,104 @@
+package node
+
+import (
+	"context"
+	"time"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/node/fsck"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/pkg/state"
+)
+
+// Checker checks the filesystems of volumes on this node.
+func (s *Service) Checker() *fsck.Checker { return s.checker }
+
+func (s *Service) newChecker(store *state.Store) *fsck.Checker {
+	return fsck.New(fsck.Config{
+		Volumes: checkedVolumes{s}, Records: staged.NewRecords[*fsck.Record](store, "checks"),
+		Pools: s.pools, Loops: s.loops,
+		Period: s.config.CheckPeriod, Run: s.config.Run, Metrics: s.config.Health.Metrics, Log: s.config.Log,
+	})
+}
+
+// acceptErrorCount has the errors ignored that the kernel had counted before the check at
+// staging found the filesystem clean: they stay counted, with the filesystem.
+func (s *Service) acceptErrorCount(record *staged.Volume, number int, dir *mount.Place) {
+	root, err := dir.OpenDir()
+	if err != nil {
+		return // the next probe reports it
+	}
+	defer root.Close()
+
+	counted, err := filesystem.ReadErrors(record.FSType(), number, root)
+	if err == nil {
+		s.checker.SetErrorCount(record.VolumeID, counted.Count)
+	}
+}
+
+// checkedVolumes implements fsck.Volumes.
+type checkedVolumes struct{ service *Service }
+
+func (v checkedVolumes) Staged(id string) (*staged.Volume, bool) {
+	return v.service.stagedVolumes.Get(id)
+}
+
+func (v checkedVolumes) IsEphemeral(id string) bool {
+	_, ephemeral := v.service.inline.Get(id)
+
+	return ephemeral
+}
+
+func (v checkedVolumes) InUse(id string) (string, bool, error) { return v.service.InUse(id) }
+
+func (v checkedVolumes) CheckNoGuest(id string) error {
+	return v.service.checkNoGuest(&staged.Volume{VolumeID: id})
+}
+
+func (v checkedVolumes) ErrorCount(id string) (uint64, error) {
+	record, known := v.service.stagedVolumes.Get(id)
+	if !known {
+		return 0, nil
+	}
+
+	root, point, err := v.service.openRoot(record)
+	if err != nil || root == nil {
+		return 0, err
+	}
+	defer root.Close()
+
+	number, isLoop := loopNumber(point)
+	if !isLoop {
+		return 0, nil
+	}
+
+	counted, err := filesystem.ReadErrors(record.FSType(), number, root)
+
+	return counted.Count, err
+}
+
+func (v checkedVolumes) Do(ctx context.Context, id, method string, do func(context.Context) error) error {
+	return v.service.onVolume(ctx, id, method, do)
+}
+
+func (v checkedVolumes) WithFrozen(ctx context.Context, id string, do func(context.Context) error) error {
+	return v.service.WithFrozen(ctx, []string{id}, do)
+}
+
+func (v checkedVolumes) IsFrozen(id string) bool {
+	return v.service.freezer.IsFrozen(id)
+}
+
+func (v checkedVolumes) CheckReachable(poolName string) error { return v.service.reachable(poolName) }
+
+func (v checkedVolumes) IsHanging(id string) bool {
+	record, _ := v.service.monitor.Get(id)
+
+	return record.Has(health.ProbeTimedOut)
+}
+
+func (v checkedVolumes) ProbeAfterOperation(id string) { v.service.ended(id) }
+
+func (v checkedVolumes) LastPeriod(id string) time.Duration { return v.service.evidence.of(id).period }

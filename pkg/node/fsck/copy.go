@@ -1,0 +1,112 @@
+package fsck
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+const (
+	// detachTimeout bounds the wait for the loop device of a copy to be detached.
+	detachTimeout = 10 * time.Second
+	// anyNumber lets the kernel choose the loop device.
+	anyNumber = -1
+)
+
+// errLogNotReplayed is returned for a copy whose log is dirty after its replay.
+var errLogNotReplayed = errors.New("the log of a copy could not be replayed")
+
+// scratchCopy is a copy that only the check uses.
+type scratchCopy interface{ File() *os.File }
+
+// imagePath returns the path of the volume's image. The tools read the image and not its
+// loop device: a filesystem's writes bypass the page cache of its device.
+func (r *run) imagePath() string { return r.pool.VolumePath(r.volumeID, volume.BackingImage) }
+
+// newCopy prepares a copy that is never committed: after a crash the next start removes it
+// as a scratch object.
+func (r *run) newCopy() (*pool.Copy, error) {
+	id, err := volume.NewID()
+	if err != nil {
+		return nil, err
+	}
+
+	return r.pool.NewCopy(r.pool,
+		pool.Object{ID: r.volumeID, Backing: volume.BackingImage}, pool.Object{ID: id, Backing: volume.BackingImage}, pool.CopyOptions{})
+}
+
+// examineCopy checks a copy, with its log replayed if necessary. A copy that the kernel
+// refuses to mount as corrupted is damaged.
+func (r *run) examineCopy(ctx context.Context, copied scratchCopy) (filesystem.Verdict, error) {
+	verdict, err := r.fs.Examine(ctx, copied.File().Name(), filesystem.ExamineOptions{})
+	if err != nil || verdict.State != filesystem.NeedsReplay {
+		return verdict, err
+	}
+
+	err = r.replay(ctx, copied.File())
+	if errors.Is(err, unix.EUCLEAN) || errors.Is(err, unix.EBADMSG) {
+		return filesystem.Verdict{State: filesystem.Damaged, Detail: "a copy of it does not mount: " + err.Error()}, nil
+	}
+
+	if err == nil {
+		verdict, err = r.fs.Examine(ctx, copied.File().Name(), filesystem.ExamineOptions{})
+	}
+
+	if err == nil && verdict.State == filesystem.NeedsReplay {
+		err = fmt.Errorf("%w: %s", errLogNotReplayed, verdict.Detail)
+	}
+
+	return verdict, err
+}
+
+// replay mounts a copy, detached from the mount tree, so that the kernel replays its log.
+// A device with sectors of 512 bytes mounts filesystems of any block size.
+func (r *run) replay(ctx context.Context, copied *os.File) (err error) {
+	options, err := mount.ParseFlags(r.fs.ReplayFlags())
+	if err != nil {
+		return err
+	}
+
+	identity, err := loop.IdentityOf(copied)
+	if err != nil {
+		return err
+	}
+
+	loops := r.checker.config.Loops
+
+	device, err := loops.Attach(ctx, copied, loop.AttachOptions{
+		Buffered: true, BlockSize: volume.SmallBlockSize, AutoClear: true, Held: true, Preferred: anyNumber,
+	})
+	if err != nil {
+		return err
+	}
+
+	tree, err := mount.Mount(device.Path, r.fs.Name(), options)
+	if err == nil {
+		tree.Close()
+	}
+
+	// The replay is written to the copy only when the copy is unmounted and detached.
+	detachCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), detachTimeout)
+	defer cancel()
+
+	err = errors.Join(err, device.Close())
+
+	// AutoClear detaches it, after which another program may get the number at once.
+	detachErr := loops.DetachImage(detachCtx, device.Number, identity)
+	if errors.Is(detachErr, loop.ErrOtherImage) {
+		detachErr = nil
+	}
+
+	return errors.Join(err, detachErr)
+}

@@ -1,0 +1,169 @@
+package fsck
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/flock"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
+)
+
+// fsTypeOffline returns the filesystem of the volume's record, so that a missing
+// superblock is damage, or else the one that the image has.
+func (r *run) fsTypeOffline() (string, error) {
+	if record, ok := r.checker.config.Records.Get(r.volumeID); ok {
+		return record.FSType, nil
+	}
+
+	image, err := r.pool.OpenImage(r.volumeID, os.O_RDONLY)
+	if err != nil {
+		return "", err
+	}
+	defer image.Close()
+
+	found, err := filesystem.Detect(image)
+	if err == nil && found == "" {
+		err = rpc.Errorf(codes.FailedPrecondition, "it holds no filesystem that is known here: it was never used as one, or is raw block")
+	}
+
+	return found, err
+}
+
+// offline checks the image in place. It blocks neither operations on the volume nor the
+// image's lock: instead it compares the image before and after, and discards the verdict
+// if the image has changed or came into use, also on another node, which locks what it
+// attaches.
+func (r *run) offline(ctx context.Context) (filesystem.Verdict, error) {
+	before, err := r.imageVersion()
+	if err != nil {
+		return filesystem.Verdict{}, err
+	}
+
+	if err := r.checkUUIDComplete(); err != nil {
+		return filesystem.Verdict{}, err
+	}
+
+	verdict, err := r.fs.Examine(ctx, r.imagePath(), filesystem.ExamineOptions{})
+	if err == nil && verdict.State == filesystem.NeedsReplay {
+		verdict, err = r.examineReplayed(ctx)
+	}
+
+	if ctx.Err() != nil {
+		return filesystem.Verdict{}, context.Cause(ctx) //nolint:wrapcheck // the caller names the volume
+	}
+
+	after, changed := r.imageVersion()
+	if changed == nil && after != before {
+		changed = errImageChanged
+	}
+
+	switch {
+	case errors.Is(changed, errImageChanged), errors.Is(changed, loop.ErrImageLocked):
+		return filesystem.Verdict{}, rpc.Errorf(codes.Aborted, "it came into use meanwhile, or was changed; check it again")
+	case changed != nil:
+		return filesystem.Verdict{}, changed
+	default:
+		return verdict, err
+	}
+}
+
+// checkUUIDComplete refuses a copy whose change of the filesystem's UUID a crash has
+// interrupted: no check can judge it before staging has completed the change.
+func (r *run) checkUUIDComplete() error {
+	image, err := r.pool.OpenImage(r.volumeID, os.O_RDONLY)
+	if err != nil {
+		return err
+	}
+	defer image.Close()
+
+	found, err := filesystem.UUID(image)
+	if err != nil {
+		return nil // without a superblock it is damaged, which the check finds
+	}
+
+	complete, err := r.fs.HasUUID(image, found)
+	if err == nil && !complete {
+		return rpc.Errorf(codes.FailedPrecondition, "the change of its UUID was interrupted; stage it to complete that")
+	}
+
+	return nil
+}
+
+var errImageChanged = errors.New("the image has changed")
+
+// imageVersion detects whether an image changed during a check.
+type imageVersion struct {
+	identity loop.Identity
+	bytes    int64
+	written  time.Time
+}
+
+// imageVersion returns loop.ErrImageLocked for an image that is attached for writing,
+// here or on another node.
+func (r *run) imageVersion() (imageVersion, error) {
+	image, err := r.pool.OpenImage(r.volumeID, os.O_RDONLY)
+	if err != nil {
+		return imageVersion{}, err
+	}
+	defer image.Close()
+
+	// Closing the file releases the lock.
+	err = flock.TryLock(image, unix.LOCK_SH)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return imageVersion{}, rpc.Errorf(codes.FailedPrecondition,
+			"%w: it is in use on another node, or another program has locked it", loop.ErrImageLocked)
+	}
+
+	if err != nil {
+		return imageVersion{}, fmt.Errorf("lock the image: %w", err)
+	}
+
+	info, err := image.Stat()
+	if err != nil {
+		return imageVersion{}, fmt.Errorf("stat the image: %w", err)
+	}
+
+	identity, err := loop.IdentityOf(image)
+
+	return imageVersion{identity, info.Size(), info.ModTime()}, err
+}
+
+// examineReplayed checks a copy of an image that was not unmounted cleanly.
+func (r *run) examineReplayed(ctx context.Context) (verdict filesystem.Verdict, err error) {
+	copied, err := r.newCopy()
+	if err != nil {
+		return filesystem.Verdict{}, err
+	}
+
+	defer func() { err = errors.Join(err, copied.Abort()) }()
+
+	if copied.PointInTime() {
+		err = copied.CopyData(ctx)
+	} else {
+		err = r.copyMetadata(ctx, copied)
+	}
+
+	if err != nil {
+		return filesystem.Verdict{}, err
+	}
+
+	return r.examineCopy(ctx, copied)
+}
+
+// copyMetadata copies the metadata of an image that is not in use and thus not frozen.
+func (r *run) copyMetadata(ctx context.Context, to scratchCopy) error {
+	taken, err := r.fs.CopyMetadata(ctx, r.imagePath(), to.File().Name(), filesystem.ExamineOptions{})
+	if err != nil {
+		return err
+	}
+
+	return errors.Join(taken.Complete(ctx), taken.Close())
+}

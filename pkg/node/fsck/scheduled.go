@@ -1,0 +1,178 @@
+package fsck
+
+import (
+	"context"
+	"errors"
+	"runtime/debug"
+	"time"
+
+	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+// maxWait is how long the checks of other volumes wait for one that has not returned: a
+// filesystem may hang in a way that cancels nothing.
+const maxWait = 10 * time.Minute
+
+// Run makes the scheduled checks until ctx ends: one at a time, followed by a pause as long
+// as the check took. Checks that are overdue follow at once, one after the other.
+func (c *Checker) Run(ctx context.Context) {
+	for ctx.Err() == nil {
+		for _, id := range c.schedule.takeChanged() {
+			c.plan(id, time.Time{})
+		}
+
+		id, due := c.schedule.first()
+
+		switch left := time.Until(due); {
+		case id == "":
+			wait(ctx, c.schedule.wake, maxPeriod)
+		case left > 0:
+			wait(ctx, c.schedule.wake, left)
+		default:
+			wait(ctx, nil, c.checkIfDue(ctx, id))
+		}
+	}
+}
+
+// Changed requests that the volume's check is planned again, because its record or its
+// period may have changed. It does no I/O.
+func (c *Checker) Changed(volumeID string) { c.schedule.markChanged(volumeID) }
+
+// ChangedImage is Changed for a volume whose image an event names. It ignores others.
+func (c *Checker) ChangedImage(volumeID string) {
+	if _, known := c.config.Records.Get(volumeID); known {
+		c.schedule.markChanged(volumeID)
+	}
+}
+
+// ChangedPool is Changed for all volumes of the pool, with "" for all volumes. A relist
+// calls it for all: no event reports a volume that is deleted before the events' source
+// starts, or in a pool without events.
+func (c *Checker) ChangedPool(poolName string) {
+	for _, record := range c.config.Records.All() {
+		if poolName == "" || record.Pool == poolName {
+			c.schedule.markChanged(record.VolumeID)
+		}
+	}
+}
+
+// wait returns after that time, or when wake receives or ctx ends.
+func wait(ctx context.Context, wake <-chan struct{}, length time.Duration) {
+	timer := time.NewTimer(length)
+	defer timer.Stop()
+
+	select {
+	case <-ctx.Done():
+	case <-wake:
+	case <-timer.C:
+	}
+}
+
+// plan decides when the volume's next check is due. The last one was tried at that time,
+// which may be zero. It removes the record of a volume that is gone.
+func (c *Checker) plan(id string, tried time.Time) {
+	record, known := c.config.Records.Get(id)
+	if known && c.isGone(record) {
+		if err := c.Forget(id); err != nil {
+			c.config.Log.Error("cannot remove the record of a deleted volume's checks", "volume", id, "error", err)
+		}
+
+		known = false
+	}
+
+	if !known {
+		c.schedule.remove(id)
+
+		return
+	}
+
+	period := c.PeriodOf(record)
+	if period <= 0 || period > maxPeriod {
+		c.schedule.remove(id)
+
+		return
+	}
+
+	c.correctCleanAt(id, time.Now(), period)
+	c.schedule.set(id, nextCheck(id, checkedSince(c.schedule.lastTried(id, tried), record.Since, time.Now(), period), period))
+}
+
+// checkIfDue checks a volume, unless its check is not due any more, and returns how long
+// that took.
+func (c *Checker) checkIfDue(ctx context.Context, id string) time.Duration {
+	began := time.Now()
+
+	// Its period may have been changed on another machine.
+	c.plan(id, time.Time{})
+
+	if due, planned := c.schedule.due(id); !planned || due.After(began) {
+		return 0
+	}
+
+	if c.running.get(id) != nil {
+		// A check that hangs, or one by request.
+		c.plan(id, began)
+
+		return 0
+	}
+
+	ended := make(chan struct{})
+
+	go func() {
+		defer close(ended)
+
+		c.checkLogged(ctx, id)
+	}()
+
+	// Also after ctx's end: the check thaws the filesystem and removes its copy.
+	wait(context.WithoutCancel(ctx), ended, maxWait)
+
+	c.plan(id, began)
+
+	return time.Since(began)
+}
+
+func (c *Checker) checkLogged(ctx context.Context, id string) {
+	defer func() {
+		if value := recover(); value != nil {
+			c.config.Log.Error("a check panicked", "volume", id, "panic", value, "stack", string(debug.Stack()))
+		}
+	}()
+
+	if _, err := c.Check(ctx, id, HowOnline); err != nil && ctx.Err() == nil {
+		c.config.Log.Info("a scheduled check was skipped, as the filesystem cannot be checked now", "volume", id, "reason", err)
+	}
+}
+
+// isGone reports whether the volume is not in use here and its pool does not have it.
+func (c *Checker) isGone(record *Record) bool {
+	if _, staged := c.config.Volumes.Staged(record.VolumeID); staged || c.config.Volumes.CheckReachable(record.Pool) != nil {
+		return false
+	}
+
+	found, err := c.config.Pools.Get(record.Pool)
+	if err != nil {
+		return errors.Is(err, pool.ErrUnknown)
+	}
+
+	_, err = found.Size(pool.Object{ID: record.VolumeID, Backing: volume.BackingImage})
+
+	return errors.Is(err, pool.ErrMissing)
+}
+
+// PeriodOf returns the time between two checks of the volume, 0 for never. It is the
+// driver's where the pool does not respond.
+func (c *Checker) PeriodOf(record *Record) time.Duration {
+	found, err := c.config.Pools.Get(record.Pool)
+	if err != nil || c.config.Volumes.CheckReachable(record.Pool) != nil {
+		return c.config.Period
+	}
+
+	attributes, err := found.Attributes(record.VolumeID)
+	if err != nil || attributes.CheckPeriod == nil {
+		return c.config.Period
+	}
+
+	return *attributes.CheckPeriod
+}

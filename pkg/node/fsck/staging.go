@@ -1,0 +1,85 @@
+package fsck
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
+)
+
+// CheckAtStaging checks the filesystem on the device before it is mounted, and repairs what
+// is safe to repair. It calls replay where the log must be replayed first. Error: INTERNAL
+// for damage that is left.
+func (c *Checker) CheckAtStaging(
+	ctx context.Context, record *staged.Volume, fs filesystem.Filesystem, devicePath string, replay func() error,
+) error {
+	began := time.Now()
+
+	check := fs.Check
+	if last, ok := c.config.Records.Get(record.VolumeID); ok && last.Verdict == VerdictDamaged {
+		// An administrator may have repaired it or not: that it is marked clean proves nothing.
+		check = fs.CheckAll
+	}
+
+	verdict, err := check(ctx, devicePath)
+	if err == nil && verdict.State == filesystem.NeedsReplay {
+		if err = replay(); err == nil {
+			verdict, err = check(ctx, devicePath)
+		}
+	}
+
+	if err != nil {
+		return err
+	}
+
+	c.storeStaged(ctx, record, began, verdict)
+
+	switch verdict.State {
+	case filesystem.Clean:
+	case filesystem.Repaired:
+		c.config.Log.Warn("a filesystem was repaired", "volume", record.VolumeID, "verdict", verdict.Detail)
+	case filesystem.Damaged, filesystem.NeedsReplay:
+		return rpc.Errorf(codes.Internal, "the %s is damaged and was not mounted; repair it by hand: %s",
+			fs.Name(), verdict.Detail)
+	}
+
+	return nil
+}
+
+// storeStaged records the check at staging. Staging waits for the disk only if it fails.
+func (c *Checker) storeStaged(ctx context.Context, record *staged.Volume, began time.Time, verdict filesystem.Verdict) {
+	found := stagingRecord(record, began)
+	found.Verdict, found.Detail, found.Took = VerdictOf(verdict.State), verdict.Detail, time.Since(began)
+
+	c.count(found)
+	c.store(ctx, found)
+}
+
+// RecordFormatted records that the volume's filesystem was just made, which is no check.
+func (c *Checker) RecordFormatted(ctx context.Context, record *staged.Volume) {
+	found := stagingRecord(record, time.Now())
+	found.Verdict = VerdictClean
+
+	c.store(ctx, found)
+}
+
+// RecordMountFailure records damage that the kernel found when it mounted the filesystem,
+// and the check before did not. It ignores other failures.
+func (c *Checker) RecordMountFailure(ctx context.Context, record *staged.Volume, began time.Time, failure error) {
+	if errors.Is(failure, unix.EBADMSG) || errors.Is(failure, unix.EUCLEAN) {
+		c.storeStaged(ctx, record, began,
+			filesystem.Verdict{State: filesystem.Damaged, Detail: "it does not mount: " + failure.Error()})
+	}
+}
+
+func stagingRecord(record *staged.Volume, at time.Time) *Record {
+	return &Record{
+		VolumeID: record.VolumeID, Pool: record.Parameters.Pool, FSType: record.FSType(), At: at, Since: at, How: HowStage,
+	}
+}

@@ -1,0 +1,132 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"syscall"
+	"time"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
+)
+
+// probeBacking compares the volume's pool object with what is in use. For an image it holds
+// a slot of the pool: reading the size of a loop device makes the kernel stat the image.
+func (s *probeState) probeBacking(ctx context.Context) error {
+	if s.volume.IsImage() {
+		release, err := s.prober.pools.Acquire(ctx, s.volume.Parameters.Pool)
+		if err != nil {
+			return err
+		}
+		defer release()
+	}
+
+	if err := s.probeMountedDevice(); err != nil {
+		return err
+	}
+
+	if s.view.check != nil {
+		s.checkPeriod = s.prober.config.Checker.PeriodOf(s.view.check)
+	}
+
+	info, err := s.pool.Stat(s.volume.VolumeID, s.volume.Parameters.Backing)
+	if errors.Is(err, pool.ErrMissing) {
+		s.addLostBacking("was moved or deleted")
+
+		return nil
+	}
+
+	if err != nil {
+		return err
+	}
+
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return errors.ErrUnsupported
+	}
+
+	identity := loop.Identity{Device: stat.Dev, Inode: stat.Ino}
+
+	if s.volume.IsImage() {
+		s.compareImage(identity, info)
+
+		return nil
+	}
+
+	return s.compareDirectory(identity)
+}
+
+// probeMountedDevice reads the size of the device before that of the image is read, so that
+// an image that grows meanwhile never seems too short.
+func (s *probeState) probeMountedDevice() error {
+	if s.attached == nil || s.device != nil {
+		return nil
+	}
+
+	device, attached, err := s.prober.config.Loops.Vitals(s.attached.Number)
+	if err != nil {
+		return err
+	}
+
+	if !attached {
+		s.addDetached()
+
+		return nil
+	}
+
+	s.device, s.attached.deviceBytes = &device, device.SizeBytes
+
+	return nil
+}
+
+func (s *probeState) addLostBacking(how string) {
+	s.unsettled = true
+
+	if s.volume.IsImage() {
+		s.add(health.BackingFileMissing, "its image "+how+"; put it back into the pool, or restore a snapshot")
+
+		return
+	}
+
+	s.add(health.VolumeNotFound, "its directory "+how+"; put it back into the pool, or restore a snapshot")
+}
+
+// compareDirectory compares the pool's directory with the one that is mounted.
+func (s *probeState) compareDirectory(identity loop.Identity) error {
+	if s.root == nil {
+		return nil
+	}
+
+	mounted, err := loop.IdentityOf(s.root)
+	if err == nil && mounted != identity {
+		s.addLostBacking("was replaced by another one")
+	}
+
+	return err
+}
+
+// compareImage compares the pool's image with the one that is attached, and with its size
+// at the last probe.
+func (s *probeState) compareImage(identity loop.Identity, info fs.FileInfo) {
+	s.imageBytes, s.growth = info.Size(), growthSince(s.last.observation, info.Size(), time.Now())
+
+	switch {
+	case s.device == nil:
+	case s.device.Backing != identity:
+		s.addLostBacking("was replaced by another file")
+	case info.Size() < s.device.SizeBytes:
+		s.unsettled = true
+		s.add(health.BackingFileTruncated, "its image is shorter than its device: data is lost; restore a snapshot")
+	}
+}
+
+// growthSince returns the last growth of an image that now has that size.
+func growthSince(last observation, imageBytes int64, now time.Time) growth {
+	if last.imageBytes > 0 && imageBytes > last.imageBytes {
+		return growth{after: last.at, until: now.Add(growthSettleTime)}
+	}
+
+	return last.growth
+}

@@ -1,0 +1,126 @@
+package probe
+
+import (
+	"context"
+	"errors"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/health"
+)
+
+// A filesystem is full when less than a thousandth of it is available, at least minFullBytes
+// (an XFS keeps that much in reserve) and at most maxFullBytes (more is worth using).
+const (
+	fullFraction = 1000
+	minFullBytes = 64 << 10
+	maxFullBytes = 1 << 20
+)
+
+// probeFilesystem probes the mounted filesystem.
+func (s *probeState) probeFilesystem(context.Context) error {
+	if s.point.ID == 0 {
+		return nil
+	}
+
+	if err := s.probeWritable(); err != nil || s.root == nil {
+		return err
+	}
+
+	usage, err := mount.UsageOf(s.root)
+	if errors.Is(err, unix.EIO) {
+		s.addShutDown()
+
+		return nil
+	}
+
+	if err != nil {
+		return err
+	}
+
+	s.addExhausted(usage)
+
+	if !s.volume.IsImage() || s.attached == nil {
+		return nil
+	}
+
+	s.usage = UsageFrom(usage)
+	s.filesystem = usage.Filesystem
+	s.requestErrorEvents()
+
+	return s.probeErrorCount()
+}
+
+// probeWritable finds out whether the filesystem has stopped writing. An ext4 shows that in
+// the options of its superblock only, and not in statfs.
+func (s *probeState) probeWritable() error {
+	if s.point.HasSuperOption("shutdown") {
+		s.addShutDown()
+	}
+
+	if s.point.HasSuperOption("emergency_ro") {
+		s.add(health.ReadOnlyRemount, "an error has made its filesystem read-only; see the kernel's log, unstage it and stage it again")
+
+		return nil
+	}
+
+	requested, err := hasReadOnlyFlag(s.volume.Capability)
+	if err == nil && s.point.SuperReadOnly && !requested && !s.volume.IsReadOnly() {
+		s.unsettled = true
+		s.add(health.ReadOnlyRemount, "its filesystem was made read-only; see the kernel's log, unstage it and stage it again")
+	}
+
+	return err
+}
+
+// bytesExhausted reports whether no space is left in the filesystem.
+func bytesExhausted(usage mount.Usage) bool {
+	return usage.Bytes.Total > 0 && usage.Bytes.Available < min(max(usage.Bytes.Total/fullFraction, minFullBytes), maxFullBytes)
+}
+
+// inodesExhausted reports whether no inode is left. A filesystem without a limit has a total
+// of 0.
+func inodesExhausted(usage mount.Usage) bool {
+	return usage.Inodes.Total > 0 && usage.Inodes.Available <= 0
+}
+
+// Contradicts reports whether a filesystem's current usage and an earlier condition disagree
+// about whether it is full.
+func Contradicts(usage mount.Usage, record *health.Record) bool {
+	return bytesExhausted(usage) != record.Has(health.OutOfCapacity) ||
+		inodesExhausted(usage) != record.Has(health.InodesExhausted)
+}
+
+func (s *probeState) addExhausted(usage mount.Usage) {
+	if bytesExhausted(usage) {
+		message := "it is full; delete files, or expand it"
+		if !s.volume.IsImage() {
+			message = "its pool is full; delete files or volumes, or grow the pool"
+		}
+
+		s.add(health.OutOfCapacity, message)
+	}
+
+	if inodesExhausted(usage) {
+		s.add(health.InodesExhausted, "no inode is left for new files; delete some, or expand it")
+	}
+}
+
+// UsageFrom returns the usage of a filesystem as reports have it.
+func UsageFrom(usage mount.Usage) *health.Usage {
+	return &health.Usage{Bytes: health.Amount(usage.Bytes), Inodes: health.Amount(usage.Inodes)}
+}
+
+// requestErrorEvents requests events about the errors of an ext4, the only filesystem that
+// reports them (FAN_FS_ERROR).
+func (s *probeState) requestErrorEvents() {
+	if s.prober.config.MarkFilesystem == nil || s.volume.FSType() != filesystem.Ext4 {
+		return
+	}
+
+	if err := s.prober.config.MarkFilesystem(s.root); err != nil {
+		s.prober.config.Log.Debug("only relists find the errors of a filesystem", "volume", s.view.id, "error", err)
+	}
+}

@@ -1,0 +1,150 @@
+package probe
+
+import (
+	"time"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/health/events"
+	"github.com/touchstone-csi/touchstone/pkg/node/fsck"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+)
+
+const failedRequests = "its device has failed requests; see the kernel's log and the pool's disks"
+
+// probeErrorCount compares the kernel's error count of the filesystem with the count when
+// the filesystem was last found clean.
+func (s *probeState) probeErrorCount() error {
+	counted, err := filesystem.ReadErrors(s.volume.FSType(), s.attached.Number, s.root)
+	if err != nil {
+		return err
+	}
+
+	s.entries = append(s.entries, errorFindings(counted, s.view.check, s.volume.FSType() == filesystem.Btrfs)...)
+
+	return nil
+}
+
+// errorFindings returns the findings for the kernel's error count. The record of the last
+// check may be nil.
+func errorFindings(counted filesystem.Errors, check *fsck.Record, isBtrfs bool) []health.Entry {
+	if counted.Count == 0 || check != nil && counted.Count <= check.Errors {
+		return nil
+	}
+
+	var found []health.Entry
+
+	switch {
+	case counted.Corrupted:
+		found = append(found, health.NewEntry(health.FilesystemCorrupted,
+			"the kernel has found its filesystem corrupted; back up its files, check and repair it"))
+	case !isBtrfs:
+		found = append(found, health.NewEntry(health.FilesystemErrors,
+			"the kernel has counted errors of its filesystem; check it (touchstone check)"))
+	}
+
+	if isBtrfs && counted.IO {
+		found = append(found, health.NewEntry(health.IOErrors, failedRequests))
+	}
+
+	return found
+}
+
+// addRememberedFindings adds the findings of checks, and of events since the last clean
+// check: no probe can observe those again.
+func (s *probeState) addRememberedFindings() {
+	now := time.Now()
+
+	if s.view.check != nil {
+		s.entries = append(s.entries, checkFindings(s.view.check, s.volume, s.checkPeriod, now)...)
+	}
+
+	cleanAt := lastClean(s.view.check, now)
+	// Read again, because an event may have arrived during this probe.
+	remembered := s.prober.observations.last(s.view.id)
+
+	if left := s.prober.ioErrorHeldFor(remembered.ioErrorAt); left > 0 && cleanAt.Before(remembered.ioErrorAt) && s.sameAttachment() {
+		s.add(health.IOErrors, failedRequests)
+		s.probeAgainAfter(left)
+	}
+
+	s.addForeignWrite(remembered.foreignWriteAt, cleanAt)
+}
+
+// lastClean returns when a check last found the filesystem clean, zero for never. A time in
+// the future is from before the clock was set back: it must not hide an error.
+func lastClean(check *fsck.Record, now time.Time) time.Time {
+	if check == nil || check.CleanAt.After(now) {
+		return time.Time{}
+	}
+
+	return check.CleanAt
+}
+
+// addForeignWrite adds that another program has written the image at that time, unless the
+// write was the driver's or the loop device's.
+func (s *probeState) addForeignWrite(at, cleanAt time.Time) {
+	if at.IsZero() || cleanAt.After(at) || !s.sameAttachment() {
+		return
+	}
+
+	// fanotify reports the writes of a loop device without direct I/O on some kernels.
+	isDevices := s.device != nil && !s.device.DirectIO && events.LoopWritesTold()
+	if s.growth.covers(at) || s.resize().covers(at) || isDevices {
+		s.prober.observations.clearForeignWrite(s.view.id, at)
+
+		return
+	}
+
+	const message = "another program has written its image while it was in use; "
+
+	if s.volume == nil || !s.volume.ExposesRawDevice() {
+		s.add(health.FilesystemErrors, message+"check it (touchstone check)")
+
+		return
+	}
+
+	if left := s.prober.ioErrorHeldFor(at); left > 0 {
+		s.add(health.IOErrors, message+"stage it again")
+		s.probeAgainAfter(left)
+	}
+}
+
+// resize returns the interval of this process's last attempt to make the image larger, which
+// may have failed.
+func (s *probeState) resize() growth {
+	if s.pool == nil {
+		return growth{}
+	}
+
+	at := s.pool.LastResized(s.volume.VolumeID)
+
+	return growth{after: at.Add(-growthSettleTime), until: at.Add(growthSettleTime)}
+}
+
+// sameAttachment reports whether remembered events are about the current attachment.
+func (s *probeState) sameAttachment() bool { return !replaced(s.last.attached, s.attached) }
+
+// checkFindings returns the findings of a volume's last check. The volume is nil where it is
+// not in use.
+func checkFindings(check *fsck.Record, volume *staged.Volume, period time.Duration, now time.Time) []health.Entry {
+	var found []health.Entry
+
+	if check.Verdict == fsck.VerdictDamaged {
+		found = append(found, health.NewEntry(health.FilesystemCorrupted,
+			"a check has found damage; back up its files and repair its filesystem by hand"))
+	}
+
+	// A volume that several nodes read is not written, and thus not checked. One that a guest
+	// may write cannot be checked.
+	if volume != nil && (volume.SharedByReaders() || volume.IsDirect()) {
+		return found
+	}
+
+	if period > 0 && !check.CleanAt.IsZero() && now.Sub(check.CleanAt) > 2*period {
+		found = append(found, health.NewEntry(health.CheckOverdue,
+			"no check of its filesystem has succeeded for twice the time between two (--check-period)"))
+	}
+
+	return found
+}

@@ -1,0 +1,356 @@
+package probe
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/health"
+)
+
+// loopMajor is the major number of all loop devices.
+const loopMajor = 7
+
+// Observations remembers the last observation of each volume and what events reported
+// since, and maps what events name (devices, fsids, image names) to volumes. The volume
+// ids are those that the CO uses.
+type Observations struct {
+	mu       sync.Mutex
+	byVolume map[string]*lastObservation
+	// byNumber maps loop devices, byFilesystem fsids, which several volumes may share, and
+	// byContentID the pool objects of inline ephemeral volumes.
+	byNumber     map[int]string
+	byFilesystem map[[2]int32][]string
+	byContentID  map[string]string
+	// queries are the start times of the unanswered queries to filesystems.
+	queries map[string][]*time.Time
+}
+
+// NewObservations returns an empty memory.
+func NewObservations() *Observations {
+	return &Observations{
+		byVolume: map[string]*lastObservation{}, byNumber: map[int]string{},
+		byFilesystem: map[[2]int32][]string{}, byContentID: map[string]string{},
+		queries: map[string][]*time.Time{},
+	}
+}
+
+// last returns a copy of what is remembered of the volume.
+func (o *Observations) last(id string) lastObservation {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	if found, ok := o.byVolume[id]; ok {
+		return *found
+	}
+
+	return lastObservation{}
+}
+
+func (o *Observations) volumeLocked(id string) *lastObservation {
+	found, ok := o.byVolume[id]
+	if !ok {
+		found = &lastObservation{}
+		o.byVolume[id] = found
+	}
+
+	return found
+}
+
+// SetContentID records the name of an inline ephemeral volume's pool object.
+func (o *Observations) SetContentID(contentID, id string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	o.byContentID[contentID] = id
+}
+
+// volumeOf returns the volume whose pool object has the name. Most volumes' is their id.
+func (o *Observations) volumeOf(contentID string) string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	return o.volumeOfLocked(contentID)
+}
+
+func (o *Observations) volumeOfLocked(contentID string) string {
+	if id, inline := o.byContentID[contentID]; inline {
+		return id
+	}
+
+	return contentID
+}
+
+// AddReader maps a raw-block volume's second, read-only device to the volume.
+func (o *Observations) AddReader(contentID string, number int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	o.byNumber[number] = o.volumeOfLocked(contentID)
+}
+
+// Attach records the volume's new device before anything uses it. The image of an
+// ephemeral volume was just formatted in the pool: those writes are attributed to growth.
+func (o *Observations) Attach(contentID string, now Attachment, imageBytes int64, ephemeral bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	id := o.volumeOfLocked(contentID)
+	o.byNumber[now.Number] = id
+
+	found := o.volumeLocked(id)
+	found.at = time.Now()
+	found.attachedAt, found.attached, found.imageBytes = found.at, &now, imageBytes
+
+	if ephemeral {
+		found.growth = growth{until: found.at.Add(growthSettleTime)}
+	}
+}
+
+// Detach drops the mapping of a device that is about to be detached.
+func (o *Observations) Detach(number int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	delete(o.byNumber, number)
+}
+
+// set stores what a probe has read. What events reported of an earlier attachment does
+// not apply to the next one.
+func (o *Observations) set(id string, now observation) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	found := o.volumeLocked(id)
+
+	if replaced(found.attached, now.attached) {
+		found.ioErrorAt, found.foreignWriteAt = time.Time{}, time.Time{}
+	}
+
+	if was := found.attached; was != nil && now.attached == nil && o.byNumber[was.Number] == id {
+		delete(o.byNumber, was.Number)
+	}
+
+	if found.filesystem != now.filesystem {
+		o.leaveFilesystemLocked(id, found.filesystem)
+	}
+
+	if now.filesystem != ([2]int32{}) && !slices.Contains(o.byFilesystem[now.filesystem], id) {
+		o.byFilesystem[now.filesystem] = append(o.byFilesystem[now.filesystem], id)
+	}
+
+	if now.attached != nil {
+		o.byNumber[now.attached.Number] = id
+	}
+
+	found.observation = now
+}
+
+func (o *Observations) leaveFilesystemLocked(id string, filesystem [2]int32) {
+	others := slices.DeleteFunc(o.byFilesystem[filesystem], func(other string) bool { return other == id })
+	if len(others) == 0 {
+		delete(o.byFilesystem, filesystem)
+
+		return
+	}
+
+	o.byFilesystem[filesystem] = others
+}
+
+// Forget drops all that is remembered of a volume.
+func (o *Observations) Forget(id string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	was, ok := o.byVolume[id]
+	if !ok {
+		return
+	}
+
+	o.leaveFilesystemLocked(id, was.filesystem)
+
+	if was.attached != nil && o.byNumber[was.attached.Number] == id {
+		delete(o.byNumber, was.attached.Number)
+	}
+
+	maps.DeleteFunc(o.byContentID, func(_, volumeID string) bool { return volumeID == id })
+	delete(o.byVolume, id)
+}
+
+// SetUsage records what NodeGetVolumeStats has measured.
+func (o *Observations) SetUsage(id string, usage health.Usage) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	o.volumeLocked(id).usage = &usage
+}
+
+// LastUsage returns the usage last measured, at least the size of the device or of the
+// image.
+func (o *Observations) LastUsage(id string) health.Usage {
+	last := o.last(id)
+
+	switch {
+	case last.usage != nil:
+		return *last.usage
+	case last.attached != nil && last.attached.deviceBytes > 0:
+		return health.Usage{Bytes: health.Amount{Total: last.attached.deviceBytes}}
+	default:
+		return health.Usage{Bytes: health.Amount{Total: last.imageBytes}}
+	}
+}
+
+// CheckPeriod returns the time between two checks as the last probe read it from the
+// volume's pool, 0 where it is unknown or there are none.
+func (o *Observations) CheckPeriod(id string) time.Duration { return o.last(id).checkPeriod }
+
+// IsVolumesMount reports whether the last probe found the volume in that mount at the
+// path.
+func (o *Observations) IsVolumesMount(id, path string, mountID uint64) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	found, ok := o.byVolume[id]
+
+	return ok && found.mounts[path].id == mountID
+}
+
+// recordIOError records that a request to a device has failed, and returns its volume.
+func (o *Observations) recordIOError(event health.Event) []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	ids := o.atDeviceLocked(event.Device)
+	for _, id := range ids {
+		o.volumeLocked(id).ioErrorAt = event.At
+	}
+
+	return ids
+}
+
+// atDevice returns the volume that is attached to the device.
+func (o *Observations) atDevice(device uint64) []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	return o.atDeviceLocked(device)
+}
+
+func (o *Observations) atDeviceLocked(device uint64) []string {
+	if unix.Major(device) != loopMajor {
+		return nil
+	}
+
+	if id, ok := o.byNumber[int(unix.Minor(device))]; ok {
+		return []string{id}
+	}
+
+	return nil
+}
+
+// inFilesystem returns the volumes whose filesystem has the fsid.
+func (o *Observations) inFilesystem(filesystem [2]int32) []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	return slices.Clone(o.byFilesystem[filesystem])
+}
+
+// maxWriteDelay is the longest delay between a write and its event.
+const maxWriteDelay = 20 * time.Millisecond
+
+// recordForeignWrite records that another program has written a volume's image, if it
+// was attached at that time.
+func (o *Observations) recordForeignWrite(id string, at time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	if found, ok := o.byVolume[id]; ok && found.attached != nil && at.After(found.attachedAt.Add(maxWriteDelay)) {
+		found.foreignWriteAt = at
+	}
+}
+
+// clearForeignWrite removes the record of a write that was the driver's or the device's
+// own.
+func (o *Observations) clearForeignWrite(id string, at time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	if found, ok := o.byVolume[id]; ok && found.foreignWriteAt.Equal(at) {
+		found.foreignWriteAt = time.Time{}
+	}
+}
+
+// withIOErrors returns the volumes of which an I/O error was reported.
+func (o *Observations) withIOErrors() []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	var ids []string
+
+	for id, found := range o.byVolume {
+		if !found.ioErrorAt.IsZero() {
+			ids = append(ids, id)
+		}
+	}
+
+	return ids
+}
+
+// withChangedMounts returns the volumes whose mounts differ from the last observation.
+func (o *Observations) withChangedMounts(points []mount.Point) []string {
+	table := newMountTable(points)
+
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	var ids []string
+
+	for id, found := range o.byVolume {
+		if mountsChanged(found.mounts, table) {
+			ids = append(ids, id)
+		}
+	}
+
+	return ids
+}
+
+// queryTimeout is how long a query to a filesystem may take before the filesystem counts
+// as hanging.
+const queryTimeout = time.Second
+
+// ErrNoResponse means that the volume's filesystem does not respond.
+var ErrNoResponse = errors.New("its filesystem does not answer")
+
+// BeginQuery registers a query to the volume's filesystem until end is called. It returns
+// ErrNoResponse where an earlier query has run for more than queryTimeout: each of them
+// may block a thread.
+func (o *Observations) BeginQuery(id string) (end func(), err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	now := time.Now()
+
+	for _, since := range o.queries[id] {
+		if now.Sub(*since) > queryTimeout {
+			return nil, ErrNoResponse
+		}
+	}
+
+	o.queries[id] = append(o.queries[id], &now)
+
+	return func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+
+		o.queries[id] = slices.DeleteFunc(o.queries[id], func(other *time.Time) bool { return other == &now })
+		if len(o.queries[id]) == 0 {
+			delete(o.queries, id)
+		}
+	}, nil
+}

@@ -1,0 +1,187 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
+)
+
+const (
+	// retryAfterChange is when a volume is probed again that changed during the probe.
+	retryAfterChange = 100 * time.Millisecond
+	// retryWhileBusy is when a volume is probed again on which an operation is running that
+	// did not change what was observed.
+	retryWhileBusy = time.Second
+)
+
+// probeState is the state of one probe of one volume. The probe reads no data and writes
+// nothing, so that a frozen filesystem does not block it.
+type probeState struct {
+	// observation is what this probe has read so far.
+	observation
+
+	prober *Prober
+	view   volumeView
+	volume *staged.Volume
+	pool   *pool.Pool
+	last   lastObservation
+
+	// device is the volume's, nil where none was found.
+	device *loop.Vitals
+	// root is the open root of the volume's filesystem, nil where it cannot be opened, and
+	// point its mount.
+	root  *os.File
+	point mount.Point
+	// leaveGate opens the volume's gate for operations that unmount.
+	leaveGate func()
+
+	entries []health.Entry
+	usage   *health.Usage
+	// again and patient are health.Observation's.
+	again   time.Duration
+	patient bool
+	// unsettled means that a finding may be caused by an operation that is running: one
+	// about what is mounted or attached, or with which image.
+	unsettled bool
+}
+
+// probe probes one volume now. It implements health.Config.Probe.
+func (p *Prober) probe(ctx context.Context, id string) (health.Observation, error) {
+	busy := p.isBusy(id)
+
+	view, ok := p.view(id)
+	if !ok {
+		if !busy {
+			p.observations.Forget(id)
+		}
+
+		return health.Observation{}, health.ErrGone
+	}
+
+	s := p.newState(view)
+
+	if view.volume == nil {
+		return s.probeNotInUse(ctx)
+	}
+
+	if view.volume.Ephemeral {
+		p.observations.SetContentID(view.volume.VolumeID, id)
+	}
+
+	err := s.run(ctx)
+	now, ok := p.view(id)
+	busy = busy || p.isBusy(id)
+
+	switch {
+	case !ok:
+		return health.Observation{}, health.ErrGone
+	case now.record != view.record, busy && (s.unsettled || err != nil), errors.Is(err, health.ErrKeep):
+		return health.Observation{Again: retryAfterChange}, health.ErrKeep
+	case err != nil:
+		return health.Observation{}, fmt.Errorf("probe volume %s: %w", id, err)
+	case busy:
+		s.probeAgainAfter(retryWhileBusy)
+	}
+
+	p.observations.set(id, s.observation)
+
+	if _, _, inUse := p.config.Volumes.InUse(id); !inUse {
+		p.observations.Forget(id)
+	}
+
+	return s.result(), nil
+}
+
+func (p *Prober) newState(view volumeView) *probeState {
+	return &probeState{
+		observation: observation{at: time.Now(), mounts: map[string]observedMount{}},
+		prober:      p, view: view, volume: view.volume, last: p.observations.last(view.id),
+	}
+}
+
+// probeNotInUse probes a volume that is not in use here. Another process may delete it.
+func (s *probeState) probeNotInUse(ctx context.Context) (health.Observation, error) {
+	found, err := s.findInPools(ctx)
+
+	switch {
+	case err != nil:
+		return health.Observation{}, fmt.Errorf("find volume %s in a pool: %w", s.view.id, err)
+	case !found:
+		return health.Observation{}, health.ErrGone
+	}
+
+	s.addRememberedFindings()
+
+	return s.result(), nil
+}
+
+func (s *probeState) result() health.Observation {
+	return health.Observation{Entries: s.entries, Usage: s.usage, Again: s.again, Patient: s.patient}
+}
+
+func (s *probeState) probeAgainAfter(wait time.Duration) {
+	if s.again == 0 || wait < s.again {
+		s.again = wait
+	}
+}
+
+func (s *probeState) add(reason health.Reason, message string) {
+	s.entries = append(s.entries, health.NewEntry(reason, message))
+}
+
+// run probes a volume in use: first what cannot hang, then the pool, and last the volume's
+// own filesystem.
+func (s *probeState) run(ctx context.Context) error {
+	if err := s.prober.CheckReachable(s.volume.Parameters.Pool); err != nil {
+		return err
+	}
+
+	var err error
+	if s.pool, err = s.prober.config.Volumes.PoolOf(s.volume); err != nil {
+		return err
+	}
+
+	defer s.close()
+
+	if !s.volume.IsImage() {
+		// Its mounts, its files and its usage are all in the pool's filesystem.
+		release, err := s.prober.pools.Acquire(ctx, s.volume.Parameters.Pool)
+		if err != nil {
+			return err
+		}
+		defer release()
+	}
+
+	steps := []func(context.Context) error{s.probeMounts, s.probeBacking, s.probeFilesystem}
+	if s.volume.ExposesRawDevice() {
+		steps = []func(context.Context) error{s.probeRawDevices, s.revokeLostDevices, s.probeMounts, s.probeBacking, s.probeGuest}
+	}
+
+	for _, step := range steps {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+
+	s.addRememberedFindings()
+
+	return nil
+}
+
+func (s *probeState) close() {
+	if s.root != nil {
+		_ = s.root.Close() // nothing was written
+	}
+
+	if s.leaveGate != nil {
+		s.leaveGate()
+	}
+}

@@ -1,0 +1,62 @@
+package probe
+
+import (
+	"slices"
+
+	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+// Reports returns the conditions, usage and checks of the volumes that are in use here or
+// were checked here, sorted by their ids.
+func (p *Prober) Reports() []health.VolumeReport {
+	ids := p.ids()
+	for _, check := range p.config.Checker.All() {
+		ids = append(ids, check.VolumeID)
+	}
+
+	slices.Sort(ids)
+
+	ids = slices.Compact(ids)
+	reports := make([]health.VolumeReport, 0, len(ids))
+
+	for _, id := range ids {
+		reports = append(reports, p.report(id))
+	}
+
+	return reports
+}
+
+func (p *Prober) report(id string) health.VolumeReport {
+	view, _ := p.view(id)
+	last := p.observations.last(id)
+	report := health.VolumeReport{ID: id, Usage: last.usage, Check: p.config.Checker.Report(view.check)}
+
+	if view.check != nil {
+		report.Pool, report.FSType, report.Backing = view.check.Pool, view.check.FSType, string(volume.BackingImage)
+	}
+
+	if record := view.volume; record != nil {
+		report.Pool, report.Backing, report.Staged = record.Parameters.Pool, string(record.Parameters.Backing), record.StagingPath
+		if record.IsImage() && !record.Capability.Block {
+			report.FSType = record.FSType()
+		}
+
+		for _, publication := range record.Publications {
+			report.Published = append(report.Published, publication.TargetPath)
+		}
+	}
+
+	if last.attached != nil {
+		report.CapacityBytes = last.attached.deviceBytes
+	}
+
+	condition, _ := p.monitor.Get(id)
+	report.Conditions = condition.Reports(monitorName)
+
+	if condition != nil && condition.Usage != nil {
+		report.Usage = condition.Usage
+	}
+
+	return report
+}
