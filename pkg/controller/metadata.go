@@ -11,8 +11,10 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
+	"github.com/touchstone-csi/touchstone/internal/linux/extent"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/pool/changedblocks"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
@@ -98,7 +100,7 @@ func (m *Metadata) GetMetadataAllocated(
 	return m.send(stream.Context(), found, func(ctx context.Context) error {
 		defer snapshot.close()
 
-		return pool.Allocated(ctx, snapshot.image, asked.from, found.add)
+		return changedblocks.Allocated(ctx, snapshot.image, asked.from, found.add)
 	})
 }
 
@@ -136,7 +138,7 @@ func (m *Metadata) GetMetadataDelta(
 		defer base.close()
 		defer target.close()
 
-		return pool.Changed(ctx, base.image, target.image, asked.from, found.add)
+		return changedblocks.Changed(ctx, base.image, target.image, asked.from, found.add)
 	})
 }
 
@@ -346,7 +348,7 @@ func newTuples(asked page, of *Snapshot, send func([]*csi.BlockMetadata) error) 
 	return &tuples{send: send, size: of.SizeBytes, most: most}
 }
 
-func (t *tuples) add(found pool.Range) error {
+func (t *tuples) add(found extent.Range) error {
 	// An expansion that has not been acknowledged yet may have made the image
 	// larger than the volume.
 	end := min(found.End(), t.size)

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/internal/linux/extent"
 )
 
 // TestTuples cuts ranges into messages.
@@ -56,7 +56,7 @@ func TestTuples(t *testing.T) {
 				return nil
 			})
 			for _, each := range c.found {
-				require.NoError(t, made.add(pool.Range{Offset: each[0], Length: each[1]}))
+				require.NoError(t, made.add(extent.Range{Offset: each[0], Length: each[1]}))
 			}
 
 			require.NoError(t, made.end())
@@ -85,7 +85,7 @@ func TestTuplesOfALargeRequest(t *testing.T) {
 	})
 
 	for i := range int64(ranges) {
-		require.NoError(t, made.add(pool.Range{Offset: end/2 + i*8192, Length: 4096}))
+		require.NoError(t, made.add(extent.Range{Offset: end/2 + i*8192, Length: 4096}))
 	}
 
 	require.NoError(t, made.end())
@@ -104,6 +104,6 @@ func TestTuplesEndWithTheStream(t *testing.T) {
 		return gone
 	})
 
-	require.ErrorIs(t, made.add(pool.Range{Length: 1 << 40}), gone)
+	require.ErrorIs(t, made.add(extent.Range{Length: 1 << 40}), gone)
 	require.Equal(t, 1, sends)
 }

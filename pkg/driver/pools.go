@@ -83,7 +83,7 @@ func newOpener(ctx context.Context, config *Config, store *state.Store, shared h
 
 // openAll opens the pools, all at once, and waits for them for a while. A pool that
 // cannot be used is no reason not to start; a configuration that cannot work is, and
-// so is another controller. Errors: ErrConfig, pool.ErrTaken, ctx's.
+// so is another controller. Errors: ErrConfig, pool.ErrControllerRunning, ctx's.
 func (o *opener) openAll(ctx context.Context) error {
 	opened := make(chan error, len(o.members))
 

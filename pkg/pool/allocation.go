@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math"
 	"os"
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/extent"
+	"github.com/touchstone-csi/touchstone/pkg/pool/tree"
 )
 
 // maxShared bounds the memory of an Allocation, to 16 MiB.
@@ -82,7 +84,7 @@ func (a *Allocation) Bytes() int64 {
 }
 
 func (a *Allocation) addImage(ctx context.Context, room *os.Root, name string) error {
-	image, err := OpenIn(room, name, os.O_RDONLY, 0)
+	image, err := tree.OpenIn(room, name, os.O_RDONLY, 0)
 	if err != nil {
 		return err
 	}
@@ -92,22 +94,23 @@ func (a *Allocation) addImage(ctx context.Context, room *os.Root, name string) e
 }
 
 func (a *Allocation) addTree(ctx context.Context, from *Pool, room *os.Root, name string) error {
-	directory, err := OpenIn(room, name, unix.O_DIRECTORY, 0)
+	directory, err := tree.OpenIn(room, name, unix.O_DIRECTORY, 0)
 	if err != nil {
 		return err
 	}
 	defer directory.Close()
 
-	counting := usageCounter{}
+	var visit tree.FileVisitor
 	if from.reflinks {
-		counting.extents = a
+		visit = a.addFile
 	}
 
-	if err := counting.within(ctx, directory, ""); err != nil {
-		return err
+	usage, err := tree.Measure(ctx, directory, visit)
+	if err != nil {
+		return err //nolint:wrapcheck // the caller names the object
 	}
 
-	a.bytes += int64(counting.bytes)
+	a.bytes += usage.Bytes
 
 	return nil
 }
@@ -115,8 +118,8 @@ func (a *Allocation) addTree(ctx context.Context, from *Pool, room *os.Root, nam
 // addFile adds a file with so many hard links, one of which is in the directory.
 // A file that cannot be opened adds nothing.
 func (a *Allocation) addFile(ctx context.Context, pinned *os.File, names uint32) error {
-	file, err := openForReading(pinned, 0)
-	if errors.Is(err, ErrLeased) || errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist) {
+	file, err := tree.OpenPinned(pinned)
+	if errors.Is(err, tree.ErrLeased) || errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 
@@ -129,24 +132,22 @@ func (a *Allocation) addFile(ctx context.Context, pinned *os.File, names uint32)
 }
 
 // addExtents adds nothing on a filesystem without FIEMAP.
-func (a *Allocation) addExtents(ctx context.Context, file *os.File, names uint32) error {
-	walked := &fiemapReader{file: file, end: math.MaxInt64, unwritten: true, unsynced: true}
-
-	for {
-		found, ok, err := walked.Next(ctx)
-		if err != nil || !ok || walked.fallback != nil {
-			return err
-		}
-
+func (a *Allocation) addExtents(ctx context.Context, file *os.File, links uint32) error {
+	err := extent.Allocated(ctx, file, func(found extent.Extent) {
 		switch {
 		case found.Encoded:
-			// The length is that of the data, not of the space.
+			// Its length is that of the data, not of the blocks.
 		case found.Shared && found.Located:
 			a.addShared(span{uint64(found.Physical), uint64(found.Physical + found.End - found.Start)})
 		case !found.Shared:
-			a.bytes += (found.End - found.Start) / int64(names)
+			a.bytes += (found.End - found.Start) / int64(links)
 		}
+	})
+	if errors.Is(err, errors.ErrUnsupported) {
+		return nil
 	}
+
+	return err //nolint:wrapcheck // it names the file
 }
 
 func (a *Allocation) addShared(at span) {

@@ -8,6 +8,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/linux/extent"
+	"github.com/touchstone-csi/touchstone/pkg/pool/filecopy"
+	"github.com/touchstone-csi/touchstone/pkg/pool/tree"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
@@ -79,7 +82,7 @@ func (c *Copy) prepare() error {
 
 	if c.target.Backing == volume.BackingDirectory {
 		if err = c.pool.scratch.Mkdir(c.target.ID, directoryMode); err == nil {
-			c.tree, err = OpenIn(c.pool.scratch, c.target.ID, os.O_RDONLY|unix.O_DIRECTORY, 0)
+			c.tree, err = tree.OpenIn(c.pool.scratch, c.target.ID, os.O_RDONLY|unix.O_DIRECTORY, 0)
 		}
 
 		return err
@@ -111,13 +114,13 @@ func (c *Copy) File() *os.File { return c.file }
 
 // CopyData takes the source's bytes. While it runs a source for which PointInTime is
 // false must not be written. It neither waits for the disk nor makes the copy
-// visible. Errors: ErrNoSpace, ErrCloneUnsupported, ctx's.
+// visible. Errors: ErrNoSpace, filecopy.ErrCloneUnsupported, ctx's.
 func (c *Copy) CopyData(ctx context.Context) error {
 	var err error
 
 	switch {
 	case c.pointInTime:
-		err = Clone(c.file, c.opened)
+		err = filecopy.Clone(c.file, c.opened)
 	case c.target.Backing == volume.BackingDirectory:
 		err = c.copyTree(ctx)
 	default:
@@ -142,10 +145,10 @@ func (c *Copy) copyImage(ctx context.Context) error {
 		return err
 	}
 
-	var moving Copier
+	var moving filecopy.Copier
 
 	if c.options.Progress != nil {
-		total, err := DataBytes(c.opened, info.Size())
+		total, err := extent.DataBytes(c.opened, info.Size())
 		if err != nil {
 			return err
 		}
@@ -181,7 +184,7 @@ func (c *Copy) commitImage(ctx context.Context) (int64, error) {
 	// A copy that was not instant may share blocks too: copy_file_range does
 	// where it can.
 	if c.options.Thick && c.pool.reflinks {
-		if err := Unshare(ctx, c.file); err != nil {
+		if err := filecopy.Unshare(ctx, c.file); err != nil {
 			return 0, err
 		}
 	}

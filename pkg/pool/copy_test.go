@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/pool/filecopy"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
@@ -328,7 +329,7 @@ func TestUnexpectedlyNotInstant(t *testing.T) {
 	making, err := place.NewCopy(place, source, target, pool.CopyOptions{})
 	require.NoError(t, err)
 	require.True(t, making.PointInTime(), "want: the copy is instant")
-	require.ErrorIs(t, making.CopyData(t.Context()), pool.ErrCloneUnsupported)
+	require.ErrorIs(t, making.CopyData(t.Context()), filecopy.ErrCloneUnsupported)
 	nothingHalfMade(t, place, target)
 }
 

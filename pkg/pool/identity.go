@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
+	"github.com/touchstone-csi/touchstone/pkg/pool/tree"
 )
 
 const (
@@ -156,7 +157,7 @@ func (p *Pool) findIdentity() (string, error) {
 }
 
 func readIdentity(root *os.Root) (string, error) {
-	file, err := OpenIn(root, layout.Identity, os.O_RDONLY, 0)
+	file, err := tree.OpenIn(root, layout.Identity, os.O_RDONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	}

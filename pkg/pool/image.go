@@ -12,8 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/eintr"
+	"github.com/touchstone-csi/touchstone/internal/linux/extent"
 	"github.com/touchstone-csi/touchstone/internal/linux/flock"
 	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
+	"github.com/touchstone-csi/touchstone/pkg/pool/tree"
 )
 
 // EnsureImage makes sure that the volume has an image of at least size bytes.
@@ -25,7 +27,7 @@ func (p *Pool) EnsureImage(id string, size int64, thick bool) error {
 		return err
 	}
 
-	file, err := OpenIn(p.images, id+layout.ImageSuffix, os.O_RDWR|os.O_CREATE, imageMode)
+	file, err := tree.OpenIn(p.images, id+layout.ImageSuffix, os.O_RDWR|os.O_CREATE, imageMode)
 	if err != nil {
 		return p.spaceError(fmt.Errorf("make image of volume %s: %w", id, err))
 	}
@@ -106,7 +108,7 @@ func (p *Pool) OpenImage(id string, flag int) (*os.File, error) {
 		return nil, err
 	}
 
-	file, err := OpenIn(p.images, id+layout.ImageSuffix, flag, 0)
+	file, err := tree.OpenIn(p.images, id+layout.ImageSuffix, flag, 0)
 	if err != nil {
 		return nil, p.notFoundError("volume "+id, err)
 	}
@@ -383,12 +385,12 @@ func allocateHoles(file *os.File, has, size int64) error {
 // unallocatedRanges returns the ranges of the file's first size bytes that have no space.
 // It returns ENOSPC where the pool cannot have that much, before it is filled in
 // vain.
-func unallocatedRanges(file *os.File, has, size int64) ([]Range, error) {
-	missing, err := Holes(file, has)
+func unallocatedRanges(file *os.File, has, size int64) ([]extent.Range, error) {
+	missing, err := extent.Holes(file, has)
 	if errors.Is(err, errors.ErrUnsupported) {
 		// Such filesystems (tmpfs, FUSE) have a fallocate that needs no more than what
 		// is missing.
-		return []Range{{Length: max(size, 1)}}, nil
+		return []extent.Range{{Length: max(size, 1)}}, nil
 	}
 
 	if err != nil {
@@ -396,7 +398,7 @@ func unallocatedRanges(file *os.File, has, size int64) ([]Range, error) {
 	}
 
 	if size > has {
-		missing = append(missing, Range{Offset: has, Length: size - has})
+		missing = append(missing, extent.Range{Offset: has, Length: size - has})
 	}
 
 	return missing, checkFree(file, missing)
@@ -404,7 +406,7 @@ func unallocatedRanges(file *os.File, has, size int64) ([]Range, error) {
 
 // checkFree returns ENOSPC where the filesystem has less space than the ranges
 // need. btrfs counts space that was released as free after the next commit only.
-func checkFree(file *os.File, ranges []Range) error {
+func checkFree(file *os.File, ranges []extent.Range) error {
 	var needed int64
 	for _, each := range ranges {
 		needed += each.Length

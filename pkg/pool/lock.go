@@ -13,6 +13,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/linux/flock"
 	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
+	"github.com/touchstone-csi/touchstone/pkg/pool/tree"
 )
 
 // ownerBytes bounds what is read back of a lock file.
@@ -107,7 +108,7 @@ func (p *Pool) openLock(flag int) (*os.File, error) {
 	}
 	defer root.Close()
 
-	file, err := OpenIn(root, layout.ControllerLock, flag, imageMode)
+	file, err := tree.OpenIn(root, layout.ControllerLock, flag, imageMode)
 	if err != nil {
 		return nil, fmt.Errorf("lock pool %q: %w", p.name, err)
 	}

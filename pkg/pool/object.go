@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/touchstone-csi/touchstone/internal/linux/eintr"
 	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
+	"github.com/touchstone-csi/touchstone/pkg/pool/tree"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
@@ -63,7 +63,7 @@ func (p *Pool) open(object Object) (*os.File, error) {
 		flag |= unix.O_DIRECTORY
 	}
 
-	file, err := OpenIn(p.parentOf(object), object.fileName(), flag, 0)
+	file, err := tree.OpenIn(p.parentOf(object), object.fileName(), flag, 0)
 	if err != nil {
 		return nil, p.notFoundError(object.String(), err)
 	}
@@ -111,31 +111,4 @@ func (p *Pool) renameFromScratch(object Object) error {
 	}
 
 	return nil
-}
-
-// OpenIn opens a name in a room, never through a symlink: os.Root, unlike
-// openat, follows one that stays in the room, whatever flag is given, and the
-// neighbour there is somebody else's volume.
-func OpenIn(room *os.Root, name string, flag int, mode uint32) (*os.File, error) {
-	directory, err := room.Open(".")
-	if err != nil {
-		return nil, err //nolint:wrapcheck // the callers name the object
-	}
-	defer directory.Close()
-
-	return OpenAt(directory, name, flag, mode)
-}
-
-// OpenAt opens a name of an open directory, never through a symlink.
-func OpenAt(directory *os.File, name string, flag int, mode uint32) (*os.File, error) {
-	path := filepath.Join(directory.Name(), name)
-
-	descriptor, err := eintr.RetryValue(func() (int, error) {
-		return unix.Openat(int(directory.Fd()), name, flag|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)
-	})
-	if err != nil {
-		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
-	}
-
-	return os.NewFile(uintptr(descriptor), path), nil
 }

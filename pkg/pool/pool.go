@@ -37,9 +37,6 @@ var (
 	// ErrNoLocks says that the pool's filesystem has no file locks, without which
 	// two nodes could use one image.
 	ErrNoLocks = errdefs.New(errdefs.ErrFailedPrecondition, "the pool's filesystem has no file locks (flock); put the pool on one that has, or mount it with locks")
-	// ErrCloneUnsupported says that a filesystem that lets files share blocks did not
-	// let these two, so that there is no copy of one moment.
-	ErrCloneUnsupported = errdefs.New(errdefs.ErrFailedPrecondition, "the filesystem makes no instant copy of this file")
 )
 
 const (

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/pool/tree"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
@@ -184,7 +185,7 @@ func TestRemovalStopsAtAMount(t *testing.T) {
 
 	for range 2 {
 		err := p.Remove(t.Context(), object)
-		require.ErrorIs(t, err, pool.ErrMounted)
+		require.ErrorIs(t, err, tree.ErrMounted)
 		require.ErrorContains(t, err, "/a/mounted")
 		require.FileExists(t, filepath.Join(data, "precious"))
 		require.NoDirExists(t, path, "it is out of its place")

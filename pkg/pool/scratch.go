@@ -11,6 +11,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/linux/flock"
 	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
+	"github.com/touchstone-csi/touchstone/pkg/pool/tree"
 )
 
 // claim makes the names that belong to id in the scratch room be this process'
@@ -47,7 +48,7 @@ func (p *Pool) acquireScratch(id string) (*os.File, error) {
 }
 
 func (p *Pool) lockScratch(id string) (*os.File, error) {
-	file, err := OpenIn(p.scratch, id+layout.ImageSuffix, os.O_RDWR|os.O_CREATE, imageMode)
+	file, err := tree.OpenIn(p.scratch, id+layout.ImageSuffix, os.O_RDWR|os.O_CREATE, imageMode)
 	if err != nil {
 		return nil, fmt.Errorf("make scratch of %s: %w", id, err)
 	}

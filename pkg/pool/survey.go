@@ -13,6 +13,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/linux/flock"
 	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
+	"github.com/touchstone-csi/touchstone/pkg/pool/tree"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
@@ -81,7 +82,7 @@ func (p *Pool) scratchObject(ctx context.Context, id string) (ScratchObject, err
 
 // scratchLocked asks without changing anything.
 func (p *Pool) scratchLocked(id string) (bool, error) {
-	file, err := OpenIn(p.scratch, id+layout.ImageSuffix, os.O_RDONLY, 0)
+	file, err := tree.OpenIn(p.scratch, id+layout.ImageSuffix, os.O_RDONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/pool/tree"
 )
 
 // TestHardLinksTakeNoMemory copies files that have two names each, with long paths:
@@ -108,7 +109,7 @@ func TestALeaseEndsACopy(t *testing.T) {
 	require.NoError(t, err)
 
 	err = copying.CopyData(t.Context())
-	require.ErrorIs(t, err, pool.ErrLeased)
+	require.ErrorIs(t, err, tree.ErrLeased)
 	require.ErrorContains(t, err, "leased")
 
 	_, err = unix.FcntlInt(file.Fd(), unix.F_SETLEASE, unix.F_UNLCK)

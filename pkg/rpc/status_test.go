@@ -21,6 +21,9 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/operation/coalesce"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/pool/changedblocks"
+	"github.com/touchstone-csi/touchstone/pkg/pool/filecopy"
+	"github.com/touchstone-csi/touchstone/pkg/pool/tree"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
@@ -53,7 +56,7 @@ func TestStatusOfEachError(t *testing.T) {
 		{codes.FailedPrecondition, []error{
 			volume.ErrClaimUnreadable,
 			mount.ErrWrongType, mount.ErrNotEmpty, mount.ErrBusy,
-			pool.ErrMounted, pool.ErrInUse, pool.ErrNoLocks, pool.ErrLeased, pool.ErrCloneUnsupported,
+			tree.ErrMounted, pool.ErrInUse, pool.ErrNoLocks, tree.ErrLeased, filecopy.ErrCloneUnsupported,
 			kata.ErrUnsafeRoot, kata.ErrNested, cgroup.ErrInfeasible, cgroup.ErrNoPod,
 			filesystem.ErrGrowRefused, filesystem.ErrInUse, filesystem.ErrFrozen,
 			loop.ErrImageLocked, loop.ErrNoLocks, loop.ErrNotAttached, errdefs.ErrFailedPrecondition,
@@ -64,7 +67,7 @@ func TestStatusOfEachError(t *testing.T) {
 		{codes.Internal, []error{
 			errors.New("no category"), &operation.PanicError{}, //nolint:err113 // any error
 			pool.ErrNotDirectory, pool.ErrShrink, pool.ErrControllerRunning, pool.ErrReplaced, pool.ErrReadOnly,
-			pool.ErrIdentity, pool.ErrNotImmutable, pool.ErrUnknown,
+			pool.ErrIdentity, changedblocks.ErrNotImmutable, pool.ErrUnknown,
 			state.ErrDuplicate, state.ErrNotOpen, state.ErrRecord, state.ErrTransactionOver, state.ErrNotRepairable,
 			kata.ErrNoSandbox, kata.ErrUnimplemented, kata.ErrNoAnswer, kata.ErrHostPath,
 			filesystem.ErrUnknown, filesystem.ErrNoSuperblock, filesystem.ErrDamaged, filesystem.ErrOtherFilesystem,

@@ -120,7 +120,7 @@ func driverMutants() []mutant {
 		},
 		{
 			name: "driver/failed-pool-ends-the-start", file: "pkg/driver/pools.go",
-			old:    `if errors.Is(err, ErrConfig) || errors.Is(err, pool.ErrTaken) {`,
+			old:    `if errors.Is(err, ErrConfig) || errors.Is(err, pool.ErrControllerRunning) {`,
 			new:    `if err != nil {`,
 			breaks: "one failed pool keeps the driver from starting",
 			tests:  in("test/driver", "TestAFailedPoolIsAConditionOfItself"),

@@ -20,7 +20,7 @@ import (
 
 // Verify reads a state directory and compares the pools with it, given by name,
 // without changing anything. It fails when the state or a pool cannot be read,
-// as while a driver uses it: with *state.LockedError, pool.ErrTaken,
+// as while a driver uses it: with *state.LockedError, pool.ErrControllerRunning,
 // embedded.ErrNotMounted, ErrNoPool or ErrNotComparable.
 func Verify(ctx context.Context, stateDir string, pools map[string]string) (Report, error) {
 	return withPools(ctx, stateDir, pools, (*pool.Set).LockForReading, func(*comparison) error { return nil })

@@ -1,6 +1,10 @@
-package pool
+package changedblocks
 
-import "context"
+import (
+	"context"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/extent"
+)
 
 const (
 	// batchExtents are handed over at once, so that handing over costs little.
@@ -12,17 +16,17 @@ const (
 // ahead asks for extents before they are wanted, so that two files are mapped at
 // the same time: finding out which blocks are shared keeps a processor busy.
 type prefetcher struct {
-	batches chan []Extent
-	current []Extent
+	batches chan []extent.Extent
+	current []extent.Extent
 	// err is set before batches is closed.
 	err error
 }
 
 // prefetch returns the same extents. stop must be called; it returns when
 // nothing goes on any more.
-func prefetch(ctx context.Context, of ExtentReader) (a *prefetcher, stop func()) {
+func prefetch(ctx context.Context, of extent.Reader) (a *prefetcher, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	a = &prefetcher{batches: make(chan []Extent, maxBatches)}
+	a = &prefetcher{batches: make(chan []extent.Extent, maxBatches)}
 	ended := make(chan struct{})
 
 	go func() {
@@ -38,9 +42,9 @@ func prefetch(ctx context.Context, of ExtentReader) (a *prefetcher, stop func())
 	}
 }
 
-func (a *prefetcher) fill(ctx context.Context, of ExtentReader) error {
+func (a *prefetcher) fill(ctx context.Context, of extent.Reader) error {
 	for more := true; more; {
-		batch := make([]Extent, 0, batchExtents)
+		batch := make([]extent.Extent, 0, batchExtents)
 
 		for len(batch) < batchExtents {
 			found, ok, err := of.Next(ctx)
@@ -65,17 +69,17 @@ func (a *prefetcher) fill(ctx context.Context, of ExtentReader) error {
 	return nil
 }
 
-func (a *prefetcher) Next(ctx context.Context) (Extent, bool, error) {
+func (a *prefetcher) Next(ctx context.Context) (extent.Extent, bool, error) {
 	for len(a.current) == 0 {
 		select {
 		case batch, ok := <-a.batches:
 			if !ok {
-				return Extent{}, false, a.err
+				return extent.Extent{}, false, a.err
 			}
 
 			a.current = batch
 		case <-ctx.Done():
-			return Extent{}, false, context.Cause(ctx) //nolint:wrapcheck // who cancelled it knows
+			return extent.Extent{}, false, context.Cause(ctx) //nolint:wrapcheck // who cancelled it knows
 		}
 	}
 

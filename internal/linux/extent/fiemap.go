@@ -1,4 +1,4 @@
-package pool
+package extent
 
 import (
 	"context"
@@ -58,41 +58,6 @@ type fsxattr struct {
 	_      [6]uint32
 }
 
-// extent is a run of a file's bytes that have been written, so that they need
-// not be zero.
-type Extent struct {
-	Start, End int64
-	// located says that physical is where start is on the filesystem. Bytes at
-	// the same place are the same bytes.
-	Located  bool
-	Physical int64
-	// shared means that another file may have the same blocks, encoded that the
-	// blocks hold compressed or encrypted data.
-	Shared, Encoded bool
-}
-
-// from is the part of the extent behind offset.
-func (e Extent) From(offset int64) Extent {
-	if offset > e.Start {
-		e.Physical += offset - e.Start
-		e.Start = offset
-	}
-
-	return e
-}
-
-// extents hands out a file's extents in order, without an overlap; ok is false
-// behind the last.
-type ExtentReader interface {
-	Next(ctx context.Context) (found Extent, ok bool, err error)
-}
-
-// WrittenExtents are those of the file between from and end: what its filesystem
-// maps (FIEMAP) or else where it says that data is (SEEK_DATA).
-func WrittenExtents(file *os.File, from, end int64) ExtentReader {
-	return &fiemapReader{file: file, offset: from, end: end}
-}
-
 // mapped reads the extents page by page.
 type fiemapReader struct {
 	file        *os.File
@@ -107,7 +72,7 @@ type fiemapReader struct {
 	index   uint32
 	done    bool
 	// instead is set on a filesystem that has no FIEMAP.
-	fallback ExtentReader
+	fallback Reader
 }
 
 func (m *fiemapReader) Next(ctx context.Context) (Extent, bool, error) {
@@ -211,117 +176,4 @@ func (m *fiemapReader) translate(raw *fiemapExtent) (Extent, bool) {
 	}
 
 	return found, true
-}
-
-// Holes returns the ranges of the file's first size bytes that have no space in
-// its filesystem. Space that is reserved and was never written is none of them,
-// although SEEK_HOLE calls it one. The error is errors.ErrUnsupported on a
-// filesystem without FIEMAP.
-func Holes(file *os.File, size int64) ([]Range, error) {
-	var holes []Range
-
-	walked, at := &fiemapReader{file: file, end: size, unwritten: true}, int64(0)
-
-	for {
-		found, ok, err := walked.Next(context.Background())
-		if err != nil {
-			return nil, err
-		}
-
-		if walked.fallback != nil {
-			return nil, errors.ErrUnsupported
-		}
-
-		if !ok {
-			found.Start = size
-		}
-
-		if found.Start > at {
-			holes = append(holes, Range{Offset: at, Length: found.Start - at})
-		}
-
-		if !ok {
-			return holes, nil
-		}
-
-		at = found.End
-	}
-}
-
-// sought finds the extents by SEEK_DATA; where they are it can't tell.
-type seekReader struct {
-	file        *os.File
-	offset, end int64
-}
-
-func (s *seekReader) Next(ctx context.Context) (Extent, bool, error) {
-	if err := ctx.Err(); err != nil {
-		return Extent{}, false, fmt.Errorf("look for data in %s: %w", s.file.Name(), err)
-	}
-
-	if s.offset >= s.end {
-		return Extent{}, false, nil
-	}
-
-	start, err := s.file.Seek(s.offset, unix.SEEK_DATA)
-	if errors.Is(err, unix.ENXIO) || err == nil && start >= s.end {
-		return Extent{}, false, nil
-	}
-
-	var end int64
-	if err == nil {
-		end, err = s.file.Seek(start, unix.SEEK_HOLE)
-	}
-
-	if err != nil {
-		return Extent{}, false, fmt.Errorf("look for data in %s from %d: %w", s.file.Name(), s.offset, err)
-	}
-
-	s.offset = min(end, s.end)
-
-	return Extent{Start: start, End: s.offset}, true, nil
-}
-
-// ComparablePhysical says whether one physical offset means the same bytes in both
-// files. It is asked only of filesystems of which that is known; elsewhere (a
-// stack of others, several devices with offsets of their own) equal offsets may
-// be a coincidence.
-func ComparablePhysical(a, b *os.File) (bool, error) {
-	var devices [2]uint64
-
-	for i, file := range []*os.File{a, b} {
-		device, known, err := physicalSpace(file)
-		if err != nil || !known {
-			return false, err
-		}
-
-		devices[i] = device
-	}
-
-	return devices[0] == devices[1], nil
-}
-
-func physicalSpace(file *os.File) (device uint64, known bool, err error) {
-	var (
-		stat  unix.Stat_t
-		whole unix.Statfs_t
-	)
-
-	if err := errors.Join(unix.Fstat(int(file.Fd()), &stat), unix.Fstatfs(int(file.Fd()), &whole)); err != nil {
-		return 0, false, fmt.Errorf("filesystem of %s: %w", file.Name(), err)
-	}
-
-	switch whole.Type {
-	case unix.BTRFS_SUPER_MAGIC:
-		return stat.Dev, true, nil
-	case unix.XFS_SUPER_MAGIC:
-		// Files may be on a realtime device, whose offsets begin at 0 too.
-		var attributes fsxattr
-
-		_, _, errno := unix.Syscall(unix.SYS_IOCTL, file.Fd(), fsIocFsGetXattr, uintptr(unsafe.Pointer(&attributes)))
-
-		return stat.Dev, errno == 0 && attributes.xflags&fsXflagRealtime == 0, nil
-	default:
-		return 0, false, nil
-	}
 }

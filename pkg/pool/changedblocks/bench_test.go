@@ -1,4 +1,4 @@
-package pool_test
+package changedblocks_test
 
 import (
 	"math/rand"
@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/internal/linux/extent"
+	"github.com/touchstone-csi/touchstone/pkg/pool/changedblocks"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -71,7 +72,7 @@ func BenchmarkAllocated(b *testing.B) {
 	for b.Loop() {
 		ranges = 0
 
-		require.NoError(b, pool.Allocated(b.Context(), target, 0, func(pool.Range) error {
+		require.NoError(b, changedblocks.Allocated(b.Context(), target, 0, func(extent.Range) error {
 			ranges++
 
 			return nil
@@ -92,7 +93,7 @@ func BenchmarkChanged(b *testing.B) {
 	for b.Loop() {
 		ranges, changed = 0, 0
 
-		require.NoError(b, pool.Changed(b.Context(), base, target, 0, func(r pool.Range) error {
+		require.NoError(b, changedblocks.Changed(b.Context(), base, target, 0, func(r extent.Range) error {
 			ranges++
 			changed += r.Length
 

@@ -1,4 +1,4 @@
-package pool
+package changedblocks
 
 import (
 	"context"
@@ -7,14 +7,16 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/extent"
 )
 
 // listed are extents that were made up.
-type listed []Extent
+type listed []extent.Extent
 
-func (l *listed) Next(context.Context) (Extent, bool, error) {
+func (l *listed) Next(context.Context) (extent.Extent, bool, error) {
 	if len(*l) == 0 {
-		return Extent{}, false, nil
+		return extent.Extent{}, false, nil
 	}
 
 	first := (*l)[0]
@@ -24,65 +26,65 @@ func (l *listed) Next(context.Context) (Extent, bool, error) {
 }
 
 // located is data of which the filesystem says where it is.
-func located(start, end, physical int64) Extent {
-	return Extent{Start: start, End: end, Located: true, Physical: physical}
+func located(start, end, physical int64) extent.Extent {
+	return extent.Extent{Start: start, End: end, Located: true, Physical: physical}
 }
 
 // unlocated is data of which it can't say that.
-func unlocated(start, end int64) Extent { return Extent{Start: start, End: end} }
+func unlocated(start, end int64) extent.Extent { return extent.Extent{Start: start, End: end} }
 
 func TestMerge(t *testing.T) {
 	t.Parallel()
 
 	for name, c := range map[string]struct {
-		base, target []Extent
+		base, target []extent.Extent
 		// want are the segments, and what is known of each.
 		want []string
 	}{
 		"nothing": {},
 		"only base": {
-			base: []Extent{located(10, 20, 110)},
+			base: []extent.Extent{located(10, 20, 110)},
 			want: []string{"10-20 differs"},
 		},
 		"only target": {
-			target: []Extent{located(0, 20, 110), located(20, 30, 500)},
+			target: []extent.Extent{located(0, 20, 110), located(20, 30, 500)},
 			want:   []string{"0-20 differs", "20-30 differs"},
 		},
 		"the same extent": {
-			base: []Extent{located(10, 20, 110)}, target: []Extent{located(10, 20, 110)},
+			base: []extent.Extent{located(10, 20, 110)}, target: []extent.Extent{located(10, 20, 110)},
 			want: []string{"10-20 shared"},
 		},
 		"the same place of the file, elsewhere": {
-			base: []Extent{located(10, 20, 110)}, target: []Extent{located(10, 20, 111)},
+			base: []extent.Extent{located(10, 20, 110)}, target: []extent.Extent{located(10, 20, 111)},
 			want: []string{"10-20 differs"},
 		},
 		"the same place of the disk, for other bytes of the file": {
-			base: []Extent{located(10, 20, 110)}, target: []Extent{located(15, 25, 110)},
+			base: []extent.Extent{located(10, 20, 110)}, target: []extent.Extent{located(15, 25, 110)},
 			want: []string{"10-15 differs", "15-20 differs", "20-25 differs"},
 		},
 		"cut in different places": {
-			base:   []Extent{located(0, 100, 1000)},
-			target: []Extent{located(0, 40, 1000), located(40, 50, 7000), located(60, 100, 1060)},
+			base:   []extent.Extent{located(0, 100, 1000)},
+			target: []extent.Extent{located(0, 40, 1000), located(40, 50, 7000), located(60, 100, 1060)},
 			want:   []string{"0-40 shared", "40-50 differs", "50-60 differs", "60-100 shared"},
 		},
 		"cut the other way round": {
-			base:   []Extent{located(0, 40, 1000), located(40, 50, 7000), located(60, 100, 1060)},
-			target: []Extent{located(0, 100, 1000)},
+			base:   []extent.Extent{located(0, 40, 1000), located(40, 50, 7000), located(60, 100, 1060)},
+			target: []extent.Extent{located(0, 100, 1000)},
 			want:   []string{"0-40 shared", "40-50 differs", "50-60 differs", "60-100 shared"},
 		},
 		"what can't be located": {
-			base:   []Extent{located(0, 10, 1000), unlocated(10, 30)},
-			target: []Extent{unlocated(5, 15), located(20, 25, 0), unlocated(40, 50)},
+			base:   []extent.Extent{located(0, 10, 1000), unlocated(10, 30)},
+			target: []extent.Extent{unlocated(5, 15), located(20, 25, 0), unlocated(40, 50)},
 			want: []string{
 				"0-5 differs", "5-10 unknown", "10-15 unknown", "15-20 unknown", "20-25 unknown", "25-30 unknown", "40-50 unknown",
 			},
 		},
 		"both unlocated, with the physical offset 0": {
-			base: []Extent{unlocated(0, 10)}, target: []Extent{unlocated(0, 10)},
+			base: []extent.Extent{unlocated(0, 10)}, target: []extent.Extent{unlocated(0, 10)},
 			want: []string{"0-10 unknown"},
 		},
 		"far apart": {
-			base: []Extent{located(0, 10, 0), located(90, 100, 90)}, target: []Extent{located(50, 60, 50)},
+			base: []extent.Extent{located(0, 10, 0), located(90, 100, 90)}, target: []extent.Extent{located(50, 60, 50)},
 			want: []string{"0-10 differs", "50-60 differs", "90-100 differs"},
 		},
 	} {
@@ -119,23 +121,23 @@ func TestJoiner(t *testing.T) {
 	for name, c := range map[string]struct {
 		from, size int64
 		add        [][2]int64
-		want       []Range
+		want       []extent.Range
 	}{
 		"nothing":              {size: 100 * k},
-		"one":                  {size: 100 * k, add: [][2]int64{{8 * k, 12 * k}}, want: []Range{{8 * k, 4 * k}}},
-		"touching":             {size: 100 * k, add: [][2]int64{{0, 4 * k}, {4 * k, 8 * k}}, want: []Range{{0, 8 * k}}},
-		"apart":                {size: 100 * k, add: [][2]int64{{0, 4 * k}, {8 * k, 12 * k}}, want: []Range{{0, 4 * k}, {8 * k, 4 * k}}},
-		"small ones, apart":    {size: 100 * k, add: [][2]int64{{1 * k, 2 * k}, {9 * k, 10 * k}}, want: []Range{{0, 4 * k}, {8 * k, 4 * k}}},
-		"small ones, together": {size: 100 * k, add: [][2]int64{{1 * k, 2 * k}, {3 * k, 5 * k}}, want: []Range{{0, 8 * k}}},
-		"end of the file":      {size: 10*k + 5, add: [][2]int64{{9 * k, 10*k + 5}}, want: []Range{{8 * k, 2*k + 5}}},
-		"begin in a block":     {from: 5 * k, size: 100 * k, add: [][2]int64{{5 * k, 6 * k}}, want: []Range{{5 * k, 3 * k}}},
+		"one":                  {size: 100 * k, add: [][2]int64{{8 * k, 12 * k}}, want: []extent.Range{{Offset: 8 * k, Length: 4 * k}}},
+		"touching":             {size: 100 * k, add: [][2]int64{{0, 4 * k}, {4 * k, 8 * k}}, want: []extent.Range{{Offset: 0, Length: 8 * k}}},
+		"apart":                {size: 100 * k, add: [][2]int64{{0, 4 * k}, {8 * k, 12 * k}}, want: []extent.Range{{Offset: 0, Length: 4 * k}, {Offset: 8 * k, Length: 4 * k}}},
+		"small ones, apart":    {size: 100 * k, add: [][2]int64{{1 * k, 2 * k}, {9 * k, 10 * k}}, want: []extent.Range{{Offset: 0, Length: 4 * k}, {Offset: 8 * k, Length: 4 * k}}},
+		"small ones, together": {size: 100 * k, add: [][2]int64{{1 * k, 2 * k}, {3 * k, 5 * k}}, want: []extent.Range{{Offset: 0, Length: 8 * k}}},
+		"end of the file":      {size: 10*k + 5, add: [][2]int64{{9 * k, 10*k + 5}}, want: []extent.Range{{Offset: 8 * k, Length: 2*k + 5}}},
+		"begin in a block":     {from: 5 * k, size: 100 * k, add: [][2]int64{{5 * k, 6 * k}}, want: []extent.Range{{Offset: 5 * k, Length: 3 * k}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			var got []Range
+			var got []extent.Range
 
-			joined := &rangeJoiner{from: c.from, size: c.size, visit: func(r Range) error {
+			joined := &rangeJoiner{from: c.from, size: c.size, visit: func(r extent.Range) error {
 				got = append(got, r)
 
 				return nil
@@ -177,4 +179,6 @@ func TestMergeEnds(t *testing.T) {
 
 type broken struct{ err error }
 
-func (b broken) Next(context.Context) (Extent, bool, error) { return Extent{}, false, b.err }
+func (b broken) Next(context.Context) (extent.Extent, bool, error) {
+	return extent.Extent{}, false, b.err
+}

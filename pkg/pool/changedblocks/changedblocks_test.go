@@ -1,4 +1,4 @@
-package pool_test
+package changedblocks_test
 
 import (
 	"bytes"
@@ -15,8 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
+	"github.com/touchstone-csi/touchstone/internal/linux/extent"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
-	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/pool/changedblocks"
 	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -141,18 +142,18 @@ func TestNoChangeIsMissed(t *testing.T) {
 				from := rapid.Int64Range(0, int64(len(now))).Draw(t, "from")
 
 				for _, from := range []int64{0, from} {
-					check(t, visited(t, func(visit func(pool.Range) error) error {
-						return pool.Allocated(visitor, target, from, visit)
+					check(t, visited(t, func(visit func(extent.Range) error) error {
+						return changedblocks.Allocated(visitor, target, from, visit)
 					}), nil, now, from)
 
-					check(t, visited(t, func(visit func(pool.Range) error) error {
-						return pool.Changed(visitor, base, target, from, visit)
+					check(t, visited(t, func(visit func(extent.Range) error) error {
+						return changedblocks.Changed(visitor, base, target, from, visit)
 					}), before, now, from)
 				}
 
 				// Backwards: the volume became smaller.
-				check(t, visited(t, func(visit func(pool.Range) error) error {
-					return pool.Changed(visitor, target, base, 0, visit)
+				check(t, visited(t, func(visit func(extent.Range) error) error {
+					return changedblocks.Changed(visitor, target, base, 0, visit)
 				}), now, before, 0)
 			})
 		})
@@ -292,10 +293,10 @@ func content(t require.TestingT, file *os.File) []byte {
 	return all
 }
 
-func visited(t require.TestingT, walk func(visit func(pool.Range) error) error) []pool.Range {
-	var ranges []pool.Range
+func visited(t require.TestingT, walk func(visit func(extent.Range) error) error) []extent.Range {
+	var ranges []extent.Range
 
-	require.NoError(t, walk(func(r pool.Range) error {
+	require.NoError(t, walk(func(r extent.Range) error {
 		ranges = append(ranges, r)
 
 		return nil
@@ -306,7 +307,7 @@ func visited(t require.TestingT, walk func(visit func(pool.Range) error) error) 
 
 // check requires that what is outside of the ranges is the same in both, and
 // that the ranges have the promised form. Behind the end of before are zeros.
-func check(t require.TestingT, ranges []pool.Range, before, now []byte, from int64) {
+func check(t require.TestingT, ranges []extent.Range, before, now []byte, from int64) {
 	if short := len(now) - len(before); short > 0 {
 		before = append(slices.Clip(before), make([]byte, short)...)
 	}
@@ -320,8 +321,8 @@ func check(t require.TestingT, ranges []pool.Range, before, now []byte, from int
 		require.Greater(t, r.Offset, end, "ranges that touch are one")
 		require.GreaterOrEqual(t, r.Offset, from)
 		require.LessOrEqual(t, r.End(), size)
-		require.True(t, r.Offset == from || r.Offset%pool.ChangeBytes == 0, "%+v", r)
-		require.True(t, r.End() == size || r.End()%pool.ChangeBytes == 0, "%+v", r)
+		require.True(t, r.Offset == from || r.Offset%changedblocks.BlockBytes == 0, "%+v", r)
+		require.True(t, r.End() == size || r.End()%changedblocks.BlockBytes == 0, "%+v", r)
 		require.True(t, bytes.Equal(before[told:r.Offset], now[told:r.Offset]), "a change was missed between %d and %d", told, r.Offset)
 		told, end = r.End(), r.End()
 	}
@@ -381,8 +382,8 @@ func TestChangesAreExact(t *testing.T) {
 			}
 
 			base := copyOf(inBase)
-			require.Equal(t, []pool.Range{{Offset: 1 * mib, Length: 8 * mib}}, allocated(t, base, 0))
-			require.Equal(t, []pool.Range{{Offset: 3 * mib, Length: 6 * mib}}, allocated(t, base, 3*mib))
+			require.Equal(t, []extent.Range{{Offset: 1 * mib, Length: 8 * mib}}, allocated(t, base, 0))
+			require.Equal(t, []extent.Range{{Offset: 3 * mib, Length: 6 * mib}}, allocated(t, base, 3*mib))
 			require.Empty(t, allocated(t, base, 9*mib))
 
 			write(2*mib, 4096)
@@ -396,7 +397,7 @@ func TestChangesAreExact(t *testing.T) {
 			require.NoError(t, image.Sync())
 
 			target := copyOf(inTarget)
-			want := []pool.Range{
+			want := []extent.Range{
 				{Offset: 2 * mib, Length: 4096},
 				{Offset: 3*mib + 8192, Length: 128 * kib},
 				{Offset: 5 * mib, Length: 128 * kib},
@@ -407,7 +408,7 @@ func TestChangesAreExact(t *testing.T) {
 			require.Equal(t, want, changed(t, base, target, 0))
 			require.Equal(t, want[2:], changed(t, base, target, 4*mib))
 			// The first may begin in the middle of what has changed.
-			require.Equal(t, append([]pool.Range{{Offset: 9 * mib, Length: 128 * kib}}, want[4:]...), changed(t, base, target, 9*mib))
+			require.Equal(t, append([]extent.Range{{Offset: 9 * mib, Length: 128 * kib}}, want[4:]...), changed(t, base, target, 9*mib))
 			require.Equal(t, want[5:], changed(t, base, target, size))
 			require.Empty(t, changed(t, base, target, size+4*mib))
 			require.Equal(t, want[:5], changed(t, target, base, 0), "backwards, without what the volume did not have")
@@ -431,16 +432,20 @@ func plainCopy(t *testing.T, to, from *os.File) {
 	}
 }
 
-func allocated(t *testing.T, file *os.File, from int64) []pool.Range {
+func allocated(t *testing.T, file *os.File, from int64) []extent.Range {
 	t.Helper()
 
-	return visited(t, func(visit func(pool.Range) error) error { return pool.Allocated(t.Context(), file, from, visit) })
+	return visited(t, func(visit func(extent.Range) error) error {
+		return changedblocks.Allocated(t.Context(), file, from, visit)
+	})
 }
 
-func changed(t *testing.T, base, target *os.File, from int64) []pool.Range {
+func changed(t *testing.T, base, target *os.File, from int64) []extent.Range {
 	t.Helper()
 
-	return visited(t, func(visit func(pool.Range) error) error { return pool.Changed(t.Context(), base, target, from, visit) })
+	return visited(t, func(visit func(extent.Range) error) error {
+		return changedblocks.Changed(t.Context(), base, target, from, visit)
+	})
 }
 
 // TestManyExtents needs more than one page of the map.
@@ -460,11 +465,11 @@ func TestManyExtents(t *testing.T) {
 			defer forget(base)
 			defer forget(target)
 
-			var all, odd []pool.Range
+			var all, odd []extent.Range
 
 			for i := range int64(pieces) {
 				at := i * 8192
-				all = append(all, pool.Range{Offset: at, Length: 4096})
+				all = append(all, extent.Range{Offset: at, Length: 4096})
 				_, err := base.WriteAt(bytes.Repeat([]byte{1}, 4096), at)
 				require.NoError(t, err)
 			}
@@ -514,18 +519,18 @@ func TestWhoeverVisitsEndsIt(t *testing.T) {
 				require.NoError(t, err)
 			}
 
-			for name, walk := range map[string]func(context.Context, func(pool.Range) error) error{
-				"allocated": func(ctx context.Context, visit func(pool.Range) error) error {
-					return pool.Allocated(ctx, target, 0, visit)
+			for name, walk := range map[string]func(context.Context, func(extent.Range) error) error{
+				"allocated": func(ctx context.Context, visit func(extent.Range) error) error {
+					return changedblocks.Allocated(ctx, target, 0, visit)
 				},
-				"changed": func(ctx context.Context, visit func(pool.Range) error) error {
-					return pool.Changed(ctx, base, target, 0, visit)
+				"changed": func(ctx context.Context, visit func(extent.Range) error) error {
+					return changedblocks.Changed(ctx, base, target, 0, visit)
 				},
 			} {
 				left := errors.New("left")
 				visits := 0
 
-				require.ErrorIs(t, walk(t.Context(), func(pool.Range) error {
+				require.ErrorIs(t, walk(t.Context(), func(extent.Range) error {
 					visits++
 
 					return left
@@ -535,7 +540,7 @@ func TestWhoeverVisitsEndsIt(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				visits = 0
 
-				require.ErrorIs(t, walk(ctx, func(pool.Range) error {
+				require.ErrorIs(t, walk(ctx, func(extent.Range) error {
 					visits++
 
 					cancel()
@@ -543,7 +548,7 @@ func TestWhoeverVisitsEndsIt(t *testing.T) {
 					return nil
 				}), context.Canceled, name)
 				require.Equal(t, 1, visits, name)
-				require.ErrorIs(t, walk(ctx, func(pool.Range) error { return nil }), context.Canceled, name)
+				require.ErrorIs(t, walk(ctx, func(extent.Range) error { return nil }), context.Canceled, name)
 			}
 		})
 	}
@@ -571,6 +576,6 @@ func TestFileThatShrinks(t *testing.T) {
 	_, err = target.WriteAt([]byte("a range"), 0)
 	require.NoError(t, err)
 
-	err = pool.Changed(t.Context(), base, target, 0, func(pool.Range) error { return base.Truncate(5 * mib) })
-	require.ErrorIs(t, err, pool.ErrNotImmutable)
+	err = changedblocks.Changed(t.Context(), base, target, 0, func(extent.Range) error { return base.Truncate(5 * mib) })
+	require.ErrorIs(t, err, changedblocks.ErrNotImmutable)
 }

@@ -1,4 +1,4 @@
-package pool
+package filecopy
 
 import (
 	"bytes"
@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/eintr"
+	"github.com/touchstone-csi/touchstone/internal/linux/extent"
 )
 
 const (
@@ -27,7 +28,7 @@ type Copier struct {
 	// buffer is there once the kernel could not.
 	buffer []byte
 	// moved, which may be nil, is told how many bytes more there are.
-	copied func(bytes int64)
+	Copied func(bytes int64)
 	// unwritten is how many bytes the disk may not have begun to write.
 	unwritten int64
 }
@@ -38,7 +39,7 @@ func (m *Copier) ReportTo(progress func(done, total int64), total int64) {
 
 	progress(0, total)
 
-	m.copied = func(bytes int64) {
+	m.Copied = func(bytes int64) {
 		// A source that is written meanwhile may come to hold more.
 		done = min(done+bytes, total)
 		progress(done, total)
@@ -48,7 +49,7 @@ func (m *Copier) ReportTo(progress func(done, total int64), total int64) {
 // move copies what is no hole in the first size bytes of source to the same
 // place in target, which reads as zeros there.
 func (m *Copier) Copy(ctx context.Context, target, source *os.File, size int64) error {
-	return DataRanges(source, size, func(start, end int64) error {
+	return extent.DataRanges(source, size, func(start, end int64) error {
 		for start < end {
 			if ctx.Err() != nil {
 				return ctx.Err()
@@ -63,8 +64,8 @@ func (m *Copier) Copy(ctx context.Context, target, source *os.File, size int64) 
 				return nil // the source has become shorter
 			}
 
-			if m.copied != nil {
-				m.copied(moved)
+			if m.Copied != nil {
+				m.Copied(moved)
 			}
 
 			m.startWriteback(target, moved)
@@ -105,7 +106,7 @@ func (m *Copier) copyChunk(target, source *os.File, at, length int64) (int64, er
 
 		return m.copyBuffered(target, source, at, length)
 	case err != nil:
-		return 0, syscallError("copy_file_range", err)
+		return 0, os.NewSyscallError("copy_file_range", err)
 	default:
 		return int64(copied), nil
 	}
@@ -158,47 +159,4 @@ func writeSparse(target *os.File, content []byte, at int64) error {
 	_, err := target.WriteAt(content[start:], at+int64(start))
 
 	return err //nolint:wrapcheck // the caller names both ends
-}
-
-// DataBytes counts what DataRanges visits.
-func DataBytes(file *os.File, size int64) (total int64, err error) {
-	err = DataRanges(file, size, func(start, end int64) error {
-		total += end - start
-
-		return nil
-	})
-
-	return total, err
-}
-
-// DataRanges calls visit for every range of the file's first size bytes that is
-// no hole.
-func DataRanges(file *os.File, size int64, visit func(start, end int64) error) error {
-	for at := int64(0); at < size; {
-		start, err := file.Seek(at, unix.SEEK_DATA)
-		if err == nil && start >= size || errors.Is(err, unix.ENXIO) {
-			return nil
-		}
-
-		end := start
-		if err == nil {
-			end, err = file.Seek(start, unix.SEEK_HOLE)
-		}
-
-		if errors.Is(err, unix.ENXIO) {
-			return nil // it has become shorter
-		}
-
-		if err != nil {
-			return err //nolint:wrapcheck // the callers name the object
-		}
-
-		if err := visit(start, min(end, size)); err != nil {
-			return err
-		}
-
-		at = end
-	}
-
-	return nil
 }

@@ -1,0 +1,152 @@
+package extent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// extent is a run of a file's bytes that have been written, so that they need
+// not be zero.
+type Extent struct {
+	Start, End int64
+	// located says that physical is where start is on the filesystem. Bytes at
+	// the same place are the same bytes.
+	Located  bool
+	Physical int64
+	// shared means that another file may have the same blocks, encoded that the
+	// blocks hold compressed or encrypted data.
+	Shared, Encoded bool
+}
+
+// from is the part of the extent behind offset.
+func (e Extent) From(offset int64) Extent {
+	if offset > e.Start {
+		e.Physical += offset - e.Start
+		e.Start = offset
+	}
+
+	return e
+}
+
+// extents hands out a file's extents in order, without an overlap; ok is false
+// behind the last.
+type Reader interface {
+	Next(ctx context.Context) (found Extent, ok bool, err error)
+}
+
+// Range is a part of an image, in bytes. Its Length is more than 0.
+type Range struct{ Offset, Length int64 }
+
+// End is the first byte behind the range.
+func (r Range) End() int64 { return r.Offset + r.Length }
+
+// Written are those of the file between from and end: what its filesystem
+// maps (FIEMAP) or else where it says that data is (SEEK_DATA).
+func Written(file *os.File, from, end int64) Reader {
+	return &fiemapReader{file: file, offset: from, end: end}
+}
+
+// Allocated calls visit for the extents of a file, reserved ones that were never written included.
+// It does not write dirty pages first, so the extents of recent writes may be missing. The error is
+// errors.ErrUnsupported on a filesystem without FIEMAP.
+func Allocated(ctx context.Context, file *os.File, visit func(Extent)) error {
+	reader := &fiemapReader{file: file, end: math.MaxInt64, unwritten: true, unsynced: true}
+
+	for {
+		found, ok, err := reader.Next(ctx)
+		if err == nil && reader.fallback != nil {
+			err = errors.ErrUnsupported
+		}
+
+		if err != nil || !ok {
+			return err
+		}
+
+		visit(found)
+	}
+}
+
+// Holes returns the ranges of the file's first size bytes that have no space in
+// its filesystem. Space that is reserved and was never written is none of them,
+// although SEEK_HOLE calls it one. The error is errors.ErrUnsupported on a
+// filesystem without FIEMAP.
+func Holes(file *os.File, size int64) ([]Range, error) {
+	var holes []Range
+
+	walked, at := &fiemapReader{file: file, end: size, unwritten: true}, int64(0)
+
+	for {
+		found, ok, err := walked.Next(context.Background())
+		if err != nil {
+			return nil, err
+		}
+
+		if walked.fallback != nil {
+			return nil, errors.ErrUnsupported
+		}
+
+		if !ok {
+			found.Start = size
+		}
+
+		if found.Start > at {
+			holes = append(holes, Range{Offset: at, Length: found.Start - at})
+		}
+
+		if !ok {
+			return holes, nil
+		}
+
+		at = found.End
+	}
+}
+
+// ComparablePhysical says whether one physical offset means the same bytes in both
+// files. It is asked only of filesystems of which that is known; elsewhere (a
+// stack of others, several devices with offsets of their own) equal offsets may
+// be a coincidence.
+func ComparablePhysical(a, b *os.File) (bool, error) {
+	var devices [2]uint64
+
+	for i, file := range []*os.File{a, b} {
+		device, known, err := physicalSpace(file)
+		if err != nil || !known {
+			return false, err
+		}
+
+		devices[i] = device
+	}
+
+	return devices[0] == devices[1], nil
+}
+
+func physicalSpace(file *os.File) (device uint64, known bool, err error) {
+	var (
+		stat  unix.Stat_t
+		whole unix.Statfs_t
+	)
+
+	if err := errors.Join(unix.Fstat(int(file.Fd()), &stat), unix.Fstatfs(int(file.Fd()), &whole)); err != nil {
+		return 0, false, fmt.Errorf("filesystem of %s: %w", file.Name(), err)
+	}
+
+	switch whole.Type {
+	case unix.BTRFS_SUPER_MAGIC:
+		return stat.Dev, true, nil
+	case unix.XFS_SUPER_MAGIC:
+		// Files may be on a realtime device, whose offsets begin at 0 too.
+		var attributes fsxattr
+
+		_, _, errno := unix.Syscall(unix.SYS_IOCTL, file.Fd(), fsIocFsGetXattr, uintptr(unsafe.Pointer(&attributes)))
+
+		return stat.Dev, errno == 0 && attributes.xflags&fsXflagRealtime == 0, nil
+	default:
+		return 0, false, nil
+	}
+}

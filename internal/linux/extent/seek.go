@@ -1,0 +1,87 @@
+package extent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// sought finds the extents by SEEK_DATA; where they are it can't tell.
+type seekReader struct {
+	file        *os.File
+	offset, end int64
+}
+
+func (s *seekReader) Next(ctx context.Context) (Extent, bool, error) {
+	if err := ctx.Err(); err != nil {
+		return Extent{}, false, fmt.Errorf("look for data in %s: %w", s.file.Name(), err)
+	}
+
+	if s.offset >= s.end {
+		return Extent{}, false, nil
+	}
+
+	start, err := s.file.Seek(s.offset, unix.SEEK_DATA)
+	if errors.Is(err, unix.ENXIO) || err == nil && start >= s.end {
+		return Extent{}, false, nil
+	}
+
+	var end int64
+	if err == nil {
+		end, err = s.file.Seek(start, unix.SEEK_HOLE)
+	}
+
+	if err != nil {
+		return Extent{}, false, fmt.Errorf("look for data in %s from %d: %w", s.file.Name(), s.offset, err)
+	}
+
+	s.offset = min(end, s.end)
+
+	return Extent{Start: start, End: s.offset}, true, nil
+}
+
+// DataBytes counts what DataRanges visits.
+func DataBytes(file *os.File, size int64) (total int64, err error) {
+	err = DataRanges(file, size, func(start, end int64) error {
+		total += end - start
+
+		return nil
+	})
+
+	return total, err
+}
+
+// DataRanges calls visit for every range of the file's first size bytes that is
+// no hole.
+func DataRanges(file *os.File, size int64, visit func(start, end int64) error) error {
+	for at := int64(0); at < size; {
+		start, err := file.Seek(at, unix.SEEK_DATA)
+		if err == nil && start >= size || errors.Is(err, unix.ENXIO) {
+			return nil
+		}
+
+		end := start
+		if err == nil {
+			end, err = file.Seek(start, unix.SEEK_HOLE)
+		}
+
+		if errors.Is(err, unix.ENXIO) {
+			return nil // it has become shorter
+		}
+
+		if err != nil {
+			return err //nolint:wrapcheck // the callers name the object
+		}
+
+		if err := visit(start, min(end, size)); err != nil {
+			return err
+		}
+
+		at = end
+	}
+
+	return nil
+}

@@ -1,0 +1,158 @@
+package tree
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/eintr"
+)
+
+// Flags of FS_IOC_GETFLAGS, from linux/fs.h.
+const (
+	immutableFlag  = 0x10
+	appendOnlyFlag = 0x20
+)
+
+// move renames a directory. Errors: ENOTEMPTY or EEXIST where there is a directory
+// of the new name that is not empty.
+func moveDirectory(parent *os.File, name string, target *os.File, renamed string) error {
+	err := withoutFlags(parent, name, false, func() error {
+		return eintr.Retry(func() error { return unix.Renameat(int(parent.Fd()), name, int(target.Fd()), renamed) })
+	})
+	if isNotEmpty(err) || errors.Is(err, unix.ENOENT) {
+		return err
+	}
+
+	return removalError(parent, name, err)
+}
+
+// removeEntry unlinks a file or removes an empty directory, after having cleared
+// the flags that forbid it; those of parent only if owned says that it belongs to
+// what is removed. A name that is missing is no error. Errors: ENOTEMPTY or EEXIST
+// for a directory that is not empty; ErrMounted.
+func removeEntry(parent *os.File, name string, owned bool) error {
+	err := withoutFlags(parent, name, owned, func() error {
+		err := eintr.Retry(func() error { return unix.Unlinkat(int(parent.Fd()), name, 0) })
+		if errors.Is(err, unix.EISDIR) {
+			err = eintr.Retry(func() error { return unix.Unlinkat(int(parent.Fd()), name, unix.AT_REMOVEDIR) })
+		}
+
+		return err
+	})
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+
+	if isNotEmpty(err) {
+		return err // no failure: to name the path would cost more than the call
+	}
+
+	return removalError(parent, name, err)
+}
+
+func isNotEmpty(err error) bool { return errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) }
+
+func exists(directory *os.File, name string) bool {
+	var found unix.Stat_t
+
+	return unix.Fstatat(int(directory.Fd()), name, &found, unix.AT_SYMLINK_NOFOLLOW) == nil
+}
+
+// withoutFlags calls change, and again after EPERM once the immutable and
+// append-only flags of the name are cleared, and those of parent if it is owned.
+func withoutFlags(parent *os.File, name string, owned bool, change func() error) error {
+	err := change()
+	if !errors.Is(err, unix.EPERM) {
+		return err
+	}
+
+	cleared := owned && clearFlags(parent)
+	if file, err := openFlagged(parent, name); err == nil {
+		cleared = clearFlags(file) || cleared
+		_ = file.Close()
+	}
+
+	if !cleared {
+		return err
+	}
+
+	return change()
+}
+
+// openFlagged opens what can have flags: a regular file or a directory. Opening a
+// device or a FIFO has effects.
+func openFlagged(parent *os.File, name string) (*os.File, error) {
+	var found unix.Stat_t
+	if err := unix.Fstatat(int(parent.Fd()), name, &found, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return nil, syscallError("fstatat", err)
+	}
+
+	if kind := found.Mode & unix.S_IFMT; kind != unix.S_IFREG && kind != unix.S_IFDIR {
+		return nil, unix.EPERM
+	}
+
+	return openHow(parent, name, unix.O_RDONLY|unix.O_NONBLOCK)
+}
+
+// clearFlags says whether it has cleared any.
+func clearFlags(file *os.File) bool {
+	flags, err := unix.IoctlGetUint32(int(file.Fd()), unix.FS_IOC_GETFLAGS)
+	if err != nil || flags&(immutableFlag|appendOnlyFlag) == 0 {
+		return false
+	}
+
+	flags &^= immutableFlag | appendOnlyFlag
+
+	return unix.IoctlSetPointerInt(int(file.Fd()), unix.FS_IOC_SETFLAGS, int(flags)) == nil
+}
+
+// openWithin opens a subdirectory, on the same mount and through no symlink.
+func openWithin(parent *os.File, name string) (*os.File, error) {
+	return openHow(parent, name, unix.O_RDONLY|unix.O_DIRECTORY)
+}
+
+func openHow(parent *os.File, name string, flags uint64) (*os.File, error) {
+	how := unix.OpenHow{
+		Flags:   flags | unix.O_NOFOLLOW | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_XDEV | unix.RESOLVE_NO_SYMLINKS,
+	}
+
+	descriptor, err := eintr.RetryValue(func() (int, error) { return unix.Openat2(int(parent.Fd()), name, &how) })
+	if err != nil {
+		return nil, syscallError("openat2", err)
+	}
+
+	return os.NewFile(uintptr(descriptor), name), nil
+}
+
+// at names in an error the file that it is about, by its path at this moment, and
+// a mount as the cause where it is one.
+func removalError(directory *os.File, name string, err error) error {
+	if err == nil {
+		return nil
+	}
+
+	if errors.Is(err, unix.EXDEV) || errors.Is(err, unix.EBUSY) && isMountRoot(directory, name) {
+		err = fmt.Errorf("%w: %w", ErrMounted, err)
+	}
+
+	path, failed := os.Readlink(descriptorPath(directory))
+	if failed != nil {
+		path = directory.Name() // it is longer than a path may be
+	}
+
+	return &fs.PathError{Op: "remove", Path: filepath.Join(path, name), Err: err}
+}
+
+func isMountRoot(directory *os.File, name string) bool {
+	var found unix.Statx_t
+
+	err := unix.Statx(int(directory.Fd()), name, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, unix.STATX_TYPE, &found)
+
+	return err == nil && found.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
+}

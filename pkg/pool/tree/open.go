@@ -1,0 +1,136 @@
+package tree
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
+	"github.com/touchstone-csi/touchstone/internal/linux/eintr"
+)
+
+const (
+	// directoryMode and fileMode are the modes of a copy until it is complete.
+	directoryMode = 0o700
+	fileMode      = 0o600
+	// statBlock is the unit of st_blocks on any filesystem.
+	statBlock = 512
+)
+
+const (
+	// leaseLimit is how long an open waits for a lease to be given up.
+	leaseLimit = 5 * time.Second
+	leasePause = 10 * time.Millisecond
+)
+
+// ErrLeased says that a process keeps a lease on a file (fcntl F_SETLEASE).
+var ErrLeased = errdefs.New(errdefs.ErrFailedPrecondition, "a process holds a lease on the file; end it, or retry later")
+
+// OpenIn opens a name in a room, never through a symlink: os.Root, unlike
+// openat, follows one that stays in the room, whatever flag is given, and the
+// neighbour there is somebody else's volume.
+func OpenIn(room *os.Root, name string, flag int, mode uint32) (*os.File, error) {
+	directory, err := room.Open(".")
+	if err != nil {
+		return nil, err //nolint:wrapcheck // the callers name the object
+	}
+	defer directory.Close()
+
+	return OpenAt(directory, name, flag, mode)
+}
+
+// OpenAt opens a name of an open directory, never through a symlink.
+func OpenAt(directory *os.File, name string, flag int, mode uint32) (*os.File, error) {
+	path := filepath.Join(directory.Name(), name)
+
+	descriptor, err := eintr.RetryValue(func() (int, error) {
+		return unix.Openat(int(directory.Fd()), name, flag|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)
+	})
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+
+	return os.NewFile(uintptr(descriptor), path), nil
+}
+
+// pin opens a name of a directory for nothing but to be asked about: what comes
+// to have that name later is not what is copied, a symlink is not followed, and
+// no device or fifo is waked. What is mounted there is not the volume's.
+func openPath(directory *os.File, name string) (*os.File, error) {
+	how := unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_XDEV,
+	}
+
+	descriptor, err := eintr.RetryValue(func() (int, error) { return unix.Openat2(int(directory.Fd()), name, &how) })
+	if errors.Is(err, unix.EXDEV) {
+		return nil, fmt.Errorf("something is mounted there; unmount it: %w", err)
+	}
+
+	if err != nil {
+		return nil, syscallError("openat2", err)
+	}
+
+	return os.NewFile(uintptr(descriptor), name), nil
+}
+
+func Stat(pinned *os.File) (*unix.Statx_t, error) {
+	var found unix.Statx_t
+
+	err := unix.Statx(int(pinned.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_BASIC_STATS|unix.STATX_BTIME, &found)
+
+	return &found, syscallError("statx", err)
+}
+
+// openForReading opens for reading what is pinned, and leaves its time of last
+// access as it is, if it may.
+func openForReading(pinned *os.File, flag int) (*os.File, error) {
+	path := descriptorPath(pinned)
+
+	// Without O_NONBLOCK the open waits for the holder of a lease, for 45 s and
+	// unkillably (fs.lease-break-time).
+	flag |= os.O_RDONLY | unix.O_NONBLOCK
+
+	for end := time.Now().Add(leaseLimit); ; time.Sleep(leasePause) {
+		file, err := os.OpenFile(path, flag|unix.O_NOATIME, 0)
+		if errors.Is(err, unix.EPERM) {
+			file, err = os.OpenFile(path, flag, 0)
+		}
+
+		if !errors.Is(err, unix.EAGAIN) {
+			return file, err //nolint:wrapcheck // the caller names the file
+		}
+
+		if time.Now().After(end) {
+			return nil, fmt.Errorf("%w: %w", ErrLeased, err)
+		}
+	}
+}
+
+// OpenPinned opens a regular file for reading that was opened with O_PATH.
+func OpenPinned(pinned *os.File) (*os.File, error) { return openForReading(pinned, 0) }
+
+// descriptorPath is a path to what is open, whatever its name is by now.
+func descriptorPath(file *os.File) string {
+	return "/proc/self/fd/" + strconv.Itoa(int(file.Fd()))
+}
+
+// syscallError names the system call in an error.
+func syscallError(name string, err error) error {
+	return os.NewSyscallError(name, err) //nolint:wrapcheck // this is the wrapping
+}
+
+// of names the file in an error.
+func copyError(path string, err error) error {
+	if err == nil {
+		return nil
+	}
+
+	return &fs.PathError{Op: "copy", Path: path, Err: err}
+}

@@ -1,0 +1,243 @@
+package tree
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
+)
+
+const (
+	// maxLevels is how many directories of a tree are open at once. Deeper ones are moved to the top
+	// first, so that any depth needs no more descriptors.
+	maxLevels = 16
+	// removeBatch is how many names of each open directory are in memory.
+	removeBatch = 256
+	// maxUnmovable bounds the open directories where none can be moved up: btrfs
+	// renames no directory out of a subvolume.
+	maxUnmovable = 256
+)
+
+// ErrMounted says that a mount below a directory keeps it from being removed.
+var ErrMounted = errdefs.New(errdefs.ErrFailedPrecondition, "something is mounted there; unmount it")
+
+// errNotEmpty is of a directory that lists no entries and can't be removed.
+var errNotEmpty = errors.New("the directory is not empty, but lists no entries")
+
+// nameCounter are unique in this process and, starting with the time, over restarts.
+var nameCounter atomic.Int64 //nolint:gochecknoglobals // names are unique in the process, whatever the pool
+
+func init() { nameCounter.Store(time.Now().UnixNano()) } //nolint:gochecknoinits // a constant can't be the time
+
+func uniqueName() string { return strconv.FormatInt(nameCounter.Add(1), 10) }
+
+// RemoveName removes a file or an empty directory, after clearing the flags that forbid it. It
+// returns false for a directory that is not empty. A name that is missing is no error. Errors:
+// ErrMounted.
+func RemoveName(directory *os.File, name string) (removed bool, err error) {
+	// The flags of directory itself belong to the pool, not to a volume.
+	err = removeEntry(directory, name, false)
+	if isNotEmpty(err) {
+		return false, nil
+	}
+
+	return err == nil, err
+}
+
+// Move renames a directory to target/renamed. If that exists already, the directory is moved into
+// it under a unique name, so that both are removed together. Errors: ErrMounted.
+func Move(from *os.File, name string, target *os.File, renamed string) (moved bool, err error) {
+	for {
+		err = moveDirectory(from, name, target, renamed)
+		if !isNotEmpty(err) {
+			return true, err
+		}
+
+		earlier, err := openWithin(target, renamed)
+		if errors.Is(err, unix.ENOENT) {
+			continue
+		}
+
+		if err != nil {
+			return false, removalError(target, renamed, err)
+		}
+
+		err = moveDirectory(from, name, earlier, uniqueName())
+		_ = earlier.Close()
+
+		if errors.Is(err, unix.ENOENT) && exists(from, name) {
+			continue // another process has just removed target/renamed
+		}
+
+		return true, err
+	}
+}
+
+// Remove removes a name and all that is below it. Descriptors and memory are bounded, whatever the
+// tree is like, and no mount is crossed. After an error it continues with the rest, and returns the
+// first error. Errors: ErrMounted, ctx's.
+func Remove(ctx context.Context, parent *os.File, name string) error {
+	for {
+		err := removeEntry(parent, name, false)
+		if !isNotEmpty(err) {
+			return err
+		}
+
+		pass, err := removeContent(ctx, parent, name)
+		if ctx.Err() != nil {
+			return context.Cause(ctx) //nolint:wrapcheck // the callers name the object
+		}
+
+		// Directories that were moved up remain for the next pass.
+		if pass.removed == 0 {
+			return cmp.Or(err, removalError(parent, name, errNotEmpty)) //nolint:wrapcheck // both name the file
+		}
+	}
+}
+
+// remover makes one pass over a directory.
+type remover struct {
+	area *os.File
+	// spill is a directory in area that takes the directories that are too deep
+	// for this pass; nil until there is one.
+	spill *os.File
+	// removed counts names that are gone from where they were.
+	removed int
+}
+
+// sweep removes what is in a directory, except for directories more than maxLevels
+// deep, which it moves to the top.
+func removeContent(ctx context.Context, parent *os.File, name string) (*remover, error) {
+	r := &remover{}
+
+	var err error
+	if r.area, err = openWithin(parent, name); err != nil {
+		return r, removalError(parent, name, err)
+	}
+	defer r.area.Close()
+
+	err = r.content(ctx, r.area, 0)
+
+	if r.spill != nil && r.spill != r.area {
+		_ = r.spill.Close()
+	}
+
+	return r, err
+}
+
+// each removes names of a directory. It goes on after an error and returns the
+// first.
+func (r *remover) each(ctx context.Context, directory *os.File, names []string, level int) error {
+	var failure error
+
+	for _, name := range names {
+		if ctx.Err() != nil {
+			return context.Cause(ctx) //nolint:wrapcheck // the caller names the object
+		}
+
+		err := r.entry(ctx, directory, name, level)
+		if err == nil {
+			r.removed++
+		} else if failure == nil {
+			failure = err
+		}
+	}
+
+	return failure
+}
+
+// entry removes one name, with everything below it.
+func (r *remover) entry(ctx context.Context, parent *os.File, name string, level int) error {
+	for {
+		err := removeEntry(parent, name, true)
+		if !isNotEmpty(err) {
+			return err
+		}
+
+		if level >= maxLevels {
+			err = r.moveUp(parent, name)
+			if !unmovable(err) || level >= maxUnmovable {
+				return err
+			}
+		}
+
+		before := r.removed
+		if err := r.below(ctx, parent, name, level+1); err != nil {
+			return err
+		}
+
+		if r.removed == before {
+			return removalError(parent, name, errNotEmpty)
+		}
+	}
+}
+
+// below removes what is in a directory, which it opens.
+func (r *remover) below(ctx context.Context, parent *os.File, name string, level int) error {
+	directory, err := openWithin(parent, name)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+
+	if err != nil {
+		return removalError(parent, name, err)
+	}
+	defer directory.Close()
+
+	return r.content(ctx, directory, level)
+}
+
+// content removes what is in an open directory.
+func (r *remover) content(ctx context.Context, directory *os.File, level int) error {
+	var failure error
+
+	for {
+		names, err := directory.Readdirnames(removeBatch)
+		if failed := r.each(ctx, directory, names, level); failure == nil {
+			failure = failed
+		}
+
+		if ctx.Err() != nil || errors.Is(err, io.EOF) {
+			return failure
+		}
+
+		if err != nil {
+			return cmp.Or(failure, removalError(directory, "", err)) //nolint:wrapcheck // both name the file
+		}
+	}
+}
+
+// moveUp makes a directory be at the top, for the next pass: in a directory of
+// this pass, so that the next one reads each name once, or where there is no space
+// for that in the area itself.
+func (r *remover) moveUp(parent *os.File, name string) error {
+	if r.spill == nil {
+		made := uniqueName()
+		r.spill = r.area
+
+		if err := unix.Mkdirat(int(r.area.Fd()), made, directoryMode); err == nil {
+			spill, err := openWithin(r.area, made)
+			if err != nil {
+				return removalError(r.area, made, err)
+			}
+
+			r.spill = spill
+		}
+	}
+
+	return moveDirectory(parent, name, r.spill, uniqueName())
+}
+
+// unmovable says whether an error of moveUp may be due to where the directory is,
+// so that it can be removed there only.
+func unmovable(err error) bool {
+	return errors.Is(err, unix.EXDEV) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
+}
