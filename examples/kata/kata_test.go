@@ -97,7 +97,7 @@ func (m *manifests) requireDirect(t *testing.T, parameters volume.Parameters) {
 	})
 	require.NoError(t, err)
 	require.NoError(t, parameters.CheckFSType(capability))
-	require.NoError(t, parameters.CheckDirect(capability))
+	require.NoError(t, parameters.CheckDirectAssign(capability))
 }
 
 func TestTheClassAssignsDirectly(t *testing.T) {
@@ -120,7 +120,7 @@ func TestTheAnnotationAssignsDirectly(t *testing.T) {
 	require.False(t, parameters.DirectAssign, "it is the claim that asks for it")
 	require.Equal(t, "true", found.claim.Annotations[volume.KeySkipHostmount])
 
-	direct, err := parameters.AsDirect()
+	direct, err := parameters.WithDirectAssign()
 	require.NoError(t, err)
 	found.requireDirect(t, direct)
 }

@@ -17,49 +17,49 @@ var ErrUnknown = errors.New("unknown capability")
 // Set is what is left of the driver's capabilities. The zero value is all of
 // them.
 type Set struct {
-	off map[Name]bool
+	disabled map[Name]bool
 	// unserved maps a full method name to the capability that is off.
-	unserved map[string]Name
+	methods map[string]Name
 }
 
 // Without returns all capabilities but the named ones and those that can't be
 // advertised without them. Errors: ErrUnknown, which names the known ones.
 func Without(names ...string) (Set, error) {
-	s := Set{off: map[Name]bool{}, unserved: map[string]Name{}}
+	s := Set{disabled: map[Name]bool{}, methods: map[string]Name{}}
 
 	for _, name := range names {
-		at := slices.IndexFunc(table(), func(r row) bool { return string(r.name) == name || r.alias == name && name != "" })
+		at := slices.IndexFunc(entries(), func(r entry) bool { return string(r.name) == name || r.alias == name && name != "" })
 		if at < 0 {
-			return Set{}, fmt.Errorf("%w %q: there are %s", ErrUnknown, name, strings.Join(Known(), ", "))
+			return Set{}, fmt.Errorf("%w %q: there are %s", ErrUnknown, name, strings.Join(Names(), ", "))
 		}
 
-		s.disable(table()[at])
+		s.disable(entries()[at])
 	}
 
 	return s, nil
 }
 
-func (s Set) disable(gone row) {
-	if s.off[gone.name] {
+func (s Set) disable(gone entry) {
+	if s.disabled[gone.name] {
 		return
 	}
 
-	s.off[gone.name] = true
+	s.disabled[gone.name] = true
 	for _, method := range gone.methods {
-		s.unserved[method] = gone.name
+		s.methods[method] = gone.name
 	}
 
-	for _, other := range table() {
+	for _, other := range entries() {
 		if slices.Contains(other.needs, gone.name) {
 			s.disable(other)
 		}
 	}
 }
 
-// Known returns every name that Without understands, aliases behind what they
+// Names returns every name that Without understands, aliases behind what they
 // stand for.
-func Known() []string {
-	rows := table()
+func Names() []string {
+	rows := entries()
 	names := make([]string, 0, len(rows))
 
 	for _, r := range rows {
@@ -75,12 +75,12 @@ func Known() []string {
 }
 
 // Has says whether the capability is advertised and served.
-func (s Set) Has(name Name) bool { return !s.off[name] }
+func (s Set) Has(name Name) bool { return !s.disabled[name] }
 
-// Unserved returns the capability whose absence keeps the method, such as
+// DisabledBy returns the capability whose absence keeps the method, such as
 // /csi.v1.Node/NodeStageVolume, from being served.
-func (s Set) Unserved(method string) (Name, bool) {
-	name, unserved := s.unserved[method]
+func (s Set) DisabledBy(method string) (Name, bool) {
+	name, unserved := s.methods[method]
 
 	return name, unserved
 }
@@ -89,7 +89,7 @@ func (s Set) Unserved(method string) (Name, bool) {
 func (s Set) Controller() []*csi.ControllerServiceCapability {
 	var advertised []*csi.ControllerServiceCapability
 
-	for _, r := range table() {
+	for _, r := range entries() {
 		if r.controller == csi.ControllerServiceCapability_RPC_UNKNOWN || !s.Has(r.name) {
 			continue
 		}
@@ -106,7 +106,7 @@ func (s Set) Controller() []*csi.ControllerServiceCapability {
 func (s Set) GroupController() []*csi.GroupControllerServiceCapability {
 	var advertised []*csi.GroupControllerServiceCapability
 
-	for _, r := range table() {
+	for _, r := range entries() {
 		if r.group == csi.GroupControllerServiceCapability_RPC_UNKNOWN || !s.Has(r.name) {
 			continue
 		}
@@ -123,7 +123,7 @@ func (s Set) GroupController() []*csi.GroupControllerServiceCapability {
 func (s Set) Node() []*csi.NodeServiceCapability {
 	var advertised []*csi.NodeServiceCapability
 
-	for _, r := range table() {
+	for _, r := range entries() {
 		if r.node == csi.NodeServiceCapability_RPC_UNKNOWN || !s.Has(r.name) {
 			continue
 		}
@@ -136,9 +136,9 @@ func (s Set) Node() []*csi.NodeServiceCapability {
 	return advertised
 }
 
-// CheckMode refuses, with volume.ErrCapability, the two access modes that
+// CheckAccessMode refuses, with volume.ErrCapability, the two access modes that
 // exist only where SINGLE_NODE_MULTI_WRITER is advertised.
-func (s Set) CheckMode(wanted volume.Capability) error {
+func (s Set) CheckAccessMode(wanted volume.Capability) error {
 	switch wanted.AccessMode() {
 	case csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER, csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER:
 	default:

@@ -58,7 +58,7 @@ const (
 )
 
 // row is one capability.
-type row struct {
+type entry struct {
 	name Name
 	// alias is a second name that is understood.
 	alias string
@@ -74,8 +74,8 @@ type row struct {
 }
 
 // table lists the controller's and the node's in the order of the spec.
-func table() []row { //nolint:funlen // each row is read by itself
-	return []row{
+func entries() []entry { //nolint:funlen // each row is read by itself
+	return []entry{
 		{name: ControllerService, methods: methodsOf(&csi.Controller_ServiceDesc)},
 		{name: VolumeAccessibilityConstraints, alias: Topology},
 		{name: GroupControllerService, methods: methodsOf(&csi.GroupController_ServiceDesc)},

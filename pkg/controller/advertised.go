@@ -28,7 +28,7 @@ func (s *Service) shown(v *Volume) *Volume {
 		return v
 	}
 
-	shown := v.clone()
+	shown := v.Clone()
 	if !topology {
 		shown.Segments = ""
 	}
@@ -70,7 +70,7 @@ func (s *Service) makeReal(ctx context.Context, poolName string) error {
 			return false
 		}
 
-		kept := v.clone()
+		kept := v.Clone()
 		kept.Pristine = false
 		lasting = append(lasting, kept)
 

@@ -53,7 +53,7 @@ func (s *Service) ControllerPublishVolume(
 
 	attachment := Attachment{NodeID: nodeID, ReadOnly: request.GetReadonly(), Capability: wanted}
 
-	return rpc.Run(ctx, s.config.Log, s.ops, rpc.OnVolume(found.ID, nodeID, "ControllerPublishVolume", request),
+	return rpc.Run(ctx, s.config.Log, s.ops, rpc.VolumeCall(found.ID, nodeID, "ControllerPublishVolume", request),
 		func(ctx context.Context) (*csi.ControllerPublishVolumeResponse, error) {
 			attached, err := s.attach(ctx, found.ID, attachment)
 			if err != nil {
@@ -61,7 +61,7 @@ func (s *Service) ControllerPublishVolume(
 			}
 
 			return &csi.ControllerPublishVolumeResponse{
-				PublishContext: attached.context(),
+				PublishContext: attached.PublishContext(),
 			}, nil
 		})
 }
@@ -72,8 +72,8 @@ func (s *Service) attach(ctx context.Context, id string, wanted Attachment) (Att
 		return Attachment{}, err
 	}
 
-	if existing, ok := found.attachment(wanted.NodeID); ok {
-		return existing, existing.answers(wanted)
+	if existing, ok := found.AttachmentTo(wanted.NodeID); ok {
+		return existing, existing.CheckSame(wanted)
 	}
 
 	if _, err := s.poolOf(found); err != nil {
@@ -87,11 +87,11 @@ func (s *Service) attach(ctx context.Context, id string, wanted Attachment) (Att
 	}
 
 	_, err = s.change(ctx, id, func(v *Volume) error {
-		if err := v.admits(wanted); err != nil {
+		if err := v.CheckAttachable(wanted); err != nil {
 			return err
 		}
 
-		slot, taken := s.ledger.freeSlot(wanted.NodeID)
+		slot, taken := s.ledger.FreeSlot(wanted.NodeID)
 		if s.config.MaxVolumesPerNode > 0 && taken >= s.config.MaxVolumesPerNode {
 			return rpc.Errorf(codes.ResourceExhausted, "node %s has %d volumes attached, its limit (--max-volumes-per-node)",
 				wanted.NodeID, taken)
@@ -128,7 +128,7 @@ func (s *Service) materialize(v *Volume) error {
 }
 
 // context is all that the node needs to know.
-func (a Attachment) context() map[string]string {
+func (a Attachment) PublishContext() map[string]string {
 	return map[string]string{
 		volume.KeySlot:     strconv.Itoa(a.Slot),
 		volume.KeyReadOnly: strconv.FormatBool(a.ReadOnly),
@@ -136,7 +136,7 @@ func (a Attachment) context() map[string]string {
 }
 
 // answers returns ALREADY_EXISTS unless the attachment is what is wanted.
-func (a Attachment) answers(wanted Attachment) error {
+func (a Attachment) CheckSame(wanted Attachment) error {
 	if a.ReadOnly == wanted.ReadOnly && a.Capability.Equal(wanted.Capability) {
 		return nil
 	}
@@ -146,7 +146,7 @@ func (a Attachment) answers(wanted Attachment) error {
 
 // admits returns FAILED_PRECONDITION when those who have the volume attached,
 // or the newcomer, need it for themselves.
-func (v *Volume) admits(wanted Attachment) error {
+func (v *Volume) CheckAttachable(wanted Attachment) error {
 	if len(v.Attachments) == 0 {
 		return nil
 	}
@@ -158,7 +158,7 @@ func (v *Volume) admits(wanted Attachment) error {
 	}
 
 	return rpc.Errorf(codes.FailedPrecondition, "it is attached to node %s with access mode %s; unpublish it there first",
-		strings.Join(v.nodeIDs(), ", "), v.Attachments[0].Capability.Mode)
+		strings.Join(v.NodeIDs(), ", "), v.Attachments[0].Capability.Mode)
 }
 
 // ControllerUnpublishVolume detaches a volume from a node, or from all of them
@@ -171,7 +171,7 @@ func (s *Service) ControllerUnpublishVolume(
 		return nil, rpc.Status(err)
 	}
 
-	return rpc.Run(ctx, s.config.Log, s.ops, rpc.OnVolume(id, nodeID, "ControllerUnpublishVolume", request),
+	return rpc.Run(ctx, s.config.Log, s.ops, rpc.VolumeCall(id, nodeID, "ControllerUnpublishVolume", request),
 		func(ctx context.Context) (*csi.ControllerUnpublishVolumeResponse, error) {
 			if err := s.detach(ctx, id, nodeID); err != nil {
 				return nil, fmt.Errorf("detach volume %s from node %q: %w", id, nodeID, err)
@@ -190,7 +190,7 @@ func (s *Service) detach(ctx context.Context, id, nodeID string) error {
 	}
 
 	// Another node could attach a volume that is still written to here.
-	if _, here := found.attachment(s.config.NodeID); here && leaves(Attachment{NodeID: s.config.NodeID}) {
+	if _, here := found.AttachmentTo(s.config.NodeID); here && leaves(Attachment{NodeID: s.config.NodeID}) {
 		if err := s.unused(found); err != nil {
 			return err
 		}

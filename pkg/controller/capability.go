@@ -32,12 +32,12 @@ func (s *Service) ValidateVolumeCapabilities(
 			parameters.FSType = found.Parameters.FSType
 		}
 
-		if err != nil || found.meant(parameters) != found.Parameters {
+		if err != nil || found.ApplyClaim(parameters) != found.Parameters {
 			return notConfirmed("the volume was made with other parameters")
 		}
 	}
 
-	if given := request.GetVolumeContext(); len(given) > 0 && !found.hasContext(given) {
+	if given := request.GetVolumeContext(); len(given) > 0 && !found.HasContext(given) {
 		return notConfirmed("the volume has another volume_context")
 	}
 
@@ -72,7 +72,7 @@ func notConfirmed(message string) (*csi.ValidateVolumeCapabilitiesResponse, erro
 // volume.ErrCapability.
 func (s *Service) allows(given *csi.VolumeCapability, to *Volume) error {
 	parsed, err := s.parseCapability(given, to.Parameters)
-	if err != nil || to.raw() {
+	if err != nil || to.IsRaw() {
 		return err
 	}
 
@@ -87,7 +87,7 @@ func (s *Service) parseCapability(given *csi.VolumeCapability, parameters volume
 		return volume.Capability{}, err
 	}
 
-	if err := s.config.Capabilities.CheckMode(parsed); err != nil {
+	if err := s.config.Capabilities.CheckAccessMode(parsed); err != nil {
 		return volume.Capability{}, err
 	}
 
@@ -95,7 +95,7 @@ func (s *Service) parseCapability(given *csi.VolumeCapability, parameters volume
 		return volume.Capability{}, fmt.Errorf("%w: %w", volume.ErrCapability, err)
 	}
 
-	if err := parameters.CheckDirect(parsed); err != nil {
+	if err := parameters.CheckDirectAssign(parsed); err != nil {
 		return volume.Capability{}, err
 	}
 

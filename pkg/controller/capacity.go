@@ -31,7 +31,7 @@ func (s *Service) GetCapacity(ctx context.Context, request *csi.GetCapacityReque
 	}
 
 	if topology := request.GetAccessibleTopology(); topology != nil && s.config.Segments != "" &&
-		!s.config.Segments.within(topology) {
+		!s.config.Segments.Within(topology) {
 		return &csi.GetCapacityResponse{}, nil
 	}
 
@@ -83,7 +83,7 @@ func (s *Service) choosePool(given map[string]string) (volume.Parameters, *pool.
 }
 
 // ProvisionedBytes returns the total size of volumes and snapshots in the pool.
-func (s *Service) ProvisionedBytes(poolName string) int64 { return s.ledger.soldBytes(poolName) }
+func (s *Service) ProvisionedBytes(poolName string) int64 { return s.ledger.ProvisionedBytes(poolName) }
 
 // AddAllocated adds what volumes and snapshots have allocated in the pool.
 func (s *Service) AddAllocated(ctx context.Context, poolName string, sum *pool.Allocation) error {
@@ -94,7 +94,7 @@ func (s *Service) AddAllocated(ctx context.Context, poolName string, sum *pool.A
 
 	s.volumes.Ascend("", func(_ string, v *Volume) bool {
 		if v.Parameters.Pool == poolName {
-			err = sum.Add(ctx, place, v.object())
+			err = sum.Add(ctx, place, v.Object())
 		}
 
 		return err == nil
@@ -106,7 +106,7 @@ func (s *Service) AddAllocated(ctx context.Context, poolName string, sum *pool.A
 
 	s.snapshots.Ascend("", func(_ string, each *Snapshot) bool {
 		if each.Parameters.Pool == poolName {
-			err = sum.Add(ctx, place, each.object())
+			err = sum.Add(ctx, place, each.Object())
 		}
 
 		return err == nil

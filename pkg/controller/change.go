@@ -48,7 +48,7 @@ func (c change) and(other change) (change, error) {
 			"an expansion to %d bytes is about to be made, not to %d; wait for it, then call again", c.size, other.size)
 	}
 
-	if names := c.mutable.Contradictions(other.mutable); len(names) > 0 {
+	if names := c.mutable.ConflictingKeys(other.mutable); len(names) > 0 {
 		return change{}, rpc.Errorf(codes.Aborted,
 			"a modification that sets %s to something else is about to be made; wait for it, then call again",
 			strings.Join(names, ", "))
@@ -75,7 +75,7 @@ func (c change) call(id string) operation.Call {
 		methods = append(methods, "ControllerModifyVolume")
 	}
 
-	return rpc.OnVolume(id, "size", strings.Join(methods, " with "), &csi.CreateVolumeRequest{
+	return rpc.VolumeCall(id, "size", strings.Join(methods, " with "), &csi.CreateVolumeRequest{
 		CapacityRange:     &csi.CapacityRange{RequiredBytes: c.size, LimitBytes: c.limit},
 		MutableParameters: c.mutable.Parameters(),
 	})
@@ -149,7 +149,7 @@ func (s *Service) apply(ctx context.Context, id string, wanted change) (*Volume,
 		return nil, err
 	}
 
-	changed := found.clone()
+	changed := found.Clone()
 	changed.CapacityBytes = max(found.CapacityBytes, wanted.size)
 	changed.Mutable = found.Mutable.With(wanted.mutable)
 
@@ -169,7 +169,7 @@ func (s *Service) apply(ctx context.Context, id string, wanted change) (*Volume,
 				}
 
 				// A thick image has its space by now.
-				return check(place, more, v.thick())
+				return check(place, more, v.IsThick())
 			})
 			if err == nil {
 				changed = recorded
@@ -198,7 +198,7 @@ func (s *Service) enlarge(larger *Volume, place *pool.Pool) error {
 	case larger.Pristine:
 		return s.provision(larger, place)
 	default:
-		return place.GrowImage(larger.ID, larger.CapacityBytes, larger.thick())
+		return place.GrowImage(larger.ID, larger.CapacityBytes, larger.IsThick())
 	}
 }
 

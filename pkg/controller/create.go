@@ -119,7 +119,7 @@ func (s *Service) parseCreate(request *csi.CreateVolumeRequest) (*creation, erro
 		mutable: mutable, pool: place, source: source, fsNamed: fsNamed, claim: parseClaim(request.GetParameters()),
 		consistency: volume.CloneConsistency(request.GetParameters()),
 	}
-	if source.isZero() || fsNamed {
+	if source.IsZero() || fsNamed {
 		err = wanted.checkMkfs()
 	}
 
@@ -151,7 +151,7 @@ func checkName(name string) error {
 }
 
 func (s *Service) ensure(ctx context.Context, wanted *creation) (*Volume, error) {
-	if _, existing, ok := s.volumes.Lookup(indexName, wanted.name); ok && existing.Phase == PhaseReady {
+	if _, existing, ok := s.volumes.Lookup(NameIndex, wanted.name); ok && existing.Phase == PhaseReady {
 		if err := existing.answers(wanted); err != nil {
 			return nil, err
 		}
@@ -159,7 +159,7 @@ func (s *Service) ensure(ctx context.Context, wanted *creation) (*Volume, error)
 		return existing, nil
 	}
 
-	if err := s.config.Segments.fit(wanted.topology); err != nil {
+	if err := s.config.Segments.CheckRequirement(wanted.topology); err != nil {
 		return nil, err
 	}
 
@@ -187,9 +187,9 @@ func (s *Service) newVolume(wanted *creation) (*Volume, error) {
 	fresh := &Volume{
 		ID: id, Name: wanted.name, CapacityBytes: wanted.size, Parameters: wanted.parameters, DirectByClaim: wanted.directByClaim,
 		Capabilities: wanted.capabilities, Mutable: wanted.mutable, Source: wanted.source, Segments: s.config.Segments,
-		Phase: PhaseReady, Pristine: wanted.source.isZero() && s.has(capability.PublishUnpublishVolume),
+		Phase: PhaseReady, Pristine: wanted.source.IsZero() && s.has(capability.PublishUnpublishVolume),
 	}
-	s.sharing.share(fresh)
+	s.sharing.Intern(fresh)
 
 	return fresh, nil
 }
@@ -203,14 +203,14 @@ func (s *Service) makeEmpty(ctx context.Context, wanted *creation) (*Volume, err
 	s.making.Store(fresh.ID, nil)
 	defer s.making.Delete(fresh.ID)
 
-	if fresh.thick() {
+	if fresh.IsThick() {
 		// A crash would leave a full-sized image that nobody knows.
 		fresh.Phase = PhaseCreating
 		if err := s.record(ctx, fresh, wanted.pool); err != nil {
 			return nil, err
 		}
 
-		fresh = fresh.clone()
+		fresh = fresh.Clone()
 		fresh.Phase = PhaseReady
 	} else if err := s.checkRoom(ctx, wanted.pool, wanted.size); err != nil {
 		// Before an image is made; record checks again.
@@ -244,8 +244,8 @@ func (v *Volume) answers(wanted *creation) error {
 		return exists("content of", v.Source, wanted.source)
 	}
 
-	asked := v.meant(wanted.parameters)
-	if !v.Source.isZero() && !wanted.fsNamed {
+	asked := v.ApplyClaim(wanted.parameters)
+	if !v.Source.IsZero() && !wanted.fsNamed {
 		// It has that of its source, which may be gone by now.
 		asked.FSType = v.Parameters.FSType
 	}
@@ -266,7 +266,7 @@ func (v *Volume) answers(wanted *creation) error {
 		return exists("mutable parameters", v.Mutable.Parameters(), wanted.mutable.Parameters())
 	}
 
-	if v.Segments.fit(wanted.topology) != nil {
+	if v.Segments.CheckRequirement(wanted.topology) != nil {
 		return exists("topology", v.Segments, "the requisite one")
 	}
 
@@ -294,7 +294,7 @@ func (s *Service) provision(v *Volume, place *pool.Pool) error {
 		return place.EnsureDirectory(v.ID)
 	}
 
-	return place.EnsureImage(v.ID, v.CapacityBytes, v.thick())
+	return place.EnsureImage(v.ID, v.CapacityBytes, v.IsThick())
 }
 
 // record puts the volume into the store, unless the pool was promised to
@@ -323,7 +323,7 @@ func (s *Service) record(ctx context.Context, v *Volume, place *pool.Pool) error
 // undo removes what a failed creation has left, and returns why it failed. What
 // takes long or can't be removed now goes in the background.
 func (s *Service) undo(ctx context.Context, v *Volume, place *pool.Pool, cause error) error {
-	if err := place.Discard(ctx, v.object()); err != nil {
+	if err := place.Discard(ctx, v.Object()); err != nil {
 		s.config.Removals.Add(s.removalOf(v))
 
 		return errors.Join(cause, err, s.markDeleting(v))

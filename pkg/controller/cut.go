@@ -41,7 +41,7 @@ func (s *Service) prepare(source *Volume, place *pool.Pool, target pool.Object, 
 	task := s.config.Progress.Start(kind, target.ID, source.CapacityBytes)
 	options.Progress = task.Set
 
-	made, err := place.NewCopy(from, source.object(), target, options)
+	made, err := place.NewCopy(from, source.Object(), target, options)
 	if err != nil {
 		task.End(err)
 
@@ -88,7 +88,7 @@ func (s *Service) toFreeze(consistency volume.Consistency, cuts []*cutting) ([]s
 			switch {
 			case elsewhere != "":
 				return nil, notStill(each.source, elsewhere)
-			case here && !s.config.LocalNode.Freezable(each.source.ID):
+			case here && !s.config.LocalNode.CanFreeze(each.source.ID):
 				return nil, notStill(each.source, "in use at "+user)
 			}
 		}

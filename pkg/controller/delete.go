@@ -26,7 +26,7 @@ func (s *Service) DeleteVolume(ctx context.Context, request *csi.DeleteVolumeReq
 		return nil, rpc.Status(err)
 	}
 
-	return rpc.Run(ctx, s.config.Log, s.ops, rpc.OnVolume(id, "", "DeleteVolume", request),
+	return rpc.Run(ctx, s.config.Log, s.ops, rpc.VolumeCall(id, "", "DeleteVolume", request),
 		func(ctx context.Context) (*csi.DeleteVolumeResponse, error) {
 			if err := s.delete(ctx, id); err != nil {
 				return nil, fmt.Errorf("delete volume %s: %w", id, err)
@@ -50,7 +50,7 @@ func (s *Service) delete(ctx context.Context, id string) error {
 	if found.Phase == PhaseReady {
 		err := s.idle(found)
 		if err == nil {
-			err = s.checkMounts(found.Parameters.Pool, found.object())
+			err = s.checkMounts(found.Parameters.Pool, found.Object())
 		}
 
 		if err != nil {
@@ -104,7 +104,7 @@ func (s *Service) idle(v *Volume) error {
 	// Without the capability nobody could take an attachment of before away.
 	if len(v.Attachments) > 0 && s.has(capability.PublishUnpublishVolume) {
 		return rpc.Errorf(codes.FailedPrecondition, "volume %s is attached to %s; unpublish it there first",
-			v.ID, strings.Join(v.nodeIDs(), ", "))
+			v.ID, strings.Join(v.NodeIDs(), ", "))
 	}
 
 	return s.unused(v)
@@ -132,7 +132,7 @@ func (s *Service) removalOf(v *Volume) removal.Task {
 				return err
 			}
 
-			if err := place.Remove(ctx, v.object()); err != nil {
+			if err := place.Remove(ctx, v.Object()); err != nil {
 				return err
 			}
 
@@ -173,7 +173,7 @@ func (s *Service) markDeleting(unfinished ...*Volume) error {
 				continue
 			}
 
-			changed := current.clone()
+			changed := current.Clone()
 			changed.Phase = PhaseDeleting
 
 			if err := records.Put(v.ID, changed); err != nil {

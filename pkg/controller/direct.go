@@ -38,9 +38,9 @@ func (s *Service) askClaim(ctx context.Context, wanted *creation) error {
 		return err
 	}
 
-	parameters, err := wanted.parameters.AsDirect()
+	parameters, err := wanted.parameters.WithDirectAssign()
 	for _, capability := range wanted.capabilities {
-		err = cmp.Or(err, parameters.CheckDirect(capability))
+		err = cmp.Or(err, parameters.CheckDirectAssign(capability))
 	}
 
 	if err != nil {
@@ -55,7 +55,7 @@ func (s *Service) askClaim(ctx context.Context, wanted *creation) error {
 
 // meant returns the parameters that a request with the given ones means for a
 // volume whose claim has asked for direct assignment: no request says that.
-func (v *Volume) meant(given volume.Parameters) volume.Parameters {
+func (v *Volume) ApplyClaim(given volume.Parameters) volume.Parameters {
 	given.DirectAssign = given.DirectAssign || v.DirectByClaim
 
 	return given

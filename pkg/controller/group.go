@@ -104,7 +104,7 @@ func parseGroup(request *csi.CreateVolumeGroupSnapshotRequest) (*grouping, error
 }
 
 func (s *Service) ensureGroup(ctx context.Context, wanted *grouping) (*Group, error) {
-	if _, existing, ok := s.groups.Lookup(indexName, wanted.name); ok && existing.Phase == PhaseReady {
+	if _, existing, ok := s.groups.Lookup(NameIndex, wanted.name); ok && existing.Phase == PhaseReady {
 		if err := existing.answers(wanted); err != nil {
 			return nil, err
 		}
@@ -159,7 +159,7 @@ func (s *Service) holding(ctx context.Context, volumeIDs []string, object string
 		return within(ctx)
 	}
 
-	call := rpc.OnVolume(volumeIDs[0], object, "CreateVolumeGroupSnapshot", nil)
+	call := rpc.VolumeCall(volumeIDs[0], object, "CreateVolumeGroupSnapshot", nil)
 
 	// It ends with the operation that it belongs to, and not before.
 	return operation.Do(context.WithoutCancel(ctx), s.ops, call, func(ctx context.Context) (*Group, error) {
@@ -191,7 +191,7 @@ func (s *Service) takeGroup(ctx context.Context, fresh *Group) (*Group, error) {
 	}
 
 	// Once Commit has run there are bytes that nobody would know after a crash.
-	if err := s.reserve(ctx, fresh.in(PhaseCreating), members...); err != nil {
+	if err := s.reserve(ctx, fresh.InPhase(PhaseCreating), members...); err != nil {
 		return nil, err
 	}
 
@@ -199,7 +199,7 @@ func (s *Service) takeGroup(ctx context.Context, fresh *Group) (*Group, error) {
 		return nil, s.undoSnapshots(ctx, err, fresh, members...)
 	}
 
-	return fresh.in(PhaseReady), nil
+	return fresh.InPhase(PhaseReady), nil
 }
 
 func (s *Service) fillGroup(ctx context.Context, fresh *Group, sources []*Volume, members []*Snapshot) (failed error) {
@@ -221,7 +221,7 @@ func (s *Service) fillGroup(ctx context.Context, fresh *Group, sources []*Volume
 			return err
 		}
 
-		taken, err := s.prepare(sources[i], place, member.object(), "group snapshot", pool.CopyOptions{})
+		taken, err := s.prepare(sources[i], place, member.Object(), "group snapshot", pool.CopyOptions{})
 		if err != nil {
 			return err
 		}
@@ -286,7 +286,7 @@ func (s *Service) deleteGroup(ctx context.Context, id string, memberIDs []string
 		return nil
 	}
 
-	if err := found.consistsOf(memberIDs); err != nil {
+	if err := found.CheckMembers(memberIDs); err != nil {
 		return err
 	}
 
@@ -301,9 +301,9 @@ func (s *Service) deleteGroup(ctx context.Context, id string, memberIDs []string
 	return s.removeSnapshots(ctx, found, members...)
 }
 
-// consistsOf returns INVALID_ARGUMENT unless these are the group's members, in
+// CheckMembers returns INVALID_ARGUMENT unless these are the group's members, in
 // any order.
-func (g *Group) consistsOf(memberIDs []string) error {
+func (g *Group) CheckMembers(memberIDs []string) error {
 	if !slices.Equal(slices.Sorted(slices.Values(memberIDs)), slices.Sorted(slices.Values(g.SnapshotIDs))) {
 		return rpc.Invalid("snapshot_ids: group snapshot %s consists of %v, not of %v", g.ID, g.SnapshotIDs, memberIDs)
 	}
@@ -326,7 +326,7 @@ func (g *Groups) GetVolumeGroupSnapshot(
 		return nil, rpc.Errorf(codes.NotFound, "group snapshot %s does not exist", id)
 	}
 
-	if err := found.consistsOf(request.GetSnapshotIds()); err != nil {
+	if err := found.CheckMembers(request.GetSnapshotIds()); err != nil {
 		return nil, rpc.Status(err)
 	}
 

@@ -110,7 +110,7 @@ func (s *Service) Reports() []health.VolumeReport {
 			ID: v.ID, Name: v.Name, Pool: v.Parameters.Pool, Backing: string(v.Parameters.Backing),
 			CapacityBytes: v.CapacityBytes, Conditions: s.conditionOf(v.ID).Reports(healthView),
 		}
-		if v.Parameters.Backing == volume.BackingImage && !v.raw() {
+		if v.Parameters.Backing == volume.BackingImage && !v.IsRaw() {
 			report.FSType = v.Parameters.FSType
 		}
 
@@ -219,7 +219,7 @@ func (s *Service) sizeOf(ctx context.Context, v *Volume) (int64, error) {
 		return 0, fmt.Errorf("volume %s: wait for pool %q to answer: %w", v.ID, place.Name(), ctx.Err())
 	}
 
-	return place.Size(v.object())
+	return place.Size(v.Object())
 }
 
 func (s *Service) unreachable(poolName string) bool {

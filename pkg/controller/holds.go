@@ -10,8 +10,8 @@ import (
 )
 
 var (
-	errHeld   = errors.New("it is being read; retry when that is done")
-	errDoomed = errors.New("it is being deleted")
+	ErrRead     = errors.New("it is being read; retry when that is done")
+	ErrDeleting = errors.New("it is being deleted")
 )
 
 // holds says of each snapshot whether it has readers or a deleter: many of the
@@ -19,33 +19,33 @@ var (
 // for hours, and a CO that is told ABORTED comes back by itself.
 //
 // It lives in memory only: after a crash nobody reads any more.
-type holds struct {
+type Locks struct {
 	mu sync.Mutex
 	// readers has no entry for 0.
-	readers map[string]int
-	doomed  map[string]struct{}
+	readers  map[string]int
+	deleting map[string]struct{}
 }
 
-func newHolds() *holds {
-	return &holds{readers: map[string]int{}, doomed: map[string]struct{}{}}
+func NewLocks() *Locks {
+	return &Locks{readers: map[string]int{}, deleting: map[string]struct{}{}}
 }
 
 // hold keeps the snapshot from being deleted until release is called, which may
-// be called more than once. Errors: ABORTED (errDoomed).
-func (h *holds) hold(id string) (release func(), err error) {
+// be called more than once. Errors: ABORTED (ErrDeleting).
+func (h *Locks) TryRLock(id string) (release func(), err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
-	if _, doomed := h.doomed[id]; doomed {
-		return nil, rpc.Errorf(codes.Aborted, "snapshot %s: %w", id, errDoomed)
+	if _, doomed := h.deleting[id]; doomed {
+		return nil, rpc.Errorf(codes.Aborted, "snapshot %s: %w", id, ErrDeleting)
 	}
 
 	h.readers[id]++
 
-	return sync.OnceFunc(func() { h.release(id) }), nil
+	return sync.OnceFunc(func() { h.runlock(id) }), nil
 }
 
-func (h *holds) release(id string) {
+func (h *Locks) runlock(id string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
@@ -57,27 +57,27 @@ func (h *holds) release(id string) {
 
 // doom keeps readers away from the snapshot, for its deletion, until undoom is
 // called, whether it was deleted or not; undoom may be called more than once.
-// Errors: ABORTED (errHeld, errDoomed).
-func (h *holds) doom(id string) (undoom func(), err error) {
+// Errors: ABORTED (ErrRead, ErrDeleting).
+func (h *Locks) TryLock(id string) (undoom func(), err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
 	if h.readers[id] > 0 {
-		return nil, rpc.Errorf(codes.Aborted, "snapshot %s: %w", id, errHeld)
+		return nil, rpc.Errorf(codes.Aborted, "snapshot %s: %w", id, ErrRead)
 	}
 
-	if _, doomed := h.doomed[id]; doomed {
-		return nil, rpc.Errorf(codes.Aborted, "snapshot %s: %w", id, errDoomed)
+	if _, doomed := h.deleting[id]; doomed {
+		return nil, rpc.Errorf(codes.Aborted, "snapshot %s: %w", id, ErrDeleting)
 	}
 
-	h.doomed[id] = struct{}{}
+	h.deleting[id] = struct{}{}
 
-	return sync.OnceFunc(func() { h.undoom(id) }), nil
+	return sync.OnceFunc(func() { h.unlock(id) }), nil
 }
 
-func (h *holds) undoom(id string) {
+func (h *Locks) unlock(id string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
-	delete(h.doomed, id)
+	delete(h.deleting, id)
 }

@@ -16,18 +16,18 @@ import (
 func TestManyReadersKeepTheDeleterAway(t *testing.T) {
 	t.Parallel()
 
-	h := newHolds()
+	h := NewLocks()
 
-	first, err := h.hold("a")
+	first, err := h.TryRLock("a")
 	require.NoError(t, err)
-	second, err := h.hold("a")
+	second, err := h.TryRLock("a")
 	require.NoError(t, err)
 
 	aborted := func() {
 		t.Helper()
 
-		_, err := h.doom("a")
-		require.ErrorIs(t, err, errHeld)
+		_, err := h.TryLock("a")
+		require.ErrorIs(t, err, ErrRead)
 		require.Equal(t, codes.Aborted, status.Code(rpc.Status(err)))
 		require.ErrorContains(t, err, "snapshot a")
 	}
@@ -40,44 +40,44 @@ func TestManyReadersKeepTheDeleterAway(t *testing.T) {
 	aborted()
 	second()
 
-	undoom, err := h.doom("a")
+	undoom, err := h.TryLock("a")
 	require.NoError(t, err)
 	undoom()
 	require.Empty(t, h.readers)
-	require.Empty(t, h.doomed)
+	require.Empty(t, h.deleting)
 }
 
 func TestTheDeleterKeepsReadersAway(t *testing.T) {
 	t.Parallel()
 
-	h := newHolds()
+	h := NewLocks()
 
-	undoom, err := h.doom("a")
+	undoom, err := h.TryLock("a")
 	require.NoError(t, err)
 
-	_, err = h.hold("a")
-	require.ErrorIs(t, err, errDoomed)
+	_, err = h.TryRLock("a")
+	require.ErrorIs(t, err, ErrDeleting)
 	require.Equal(t, codes.Aborted, status.Code(rpc.Status(err)))
 
-	_, err = h.doom("a")
-	require.ErrorIs(t, err, errDoomed)
+	_, err = h.TryLock("a")
+	require.ErrorIs(t, err, ErrDeleting)
 
-	other, err := h.doom("b")
+	other, err := h.TryLock("b")
 	require.NoError(t, err)
 	other()
 
 	undoom()
 
-	second, err := h.doom("a")
+	second, err := h.TryLock("a")
 	require.NoError(t, err)
 	// What is over does not end what came after it.
 	undoom()
 
-	_, err = h.hold("a")
-	require.ErrorIs(t, err, errDoomed)
+	_, err = h.TryRLock("a")
+	require.ErrorIs(t, err, ErrDeleting)
 	second()
 
-	release, err := h.hold("a")
+	release, err := h.TryRLock("a")
 	require.NoError(t, err)
 	release()
 }
@@ -87,7 +87,7 @@ func TestReadersAndADeleterNeverMeet(t *testing.T) {
 
 	const rounds, workers = 2000, 4
 
-	h := newHolds()
+	h := NewLocks()
 
 	var (
 		readers, deleters, met atomic.Int64
@@ -97,14 +97,14 @@ func TestReadersAndADeleterNeverMeet(t *testing.T) {
 	for range workers {
 		wg.Go(func() {
 			for range rounds {
-				if release, err := h.hold("a"); err == nil {
+				if release, err := h.TryRLock("a"); err == nil {
 					readers.Add(1)
 					met.Add(deleters.Load())
 					readers.Add(-1)
 					release()
 				}
 
-				if undoom, err := h.doom("a"); err == nil {
+				if undoom, err := h.TryLock("a"); err == nil {
 					met.Add(deleters.Add(1) - 1)
 					met.Add(readers.Load())
 					deleters.Add(-1)
@@ -117,5 +117,5 @@ func TestReadersAndADeleterNeverMeet(t *testing.T) {
 	await.Return(t, wg.Wait, "all holders to end")
 	require.Zero(t, met.Load())
 	require.Empty(t, h.readers)
-	require.Empty(t, h.doomed)
+	require.Empty(t, h.deleting)
 }

@@ -8,10 +8,10 @@ import (
 
 // ledger keeps sums over all volumes and snapshots, so that no call has to walk
 // them. The store tells it of every change, in order.
-type ledger struct {
+type Usage struct {
 	mu sync.Mutex
 	// sold is the promised bytes of each pool.
-	sold map[string]int64
+	provisioned map[string]int64
 	// nodes holds the taken device slots of each node.
 	nodes map[string]*slots
 }
@@ -23,16 +23,16 @@ type slots struct {
 	free btree.Set[int]
 }
 
-func newLedger() *ledger {
-	return &ledger{sold: map[string]int64{}, nodes: map[string]*slots{}}
+func NewUsage() *Usage {
+	return &Usage{provisioned: map[string]int64{}, nodes: map[string]*slots{}}
 }
 
-func (l *ledger) observe(_ string, old, now *Volume, hadOld, hasNow bool) {
+func (l *Usage) ObserveVolume(_ string, old, now *Volume, hadOld, hasNow bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
 	if hadOld {
-		l.sold[old.Parameters.Pool] -= old.CapacityBytes
+		l.provisioned[old.Parameters.Pool] -= old.CapacityBytes
 
 		for _, attachment := range old.Attachments {
 			l.node(attachment.NodeID).release(attachment.Slot)
@@ -40,7 +40,7 @@ func (l *ledger) observe(_ string, old, now *Volume, hadOld, hasNow bool) {
 	}
 
 	if hasNow {
-		l.sold[now.Parameters.Pool] += now.CapacityBytes
+		l.provisioned[now.Parameters.Pool] += now.CapacityBytes
 
 		for _, attachment := range now.Attachments {
 			l.node(attachment.NodeID).take(attachment.Slot)
@@ -48,29 +48,29 @@ func (l *ledger) observe(_ string, old, now *Volume, hadOld, hasNow bool) {
 	}
 }
 
-func (l *ledger) observeSnapshot(_ string, old, now *Snapshot, hadOld, hasNow bool) {
+func (l *Usage) ObserveSnapshot(_ string, old, now *Snapshot, hadOld, hasNow bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
 	if hadOld {
-		l.sold[old.Parameters.Pool] -= old.AllocatedBytes
+		l.provisioned[old.Parameters.Pool] -= old.AllocatedBytes
 	}
 
 	if hasNow {
-		l.sold[now.Parameters.Pool] += now.AllocatedBytes
+		l.provisioned[now.Parameters.Pool] += now.AllocatedBytes
 	}
 }
 
-func (l *ledger) soldBytes(pool string) int64 {
+func (l *Usage) ProvisionedBytes(pool string) int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	return l.sold[pool]
+	return l.provisioned[pool]
 }
 
-// freeSlot returns the lowest slot that no attachment of the node has, and how
+// FreeSlot returns the lowest slot that no attachment of the node has, and how
 // many are taken.
-func (l *ledger) freeSlot(nodeID string) (int, int64) {
+func (l *Usage) FreeSlot(nodeID string) (int, int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
@@ -84,7 +84,7 @@ func (l *ledger) freeSlot(nodeID string) (int, int64) {
 	return node.next, taken
 }
 
-func (l *ledger) node(id string) *slots {
+func (l *Usage) node(id string) *slots {
 	if l.nodes[id] == nil {
 		l.nodes[id] = &slots{}
 	}

@@ -70,7 +70,7 @@ func (s *Service) ControllerGetVolume(
 	}
 
 	found = s.shown(found)
-	status := &csi.ControllerGetVolumeResponse_VolumeStatus{PublishedNodeIds: found.nodeIDs()}
+	status := &csi.ControllerGetVolumeResponse_VolumeStatus{PublishedNodeIds: found.NodeIDs()}
 
 	if s.has(capability.VolumeCondition) {
 		health.PutCondition(status, s.conditionOf(found.ID))
@@ -132,7 +132,7 @@ func (t *statuses) conditionOf(v *Volume) *health.Record {
 }
 
 func (t *statuses) make(v *Volume, condition *health.Record) *csi.ListVolumesResponse_VolumeStatus {
-	made := &csi.ListVolumesResponse_VolumeStatus{PublishedNodeIds: v.nodeIDs()}
+	made := &csi.ListVolumesResponse_VolumeStatus{PublishedNodeIds: v.NodeIDs()}
 	if t.conditions {
 		health.PutCondition(made, condition)
 	}
@@ -144,9 +144,9 @@ func describe(v *Volume) *csi.Volume {
 	return &csi.Volume{
 		VolumeId:           v.ID,
 		CapacityBytes:      v.CapacityBytes,
-		VolumeContext:      v.context(),
-		ContentSource:      v.Source.content(),
-		AccessibleTopology: v.Segments.accessible(),
+		VolumeContext:      v.Context(),
+		ContentSource:      v.Source.ContentSource(),
+		AccessibleTopology: v.Segments.AccessibleTopology(),
 	}
 }
 
@@ -165,13 +165,13 @@ type common struct {
 // message puts behind its own fields, as they are, the bytes of those that it
 // does not know; so nothing but the wire shows the common part.
 func (c commons) describe(v *Volume) *csi.Volume {
-	key := common{v.Parameters, v.Segments, !v.Source.isZero()}
+	key := common{v.Parameters, v.Segments, !v.Source.IsZero()}
 
 	encoded, ok := c[key]
 	if !ok {
 		var err error
 		if encoded, err = proto.Marshal(&csi.Volume{
-			VolumeContext: v.context(), AccessibleTopology: v.Segments.accessible(),
+			VolumeContext: v.Context(), AccessibleTopology: v.Segments.AccessibleTopology(),
 		}); err != nil {
 			return describe(v)
 		}
@@ -179,7 +179,7 @@ func (c commons) describe(v *Volume) *csi.Volume {
 		c[key] = encoded
 	}
 
-	described := &csi.Volume{VolumeId: v.ID, CapacityBytes: v.CapacityBytes, ContentSource: v.Source.content()}
+	described := &csi.Volume{VolumeId: v.ID, CapacityBytes: v.CapacityBytes, ContentSource: v.Source.ContentSource()}
 	described.ProtoReflect().SetUnknown(encoded)
 
 	return described

@@ -15,14 +15,14 @@ type LocalNode interface {
 	// InUse returns where the volume is published, or else staged. An error means
 	// that this is unknown.
 	InUse(volumeID string) (path string, used bool, err error)
-	// Feasible returns an error if the node does not support the attributes.
-	Feasible(attributes volume.Mutable) error
-	// Refresh applies the attributes that the pool stores for the volume, if it is in
+	// CheckSupported returns an error if the node does not support the attributes.
+	CheckSupported(attributes volume.Mutable) error
+	// ApplyAttributes applies the attributes that the pool stores for the volume, if it is in
 	// use. The caller is within an operation on the volume.
-	Refresh(ctx context.Context, volumeID string) error
-	// Freezable reports whether WithFrozen keeps all writers of this node from the
+	ApplyAttributes(ctx context.Context, volumeID string) error
+	// CanFreeze reports whether WithFrozen keeps all writers of this node from the
 	// volume.
-	Freezable(volumeID string) bool
+	CanFreeze(volumeID string) bool
 	// WithFrozen calls within while the filesystems of those of the volumes that are
 	// mounted on this node are frozen.
 	WithFrozen(ctx context.Context, volumeIDs []string, within func(context.Context) error) error
@@ -38,14 +38,14 @@ func (NoLocalNode) Serves(string) bool { return false }
 // InUse returns that the volume is not in use.
 func (NoLocalNode) InUse(string) (path string, used bool, err error) { return "", false, nil }
 
-// Feasible returns nil: each node rejects what it does not support.
-func (NoLocalNode) Feasible(volume.Mutable) error { return nil }
+// CheckSupported returns nil: each node rejects what it does not support.
+func (NoLocalNode) CheckSupported(volume.Mutable) error { return nil }
 
-// Refresh does nothing: the nodes poll the pool for changes.
-func (NoLocalNode) Refresh(context.Context, string) error { return nil }
+// ApplyAttributes does nothing: the nodes poll the pool for changes.
+func (NoLocalNode) ApplyAttributes(context.Context, string) error { return nil }
 
-// Freezable returns false.
-func (NoLocalNode) Freezable(string) bool { return false }
+// CanFreeze returns false.
+func (NoLocalNode) CanFreeze(string) bool { return false }
 
 // WithFrozen calls within without freezing a filesystem.
 func (NoLocalNode) WithFrozen(ctx context.Context, _ []string, within func(context.Context) error) error {

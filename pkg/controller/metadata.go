@@ -293,7 +293,7 @@ func checkPair(base, target *Snapshot) error {
 			base.ID, base.SourceVolumeID, target.ID, target.SourceVolumeID)
 	case base.ID == target.ID:
 		return rpc.Invalid("base and target are the same snapshot %s", base.ID)
-	case target.before(base):
+	case target.TakenBefore(base):
 		return rpc.Invalid("target %s was created before the base %s: exchange them", target.ID, base.ID)
 	default:
 		return nil

@@ -70,7 +70,7 @@ func (s *Service) checkMutable(parameters volume.Parameters, mutable volume.Muta
 		return rpc.Invalid("mutable_parameters: %s: a directory has no device that it could hold for; use backing=image", name)
 	}
 
-	if err := s.config.LocalNode.Feasible(mutable); err != nil {
+	if err := s.config.LocalNode.CheckSupported(mutable); err != nil {
 		return rpc.Invalid("mutable_parameters: %w", err)
 	}
 
@@ -84,7 +84,7 @@ func (s *Service) putInForce(ctx context.Context, v *Volume, place *pool.Pool) e
 		return fmt.Errorf("recorded, but not in force: %w", err)
 	}
 
-	if err := s.config.LocalNode.Refresh(ctx, v.ID); err != nil {
+	if err := s.config.LocalNode.ApplyAttributes(ctx, v.ID); err != nil {
 		return fmt.Errorf("recorded, but not in force on node %s: %w", s.config.NodeID, err)
 	}
 

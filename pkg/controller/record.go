@@ -67,11 +67,11 @@ type Attachment struct {
 	Slot int `json:"slot"`
 }
 
-// indexName is the index that makes CreateVolume idempotent by name.
-const indexName = "name"
+// NameIndex is the index that makes CreateVolume idempotent by name.
+const NameIndex = "name"
 
-// nameOf frees the name of a volume as soon as its deletion is certain.
-func nameOf(v *Volume) string {
+// VolumeName frees the name of a volume as soon as its deletion is certain.
+func VolumeName(v *Volume) string {
 	if v.Phase == PhaseDeleting {
 		return ""
 	}
@@ -79,14 +79,14 @@ func nameOf(v *Volume) string {
 	return v.Name
 }
 
-func (v *Volume) clone() *Volume {
+func (v *Volume) Clone() *Volume {
 	changed := *v
 	changed.Attachments = slices.Clone(v.Attachments)
 
 	return &changed
 }
 
-func (v *Volume) attachment(nodeID string) (Attachment, bool) {
+func (v *Volume) AttachmentTo(nodeID string) (Attachment, bool) {
 	at := slices.IndexFunc(v.Attachments, func(a Attachment) bool { return a.NodeID == nodeID })
 	if at < 0 {
 		return Attachment{}, false
@@ -95,7 +95,7 @@ func (v *Volume) attachment(nodeID string) (Attachment, bool) {
 	return v.Attachments[at], true
 }
 
-func (v *Volume) nodeIDs() []string {
+func (v *Volume) NodeIDs() []string {
 	if len(v.Attachments) == 0 {
 		return nil
 	}
@@ -109,36 +109,36 @@ func (v *Volume) nodeIDs() []string {
 }
 
 // context is the volume_context.
-func (v *Volume) context() map[string]string {
+func (v *Volume) Context() map[string]string {
 	context := v.Parameters.Context()
-	if v.raw() {
+	if v.IsRaw() {
 		// It has the filesystem that somebody makes on it, if any.
 		delete(context, volume.KeyFSType)
 	}
 
-	if !v.Source.isZero() {
+	if !v.Source.IsZero() {
 		context[volume.KeyCopy] = strconv.FormatBool(true)
 	}
 
 	return context
 }
 
-// hasContext says whether a volume_context is the volume's. The CO may have added
+// HasContext says whether a volume_context is the volume's. The CO may have added
 // to it.
-func (v *Volume) hasContext(given map[string]string) bool {
+func (v *Volume) HasContext(given map[string]string) bool {
 	parameters, err := volume.ParseContext(given)
-	if _, told := given[volume.KeyFSType]; !told && v.raw() {
+	if _, told := given[volume.KeyFSType]; !told && v.IsRaw() {
 		parameters.FSType = v.Parameters.FSType
 	}
 
-	return err == nil && parameters == v.Parameters && given[volume.KeyCopy] == v.context()[volume.KeyCopy]
+	return err == nil && parameters == v.Parameters && given[volume.KeyCopy] == v.Context()[volume.KeyCopy]
 }
 
 // raw says that no filesystem was asked for.
-func (v *Volume) raw() bool {
+func (v *Volume) IsRaw() bool {
 	return !slices.ContainsFunc(v.Capabilities, func(c volume.Capability) bool { return !c.Block })
 }
 
-func (v *Volume) object() pool.Object { return pool.Object{ID: v.ID, Backing: v.Parameters.Backing} }
+func (v *Volume) Object() pool.Object { return pool.Object{ID: v.ID, Backing: v.Parameters.Backing} }
 
-func (v *Volume) thick() bool { return v.Parameters.Provisioning == volume.Thick }
+func (v *Volume) IsThick() bool { return v.Parameters.Provisioning == volume.Thick }

@@ -65,7 +65,7 @@ func (s *Service) parseSource(given *csi.VolumeContentSource) (Source, error) {
 }
 
 // content is the source as the CO knows it; nil is none.
-func (s Source) content() *csi.VolumeContentSource {
+func (s Source) ContentSource() *csi.VolumeContentSource {
 	switch {
 	case s.SnapshotID != "":
 		return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{
@@ -80,7 +80,7 @@ func (s Source) content() *csi.VolumeContentSource {
 	}
 }
 
-func (s Source) isZero() bool { return s == Source{} }
+func (s Source) IsZero() bool { return s == Source{} }
 
 // restore makes the volume of a snapshot, which nobody deletes meanwhile.
 func (s *Service) restore(ctx context.Context, wanted creation) (*Volume, error) {
@@ -96,7 +96,7 @@ func (s *Service) restore(ctx context.Context, wanted creation) (*Volume, error)
 	}
 
 	err = s.inherit(&wanted, origin{
-		name: "snapshot " + snapshot.ID, object: snapshot.object(), sizeBytes: snapshot.SizeBytes,
+		name: "snapshot " + snapshot.ID, object: snapshot.Object(), sizeBytes: snapshot.SizeBytes,
 		parameters: snapshot.Parameters, raw: snapshot.Raw,
 	})
 	if err != nil {
@@ -107,7 +107,7 @@ func (s *Service) restore(ctx context.Context, wanted creation) (*Volume, error)
 		task := s.config.Progress.Start("restore", target.ID, snapshot.SizeBytes)
 		options.Progress = task.Set
 
-		made, err := wanted.pool.NewCopy(from, snapshot.object(), target, options)
+		made, err := wanted.pool.NewCopy(from, snapshot.Object(), target, options)
 		if err != nil {
 			task.End(err)
 
@@ -136,7 +136,7 @@ func (s *Service) clone(ctx context.Context, wanted creation) (*Volume, error) {
 	}
 
 	return s.copyInto(ctx, wanted, func(ctx context.Context, target pool.Object, options pool.CopyOptions) (*cutting, error) {
-		call := rpc.OnVolume(source.ID, "clone "+wanted.name, "CreateVolume", nil)
+		call := rpc.VolumeCall(source.ID, "clone "+wanted.name, "CreateVolume", nil)
 
 		// It ends with this operation, and must have ended before what it fills is
 		// removed.
@@ -148,8 +148,8 @@ func (s *Service) clone(ctx context.Context, wanted creation) (*Volume, error) {
 
 func originOf(source *Volume) origin {
 	return origin{
-		name: "volume " + source.ID, object: source.object(), sizeBytes: source.CapacityBytes,
-		parameters: source.Parameters, raw: source.raw(),
+		name: "volume " + source.ID, object: source.Object(), sizeBytes: source.CapacityBytes,
+		parameters: source.Parameters, raw: source.IsRaw(),
 	}
 }
 
@@ -242,10 +242,10 @@ func (s *Service) copyInto(ctx context.Context, wanted creation,
 		return nil, err
 	}
 
-	fresh = fresh.clone()
+	fresh = fresh.Clone()
 	fresh.Phase = PhaseReady
 
-	taken, err := take(ctx, fresh.object(), pool.CopyOptions{SizeBytes: fresh.CapacityBytes, Thick: fresh.thick()})
+	taken, err := take(ctx, fresh.Object(), pool.CopyOptions{SizeBytes: fresh.CapacityBytes, Thick: fresh.IsThick()})
 	if err != nil {
 		return nil, s.undo(ctx, fresh, wanted.pool, err)
 	}
@@ -270,7 +270,7 @@ func (s *Service) copyInto(ctx context.Context, wanted creation,
 
 // String is for messages.
 func (s Source) String() string {
-	if s.isZero() {
+	if s.IsZero() {
 		return "nothing"
 	}
 

@@ -80,12 +80,12 @@ type Service struct {
 	store     *state.Store
 	pools     *pool.Set
 	ops       *operation.Group
-	ledger    *ledger
+	ledger    *Usage
 	changes   *changes
-	sharing   *sharing
-	lineage   *lineage
-	holds     *holds
-	slow      *slow
+	sharing   *Interner
+	lineage   *SnapshotIndex
+	holds     *Locks
+	slow      *Copies
 	monitor   *health.Monitor
 	// looks are under way in the pools of these names.
 	looks map[string]chan struct{}
@@ -105,18 +105,18 @@ func New(config Config, store *state.Store, pools *pool.Set, ops *operation.Grou
 		config.LocalNode = NoLocalNode{}
 	}
 
-	books, common, family := newLedger(), &sharing{}, newLineage()
+	books, common, family := NewUsage(), &Interner{}, NewSnapshotIndex()
 
 	s := &Service{
 		config: config,
 		volumes: state.Register(store, VolumesCollection,
-			state.WithIndex(indexName, nameOf), state.WithObserver(books.observe), state.WithPrepare(common.share)),
+			state.WithIndex(NameIndex, VolumeName), state.WithObserver(books.ObserveVolume), state.WithPrepare(common.Intern)),
 		snapshots: state.Register(store, SnapshotsCollection,
-			state.WithIndex(indexName, (*Snapshot).indexed), state.WithObserver(books.observeSnapshot),
-			state.WithObserver(family.observe), state.WithPrepare((*Snapshot).share)),
-		groups: state.Register(store, "groups", state.WithIndex(indexName, (*Group).indexed)),
+			state.WithIndex(NameIndex, (*Snapshot).IndexedName), state.WithObserver(books.ObserveSnapshot),
+			state.WithObserver(family.Observe), state.WithPrepare((*Snapshot).Intern)),
+		groups: state.Register(store, "groups", state.WithIndex(NameIndex, (*Group).IndexedName)),
 		store:  store, pools: pools, ops: ops, ledger: books, sharing: common, making: &sync.Map{},
-		lineage: family, holds: newHolds(), slow: newSlow(), looks: map[string]chan struct{}{},
+		lineage: family, holds: NewLocks(), slow: NewCopies(), looks: map[string]chan struct{}{},
 	}
 	s.changes, s.monitor = s.newChanges(), s.newMonitor()
 	config.Admission.Register(s)
@@ -253,7 +253,7 @@ func (s *Service) change(ctx context.Context, id string, edit func(*Volume) erro
 			return rpc.Errorf(codes.NotFound, "volume %s does not exist", id)
 		}
 
-		changed = current.clone()
+		changed = current.Clone()
 		if err := edit(changed); err != nil {
 			return err
 		}

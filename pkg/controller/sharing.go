@@ -11,7 +11,7 @@ import (
 // sharing lets records have in common, in memory too, what is equal in nearly
 // all of them: a third of what 100,000 volumes take. It is safe for concurrent
 // use.
-type sharing struct {
+type Interner struct {
 	// capabilities holds lists of one, by what tells them apart. There are few,
 	// since nothing in the key is of a request's own making.
 	capabilities sync.Map // plainCapability → []volume.Capability
@@ -25,7 +25,7 @@ type plainCapability struct {
 
 // share replaces parts of a record, which nobody else may see yet, by equal
 // ones.
-func (s *sharing) share(v *Volume) {
+func (s *Interner) Intern(v *Volume) {
 	v.Parameters = unique.Make(v.Parameters).Value()
 	v.Phase = unique.Make(v.Phase).Value()
 

@@ -15,7 +15,7 @@ import (
 func TestSharingChangesNothing(t *testing.T) {
 	t.Parallel()
 
-	var common sharing
+	var common Interner
 
 	for _, capabilities := range [][]volume.Capability{
 		nil,
@@ -40,7 +40,7 @@ func TestSharingChangesNothing(t *testing.T) {
 				var after Volume
 
 				require.NoError(t, json.Unmarshal(text, &after))
-				common.share(&after)
+				common.Intern(&after)
 				require.Equal(t, before, after, fmt.Sprint(capabilities))
 			}
 		}
@@ -52,13 +52,13 @@ func TestSharingSharesMemory(t *testing.T) {
 	t.Parallel()
 
 	var (
-		common sharing
+		common Interner
 		lists  [2][]volume.Capability
 	)
 
 	for i := range lists {
 		v := &Volume{Capabilities: []volume.Capability{{FSType: "ext4", Mode: "SINGLE_NODE_WRITER"}}}
-		common.share(v)
+		common.Intern(v)
 
 		lists[i] = v.Capabilities
 	}

@@ -7,43 +7,43 @@ import (
 	"sync"
 )
 
-// errSlow ends the wait of a caller whose snapshot is being copied, and
-// errStopped the copying of one that is being deleted.
+// errStillCopying ends the wait of a caller whose snapshot is being copied, and
+// ErrStopped the copying of one that is being deleted.
 var (
-	errSlow    = errors.New("the snapshot is cut and is being copied")
-	errStopped = errors.New("the snapshot is being deleted")
+	errStillCopying = errors.New("the snapshot is cut and is being copied")
+	ErrStopped      = errors.New("the snapshot is being deleted")
 )
 
 // slow are the snapshots whose copy takes long while their source is still
 // anyway, so that they are as good as cut. It is safe for concurrent use.
-type slow struct {
+type Copies struct {
 	mu      sync.Mutex
-	running map[string]*slowCopy
+	running map[string]*runningCopy
 	// begun is closed, and replaced, whenever a copy begins.
-	begun chan struct{}
+	started chan struct{}
 }
 
-type slowCopy struct {
+type runningCopy struct {
 	stop  context.CancelCauseFunc
 	ended chan struct{}
 }
 
-func newSlow() *slow {
-	return &slow{running: map[string]*slowCopy{}, begun: make(chan struct{})}
+func NewCopies() *Copies {
+	return &Copies{running: map[string]*runningCopy{}, started: make(chan struct{})}
 }
 
 // begin lists the copy until end is called. The context ends early when somebody
 // stops it.
-func (s *slow) begin(ctx context.Context, id string) (stoppable context.Context, end func()) {
+func (s *Copies) Start(ctx context.Context, id string) (stoppable context.Context, end func()) {
 	stoppable, stop := context.WithCancelCause(ctx)
-	entry := &slowCopy{stop: stop, ended: make(chan struct{})}
+	entry := &runningCopy{stop: stop, ended: make(chan struct{})}
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
 	s.running[id] = entry
-	close(s.begun)
-	s.begun = make(chan struct{})
+	close(s.started)
+	s.started = make(chan struct{})
 
 	return stoppable, func() {
 		s.mu.Lock()
@@ -59,7 +59,7 @@ func (s *slow) begin(ctx context.Context, id string) (stoppable context.Context,
 	}
 }
 
-func (s *slow) has(id string) bool {
+func (s *Copies) Running(id string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -67,7 +67,7 @@ func (s *slow) has(id string) bool {
 }
 
 // stop ends the copying, and returns when it has ended. Errors: ctx's.
-func (s *slow) stop(ctx context.Context, id string) error {
+func (s *Copies) Stop(ctx context.Context, id string) error {
 	s.mu.Lock()
 	entry := s.running[id]
 	s.mu.Unlock()
@@ -76,7 +76,7 @@ func (s *slow) stop(ctx context.Context, id string) error {
 		return nil
 	}
 
-	entry.stop(errStopped)
+	entry.stop(ErrStopped)
 
 	select {
 	case <-entry.ended:
@@ -88,10 +88,10 @@ func (s *slow) stop(ctx context.Context, id string) error {
 
 // wait returns when met is true, which it asks again after each begin, or with
 // ctx's error.
-func (s *slow) wait(ctx context.Context, met func() bool) error {
+func (s *Copies) WaitFor(ctx context.Context, met func() bool) error {
 	for {
 		s.mu.Lock()
-		begun := s.begun
+		begun := s.started
 		s.mu.Unlock()
 
 		if met() {

@@ -34,10 +34,10 @@ func (s *Service) CreateSnapshot(ctx context.Context, request *csi.CreateSnapsho
 		return nil, rpc.Status(err)
 	}
 
-	call := rpc.OnVolume(wanted.sourceID, "snapshot "+wanted.name, "CreateSnapshot", request)
+	call := rpc.VolumeCall(wanted.sourceID, "snapshot "+wanted.name, "CreateSnapshot", request)
 
 	for {
-		if _, found, ok := s.snapshots.Lookup(indexName, wanted.name); ok && found.Phase == PhaseCopying && s.slow.has(found.ID) {
+		if _, found, ok := s.snapshots.Lookup(NameIndex, wanted.name); ok && found.Phase == PhaseCopying && s.slow.Running(found.ID) {
 			if err := s.answersSnapshot(found, wanted); err != nil {
 				return nil, rpc.Status(err)
 			}
@@ -49,7 +49,7 @@ func (s *Service) CreateSnapshot(ctx context.Context, request *csi.CreateSnapsho
 		made, err := rpc.Run(waiting, s.config.Log, s.ops, call, func(ctx context.Context) (*Snapshot, error) {
 			return s.ensureSnapshot(ctx, wanted)
 		})
-		slow := errors.Is(context.Cause(waiting), errSlow)
+		slow := errors.Is(context.Cause(waiting), errStillCopying)
 		leave()
 
 		if err == nil {
@@ -96,16 +96,16 @@ func (s *Service) parseSnapshot(request *csi.CreateSnapshotRequest) (*snapshotti
 	}, nil
 }
 
-// untilSlow ends the context with errSlow once the snapshot of that name has
+// untilSlow ends the context with errStillCopying once the snapshot of that name has
 // been copied for CopyGrace.
 func (s *Service) untilSlow(ctx context.Context, name string) (waiting context.Context, leave func()) {
 	waiting, cancel := context.WithCancelCause(ctx)
 
 	go func() {
-		err := s.slow.wait(waiting, func() bool {
-			_, found, ok := s.snapshots.Lookup(indexName, name)
+		err := s.slow.WaitFor(waiting, func() bool {
+			_, found, ok := s.snapshots.Lookup(NameIndex, name)
 
-			return ok && s.slow.has(found.ID)
+			return ok && s.slow.Running(found.ID)
 		})
 		if err != nil {
 			return
@@ -114,7 +114,7 @@ func (s *Service) untilSlow(ctx context.Context, name string) (waiting context.C
 		select {
 		case <-waiting.Done():
 		case <-time.After(s.config.CopyGrace):
-			cancel(errSlow)
+			cancel(errStillCopying)
 		}
 	}()
 
@@ -127,12 +127,12 @@ func (s *Service) acknowledge(ctx context.Context, name string) error {
 	err := s.store.Update(ctx, func(tx *state.Tx) error {
 		records := s.snapshots.In(tx)
 
-		id, found, ok := records.Lookup(indexName, name)
+		id, found, ok := records.Lookup(NameIndex, name)
 		if !ok || found.Phase != PhaseCreating {
 			return nil
 		}
 
-		copying := found.in(PhaseCopying)
+		copying := found.InPhase(PhaseCopying)
 		copying.Sequence = tx.Sequence()
 
 		return records.Put(id, copying)
@@ -145,7 +145,7 @@ func (s *Service) acknowledge(ctx context.Context, name string) error {
 }
 
 func (s *Service) ensureSnapshot(ctx context.Context, wanted *snapshotting) (*Snapshot, error) {
-	id, existing, exists := s.snapshots.Lookup(indexName, wanted.name)
+	id, existing, exists := s.snapshots.Lookup(NameIndex, wanted.name)
 	if exists {
 		err := s.answersSnapshot(existing, wanted)
 
@@ -161,7 +161,7 @@ func (s *Service) ensureSnapshot(ctx context.Context, wanted *snapshotting) (*Sn
 		}
 	}
 
-	if err := s.config.Segments.fit(wanted.topology); err != nil {
+	if err := s.config.Segments.CheckRequirement(wanted.topology); err != nil {
 		return nil, err
 	}
 
@@ -202,7 +202,7 @@ func (s *Service) answersSnapshot(found *Snapshot, wanted *snapshotting) error {
 		return exists("source volume", found.SourceVolumeID, wanted.sourceID)
 	case found.Consistency != wanted.consistency:
 		return exists(volume.KeyConsistency, found.Consistency, wanted.consistency)
-	case found.Segments.fit(wanted.topology) != nil:
+	case found.Segments.CheckRequirement(wanted.topology) != nil:
 		return exists("topology", found.Segments, "the requisite one")
 	default:
 		return nil
@@ -228,7 +228,7 @@ func (s *Service) newSnapshot(ctx context.Context, source *Volume, consistency v
 
 	return &Snapshot{
 		ID: id, SourceVolumeID: source.ID, SizeBytes: source.CapacityBytes, AllocatedBytes: allocated,
-		Parameters: source.Parameters, Consistency: consistency, Raw: source.raw(), Segments: source.Segments,
+		Parameters: source.Parameters, Consistency: consistency, Raw: source.IsRaw(), Segments: source.Segments,
 		CreatedAt: time.Now(), Phase: PhaseCreating,
 	}, nil
 }
@@ -245,7 +245,7 @@ func (s *Service) takeSnapshot(ctx context.Context, fresh *Snapshot, source *Vol
 		return nil, err
 	}
 
-	taken, err := s.prepare(source, place, fresh.object(), "snapshot", pool.CopyOptions{})
+	taken, err := s.prepare(source, place, fresh.Object(), "snapshot", pool.CopyOptions{})
 	if err != nil {
 		return nil, s.undoSnapshots(ctx, err, nil, fresh)
 	}
@@ -253,7 +253,7 @@ func (s *Service) takeSnapshot(ctx context.Context, fresh *Snapshot, source *Vol
 	frozen, err := s.toFreeze(fresh.Consistency, []*cutting{taken})
 
 	if err == nil && len(frozen) == 0 && !taken.copy.PointInTime() {
-		stoppable, end := s.slow.begin(ctx, fresh.ID)
+		stoppable, end := s.slow.Start(ctx, fresh.ID)
 		defer end()
 
 		ctx = stoppable
@@ -269,14 +269,14 @@ func (s *Service) takeSnapshot(ctx context.Context, fresh *Snapshot, source *Vol
 
 	s.release(taken)
 
-	return fresh.in(PhaseReady), nil
+	return fresh.InPhase(PhaseReady), nil
 }
 
 // fillSnapshot cuts the copy and makes it be the snapshot.
 func (s *Service) fillSnapshot(ctx context.Context, fresh *Snapshot, taken *cutting, frozen []string) error {
 	err := s.cut(ctx, frozen, []*cutting{taken})
 	if err != nil {
-		if errors.Is(context.Cause(ctx), errStopped) {
+		if errors.Is(context.Cause(ctx), ErrStopped) {
 			return errGone(fresh)
 		}
 
@@ -293,7 +293,7 @@ func (s *Service) fillSnapshot(ctx context.Context, fresh *Snapshot, taken *cutt
 }
 
 func errGone(gone *Snapshot) error {
-	return rpc.Errorf(codes.Aborted, "snapshot %s: %w", gone.ID, errStopped)
+	return rpc.Errorf(codes.Aborted, "snapshot %s: %w", gone.ID, ErrStopped)
 }
 
 // release ends a copy that has become what it was for.

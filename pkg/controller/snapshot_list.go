@@ -57,7 +57,7 @@ func (s *Service) visitSnapshots(request *csi.ListSnapshotsRequest, visit func(*
 	token, sourceID := request.GetStartingToken(), request.GetSourceVolumeId()
 
 	matches := func(found *Snapshot) bool {
-		return found.visible() && (sourceID == "" || found.SourceVolumeID == sourceID)
+		return found.IsVisible() && (sourceID == "" || found.SourceVolumeID == sourceID)
 	}
 
 	if id := request.GetSnapshotId(); id != "" {
@@ -74,7 +74,7 @@ func (s *Service) visitSnapshots(request *csi.ListSnapshotsRequest, visit func(*
 		return
 	}
 
-	for ids := s.lineage.of(sourceID, token, listBatch); len(ids) > 0; ids = s.lineage.of(sourceID, token, listBatch) {
+	for ids := s.lineage.SnapshotsOf(sourceID, token, listBatch); len(ids) > 0; ids = s.lineage.SnapshotsOf(sourceID, token, listBatch) {
 		for _, id := range ids {
 			if found, ok := s.snapshots.Get(id); ok && matches(found) && !visit(found) {
 				return
@@ -110,7 +110,7 @@ func (s *Service) describeSnapshot(found *Snapshot) *csi.Snapshot {
 	}
 
 	if s.has(capability.SnapshotConstraints) {
-		described.AccessibleTopology = found.Segments.accessible()
+		described.AccessibleTopology = found.Segments.AccessibleTopology()
 	}
 
 	return described

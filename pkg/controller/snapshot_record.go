@@ -37,7 +37,7 @@ type Snapshot struct {
 }
 
 // before reports whether s was taken before another snapshot of its volume.
-func (s *Snapshot) before(other *Snapshot) bool {
+func (s *Snapshot) TakenBefore(other *Snapshot) bool {
 	if s.Sequence == 0 || other.Sequence == 0 {
 		return s.CreatedAt.Before(other.CreatedAt)
 	}
@@ -51,7 +51,7 @@ const PhaseCopying Phase = "copying"
 
 // indexed frees the name of a snapshot as soon as its deletion is certain. The
 // members of a group have none.
-func (s *Snapshot) indexed() string {
+func (s *Snapshot) IndexedName() string {
 	if s.Phase == PhaseDeleting {
 		return ""
 	}
@@ -60,21 +60,21 @@ func (s *Snapshot) indexed() string {
 }
 
 // share is sharing.share for a snapshot.
-func (s *Snapshot) share() {
+func (s *Snapshot) Intern() {
 	s.Parameters = unique.Make(s.Parameters).Value()
 	s.Consistency = unique.Make(s.Consistency).Value()
 	s.Phase = unique.Make(s.Phase).Value()
 }
 
 // visible says whether a CO may see the snapshot.
-func (s *Snapshot) visible() bool { return s.Phase == PhaseReady || s.Phase == PhaseCopying }
+func (s *Snapshot) IsVisible() bool { return s.Phase == PhaseReady || s.Phase == PhaseCopying }
 
-func (s *Snapshot) object() pool.Object {
+func (s *Snapshot) Object() pool.Object {
 	return pool.Object{ID: s.ID, Backing: s.Parameters.Backing, Snapshot: true}
 }
 
 // in returns the snapshot in another phase.
-func (s *Snapshot) in(phase Phase) *Snapshot {
+func (s *Snapshot) InPhase(phase Phase) *Snapshot {
 	changed := *s
 	changed.Phase = phase
 
@@ -93,7 +93,7 @@ type Group struct {
 	Phase           Phase              `json:"phase"`
 }
 
-func (g *Group) indexed() string {
+func (g *Group) IndexedName() string {
 	if g.Phase == PhaseDeleting {
 		return ""
 	}
@@ -101,7 +101,7 @@ func (g *Group) indexed() string {
 	return g.Name
 }
 
-func (g *Group) in(phase Phase) *Group {
+func (g *Group) InPhase(phase Phase) *Group {
 	changed := *g
 	changed.Phase = phase
 
@@ -117,14 +117,16 @@ type Source struct {
 // lineage knows the snapshots of each volume, so that listing them needs no walk
 // over those of all others. The store tells it of every change, in order; what
 // it knows may not be durable yet.
-type lineage struct {
+type SnapshotIndex struct {
 	mu        sync.Mutex
 	snapshots map[string]*btree.Set[string]
 }
 
-func newLineage() *lineage { return &lineage{snapshots: map[string]*btree.Set[string]{}} }
+func NewSnapshotIndex() *SnapshotIndex {
+	return &SnapshotIndex{snapshots: map[string]*btree.Set[string]{}}
+}
 
-func (l *lineage) observe(id string, old, now *Snapshot, hadOld, hasNow bool) {
+func (l *SnapshotIndex) Observe(id string, old, now *Snapshot, hadOld, hasNow bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
@@ -147,7 +149,7 @@ func (l *lineage) observe(id string, old, now *Snapshot, hadOld, hasNow bool) {
 
 // of returns ids of a volume's snapshots that sort behind after, in order and at
 // most that many.
-func (l *lineage) of(volumeID, after string, most int) []string {
+func (l *SnapshotIndex) SnapshotsOf(volumeID, after string, most int) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 

@@ -38,7 +38,7 @@ func (s *Service) checkReserve(tx *state.Tx, check pool.Check, group *Group, fre
 
 	// An operation on other volumes may have taken the name meanwhile.
 	if group != nil {
-		if id, _, ok := s.groups.In(tx).Lookup(indexName, group.Name); ok && id != group.ID {
+		if id, _, ok := s.groups.In(tx).Lookup(NameIndex, group.Name); ok && id != group.ID {
 			return rpc.Errorf(codes.AlreadyExists, exists, id)
 		}
 	}
@@ -46,7 +46,7 @@ func (s *Service) checkReserve(tx *state.Tx, check pool.Check, group *Group, fre
 	records, needed := s.snapshots.In(tx), map[string]int64{}
 
 	for _, each := range fresh {
-		if id, _, ok := records.Lookup(indexName, each.Name); ok && each.Name != "" && id != each.ID {
+		if id, _, ok := records.Lookup(NameIndex, each.Name); ok && each.Name != "" && id != each.ID {
 			return rpc.Errorf(codes.AlreadyExists, exists, id)
 		}
 
@@ -75,7 +75,7 @@ func (s *Service) checkReserve(tx *state.Tx, check pool.Check, group *Group, fre
 // ABORTED if one was deleted meanwhile.
 func (s *Service) acceptSnapshots(ctx context.Context, group *Group, done ...*Snapshot) error {
 	if group != nil {
-		group = group.in(PhaseReady)
+		group = group.InPhase(PhaseReady)
 	}
 
 	// What is made is acknowledged or undone, not left in between.
@@ -96,7 +96,7 @@ func (s *Service) acceptSnapshots(ctx context.Context, group *Group, done ...*Sn
 				each.Sequence = tx.Sequence()
 			}
 
-			ready = append(ready, each.in(PhaseReady))
+			ready = append(ready, each.InPhase(PhaseReady))
 		}
 
 		return s.putSnapshots(tx, group, ready)
@@ -111,7 +111,7 @@ func (s *Service) acceptSnapshots(ctx context.Context, group *Group, done ...*Sn
 func (s *Service) putSnapshots(tx *state.Tx, group *Group, snapshots []*Snapshot) error {
 	for _, each := range snapshots {
 		// A copy, since the caller goes on to change his.
-		if err := s.snapshots.In(tx).Put(each.ID, each.in(each.Phase)); err != nil {
+		if err := s.snapshots.In(tx).Put(each.ID, each.InPhase(each.Phase)); err != nil {
 			return err
 		}
 	}
@@ -134,7 +134,7 @@ func (s *Service) undoSnapshots(ctx context.Context, cause error, group *Group, 
 	for _, each := range failed {
 		place, err := s.poolNamed(each.Parameters.Pool, "snapshot "+each.ID)
 		if err == nil {
-			err = place.Discard(ctx, each.object())
+			err = place.Discard(ctx, each.Object())
 		}
 
 		if err != nil {
@@ -169,12 +169,12 @@ func (s *Service) undoSnapshots(ctx context.Context, cause error, group *Group, 
 // group that they are all of.
 func (s *Service) markSnapshots(tx *state.Tx, group *Group, unfinished []*Snapshot) error {
 	if group != nil {
-		group = group.in(PhaseDeleting)
+		group = group.InPhase(PhaseDeleting)
 	}
 
 	doomed := make([]*Snapshot, 0, len(unfinished))
 	for _, each := range unfinished {
-		doomed = append(doomed, each.in(PhaseDeleting))
+		doomed = append(doomed, each.InPhase(PhaseDeleting))
 	}
 
 	return s.putSnapshots(tx, group, doomed)
@@ -215,7 +215,7 @@ func (s *Service) removeSnapshots(ctx context.Context, group *Group, gone ...*Sn
 			continue // the check belongs before the first step
 		}
 
-		if err := s.checkMounts(each.Parameters.Pool, each.object()); err != nil {
+		if err := s.checkMounts(each.Parameters.Pool, each.Object()); err != nil {
 			return err
 		}
 	}
@@ -227,7 +227,7 @@ func (s *Service) removeSnapshots(ctx context.Context, group *Group, gone ...*Sn
 	defer undoom()
 
 	if group != nil {
-		group = group.in(PhaseDeleting)
+		group = group.InPhase(PhaseDeleting)
 	}
 
 	// Once this is durable they are gone for every CO, whatever happens to their
@@ -237,7 +237,7 @@ func (s *Service) removeSnapshots(ctx context.Context, group *Group, gone ...*Sn
 
 		for _, each := range gone {
 			if current, ok := s.snapshots.In(tx).Get(each.ID); ok {
-				doomed = append(doomed, current.in(PhaseDeleting))
+				doomed = append(doomed, current.InPhase(PhaseDeleting))
 			}
 		}
 
@@ -248,7 +248,7 @@ func (s *Service) removeSnapshots(ctx context.Context, group *Group, gone ...*Sn
 	}
 
 	for _, each := range gone {
-		if err := s.slow.stop(ctx, each.ID); err != nil {
+		if err := s.slow.Stop(ctx, each.ID); err != nil {
 			return err
 		}
 	}
@@ -267,7 +267,7 @@ func (s *Service) doomAll(gone []*Snapshot) (undoom func(), err error) {
 	}
 
 	for _, each := range gone {
-		one, err := s.holds.doom(each.ID)
+		one, err := s.holds.TryLock(each.ID)
 		if err != nil {
 			undoom()
 
@@ -304,7 +304,7 @@ func (s *Service) eraseSnapshots(ctx context.Context, group *Group, gone []*Snap
 			return err
 		}
 
-		if err := place.Remove(ctx, each.object()); err != nil {
+		if err := place.Remove(ctx, each.Object()); err != nil {
 			return err
 		}
 	}
@@ -320,7 +320,7 @@ func (s *Service) holdSnapshot(id string) (held *Snapshot, release func(), err e
 		return nil, nil, err
 	}
 
-	release, err = s.holds.hold(id)
+	release, err = s.holds.TryRLock(id)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -343,7 +343,7 @@ func (s *Service) holdSnapshot(id string) (held *Snapshot, release func(), err e
 // findSnapshot returns a snapshot that exists for the CO. Errors: NOT_FOUND.
 func (s *Service) findSnapshot(id string) (*Snapshot, error) {
 	found, ok := s.snapshots.Get(id)
-	if !ok || !found.visible() {
+	if !ok || !found.IsVisible() {
 		return nil, rpc.Errorf(codes.NotFound, "snapshot %s does not exist", id)
 	}
 
@@ -455,9 +455,9 @@ func (s *Service) recoverGroups() (members map[string]bool, err error) {
 // wait for it. It is queued when copyAgain returns, before the first call that
 // could change the source.
 func (s *Service) copyAgain(ctx context.Context, lost *Snapshot) error {
-	call := rpc.OnVolume(lost.SourceVolumeID, "snapshot "+lost.Name, "copy snapshot", nil)
+	call := rpc.VolumeCall(lost.SourceVolumeID, "snapshot "+lost.Name, "copy snapshot", nil)
 
-	return operation.Begin(ctx, s.ops, call, func(ctx context.Context) {
+	return operation.Start(ctx, s.ops, call, func(ctx context.Context) {
 		if err := s.takeAgain(ctx, lost); err != nil {
 			s.config.Log.Error("an acknowledged snapshot is not copied; it is tried again when CreateSnapshot is called again",
 				"snapshot", lost.ID, "volume", lost.SourceVolumeID, "error", err)
@@ -479,7 +479,7 @@ func (s *Service) takeAgain(ctx context.Context, lost *Snapshot) error {
 
 	s.config.Log.Info("copying a snapshot anew that was not finished", "snapshot", lost.ID, "volume", source.ID)
 
-	_, err = s.takeSnapshot(ctx, lost.in(PhaseCopying), source)
+	_, err = s.takeSnapshot(ctx, lost.InPhase(PhaseCopying), source)
 
 	return err
 }

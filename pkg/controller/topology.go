@@ -50,7 +50,7 @@ func (s Segments) values() map[string]string {
 }
 
 // within says whether whoever is inside s is also inside the wanted topology.
-func (s Segments) within(wanted *csi.Topology) bool {
+func (s Segments) Within(wanted *csi.Topology) bool {
 	own := s.values()
 
 	for key, value := range wanted.GetSegments() {
@@ -62,7 +62,7 @@ func (s Segments) within(wanted *csi.Topology) bool {
 	return true
 }
 
-func (s Segments) accessible() []*csi.Topology {
+func (s Segments) AccessibleTopology() []*csi.Topology {
 	if s == "" {
 		return nil
 	}
@@ -73,9 +73,9 @@ func (s Segments) accessible() []*csi.Topology {
 // fit refuses a requirement of which no requisite topology is ours
 // (CSI v1.13, TopologyRequirement). Preferences can't change the answer: a
 // driver has one topology to offer.
-func (s Segments) fit(requirement *csi.TopologyRequirement) error {
+func (s Segments) CheckRequirement(requirement *csi.TopologyRequirement) error {
 	requisite := requirement.GetRequisite()
-	if s == "" || len(requisite) == 0 || slices.ContainsFunc(requisite, s.within) {
+	if s == "" || len(requisite) == 0 || slices.ContainsFunc(requisite, s.Within) {
 		return nil
 	}
 

@@ -100,7 +100,7 @@ func (g *guard) admitStream(service any, stream grpc.ServerStream, info *grpc.St
 }
 
 func (g *guard) serves(method string) error {
-	if lacking, unserved := g.capabilities.Unserved(method); unserved {
+	if lacking, unserved := g.capabilities.DisabledBy(method); unserved {
 		return status.Errorf(codes.Unimplemented, "%s is not served: the capability %s is disabled (--disable-capability)",
 			method[strings.LastIndexByte(method, '/')+1:], lacking)
 	}

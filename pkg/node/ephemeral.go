@@ -38,7 +38,7 @@ func (s *Service) publishEphemeral(
 
 	defer s.ended(id)
 
-	return rpc.Run(ctx, s.config.Log, s.ops, rpc.OnVolume(id, target, "NodePublishVolume", request),
+	return rpc.Run(ctx, s.config.Log, s.ops, rpc.VolumeCall(id, target, "NodePublishVolume", request),
 		func(ctx context.Context) (*csi.NodePublishVolumeResponse, error) {
 			if err := s.ensureEphemeral(ctx, wanted); err != nil {
 				return nil, fmt.Errorf("publish ephemeral volume %s at %s: %w", id, target, err)
@@ -103,7 +103,7 @@ func (s *Service) parseEphemeralCapability(given *csi.VolumeCapability) (volume.
 			"leave out errors=panic and fatal_errors=panic")
 	}
 
-	if err := s.config.Capabilities.CheckMode(capability); err != nil {
+	if err := s.config.Capabilities.CheckAccessMode(capability); err != nil {
 		return volume.Capability{}, err
 	}
 
@@ -460,7 +460,7 @@ func (s *Service) recoverEphemeral(ctx context.Context, poolName string) {
 			continue
 		}
 
-		call := rpc.OnVolume(each.VolumeID, "", "recover", nil)
+		call := rpc.VolumeCall(each.VolumeID, "", "recover", nil)
 
 		_, err := operation.Do(ctx, s.ops, call, func(ctx context.Context) (struct{}, error) {
 			return struct{}{}, s.recoverOneEphemeral(ctx, each.VolumeID, each.Publication.TargetPath)

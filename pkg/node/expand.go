@@ -55,7 +55,7 @@ func (s *Service) NodeExpandVolume(
 
 	defer s.ended(id)
 
-	return rpc.Run(ctx, s.config.Log, s.ops, rpc.OnVolume(id, "size", "NodeExpandVolume", request),
+	return rpc.Run(ctx, s.config.Log, s.ops, rpc.VolumeCall(id, "size", "NodeExpandVolume", request),
 		func(ctx context.Context) (*csi.NodeExpandVolumeResponse, error) {
 			size, err := s.expand(ctx, id, path, asked.GetRequiredBytes())
 			if err != nil {

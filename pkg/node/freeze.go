@@ -17,9 +17,9 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 )
 
-// Freezable reports whether WithFrozen protects a copy of the volume from all writes on
+// CanFreeze reports whether WithFrozen protects a copy of the volume from all writes on
 // this node: the volume is not used here, only read, or mounted from an image.
-func (s *Service) Freezable(volumeID string) bool {
+func (s *Service) CanFreeze(volumeID string) bool {
 	use, known := s.stagedVolumes.Get(volumeID)
 	if !known || use.IsReadOnly() || use.IsImage() && !use.ExposesRawDevice() {
 		return true

@@ -179,7 +179,7 @@ func (s *Service) written(event health.Event) []string {
 	return ids
 }
 
-// operationsOn is the key that all operations on a volume have (rpc.OnVolume).
+// operationsOn is the key that all operations on a volume have (rpc.VolumeCall).
 func operationsOn(id string) string { return "volume " + id }
 
 // remounted returns the volumes whose mounts are not any more as they were last

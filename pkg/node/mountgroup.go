@@ -23,7 +23,7 @@ func (s *Service) checkMountGroup(wanted volume.Capability) error {
 			"leave the group to the CO, or start the driver with --volume-mount-group")
 	}
 
-	if _, err := wanted.Group(); err != nil {
+	if _, err := wanted.MountGroupID(); err != nil {
 		return rpc.Invalid("volume_capability: %w", err)
 	}
 
@@ -38,7 +38,7 @@ func (s *Service) giveGroup(ctx context.Context, wanted volume.Capability, optio
 		return nil
 	}
 
-	group, err := wanted.Group()
+	group, err := wanted.MountGroupID()
 	if err != nil {
 		return err
 	}

@@ -20,7 +20,7 @@ func (s *Service) onVolume(ctx context.Context, volumeID, method string, do func
 	ended := make(chan error, 1)
 
 	// Never to be joined: do is this caller's.
-	call := rpc.OnVolume(volumeID, method+" "+strconv.FormatUint(s.occasions.Add(1), 10), method, nil)
+	call := rpc.VolumeCall(volumeID, method+" "+strconv.FormatUint(s.occasions.Add(1), 10), method, nil)
 
 	go func() {
 		_, err := operation.Do(context.WithoutCancel(ctx), s.ops, call, func(operation context.Context) (struct{}, error) {

@@ -48,7 +48,7 @@ func (s *Service) NodePublishVolume(
 
 	defer s.ended(id)
 
-	return rpc.Run(ctx, s.config.Log, s.ops, rpc.OnVolume(id, wanted.TargetPath, "NodePublishVolume", request),
+	return rpc.Run(ctx, s.config.Log, s.ops, rpc.VolumeCall(id, wanted.TargetPath, "NodePublishVolume", request),
 		func(ctx context.Context) (*csi.NodePublishVolumeResponse, error) {
 			staged, err := s.stagingOf(ctx, request)
 			if err == nil {
@@ -85,7 +85,7 @@ func (s *Service) parsePublish(request *csi.NodePublishVolumeRequest) (staged.Pu
 	}
 
 	if err == nil {
-		err = s.config.Capabilities.CheckMode(wanted)
+		err = s.config.Capabilities.CheckAccessMode(wanted)
 	}
 
 	if err != nil {
@@ -202,7 +202,7 @@ func (s *Service) stagedUse(id, stagingPath string, wanted staged.Publication) (
 		return nil, rpc.Invalid("volume_capability: it is not staged for this access type")
 	}
 
-	if err := use.Parameters.CheckDirect(wanted.Capability); err != nil {
+	if err := use.Parameters.CheckDirectAssign(wanted.Capability); err != nil {
 		return nil, rpc.Invalid("volume_capability: %w", err)
 	}
 
@@ -352,7 +352,7 @@ func (s *Service) NodeUnpublishVolume(
 
 	defer s.ended(id)
 
-	return rpc.Run(ctx, s.config.Log, s.ops, rpc.OnVolume(id, target, "NodeUnpublishVolume", request),
+	return rpc.Run(ctx, s.config.Log, s.ops, rpc.VolumeCall(id, target, "NodeUnpublishVolume", request),
 		func(ctx context.Context) (*csi.NodeUnpublishVolumeResponse, error) {
 			unpublish := s.unpublish
 			if _, ephemeral := s.inline.at(id, target); ephemeral {

@@ -30,7 +30,7 @@ func (s *Service) NodeStageVolume(
 	}
 
 	if err == nil {
-		err = s.config.Capabilities.CheckMode(wanted.Capability)
+		err = s.config.Capabilities.CheckAccessMode(wanted.Capability)
 	}
 
 	if err == nil {
@@ -43,7 +43,7 @@ func (s *Service) NodeStageVolume(
 
 	defer s.ended(wanted.VolumeID)
 
-	return rpc.Run(ctx, s.config.Log, s.ops, rpc.OnVolume(wanted.VolumeID, "stage", "NodeStageVolume", request),
+	return rpc.Run(ctx, s.config.Log, s.ops, rpc.VolumeCall(wanted.VolumeID, "stage", "NodeStageVolume", request),
 		func(ctx context.Context) (*csi.NodeStageVolumeResponse, error) {
 			if err := s.stage(ctx, wanted); err != nil {
 				return nil, fmt.Errorf("stage volume %s at %s: %w", wanted.VolumeID, wanted.StagingPath, err)
@@ -76,7 +76,7 @@ func parseStage(request *csi.NodeStageVolumeRequest) (*staged.Volume, error) {
 		return nil, rpc.Invalid("volume_context: %w", err)
 	}
 
-	if err := parameters.CheckDirect(capability); err != nil {
+	if err := parameters.CheckDirectAssign(capability); err != nil {
 		return nil, rpc.Invalid("volume_capability: %w", err)
 	}
 
@@ -331,7 +331,7 @@ func (s *Service) NodeUnstageVolume(
 
 	defer s.ended(id)
 
-	return rpc.Run(ctx, s.config.Log, s.ops, rpc.OnVolume(id, "stage", "NodeUnstageVolume", request),
+	return rpc.Run(ctx, s.config.Log, s.ops, rpc.VolumeCall(id, "stage", "NodeUnstageVolume", request),
 		func(ctx context.Context) (*csi.NodeUnstageVolumeResponse, error) {
 			if err := s.unstage(ctx, id, path); err != nil {
 				return nil, fmt.Errorf("unstage volume %s from %s: %w", id, path, err)

@@ -14,12 +14,12 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
-// Feasible returns cgroup.ErrInfeasible if this machine cannot do what wanted says.
-func (s *Service) Feasible(wanted volume.Mutable) error { return s.tuner.CheckSupported(wanted) }
+// CheckSupported returns cgroup.ErrInfeasible if this machine cannot do what wanted says.
+func (s *Service) CheckSupported(wanted volume.Mutable) error { return s.tuner.CheckSupported(wanted) }
 
-// Refresh applies the mutable parameters that the pool has of a volume, if the volume is in
+// ApplyAttributes applies the mutable parameters that the pool has of a volume, if the volume is in
 // use on this node. The caller must be in an operation on the volume.
-func (s *Service) Refresh(ctx context.Context, volumeID string) error {
+func (s *Service) ApplyAttributes(ctx context.Context, volumeID string) error {
 	s.checker.Changed(volumeID)
 
 	use, known := s.stagedVolumes.Get(volumeID)
@@ -54,13 +54,13 @@ func (s *Service) Refresh(ctx context.Context, volumeID string) error {
 	return nil
 }
 
-// refresh is Refresh as an operation of its own. Occasion makes its key unique: it must not
+// refresh is ApplyAttributes as an operation of its own. Occasion makes its key unique: it must not
 // join an operation that may have read the attributes already.
 func (s *Service) refresh(ctx context.Context, volumeID string, occasion int) error {
-	call := rpc.OnVolume(volumeID, "attributes "+strconv.Itoa(occasion), "refresh", nil)
+	call := rpc.VolumeCall(volumeID, "attributes "+strconv.Itoa(occasion), "refresh", nil)
 
 	_, err := operation.Do(ctx, s.ops, call, func(ctx context.Context) (struct{}, error) {
-		return struct{}{}, s.Refresh(ctx, volumeID)
+		return struct{}{}, s.ApplyAttributes(ctx, volumeID)
 	})
 
 	return err

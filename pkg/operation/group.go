@@ -47,7 +47,7 @@ type operation struct {
 }
 
 // within is the key of the group that a context's operation belongs to.
-type within struct{}
+type groupKey struct{}
 
 // NewGroup returns a group without operations.
 func NewGroup() *Group {
@@ -92,10 +92,10 @@ func Do[T any](ctx context.Context, g *Group, call Call, operate func(context.Co
 	return result, nil
 }
 
-// Begin is Do for what nobody waits for: when it returns, the operation is
+// Start is Do for what nobody waits for: when it returns, the operation is
 // queued, and whatever is asked for the same key later comes behind it. operate
 // tells its failure itself.
-func Begin(ctx context.Context, g *Group, call Call, operate func(context.Context)) error {
+func Start(ctx context.Context, g *Group, call Call, operate func(context.Context)) error {
 	_, err := g.joinOrStart(ctx, call, func(ctx context.Context) (any, error) {
 		operate(ctx)
 
@@ -183,7 +183,7 @@ func (g *Group) joinOrStart(ctx context.Context, call Call, run func(context.Con
 		return nil, &ConflictError{Key: call.Key, Object: call.Object, Method: other.Method}
 	}
 
-	if g.draining && ctx.Value(within{}) != g {
+	if g.draining && ctx.Value(groupKey{}) != g {
 		return nil, ErrDraining
 	}
 
@@ -192,14 +192,14 @@ func (g *Group) joinOrStart(ctx context.Context, call Call, run func(context.Con
 	g.running.Add(1)
 
 	if len(queue) == 0 {
-		go g.work(op) //nolint:contextcheck // an operation outlives its callers
+		go g.runQueue(op) //nolint:contextcheck // an operation outlives its callers
 	}
 
 	return op, nil
 }
 
 // work runs op and then whatever has queued up behind it.
-func (g *Group) work(op *operation) {
+func (g *Group) runQueue(op *operation) {
 	for op != nil {
 		op.execute(g)
 		op = g.finish(op)
@@ -226,7 +226,7 @@ func (g *Group) finish(op *operation) *operation {
 }
 
 func (op *operation) execute(g *Group) {
-	ctx, cancel := context.WithCancelCause(context.WithValue(op.values, within{}, g))
+	ctx, cancel := context.WithCancelCause(context.WithValue(op.values, groupKey{}, g))
 	defer cancel(nil)
 
 	// The values are the caller's, the lifetime is the group's.

@@ -345,7 +345,7 @@ func TestBeginWaitsForNothingButItsPlace(t *testing.T) {
 	t.Parallel()
 
 	group, first := operation.NewGroup(), newGate()
-	require.NoError(t, operation.Begin(t.Context(), group, publish("v", "/t", false), func(ctx context.Context) {
+	require.NoError(t, operation.Start(t.Context(), group, publish("v", "/t", false), func(ctx context.Context) {
 		_, _ = first.run("", nil)(ctx)
 	}))
 
@@ -368,5 +368,5 @@ func TestBeginWaitsForNothingButItsPlace(t *testing.T) {
 	require.NoError(t, await.Receive(t, finished, "the call behind the first to return"))
 	require.EqualValues(t, 1, await.Receive(t, behind, "the call behind the first to run"))
 	require.NoError(t, group.Drain(t.Context()))
-	require.ErrorIs(t, operation.Begin(t.Context(), group, publish("v", "/t", false), func(context.Context) {}), operation.ErrDraining)
+	require.ErrorIs(t, operation.Start(t.Context(), group, publish("v", "/t", false), func(context.Context) {}), operation.ErrDraining)
 }

@@ -348,9 +348,9 @@ func TestCopyOfWhatIsNotThere(t *testing.T) {
 	hostile := pool.Object{ID: "../images/x", Backing: volume.BackingImage}
 
 	_, err := place.NewCopy(place, hostile, snapshotOf(t, there), pool.CopyOptions{})
-	require.ErrorIs(t, err, volume.ErrHostileID)
+	require.ErrorIs(t, err, volume.ErrInvalidID)
 	_, err = place.NewCopy(place, there, hostile, pool.CopyOptions{})
-	require.ErrorIs(t, err, volume.ErrHostileID)
+	require.ErrorIs(t, err, volume.ErrInvalidID)
 	_, err = place.NewCopy(place, there, directoryOf(newID(t)), pool.CopyOptions{})
 	require.Error(t, err, "an image is no directory")
 	require.Empty(t, scratchOf(t, place))

@@ -39,7 +39,7 @@ func TestSizeIsThatOfWhatIsThere(t *testing.T) {
 	require.NoError(t, err)
 
 	_, err = opened.Size(pool.Object{ID: "../images", Backing: volume.BackingDirectory})
-	require.ErrorIs(t, err, volume.ErrHostileID)
+	require.ErrorIs(t, err, volume.ErrInvalidID)
 
 	for _, kind := range []struct {
 		object pool.Object

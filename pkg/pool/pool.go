@@ -303,7 +303,7 @@ func (p *Pool) notFoundError(object string, err error) error {
 // already, but a path is made of it here.
 func checkID(id string) error {
 	if !volume.IsID(id) {
-		return fmt.Errorf("%q: %w", id, volume.ErrHostileID)
+		return fmt.Errorf("%q: %w", id, volume.ErrInvalidID)
 	}
 
 	return nil

@@ -11,10 +11,10 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
-// OnVolume is a call about one volume. Its work is serial with that of all
+// VolumeCall is a call about one volume. Its work is serial with that of all
 // services on the same volume. Object is the part of the volume that the call
 // changes, such as a node or a path; empty means all of it.
-func OnVolume(id, object, method string, request proto.Message) operation.Call {
+func VolumeCall(id, object, method string, request proto.Message) operation.Call {
 	return operation.Call{Key: "volume " + id, Object: object, Method: method, Request: request}
 }
 

@@ -38,13 +38,13 @@ func TestStatusOfEachError(t *testing.T) {
 		errs []error
 	}{
 		{codes.Unavailable, []error{
-			pool.ErrUnavailable, fs.ErrClosed, volume.ErrClaimUnanswered,
+			pool.ErrUnavailable, fs.ErrClosed, volume.ErrClaimUnavailable,
 			operation.ErrDraining, coalesce.ErrDraining, state.ErrReadOnly, errdefs.ErrUnavailable,
 		}},
 		{codes.DeadlineExceeded, []error{context.DeadlineExceeded}},
 		{codes.Canceled, []error{context.Canceled}},
 		{codes.InvalidArgument, []error{
-			volume.ErrHostileID, volume.ErrParameter, volume.ErrCapability,
+			volume.ErrInvalidID, volume.ErrParameter, volume.ErrCapability,
 			mount.ErrFlag, mount.ErrRelative, mount.ErrPath, mount.ErrOutside, mount.ErrSymlink,
 			kata.ErrAssignment, filesystem.ErrOption, errdefs.ErrInvalidArgument,
 		}},
@@ -92,7 +92,7 @@ func TestStatusOfErrorsWithSeveralCauses(t *testing.T) {
 		code codes.Code
 		err  error
 	}{
-		{codes.Unavailable, fmt.Errorf("%w: %w", volume.ErrClaimUnanswered, context.DeadlineExceeded)},
+		{codes.Unavailable, fmt.Errorf("%w: %w", volume.ErrClaimUnavailable, context.DeadlineExceeded)},
 		{codes.Unavailable, fmt.Errorf("%w: %w", pool.ErrUnavailable, pool.ErrMissing)},
 		{codes.Unavailable, errors.Join(pool.ErrNoSpace, state.ErrReadOnly)},
 		{codes.ResourceExhausted, errors.Join(pool.ErrNoSpace, pool.ErrInUse)},

@@ -23,20 +23,20 @@ const (
 	KeyClaimNamespace = ReservedPrefix + "pvc/namespace"
 
 	// yes and no are how a StorageClass, and the kubelet, say so.
-	yes, no = "true", "false"
+	valueTrue, valueFalse = "true", "false"
 )
 
 var (
 	// ErrClaimUnreadable is returned for a claim that can't be read until somebody
 	// puts something right.
 	ErrClaimUnreadable = errdefs.New(errdefs.ErrFailedPrecondition, "the claim can't be read")
-	// ErrClaimUnanswered is returned for a claim that may be readable in a moment.
-	ErrClaimUnanswered = errdefs.New(errdefs.ErrUnavailable, "the Kubernetes API does not answer")
+	// ErrClaimUnavailable is returned for a claim that may be readable in a moment.
+	ErrClaimUnavailable = errdefs.New(errdefs.ErrUnavailable, "the Kubernetes API does not answer")
 )
 
-// AsDirect returns the parameters of the volume that these would make if it were
+// WithDirectAssign returns the parameters of the volume that these would make if it were
 // assigned directly. Error: ErrParameter, where there is no device to assign.
-func (p Parameters) AsDirect() (Parameters, error) {
+func (p Parameters) WithDirectAssign() (Parameters, error) {
 	if p.Backing != BackingImage {
 		return Parameters{}, fmt.Errorf("%w: %s needs %s=%s: a %s has no block device that a virtual machine could have",
 			ErrParameter, KeyDirectAssign, KeyBacking, BackingImage, p.Backing)
@@ -47,10 +47,10 @@ func (p Parameters) AsDirect() (Parameters, error) {
 	return p, nil
 }
 
-// CheckDirect refuses with ErrCapability what can't be done with a volume that
+// CheckDirectAssign refuses with ErrCapability what can't be done with a volume that
 // is assigned directly: its filesystem belongs to one virtual machine, so nobody
 // else on the node may mount it or have its device. Other volumes pass.
-func (p Parameters) CheckDirect(wanted Capability) error {
+func (p Parameters) CheckDirectAssign(wanted Capability) error {
 	if !p.DirectAssign {
 		return nil
 	}
@@ -72,9 +72,9 @@ func (p Parameters) CheckDirect(wanted Capability) error {
 	}
 }
 
-// parseDirect reads the parameter by either of its names. Both may be there if
+// parseDirectAssign reads the parameter by either of its names. Both may be there if
 // they say the same.
-func parseDirect(given map[string]string) (bool, error) {
+func parseDirectAssign(given map[string]string) (bool, error) {
 	direct, named := false, ""
 
 	for _, key := range []string{KeyDirectAssign, KeySkipHostmount} {
@@ -83,16 +83,16 @@ func parseDirect(given map[string]string) (bool, error) {
 			continue
 		}
 
-		if value != yes && value != no {
-			return false, badValue(key, value, yes+" or "+no)
+		if value != valueTrue && value != valueFalse {
+			return false, badValue(key, value, valueTrue+" or "+valueFalse)
 		}
 
-		if named != "" && direct != (value == yes) {
+		if named != "" && direct != (value == valueTrue) {
 			return false, fmt.Errorf("%w: %s is %q and %s is %q, which contradict each other; give one of them",
 				ErrParameter, named, given[named], key, value)
 		}
 
-		direct, named = value == yes, key
+		direct, named = value == valueTrue, key
 	}
 
 	return direct, nil

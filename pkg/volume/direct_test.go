@@ -94,7 +94,7 @@ func TestCheckDirect(t *testing.T) {
 	ordinary, err := volume.ParseParameters(nil)
 	require.NoError(t, err)
 
-	direct, err := ordinary.AsDirect()
+	direct, err := ordinary.WithDirectAssign()
 	require.NoError(t, err)
 	require.False(t, ordinary.DirectAssign)
 
@@ -107,9 +107,9 @@ func TestCheckDirect(t *testing.T) {
 	for number, name := range csi.VolumeCapability_AccessMode_Mode_name {
 		for _, block := range []bool{false, true} {
 			wanted := volume.Capability{Block: block, Mode: name}
-			require.NoError(t, ordinary.CheckDirect(wanted), name)
+			require.NoError(t, ordinary.CheckDirectAssign(wanted), name)
 
-			err := direct.CheckDirect(wanted)
+			err := direct.CheckDirectAssign(wanted)
 
 			switch {
 			case block:

@@ -22,7 +22,7 @@ const (
 
 // IsEphemeral says whether the volume_context is that of an inline ephemeral
 // volume.
-func IsEphemeral(context map[string]string) bool { return context[KeyEphemeral] == yes }
+func IsEphemeral(context map[string]string) bool { return context[KeyEphemeral] == valueTrue }
 
 // ParseEphemeral reads the volume_context of an inline ephemeral volume: the
 // parameters of a StorageClass, written by whoever made the pod, and a size in

@@ -11,9 +11,9 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
 )
 
-// ErrHostileID is returned for an id that no CO can have got from Touchstone
+// ErrInvalidID is returned for an id that no CO can have got from Touchstone
 // and that has the shape of an attempt to leave the pool.
-var ErrHostileID = errdefs.New(errdefs.ErrInvalidArgument, "not a volume id")
+var ErrInvalidID = errdefs.New(errdefs.ErrInvalidArgument, "not a volume id")
 
 // NewID returns a fresh volume id, a UUIDv7: ordered by time of creation and
 // never derived from anything in a request.
@@ -34,19 +34,19 @@ func IsID(id string) bool {
 	return err == nil && parsed.Version() == 7 && parsed.String() == id
 }
 
-// CheckID refuses with ErrHostileID what is not just unknown but dangerous or
+// CheckID refuses with ErrInvalidID what is not just unknown but dangerous or
 // unprintable in a message: separators, dot segments, control characters,
 // invalid UTF-8. An unknown but harmless id passes; it will not be found.
 func CheckID(id string) error {
 	switch {
 	case !utf8.ValidString(id):
-		return fmt.Errorf("%w: it is not valid UTF-8", ErrHostileID)
+		return fmt.Errorf("%w: it is not valid UTF-8", ErrInvalidID)
 	case strings.ContainsAny(id, `/\`):
-		return fmt.Errorf("%w: %q holds a path separator", ErrHostileID, id)
+		return fmt.Errorf("%w: %q holds a path separator", ErrInvalidID, id)
 	case id == "." || strings.Contains(id, ".."):
-		return fmt.Errorf("%w: %q holds a dot segment", ErrHostileID, id)
+		return fmt.Errorf("%w: %q holds a dot segment", ErrInvalidID, id)
 	case strings.ContainsFunc(id, unicode.IsControl):
-		return fmt.Errorf("%w: %q holds a control character", ErrHostileID, id)
+		return fmt.Errorf("%w: %q holds a control character", ErrInvalidID, id)
 	default:
 		return nil
 	}

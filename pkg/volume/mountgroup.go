@@ -6,8 +6,8 @@ import (
 	"strconv"
 )
 
-// Group returns the numeric group id of MountGroup. Error: ErrCapability.
-func (c Capability) Group() (uint32, error) {
+// MountGroupID returns the numeric group id of MountGroup. Error: ErrCapability.
+func (c Capability) MountGroupID() (uint32, error) {
 	const bits = 32
 
 	group, err := strconv.ParseUint(c.MountGroup, 10, bits)

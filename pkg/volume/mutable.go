@@ -65,7 +65,7 @@ func ParseMutable(given map[string]string) (Mutable, error) {
 	var parsed Mutable
 
 	for _, key := range sortedKeys(given) {
-		if err := parseInto(&parsed, key, given[key]); err != nil {
+		if err := parseMutableKey(&parsed, key, given[key]); err != nil {
 			return Mutable{}, err
 		}
 	}
@@ -73,7 +73,7 @@ func ParseMutable(given map[string]string) (Mutable, error) {
 	return parsed, nil
 }
 
-func parseInto(m *Mutable, key, value string) (err error) {
+func parseMutableKey(m *Mutable, key, value string) (err error) {
 	switch key {
 	case KeyReadAheadKiB:
 		m.ReadAheadKiB, err = parseReadAhead(value)
@@ -177,9 +177,9 @@ func (m Mutable) With(newer Mutable) Mutable {
 	}
 }
 
-// Contradictions returns the names to which m and other give different values,
+// ConflictingKeys returns the names to which m and other give different values,
 // in order.
-func (m Mutable) Contradictions(other Mutable) []string {
+func (m Mutable) ConflictingKeys(other Mutable) []string {
 	ours, theirs := m.Parameters(), other.Parameters()
 
 	maps.DeleteFunc(theirs, func(key, value string) bool {

@@ -98,10 +98,10 @@ func TestMutableContradictions(t *testing.T) {
 	t.Parallel()
 
 	ours := parse(t, all())
-	require.Empty(t, ours.Contradictions(ours))
-	require.Empty(t, ours.Contradictions(volume.Mutable{}))
-	require.Empty(t, volume.Mutable{}.Contradictions(ours))
-	require.Equal(t, []string{"ioScheduler", "writeIOPS"}, ours.Contradictions(parse(t, map[string]string{
+	require.Empty(t, ours.ConflictingKeys(ours))
+	require.Empty(t, ours.ConflictingKeys(volume.Mutable{}))
+	require.Empty(t, volume.Mutable{}.ConflictingKeys(ours))
+	require.Equal(t, []string{"ioScheduler", "writeIOPS"}, ours.ConflictingKeys(parse(t, map[string]string{
 		"writeIOPS": "7", "ioScheduler": "bfq", "readIOPS": "100",
 	})))
 }

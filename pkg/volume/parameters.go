@@ -98,9 +98,9 @@ func FSTypes() []string { return []string{"ext4", "xfs", "btrfs"} }
 // refused with ErrParameter and the list of known ones.
 func ParseParameters(given map[string]string) (Parameters, error) {
 	for _, key := range sortedKeys(given) {
-		if !slices.Contains(knownKeys(), key) && !strings.HasPrefix(key, ReservedPrefix) {
+		if !slices.Contains(parameterKeys(), key) && !strings.HasPrefix(key, ReservedPrefix) {
 			return Parameters{}, fmt.Errorf("%w: unknown parameter %q; known are %s",
-				ErrParameter, key, strings.Join(knownKeys(), ", "))
+				ErrParameter, key, strings.Join(parameterKeys(), ", "))
 		}
 	}
 
@@ -108,12 +108,12 @@ func ParseParameters(given map[string]string) (Parameters, error) {
 		return Parameters{}, err
 	}
 
-	return parse(given)
+	return parseParameters(given)
 }
 
 // ParseContext reads a volume_context that Context made. Keys that it does not
 // know belong to the CO and are ignored.
-func ParseContext(given map[string]string) (Parameters, error) { return parse(given) }
+func ParseContext(given map[string]string) (Parameters, error) { return parseParameters(given) }
 
 // Context returns the volume_context that lets a node use the volume without
 // asking the controller.
@@ -130,7 +130,7 @@ func (p Parameters) Context() map[string]string {
 	}
 
 	if p.DirectAssign {
-		context[KeyDirectAssign] = yes
+		context[KeyDirectAssign] = valueTrue
 	}
 
 	return context
@@ -148,13 +148,13 @@ func (p Parameters) CheckFSType(wanted Capability) error {
 		ErrCapability, wanted.FSType, p.FSType)
 }
 
-func knownKeys() []string {
+func parameterKeys() []string {
 	return []string{
 		KeyBacking, KeyBlockSize, KeyConsistency, KeyFSType, KeyDirectAssign, KeyMkfsOptions, KeyPool, KeyProvisioning, KeySkipHostmount,
 	}
 }
 
-func parse(given map[string]string) (Parameters, error) {
+func parseParameters(given map[string]string) (Parameters, error) {
 	params := Parameters{
 		Pool:         valueOr(given[KeyPool], DefaultPool),
 		Backing:      Backing(valueOr(given[KeyBacking], string(BackingImage))),
@@ -189,12 +189,12 @@ func parse(given map[string]string) (Parameters, error) {
 		return Parameters{}, badValue(KeyFSType, params.FSType, strings.Join(FSTypes(), ", "))
 	}
 
-	direct, err := parseDirect(given)
+	direct, err := parseDirectAssign(given)
 	if err != nil || !direct {
 		return params, err
 	}
 
-	return params.AsDirect()
+	return params.WithDirectAssign()
 }
 
 func badValue(key, value, want string) error {

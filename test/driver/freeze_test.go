@@ -282,7 +282,7 @@ func TestFreezeHoldsWritersBack(t *testing.T) {
 			d := startNode(t)
 			claim := stagedFor(t, d, fsType)
 			taken := takeOver(t, d, 0)
-			require.True(t, taken.Freezable(claim.VolumeID), "want: the volume can be frozen")
+			require.True(t, taken.CanFreeze(claim.VolumeID), "want: the volume can be frozen")
 
 			var waiting *held
 
@@ -557,7 +557,7 @@ func TestFreezeOfSeveral(t *testing.T) {
 	taken := takeOver(t, d, 0)
 
 	for name, can := range map[string]bool{"block": false, "directory": false, "unstaged": true, "read-only": true, "ro": true} {
-		require.Equal(t, can, taken.Freezable(others[name].VolumeID), name)
+		require.Equal(t, can, taken.CanFreeze(others[name].VolumeID), name)
 	}
 
 	require.NoError(t, taken.WithFrozen(t.Context(), ids, func(context.Context) error {

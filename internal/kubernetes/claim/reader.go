@@ -142,7 +142,7 @@ func (r *Reader) Direct(ctx context.Context, namespace, name string) (bool, erro
 
 	if found.GetName() != name || found.GetNamespace() != namespace {
 		return false, fmt.Errorf("claim %s/%s: %w: the answer is about %s/%s", namespace, name,
-			volume.ErrClaimUnanswered, found.GetNamespace(), found.GetName())
+			volume.ErrClaimUnavailable, found.GetNamespace(), found.GetName())
 	}
 
 	return found.GetAnnotations()[volume.KeySkipHostmount] == "true", nil
@@ -183,6 +183,6 @@ func explain(err error) error {
 	case apierrors.IsUnauthorized(err):
 		return fmt.Errorf("%w: %w; the credentials of --kubeconfig are not good: renew them", volume.ErrClaimUnreadable, err)
 	default:
-		return fmt.Errorf("%w: %w", volume.ErrClaimUnanswered, err)
+		return fmt.Errorf("%w: %w", volume.ErrClaimUnavailable, err)
 	}
 }

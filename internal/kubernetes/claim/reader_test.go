@@ -98,11 +98,11 @@ func TestUnreadable(t *testing.T) {
 
 	for name, handler := range map[string]http.HandlerFunc{"500": kubeapi.Broken, "garbage": kubeapi.Garbage} {
 		api.Instead(handler)
-		require.ErrorIs(t, ask(api.Kubeconfig), volume.ErrClaimUnanswered, name)
+		require.ErrorIs(t, ask(api.Kubeconfig), volume.ErrClaimUnavailable, name)
 	}
 
 	api.Stop()
-	require.ErrorIs(t, ask(api.Kubeconfig), volume.ErrClaimUnanswered)
+	require.ErrorIs(t, ask(api.Kubeconfig), volume.ErrClaimUnavailable)
 }
 
 func TestEachQuestionEnds(t *testing.T) {
@@ -112,14 +112,14 @@ func TestEachQuestionEnds(t *testing.T) {
 	api.Instead(kubeapi.Hang)
 
 	_, err := newReader(t, claim.Config{Kubeconfig: api.Kubeconfig, Timeout: 50 * time.Millisecond}).Direct(t.Context(), "shop", "data")
-	require.ErrorIs(t, err, volume.ErrClaimUnanswered)
+	require.ErrorIs(t, err, volume.ErrClaimUnavailable)
 	require.ErrorContains(t, err, "no answer within 50ms")
 
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 
 	_, err = newReader(t, claim.Config{Kubeconfig: api.Kubeconfig, Timeout: time.Hour}).Direct(ctx, "shop", "data")
-	require.ErrorIs(t, err, volume.ErrClaimUnanswered)
+	require.ErrorIs(t, err, volume.ErrClaimUnavailable)
 
 	// Who is told to come back later does so, but not for longer.
 	api.Instead(func(w http.ResponseWriter, _ *http.Request) {
@@ -128,7 +128,7 @@ func TestEachQuestionEnds(t *testing.T) {
 	})
 
 	_, err = newReader(t, claim.Config{Kubeconfig: api.Kubeconfig, Timeout: 50 * time.Millisecond}).Direct(t.Context(), "shop", "data")
-	require.ErrorIs(t, err, volume.ErrClaimUnanswered)
+	require.ErrorIs(t, err, volume.ErrClaimUnavailable)
 }
 
 // TestNamesStayInTheirPlace: a name must not lead to another object of the API.
@@ -193,7 +193,7 @@ func TestAnswersOfAStranger(t *testing.T) {
 	})
 
 	_, err := reader.Direct(t.Context(), "shop", "data")
-	require.ErrorIs(t, err, volume.ErrClaimUnanswered)
+	require.ErrorIs(t, err, volume.ErrClaimUnavailable)
 	require.ErrorContains(t, err, "shop/other")
 
 	refused := make(chan struct{})
@@ -211,6 +211,6 @@ func TestAnswersOfAStranger(t *testing.T) {
 	})
 
 	_, err = reader.Direct(t.Context(), "shop", "data")
-	require.ErrorIs(t, err, volume.ErrClaimUnanswered)
+	require.ErrorIs(t, err, volume.ErrClaimUnavailable)
 	await.Receive(t, refused, "the connection to be closed")
 }

@@ -35,13 +35,13 @@ type Group[K comparable, In, Merged, Out any] struct {
 	stop context.CancelFunc
 
 	mu       sync.Mutex
-	open     map[K]*change[Merged, Out]
+	pending  map[K]*batch[Merged, Out]
 	running  sync.WaitGroup
 	draining bool
 }
 
 // change is what the requests of one window have become.
-type change[Merged, Out any] struct {
+type batch[Merged, Out any] struct {
 	merged Merged
 	// values carries the first caller's request-scoped values, such as its
 	// logger, without its deadline.
@@ -70,7 +70,7 @@ func New[K comparable, In, Merged, Out any](
 	base, stop := context.WithCancel(context.Background()) //nolint:gosec // Drain calls stop
 
 	return &Group[K, In, Merged, Out]{
-		window: window, merge: merge, execute: execute, base: base, stop: stop, open: map[K]*change[Merged, Out]{},
+		window: window, merge: merge, execute: execute, base: base, stop: stop, pending: map[K]*batch[Merged, Out]{},
 	}
 }
 
@@ -107,10 +107,10 @@ func (g *Group[K, In, Merged, Out]) Drain(ctx context.Context) error {
 	g.mu.Lock()
 	g.draining = true
 
-	for key, waiting := range g.open {
+	for key, waiting := range g.pending {
 		waiting.timer.Stop()
 
-		go g.close(key, waiting)
+		go g.closeWindow(key, waiting)
 	}
 	g.mu.Unlock()
 
@@ -132,7 +132,7 @@ func (g *Group[K, In, Merged, Out]) Drain(ctx context.Context) error {
 }
 
 // join merges the request into the change whose window is open, or begins one.
-func (g *Group[K, In, Merged, Out]) join(ctx context.Context, key K, in In) (*change[Merged, Out], error) {
+func (g *Group[K, In, Merged, Out]) join(ctx context.Context, key K, in In) (*batch[Merged, Out], error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 
@@ -140,7 +140,7 @@ func (g *Group[K, In, Merged, Out]) join(ctx context.Context, key K, in In) (*ch
 		return nil, ErrDraining
 	}
 
-	if waiting, ok := g.open[key]; ok {
+	if waiting, ok := g.pending[key]; ok {
 		merged, err := g.merge(waiting.merged, in)
 		if err == nil {
 			waiting.merged = merged
@@ -156,7 +156,7 @@ func (g *Group[K, In, Merged, Out]) join(ctx context.Context, key K, in In) (*ch
 		return nil, err
 	}
 
-	fresh := &change[Merged, Out]{merged: merged, values: context.WithoutCancel(ctx), done: make(chan struct{})}
+	fresh := &batch[Merged, Out]{merged: merged, values: context.WithoutCancel(ctx), done: make(chan struct{})}
 	g.running.Add(1)
 
 	if g.window <= 0 {
@@ -165,19 +165,19 @@ func (g *Group[K, In, Merged, Out]) join(ctx context.Context, key K, in In) (*ch
 		return fresh, nil
 	}
 
-	g.open[key] = fresh
-	fresh.timer = time.AfterFunc(g.window, func() { g.close(key, fresh) })
+	g.pending[key] = fresh
+	fresh.timer = time.AfterFunc(g.window, func() { g.closeWindow(key, fresh) })
 
 	return fresh, nil
 }
 
 // close makes the change unless somebody else has closed its window already.
-func (g *Group[K, In, Merged, Out]) close(key K, waiting *change[Merged, Out]) {
+func (g *Group[K, In, Merged, Out]) closeWindow(key K, waiting *batch[Merged, Out]) {
 	g.mu.Lock()
-	mine := g.open[key] == waiting
+	mine := g.pending[key] == waiting
 
 	if mine {
-		delete(g.open, key)
+		delete(g.pending, key)
 	}
 	g.mu.Unlock()
 
@@ -186,7 +186,7 @@ func (g *Group[K, In, Merged, Out]) close(key K, waiting *change[Merged, Out]) {
 	}
 }
 
-func (g *Group[K, In, Merged, Out]) run(key K, closed *change[Merged, Out]) {
+func (g *Group[K, In, Merged, Out]) run(key K, closed *batch[Merged, Out]) {
 	defer g.running.Done()
 	defer close(closed.done)
 

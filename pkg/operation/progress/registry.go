@@ -38,9 +38,9 @@ func NewRegistry(log *slog.Logger) *Registry {
 
 // Task is one piece of work. It is safe for concurrent use; nil is none.
 type Task struct {
-	registry *Registry
-	entry    Entry
-	told     int64
+	registry    *Registry
+	entry       Entry
+	loggedSteps int64
 }
 
 // Start begins a task of total bytes, 0 if that is not known.
@@ -82,8 +82,8 @@ func (t *Task) set(done, total int64) (Entry, bool) {
 		step = done / max(total/steps, 1)
 	}
 
-	tell := step > t.told && done < total
-	t.told = step
+	tell := step > t.loggedSteps && done < total
+	t.loggedSteps = step
 
 	return t.entry, tell
 }
@@ -96,7 +96,7 @@ func (t *Task) End(failure error) {
 
 	t.registry.mu.Lock()
 	delete(t.registry.tasks, t)
-	entry, long := t.entry, t.told > 0
+	entry, long := t.entry, t.loggedSteps > 0
 	t.registry.mu.Unlock()
 
 	log := t.registry.log.With("kind", entry.Kind, "object", entry.Object, "bytes", entry.Done, "took", time.Since(entry.Started))
