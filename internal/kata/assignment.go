@@ -65,7 +65,7 @@ type csiPlugin struct {
 	Options    string `json:"options,omitempty"`
 }
 
-// CSIPlugin returns the content of csiPlugin.json. ErrAssignment is returned for
+// CSIPlugin returns the content of csiPlugin.json. ErrInvalidAssignment is returned for
 // what could not be mounted.
 func (a Assignment) CSIPlugin() ([]byte, error) {
 	if err := a.check(); err != nil {
@@ -81,7 +81,7 @@ func (a Assignment) CSIPlugin() ([]byte, error) {
 	})
 }
 
-// MountInfo returns the content of mountInfo.json. ErrAssignment is returned for
+// MountInfo returns the content of mountInfo.json. ErrInvalidAssignment is returned for
 // what could not be mounted.
 func (a Assignment) MountInfo() ([]byte, error) {
 	if err := a.check(); err != nil {
@@ -99,7 +99,7 @@ func (a Assignment) MountInfo() ([]byte, error) {
 func encoded(content any) ([]byte, error) {
 	text, err := json.Marshal(content)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrAssignment, err)
+		return nil, fmt.Errorf("%w: %w", ErrInvalidAssignment, err)
 	}
 
 	return text, nil
@@ -111,19 +111,19 @@ func (a Assignment) check() error {
 	}
 
 	if !filepath.IsAbs(a.Device) || !isText(a.Device) {
-		return fmt.Errorf("%w: the device of %s is %q; name it by its absolute path", ErrAssignment, a.TargetPath, a.Device)
+		return fmt.Errorf("%w: the device of %s is %q; name it by its absolute path", ErrInvalidAssignment, a.TargetPath, a.Device)
 	}
 
 	if a.FSType == "" || !isText(a.FSType) {
-		return fmt.Errorf("%w: the filesystem of %s is %q; name one", ErrAssignment, a.TargetPath, a.FSType)
+		return fmt.Errorf("%w: the filesystem of %s is %q; name one", ErrInvalidAssignment, a.TargetPath, a.FSType)
 	}
 
 	if _, err := strconv.ParseUint(a.Group, 10, 32); err != nil && a.Group != "" {
-		return fmt.Errorf("%w: the group of %s is %q; name it by its gid", ErrAssignment, a.TargetPath, a.Group)
+		return fmt.Errorf("%w: the group of %s is %q; name it by its gid", ErrInvalidAssignment, a.TargetPath, a.Group)
 	}
 
 	if !isText(strings.Join(a.Options, ",")) {
-		return fmt.Errorf("%w: a mount flag of %s is no text; leave it out", ErrAssignment, a.TargetPath)
+		return fmt.Errorf("%w: a mount flag of %s is no text; leave it out", ErrInvalidAssignment, a.TargetPath)
 	}
 
 	return nil
@@ -141,7 +141,7 @@ func guestOptions(flags []string) []string {
 
 	for i, flag := range single {
 		// Of contradicting flags the last one counts, so the last of its kind stays.
-		if !onlyOnHost(flag) && !slices.Contains(single[i+1:], flag) {
+		if !isHostOnlyFlag(flag) && !slices.Contains(single[i+1:], flag) {
 			options = append(options, flag)
 		}
 	}
@@ -149,9 +149,9 @@ func guestOptions(flags []string) []string {
 	return options
 }
 
-// onlyOnHost knows flags that mean nothing in a guest. It has an SELinux policy of
+// isHostOnlyFlag knows flags that mean nothing in a guest. It has an SELinux policy of
 // its own, or none.
-func onlyOnHost(flag string) bool {
+func isHostOnlyFlag(flag string) bool {
 	key, _, _ := strings.Cut(flag, "=")
 
 	switch key {
@@ -165,20 +165,20 @@ func onlyOnHost(flag string) bool {
 // entryName returns the name by which Kata looks for the assignment of a path.
 func entryName(targetPath string) (string, error) {
 	if !filepath.IsAbs(targetPath) || !isText(targetPath) {
-		return "", fmt.Errorf("%w: the target path is %q; name an absolute one", ErrAssignment, targetPath)
+		return "", fmt.Errorf("%w: the target path is %q; name an absolute one", ErrInvalidAssignment, targetPath)
 	}
 
 	name := base64.URLEncoding.EncodeToString([]byte(filepath.Clean(targetPath)))
 	if len(name) > unix.NAME_MAX {
 		return "", fmt.Errorf("%w: the target path %q has %d bytes; Kata finds none of more than %d",
-			ErrAssignment, targetPath, len(targetPath), base64.URLEncoding.DecodedLen(unix.NAME_MAX/4*4))
+			ErrInvalidAssignment, targetPath, len(targetPath), base64.URLEncoding.DecodedLen(unix.NAME_MAX/4*4))
 	}
 
 	return name, nil
 }
 
-// targetOf is the other way round.
-func targetOf(entryName string) (string, bool) {
+// targetPathOf is the other way round.
+func targetPathOf(entryName string) (string, bool) {
 	path, err := base64.URLEncoding.Strict().DecodeString(entryName)
 
 	// The decoder passes over line ends, and the same path must not have two entries.

@@ -104,11 +104,11 @@ func TestWhatNoRuntimeUnderstandsIsRefused(t *testing.T) {
 			spoil(&assignment)
 
 			_, err := assignment.CSIPlugin()
-			require.ErrorIs(t, err, kata.ErrAssignment)
+			require.ErrorIs(t, err, kata.ErrInvalidAssignment)
 
 			_, err = assignment.MountInfo()
-			require.ErrorIs(t, err, kata.ErrAssignment)
-			require.ErrorIs(t, root.Put(assignment), kata.ErrAssignment)
+			require.ErrorIs(t, err, kata.ErrInvalidAssignment)
+			require.ErrorIs(t, root.Put(assignment), kata.ErrInvalidAssignment)
 		})
 	}
 }
@@ -128,8 +128,8 @@ func TestTheLongestTargetPathHasAnEntry(t *testing.T) {
 
 	assignment.TargetPath += "a"
 	require.ErrorContains(t, root.Put(assignment), "has 190 bytes; Kata finds none of more than 189")
-	require.ErrorIs(t, root.Remove(assignment.TargetPath), kata.ErrAssignment)
+	require.ErrorIs(t, root.Remove(assignment.TargetPath), kata.ErrInvalidAssignment)
 
 	_, _, err = root.Get(assignment.TargetPath)
-	require.ErrorIs(t, err, kata.ErrAssignment)
+	require.ErrorIs(t, err, kata.ErrInvalidAssignment)
 }

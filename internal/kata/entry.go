@@ -54,7 +54,7 @@ func makeEntry(root *os.File, name string) (*os.File, error) {
 	for attempt := 1; ; attempt++ {
 		dir, err := openEntry(root, name)
 		if err == nil {
-			return closedToOthers(dir)
+			return restrictMode(dir)
 		}
 
 		if !errors.Is(err, errNoEntry) || attempt == attempts {
@@ -67,14 +67,14 @@ func makeEntry(root *os.File, name string) (*os.File, error) {
 		}
 
 		// A directory by now is what is wanted.
-		if err != nil && !errors.Is(err, ErrNested) {
+		if err != nil && !errors.Is(err, ErrNestedDirectory) {
 			return nil, fmt.Errorf("make the directory %s: %w", name, err)
 		}
 	}
 }
 
-// closedToOthers is for a directory that another program made, in its own way.
-func closedToOthers(dir *os.File) (*os.File, error) {
+// restrictMode is for a directory that another program made, in its own way.
+func restrictMode(dir *os.File) (*os.File, error) {
 	found, err := dir.Stat()
 	if err == nil && found.Mode().Perm() != dirMode {
 		err = dir.Chmod(dirMode)
@@ -87,8 +87,8 @@ func closedToOthers(dir *os.File) (*os.File, error) {
 	return dir, nil
 }
 
-// readEntry reads all but the target path. The bool is false for what is no entry.
-func readEntry(root *os.File, name string) (Entry, bool, error) {
+// parseEntry reads all but the target path. The bool is false for what is no entry.
+func parseEntry(root *os.File, name string) (Entry, bool, error) {
 	dir, err := openEntry(root, name)
 	if errors.Is(err, errNoEntry) {
 		return Entry{}, false, nil
@@ -175,7 +175,7 @@ func findSandbox(dir *os.File) (string, error) {
 			return "", fmt.Errorf("fstatat %s: %w", name, err)
 		}
 
-		if stat.Mode&unix.S_IFMT == unix.S_IFREG && (sandbox == "" || later(stat.Mtim, newest)) {
+		if stat.Mode&unix.S_IFMT == unix.S_IFREG && (sandbox == "" || newer(stat.Mtim, newest)) {
 			sandbox, newest = name, stat.Mtim
 		}
 	}
@@ -183,7 +183,7 @@ func findSandbox(dir *os.File) (string, error) {
 	return sandbox, nil
 }
 
-func later(a, b unix.Timespec) bool {
+func newer(a, b unix.Timespec) bool {
 	return cmp.Or(cmp.Compare(a.Sec, b.Sec), cmp.Compare(a.Nsec, b.Nsec)) > 0
 }
 
@@ -267,7 +267,7 @@ func unlink(dir *os.File, name string, flags int) error {
 	case err == nil, errors.Is(err, unix.ENOENT):
 		return nil
 	case errors.Is(err, unix.EISDIR):
-		return fmt.Errorf("%w: %q; nobody is known to make it: look into it, and remove it", ErrNested, name)
+		return fmt.Errorf("%w: %q; nobody is known to make it: look into it, and remove it", ErrNestedDirectory, name)
 	default:
 		return fmt.Errorf("unlinkat %q: %w", name, err)
 	}

@@ -12,5 +12,5 @@ var ParseMountInfo = parseMountInfo
 // EntryName and TargetOf are the way from a target path to its entry, and back.
 var (
 	EntryName = entryName
-	TargetOf  = targetOf
+	TargetOf  = targetPathOf
 )

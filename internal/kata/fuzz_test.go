@@ -60,7 +60,7 @@ func FuzzParseMountInfo(f *testing.F) {
 
 		written, err := read.MountInfo()
 		if err != nil {
-			require.ErrorIs(t, err, kata.ErrAssignment)
+			require.ErrorIs(t, err, kata.ErrInvalidAssignment)
 
 			return
 		}
@@ -90,7 +90,7 @@ func FuzzEntryName(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		name, err := kata.EntryName(text)
 		if err != nil {
-			require.ErrorIs(t, err, kata.ErrAssignment)
+			require.ErrorIs(t, err, kata.ErrInvalidAssignment)
 		} else {
 			require.Equal(t, name, filepath.Base(name))
 

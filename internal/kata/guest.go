@@ -33,13 +33,13 @@ type GuestConfig struct {
 
 // Guest asks guests about the volumes that they have. Safe for concurrent use.
 type Guest struct {
-	route   route
+	route   transport
 	timeout time.Duration
 }
 
 // route is a way to a guest. What it answers isn't trusted. Errors are
 // ErrUnimplemented or ErrNoAnswer.
-type route interface {
+type transport interface {
 	stats(ctx context.Context, e Entry) ([]byte, error)
 	resize(ctx context.Context, e Entry, bytes int64) ([]byte, error)
 }

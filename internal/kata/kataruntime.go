@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// letGo is how long what the program started may keep its output after its end.
-const letGo = 250 * time.Millisecond
+// outputWaitDelay is how long what the program started may keep its output after its end.
+const outputWaitDelay = 250 * time.Millisecond
 
 // kataRuntime has Kata's own program ask the guest.
 type kataRuntime struct {
@@ -43,8 +43,8 @@ func (k *kataRuntime) resize(ctx context.Context, e Entry, size int64) ([]byte, 
 
 // run returns what the program wrote to its output. Where it fails, what it said
 // decides whom to blame.
-func (k *kataRuntime) run(ctx context.Context, blame func(said string) error, arguments ...string) ([]byte, error) {
-	var output, complaint limited
+func (k *kataRuntime) run(ctx context.Context, classify func(said string) error, arguments ...string) ([]byte, error) {
+	var output, complaint boundedBuffer
 
 	process := exec.CommandContext(ctx, k.path, append([]string{"direct-volume"}, arguments...)...)
 	process.Env = []string{"LC_ALL=C", "PATH=" + os.Getenv("PATH")}
@@ -53,7 +53,7 @@ func (k *kataRuntime) run(ctx context.Context, blame func(said string) error, ar
 	// Whatever it started is in its group, and goes with it.
 	process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	process.Cancel = func() error { return unix.Kill(-process.Process.Pid, unix.SIGKILL) }
-	process.WaitDelay = letGo
+	process.WaitDelay = outputWaitDelay
 
 	err := process.Run()
 	said := slices.Concat(complaint.kept, output.kept)
@@ -61,7 +61,7 @@ func (k *kataRuntime) run(ctx context.Context, blame func(said string) error, ar
 	switch {
 	case err != nil && !errors.Is(err, exec.ErrWaitDelay): // what it left behind may hold its output
 		return nil, fmt.Errorf("%w: %s direct-volume %s: %s; it said %s; try it by hand, or ask the shim (no --kata-runtime)",
-			blame(string(said)), k.path, arguments[0], err.Error(), excerpt(said))
+			classify(string(said)), k.path, arguments[0], err.Error(), excerpt(said))
 	case output.tooLong:
 		return nil, fmt.Errorf("%w: %s direct-volume %s: it says more than %d bytes", ErrNoAnswer, k.path, arguments[0], maxAnswerBytes)
 	default:
@@ -70,12 +70,12 @@ func (k *kataRuntime) run(ctx context.Context, blame func(said string) error, ar
 }
 
 // limited keeps the beginning of what is written to it.
-type limited struct {
+type boundedBuffer struct {
 	kept    []byte
 	tooLong bool
 }
 
-func (l *limited) Write(p []byte) (int, error) {
+func (l *boundedBuffer) Write(p []byte) (int, error) {
 	room := min(maxAnswerBytes-len(l.kept), len(p))
 	l.kept = append(l.kept, p[:room]...)
 	l.tooLong = l.tooLong || room < len(p)

@@ -52,7 +52,7 @@ func NewRoot(path string) *Root { return &Root{path: filepath.Clean(path)} }
 // makes the root, too, if need be. If it stands there already, nothing is touched
 // and a sandbox keeps the volume; otherwise nothing else is left in the entry.
 //
-// Errors: ErrAssignment, ErrUnsafeRoot, ErrNested, or what the filesystem says.
+// Errors: ErrInvalidAssignment, ErrUnsafeRoot, ErrNestedDirectory, or what the filesystem says.
 func (r *Root) Put(a Assignment) error { return r.put(a, clearEntry) }
 
 // Restore is Put for an assignment that a guest may have by now. What a sandbox was
@@ -89,7 +89,7 @@ func (r *Root) put(a Assignment, prepare func(entry *os.File) error) error {
 
 	dir, err := makeEntry(root, name)
 	if err != nil {
-		return r.failed("assign", a.TargetPath, err)
+		return r.wrapError("assign", a.TargetPath, err)
 	}
 	defer dir.Close()
 
@@ -98,11 +98,11 @@ func (r *Root) put(a Assignment, prepare func(entry *os.File) error) error {
 	}
 
 	if err := prepare(dir); err != nil {
-		return r.failed("assign", a.TargetPath, err)
+		return r.wrapError("assign", a.TargetPath, err)
 	}
 
 	if err := writeMountInfo(root, dir, content); err != nil {
-		return r.failed("assign", a.TargetPath, err)
+		return r.wrapError("assign", a.TargetPath, err)
 	}
 
 	return nil
@@ -112,7 +112,7 @@ func (r *Root) put(a Assignment, prepare func(entry *os.File) error) error {
 // with everything beside it. Where something else than a directory has its name,
 // that is removed, and not what a symlink points to. Nothing there is fine.
 //
-// Errors: ErrAssignment, ErrUnsafeRoot, ErrNested, or what the filesystem says.
+// Errors: ErrInvalidAssignment, ErrUnsafeRoot, ErrNestedDirectory, or what the filesystem says.
 func (r *Root) Remove(targetPath string) error {
 	name, err := entryName(targetPath)
 	if err != nil {
@@ -130,7 +130,7 @@ func (r *Root) Remove(targetPath string) error {
 	defer root.Close()
 
 	if err := removeEntry(root, name); err != nil {
-		return r.failed("remove the assignment of", targetPath, err)
+		return r.wrapError("remove the assignment of", targetPath, err)
 	}
 
 	return nil
@@ -139,7 +139,7 @@ func (r *Root) Remove(targetPath string) error {
 // Get returns the assignment of a target path, whoever put it. The bool is false
 // where Kata would find none, and what stands there instead is left alone.
 //
-// Errors: ErrAssignment, ErrUnsafeRoot, or what the filesystem says.
+// Errors: ErrInvalidAssignment, ErrUnsafeRoot, or what the filesystem says.
 func (r *Root) Get(targetPath string) (Entry, bool, error) {
 	name, err := entryName(targetPath)
 	if err != nil {
@@ -156,9 +156,9 @@ func (r *Root) Get(targetPath string) (Entry, bool, error) {
 	}
 	defer root.Close()
 
-	entry, ok, err := readEntry(root, name)
+	entry, ok, err := parseEntry(root, name)
 	if err != nil {
-		return Entry{}, false, r.failed("read the assignment of", targetPath, err)
+		return Entry{}, false, r.wrapError("read the assignment of", targetPath, err)
 	}
 
 	if !ok {
@@ -193,14 +193,14 @@ func (r *Root) List() ([]Entry, error) {
 	entries := make([]Entry, 0, len(names))
 
 	for _, name := range names {
-		target, ok := targetOf(name)
+		target, ok := targetPathOf(name)
 		if !ok {
 			continue
 		}
 
-		entry, ok, err := readEntry(root, name)
+		entry, ok, err := parseEntry(root, name)
 		if err != nil {
-			return nil, r.failed("read the assignment of", target, err)
+			return nil, r.wrapError("read the assignment of", target, err)
 		}
 
 		if ok {
@@ -269,6 +269,6 @@ func checkRoot(root *os.File) error {
 	}
 }
 
-func (r *Root) failed(verb, targetPath string, err error) error {
+func (r *Root) wrapError(verb, targetPath string, err error) error {
 	return fmt.Errorf("%s %q in %s: %w", verb, targetPath, r.path, err)
 }

@@ -451,7 +451,7 @@ func TestADirectoryInAnEntryIsLeftAloneAndNamed(t *testing.T) {
 	put(t, filepath.Join(path, entryOfTarget, "zandbox"), "")
 
 	for _, err := range []error{root.Put(full()), root.Remove(target)} {
-		require.ErrorIs(t, err, kata.ErrNested)
+		require.ErrorIs(t, err, kata.ErrNestedDirectory)
 		require.ErrorContains(t, err, `"nested"`)
 		require.ErrorContains(t, err, target)
 		require.Equal(t, "-rw------- content", tree(t, path)[entryOfTarget+"/nested/file"])
@@ -462,7 +462,7 @@ func TestADirectoryInAnEntryIsLeftAloneAndNamed(t *testing.T) {
 	put(t, filepath.Join(path, entryOfTarget, "mountInfo.json", "file"), "content")
 
 	for _, err := range []error{root.Put(full()), root.Remove(target)} {
-		require.ErrorIs(t, err, kata.ErrNested)
+		require.ErrorIs(t, err, kata.ErrNestedDirectory)
 		require.ErrorContains(t, err, `"mountInfo.json"`)
 	}
 

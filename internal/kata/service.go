@@ -15,8 +15,8 @@ const (
 	listCall    = "List"
 )
 
-// Listed is a volume of this driver's that is assigned to a guest.
-type Listed struct {
+// AssignedVolume is a volume of this driver's that is assigned to a guest.
+type AssignedVolume struct {
 	VolumeID   string   `json:"volumeId"`
 	TargetPath string   `json:"targetPath"`
 	Device     string   `json:"device"`
@@ -35,11 +35,11 @@ type Listed struct {
 type Service struct {
 	// List returns the assigned volumes, without asking a guest. Its errors carry
 	// their gRPC code.
-	List func(ctx context.Context) ([]Listed, error)
+	List func(ctx context.Context) ([]AssignedVolume, error)
 }
 
 // Register puts the service behind server: List takes a google.protobuf.Empty and
-// answers with a JSON array of Listed (internal/jsoncall).
+// answers with a JSON array of AssignedVolume (internal/jsoncall).
 func (s *Service) Register(server grpc.ServiceRegistrar) {
 	jsoncall.Register(server, ServiceName, jsoncall.Method(ServiceName, listCall, s.list))
 }
@@ -47,7 +47,7 @@ func (s *Service) Register(server grpc.ServiceRegistrar) {
 func (s *Service) list(ctx context.Context, _ *emptypb.Empty) (any, error) {
 	listed, err := s.List(ctx)
 
-	return append([]Listed{}, listed...), err
+	return append([]AssignedVolume{}, listed...), err
 }
 
 // Client asks a driver of Touchstone's. Any other answers UNIMPLEMENTED.
@@ -59,8 +59,8 @@ type Client struct {
 func NewClient(connection grpc.ClientConnInterface) *Client { return &Client{connection: connection} }
 
 // List returns the volumes that are assigned to guests.
-func (c *Client) List(ctx context.Context, options ...grpc.CallOption) ([]Listed, error) {
-	var listed []Listed
+func (c *Client) List(ctx context.Context, options ...grpc.CallOption) ([]AssignedVolume, error) {
+	var listed []AssignedVolume
 
 	err := jsoncall.Ask(ctx, c.connection, jsoncall.FullMethod(ServiceName, listCall), &emptypb.Empty{}, &listed, options...)
 

@@ -27,15 +27,15 @@ func TestAListArrivesAsItWasSent(t *testing.T) {
 	for _, volumes := range []int{0, 1, 30000} {
 		var intercepted []string
 
-		want := make([]kata.Listed, volumes)
+		want := make([]kata.AssignedVolume, volumes)
 		for i := range want {
-			want[i] = kata.Listed{
+			want[i] = kata.AssignedVolume{
 				VolumeID: fmt.Sprintf("volume-%d", i), TargetPath: target + strings.Repeat("x", 100), Device: "/dev/loop7",
 				FSType: "ext4", Options: []string{"ro"}, ReadOnly: true, SizeBytes: 1 << 40, PendingBytes: 2 << 40, Sandbox: sandbox,
 			}
 		}
 
-		service := &kata.Service{List: func(context.Context) ([]kata.Listed, error) { return want, nil }}
+		service := &kata.Service{List: func(context.Context) ([]kata.AssignedVolume, error) { return want, nil }}
 		client := connect(t, service.Register, grpc.UnaryInterceptor(
 			func(ctx context.Context, request any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 				intercepted = append(intercepted, info.FullMethod)
@@ -53,17 +53,17 @@ func TestAListArrivesAsItWasSent(t *testing.T) {
 func TestNoVolumesAreAnEmptyList(t *testing.T) {
 	t.Parallel()
 
-	service := &kata.Service{List: func(context.Context) ([]kata.Listed, error) { return nil, nil }}
+	service := &kata.Service{List: func(context.Context) ([]kata.AssignedVolume, error) { return nil, nil }}
 
 	got, err := connect(t, service.Register).List(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, []kata.Listed{}, got)
+	require.Equal(t, []kata.AssignedVolume{}, got)
 }
 
 func TestAnErrorArrivesWithItsCode(t *testing.T) {
 	t.Parallel()
 
-	service := &kata.Service{List: func(context.Context) ([]kata.Listed, error) {
+	service := &kata.Service{List: func(context.Context) ([]kata.AssignedVolume, error) {
 		return nil, status.Error(codes.FailedPrecondition, "the root is unsafe")
 	}}
 

@@ -118,13 +118,13 @@ func (s *shim) call(ctx context.Context, e Entry, method, path string, body any)
 
 	response, err := transport.RoundTrip(request)
 	if err != nil {
-		return 0, nil, unanswered(method+" "+path, err)
+		return 0, nil, noAnswer(method+" "+path, err)
 	}
 	defer response.Body.Close()
 
 	answer, err := io.ReadAll(io.LimitReader(response.Body, maxAnswerBytes+1))
 	if err != nil {
-		return 0, nil, unanswered(method+" "+path, err)
+		return 0, nil, noAnswer(method+" "+path, err)
 	}
 
 	if len(answer) > maxAnswerBytes {
@@ -135,7 +135,7 @@ func (s *shim) call(ctx context.Context, e Entry, method, path string, body any)
 }
 
 // unanswered doesn't wrap what happened: a timeout is not the caller's.
-func unanswered(call string, err error) error {
+func noAnswer(call string, err error) error {
 	return fmt.Errorf("%w: %s: %s; see whether its shim lives", ErrNoAnswer, call, err.Error())
 }
 
@@ -161,7 +161,7 @@ func newRequest(ctx context.Context, method, path string, body any) (*http.Reque
 
 // dial connects to the socket of a sandbox's shim. Errors are ErrNoAnswer.
 func (s *shim) dial(ctx context.Context, sandbox string) (net.Conn, error) {
-	dir, err := s.find(sandbox)
+	dir, err := s.openSandboxDir(sandbox)
 	if err != nil {
 		return nil, err
 	}
@@ -171,15 +171,15 @@ func (s *shim) dial(ctx context.Context, sandbox string) (net.Conn, error) {
 	// into a socket's address.
 	connection, err := (&net.Dialer{}).DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), socketName))
 	if err != nil {
-		return nil, unanswered("connect to "+filepath.Join(dir.Name(), socketName), err)
+		return nil, noAnswer("connect to "+filepath.Join(dir.Name(), socketName), err)
 	}
 
 	return connection, nil
 }
 
 // find opens the first directory of a sandbox that has a shim's socket.
-func (s *shim) find(sandbox string) (*os.File, error) {
-	if !isPlain(sandbox) {
+func (s *shim) openSandboxDir(sandbox string) (*os.File, error) {
+	if !isSingleName(sandbox) {
 		return nil, fmt.Errorf("%w: %q is not a sandbox's name", ErrNoAnswer, sandbox)
 	}
 
@@ -198,8 +198,8 @@ func (s *shim) find(sandbox string) (*os.File, error) {
 		ErrNoAnswer, strings.Join(looked, ", "))
 }
 
-// isPlain says whether a name stays in the directory that it is joined with.
-func isPlain(name string) bool {
+// isSingleName says whether a name stays in the directory that it is joined with.
+func isSingleName(name string) bool {
 	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/\x00")
 }
 

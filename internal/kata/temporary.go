@@ -33,7 +33,7 @@ func writeMountInfo(root, dir *os.File, content []byte) error {
 	}
 
 	if errors.Is(err, unix.EISDIR) {
-		err = fmt.Errorf("%w: %q; nobody is known to make it: look into it, and remove it", ErrNested, mountInfoFile)
+		err = fmt.Errorf("%w: %q; nobody is known to make it: look into it, and remove it", ErrNestedDirectory, mountInfoFile)
 	}
 
 	if err != nil {

@@ -86,7 +86,7 @@ func (s *Service) checkMounts(poolName string, object pool.Object) error {
 		return err
 	}
 
-	found, err := mount.Beneath(place.ObjectPath(object))
+	found, err := mount.ListBeneath(place.ObjectPath(object))
 	if err != nil {
 		return fmt.Errorf("%s: %w", object, err)
 	}

@@ -123,7 +123,7 @@ func build(ctx context.Context, config *Config, ops *operation.Group, registry p
 }
 
 func (r *rooms) addNode(config *Config, ops *operation.Group) error {
-	places, err := mount.OpenPlaces(append([]string{config.KubeletDir}, config.AllowPaths...)...)
+	places, err := mount.NewAllowedDirs(append([]string{config.KubeletDir}, config.AllowPaths...)...)
 	if err != nil {
 		return err
 	}

@@ -25,7 +25,7 @@ func (s *Service) newChecker(store *state.Store) *fsck.Checker {
 
 // acceptErrorCount has the errors ignored that the kernel had counted before the check at
 // staging found the filesystem clean: they stay counted, with the filesystem.
-func (s *Service) acceptErrorCount(record *staged.Volume, number int, dir *mount.Place) {
+func (s *Service) acceptErrorCount(record *staged.Volume, number int, dir *mount.Target) {
 	root, err := dir.OpenDir()
 	if err != nil {
 		return // the next probe reports it

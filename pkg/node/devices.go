@@ -182,7 +182,7 @@ func (d *devices) attachment(volumeID string) (loop.Attachment, bool, error) {
 func (s *Service) attach(ctx context.Context, use *staged.Volume, image *os.File, readOnly, autoClear bool) (*loop.Device, error) {
 	preferred := none
 	if use.Slot != none && !readOnly {
-		preferred = s.loops.OwnNumber(use.Slot)
+		preferred = s.loops.NumberOfSlot(use.Slot)
 	}
 
 	device, err := s.loops.Attach(ctx, image, loop.AttachOptions{
@@ -190,11 +190,11 @@ func (s *Service) attach(ctx context.Context, use *staged.Volume, image *os.File
 		Buffered:  use.Parameters.BlockSize == volume.SmallBlockSize,
 		BlockSize: use.Parameters.BlockSize,
 		AutoClear: autoClear,
-		KeepSpace: use.Parameters.Provisioning == volume.Thick,
+		NoDiscard: use.Parameters.Provisioning == volume.Thick,
 		// What the image is attached to already is another node's, unless the
 		// volume outlived its staging here: records come before devices.
-		Own:       use.SharedByReaders() || len(use.Publications) == 0,
-		Preferred: preferred,
+		Exclusive:       use.SharedByReaders() || len(use.Publications) == 0,
+		PreferredNumber: preferred,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("volume %s: %w", use.VolumeID, err)
@@ -297,7 +297,7 @@ func (s *Service) findByUse(use *staged.Volume, all []loop.Attachment) error {
 
 	for _, number := range likely {
 		status, attached, err := s.loops.Status(number)
-		if errors.Is(err, loop.ErrNoAnswer) && use.Slot != none && number == s.loops.OwnNumber(use.Slot) {
+		if errors.Is(err, loop.ErrBackingUnresponsive) && use.Slot != none && number == s.loops.NumberOfSlot(use.Slot) {
 			// Only preferred for this volume: another program has it (decision 0025).
 			continue
 		}
@@ -324,7 +324,7 @@ func (s *Service) likelyNumbers(use *staged.Volume) ([]int, error) {
 	var numbers []int
 
 	if use.Slot != none {
-		numbers = append(numbers, s.loops.OwnNumber(use.Slot))
+		numbers = append(numbers, s.loops.NumberOfSlot(use.Slot))
 	}
 
 	for _, publication := range use.Publications {

@@ -44,8 +44,8 @@ func isDirectMount(u *staged.Volume, point mount.Point) bool {
 }
 
 // DirectVolumes lists what is assigned on this node, in the order of target paths.
-func (s *Service) DirectVolumes(context.Context) ([]kata.Listed, error) {
-	listed := []kata.Listed{}
+func (s *Service) DirectVolumes(context.Context) ([]kata.AssignedVolume, error) {
+	listed := []kata.AssignedVolume{}
 
 	for _, use := range s.stagedVolumes.All() {
 		if !use.IsDirect() {
@@ -62,24 +62,24 @@ func (s *Service) DirectVolumes(context.Context) ([]kata.Listed, error) {
 		}
 	}
 
-	slices.SortFunc(listed, func(a, b kata.Listed) int { return strings.Compare(a.TargetPath, b.TargetPath) })
+	slices.SortFunc(listed, func(a, b kata.AssignedVolume) int { return strings.Compare(a.TargetPath, b.TargetPath) })
 
 	return listed, nil
 }
 
-func (s *Service) listed(use *staged.Volume, publication staged.Publication) (kata.Listed, error) {
+func (s *Service) listed(use *staged.Volume, publication staged.Publication) (kata.AssignedVolume, error) {
 	entry, _, err := s.config.Direct.Root.Get(publication.TargetPath)
 	if err != nil {
-		return kata.Listed{}, err
+		return kata.AssignedVolume{}, err
 	}
 
 	number, err := s.numberOf(use, publication)
 	if err != nil {
-		return kata.Listed{}, err
+		return kata.AssignedVolume{}, err
 	}
 
 	told := s.assignment(use, publication, number)
-	each := kata.Listed{
+	each := kata.AssignedVolume{
 		VolumeID: use.VolumeID, TargetPath: publication.TargetPath, FSType: told.FSType, Options: append([]string{}, told.Options...),
 		ReadOnly: publication.ReadOnly || use.IsReadOnly(), Sandbox: entry.Sandbox,
 	}
@@ -90,7 +90,7 @@ func (s *Service) listed(use *staged.Volume, publication staged.Publication) (ka
 
 	each.Device = told.Device
 
-	vitals, _, err := s.loops.Vitals(number)
+	vitals, _, err := s.loops.BasicStatus(number)
 	each.SizeBytes = vitals.SizeBytes
 
 	if each.SizeBytes > use.FilledBytes && !use.IsReadOnly() {

@@ -19,7 +19,7 @@ import (
 
 // assign publishes a direct volume. What the runtime waits for is there before
 // the target path is mounted, which is what makes it published.
-func (s *Service) assign(ctx context.Context, use *staged.Volume, wanted staged.Publication, place *mount.Place,
+func (s *Service) assign(ctx context.Context, use *staged.Volume, wanted staged.Publication, place *mount.Target,
 	tell func(kata.Assignment) error,
 ) error {
 	if _, err := place.MakeDir(targetDirectoryMode); err != nil {
@@ -71,7 +71,7 @@ func (s *Service) republishDirect(ctx context.Context, use *staged.Volume, exist
 		return errors.Join(s.uncovered(use, existing), s.reassign(use))
 	}
 
-	place, err := s.places.Find(at)
+	place, err := s.places.Target(at)
 	if err != nil {
 		return err
 	}
@@ -95,8 +95,8 @@ func (s *Service) assignment(use *staged.Volume, publication staged.Publication,
 }
 
 // show mounts what the runtime reads at the target path.
-func show(use *staged.Volume, plugin []byte, place *mount.Place) error {
-	tree, err := mount.Files(directSource(use.VolumeID), map[string][]byte{kata.PluginFile: plugin})
+func show(use *staged.Volume, plugin []byte, place *mount.Target) error {
+	tree, err := mount.NewReadOnlyTmpfs(directSource(use.VolumeID), map[string][]byte{kata.PluginFile: plugin})
 	if err != nil {
 		return err
 	}
@@ -148,7 +148,7 @@ func (s *Service) reseal(use *staged.Volume, given kata.Assignment) error {
 		return err
 	}
 
-	place, err := s.places.Find(given.TargetPath)
+	place, err := s.places.Target(given.TargetPath)
 	if err != nil {
 		return err
 	}
@@ -171,7 +171,7 @@ func (s *Service) reseal(use *staged.Volume, given kata.Assignment) error {
 	return show(use, plugin, place)
 }
 
-func readPlugin(place *mount.Place) ([]byte, error) {
+func readPlugin(place *mount.Target) ([]byte, error) {
 	const enough = 64 << 10
 
 	root, err := place.OpenDir()
@@ -210,7 +210,7 @@ func (s *Service) toldNumber(use *staged.Volume, publication staged.Publication)
 // toldAt returns what the runtime was told about a target path, false for nothing.
 func (s *Service) toldAt(targetPath string) (kata.Entry, bool, error) {
 	entry, ok, err := s.config.Direct.Root.Get(targetPath)
-	if errors.Is(err, kata.ErrAssignment) {
+	if errors.Is(err, kata.ErrInvalidAssignment) {
 		return kata.Entry{}, false, nil // nothing was told of a path that it refuses
 	}
 
@@ -241,7 +241,7 @@ func (s *Service) withdraw(use *staged.Volume, targetPath string) error {
 	}
 
 	err := s.config.Direct.Root.Remove(targetPath)
-	if errors.Is(err, kata.ErrAssignment) {
+	if errors.Is(err, kata.ErrInvalidAssignment) {
 		return nil // nothing was told of a path that it refuses
 	}
 

@@ -127,8 +127,8 @@ func (s *Service) adopt(ctx context.Context, use *staged.Volume) (*loop.Device, 
 	defer image.Close()
 
 	device, err := s.loops.Attach(ctx, image, loop.AttachOptions{
-		Buffered: use.Parameters.BlockSize == volume.SmallBlockSize, BlockSize: use.Parameters.BlockSize, Preferred: none,
-		KeepSpace: use.Parameters.Provisioning == volume.Thick,
+		Buffered: use.Parameters.BlockSize == volume.SmallBlockSize, BlockSize: use.Parameters.BlockSize, PreferredNumber: none,
+		NoDiscard: use.Parameters.Provisioning == volume.Thick,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("volume %s: %w", use.VolumeID, err)

@@ -86,7 +86,7 @@ func (s *Service) isDeviceOf(use *staged.Volume, device string) (bool, error) {
 	}
 
 	found, err := s.hasImage(use, number)
-	if errors.Is(err, loop.ErrNoAnswer) {
+	if errors.Is(err, loop.ErrBackingUnresponsive) {
 		// Its name is not the volume's: other programs' images are passed over (decision 0025).
 		return false, nil
 	}

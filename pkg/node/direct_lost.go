@@ -76,7 +76,7 @@ func (s *Service) revoke(use *staged.Volume, publication staged.Publication) err
 
 	err := s.withdraw(use, publication.TargetPath)
 
-	place, missing := s.places.Find(publication.TargetPath)
+	place, missing := s.places.Target(publication.TargetPath)
 	if errors.Is(missing, fs.ErrNotExist) {
 		return err
 	}

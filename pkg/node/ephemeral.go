@@ -98,7 +98,7 @@ func (s *Service) parseEphemeralCapability(given *csi.VolumeCapability) (volume.
 		return volume.Capability{}, err
 	}
 
-	if options.Panics() {
+	if options.PanicsOnError() {
 		return volume.Capability{}, rpc.Invalid("mount_flags: the author of a pod must not make an error of its volume halt the node; " +
 			"leave out errors=panic and fatal_errors=panic")
 	}
@@ -171,7 +171,7 @@ func (s *Service) ensureEphemeral(ctx context.Context, wanted *Ephemeral) error 
 		}
 	}
 
-	place, err := s.places.Find(wanted.Publication.TargetPath)
+	place, err := s.places.Target(wanted.Publication.TargetPath)
 	if errors.Is(err, fs.ErrNotExist) {
 		return rpc.Errorf(codes.FailedPrecondition, "the CO must make the target's parent directory: %w", err)
 	}
@@ -222,7 +222,7 @@ func (s *Service) answersEphemeral(existing, wanted *Ephemeral) error {
 }
 
 // recordEphemeral writes down what is about to be made, if the pool has room.
-func (s *Service) recordEphemeral(ctx context.Context, wanted *Ephemeral, place *mount.Place) (*Ephemeral, error) {
+func (s *Service) recordEphemeral(ctx context.Context, wanted *Ephemeral, place *mount.Target) (*Ephemeral, error) {
 	point, mounted, err := place.Mounted()
 	if err != nil {
 		return nil, err
@@ -256,7 +256,7 @@ func (s *Service) recordEphemeral(ctx context.Context, wanted *Ephemeral, place 
 }
 
 // makeEphemeral makes the bytes, and mounts them at the target and nowhere else.
-func (s *Service) makeEphemeral(ctx context.Context, e *Ephemeral, place *mount.Place) error {
+func (s *Service) makeEphemeral(ctx context.Context, e *Ephemeral, place *mount.Target) error {
 	options, err := mountOptions(e.Publication.Capability, e.Publication.ReadOnly)
 	if err != nil {
 		return err
@@ -286,7 +286,7 @@ func (s *Service) makeEphemeral(ctx context.Context, e *Ephemeral, place *mount.
 
 // imageTree formats the image where it is: should that be cut short, it is
 // thrown away and never looked at again.
-func (s *Service) imageTree(ctx context.Context, e *Ephemeral, options mount.Options) (*mount.Tree, error) {
+func (s *Service) imageTree(ctx context.Context, e *Ephemeral, options mount.Options) (*mount.Detached, error) {
 	made, err := filesystem.ByName(e.Parameters.FSType, s.config.Run)
 	if err != nil {
 		return nil, err
@@ -303,7 +303,7 @@ func (s *Service) imageTree(ctx context.Context, e *Ephemeral, options mount.Opt
 	}
 
 	err = made.Make(ctx, held.VolumePath(e.ContentID, volume.BackingImage), filesystem.MakeOptions{
-		BlockSize: e.Parameters.BlockSize, Eager: thick, Options: strings.Fields(e.Parameters.MkfsOptions),
+		BlockSize: e.Parameters.BlockSize, NoLazyInit: thick, Options: strings.Fields(e.Parameters.MkfsOptions),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("format as %s: %w", made.Name(), err)
@@ -329,7 +329,7 @@ func (s *Service) imageTree(ctx context.Context, e *Ephemeral, options mount.Opt
 	return mount.Mount(device.Path, made.Name(), options)
 }
 
-func (s *Service) directoryTree(_ context.Context, e *Ephemeral, options mount.Options) (*mount.Tree, error) {
+func (s *Service) directoryTree(_ context.Context, e *Ephemeral, options mount.Options) (*mount.Detached, error) {
 	held, err := s.poolOf(e.use())
 	if err != nil {
 		return nil, err
@@ -414,7 +414,7 @@ func checkMounts(directory string, backing volume.Backing) error {
 		return nil
 	}
 
-	found, err := mount.Beneath(directory)
+	found, err := mount.ListBeneath(directory)
 	if err != nil {
 		return err
 	}
@@ -428,7 +428,7 @@ func checkMounts(directory string, backing volume.Backing) error {
 }
 
 func (s *Service) unmountEphemeral(ctx context.Context, e *Ephemeral) error {
-	place, err := s.places.Find(e.Publication.TargetPath)
+	place, err := s.places.Target(e.Publication.TargetPath)
 	if err != nil {
 		return err
 	}
@@ -490,7 +490,7 @@ func (s *Service) recoverOneEphemeral(ctx context.Context, id, target string) er
 
 // lostEphemeral returns the ephemeral volume that is mounted at a place if no
 // record tells of it: it can be nobody's but its target's.
-func (s *Service) lostEphemeral(id string, at *mount.Place) (*Ephemeral, bool, error) {
+func (s *Service) lostEphemeral(id string, at *mount.Target) (*Ephemeral, bool, error) {
 	point, mounted, err := at.Mounted()
 	if err != nil || !mounted {
 		return nil, false, err

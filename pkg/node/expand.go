@@ -155,7 +155,7 @@ func (s *Service) growMounted(ctx context.Context, use *staged.Volume, size int6
 		return err
 	}
 
-	place, err := s.places.Find(use.StagingPath)
+	place, err := s.places.Target(use.StagingPath)
 	if err != nil {
 		return err
 	}
@@ -171,7 +171,7 @@ func (s *Service) growMounted(ctx context.Context, use *staged.Volume, size int6
 		return fmt.Errorf("grow the mounted %s (the next NodeStageVolume grows it, too): %w", used.Name(), err)
 	}
 
-	if used.GrowthOutlivesCrash() {
+	if used.GrowthSurvivesCrash() {
 		return nil
 	}
 

@@ -23,7 +23,7 @@ import (
 // mountImage attaches the image, sees to its filesystem and mounts it. The
 // device clears itself: whatever fails, and whenever the process dies, it goes
 // with its last user.
-func (s *Service) mountImage(ctx context.Context, use *staged.Volume, place *mount.Place, options mount.Options) error {
+func (s *Service) mountImage(ctx context.Context, use *staged.Volume, place *mount.Target, options mount.Options) error {
 	made, err := filesystem.ByName(use.FSType(), s.config.Run)
 	if err != nil {
 		return rpc.Invalid("volume_capability: %w", err)
@@ -163,7 +163,7 @@ func (s *Service) format(ctx context.Context, use *staged.Volume, place *pool.Po
 	}
 
 	thick := use.Parameters.Provisioning == volume.Thick
-	options := filesystem.MakeOptions{BlockSize: use.Parameters.BlockSize, Eager: thick, Options: words}
+	options := filesystem.MakeOptions{BlockSize: use.Parameters.BlockSize, NoLazyInit: thick, Options: words}
 
 	filled, err := place.FillImage(ctx, use.VolumeID, pool.FillOptions{
 		Thick: thick,
@@ -233,7 +233,7 @@ func replay(use *staged.Volume, used filesystem.Filesystem, device *loop.Device)
 	var flags []string
 	if use.Copy {
 		// What it is a copy of may be mounted.
-		flags = used.TwinFlags()
+		flags = used.DuplicateUUIDFlags()
 	}
 
 	options, err := mount.ParseFlags(flags)
@@ -253,9 +253,9 @@ func replay(use *staged.Volume, used filesystem.Filesystem, device *loop.Device)
 
 // mountDevice mounts the filesystem, grown if need be before anybody sees it.
 func mountDevice(ctx context.Context, used filesystem.Filesystem, device *loop.Device,
-	place *mount.Place, options mount.Options,
+	place *mount.Target, options mount.Options,
 ) error {
-	if !options.ReadOnly() && !used.GrowthOutlivesCrash() {
+	if !options.ReadOnly() && !used.GrowthSurvivesCrash() {
 		// Unmounted again, the growth is no longer in the log only.
 		if err := fill(ctx, used, device, options); err != nil {
 			return err
@@ -277,7 +277,7 @@ func mountDevice(ctx context.Context, used filesystem.Filesystem, device *loop.D
 	return tree.Attach(place)
 }
 
-func mountSound(used filesystem.Filesystem, device *loop.Device, options mount.Options) (*mount.Tree, error) {
+func mountSound(used filesystem.Filesystem, device *loop.Device, options mount.Options) (*mount.Detached, error) {
 	tree, err := mount.Mount(device.Path, used.Name(), options)
 	if errors.Is(err, unix.EBADMSG) || errors.Is(err, unix.EUCLEAN) {
 		// A check believes a filesystem that says it is clean.
@@ -318,13 +318,13 @@ func mounts(used filesystem.Filesystem, device *loop.Device, options mount.Optio
 	return true
 }
 
-func growTree(ctx context.Context, used filesystem.Filesystem, device *loop.Device, tree *mount.Tree) error {
+func growTree(ctx context.Context, used filesystem.Filesystem, device *loop.Device, tree *mount.Detached) error {
 	size, err := device.SizeBytes()
 	if err != nil {
 		return err
 	}
 
-	root, err := tree.Open()
+	root, err := tree.OpenRoot()
 	if err != nil {
 		return err
 	}

@@ -131,7 +131,7 @@ func (s *Service) openRoot(use *staged.Volume) (*os.File, mount.Point, error) {
 
 // openMounted opens what is mounted at a path, nil unless it is the volume.
 func (s *Service) openMounted(use *staged.Volume, at string) (*os.File, mount.Point, error) {
-	place, err := s.places.Find(at)
+	place, err := s.places.Target(at)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, mount.Point{}, nil
 	}

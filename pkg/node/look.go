@@ -82,7 +82,7 @@ func (l *look) places(context.Context) error {
 func (l *look) at(expected place) error {
 	l.mounts[expected.path] = seen{}
 
-	held, err := l.service.places.Find(expected.path)
+	held, err := l.service.places.Target(expected.path)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, mount.ErrSymlink) || errors.Is(err, mount.ErrWrongType) {
 		l.unmounted(expected, "not mounted any more")
 
@@ -196,7 +196,7 @@ func (l *look) ours(at string, point *mount.Point) (bool, error) {
 }
 
 // enter opens the root of the first mount that can be opened.
-func (l *look) enter(held *mount.Place, point mount.Point) error {
+func (l *look) enter(held *mount.Target, point mount.Point) error {
 	if l.use.ExposesRawDevice() || l.root != nil || l.point.ID != 0 {
 		return nil
 	}
@@ -259,14 +259,14 @@ func (l *look) blocks(ctx context.Context) error {
 
 // block returns nil for a device that the volume has no more, be it that another
 // image has its number.
-func (l *look) block(number int, sequence uint64) (*loop.Vitals, error) {
+func (l *look) block(number int, sequence uint64) (*loop.BasicStatus, error) {
 	if number == none {
 		l.detached()
 
 		return nil, nil //nolint:nilnil // documented: the entry says it
 	}
 
-	vitals, attached, err := l.service.loops.Vitals(number)
+	vitals, attached, err := l.service.loops.BasicStatus(number)
 	if err != nil {
 		return nil, err
 	}
@@ -342,7 +342,7 @@ func (l *look) vitals() error {
 		return nil
 	}
 
-	vitals, attached, err := l.service.loops.Vitals(l.attached.number)
+	vitals, attached, err := l.service.loops.BasicStatus(l.attached.number)
 	if err != nil {
 		return err
 	}

@@ -33,7 +33,7 @@ func (s *Service) checkMountGroup(wanted volume.Capability) error {
 // giveGroup lets the group of the capability own what the tree holds. The tree
 // is still detached and a clone without what is mounted beneath: nothing but
 // the volume is in it.
-func (s *Service) giveGroup(ctx context.Context, wanted volume.Capability, options mount.Options, tree *mount.Tree) error {
+func (s *Service) giveGroup(ctx context.Context, wanted volume.Capability, options mount.Options, tree *mount.Detached) error {
 	if wanted.MountGroup == "" || options.ReadOnly() {
 		return nil
 	}
@@ -43,13 +43,13 @@ func (s *Service) giveGroup(ctx context.Context, wanted volume.Capability, optio
 		return err
 	}
 
-	root, err := tree.Open()
+	root, err := tree.OpenRoot()
 	if err != nil {
 		return err
 	}
 	defer root.Close()
 
-	if err := ownership.GiveGroup(ctx, root, group); err != nil {
+	if err := ownership.ChangeGroup(ctx, root, group); err != nil {
 		return fmt.Errorf("volume_mount_group: %w", err)
 	}
 

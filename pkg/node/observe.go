@@ -83,7 +83,7 @@ func (s *Service) mountedAt(use *staged.Volume, at string) (bool, error) {
 
 // mountAt returns the mount that is exactly at the path, false where none is.
 func (s *Service) mountAt(at string) (mount.Point, bool, error) {
-	place, err := s.places.Find(at)
+	place, err := s.places.Target(at)
 	if isNowhere(err) {
 		return mount.Point{}, false, nil
 	}
@@ -165,7 +165,7 @@ func (s *Service) attachmentOf(use *staged.Volume, point mount.Point) (loop.Stat
 	}
 
 	status, attached, err := s.loops.Status(number)
-	if errors.Is(err, loop.ErrNoAnswer) {
+	if errors.Is(err, loop.ErrBackingUnresponsive) {
 		return loop.Status{}, false, nil
 	}
 
@@ -182,7 +182,7 @@ func loopNumber(point mount.Point) (int, bool) { return point.LoopDevice() }
 
 // clear unmounts every layer of the volume at the place. What is mounted there
 // of anybody else is FAILED_PRECONDITION.
-func (s *Service) clear(use *staged.Volume, place *mount.Place) error {
+func (s *Service) clear(use *staged.Volume, place *mount.Target) error {
 	defer s.visits.await(use.VolumeID)()
 
 	for {
@@ -302,7 +302,7 @@ func (s *Service) removeTarget(use *staged.Volume, publication staged.Publicatio
 // removeMade removes a target path that was made for a publication. What has
 // content by now is somebody else's.
 func (s *Service) removeMade(target string) error {
-	place, err := s.places.Find(target)
+	place, err := s.places.Target(target)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

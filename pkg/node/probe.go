@@ -33,7 +33,7 @@ type look struct {
 	before  known
 
 	// device is that of the volume, nil where none was found.
-	device *loop.Vitals
+	device *loop.BasicStatus
 	// root is open where something of a volume's is mounted that can be opened,
 	// and point is that mount.
 	root  *os.File

@@ -75,7 +75,7 @@ func (s *Service) parsePublish(request *csi.NodePublishVolumeRequest) (staged.Pu
 	}
 
 	// What can never be right is said so, whatever the volume's state.
-	if err := s.places.Check(request.GetTargetPath()); err != nil {
+	if err := s.places.CheckPath(request.GetTargetPath()); err != nil {
 		return staged.Publication{}, rpc.Invalid("target_path: %w", err)
 	}
 
@@ -130,7 +130,7 @@ func (s *Service) publish(ctx context.Context, id, stagingPath string, wanted st
 		return err
 	}
 
-	place, err := s.places.Find(wanted.TargetPath)
+	place, err := s.places.Target(wanted.TargetPath)
 	if errors.Is(err, fs.ErrNotExist) {
 		return rpc.Errorf(codes.FailedPrecondition, "the CO must make the target's parent directory: %w", err)
 	}
@@ -254,7 +254,7 @@ func checkAnotherTarget(u *staged.Volume, wanted staged.Publication) error {
 }
 
 // bind makes the target and mounts onto it.
-func (s *Service) bind(ctx context.Context, use *staged.Volume, wanted staged.Publication, place *mount.Place) error {
+func (s *Service) bind(ctx context.Context, use *staged.Volume, wanted staged.Publication, place *mount.Target) error {
 	if use.IsDirect() {
 		return s.assign(ctx, use, wanted, place, s.config.Direct.Root.Put)
 	}
@@ -300,7 +300,7 @@ func (s *Service) bind(ctx context.Context, use *staged.Volume, wanted staged.Pu
 // of a device that takes only what the publication may do.
 func (s *Service) source(ctx context.Context, use *staged.Volume, wanted staged.Publication) (*os.File, error) {
 	if !wanted.Capability.Block {
-		staging, err := s.places.Find(use.StagingPath)
+		staging, err := s.places.Target(use.StagingPath)
 		if err != nil {
 			return nil, err
 		}
@@ -368,7 +368,7 @@ func (s *Service) NodeUnpublishVolume(
 }
 
 func (s *Service) unpublish(ctx context.Context, id, target string) error {
-	place, err := s.places.Find(target)
+	place, err := s.places.Target(target)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -419,7 +419,7 @@ func (s *Service) unpublish(ctx context.Context, id, target string) error {
 
 // unmountTarget unmounts what is the volume's; without a record of it, only
 // what is certainly so.
-func (s *Service) unmountTarget(id string, use *staged.Volume, published bool, place *mount.Place) error {
+func (s *Service) unmountTarget(id string, use *staged.Volume, published bool, place *mount.Target) error {
 	if published {
 		return s.clear(use, place)
 	}

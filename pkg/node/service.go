@@ -16,6 +16,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/internal/linux/queue"
 	"github.com/touchstone-csi/touchstone/pkg/capability"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
@@ -85,7 +86,7 @@ type Service struct {
 	config        Config
 	pools         *pool.Set
 	ops           *operation.Group
-	places        *mount.Places
+	places        *mount.AllowedDirs
 	loops         *loop.Loops
 	stagedVolumes *staged.Records[*staged.Volume]
 	freezer       *freeze.Freezer
@@ -106,7 +107,7 @@ type Service struct {
 // New returns a service that keeps its records in store, which must not be
 // open yet.
 func New(config Config, store *state.Store, pools *pool.Set, ops *operation.Group,
-	places *mount.Places, loops *loop.Loops,
+	places *mount.AllowedDirs, loops *loop.Loops,
 ) (*Service, error) {
 	if config.NodeID == "" {
 		return nil, errNoNodeID
@@ -132,7 +133,7 @@ func New(config Config, store *state.Store, pools *pool.Set, ops *operation.Grou
 		config: config, pools: pools, ops: ops, places: places, loops: loops,
 		stagedVolumes: staged.NewRecords[*staged.Volume](store, "uses"),
 		devices:       newDevices(loops), inline: newInline(store),
-		tuner: tuning.New(cgroup.NewQueues(cgroup.DefaultSysBlock), cgroup.NewLimiter(config.CgroupRoot, config.Log),
+		tuner: tuning.New(queue.New(queue.DefaultSysBlock), cgroup.NewLimiter(config.CgroupRoot, config.Log),
 			store, config.Log),
 		evidence: newEvidence(), gates: newGates(), walks: newGates(), visits: newVisits(),
 	}

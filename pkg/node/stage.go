@@ -122,7 +122,7 @@ func (s *Service) stage(ctx context.Context, wanted *staged.Volume) error {
 		}
 	}
 
-	place, err := s.places.Find(wanted.StagingPath)
+	place, err := s.places.Target(wanted.StagingPath)
 	if errors.Is(err, fs.ErrNotExist) {
 		return rpc.Errorf(codes.FailedPrecondition, "the CO must make the staging directory: %w", err)
 	}
@@ -217,7 +217,7 @@ func (s *Service) keepPublications(wanted *staged.Volume) (*staged.Volume, error
 }
 
 // assemble puts together what the volume is used through.
-func (s *Service) assemble(ctx context.Context, use *staged.Volume, place *mount.Place) error {
+func (s *Service) assemble(ctx context.Context, use *staged.Volume, place *mount.Target) error {
 	if use.IsImage() && !use.IsDirect() {
 		if err := s.checkNotAssigned(use); err != nil {
 			return err
@@ -259,7 +259,7 @@ func (s *Service) assemble(ctx context.Context, use *staged.Volume, place *mount
 	return err
 }
 
-func (s *Service) mountVolume(ctx context.Context, use *staged.Volume, place *mount.Place) error {
+func (s *Service) mountVolume(ctx context.Context, use *staged.Volume, place *mount.Target) error {
 	options, err := mountOptions(use.Capability, use.IsReadOnly())
 	if err != nil {
 		return err
@@ -294,7 +294,7 @@ func mountOptions(capability volume.Capability, readOnly bool) (mount.Options, e
 // stagingMode is for a staging directory that the CO did not make.
 const stagingMode = 0o750
 
-func (s *Service) bindDirectory(use *staged.Volume, place *mount.Place, options mount.Options) error {
+func (s *Service) bindDirectory(use *staged.Volume, place *mount.Target, options mount.Options) error {
 	bytes, err := s.poolOf(use)
 	if err != nil {
 		return err
@@ -400,7 +400,7 @@ func (s *Service) dismantle(ctx context.Context, use *staged.Volume) error {
 		return s.releaseDevices(ctx, use)
 	}
 
-	place, err := s.places.Find(use.StagingPath)
+	place, err := s.places.Target(use.StagingPath)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

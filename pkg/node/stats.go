@@ -217,8 +217,8 @@ func (s *Service) usage(ctx context.Context, id string, use *staged.Volume, path
 
 // mountedPlace returns where the volume is mounted, or NOT_FOUND: whatever else is
 // mounted there by now, its usage is not the volume's.
-func (s *Service) mountedPlace(id string, use *staged.Volume, path string) (*mount.Place, error) {
-	place, err := s.places.Find(path)
+func (s *Service) mountedPlace(id string, use *staged.Volume, path string) (*mount.Target, error) {
+	place, err := s.places.Target(path)
 	if isNowhere(err) {
 		return nil, rpc.Errorf(codes.NotFound, "volume %s: %w", use.VolumeID, err)
 	}
@@ -298,7 +298,7 @@ func (s *Service) deviceUsage(id string, use *staged.Volume, path string) ([]*cs
 		return nil, err
 	}
 
-	vitals, attached, err := s.loops.Vitals(got.staged)
+	vitals, attached, err := s.loops.BasicStatus(got.staged)
 	if err != nil {
 		return nil, err
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
-// CheckSupported returns cgroup.ErrInfeasible if this machine cannot do what wanted says.
+// CheckSupported returns cgroup.ErrUnsupported if this machine cannot do what wanted says.
 func (s *Service) CheckSupported(wanted volume.Mutable) error { return s.tuner.CheckSupported(wanted) }
 
 // ApplyAttributes applies the mutable parameters that the pool has of a volume, if the volume is in

@@ -84,7 +84,7 @@ func (s *Service) unstageLast(ctx context.Context, volumeID string) error {
 
 // removeOwnStaging removes the mount point, which raw-block volumes have none of.
 func (s *Service) removeOwnStaging(path string) error {
-	place, err := s.places.Find(path)
+	place, err := s.places.Target(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

@@ -83,7 +83,7 @@ func filesystemOf(tb testing.TB, kind string, size int64, mkfs ...string) string
 	require.NoError(tb, err, "%s", output)
 
 	device, err := loop.NewLoops(loop.LoopsOptions{}).Attach(tb.Context(), image, loop.AttachOptions{
-		AutoClear: true, Own: true, Preferred: -1,
+		AutoClear: true, Exclusive: true, PreferredNumber: -1,
 	})
 	require.NoError(tb, err)
 

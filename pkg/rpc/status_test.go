@@ -18,6 +18,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/internal/linux/queue"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/operation/coalesce"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
@@ -45,8 +46,8 @@ func TestStatusOfEachError(t *testing.T) {
 		{codes.Canceled, []error{context.Canceled}},
 		{codes.InvalidArgument, []error{
 			volume.ErrInvalidID, volume.ErrParameter, volume.ErrCapability,
-			mount.ErrFlag, mount.ErrRelative, mount.ErrPath, mount.ErrOutside, mount.ErrSymlink,
-			kata.ErrAssignment, filesystem.ErrOption, errdefs.ErrInvalidArgument,
+			mount.ErrMountFlag, mount.ErrNotAbsolute, mount.ErrInvalidPath, mount.ErrOutsideAllowed, mount.ErrSymlink,
+			kata.ErrInvalidAssignment, filesystem.ErrOption, errdefs.ErrInvalidArgument,
 		}},
 		{codes.ResourceExhausted, []error{
 			pool.ErrNoSpace, pool.ErrOvercommitted, loop.ErrNoNumber, errdefs.ErrResourceExhausted,
@@ -57,7 +58,7 @@ func TestStatusOfEachError(t *testing.T) {
 			volume.ErrClaimUnreadable,
 			mount.ErrWrongType, mount.ErrNotEmpty, mount.ErrBusy,
 			tree.ErrMounted, pool.ErrInUse, pool.ErrNoLocks, tree.ErrLeased, filecopy.ErrCloneUnsupported,
-			kata.ErrUnsafeRoot, kata.ErrNested, cgroup.ErrInfeasible, cgroup.ErrNoPod,
+			kata.ErrUnsafeRoot, kata.ErrNestedDirectory, cgroup.ErrUnsupported, cgroup.ErrNoPod, queue.ErrUnsupported,
 			filesystem.ErrGrowRefused, filesystem.ErrInUse, filesystem.ErrFrozen,
 			loop.ErrImageLocked, loop.ErrNoLocks, loop.ErrNotAttached, errdefs.ErrFailedPrecondition,
 		}},
@@ -71,9 +72,9 @@ func TestStatusOfEachError(t *testing.T) {
 			state.ErrDuplicate, state.ErrNotOpen, state.ErrRecord, state.ErrTransactionOver, state.ErrNotRepairable,
 			kata.ErrNoSandbox, kata.ErrUnimplemented, kata.ErrNoAnswer, kata.ErrHostPath,
 			filesystem.ErrUnknown, filesystem.ErrNoSuperblock, filesystem.ErrDamaged, filesystem.ErrOtherFilesystem,
-			filesystem.ErrNeedsMount, filesystem.ErrToolMissing, filesystem.ErrNotSound, filesystem.ErrUnread,
-			loop.ErrNotImage, loop.ErrInUse, loop.ErrOtherImage, loop.ErrNoAnswer,
-			mount.ErrAttached, mount.ErrKernel,
+			filesystem.ErrNeedsMount, filesystem.ErrToolMissing, filesystem.ErrNotClean, filesystem.ErrReadIncomplete,
+			loop.ErrNotImage, loop.ErrInUse, loop.ErrOtherImage, loop.ErrBackingUnresponsive,
+			mount.ErrAttached, mount.ErrKernelUnsupported,
 		}},
 	} {
 		for _, err := range test.errs {

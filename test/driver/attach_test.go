@@ -120,7 +120,7 @@ func occupy(t *testing.T, loops *loop.Loops, number int) int {
 
 	defer image.Close()
 
-	device, err := loops.Attach(t.Context(), image, loop.AttachOptions{Preferred: number})
+	device, err := loops.Attach(t.Context(), image, loop.AttachOptions{PreferredNumber: number})
 	require.NoError(t, err)
 	require.NoError(t, device.Close())
 	t.Cleanup(func() { require.NoError(t, loops.Detach(context.Background(), device.Number)) })

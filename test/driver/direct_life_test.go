@@ -146,7 +146,7 @@ func (l *directLife) publish(t *testing.T) {
 		l.Config.DirectVolumeRoot: fs.ModeDir | 0o700, entryOf(l.Driver, l.claim): fs.ModeDir | 0o700, mountInfoOf(l.Driver, l.claim): 0o600,
 	}, modes)
 
-	require.Equal(t, &kata.Listed{
+	require.Equal(t, &kata.AssignedVolume{
 		VolumeID: l.claim.VolumeID, TargetPath: l.claim.TargetPath, Device: l.device, FSType: l.fsType,
 		Options: []string{"noatime"}, SizeBytes: l.bytes,
 	}, listed(t, l.Driver, l.claim))

@@ -95,7 +95,7 @@ func statusOf(t *testing.T, number int) loop.Status {
 
 // machine is a guest that has mounted its volume: where nobody else sees it.
 type machine struct {
-	tree *mount.Tree
+	tree *mount.Detached
 	root *os.File
 }
 
@@ -109,7 +109,7 @@ func boot(t *testing.T, device, fsType string, flags ...string) *machine {
 	tree, err := mount.Mount(device, fsType, options)
 	require.NoError(t, err)
 
-	root, err := tree.Open()
+	root, err := tree.OpenRoot()
 	if err != nil {
 		tree.Close()
 	}
@@ -163,7 +163,7 @@ func ordinary(claim *csiclient.Publication) *csiclient.Publication {
 }
 
 // listed is what is said of the volume that is assigned, nil where none is.
-func listed(t *testing.T, d *harness.Driver, claim *csiclient.Publication) *kata.Listed {
+func listed(t *testing.T, d *harness.Driver, claim *csiclient.Publication) *kata.AssignedVolume {
 	t.Helper()
 
 	all, err := kata.NewClient(d.Conn()).List(t.Context())

@@ -73,7 +73,7 @@ func openNode(ctx context.Context, config nodeConfig, log *slog.Logger) (*frozen
 
 	ephemeral := pools.Ephemeral()
 
-	places, err := mount.OpenPlaces(config.KubeletDir)
+	places, err := mount.NewAllowedDirs(config.KubeletDir)
 	if err != nil {
 		return nil, errors.Join(err, pools.Close())
 	}

@@ -196,7 +196,7 @@ func TestNumberOfALoopDeviceThatAnotherImageGets(t *testing.T) {
 			require.NoError(t, image.Truncate(mib))
 
 			foreign, err := loop.NewLoops(loop.LoopsOptions{}).Attach(t.Context(), image,
-				loop.AttachOptions{Preferred: number, AutoClear: true})
+				loop.AttachOptions{PreferredNumber: number, AutoClear: true})
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, foreign.Close()) })
 			require.Equal(t, number, foreign.Number)

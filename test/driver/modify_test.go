@@ -16,8 +16,8 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
-	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/internal/linux/queue"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -52,10 +52,10 @@ func loopsOf(t *testing.T, d *harness.Driver, id string) []loop.Attachment {
 	return found
 }
 
-func queueOf(t *testing.T, number int) cgroup.Queue {
+func queueOf(t *testing.T, number int) queue.Attributes {
 	t.Helper()
 
-	queue, err := cgroup.NewQueues(cgroup.DefaultSysBlock).Get(fmt.Sprint("loop", number))
+	queue, err := queue.New(queue.DefaultSysBlock).Get(fmt.Sprint("loop", number))
 	require.NoError(t, err)
 
 	return queue
@@ -66,7 +66,7 @@ func otherScheduler(t *testing.T) string {
 	t.Helper()
 
 	const name = "mq-deadline"
-	if err := cgroup.NewQueues(cgroup.DefaultSysBlock).CheckScheduler(name); err != nil {
+	if err := queue.New(queue.DefaultSysBlock).CheckScheduler(name); err != nil {
 		t.Skip(err)
 	}
 
@@ -77,7 +77,7 @@ func otherScheduler(t *testing.T) string {
 func cleanQueue(t *testing.T, number int) {
 	t.Helper()
 	t.Cleanup(func() {
-		_, err := cgroup.NewQueues(cgroup.DefaultSysBlock).Set(fmt.Sprint("loop", number), cgroup.Queue{ReadAheadKiB: -1, Scheduler: "none"})
+		_, err := queue.New(queue.DefaultSysBlock).Set(fmt.Sprint("loop", number), queue.Attributes{ReadAheadKiB: -1, Scheduler: "none"})
 		require.NoError(t, err)
 	})
 }
@@ -104,38 +104,38 @@ func TestQueueIsInForce(t *testing.T) {
 
 			number := loopsOf(t, d, claim.VolumeID)[0].Number
 			cleanQueue(t, number)
-			require.Equal(t, cgroup.Queue{ReadAheadKiB: 512, Scheduler: scheduler}, queueOf(t, number))
+			require.Equal(t, queue.Attributes{ReadAheadKiB: 512, Scheduler: scheduler}, queueOf(t, number))
 
 			// What a request does not name stays as it is.
 			require.NoError(t, modify(t.Context(), d, claim.VolumeID, map[string]string{"readAheadKiB": "0"}))
-			require.Equal(t, cgroup.Queue{ReadAheadKiB: 0, Scheduler: scheduler}, queueOf(t, number))
+			require.Equal(t, queue.Attributes{ReadAheadKiB: 0, Scheduler: scheduler}, queueOf(t, number))
 
 			reader := another(claim, "reader")
 			reader.ReadOnly = true
 			require.NoError(t, d.Publish(t.Context(), reader))
 
 			for _, each := range loopsOf(t, d, claim.VolumeID) {
-				require.Equal(t, cgroup.Queue{ReadAheadKiB: 0, Scheduler: scheduler}, queueOf(t, each.Number))
+				require.Equal(t, queue.Attributes{ReadAheadKiB: 0, Scheduler: scheduler}, queueOf(t, each.Number))
 			}
 
 			require.NoError(t, modify(t.Context(), d, claim.VolumeID, map[string]string{"readAheadKiB": "64"}))
 
 			for _, each := range loopsOf(t, d, claim.VolumeID) {
-				require.Equal(t, cgroup.Queue{ReadAheadKiB: 64, Scheduler: scheduler}, queueOf(t, each.Number))
+				require.Equal(t, queue.Attributes{ReadAheadKiB: 64, Scheduler: scheduler}, queueOf(t, each.Number))
 			}
 
 			require.NoError(t, d.Unpublish(t.Context(), reader))
 
 			// Not even somebody who turns the knobs meanwhile survives a restart.
-			_, err := cgroup.NewQueues(cgroup.DefaultSysBlock).Set(fmt.Sprint("loop", number), cgroup.Queue{ReadAheadKiB: 1024, Scheduler: "none"})
+			_, err := queue.New(queue.DefaultSysBlock).Set(fmt.Sprint("loop", number), queue.Attributes{ReadAheadKiB: 1024, Scheduler: "none"})
 			require.NoError(t, err)
 			d.Restart(t)
-			require.Equal(t, cgroup.Queue{ReadAheadKiB: 64, Scheduler: scheduler}, queueOf(t, number))
+			require.Equal(t, queue.Attributes{ReadAheadKiB: 64, Scheduler: scheduler}, queueOf(t, number))
 
 			takeDown(t, d, claim)
 			require.Equal(t, "none", queueOf(t, number).Scheduler, "the next volume at this number gets what it had")
 			bringUp(t, d, claim)
-			require.Equal(t, cgroup.Queue{ReadAheadKiB: 64, Scheduler: scheduler}, queueOf(t, loopsOf(t, d, claim.VolumeID)[0].Number))
+			require.Equal(t, queue.Attributes{ReadAheadKiB: 64, Scheduler: scheduler}, queueOf(t, loopsOf(t, d, claim.VolumeID)[0].Number))
 			takeDown(t, d, claim)
 			deleteVolume(t, d, claim.VolumeID)
 			require.Empty(t, tree(t, filepath.Join(d.Pool(), "attributes"))[filepath.Join(d.Pool(), "attributes", claim.VolumeID+".json")])
@@ -235,7 +235,7 @@ func TestWhatCannotBeIsRefused(t *testing.T) {
 			})
 			bringUp(t, d, claim)
 
-			queues := map[int]cgroup.Queue{}
+			queues := map[int]queue.Attributes{}
 			for _, each := range loopsOf(t, d, claim.VolumeID) {
 				queues[each.Number] = queueOf(t, each.Number)
 			}
@@ -342,7 +342,7 @@ func TestThePoolSaysWhatTheRecordsDo(t *testing.T) {
 			writeFile(t, file, left)
 		}
 
-		_, err := cgroup.NewQueues(cgroup.DefaultSysBlock).Set(fmt.Sprint("loop", number), cgroup.Queue{ReadAheadKiB: 4})
+		_, err := queue.New(queue.DefaultSysBlock).Set(fmt.Sprint("loop", number), queue.Attributes{ReadAheadKiB: 4})
 		require.NoError(t, err)
 		d.Restart(t)
 		fileHolds(t, file, string(content))

@@ -50,7 +50,7 @@ func mountAgain(t *testing.T, place string) {
 	defer image.Close()
 
 	device, err := loop.NewLoops(loop.LoopsOptions{}).Attach(t.Context(), image, loop.AttachOptions{
-		AutoClear: true, Own: true, Preferred: -1,
+		AutoClear: true, Exclusive: true, PreferredNumber: -1,
 	})
 	require.NoError(t, err)
 

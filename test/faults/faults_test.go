@@ -257,7 +257,7 @@ func TestLoopDeviceOfAServedImage(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := faults.Serve(t)
 
-			device := attachServed(t, d, loop.AttachOptions{Buffered: buffered, Preferred: -1})
+			device := attachServed(t, d, loop.AttachOptions{Buffered: buffered, PreferredNumber: -1})
 			mounted := t.TempDir()
 			require.NoError(t, unix.Mount(device.Path, mounted, "ext4", 0, ""))
 			t.Cleanup(func() { require.NoError(t, unix.Unmount(mounted, 0)) })
@@ -373,7 +373,7 @@ func TestParentWithAMount(t *testing.T) {
 	d := faults.Serve(t)
 	at := t.TempDir()
 
-	device := attachServed(t, d, loop.AttachOptions{AutoClear: true, Preferred: -1})
+	device := attachServed(t, d, loop.AttachOptions{AutoClear: true, PreferredNumber: -1})
 	require.NoError(t, unix.Mount(device.Path, at, "ext4", 0, ""))
 	require.NoError(t, os.WriteFile(filepath.Join(at, "file"), []byte("not yet on the device"), 0o600))
 

@@ -42,7 +42,7 @@ func ownPool(tb testing.TB, bytes int64, fsType string, options ...string) strin
 	require.NoError(tb, err, "%s", output)
 
 	device, err := loop.NewLoops(loop.LoopsOptions{}).Attach(tb.Context(), image, loop.AttachOptions{
-		AutoClear: true, Own: true, Preferred: -1,
+		AutoClear: true, Exclusive: true, PreferredNumber: -1,
 	})
 	require.NoError(tb, err)
 

@@ -31,7 +31,7 @@ func blockdevMutants() []mutant {
 		},
 		{
 			name: "blockdev/own-device-shared", file: "internal/linux/loop/attach.go",
-			old:    `if o.Own || !compatible(status, o) {`,
+			old:    `if o.Exclusive || !compatible(status, o) {`,
 			new:    `if !compatible(status, o) {`,
 			breaks: "two nodes on one machine use one device, and one detaches it from both", tests: tests,
 		},

@@ -6,25 +6,25 @@ func mountMutants() []mutant {
 
 	return []mutant{
 		{
-			name: "mount/bind-not-read-only", file: "internal/linux/mount/tree.go",
+			name: "mount/bind-not-read-only", file: "internal/linux/mount/detached.go",
 			old:    `Attr_set: opts.set, Attr_clr`,
 			new:    `Attr_set: opts.set &^ unix.MOUNT_ATTR_RDONLY, Attr_clr`,
 			breaks: "a read-only publication can be written", tests: tests,
 		},
 		{
-			name: "mount/filesystem-not-read-only", file: "internal/linux/mount/tree.go",
+			name: "mount/filesystem-not-read-only", file: "internal/linux/mount/detached.go",
 			old:    `if o.ReadOnly() {`,
 			new:    `if o.set == unix.MOUNT_ATTR_RDONLY && len(o.parameters) > 1 {`,
 			breaks: "a filesystem on a read-only device is mounted writable", tests: tests,
 		},
 		{
-			name: "mount/binds-what-is-beneath", file: "internal/linux/mount/tree.go",
+			name: "mount/binds-what-is-beneath", file: "internal/linux/mount/detached.go",
 			old:    `unix.OPEN_TREE_CLOEXEC | unix.AT_EMPTY_PATH`,
 			new:    `unix.OPEN_TREE_CLOEXEC | unix.AT_EMPTY_PATH | unix.AT_RECURSIVE`,
 			breaks: "mounts beneath a volume appear at its target", tests: tests,
 		},
 		{
-			name: "mount/values-in-messages", file: "internal/linux/mount/tree.go",
+			name: "mount/values-in-messages", file: "internal/linux/mount/detached.go",
 			old:    `if len(parameter.value) >= sensitive {`,
 			new:    `if len(parameter.value) > sensitive*sensitive {`,
 			breaks: "the value of a mount flag gets into an error message", tests: tests,
@@ -36,13 +36,13 @@ func mountMutants() []mutant {
 			breaks: "a volume that is still written to looks free", tests: tests,
 		},
 		{
-			name: "mount/symlinks-followed", file: "internal/linux/mount/places.go",
+			name: "mount/symlinks-followed", file: "internal/linux/mount/alloweddirs.go",
 			old:    `unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS |`,
 			new:    `unix.RESOLVE_BENEATH |`,
 			breaks: "a symlink in a target path leads somewhere else", tests: tests,
 		},
 		{
-			name: "mount/dot-segments-accepted", file: "internal/linux/mount/places.go",
+			name: "mount/dot-segments-accepted", file: "internal/linux/mount/alloweddirs.go",
 			old:    `case segment == "." || segment == "..":`,
 			new:    `case segment == ".":`,
 			breaks: "a path with .. is accepted", tests: tests,
@@ -62,7 +62,7 @@ func mountMutants() []mutant {
 			breaks: "a mount whose filesystem fails looks unmounted", tests: tests,
 		},
 		{
-			name: "mount/file-with-content-removed", file: "internal/linux/mount/place.go",
+			name: "mount/file-with-content-removed", file: "internal/linux/mount/target.go",
 			old:    `case stat.Size > 0:`,
 			new:    `case stat.Size < 0:`,
 			breaks: "a user's file at the target is deleted", tests: tests,
@@ -74,7 +74,7 @@ func mountMutants() []mutant {
 			breaks: "NodeGetVolumeStats reports space that a pod cannot get", tests: tests,
 		},
 		{
-			name: "mount/secret-files-readable", file: "internal/linux/mount/files.go",
+			name: "mount/secret-files-readable", file: "internal/linux/mount/tmpfs.go",
 			old:    `privateMode    = 0o600`,
 			new:    `privateMode    = 0o644`,
 			breaks: "files for the runtime can be read by users other than root", tests: tests,
@@ -94,7 +94,7 @@ func mountMutants() []mutant {
 			tests:  in("test/driver", "TestAPodAuthorDoesNotChooseWhatAnErrorDoes"),
 		},
 		{
-			name: "mount/busy-while-forking", file: "internal/linux/mount/files.go",
+			name: "mount/busy-while-forking", file: "internal/linux/mount/tmpfs.go",
 			old:    `if err := retryBusy(func() error { return makeReadOnly(root) }); err != nil {`,
 			new:    `if err := makeReadOnly(root); err != nil {`,
 			breaks: "NodePublishVolume of a direct volume fails while a tool is started for another volume",

@@ -28,7 +28,7 @@ the size that the device has already and the filesystem in the guest has not.`,
 
 // assigned is what programs get.
 type assigned struct {
-	Volumes []kata.Listed `json:"directVolumes"`
+	Volumes []kata.AssignedVolume `json:"directVolumes"`
 }
 
 func (s *session) directVolumes(ctx context.Context) error {
@@ -37,7 +37,7 @@ func (s *session) directVolumes(ctx context.Context) error {
 		return notTouchstone(err, kata.ServiceName, errNoDirect)
 	}
 
-	document, err := json.Marshal(assigned{append([]kata.Listed{}, list...)})
+	document, err := json.Marshal(assigned{append([]kata.AssignedVolume{}, list...)})
 	if err != nil {
 		return fmt.Errorf("encode the list: %w", err)
 	}
@@ -45,7 +45,7 @@ func (s *session) directVolumes(ctx context.Context) error {
 	return s.showDocument(document, directRows(list))
 }
 
-func directRows(list []kata.Listed) [][]string {
+func directRows(list []kata.AssignedVolume) [][]string {
 	rows := make([][]string, 0, 1+len(list))
 	rows = append(rows, []string{"VOLUME ID", "TARGET", "DEVICE", "FS", "SIZE", "PENDING", "OPTIONS", "SANDBOX"})
 

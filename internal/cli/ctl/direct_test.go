@@ -38,7 +38,7 @@ func TestDirectVolumesAsJSON(t *testing.T) {
 	require.NoError(t, err)
 
 	var document struct {
-		Volumes []kata.Listed `json:"directVolumes"`
+		Volumes []kata.AssignedVolume `json:"directVolumes"`
 	}
 	require.NoError(t, json.Unmarshal([]byte(out), &document))
 	require.Equal(t, driver.listed, document.Volumes)

@@ -9,18 +9,18 @@ import (
 
 // assigning is a fake that has Touchstone's service of direct volumes, too.
 type assigning struct {
-	listed []kata.Listed
+	listed []kata.AssignedVolume
 	err    error
 }
 
-func (a *assigning) list(context.Context) ([]kata.Listed, error) { return a.listed, a.err }
+func (a *assigning) list(context.Context) ([]kata.AssignedVolume, error) { return a.listed, a.err }
 
 // startAssigning serves a driver with two volumes assigned: one that a sandbox
 // has taken and whose filesystem has to grow, and a read-only one.
 func startAssigning(t *testing.T) (*assigning, string) {
 	t.Helper()
 
-	driver := &assigning{listed: []kata.Listed{
+	driver := &assigning{listed: []kata.AssignedVolume{
 		{
 			VolumeID: "volume-1", TargetPath: "/kubelet/pods/a/mount", Device: "/dev/loop1024", FSType: "ext4",
 			Options: []string{"noatime", "nodev"}, SizeBytes: 2 * gibi, PendingBytes: 2 * gibi, Sandbox: "0af3",

@@ -45,7 +45,7 @@ func lookAtKernel(context.Context, *Config, string) answer {
 		return problem(seen, fmt.Sprintf("the driver needs %d.%d or newer: install a newer kernel", oldestMajor, oldestMinor))
 	}
 
-	if !mount.ListsCheaply() {
+	if !mount.HasStatmount() {
 		seen += "; before 6.13 a look at a mount takes longer the more of them there are"
 	}
 
@@ -120,7 +120,7 @@ func tryMounting(context.Context, *Config, string) answer {
 	switch {
 	case err == nil:
 		return ok("fsopen, fsmount, open_tree, mount_setattr and openat2 work")
-	case errors.Is(err, mount.ErrKernel), errors.Is(err, unix.ENOSYS):
+	case errors.Is(err, mount.ErrKernelUnsupported), errors.Is(err, unix.ENOSYS):
 		return problem(err.Error(), "install a newer kernel, or have the sandbox (seccomp) allow these calls")
 	default:
 		return problem(err.Error(), "see privileges, and whether a sandbox (seccomp, AppArmor, SELinux) forbids to mount")
@@ -128,26 +128,26 @@ func tryMounting(context.Context, *Config, string) answer {
 }
 
 func mountDetached() error {
-	places, err := mount.OpenPlaces("/")
+	places, err := mount.NewAllowedDirs("/")
 	if err != nil {
 		return err
 	}
 	defer places.Close()
 
-	place, err := places.Find("/proc")
+	place, err := places.Target("/proc")
 	if err != nil {
 		return err
 	}
 
 	place.Close()
 
-	tree, err := mount.Files("touchstone doctor", map[string][]byte{"tried": nil})
+	tree, err := mount.NewReadOnlyTmpfs("touchstone doctor", map[string][]byte{"tried": nil})
 	if err != nil {
 		return err
 	}
 	defer tree.Close()
 
-	root, err := tree.Open()
+	root, err := tree.OpenRoot()
 	if err != nil {
 		return err
 	}
@@ -225,12 +225,12 @@ func lookAtFilesystem(_ context.Context, c *Config, fsType string) answer {
 	}
 
 	// As a mount would, this loads the module.
-	err := mount.Knows(fsType)
+	err := mount.CheckSupport(fsType)
 
 	switch {
 	case err == nil:
 		return ok("the kernel has it")
-	case errors.Is(err, mount.ErrKernel):
+	case errors.Is(err, mount.ErrKernelUnsupported):
 		return c.lacking(fsType, "the kernel does not have it, and no module of it could be loaded",
 			"on the host: modprobe "+fsType+", or install the package of the kernel's further modules")
 	default:

@@ -50,7 +50,7 @@ func attachLost(t *testing.T, directory string) *loop.Device {
 	require.NoError(t, image.Truncate(1<<20))
 
 	loops := loop.NewLoops(loop.LoopsOptions{First: firstLoop})
-	device, err := loops.Attach(t.Context(), image, loop.AttachOptions{Preferred: -1})
+	device, err := loops.Attach(t.Context(), image, loop.AttachOptions{PreferredNumber: -1})
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)

@@ -19,6 +19,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/eintr"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/internal/linux/queue"
 	"github.com/touchstone-csi/touchstone/pkg/pool/embedded"
 )
 
@@ -194,7 +195,7 @@ func lookAtKubelet(_ context.Context, c *Config, _ string) answer {
 	}
 
 	seen := "what is mounted beneath " + c.KubeletDir + " stays in this mount namespace (private propagation)"
-	if point.Follows {
+	if point.Slave {
 		seen = "what is mounted beneath " + c.KubeletDir + " stays here, though what others mount arrives (HostToContainer)"
 	}
 
@@ -210,17 +211,17 @@ func lookAtKubelet(_ context.Context, c *Config, _ string) answer {
 func lookAtQueues(context.Context, *Config, string) answer {
 	const without = "; read-ahead and I/O scheduler of a volume are not set then, though its mutable parameters are accepted"
 
-	point, err := pointOf(cgroup.DefaultSysBlock)
+	point, err := pointOf(queue.DefaultSysBlock)
 	if err != nil {
 		return warning(err.Error()+without, "mount sysfs at /sys")
 	}
 
 	if point.ReadOnly || point.SuperReadOnly {
-		return warning(cgroup.DefaultSysBlock+" is read-only here"+without,
+		return warning(queue.DefaultSysBlock+" is read-only here"+without,
 			"in a pod: mount the host's /sys at /sys (hostPath); on a host: mount -o remount,rw /sys")
 	}
 
-	return ok("read-ahead and I/O scheduler of volumes can be set in " + cgroup.DefaultSysBlock)
+	return ok("read-ahead and I/O scheduler of volumes can be set in " + queue.DefaultSysBlock)
 }
 
 func lookAtCgroups(_ context.Context, c *Config, _ string) answer {
@@ -229,7 +230,7 @@ func lookAtCgroups(_ context.Context, c *Config, _ string) answer {
 	limiter := cgroup.NewLimiter(c.CgroupRoot, slog.New(slog.DiscardHandler))
 	defer limiter.Close()
 
-	offer, err := limiter.Offer()
+	offer, err := limiter.Support()
 	if err != nil {
 		return warning(err.Error()+without,
 			cureOf(err, "have the kernel's io controller turned on (cgroup v2), or mount cgroups at --cgroup-root"))
@@ -243,7 +244,7 @@ func lookAtCgroups(_ context.Context, c *Config, _ string) answer {
 			"mount the host's /sys/fs/cgroup for writing, and name it with --cgroup-root")
 	}
 
-	if c.hasKubelet() && !offer.Pods {
+	if c.hasKubelet() && !offer.HasPods {
 		return warning(seen+", but no pods are seen there"+without,
 			"mount the host's /sys/fs/cgroup into the container, and name it with --cgroup-root")
 	}

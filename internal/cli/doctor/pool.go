@@ -111,7 +111,7 @@ func pointOf(directory string) (mount.Point, error) {
 	}
 	defer file.Close()
 
-	return mount.Of(file)
+	return mount.PointOf(file)
 }
 
 // unfitFilesystem says what is wrong with keeping data there, or nil.
@@ -267,7 +267,7 @@ func carries(ctx context.Context, image *os.File) (direct bool, err error) {
 	loops := loop.NewLoops(loop.LoopsOptions{First: lastTrial - trials + 1, Last: lastTrial})
 
 	// AutoClear detaches it also when this process is killed.
-	device, err := loops.Attach(ctx, image, loop.AttachOptions{AutoClear: true, Own: true, Preferred: -1})
+	device, err := loops.Attach(ctx, image, loop.AttachOptions{AutoClear: true, Exclusive: true, PreferredNumber: -1})
 	if err != nil {
 		return false, err
 	}

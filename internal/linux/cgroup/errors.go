@@ -4,9 +4,9 @@ import "github.com/touchstone-csi/touchstone/internal/errdefs"
 
 // Errors of this package.
 var (
-	// ErrInfeasible says that the kernel, or how it is set up, does not offer
+	// ErrUnsupported says that the kernel, or how it is set up, does not offer
 	// what was asked; the message names what is missing.
-	ErrInfeasible = errdefs.New(errdefs.ErrFailedPrecondition, "not possible on this machine")
+	ErrUnsupported = errdefs.New(errdefs.ErrFailedPrecondition, "not possible on this machine")
 	// ErrNoPod says that there is no cgroup of that pod.
 	ErrNoPod = errdefs.New(errdefs.ErrFailedPrecondition, "the pod has no cgroup")
 )

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/sysfs"
 )
 
 // DefaultCgroupRoot is where cgroups are mounted.
@@ -46,11 +48,11 @@ type hierarchy interface {
 }
 
 // detect returns the hierarchy beneath root and its directory: cgroup v2, or
-// where that has no io controller v1's blkio. Errors: ErrInfeasible.
+// where that has no io controller v1's blkio. Errors: ErrUnsupported.
 func detect(root string) (hierarchy, string, error) {
 	unified, err := hasIO(root)
 	if err == nil && !unified {
-		err = fmt.Errorf("%w: the io controller is not in %s/cgroup.controllers", ErrInfeasible, root)
+		err = fmt.Errorf("%w: the io controller is not in %s/cgroup.controllers", ErrUnsupported, root)
 	}
 
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -77,10 +79,10 @@ func detect(root string) (hierarchy, string, error) {
 
 	if _, err := os.Stat(blkio); err == nil {
 		return nil, "", fmt.Errorf("%w: %s has no %s; the kernel lacks CONFIG_BLK_DEV_THROTTLING",
-			ErrInfeasible, blkio, ruleFiles()[0])
+			ErrUnsupported, blkio, ruleFiles()[0])
 	}
 
-	return nil, "", fmt.Errorf("%w: %s has neither the io controller (cgroup v2) nor blkio (v1)", ErrInfeasible, root)
+	return nil, "", fmt.Errorf("%w: %s has neither the io controller (cgroup v2) nor blkio (v1)", ErrUnsupported, root)
 }
 
 func hasIO(root string) (bool, error) {
@@ -110,7 +112,7 @@ func (v1) get(cgroup string, device Device) (Limits, error) {
 	var found Limits
 
 	for i, limit := range found.each() {
-		values, err := rule(filepath.Join(cgroup, ruleFiles()[i]), device)
+		values, err := readRule(filepath.Join(cgroup, ruleFiles()[i]), device)
 		if err != nil {
 			return Limits{}, err
 		}
@@ -136,7 +138,7 @@ func (v1) set(cgroup string, device Device, before, wanted Limits) error {
 		}
 
 		line := fmt.Sprintf("%s %d", device, *limit)
-		if err := writeAttribute(filepath.Join(cgroup, ruleFiles()[i]), line); err != nil {
+		if err := sysfs.Write(filepath.Join(cgroup, ruleFiles()[i]), line); err != nil {
 			return fmt.Errorf("limit: write %q: %w", line, err)
 		}
 	}
@@ -159,10 +161,10 @@ func (v2) inherited() bool { return true }
 func (v2) version() int    { return 2 }
 
 func (v2) get(cgroup string, device Device) (Limits, error) {
-	values, err := rule(filepath.Join(cgroup, ruleFile), device)
+	values, err := readRule(filepath.Join(cgroup, ruleFile), device)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Limits{}, fmt.Errorf("%w: %s has no %s; put io into its parents' cgroup.subtree_control",
-			ErrInfeasible, cgroup, ruleFile)
+			ErrUnsupported, cgroup, ruleFile)
 	}
 
 	if err != nil {
@@ -205,7 +207,7 @@ func (v2) set(cgroup string, device Device, before, wanted Limits) error {
 
 	line := strings.Join(parts, " ")
 
-	if err := writeAttribute(filepath.Join(cgroup, ruleFile), line); err != nil {
+	if err := sysfs.Write(filepath.Join(cgroup, ruleFile), line); err != nil {
 		return fmt.Errorf("limit: write %q: %w", line, err)
 	}
 
@@ -213,7 +215,7 @@ func (v2) set(cgroup string, device Device, before, wanted Limits) error {
 }
 
 // rule returns what the file's line for device says, nil where it has none.
-func rule(path string, device Device) ([]string, error) {
+func readRule(path string, device Device) ([]string, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("read the limits: %w", err)

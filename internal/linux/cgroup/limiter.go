@@ -42,34 +42,34 @@ func NewLimiter(root string, log *slog.Logger) *Limiter {
 	return &Limiter{root: root, log: log, pods: map[string]*pod{}, watched: map[string]*pod{}}
 }
 
-// Check returns ErrInfeasible where this machine can't limit block devices.
-func (l *Limiter) Check() error {
+// CheckSupport returns ErrUnsupported where this machine can't limit block devices.
+func (l *Limiter) CheckSupport() error {
 	_, _, err := detect(l.root)
 
 	return err
 }
 
-// Offer is what a machine has for limits.
-type Offer struct {
+// Support is what a machine has for limits.
+type Support struct {
 	// Version is that of cgroups, 1 or 2, and Directory their root.
 	Version   int
 	Directory string
-	// Pods says that a kubelet's cgroups are seen there, in which those of pods are.
-	Pods bool
+	// HasPods says that a kubelet's cgroups are seen there, in which those of pods are.
+	HasPods bool
 }
 
-// Offer looks at what this machine has. Error: ErrInfeasible.
-func (l *Limiter) Offer() (Offer, error) {
+// Support looks at what this machine has. Error: ErrUnsupported.
+func (l *Limiter) Support() (Support, error) {
 	ruling, directory, err := detect(l.root)
 	if err != nil {
-		return Offer{}, err
+		return Support{}, err
 	}
 
-	return Offer{Version: ruling.version(), Directory: directory, Pods: hasPods(directory)}, nil
+	return Support{Version: ruling.version(), Directory: directory, HasPods: hasPods(directory)}, nil
 }
 
 // Set gives the pod these limits for the device instead of those that it had.
-// When one thing fails, nothing is changed. Errors: ErrInfeasible, ErrNoPod.
+// When one thing fails, nothing is changed. Errors: ErrUnsupported, ErrNoPod.
 func (l *Limiter) Set(podUID string, device Device, wanted Limits) error {
 	if wanted == (Limits{}) {
 		return l.Remove(podUID, device)
@@ -86,7 +86,7 @@ func (l *Limiter) Set(podUID string, device Device, wanted Limits) error {
 	}
 
 	if ruling.inherited() {
-		return replace(ruling, []string{top}, device, wanted)
+		return replaceRules(ruling, []string{top}, device, wanted)
 	}
 
 	followed := l.lockPod(podUID)
@@ -94,14 +94,14 @@ func (l *Limiter) Set(podUID string, device Device, wanted Limits) error {
 
 	cgroups, err := l.watch(followed, top)
 	if err == nil {
-		err = replace(ruling, cgroups, device, wanted)
+		err = replaceRules(ruling, cgroups, device, wanted)
 	}
 
 	if err == nil {
 		followed.rules[device] = wanted
 	}
 
-	l.forgetIdle(podUID, followed)
+	l.forgetUnlimited(podUID, followed)
 
 	return err
 }
@@ -110,7 +110,7 @@ func (l *Limiter) Set(podUID string, device Device, wanted Limits) error {
 // no such pod any more, is fine.
 func (l *Limiter) Remove(podUID string, device Device) error {
 	ruling, base, err := detect(l.root)
-	if errors.Is(err, ErrInfeasible) {
+	if errors.Is(err, ErrUnsupported) {
 		return nil // without the controller there is no rule
 	}
 
@@ -122,7 +122,7 @@ func (l *Limiter) Remove(podUID string, device Device) error {
 	defer followed.mu.Unlock()
 
 	delete(followed.rules, device)
-	l.forgetIdle(podUID, followed)
+	l.forgetUnlimited(podUID, followed)
 
 	top, err := findPod(base, podUID)
 	if errors.Is(err, ErrNoPod) {
@@ -135,20 +135,20 @@ func (l *Limiter) Remove(podUID string, device Device) error {
 
 	cgroups := []string{top}
 	if !ruling.inherited() {
-		if cgroups, err = beneath(top); err != nil {
+		if cgroups, err = descendants(top); err != nil {
 			return err
 		}
 	}
 
-	err = replace(ruling, cgroups, device, Limits{})
-	if gone(err) || errors.Is(err, ErrInfeasible) {
+	err = replaceRules(ruling, cgroups, device, Limits{})
+	if isRemoved(err) || errors.Is(err, ErrUnsupported) {
 		return nil
 	}
 
 	return err
 }
 
-// Get returns the pod's limits for the device. Errors: ErrInfeasible, ErrNoPod.
+// Get returns the pod's limits for the device. Errors: ErrUnsupported, ErrNoPod.
 func (l *Limiter) Get(podUID string, device Device) (Limits, error) {
 	ruling, base, err := detect(l.root)
 	if err != nil {
@@ -187,17 +187,17 @@ func (l *Limiter) Close() error {
 
 // replace puts the rule into all the cgroups, or takes back what it has done.
 // The first one must be there; the others may end at any time.
-func replace(ruling hierarchy, cgroups []string, device Device, wanted Limits) error {
+func replaceRules(ruling hierarchy, cgroups []string, device Device, wanted Limits) error {
 	undo := make([]func() error, 0, len(cgroups))
 
 	for i, cgroup := range cgroups {
 		before, err := ruling.get(cgroup, device)
 		if err == nil {
-			undo = append(undo, func() error { return restore(ruling, cgroup, device, before) })
+			undo = append(undo, func() error { return restoreRule(ruling, cgroup, device, before) })
 			err = ruling.set(cgroup, device, before, wanted)
 		}
 
-		if err == nil || i > 0 && gone(err) {
+		if err == nil || i > 0 && isRemoved(err) {
 			continue
 		}
 
@@ -212,13 +212,13 @@ func replace(ruling hierarchy, cgroups []string, device Device, wanted Limits) e
 	return nil
 }
 
-func restore(ruling hierarchy, cgroup string, device Device, before Limits) error {
+func restoreRule(ruling hierarchy, cgroup string, device Device, before Limits) error {
 	now, err := ruling.get(cgroup, device)
 	if err == nil {
 		err = ruling.set(cgroup, device, now, before)
 	}
 
-	if err != nil && !gone(err) {
+	if err != nil && !isRemoved(err) {
 		return fmt.Errorf("put the former limits of device %s in %s back: %w", device, cgroup, err)
 	}
 
@@ -228,15 +228,15 @@ func restore(ruling hierarchy, cgroup string, device Device, before Limits) erro
 // gone says whether a cgroup has been removed. ENODEV is its answer to whoever
 // had a file open, and also that for a device which does not exist; then the
 // pod's own cgroup has said so first.
-func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) }
+func isRemoved(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) }
 
 // beneath returns the cgroup and all of its descendants.
-func beneath(top string) ([]string, error) {
+func descendants(top string) ([]string, error) {
 	cgroups := []string{top}
 
 	for i := 0; i < len(cgroups); i++ {
 		entries, err := os.ReadDir(cgroups[i])
-		if gone(err) {
+		if isRemoved(err) {
 			continue
 		}
 

@@ -40,29 +40,29 @@ func TestCheckNamesWhatIsMissing(t *testing.T) {
 	for name, machine := range map[string]struct {
 		files   map[string]string
 		missing string
-		offer   cgroup.Offer
+		offer   cgroup.Support
 	}{
 		"v1": {
 			files: map[string]string{"blkio/blkio.throttle.read_bps_device": ""},
-			offer: cgroup.Offer{Version: 1, Directory: "blkio"},
+			offer: cgroup.Support{Version: 1, Directory: "blkio"},
 		},
 		"v2": {
 			files: map[string]string{"cgroup.controllers": "cpuset cpu io memory\n"},
-			offer: cgroup.Offer{Version: 2},
+			offer: cgroup.Support{Version: 2},
 		},
 		"v2 with pods": {
 			files: map[string]string{"cgroup.controllers": "io\n", "kubepods.slice/io.max": ""},
-			offer: cgroup.Offer{Version: 2, Pods: true},
+			offer: cgroup.Support{Version: 2, HasPods: true},
 		},
 		"hybrid, in v2": {
 			files: map[string]string{"memory/tasks": "", "unified/cgroup.controllers": "io\n"},
-			offer: cgroup.Offer{Version: 2, Directory: "unified"},
+			offer: cgroup.Support{Version: 2, Directory: "unified"},
 		},
 		"hybrid, in v1": {
 			files: map[string]string{
 				"blkio/blkio.throttle.read_bps_device": "", "unified/cgroup.controllers": "\n", "blkio/docker/a/kubepods/pods": "",
 			},
-			offer: cgroup.Offer{Version: 1, Directory: "blkio", Pods: true},
+			offer: cgroup.Support{Version: 1, Directory: "blkio", HasPods: true},
 		},
 		"nothing":        {missing: "neither"},
 		"v2 without io":  {files: map[string]string{"cgroup.controllers": "cpu iocost\n"}, missing: "io controller"},
@@ -77,8 +77,8 @@ func TestCheckNamesWhatIsMissing(t *testing.T) {
 				write(t, content, root, path)
 			}
 
-			err := newLimiter(t, root).Check()
-			offer, failure := newLimiter(t, root).Offer()
+			err := newLimiter(t, root).CheckSupport()
+			offer, failure := newLimiter(t, root).Support()
 			require.Equal(t, err, failure)
 
 			if machine.missing == "" {
@@ -90,7 +90,7 @@ func TestCheckNamesWhatIsMissing(t *testing.T) {
 				return
 			}
 
-			require.ErrorIs(t, err, cgroup.ErrInfeasible)
+			require.ErrorIs(t, err, cgroup.ErrUnsupported)
 			require.ErrorContains(t, err, machine.missing)
 		})
 	}
@@ -177,7 +177,7 @@ func TestRulesOfVersion2(t *testing.T) {
 
 	require.NoError(t, os.Remove(filepath.Join(root, group, "io.max")))
 	err = limiter.Set(podUID, device, wanted)
-	require.ErrorIs(t, err, cgroup.ErrInfeasible)
+	require.ErrorIs(t, err, cgroup.ErrUnsupported)
 	require.ErrorContains(t, err, "cgroup.subtree_control")
 	require.NoError(t, limiter.Remove(podUID, device))
 }

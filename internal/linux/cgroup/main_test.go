@@ -78,7 +78,7 @@ func newLoop(t *testing.T) *loop.Device {
 	require.NoError(t, unix.Fallocate(int(image.Fd()), 0, 0, 16*mebibyte))
 
 	loops := loop.NewLoops(loop.LoopsOptions{First: firstLoop})
-	device, err := loops.Attach(t.Context(), image, loop.AttachOptions{BlockSize: 4096, Preferred: -1})
+	device, err := loops.Attach(t.Context(), image, loop.AttachOptions{BlockSize: 4096, PreferredNumber: -1})
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)

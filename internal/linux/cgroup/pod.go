@@ -86,7 +86,7 @@ func findPod(base, uid string) (string, error) {
 			path := filepath.Join(base, parent, name)
 
 			info, err := os.Stat(path)
-			if err != nil && !gone(err) {
+			if err != nil && !isRemoved(err) {
 				return "", fmt.Errorf("find the cgroup of a pod: %w", err)
 			}
 
@@ -133,7 +133,7 @@ func searchPod(base string, names []string) (string, error) {
 
 		for _, parent := range level {
 			entries, err := os.ReadDir(parent)
-			if gone(err) {
+			if isRemoved(err) {
 				continue
 			}
 

@@ -39,15 +39,15 @@ type btrfs struct{ run Runner }
 func (*btrfs) Name() string        { return Btrfs }
 func (*btrfs) MinimumBytes() int64 { return btrfsMinimumBytes }
 
-func btrfsGrammar() grammar {
+func btrfsGrammar() mkfsGrammar {
 	known := features("bgt", "block-group-tree", "extref", "free-space-tree", "fst", "mixed-bg", "no-holes", "quota",
 		"skinny-metadata", "squota")
 
-	return grammar{tool: "mkfs.btrfs", options: join(
-		each(plain(), "-M", "--mixed"), each(label(), "-L", "--label"), each(number(), "-n", "--nodesize"),
-		each(known, "-O", "--features", "-R", "--runtime-features"),
-		each(oneOf("dup", "single"), "-d", "--data", "-m", "--metadata"),
-		each(oneOf("blake2", "crc32c", "sha256", "xxhash"), "--csum", "--checksum"),
+	return mkfsGrammar{tool: "mkfs.btrfs", options: mergeRules(
+		sameRule(withoutValue(), "-M", "--mixed"), sameRule(label(), "-L", "--label"), sameRule(number(), "-n", "--nodesize"),
+		sameRule(known, "-O", "--features", "-R", "--runtime-features"),
+		sameRule(oneOf("dup", "single"), "-d", "--data", "-m", "--metadata"),
+		sameRule(oneOf("blake2", "crc32c", "sha256", "xxhash"), "--csum", "--checksum"),
 	)}
 }
 
@@ -73,8 +73,8 @@ func (b *btrfs) Check(ctx context.Context, path string) (Verdict, error) {
 	return b.check(ctx, path, Command{})
 }
 
-// CheckAll: Check is all there is.
-func (b *btrfs) CheckAll(ctx context.Context, path string) (Verdict, error) {
+// ForceCheck: Check is all there is.
+func (b *btrfs) ForceCheck(ctx context.Context, path string) (Verdict, error) {
 	return b.Check(ctx, path)
 }
 
@@ -85,7 +85,7 @@ func (b *btrfs) check(ctx context.Context, path string, command Command, options
 		return Verdict{}, err
 	}
 
-	if !t.is {
+	if !t.isExpectedType {
 		return Verdict{State: Damaged, Detail: "there is no btrfs superblock"}, nil
 	}
 
@@ -140,7 +140,7 @@ func (b *btrfs) GrowMounted(ctx context.Context, mountpoint *os.File, deviceByte
 	}
 	defer directory.Close()
 
-	if _, err := expectMagic(directory, unix.BTRFS_SUPER_MAGIC, Btrfs); err != nil {
+	if _, err := checkMountedType(directory, unix.BTRFS_SUPER_MAGIC, Btrfs); err != nil {
 		return err
 	}
 
@@ -203,8 +203,8 @@ func btrfsOnlyDevice(directory *os.File) (*btrfsDevInfo, error) {
 	return nil, fmt.Errorf("the filesystem names no device: %w", unix.ENODEV)
 }
 
-// GrowthOutlivesCrash is true: nothing of it counts before all of it does.
-func (*btrfs) GrowthOutlivesCrash() bool { return true }
+// GrowthSurvivesCrash is true: nothing of it counts before all of it does.
+func (*btrfs) GrowthSurvivesCrash() bool { return true }
 
 func (*btrfs) GrowUnmounted(context.Context, string) error { return ErrNeedsMount }
 
@@ -220,5 +220,5 @@ func (*btrfs) SizeBytes(r io.ReaderAt) (int64, error) {
 		return 0, fmt.Errorf("%s: %w", Btrfs, ErrNoSuperblock)
 	}
 
-	return sizeOf(Btrfs, binary.LittleEndian.Uint64(super[btrfsTotalBytes:]), 1)
+	return multiplySize(Btrfs, binary.LittleEndian.Uint64(super[btrfsTotalBytes:]), 1)
 }

@@ -25,11 +25,11 @@ const (
 	btrfsFlagsChanging = 1<<32 | 1<<35 | 1<<36
 )
 
-// TwinFlags: the kernel gives a second one of a device a UUID for the time of
+// DuplicateUUIDFlags: the kernel gives a second one of a device a UUID for the time of
 // its mount, since 6.7.
-func (*btrfs) TwinFlags() []string { return nil }
+func (*btrfs) DuplicateUUIDFlags() []string { return nil }
 
-func (*btrfs) HasUUID(r io.ReaderAt, id string) (bool, error) { return sameUUID(r, id) }
+func (*btrfs) HasUUID(r io.ReaderAt, id string) (bool, error) { return superblockHasUUID(r, id) }
 
 // SetUUID sets the fsid, and leaves the former one where all other metadata is
 // compared with it: the metadata UUID, which kernels before 5.0 do not know. The
@@ -48,17 +48,17 @@ func (b *btrfs) setUUID(ctx context.Context, s *superblocks, wanted uuid.UUID) e
 
 	if binary.LittleEndian.Uint64(super[btrfsFlags:])&btrfsFlagsChanging != 0 ||
 		binary.LittleEndian.Uint64(super[btrfsDevices:]) != 1 {
-		return fmt.Errorf("%w: it has several devices, seeds others, or btrfstune was interrupted", ErrNotSound)
+		return fmt.Errorf("%w: it has several devices, seeds others, or btrfstune was interrupted", ErrNotClean)
 	}
 
 	if binary.LittleEndian.Uint16(super[btrfsSumType:]) != 0 {
 		// The other kinds of checksums, which have to be asked for, are
 		// btrfstune's to know.
-		return s.byTool(ctx, b.run, Command{Tool: "btrfstune", Package: btrfsPackage, Args: []string{"-f", "-M", wanted.String()}}, wanted)
+		return s.setUUIDWithTool(ctx, b.run, Command{Tool: "btrfstune", Package: btrfsPackage, Args: []string{"-f", "-M", wanted.String()}}, wanted)
 	}
 
 	if binary.LittleEndian.Uint32(super) != crc32c(super[btrfsFSID:]) {
-		return fmt.Errorf("%w: the superblock's checksum is wrong", ErrNotSound)
+		return fmt.Errorf("%w: the superblock's checksum is wrong", ErrNotClean)
 	}
 
 	incompatible := binary.LittleEndian.Uint64(super[btrfsIncompatible:])
@@ -70,5 +70,5 @@ func (b *btrfs) setUUID(ctx context.Context, s *superblocks, wanted uuid.UUID) e
 	copy(super[btrfsFSID:], wanted[:])
 	binary.LittleEndian.PutUint32(super, crc32c(super[btrfsFSID:]))
 
-	return s.putLast(btrfsSuperOffset, super)
+	return s.writeDurably(btrfsSuperOffset, super)
 }

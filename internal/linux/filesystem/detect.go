@@ -55,8 +55,8 @@ func readAt(r io.ReaderAt, offset int64, length int) ([]byte, error) {
 	return nil, fmt.Errorf("read %d bytes at %d: %w", length, offset, err)
 }
 
-// sizeOf multiplies what a superblock says, which may be anything.
-func sizeOf(name string, blocks, blockSize uint64) (int64, error) {
+// multiplySize multiplies what a superblock says, which may be anything.
+func multiplySize(name string, blocks, blockSize uint64) (int64, error) {
 	high, low := bits.Mul64(blocks, blockSize)
 	if high != 0 || low > 1<<63-1 || low == 0 {
 		return 0, fmt.Errorf("%s: %w: %d blocks of %d bytes", name, ErrNoSuperblock, blocks, blockSize)

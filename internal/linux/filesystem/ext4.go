@@ -59,18 +59,18 @@ const (
 	ext4ExtendedEager = "lazy_itable_init=0,lazy_journal_init=1,nodiscard"
 )
 
-func ext4Grammar() grammar {
-	return grammar{tool: "mkfs.ext4", options: join(each(number(), "-C", "-G", "-I", "-N", "-g", "-i"), map[string]rule{
-		"-E": suboptions(join(each(number(), "num_backup_sb", "orphan_file_size", "packed_meta_blocks", "resize",
-			"stride", "stripe-width", "stripe_width"), map[string]rule{"nodiscard": plain(), "root_owner": owner()})),
-		"-J": suboptions(each(number(), "fast_commit_size", "size")),
+func ext4Grammar() mkfsGrammar {
+	return mkfsGrammar{tool: "mkfs.ext4", options: mergeRules(sameRule(number(), "-C", "-G", "-I", "-N", "-g", "-i"), map[string]optionRule{
+		"-E": suboptions(mergeRules(sameRule(number(), "num_backup_sb", "orphan_file_size", "packed_meta_blocks", "resize",
+			"stride", "stripe-width", "stripe_width"), map[string]optionRule{"nodiscard": withoutValue(), "root_owner": owner()})),
+		"-J": suboptions(sameRule(number(), "fast_commit_size", "size")),
 		"-L": label(),
 		"-O": features("64bit", "bigalloc", "dir_index", "dir_nlink", "ea_inode", "ext_attr", "extent", "extents",
 			"extra_isize", "fast_commit", "filetype", "flex_bg", "has_journal", "huge_file", "inline_data", "large_dir",
 			"large_file", "metadata_csum", "metadata_csum_seed", "orphan_file", "project", "quota", "resize_inode",
 			"sparse_super", "sparse_super2", "uninit_bg"),
 		"-T": oneOf("big", "floppy", "huge", "largefile", "largefile4", "news", "small"),
-		"-b": oneOf("4096"), "-j": plain(), "-m": percent(),
+		"-b": oneOf("4096"), "-j": withoutValue(), "-m": percent(),
 	})}
 }
 
@@ -89,7 +89,7 @@ func (e *ext4) Make(ctx context.Context, path string, o MakeOptions) error {
 
 	// Of several -E mkfs.ext4 heeds only the last, so they become one.
 	extended, others := []string{ext4Extended}, make([]option, 0, len(options))
-	if o.Eager {
+	if o.NoLazyInit {
 		extended[0] = ext4ExtendedEager
 	}
 
@@ -111,7 +111,7 @@ func (e *ext4) Check(ctx context.Context, path string) (Verdict, error) {
 	return e.check(ctx, path, "-p")
 }
 
-func (e *ext4) CheckAll(ctx context.Context, path string) (Verdict, error) {
+func (e *ext4) ForceCheck(ctx context.Context, path string) (Verdict, error) {
 	return e.check(ctx, path, "-f", "-p")
 }
 
@@ -121,12 +121,12 @@ func (e *ext4) check(ctx context.Context, path string, options ...string) (Verdi
 		return Verdict{}, err
 	}
 
-	if !t.is {
+	if !t.isExpectedType {
 		return noExt4(), nil
 	}
 
 	if t.readOnly {
-		return e.look(ctx, path)
+		return e.checkUnwritable(ctx, path)
 	}
 
 	return e.fsck(ctx, path, options...)
@@ -135,7 +135,7 @@ func (e *ext4) check(ctx context.Context, path string, options ...string) (Verdi
 func noExt4() Verdict { return Verdict{State: Damaged, Detail: "there is no ext4 superblock"} }
 
 // look is Check of what cannot be repaired because it cannot be written.
-func (e *ext4) look(ctx context.Context, path string) (Verdict, error) {
+func (e *ext4) checkUnwritable(ctx context.Context, path string) (Verdict, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return Verdict{}, fmt.Errorf("check: %w", err)
@@ -161,11 +161,11 @@ func (e *ext4) fsck(ctx context.Context, path string, options ...string) (Verdic
 	}
 	defer held.Close()
 
-	return e.fsckHeld(ctx, path, Command{Args: options, Held: held})
+	return e.runFsck(ctx, path, Command{Args: options, InheritedFile: held})
 }
 
-// fsckHeld runs e2fsck with the options that command has.
-func (e *ext4) fsckHeld(ctx context.Context, path string, command Command) (Verdict, error) {
+// runFsck runs e2fsck with the options that command has.
+func (e *ext4) runFsck(ctx context.Context, path string, command Command) (Verdict, error) {
 	command.Tool, command.Package, command.Args = "e2fsck", ext4Package, append(command.Args, "--", path)
 
 	result, err := e.run.Run(ctx, command)
@@ -201,13 +201,13 @@ func (e *ext4) GrowMounted(ctx context.Context, mountpoint *os.File, deviceBytes
 	}
 	defer directory.Close()
 
-	blockSize, err := expectMagic(directory, unix.EXT4_SUPER_MAGIC, Ext4)
+	blockSize, err := checkMountedType(directory, unix.EXT4_SUPER_MAGIC, Ext4)
 	if err != nil {
 		return err
 	}
 
 	blocks := uint64(deviceBytes / blockSize)
-	if blocks == 0 || ext4Reaches(directory, blocks*uint64(blockSize)) {
+	if blocks == 0 || ext4ReachesEnd(directory, blocks*uint64(blockSize)) {
 		return nil
 	}
 
@@ -239,11 +239,11 @@ type fsmapHead struct {
 	low, high                         fsmap
 }
 
-// ext4Reaches says whether the filesystem has a last block that ends at bytes
+// ext4ReachesEnd says whether the filesystem has a last block that ends at bytes
 // or beyond. The kernel asks for CAP_SYS_RESOURCE before it notices that there
 // is nothing to do, and statfs leaves the metadata out, so its map of the
 // device is asked what lies in that block. If it can't tell, growing is tried.
-func ext4Reaches(directory *os.File, bytes uint64) bool {
+func ext4ReachesEnd(directory *os.File, bytes uint64) bool {
 	var stat unix.Stat_t
 	if unix.Fstat(int(directory.Fd()), &stat) != nil {
 		return false
@@ -260,8 +260,8 @@ func ext4Reaches(directory *os.File, bytes uint64) bool {
 	return err == nil && head.entries > 0
 }
 
-// GrowthOutlivesCrash is true: nothing of it counts before all of it does.
-func (*ext4) GrowthOutlivesCrash() bool { return true }
+// GrowthSurvivesCrash is true: nothing of it counts before all of it does.
+func (*ext4) GrowthSurvivesCrash() bool { return true }
 
 func (e *ext4) GrowUnmounted(ctx context.Context, path string) error {
 	t, err := inspect(path, Ext4)
@@ -269,7 +269,7 @@ func (e *ext4) GrowUnmounted(ctx context.Context, path string) error {
 		return err
 	}
 
-	full, err := e.fills(path, t.sizeBytes)
+	full, err := e.fillsDevice(path, t.sizeBytes)
 	if full || err != nil {
 		return err
 	}
@@ -282,13 +282,13 @@ func (e *ext4) GrowUnmounted(ctx context.Context, path string) error {
 
 	command := Command{
 		Tool: "resize2fs", Package: ext4Package, Args: []string{"--", path},
-		Held: held, Uninterruptible: true,
+		InheritedFile: held, Uninterruptible: true,
 	}
 
 	result, err := e.run.Run(ctx, command)
 	if err == nil && result.ExitCode != 0 && strings.Contains(result.Output, "e2fsck -f") {
 		// It wants a check that is newer than the last mount.
-		verdict, err := e.fsckHeld(ctx, path, Command{Args: []string{"-f", "-p"}, Held: held})
+		verdict, err := e.runFsck(ctx, path, Command{Args: []string{"-f", "-p"}, InheritedFile: held})
 		if err != nil {
 			return err
 		}
@@ -315,7 +315,7 @@ func (e *ext4) GrowUnmounted(ctx context.Context, path string) error {
 }
 
 // fills says whether the filesystem takes all the whole blocks that there are.
-func (e *ext4) fills(path string, bytes int64) (bool, error) {
+func (e *ext4) fillsDevice(path string, bytes int64) (bool, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return false, fmt.Errorf("grow: %w", err)
@@ -358,7 +358,7 @@ func ext4Super(r io.ReaderAt) (size, blockSize int64, err error) {
 	}
 
 	blockSize = ext4MinBlockBytes << exponent
-	size, err = sizeOf(Ext4, blocks, uint64(blockSize))
+	size, err = multiplySize(Ext4, blocks, uint64(blockSize))
 
 	return size, blockSize, err
 }
@@ -375,11 +375,11 @@ func lockPath(ctx context.Context, path string) (*os.File, error) {
 
 	// Some attempts, since udev takes the lock for an instant, as a child does that
 	// is just being forked.
-	patience, pause := fork.NewPatience(lockAttempts), firstBusyPause
+	patience, pause := fork.NewRetry(lockAttempts), firstBusyPause
 
 	for {
 		err = flock.TryLock(file, unix.LOCK_EX)
-		if !errors.Is(err, unix.EWOULDBLOCK) || !patience.Another() {
+		if !errors.Is(err, unix.EWOULDBLOCK) || !patience.Again() {
 			break
 		}
 

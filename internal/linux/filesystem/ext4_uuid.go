@@ -21,10 +21,10 @@ const (
 	ext4FlagSeed         = 0x2000 // of Incompatible: CSUM_SEED
 )
 
-// TwinFlags: nobody asks for the UUID.
-func (*ext4) TwinFlags() []string { return nil }
+// DuplicateUUIDFlags: nobody asks for the UUID.
+func (*ext4) DuplicateUUIDFlags() []string { return nil }
 
-func (*ext4) HasUUID(r io.ReaderAt, id string) (bool, error) { return sameUUID(r, id) }
+func (*ext4) HasUUID(r io.ReaderAt, id string) (bool, error) { return superblockHasUUID(r, id) }
 
 // SetUUID leaves the checksums of all other metadata as they are: their seed,
 // which is the UUID unless it is written down, is written down. Kernels before
@@ -47,7 +47,7 @@ func (e *ext4) setUUID(ctx context.Context, s *superblocks, wanted uuid.UUID) er
 	switch {
 	case binary.LittleEndian.Uint32(super[ext4Incompatible:])&ext4FlagRecover != 0:
 		// The journal may hold the superblock.
-		return fmt.Errorf("%w: its journal holds changes", ErrNotSound)
+		return fmt.Errorf("%w: its journal holds changes", ErrNotClean)
 	case sums&ext4FlagMetadataSums != 0:
 		if err := ext4Sign(super, wanted); err != nil {
 			return err
@@ -55,19 +55,19 @@ func (e *ext4) setUUID(ctx context.Context, s *superblocks, wanted uuid.UUID) er
 	case sums&ext4FlagGroupSums != 0:
 		// The older sums of the group descriptors know no seed; e2fsck -p puts
 		// them right if it comes to that.
-		return s.byTool(ctx, e.run, Command{Tool: "tune2fs", Package: ext4Package, Args: []string{"-U", wanted.String()}}, wanted)
+		return s.setUUIDWithTool(ctx, e.run, Command{Tool: "tune2fs", Package: ext4Package, Args: []string{"-U", wanted.String()}}, wanted)
 	default:
 		copy(super[ext4UUID:], wanted[:])
 	}
 
-	return s.putLast(ext4SuperOffset, super)
+	return s.writeDurably(ext4SuperOffset, super)
 }
 
 // ext4Sign puts the UUID into a superblock with a checksum.
 func ext4Sign(super []byte, id uuid.UUID) error {
 	sum := func() uint32 { return ext4CRC(super[:ext4Checksum]) }
 	if binary.LittleEndian.Uint32(super[ext4Checksum:]) != sum() {
-		return fmt.Errorf("%w: the superblock's checksum is wrong", ErrNotSound)
+		return fmt.Errorf("%w: the superblock's checksum is wrong", ErrNotClean)
 	}
 
 	incompatible := binary.LittleEndian.Uint32(super[ext4Incompatible:])

@@ -58,60 +58,60 @@ type Filesystem interface {
 	// MinimumBytes is the smallest image or device on which Make succeeds.
 	MinimumBytes() int64
 	// Make makes a filesystem over the whole of a regular file or device and
-	// overwrites what is there. Errors: ErrTooSmall, ErrOption, ErrInUse,
+	// overwrites what is there. ErrorCounts: ErrTooSmall, ErrOption, ErrInUse,
 	// ErrToolMissing, or a ToolError.
 	Make(ctx context.Context, path string, o MakeOptions) error
 	// Check looks at an unmounted filesystem and repairs what is safe to repair.
 	// What it finds is the verdict; an error means that it could not look.
 	Check(ctx context.Context, path string) (Verdict, error)
-	// CheckAll is Check that does not believe a filesystem which says that it is
+	// ForceCheck is Check that does not believe a filesystem which says that it is
 	// clean.
-	CheckAll(ctx context.Context, path string) (Verdict, error)
-	// Examine looks at all of a filesystem that nobody writes to, and changes no
+	ForceCheck(ctx context.Context, path string) (Verdict, error)
+	// CheckReadOnly looks at all of a filesystem that nobody writes to, and changes no
 	// byte: Repaired is never its verdict. NeedsReplay means that it can't tell
 	// before the filesystem was mounted with ReplayFlags, and unmounted.
-	Examine(ctx context.Context, path string, o ExamineOptions) (Verdict, error)
-	// CleanWhileWritten says whether what Examine finds clean while it is mounted
+	CheckReadOnly(ctx context.Context, path string, o ReadOnlyCheckOptions) (Verdict, error)
+	// ConsistentWhileWritten says whether what CheckReadOnly finds clean while it is mounted
 	// and written is clean.
-	CleanWhileWritten() bool
+	ConsistentWhileWritten() bool
 	// ReplayFlags are the mount flags for a copy that is mounted only to have its
 	// log replayed.
 	ReplayFlags() []string
-	// CopyMetadata takes what Examine needs of a filesystem, which has to be at rest
+	// CopyMetadata takes what CheckReadOnly needs of a filesystem, which has to be at rest
 	// until it returns. Complete then makes of that the file target, whose content
 	// is replaced: sparse, of the same size, and without any file's data. A damaged
 	// filesystem may be a ToolError, or a tool that only ctx ends.
 	// errors.ErrUnsupported where there is no such copy.
-	CopyMetadata(ctx context.Context, source, target string, o ExamineOptions) (*MetadataCopy, error)
+	CopyMetadata(ctx context.Context, source, target string, o ReadOnlyCheckOptions) (*MetadataCopy, error)
 	// GrowMounted lets the filesystem mounted at the open directory (O_PATH
 	// suffices) fill its device of deviceBytes. It never shrinks, and does
 	// nothing when there is nothing to gain. Error: ErrGrowRefused, or the
 	// kernel's.
 	GrowMounted(ctx context.Context, mountpoint *os.File, deviceBytes int64) error
-	// GrowthOutlivesCrash says whether a growth that is in the log only survives a
+	// GrowthSurvivesCrash says whether a growth that is in the log only survives a
 	// power failure. Where not, the filesystem has to be unmounted or frozen
 	// before the growth is relied on.
-	GrowthOutlivesCrash() bool
+	GrowthSurvivesCrash() bool
 	// GrowUnmounted lets the filesystem fill its image or device, and does
-	// nothing when it does already. Errors: ErrNeedsMount, ErrDamaged, ErrInUse.
+	// nothing when it does already. ErrorCounts: ErrNeedsMount, ErrDamaged, ErrInUse.
 	GrowUnmounted(ctx context.Context, path string) error
 	// SetUUID gives an unmounted and sound filesystem the UUID by which the world
 	// knows it, and does nothing when it has it. After a crash at any instruction
 	// the same call again completes it; until then the filesystem may not mount,
-	// nor make sense to Check. Errors: ErrNotSound, ErrInUse, ErrNoSuperblock.
+	// nor make sense to Check. ErrorCounts: ErrNotClean, ErrInUse, ErrNoSuperblock.
 	SetUUID(ctx context.Context, path, uuid string) error
 	// HasUUID says whether SetUUID of that UUID has nothing to do. Error:
 	// ErrNoSuperblock.
 	HasUUID(r io.ReaderAt, uuid string) (bool, error)
-	// TwinFlags are the mount flags with which it mounts while another of the
+	// DuplicateUUIDFlags are the mount flags with which it mounts while another of the
 	// same UUID may be mounted.
-	TwinFlags() []string
+	DuplicateUUIDFlags() []string
 	// SizeBytes is the size that the superblock tells. Error: ErrNoSuperblock.
 	SizeBytes(r io.ReaderAt) (int64, error)
 }
 
-// ExamineOptions say what is looked at, and how.
-type ExamineOptions struct {
+// ReadOnlyCheckOptions say what is looked at, and how.
+type ReadOnlyCheckOptions struct {
 	// Frozen means that the filesystem is mounted, and frozen or about to be: all
 	// that its log is about has been written.
 	Frozen bool
@@ -125,9 +125,9 @@ type MakeOptions struct {
 	// BlockSize is the logical block size in bytes of the device that the
 	// filesystem will be used on: 4096 (also when 0), or 512.
 	BlockSize int
-	// Eager leaves nothing for the kernel to zero after the first mount. That
+	// NoLazyInit leaves nothing for the kernel to zero after the first mount. That
 	// would punch holes into an image which is to keep all of its space.
-	Eager bool
+	NoLazyInit bool
 	// Options are further options of the filesystem's mkfs, one word each.
 	Options []string
 }
@@ -206,7 +206,7 @@ type target struct {
 	regular   bool
 	readOnly  bool
 	// is says whether there is a superblock of the filesystem asked for.
-	is bool
+	isExpectedType bool
 }
 
 func inspect(path, name string) (target, error) {
@@ -224,7 +224,7 @@ func inspect(path, name string) (target, error) {
 	t := target{regular: info.Mode().IsRegular()}
 
 	if !t.regular {
-		if t.readOnly, err = claim(path); err != nil {
+		if t.readOnly, err = checkUnmounted(path); err != nil {
 			return target{}, err
 		}
 	} else {
@@ -241,14 +241,14 @@ func inspect(path, name string) (target, error) {
 		return target{}, err
 	}
 
-	t.is = found == name
+	t.isExpectedType = found == name
 
 	return t, nil
 }
 
 // claim refuses a device that is mounted, and says whether it is read-only. The
 // tools do so too, but tell it apart from damage only in prose.
-func claim(path string) (readOnly bool, err error) {
+func checkUnmounted(path string) (readOnly bool, err error) {
 	file, err := openExclusively(path)
 	if errors.Is(err, unix.EBUSY) {
 		return false, fmt.Errorf("%s is %w: unmount it first", path, ErrInUse)
@@ -279,11 +279,11 @@ const (
 )
 
 func openExclusively(path string) (*os.File, error) {
-	patience, pause := fork.NewPatience(busyAttempts), firstBusyPause
+	patience, pause := fork.NewRetry(busyAttempts), firstBusyPause
 
 	for {
 		file, err := os.OpenFile(path, os.O_RDONLY|unix.O_EXCL, 0)
-		if !errors.Is(err, unix.EBUSY) || !patience.Another() {
+		if !errors.Is(err, unix.EBUSY) || !patience.Again() {
 			return file, err //nolint:wrapcheck // the caller says what was opened
 		}
 
@@ -318,7 +318,7 @@ func mkfs(ctx context.Context, run Runner, fs Filesystem, path string, command C
 	}
 
 	// An option may have made the tool end content with having done nothing.
-	if t, err = inspect(path, fs.Name()); err == nil && !t.is {
+	if t, err = inspect(path, fs.Name()); err == nil && !t.isExpectedType {
 		err = fmt.Errorf("%w: %s says it succeeded, and made none; check the options", ErrNoSuperblock, command.Tool)
 	}
 
@@ -352,9 +352,9 @@ func reopen(directory *os.File) (*os.File, error) {
 	return os.NewFile(uintptr(descriptor), directory.Name()), nil
 }
 
-// expectMagic guards against an ioctl meant for one filesystem reaching another
+// checkMountedType guards against an ioctl meant for one filesystem reaching another
 // because something else is mounted there by now.
-func expectMagic(file *os.File, magic int64, name string) (blockSize int64, err error) {
+func checkMountedType(file *os.File, magic int64, name string) (blockSize int64, err error) {
 	var stat unix.Statfs_t
 	if err := unix.Fstatfs(int(file.Fd()), &stat); err != nil {
 		return 0, fmt.Errorf("statfs %s: %w", file.Name(), err)

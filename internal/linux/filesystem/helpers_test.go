@@ -90,7 +90,7 @@ func newFilesystem(tb testing.TB, fs filesystem.Filesystem, size int64) *os.File
 func attach(tb testing.TB, image *os.File, o loop.AttachOptions) *loop.Device {
 	tb.Helper()
 
-	o.Preferred = -1
+	o.PreferredNumber = -1
 	loops := loop.NewLoops(loop.LoopsOptions{First: first})
 
 	device, err := loops.Attach(tb.Context(), image, o)

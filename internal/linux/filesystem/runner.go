@@ -29,9 +29,9 @@ type Command struct {
 	// Tool is the program's name, and Package the Debian package that has it.
 	Tool, Package string
 	Args          []string
-	// Held is inherited by the tool, so that a lock on it outlives the driver
+	// InheritedFile is inherited by the tool, so that a lock on it outlives the driver
 	// as long as the tool does.
-	Held *os.File
+	InheritedFile *os.File
 	// Uninterruptible is for a tool that leaves a half-done filesystem when it
 	// is killed: neither the context nor the driver's death ends it.
 	Uninterruptible bool
@@ -84,7 +84,7 @@ const (
 	outputBytes = 16 << 10
 	// graceful is how long a tool may take to end in good order once it was
 	// asked to; some buffers are written then.
-	graceful = 5 * time.Second
+	terminationGrace = 5 * time.Second
 )
 
 func (p processes) Run(ctx context.Context, command Command) (Result, error) {
@@ -103,7 +103,7 @@ func (p processes) Run(ctx context.Context, command Command) (Result, error) {
 	// to take a nice back needs a capability.
 	ended.Go(func() {
 		runtime.LockOSThread()
-		beIdle()
+		setIdlePriority()
 
 		result, err = p.run(ctx, command)
 	})
@@ -112,9 +112,9 @@ func (p processes) Run(ctx context.Context, command Command) (Result, error) {
 	return result, err
 }
 
-// beIdle gives the calling thread the lowest priorities. Where that is not
+// setIdlePriority gives the calling thread the lowest priorities. Where that is not
 // permitted, the tool's work is to be done still.
-func beIdle() {
+func setIdlePriority() {
 	const (
 		leastNice       = 19
 		callingThread   = 0
@@ -127,7 +127,7 @@ func beIdle() {
 }
 
 func (processes) run(ctx context.Context, command Command) (Result, error) {
-	path, err := lookUp(command.Tool)
+	path, err := findTool(command.Tool)
 	if err != nil {
 		return Result{}, &ToolMissingError{Tool: command.Tool, Package: command.Package}
 	}
@@ -143,13 +143,13 @@ func (processes) run(ctx context.Context, command Command) (Result, error) {
 	process.Stdout = &output
 	process.Stderr = &output
 	process.Cancel = func() error { return process.Process.Signal(syscall.SIGTERM) }
-	process.WaitDelay = graceful
+	process.WaitDelay = terminationGrace
 	// An own group keeps a Ctrl-C at the driver's terminal from the tool: the
 	// driver decides.
 	process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 
-	if command.Held != nil {
-		process.ExtraFiles = []*os.File{command.Held}
+	if command.InheritedFile != nil {
+		process.ExtraFiles = []*os.File{command.InheritedFile}
 	}
 
 	if !command.Uninterruptible {
@@ -178,8 +178,8 @@ func (processes) run(ctx context.Context, command Command) (Result, error) {
 	}
 }
 
-// lookUp also looks where tools are that a daemon's PATH may lack.
-func lookUp(tool string) (string, error) {
+// findTool also looks where tools are that a daemon's PATH may lack.
+func findTool(tool string) (string, error) {
 	path, err := exec.LookPath(tool)
 	if err == nil {
 		return path, nil
@@ -237,7 +237,7 @@ func lastLines(output string) string {
 	lines := make([]string, 0, detailLines)
 
 	for line := range strings.Lines(output) {
-		if line = strings.TrimSpace(line); line == "" || isStep(line) {
+		if line = strings.TrimSpace(line); line == "" || isProgressLine(line) {
 			continue
 		}
 
@@ -256,7 +256,7 @@ func lastLines(output string) string {
 	return strings.ToValidUTF8(detail, "?")
 }
 
-// isStep knows how xfs_repair tells its steps.
-func isStep(line string) bool {
+// isProgressLine knows how xfs_repair tells its steps.
+func isProgressLine(line string) bool {
 	return strings.HasPrefix(line, "- ") || strings.HasPrefix(line, "Phase ") || strings.HasPrefix(line, "No modify flag set")
 }

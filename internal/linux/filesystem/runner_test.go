@@ -183,7 +183,7 @@ func driver() error {
 	}
 
 	command := shell(os.Getenv(driverScript))
-	command.Held = held
+	command.InheritedFile = held
 	command.Uninterruptible = os.Getenv(driverPatient) != ""
 
 	_, err = filesystem.NewRunner().Run(context.Background(), command)

@@ -32,7 +32,7 @@ func Tools(fsType string) []Tool {
 // Find returns the path that a Runner starts the tool from. Error: a
 // *ToolMissingError.
 func (t Tool) Find() (string, error) {
-	path, err := lookUp(t.Name)
+	path, err := findTool(t.Name)
 	if err != nil {
 		return "", &ToolMissingError{Tool: t.Name, Package: t.Package}
 	}

@@ -18,12 +18,12 @@ import (
 // can keep the old UUID for what their metadata is signed with, and then the new
 // one is one block: the superblock.
 
-// ErrNotSound is returned by SetUUID of a filesystem with a log to be replayed,
+// ErrNotClean is returned by SetUUID of a filesystem with a log to be replayed,
 // or damage. Check it first.
-var ErrNotSound = errors.New("filesystem is not sound")
+var ErrNotClean = errors.New("filesystem is not sound")
 
-// sameUUID is HasUUID of a filesystem that changes it in one step.
-func sameUUID(r io.ReaderAt, id string) (bool, error) {
+// superblockHasUUID is HasUUID of a filesystem that changes it in one step.
+func superblockHasUUID(r io.ReaderAt, id string) (bool, error) {
 	found, err := UUID(r)
 
 	return found == id, err
@@ -63,8 +63,8 @@ type superblocks struct {
 	*os.File
 
 	// held is locked, and inherited by tools.
-	held *os.File
-	path string
+	lockFile *os.File
+	path     string
 }
 
 // withSuperblocks is what SetUUID is for all of them.
@@ -95,7 +95,7 @@ func openSuperblocks(ctx context.Context, path, name string) (*superblocks, erro
 		return nil, err
 	}
 
-	if !t.is {
+	if !t.isExpectedType {
 		return nil, fmt.Errorf("%s of %s: %w", name, path, ErrNoSuperblock)
 	}
 
@@ -109,10 +109,10 @@ func openSuperblocks(ctx context.Context, path, name string) (*superblocks, erro
 		return nil, errors.Join(fmt.Errorf("open the superblock: %w", err), held.Close())
 	}
 
-	return &superblocks{File: file, held: held, path: path}, nil
+	return &superblocks{File: file, lockFile: held, path: path}, nil
 }
 
-func (s *superblocks) Close() error { return errors.Join(s.File.Close(), s.held.Close()) }
+func (s *superblocks) Close() error { return errors.Join(s.File.Close(), s.lockFile.Close()) }
 
 // readBlock reads what has to be there.
 func readBlock(r io.ReaderAt, offset int64, length int) ([]byte, error) {
@@ -126,7 +126,7 @@ func readBlock(r io.ReaderAt, offset int64, length int) ([]byte, error) {
 
 // put writes a superblock in one piece: it lies within one page of the device's
 // cache and one block of the device. Only Sync makes it last.
-func (s *superblocks) put(offset int64, block []byte) error {
+func (s *superblocks) write(offset int64, block []byte) error {
 	if _, err := s.WriteAt(block, offset); err != nil {
 		return fmt.Errorf("write the superblock at %d: %w", offset, err)
 	}
@@ -134,9 +134,9 @@ func (s *superblocks) put(offset int64, block []byte) error {
 	return nil
 }
 
-// putLast is put that lasts.
-func (s *superblocks) putLast(offset int64, block []byte) error {
-	return errors.Join(s.put(offset, block), s.flush())
+// writeDurably is put that lasts.
+func (s *superblocks) writeDurably(offset int64, block []byte) error {
+	return errors.Join(s.write(offset, block), s.flush())
 }
 
 // flush waits for the disk. What a tool wrote through another descriptor it
@@ -150,7 +150,7 @@ func (s *superblocks) flush() error {
 }
 
 // clear makes a range zeros.
-func (s *superblocks) clear(offset, length int64) error {
+func (s *superblocks) zeroRange(offset, length int64) error {
 	err := unix.Fallocate(int(s.Fd()), unix.FALLOC_FL_ZERO_RANGE|unix.FALLOC_FL_KEEP_SIZE, offset, length)
 	if !errors.Is(err, unix.EOPNOTSUPP) {
 		return err //nolint:wrapcheck // the caller says what was to be cleared
@@ -183,11 +183,11 @@ func crc32c(parts ...[]byte) uint32 {
 	return sum
 }
 
-// byTool has a filesystem's own tool set a UUID that is signed into more than
+// setUUIDWithTool has a filesystem's own tool set a UUID that is signed into more than
 // the superblock. Nothing ends the tool, since nothing could finish its work.
-func (s *superblocks) byTool(ctx context.Context, run Runner, command Command, wanted uuid.UUID) error {
+func (s *superblocks) setUUIDWithTool(ctx context.Context, run Runner, command Command, wanted uuid.UUID) error {
 	command.Args = append(command.Args, "--", s.path)
-	command.Held, command.Uninterruptible = s.held, true
+	command.InheritedFile, command.Uninterruptible = s.lockFile, true
 
 	result, err := run.Run(ctx, command)
 	if err == nil && result.ExitCode != 0 {

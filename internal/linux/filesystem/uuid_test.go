@@ -155,7 +155,7 @@ func TestCopiesOfWhatCrashed(t *testing.T) {
 		mounted.crash(t)
 
 		copied, wanted := copyOf(t, source), uuid.NewString()
-		require.ErrorIs(t, fs.SetUUID(t.Context(), copied.Name(), wanted), filesystem.ErrNotSound)
+		require.ErrorIs(t, fs.SetUUID(t.Context(), copied.Name(), wanted), filesystem.ErrNotClean)
 		replay(t, fs, copied)
 		require.NoError(t, fs.SetUUID(t.Context(), copied.Name(), wanted))
 		requireCheck(t, fs, copied.Name())
@@ -224,7 +224,7 @@ func replay(tb testing.TB, fs filesystem.Filesystem, image *os.File) {
 
 	if verdict.State == filesystem.NeedsReplay {
 		device, directory := attach(tb, image, loop.AttachOptions{}), tb.TempDir()
-		require.NoError(tb, unix.Mount(device.Path, directory, fs.Name(), 0, strings.Join(fs.TwinFlags(), ",")))
+		require.NoError(tb, unix.Mount(device.Path, directory, fs.Name(), 0, strings.Join(fs.DuplicateUUIDFlags(), ",")))
 		require.NoError(tb, unix.Unmount(directory, 0))
 		detach(tb, device)
 
@@ -279,7 +279,7 @@ func TestUUIDRefusals(t *testing.T) {
 			}
 
 			before := modified(t, damaged)
-			require.ErrorIs(t, fs.SetUUID(t.Context(), damaged.Name(), uuid.NewString()), filesystem.ErrNotSound)
+			require.ErrorIs(t, fs.SetUUID(t.Context(), damaged.Name(), uuid.NewString()), filesystem.ErrNotClean)
 			require.Equal(t, before, modified(t, damaged))
 
 			used := mount(t, fs, image, loop.AttachOptions{})

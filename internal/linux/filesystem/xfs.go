@@ -35,16 +35,16 @@ type xfs struct{ run Runner }
 func (*xfs) Name() string        { return XFS }
 func (*xfs) MinimumBytes() int64 { return xfsMinimumBytes }
 
-func xfsGrammar() grammar {
-	return grammar{tool: "mkfs.xfs", options: map[string]rule{
+func xfsGrammar() mkfsGrammar {
+	return mkfsGrammar{tool: "mkfs.xfs", options: map[string]optionRule{
 		"-L": label(),
-		"-b": suboptions(each(number(), "size")),
-		"-d": suboptions(join(each(number(), "agcount", "agsize", "concurrency", "cowextsize", "extszinherit", "su", "sunit",
-			"sw", "swidth"), map[string]rule{"noalign": plain()})),
-		"-i": suboptions(each(number(), "exchange", "maxpct", "nrext64", "perblock", "size", "sparse")),
-		"-l": suboptions(each(number(), "concurrency", "lazy-count", "size", "su", "sunit", "version")),
-		"-m": suboptions(each(oneOf("0", "1"), "bigtime", "crc", "finobt", "inobtcount", "reflink", "rmapbt")),
-		"-n": suboptions(each(number(), "ftype", "parent", "size")),
+		"-b": suboptions(sameRule(number(), "size")),
+		"-d": suboptions(mergeRules(sameRule(number(), "agcount", "agsize", "concurrency", "cowextsize", "extszinherit", "su", "sunit",
+			"sw", "swidth"), map[string]optionRule{"noalign": withoutValue()})),
+		"-i": suboptions(sameRule(number(), "exchange", "maxpct", "nrext64", "perblock", "size", "sparse")),
+		"-l": suboptions(sameRule(number(), "concurrency", "lazy-count", "size", "su", "sunit", "version")),
+		"-m": suboptions(sameRule(oneOf("0", "1"), "bigtime", "crc", "finobt", "inobtcount", "reflink", "rmapbt")),
+		"-n": suboptions(sameRule(number(), "ftype", "parent", "size")),
 		"-s": oneOf("size=4096"),
 	}}
 }
@@ -91,7 +91,7 @@ func (x *xfs) Check(ctx context.Context, path string) (Verdict, error) {
 	}
 
 	// Without one, xfs_repair would read all of the device to find a copy.
-	if !t.is {
+	if !t.isExpectedType {
 		return noXFS(), nil
 	}
 
@@ -103,8 +103,10 @@ func (x *xfs) Check(ctx context.Context, path string) (Verdict, error) {
 	return x.judge(ctx, path, result)
 }
 
-// CheckAll: Check is all there is.
-func (x *xfs) CheckAll(ctx context.Context, path string) (Verdict, error) { return x.Check(ctx, path) }
+// ForceCheck: Check is all there is.
+func (x *xfs) ForceCheck(ctx context.Context, path string) (Verdict, error) {
+	return x.Check(ctx, path)
+}
 
 func noXFS() Verdict { return Verdict{State: Damaged, Detail: "there is no xfs superblock"} }
 
@@ -119,7 +121,7 @@ func (x *xfs) repair(ctx context.Context, path string, t target, command Command
 
 	result, err := x.run.Run(ctx, command)
 	if err == nil {
-		err = unread(command, result)
+		err = readError(command, result)
 	}
 
 	if err != nil {
@@ -146,7 +148,7 @@ func (x *xfs) judge(ctx context.Context, path string, result Result) (Verdict, e
 // only, while its copies, which are not logged, have it already: xfs_repair
 // compares them before it looks for a log.
 func (x *xfs) judgeCopies(ctx context.Context, path string, damaged Verdict) (Verdict, error) {
-	dirty, err := x.dirty(ctx, path, Command{})
+	dirty, err := x.logIsDirty(ctx, path, Command{})
 
 	switch {
 	case err != nil:
@@ -159,7 +161,7 @@ func (x *xfs) judgeCopies(ctx context.Context, path string, damaged Verdict) (Ve
 }
 
 // dirty says whether the log holds changes; it fills in what is to be run.
-func (x *xfs) dirty(ctx context.Context, path string, command Command) (bool, error) {
+func (x *xfs) logIsDirty(ctx context.Context, path string, command Command) (bool, error) {
 	command.Tool, command.Package, command.Args = "xfs_logprint", xfsPackage, []string{"-t", "--", path}
 
 	result, err := x.run.Run(ctx, command)
@@ -199,7 +201,7 @@ func (x *xfs) GrowMounted(ctx context.Context, mountpoint *os.File, deviceBytes 
 	}
 	defer directory.Close()
 
-	if _, err := expectMagic(directory, unix.XFS_SUPER_MAGIC, XFS); err != nil {
+	if _, err := checkMountedType(directory, unix.XFS_SUPER_MAGIC, XFS); err != nil {
 		return err
 	}
 
@@ -234,10 +236,10 @@ func (x *xfs) GrowMounted(ctx context.Context, mountpoint *os.File, deviceBytes 
 	return nil
 }
 
-// GrowthOutlivesCrash is false since the kernel's replay takes the blocks of a new
+// GrowthSurvivesCrash is false since the kernel's replay takes the blocks of a new
 // allocation group for corruption: they lie beyond the end of a filesystem whose
 // superblock, in the same log, has not been replayed yet (Linux 6.18).
-func (*xfs) GrowthOutlivesCrash() bool { return false }
+func (*xfs) GrowthSurvivesCrash() bool { return false }
 
 func (*xfs) GrowUnmounted(context.Context, string) error { return ErrNeedsMount }
 
@@ -256,5 +258,5 @@ func (*xfs) SizeBytes(r io.ReaderAt) (int64, error) {
 		return 0, fmt.Errorf("%s: %w: block size %d", XFS, ErrNoSuperblock, blockSize)
 	}
 
-	return sizeOf(XFS, binary.BigEndian.Uint64(super[xfsDataBlocks:]), blockSize)
+	return multiplySize(XFS, binary.BigEndian.Uint64(super[xfsDataBlocks:]), blockSize)
 }

@@ -38,8 +38,8 @@ const (
 	xfsCyclesBeyond  = 2
 )
 
-// TwinFlags keep the mount from being registered by UUID.
-func (*xfs) TwinFlags() []string { return []string{"nouuid"} }
+// DuplicateUUIDFlags keep the mount from being registered by UUID.
+func (*xfs) DuplicateUUIDFlags() []string { return []string{"nouuid"} }
 
 // HasUUID asks the last superblock, too: SetUUID writes the first one first.
 func (*xfs) HasUUID(r io.ReaderAt, id string) (bool, error) {
@@ -93,14 +93,14 @@ func (x *xfs) beginUUID(ctx context.Context, s *superblocks, layout *xfsLayout, 
 	}
 
 	if verdict.State != Clean {
-		return fmt.Errorf("%w: %s: %s", ErrNotSound, verdict.State, verdict.Detail)
+		return fmt.Errorf("%w: %s: %s", ErrNotClean, verdict.State, verdict.Detail)
 	}
 
 	if err := layout.sign(layout.super, wanted, layout.metadataUUID()); err != nil {
 		return err
 	}
 
-	return s.putLast(0, layout.super)
+	return s.writeDurably(0, layout.super)
 }
 
 func (x *xfs) finishUUID(ctx context.Context, s *superblocks, layout *xfsLayout) error {
@@ -126,7 +126,7 @@ func (x *xfs) finishUUID(ctx context.Context, s *superblocks, layout *xfsLayout)
 		}
 
 		if err == nil {
-			err = s.put(offset, super)
+			err = s.write(offset, super)
 		}
 
 		if err != nil {
@@ -143,13 +143,13 @@ func (x *xfs) finishUUID(ctx context.Context, s *superblocks, layout *xfsLayout)
 func (x *xfs) formatLog(ctx context.Context, s *superblocks, layout *xfsLayout) error {
 	offset, length := layout.log()
 
-	if err := s.clear(offset, length); err != nil {
+	if err := s.zeroRange(offset, length); err != nil {
 		return fmt.Errorf("empty the log: %w", err)
 	}
 
 	cycle := layout.cycle() + xfsCyclesBeyond
 	command := Command{
-		Tool: "xfs_db", Package: xfsPackage, Held: s.held,
+		Tool: "xfs_db", Package: xfsPackage, InheritedFile: s.lockFile,
 		Args: []string{"-x", "-c", "logformat -c " + strconv.FormatUint(uint64(cycle), 10), "--", s.path},
 	}
 
@@ -261,7 +261,7 @@ func (l *xfsLayout) sign(super []byte, id, metadata uuid.UUID) error {
 	}
 
 	if string(super[:len(xfsMagic)]) != xfsMagic || binary.LittleEndian.Uint32(super[xfsChecksum:]) != sum() {
-		return fmt.Errorf("%w: a superblock's checksum is wrong", ErrNotSound)
+		return fmt.Errorf("%w: a superblock's checksum is wrong", ErrNotClean)
 	}
 
 	copy(super[xfsUUID:], id[:])

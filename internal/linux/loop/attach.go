@@ -13,7 +13,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/fork"
 )
 
-// AttachOptions say how an image is attached. Preferred has no useful zero
+// AttachOptions say how an image is attached. PreferredNumber has no useful zero
 // value: -1 means none.
 type AttachOptions struct {
 	// ReadOnly makes the device refuse writes, whoever opens it: a read-only
@@ -27,18 +27,18 @@ type AttachOptions struct {
 	// AutoClear detaches at the last close or unmount: right under a mounted
 	// filesystem, wrong for raw block, since a bind-mounted node holds nothing.
 	AutoClear bool
-	// Own refuses to share a device that the image has already, as another node
+	// Exclusive refuses to share a device that the image has already, as another node
 	// on this machine may have attached it: detaching would take it from both.
 	// For a writer the image then counts as locked.
-	Own bool
-	// Held says that the image is locked by the caller already, for longer than it
+	Exclusive bool
+	// AlreadyLocked says that the image is locked by the caller already, for longer than it
 	// will be attached: it is attached nowhere.
-	Held bool
-	// KeepSpace makes the device refuse discards, which would give the image's space
+	AlreadyLocked bool
+	// NoDiscard makes the device refuse discards, which would give the image's space
 	// back to its filesystem.
-	KeepSpace bool
-	// Preferred is the number to try first, inside or outside of the own range.
-	Preferred int
+	NoDiscard bool
+	// PreferredNumber is the number to try first, inside or outside of the own range.
+	PreferredNumber int
 }
 
 // Device is an attached loop device, held open until Close.
@@ -78,12 +78,12 @@ func (d *Device) Close() error {
 // attached read-only once more. The caller keeps, and closes, its file.
 //
 // Errors: ErrNotImage, ErrImageLocked, ErrNoNumber, or the kernel's.
-func (l *Loops) Attach(ctx context.Context, given *os.File, o AttachOptions) (*Device, error) {
+func (l *Loops) Attach(ctx context.Context, imageFile *os.File, o AttachOptions) (*Device, error) {
 	if o.BlockSize == 0 {
 		o.BlockSize = DefaultBlockSize
 	}
 
-	img, err := openImage(given, o.ReadOnly)
+	img, err := openImage(imageFile, o.ReadOnly)
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +91,7 @@ func (l *Loops) Attach(ctx context.Context, given *os.File, o AttachOptions) (*D
 	// lock.
 	defer img.file.Close()
 
-	if !o.Held {
+	if !o.AlreadyLocked {
 		device, err := l.adoptOrLock(ctx, img, o)
 		if device != nil || err != nil {
 			return device, err
@@ -104,7 +104,7 @@ func (l *Loops) Attach(ctx context.Context, given *os.File, o AttachOptions) (*D
 // adoptOrLock returns the device that has the image already, or none when the
 // image is ours to attach.
 func (l *Loops) adoptOrLock(ctx context.Context, img *image, o AttachOptions) (*Device, error) {
-	patience, pause := fork.NewPatience(lockAttempts), newBackoff()
+	patience, pause := fork.NewRetry(lockAttempts), newBackoff()
 
 	for {
 		free, err := img.lock(o.ReadOnly)
@@ -129,7 +129,7 @@ func (l *Loops) adoptOrLock(ctx context.Context, img *image, o AttachOptions) (*
 			return nil, err
 		}
 
-		if !patience.Another() {
+		if !patience.Again() {
 			return nil, fmt.Errorf("attach %s: %w by another node, a program, or a loop device that was attached with other "+
 				"options or does not go because another mount namespace still has the volume mounted",
 				img.file.Name(), ErrImageLocked)
@@ -169,10 +169,10 @@ const lockAttempts = 12
 func (l *Loops) attach(ctx context.Context, img *image, o AttachOptions) (*Device, error) {
 	tried := make(map[int]struct{})
 
-	l.numbers.review(l.attached)
+	l.numbers.releaseDetached(l.attached)
 
 	for {
-		number, ok := l.numbers.claim(o.Preferred, tried)
+		number, ok := l.numbers.claim(o.PreferredNumber, tried)
 		if !ok {
 			return nil, fmt.Errorf("attach %s: %w between %d and %d",
 				img.file.Name(), ErrNoNumber, l.numbers.first, l.numbers.last)
@@ -188,13 +188,13 @@ func (l *Loops) attach(ctx context.Context, img *image, o AttachOptions) (*Devic
 		if !errors.Is(err, errUnusable) {
 			l.numbers.free(number)
 
-			return nil, &NumberError{Number: number, Do: "attach " + img.file.Name() + " to", Err: err}
+			return nil, &NumberError{Number: number, Op: "attach " + img.file.Name() + " to", Err: err}
 		}
 
-		l.numbers.refuse(number)
+		l.numbers.markUnusable(number)
 
 		// EBUSY with the same image behind it: it is attached already.
-		device, err = l.adoptAt(number, img, o)
+		device, err = l.adoptNumber(number, img, o)
 		if device != nil || err != nil {
 			return device, err
 		}
@@ -214,7 +214,7 @@ func (l *Loops) configure(number int, img *image, o AttachOptions) (*Device, err
 		flags = os.O_RDONLY
 	}
 
-	if !o.KeepSpace {
+	if !o.NoDiscard {
 		if err := l.allowDiscards(number); err != nil {
 			return nil, err
 		}
@@ -246,14 +246,14 @@ func (l *Loops) configure(number int, img *image, o AttachOptions) (*Device, err
 		return nil, fmt.Errorf("LOOP_CONFIGURE: %w", err)
 	}
 
-	if o.KeepSpace {
+	if o.NoDiscard {
 		// After it: kernels before 6.9 set the limit again in it.
 		if err := l.refuseDiscards(number); err != nil {
 			return nil, errors.Join(err, unix.IoctlSetInt(int(node.Fd()), unix.LOOP_CLR_FD, 0), node.Close())
 		}
 	}
 
-	return l.device(node, number)
+	return l.newDevice(node, number)
 }
 
 func (l *Loops) config(img *image, o AttachOptions) *unix.LoopConfig {
@@ -277,7 +277,7 @@ func (l *Loops) config(img *image, o AttachOptions) *unix.LoopConfig {
 	return config
 }
 
-func (l *Loops) device(node *os.File, number int) (*Device, error) {
+func (l *Loops) newDevice(node *os.File, number int) (*Device, error) {
 	info, err := unix.IoctlLoopGetStatus64(int(node.Fd()))
 	if err != nil {
 		err = fmt.Errorf("LOOP_GET_STATUS64: %w", err)
@@ -304,10 +304,10 @@ func (l *Loops) device(node *os.File, number int) (*Device, error) {
 	}, nil
 }
 
-// adoptAt is adopt for a number that may have any image: somebody else's, too, which
+// adoptNumber is adopt for a number that may have any image: somebody else's, too, which
 // is not to be asked.
-func (l *Loops) adoptAt(number int, img *image, o AttachOptions) (*Device, error) {
-	alike, err := namedAlike(img.file)
+func (l *Loops) adoptNumber(number int, img *image, o AttachOptions) (*Device, error) {
+	alike, err := matchBackingName(img.file)
 	if err != nil {
 		return nil, err
 	}
@@ -318,7 +318,7 @@ func (l *Loops) adoptAt(number int, img *image, o AttachOptions) (*Device, error
 	}
 
 	status, attached, err := l.Status(number)
-	if errors.Is(err, ErrNoAnswer) {
+	if errors.Is(err, ErrBackingUnresponsive) {
 		return nil, nil //nolint:nilnil // this image's filesystem does answer
 	}
 
@@ -332,13 +332,13 @@ func (l *Loops) adoptAt(number int, img *image, o AttachOptions) (*Device, error
 // adopt returns a device that has the image already, or nil when it is attached
 // in another way, or by now no more. An error says that this is unknown.
 func (l *Loops) adopt(status *Status, img *image, o AttachOptions) (*Device, error) {
-	if o.Own || !compatible(status, o) {
+	if o.Exclusive || !compatible(status, o) {
 		return nil, nil //nolint:nilnil // documented
 	}
 
 	node, err := l.Open(status.Number)
 	if err != nil {
-		if l.isGone(status.Number, err) {
+		if l.detachedSince(status.Number, err) {
 			err = nil
 		}
 
@@ -353,7 +353,7 @@ func (l *Loops) adopt(status *Status, img *image, o AttachOptions) (*Device, err
 		err = setAutoClear(node, o.AutoClear)
 	}
 
-	if adoptable && err == nil && o.KeepSpace {
+	if adoptable && err == nil && o.NoDiscard {
 		err = l.refuseDiscards(status.Number)
 	}
 
@@ -361,7 +361,7 @@ func (l *Loops) adopt(status *Status, img *image, o AttachOptions) (*Device, err
 		return nil, errors.Join(err, node.Close())
 	}
 
-	l.numbers.own(status.Number)
+	l.numbers.markOwned(status.Number)
 
 	return &Device{
 		Number:   held.Number,

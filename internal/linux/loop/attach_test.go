@@ -52,7 +52,7 @@ func TestStatusSaysHowAnImageIsAttached(t *testing.T) {
 		"autoclear": {AutoClear: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o.Preferred = -1
+			o.PreferredNumber = -1
 			loops := loop.NewLoops(loop.LoopsOptions{First: first})
 			image := newImage(t, 4*mebibyte)
 			device := attach(t, loops, image, o)
@@ -116,7 +116,7 @@ func TestAnImageThatTheCallerHolds(t *testing.T) {
 	require.ErrorIs(t, err, loop.ErrImageLocked)
 
 	o := none()
-	o.Held = true
+	o.AlreadyLocked = true
 	attach(t, loops, image, o)
 }
 
@@ -295,10 +295,10 @@ func TestThePreferredNumberIsTakenEvenOutsideTheRange(t *testing.T) {
 	needRoot(t)
 
 	loops := loop.NewLoops(loop.LoopsOptions{First: first})
-	device := attach(t, loops, newImage(t, mebibyte), loop.AttachOptions{Preferred: firstNode + 7})
+	device := attach(t, loops, newImage(t, mebibyte), loop.AttachOptions{PreferredNumber: firstNode + 7})
 	require.Equal(t, firstNode+7, device.Number)
 
-	other := attach(t, loops, newImage(t, mebibyte), loop.AttachOptions{Preferred: firstNode + 7})
+	other := attach(t, loops, newImage(t, mebibyte), loop.AttachOptions{PreferredNumber: firstNode + 7})
 	require.Equal(t, first, other.Number)
 }
 
@@ -310,7 +310,7 @@ func TestANumberOfAnotherProgramIsTriedLastAndReleasedLater(t *testing.T) {
 
 	loops := loop.NewLoops(loop.LoopsOptions{First: firstBusy, Last: firstBusy + 3})
 	wanted := none()
-	wanted.Preferred = firstBusy
+	wanted.PreferredNumber = firstBusy
 
 	one := attach(t, loops, newImage(t, mebibyte), wanted)
 	require.Equal(t, firstBusy+1, one.Number)

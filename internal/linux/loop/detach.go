@@ -27,9 +27,9 @@ func (l *Loops) DetachImage(ctx context.Context, number int, image Identity) err
 }
 
 func (l *Loops) detach(ctx context.Context, number int, image *Identity) error {
-	sequence, attached, err := l.clear(number, image)
+	sequence, attached, err := l.requestDetach(number, image)
 	if err != nil {
-		return &NumberError{Number: number, Do: "detach", Err: err}
+		return &NumberError{Number: number, Op: "detach", Err: err}
 	}
 
 	// Polled: the kernel sends a uevent, but only to the network namespaces of
@@ -48,7 +48,7 @@ func (l *Loops) detach(ctx context.Context, number int, image *Identity) error {
 
 		if err := pause.wait(ctx); err != nil {
 			return &NumberError{
-				Number: number, Do: "detach",
+				Number: number, Op: "detach",
 				Err: fmt.Errorf("%w: something still has it mounted or open: %w", ErrInUse, err),
 			}
 		}
@@ -60,14 +60,14 @@ func (l *Loops) detach(ctx context.Context, number int, image *Identity) error {
 }
 
 // clear asks for the detach and returns which attachment of the number it was.
-func (l *Loops) clear(number int, image *Identity) (sequence uint64, attached bool, err error) {
+func (l *Loops) requestDetach(number int, image *Identity) (sequence uint64, attached bool, err error) {
 	if !l.attached(number) {
 		return 0, false, nil
 	}
 
 	node, err := l.openForStatus(number)
 	if err != nil {
-		if l.isGone(number, err) {
+		if l.detachedSince(number, err) {
 			return 0, false, nil
 		}
 
@@ -112,7 +112,7 @@ func (l *Loops) clear(number int, image *Identity) (sequence uint64, attached bo
 func (l *Loops) Remove(ctx context.Context, number int) error {
 	control, err := l.openControl()
 	if err != nil {
-		return &NumberError{Number: number, Do: doRemove, Err: err}
+		return &NumberError{Number: number, Op: opRemove, Err: err}
 	}
 	defer closeQuietly(control)
 
@@ -125,11 +125,11 @@ func (l *Loops) Remove(ctx context.Context, number int) error {
 
 			return l.removeNode(number)
 		case !errors.Is(err, unix.EBUSY):
-			return &NumberError{Number: number, Do: doRemove, Err: fmt.Errorf("LOOP_CTL_REMOVE: %w", err)}
+			return &NumberError{Number: number, Op: opRemove, Err: fmt.Errorf("LOOP_CTL_REMOVE: %w", err)}
 		}
 
 		if err := pause.wait(ctx); err != nil {
-			return &NumberError{Number: number, Do: doRemove, Err: fmt.Errorf("%w: %w", ErrInUse, err)}
+			return &NumberError{Number: number, Op: opRemove, Err: fmt.Errorf("%w: %w", ErrInUse, err)}
 		}
 	}
 }

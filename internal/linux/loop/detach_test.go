@@ -232,7 +232,7 @@ func TestRemoveLeavesNoNode(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			loops := loop.NewLoops(o)
-			device, err := loops.Attach(t.Context(), newImage(t, mebibyte), loop.AttachOptions{AutoClear: true, Preferred: -1})
+			device, err := loops.Attach(t.Context(), newImage(t, mebibyte), loop.AttachOptions{AutoClear: true, PreferredNumber: -1})
 			require.NoError(t, err)
 
 			soon, cancel := context.WithTimeout(t.Context(), time.Millisecond)

@@ -32,7 +32,7 @@ func (l *Loops) refuseDiscards(number int) error {
 	return nil
 }
 
-// allowDiscards prepares a number whose last image was attached with KeepSpace.
+// allowDiscards prepares a number whose last image was attached with NoDiscard.
 // The kernel takes no other limit than 0 again, since a queue without discards has
 // no granularity of them; so the device is removed, and is made again when it is
 // opened. Error: errUnusable while something else has it open.

@@ -25,28 +25,28 @@ var (
 	// ErrOtherImage is returned where a number turned out to hold another image
 	// than the one meant.
 	ErrOtherImage = errors.New("loop device holds another image")
-	// ErrNoAnswer is returned where an image is attached, but its filesystem does not
+	// ErrBackingUnresponsive is returned where an image is attached, but its filesystem does not
 	// answer the kernel's LOOP_GET_STATUS64 for it.
-	ErrNoAnswer = errors.New("the filesystem of the attached image does not answer")
+	ErrBackingUnresponsive = errors.New("the filesystem of the attached image does not answer")
 	// ErrNoNumber is returned when every number of the range is taken.
 	ErrNoNumber = errdefs.New(errdefs.ErrResourceExhausted, "no loop device number is free")
 )
 
 const (
-	doOpen   = "open"
-	doRemove = "remove"
-	doAsk    = "LOOP_GET_STATUS64 of"
+	opOpen      = "open"
+	opRemove    = "remove"
+	opGetStatus = "LOOP_GET_STATUS64 of"
 )
 
 // NumberError names the loop device on which something failed.
 type NumberError struct {
 	Number int
-	Do     string
+	Op     string
 	Err    error
 }
 
 func (e *NumberError) Error() string {
-	return fmt.Sprintf("%s loop device %d: %v", e.Do, e.Number, e.Err)
+	return fmt.Sprintf("%s loop device %d: %v", e.Op, e.Number, e.Err)
 }
 
 func (e *NumberError) Unwrap() error { return e.Err }

@@ -26,7 +26,7 @@ func TestFindBesideADeadFilesystem(t *testing.T) {
 	require.NoError(t, lost.Truncate(mebibyte))
 
 	// To go with its last close: whoever detaches it has to ask, too.
-	dead := attach(t, loops, lost, loop.AttachOptions{Preferred: -1, AutoClear: true})
+	dead := attach(t, loops, lost, loop.AttachOptions{PreferredNumber: -1, AutoClear: true})
 
 	require.NoError(t, lost.Close())
 	served.Kill(t)
@@ -99,7 +99,7 @@ func TestAttachAsksNothingOfOthersImages(t *testing.T) {
 	hanging, err := os.Create(filepath.Join(served.Path, "hanging.img"))
 	require.NoError(t, err)
 	require.NoError(t, hanging.Truncate(mebibyte))
-	attach(t, loop.NewLoops(options), hanging, loop.AttachOptions{Preferred: -1, AutoClear: true})
+	attach(t, loop.NewLoops(options), hanging, loop.AttachOptions{PreferredNumber: -1, AutoClear: true})
 	require.NoError(t, hanging.Close())
 
 	loops, image := loop.NewLoops(options), newImage(t, mebibyte)

@@ -111,7 +111,7 @@ func left() ([]loop.Attachment, error) {
 	}), err
 }
 
-func none() loop.AttachOptions { return loop.AttachOptions{Preferred: -1} }
+func none() loop.AttachOptions { return loop.AttachOptions{PreferredNumber: -1} }
 
 // foreignAttach is what another program does: no lock, any number.
 func foreignAttach(tb testing.TB, image *os.File, number int) {

@@ -36,14 +36,14 @@ type image struct {
 	identity Identity
 }
 
-func openImage(given *os.File, readOnly bool) (*image, error) {
+func openImage(source *os.File, readOnly bool) (*image, error) {
 	var stat unix.Stat_t
-	if err := unix.Fstat(int(given.Fd()), &stat); err != nil {
-		return nil, fmt.Errorf("stat %s: %w", given.Name(), err)
+	if err := unix.Fstat(int(source.Fd()), &stat); err != nil {
+		return nil, fmt.Errorf("stat %s: %w", source.Name(), err)
 	}
 
 	if stat.Mode&unix.S_IFMT != unix.S_IFREG {
-		return nil, fmt.Errorf("attach %s: %w", given.Name(), ErrNotImage)
+		return nil, fmt.Errorf("attach %s: %w", source.Name(), ErrNotImage)
 	}
 
 	flags := os.O_RDWR
@@ -53,13 +53,13 @@ func openImage(given *os.File, readOnly bool) (*image, error) {
 
 	// Through /proc it is the very same file, even if it was renamed, deleted,
 	// or opened with O_PATH.
-	descriptor, err := unix.Open("/proc/self/fd/"+strconv.Itoa(int(given.Fd())), flags|unix.O_CLOEXEC, 0)
+	descriptor, err := unix.Open("/proc/self/fd/"+strconv.Itoa(int(source.Fd())), flags|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, fmt.Errorf("open %s again to attach it: %w", given.Name(), err)
+		return nil, fmt.Errorf("open %s again to attach it: %w", source.Name(), err)
 	}
 
 	return &image{
-		file:     os.NewFile(uintptr(descriptor), given.Name()),
+		file:     os.NewFile(uintptr(descriptor), source.Name()),
 		identity: Identity{Device: stat.Dev, Inode: stat.Ino},
 	}, nil
 }
@@ -69,18 +69,18 @@ func openImage(given *os.File, readOnly bool) (*image, error) {
 // look for. Readers then share: a read-only image may be attached on several
 // nodes.
 func (i *image) lock(readOnly bool) (bool, error) {
-	free, err := i.flock(unix.LOCK_EX)
+	free, err := i.tryFlock(unix.LOCK_EX)
 	if !free || err != nil || !readOnly {
 		return free, err
 	}
 
-	return i.flock(unix.LOCK_SH)
+	return i.tryFlock(unix.LOCK_SH)
 }
 
 // share takes the image together with others.
-func (i *image) share() (bool, error) { return i.flock(unix.LOCK_SH) }
+func (i *image) share() (bool, error) { return i.tryFlock(unix.LOCK_SH) }
 
-func (i *image) flock(how int) (bool, error) {
+func (i *image) tryFlock(how int) (bool, error) {
 	err := flock.TryLock(i.file, how)
 
 	switch {

@@ -39,8 +39,8 @@ type Loops struct {
 	dev, deviceDir, sys string
 }
 
-// OwnNumber returns the own number of a slot, counted from 0.
-func (l *Loops) OwnNumber(slot int) int { return l.numbers.first + slot }
+// NumberOfSlot returns the own number of a slot, counted from 0.
+func (l *Loops) NumberOfSlot(slot int) int { return l.numbers.first + slot }
 
 // NewLoops returns a Loops. It does no I/O.
 func NewLoops(opts LoopsOptions) *Loops {
@@ -87,7 +87,7 @@ func (l *Loops) Path(number int) string {
 // the file is open a detach does not complete.
 func (l *Loops) Open(number int) (*os.File, error) {
 	if !l.attached(number) {
-		return nil, &NumberError{Number: number, Do: doOpen, Err: ErrNotAttached}
+		return nil, &NumberError{Number: number, Op: opOpen, Err: ErrNotAttached}
 	}
 
 	file, err := l.openNode(number, os.O_RDWR)
@@ -96,7 +96,7 @@ func (l *Loops) Open(number int) (*os.File, error) {
 	}
 
 	if err != nil {
-		return nil, &NumberError{Number: number, Do: doOpen, Err: err}
+		return nil, &NumberError{Number: number, Op: opOpen, Err: err}
 	}
 
 	return file, nil
@@ -112,7 +112,7 @@ func (l *Loops) Resize(number int) (int64, error) {
 	defer file.Close()
 
 	if err := unix.IoctlSetInt(int(file.Fd()), unix.LOOP_SET_CAPACITY, 0); err != nil {
-		return 0, &NumberError{Number: number, Do: "resize", Err: fmt.Errorf("LOOP_SET_CAPACITY: %w", err)}
+		return 0, &NumberError{Number: number, Op: "resize", Err: fmt.Errorf("LOOP_SET_CAPACITY: %w", err)}
 	}
 
 	return deviceSize(file)

@@ -27,7 +27,7 @@ func newNumbers(first, last int) *numbers {
 
 // review makes those numbers usable again that nobody holds any more. held is
 // not called under the lock.
-func (n *numbers) review(held func(number int) bool) {
+func (n *numbers) releaseDetached(held func(number int) bool) {
 	n.mu.Lock()
 	suspects := slices.Collect(maps.Keys(n.unusable))
 	n.mu.Unlock()
@@ -46,16 +46,16 @@ func (n *numbers) claim(preferred int, tried map[int]struct{}) (int, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 
-	if preferred >= 0 && preferred <= MaxNumber && !n.known(preferred) && n.open(preferred, tried) {
+	if preferred >= 0 && preferred <= MaxNumber && !n.recorded(preferred) && n.available(preferred, tried) {
 		return n.take(preferred), true
 	}
 
-	for n.next <= n.last && n.known(n.next) {
+	for n.next <= n.last && n.recorded(n.next) {
 		n.next++
 	}
 
 	for number := n.next; number <= n.last; number++ {
-		if !n.known(number) && n.open(number, tried) {
+		if !n.recorded(number) && n.available(number, tried) {
 			return n.take(number), true
 		}
 	}
@@ -63,7 +63,7 @@ func (n *numbers) claim(preferred int, tried map[int]struct{}) (int, bool) {
 	oldest, found := 0, false
 
 	for number, when := range n.unusable {
-		if n.open(number, tried) && (!found || when < n.unusable[oldest]) {
+		if n.available(number, tried) && (!found || when < n.unusable[oldest]) {
 			oldest, found = number, true
 		}
 	}
@@ -89,7 +89,7 @@ func (n *numbers) free(number int) {
 }
 
 // own records that a number found busy is ours after all.
-func (n *numbers) own(number int) {
+func (n *numbers) markOwned(number int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 
@@ -97,7 +97,7 @@ func (n *numbers) own(number int) {
 }
 
 // refuse records that a claimed number proved unusable.
-func (n *numbers) refuse(number int) {
+func (n *numbers) markUnusable(number int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 
@@ -113,14 +113,14 @@ func (n *numbers) take(number int) int {
 	return number
 }
 
-func (n *numbers) open(number int, tried map[int]struct{}) bool {
+func (n *numbers) available(number int, tried map[int]struct{}) bool {
 	_, taken := n.taken[number]
 	_, already := tried[number]
 
 	return !taken && !already
 }
 
-func (n *numbers) known(number int) bool {
+func (n *numbers) recorded(number int) bool {
 	_, taken := n.taken[number]
 	_, unusable := n.unusable[number]
 

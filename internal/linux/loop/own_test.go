@@ -11,7 +11,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 )
 
-// TestADeviceIsNotShared: with Own an image that is attached already is refused, since
+// TestADeviceIsNotShared: with Exclusive an image that is attached already is refused, since
 // it is another node's on the same machine, whose device a detach would take.
 func TestADeviceIsNotShared(t *testing.T) {
 	needRoot(t)
@@ -21,12 +21,12 @@ func TestADeviceIsNotShared(t *testing.T) {
 
 	other := loop.NewLoops(loop.LoopsOptions{First: first})
 
-	shared, err := other.Attach(t.Context(), image, loop.AttachOptions{Preferred: -1, Own: true})
+	shared, err := other.Attach(t.Context(), image, loop.AttachOptions{PreferredNumber: -1, Exclusive: true})
 	if err == nil {
 		require.NoError(t, shared.Close())
 	}
 
-	require.ErrorIs(t, err, loop.ErrImageLocked, "attach with Own an image that is attached to loop%d", device.Number)
+	require.ErrorIs(t, err, loop.ErrImageLocked, "attach with Exclusive an image that is attached to loop%d", device.Number)
 }
 
 // TestAnImageIsToldByItsFilesystemToo: two files with the same name and the same inode

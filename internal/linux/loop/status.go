@@ -56,19 +56,19 @@ func (l *Loops) Status(number int) (Status, bool, error) {
 
 	file, err := l.openForStatus(number)
 	if err != nil {
-		if l.isGone(number, err) {
+		if l.detachedSince(number, err) {
 			return Status{}, false, nil
 		}
 
-		return Status{}, false, &NumberError{Number: number, Do: doOpen, Err: err}
+		return Status{}, false, &NumberError{Number: number, Op: opOpen, Err: err}
 	}
 	defer file.Close()
 
 	return l.statusOf(file, number)
 }
 
-// Vitals is what of a Status can be told without sysfs: a fourth of its price.
-type Vitals struct {
+// BasicStatus is what of a Status can be told without sysfs: a fourth of its price.
+type BasicStatus struct {
 	// Backing is the image, and SizeBytes the device's size.
 	Backing   Identity
 	SizeBytes int64
@@ -77,43 +77,43 @@ type Vitals struct {
 	Sequence uint64
 }
 
-// Vitals returns those of a number, false when no image is attached to it. As
+// BasicStatus returns those of a number, false when no image is attached to it. As
 // Status it waits for an image whose filesystem hangs.
-func (l *Loops) Vitals(number int) (Vitals, bool, error) {
+func (l *Loops) BasicStatus(number int) (BasicStatus, bool, error) {
 	if !l.attached(number) {
-		return Vitals{}, false, nil
+		return BasicStatus{}, false, nil
 	}
 
 	file, err := l.openForStatus(number)
 	if err != nil {
-		if l.isGone(number, err) {
-			return Vitals{}, false, nil
+		if l.detachedSince(number, err) {
+			return BasicStatus{}, false, nil
 		}
 
-		return Vitals{}, false, &NumberError{Number: number, Do: doOpen, Err: err}
+		return BasicStatus{}, false, &NumberError{Number: number, Op: opOpen, Err: err}
 	}
 	defer file.Close()
 
 	info, err := unix.IoctlLoopGetStatus64(int(file.Fd()))
 	if errors.Is(err, unix.ENXIO) {
-		return Vitals{}, false, nil
+		return BasicStatus{}, false, nil
 	}
 
 	if err != nil {
-		return Vitals{}, false, &NumberError{Number: number, Do: doAsk, Err: fmt.Errorf("%w: %w", ErrNoAnswer, err)}
+		return BasicStatus{}, false, &NumberError{Number: number, Op: opGetStatus, Err: fmt.Errorf("%w: %w", ErrBackingUnresponsive, err)}
 	}
 
 	size, err := deviceSize(file)
 	if err != nil {
-		return Vitals{}, false, &NumberError{Number: number, Do: "read the size of", Err: err}
+		return BasicStatus{}, false, &NumberError{Number: number, Op: "read the size of", Err: err}
 	}
 
 	sequence, err := deviceSequence(file)
 	if err != nil {
-		return Vitals{}, false, &NumberError{Number: number, Do: "identify", Err: err}
+		return BasicStatus{}, false, &NumberError{Number: number, Op: "identify", Err: err}
 	}
 
-	return Vitals{
+	return BasicStatus{
 		Backing: Identity{Device: info.Device, Inode: info.Inode}, SizeBytes: size,
 		DirectIO: info.Flags&unix.LO_FLAGS_DIRECT_IO != 0, Sequence: sequence,
 	}, true, nil
@@ -132,22 +132,22 @@ func (l *Loops) Find(image *os.File) ([]Status, error) {
 
 // find asks those devices only that can have the image.
 func (l *Loops) find(image *os.File, identity Identity) ([]Status, error) {
-	alike, err := namedAlike(image)
+	alike, err := matchBackingName(image)
 	if err != nil {
 		return nil, err
 	}
 
-	list, err := l.ask(alike)
+	list, err := l.statusesWhere(alike)
 
 	return slices.DeleteFunc(list, func(s Status) bool { return s.Backing() != identity }), err
 }
 
-// namedAlike returns what tells by the name that sysfs says whether a device can have
+// matchBackingName returns what tells by the name that sysfs says whether a device can have
 // the image: one of the same name, or of none any more. LOOP_GET_STATUS64 asks the
 // filesystem of the image, and who waits for somebody else's that hangs attaches
 // nothing any more.
-func namedAlike(image *os.File) (func(path string, deleted bool) bool, error) {
-	name, err := onlyName(image)
+func matchBackingName(image *os.File) (func(path string, deleted bool) bool, error) {
+	name, err := uniqueName(image)
 	if err != nil {
 		return nil, err
 	}
@@ -160,12 +160,12 @@ func namedAlike(image *os.File) (func(path string, deleted bool) bool, error) {
 // List returns the attached loop devices of the machine in order of number, without
 // those whose image's filesystem is gone. It waits for one that hangs.
 func (l *Loops) List() ([]Status, error) {
-	return l.ask(func(string, bool) bool { return true })
+	return l.statusesWhere(func(string, bool) bool { return true })
 }
 
 // ask returns the state of those devices whose image, by what sysfs says of its name,
 // is to be asked.
-func (l *Loops) ask(whether func(path string, deleted bool) bool) ([]Status, error) {
+func (l *Loops) statusesWhere(whether func(path string, deleted bool) bool) ([]Status, error) {
 	numbers, err := l.allNumbers()
 	if err != nil {
 		return nil, err
@@ -186,7 +186,7 @@ func (l *Loops) ask(whether func(path string, deleted bool) bool) ([]Status, err
 		status, attached, err := l.Status(number)
 
 		// The filesystem of who calls this answers; somebody else's may be gone.
-		if errors.Is(err, ErrNoAnswer) {
+		if errors.Is(err, ErrBackingUnresponsive) {
 			continue
 		}
 
@@ -202,10 +202,10 @@ func (l *Loops) ask(whether func(path string, deleted bool) bool) ([]Status, err
 	return list, nil
 }
 
-// onlyName returns the name, without a path, that the file has now, or "" when it may
+// uniqueName returns the name, without a path, that the file has now, or "" when it may
 // have others, too. A device tells the one by which its image was opened, and follows
 // when that is renamed.
-func onlyName(file *os.File) (string, error) {
+func uniqueName(file *os.File) (string, error) {
 	var stat unix.Stat_t
 	if err := unix.Fstat(int(file.Fd()), &stat); err != nil {
 		return "", fmt.Errorf("stat %s: %w", file.Name(), err)
@@ -328,17 +328,17 @@ func (l *Loops) statusOf(file *os.File, number int) (Status, bool, error) {
 	}
 
 	if err != nil {
-		return Status{}, false, &NumberError{Number: number, Do: doAsk, Err: fmt.Errorf("%w: %w", ErrNoAnswer, err)}
+		return Status{}, false, &NumberError{Number: number, Op: opGetStatus, Err: fmt.Errorf("%w: %w", ErrBackingUnresponsive, err)}
 	}
 
 	size, err := deviceSize(file)
 	if err != nil {
-		return Status{}, false, &NumberError{Number: number, Do: "read the size of", Err: err}
+		return Status{}, false, &NumberError{Number: number, Op: "read the size of", Err: err}
 	}
 
 	blockSize, err := unix.IoctlGetInt(int(file.Fd()), unix.BLKSSZGET)
 	if err != nil {
-		return Status{}, false, &NumberError{Number: number, Do: "BLKSSZGET of", Err: err}
+		return Status{}, false, &NumberError{Number: number, Op: "BLKSSZGET of", Err: err}
 	}
 
 	sequence, err := l.sequence(number)
@@ -376,15 +376,15 @@ func (l *Loops) sysfs(number int, attribute string) (string, error) {
 	case isMissing(err):
 		return "", nil
 	case err != nil:
-		return "", &NumberError{Number: number, Do: "read in sysfs about", Err: err}
+		return "", &NumberError{Number: number, Op: "read in sysfs about", Err: err}
 	default:
 		return strings.TrimSuffix(string(content), "\n"), nil
 	}
 }
 
-// isGone says whether a device could not be opened because nothing is attached to
+// detachedSince says whether a device could not be opened because nothing is attached to
 // the number any more. A missing node alone does not say that.
-func (l *Loops) isGone(number int, err error) bool {
+func (l *Loops) detachedSince(number int, err error) bool {
 	return errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV) || !l.attached(number)
 }
 
@@ -427,7 +427,7 @@ func (l *Loops) sequence(number int) (uint64, error) {
 
 	sequence, err := strconv.ParseUint(content, 10, 64)
 	if err != nil {
-		return 0, &NumberError{Number: number, Do: "read in sysfs about", Err: err}
+		return 0, &NumberError{Number: number, Op: "read in sysfs about", Err: err}
 	}
 
 	return sequence, nil

@@ -27,12 +27,12 @@ func BenchmarkMounted(b *testing.B) {
 	dir, _ := allowedDir(b)
 	makeMounts(b, dir)
 
-	for name, prepare := range map[string]func(*mount.Places){
-		"statmount": func(*mount.Places) {},
+	for name, prepare := range map[string]func(*mount.AllowedDirs){
+		"statmount": func(*mount.AllowedDirs) {},
 		"mountinfo": mount.ReadMountinfo,
 	} {
 		b.Run(name, func(b *testing.B) {
-			places, err := mount.OpenPlaces(dir)
+			places, err := mount.NewAllowedDirs(dir)
 			require.NoError(b, err)
 			prepare(places)
 
@@ -67,7 +67,7 @@ func BenchmarkFind(b *testing.B) {
 	path := makeDir(b, dir, "pods", "uid", "volumes", "kubernetes.io~csi", "pvc") + "/mount"
 
 	for b.Loop() {
-		place, err := places.Find(path)
+		place, err := places.Target(path)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -100,7 +100,7 @@ func BenchmarkPublish(b *testing.B) {
 	}
 }
 
-func publish(staging, target *mount.Place, options mount.Options) error {
+func publish(staging, target *mount.Target, options mount.Options) error {
 	source, err := staging.Open()
 	if err != nil {
 		return err

@@ -9,14 +9,14 @@ import (
 // Besides these, errors wrap what the kernel said, so that errors.Is works with
 // fs.ErrNotExist, fs.ErrPermission and the errno itself.
 var (
-	// ErrRelative is returned for a path that does not start at the root; an
+	// ErrNotAbsolute is returned for a path that does not start at the root; an
 	// empty one too.
-	ErrRelative = errdefs.New(errdefs.ErrInvalidArgument, "not an absolute path")
-	// ErrPath is returned for a path that no orchestrator has a reason to send:
+	ErrNotAbsolute = errdefs.New(errdefs.ErrInvalidArgument, "not an absolute path")
+	// ErrInvalidPath is returned for a path that no orchestrator has a reason to send:
 	// with "." or ".." in it, with a NUL, or longer than the kernel takes.
-	ErrPath = errdefs.New(errdefs.ErrInvalidArgument, "not a plain path")
-	// ErrOutside is returned for a path beneath none of the allowed directories.
-	ErrOutside = errdefs.New(errdefs.ErrInvalidArgument, "outside the allowed directories")
+	ErrInvalidPath = errdefs.New(errdefs.ErrInvalidArgument, "not a plain path")
+	// ErrOutsideAllowed is returned for a path beneath none of the allowed directories.
+	ErrOutsideAllowed = errdefs.New(errdefs.ErrInvalidArgument, "outside the allowed directories")
 	// ErrSymlink is returned where a symlink stands in a path, or at its end.
 	ErrSymlink = errdefs.New(errdefs.ErrInvalidArgument, "a symlink is not followed")
 	// ErrWrongType is returned where something of another type is in the way: a
@@ -26,12 +26,12 @@ var (
 	ErrNotEmpty = errdefs.New(errdefs.ErrFailedPrecondition, "not empty")
 	// ErrBusy is returned where something still uses a mount or a device.
 	ErrBusy = errdefs.New(errdefs.ErrFailedPrecondition, "in use")
-	// ErrFlag is returned for a mount flag that is refused, here or by the
+	// ErrMountFlag is returned for a mount flag that is refused, here or by the
 	// filesystem. Its message has the flag's name and never its value.
-	ErrFlag = errdefs.New(errdefs.ErrInvalidArgument, "bad mount flag")
-	// ErrAttached is returned for a Tree that was attached or closed already.
+	ErrMountFlag = errdefs.New(errdefs.ErrInvalidArgument, "bad mount flag")
+	// ErrAttached is returned for a Detached that was attached or closed already.
 	ErrAttached = errors.New("the detached mount is used up")
-	// ErrKernel is returned where the kernel is too old or a sandbox forbids the
+	// ErrKernelUnsupported is returned where the kernel is too old or a sandbox forbids the
 	// call.
-	ErrKernel = errors.New("the kernel does not offer it")
+	ErrKernelUnsupported = errors.New("the kernel does not offer it")
 )

@@ -7,26 +7,26 @@ import (
 )
 
 // ReadMountinfo makes places observe as on a kernel without statmount.
-func ReadMountinfo(places *Places) { places.observer = &observer{} }
+func ReadMountinfo(places *AllowedDirs) { places.observer = &observer{} }
 
 // ReadsStatmount says whether this kernel's statmount is in use.
-func ReadsStatmount(places *Places) bool { return places.observer.statmount }
+func ReadsStatmount(places *AllowedDirs) bool { return places.observer.statmount }
 
 // ListFromMountinfo is List on a kernel without statmount.
 func ListFromMountinfo() ([]Point, error) { return (&observer{}).list() }
 
 // ParentPath is where the opened parent is now, as the kernel says.
-func ParentPath(place *Place) (string, error) {
+func ParentPath(place *Target) (string, error) {
 	return os.Readlink("/proc/self/fd/" + strconv.Itoa(place.dir()))
 }
 
 // WithoutValues is what is left of a kernel's message.
-func WithoutValues(options Options, text string) string { return options.withoutValues(text) }
+func WithoutValues(options Options, text string) string { return options.redact(text) }
 
-// Seal makes the tree's filesystem and its mount read-only, as Files does.
-func Seal(tree *Tree) error { return tree.seal() }
+// Seal makes the tree's filesystem and its mount read-only, as NewReadOnlyTmpfs does.
+func Seal(tree *Detached) error { return tree.makeReadOnly() }
 
 // Create makes a file in the tree, which is attached nowhere yet, open for writing.
-func Create(tree *Tree, name string) (*os.File, error) {
+func Create(tree *Detached, name string) (*os.File, error) {
 	return os.Create(fmt.Sprintf("/proc/self/fd/%d/%s", tree.root.Fd(), name))
 }

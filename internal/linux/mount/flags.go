@@ -26,11 +26,11 @@ type parameter struct {
 }
 
 // ParseFlags reads mount flags as mount(8) spells them: "noatime", "data=ordered",
-// or several with commas between, where quotes protect a comma. Of contradicting
+// or several with commas between, where quotes protect a comma. PointOf contradicting
 // flags the last one counts. What is not of the mount itself goes to the
 // filesystem, which may refuse it when it is mounted.
 //
-// ErrFlag is returned for flags that would do something else than mount this
+// ErrMountFlag is returned for flags that would do something else than mount this
 // one volume (bind, remount, propagation, a loop or another device). mount(8)'s
 // own remarks (defaults, nofail, _netdev, x-…) are ignored.
 func ParseFlags(flags []string) (Options, error) {
@@ -38,21 +38,21 @@ func ParseFlags(flags []string) (Options, error) {
 
 	for _, flag := range flags {
 		if flag == "" {
-			return Options{}, fmt.Errorf("%w: an empty one", ErrFlag)
+			return Options{}, fmt.Errorf("%w: an empty one", ErrMountFlag)
 		}
 
 		if strings.IndexByte(flag, 0) >= 0 {
-			return Options{}, fmt.Errorf("%w: one with a NUL in it", ErrFlag)
+			return Options{}, fmt.Errorf("%w: one with a NUL in it", ErrMountFlag)
 		}
 
 		single := splitOptions(flag)
 		if len(single) == 0 {
-			return Options{}, fmt.Errorf("%w: commas only", ErrFlag)
+			return Options{}, fmt.Errorf("%w: commas only", ErrMountFlag)
 		}
 
 		for _, flag := range single {
 			var err error
-			if options, err = options.with(flag); err != nil {
+			if options, err = options.withFlag(flag); err != nil {
 				return Options{}, err
 			}
 		}
@@ -68,7 +68,7 @@ func SplitFlags(flags []string) []string {
 
 	for _, flag := range flags {
 		for _, flag := range splitOptions(flag) {
-			if key, _, _ := strings.Cut(flag, "="); !isRemark(key) {
+			if key, _, _ := strings.Cut(flag, "="); !isUserspaceOption(key) {
 				single = append(single, flag)
 			}
 		}
@@ -82,7 +82,7 @@ func (o Options) ReadOnly() bool { return o.set&unix.MOUNT_ATTR_RDONLY != 0 }
 
 // WithReadOnly returns the same options with "ro" as the last flag.
 func (o Options) WithReadOnly() Options {
-	return o.apply(attribute{set: unix.MOUNT_ATTR_RDONLY})
+	return o.withAttribute(attribute{set: unix.MOUNT_ATTR_RDONLY})
 }
 
 // WithoutDevices returns the same options with "nodev", unless they say "dev".
@@ -91,11 +91,11 @@ func (o Options) WithoutDevices() Options {
 		return o
 	}
 
-	return o.apply(attribute{set: unix.MOUNT_ATTR_NODEV})
+	return o.withAttribute(attribute{set: unix.MOUNT_ATTR_NODEV})
 }
 
-// Panics reports whether an error of the filesystem is to halt the machine.
-func (o Options) Panics() bool {
+// PanicsOnError reports whether an error of the filesystem is to halt the machine.
+func (o Options) PanicsOnError() bool {
 	return slices.ContainsFunc(o.parameters, func(p parameter) bool {
 		return (p.key == errorsKey || p.key == "fatal_errors") && p.value == "panic"
 	})
@@ -108,7 +108,7 @@ const errorsKey = "errors"
 // superblock of an ext4 says what follows an error, such as a panic, unless the
 // mount does. An xfs has nothing like it in the image, a btrfs only as a mount
 // option.
-func (o Options) against(fsType string) Options {
+func (o Options) withSafeErrors(fsType string) Options {
 	given := slices.ContainsFunc(o.parameters, func(p parameter) bool { return p.key == errorsKey })
 	if fsType == "ext4" && !given {
 		o.parameters = append(slices.Clip(o.parameters), parameter{key: errorsKey, value: "remount-ro", hasValue: true})
@@ -131,32 +131,32 @@ func (o Options) String() string {
 func (o Options) GoString() string { return "mount.Options(" + o.String() + ")" }
 
 // with returns the options with one more flag.
-func (o Options) with(flag string) (Options, error) {
+func (o Options) withFlag(flag string) (Options, error) {
 	key, value, hasValue := strings.Cut(flag, "=")
 
 	switch {
 	case key == "":
-		return Options{}, fmt.Errorf("%w: one without a name before the \"=\"", ErrFlag)
+		return Options{}, fmt.Errorf("%w: one without a name before the \"=\"", ErrMountFlag)
 	case len(key) > maxParameterBytes:
 		return Options{}, fmt.Errorf("%w %s: its name has %d bytes and the kernel takes %d",
-			ErrFlag, quote(key), len(key), maxParameterBytes)
+			ErrMountFlag, quote(key), len(key), maxParameterBytes)
 	case len(value) > maxParameterBytes:
 		return Options{}, fmt.Errorf("%w %s: its value has %d bytes and the kernel takes %d",
-			ErrFlag, quote(key), len(value), maxParameterBytes)
-	case isRemark(key):
+			ErrMountFlag, quote(key), len(value), maxParameterBytes)
+	case isUserspaceOption(key):
 		return o, nil
 	}
 
-	if reason, refused := refusal(key); refused {
-		return Options{}, fmt.Errorf("%w %s: %s; leave it out", ErrFlag, quote(key), reason)
+	if reason, refused := forbiddenReason(key); refused {
+		return Options{}, fmt.Errorf("%w %s: %s; leave it out", ErrMountFlag, quote(key), reason)
 	}
 
 	if attribute, known := attributeOf(key); known {
 		if hasValue {
-			return Options{}, fmt.Errorf("%w %s: it takes no value", ErrFlag, quote(key))
+			return Options{}, fmt.Errorf("%w %s: it takes no value", ErrMountFlag, quote(key))
 		}
 
-		return o.apply(attribute), nil
+		return o.withAttribute(attribute), nil
 	}
 
 	// The quotes are for the commas; the kernel takes a value as it is.
@@ -173,7 +173,7 @@ func (o Options) with(flag string) (Options, error) {
 // attribute is a flag of the mount itself: bits to clear first, then to set.
 type attribute struct{ clear, set uint64 }
 
-func (o Options) apply(a attribute) Options {
+func (o Options) withAttribute(a attribute) Options {
 	o.set = o.set&^a.clear | a.set
 	o.clear = o.clear&^a.set | a.clear
 
@@ -215,8 +215,8 @@ func attributeOf(flag string) (attribute, bool) {
 	return attribute{}, false
 }
 
-// isRemark knows what mount(8) keeps to itself.
-func isRemark(flag string) bool {
+// isUserspaceOption knows what mount(8) keeps to itself.
+func isUserspaceOption(flag string) bool {
 	switch flag {
 	case "defaults", "auto", "noauto", "nofail", "_netdev", "comment", "silent", "loud":
 		return true
@@ -225,7 +225,7 @@ func isRemark(flag string) bool {
 	}
 }
 
-func refusal(flag string) (reason string, refused bool) {
+func forbiddenReason(flag string) (reason string, refused bool) {
 	switch flag {
 	case "bind", "rbind", "move", "remount":
 		return "it asks for something else than a mount", true

@@ -22,7 +22,7 @@ func TestParseFlagsRefuses(t *testing.T) {
 		strings.Repeat("k", 256), "key=" + strings.Repeat("v", 256),
 	} {
 		_, err := mount.ParseFlags([]string{"noatime", given})
-		require.ErrorIsf(t, err, mount.ErrFlag, "%q", given)
+		require.ErrorIsf(t, err, mount.ErrMountFlag, "%q", given)
 		require.NotContains(t, err.Error(), "/dev/", "values stay out of messages")
 	}
 }
@@ -84,7 +84,7 @@ func FuzzParseFlags(f *testing.F) {
 
 		options, err := mount.ParseFlags([]string{key, key + "=" + secret + value})
 		if err != nil {
-			require.ErrorIs(t, err, mount.ErrFlag)
+			require.ErrorIs(t, err, mount.ErrMountFlag)
 
 			if !strings.Contains(key+value, ",") && !strings.Contains(key, secret) {
 				require.NotContains(t, err.Error(), secret)

@@ -27,15 +27,15 @@ func needRoot(tb testing.TB) {
 	}
 }
 
-// allowedDir returns an empty directory and the Places with only it. What is
+// allowedDir returns an empty directory and the AllowedDirs with only it. What is
 // mounted beneath it at the end is unmounted.
-func allowedDir(tb testing.TB) (string, *mount.Places) {
+func allowedDir(tb testing.TB) (string, *mount.AllowedDirs) {
 	tb.Helper()
 
 	dir, err := filepath.EvalSymlinks(tb.TempDir())
 	require.NoError(tb, err)
 
-	places, err := mount.OpenPlaces(dir)
+	places, err := mount.NewAllowedDirs(dir)
 	require.NoError(tb, err)
 
 	tb.Cleanup(places.Close)
@@ -57,10 +57,10 @@ func unmountBeneath(tb testing.TB, dir string) {
 	}
 }
 
-func find(tb testing.TB, places *mount.Places, path string) *mount.Place {
+func find(tb testing.TB, places *mount.AllowedDirs, path string) *mount.Target {
 	tb.Helper()
 
-	place, err := places.Find(path)
+	place, err := places.Target(path)
 	require.NoError(tb, err)
 	tb.Cleanup(place.Close)
 
@@ -68,7 +68,7 @@ func find(tb testing.TB, places *mount.Places, path string) *mount.Place {
 }
 
 // findDir finds a place and makes a directory there.
-func findDir(tb testing.TB, places *mount.Places, path string) *mount.Place {
+func findDir(tb testing.TB, places *mount.AllowedDirs, path string) *mount.Target {
 	tb.Helper()
 
 	place := find(tb, places, path)
@@ -153,7 +153,7 @@ func run(tb testing.TB, name string, args ...string) string {
 }
 
 // attach mounts device at place.
-func attach(tb testing.TB, device, fsType string, place *mount.Place, given ...string) {
+func attach(tb testing.TB, device, fsType string, place *mount.Target, given ...string) {
 	tb.Helper()
 
 	tree, err := mount.Mount(device, fsType, flags(tb, given...))
@@ -165,7 +165,7 @@ func attach(tb testing.TB, device, fsType string, place *mount.Place, given ...s
 }
 
 // attachBind binds what is at from to the place at.
-func attachBind(tb testing.TB, from, at *mount.Place, given ...string) {
+func attachBind(tb testing.TB, from, at *mount.Target, given ...string) {
 	tb.Helper()
 
 	source, err := from.Open()
@@ -181,7 +181,7 @@ func attachBind(tb testing.TB, from, at *mount.Place, given ...string) {
 	require.NoError(tb, tree.Attach(at))
 }
 
-func requireMounted(tb testing.TB, place *mount.Place) mount.Point {
+func requireMounted(tb testing.TB, place *mount.Target) mount.Point {
 	tb.Helper()
 
 	point, mounted, err := place.Mounted()
@@ -191,7 +191,7 @@ func requireMounted(tb testing.TB, place *mount.Place) mount.Point {
 	return point
 }
 
-func requireNotMounted(tb testing.TB, place *mount.Place) {
+func requireNotMounted(tb testing.TB, place *mount.Target) {
 	tb.Helper()
 
 	point, mounted, err := place.Mounted()

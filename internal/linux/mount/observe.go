@@ -33,7 +33,7 @@ type Point struct {
 	// ReadOnly is true for this mount, SuperReadOnly for the whole filesystem.
 	// A filesystem that stopped writing because of an error may say neither:
 	// ext4 then has "emergency_ro" or "shutdown" among its SuperOptions, an XFS
-	// that shut down nothing at all; there Place.Stat answers EIO.
+	// that shut down nothing at all; there Target.Stat answers EIO.
 	ReadOnly, SuperReadOnly bool
 	// Options are the mount's, as in mountinfo: "rw", "nodev", "relatime".
 	Options []string
@@ -43,9 +43,9 @@ type Point struct {
 	// that an allowed directory may have in its path.
 	Path string
 	// Shared says that what is mounted beneath it appears in its copies in other
-	// mount namespaces too, and Follows that what is mounted beneath the original
+	// mount namespaces too, and Slave that what is mounted beneath the original
 	// appears here.
-	Shared, Follows bool
+	Shared, Slave bool
 }
 
 // HasSuperOption says whether the filesystem shows an option, such as
@@ -77,8 +77,8 @@ const loopMajor = 7
 // about a microsecond for each mount of the machine: for start and for relists.
 func List() ([]Point, error) { return newObserver().list() }
 
-// Of returns the mount that an open file is on, O_PATH sufficing.
-func Of(file *os.File) (Point, error) {
+// PointOf returns the mount that an open file is on, O_PATH sufficing.
+func PointOf(file *os.File) (Point, error) {
 	seen := newObserver()
 
 	id, err := seen.idOf(file)
@@ -94,26 +94,26 @@ func Of(file *os.File) (Point, error) {
 	return point, nil
 }
 
-// ListsCheaply says whether the kernel (from Linux 6.13 on) tells of one mount
+// HasStatmount says whether the kernel (from Linux 6.13 on) tells of one mount
 // without listing all of them. Nothing is lacking where it does not, but time.
-func ListsCheaply() bool { return newObserver().statmount }
+func HasStatmount() bool { return newObserver().statmount }
 
 // Mounted returns the mount that is exactly here, of stacked ones the top one.
 // The bool is false when there is none, also when nothing is there at all. It
 // answers for mounts whose filesystem is too sick for stat, too.
-func (p *Place) Mounted() (Point, bool, error) {
+func (p *Target) Mounted() (Point, bool, error) {
 	// A mount that goes between the two questions makes the second one fail;
 	// then what is there now is the answer.
 	const enough = 16
 
 	for attempt := 1; ; attempt++ {
-		point, mounted, err := p.mountedNow()
+		point, mounted, err := p.mountedOnce()
 
 		switch {
 		case errors.Is(err, errGone) && attempt < enough:
 			continue
 		case err != nil:
-			return Point{}, false, p.failed("look for a mount at", err)
+			return Point{}, false, p.wrapError("look for a mount at", err)
 		}
 
 		return point, mounted, nil
@@ -124,27 +124,27 @@ func (p *Place) Mounted() (Point, bool, error) {
 // and describes that very mount, whatever is mounted here by now. Where nothing
 // is mounted it is that of the filesystem around. It works by the descriptor
 // alone, so nothing can be exchanged in between.
-func (p *Place) OpenMount() (*os.File, Point, error) {
+func (p *Target) OpenMount() (*os.File, Point, error) {
 	root, err := p.OpenDir()
 	if err != nil {
 		return nil, Point{}, err
 	}
 
-	id, err := mountIDOf(root)
+	id, err := mountinfoIDOf(root)
 	if err == nil {
 		var point Point
-		if point, err = p.observer.byOldID(id); err == nil {
+		if point, err = p.observer.byMountinfoID(id); err == nil {
 			return root, point, nil
 		}
 	}
 
-	return nil, Point{}, errors.Join(p.failed("look for the mount at", err), root.Close())
+	return nil, Point{}, errors.Join(p.wrapError("look for the mount at", err), root.Close())
 }
 
 // OpenRoot opens the root of a mount that Mounted has found here, for reading and
 // for ioctls, at a price that does not depend on how many mounts there are.
 // fs.ErrNotExist when it is not here any more.
-func (p *Place) OpenRoot(point Point) (*os.File, error) {
+func (p *Target) OpenRoot(point Point) (*os.File, error) {
 	root, err := p.OpenDir()
 	if err != nil {
 		return nil, err
@@ -156,13 +156,13 @@ func (p *Place) OpenRoot(point Point) (*os.File, error) {
 	}
 
 	if err != nil {
-		return nil, errors.Join(p.failed("open the mount at", err), root.Close())
+		return nil, errors.Join(p.wrapError("open the mount at", err), root.Close())
 	}
 
 	return root, nil
 }
 
-func (p *Place) mountedNow() (Point, bool, error) {
+func (p *Target) mountedOnce() (Point, bool, error) {
 	mask := unix.STATX_MNT_ID
 	if p.observer.statmount {
 		mask = unix.STATX_MNT_ID_UNIQUE
@@ -176,7 +176,7 @@ func (p *Place) mountedNow() (Point, bool, error) {
 	case err != nil || stat.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT == 0 || stat.Mask&uint32(mask) == 0:
 		// The root of an XFS that shut down answers EIO, of a FUSE whose server
 		// died ENOTCONN; and kernels before 5.8 don't tell.
-		return p.mountedByDescriptor()
+		return p.mountedByMountID()
 	case stat.Attributes&unix.STATX_ATTR_MOUNT_ROOT == 0:
 		return Point{}, false, nil
 	}
@@ -186,10 +186,10 @@ func (p *Place) mountedNow() (Point, bool, error) {
 	return point, err == nil, err
 }
 
-// mountedByDescriptor asks the filesystem nothing. The name is one step from its
+// mountedByMountID asks the filesystem nothing. The name is one step from its
 // parent, so something is mounted there exactly if that step leads to another
 // mount.
-func (p *Place) mountedByDescriptor() (Point, bool, error) {
+func (p *Target) mountedByMountID() (Point, bool, error) {
 	there, err := p.open(unix.O_PATH)
 
 	switch {
@@ -201,23 +201,23 @@ func (p *Place) mountedByDescriptor() (Point, bool, error) {
 
 	defer func() { _ = there.Close() }()
 
-	parentID, err := mountIDOf(p.parent)
+	parentID, err := mountinfoIDOf(p.parent)
 	if err != nil {
 		return Point{}, false, err
 	}
 
-	id, err := mountIDOf(there)
+	id, err := mountinfoIDOf(there)
 	if err != nil || id == parentID {
 		return Point{}, false, err
 	}
 
-	point, err := p.observer.byOldID(id)
+	point, err := p.observer.byMountinfoID(id)
 
 	return point, err == nil, err
 }
 
-// mountIDOf returns the id, of mountinfo's kind, of the mount that file is on.
-func mountIDOf(file *os.File) (int, error) {
+// mountinfoIDOf returns the id, of mountinfo's kind, of the mount that file is on.
+func mountinfoIDOf(file *os.File) (int, error) {
 	info, err := os.ReadFile("/proc/self/fdinfo/" + strconv.Itoa(int(file.Fd())))
 	runtime.KeepAlive(file)
 
@@ -231,7 +231,7 @@ func mountIDOf(file *os.File) (int, error) {
 		}
 	}
 
-	return 0, fmt.Errorf("%w: no mount id in /proc/self/fdinfo", ErrKernel)
+	return 0, fmt.Errorf("%w: no mount id in /proc/self/fdinfo", ErrKernelUnsupported)
 }
 
 // observer knows how this kernel tells of mounts.
@@ -263,7 +263,7 @@ func newObserver() *observer {
 // idOf returns the id, as Point has it, of the mount that file is on.
 func (o *observer) idOf(file *os.File) (uint64, error) {
 	if !o.statmount {
-		id, err := mountIDOf(file)
+		id, err := mountinfoIDOf(file)
 
 		return uint64(id), err
 	}
@@ -287,10 +287,10 @@ func (o *observer) byID(id uint64) (Point, error) {
 		return buffer.point(id)
 	}
 
-	return o.byOldID(int(id))
+	return o.byMountinfoID(int(id))
 }
 
-func (o *observer) byOldID(id int) (Point, error) {
+func (o *observer) byMountinfoID(id int) (Point, error) {
 	if !o.statmount {
 		points, err := fromMountinfo(func(info *mountinfo.Info) (skip, stop bool) { return info.ID != id, info.ID == id })
 		if err == nil && len(points) == 0 {
@@ -318,7 +318,7 @@ func (o *observer) byOldID(id int) (Point, error) {
 		case errors.Is(err, errGone):
 		case err != nil:
 			return Point{}, err
-		case int(header.oldID) == id:
+		case int(header.mountinfoID) == id:
 			return buffer.point(unique)
 		}
 	}
@@ -375,7 +375,7 @@ func fromMountinfo(filter mountinfo.FilterFunc) ([]Point, error) {
 			SuperOptions: splitOptions(info.VFSOptions),
 			Path:         info.Mountpoint,
 			Shared:       strings.Contains(info.Optional, "shared:"),
-			Follows:      strings.Contains(info.Optional, "master:"),
+			Slave:        strings.Contains(info.Optional, "master:"),
 		}
 		point.ReadOnly = slices.Contains(point.Options, "ro")
 		point.SuperReadOnly = slices.Contains(point.SuperOptions, "ro")
@@ -385,9 +385,9 @@ func fromMountinfo(filter mountinfo.FilterFunc) ([]Point, error) {
 	return points, nil
 }
 
-// Beneath returns the mounts at a directory and below it, also those that only
+// ListBeneath returns the mounts at a directory and below it, also those that only
 // follow from a mount elsewhere. It reads the whole mount table.
-func Beneath(directory string) ([]Point, error) {
+func ListBeneath(directory string) ([]Point, error) {
 	resolved, err := filepath.EvalSymlinks(directory)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil

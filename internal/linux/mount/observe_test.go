@@ -15,7 +15,7 @@ import (
 )
 
 // observers runs a test with statmount and with mountinfo.
-func observers(t *testing.T, test func(t *testing.T, dir string, places *mount.Places)) {
+func observers(t *testing.T, test func(t *testing.T, dir string, places *mount.AllowedDirs)) {
 	t.Helper()
 	needRoot(t)
 
@@ -40,7 +40,7 @@ func observers(t *testing.T, test func(t *testing.T, dir string, places *mount.P
 
 func TestOpenMountDescribesWhatItOpened(t *testing.T) {
 	t.Parallel()
-	observers(t, func(t *testing.T, dir string, places *mount.Places) {
+	observers(t, func(t *testing.T, dir string, places *mount.AllowedDirs) {
 		t.Helper()
 
 		place := findDir(t, places, dir+"/target")
@@ -66,7 +66,7 @@ func TestOpenMountDescribesWhatItOpened(t *testing.T) {
 
 func TestMountedTellsWhatIsMountedExactlyThere(t *testing.T) {
 	t.Parallel()
-	observers(t, func(t *testing.T, dir string, places *mount.Places) {
+	observers(t, func(t *testing.T, dir string, places *mount.AllowedDirs) {
 		t.Helper()
 
 		requireNotMounted(t, find(t, places, dir+"/nothing"))
@@ -101,7 +101,7 @@ func TestMountedTellsWhatIsMountedExactlyThere(t *testing.T) {
 
 func TestMountedTellsTheTwoKindsOfReadOnly(t *testing.T) {
 	t.Parallel()
-	observers(t, func(t *testing.T, dir string, places *mount.Places) {
+	observers(t, func(t *testing.T, dir string, places *mount.AllowedDirs) {
 		t.Helper()
 
 		place := findDir(t, places, dir+"/target")
@@ -122,7 +122,7 @@ func TestMountedTellsTheTwoKindsOfReadOnly(t *testing.T) {
 
 func TestMountedTellsTheRootOfABind(t *testing.T) {
 	t.Parallel()
-	observers(t, func(t *testing.T, dir string, places *mount.Places) {
+	observers(t, func(t *testing.T, dir string, places *mount.AllowedDirs) {
 		t.Helper()
 
 		mountTmpfs(t, makeDir(t, dir, "pool"))
@@ -139,7 +139,7 @@ func TestMountedTellsTheRootOfABind(t *testing.T) {
 
 func TestMountedWithOddNames(t *testing.T) {
 	t.Parallel()
-	observers(t, func(t *testing.T, dir string, places *mount.Places) {
+	observers(t, func(t *testing.T, dir string, places *mount.AllowedDirs) {
 		t.Helper()
 
 		for _, name := range []string{"a space", "back\\slash", "new\nline", "tab\t", "#hash", "\\040", "größe", "\xff"} {
@@ -154,7 +154,7 @@ func TestMountedWithOddNames(t *testing.T) {
 
 func TestMountedTellsTheTopOfAStack(t *testing.T) {
 	t.Parallel()
-	observers(t, func(t *testing.T, dir string, places *mount.Places) {
+	observers(t, func(t *testing.T, dir string, places *mount.AllowedDirs) {
 		t.Helper()
 
 		place := findDir(t, places, dir+"/target")
@@ -175,7 +175,7 @@ func TestMountedTellsTheTopOfAStack(t *testing.T) {
 
 func TestMountedTellsTheDeviceOfBtrfs(t *testing.T) {
 	t.Parallel()
-	observers(t, func(t *testing.T, dir string, places *mount.Places) {
+	observers(t, func(t *testing.T, dir string, places *mount.AllowedDirs) {
 		t.Helper()
 
 		device := loopDevice(t, 128<<20, "mkfs.btrfs", "-q")
@@ -191,7 +191,7 @@ func TestMountedTellsTheDeviceOfBtrfs(t *testing.T) {
 
 func TestMountedTellsOfAnEmergency(t *testing.T) {
 	t.Parallel()
-	observers(t, func(t *testing.T, dir string, places *mount.Places) {
+	observers(t, func(t *testing.T, dir string, places *mount.AllowedDirs) {
 		t.Helper()
 
 		device := ext4Device(t)
@@ -212,7 +212,7 @@ func TestMountedTellsOfAnEmergency(t *testing.T) {
 // be seen and unmounted.
 func TestASickXFSIsSeenAndUnmounted(t *testing.T) {
 	t.Parallel()
-	observers(t, func(t *testing.T, dir string, places *mount.Places) {
+	observers(t, func(t *testing.T, dir string, places *mount.AllowedDirs) {
 		t.Helper()
 
 		const goingDown = 0x8004587d // XFS_IOC_GOINGDOWN
@@ -248,7 +248,7 @@ func TestASickXFSIsSeenAndUnmounted(t *testing.T) {
 // A FUSE mount whose server is gone answers with ENOTCONN.
 func TestADeadFUSEIsSeenAndUnmounted(t *testing.T) {
 	t.Parallel()
-	observers(t, func(t *testing.T, dir string, places *mount.Places) {
+	observers(t, func(t *testing.T, dir string, places *mount.AllowedDirs) {
 		t.Helper()
 
 		server, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
@@ -276,7 +276,7 @@ func TestBothObserversAgree(t *testing.T) {
 	place := findDir(t, places, dir+"/target")
 	attach(t, ext4Device(t), "ext4", place, "noatime", "nodiratime", "nosuid", "nodev", "noexec", "sync", "lazytime", "ro")
 
-	fallback, err := mount.OpenPlaces(dir)
+	fallback, err := mount.NewAllowedDirs(dir)
 	require.NoError(t, err)
 
 	defer fallback.Close()
@@ -292,7 +292,7 @@ func TestBothObserversAgree(t *testing.T) {
 
 func TestWhatIsMountedBeneathAppearsElsewhere(t *testing.T) {
 	t.Parallel()
-	observers(t, func(t *testing.T, dir string, places *mount.Places) {
+	observers(t, func(t *testing.T, dir string, places *mount.AllowedDirs) {
 		t.Helper()
 
 		place := findDir(t, places, dir+"/target")
@@ -304,14 +304,14 @@ func TestWhatIsMountedBeneathAppearsElsewhere(t *testing.T) {
 		}{
 			{unix.MS_PRIVATE, false, false},
 			{unix.MS_SHARED, true, false},
-			// Of a peer group with one member nobody is a slave.
+			// PointOf a peer group with one member nobody is a slave.
 			{unix.MS_SLAVE, false, false},
 		} {
 			require.NoError(t, unix.Mount("", place.Path(), "", kind.flag, ""))
 
 			point := requireMounted(t, place)
 			require.Equal(t, kind.shared, point.Shared)
-			require.Equal(t, kind.follows, point.Follows)
+			require.Equal(t, kind.follows, point.Slave)
 		}
 
 		// As a pod's volume with HostToContainer.
@@ -323,7 +323,7 @@ func TestWhatIsMountedBeneathAppearsElsewhere(t *testing.T) {
 
 		point := requireMounted(t, copied)
 		require.False(t, point.Shared)
-		require.True(t, point.Follows)
+		require.True(t, point.Slave)
 	})
 }
 
@@ -342,7 +342,7 @@ func TestTheMountOfAFile(t *testing.T) {
 
 	defer file.Close()
 
-	point, err := mount.Of(file)
+	point, err := mount.PointOf(file)
 	require.NoError(t, err)
 	require.Equal(t, requireMounted(t, place), point)
 }

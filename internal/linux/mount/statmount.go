@@ -42,28 +42,28 @@ type mountIDRequest struct {
 // statmountHeader is struct statmount up to its strings. The string fields are
 // offsets into them.
 type statmountHeader struct {
-	size          uint32
-	options       uint32
-	mask          uint64
-	major, minor  uint32
-	magic         uint64
-	superFlags    uint32
-	fsType        uint32
-	id            uint64
-	parentID      uint64
-	oldID         uint32
-	oldParentID   uint32
-	attributes    uint64
-	propagation   uint64
-	peerGroup     uint64
-	master        uint64
-	propagateFrom uint64
-	root          uint32
-	point         uint32
-	namespaceID   uint64
-	subtype       uint32
-	source        uint32
-	_             [48]uint64
+	size              uint32
+	options           uint32
+	mask              uint64
+	major, minor      uint32
+	magic             uint64
+	superFlags        uint32
+	fsType            uint32
+	id                uint64
+	parentID          uint64
+	mountinfoID       uint32
+	mountinfoParentID uint32
+	attributes        uint64
+	propagation       uint64
+	peerGroup         uint64
+	master            uint64
+	propagateFrom     uint64
+	root              uint32
+	point             uint32
+	namespaceID       uint64
+	subtype           uint32
+	source            uint32
+	_                 [48]uint64
 }
 
 // statmountBuffer starts with room for ordinary strings and grows. Its words
@@ -124,7 +124,7 @@ func (b *statmountBuffer) point(id uint64) (Point, error) {
 		Options:       attributeNames(header.attributes),
 		SuperOptions:  superFlagNames(header.superFlags),
 		Shared:        header.propagation&unix.MS_SHARED != 0,
-		Follows:       header.propagation&unix.MS_SLAVE != 0,
+		Slave:         header.propagation&unix.MS_SLAVE != 0,
 	}
 
 	texts := []struct {

@@ -16,7 +16,7 @@ import (
 // nothing mounted, or nothing there, is fine. ErrBusy when something still uses
 // it: an open file, a working directory, a mount beneath. It is never detached
 // lazily: a volume that is still written to must not look free.
-func (p *Place) Unmount() error {
+func (p *Target) Unmount() error {
 	// umount2 has no variant that takes a descriptor. The magic link of the
 	// parent leads to the very directory that was opened, whatever has become
 	// of its path.
@@ -28,7 +28,7 @@ func (p *Place) Unmount() error {
 	case err == nil:
 		return nil
 	case errors.Is(err, unix.EBUSY):
-		return p.failed("unmount", fmt.Errorf(
+		return p.wrapError("unmount", fmt.Errorf(
 			"%w: a file in it is open, a process works in it, or something is mounted beneath; end that and call again: %w",
 			ErrBusy, err))
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT):
@@ -44,7 +44,7 @@ func (p *Place) Unmount() error {
 		}
 	}
 
-	return p.failed("unmount", err)
+	return p.wrapError("unmount", err)
 }
 
 // A child that this process has forked, for a tool that works on another volume,
@@ -58,11 +58,11 @@ const (
 
 // retryBusy calls attempt again while it returns EBUSY, within those attempts.
 func retryBusy(attempt func() error) error {
-	patience, pause := fork.NewPatience(busyAttempts), firstBusyPause
+	patience, pause := fork.NewRetry(busyAttempts), firstBusyPause
 
 	for {
 		err := attempt()
-		if !errors.Is(err, unix.EBUSY) || !patience.Another() {
+		if !errors.Is(err, unix.EBUSY) || !patience.Again() {
 			return err
 		}
 

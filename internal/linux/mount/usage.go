@@ -28,17 +28,17 @@ type Amount struct {
 
 // Usage asks the filesystem that is there (of stacked mounts the top one). Like
 // every question to a filesystem it may hang when a server of its does.
-func (p *Place) Usage() (Usage, error) {
+func (p *Target) Usage() (Usage, error) {
 	there, err := p.open(unix.O_PATH)
 	if err != nil {
-		return Usage{}, p.failed("measure the filesystem at", err)
+		return Usage{}, p.wrapError("measure the filesystem at", err)
 	}
 
 	defer func() { _ = there.Close() }()
 
 	usage, err := UsageOf(there)
 	if err != nil {
-		return Usage{}, p.failed("measure the filesystem at", err)
+		return Usage{}, p.wrapError("measure the filesystem at", err)
 	}
 
 	return usage, nil

@@ -173,7 +173,7 @@ func attach(tb testing.TB, image *os.File, options loop.AttachOptions) *loop.Dev
 	tb.Helper()
 
 	loops := loop.NewLoops(loop.LoopsOptions{First: firstLoop, Last: lastLoop})
-	options.Preferred = -1
+	options.PreferredNumber = -1
 	device, err := loops.Attach(tb.Context(), image, options)
 	require.NoError(tb, err)
 	tb.Cleanup(func() {
@@ -260,11 +260,11 @@ func staged(tb testing.TB, mkfs ...string) (*loop.Device, string) {
 	run(tb, mkfs[0], append(mkfs[1:], image.Name())...)
 	device := attach(tb, image, loop.AttachOptions{})
 
-	places, err := mount.OpenPlaces(dir)
+	places, err := mount.NewAllowedDirs(dir)
 	require.NoError(tb, err)
 	tb.Cleanup(places.Close)
 
-	place, err := places.Find(filepath.Join(dir, "staged"))
+	place, err := places.Target(filepath.Join(dir, "staged"))
 	require.NoError(tb, err)
 	tb.Cleanup(place.Close)
 

@@ -43,7 +43,7 @@ func newMounted(t *testing.T, loops *loop.Loops) mounted {
 	made, err := exec.CommandContext(t.Context(), "mkfs.ext4", "-q", "-b", "4096", image.Name()).CombinedOutput()
 	require.NoError(t, err, string(made))
 
-	device, err := loops.Attach(t.Context(), image, loop.AttachOptions{BlockSize: 4096, AutoClear: true, Preferred: -1})
+	device, err := loops.Attach(t.Context(), image, loop.AttachOptions{BlockSize: 4096, AutoClear: true, PreferredNumber: -1})
 	require.NoError(t, err)
 
 	defer device.Close()
@@ -183,12 +183,12 @@ func TestWithoutFilesystemsThereIsNoLimit(t *testing.T) {
 func TestAFailedFreezeLeavesNoRecord(t *testing.T) {
 	namespace.NeedRoot(t)
 
-	tree, err := mount.Files("source", map[string][]byte{"file": nil})
+	tree, err := mount.NewReadOnlyTmpfs("source", map[string][]byte{"file": nil})
 	require.NoError(t, err)
 
 	defer tree.Close()
 
-	root, err := tree.Open()
+	root, err := tree.OpenRoot()
 	require.NoError(t, err)
 
 	f := newFixture(t, time.Minute)

@@ -109,7 +109,7 @@ func (f *Freezer) thawDevice(record *Frozen, device string) error {
 	}
 	defer tree.Close()
 
-	root, err := tree.Open()
+	root, err := tree.OpenRoot()
 	if err != nil {
 		return err
 	}

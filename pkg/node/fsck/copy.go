@@ -48,7 +48,7 @@ func (r *run) newCopy() (*pool.Copy, error) {
 // examineCopy checks a copy, with its log replayed if necessary. A copy that the kernel
 // refuses to mount as corrupted is damaged.
 func (r *run) examineCopy(ctx context.Context, copied scratchCopy) (filesystem.Verdict, error) {
-	verdict, err := r.fs.Examine(ctx, copied.File().Name(), filesystem.ExamineOptions{})
+	verdict, err := r.fs.CheckReadOnly(ctx, copied.File().Name(), filesystem.ReadOnlyCheckOptions{})
 	if err != nil || verdict.State != filesystem.NeedsReplay {
 		return verdict, err
 	}
@@ -59,7 +59,7 @@ func (r *run) examineCopy(ctx context.Context, copied scratchCopy) (filesystem.V
 	}
 
 	if err == nil {
-		verdict, err = r.fs.Examine(ctx, copied.File().Name(), filesystem.ExamineOptions{})
+		verdict, err = r.fs.CheckReadOnly(ctx, copied.File().Name(), filesystem.ReadOnlyCheckOptions{})
 	}
 
 	if err == nil && verdict.State == filesystem.NeedsReplay {
@@ -85,7 +85,7 @@ func (r *run) replay(ctx context.Context, copied *os.File) (err error) {
 	loops := r.checker.config.Loops
 
 	device, err := loops.Attach(ctx, copied, loop.AttachOptions{
-		Buffered: true, BlockSize: volume.SmallBlockSize, AutoClear: true, Held: true, Preferred: anyNumber,
+		Buffered: true, BlockSize: volume.SmallBlockSize, AutoClear: true, AlreadyLocked: true, PreferredNumber: anyNumber,
 	})
 	if err != nil {
 		return err

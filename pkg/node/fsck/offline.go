@@ -51,7 +51,7 @@ func (r *run) offline(ctx context.Context) (filesystem.Verdict, error) {
 		return filesystem.Verdict{}, err
 	}
 
-	verdict, err := r.fs.Examine(ctx, r.imagePath(), filesystem.ExamineOptions{})
+	verdict, err := r.fs.CheckReadOnly(ctx, r.imagePath(), filesystem.ReadOnlyCheckOptions{})
 	if err == nil && verdict.State == filesystem.NeedsReplay {
 		verdict, err = r.examineReplayed(ctx)
 	}
@@ -160,7 +160,7 @@ func (r *run) examineReplayed(ctx context.Context) (verdict filesystem.Verdict, 
 
 // copyMetadata copies the metadata of an image that is not in use and thus not frozen.
 func (r *run) copyMetadata(ctx context.Context, to scratchCopy) error {
-	taken, err := r.fs.CopyMetadata(ctx, r.imagePath(), to.File().Name(), filesystem.ExamineOptions{})
+	taken, err := r.fs.CopyMetadata(ctx, r.imagePath(), to.File().Name(), filesystem.ReadOnlyCheckOptions{})
 	if err != nil {
 		return err
 	}

@@ -118,7 +118,7 @@ func (r *run) withoutReflink(ctx context.Context, to scratchCopy) (filesystem.Ve
 // copyFrozenMetadata makes a copy of the metadata. Error: errTooSlow.
 func (r *run) copyFrozenMetadata(ctx context.Context, to scratchCopy) error {
 	take := func(ctx context.Context, urgent bool) (*filesystem.MetadataCopy, error) {
-		return r.fs.CopyMetadata(ctx, r.imagePath(), to.File().Name(), filesystem.ExamineOptions{Frozen: true, Urgent: urgent})
+		return r.fs.CopyMetadata(ctx, r.imagePath(), to.File().Name(), filesystem.ReadOnlyCheckOptions{Frozen: true, Urgent: urgent})
 	}
 
 	err := withLimit(ctx, maxRehearsal, func(ctx context.Context) error {
@@ -163,7 +163,7 @@ func (r *run) copyFrozenMetadata(ctx context.Context, to scratchCopy) error {
 func (r *run) examineFrozen(ctx context.Context) (verdict filesystem.Verdict, err error) {
 	examine := func(urgent bool) func(context.Context) error {
 		return func(ctx context.Context) (err error) {
-			verdict, err = r.fs.Examine(ctx, r.imagePath(), filesystem.ExamineOptions{Frozen: true, Urgent: urgent})
+			verdict, err = r.fs.CheckReadOnly(ctx, r.imagePath(), filesystem.ReadOnlyCheckOptions{Frozen: true, Urgent: urgent})
 
 			return err
 		}
@@ -173,7 +173,7 @@ func (r *run) examineFrozen(ctx context.Context) (verdict filesystem.Verdict, er
 		return filesystem.Verdict{}, err
 	}
 
-	if verdict.State == filesystem.Clean && r.fs.CleanWhileWritten() {
+	if verdict.State == filesystem.Clean && r.fs.ConsistentWhileWritten() {
 		return verdict, nil
 	}
 

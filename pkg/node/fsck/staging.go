@@ -24,7 +24,7 @@ func (c *Checker) CheckAtStaging(
 	check := fs.Check
 	if last, ok := c.config.Records.Get(record.VolumeID); ok && last.Verdict == VerdictDamaged {
 		// An administrator may have repaired it or not: that it is marked clean proves nothing.
-		check = fs.CheckAll
+		check = fs.ForceCheck
 	}
 
 	verdict, err := check(ctx, devicePath)

@@ -18,18 +18,18 @@ import (
 
 // Observer observes volumes on this node. It has no state.
 type Observer struct {
-	dirs  *mount.Places
+	dirs  *mount.AllowedDirs
 	loops *loop.Loops
 }
 
 // New returns an Observer of mounts in dirs.
-func New(dirs *mount.Places, loops *loop.Loops) *Observer {
+func New(dirs *mount.AllowedDirs, loops *loop.Loops) *Observer {
 	return &Observer{dirs: dirs, loops: loops}
 }
 
 // MountAt returns the visible mount exactly at the path, false where none is.
 func (o *Observer) MountAt(path string) (mount.Point, bool, error) {
-	dir, err := o.dirs.Find(path)
+	dir, err := o.dirs.Target(path)
 	if IsNoMountTarget(err) {
 		return mount.Point{}, false, nil
 	}
@@ -42,7 +42,7 @@ func (o *Observer) MountAt(path string) (mount.Point, bool, error) {
 	return dir.Mounted()
 }
 
-// IsNoMountTarget reports whether an error of mount.Places.Find means that nothing can be
+// IsNoMountTarget reports whether an error of mount.AllowedDirs.Find means that nothing can be
 // mounted at the path: a directory of the path is missing, or is a file or a symlink. Its
 // other errors say nothing about the path.
 func IsNoMountTarget(err error) bool {
@@ -168,7 +168,7 @@ func (o *Observer) DeviceAt(volume *staged.Volume, point mount.Point) (loop.Stat
 	}
 
 	status, attached, err := o.loops.Status(number)
-	if errors.Is(err, loop.ErrNoAnswer) {
+	if errors.Is(err, loop.ErrBackingUnresponsive) {
 		return loop.Status{}, false, nil
 	}
 

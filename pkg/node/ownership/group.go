@@ -28,12 +28,12 @@ const (
 	anyExecute   = 0o111
 )
 
-// GiveGroup lets group own what is in the directory root, open for reading: the
+// ChangeGroup lets group own what is in the directory root, open for reading: the
 // group may read and write all of it and pass through directories, and what is
 // made in those belongs to it, too. Where root itself is like that already
 // nothing is looked at; it is changed last, so that a walk that was cut short
 // is made again. Errors: ErrTooDeep, ctx's, the filesystem's.
-func GiveGroup(ctx context.Context, root *os.File, group uint32) error {
+func ChangeGroup(ctx context.Context, root *os.File, group uint32) error {
 	w := &walk{ctx: ctx, group: group}
 
 	defer runtime.KeepAlive(root)
@@ -47,11 +47,11 @@ func GiveGroup(ctx context.Context, root *os.File, group uint32) error {
 		return nil
 	}
 
-	if err := w.children(root, 1); err != nil {
+	if err := w.changeChildren(root, 1); err != nil {
 		return fmt.Errorf("give %s to group %d: %w", root.Name(), group, err)
 	}
 
-	if err := w.give(int(root.Fd()), stat); err != nil {
+	if err := w.change(int(root.Fd()), stat); err != nil {
 		return fmt.Errorf("give %s to group %d: %w", root.Name(), group, err)
 	}
 
@@ -64,7 +64,7 @@ type walk struct {
 }
 
 // children gives all that is beneath a directory.
-func (w *walk) children(directory *os.File, depth int) error {
+func (w *walk) changeChildren(directory *os.File, depth int) error {
 	if depth > maxDepth {
 		return fmt.Errorf("%w: more than %d levels", ErrTooDeep, maxDepth)
 	}
@@ -72,7 +72,7 @@ func (w *walk) children(directory *os.File, depth int) error {
 	for {
 		names, err := directory.Readdirnames(batch)
 		for _, name := range names {
-			if err := w.child(directory, name, depth); err != nil {
+			if err := w.changeEntry(directory, name, depth); err != nil {
 				return err
 			}
 		}
@@ -88,12 +88,12 @@ func (w *walk) children(directory *os.File, depth int) error {
 }
 
 // child gives one entry, and what is beneath it first.
-func (w *walk) child(parent *os.File, name string, depth int) error {
+func (w *walk) changeEntry(parent *os.File, name string, depth int) error {
 	if err := w.ctx.Err(); err != nil {
 		return err
 	}
 
-	fd, err := openHere(parent, name, unix.O_PATH)
+	fd, err := openEntry(parent, name, unix.O_PATH)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EXDEV) {
 		// Gone meanwhile, or the root of another mount.
 		return nil
@@ -115,7 +115,7 @@ func (w *walk) child(parent *os.File, name string, depth int) error {
 		}
 	}
 
-	if err := w.give(fd, stat); err != nil {
+	if err := w.change(fd, stat); err != nil {
 		return fmt.Errorf("%q: %w", name, err)
 	}
 
@@ -131,12 +131,12 @@ func (w *walk) descend(fd, depth int) error {
 	directory := os.NewFile(uintptr(opened), ".")
 	defer directory.Close()
 
-	return w.children(directory, depth+1)
+	return w.changeChildren(directory, depth+1)
 }
 
 // give changes what differs. A device node is no content: whoever may write to
 // it writes to something else than the volume.
-func (w *walk) give(fd int, stat unix.Stat_t) error {
+func (w *walk) change(fd int, stat unix.Stat_t) error {
 	kind := stat.Mode & unix.S_IFMT
 	if kind == unix.S_IFBLK || kind == unix.S_IFCHR {
 		return nil
@@ -185,9 +185,9 @@ func modeFor(mode uint32) uint32 {
 	return (mode | groupRead | groupWrite) &^ unix.S_ISGID
 }
 
-// openHere opens an entry of the directory itself, whatever it is, and nothing
+// openEntry opens an entry of the directory itself, whatever it is, and nothing
 // that lies elsewhere.
-func openHere(directory *os.File, name string, flags uint64) (int, error) {
+func openEntry(directory *os.File, name string, flags uint64) (int, error) {
 	how := unix.OpenHow{
 		Flags:   flags | unix.O_NOFOLLOW | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV,

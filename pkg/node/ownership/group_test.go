@@ -42,7 +42,7 @@ func give(t *testing.T, path string) error {
 
 	defer root.Close()
 
-	return ownership.GiveGroup(t.Context(), root, group)
+	return ownership.ChangeGroup(t.Context(), root, group)
 }
 
 // modes makes entries with a mode, whatever the umask.
@@ -162,7 +162,7 @@ func TestGiveGroupCutShort(t *testing.T) {
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
 
-	require.ErrorIs(t, ownership.GiveGroup(cancelled, opened, group), context.Canceled)
+	require.ErrorIs(t, ownership.ChangeGroup(cancelled, opened, group), context.Canceled)
 	require.Equal(t, seen{0, 0o755}, look(t, root), "the root is last, so that the next walk is not saved")
 
 	require.NoError(t, give(t, root))

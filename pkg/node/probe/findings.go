@@ -27,7 +27,7 @@ func (s *probeState) probeErrorCount() error {
 
 // errorFindings returns the findings for the kernel's error count. The record of the last
 // check may be nil.
-func errorFindings(counted filesystem.Errors, check *fsck.Record, isBtrfs bool) []health.Entry {
+func errorFindings(counted filesystem.ErrorCounts, check *fsck.Record, isBtrfs bool) []health.Entry {
 	if counted.Count == 0 || check != nil && counted.Count <= check.Errors {
 		return nil
 	}

@@ -82,7 +82,7 @@ func (s *probeState) probeMounts(context.Context) error {
 func (s *probeState) probeMount(expected expectedMount) error {
 	s.mounts[expected.path] = observedMount{}
 
-	dir, err := s.prober.config.Dirs.Find(expected.path)
+	dir, err := s.prober.config.Dirs.Target(expected.path)
 	if observe.IsNoMountTarget(err) {
 		s.addUnmounted(expected, "not mounted any more")
 
@@ -200,7 +200,7 @@ func (s *probeState) isImageDevice(number int, wasMount bool) (bool, error) {
 }
 
 // openRoot opens the root of the first mount that can be opened.
-func (s *probeState) openRoot(dir *mount.Place, point mount.Point) error {
+func (s *probeState) openRoot(dir *mount.Target, point mount.Point) error {
 	if s.volume.ExposesRawDevice() || s.root != nil || s.point.ID != 0 {
 		return nil
 	}

@@ -35,7 +35,7 @@ type probeState struct {
 	last   lastObservation
 
 	// device is the volume's, nil where none was found.
-	device *loop.Vitals
+	device *loop.BasicStatus
 	// root is the open root of the volume's filesystem, nil where it cannot be opened, and
 	// point its mount.
 	root  *os.File

@@ -56,7 +56,7 @@ type Config struct {
 	Volumes    Volumes
 	Checker    *fsck.Checker
 	Pools      *pool.Set
-	Dirs       *mount.Places
+	Dirs       *mount.AllowedDirs
 	Loops      *loop.Loops
 	Observer   *observe.Observer
 	Operations *operation.Group

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strconv"
 
-	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
+	"github.com/touchstone-csi/touchstone/internal/linux/queue"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
@@ -28,16 +28,16 @@ func (t *Tuner) SetQueue(ctx context.Context, volumeID string, number int, wante
 		t.resetQueue(tuned)
 	}
 
-	queue := queueOf(wanted)
-	if queue == cgroup.Unchanged() {
+	attributes := queueOf(wanted)
+	if attributes == queue.Unchanged() {
 		return nil
 	}
 
-	if err := t.recordScheduler(ctx, volumeID, number, queue.Scheduler); err != nil {
+	if err := t.recordScheduler(ctx, volumeID, number, attributes.Scheduler); err != nil {
 		return err
 	}
 
-	if _, err := t.queues.Set(loopName(number), queue); err != nil {
+	if _, err := t.queues.Set(loopName(number), attributes); err != nil {
 		return fmt.Errorf("mutable parameters of volume %s: %w", volumeID, err)
 	}
 
@@ -77,7 +77,7 @@ func (t *Tuner) ResetQueues(volumeID string) {
 // resetQueue restores the scheduler of a device and deletes its record. A failure is only
 // logged, because no volume depends on it.
 func (t *Tuner) resetQueue(tuned *Tuned) {
-	_, err := t.queues.Set(loopName(tuned.Number), cgroup.Queue{ReadAheadKiB: -1, Scheduler: tuned.Scheduler})
+	_, err := t.queues.Set(loopName(tuned.Number), queue.Attributes{ReadAheadKiB: -1, Scheduler: tuned.Scheduler})
 	if err == nil {
 		err = t.tuned.DeleteLazily(tuned.RecordID())
 	}
@@ -88,15 +88,15 @@ func (t *Tuner) resetQueue(tuned *Tuned) {
 	}
 }
 
-func queueOf(wanted volume.Mutable) cgroup.Queue {
-	queue := cgroup.Unchanged()
-	queue.Scheduler = wanted.IOScheduler
+func queueOf(wanted volume.Mutable) queue.Attributes {
+	attributes := queue.Unchanged()
+	attributes.Scheduler = wanted.IOScheduler
 
 	if wanted.ReadAheadKiB != nil {
-		queue.ReadAheadKiB = *wanted.ReadAheadKiB
+		attributes.ReadAheadKiB = *wanted.ReadAheadKiB
 	}
 
-	return queue
+	return attributes
 }
 
 func loopName(number int) string { return "loop" + strconv.Itoa(number) }

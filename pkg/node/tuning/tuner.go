@@ -5,6 +5,7 @@ import (
 	"log/slog"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
+	"github.com/touchstone-csi/touchstone/internal/linux/queue"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
@@ -13,7 +14,7 @@ import (
 // Tuner sets queues and limits and records what has to be reset. It is safe for concurrent
 // use; the calls for one volume must come one after the other.
 type Tuner struct {
-	queues  *cgroup.Queues
+	queues  *queue.Queues
 	limiter *cgroup.Limiter
 	log     *slog.Logger
 	// tuned and limited say what has to be reset. A record is stored before its device or
@@ -23,7 +24,7 @@ type Tuner struct {
 }
 
 // New returns a Tuner that keeps its records in store, which must not be open yet.
-func New(queues *cgroup.Queues, limiter *cgroup.Limiter, store *state.Store, log *slog.Logger) *Tuner {
+func New(queues *queue.Queues, limiter *cgroup.Limiter, store *state.Store, log *slog.Logger) *Tuner {
 	return &Tuner{
 		queues: queues, limiter: limiter, log: log,
 		tuned: staged.NewRecords[*Tuned](store, "tuned"), limited: staged.NewRecords[*Limited](store, "limited"),
@@ -39,7 +40,7 @@ func (t *Tuner) Load() {
 // Close stops watching the cgroups of limited pods. All queues and limits stay as they are.
 func (t *Tuner) Close() error { return t.limiter.Close() }
 
-// CheckSupported returns cgroup.ErrInfeasible if this machine cannot do what wanted says.
+// CheckSupported returns cgroup.ErrUnsupported if this machine cannot do what wanted says.
 func (t *Tuner) CheckSupported(wanted volume.Mutable) error {
 	if wanted.IOScheduler != "" {
 		if err := t.queues.CheckScheduler(wanted.IOScheduler); err != nil {
@@ -51,7 +52,7 @@ func (t *Tuner) CheckSupported(wanted volume.Mutable) error {
 		return nil
 	}
 
-	if err := t.limiter.Check(); err != nil {
+	if err := t.limiter.CheckSupport(); err != nil {
 		return fmt.Errorf("limits: %w", err)
 	}
 

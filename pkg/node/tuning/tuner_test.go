@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
+	"github.com/touchstone-csi/touchstone/internal/linux/queue"
 	"github.com/touchstone-csi/touchstone/pkg/node/tuning"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
@@ -42,7 +43,7 @@ func newFixture(t *testing.T) fixture {
 
 	log := slog.New(slog.DiscardHandler)
 	store := state.New(filepath.Join(dir, "state"), state.Options{Owner: t.Name(), Log: log})
-	f.Tuner = tuning.New(cgroup.NewQueues(filepath.Join(dir, "block")),
+	f.Tuner = tuning.New(queue.New(filepath.Join(dir, "block")),
 		cgroup.NewLimiter(filepath.Join(dir, "cgroup"), log), store, log)
 
 	require.NoError(t, store.Open(t.Context()))
@@ -141,5 +142,5 @@ func TestUnsupportedParametersAreRefused(t *testing.T) {
 	f := newFixture(t)
 	require.NoError(t, f.CheckSupported(volume.Mutable{}))
 	require.NoError(t, f.CheckSupported(volume.Mutable{IOScheduler: "mq-deadline", ReadIOPS: new(int64(3))}))
-	require.ErrorIs(t, f.CheckSupported(volume.Mutable{IOScheduler: "bfq"}), cgroup.ErrInfeasible)
+	require.ErrorIs(t, f.CheckSupported(volume.Mutable{IOScheduler: "bfq"}), cgroup.ErrUnsupported)
 }

@@ -85,7 +85,7 @@ func mounted(tb testing.TB, fsType, options string, mkfs ...string) string {
 		require.NoError(tb, err, "%s", output)
 
 		device, err := loop.NewLoops(loop.LoopsOptions{}).Attach(tb.Context(), image, loop.AttachOptions{
-			AutoClear: true, Own: true, Preferred: -1, BlockSize: 512,
+			AutoClear: true, Exclusive: true, PreferredNumber: -1, BlockSize: 512,
 		})
 		require.NoError(tb, err)
 

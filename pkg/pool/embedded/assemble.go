@@ -65,7 +65,7 @@ func (s *mounter) mount(ctx context.Context, image *os.File) (*os.File, error) {
 	}
 	defer tree.Close()
 
-	root, err := tree.Open()
+	root, err := tree.OpenRoot()
 	if err != nil {
 		return nil, err
 	}
@@ -118,7 +118,7 @@ func (s *mounter) attach(ctx context.Context, image *os.File) (*loop.Device, err
 		return nil, err
 	}
 
-	device, err := s.Loops.Attach(ctx, image, loop.AttachOptions{AutoClear: true, Preferred: -1})
+	device, err := s.Loops.Attach(ctx, image, loop.AttachOptions{AutoClear: true, PreferredNumber: -1})
 	if err != nil {
 		return nil, err
 	}
@@ -144,7 +144,7 @@ func (s *mounter) check(ctx context.Context, device *loop.Device) error {
 	}
 
 	if err == nil && verdict.State == filesystem.NeedsReplay {
-		var tree *mount.Tree
+		var tree *mount.Detached
 		if tree, err = s.mountDetached(device); err == nil {
 			tree.Close()
 			verdict, err = s.checkReplayed(ctx, device)
@@ -191,7 +191,7 @@ func (s *mounter) damaged(detail string) error {
 
 // mountDetached lets space that is deleted inside go back to the host's
 // filesystem.
-func (s *mounter) mountDetached(device *loop.Device) (*mount.Tree, error) {
+func (s *mounter) mountDetached(device *loop.Device) (*mount.Detached, error) {
 	options, err := mount.ParseFlags([]string{"discard", "noatime"})
 	if err != nil {
 		return nil, err

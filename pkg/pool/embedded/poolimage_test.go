@@ -192,7 +192,7 @@ func TestNewMountNamespace(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, volume.Truncate(mib))
 
-	device, err := loops.Attach(t.Context(), volume, loop.AttachOptions{Preferred: -1})
+	device, err := loops.Attach(t.Context(), volume, loop.AttachOptions{PreferredNumber: -1})
 	require.NoError(t, err)
 
 	detach := sync.OnceFunc(func() {
@@ -533,7 +533,7 @@ func TestMountByHandOfTheSameImage(t *testing.T) {
 
 	// A losetup has other options, and no lock.
 	device, err := loop.NewLoops(loop.LoopsOptions{}).Attach(t.Context(), image, loop.AttachOptions{
-		AutoClear: true, Preferred: -1, ReadOnly: true,
+		AutoClear: true, PreferredNumber: -1, ReadOnly: true,
 	})
 	require.NoError(t, err)
 

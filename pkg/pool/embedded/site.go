@@ -24,7 +24,7 @@ type mounter struct {
 	Options
 
 	directory *os.File
-	target    *mount.Place
+	target    *mount.Target
 	xfs       filesystem.Filesystem
 	// privileged says that this process may attach and mount.
 	privileged bool
@@ -41,13 +41,13 @@ func open(options Options) (*mounter, error) {
 		return nil, fmt.Errorf("open it: %w", err)
 	}
 
-	places, err := mount.OpenPlaces(options.Directory)
+	places, err := mount.NewAllowedDirs(options.Directory)
 	if err != nil {
 		return nil, errors.Join(err, home.Close())
 	}
 	defer places.Close()
 
-	place, err := places.Find(filepath.Join(filepath.Clean(options.Directory), layout.EmbeddedMountPoint))
+	place, err := places.Target(filepath.Join(filepath.Clean(options.Directory), layout.EmbeddedMountPoint))
 	if err != nil {
 		return nil, errors.Join(err, home.Close())
 	}

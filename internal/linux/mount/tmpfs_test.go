@@ -19,7 +19,7 @@ func TestFilesAreForRootToRead(t *testing.T) {
 	dir, places := allowedDir(t)
 	at := find(t, places, makeDir(t, dir, "at"))
 
-	tree, err := mount.Files("some/source", map[string][]byte{"one": []byte("1"), "two": []byte("22")})
+	tree, err := mount.NewReadOnlyTmpfs("some/source", map[string][]byte{"one": []byte("1"), "two": []byte("22")})
 	require.NoError(t, err)
 
 	defer tree.Close()
@@ -52,7 +52,7 @@ func TestFilesStayReadOnlyWhereTheyAreBound(t *testing.T) {
 	at := find(t, places, makeDir(t, dir, "at"))
 	bound := makeDir(t, dir, "bound")
 
-	tree, err := mount.Files("source", map[string][]byte{"file": []byte("content")})
+	tree, err := mount.NewReadOnlyTmpfs("source", map[string][]byte{"file": []byte("content")})
 	require.NoError(t, err)
 
 	defer tree.Close()
@@ -69,7 +69,7 @@ func TestFilesStayReadOnlyWhereTheyAreBound(t *testing.T) {
 }
 
 // unsealed returns a tmpfs and a file in it that is open for writing.
-func unsealed(t *testing.T) (*mount.Tree, *os.File) {
+func unsealed(t *testing.T) (*mount.Detached, *os.File) {
 	t.Helper()
 
 	tree, err := mount.Mount("source", "tmpfs", flags(t))
@@ -109,9 +109,9 @@ func TestSealingFailsWhileAFileIsOpenForWriting(t *testing.T) {
 func TestFilesThatFitNowhere(t *testing.T) {
 	needRoot(t)
 
-	_, err := mount.Files("source", map[string][]byte{"a/b": nil})
+	_, err := mount.NewReadOnlyTmpfs("source", map[string][]byte{"a/b": nil})
 	require.ErrorIs(t, err, unix.ENOENT)
 
-	_, err = mount.Files("source", map[string][]byte{"large": make([]byte, 1<<20)})
+	_, err = mount.NewReadOnlyTmpfs("source", map[string][]byte{"large": make([]byte, 1<<20)})
 	require.ErrorIs(t, err, unix.ENOSPC)
 }

@@ -19,15 +19,15 @@ import (
 func TestOpenPlacesRefusesWhatCannotBeAllowed(t *testing.T) {
 	t.Parallel()
 
-	_, err := mount.OpenPlaces()
-	require.ErrorIs(t, err, mount.ErrOutside)
+	_, err := mount.NewAllowedDirs()
+	require.ErrorIs(t, err, mount.ErrOutsideAllowed)
 
-	_, err = mount.OpenPlaces("/run", "var/lib/kubelet")
-	require.ErrorIs(t, err, mount.ErrRelative)
+	_, err = mount.NewAllowedDirs("/run", "var/lib/kubelet")
+	require.ErrorIs(t, err, mount.ErrNotAbsolute)
 	require.ErrorContains(t, err, "var/lib/kubelet")
 
-	_, err = mount.OpenPlaces("/run\x00")
-	require.ErrorIs(t, err, mount.ErrPath)
+	_, err = mount.NewAllowedDirs("/run\x00")
+	require.ErrorIs(t, err, mount.ErrInvalidPath)
 }
 
 func TestFindRefuses(t *testing.T) {
@@ -49,24 +49,24 @@ func TestFindRefuses(t *testing.T) {
 		path string
 		want error
 	}{
-		"empty":                    {"", mount.ErrRelative},
-		"relative":                 {"pods/x", mount.ErrRelative},
-		"only dots":                {"..", mount.ErrRelative},
-		"two dots inside":          {dir + "/pods/../pods/x", mount.ErrPath},
-		"two dots to the outside":  {dir + "/../x", mount.ErrPath},
-		"two dots at the end":      {dir + "/pods/..", mount.ErrPath},
-		"dot":                      {dir + "/./pods/x", mount.ErrPath},
-		"dot at the end":           {dir + "/pods/.", mount.ErrPath},
-		"NUL":                      {dir + "/pods/x\x00y", mount.ErrPath},
-		"a name too long":          {dir + "/pods/" + strings.Repeat("n", 256), mount.ErrPath},
-		"a path too long":          {dir + strings.Repeat("/name", 900), mount.ErrPath},
-		"a mebibyte":               {"/" + strings.Repeat("n", 1<<20), mount.ErrPath},
-		"outside":                  {"/etc/x", mount.ErrOutside},
-		"the root":                 {"/", mount.ErrOutside},
-		"a sibling":                {dir + "-sibling/x", mount.ErrOutside},
-		"the directory":            {dir, mount.ErrOutside},
-		"the directory with slash": {dir + "//", mount.ErrOutside},
-		"the directory's parent":   {filepath.Dir(dir), mount.ErrOutside},
+		"empty":                    {"", mount.ErrNotAbsolute},
+		"relative":                 {"pods/x", mount.ErrNotAbsolute},
+		"only dots":                {"..", mount.ErrNotAbsolute},
+		"two dots inside":          {dir + "/pods/../pods/x", mount.ErrInvalidPath},
+		"two dots to the outside":  {dir + "/../x", mount.ErrInvalidPath},
+		"two dots at the end":      {dir + "/pods/..", mount.ErrInvalidPath},
+		"dot":                      {dir + "/./pods/x", mount.ErrInvalidPath},
+		"dot at the end":           {dir + "/pods/.", mount.ErrInvalidPath},
+		"NUL":                      {dir + "/pods/x\x00y", mount.ErrInvalidPath},
+		"a name too long":          {dir + "/pods/" + strings.Repeat("n", 256), mount.ErrInvalidPath},
+		"a path too long":          {dir + strings.Repeat("/name", 900), mount.ErrInvalidPath},
+		"a mebibyte":               {"/" + strings.Repeat("n", 1<<20), mount.ErrInvalidPath},
+		"outside":                  {"/etc/x", mount.ErrOutsideAllowed},
+		"the root":                 {"/", mount.ErrOutsideAllowed},
+		"a sibling":                {dir + "-sibling/x", mount.ErrOutsideAllowed},
+		"the directory":            {dir, mount.ErrOutsideAllowed},
+		"the directory with slash": {dir + "//", mount.ErrOutsideAllowed},
+		"the directory's parent":   {filepath.Dir(dir), mount.ErrOutsideAllowed},
 		"symlink to the outside":   {dir + "/out/x", mount.ErrSymlink},
 		"symlink further up":       {dir + "/out/deeper/x", mount.ErrSymlink},
 		"symlink to the inside":    {dir + "/inner/x", mount.ErrSymlink},
@@ -77,23 +77,23 @@ func TestFindRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			place, err := places.Find(test.path)
+			place, err := places.Target(test.path)
 			require.ErrorIs(t, err, test.want)
 			require.Nil(t, place)
 			require.Less(t, len(err.Error()), 1500, "a long path must not fill the log")
 			require.NotContains(t, err.Error(), "\x00")
 
-			if byItsWords := places.Check(test.path); byItsWords != nil {
+			if byItsWords := places.CheckPath(test.path); byItsWords != nil {
 				require.EqualError(t, byItsWords, err.Error())
 			} else {
-				require.NotErrorIs(t, err, mount.ErrRelative)
-				require.NotErrorIs(t, err, mount.ErrPath)
-				require.NotErrorIs(t, err, mount.ErrOutside)
+				require.NotErrorIs(t, err, mount.ErrNotAbsolute)
+				require.NotErrorIs(t, err, mount.ErrInvalidPath)
+				require.NotErrorIs(t, err, mount.ErrOutsideAllowed)
 			}
 		})
 	}
 
-	_, err := places.Find(dir + "/missing/x")
+	_, err := places.Target(dir + "/missing/x")
 	require.ErrorContains(t, err, dir+"/missing")
 }
 
@@ -118,12 +118,12 @@ func TestFindOpensTheAllowedDirectoryAfresh(t *testing.T) {
 	base := t.TempDir()
 	link := filepath.Join(base, "kubelet")
 
-	places, err := mount.OpenPlaces(link)
+	places, err := mount.NewAllowedDirs(link)
 	require.NoError(t, err)
 
 	defer places.Close()
 
-	_, err = places.Find(link + "/target")
+	_, err = places.Target(link + "/target")
 	require.ErrorIs(t, err, fs.ErrNotExist)
 	require.ErrorContains(t, err, link)
 
@@ -149,7 +149,7 @@ func TestFindTakesTheLongestAllowedDirectory(t *testing.T) {
 	// the longer one was taken.
 	require.NoError(t, os.Symlink(elsewhere, nested))
 
-	places, err := mount.OpenPlaces(dir, nested)
+	places, err := mount.NewAllowedDirs(dir, nested)
 	require.NoError(t, err)
 
 	defer places.Close()
@@ -158,14 +158,14 @@ func TestFindTakesTheLongestAllowedDirectory(t *testing.T) {
 	require.NoError(t, err)
 	require.DirExists(t, elsewhere+"/target")
 
-	_, err = places.Find(nested)
-	require.ErrorIs(t, err, mount.ErrOutside)
+	_, err = places.Target(nested)
+	require.ErrorIs(t, err, mount.ErrOutsideAllowed)
 }
 
 func TestFindBeneathTheRoot(t *testing.T) {
 	t.Parallel()
 
-	places, err := mount.OpenPlaces("/")
+	places, err := mount.NewAllowedDirs("/")
 	require.NoError(t, err)
 
 	defer places.Close()
@@ -177,8 +177,8 @@ func TestFindBeneathTheRoot(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, exists, "want: the path exists")
 
-	_, err = places.Find("/")
-	require.ErrorIs(t, err, mount.ErrOutside)
+	_, err = places.Target("/")
+	require.ErrorIs(t, err, mount.ErrOutsideAllowed)
 }
 
 func TestFindCrossesMounts(t *testing.T) {
@@ -202,7 +202,7 @@ func TestFindAfterClose(t *testing.T) {
 	dir, places := allowedDir(t)
 	places.Close()
 
-	_, err := places.Find(dir + "/target")
+	_, err := places.Target(dir + "/target")
 	require.ErrorIs(t, err, fs.ErrClosed)
 }
 
@@ -228,7 +228,7 @@ func TestFindIsNotFooledByASwappedSymlink(t *testing.T) {
 
 	found, refused := 0, 0
 	for attempt := 0; attempt < atLeast || found == 0 || refused == 0; attempt++ {
-		place, err := places.Find(inside + "/volume/target")
+		place, err := places.Target(inside + "/volume/target")
 		if err != nil {
 			require.ErrorIs(t, err, mount.ErrSymlink)
 
@@ -285,7 +285,7 @@ func FuzzFind(f *testing.F) {
 	require.NoError(f, os.Symlink("..", allowed+"/a/up"))
 	require.NoError(f, os.Symlink("/proc/self/root", allowed+"/m"))
 
-	places, err := mount.OpenPlaces(allowed)
+	places, err := mount.NewAllowedDirs(allowed)
 	require.NoError(f, err)
 
 	for _, path := range []string{
@@ -297,7 +297,7 @@ func FuzzFind(f *testing.F) {
 	}
 
 	known := []error{
-		mount.ErrRelative, mount.ErrPath, mount.ErrOutside, mount.ErrSymlink, mount.ErrWrongType, fs.ErrNotExist,
+		mount.ErrNotAbsolute, mount.ErrInvalidPath, mount.ErrOutsideAllowed, mount.ErrSymlink, mount.ErrWrongType, fs.ErrNotExist,
 	}
 
 	f.Fuzz(func(t *testing.T, path string, beneath bool) {
@@ -305,7 +305,7 @@ func FuzzFind(f *testing.F) {
 			path = allowed + path
 		}
 
-		place, err := places.Find(path)
+		place, err := places.Target(path)
 		if err != nil {
 			for _, want := range known {
 				if errors.Is(err, want) {

@@ -13,25 +13,25 @@ import (
 // is allowed, since a mkfs can read and write other files (-d, -z), only pretend
 // (-n), take a stray word for the device, or set what the kernel does with the
 // filesystem later (-e panic). See docs/decisions/0026-mkfs-and-mount-options.md.
-type grammar struct {
+type mkfsGrammar struct {
 	tool    string
-	options map[string]rule
+	options map[string]optionRule
 }
 
 // rule says which values an option takes.
-type rule struct {
+type optionRule struct {
 	// takes describes the values in messages; an option without a value has "".
-	takes string
-	valid func(value string) bool
+	valueSyntax string
+	isValid     func(value string) bool
 }
 
 type option struct{ name, value string }
 
-func plain() rule { return rule{} }
+func withoutValue() optionRule { return optionRule{} }
 
 // number is a count or a size, with the unit that the tools know.
-func number() rule {
-	return rule{takes: "NUMBER", valid: func(value string) bool {
+func number() optionRule {
+	return optionRule{valueSyntax: "NUMBER", isValid: func(value string) bool {
 		digits := strings.TrimRight(value, "bBsSkKmMgG")
 		_, err := strconv.ParseUint(digits, 10, 64)
 
@@ -39,8 +39,8 @@ func number() rule {
 	}}
 }
 
-func percent() rule {
-	return rule{takes: "PERCENT", valid: func(value string) bool {
+func percent() optionRule {
+	return optionRule{valueSyntax: "PERCENT", isValid: func(value string) bool {
 		const most = 50
 
 		part, err := strconv.ParseFloat(value, 64)
@@ -49,15 +49,15 @@ func percent() rule {
 	}}
 }
 
-func label() rule {
-	return rule{takes: "LABEL", valid: func(value string) bool {
+func label() optionRule {
+	return optionRule{valueSyntax: "LABEL", isValid: func(value string) bool {
 		return !strings.ContainsFunc(value, func(r rune) bool { return !unicode.IsPrint(r) })
 	}}
 }
 
 // owner is a user's and a group's number.
-func owner() rule {
-	return rule{takes: "UID:GID", valid: func(value string) bool {
+func owner() optionRule {
+	return optionRule{valueSyntax: "UID:GID", isValid: func(value string) bool {
 		user, group, two := strings.Cut(value, ":")
 		_, errUser := strconv.ParseUint(user, 10, 32)
 		_, errGroup := strconv.ParseUint(group, 10, 32)
@@ -66,13 +66,13 @@ func owner() rule {
 	}}
 }
 
-func oneOf(words ...string) rule {
-	return rule{takes: strings.Join(words, "|"), valid: func(value string) bool { return slices.Contains(words, value) }}
+func oneOf(words ...string) optionRule {
+	return optionRule{valueSyntax: strings.Join(words, "|"), isValid: func(value string) bool { return slices.Contains(words, value) }}
 }
 
 // features are names with commas between, each to be set or, with ^, not.
-func features(names ...string) rule {
-	return rule{takes: "[^]" + strings.Join(names, "|"), valid: func(value string) bool {
+func features(names ...string) optionRule {
+	return optionRule{valueSyntax: "[^]" + strings.Join(names, "|"), isValid: func(value string) bool {
 		for name := range strings.SplitSeq(value, ",") {
 			if !slices.Contains(names, strings.TrimPrefix(name, "^")) {
 				return false
@@ -84,13 +84,13 @@ func features(names ...string) rule {
 }
 
 // suboptions are names with commas between, most with a value of their own.
-func suboptions(rules map[string]rule) rule {
-	return rule{takes: describe(rules, "="), valid: func(value string) bool {
+func suboptions(rules map[string]optionRule) optionRule {
+	return optionRule{valueSyntax: describeRules(rules, "="), isValid: func(value string) bool {
 		for each := range strings.SplitSeq(value, ",") {
 			name, given, hasValue := strings.Cut(each, "=")
 
 			known, ok := rules[name]
-			if !ok || hasValue != (known.valid != nil) || hasValue && !known.valid(given) {
+			if !ok || hasValue != (known.isValid != nil) || hasValue && !known.isValid(given) {
 				return false
 			}
 		}
@@ -100,8 +100,8 @@ func suboptions(rules map[string]rule) rule {
 }
 
 // each gives several names one rule.
-func each(of rule, names ...string) map[string]rule {
-	rules := make(map[string]rule, len(names))
+func sameRule(of optionRule, names ...string) map[string]optionRule {
+	rules := make(map[string]optionRule, len(names))
 	for _, name := range names {
 		rules[name] = of
 	}
@@ -110,8 +110,8 @@ func each(of rule, names ...string) map[string]rule {
 }
 
 // join returns all the rules.
-func join(parts ...map[string]rule) map[string]rule {
-	all := map[string]rule{}
+func mergeRules(parts ...map[string]optionRule) map[string]optionRule {
+	all := map[string]optionRule{}
 	for _, part := range parts {
 		maps.Copy(all, part)
 	}
@@ -120,11 +120,11 @@ func join(parts ...map[string]rule) map[string]rule {
 }
 
 // describe lists the rules for a message.
-func describe(rules map[string]rule, between string) string {
+func describeRules(rules map[string]optionRule, between string) string {
 	texts := make([]string, 0, len(rules))
 
 	for _, name := range slices.Sorted(maps.Keys(rules)) {
-		if takes := rules[name].takes; takes != "" {
+		if takes := rules[name].valueSyntax; takes != "" {
 			name += between + takes
 		}
 
@@ -138,7 +138,7 @@ func describe(rules map[string]rule, between string) string {
 // refuse, so that a user hears of it before the volume is made. Error:
 // ErrUnknown.
 func CheckOptions(name string, words []string) error {
-	grammars := map[string]func() grammar{Ext4: ext4Grammar, XFS: xfsGrammar, Btrfs: btrfsGrammar}
+	grammars := map[string]func() mkfsGrammar{Ext4: ext4Grammar, XFS: xfsGrammar, Btrfs: btrfsGrammar}
 
 	of, known := grammars[name]
 	if !known {
@@ -152,7 +152,7 @@ func CheckOptions(name string, words []string) error {
 
 // parse splits the words of the user into options, or returns ErrOption. No
 // word of its result can be mistaken for the device.
-func (g grammar) parse(words []string) ([]option, error) {
+func (g mkfsGrammar) parse(words []string) ([]option, error) {
 	var options []option
 
 	for i := 0; i < len(words); i++ {
@@ -163,7 +163,7 @@ func (g grammar) parse(words []string) ([]option, error) {
 
 		known := g.options[parsed.name]
 
-		if known.valid != nil && !hasValue {
+		if known.isValid != nil && !hasValue {
 			i++
 			if i == len(words) {
 				return nil, fmt.Errorf("%w: %s of %s lacks its value", ErrOption, parsed.name, g.tool)
@@ -172,9 +172,9 @@ func (g grammar) parse(words []string) ([]option, error) {
 			parsed.value = words[i]
 		}
 
-		if known.valid != nil && !known.valid(parsed.value) {
+		if known.isValid != nil && !known.isValid(parsed.value) {
 			return nil, fmt.Errorf("%w: %s %q of %s; allowed is %s %s",
-				ErrOption, parsed.name, parsed.value, g.tool, parsed.name, known.takes)
+				ErrOption, parsed.name, parsed.value, g.tool, parsed.name, known.valueSyntax)
 		}
 
 		options = append(options, parsed)
@@ -184,7 +184,7 @@ func (g grammar) parse(words []string) ([]option, error) {
 }
 
 // split takes "-Xvalue", "--name=value", "-X" and "--name" apart.
-func (g grammar) split(word string) (parsed option, hasValue bool, err error) {
+func (g mkfsGrammar) split(word string) (parsed option, hasValue bool, err error) {
 	name, value := word, ""
 
 	if strings.HasPrefix(word, "--") {
@@ -194,8 +194,8 @@ func (g grammar) split(word string) (parsed option, hasValue bool, err error) {
 	}
 
 	known, ok := g.options[name]
-	if !ok || hasValue && known.valid == nil {
-		return option{}, false, fmt.Errorf("%w: %q of %s; allowed are %s", ErrOption, word, g.tool, describe(g.options, " "))
+	if !ok || hasValue && known.isValid == nil {
+		return option{}, false, fmt.Errorf("%w: %q of %s; allowed are %s", ErrOption, word, g.tool, describeRules(g.options, " "))
 	}
 
 	return option{name: name, value: value}, hasValue, nil

@@ -11,19 +11,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Tree is a mount that is attached nowhere yet: nobody can see it. Closed
+// Detached is a mount that is attached nowhere yet: nobody can see it. Closed
 // without having been attached, also by the end of the process, it is gone.
-type Tree struct {
+type Detached struct {
 	// root is the mount's root, nil once it is attached or closed.
-	root *os.File
-	what string
+	root   *os.File
+	source string
 }
 
 // Mount mounts the filesystem on device, an absolute path, and leaves the mount
-// detached. The error has what the filesystem said. ErrFlag for a flag that the
-// filesystem refuses, ErrBusy for a device that is in exclusive use, ErrKernel
+// detached. The error has what the filesystem said. ErrMountFlag for a flag that the
+// filesystem refuses, ErrBusy for a device that is in exclusive use, ErrKernelUnsupported
 // for a filesystem that the kernel lacks.
-func Mount(device, fsType string, opts Options) (*Tree, error) {
+func Mount(device, fsType string, opts Options) (*Detached, error) {
 	pause := firstBusyPause
 
 	for attempt := 1; ; attempt++ {
@@ -47,10 +47,10 @@ func Mount(device, fsType string, opts Options) (*Tree, error) {
 // about to end, which takes longer than to exec.
 const busyMountAttempts = 9
 
-func mountDetached(device, fsType string, opts Options) (*Tree, error) {
-	opts = opts.against(fsType)
+func mountDetached(device, fsType string, opts Options) (*Detached, error) {
+	opts = opts.withSafeErrors(fsType)
 
-	fd, err := openType(fsType)
+	fd, err := openFilesystemType(fsType)
 	if err != nil {
 		return nil, err
 	}
@@ -80,14 +80,14 @@ func mountDetached(device, fsType string, opts Options) (*Tree, error) {
 		return nil, fmt.Errorf("make a mount of it: %w%s", err, kernelMessages(fd, opts))
 	}
 
-	return &Tree{root: os.NewFile(uintptr(root), device), what: device}, nil
+	return &Detached{root: os.NewFile(uintptr(root), device), source: device}, nil
 }
 
-// Knows returns nil when the kernel can mount filesystems of that type. It has the
-// kernel load the module that is needed for that, as Mount would. Errors: ErrKernel
+// CheckSupport returns nil when the kernel can mount filesystems of that type. It has the
+// kernel load the module that is needed for that, as Mount would. Errors: ErrKernelUnsupported
 // for one that it lacks, or the kernel's, such as EPERM without CAP_SYS_ADMIN.
-func Knows(fsType string) error {
-	fd, err := openType(fsType)
+func CheckSupport(fsType string) error {
+	fd, err := openFilesystemType(fsType)
 	if err != nil {
 		return fmt.Errorf("look for %s in the kernel: %w", fsType, err)
 	}
@@ -97,14 +97,14 @@ func Knows(fsType string) error {
 	return nil
 }
 
-func openType(fsType string) (int, error) {
+func openFilesystemType(fsType string) (int, error) {
 	fd, err := unix.Fsopen(fsType, unix.FSOPEN_CLOEXEC)
 
 	switch {
 	case errors.Is(err, unix.ENODEV):
-		return 0, fmt.Errorf("%w: it lacks this filesystem; load its module: %w", ErrKernel, err)
+		return 0, fmt.Errorf("%w: it lacks this filesystem; load its module: %w", ErrKernelUnsupported, err)
 	case errors.Is(err, unix.ENOSYS):
-		return 0, fmt.Errorf("%w: fsopen needs Linux 5.2: %w", ErrKernel, err)
+		return 0, fmt.Errorf("%w: fsopen needs Linux 5.2: %w", ErrKernelUnsupported, err)
 	case err != nil:
 		return 0, fmt.Errorf("open the filesystem type: %w", err)
 	}
@@ -112,9 +112,9 @@ func openType(fsType string) (int, error) {
 	return fd, nil
 }
 
-// refused is ErrFlag only if the errno is about the flag.
-func (o Options) refused(fd int, key string, err error) error {
-	reason := ErrFlag
+// refused is ErrMountFlag only if the errno is about the flag.
+func (o Options) parameterError(fd int, key string, err error) error {
+	reason := ErrMountFlag
 	if !errors.Is(err, unix.EINVAL) {
 		reason = errSetFlag
 	}
@@ -127,10 +127,10 @@ var errSetFlag = errors.New("set the mount flag")
 // configure hands the filesystem its parameters.
 func (o Options) configure(fd int) error {
 	if o.ReadOnly() {
-		// Of the filesystem too, so that it does not replay or write anything
+		// PointOf the filesystem too, so that it does not replay or write anything
 		// on a device that cannot be written.
 		if err := unix.FsconfigSetFlag(fd, "ro"); err != nil {
-			return o.refused(fd, "ro", err)
+			return o.parameterError(fd, "ro", err)
 		}
 	}
 
@@ -143,7 +143,7 @@ func (o Options) configure(fd int) error {
 		}
 
 		if err != nil {
-			return o.refused(fd, parameter.key, err)
+			return o.parameterError(fd, parameter.key, err)
 		}
 	}
 
@@ -174,12 +174,12 @@ func kernelMessages(fd int, opts Options) string {
 		said.WriteString("; the kernel says: " + message)
 	}
 
-	return opts.withoutValues(said.String())
+	return opts.redact(said.String())
 }
 
-// withoutValues blots out what a filesystem may quote of its flags. Values of a
+// redact blots out what a filesystem may quote of its flags. Values of a
 // few characters give nothing away, and without them the rest would be garbled.
-func (o Options) withoutValues(text string) string {
+func (o Options) redact(text string) string {
 	const sensitive = 4
 
 	for _, parameter := range o.parameters {
@@ -191,14 +191,14 @@ func (o Options) withoutValues(text string) string {
 	return text
 }
 
-// Bind makes a second mount of what from (opened with O_PATH, see Place.Open)
+// Bind makes a second mount of what from (opened with O_PATH, see Target.OpenRoot)
 // shows: a directory of a filesystem, or one file such as a device node. It
 // leaves it detached, with its flags already in force: a read-only bind is never
 // writable for an instant. What is mounted beneath does not come along.
 //
 // Flags for the filesystem have no effect on a bind and are ignored; a CO sends
 // the same ones for staging and for publishing.
-func Bind(from *os.File, opts Options) (*Tree, error) {
+func Bind(from *os.File, opts Options) (*Detached, error) {
 	const flags = unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC | unix.AT_EMPTY_PATH
 
 	fd, err := unix.OpenTree(int(from.Fd()), "", flags)
@@ -208,7 +208,7 @@ func Bind(from *os.File, opts Options) (*Tree, error) {
 		return nil, fmt.Errorf("bind %s: %w", from.Name(), err)
 	}
 
-	tree := &Tree{root: os.NewFile(uintptr(fd), from.Name()), what: from.Name()}
+	tree := &Detached{root: os.NewFile(uintptr(fd), from.Name()), source: from.Name()}
 
 	if opts.set|opts.clear == 0 {
 		return tree, nil
@@ -222,7 +222,7 @@ func Bind(from *os.File, opts Options) (*Tree, error) {
 		tree.Close()
 
 		if errors.Is(err, unix.ENOSYS) {
-			err = fmt.Errorf("%w: mount_setattr needs Linux 5.12: %w", ErrKernel, err)
+			err = fmt.Errorf("%w: mount_setattr needs Linux 5.12: %w", ErrKernelUnsupported, err)
 		}
 
 		return nil, fmt.Errorf("bind %s with the flags %s: %w", from.Name(), opts, err)
@@ -231,37 +231,37 @@ func Bind(from *os.File, opts Options) (*Tree, error) {
 	return tree, nil
 }
 
-// Open opens the root directory of the detached mount for reading and for
+// OpenRoot opens the root directory of the detached mount for reading and for
 // ioctls: a filesystem can be grown before anybody sees it. The file keeps the
 // mount busy.
-func (t *Tree) Open() (*os.File, error) {
+func (t *Detached) OpenRoot() (*os.File, error) {
 	if t.root == nil {
-		return nil, fmt.Errorf("open the mount of %s: %w", t.what, ErrAttached)
+		return nil, fmt.Errorf("open the mount of %s: %w", t.source, ErrAttached)
 	}
 
 	fd, err := openBeneath(int(t.root.Fd()), ".", unix.O_RDONLY|unix.O_DIRECTORY)
 	runtime.KeepAlive(t.root)
 
 	if err != nil {
-		return nil, fmt.Errorf("open the mount of %s: %w", t.what, err)
+		return nil, fmt.Errorf("open the mount of %s: %w", t.source, err)
 	}
 
-	return os.NewFile(uintptr(fd), t.what), nil
+	return os.NewFile(uintptr(fd), t.source), nil
 }
 
 // Attach makes the mount appear at a place, on top of what may be mounted there
 // already. Directory goes onto directory and file onto file, else ErrWrongType;
 // onto a symlink nothing goes (ErrSymlink), and nothing there is fs.ErrNotExist.
-// After it the Tree is used up.
-func (t *Tree) Attach(at *Place) error {
+// After it the Detached is used up.
+func (t *Detached) Attach(at *Target) error {
 	if t.root == nil {
-		return at.failed("attach a mount at", ErrAttached)
+		return at.wrapError("attach a mount at", ErrAttached)
 	}
 
 	// By descriptor: a symlink put there between two lookups changes nothing.
 	onto, err := at.open(unix.O_PATH)
 	if err != nil {
-		return at.failed("attach a mount at", err)
+		return at.wrapError("attach a mount at", err)
 	}
 
 	defer func() { _ = onto.Close() }()
@@ -281,7 +281,7 @@ func (t *Tree) Attach(at *Place) error {
 		err = fmt.Errorf("%w: a directory goes onto a directory and a file onto a file: %w", ErrWrongType, err)
 	}
 
-	return at.failed("attach a mount at", err)
+	return at.wrapError("attach a mount at", err)
 }
 
 func isDir(file *os.File) bool {
@@ -294,7 +294,7 @@ func isDir(file *os.File) bool {
 }
 
 // Close drops the mount unless it was attached. A second call does nothing.
-func (t *Tree) Close() {
+func (t *Detached) Close() {
 	if t.root != nil {
 		_ = t.root.Close()
 		t.root = nil

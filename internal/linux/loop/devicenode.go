@@ -33,7 +33,7 @@ func (l *Loops) openNode(number, flags int) (*os.File, error) {
 		return file, err
 	}
 
-	if err := l.add(number); err != nil {
+	if err := l.addDevice(number); err != nil {
 		return nil, err
 	}
 
@@ -42,7 +42,7 @@ func (l *Loops) openNode(number, flags int) (*os.File, error) {
 
 // add makes the device in the kernel. One that exists already is fine: devices
 // are kept after use, since removing one takes 44 ms.
-func (l *Loops) add(number int) error {
+func (l *Loops) addDevice(number int) error {
 	control, err := l.openControl()
 	if err != nil {
 		return err
@@ -124,9 +124,9 @@ func (l *Loops) removeNode(number int) error {
 	return nil
 }
 
-// errOtherNode means that a path exists which is not the device node meant: a
+// errWrongNode means that a path exists which is not the device node meant: a
 // stale node in a private /dev, or a plain file. It counts as missing.
-var errOtherNode = fmt.Errorf("not the device node meant: %w", fs.ErrNotExist)
+var errWrongNode = fmt.Errorf("not the device node meant: %w", fs.ErrNotExist)
 
 // openDevice looks at the node before it opens it, since opening a wrong device
 // can have effects, and again afterwards, since the path may have changed.
@@ -137,7 +137,7 @@ func openDevice(path string, device uint64, kind uint32, flags int) (*os.File, e
 	}
 
 	if stat.Mode&unix.S_IFMT != kind || stat.Rdev != device {
-		return nil, &fs.PathError{Op: doOpen, Path: path, Err: errOtherNode}
+		return nil, &fs.PathError{Op: opOpen, Path: path, Err: errWrongNode}
 	}
 
 	file, err := os.OpenFile(path, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
@@ -147,11 +147,11 @@ func openDevice(path string, device uint64, kind uint32, flags int) (*os.File, e
 
 	err = unix.Fstat(int(file.Fd()), &stat)
 	if err == nil && stat.Rdev != device {
-		err = errOtherNode
+		err = errWrongNode
 	}
 
 	if err != nil {
-		return nil, errors.Join(&fs.PathError{Op: doOpen, Path: path, Err: err}, file.Close())
+		return nil, errors.Join(&fs.PathError{Op: opOpen, Path: path, Err: err}, file.Close())
 	}
 
 	return file, nil

@@ -16,16 +16,16 @@ import (
 // a crash would do to them is noted where only a mount does it. All of the tools
 // would call them damage.
 
-// ErrUnread is returned by checks that were not given all of the filesystem to
+// ErrReadIncomplete is returned by checks that were not given all of the filesystem to
 // read, which says nothing about it.
-var ErrUnread = errors.New("could not read all of the filesystem")
+var ErrReadIncomplete = errors.New("could not read all of the filesystem")
 
-// unread returns ErrUnread of a tool that gives what fails beneath the filesystem
+// unread returns ErrReadIncomplete of a tool that gives what fails beneath the filesystem
 // for damage to it. Not of btrfs, which says the same of a wrong checksum.
-func unread(command Command, result Result) error {
+func readError(command Command, result Result) error {
 	for _, words := range []string{"Input/output error", "Cannot allocate memory", "malloc failed", "memory allocation failed"} {
 		if result.ExitCode != 0 && strings.Contains(result.Output, words) {
-			return fmt.Errorf("%w: %w", ErrUnread, toolError(command, result))
+			return fmt.Errorf("%w: %w", ErrReadIncomplete, toolError(command, result))
 		}
 	}
 
@@ -36,7 +36,7 @@ func unread(command Command, result Result) error {
 type MetadataCopy struct {
 	complete func(context.Context) error
 	// held is closed by Close; nil is nothing.
-	held *os.File
+	dump *os.File
 }
 
 // Complete makes the copy. Error: ctx's, or a ToolError.
@@ -50,11 +50,11 @@ func (m *MetadataCopy) Complete(ctx context.Context) error {
 
 // Close gives back what the copy is made of. It has to be called.
 func (m *MetadataCopy) Close() error {
-	if m.held == nil {
+	if m.dump == nil {
 		return nil
 	}
 
-	return m.held.Close() //nolint:wrapcheck // it has no name
+	return m.dump.Close() //nolint:wrapcheck // it has no name
 }
 
 // runTool runs a tool for which success is all there is.
@@ -67,11 +67,11 @@ func runTool(ctx context.Context, run Runner, command Command) error {
 	return err
 }
 
-// heldPath is where a tool finds Command.Held.
-const heldPath = "/proc/self/fd/3"
+// inheritedFilePath is where a tool finds Command.InheritedFile.
+const inheritedFilePath = "/proc/self/fd/3"
 
 // unnamed makes a file that is gone when it is closed.
-func unnamed(directory string) (*os.File, error) {
+func createUnnamed(directory string) (*os.File, error) {
 	const mode = 0o600
 
 	file, err := os.OpenFile(directory, unix.O_TMPFILE|os.O_RDWR, mode)

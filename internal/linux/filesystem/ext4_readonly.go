@@ -8,13 +8,13 @@ import (
 	"os"
 )
 
-func (e *ext4) Examine(ctx context.Context, path string, o ExamineOptions) (Verdict, error) {
+func (e *ext4) CheckReadOnly(ctx context.Context, path string, o ReadOnlyCheckOptions) (Verdict, error) {
 	t, err := inspect(path, Ext4)
 	if err != nil {
 		return Verdict{}, err
 	}
 
-	if !t.is {
+	if !t.isExpectedType {
 		return noExt4(), nil
 	}
 
@@ -42,7 +42,7 @@ func (e *ext4) Examine(ctx context.Context, path string, o ExamineOptions) (Verd
 
 	result, err := e.run.Run(ctx, command)
 	if err == nil {
-		err = unread(command, result)
+		err = readError(command, result)
 	}
 
 	if err != nil {
@@ -52,14 +52,14 @@ func (e *ext4) Examine(ctx context.Context, path string, o ExamineOptions) (Verd
 	return e.judge(path, command, result)
 }
 
-// CleanWhileWritten is false: blocks are written in their place, one by one.
-func (*ext4) CleanWhileWritten() bool { return false }
+// ConsistentWhileWritten is false: blocks are written in their place, one by one.
+func (*ext4) ConsistentWhileWritten() bool { return false }
 
 // ReplayFlags let no error be more than that, and begin no work of hours.
 func (*ext4) ReplayFlags() []string { return []string{"errors=remount-ro", "noinit_itable"} }
 
 // CopyMetadata has e2image write the copy itself.
-func (e *ext4) CopyMetadata(ctx context.Context, source, target string, o ExamineOptions) (*MetadataCopy, error) {
+func (e *ext4) CopyMetadata(ctx context.Context, source, target string, o ReadOnlyCheckOptions) (*MetadataCopy, error) {
 	command := Command{Tool: "e2image", Package: ext4Package, Idle: !o.Urgent, Args: []string{"-r", "-f", "--", source, target}}
 	if err := runTool(ctx, e.run, command); err != nil {
 		return nil, fmt.Errorf("copy the metadata of %s: %w", source, err)

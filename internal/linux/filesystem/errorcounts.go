@@ -14,9 +14,9 @@ import (
 	"github.com/google/uuid"
 )
 
-// Errors are those that the kernel has counted in a filesystem. They stay with
+// ErrorCounts are those that the kernel has counted in a filesystem. They stay with
 // the filesystem, so they also tell of former mounts.
-type Errors struct {
+type ErrorCounts struct {
 	// Count grows with each error; 0 is none.
 	Count uint64
 	// Corrupted says that what was read made no sense, IO that the device failed.
@@ -41,9 +41,9 @@ const (
 // Of xfs there is nothing to read: the kernel counts nothing. What ext4 counts
 // shows some milliseconds after the error. Error: the kernel's,
 // fs.ErrNotExist where the filesystem is not mounted any more.
-func ReadErrors(fsType string, device int, root *os.File) (Errors, error) {
+func ReadErrors(fsType string, device int, root *os.File) (ErrorCounts, error) {
 	var (
-		found Errors
+		found ErrorCounts
 		err   error
 	)
 
@@ -55,19 +55,19 @@ func ReadErrors(fsType string, device int, root *os.File) (Errors, error) {
 	}
 
 	if err != nil {
-		return Errors{}, fmt.Errorf("errors that the kernel has counted in the %s on loop device %d: %w", fsType, device, err)
+		return ErrorCounts{}, fmt.Errorf("errors that the kernel has counted in the %s on loop device %d: %w", fsType, device, err)
 	}
 
 	return found, nil
 }
 
-func ext4Errors(directory string) (Errors, error) {
+func ext4Errors(directory string) (ErrorCounts, error) {
 	count, err := readNumber(directory, "errors_count")
 	if err != nil || count == 0 {
-		return Errors{}, err
+		return ErrorCounts{}, err
 	}
 
-	found := Errors{Count: count}
+	found := ErrorCounts{Count: count}
 
 	for _, name := range []string{"first_error_errcode", "last_error_errcode"} {
 		code, err := readNumber(directory, name)
@@ -76,7 +76,7 @@ func ext4Errors(directory string) (Errors, error) {
 		}
 
 		if err != nil {
-			return Errors{}, err
+			return ErrorCounts{}, err
 		}
 
 		found.IO = found.IO || code == ext4CodeIO
@@ -102,29 +102,29 @@ func readNumber(directory, name string) (uint64, error) {
 
 // btrfsErrors asks for the UUID first, since that of a twin is the kernel's own
 // invention for the time of its mount.
-func btrfsErrors(root *os.File) (Errors, error) {
+func btrfsErrors(root *os.File) (ErrorCounts, error) {
 	var info btrfsFSInfo
 	if _, err := ioctl(root, btrfsIocFSInfo, unsafe.Pointer(&info)); err != nil {
-		return Errors{}, fmt.Errorf("BTRFS_IOC_FS_INFO: %w", err)
+		return ErrorCounts{}, fmt.Errorf("BTRFS_IOC_FS_INFO: %w", err)
 	}
 
 	devices := filepath.Join(sysBtrfs, uuid.UUID(info.fsid).String(), "devinfo")
 
 	entries, err := os.ReadDir(devices)
 	if err != nil {
-		return Errors{}, err //nolint:wrapcheck // it names the directory, and the caller the filesystem
+		return ErrorCounts{}, err //nolint:wrapcheck // it names the directory, and the caller the filesystem
 	}
 
-	var found Errors
+	var found ErrorCounts
 
 	for _, entry := range entries {
 		text, err := os.ReadFile(filepath.Join(devices, entry.Name(), "error_stats"))
 		if err != nil {
-			return Errors{}, err //nolint:wrapcheck // as above
+			return ErrorCounts{}, err //nolint:wrapcheck // as above
 		}
 
 		if err := found.addBtrfs(string(text)); err != nil {
-			return Errors{}, err
+			return ErrorCounts{}, err
 		}
 	}
 
@@ -133,7 +133,7 @@ func btrfsErrors(root *os.File) (Errors, error) {
 
 // addBtrfs adds the lines of one device's error_stats: a name and a number each.
 // "invalid" is all there is while the kernel has not read them yet.
-func (e *Errors) addBtrfs(stats string) error {
+func (e *ErrorCounts) addBtrfs(stats string) error {
 	for line := range strings.Lines(stats) {
 		name, value, hasValue := strings.Cut(strings.TrimSpace(line), " ")
 		if !hasValue {

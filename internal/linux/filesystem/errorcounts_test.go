@@ -19,7 +19,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/child"
 )
 
-func (m *mounted) errors(tb testing.TB, name string) filesystem.Errors {
+func (m *mounted) errors(tb testing.TB, name string) filesystem.ErrorCounts {
 	tb.Helper()
 
 	root, err := os.Open(m.directory)
@@ -34,7 +34,7 @@ func (m *mounted) errors(tb testing.TB, name string) filesystem.Errors {
 }
 
 // awaitErrors returns the errors once there are any.
-func (m *mounted) awaitErrors(tb testing.TB, name string) filesystem.Errors {
+func (m *mounted) awaitErrors(tb testing.TB, name string) filesystem.ErrorCounts {
 	tb.Helper()
 
 	require.Eventually(tb, func() bool { return m.errors(tb, name).Count > 0 }, 10*time.Second, time.Millisecond)
@@ -70,7 +70,7 @@ func TestExt4CountsErrors(t *testing.T) {
 
 	for name, test := range map[string]struct {
 		hurt func(image *os.File, at int64) error
-		want func(filesystem.Errors) bool
+		want func(filesystem.ErrorCounts) bool
 	}{
 		"what makes no sense": {
 			func(image *os.File, at int64) error {
@@ -78,17 +78,17 @@ func TestExt4CountsErrors(t *testing.T) {
 
 				return err
 			},
-			func(e filesystem.Errors) bool { return e.Corrupted && !e.IO },
+			func(e filesystem.ErrorCounts) bool { return e.Corrupted && !e.IO },
 		},
 		"what can't be read": {
 			func(image *os.File, at int64) error { return image.Truncate(at) },
-			func(e filesystem.Errors) bool { return e.IO && !e.Corrupted },
+			func(e filesystem.ErrorCounts) bool { return e.IO && !e.Corrupted },
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			image := newImage(t, 64*mebibyte)
 			// What the kernel clears later would grow the image again that was truncated.
-			o := filesystem.MakeOptions{Eager: true}
+			o := filesystem.MakeOptions{NoLazyInit: true}
 			require.NoError(t, ext4.Make(t.Context(), image.Name(), o))
 
 			use := mount(t, ext4, image, loop.AttachOptions{})
@@ -145,7 +145,7 @@ func TestErrorsStayWithExt4(t *testing.T) {
 	use.unmount(t)
 
 	use = mount(t, ext4, image, loop.AttachOptions{})
-	require.Equal(t, filesystem.Errors{Count: 1, Corrupted: true}, use.errors(t, filesystem.Ext4))
+	require.Equal(t, filesystem.ErrorCounts{Count: 1, Corrupted: true}, use.errors(t, filesystem.Ext4))
 }
 
 func TestBtrfsCountsErrors(t *testing.T) {
@@ -156,7 +156,7 @@ func TestBtrfsCountsErrors(t *testing.T) {
 
 	for name, test := range map[string]struct {
 		hurt func(image *os.File, at int64) error
-		want filesystem.Errors
+		want filesystem.ErrorCounts
 	}{
 		"what makes no sense": {
 			func(image *os.File, at int64) error {
@@ -164,11 +164,11 @@ func TestBtrfsCountsErrors(t *testing.T) {
 
 				return err
 			},
-			filesystem.Errors{Count: 1, Corrupted: true},
+			filesystem.ErrorCounts{Count: 1, Corrupted: true},
 		},
 		"what can't be read": {
 			func(image *os.File, at int64) error { return image.Truncate(at) },
-			filesystem.Errors{Count: 1, IO: true},
+			filesystem.ErrorCounts{Count: 1, IO: true},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 )
 
 // examine also shows that not a byte has changed.
-func examine(t *testing.T, fs filesystem.Filesystem, path string, o filesystem.ExamineOptions) filesystem.Verdict {
+func examine(t *testing.T, fs filesystem.Filesystem, path string, o filesystem.ReadOnlyCheckOptions) filesystem.Verdict {
 	t.Helper()
 
 	image, err := os.Open(path)
@@ -24,7 +24,7 @@ func examine(t *testing.T, fs filesystem.Filesystem, path string, o filesystem.E
 	defer image.Close()
 
 	before := modified(t, image)
-	verdict, err := fs.Examine(t.Context(), path, o)
+	verdict, err := fs.CheckReadOnly(t.Context(), path, o)
 	require.NoError(t, err)
 	require.Equal(t, before, modified(t, image), "the image was written")
 	require.Equal(t, verdict.State == filesystem.Clean, verdict.Detail == "", verdict.Detail)
@@ -35,7 +35,7 @@ func examine(t *testing.T, fs filesystem.Filesystem, path string, o filesystem.E
 func requireExamined(t *testing.T, want filesystem.State, fs filesystem.Filesystem, path string) {
 	t.Helper()
 
-	verdict := examine(t, fs, path, filesystem.ExamineOptions{})
+	verdict := examine(t, fs, path, filesystem.ReadOnlyCheckOptions{})
 	require.Equal(t, want, verdict.State, verdict.Detail)
 }
 
@@ -151,7 +151,7 @@ func TestExamineACopyOfTheFrozen(t *testing.T) {
 func requireNoDamage(t *testing.T, fs filesystem.Filesystem, made *os.File, orphans bool) {
 	t.Helper()
 
-	verdict := examine(t, fs, made.Name(), filesystem.ExamineOptions{})
+	verdict := examine(t, fs, made.Name(), filesystem.ReadOnlyCheckOptions{})
 	require.Contains(t, []filesystem.State{filesystem.Clean, filesystem.NeedsReplay}, verdict.State, verdict.Detail)
 
 	if fs.Name() == filesystem.Ext4 {
@@ -169,7 +169,7 @@ func TestExamineTheFrozenItself(t *testing.T) {
 	eachFilesystem(t, func(t *testing.T, fs filesystem.Filesystem, image *os.File) {
 		t.Helper()
 		whileFrozen(t, fs, image, false, func() {
-			verdict := examine(t, fs, image.Name(), filesystem.ExamineOptions{Frozen: true})
+			verdict := examine(t, fs, image.Name(), filesystem.ReadOnlyCheckOptions{Frozen: true})
 			if fs.Name() == filesystem.XFS {
 				require.Equal(t, filesystem.NeedsReplay, verdict.State, verdict.Detail)
 			} else {
@@ -178,7 +178,7 @@ func TestExamineTheFrozenItself(t *testing.T) {
 
 			overwriteMetadata(t, image)
 
-			verdict = examine(t, fs, image.Name(), filesystem.ExamineOptions{Frozen: true})
+			verdict = examine(t, fs, image.Name(), filesystem.ReadOnlyCheckOptions{Frozen: true})
 			require.Equal(t, filesystem.Damaged, verdict.State, verdict.Detail)
 		})
 	})
@@ -197,7 +197,7 @@ func TestCopyMetadata(t *testing.T) {
 				var taken *filesystem.MetadataCopy
 
 				whileFrozen(t, fs, image, orphans, func() {
-					o := filesystem.ExamineOptions{Frozen: true, Urgent: true}
+					o := filesystem.ReadOnlyCheckOptions{Frozen: true, Urgent: true}
 					taken, err = fs.CopyMetadata(t.Context(), image.Name(), target.Name(), o)
 				})
 
@@ -250,7 +250,7 @@ func TestCopyMetadataOfTheDamaged(t *testing.T) {
 
 			target := newImage(t, 0)
 
-			taken, err := fs.CopyMetadata(t.Context(), image.Name(), target.Name(), filesystem.ExamineOptions{})
+			taken, err := fs.CopyMetadata(t.Context(), image.Name(), target.Name(), filesystem.ReadOnlyCheckOptions{})
 			if err == nil {
 				err = errors.Join(taken.Complete(t.Context()), taken.Close())
 			}
@@ -276,21 +276,21 @@ func TestCheckAll(t *testing.T) {
 	requireState(t, filesystem.Clean, ext4, image.Name())
 	requireExamined(t, filesystem.Damaged, ext4, image.Name())
 
-	verdict, err := ext4.CheckAll(t.Context(), image.Name())
+	verdict, err := ext4.ForceCheck(t.Context(), image.Name())
 	require.NoError(t, err)
 	require.Equal(t, filesystem.Repaired, verdict.State, verdict.Detail)
 	requireExamined(t, filesystem.Clean, ext4, image.Name())
 
 	for name, fs := range filesystems(t) {
-		verdict, err := fs.CheckAll(t.Context(), newFilesystem(t, fs, imageSize).Name())
+		verdict, err := fs.ForceCheck(t.Context(), newFilesystem(t, fs, imageSize).Name())
 		require.NoError(t, err)
 		require.Equal(t, filesystem.Clean, verdict.State, "%s: %s", name, verdict.Detail)
 	}
 }
 
-func TestCleanWhileWritten(t *testing.T) {
+func TestConsistentWhileWritten(t *testing.T) {
 	for name, fs := range filesystems(t) {
-		require.Equal(t, name == filesystem.Btrfs, fs.CleanWhileWritten(), name)
+		require.Equal(t, name == filesystem.Btrfs, fs.ConsistentWhileWritten(), name)
 	}
 }
 
@@ -302,8 +302,8 @@ func TestWhatCannotBeReadIsNoDamage(t *testing.T) {
 		}})
 		require.NoError(t, err)
 
-		_, err = fs.Examine(t.Context(), image.Name(), filesystem.ExamineOptions{})
-		require.ErrorIs(t, err, filesystem.ErrUnread, name)
+		_, err = fs.CheckReadOnly(t.Context(), image.Name(), filesystem.ReadOnlyCheckOptions{})
+		require.ErrorIs(t, err, filesystem.ErrReadIncomplete, name)
 		require.ErrorContains(t, err, "block 7")
 	}
 }
@@ -317,7 +317,7 @@ func TestAnExaminationIsIdleUnlessItIsUrgent(t *testing.T) {
 		require.NoError(t, err)
 
 		for _, urgent := range []bool{false, true} {
-			_, err = fs.Examine(t.Context(), image.Name(), filesystem.ExamineOptions{Urgent: urgent})
+			_, err = fs.CheckReadOnly(t.Context(), image.Name(), filesystem.ReadOnlyCheckOptions{Urgent: urgent})
 			require.NoError(t, err)
 			require.NotEmpty(t, run.commands)
 

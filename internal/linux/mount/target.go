@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Place is where something may be mounted: a name in an open directory. It is
+// Target is where something may be mounted: a name in an open directory. It is
 // not safe to Close it while another goroutine uses it.
-type Place struct {
+type Target struct {
 	path     string
 	name     string
 	parent   *os.File
@@ -20,21 +20,21 @@ type Place struct {
 }
 
 // Path returns the path as it was asked for, without repeated slashes.
-func (p *Place) Path() string { return p.path }
+func (p *Target) Path() string { return p.path }
 
 // Close lets go of the directory.
-func (p *Place) Close() { _ = p.parent.Close() }
+func (p *Target) Close() { _ = p.parent.Close() }
 
 // Stat tells what is there, a symlink itself and not what it points to; of a
 // mount its root. The bool is false when nothing is there.
-func (p *Place) Stat() (fs.FileMode, bool, error) {
+func (p *Target) Stat() (fs.FileMode, bool, error) {
 	stat, err := p.statx(unix.STATX_TYPE | unix.STATX_MODE)
 
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		return 0, false, nil
 	case err != nil:
-		return 0, false, p.failed("look at", err)
+		return 0, false, p.wrapError("look at", err)
 	}
 
 	return fileMode(stat.Mode), true, nil
@@ -42,7 +42,7 @@ func (p *Place) Stat() (fs.FileMode, bool, error) {
 
 // MakeDir makes a directory and says whether it did; one that is there already
 // is fine. Something else there is ErrWrongType or ErrSymlink.
-func (p *Place) MakeDir(perm fs.FileMode) (made bool, err error) {
+func (p *Target) MakeDir(perm fs.FileMode) (made bool, err error) {
 	err = unix.Mkdirat(p.dir(), p.name, uint32(perm.Perm()))
 	runtime.KeepAlive(p.parent)
 
@@ -51,13 +51,13 @@ func (p *Place) MakeDir(perm fs.FileMode) (made bool, err error) {
 	}
 
 	if !errors.Is(err, unix.EEXIST) {
-		return false, p.failed("make the directory", err)
+		return false, p.wrapError("make the directory", err)
 	}
 
 	// Opened and not statted: a mount there may be too sick for stat.
 	there, err := p.open(unix.O_PATH | unix.O_DIRECTORY)
 	if err != nil {
-		return false, p.failed("make the directory", err)
+		return false, p.wrapError("make the directory", err)
 	}
 
 	_ = there.Close()
@@ -69,7 +69,7 @@ func (p *Place) MakeDir(perm fs.FileMode) (made bool, err error) {
 // says whether it did; a file that is there already is fine, and so is a device
 // node that is mounted there. Something else there is ErrWrongType or
 // ErrSymlink.
-func (p *Place) MakeFile(perm fs.FileMode) (made bool, err error) {
+func (p *Target) MakeFile(perm fs.FileMode) (made bool, err error) {
 	fd, err := retry(func() (int, error) {
 		return unix.Openat(p.dir(), p.name,
 			unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_RDONLY|unix.O_CLOEXEC, uint32(perm.Perm()))
@@ -83,37 +83,37 @@ func (p *Place) MakeFile(perm fs.FileMode) (made bool, err error) {
 	}
 
 	if !errors.Is(err, unix.EEXIST) {
-		return false, p.failed("make the file", err)
+		return false, p.wrapError("make the file", err)
 	}
 
 	stat, err := p.statx(unix.STATX_TYPE)
 	if err != nil {
-		return false, p.failed("make the file", err)
+		return false, p.wrapError("make the file", err)
 	}
 
 	switch mode := fileMode(stat.Mode); {
 	case mode.IsRegular(), mode&fs.ModeDevice != 0 && stat.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0:
 		return false, nil
 	case mode&fs.ModeSymlink != 0:
-		return false, p.failed("make the file", ErrSymlink)
+		return false, p.wrapError("make the file", ErrSymlink)
 	default:
-		return false, p.failed("make the file", fmt.Errorf("%w: there is a %s", ErrWrongType, typeName(mode)))
+		return false, p.wrapError("make the file", fmt.Errorf("%w: there is a %s", ErrWrongType, typeName(mode)))
 	}
 }
 
 // Remove deletes an empty directory or an empty regular file; nothing there is
 // fine. What has content stays (ErrNotEmpty), so does anything else
 // (ErrWrongType) and what something is mounted on (ErrBusy).
-func (p *Place) Remove() error {
+func (p *Target) Remove() error {
 	stat, err := p.statx(unix.STATX_TYPE | unix.STATX_MODE | unix.STATX_SIZE)
 
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		return nil
 	case err != nil:
-		return p.failed("remove", err)
+		return p.wrapError("remove", err)
 	case stat.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0:
-		return p.failed("remove", fmt.Errorf("%w: something is mounted there; unmount it first", ErrBusy))
+		return p.wrapError("remove", fmt.Errorf("%w: something is mounted there; unmount it first", ErrBusy))
 	}
 
 	flags := 0
@@ -122,9 +122,9 @@ func (p *Place) Remove() error {
 	case mode.IsDir():
 		flags = unix.AT_REMOVEDIR
 	case !mode.IsRegular():
-		return p.failed("remove", fmt.Errorf("%w: a %s is not Touchstone's", ErrWrongType, typeName(mode)))
+		return p.wrapError("remove", fmt.Errorf("%w: a %s is not Touchstone's", ErrWrongType, typeName(mode)))
 	case stat.Size > 0:
-		return p.failed("remove", fmt.Errorf("%w: the file has %d bytes; it was left alone", ErrNotEmpty, stat.Size))
+		return p.wrapError("remove", fmt.Errorf("%w: the file has %d bytes; it was left alone", ErrNotEmpty, stat.Size))
 	}
 
 	err = unix.Unlinkat(p.dir(), p.name, flags)
@@ -134,38 +134,38 @@ func (p *Place) Remove() error {
 	case err == nil, errors.Is(err, unix.ENOENT):
 		return nil
 	case errors.Is(err, unix.ENOTEMPTY):
-		return p.failed("remove", fmt.Errorf("%w: it was left alone", ErrNotEmpty))
+		return p.wrapError("remove", fmt.Errorf("%w: it was left alone", ErrNotEmpty))
 	case errors.Is(err, unix.EBUSY):
-		return p.failed("remove", fmt.Errorf("%w: %w", ErrBusy, err))
+		return p.wrapError("remove", fmt.Errorf("%w: %w", ErrBusy, err))
 	default:
-		return p.failed("remove", err)
+		return p.wrapError("remove", err)
 	}
 }
 
-// Open opens what is there (of stacked mounts the top one's root) as O_PATH: to
+// OpenRoot opens what is there (of stacked mounts the top one's root) as O_PATH: to
 // bind it or to look at it, not to read it. ErrSymlink for a symlink. While it
 // is open, the mount cannot be unmounted.
-func (p *Place) Open() (*os.File, error) {
+func (p *Target) Open() (*os.File, error) {
 	file, err := p.open(unix.O_PATH)
 	if err != nil {
-		return nil, p.failed("open", err)
+		return nil, p.wrapError("open", err)
 	}
 
 	return file, nil
 }
 
 // OpenDir opens the directory that is there for reading and for ioctls, which
-// Open's O_PATH does not allow.
-func (p *Place) OpenDir() (*os.File, error) {
+// OpenRoot's O_PATH does not allow.
+func (p *Target) OpenDir() (*os.File, error) {
 	file, err := p.open(unix.O_RDONLY | unix.O_DIRECTORY)
 	if err != nil {
-		return nil, p.failed("open", err)
+		return nil, p.wrapError("open", err)
 	}
 
 	return file, nil
 }
 
-func (p *Place) open(flags uint64) (*os.File, error) {
+func (p *Target) open(flags uint64) (*os.File, error) {
 	fd, err := openBeneath(p.dir(), p.name, flags)
 	runtime.KeepAlive(p.parent)
 
@@ -178,7 +178,7 @@ func (p *Place) open(flags uint64) (*os.File, error) {
 
 // statx never asks a server for fresh data: the answer may be wanted of a mount
 // whose server is gone.
-func (p *Place) statx(mask int) (unix.Statx_t, error) {
+func (p *Target) statx(mask int) (unix.Statx_t, error) {
 	const flags = unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC
 
 	stat, err := retry(func() (unix.Statx_t, error) {
@@ -194,9 +194,9 @@ func (p *Place) statx(mask int) (unix.Statx_t, error) {
 }
 
 // dir is the parent's descriptor; whoever uses it keeps p.parent alive.
-func (p *Place) dir() int { return int(p.parent.Fd()) }
+func (p *Target) dir() int { return int(p.parent.Fd()) }
 
-func (p *Place) failed(verb string, err error) error {
+func (p *Target) wrapError(verb string, err error) error {
 	return fmt.Errorf("%s %s: %w", verb, quote(p.path), err)
 }
 

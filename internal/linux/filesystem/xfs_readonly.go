@@ -14,19 +14,19 @@ func xfsBadBlocks() []string {
 	return []string{"Metadata CRC error detected", "Metadata corruption detected", "bad magic number"}
 }
 
-func (x *xfs) Examine(ctx context.Context, path string, o ExamineOptions) (Verdict, error) {
+func (x *xfs) CheckReadOnly(ctx context.Context, path string, o ReadOnlyCheckOptions) (Verdict, error) {
 	t, err := inspect(path, XFS)
 	if err != nil {
 		return Verdict{}, err
 	}
 
-	if !t.is {
+	if !t.isExpectedType {
 		return noXFS(), nil
 	}
 
 	// What it says of a filesystem with a dirty log would be worth nothing, and
 	// costs much.
-	dirty, err := x.dirty(ctx, path, Command{Idle: !o.Urgent})
+	dirty, err := x.logIsDirty(ctx, path, Command{Idle: !o.Urgent})
 	if err != nil {
 		return Verdict{}, err
 	}
@@ -51,31 +51,31 @@ func (x *xfs) Examine(ctx context.Context, path string, o ExamineOptions) (Verdi
 	return x.judge(ctx, path, result)
 }
 
-// CleanWhileWritten is false: blocks are written in their place, one by one.
-func (*xfs) CleanWhileWritten() bool { return false }
+// ConsistentWhileWritten is false: blocks are written in their place, one by one.
+func (*xfs) ConsistentWhileWritten() bool { return false }
 
 // ReplayFlags are for a twin.
-func (x *xfs) ReplayFlags() []string { return x.TwinFlags() }
+func (x *xfs) ReplayFlags() []string { return x.DuplicateUUIDFlags() }
 
 // CopyMetadata goes by way of a dump, which has no name and is gone with the last
 // process that has it open.
-func (x *xfs) CopyMetadata(ctx context.Context, source, target string, o ExamineOptions) (*MetadataCopy, error) {
-	dump, err := unnamed(filepath.Dir(target))
+func (x *xfs) CopyMetadata(ctx context.Context, source, target string, o ReadOnlyCheckOptions) (*MetadataCopy, error) {
+	dump, err := createUnnamed(filepath.Dir(target))
 	if err != nil {
 		return nil, fmt.Errorf("copy the metadata of %s: %w", source, err)
 	}
 
 	// xfs_metadump is a script, and a signal to it would not reach xfs_db.
 	command := Command{
-		Tool: "xfs_db", Package: xfsPackage, Held: dump, Idle: !o.Urgent,
-		Args: []string{"-i", "-f", "-p", "xfs_metadump", "-c", "metadump -o " + heldPath, "--", source},
+		Tool: "xfs_db", Package: xfsPackage, InheritedFile: dump, Idle: !o.Urgent,
+		Args: []string{"-i", "-f", "-p", "xfs_metadump", "-c", "metadump -o " + inheritedFilePath, "--", source},
 	}
 	if err := runTool(ctx, x.run, command); err != nil {
 		return nil, errors.Join(fmt.Errorf("copy the metadata of %s: %w", source, err), dump.Close())
 	}
 
 	complete := func(ctx context.Context) error {
-		command := Command{Tool: "xfs_mdrestore", Package: xfsPackage, Held: dump, Args: []string{heldPath, target}, Idle: true}
+		command := Command{Tool: "xfs_mdrestore", Package: xfsPackage, InheritedFile: dump, Args: []string{inheritedFilePath, target}, Idle: true}
 		if err := runTool(ctx, x.run, command); err != nil {
 			return fmt.Errorf("restore the metadata of %s: %w", source, err)
 		}
@@ -83,5 +83,5 @@ func (x *xfs) CopyMetadata(ctx context.Context, source, target string, o Examine
 		return nil
 	}
 
-	return &MetadataCopy{complete: complete, held: dump}, nil
+	return &MetadataCopy{complete: complete, dump: dump}, nil
 }

@@ -17,32 +17,32 @@ import (
 // lie beneath one) but through no symlink and no magic link of procfs.
 const resolveStrictly = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS
 
-// Places are the directories in which the paths of requests may lie. Safe for
+// AllowedDirs are the directories in which the paths of requests may lie. Safe for
 // concurrent use.
-type Places struct {
+type AllowedDirs struct {
 	dirs     []string
 	observer *observer
 	closed   atomic.Bool
 }
 
-// OpenPlaces allows paths beneath dirs, which must be absolute. They need not
+// NewAllowedDirs allows paths beneath dirs, which must be absolute. They need not
 // exist yet, and may be symlinks themselves (/var/lib/kubelet is one on some
-// systems): they come from the administrator. Each Find opens them afresh, so
+// systems): they come from the administrator. Each Target opens them afresh, so
 // that no mount is held and one that is replaced is noticed.
-func OpenPlaces(dirs ...string) (*Places, error) {
+func NewAllowedDirs(dirs ...string) (*AllowedDirs, error) {
 	if len(dirs) == 0 {
-		return nil, fmt.Errorf("%w: none is named", ErrOutside)
+		return nil, fmt.Errorf("%w: none is named", ErrOutsideAllowed)
 	}
 
-	places := &Places{dirs: make([]string, 0, len(dirs)), observer: newObserver()}
+	places := &AllowedDirs{dirs: make([]string, 0, len(dirs)), observer: newObserver()}
 
 	for _, dir := range dirs {
 		if !filepath.IsAbs(dir) {
-			return nil, fmt.Errorf("allowed directory %q: %w", dir, ErrRelative)
+			return nil, fmt.Errorf("allowed directory %q: %w", dir, ErrNotAbsolute)
 		}
 
 		if strings.ContainsRune(dir, 0) {
-			return nil, fmt.Errorf("allowed directory %q: %w: it has a NUL", dir, ErrPath)
+			return nil, fmt.Errorf("allowed directory %q: %w: it has a NUL", dir, ErrInvalidPath)
 		}
 
 		places.dirs = append(places.dirs, filepath.Clean(dir))
@@ -54,19 +54,19 @@ func OpenPlaces(dirs ...string) (*Places, error) {
 	return places, nil
 }
 
-// Close makes further calls of Find fail with fs.ErrClosed. Places found before
+// Close makes further calls of Target fail with fs.ErrClosed. AllowedDirs found before
 // remain usable.
-func (p *Places) Close() { p.closed.Store(true) }
+func (p *AllowedDirs) Close() { p.closed.Store(true) }
 
-// Find opens the directory that path lies in. Whether there is something at
-// path itself is not looked at. The Place must be closed, and soon: its
+// Target opens the directory that path lies in. Whether there is something at
+// path itself is not looked at. The Target must be closed, and soon: its
 // descriptor keeps the mount that the parent lies on busy.
 //
-// Errors: ErrRelative, ErrPath, ErrOutside (also for an allowed directory
+// Errors: ErrNotAbsolute, ErrInvalidPath, ErrOutsideAllowed (also for an allowed directory
 // itself), ErrSymlink, ErrWrongType when a file stands where a directory must,
 // and fs.ErrNotExist when the parent or the allowed directory is missing; the
 // spec makes the CO create a target's parent.
-func (p *Places) Find(path string) (*Place, error) {
+func (p *AllowedDirs) Target(path string) (*Target, error) {
 	if p.closed.Load() {
 		return nil, fmt.Errorf("find %s: %w", quote(path), fs.ErrClosed)
 	}
@@ -81,12 +81,12 @@ func (p *Places) Find(path string) (*Place, error) {
 		return nil, err
 	}
 
-	return &Place{path: filepath.Join(dir, rest), name: filepath.Base(rest), parent: parent, observer: p.observer}, nil
+	return &Target{path: filepath.Join(dir, rest), name: filepath.Base(rest), parent: parent, observer: p.observer}, nil
 }
 
-// Check refuses what Find would refuse for its words alone: nothing is looked at.
-// Errors: ErrRelative, ErrPath, ErrOutside.
-func (p *Places) Check(path string) error {
+// CheckPath refuses what Target would refuse for its words alone: nothing is looked at.
+// Errors: ErrNotAbsolute, ErrInvalidPath, ErrOutsideAllowed.
+func (p *AllowedDirs) CheckPath(path string) error {
 	_, _, err := p.locate(path)
 
 	return err
@@ -94,22 +94,22 @@ func (p *Places) Check(path string) error {
 
 // locate returns the allowed directory that a path lies in, and the path from
 // there.
-func (p *Places) locate(path string) (dir, rest string, err error) {
+func (p *AllowedDirs) locate(path string) (dir, rest string, err error) {
 	if err := checkPath(path); err != nil {
 		return "", "", err
 	}
 
 	// Without dot segments in it, Clean only drops repeated and final slashes.
-	return p.closest(filepath.Clean(path))
+	return p.closestDir(filepath.Clean(path))
 }
 
 // closest returns the longest allowed directory that path lies beneath, and the
 // path from there.
-func (p *Places) closest(path string) (dir, rest string, err error) {
+func (p *AllowedDirs) closestDir(path string) (dir, rest string, err error) {
 	for _, dir := range p.dirs {
 		if path == dir {
 			return "", "", fmt.Errorf("%s: %w: it is the allowed directory itself; name a path beneath it",
-				quote(path), ErrOutside)
+				quote(path), ErrOutsideAllowed)
 		}
 
 		if rest, beneath := strings.CutPrefix(path, strings.TrimSuffix(dir, "/")+"/"); beneath {
@@ -117,29 +117,29 @@ func (p *Places) closest(path string) (dir, rest string, err error) {
 		}
 	}
 
-	return "", "", fmt.Errorf("%s: %w; it must be beneath %s", quote(path), ErrOutside, strings.Join(p.dirs, " or "))
+	return "", "", fmt.Errorf("%s: %w; it must be beneath %s", quote(path), ErrOutsideAllowed, strings.Join(p.dirs, " or "))
 }
 
 func checkPath(path string) error {
 	switch {
 	case path == "":
-		return fmt.Errorf("%w: it is empty", ErrRelative)
+		return fmt.Errorf("%w: it is empty", ErrNotAbsolute)
 	case len(path) >= unix.PathMax:
 		return fmt.Errorf("%s: %w: it has %d bytes and the kernel takes %d",
-			quote(path), ErrPath, len(path), unix.PathMax-1)
+			quote(path), ErrInvalidPath, len(path), unix.PathMax-1)
 	case path[0] != '/':
-		return fmt.Errorf("%s: %w", quote(path), ErrRelative)
+		return fmt.Errorf("%s: %w", quote(path), ErrNotAbsolute)
 	case strings.IndexByte(path, 0) >= 0:
-		return fmt.Errorf("%s: %w: it has a NUL", quote(path), ErrPath)
+		return fmt.Errorf("%s: %w: it has a NUL", quote(path), ErrInvalidPath)
 	}
 
 	for segment := range strings.SplitSeq(path, "/") {
 		switch {
 		case segment == "." || segment == "..":
-			return fmt.Errorf("%s: %w: it has a %q in it; name it without", quote(path), ErrPath, segment)
+			return fmt.Errorf("%s: %w: it has a %q in it; name it without", quote(path), ErrInvalidPath, segment)
 		case len(segment) > unix.NAME_MAX:
 			return fmt.Errorf("%s: %w: a name in it has %d bytes and the kernel takes %d",
-				quote(path), ErrPath, len(segment), unix.NAME_MAX)
+				quote(path), ErrInvalidPath, len(segment), unix.NAME_MAX)
 		}
 	}
 
@@ -193,13 +193,13 @@ func openBeneath(dir int, name string, flags uint64) (int, error) {
 	case errors.Is(err, unix.ELOOP):
 		return -1, fmt.Errorf("%w: %w", ErrSymlink, err)
 	case errors.Is(err, unix.EXDEV):
-		return -1, fmt.Errorf("%w: %w", ErrOutside, err)
+		return -1, fmt.Errorf("%w: %w", ErrOutsideAllowed, err)
 	case errors.Is(err, unix.ENOTDIR):
 		return -1, fmt.Errorf("%w: %w", ErrWrongType, err)
 	case errors.Is(err, unix.ENAMETOOLONG):
-		return -1, fmt.Errorf("%w: %w", ErrPath, err)
+		return -1, fmt.Errorf("%w: %w", ErrInvalidPath, err)
 	case errors.Is(err, unix.ENOSYS):
-		return -1, fmt.Errorf("%w: openat2 needs Linux 5.6: %w", ErrKernel, err)
+		return -1, fmt.Errorf("%w: openat2 needs Linux 5.6: %w", ErrKernelUnsupported, err)
 	}
 
 	return fd, err

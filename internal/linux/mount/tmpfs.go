@@ -11,22 +11,22 @@ import (
 )
 
 const (
-	// privateDirMode and privateMode keep everybody but root from what Files makes.
+	// privateDirMode and privateMode keep everybody but root from what NewReadOnlyTmpfs makes.
 	privateDirMode = "0700"
 	privateMode    = 0o600
-	// filesBytes is more than the files take, and all that somebody who makes the
+	// tmpfsBytes is more than the files take, and all that somebody who makes the
 	// filesystem writable again could use of the machine's memory.
-	filesBytes = 64 << 10
+	tmpfsBytes = 64 << 10
 	spareNodes = 2
 )
 
-// Files makes a small filesystem in memory with the files of these names, and
+// NewReadOnlyTmpfs makes a small filesystem in memory with the files of these names, and
 // leaves the mount detached. Nobody but root may look into it, and nobody writes
 // it: it is the filesystem that is read-only, and not only this mount, since who
 // binds a mount may clear what is only its own. The source is what the mount table
-// says in a device's place. Error: ErrKernel where fsopen is missing.
-func Files(source string, files map[string][]byte) (*Tree, error) {
-	tree, err := filesDetached(source, files)
+// says in a device's place. Error: ErrKernelUnsupported where fsopen is missing.
+func NewReadOnlyTmpfs(source string, files map[string][]byte) (*Detached, error) {
+	tree, err := makeTmpfs(source, files)
 	if err != nil {
 		return nil, fmt.Errorf("mount files of %s: %w", source, err)
 	}
@@ -34,10 +34,10 @@ func Files(source string, files map[string][]byte) (*Tree, error) {
 	return tree, nil
 }
 
-func filesDetached(source string, files map[string][]byte) (tree *Tree, err error) {
+func makeTmpfs(source string, files map[string][]byte) (tree *Detached, err error) {
 	fd, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
 	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.ENODEV) {
-		return nil, fmt.Errorf("%w: it needs fsopen (Linux 5.2) and tmpfs: %w", ErrKernel, err)
+		return nil, fmt.Errorf("%w: it needs fsopen (Linux 5.2) and tmpfs: %w", ErrKernelUnsupported, err)
 	}
 
 	if err != nil {
@@ -49,7 +49,7 @@ func filesDetached(source string, files map[string][]byte) (tree *Tree, err erro
 	for _, each := range [][2]string{
 		{"source", source},
 		{"mode", privateDirMode},
-		{"size", strconv.Itoa(filesBytes)},
+		{"size", strconv.Itoa(tmpfsBytes)},
 		{"nr_inodes", strconv.Itoa(len(files) + spareNodes)},
 	} {
 		if err := unix.FsconfigSetString(fd, each[0], each[1]); err != nil {
@@ -68,17 +68,17 @@ func filesDetached(source string, files map[string][]byte) (tree *Tree, err erro
 		return nil, fmt.Errorf("make a mount of it: %w", err)
 	}
 
-	tree = &Tree{root: os.NewFile(uintptr(root), source), what: source}
+	tree = &Detached{root: os.NewFile(uintptr(root), source), source: source}
 
 	for name, content := range files {
-		if err := tree.write(name, content); err != nil {
+		if err := tree.writeFile(name, content); err != nil {
 			tree.Close()
 
 			return nil, err
 		}
 	}
 
-	if err := tree.seal(); err != nil {
+	if err := tree.makeReadOnly(); err != nil {
 		tree.Close()
 
 		return nil, err
@@ -87,7 +87,7 @@ func filesDetached(source string, files map[string][]byte) (tree *Tree, err erro
 	return tree, nil
 }
 
-func (t *Tree) write(name string, content []byte) error {
+func (t *Detached) writeFile(name string, content []byte) error {
 	fd, err := unix.Openat(int(t.root.Fd()), name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, privateMode)
 	runtime.KeepAlive(t.root)
 
@@ -102,14 +102,14 @@ func (t *Tree) write(name string, content []byte) error {
 }
 
 // seal makes the filesystem read-only, and the mount as well.
-func (t *Tree) seal() error {
+func (t *Detached) makeReadOnly() error {
 	defer runtime.KeepAlive(t.root)
 
 	root := int(t.root.Fd())
 
 	// The files were just closed, but a child that is being forked has copies of
 	// descriptors that are open for writing.
-	if err := retryBusy(func() error { return makeReadOnly(root) }); err != nil {
+	if err := retryBusy(func() error { return makeSuperblockReadOnly(root) }); err != nil {
 		return fmt.Errorf("make it read-only: %w", err)
 	}
 
@@ -121,10 +121,10 @@ func (t *Tree) seal() error {
 	return nil
 }
 
-// makeReadOnly makes the filesystem of the mount read-only. The kernel accepts no
+// makeSuperblockReadOnly makes the filesystem of the mount read-only. The kernel accepts no
 // further reconfiguration through a descriptor of fspick after one that failed, so
 // each call opens its own.
-func makeReadOnly(root int) error {
+func makeSuperblockReadOnly(root int) error {
 	fd, err := unix.Fspick(root, "", unix.FSPICK_EMPTY_PATH|unix.FSPICK_CLOEXEC)
 	if err != nil {
 		return err //nolint:wrapcheck // the caller says what failed

@@ -39,7 +39,7 @@ func TestMountIsSeenOnlyOnceAttached(t *testing.T) {
 
 	requireNotMounted(t, place)
 
-	root, err := tree.Open()
+	root, err := tree.OpenRoot()
 	require.NoError(t, err)
 
 	names, err := root.Readdirnames(-1)
@@ -55,7 +55,7 @@ func TestMountIsSeenOnlyOnceAttached(t *testing.T) {
 
 	require.ErrorIs(t, tree.Attach(place), mount.ErrAttached)
 
-	_, err = tree.Open()
+	_, err = tree.OpenRoot()
 	require.ErrorIs(t, err, mount.ErrAttached)
 	tree.Close()
 	requireMounted(t, place)
@@ -136,23 +136,23 @@ func TestMountSaysWhatTheFilesystemSaid(t *testing.T) {
 	device := ext4Device(t)
 
 	_, err := mount.Mount(device, "ext4", flags(t, "nosuchflag"))
-	require.ErrorIs(t, err, mount.ErrFlag)
+	require.ErrorIs(t, err, mount.ErrMountFlag)
 	require.ErrorContains(t, err, "nosuchflag")
 	require.ErrorContains(t, err, "Unknown parameter")
 	require.ErrorContains(t, err, device)
 
 	_, err = mount.Mount(device, "ext4", flags(t, "data=verysecret"))
-	require.ErrorIs(t, err, mount.ErrFlag)
+	require.ErrorIs(t, err, mount.ErrMountFlag)
 	require.ErrorContains(t, err, "data")
 	require.NotContains(t, err.Error(), "verysecret")
 
 	_, err = mount.Mount(device, "nosuchfs", flags(t))
-	require.ErrorIs(t, err, mount.ErrKernel)
+	require.ErrorIs(t, err, mount.ErrKernelUnsupported)
 	require.ErrorContains(t, err, "nosuchfs")
 
 	_, err = mount.Mount(loopDevice(t, 1<<20), "ext4", flags(t))
 	require.ErrorIs(t, err, unix.EINVAL)
-	require.NotErrorIs(t, err, mount.ErrFlag, "the flags are not to blame")
+	require.NotErrorIs(t, err, mount.ErrMountFlag, "the flags are not to blame")
 
 	_, err = mount.Mount(filepath.Join(t.TempDir(), "missing"), "ext4", flags(t))
 	require.ErrorIs(t, err, fs.ErrNotExist)
@@ -275,7 +275,7 @@ func TestBindOfADeviceNode(t *testing.T) {
 	content := bytes.Repeat([]byte("touchstone"), 1000)
 	require.NoError(t, os.WriteFile(device, content, 0))
 
-	devices, err := mount.OpenPlaces(filepath.Dir(device))
+	devices, err := mount.NewAllowedDirs(filepath.Dir(device))
 	require.NoError(t, err)
 
 	defer devices.Close()
@@ -477,9 +477,9 @@ func TestWhatTheKernelCanMount(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
 
-	require.NoError(t, mount.Knows("tmpfs"))
+	require.NoError(t, mount.CheckSupport("tmpfs"))
 
-	err := mount.Knows("nosuchfs")
-	require.ErrorIs(t, err, mount.ErrKernel)
+	err := mount.CheckSupport("nosuchfs")
+	require.ErrorIs(t, err, mount.ErrKernelUnsupported)
 	require.ErrorContains(t, err, "nosuchfs")
 }

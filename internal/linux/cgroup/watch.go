@@ -23,7 +23,7 @@ func (l *Limiter) lockPod(podUID string) *pod {
 
 		found.mu.Lock()
 
-		if l.knows(podUID, found) {
+		if l.isCurrent(podUID, found) {
 			return found
 		}
 
@@ -32,15 +32,15 @@ func (l *Limiter) lockPod(podUID string) *pod {
 	}
 }
 
-func (l *Limiter) knows(podUID string, followed *pod) bool {
+func (l *Limiter) isCurrent(podUID string, followed *pod) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
 	return l.pods[podUID] == followed
 }
 
-// forgetIdle forgets a pod that has no rule. The pod's lock is held.
-func (l *Limiter) forgetIdle(podUID string, followed *pod) {
+// forgetUnlimited forgets a pod that has no rule. The pod's lock is held.
+func (l *Limiter) forgetUnlimited(podUID string, followed *pod) {
 	if len(followed.rules) > 0 {
 		return
 	}
@@ -73,7 +73,7 @@ func (l *Limiter) watch(followed *pod, top string) ([]string, error) {
 	defer l.mu.Unlock()
 
 	if l.watcher == nil {
-		if err := l.startWatching(); err != nil {
+		if err := l.startWatcher(); err != nil {
 			return nil, err
 		}
 	}
@@ -83,14 +83,14 @@ func (l *Limiter) watch(followed *pod, top string) ([]string, error) {
 	for i := 0; i < len(cgroups); i++ {
 		// First the watch, then the look, so that none falls in between.
 		err := l.watcher.Add(cgroups[i])
-		if err != nil && (i == 0 || !gone(err)) {
+		if err != nil && (i == 0 || !isRemoved(err)) {
 			return nil, fmt.Errorf("follow the cgroups of a pod: %w", err)
 		}
 
 		l.watched[cgroups[i]] = followed
 
 		entries, err := os.ReadDir(cgroups[i])
-		if gone(err) {
+		if isRemoved(err) {
 			continue
 		}
 
@@ -108,8 +108,8 @@ func (l *Limiter) watch(followed *pod, top string) ([]string, error) {
 	return cgroups, nil
 }
 
-// startWatching is called with the limiter's lock held.
-func (l *Limiter) startWatching() error {
+// startWatcher is called with the limiter's lock held.
+func (l *Limiter) startWatcher() error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
 		return fmt.Errorf("follow the cgroups of pods: %w", err)
@@ -121,13 +121,13 @@ func (l *Limiter) startWatching() error {
 	go func() {
 		defer close(ended)
 
-		l.run(watcher)
+		l.processEvents(watcher)
 	}()
 
 	return nil
 }
 
-func (l *Limiter) run(watcher *fsnotify.Watcher) {
+func (l *Limiter) processEvents(watcher *fsnotify.Watcher) {
 	for {
 		select {
 		case event, ok := <-watcher.Events:
@@ -135,7 +135,7 @@ func (l *Limiter) run(watcher *fsnotify.Watcher) {
 				return
 			}
 
-			l.notice(event)
+			l.handleEvent(event)
 		case err, ok := <-watcher.Errors:
 			if !ok {
 				return
@@ -143,12 +143,12 @@ func (l *Limiter) run(watcher *fsnotify.Watcher) {
 
 			// Something was missed, and nobody knows what.
 			l.log.Warn("looking through all cgroups of limited pods", "reason", err)
-			l.lookAgain()
+			l.rescan()
 		}
 	}
 }
 
-func (l *Limiter) notice(event fsnotify.Event) {
+func (l *Limiter) handleEvent(event fsnotify.Event) {
 	l.mu.Lock()
 	of := l.watched[filepath.Dir(event.Name)]
 
@@ -165,12 +165,12 @@ func (l *Limiter) notice(event fsnotify.Event) {
 		return
 	}
 
-	l.include(of, event.Name)
+	l.limitNewCgroup(of, event.Name)
 }
 
 // include gives the pod's rules to a cgroup that was not there when they were
 // made, and to what is in it.
-func (l *Limiter) include(followed *pod, cgroup string) {
+func (l *Limiter) limitNewCgroup(followed *pod, cgroup string) {
 	followed.mu.Lock()
 	defer followed.mu.Unlock()
 
@@ -181,21 +181,21 @@ func (l *Limiter) include(followed *pod, cgroup string) {
 	cgroups, err := l.watch(followed, cgroup)
 	for device, limits := range followed.rules {
 		if err == nil {
-			err = replace(v1{}, cgroups, device, limits)
+			err = replaceRules(v1{}, cgroups, device, limits)
 		}
 	}
 
-	if err != nil && !gone(err) {
+	if err != nil && !isRemoved(err) {
 		l.log.Error("a container of a limited pod is not limited", "cgroup", cgroup, "error", err)
 	}
 }
 
-func (l *Limiter) lookAgain() {
+func (l *Limiter) rescan() {
 	l.mu.Lock()
 	watched := maps.Clone(l.watched)
 	l.mu.Unlock()
 
 	for cgroup, of := range watched {
-		l.include(of, cgroup)
+		l.limitNewCgroup(of, cgroup)
 	}
 }

@@ -8,25 +8,25 @@ import (
 // limit is for a fork that does not end, as of a tool on a disk that hangs.
 const limit = 2 * time.Second
 
-// Patience counts attempts at what may be busy because of a child alone.
-type Patience struct {
+// Retry counts attempts at what may be busy because of a child alone.
+type Retry struct {
 	attempts int
 	began    time.Time
 	forking  bool
 }
 
-// NewPatience is for that many attempts, one at least. It begins when what may be
+// NewRetry is for that many attempts, one at least. It begins when what may be
 // busy has been let go of, before the first.
-func NewPatience(attempts int) *Patience {
-	return &Patience{attempts: attempts, began: time.Now(), forking: underWay()}
+func NewRetry(attempts int) *Retry {
+	return &Retry{attempts: attempts, began: time.Now(), forking: forkInProgress()}
 }
 
-// Another says, after an attempt that failed, whether to make another one. Those
+// Again says, after an attempt that failed, whether to make another one. Those
 // during which a child was being forked do not count, for two seconds at most.
-func (p *Patience) Another() bool {
+func (p *Retry) Again() bool {
 	// The attempt may have failed because of a child that is through by now.
 	before := p.forking
-	p.forking = underWay()
+	p.forking = forkInProgress()
 
 	if (before || p.forking) && time.Since(p.began) < limit {
 		return true
@@ -37,9 +37,9 @@ func (p *Patience) Another() bool {
 	return p.attempts > 0
 }
 
-// underWay asks for the lock that Go holds from each fork to the exec, which it
+// forkInProgress asks for the lock that Go holds from each fork to the exec, which it
 // awaits (CLONE_VFORK). Tried only: whoever waits for it holds up further forks.
-func underWay() bool {
+func forkInProgress() bool {
 	if !syscall.ForkLock.TryRLock() {
 		return true
 	}

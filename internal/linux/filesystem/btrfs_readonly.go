@@ -1,0 +1,25 @@
+package filesystem
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// CheckReadOnly has btrfs check not mind that the image is mounted.
+func (b *btrfs) CheckReadOnly(ctx context.Context, path string, o ReadOnlyCheckOptions) (Verdict, error) {
+	return b.check(ctx, path, Command{Idle: !o.Urgent}, "--force")
+}
+
+// ConsistentWhileWritten is true: all of one tree is there until the next one is, and
+// what has changed under the tool is damage to it.
+func (*btrfs) ConsistentWhileWritten() bool { return true }
+
+// ReplayFlags: CheckReadOnly never asks for it.
+func (*btrfs) ReplayFlags() []string { return nil }
+
+// CopyMetadata: what btrfs-image makes is another filesystem, with chunks of its
+// own.
+func (*btrfs) CopyMetadata(context.Context, string, string, ReadOnlyCheckOptions) (*MetadataCopy, error) {
+	return nil, fmt.Errorf("copy the metadata of btrfs: %w", errors.ErrUnsupported)
+}

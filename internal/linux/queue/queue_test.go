@@ -1,0 +1,127 @@
+package queue_test
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/queue"
+)
+
+// fakeQueue makes a sysfs with one device, whose attributes accept any value.
+func fakeQueue(t *testing.T, readAhead, schedulers string) (sysBlock, directory string) {
+	t.Helper()
+
+	sysBlock = t.TempDir()
+	directory = filepath.Join(sysBlock, "loop5", "queue")
+	require.NoError(t, os.MkdirAll(directory, 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(directory, "read_ahead_kb"), []byte(readAhead+"\n"), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(directory, "scheduler"), []byte(schedulers+"\n"), 0o600))
+
+	return sysBlock, directory
+}
+
+func TestSetOnALoopDevice(t *testing.T) {
+	device := newLoop(t)
+	queues := queue.New(queue.DefaultSysBlock)
+
+	before, err := queues.Get(device)
+	require.NoError(t, err)
+
+	other := queue.Attributes{ReadAheadKiB: before.ReadAheadKiB + 64, Scheduler: "none"}
+	if before.Scheduler == "none" {
+		other.Scheduler = "mq-deadline"
+	}
+
+	if err := queues.CheckScheduler(other.Scheduler); err != nil {
+		t.Skip(err)
+	}
+
+	returned, err := queues.Set(device, other)
+	require.NoError(t, err)
+	require.Equal(t, before, returned)
+
+	now, err := queues.Get(device)
+	require.NoError(t, err)
+	require.Equal(t, other, now)
+
+	_, err = queues.Set(device, queue.Unchanged())
+	require.NoError(t, err)
+
+	now, err = queues.Get(device)
+	require.NoError(t, err)
+	require.Equal(t, other, now)
+
+	// The second write fails, since 1 KiB is no multiple of a page: the first one is reverted.
+	_, err = queues.Set(device, queue.Attributes{ReadAheadKiB: 1, Scheduler: before.Scheduler})
+	require.ErrorIs(t, err, queue.ErrUnsupported)
+
+	now, err = queues.Get(device)
+	require.NoError(t, err)
+	require.Equal(t, other, now)
+
+	_, err = queues.Set(device, before)
+	require.NoError(t, err)
+}
+
+func TestSetRefusesASchedulerTheKernelLacks(t *testing.T) {
+	t.Parallel()
+
+	sysBlock, directory := fakeQueue(t, "128", "[none] mq-deadline")
+	queues := queue.New(sysBlock)
+
+	_, err := queues.Set("loop5", queue.Attributes{ReadAheadKiB: 256, Scheduler: "bfq"})
+	require.ErrorIs(t, err, queue.ErrUnsupported)
+	require.ErrorContains(t, err, "bfq")
+	require.ErrorContains(t, err, "none, mq-deadline")
+
+	text, err := os.ReadFile(filepath.Join(directory, "read_ahead_kb"))
+	require.NoError(t, err)
+	require.Equal(t, "128\n", string(text))
+
+	require.NoError(t, queues.CheckScheduler("mq-deadline"))
+	require.NoError(t, queues.CheckScheduler("none"))
+	require.ErrorIs(t, queues.CheckScheduler("bfq"), queue.ErrUnsupported)
+	require.ErrorIs(t, queue.New(t.TempDir()).CheckScheduler("none"), queue.ErrUnsupported)
+	require.ErrorIs(t, queue.New("/nowhere").CheckScheduler("none"), queue.ErrUnsupported)
+}
+
+func TestGetWithoutSchedulers(t *testing.T) {
+	t.Parallel()
+
+	sysBlock, _ := fakeQueue(t, "0", "none")
+	now, err := queue.New(sysBlock).Get("loop5")
+	require.NoError(t, err)
+	require.Equal(t, queue.Attributes{ReadAheadKiB: 0, Scheduler: "none"}, now)
+}
+
+func TestMissingDevice(t *testing.T) {
+	t.Parallel()
+
+	queues := queue.New(t.TempDir())
+	_, err := queues.Get("loop5")
+	require.ErrorIs(t, err, fs.ErrNotExist)
+
+	_, err = queues.Set("loop5", queue.Attributes{ReadAheadKiB: 4})
+	require.ErrorIs(t, err, fs.ErrNotExist)
+}
+
+// TestSetRestoresTheSchedulerAfterAFailedWrite uses a read_ahead_kb that cannot be written. The
+// fake's scheduler file does not put what was written into brackets, as the kernel would.
+func TestSetRestoresTheSchedulerAfterAFailedWrite(t *testing.T) {
+	t.Parallel()
+
+	sysBlock, directory := fakeQueue(t, "128", "[none] mq-deadline")
+	require.NoError(t, os.Remove(filepath.Join(directory, "read_ahead_kb")))
+	require.NoError(t, os.Symlink("/proc/version", filepath.Join(directory, "read_ahead_kb")))
+
+	_, err := queue.New(sysBlock).Set("loop5", queue.Attributes{ReadAheadKiB: 4, Scheduler: "mq-deadline"})
+	require.Error(t, err, "Set where read_ahead_kb cannot be written")
+
+	text, err := os.ReadFile(filepath.Join(directory, "scheduler"))
+	require.NoError(t, err)
+	require.Equal(t, "[none] mq-deadline\n", string(text))
+}
