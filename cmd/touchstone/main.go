@@ -17,7 +17,7 @@ import (
 // Exit codes of every command.
 const (
 	exitGood = 0
-	// exitNotWell: what was asked about is not well, or did not go well.
+	// exitNotWell: a volume or check is unhealthy, or the command failed.
 	exitNotWell = 1
 	// exitCannot: wrong usage, or the command cannot run at all.
 	exitCannot = 2
@@ -29,9 +29,9 @@ func main() {
 	os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// run is main with everything that a test wants to look at.
+// run is main with injected arguments and outputs, for tests.
 func run(ctx context.Context, args []string, out, problems io.Writer) int {
-	root := newRootCommand() //nolint:contextcheck // cobra hands the context to commands itself
+	root := newRootCommand() //nolint:contextcheck // cobra passes the context to commands
 	root.SetArgs(withDefaultCommand(args))
 	root.SetOut(out)
 	root.SetErr(problems)
@@ -51,7 +51,7 @@ type exitError struct {
 	code int
 }
 
-// ExitCode is asked by exitCode.
+// ExitCode returns the code for exitCode.
 func (e exitError) ExitCode() int { return e.code }
 
 // Unwrap returns the cause.
@@ -65,7 +65,7 @@ func exitWith(code int, err error) error {
 	return exitError{err, code}
 }
 
-// exitCode is what an error says by a method ExitCode() int, else 1.
+// exitCode returns the result of an error's method ExitCode() int, otherwise 1.
 func exitCode(err error) int {
 	var coded interface{ ExitCode() int }
 
@@ -79,8 +79,8 @@ func exitCode(err error) int {
 	}
 }
 
-// withDefaultCommand puts `serve` before arguments that begin with a flag, so
-// that manifests need not name it.
+// withDefaultCommand inserts `serve` before arguments that begin with a flag, so that
+// manifests may omit it.
 func withDefaultCommand(args []string) []string {
 	switch {
 	case len(args) == 0:
@@ -92,7 +92,7 @@ func withDefaultCommand(args []string) []string {
 	}
 }
 
-// usageError says that the command line is wrong.
+// usageError marks an error of the command line.
 func usageError(command *cobra.Command, err error) error {
 	return exitWith(exitCannot, fmt.Errorf("%w (see %s --help)", err, command.CommandPath()))
 }

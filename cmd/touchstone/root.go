@@ -27,7 +27,7 @@ Exit codes: 0 good, 1 what was asked about is not well, 2 wrong usage or cannot 
 		PersistentPreRunE: func(command *cobra.Command, _ []string) error { return applySettings(command, os.LookupEnv) },
 		RunE: func(command *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usageError(command, fmt.Errorf("%w: there is no command %q", errUsage, args[0]))
+				return usageError(command, fmt.Errorf("%w: unknown command %q", errUsage, args[0]))
 			}
 
 			return command.Help()

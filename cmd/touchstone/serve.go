@@ -26,7 +26,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/node"
 )
 
-// gcPercent bounds garbage to half of what is in use.
+// gcPercent bounds garbage to half of the live heap.
 const gcPercent = 50
 
 // serveFlags are the flags of serve that are not fields of driver.Config as
@@ -72,7 +72,7 @@ func (f *serveFlags) define(flags *pflag.FlagSet) {
 	flags.StringVar(&f.DriverName, "driver-name", "csi.touchstone.dev", "the driver's name, a domain name")
 	flags.StringVar(&f.NodeID, "node-id", "", "this node's id (default: the hostname)")
 	flags.StringSliceVar(&f.Nodes, "nodes", nil, "further node ids that the controller may attach volumes to (repeatable)")
-	flags.StringVar(&f.StateDir, "state-dir", "/var/lib/touchstone/state", "where the driver keeps what it has to remember")
+	flags.StringVar(&f.StateDir, "state-dir", "/var/lib/touchstone/state", "directory of the driver's state")
 	flags.StringSliceVar(&f.pools, "pool", []string{"default=/var/lib/touchstone/pool"},
 		"a pool of volumes as NAME=DIRECTORY (repeatable)")
 	flags.Var(&f.poolImageBytes, "pool-image-size",
@@ -82,7 +82,7 @@ func (f *serveFlags) define(flags *pflag.FlagSet) {
 	flags.Int64Var(&f.MaxVolumesPerNode, "max-volumes-per-node", 0, "how many volumes a node takes; 0 is no limit")
 	flags.Var(&f.maxVolumeBytes, "max-volume-size", "the largest volume, such as 10Gi; 0 is no limit but the pool's")
 	flags.BoolVar(&f.EphemeralMkfsOptions, "ephemeral-mkfs-options", false, "let inline ephemeral volumes have mkfsOptions")
-	flags.Float64Var(&f.Overcommit, "overcommit", 1, "how many times a pool's space may be promised")
+	flags.Float64Var(&f.Overcommit, "overcommit", 1, "overcommit ratio: how many times its space a pool may provision")
 	flags.StringSliceVar(&f.Disabled, "disable-capability", nil,
 		"a capability that is neither advertised nor served, such as EXPAND_VOLUME (repeatable)")
 	flags.StringVar(&f.KubeletDir, "kubelet-dir", "/var/lib/kubelet", "the directory in which target paths may lie")
@@ -92,9 +92,9 @@ func (f *serveFlags) define(flags *pflag.FlagSet) {
 	flags.StringVar(&f.KubeletRegistrationEndpoint, "kubelet-registration-endpoint", "",
 		"the endpoint's path as the kubelet sees it, on the host (default: the endpoint's)")
 	flags.BoolVar(&f.VolumeMountGroup, "volume-mount-group", false,
-		"let the driver give volumes to the pod's fsGroup, in the place of the kubelet")
+		"let the driver instead of the kubelet apply the pod's fsGroup to volumes")
 	flags.StringVar(&f.Kubeconfig, "kubeconfig", "",
-		"let the controller read claims that ask for direct assignment: a kubeconfig file, or "+claim.InCluster+"; empty is off")
+		"let the controller read claims that request direct assignment: a kubeconfig file, or "+claim.InCluster+"; empty is off")
 	flags.StringVar(&f.CgroupRoot, "cgroup-root", cgroup.DefaultCgroupRoot, "where the machine's cgroups are mounted")
 	flags.DurationVar(&f.CoalesceWindow, "coalesce-window", driver.DefaultCoalesceWindow,
 		"how long a change of a volume waits for others to be made together with it; 0 is not at all")
@@ -102,11 +102,11 @@ func (f *serveFlags) define(flags *pflag.FlagSet) {
 	f.defineDirect(flags)
 	flags.IntVar(&f.FirstLoopDevice, "first-loop-device", loop.DefaultFirst, "the loop device number of a node's first attachment")
 	flags.StringVar(&f.proxyEndpoint, "proxy-endpoint", "",
-		"serve nothing: only hand the endpoint's calls on to the CSI server at this unix socket or loopback host:port")
+		"serve no volumes: forward all calls to the CSI server at this unix socket or loopback host:port")
 	flags.StringVar(&f.HTTPEndpoint, "http-endpoint", "", "host:port of the status page, /metrics, /healthz and /readyz; empty is off")
 	flags.StringVar(&f.ReadyFile, "ready-file", "", "a file that exists while the driver is ready")
 	flags.DurationVar(&f.DrainTimeout, "drain-timeout", driver.DefaultDrainTimeout,
-		"how long running operations may take to finish after SIGTERM")
+		"how long running operations may take to end after SIGTERM")
 	flags.StringVar(&f.logFormat, "log-format", "text", "how to log to standard error: text or json")
 	flags.IntVarP(&f.verbosity, "v", "v", 2,
 		"how much to log: 0 failures, 2 each change, 4 each call, 5 messages without their secrets")
@@ -115,13 +115,13 @@ func (f *serveFlags) define(flags *pflag.FlagSet) {
 
 func (f *serveFlags) defineHealth(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.healthEvents, "health-events", true,
-		"learn of sick volumes from the kernel's events; false looks at everything each --health-relist-period")
+		"probe volumes at kernel events; false probes all each --health-relist-period only")
 	flags.DurationVar(&f.HealthRelistPeriod, "health-relist-period", health.DefaultRelistPeriod,
-		"the time between two looks at all volumes while events do not come")
+		"the time between two probes of all volumes while an event source is missing")
 	flags.DurationVar(&f.HealthEventedRelistPeriod, "health-evented-relist-period", health.DefaultEventedRelistPeriod,
-		"the time between two looks at all volumes while events come")
+		"the time between two probes of all volumes while all event sources are connected")
 	flags.DurationVar(&f.HealthProbeTimeout, "health-probe-timeout", health.DefaultProbeTimeout,
-		"how long a look at one volume may take before that is a condition of the volume")
+		"how long the probe of a volume may take before the volume is ProbeTimedOut")
 	flags.DurationVar(&f.IOErrorHold, "io-error-hold", node.DefaultIOErrorHold,
 		"how long a volume's last I/O error is a condition of it")
 	flags.DurationVar(&f.CheckPeriod, "check-period", driver.DefaultCheckPeriod,
@@ -130,15 +130,15 @@ func (f *serveFlags) defineHealth(flags *pflag.FlagSet) {
 
 func (f *serveFlags) defineDirect(flags *pflag.FlagSet) {
 	flags.StringVar(&f.DirectVolumeRoot, "direct-volume-root", kata.DefaultRoot,
-		"where VM-based runtimes look for volumes that are assigned to them directly")
+		"directory in which VM-based runtimes expect the volumes assigned to them")
 	flags.StringSliceVar(&f.ShimRoots, "shim-root", kata.DefaultShimRoots(),
 		"a directory in which sandboxes of such runtimes have theirs, with their shims' sockets (repeatable)")
-	flags.StringVar(&f.KataRuntime, "kata-runtime", "", "the kata-runtime to ask guests with, in the place of the shims' sockets")
+	flags.StringVar(&f.KataRuntime, "kata-runtime", "", "the kata-runtime binary by which guests are queried instead of the shims' sockets")
 	flags.StringSliceVar(&f.HostPathMap, "host-path-map", nil,
 		"what this process sees below FROM is below TO on the host, as FROM=TO (repeatable)")
 }
 
-// complete turns what was given into the driver's configuration.
+// complete turns the flags into the driver's configuration.
 func (f *serveFlags) complete(log io.Writer) (driver.Config, error) {
 	config := f.Config
 	config.Mode = driver.Mode(f.mode)
@@ -164,7 +164,7 @@ func (f *serveFlags) complete(log io.Writer) (driver.Config, error) {
 	return config, errors.Join(problems[:]...)
 }
 
-// pairs reads what is given as key=value, each key once.
+// pairs parses key=value arguments; each key may occur once.
 func pairs(flag, shape string, given []string) (map[string]string, error) {
 	read := make(map[string]string, len(given))
 
@@ -213,8 +213,8 @@ func serve(command *cobra.Command, given *serveFlags) error {
 		return usageError(command, err)
 	}
 
-	// See docs/decisions/0013: what is held for each volume is most of the heap,
-	// and Go's default would keep as much again in garbage.
+	// See docs/decisions/0013: the records of volumes are most of the heap, and Go's
+	// default would allow as much garbage.
 	if os.Getenv("GOGC") == "" && os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetGCPercent(gcPercent)
 	}

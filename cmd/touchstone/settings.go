@@ -16,7 +16,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/cli/ctl"
 )
 
-// envPrefix begins the environment variable of every flag.
+// envPrefix is the prefix of every flag's environment variable.
 const envPrefix = "TOUCHSTONE_"
 
 // configFlag names the flag whose value is a YAML file of further settings.
@@ -27,10 +27,9 @@ func envName(flag string) string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// applySettings fills the command's flags in the order flag, environment,
-// file, default: what comes first wins. Unknown environment variables are left
-// alone, since an orchestrator makes some of its own; an unknown key of the
-// file is an error.
+// applySettings sets the command's flags with the precedence flag, environment, file,
+// default. Unknown environment variables are ignored, because an orchestrator sets
+// some of its own; an unknown key of the file is an error.
 func applySettings(command *cobra.Command, lookup func(string) (string, bool)) error {
 	flags := command.Flags()
 
@@ -90,7 +89,7 @@ func applyFile(flags *pflag.FlagSet, path string) error {
 		}
 
 		if flag == nil || key == configFlag || key == "help" {
-			return fmt.Errorf("%w: there is no key %q; the keys are %s", errUsage, key, strings.Join(keys(flags), ", "))
+			return fmt.Errorf("%w: unknown key %q; the keys are %s", errUsage, key, strings.Join(keys(flags), ", "))
 		}
 
 		if flag.Changed {
@@ -107,8 +106,7 @@ func applyFile(flags *pflag.FlagSet, path string) error {
 	return nil
 }
 
-// asksForServes says whether a command that is not serve looks at what serve does,
-// and so wants serve's settings.
+// asksForServes reports whether another command than serve uses serve's settings.
 func asksForServes(flags *pflag.FlagSet) bool {
 	config := flags.Lookup(configFlag)
 	if config == nil {
@@ -120,8 +118,7 @@ func asksForServes(flags *pflag.FlagSet) bool {
 	return asks
 }
 
-// isOnlyServes says whether a key of a file of serve's is nothing that the command
-// at hand wants to know.
+// isOnlyServes reports whether a key of serve's file is not used by this command.
 func isOnlyServes(flags *pflag.FlagSet, key string) bool {
 	return asksForServes(flags) && newServeCommand().Flags().Lookup(key) != nil
 }
@@ -129,9 +126,8 @@ func isOnlyServes(flags *pflag.FlagSet, key string) bool {
 // firstProcess is the driver in a container of the driver's.
 const firstProcess = "/proc/1"
 
-// applyRunning takes the flags that a driver was started with, where the process is
-// one, of this very program: whoever comes into its container has its environment,
-// and not its arguments.
+// applyRunning takes over the flags of a running driver if the process is one of this
+// program: a shell in its container has its environment, but not its arguments.
 func applyRunning(flags *pflag.FlagSet, process string) {
 	running, err := os.Stat(filepath.Join(process, "exe"))
 	if err != nil {
@@ -162,7 +158,7 @@ func applyRunning(flags *pflag.FlagSet, process string) {
 	})
 }
 
-// take sets a flag to another's value.
+// take copies the value of another flag.
 func take(flag, from *pflag.Flag) error {
 	several, ok := flag.Value.(pflag.SliceValue)
 	given, alsoOK := from.Value.(pflag.SliceValue)
@@ -177,7 +173,7 @@ func take(flag, from *pflag.Flag) error {
 // setFrom sets a flag from a YAML value: a scalar for any, a list for those
 // that may be repeated.
 func setFrom(flag *pflag.Flag, value any) error {
-	// YAML reads a bare n, no or off as false: nobody means that for a name.
+	// YAML reads a bare n, no or off as false, which is never meant as a name.
 	if _, isBool := value.(bool); isBool && flag.Value.Type() != "bool" {
 		return fmt.Errorf("%w: YAML reads this as true or false; put it in quotes", errUsage)
 	}
@@ -220,8 +216,7 @@ func setFrom(flag *pflag.Flag, value any) error {
 	return several.Replace(texts)
 }
 
-// wantList is for a mapping, which a person may well think of where pairs are
-// wanted.
+// wantList is the error for a mapping where a list of pairs is expected.
 func wantList(flag *pflag.Flag) error {
 	switch flag.Name {
 	case "pool":

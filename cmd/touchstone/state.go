@@ -19,8 +19,8 @@ import (
 
 var (
 	errFindings = errors.New("the state is damaged")
-	errNoPool   = errors.New("the state knows no such pool")
-	errPools    = errors.New("the pools are not as the state says")
+	errNoPool   = errors.New("no such pool in the state")
+	errPools    = errors.New("the pools do not match the state")
 )
 
 // stateFlags are those of all that is done to a state directory.
@@ -38,7 +38,7 @@ func newStateCommand() *cobra.Command { //nolint:funlen // one literal a command
 		Args:  cobra.ArbitraryArgs,
 		RunE: func(command *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usageError(command, fmt.Errorf("%w: there is no command %q", errUsage, args[0]))
+				return usageError(command, fmt.Errorf("%w: unknown command %q", errUsage, args[0]))
 			}
 
 			return command.Help()
@@ -50,7 +50,7 @@ func newStateCommand() *cobra.Command { //nolint:funlen // one literal a command
 
 	verify := &cobra.Command{
 		Use:   "verify",
-		Short: "Say what is damaged; exits 0 when nothing is, 1 with findings, 2 when it cannot be read",
+		Short: "Report damage; exits 0 without findings, 1 with findings, 2 if the state cannot be read",
 		Long: `Say what is damaged in the state and, with --pool, what is in the pools that the
 state does not know, and what it knows that is not there. Nothing is changed.
 Exits 0 when all is well, 1 with findings, 2 when something cannot be read.`,
@@ -82,7 +82,7 @@ and what was being made is removed, never data.`,
 		},
 		&cobra.Command{
 			Use:   "forget-pool NAME",
-			Short: "Forget the identity of a pool that is lost for good; the next start takes the one that it finds",
+			Short: "Remove the identity of a lost pool; the next start takes the one that it finds",
 			Long: `Forget the identity of a pool whose volumes are lost for good. The next start of the
 driver takes the pool that it finds at that name, or makes one. Until then every
 call for the pool's volumes is refused; afterwards those that are not in the pool
@@ -275,7 +275,7 @@ func (f *stateFlags) repair(command *cobra.Command) error {
 	}
 
 	if !clean {
-		fmt.Fprintln(out, "note: nothing was done about the pools, since verify could not compare them: run it again")
+		fmt.Fprintln(out, "note: the pools were not repaired, because verify could not compare them: run it again")
 
 		return nil
 	}
@@ -283,7 +283,7 @@ func (f *stateFlags) repair(command *cobra.Command) error {
 	return repairPools(command.Context(), out, f.directory, pools)
 }
 
-// repairState says whether there was nothing to repair.
+// repairState reports whether the state was clean.
 func repairState(out io.Writer, directory string) (bool, error) {
 	done, err := state.Repair(directory)
 
@@ -332,13 +332,12 @@ func repairPools(ctx context.Context, out io.Writer, directory string, pools map
 		return exitWith(exitNotWell, fmt.Errorf("%w: %d findings are left for a person", errPools, len(done.Left)))
 	}
 
-	fmt.Fprintf(out, "the pools are as the state says: %d leftovers removed\n", len(done.Removed))
+	fmt.Fprintf(out, "the pools match the state: %d leftovers removed\n", len(done.Removed))
 
 	return nil
 }
 
-// damageOrCannot gives damage code 1 and whatever else keeps the state from
-// being read code 2.
+// damageOrCannot returns exit code 1 for damage and 2 for other errors.
 func damageOrCannot(err error) error {
 	if errors.As(err, new(*state.DamageError)) {
 		return exitWith(exitNotWell, err)

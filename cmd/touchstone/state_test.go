@@ -390,7 +390,7 @@ func TestForgetPool(t *testing.T) {
 		args []string
 		says string
 	}{
-		"another pool":       {[]string{"other", "--state-dir", stateDir}, "the state knows no such pool"},
+		"another pool":       {[]string{"other", "--state-dir", stateDir}, "no such pool in the state"},
 		"another directory":  {[]string{"default", "--state-dir", filepath.Join(s.dir, "none")}, "state-dir"},
 		"no name":            {[]string{"--state-dir", stateDir}, "give the name of one pool"},
 		"more than one name": {[]string{"default", "other", "--state-dir", stateDir}, "give the name of one pool"},

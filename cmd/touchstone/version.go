@@ -11,7 +11,7 @@ import (
 // version is written by the linker: see LDFLAGS in the Makefile.
 var version string
 
-// build says what this binary was made from.
+// build has the version and commit of this binary.
 type build struct{ version, commit string }
 
 // thisBuild takes the linker's version, else what Go itself has noted.

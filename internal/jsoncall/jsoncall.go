@@ -1,9 +1,6 @@
-// Package jsoncall makes gRPC calls that need no generated code: the answer is
-// JSON in a google.protobuf.BytesValue, which a person with grpcurl can read. With
-// them the driver tells on its socket what CSI has no words for.
-//
-// What may enter: how such a call is served and asked. What is told is each
-// room's own.
+// Package jsoncall implements gRPC calls without generated code: the response is JSON
+// in a google.protobuf.BytesValue, which is readable with grpcurl. The driver serves
+// its own services (health, progress, direct volumes) with them on the CSI socket.
 package jsoncall
 
 import (
@@ -58,7 +55,7 @@ func Method[R any, P interface {
 	}
 }
 
-// Register puts a service with these calls behind server.
+// Register registers a service with these methods.
 func Register(server grpc.ServiceRegistrar, service string, methods ...grpc.MethodDesc) {
 	server.RegisterService(&grpc.ServiceDesc{ServiceName: service, HandlerType: (*any)(nil), Methods: methods}, nil)
 }
@@ -71,8 +68,7 @@ func FullMethod(service, name string) string { return "/" + service + "/" + name
 func Ask(ctx context.Context, connection grpc.ClientConnInterface, method string, request proto.Message, into any,
 	options ...grpc.CallOption,
 ) error {
-	// What is told of thousands of volumes is more than the 4 MiB that grpc allows
-	// by default.
+	// A report of thousands of volumes exceeds grpc's default limit of 4 MiB.
 	options = append([]grpc.CallOption{grpc.MaxCallRecvMsgSize(math.MaxInt32)}, options...)
 	answer := &wrapperspb.BytesValue{}
 

@@ -9,9 +9,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// Connect prepares a gRPC connection to the socket at path, whatever bytes that
-// has: gRPC's own way with addresses reads some of them as parts of a URL. The
-// first call dials.
+// Connect prepares a gRPC connection to the socket at path, which may contain any
+// bytes: gRPC itself would parse it as a URL. The first call dials.
 func Connect(path string) (*grpc.ClientConn, error) {
 	conn, err := grpc.NewClient("passthrough:///"+path,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),

@@ -1,7 +1,7 @@
-// Package socket makes the unix sockets that the driver serves on: each is its
-// owner's alone, served by one process at a time, and gone when that process
-// ends. One that nobody serves any more is replaced.
+// Package socket creates the unix sockets that the driver serves: each is accessible
+// to its owner only, served by one process at a time, and removed when that process
+// ends. A stale socket is replaced.
 //
-// What may enter: how a socket comes to its path and goes from it. What is served
-// there, and whether its directory may be made, is the caller's.
+// The package creates and removes sockets; the services and the directory are the
+// caller's.
 package socket

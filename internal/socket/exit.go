@@ -19,10 +19,10 @@ const (
 	exitPause   = 50 * time.Millisecond
 )
 
-// ended reports whether the process that made a socket has ended. It waits for one
-// that is exiting: until all its threads are gone its sockets accept connections,
-// and kill(pid, 0) finds it. A child that was just forked may keep the socket open
-// after that, until its exec. Any other process is live, and ended returns at once.
+// ended reports whether the process that created a socket has ended. It waits for an
+// exiting process: until all its threads have ended, its sockets accept connections
+// and kill(pid, 0) succeeds. A forked child may keep the socket open until its exec.
+// For a live process it returns immediately.
 func ended(ctx context.Context, pid int32) bool {
 	if pid <= 0 {
 		return false

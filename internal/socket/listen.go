@@ -24,22 +24,22 @@ var ErrPath = errors.New("socket path")
 const (
 	// maxPath is what fits into sun_path with its closing NUL.
 	maxPath = 107
-	// mode lets nobody but the owner call a driver that runs as root.
+	// mode restricts calls to the owner: the driver runs as root.
 	mode = 0o600
-	// askTimeout is for the one who already listens to say who it is; on a machine
-	// that has too much to do, too.
+	// askTimeout bounds the request for the name of the process that already listens,
+	// also on an overloaded machine.
 	askTimeout = 5 * time.Second
 	// lockTimeout is for another start in the same directory to end.
 	lockTimeout = 2 * exitTimeout
 	lockPause   = 20 * time.Millisecond
 )
 
-// InUseError says that a socket is served already.
+// InUseError is returned for a socket that another process serves.
 type InUseError struct {
 	// Path is the socket's.
 	Path string
-	// PID is the process that listens, 0 when the kernel does not tell; it is
-	// another namespace's number when that process is in one.
+	// PID is the listening process, 0 if unknown; in another PID namespace it is that
+	// namespace's number.
 	PID int32
 	// Driver is its name and version, empty when it does not answer.
 	Driver string
@@ -90,17 +90,16 @@ func (l *Listener) Path() string { return l.path }
 // Close implements net.Listener. All calls return the same.
 func (l *Listener) Close() error { return l.close() }
 
-// InPlace says whether the path still leads to this socket.
+// InPlace reports whether the path still refers to this socket.
 func (l *Listener) InPlace() bool {
 	now, err := os.Lstat(l.path)
 
 	return err == nil && os.SameFile(now, l.made)
 }
 
-// Listen makes a socket at path, accessible to the owner only, in a directory
-// that is there. A socket that nobody serves any more is replaced; of a served one
-// ask is asked, and an *InUseError returned. What is there and no socket is
-// ErrPath; other errors are the kernel's.
+// Listen creates a socket at path, accessible to the owner only, in an existing
+// directory. A stale socket is replaced; for a served one it calls ask and returns an
+// *InUseError. Any other file at path is ErrPath; other errors are the kernel's.
 func Listen(ctx context.Context, path string, ask Ask) (*Listener, error) {
 	if err := CheckPath(path); err != nil {
 		return nil, err
@@ -108,8 +107,8 @@ func Listen(ctx context.Context, path string, ask Ask) (*Listener, error) {
 
 	listener, err := listenAlone(ctx, path)
 
-	// Asked without the lock: who is just starting takes its time to answer, and
-	// others of the directory would be refused for waiting too long.
+	// Called without the lock: a starting process may answer slowly, and others that
+	// wait for the directory would time out.
 	if inUse, ok := errors.AsType[*InUseError](err); ok {
 		asked, cancel := context.WithTimeout(ctx, askTimeout)
 		defer cancel()
@@ -144,12 +143,12 @@ func listenAlone(ctx context.Context, path string) (*Listener, error) {
 		return nil, errors.Join(fmt.Errorf("%w %s: got a %T", ErrPath, path, listener), listener.Close())
 	}
 
-	// Its own unlink would take away whatever has the path by then.
+	// Go's unlink would remove any file that has the path by then.
 	unixListener.SetUnlinkOnClose(false)
 
 	made, err := os.Lstat(path)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("look at the new socket: %w", err), listener.Close())
+		return nil, errors.Join(fmt.Errorf("stat the new socket: %w", err), listener.Close())
 	}
 
 	l := &Listener{Listener: listener, path: path, made: made}
@@ -170,9 +169,8 @@ func (l *Listener) remove() error {
 	return nil
 }
 
-// restrict gives the socket its mode before it is bound: unlike a chmod after
-// it, this leaves no instant in which others may connect, and unlike a umask
-// it concerns no other thread.
+// restrict sets the socket's mode before it is bound: unlike a chmod afterwards, this
+// never lets other users connect, and unlike a umask it affects no other thread.
 func restrict(conn syscall.RawConn) error {
 	var failure error
 
@@ -184,7 +182,7 @@ func restrict(conn syscall.RawConn) error {
 	return nil
 }
 
-// lockDirectory holds a flock on the directory itself: no file is left behind.
+// lockDirectory takes a flock on the directory itself, so that no lock file remains.
 func lockDirectory(ctx context.Context, directory string) (func(), error) {
 	dir, err := os.Open(directory)
 	if err != nil {
@@ -217,7 +215,7 @@ func removeStale(ctx context.Context, path string) error {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case err != nil:
-		return fmt.Errorf("look at the old socket: %w", err)
+		return fmt.Errorf("stat the old socket: %w", err)
 	case info.Mode().Type() != fs.ModeSocket:
 		return fmt.Errorf("%w %s: something else is there, move it away", ErrPath, path)
 	}
@@ -232,8 +230,8 @@ func removeStale(ctx context.Context, path string) error {
 		}
 	}
 
-	// Only a refusal proves that nobody listens: a full backlog or missing
-	// permission is the answer of somebody who does.
+	// Only a refused connection proves that no process listens: a full backlog or a
+	// missing permission proves the contrary.
 	if err != nil && !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("%w %s: cannot tell whether it is served: %w", ErrPath, path, err)
 	}

@@ -6,9 +6,9 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/kubernetes/claim"
 )
 
-// openClaims returns how the controller asks the Kubernetes API about a claim; nil
-// where it is not told of one.
-func (r *rooms) openClaims(config *Config) (func(ctx context.Context, namespace, name string) (bool, error), error) {
+// openClaims returns the function by which the controller reads claims from the
+// Kubernetes API, or nil without --kubeconfig.
+func (r *components) openClaims(config *Config) (func(ctx context.Context, namespace, name string) (bool, error), error) {
 	if config.Kubeconfig == "" {
 		return nil, nil //nolint:nilnil // that is what the controller takes for "off"
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/capability"
 )
 
-// Mode says which services a process serves.
+// Mode selects the services that a process serves.
 type Mode string
 
 // The three modes. Identity is served in each.
@@ -26,7 +26,7 @@ const (
 	ModeNode       Mode = "node"
 )
 
-// Levels of what is logged, as `-v` counts them: slog's levels below zero.
+// Log levels as `-v` counts them: slog's levels below zero.
 const (
 	// LevelCalls logs each call that changes something.
 	LevelCalls = slog.Level(-2)
@@ -45,15 +45,15 @@ const (
 	// DefaultDrainTimeout leaves five seconds of the thirty that Kubernetes
 	// grants between SIGTERM and SIGKILL.
 	DefaultDrainTimeout = 25 * time.Second
-	// DefaultCoalesceWindow is in which Kubernetes' resizer asks for an
-	// expansion and a modification that a user has made as one.
+	// DefaultCoalesceWindow is the time within which Kubernetes' resizer requests the
+	// expansion and the modification that a user has made in one edit.
 	DefaultCoalesceWindow = 2 * time.Second
 	// DefaultCheckPeriod has each filesystem checked once a day.
 	DefaultCheckPeriod = 24 * time.Hour
 )
 
-// DefaultCopyGrace is longer than what most copies take, and much shorter than
-// what a CO waits for an answer.
+// DefaultCopyGrace is longer than most copies take, and much shorter than a CO's
+// timeout.
 const DefaultCopyGrace = time.Second
 
 // Config is all that a Driver needs to know. Sizes are bytes.
@@ -61,11 +61,11 @@ type Config struct {
 	Mode Mode
 	// Endpoint is unix:///path, unix:path or a path.
 	Endpoint string
-	// DriverName, Version and Commit are what Identity tells.
+	// DriverName, Version and Commit are returned by the Identity service.
 	DriverName, Version, Commit string
 	// NodeID is the id of the machine that the process runs on.
 	NodeID string
-	// Nodes are further node ids that the controller knows.
+	// Nodes are further node ids that the controller accepts.
 	Nodes []string
 	// StateDir holds the store; two processes cannot share one.
 	StateDir string
@@ -76,13 +76,13 @@ type Config struct {
 	PoolImageBytes int64
 	// Topology are extra segments of this node.
 	Topology map[string]string
-	// Shared says that every node mounts the pools.
+	// Shared: every node mounts the pools.
 	Shared bool
 	// MaxVolumesPerNode and MaxVolumeBytes are limits; 0 is none.
 	MaxVolumesPerNode, MaxVolumeBytes int64
 	// EphemeralMkfsOptions lets inline ephemeral volumes have mkfs options.
 	EphemeralMkfsOptions bool
-	// Overcommit is how often a pool's space may be promised; 1 is once.
+	// Overcommit is the overcommit ratio of the pools.
 	Overcommit float64
 	// KubeletDir and AllowPaths are where requests' paths may lie.
 	KubeletDir string
@@ -93,14 +93,14 @@ type Config struct {
 	// KubeletRegistrationEndpoint is Endpoint's path as the kubelet sees it; empty
 	// is the same.
 	KubeletRegistrationEndpoint string
-	// DirectVolumeRoot is where the runtimes of virtual machines look for what is
-	// assigned to them; empty is kata.DefaultRoot.
+	// DirectVolumeRoot is the directory in which VM-based runtimes expect assignments;
+	// empty is kata.DefaultRoot.
 	DirectVolumeRoot string
 	// ShimRoots are where sandboxes have their shims' sockets; none is
 	// kata.DefaultShimRoots.
 	ShimRoots []string
-	// KataRuntime is the kata-runtime to ask guests with, in the place of shims;
-	// empty is none.
+	// KataRuntime is the kata-runtime binary by which guests are queried instead of
+	// shims; empty is none.
 	KataRuntime string
 	// HostPathMap is FROM=TO for what the host has under other paths.
 	HostPathMap []string
@@ -108,26 +108,26 @@ type Config struct {
 	VolumeMountGroup bool
 	// CgroupRoot is where cgroups are mounted; empty is /sys/fs/cgroup.
 	CgroupRoot string
-	// Kubeconfig leads the controller to the Kubernetes API, whose claims may ask
-	// for direct assignment: a file, or claim.InCluster; empty is not at all.
+	// Kubeconfig gives the controller access to the Kubernetes API, whose claims may
+	// request direct assignment: a file, or claim.InCluster; empty is none.
 	Kubeconfig string
 	// ClaimTimeout bounds each question to that API; 0 is claim.DefaultTimeout.
 	ClaimTimeout time.Duration
 	// CoalesceWindow is how long a change of a volume waits for others to be
 	// made together with it; 0 is not at all.
 	CoalesceWindow time.Duration
-	// CopyGrace is how long CreateSnapshot waits for a copy that takes long before
-	// it says that the snapshot is not ready to use; 0 is DefaultCopyGrace.
+	// CopyGrace is how long CreateSnapshot waits for a copy before it answers that the
+	// snapshot is not ready to use; 0 is DefaultCopyGrace.
 	CopyGrace time.Duration
 	// MetadataIdle is how long a client of SnapshotMetadata may leave a message
 	// unread; 0 is the controller's default.
 	MetadataIdle time.Duration
-	// HealthPolling leaves out the events by which trouble is known at once.
+	// HealthPolling disables kernel events: only relists trigger probes.
 	HealthPolling bool
-	// HealthRelistPeriod is the time between two looks at everything, and
-	// HealthEventedRelistPeriod while events come; 0 is the default of pkg/health.
+	// HealthRelistPeriod is the time between relists, HealthEventedRelistPeriod that
+	// while all event sources are connected; 0 is the default of pkg/health.
 	HealthRelistPeriod, HealthEventedRelistPeriod time.Duration
-	// HealthProbeTimeout bounds a look at one volume; 0 is the default.
+	// HealthProbeTimeout bounds the probe of one volume; 0 is the default.
 	HealthProbeTimeout time.Duration
 	// IOErrorHold is how long a volume's last I/O error is a condition of it; 0
 	// is node.DefaultIOErrorHold.
@@ -138,10 +138,10 @@ type Config struct {
 	FirstLoopDevice int
 	// HTTPEndpoint is host:port of /metrics, /healthz and /readyz; empty is off.
 	HTTPEndpoint string
-	// ReadyFile appears when the driver is ready and goes when it ends.
+	// ReadyFile is created when the driver is ready and removed when it ends.
 	ReadyFile string
-	// DrainTimeout is how long running operations may take to finish after the
-	// first signal; 0 is DefaultDrainTimeout.
+	// DrainTimeout bounds the wait for running operations after the first signal; 0 is
+	// DefaultDrainTimeout.
 	DrainTimeout time.Duration
 	// Disabled names capabilities that are neither advertised nor served.
 	Disabled []string
@@ -189,12 +189,12 @@ func (c *Config) complete() error {
 	}
 
 	if !(c.Overcommit > 0) {
-		problems = append(problems, fmt.Errorf("%w: overcommit %v has to be above 0; 1 promises the pool's space once",
+		problems = append(problems, fmt.Errorf("%w: overcommit %v must be above 0; 1 provisions the pool's space once",
 			ErrConfig, c.Overcommit))
 	}
 
 	if c.Kubeconfig != "" && !c.serves(ModeController) {
-		problems = append(problems, fmt.Errorf("%w: kubeconfig is for the controller alone, and mode %s has none: "+
+		problems = append(problems, fmt.Errorf("%w: kubeconfig is for the controller only, and mode %s has none: "+
 			"a node must not have credentials of the Kubernetes API; leave it out", ErrConfig, c.Mode))
 	}
 
@@ -263,7 +263,7 @@ func (c *Config) checkPlaces() error {
 	}
 
 	if len(c.Pools) == 0 {
-		return errors.Join(fmt.Errorf("%w: there is no pool", ErrConfig), checkAbsolute(places))
+		return errors.Join(fmt.Errorf("%w: no pool is configured", ErrConfig), checkAbsolute(places))
 	}
 
 	return checkAbsolute(places)

@@ -16,10 +16,9 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// A request that cannot be decoded, because a string in it is not UTF-8 most
-// of all, is the caller's fault: INVALID_ARGUMENT. grpc-go answers INTERNAL,
-// before any interceptor is asked. So the codec keeps the failure for later,
-// in the envelope that the registrar has put around the message.
+// A request that cannot be decoded, mostly because a string in it is not UTF-8, is
+// INVALID_ARGUMENT. grpc-go answers INTERNAL before any interceptor runs. So the codec
+// stores the failure in the envelope that the registrar has put around the message.
 
 // envelope is what a request is decoded into.
 type envelope struct {
@@ -35,7 +34,7 @@ func newCodec() codec { return codec{encoding.GetCodecV2(protocodec.Name)} }
 func (c codec) Unmarshal(data mem.BufferSlice, into any) error {
 	e, ok := into.(*envelope)
 	if !ok {
-		return c.CodecV2.Unmarshal(data, into) //nolint:wrapcheck // a decorator has nothing to add
+		return c.CodecV2.Unmarshal(data, into) //nolint:wrapcheck // a decorator adds nothing
 	}
 
 	if err := c.CodecV2.Unmarshal(data, e.message); err != nil {
@@ -65,7 +64,7 @@ func decode(receive func(any) error, into any) error {
 	return nil
 }
 
-// registrar registers services so that their requests come by way of decode.
+// registrar registers services so that their requests are decoded by decode.
 type registrar struct {
 	grpc.ServiceRegistrar
 

@@ -8,7 +8,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/node"
 )
 
-// completeDirect also holds for those who leave the fields empty.
+// completeDirect sets the defaults of empty fields.
 func (c *Config) completeDirect() {
 	if c.DirectVolumeRoot == "" {
 		c.DirectVolumeRoot = kata.DefaultRoot

@@ -18,9 +18,8 @@ var ErrDrain = errors.New("ended before all operations were done")
 // ErrSignal is the cause of the context that UntilSignal returns.
 var ErrSignal = errors.New("signal")
 
-// UntilSignal returns a context that ends with the first signal. With the
-// second, exit is called with 1: whoever asks twice does not want to wait.
-// Call stop when signals no longer matter.
+// UntilSignal returns a context that ends with the first signal. The second signal
+// calls exit with 1. Call stop when signals no longer matter.
 func UntilSignal(parent context.Context, signals <-chan os.Signal, exit func(code int)) (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	done := make(chan struct{})
@@ -72,9 +71,9 @@ func awaitEnd(ctx context.Context, wait func()) error {
 	}
 }
 
-// drain ends the driver in the order in which nothing is lost: no new calls,
-// the socket gone so that callers go elsewhere or wait, background work, which was
-// canceled, and running operations to their end, then the answers on their way.
+// drain ends the driver without losing an acknowledged change: it refuses new calls,
+// removes the socket, waits for background work, which was cancelled, and for running
+// operations, and then for their responses.
 func (d *Driver) drain(ctx context.Context, server *grpc.Server, web *http.Server, background func()) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.config.DrainTimeout)
 	defer cancel()
@@ -94,7 +93,7 @@ func (d *Driver) drain(ctx context.Context, server *grpc.Server, web *http.Serve
 	select {
 	case <-answered:
 	case <-ctx.Done():
-		// Calls that hang in the kernel do not come back for being asked.
+		// Calls that hang in the kernel do not react to their context.
 		server.Stop()
 
 		err = errors.Join(err, context.Cause(ctx))

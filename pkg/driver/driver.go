@@ -22,25 +22,23 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/operation"
 )
 
-// readyFileMode lets a probe of another user look.
+// readyFileMode lets a probe of another user read it.
 const readyFileMode = 0o644
 
-// Driver is one process' services behind one socket.
+// Driver has the services of one process behind one socket.
 type Driver struct {
 	config   Config
 	log      *slog.Logger
 	ops      *operation.Group
 	gate     *gate
 	metrics  metrics.CSIMetricsManager
-	rooms    *rooms
+	rooms    *components
 	identity *identity.Service
 }
 
-// New opens the pools, mounting those that are embedded, and builds the services
-// of config's mode. Nothing listens and no state is read before Run, which also
-// gives back what New has opened. It fails with ErrConfig for what the
-// configuration says, else with why a pool or a directory cannot be opened, or
-// with ctx's error.
+// New builds the services of config's mode. It neither listens nor reads the state:
+// Run does, and also closes what New has opened. Errors: ErrConfig for an invalid
+// configuration, the error of a directory that cannot be opened, or ctx's.
 func New(ctx context.Context, config Config) (*Driver, error) {
 	if err := config.complete(); err != nil {
 		return nil, err
@@ -82,10 +80,10 @@ func manifest(config *Config) map[string]string {
 	return told
 }
 
-// Run listens, recovers what the last run left, serves until ctx ends, and
-// drains. It returns nil after a complete drain, an error wrapping ErrDrain
-// after an incomplete one, *socket.InUseError when the socket is served by somebody
-// else, and otherwise why the driver cannot run. Call it once.
+// Run listens, recovers the state of the previous run, serves until ctx ends, and
+// drains. It returns nil after a complete drain, an error wrapping ErrDrain after an
+// incomplete one, *socket.InUseError if another process serves the socket, and
+// otherwise why the driver cannot run. Call it once.
 func (d *Driver) Run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, d.rooms.close()) }()
 
@@ -99,7 +97,7 @@ func (d *Driver) Run(ctx context.Context) (err error) {
 	}
 	defer func() { _ = listener.Close() }()
 
-	web, webListener, err := listenHTTP(ctx, d.config.HTTPEndpoint, d.metrics, d.well, d.reportWhenReady)
+	web, webListener, err := listenHTTP(ctx, d.config.HTTPEndpoint, d.metrics, d.probeResult, d.reportWhenReady)
 	if err != nil {
 		return err
 	}
@@ -115,13 +113,13 @@ func (d *Driver) Run(ctx context.Context) (err error) {
 		return nil
 	})
 	running.Go(func() error { return serveHTTP(web, webListener) })
-	running.Go(func() error { return d.life(failed, server, web, listener.Path()) })
+	running.Go(func() error { return d.serve(failed, server, web, listener.Path()) })
 
-	return running.Wait() //nolint:wrapcheck // each of the three has said what failed
+	return running.Wait() //nolint:wrapcheck // each of the three wraps its error
 }
 
-// life is a run from its start to its end, whatever ends it.
-func (d *Driver) life(ctx context.Context, server *grpc.Server, web *http.Server, path string) error {
+// serve runs from the start to the drain.
+func (d *Driver) serve(ctx context.Context, server *grpc.Server, web *http.Server, path string) error {
 	failure, background := d.start(ctx, path), func() {}
 	if failure == nil {
 		// Reading the state leaves as much garbage as state. Calls are served
@@ -164,9 +162,9 @@ func (d *Driver) start(ctx context.Context, path string) error {
 
 var errShuttingDown = errors.New("the driver is shutting down and takes no new calls")
 
-// well is Probe's answer as plain values, also while Probe itself is turned
-// away with every other call.
-func (d *Driver) well(ctx context.Context) (ready bool, err error) {
+// probeResult returns Probe's answer as plain values, also while the gate refuses
+// Probe itself with all other calls.
+func (d *Driver) probeResult(ctx context.Context) (ready bool, err error) {
 	if d.gate.shutting() {
 		return false, errShuttingDown
 	}

@@ -13,10 +13,10 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/driver/proxy"
 )
 
-// Forward serves config's endpoint, until ctx ends, by handing every call on to
-// the CSI server at the address to (see proxy.New). Of config only Endpoint,
-// ReadyFile, DrainTimeout and Log count: there is no pool and no state. Errors
-// are those of Run, and proxy.ErrAddress.
+// Forward serves config's endpoint, until ctx ends, by forwarding every call to the CSI
+// server at the address to (see proxy.New). It uses only Endpoint, ReadyFile,
+// DrainTimeout and Log of config: there is no pool and no state. Errors are those of
+// Run, and proxy.ErrAddress.
 func Forward(ctx context.Context, config Config, to string) (err error) {
 	config.completeDefaults()
 
@@ -57,10 +57,10 @@ func Forward(ctx context.Context, config Config, to string) (err error) {
 		return errors.Join(failure, stop(server, config.DrainTimeout), unannounce(config.ReadyFile))
 	})
 
-	return running.Wait() //nolint:wrapcheck // each of the two has said what failed
+	return running.Wait() //nolint:wrapcheck // each of the two wraps its error
 }
 
-// notItself refuses a proxy that would hand each call on to itself, for ever.
+// notItself refuses a proxy that would forward calls to itself.
 func notItself(endpoint, to string) error {
 	own, err := SocketPath(endpoint)
 	if err != nil {
@@ -68,13 +68,13 @@ func notItself(endpoint, to string) error {
 	}
 
 	if there, err := SocketPath(to); err == nil && filepath.Clean(own) == filepath.Clean(there) {
-		return fmt.Errorf("%w %s is the endpoint that is to be forwarded; name another server's", proxy.ErrAddress, to)
+		return fmt.Errorf("%w %s is the proxy's own endpoint; name another server's", proxy.ErrAddress, to)
 	}
 
 	return nil
 }
 
-// stop ends the server when its calls are done, or when they take too long.
+// stop ends the server when its calls have ended, or after limit.
 func stop(server *grpc.Server, limit time.Duration) error {
 	answered := make(chan struct{})
 

@@ -9,9 +9,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// gate holds calls back until the driver is ready, and turns them away once it
-// drains. Identity passes while the driver starts: that is how a CO learns
-// that it does.
+// gate makes calls wait until the driver is ready, and refuses them once it drains.
+// Identity calls pass while the driver starts: by Probe a CO sees that it is starting.
 type gate struct {
 	ready, draining  chan struct{}
 	opens, shutsDown sync.Once
@@ -25,7 +24,7 @@ func (g *gate) open() { g.opens.Do(func() { close(g.ready) }) }
 
 func (g *gate) shut() { g.shutsDown.Do(func() { close(g.draining) }) }
 
-// opened says whether the driver has become ready.
+// opened reports whether the driver is or was ready.
 func (g *gate) opened() bool {
 	select {
 	case <-g.ready:
@@ -35,7 +34,7 @@ func (g *gate) opened() bool {
 	}
 }
 
-// shutting says whether calls are turned away.
+// shutting reports whether calls are refused.
 func (g *gate) shutting() bool {
 	select {
 	case <-g.draining:
@@ -48,8 +47,7 @@ func (g *gate) shutting() bool {
 // pass returns when the call may go on. It waits instead of refusing: a start
 // takes a second or so at worst, the back-off after an error longer.
 func (g *gate) pass(ctx context.Context, method string) error {
-	// Asked first and alone: of several channels that are closed, select takes
-	// any.
+	// Tested first and separately: select chooses any of several closed channels.
 	if g.shutting() {
 		return g.refusal()
 	}

@@ -15,7 +15,7 @@ import (
 const (
 	// historySize is how many changes of conditions are kept for people.
 	historySize = 256
-	// instanceBytes of a hash tell one driver of a machine from the others.
+	// instanceBytes is the part of a hash that distinguishes the drivers of a machine.
 	instanceBytes = 6
 )
 
@@ -35,8 +35,8 @@ func (c *Config) instance() string {
 	return "touchstone-" + hex.EncodeToString(sum[:instanceBytes])
 }
 
-// controllerSources tell of what happens to volumes in the pools.
-func (r *rooms) controllerSources() []health.Source {
+// controllerSources returns the event sources of volumes in the pools.
+func (r *components) controllerSources() []health.Source {
 	if r.health.PollingOnly {
 		return nil
 	}
@@ -44,9 +44,9 @@ func (r *rooms) controllerSources() []health.Source {
 	return []health.Source{events.NewFilesOf(func() []string { return volumeRooms(r.pools) }, r.pools.Changed)}
 }
 
-// nodeSources tell of what happens to volumes in use, marks among them of the
-// filesystems that it is given; it is nil where there are no events.
-func (r *rooms) nodeSources(config *Config, ephemeral *pool.Set) (sources []health.Source, marks *events.FilesystemErrors) {
+// nodeSources returns the event sources of volumes in use; marks, one of them, is that
+// of filesystems that are marked, nil without events.
+func (r *components) nodeSources(config *Config, ephemeral *pool.Set) (sources []health.Source, marks *events.FilesystemErrors) {
 	if r.health.PollingOnly {
 		return nil, nil
 	}
@@ -59,7 +59,7 @@ func (r *rooms) nodeSources(config *Config, ephemeral *pool.Set) (sources []heal
 	}, marks
 }
 
-// markWith returns nil where there is nobody to tell of a filesystem's errors.
+// markWith returns the function that marks a filesystem, or nil without the source.
 func markWith(marks *events.FilesystemErrors) func(*os.File) error {
 	if marks == nil {
 		return nil

@@ -63,7 +63,7 @@ func listenHTTP(
 
 		switch {
 		case err != nil:
-			http.Error(w, "not well: "+err.Error(), http.StatusServiceUnavailable)
+			http.Error(w, "unhealthy: "+err.Error(), http.StatusServiceUnavailable)
 		case !ready:
 			http.Error(w, "starting", http.StatusServiceUnavailable)
 		default:

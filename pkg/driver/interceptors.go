@@ -18,16 +18,16 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/capability"
 )
 
-// guard is what every call passes on its way to a service, from the outside
-// in: observed (counted, timed, logged), recovered, among what is advertised,
-// within limits, let through the gate.
+// guard is the chain of interceptors of every call, from the outside in: observe
+// (metrics and log), recover from panics, refuse what is not advertised, check the
+// limits, pass the gate.
 type guard struct {
 	log     *slog.Logger
 	metrics metrics.CSIMetricsManager
 	gate    *gate
 	limits  *limits
 	calls   atomic.Uint64
-	// capabilities are what is advertised: nothing else is served.
+	// capabilities are the advertised ones; other RPCs are refused.
 	capabilities capability.Set
 }
 
@@ -73,7 +73,7 @@ func (g *guard) admit(ctx context.Context, request any, info *grpc.UnaryServerIn
 		return nil, err
 	}
 
-	// Before the gate: what can never be right need not wait.
+	// Before the gate: an invalid request need not wait.
 	if message, ok := request.(proto.Message); ok {
 		if err := g.limits.check(message); err != nil {
 			return nil, err
@@ -108,22 +108,22 @@ func (g *guard) serves(method string) error {
 	return nil
 }
 
-// recovered turns a panic into INTERNAL. The stack is for the log: a message
-// that travels through a CO ends up in events that anybody reads.
+// recovered turns a panic into INTERNAL. The stack is only logged: a CO may show the
+// message to its users.
 func (g *guard) recovered(ctx context.Context, value any) error {
 	g.log.ErrorContext(ctx, "panic in a call", "panic", value, "stack", string(debug.Stack()))
 
 	id, _ := ctx.Value(callKey{}).(call)
 
-	return status.Errorf(codes.Internal, "the driver ran into a defect of its own; its log tells more under call %d", id.number)
+	return status.Errorf(codes.Internal, "defect of the driver; see call %d in its log", id.number)
 }
 
 func (g *guard) number(ctx context.Context, method string) context.Context {
 	return context.WithValue(ctx, callKey{}, call{number: g.calls.Add(1), method: method})
 }
 
-// exchange is a call as its log line tells it. A stream's response is nil, and
-// its request is the first.
+// exchange has a call's data for its log line. A stream's response is nil, and its
+// request is the first message.
 type exchange struct {
 	request, response any
 	err               error
@@ -151,8 +151,8 @@ func (g *guard) logCall(ctx context.Context, method string, done exchange, took 
 	g.log.LogAttrs(ctx, level, "call", attrs...)
 }
 
-// levelOf decides who gets to see the end of a call: failures of the driver
-// itself stand out, those of the request are told, success is for who asks.
+// levelOf returns the log level of a call's end: error for failures of the driver,
+// lower levels for those of the request, and the lowest for success.
 func levelOf(method string, err error) slog.Level {
 	switch status.Code(err) {
 	case codes.OK:
@@ -174,11 +174,11 @@ func levelOf(method string, err error) slog.Level {
 	return LevelCalls
 }
 
-// guardedStream checks and logs what comes in on a stream.
+// guardedStream checks and logs the messages received on a stream.
 type guardedStream struct {
 	grpc.ServerStream
 
-	ctx   context.Context //nolint:containedctx // a stream hands out its context by a method
+	ctx   context.Context //nolint:containedctx // a stream returns its context by a method
 	guard *guard
 	// request is the first that came in.
 	request any

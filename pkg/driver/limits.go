@@ -23,9 +23,9 @@ const (
 	maxPath = 4096
 )
 
-// limits refuses what is larger than the spec allows, or holds a NUL. Which
-// fields a message has is looked up once per type; after that a check touches
-// only those that are set: 2 µs for a NodePublishVolume request.
+// limits refuses requests with fields larger than the spec allows, or with a NUL. The
+// fields of a message type are determined once; a check then visits only those that
+// are set: 2 µs for a NodePublishVolume request.
 type limits struct {
 	shapes sync.Map // protoreflect.MessageDescriptor → *shape
 }
@@ -233,7 +233,7 @@ func (r *rule) pairs(pairs protoreflect.Map) *violation {
 	return found
 }
 
-// violation is what is wrong with a field. bytes is 0 for what is not size.
+// violation describes an invalid field. bytes is 0 if its size is not the cause.
 type violation struct {
 	path         string
 	problem      string

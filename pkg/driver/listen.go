@@ -16,7 +16,7 @@ import (
 // ErrEndpoint is returned for an endpoint that cannot be listened on.
 var ErrEndpoint = errors.New("endpoint")
 
-// socketDirMode is for a directory that has to be made.
+// socketDirMode is the mode of a directory that the driver creates.
 const socketDirMode = 0o750
 
 // SocketPath returns the path that an endpoint names: unix:///path, unix:path

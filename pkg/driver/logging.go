@@ -15,12 +15,12 @@ const (
 	maxLogged = 8192
 
 	hidden = "***stripped***"
-	// keyTokens is the key of a volume_context at which the kubelet hands over
-	// the pod's service account tokens (CSIDriver's tokenRequests).
+	// keyTokens is the key of a volume_context by which the kubelet passes the pod's
+	// service account tokens (CSIDriver's tokenRequests).
 	keyTokens = "csi.storage.k8s.io/serviceAccount.tokens" //nolint:gosec // the name of a key, no credential
 )
 
-// call is what its log lines are told apart by.
+// call identifies the log lines of one call.
 type call struct {
 	number uint64
 	method string
@@ -28,8 +28,7 @@ type call struct {
 
 type callKey struct{}
 
-// callHandler adds the call to whatever is logged on its behalf, however deep
-// below the service.
+// callHandler adds the call to all lines that are logged with its context.
 type callHandler struct{ slog.Handler }
 
 // Handle implements slog.Handler.
@@ -38,7 +37,7 @@ func (h callHandler) Handle(ctx context.Context, record slog.Record) error {
 		record.AddAttrs(slog.Uint64("call", c.number), slog.String("method", c.method))
 	}
 
-	return h.Handler.Handle(ctx, record) //nolint:wrapcheck // a decorator has nothing to add
+	return h.Handler.Handle(ctx, record) //nolint:wrapcheck // a decorator adds nothing
 }
 
 // WithAttrs implements slog.Handler.

@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// unmountLimit bounds what an embedded pool may take to end: another driver may
-	// be using it.
+	// unmountLimit bounds the unmounting of an embedded pool, which another driver may
+	// be using.
 	unmountLimit = 10 * time.Second
 	// reopenPause is the shortest time between two attempts to open a pool.
 	reopenPause = time.Second
@@ -34,25 +34,25 @@ const (
 type opener struct {
 	config *Config
 	store  *state.Store
-	// identities are the pools that the state knows.
+	// identities are the identities of pools in the state.
 	identities *state.Collection[*pool.IdentityRecord]
 	set        *pool.Set
-	// removals removes what is no longer used.
+	// removals removes deleted objects in the background.
 	removals *removal.Queue
-	// owner names the controller to a second one of a pool; "" where there is none.
+	// owner is the name of this controller in controller.lock; "" without a controller.
 	owner string
-	// services recover what is in a pool.
+	// services recover their objects in a pool.
 	services []service
 	// limit is how long a pool may take to answer a probe.
 	limit   time.Duration
 	members map[string]*member
 
 	// base ends with the driver.
-	base context.Context //nolint:containedctx // attempts outlive the probes that begin them
+	base context.Context //nolint:containedctx // attempts outlive the probes that start them
 	stop context.CancelFunc
 }
 
-// member is what is known of one pool beside the set. Who has its turn may use it.
+// member is the opener's state of one pool. It is used by the holder of its turn only.
 type member struct {
 	// turn is taken by attempts to open and to probe the pool, of which one may hang
 	// and no more.
@@ -64,13 +64,14 @@ type member struct {
 	failure  error
 }
 
-// newOpener registers the identities of the pools with the store. It opens nothing.
+// newOpener registers the collection of pool identities with the store. It opens no
+// pool.
 func newOpener(ctx context.Context, config *Config, store *state.Store, shared health.Settings, removals *removal.Queue,
 ) *opener {
 	o := &opener{
 		config: config, store: store, set: pool.NewSet(config.Pools), members: map[string]*member{}, removals: removals,
 		identities: state.Register[*pool.IdentityRecord](store, pool.IdentitiesCollection),
-		limit:      min(maxPoolLook, cmp.Or(shared.ProbeTimeout, health.DefaultProbeTimeout)/2),
+		limit:      min(maxPoolProbe, cmp.Or(shared.ProbeTimeout, health.DefaultProbeTimeout)/2),
 	}
 	o.base, o.stop = context.WithCancel(context.WithoutCancel(ctx))
 
@@ -121,8 +122,8 @@ func (o *opener) openAll(ctx context.Context) error {
 	return nil
 }
 
-// open makes one attempt to open the pool, recovers what was left half-done in it,
-// and has the set serve it. The caller has the pool's turn.
+// open makes one attempt to open the pool, recovers interrupted operations in it, and
+// has the set serve it. The caller holds the pool's turn.
 func (o *opener) open(name string) error {
 	member := o.members[name]
 	if time.Since(member.failedAt) < reopenPause {
@@ -152,8 +153,8 @@ func (o *opener) open(name string) error {
 	return err
 }
 
-// recover has the services recover what is in the pool. Only the first one can come
-// for nothing: it is done again with the next attempt.
+// recover has the services recover their objects in the pool. If one fails, the next
+// attempt repeats it.
 func (o *opener) recover(opened *pool.Pool) error {
 	for _, each := range o.services {
 		if err := each.recoverPool(o.base, opened); err != nil {
@@ -164,7 +165,7 @@ func (o *opener) recover(opened *pool.Pool) error {
 	return nil
 }
 
-// announce tells the services that the pool is served.
+// announce notifies the services that the pool is served.
 func (o *opener) announce(name string) {
 	o.resumeRemovals(o.set, name)
 
@@ -179,8 +180,8 @@ func (o *opener) announce(name string) {
 	}
 }
 
-// resumeRemovals schedules what earlier runs have not removed completely. What
-// can't be listed keeps no volume from being used.
+// resumeRemovals schedules removals that earlier runs have not completed. A failure to
+// list them does not affect volumes.
 func (o *opener) resumeRemovals(set *pool.Set, name string) {
 	place, err := set.Get(name)
 	if err == nil {
@@ -188,12 +189,12 @@ func (o *opener) resumeRemovals(set *pool.Set, name string) {
 	}
 
 	if err != nil {
-		o.config.Log.Error("cannot list what is to be removed; the next start retries it", "pool", name, "error", err)
+		o.config.Log.Error("cannot list interrupted removals; the next start retries it", "pool", name, "error", err)
 	}
 }
 
-// fail has all calls that concern the pool fail for the reason, and gives its
-// filesystem back, so that it can be unmounted. The caller has the pool's turn.
+// fail makes all calls that need the pool fail with the reason, and closes its files,
+// so that its filesystem can be unmounted. The caller holds the pool's turn.
 func (o *opener) fail(name string, reason error) {
 	member := o.members[name]
 	if member.failure == nil || member.failure.Error() != reason.Error() {
@@ -248,8 +249,8 @@ func (o *opener) assemble(name string) (*pool.Pool, error) {
 	}
 
 	if o.owner != "" {
-		// Before anything is recovered: what this state does not know may be what
-		// another controller's knows.
+		// Before recovery: objects without a record here may belong to another
+		// controller.
 		err = opened.LockAsController(o.owner)
 	}
 
@@ -264,12 +265,12 @@ func (o *opener) assemble(name string) (*pool.Pool, error) {
 	return opened, err
 }
 
-// embed returns where the pool is, mounted if it has a filesystem of its own, and
-// the image of that. A pool that the state knows gets none.
+// embed returns the directory of the pool, mounted if it is embedded, and its image.
+// It creates no image for a pool whose identity is in the state.
 func (o *opener) embed(name, known string) (directory, image string, err error) {
 	outer := o.config.Pools[name]
 
-	// A pool without volumes may still get a filesystem of its own.
+	// A pool without volumes may still become an embedded one.
 	plain := ""
 	if known != "" {
 		if plain, err = pool.ReadIdentity(outer); err != nil {
@@ -296,7 +297,7 @@ func (o *opener) embed(name, known string) (directory, image string, err error) 
 // adopt has the state know the identity of the pool.
 func (o *opener) adopt(opened *pool.Pool) error {
 	if opened.Identity() == "" {
-		o.config.Log.Warn("a pool has no space for its identity; make room and start again", "pool", opened.Name())
+		o.config.Log.Warn("a pool has no space for its identity; free some and restart", "pool", opened.Name())
 
 		return nil
 	}
@@ -305,7 +306,7 @@ func (o *opener) adopt(opened *pool.Pool) error {
 		return o.identities.In(tx).Put(opened.Name(), &pool.IdentityRecord{ID: opened.Identity()})
 	})
 	if errors.Is(err, state.ErrReadOnly) {
-		// Volumes have to be deleted before there is space for it again.
+		// The pool is served so that volumes can be deleted to free space.
 		return nil
 	}
 

@@ -15,7 +15,7 @@ func (c *Config) checkRegistration() error {
 	case c.KubeletRegistrationDir == "" && c.KubeletRegistrationEndpoint == "":
 		return nil
 	case c.KubeletRegistrationDir == "":
-		return fmt.Errorf("%w: kubelet-registration-endpoint is for the kubelet, which learns nothing without kubelet-registration-dir",
+		return fmt.Errorf("%w: kubelet-registration-endpoint has no effect without kubelet-registration-dir",
 			ErrConfig)
 	case !c.serves(ModeNode):
 		return fmt.Errorf("%w: kubelet-registration-dir announces a node's service to the kubelet, and mode %s has none: leave it out",
@@ -56,9 +56,9 @@ func (c *Config) registration() (registration.Config, error) {
 	return settings, nil
 }
 
-// announceToKubelet makes the registration socket, if one is asked for: from then
-// on the kubelet calls.
-func (r *rooms) announceToKubelet(ctx context.Context, config *Config) error {
+// announceToKubelet creates the registration socket, if configured: from then on the
+// kubelet may call.
+func (r *components) announceToKubelet(ctx context.Context, config *Config) error {
 	if config.KubeletRegistrationDir == "" {
 		return nil
 	}
@@ -78,7 +78,7 @@ func (r *rooms) announceToKubelet(ctx context.Context, config *Config) error {
 
 	return r.registry.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{ //nolint:wrapcheck // it names the metric
 		Name: "touchstone_kubelet_registered",
-		Help: "1 if the kubelet has said that it has registered the driver.",
+		Help: "1 if the kubelet's last notification was that it has registered the driver.",
 	}, func() float64 {
 		if registrar.Registered() {
 			return 1
@@ -89,7 +89,7 @@ func (r *rooms) announceToKubelet(ctx context.Context, config *Config) error {
 }
 
 // registered is nil where the driver does not announce itself.
-func (r *rooms) registered() *bool {
+func (r *components) registered() *bool {
 	registrar := r.registrar.Load()
 	if registrar == nil {
 		return nil

@@ -14,15 +14,14 @@ import (
 
 var errStarting = errors.New("the driver is starting")
 
-// view is what one service knows of the health of volumes.
+// view has the health of volumes in one view.
 type view struct {
 	name    string
 	monitor *health.Monitor
 	volumes func() []health.VolumeReport
 }
 
-// report puts together all that is known of health, from what is kept: it waits
-// for nothing sick.
+// report builds the health report from the caches. It never waits for a probe.
 func (d *Driver) report() health.Report {
 	told := health.Report{
 		Driver: d.config.DriverName, Version: d.config.Version, Node: d.config.NodeID, Mode: string(d.config.Mode), At: time.Now(),
@@ -43,7 +42,7 @@ func (d *Driver) report() health.Report {
 	return told
 }
 
-// reportWhenReady is report for those that the gate does not hold back.
+// reportWhenReady is report for HTTP requests, which do not pass the gate.
 func (d *Driver) reportWhenReady(context.Context) (health.Report, error) {
 	if !d.gate.opened() {
 		return health.Report{}, errStarting
@@ -52,7 +51,7 @@ func (d *Driver) reportWhenReady(context.Context) (health.Report, error) {
 	return d.report(), nil
 }
 
-func (r *rooms) storageReports(stateDir string) []health.StorageReport {
+func (r *components) storageReports(stateDir string) []health.StorageReport {
 	reports := make([]health.StorageReport, 0, len(r.pools.Names())+1)
 
 	for _, name := range r.pools.Names() {
@@ -73,8 +72,8 @@ func (r *rooms) storageReports(stateDir string) []health.StorageReport {
 	})
 }
 
-// mergeVolumes makes one report of those that several views have of a volume, in
-// the order of the ids. What one view leaves empty comes from the next.
+// mergeVolumes merges the views' reports of each volume, ordered by id. Empty fields of
+// one view are filled from the next.
 func mergeVolumes(lists ...[]health.VolumeReport) []health.VolumeReport {
 	merged := make(map[string]health.VolumeReport)
 
@@ -99,7 +98,7 @@ func mergeVolumes(lists ...[]health.VolumeReport) []health.VolumeReport {
 func mergeVolume(first, second health.VolumeReport) health.VolumeReport {
 	first.Name, first.Pool = cmp.Or(first.Name, second.Name), cmp.Or(first.Pool, second.Pool)
 	first.FSType, first.Backing = cmp.Or(first.FSType, second.FSType), cmp.Or(first.Backing, second.Backing)
-	// The controller's is what was promised, the node's only what is attached.
+	// The controller's is the volume's capacity, the node's the attached size.
 	first.CapacityBytes = cmp.Or(second.CapacityBytes, first.CapacityBytes)
 	first.Usage, first.Check = cmp.Or(first.Usage, second.Usage), cmp.Or(first.Check, second.Check)
 	first.Staged = cmp.Or(first.Staged, second.Staged)

@@ -29,26 +29,25 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/state"
 )
 
-// rooms are what a mode's services stand on, and the services.
-type rooms struct {
+// components are a mode's services and what they are built of.
+type components struct {
 	store    *state.Store
 	pools    *pool.Set
 	services []service
-	// removals removes in the background what is no longer used.
+	// removals removes deleted objects in the background.
 	removals *removal.Queue
 	// localNode is the node service; nil without one.
 	localNode controller.LocalNode
 	// admission decides what node and controller may provision from the pools.
 	admission *pool.Admission
 	progress  *progress.Registry
-	// health are the settings of all monitors, and storage the one that looks at
-	// the pools and the state. poolChanged are told of a pool that goes or comes
-	// back.
+	// health are the settings of all monitors; storage is the monitor of the pools and
+	// the state. poolChanged are called when a pool fails or is served again.
 	health      health.Settings
 	storage     *health.Monitor
 	poolChanged []func(pool string)
-	// views are what the services know of health, the node's first; told is what
-	// people hear of it. registry has the metrics.
+	// views are the services' health views, the node's first; told is the service that
+	// reports them. registry has the metrics.
 	views    []view
 	told     health.Service
 	registry prometheus.Registerer
@@ -56,8 +55,8 @@ type rooms struct {
 	// assigned is what people hear of volumes that virtual machines have; without
 	// a list where no node is served.
 	assigned kata.Service
-	// registrar is what the kubelet knows of the driver; nil without, and until it
-	// is announced, when calls are served already.
+	// registrar registers the driver with the kubelet; nil without it, and until calls
+	// are served.
 	registrar atomic.Pointer[registration.Registrar]
 	// opener opens the pools.
 	opener *opener
@@ -67,17 +66,16 @@ type rooms struct {
 type service struct {
 	name     string
 	register func(grpc.ServiceRegistrar)
-	// recover finishes or undoes what the last run left half done outside of the
-	// pools, and recoverPool what is in one, before that is served. observe follows.
+	// recover completes or undoes interrupted operations outside of the pools, and
+	// recoverPool those in a pool, before that is served. observe follows.
 	recover     func(context.Context) error
 	recoverPool func(context.Context, *pool.Pool) error
 	observe     func(context.Context) error
-	// served is told that a pool is served from now on; nil is nothing.
+	// served, if not nil, is called when a pool is served from now on.
 	served func(ctx context.Context, pool string)
 	// watches go on beside the calls until their context ends.
 	watches []func(context.Context)
-	// drain ends what waits for more before it becomes an operation; nil is
-	// nothing.
+	// drain, if not nil, closes the coalescing windows.
 	drain func(context.Context) error
 }
 
@@ -88,9 +86,9 @@ type service struct {
 //	node        Identity, Health, DirectVolumes, Node
 //
 // Their metrics are in the registry.
-func build(ctx context.Context, config *Config, ops *operation.Group, registry prometheus.Registerer) (*rooms, error) {
+func build(ctx context.Context, config *Config, ops *operation.Group, registry prometheus.Registerer) (*components, error) {
 	owner := fmt.Sprintf("%s at %s, mode %s", config.DriverName, config.Endpoint, config.Mode)
-	r := &rooms{
+	r := &components{
 		store:     state.New(config.StateDir, state.Options{Owner: owner, Log: config.Log}),
 		progress:  progress.NewRegistry(config.Log),
 		removals:  removal.New(config.Log),
@@ -106,7 +104,7 @@ func build(ctx context.Context, config *Config, ops *operation.Group, registry p
 
 	err := r.registry.Register(health.NewUsage(r.storage, "pool", health.PoolSubject("")))
 
-	// The node comes first: the controller asks it who uses a volume.
+	// The node is first: the controller asks it whether a volume is in use.
 	if err == nil && config.serves(ModeNode) {
 		err = r.addNode(config, ops)
 	}
@@ -122,14 +120,14 @@ func build(ctx context.Context, config *Config, ops *operation.Group, registry p
 	return r, nil
 }
 
-func (r *rooms) addNode(config *Config, ops *operation.Group) error {
-	places, err := mount.NewAllowedDirs(append([]string{config.KubeletDir}, config.AllowPaths...)...)
+func (r *components) addNode(config *Config, ops *operation.Group) error {
+	allowed, err := mount.NewAllowedDirs(append([]string{config.KubeletDir}, config.AllowPaths...)...)
 	if err != nil {
 		return err
 	}
 
 	r.closers = append(r.closers, func() error {
-		places.Close()
+		allowed.Close()
 
 		return nil
 	})
@@ -149,7 +147,7 @@ func (r *rooms) addNode(config *Config, ops *operation.Group) error {
 		Capabilities:         config.capabilities, StagingDir: filepath.Join(config.KubeletDir, "plugins", config.DriverName, "staging"),
 		CgroupRoot: config.CgroupRoot, Health: r.health, Sources: sources, MarkFilesystem: markWith(marks),
 		Storage: r.storage, IOErrorHold: config.IOErrorHold, CheckPeriod: config.CheckPeriod, Direct: direct,
-	}, r.store, r.pools, ops, places, loop.NewLoops(loop.LoopsOptions{First: config.FirstLoopDevice}))
+	}, r.store, r.pools, ops, allowed, loop.NewLoops(loop.LoopsOptions{First: config.FirstLoopDevice}))
 	if err != nil {
 		return err
 	}
@@ -167,7 +165,7 @@ func (r *rooms) addNode(config *Config, ops *operation.Group) error {
 	}
 
 	if !config.serves(ModeController) {
-		// A controller in this process tells by itself.
+		// A controller in this process notifies the node directly.
 		added.watches = append(added.watches, served.Watch)
 	}
 
@@ -176,7 +174,7 @@ func (r *rooms) addNode(config *Config, ops *operation.Group) error {
 	return r.registry.Register(health.NewUsage(served.Health(), "volume", "")) //nolint:wrapcheck // it names the metric
 }
 
-func (r *rooms) addController(config *Config, ops *operation.Group) error {
+func (r *components) addController(config *Config, ops *operation.Group) error {
 	directByClaim, err := r.openClaims(config)
 	if err != nil {
 		return err
@@ -240,7 +238,7 @@ func (c *Config) segments() map[string]string {
 }
 
 // open reads the state and puts right what the last run left.
-func (r *rooms) open(ctx context.Context) error {
+func (r *components) open(ctx context.Context) error {
 	if err := r.store.Open(ctx); err != nil {
 		return err
 	}
@@ -256,7 +254,7 @@ func (r *rooms) open(ctx context.Context) error {
 		return err
 	}
 
-	// The services ask it before they probe what is in a pool.
+	// The services consult it before they probe objects in a pool.
 	if err := r.storage.Relist(ctx); err != nil {
 		return fmt.Errorf("probe the pools: %w", err)
 	}
@@ -270,9 +268,9 @@ func (r *rooms) open(ctx context.Context) error {
 	return nil
 }
 
-// begin starts what goes on beside the calls, and returns what waits for its
-// end once ctx has ended.
-func (r *rooms) begin(ctx context.Context) (wait func()) {
+// begin starts the background goroutines, and returns a function that waits for their
+// end after ctx has ended.
+func (r *components) begin(ctx context.Context) (wait func()) {
 	var running sync.WaitGroup
 
 	running.Go(func() { r.storage.Run(ctx) })
@@ -295,8 +293,8 @@ func (r *rooms) begin(ctx context.Context) (wait func()) {
 	return running.Wait
 }
 
-// drain lets nothing wait any longer to become an operation.
-func (r *rooms) drain(ctx context.Context) error {
+// drain closes the coalescing windows, so that their requests become operations.
+func (r *components) drain(ctx context.Context) error {
 	var failures []error
 
 	for _, each := range r.services {
@@ -308,12 +306,12 @@ func (r *rooms) drain(ctx context.Context) error {
 	return errors.Join(failures...)
 }
 
-// check says why the services cannot do their work, or nil.
-// A pool that has failed is a condition of itself: the others are served.
-func (r *rooms) check(context.Context) error { return r.store.Err() }
+// check returns why the services cannot work, or nil. A failed pool is a condition and
+// not an error: the others are served.
+func (r *components) check(context.Context) error { return r.store.Err() }
 
 // close gives back what build and open have taken, the last first.
-func (r *rooms) close() error {
+func (r *components) close() error {
 	failures := []error{r.store.Close()}
 	for _, closer := range slices.Backward(r.closers) {
 		failures = append(failures, closer())
@@ -322,7 +320,7 @@ func (r *rooms) close() error {
 	return errors.Join(failures...)
 }
 
-// register puts all services behind server.
+// register registers all services.
 func (d *Driver) register(server grpc.ServiceRegistrar) {
 	csi.RegisterIdentityServer(server, d.identity)
 	d.rooms.told.Register(server)

@@ -21,9 +21,9 @@ const (
 	// maxStoragePeriod is the longest time between two probes of the pools: no event
 	// reports their trouble, and all volumes share it.
 	maxStoragePeriod = 5 * time.Second
-	// maxPoolLook is how long a pool may take to answer, and half of what a
-	// probe may: that a pool hangs is known before that its volumes do.
-	maxPoolLook = 2 * time.Second
+	// maxPoolProbe bounds the answer of a pool, with half of the probe timeout: a
+	// hanging pool is detected before its volumes time out.
+	maxPoolProbe = 2 * time.Second
 )
 
 // monitor returns the monitor of the storage view: the pools and the state store.
@@ -61,11 +61,11 @@ func (o *opener) probe(ctx context.Context, subject string) (health.Observation,
 	return observed, err
 }
 
-// failedRemovals names the first of the objects that can't be removed, and its
-// cause: the others often have the same. The path is in the log: a message has
-// little room.
+// failedRemovals returns an entry with the first object that cannot be removed and its
+// cause: others often have the same. The path is only logged, because messages are
+// short.
 func failedRemovals(failures []removal.Failure) []health.Entry {
-	// What a failed pool keeps from being removed is said by its own condition.
+	// Removals that wait for a failed pool are covered by that pool's condition.
 	failures = slices.DeleteFunc(failures, func(each removal.Failure) bool { return errors.Is(each.Cause, pool.ErrUnavailable) })
 	if len(failures) == 0 {
 		return nil
@@ -91,8 +91,8 @@ func (o *opener) probeState() health.Observation {
 	return health.Observation{}
 }
 
-// awaitPool gives a pool its time to answer. One that does not is unreachable
-// until the probe that hangs has come back.
+// awaitPool waits for a pool's answer. A pool that does not answer in time is
+// unreachable until the hanging probe returns.
 func (o *opener) awaitPool(outer context.Context, name string) (health.Observation, error) {
 	ctx, cancel := context.WithTimeout(outer, o.limit)
 	defer cancel()
@@ -123,7 +123,7 @@ func (o *opener) awaitPool(outer context.Context, name string) (health.Observati
 		return unreachable(o.explain(name, failure)), nil
 	}
 
-	return unreachable(fmt.Sprintf("pool %q does not answer; look at the storage below %s", name, o.set.Path(name))), nil
+	return unreachable(fmt.Sprintf("pool %q does not answer; check the storage below %s", name, o.set.Path(name))), nil
 }
 
 // probePool opens the pool if it has failed, and has it fail if it can't be used.
@@ -149,7 +149,7 @@ func (o *opener) probePool(name string) health.Observation {
 	case err == nil:
 		return observed
 	case exhausted(err):
-		// It says nothing about the pool.
+		// The process, not the pool, is the cause.
 		return unreachable(err.Error())
 	default:
 		o.fail(name, err)
@@ -158,7 +158,8 @@ func (o *opener) probePool(name string) health.Observation {
 	}
 }
 
-// exhausted says whether the process, and not the pool, lacks something.
+// exhausted reports whether the process lacks a resource: then the pool is not the
+// cause.
 func exhausted(err error) bool {
 	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM)
 }
@@ -206,11 +207,11 @@ func (o *opener) unavailable(name string) health.Observation {
 	return observed
 }
 
-// explain says why a pool cannot be used in the 128 bytes that a condition has: the
-// cause first, then what to do. Calls get the whole of it.
+// explain returns why a pool cannot be used in the 128 bytes of a condition's message:
+// the cause, then the remedy. Calls get the complete error.
 func (o *opener) explain(name string, failure error) string {
 	if errors.Is(failure, pool.ErrIdentity) {
-		return fmt.Sprintf("pool %q is not the one that the state knows: mount its disk (or `touchstone state forget-pool %s`)", name, name)
+		return fmt.Sprintf("pool %q is not the one in the state: mount its disk (or `touchstone state forget-pool %s`)", name, name)
 	}
 
 	if errno, ok := errors.AsType[unix.Errno](failure); ok {
@@ -224,9 +225,9 @@ func unreachable(message string) health.Observation {
 	return health.Observation{Entries: []health.Entry{health.NewEntry(health.PoolUnreachable, message)}}
 }
 
-// followPool tells the services whenever the pool goes or comes back, until ctx
-// ends: each of its volumes is concerned.
-func (r *rooms) followPool(ctx context.Context, name string) {
+// followPool notifies the services whenever the pool fails or is served again, until
+// ctx ends: all of its volumes are affected.
+func (r *components) followPool(ctx context.Context, name string) {
 	known, _ := r.storage.Get(health.PoolSubject(name))
 	was := known.Has(health.PoolUnreachable)
 

@@ -12,9 +12,9 @@ import (
 // maxSubject is how many bytes of an id, a name or a path a log line holds.
 const maxSubject = 256
 
-// told says as what the fields of a request that name what it is about are
-// logged, in this order. None of them is ever secret.
-func told() [12]struct {
+// loggedFields returns the log keys of the request fields that identify its object, in
+// this order. None of them is secret.
+func loggedFields() [12]struct {
 	field protoreflect.Name
 	as    string
 } {
@@ -50,7 +50,7 @@ func subjectOf(request any) []slog.Attr {
 		fields     = reflection.Descriptor().Fields()
 	)
 
-	for _, each := range told() {
+	for _, each := range loggedFields() {
 		field := fields.ByName(each.field)
 		if field == nil || field.Kind() != protoreflect.StringKind || !reflection.Has(field) {
 			continue

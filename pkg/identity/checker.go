@@ -10,19 +10,19 @@ import (
 )
 
 const (
-	// freshFor is how long a result is handed out without a new check.
+	// freshFor is the time for which a result is cached.
 	freshFor = time.Second
-	// hungAfter is when a check that has not returned counts as a failed one.
-	// It is below the second or so that a liveness probe usually waits, and
-	// long for a check that takes microseconds when all is well.
+	// hungAfter is when a check that has not returned counts as failed. It is less
+	// than the usual timeout of a liveness probe, a second; a check normally takes
+	// microseconds.
 	hungAfter = 800 * time.Millisecond
 )
 
 // ErrHung is the result while a check does not return.
 var ErrHung = errors.New("the check of the state does not return")
 
-// checker runs one check at a time, however many ask, and keeps its result for
-// a second. Nothing runs while nobody asks.
+// checker runs one check at a time for any number of callers, and caches its result
+// for a second. Without callers it runs none.
 type checker struct {
 	check func(context.Context) error
 	log   *slog.Logger
@@ -45,7 +45,7 @@ func newChecker(check func(context.Context) error, log *slog.Logger) *checker {
 	return &checker{check: check, log: log}
 }
 
-// result returns why the plugin is not well, from a check that is at most
+// result returns why the plugin is unhealthy, or nil, from a check that is at most
 // freshFor old.
 func (c *checker) result(ctx context.Context) error {
 	current := c.current(ctx)
@@ -56,8 +56,8 @@ func (c *checker) result(ctx context.Context) error {
 	default:
 	}
 
-	// Measured from the start of the check, not of the call: the second one to
-	// ask about a hung check does not wait as long again.
+	// Measured from the start of the check, not of the call: a second caller does not
+	// wait for a hung check as long again.
 	hung := time.NewTimer(time.Until(current.started.Add(hungAfter)))
 	defer hung.Stop()
 
@@ -90,7 +90,7 @@ func (c *checker) current(ctx context.Context) *attempt {
 
 	c.running = &attempt{started: time.Now(), done: make(chan struct{})}
 
-	// Others join the check: it must not end with the call that began it.
+	// Other callers join the check: it must not end with the call that started it.
 	go c.run(context.WithoutCancel(ctx), c.running)
 
 	return c.running
@@ -123,8 +123,8 @@ func (c *checker) report(ctx context.Context, err error) {
 	switch {
 	case !changed:
 	case err != nil:
-		c.log.ErrorContext(ctx, "the plugin is not well, Probe fails", "error", err)
+		c.log.ErrorContext(ctx, "the plugin is unhealthy, Probe fails", "error", err)
 	default:
-		c.log.InfoContext(ctx, "the plugin is well again")
+		c.log.InfoContext(ctx, "the plugin is healthy again")
 	}
 }

@@ -1,6 +1,3 @@
-// Package identity is the CSI Identity service: who the plugin is, what it can
-// do, and whether it is well.
-//
-// What may enter: the answers of the three Identity calls and the one check
-// behind Probe. What is checked comes from outside as a function.
+// Package identity implements the CSI Identity service: the plugin's name and version,
+// its capabilities, and its health. The health check is a function of the caller.
 package identity

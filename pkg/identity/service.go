@@ -12,22 +12,22 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/capability"
 )
 
-// Config is what the Identity service says about the plugin.
+// Config configures the Identity service.
 type Config struct {
 	// Name and Version are those of GetPluginInfo.
 	Name, Version string
 	// Manifest is opaque to a CO, and for a person's eyes.
 	Manifest map[string]string
-	// Controller says that the Controller service is served here too.
+	// Controller: this process also serves the Controller service.
 	Controller bool
 	// Capabilities are those that the plugin advertises.
 	Capabilities capability.Set
-	// Topology says that not every volume is reachable from every node.
+	// Topology: not every volume is accessible from every node.
 	Topology bool
 	// Ready is closed once the plugin has finished initializing.
 	Ready <-chan struct{}
-	// Check returns why the plugin is not well, or nil. It is never run twice
-	// at a time, and at most once a second.
+	// Check returns why the plugin is unhealthy, or nil. It is called at most once a
+	// second, never concurrently.
 	Check func(context.Context) error
 	Log   *slog.Logger
 }
@@ -52,7 +52,7 @@ func (s *Service) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*cs
 	}, nil
 }
 
-// GetPluginCapabilities says which services there are and what they promise.
+// GetPluginCapabilities returns the services and plugin-wide capabilities.
 func (s *Service) GetPluginCapabilities(
 	context.Context, *csi.GetPluginCapabilitiesRequest,
 ) (*csi.GetPluginCapabilitiesResponse, error) {
@@ -89,8 +89,8 @@ func (s *Service) GetPluginCapabilities(
 	return response, nil
 }
 
-// Probe says ready, or still initializing (ready is false), or, as the spec
-// has it for a plugin that is unhealthy, fails with the reason.
+// Probe returns ready, or ready false while initializing, or, as the spec requires for
+// an unhealthy plugin, fails with the reason.
 func (s *Service) Probe(ctx context.Context, _ *csi.ProbeRequest) (*csi.ProbeResponse, error) {
 	ready, err := s.Health(ctx)
 	if err != nil && ctx.Err() != nil {
@@ -98,7 +98,7 @@ func (s *Service) Probe(ctx context.Context, _ *csi.ProbeRequest) (*csi.ProbeRes
 	}
 
 	if err != nil {
-		return nil, status.Error(codes.FailedPrecondition, "not well: "+err.Error())
+		return nil, status.Error(codes.FailedPrecondition, "unhealthy: "+err.Error())
 	}
 
 	return &csi.ProbeResponse{Ready: wrapperspb.Bool(ready)}, nil

@@ -1,9 +1,7 @@
-// Package claim asks the Kubernetes API about PersistentVolumeClaims: what their
-// owner has written on them, of which no CSI call tells.
+// Package claim reads annotations of PersistentVolumeClaims from the Kubernetes API,
+// because CSI calls do not contain them.
 //
-// What may enter: reading claims. The client of the Kubernetes API is here and
-// nowhere else, and so are credentials: only a process with the controller in it
-// may have one. It asks for a claim's metadata alone, with the client that knows
-// of no other type: the one with all of them would double the driver's size. What
-// an answer means for a volume is decided by pkg/controller.
+// It is the only package with a client of the Kubernetes API and credentials; only a
+// process with a controller uses it. It requests a claim's metadata only, with
+// client-go's metadata client: the typed client would double the binary's size.
 package claim

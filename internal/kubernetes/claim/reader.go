@@ -21,19 +21,19 @@ import (
 )
 
 const (
-	// InCluster stands in the place of a kubeconfig file for the service account
-	// of the pod that the process runs in.
+	// InCluster instead of a kubeconfig file selects the service account of the
+	// process's pod.
 	InCluster = "in-cluster"
 
-	// DefaultTimeout is less than the 10 s that Kubernetes' provisioner waits for
-	// CreateVolume by default, so that it is told why it got no volume.
+	// DefaultTimeout is less than the provisioner's default timeout for CreateVolume,
+	// 10 s, so that the provisioner gets the error.
 	DefaultTimeout = 5 * time.Second
 )
 
 // manifest grants what Direct needs.
 const manifest = "deploy/direct-assign/rbac.yaml"
 
-// Config is what a Reader must be told.
+// Config configures a Reader.
 type Config struct {
 	// Kubeconfig is a file, or InCluster.
 	Kubeconfig string
@@ -56,8 +56,8 @@ func New(config Config) (*Reader, error) {
 	}
 
 	settings.UserAgent = "touchstone"
-	// The server has fair queueing of its own, and the client's default would let
-	// five volumes a second be made.
+	// The server limits requests itself; the client's default would limit the driver
+	// to five volumes a second.
 	settings.QPS = -1
 	settings.Wrap(func(next http.RoundTripper) http.RoundTripper { return brief{next} })
 
@@ -93,8 +93,8 @@ func load(kubeconfig string) (*rest.Config, error) {
 		return settings, nil
 	}
 
-	// Not BuildConfigFromFlags: for an empty file that one silently means the pod's
-	// service account.
+	// Not BuildConfigFromFlags, which silently uses the pod's service account if the
+	// file is empty.
 	read, err := clientcmd.LoadFromFile(kubeconfig)
 	if err == nil {
 		err = clientcmd.ResolveLocalPaths(read)
@@ -119,13 +119,13 @@ func (r *Reader) Close() error {
 	return nil
 }
 
-// Direct says whether the claim has the annotation volume.KeySkipHostmount with
-// the value "true". Errors: volume.ErrParameter for a name that no claim has,
+// Direct reports whether the claim has the annotation volume.KeySkipHostmount with the
+// value "true". Errors: volume.ErrParameter for an invalid name,
 // volume.ErrClaimUnreadable and volume.ErrClaimUnanswered.
 func (r *Reader) Direct(ctx context.Context, namespace, name string) (bool, error) {
 	// They become part of a URL.
 	if problems := append(validation.IsDNS1123Label(namespace), validation.IsDNS1123Subdomain(name)...); len(problems) > 0 {
-		return false, fmt.Errorf("%w: there is no claim %q in a namespace %q: %s", volume.ErrParameter, name, namespace, problems[0])
+		return false, fmt.Errorf("%w: claim %q in namespace %q is not a valid name: %s", volume.ErrParameter, name, namespace, problems[0])
 	}
 
 	ctx, cancel := context.WithTimeoutCause(ctx, r.timeout, fmt.Errorf("%w within %s", errLate, r.timeout))
@@ -153,13 +153,13 @@ var errLate = errors.New("no answer")
 // maxAnswerBytes is more than Kubernetes lets a claim have.
 const maxAnswerBytes = 4 << 20
 
-// brief ends answers that are too long, in the middle of what they say.
+// brief truncates responses that are too long.
 type brief struct{ next http.RoundTripper }
 
 func (b brief) RoundTrip(request *http.Request) (*http.Response, error) {
 	response, err := b.next.RoundTrip(request)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // for the client to tell
+		return nil, err //nolint:wrapcheck // the client wraps it
 	}
 
 	response.Body = struct {
@@ -173,13 +173,13 @@ func (b brief) RoundTrip(request *http.Request) (*http.Response, error) {
 // WrappedRoundTripper lets Close find the connections.
 func (b brief) WrappedRoundTripper() http.RoundTripper { return b.next }
 
-// explain tells what somebody has to put right from what passes by itself.
+// explain distinguishes errors that need an administrator from temporary ones.
 func explain(err error) error {
 	switch {
 	case apierrors.IsNotFound(err):
-		return fmt.Errorf("%w: %w; either it is gone, or --kubeconfig is for another cluster", volume.ErrClaimUnreadable, err)
+		return fmt.Errorf("%w: %w; either it was deleted, or --kubeconfig is for another cluster", volume.ErrClaimUnreadable, err)
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("%w: %w; apply %s for whom --kubeconfig names", volume.ErrClaimUnreadable, err, manifest)
+		return fmt.Errorf("%w: %w; apply %s for the account of --kubeconfig", volume.ErrClaimUnreadable, err, manifest)
 	case apierrors.IsUnauthorized(err):
 		return fmt.Errorf("%w: %w; the credentials of --kubeconfig are not good: renew them", volume.ErrClaimUnreadable, err)
 	default:

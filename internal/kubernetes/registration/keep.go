@@ -9,13 +9,13 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/health/events"
 )
 
-// Run keeps the driver announced until ctx ends, and then takes the announcement
-// back. A socket that somebody removes comes back, and after the kubelet's refusal
-// it is made anew, for kubelets that try no socket twice: that is also what the
-// restart of a node-driver-registrar comes to.
+// Run keeps the driver registered until ctx ends, and then removes the socket. A socket
+// that is removed is created again; after a failed registration it is replaced, for
+// kubelets that try no socket twice, which is also the effect of restarting a
+// node-driver-registrar.
 //
-// What goes wrong is told the log, and tried again: the driver's volumes are in use
-// whether or not the kubelet knows of it. Call it once.
+// Errors are logged and retried, because volumes in use do not depend on the
+// registration. Call it once.
 func (r *Registrar) Run(ctx context.Context) {
 	var watching sync.WaitGroup
 
@@ -24,7 +24,7 @@ func (r *Registrar) Run(ctx context.Context) {
 	watching.Wait()
 
 	if err := r.Close(); err != nil {
-		r.config.Log.Error("the kubelet is left with a socket that nobody serves", "error", err)
+		r.config.Log.Error("cannot remove the registration socket; the kubelet keeps a stale socket", "error", err)
 	}
 }
 
@@ -78,13 +78,12 @@ func (p *pauses) take() time.Duration {
 	return taken
 }
 
-// renew replaces the socket. The kubelet forgets the driver, and registers it anew.
+// renew replaces the socket. The kubelet removes the driver and registers it again.
 func (r *Registrar) renew(ctx context.Context) error {
-	r.config.Log.Warn("making the registration socket anew", "socket", r.listener.Path(), "wasThere", r.listener.InPlace())
+	r.config.Log.Warn("replacing the registration socket", "socket", r.listener.Path(), "existed", r.listener.InPlace())
 	r.registered.Store(false)
 
-	// What is left of the old one is in the way of the new one only for as long as
-	// it can't be removed, which the new one tries, too.
+	// If this fails, the new listener tries to remove the old socket too.
 	if err := r.listener.Close(); err != nil {
 		r.config.Log.Warn("the old registration socket is left", "error", err)
 	}
@@ -92,8 +91,8 @@ func (r *Registrar) renew(ctx context.Context) error {
 	return r.listen(ctx)
 }
 
-// watch signals changed when the socket may have been removed, moved or replaced.
-// While the directory can't be watched it is looked at now and then.
+// watch signals changed when the socket may have been removed, moved or replaced. While
+// the directory cannot be watched it signals periodically.
 func (r *Registrar) watch(ctx context.Context) {
 	source := events.NewFiles(r.config.Directory)
 	failures := pauses{next: r.config.RetryPause, most: maxRepairPause}
@@ -102,7 +101,7 @@ func (r *Registrar) watch(ctx context.Context) {
 		err := source.Run(ctx, func() {
 			failures.next = r.config.RetryPause
 
-			signal(r.changed) // what has happened before the watch began
+			signal(r.changed) // for changes before the watch started
 		}, func(event health.Event) {
 			if event.Kind == health.Lost || event.Path == r.config.socketPath() {
 				signal(r.changed)

@@ -22,18 +22,18 @@ import (
 var ErrConfig = errors.New("kubelet registration")
 
 const (
-	// DefaultRetryPause is longer, and so is each that follows from it, than what a
-	// kubelet lets pass that tries again by itself (half a second at first, two
-	// minutes at last): only for others a new socket is made.
+	// DefaultRetryPause, and each pause derived from it, is longer than the back-off of
+	// kubelets that retry by themselves (half a second up to two minutes): only for
+	// others the socket is replaced.
 	DefaultRetryPause = 5 * time.Second
 	maxRetryPause     = 5 * time.Minute
-	// maxRepairPause is for what has to be tried without the kubelet.
+	// maxRepairPause bounds the pause between attempts to create the socket.
 	maxRepairPause = time.Minute
 )
 
-// Config says who registers where.
+// Config configures a Registrar.
 type Config struct {
-	// Directory is where the kubelet looks for plugins, normally
+	// Directory is the kubelet's plugin directory, normally
 	// /var/lib/kubelet/plugins_registry.
 	Directory string
 	// DriverName is GetPluginInfo's.
@@ -55,7 +55,7 @@ func (c Config) Check() error {
 	}
 
 	if !filepath.IsAbs(c.Endpoint) {
-		return fmt.Errorf("%w: the kubelet is to connect to %q, which is not an absolute path", ErrConfig, c.Endpoint)
+		return fmt.Errorf("%w: the kubelet's endpoint %q is not an absolute path", ErrConfig, c.Endpoint)
 	}
 
 	if err := errors.Join(socket.CheckPath(c.socketPath()), socket.CheckPath(c.Endpoint)); err != nil {
@@ -66,7 +66,7 @@ func (c Config) Check() error {
 
 	switch {
 	case err != nil:
-		return fmt.Errorf("%w: the kubelet makes its directory of plugins, and a container has to mount it: %w", ErrConfig, err)
+		return fmt.Errorf("%w: the plugin directory, which the kubelet creates and a container must mount: %w", ErrConfig, err)
 	case !info.IsDir():
 		return fmt.Errorf("%w: %s is no directory", ErrConfig, c.Directory)
 	}
@@ -81,18 +81,17 @@ type Registrar struct {
 	config  Config
 	server  *grpc.Server
 	serving sync.WaitGroup
-	// listener is Run's alone from when it is called.
+	// listener is owned by Run once it is called.
 	listener   *socket.Listener
 	registered atomic.Bool
-	// changed says that the directory is to be looked at, answered that the
-	// kubelet has had its say.
+	// changed requests a check of the socket, answered reports a notification of the
+	// kubelet.
 	changed, answered chan struct{}
 }
 
-// Listen makes the socket and serves it: from then on the driver has to answer
-// the kubelet's NodeGetInfo. Call Run to keep the socket there, and Close in any
-// case. Errors: ErrConfig; *socket.InUseError for a socket that is served already;
-// or the kernel's.
+// Listen creates and serves the socket: from then on the driver must answer the
+// kubelet's NodeGetInfo. Call Run to maintain the socket, and always Close. Errors:
+// ErrConfig; *socket.InUseError for a socket that is already served; the kernel's.
 func Listen(ctx context.Context, config Config) (*Registrar, error) {
 	if err := config.Check(); err != nil {
 		return nil, err
@@ -117,12 +116,12 @@ func Listen(ctx context.Context, config Config) (*Registrar, error) {
 	return r, nil
 }
 
-// Registered says whether the kubelet's last word was that it has registered the
-// driver with the socket that is there now.
+// Registered reports whether the kubelet's last notification on the current socket was
+// success.
 func (r *Registrar) Registered() bool { return r.registered.Load() }
 
-// Close takes the announcement back: the kubelet forgets the driver. A second call
-// does nothing.
+// Close removes the socket, and the kubelet removes the driver. A second call does
+// nothing.
 func (r *Registrar) Close() error {
 	r.registered.Store(false)
 
@@ -134,8 +133,8 @@ func (r *Registrar) Close() error {
 	return err
 }
 
-// listen makes the socket anew and serves it beside what is left of the one
-// before: the kubelet may still be talking there.
+// listen creates and serves a new socket beside the previous one, on which the kubelet
+// may still have a call.
 func (r *Registrar) listen(ctx context.Context) error {
 	listener, err := socket.Listen(ctx, r.config.socketPath(), askName)
 

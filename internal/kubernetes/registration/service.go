@@ -8,8 +8,8 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/socket"
 )
 
-// version is what the kubelet has always been told by CSI drivers, of whatever
-// version of the spec: it wants major version 1.
+// version is the plugin version of all CSI drivers, whatever their version of the spec:
+// the kubelet requires major version 1.
 const version = "1.0.0"
 
 // service is what the kubelet calls.
@@ -22,7 +22,7 @@ type service struct {
 // GetInfo implements registerapi.RegistrationServer.
 func (s *service) GetInfo(ctx context.Context, _ *registerapi.InfoRequest) (*registerapi.PluginInfo, error) {
 	config := s.registrar.config
-	config.Log.DebugContext(ctx, "the kubelet asks about the driver", "driver", config.DriverName, "endpoint", config.Endpoint)
+	config.Log.DebugContext(ctx, "the kubelet called GetInfo", "driver", config.DriverName, "endpoint", config.Endpoint)
 
 	return &registerapi.PluginInfo{
 		Type: registerapi.CSIPlugin, Name: config.DriverName, Endpoint: config.Endpoint, SupportedVersions: []string{version},
@@ -38,7 +38,7 @@ func (s *service) NotifyRegistrationStatus(
 	if status.GetPluginRegistered() {
 		config.Log.InfoContext(ctx, "registered with the kubelet", "driver", config.DriverName, "endpoint", config.Endpoint)
 	} else {
-		config.Log.ErrorContext(ctx, "the kubelet could not register the driver; it has to reach the driver's socket at this path "+
+		config.Log.ErrorContext(ctx, "the kubelet could not register the driver; it must reach the driver's socket at this path "+
 			"(--kubelet-registration-endpoint)", "driver", config.DriverName, "endpoint", config.Endpoint, "error", status.GetError())
 	}
 
@@ -48,7 +48,7 @@ func (s *service) NotifyRegistrationStatus(
 	return &registerapi.RegistrationStatusResponse{}, nil
 }
 
-// signal never waits: one that is there already says as much as two.
+// signal never blocks: one pending signal suffices.
 func signal(to chan<- struct{}) {
 	select {
 	case to <- struct{}{}:

@@ -13,8 +13,8 @@ var errFrame = errors.New("not a frame")
 // frame is a message as it is on the wire.
 type frame struct{ bytes mem.BufferSlice }
 
-// Codec makes gRPC hand messages over as frames. It goes by the name of
-// protobuf's, since that is what the frames hold.
+// Codec passes messages as encoded frames. It has the name of protobuf's codec, whose
+// encoding the frames have.
 type Codec struct{}
 
 // Name implements encoding.CodecV2.

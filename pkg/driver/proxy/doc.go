@@ -1,9 +1,5 @@
-// Package proxy hands every gRPC call on to a server elsewhere, and its answer
-// back, without a look inside: messages pass as the bytes that they are, of
-// whatever service, unary or streaming, with their metadata, deadlines,
-// cancellation and status. The one thing added is a metadata entry with the proxy's
-// id, by which a call that comes back is refused.
-//
-// What may enter: what passes calls on. Who listens, and where, is the
-// driver's.
+// Package proxy forwards every gRPC call to another server and returns its response,
+// without decoding: messages pass as bytes, of any service, unary or streaming, with
+// metadata, deadlines, cancellation and status. It adds one metadata entry with the
+// proxy's id, by which a call that returns to the proxy is refused.
 package proxy

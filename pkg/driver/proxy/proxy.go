@@ -20,11 +20,11 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// ErrAddress is returned for an address that calls can't be handed on to.
+// ErrAddress is returned for an unsupported address.
 var ErrAddress = errors.New("proxy-endpoint")
 
 const (
-	// The other side is on this machine: it is back at once, or not at all.
+	// The server is on this machine, so reconnecting succeeds quickly or not at all.
 	redialBaseDelay = 10 * time.Millisecond
 	redialMaxDelay  = time.Second
 	redialGrowth    = 1.6
@@ -34,16 +34,16 @@ const (
 // hopKey is the metadata in which each proxy of a call's way leaves its id.
 const hopKey = "x-touchstone-proxy"
 
-// Proxy hands calls on to one server.
+// Proxy forwards calls to one server.
 type Proxy struct {
 	conn *grpc.ClientConn
 	// address is the server's, id this proxy's.
 	address, id string
 }
 
-// New returns a proxy to an address: unix:///path, unix:path, a path, or
-// tcp://host:port or host:port of this machine. It does not dial: while nobody
-// listens there, calls are answered UNAVAILABLE. Errors: ErrAddress.
+// New returns a proxy to an address: unix:///path, unix:path, a path, or tcp://host:port
+// or host:port of this machine. It does not dial: without a listener calls fail with
+// UNAVAILABLE. Errors: ErrAddress.
 func New(address string) (*Proxy, error) {
 	network, place, err := split(address)
 	if err != nil {
@@ -60,7 +60,7 @@ func New(address string) (*Proxy, error) {
 		grpc.WithAuthority("localhost"),
 		grpc.WithDefaultCallOptions(
 			grpc.ForceCodecV2(Codec{}), grpc.MaxCallRecvMsgSize(math.MaxInt32), grpc.MaxCallSendMsgSize(math.MaxInt32)),
-		// What to retry is for the caller to decide.
+		// Retries are the caller's decision.
 		grpc.WithDisableRetry(),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: redialBaseDelay, MaxDelay: redialMaxDelay, Multiplier: redialGrowth},
@@ -103,7 +103,7 @@ func split(address string) (network, place string, err error) {
 	return "tcp", place, nil
 }
 
-// Close ends the connection; calls under way fail.
+// Close ends the connection; running calls fail.
 func (p *Proxy) Close() error {
 	if err := p.conn.Close(); err != nil {
 		return fmt.Errorf("close the connection: %w", err)
@@ -116,14 +116,14 @@ func (p *Proxy) Close() error {
 func (p *Proxy) ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ForceServerCodecV2(Codec{}),
-		grpc.UnknownServiceHandler(func(_ any, caller grpc.ServerStream) error { return p.handOn(caller) }),
+		grpc.UnknownServiceHandler(func(_ any, caller grpc.ServerStream) error { return p.forward(caller) }),
 		grpc.MaxRecvMsgSize(math.MaxInt32), grpc.MaxSendMsgSize(math.MaxInt32),
 	}
 }
 
-// handOn is one call from its begin to its end. Every call is treated as a
-// stream in both directions, of which a unary one is the shortest.
-func (p *Proxy) handOn(caller grpc.ServerStream) error {
+// forward forwards one call. Every call is handled as a bidirectional stream, of which a
+// unary call is a special case.
+func (p *Proxy) forward(caller grpc.ServerStream) error {
 	method, ok := grpc.MethodFromServerStream(caller)
 	if !ok {
 		return status.Error(codes.Internal, "the call has no method")
@@ -158,20 +158,20 @@ func (p *Proxy) handOn(caller grpc.ServerStream) error {
 	return responses(server, caller)
 }
 
-// requests passes on what the caller sends. It ends with the call at the
-// latest; an error means that the caller is gone.
+// requests forwards the caller's messages. It ends at the latest with the call; an
+// error means that the caller has disconnected.
 func requests(from grpc.ServerStream, to grpc.ClientStream) error {
 	for {
 		message := &frame{}
 
 		switch err := from.RecvMsg(message); {
 		case errors.Is(err, io.EOF):
-			// It never fails: that of the call comes with the answer.
+			// It never fails: errors are returned with the response.
 			_ = to.CloseSend()
 
 			return nil
 		case err != nil:
-			return err //nolint:wrapcheck // nobody reads it
+			return err //nolint:wrapcheck // it is not reported
 		}
 
 		// Why the server does not want any more is in its answer.
@@ -185,8 +185,7 @@ func requests(from grpc.ServerStream, to grpc.ClientStream) error {
 //
 //nolint:wrapcheck // the status is the answer, to be passed on as it is
 func responses(from grpc.ClientStream, to grpc.ServerStream) error {
-	// Not awaited with the first message: a stream may say for long only that
-	// it has begun.
+	// Forwarded before the first message: a stream may send its header long before it.
 	header, err := from.Header()
 	if err == nil && header != nil {
 		if err := to.SendHeader(header); err != nil {

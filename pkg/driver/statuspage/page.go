@@ -17,7 +17,7 @@ import (
 //go:embed page.html
 var page string
 
-// Report returns all that is known about health, or why it can't be told yet.
+// Report returns the health report, or an error while the driver is starting.
 type Report func(context.Context) (health.Report, error)
 
 // Register puts the page at / and its data at /health.json.
@@ -43,7 +43,7 @@ func contentPolicy(page string) string {
 		"base-uri 'none'; form-action 'none'; frame-ancestors 'none'", hash(page, "script"), hash(page, "style"))
 }
 
-// hash is the CSP source of what is between the tags.
+// hash returns the CSP source of the content between the tags.
 func hash(page, tag string) string {
 	_, rest, _ := strings.Cut(page, "<"+tag+">")
 	inside, _, _ := strings.Cut(rest, "</"+tag+">")

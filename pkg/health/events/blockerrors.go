@@ -21,8 +21,8 @@ const (
 	blockErrorEvent = "block_rq_error"
 	blockErrorDir   = "events/block/" + blockErrorEvent
 	blockErrorOn    = blockErrorDir + "/enable"
-	// loopMajor is the major number of loop devices, minorBits what the kernel
-	// has below it in a dev_t of its own.
+	// loopMajor is the major number of loop devices; minorBits is the width of the
+	// minor number in the kernel's internal dev_t.
 	loopMajor = 7
 	minorBits = 20
 	// tracePipeBytes is what the kernel formats at a time, at least.
@@ -31,15 +31,13 @@ const (
 
 type blockErrors struct{ instance string }
 
-// NewBlockErrors returns a source of health.IOError for all loop devices. Instance
-// names the driver's own tracing instance, the same at each start, so that what a
-// killed driver has left is found again; no two processes can have the same one
-// at a time. Those with the same name up to the last "-" are removed, when their
-// processes are gone.
+// NewBlockErrors returns a source of health.IOError for all loop devices. Instance is
+// the name of the driver's tracing instance, the same at each start, so that the
+// instance of a killed driver is reused; one process at a time can hold it. Instances
+// with the same name up to the last "-" are removed if their processes have ended.
 //
-// Errno is what the request ended with: EIO mostly, ENOSPC where the pool is full.
-// Requests that the device does not know (EOPNOTSUPP, as for a discard) are no
-// errors and are left out.
+// Errno is the result of the request: mostly EIO, ENOSPC if the pool is full.
+// Unsupported requests (EOPNOTSUPP, for example a discard) are not reported.
 func NewBlockErrors(instance string) health.Source { return &blockErrors{instance: instance} }
 
 func (*blockErrors) Name() string { return "block-errors" }
@@ -52,7 +50,7 @@ func (*blockErrors) Supported() error {
 	}
 	defer root.Close()
 
-	// A kernel in lockdown refuses this, and nothing before.
+	// A kernel in lockdown refuses this, but no step before.
 	enable, err := root.OpenFile(blockErrorOn, os.O_WRONLY, 0)
 
 	switch {
@@ -105,7 +103,7 @@ func (b *blockErrors) Run(ctx context.Context, connected func(), notify func(hea
 	err = read(ctx, pipe, tracePipeBytes, func(at time.Time, data []byte) error {
 		lines.take(at, data)
 
-		// A full read leaves more behind, and the kernel little room for it.
+		// After a full read there is more to read, and the kernel's buffer is small.
 		if len(data) < tracePipeBytes {
 			rest(ctx, pause)
 		}
@@ -119,7 +117,7 @@ func (b *blockErrors) Run(ctx context.Context, connected func(), notify func(hea
 	return nil
 }
 
-// traceLines makes events of what is read from trace_pipe.
+// traceLines parses the lines of trace_pipe into events.
 type traceLines struct {
 	notify func(health.Event)
 	begun  []byte
@@ -143,9 +141,8 @@ func (t *traceLines) take(at time.Time, data []byte) {
 	}
 }
 
-// parseTraceLine reads a line of trace_pipe without context-info; false is for
-// one that tells nothing. An error that can't be read is not passed over: it
-// counts as lost.
+// parseTraceLine parses a line of trace_pipe without context-info; false if it has no
+// event. An error line that cannot be parsed counts as a lost event.
 //
 //	block_rq_error: 7,1024 RS () 80 + 8 be,0,4 [-5]
 //	block_rq_error: 7,1024 FF () 0 + 0 [-5]            before Linux 6.11
@@ -175,7 +172,7 @@ func parseBlockError(said string) (health.Event, error) {
 	device, operation, _ := strings.Cut(head, " ")
 	major, minor, _ := strings.Cut(device, ",")
 	sector, tail, _ := strings.Cut(rest[strings.LastIndexByte(rest, ')')+1:], " + ")
-	// What stands before the result, the priority, differs among kernels.
+	// The priority, which precedes the result, differs among kernels.
 	_, result, _ := strings.Cut(tail, " [")
 
 	var numbers [4]int64

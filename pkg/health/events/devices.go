@@ -26,22 +26,22 @@ const (
 type devices struct{}
 
 // NewDevices returns a source of health.DeviceChanged for loop devices: one was
-// made, attached, resized, detached or removed, or somebody has asked for the
-// event. Their partitions are left out.
+// created, attached, resized, detached or removed, or a program triggered the event
+// through sysfs. Partitions are not reported.
 func NewDevices() health.Source { return devices{} }
 
 func (devices) Name() string { return "devices" }
 
-// Supported implements health.Source. Errors: ErrKernel, ErrPermission. In a
-// network namespace of a user namespace the kernel sends nothing, and nothing
-// shows that.
+// Supported implements health.Source. Errors: ErrKernel, ErrPermission. In a network
+// namespace owned by a user namespace the kernel sends no events, which cannot be
+// detected.
 func (devices) Supported() error {
 	socket, err := openUevents()
 	if err != nil {
 		return err
 	}
 
-	return socket.Close() //nolint:wrapcheck // of what was only read it does not fail
+	return socket.Close() //nolint:wrapcheck // closing what was only read does not fail
 }
 
 // Run implements health.Source.
@@ -84,8 +84,8 @@ func openUevents() (*os.File, error) {
 		return nil, explained(err, needs)
 	}
 
-	// Beyond net.core.rmem_max it takes CAP_NET_ADMIN; with less, events are lost
-	// sooner, and that is told.
+	// More than net.core.rmem_max requires CAP_NET_ADMIN; with less, events are lost
+	// sooner, which is reported.
 	if unix.SetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, ueventQueueBytes) != nil {
 		_ = unix.SetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_RCVBUF, ueventQueueBytes)
 	}

@@ -16,15 +16,15 @@ var (
 	// ErrInUse is returned where another running process has the same tracing
 	// instance.
 	ErrInUse = errors.New("another process uses it")
-	// ErrNotConnected is returned by Mark while the source is not running: mark
-	// again at the next look, which follows each connection.
+	// ErrNotConnected is returned by Mark while the source is not running: mark again
+	// at the next probe; a relist follows each connection.
 	ErrNotConnected = errors.New("the source is not connected")
 	// ErrGone is returned by Run when what it watches is there no longer.
 	ErrGone = errors.New("it is there no longer")
 )
 
-// explained adds to what the kernel said which kind of no it is. Needs says what
-// would turn it into a yes.
+// explained classifies a kernel error as ErrKernel or ErrPermission. Needs is the
+// missing requirement.
 func explained(err error, needs string) error {
 	kind := ErrKernel
 	if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {

@@ -19,13 +19,13 @@ import (
 )
 
 const (
-	// fileMoves tell of a file of the directory, directoryMoves that the
-	// directory itself is not what it was.
+	// fileMoves are events of files in the directory, directoryMoves those of the
+	// directory itself.
 	fileMoves = unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO | unix.IN_ATTRIB
 	// The kernel adds the last two unasked.
 	directoryMoves = unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_UNMOUNT | unix.IN_IGNORED
 	watched        = fileMoves | unix.IN_MODIFY | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
-	// inotifyBytes has room for a thousand events and more.
+	// inotifyBytes holds more than a thousand events.
 	inotifyBytes = 64 << 10
 )
 
@@ -36,29 +36,28 @@ type files struct {
 	changed func() <-chan struct{}
 }
 
-// NewFiles returns a source of health.FileChanged and health.FileWritten for what
-// lies directly in the directories, whose paths are absolute. What a loop device
-// does to its image raises neither, unless LoopWritesTold says so.
+// NewFiles returns a source of health.FileChanged and health.FileWritten for the
+// entries of the directories, whose paths are absolute. A loop device's writes to its
+// image raise neither, unless LoopWritesTold.
 //
-// Of many events of one file that come together one is told. A directory that is
+// Several pending events of one file are delivered as one. A directory that is
 // removed, moved or unmounted ends Run, after health.Lost.
 //
-// It is inotify itself and not fsnotify, which keeps to itself that a directory
-// was unmounted: nothing would be told from then on.
+// It uses inotify directly because fsnotify does not report that a directory was
+// unmounted, after which no events follow.
 func NewFiles(directories ...string) health.Source {
 	return &files{directories: func() []string { return directories }}
 }
 
-// NewFilesOf is NewFiles for directories that come and go. Those that are not listed
-// any more are watched until they are removed, moved or unmounted.
+// NewFilesOf is NewFiles for a changing set of directories. Those that are no longer
+// listed are watched until they are removed, moved or unmounted.
 func NewFilesOf(directories func() []string, changed func() <-chan struct{}) health.Source {
 	return &files{directories: directories, changed: changed}
 }
 
-// LoopWritesTold says whether on this kernel health.FileWritten may come of what a
-// loop device without direct I/O writes to its image itself: so it is before
-// Linux 6.15. Some stable kernels before that have the change too, and nothing
-// shows it.
+// LoopWritesTold reports whether the writes of a loop device without direct I/O to its
+// own image may raise health.FileWritten: true before Linux 6.15. Some older stable
+// kernels have that change too, which cannot be detected.
 func LoopWritesTold() bool {
 	const changedMajor, changedMinor = 6, 15
 
@@ -163,7 +162,7 @@ func (f *files) follow(ctx context.Context, changed <-chan struct{}, watches *fi
 	}
 }
 
-// fileWatches makes events of what inotify says.
+// fileWatches translates inotify events.
 type fileWatches struct {
 	fd     int
 	notify func(health.Event)

@@ -16,17 +16,17 @@ import (
 )
 
 const (
-	// fanotifyBytes has room for some fifty events.
+	// fanotifyBytes holds some fifty events.
 	fanotifyBytes = 4096
 	noDescriptor  = -1
 )
 
-// FilesystemErrors is a source of health.FilesystemError for filesystems that are
-// marked. It is safe for concurrent use.
+// FilesystemErrors is a source of health.FilesystemError for marked filesystems. It is
+// safe for concurrent use.
 //
-// The kernel makes one event of many errors of a filesystem that nobody has read
-// yet, with the first one's errno, and tells filesystems apart by fsid: clones
-// with the same UUID are one. Up to Linux 6.18 only ext4 reports anything.
+// The kernel merges unread errors of a filesystem into one event with the first errno,
+// and identifies filesystems by fsid: clones with the same UUID share one. Up to Linux
+// 6.18 only ext4 reports errors.
 type FilesystemErrors struct {
 	mu sync.Mutex
 	// group is the fanotify group's descriptor while the source is connected.
@@ -48,8 +48,8 @@ func (*FilesystemErrors) Supported() error {
 
 	defer func() { _ = unix.Close(group) }()
 
-	// No file is marked: a kernel that knows the event looks at the descriptor,
-	// any other never gets so far.
+	// This marks no file: a kernel that supports the event fails because of the
+	// descriptor, any other earlier.
 	if err := mark(group, noDescriptor); !errors.Is(err, unix.EBADF) {
 		return explained(err, "errors of filesystems need Linux 5.16")
 	}
@@ -57,14 +57,13 @@ func (*FilesystemErrors) Supported() error {
 	return nil
 }
 
-// Mark has the source tell of the errors of the filesystem that root, an open
-// directory, is in. The mark keeps neither the filesystem mounted nor its device
-// attached, and is gone with the last unmount or when Run ends: mark again
-// whenever a volume is looked at. To mark what is marked costs some microseconds
-// and changes nothing.
+// Mark subscribes to the errors of the filesystem of root, an open directory. The mark
+// keeps neither the filesystem mounted nor its device attached, and ends with the last
+// unmount or with Run: mark again at each probe of a volume. Marking again costs some
+// microseconds and changes nothing.
 //
 // Errors: ErrNotConnected while Run has not called connected; ErrPermission;
-// ErrKernel for a filesystem that can't be marked.
+// ErrKernel for a filesystem that cannot be marked.
 func (f *FilesystemErrors) Mark(root *os.File) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -77,7 +76,7 @@ func (f *FilesystemErrors) Mark(root *os.File) error {
 	runtime.KeepAlive(root)
 
 	if err != nil {
-		return fmt.Errorf("mark the filesystem at %s: %w", root.Name(), explained(err, "its errors can't be told"))
+		return fmt.Errorf("mark the filesystem at %s: %w", root.Name(), explained(err, "a filesystem that reports errors"))
 	}
 
 	return nil
@@ -94,7 +93,7 @@ func (f *FilesystemErrors) Run(ctx context.Context, connected func(), notify fun
 	defer file.Close()
 
 	f.setGroup(group)
-	// Before the descriptor is closed and becomes somebody else's.
+	// Before the descriptor is closed and its number reused.
 	defer f.setGroup(noDescriptor)
 
 	connected()
@@ -134,13 +133,13 @@ func newGroup() (int, error) {
 }
 
 func mark(group, root int) error {
-	//nolint:wrapcheck // the callers say what it means
+	//nolint:wrapcheck // the callers wrap it
 	return unix.FanotifyMark(group, unix.FAN_MARK_ADD|unix.FAN_MARK_FILESYSTEM, unix.FAN_FS_ERROR, root, "")
 }
 
-// takeFilesystemErrors makes events of what a read of fanotify gave: struct
-// fanotify_event_metadata, each with the structs fanotify_event_info_fid and
-// fanotify_event_info_error behind it in any order.
+// takeFilesystemErrors parses the result of a read of fanotify: struct
+// fanotify_event_metadata, each followed by the structs fanotify_event_info_fid and
+// fanotify_event_info_error in any order.
 func takeFilesystemErrors(at time.Time, data []byte, notify func(health.Event)) error {
 	for len(data) >= unix.FAN_EVENT_METADATA_LEN {
 		var (
@@ -151,7 +150,7 @@ func takeFilesystemErrors(at time.Time, data []byte, notify func(health.Event)) 
 		)
 
 		if version != unix.FANOTIFY_METADATA_VERSION || int(length) > len(data) || uint32(behind) > length {
-			return fmt.Errorf("%w: fanotify's events are of version %d, known is %d",
+			return fmt.Errorf("%w: fanotify events have version %d, supported is %d",
 				ErrKernel, version, unix.FANOTIFY_METADATA_VERSION)
 		}
 

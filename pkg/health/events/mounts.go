@@ -12,16 +12,16 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/health"
 )
 
-// mountPause is how long changes of the mount table gather after one was told:
-// where many pods start, the whole table would be read for each of their mounts.
+// mountPause is the time for which changes of the mount table are collected after one
+// was reported: otherwise the whole table would be read for each mount of many
+// starting pods.
 const mountPause = 20 * time.Millisecond
 
 type mounts struct{}
 
-// NewMounts returns a source of health.MountsChanged for the mount namespace of
-// this process. It tells of a change at once, and of those that follow within 20
-// ms by one event behind them. That a filesystem turned read-only because of an
-// error is no change of the table.
+// NewMounts returns a source of health.MountsChanged for the mount namespace of this
+// process. It reports a change immediately, and those of the following 20 ms by one
+// event. A filesystem that becomes read-only because of an error changes no mount.
 func NewMounts() health.Source { return mounts{} }
 
 func (mounts) Name() string { return "mounts" }
@@ -33,7 +33,7 @@ func (mounts) Supported() error {
 		return err
 	}
 
-	return unix.Close(table) //nolint:wrapcheck // of what was only read it does not fail
+	return unix.Close(table) //nolint:wrapcheck // closing what was only read does not fail
 }
 
 // Run implements health.Source.
@@ -86,10 +86,9 @@ func openMountTable() (int, error) {
 	return table, nil
 }
 
-// pollMountTable returns when the table has changed since the last time, or since
-// it was opened, or when ended has. It holds a thread: the runtime's poller asks
-// for input alone, of which the table always has some, and a poll of an epoll
-// takes the news away from the one who then asks for it.
+// pollMountTable returns when the table has changed since the last call or its opening,
+// or when ended is closed. It blocks a thread: the runtime's poller waits for input,
+// which the table always has, and polling through epoll consumes the change.
 func pollMountTable(table int, ended *os.File) error {
 	fds := []unix.PollFd{{Fd: int32(table), Events: unix.POLLPRI}, {Fd: int32(ended.Fd()), Events: unix.POLLIN}}
 

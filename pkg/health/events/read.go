@@ -6,14 +6,13 @@ import (
 	"time"
 )
 
-// pause is how long what comes after a read shall gather in the kernel, of
-// sources that may storm: it keeps the events from costing a wake-up each, and the
-// first of them comes without any delay.
+// pause is the time between reads of sources with many events: events gather in the
+// kernel instead of costing a wake-up each. The first one is not delayed.
 const pause = time.Millisecond
 
-// read hands take what each read of file has given, and when that was, until ctx
-// ends, which is no error, or a read or take fails. The file waits in the
-// runtime's poller, so that no thread is held meanwhile.
+// read passes the data and time of each read of file to take, until ctx ends, which is
+// no error, or a read or take fails. The file is in the runtime's poller, so no thread
+// is blocked.
 func read(ctx context.Context, file *os.File, sizeBytes int, take func(at time.Time, data []byte) error) error {
 	stop := context.AfterFunc(ctx, func() { _ = file.SetReadDeadline(time.Now()) })
 	defer stop()
@@ -29,7 +28,7 @@ func read(ctx context.Context, file *os.File, sizeBytes int, take func(at time.T
 		}
 
 		if err != nil {
-			return err //nolint:wrapcheck // it names the file, and the callers say what for
+			return err //nolint:wrapcheck // it names the file, and the callers wrap it
 		}
 
 		if err := take(at, buffer[:count]); err != nil {

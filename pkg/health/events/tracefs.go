@@ -10,9 +10,8 @@ import (
 
 const mountedTracefs = "/sys/kernel/tracing"
 
-// openTracefs opens tracefs where it is mounted. Where it is not, as in most
-// containers, it gets a mount that is attached nowhere: nobody sees it, and it
-// is gone with the process.
+// openTracefs opens tracefs at its mount point. Without one, as in most containers, it
+// creates a detached mount, which is private and ends with the process.
 func openTracefs() (*os.Root, error) {
 	root, err := os.OpenRoot(mountedTracefs)
 	if err == nil {
@@ -62,8 +61,7 @@ func mountTracefs() (*os.Root, error) {
 
 	defer func() { _ = unix.Close(mounted) }()
 
-	// The descriptor is the only way to a mount without a place, and the root
-	// keeps it.
+	// A detached mount is only reachable through its descriptor, which the root keeps.
 	root, err := os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", mounted))
 	if err != nil {
 		return nil, fmt.Errorf("open the private mount of tracefs: %w", err)

@@ -18,23 +18,23 @@ import (
 
 const (
 	instancesDir = "instances"
-	// instanceMode is for the owner only: a trace tells of everybody.
+	// instanceMode is for the owner only: a trace shows all users' activity.
 	instanceMode = 0o700
 	// traceBufferKB is for each CPU: a thousand errors, until the next read.
 	traceBufferKB = 64
-	// abandonedAfter is how long a driver may take between making its instance and
-	// locking it, and far more.
+	// abandonedAfter is far longer than a driver takes between creating its instance
+	// and locking it.
 	abandonedAfter = time.Minute
 )
 
-// traceInstance is a tracing instance of our own: whatever others trace on this
-// machine neither disturbs it nor is disturbed.
+// traceInstance is a tracing instance of the driver, independent of all other tracing
+// on the machine.
 type traceInstance struct {
 	*os.Root
 
 	path string
-	// lock is the directory, locked for as long as we use it: the lock of a driver
-	// that was killed is gone with it.
+	// lock is the directory, locked while the instance is used: the lock of a killed
+	// driver ends with its process.
 	lock *os.File
 }
 
@@ -65,7 +65,7 @@ func holdInstance(root *os.Root, name string) (*traceInstance, error) {
 	if err := flock.TryLock(lock, unix.LOCK_EX); err != nil {
 		_, _ = lock.Close(), dir.Close()
 
-		return nil, fmt.Errorf("%w: each running driver needs an instance of its own: %w", ErrInUse, err)
+		return nil, fmt.Errorf("%w: each running driver needs its own instance: %w", ErrInUse, err)
 	}
 
 	return &traceInstance{Root: dir, path: where, lock: lock}, nil
@@ -82,10 +82,9 @@ func (t *traceInstance) setUp() error {
 		{"trace", ""},
 		{"tracing_on", "1"},
 		{"buffer_size_kb", strconv.Itoa(traceBufferKB)},
-		// Of a buffer that has to fill up first, nobody would be woken.
+		// Otherwise readers are woken only when the buffer has filled up.
 		{"buffer_percent", "0"},
-		// The name of the task that was running is anybody's to choose, line
-		// breaks in it too.
+		// Any user can choose the name of the running task, including line breaks.
 		{"options/context-info", "0"},
 		{blockErrorDir + "/filter", loopErrors},
 		{blockErrorOn, "1"},
@@ -98,7 +97,7 @@ func (t *traceInstance) setUp() error {
 	return nil
 }
 
-// write opens with O_TRUNC: that, and not what is written, clears a buffer.
+// write opens with O_TRUNC: this clears the buffer, not the written value.
 func (t *traceInstance) write(file, value string) error {
 	opened, err := t.OpenFile(file, os.O_WRONLY|os.O_TRUNC, 0)
 	if err != nil {
@@ -110,8 +109,8 @@ func (t *traceInstance) write(file, value string) error {
 	return errors.Join(err, opened.Close())
 }
 
-// remove is for the end. What fails here stays for the next start to take over;
-// that somebody looks into the instance just now is a reason.
+// remove removes the instance at the end. If that fails, for example because a program
+// has it open, the next start reuses it.
 func (t *traceInstance) remove(root *os.Root) {
 	_ = t.write(blockErrorOn, "0")
 	_ = root.Remove(t.path)
@@ -119,9 +118,9 @@ func (t *traceInstance) remove(root *os.Root) {
 	_ = t.Close()
 }
 
-// sweepInstances removes the other instances of this driver's kind that nobody
-// has any more: of drivers that were killed, and not started again in the same
-// place. Left alone they would be filled for as long as the machine is up.
+// sweepInstances removes the abandoned instances of other drivers, which were killed
+// and not started again with the same socket. The kernel would fill them until the
+// next reboot.
 func sweepInstances(ctx context.Context, root *os.Root, own string) {
 	kind := own[:strings.LastIndexByte(own, '-')+1]
 
