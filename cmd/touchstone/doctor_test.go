@@ -69,7 +69,7 @@ func TestDoctorReadsTheDriversSettings(t *testing.T) {
 
 	code, out, problems = touchstone("ctl", "doctor")
 	require.Equal(t, exitCannot, code, out)
-	require.Contains(t, problems, `no key "node_id"`)
+	require.Contains(t, problems, `unknown key "node_id"`)
 }
 
 // Arguments of the driver's container are nobody else's, but they can be read there.

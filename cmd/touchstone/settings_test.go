@@ -149,8 +149,8 @@ func TestWrongSettingsAreRefusedWithTheirSource(t *testing.T) {
 		file string
 		want []string
 	}{
-		"unknown key":      {nil, nil, "node_id: x\n", []string{"touchstone.yaml", `no key "node_id"`, "node-id"}},
-		"config in config": {nil, nil, "config: x\n", []string{`no key "config"`}},
+		"unknown key":      {nil, nil, "node_id: x\n", []string{"touchstone.yaml", `unknown key "node_id"`, "node-id"}},
+		"config in config": {nil, nil, "config: x\n", []string{`unknown key "config"`}},
 		"key twice":        {nil, nil, "mode: all\nmode: node\n", []string{"touchstone.yaml", "mode"}},
 		"not YAML":         {nil, nil, "{", []string{"touchstone.yaml"}},
 		"list for one":     {nil, nil, "mode: [all]\n", []string{`key "mode"`, "list"}},

@@ -269,6 +269,6 @@ func TestProbeLogsAReasonOnce(t *testing.T) {
 		require.NoError(t, err)
 		synctest.Wait()
 		require.Equal(t, 1, strings.Count(p.log.String(), "no space left on device"))
-		require.Equal(t, 1, strings.Count(p.log.String(), "well again"))
+		require.Equal(t, 1, strings.Count(p.log.String(), "healthy again"))
 	})
 }
