@@ -23,7 +23,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/health"
-	"github.com/touchstone-csi/touchstone/pkg/node"
+	"github.com/touchstone-csi/touchstone/pkg/node/probe"
 )
 
 // gcPercent bounds garbage to half of the live heap.
@@ -122,7 +122,7 @@ func (f *serveFlags) defineHealth(flags *pflag.FlagSet) {
 		"the time between two probes of all volumes while all event sources are connected")
 	flags.DurationVar(&f.HealthProbeTimeout, "health-probe-timeout", health.DefaultProbeTimeout,
 		"how long the probe of a volume may take before the volume is ProbeTimedOut")
-	flags.DurationVar(&f.IOErrorHold, "io-error-hold", node.DefaultIOErrorHold,
+	flags.DurationVar(&f.IOErrorHold, "io-error-hold", probe.DefaultIOErrorHold,
 		"how long a volume's last I/O error is a condition of it")
 	flags.DurationVar(&f.CheckPeriod, "check-period", driver.DefaultCheckPeriod,
 		"the time between two checks of a volume's filesystem; 0 is never")

@@ -130,7 +130,7 @@ type Config struct {
 	// HealthProbeTimeout bounds the probe of one volume; 0 is the default.
 	HealthProbeTimeout time.Duration
 	// IOErrorHold is how long a volume's last I/O error is a condition of it; 0
-	// is node.DefaultIOErrorHold.
+	// is probe.DefaultIOErrorHold.
 	IOErrorHold time.Duration
 	// CheckPeriod is the time between two checks of a filesystem; 0 is never.
 	CheckPeriod time.Duration

@@ -154,14 +154,14 @@ func (r *components) addNode(config *Config, ops *operation.Group) error {
 
 	r.closers = append(r.closers, served.Close)
 	r.localNode = served
-	r.poolChanged = append(r.poolChanged, served.SuspectPool)
-	r.views = append(r.views, view{"node", served.Health(), served.Reports})
+	r.poolChanged = append(r.poolChanged, served.Prober().SuspectPool)
+	r.views = append(r.views, view{"node", served.Prober().Monitor(), served.Prober().Reports})
 	r.told.Check, r.assigned.List = served.Checker().Check, served.DirectVolumes
 	added := service{
 		name:     csi.Node_ServiceDesc.ServiceName,
 		register: func(to grpc.ServiceRegistrar) { csi.RegisterNodeServer(to, served) },
 		recover:  served.Recover, recoverPool: served.RecoverPool, observe: served.Observe, served: served.PoolServed,
-		watches: []func(context.Context){served.Health().Run, served.Checker().Run},
+		watches: []func(context.Context){served.Prober().Monitor().Run, served.Checker().Run},
 	}
 
 	if !config.serves(ModeController) {
@@ -171,7 +171,7 @@ func (r *components) addNode(config *Config, ops *operation.Group) error {
 
 	r.services = append(r.services, added)
 
-	return r.registry.Register(health.NewUsage(served.Health(), "volume", "")) //nolint:wrapcheck // it names the metric
+	return r.registry.Register(health.NewUsage(served.Prober().Monitor(), "volume", "")) //nolint:wrapcheck // it names the metric
 }
 
 func (r *components) addController(config *Config, ops *operation.Group) error {

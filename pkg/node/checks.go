@@ -91,14 +91,18 @@ func (v checkedVolumes) IsFrozen(id string) bool {
 	return v.service.freezer.IsFrozen(id)
 }
 
-func (v checkedVolumes) CheckReachable(poolName string) error { return v.service.reachable(poolName) }
+func (v checkedVolumes) CheckReachable(poolName string) error {
+	return v.service.prober.CheckReachable(poolName)
+}
 
 func (v checkedVolumes) IsHanging(id string) bool {
-	record, _ := v.service.monitor.Get(id)
+	record, _ := v.service.prober.Monitor().Get(id)
 
 	return record.Has(health.ProbeTimedOut)
 }
 
-func (v checkedVolumes) ProbeAfterOperation(id string) { v.service.ended(id) }
+func (v checkedVolumes) ProbeAfterOperation(id string) { v.service.prober.ProbeAfterOperation(id) }
 
-func (v checkedVolumes) LastPeriod(id string) time.Duration { return v.service.evidence.of(id).period }
+func (v checkedVolumes) LastPeriod(id string) time.Duration {
+	return v.service.prober.Observations().CheckPeriod(id)
+}

@@ -202,8 +202,7 @@ func (s *Service) attach(ctx context.Context, use *staged.Volume, image *os.File
 
 	info, err := image.Stat()
 	if err == nil {
-		s.evidence.attach(use, attachment{number: device.Number, sequence: device.Sequence}, info.Size(),
-			readOnly && use.ExposesRawDevice() && !use.IsReadOnly())
+		s.prober.Attached(use, device, info.Size(), readOnly && use.ExposesRawDevice() && !use.IsReadOnly())
 
 		err = s.tuneNew(ctx, use, device.Number)
 	}
@@ -408,7 +407,7 @@ func (s *Service) detach(ctx context.Context, use *staged.Volume, number int) er
 // detached returns when the attachment is gone that status tells of.
 func (s *Service) detached(ctx context.Context, use *staged.Volume, status loop.Status) error {
 	s.tuner.ResetQueue(use.VolumeID, status.Number)
-	s.evidence.detach(status.Number)
+	s.prober.Detached(status.Number)
 
 	ctx, cancel := context.WithTimeout(ctx, detachLimit)
 	defer cancel()

@@ -36,7 +36,7 @@ func (s *Service) publishEphemeral(
 
 	id, target := wanted.VolumeID, wanted.Publication.TargetPath
 
-	defer s.ended(id)
+	defer s.prober.ProbeAfterOperation(id)
 
 	return rpc.Run(ctx, s.config.Log, s.ops, rpc.VolumeCall(id, target, "NodePublishVolume", request),
 		func(ctx context.Context) (*csi.NodePublishVolumeResponse, error) {
@@ -185,7 +185,7 @@ func (s *Service) ensureEphemeral(ctx context.Context, wanted *Ephemeral) error 
 		return err
 	}
 
-	s.evidence.named(wanted.ContentID, wanted.VolumeID)
+	s.prober.Observations().SetContentID(wanted.ContentID, wanted.VolumeID)
 
 	if err := s.makeEphemeral(ctx, wanted, place); err != nil {
 		return errors.Join(err, s.destroyEphemeral(ctx, wanted))
@@ -402,7 +402,7 @@ func (s *Service) destroyEphemeral(ctx context.Context, e *Ephemeral) error {
 	}
 
 	// Behind the record, so that no look under way brings it back.
-	defer s.evidence.forget(e.VolumeID)
+	defer s.prober.Observations().Forget(e.VolumeID)
 
 	return s.inline.DeleteLazily(e.VolumeID)
 }

@@ -53,7 +53,7 @@ func (s *Service) NodeExpandVolume(
 			"volume %s is an inline ephemeral one and keeps its size; make the pod anew with another %s", id, volume.KeySize)
 	}
 
-	defer s.ended(id)
+	defer s.prober.ProbeAfterOperation(id)
 
 	return rpc.Run(ctx, s.config.Log, s.ops, rpc.VolumeCall(id, "size", "NodeExpandVolume", request),
 		func(ctx context.Context) (*csi.NodeExpandVolumeResponse, error) {

@@ -2,59 +2,17 @@ package node
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/node/probe"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
-
-const (
-	// unanswered is when a guest that does not answer is asked again.
-	unanswered = time.Minute
-)
-
-// guest asks the guest of a direct volume how full it is: nobody else can know.
-func (l *look) guest(ctx context.Context) error {
-	if !l.use.IsDirect() || len(l.use.Publications) == 0 || l.device == nil {
-		return nil
-	}
-
-	usage, err := l.service.askGuest(ctx, l.use, l.device.SizeBytes)
-	if err != nil {
-		l.entries = append(l.entries, withoutStats(err))
-
-		// One that no sandbox has taken is probed again as every unhealthy volume. A
-		// guest that does not answer may hang each time.
-		if l.patient = !errors.Is(err, kata.ErrNoSandbox); l.patient {
-			l.lookAgain(unanswered)
-		}
-
-		return nil
-	}
-
-	l.usage = usageFrom(usage)
-	l.full(usage)
-
-	return nil
-}
-
-// withoutStats says what is the matter in words of ours: those of a guest are its
-// user's.
-func withoutStats(failure error) health.Entry {
-	message := "its virtual machine does not say how full it is; see the log of the runtime"
-	if errors.Is(failure, kata.ErrNoSandbox) {
-		message = "no sandbox says that it has taken it; if that lasts, see the pod's runtimeClassName (not every runtime says so)"
-	}
-
-	return health.NewEntry(health.GuestStatsUnavailable, message)
-}
 
 // guestUsage is what the guest says, or else the device's size, and the record
 // that goes with that. Its errors are those of a volume that is not there.
@@ -87,13 +45,13 @@ func (s *Service) answered(id string, record *health.Record, failure error) *hea
 		return record
 	}
 
-	s.monitor.Suspect(id)
+	s.prober.Monitor().Suspect(id)
 
-	now := recordOf(id, slices.DeleteFunc(entriesOf(record),
+	now := probe.NewRecord(id, slices.DeleteFunc(entriesOf(record),
 		func(entry health.Entry) bool { return entry.Reason == health.GuestStatsUnavailable })...)
 
 	if failure != nil {
-		now.Entries = append(now.Entries, withoutStats(failure))
+		now.Entries = append(now.Entries, probe.GuestFinding(failure))
 	}
 
 	return now

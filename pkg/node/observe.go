@@ -183,7 +183,7 @@ func loopNumber(point mount.Point) (int, bool) { return point.LoopDevice() }
 // clear unmounts every layer of the volume at the place. What is mounted there
 // of anybody else is FAILED_PRECONDITION.
 func (s *Service) clear(use *staged.Volume, place *mount.Target) error {
-	defer s.visits.await(use.VolumeID)()
+	defer s.prober.CloseGate(use.VolumeID)()
 
 	for {
 		point, mounted, err := place.Mounted()

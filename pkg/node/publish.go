@@ -46,7 +46,7 @@ func (s *Service) NodePublishVolume(
 		return nil, rpc.Status(err)
 	}
 
-	defer s.ended(id)
+	defer s.prober.ProbeAfterOperation(id)
 
 	return rpc.Run(ctx, s.config.Log, s.ops, rpc.VolumeCall(id, wanted.TargetPath, "NodePublishVolume", request),
 		func(ctx context.Context) (*csi.NodePublishVolumeResponse, error) {
@@ -350,7 +350,7 @@ func (s *Service) NodeUnpublishVolume(
 		return nil, rpc.Invalid("target_path is missing")
 	}
 
-	defer s.ended(id)
+	defer s.prober.ProbeAfterOperation(id)
 
 	return rpc.Run(ctx, s.config.Log, s.ops, rpc.VolumeCall(id, target, "NodeUnpublishVolume", request),
 		func(ctx context.Context) (*csi.NodeUnpublishVolumeResponse, error) {

@@ -21,6 +21,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
 	"github.com/touchstone-csi/touchstone/pkg/node/fsck"
+	"github.com/touchstone-csi/touchstone/pkg/node/probe"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/node/tuning"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
@@ -66,7 +67,7 @@ type Config struct {
 	// Storage knows about the pools and the state store; nil is nobody.
 	Storage *health.Monitor
 	// IOErrorHold is how long a volume's last I/O error is a condition of it; 0
-	// is DefaultIOErrorHold.
+	// is probe.DefaultIOErrorHold.
 	IOErrorHold time.Duration
 	// CheckPeriod is the time between two checks of a volume's filesystem, unless
 	// the volume says another; 0 is never.
@@ -97,11 +98,9 @@ type Service struct {
 	checker *fsck.Checker
 	// occasions tells operations apart that must not be joined.
 	occasions atomic.Uint64
-	monitor   *health.Monitor
-	evidence  *evidence
-	// gates are for looks, and walks for the slow counting of files.
-	gates, walks *gates
-	visits       *visits
+	prober    *probe.Prober
+	// walks limits the walks that count the files of directories.
+	walks *probe.PoolLimiter
 }
 
 // New returns a service that keeps its records in store, which must not be
@@ -126,7 +125,7 @@ func New(config Config, store *state.Store, pools *pool.Set, ops *operation.Grou
 	}
 
 	if config.IOErrorHold <= 0 {
-		config.IOErrorHold = DefaultIOErrorHold
+		config.IOErrorHold = probe.DefaultIOErrorHold
 	}
 
 	s := &Service{
@@ -135,13 +134,13 @@ func New(config Config, store *state.Store, pools *pool.Set, ops *operation.Grou
 		devices:       newDevices(loops), inline: newInline(store),
 		tuner: tuning.New(queue.New(queue.DefaultSysBlock), cgroup.NewLimiter(config.CgroupRoot, config.Log),
 			store, config.Log),
-		evidence: newEvidence(), gates: newGates(), walks: newGates(), visits: newVisits(),
+		walks: probe.NewPoolLimiter(),
 	}
 	s.freezer = freeze.New(freeze.Config{
 		Limit: config.FreezeLimit, Loops: loops, OpenRoot: s.openRootOf, Log: config.Log,
 	}, store)
 	s.checker = s.newChecker(store)
-	s.monitor, s.devices.find = s.newMonitor(), s.findAgain
+	s.prober, s.devices.find = s.newProber(), s.findAgain
 	config.Admission.Register(s)
 
 	return s, nil
@@ -226,7 +225,7 @@ func (s *Service) PoolServed(ctx context.Context, poolName string) {
 // Observe probes all volumes, so that the first answer about the health of one has
 // something to go by. It follows RecoverPool.
 func (s *Service) Observe(ctx context.Context) error {
-	if err := s.monitor.Relist(ctx); err != nil {
+	if err := s.prober.Monitor().Relist(ctx); err != nil {
 		return fmt.Errorf("probe the volumes: %w", err)
 	}
 

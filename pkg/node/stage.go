@@ -41,7 +41,7 @@ func (s *Service) NodeStageVolume(
 		return nil, rpc.Status(err)
 	}
 
-	defer s.ended(wanted.VolumeID)
+	defer s.prober.ProbeAfterOperation(wanted.VolumeID)
 
 	return rpc.Run(ctx, s.config.Log, s.ops, rpc.VolumeCall(wanted.VolumeID, "stage", "NodeStageVolume", request),
 		func(ctx context.Context) (*csi.NodeStageVolumeResponse, error) {
@@ -146,7 +146,7 @@ func (s *Service) stage(ctx context.Context, wanted *staged.Volume) error {
 
 	if len(wanted.Publications) == 0 {
 		// What was the matter with an earlier attachment is not known of this one.
-		s.evidence.forget(wanted.VolumeID)
+		s.prober.Observations().Forget(wanted.VolumeID)
 	}
 
 	if err := s.assemble(ctx, wanted, place); err != nil {
@@ -329,7 +329,7 @@ func (s *Service) NodeUnstageVolume(
 		return nil, rpc.Invalid("staging_target_path is missing")
 	}
 
-	defer s.ended(id)
+	defer s.prober.ProbeAfterOperation(id)
 
 	return rpc.Run(ctx, s.config.Log, s.ops, rpc.VolumeCall(id, "stage", "NodeUnstageVolume", request),
 		func(ctx context.Context) (*csi.NodeUnstageVolumeResponse, error) {

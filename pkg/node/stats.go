@@ -11,14 +11,15 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/capability"
 	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/node/probe"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 )
 
-// NodeGetVolumeStats answers with the bytes and inodes of the volume's
-// filesystem, or with the size of its device (CSI v1.13, NodeGetVolumeStats). For a
-// directory it is what its files take, and what is left in the pool. A volume that
-// is sick is answered for by what was last known of it, and by its condition.
+// NodeGetVolumeStats returns the bytes and inodes of the volume's filesystem, or the size of
+// its device (CSI v1.13, NodeGetVolumeStats). For a directory it returns what its files take,
+// and what is available in the pool. For an unhealthy volume it returns the last known usage
+// with the condition.
 func (s *Service) NodeGetVolumeStats(
 	ctx context.Context, request *csi.NodeGetVolumeStatsRequest,
 ) (*csi.NodeGetVolumeStatsResponse, error) {
@@ -38,19 +39,19 @@ func (s *Service) NodeGetVolumeStats(
 
 	id, answer := request.GetVolumeId(), &csi.NodeGetVolumeStatsResponse{}
 
-	// Asked for first: it is not to be better than the usage.
-	record, _ := s.monitor.Get(id)
+	// Read before the usage: the condition must not be newer than it.
+	record, _ := s.prober.Monitor().Get(id)
 	if use.IsDirect() {
 		answer.Usage, record, err = s.guestUsage(ctx, use, path, record)
-	} else if !silent(record) {
+	} else if !isSilent(record) {
 		var now measured
 
 		now, err = s.measure(ctx, id, use, path)
 		answer.Usage = now.answer
 
-		// What was freed or used up since the last probe: no event reports it.
-		if err == nil && now.filesystem != nil && contradicts(*now.filesystem, record) {
-			if fresh, unseen := s.afresh(ctx, id); unseen == nil {
+		// No event reports that a filesystem became full, or that files were deleted.
+		if err == nil && now.filesystem != nil && probe.Contradicts(*now.filesystem, record) {
+			if fresh, failure := s.prober.ProbeNow(ctx, id); failure == nil {
 				record = fresh
 			}
 		}
@@ -75,31 +76,28 @@ func (s *Service) NodeGetVolumeStats(
 	return answer, nil
 }
 
-// silent says whether it is known that the volume's filesystem would not answer,
-// or not in time.
-func silent(record *health.Record) bool {
+// isSilent reports whether the volume's filesystem is known not to respond in time.
+func isSilent(record *health.Record) bool {
 	return record.Has(health.ProbeTimedOut) || record.Has(health.DiskFailure)
 }
 
-// measured is the answer about a volume's usage, and the filesystem's own that it is
-// made of, nil for raw block.
+// measured is the usage of a volume as the answer has it, and the one of the filesystem that
+// it is made of, nil for raw block.
 type measured struct {
 	answer     []*csi.VolumeUsage
 	filesystem *mount.Usage
 }
 
-var errSilent = errors.New("its filesystem does not answer")
-
-// measure asks the volume's filesystem, for a while. To count a directory's files
-// takes as long as it takes; only few are counted at a time in each pool.
+// measure reads the usage of the volume's filesystem, bounded by ResponseTimeout. The walk of
+// a directory's files is not bounded; the number of walks in each pool is.
 func (s *Service) measure(ctx context.Context, id string, use *staged.Volume, path string) (measured, error) {
-	enter := func() (func(), error) { return s.walks.enter(ctx, use.Parameters.Pool) }
+	enter := func() (func(), error) { return s.walks.Acquire(ctx, use.Parameters.Pool) }
 
 	if use.IsImage() {
-		shortened, cancel := context.WithTimeoutCause(ctx, patience, errSilent)
+		shortened, cancel := context.WithTimeoutCause(ctx, probe.ResponseTimeout, probe.ErrNoResponse)
 		defer cancel()
 
-		ctx, enter = shortened, func() (func(), error) { return s.evidence.ask(id) }
+		ctx, enter = shortened, func() (func(), error) { return s.prober.Observations().BeginQuery(id) }
 	}
 
 	leave, err := enter()
@@ -107,33 +105,33 @@ func (s *Service) measure(ctx context.Context, id string, use *staged.Volume, pa
 		return measured{}, err
 	}
 
-	return bounded(ctx, func() (measured, error) {
+	return probe.Await(ctx, func() (measured, error) {
 		defer leave()
 
 		return s.usage(ctx, id, use, path)
 	})
 }
 
-// explain returns what is the matter with a volume that could not be measured;
-// the failure, where nothing is.
+// explain returns the condition of a volume whose usage could not be read, or the failure if
+// the volume is healthy.
 func (s *Service) explain(ctx context.Context, id, path string, failure error) (*health.Record, error) {
-	if errors.Is(failure, errSilent) {
-		s.monitor.Suspect(id)
+	if errors.Is(failure, probe.ErrNoResponse) {
+		s.prober.Monitor().Suspect(id)
 
-		record, ok := s.monitor.Get(id)
+		record, ok := s.prober.Monitor().Get(id)
 		if !ok {
-			return recordOf(id, unseen()), nil
+			return probe.NewRecord(id, probe.TimedOut()), nil
 		}
 
-		return recordOf(id, append(slices.Clone(record.Entries), unseen())...), nil
+		return probe.NewRecord(id, append(slices.Clone(record.Entries), probe.TimedOut())...), nil
 	}
 
-	// Without a condition, an old answer would pass for a good one.
+	// Without a condition in the answer, an old usage would pass for the current one.
 	if ctx.Err() != nil || !s.config.Capabilities.Has(capability.VolumeCondition) {
 		return nil, failure
 	}
 
-	record, err := s.afresh(ctx, id)
+	record, err := s.prober.ProbeNow(ctx, id)
 	if err == nil {
 		_, err = s.usedAt(id, path)
 	}
@@ -145,28 +143,19 @@ func (s *Service) explain(ctx context.Context, id, path string, failure error) (
 	return record, nil
 }
 
-// lastUsage is what was last known, at least how large the device is: without any
-// number COs take an answer for none.
+// lastUsage returns the last known usage, at least the size of the device: COs ignore an
+// answer without any number.
 func (s *Service) lastUsage(id string) []*csi.VolumeUsage {
-	known, last := s.evidence.of(id), health.Usage{}
-	record, ok := s.monitor.Get(id)
-
-	switch {
-	case ok && record.Usage != nil:
+	last := s.prober.Observations().LastUsage(id)
+	if record, ok := s.prober.Monitor().Get(id); ok && record.Usage != nil {
 		last = *record.Usage
-	case known.usage != nil:
-		last = *known.usage
-	case known.attached != nil && known.attached.deviceBytes > 0:
-		last.Bytes.Total = known.attached.deviceBytes
-	default:
-		last.Bytes.Total = known.imageBytes
 	}
 
 	return volumeUsages(mount.Usage{Bytes: mount.Amount(last.Bytes), Inodes: mount.Amount(last.Inodes)})
 }
 
-// usedAt returns the volume's record if it was staged or published at the
-// path, else NOT_FOUND.
+// usedAt returns the volume's record if it is staged or published at the path. Error:
+// NOT_FOUND.
 func (s *Service) usedAt(id, path string) (*staged.Volume, error) {
 	if ephemeral, ok := s.inline.at(id, path); ok {
 		return ephemeral.use(), nil
@@ -210,13 +199,13 @@ func (s *Service) usage(ctx context.Context, id string, use *staged.Volume, path
 		}
 	}
 
-	s.evidence.measured(id, *usageFrom(usage))
+	s.prober.Observations().SetUsage(id, *probe.UsageFrom(usage))
 
 	return measured{answer: volumeUsages(usage), filesystem: &filesystem}, nil
 }
 
-// mountedPlace returns where the volume is mounted, or NOT_FOUND: whatever else is
-// mounted there by now, its usage is not the volume's.
+// mountedPlace returns the directory at which the volume is mounted. Error: NOT_FOUND, also
+// where another mount covers it, whose usage is not the volume's.
 func (s *Service) mountedPlace(id string, use *staged.Volume, path string) (*mount.Target, error) {
 	place, err := s.places.Target(path)
 	if isNowhere(err) {
@@ -229,7 +218,7 @@ func (s *Service) mountedPlace(id string, use *staged.Volume, path string) (*mou
 
 	point, mounted, err := place.Mounted()
 	if err == nil && mounted {
-		if s.evidence.saw(id, path, point.ID) {
+		if s.prober.Observations().IsVolumesMount(id, path, point.ID) {
 			return place, nil
 		}
 
@@ -258,8 +247,8 @@ func volumeUsages(usage mount.Usage) []*csi.VolumeUsage {
 	return amounts
 }
 
-// directoryUsage replaces what all of the pool's filesystem holds by what the
-// volume's directory does: it may have what it has and what is left.
+// directoryUsage replaces the usage of the pool's filesystem by that of the volume's
+// directory. Its total is what it uses and what is available.
 func (s *Service) directoryUsage(ctx context.Context, use *staged.Volume, of mount.Usage) (mount.Usage, error) {
 	place, err := s.poolOf(use)
 	if err != nil {

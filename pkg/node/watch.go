@@ -13,10 +13,10 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 )
 
-// relistPeriod is how long a node may not know of a modification that another
+// attributePollPeriod is how long a node may not know of a modification that another
 // machine has made: the kernel tells of changes to a shared filesystem only on
 // the machine that makes them.
-const relistPeriod = 30 * time.Second
+const attributePollPeriod = 30 * time.Second
 
 // maxRefreshes is how many volumes may hang before others wait for them.
 const maxRefreshes = 16
@@ -26,7 +26,7 @@ const maxRefreshes = 16
 func (s *Service) Watch(ctx context.Context) {
 	watcher, err := s.watchPools()
 	if err != nil {
-		s.config.Log.Error("modifications take effect only after a while", "period", relistPeriod, "error", err)
+		s.config.Log.Error("modifications take effect only after a while", "period", attributePollPeriod, "error", err)
 	}
 
 	changed := s.pools.Changed()
@@ -43,7 +43,7 @@ func (s *Service) Watch(ctx context.Context) {
 		events, failures = watcher.Events, watcher.Errors
 	}
 
-	again := time.NewTicker(relistPeriod)
+	again := time.NewTicker(attributePollPeriod)
 	defer again.Stop()
 
 	refreshes := &errgroup.Group{}
@@ -73,7 +73,7 @@ func (s *Service) Watch(ctx context.Context) {
 			}
 
 			if err != nil {
-				s.config.Log.Error("modifications take effect only after a while", "period", relistPeriod, "error", err)
+				s.config.Log.Error("modifications take effect only after a while", "period", attributePollPeriod, "error", err)
 			}
 
 			ids = s.imagesInUse()

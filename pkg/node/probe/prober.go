@@ -18,6 +18,9 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 )
 
+// DefaultIOErrorHold is how long a volume is unhealthy after its last I/O error by default.
+const DefaultIOErrorHold = 10 * time.Minute
+
 // monitorName names the node's view of volumes in metrics and reports.
 const monitorName = "node"
 
@@ -101,8 +104,25 @@ func (p *Prober) Monitor() *health.Monitor { return p.monitor }
 // Observations are the last observations of the volumes.
 func (p *Prober) Observations() *Observations { return p.observations }
 
-// Gate keeps probes out of a volume that is about to be unmounted.
-func (p *Prober) Gate() *Gate { return p.gate }
+// CloseGate keeps probes out of a volume that is about to be unmounted until reopen is
+// called. See Gate.Close.
+func (p *Prober) CloseGate(volumeID string) (reopen func()) { return p.gate.Close(volumeID) }
+
+// Attached records the volume's new device before anything uses it. isSecond means that it is
+// a raw-block volume's second device, for its read-only publications.
+func (p *Prober) Attached(record *staged.Volume, device *loop.Device, imageBytes int64, isSecond bool) {
+	if isSecond {
+		p.observations.AddReader(record.VolumeID, device.Number)
+
+		return
+	}
+
+	p.observations.Attach(record.VolumeID, Attachment{Number: device.Number, Sequence: device.Sequence},
+		imageBytes, record.Ephemeral)
+}
+
+// Detached drops the mapping of a device that is about to be detached.
+func (p *Prober) Detached(number int) { p.observations.Detach(number) }
 
 // ProbeAfterOperation probes the volume after an operation that has changed it.
 func (p *Prober) ProbeAfterOperation(id string) {

@@ -1,0 +1,97 @@
+package node
+
+import (
+	"context"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/node/observe"
+	"github.com/touchstone-csi/touchstone/pkg/node/probe"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
+)
+
+// Prober probes the volumes on this node.
+func (s *Service) Prober() *probe.Prober { return s.prober }
+
+func (s *Service) newProber() *probe.Prober {
+	return probe.New(probe.Config{
+		Volumes: probedVolumes{s}, Checker: s.checker,
+		Pools: s.pools, Dirs: s.places, Loops: s.loops, Observer: observe.New(s.places, s.loops), Operations: s.ops,
+		Health: s.config.Health, Sources: s.config.Sources, MarkFilesystem: s.config.MarkFilesystem,
+		Storage: s.config.Storage, IOErrorHold: s.config.IOErrorHold, Log: s.config.Log,
+	})
+}
+
+// leave deletes the record of a volume that was unstaged, and then its last observation: in
+// this order, so that a probe that is running does not restore the observation. A volume
+// whose staging fails keeps its observation.
+func (s *Service) leave(record *staged.Volume) error {
+	defer s.prober.Observations().Forget(record.VolumeID)
+
+	return s.forget(record)
+}
+
+// probedVolumes implements probe.Volumes.
+type probedVolumes struct{ service *Service }
+
+func (v probedVolumes) InUse(id string) (*staged.Volume, staged.Record, bool) {
+	if record, ok := v.service.stagedVolumes.Get(id); ok {
+		return record, record, true
+	}
+
+	if inline, ok := v.service.inline.Get(id); ok {
+		return inline.use(), inline, true
+	}
+
+	return nil, nil, false
+}
+
+func (v probedVolumes) IDsInUse() []string {
+	var ids []string
+
+	for _, record := range v.service.stagedVolumes.All() {
+		ids = append(ids, record.VolumeID)
+	}
+
+	for _, inline := range v.service.inline.All() {
+		ids = append(ids, inline.VolumeID)
+	}
+
+	return ids
+}
+
+func (v probedVolumes) PoolOf(record *staged.Volume) (*pool.Pool, error) {
+	return v.service.poolOf(record)
+}
+
+func (v probedVolumes) RawDevices(volumeID string) (probe.RawDevices, error) {
+	held, err := v.service.devices.sought(volumeID)
+
+	return probe.RawDevices{
+		Staged: held.staged, StagedSequence: held.stagedSequence,
+		ReadOnly: held.readOnly, ReadOnlySequence: held.readOnlySequence,
+	}, err
+}
+
+func (v probedVolumes) HadRawDevice(volumeID string, number int) bool {
+	return v.service.devices.had(volumeID, number)
+}
+
+func (v probedVolumes) GuestUsage(ctx context.Context, record *staged.Volume, deviceBytes int64) (mount.Usage, error) {
+	return v.service.askGuest(ctx, record, deviceBytes)
+}
+
+func (v probedVolumes) RevokeLostDevices(ctx context.Context, record *staged.Volume) error {
+	for _, publication := range record.Publications {
+		lost, err := v.service.shownLost(record, publication)
+		if err != nil {
+			return err
+		}
+
+		if lost {
+			return v.service.revokeLost(ctx, record.VolumeID)
+		}
+	}
+
+	return nil
+}
