@@ -1,0 +1,98 @@
+package fsck
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/pkg/operation"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+func TestWhichVolumesCanBeCheckedOnline(t *testing.T) {
+	t.Parallel()
+
+	image := volume.Parameters{Backing: volume.BackingImage}
+	direct := volume.Parameters{Backing: volume.BackingImage, DirectAssign: true}
+
+	for name, test := range map[string]struct {
+		parameters volume.Parameters
+		how        string
+		hanging    bool
+		want       string
+	}{
+		"mounted image":          {image, HowOnline, false, ""},
+		"offline, but in use":    {image, HowOffline, false, "it is in use at /path"},
+		"last probe hangs":       {image, HowOnline, true, "it does not answer"},
+		"directory":              {volume.Parameters{Backing: volume.BackingDirectory}, HowOnline, false, "it is a directory"},
+		"assigned to a guest":    {direct, HowOnline, false, "a virtual machine may have it mounted"},
+		"directory, and offline": {volume.Parameters{Backing: volume.BackingDirectory}, HowOffline, false, "it is a directory"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			err := checkableOnline(&staged.Volume{Parameters: test.parameters}, "/path", test.how, test.hanging)
+			if test.want == "" {
+				require.NoError(t, err)
+			} else {
+				require.ErrorContains(t, err, test.want)
+			}
+		})
+	}
+}
+
+func TestWhichErrorsAreRecorded(t *testing.T) {
+	t.Parallel()
+
+	for name, test := range map[string]struct {
+		err  error
+		want bool
+	}{
+		"tool failed":             {&filesystem.ToolError{}, true},
+		"frozen for too long":     {errTooSlow, true},
+		"answer to the caller":    {rpc.Errorf(codes.Aborted, "it was unstaged"), false},
+		"volume was deleted":      {pool.ErrMissing, false},
+		"frozen by another":       {filesystem.ErrFrozen, false},
+		"thawed by another":       {filesystem.ErrNotFrozen, false},
+		"driver is shutting down": {operation.ErrDraining, false},
+		"panic":                   {&operation.PanicError{}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			require.Equal(t, test.want, isCheckFailure(t.Context(), test.err))
+		})
+	}
+
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.False(t, isCheckFailure(ended, errTooSlow), "a check that was cancelled has no verdict")
+}
+
+func TestReadOnlyMounts(t *testing.T) {
+	t.Parallel()
+
+	require.False(t, isMountedReadOnly(&staged.Volume{}))
+	require.True(t, isMountedReadOnly(&staged.Volume{ReadOnly: true}))
+	require.True(t, isMountedReadOnly(&staged.Volume{Capability: volume.Capability{MountFlags: []string{"noatime,ro"}}}))
+}
+
+func TestLimitOfFrozenWork(t *testing.T) {
+	t.Parallel()
+
+	err := withLimit(t.Context(), 0, func(ctx context.Context) error {
+		<-ctx.Done()
+
+		return context.Cause(ctx)
+	})
+	require.ErrorIs(t, err, errTooSlow)
+
+	other := errors.New("another error")
+	require.ErrorIs(t, withLimit(t.Context(), maxFrozen, func(context.Context) error { return other }), other)
+}

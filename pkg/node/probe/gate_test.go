@@ -1,0 +1,84 @@
+package probe_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/pkg/node/probe"
+)
+
+func TestGateKeepsProbesOutWhileClosed(t *testing.T) {
+	t.Parallel()
+
+	gate := probe.NewGate()
+	reopen, reopenToo := gate.Close("volume"), gate.Close("volume")
+
+	_, ok := gate.TryEnter("volume")
+	require.False(t, ok, "a probe enters a closed gate")
+
+	leave, ok := gate.TryEnter("another")
+	require.True(t, ok, "the gate of another volume is closed")
+	leave()
+	reopen()
+
+	_, ok = gate.TryEnter("volume")
+	require.False(t, ok, "the gate is open while one of two operations has it closed")
+	reopenToo()
+
+	leave, ok = gate.TryEnter("volume")
+	require.True(t, ok, "the gate is still closed")
+	leave()
+}
+
+func TestGateCloseWaitsForProbes(t *testing.T) {
+	t.Parallel()
+
+	gate := probe.NewGate()
+	leave, _ := gate.TryEnter("volume")
+	leaveToo, _ := gate.TryEnter("volume")
+	closed := make(chan struct{})
+
+	go func() {
+		gate.Close("volume")()
+		close(closed)
+	}()
+
+	leave()
+
+	select {
+	case <-closed:
+		t.Fatal("Close returns while a probe is inside")
+	case <-time.After(10 * time.Millisecond):
+	}
+
+	leaveToo()
+
+	select {
+	case <-closed:
+	case <-time.After(10 * time.Second):
+		t.Fatal("Close does not return after the last probe has left")
+	}
+}
+
+func TestGateCloseIsBounded(t *testing.T) {
+	t.Parallel()
+
+	gate := probe.NewGate()
+	_, ok := gate.TryEnter("volume")
+	require.True(t, ok)
+
+	closed := make(chan struct{})
+
+	go func() {
+		gate.Close("volume")()
+		close(closed)
+	}()
+
+	select {
+	case <-closed:
+	case <-time.After(10 * time.Second):
+		t.Fatal("Close waits for a probe that hangs")
+	}
+}

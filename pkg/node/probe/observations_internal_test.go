@@ -1,0 +1,167 @@
+package probe
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/health"
+)
+
+// attached is an observation of a volume at loop3.
+func attached(sequence uint64) observation {
+	return observation{attached: &Attachment{Number: 3, Sequence: sequence}}
+}
+
+func TestIOErrorsBelongToTheAttachment(t *testing.T) {
+	t.Parallel()
+
+	o := NewObservations()
+	o.set("volume", attached(1))
+
+	event := health.Event{Kind: health.IOError, Device: unix.Mkdev(loopMajor, 3), At: time.Now()}
+	require.Equal(t, []string{"volume"}, o.recordIOError(event))
+	require.Equal(t, []string{"volume"}, o.withIOErrors())
+
+	event.Device = unix.Mkdev(loopMajor, 4)
+	require.Empty(t, o.recordIOError(event), "the device of no volume")
+
+	event.Device = unix.Mkdev(8, 3)
+	require.Empty(t, o.recordIOError(event), "the device is no loop device")
+
+	o.set("volume", attached(1))
+	require.Equal(t, []string{"volume"}, o.withIOErrors(), "the same attachment keeps its errors")
+
+	o.set("volume", attached(2))
+	require.Empty(t, o.withIOErrors(), "another attachment has no errors")
+}
+
+func TestDevicesAreMappedToVolumes(t *testing.T) {
+	t.Parallel()
+
+	o := NewObservations()
+	o.SetContentID("content", "ephemeral")
+	o.Attach("content", Attachment{Number: 1, Sequence: 1}, 4096, true)
+	o.Attach("volume", Attachment{Number: 2, Sequence: 2}, 4096, false)
+	o.AddReader("volume", 3)
+
+	for number, want := range map[int][]string{1: {"ephemeral"}, 2: {"volume"}, 3: {"volume"}, 4: nil} {
+		require.Equal(t, want, o.atDevice(unix.Mkdev(loopMajor, uint32(number))), "loop%d", number)
+	}
+
+	o.Detach(3)
+	require.Empty(t, o.atDevice(unix.Mkdev(loopMajor, 3)), "a detached device")
+
+	o.Forget("ephemeral")
+	require.Empty(t, o.atDevice(unix.Mkdev(loopMajor, 1)), "the device of a forgotten volume")
+	require.Equal(t, "content", o.volumeOf("content"))
+}
+
+func TestFilesystemsAreMappedToVolumes(t *testing.T) {
+	t.Parallel()
+
+	one, two := [2]int32{1, 1}, [2]int32{2, 2}
+	o := NewObservations()
+	o.set("first", observation{filesystem: one})
+	o.set("second", observation{filesystem: one})
+	require.Equal(t, []string{"first", "second"}, o.inFilesystem(one))
+
+	o.set("first", observation{filesystem: two})
+	require.Equal(t, []string{"second"}, o.inFilesystem(one))
+	require.Equal(t, []string{"first"}, o.inFilesystem(two))
+
+	o.Forget("first")
+	require.Empty(t, o.inFilesystem(two))
+}
+
+func TestForeignWrites(t *testing.T) {
+	t.Parallel()
+
+	o := NewObservations()
+	o.Attach("volume", Attachment{Number: 1, Sequence: 1}, 4096, false)
+
+	o.recordForeignWrite("volume", time.Now())
+	require.Zero(t, o.last("volume").foreignWriteAt, "the event of a write before the attachment may arrive late")
+
+	at := time.Now().Add(time.Second)
+	o.recordForeignWrite("volume", at)
+	require.Equal(t, at, o.last("volume").foreignWriteAt)
+
+	o.clearForeignWrite("volume", at.Add(-time.Nanosecond))
+	require.Equal(t, at, o.last("volume").foreignWriteAt, "a newer write stays recorded")
+
+	o.clearForeignWrite("volume", at)
+	require.Zero(t, o.last("volume").foreignWriteAt)
+
+	o.recordForeignWrite("unknown", at)
+	require.Zero(t, o.last("unknown").foreignWriteAt, "a volume without an observation")
+}
+
+func TestMountsChanged(t *testing.T) {
+	t.Parallel()
+
+	const path = "/target"
+
+	observed := map[string]observedMount{path: {id: 7}}
+	point := mount.Point{ID: 7, Path: path}
+	readOnly := mount.Point{ID: 7, Path: path, ReadOnly: true}
+	covering := mount.Point{ID: 8, Path: path}
+	elsewhere := mount.Point{ID: 9, Path: "/elsewhere"}
+
+	for name, test := range map[string]struct {
+		observed map[string]observedMount
+		table    []mount.Point
+		want     bool
+	}{
+		"same mount":              {observed, []mount.Point{point, elsewhere}, false},
+		"mount is gone":           {observed, []mount.Point{elsewhere}, true},
+		"mount is read-only":      {observed, []mount.Point{readOnly}, true},
+		"mount is covered":        {observed, []mount.Point{point, covering}, true},
+		"mount was missing":       {map[string]observedMount{path: {}}, []mount.Point{elsewhere}, true},
+		"volume without any path": {nil, []mount.Point{elsewhere}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			require.Equal(t, test.want, mountsChanged(test.observed, newMountTable(test.table)))
+		})
+	}
+}
+
+func TestQueriesOfAHangingFilesystemAreRefused(t *testing.T) {
+	t.Parallel()
+
+	o := NewObservations()
+	end, err := o.BeginQuery("volume")
+	require.NoError(t, err)
+
+	_, err = o.BeginQuery("volume")
+	require.NoError(t, err, "a query beside one that has just begun")
+
+	long := time.Now().Add(-2 * queryTimeout)
+	o.queries["hanging"] = []*time.Time{&long}
+
+	_, err = o.BeginQuery("hanging")
+	require.ErrorIs(t, err, ErrNoResponse)
+
+	end()
+	require.Len(t, o.queries["volume"], 1)
+}
+
+func TestLastUsage(t *testing.T) {
+	t.Parallel()
+
+	o := NewObservations()
+	o.Attach("volume", Attachment{Number: 1}, 1000, false)
+	require.EqualValues(t, 1000, o.LastUsage("volume").Bytes.Total, "the image's size")
+
+	seen := attached(1)
+	seen.attached.deviceBytes = 2000
+	o.set("volume", seen)
+	require.EqualValues(t, 2000, o.LastUsage("volume").Bytes.Total, "the device's size")
+
+	o.SetUsage("volume", health.Usage{Bytes: health.Amount{Total: 1500, Used: 7}})
+	require.EqualValues(t, 7, o.LastUsage("volume").Bytes.Used, "the usage measured")
+}
