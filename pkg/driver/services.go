@@ -166,7 +166,7 @@ func (r *components) addNode(config *Config, ops *operation.Group) error {
 
 	if !config.serves(ModeController) {
 		// A controller in this process notifies the node directly.
-		added.watches = append(added.watches, served.Watch)
+		added.watches = append(added.watches, served.WatchAttributes)
 	}
 
 	r.services = append(r.services, added)

@@ -1,11 +1,13 @@
-// Package node is the CSI Node service: it makes volumes usable on this
-// machine.
+// Package node is the CSI Node service: it makes volumes usable on this machine.
 //
-// What is staged and published is observed, in the mount table and at the loop
-// devices; the node's own records only say what was asked for, and are written
-// before anything is done, so that a kill -9 at any instruction leaves nothing
-// that nobody knows. The controller's records are never read.
+// Its records state what the CO has requested, and are written before anything is done, so
+// that a restart after a kill at any instruction finds what has to be completed or undone.
+// What is mounted and attached is always observed (package observe). The controller's
+// records are never read.
 //
-// What may enter: the RPCs of the service and the order in which pool, loop
-// device, filesystem and mount are put together.
+// It contains the handlers of the service, the records of staged and published volumes,
+// and recovery. What is done with a volume is in packages below it: access makes a volume
+// usable, probe finds out whether it is healthy, fsck checks filesystems, freeze freezes
+// them for a copy, and tuning applies mutable parameters. These do not import package node;
+// where they depend on it, they define an interface.
 package node
