@@ -42,7 +42,7 @@ func (o *Observer) MountAt(path string) (mount.Point, bool, error) {
 	return dir.Mounted()
 }
 
-// IsNoMountTarget reports whether an error of mount.AllowedDirs.Find means that nothing can be
+// IsNoMountTarget reports whether an error of mount.AllowedDirs.Target means that nothing can be
 // mounted at the path: a directory of the path is missing, or is a file or a symlink. Its
 // other errors say nothing about the path.
 func IsNoMountTarget(err error) bool {

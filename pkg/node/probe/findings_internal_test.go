@@ -29,19 +29,19 @@ func TestErrorFindings(t *testing.T) {
 	check := &fsck.Record{Errors: 3}
 
 	for name, test := range map[string]struct {
-		counted filesystem.Errors
+		counted filesystem.ErrorCounts
 		check   *fsck.Record
 		isBtrfs bool
 		want    []health.Reason
 	}{
-		"no errors":               {filesystem.Errors{}, nil, false, nil},
-		"errors":                  {filesystem.Errors{Count: 1}, nil, false, []health.Reason{health.FilesystemErrors}},
-		"errors before the check": {filesystem.Errors{Count: 3}, check, false, nil},
-		"errors since the check":  {filesystem.Errors{Count: 4}, check, false, []health.Reason{health.FilesystemErrors}},
-		"corruption":              {filesystem.Errors{Count: 1, Corrupted: true}, nil, false, []health.Reason{health.FilesystemCorrupted}},
-		"btrfs: failed requests":  {filesystem.Errors{Count: 1, IO: true}, nil, true, []health.Reason{health.IOErrors}},
+		"no errors":               {filesystem.ErrorCounts{}, nil, false, nil},
+		"errors":                  {filesystem.ErrorCounts{Count: 1}, nil, false, []health.Reason{health.FilesystemErrors}},
+		"errors before the check": {filesystem.ErrorCounts{Count: 3}, check, false, nil},
+		"errors since the check":  {filesystem.ErrorCounts{Count: 4}, check, false, []health.Reason{health.FilesystemErrors}},
+		"corruption":              {filesystem.ErrorCounts{Count: 1, Corrupted: true}, nil, false, []health.Reason{health.FilesystemCorrupted}},
+		"btrfs: failed requests":  {filesystem.ErrorCounts{Count: 1, IO: true}, nil, true, []health.Reason{health.IOErrors}},
 		"btrfs: both": {
-			filesystem.Errors{Count: 2, IO: true, Corrupted: true}, nil, true,
+			filesystem.ErrorCounts{Count: 2, IO: true, Corrupted: true}, nil, true,
 			[]health.Reason{health.FilesystemCorrupted, health.IOErrors},
 		},
 	} {
