@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 )
 
 // Backing says what a volume is made of in its pool.
@@ -61,7 +62,7 @@ const (
 	// DefaultPool is the pool of a volume that names none.
 	DefaultPool = "default"
 	// DefaultFSType is the filesystem of a volume that names none.
-	DefaultFSType = "ext4"
+	DefaultFSType = filesystem.Ext4
 	// DefaultBlockSize is the logical block size of a loop device, in bytes.
 	DefaultBlockSize = 4096
 	// SmallBlockSize is the other possible block size, in bytes; the device
@@ -91,7 +92,7 @@ type Parameters struct {
 }
 
 // FSTypes returns the filesystems that a volume can have.
-func FSTypes() []string { return []string{"ext4", "xfs", "btrfs"} }
+func FSTypes() []string { return filesystem.Names() }
 
 // ParseParameters reads CreateVolumeRequest.parameters (CSI v1.13,
 // CreateVolume). A key that is neither known nor the provisioner's own is

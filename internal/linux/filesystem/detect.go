@@ -11,22 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Detect tells the filesystem by its superblock's magic number alone, "" where
-// there is none of ours. Whether the place may be formatted is another question:
-// ask IsBlank.
+// Detect returns the name of the filesystem by its superblock's magic number alone, "" where there
+// is none of the supported ones. Whether a device may be formatted is another question: see IsBlank.
 func Detect(r io.ReaderAt) (string, error) {
-	// In this order, since mkfs.btrfs wipes where the others have theirs, but
-	// not the other way round.
-	for _, candidate := range []struct {
-		name   string
-		offset int64
-		magic  string
-	}{
-		{XFS, 0, xfsMagic},
-		{Ext4, ext4SuperOffset + ext4MagicOffset, ext4Magic},
-		{Btrfs, btrfsSuperOffset + btrfsMagicOffset, btrfsMagic},
-	} {
-		found, err := readAt(r, candidate.offset, len(candidate.magic))
+	for _, candidate := range inDetectionOrder() {
+		found, err := readAt(r, candidate.magicOffset, len(candidate.magic))
 		if err != nil {
 			return "", fmt.Errorf("detect the filesystem: %w", err)
 		}

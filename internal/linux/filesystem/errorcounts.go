@@ -42,23 +42,22 @@ const (
 // shows some milliseconds after the error. Error: the kernel's,
 // fs.ErrNotExist where the filesystem is not mounted any more.
 func ReadErrors(fsType string, device int, root *os.File) (ErrorCounts, error) {
-	var (
-		found ErrorCounts
-		err   error
-	)
-
-	switch fsType {
-	case Ext4:
-		found, err = ext4Errors(filepath.Join(sysExt4, "loop"+strconv.Itoa(device)))
-	case Btrfs:
-		found, err = btrfsErrors(root)
+	row, _ := typeByName(fsType)
+	if row.errorCounts == nil {
+		return ErrorCounts{}, nil
 	}
 
+	found, err := row.errorCounts(device, root)
 	if err != nil {
 		return ErrorCounts{}, fmt.Errorf("errors that the kernel has counted in the %s on loop device %d: %w", fsType, device, err)
 	}
 
 	return found, nil
+}
+
+// ext4ErrorCounts reads the counters that sysfs shows of the ext4 on a loop device.
+func ext4ErrorCounts(device int, _ *os.File) (ErrorCounts, error) {
+	return ext4Errors(filepath.Join(sysExt4, "loop"+strconv.Itoa(device)))
 }
 
 func ext4Errors(directory string) (ErrorCounts, error) {

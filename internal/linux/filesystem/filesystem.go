@@ -177,9 +177,6 @@ type Verdict struct {
 	Detail string
 }
 
-// Names returns the names that ByName knows.
-func Names() []string { return []string{Ext4, XFS, Btrfs} }
-
 // ByName returns a filesystem by its name, working with the tools that run
 // starts; nil means NewRunner(). Error: ErrUnknown.
 func ByName(name string, run Runner) (Filesystem, error) {
@@ -187,16 +184,12 @@ func ByName(name string, run Runner) (Filesystem, error) {
 		run = NewRunner()
 	}
 
-	switch name {
-	case Ext4:
-		return &ext4{run: run}, nil
-	case XFS:
-		return &xfs{run: run}, nil
-	case Btrfs:
-		return &btrfs{run: run}, nil
-	default:
+	row, ok := typeByName(name)
+	if !ok {
 		return nil, fmt.Errorf("%w %q; known are %v", ErrUnknown, name, Names())
 	}
+
+	return row.new(run), nil
 }
 
 // target is what a tool will work on, looked at beforehand so that no tool is

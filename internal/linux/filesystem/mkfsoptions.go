@@ -138,14 +138,12 @@ func describeRules(rules map[string]optionRule, between string) string {
 // refuse, so that a user hears of it before the volume is made. Error:
 // ErrUnknown.
 func CheckOptions(name string, words []string) error {
-	grammars := map[string]func() mkfsGrammar{Ext4: ext4Grammar, XFS: xfsGrammar, Btrfs: btrfsGrammar}
-
-	of, known := grammars[name]
+	row, known := typeByName(name)
 	if !known {
 		return fmt.Errorf("%w %q; known are %v", ErrUnknown, name, Names())
 	}
 
-	_, err := of().parse(words)
+	_, err := row.mkfsOptions().parse(words)
 
 	return err
 }

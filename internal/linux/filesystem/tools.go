@@ -8,25 +8,14 @@ type Tool struct {
 
 // Tools returns all tools of a filesystem, none of an unknown one.
 func Tools(fsType string) []Tool {
-	of := func(pkg string, names ...string) []Tool {
-		tools := make([]Tool, 0, len(names))
-		for _, name := range names {
-			tools = append(tools, Tool{name, pkg})
-		}
+	row, _ := typeByName(fsType)
+	tools := make([]Tool, 0, len(row.tools))
 
-		return tools
+	for _, name := range row.tools {
+		tools = append(tools, Tool{Name: name, Package: row.debianPackage})
 	}
 
-	switch fsType {
-	case Ext4:
-		return of(ext4Package, "mkfs.ext4", "e2fsck", "resize2fs", "tune2fs", "e2image")
-	case XFS:
-		return of(xfsPackage, "mkfs.xfs", "xfs_repair", "xfs_logprint", "xfs_db", "xfs_mdrestore")
-	case Btrfs:
-		return of(btrfsPackage, "mkfs.btrfs", "btrfs", "btrfstune")
-	default:
-		return nil
-	}
+	return tools
 }
 
 // Find returns the path that a Runner starts the tool from. Error: a

@@ -37,16 +37,12 @@ func UUID(r io.ReaderAt) (string, error) {
 		return "", err
 	}
 
-	at, known := map[string]int64{
-		Ext4:  ext4SuperOffset + ext4UUID,
-		XFS:   xfsUUID,
-		Btrfs: btrfsSuperOffset + btrfsFSID,
-	}[name]
+	row, known := typeByName(name)
 	if !known {
 		return "", fmt.Errorf("UUID: %w", ErrNoSuperblock)
 	}
 
-	found, err := readAt(r, at, len(uuid.Nil))
+	found, err := readAt(r, row.uuidOffset, len(uuid.Nil))
 	if err == nil && found == nil {
 		err = ErrNoSuperblock
 	}

@@ -1,0 +1,78 @@
+package filesystem
+
+import (
+	"os"
+	"slices"
+)
+
+// fsType is the description of one supported filesystem.
+type fsType struct {
+	name string
+	// new returns the implementation, which starts its tools with run.
+	new func(run Runner) Filesystem
+	// magic identifies the superblock; it is magicOffset bytes from the start.
+	magic       string
+	magicOffset int64
+	// detectionRank orders Detect, lowest first: btrfs last, since mkfs.btrfs erases the magic of
+	// the others, but their mkfs does not erase that of btrfs.
+	detectionRank int
+	// uuidOffset is where the superblock has the UUID that blkid prints.
+	uuidOffset int64
+	// mkfsOptions returns the options that a user may give to mkfs.
+	mkfsOptions func() mkfsGrammar
+	// errorCounts reads what the kernel has counted of the filesystem on a loop device that is
+	// mounted at root; nil where the kernel counts nothing.
+	errorCounts func(device int, root *os.File) (ErrorCounts, error)
+	// debianPackage has the programs tools.
+	debianPackage string
+	tools         []string
+}
+
+// types is the table of all supported filesystems: a new one needs a file with its implementation
+// and a row here.
+var types = []fsType{ //nolint:gochecknoglobals // a table
+	{
+		name: Ext4, new: func(run Runner) Filesystem { return &ext4{run: run} },
+		magic: ext4Magic, magicOffset: ext4SuperOffset + ext4MagicOffset, detectionRank: 1,
+		uuidOffset: ext4SuperOffset + ext4UUID, mkfsOptions: ext4Grammar, errorCounts: ext4ErrorCounts,
+		debianPackage: ext4Package, tools: []string{"mkfs.ext4", "e2fsck", "resize2fs", "tune2fs", "e2image"},
+	},
+	{
+		name: XFS, new: func(run Runner) Filesystem { return &xfs{run: run} },
+		magic: xfsMagic, magicOffset: 0, detectionRank: 0,
+		uuidOffset: xfsUUID, mkfsOptions: xfsGrammar,
+		debianPackage: xfsPackage, tools: []string{"mkfs.xfs", "xfs_repair", "xfs_logprint", "xfs_db", "xfs_mdrestore"},
+	},
+	{
+		name: Btrfs, new: func(run Runner) Filesystem { return &btrfs{run: run} },
+		magic: btrfsMagic, magicOffset: btrfsSuperOffset + btrfsMagicOffset, detectionRank: 2,
+		uuidOffset: btrfsSuperOffset + btrfsFSID, mkfsOptions: btrfsGrammar,
+		errorCounts:   func(_ int, root *os.File) (ErrorCounts, error) { return btrfsErrors(root) },
+		debianPackage: btrfsPackage, tools: []string{"mkfs.btrfs", "btrfs", "btrfstune"},
+	},
+}
+
+// Names returns the names of the supported filesystems.
+func Names() []string {
+	names := make([]string, 0, len(types))
+	for _, each := range types {
+		names = append(names, each.name)
+	}
+
+	return names
+}
+
+// inDetectionOrder returns the table in the order in which Detect compares the magic numbers.
+func inDetectionOrder() []fsType {
+	return slices.SortedFunc(slices.Values(types), func(a, b fsType) int { return a.detectionRank - b.detectionRank })
+}
+
+// typeByName returns the row of a filesystem.
+func typeByName(name string) (fsType, bool) {
+	i := slices.IndexFunc(types, func(t fsType) bool { return t.name == name })
+	if i < 0 {
+		return fsType{}, false
+	}
+
+	return types[i], true
+}
