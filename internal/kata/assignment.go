@@ -162,7 +162,7 @@ func isHostOnlyFlag(flag string) bool {
 	}
 }
 
-// entryName returns the name by which Kata looks for the assignment of a path.
+// entryName returns the name of the directory in which Kata finds the assignment of a path.
 func entryName(targetPath string) (string, error) {
 	if !filepath.IsAbs(targetPath) || !isText(targetPath) {
 		return "", fmt.Errorf("%w: the target path is %q; name an absolute one", ErrInvalidAssignment, targetPath)

@@ -7,14 +7,13 @@
 //	<root>/.touchstone-…                                an assignment that is being written
 //	<target path>/csiPlugin.json                        the same assignment, as older runtimes read it
 //
-// The root is shared with Kata and with other drivers, so everything in it may be
-// anybody's: it is reached by descriptor, no symlink is followed, and nothing but
-// what was asked for is touched. A temporary file never lies beside an assignment:
+// The root is shared with Kata and with other drivers, so its content is not trusted: it is reached
+// by descriptor, no symlink is followed, and only what was requested is changed. A temporary file never lies beside an assignment:
 // Kata takes whatever else is there for the id of a sandbox.
 //
 // A guest is asked through its shim's socket, or through the program kata-runtime.
-// It belongs to a pod's user and isn't trusted: it may hang, lie and babble.
+// It belongs to a pod's user and is not trusted: it may hang, and return false or endless answers.
 //
-// What may enter: the words that a runtime and a driver exchange about a volume.
-// Nothing here knows volumes, attaches or mounts a device, or decides a gRPC code.
+// It contains the files and messages that a runtime and a driver exchange about a volume; it does
+// not know volumes, attaches and mounts no device, and decides no gRPC code.
 package kata

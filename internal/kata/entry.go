@@ -34,7 +34,7 @@ func openEntry(root *os.File, name string) (*os.File, error) {
 // openIn opens a name in a directory, and nothing that a symlink there points to.
 func openIn(dir *os.File, name string, flags int) (*os.File, error) {
 	fd, err := eintr.RetryValue(func() (int, error) {
-		// O_NONBLOCK: a fifo may wait there for somebody to open it.
+		// O_NONBLOCK: opening a fifo would wait for its other end.
 		return unix.Openat(int(dir.Fd()), name, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	})
 
@@ -48,8 +48,8 @@ func openIn(dir *os.File, name string, flags int) (*os.File, error) {
 	}
 }
 
-// makeEntry opens an entry's directory, which it makes if need be, in place of
-// whatever else has its name.
+// makeEntry opens an entry's directory. It creates a missing one, and replaces anything else that
+// has its name.
 func makeEntry(root *os.File, name string) (*os.File, error) {
 	for attempt := 1; ; attempt++ {
 		dir, err := openEntry(root, name)
@@ -267,7 +267,7 @@ func unlink(dir *os.File, name string, flags int) error {
 	case err == nil, errors.Is(err, unix.ENOENT):
 		return nil
 	case errors.Is(err, unix.EISDIR):
-		return fmt.Errorf("%w: %q; nobody is known to make it: look into it, and remove it", ErrNestedDirectory, name)
+		return fmt.Errorf("%w: %q; no known program makes it: inspect and remove it", ErrNestedDirectory, name)
 	default:
 		return fmt.Errorf("unlinkat %q: %w", name, err)
 	}

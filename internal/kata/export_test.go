@@ -1,12 +1,12 @@
 package kata
 
-// TemporaryPrefix begins the name of what a writer has not put in place yet.
+// TemporaryPrefix begins the name of a file that is still being written.
 const TemporaryPrefix = temporaryPrefix
 
 // ParseStats is what reads a guest's answer.
 var ParseStats = parseStats
 
-// ParseMountInfo is what reads an assignment, anybody's.
+// ParseMountInfo parses an assignment, which may be another program's.
 var ParseMountInfo = parseMountInfo
 
 // EntryName and TargetOf are the way from a target path to its entry, and back.

@@ -83,8 +83,8 @@ func (g *Guest) Stats(ctx context.Context, e Entry) (mount.Usage, error) {
 	return usage, nil
 }
 
-// Resize tells the guest to let the volume's filesystem have that many bytes of its
-// device, which has them already.
+// Resize asks the guest to grow the volume's filesystem to that many bytes of its device, which has
+// them already.
 //
 // Errors: ErrNoSandbox; ErrUnimplemented where the guest can't; ErrNoAnswer, which
 // wraps the context's error when that is why, and after which the guest may have

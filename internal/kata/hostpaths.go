@@ -12,7 +12,7 @@ import (
 var ErrHostPath = errors.New("bad translation of paths")
 
 // HostPaths translate the paths that a container has for things into those that
-// they have on the host, where the VM's runtime looks for them. The zero value
+// they have on the host, where the VM's runtime finds them. The zero value
 // translates nothing.
 type HostPaths struct {
 	// pairs have the longest From first, so that the first that fits is the one.

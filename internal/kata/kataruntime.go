@@ -76,9 +76,9 @@ type boundedBuffer struct {
 }
 
 func (l *boundedBuffer) Write(p []byte) (int, error) {
-	room := min(maxAnswerBytes-len(l.kept), len(p))
-	l.kept = append(l.kept, p[:room]...)
-	l.tooLong = l.tooLong || room < len(p)
+	fits := min(maxAnswerBytes-len(l.kept), len(p))
+	l.kept = append(l.kept, p[:fits]...)
+	l.tooLong = l.tooLong || fits < len(p)
 
 	return len(p), nil
 }

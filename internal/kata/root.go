@@ -19,8 +19,8 @@ const (
 	// DefaultRoot is the only root that Kata itself looks in.
 	DefaultRoot = "/run/kata-containers/shared/direct-volumes"
 
-	// dirMode and fileMode let in nobody but Kata: who can write here chooses what
-	// device of the host a guest gets.
+	// dirMode and fileMode exclude all users but root: write access here would choose which device
+	// of the host a guest gets.
 	dirMode  = 0o700
 	fileMode = 0o600
 
@@ -55,9 +55,9 @@ func NewRoot(path string) *Root { return &Root{path: filepath.Clean(path)} }
 // Errors: ErrInvalidAssignment, ErrUnsafeRoot, ErrNestedDirectory, or what the filesystem says.
 func (r *Root) Put(a Assignment) error { return r.put(a, clearEntry) }
 
-// Restore is Put for an assignment that a guest may have by now. What a sandbox was
-// told stays as it is, even if others would be told something else; where that was
-// lost, the sandbox keeps the volume.
+// Restore is Put for an assignment that a guest may have by now. The
+// assignment of a sandbox is not changed, even if a new one would differ; where it was lost, it is
+// written again and the sandbox keeps the volume.
 //
 // Errors: as Put's.
 func (r *Root) Restore(a Assignment) error {
@@ -136,7 +136,7 @@ func (r *Root) Remove(targetPath string) error {
 	return nil
 }
 
-// Get returns the assignment of a target path, whoever put it. The bool is false
+// Get returns the assignment of a target path, also another driver's. The bool is false
 // where Kata would find none, and what stands there instead is left alone.
 //
 // Errors: ErrInvalidAssignment, ErrUnsafeRoot, or what the filesystem says.

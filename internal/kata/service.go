@@ -30,8 +30,7 @@ type AssignedVolume struct {
 	Sandbox string `json:"sandbox,omitempty"`
 }
 
-// Service tells people on the driver's socket which volumes guests have: CSI has
-// no words for it.
+// Service lists on the driver's socket the volumes that guests have, for which CSI has no RPC.
 type Service struct {
 	// List returns the assigned volumes, without asking a guest. Its errors carry
 	// their gRPC code.

@@ -22,8 +22,8 @@ const (
 	unitInodes = 2
 )
 
-// parseStats reads what a guest says of a filesystem; an error of its own may be in
-// the place of that. Errors are ErrNoAnswer.
+// parseStats reads what a guest says of a filesystem; it may answer with an error
+// instead. Errors are ErrNoAnswer.
 func parseStats(answer []byte) (mount.Usage, error) {
 	var stats struct {
 		Usage []volumeUsage `json:"usage"`
@@ -51,7 +51,7 @@ func parseStats(answer []byte) (mount.Usage, error) {
 }
 
 // amountOf returns the one entry of a unit, and zeros where there is none: a
-// filesystem without a number of inodes has none to tell.
+// filesystem without a number of inodes reports none.
 func amountOf(usages []volumeUsage, unit int32) (mount.Amount, error) {
 	var (
 		amount mount.Amount

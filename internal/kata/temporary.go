@@ -18,8 +18,7 @@ import (
 // locked by its writer.
 const temporaryPrefix = ".touchstone-"
 
-// writeMountInfo puts the content in place at once: whoever reads it reads all of
-// it. It needs not survive a power failure, as the guests that it is for don't.
+// writeMountInfo replaces the file atomically, so that a reader never reads a part of it. It needs not survive a power failure, as the guests that it is for don't.
 func writeMountInfo(root, dir *os.File, content []byte) error {
 	file, err := makeTemporary(root)
 	if err != nil {
@@ -33,7 +32,7 @@ func writeMountInfo(root, dir *os.File, content []byte) error {
 	}
 
 	if errors.Is(err, unix.EISDIR) {
-		err = fmt.Errorf("%w: %q; nobody is known to make it: look into it, and remove it", ErrNestedDirectory, mountInfoFile)
+		err = fmt.Errorf("%w: %q; no known program makes it: inspect and remove it", ErrNestedDirectory, mountInfoFile)
 	}
 
 	if err != nil {
@@ -43,11 +42,11 @@ func writeMountInfo(root, dir *os.File, content []byte) error {
 	return nil
 }
 
-// makeTemporary makes a file that nobody clears while it is open.
+// makeTemporary makes a file that ClearTemporary does not remove while it is open.
 func makeTemporary(root *os.File) (*os.File, error) {
 	for attempt := 1; ; attempt++ {
 		file, err := tryTemporary(root)
-		// Who clears the root may take it for left behind while it isn't locked yet.
+		// ClearTemporary may remove the file before it is locked.
 		taken := errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, fs.ErrNotExist)
 
 		if !taken || attempt == attempts {

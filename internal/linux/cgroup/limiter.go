@@ -14,17 +14,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Limiter puts limits for block devices into the cgroups of pods. It is safe
-// for concurrent use. See NewLimiter.
+// Limiter sets limits for block devices in the cgroups of pods. It is safe for concurrent use.
 type Limiter struct {
 	root string
 	log  *slog.Logger
 
 	mu   sync.Mutex
 	pods map[string]*pod
-	// watched finds the pod of a cgroup whose children are watched for.
+	// watched maps each watched cgroup to its pod.
 	watched map[string]*pod
-	// watcher is there as long as a pod must be followed.
+	// watcher is nil until the first pod has to be watched (cgroup v1).
 	watcher *fsnotify.Watcher
 	ended   chan struct{}
 }
@@ -49,7 +48,7 @@ func (l *Limiter) CheckSupport() error {
 	return err
 }
 
-// Support is what a machine has for limits.
+// Support describes what a machine offers for limits.
 type Support struct {
 	// Version is that of cgroups, 1 or 2, and Directory their root.
 	Version   int
@@ -58,7 +57,7 @@ type Support struct {
 	HasPods bool
 }
 
-// Support looks at what this machine has. Error: ErrUnsupported.
+// Support returns what this machine offers for limits. Error: ErrUnsupported.
 func (l *Limiter) Support() (Support, error) {
 	ruling, directory, err := detect(l.root)
 	if err != nil {
@@ -68,8 +67,8 @@ func (l *Limiter) Support() (Support, error) {
 	return Support{Version: ruling.version(), Directory: directory, HasPods: hasPods(directory)}, nil
 }
 
-// Set gives the pod these limits for the device instead of those that it had.
-// When one thing fails, nothing is changed. Errors: ErrUnsupported, ErrNoPod.
+// Set replaces the pod's limits for the device. Where one write fails, it restores the former
+// limits. Errors: ErrUnsupported, ErrNoPod.
 func (l *Limiter) Set(podUID string, device Device, wanted Limits) error {
 	if wanted == (Limits{}) {
 		return l.Remove(podUID, device)
@@ -106,8 +105,8 @@ func (l *Limiter) Set(podUID string, device Device, wanted Limits) error {
 	return err
 }
 
-// Remove takes the pod's limits for the device away. That there are none, or
-// no such pod any more, is fine.
+// Remove removes the pod's limits for the device. It succeeds where there are none, or where the pod
+// is gone.
 func (l *Limiter) Remove(podUID string, device Device) error {
 	ruling, base, err := detect(l.root)
 	if errors.Is(err, ErrUnsupported) {
@@ -163,7 +162,7 @@ func (l *Limiter) Get(podUID string, device Device) (Limits, error) {
 	return ruling.get(top, device)
 }
 
-// Close stops following pods. The rules stay.
+// Close stops watching the cgroups of pods. The rules stay in force.
 func (l *Limiter) Close() error {
 	l.mu.Lock()
 	watcher, ended := l.watcher, l.ended
@@ -225,9 +224,9 @@ func restoreRule(ruling hierarchy, cgroup string, device Device, before Limits) 
 	return nil
 }
 
-// gone says whether a cgroup has been removed. ENODEV is its answer to whoever
-// had a file open, and also that for a device which does not exist; then the
-// pod's own cgroup has said so first.
+// isRemoved reports whether the error means that the cgroup was removed. A file that was open then
+// returns ENODEV. A device that does not exist returns ENODEV too; but the write to the pod's own
+// cgroup, which comes first, has failed with it before.
 func isRemoved(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) }
 
 // beneath returns the cgroup and all of its descendants.

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// podUIDKey is how the kubelet tells the pod where the CSIDriver object has
-// podInfoOnMount.
+// podUIDKey is the key of the volume context in which the kubelet names the pod, if the CSIDriver
+// object has podInfoOnMount.
 const podUIDKey = "csi.storage.k8s.io/pod.uid"
 
 const (
@@ -26,7 +26,8 @@ const (
 	podUIDBytes = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-"
 )
 
-// isPodUID is on the way of every publication: no pattern is compiled for it.
+// isPodUID reports whether uid may become part of a path. Every publication calls it, so it uses no
+// regular expression.
 func isPodUID(uid string) bool {
 	return uid != "" && len(uid) <= maxPodUID && uid[0] != '-' && strings.Trim(uid, podUIDBytes) == ""
 }
@@ -38,7 +39,7 @@ func isPodUID(uid string) bool {
 //	…/pods/<uid>/volumeDevices/…
 //	…/volumeDevices/publish/<volume>/<uid>
 //
-// It returns "" where nothing tells, as with other COs.
+// It returns "" where neither names a pod, as with other COs.
 func PodUID(targetPath string, volumeContext map[string]string) string {
 	found := volumeContext[podUIDKey]
 	if found == "" {

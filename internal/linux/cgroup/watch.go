@@ -27,7 +27,7 @@ func (l *Limiter) lockPod(podUID string) *pod {
 			return found
 		}
 
-		// It was forgotten while its lock was waited for.
+		// The entry was dropped while this call waited for its lock.
 		found.mu.Unlock()
 	}
 }
@@ -66,8 +66,7 @@ func (l *Limiter) unwatch(cgroup string) {
 	}
 }
 
-// watch sees to it that no child of the pod's cgroups comes unnoticed from now
-// on, and returns those that there are.
+// watch watches the pod's cgroups for new children and returns all that exist.
 func (l *Limiter) watch(followed *pod, top string) ([]string, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -81,7 +80,7 @@ func (l *Limiter) watch(followed *pod, top string) ([]string, error) {
 	cgroups := []string{top}
 
 	for i := 0; i < len(cgroups); i++ {
-		// First the watch, then the look, so that none falls in between.
+		// The watch first, then the listing, so that no new cgroup is missed in between.
 		err := l.watcher.Add(cgroups[i])
 		if err != nil && (i == 0 || !isRemoved(err)) {
 			return nil, fmt.Errorf("follow the cgroups of a pod: %w", err)
@@ -141,7 +140,7 @@ func (l *Limiter) processEvents(watcher *fsnotify.Watcher) {
 				return
 			}
 
-			// Something was missed, and nobody knows what.
+			// Events were lost, so every watched cgroup is scanned again.
 			l.log.Warn("looking through all cgroups of limited pods", "reason", err)
 			l.rescan()
 		}

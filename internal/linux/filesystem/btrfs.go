@@ -214,7 +214,7 @@ func (*btrfs) SizeBytes(r io.ReaderAt) (int64, error) {
 		return 0, fmt.Errorf("%s: %w", Btrfs, err)
 	}
 
-	// The superblock knows its own place: a copy elsewhere is none.
+	// The superblock records its own position: a copy elsewhere is not the superblock.
 	if super == nil || !bytes.Equal(super[btrfsMagicOffset:][:len(btrfsMagic)], []byte(btrfsMagic)) ||
 		binary.LittleEndian.Uint64(super[btrfsByteNumber:]) != btrfsSuperOffset {
 		return 0, fmt.Errorf("%s: %w", Btrfs, ErrNoSuperblock)

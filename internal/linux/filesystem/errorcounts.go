@@ -14,8 +14,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// ErrorCounts are those that the kernel has counted in a filesystem. They stay with
-// the filesystem, so they also tell of former mounts.
+// ErrorCounts are the errors that the kernel has counted in a filesystem. They are stored in the
+// filesystem, so they include those of former mounts.
 type ErrorCounts struct {
 	// Count grows with each error; 0 is none.
 	Count uint64

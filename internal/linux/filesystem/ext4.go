@@ -242,7 +242,7 @@ type fsmapHead struct {
 // ext4ReachesEnd says whether the filesystem has a last block that ends at bytes
 // or beyond. The kernel asks for CAP_SYS_RESOURCE before it notices that there
 // is nothing to do, and statfs leaves the metadata out, so its map of the
-// device is asked what lies in that block. If it can't tell, growing is tried.
+// device is queried for that block. If the query fails, growing is tried.
 func ext4ReachesEnd(directory *os.File, bytes uint64) bool {
 	var stat unix.Stat_t
 	if unix.Fstat(int(directory.Fd()), &stat) != nil {
@@ -373,13 +373,13 @@ func lockPath(ctx context.Context, path string) (*os.File, error) {
 		return nil, fmt.Errorf("lock: %w", err)
 	}
 
-	// Some attempts, since udev takes the lock for an instant, as a child does that
-	// is just being forked.
-	patience, pause := fork.NewRetry(lockAttempts), firstBusyPause
+	// Several attempts, since udev holds the lock for a moment, as does a child that is just being
+	// forked.
+	retries, pause := fork.NewRetry(lockAttempts), firstBusyPause
 
 	for {
 		err = flock.TryLock(file, unix.LOCK_EX)
-		if !errors.Is(err, unix.EWOULDBLOCK) || !patience.Again() {
+		if !errors.Is(err, unix.EWOULDBLOCK) || !retries.Again() {
 			break
 		}
 

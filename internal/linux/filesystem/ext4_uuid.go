@@ -21,7 +21,7 @@ const (
 	ext4FlagSeed         = 0x2000 // of Incompatible: CSUM_SEED
 )
 
-// DuplicateUUIDFlags: nobody asks for the UUID.
+// DuplicateUUIDFlags returns none: the kernel mounts several ext4 of one UUID.
 func (*ext4) DuplicateUUIDFlags() []string { return nil }
 
 func (*ext4) HasUUID(r io.ReaderAt, id string) (bool, error) { return superblockHasUUID(r, id) }
@@ -29,7 +29,7 @@ func (*ext4) HasUUID(r io.ReaderAt, id string) (bool, error) { return superblock
 // SetUUID leaves the checksums of all other metadata as they are: their seed,
 // which is the UUID unless it is written down, is written down. Kernels before
 // 4.4 do not know that. The copies of the superblock follow with the next
-// e2fsck or resize2fs; until then they tell the former UUID.
+// e2fsck or resize2fs; until then they have the former UUID.
 func (e *ext4) SetUUID(ctx context.Context, path, id string) error {
 	return withSuperblocks(ctx, path, id, Ext4, func(s *superblocks, wanted uuid.UUID) error {
 		return e.setUUID(ctx, s, wanted)
@@ -82,5 +82,5 @@ func ext4Sign(super []byte, id uuid.UUID) error {
 	return nil
 }
 
-// ext4CRC is a CRC-32C that nobody inverts at the end.
+// ext4CRC is a CRC-32C without the final inversion.
 func ext4CRC(data []byte) uint32 { return ^crc32c(data) }

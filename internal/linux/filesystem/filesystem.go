@@ -61,15 +61,14 @@ type Filesystem interface {
 	// overwrites what is there. ErrorCounts: ErrTooSmall, ErrOption, ErrInUse,
 	// ErrToolMissing, or a ToolError.
 	Make(ctx context.Context, path string, o MakeOptions) error
-	// Check looks at an unmounted filesystem and repairs what is safe to repair.
-	// What it finds is the verdict; an error means that it could not look.
+	// Check checks an unmounted filesystem and repairs what is safe to repair. The verdict is what
+	// it found; an error means that it could not check.
 	Check(ctx context.Context, path string) (Verdict, error)
-	// ForceCheck is Check that does not believe a filesystem which says that it is
-	// clean.
+	// ForceCheck is Check of all metadata, even if the superblock says that it is clean.
 	ForceCheck(ctx context.Context, path string) (Verdict, error)
-	// CheckReadOnly looks at all of a filesystem that nobody writes to, and changes no
-	// byte: Repaired is never its verdict. NeedsReplay means that it can't tell
-	// before the filesystem was mounted with ReplayFlags, and unmounted.
+	// CheckReadOnly checks all of a filesystem that is not being written, and changes no byte:
+	// its verdict is never Repaired. NeedsReplay means that the filesystem has to be mounted with
+	// ReplayFlags and unmounted first.
 	CheckReadOnly(ctx context.Context, path string, o ReadOnlyCheckOptions) (Verdict, error)
 	// ConsistentWhileWritten says whether what CheckReadOnly finds clean while it is mounted
 	// and written is clean.
@@ -106,7 +105,7 @@ type Filesystem interface {
 	// DuplicateUUIDFlags are the mount flags with which it mounts while another of the
 	// same UUID may be mounted.
 	DuplicateUUIDFlags() []string
-	// SizeBytes is the size that the superblock tells. Error: ErrNoSuperblock.
+	// SizeBytes returns the size that the superblock records. Error: ErrNoSuperblock.
 	SizeBytes(r io.ReaderAt) (int64, error)
 }
 
@@ -115,8 +114,8 @@ type ReadOnlyCheckOptions struct {
 	// Frozen means that the filesystem is mounted, and frozen or about to be: all
 	// that its log is about has been written.
 	Frozen bool
-	// Urgent means that somebody waits for the end, as those do who want to write
-	// to what is frozen. Else the tools have the lowest priorities.
+	// Urgent means that a caller waits for the result, as writers to a frozen filesystem do.
+	// Otherwise the tools run with the lowest priorities.
 	Urgent bool
 }
 
@@ -146,11 +145,11 @@ const (
 	Clean State = iota
 	// Repaired means that everything found has been repaired; mount it.
 	Repaired
-	// NeedsReplay means that the log has to be replayed before a check can tell:
-	// mount it, unmount it, check again.
+	// NeedsReplay means that the log has to be replayed before the check: mount it, unmount it,
+	// check again.
 	NeedsReplay
-	// Damaged means that something is left that only a person should repair; do
-	// not mount it for writing.
+	// Damaged means that there is damage which only an administrator should repair; do not mount
+	// it for writing.
 	Damaged
 )
 
@@ -205,13 +204,13 @@ type target struct {
 func inspect(path, name string) (target, error) {
 	file, err := os.Open(path)
 	if err != nil {
-		return target{}, fmt.Errorf("look at the filesystem: %w", err)
+		return target{}, fmt.Errorf("inspect the filesystem: %w", err)
 	}
 	defer file.Close()
 
 	info, err := file.Stat()
 	if err != nil {
-		return target{}, fmt.Errorf("look at the filesystem: %w", err)
+		return target{}, fmt.Errorf("inspect the filesystem: %w", err)
 	}
 
 	t := target{regular: info.Mode().IsRegular()}
@@ -239,8 +238,8 @@ func inspect(path, name string) (target, error) {
 	return t, nil
 }
 
-// claim refuses a device that is mounted, and says whether it is read-only. The
-// tools do so too, but tell it apart from damage only in prose.
+// checkUnmounted returns ErrInUse for a mounted device, and whether the device is read-only. The
+// tools refuse mounted devices too, but distinguish that from damage only in their messages.
 func checkUnmounted(path string) (readOnly bool, err error) {
 	file, err := openExclusively(path)
 	if errors.Is(err, unix.EBUSY) {
@@ -262,9 +261,9 @@ func checkUnmounted(path string) (readOnly bool, err error) {
 }
 
 // A child that this process has forked, for a tool that works on another volume,
-// holds copies of all descriptors until its exec closes them: a mount that was
-// just let go of is still there for that moment (internal/linux/fork). For other programs
-// that look at a device the attempts take half a second.
+// holds copies of all descriptors until its exec closes them, and so keeps a mount that was just
+// closed (internal/linux/fork). For other programs that open a device, as udev does, the attempts
+// take half a second.
 const (
 	busyAttempts     = 21
 	firstBusyPause   = time.Millisecond
@@ -272,11 +271,11 @@ const (
 )
 
 func openExclusively(path string) (*os.File, error) {
-	patience, pause := fork.NewRetry(busyAttempts), firstBusyPause
+	retries, pause := fork.NewRetry(busyAttempts), firstBusyPause
 
 	for {
 		file, err := os.OpenFile(path, os.O_RDONLY|unix.O_EXCL, 0)
-		if !errors.Is(err, unix.EBUSY) || !patience.Again() {
+		if !errors.Is(err, unix.EBUSY) || !retries.Again() {
 			return file, err //nolint:wrapcheck // the caller says what was opened
 		}
 

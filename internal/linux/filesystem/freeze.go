@@ -13,8 +13,8 @@ import (
 var (
 	// ErrFrozen is returned by Freeze of what is frozen already.
 	ErrFrozen = errdefs.New(errdefs.ErrFailedPrecondition, "filesystem is frozen already")
-	// ErrNotFrozen is returned by Thaw of what nobody has frozen, or somebody
-	// else has thawed.
+	// ErrNotFrozen is returned by Thaw of a filesystem that is not frozen, perhaps because another
+	// program has thawed it.
 	ErrNotFrozen = errdefs.New(errdefs.ErrAborted, "filesystem is not frozen")
 )
 
@@ -38,8 +38,8 @@ func Sync(mountpoint *os.File) error {
 }
 
 // Freeze brings the filesystem mounted at the directory, which must be open for
-// reading, to rest: it writes all out, and whoever wants to write waits until
-// Thaw, even past the end of this process. Error: ErrFrozen, or the kernel's.
+// reading, to rest: it writes all out, and writers block until Thaw, even past the end of this
+// process. Error: ErrFrozen, or the kernel's.
 func Freeze(mountpoint *os.File) error {
 	err := unix.IoctlSetInt(int(mountpoint.Fd()), iocFreeze, 0)
 
@@ -47,7 +47,7 @@ func Freeze(mountpoint *os.File) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, unix.EBUSY):
-		err = fmt.Errorf("%w; if nobody else is taking a snapshot, thaw it (fsfreeze --unfreeze): %w", ErrFrozen, err)
+		err = fmt.Errorf("%w; if no other program is taking a snapshot, thaw it (fsfreeze --unfreeze): %w", ErrFrozen, err)
 	}
 
 	return fmt.Errorf("freeze the filesystem at %s: FIFREEZE: %w", mountpoint.Name(), err)

@@ -11,7 +11,7 @@ import (
 )
 
 // To examine is what a check of a copy is, made while the filesystem was frozen,
-// and of an image that nobody uses. A frozen filesystem is not quite one that was
+// and of an image that is not in use. A frozen filesystem is not quite one that was
 // unmounted: files that are open and have been deleted are there still, and what
 // a crash would do to them is noted where only a mount does it. All of the tools
 // would call them damage.

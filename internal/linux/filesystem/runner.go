@@ -35,8 +35,7 @@ type Command struct {
 	// Uninterruptible is for a tool that leaves a half-done filesystem when it
 	// is killed: neither the context nor the driver's death ends it.
 	Uninterruptible bool
-	// Idle is for a tool that nobody waits for: it gets the processor and the disk
-	// when nobody else wants them.
+	// Idle runs the tool with the lowest CPU and I/O priorities, for work that no caller waits for.
 	Idle bool
 }
 
@@ -99,7 +98,7 @@ func (p processes) Run(ctx context.Context, command Command) (Result, error) {
 	)
 
 	// A child has the priorities of the thread that forks it. As the goroutine never
-	// lets go of it, the thread ends with the goroutine and nobody else gets it:
+	// unlocks it, the thread ends with the goroutine and no other goroutine gets it:
 	// to take a nice back needs a capability.
 	ended.Go(func() {
 		runtime.LockOSThread()
@@ -205,9 +204,9 @@ type boundedOutput struct {
 func (b *boundedOutput) Write(p []byte) (int, error) {
 	n := len(p)
 
-	room := min(outputBytes-len(b.head), n)
-	b.head = append(b.head, p[:room]...)
-	p = p[room:]
+	kept := min(outputBytes-len(b.head), n)
+	b.head = append(b.head, p[:kept]...)
+	p = p[kept:]
 
 	b.tail = append(b.tail, p...)
 	if len(b.tail) > 2*outputBytes {
@@ -256,7 +255,7 @@ func lastLines(output string) string {
 	return strings.ToValidUTF8(detail, "?")
 }
 
-// isProgressLine knows how xfs_repair tells its steps.
+// isProgressLine reports whether xfs_repair announces a step with the line.
 func isProgressLine(line string) bool {
 	return strings.HasPrefix(line, "- ") || strings.HasPrefix(line, "Phase ") || strings.HasPrefix(line, "No modify flag set")
 }

@@ -29,8 +29,7 @@ func superblockHasUUID(r io.ReaderAt, id string) (bool, error) {
 	return found == id, err
 }
 
-// UUID tells the UUID by which the world knows the filesystem, in the form that
-// blkid prints: that of any of the filesystems here. Error: ErrNoSuperblock.
+// UUID returns the UUID of any supported filesystem as blkid prints it. Error: ErrNoSuperblock.
 func UUID(r io.ReaderAt) (string, error) {
 	name, err := Detect(r)
 	if err != nil {
@@ -136,7 +135,7 @@ func (s *superblocks) writeDurably(offset int64, block []byte) error {
 }
 
 // flush waits for the disk. What a tool wrote through another descriptor it
-// waits for, too, and tells its errors.
+// waits for, too, and returns its errors.
 func (s *superblocks) flush() error {
 	if err := s.Sync(); err != nil {
 		return fmt.Errorf("flush the superblock: %w", err)

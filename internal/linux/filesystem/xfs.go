@@ -83,7 +83,7 @@ const xfsForeignLog = "mismatched uuid in log"
 const xfsOtherCopies = "Primary superblock would have been modified"
 
 // Check repairs nothing: what the log holds is replayed by the next mount, and
-// xfs_repair of what is left loses data that a person might rescue.
+// xfs_repair of other damage loses data that an administrator might rescue.
 func (x *xfs) Check(ctx context.Context, path string) (Verdict, error) {
 	t, err := inspect(path, XFS)
 	if err != nil {
@@ -144,8 +144,7 @@ func (x *xfs) judge(ctx context.Context, path string, result Result) (Verdict, e
 	}
 }
 
-// judgeCopies tells a damaged superblock from one whose growth is in the log
-// only, while its copies, which are not logged, have it already: xfs_repair
+// judgeCopies distinguishes a damaged superblock from one whose growth is in the log only, while its copies, which are not logged, have it already: xfs_repair
 // compares them before it looks for a log.
 func (x *xfs) judgeCopies(ctx context.Context, path string, damaged Verdict) (Verdict, error) {
 	dirty, err := x.logIsDirty(ctx, path, Command{})
@@ -166,7 +165,7 @@ func (x *xfs) logIsDirty(ctx context.Context, path string, command Command) (boo
 
 	result, err := x.run.Run(ctx, command)
 	if err != nil {
-		return false, fmt.Errorf("look into the log of %s: %w", path, err)
+		return false, fmt.Errorf("read the log of %s: %w", path, err)
 	}
 
 	return strings.Contains(result.Output, "state: <DIRTY>"), nil

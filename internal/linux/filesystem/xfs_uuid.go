@@ -53,9 +53,8 @@ func (*xfs) HasUUID(r io.ReaderAt, id string) (bool, error) {
 	return layout.uuid().String() == id && last == layout.uuid(), err
 }
 
-// SetUUID keeps the former UUID as the metadata UUID. One thing still tells the
-// UUID by which the world knows the filesystem: the log, which must be empty,
-// and is formatted anew. So there are three steps, each on the disk before the
+// SetUUID keeps the former UUID as the metadata UUID. Only the log also has the
+// new UUID: it must be empty, and is formatted again. So there are three steps, each on the disk before the
 // next one: the first superblock, the log, the other superblocks. After a crash
 // in between, the first superblock has the new UUID and the last one has not:
 // that the log was empty is known then, whatever it looks like, and the second

@@ -1,9 +1,9 @@
-// Package fork knows of the children that this process is just forking, for its
-// tools. Until its exec such a child has copies of all descriptors: what was closed
-// here meanwhile is open there, and so a mount is busy or a lock is held although
-// nobody uses it. On a machine that has too much to do that takes longer than
-// anybody could guess; but it is known when it is over.
+// Package fork bounds retries of what fails only because this process is forking a child.
 //
-// What may enter: how long to bear with such a child. What is busy, and what is said
-// of it, is its user's.
+// Between fork and exec a child has copies of all descriptors of this process. A file that was
+// closed meanwhile is still open in the child, so that a mount is busy or a lock is held although
+// nothing uses it. How long that takes cannot be guessed on a loaded machine, but its end can be
+// observed.
+//
+// It contains the limit of such retries; what is retried, and the error, are the caller's.
 package fork

@@ -5,26 +5,26 @@ import (
 	"time"
 )
 
-// limit is for a fork that does not end, as of a tool on a disk that hangs.
+// limit bounds the wait for a fork that does not end, as of a tool on a disk that hangs.
 const limit = 2 * time.Second
 
-// Retry counts attempts at what may be busy because of a child alone.
+// Retry limits the attempts at an operation that may fail because of a forked child alone.
 type Retry struct {
 	attempts int
 	began    time.Time
 	forking  bool
 }
 
-// NewRetry is for that many attempts, one at least. It begins when what may be
-// busy has been let go of, before the first.
+// NewRetry returns a limit of that many attempts, at least one. Call it after the resource was
+// released and before the first attempt, so that a child forked in between counts.
 func NewRetry(attempts int) *Retry {
 	return &Retry{attempts: attempts, began: time.Now(), forking: forkInProgress()}
 }
 
-// Again says, after an attempt that failed, whether to make another one. Those
-// during which a child was being forked do not count, for two seconds at most.
+// Again reports, after a failed attempt, whether to make another one. Attempts during which a child
+// was being forked do not count, for at most two seconds.
 func (p *Retry) Again() bool {
-	// The attempt may have failed because of a child that is through by now.
+	// The attempt may have failed because of a child that has reached its exec by now.
 	before := p.forking
 	p.forking = forkInProgress()
 
@@ -38,7 +38,7 @@ func (p *Retry) Again() bool {
 }
 
 // forkInProgress asks for the lock that Go holds from each fork to the exec, which it
-// awaits (CLONE_VFORK). Tried only: whoever waits for it holds up further forks.
+// awaits (CLONE_VFORK). It only tries the lock, since waiting for it would block further forks.
 func forkInProgress() bool {
 	if !syscall.ForkLock.TryRLock() {
 		return true

@@ -15,26 +15,26 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestAttemptsAreCounted(t *testing.T) {
-	patience := fork.NewRetry(3)
-	require.True(t, patience.Again(), "want: another try is allowed")
-	require.True(t, patience.Again(), "want: another try is allowed")
-	require.False(t, patience.Again(), "want: no other try is allowed")
+	retries := fork.NewRetry(3)
+	require.True(t, retries.Again(), "want: another try is allowed")
+	require.True(t, retries.Again(), "want: another try is allowed")
+	require.False(t, retries.Again(), "want: no other try is allowed")
 }
 
 func TestAttemptsDuringAForkDoNotCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		syscall.ForkLock.Lock()
 
-		patience := fork.NewRetry(1)
+		retries := fork.NewRetry(1)
 
 		for range 15 {
-			require.True(t, patience.Again(), "want: another try is allowed")
+			require.True(t, retries.Again(), "want: another try is allowed")
 			time.Sleep(100 * time.Millisecond)
 		}
 
 		syscall.ForkLock.Unlock()
-		require.True(t, patience.Again(), "the last attempt met the child")
-		require.False(t, patience.Again(), "want: no other try is allowed")
+		require.True(t, retries.Again(), "the last attempt met the child")
+		require.False(t, retries.Again(), "want: no other try is allowed")
 	})
 }
 
@@ -45,7 +45,7 @@ func TestAForkThatHangsIsNotAwaited(t *testing.T) {
 
 		began := time.Now()
 
-		for patience := fork.NewRetry(7); patience.Again(); {
+		for retries := fork.NewRetry(7); retries.Again(); {
 			time.Sleep(100 * time.Millisecond)
 		}
 

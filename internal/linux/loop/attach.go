@@ -16,8 +16,8 @@ import (
 // AttachOptions say how an image is attached. PreferredNumber has no useful zero
 // value: -1 means none.
 type AttachOptions struct {
-	// ReadOnly makes the device refuse writes, whoever opens it: a read-only
-	// bind of a device node does not.
+	// ReadOnly makes the device refuse all writes: a read-only bind mount of a device node does
+	// not.
 	ReadOnly bool
 	// Buffered asks for no direct I/O.
 	Buffered bool
@@ -49,7 +49,7 @@ type Device struct {
 	// DirectIO is false where the pool's filesystem or the block size allows
 	// only buffered I/O.
 	DirectIO bool
-	// Sequence tells attachments of the same number apart, as Status does; 0 on a
+	// Sequence distinguishes attachments of the same number, as in Status; 0 on a
 	// kernel before 5.15.
 	Sequence uint64
 
@@ -62,8 +62,8 @@ func (d *Device) File() *os.File { return d.file }
 // SizeBytes returns the device's size.
 func (d *Device) SizeBytes() (int64, error) { return deviceSize(d.file) }
 
-// Close lets go of the device. With AutoClear, and when nobody else has it open
-// or mounted, that detaches it; call Detach afterwards in any case, which
+// Close closes the device. With AutoClear, and when it is not open or mounted elsewhere, that
+// detaches it; call Detach afterwards in any case, which
 // waits for the end and makes the number known as free.
 func (d *Device) Close() error {
 	if err := d.file.Close(); err != nil {
@@ -104,7 +104,7 @@ func (l *Loops) Attach(ctx context.Context, imageFile *os.File, o AttachOptions)
 // adoptOrLock returns the device that has the image already, or none when the
 // image is ours to attach.
 func (l *Loops) adoptOrLock(ctx context.Context, img *image, o AttachOptions) (*Device, error) {
-	patience, pause := fork.NewRetry(lockAttempts), newBackoff()
+	retries, pause := fork.NewRetry(lockAttempts), newBackoff()
 
 	for {
 		free, err := img.lock(o.ReadOnly)
@@ -129,7 +129,7 @@ func (l *Loops) adoptOrLock(ctx context.Context, img *image, o AttachOptions) (*
 			return nil, err
 		}
 
-		if !patience.Again() {
+		if !retries.Again() {
 			return nil, fmt.Errorf("attach %s: %w by another node, a program, or a loop device that was attached with other "+
 				"options or does not go because another mount namespace still has the volume mounted",
 				img.file.Name(), ErrImageLocked)
@@ -304,8 +304,8 @@ func (l *Loops) newDevice(node *os.File, number int) (*Device, error) {
 	}, nil
 }
 
-// adoptNumber is adopt for a number that may have any image: somebody else's, too, which
-// is not to be asked.
+// adoptNumber adopts the device of that number if it has this image. It compares the name in sysfs
+// first: LOOP_GET_STATUS64 may block on an unrelated image's filesystem.
 func (l *Loops) adoptNumber(number int, img *image, o AttachOptions) (*Device, error) {
 	alike, err := matchBackingName(img.file)
 	if err != nil {

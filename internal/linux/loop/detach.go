@@ -20,8 +20,7 @@ func (l *Loops) Detach(ctx context.Context, number int) error {
 }
 
 // DetachImage is Detach only if the number has this very image. The error is
-// ErrOtherImage if it has another: then ours is detached, and the number is
-// somebody else's.
+// ErrOtherImage if it has another: then this image is detached already.
 func (l *Loops) DetachImage(ctx context.Context, number int, image Identity) error {
 	return l.detach(ctx, number, &image)
 }
@@ -107,7 +106,7 @@ func (l *Loops) requestDetach(number int, image *Identity) (sequence uint64, att
 
 // Remove takes a number without an image, and its node, out of the kernel again: for
 // one that was used for a moment and will not be used soon. It takes some 40 ms, and
-// so is not done to those of volumes. While somebody has the device open, as udev has
+// so is not done to those of volumes. While a program has the device open, as udev has
 // after each change, it waits until ctx ends and then returns ErrInUse.
 func (l *Loops) Remove(ctx context.Context, number int) error {
 	control, err := l.openControl()

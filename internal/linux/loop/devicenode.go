@@ -128,8 +128,8 @@ func (l *Loops) removeNode(number int) error {
 // stale node in a private /dev, or a plain file. It counts as missing.
 var errWrongNode = fmt.Errorf("not the device node meant: %w", fs.ErrNotExist)
 
-// openDevice looks at the node before it opens it, since opening a wrong device
-// can have effects, and again afterwards, since the path may have changed.
+// openDevice checks the node before it opens it, since opening a wrong device can have effects, and
+// again afterwards, since the path may have changed.
 func openDevice(path string, device uint64, kind uint32, flags int) (*os.File, error) {
 	var stat unix.Stat_t
 	if err := unix.Lstat(path, &stat); err != nil {

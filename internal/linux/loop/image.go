@@ -65,8 +65,8 @@ func openImage(source *os.File, readOnly bool) (*image, error) {
 }
 
 // lock takes the image for one attachment; false means that another holds it.
-// Trying for all of it first tells a reader that there is no other attachment to
-// look for. Readers then share: a read-only image may be attached on several
+// Trying the exclusive lock first shows a reader that there is no other attachment to
+// find. Readers then share: a read-only image may be attached on several
 // nodes.
 func (i *image) lock(readOnly bool) (bool, error) {
 	free, err := i.tryFlock(unix.LOCK_EX)

@@ -25,8 +25,8 @@ func newNumbers(first, last int) *numbers {
 	return &numbers{first: first, last: last, next: first, taken: make(map[int]struct{}), unusable: make(map[int]uint64)}
 }
 
-// review makes those numbers usable again that nobody holds any more. held is
-// not called under the lock.
+// releaseDetached makes those numbers usable again that are no longer attached. held is not called
+// under the lock.
 func (n *numbers) releaseDetached(held func(number int) bool) {
 	n.mu.Lock()
 	suspects := slices.Collect(maps.Keys(n.unusable))

@@ -21,7 +21,7 @@ type Status struct {
 	Path string
 	// BackingDevice and BackingInode identify the image.
 	BackingDevice, BackingInode uint64
-	// BackingPath is where the image is now, as sysfs tells it.
+	// BackingPath is the image's present path, from sysfs.
 	BackingPath string
 	// BackingDeleted is true when no name leads to the image any more.
 	BackingDeleted bool
@@ -34,7 +34,7 @@ type Status struct {
 	// BlockSize is the logical block size in bytes.
 	BlockSize                     int
 	ReadOnly, AutoClear, DirectIO bool
-	// Sequence tells attachments of the same number apart (diskseq); 0 on a
+	// Sequence distinguishes attachments of the same number (diskseq); 0 on a
 	// kernel before 5.15.
 	Sequence uint64
 
@@ -67,7 +67,7 @@ func (l *Loops) Status(number int) (Status, bool, error) {
 	return l.statusOf(file, number)
 }
 
-// BasicStatus is what of a Status can be told without sysfs: a fourth of its price.
+// BasicStatus is the part of a Status that needs no sysfs, at a fourth of the cost.
 type BasicStatus struct {
 	// Backing is the image, and SizeBytes the device's size.
 	Backing   Identity
@@ -119,8 +119,8 @@ func (l *Loops) BasicStatus(number int) (BasicStatus, bool, error) {
 	}, true, nil
 }
 
-// Find returns the devices to which this image is attached. It looks at every loop
-// device of the machine: for starts and rare cases.
+// Find returns the devices to which this image is attached. It reads the state of every loop device
+// of the machine, so it is for the driver's start and rare cases.
 func (l *Loops) Find(image *os.File) ([]Status, error) {
 	identity, err := IdentityOf(image)
 	if err != nil {
@@ -142,10 +142,10 @@ func (l *Loops) find(image *os.File, identity Identity) ([]Status, error) {
 	return slices.DeleteFunc(list, func(s Status) bool { return s.Backing() != identity }), err
 }
 
-// matchBackingName returns what tells by the name that sysfs says whether a device can have
-// the image: one of the same name, or of none any more. LOOP_GET_STATUS64 asks the
-// filesystem of the image, and who waits for somebody else's that hangs attaches
-// nothing any more.
+// matchBackingName returns a filter by the backing file's name in sysfs: a device can have this
+// image if the names are equal, or if its backing file is deleted. The filter comes first because
+// LOOP_GET_STATUS64 asks the image's filesystem, and an unrelated one that hangs would block every
+// attach.
 func matchBackingName(image *os.File) (func(path string, deleted bool) bool, error) {
 	name, err := uniqueName(image)
 	if err != nil {
@@ -185,7 +185,7 @@ func (l *Loops) statusesWhere(whether func(path string, deleted bool) bool) ([]S
 
 		status, attached, err := l.Status(number)
 
-		// The filesystem of who calls this answers; somebody else's may be gone.
+		// Not an error: the filesystem of an unrelated image may be gone.
 		if errors.Is(err, ErrBackingUnresponsive) {
 			continue
 		}
@@ -203,7 +203,7 @@ func (l *Loops) statusesWhere(whether func(path string, deleted bool) bool) ([]S
 }
 
 // uniqueName returns the name, without a path, that the file has now, or "" when it may
-// have others, too. A device tells the one by which its image was opened, and follows
+// have others, too. A device reports the one by which its image was opened, and follows
 // when that is renamed.
 func uniqueName(file *os.File) (string, error) {
 	var stat unix.Stat_t

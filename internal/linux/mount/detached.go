@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Detached is a mount that is attached nowhere yet: nobody can see it. Closed
-// without having been attached, also by the end of the process, it is gone.
+// Detached is a mount that is not attached to any mount target yet, and so invisible. Closing it
+// without attaching it, also by the end of the process, removes it.
 type Detached struct {
 	// root is the mount's root, nil once it is attached or closed.
 	root   *os.File
@@ -89,7 +89,7 @@ func mountDetached(device, fsType string, opts Options) (*Detached, error) {
 func CheckSupport(fsType string) error {
 	fd, err := openFilesystemType(fsType)
 	if err != nil {
-		return fmt.Errorf("look for %s in the kernel: %w", fsType, err)
+		return fmt.Errorf("find %s in the kernel: %w", fsType, err)
 	}
 
 	_ = unix.Close(fd)
@@ -194,7 +194,7 @@ func (o Options) redact(text string) string {
 // Bind makes a second mount of what from (opened with O_PATH, see Target.OpenRoot)
 // shows: a directory of a filesystem, or one file such as a device node. It
 // leaves it detached, with its flags already in force: a read-only bind is never
-// writable for an instant. What is mounted beneath does not come along.
+// writable at any moment. What is mounted beneath does not come along.
 //
 // Flags for the filesystem have no effect on a bind and are ignored; a CO sends
 // the same ones for staging and for publishing.
@@ -232,7 +232,7 @@ func Bind(from *os.File, opts Options) (*Detached, error) {
 }
 
 // OpenRoot opens the root directory of the detached mount for reading and for
-// ioctls: a filesystem can be grown before anybody sees it. The file keeps the
+// ioctls: a filesystem can be grown before it becomes visible. The file keeps the
 // mount busy.
 func (t *Detached) OpenRoot() (*os.File, error) {
 	if t.root == nil {
@@ -249,7 +249,7 @@ func (t *Detached) OpenRoot() (*os.File, error) {
 	return os.NewFile(uintptr(fd), t.source), nil
 }
 
-// Attach makes the mount appear at a place, on top of what may be mounted there
+// Attach makes the mount appear at a mount target, on top of what may be mounted there
 // already. Directory goes onto directory and file onto file, else ErrWrongType;
 // onto a symlink nothing goes (ErrSymlink), and nothing there is fs.ErrNotExist.
 // After it the Detached is used up.

@@ -94,13 +94,13 @@ func PointOf(file *os.File) (Point, error) {
 	return point, nil
 }
 
-// HasStatmount says whether the kernel (from Linux 6.13 on) tells of one mount
-// without listing all of them. Nothing is lacking where it does not, but time.
+// HasStatmount reports whether the kernel (Linux 6.13) describes one mount without listing all of
+// them. Without it the results are the same, but slower.
 func HasStatmount() bool { return newObserver().statmount }
 
 // Mounted returns the mount that is exactly here, of stacked ones the top one.
 // The bool is false when there is none, also when nothing is there at all. It
-// answers for mounts whose filesystem is too sick for stat, too.
+// also finds mounts whose filesystem fails stat.
 func (p *Target) Mounted() (Point, bool, error) {
 	// A mount that goes between the two questions makes the second one fail;
 	// then what is there now is the answer.
@@ -175,7 +175,7 @@ func (p *Target) mountedOnce() (Point, bool, error) {
 		return Point{}, false, nil
 	case err != nil || stat.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT == 0 || stat.Mask&uint32(mask) == 0:
 		// The root of an XFS that shut down answers EIO, of a FUSE whose server
-		// died ENOTCONN; and kernels before 5.8 don't tell.
+		// died ENOTCONN; and kernels before 5.8 do not set the attribute.
 		return p.mountedByMountID()
 	case stat.Attributes&unix.STATX_ATTR_MOUNT_ROOT == 0:
 		return Point{}, false, nil
@@ -234,7 +234,7 @@ func mountinfoIDOf(file *os.File) (int, error) {
 	return 0, fmt.Errorf("%w: no mount id in /proc/self/fdinfo", ErrKernelUnsupported)
 }
 
-// observer knows how this kernel tells of mounts.
+// observer reads the mount table in the way that this kernel supports.
 type observer struct {
 	// statmount is true from Linux 6.13 on, unless a sandbox forbids it. Before,
 	// it lacks the source or the options, and mountinfo is read instead, at a

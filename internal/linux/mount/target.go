@@ -22,11 +22,10 @@ type Target struct {
 // Path returns the path as it was asked for, without repeated slashes.
 func (p *Target) Path() string { return p.path }
 
-// Close lets go of the directory.
+// Close closes the directory.
 func (p *Target) Close() { _ = p.parent.Close() }
 
-// Stat tells what is there, a symlink itself and not what it points to; of a
-// mount its root. The bool is false when nothing is there.
+// Stat returns the mode of what is there: of a symlink itself, of a mount its root. The bool is false when nothing is there.
 func (p *Target) Stat() (fs.FileMode, bool, error) {
 	stat, err := p.statx(unix.STATX_TYPE | unix.STATX_MODE)
 
@@ -54,7 +53,7 @@ func (p *Target) MakeDir(perm fs.FileMode) (made bool, err error) {
 		return false, p.wrapError("make the directory", err)
 	}
 
-	// Opened and not statted: a mount there may be too sick for stat.
+	// Opened and not statted: the filesystem of a mount there may fail stat.
 	there, err := p.open(unix.O_PATH | unix.O_DIRECTORY)
 	if err != nil {
 		return false, p.wrapError("make the directory", err)
@@ -143,7 +142,7 @@ func (p *Target) Remove() error {
 }
 
 // OpenRoot opens what is there (of stacked mounts the top one's root) as O_PATH: to
-// bind it or to look at it, not to read it. ErrSymlink for a symlink. While it
+// bind it or to stat it, not to read it. ErrSymlink for a symlink. While it
 // is open, the mount cannot be unmounted.
 func (p *Target) Open() (*os.File, error) {
 	file, err := p.open(unix.O_PATH)
@@ -193,7 +192,7 @@ func (p *Target) statx(mask int) (unix.Statx_t, error) {
 	return stat, err
 }
 
-// dir is the parent's descriptor; whoever uses it keeps p.parent alive.
+// dir returns the parent's descriptor; the caller keeps p.parent alive.
 func (p *Target) dir() int { return int(p.parent.Fd()) }
 
 func (p *Target) wrapError(verb string, err error) error {

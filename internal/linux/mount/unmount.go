@@ -49,7 +49,7 @@ func (p *Target) Unmount() error {
 
 // A child that this process has forked, for a tool that works on another volume,
 // holds copies of all descriptors until its exec closes them: a mount that
-// nobody uses is busy for that moment (internal/linux/fork).
+// is not used is busy for that moment (internal/linux/fork).
 const (
 	busyAttempts     = 7
 	firstBusyPause   = time.Millisecond
@@ -58,11 +58,11 @@ const (
 
 // retryBusy calls attempt again while it returns EBUSY, within those attempts.
 func retryBusy(attempt func() error) error {
-	patience, pause := fork.NewRetry(busyAttempts), firstBusyPause
+	retries, pause := fork.NewRetry(busyAttempts), firstBusyPause
 
 	for {
 		err := attempt()
-		if !errors.Is(err, unix.EBUSY) || !patience.Again() {
+		if !errors.Is(err, unix.EBUSY) || !retries.Again() {
 			return err
 		}
 

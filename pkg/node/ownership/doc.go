@@ -1,10 +1,8 @@
-// Package ownership gives the files of a volume to a group (CSI v1.13,
-// VOLUME_MOUNT_GROUP).
+// Package ownership changes the group of a volume's files (CSI v1.13, VOLUME_MOUNT_GROUP).
 //
-// The files are those of a workload, which may change them meanwhile and means
-// no good: everything is done by descriptor, no symlink is followed, and what is
-// mounted inside the volume is not entered.
+// The files are a workload's, which may change them meanwhile with hostile intent: everything is
+// done by descriptor, no symlink is followed, and mounts inside the volume are not entered.
 //
-// What may enter: owners and modes of the files of a volume. Who asks, and
-// whether it may, is decided elsewhere.
+// It contains owners and modes of a volume's files; which group, and whether it may, is decided by
+// its caller.
 package ownership

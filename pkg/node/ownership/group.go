@@ -40,7 +40,7 @@ func ChangeGroup(ctx context.Context, root *os.File, group uint32) error {
 
 	stat, err := w.stat(int(root.Fd()))
 	if err != nil {
-		return fmt.Errorf("look at %s: %w", root.Name(), err)
+		return fmt.Errorf("stat %s: %w", root.Name(), err)
 	}
 
 	if stat.Gid == group && stat.Mode == modeFor(stat.Mode) {
@@ -106,7 +106,7 @@ func (w *walk) changeEntry(parent *os.File, name string, depth int) error {
 
 	stat, err := w.stat(fd)
 	if err != nil {
-		return fmt.Errorf("look at %q: %w", name, err)
+		return fmt.Errorf("stat %q: %w", name, err)
 	}
 
 	if stat.Mode&unix.S_IFMT == unix.S_IFDIR {
@@ -134,8 +134,8 @@ func (w *walk) descend(fd, depth int) error {
 	return w.changeChildren(directory, depth+1)
 }
 
-// give changes what differs. A device node is no content: whoever may write to
-// it writes to something else than the volume.
+// give changes what differs. Device nodes are skipped: a write to one
+// reaches something else than the volume.
 func (w *walk) change(fd int, stat unix.Stat_t) error {
 	kind := stat.Mode & unix.S_IFMT
 	if kind == unix.S_IFBLK || kind == unix.S_IFCHR {
@@ -172,8 +172,7 @@ func (w *walk) stat(fd int) (unix.Stat_t, error) {
 	return stat, err //nolint:wrapcheck // the callers name the file
 }
 
-// modeFor is the mode that lets the group do what the package promises. A file
-// loses its setgid bit, which meant the group that it belonged to.
+// modeFor returns the mode with the group's permissions added. A file loses its setgid bit, which meant the group that it belonged to.
 func modeFor(mode uint32) uint32 {
 	switch {
 	case mode&unix.S_IFMT == unix.S_IFDIR:
