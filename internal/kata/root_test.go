@@ -7,17 +7,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/kata"
-	"github.com/touchstone-csi/touchstone/test/await"
-	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
 // newRoot returns a root that isn't there yet, and its path.
@@ -149,63 +145,6 @@ func TestAnotherAssignmentLeavesNothingOfTheOneBefore(t *testing.T) {
 		entryOfTarget:                     "drwx------",
 		entryOfTarget + "/mountInfo.json": "-rw------- " + golden(t, "full.mountInfo.json"),
 	}, tree(t, path))
-}
-
-// watch returns what happens in directories until it is called.
-func watch(t *testing.T, directories ...string) func() []string {
-	t.Helper()
-
-	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, unix.Close(fd)) })
-
-	watched := map[int32]string{}
-
-	for _, directory := range directories {
-		number, err := unix.InotifyAddWatch(fd, directory,
-			unix.IN_CREATE|unix.IN_MOVED_TO|unix.IN_MOVED_FROM|unix.IN_DELETE|unix.IN_MODIFY|unix.IN_ATTRIB)
-		require.NoError(t, err)
-
-		watched[int32(number)] = filepath.Base(directory)
-	}
-
-	return func() []string {
-		var events []string
-
-		buffer := make([]byte, 64<<10)
-
-		for {
-			n, err := unix.Read(fd, buffer)
-			if err == unix.EAGAIN {
-				return events
-			}
-
-			require.NoError(t, err)
-
-			for rest := buffer[:n]; len(rest) > 0; {
-				event, name := inotifyEvent(rest)
-				events = append(events, fmt.Sprintf("%#x %s/%s", event.Mask, watched[event.Wd], name))
-				rest = rest[unix.SizeofInotifyEvent+event.Len:]
-			}
-		}
-	}
-}
-
-// A sandbox's id is looked for at any time, and Kata takes the first file there.
-func TestNoTemporaryFileEverLiesBesideAnAssignment(t *testing.T) {
-	t.Parallel()
-
-	root, path := newRoot(t)
-	require.NoError(t, root.Put(plain()))
-	put(t, filepath.Join(path, entryOfTarget, "sandbox"), "")
-
-	watched := watch(t, filepath.Join(path, entryOfTarget))
-
-	require.NoError(t, root.Put(full()))
-	require.Equal(t, []string{
-		fmt.Sprintf("%#x %s/sandbox", unix.IN_DELETE, entryOfTarget),
-		fmt.Sprintf("%#x %s/mountInfo.json", unix.IN_MOVED_TO, entryOfTarget),
-	}, watched())
 }
 
 func TestRemoveLeavesNothingOfOneAndAllOfOthers(t *testing.T) {
@@ -381,67 +320,6 @@ func TestWhatIsNoDirectoryIsReplaced(t *testing.T) {
 	}
 }
 
-// refused has every call refuse the root.
-func refused(t *testing.T, root *kata.Root, what string) {
-	t.Helper()
-
-	_, _, getting := root.Get(target)
-	_, listing := root.List()
-
-	for _, err := range []error{root.Put(plain()), root.Remove(target), getting, listing, root.ClearTemporary()} {
-		require.ErrorIs(t, err, kata.ErrUnsafeRoot)
-		require.ErrorContains(t, err, what)
-	}
-}
-
-func TestARootThatOthersCouldChangeIsRefused(t *testing.T) {
-	t.Parallel()
-
-	for _, mode := range []fs.FileMode{0o720, 0o702, 0o777, 0o777 | fs.ModeSticky} {
-		root, path := madeRoot(t)
-		put(t, filepath.Join(path, entryOfTarget, "mountInfo.json"), golden(t, "full.mountInfo.json"))
-		require.NoError(t, os.Chmod(path, mode))
-
-		before := tree(t, path)
-
-		refused(t, root, "chmod go-w")
-		require.Equal(t, before, tree(t, path))
-
-		require.NoError(t, os.Chmod(path, 0o755))
-		require.NoError(t, root.Put(plain()))
-	}
-}
-
-func TestARootOfAnotherUserIsRefused(t *testing.T) {
-	t.Parallel()
-	namespace.NeedRoot(t)
-
-	root, path := madeRoot(t)
-	require.NoError(t, os.Chown(path, 65534, -1))
-	refused(t, root, "it belongs to uid 65534; give it to uid 0 (chown)")
-	require.Equal(t, map[string]string{".": "drwx------"}, tree(t, path))
-}
-
-func TestARootThatIsNoDirectoryIsRefused(t *testing.T) {
-	t.Parallel()
-
-	victim := t.TempDir()
-	path := filepath.Join(t.TempDir(), "root")
-	require.NoError(t, os.Symlink(victim, path))
-	refused(t, kata.NewRoot(path), "symlink")
-	refused(t, kata.NewRoot(path+"/"), "symlink")
-	require.Len(t, tree(t, victim), 1)
-
-	dangling := filepath.Join(t.TempDir(), "root")
-	require.NoError(t, os.Symlink(filepath.Join(victim, "nothing"), dangling))
-	refused(t, kata.NewRoot(dangling), "symlink")
-	require.Len(t, tree(t, victim), 1)
-
-	file := filepath.Join(t.TempDir(), "root")
-	put(t, file, "content")
-	refused(t, kata.NewRoot(file), "file in its place")
-}
-
 func TestADirectoryInAnEntryIsLeftAloneAndNamed(t *testing.T) {
 	t.Parallel()
 
@@ -564,169 +442,4 @@ func TestTheNewestSandboxHasTheVolume(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, name, entry.Sandbox)
 	}
-}
-
-func TestWhatAKilledWriterLeftIsCleared(t *testing.T) {
-	t.Parallel()
-
-	root, path := newRoot(t)
-	require.NoError(t, root.Put(plain()))
-
-	before := tree(t, path)
-
-	put(t, filepath.Join(path, kata.TemporaryPrefix+"KILLED"), `{"volume-ty`)
-	put(t, filepath.Join(path, kata.TemporaryPrefix+"EMPTY"), "")
-	require.NoError(t, root.ClearTemporary())
-	require.Equal(t, before, tree(t, path))
-}
-
-func TestWhatIsBeingWrittenIsNotCleared(t *testing.T) {
-	t.Parallel()
-
-	root, path := madeRoot(t)
-	name := filepath.Join(path, kata.TemporaryPrefix+"LIVING")
-	victim := filepath.Join(t.TempDir(), "victim")
-	put(t, name, "")
-	put(t, victim, "untouched")
-	require.NoError(t, os.Symlink(victim, filepath.Join(path, kata.TemporaryPrefix+"LINK")))
-	require.NoError(t, os.Mkdir(filepath.Join(path, kata.TemporaryPrefix+"DIRECTORY"), 0o700))
-
-	before := tree(t, path)
-
-	writer, err := os.Open(name)
-	require.NoError(t, err)
-	await.Flock(t, writer, unix.LOCK_EX)
-	require.NoError(t, root.ClearTemporary())
-	require.Equal(t, before, tree(t, path), "and what no writer makes is left alone")
-
-	require.NoError(t, writer.Close())
-	require.NoError(t, root.ClearTemporary())
-	require.NotContains(t, tree(t, path), filepath.Base(name))
-}
-
-func TestDifferentTargetsDoNotDisturbEachOther(t *testing.T) {
-	t.Parallel()
-
-	_, path := newRoot(t)
-
-	const (
-		writers = 8
-		rounds  = 100
-	)
-
-	var writing, reading sync.WaitGroup
-
-	done := make(chan struct{})
-	failures := make(chan error, 2*writers+2)
-
-	for writer := range writers {
-		writing.Go(func() {
-			// Each is another driver.
-			root := kata.NewRoot(path)
-			assignment := plain()
-			assignment.TargetPath = fmt.Sprintf("/target/%d", writer)
-
-			for round := range rounds {
-				assignment.Device = fmt.Sprintf("/dev/loop%d", round)
-				if err := root.Put(assignment); err != nil {
-					failures <- err
-
-					return
-				}
-
-				entry, found, err := root.Get(assignment.TargetPath)
-				if err == nil && (!found || entry.Device != assignment.Device) {
-					err = fmt.Errorf("round %d: %v, %v", round, entry, found)
-				}
-
-				if err != nil {
-					failures <- err
-
-					return
-				}
-
-				if round%2 == writer%2 {
-					if err := root.Remove(assignment.TargetPath); err != nil {
-						failures <- err
-
-						return
-					}
-				}
-			}
-		})
-	}
-
-	reading.Go(func() {
-		root := kata.NewRoot(path)
-
-		for {
-			select {
-			case <-done:
-				return
-			default:
-			}
-
-			entries, err := root.List()
-			for _, entry := range entries {
-				if entry.FSType != "ext4" {
-					failures <- fmt.Errorf("half an entry: %v", entry)
-
-					return
-				}
-			}
-
-			if err == nil {
-				err = root.ClearTemporary()
-			}
-
-			if err != nil {
-				failures <- err
-
-				return
-			}
-		}
-	})
-
-	await.Return(t, writing.Wait, "all writers to end")
-	close(done)
-	await.Return(t, reading.Wait, "the reader to end")
-	close(failures)
-
-	for err := range failures {
-		require.NoError(t, err)
-	}
-
-	// The last round is odd: whoever is odd has removed its entry.
-	entries, err := kata.NewRoot(path).List()
-	require.NoError(t, err)
-	require.Len(t, entries, writers/2)
-	require.Len(t, tree(t, path), 1+2*writers/2)
-}
-
-func TestAFullFilesystemLeavesNoHalfAssignment(t *testing.T) {
-	namespace.NeedRoot(t)
-
-	path := t.TempDir()
-	require.NoError(t, unix.Mount("tmpfs", path, "tmpfs", 0, "size=64k,mode=0700"))
-	t.Cleanup(func() { require.NoError(t, unix.Unmount(path, unix.MNT_DETACH)) })
-
-	root := kata.NewRoot(path)
-	require.NoError(t, root.Put(plain()))
-	require.ErrorIs(t, os.WriteFile(filepath.Join(path, "filler"), make([]byte, 64<<10), 0o600), unix.ENOSPC)
-
-	require.ErrorIs(t, root.Put(full()), unix.ENOSPC)
-	require.NoError(t, os.Remove(filepath.Join(path, "filler")))
-	require.Equal(t, map[string]string{
-		".":                               "drwx------",
-		entryOfTarget:                     "drwx------",
-		entryOfTarget + "/mountInfo.json": "-rw------- " + golden(t, "plain.mountInfo.json"),
-	}, tree(t, path))
-}
-
-// inotifyEvent reads the first event of a buffer.
-func inotifyEvent(buffer []byte) (event unix.InotifyEvent, name string) {
-	event = *(*unix.InotifyEvent)(unsafe.Pointer(&buffer[0]))
-	named := buffer[unix.SizeofInotifyEvent : unix.SizeofInotifyEvent+event.Len]
-
-	return event, strings.TrimRight(string(named), "\x00")
 }

@@ -292,7 +292,7 @@ func TestNestedDirectoryIsLeftAlone(t *testing.T) {
 	writeFile(t, filepath.Join(nested, "data"), "precious")
 
 	for range 2 {
-		fails(t, d.Unpublish(t.Context(), claim), codes.FailedPrecondition, "nested", "look into it, and remove it")
+		fails(t, d.Unpublish(t.Context(), claim), codes.FailedPrecondition, "nested", "inspect and remove it")
 		fileHolds(t, filepath.Join(nested, "data"), "precious")
 		d.Restart(t)
 	}
