@@ -7,6 +7,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/touchstone-csi/touchstone/pkg/capability"
+	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 )
@@ -22,7 +23,7 @@ func (s *Service) ControllerGetCapabilities(
 func (s *Service) has(name capability.Name) bool { return s.config.Capabilities.Has(name) }
 
 // shown is what a CO gets to see of the volume.
-func (s *Service) shown(v *Volume) *Volume {
+func (s *Service) shown(v *record.Volume) *record.Volume {
 	topology, nodes := s.has(capability.VolumeAccessibilityConstraints), s.has(capability.ListVolumesPublishedNodes)
 	if topology && nodes {
 		return v
@@ -57,12 +58,12 @@ func (s *Service) makeReal(ctx context.Context, poolName string) error {
 		return nil
 	}
 
-	var lasting []*Volume
+	var lasting []*record.Volume
 
 	failed := error(nil)
 
-	s.volumes.Ascend("", func(_ string, v *Volume) bool {
-		if v.Parameters.Pool != poolName || v.Phase != PhaseReady || !v.Pristine {
+	s.volumes.Ascend("", func(_ string, v *record.Volume) bool {
+		if v.Parameters.Pool != poolName || v.Phase != record.PhaseReady || !v.Pristine {
 			return true
 		}
 

@@ -4,14 +4,14 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
+
+	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 )
 
 // ControllerPublishVolume attaches a volume to a node (CSI v1.13,
@@ -51,7 +51,7 @@ func (s *Service) ControllerPublishVolume(
 		return nil, rpc.Status(err)
 	}
 
-	attachment := Attachment{NodeID: nodeID, ReadOnly: request.GetReadonly(), Capability: wanted}
+	attachment := record.Attachment{NodeID: nodeID, ReadOnly: request.GetReadonly(), Capability: wanted}
 
 	return rpc.Run(ctx, s.config.Log, s.ops, rpc.VolumeCall(found.ID, nodeID, "ControllerPublishVolume", request),
 		func(ctx context.Context) (*csi.ControllerPublishVolumeResponse, error) {
@@ -66,10 +66,10 @@ func (s *Service) ControllerPublishVolume(
 		})
 }
 
-func (s *Service) attach(ctx context.Context, id string, wanted Attachment) (Attachment, error) {
+func (s *Service) attach(ctx context.Context, id string, wanted record.Attachment) (record.Attachment, error) {
 	found, err := s.find(id)
 	if err != nil {
-		return Attachment{}, err
+		return record.Attachment{}, err
 	}
 
 	if existing, ok := found.AttachmentTo(wanted.NodeID); ok {
@@ -77,16 +77,16 @@ func (s *Service) attach(ctx context.Context, id string, wanted Attachment) (Att
 	}
 
 	if _, err := s.poolOf(found); err != nil {
-		return Attachment{}, err
+		return record.Attachment{}, err
 	}
 
 	if found.Pristine {
 		if err := s.materialize(found); err != nil {
-			return Attachment{}, err
+			return record.Attachment{}, err
 		}
 	}
 
-	_, err = s.change(ctx, id, func(v *Volume) error {
+	_, err = s.change(ctx, id, func(v *record.Volume) error {
 		if err := v.CheckAttachable(wanted); err != nil {
 			return err
 		}
@@ -110,7 +110,7 @@ func (s *Service) attach(ctx context.Context, id string, wanted Attachment) (Att
 // materialize makes sure that a volume which is about to be used has its bytes
 // in the pool for good: until now a power failure could take them, for
 // CreateVolume does not wait for them (docs/decisions).
-func (s *Service) materialize(v *Volume) error {
+func (s *Service) materialize(v *record.Volume) error {
 	place, err := s.poolOf(v)
 	if err != nil {
 		return err
@@ -125,40 +125,6 @@ func (s *Service) materialize(v *Volume) error {
 	}
 
 	return place.SyncImage(v.ID)
-}
-
-// context is all that the node needs to know.
-func (a Attachment) PublishContext() map[string]string {
-	return map[string]string{
-		volume.KeySlot:     strconv.Itoa(a.Slot),
-		volume.KeyReadOnly: strconv.FormatBool(a.ReadOnly),
-	}
-}
-
-// answers returns ALREADY_EXISTS unless the attachment is what is wanted.
-func (a Attachment) CheckSame(wanted Attachment) error {
-	if a.ReadOnly == wanted.ReadOnly && a.Capability.Equal(wanted.Capability) {
-		return nil
-	}
-
-	return rpc.Errorf(codes.AlreadyExists, "it is attached there with another capability or readonly flag; unpublish it first")
-}
-
-// admits returns FAILED_PRECONDITION when those who have the volume attached,
-// or the newcomer, need it for themselves.
-func (v *Volume) CheckAttachable(wanted Attachment) error {
-	if len(v.Attachments) == 0 {
-		return nil
-	}
-
-	alone := wanted.Capability.SingleNode() ||
-		slices.ContainsFunc(v.Attachments, func(a Attachment) bool { return a.Capability.SingleNode() })
-	if !alone {
-		return nil
-	}
-
-	return rpc.Errorf(codes.FailedPrecondition, "it is attached to node %s with access mode %s; unpublish it there first",
-		strings.Join(v.NodeIDs(), ", "), v.Attachments[0].Capability.Mode)
 }
 
 // ControllerUnpublishVolume detaches a volume from a node, or from all of them
@@ -182,7 +148,7 @@ func (s *Service) ControllerUnpublishVolume(
 }
 
 func (s *Service) detach(ctx context.Context, id, nodeID string) error {
-	leaves := func(a Attachment) bool { return nodeID == "" || a.NodeID == nodeID }
+	leaves := func(a record.Attachment) bool { return nodeID == "" || a.NodeID == nodeID }
 
 	found, ok := s.volumes.Get(id)
 	if !ok || !slices.ContainsFunc(found.Attachments, leaves) {
@@ -190,13 +156,13 @@ func (s *Service) detach(ctx context.Context, id, nodeID string) error {
 	}
 
 	// Another node could attach a volume that is still written to here.
-	if _, here := found.AttachmentTo(s.config.NodeID); here && leaves(Attachment{NodeID: s.config.NodeID}) {
+	if _, here := found.AttachmentTo(s.config.NodeID); here && leaves(record.Attachment{NodeID: s.config.NodeID}) {
 		if err := s.unused(found); err != nil {
 			return err
 		}
 	}
 
-	_, err := s.change(ctx, id, func(v *Volume) error {
+	_, err := s.change(ctx, id, func(v *record.Volume) error {
 		v.Attachments = slices.DeleteFunc(v.Attachments, leaves)
 
 		return nil

@@ -7,6 +7,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
@@ -70,7 +71,7 @@ func notConfirmed(message string) (*csi.ValidateVolumeCapabilitiesResponse, erro
 
 // allows refuses a capability that a volume which is there can't have, with
 // volume.ErrCapability.
-func (s *Service) allows(given *csi.VolumeCapability, to *Volume) error {
+func (s *Service) allows(given *csi.VolumeCapability, to *record.Volume) error {
 	parsed, err := s.parseCapability(given, to.Parameters)
 	if err != nil || to.IsRaw() {
 		return err

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
@@ -92,7 +93,7 @@ func (s *Service) AddAllocated(ctx context.Context, poolName string, sum *pool.A
 		return err
 	}
 
-	s.volumes.Ascend("", func(_ string, v *Volume) bool {
+	s.volumes.Ascend("", func(_ string, v *record.Volume) bool {
 		if v.Parameters.Pool == poolName {
 			err = sum.Add(ctx, place, v.Object())
 		}
@@ -104,7 +105,7 @@ func (s *Service) AddAllocated(ctx context.Context, poolName string, sum *pool.A
 		return err
 	}
 
-	s.snapshots.Ascend("", func(_ string, each *Snapshot) bool {
+	s.snapshots.Ascend("", func(_ string, each *record.Snapshot) bool {
 		if each.Parameters.Pool == poolName {
 			err = sum.Add(ctx, place, each.Object())
 		}

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/pkg/capability"
+	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/operation/coalesce"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
@@ -30,7 +31,7 @@ type change struct {
 }
 
 // changes makes one change of those that come for a volume within a window.
-type changes = coalesce.Group[string, change, change, *Volume]
+type changes = coalesce.Group[string, change, change, *record.Volume]
 
 func (s *Service) newChanges() *changes {
 	return coalesce.New(s.config.CoalesceWindow, change.and, s.makeChange)
@@ -83,7 +84,7 @@ func (c change) call(id string) operation.Call {
 
 // request has the change made, together with others. What the volume is already,
 // such as for the retry of a caller that left, waits for nobody.
-func (s *Service) request(ctx context.Context, found *Volume, wanted change) (*Volume, error) {
+func (s *Service) request(ctx context.Context, found *record.Volume, wanted change) (*record.Volume, error) {
 	if found.CapacityBytes >= wanted.size && found.Mutable.With(wanted.mutable).Equal(found.Mutable) {
 		return s.makeChange(ctx, found.ID, wanted)
 	}
@@ -91,8 +92,8 @@ func (s *Service) request(ctx context.Context, found *Volume, wanted change) (*V
 	return s.changes.Do(ctx, found.ID, wanted)
 }
 
-func (s *Service) makeChange(ctx context.Context, id string, wanted change) (*Volume, error) {
-	return rpc.Run(ctx, s.config.Log, s.ops, wanted.call(id), func(ctx context.Context) (*Volume, error) {
+func (s *Service) makeChange(ctx context.Context, id string, wanted change) (*record.Volume, error) {
+	return rpc.Run(ctx, s.config.Log, s.ops, wanted.call(id), func(ctx context.Context) (*record.Volume, error) {
 		changed, err := s.apply(ctx, id, wanted)
 		if err != nil {
 			return nil, fmt.Errorf("change volume %s: %w", id, err)
@@ -103,7 +104,7 @@ func (s *Service) makeChange(ctx context.Context, id string, wanted change) (*Vo
 }
 
 // check returns why the change can't be made, before anything is done.
-func (s *Service) check(ctx context.Context, v *Volume, wanted change) error {
+func (s *Service) check(ctx context.Context, v *record.Volume, wanted change) error {
 	if err := s.checkMutable(v.Parameters, wanted.mutable); err != nil {
 		return err
 	}
@@ -134,7 +135,7 @@ func (s *Service) check(ctx context.Context, v *Volume, wanted change) error {
 // apply makes the change: the bytes, then the record in one step, and then what
 // follows from it. When that last part fails, the record holds, and the CO's
 // retry or the next start do the rest.
-func (s *Service) apply(ctx context.Context, id string, wanted change) (*Volume, error) {
+func (s *Service) apply(ctx context.Context, id string, wanted change) (*record.Volume, error) {
 	found, err := s.find(id)
 	if err != nil {
 		return nil, err
@@ -162,7 +163,7 @@ func (s *Service) apply(ctx context.Context, id string, wanted change) (*Volume,
 
 	if more > 0 || !changed.Mutable.Equal(found.Mutable) {
 		err = s.config.Admission.Admit(ctx, func(check pool.Check) error {
-			recorded, err := s.change(ctx, id, func(v *Volume) error {
+			recorded, err := s.change(ctx, id, func(v *record.Volume) error {
 				v.CapacityBytes, v.Mutable = changed.CapacityBytes, changed.Mutable
 				if more == 0 {
 					return nil
@@ -191,7 +192,7 @@ func (s *Service) apply(ctx context.Context, id string, wanted change) (*Volume,
 
 // enlarge makes the bytes of a volume be as many as its record is about to say.
 // Should the record not follow, the retry finds them there.
-func (s *Service) enlarge(larger *Volume, place *pool.Pool) error {
+func (s *Service) enlarge(larger *record.Volume, place *pool.Pool) error {
 	switch {
 	case larger.Parameters.Backing == volume.BackingDirectory:
 		return nil
@@ -202,11 +203,12 @@ func (s *Service) enlarge(larger *Volume, place *pool.Pool) error {
 	}
 }
 
-func (s *Service) poolOf(v *Volume) (*pool.Pool, error) {
-	return s.poolNamed(v.Parameters.Pool, "volume "+v.ID)
+func (s *Service) poolOf(v *record.Volume) (*pool.Pool, error) {
+	return s.Pool(v.Parameters.Pool, "volume "+v.ID)
 }
 
-func (s *Service) poolNamed(name, of string) (*pool.Pool, error) {
+// Pool returns a pool that is available. The error mentions what it is the pool of.
+func (s *Service) Pool(name, of string) (*pool.Pool, error) {
 	place, err := s.pools.Get(name)
 
 	switch {

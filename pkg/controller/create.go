@@ -13,6 +13,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/pkg/capability"
+	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
@@ -30,7 +31,7 @@ type creation struct {
 	capabilities []volume.Capability
 	mutable      volume.Mutable
 	pool         *pool.Pool
-	source       Source
+	source       record.Source
 	// fsNamed says that the request names the filesystem. Else a volume that is
 	// made of something has that of its source.
 	fsNamed bool
@@ -150,9 +151,9 @@ func checkName(name string) error {
 	return nil
 }
 
-func (s *Service) ensure(ctx context.Context, wanted *creation) (*Volume, error) {
-	if _, existing, ok := s.volumes.Lookup(NameIndex, wanted.name); ok && existing.Phase == PhaseReady {
-		if err := existing.answers(wanted); err != nil {
+func (s *Service) ensure(ctx context.Context, wanted *creation) (*record.Volume, error) {
+	if _, existing, ok := s.volumes.Lookup(record.NameIndex, wanted.name); ok && existing.Phase == record.PhaseReady {
+		if err := checkSameVolume(existing, wanted); err != nil {
 			return nil, err
 		}
 
@@ -178,23 +179,23 @@ func (s *Service) ensure(ctx context.Context, wanted *creation) (*Volume, error)
 }
 
 // newVolume describes the volume.
-func (s *Service) newVolume(wanted *creation) (*Volume, error) {
+func (s *Service) newVolume(wanted *creation) (*record.Volume, error) {
 	id, err := volume.NewID()
 	if err != nil {
 		return nil, err
 	}
 
-	fresh := &Volume{
+	fresh := &record.Volume{
 		ID: id, Name: wanted.name, CapacityBytes: wanted.size, Parameters: wanted.parameters, DirectByClaim: wanted.directByClaim,
 		Capabilities: wanted.capabilities, Mutable: wanted.mutable, Source: wanted.source, Segments: s.config.Segments,
-		Phase: PhaseReady, Pristine: wanted.source.IsZero() && s.has(capability.PublishUnpublishVolume),
+		Phase: record.PhaseReady, Pristine: wanted.source.IsZero() && s.has(capability.PublishUnpublishVolume),
 	}
 	s.sharing.Intern(fresh)
 
 	return fresh, nil
 }
 
-func (s *Service) makeEmpty(ctx context.Context, wanted *creation) (*Volume, error) {
+func (s *Service) makeEmpty(ctx context.Context, wanted *creation) (*record.Volume, error) {
 	fresh, err := s.newVolume(wanted)
 	if err != nil {
 		return nil, err
@@ -205,13 +206,13 @@ func (s *Service) makeEmpty(ctx context.Context, wanted *creation) (*Volume, err
 
 	if fresh.IsThick() {
 		// A crash would leave a full-sized image that nobody knows.
-		fresh.Phase = PhaseCreating
+		fresh.Phase = record.PhaseCreating
 		if err := s.record(ctx, fresh, wanted.pool); err != nil {
 			return nil, err
 		}
 
 		fresh = fresh.Clone()
-		fresh.Phase = PhaseReady
+		fresh.Phase = record.PhaseReady
 	} else if err := s.checkRoom(ctx, wanted.pool, wanted.size); err != nil {
 		// Before an image is made; record checks again.
 		return nil, err
@@ -228,8 +229,8 @@ func (s *Service) makeEmpty(ctx context.Context, wanted *creation) (*Volume, err
 	return fresh, nil
 }
 
-// answers returns ALREADY_EXISTS unless v is what is wanted.
-func (v *Volume) answers(wanted *creation) error {
+// checkSameVolume returns ALREADY_EXISTS unless v is what is wanted.
+func checkSameVolume(v *record.Volume, wanted *creation) error {
 	exists := func(what string, has, asked any) error {
 		return rpc.Errorf(codes.AlreadyExists, "volume %s exists with %s %v, not %v; choose another name or delete it",
 			v.ID, what, has, asked)
@@ -275,10 +276,10 @@ func (v *Volume) answers(wanted *creation) error {
 
 // provide is provision for now, or for good where nobody will call before the
 // volume is used.
-func (s *Service) provide(fresh *Volume, place *pool.Pool) error {
+func (s *Service) provide(fresh *record.Volume, place *pool.Pool) error {
 	bytes := s.materialize
 	if fresh.Pristine {
-		bytes = func(v *Volume) error { return s.provision(v, place) }
+		bytes = func(v *record.Volume) error { return s.provision(v, place) }
 	}
 
 	if err := bytes(fresh); err != nil || fresh.Mutable.IsZero() {
@@ -289,7 +290,7 @@ func (s *Service) provide(fresh *Volume, place *pool.Pool) error {
 }
 
 // provision makes the bytes of the volume be in the pool.
-func (s *Service) provision(v *Volume, place *pool.Pool) error {
+func (s *Service) provision(v *record.Volume, place *pool.Pool) error {
 	if v.Parameters.Backing == volume.BackingDirectory {
 		return place.EnsureDirectory(v.ID)
 	}
@@ -299,7 +300,7 @@ func (s *Service) provision(v *Volume, place *pool.Pool) error {
 
 // record puts the volume into the store, unless the pool was promised to
 // others meanwhile.
-func (s *Service) record(ctx context.Context, v *Volume, place *pool.Pool) error {
+func (s *Service) record(ctx context.Context, v *record.Volume, place *pool.Pool) error {
 	err := s.config.Admission.Admit(ctx, func(check pool.Check) error {
 		return s.store.Update(ctx, func(tx *state.Tx) error {
 			records := s.volumes.In(tx)
@@ -322,7 +323,7 @@ func (s *Service) record(ctx context.Context, v *Volume, place *pool.Pool) error
 
 // undo removes what a failed creation has left, and returns why it failed. What
 // takes long or can't be removed now goes in the background.
-func (s *Service) undo(ctx context.Context, v *Volume, place *pool.Pool, cause error) error {
+func (s *Service) undo(ctx context.Context, v *record.Volume, place *pool.Pool, cause error) error {
 	if err := place.Discard(ctx, v.Object()); err != nil {
 		s.config.Removals.Add(s.removalOf(v))
 

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/pkg/capability"
+	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/pkg/operation/progress"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
@@ -16,7 +17,7 @@ import (
 // cutting is one copy of a volume that is about to be cut. The volume's
 // operation is held meanwhile, so that whoever does not use it yet can't begin.
 type cutting struct {
-	source *Volume
+	source *record.Volume
 	copy   *pool.Copy
 	task   *progress.Task
 	// at is the moment of the cut.
@@ -25,7 +26,7 @@ type cutting struct {
 
 // prepare makes ready whatever takes time and does not need the source to be
 // still. It returns what is needed to give it all back, too.
-func (s *Service) prepare(source *Volume, place *pool.Pool, target pool.Object, kind string, options pool.CopyOptions) (*cutting, error) {
+func (s *Service) prepare(source *record.Volume, place *pool.Pool, target pool.Object, kind string, options pool.CopyOptions) (*cutting, error) {
 	from, err := s.poolOf(source)
 	if err != nil {
 		return nil, err
@@ -101,7 +102,7 @@ func (s *Service) toFreeze(consistency volume.Consistency, cuts []*cutting) ([]s
 	return frozen, nil
 }
 
-func notStill(source *Volume, why string) error {
+func notStill(source *record.Volume, why string) error {
 	return rpc.Errorf(codes.FailedPrecondition,
 		"volume %s is %s, its pool can't copy it in an instant, and it can't be frozen meanwhile; stop using it, use a pool that can reflink, "+
 			"or set %s: %s in the class, if it need not be of one moment", source.ID, why, volume.KeyConsistency, volume.ConsistencyNone)
@@ -109,7 +110,7 @@ func notStill(source *Volume, why string) error {
 
 // writtenElsewhere says how somebody may be writing to the volume of whom this
 // process would not know otherwise; "" is nobody.
-func (s *Service) writtenElsewhere(v *Volume) string {
+func (s *Service) writtenElsewhere(v *record.Volume) string {
 	if !s.has(capability.PublishUnpublishVolume) {
 		if s.config.LocalNode.Serves(s.config.NodeID) && !s.config.Shared {
 			return ""

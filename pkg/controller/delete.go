@@ -11,6 +11,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/capability"
+	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/pool/removal"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
@@ -47,7 +48,7 @@ func (s *Service) delete(ctx context.Context, id string) error {
 		return err
 	}
 
-	if found.Phase == PhaseReady {
+	if found.Phase == record.PhaseReady {
 		err := s.idle(found)
 		if err == nil {
 			err = s.checkMounts(found.Parameters.Pool, found.Object())
@@ -59,8 +60,8 @@ func (s *Service) delete(ctx context.Context, id string) error {
 
 		// Once this is durable the volume is gone for every CO, whatever
 		// happens to its bytes before the next start.
-		doomed, err := s.change(ctx, id, func(v *Volume) error {
-			v.Phase = PhaseDeleting
+		doomed, err := s.change(ctx, id, func(v *record.Volume) error {
+			v.Phase = record.PhaseDeleting
 
 			return s.idle(v)
 		})
@@ -81,7 +82,7 @@ func (s *Service) checkMounts(poolName string, object pool.Object) error {
 		return nil
 	}
 
-	place, err := s.poolNamed(poolName, object.String())
+	place, err := s.Pool(poolName, object.String())
 	if err != nil {
 		return err
 	}
@@ -100,7 +101,7 @@ func (s *Service) checkMounts(poolName string, object pool.Object) error {
 }
 
 // idle returns FAILED_PRECONDITION while somebody uses the volume.
-func (s *Service) idle(v *Volume) error {
+func (s *Service) idle(v *record.Volume) error {
 	// Without the capability nobody could take an attachment of before away.
 	if len(v.Attachments) > 0 && s.has(capability.PublishUnpublishVolume) {
 		return rpc.Errorf(codes.FailedPrecondition, "volume %s is attached to %s; unpublish it there first",
@@ -112,7 +113,7 @@ func (s *Service) idle(v *Volume) error {
 
 // unused returns FAILED_PRECONDITION for a volume that is in use on this node, and
 // InUse's error where that is unknown.
-func (s *Service) unused(v *Volume) error {
+func (s *Service) unused(v *record.Volume) error {
 	user, used, err := s.config.LocalNode.InUse(v.ID)
 	if err == nil && used {
 		err = rpc.Errorf(codes.FailedPrecondition, "volume %s is in use at %s; unpublish and unstage it first", v.ID, user)
@@ -123,7 +124,7 @@ func (s *Service) unused(v *Volume) error {
 
 // removalOf is the task that gives the space of a volume back that no CO sees any
 // more, and forgets it.
-func (s *Service) removalOf(v *Volume) removal.Task {
+func (s *Service) removalOf(v *record.Volume) removal.Task {
 	return removal.Task{
 		Pool: v.Parameters.Pool, Object: "volume " + v.ID,
 		Remove: func(ctx context.Context) error {
@@ -144,10 +145,10 @@ func (s *Service) removalOf(v *Volume) removal.Task {
 // recoverVolumes schedules what a crash has left half-done. Nothing is removed
 // before the driver is ready.
 func (s *Service) recoverVolumes() error {
-	var unfinished []*Volume
+	var unfinished []*record.Volume
 
-	s.volumes.Ascend("", func(_ string, v *Volume) bool {
-		if v.Phase != PhaseReady {
+	s.volumes.Ascend("", func(_ string, v *record.Volume) bool {
+		if v.Phase != record.PhaseReady {
 			unfinished = append(unfinished, v)
 		}
 
@@ -163,18 +164,18 @@ func (s *Service) recoverVolumes() error {
 }
 
 // markDeleting frees the names of volumes that are to be removed.
-func (s *Service) markDeleting(unfinished ...*Volume) error {
+func (s *Service) markDeleting(unfinished ...*record.Volume) error {
 	return lasting(s.store.UpdateLazily(func(tx *state.Tx) error {
 		records := s.volumes.In(tx)
 
 		for _, v := range unfinished {
 			current, ok := records.Get(v.ID)
-			if !ok || current.Phase != PhaseCreating {
+			if !ok || current.Phase != record.PhaseCreating {
 				continue
 			}
 
 			changed := current.Clone()
-			changed.Phase = PhaseDeleting
+			changed.Phase = record.PhaseDeleting
 
 			if err := records.Put(v.ID, changed); err != nil {
 				return err

@@ -52,11 +52,3 @@ func (s *Service) askClaim(ctx context.Context, wanted *creation) error {
 
 	return nil
 }
-
-// meant returns the parameters that a request with the given ones means for a
-// volume whose claim has asked for direct assignment: no request says that.
-func (v *Volume) ApplyClaim(given volume.Parameters) volume.Parameters {
-	given.DirectAssign = given.DirectAssign || v.DirectByClaim
-
-	return given
-}

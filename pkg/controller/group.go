@@ -15,6 +15,8 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
+
+	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 )
 
 // Groups is the CSI GroupController service (CSI v1.13, Group Controller Service
@@ -103,9 +105,9 @@ func parseGroup(request *csi.CreateVolumeGroupSnapshotRequest) (*grouping, error
 	return &grouping{name: request.GetName(), sourceIDs: ids, consistency: consistency}, nil
 }
 
-func (s *Service) ensureGroup(ctx context.Context, wanted *grouping) (*Group, error) {
-	if _, existing, ok := s.groups.Lookup(NameIndex, wanted.name); ok && existing.Phase == PhaseReady {
-		if err := existing.answers(wanted); err != nil {
+func (s *Service) ensureGroup(ctx context.Context, wanted *grouping) (*record.Group, error) {
+	if _, existing, ok := s.groups.Lookup(record.NameIndex, wanted.name); ok && existing.Phase == record.PhaseReady {
+		if err := checkSameGroup(existing, wanted); err != nil {
 			return nil, err
 		}
 
@@ -124,17 +126,17 @@ func (s *Service) ensureGroup(ctx context.Context, wanted *grouping) (*Group, er
 		return nil, err
 	}
 
-	fresh := &Group{
-		ID: id, Name: wanted.name, SourceVolumeIDs: wanted.sourceIDs, Consistency: wanted.consistency, Phase: PhaseCreating,
+	fresh := &record.Group{
+		ID: id, Name: wanted.name, SourceVolumeIDs: wanted.sourceIDs, Consistency: wanted.consistency, Phase: record.PhaseCreating,
 	}
 
-	return s.holding(ctx, wanted.sourceIDs, "group "+wanted.name, func(ctx context.Context) (*Group, error) {
+	return s.holding(ctx, wanted.sourceIDs, "group "+wanted.name, func(ctx context.Context) (*record.Group, error) {
 		return s.takeGroup(ctx, fresh)
 	})
 }
 
-// answers returns ALREADY_EXISTS unless the group is what is wanted.
-func (g *Group) answers(wanted *grouping) error {
+// checkSameGroup returns ALREADY_EXISTS unless the group is what is wanted.
+func checkSameGroup(g *record.Group, wanted *grouping) error {
 	exists := func(what string, has, asked any) error {
 		return rpc.Errorf(codes.AlreadyExists, "it exists as %s with %s %v, not %v; choose another name or delete it",
 			g.ID, what, has, asked)
@@ -153,8 +155,8 @@ func (g *Group) answers(wanted *grouping) error {
 // holding calls within while it has the operation of each volume. Whoever holds
 // several takes them in the order of their ids, so that nobody waits in a circle.
 func (s *Service) holding(ctx context.Context, volumeIDs []string, object string,
-	within func(context.Context) (*Group, error),
-) (*Group, error) {
+	within func(context.Context) (*record.Group, error),
+) (*record.Group, error) {
 	if len(volumeIDs) == 0 {
 		return within(ctx)
 	}
@@ -162,16 +164,16 @@ func (s *Service) holding(ctx context.Context, volumeIDs []string, object string
 	call := rpc.VolumeCall(volumeIDs[0], object, "CreateVolumeGroupSnapshot", nil)
 
 	// It ends with the operation that it belongs to, and not before.
-	return operation.Do(context.WithoutCancel(ctx), s.ops, call, func(ctx context.Context) (*Group, error) {
+	return operation.Do(context.WithoutCancel(ctx), s.ops, call, func(ctx context.Context) (*record.Group, error) {
 		return s.holding(ctx, volumeIDs[1:], object, within)
 	})
 }
 
 // takeGroup makes the group, or leaves nothing behind.
-func (s *Service) takeGroup(ctx context.Context, fresh *Group) (*Group, error) {
+func (s *Service) takeGroup(ctx context.Context, fresh *record.Group) (*record.Group, error) {
 	var (
-		sources []*Volume
-		members []*Snapshot
+		sources []*record.Volume
+		members []*record.Snapshot
 	)
 
 	for _, id := range fresh.SourceVolumeIDs {
@@ -191,7 +193,7 @@ func (s *Service) takeGroup(ctx context.Context, fresh *Group) (*Group, error) {
 	}
 
 	// Once Commit has run there are bytes that nobody would know after a crash.
-	if err := s.reserve(ctx, fresh.InPhase(PhaseCreating), members...); err != nil {
+	if err := s.reserve(ctx, fresh.InPhase(record.PhaseCreating), members...); err != nil {
 		return nil, err
 	}
 
@@ -199,10 +201,10 @@ func (s *Service) takeGroup(ctx context.Context, fresh *Group) (*Group, error) {
 		return nil, s.undoSnapshots(ctx, err, fresh, members...)
 	}
 
-	return fresh.InPhase(PhaseReady), nil
+	return fresh.InPhase(record.PhaseReady), nil
 }
 
-func (s *Service) fillGroup(ctx context.Context, fresh *Group, sources []*Volume, members []*Snapshot) (failed error) {
+func (s *Service) fillGroup(ctx context.Context, fresh *record.Group, sources []*record.Volume, members []*record.Snapshot) (failed error) {
 	cuts := make([]*cutting, 0, len(members))
 
 	defer func() {
@@ -255,7 +257,7 @@ func (s *Service) fillGroup(ctx context.Context, fresh *Group, sources []*Volume
 
 // skew is the time between the first and the last cut: what was written to
 // members that could not be frozen may be older or newer by as much.
-func skew(members []*Snapshot) time.Duration {
+func skew(members []*record.Snapshot) time.Duration {
 	return members[len(members)-1].CreatedAt.Sub(members[0].CreatedAt)
 }
 
@@ -282,7 +284,7 @@ func (g *Groups) DeleteVolumeGroupSnapshot(
 
 func (s *Service) deleteGroup(ctx context.Context, id string, memberIDs []string) error {
 	found, ok := s.groups.Get(id)
-	if !ok || found.Phase == PhaseCreating {
+	if !ok || found.Phase == record.PhaseCreating {
 		return nil
 	}
 
@@ -290,7 +292,7 @@ func (s *Service) deleteGroup(ctx context.Context, id string, memberIDs []string
 		return err
 	}
 
-	var members []*Snapshot
+	var members []*record.Snapshot
 
 	for _, memberID := range found.SnapshotIDs {
 		if member, ok := s.snapshots.Get(memberID); ok {
@@ -299,16 +301,6 @@ func (s *Service) deleteGroup(ctx context.Context, id string, memberIDs []string
 	}
 
 	return s.removeSnapshots(ctx, found, members...)
-}
-
-// CheckMembers returns INVALID_ARGUMENT unless these are the group's members, in
-// any order.
-func (g *Group) CheckMembers(memberIDs []string) error {
-	if !slices.Equal(slices.Sorted(slices.Values(memberIDs)), slices.Sorted(slices.Values(g.SnapshotIDs))) {
-		return rpc.Invalid("snapshot_ids: group snapshot %s consists of %v, not of %v", g.ID, g.SnapshotIDs, memberIDs)
-	}
-
-	return nil
 }
 
 // GetVolumeGroupSnapshot describes one group (CSI v1.13,
@@ -322,7 +314,7 @@ func (g *Groups) GetVolumeGroupSnapshot(
 	}
 
 	found, ok := g.service.groups.Get(id)
-	if !ok || found.Phase != PhaseReady {
+	if !ok || found.Phase != record.PhaseReady {
 		return nil, rpc.Errorf(codes.NotFound, "group snapshot %s does not exist", id)
 	}
 
@@ -350,7 +342,7 @@ func checkGroupID(id string) error {
 	return nil
 }
 
-func (s *Service) describeGroup(found *Group) (*csi.VolumeGroupSnapshot, error) {
+func (s *Service) describeGroup(found *record.Group) (*csi.VolumeGroupSnapshot, error) {
 	described := &csi.VolumeGroupSnapshot{
 		GroupSnapshotId: found.ID, CreationTime: timestamppb.New(found.CreatedAt), ReadyToUse: true,
 	}

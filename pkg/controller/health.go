@@ -16,6 +16,8 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
+
+	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 )
 
 const (
@@ -92,7 +94,7 @@ func (s *Service) conditionOf(id string) *health.Record {
 func (s *Service) SuspectPool(name string) {
 	var ids []string
 
-	s.eachReady(func(v *Volume) {
+	s.eachReady(func(v *record.Volume) {
 		if v.Parameters.Pool == name {
 			ids = append(ids, v.ID)
 		}
@@ -105,7 +107,7 @@ func (s *Service) SuspectPool(name string) {
 func (s *Service) Reports() []health.VolumeReport {
 	reports := []health.VolumeReport{}
 
-	s.eachReady(func(v *Volume) {
+	s.eachReady(func(v *record.Volume) {
 		report := health.VolumeReport{
 			ID: v.ID, Name: v.Name, Pool: v.Parameters.Pool, Backing: string(v.Parameters.Backing),
 			CapacityBytes: v.CapacityBytes, Conditions: s.conditionOf(v.ID).Reports(healthView),
@@ -120,9 +122,9 @@ func (s *Service) Reports() []health.VolumeReport {
 	return reports
 }
 
-func (s *Service) eachReady(visit func(*Volume)) {
-	s.volumes.Ascend("", func(_ string, v *Volume) bool {
-		if v.Phase == PhaseReady {
+func (s *Service) eachReady(visit func(*record.Volume)) {
+	s.volumes.Ascend("", func(_ string, v *record.Volume) bool {
+		if v.Phase == record.PhaseReady {
 			visit(v)
 		}
 
@@ -142,7 +144,7 @@ func (s *Service) newMonitor() *health.Monitor {
 
 func (s *Service) monitored() []string {
 	ids := make([]string, 0, s.volumes.Len())
-	s.eachReady(func(v *Volume) { ids = append(ids, v.ID) })
+	s.eachReady(func(v *record.Volume) { ids = append(ids, v.ID) })
 
 	return ids
 }
@@ -154,7 +156,7 @@ func (s *Service) concern(event health.Event) []string {
 	}
 
 	id := strings.TrimSuffix(filepath.Base(event.Path), layout.ImageSuffix)
-	if v, ok := s.volumes.Get(id); !ok || v.Phase != PhaseReady {
+	if v, ok := s.volumes.Get(id); !ok || v.Phase != record.PhaseReady {
 		return nil
 	}
 
@@ -165,7 +167,7 @@ func (s *Service) concern(event health.Event) []string {
 func (s *Service) probe(ctx context.Context, id string) (health.Observation, error) {
 	for {
 		v, ok := s.volumes.Get(id)
-		if !ok || v.Phase != PhaseReady {
+		if !ok || v.Phase != record.PhaseReady {
 			return health.Observation{}, health.ErrGone
 		}
 
@@ -178,7 +180,7 @@ func (s *Service) probe(ctx context.Context, id string) (health.Observation, err
 			return health.Observation{}, err
 		}
 
-		entries := v.conditions(size, err == nil)
+		entries := storageFindings(v, size, err == nil)
 
 		// Bytes are there before a record says so, and for as long as it does: only
 		// what a record said then and says now has to be there.
@@ -190,7 +192,7 @@ func (s *Service) probe(ctx context.Context, id string) (health.Observation, err
 
 // unseen is what was known of a volume whose pool is known not to answer, so that
 // nobody looks in vain.
-func (s *Service) unseen(v *Volume) health.Observation {
+func (s *Service) unseen(v *record.Volume) health.Observation {
 	const unseen = health.ProbeTimedOut
 
 	entries := []health.Entry{health.NewEntry(unseen, fmt.Sprintf("its pool %q can't be reached", v.Parameters.Pool))}
@@ -204,7 +206,7 @@ func (s *Service) unseen(v *Volume) health.Observation {
 }
 
 // sizeOf lets no more than a few find out that a pool does not answer.
-func (s *Service) sizeOf(ctx context.Context, v *Volume) (int64, error) {
+func (s *Service) sizeOf(ctx context.Context, v *record.Volume) (int64, error) {
 	place, err := s.poolOf(v)
 	if err != nil {
 		return 0, err
@@ -232,9 +234,8 @@ func (s *Service) unreachable(poolName string) bool {
 	return known.Has(health.PoolUnreachable)
 }
 
-// conditions are what is the matter with bytes that are there, or not, and so
-// many.
-func (v *Volume) conditions(size int64, there bool) []health.Entry {
+// storageFindings compares the size of the volume's pool object with its record.
+func storageFindings(v *record.Volume, size int64, there bool) []health.Entry {
 	switch {
 	case !there && v.Parameters.Backing == volume.BackingDirectory:
 		return []health.Entry{health.NewEntry(health.VolumeNotFound,

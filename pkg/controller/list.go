@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/touchstone-csi/touchstone/pkg/capability"
+	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
@@ -33,8 +34,8 @@ func (s *Service) ListVolumes(_ context.Context, request *csi.ListVolumesRequest
 	response, size := &csi.ListVolumesResponse{}, 0
 	alike, status := commons{}, s.statusesBehind(token)
 
-	s.volumes.Ascend(token, func(_ string, v *Volume) bool {
-		if v.Phase != PhaseReady {
+	s.volumes.Ascend(token, func(_ string, v *record.Volume) bool {
+		if v.Phase != record.PhaseReady {
 			return true
 		}
 
@@ -99,7 +100,7 @@ func (s *Service) statusesBehind(id string) *statuses {
 	return told
 }
 
-func (t *statuses) of(v *Volume) *csi.ListVolumesResponse_VolumeStatus {
+func (t *statuses) of(v *record.Volume) *csi.ListVolumesResponse_VolumeStatus {
 	condition := t.conditionOf(v)
 	if condition != nil || len(v.Attachments) > 1 {
 		return t.make(v, condition)
@@ -119,7 +120,7 @@ func (t *statuses) of(v *Volume) *csi.ListVolumesResponse_VolumeStatus {
 	return shared
 }
 
-func (t *statuses) conditionOf(v *Volume) *health.Record {
+func (t *statuses) conditionOf(v *record.Volume) *health.Record {
 	for len(t.sick) > 0 && t.sick[0].ID < v.ID {
 		t.sick = t.sick[1:]
 	}
@@ -131,7 +132,7 @@ func (t *statuses) conditionOf(v *Volume) *health.Record {
 	return t.sick[0]
 }
 
-func (t *statuses) make(v *Volume, condition *health.Record) *csi.ListVolumesResponse_VolumeStatus {
+func (t *statuses) make(v *record.Volume, condition *health.Record) *csi.ListVolumesResponse_VolumeStatus {
 	made := &csi.ListVolumesResponse_VolumeStatus{PublishedNodeIds: v.NodeIDs()}
 	if t.conditions {
 		health.PutCondition(made, condition)
@@ -140,7 +141,7 @@ func (t *statuses) make(v *Volume, condition *health.Record) *csi.ListVolumesRes
 	return made
 }
 
-func describe(v *Volume) *csi.Volume {
+func describe(v *record.Volume) *csi.Volume {
 	return &csi.Volume{
 		VolumeId:           v.ID,
 		CapacityBytes:      v.CapacityBytes,
@@ -157,14 +158,14 @@ type commons map[common][]byte
 
 type common struct {
 	parameters volume.Parameters
-	segments   Segments
+	segments   record.Segments
 	copied     bool
 }
 
 // describe is the same on the wire as the function of that name gives. A
 // message puts behind its own fields, as they are, the bytes of those that it
 // does not know; so nothing but the wire shows the common part.
-func (c commons) describe(v *Volume) *csi.Volume {
+func (c commons) describe(v *record.Volume) *csi.Volume {
 	key := common{v.Parameters, v.Segments, !v.Source.IsZero()}
 
 	encoded, ok := c[key]

@@ -7,6 +7,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/touchstone-csi/touchstone/pkg/capability"
+	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
@@ -79,7 +80,7 @@ func (s *Service) checkMutable(parameters volume.Parameters, mutable volume.Muta
 
 // putInForce lets all nodes know what the volume's record says of its mutable
 // parameters, and sees to it on this one.
-func (s *Service) putInForce(ctx context.Context, v *Volume, place *pool.Pool) error {
+func (s *Service) putInForce(ctx context.Context, v *record.Volume, place *pool.Pool) error {
 	if err := publishMutable(v, place); err != nil {
 		return fmt.Errorf("recorded, but not in force: %w", err)
 	}
@@ -93,7 +94,7 @@ func (s *Service) putInForce(ctx context.Context, v *Volume, place *pool.Pool) e
 
 // publishMutable writes into the pool, where every node of the volume reads it,
 // unless it is there.
-func publishMutable(v *Volume, place *pool.Pool) error {
+func publishMutable(v *record.Volume, place *pool.Pool) error {
 	// What can't be read is written anew.
 	if there, err := place.Attributes(v.ID); err == nil && there.Equal(v.Mutable) {
 		return nil
@@ -105,10 +106,10 @@ func publishMutable(v *Volume, place *pool.Pool) error {
 // recoverMutable makes a pool say what the records do: a crash can come between the
 // one and the other.
 func (s *Service) recoverMutable(ctx context.Context, place *pool.Pool) {
-	var given []*Volume
+	var given []*record.Volume
 
-	s.volumes.Ascend("", func(_ string, v *Volume) bool {
-		if v.Parameters.Pool == place.Name() && v.Phase == PhaseReady && !v.Mutable.IsZero() {
+	s.volumes.Ascend("", func(_ string, v *record.Volume) bool {
+		if v.Parameters.Pool == place.Name() && v.Phase == record.PhaseReady && !v.Mutable.IsZero() {
 			given = append(given, v)
 		}
 

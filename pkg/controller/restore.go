@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"cmp"
 	"context"
 	"errors"
 
@@ -9,6 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/pkg/capability"
+	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
@@ -25,72 +25,54 @@ type origin struct {
 }
 
 // parseSource reads volume_content_source. Errors: INVALID_ARGUMENT.
-func (s *Service) parseSource(given *csi.VolumeContentSource) (Source, error) {
+func (s *Service) parseSource(given *csi.VolumeContentSource) (record.Source, error) {
 	const gated = "volume_content_source: it must not be a %s, as the capability %s is not advertised"
 
 	if given == nil {
-		return Source{}, nil
+		return record.Source{}, nil
 	}
 
 	var id string
 
-	source := Source{SnapshotID: given.GetSnapshot().GetSnapshotId(), VolumeID: given.GetVolume().GetVolumeId()}
+	source := record.Source{SnapshotID: given.GetSnapshot().GetSnapshotId(), VolumeID: given.GetVolume().GetVolumeId()}
 
 	switch given.GetType().(type) {
 	case *csi.VolumeContentSource_Snapshot:
 		if !s.has(capability.CreateDeleteSnapshot) {
-			return Source{}, rpc.Invalid(gated, "snapshot", capability.CreateDeleteSnapshot)
+			return record.Source{}, rpc.Invalid(gated, "snapshot", capability.CreateDeleteSnapshot)
 		}
 
 		id = source.SnapshotID
 	case *csi.VolumeContentSource_Volume:
 		if !s.has(capability.CloneVolume) {
-			return Source{}, rpc.Invalid(gated, "volume", capability.CloneVolume)
+			return record.Source{}, rpc.Invalid(gated, "volume", capability.CloneVolume)
 		}
 
 		id = source.VolumeID
 	default:
-		return Source{}, rpc.Invalid("volume_content_source: name a snapshot or a volume")
+		return record.Source{}, rpc.Invalid("volume_content_source: name a snapshot or a volume")
 	}
 
 	if id == "" {
-		return Source{}, rpc.Invalid("volume_content_source: the id is missing")
+		return record.Source{}, rpc.Invalid("volume_content_source: the id is missing")
 	}
 
 	if err := volume.CheckID(id); err != nil {
-		return Source{}, rpc.Invalid("volume_content_source: %w", err)
+		return record.Source{}, rpc.Invalid("volume_content_source: %w", err)
 	}
 
 	return source, nil
 }
 
-// content is the source as the CO knows it; nil is none.
-func (s Source) ContentSource() *csi.VolumeContentSource {
-	switch {
-	case s.SnapshotID != "":
-		return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{
-			Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: s.SnapshotID},
-		}}
-	case s.VolumeID != "":
-		return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{
-			Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: s.VolumeID},
-		}}
-	default:
-		return nil
-	}
-}
-
-func (s Source) IsZero() bool { return s == Source{} }
-
 // restore makes the volume of a snapshot, which nobody deletes meanwhile.
-func (s *Service) restore(ctx context.Context, wanted creation) (*Volume, error) {
-	snapshot, release, err := s.holdSnapshot(wanted.source.SnapshotID)
+func (s *Service) restore(ctx context.Context, wanted creation) (*record.Volume, error) {
+	snapshot, release, err := s.LockSnapshot(wanted.source.SnapshotID)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
 
-	from, err := s.poolNamed(snapshot.Parameters.Pool, "snapshot "+snapshot.ID)
+	from, err := s.Pool(snapshot.Parameters.Pool, "snapshot "+snapshot.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -125,7 +107,7 @@ func (s *Service) restore(ctx context.Context, wanted creation) (*Volume, error)
 
 // clone makes the volume of another, of which it holds the operation until the
 // copy is cut.
-func (s *Service) clone(ctx context.Context, wanted creation) (*Volume, error) {
+func (s *Service) clone(ctx context.Context, wanted creation) (*record.Volume, error) {
 	source, err := s.find(wanted.source.VolumeID)
 	if err != nil {
 		return nil, err
@@ -146,7 +128,7 @@ func (s *Service) clone(ctx context.Context, wanted creation) (*Volume, error) {
 	})
 }
 
-func originOf(source *Volume) origin {
+func originOf(source *record.Volume) origin {
 	return origin{
 		name: "volume " + source.ID, object: source.Object(), sizeBytes: source.CapacityBytes,
 		parameters: source.Parameters, raw: source.IsRaw(),
@@ -230,20 +212,20 @@ func (s *Service) inherit(wanted *creation, from origin) error {
 // behind.
 func (s *Service) copyInto(ctx context.Context, wanted creation,
 	take func(ctx context.Context, target pool.Object, options pool.CopyOptions) (*cutting, error),
-) (*Volume, error) {
+) (*record.Volume, error) {
 	fresh, err := s.newVolume(&wanted)
 	if err != nil {
 		return nil, err
 	}
 
 	// Once Commit has run there are bytes that nobody would know after a crash.
-	fresh.Phase = PhaseCreating
+	fresh.Phase = record.PhaseCreating
 	if err := s.record(ctx, fresh, wanted.pool); err != nil {
 		return nil, err
 	}
 
 	fresh = fresh.Clone()
-	fresh.Phase = PhaseReady
+	fresh.Phase = record.PhaseReady
 
 	taken, err := take(ctx, fresh.Object(), pool.CopyOptions{SizeBytes: fresh.CapacityBytes, Thick: fresh.IsThick()})
 	if err != nil {
@@ -266,13 +248,4 @@ func (s *Service) copyInto(ctx context.Context, wanted creation,
 	s.release(taken)
 
 	return fresh, nil
-}
-
-// String is for messages.
-func (s Source) String() string {
-	if s.IsZero() {
-		return "nothing"
-	}
-
-	return cmp.Or(s.SnapshotID, s.VolumeID)
 }

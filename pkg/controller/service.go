@@ -13,6 +13,8 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/pkg/capability"
+	"github.com/touchstone-csi/touchstone/pkg/controller/inflight"
+	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/operation/progress"
@@ -30,7 +32,7 @@ type Config struct {
 	Nodes []string
 	// Segments is the topology from which the pools can be reached; empty
 	// means from everywhere.
-	Segments Segments
+	Segments record.Segments
 	// Shared says that the pools are on a filesystem that every node mounts.
 	Shared bool
 	// Admission decides what may be provisioned from the pools.
@@ -52,9 +54,6 @@ type Config struct {
 	// CopyGrace is how long CreateSnapshot waits for a copy that takes long,
 	// before it answers that the snapshot is not ready yet.
 	CopyGrace time.Duration
-	// MetadataIdle is how long a client of SnapshotMetadata may leave a message
-	// unread; 0 is DefaultMetadataIdle.
-	MetadataIdle time.Duration
 	// Removals removes the volumes and snapshots that no CO sees any more.
 	Removals *removal.Queue
 	// Progress is told of copies; nil is nobody.
@@ -74,18 +73,18 @@ type Service struct {
 	csi.UnimplementedControllerServer
 
 	config    Config
-	volumes   *state.Collection[*Volume]
-	snapshots *state.Collection[*Snapshot]
-	groups    *state.Collection[*Group]
+	volumes   *state.Collection[*record.Volume]
+	snapshots *state.Collection[*record.Snapshot]
+	groups    *state.Collection[*record.Group]
 	store     *state.Store
 	pools     *pool.Set
 	ops       *operation.Group
-	ledger    *Usage
+	ledger    *record.Usage
 	changes   *changes
-	sharing   *Interner
-	lineage   *SnapshotIndex
-	holds     *Locks
-	slow      *Copies
+	sharing   *record.Interner
+	lineage   *record.SnapshotIndex
+	holds     *inflight.Locks
+	slow      *inflight.Copies
 	monitor   *health.Monitor
 	// looks are under way in the pools of these names.
 	looks map[string]chan struct{}
@@ -105,18 +104,18 @@ func New(config Config, store *state.Store, pools *pool.Set, ops *operation.Grou
 		config.LocalNode = NoLocalNode{}
 	}
 
-	books, common, family := NewUsage(), &Interner{}, NewSnapshotIndex()
+	books, common, family := record.NewUsage(), &record.Interner{}, record.NewSnapshotIndex()
 
 	s := &Service{
 		config: config,
-		volumes: state.Register(store, VolumesCollection,
-			state.WithIndex(NameIndex, VolumeName), state.WithObserver(books.ObserveVolume), state.WithPrepare(common.Intern)),
-		snapshots: state.Register(store, SnapshotsCollection,
-			state.WithIndex(NameIndex, (*Snapshot).IndexedName), state.WithObserver(books.ObserveSnapshot),
-			state.WithObserver(family.Observe), state.WithPrepare((*Snapshot).Intern)),
-		groups: state.Register(store, "groups", state.WithIndex(NameIndex, (*Group).IndexedName)),
+		volumes: state.Register(store, record.VolumesCollection,
+			state.WithIndex(record.NameIndex, record.VolumeName), state.WithObserver(books.ObserveVolume), state.WithPrepare(common.Intern)),
+		snapshots: state.Register(store, record.SnapshotsCollection,
+			state.WithIndex(record.NameIndex, (*record.Snapshot).IndexedName), state.WithObserver(books.ObserveSnapshot),
+			state.WithObserver(family.Observe), state.WithPrepare((*record.Snapshot).Intern)),
+		groups: state.Register(store, "groups", state.WithIndex(record.NameIndex, (*record.Group).IndexedName)),
 		store:  store, pools: pools, ops: ops, ledger: books, sharing: common, making: &sync.Map{},
-		lineage: family, holds: NewLocks(), slow: NewCopies(), looks: map[string]chan struct{}{},
+		lineage: family, holds: inflight.NewLocks(), slow: inflight.NewCopies(), looks: map[string]chan struct{}{},
 	}
 	s.changes, s.monitor = s.newChanges(), s.newMonitor()
 	config.Admission.Register(s)
@@ -223,13 +222,13 @@ func (s *Service) knownOrMade(id string) bool {
 
 // find returns a volume that exists for the CO. Errors: INVALID_ARGUMENT for
 // an impossible id, NOT_FOUND.
-func (s *Service) find(id string) (*Volume, error) {
+func (s *Service) find(id string) (*record.Volume, error) {
 	if err := rpc.CheckVolumeID(id); err != nil {
 		return nil, err
 	}
 
 	found, ok := s.volumes.Get(id)
-	if !ok || found.Phase != PhaseReady {
+	if !ok || found.Phase != record.PhaseReady {
 		return nil, rpc.Errorf(codes.NotFound, "volume %s does not exist", id)
 	}
 
@@ -242,14 +241,14 @@ func (s *Service) knowsNode(id string) bool {
 
 // change puts a changed copy of the volume's newest record into the store,
 // durably.
-func (s *Service) change(ctx context.Context, id string, edit func(*Volume) error) (*Volume, error) {
-	var changed *Volume
+func (s *Service) change(ctx context.Context, id string, edit func(*record.Volume) error) (*record.Volume, error) {
+	var changed *record.Volume
 
 	err := s.store.Update(ctx, func(tx *state.Tx) error {
 		records := s.volumes.In(tx)
 
 		current, ok := records.Get(id)
-		if !ok || current.Phase != PhaseReady {
+		if !ok || current.Phase != record.PhaseReady {
 			return rpc.Errorf(codes.NotFound, "volume %s does not exist", id)
 		}
 

@@ -10,12 +10,17 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/pkg/capability"
+	"github.com/touchstone-csi/touchstone/pkg/controller/inflight"
+	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
+
+// errStillCopying ends the wait of a caller whose snapshot is being copied.
+var errStillCopying = errors.New("the snapshot is taken and is being copied")
 
 // snapshotting is a CreateSnapshotRequest that makes sense.
 type snapshotting struct {
@@ -37,7 +42,7 @@ func (s *Service) CreateSnapshot(ctx context.Context, request *csi.CreateSnapsho
 	call := rpc.VolumeCall(wanted.sourceID, "snapshot "+wanted.name, "CreateSnapshot", request)
 
 	for {
-		if _, found, ok := s.snapshots.Lookup(NameIndex, wanted.name); ok && found.Phase == PhaseCopying && s.slow.Running(found.ID) {
+		if _, found, ok := s.snapshots.Lookup(record.NameIndex, wanted.name); ok && found.Phase == record.PhaseCopying && s.slow.Running(found.ID) {
 			if err := s.answersSnapshot(found, wanted); err != nil {
 				return nil, rpc.Status(err)
 			}
@@ -46,7 +51,7 @@ func (s *Service) CreateSnapshot(ctx context.Context, request *csi.CreateSnapsho
 		}
 
 		waiting, leave := s.untilSlow(ctx, wanted.name)
-		made, err := rpc.Run(waiting, s.config.Log, s.ops, call, func(ctx context.Context) (*Snapshot, error) {
+		made, err := rpc.Run(waiting, s.config.Log, s.ops, call, func(ctx context.Context) (*record.Snapshot, error) {
 			return s.ensureSnapshot(ctx, wanted)
 		})
 		slow := errors.Is(context.Cause(waiting), errStillCopying)
@@ -103,7 +108,7 @@ func (s *Service) untilSlow(ctx context.Context, name string) (waiting context.C
 
 	go func() {
 		err := s.slow.WaitFor(waiting, func() bool {
-			_, found, ok := s.snapshots.Lookup(NameIndex, name)
+			_, found, ok := s.snapshots.Lookup(record.NameIndex, name)
 
 			return ok && s.slow.Running(found.ID)
 		})
@@ -127,12 +132,12 @@ func (s *Service) acknowledge(ctx context.Context, name string) error {
 	err := s.store.Update(ctx, func(tx *state.Tx) error {
 		records := s.snapshots.In(tx)
 
-		id, found, ok := records.Lookup(NameIndex, name)
-		if !ok || found.Phase != PhaseCreating {
+		id, found, ok := records.Lookup(record.NameIndex, name)
+		if !ok || found.Phase != record.PhaseCreating {
 			return nil
 		}
 
-		copying := found.InPhase(PhaseCopying)
+		copying := found.InPhase(record.PhaseCopying)
 		copying.Sequence = tx.Sequence()
 
 		return records.Put(id, copying)
@@ -144,19 +149,19 @@ func (s *Service) acknowledge(ctx context.Context, name string) error {
 	return nil
 }
 
-func (s *Service) ensureSnapshot(ctx context.Context, wanted *snapshotting) (*Snapshot, error) {
-	id, existing, exists := s.snapshots.Lookup(NameIndex, wanted.name)
+func (s *Service) ensureSnapshot(ctx context.Context, wanted *snapshotting) (*record.Snapshot, error) {
+	id, existing, exists := s.snapshots.Lookup(record.NameIndex, wanted.name)
 	if exists {
 		err := s.answersSnapshot(existing, wanted)
 
 		switch {
-		case existing.Phase == PhaseCreating:
+		case existing.Phase == record.PhaseCreating:
 			// Nobody was told of it. It may have failed and be about to be forgotten;
 			// if not, reserve finds the name taken.
 			exists = err == nil
 		case err != nil:
 			return nil, err
-		case existing.Phase == PhaseReady:
+		case existing.Phase == record.PhaseReady:
 			return existing, nil
 		}
 	}
@@ -191,7 +196,7 @@ func (s *Service) ensureSnapshot(ctx context.Context, wanted *snapshotting) (*Sn
 }
 
 // answersSnapshot returns ALREADY_EXISTS unless found is what is wanted.
-func (s *Service) answersSnapshot(found *Snapshot, wanted *snapshotting) error {
+func (s *Service) answersSnapshot(found *record.Snapshot, wanted *snapshotting) error {
 	exists := func(what string, has, asked any) error {
 		return rpc.Errorf(codes.AlreadyExists, "snapshot %q exists as %s with %s %v, not %v; choose another name or delete it",
 			wanted.name, found.ID, what, has, asked)
@@ -210,7 +215,7 @@ func (s *Service) answersSnapshot(found *Snapshot, wanted *snapshotting) error {
 }
 
 // newSnapshot describes a snapshot of the volume, without a name.
-func (s *Service) newSnapshot(ctx context.Context, source *Volume, consistency volume.Consistency) (*Snapshot, error) {
+func (s *Service) newSnapshot(ctx context.Context, source *record.Volume, consistency volume.Consistency) (*record.Snapshot, error) {
 	place, err := s.poolOf(source)
 	if err != nil {
 		return nil, err
@@ -226,15 +231,15 @@ func (s *Service) newSnapshot(ctx context.Context, source *Volume, consistency v
 		return nil, err
 	}
 
-	return &Snapshot{
+	return &record.Snapshot{
 		ID: id, SourceVolumeID: source.ID, SizeBytes: source.CapacityBytes, AllocatedBytes: allocated,
 		Parameters: source.Parameters, Consistency: consistency, Raw: source.IsRaw(), Segments: source.Segments,
-		CreatedAt: time.Now(), Phase: PhaseCreating,
+		CreatedAt: time.Now(), Phase: record.PhaseCreating,
 	}, nil
 }
 
 // takeSnapshot makes the snapshot, or leaves nothing behind.
-func (s *Service) takeSnapshot(ctx context.Context, fresh *Snapshot, source *Volume) (*Snapshot, error) {
+func (s *Service) takeSnapshot(ctx context.Context, fresh *record.Snapshot, source *record.Volume) (*record.Snapshot, error) {
 	place, err := s.poolOf(source)
 	if err != nil {
 		return nil, err
@@ -269,14 +274,14 @@ func (s *Service) takeSnapshot(ctx context.Context, fresh *Snapshot, source *Vol
 
 	s.release(taken)
 
-	return fresh.InPhase(PhaseReady), nil
+	return fresh.InPhase(record.PhaseReady), nil
 }
 
 // fillSnapshot cuts the copy and makes it be the snapshot.
-func (s *Service) fillSnapshot(ctx context.Context, fresh *Snapshot, taken *cutting, frozen []string) error {
+func (s *Service) fillSnapshot(ctx context.Context, fresh *record.Snapshot, taken *cutting, frozen []string) error {
 	err := s.cut(ctx, frozen, []*cutting{taken})
 	if err != nil {
-		if errors.Is(context.Cause(ctx), ErrStopped) {
+		if errors.Is(context.Cause(ctx), inflight.ErrStopped) {
 			return errGone(fresh)
 		}
 
@@ -292,8 +297,8 @@ func (s *Service) fillSnapshot(ctx context.Context, fresh *Snapshot, taken *cutt
 	return s.acceptSnapshots(ctx, nil, fresh)
 }
 
-func errGone(gone *Snapshot) error {
-	return rpc.Errorf(codes.Aborted, "snapshot %s: %w", gone.ID, ErrStopped)
+func errGone(gone *record.Snapshot) error {
+	return rpc.Errorf(codes.Aborted, "snapshot %s: %w", gone.ID, inflight.ErrStopped)
 }
 
 // release ends a copy that has become what it was for.
@@ -328,9 +333,9 @@ func (s *Service) deleteSnapshot(ctx context.Context, id string) error {
 
 	switch {
 	// Nobody was told of one that is being created.
-	case !ok || found.Phase == PhaseCreating:
+	case !ok || found.Phase == record.PhaseCreating:
 		return nil
-	case found.GroupID != "" && found.Phase == PhaseDeleting:
+	case found.GroupID != "" && found.Phase == record.PhaseDeleting:
 		return nil
 	case found.GroupID != "":
 		return rpc.Invalid("it is a member of group snapshot %s and goes with it; call DeleteVolumeGroupSnapshot", found.GroupID)

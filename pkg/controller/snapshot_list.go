@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/touchstone-csi/touchstone/pkg/capability"
+	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
@@ -32,7 +33,7 @@ func (s *Service) ListSnapshots(_ context.Context, request *csi.ListSnapshotsReq
 
 	response, size := &csi.ListSnapshotsResponse{}, 0
 
-	s.visitSnapshots(request, func(found *Snapshot) bool {
+	s.visitSnapshots(request, func(found *record.Snapshot) bool {
 		entry := &csi.ListSnapshotsResponse_Entry{Snapshot: s.describeSnapshot(found)}
 
 		full := request.GetMaxEntries() > 0 && len(response.GetEntries()) == int(request.GetMaxEntries())
@@ -53,10 +54,10 @@ func (s *Service) ListSnapshots(_ context.Context, request *csi.ListSnapshotsReq
 
 // visitSnapshots calls visit for those that the request asks for, in order,
 // until visit returns false.
-func (s *Service) visitSnapshots(request *csi.ListSnapshotsRequest, visit func(*Snapshot) bool) {
+func (s *Service) visitSnapshots(request *csi.ListSnapshotsRequest, visit func(*record.Snapshot) bool) {
 	token, sourceID := request.GetStartingToken(), request.GetSourceVolumeId()
 
-	matches := func(found *Snapshot) bool {
+	matches := func(found *record.Snapshot) bool {
 		return found.IsVisible() && (sourceID == "" || found.SourceVolumeID == sourceID)
 	}
 
@@ -69,7 +70,7 @@ func (s *Service) visitSnapshots(request *csi.ListSnapshotsRequest, visit func(*
 	}
 
 	if sourceID == "" {
-		s.snapshots.Ascend(token, func(_ string, found *Snapshot) bool { return !matches(found) || visit(found) })
+		s.snapshots.Ascend(token, func(_ string, found *record.Snapshot) bool { return !matches(found) || visit(found) })
 
 		return
 	}
@@ -99,13 +100,13 @@ func (s *Service) GetSnapshot(_ context.Context, request *csi.GetSnapshotRequest
 	return &csi.GetSnapshotResponse{Snapshot: s.describeSnapshot(found)}, nil
 }
 
-func (s *Service) describeSnapshot(found *Snapshot) *csi.Snapshot {
+func (s *Service) describeSnapshot(found *record.Snapshot) *csi.Snapshot {
 	described := &csi.Snapshot{
 		SnapshotId:      found.ID,
 		SourceVolumeId:  found.SourceVolumeID,
 		SizeBytes:       found.SizeBytes,
 		CreationTime:    timestamppb.New(found.CreatedAt),
-		ReadyToUse:      found.Phase == PhaseReady,
+		ReadyToUse:      found.Phase == record.PhaseReady,
 		GroupSnapshotId: found.GroupID,
 	}
 

@@ -12,11 +12,13 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/pool/removal"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/state"
+
+	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 )
 
 // reserve writes down what is about to be made, and promises it its space.
 // Errors: ALREADY_EXISTS, RESOURCE_EXHAUSTED.
-func (s *Service) reserve(ctx context.Context, group *Group, fresh ...*Snapshot) error {
+func (s *Service) reserve(ctx context.Context, group *record.Group, fresh ...*record.Snapshot) error {
 	err := s.config.Admission.Admit(ctx, func(check pool.Check) error {
 		return s.store.Update(ctx, func(tx *state.Tx) error {
 			if err := s.checkReserve(tx, check, group, fresh); err != nil {
@@ -33,12 +35,12 @@ func (s *Service) reserve(ctx context.Context, group *Group, fresh ...*Snapshot)
 	return nil
 }
 
-func (s *Service) checkReserve(tx *state.Tx, check pool.Check, group *Group, fresh []*Snapshot) error {
+func (s *Service) checkReserve(tx *state.Tx, check pool.Check, group *record.Group, fresh []*record.Snapshot) error {
 	const exists = "it exists as %s, of another source; choose another name or delete it"
 
 	// An operation on other volumes may have taken the name meanwhile.
 	if group != nil {
-		if id, _, ok := s.groups.In(tx).Lookup(NameIndex, group.Name); ok && id != group.ID {
+		if id, _, ok := s.groups.In(tx).Lookup(record.NameIndex, group.Name); ok && id != group.ID {
 			return rpc.Errorf(codes.AlreadyExists, exists, id)
 		}
 	}
@@ -46,19 +48,19 @@ func (s *Service) checkReserve(tx *state.Tx, check pool.Check, group *Group, fre
 	records, needed := s.snapshots.In(tx), map[string]int64{}
 
 	for _, each := range fresh {
-		if id, _, ok := records.Lookup(NameIndex, each.Name); ok && each.Name != "" && id != each.ID {
+		if id, _, ok := records.Lookup(record.NameIndex, each.Name); ok && each.Name != "" && id != each.ID {
 			return rpc.Errorf(codes.AlreadyExists, exists, id)
 		}
 
 		if current, reserved := records.Get(each.ID); !reserved {
 			needed[each.Parameters.Pool] += each.AllocatedBytes
-		} else if current.Phase == PhaseDeleting {
+		} else if current.Phase == record.PhaseDeleting {
 			return errGone(each)
 		}
 	}
 
 	for name, bytes := range needed {
-		place, err := s.poolNamed(name, "snapshot")
+		place, err := s.Pool(name, "snapshot")
 		if err != nil {
 			return err
 		}
@@ -73,30 +75,30 @@ func (s *Service) checkReserve(tx *state.Tx, check pool.Check, group *Group, fre
 
 // acceptSnapshots makes all of them be there for the CO, or none. Errors:
 // ABORTED if one was deleted meanwhile.
-func (s *Service) acceptSnapshots(ctx context.Context, group *Group, done ...*Snapshot) error {
+func (s *Service) acceptSnapshots(ctx context.Context, group *record.Group, done ...*record.Snapshot) error {
 	if group != nil {
-		group = group.InPhase(PhaseReady)
+		group = group.InPhase(record.PhaseReady)
 	}
 
 	// What is made is acknowledged or undone, not left in between.
 	err := s.store.Update(context.WithoutCancel(ctx), func(tx *state.Tx) error {
-		ready := make([]*Snapshot, 0, len(done))
+		ready := make([]*record.Snapshot, 0, len(done))
 
 		for _, each := range done {
 			current, ok := s.snapshots.In(tx).Get(each.ID)
-			if !ok || current.Phase == PhaseDeleting {
+			if !ok || current.Phase == record.PhaseDeleting {
 				return errGone(each)
 			}
 
 			// What somebody was told stays true. The source was still by then.
-			if current.Phase == PhaseCopying {
+			if current.Phase == record.PhaseCopying {
 				each.CreatedAt, each.Sequence = current.CreatedAt, current.Sequence
 			} else {
 				// Operations on one volume are serial: the next snapshot is taken later.
 				each.Sequence = tx.Sequence()
 			}
 
-			ready = append(ready, each.InPhase(PhaseReady))
+			ready = append(ready, each.InPhase(record.PhaseReady))
 		}
 
 		return s.putSnapshots(tx, group, ready)
@@ -108,7 +110,7 @@ func (s *Service) acceptSnapshots(ctx context.Context, group *Group, done ...*Sn
 	return nil
 }
 
-func (s *Service) putSnapshots(tx *state.Tx, group *Group, snapshots []*Snapshot) error {
+func (s *Service) putSnapshots(tx *state.Tx, group *record.Group, snapshots []*record.Snapshot) error {
 	for _, each := range snapshots {
 		// A copy, since the caller goes on to change his.
 		if err := s.snapshots.In(tx).Put(each.ID, each.InPhase(each.Phase)); err != nil {
@@ -126,13 +128,13 @@ func (s *Service) putSnapshots(tx *state.Tx, group *Group, snapshots []*Snapshot
 // undoSnapshots removes what a failed creation has left, and returns why it
 // failed. What a CO knows already stays as one that is not ready, to be tried
 // again or deleted.
-func (s *Service) undoSnapshots(ctx context.Context, cause error, group *Group, failed ...*Snapshot) error {
+func (s *Service) undoSnapshots(ctx context.Context, cause error, group *record.Group, failed ...*record.Snapshot) error {
 	failures := []error{cause}
 
-	var created, left []*Snapshot
+	var created, left []*record.Snapshot
 
 	for _, each := range failed {
-		place, err := s.poolNamed(each.Parameters.Pool, "snapshot "+each.ID)
+		place, err := s.Pool(each.Parameters.Pool, "snapshot "+each.ID)
 		if err == nil {
 			err = place.Discard(ctx, each.Object())
 		}
@@ -146,7 +148,7 @@ func (s *Service) undoSnapshots(ctx context.Context, cause error, group *Group, 
 		records := s.snapshots.In(tx)
 
 		for _, each := range failed {
-			if current, ok := records.Get(each.ID); ok && current.Phase == PhaseCreating {
+			if current, ok := records.Get(each.ID); ok && current.Phase == record.PhaseCreating {
 				created = append(created, each)
 			}
 		}
@@ -167,20 +169,20 @@ func (s *Service) undoSnapshots(ctx context.Context, cause error, group *Group, 
 
 // markSnapshots frees the names of snapshots that are to be removed, and of the
 // group that they are all of.
-func (s *Service) markSnapshots(tx *state.Tx, group *Group, unfinished []*Snapshot) error {
+func (s *Service) markSnapshots(tx *state.Tx, group *record.Group, unfinished []*record.Snapshot) error {
 	if group != nil {
-		group = group.InPhase(PhaseDeleting)
+		group = group.InPhase(record.PhaseDeleting)
 	}
 
-	doomed := make([]*Snapshot, 0, len(unfinished))
+	doomed := make([]*record.Snapshot, 0, len(unfinished))
 	for _, each := range unfinished {
-		doomed = append(doomed, each.InPhase(PhaseDeleting))
+		doomed = append(doomed, each.InPhase(record.PhaseDeleting))
 	}
 
 	return s.putSnapshots(tx, group, doomed)
 }
 
-func (s *Service) forgetSnapshots(tx *state.Tx, group *Group, gone []*Snapshot) error {
+func (s *Service) forgetSnapshots(tx *state.Tx, group *record.Group, gone []*record.Snapshot) error {
 	for _, each := range gone {
 		if err := s.snapshots.In(tx).Delete(each.ID); err != nil {
 			return err
@@ -205,13 +207,13 @@ func lasting(err error) error {
 
 // removeSnapshots makes snapshots be gone, and the group that they are all of.
 // Errors: ABORTED while one is read.
-func (s *Service) removeSnapshots(ctx context.Context, group *Group, gone ...*Snapshot) error {
+func (s *Service) removeSnapshots(ctx context.Context, group *record.Group, gone ...*record.Snapshot) error {
 	for _, each := range gone {
-		if _, err := s.poolNamed(each.Parameters.Pool, "snapshot "+each.ID); err != nil {
+		if _, err := s.Pool(each.Parameters.Pool, "snapshot "+each.ID); err != nil {
 			return err
 		}
 
-		if each.Phase == PhaseDeleting {
+		if each.Phase == record.PhaseDeleting {
 			continue // the check belongs before the first step
 		}
 
@@ -227,17 +229,17 @@ func (s *Service) removeSnapshots(ctx context.Context, group *Group, gone ...*Sn
 	defer undoom()
 
 	if group != nil {
-		group = group.InPhase(PhaseDeleting)
+		group = group.InPhase(record.PhaseDeleting)
 	}
 
 	// Once this is durable they are gone for every CO, whatever happens to their
 	// bytes before the next start.
 	err = s.store.Update(ctx, func(tx *state.Tx) error {
-		doomed := make([]*Snapshot, 0, len(gone))
+		doomed := make([]*record.Snapshot, 0, len(gone))
 
 		for _, each := range gone {
 			if current, ok := s.snapshots.In(tx).Get(each.ID); ok {
-				doomed = append(doomed, current.InPhase(PhaseDeleting))
+				doomed = append(doomed, current.InPhase(record.PhaseDeleting))
 			}
 		}
 
@@ -257,7 +259,7 @@ func (s *Service) removeSnapshots(ctx context.Context, group *Group, gone ...*Sn
 }
 
 // doomAll keeps readers away from all of them, or from none if one is read.
-func (s *Service) doomAll(gone []*Snapshot) (undoom func(), err error) {
+func (s *Service) doomAll(gone []*record.Snapshot) (undoom func(), err error) {
 	var undo []func()
 
 	undoom = func() {
@@ -282,7 +284,7 @@ func (s *Service) doomAll(gone []*Snapshot) (undoom func(), err error) {
 
 // removalOfSnapshots is the task that gives the space of snapshots back that no CO
 // sees any more, and forgets them and the group that they are all of.
-func (s *Service) removalOfSnapshots(group *Group, gone []*Snapshot) removal.Task {
+func (s *Service) removalOfSnapshots(group *record.Group, gone []*record.Snapshot) removal.Task {
 	task := removal.Task{Remove: func(ctx context.Context) error { return s.eraseSnapshots(ctx, group, gone) }}
 
 	switch {
@@ -297,9 +299,9 @@ func (s *Service) removalOfSnapshots(group *Group, gone []*Snapshot) removal.Tas
 	return task
 }
 
-func (s *Service) eraseSnapshots(ctx context.Context, group *Group, gone []*Snapshot) error {
+func (s *Service) eraseSnapshots(ctx context.Context, group *record.Group, gone []*record.Snapshot) error {
 	for _, each := range gone {
-		place, err := s.poolNamed(each.Parameters.Pool, "snapshot "+each.ID)
+		place, err := s.Pool(each.Parameters.Pool, "snapshot "+each.ID)
 		if err != nil {
 			return err
 		}
@@ -312,10 +314,10 @@ func (s *Service) eraseSnapshots(ctx context.Context, group *Group, gone []*Snap
 	return lasting(s.store.UpdateLazily(func(tx *state.Tx) error { return s.forgetSnapshots(tx, group, gone) }))
 }
 
-// holdSnapshot finds a snapshot that is ready, and keeps it from being deleted
-// until release is called. Errors: INVALID_ARGUMENT for an impossible id,
+// LockSnapshot returns a snapshot that is ready, and prevents its deletion until
+// release is called. Errors: INVALID_ARGUMENT for an impossible id,
 // NOT_FOUND, ABORTED while it is being copied or deleted.
-func (s *Service) holdSnapshot(id string) (held *Snapshot, release func(), err error) {
+func (s *Service) LockSnapshot(id string) (found *record.Snapshot, release func(), err error) {
 	if err := checkSnapshotID(id); err != nil {
 		return nil, nil, err
 	}
@@ -325,9 +327,9 @@ func (s *Service) holdSnapshot(id string) (held *Snapshot, release func(), err e
 		return nil, nil, err
 	}
 
-	// Only now: whoever deletes it from here on is told that it is held.
-	found, err := s.findSnapshot(id)
-	if err == nil && found.Phase != PhaseReady {
+	// After the lock: a deletion that starts from here on is refused.
+	found, err = s.findSnapshot(id)
+	if err == nil && found.Phase != record.PhaseReady {
 		err = rpc.Errorf(codes.Aborted, "snapshot %s is still being copied; retry when it is ready_to_use", id)
 	}
 
@@ -341,7 +343,7 @@ func (s *Service) holdSnapshot(id string) (held *Snapshot, release func(), err e
 }
 
 // findSnapshot returns a snapshot that exists for the CO. Errors: NOT_FOUND.
-func (s *Service) findSnapshot(id string) (*Snapshot, error) {
+func (s *Service) findSnapshot(id string) (*record.Snapshot, error) {
 	found, ok := s.snapshots.Get(id)
 	if !ok || !found.IsVisible() {
 		return nil, rpc.Errorf(codes.NotFound, "snapshot %s does not exist", id)
@@ -352,16 +354,16 @@ func (s *Service) findSnapshot(id string) (*Snapshot, error) {
 
 // removeUnfinishedSnapshots schedules the removal of what a crash has left half-done.
 func (s *Service) removeUnfinishedSnapshots() error {
-	var gone []*Snapshot
+	var gone []*record.Snapshot
 
 	members, err := s.recoverGroups()
 	if err != nil {
 		return fmt.Errorf("recover group snapshots: %w", err)
 	}
 
-	s.snapshots.Ascend("", func(id string, each *Snapshot) bool {
+	s.snapshots.Ascend("", func(id string, each *record.Snapshot) bool {
 		switch {
-		case each.Phase == PhaseReady, each.Phase == PhaseCopying, members[id]:
+		case each.Phase == record.PhaseReady, each.Phase == record.PhaseCopying, members[id]:
 		default:
 			s.config.Log.Info("removing an unfinished snapshot", "snapshot", id, "phase", each.Phase)
 
@@ -372,7 +374,7 @@ func (s *Service) removeUnfinishedSnapshots() error {
 	})
 
 	for _, each := range gone {
-		s.config.Removals.Add(s.removalOfSnapshots(nil, []*Snapshot{each}))
+		s.config.Removals.Add(s.removalOfSnapshots(nil, []*record.Snapshot{each}))
 	}
 
 	marked := s.store.UpdateLazily(func(tx *state.Tx) error { return s.markSnapshots(tx, nil, gone) })
@@ -385,13 +387,13 @@ func (s *Service) removeUnfinishedSnapshots() error {
 
 // resumeCopies starts over, in the background, what is being copied in a pool.
 func (s *Service) resumeCopies(ctx context.Context, poolName string) error {
-	var copying []*Snapshot
+	var copying []*record.Snapshot
 
-	s.snapshots.Ascend("", func(_ string, each *Snapshot) bool {
+	s.snapshots.Ascend("", func(_ string, each *record.Snapshot) bool {
 		group, grouped := s.groups.Get(each.GroupID)
-		unfinished := grouped && group.Phase != PhaseReady
+		unfinished := grouped && group.Phase != record.PhaseReady
 
-		if each.Parameters.Pool == poolName && each.Phase == PhaseCopying && !unfinished && !s.busyWith(each) {
+		if each.Parameters.Pool == poolName && each.Phase == record.PhaseCopying && !unfinished && !s.busyWith(each) {
 			copying = append(copying, each)
 		}
 
@@ -409,7 +411,7 @@ func (s *Service) resumeCopies(ctx context.Context, poolName string) error {
 
 // busyWith says whether an operation is under way that ends by itself what it has
 // begun with the snapshot.
-func (s *Service) busyWith(snapshot *Snapshot) bool {
+func (s *Service) busyWith(snapshot *record.Snapshot) bool {
 	return s.ops.Busy("snapshot "+snapshot.ID) || s.ops.Busy("volume "+snapshot.SourceVolumeID)
 }
 
@@ -417,10 +419,10 @@ func (s *Service) busyWith(snapshot *Snapshot) bool {
 // the ids of their members.
 func (s *Service) recoverGroups() (members map[string]bool, err error) {
 	members = map[string]bool{}
-	unfinished := map[*Group][]*Snapshot{}
+	unfinished := map[*record.Group][]*record.Snapshot{}
 
-	s.groups.Ascend("", func(id string, each *Group) bool {
-		if each.Phase == PhaseReady {
+	s.groups.Ascend("", func(id string, each *record.Group) bool {
+		if each.Phase == record.PhaseReady {
 			return true
 		}
 
@@ -454,7 +456,7 @@ func (s *Service) recoverGroups() (members map[string]bool, err error) {
 // copyAgain starts the copying of an acknowledged snapshot over, and does not
 // wait for it. It is queued when copyAgain returns, before the first call that
 // could change the source.
-func (s *Service) copyAgain(ctx context.Context, lost *Snapshot) error {
+func (s *Service) copyAgain(ctx context.Context, lost *record.Snapshot) error {
 	call := rpc.VolumeCall(lost.SourceVolumeID, "snapshot "+lost.Name, "copy snapshot", nil)
 
 	return operation.Start(ctx, s.ops, call, func(ctx context.Context) {
@@ -465,9 +467,9 @@ func (s *Service) copyAgain(ctx context.Context, lost *Snapshot) error {
 	})
 }
 
-func (s *Service) takeAgain(ctx context.Context, lost *Snapshot) error {
+func (s *Service) takeAgain(ctx context.Context, lost *record.Snapshot) error {
 	current, ok := s.snapshots.Get(lost.ID)
-	if !ok || current.Phase != PhaseCopying {
+	if !ok || current.Phase != record.PhaseCopying {
 		return nil
 	}
 
@@ -479,7 +481,7 @@ func (s *Service) takeAgain(ctx context.Context, lost *Snapshot) error {
 
 	s.config.Log.Info("copying a snapshot anew that was not finished", "snapshot", lost.ID, "volume", source.ID)
 
-	_, err = s.takeSnapshot(ctx, lost.InPhase(PhaseCopying), source)
+	_, err = s.takeSnapshot(ctx, lost.InPhase(record.PhaseCopying), source)
 
 	return err
 }

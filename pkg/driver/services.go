@@ -20,6 +20,8 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/capability"
 	"github.com/touchstone-csi/touchstone/pkg/controller"
+	"github.com/touchstone-csi/touchstone/pkg/controller/metadata"
+	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/node"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
@@ -182,18 +184,18 @@ func (r *components) addController(config *Config, ops *operation.Group) error {
 
 	served, err := controller.New(controller.Config{
 		NodeID: config.NodeID, Nodes: config.Nodes,
-		Segments: controller.NewSegments(config.segments()), Shared: config.Shared,
+		Segments: record.NewSegments(config.segments()), Shared: config.Shared,
 		MaxVolumeBytes: config.MaxVolumeBytes, MaxVolumesPerNode: config.MaxVolumesPerNode,
 		Capabilities: config.capabilities, LocalNode: r.localNode, Admission: r.admission, Log: config.Log,
 		CoalesceWindow: config.CoalesceWindow, CopyGrace: config.CopyGrace, Progress: r.progress,
-		Removals: r.removals, MetadataIdle: config.MetadataIdle,
-		Health: r.health, Sources: r.controllerSources(), Storage: r.storage, DirectByClaim: directByClaim,
+		Removals: r.removals,
+		Health:   r.health, Sources: r.controllerSources(), Storage: r.storage, DirectByClaim: directByClaim,
 	}, r.store, r.pools, ops)
 	if err != nil {
 		return err
 	}
 
-	groups, metadata := controller.NewGroups(served), controller.NewMetadata(served)
+	groups, snapshotMetadata := controller.NewGroups(served), metadata.New(served, config.MetadataIdle)
 
 	// A pool has one controller.
 	r.opener.owner = fmt.Sprintf("%s at %s, mode %s, node %s, state in %s",
@@ -205,13 +207,13 @@ func (r *components) addController(config *Config, ops *operation.Group) error {
 		register: func(to grpc.ServiceRegistrar) {
 			csi.RegisterControllerServer(to, served)
 			csi.RegisterGroupControllerServer(to, groups)
-			csi.RegisterSnapshotMetadataServer(to, metadata)
+			csi.RegisterSnapshotMetadataServer(to, snapshotMetadata)
 			r.progress.Register(to)
 		},
 		recover: served.Recover, recoverPool: served.RecoverPool, observe: served.Observe,
 		watches: []func(context.Context){served.Health().Run},
 		drain: func(ctx context.Context) error {
-			return errors.Join(metadata.Drain(ctx), served.Drain(ctx))
+			return errors.Join(snapshotMetadata.Drain(ctx), served.Drain(ctx))
 		},
 	})
 
@@ -231,7 +233,7 @@ func (c *Config) segments() map[string]string {
 	}
 
 	if !c.Shared {
-		segments[controller.NodeSegmentKey] = c.NodeID
+		segments[record.NodeSegmentKey] = c.NodeID
 	}
 
 	return segments

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
-	"github.com/touchstone-csi/touchstone/pkg/controller"
+	volumerecord "github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -58,11 +58,11 @@ func TestCapacityOfPoolsAndSegments(t *testing.T) {
 		segments map[string]string
 		ours     bool
 	}{
-		"the node's":      {map[string]string{controller.NodeSegmentKey: harness.NodeID}, true},
+		"the node's":      {map[string]string{volumerecord.NodeSegmentKey: harness.NodeID}, true},
 		"the zone's":      {map[string]string{"zone": "z1"}, true},
-		"both":            {map[string]string{controller.NodeSegmentKey: harness.NodeID, "zone": "z1"}, true},
-		"another node's":  {map[string]string{controller.NodeSegmentKey: "x"}, false},
-		"another zone's":  {map[string]string{controller.NodeSegmentKey: harness.NodeID, "zone": "z2"}, false},
+		"both":            {map[string]string{volumerecord.NodeSegmentKey: harness.NodeID, "zone": "z1"}, true},
+		"another node's":  {map[string]string{volumerecord.NodeSegmentKey: "x"}, false},
+		"another zone's":  {map[string]string{volumerecord.NodeSegmentKey: harness.NodeID, "zone": "z2"}, false},
 		"an unknown kind": {map[string]string{"rack": "7"}, false},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -20,7 +20,7 @@ func controllerMutants() []mutant {
 		},
 		{
 			name: "controller/deletion-not-recorded-first", file: "pkg/controller/delete.go",
-			old: `			v.Phase = PhaseDeleting
+			old: `			v.Phase = record.PhaseDeleting
 
 `,
 			new:    ``,
@@ -29,7 +29,7 @@ func controllerMutants() []mutant {
 		},
 		{
 			name: "controller/unknown-data-deleted-at-start", file: "pkg/controller/service.go",
-			old:    `removed, err := place.RemoveEmpty(entry)`,
+			old:    `removed, err := place.RemoveEmptyOrphan(entry)`,
 			new:    `removed, err := true, place.Discard(ctx, pool.Object{ID: entry.ID, Backing: entry.Backing})`,
 			breaks: "images that hold data but are not in the state are removed at the start",
 			tests:  driver("TestOrphansAtTheStart"),
@@ -43,7 +43,7 @@ func controllerMutants() []mutant {
 			tests:  driver("TestAnImageIsKeptWhileItsVolumeIsCreated"),
 		},
 		{
-			name: "controller/snapshots-are-ordered-by-time", file: "pkg/controller/snapshot_record.go",
+			name: "controller/snapshots-are-ordered-by-time", file: "pkg/controller/record/snapshot.go",
 			old:    `if s.Sequence == 0 || other.Sequence == 0 {`,
 			new:    `if true || s.Sequence == 0 || other.Sequence == 0 {`,
 			breaks: "a clock that is set back between two snapshots makes their delta INVALID_ARGUMENT",
@@ -56,14 +56,14 @@ func controllerMutants() []mutant {
 			breaks: "a node gets one volume more than its limit", tests: driver("TestAttachmentsAreLimited"),
 		},
 		{
-			name: "controller/multi-node-joins-single-node", file: "pkg/controller/attach.go",
+			name: "controller/multi-node-joins-single-node", file: "pkg/controller/record/attachment.go",
 			old:    `slices.ContainsFunc(v.Attachments, func(a Attachment) bool { return a.Capability.SingleNode() })`,
 			new:    `slices.ContainsFunc(v.Attachments, func(a Attachment) bool { return a.Capability.SingleNode() && a.ReadOnly })`,
 			breaks: "a node attaches a volume that another node has alone",
 			tests:  driver("TestAModeForManyDoesNotJoinOneForOne"),
 		},
 		{
-			name: "controller/single-node-joins-others", file: "pkg/controller/attach.go",
+			name: "controller/single-node-joins-others", file: "pkg/controller/record/attachment.go",
 			old: `wanted.Capability.SingleNode() ||
 `,
 			new: `wanted.Capability.SingleNode() && wanted.ReadOnly ||
@@ -71,7 +71,7 @@ func controllerMutants() []mutant {
 			breaks: "a volume for one node alone is attached beside other nodes", tests: driver("TestAccessModes"),
 		},
 		{
-			name: "controller/attached-otherwise-accepted", file: "pkg/controller/attach.go",
+			name: "controller/attached-otherwise-accepted", file: "pkg/controller/record/attachment.go",
 			old:    `if a.ReadOnly == wanted.ReadOnly && a.Capability`,
 			new:    `if a.Capability`,
 			breaks: "a writable attachment answers a request for a read-only one",
@@ -123,7 +123,7 @@ func controllerMutants() []mutant {
 		},
 		{
 			name: "controller/failed-creation-leaves-bytes", file: "pkg/controller/create.go",
-			old:    `if err := place.Discard(ctx, v.object()); err != nil {`,
+			old:    `if err := place.Discard(ctx, v.Object()); err != nil {`,
 			new:    `if err := ctx.Err(); err != nil {`,
 			breaks: "a creation that fails leaves an image",
 			tests:  driver("TestAFailedCreationLeavesNothing"),
@@ -136,8 +136,8 @@ func controllerMutants() []mutant {
 		},
 		{
 			name: "controller/deleted-volumes-listed", file: "pkg/controller/list.go",
-			old:    `if v.Phase != PhaseReady {`,
-			new:    `if v.Phase == PhaseCreating {`,
+			old:    `if v.Phase != record.PhaseReady {`,
+			new:    `if v.Phase == record.PhaseCreating {`,
 			breaks: "a deleted volume is listed until its bytes are gone",
 			tests:  driver("TestListingWhileVolumesComeAndGo"),
 		},
@@ -149,16 +149,16 @@ func controllerMutants() []mutant {
 			tests:  driver("TestAPageHasNoMoreThanAskedFor"),
 		},
 		{
-			name: "controller/provision-leaks", file: "pkg/controller/ledger.go",
-			old:    `l.sold[old.Parameters.Pool] -= old.CapacityBytes`,
-			new:    `l.sold[old.Parameters.Pool] -= 0`,
+			name: "controller/provision-leaks", file: "pkg/controller/record/usage.go",
+			old:    `l.provisioned[old.Parameters.Pool] -= old.CapacityBytes`,
+			new:    `l.provisioned[old.Parameters.Pool] -= 0`,
 			breaks: "the pool's capacity shrinks with each deleted volume",
 			tests:  driver("TestPoolIsNotPromisedTwice", "TestOvercommit", "TestThickExpansionUsesTheWholePool", "TestThinAndThick"),
 		},
 		{
-			name: "controller/snapshots-not-provisioned", file: "pkg/controller/ledger.go",
-			old:    `l.sold[now.Parameters.Pool] += now.AllocatedBytes`,
-			new:    `l.sold[now.Parameters.Pool] += 0`,
+			name: "controller/snapshots-not-provisioned", file: "pkg/controller/record/usage.go",
+			old:    `l.provisioned[now.Parameters.Pool] += now.AllocatedBytes`,
+			new:    `l.provisioned[now.Parameters.Pool] += 0`,
 			breaks: "snapshots overcommit the pool", tests: driver("TestASnapshotPromisesWhatItHolds"),
 		},
 		{
@@ -171,7 +171,7 @@ func controllerMutants() []mutant {
 		{
 			name: "controller/member-of-a-group-deleted", file: "pkg/controller/snapshot.go",
 			old:    `case found.GroupID != "":`,
-			new:    `case found.GroupID != "" && found.Phase != PhaseReady:`,
+			new:    `case found.GroupID != "" && found.Phase != record.PhaseReady:`,
 			breaks: "a group loses one of its snapshots", tests: driver("TestAGroupIsAllOfItsMembers"),
 		},
 		{
@@ -182,9 +182,9 @@ func controllerMutants() []mutant {
 			tests:  driver("TestAKilledSnapshotIsForgotten", "TestAKilledGroupIsForgotten"),
 		},
 		{
-			name: "controller/snapshot-deleted-while-read", file: "pkg/controller/holds.go",
-			old:    `if h.readers[id] > 0 {`,
-			new:    `if h.readers[id] > 1 {`,
+			name: "controller/snapshot-deleted-while-read", file: "pkg/controller/inflight/locks.go",
+			old:    `if l.readers[id] > 0 {`,
+			new:    `if l.readers[id] > 1 {`,
 			breaks: "a snapshot is deleted while a volume is restored from it", tests: driver("TestWhatIsReadIsNotDeleted"),
 		},
 		{
@@ -214,13 +214,13 @@ func controllerMutants() []mutant {
 		},
 		{
 			name: "controller/mkfs-options-not-checked", file: "pkg/controller/create.go",
-			old:    `if source.isZero() || fsNamed {`,
-			new:    `if !source.isZero() && fsNamed {`,
+			old:    `if source.IsZero() || fsNamed {`,
+			new:    `if !source.IsZero() && fsNamed {`,
 			breaks: "a volume is made that no node can format",
 			tests:  in("test/driver", "TestMkfsOptionsAreRefusedBeforeAnythingIsMade"),
 		},
 		{
-			name: "controller/unread-stream-not-ended", file: "pkg/controller/metadata.go",
+			name: "controller/unread-stream-not-ended", file: "pkg/controller/metadata/service.go",
 			old:    `time.AfterFunc(m.idle, func() {`,
 			new:    `time.AfterFunc(time.Hour+m.idle, func() {`,
 			breaks: "a client that does not read keeps a snapshot from being deleted",

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"maps"
 
-	"github.com/touchstone-csi/touchstone/pkg/controller"
+	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
@@ -40,7 +40,7 @@ func readRecords(directory string, counted map[string]int) (*records, error) {
 	counted = maps.Clone(counted)
 	delete(counted, pool.IdentitiesCollection)
 
-	if _, ok := counted[controller.VolumesCollection]; !ok && len(counted) > 0 {
+	if _, ok := counted[record.VolumesCollection]; !ok && len(counted) > 0 {
 		return nil, fmt.Errorf("%s: %w; give the state directory of the controller (mode controller or all)",
 			directory, ErrNotComparable)
 	}
@@ -50,16 +50,16 @@ func readRecords(directory string, counted map[string]int) (*records, error) {
 		pools: map[string]int{}, identities: map[string]string{}, places: map[string]object{},
 	}
 
-	err := state.Records(directory, func(collection, key string, record json.RawMessage) error {
+	err := state.Records(directory, func(collection, key string, text json.RawMessage) error {
 		var err error
 
 		switch collection {
-		case controller.VolumesCollection:
-			err = read.addVolume(record)
-		case controller.SnapshotsCollection:
-			err = read.addSnapshot(record)
+		case record.VolumesCollection:
+			err = read.addVolume(text)
+		case record.SnapshotsCollection:
+			err = read.addSnapshot(text)
 		case pool.IdentitiesCollection:
-			err = read.addIdentity(key, record)
+			err = read.addIdentity(key, text)
 		}
 
 		if err != nil {
@@ -78,24 +78,24 @@ func readRecords(directory string, counted map[string]int) (*records, error) {
 // addVolume: what is being created or deleted is ended by the next start, and
 // what was never attached is made again when it is.
 func (r *records) addVolume(text json.RawMessage) error {
-	var record controller.Volume
-	if err := json.Unmarshal(text, &record); err != nil {
+	var found record.Volume
+	if err := json.Unmarshal(text, &found); err != nil {
 		return fmt.Errorf("read it: %w", err)
 	}
 
-	r.add(record.ID, record.Parameters, false, record.Phase == controller.PhaseReady && !record.Pristine)
+	r.add(found.ID, found.Parameters, false, found.Phase == record.PhaseReady && !found.Pristine)
 
 	return nil
 }
 
 // addSnapshot: one that is being copied is begun again by the next start.
 func (r *records) addSnapshot(text json.RawMessage) error {
-	var record controller.Snapshot
-	if err := json.Unmarshal(text, &record); err != nil {
+	var found record.Snapshot
+	if err := json.Unmarshal(text, &found); err != nil {
 		return fmt.Errorf("read it: %w", err)
 	}
 
-	r.add(record.ID, record.Parameters, true, record.Phase == controller.PhaseReady)
+	r.add(found.ID, found.Parameters, true, found.Phase == record.PhaseReady)
 
 	return nil
 }

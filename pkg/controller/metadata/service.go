@@ -1,4 +1,9 @@
-package controller
+// Package metadata is the CSI SnapshotMetadata service: it streams which ranges of a
+// snapshot hold data, and which differ from an older snapshot of the same volume.
+//
+// It reads snapshots that the controller keeps from deletion meanwhile (Snapshots);
+// it does not know the controller.
+package metadata
 
 import (
 	"cmp"
@@ -12,6 +17,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/extent"
+	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/pool/changedblocks"
@@ -28,19 +34,26 @@ const (
 	mostBlockBytes = 64 << 20
 )
 
-// Metadata is the CSI SnapshotMetadata service (CSI v1.13, Snapshot Metadata
-// Service RPCs): which ranges of a snapshot hold data, and which of them have
-// changed since another. It needs the snapshots alone: their volume may be gone.
+// Snapshots are the snapshots of the controller.
+type Snapshots interface {
+	// LockSnapshot returns a snapshot that is ready, and prevents its deletion until
+	// unlock is called. Errors: INVALID_ARGUMENT, NOT_FOUND, ABORTED.
+	LockSnapshot(id string) (found *record.Snapshot, unlock func(), err error)
+	// Pool returns a pool that is available. The error mentions object.
+	Pool(name, object string) (*pool.Pool, error)
+}
+
+// Service is the SnapshotMetadata service (CSI v1.13, Snapshot Metadata Service
+// RPCs). It needs only the snapshots: their volume may have been deleted.
 //
-// Ranges are of VARIABLE_LENGTH: a backup tool reads what is together at once,
-// and is told in one tuple of what would be 16 thousand blocks of 4 KiB.
+// Ranges are of VARIABLE_LENGTH, so that one tuple describes what would be 16
+// thousand blocks of 4 KiB.
 //
 // It is safe for concurrent use.
-type Metadata struct {
+type Service struct {
 	csi.UnimplementedSnapshotMetadataServer
 
-	hold   func(id string) (held *Snapshot, release func(), err error)
-	poolOf func(name, of string) (*pool.Pool, error)
+	snapshots Snapshots
 
 	// idle is how long a client may leave a message unread.
 	idle     time.Duration
@@ -48,21 +61,19 @@ type Metadata struct {
 	drains   sync.Once
 }
 
-// DefaultMetadataIdle is how long a client may leave a message unread before its
+// DefaultIdle is how long a client may leave a message unread before its
 // stream ends: it keeps the snapshot from being deleted.
-const DefaultMetadataIdle = time.Minute
+const DefaultIdle = time.Minute
 
-// NewMetadata returns the service of the controller's snapshots.
-func NewMetadata(s *Service) *Metadata {
-	return &Metadata{
-		hold: s.holdSnapshot, poolOf: s.poolNamed, draining: make(chan struct{}),
-		idle: cmp.Or(s.config.MetadataIdle, DefaultMetadataIdle),
-	}
+// New returns the service of the snapshots. A stream ends when its client leaves a
+// message unread for idle; 0 is DefaultIdle.
+func New(snapshots Snapshots, idle time.Duration) *Service {
+	return &Service{snapshots: snapshots, draining: make(chan struct{}), idle: cmp.Or(idle, DefaultIdle)}
 }
 
 // Drain ends all streams with UNAVAILABLE: the spec has the CO go on where a
 // stream was interrupted, so none needs to be waited for.
-func (m *Metadata) Drain(context.Context) error {
+func (m *Service) Drain(context.Context) error {
 	m.drains.Do(func() { close(m.draining) })
 
 	return nil
@@ -72,7 +83,7 @@ func (m *Metadata) Drain(context.Context) error {
 // (CSI v1.13, GetMetadataAllocated). Errors: INVALID_ARGUMENT, NOT_FOUND,
 // OUT_OF_RANGE, ABORTED while the snapshot is being copied or deleted,
 // FAILED_PRECONDITION for that of a directory.
-func (m *Metadata) GetMetadataAllocated(
+func (m *Service) GetMetadataAllocated(
 	request *csi.GetMetadataAllocatedRequest, stream csi.SnapshotMetadata_GetMetadataAllocatedServer,
 ) error {
 	asked := page{request.GetStartingOffset(), request.GetMaxResults()}
@@ -108,7 +119,7 @@ func (m *Metadata) GetMetadataAllocated(
 // the base, which is an older one of the same volume (CSI v1.13,
 // GetMetadataDelta). Errors: as GetMetadataAllocated, and INVALID_ARGUMENT for
 // two snapshots that are not such a pair.
-func (m *Metadata) GetMetadataDelta(
+func (m *Service) GetMetadataDelta(
 	request *csi.GetMetadataDeltaRequest, stream csi.SnapshotMetadata_GetMetadataDeltaServer,
 ) error {
 	asked := page{request.GetStartingOffset(), request.GetMaxResults()}
@@ -145,7 +156,7 @@ func (m *Metadata) GetMetadataDelta(
 // send calls walk, which gives the snapshots back when it ends. It returns as soon
 // as the client leaves, leaves a message unread for too long, or the driver drains;
 // that ends a message that is being sent, and with it the walk.
-func (m *Metadata) send(stream context.Context, found *tuples, walk func(context.Context) error) error {
+func (m *Service) send(stream context.Context, found *tuples, walk func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(stream)
 	defer cancel(nil)
 
@@ -189,7 +200,7 @@ func (m *Metadata) send(stream context.Context, found *tuples, walk func(context
 }
 
 // limitSends ends the stream when one message takes longer than idle.
-func (m *Metadata) limitSends(ctx context.Context, cancel context.CancelCauseFunc, found *tuples) {
+func (m *Service) limitSends(ctx context.Context, cancel context.CancelCauseFunc, found *tuples) {
 	send := found.send
 	found.send = func(blocks []*csi.BlockMetadata) error {
 		if ctx.Err() != nil {
@@ -208,7 +219,7 @@ func (m *Metadata) limitSends(ctx context.Context, cancel context.CancelCauseFun
 
 // opened is a snapshot whose bytes stay until close.
 type opened struct {
-	record  *Snapshot
+	record  *record.Snapshot
 	image   *os.File
 	release func()
 }
@@ -220,7 +231,7 @@ func (o *opened) close() {
 
 // open holds a snapshot that the request names in field. Errors:
 // INVALID_ARGUMENT, NOT_FOUND, ABORTED, FAILED_PRECONDITION.
-func (m *Metadata) open(field, id string) (*opened, error) {
+func (m *Service) open(field, id string) (*opened, error) {
 	if id == "" {
 		return nil, rpc.Invalid("%s is missing", field)
 	}
@@ -229,37 +240,37 @@ func (m *Metadata) open(field, id string) (*opened, error) {
 		return nil, rpc.Invalid("%s: %w", field, err)
 	}
 
-	record, release, err := m.hold(id)
+	found, release, err := m.snapshots.LockSnapshot(id)
 	if err != nil {
 		return nil, err
 	}
 
-	image, err := m.image(record)
+	image, err := m.image(found)
 	if err != nil {
 		release()
 
 		return nil, err
 	}
 
-	return &opened{record, image, release}, nil
+	return &opened{found, image, release}, nil
 }
 
-func (m *Metadata) image(record *Snapshot) (*os.File, error) {
+func (m *Service) image(snapshot *record.Snapshot) (*os.File, error) {
 	// The spec's word for what can't be told of the storage; it sends the CO to a
 	// full backup, which is what can be done with files.
-	if record.Parameters.Backing != volume.BackingImage {
-		return nil, rpc.Errorf(codes.FailedPrecondition, "snapshot %s is of a directory, which has no blocks; back up its files", record.ID)
+	if snapshot.Parameters.Backing != volume.BackingImage {
+		return nil, rpc.Errorf(codes.FailedPrecondition, "snapshot %s is of a directory, which has no blocks; back up its files", snapshot.ID)
 	}
 
-	place, err := m.poolOf(record.Parameters.Pool, "snapshot "+record.ID)
+	place, err := m.snapshots.Pool(snapshot.Parameters.Pool, "snapshot "+snapshot.ID)
 	if err != nil {
 		return nil, err
 	}
 
-	return place.OpenSnapshot(record.ID)
+	return place.OpenSnapshot(snapshot.ID)
 }
 
-func (m *Metadata) openPair(request *csi.GetMetadataDeltaRequest) (base, target *opened, err error) {
+func (m *Service) openPair(request *csi.GetMetadataDeltaRequest) (base, target *opened, err error) {
 	if request.GetTargetSnapshotId() == "" {
 		return nil, nil, rpc.Invalid("target_snapshot_id is missing")
 	}
@@ -286,7 +297,7 @@ func (m *Metadata) openPair(request *csi.GetMetadataDeltaRequest) (base, target 
 
 // checkPair returns INVALID_ARGUMENT unless target is "a second snapshot in the
 // same volume, created after the base snapshot".
-func checkPair(base, target *Snapshot) error {
+func checkPair(base, target *record.Snapshot) error {
 	switch {
 	case base.SourceVolumeID != target.SourceVolumeID:
 		return rpc.Invalid("snapshot %s is of volume %s and %s of %s: only snapshots of one volume can be compared",
@@ -319,7 +330,7 @@ func (p page) check() error {
 
 // within lets the end of the volume pass: whoever has received the last range
 // and goes on asks there.
-func (p page) within(snapshot *Snapshot) error {
+func (p page) within(snapshot *record.Snapshot) error {
 	if p.from > snapshot.SizeBytes {
 		return rpc.Errorf(codes.OutOfRange, "starting_offset is %d, behind the end of snapshot %s of %d bytes",
 			p.from, snapshot.ID, snapshot.SizeBytes)
@@ -339,7 +350,7 @@ type tuples struct {
 	sent   bool
 }
 
-func newTuples(asked page, of *Snapshot, send func([]*csi.BlockMetadata) error) *tuples {
+func newTuples(asked page, of *record.Snapshot, send func([]*csi.BlockMetadata) error) *tuples {
 	most := mostBlocks
 	if asked.most > 0 {
 		most = min(most, int(asked.most))

@@ -1,4 +1,4 @@
-package controller
+package record
 
 import (
 	"slices"
@@ -56,16 +56,6 @@ const (
 	// PhaseDeleting: gone for every CO; the pool may still hold its bytes.
 	PhaseDeleting Phase = "deleting"
 )
-
-// Attachment is one controller publication (CSI v1.13,
-// ControllerPublishVolume).
-type Attachment struct {
-	NodeID     string            `json:"nodeId"`
-	ReadOnly   bool              `json:"readOnly,omitempty"`
-	Capability volume.Capability `json:"capability"`
-	// Slot is the lowest number that was free on the node.
-	Slot int `json:"slot"`
-}
 
 // NameIndex is the index that makes CreateVolume idempotent by name.
 const NameIndex = "name"
@@ -142,3 +132,11 @@ func (v *Volume) IsRaw() bool {
 func (v *Volume) Object() pool.Object { return pool.Object{ID: v.ID, Backing: v.Parameters.Backing} }
 
 func (v *Volume) IsThick() bool { return v.Parameters.Provisioning == volume.Thick }
+
+// meant returns the parameters that a request with the given ones means for a
+// volume whose claim has asked for direct assignment: no request says that.
+func (v *Volume) ApplyClaim(given volume.Parameters) volume.Parameters {
+	given.DirectAssign = given.DirectAssign || v.DirectByClaim
+
+	return given
+}

@@ -1,4 +1,4 @@
-package controller
+package metadata
 
 import (
 	"errors"
@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/extent"
+	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 )
 
 // TestTuples cuts ranges into messages.
@@ -45,7 +46,7 @@ func TestTuples(t *testing.T) {
 
 			var got [][][2]int64
 
-			made := newTuples(page{most: c.most}, &Snapshot{SizeBytes: c.size}, func(blocks []*csi.BlockMetadata) error {
+			made := newTuples(page{most: c.most}, &record.Snapshot{SizeBytes: c.size}, func(blocks []*csi.BlockMetadata) error {
 				var message [][2]int64
 				for _, block := range blocks {
 					message = append(message, [2]int64{block.GetByteOffset(), block.GetSizeBytes()})
@@ -76,7 +77,7 @@ func TestTuplesOfALargeRequest(t *testing.T) {
 	)
 
 	told := 0
-	made := newTuples(page{most: 1 << 30}, &Snapshot{SizeBytes: end}, func(blocks []*csi.BlockMetadata) error {
+	made := newTuples(page{most: 1 << 30}, &record.Snapshot{SizeBytes: end}, func(blocks []*csi.BlockMetadata) error {
 		told += len(blocks)
 
 		require.Less(t, proto.Size(&csi.GetMetadataDeltaResponse{VolumeCapacityBytes: end, BlockMetadata: blocks}), maximum/2)
@@ -98,7 +99,7 @@ func TestTuplesEndWithTheStream(t *testing.T) {
 
 	gone := errors.New("gone")
 	sends := 0
-	made := newTuples(page{most: 1}, &Snapshot{SizeBytes: 1 << 40}, func([]*csi.BlockMetadata) error {
+	made := newTuples(page{most: 1}, &record.Snapshot{SizeBytes: 1 << 40}, func([]*csi.BlockMetadata) error {
 		sends++
 
 		return gone

@@ -1,0 +1,46 @@
+package record
+
+import (
+	"slices"
+	"time"
+
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+// Group is what the store knows about one group snapshot.
+type Group struct {
+	ID   string `json:"id"`
+	Name string `json:"name"`
+	// SourceVolumeIDs are sorted, and SnapshotIDs in the same order.
+	SourceVolumeIDs []string           `json:"sourceVolumeIds"`
+	SnapshotIDs     []string           `json:"snapshotIds"`
+	Consistency     volume.Consistency `json:"consistency"`
+	CreatedAt       time.Time          `json:"createdAt"`
+	Phase           Phase              `json:"phase"`
+}
+
+func (g *Group) IndexedName() string {
+	if g.Phase == PhaseDeleting {
+		return ""
+	}
+
+	return g.Name
+}
+
+func (g *Group) InPhase(phase Phase) *Group {
+	changed := *g
+	changed.Phase = phase
+
+	return &changed
+}
+
+// CheckMembers returns INVALID_ARGUMENT unless these are the group's members, in
+// any order.
+func (g *Group) CheckMembers(memberIDs []string) error {
+	if !slices.Equal(slices.Sorted(slices.Values(memberIDs)), slices.Sorted(slices.Values(g.SnapshotIDs))) {
+		return rpc.Invalid("snapshot_ids: group snapshot %s consists of %v, not of %v", g.ID, g.SnapshotIDs, memberIDs)
+	}
+
+	return nil
+}

@@ -1,0 +1,61 @@
+package record
+
+import (
+	"sync"
+
+	"github.com/tidwall/btree"
+)
+
+// lineage knows the snapshots of each volume, so that listing them needs no walk
+// over those of all others. The store tells it of every change, in order; what
+// it knows may not be durable yet.
+type SnapshotIndex struct {
+	mu        sync.Mutex
+	snapshots map[string]*btree.Set[string]
+}
+
+func NewSnapshotIndex() *SnapshotIndex {
+	return &SnapshotIndex{snapshots: map[string]*btree.Set[string]{}}
+}
+
+func (l *SnapshotIndex) Observe(id string, old, now *Snapshot, hadOld, hasNow bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	switch {
+	case hasNow && !hadOld:
+		if l.snapshots[now.SourceVolumeID] == nil {
+			l.snapshots[now.SourceVolumeID] = &btree.Set[string]{}
+		}
+
+		l.snapshots[now.SourceVolumeID].Insert(id)
+	case hadOld && !hasNow:
+		ids := l.snapshots[old.SourceVolumeID]
+		ids.Delete(id)
+
+		if ids.Len() == 0 {
+			delete(l.snapshots, old.SourceVolumeID)
+		}
+	}
+}
+
+// of returns ids of a volume's snapshots that sort behind after, in order and at
+// most that many.
+func (l *SnapshotIndex) SnapshotsOf(volumeID, after string, most int) []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	var found []string
+
+	if ids := l.snapshots[volumeID]; ids != nil {
+		ids.Ascend(after, func(id string) bool {
+			if id != after {
+				found = append(found, id)
+			}
+
+			return len(found) < most
+		})
+	}
+
+	return found
+}
