@@ -54,7 +54,7 @@ func poolMutants() []mutant {
 			tests:  in("pkg/pool", "TestSizeIsThatOfWhatIsThere", "TestCopyOfWhatIsNotThere", "TestSnapshotsOfAPool", "Test.*ID.*"),
 		},
 		{
-			name: "pool/orphan-in-use-removed", file: "pkg/pool/recover.go",
+			name: "pool/orphan-in-use-removed", file: "pkg/pool/list.go",
 			old: `	if errors.Is(err, unix.EWOULDBLOCK) {
 		return false, nil
 	}
@@ -130,7 +130,7 @@ func poolMutants() []mutant {
 			tests:  in("pkg/pool", "TestFilledImageKeepsItsOwner"),
 		},
 		{
-			name: "pool/replaced-pool-not-noticed", file: "pkg/pool/look.go",
+			name: "pool/replaced-pool-not-noticed", file: "pkg/pool/probe.go",
 			old:    `if !os.SameFile(found, opened) {`,
 			new:    `if found.Mode() != opened.Mode() {`,
 			breaks: "a pool whose filesystem was unmounted looks healthy",

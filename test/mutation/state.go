@@ -18,7 +18,7 @@ func stateMutants() []mutant {
 			tests:  in("pkg/state", "TestSeenIsDurable", "TestGroupCommit", "TestCrashAtEveryStep"),
 		},
 		{
-			name: "state/snapshot-not-synced", file: "pkg/state/snapshot.go",
+			name: "state/snapshot-not-synced", file: "pkg/state/snapshot_writer.go",
 			old: `		w.err = w.file.Sync()
 	}
 }
@@ -32,7 +32,7 @@ func (w *snapshotWriter) writeCollection`,
 			breaks: "a power failure after a compaction leaves an empty snapshot", tests: tests,
 		},
 		{
-			name: "state/snapshot-name-not-synced", file: "pkg/state/snapshot.go",
+			name: "state/snapshot-name-not-synced", file: "pkg/state/snapshot_writer.go",
 			old:    `err = files.SyncDir(dir)`,
 			new:    `err = nil`,
 			breaks: "the old journal is removed before the new snapshot's name is durable", tests: tests,
@@ -50,7 +50,7 @@ func (w *snapshotWriter) writeCollection`,
 			breaks: "a flipped bit in the journal becomes a record", tests: tests,
 		},
 		{
-			name: "state/checksum-of-snapshot-not-compared", file: "pkg/state/snapshot.go",
+			name: "state/checksum-of-snapshot-not-compared", file: "pkg/state/snapshot_scanner.go",
 			old:    `if sum != want {`,
 			new:    `if sum == "" {`,
 			breaks: "a flipped bit in the snapshot is accepted", tests: tests,

@@ -1,0 +1,262 @@
+package embedded_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/pkg/pool/embedded"
+	"github.com/touchstone-csi/touchstone/test/child"
+	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/namespace"
+)
+
+func TestFreshPoolReflinksAndGoesAtTheEnd(t *testing.T) {
+	directory := newDirectory(t)
+	require.NoError(t, os.Mkdir(directory, 0o750))
+	require.NoError(t, os.Chown(directory, 1234, 1235))
+
+	pool := ensure(t, directory, small+1)
+	require.Equal(t, filepath.Join(directory, "mounted"), pool.Directory())
+	require.Equal(t, filepath.Join(directory, "pool.img"), pool.Image())
+	require.EqualValues(t, small+4096, size(t, pool.Image()), "a size is a multiple of the blocks")
+	require.Less(t, allocated(t, pool.Image()), int64(small/2), "the image is sparse")
+
+	info, err := os.Stat(pool.Directory())
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o750)|os.ModeDir, info.Mode())
+
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	require.True(t, ok)
+	require.Equal(t, []uint32{1234, 1235}, []uint32{stat.Uid, stat.Gid}, "a controller without privilege works in it")
+
+	write(t, filepath.Join(pool.Directory(), "a"), "text")
+	tool(t, "cp", "--reflink=always", filepath.Join(pool.Directory(), "a"), filepath.Join(pool.Directory(), "b"))
+
+	attached := devices(t, directory)
+	require.Len(t, attached, 1)
+
+	status, found, err := loop.NewLoops(loop.LoopsOptions{}).Status(attached[0].Number)
+	require.NoError(t, err)
+	require.True(t, found, "want: the device is found")
+	require.True(t, status.DirectIO)
+	require.Equal(t, 4096, status.BlockSize)
+	require.Greater(t, attached[0].Number, loop.MaxNumber-1024, "the first numbers are the volumes' slots")
+
+	end(t, pool)
+	require.False(t, mounted(t, filepath.Join(directory, "mounted")))
+	require.Empty(t, devices(t, directory))
+	end(t, pool)
+
+	// Not formatted again, whatever is asked.
+	for _, bytes := range []int64{0, small, mib} {
+		again := ensure(t, directory, bytes)
+		holds(t, filepath.Join(again.Directory(), "b"), "text")
+		end(t, again)
+	}
+
+	entries, err := os.ReadDir(directory)
+	require.NoError(t, err)
+	require.Len(t, entries, 2, "the image and the mount point")
+}
+
+func TestSpaceThatIsDeletedInsideGoesBackToTheHost(t *testing.T) {
+	pool := ensure(t, newDirectory(t), small)
+	before := allocated(t, pool.Image())
+	file := filepath.Join(pool.Directory(), "bulk")
+
+	write(t, file, string(make([]byte, 100*mib))+"x")
+	require.Greater(t, allocated(t, pool.Image()), before+90*mib)
+	require.NoError(t, os.Remove(file))
+
+	require.Eventually(t, func() bool {
+		unix.Sync()
+
+		return allocated(t, pool.Image()) < before+10*mib
+	}, time.Minute, 10*time.Millisecond)
+}
+
+func TestDirectoryThatReflinksOrThatNobodyAsksAboutIsThePool(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	reflinking := harness.ReflinkPool(t, small)
+	for _, bytes := range []int64{0, small} {
+		pool := ensure(t, reflinking, bytes)
+		require.Equal(t, reflinking, pool.Directory())
+		require.Empty(t, pool.Image())
+		end(t, pool)
+	}
+
+	entries, err := os.ReadDir(reflinking)
+	require.NoError(t, err)
+	require.Empty(t, entries)
+
+	missing := newDirectory(t)
+	require.Equal(t, missing, ensure(t, missing, 0).Directory())
+	require.NoDirExists(t, missing)
+}
+
+// TestImageOfBeforeIsUsed also where none would be made by now.
+func TestImageOfBeforeIsUsed(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	directory := harness.ReflinkPool(t, larger)
+	image, err := os.Create(filepath.Join(directory, "pool.img"))
+	require.NoError(t, err)
+	require.NoError(t, image.Truncate(small))
+	require.NoError(t, image.Close())
+	tool(t, "mkfs.xfs", "-q", "-s", "size=4096", image.Name())
+
+	pool := ensure(t, directory, small)
+	require.Equal(t, image.Name(), pool.Image())
+}
+
+func TestMountSurvivesItsDriver(t *testing.T) {
+	directory := newDirectory(t)
+	died(t, directory, small)
+
+	inside := filepath.Join(directory, "mounted")
+	require.True(t, mounted(t, inside), "want: it is mounted")
+	write(t, filepath.Join(inside, "data"), "kept")
+
+	before := devices(t, directory)
+	pool := ensure(t, directory, small)
+	require.Equal(t, before, devices(t, directory), "adopted, not attached anew")
+	holds(t, filepath.Join(pool.Directory(), "data"), "kept")
+
+	// A crash of the machine, as far as the image can tell: there is no unmount,
+	// so that the log has to be replayed.
+	crashed := newDirectory(t)
+	require.NoError(t, os.Mkdir(crashed, 0o700))
+	write(t, filepath.Join(inside, "late"), "in the log")
+	tool(t, "cp", "--sparse=always", pool.Image(), filepath.Join(crashed, "pool.img"))
+
+	end(t, pool)
+
+	copied := ensure(t, crashed, 0)
+	holds(t, filepath.Join(copied.Directory(), "data"), "kept")
+	holds(t, filepath.Join(copied.Directory(), "late"), "in the log")
+}
+
+func TestPoolInUseStaysAndIsAdopted(t *testing.T) {
+	directory := newDirectory(t)
+	pool := ensure(t, directory, small)
+
+	open, err := os.Create(filepath.Join(pool.Directory(), "open"))
+	require.NoError(t, err)
+
+	defer open.Close()
+
+	end(t, pool)
+	require.True(t, mounted(t, filepath.Join(directory, "mounted")), "want: it is mounted")
+
+	again := ensure(t, directory, small)
+	require.NoError(t, open.Close())
+
+	// A published directory holds the filesystem, but not its mount.
+	bound := filepath.Join(filepath.Dir(directory), "target")
+	require.NoError(t, os.Mkdir(bound, 0o700))
+	require.NoError(t, unix.Mount(again.Directory(), bound, "", unix.MS_BIND, ""))
+	end(t, again)
+	require.True(t, mounted(t, filepath.Join(directory, "mounted")), "want: it is mounted")
+
+	third := ensure(t, directory, small)
+	require.NoError(t, unix.Unmount(bound, 0))
+	end(t, third)
+	require.False(t, mounted(t, filepath.Join(directory, "mounted")))
+	require.Empty(t, devices(t, directory))
+}
+
+func TestMakingThatACrashInterrupted(t *testing.T) {
+	directory := newDirectory(t)
+	require.NoError(t, os.Mkdir(directory, 0o700))
+	write(t, filepath.Join(directory, "pool.img.making"), "half a filesystem")
+
+	pool := ensure(t, directory, small)
+	require.True(t, mounted(t, pool.Directory()), "want: it is mounted")
+	require.NoFileExists(t, filepath.Join(directory, "pool.img.making"))
+
+	// Nor is anything left of a making that fails, or is called off.
+	failed := newDirectory(t)
+	refused(t, failed, mib, filesystem.ErrTooSmall)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+
+	_, err := embedded.Ensure(ctx, embedded.Options{Directory: failed, Bytes: small})
+	require.ErrorIs(t, err, context.Canceled)
+
+	entries, err := os.ReadDir(failed)
+	require.NoError(t, err)
+	require.Empty(t, entries)
+}
+
+func TestWithoutPrivilege(t *testing.T) {
+	if directory := os.Getenv("TOUCHSTONE_TEST_AS_NOBODY"); directory != "" {
+		asNobody(t, directory)
+
+		return
+	}
+
+	const nobody = 65534
+
+	directory := newDirectory(t)
+	require.NoError(t, os.Mkdir(directory, 0o700))
+	require.NoError(t, os.Chown(directory, nobody, nobody))
+
+	// t.TempDir makes two, for its owner only.
+	for parent := filepath.Dir(directory); strings.Contains(parent, t.Name()); parent = filepath.Dir(parent) {
+		require.NoError(t, os.Chmod(parent, 0o755))
+	}
+
+	binary := filepath.Join(filepath.Dir(directory), "test")
+	itself, err := os.Executable()
+	require.NoError(t, err)
+	tool(t, "cp", itself, binary)
+
+	run := func(expect string) {
+		command := child.Command(t, binary, "-test.run=^TestWithoutPrivilege$", "-test.v")
+		command.Dir = filepath.Dir(directory)
+		command.Env = append(os.Environ(), "TOUCHSTONE_TEST_AS_NOBODY="+directory, "TOUCHSTONE_TEST_EXPECT="+expect)
+		command.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+		output, err := command.CombinedOutput()
+		require.NoError(t, err, "%s", output)
+		require.Contains(t, string(output), "--- PASS")
+	}
+
+	run("refusal")
+
+	pool := ensure(t, directory, small)
+	run("use")
+	holds(t, filepath.Join(pool.Directory(), "nobody's"), "written")
+
+	end(t, pool)
+	run("refusal")
+}
+
+// asNobody is what a controller without privilege sees.
+func asNobody(t *testing.T, directory string) {
+	t.Helper()
+
+	pool, err := embedded.Ensure(t.Context(), embedded.Options{Directory: directory, Bytes: small})
+	if os.Getenv("TOUCHSTONE_TEST_EXPECT") == "refusal" {
+		require.ErrorIs(t, err, embedded.ErrPrivilege)
+		require.ErrorContains(t, err, "mode node or all")
+
+		return
+	}
+
+	require.NoError(t, err)
+	write(t, filepath.Join(pool.Directory(), "nobody's"), "written")
+	require.NoError(t, pool.Close(t.Context()))
+	require.True(t, mounted(t, filepath.Join(directory, "mounted")), "it is not ours to unmount")
+}

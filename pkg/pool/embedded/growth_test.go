@@ -1,0 +1,106 @@
+package embedded_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/pkg/pool/embedded"
+)
+
+func TestGrowth(t *testing.T) {
+	directory := newDirectory(t)
+	pool := ensure(t, directory, small)
+	write(t, filepath.Join(pool.Directory(), "data"), "kept")
+
+	// While it is mounted, as of a driver that was killed.
+	online := ensure(t, directory, larger)
+	require.EqualValues(t, larger, size(t, pool.Image()))
+	require.Greater(t, total(t, online.Directory()), int64(larger*8/10))
+	end(t, pool)
+	end(t, online)
+
+	for _, step := range []struct{ asked, image int64 }{{2 * larger, 2 * larger}, {small, 2 * larger}, {0, 2 * larger}} {
+		pool := ensure(t, directory, step.asked)
+		require.Equal(t, step.image, size(t, pool.Image()))
+		require.Greater(t, total(t, pool.Directory()), step.image*8/10)
+		holds(t, filepath.Join(pool.Directory(), "data"), "kept")
+		end(t, pool)
+	}
+
+	require.Empty(t, devices(t, directory))
+	tool(t, "xfs_repair", "-n", "-f", filepath.Join(directory, "pool.img"))
+}
+
+// TestGrowthThatACrashInterrupted is completed by the next start, also by one
+// that asks for nothing.
+func TestGrowthThatACrashInterrupted(t *testing.T) {
+	grownImage := func(t *testing.T, directory string) {
+		t.Helper()
+		require.NoError(t, os.Truncate(filepath.Join(directory, "pool.img"), larger))
+	}
+
+	for name, interrupt := range map[string]func(*testing.T, string){
+		"after the image": grownImage,
+		"after the device": func(t *testing.T, directory string) {
+			t.Helper()
+			grownImage(t, directory)
+
+			_, err := loop.NewLoops(loop.LoopsOptions{}).Resize(devices(t, directory)[0].Number)
+			require.NoError(t, err)
+		},
+	} {
+		for _, reboot := range []bool{false, true} {
+			for _, asked := range []int64{0, larger} {
+				t.Run(name, func(t *testing.T) {
+					directory := newDirectory(t)
+					died(t, directory, small)
+					interrupt(t, directory)
+
+					if reboot {
+						require.NoError(t, unix.Unmount(filepath.Join(directory, "mounted"), 0))
+					}
+
+					pool := ensure(t, directory, asked)
+					require.Greater(t, total(t, pool.Directory()), int64(larger*8/10))
+				})
+			}
+		}
+	}
+}
+
+func TestFullHost(t *testing.T) {
+	directory := newDirectory(t)
+	require.NoError(t, os.Mkdir(directory, 0o700))
+	require.NoError(t, unix.Mount("tmpfs", directory, "tmpfs", 0, "size=96m"))
+	t.Cleanup(func() { require.NoError(t, unix.Unmount(directory, 0)) })
+
+	ballast := filepath.Join(directory, "ballast")
+	write(t, ballast, string(make([]byte, 95*mib)))
+	refused(t, directory, small, embedded.ErrHostFull, "bytes free", "make room")
+	require.NoFileExists(t, filepath.Join(directory, "pool.img"))
+	require.NoError(t, os.Remove(ballast))
+
+	pool := ensure(t, directory, small)
+	write(t, filepath.Join(pool.Directory(), "data"), "kept")
+	end(t, pool)
+
+	// A start must not fail for it: deleting volumes is what makes room.
+	var stat unix.Statfs_t
+	require.NoError(t, unix.Statfs(directory, &stat))
+	write(t, ballast, string(make([]byte, int64(stat.Bavail)*stat.Bsize-4*mib)))
+
+	pool = ensure(t, directory, larger)
+	require.EqualValues(t, small, size(t, pool.Image()))
+	holds(t, filepath.Join(pool.Directory(), "data"), "kept")
+	end(t, pool)
+
+	require.NoError(t, os.Remove(ballast))
+	pool = ensure(t, directory, larger)
+	require.EqualValues(t, larger, size(t, pool.Image()))
+	end(t, pool)
+}

@@ -1,0 +1,211 @@
+package embedded_test
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/pool/embedded"
+	"github.com/touchstone-csi/touchstone/test/await"
+)
+
+// TestNewMountNamespace is what a container gets that starts again: the mount is
+// gone, and the filesystem is not, because a volume's loop device has a file in
+// it open.
+func TestNewMountNamespace(t *testing.T) {
+	directory := newDirectory(t)
+	pool := ensure(t, directory, small)
+	loops := loop.NewLoops(loop.LoopsOptions{})
+
+	volume, err := os.Create(filepath.Join(pool.Directory(), "volume"))
+	require.NoError(t, err)
+	require.NoError(t, volume.Truncate(mib))
+
+	device, err := loops.Attach(t.Context(), volume, loop.AttachOptions{PreferredNumber: -1})
+	require.NoError(t, err)
+
+	detach := sync.OnceFunc(func() {
+		require.NoError(t, device.Close())
+		require.NoError(t, loops.Detach(context.WithoutCancel(t.Context()), device.Number))
+	})
+	defer detach()
+
+	identity, err := loop.IdentityOf(volume)
+	require.NoError(t, err)
+	require.NoError(t, volume.Close())
+
+	end(t, pool)
+	require.NoError(t, unix.Unmount(filepath.Join(directory, "mounted"), unix.MNT_DETACH))
+
+	before := devices(t, directory)
+	require.Len(t, before, 1)
+
+	again := ensure(t, directory, larger)
+	after := devices(t, directory)
+	require.Len(t, after, 1)
+	require.Equal(t, before[0].Number, after[0].Number)
+	require.Equal(t, before[0].Sequence, after[0].Sequence, "the same attachment")
+	require.Greater(t, total(t, again.Directory()), int64(small))
+
+	volume, err = os.Open(filepath.Join(again.Directory(), "volume"))
+	require.NoError(t, err)
+
+	found, err := loop.IdentityOf(volume)
+	require.NoError(t, err)
+	require.NoError(t, volume.Close())
+	require.Equal(t, identity, found, "volumes in use are known again")
+
+	detach()
+}
+
+func TestSeveralDriversAtOnce(t *testing.T) {
+	directory := newDirectory(t)
+
+	const drivers = 4
+
+	pools := make([]*embedded.Pool, drivers)
+
+	var all sync.WaitGroup
+
+	for i := range pools {
+		all.Go(func() {
+			var err error
+
+			pools[i], err = embedded.Ensure(t.Context(), embedded.Options{Directory: directory, Bytes: small})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+
+	await.Return(t, all.Wait, "Ensure of all drivers to return")
+	require.False(t, t.Failed(), "want: no goroutine of the test has failed")
+	require.Len(t, devices(t, directory), 1)
+
+	write(t, filepath.Join(pools[0].Directory(), "data"), "kept")
+
+	for i, pool := range pools {
+		require.True(t, mounted(t, filepath.Join(directory, "mounted")), "%d have ended", i)
+		holds(t, filepath.Join(pool.Directory(), "data"), "kept")
+		end(t, pool)
+	}
+
+	require.False(t, mounted(t, filepath.Join(directory, "mounted")))
+}
+
+func TestWaitForAnotherDriverCanBeCalledOff(t *testing.T) {
+	directory := newDirectory(t)
+	require.NoError(t, os.Mkdir(directory, 0o700))
+
+	other, err := os.Open(directory)
+	require.NoError(t, err)
+
+	defer other.Close()
+
+	await.Flock(t, other, unix.LOCK_EX)
+
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
+	defer cancel()
+
+	_, err = embedded.Ensure(ctx, embedded.Options{Directory: directory, Bytes: small})
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorContains(t, err, "the driver that is at work")
+
+	require.NoError(t, unix.Flock(int(other.Fd()), unix.LOCK_UN))
+	ensure(t, directory, small)
+}
+
+// TestWaitsForWhoEndsBeside: a controller that is taken down together with its node
+// has the pool open for a moment longer.
+func TestWaitsForWhoEndsBeside(t *testing.T) {
+	directory := newDirectory(t)
+
+	var beside *os.File
+
+	waited := false
+	log := slog.New(slog.NewTextHandler(eachLine(func(line string) {
+		if strings.Contains(line, "waits for who ends beside") {
+			waited = true
+
+			require.NoError(t, beside.Close())
+		}
+	}), nil))
+
+	pool, err := embedded.Ensure(t.Context(), embedded.Options{Directory: directory, Bytes: small, Log: log})
+	require.NoError(t, err)
+	t.Cleanup(func() { end(t, pool) })
+
+	beside, err = os.Open(pool.Directory())
+	require.NoError(t, err)
+
+	require.NoError(t, pool.Close(t.Context()))
+	require.True(t, waited, "want: Close waits for who ends beside")
+	require.False(t, mounted(t, filepath.Join(directory, "mounted")))
+	require.Empty(t, devices(t, directory))
+}
+
+// eachLine is shown each line of a log as it is written.
+type eachLine func(line string)
+
+func (f eachLine) Write(line []byte) (int, error) {
+	f(string(line))
+
+	return len(line), nil
+}
+
+func TestShutDownFilesystemIsMountedAnew(t *testing.T) {
+	directory := newDirectory(t)
+	pool := ensure(t, directory, small)
+	write(t, filepath.Join(pool.Directory(), "data"), "kept")
+
+	root, err := os.Open(pool.Directory())
+	require.NoError(t, err)
+
+	defer root.Close()
+
+	// As after an I/O error that it can't live with.
+	tool(t, "xfs_io", "-x", "-c", "shutdown -f", pool.Directory())
+	_ = pool.Close(t.Context())
+	refused(t, directory, small, embedded.ErrBusy, "shut down", "reboot")
+
+	require.NoError(t, root.Close())
+	again := ensure(t, directory, small)
+	holds(t, filepath.Join(again.Directory(), "data"), "kept")
+}
+
+func TestMountByHandOfTheSameImage(t *testing.T) {
+	directory := newDirectory(t)
+	end(t, ensure(t, directory, small))
+
+	image, err := os.OpenFile(filepath.Join(directory, "pool.img"), os.O_RDWR, 0)
+	require.NoError(t, err)
+
+	defer image.Close()
+
+	// A losetup has other options, and no lock.
+	device, err := loop.NewLoops(loop.LoopsOptions{}).Attach(t.Context(), image, loop.AttachOptions{
+		AutoClear: true, PreferredNumber: -1, ReadOnly: true,
+	})
+	require.NoError(t, err)
+
+	defer device.Close()
+
+	refused(t, directory, 0, embedded.ErrForeign, device.Path, "detach")
+
+	options, err := mount.ParseFlags([]string{"ro", "norecovery"})
+	require.NoError(t, err)
+
+	tree, err := mount.Mount(device.Path, "xfs", options)
+	require.NoError(t, err)
+	tree.Close()
+}

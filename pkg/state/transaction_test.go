@@ -1,0 +1,210 @@
+package state_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/pkg/state"
+	"github.com/touchstone-csi/touchstone/test/await"
+)
+
+var errRefused = errors.New("refused")
+
+func TestAbort(t *testing.T) {
+	t.Parallel()
+
+	f := open(t, t.TempDir(), state.Options{})
+	require.NoError(t, f.put("a", &volume{Name: "one", Bytes: 5}))
+
+	before := f.all()
+
+	change := func(tx *state.Tx) {
+		require.NoError(t, f.volumes.In(tx).Delete("a"))
+		require.NoError(t, f.volumes.In(tx).Put("b", &volume{Name: "one", Bytes: 50}))
+		require.NoError(t, f.counts.In(tx).Put("n", 1))
+	}
+
+	err := f.Update(t.Context(), func(tx *state.Tx) error {
+		change(tx)
+
+		return errRefused
+	})
+	require.ErrorIs(t, err, errRefused)
+
+	require.Panics(t, func() {
+		_ = f.Update(t.Context(), func(tx *state.Tx) error {
+			change(tx)
+			panic("on purpose")
+		})
+	})
+
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, f.Update(canceled, func(*state.Tx) error { panic("must not run") }), context.Canceled)
+
+	require.NoError(t, f.Update(t.Context(), func(tx *state.Tx) error {
+		key, v, ok := f.volumes.In(tx).Lookup("name", "one")
+		require.True(t, ok, "want: the record is there")
+		require.Equal(t, "a", key)
+		require.EqualValues(t, 5, v.Bytes)
+		require.Equal(t, 1, f.volumes.In(tx).Len())
+		require.Zero(t, f.counts.In(tx).Len())
+
+		return nil
+	}))
+	require.Equal(t, before, f.all())
+	require.EqualValues(t, 5, *f.sum)
+}
+
+func TestRefusedRecords(t *testing.T) {
+	t.Parallel()
+
+	f := open(t, t.TempDir(), state.Options{})
+	require.NoError(t, f.put("a", &volume{Name: "one"}))
+
+	tests := map[string]struct {
+		key   string
+		value *volume
+		want  error
+	}{
+		"name of another": {"b", &volume{Name: "one"}, state.ErrDuplicate},
+		"empty key":       {"", &volume{}, state.ErrRecord},
+		"not UTF-8":       {"\xff", &volume{}, state.ErrRecord},
+		"nil":             {"c", nil, state.ErrRecord},
+	}
+
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			require.ErrorIs(t, f.put(test.key, test.value), test.want)
+
+			// Who overlooks the error of Put still gets it.
+			err := f.Update(t.Context(), func(tx *state.Tx) error {
+				_ = f.volumes.In(tx).Put(test.key, test.value)
+				_ = f.volumes.In(tx).Put("other", &volume{})
+
+				return nil
+			})
+			require.ErrorIs(t, err, test.want)
+		})
+	}
+
+	t.Cleanup(func() { require.Equal(t, []string{"a"}, keys(f)) })
+}
+
+func TestOddKeys(t *testing.T) {
+	t.Parallel()
+
+	dir := t.TempDir()
+	f := open(t, dir, state.Options{})
+	odd := []string{`"`, `\`, "a\nb", "ü", "\u2028", "<&>", " ", `": {"crc32c":"`, "\x00", strings.Repeat("k", 300_000)}
+
+	for i, key := range odd {
+		require.NoError(t, f.put(key, &volume{Name: key, Note: key, Bytes: int64(i)}))
+	}
+
+	before := f.all()
+
+	for range 2 {
+		require.NoError(t, f.Close())
+
+		f = open(t, dir, state.Options{})
+		require.Equal(t, before, f.all())
+		require.NoError(t, f.Compact(t.Context()))
+	}
+
+	require.NoError(t, f.Close())
+
+	report, err := state.Verify(dir)
+	require.NoError(t, err)
+	require.True(t, report.Clean(), "want: the state is reported clean")
+	require.Equal(t, map[string]int{"volumes": len(odd), "counts": 0}, report.Records)
+}
+
+func TestTransactionOver(t *testing.T) {
+	t.Parallel()
+
+	f := open(t, t.TempDir(), state.Options{})
+
+	var kept state.View[*volume]
+
+	require.NoError(t, f.Update(t.Context(), func(tx *state.Tx) error {
+		kept = f.volumes.In(tx)
+
+		return nil
+	}))
+	require.ErrorIs(t, kept.Put("a", &volume{}), state.ErrTransactionOver)
+	require.ErrorIs(t, kept.Delete("a"), state.ErrTransactionOver)
+	require.NoError(t, f.Close())
+	require.ErrorIs(t, f.put("a", &volume{}), state.ErrNotOpen)
+	require.ErrorIs(t, f.Compact(t.Context()), state.ErrNotOpen)
+	require.ErrorIs(t, newFixture(t.TempDir(), state.Options{}).put("a", &volume{}), state.ErrNotOpen)
+}
+
+func TestLazy(t *testing.T) {
+	t.Parallel()
+
+	dir := t.TempDir()
+	f := open(t, dir, state.Options{LazyFlush: 1})
+	seen := make(chan struct{})
+
+	require.NoError(t, f.UpdateLazily(func(tx *state.Tx) error { return f.counts.In(tx).Put("n", 1) }))
+
+	go func() {
+		defer close(seen)
+
+		for f.counts.Len() == 0 && t.Context().Err() == nil {
+		}
+	}()
+
+	await.Receive(t, seen, "a lazy change to become visible")
+	require.NoError(t, f.UpdateLazily(func(tx *state.Tx) error { return f.counts.In(tx).Put("n", 2) }))
+	require.NoError(t, f.Close())
+
+	f = open(t, dir, state.Options{})
+	n, _ := f.counts.Get("n")
+	require.Equal(t, 2, n)
+}
+
+func TestAscend(t *testing.T) {
+	t.Parallel()
+
+	f := open(t, t.TempDir(), state.Options{})
+
+	for _, key := range []string{"c", "a", "d", "b"} {
+		require.NoError(t, f.put(key, &volume{}))
+	}
+
+	after := func(key string, limit int) (found []string) {
+		f.volumes.Ascend(key, func(key string, _ *volume) bool {
+			found = append(found, key)
+
+			return len(found) < limit
+		})
+
+		return found
+	}
+
+	require.Equal(t, []string{"a", "b", "c", "d"}, after("", 9))
+	require.Equal(t, []string{"a", "b"}, after("", 2))
+	require.Equal(t, []string{"c", "d"}, after("b", 9))
+	require.Equal(t, []string{"c", "d"}, after("bb", 9))
+	require.Empty(t, after("d", 9))
+
+	// A walk is over one version, whatever happens meanwhile.
+	var walked []string
+
+	f.volumes.Ascend("", func(key string, _ *volume) bool {
+		require.NoError(t, f.remove("c"))
+
+		walked = append(walked, key)
+
+		return true
+	})
+	require.Equal(t, []string{"a", "b", "c", "d"}, walked)
+	require.Equal(t, []string{"a", "b", "d"}, keys(f))
+}
