@@ -19,13 +19,12 @@ import (
 // maxAttributesBytes is many times the size of all attributes.
 const maxAttributesBytes = 64 << 10
 
-// AttributesPath returns the absolute path of the directory that holds the
-// mutable attributes of volumes, to be watched. A file in it is replaced, never
-// changed.
+// AttributesPath returns the absolute path of the directory with the mutable attributes of volumes,
+// to be watched. A file in it is replaced, never changed.
 func (p *Pool) AttributesPath() string { return filepath.Join(p.path, layout.Attributes) }
 
-// SetAttributes makes the mutable attributes of a volume known to every node
-// that reaches the pool, durably.
+// SetAttributes stores the mutable attributes of a volume durably, for every node that uses the
+// pool.
 func (p *Pool) SetAttributes(id string, attributes volume.Mutable) error {
 	if err := checkID(id); err != nil {
 		return err
@@ -59,8 +58,7 @@ func (p *Pool) replaceAttributes(id string, text []byte) error {
 	return p.attributes.Rename(fresh, id+layout.AttributesSuffix) //nolint:wrapcheck // the caller says of what
 }
 
-// Attributes returns the mutable attributes of a volume, none where it was
-// never given any.
+// Attributes returns the mutable attributes of a volume, the zero value if none were set.
 func (p *Pool) Attributes(id string) (volume.Mutable, error) {
 	if err := checkID(id); err != nil {
 		return volume.Mutable{}, err
@@ -90,8 +88,7 @@ func (p *Pool) Attributes(id string) (volume.Mutable, error) {
 	return found, nil
 }
 
-// RemoveUnusedAttributes removes what nobody needs: attributes of volumes that are
-// neither known nor in the pool.
+// RemoveUnusedAttributes removes the attributes of volumes that are neither known nor in the pool.
 func (p *Pool) RemoveUnusedAttributes(ctx context.Context, known func(id string) bool) error {
 	return listIDs(ctx, p.attributes, layout.AttributesSuffix, func(id string) error {
 		if known(id) {

@@ -17,17 +17,17 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
-// ScratchObject is something in the scratch room.
+// ScratchObject is an object in scratch.
 type ScratchObject struct {
 	ID, Path string
-	// Bytes is what it takes of the pool.
+	// Bytes is its space in the pool.
 	Bytes int64
-	// InProgress says that a process has it locked, so that it is none.
+	// InProgress means that a process has it locked.
 	InProgress bool
 }
 
-// ListScratch calls visit for all that is being made, or was when a driver ended,
-// in no order, until visit returns an error.
+// ListScratch calls visit for each object that is being made, or that a crash left, in no order,
+// until visit returns an error.
 func (p *Pool) ListScratch(ctx context.Context, visit func(ScratchObject) error) error {
 	found := map[string]struct{}{}
 	note := func(id string) error {
@@ -55,7 +55,7 @@ func (p *Pool) ListScratch(ctx context.Context, visit func(ScratchObject) error)
 	return nil
 }
 
-// leftover counts the image and the directory of an id as one.
+// scratchObject returns the image and the directory of an id as one object.
 func (p *Pool) scratchObject(ctx context.Context, id string) (ScratchObject, error) {
 	left := ScratchObject{ID: id}
 
@@ -80,7 +80,7 @@ func (p *Pool) scratchObject(ctx context.Context, id string) (ScratchObject, err
 	return left, err
 }
 
-// scratchLocked asks without changing anything.
+// scratchLocked reports whether a process has locked the scratch of an id, without creating it.
 func (p *Pool) scratchLocked(id string) (bool, error) {
 	file, err := tree.OpenIn(p.scratch, id+layout.ImageSuffix, os.O_RDONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -104,10 +104,10 @@ func (p *Pool) scratchLocked(id string) (bool, error) {
 	return false, err
 }
 
-// ListForeign calls visit with the path of all in the pool's rooms that is named
-// like nothing of its, in no order, until visit returns an error.
+// ListForeign calls visit with the path of each file in the pool's directories whose name is not
+// one of the pool's, in no order, until visit returns an error.
 func (p *Pool) ListForeign(ctx context.Context, visit func(path string) error) error {
-	for _, room := range []struct {
+	for _, directory := range []struct {
 		root     *os.Root
 		suffixes []string
 	}{
@@ -116,14 +116,14 @@ func (p *Pool) ListForeign(ctx context.Context, visit func(path string) error) e
 		{p.snapshots, []string{layout.ImageSuffix, ""}},
 		{p.scratch, []string{layout.ImageSuffix, "", layout.LinksSuffix}},
 	} {
-		err := listNames(ctx, room.root, func(name string) error {
-			for _, suffix := range room.suffixes {
+		err := listNames(ctx, directory.root, func(name string) error {
+			for _, suffix := range directory.suffixes {
 				if id, ok := strings.CutSuffix(name, suffix); ok && volume.IsID(id) {
 					return nil
 				}
 			}
 
-			return visit(filepath.Join(room.root.Name(), name))
+			return visit(filepath.Join(directory.root.Name(), name))
 		})
 		if err != nil {
 			return fmt.Errorf("list pool %q: %w", p.name, err)

@@ -16,19 +16,19 @@ type Capacity struct {
 }
 
 const (
-	// A pool is nearly full when less than a twentieth is left, or less than
-	// 1 GiB of one that is larger than 20 GiB.
+	// A pool is nearly full if less than a twentieth of it is free, or less than 1 GiB if it is
+	// larger than 20 GiB.
 	nearlyFullPart  = 20
 	nearlyFullBytes = 1 << 30
 )
 
-// NearlyFull says whether it is time to make room.
+// NearlyFull reports whether an administrator should free space.
 func (c Capacity) NearlyFull() bool {
 	return c.Available < min(c.Total/nearlyFullPart, nearlyFullBytes)
 }
 
-// Capacity asks the pool's filesystem for its space, and the one that carries it
-// where it lies in a file.
+// Capacity returns the space of the pool's filesystem. For an embedded pool it is limited by the
+// space of the filesystem that has the pool's image.
 func (p *Pool) Capacity() (Capacity, error) {
 	own, used, err := space(p.path)
 	if err == nil && p.hostImage != "" {
@@ -53,10 +53,10 @@ func space(path string) (whole Capacity, used int64, err error) {
 	return whole, blocksToBytes(stat.Blocks-min(stat.Bfree, stat.Blocks), stat.Bsize), nil
 }
 
-// carried is what is true of a filesystem in a sparse file: the file has to find
-// room for all that it will hold. What is in use inside and has no place in the
-// file yet, as thick images, comes first; what the file has and nobody uses is
-// not counted, since it is on its way back (discard).
+// limitedByHost returns the capacity of a filesystem in a sparse file: the host filesystem must
+// have space for all blocks that the file does not have yet. Blocks that are in use inside without
+// being allocated in the file (of thick images) come first. Blocks of the file that are free inside
+// are not counted, since discard returns them.
 func (c Capacity) limitedByHost(file string, used int64) (Capacity, error) {
 	info, err := os.Stat(file)
 	if err != nil {

@@ -14,21 +14,20 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
-// CopyOptions say what the copy shall be.
+// CopyOptions describe the copy.
 type CopyOptions struct {
 	// SizeBytes is the least size of a copied image; 0 is the source's.
 	SizeBytes int64
-	// Thick gives the image all of its space, shared with no other.
+	// Thick allocates all blocks of the image, unshared.
 	Thick bool
-	// Progress, which may be nil, is told the bytes copied so far and of how
-	// many, as they are copied; never for a copy that is instant. Of a
-	// directory total is what it held when the copy began.
+	// Progress, unless nil, is called with the bytes copied and their total while they are copied,
+	// but not for a point-in-time copy. The total of a directory is its size when the copy starts.
 	Progress func(done, total int64)
 }
 
-// Copy is an object that is being made of another. It is seen by nobody until
-// Commit; a crash before leaves only scratch, which RemoveStaleScratch removes. A
-// CopyData or Commit that fails has done what Abort does.
+// Copy is an object that is being copied. It is not visible before Commit; after a crash only its
+// scratch remains, which RemoveStaleScratch removes. If CopyData or Commit fails, it has called
+// Abort.
 type Copy struct {
 	pool           *Pool
 	source, target Object
@@ -37,12 +36,12 @@ type Copy struct {
 
 	// opened is the source: an image, or the root of a directory.
 	opened *os.File
-	// file is the scratch image; of a directory only its lock.
+	// file is the scratch image; for a directory only its lock file.
 	file *os.File
-	// tree is the root of the scratch directory. It is open from before the
-	// first byte, for syncfs to tell of every write that failed since.
+	// tree is the root of the scratch directory, opened before the first write, so that syncfs
+	// reports each write error since then.
 	tree *os.File
-	// held is how many bytes the scratch directory takes.
+	// allocated is the space of the scratch directory in bytes.
 	allocated int64
 }
 
@@ -94,9 +93,8 @@ func (c *Copy) prepare() error {
 	}
 
 	if c.pointInTime {
-		// FICLONE writes what is dirty first. Most of it can be written now, so
-		// that a filesystem frozen for the cut is so for a shorter time. An
-		// error is the cut's to meet.
+		// FICLONE writes dirty pages first. Write most of them now, to shorten the time for which
+		// the filesystem is frozen. CopyData returns the errors.
 		_ = unix.SyncFileRange(int(c.opened.Fd()), 0, 0,
 			unix.SYNC_FILE_RANGE_WAIT_BEFORE|unix.SYNC_FILE_RANGE_WRITE|unix.SYNC_FILE_RANGE_WAIT_AFTER)
 	}
@@ -104,17 +102,17 @@ func (c *Copy) prepare() error {
 	return copyOwner(info, c.file)
 }
 
-// PointInTime says whether CopyData is atomic and takes no time (FICLONE), so that it
-// gives one moment of a source that is being written meanwhile.
+// PointInTime reports whether CopyData is atomic (FICLONE), so that the source may be written
+// meanwhile.
 func (c *Copy) PointInTime() bool { return c.pointInTime }
 
-// File is the image in the making, locked and at a path that nobody else uses; of
-// a directory it stands only for that. Abort closes it, and removes the path.
+// File returns the scratch image, locked and at a path that no other process uses; for a directory
+// it is only the lock file. Abort closes it and removes the path.
 func (c *Copy) File() *os.File { return c.file }
 
-// CopyData takes the source's bytes. While it runs a source for which PointInTime is
-// false must not be written. It neither waits for the disk nor makes the copy
-// visible. Errors: ErrNoSpace, filecopy.ErrCloneUnsupported, ctx's.
+// CopyData copies the content of the source. Unless PointInTime is true, the source must not be
+// written meanwhile. CopyData does not sync the copy or make it visible. Errors: ErrNoSpace,
+// filecopy.ErrCloneUnsupported, ctx's.
 func (c *Copy) CopyData(ctx context.Context) error {
 	var err error
 
@@ -140,7 +138,7 @@ func (c *Copy) copyImage(ctx context.Context) error {
 		return err //nolint:wrapcheck // the caller names both ends
 	}
 
-	// All at first: a thick copy that has no room shall fail now.
+	// Grow the file first: a thick copy without enough space fails now.
 	if err := grow(c.file, max(info.Size(), c.options.SizeBytes), c.options.Thick); err != nil {
 		return err
 	}
@@ -159,9 +157,8 @@ func (c *Copy) copyImage(ctx context.Context) error {
 	return moving.Copy(ctx, c.file, c.opened, info.Size())
 }
 
-// Commit makes the copy be the target, durably, and says how many bytes of the
-// pool it holds, shared ones included. What the target was before, if it was,
-// is replaced. Errors: ErrNoSpace, ctx's.
+// Commit syncs the copy and renames it into place, replacing what was there. It returns the space
+// of the copy in bytes, shared blocks included. Errors: ErrNoSpace, ctx's.
 func (c *Copy) Commit(ctx context.Context) (allocatedBytes int64, err error) {
 	if c.target.Backing == volume.BackingDirectory {
 		allocatedBytes, err = c.commitTree()
@@ -181,8 +178,7 @@ func (c *Copy) commitImage(ctx context.Context) (int64, error) {
 		return 0, err
 	}
 
-	// A copy that was not instant may share blocks too: copy_file_range does
-	// where it can.
+	// copy_file_range may share blocks, too.
 	if c.options.Thick && c.pool.reflinks {
 		if err := filecopy.Unshare(ctx, c.file); err != nil {
 			return 0, err
@@ -205,17 +201,16 @@ func (c *Copy) commitImage(ctx context.Context) (int64, error) {
 	return allocatedBytes(info), nil
 }
 
-// Abort removes what is not committed. It may be called after Commit, and then
-// does nothing.
+// Abort removes a copy that is not committed. After Commit it does nothing.
 func (c *Copy) Abort() error {
 	var err error
 
-	// Without the lock it is another's.
+	// Without the lock the scratch is another process's.
 	if c.file != nil {
 		err = c.pool.discardScratch(c.target.ID)
 	}
 
-	// What is removed gives its space back when it is closed.
+	// Closing a removed file frees its space.
 	return errors.Join(err, c.close())
 }
 

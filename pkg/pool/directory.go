@@ -9,7 +9,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
-// EnsureDirectory makes sure that the volume has a directory.
+// EnsureDirectory creates the volume's directory if it is missing.
 func (p *Pool) EnsureDirectory(id string) error {
 	if err := checkID(id); err != nil {
 		return err
@@ -24,8 +24,7 @@ func (p *Pool) EnsureDirectory(id string) error {
 		return p.spaceError(fmt.Errorf("make directory of volume %s: %w", id, err))
 	}
 
-	// The umask of whoever started the driver must not decide who can use the
-	// volume.
+	// The process's umask must not decide who can use the volume.
 	if err := p.directories.Chmod(id, volumeRootMode); err != nil {
 		return fmt.Errorf("mode of the directory of volume %s: %w", id, err)
 	}
@@ -33,7 +32,7 @@ func (p *Pool) EnsureDirectory(id string) error {
 	return nil
 }
 
-// SyncDirectory makes the directory's name survive a power failure.
+// SyncDirectory makes the name of the volume's directory durable.
 func (p *Pool) SyncDirectory(id string) error {
 	directory, err := p.OpenDirectory(id)
 	if err != nil {
@@ -44,8 +43,8 @@ func (p *Pool) SyncDirectory(id string) error {
 	return p.syncDirectory(p.directories)
 }
 
-// OpenDirectory opens the root of a directory-backed volume, never through a
-// symlink. Errors: ErrMissing.
+// OpenDirectory opens the root of a directory-backed volume without following a symlink. Errors:
+// ErrMissing.
 func (p *Pool) OpenDirectory(id string) (*os.File, error) {
 	return p.open(Object{ID: id, Backing: volume.BackingDirectory})
 }

@@ -7,13 +7,12 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 )
 
-// Ephemeral returns a set with, inside each pool, a pool of the same name for the
-// volumes that live and die with one publication. They are known to their node
-// only: listings of a pool, which look for unknown objects, must not see them. Such a
-// pool fails, is served again and is closed with the one that it is in.
+// Ephemeral returns a set with, inside each pool, a pool of the same name for ephemeral volumes.
+// Only their node knows these volumes, so listings of the outer pool, which search for orphans, do
+// not include them. Such a pool fails, is served again and is closed with the outer one.
 func (s *Set) Ephemeral() *Set { return &Set{parent: s} }
 
-// Ephemeral returns the pool inside this one, opened when it is first asked for.
+// Ephemeral returns the pool inside this one and opens it at the first call.
 func (p *Pool) Ephemeral() (*Pool, error) {
 	p.ephemeralMu.Lock()
 	defer p.ephemeralMu.Unlock()

@@ -23,18 +23,17 @@ const (
 	identityBytes = 4096
 )
 
-// IdentitiesCollection is the collection of the state, by the pools' names, that has
-// the identities of its pools as IdentityRecord.
+// IdentitiesCollection is the collection of the state with the identity of each pool, by the pool's
+// name.
 const IdentitiesCollection = "pools"
 
-// IdentityRecord is the identity of a pool as the state knows it. It is never
-// changed.
+// IdentityRecord is the identity of a pool in the state. It is never changed.
 type IdentityRecord struct {
 	ID string `json:"id"`
 }
 
-// ErrIdentity says that what is at a pool's path is not the pool that the driver's
-// state knows under that name.
+// ErrIdentity is returned if the directory at a pool's path is not the pool that the state has
+// under that name.
 var ErrIdentity = errors.New("it is not the pool that the state knows")
 
 // identity is the content of the file.
@@ -43,15 +42,14 @@ type identity struct {
 	ID      string `json:"id"`
 }
 
-// WithIdentity opens the pool only if it has that identity. The empty identity is
-// for a pool that the state does not know yet: it adopts the one that it finds, or
-// makes one.
+// WithIdentity opens the pool only if it has that identity. The empty identity is for a pool that
+// the state does not have yet: Open then adopts the identity that it finds, or makes one.
 func WithIdentity(known string) Option {
 	return func(p *Pool) { p.identified, p.identity = true, known }
 }
 
-// Identity returns the identity of a pool that was opened with WithIdentity. It is
-// empty for a new pool that has no space to keep one.
+// Identity returns the identity of a pool that was opened WithIdentity. It is empty for a new pool
+// without space to store one.
 func (p *Pool) Identity() string { return p.identity }
 
 // ReadIdentity returns the identity of the pool in a directory, "" where there is
@@ -70,8 +68,8 @@ func ReadIdentity(directory string) (string, error) {
 	return readIdentity(root)
 }
 
-// MoveIdentity gives the identity of the pool in one directory to a pool in another
-// directory, which has none: a pool without volumes gets a filesystem of its own.
+// MoveIdentity moves the identity of a pool to another directory, which has none: when a pool
+// without volumes becomes an embedded pool.
 func MoveIdentity(from, to string) error {
 	outer, err := os.OpenRoot(from)
 	if err != nil {
@@ -101,8 +99,8 @@ func MoveIdentity(from, to string) error {
 	return nil
 }
 
-// identify compares the identity of the pool with the one that is wanted, or makes
-// one. It makes no directory for a pool that the state knows.
+// identify compares the identity of the pool with the expected one, or makes one. It does not
+// create the directory of a pool that the state has.
 func (p *Pool) identify() error {
 	if p.identity == "" {
 		if err := p.ensureDirectory(p.path); err != nil {
@@ -186,8 +184,8 @@ func readIdentity(root *os.Root) (string, error) {
 	return read.ID, nil
 }
 
-// makeIdentity writes an identity durably, unless there is one. Of several processes that do so at
-// the same time one succeeds, and all return what that one has written.
+// makeIdentity writes an identity durably, unless there is one. Of several processes that do so
+// concurrently one succeeds, and all return the identity that it has written.
 func makeIdentity(root *os.Root, wanted string) (string, error) {
 	text, err := json.Marshal(identity{Version: identityVersion, ID: wanted})
 	if err != nil {
@@ -221,8 +219,8 @@ func writeAside(root *os.Root, name string, text []byte) error {
 	return errors.Join(err, file.Sync(), file.Close())
 }
 
-// linkInto gives the file its name, unless another process was first. A filesystem
-// without hard links has renames that do not replace.
+// linkInto links the file to its name, unless another process has done so. On a filesystem without
+// hard links it uses RENAME_NOREPLACE.
 func linkInto(root *os.Root, from, to string) error {
 	err := root.Link(from, to)
 	if err == nil || errors.Is(err, fs.ErrExist) {

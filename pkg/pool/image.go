@@ -18,10 +18,9 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/pool/tree"
 )
 
-// EnsureImage makes sure that the volume has an image of at least size bytes.
-// A thick image has all its space when EnsureImage returns, durably; a thin one
-// is sparse, and its name may be lost in a power failure until SyncImage.
-// Errors: ErrNoSpace.
+// EnsureImage creates or grows the volume's image to at least size bytes. A thick image is
+// allocated and synced when EnsureImage returns; the name of a thin one is durable only after
+// SyncImage. Errors: ErrNoSpace.
 func (p *Pool) EnsureImage(id string, size int64, thick bool) error {
 	if err := checkID(id); err != nil {
 		return err
@@ -44,8 +43,7 @@ func (p *Pool) EnsureImage(id string, size int64, thick bool) error {
 	return p.syncImage(id, file)
 }
 
-// GrowImage makes the volume's image at least size bytes large. Errors:
-// ErrMissing, ErrNoSpace.
+// GrowImage grows the volume's image to at least size bytes. Errors: ErrMissing, ErrNoSpace.
 func (p *Pool) GrowImage(id string, size int64, thick bool) error {
 	for {
 		current, err := p.growOnce(id, size, thick)
@@ -55,9 +53,8 @@ func (p *Pool) GrowImage(id string, size int64, thick bool) error {
 	}
 }
 
-// LastResized returns when this process last tried to make the volume's image larger,
-// or made sure that one it has filled has all its space; zero for never. Whoever
-// watches images sees that as a write, also where it has failed.
+// LastResized returns when this process last tried to grow the volume's image, or allocated a
+// filled one; zero for never. A watcher of images sees these as writes.
 func (p *Pool) LastResized(id string) time.Time {
 	at, _ := p.resized.Load(id)
 	sized, _ := at.(time.Time)
@@ -65,8 +62,8 @@ func (p *Pool) LastResized(id string) time.Time {
 	return sized
 }
 
-// growOnce says whether the image that it has grown still is the volume's:
-// another process may have filled and replaced it meanwhile (FillImage).
+// growOnce reports whether the image that it has grown is still the volume's: another process may
+// have replaced it meanwhile (FillImage).
 func (p *Pool) growOnce(id string, size int64, thick bool) (bool, error) {
 	file, err := p.OpenImage(id, os.O_RDWR)
 	if err != nil {
@@ -81,7 +78,7 @@ func (p *Pool) growOnce(id string, size int64, thick bool) (bool, error) {
 		return false, p.spaceError(fmt.Errorf("grow image of volume %s: %w", id, err))
 	}
 
-	// The new size is about to be acknowledged.
+	// The caller is about to acknowledge the new size.
 	if err := file.Sync(); err != nil {
 		return false, p.spaceError(fmt.Errorf("sync image of volume %s: %w", id, err))
 	}
@@ -89,8 +86,7 @@ func (p *Pool) growOnce(id string, size int64, thick bool) (bool, error) {
 	return p.IsCurrentImage(id, file)
 }
 
-// SyncImage makes the image's name and size survive a power failure. Errors:
-// ErrMissing.
+// SyncImage makes the image's name and size durable. Errors: ErrMissing.
 func (p *Pool) SyncImage(id string) error {
 	file, err := p.OpenImage(id, os.O_RDWR)
 	if err != nil {
@@ -101,8 +97,8 @@ func (p *Pool) SyncImage(id string) error {
 	return p.syncImage(id, file)
 }
 
-// OpenImage opens the volume's image, never through a symlink. flag is
-// os.O_RDONLY or os.O_RDWR. Errors: ErrMissing.
+// OpenImage opens the volume's image without following a symlink. flag is os.O_RDONLY or os.O_RDWR.
+// Errors: ErrMissing.
 func (p *Pool) OpenImage(id string, flag int) (*os.File, error) {
 	if err := checkID(id); err != nil {
 		return nil, err
@@ -116,9 +112,9 @@ func (p *Pool) OpenImage(id string, flag int) (*os.File, error) {
 	return file, nil
 }
 
-// FillOptions says how FillImage replaces an image.
+// FillOptions describe how FillImage replaces an image.
 type FillOptions struct {
-	// Thick gives the new image all of its space.
+	// Thick allocates all blocks of the new image.
 	Thick bool
 	// Blank reports whether the image may be replaced. It runs while the image is
 	// locked, so that nothing can be written between the check and the replacement.
@@ -137,7 +133,7 @@ func (p *Pool) FillImage(ctx context.Context, id string, filling FillOptions) (b
 		return false, err
 	}
 
-	// Open until the end: the lock keeps RemoveStaleScratch, and other nodes, from the id.
+	// Keep it open until the end: the lock keeps RemoveStaleScratch, and other nodes, from the id.
 	fresh, err := p.acquireScratch(id)
 	if err != nil {
 		return false, p.spaceError(fmt.Errorf("fill image of volume %s: %w", id, err))
@@ -196,15 +192,14 @@ func (p *Pool) fillClaimed(ctx context.Context, id string, fresh *os.File, filli
 	return true, errors.Join(p.resizeFilled(id, old, fresh, info.Size(), filling.Thick), p.syncDirectory(p.images))
 }
 
-// resizeFilled gives the new image the size that the old one has by now: an
-// expansion that ended before the rename did not see the new image; later ones
-// notice the rename (growOnce).
+// resizeFilled gives the new image the current size of the old one: an expansion that ended before
+// the rename grew only the old image; later ones notice the rename (growOnce).
 func (p *Pool) resizeFilled(id string, old, fresh *os.File, size int64, thick bool) error {
 	now, err := old.Stat()
 	if err == nil {
 		err = grow(fresh, now.Size(), thick)
 
-		// Else it had all, and nothing was written.
+		// Otherwise nothing was written: it was allocated already.
 		if thick || now.Size() > size {
 			p.resized.Store(id, time.Now())
 		}
@@ -217,8 +212,8 @@ func (p *Pool) resizeFilled(id string, old, fresh *os.File, size int64, thick bo
 	return err //nolint:wrapcheck // the caller names the volume
 }
 
-// copyOwner gives fresh the owner of the old image: a controller without
-// privilege still has to grow what a node, as root, has filled.
+// copyOwner gives the new image the owner of the old one: an unprivileged controller must be able
+// to grow what a node, as root, has filled.
 func copyOwner(old os.FileInfo, fresh *os.File) error {
 	owner, ok := old.Sys().(*syscall.Stat_t)
 	if !ok || int(owner.Uid) == os.Geteuid() && int(owner.Gid) == os.Getegid() {
@@ -233,8 +228,8 @@ func (p *Pool) fillScratch(ctx context.Context, id string, old, fresh *os.File, 
 	lent := filling.Thick && errors.Is(err, unix.ENOSPC)
 
 	if lent {
-		// The old image is blank and locked: it holds nothing but the reservation that
-		// the new one takes over. Its size stays, since an expansion may be changing it.
+		// The old image is blank and locked: its only content is the reservation that the new one
+		// takes over. Its size stays, because an expansion may be changing it.
 		if err = punchHole(old, size); err == nil {
 			err = grow(fresh, size, true)
 		}
@@ -255,15 +250,14 @@ func (p *Pool) fillScratch(ctx context.Context, id string, old, fresh *os.File, 
 	return err
 }
 
-// unlock closes a file that is locked, and synced where it was written. It does not
-// leave the lock to the last descriptor: a child that is being forked for a tool has
-// copies until its exec, and the image is about to be attached.
+// unlock releases the lock and closes the file, which is synced where it was written. It unlocks
+// explicitly because the image is about to be attached (see flock.Unlock).
 func unlock(file *os.File) {
 	_ = flock.Unlock(file)
 	_ = file.Close()
 }
 
-// release gives the space of the file's first size bytes back to the pool.
+// punchHole deallocates the first size bytes of the file.
 func punchHole(file *os.File, size int64) error {
 	return eintr.Retry(func() error {
 		return unix.Fallocate(int(file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, size)
@@ -343,8 +337,8 @@ func (p *Pool) syncDirectory(root *os.Root) error {
 	return nil
 }
 
-// grow makes file at least size bytes large, with all its space if thick. On an
-// error the file has the size that it had before.
+// grow grows the file to at least size bytes, with all blocks allocated if thick. On an error the
+// file keeps its size.
 func grow(file *os.File, size int64, thick bool) error {
 	info, err := file.Stat()
 	if err != nil {
@@ -362,9 +356,8 @@ func grow(file *os.File, size int64, thick bool) error {
 	return file.Truncate(size) //nolint:wrapcheck // the callers name the volume
 }
 
-// allocate gives the file all the space of its first size bytes. It allocates
-// holes only: over what is allocated already, XFS wants the whole range free once
-// more.
+// allocateHoles allocates all blocks of the first size bytes. It allocates holes only: XFS requires
+// the whole range as free space, blocks that are allocated already included.
 func allocateHoles(file *os.File, has, size int64) error {
 	missing, err := unallocatedRanges(file, has, size)
 	if err != nil {
@@ -374,7 +367,7 @@ func allocateHoles(file *os.File, has, size int64) error {
 	for _, hole := range missing {
 		err := eintr.Retry(func() error { return unix.Fallocate(int(file.Fd()), 0, hole.Offset, hole.Length) })
 		if err != nil {
-			// The filesystem may keep what it has allocated behind the old end.
+			// The filesystem may keep blocks behind the old end.
 			return errors.Join(err, file.Truncate(has))
 		}
 	}
@@ -382,14 +375,12 @@ func allocateHoles(file *os.File, has, size int64) error {
 	return nil
 }
 
-// unallocatedRanges returns the ranges of the file's first size bytes that have no space.
-// It returns ENOSPC where the pool cannot have that much, before it is filled in
-// vain.
+// unallocatedRanges returns the ranges of the first size bytes without blocks. It returns ENOSPC if
+// the pool has too little free space, before allocation starts.
 func unallocatedRanges(file *os.File, has, size int64) ([]extent.Range, error) {
 	missing, err := extent.Holes(file, has)
 	if errors.Is(err, errors.ErrUnsupported) {
-		// Such filesystems (tmpfs, FUSE) have a fallocate that needs no more than what
-		// is missing.
+		// These filesystems (tmpfs, FUSE) have a fallocate that needs only the missing space.
 		return []extent.Range{{Length: max(size, 1)}}, nil
 	}
 
@@ -404,8 +395,8 @@ func unallocatedRanges(file *os.File, has, size int64) ([]extent.Range, error) {
 	return missing, checkFree(file, missing)
 }
 
-// checkFree returns ENOSPC where the filesystem has less space than the ranges
-// need. btrfs counts space that was released as free after the next commit only.
+// checkFree returns ENOSPC if the filesystem has less free space than the ranges need. btrfs counts
+// released space as free only after the next commit, hence the syncfs.
 func checkFree(file *os.File, ranges []extent.Range) error {
 	var needed int64
 	for _, each := range ranges {
@@ -430,8 +421,8 @@ func checkFree(file *os.File, ranges []extent.Range) error {
 	return nil
 }
 
-// freeBytes includes what is reserved for root: whether the caller may have that,
-// fallocate decides.
+// freeBytes includes the blocks reserved for root; fallocate decides whether the caller may use
+// them.
 func freeBytes(file *os.File) (int64, error) {
 	var stat unix.Statfs_t
 

@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// turns has one caller at a time for each id.
+// keyedLocks are mutexes by id, which can be awaited with a context.
 type keyedLocks struct {
 	mu   sync.Mutex
 	held map[string]*keyedLock
@@ -16,7 +16,7 @@ type keyedLock struct {
 	users int
 }
 
-// acquire waits for the turn of an id. Errors: ctx's.
+// acquire locks the mutex of an id. Errors: ctx's.
 func (t *keyedLocks) acquire(ctx context.Context, id string) (release func(), err error) {
 	t.mu.Lock()
 

@@ -19,14 +19,13 @@ import (
 // listBatch bounds the memory that a pool with very many volumes takes.
 const listBatch = 4096
 
-// Entry is something in the pool that has the name of a volume.
+// Entry is a file or directory in the pool that is named like a volume.
 type Entry struct {
 	ID      string
 	Backing volume.Backing
 }
 
-// List calls visit for every volume that the pool holds, in no order, until
-// visit returns an error.
+// List calls visit for every volume in the pool, in no order, until visit returns an error.
 func (p *Pool) List(ctx context.Context, visit func(Entry) error) error {
 	err := listIDs(ctx, p.images, layout.ImageSuffix, func(id string) error {
 		return visit(Entry{ID: id, Backing: volume.BackingImage})
@@ -45,9 +44,8 @@ func (p *Pool) List(ctx context.Context, visit func(Entry) error) error {
 	return nil
 }
 
-// RemoveEmptyOrphan removes an entry that nobody knows if it holds no data: an image
-// without a single block that nobody has attached, a directory without an entry.
-// It says whether it did.
+// RemoveEmptyOrphan removes an orphan that has no data: an image without blocks that is not
+// attached, or an empty directory. It reports whether it did.
 func (p *Pool) RemoveEmptyOrphan(entry Entry) (bool, error) {
 	if err := checkID(entry.ID); err != nil {
 		return false, err
@@ -78,8 +76,8 @@ func (p *Pool) RemoveEmptyOrphan(entry Entry) (bool, error) {
 	return removed, nil
 }
 
-// removeEmptyDirectory leaves it to the kernel to say what is a directory and
-// empty: os.Root would also remove a file.
+// removeEmptyDirectory uses AT_REMOVEDIR, so that the kernel checks that it is an empty directory:
+// os.Root would also remove a file.
 func (p *Pool) removeEmptyDirectory(id string) (bool, error) {
 	room, err := p.directories.Open(".")
 	if err != nil {
@@ -92,8 +90,8 @@ func (p *Pool) removeEmptyDirectory(id string) (bool, error) {
 	return err == nil || errors.Is(err, fs.ErrNotExist), nil
 }
 
-// removeUnused removes an empty image unless somebody has it locked: an image is
-// for as long as it is attached (internal/linux/loop), and may be written to any moment.
+// removeUnused removes an empty image unless it is locked: an attached image is
+// (internal/linux/loop), and may be written at any time.
 func (p *Pool) removeUnused(id string) (bool, error) {
 	image, err := p.OpenImage(id, os.O_RDWR)
 	if err != nil {
@@ -110,7 +108,7 @@ func (p *Pool) removeUnused(id string) (bool, error) {
 		return false, lockError(image.Name(), err)
 	}
 
-	// Until it was locked it could be written.
+	// It could be written before it was locked.
 	info, err := image.Stat()
 	if err != nil || allocatedBytes(info) > 0 {
 		return false, err //nolint:wrapcheck // a PathError says it all

@@ -19,13 +19,12 @@ import (
 // ownerBytes bounds what is read back of a lock file.
 const ownerBytes = 8192
 
-// ErrControllerRunning says that another process is the pool's controller.
+// ErrControllerRunning is returned if another process is the controller of the pool.
 var ErrControllerRunning = errors.New("a pool has one controller at a time")
 
-// LockAsController makes this process be the one controller of the pool, until Close or its
-// death, however it dies. To any other controller the volumes of this one are
-// unknown objects. owner names the process to who comes second. Errors:
-// ErrControllerRunning, ErrNoLocks.
+// LockAsController makes this process the only controller of the pool until Close or the end of the
+// process. To another controller the volumes of this one would be orphans. owner describes the
+// process in the error of the second one. Errors: ErrControllerRunning, ErrNoLocks.
 func (p *Pool) LockAsController(owner string) error {
 	file, err := p.openLock(os.O_RDWR | os.O_CREATE)
 	if err != nil {
@@ -43,8 +42,8 @@ func (p *Pool) LockAsController(owner string) error {
 	return nil
 }
 
-// writeOwner does what it can: in a pool that is full the driver starts without
-// a name, since it is needed to delete volumes.
+// writeOwner ignores errors: in a full pool the driver starts without writing its name, because it
+// is needed to delete volumes.
 func writeOwner(file *os.File, owner string) {
 	name := fmt.Sprintf("process %d (%s)\n", os.Getpid(), strings.ReplaceAll(owner, "\n", " "))
 
@@ -53,12 +52,12 @@ func writeOwner(file *os.File, owner string) {
 		written = 0
 	}
 
-	// What is behind it is of a longer name.
+	// The rest belongs to a longer name.
 	_ = file.Truncate(int64(written))
 }
 
-// LockForReading keeps controllers off the pool until Close, while somebody else looks at
-// it. Errors: ErrControllerRunning.
+// LockForReading excludes controllers until Close, while the pool is inspected. Errors:
+// ErrControllerRunning.
 func (p *Pool) LockForReading() error {
 	file, err := p.openLock(os.O_RDONLY)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -78,9 +77,8 @@ func (p *Pool) LockForReading() error {
 	return nil
 }
 
-// leave gives the pool to the next controller. It does not leave the lock to the
-// last descriptor: a child that was just forked, for a tool, has copies until its
-// exec. The file stays, since removing a lock file is a race with who opens it.
+// unlock releases the lock for the next controller (see flock.Unlock). The file stays: removing a
+// lock file would race with a process that opens it.
 func (p *Pool) unlock() error {
 	if p.controllerLock == nil {
 		return nil
@@ -91,7 +89,7 @@ func (p *Pool) unlock() error {
 
 	err := flock.Unlock(file)
 
-	// Nothing was written, and a pool whose server is gone fails to close anything.
+	// Nothing was written, and close fails in a pool whose file server is gone.
 	_ = file.Close()
 
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
-// Object is what a pool holds bytes of: a volume or a snapshot.
+// Object is a volume or a snapshot in a pool.
 type Object struct {
 	ID       string
 	Backing  volume.Backing
@@ -30,7 +30,7 @@ func (o Object) String() string {
 	return "volume " + o.ID
 }
 
-// entry is the object's name in its room.
+// fileName is the object's name in its directory.
 func (o Object) fileName() string {
 	if o.Backing == volume.BackingDirectory {
 		return o.ID
@@ -39,7 +39,7 @@ func (o Object) fileName() string {
 	return o.ID + layout.ImageSuffix
 }
 
-// room is where the object has its place.
+// parentOf returns the directory of the pool that contains the object.
 func (p *Pool) parentOf(object Object) *os.Root {
 	switch {
 	case object.Snapshot:
@@ -71,7 +71,7 @@ func (p *Pool) open(object Object) (*os.File, error) {
 	return file, nil
 }
 
-// place is the absolute path of an object.
+// place returns the absolute path of an object.
 func (p *Pool) place(object Object) string {
 	return filepath.Join(p.parentOf(object).Name(), object.fileName())
 }
@@ -79,8 +79,8 @@ func (p *Pool) place(object Object) string {
 // ObjectPath returns the absolute path of an object, for messages.
 func (p *Pool) ObjectPath(object Object) string { return p.place(object) }
 
-// renameFromScratch makes what is in the scratch room be the object, durably. A
-// directory that was in its place before is in the scratch room then.
+// renameFromScratch renames the object from scratch into place, durably. A directory that it
+// replaces is then in scratch.
 func (p *Pool) renameFromScratch(object Object) error {
 	scratch, err := p.scratch.Open(".")
 	if err != nil {
@@ -113,9 +113,8 @@ func (p *Pool) renameFromScratch(object Object) error {
 	return nil
 }
 
-// Stat tells of a volume's image or directory, for one system call: of what has
-// its name now, be it a symlink, and not of what that leads to. Errors:
-// ErrMissing.
+// Stat returns the file information of a volume's image or directory with one system call, without
+// following a symlink. Errors: ErrMissing.
 func (p *Pool) Stat(id string, backing volume.Backing) (fs.FileInfo, error) {
 	return p.lstat(Object{ID: id, Backing: backing})
 }

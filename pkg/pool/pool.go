@@ -20,28 +20,26 @@ import (
 
 // Errors of this package.
 var (
-	// ErrNoSpace says that the pool has no room for what was asked.
+	// ErrNoSpace is returned if the pool has too little free space for a request.
 	ErrNoSpace = errdefs.New(errdefs.ErrResourceExhausted, "the pool has no space left")
-	// ErrMissing says that a volume's image or directory is not in the pool.
+	// ErrMissing is returned if a volume's image or directory is not in the pool.
 	ErrMissing = errdefs.New(errdefs.ErrNotFound, "not in the pool")
-	// ErrNotDirectory says that something else is where a pool, or a directory of it,
-	// has to be.
+	// ErrNotDirectory is returned if the path of a pool, or of one of its directories, is not a
+	// directory.
 	ErrNotDirectory = errors.New("it is not a directory")
-	// ErrShrink says that an image is larger than what was asked.
+	// ErrShrink is returned if an image is larger than requested.
 	ErrShrink = errors.New("an image never shrinks")
-	// ErrInProgress says that another process is making the same image or
-	// directory at this moment.
+	// ErrInProgress is returned if another process is making the same object.
 	ErrInProgress = errdefs.New(errdefs.ErrAborted, "it is being made by another process")
-	// ErrInUse says that an image is attached, here or on another node.
+	// ErrInUse is returned if an image is attached, on this or another node.
 	ErrInUse = errdefs.New(errdefs.ErrFailedPrecondition, "the image is attached, here or on another node")
-	// ErrNoLocks says that the pool's filesystem has no file locks, without which
-	// two nodes could use one image.
+	// ErrNoLocks is returned if the pool's filesystem has no file locks, without which two nodes
+	// could use one image.
 	ErrNoLocks = errdefs.New(errdefs.ErrFailedPrecondition, "the pool's filesystem has no file locks (flock); put the pool on one that has, or mount it with locks")
 )
 
 const (
-	// directoryMode keeps everyone but the driver's user out of the pool: images
-	// hold other people's data.
+	// directoryMode keeps other users out of the pool: images hold the data of volumes.
 	directoryMode = 0o700
 	// volumeRootMode is what mkfs gives to the root of a filesystem.
 	volumeRootMode = 0o755
@@ -55,22 +53,22 @@ const (
 type Pool struct {
 	name, path                                          string
 	images, directories, snapshots, scratch, attributes *os.Root
-	// removing holds what is out of its place and not removed yet, by id.
+	// removing holds discarded directories until they are removed, by id.
 	removing *os.Root
-	// removals removes it in the background; nil removes it at once.
+	// removals removes them in the background; nil removes them at once.
 	removals *removal.Queue
 	purging  keyedLocks
-	// reflinks says whether images share blocks with their copies.
+	// reflinks is true if images share blocks with their copies.
 	reflinks bool
-	// carrier is the sparse file that holds the pool's filesystem, "" for none.
+	// hostImage is the sparse file with the pool's filesystem, empty if there is none.
 	hostImage string
-	// noCreate says that nothing is made in the directory.
+	// noCreate means that no directory is created.
 	noCreate bool
 	// lock is held by the pool's controller, nil in other processes.
 	controllerLock *os.File
-	// sized has the times of LastResized, by volume.
+	// resized has the times of LastResized, by volume.
 	resized sync.Map
-	// identified says that the pool must have an identity, and identity which.
+	// identified means that the pool must have an identity, namely identity.
 	identified bool
 	identity   string
 
@@ -79,22 +77,22 @@ type Pool struct {
 	ephemeral   *Pool
 }
 
-// Option says more about a pool that is opened.
+// Option configures a pool that is opened.
 type Option func(*Pool)
 
-// EmbeddedIn names, by the pools' names, the sparse files that hold the
-// filesystems of pools: they have no more space than the file can get.
+// EmbeddedIn gives the sparse files that hold the filesystems of pools, by the pools' names: the
+// capacity of such a pool is limited by the space for its file.
 func EmbeddedIn(files map[string]string) Option { return func(p *Pool) { p.hostImage = files[p.name] } }
 
-// WithRemovalQueue has the queue remove in the background what takes long or fails.
+// WithRemovalQueue has the queue retry, in the background, removals that take long or fail.
 func WithRemovalQueue(queue *removal.Queue) Option { return func(p *Pool) { p.removals = queue } }
 
-// NoCreate opens the pool for being looked at: no room is made that is missing,
-// and a pool that is opened so can make nothing.
+// NoCreate opens the pool without creating missing directories, to inspect it. Such a pool can
+// create nothing.
 func NoCreate(p *Pool) { p.noCreate = true }
 
-// Open opens the pool at directory, which is created where it is missing unless
-// WithIdentity says which pool it has to be. Errors: ErrIdentity, ErrNotDirectory.
+// Open opens the pool at directory. It creates a missing directory unless WithIdentity requires an
+// identity. Errors: ErrIdentity, ErrNotDirectory.
 func Open(name, directory string, options ...Option) (*Pool, error) {
 	absolute, err := filepath.Abs(directory)
 	if err != nil {
@@ -128,7 +126,7 @@ func Open(name, directory string, options ...Option) (*Pool, error) {
 	return opened, nil
 }
 
-// openSubdirectory returns nil for a room that is missing and that nobody may make.
+// openSubdirectory returns nil for a missing directory that may not be created.
 func (p *Pool) openSubdirectory(room string) (*os.Root, error) {
 	path := filepath.Join(p.path, room)
 
@@ -150,9 +148,9 @@ func (p *Pool) openSubdirectory(room string) (*os.Root, error) {
 	return root, nil
 }
 
-// createSubdirectory makes a room that is missing, and the pool's directory. What root makes
-// goes to the owner of the directory that it is in: a controller need not be root,
-// the nodes beside it have to be, and any of them may be the first.
+// createSubdirectory creates a missing subdirectory, and the pool's directory. What root creates is
+// given to the owner of the parent directory: a controller need not run as root, nodes beside it
+// must, and either may be the first.
 func (p *Pool) createSubdirectory(room string) error {
 	if err := p.ensureDirectory(p.path); err != nil {
 		return err
@@ -161,8 +159,8 @@ func (p *Pool) createSubdirectory(room string) error {
 	return p.ensureDirectory(filepath.Join(p.path, room))
 }
 
-// ensureDirectory makes a directory that is missing. One that cannot be examined is
-// not taken for missing: mkdir would say that it exists, and not what is wrong.
+// ensureDirectory creates a missing directory. It calls stat first, because the error of mkdir on a
+// path that cannot be examined is only EEXIST.
 func (p *Pool) ensureDirectory(path string) error {
 	info, err := os.Stat(path)
 	if err == nil && !info.IsDir() {
@@ -180,7 +178,7 @@ func (p *Pool) ensureDirectory(path string) error {
 	return inheritOwner(filepath.Dir(path), filepath.Base(path))
 }
 
-// give leaves alone what is another's already, and what is in use.
+// inheritOwner gives an empty directory of root to the owner of its parent.
 func inheritOwner(directory, name string) error {
 	if os.Geteuid() != 0 {
 		return nil
@@ -229,12 +227,11 @@ func (p *Pool) Name() string { return p.name }
 // Path returns the pool's absolute path.
 func (p *Pool) Path() string { return p.path }
 
-// VolumeDirectories returns the absolute paths of the directories whose entries are the
-// volumes: the images', and the directories'.
+// VolumeDirectories returns the absolute paths of the directories that contain volumes: those of
+// images and of directories.
 func (p *Pool) VolumeDirectories() []string { return []string{p.images.Name(), p.directories.Name()} }
 
-// Close gives the pool's file descriptors back, and the pool to another
-// controller.
+// Close closes the pool's file descriptors and releases the controller's lock.
 func (p *Pool) Close() error {
 	failures := []error{p.unlock()}
 
@@ -255,14 +252,13 @@ func (p *Pool) Close() error {
 	return errors.Join(failures...)
 }
 
-// VolumePath returns the absolute path of a volume's image or directory, for
-// messages and for tools that take a path.
+// VolumePath returns the absolute path of a volume's image or directory, for messages and for tools
+// that take a path.
 func (p *Pool) VolumePath(id string, backing volume.Backing) string {
 	return p.place(Object{ID: id, Backing: backing})
 }
 
-// writable opens a file that never gets a name, so that nothing is left
-// whatever happens.
+// checkWritable creates a file without a name, so that nothing is left after a crash.
 func (p *Pool) checkWritable() error {
 	file, err := p.scratch.OpenFile(".", unix.O_TMPFILE|os.O_WRONLY, imageMode)
 	if errors.Is(err, unix.EOPNOTSUPP) {
@@ -281,8 +277,7 @@ func (p *Pool) checkWritable() error {
 	return nil
 }
 
-// spaceError names the pool in an error that says it is full, and leaves any
-// other as it is.
+// spaceError wraps ENOSPC and EDQUOT in ErrNoSpace with the name of the pool.
 func (p *Pool) spaceError(err error) error {
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		return fmt.Errorf("pool %q at %s: %w: %w", p.name, p.path, ErrNoSpace, err)
@@ -299,8 +294,7 @@ func (p *Pool) notFoundError(object string, err error) error {
 	return fmt.Errorf("%s in pool %q: %w", object, p.name, err)
 }
 
-// checkID is the last line of defence: whoever calls has looked at the id
-// already, but a path is made of it here.
+// checkID validates an id before a path is made of it; callers have validated it as well.
 func checkID(id string) error {
 	if !volume.IsID(id) {
 		return fmt.Errorf("%q: %w", id, volume.ErrInvalidID)
@@ -317,7 +311,7 @@ func blocksToBytes(blocks uint64, blockSize int64) int64 {
 	return int64(blocks) * blockSize
 }
 
-// allocatedBytes says how much space a file takes in the pool.
+// allocatedBytes returns the space that a file takes in the pool.
 func allocatedBytes(info fs.FileInfo) int64 {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {

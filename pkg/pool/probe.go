@@ -14,16 +14,15 @@ import (
 )
 
 var (
-	// ErrReplaced says that what is at a pool's path is not what was opened there:
-	// its filesystem was unmounted, or another one mounted over it.
+	// ErrReplaced is returned if the directory at a pool's path is not the one that was opened: its
+	// filesystem was unmounted, or another one mounted over it.
 	ErrReplaced = errors.New("another directory is in its place")
-	// ErrReadOnly says that a pool takes no new files.
+	// ErrReadOnly is returned for a pool in which no file can be created.
 	ErrReadOnly = errors.New("it is read-only")
 )
 
-// Size says how many bytes the object's image has; of a directory only that it
-// is there. It opens nothing: 3 µs. Errors: ErrMissing, also where something of
-// another kind is in its place.
+// Size returns the size of the object's image; for a directory it only checks that it exists. It
+// opens nothing: 3 µs. Errors: ErrMissing, also if the file is of another type.
 func (p *Pool) Size(object Object) (int64, error) {
 	info, err := p.lstat(object)
 	if err != nil {
@@ -43,9 +42,9 @@ func (p *Pool) Size(object Object) (int64, error) {
 	return info.Size(), nil
 }
 
-// Probe says what keeps the pool from being used, or nil. It may hang as long as
-// the pool's filesystem does. Errors: ErrReplaced; ErrReadOnly, or ErrNoSpace, for
-// one that can be read; any other for one that can't.
+// Probe returns the reason why the pool cannot be used, or nil. It may block as long as the pool's
+// filesystem does. Errors: ErrReplaced; ErrReadOnly, or ErrNoSpace, for a pool that can be read;
+// any other error for one that cannot.
 func (p *Pool) Probe() error {
 	found, err := os.Stat(filepath.Join(p.path, layout.Images))
 	if err != nil {

@@ -12,11 +12,11 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
-// Reflinks says whether copies of images within the pool are instant: whether
-// its filesystem can let two files share blocks until one of them is written.
+// Reflinks reports whether images are copied at one point in time: whether the filesystem can share
+// blocks between files (FICLONE).
 func (p *Pool) Reflinks() bool { return p.reflinks }
 
-// probeReflinks tries it. A pool that can't be written holds no copies.
+// probeReflinks clones a small file. A pool that cannot be written holds no copies.
 func (p *Pool) probeReflinks() bool {
 	source, err := p.createUnnamed()
 	if err != nil {
@@ -30,14 +30,14 @@ func (p *Pool) probeReflinks() bool {
 	}
 	defer target.Close()
 
-	// Some filesystems clone nothing, but no byte. A full one has no room for
-	// any, and then must be believed.
+	// Some filesystems clone only empty files, so write a byte. If the filesystem is full, an empty
+	// file decides.
 	_, _ = source.WriteAt([]byte("reflink"), 0)
 
 	return filecopy.Clone(target, source) == nil
 }
 
-// unnamed makes a file that is gone when it is closed.
+// createUnnamed creates a file that is removed when it is closed.
 func (p *Pool) createUnnamed() (*os.File, error) {
 	file, err := p.scratch.OpenFile(".", unix.O_TMPFILE|os.O_RDWR, imageMode)
 	if !errors.Is(err, unix.EOPNOTSUPP) {

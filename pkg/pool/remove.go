@@ -16,9 +16,8 @@ import (
 // discardWait is how long Discard waits for a removal.
 const discardWait = 2 * time.Second
 
-// Remove removes an object, its attributes and what was left of making it. What
-// is gone already is no error. It takes time in proportion to the number of files.
-// Errors: tree.ErrMounted, ctx's.
+// Remove removes an object, its attributes and its scratch. A missing object is no error. It takes
+// time in proportion to the number of files. Errors: tree.ErrMounted, ctx's.
 func (p *Pool) Remove(ctx context.Context, object Object) error {
 	_, err := p.unlinkObject(object)
 	if err == nil {
@@ -36,9 +35,9 @@ func (p *Pool) removeError(object string, err error) error {
 	return fmt.Errorf("remove %s from pool %q: %w; the driver retries it until it succeeds", object, p.name, err)
 }
 
-// Discard is Remove for an object whose record goes at once: when it returns
-// without an error the object is out of its place, and its space is given back
-// then or, if that takes long or fails, in the background.
+// Discard is Remove for an object whose record is deleted at once: when it returns nil, the object
+// is not in place any more, and its space is freed then or, if that takes long or fails, in the
+// background.
 func (p *Pool) Discard(ctx context.Context, object Object) error {
 	moved, err := p.unlinkObject(object)
 	if err == nil && moved {
@@ -52,7 +51,7 @@ func (p *Pool) Discard(ctx context.Context, object Object) error {
 	return nil
 }
 
-// ResumeRemovals schedules what earlier processes have not removed completely.
+// ResumeRemovals schedules the removals that earlier processes did not complete.
 func (p *Pool) ResumeRemovals(ctx context.Context) error {
 	err := listIDs(ctx, p.removing, "", func(id string) error { return p.purgeOrSchedule(ctx, id) })
 	if err != nil {
@@ -62,8 +61,8 @@ func (p *Pool) ResumeRemovals(ctx context.Context) error {
 	return nil
 }
 
-// unlinkObject makes an object be in its place no more, and says whether anything of
-// it is left to be purged.
+// unlinkObject removes the name of an object, its attributes and its scratch. It returns true if a
+// directory remains for purge.
 func (p *Pool) unlinkObject(object Object) (moved bool, err error) {
 	if err := checkID(object.ID); err != nil {
 		return false, err
@@ -87,8 +86,8 @@ func (p *Pool) unlinkObject(object Object) (moved bool, err error) {
 	return moved || scratch, err
 }
 
-// dispose purges removing/<id> and returns when that is done or has taken a while:
-// then it goes on in the background. A pool without a queue does it at once.
+// purgeOrSchedule purges removing/<id>. It returns after discardWait at the latest; the removal
+// then continues in the background. Without a queue it always waits.
 func (p *Pool) purgeOrSchedule(ctx context.Context, id string) error {
 	if p.removals == nil {
 		return p.purge(ctx, id)
@@ -100,7 +99,7 @@ func (p *Pool) purgeOrSchedule(ctx context.Context, id string) error {
 		Remove: func(ctx context.Context) error { return p.removeError(object, p.purge(ctx, id)) },
 	})
 
-	// Before the driver is ready it is only scheduled.
+	// Before the driver is ready, the removal is only scheduled.
 	if done == nil {
 		return nil
 	}

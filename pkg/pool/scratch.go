@@ -14,11 +14,10 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/pool/tree"
 )
 
-// claim makes the names that belong to id in the scratch room be this process'
-// until the returned file is closed: what another is making right now is
-// ErrInProgress, what a crash left is cleared. The file is the image that is to be
-// made, or just stands for the directory of that id: not every filesystem lets
-// several machines lock a directory.
+// acquireScratch locks the scratch of id for this process until the returned file is closed, and
+// removes what a crash left of it. It returns ErrInProgress if another process has it. The file is
+// the image to be made, or stands for the directory of that id: not every filesystem can lock a
+// directory between machines.
 func (p *Pool) acquireScratch(id string) (*os.File, error) {
 	for {
 		file, err := p.lockScratch(id)
@@ -28,7 +27,7 @@ func (p *Pool) acquireScratch(id string) (*os.File, error) {
 
 		held, err := file.Stat()
 		if err == nil {
-			// Who had the lock before may have given the file away with it.
+			// The previous owner of the lock may have renamed the file.
 			current, lookup := p.scratch.Lstat(id + layout.ImageSuffix)
 			if lookup != nil || !os.SameFile(held, current) {
 				_ = file.Close()
@@ -69,8 +68,8 @@ func (p *Pool) lockScratch(id string) (*os.File, error) {
 	return file, nil
 }
 
-// discardScratch removes what is claimed, whether or not its caller has given up. A
-// directory is removed in the background.
+// discardScratch removes the scratch that this process has locked, also if the caller was
+// cancelled. A directory is removed in the background.
 func (p *Pool) discardScratch(id string) error {
 	moved, err := p.unlinkScratch(id)
 	if err == nil && moved {
@@ -107,9 +106,8 @@ func (p *Pool) moveScratchDirectories(id string) (moved bool, err error) {
 	return moved, nil
 }
 
-// unclaim removes the scratch of an id, and says whether something of it is left
-// to be purged. The name that is locked goes last: as long as anything is there,
-// it can be claimed.
+// unlinkScratch removes the scratch of an id. It returns true if a directory remains for purge. The
+// lock file goes last: scratch without it could not be locked.
 func (p *Pool) unlinkScratch(id string) (moved bool, err error) {
 	moved, err = p.moveScratchDirectories(id)
 	if err != nil {
@@ -123,8 +121,8 @@ func (p *Pool) unlinkScratch(id string) (moved bool, err error) {
 	return moved, nil
 }
 
-// RemoveStaleScratchOf removes what a crash left half-made under an id. It says whether
-// it did: not while another process is making it.
+// RemoveStaleScratchOf removes what a crash left of an object in scratch. It returns false while
+// another process is making the object.
 func (p *Pool) RemoveStaleScratchOf(id string) (bool, error) {
 	if err := checkID(id); err != nil {
 		return false, err
@@ -142,8 +140,8 @@ func (p *Pool) RemoveStaleScratchOf(id string) (bool, error) {
 	return true, errors.Join(p.discardScratch(id), file.Close())
 }
 
-// RemoveStaleScratch removes what a crash left half-made, but nothing that another
-// process is making right now.
+// RemoveStaleScratch removes what a crash left in scratch, except objects that another process is
+// making.
 func (p *Pool) RemoveStaleScratch(ctx context.Context) error {
 	clearOne := func(id string) error {
 		_, err := p.RemoveStaleScratchOf(id)

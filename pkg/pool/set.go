@@ -12,21 +12,20 @@ import (
 )
 
 var (
-	// ErrUnavailable says that a pool cannot be used at the moment; what it wraps
-	// says why.
+	// ErrUnavailable is returned for a pool that cannot be used at present; it wraps the cause.
 	ErrUnavailable = errdefs.New(errdefs.ErrUnavailable, "the pool is unavailable")
-	// ErrUnknown says that no pool of that name is configured.
+	// ErrUnknown is returned if no pool of that name is configured.
 	ErrUnknown = errors.New("no such pool")
 
 	errOpening = errors.New("it is still being opened")
 )
 
-// Set holds the pools of one driver by name. Each is independent of the others:
-// it is served, or it has failed and Get returns why. It is safe for concurrent
-// use.
+// Set holds the pools of one driver by name. Each is independent of the others: it is served, or it
+// has failed and Get returns why. It is safe for concurrent use.
 type Set struct {
 	members map[string]*member
-	// parent is the set whose pools have those of this one inside, nil for most.
+	// parent is the set whose pools contain those of this one; nil unless it is of ephemeral
+	// volumes.
 	parent *Set
 
 	mu      sync.Mutex
@@ -104,7 +103,7 @@ func (s *Set) Get(name string) (*Pool, error) {
 	return found.served, nil
 }
 
-// Has says whether a pool of that name is configured, whatever its condition.
+// Has reports whether a pool of that name is configured, available or not.
 func (s *Set) Has(name string) bool {
 	if s.parent != nil {
 		return s.parent.Has(name)
@@ -171,7 +170,7 @@ func (s *Set) Default() string {
 	return volume.DefaultPool
 }
 
-// Serve has Get return the pool, which must have the name of a member.
+// Serve makes the pool available. It must have the name of a member.
 func (s *Set) Serve(opened *Pool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -181,8 +180,8 @@ func (s *Set) Serve(opened *Pool) {
 	s.notify()
 }
 
-// Fail has Get return why the pool cannot be used, until Serve. It closes the
-// pool, so that its filesystem can be unmounted; operations under way fail.
+// Fail makes the pool unavailable for a reason, until Serve. It closes the pool, so that its
+// filesystem can be unmounted; operations under way fail.
 func (s *Set) Fail(name string, reason error) error {
 	s.mu.Lock()
 	found := s.members[name]
@@ -216,7 +215,7 @@ func (s *Set) notify() {
 	s.changed = make(chan struct{})
 }
 
-// LockAsController makes this process be the controller of all the pools. Errors: ErrControllerRunning.
+// LockAsController locks all pools. Errors: ErrControllerRunning.
 func (s *Set) LockAsController(owner string) error {
 	for _, each := range s.Served() {
 		if err := each.LockAsController(owner); err != nil {
@@ -227,7 +226,7 @@ func (s *Set) LockAsController(owner string) error {
 	return nil
 }
 
-// LockForReading keeps controllers off all the pools until Close. Errors: ErrControllerRunning.
+// LockForReading excludes controllers from all pools until Close. Errors: ErrControllerRunning.
 func (s *Set) LockForReading() error {
 	for _, each := range s.Served() {
 		if err := each.LockForReading(); err != nil {
@@ -240,7 +239,7 @@ func (s *Set) LockForReading() error {
 
 var errClosed = errors.New("the driver is ending")
 
-// Close gives the pools' file descriptors back.
+// Close closes the pools' file descriptors.
 func (s *Set) Close() error {
 	failures := make([]error, 0, len(s.members))
 	for name := range s.members {

@@ -15,14 +15,14 @@ func (p *Pool) SnapshotPath(id string, backing volume.Backing) string {
 	return p.place(Object{ID: id, Backing: backing, Snapshot: true})
 }
 
-// OpenSnapshot opens the image of a snapshot for reading, never through a
-// symlink. Errors: ErrMissing.
+// OpenSnapshot opens the image of a snapshot for reading, without following a symlink. Errors:
+// ErrMissing.
 func (p *Pool) OpenSnapshot(id string) (*os.File, error) {
 	return p.open(Object{ID: id, Backing: volume.BackingImage, Snapshot: true})
 }
 
-// ListSnapshots calls visit for every snapshot that the pool holds, in no
-// order, until visit returns an error.
+// ListSnapshots calls visit for every snapshot in the pool, in no order, until visit returns an
+// error.
 func (p *Pool) ListSnapshots(ctx context.Context, visit func(Entry) error) error {
 	for suffix, backing := range map[string]volume.Backing{layout.ImageSuffix: volume.BackingImage, "": volume.BackingDirectory} {
 		err := listIDs(ctx, p.snapshots, suffix, func(id string) error {

@@ -12,8 +12,8 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
-// DirectoryUsage walks the directory of a volume: it takes time in proportion
-// to the number of files, until ctx ends. Errors: ErrMissing, ctx's.
+// DirectoryUsage walks the directory of a volume. It takes time in proportion to the number of
+// files. Errors: ErrMissing, ctx's.
 func (p *Pool) DirectoryUsage(ctx context.Context, id string) (tree.Usage, error) {
 	directory, err := p.OpenDirectory(id)
 	if err != nil {
@@ -63,8 +63,8 @@ func usageIn(ctx context.Context, room *os.Root, name string) (tree.Usage, error
 	return tree.Measure(ctx, directory, nil)
 }
 
-// AllocatedBytes says how many bytes of the pool a volume holds. For a directory
-// it takes time in proportion to the number of files. Errors: ErrMissing, ctx's.
+// AllocatedBytes returns the space of a volume in the pool. For a directory it takes time in
+// proportion to the number of files. Errors: ErrMissing, ctx's.
 func (p *Pool) AllocatedBytes(ctx context.Context, id string, backing volume.Backing) (int64, error) {
 	if backing == volume.BackingDirectory {
 		usage, err := p.DirectoryUsage(ctx, id)

@@ -34,8 +34,8 @@ func (b *batch) add(sequence uint64, tx *Tx) {
 	b.lines = appendTransaction(b.lines, sequence, b.first, tx.encoded)
 }
 
-// await returns when b is durable or has failed. One of those who wait gets the
-// token and writes for all; so a lone Update pays for no change of goroutine.
+// await returns when b is durable or has failed. One of the waiting goroutines gets the token and
+// writes for all, so a lone Update needs no switch of goroutines.
 func (s *Store) await(b *batch) error {
 	select {
 	case <-b.done:
@@ -110,10 +110,10 @@ func (s *Store) seal() []func() {
 	return publish
 }
 
-// fail makes the store read-only, takes back what is not durable and fails who
-// waits for it. A write that failed for lack of space is tried again in the
-// background. After any other failure, of a sync above all, the store stays
-// read-only: what the disk holds is unknown. The caller holds the token.
+// fail makes the store read-only, reverts what is not durable and fails the waiting Updates. A
+// write that failed for lack of space is retried in the background. After any other failure, of a
+// sync above all, the store stays read-only: the content of the disk is unknown. The caller holds
+// the token.
 func (s *Store) fail(cause error) {
 	full := errors.Is(cause, errNoSpace)
 
@@ -127,8 +127,8 @@ func (s *Store) fail(cause error) {
 
 	s.options.Log.Error("state is read-only from now on", "dir", s.dir, "error", cause, "untilSpace", full)
 
-	// A caller that gets an error should not find the change after a restart. That
-	// is not promised, so this may fail as well.
+	// A change whose Update failed should not reappear after a restart. That is not guaranteed, so
+	// an error is ignored.
 	_ = s.journal.wipe()
 
 	if full {

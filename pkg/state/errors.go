@@ -8,8 +8,8 @@ import (
 )
 
 var (
-	// ErrReadOnly is what every Update gets after a failed write or fsync, until a
-	// restart, or until there is space again if that was missing.
+	// ErrReadOnly is returned by every Update after a failed write or fsync, until a restart, or
+	// until there is free space again if that was the cause.
 	ErrReadOnly = errdefs.New(errdefs.ErrUnavailable, "state is read-only")
 	// ErrDuplicate is returned by Put when another record of the collection
 	// has the same value in a unique index.
@@ -18,14 +18,13 @@ var (
 	ErrNotOpen = errors.New("state is not open")
 	// ErrRecord is returned by Put for a key or a value that cannot be stored.
 	ErrRecord = errors.New("record cannot be stored")
-	// ErrTransactionOver is returned to who uses a transaction after its
-	// function has returned.
+	// ErrTransactionOver is returned for the use of a transaction after its function has returned.
 	ErrTransactionOver = errors.New("transaction is over")
-	// ErrNotRepairable is returned by Repair when a finding needs a person.
+	// ErrNotRepairable is returned by Repair for a finding that an administrator must resolve.
 	ErrNotRepairable = errors.New("damage that repair does not undo")
 )
 
-// LockedError is returned to who opens a state directory that is in use.
+// LockedError is returned by the opening of a state directory that is in use.
 type LockedError struct {
 	Dir   string
 	Owner string
@@ -35,15 +34,15 @@ func (e *LockedError) Error() string {
 	return fmt.Sprintf("state directory %s is in use by %s; stop that first or choose another directory", e.Dir, e.Owner)
 }
 
-// DamageError says that state on disk is not what was written there. Nothing is
-// changed on disk and nothing of the state may be trusted.
+// DamageError means that state on disk is not what was written there. Nothing is changed on disk,
+// and nothing of the state may be trusted.
 type DamageError struct {
 	File string
 	// Line counts from 1; 0 means the file as a whole.
 	Line   int
 	Reason string
 
-	// hopeless damage leaves nothing that Repair could go on from.
+	// hopeless damage leaves nothing that Repair could continue from.
 	hopeless bool
 }
 

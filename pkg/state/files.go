@@ -28,16 +28,14 @@ const (
 	dirMode  = 0o700
 )
 
-// FS is what the store asks of a filesystem, so that a test can make each step
-// of it fail.
+// FS is the part of a filesystem that the store uses; tests make each step of it fail.
 type FS interface {
 	// OpenFile is os.OpenFile.
 	OpenFile(name string, flag int, perm fs.FileMode) (File, error)
 	// Rename replaces what is at newName.
 	Rename(oldName, newName string) error
 	Remove(name string) error
-	// SyncDir makes names that were created, renamed or removed in a
-	// directory durable.
+	// SyncDir makes the names durable that were created, renamed or removed in a directory.
 	SyncDir(name string) error
 }
 
@@ -51,7 +49,7 @@ type File interface {
 	Truncate(size int64) error
 	// Sync makes contents and size durable (fdatasync).
 	Sync() error
-	// Forget drops cached clean pages: what is read next comes from the disk.
+	// Forget drops clean pages from the page cache, so that the next read comes from the disk.
 	Forget() error
 }
 
@@ -106,7 +104,7 @@ func (f osFile) Forget() error {
 	return os.NewSyscallError("fadvise", err) //nolint:wrapcheck // names the call
 }
 
-// exists tells a missing file from one that cannot be looked at.
+// exists reports whether a file exists; an error to open it is not taken for its absence.
 func exists(files FS, name string) (bool, error) {
 	file, err := files.OpenFile(name, os.O_RDONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -7,7 +7,7 @@ import (
 	"io"
 )
 
-// bufferBytes is what is read or written at once.
+// bufferBytes is the size of a read or write.
 const bufferBytes = 128 << 10
 
 // lineReader reads lines of any length and counts them.
@@ -29,7 +29,7 @@ func readLines(file File) (*lineReader, error) {
 	return &lineReader{in: bufio.NewReaderSize(io.NewSectionReader(file, 0, size), bufferBytes)}, nil
 }
 
-// skipEmpty passes over empty lines.
+// skipEmpty skips empty lines.
 func (r *lineReader) skipEmpty() {
 	for {
 		// An error is the end, or comes back with the next line.

@@ -17,9 +17,9 @@ import (
 // ownerBytes bounds what is read back of a lock file.
 const ownerBytes = 4096
 
-// lockForWriting takes the directory for this process and names it in the lock
-// file. The kernel drops the lock when the process dies, however it dies; the
-// file stays, because removing a lock file is a race with who opens it.
+// lockForWriting locks the directory for this process and writes its name into the lock file. The
+// kernel releases the lock when the process ends; the file stays, because removing a lock file
+// would race with a process that opens it.
 func lockForWriting(dir, owner string) (*os.File, error) {
 	file, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE, fileMode)
 	if err != nil {
@@ -55,8 +55,8 @@ func writeOwner(file *os.File, name string) error {
 	return err //nolint:wrapcheck // wrapped by the caller
 }
 
-// lockForReading keeps writers away while state is verified or dumped. A
-// directory that was never opened has no lock file and needs none: nil.
+// lockForReading excludes writers while state is verified or dumped. A directory that was never
+// opened has no lock file and needs none: nil.
 func lockForReading(dir string) (*os.File, error) {
 	file, err := os.Open(filepath.Join(dir, lockName))
 	if errors.Is(err, fs.ErrNotExist) {

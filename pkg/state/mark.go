@@ -35,8 +35,7 @@ func appendMark(to []byte, durable uint64) []byte {
 	return append(to, '\n')
 }
 
-// writeMark records what is durable. Its failure is ignored: an older mark is true
-// as well.
+// writeMark records what is durable. Errors are ignored: an older mark is valid, too.
 func (s *Store) writeMark() {
 	s.markLine = appendMark(s.markLine[:0], s.durable)
 	_ = writeAll(s.mark, s.markLine, 0)
@@ -54,8 +53,8 @@ func (s *Store) closeMark(synced bool) error {
 	return errors.Join(err, s.mark.Close())
 }
 
-// readMark returns 0 where there is no mark: it is missing, or a loss of power has
-// left the file without its content.
+// readMark returns 0 if there is no mark: the file is missing, or it is empty after a power
+// failure.
 func readMark(files FS, path string) (uint64, error) {
 	file, err := files.OpenFile(path, os.O_RDONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -6,9 +6,9 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// inOrder hands what read emits to several workers at once and then, in the
-// order of emission, to apply. It returns the first error of read or apply, that
-// of apply if both have one. Few items are in flight, whatever their number.
+// inOrder passes the items that read emits to several workers and then, in the order of emission,
+// to apply. It returns the first error of read or apply, that of apply if both have one. The number
+// of items in memory is bounded.
 func inOrder[T any](
 	ctx context.Context, workers int,
 	read func(emit func(T) error) error, work func(T), apply func(T) error,

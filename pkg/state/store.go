@@ -15,8 +15,8 @@ import (
 
 // Options of a store. All may be left out.
 type Options struct {
-	// Owner is named to whoever finds the directory locked, next to the
-	// process id: for example the socket that is served.
+	// Owner is named in the error of a process that finds the directory locked, with the process
+	// id: for example the socket that is served.
 	Owner string
 	Log   *slog.Logger
 	// FS is the filesystem, for tests.
@@ -25,11 +25,9 @@ type Options struct {
 	// into the snapshot, if it is also above half the snapshot's size. 0 means
 	// 16 MiB, a negative value never.
 	CompactAbove int64
-	// LazyFlush is how long UpdateLazily waits for somebody else's commit. 0
-	// means 100 ms.
+	// LazyFlush is how long UpdateLazily waits for another commit. 0 means 100 ms.
 	LazyFlush time.Duration
-	// RetrySpace is how often a store that has run out of space tries whether
-	// there is some again. 0 means 1 s.
+	// RetrySpace is how often a store that has run out of space checks for free space. 0 means 1 s.
 	RetrySpace time.Duration
 }
 
@@ -75,8 +73,8 @@ type Store struct {
 
 	failure atomic.Pointer[error]
 
-	// token is held, by sending to it, by the one who writes to the journal. It
-	// guards the fields below.
+	// token is a mutex, locked by sending to it, for writing to the journal. It guards the fields
+	// below.
 	token   chan struct{}
 	journal *journal
 	durable uint64
@@ -131,10 +129,9 @@ func New(dir string, opts Options) *Store {
 	}
 }
 
-// Open takes the directory, making it if it is missing, and reads what is
-// there. It fails with *LockedError when another store has it open and with
-// *DamageError when the files are not what was written: nothing is changed then.
-// A store that failed to open is of no further use.
+// Open locks the directory, creating it if it is missing, and reads the state. It fails with
+// *LockedError if another store has it open and with *DamageError if the files are not what was
+// written; it then changes nothing. A store that failed to open cannot be used.
 func (s *Store) Open(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,8 +170,7 @@ func (s *Store) Open(ctx context.Context) error {
 	return nil
 }
 
-// Err says why the store is read-only, wrapping ErrReadOnly; nil if it is not.
-// It costs next to nothing.
+// Err returns why the store is read-only, wrapping ErrReadOnly; nil if it is not. It is cheap.
 func (s *Store) Err() error {
 	if failure := s.failure.Load(); failure != nil {
 		return *failure
@@ -183,8 +179,7 @@ func (s *Store) Err() error {
 	return nil
 }
 
-// Close makes durable what is pending and gives the directory free. Reads go on
-// to work.
+// Close makes pending changes durable and unlocks the directory. Reads continue to work.
 func (s *Store) Close() error {
 	s.mu.Lock()
 

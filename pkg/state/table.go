@@ -2,8 +2,8 @@ package state
 
 import "github.com/tidwall/btree"
 
-// table is one version of a collection. Copying it costs nothing that depends
-// on the number of records: versions share what has not changed.
+// table is one version of a collection. Copying it takes constant time: versions share unchanged
+// records (copy on write).
 type table[T any] struct {
 	records *btree.Map[string, T]
 	// holders maps, for each unique index, a value to the key that has it.

@@ -57,8 +57,8 @@ func (tx *Tx) revert() {
 // error of fn, or of a Put, aborts: nothing is applied, and the error is
 // returned as it is.
 //
-// ctx is looked at before fn runs. After that Update waits for the disk, since
-// an answer before that could only be a guess.
+// ctx is checked before fn runs. After that Update waits for the disk, because the outcome is not
+// known before.
 func (s *Store) Update(ctx context.Context, fn func(tx *Tx) error) error {
 	err := ctx.Err()
 	if err != nil {
@@ -73,9 +73,8 @@ func (s *Store) Update(ctx context.Context, fn func(tx *Tx) error) error {
 	return s.await(b)
 }
 
-// UpdateLazily is Update without the wait: the change becomes durable, and
-// visible to readers, with the next Update or a moment later. It is for what
-// may be lost by a crash without harm.
+// UpdateLazily is Update without the wait: the change becomes durable, and visible to readers, with
+// the next Update or after Options.LazyFlush. It is for changes whose loss in a crash does no harm.
 func (s *Store) UpdateLazily(fn func(tx *Tx) error) error {
 	b, err := s.accept(fn)
 	if err != nil || b == nil {
@@ -99,7 +98,7 @@ func (s *Store) UpdateLazily(fn func(tx *Tx) error) error {
 		s.mu.Unlock()
 
 		if b != nil {
-			// The failure is kept: Err tells it to everyone.
+			// The failure is kept, and Err returns it.
 			_ = s.await(b)
 		}
 	})

@@ -11,20 +11,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// extent is a run of a file's bytes that have been written, so that they need
-// not be zero.
+// Extent is a run of written bytes of a file.
 type Extent struct {
 	Start, End int64
-	// located says that physical is where start is on the filesystem. Bytes at
-	// the same place are the same bytes.
+	// Located means that Physical is the offset of Start on the filesystem. Bytes at the same
+	// physical offset are the same.
 	Located  bool
 	Physical int64
-	// shared means that another file may have the same blocks, encoded that the
-	// blocks hold compressed or encrypted data.
+	// Shared means that another file may have the same blocks, Encoded that the blocks hold
+	// compressed or encrypted data.
 	Shared, Encoded bool
 }
 
-// from is the part of the extent behind offset.
+// From returns the part of the extent behind offset.
 func (e Extent) From(offset int64) Extent {
 	if offset > e.Start {
 		e.Physical += offset - e.Start
@@ -34,20 +33,19 @@ func (e Extent) From(offset int64) Extent {
 	return e
 }
 
-// extents hands out a file's extents in order, without an overlap; ok is false
-// behind the last.
+// Reader returns the extents of a file in order, without overlap; ok is false behind the last.
 type Reader interface {
 	Next(ctx context.Context) (found Extent, ok bool, err error)
 }
 
-// Range is a part of an image, in bytes. Its Length is more than 0.
+// Range is a part of a file in bytes. Its Length is more than 0.
 type Range struct{ Offset, Length int64 }
 
-// End is the first byte behind the range.
+// End is the offset behind the range.
 func (r Range) End() int64 { return r.Offset + r.Length }
 
-// Written are those of the file between from and end: what its filesystem
-// maps (FIEMAP) or else where it says that data is (SEEK_DATA).
+// Written returns the written extents between from and end: from FIEMAP or, on a filesystem without
+// it, from SEEK_DATA.
 func Written(file *os.File, from, end int64) Reader {
 	return &fiemapReader{file: file, offset: from, end: end}
 }
@@ -72,10 +70,9 @@ func Allocated(ctx context.Context, file *os.File, visit func(Extent)) error {
 	}
 }
 
-// Holes returns the ranges of the file's first size bytes that have no space in
-// its filesystem. Space that is reserved and was never written is none of them,
-// although SEEK_HOLE calls it one. The error is errors.ErrUnsupported on a
-// filesystem without FIEMAP.
+// Holes returns the ranges of the file's first size bytes for which no blocks are allocated.
+// Preallocated blocks are no hole, although SEEK_HOLE reports them as one. The error is
+// errors.ErrUnsupported on a filesystem without FIEMAP.
 func Holes(file *os.File, size int64) ([]Range, error) {
 	var holes []Range
 
@@ -107,10 +104,9 @@ func Holes(file *os.File, size int64) ([]Range, error) {
 	}
 }
 
-// ComparablePhysical says whether one physical offset means the same bytes in both
-// files. It is asked only of filesystems of which that is known; elsewhere (a
-// stack of others, several devices with offsets of their own) equal offsets may
-// be a coincidence.
+// ComparablePhysical reports whether equal physical offsets mean equal bytes in both files. It is
+// true only for filesystems that are known to guarantee it; elsewhere (stacked filesystems, several
+// devices with offsets of their own) equal offsets may be a coincidence.
 func ComparablePhysical(a, b *os.File) (bool, error) {
 	var devices [2]uint64
 
@@ -140,7 +136,7 @@ func physicalSpace(file *os.File) (device uint64, known bool, err error) {
 	case unix.BTRFS_SUPER_MAGIC:
 		return stat.Dev, true, nil
 	case unix.XFS_SUPER_MAGIC:
-		// Files may be on a realtime device, whose offsets begin at 0 too.
+		// A file may be on XFS's realtime device, whose offsets start at 0 as well.
 		var attributes fsxattr
 
 		_, _, errno := unix.Syscall(unix.SYS_IOCTL, file.Fd(), fsIocFsGetXattr, uintptr(unsafe.Pointer(&attributes)))

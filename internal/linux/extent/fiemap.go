@@ -15,8 +15,8 @@ const (
 	fsIocFiemap     = 0xc020660b // _IOWR('f', 11, struct fiemap)
 	fsIocFsGetXattr = 0x801c581f // _IOR('X', 31, struct fsxattr)
 
-	// fiemapFlagSync has the kernel write dirty pages first: until they are, the
-	// map does not tell of them.
+	// fiemapFlagSync has the kernel write dirty pages first: until then the map does not include
+	// them.
 	fiemapFlagSync = 0x1
 
 	fiemapExtentLast      = 0x1
@@ -27,8 +27,7 @@ const (
 	fiemapExtentUnwritten = 0x800
 	fiemapExtentShared    = 0x2000
 
-	// fiemapUnlocated are the flags of extents whose fe_physical does not say
-	// where exactly their bytes are.
+	// fiemapUnlocated are the flags of extents whose fe_physical is not the exact offset.
 	fiemapUnlocated = fiemapExtentUnknown | fiemapExtentDelalloc | fiemapExtentEncoded | fiemapExtentNoPlace
 
 	fsXflagRealtime = 0x1
@@ -58,20 +57,20 @@ type fsxattr struct {
 	_      [6]uint32
 }
 
-// mapped reads the extents page by page.
+// fiemapReader reads the extents page by page.
 type fiemapReader struct {
 	file        *os.File
 	offset, end int64
 
-	// unwritten includes space that is reserved and was never written.
+	// unwritten includes preallocated extents.
 	unwritten bool
-	// unsynced does not flush dirty pages first.
+	// unsynced does not write dirty pages first.
 	unsynced bool
 
 	request *fiemapRequest
 	index   uint32
 	done    bool
-	// instead is set on a filesystem that has no FIEMAP.
+	// fallback is set on a filesystem without FIEMAP.
 	fallback Reader
 }
 
@@ -100,7 +99,7 @@ func (m *fiemapReader) Next(ctx context.Context) (Extent, bool, error) {
 	return m.fallback.Next(ctx)
 }
 
-// load asks for the next page.
+// load reads the next page.
 func (m *fiemapReader) load(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("map the extents of %s: %w", m.file.Name(), err)
@@ -153,9 +152,9 @@ func (m *fiemapReader) checkPage() error {
 	return nil
 }
 
-var errStuck = errors.New("the filesystem answers with what is before that")
+var errStuck = errors.New("the filesystem returned extents before that offset")
 
-// take translates one extent and moves on behind it.
+// translate converts one extent and advances behind it.
 func (m *fiemapReader) translate(raw *fiemapExtent) (Extent, bool) {
 	found := Extent{
 		Start: int64(raw.logical), End: min(int64(raw.logical+raw.length), m.end), Physical: int64(raw.physical),
@@ -169,8 +168,7 @@ func (m *fiemapReader) translate(raw *fiemapExtent) (Extent, bool) {
 
 	m.offset = found.End
 
-	// Space that was reserved and never written reads as zeros, unless what was
-	// written is still on its way there.
+	// Preallocated blocks read as zeros, unless delayed writes to them are under way.
 	if raw.flags&fiemapExtentUnwritten != 0 && found.Located && !m.unwritten {
 		return Extent{}, false
 	}

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sought finds the extents by SEEK_DATA; where they are it can't tell.
+// seekReader finds extents with SEEK_DATA, which reports no physical offsets.
 type seekReader struct {
 	file        *os.File
 	offset, end int64
@@ -17,7 +17,7 @@ type seekReader struct {
 
 func (s *seekReader) Next(ctx context.Context) (Extent, bool, error) {
 	if err := ctx.Err(); err != nil {
-		return Extent{}, false, fmt.Errorf("look for data in %s: %w", s.file.Name(), err)
+		return Extent{}, false, fmt.Errorf("find data in %s: %w", s.file.Name(), err)
 	}
 
 	if s.offset >= s.end {
@@ -35,7 +35,7 @@ func (s *seekReader) Next(ctx context.Context) (Extent, bool, error) {
 	}
 
 	if err != nil {
-		return Extent{}, false, fmt.Errorf("look for data in %s from %d: %w", s.file.Name(), s.offset, err)
+		return Extent{}, false, fmt.Errorf("find data in %s from %d: %w", s.file.Name(), s.offset, err)
 	}
 
 	s.offset = min(end, s.end)

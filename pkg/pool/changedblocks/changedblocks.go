@@ -9,22 +9,20 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/extent"
 )
 
-// BlockBytes is what ranges of Allocated and Changed are rounded to, outwards:
-// no device that an image is attached to has larger sectors, so whoever reads
-// the ranges can do so directly.
+// BlockBytes is the unit to which ranges are rounded, outwards. No device has larger sectors, so
+// the ranges can be read with direct I/O.
 const BlockBytes = 4096
 
 // compareBytes is how much of each of two files is read at once.
 const compareBytes = 1 << 20
 
-// ErrNotImmutable says that a file changed while it was looked at.
+// ErrNotImmutable is returned if a file changed while it was read.
 var ErrNotImmutable = errors.New("the file is being changed")
 
-// Allocated calls visit, in order, for the ranges of file from the given offset
-// that have ever been written; all others read as zeros. Ranges do not touch
-// each other; they begin and end at multiples of BlockBytes, or at from and at
-// the end of the file. file must be a snapshot's: one that is written meanwhile
-// gives no moment's answer. Errors: visit's, ctx's.
+// Allocated calls visit, in order, for the ranges of file from the given offset that have ever been
+// written; all others read as zeros. Ranges do not touch; they start and end at multiples of
+// BlockBytes, or at from and at the end of the file. The file must be a snapshot: the result for
+// one that is being written is undefined. Errors: those of visit and ctx.
 func Allocated(ctx context.Context, file *os.File, from int64, visit func(extent.Range) error) error {
 	size, err := sizeOf(file)
 	if err != nil {
@@ -39,13 +37,12 @@ func Allocated(ctx context.Context, file *os.File, from int64, visit func(extent
 	return joined.flush()
 }
 
-// Changed calls visit for the ranges of target from the given offset that differ
-// from base, or may: what it leaves out is the same in both, for sure. A part
-// that base is too short for counts as changed where target is allocated. The
-// ranges are as Allocated's. Both files must be snapshots'. Errors: visit's,
-// ctx's, ErrNotImmutable.
+// Changed calls visit for the ranges of target from the given offset that may differ from base; all
+// others are equal. A range beyond the end of base counts as changed where target is allocated. The
+// ranges are as those of Allocated. Both files must be snapshots. Errors: those of visit and ctx,
+// ErrNotImmutable.
 //
-// The time it takes is that of two files' extents, if they share any block; else
+// If the files share a block, the time is proportional to the number of their extents; otherwise
 // (no reflinks, different filesystems) their allocated bytes are compared. See
 // docs/decisions/0018-changed-blocks-by-shared-extents.md.
 func Changed(ctx context.Context, base, target *os.File, from int64, visit func(extent.Range) error) error {
@@ -87,9 +84,8 @@ func Changed(ctx context.Context, base, target *os.File, from int64, visit func(
 	return joined.flush()
 }
 
-// related says whether the files share a block. Two copies of one image do,
-// where copies are reflinks: then a block that they do not share was written.
-// Where they share none, nothing is known.
+// related reports whether the files share a block. Two reflink copies of one image do, and then a
+// block that they do not share was written. If they share none, nothing follows.
 func related(ctx context.Context, base, target *os.File, end int64) (bool, error) {
 	same, err := extent.ComparablePhysical(base, target)
 	if err != nil || !same {
@@ -110,7 +106,7 @@ func related(ctx context.Context, base, target *os.File, end int64) (bool, error
 	return false, err
 }
 
-// errShared ends a merge that has found what it looked for.
+// errShared ends a merge at the first shared block.
 var errShared = errors.New("a block is shared")
 
 func addAllocated(ctx context.Context, file *os.File, from int64, to *rangeJoiner) error {
@@ -126,8 +122,7 @@ func addAllocated(ctx context.Context, file *os.File, from int64, to *rangeJoine
 	}
 }
 
-// joiner makes ranges of what it is given in order: rounded, and as few as
-// possible.
+// rangeJoiner rounds ranges, which it is given in order, and joins those that touch.
 type rangeJoiner struct {
 	from, size int64
 	visit      func(extent.Range) error

@@ -9,7 +9,7 @@ import (
 	"os"
 )
 
-// comparison decides what has changed between two files.
+// comparison reports what changed between two files.
 type comparison struct {
 	base, target *os.File
 	related      bool
@@ -29,7 +29,7 @@ func (c *comparison) visitSegment(ctx context.Context, s segment) error {
 	}
 }
 
-// compare adds the blocks whose bytes differ.
+// compare adds the blocks whose content differs.
 func (c *comparison) compare(ctx context.Context, start, end int64) error {
 	if c.baseBytes == nil {
 		c.baseBytes, c.targetBytes = make([]byte, compareBytes), make([]byte, compareBytes)
@@ -40,7 +40,7 @@ func (c *comparison) compare(ctx context.Context, start, end int64) error {
 			return fmt.Errorf("compare %s with %s: %w", c.target.Name(), c.base.Name(), err)
 		}
 
-		// Only the first chunk may begin within a block.
+		// Only the first chunk may start within a block.
 		length := min(end, (start+compareBytes)/BlockBytes*BlockBytes) - start
 		base, target := c.baseBytes[:length], c.targetBytes[:length]
 

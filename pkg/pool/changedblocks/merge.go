@@ -7,26 +7,24 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/extent"
 )
 
-// segment is a run of bytes that is in one extent, or in none, of either file.
+// segment is a range that lies in at most one extent of either file.
 type segment struct {
 	start, end int64
-	// base and target begin at start; nil is a hole.
+	// base and target start at start; nil is a hole.
 	base, target *extent.Extent
 }
 
-// shared says that both files have the very same bytes there.
+// shared reports whether both files have the same blocks there.
 func (s segment) shared() bool {
 	return s.base != nil && s.target != nil && s.base.Located && s.target.Located && s.base.Physical == s.target.Physical
 }
 
-// located says that it is known of each file where its bytes are, or that it
-// has none.
+// located reports whether the physical offset is defined in each file that has data there.
 func (s segment) located() bool {
 	return (s.base == nil || s.base.Located) && (s.target == nil || s.target.Located)
 }
 
-// merge calls visit for the segments of two files in order, but for those that
-// are holes in both.
+// merge calls visit for the segments of two files, in order, except for holes in both.
 func merge(ctx context.Context, base, target extent.Reader, visit func(context.Context, segment) error) error {
 	of := [2]cursor{{Reader: base}, {Reader: target}}
 
@@ -52,7 +50,7 @@ func merge(ctx context.Context, base, target extent.Reader, visit func(context.C
 	}
 }
 
-// cursor stands before or in one extent; ok is false behind the last.
+// cursor is a position before or in one extent; ok is false behind the last.
 type cursor struct {
 	extent.Reader
 
@@ -61,7 +59,7 @@ type cursor struct {
 	ended   bool
 }
 
-// pass leaves the extents that end at position.
+// advance skips the extents that end at position or before.
 func (c *cursor) advance(ctx context.Context, position int64) error {
 	for !c.ended && (!c.ok || c.current.End <= position) {
 		var err error
@@ -83,7 +81,7 @@ func (c *cursor) start() int64 {
 	return c.current.Start
 }
 
-// border is where what is at position ends.
+// boundary returns where the extent or hole at position ends.
 func (c *cursor) boundary(position int64) int64 {
 	switch {
 	case !c.ok:

@@ -7,14 +7,14 @@ import (
 )
 
 const (
-	// batchExtents are handed over at once, so that handing over costs little.
+	// batchExtents are sent at once, to make the channel operation cheap.
 	batchExtents = 512
-	// maxBatches are asked for before they are wanted.
+	// maxBatches are read ahead.
 	maxBatches = 4
 )
 
-// ahead asks for extents before they are wanted, so that two files are mapped at
-// the same time: finding out which blocks are shared keeps a processor busy.
+// prefetcher reads extents ahead in a goroutine, so that two files are mapped concurrently: the
+// kernel spends CPU time on finding out which blocks are shared.
 type prefetcher struct {
 	batches chan []extent.Extent
 	current []extent.Extent
@@ -22,8 +22,7 @@ type prefetcher struct {
 	err error
 }
 
-// prefetch returns the same extents. stop must be called; it returns when
-// nothing goes on any more.
+// prefetch returns a reader of the same extents. stop must be called; it waits for the goroutine.
 func prefetch(ctx context.Context, of extent.Reader) (a *prefetcher, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	a = &prefetcher{batches: make(chan []extent.Extent, maxBatches)}
@@ -62,7 +61,7 @@ func (a *prefetcher) fill(ctx context.Context, of extent.Reader) error {
 		select {
 		case a.batches <- batch:
 		case <-ctx.Done():
-			return context.Cause(ctx) //nolint:wrapcheck // who stops it wants nothing, and who cancelled it knows
+			return context.Cause(ctx) //nolint:wrapcheck // the caller cancelled it
 		}
 	}
 
@@ -79,7 +78,7 @@ func (a *prefetcher) Next(ctx context.Context) (extent.Extent, bool, error) {
 
 			a.current = batch
 		case <-ctx.Done():
-			return extent.Extent{}, false, context.Cause(ctx) //nolint:wrapcheck // who cancelled it knows
+			return extent.Extent{}, false, context.Cause(ctx) //nolint:wrapcheck // the caller cancelled it
 		}
 	}
 

@@ -16,8 +16,8 @@ import (
 // ErrCloneUnsupported is returned if the filesystem cannot share blocks between two files.
 var ErrCloneUnsupported = errdefs.New(errdefs.ErrFailedPrecondition, "the filesystem makes no instant copy of this file")
 
-// clone makes target, which is empty, share all of source's blocks, in one
-// instant. Errors: ErrCloneUnsupported.
+// Clone makes target, which is empty, share all blocks of source, at one point in time. Errors:
+// ErrCloneUnsupported.
 func Clone(target, source *os.File) error {
 	err := eintr.Retry(func() error { return unix.IoctlFileClone(int(target.Fd()), int(source.Fd())) })
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EXDEV) || errors.Is(err, unix.EINVAL) {
@@ -31,7 +31,7 @@ func Clone(target, source *os.File) error {
 	return nil
 }
 
-// unshare gives the file blocks of its own for those that it shares.
+// Unshare allocates blocks of the file's own for those that it shares.
 func Unshare(ctx context.Context, file *os.File) error {
 	info, err := file.Stat()
 	if err != nil {
@@ -60,8 +60,8 @@ func Unshare(ctx context.Context, file *os.File) error {
 	})
 }
 
-// rewrite is unsharing for a filesystem (btrfs) that knows no call for it: what
-// is written anew gets blocks of its own.
+// rewrite unshares blocks on a filesystem without a call for it (btrfs): written data gets new
+// blocks.
 func rewrite(file *os.File, start, length int64) error {
 	buffer := make([]byte, min(length, bufferBytes))
 

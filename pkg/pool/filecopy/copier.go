@@ -14,40 +14,39 @@ import (
 )
 
 const (
-	// chunkBytes is how much is copied between two looks at the context.
+	// chunkBytes is how much is copied between two checks of the context.
 	chunkBytes = 16 << 20
-	// bufferBytes is what is read and written at once where the kernel can't
-	// copy by itself.
+	// bufferBytes is the size of a read or write if the kernel cannot copy by itself.
 	bufferBytes = 1 << 20
-	// blockBytes of zeros are made a hole.
+	// blockBytes is the size of a block of zeros that becomes a hole.
 	blockBytes = 4096
 )
 
-// mover copies the bytes of files, in the kernel as long as it can.
+// Copier copies the content of files, in the kernel (copy_file_range) if that is supported.
 type Copier struct {
-	// buffer is there once the kernel could not.
+	// buffer is allocated once copy_file_range is not supported.
 	buffer []byte
-	// moved, which may be nil, is told how many bytes more there are.
+	// Copied, unless nil, is called with the number of bytes that were copied.
 	Copied func(bytes int64)
-	// unwritten is how many bytes the disk may not have begun to write.
+	// unwritten is the number of bytes for which writeback was not started.
 	unwritten int64
 }
 
-// tell reports to progress what is moved, of total bytes.
+// ReportTo has progress called with the bytes copied so far, of total.
 func (m *Copier) ReportTo(progress func(done, total int64), total int64) {
 	var done int64
 
 	progress(0, total)
 
 	m.Copied = func(bytes int64) {
-		// A source that is written meanwhile may come to hold more.
+		// A source that is written meanwhile may grow.
 		done = min(done+bytes, total)
 		progress(done, total)
 	}
 }
 
-// move copies what is no hole in the first size bytes of source to the same
-// place in target, which reads as zeros there.
+// Copy copies the data in the first size bytes of source to the same offsets of target, which reads
+// as zeros there.
 func (m *Copier) Copy(ctx context.Context, target, source *os.File, size int64) error {
 	return extent.DataRanges(source, size, func(start, end int64) error {
 		for start < end {
@@ -77,15 +76,15 @@ func (m *Copier) Copy(ctx context.Context, target, source *os.File, size int64) 
 	})
 }
 
-// write has the disk begin with what was moved, while more is: a sync at the end
-// that finds everything still to do makes whoever else needs the disk wait.
+// startWriteback starts writeback during the copy: a single sync at its end would delay all other
+// users of the disk.
 func (m *Copier) startWriteback(target *os.File, moved int64) {
 	if m.unwritten += moved; m.unwritten < chunkBytes {
 		return
 	}
 
 	m.unwritten = 0
-	// The sync meets the errors.
+	// The final sync returns the errors.
 	_ = unix.SyncFileRange(int(target.Fd()), 0, 0, unix.SYNC_FILE_RANGE_WRITE)
 }
 
@@ -112,7 +111,7 @@ func (m *Copier) copyChunk(target, source *os.File, at, length int64) (int64, er
 	}
 }
 
-// pass copies through the buffer, and leaves out blocks of zeros.
+// copyBuffered copies through the buffer and skips blocks of zeros.
 func (m *Copier) copyBuffered(target, source *os.File, at, length int64) (int64, error) {
 	var passed int64
 
@@ -138,7 +137,7 @@ func (m *Copier) copyBuffered(target, source *os.File, at, length int64) (int64,
 	return passed, nil
 }
 
-// writeSparse writes content but for its blocks of zeros.
+// writeSparse writes content except for its blocks of zeros.
 func writeSparse(target *os.File, content []byte, at int64) error {
 	zeros := make([]byte, blockBytes)
 	start := 0 // of what is to be written

@@ -1,11 +1,10 @@
-// Package removal removes what is no longer used, in the background and until it
-// has succeeded.
+// Package removal removes discarded objects in the background and retries until it succeeds.
 //
-// A Queue holds tasks. A task that fails is retried with exponential backoff; its
-// cause is logged when it changes, and Failures reports it for as long as it lasts.
-// Tasks of one pool run one after another in the background, those of different
-// pools independently, so that a pool that does not answer delays only its own.
+// A Queue holds tasks. A task that fails is retried with exponential backoff; its error is logged
+// when it changes, and Failures reports it while it lasts. Background tasks of one pool run one
+// after another, those of different pools independently, so that a pool that does not answer delays
+// only its own.
 //
-// What may enter: when a task runs, and its outcome. How something is removed is
-// the task's own knowledge (pkg/pool, pkg/controller).
+// The package contains the schedule and the outcome of tasks; what a task removes is defined by its
+// creator (pkg/pool, pkg/controller).
 package removal

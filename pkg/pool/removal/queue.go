@@ -53,9 +53,9 @@ type key struct{ pool, object string }
 
 type entry struct {
 	task Task
-	// turn is held by the attempt that runs.
+	// turn is held by the running attempt.
 	turn chan struct{}
-	// failure and pauses are of the last attempt; due is when the next one is.
+	// failure and pause are those of the last attempt; due is the time of the next one.
 	failure error
 	pause   time.Duration
 	due     time.Time
@@ -68,7 +68,7 @@ func New(log *slog.Logger) *Queue {
 	}
 }
 
-// OnChange has changed called, without a lock, whenever a failure of the pool
+// OnChange sets the function that is called, without a lock, whenever a failure of the pool
 // appears, changes or clears. Call it before the first task.
 func (q *Queue) OnChange(changed func(pool string)) { q.changed = changed }
 
@@ -114,7 +114,7 @@ func (q *Queue) Start(task Task) (done <-chan struct{}) {
 	return ended
 }
 
-// Failures returns what can't be removed from a pool, ordered by object.
+// Failures returns the objects of a pool whose removal fails, ordered by object.
 func (q *Queue) Failures(pool string) []Failure {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -182,8 +182,8 @@ func (q *Queue) Run(ctx context.Context) {
 	}
 }
 
-// enter returns the entry of a task, a new one where there is none. A newer task
-// replaces the entry's: the older one may be of a pool that was closed since.
+// enter returns the entry of a task, a new one if there is none. A newer task replaces the one of
+// the entry, whose pool may have been closed since.
 func (q *Queue) enter(task Task) *entry {
 	at := key{task.Pool, task.Object}
 	if q.entries[at] == nil {
@@ -265,8 +265,7 @@ func (q *Queue) attempt(ctx context.Context, wanted *entry) error {
 	return err
 }
 
-// conclude records the outcome of an attempt, and says whether the failure that
-// is reported has changed.
+// conclude records the outcome of an attempt and reports whether the failure has changed.
 func (q *Queue) conclude(done *entry, err error, interrupted bool) (changed bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -6,9 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inherit gives what was made as name all that source has beside its content.
-// The order matters: a new owner takes setuid and capabilities away, an ACL
-// changes the mode, and everything changes the times.
+// inherit copies owner, extended attributes, mode and times of source to name. The order matters:
+// chown clears setuid and capabilities, an ACL changes the mode, and each call changes the times.
 func (t *Copier) inherit(source, to *os.File, name string, found *unix.Statx_t) error {
 	directory := int(to.Fd())
 
@@ -19,7 +18,7 @@ func (t *Copier) inherit(source, to *os.File, name string, found *unix.Statx_t) 
 
 	t.allocated += made.Blocks * statBlock
 
-	// Who owns both needs no privilege.
+	// An unprivileged owner of both may not call chown.
 	if made.Uid != found.Uid || made.Gid != found.Gid {
 		if err := unix.Fchownat(directory, name, int(found.Uid), int(found.Gid), unix.AT_SYMLINK_NOFOLLOW); err != nil {
 			return syscallError("fchownat", err)
@@ -39,7 +38,8 @@ func (t *Copier) inherit(source, to *os.File, name string, found *unix.Statx_t) 
 	return setTimes(to, name, found)
 }
 
-// RestoreTimes puts back what the exchange of two directories changes on xfs.
+// RestoreTimes sets the times that the directory had: XFS changes them when two directories are
+// exchanged.
 func RestoreTimes(directory *os.File, made *unix.Statx_t) error {
 	now, err := Stat(directory)
 	if err != nil || now.Mtime == made.Mtime {

@@ -84,8 +84,8 @@ func (t *Copier) copy(ctx context.Context, opened *os.File) error {
 	return copyError("/", t.inherit(source, t.root, ".", found))
 }
 
-// fill copies what is in one directory into another; path names both from the
-// root of the tree.
+// fill copies the entries of one directory into another; path is theirs, relative to the root of
+// the tree.
 func (t *Copier) fill(ctx context.Context, source, target *os.File, path string) error {
 	return eachName(ctx, source, path, func(name, path string) error {
 		return t.entry(ctx, source, target, name, path)
@@ -96,7 +96,7 @@ func (t *Copier) fill(ctx context.Context, source, target *os.File, path string)
 func (t *Copier) entry(ctx context.Context, from, to *os.File, name, path string) error {
 	source, err := openPath(from, name)
 	if errors.Is(err, unix.ENOENT) {
-		return nil // it is gone since the directory was read
+		return nil // removed since the directory was read
 	}
 
 	if err != nil {
@@ -115,14 +115,14 @@ func (t *Copier) entry(ctx context.Context, from, to *os.File, name, path string
 
 	err = t.file(ctx, source, to, name, found)
 	if errors.Is(err, unix.EEXIST) {
-		return nil // a directory that is changed may tell a name twice
+		return nil // readdir may return a name twice while the directory changes
 	}
 
 	return copyError(path, err)
 }
 
 func (t *Copier) directory(ctx context.Context, pinned, to *os.File, name, path string, found *unix.Statx_t) error {
-	// Nobody but us until its content is complete.
+	// Accessible to root only until its content is complete.
 	err := unix.Mkdirat(int(to.Fd()), name, directoryMode)
 	if errors.Is(err, unix.EEXIST) {
 		return nil
@@ -145,18 +145,18 @@ func (t *Copier) directory(ctx context.Context, pinned, to *os.File, name, path 
 	}
 	defer target.Close()
 
-	// Two descriptors a level are enough.
+	// Bound the descriptors to two per level.
 	_ = pinned.Close()
 
 	if err := t.fill(ctx, source, target, path); err != nil {
 		return err
 	}
 
-	// After the content: that changes its times, and would inherit its ACL.
+	// After the content: writing it changes the times, and entries would inherit the ACL.
 	return copyError(path, t.inherit(source, to, name, found))
 }
 
-// file copies what is not a directory.
+// file copies anything but a directory.
 func (t *Copier) file(ctx context.Context, source, to *os.File, name string, found *unix.Statx_t) error {
 	if found.Nlink > 1 {
 		if linked, err := t.link(to, name, found); linked || err != nil {
@@ -220,7 +220,7 @@ func (t *Copier) content(ctx context.Context, target, source *os.File, found *un
 			return err
 		}
 
-		// What else it may be is the filesystem's answer, for any file.
+		// Any other error is the same for each file of the filesystem.
 		t.cannotClone = !errors.Is(err, unix.EINVAL)
 	}
 

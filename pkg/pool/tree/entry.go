@@ -18,8 +18,8 @@ const (
 	appendOnlyFlag = 0x20
 )
 
-// move renames a directory. Errors: ENOTEMPTY or EEXIST where there is a directory
-// of the new name that is not empty.
+// moveDirectory renames a directory. Errors: ENOTEMPTY or EEXIST if the new name is a directory
+// that is not empty.
 func moveDirectory(parent *os.File, name string, target *os.File, renamed string) error {
 	err := withoutFlags(parent, name, false, func() error {
 		return eintr.Retry(func() error { return unix.Renameat(int(parent.Fd()), name, int(target.Fd()), renamed) })
@@ -31,10 +31,9 @@ func moveDirectory(parent *os.File, name string, target *os.File, renamed string
 	return removalError(parent, name, err)
 }
 
-// removeEntry unlinks a file or removes an empty directory, after having cleared
-// the flags that forbid it; those of parent only if owned says that it belongs to
-// what is removed. A name that is missing is no error. Errors: ENOTEMPTY or EEXIST
-// for a directory that is not empty; ErrMounted.
+// removeEntry unlinks a file or removes an empty directory, after clearing the flags that forbid
+// it; the flags of parent only if owned, that is if parent is removed as well. A missing name is no
+// error. Errors: ENOTEMPTY or EEXIST for a directory that is not empty; ErrMounted.
 func removeEntry(parent *os.File, name string, owned bool) error {
 	err := withoutFlags(parent, name, owned, func() error {
 		err := eintr.Retry(func() error { return unix.Unlinkat(int(parent.Fd()), name, 0) })
@@ -49,7 +48,7 @@ func removeEntry(parent *os.File, name string, owned bool) error {
 	}
 
 	if isNotEmpty(err) {
-		return err // no failure: to name the path would cost more than the call
+		return err // expected: adding the path would cost more than the call
 	}
 
 	return removalError(parent, name, err)
@@ -63,8 +62,8 @@ func exists(directory *os.File, name string) bool {
 	return unix.Fstatat(int(directory.Fd()), name, &found, unix.AT_SYMLINK_NOFOLLOW) == nil
 }
 
-// withoutFlags calls change, and again after EPERM once the immutable and
-// append-only flags of the name are cleared, and those of parent if it is owned.
+// withoutFlags calls change, and again after EPERM if it could clear immutable or append-only flags
+// of the name, or of parent if owned.
 func withoutFlags(parent *os.File, name string, owned bool, change func() error) error {
 	err := change()
 	if !errors.Is(err, unix.EPERM) {
@@ -84,8 +83,8 @@ func withoutFlags(parent *os.File, name string, owned bool, change func() error)
 	return change()
 }
 
-// openFlagged opens what can have flags: a regular file or a directory. Opening a
-// device or a FIFO has effects.
+// openFlagged opens a regular file or a directory; others have no flags, and opening a device or a
+// FIFO has side effects.
 func openFlagged(parent *os.File, name string) (*os.File, error) {
 	var found unix.Stat_t
 	if err := unix.Fstatat(int(parent.Fd()), name, &found, unix.AT_SYMLINK_NOFOLLOW); err != nil {
@@ -99,7 +98,7 @@ func openFlagged(parent *os.File, name string) (*os.File, error) {
 	return openHow(parent, name, unix.O_RDONLY|unix.O_NONBLOCK)
 }
 
-// clearFlags says whether it has cleared any.
+// clearFlags reports whether it has cleared a flag.
 func clearFlags(file *os.File) bool {
 	flags, err := unix.IoctlGetUint32(int(file.Fd()), unix.FS_IOC_GETFLAGS)
 	if err != nil || flags&(immutableFlag|appendOnlyFlag) == 0 {
@@ -111,7 +110,7 @@ func clearFlags(file *os.File) bool {
 	return unix.IoctlSetPointerInt(int(file.Fd()), unix.FS_IOC_SETFLAGS, int(flags)) == nil
 }
 
-// openWithin opens a subdirectory, on the same mount and through no symlink.
+// openWithin opens a subdirectory on the same mount, without following symlinks.
 func openWithin(parent *os.File, name string) (*os.File, error) {
 	return openHow(parent, name, unix.O_RDONLY|unix.O_DIRECTORY)
 }
@@ -130,8 +129,7 @@ func openHow(parent *os.File, name string, flags uint64) (*os.File, error) {
 	return os.NewFile(uintptr(descriptor), name), nil
 }
 
-// at names in an error the file that it is about, by its path at this moment, and
-// a mount as the cause where it is one.
+// removalError adds the current path of the file, and ErrMounted if the cause is a mount.
 func removalError(directory *os.File, name string, err error) error {
 	if err == nil {
 		return nil
@@ -143,7 +141,7 @@ func removalError(directory *os.File, name string, err error) error {
 
 	path, failed := os.Readlink(descriptorPath(directory))
 	if failed != nil {
-		path = directory.Name() // it is longer than a path may be
+		path = directory.Name() // longer than PATH_MAX
 	}
 
 	return &fs.PathError{Op: "remove", Path: filepath.Join(path, name), Err: err}

@@ -8,15 +8,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inode tells files apart, also when one goes and another gets its number
-// while the tree is being copied.
+// inode identifies a file, also if its number is reused while the tree is copied.
 type inode struct {
 	major, minor uint32
 	number       uint64
 	born         unix.StatxTimestamp
 }
 
-// name is a file's name that stands for the inode.
+// name returns a file name for the inode.
 func (i inode) name() string {
 	return fmt.Sprintf("%d:%d-%d-%d.%d", i.major, i.minor, i.number, i.born.Sec, i.born.Nsec)
 }
@@ -25,8 +24,7 @@ func inodeOf(found *unix.Statx_t) inode {
 	return inode{major: found.Dev_major, minor: found.Dev_minor, number: found.Ino, born: found.Btime}
 }
 
-// link gives a file that is in the copy already one more name. It says whether
-// there is one.
+// link adds a name to a file that is copied already. It returns false for one that is not.
 func (t *Copier) link(to *os.File, name string, found *unix.Statx_t) (bool, error) {
 	if t.links == nil {
 		err := t.scratch.Mkdir(t.linksName, directoryMode)
@@ -48,7 +46,8 @@ func (t *Copier) link(to *os.File, name string, found *unix.Statx_t) (bool, erro
 		return false, nil
 	}
 
-	// It has as many names as it can; with this one it needs no more.
+	// The file has the maximum number of links: use the one in the directory of links, which is not
+	// needed any more.
 	if errors.Is(err, unix.EMLINK) {
 		return true, syscallError("renameat", unix.Renameat(int(t.links.Fd()), first, int(to.Fd()), name))
 	}

@@ -24,17 +24,16 @@ const (
 )
 
 const (
-	// leaseLimit is how long an open waits for a lease to be given up.
+	// leaseLimit is how long an open waits for a lease to be released.
 	leaseLimit = 5 * time.Second
 	leasePause = 10 * time.Millisecond
 )
 
-// ErrLeased says that a process keeps a lease on a file (fcntl F_SETLEASE).
+// ErrLeased is returned if a process keeps a lease on a file (fcntl F_SETLEASE).
 var ErrLeased = errdefs.New(errdefs.ErrFailedPrecondition, "a process holds a lease on the file; end it, or retry later")
 
-// OpenIn opens a name in a room, never through a symlink: os.Root, unlike
-// openat, follows one that stays in the room, whatever flag is given, and the
-// neighbour there is somebody else's volume.
+// OpenIn opens a name in a directory without following a symlink. os.Root follows symlinks that
+// stay within the directory, whatever flags are given, and those may lead to another volume.
 func OpenIn(room *os.Root, name string, flag int, mode uint32) (*os.File, error) {
 	directory, err := room.Open(".")
 	if err != nil {
@@ -45,7 +44,7 @@ func OpenIn(room *os.Root, name string, flag int, mode uint32) (*os.File, error)
 	return OpenAt(directory, name, flag, mode)
 }
 
-// OpenAt opens a name of an open directory, never through a symlink.
+// OpenAt opens a name in an open directory without following a symlink.
 func OpenAt(directory *os.File, name string, flag int, mode uint32) (*os.File, error) {
 	path := filepath.Join(directory.Name(), name)
 
@@ -59,9 +58,9 @@ func OpenAt(directory *os.File, name string, flag int, mode uint32) (*os.File, e
 	return os.NewFile(uintptr(descriptor), path), nil
 }
 
-// pin opens a name of a directory for nothing but to be asked about: what comes
-// to have that name later is not what is copied, a symlink is not followed, and
-// no device or fifo is waked. What is mounted there is not the volume's.
+// openPath opens a name with O_PATH, so that what is renamed to it later is not confused with it,
+// no symlink is followed and no device or FIFO is opened. Mounts are refused: they do not belong to
+// the volume.
 func openPath(directory *os.File, name string) (*os.File, error) {
 	how := unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC,
@@ -88,13 +87,13 @@ func Stat(pinned *os.File) (*unix.Statx_t, error) {
 	return &found, syscallError("statx", err)
 }
 
-// openForReading opens for reading what is pinned, and leaves its time of last
-// access as it is, if it may.
+// openForReading opens a file for reading that was opened with O_PATH, without changing its access
+// time if permitted.
 func openForReading(pinned *os.File, flag int) (*os.File, error) {
 	path := descriptorPath(pinned)
 
-	// Without O_NONBLOCK the open waits for the holder of a lease, for 45 s and
-	// unkillably (fs.lease-break-time).
+	// Without O_NONBLOCK the open waits, uninterruptibly, for the owner of a lease: 45 s
+	// (fs.lease-break-time).
 	flag |= os.O_RDONLY | unix.O_NONBLOCK
 
 	for end := time.Now().Add(leaseLimit); ; time.Sleep(leasePause) {
@@ -116,17 +115,17 @@ func openForReading(pinned *os.File, flag int) (*os.File, error) {
 // OpenPinned opens a regular file for reading that was opened with O_PATH.
 func OpenPinned(pinned *os.File) (*os.File, error) { return openForReading(pinned, 0) }
 
-// descriptorPath is a path to what is open, whatever its name is by now.
+// descriptorPath returns a path to the open file that does not depend on its name.
 func descriptorPath(file *os.File) string {
 	return "/proc/self/fd/" + strconv.Itoa(int(file.Fd()))
 }
 
-// syscallError names the system call in an error.
+// syscallError adds the name of the system call.
 func syscallError(name string, err error) error {
 	return os.NewSyscallError(name, err) //nolint:wrapcheck // this is the wrapping
 }
 
-// of names the file in an error.
+// copyError adds the path of the file.
 func copyError(path string, err error) error {
 	if err == nil {
 		return nil

@@ -26,13 +26,14 @@ const (
 	maxUnmovable = 256
 )
 
-// ErrMounted says that a mount below a directory keeps it from being removed.
+// ErrMounted is returned if a mount below a directory keeps it from being removed.
 var ErrMounted = errdefs.New(errdefs.ErrFailedPrecondition, "something is mounted there; unmount it")
 
-// errNotEmpty is of a directory that lists no entries and can't be removed.
+// errNotEmpty is for a directory that lists no entries and cannot be removed.
 var errNotEmpty = errors.New("the directory is not empty, but lists no entries")
 
-// nameCounter are unique in this process and, starting with the time, over restarts.
+// nameCounter makes names that are unique in this process and, as it starts with the time, across
+// restarts.
 var nameCounter atomic.Int64 //nolint:gochecknoglobals // names are unique in the process, whatever the pool
 
 func init() { nameCounter.Store(time.Now().UnixNano()) } //nolint:gochecknoinits // a constant can't be the time
@@ -106,15 +107,15 @@ func Remove(ctx context.Context, parent *os.File, name string) error {
 // remover makes one pass over a directory.
 type remover struct {
 	area *os.File
-	// spill is a directory in area that takes the directories that are too deep
-	// for this pass; nil until there is one.
+	// spill is a directory in area for directories that are too deep for this pass; nil until it is
+	// needed.
 	spill *os.File
-	// removed counts names that are gone from where they were.
+	// removed counts the names that were removed or moved.
 	removed int
 }
 
-// sweep removes what is in a directory, except for directories more than maxLevels
-// deep, which it moves to the top.
+// removeContent removes the content of a directory, except directories more than maxLevels deep,
+// which it moves to the top.
 func removeContent(ctx context.Context, parent *os.File, name string) (*remover, error) {
 	r := &remover{}
 
@@ -133,8 +134,7 @@ func removeContent(ctx context.Context, parent *os.File, name string) (*remover,
 	return r, err
 }
 
-// each removes names of a directory. It goes on after an error and returns the
-// first.
+// each removes names of a directory. It continues after an error and returns the first.
 func (r *remover) each(ctx context.Context, directory *os.File, names []string, level int) error {
 	var failure error
 
@@ -154,7 +154,7 @@ func (r *remover) each(ctx context.Context, directory *os.File, names []string, 
 	return failure
 }
 
-// entry removes one name, with everything below it.
+// entry removes one name and everything below it.
 func (r *remover) entry(ctx context.Context, parent *os.File, name string, level int) error {
 	for {
 		err := removeEntry(parent, name, true)
@@ -180,7 +180,7 @@ func (r *remover) entry(ctx context.Context, parent *os.File, name string, level
 	}
 }
 
-// below removes what is in a directory, which it opens.
+// below opens a directory and removes its content.
 func (r *remover) below(ctx context.Context, parent *os.File, name string, level int) error {
 	directory, err := openWithin(parent, name)
 	if errors.Is(err, unix.ENOENT) {
@@ -195,7 +195,7 @@ func (r *remover) below(ctx context.Context, parent *os.File, name string, level
 	return r.content(ctx, directory, level)
 }
 
-// content removes what is in an open directory.
+// content removes the content of an open directory.
 func (r *remover) content(ctx context.Context, directory *os.File, level int) error {
 	var failure error
 
@@ -215,9 +215,8 @@ func (r *remover) content(ctx context.Context, directory *os.File, level int) er
 	}
 }
 
-// moveUp makes a directory be at the top, for the next pass: in a directory of
-// this pass, so that the next one reads each name once, or where there is no space
-// for that in the area itself.
+// moveUp moves a directory to the top for the next pass: into spill, so that the next pass reads
+// each name once, or into area if there is no space to create spill.
 func (r *remover) moveUp(parent *os.File, name string) error {
 	if r.spill == nil {
 		made := uniqueName()
@@ -236,8 +235,8 @@ func (r *remover) moveUp(parent *os.File, name string) error {
 	return moveDirectory(parent, name, r.spill, uniqueName())
 }
 
-// unmovable says whether an error of moveUp may be due to where the directory is,
-// so that it can be removed there only.
+// unmovable reports whether an error of moveUp is due to the location of the directory, so that it
+// can only be removed there.
 func unmovable(err error) bool {
 	return errors.Is(err, unix.EXDEV) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
 }

@@ -13,16 +13,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxDepth is more than a path can name. A tree made deeper, step by step, would
-// take the descriptors that other volumes need.
+// maxDepth is more than a path can have. A tree made deeper, step by step, would use up the
+// descriptors of other volumes.
 const maxDepth = 2048
 
 // readdirBatch bounds the memory for a directory with very many names.
 const readdirBatch = 4096
 
-// Usage is what one volume's directory holds.
+// Usage is the space of a directory tree.
 type Usage struct {
-	// Bytes are those that are allocated, not the lengths of sparse files.
+	// Bytes are allocated ones, not the lengths of sparse files.
 	Bytes  int64
 	Inodes int64
 }
@@ -67,12 +67,12 @@ func (c *usageCounter) add(found *unix.Statx_t, links uint32) {
 	c.inodes += 1 / float64(links)
 }
 
-// within counts what is in a directory.
+// within counts the content of a directory.
 func (c *usageCounter) within(ctx context.Context, directory *os.File, path string) error {
 	return eachName(ctx, directory, path, func(name, path string) error {
 		pinned, err := openPath(directory, name)
 		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EXDEV) {
-			return nil // it is gone, or it is not the volume's
+			return nil // removed since, or a mount
 		}
 
 		if err != nil {
@@ -109,14 +109,14 @@ func (c *usageCounter) enter(ctx context.Context, pinned *os.File, path string) 
 	}
 	defer opened.Close()
 
-	// One descriptor a level is enough.
+	// Bound the descriptors to one per level.
 	_ = pinned.Close()
 
 	return c.within(ctx, opened, path)
 }
 
-// eachName calls visit for the names in a directory, and their paths from the
-// root of the tree, as path is the directory's.
+// eachName calls visit for the names in a directory and their paths relative to the root of the
+// tree.
 func eachName(ctx context.Context, directory *os.File, path string, visit func(name, path string) error) error {
 	if strings.Count(path, "/") >= maxDepth {
 		return copyError(path, fmt.Errorf("%w: a tree of more than %d directories in each other", errors.ErrUnsupported, maxDepth))
@@ -135,7 +135,7 @@ func eachName(ctx context.Context, directory *os.File, path string, visit func(n
 		}
 
 		if errors.Is(err, io.EOF) || errors.Is(err, unix.ENOENT) {
-			return nil // a directory that is gone has no names left
+			return nil // the directory was removed
 		}
 
 		if err != nil {

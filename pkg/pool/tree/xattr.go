@@ -10,12 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxXattrBytes is the kernel's own limit, for a value and for all names.
+// maxXattrBytes is the kernel's limit, for a value and for the list of names.
 const maxXattrBytes = 64 << 10
 
-// copyXattrs gives target the extended attributes of source, among them ACLs,
-// capabilities and labels, and none else. It follows source, which is a
-// descriptor's path, and not target: so that must not be just such a path.
+// copyXattrs gives target the extended attributes of source, which include ACLs, capabilities and
+// labels, and removes others. source is the path of a descriptor and is followed; target is not
+// followed, so it must not be such a path.
 func copyXattrs(source, target string) error {
 	wanted, err := xattrNames(unix.Listxattr, source)
 	if err != nil {
@@ -27,8 +27,7 @@ func copyXattrs(source, target string) error {
 		return err
 	}
 
-	// A default ACL of the pool's, say. A label that security modules give of
-	// their own accord stays.
+	// An inherited default ACL of the pool, for example. Labels that security modules assign stay.
 	for _, name := range had {
 		if slices.Contains(wanted, name) || strings.HasPrefix(name, "security.") {
 			continue
@@ -51,14 +50,14 @@ func copyXattrs(source, target string) error {
 func copyXattr(source, target, name string) error {
 	value, err := xattr(unix.Getxattr, source, name)
 	if errors.Is(err, unix.ENODATA) {
-		return nil // it is gone since the names were read
+		return nil // removed since the names were read
 	}
 
 	if err != nil {
 		return err
 	}
 
-	// Some may be had, but not given, without privilege.
+	// Some attributes can be read, but not set, without privilege.
 	if same, err := xattr(unix.Lgetxattr, target, name); err == nil && bytes.Equal(value, same) {
 		return nil
 	}
@@ -71,9 +70,9 @@ func copyXattr(source, target, name string) error {
 	return err //nolint:wrapcheck // the caller names the attribute
 }
 
-// belongsToFile says whether an attribute is what somebody has given to the file
-// and would miss. Others (labels of a mount as a whole, the compression of
-// another filesystem) are kept only where they mean something.
+// belongsToFile reports whether an attribute was set on this file, so that it must be copied.
+// Others (labels of a whole mount, compression of another filesystem) are copied only where the
+// target supports them.
 func belongsToFile(name string) bool {
 	return name == "security.capability" || strings.HasPrefix(name, "user.") ||
 		strings.HasPrefix(name, "trusted.") || strings.HasPrefix(name, "system.posix_acl_")
@@ -82,7 +81,7 @@ func belongsToFile(name string) bool {
 func xattrNames(list func(path string, target []byte) (int, error), path string) ([]string, error) {
 	length, err := list(path, nil)
 	if errors.Is(err, unix.EOPNOTSUPP) || err == nil && length == 0 {
-		return nil, nil // of most files there are none: no memory for them
+		return nil, nil // most files have none: allocate nothing
 	}
 
 	names := make([]byte, maxXattrBytes)
@@ -96,7 +95,7 @@ func xattrNames(list func(path string, target []byte) (int, error), path string)
 
 	found := strings.FieldsFunc(string(names[:length]), func(r rune) bool { return r == 0 })
 
-	// Beside an ACL xfs lists what it keeps it in; that follows the ACL.
+	// XFS also lists the attribute in which it stores an ACL; that follows the ACL.
 	return slices.DeleteFunc(found, func(name string) bool { return strings.HasPrefix(name, "trusted.SGI_ACL_") }), nil
 }
 
