@@ -26,7 +26,7 @@ help: ## List the targets
 build: ## Build bin/touchstone, a static binary
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/touchstone ./cmd/touchstone
 
-demo: ## Show a volume's whole life on this machine (root; installs missing tools)
+demo: ## Show the lifecycle of volumes on this machine (root; installs missing tools)
 	@hack/ensure-tools.sh --for demo
 	@$(MAKE) --no-print-directory build
 	bin/touchstone demo

@@ -63,7 +63,7 @@ failed, 2: wrong usage, or a volume that was named can't be checked.`,
 
 			return nil
 		},
-		RunE: given.inSession(func(ctx context.Context, s *session) error { return cannotTell(s.checkAll(ctx, asked)) }),
+		RunE: given.inSession(func(ctx context.Context, s *session) error { return undetermined(s.checkAll(ctx, asked)) }),
 	}
 
 	flags := command.Flags()
@@ -104,7 +104,7 @@ func (s *session) checkAll(ctx context.Context, asked checkFlags) error {
 	if asked.all {
 		report, err := client.Report(ctx)
 		if err != nil {
-			return notTouchstone(err, health.ServiceName, errNoChecks)
+			return explainNotTouchstone(err, health.ServiceName, errNoChecks)
 		}
 
 		for _, each := range report.Volumes {
@@ -135,35 +135,35 @@ func (c *checking) check(ctx context.Context, client *health.Client, id string) 
 	case codes.OK:
 		c.Checks = append(c.Checks, found)
 	case codes.FailedPrecondition, codes.NotFound, codes.InvalidArgument, codes.Aborted:
-		c.passOver(id, err)
+		c.skip(id, err)
 	case codes.Unavailable:
 		// It may be the volume's pool, or the driver.
 		if _, gone := c.Probe(ctx, &csi.ProbeRequest{}); status.Code(gone) == codes.Unavailable {
 			return err
 		}
 
-		c.passOver(id, err)
+		c.skip(id, err)
 	case codes.Unimplemented, codes.DeadlineExceeded, codes.Canceled:
-		return notTouchstone(err, health.ServiceName, errNoChecks)
+		return explainNotTouchstone(err, health.ServiceName, errNoChecks)
 	default:
 		c.Checks = append(c.Checks, &health.VolumeCheck{VolumeID: id, CheckReport: health.CheckReport{
 			At: began, Took: time.Since(began), How: how, Verdict: verdictFailed, Detail: status.Convert(err).Message(),
 		}})
 	}
 
-	c.tell(id)
+	c.printVerdict(id)
 
 	return nil
 }
 
-// passOver leaves out of the driver's message what the line begins with.
-func (c *checking) passOver(id string, err error) {
+// skip leaves out of the driver's message what the line begins with.
+func (c *checking) skip(id string, err error) {
 	why := strings.TrimPrefix(status.Convert(err).Message(), "check volume "+id+": ")
 	c.Passed = append(c.Passed, passed{id, why})
 }
 
-// notTouchstone explains what gRPC says of a service that is not there.
-func notTouchstone(err error, service string, means error) error {
+// explainNotTouchstone explains what gRPC says of a service that is not there.
+func explainNotTouchstone(err error, service string, means error) error {
 	if status.Code(err) == codes.Unimplemented && strings.Contains(status.Convert(err).Message(), service) {
 		return fmt.Errorf("%w (%w)", means, err)
 	}
@@ -172,13 +172,13 @@ func notTouchstone(err error, service string, means error) error {
 }
 
 // tell prints a line at once: the next check may take long.
-func (c *checking) tell(id string) {
+func (c *checking) printVerdict(id string) {
 	if c.format == outputJSON {
 		return
 	}
 
 	if last := len(c.Passed) - 1; last >= 0 && c.Passed[last].VolumeID == id {
-		fmt.Fprintf(c.out, "%s  %-8s  %s\n", id, nothing, Printable(c.Passed[last].Why))
+		fmt.Fprintf(c.out, "%s  %-8s  %s\n", id, dash, Printable(c.Passed[last].Why))
 
 		return
 	}
@@ -216,7 +216,7 @@ func (c *checking) finish() error {
 	var failures []error
 
 	if len(bad) > 0 {
-		failures = append(failures, notWell(fmt.Errorf("%w: %d of %d volumes", errNotClean, len(bad), len(c.Checks))))
+		failures = append(failures, unhealthy(fmt.Errorf("%w: %d of %d volumes", errNotClean, len(bad), len(c.Checks))))
 	}
 
 	if !c.all && len(c.Passed) > 0 {

@@ -152,7 +152,7 @@ func asUsage(check cobra.PositionalArgs) cobra.PositionalArgs {
 
 // need marks flags without which a command makes no sense. Cobra's own way
 // ends in an error that is not told from the driver's.
-func need(cmd *cobra.Command, names ...string) {
+func markRequired(cmd *cobra.Command, names ...string) {
 	check := cmd.Args
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if err := check(cmd, args); err != nil {

@@ -34,7 +34,7 @@ type assigned struct {
 func (s *session) directVolumes(ctx context.Context) error {
 	list, err := kata.NewClient(s.Conn()).List(ctx)
 	if err != nil {
-		return notTouchstone(err, kata.ServiceName, errNoDirect)
+		return explainNotTouchstone(err, kata.ServiceName, errNoDirect)
 	}
 
 	document, err := json.Marshal(assigned{append([]kata.AssignedVolume{}, list...)})
@@ -50,14 +50,14 @@ func directRows(list []kata.AssignedVolume) [][]string {
 	rows = append(rows, []string{"VOLUME ID", "TARGET", "DEVICE", "FS", "SIZE", "PENDING", "OPTIONS", "SANDBOX"})
 
 	for _, each := range list {
-		pending := nothing
+		pending := dash
 		if each.PendingBytes != 0 {
-			pending = human(each.PendingBytes)
+			pending = formatBytes(each.PendingBytes)
 		}
 
 		rows = append(rows, []string{
-			each.VolumeID, each.TargetPath, orNothing(each.Device), each.FSType, human(each.SizeBytes), pending,
-			orNothing(strings.Join(each.Options, ",")), orNothing(each.Sandbox),
+			each.VolumeID, each.TargetPath, orDash(each.Device), each.FSType, formatBytes(each.SizeBytes), pending,
+			orDash(strings.Join(each.Options, ",")), orDash(each.Sandbox),
 		})
 	}
 

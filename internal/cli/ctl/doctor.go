@@ -69,7 +69,7 @@ be looked at. Warnings are told, and are no problem.`,
 		Args: func(_ *cobra.Command, args []string) error { return checkNames(args) },
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if asked.examine {
-				return cannotTell(doctor.Serve(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout()))
+				return undetermined(doctor.ServeChild(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout()))
 			}
 
 			asked.Endpoint = given.endpointOf(cmd)
@@ -82,7 +82,7 @@ be looked at. Warnings are told, and are no problem.`,
 			ctx, cancel := given.limit(cmd.Context())
 			defer cancel()
 
-			return cannotTell(diagnose(ctx, config, &printer{out: cmd.OutOrStdout(), format: given.output}))
+			return undetermined(diagnose(ctx, config, &printer{out: cmd.OutOrStdout(), format: given.output}))
 		},
 	}
 	asked.define(cmd.Flags())
@@ -187,7 +187,7 @@ type diagnosis struct {
 }
 
 func diagnose(ctx context.Context, config doctor.Config, to *printer) error {
-	report, err := doctor.Apart(ctx, config, "ctl", "doctor", "--"+examineFlag)
+	report, err := doctor.ExamineInChild(ctx, config, "ctl", "doctor", "--"+examineFlag)
 	if err != nil {
 		return err
 	}
@@ -202,11 +202,11 @@ func diagnose(ctx context.Context, config doctor.Config, to *printer) error {
 	}
 
 	if to.format != outputJSON {
-		advise(to, &report)
+		printCures(to, &report)
 	}
 
 	if problems := report.Count(doctor.Problem); problems > 0 {
-		return notWell(fmt.Errorf("%w: %d of %d checks find a problem", errNotWell, problems, len(report.Findings)))
+		return unhealthy(fmt.Errorf("%w: %d of %d checks find a problem", errUnhealthy, problems, len(report.Findings)))
 	}
 
 	return nil
@@ -217,14 +217,14 @@ func findingRows(report *doctor.Report) [][]string {
 	rows = append(rows, []string{"CHECK", "OBJECT", "VERDICT", "SEEN"})
 
 	for _, each := range report.Findings {
-		rows = append(rows, []string{each.Check, orNothing(each.Object), string(each.Verdict), orNothing(each.Seen)})
+		rows = append(rows, []string{each.Check, orDash(each.Object), string(each.Verdict), orDash(each.Seen)})
 	}
 
 	return rows
 }
 
 // advise prints what to do, the worst first. It would not fit into the table.
-func advise(to *printer, report *doctor.Report) {
+func printCures(to *printer, report *doctor.Report) {
 	title := "\nWhat to do:\n"
 
 	for _, verdict := range []doctor.Verdict{doctor.Problem, doctor.Warning} {

@@ -42,10 +42,10 @@ func (e *coded) ExitCode() int { return e.code }
 // Unwrap returns the cause.
 func (e *coded) Unwrap() error { return e.error }
 
-func notWell(err error) error { return &coded{err, exitFailed} }
+func unhealthy(err error) error { return &coded{err, exitFailed} }
 
-// cannotTell leaves an error that says its code itself.
-func cannotTell(err error) error {
+// undetermined leaves an error that says its code itself.
+func undetermined(err error) error {
 	if err == nil || errors.As(err, new(*coded)) || errors.As(err, new(*UsageError)) {
 		return err
 	}

@@ -49,7 +49,7 @@ func (s *size) String() string {
 		return ""
 	}
 
-	return human(int64(*s))
+	return formatBytes(int64(*s))
 }
 
 func (*size) Type() string { return "size" }
@@ -185,7 +185,7 @@ func (m *keyValues) String() string {
 		return ""
 	}
 
-	return pairs(*m)
+	return formatPairs(*m)
 }
 
 func (*keyValues) Type() string { return "key=value" }

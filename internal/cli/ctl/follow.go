@@ -103,11 +103,11 @@ func (d *display) run(ctx context.Context, client *progress.Client) {
 			return // It is a courtesy: the command's own call tells what is wrong.
 		}
 
-		d.tell(entries)
+		d.print(entries)
 	}
 }
 
-func (d *display) tell(entries []progress.Entry) {
+func (d *display) print(entries []progress.Entry) {
 	var lines []string
 
 	for _, entry := range entries {
@@ -126,21 +126,21 @@ func (d *display) tell(entries []progress.Entry) {
 
 func progressLine(entry progress.Entry) string {
 	took := max(time.Since(entry.Started), time.Millisecond)
-	pace := human(int64(float64(entry.Done)/took.Seconds())) + "/s"
+	pace := formatBytes(int64(float64(entry.Done)/took.Seconds())) + "/s"
 
 	if entry.Total > 0 && entry.Done >= entry.Total {
 		pace = "on its way to the disk"
 	}
 
-	return fmt.Sprintf("%s of %s: %s, %s", entry.Kind, entry.Object, howFar(entry), pace)
+	return fmt.Sprintf("%s of %s: %s, %s", entry.Kind, entry.Object, formatProgress(entry), pace)
 }
 
-func howFar(entry progress.Entry) string {
+func formatProgress(entry progress.Entry) string {
 	if entry.Total <= 0 {
-		return human(entry.Done)
+		return formatBytes(entry.Done)
 	}
 
-	return fmt.Sprintf("%s of %s (%d %%)", human(entry.Done), human(entry.Total),
+	return fmt.Sprintf("%s of %s (%d %%)", formatBytes(entry.Done), formatBytes(entry.Total),
 		int64(percent*float64(entry.Done)/float64(entry.Total)))
 }
 
@@ -174,7 +174,7 @@ func newOperationsCommand(given *settings) *cobra.Command {
 			rows := [][]string{{"KIND", "OBJECT", "DONE", "FOR"}}
 			for _, entry := range entries {
 				rows = append(rows, []string{
-					entry.Kind, entry.Object, howFar(entry), time.Since(entry.Started).Round(time.Second).String(),
+					entry.Kind, entry.Object, formatProgress(entry), time.Since(entry.Started).Round(time.Second).String(),
 				})
 			}
 

@@ -34,11 +34,11 @@ Each can be restored alone; they are deleted together.`,
 				Name: s.args[0], SourceVolumeIds: s.args[1:], Parameters: parameters,
 			}
 			stop := s.follow(ctx, follow, kindGroup)
-			answer, err := s.cutGroup(ctx, request, wait)
+			answer, err := s.createGroupSnapshot(ctx, request, wait)
 
 			stop()
 
-			return s.showCut(answer, groupSheet(answer.GetGroupSnapshot()), err)
+			return s.showCreatedSnapshot(answer, groupSheet(answer.GetGroupSnapshot()), err)
 		}),
 	}
 	cmd.Flags().Var(&parameters, "param", "a VolumeGroupSnapshotClass parameter (repeatable)")
@@ -48,7 +48,7 @@ Each can be restored alone; they are deleted together.`,
 	return cmd
 }
 
-func (s *session) cutGroup(
+func (s *session) createGroupSnapshot(
 	ctx context.Context, request *csi.CreateVolumeGroupSnapshotRequest, wait bool,
 ) (*csi.CreateVolumeGroupSnapshotResponse, error) {
 	if wait {
@@ -128,7 +128,7 @@ func groupSheet(g *csi.VolumeGroupSnapshot) [][]string {
 	rows := make([][]string, 0, heading+len(g.GetSnapshots()))
 	rows = append(rows,
 		[]string{"Group ID:", g.GetGroupSnapshotId()},
-		[]string{"Created:", moment(g.GetCreationTime())},
+		[]string{"Created:", formatTime(g.GetCreationTime())},
 		[]string{"Ready to use:", strconv.FormatBool(g.GetReadyToUse())},
 		[]string{},
 		snapshotHeading(),

@@ -18,13 +18,13 @@ import (
 )
 
 var (
-	errNotWell   = errors.New("not well")
+	errUnhealthy   = errors.New("not well")
 	errNoVolume  = errors.New("the driver knows no such volume here")
 	errNoHealth  = errors.New("the driver tells nothing of the health of volumes: it has neither GET_VOLUME_HEALTH nor LIST_VOLUME_HEALTH")
 	errNoStorage = errors.New("the driver tells nothing of the health of its storage: its node does not advertise GET_STORAGE_HEALTH")
 )
 
-const wellWord = "HEALTHY"
+const healthyWord = "HEALTHY"
 
 func newHealthCommand(given *settings) *cobra.Command {
 	var abnormal bool
@@ -39,7 +39,7 @@ tell. Exit code 0: all of them are well, 1: one is not, 2: that can't be told.`,
 		Example: `  touchstone ctl volume health
   touchstone ctl volume health --abnormal -o json`,
 		RunE: given.inSession(func(ctx context.Context, s *session) error {
-			return cannotTell(s.health(ctx, abnormal))
+			return undetermined(s.health(ctx, abnormal))
 		}),
 	}
 	cmd.Flags().BoolVar(&abnormal, "abnormal", false, "leave out volumes that are well")
@@ -53,7 +53,7 @@ func (s *session) health(ctx context.Context, abnormal bool) error {
 		return err
 	}
 
-	missing := choose(report, s.args)
+	missing := filterVolumes(report, s.args)
 	asked, sick := len(report.Volumes), 0
 
 	for _, each := range report.Volumes {
@@ -75,7 +75,7 @@ func (s *session) health(ctx context.Context, abnormal bool) error {
 	case err != nil:
 		return err
 	case sick > 0:
-		return notWell(errors.Join(fmt.Errorf("%w: %d of %d volumes", errNotWell, sick, asked), missing))
+		return unhealthy(errors.Join(fmt.Errorf("%w: %d of %d volumes", errUnhealthy, sick, asked), missing))
 	default:
 		return missing
 	}
@@ -83,7 +83,7 @@ func (s *session) health(ctx context.Context, abnormal bool) error {
 
 // choose leaves only the volumes with these ids, or all where none is given. It
 // names in an error those that are not there.
-func choose(report *health.Report, ids []string) error {
+func filterVolumes(report *health.Report, ids []string) error {
 	if len(ids) == 0 {
 		return nil
 	}
@@ -106,12 +106,12 @@ func conditionRows(report *health.Report) [][]string {
 
 	for _, volume := range report.Volumes {
 		if len(volume.Conditions) == 0 {
-			rows = append(rows, []string{volume.ID, nothing, wellWord, nothing, nothing, nothing})
+			rows = append(rows, []string{volume.ID, dash, healthyWord, dash, dash, dash})
 		}
 
 		for _, each := range volume.Conditions {
 			rows = append(rows, []string{
-				volume.ID, each.View, each.Status.String(), string(each.Reason), since(each.Since), orNothing(each.Message),
+				volume.ID, each.View, each.Status.String(), string(each.Reason), since(each.Since), orDash(each.Message),
 			})
 		}
 	}
@@ -122,7 +122,7 @@ func conditionRows(report *health.Report) [][]string {
 // since is how long ago a time was. Drivers other than Touchstone don't tell.
 func since(at time.Time) string {
 	if at.IsZero() {
-		return nothing
+		return dash
 	}
 
 	return duration.HumanDuration(time.Since(at))
@@ -143,7 +143,7 @@ func (s *session) report(ctx context.Context, ids []string) (*health.Report, err
 // had: a courtesy of commands that are asked for something else.
 func (s *session) healthOf(ctx context.Context, id string) *health.VolumeReport {
 	report, err := s.report(ctx, []string{id})
-	if err != nil || choose(report, []string{id}) != nil {
+	if err != nil || filterVolumes(report, []string{id}) != nil {
 		return nil
 	}
 
@@ -164,7 +164,7 @@ func healthSheet(known *health.VolumeReport) [][]string {
 	}
 
 	if len(rows) == 0 {
-		rows = append(rows, []string{"Condition:", wellWord})
+		rows = append(rows, []string{"Condition:", healthyWord})
 	}
 
 	if check := known.Check; check != nil && !check.At.IsZero() {
@@ -192,7 +192,7 @@ func newStorageHealthCommand(given *settings) *cobra.Command {
 are made of. Exit code 0: nothing, 1: something is, 2: that can't be told.`,
 		Args: exactly(0),
 		RunE: given.inSession(func(ctx context.Context, s *session) error {
-			return cannotTell(s.storageHealth(ctx))
+			return undetermined(s.storageHealth(ctx))
 		}),
 	}
 }
@@ -209,11 +209,11 @@ func (s *session) storageHealth(ctx context.Context) error {
 
 	rows := [][]string{{"STATUS", "REASON", "MESSAGE"}}
 	for _, each := range answer.GetBackendHealth() {
-		rows = append(rows, []string{each.GetStatus().String(), each.GetReason(), orNothing(each.GetMessage())})
+		rows = append(rows, []string{each.GetStatus().String(), each.GetReason(), orDash(each.GetMessage())})
 	}
 
 	if len(answer.GetBackendHealth()) == 0 {
-		rows = append(rows, []string{wellWord, nothing, nothing})
+		rows = append(rows, []string{healthyWord, dash, dash})
 	}
 
 	if err := s.show(answer, rows); err != nil {
@@ -221,7 +221,7 @@ func (s *session) storageHealth(ctx context.Context) error {
 	}
 
 	if count := len(answer.GetBackendHealth()); count > 0 {
-		return notWell(fmt.Errorf("%w: the storage (%d conditions)", errNotWell, count))
+		return unhealthy(fmt.Errorf("%w: the storage (%d conditions)", errUnhealthy, count))
 	}
 
 	return nil

@@ -35,7 +35,7 @@ func newStatsCommand(given *settings) *cobra.Command {
 			for _, usage := range answer.GetUsage() {
 				write := humanize.Comma
 				if usage.GetUnit() == csi.VolumeUsage_BYTES {
-					write = human
+					write = formatBytes
 				}
 
 				rows = append(rows, []string{
@@ -48,7 +48,7 @@ func newStatsCommand(given *settings) *cobra.Command {
 	}
 	cmd.Flags().StringVar(&path, "path", "", "where the volume is published or staged")
 	cmd.Flags().StringVar(&staging, "staging", "", "where it is staged, if --path is not that")
-	need(cmd, "path")
+	markRequired(cmd, "path")
 
 	return cmd
 }
@@ -72,7 +72,7 @@ func newNodeInfoCommand(given *settings) *cobra.Command {
 			return s.show(answer, [][]string{
 				{"Node ID:", answer.GetNodeId()},
 				{"Most volumes:", most},
-				{"Topology:", pairs(answer.GetAccessibleTopology().GetSegments())},
+				{"Topology:", formatPairs(answer.GetAccessibleTopology().GetSegments())},
 			})
 		}),
 	}
@@ -115,7 +115,7 @@ func newCapacityCommand(given *settings) *cobra.Command {
 			}
 
 			return s.show(answer, [][]string{
-				{"Available:", human(answer.GetAvailableCapacity())},
+				{"Available:", formatBytes(answer.GetAvailableCapacity())},
 				{"Smallest volume:", humanOrNothing(answer.GetMinimumVolumeSize())},
 				{"Largest volume:", humanOrNothing(answer.GetMaximumVolumeSize())},
 			})
@@ -131,10 +131,10 @@ func newCapacityCommand(given *settings) *cobra.Command {
 // humanOrNothing takes one of protobuf's optional numbers.
 func humanOrNothing(value interface{ GetValue() int64 }) string {
 	if value.GetValue() == 0 {
-		return nothing
+		return dash
 	}
 
-	return human(value.GetValue())
+	return formatBytes(value.GetValue())
 }
 
 func newCapabilitiesCommand(given *settings) *cobra.Command {

@@ -22,7 +22,7 @@ const (
 	columnGap = 2
 	indent    = "  "
 	// nothing stands where a table has no value.
-	nothing = "-"
+	dash = "-"
 
 	// The services, where one document or table has the answers of both.
 	keyController = "controller"
@@ -136,7 +136,7 @@ func encode(answer proto.Message) (json.RawMessage, error) {
 	return text, nil
 }
 
-func human(count int64) string {
+func formatBytes(count int64) string {
 	if count < 0 {
 		return strconv.FormatInt(count, 10) // A driver's mistake is shown as it is.
 	}
@@ -144,29 +144,29 @@ func human(count int64) string {
 	return humanize.IBytes(uint64(count))
 }
 
-func orNothing(text string) string {
+func orDash(text string) string {
 	if text == "" {
-		return nothing
+		return dash
 	}
 
 	return text
 }
 
-func pairs(m map[string]string) string {
+func formatPairs(m map[string]string) string {
 	all := make([]string, 0, len(m))
 	for _, key := range slices.Sorted(maps.Keys(m)) {
 		all = append(all, key+"="+m[key])
 	}
 
-	return orNothing(strings.Join(all, ","))
+	return orDash(strings.Join(all, ","))
 }
 
 // places writes alternatives with a bar between.
-func places(all []*csi.Topology) string {
+func formatTopologies(all []*csi.Topology) string {
 	texts := make([]string, 0, len(all))
 	for _, one := range all {
-		texts = append(texts, pairs(one.GetSegments()))
+		texts = append(texts, formatPairs(one.GetSegments()))
 	}
 
-	return orNothing(strings.Join(texts, " | "))
+	return orDash(strings.Join(texts, " | "))
 }

@@ -14,20 +14,20 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 )
 
-// claimFlags say where a volume is, or shall be, used.
-type claimFlags struct {
+// publicationFlags say where a volume is, or shall be, used.
+type publicationFlags struct {
 	node, staging, target string
 }
 
-func (f *claimFlags) register(cmd *cobra.Command) {
+func (f *publicationFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.node, "node", "", "the node's id (default: the node behind the socket)")
 	cmd.Flags().StringVar(&f.staging, "staging", "", "absolute path for the volume on its node")
 	cmd.Flags().StringVar(&f.target, "target", "", "absolute path at which the volume is to be found")
-	need(cmd, "target")
+	markRequired(cmd, "target")
 }
 
 // claim fills in what the driver knows better than its caller.
-func (f *claimFlags) claim(ctx context.Context, s *session, caps csiclient.Capabilities) (*csiclient.Publication, error) {
+func (f *publicationFlags) publication(ctx context.Context, s *session, caps csiclient.Capabilities) (*csiclient.Publication, error) {
 	claim := &csiclient.Publication{
 		VolumeID:    s.args[0],
 		NodeID:      f.node,
@@ -49,7 +49,7 @@ func (f *claimFlags) claim(ctx context.Context, s *session, caps csiclient.Capab
 
 func newPublishCommand(given *settings) *cobra.Command {
 	var (
-		where          claimFlags
+		where          publicationFlags
 		use            capabilityFlags
 		readOnly       bool
 		volumeContext  keyValues
@@ -75,7 +75,7 @@ the controller's publish context with flags.`,
 				return err
 			}
 
-			claim, err := where.claim(ctx, s, caps)
+			claim, err := where.publication(ctx, s, caps)
 			if err != nil {
 				return err
 			}
@@ -93,10 +93,10 @@ the controller's publish context with flags.`,
 
 			steps, err := s.PublishSteps(caps, claim)
 			if err != nil {
-				return blame(err)
+				return asUsageUnlessNoNode(err)
 			}
 
-			return s.walk(ctx, steps, claim)
+			return s.runSteps(ctx, steps, claim)
 		}),
 	}
 	cmd.Flags().BoolVar(&readOnly, "readonly", false, "for reading only")
@@ -109,7 +109,7 @@ the controller's publish context with flags.`,
 }
 
 func newUnpublishCommand(given *settings) *cobra.Command {
-	var where claimFlags
+	var where publicationFlags
 
 	cmd := &cobra.Command{
 		Use:   "unpublish ID --staging PATH --target PATH",
@@ -121,17 +121,17 @@ func newUnpublishCommand(given *settings) *cobra.Command {
 				return err
 			}
 
-			claim, err := where.claim(ctx, s, caps)
+			claim, err := where.publication(ctx, s, caps)
 			if err != nil {
 				return err
 			}
 
 			steps, err := s.UnpublishSteps(caps, claim)
 			if err != nil {
-				return blame(err)
+				return asUsageUnlessNoNode(err)
 			}
 
-			return s.walk(ctx, steps, claim)
+			return s.runSteps(ctx, steps, claim)
 		}),
 	}
 	where.register(cmd)
@@ -140,7 +140,7 @@ func newUnpublishCommand(given *settings) *cobra.Command {
 }
 
 // blame tells a socket without a node service from a flag that was left out.
-func blame(err error) error {
+func asUsageUnlessNoNode(err error) error {
 	if errors.Is(err, csiclient.ErrNoNodeService) {
 		return err
 	}
@@ -163,7 +163,7 @@ func (s *session) contextOf(ctx context.Context, caps csiclient.Capabilities, id
 
 // walk makes the calls one after the other and says, also when one fails,
 // which were made: that is what has to be undone.
-func (s *session) walk(ctx context.Context, steps []csiclient.Step, claim *csiclient.Publication) error {
+func (s *session) runSteps(ctx context.Context, steps []csiclient.Step, claim *csiclient.Publication) error {
 	var (
 		rows = [][]string{{"CALL", "TOOK"}}
 		made = []string{}

@@ -41,11 +41,11 @@ ready to use; --wait makes the call again until it is.`,
 		RunE: given.inSession(func(ctx context.Context, s *session) error {
 			request := &csi.CreateSnapshotRequest{SourceVolumeId: s.args[0], Name: s.args[1], Parameters: parameters}
 			stop := s.follow(ctx, follow, kindSnapshot)
-			answer, err := s.cut(ctx, request, wait)
+			answer, err := s.createSnapshot(ctx, request, wait)
 
 			stop()
 
-			return s.showCut(answer, snapshotSheet(answer.GetSnapshot()), err)
+			return s.showCreatedSnapshot(answer, snapshotSheet(answer.GetSnapshot()), err)
 		}),
 	}
 	cmd.Flags().Var(&parameters, "param", "a VolumeSnapshotClass parameter (repeatable)")
@@ -55,7 +55,7 @@ ready to use; --wait makes the call again until it is.`,
 	return cmd
 }
 
-func (s *session) cut(ctx context.Context, request *csi.CreateSnapshotRequest, wait bool) (*csi.CreateSnapshotResponse, error) {
+func (s *session) createSnapshot(ctx context.Context, request *csi.CreateSnapshotRequest, wait bool) (*csi.CreateSnapshotResponse, error) {
 	if wait {
 		return s.CreateSnapshotAndWait(ctx, request)
 	}
@@ -63,9 +63,9 @@ func (s *session) cut(ctx context.Context, request *csi.CreateSnapshotRequest, w
 	return s.CreateSnapshot(ctx, request)
 }
 
-// showCut shows what was cut, also when waiting for it to be ready failed: it
+// showCreatedSnapshot shows what was cut, also when waiting for it to be ready failed: it
 // is there then, and somebody has to know its id.
-func (s *session) showCut(answer proto.Message, rows [][]string, failure error) error {
+func (s *session) showCreatedSnapshot(answer proto.Message, rows [][]string, failure error) error {
 	if !answer.ProtoReflect().IsValid() {
 		return failure
 	}
@@ -186,8 +186,8 @@ func snapshotHeading() []string {
 
 func snapshotRow(s *csi.Snapshot) []string {
 	return []string{
-		s.GetSnapshotId(), s.GetSourceVolumeId(), humanOrUnknown(s.GetSizeBytes()), moment(s.GetCreationTime()),
-		strconv.FormatBool(s.GetReadyToUse()), orNothing(s.GetGroupSnapshotId()),
+		s.GetSnapshotId(), s.GetSourceVolumeId(), humanOrUnknown(s.GetSizeBytes()), formatTime(s.GetCreationTime()),
+		strconv.FormatBool(s.GetReadyToUse()), orDash(s.GetGroupSnapshotId()),
 	}
 }
 
@@ -197,25 +197,25 @@ func snapshotSheet(s *csi.Snapshot) [][]string {
 		{"Snapshot ID:", s.GetSnapshotId()},
 		{"Source volume:", s.GetSourceVolumeId()},
 		{"Size:", humanOrUnknown(s.GetSizeBytes())},
-		{"Created:", moment(s.GetCreationTime())},
+		{"Created:", formatTime(s.GetCreationTime())},
 		{"Ready to use:", strconv.FormatBool(s.GetReadyToUse())},
-		{"Group:", orNothing(s.GetGroupSnapshotId())},
-		{"Topology:", places(s.GetAccessibleTopology())},
+		{"Group:", orDash(s.GetGroupSnapshotId())},
+		{"Topology:", formatTopologies(s.GetAccessibleTopology())},
 	}
 }
 
 func humanOrUnknown(size int64) string {
 	if size == 0 {
-		return nothing
+		return dash
 	}
 
-	return human(size)
+	return formatBytes(size)
 }
 
 // moment is to the millisecond, in which the members of a group may differ.
-func moment(at *timestamppb.Timestamp) string {
+func formatTime(at *timestamppb.Timestamp) string {
 	if at == nil {
-		return nothing
+		return dash
 	}
 
 	return at.AsTime().UTC().Format("2006-01-02T15:04:05.000Z07:00")

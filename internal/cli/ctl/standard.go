@@ -31,25 +31,25 @@ func (s *session) standardReport(ctx context.Context, ids []string) (*health.Rep
 		return nil, err
 	}
 
-	gathered := &gathering{session: s, caps: caps, places: map[string]int{}, report: &health.Report{
+	gathered := &standardHealth{session: s, caps: caps, indexes: map[string]int{}, report: &health.Report{
 		Driver: info.GetName(), Version: info.GetVendorVersion(), At: time.Now(), Volumes: []health.VolumeReport{},
 		Sources: map[string][]health.SourceStatus{}, Storage: []health.StorageReport{}, Changes: []health.Change{},
 	}}
 
-	return gathered.report, gathered.gather(ctx, ids)
+	return gathered.report, gathered.collect(ctx, ids)
 }
 
 // gathering puts together what the controller and the node tell of volumes.
-type gathering struct {
+type standardHealth struct {
 	*session
 
 	caps   csiclient.Capabilities
 	report *health.Report
 	// places are where volumes are in the report, by their ids.
-	places map[string]int
+	indexes map[string]int
 }
 
-func (g *gathering) gather(ctx context.Context, ids []string) error {
+func (g *standardHealth) collect(ctx context.Context, ids []string) error {
 	getting := g.caps.HasControllerRPC(csi.ControllerServiceCapability_RPC_GET_VOLUME_HEALTH)
 	listing := g.caps.HasControllerRPC(csi.ControllerServiceCapability_RPC_LIST_VOLUME_HEALTH)
 	onNode := g.caps.HasNodeRPC(csi.NodeServiceCapability_RPC_GET_VOLUME_HEALTH)
@@ -58,28 +58,28 @@ func (g *gathering) gather(ctx context.Context, ids []string) error {
 		return errNoHealth
 	}
 
-	found, err := g.all(ctx, ids)
+	found, err := g.volumeIDs(ctx, ids)
 	if err != nil {
 		return err
 	}
 
 	switch {
 	case len(ids) == 0 && listing:
-		err = g.list(ctx)
+		err = g.addListed(ctx)
 	case getting || listing: // who lists has to answer for one, too
-		err = g.each(ctx, found, viewController, g.controllers)
+		err = g.addEach(ctx, found, viewController, g.controllerHealth)
 	}
 
 	if err != nil || !onNode {
 		return err
 	}
 
-	return g.each(ctx, found, viewNode, g.nodes)
+	return g.addEach(ctx, found, viewNode, g.nodeHealth)
 }
 
 // all returns the ids that are given or, where none is, those of all volumes
 // that the driver lists. What is listed is known, and well until told otherwise.
-func (g *gathering) all(ctx context.Context, ids []string) ([]string, error) {
+func (g *standardHealth) volumeIDs(ctx context.Context, ids []string) ([]string, error) {
 	if len(ids) > 0 || !g.caps.HasControllerRPC(csi.ControllerServiceCapability_RPC_LIST_VOLUMES) {
 		return ids, nil
 	}
@@ -96,7 +96,7 @@ func (g *gathering) all(ctx context.Context, ids []string) ([]string, error) {
 	return ids, nil
 }
 
-func (g *gathering) list(ctx context.Context) error {
+func (g *standardHealth) addListed(ctx context.Context) error {
 	for entry, err := range g.AbnormalVolumes(ctx) {
 		if err != nil {
 			return err
@@ -108,13 +108,13 @@ func (g *gathering) list(ctx context.Context) error {
 	return nil
 }
 
-func (g *gathering) controllers(ctx context.Context, id string) (*csi.VolumeHealth, error) {
+func (g *standardHealth) controllerHealth(ctx context.Context, id string) (*csi.VolumeHealth, error) {
 	answer, err := g.ControllerGetVolumeHealth(ctx, &csi.ControllerGetVolumeHealthRequest{VolumeId: id})
 
 	return answer.GetVolumeHealth(), err
 }
 
-func (g *gathering) nodes(ctx context.Context, id string) (*csi.VolumeHealth, error) {
+func (g *standardHealth) nodeHealth(ctx context.Context, id string) (*csi.VolumeHealth, error) {
 	answer, err := g.NodeGetVolumeHealth(ctx, &csi.NodeGetVolumeHealthRequest{VolumeId: id})
 
 	return answer.GetVolumeHealth(), err
@@ -122,7 +122,7 @@ func (g *gathering) nodes(ctx context.Context, id string) (*csi.VolumeHealth, er
 
 // each asks for one volume after the other. One that is not there is no error
 // here: the other view may know it.
-func (g *gathering) each(
+func (g *standardHealth) addEach(
 	ctx context.Context, ids []string, view string, ask func(context.Context, string) (*csi.VolumeHealth, error),
 ) error {
 	for _, id := range ids {
@@ -140,7 +140,7 @@ func (g *gathering) each(
 	return nil
 }
 
-func (g *gathering) add(id, view string, told *csi.VolumeHealth) {
+func (g *standardHealth) add(id, view string, told *csi.VolumeHealth) {
 	volume := g.volume(id)
 
 	for _, entry := range told.GetHealthStatuses() {
@@ -154,11 +154,11 @@ func (g *gathering) add(id, view string, told *csi.VolumeHealth) {
 }
 
 // volume returns the report's place for a volume, good until the next call.
-func (g *gathering) volume(id string) *health.VolumeReport {
-	at, known := g.places[id]
+func (g *standardHealth) volume(id string) *health.VolumeReport {
+	at, known := g.indexes[id]
 	if !known {
 		at = len(g.report.Volumes)
-		g.places[id] = at
+		g.indexes[id] = at
 		g.report.Volumes = append(g.report.Volumes, health.VolumeReport{ID: id, Conditions: []health.ConditionReport{}})
 	}
 

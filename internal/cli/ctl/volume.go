@@ -54,9 +54,9 @@ func newListCommand(given *settings) *cobra.Command {
 				whole.Entries = append(whole.Entries, entry)
 				rows = append(rows, []string{
 					entry.GetVolume().GetVolumeId(),
-					human(entry.GetVolume().GetCapacityBytes()),
-					orNothing(strings.Join(entry.GetStatus().GetPublishedNodeIds(), ",")),
-					places(entry.GetVolume().GetAccessibleTopology()),
+					formatBytes(entry.GetVolume().GetCapacityBytes()),
+					orDash(strings.Join(entry.GetStatus().GetPublishedNodeIds(), ",")),
+					formatTopologies(entry.GetVolume().GetAccessibleTopology()),
 				})
 			}
 
@@ -141,7 +141,7 @@ without --path the part of the node is left to the next staging.`,
 	cmd.Flags().StringVar(&path, "path", "", "where the volume is published")
 	cmd.Flags().StringVar(&staging, "staging", "", "where it is staged")
 	use.register(cmd)
-	need(cmd, "size")
+	markRequired(cmd, "size")
 
 	return cmd
 }
@@ -185,7 +185,7 @@ func (s *session) expand(ctx context.Context, request *csi.ControllerExpandVolum
 
 	return s.showAll(documents, [][]string{
 		{"Volume ID:", request.GetVolumeId()},
-		{"Capacity:", human(answer.GetCapacityBytes())},
+		{"Capacity:", formatBytes(answer.GetCapacityBytes())},
 		{"Node's part:", onNode},
 	})
 }
@@ -212,7 +212,7 @@ named stays as it is.`,
 		}),
 	}
 	cmd.Flags().Var(&mutable, "mutable", "a mutable parameter (repeatable)")
-	need(cmd, "mutable")
+	markRequired(cmd, "mutable")
 
 	return cmd
 }
@@ -221,15 +221,15 @@ named stays as it is.`,
 func sheet(v *csi.Volume, status *csi.ControllerGetVolumeResponse_VolumeStatus) [][]string {
 	rows := [][]string{
 		{"Volume ID:", v.GetVolumeId()},
-		{"Capacity:", human(v.GetCapacityBytes())},
+		{"Capacity:", formatBytes(v.GetCapacityBytes())},
 	}
 
 	if status != nil {
-		rows = append(rows, []string{"Published to:", orNothing(strings.Join(status.GetPublishedNodeIds(), ","))})
+		rows = append(rows, []string{"Published to:", orDash(strings.Join(status.GetPublishedNodeIds(), ","))})
 	}
 
 	return append(rows,
-		[]string{"Topology:", places(v.GetAccessibleTopology())},
-		[]string{"Context:", pairs(v.GetVolumeContext())},
+		[]string{"Topology:", formatTopologies(v.GetAccessibleTopology())},
+		[]string{"Context:", formatPairs(v.GetVolumeContext())},
 	)
 }

@@ -14,11 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// socketLimit is what fits into sockaddr_un, less the final NUL.
+// socketLimit is the longest path in a sockaddr_un, without the final NUL.
 const socketLimit = 107
 
-// CannotRunError says that nothing was tried, because this machine, user or
-// command line does not allow it.
+// CannotRunError means that the demo did not start, because this machine, user or command
+// line does not allow it.
 type CannotRunError struct{ reason string }
 
 func (e *CannotRunError) Error() string { return e.reason }
@@ -37,16 +37,16 @@ func NewCommand() *cobra.Command {
 
 	cmd := &cobra.Command{
 		Use:   "demo",
-		Short: "Show a volume's whole life on this machine, with real volumes",
-		Long: `Start the driver on a temporary state and pool and lead volumes through their whole
-life, as an orchestrator would: created, attached, formatted, mounted, written to,
-measured, grown, snapshotted and overwritten while mounted, restored larger beside
-their source, cloned, snapshotted in a group, the driver killed and started again,
-verified, unmounted, deleted; then prove that no mount, no loop device and no file is
-left.
+		Short: "Show the lifecycle of volumes on this machine, with real volumes",
+		Long: `Start the driver on a temporary state and pool, and make all calls of a volume's
+lifecycle as an orchestrator does: volumes are created, attached, formatted, mounted,
+written to, measured, grown, snapshotted and overwritten while mounted, restored larger
+beside their source, cloned, and snapshotted in a group; the driver is killed and
+restarted; the volumes are verified, unmounted and deleted. Finally verify that no mount,
+no loop device and no file is left.
 
-Needs root. Ctrl-C at any moment cleans up. Exit code 0: every step held, 1: one did
-not or it was interrupted, 2: it cannot run here.`,
+Needs root. Ctrl-C cleans up at any time. Exit code 0: every step succeeded, 1: one
+failed or was interrupted, 2: the demo cannot run here.`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if err := cobra.NoArgs(cmd, args); err != nil {
 				return &CannotRunError{err.Error()}
@@ -69,22 +69,21 @@ not or it was interrupted, 2: it cannot run here.`,
 				return fmt.Errorf("find this program: %w", err)
 			}
 
-			ctx, release := untilSignal(cmd.Context())
+			ctx, release := cancelOnSignal(cmd.Context())
 			defer release()
 
-			return newDemo(program, placesIn(root), keep, newReport(cmd.OutOrStdout())).run(ctx)
+			return newDemo(program, workPathsIn(root), keep, newReport(cmd.OutOrStdout())).run(ctx)
 		},
 	}
-	cmd.Flags().StringVar(&parent, "dir", "", "work in a new directory in this one (default: the system's for temporary files)")
+	cmd.Flags().StringVar(&parent, "dir", "", "parent of the demo's temporary directory (default: the system's)")
 	cmd.Flags().BoolVar(&keep, "keep", false, "keep that directory, with the driver's state and log")
 
 	return cmd
 }
 
-// untilSignal returns a context that ends at the first signal. Further ones are
-// swallowed: cleaning up is bounded in time, and being killed in the middle of it
-// would leave mounts behind.
-func untilSignal(parent context.Context) (context.Context, func()) {
+// cancelOnSignal returns a context that ends at the first signal. It ignores further ones:
+// cleaning up is limited in time, and its interruption would leave mounts behind.
+func cancelOnSignal(parent context.Context) (context.Context, func()) {
 	if parent == nil {
 		parent = context.Background()
 	}
@@ -93,11 +92,10 @@ func untilSignal(parent context.Context) (context.Context, func()) {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
 
-	// `demo | head` must not kill it either. The report notices by itself that
-	// nobody reads; the signal says less, since it comes for the socket of a
-	// killed driver too.
-	unheeded := make(chan os.Signal, 1)
-	signal.Notify(unheeded, unix.SIGPIPE)
+	// `demo | head` must not kill it either. The report's write returns the error;
+	// SIGPIPE is also raised for the socket of a killed driver.
+	ignored := make(chan os.Signal, 1)
+	signal.Notify(ignored, unix.SIGPIPE)
 
 	go func() {
 		select {
@@ -107,12 +105,11 @@ func untilSignal(parent context.Context) (context.Context, func()) {
 		}
 	}()
 
-	// The signals stay swallowed: the process ends next, with the demo's exit
-	// code and not by the last of many Ctrl-C.
+	// The signals stay ignored: the process exits next, with the demo's exit code.
 	return ctx, func() { cancel(nil) }
 }
 
-// checkMachine says what is missing before anything is touched.
+// checkMachine checks the requirements before anything is changed.
 func checkMachine() error {
 	if os.Geteuid() != 0 {
 		return &CannotRunError{"the demo mounts filesystems and attaches loop devices: run it as root (sudo)"}
@@ -137,7 +134,7 @@ func checkMachine() error {
 	return nil
 }
 
-// hasTool looks where the driver's process will look.
+// hasTool searches the directories that the driver's process searches.
 func hasTool(name string) bool {
 	if _, err := exec.LookPath(name); err == nil {
 		return true
@@ -152,8 +149,8 @@ func hasTool(name string) bool {
 	return false
 }
 
-// makeRoot makes the demo's own directory. Its path has no symlinks, since the
-// driver follows none below the kubelet's directory.
+// makeRoot makes the demo's directory. Its path has no symlinks, since the driver follows
+// none below the kubelet's directory.
 func makeRoot(parent string) (string, error) {
 	root, err := os.MkdirTemp(parent, "touchstone-demo-")
 	if err != nil {
@@ -165,7 +162,7 @@ func makeRoot(parent string) (string, error) {
 		resolved, err = filepath.Abs(resolved)
 	}
 
-	if err == nil && len(placesIn(resolved).socket) > socketLimit {
+	if err == nil && len(workPathsIn(resolved).socket) > socketLimit {
 		err = &CannotRunError{"the socket's path would be too long: choose a shorter --dir"}
 	}
 

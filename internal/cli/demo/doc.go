@@ -1,14 +1,13 @@
-// Package demo shows a volume's whole life on this machine: `touchstone demo`.
-// It starts the driver as its own process, plays the orchestrator on the other
-// side of the socket, and checks with the kernel rather than with the driver
-// that each call did what it says.
+// Package demo implements `touchstone demo`, which shows the lifecycle of volumes on this
+// machine. It starts the driver as a process, calls it through its socket as an
+// orchestrator does, and verifies with the kernel, not with the driver, that each call had
+// its effect.
 //
-// Read life.go first: it is CSI's order of calls, as a list; copies.go is the
-// same for snapshots, groups and the volumes made of them. The driver's process
-// is in driver.go, the data that must survive in payload.go, how calls are
-// reversed in undo.go, what may be left behind and how it is taken away in
-// remains.go, the printing in report.go.
+// sections.go lists the calls in CSI's order; copy_sections.go does so for snapshots,
+// groups and the volumes created from them. The volume*.go files contain the steps,
+// driver.go the driver's process, payload.go the data that must survive, undo.go how calls
+// are reversed, leftovers.go how leftovers are found and removed, report.go the output.
 //
-// What may enter: steps and what they need. It talks to the driver through
-// internal/cli/csiclient alone and imports no room of it.
+// It depends on internal/cli/csiclient for all calls, and on no package of the driver but
+// the pool's directory layout.
 package demo

@@ -24,16 +24,16 @@ const (
 // Errors of the driver's process.
 var (
 	errDriverExited  = errors.New("the driver exited by itself")
-	errDriverRefused = errors.New("the driver does not end")
+	errDriverRefused = errors.New("the driver does not exit")
 )
 
-// places are the directories and files of one demo, all beneath root.
-type places struct {
+// workPaths are the directories and files of one demo, all below root.
+type workPaths struct {
 	root, state, pool, kubelet, socket, log string
 }
 
-func placesIn(root string) places {
-	return places{
+func workPathsIn(root string) workPaths {
+	return workPaths{
 		root:    root,
 		state:   filepath.Join(root, "state"),
 		pool:    filepath.Join(root, "pool"),
@@ -43,48 +43,48 @@ func placesIn(root string) places {
 	}
 }
 
-// driver is one run of `touchstone serve` as a process of its own.
+// driver is a process of `touchstone serve`.
 type driver struct {
 	process *os.Process
-	exited  chan struct{} // Closed when the process is gone; err is then set.
+	exited  chan struct{} // Closed when the process has exited; err is set then.
 	err     error
 }
 
-// startDriver runs program serve with everything beneath the demo's root.
-func startDriver(program string, at places) (*driver, error) {
-	log, err := os.OpenFile(at.log, os.O_WRONLY|os.O_CREATE|os.O_APPEND, logMode)
+// startDriver runs `program serve` with all its paths below the demo's root.
+func startDriver(program string, paths workPaths) (*driver, error) {
+	log, err := os.OpenFile(paths.log, os.O_WRONLY|os.O_CREATE|os.O_APPEND, logMode)
 	if err != nil {
 		return nil, fmt.Errorf("open the driver's log: %w", err)
 	}
 
 	defer func() { _ = log.Close() }() // The child has its own descriptor.
 
-	// Deliberately without a context: the driver outlives an interrupted step,
-	// so that what the step did can be undone through it.
+	// Without a context: the driver must survive an interrupted step, whose calls are
+	// undone through it.
 	child := exec.Command(program, "serve", //nolint:noctx // See above.
 		"--mode=all",
-		"--endpoint=unix://"+at.socket,
+		"--endpoint=unix://"+paths.socket,
 		"--node-id="+nodeID,
-		"--state-dir="+at.state,
-		"--pool=default="+at.pool,
-		// Sparse: copies are instant wherever it runs.
+		"--state-dir="+paths.state,
+		"--pool=default="+paths.pool,
+		// Sparse; copies share blocks on every host filesystem.
 		"--pool-image-size=4Gi",
-		"--kubelet-dir="+at.kubelet,
+		"--kubelet-dir="+paths.kubelet,
 		"--http-endpoint=",
-		// Nothing else is asked of a volume that could be done together.
+		// The demo sends no concurrent requests that could be merged.
 		"--coalesce-window=0s",
 	)
 	child.Env = driverEnvironment(os.Environ())
 	child.Stdout, child.Stderr = log, log
-	// A group of its own: Ctrl-C at the terminal is the demo's to handle.
+	// A process group of its own, so that Ctrl-C at the terminal reaches only the demo.
 	child.SysProcAttr = &unix.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGTERM}
 
 	running := &driver{exited: make(chan struct{})}
 	started := make(chan error)
 
 	go func() {
-		// Pdeathsig follows the thread that started the child, so that thread
-		// has to last as long as the child.
+		// Pdeathsig is sent when the thread that started the child exits, so the thread
+		// must live as long as the child.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 
@@ -105,8 +105,8 @@ func startDriver(program string, at places) (*driver, error) {
 	return running, nil
 }
 
-// driverEnvironment leaves out what would change the driver's flags, and adds
-// the directories in which mkfs and fsck live.
+// driverEnvironment drops the variables that set the driver's flags, and adds the
+// directories of mkfs and fsck to PATH.
 func driverEnvironment(given []string) []string {
 	kept := make([]string, 0, len(given))
 
@@ -123,7 +123,7 @@ func driverEnvironment(given []string) []string {
 	return kept
 }
 
-// kill is SIGKILL, and waits until the process is gone.
+// kill sends SIGKILL and waits until the process has exited.
 func (d *driver) kill() error {
 	if err := d.process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("kill the driver: %w", err)
@@ -134,7 +134,7 @@ func (d *driver) kill() error {
 	return nil
 }
 
-// stop is SIGTERM, and returns how the process ended: nil for exit code 0.
+// stop sends SIGTERM and returns how the process ended: nil for exit code 0.
 func (d *driver) stop(ctx context.Context) error {
 	if err := d.process.Signal(unix.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("terminate the driver: %w", err)
@@ -148,15 +148,15 @@ func (d *driver) stop(ctx context.Context) error {
 	}
 }
 
-// while returns a context that also ends, with the reason as its cause, when
-// the driver does.
-func (d *driver) while(ctx context.Context) (context.Context, context.CancelFunc) {
+// withExit returns a context that also ends, with the reason as its cause, when the
+// driver exits.
+func (d *driver) withExit(ctx context.Context) (context.Context, context.CancelFunc) {
 	watched, cancel := context.WithCancelCause(ctx)
 
 	go func() {
 		select {
 		case <-d.exited:
-			cancel(fmt.Errorf("%w: %v", errDriverExited, d.err)) //nolint:errorlint // Only one is to be found.
+			cancel(fmt.Errorf("%w: %v", errDriverExited, d.err)) //nolint:errorlint // Only errDriverExited is to match.
 		case <-watched.Done():
 		}
 	}()
@@ -173,16 +173,16 @@ func (d *driver) alive() bool {
 	}
 }
 
-// end is stop, and kill if that is not heeded.
-func (d *driver) end(ctx context.Context, patience time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+// terminate stops the driver, and kills it if it does not exit in time.
+func (d *driver) terminate(ctx context.Context, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 
 	if err := d.stop(ctx); !errors.Is(err, errDriverRefused) {
-		return nil // It ended, which is all that counts here.
+		return nil // It exited; its exit code does not matter here.
 	}
 
-	// Its mkfs and fsck too: they are in its group.
+	// The group contains its mkfs and fsck too.
 	_ = unix.Kill(-d.process.Pid, unix.SIGKILL)
 
 	return d.kill()

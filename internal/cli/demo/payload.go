@@ -17,14 +17,14 @@ const (
 	mebi         = 1 << 20
 	payloadBytes = 16 * mebi
 	payloadMode  = 0o600
-	// shownDigits of a checksum are enough for a person to compare two.
+	// shownDigits is the number of a checksum's digits that are printed.
 	shownDigits = 12
 )
 
 var errPayloadChanged = errors.New("the data is not what was written")
 
-// payloadPath is where a workload keeps its data: a file in a mounted volume,
-// the device itself of a raw one.
+// payloadPath returns the path to which data is written: a file in a mounted volume, or the
+// device of a raw block volume.
 func payloadPath(target string, block bool) string {
 	if block {
 		return target
@@ -33,8 +33,7 @@ func payloadPath(target string, block bool) string {
 	return filepath.Join(target, "data")
 }
 
-// writePayload writes random bytes through to the volume and returns their
-// checksum.
+// writePayload writes random bytes to the volume, syncs them, and returns their checksum.
 func writePayload(path string) (sum string, err error) {
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, payloadMode)
 	if err != nil {
@@ -55,8 +54,8 @@ func writePayload(path string) (sum string, err error) {
 	return hex.EncodeToString(hash.Sum(nil)), nil
 }
 
-// readPayload returns the checksum of what is there now. The page cache is
-// dropped first, so that the answer is the volume's and not memory's.
+// readPayload returns the checksum of the volume's data. It drops the page cache first, so
+// that the data is read from the volume and not from memory.
 func readPayload(path string) (sum string, err error) {
 	file, err := os.Open(path)
 	if err != nil {

@@ -13,8 +13,7 @@ import (
 
 const (
 	defaultWidth = 120
-	// minimumWidth and maximumWidth keep the durations in sight of what took
-	// them.
+	// minimumWidth and maximumWidth keep a duration near the text of its step.
 	minimumWidth = 80
 	maximumWidth = 132
 
@@ -25,8 +24,8 @@ const (
 	plain = "\x1b[0m"
 )
 
-// report prints the steps for a person. That nobody reads any more ends the
-// demo, but must not keep it from cleaning up: the error is kept for who asks.
+// report prints the steps. It keeps the first error of a write, which ends the demo but must
+// not prevent its cleaning up.
 type report struct {
 	out    io.Writer
 	colour bool
@@ -68,11 +67,11 @@ func (r *report) linef(format string, args ...any) {
 
 func (r *report) section(title string) { r.linef("\n%s", r.paint(bold, title)) }
 
-// note is a line that is not a step.
+// note prints a line that is not a step.
 func (r *report) note(text string) { r.linef("      %s", r.paint(dim, text)) }
 
-// step prints one line: number, mark, call with its key arguments, result, and
-// the duration at the right margin.
+// step prints one line: number, mark, call with its key arguments, result, and the duration
+// at the right margin.
 func (r *report) step(call string, done outcome, failure error, took time.Duration) {
 	r.steps++
 
@@ -87,15 +86,15 @@ func (r *report) step(call string, done outcome, failure error, took time.Durati
 	}
 
 	clock := humanDuration(took)
-	// 6 columns stand before the text; at least one blank before the clock.
+	// 6 columns precede the text; at least one space precedes the duration.
 	gap := max(1, r.width-6-utf8.RuneCountInString(text)-utf8.RuneCountInString(clock))
 	text = strings.Replace(text, call, r.paint(bold, call), 1)
 
 	r.linef("%3d %s %s%s%s", r.steps, mark, text, strings.Repeat(" ", gap), r.paint(dim, clock))
 }
 
-// summary is the last line. What failed stands further up and in the error
-// that the process ends with.
+// summary prints the last line. The failure itself is printed above, and in the process's
+// error.
 func (r *report) summary(failure error) {
 	took := time.Since(r.began).Seconds()
 	if failure == nil {

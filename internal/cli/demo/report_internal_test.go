@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestAReportReadsWell(t *testing.T) {
+func TestReport(t *testing.T) {
 	t.Parallel()
 
 	var out strings.Builder
@@ -29,7 +29,7 @@ func TestAReportReadsWell(t *testing.T) {
 	require.NotContains(t, out.String(), "\x1b", "no colours but on a terminal")
 }
 
-func TestThePayloadIsReadBackFromTheVolume(t *testing.T) {
+func TestPayloadIsReadFromVolume(t *testing.T) {
 	t.Parallel()
 
 	path := filepath.Join(t.TempDir(), "data")

@@ -15,12 +15,12 @@ import (
 )
 
 const (
-	// stepLimit is far above what any step takes: a hang has to end too.
+	// stepLimit ends a step that hangs; it is far longer than any step takes.
 	stepLimit = time.Minute
-	// undoLimit and patience bound the cleaning up.
-	undoLimit = 20 * time.Second
-	patience  = 10 * time.Second
-	retryGap  = 50 * time.Millisecond
+	// undoLimit and shutdownLimit limit the time of cleaning up.
+	undoLimit     = 20 * time.Second
+	shutdownLimit = 10 * time.Second
+	retryGap      = 50 * time.Millisecond
 )
 
 // section is a part of the demo with a title.
@@ -29,19 +29,19 @@ type section struct {
 	steps []step
 }
 
-// step is one line of the demo: a call, or something done with its result.
+// step is one line of the demo: a call, or a check of its result.
 type step struct {
 	call string
 	do   func(ctx context.Context) (outcome, error)
 }
 
-// outcome is what there is to say about a step.
+// outcome is the result of a step as it is printed.
 type outcome struct {
-	// with are the key arguments, got the result.
+	// with contains the key arguments, got the result.
 	with, got string
-	// note is a line of its own below the step.
+	// note is printed on a line below the step.
 	note string
-	// then are steps that this outcome made necessary.
+	// then contains steps that this outcome requires.
 	then []step
 }
 
@@ -50,47 +50,46 @@ type demo struct {
 	*csiclient.Client
 
 	program string
-	at      places
+	paths   workPaths
 	keep    bool
 	report  *report
 
 	driver  *driver
 	volumes []*volume
-	album   *album
+	copySet *copySet
 }
 
-func newDemo(program string, at places, keep bool, report *report) *demo {
-	volumes := cast(at, hasTool("mkfs.btrfs"))
+func newDemo(program string, paths workPaths, keep bool, report *report) *demo {
+	volumes := newVolumes(paths, hasTool("mkfs.btrfs"))
 	ext4, xfs := volumes[0], volumes[1]
 
-	return &demo{program: program, at: at, keep: keep, report: report, volumes: volumes, album: albumOf(at, xfs, ext4)}
+	return &demo{program: program, paths: paths, keep: keep, report: report, volumes: volumes, copySet: newCopySet(paths, xfs, ext4)}
 }
 
-// run plays all sections and cleans up whatever comes. Its error has been
-// reported in full.
+// run runs all sections and always cleans up. Its error has been printed.
 func (d *demo) run(ctx context.Context) (failure error) {
-	d.report.linef("Everything happens in %s", d.at.root)
+	d.report.linef("Everything happens in %s", d.paths.root)
 
 	defer func() {
 		failure = errors.Join(failure, d.cleanUp(ctx, failure != nil))
 		d.report.summary(failure)
 	}()
 
-	for _, dir := range []string{d.at.state, d.at.pool, d.at.kubelet} {
+	for _, dir := range []string{d.paths.state, d.paths.pool, d.paths.kubelet} {
 		if err := os.Mkdir(dir, directoryMode); err != nil {
 			return fmt.Errorf("make the demo's directories: %w", err)
 		}
 	}
 
 	var err error
-	if d.Client, err = csiclient.Connect("unix://" + d.at.socket); err != nil {
+	if d.Client, err = csiclient.Connect("unix://" + d.paths.socket); err != nil {
 		return err
 	}
 
-	for _, section := range d.script() {
+	for _, section := range d.allSections() {
 		d.report.section(section.title)
 
-		if err := d.play(ctx, section.steps); err != nil {
+		if err := d.runSteps(ctx, section.steps); err != nil {
 			return err
 		}
 	}
@@ -98,9 +97,8 @@ func (d *demo) run(ctx context.Context) (failure error) {
 	return nil
 }
 
-// play does the steps in order, and those that they make necessary right after
-// them.
-func (d *demo) play(ctx context.Context, steps []step) error {
+// runSteps runs the steps in order, each followed by the steps that its outcome requires.
+func (d *demo) runSteps(ctx context.Context, steps []step) error {
 	for _, step := range steps {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -111,10 +109,10 @@ func (d *demo) play(ctx context.Context, steps []step) error {
 		}
 
 		began := time.Now()
-		done, err := d.attempt(ctx, step)
+		done, err := d.runStep(ctx, step)
 
 		if err != nil && ctx.Err() != nil {
-			return context.Cause(ctx) // Not the step's fault.
+			return context.Cause(ctx) // The step was interrupted; it did not fail.
 		}
 
 		d.report.step(step.call, done, err, time.Since(began))
@@ -122,7 +120,7 @@ func (d *demo) play(ctx context.Context, steps []step) error {
 		if err != nil {
 			d.report.note("the driver's log ends with:")
 
-			for _, line := range tail(d.at.log, logTail) {
+			for _, line := range tail(d.paths.log, logTail) {
 				d.report.note(line)
 			}
 
@@ -133,7 +131,7 @@ func (d *demo) play(ctx context.Context, steps []step) error {
 			d.report.note(done.note)
 		}
 
-		if err := d.play(ctx, done.then); err != nil {
+		if err := d.runSteps(ctx, done.then); err != nil {
 			return err
 		}
 	}
@@ -141,14 +139,13 @@ func (d *demo) play(ctx context.Context, steps []step) error {
 	return nil
 }
 
-// attempt is one step with its limit in time. A driver that dies meanwhile ends
-// it at once.
-func (d *demo) attempt(ctx context.Context, step step) (outcome, error) {
+// runStep runs one step with its time limit. The driver's exit ends it at once.
+func (d *demo) runStep(ctx context.Context, step step) (outcome, error) {
 	ctx, cancel := context.WithTimeout(ctx, stepLimit)
 	defer cancel()
 
 	if d.driver != nil {
-		watched, release := d.driver.while(ctx)
+		watched, release := d.driver.withExit(ctx)
 		defer release()
 
 		ctx = watched
@@ -162,9 +159,9 @@ func (d *demo) attempt(ctx context.Context, step step) (outcome, error) {
 	return done, err
 }
 
-// cleanUp undoes through the driver what is still done, ends the driver, and
-// then takes away whatever is left with the kernel's own means. It has its own
-// time: the demo's context may be why it is called.
+// cleanUp undoes, through the driver, the calls that are in effect, ends the driver, and
+// removes leftovers with system calls. It has its own time limit, since the demo's context
+// may have ended.
 func (d *demo) cleanUp(ctx context.Context, early bool) error {
 	ctx = context.WithoutCancel(ctx)
 
@@ -175,7 +172,7 @@ func (d *demo) cleanUp(ctx context.Context, early bool) error {
 	if d.driver != nil && d.driver.alive() {
 		d.undo(ctx)
 
-		if err := d.driver.end(ctx, patience); err != nil {
+		if err := d.driver.terminate(ctx, shutdownLimit); err != nil {
 			return err
 		}
 	}
@@ -184,29 +181,29 @@ func (d *demo) cleanUp(ctx context.Context, early bool) error {
 		_ = d.Close()
 	}
 
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, shutdownLimit)
 	defer cancel()
 
-	if err := sweep(ctx, d.at.root, d.keep); err != nil {
-		return fmt.Errorf("clean up %s: %w", d.at.root, err)
+	if err := removeRoot(ctx, d.paths.root, d.keep); err != nil {
+		return fmt.Errorf("clean up %s: %w", d.paths.root, err)
 	}
 
 	if d.keep {
-		d.report.linef("Kept: %s", d.at.root)
+		d.report.linef("Kept: %s", d.paths.root)
 	}
 
 	return nil
 }
 
-// undo reverses, through the driver, the calls that are in effect. What it does
-// not reach is no failure of its own: the sweep works without the driver.
+// undo reverses, through the driver, the calls that are in effect. It does not fail:
+// removeRoot removes the rest without the driver.
 func (d *demo) undo(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, undoLimit)
 	defer cancel()
 
-	all := []*undoing{&d.album.group.undoing, &d.album.before.undoing, &d.album.after.undoing}
-	for _, v := range slices.Backward(d.everyVolume()) {
-		all = append(all, &v.undoing)
+	all := []*undoStack{&d.copySet.group.undoStack, &d.copySet.before.undoStack, &d.copySet.after.undoStack}
+	for _, v := range slices.Backward(d.allVolumes()) {
+		all = append(all, &v.undoStack)
 	}
 
 	for _, each := range all {
@@ -216,9 +213,9 @@ func (d *demo) undo(ctx context.Context) {
 	}
 }
 
-// patiently repeats an undoing call while the driver is busy with the very call
-// that was interrupted.
-func patiently(ctx context.Context, call func(context.Context) error) error {
+// retryWhileAborted repeats a call while the driver is still busy with the call that was
+// interrupted.
+func retryWhileAborted(ctx context.Context, call func(context.Context) error) error {
 	for {
 		err := call(ctx)
 		if status.Code(err) != codes.Aborted {

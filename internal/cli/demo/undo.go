@@ -2,13 +2,13 @@ package demo
 
 import "context"
 
-// undoing holds the reverse of every call that is in effect, in order.
-type undoing struct {
+// undoStack contains the reverse of every call in effect, in order.
+type undoStack struct {
 	undo []func(context.Context) error
 }
 
-// undoLast reverses the latest call; when that fails, it is still to be undone.
-func (u *undoing) undoLast(ctx context.Context) error {
+// undoLast reverses the latest call; if that fails, the call stays on the stack.
+func (u *undoStack) undoLast(ctx context.Context) error {
 	last := len(u.undo) - 1
 	if err := u.undo[last](ctx); err != nil {
 		return err
@@ -19,9 +19,9 @@ func (u *undoing) undoLast(ctx context.Context) error {
 	return nil
 }
 
-func (u *undoing) undoAll(ctx context.Context) error {
+func (u *undoStack) undoAll(ctx context.Context) error {
 	for len(u.undo) > 0 {
-		if err := patiently(ctx, u.undoLast); err != nil {
+		if err := retryWhileAborted(ctx, u.undoLast); err != nil {
 			return err
 		}
 	}

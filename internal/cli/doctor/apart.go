@@ -11,20 +11,20 @@ import (
 	"time"
 )
 
-// ErrApart is returned where the child that was to examine has said nothing.
-var ErrApart = errors.New("the examination did not come about")
+// ErrChildFailed is returned where the child that was to examine has said nothing.
+var ErrChildFailed = errors.New("the examination did not come about")
 
 // farewell is how long a child may take to be gone.
-const farewell = time.Second
+const killTimeout = time.Second
 
-// Apart has a child make the examination, a process of this very program that runs
-// Serve when it gets these arguments, and returns what that says. A child that can't
+// ExamineInChild has a child make the examination, a process of this very program that runs
+// ServeChild when it gets these arguments, and returns what that says. A child that can't
 // end, because the kernel waits for what hangs, is left behind, and ends when that
-// does. Errors: ErrApart, or ctx's.
-func Apart(ctx context.Context, c Config, arguments ...string) (Report, error) {
+// does. Errors: ErrChildFailed, or ctx's.
+func ExamineInChild(ctx context.Context, c Config, arguments ...string) (Report, error) {
 	given, err := json.Marshal(c)
 	if err != nil {
-		return Report{}, fmt.Errorf("%w: %w", ErrApart, err)
+		return Report{}, fmt.Errorf("%w: %w", ErrChildFailed, err)
 	}
 
 	// Not of this context, whose end would be waited for.
@@ -37,10 +37,10 @@ func Apart(ctx context.Context, c Config, arguments ...string) (Report, error) {
 	}
 
 	if err != nil {
-		return Report{}, fmt.Errorf("%w: %w", ErrApart, err)
+		return Report{}, fmt.Errorf("%w: %w", ErrChildFailed, err)
 	}
 
-	defer leave(child, said)
+	defer killChild(child, said)
 
 	done := make(chan outcome, 1)
 
@@ -55,7 +55,7 @@ func Apart(ctx context.Context, c Config, arguments ...string) (Report, error) {
 	select {
 	case got := <-done:
 		if got.err != nil {
-			got.err = fmt.Errorf("%w: %w", ErrApart, got.err)
+			got.err = fmt.Errorf("%w: %w", ErrChildFailed, got.err)
 		}
 
 		return got.report, got.err
@@ -71,7 +71,7 @@ type outcome struct {
 
 // leave ends the child, if that is possible. A loop device that it has just tried
 // detaches itself.
-func leave(child *exec.Cmd, said io.Closer) {
+func killChild(child *exec.Cmd, said io.Closer) {
 	gone := make(chan struct{})
 
 	_ = child.Process.Kill()
@@ -83,7 +83,7 @@ func leave(child *exec.Cmd, said io.Closer) {
 		close(gone)
 	}()
 
-	limit := time.NewTimer(farewell)
+	limit := time.NewTimer(killTimeout)
 	defer limit.Stop()
 
 	select {
@@ -92,9 +92,9 @@ func leave(child *exec.Cmd, said io.Closer) {
 	}
 }
 
-// Serve is the child's part: it reads a Config from in, examines, and writes the
+// ServeChild is the child's part: it reads a Config from in, examines, and writes the
 // Report to out, both as JSON.
-func Serve(ctx context.Context, in io.Reader, out io.Writer) error {
+func ServeChild(ctx context.Context, in io.Reader, out io.Writer) error {
 	var c Config
 	if err := json.NewDecoder(in).Decode(&c); err != nil {
 		return fmt.Errorf("read what to examine: %w", err)

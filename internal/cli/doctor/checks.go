@@ -19,23 +19,23 @@ type check struct {
 	// to be a driver.
 	onNode, ofDriver bool
 	// look has to heed the context where it can, and not to wait for long without.
-	look func(ctx context.Context, c *Config, object string) answer
+	run func(ctx context.Context, c *Config, object string) result
 }
 
 // answer is a Finding without its subject.
-type answer struct {
+type result struct {
 	verdict    Verdict
 	seen, cure string
 }
 
-func ok(seen string) answer            { return answer{verdict: OK, seen: seen} }
-func skipped(why string) answer        { return answer{verdict: Skipped, seen: why} }
-func warning(seen, cure string) answer { return answer{Warning, seen, cure} }
-func problem(seen, cure string) answer { return answer{Problem, seen, cure} }
+func ok(seen string) result            { return result{verdict: OK, seen: seen} }
+func skipped(why string) result        { return result{verdict: Skipped, seen: why} }
+func warning(seen, cure string) result { return result{Warning, seen, cure} }
+func problem(seen, cure string) result { return result{Problem, seen, cure} }
 
-// cureOf is for what can't be opened: by whom it was tried comes before what is wrong
+// permissionCure is for what can't be opened: by whom it was tried comes before what is wrong
 // with it.
-func cureOf(err error, otherwise string) string {
+func permissionCure(err error, otherwise string) string {
 	if errors.Is(err, fs.ErrPermission) {
 		return "run this as the user that the driver runs as; if it did, let that user open it"
 	}
@@ -46,28 +46,28 @@ func cureOf(err error, otherwise string) string {
 // checks are in the order in which things stand on each other.
 func checks() []check {
 	return []check{
-		{name: "kernel", onNode: true, look: lookAtKernel},
-		{name: "privileges", onNode: true, look: lookAtPrivileges},
-		{name: "mounting", onNode: true, look: tryMounting},
-		{name: "events", onNode: true, objects: eventSources, look: lookAtSource},
-		{name: "filesystem", onNode: true, objects: filesystems, look: lookAtFilesystem},
-		{name: "tools", onNode: true, objects: filesystems, look: lookForTools},
-		{name: "loop-devices", onNode: true, look: lookAtLoopDevices},
-		{name: "pool", objects: pools, look: lookAtPool},
-		{name: "pool-space", objects: pools, look: lookAtPoolSpace},
-		{name: "pool-reflink", objects: pools, look: lookAtPoolReflink},
-		{name: "pool-attach", onNode: true, objects: pools, look: tryToAttach},
-		{name: "state", look: lookAtState},
-		{name: "clock", look: lookAtClock},
-		{name: "kubelet", onNode: true, look: lookAtKubelet},
-		{name: "queues", onNode: true, look: lookAtQueues},
-		{name: "cgroups", onNode: true, look: lookAtCgroups},
-		{name: "direct-volumes", onNode: true, look: lookAtDirectVolumes},
-		{name: "socket", ofDriver: true, look: lookAtSocket},
-		{name: "driver", ofDriver: true, look: askDriver},
-		{name: "registration", onNode: true, ofDriver: true, look: lookAtRegistration},
-		{name: "leftover-devices", onNode: true, look: lookForDevices},
-		{name: "leftover-mounts", onNode: true, look: lookForMounts},
+		{name: "kernel", onNode: true, run: checkKernel},
+		{name: "privileges", onNode: true, run: checkPrivileges},
+		{name: "mounting", onNode: true, run: checkMounting},
+		{name: "events", onNode: true, objects: eventSources, run: checkEventSource},
+		{name: "filesystem", onNode: true, objects: filesystems, run: checkFilesystem},
+		{name: "tools", onNode: true, objects: filesystems, run: checkTools},
+		{name: "loop-devices", onNode: true, run: checkLoopDevices},
+		{name: "pool", objects: pools, run: checkPool},
+		{name: "pool-space", objects: pools, run: checkPoolSpace},
+		{name: "pool-reflink", objects: pools, run: checkPoolReflink},
+		{name: "pool-attach", onNode: true, objects: pools, run: checkAttach},
+		{name: "state", run: checkState},
+		{name: "clock", run: checkClock},
+		{name: "kubelet", onNode: true, run: checkKubelet},
+		{name: "queues", onNode: true, run: checkQueues},
+		{name: "cgroups", onNode: true, run: checkCgroups},
+		{name: "direct-volumes", onNode: true, run: checkDirectVolumes},
+		{name: "socket", ofDriver: true, run: checkSocket},
+		{name: "driver", ofDriver: true, run: checkDriver},
+		{name: "registration", onNode: true, ofDriver: true, run: checkRegistration},
+		{name: "leftover-devices", onNode: true, run: checkLeftoverDevices},
+		{name: "leftover-mounts", onNode: true, run: checkLeftoverMounts},
 	}
 }
 
@@ -93,7 +93,7 @@ func (k *check) objectsOf(c *Config) []string {
 }
 
 // superfluous says why there is nothing to look at, or "".
-func (k *check) superfluous(c *Config) string {
+func (k *check) reasonToSkip(c *Config) string {
 	switch {
 	case k.onNode && !c.node():
 		return "mode " + c.Mode + " does not need it"

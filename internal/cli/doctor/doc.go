@@ -9,7 +9,7 @@
 //
 // Each check has its time, and one that hangs is a finding. A process cannot end
 // while the kernel waits for a filesystem that is gone, so a whole examination can
-// be left to a child (Apart), which is abandoned in that case.
+// be left to a child (ExamineInChild), which is abandoned in that case.
 //
 // What may enter: checks, one function each, and the list of them. How a finding is
 // shown is internal/cli/ctl's, and docs/doctor.md has a line for each check.

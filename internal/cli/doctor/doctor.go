@@ -108,7 +108,7 @@ type Config struct {
 func (c *Config) node() bool { return c.Mode != ModeController }
 
 // slack is what a check that heeds its context has for saying so.
-const slack = time.Second
+const timeoutGrace = time.Second
 
 // Examine makes the checks, all at once, and returns when the last has ended or
 // had its time. One that hangs is left behind, with a goroutine.
@@ -117,7 +117,7 @@ func Examine(ctx context.Context, c Config) Report {
 		c.Limit = DefaultLimit
 	}
 
-	under := []*visit{}
+	under := []*running{}
 
 	for _, each := range checks() {
 		if len(c.Only) > 0 && !slices.Contains(c.Only, each.name) {
@@ -125,36 +125,36 @@ func Examine(ctx context.Context, c Config) Report {
 		}
 
 		for _, object := range each.objectsOf(&c) {
-			under = append(under, begin(ctx, &c, each, object))
+			under = append(under, start(ctx, &c, each, object))
 		}
 	}
 
 	report := Report{At: time.Now(), Findings: make([]Finding, 0, len(under))}
 
 	// One clock for all, as they have begun together.
-	late := time.NewTimer(c.Limit + slack)
+	late := time.NewTimer(c.Limit + timeoutGrace)
 	defer late.Stop()
 
 	for _, each := range under {
-		report.Findings = append(report.Findings, each.end(ctx, late, c.Limit))
+		report.Findings = append(report.Findings, each.wait(ctx, late, c.Limit))
 	}
 
 	return report
 }
 
 // visit is a check that is under way for one object.
-type visit struct {
+type running struct {
 	check
 
 	object string
-	answer chan answer
+	results chan result
 }
 
-func begin(ctx context.Context, c *Config, made check, object string) *visit {
-	v := &visit{check: made, object: object, answer: make(chan answer, 1)}
+func start(ctx context.Context, c *Config, made check, object string) *running {
+	v := &running{check: made, object: object, results: make(chan result, 1)}
 
-	if why := made.superfluous(c); why != "" {
-		v.answer <- skipped(why)
+	if why := made.reasonToSkip(c); why != "" {
+		v.results <- skipped(why)
 
 		return v
 	}
@@ -164,22 +164,22 @@ func begin(ctx context.Context, c *Config, made check, object string) *visit {
 	go func() {
 		defer cancel()
 
-		v.answer <- made.look(limited, c, object)
+		v.results <- made.run(limited, c, object)
 	}()
 
 	return v
 }
 
 // end waits for the answer. The clock is left as it was, for those that follow.
-func (v *visit) end(ctx context.Context, late *time.Timer, limit time.Duration) Finding {
-	var said answer
+func (v *running) wait(ctx context.Context, late *time.Timer, limit time.Duration) Finding {
+	var said result
 
 	select {
-	case said = <-v.answer:
+	case said = <-v.results:
 	case <-late.C:
 		late.Reset(0)
 
-		said = v.hangs(limit)
+		said = v.timedOut(limit)
 	case <-ctx.Done():
 		said = skipped("it was called off: " + context.Cause(ctx).Error())
 	}
@@ -189,9 +189,9 @@ func (v *visit) end(ctx context.Context, late *time.Timer, limit time.Duration) 
 
 // hangs prefers an answer that has come meanwhile: of a timer and an answer that are
 // both there, select takes either.
-func (v *visit) hangs(limit time.Duration) answer {
+func (v *running) timedOut(limit time.Duration) result {
 	select {
-	case said := <-v.answer:
+	case said := <-v.results:
 		return said
 	default:
 		return problem("it does not answer within "+limit.String()+": what it looks at hangs",

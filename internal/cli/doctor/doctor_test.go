@@ -65,7 +65,7 @@ func TestAPoolThatHangs(t *testing.T) {
 
 	served.Inject(t, faults.Fault{Hang: true})
 
-	report, err := doctor.Apart(t.Context(), c, examineChild)
+	report, err := doctor.ExamineInChild(t.Context(), c, examineChild)
 	require.NoError(t, err)
 
 	for _, each := range report.Findings {
@@ -93,7 +93,7 @@ func TestApartIsCalledOff(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 
-	_, err := doctor.Apart(ctx, c, examineChild)
+	_, err := doctor.ExamineInChild(ctx, c, examineChild)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 
 	report := doctor.Examine(ctx, c)
@@ -105,13 +105,13 @@ func TestAChildThatSaysNothing(t *testing.T) {
 	t.Parallel()
 
 	// There is no such test, and so no word.
-	_, err := doctor.Apart(t.Context(), machine(t), "-test.run=^$", "-test.count=0", "-test.v=false", "-no-such-flag")
-	require.ErrorIs(t, err, doctor.ErrApart)
+	_, err := doctor.ExamineInChild(t.Context(), machine(t), "-test.run=^$", "-test.count=0", "-test.v=false", "-no-such-flag")
+	require.ErrorIs(t, err, doctor.ErrChildFailed)
 }
 
 func TestServeRefusesGarbage(t *testing.T) {
 	t.Parallel()
-	require.ErrorContains(t, doctor.Serve(t.Context(), bytes.NewBufferString("{"), &bytes.Buffer{}), "what to examine")
+	require.ErrorContains(t, doctor.ServeChild(t.Context(), bytes.NewBufferString("{"), &bytes.Buffer{}), "what to examine")
 }
 
 // A person who forgets sudo, or a pod without privileges.

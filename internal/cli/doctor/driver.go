@@ -39,7 +39,7 @@ func (c *Config) connect() (*csiclient.Client, error) {
 	return csiclient.Connect("unix://" + c.socketPath())
 }
 
-func lookAtSocket(ctx context.Context, c *Config, _ string) answer {
+func checkSocket(ctx context.Context, c *Config, _ string) result {
 	path := c.socketPath()
 
 	info, err := os.Lstat(path)
@@ -48,7 +48,7 @@ func lookAtSocket(ctx context.Context, c *Config, _ string) answer {
 	case errors.Is(err, fs.ErrNotExist):
 		return problem("there is no "+path, startIt)
 	case err != nil:
-		return problem(err.Error(), cureOf(err, "correct --endpoint"))
+		return problem(err.Error(), permissionCure(err, "correct --endpoint"))
 	case info.Mode().Type() != fs.ModeSocket:
 		return problem(path+" is no socket", "remove it: the driver can't make its socket there")
 	}
@@ -59,7 +59,7 @@ func lookAtSocket(ctx context.Context, c *Config, _ string) answer {
 	}
 	defer co.Close()
 
-	if said := c.greet(ctx, co); said.verdict != OK {
+	if said := c.checkIdentity(ctx, co); said.verdict != OK {
 		return said
 	}
 
@@ -73,10 +73,10 @@ func lookAtSocket(ctx context.Context, c *Config, _ string) answer {
 }
 
 // greet asks who is there, and whether it is ready.
-func (c *Config) greet(ctx context.Context, co *csiclient.Client) answer {
+func (c *Config) checkIdentity(ctx context.Context, co *csiclient.Client) result {
 	name, err := co.GetPluginInfo(ctx, &csi.GetPluginInfoRequest{})
 	if err != nil {
-		return unanswered(c.socketPath(), err)
+		return connectProblem(c.socketPath(), err)
 	}
 
 	if name.GetName() != c.DriverName {
@@ -98,7 +98,7 @@ func (c *Config) greet(ctx context.Context, co *csiclient.Client) answer {
 }
 
 // unanswered tells a socket that nobody serves from one whose server hangs.
-func unanswered(path string, err error) answer {
+func connectProblem(path string, err error) result {
 	switch status.Code(err) {
 	case codes.Unavailable:
 		return problem("nobody serves "+path+" any more: "+status.Convert(err).Message(),
@@ -110,18 +110,18 @@ func unanswered(path string, err error) answer {
 	}
 }
 
-// askDriver has the driver tell what it knows to be wrong.
-func askDriver(ctx context.Context, c *Config, _ string) answer {
+// checkDriver has the driver tell what it knows to be wrong.
+func checkDriver(ctx context.Context, c *Config, _ string) result {
 	report, err := c.report(ctx)
 	if err != nil {
-		return untold(err)
+		return skippedWithoutReport(err)
 	}
 
-	if wrong := wrongStorage(report); len(wrong) > 0 {
+	if wrong := storageConditions(report); len(wrong) > 0 {
 		return problem(strings.Join(wrong, "; "), "do what it says; docs/volume-health.md has each of these conditions")
 	}
 
-	if other := c.otherSettings(report); len(other) > 0 {
+	if other := c.differingSettings(report); len(other) > 0 {
 		return warning("the driver that runs "+strings.Join(other, ", "),
 			"give this command the driver's own flags, environment, or --config: it has looked at something else")
 	}
@@ -138,7 +138,7 @@ func askDriver(ctx context.Context, c *Config, _ string) answer {
 		return warning(fmt.Sprintf("%d of %d volumes are not well", sick, len(report.Volumes)), "touchstone ctl volume health --abnormal")
 	}
 
-	if deaf := disconnected(report); len(deaf) > 0 {
+	if deaf := disconnectedSources(report); len(deaf) > 0 {
 		return warning("the driver does without the kernel's events: "+strings.Join(deaf, "; "),
 			"see events; until they come, it knows of trouble only when it looks")
 	}
@@ -158,8 +158,8 @@ func (c *Config) report(ctx context.Context) (*health.Report, error) {
 	return health.NewClient(co.Conn()).Report(ctx)
 }
 
-// untold is for the checks that follow lookAtSocket.
-func untold(err error) answer {
+// untold is for the checks that follow checkSocket.
+func skippedWithoutReport(err error) result {
 	if status.Code(err) == codes.Unimplemented {
 		return skipped("what serves the socket is not Touchstone")
 	}
@@ -167,7 +167,7 @@ func untold(err error) answer {
 	return skipped("no driver answers; see socket")
 }
 
-func wrongStorage(report *health.Report) []string {
+func storageConditions(report *health.Report) []string {
 	var wrong []string
 
 	for _, each := range report.Storage {
@@ -179,8 +179,8 @@ func wrongStorage(report *health.Report) []string {
 	return wrong
 }
 
-// otherSettings says in what the driver differs from how it was looked for.
-func (c *Config) otherSettings(report *health.Report) []string {
+// differingSettings says in what the driver differs from how it was looked for.
+func (c *Config) differingSettings(report *health.Report) []string {
 	var other []string
 
 	if report.Mode != c.Mode {
@@ -215,7 +215,7 @@ func (c *Config) otherSettings(report *health.Report) []string {
 	return other
 }
 
-func disconnected(report *health.Report) []string {
+func disconnectedSources(report *health.Report) []string {
 	var deaf []string
 
 	for view, list := range report.Sources {
@@ -231,9 +231,9 @@ func disconnected(report *health.Report) []string {
 	return deaf
 }
 
-// lookAtRegistration asks what the kubelet asks, of the driver itself or of a
+// checkRegistration asks what the kubelet asks, of the driver itself or of a
 // node-driver-registrar: the socket has the same name.
-func lookAtRegistration(ctx context.Context, c *Config, _ string) answer {
+func checkRegistration(ctx context.Context, c *Config, _ string) result {
 	const cure = "give the driver --kubelet-registration-dir (docs/registration.md), or run a node-driver-registrar beside it"
 
 	directory := c.RegistrationDir
@@ -254,7 +254,7 @@ func lookAtRegistration(ctx context.Context, c *Config, _ string) answer {
 
 	switch {
 	case errors.Is(err, fs.ErrPermission):
-		return problem(err.Error(), cureOf(err, cure))
+		return problem(err.Error(), permissionCure(err, cure))
 	case err != nil && c.RegistrationDir == "":
 		return warning("nothing registers the driver with the kubelet: "+err.Error(), cure)
 	case err != nil:
@@ -266,10 +266,10 @@ func lookAtRegistration(ctx context.Context, c *Config, _ string) answer {
 
 	switch {
 	case err != nil:
-		return unanswered(path, err)
+		return connectProblem(path, err)
 	case info.GetName() != c.DriverName || info.GetType() != registerapi.CSIPlugin:
 		return problem(fmt.Sprintf("%s registers the %s %s", path, info.GetType(), info.GetName()), "remove it, and restart the driver")
-	case c.refused(ctx):
+	case c.isRegistrationRefused(ctx):
 		return problem("the kubelet is told of "+info.GetName()+" at "+info.GetEndpoint()+", and has not registered it",
 			"see the driver's log for the kubelet's words; it has to reach the driver's socket at that path "+
 				"(--kubelet-registration-endpoint)")
@@ -280,7 +280,7 @@ func lookAtRegistration(ctx context.Context, c *Config, _ string) answer {
 
 // refused says whether the driver knows that the kubelet has not registered it. A
 // node-driver-registrar is ended when that happens, and can't be asked.
-func (c *Config) refused(ctx context.Context) bool {
+func (c *Config) isRegistrationRefused(ctx context.Context) bool {
 	report, err := c.report(ctx)
 
 	return err == nil && report.Registered != nil && !*report.Registered

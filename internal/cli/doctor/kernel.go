@@ -24,7 +24,7 @@ const (
 	oldestMinor = 12
 )
 
-func lookAtKernel(context.Context, *Config, string) answer {
+func checkKernel(context.Context, *Config, string) result {
 	var (
 		name         unix.Utsname
 		major, minor int
@@ -77,7 +77,7 @@ func capable(capability int) bool {
 	return err == nil && data[capability/wordBits].Effective&(1<<(capability%wordBits)) != 0
 }
 
-func lookAtPrivileges(context.Context, *Config, string) answer {
+func checkPrivileges(context.Context, *Config, string) result {
 	const cure = "run it as root, and in a container privileged (securityContext.privileged: true)"
 
 	var lacking []string
@@ -113,8 +113,8 @@ func lookAtPrivileges(context.Context, *Config, string) answer {
 	}
 }
 
-// tryMounting goes by the driver's own calls, and what it mounts is attached nowhere.
-func tryMounting(context.Context, *Config, string) answer {
+// checkMounting goes by the driver's own calls, and what it mounts is attached nowhere.
+func checkMounting(context.Context, *Config, string) result {
 	err := mountDetached()
 
 	switch {
@@ -182,7 +182,7 @@ func eventSources(*Config) []string {
 	return names
 }
 
-func lookAtSource(_ context.Context, c *Config, object string) answer {
+func checkEventSource(_ context.Context, c *Config, object string) result {
 	if c.HealthPolling {
 		return skipped("events are turned off (--health-events=false)")
 	}
@@ -203,20 +203,20 @@ func lookAtSource(_ context.Context, c *Config, object string) answer {
 
 // needed says whether nothing works without a filesystem: ext4 is the default of a
 // StorageClass, and XFS what an embedded pool is.
-func (c *Config) needed(fsType string) bool {
+func (c *Config) isRequired(fsType string) bool {
 	return fsType == filesystem.Ext4 || fsType == filesystem.XFS && c.PoolImageBytes > 0
 }
 
 // lacking is a problem or a warning.
-func (c *Config) lacking(fsType, seen, cure string) answer {
-	if c.needed(fsType) {
+func (c *Config) missingFilesystem(fsType, seen, cure string) result {
+	if c.isRequired(fsType) {
 		return problem(seen, cure)
 	}
 
 	return warning(seen+"; volumes with it can't be used here", cure)
 }
 
-func lookAtFilesystem(_ context.Context, c *Config, fsType string) answer {
+func checkFilesystem(_ context.Context, c *Config, fsType string) result {
 	if listed, err := os.ReadFile("/proc/filesystems"); err == nil &&
 		slices.ContainsFunc(bytes.Split(listed, []byte("\n")), func(line []byte) bool {
 			return string(bytes.TrimSpace(bytes.TrimPrefix(line, []byte("nodev")))) == fsType
@@ -231,7 +231,7 @@ func lookAtFilesystem(_ context.Context, c *Config, fsType string) answer {
 	case err == nil:
 		return ok("the kernel has it")
 	case errors.Is(err, mount.ErrKernelUnsupported):
-		return c.lacking(fsType, "the kernel does not have it, and no module of it could be loaded",
+		return c.missingFilesystem(fsType, "the kernel does not have it, and no module of it could be loaded",
 			"on the host: modprobe "+fsType+", or install the package of the kernel's further modules")
 	default:
 		return warning("it is not loaded, and whether there is a module this process can't find out: "+err.Error(),
@@ -239,7 +239,7 @@ func lookAtFilesystem(_ context.Context, c *Config, fsType string) answer {
 	}
 }
 
-func lookForTools(_ context.Context, c *Config, fsType string) answer {
+func checkTools(_ context.Context, c *Config, fsType string) result {
 	var (
 		found, missing []string
 		pkg            string
@@ -254,7 +254,7 @@ func lookForTools(_ context.Context, c *Config, fsType string) answer {
 	}
 
 	if len(missing) > 0 {
-		return c.lacking(fsType, strings.Join(missing, ", ")+" not installed",
+		return c.missingFilesystem(fsType, strings.Join(missing, ", ")+" not installed",
 			"install them where the driver runs (Debian and Ubuntu: apt-get install "+pkg+"); its image has them")
 	}
 

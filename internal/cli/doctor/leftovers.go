@@ -19,17 +19,17 @@ import (
 
 // settle is between two looks: what belongs to a call that is under way is nobody's
 // for a moment.
-const settle = 700 * time.Millisecond
+const recheckDelay = 700 * time.Millisecond
 
 // shown is how many leftovers are named.
-const shown = 5
+const maxListed = 5
 
-// lookForDevices: an image of a volume that stays attached though nobody uses it
+// checkLeftoverDevices: an image of a volume that stays attached though nobody uses it
 // can't be attached anew, on no node.
-func lookForDevices(ctx context.Context, c *Config, _ string) answer {
+func checkLeftoverDevices(ctx context.Context, c *Config, _ string) result {
 	const cure = "losetup --detach DEVICE, when nothing has it open (lsof DEVICE): the driver attaches it again where it is needed"
 
-	first, known, err := c.idleDevices(ctx)
+	first, byDriver, err := c.idleDevices(ctx)
 	if err != nil {
 		return problem(err.Error(), "mount sysfs at /sys")
 	}
@@ -40,7 +40,7 @@ func lookForDevices(ctx context.Context, c *Config, _ string) answer {
 
 	left := first
 
-	if again, _, err := c.idleAfter(ctx); err == nil {
+	if again, _, err := c.idleDevicesAfterDelay(ctx); err == nil {
 		left = intersect(first, again)
 	}
 
@@ -49,14 +49,14 @@ func lookForDevices(ctx context.Context, c *Config, _ string) answer {
 	}
 
 	says := "attached, and mounted nowhere"
-	if known {
+	if byDriver {
 		says = "attached, and unknown to the driver, unless it checks them just now"
 	}
 
-	return warning(fmt.Sprintf("%d images are %s: %s", len(left), says, some(left)), cure)
+	return warning(fmt.Sprintf("%d images are %s: %s", len(left), says, firstOf(left)), cure)
 }
 
-func (c *Config) idleAfter(ctx context.Context) ([]string, bool, error) {
+func (c *Config) idleDevicesAfterDelay(ctx context.Context) ([]string, bool, error) {
 	if err := pause(ctx); err != nil {
 		return nil, false, err
 	}
@@ -66,14 +66,14 @@ func (c *Config) idleAfter(ctx context.Context) ([]string, bool, error) {
 
 // idleDevices returns the loop devices with images of volumes that nobody uses, as a
 // driver with a node knows it, or else as the mount table tells; known says which.
-func (c *Config) idleDevices(ctx context.Context) (idle []string, known bool, err error) {
+func (c *Config) idleDevices(ctx context.Context) (idle []string, byDriver bool, err error) {
 	attached, err := loop.NewLoops(loop.LoopsOptions{}).Attachments()
 	if err != nil {
 		return nil, false, err
 	}
 
 	report := c.nodeReport(ctx)
-	rooms := c.imageRooms(ctx)
+	directories := c.imageDirectories(ctx)
 	unused := func(_ loop.Attachment, id string) bool { return !inUse(report, id) }
 
 	if report == nil {
@@ -86,7 +86,7 @@ func (c *Config) idleDevices(ctx context.Context) (idle []string, known bool, er
 	}
 
 	for _, each := range attached {
-		id, ours := volumeOf(each, rooms)
+		id, ours := volumeOf(each, directories)
 		if ours && unused(each, id) {
 			idle = append(idle, fmt.Sprintf("%s (%s)", each.Path, each.BackingPath))
 		}
@@ -116,25 +116,25 @@ func inUse(report *health.Report, id string) bool {
 }
 
 // volumeOf returns the volume whose image is attached, if it is in one of the rooms.
-func volumeOf(each loop.Attachment, rooms []string) (string, bool) {
+func volumeOf(each loop.Attachment, directories []string) (string, bool) {
 	id, isImage := strings.CutSuffix(filepath.Base(each.BackingPath), layout.ImageSuffix)
 
-	return id, isImage && volume.IsID(id) && slices.Contains(rooms, filepath.Dir(each.BackingPath))
+	return id, isImage && volume.IsID(id) && slices.Contains(directories, filepath.Dir(each.BackingPath))
 }
 
-// imageRooms are where the images of volumes are, as the kernel would write it, too.
-func (c *Config) imageRooms(ctx context.Context) []string {
-	var rooms []string
+// imageDirectories are where the images of volumes are, as the kernel would write it, too.
+func (c *Config) imageDirectories(ctx context.Context) []string {
+	var directories []string
 
 	for _, name := range pools(c) {
-		for _, directory := range []string{filepath.Clean(c.Pools[name]), resolved(ctx, c.Pools[name])} {
-			for _, place := range []string{directory, filepath.Join(directory, layout.EmbeddedMountPoint)} {
-				rooms = append(rooms, layout.ImageDirectories(place)...)
+		for _, directory := range []string{filepath.Clean(c.Pools[name]), resolveSymlinks(ctx, c.Pools[name])} {
+			for _, root := range []string{directory, filepath.Join(directory, layout.EmbeddedMountPoint)} {
+				directories = append(directories, layout.ImageDirectories(root)...)
 			}
 		}
 	}
 
-	return rooms
+	return directories
 }
 
 // resolveLimit is for what is on a filesystem that hangs: there a path is taken as it
@@ -142,7 +142,7 @@ func (c *Config) imageRooms(ctx context.Context) []string {
 const resolveLimit = time.Second
 
 // resolved is a path without symlinks, or the path itself where that can't be told.
-func resolved(ctx context.Context, path string) string {
+func resolveSymlinks(ctx context.Context, path string) string {
 	found := make(chan string, 1)
 
 	go func() {
@@ -193,16 +193,16 @@ func (c *Config) usedDevices() (map[int]bool, error) {
 	return used, nil
 }
 
-// lookForMounts: what stays mounted keeps its volume from being used elsewhere.
-func lookForMounts(ctx context.Context, c *Config, _ string) answer {
+// checkLeftoverMounts: what stays mounted keeps its volume from being used elsewhere.
+func checkLeftoverMounts(ctx context.Context, c *Config, _ string) result {
 	const cure = "umount PATH, when no pod uses it (kubectl get pods -A -o wide; lsof PATH)"
 
-	first, err := c.strayMounts(ctx)
+	first, err := c.unknownMounts(ctx)
 
 	switch {
-	case errors.Is(err, errNobodyKnows) && len(first) > 0:
-		return skipped(fmt.Sprintf("%d mounts of volumes are here, and no driver that would know of them: %s", len(first), some(first)))
-	case err != nil && !errors.Is(err, errNobodyKnows):
+	case errors.Is(err, errNoNodeReport) && len(first) > 0:
+		return skipped(fmt.Sprintf("%d mounts of volumes are here, and no driver that would know of them: %s", len(first), firstOf(first)))
+	case err != nil && !errors.Is(err, errNoNodeReport):
 		return problem(err.Error(), "mount procfs at /proc")
 	case len(first) == 0:
 		return ok("nothing is mounted that the driver does not know of")
@@ -211,7 +211,7 @@ func lookForMounts(ctx context.Context, c *Config, _ string) answer {
 	left := first
 
 	if pause(ctx) == nil {
-		if again, err := c.strayMounts(ctx); err == nil {
+		if again, err := c.unknownMounts(ctx); err == nil {
 			left = intersect(first, again)
 		}
 	}
@@ -220,14 +220,14 @@ func lookForMounts(ctx context.Context, c *Config, _ string) answer {
 		return ok("nothing is mounted that the driver does not know of")
 	}
 
-	return warning(fmt.Sprintf("%d mounts of volumes are unknown to the driver: %s", len(left), some(left)), cure)
+	return warning(fmt.Sprintf("%d mounts of volumes are unknown to the driver: %s", len(left), firstOf(left)), cure)
 }
 
-var errNobodyKnows = errors.New("no driver with a node answers")
+var errNoNodeReport = errors.New("no driver with a node answers")
 
-// strayMounts returns where volumes of this driver are mounted that it does not know
-// of; all of them, and errNobodyKnows, without a driver.
-func (c *Config) strayMounts(ctx context.Context) ([]string, error) {
+// unknownMounts returns where volumes of this driver are mounted that it does not know
+// of; all of them, and errNoNodeReport, without a driver.
+func (c *Config) unknownMounts(ctx context.Context) ([]string, error) {
 	points, err := mount.List()
 	if err != nil {
 		return nil, err
@@ -235,12 +235,12 @@ func (c *Config) strayMounts(ctx context.Context) ([]string, error) {
 
 	var (
 		report = c.nodeReport(ctx)
-		look   = c.newMountLook(ctx)
+		look   = c.newMountMatcher(ctx)
 		stray  []string
 	)
 
 	for _, point := range points {
-		if look.ours(point) && (report == nil || !look.known(report, point.Path)) {
+		if look.isDriverMount(point) && (report == nil || !look.isReported(report, point.Path)) {
 			stray = append(stray, point.Path)
 		}
 	}
@@ -248,34 +248,34 @@ func (c *Config) strayMounts(ctx context.Context) ([]string, error) {
 	slices.Sort(stray)
 
 	if report == nil {
-		return stray, errNobodyKnows
+		return stray, errNoNodeReport
 	}
 
 	return stray, nil
 }
 
-// mountLook knows the mounts of the driver's volumes from others.
-type mountLook struct {
+// mountMatcher knows the mounts of the driver's volumes from others.
+type mountMatcher struct {
 	// kubelet is the kubelet's directory as it was given, and as the kernel has it.
-	kubelet, kernels string
+	kubelet, resolvedKubelet string
 	driver           string
-	rooms            []string
+	imageDirectories            []string
 	loops            *loop.Loops
 }
 
-func (c *Config) newMountLook(ctx context.Context) *mountLook {
-	return &mountLook{
-		kubelet: filepath.Clean(c.KubeletDir), kernels: resolved(ctx, c.KubeletDir), driver: c.DriverName,
-		rooms: c.imageRooms(ctx), loops: loop.NewLoops(loop.LoopsOptions{}),
+func (c *Config) newMountMatcher(ctx context.Context) *mountMatcher {
+	return &mountMatcher{
+		kubelet: filepath.Clean(c.KubeletDir), resolvedKubelet: resolveSymlinks(ctx, c.KubeletDir), driver: c.DriverName,
+		imageDirectories: c.imageDirectories(ctx), loops: loop.NewLoops(loop.LoopsOptions{}),
 	}
 }
 
 // ours: staging paths have the driver's name in them; elsewhere beneath the kubelet's
 // directory the image tells, or that there is a directory of a volume, or what a
 // volume for a virtual machine is mounted from.
-func (l *mountLook) ours(point mount.Point) bool {
-	beneath, isBeneath := strings.CutPrefix(point.Path, l.kernels+"/")
-	if !isBeneath || kubeletsOwn(beneath) {
+func (l *mountMatcher) isDriverMount(point mount.Point) bool {
+	beneath, isBeneath := strings.CutPrefix(point.Path, l.resolvedKubelet+"/")
+	if !isBeneath || isKubeletMount(beneath) {
 		return false
 	}
 
@@ -289,7 +289,7 @@ func (l *mountLook) ours(point mount.Point) bool {
 
 	if number, isLoop := point.LoopDevice(); isLoop {
 		attached, ok, err := l.loops.Attachment(number)
-		_, isImage := volumeOf(attached, l.rooms)
+		_, isImage := volumeOf(attached, l.imageDirectories)
 
 		return err == nil && ok && isImage // the list of loop devices reports the failure
 	}
@@ -302,9 +302,9 @@ func (l *mountLook) ours(point mount.Point) bool {
 	return filepath.Base(filepath.Dir(point.Root)) == layout.Directories && volume.IsID(filepath.Base(point.Root))
 }
 
-// kubeletsOwn says whether the kubelet itself mounts there what a driver has published:
+// isKubeletMount says whether the kubelet itself mounts there what a driver has published:
 // for subPath, and raw block volumes for its containers.
-func kubeletsOwn(beneath string) bool {
+func isKubeletMount(beneath string) bool {
 	parts := strings.Split(beneath, "/")
 	// plugins/kubernetes.io/csi/volumeDevices/<volume>/dev/<pod>
 	const devices, dev = 3, 5
@@ -313,8 +313,8 @@ func kubeletsOwn(beneath string) bool {
 		len(parts) > dev && parts[devices] == "volumeDevices" && parts[dev] == "dev"
 }
 
-func (l *mountLook) known(report *health.Report, path string) bool {
-	given := l.kubelet + strings.TrimPrefix(path, l.kernels)
+func (l *mountMatcher) isReported(report *health.Report, path string) bool {
+	given := l.kubelet + strings.TrimPrefix(path, l.resolvedKubelet)
 
 	return slices.ContainsFunc(report.Volumes, func(each health.VolumeReport) bool {
 		return each.Staged == path || each.Staged == given ||
@@ -323,7 +323,7 @@ func (l *mountLook) known(report *health.Report, path string) bool {
 }
 
 func pause(ctx context.Context) error {
-	timer := time.NewTimer(settle)
+	timer := time.NewTimer(recheckDelay)
 	defer timer.Stop()
 
 	select {
@@ -339,9 +339,9 @@ func intersect(first, second []string) []string {
 }
 
 // some names the first few.
-func some(all []string) string {
-	if len(all) > shown {
-		return strings.Join(all[:shown], ", ") + ", …"
+func firstOf(all []string) string {
+	if len(all) > maxListed {
+		return strings.Join(all[:maxListed], ", ") + ", …"
 	}
 
 	return strings.Join(all, ", ")

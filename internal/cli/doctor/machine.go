@@ -25,7 +25,7 @@ import (
 
 const loopModule = "/sys/module/loop"
 
-func lookAtLoopDevices(context.Context, *Config, string) answer {
+func checkLoopDevices(context.Context, *Config, string) result {
 	if _, err := os.Stat(loopModule); errors.Is(err, fs.ErrNotExist) {
 		return warning("the kernel's loop driver is not loaded yet",
 			"on the host: modprobe loop, and have it loaded at each boot (/etc/modules-load.d)")
@@ -69,22 +69,22 @@ func moduleParameter(name string) string {
 // anew as a whole now and then.
 const fewStateBytes = 64 << 20
 
-func lookAtState(_ context.Context, c *Config, _ string) answer {
-	point, err := pointOf(c.StateDir)
+func checkState(_ context.Context, c *Config, _ string) result {
+	point, err := mountOf(c.StateDir)
 
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return warning(c.StateDir+" is not there", "the driver makes it at its start; "+
 			"if it should be there already, mount its filesystem, or name it with --state-dir")
 	case err != nil:
-		return problem(err.Error(), cureOf(err, "it has to be a directory"))
+		return problem(err.Error(), permissionCure(err, "it has to be a directory"))
 	}
 
-	if unfit := unfitFilesystem(c.StateDir, point); unfit != nil {
+	if unfit := checkStorageMount(c.StateDir, point); unfit != nil {
 		return *unfit
 	}
 
-	took, err := syncIn(c.StateDir)
+	took, err := measureSync(c.StateDir)
 	if err != nil {
 		return problem(err.Error(), "see who owns it, whether it is full, and what the kernel's log says of its disk")
 	}
@@ -92,15 +92,15 @@ func lookAtState(_ context.Context, c *Config, _ string) answer {
 	seen := fmt.Sprintf("%s is writable, on %s of %s; a write was on disk after %s", c.StateDir, point.FSType, point.Source,
 		took.Round(time.Microsecond))
 
-	if free, err := availableIn(c.StateDir); err == nil && free < fewStateBytes {
-		return warning(seen+", and "+bytesText(free)+" are available", "make room: without any, nothing can be changed")
+	if free, err := availableBytes(c.StateDir); err == nil && free < fewStateBytes {
+		return warning(seen+", and "+formatBytes(free)+" are available", "make room: without any, nothing can be changed")
 	}
 
 	return ok(seen)
 }
 
-// syncIn writes a block to a file without a name and waits until the disk has it.
-func syncIn(directory string) (time.Duration, error) {
+// measureSync writes a block to a file without a name and waits until the disk has it.
+func measureSync(directory string) (time.Duration, error) {
 	file, err := embedded.CreateUnnamed(directory)
 	if err != nil {
 		return 0, err
@@ -120,7 +120,7 @@ func syncIn(directory string) (time.Duration, error) {
 	return time.Since(began), nil
 }
 
-func availableIn(directory string) (int64, error) {
+func availableBytes(directory string) (int64, error) {
 	file, err := os.OpenFile(directory, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return 0, err //nolint:wrapcheck // it names the directory
@@ -134,9 +134,9 @@ func availableIn(directory string) (int64, error) {
 
 // ahead is how far a file may be ahead of the clock: filesystems of other machines
 // have clocks of their own.
-const ahead = time.Minute
+const clockTolerance = time.Minute
 
-func lookAtClock(_ context.Context, c *Config, _ string) answer {
+func checkClock(_ context.Context, c *Config, _ string) result {
 	const cure = "set the clock, and keep it right (systemd-timesyncd, chrony): times of snapshots and of checks come from it"
 
 	now := time.Now()
@@ -146,15 +146,15 @@ func lookAtClock(_ context.Context, c *Config, _ string) answer {
 		return problem(seen+", and this program was built "+c.Built.UTC().Format(time.RFC3339), cure)
 	}
 
-	if written := newestIn(c.StateDir); now.Add(ahead).Before(written) {
+	if written := lastWriteIn(c.StateDir); now.Add(clockTolerance).Before(written) {
 		return problem(seen+", and the state was written "+written.UTC().Format(time.RFC3339)+": the clock was set back", cure)
 	}
 
 	return ok(seen)
 }
 
-// newestIn returns when a file of a directory was last written, zero for none.
-func newestIn(directory string) time.Time {
+// lastWriteIn returns when a file of a directory was last written, zero for none.
+func lastWriteIn(directory string) time.Time {
 	var newest time.Time
 
 	entries, _ := os.ReadDir(directory)
@@ -174,20 +174,20 @@ func (c *Config) hasKubelet() bool {
 	return err == nil
 }
 
-// lookAtKubelet: what the driver mounts beneath has to reach the kubelet and its
+// checkKubelet: what the driver mounts beneath has to reach the kubelet and its
 // containers. In a pod that is what mountPropagation: Bidirectional does.
-func lookAtKubelet(_ context.Context, c *Config, _ string) answer {
+func checkKubelet(_ context.Context, c *Config, _ string) result {
 	const cure = "in a pod: mountPropagation: Bidirectional for the volume with the kubelet's directory; " +
 		"on a host: mount --make-rshared /"
 
-	point, err := pointOf(c.KubeletDir)
+	point, err := mountOf(c.KubeletDir)
 
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return problem(c.KubeletDir+" is not there", "name the kubelet's directory with --kubelet-dir, "+
 			"and in a pod mount it at the same path; without a kubelet make it: target paths lie in it")
 	case err != nil:
-		return problem(err.Error(), cureOf(err, "it has to be a directory"))
+		return problem(err.Error(), permissionCure(err, "it has to be a directory"))
 	case point.ReadOnly || point.SuperReadOnly:
 		return problem(c.KubeletDir+" is mounted read-only", "mount it for writing: mount points are made there")
 	case point.Shared:
@@ -206,12 +206,12 @@ func lookAtKubelet(_ context.Context, c *Config, _ string) answer {
 	return warning(seen+"; no kubelet is here to miss it", cure)
 }
 
-// lookAtQueues is for containers, also privileged ones: some runtimes give them a
+// checkQueues is for containers, also privileged ones: some runtimes give them a
 // /sys that is read-only.
-func lookAtQueues(context.Context, *Config, string) answer {
+func checkQueues(context.Context, *Config, string) result {
 	const without = "; read-ahead and I/O scheduler of a volume are not set then, though its mutable parameters are accepted"
 
-	point, err := pointOf(queue.DefaultSysBlock)
+	point, err := mountOf(queue.DefaultSysBlock)
 	if err != nil {
 		return warning(err.Error()+without, "mount sysfs at /sys")
 	}
@@ -224,7 +224,7 @@ func lookAtQueues(context.Context, *Config, string) answer {
 	return ok("read-ahead and I/O scheduler of volumes can be set in " + queue.DefaultSysBlock)
 }
 
-func lookAtCgroups(_ context.Context, c *Config, _ string) answer {
+func checkCgroups(_ context.Context, c *Config, _ string) result {
 	const without = "; volumes are not limited then, and mutable parameters that would are refused"
 
 	limiter := cgroup.NewLimiter(c.CgroupRoot, slog.New(slog.DiscardHandler))
@@ -233,12 +233,12 @@ func lookAtCgroups(_ context.Context, c *Config, _ string) answer {
 	offer, err := limiter.Support()
 	if err != nil {
 		return warning(err.Error()+without,
-			cureOf(err, "have the kernel's io controller turned on (cgroup v2), or mount cgroups at --cgroup-root"))
+			permissionCure(err, "have the kernel's io controller turned on (cgroup v2), or mount cgroups at --cgroup-root"))
 	}
 
 	seen := fmt.Sprintf("cgroup v%d can limit volumes, in %s", offer.Version, offer.Directory)
 
-	point, err := pointOf(offer.Directory)
+	point, err := mountOf(offer.Directory)
 	if err == nil && (point.ReadOnly || point.SuperReadOnly) {
 		return warning(seen+", which is read-only here"+without,
 			"mount the host's /sys/fs/cgroup for writing, and name it with --cgroup-root")
@@ -252,7 +252,7 @@ func lookAtCgroups(_ context.Context, c *Config, _ string) answer {
 	return ok(seen)
 }
 
-func lookAtDirectVolumes(_ context.Context, c *Config, _ string) answer {
+func checkDirectVolumes(_ context.Context, c *Config, _ string) result {
 	if c.KataRuntime != "" {
 		if _, err := exec.LookPath(c.KataRuntime); err != nil {
 			return problem("--kata-runtime: "+err.Error(), "install Kata Containers, correct the path, or leave the flag out")
@@ -265,7 +265,7 @@ func lookAtDirectVolumes(_ context.Context, c *Config, _ string) answer {
 
 	entries, err := kata.NewRoot(c.DirectVolumeRoot).List()
 	if err != nil {
-		return problem(err.Error(), cureOf(err, "make it safe as it says: until then no volume is assigned to a virtual machine"))
+		return problem(err.Error(), permissionCure(err, "make it safe as it says: until then no volume is assigned to a virtual machine"))
 	}
 
 	return ok(fmt.Sprintf("%s belongs to this user alone, and has %d assignments", c.DirectVolumeRoot, len(entries)))

@@ -18,12 +18,12 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-// examineChild is what Apart starts its child with here.
+// examineChild is what ExamineInChild starts its child with here.
 const examineChild = "examine"
 
 func TestMain(m *testing.M) {
 	if slices.Equal(os.Args[1:], []string{examineChild}) {
-		if err := doctor.Serve(context.Background(), os.Stdin, os.Stdout); err != nil {
+		if err := doctor.ServeChild(context.Background(), os.Stdin, os.Stdout); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

@@ -21,16 +21,16 @@ import (
 )
 
 // site is where a pool is.
-type site struct {
+type poolLocation struct {
 	// directory is what the flag names, and rooms where the volumes are: in there,
 	// or in the filesystem that is embedded in image.
-	directory, rooms, image string
+	directory, root, image string
 }
 
 // site returns the place of a pool that is there. Errors: fs.ErrNotExist,
 // embedded.ErrNotMounted, or what else keeps it from being found.
-func (c *Config) site(name string) (site, error) {
-	s := site{directory: c.Pools[name]}
+func (c *Config) locatePool(name string) (poolLocation, error) {
+	s := poolLocation{directory: c.Pools[name]}
 
 	info, err := os.Stat(s.directory)
 	if err == nil && !info.IsDir() {
@@ -41,11 +41,11 @@ func (c *Config) site(name string) (site, error) {
 		return s, err
 	}
 
-	if s.rooms, err = embedded.Locate(s.directory); err != nil {
+	if s.root, err = embedded.Locate(s.directory); err != nil {
 		return s, err
 	}
 
-	if s.rooms != s.directory {
+	if s.root != s.directory {
 		s.image = filepath.Join(s.directory, layout.EmbeddedImage)
 	}
 
@@ -54,16 +54,16 @@ func (c *Config) site(name string) (site, error) {
 
 // nameless makes a file in the pool that nobody sees, in its scratch room where it
 // has one.
-func (s *site) nameless() (*os.File, error) {
-	if file, err := embedded.CreateUnnamed(filepath.Join(s.rooms, layout.Scratch)); !errors.Is(err, fs.ErrNotExist) {
+func (s *poolLocation) createUnnamed() (*os.File, error) {
+	if file, err := embedded.CreateUnnamed(filepath.Join(s.root, layout.Scratch)); !errors.Is(err, fs.ErrNotExist) {
 		return file, err
 	}
 
-	return embedded.CreateUnnamed(s.rooms)
+	return embedded.CreateUnnamed(s.root)
 }
 
-func lookAtPool(_ context.Context, c *Config, name string) answer {
-	s, err := c.site(name)
+func checkPool(_ context.Context, c *Config, name string) result {
+	s, err := c.locatePool(name)
 
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -75,19 +75,19 @@ func lookAtPool(_ context.Context, c *Config, name string) answer {
 		return problem(s.directory+" has an embedded pool that is not mounted",
 			"start a driver of mode node or all; if one runs, its log says why not, and docs/embedded-pool.md what to do")
 	case err != nil:
-		return problem(err.Error(), cureOf(err, "docs/embedded-pool.md says what belongs there; the directory itself has to be one"))
+		return problem(err.Error(), permissionCure(err, "docs/embedded-pool.md says what belongs there; the directory itself has to be one"))
 	}
 
-	point, err := pointOf(s.rooms)
+	point, err := mountOf(s.root)
 	if err != nil {
-		return problem(err.Error(), cureOf(err, "see what the kernel's log says of its disk"))
+		return problem(err.Error(), permissionCure(err, "see what the kernel's log says of its disk"))
 	}
 
-	if unfit := unfitFilesystem(s.rooms, point); unfit != nil {
+	if unfit := checkStorageMount(s.root, point); unfit != nil {
 		return *unfit
 	}
 
-	file, err := s.nameless()
+	file, err := s.createUnnamed()
 	if err != nil && !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
 		return problem("nothing can be written: "+err.Error(), "see who owns it, whether it is mounted read-only, and the kernel's log")
 	}
@@ -103,8 +103,8 @@ func lookAtPool(_ context.Context, c *Config, name string) answer {
 	return ok(s.directory + " is writable, on " + point.FSType + " of " + point.Source)
 }
 
-// pointOf returns the mount that a directory is on.
-func pointOf(directory string) (mount.Point, error) {
+// mountOf returns the mount that a directory is on.
+func mountOf(directory string) (mount.Point, error) {
 	file, err := os.OpenFile(directory, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return mount.Point{}, err //nolint:wrapcheck // it names the directory
@@ -114,9 +114,9 @@ func pointOf(directory string) (mount.Point, error) {
 	return mount.PointOf(file)
 }
 
-// unfitFilesystem says what is wrong with keeping data there, or nil.
-func unfitFilesystem(directory string, point mount.Point) *answer {
-	var unfit answer
+// checkStorageMount says what is wrong with keeping data there, or nil.
+func checkStorageMount(directory string, point mount.Point) *result {
+	var unfit result
 
 	switch {
 	case point.ReadOnly || point.SuperReadOnly:
@@ -135,23 +135,23 @@ func unfitFilesystem(directory string, point mount.Point) *answer {
 	return &unfit
 }
 
-// noPool is for the checks that follow lookAtPool, which says what is wrong.
-func noPool(err error) answer { return skipped("there is no pool to look into: " + err.Error()) }
+// skippedWithoutPool is for the checks that follow checkPool, which says what is wrong.
+func skippedWithoutPool(err error) result { return skipped("there is no pool to look into: " + err.Error()) }
 
 // A twentieth of its inodes, and less, is what a filesystem runs out of soon.
 const fewInodesPart = 20
 
-func lookAtPoolSpace(_ context.Context, c *Config, name string) answer {
+func checkPoolSpace(_ context.Context, c *Config, name string) result {
 	const cure = "delete volumes and snapshots, or enlarge the filesystem"
 
-	s, err := c.site(name)
+	s, err := c.locatePool(name)
 	if err != nil {
-		return noPool(err)
+		return skippedWithoutPool(err)
 	}
 
-	opened, err := pool.Open(name, s.rooms, pool.NoCreate, pool.EmbeddedIn(map[string]string{name: s.image}))
+	opened, err := pool.Open(name, s.root, pool.NoCreate, pool.EmbeddedIn(map[string]string{name: s.image}))
 	if err != nil {
-		return noPool(err)
+		return skippedWithoutPool(err)
 	}
 	defer opened.Close()
 
@@ -160,12 +160,12 @@ func lookAtPoolSpace(_ context.Context, c *Config, name string) answer {
 		return problem(err.Error(), "see what the kernel's log says of its disk")
 	}
 
-	inodes, err := inodesOf(s.rooms)
+	inodes, err := inodeUsage(s.root)
 	if err != nil {
 		return problem(err.Error(), "see what the kernel's log says of its disk")
 	}
 
-	seen := fmt.Sprintf("%s of %s available", bytesText(capacity.Available), bytesText(capacity.Total))
+	seen := fmt.Sprintf("%s of %s available", formatBytes(capacity.Available), formatBytes(capacity.Total))
 	if inodes.Total > 0 {
 		seen += fmt.Sprintf(", %s of %s inodes", humanize.Comma(inodes.Available), humanize.Comma(inodes.Total))
 	}
@@ -180,7 +180,7 @@ func lookAtPoolSpace(_ context.Context, c *Config, name string) answer {
 	}
 }
 
-func inodesOf(directory string) (mount.Amount, error) {
+func inodeUsage(directory string) (mount.Amount, error) {
 	file, err := os.OpenFile(directory, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return mount.Amount{}, err //nolint:wrapcheck // it names the directory
@@ -192,19 +192,19 @@ func inodesOf(directory string) (mount.Amount, error) {
 	return usage.Inodes, err
 }
 
-func bytesText(count int64) string { return humanize.IBytes(uint64(max(count, 0))) }
+func formatBytes(count int64) string { return humanize.IBytes(uint64(max(count, 0))) }
 
-func lookAtPoolReflink(_ context.Context, c *Config, name string) answer {
-	s, err := c.site(name)
+func checkPoolReflink(_ context.Context, c *Config, name string) result {
+	s, err := c.locatePool(name)
 	if err != nil {
-		return noPool(err)
+		return skippedWithoutPool(err)
 	}
 
-	instant, err := embedded.Reflinks(s.rooms)
+	instant, err := embedded.Reflinks(s.root)
 
 	switch {
 	case err != nil:
-		return noPool(err)
+		return skippedWithoutPool(err)
 	case instant:
 		return ok("files share blocks: snapshots and clones are instant")
 	case c.PoolImageBytes > 0 && c.WithoutDriver:
@@ -226,18 +226,18 @@ const (
 	cleanUpLimit = 3 * time.Second
 )
 
-// tryToAttach attaches an image without a name, by a device that goes by itself.
-func tryToAttach(ctx context.Context, c *Config, name string) answer {
+// checkAttach attaches an image without a name, by a device that goes by itself.
+func checkAttach(ctx context.Context, c *Config, name string) result {
 	if !privileged() {
 		return skipped("attaching needs root; see privileges")
 	}
 
-	s, err := c.site(name)
+	s, err := c.locatePool(name)
 	if err != nil {
-		return noPool(err)
+		return skippedWithoutPool(err)
 	}
 
-	image, err := s.nameless()
+	image, err := s.createUnnamed()
 	if err == nil {
 		defer image.Close()
 
@@ -245,10 +245,10 @@ func tryToAttach(ctx context.Context, c *Config, name string) answer {
 	}
 
 	if err != nil {
-		return noPool(err)
+		return skippedWithoutPool(err)
 	}
 
-	direct, err := carries(ctx, image)
+	direct, err := tryAttach(ctx, image)
 
 	switch {
 	case err != nil:
@@ -263,7 +263,7 @@ func tryToAttach(ctx context.Context, c *Config, name string) answer {
 
 // carries says whether what is written to a loop device reaches the image, and
 // whether by direct I/O.
-func carries(ctx context.Context, image *os.File) (direct bool, err error) {
+func tryAttach(ctx context.Context, image *os.File) (direct bool, err error) {
 	loops := loop.NewLoops(loop.LoopsOptions{First: lastTrial - trials + 1, Last: lastTrial})
 
 	// AutoClear detaches it also when this process is killed.
@@ -272,7 +272,7 @@ func carries(ctx context.Context, image *os.File) (direct bool, err error) {
 		return false, err
 	}
 
-	direct, err = device.DirectIO, writeThrough(device, image)
+	direct, err = device.DirectIO, verifyWrite(device, image)
 
 	cleanUp, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpLimit)
 	defer cancel()
@@ -289,7 +289,7 @@ func carries(ctx context.Context, image *os.File) (direct bool, err error) {
 
 var errNotThere = errors.New("what was written to the device is not in the image")
 
-func writeThrough(device *loop.Device, image *os.File) error {
+func verifyWrite(device *loop.Device, image *os.File) error {
 	written, read := bytes.Repeat([]byte{'T'}, blockBytes), make([]byte, blockBytes)
 
 	if _, err := device.File().WriteAt(written, 0); err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/touchstone-csi/touchstone/test/child"
 )
 
-// The sweep is what stands between an interrupted demo and somebody's machine,
-// so it is tested without a driver, on the worst that one could leave.
+// These tests run removeRoot without a driver, on leftovers that an interrupted demo could
+// leave on a machine.
 
 func needsRoot(t *testing.T) {
 	t.Helper()
@@ -25,7 +25,7 @@ func needsRoot(t *testing.T) {
 	}
 }
 
-func limited(t *testing.T) context.Context {
+func contextWithTimeout(t *testing.T) context.Context {
 	t.Helper()
 
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -34,19 +34,19 @@ func limited(t *testing.T) context.Context {
 	return ctx
 }
 
-// takeAwayAfter is for when the sweep fails.
-func takeAwayAfter(t *testing.T, root string) {
+// unmountAfterTest unmounts below root in case the test fails.
+func unmountAfterTest(t *testing.T, root string) {
 	t.Helper()
 
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 
-		require.NoError(t, takeAway(ctx, root))
+		require.NoError(t, unmountAndDetach(ctx, root))
 	})
 }
 
-func TestSweepTakesAwayNestedMountsAndTheirDevices(t *testing.T) {
+func TestRemoveRootUnmountsNestedMounts(t *testing.T) {
 	needsRoot(t)
 
 	root := filepath.Join(t.TempDir(), "demo")
@@ -57,7 +57,7 @@ func TestSweepTakesAwayNestedMountsAndTheirDevices(t *testing.T) {
 		require.NoError(t, os.MkdirAll(dir, directoryMode))
 	}
 
-	takeAwayAfter(t, root)
+	unmountAfterTest(t, root)
 	require.NoError(t, os.WriteFile(image, nil, payloadMode))
 	require.NoError(t, os.Truncate(image, small))
 	require.NoError(t, child.Command(t, "mkfs.ext4", "-q", "-F", image).Run())
@@ -76,7 +76,7 @@ func TestSweepTakesAwayNestedMountsAndTheirDevices(t *testing.T) {
 	require.NoError(t, unix.Mount(staging, target, "", unix.MS_BIND, ""))
 	require.NoError(t, unix.Mount(fmt.Sprintf("/dev/loop%d", loops[0].number), device, "", unix.MS_BIND, ""))
 
-	require.NoError(t, sweep(limited(t), root, false))
+	require.NoError(t, removeRoot(contextWithTimeout(t), root, false))
 
 	mounts, err := mountsBelow(root)
 	require.NoError(t, err)
@@ -88,7 +88,7 @@ func TestSweepTakesAwayNestedMountsAndTheirDevices(t *testing.T) {
 	require.NoDirExists(t, root)
 }
 
-func TestSweepTakesAwayVolumesInAnEmbeddedPool(t *testing.T) {
+func TestRemoveRootUnmountsEmbeddedPool(t *testing.T) {
 	needsRoot(t)
 
 	root := filepath.Join(t.TempDir(), "demo")
@@ -99,7 +99,7 @@ func TestSweepTakesAwayVolumesInAnEmbeddedPool(t *testing.T) {
 		require.NoError(t, os.MkdirAll(dir, directoryMode))
 	}
 
-	takeAwayAfter(t, root)
+	unmountAfterTest(t, root)
 
 	image := func(path string, size int64, mkfs ...string) {
 		require.NoError(t, os.WriteFile(path, nil, payloadMode))
@@ -115,7 +115,7 @@ func TestSweepTakesAwayVolumesInAnEmbeddedPool(t *testing.T) {
 	require.NoError(t, child.Command(t, "mount", "-o", "loop", outer, mounted).Run())
 	image(inner, small, "mkfs.ext4", "-q", "-F")
 	require.NoError(t, child.Command(t, "mount", "-o", "loop", inner, staging).Run())
-	// A raw block volume is a device that nobody has mounted.
+	// A raw block volume is a device that is not mounted.
 	image(raw, small)
 	require.NoError(t, child.Command(t, "losetup", "-f", raw).Run())
 
@@ -123,17 +123,17 @@ func TestSweepTakesAwayVolumesInAnEmbeddedPool(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, loops, 3)
 
-	require.NoError(t, sweep(limited(t), root, false))
+	require.NoError(t, removeRoot(contextWithTimeout(t), root, false))
 	require.NoDirExists(t, root)
 
 	for _, device := range loops {
-		// The number may be another's by now.
+		// Another process may have taken the number.
 		image, _ := os.ReadFile(fmt.Sprintf("/sys/block/loop%d/loop/backing_file", device.number))
 		require.NotContains(t, string(image), filepath.Base(device.image))
 	}
 }
 
-func TestSweepNeverReachesThroughAMount(t *testing.T) {
+func TestRemoveRootDeletesNothingThroughAMount(t *testing.T) {
 	needsRoot(t)
 
 	root, outside := filepath.Join(t.TempDir(), "demo"), t.TempDir()
@@ -142,26 +142,26 @@ func TestSweepNeverReachesThroughAMount(t *testing.T) {
 	require.NoError(t, os.MkdirAll(target, directoryMode))
 	require.NoError(t, os.WriteFile(precious, []byte("data"), payloadMode))
 	require.NoError(t, unix.Mount(outside, target, "", unix.MS_BIND, ""))
-	takeAwayAfter(t, root)
+	unmountAfterTest(t, root)
 
-	// Somebody keeps it busy, so that it only goes by force.
+	// A process keeps it busy, so that only MNT_DETACH unmounts it.
 	user, err := os.Open(filepath.Join(target, "precious"))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = user.Close() })
 
-	require.NoError(t, sweep(limited(t), root, false))
+	require.NoError(t, removeRoot(contextWithTimeout(t), root, false))
 	require.NoDirExists(t, root)
 	require.FileExists(t, precious)
 }
 
-func TestSweepKeepsTheDirectoryIfAsked(t *testing.T) {
+func TestRemoveRootKeepsDirectoryOnRequest(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "demo")
 	require.NoError(t, os.MkdirAll(filepath.Join(root, "state"), directoryMode))
-	require.NoError(t, sweep(limited(t), root, true))
+	require.NoError(t, removeRoot(contextWithTimeout(t), root, true))
 	require.DirExists(t, filepath.Join(root, "state"))
 }
 
-func TestANeighbourWithALongerNameIsLeftAlone(t *testing.T) {
+func TestRemoveRootSparesLongerNames(t *testing.T) {
 	needsRoot(t)
 
 	parent := t.TempDir()
@@ -177,7 +177,7 @@ func TestANeighbourWithALongerNameIsLeftAlone(t *testing.T) {
 	mounts, err := mountsBelow(root)
 	require.NoError(t, err)
 	require.Empty(t, mounts)
-	require.NoError(t, sweep(limited(t), root, false))
+	require.NoError(t, removeRoot(contextWithTimeout(t), root, false))
 
 	mounts, err = mountsBelow(neighbour)
 	require.NoError(t, err)

@@ -21,16 +21,16 @@ import (
 const (
 	loopMajor  = 7
 	deviceMode = 0o600
-	// unmountRounds is how often it is tried without force; each round takes away
-	// at least the topmost mounts.
+	// unmountRounds is the number of attempts without MNT_DETACH; each unmounts at least
+	// the topmost mounts.
 	unmountRounds = 10
-	sweepPause    = 20 * time.Millisecond
+	unmountPause  = 20 * time.Millisecond
 )
 
-var errRemains = errors.New("something is left behind")
+var errLeftover = errors.New("something is left behind")
 
-// mountsBelow lists the mounts beneath root in the order of the table, in which
-// a mount comes after the one that it lies on.
+// mountsBelow lists the mounts below root in the order of the mount table, in which a mount
+// follows the one that contains its mount point.
 func mountsBelow(root string) ([]*mountinfo.Info, error) {
 	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(root))
 	if err != nil {
@@ -58,7 +58,7 @@ func mountAt(path string) (*mountinfo.Info, error) {
 
 var errNotMounted = errors.New("nothing is mounted there")
 
-// loop is a loop device with an image beneath the demo's root.
+// loop is a loop device whose image is below the demo's root.
 type loop struct {
 	number int
 	image  string
@@ -79,7 +79,7 @@ func loopsBelow(root string) ([]loop, error) {
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENXIO) {
 			continue // Detached since it was listed.
 		} else if err != nil {
-			return nil, fmt.Errorf("read what a loop device holds: %w", err)
+			return nil, fmt.Errorf("read a loop device's backing file: %w", err)
 		}
 
 		device := filepath.Base(filepath.Dir(filepath.Dir(file)))
@@ -93,11 +93,10 @@ func loopsBelow(root string) ([]loop, error) {
 	return found, nil
 }
 
-// volumesBelow lists what lies in the pool's own directories: the pool itself
-// and those (images, snapshots, …) stay when all volumes are gone, and so does
-// the image that an embedded pool is in, the pool's identity, and the lock of its
-// controller.
-func volumesBelow(pool string) ([]string, error) {
+// volumeFilesBelow lists the files of volumes and snapshots in a pool. It omits what stays
+// without volumes: the pool's directories, an embedded pool's image, the pool's identity,
+// and its controller's lock.
+func volumeFilesBelow(pool string) ([]string, error) {
 	var found []string
 
 	err := filepath.WalkDir(pool, func(path string, entry fs.DirEntry, err error) error {
@@ -105,13 +104,13 @@ func volumesBelow(pool string) ([]string, error) {
 			return err
 		}
 
-		// The rooms stay: all that is a file, or the directory of a volume or of a
-		// snapshot, is not one of them.
-		room := filepath.Base(filepath.Dir(path))
+		// A file, or a directory of a volume or snapshot, is not one of the pool's own
+		// directories.
+		parent := filepath.Base(filepath.Dir(path))
 		own := path == filepath.Join(pool, layout.EmbeddedImage) ||
 			entry.Name() == layout.ControllerLock || entry.Name() == layout.Identity
 
-		if !own && (!entry.IsDir() || room == layout.Directories || room == layout.Snapshots || room == layout.Removing) {
+		if !own && (!entry.IsDir() || parent == layout.Directories || parent == layout.Snapshots || parent == layout.Removing) {
 			found = append(found, path)
 		}
 
@@ -124,12 +123,12 @@ func volumesBelow(pool string) ([]string, error) {
 	return found, nil
 }
 
-// clear frees the device. With the device still in use the kernel says yes and
-// does it later.
-func (l loop) clear(scratch string) error {
+// detach detaches the device. If the device is in use, LOOP_CLR_FD succeeds and the kernel
+// detaches it at the last close.
+func (l loop) detach(scratch string) error {
 	path := fmt.Sprintf("/dev/loop%d", l.number)
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		// The driver may have used a node of its own where /dev had none.
+		// The driver makes a device node of its own if /dev has none.
 		path = filepath.Join(scratch, fmt.Sprintf("loop%d", l.number))
 		if err := unix.Mknod(path, unix.S_IFBLK|deviceMode, int(unix.Mkdev(loopMajor, uint32(l.number)))); err != nil {
 			return fmt.Errorf("make a node for %s: %w", l, err)
@@ -153,7 +152,7 @@ func (l loop) clear(scratch string) error {
 	return nil
 }
 
-// unmountAll takes away mounts, the last come first.
+// unmountAll unmounts in reverse order.
 func unmountAll(mounts []*mountinfo.Info, flags int) error {
 	var busy []error
 
@@ -166,10 +165,10 @@ func unmountAll(mounts []*mountinfo.Info, flags int) error {
 	return errors.Join(busy...)
 }
 
-// takeAway unmounts and detaches all that is beneath root, in rounds: a volume's
-// mount holds its device, the device's image holds the embedded pool's mount, and
-// that a device of its own.
-func takeAway(ctx context.Context, root string) error {
+// unmountAndDetach unmounts and detaches everything below root, in rounds: a volume's mount
+// keeps its device open, the device's image keeps the embedded pool's mount busy, and that
+// keeps a device of its own.
+func unmountAndDetach(ctx context.Context, root string) error {
 	for round := 1; ; round++ {
 		mounts, err := mountsBelow(root)
 		if err != nil {
@@ -188,7 +187,7 @@ func takeAway(ctx context.Context, root string) error {
 
 		busy := unmountAll(mounts, flags)
 		for _, device := range loops {
-			busy = errors.Join(busy, device.clear(root))
+			busy = errors.Join(busy, device.detach(root))
 		}
 
 		if round > unmountRounds && busy != nil {
@@ -198,16 +197,15 @@ func takeAway(ctx context.Context, root string) error {
 		select {
 		case <-ctx.Done():
 			return errors.Join(fmt.Errorf("%d mounts, %v: %w", len(mounts), loops, ctx.Err()), busy)
-		case <-time.After(sweepPause):
+		case <-time.After(unmountPause):
 		}
 	}
 }
 
-// sweep takes away whatever is beneath root, whoever left it there. A
-// directory is only removed when the mount table shows nothing in it any more:
-// never through a mount into somebody's data.
-func sweep(ctx context.Context, root string, keep bool) error {
-	if err := takeAway(ctx, root); err != nil {
+// removeRoot unmounts, detaches and removes everything below root. It removes a directory
+// only if the mount table shows no mount in it, so that it deletes no data through a mount.
+func removeRoot(ctx context.Context, root string, keep bool) error {
+	if err := unmountAndDetach(ctx, root); err != nil {
 		return err
 	}
 
@@ -217,7 +215,7 @@ func sweep(ctx context.Context, root string, keep bool) error {
 	}
 
 	if len(mounts) > 0 {
-		return fmt.Errorf("%w: %s is mounted again", errRemains, mounts[0].Mountpoint)
+		return fmt.Errorf("%w: %s is mounted again", errLeftover, mounts[0].Mountpoint)
 	}
 
 	if keep {
