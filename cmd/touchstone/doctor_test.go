@@ -60,7 +60,7 @@ func TestDoctorReadsTheDriversSettings(t *testing.T) {
 	require.Regexp(t, `(?m)^state +- +ok +`+dir, out)
 	require.Regexp(t, `(?m)^kernel +- +skipped +mode controller`, out)
 	require.Regexp(t, `(?m)^socket +- +problem +there is no `+dir+`/csi.sock`, out)
-	require.Contains(t, problems, "touchstone: not well: 1 of ")
+	require.Contains(t, problems, "touchstone: not healthy: 1 of ")
 
 	code, out, problems = touchstone("ctl", "doctor", "--state-dir="+dir, "--without-driver")
 	require.Zero(t, code, out+problems)

@@ -18,14 +18,13 @@ import (
 )
 
 var (
-	errAllOrSome  = errors.New("name volumes, or --all of them")
+	errAllOrSome  = errors.New("give volume ids, or --all")
 	errNotClean   = errors.New("not clean")
 	errNotChecked = errors.New("not checked")
-	errNoChecks   = errors.New("the driver checks nothing on demand: it is not Touchstone")
+	errNoChecks   = errors.New("the driver has no checks on demand: it is not Touchstone")
 )
 
-// The verdicts that are not good news, and how a filesystem is checked: words of
-// the driver's node.
+// Verdicts and kinds of checks as the driver's node names them.
 const (
 	verdictDamaged = "damaged"
 	verdictFailed  = "failed"
@@ -33,11 +32,11 @@ const (
 	howOnline      = "online"
 )
 
-// checkFlags say what `touchstone check` shall do.
+// checkFlags are the flags of `touchstone check`.
 type checkFlags struct{ all, online bool }
 
-// NewCheckCommand returns `check`, which speaks to a driver of Touchstone's as
-// `ctl` does to any. Its errors say by ExitCode what the process shall end with.
+// NewCheckCommand returns `check`, a client of Touchstone's check service. Its errors have the
+// exit code as ExitCode.
 func NewCheckCommand() *cobra.Command {
 	given, asked := &settings{output: outputTable}, checkFlags{}
 
@@ -45,13 +44,12 @@ func NewCheckCommand() *cobra.Command {
 		Use:   "check VOLUME… | --all",
 		Short: "Check the filesystems of volumes now",
 		Long: `Check the filesystems of volumes now, and print the verdicts. Nothing is repaired.
-A volume that is not in use is checked in place. One that is in use is left alone
-unless --online is given: then its filesystem is frozen for the instant that a copy
-takes, in which writers wait, and the copy is checked. --all passes over what can't
-be checked, and says so.
+A volume that is not in use is checked in place. One that is in use is only checked
+with --online: its filesystem is frozen while a copy is taken, in which writers wait,
+and the copy is checked. --all skips volumes that can't be checked, and lists them.
 
-Exit code 0: all that was checked is clean, 1: something is damaged, or its check
-failed, 2: wrong usage, or a volume that was named can't be checked.`,
+Exit code 0: all checked volumes are clean, 1: a volume is damaged, or its check
+failed, 2: wrong usage, or a given volume can't be checked.`,
 		Example: `  touchstone check --all
   touchstone check --online ID`,
 		SilenceErrors: true,
@@ -67,8 +65,8 @@ failed, 2: wrong usage, or a volume that was named can't be checked.`,
 	}
 
 	flags := command.Flags()
-	flags.BoolVar(&asked.all, "all", false, "all volumes that the driver knows of")
-	flags.BoolVar(&asked.online, "online", false, "check those in use, too, on a copy")
+	flags.BoolVar(&asked.all, "all", false, "all volumes that the driver knows")
+	flags.BoolVar(&asked.online, "online", false, "also check volumes in use, on a copy")
 	flags.StringVar(&given.endpoint, "endpoint", defaultEndpoint, "the driver's socket (environment: "+endpointVar+")")
 	flags.VarP(&given.output, "output", "o", "table for people, json for programs")
 	flags.DurationVar(&given.timeout, "timeout", 0, "give up after this time; 0 never does")
@@ -83,13 +81,13 @@ type passed struct {
 	Why      string `json:"why"`
 }
 
-// checked is what programs get.
+// checked is the JSON output.
 type checked struct {
 	Checks []*health.VolumeCheck `json:"checks"`
 	Passed []passed              `json:"passedOver"`
 }
 
-// checking is a run of check.
+// checking is one run of the command.
 type checking struct {
 	*session
 	checkFlags
@@ -121,7 +119,7 @@ func (s *session) checkAll(ctx context.Context, asked checkFlags) error {
 	return run.finish()
 }
 
-// check returns only an error that the others would end with, too.
+// check returns only errors that apply to all volumes.
 func (c *checking) check(ctx context.Context, client *health.Client, id string) error {
 	how := howOffline
 	if c.online {
@@ -137,7 +135,7 @@ func (c *checking) check(ctx context.Context, client *health.Client, id string) 
 	case codes.FailedPrecondition, codes.NotFound, codes.InvalidArgument, codes.Aborted:
 		c.skip(id, err)
 	case codes.Unavailable:
-		// It may be the volume's pool, or the driver.
+		// Either the volume's pool is unavailable, or the driver.
 		if _, gone := c.Probe(ctx, &csi.ProbeRequest{}); status.Code(gone) == codes.Unavailable {
 			return err
 		}
@@ -162,7 +160,7 @@ func (c *checking) skip(id string, err error) {
 	c.Passed = append(c.Passed, passed{id, why})
 }
 
-// explainNotTouchstone explains what gRPC says of a service that is not there.
+// explainNotTouchstone replaces gRPC's error of a missing service.
 func explainNotTouchstone(err error, service string, means error) error {
 	if status.Code(err) == codes.Unimplemented && strings.Contains(status.Convert(err).Message(), service) {
 		return fmt.Errorf("%w (%w)", means, err)
@@ -171,7 +169,7 @@ func explainNotTouchstone(err error, service string, means error) error {
 	return err
 }
 
-// tell prints a line at once: the next check may take long.
+// printVerdict prints a line at once: the next check may take long.
 func (c *checking) printVerdict(id string) {
 	if c.format == outputJSON {
 		return

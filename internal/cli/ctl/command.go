@@ -22,15 +22,15 @@ const (
 
 var errUnknownCommand = errors.New("unknown command")
 
-// settings are the flags that all commands have.
+// settings are the flags of all commands.
 type settings struct {
 	endpoint string
 	output   outputFormat
 	timeout  time.Duration
 }
 
-// NewCommand returns `ctl` with all its subcommands. Its errors say by
-// ExitCode what the process shall end with; printing them is the caller's.
+// NewCommand returns `ctl` with all its subcommands. Its errors have the exit code as
+// ExitCode; the caller prints them.
 func NewCommand() *cobra.Command {
 	given := &settings{output: outputTable}
 
@@ -62,8 +62,8 @@ or cannot be reached, 2: wrong usage. Those of "volume health", "node health" an
 	return command
 }
 
-// group is a command that only holds others. Left to itself, cobra would
-// answer a misspelt one with help and success.
+// group is a command that only contains others. By default, cobra prints help and succeeds
+// for a misspelt subcommand.
 func group(name, short string, children ...*cobra.Command) *cobra.Command {
 	command := &cobra.Command{
 		Use:   name,
@@ -87,11 +87,11 @@ type session struct {
 	*printer
 
 	args []string
-	// side is where progress is told, apart from the answer.
+	// side receives progress, separate from the answer.
 	side io.Writer
 }
 
-// endpointOf is the flag's, else the environment's.
+// endpointOf returns the endpoint of the flag, else of the environment.
 func (s *settings) endpointOf(cmd *cobra.Command) string {
 	if fromEnv := os.Getenv(endpointVar); fromEnv != "" && !cmd.Flags().Changed("endpoint") {
 		return fromEnv
@@ -150,8 +150,8 @@ func asUsage(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// need marks flags without which a command makes no sense. Cobra's own way
-// ends in an error that is not told from the driver's.
+// markRequired makes flags required. Cobra's own required flags return an error that cannot be
+// distinguished from the driver's.
 func markRequired(cmd *cobra.Command, names ...string) {
 	check := cmd.Args
 	cmd.Args = func(cmd *cobra.Command, args []string) error {

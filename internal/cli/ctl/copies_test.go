@@ -251,7 +251,7 @@ func TestWhatWasCutIsShownWhenWaitingFails(t *testing.T) {
 func TestProgressIsToldBesideTheAnswer(t *testing.T) {
 	driver, endpoint := startFake(t)
 
-	// Other work, which is not this command's to tell of.
+	// Other work, which this command does not print.
 	defer driver.tasks.Start("snapshot", "another", gibi).End(nil)
 
 	var side bytes.Buffer
@@ -275,7 +275,7 @@ func TestACopyThatIsAllThereIsOnItsWayToTheDisk(t *testing.T) {
 
 	_, err := runBeside(t, &side, "snapshot", "restore", "snapshot-1", "slow", "--progress=10ms", "--endpoint", endpoint)
 	require.NoError(t, err)
-	require.Contains(t, side.String(), "restore of first: 1.0 GiB of 1.0 GiB (100 %), on its way to the disk\n")
+	require.Contains(t, side.String(), "restore of first: 1.0 GiB of 1.0 GiB (100 %), syncing to disk\n")
 	require.Contains(t, side.String(), "restore of volume slow: 512 MiB")
 }
 

@@ -10,7 +10,7 @@ import (
 
 var errTwoSources = errors.New("a volume is made of one source: --from-snapshot or --from-volume")
 
-// createFlags say what a new volume shall be.
+// createFlags are the flags of a new volume.
 type createFlags struct {
 	required, limit size
 	parameters      keyValues
@@ -101,7 +101,7 @@ one; it may be larger, not smaller.`,
 	return cmd
 }
 
-// create makes the call and shows the volume. One of a source may take long.
+// create makes the call and shows the volume. Copying a source may take long.
 func (s *session) create(ctx context.Context, request *csi.CreateVolumeRequest, follow followFlags) error {
 	stop := func() {}
 

@@ -76,7 +76,7 @@ deleted volume-2
 		"expand without a path": {[]string{"volume", "expand", "volume-1", "--size", "3Gi"}, `
 Volume ID:    volume-1
 Capacity:     3.0 GiB
-Node's part:  needed: expand again with --path, or stage the volume anew
+Node's part:  needed: expand again with --path, or stage the volume again
 `},
 		"expand": {[]string{"volume", "expand", "volume-1", "--size", "3Gi", "--path", target, "--staging", staging}, `
 Volume ID:    volume-1

@@ -9,13 +9,12 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// deletion is a command that makes one call for each id that it is given. What
-// is refused does not keep the others.
+// deletion is a command that makes one call for each given id. It continues after an error.
 func deletion(given *settings, call, what string, remove func(ctx context.Context, s *session, id string) error) *cobra.Command {
 	return &cobra.Command{
 		Use:   "delete ID…",
 		Short: call + " for each",
-		Long: call + ` for each ` + what + `. One that is refused does not keep the others; deleting
+		Long: call + ` for each ` + what + `. It continues after an error; deleting
 what is not there succeeds, as the spec wants it.`,
 		Args: atLeast(1),
 		RunE: given.inSession(func(ctx context.Context, s *session) error {

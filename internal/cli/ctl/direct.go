@@ -12,12 +12,12 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/kata"
 )
 
-var errNoDirect = errors.New("the driver tells of no direct volumes: it is not Touchstone, or serves no node")
+var errNoDirect = errors.New("the driver lists no direct volumes: it is not Touchstone, or serves no node")
 
 func newDirectVolumesCommand(given *settings) *cobra.Command {
 	return group("direct-volumes", "Volumes that virtual machines mount themselves", &cobra.Command{
 		Use:   "list",
-		Short: "What is assigned directly on the node, and which sandbox has it",
+		Short: "List the node's direct volumes and the sandboxes that use them",
 		Long: `The volumes that are published on the node behind the socket for a virtual machine to
 mount: where, by which device, and the sandbox that has taken each of them. PENDING is
 the size that the device has already and the filesystem in the guest has not.`,
@@ -26,7 +26,7 @@ the size that the device has already and the filesystem in the guest has not.`,
 	})
 }
 
-// assigned is what programs get.
+// assigned is the JSON output.
 type assigned struct {
 	Volumes []kata.AssignedVolume `json:"directVolumes"`
 }

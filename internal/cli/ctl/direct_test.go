@@ -60,8 +60,8 @@ func TestDirectVolumesThatCannotBeListed(t *testing.T) {
 		code int
 		says string
 	}{
-		"another driver":               {[]string{"list", "--endpoint", other}, 1, "tells of no direct volumes: it is not Touchstone"},
-		"a driver that can't tell":     {[]string{"list", "--endpoint", failing}, 1, "UNAVAILABLE: the direct-volume root can't be read"},
+		"another driver":               {[]string{"list", "--endpoint", other}, 1, "lists no direct volumes: it is not Touchstone"},
+		"a driver that can't read":     {[]string{"list", "--endpoint", failing}, 1, "UNAVAILABLE: the direct-volume root can't be read"},
 		"a driver that is not there":   {[]string{"list", "--endpoint", "unix:///nowhere/csi.sock"}, 1, "UNAVAILABLE"},
 		"an argument too many":         {[]string{"list", "volume-1"}, 2, "accepts 0 arg(s)"},
 		"a subcommand that is not one": {[]string{"lst"}, 2, `unknown command "lst"`},

@@ -1,10 +1,9 @@
-// Package ctl is the CSI client for people: `touchstone ctl …`. It speaks to
-// any CSI driver through its socket, prints tables for people and, with
-// -o json, the answers themselves for programs.
+// Package ctl implements `touchstone ctl` and `touchstone check`: command-line clients of any
+// CSI driver through its socket. They print tables or, with -o json, the driver's answers.
 //
-// What may enter: commands, flags and output. It imports internal/cli/csiclient, the
-// CSI spec and gRPC, and of the driver only the clients of pkg/operation/progress,
-// pkg/health and internal/kata, which speak through the socket too. Of these
-// only `check` and `ctl direct-volumes` can't do without an answer. `ctl doctor` is
-// the one command that looks at the machine, which it leaves to internal/cli/doctor.
+// It contains commands, flags and output. It depends on internal/cli/csiclient, the CSI spec
+// and gRPC, and of the driver only on the clients of pkg/operation/progress, pkg/health and
+// internal/kata, which use the socket too. Of these services only `check` and `ctl
+// direct-volumes` require an answer. `ctl doctor` checks the machine by means of
+// internal/cli/doctor.
 package ctl

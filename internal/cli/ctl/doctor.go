@@ -22,11 +22,11 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
 )
 
-// DriversFile annotates a flag that names the driver's own configuration file:
-// keys of it that only the driver knows are none of the command's.
+// DriversFile annotates a flag that names the driver's configuration file: the command ignores
+// keys that only the driver knows.
 const DriversFile = "drivers-file"
 
-// examineFlag makes the process the child that examines; see doctor.Apart.
+// examineFlag makes this process the child of doctor.ExamineInChild.
 const examineFlag = "examine"
 
 var (
@@ -36,15 +36,14 @@ var (
 	errNotAbsolute  = errors.New("must be an absolute path")
 )
 
-// doctorFlags are the flags of `ctl doctor`: those of the driver that say what it
-// needs, and its own.
+// doctorFlags are the flags of `ctl doctor`: flags of the driver, and its own.
 type doctorFlags struct {
 	doctor.Config
 
 	pools          []string
 	poolImageBytes resource.QuantityValue
 	healthEvents   bool
-	// examine is for the child alone.
+	// examine is true in the child process.
 	examine bool
 }
 
@@ -53,16 +52,16 @@ func newDoctorCommand(given *settings) *cobra.Command {
 
 	cmd := &cobra.Command{
 		Use:   "doctor [CHECK…]",
-		Short: "What an installation needs and lacks on this machine, and what to do",
-		Long: `Look at all that a driver needs on this machine or in this container, and say of
-what is not well what to do about it. It takes the driver's own flags, environment
-and --config, so that in the driver's container no argument is needed. It changes
-nothing, and needs no driver: before there is one, say --without-driver.
+		Short: "Check this machine for what an installation needs",
+		Long: `Check this machine or container for what a driver needs, and print how to fix what
+is missing. It takes the driver's own flags, environment and --config, so that in the
+driver's container no argument is needed. It changes nothing, and needs no driver:
+before there is one, give --without-driver.
 
 The checks: ` + strings.Join(doctor.Names(), ", ") + `.
 
-Exit code 0: no check finds a problem, 1: one does, 2: wrong usage, or nothing could
-be looked at. Warnings are told, and are no problem.`,
+Exit code 0: no check finds a problem, 1: one does, 2: wrong usage, or no check could
+run. Warnings are printed, and do not change the exit code.`,
 		Example: `  touchstone ctl doctor --without-driver --pool default=/srv/pool
   kubectl exec -n touchstone ds/touchstone-node -- touchstone ctl doctor
   touchstone ctl doctor -o json pool socket`,
@@ -104,7 +103,7 @@ func (f *doctorFlags) define(flags *pflag.FlagSet) {
 	flags.SortFlags = false
 	flags.StringVar(&f.Mode, "mode", doctor.ModeAll, "the driver's mode: all, controller or node")
 	flags.StringVar(&f.DriverName, "driver-name", "csi.touchstone.dev", "the driver's name")
-	flags.StringVar(&f.StateDir, "state-dir", "/var/lib/touchstone/state", "where the driver keeps what it has to remember")
+	flags.StringVar(&f.StateDir, "state-dir", "/var/lib/touchstone/state", "directory of the driver's durable records")
 	flags.StringSliceVar(&f.pools, "pool", []string{"default=/var/lib/touchstone/pool"},
 		"a pool of volumes as NAME=DIRECTORY (repeatable)")
 	flags.Var(&f.poolImageBytes, "pool-image-size", "the size of embedded pools; 0 is none")
@@ -114,13 +113,13 @@ func (f *doctorFlags) define(flags *pflag.FlagSet) {
 		"where VM-based runtimes look for volumes that are assigned to them directly")
 	flags.StringVar(&f.KataRuntime, "kata-runtime", "", "the kata-runtime that the driver asks guests with")
 	flags.StringVar(&f.CgroupRoot, "cgroup-root", cgroup.DefaultCgroupRoot, "where the machine's cgroups are mounted")
-	flags.BoolVar(&f.healthEvents, "health-events", true, "whether the driver learns of sick volumes from the kernel's events")
-	flags.String("config", "", "the driver's YAML file with these flags' names as keys; others are passed over")
-	flags.BoolVar(&f.WithoutDriver, "without-driver", false, "no driver runs yet: leave out what only that can tell")
-	flags.DurationVar(&f.Limit, "check-timeout", doctor.DefaultLimit, "what takes longer than this hangs")
-	flags.BoolVar(&f.examine, examineFlag, false, "examine what standard input says")
+	flags.BoolVar(&f.healthEvents, "health-events", true, "whether the driver uses events of the kernel")
+	flags.String("config", "", "the driver's YAML file with these flags' names as keys; others are ignored")
+	flags.BoolVar(&f.WithoutDriver, "without-driver", false, "no driver runs yet: skip the checks that need one")
+	flags.DurationVar(&f.Limit, "check-timeout", doctor.DefaultLimit, "time limit of each check")
+	flags.BoolVar(&f.examine, examineFlag, false, "run the checks of standard input's configuration")
 
-	// They are there: they were just defined.
+	// Neither can fail: the flags are defined above.
 	_ = flags.SetAnnotation("config", DriversFile, []string{""})
 	_ = flags.MarkHidden(examineFlag)
 }
@@ -160,8 +159,7 @@ func (f *doctorFlags) complete(checks []string) (doctor.Config, error) {
 	return config, nil
 }
 
-// builtAt is when the commit was made that this program is of, else when its file
-// was written.
+// builtAt returns the time of this program's commit, or else of its file.
 func builtAt() time.Time {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, setting := range info.Settings {
@@ -178,11 +176,11 @@ func builtAt() time.Time {
 	return time.Time{}
 }
 
-// diagnosis is what programs get.
+// diagnosis is the JSON output.
 type diagnosis struct {
 	doctor.Report
 
-	// Verdict is the worst of all.
+	// Verdict is the worst verdict of all findings.
 	Verdict doctor.Verdict `json:"verdict"`
 }
 
@@ -194,7 +192,7 @@ func diagnose(ctx context.Context, config doctor.Config, to *printer) error {
 
 	document, err := json.Marshal(diagnosis{report, report.Worst()})
 	if err != nil {
-		return fmt.Errorf("encode what was found: %w", err)
+		return fmt.Errorf("encode the findings: %w", err)
 	}
 
 	if err := to.showDocument(document, findingRows(&report)); err != nil {
@@ -223,7 +221,7 @@ func findingRows(report *doctor.Report) [][]string {
 	return rows
 }
 
-// advise prints what to do, the worst first. It would not fit into the table.
+// printCures prints the cures, problems first, below the table, in which they do not fit.
 func printCures(to *printer, report *doctor.Report) {
 	title := "\nWhat to do:\n"
 

@@ -17,7 +17,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/cli/doctor"
 )
 
-// examineIfAsked makes the test binary be the child of `ctl doctor`.
+// examineIfAsked runs the test binary as the child of `ctl doctor`.
 func examineIfAsked() {
 	if !slices.Equal(os.Args[1:], []string{"ctl", "doctor", "--examine"}) {
 		return
@@ -34,7 +34,7 @@ func examineIfAsked() {
 	os.Exit(ctl.ExitCode(err))
 }
 
-// patient is a controller's machine in good order.
+// patient is a controller's machine without problems.
 func patient(t *testing.T) (root string, flags []string) {
 	t.Helper()
 
@@ -76,7 +76,7 @@ func TestDoctorSaysWhatToDo(t *testing.T) {
 	require.Regexp(t, `(?m)^socket +- +problem +there is no `+filepath.Join(root, "csi.sock"), out)
 	require.Regexp(t, `(?s)\nWhat to do:\n  socket: start the driver.*\n  pool default: the driver makes it`, out, "the worst first")
 
-	// A warning is told, and no problem.
+	// A warning is printed, and does not change the exit code.
 	_, err = run(t, append([]string{"doctor", "pool"}, flags...)...)
 	require.NoError(t, err)
 }

@@ -9,8 +9,7 @@ const (
 	exitUsage  = 2
 )
 
-// UsageError says that the command line was wrong, rather than the driver
-// unwilling.
+// UsageError is an error of the command line, not of the driver.
 type UsageError struct{ err error }
 
 func (e *UsageError) Error() string { return e.err.Error() }
@@ -28,8 +27,8 @@ func usage(err error) error {
 	return &UsageError{err}
 }
 
-// coded is an error of a command that asks whether something is well: such a
-// command ends with 1 only when it is not, and with 2 when that can't be told.
+// coded is an error of a command that checks health: its exit code is 1 only for an
+// unhealthy result, and 2 if there is no result.
 type coded struct {
 	error
 
@@ -44,7 +43,7 @@ func (e *coded) Unwrap() error { return e.error }
 
 func unhealthy(err error) error { return &coded{err, exitFailed} }
 
-// undetermined leaves an error that says its code itself.
+// undetermined gives an error exit code 2, unless it has an exit code of its own.
 func undetermined(err error) error {
 	if err == nil || errors.As(err, new(*coded)) || errors.As(err, new(*UsageError)) {
 		return err
@@ -53,8 +52,8 @@ func undetermined(err error) error {
 	return &coded{err, exitUsage}
 }
 
-// ExitCode is what the process ends with after err: what the error itself says
-// by a method ExitCode() int, else 1, and 0 for none.
+// ExitCode returns the process's exit code for err: 0 for nil, the result of the error's
+// method ExitCode() int if it has one, else 1.
 func ExitCode(err error) int {
 	var coded interface{ ExitCode() int }
 

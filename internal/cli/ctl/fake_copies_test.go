@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// cutAt is when all snapshots of the fake were cut.
+// cutAt is the creation time of all snapshots of the fake.
 func cutAt() *timestamppb.Timestamp {
 	return timestamppb.New(time.Date(2026, 11, 21, 9, 8, 7, 6_000_000, time.UTC))
 }
@@ -35,10 +35,10 @@ func snapshotNumber(number int) *csi.Snapshot {
 	return snapshot
 }
 
-// copySlowly copies half of a GiB and then waits until somebody has asked twice
-// how far it is: with the second question he has shown the first answer.
+// copySlowly copies half of a GiB and then waits until progress was requested twice
+// so that the first answer has been printed.
 func (f *fake) copySlowly(ctx context.Context, object string) error {
-	// Nobody sees it before it has copied anything.
+	// It is listed only after it has copied something.
 	f.beginning.Lock()
 
 	task := f.tasks.Start("restore", object, gibi)

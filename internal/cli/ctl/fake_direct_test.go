@@ -7,7 +7,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/kata"
 )
 
-// assigning is a fake that has Touchstone's service of direct volumes, too.
+// assigning is a fake with Touchstone's direct volume service.
 type assigning struct {
 	listed []kata.AssignedVolume
 	err    error

@@ -13,7 +13,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/health"
 )
 
-// reporting is a fake that has Touchstone's own service, too.
+// reporting is a fake with Touchstone's health service.
 type reporting struct {
 	report health.Report
 	// found are the verdicts by volume, refused the errors, asked what was asked.
@@ -40,7 +40,7 @@ func (r *reporting) check(_ context.Context, id, how string) (health.CheckReport
 	return found, nil
 }
 
-// startReporting serves a driver with three volumes, of which volume-2 is sick.
+// startReporting serves a driver with three volumes, of which volume-2 is unhealthy.
 func startReporting(t *testing.T) (*reporting, string) {
 	t.Helper()
 

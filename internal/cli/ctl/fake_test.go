@@ -29,8 +29,7 @@ const (
 	gibi = 1 << 30
 )
 
-// fake is a CSI driver that has two volumes, answers with fixed things and
-// remembers what it was asked.
+// fake is a CSI driver with two volumes and fixed answers, which records its requests.
 type fake struct {
 	csi.UnimplementedIdentityServer
 	csi.UnimplementedControllerServer
@@ -43,7 +42,7 @@ type fake struct {
 	mu    sync.Mutex
 	asked []proto.Message
 
-	// beginning keeps who asks for tasks from one that begins.
+	// beginning delays the answer to a progress request until a copy has started.
 	beginning sync.RWMutex
 }
 
@@ -58,7 +57,7 @@ func startFake(t *testing.T, also ...func(grpc.ServiceRegistrar)) (*fake, string
 	return driver, serveFake(t, driver, driver, also...)
 }
 
-// services are what a fake has.
+// services contains the servers of a fake.
 type services interface {
 	csi.IdentityServer
 	csi.ControllerServer
@@ -67,7 +66,7 @@ type services interface {
 	csi.SnapshotMetadataServer
 }
 
-// serveFake serves what answers in the place of the fake that remembers.
+// serveFake serves the given services instead of the recording fake.
 func serveFake(t *testing.T, driver *fake, answers services, also ...func(grpc.ServiceRegistrar)) string {
 	t.Helper()
 
@@ -123,7 +122,7 @@ func (f *fake) keep(message proto.Message) {
 	f.asked = append(f.asked, proto.Clone(message))
 }
 
-// requests returns what was asked of the type of T, in order.
+// requests returns the recorded requests of type T, in order.
 func requests[T proto.Message](f *fake) []T {
 	f.mu.Lock()
 	defer f.mu.Unlock()

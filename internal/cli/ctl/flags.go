@@ -54,9 +54,8 @@ func (s *size) String() string {
 
 func (*size) Type() string { return "size" }
 
-// identifier is a flag that must say something: a script whose variable is empty
-// by mistake must not get what it would get without the flag, such as a volume
-// without the data that it was to be made of.
+// identifier is a flag that must not be empty: a script whose variable is empty by mistake
+// must not get the result of a missing flag, such as an empty volume instead of a copy.
 type identifier string
 
 func (i *identifier) Set(text string) error {
@@ -94,8 +93,7 @@ func (f *outputFormat) String() string { return string(*f) }
 
 func (*outputFormat) Type() string { return "table|json" }
 
-// accessMode is a flag that takes the spec's names, in any case and with
-// dashes for people.
+// accessMode is a flag that accepts the spec's names, in any case and with dashes.
 type accessMode csi.VolumeCapability_AccessMode_Mode
 
 func (m *accessMode) Set(text string) error {
@@ -129,7 +127,7 @@ func accessModes() []string {
 	return names
 }
 
-// capabilityFlags say how a volume shall be used.
+// capabilityFlags are the flags of a volume capability.
 type capabilityFlags struct {
 	block      bool
 	fs         string
@@ -190,7 +188,7 @@ func (m *keyValues) String() string {
 
 func (*keyValues) Type() string { return "key=value" }
 
-// topologies makes one segment set of each flag: --topology zone=a,rack=1.
+// topologies parses one set of segments per flag: --topology zone=a,rack=1.
 func topologies(given []string) ([]*csi.Topology, error) {
 	all := make([]*csi.Topology, 0, len(given))
 

@@ -16,25 +16,25 @@ import (
 )
 
 const (
-	// terminalInterval is how often a line that is written over changes.
+	// terminalInterval is the time between two updates of a terminal's progress line.
 	terminalInterval = 250 * time.Millisecond
 	lineInterval     = "3s"
 	clearLine        = "\r\x1b[K"
 	percent          = 100
 )
 
-// followFlags say how a command that may take long tells how far it is.
+// followFlags are the flags for the progress of a command.
 type followFlags struct{ every time.Duration }
 
 func (f *followFlags) register(cmd *cobra.Command) {
 	const name = "progress"
 
 	cmd.Flags().DurationVar(&f.every, name, 0,
-		"tell on stderr how far a long copy is, a line each time (on a terminal it is told anyway)")
+		"print a long copy's progress on stderr, a line each time (on a terminal it is always shown)")
 	cmd.Flags().Lookup(name).NoOptDefVal = lineInterval
 }
 
-// The kinds of copies, as pkg/operation/progress hears of them from the driver.
+// The kinds of copies in the driver's answers to pkg/operation/progress.
 const (
 	kindSnapshot = "snapshot"
 	kindGroup    = "group snapshot"
@@ -42,10 +42,9 @@ const (
 	kindClone    = "clone"
 )
 
-// follow tells on the side how far copies of this kind are, until it is stopped.
-// Which of them is the command's own is not known before its answer: it may have
-// joined one that began earlier. So others are told of too, each under its id. A
-// driver that does not say is not asked twice.
+// follow prints the progress of copies of one kind until it is stopped. Which copy is the
+// command's own is unknown before its answer, since it may have joined an earlier one, so it
+// prints all, each with its id. It stops at the driver's first error.
 func (s *session) follow(ctx context.Context, flags followFlags, kind string) (stop func()) {
 	show := &display{out: s.side, terminal: isTerminal(s.side), every: flags.every, kind: kind}
 
@@ -73,7 +72,7 @@ func (s *session) follow(ctx context.Context, flags followFlags, kind string) (s
 	}
 }
 
-// display is where progress is told: a line that is written over, or many.
+// display prints progress: on one line that is overwritten, or on many lines.
 type display struct {
 	out      io.Writer
 	terminal bool
@@ -100,7 +99,7 @@ func (d *display) run(ctx context.Context, client *progress.Client) {
 
 		entries, err := client.List(ctx)
 		if err != nil {
-			return // It is a courtesy: the command's own call tells what is wrong.
+			return // Optional output: the command's own call reports errors.
 		}
 
 		d.print(entries)
@@ -129,7 +128,7 @@ func progressLine(entry progress.Entry) string {
 	pace := formatBytes(int64(float64(entry.Done)/took.Seconds())) + "/s"
 
 	if entry.Total > 0 && entry.Done >= entry.Total {
-		pace = "on its way to the disk"
+		pace = "syncing to disk"
 	}
 
 	return fmt.Sprintf("%s of %s: %s, %s", entry.Kind, entry.Object, formatProgress(entry), pace)
@@ -158,7 +157,7 @@ func isTerminal(out io.Writer) bool {
 func newOperationsCommand(given *settings) *cobra.Command {
 	return &cobra.Command{
 		Use:   "operations",
-		Short: "The copies that are running, and how far they are (Touchstone only)",
+		Short: "List running copies and their progress (Touchstone only)",
 		Args:  exactly(0),
 		RunE: given.inSession(func(ctx context.Context, s *session) error {
 			entries, err := progress.NewClient(s.Conn()).List(ctx)

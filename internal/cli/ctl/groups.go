@@ -26,7 +26,7 @@ func newGroupCreateCommand(given *settings) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "create NAME VOLUME…",
 		Short: "CreateVolumeGroupSnapshot",
-		Long: `CreateVolumeGroupSnapshot: a snapshot of each volume, all of one moment, or none.
+		Long: `CreateVolumeGroupSnapshot: a point-in-time snapshot of all volumes, or none.
 Each can be restored alone; they are deleted together.`,
 		Args: atLeast(2),
 		RunE: given.inSession(func(ctx context.Context, s *session) error {
@@ -58,8 +58,7 @@ func (s *session) createGroupSnapshot(
 	return s.CreateVolumeGroupSnapshot(ctx, request)
 }
 
-// memberFlags name the snapshots of a group, which the spec wants in each call
-// on it.
+// memberFlags are the ids of a group's snapshots, which the spec requires in each call for it.
 type memberFlags struct{ ids []string }
 
 func (f *memberFlags) register(cmd *cobra.Command) {

@@ -18,10 +18,10 @@ import (
 )
 
 var (
-	errUnhealthy   = errors.New("not well")
+	errUnhealthy = errors.New("not healthy")
 	errNoVolume  = errors.New("the driver knows no such volume here")
-	errNoHealth  = errors.New("the driver tells nothing of the health of volumes: it has neither GET_VOLUME_HEALTH nor LIST_VOLUME_HEALTH")
-	errNoStorage = errors.New("the driver tells nothing of the health of its storage: its node does not advertise GET_STORAGE_HEALTH")
+	errNoHealth  = errors.New("the driver reports no health of volumes: it has neither GET_VOLUME_HEALTH nor LIST_VOLUME_HEALTH")
+	errNoStorage = errors.New("the driver reports no health of its storage: its node does not advertise GET_STORAGE_HEALTH")
 )
 
 const healthyWord = "HEALTHY"
@@ -31,18 +31,18 @@ func newHealthCommand(given *settings) *cobra.Command {
 
 	cmd := &cobra.Command{
 		Use:   "health [ID…]",
-		Short: "What is the matter with volumes, and since when",
-		Long: `What is the matter with all volumes, or those that are named: as the driver's node
-and its controller see them. Of a driver that is not Touchstone what
-ControllerGetVolumeHealth, ControllerListVolumeHealth and NodeGetVolumeHealth
-tell. Exit code 0: all of them are well, 1: one is not, 2: that can't be told.`,
+		Short: "Show volumes' conditions, and since when",
+		Long: `Show the conditions of all or the given volumes, as the driver's node and controller
+observe them; for a driver other than Touchstone the answers of
+ControllerGetVolumeHealth, ControllerListVolumeHealth and NodeGetVolumeHealth.
+Exit code 0: all of them are healthy, 1: one is not, 2: that is unknown.`,
 		Example: `  touchstone ctl volume health
   touchstone ctl volume health --abnormal -o json`,
 		RunE: given.inSession(func(ctx context.Context, s *session) error {
 			return undetermined(s.health(ctx, abnormal))
 		}),
 	}
-	cmd.Flags().BoolVar(&abnormal, "abnormal", false, "leave out volumes that are well")
+	cmd.Flags().BoolVar(&abnormal, "abnormal", false, "omit healthy volumes")
 
 	return cmd
 }
@@ -54,11 +54,11 @@ func (s *session) health(ctx context.Context, abnormal bool) error {
 	}
 
 	missing := filterVolumes(report, s.args)
-	asked, sick := len(report.Volumes), 0
+	total, abnormalCount := len(report.Volumes), 0
 
 	for _, each := range report.Volumes {
 		if len(each.Conditions) > 0 {
-			sick++
+			abnormalCount++
 		}
 	}
 
@@ -74,15 +74,15 @@ func (s *session) health(ctx context.Context, abnormal bool) error {
 	switch err := s.showDocument(document, conditionRows(report)); {
 	case err != nil:
 		return err
-	case sick > 0:
-		return unhealthy(errors.Join(fmt.Errorf("%w: %d of %d volumes", errUnhealthy, sick, asked), missing))
+	case abnormalCount > 0:
+		return unhealthy(errors.Join(fmt.Errorf("%w: %d of %d volumes", errUnhealthy, abnormalCount, total), missing))
 	default:
 		return missing
 	}
 }
 
-// choose leaves only the volumes with these ids, or all where none is given. It
-// names in an error those that are not there.
+// filterVolumes keeps only the volumes with the given ids, or all if there are none. Its error
+// names the missing ones.
 func filterVolumes(report *health.Report, ids []string) error {
 	if len(ids) == 0 {
 		return nil
@@ -119,7 +119,7 @@ func conditionRows(report *health.Report) [][]string {
 	return rows
 }
 
-// since is how long ago a time was. Drivers other than Touchstone don't tell.
+// since returns how long ago a time was. Other drivers than Touchstone have no times.
 func since(at time.Time) string {
 	if at.IsZero() {
 		return dash
@@ -128,8 +128,7 @@ func since(at time.Time) string {
 	return duration.HumanDuration(time.Since(at))
 }
 
-// report asks Touchstone's own service, and where the driver has no such thing
-// the calls of the spec.
+// report uses Touchstone's own service, or the calls of the spec if the driver lacks it.
 func (s *session) report(ctx context.Context, ids []string) (*health.Report, error) {
 	report, err := health.NewClient(s.Conn()).Report(ctx)
 	if status.Code(err) == codes.Unimplemented {
@@ -139,8 +138,8 @@ func (s *session) report(ctx context.Context, ids []string) (*health.Report, err
 	return report, err
 }
 
-// healthOf is what is known of the health of one volume, nil where that can't be
-// had: a courtesy of commands that are asked for something else.
+// healthOf returns the health of one volume, or nil if it is not available: commands with
+// another purpose show it in addition.
 func (s *session) healthOf(ctx context.Context, id string) *health.VolumeReport {
 	report, err := s.report(ctx, []string{id})
 	if err != nil || filterVolumes(report, []string{id}) != nil {
@@ -150,7 +149,7 @@ func (s *session) healthOf(ctx context.Context, id string) *health.VolumeReport 
 	return &report.Volumes[0]
 }
 
-// healthSheet continues sheet.
+// healthSheet returns the rows that follow those of sheet.
 func healthSheet(known *health.VolumeReport) [][]string {
 	if known == nil {
 		return nil
@@ -188,8 +187,8 @@ func newStorageHealthCommand(given *settings) *cobra.Command {
 	return &cobra.Command{
 		Use:   "health",
 		Short: "NodeGetStorageHealth",
-		Long: `NodeGetStorageHealth: what is the matter with the storage that volumes on the node
-are made of. Exit code 0: nothing, 1: something is, 2: that can't be told.`,
+		Long: `NodeGetStorageHealth: show the conditions of the storage of the node's volumes.
+Exit code 0: there is none, 1: there is one, 2: that is unknown.`,
 		Args: exactly(0),
 		RunE: given.inSession(func(ctx context.Context, s *session) error {
 			return undetermined(s.storageHealth(ctx))

@@ -36,7 +36,7 @@ func TestHealthTables(t *testing.T) {
 		says     string
 		want     string
 	}{
-		"all": {touchstone, []string{"volume", "health"}, 1, "not well: 1 of 3 volumes", `
+		"all": {touchstone, []string{"volume", "health"}, 1, "not healthy: 1 of 3 volumes", `
 VOLUME    VIEW  STATUS        REASON       SINCE  MESSAGE
 volume-1  -     HEALTHY       -            -      -
 volume-2  node  INACCESSIBLE  DiskFailure  125m   its root can't be read
@@ -48,7 +48,7 @@ VOLUME    VIEW  STATUS        REASON       SINCE  MESSAGE
 volume-2  node  INACCESSIBLE  DiskFailure  125m   its root can't be read
 volume-2  node  DEGRADED      IOErrors     125m   requests failed
 `},
-		"one that is well": {touchstone, []string{"volume", "health", "volume-1"}, 0, "", `
+		"a healthy one": {touchstone, []string{"volume", "health", "volume-1"}, 0, "", `
 VOLUME    VIEW  STATUS   REASON  SINCE  MESSAGE
 volume-1  -     HEALTHY  -       -      -
 `},
@@ -76,16 +76,16 @@ volume-1  -     HEALTHY  -       -      -
 VOLUME  VIEW  STATUS  REASON  SINCE  MESSAGE
 `},
 		"a driver without health": {silent, []string{"volume", "health"}, 2, "GET_VOLUME_HEALTH", "\n"},
-		"storage": {gets, []string{"node", "health"}, 1, "not well: the storage", `
+		"storage": {gets, []string{"node", "health"}, 1, "not healthy: the storage", `
 STATUS            REASON          MESSAGE
 STORAGE_DEGRADED  PoolNearlyFull  little is left
 `},
-		"storage that is well": {silent, []string{"node", "health"}, 0, "", `
+		"healthy storage": {silent, []string{"node", "health"}, 0, "", `
 STATUS   REASON  MESSAGE
 HEALTHY  -       -
 `},
-		"storage that nobody tells of": {old, []string{"node", "health"}, 2, "GET_STORAGE_HEALTH", "\n"},
-		"a driver that is not there":   {"unix:///nowhere/csi.sock", []string{"volume", "health"}, 2, "UNAVAILABLE", "\n"},
+		"storage without the RPC":    {old, []string{"node", "health"}, 2, "GET_STORAGE_HEALTH", "\n"},
+		"a driver that is not there": {"unix:///nowhere/csi.sock", []string{"volume", "health"}, 2, "UNAVAILABLE", "\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, err := run(t, append(test.args, "--endpoint", test.endpoint)...)
@@ -124,7 +124,7 @@ func TestGetTellsOfHealth(t *testing.T) {
 	driver, endpoint := startReporting(t)
 
 	out, err := run(t, "volume", "get", "volume-1", "--endpoint", endpoint)
-	require.NoError(t, err, "it did not ask whether the volume is well")
+	require.NoError(t, err, "the command does not check health")
 	require.Regexp(t, `(?m)^Condition: +HEALTHY
 Last check: +20.*Z? \(125m ago\), clean \(online\)
 Last clean check: +20.* \(125m ago\)$`, out)
@@ -194,8 +194,8 @@ volume-1  clean     offline, 84ms
 volume-2  damaged   offline, 1s: bad block bitmap
 volume-3  -         it is raw block
 `},
-		"neither":         {nil, 2, "name volumes, or --all", nil, "\n"},
-		"both":            {[]string{"--all", "volume-1"}, 2, "name volumes, or --all", nil, "\n"},
+		"neither":         {nil, 2, "give volume ids, or --all", nil, "\n"},
+		"both":            {[]string{"--all", "volume-1"}, 2, "give volume ids, or --all", nil, "\n"},
 		"a flag too many": {[]string{"--al"}, 2, "unknown flag", nil, "\n"},
 	} {
 		t.Run(name, func(t *testing.T) {

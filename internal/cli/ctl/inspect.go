@@ -128,7 +128,7 @@ func newCapacityCommand(given *settings) *cobra.Command {
 	return cmd
 }
 
-// humanOrNothing takes one of protobuf's optional numbers.
+// humanOrNothing formats an optional number of protobuf.
 func humanOrNothing(value interface{ GetValue() int64 }) string {
 	if value.GetValue() == 0 {
 		return dash
@@ -140,7 +140,7 @@ func humanOrNothing(value interface{ GetValue() int64 }) string {
 func newCapabilitiesCommand(given *settings) *cobra.Command {
 	return &cobra.Command{
 		Use:   "capabilities",
-		Short: "Who the driver is, whether it is ready, and what each of its services can do",
+		Short: "Show the driver's name, readiness, and the capabilities of its services",
 		Args:  exactly(0),
 		RunE: given.inSession(func(ctx context.Context, s *session) error {
 			info, err := s.GetPluginInfo(ctx, &csi.GetPluginInfoRequest{})

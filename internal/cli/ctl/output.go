@@ -21,10 +21,10 @@ import (
 const (
 	columnGap = 2
 	indent    = "  "
-	// nothing stands where a table has no value.
+	// dash is printed for a missing value in a table.
 	dash = "-"
 
-	// The services, where one document or table has the answers of both.
+	// Keys of the services in documents and tables with several services' answers.
 	keyController = "controller"
 	keyGroups     = "group_controller"
 	keyNode       = "node"
@@ -35,7 +35,7 @@ type printer struct {
 	format outputFormat
 }
 
-// show prints the answer itself to programs, the rows to people.
+// show prints the answer as JSON, or the rows as a table.
 func (p *printer) show(answer proto.Message, rows [][]string) error {
 	if p.format == outputJSON {
 		document, err := encode(answer)
@@ -49,7 +49,7 @@ func (p *printer) show(answer proto.Message, rows [][]string) error {
 	return p.table(rows)
 }
 
-// showAll is show for what took several calls; documents become one object.
+// showAll is show for the answers of several calls; their documents become one object.
 func (p *printer) showAll(documents map[string]json.RawMessage, rows [][]string) error {
 	if p.format != outputJSON {
 		return p.table(rows)
@@ -63,7 +63,7 @@ func (p *printer) showAll(documents map[string]json.RawMessage, rows [][]string)
 	return p.document(whole)
 }
 
-// showDocument is show for an answer that is JSON already.
+// showDocument is show for an answer that is JSON.
 func (p *printer) showDocument(document json.RawMessage, rows [][]string) error {
 	if p.format != outputJSON {
 		return p.table(rows)
@@ -90,26 +90,25 @@ func (p *printer) table(rows [][]string) error {
 	return nil
 }
 
-// maxCell bounds what is printed of one value, in bytes: a table pads each of its rows.
+// maxCell is the most bytes printed of one value: a table pads every row to its longest cell.
 const maxCell = 4096
 
-// Printable returns a text of a driver as one that a terminal only shows: quoted, if
-// it has control characters, and cut where it is too long for people.
+// Printable returns a driver's text in a form that is safe for a terminal: quoted if it
+// contains control characters, and truncated after maxCell bytes.
 func Printable(text string) string {
-	cut := ""
+	ellipsis := ""
 	if len(text) > maxCell {
-		text, cut = strings.ToValidUTF8(text[:maxCell], ""), "…"
+		text, ellipsis = strings.ToValidUTF8(text[:maxCell], ""), "…"
 	}
 
 	if strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		text = strconv.Quote(text)
 	}
 
-	return text + cut
+	return text + ellipsis
 }
 
-// document prints JSON with one form of white space: protojson varies its own
-// on purpose.
+// document prints indented JSON. protojson varies its white space on purpose.
 func (p *printer) document(text []byte) error {
 	var pretty bytes.Buffer
 	if err := json.Indent(&pretty, text, "", indent); err != nil {
@@ -125,8 +124,7 @@ func (p *printer) document(text []byte) error {
 	return nil
 }
 
-// encode names fields as the spec does and leaves none out, so that a program
-// can rely on their being there.
+// encode uses the spec's field names and emits all fields, so that programs can rely on them.
 func encode(answer proto.Message) (json.RawMessage, error) {
 	text, err := protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true}.Marshal(answer)
 	if err != nil {
@@ -138,7 +136,7 @@ func encode(answer proto.Message) (json.RawMessage, error) {
 
 func formatBytes(count int64) string {
 	if count < 0 {
-		return strconv.FormatInt(count, 10) // A driver's mistake is shown as it is.
+		return strconv.FormatInt(count, 10) // Invalid, but shown as the driver returned it.
 	}
 
 	return humanize.IBytes(uint64(count))
@@ -161,7 +159,7 @@ func formatPairs(m map[string]string) string {
 	return orDash(strings.Join(all, ","))
 }
 
-// places writes alternatives with a bar between.
+// formatTopologies joins alternatives with a bar.
 func formatTopologies(all []*csi.Topology) string {
 	texts := make([]string, 0, len(all))
 	for _, one := range all {

@@ -9,7 +9,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/cli/ctl"
 )
 
-// TestPrintable: what a driver sends is shown by the terminal, not obeyed.
+// TestPrintable: control characters of a driver's text do not reach the terminal.
 func TestPrintable(t *testing.T) {
 	t.Parallel()
 

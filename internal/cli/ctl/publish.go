@@ -14,19 +14,19 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 )
 
-// publicationFlags say where a volume is, or shall be, used.
+// publicationFlags are the flags for the node and the paths of a volume.
 type publicationFlags struct {
 	node, staging, target string
 }
 
 func (f *publicationFlags) register(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.node, "node", "", "the node's id (default: the node behind the socket)")
+	cmd.Flags().StringVar(&f.node, "node", "", "the node's id (default: that of the socket's node service)")
 	cmd.Flags().StringVar(&f.staging, "staging", "", "absolute path for the volume on its node")
-	cmd.Flags().StringVar(&f.target, "target", "", "absolute path at which the volume is to be found")
+	cmd.Flags().StringVar(&f.target, "target", "", "absolute path at which the volume is published")
 	markRequired(cmd, "target")
 }
 
-// claim fills in what the driver knows better than its caller.
+// publication returns the flags' publication; a missing node id comes from NodeGetInfo.
 func (f *publicationFlags) publication(ctx context.Context, s *session, caps csiclient.Capabilities) (*csiclient.Publication, error) {
 	claim := &csiclient.Publication{
 		VolumeID:    s.args[0],
@@ -58,11 +58,11 @@ func newPublishCommand(given *settings) *cobra.Command {
 
 	cmd := &cobra.Command{
 		Use:   "publish ID --staging PATH --target PATH",
-		Short: "Bring a volume to a path: ControllerPublishVolume, NodeStageVolume, NodePublishVolume",
-		Long: `Bring a volume to a path: ControllerPublishVolume, NodeStageVolume and
+		Short: "Publish a volume at a path: ControllerPublishVolume, NodeStageVolume, NodePublishVolume",
+		Long: `Publish a volume at a path: ControllerPublishVolume, NodeStageVolume and
 NodePublishVolume, each if the driver advertises it. The volume's context comes
-from ControllerGetVolume; where there is none (a node-only socket), give it and
-the controller's publish context with flags.`,
+from ControllerGetVolume; on a socket without a controller, give it and the
+controller's publish context with flags.`,
 		Args: exactly(1),
 		RunE: given.inSession(func(ctx context.Context, s *session) error {
 			capability, err := use.capability()
@@ -99,9 +99,9 @@ the controller's publish context with flags.`,
 			return s.runSteps(ctx, steps, claim)
 		}),
 	}
-	cmd.Flags().BoolVar(&readOnly, "readonly", false, "for reading only")
+	cmd.Flags().BoolVar(&readOnly, "readonly", false, "publish read-only")
 	cmd.Flags().Var(&volumeContext, "volume-context", "instead of ControllerGetVolume's (repeatable)")
-	cmd.Flags().Var(&publishContext, "publish-context", "where no controller answers (repeatable)")
+	cmd.Flags().Var(&publishContext, "publish-context", "of a controller on another socket (repeatable)")
 	where.register(cmd)
 	use.register(cmd)
 
@@ -113,7 +113,7 @@ func newUnpublishCommand(given *settings) *cobra.Command {
 
 	cmd := &cobra.Command{
 		Use:   "unpublish ID --staging PATH --target PATH",
-		Short: "Take it away again: NodeUnpublishVolume, NodeUnstageVolume, ControllerUnpublishVolume",
+		Short: "Undo publish: NodeUnpublishVolume, NodeUnstageVolume, ControllerUnpublishVolume",
 		Args:  exactly(1),
 		RunE: given.inSession(func(ctx context.Context, s *session) error {
 			caps, err := s.Capabilities(ctx)
@@ -139,7 +139,8 @@ func newUnpublishCommand(given *settings) *cobra.Command {
 	return cmd
 }
 
-// blame tells a socket without a node service from a flag that was left out.
+// asUsageUnlessNoNode returns a usage error for a missing flag, but not for a socket without
+// a node service.
 func asUsageUnlessNoNode(err error) error {
 	if errors.Is(err, csiclient.ErrNoNodeService) {
 		return err
@@ -150,7 +151,7 @@ func asUsageUnlessNoNode(err error) error {
 
 func (s *session) contextOf(ctx context.Context, caps csiclient.Capabilities, id string) (map[string]string, error) {
 	if !caps.HasControllerRPC(csi.ControllerServiceCapability_RPC_GET_VOLUME) {
-		return nil, nil //nolint:nilnil // No context is a context.
+		return nil, nil //nolint:nilnil // A nil context is valid.
 	}
 
 	answer, err := s.ControllerGetVolume(ctx, &csi.ControllerGetVolumeRequest{VolumeId: id})
@@ -161,8 +162,8 @@ func (s *session) contextOf(ctx context.Context, caps csiclient.Capabilities, id
 	return maps.Clone(answer.GetVolume().GetVolumeContext()), nil
 }
 
-// walk makes the calls one after the other and says, also when one fails,
-// which were made: that is what has to be undone.
+// runSteps makes the calls in order and prints those that succeeded, also if one fails: they
+// have to be undone.
 func (s *session) runSteps(ctx context.Context, steps []csiclient.Step, claim *csiclient.Publication) error {
 	var (
 		rows = [][]string{{"CALL", "TOOK"}}

@@ -33,7 +33,7 @@ func newSnapshotCreateCommand(given *settings) *cobra.Command {
 		Use:   "create VOLUME NAME",
 		Short: "CreateSnapshot",
 		Long: `CreateSnapshot. The call is idempotent by name and source: the same command again
-answers with the same snapshot. One that still has to be copied is cut but not
+answers with the same snapshot. One that still has to be copied is taken but not
 ready to use; --wait makes the call again until it is.`,
 		Example: `  touchstone ctl snapshot create ID before-upgrade
   touchstone ctl snapshot create ID rough --param consistency=none --wait`,
@@ -63,8 +63,8 @@ func (s *session) createSnapshot(ctx context.Context, request *csi.CreateSnapsho
 	return s.CreateSnapshot(ctx, request)
 }
 
-// showCreatedSnapshot shows what was cut, also when waiting for it to be ready failed: it
-// is there then, and somebody has to know its id.
+// showCreatedSnapshot shows the snapshot also if waiting for it to be ready failed: it
+// exists, and the user needs its id.
 func (s *session) showCreatedSnapshot(answer proto.Message, rows [][]string, failure error) error {
 	if !answer.ProtoReflect().IsValid() {
 		return failure
@@ -212,7 +212,7 @@ func humanOrUnknown(size int64) string {
 	return formatBytes(size)
 }
 
-// moment is to the millisecond, in which the members of a group may differ.
+// formatTime has milliseconds, in which the members of a group may differ.
 func formatTime(at *timestamppb.Timestamp) string {
 	if at == nil {
 		return dash

@@ -18,8 +18,8 @@ const (
 	viewNode       = "node"
 )
 
-// standardReport makes a report of what CSI v1.13 has calls for: of the volumes
-// that are named, or all that can be found out. It has no times.
+// standardReport makes a report with the calls of CSI v1.13: of the given volumes, or of all
+// that can be listed. It contains no times.
 func (s *session) standardReport(ctx context.Context, ids []string) (*health.Report, error) {
 	caps, err := s.Capabilities(ctx)
 	if err != nil {
@@ -31,21 +31,21 @@ func (s *session) standardReport(ctx context.Context, ids []string) (*health.Rep
 		return nil, err
 	}
 
-	gathered := &standardHealth{session: s, caps: caps, indexes: map[string]int{}, report: &health.Report{
+	collected := &standardHealth{session: s, caps: caps, indexes: map[string]int{}, report: &health.Report{
 		Driver: info.GetName(), Version: info.GetVendorVersion(), At: time.Now(), Volumes: []health.VolumeReport{},
 		Sources: map[string][]health.SourceStatus{}, Storage: []health.StorageReport{}, Changes: []health.Change{},
 	}}
 
-	return gathered.report, gathered.collect(ctx, ids)
+	return collected.report, collected.collect(ctx, ids)
 }
 
-// gathering puts together what the controller and the node tell of volumes.
+// standardHealth merges the answers of controller and node into a report.
 type standardHealth struct {
 	*session
 
 	caps   csiclient.Capabilities
 	report *health.Report
-	// places are where volumes are in the report, by their ids.
+	// indexes maps a volume's id to its index in the report.
 	indexes map[string]int
 }
 
@@ -66,7 +66,7 @@ func (g *standardHealth) collect(ctx context.Context, ids []string) error {
 	switch {
 	case len(ids) == 0 && listing:
 		err = g.addListed(ctx)
-	case getting || listing: // who lists has to answer for one, too
+	case getting || listing: // the spec requires GET of drivers with LIST
 		err = g.addEach(ctx, found, viewController, g.controllerHealth)
 	}
 
@@ -77,8 +77,8 @@ func (g *standardHealth) collect(ctx context.Context, ids []string) error {
 	return g.addEach(ctx, found, viewNode, g.nodeHealth)
 }
 
-// all returns the ids that are given or, where none is, those of all volumes
-// that the driver lists. What is listed is known, and well until told otherwise.
+// volumeIDs returns the given ids or, if there are none, the ids of all volumes that the driver
+// lists, which it adds to the report without conditions.
 func (g *standardHealth) volumeIDs(ctx context.Context, ids []string) ([]string, error) {
 	if len(ids) > 0 || !g.caps.HasControllerRPC(csi.ControllerServiceCapability_RPC_LIST_VOLUMES) {
 		return ids, nil
@@ -120,17 +120,17 @@ func (g *standardHealth) nodeHealth(ctx context.Context, id string) (*csi.Volume
 	return answer.GetVolumeHealth(), err
 }
 
-// each asks for one volume after the other. One that is not there is no error
-// here: the other view may know it.
+// addEach gets the health of one volume after the other. NOT_FOUND is no error: the other
+// view may know the volume.
 func (g *standardHealth) addEach(
 	ctx context.Context, ids []string, view string, ask func(context.Context, string) (*csi.VolumeHealth, error),
 ) error {
 	for _, id := range ids {
-		told, err := ask(ctx, id)
+		answer, err := ask(ctx, id)
 
 		switch status.Code(err) {
 		case codes.OK:
-			g.add(id, view, told)
+			g.add(id, view, answer)
 		case codes.NotFound:
 		default:
 			return err
@@ -140,20 +140,20 @@ func (g *standardHealth) addEach(
 	return nil
 }
 
-func (g *standardHealth) add(id, view string, told *csi.VolumeHealth) {
+func (g *standardHealth) add(id, view string, answer *csi.VolumeHealth) {
 	volume := g.volume(id)
 
-	for _, entry := range told.GetHealthStatuses() {
+	for _, entry := range answer.GetHealthStatuses() {
 		condition := health.ConditionReport{View: view, Entry: health.Entry{
 			Reason: health.Reason(entry.GetReason()), Message: entry.GetMessage(),
 		}}
-		_ = condition.Status.UnmarshalText([]byte(entry.GetStatus().String())) // it takes whatever there is
+		_ = condition.Status.UnmarshalText([]byte(entry.GetStatus().String())) // it accepts any text
 
 		volume.Conditions = append(volume.Conditions, condition)
 	}
 }
 
-// volume returns the report's place for a volume, good until the next call.
+// volume returns a volume's entry of the report; the pointer is valid until the next call.
 func (g *standardHealth) volume(id string) *health.VolumeReport {
 	at, known := g.indexes[id]
 	if !known {

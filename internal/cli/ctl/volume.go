@@ -71,7 +71,7 @@ func newListCommand(given *settings) *cobra.Command {
 func newGetCommand(given *settings) *cobra.Command {
 	return &cobra.Command{
 		Use:   "get ID",
-		Short: "ControllerGetVolume, and what is known of the volume's health",
+		Short: "ControllerGetVolume, with the volume's health",
 		Args:  exactly(1),
 		RunE: given.inSession(func(ctx context.Context, s *session) error {
 			answer, err := s.ControllerGetVolume(ctx, &csi.ControllerGetVolumeRequest{VolumeId: s.args[0]})
@@ -84,7 +84,7 @@ func newGetCommand(given *settings) *cobra.Command {
 	}
 }
 
-// showVolume adds the health, where it is known, beside the fields of the answer.
+// showVolume shows the answer, with the volume's health if it is available.
 func (s *session) showVolume(answer *csi.ControllerGetVolumeResponse, known *health.VolumeReport) error {
 	rows := append(sheet(answer.GetVolume(), answer.GetStatus()), healthSheet(known)...)
 	if known == nil {
@@ -163,7 +163,7 @@ func (s *session) expand(ctx context.Context, request *csi.ControllerExpandVolum
 	switch {
 	case !answer.GetNodeExpansionRequired():
 	case path == "":
-		onNode = "needed: expand again with --path, or stage the volume anew"
+		onNode = "needed: expand again with --path, or stage the volume again"
 	default:
 		grown, err := s.NodeExpandVolume(ctx, &csi.NodeExpandVolumeRequest{
 			VolumeId:          request.GetVolumeId(),

@@ -11,23 +11,22 @@ import (
 	"time"
 )
 
-// ErrChildFailed is returned where the child that was to examine has said nothing.
-var ErrChildFailed = errors.New("the examination did not come about")
+// ErrChildFailed is returned if the child process returned no report.
+var ErrChildFailed = errors.New("the checks could not be run in a child process")
 
-// farewell is how long a child may take to be gone.
+// farewell is how long a killed child may take to exit.
 const killTimeout = time.Second
 
-// ExamineInChild has a child make the examination, a process of this very program that runs
-// ServeChild when it gets these arguments, and returns what that says. A child that can't
-// end, because the kernel waits for what hangs, is left behind, and ends when that
-// does. Errors: ErrChildFailed, or ctx's.
+// ExamineInChild runs the checks in a child process: this program with the given arguments,
+// with which it calls ServeChild. A child that cannot exit, because the kernel waits for
+// storage that does not respond, is abandoned. Errors: ErrChildFailed, or ctx's.
 func ExamineInChild(ctx context.Context, c Config, arguments ...string) (Report, error) {
 	given, err := json.Marshal(c)
 	if err != nil {
 		return Report{}, fmt.Errorf("%w: %w", ErrChildFailed, err)
 	}
 
-	// Not of this context, whose end would be waited for.
+	// Not CommandContext: its Wait would block on a child that cannot exit.
 	child := exec.Command("/proc/self/exe", arguments...) //nolint:noctx // see above
 	child.Stdin = bytes.NewReader(given)
 
@@ -69,8 +68,8 @@ type outcome struct {
 	err    error
 }
 
-// leave ends the child, if that is possible. A loop device that it has just tried
-// detaches itself.
+// killChild kills the child and waits for a limited time. The loop device of a trial has
+// autoclear and detaches itself.
 func killChild(child *exec.Cmd, said io.Closer) {
 	gone := make(chan struct{})
 
@@ -92,16 +91,16 @@ func killChild(child *exec.Cmd, said io.Closer) {
 	}
 }
 
-// ServeChild is the child's part: it reads a Config from in, examines, and writes the
-// Report to out, both as JSON.
+// ServeChild runs in the child process: it reads a Config from in, runs the checks, and
+// writes the Report to out, both as JSON.
 func ServeChild(ctx context.Context, in io.Reader, out io.Writer) error {
 	var c Config
 	if err := json.NewDecoder(in).Decode(&c); err != nil {
-		return fmt.Errorf("read what to examine: %w", err)
+		return fmt.Errorf("read the configuration of the checks: %w", err)
 	}
 
 	if err := json.NewEncoder(out).Encode(Examine(ctx, c)); err != nil {
-		return fmt.Errorf("say what was found: %w", err)
+		return fmt.Errorf("write the report: %w", err)
 	}
 
 	return nil

@@ -10,19 +10,19 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 )
 
-// check is one of the doctor's questions.
+// check is one check of the doctor.
 type check struct {
 	name string
-	// objects are what it is asked about; nil is one thing that needs no name.
+	// objects returns the names of what it checks; nil means one object without a name.
 	objects func(*Config) []string
-	// onNode means that only a driver with a node needs it, ofDriver that there has
-	// to be a driver.
+	// onNode means that only a driver with a node service requires it, ofDriver that it
+	// needs a running driver.
 	onNode, ofDriver bool
-	// look has to heed the context where it can, and not to wait for long without.
+	// run respects the context where it can, and does not block for long elsewhere.
 	run func(ctx context.Context, c *Config, object string) result
 }
 
-// answer is a Finding without its subject.
+// result is a Finding without check and object.
 type result struct {
 	verdict    Verdict
 	seen, cure string
@@ -33,8 +33,8 @@ func skipped(why string) result        { return result{verdict: Skipped, seen: w
 func warning(seen, cure string) result { return result{Warning, seen, cure} }
 func problem(seen, cure string) result { return result{Problem, seen, cure} }
 
-// permissionCure is for what can't be opened: by whom it was tried comes before what is wrong
-// with it.
+// permissionCure returns the cure of a failed open: the user that must run the command if
+// permission was denied, and otherwise the given one.
 func permissionCure(err error, otherwise string) string {
 	if errors.Is(err, fs.ErrPermission) {
 		return "run this as the user that the driver runs as; if it did, let that user open it"
@@ -43,7 +43,7 @@ func permissionCure(err error, otherwise string) string {
 	return otherwise
 }
 
-// checks are in the order in which things stand on each other.
+// checks returns all checks, each after those on which it depends.
 func checks() []check {
 	return []check{
 		{name: "kernel", onNode: true, run: checkKernel},
@@ -71,7 +71,7 @@ func checks() []check {
 	}
 }
 
-// Names are those of all checks, in their order.
+// Names returns the names of all checks in their order.
 func Names() []string {
 	all := checks()
 	names := make([]string, 0, len(all))
@@ -83,7 +83,7 @@ func Names() []string {
 	return names
 }
 
-// objectsOf is "" for what needs no name.
+// objectsOf returns the names of the objects; "" for a single one.
 func (k *check) objectsOf(c *Config) []string {
 	if k.objects == nil {
 		return []string{""}
@@ -92,7 +92,7 @@ func (k *check) objectsOf(c *Config) []string {
 	return k.objects(c)
 }
 
-// superfluous says why there is nothing to look at, or "".
+// reasonToSkip returns why the check does not apply, or "".
 func (k *check) reasonToSkip(c *Config) string {
 	switch {
 	case k.onNode && !c.node():

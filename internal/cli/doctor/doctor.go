@@ -12,27 +12,27 @@ type Verdict string
 // The verdicts.
 const (
 	OK Verdict = "ok"
-	// Warning is for what works, but not as well as it could, or not for all.
+	// Warning means that it works with restrictions.
 	Warning Verdict = "warning"
-	// Problem is for what does not work.
+	// Problem means that it does not work.
 	Problem Verdict = "problem"
-	// Skipped means that there was nothing to look at.
+	// Skipped means that there was nothing to check.
 	Skipped Verdict = "skipped"
 )
 
-// Finding is what a check says of one thing.
+// Finding is the result of a check for one object.
 type Finding struct {
-	// Check is the check's name, and Object what it looked at where there are
-	// several such, as the name of a pool.
+	// Check is the check's name; Object is what it checked if there are several, such as
+	// the name of a pool.
 	Check   string  `json:"check"`
 	Object  string  `json:"object,omitempty"`
 	Verdict Verdict `json:"verdict"`
-	// Seen is what was found, and Cure what to do about it.
+	// Seen describes what was found, Cure how to fix it.
 	Seen string `json:"seen"`
 	Cure string `json:"cure,omitempty"`
 }
 
-// Report is what an examination found, in the order of the checks.
+// Report contains the findings in the order of the checks.
 type Report struct {
 	At       time.Time `json:"at"`
 	Findings []Finding `json:"findings"`
@@ -69,10 +69,10 @@ const (
 	ModeNode       = "node"
 )
 
-// DefaultLimit is how long a check may take, and far more than any needs.
+// DefaultLimit is the default time limit of a check, far longer than any takes.
 const DefaultLimit = 10 * time.Second
 
-// Config is how the driver is run, or will be: its flags.
+// Config contains the flags with which the driver runs, or will run.
 type Config struct {
 	// Mode is one of the three.
 	Mode string `json:"mode"`
@@ -80,38 +80,38 @@ type Config struct {
 	Endpoint   string `json:"endpoint"`
 	DriverName string `json:"driverName"`
 	StateDir   string `json:"stateDir"`
-	// Pools maps a pool's name to its directory, and PoolImageBytes is above 0
-	// where the driver embeds a filesystem in those that need one.
+	// Pools maps a pool's name to its directory. PoolImageBytes is above 0 if the driver
+	// embeds a filesystem in pools that cannot reflink.
 	Pools          map[string]string `json:"pools"`
 	PoolImageBytes int64             `json:"poolImageBytes"`
 	KubeletDir     string            `json:"kubeletDir"`
-	// RegistrationDir is where the driver registers itself with the kubelet; empty
-	// is not at all.
+	// RegistrationDir is the directory in which the driver registers with the kubelet;
+	// empty means that it does not.
 	RegistrationDir  string `json:"registrationDir"`
 	DirectVolumeRoot string `json:"directVolumeRoot"`
-	// KataRuntime is empty for none.
+	// KataRuntime is the path of kata-runtime; empty means none.
 	KataRuntime string `json:"kataRuntime"`
 	CgroupRoot  string `json:"cgroupRoot"`
-	// HealthPolling means that no events are wanted.
+	// HealthPolling means that the driver uses no events.
 	HealthPolling bool `json:"healthPolling"`
-	// WithoutDriver means that none is expected to run.
+	// WithoutDriver means that no driver is expected to run.
 	WithoutDriver bool `json:"withoutDriver"`
-	// Built is when the driver was built; zero is unknown.
+	// Built is the time at which the driver was built; zero means unknown.
 	Built time.Time `json:"built"`
-	// Limit is how long each check may take; 0 is DefaultLimit.
+	// Limit is the time limit of each check; 0 means DefaultLimit.
 	Limit time.Duration `json:"limit"`
-	// Only are the names of the checks to make; none is all.
+	// Only contains the names of the checks to run; empty means all.
 	Only []string `json:"only"`
 }
 
-// node says whether the driver attaches and mounts on this machine.
+// node reports whether the driver attaches and mounts on this machine.
 func (c *Config) node() bool { return c.Mode != ModeController }
 
-// slack is what a check that heeds its context has for saying so.
+// slack is the time after its limit in which a check that respects its context can return.
 const timeoutGrace = time.Second
 
-// Examine makes the checks, all at once, and returns when the last has ended or
-// had its time. One that hangs is left behind, with a goroutine.
+// Examine runs the checks concurrently, and returns when the last has finished or reached
+// its time limit. A check that hangs is abandoned with its goroutine.
 func Examine(ctx context.Context, c Config) Report {
 	if c.Limit == 0 {
 		c.Limit = DefaultLimit
@@ -131,7 +131,7 @@ func Examine(ctx context.Context, c Config) Report {
 
 	report := Report{At: time.Now(), Findings: make([]Finding, 0, len(under))}
 
-	// One clock for all, as they have begun together.
+	// One timer for all checks, since they started together.
 	late := time.NewTimer(c.Limit + timeoutGrace)
 	defer late.Stop()
 
@@ -142,11 +142,11 @@ func Examine(ctx context.Context, c Config) Report {
 	return report
 }
 
-// visit is a check that is under way for one object.
+// running is a check that runs for one object.
 type running struct {
 	check
 
-	object string
+	object  string
 	results chan result
 }
 
@@ -170,7 +170,7 @@ func start(ctx context.Context, c *Config, made check, object string) *running {
 	return v
 }
 
-// end waits for the answer. The clock is left as it was, for those that follow.
+// wait waits for the result. It leaves an expired timer expired, for the next checks.
 func (v *running) wait(ctx context.Context, late *time.Timer, limit time.Duration) Finding {
 	var said result
 
@@ -181,20 +181,20 @@ func (v *running) wait(ctx context.Context, late *time.Timer, limit time.Duratio
 
 		said = v.timedOut(limit)
 	case <-ctx.Done():
-		said = skipped("it was called off: " + context.Cause(ctx).Error())
+		said = skipped("it was cancelled: " + context.Cause(ctx).Error())
 	}
 
 	return Finding{Check: v.name, Object: v.object, Verdict: said.verdict, Seen: said.seen, Cure: said.cure}
 }
 
-// hangs prefers an answer that has come meanwhile: of a timer and an answer that are
-// both there, select takes either.
+// timedOut prefers a result that has arrived: if timer and result are both ready, select
+// takes either.
 func (v *running) timedOut(limit time.Duration) result {
 	select {
 	case said := <-v.results:
 		return said
 	default:
-		return problem("it does not answer within "+limit.String()+": what it looks at hangs",
-			"look at the storage below it: a network filesystem whose server is gone, a disk that fails (dmesg)")
+		return problem("it does not answer within "+limit.String()+": what it checks hangs",
+			"check the storage below it: a network filesystem whose server is gone, a disk that fails (dmesg)")
 	}
 }

@@ -51,14 +51,14 @@ func TestReport(t *testing.T) {
 	require.Equal(t, 2, report.Count(doctor.Warning))
 }
 
-// What a pool on a server that is gone does to a process: it can't even end. So the
-// child is left behind, and whoever waits for the answer has it.
+// TestAPoolThatHangs uses a pool whose server does not respond: a process that accesses it
+// cannot exit. The child is abandoned, and the caller gets its report.
 func TestAPoolThatHangs(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	served := faults.Serve(t)
 	c := machine(t)
-	// The other pool has to be looked at within it, too.
+	// The other pool must be checked within the limit too.
 	c.Limit = 5 * time.Second
 	c.Pools["hung"] = filepath.Join(served.Path, "pool")
 	require.NoError(t, os.Mkdir(filepath.Join(served.Backing, "pool"), 0o700))
@@ -104,7 +104,7 @@ func TestApartIsCalledOff(t *testing.T) {
 func TestAChildThatSaysNothing(t *testing.T) {
 	t.Parallel()
 
-	// There is no such test, and so no word.
+	// No test has this name, so the child prints no report.
 	_, err := doctor.ExamineInChild(t.Context(), machine(t), "-test.run=^$", "-test.count=0", "-test.v=false", "-no-such-flag")
 	require.ErrorIs(t, err, doctor.ErrChildFailed)
 }
@@ -114,11 +114,11 @@ func TestServeRefusesGarbage(t *testing.T) {
 	require.ErrorContains(t, doctor.ServeChild(t.Context(), bytes.NewBufferString("{"), &bytes.Buffer{}), "what to examine")
 }
 
-// A person who forgets sudo, or a pod without privileges.
+// TestAsNobody runs without privileges, as a user without sudo or an unprivileged pod.
 func TestAsNobody(t *testing.T) {
 	namespace.NeedRoot(t)
 
-	// Not t.TempDir, whose parents are closed to others, as is the binary's place.
+	// Not t.TempDir and the binary's directory: other users cannot enter their parents.
 	root, err := os.MkdirTemp("/tmp", "touchstone-doctor-") //nolint:usetesting // see above
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(root)) })
@@ -127,8 +127,8 @@ func TestAsNobody(t *testing.T) {
 	own, err := os.Executable()
 	require.NoError(t, err)
 
-	// By a process of its own: what is forked just now would have the copy open for
-	// writing, and it could not be started.
+	// Copied by another process: a concurrently forked child of this one would inherit the
+	// copy open for writing, and exec would fail with ETXTBSY.
 	binary := filepath.Join(root, "doctor.test")
 	require.NoError(t, child.Command(t, "cp", own, binary).Run())
 	require.NoError(t, os.Chmod(binary, 0o755))

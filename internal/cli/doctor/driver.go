@@ -24,7 +24,7 @@ import (
 
 const startIt = "start the driver, or name its socket with --endpoint; if it does not start, its log says why"
 
-// socketPath also takes the endpoints that gRPC would not.
+// socketPath also accepts endpoints that gRPC does not.
 func (c *Config) socketPath() string {
 	path := strings.TrimPrefix(strings.TrimPrefix(c.Endpoint, "unix:"), "//")
 
@@ -72,7 +72,7 @@ func checkSocket(ctx context.Context, c *Config, _ string) result {
 	return ok(path + ": " + c.DriverName + " answers, and is ready")
 }
 
-// greet asks who is there, and whether it is ready.
+// checkIdentity checks the name of the driver on the socket, and whether it is ready.
 func (c *Config) checkIdentity(ctx context.Context, co *csiclient.Client) result {
 	name, err := co.GetPluginInfo(ctx, &csi.GetPluginInfoRequest{})
 	if err != nil {
@@ -88,29 +88,29 @@ func (c *Config) checkIdentity(ctx context.Context, co *csiclient.Client) result
 
 	switch {
 	case err != nil:
-		return problem("the driver is not well: "+err.Error(), "do what it says, and see its log")
+		return problem("the driver is not healthy: "+err.Error(), "fix what it reports, and see its log")
 	// An absent ready means yes (CSI v1.13, Probe).
 	case probed.GetReady() != nil && !probed.GetReady().GetValue():
-		return problem("the driver is not ready yet", "wait for it; if it stays so, its log says what it is at")
+		return problem("the driver is not ready yet", "wait for it; if it stays so, its log says what it waits for")
 	default:
 		return ok("")
 	}
 }
 
-// unanswered tells a socket that nobody serves from one whose server hangs.
+// connectProblem distinguishes a socket without a server from one whose server hangs.
 func connectProblem(path string, err error) result {
 	switch status.Code(err) {
 	case codes.Unavailable:
-		return problem("nobody serves "+path+" any more: "+status.Convert(err).Message(),
+		return problem("no process serves "+path+" any more: "+status.Convert(err).Message(),
 			"start the driver, which replaces it; see in the old one's log, and in the kernel's, why it has ended")
 	case codes.DeadlineExceeded, codes.Canceled:
-		return problem("whoever serves "+path+" does not answer", "see the driver's log; if it hangs, end it, and it is started again")
+		return problem("the server of "+path+" does not answer", "see the driver's log; if it hangs, kill it, and it is restarted")
 	default:
 		return problem(err.Error(), "see the driver's log")
 	}
 }
 
-// checkDriver has the driver tell what it knows to be wrong.
+// checkDriver checks the conditions that the running driver reports.
 func checkDriver(ctx context.Context, c *Config, _ string) result {
 	report, err := c.report(ctx)
 	if err != nil {
@@ -118,36 +118,36 @@ func checkDriver(ctx context.Context, c *Config, _ string) result {
 	}
 
 	if wrong := storageConditions(report); len(wrong) > 0 {
-		return problem(strings.Join(wrong, "; "), "do what it says; docs/volume-health.md has each of these conditions")
+		return problem(strings.Join(wrong, "; "), "fix what it reports; docs/volume-health.md describes each of these conditions")
 	}
 
 	if other := c.differingSettings(report); len(other) > 0 {
 		return warning("the driver that runs "+strings.Join(other, ", "),
-			"give this command the driver's own flags, environment, or --config: it has looked at something else")
+			"give this command the driver's own flags, environment, or --config: it has checked something else")
 	}
 
-	sick := 0
+	unhealthy := 0
 
 	for i := range report.Volumes {
 		if len(report.Volumes[i].Conditions) > 0 {
-			sick++
+			unhealthy++
 		}
 	}
 
-	if sick > 0 {
-		return warning(fmt.Sprintf("%d of %d volumes are not well", sick, len(report.Volumes)), "touchstone ctl volume health --abnormal")
+	if unhealthy > 0 {
+		return warning(fmt.Sprintf("%d of %d volumes are not healthy", unhealthy, len(report.Volumes)), "touchstone ctl volume health --abnormal")
 	}
 
 	if deaf := disconnectedSources(report); len(deaf) > 0 {
-		return warning("the driver does without the kernel's events: "+strings.Join(deaf, "; "),
-			"see events; until they come, it knows of trouble only when it looks")
+		return warning("the driver runs without events of the kernel: "+strings.Join(deaf, "; "),
+			"see events; until they work, it finds failures only by periodic probes")
 	}
 
-	return ok(fmt.Sprintf("%s, mode %s, node %s: its storage and its %d volumes are well",
+	return ok(fmt.Sprintf("%s, mode %s, node %s: its storage and its %d volumes are healthy",
 		strings.TrimSpace(report.Driver+" "+report.Version), report.Mode, report.Node, len(report.Volumes)))
 }
 
-// report is what the driver that runs knows.
+// report returns the report of the running driver.
 func (c *Config) report(ctx context.Context) (*health.Report, error) {
 	co, err := c.connect()
 	if err != nil {
@@ -158,7 +158,7 @@ func (c *Config) report(ctx context.Context) (*health.Report, error) {
 	return health.NewClient(co.Conn()).Report(ctx)
 }
 
-// untold is for the checks that follow checkSocket.
+// skippedWithoutReport is the result of checks after checkSocket if the driver does not answer.
 func skippedWithoutReport(err error) result {
 	if status.Code(err) == codes.Unimplemented {
 		return skipped("what serves the socket is not Touchstone")
@@ -179,7 +179,7 @@ func storageConditions(report *health.Report) []string {
 	return wrong
 }
 
-// differingSettings says in what the driver differs from how it was looked for.
+// differingSettings lists the settings in which the running driver differs from the flags.
 func (c *Config) differingSettings(report *health.Report) []string {
 	var other []string
 
@@ -231,8 +231,8 @@ func disconnectedSources(report *health.Report) []string {
 	return deaf
 }
 
-// checkRegistration asks what the kubelet asks, of the driver itself or of a
-// node-driver-registrar: the socket has the same name.
+// checkRegistration makes the kubelet's call on the registration socket, which has the same
+// name for the driver and a node-driver-registrar.
 func checkRegistration(ctx context.Context, c *Config, _ string) result {
 	const cure = "give the driver --kubelet-registration-dir (docs/registration.md), or run a node-driver-registrar beside it"
 
@@ -270,16 +270,16 @@ func checkRegistration(ctx context.Context, c *Config, _ string) result {
 	case info.GetName() != c.DriverName || info.GetType() != registerapi.CSIPlugin:
 		return problem(fmt.Sprintf("%s registers the %s %s", path, info.GetType(), info.GetName()), "remove it, and restart the driver")
 	case c.isRegistrationRefused(ctx):
-		return problem("the kubelet is told of "+info.GetName()+" at "+info.GetEndpoint()+", and has not registered it",
-			"see the driver's log for the kubelet's words; it has to reach the driver's socket at that path "+
+		return problem("the kubelet is offered "+info.GetName()+" at "+info.GetEndpoint()+", and has not registered it",
+			"see the driver's log for the kubelet's error; it has to reach the driver's socket at that path "+
 				"(--kubelet-registration-endpoint)")
 	default:
-		return ok("the kubelet is told of " + info.GetName() + " at " + info.GetEndpoint())
+		return ok("the kubelet is offered " + info.GetName() + " at " + info.GetEndpoint())
 	}
 }
 
-// refused says whether the driver knows that the kubelet has not registered it. A
-// node-driver-registrar is ended when that happens, and can't be asked.
+// isRegistrationRefused reports whether the driver reports that the kubelet did not register
+// it. A node-driver-registrar exits in that case.
 func (c *Config) isRegistrationRefused(ctx context.Context) bool {
 	report, err := c.report(ctx)
 
@@ -293,5 +293,5 @@ func pluginInfo(ctx context.Context, path string) (*registerapi.PluginInfo, erro
 	}
 	defer conn.Close()
 
-	return registerapi.NewRegistrationClient(conn).GetInfo(ctx, &registerapi.InfoRequest{}) //nolint:wrapcheck // its code is looked at
+	return registerapi.NewRegistrationClient(conn).GetInfo(ctx, &registerapi.InfoRequest{}) //nolint:wrapcheck // the caller evaluates its code
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/served"
 )
 
-// stub is a driver that says what a test wants to hear.
+// stub is a driver with the answers that a test sets.
 type stub struct {
 	csi.UnimplementedIdentityServer
 	registerapi.UnimplementedRegistrationServer
@@ -93,7 +93,7 @@ func TestSocket(t *testing.T) {
 		"dead": {
 			func(t *testing.T, path string) { t.Helper(); served.Ended(t, path) },
 			doctor.Problem,
-			[]string{"nobody serves"},
+			[]string{"no process serves"},
 		},
 		"deaf": {deaf, doctor.Problem, []string{"does not answer"}},
 		"another driver": {
@@ -109,7 +109,7 @@ func TestSocket(t *testing.T) {
 			doctor.Problem,
 			[]string{"not ready"},
 		},
-		"not well": {
+		"not healthy": {
 			func(t *testing.T, path string) {
 				t.Helper()
 				(&stub{name: "csi.touchstone.dev", probe: status.Error(codes.FailedPrecondition, "the disk is gone")}).serve(t, path)
@@ -152,7 +152,7 @@ func TestSocket(t *testing.T) {
 	}
 }
 
-// deaf listens and never answers.
+// deaf listens and does not answer.
 func deaf(t *testing.T, path string) {
 	t.Helper()
 
@@ -221,7 +221,7 @@ func TestRegistration(t *testing.T) {
 
 	path := filepath.Join(directory, "csi.touchstone.dev-reg.sock")
 	served.Ended(t, path)
-	finds(t, look(t, c, "registration", ""), doctor.Problem, "nobody serves")
+	finds(t, look(t, c, "registration", ""), doctor.Problem, "no process serves")
 	require.NoError(t, os.Remove(path))
 
 	plugin := &registerapi.PluginInfo{Type: registerapi.CSIPlugin, Name: c.DriverName, Endpoint: "/on/the/host/csi.sock"}

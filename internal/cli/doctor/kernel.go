@@ -17,8 +17,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/health/events"
 )
 
-// The oldest kernel that has all that a node cannot do without: mount_setattr is the
-// last of it.
+// The oldest kernel with all system calls that a node requires; mount_setattr is the newest.
 const (
 	oldestMajor = 5
 	oldestMinor = 12
@@ -31,12 +30,12 @@ func checkKernel(context.Context, *Config, string) result {
 	)
 
 	if err := unix.Uname(&name); err != nil {
-		return problem("its version can't be told: "+err.Error(), "run it on Linux")
+		return problem("its version is unknown: "+err.Error(), "run it on Linux")
 	}
 
 	release := unix.ByteSliceToString(name.Release[:])
 	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil {
-		return problem("its version can't be told of "+release, "run it on Linux")
+		return problem("its version can't be read from "+release, "run it on Linux")
 	}
 
 	seen := "Linux " + release
@@ -46,25 +45,25 @@ func checkKernel(context.Context, *Config, string) result {
 	}
 
 	if !mount.HasStatmount() {
-		seen += "; before 6.13 a look at a mount takes longer the more of them there are"
+		seen += "; before 6.13 a probe of a mount takes longer the more mounts there are"
 	}
 
 	if events.LoopWritesTold() {
-		seen += "; before 6.15 a volume without direct I/O may be told to have been written by a foreign program"
+		seen += "; before 6.15 a volume without direct I/O may be reported as written by a foreign program"
 	}
 
 	return ok(seen)
 }
 
-// whole is what /proc/self/uid_map says in the user namespace that the machine has
-// begun with.
+// inFirstUserNamespace reports whether /proc/self/uid_map is that of the initial user
+// namespace.
 func inFirstUserNamespace() bool {
 	text, err := os.ReadFile("/proc/self/uid_map")
 
 	return err != nil || slices.Equal(strings.Fields(string(text)), []string{"0", "0", "4294967295"})
 }
 
-// privileged says whether this process may mount.
+// privileged reports whether this process may mount.
 func privileged() bool { return capable(unix.CAP_SYS_ADMIN) && inFirstUserNamespace() }
 
 func capable(capability int) bool {
@@ -103,17 +102,17 @@ func checkPrivileges(context.Context, *Config, string) result {
 	case len(lacking) > 0:
 		return problem("root without "+strings.Join(lacking, ", "), cure)
 	case !inFirstUserNamespace():
-		return problem("root of a user namespace of its own, who may mount no disk",
+		return problem("root of a user namespace of its own, which may mount no disk",
 			"run it without user namespaces (hostUsers: true, no rootless container engine)")
 	case !capable(unix.CAP_SYS_RESOURCE):
 		return warning("root without CAP_SYS_RESOURCE, so that no ext4 grows while it is mounted",
-			"give it that capability; until then a volume grows when it is staged anew")
+			"give it that capability; until then a volume grows when it is staged again")
 	default:
 		return ok("root with all capabilities that are needed")
 	}
 }
 
-// checkMounting goes by the driver's own calls, and what it mounts is attached nowhere.
+// checkMounting uses the driver's system calls; its mounts stay detached from the tree.
 func checkMounting(context.Context, *Config, string) result {
 	err := mountDetached()
 
@@ -163,7 +162,7 @@ func mountDetached() error {
 	return nil
 }
 
-// sources are those that a driver with a node has, connected to nothing.
+// sources returns the event sources of a driver with a node service, not connected.
 func sources() []health.Source {
 	return []health.Source{
 		events.NewBlockErrors("touchstone-doctor"), events.NewFilesystemErrors(), events.NewMounts(),
@@ -193,21 +192,21 @@ func checkEventSource(_ context.Context, c *Config, object string) result {
 		}
 
 		if err := each.Supported(); err != nil {
-			return warning(err.Error(), "the driver does without, and knows of trouble only when it looks (--health-relist-period); "+
-				"a newer kernel, or more privileges, would tell it at once")
+			return warning(err.Error(), "the driver works without them, and finds failures only by periodic probes (--health-relist-period); "+
+				"a newer kernel, or more privileges, would report them at once")
 		}
 	}
 
-	return ok("the kernel tells of them")
+	return ok("the kernel reports them")
 }
 
-// needed says whether nothing works without a filesystem: ext4 is the default of a
-// StorageClass, and XFS what an embedded pool is.
+// isRequired reports whether the driver requires a filesystem: ext4 is the default of a
+// StorageClass, and an embedded pool is XFS.
 func (c *Config) isRequired(fsType string) bool {
 	return fsType == filesystem.Ext4 || fsType == filesystem.XFS && c.PoolImageBytes > 0
 }
 
-// lacking is a problem or a warning.
+// missingFilesystem returns a problem for a required filesystem, else a warning.
 func (c *Config) missingFilesystem(fsType, seen, cure string) result {
 	if c.isRequired(fsType) {
 		return problem(seen, cure)
@@ -224,7 +223,7 @@ func checkFilesystem(_ context.Context, c *Config, fsType string) result {
 		return ok("the kernel has it")
 	}
 
-	// As a mount would, this loads the module.
+	// Like a mount, this loads the module.
 	err := mount.CheckSupport(fsType)
 
 	switch {
@@ -234,7 +233,7 @@ func checkFilesystem(_ context.Context, c *Config, fsType string) result {
 		return c.missingFilesystem(fsType, "the kernel does not have it, and no module of it could be loaded",
 			"on the host: modprobe "+fsType+", or install the package of the kernel's further modules")
 	default:
-		return warning("it is not loaded, and whether there is a module this process can't find out: "+err.Error(),
+		return warning("it is not loaded, and this process can't determine whether there is a module: "+err.Error(),
 			"on the host: modprobe "+fsType)
 	}
 }

@@ -17,15 +17,15 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
-// settle is between two looks: what belongs to a call that is under way is nobody's
-// for a moment.
+// recheckDelay is the time between two observations of leftovers: during a call a device or
+// mount may briefly belong to no volume.
 const recheckDelay = 700 * time.Millisecond
 
-// shown is how many leftovers are named.
+// maxListed is the number of leftovers that a finding names.
 const maxListed = 5
 
-// checkLeftoverDevices: an image of a volume that stays attached though nobody uses it
-// can't be attached anew, on no node.
+// checkLeftoverDevices finds attached images of volumes that are not in use: such an image
+// cannot be attached again, on any node.
 func checkLeftoverDevices(ctx context.Context, c *Config, _ string) result {
 	const cure = "losetup --detach DEVICE, when nothing has it open (lsof DEVICE): the driver attaches it again where it is needed"
 
@@ -35,7 +35,7 @@ func checkLeftoverDevices(ctx context.Context, c *Config, _ string) result {
 	}
 
 	if len(first) == 0 {
-		return ok("no image of a volume is attached for nothing")
+		return ok("no image of a volume is attached without use")
 	}
 
 	left := first
@@ -45,12 +45,12 @@ func checkLeftoverDevices(ctx context.Context, c *Config, _ string) result {
 	}
 
 	if len(left) == 0 {
-		return ok("no image of a volume is attached for nothing")
+		return ok("no image of a volume is attached without use")
 	}
 
-	says := "attached, and mounted nowhere"
+	says := "attached, but not mounted"
 	if byDriver {
-		says = "attached, and unknown to the driver, unless it checks them just now"
+		says = "attached, but unknown to the driver, unless it is checking them now"
 	}
 
 	return warning(fmt.Sprintf("%d images are %s: %s", len(left), says, firstOf(left)), cure)
@@ -64,8 +64,8 @@ func (c *Config) idleDevicesAfterDelay(ctx context.Context) ([]string, bool, err
 	return c.idleDevices(ctx)
 }
 
-// idleDevices returns the loop devices with images of volumes that nobody uses, as a
-// driver with a node knows it, or else as the mount table tells; known says which.
+// idleDevices returns the loop devices whose volumes are not in use, according to the report
+// of a driver with a node service (byDriver), or else to the mount table.
 func (c *Config) idleDevices(ctx context.Context) (idle []string, byDriver bool, err error) {
 	attached, err := loop.NewLoops(loop.LoopsOptions{}).Attachments()
 	if err != nil {
@@ -95,7 +95,7 @@ func (c *Config) idleDevices(ctx context.Context) (idle []string, byDriver bool,
 	return idle, report != nil, nil
 }
 
-// nodeReport is what a driver that serves the node knows, nil for none that answers.
+// nodeReport returns the report of a driver with a node service, or nil if none answers.
 func (c *Config) nodeReport(ctx context.Context) *health.Report {
 	if c.WithoutDriver {
 		return nil
@@ -115,14 +115,15 @@ func inUse(report *health.Report, id string) bool {
 	})
 }
 
-// volumeOf returns the volume whose image is attached, if it is in one of the rooms.
+// volumeOf returns the volume whose image is attached, if it is in one of the directories.
 func volumeOf(each loop.Attachment, directories []string) (string, bool) {
 	id, isImage := strings.CutSuffix(filepath.Base(each.BackingPath), layout.ImageSuffix)
 
 	return id, isImage && volume.IsID(id) && slices.Contains(directories, filepath.Dir(each.BackingPath))
 }
 
-// imageDirectories are where the images of volumes are, as the kernel would write it, too.
+// imageDirectories returns the directories of volumes' images, also with symlinks resolved, as
+// the kernel shows them.
 func (c *Config) imageDirectories(ctx context.Context) []string {
 	var directories []string
 
@@ -141,7 +142,7 @@ func (c *Config) imageDirectories(ctx context.Context) []string {
 // is.
 const resolveLimit = time.Second
 
-// resolved is a path without symlinks, or the path itself where that can't be told.
+// resolveSymlinks returns a path without symlinks, or the path itself if that fails or hangs.
 func resolveSymlinks(ctx context.Context, path string) string {
 	found := make(chan string, 1)
 
@@ -166,8 +167,8 @@ func resolveSymlinks(ctx context.Context, path string) string {
 	return filepath.Clean(path)
 }
 
-// usedDevices are those that something is mounted from, whose node is bound
-// somewhere, or that virtual machines have.
+// usedDevices returns the loop devices that are mounted, whose device node is bind-mounted,
+// or that are assigned to virtual machines.
 func (c *Config) usedDevices() (map[int]bool, error) {
 	points, err := mount.List()
 	if err != nil {
@@ -182,7 +183,7 @@ func (c *Config) usedDevices() (map[int]bool, error) {
 		}
 	}
 
-	// Where that can't be read, direct-volumes says so.
+	// The check direct-volumes reports a failure.
 	entries, _ := kata.NewRoot(c.DirectVolumeRoot).List()
 	for _, entry := range entries {
 		if number, ok := (mount.Point{Source: entry.Device}).LoopDevice(); ok {
@@ -193,7 +194,8 @@ func (c *Config) usedDevices() (map[int]bool, error) {
 	return used, nil
 }
 
-// checkLeftoverMounts: what stays mounted keeps its volume from being used elsewhere.
+// checkLeftoverMounts finds mounts of volumes that the driver does not know: such a mount
+// prevents the volume from being used on another node.
 func checkLeftoverMounts(ctx context.Context, c *Config, _ string) result {
 	const cure = "umount PATH, when no pod uses it (kubectl get pods -A -o wide; lsof PATH)"
 
@@ -201,11 +203,11 @@ func checkLeftoverMounts(ctx context.Context, c *Config, _ string) result {
 
 	switch {
 	case errors.Is(err, errNoNodeReport) && len(first) > 0:
-		return skipped(fmt.Sprintf("%d mounts of volumes are here, and no driver that would know of them: %s", len(first), firstOf(first)))
+		return skipped(fmt.Sprintf("%d volumes are mounted, and no driver answers that could confirm them: %s", len(first), firstOf(first)))
 	case err != nil && !errors.Is(err, errNoNodeReport):
 		return problem(err.Error(), "mount procfs at /proc")
 	case len(first) == 0:
-		return ok("nothing is mounted that the driver does not know of")
+		return ok("no volume is mounted without the driver's knowledge")
 	}
 
 	left := first
@@ -217,16 +219,16 @@ func checkLeftoverMounts(ctx context.Context, c *Config, _ string) result {
 	}
 
 	if len(left) == 0 {
-		return ok("nothing is mounted that the driver does not know of")
+		return ok("no volume is mounted without the driver's knowledge")
 	}
 
 	return warning(fmt.Sprintf("%d mounts of volumes are unknown to the driver: %s", len(left), firstOf(left)), cure)
 }
 
-var errNoNodeReport = errors.New("no driver with a node answers")
+var errNoNodeReport = errors.New("no driver with a node service answers")
 
-// unknownMounts returns where volumes of this driver are mounted that it does not know
-// of; all of them, and errNoNodeReport, without a driver.
+// unknownMounts returns the paths of this driver's mounts that its report lacks; all of them,
+// with errNoNodeReport, if no driver answers.
 func (c *Config) unknownMounts(ctx context.Context) ([]string, error) {
 	points, err := mount.List()
 	if err != nil {
@@ -254,13 +256,13 @@ func (c *Config) unknownMounts(ctx context.Context) ([]string, error) {
 	return stray, nil
 }
 
-// mountMatcher knows the mounts of the driver's volumes from others.
+// mountMatcher recognizes mounts of the driver's volumes.
 type mountMatcher struct {
-	// kubelet is the kubelet's directory as it was given, and as the kernel has it.
+	// kubelet is the kubelet's directory as given, resolvedKubelet without symlinks.
 	kubelet, resolvedKubelet string
-	driver           string
-	imageDirectories            []string
-	loops            *loop.Loops
+	driver                   string
+	imageDirectories         []string
+	loops                    *loop.Loops
 }
 
 func (c *Config) newMountMatcher(ctx context.Context) *mountMatcher {
@@ -270,9 +272,9 @@ func (c *Config) newMountMatcher(ctx context.Context) *mountMatcher {
 	}
 }
 
-// ours: staging paths have the driver's name in them; elsewhere beneath the kubelet's
-// directory the image tells, or that there is a directory of a volume, or what a
-// volume for a virtual machine is mounted from.
+// isDriverMount reports whether the driver made a mount. Staging paths contain the driver's
+// name; elsewhere below the kubelet's directory the source decides: a volume's image, a
+// volume's directory, or the tmpfs of a direct volume.
 func (l *mountMatcher) isDriverMount(point mount.Point) bool {
 	beneath, isBeneath := strings.CutPrefix(point.Path, l.resolvedKubelet+"/")
 	if !isBeneath || isKubeletMount(beneath) {
@@ -291,7 +293,7 @@ func (l *mountMatcher) isDriverMount(point mount.Point) bool {
 		attached, ok, err := l.loops.Attachment(number)
 		_, isImage := volumeOf(attached, l.imageDirectories)
 
-		return err == nil && ok && isImage // the list of loop devices reports the failure
+		return err == nil && ok && isImage // checkLeftoverDevices reports the failure
 	}
 
 	id, direct := strings.CutPrefix(point.Source, "touchstone/")
@@ -302,8 +304,8 @@ func (l *mountMatcher) isDriverMount(point mount.Point) bool {
 	return filepath.Base(filepath.Dir(point.Root)) == layout.Directories && volume.IsID(filepath.Base(point.Root))
 }
 
-// isKubeletMount says whether the kubelet itself mounts there what a driver has published:
-// for subPath, and raw block volumes for its containers.
+// isKubeletMount reports whether the kubelet itself mounts published volumes at a path: for
+// subPath, and for raw block volumes of containers.
 func isKubeletMount(beneath string) bool {
 	parts := strings.Split(beneath, "/")
 	// plugins/kubernetes.io/csi/volumeDevices/<volume>/dev/<pod>
@@ -338,7 +340,7 @@ func intersect(first, second []string) []string {
 	return slices.DeleteFunc(slices.Clone(first), func(each string) bool { return !slices.Contains(second, each) })
 }
 
-// some names the first few.
+// firstOf returns the first maxListed names.
 func firstOf(all []string) string {
 	if len(all) > maxListed {
 		return strings.Join(all[:maxListed], ", ") + ", …"

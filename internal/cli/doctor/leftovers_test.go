@@ -28,12 +28,12 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-// firstLoop is beyond what other tests and drivers use.
+// firstLoop is above the loop numbers of other tests and drivers.
 const firstLoop = 890_000
 
 const loopMajor = 7
 
-// attachLost attaches an image of a volume that nobody uses.
+// attachLost attaches an image of a volume that is not in use.
 func attachLost(t *testing.T, directory string) *loop.Device {
 	t.Helper()
 	namespace.NeedRoot(t)
@@ -74,7 +74,7 @@ func TestLeftoverDeviceWithoutADriver(t *testing.T) {
 	finds(t, found, doctor.Warning, "1 images", device.Path, ".img")
 	require.Contains(t, found.Cure, "losetup")
 
-	// The same by a path with a symlink.
+	// The same with a path that contains a symlink.
 	link := filepath.Join(t.TempDir(), "link")
 	require.NoError(t, os.Symlink(c.Pools["default"], link))
 
@@ -82,17 +82,17 @@ func TestLeftoverDeviceWithoutADriver(t *testing.T) {
 	linked.Pools = map[string]string{"default": link}
 	finds(t, look(t, linked, "leftover-devices", ""), doctor.Warning, device.Path)
 
-	// A raw block volume in use: a bind of the node.
+	// A raw block volume in use: a bind mount of the device node.
 	target := filepath.Join(c.KubeletDir, "device")
 	require.NoError(t, os.WriteFile(target, nil, 0o600))
 	mountAt(t, device.Path, target, "", unix.MS_BIND, "")
 	finds(t, look(t, c, "leftover-devices", ""), doctor.OK)
 
-	// That it is mounted is told, and whether rightly only a driver could tell.
+	// The mount is listed; only a driver could confirm it.
 	finds(t, look(t, c, "leftover-mounts", ""), doctor.Skipped, target)
 }
 
-// use is a driver with an ext4 volume, a raw block volume and a directory in use.
+// use starts a driver with an ext4 volume, a raw block volume and a directory in use.
 func use(t *testing.T) (*harness.Driver, doctor.Config, []*csiclient.Publication) {
 	t.Helper()
 	namespace.NeedRoot(t)
@@ -157,8 +157,8 @@ func TestARunningDriverIsLeftAlone(t *testing.T) {
 	require.Equal(t, before, tree(t, d.Root, timeless...))
 }
 
-// mountedImages are those of the claims whose filesystems are mounted: these write
-// of their own accord, some seconds later, too.
+// mountedImages returns the images whose filesystems are mounted: these are written to
+// some seconds later, without a call.
 func mountedImages(t *testing.T, d *harness.Driver, claims []*csiclient.Publication) []string {
 	t.Helper()
 
@@ -179,7 +179,7 @@ func mountedImages(t *testing.T, d *harness.Driver, claims []*csiclient.Publicat
 	return images
 }
 
-// tree is what lies in a directory, and when it was changed, but of the timeless.
+// tree returns the files of a directory with their times, without those of the exceptions.
 func tree(t *testing.T, root string, timeless ...string) map[string]string {
 	t.Helper()
 
@@ -191,7 +191,7 @@ func tree(t *testing.T, root string, timeless ...string) map[string]string {
 		info, err := entry.Info()
 		require.NoError(t, err)
 
-		// Making a file without a name changes the time of its directory.
+		// Creating an unnamed file changes the time of its directory.
 		if !entry.IsDir() && !slices.Contains(timeless, path) {
 			found[path] = info.Mode().String() + " " + info.ModTime().String()
 		} else {
@@ -207,7 +207,7 @@ func tree(t *testing.T, root string, timeless ...string) map[string]string {
 func TestLeftoversOfARunningDriver(t *testing.T) {
 	d, c, claims := use(t)
 
-	// Known to the mount table alone.
+	// A mount that only the mount table lists.
 	stray := filepath.Join(c.KubeletDir, "plugins", "kubernetes.io", "csi", c.DriverName, "hash", "globalmount")
 	require.NoError(t, os.MkdirAll(stray, 0o700))
 	mountAt(t, "scratch", stray, "tmpfs", 0, "size=1m")
@@ -250,13 +250,13 @@ func TestLeftoversOfARunningDriver(t *testing.T) {
 	device := attachLost(t, d.Pool())
 	finds(t, look(t, c, "leftover-devices", ""), doctor.Warning, "1 images", device.Path, "unknown to the driver")
 
-	// Without the driver nobody knows which of them is a leftover.
+	// Without the driver, leftovers cannot be distinguished from volumes in use.
 	c.WithoutDriver = true
-	finds(t, look(t, c, "leftover-mounts", ""), doctor.Skipped, "mounts of volumes")
+	finds(t, look(t, c, "leftover-mounts", ""), doctor.Skipped, "volumes are mounted")
 	finds(t, look(t, c, "leftover-devices", ""), doctor.Warning, "1 images", device.Path)
 }
 
-// Neither the state's lock nor the pools' may be held against it.
+// TestADriverStartsWhileItIsExamined: the doctor takes neither the state's lock nor a pool's.
 func TestADriverStartsWhileItIsExamined(t *testing.T) {
 	namespace.NeedRoot(t)
 
@@ -300,7 +300,7 @@ func TestAKilledDoctorLeavesNothing(t *testing.T) {
 		command := child.Command(t, "/proc/self/exe", examineChild)
 		command.Stdin = bytes.NewReader(given)
 		require.NoError(t, command.Start())
-		// The child takes some 50 ms to begin, and its work some more.
+		// The child starts within about 50 ms, and works a little longer.
 		time.Sleep(time.Duration(i) * 6 * time.Millisecond)
 		require.NoError(t, command.Process.Kill())
 

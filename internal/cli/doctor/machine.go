@@ -31,9 +31,9 @@ func checkLoopDevices(context.Context, *Config, string) result {
 			"on the host: modprobe loop, and have it loaded at each boot (/etc/modules-load.d)")
 	}
 
-	// With partitions a device's minor number is not its own number any more.
+	// With partitions a device's minor number differs from its loop number.
 	if parts := moduleParameter("max_part"); parts != "0" && parts != "" {
-		return problem("loop.max_part is "+parts+", so that loop devices have other minor numbers than the driver goes by",
+		return problem("loop.max_part is "+parts+", so that loop devices have other minor numbers than the driver expects",
 			"load the loop driver without max_part (/etc/modprobe.d, or loop.max_part= of the kernel's command line)")
 	}
 
@@ -50,8 +50,7 @@ func checkLoopDevices(context.Context, *Config, string) result {
 		}
 	}
 
-	// However many there are in /dev, and whatever max_loop says: the driver makes
-	// those that it needs.
+	// The driver adds the devices that it needs, independent of /dev and max_loop.
 	return ok(fmt.Sprintf("%d images are attached, %d of them from number %d on, where %d more can be",
 		len(attached), own, loop.DefaultFirst, loop.MaxNumber+1-loop.DefaultFirst-own))
 }
@@ -65,8 +64,8 @@ func moduleParameter(name string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// fewStateBytes is little even for the state of a few volumes, which is written
-// anew as a whole now and then.
+// fewStateBytes is little even for the state of a few volumes, whose snapshot file is
+// rewritten from time to time.
 const fewStateBytes = 64 << 20
 
 func checkState(_ context.Context, c *Config, _ string) result {
@@ -93,13 +92,13 @@ func checkState(_ context.Context, c *Config, _ string) result {
 		took.Round(time.Microsecond))
 
 	if free, err := availableBytes(c.StateDir); err == nil && free < fewStateBytes {
-		return warning(seen+", and "+formatBytes(free)+" are available", "make room: without any, nothing can be changed")
+		return warning(seen+", and "+formatBytes(free)+" are available", "free some space: without it, no change can be recorded")
 	}
 
 	return ok(seen)
 }
 
-// measureSync writes a block to a file without a name and waits until the disk has it.
+// measureSync writes a block to an unnamed file and measures until it is on disk.
 func measureSync(directory string) (time.Duration, error) {
 	file, err := embedded.CreateUnnamed(directory)
 	if err != nil {
@@ -132,8 +131,8 @@ func availableBytes(directory string) (int64, error) {
 	return usage.Bytes.Available, err
 }
 
-// ahead is how far a file may be ahead of the clock: filesystems of other machines
-// have clocks of their own.
+// clockTolerance is how far a file's time may be ahead of the clock: network filesystems use
+// their server's clock.
 const clockTolerance = time.Minute
 
 func checkClock(_ context.Context, c *Config, _ string) result {
@@ -153,7 +152,7 @@ func checkClock(_ context.Context, c *Config, _ string) result {
 	return ok(seen)
 }
 
-// lastWriteIn returns when a file of a directory was last written, zero for none.
+// lastWriteIn returns the latest time at which a file of a directory was written, or zero.
 func lastWriteIn(directory string) time.Time {
 	var newest time.Time
 
@@ -167,15 +166,16 @@ func lastWriteIn(directory string) time.Time {
 	return newest
 }
 
-// hasKubelet says whether a kubelet works in its directory.
+// hasKubelet reports whether a kubelet uses its directory.
 func (c *Config) hasKubelet() bool {
 	_, err := os.Stat(filepath.Join(c.KubeletDir, "pods"))
 
 	return err == nil
 }
 
-// checkKubelet: what the driver mounts beneath has to reach the kubelet and its
-// containers. In a pod that is what mountPropagation: Bidirectional does.
+// checkKubelet checks mount propagation: the driver's mounts below the kubelet's directory
+// have to propagate to the kubelet and its containers. In a pod mountPropagation:
+// Bidirectional does that.
 func checkKubelet(_ context.Context, c *Config, _ string) result {
 	const cure = "in a pod: mountPropagation: Bidirectional for the volume with the kubelet's directory; " +
 		"on a host: mount --make-rshared /"
@@ -191,23 +191,23 @@ func checkKubelet(_ context.Context, c *Config, _ string) result {
 	case point.ReadOnly || point.SuperReadOnly:
 		return problem(c.KubeletDir+" is mounted read-only", "mount it for writing: mount points are made there")
 	case point.Shared:
-		return ok("what is mounted beneath " + c.KubeletDir + " is seen by others (shared propagation)")
+		return ok("mounts beneath " + c.KubeletDir + " are seen by others (shared propagation)")
 	}
 
-	seen := "what is mounted beneath " + c.KubeletDir + " stays in this mount namespace (private propagation)"
+	seen := "mounts beneath " + c.KubeletDir + " stay in this mount namespace (private propagation)"
 	if point.Slave {
-		seen = "what is mounted beneath " + c.KubeletDir + " stays here, though what others mount arrives (HostToContainer)"
+		seen = "mounts beneath " + c.KubeletDir + " stay here, though others' mounts arrive (HostToContainer)"
 	}
 
 	if c.hasKubelet() {
 		return problem(seen, cure)
 	}
 
-	return warning(seen+"; no kubelet is here to miss it", cure)
+	return warning(seen+"; no kubelet is here that needs it", cure)
 }
 
-// checkQueues is for containers, also privileged ones: some runtimes give them a
-// /sys that is read-only.
+// checkQueues checks that /sys is writable: some runtimes mount it read-only in containers,
+// even privileged ones.
 func checkQueues(context.Context, *Config, string) result {
 	const without = "; read-ahead and I/O scheduler of a volume are not set then, though its mutable parameters are accepted"
 
@@ -233,7 +233,7 @@ func checkCgroups(_ context.Context, c *Config, _ string) result {
 	offer, err := limiter.Support()
 	if err != nil {
 		return warning(err.Error()+without,
-			permissionCure(err, "have the kernel's io controller turned on (cgroup v2), or mount cgroups at --cgroup-root"))
+			permissionCure(err, "enable the kernel's io controller (cgroup v2), or mount cgroups at --cgroup-root"))
 	}
 
 	seen := fmt.Sprintf("cgroup v%d can limit volumes, in %s", offer.Version, offer.Directory)
@@ -260,7 +260,7 @@ func checkDirectVolumes(_ context.Context, c *Config, _ string) result {
 	}
 
 	if _, err := os.Lstat(c.DirectVolumeRoot); errors.Is(err, fs.ErrNotExist) {
-		return ok(c.DirectVolumeRoot + " is made when the first volume is assigned to a virtual machine")
+		return ok(c.DirectVolumeRoot + " is created when the first volume is assigned to a virtual machine")
 	}
 
 	entries, err := kata.NewRoot(c.DirectVolumeRoot).List()

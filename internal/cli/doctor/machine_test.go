@@ -47,7 +47,7 @@ func TestAControllerNeedsLittle(t *testing.T) {
 	}
 }
 
-// Not parallel: who else makes an XFS just now would fail.
+// Not parallel: other tests that make an XFS at the same time would fail.
 func TestMissingTool(t *testing.T) {
 	path, err := filesystem.Tool{Name: "xfs_repair"}.Find()
 	require.NoError(t, err)
@@ -55,7 +55,7 @@ func TestMissingTool(t *testing.T) {
 	c := machine(t)
 	finds(t, look(t, c, "tools", "xfs"), doctor.OK, "xfs_repair")
 
-	// It can't be executed any more, and so is not found.
+	// It is not executable any more, and so not found.
 	mountAt(t, "/dev/null", path, "", unix.MS_BIND, "")
 
 	found := look(t, c, "tools", "xfs")
@@ -143,7 +143,7 @@ func TestClock(t *testing.T) {
 	finds(t, look(t, c, "clock", ""), doctor.Problem, "built "+tomorrow.UTC().Format("2006-01-02"))
 }
 
-// What a pod gets with None, HostToContainer and Bidirectional.
+// TestKubeletPropagation covers mountPropagation None, HostToContainer and Bidirectional.
 func TestKubeletPropagation(t *testing.T) {
 	c := machine(t)
 	mountAt(t, c.KubeletDir, c.KubeletDir, "", unix.MS_BIND, "")
@@ -204,7 +204,7 @@ func TestCgroups(t *testing.T) {
 
 func TestDirectVolumes(t *testing.T) {
 	c := machine(t)
-	finds(t, look(t, c, "direct-volumes", ""), doctor.OK, "is made")
+	finds(t, look(t, c, "direct-volumes", ""), doctor.OK, "is created")
 
 	require.NoError(t, os.Mkdir(c.DirectVolumeRoot, 0o700))
 	finds(t, look(t, c, "direct-volumes", ""), doctor.OK, "0 assignments")

@@ -18,7 +18,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-// examineChild is what ExamineInChild starts its child with here.
+// examineChild is the argument with which ExamineInChild starts this binary.
 const examineChild = "examine"
 
 func TestMain(m *testing.M) {
@@ -46,7 +46,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// machine is a node in good order without a driver, in directories of the test's own.
+// machine is a node without problems and without a driver, in directories of the test.
 func machine(t *testing.T) doctor.Config {
 	t.Helper()
 
@@ -64,12 +64,12 @@ func machine(t *testing.T) doctor.Config {
 		StateDir: filepath.Join(root, "state"), Pools: map[string]string{"default": filepath.Join(root, "pool")},
 		KubeletDir: filepath.Join(root, "kubelet"), DirectVolumeRoot: filepath.Join(root, "direct"),
 		CgroupRoot: filepath.Join(root, "cgroup"),
-		// No verdict on the machine's speed, but for tests of what hangs.
+		// Long enough for a slow machine; tests of checks that hang set a shorter one.
 		Limit: time.Minute,
 	}
 }
 
-// look makes one check of one thing.
+// look runs one check for one object.
 func look(t *testing.T, c doctor.Config, check, object string) doctor.Finding {
 	t.Helper()
 
@@ -84,13 +84,13 @@ func look(t *testing.T, c doctor.Config, check, object string) doctor.Finding {
 		}
 	}
 
-	require.Fail(t, "not looked at", "%s %s: %+v", check, object, report)
+	require.Fail(t, "not checked", "%s %s: %+v", check, object, report)
 
 	return doctor.Finding{}
 }
 
-// finds requires a verdict, that what was seen says each of the words, and that there
-// is a cure for what is not well.
+// finds requires a verdict, that the finding contains each of the words, and that a warning
+// or problem has a cure.
 func finds(t *testing.T, found doctor.Finding, verdict doctor.Verdict, words ...string) {
 	t.Helper()
 	require.Equal(t, verdict, found.Verdict, "%+v", found)
@@ -103,7 +103,7 @@ func finds(t *testing.T, found doctor.Finding, verdict doctor.Verdict, words ...
 	require.Equal(t, needsCure, found.Cure != "", "%+v", found)
 }
 
-// mountAt mounts something until the test ends.
+// mountAt mounts a filesystem until the test ends.
 func mountAt(t *testing.T, source, target, fsType string, flags uintptr, data string) {
 	t.Helper()
 	namespace.NeedRoot(t)

@@ -20,15 +20,15 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 )
 
-// site is where a pool is.
+// poolLocation contains the paths of a pool.
 type poolLocation struct {
-	// directory is what the flag names, and rooms where the volumes are: in there,
-	// or in the filesystem that is embedded in image.
+	// directory is the flag's value; root is the directory with the volumes: the same, or
+	// the mount point of the filesystem embedded in image.
 	directory, root, image string
 }
 
-// site returns the place of a pool that is there. Errors: fs.ErrNotExist,
-// embedded.ErrNotMounted, or what else keeps it from being found.
+// locatePool returns the paths of an existing pool. Errors: fs.ErrNotExist,
+// embedded.ErrNotMounted, or those of system calls.
 func (c *Config) locatePool(name string) (poolLocation, error) {
 	s := poolLocation{directory: c.Pools[name]}
 
@@ -103,7 +103,7 @@ func checkPool(_ context.Context, c *Config, name string) result {
 	return ok(s.directory + " is writable, on " + point.FSType + " of " + point.Source)
 }
 
-// mountOf returns the mount that a directory is on.
+// mountOf returns the mount that contains a directory.
 func mountOf(directory string) (mount.Point, error) {
 	file, err := os.OpenFile(directory, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
@@ -114,7 +114,7 @@ func mountOf(directory string) (mount.Point, error) {
 	return mount.PointOf(file)
 }
 
-// checkStorageMount says what is wrong with keeping data there, or nil.
+// checkStorageMount returns why a mount is unsuitable for data, or nil.
 func checkStorageMount(directory string, point mount.Point) *result {
 	var unfit result
 
@@ -123,7 +123,7 @@ func checkStorageMount(directory string, point mount.Point) *result {
 		unfit = problem(directory+" is mounted read-only", "remount "+point.Path+
 			" for writing; if it became read-only by itself, its disk has failed: see the kernel's log")
 	case point.FSType == "overlay":
-		unfit = problem(directory+" is in a container's own filesystem, and goes with it",
+		unfit = problem(directory+" is in a container's own filesystem, and is deleted with it",
 			"mount a directory of the host, or another volume, there (hostPath)")
 	case point.FSType == "tmpfs" || point.FSType == "ramfs":
 		unfit = warning(directory+" is in memory ("+point.FSType+"): its content is gone after a reboot",
@@ -135,10 +135,12 @@ func checkStorageMount(directory string, point mount.Point) *result {
 	return &unfit
 }
 
-// skippedWithoutPool is for the checks that follow checkPool, which says what is wrong.
-func skippedWithoutPool(err error) result { return skipped("there is no pool to look into: " + err.Error()) }
+// skippedWithoutPool is the result of checks after checkPool, which reports the cause.
+func skippedWithoutPool(err error) result {
+	return skipped("there is no pool to check: " + err.Error())
+}
 
-// A twentieth of its inodes, and less, is what a filesystem runs out of soon.
+// A filesystem with less than a twentieth of its inodes available is nearly full.
 const fewInodesPart = 20
 
 func checkPoolSpace(_ context.Context, c *Config, name string) result {
@@ -206,7 +208,7 @@ func checkPoolReflink(_ context.Context, c *Config, name string) result {
 	case err != nil:
 		return skippedWithoutPool(err)
 	case instant:
-		return ok("files share blocks: snapshots and clones are instant")
+		return ok("files share blocks: snapshots and clones are immediate")
 	case c.PoolImageBytes > 0 && c.WithoutDriver:
 		return ok("the driver will embed a filesystem whose files share blocks (--pool-image-size)")
 	default:
@@ -218,15 +220,15 @@ func checkPoolReflink(_ context.Context, c *Config, name string) result {
 const (
 	trialBytes = 1 << 20
 	blockBytes = 4096
-	// trials are as many numbers as there may be doctors at work. They lie below
-	// those of embedded pools, at the end of the range, and no volume gets so far.
+	// trials is the number of loop numbers for concurrent runs of the doctor. They are
+	// below those of embedded pools, at the end of the range, which volumes do not reach.
 	trials    = 64
 	lastTrial = loop.MaxNumber - 1024
-	// cleanUpLimit bounds what follows a trial.
+	// cleanUpLimit limits the time of cleaning up after a trial.
 	cleanUpLimit = 3 * time.Second
 )
 
-// checkAttach attaches an image without a name, by a device that goes by itself.
+// checkAttach attaches an unnamed image to a loop device with autoclear.
 func checkAttach(ctx context.Context, c *Config, name string) result {
 	if !privileged() {
 		return skipped("attaching needs root; see privileges")
@@ -261,12 +263,12 @@ func checkAttach(ctx context.Context, c *Config, name string) result {
 	}
 }
 
-// carries says whether what is written to a loop device reaches the image, and
-// whether by direct I/O.
+// tryAttach attaches the image, verifies that data written to the device is in the image,
+// and reports whether the device uses direct I/O.
 func tryAttach(ctx context.Context, image *os.File) (direct bool, err error) {
 	loops := loop.NewLoops(loop.LoopsOptions{First: lastTrial - trials + 1, Last: lastTrial})
 
-	// AutoClear detaches it also when this process is killed.
+	// AutoClear detaches the device even if this process is killed.
 	device, err := loops.Attach(ctx, image, loop.AttachOptions{AutoClear: true, Exclusive: true, PreferredNumber: -1})
 	if err != nil {
 		return false, err
@@ -281,13 +283,13 @@ func tryAttach(ctx context.Context, image *os.File) (direct bool, err error) {
 		return direct, errors.Join(err, left)
 	}
 
-	// Somebody who keeps the free device open, as udev for a moment, is no trouble.
+	// It fails harmlessly while another process, such as udev, has the free device open.
 	_ = loops.Remove(cleanUp, device.Number)
 
 	return direct, err
 }
 
-var errNotThere = errors.New("what was written to the device is not in the image")
+var errNotThere = errors.New("data written to the device is not in the image")
 
 func verifyWrite(device *loop.Device, image *os.File) error {
 	written, read := bytes.Repeat([]byte{'T'}, blockBytes), make([]byte, blockBytes)

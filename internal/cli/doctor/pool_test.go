@@ -17,7 +17,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-// withPool is a machine with its pool there.
+// withPool is a machine with an existing pool.
 func withPool(t *testing.T, directory string) doctor.Config {
 	t.Helper()
 
@@ -35,7 +35,7 @@ func TestPoolThatReflinks(t *testing.T) {
 
 	finds(t, look(t, c, "pool", "default"), doctor.OK, directory, "xfs", "/dev/loop")
 	finds(t, look(t, c, "pool-space", "default"), doctor.OK, "MiB available", "inodes")
-	finds(t, look(t, c, "pool-reflink", "default"), doctor.OK, "instant")
+	finds(t, look(t, c, "pool-reflink", "default"), doctor.OK, "immediate")
 	finds(t, look(t, c, "pool-attach", "default"), doctor.OK, "direct I/O")
 	require.Empty(t, names(t, directory))
 }
@@ -61,11 +61,11 @@ func TestPoolThatDoesNotReflink(t *testing.T) {
 
 	require.Empty(t, names(t, filepath.Join(directory, "scratch")))
 	require.Equal(t, []string{"scratch"}, names(t, directory))
-	// One that a killed doctor has left may be used, and goes then.
+	// A device left by a killed doctor may be reused, and is removed then.
 	require.Subset(t, before, numbers(t), "a device was left in the kernel")
 }
 
-// numbers are the loop devices in the range where images are attached for a trial.
+// numbers returns the loop devices in the range of trials.
 func numbers(t *testing.T) []int {
 	t.Helper()
 
@@ -159,7 +159,7 @@ func TestEmbeddedPool(t *testing.T) {
 	finds(t, look(t, c, "pool-attach", "default"), doctor.OK)
 	require.NoError(t, embedded.Close(t.Context()))
 
-	// As after a driver that was stopped.
+	// As after the driver was stopped.
 	finds(t, look(t, c, "pool", "default"), doctor.Problem, "not mounted")
 	finds(t, look(t, c, "pool-space", "default"), doctor.Skipped)
 

@@ -15,10 +15,10 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-// nobody is a user who has nothing here, and may nothing.
-const nobody = 65534
+// otherUser is the id of a user without files and privileges.
+const otherUser = 65534
 
-// TestWithoutPrivileges has a node looked at by who may not enter the driver's directories.
+// TestWithoutPrivileges checks a node as a user who may not enter the driver's directories.
 func TestWithoutPrivileges(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
@@ -31,7 +31,7 @@ func TestWithoutPrivileges(t *testing.T) {
 
 	command := child.Command(t, "/proc/self/exe", examineChild)
 	command.Stdin, command.Stderr = bytes.NewReader(given), os.Stderr
-	command.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	command.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: otherUser, Gid: otherUser}}
 	said, err := command.Output()
 	require.NoError(t, err)
 
