@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// TestBackup does what README.md tells: after it the volume and its snapshots
+// TestBackup follows README.md: after it the volume and its snapshots
 // are gone, and what is left are files.
 func TestBackup(t *testing.T) {
 	namespace.NeedRoot(t)

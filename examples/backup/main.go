@@ -2,7 +2,7 @@
 // snapshots of block volumes in files, the first one whole and then only what
 // has changed, and makes volumes of them again.
 //
-// What may enter: what a reader needs to see of the way from snapshots to
+// It contains what a reader needs to see of the way from snapshots to
 // backups and back. It speaks CSI alone and knows nothing of Touchstone.
 package main
 

@@ -18,7 +18,7 @@ const CallLimit = 80 * time.Second
 var errLate = errors.New("the call's limit is over")
 
 // Calls gives each call of a client whose context has no deadline a limit: the call
-// ends then, and the test fails with the method's name. The server is not told of it,
+// ends then, and the test fails with the method's name. The server does not get the limit,
 // since a deadline may change what it does.
 func Calls(tb testing.TB) []grpc.DialOption {
 	tb.Helper()

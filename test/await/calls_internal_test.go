@@ -30,7 +30,7 @@ func TestACallWithoutADeadlineEnds(t *testing.T) {
 
 	never := func(ctx context.Context, _ string, _, _ any, _ *grpc.ClientConn, _ ...grpc.CallOption) error {
 		if _, set := ctx.Deadline(); set {
-			t.Error("the server is told of the limit")
+			t.Error("the server gets the limit as a deadline")
 		}
 
 		<-ctx.Done()

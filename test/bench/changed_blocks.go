@@ -65,7 +65,7 @@ func (b *bench) changed(ctx context.Context, d *driver, large *csiclient.Publica
 	return nil
 }
 
-var errTooFew = errors.New("the stream told of too few bytes")
+var errTooFew = errors.New("the stream contains too few bytes")
 
 // atLeastBytes reads a stream to its end.
 func atLeastBytes(least int64, stream iter.Seq2[csiclient.BlockMetadata, error]) error {

@@ -75,7 +75,7 @@ func (b *bench) onlineChecks(ctx context.Context) error {
 	return d.takeDown(ctx, claim)
 }
 
-// putStalls tells the longest wait of any writer in each check, and in a time as
+// putStalls reports the longest wait of any writer in each check, and in a time as
 // long just before it.
 func (b *bench) putStalls(writers []*writer, checking, resting []span) {
 	during, before, checks := &sample{}, &sample{}, &sample{}

@@ -217,7 +217,7 @@ func writeUntil(over <-chan struct{}, file *os.File, longest *atomic.Int64) erro
 }
 
 // besideCopies measures calls on another volume while a large one is copied and
-// its copies, 10 GiB each, are overwritten by nobody and deleted.
+// its copies, 10 GiB each, are deleted unused.
 func (b *bench) besideCopies(ctx context.Context, d *driver, large *csiclient.Publication) error {
 	quiet, err := d.staged(ctx, "quiet", nil)
 	if err != nil {

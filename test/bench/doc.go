@@ -2,6 +2,6 @@
 // its unix socket, with every acknowledgement durable on a real disk.
 // docs/performance.md has its results and the targets.
 //
-// What may enter: measurements, one topic per file. It judges nothing: a machine
+// It contains measurements, one topic per file. It judges nothing: a machine
 // that is busy with something else misses targets without any defect.
 package main

@@ -18,7 +18,7 @@ import (
 	conditions "github.com/touchstone-csi/touchstone/pkg/health"
 )
 
-// victim is a published volume that gets sick.
+// victim is a published volume that becomes unhealthy.
 type victim struct {
 	*driver
 
@@ -29,7 +29,7 @@ type victim struct {
 	bytes int64
 }
 
-// fault is one way to get sick that the kernel tells of.
+// fault is a fault that the kernel reports by an event.
 type fault struct {
 	what   string
 	block  bool
@@ -51,7 +51,7 @@ func faultKinds() []fault {
 	}
 }
 
-// faults measures the time from a fault until NodeGetVolumeHealth tells of it,
+// faults measures the time from a fault until NodeGetVolumeHealth reports it,
 // and from its cure until it does not.
 func (b *bench) faults(ctx context.Context) error {
 	d, done, err := b.start(ctx)
@@ -80,11 +80,11 @@ func (b *bench) faults(ctx context.Context) error {
 	return nil
 }
 
-// sufferAll makes volumes sick and well again, each once: a volume at which much
-// happens is looked at less often.
+// sufferAll makes volumes unhealthy and healthy again, each once: a volume with many events
+// is probed less often.
 func (d *driver) sufferAll(ctx context.Context, f fault) (told, cured *sample, failure error) {
 	const count = 30
-	// calm is when nothing of what has been done before is being looked at.
+	// calm waits until no probe of earlier events is under way.
 	const calm = 1500 * time.Millisecond
 
 	told, cured = &sample{}, &sample{}
@@ -138,7 +138,7 @@ func (d *driver) newVictim(ctx context.Context, name string, block bool) (*victi
 	}, d.bringUp(ctx, claim)
 }
 
-// suffer makes the volume sick and well again.
+// suffer causes the fault, and then repairs it.
 func (v *victim) suffer(ctx context.Context, f fault, told, cured *sample) error {
 	if _, err := v.await(ctx, f.reason, false); err != nil {
 		return err
@@ -167,13 +167,13 @@ func (v *victim) suffer(ctx context.Context, f fault, told, cured *sample) error
 	})
 }
 
-// errNotTold means that no event has told of a fault, nor of its end.
-var errNotTold = errors.New("the volume's health was not told in time")
+// errNotTold means that no event reported a fault, or its end.
+var errNotTold = errors.New("the volume's health was not reported in time")
 
-// await polls until the node tells of the reason, or does not any longer, and
+// await polls until the node reports the reason, or no longer reports it, and
 // returns when it knew that.
 func (v *victim) await(ctx context.Context, reason conditions.Reason, there bool) (time.Time, error) {
-	// What only a relist tells comes later than that.
+	// A finding of a relist comes later than that.
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 
@@ -191,7 +191,7 @@ func (v *victim) await(ctx context.Context, reason conditions.Reason, there bool
 		}
 
 		if pause(ctx, time.Millisecond) != nil {
-			return now, fmt.Errorf("%w: wanted %s (%t), told are %v", errNotTold, reason, there, told)
+			return now, fmt.Errorf("%w: wanted %s (%t), reported are %v", errNotTold, reason, there, told)
 		}
 	}
 }

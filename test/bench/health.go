@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// relisting has everything looked at five times as often as is the default
+	// relisting has everything probed five times as often as the default
 	// while events come, so that a window of rest holds whole relists.
 	relisting = "TOUCHSTONE_HEALTH_EVENTED_RELIST_PERIOD=1m"
 	// restWindow holds two of them.
@@ -25,7 +25,7 @@ const (
 	healthProvisioned, healthStaged = 10_000, 1000
 )
 
-// health measures what it costs to know which volumes are not well, and how
+// health measures what it costs to know which volumes are unhealthy, and how
 // soon it is known.
 func health(ctx context.Context, b *bench) error {
 	if err := b.faults(ctx); err != nil {
@@ -77,7 +77,7 @@ func (b *bench) resting(ctx context.Context) error {
 	return staged.unstageMany(ctx, claims)
 }
 
-// rest measures both drivers while nobody calls them, at the same time: what is
+// rest measures both drivers without calls, at the same time: what is
 // measured are processes.
 func (b *bench) rest(ctx context.Context, provisioned, staged *driver) error {
 	cases := []struct {

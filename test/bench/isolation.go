@@ -129,7 +129,7 @@ func (b *bench) besideThick(ctx context.Context, d *driver, quiet *csiclient.Pub
 	return group.Wait()
 }
 
-// stall is a mkfs.ext4 that waits to be told to go on.
+// stall is a mkfs.ext4 that waits for a signal to continue.
 type stall struct{ dir string }
 
 const wrapper = `#!/bin/sh

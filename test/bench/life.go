@@ -34,7 +34,7 @@ func life(ctx context.Context, b *bench) error {
 			return err
 		}
 
-		b.results.put("A life, "+each.name+", alone: p50", whole.quantile(0.5), each.alone)
+		b.results.put("A lifecycle, "+each.name+", alone: p50", whole.quantile(0.5), each.alone)
 
 		for _, step := range l.order {
 			b.results.put("… "+each.name+", "+step+": p50", l.steps[step].quantile(0.5), known("ms"))
@@ -59,7 +59,7 @@ type lives struct {
 	*driver
 	backing
 
-	// one at a time: then its steps are told apart.
+	// one at a time, so that its steps are distinguished.
 	one   bool
 	steps map[string]*sample
 	order []string

@@ -15,7 +15,7 @@ import (
 //
 // The kernel sends the signal at the death of the thread that forked, and Go
 // ends a thread with the goroutine that never let go of it: what an idle check
-// or a test of a waiting write does would kill the children of whoever forked on
+// or a test of a waiting write does would kill the children forked earlier on
 // that thread before. So this one is kept until the child has ended.
 func Start(command *exec.Cmd) error {
 	if command.SysProcAttr == nil {

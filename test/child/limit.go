@@ -48,7 +48,7 @@ func CommandWithin(tb testing.TB, limit time.Duration, name string, args ...stri
 	return command
 }
 
-// Wait is command.Wait of a child that was told to end, or is about to: at the limit
+// Wait is command.Wait of a child that was terminated, or is about to end: at the limit
 // it is killed, and the test fails with its command line.
 func Wait(tb testing.TB, command *exec.Cmd) error {
 	tb.Helper()

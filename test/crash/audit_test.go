@@ -58,7 +58,7 @@ func (s *scenario) checkAcknowledged(p *process) {
 		require.NotContains(s.t, listed, id, "a deleted volume is back")
 	}
 
-	require.LessOrEqual(s.t, len(listed), creating, "volumes that nobody asked for: %v", listed)
+	require.LessOrEqual(s.t, len(listed), creating, "volumes that were not requested: %v", listed)
 	s.checkSnapshots(p)
 }
 
@@ -254,7 +254,7 @@ func (s *site) sweep(t *testing.T) {
 }
 
 // thaw is for what was killed in the middle of a freeze: unmounted as it is, the
-// filesystem would stay, and nobody could reach it any more.
+// filesystem would stay, without a path to it.
 func thaw(path string) {
 	root, err := os.Open(path)
 	if err != nil {

@@ -73,9 +73,9 @@ type snapshotted struct {
 
 func (v *volume) snapshotted(reflinks bool) snapshotted {
 	s := snapshotted{volumeID: v.claim.VolumeID, kind: v.kind, capacity: v.capacity, data: maps.Clone(v.data)}
-	// What can't be frozen can only be copied at the CO's word that nobody writes.
+	// A volume that can't be frozen is only copied if the class says that it is not written to.
 	// A btrfs can be, but it thaws by reading its superblock, and gives up writing
-	// for good when that is interrupted: by the SIGKILL of who thaws it, too
+	// permanently when that is interrupted, also by a SIGKILL of the thawing process
 	// (docs/recovery.md).
 	if !v.kind.image() || v.kind.block && !reflinks || v.kind.fsType == filesystem.Btrfs {
 		s.parameters = map[string]string{"consistency": "none"}
@@ -177,7 +177,7 @@ func (w *worker) makeCopy(p *process, of snapshotted) bool {
 func (w *worker) cloneOf(p *process, v *volume) bool {
 	of := v.snapshotted(w.site.reflinks)
 	if of.parameters != nil && v.phase == staged {
-		return true // a clone has nobody's word
+		return true // no class allows a clone to be copied unfrozen
 	}
 
 	return w.copyFrom(p, of, &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{
@@ -245,7 +245,7 @@ func (s *snapshot) createGroup(ctx context.Context, co *csiclient.Client) error 
 	for _, member := range answer.GetGroupSnapshot().GetSnapshots() {
 		at := slices.IndexFunc(s.of, func(of snapshotted) bool { return of.volumeID == member.GetSourceVolumeId() })
 		if at < 0 || member.GetGroupSnapshotId() != s.id {
-			return fmt.Errorf("%w: a member that nobody asked for: %v", errWrong, member)
+			return fmt.Errorf("%w: a member that was not requested: %v", errWrong, member)
 		}
 
 		s.of[at].snapshotID = member.GetSnapshotId()
@@ -367,7 +367,7 @@ func (s *scenario) checkSnapshots(p *process) {
 		}
 	}
 
-	require.LessOrEqual(s.t, len(listed), unknown, "snapshots that nobody asked for: %v", listed)
+	require.LessOrEqual(s.t, len(listed), unknown, "snapshots that were not requested: %v", listed)
 }
 
 // finishCopies restores every snapshot that is left, which the last round of

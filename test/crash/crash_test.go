@@ -178,8 +178,7 @@ func (s *scenario) start() *process {
 	return p
 }
 
-// tidy brings all unknown outcomes to an end, takes some volumes down and looks
-// at what is left.
+// tidy determines all unknown outcomes, takes some volumes down and audits the rest.
 func (s *scenario) tidy(p *process) {
 	s.t.Helper()
 

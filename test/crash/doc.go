@@ -1,5 +1,5 @@
 // Package crash kills the driver with SIGKILL, again and again, while a CO
-// works with it, and looks for what is lost or left: the promise is that a kill
+// works with it, and searches for lost or leftover objects: the guarantee is that a kill
 // at any instruction costs nothing that was acknowledged and leaks nothing.
 //
 // The driver is the built binary, in the test's own mount namespace: as in
@@ -9,5 +9,5 @@
 // Flags after -args: -kills, -seed; or TOUCHSTONE_CRASH_KILLS and
 // TOUCHSTONE_CRASH_SEED in the environment.
 //
-// What may enter: the CO's model, the moments of death and the audit.
+// It contains the CO's model, the moments of the kills and the audit.
 package crash

@@ -94,7 +94,7 @@ func (g *memoryGroup) exhaust() {
 // starve has the kernel find no memory for the driver.
 func (p *process) starve() {
 	p.starved.Store(true)
-	p.doomed.Store(true)
+	p.killed.Store(true)
 	p.memory.exhaust()
 	close(p.exhausted)
 }
@@ -108,7 +108,7 @@ func (p *process) lost(err error) bool {
 		return true
 	}
 
-	return p.doomed.Load() && unanswered(err)
+	return p.killed.Load() && unanswered(err)
 }
 
 // outOfMemory waits for the end of a driver that was starved, and reports whether the

@@ -84,8 +84,8 @@ type process struct {
 	closed  bool
 	command *exec.Cmd
 	ended   chan struct{}
-	// doomed is set before the kill: from then on an answer may fail to come.
-	doomed atomic.Bool
+	// killed is set before the kill: from then on calls may fail.
+	killed atomic.Bool
 	// starved says that the kernel was left to kill it, and struck that the test did.
 	starved, struck atomic.Bool
 	memory          *memoryGroup
@@ -106,8 +106,8 @@ func (s *site) start(t *testing.T, watch grpc.UnaryClientInterceptor) *process {
 	arguments := s.memory.entered([]string{
 		s.binary, "serve", "--endpoint=" + endpoint, "--node-id=" + nodeID,
 		"--state-dir=" + s.state(), "--pool=default=" + s.pool(), "--kubelet-dir=" + s.kubelet(),
-		// Each xfs is promised 300 MiB and uses a few. Most of an expansion is
-		// waiting for others: not where a death tells anything.
+		// Each xfs provisions 300 MiB and uses a few. Most of an expansion is
+		// waiting for others, where a kill shows nothing.
 		"--overcommit=20", "--coalesce-window=20ms", "--v=2",
 	})
 	command := exec.Command(arguments[0], arguments[1:]...)
@@ -152,7 +152,7 @@ var errDied = errors.New("the driver ended by itself")
 
 // strike sends the signal and returns at once.
 func (p *process) strike() {
-	p.doomed.Store(true)
+	p.killed.Store(true)
 	p.struck.Store(true)
 
 	_ = p.command.Process.Kill() // it may be over already

@@ -63,7 +63,7 @@ func (k kind) capability() *csi.VolumeCapability {
 	return csiclient.MountCapability(mode, k.fsType)
 }
 
-// phase is how far a volume is in its life, as acknowledged.
+// phase is the acknowledged phase of a volume's lifecycle.
 type phase int
 
 const (
@@ -74,7 +74,7 @@ const (
 	deleted
 )
 
-// target is one of the two places at which a volume may be published.
+// target is one of the two paths at which a volume may be published.
 type target string
 
 const (
@@ -112,7 +112,7 @@ type step struct {
 	call func(ctx context.Context, co *csiclient.Client) error
 	// then is nil where the truth stays as it was.
 	then func()
-	// undo may come in the place of a retry; nil where only that is sensible.
+	// undo may replace a retry; nil if only a retry is sensible.
 	undo func() *step
 	// at is the target concerned, if any.
 	at target

@@ -1,5 +1,5 @@
 // Package demo_test runs `touchstone demo` as a person would, also one who
-// loses patience, and looks with the kernel for what it leaves behind.
+// interrupts it, and searches with the kernel for leftovers.
 package demo_test
 
 import (
@@ -163,7 +163,7 @@ func workDir(t *testing.T) string {
 
 	dir, err := os.MkdirTemp("", "demo-test-") //nolint:usetesting // t.TempDir's path is too long for a socket.
 	require.NoError(t, err)
-	// Not RemoveAll: what a broken demo leaves mounted is somebody's data.
+	// Not RemoveAll: it would delete data in a mount that a broken demo left.
 	t.Cleanup(func() { _ = os.Remove(dir) })
 
 	return dir
@@ -210,14 +210,14 @@ func TestInterruptedAnywhereItCleansUp(t *testing.T) {
 	for seed := range times {
 		random := rand.New(rand.NewPCG(uint64(seed), 1))
 		at := 1 + random.IntN(lines)
-		impatient := random.IntN(2) == 0
+		imcontrollerMachine := random.IntN(2) == 0
 
 		t.Run(fmt.Sprintf("line %d of %d", at, lines+margin), func(t *testing.T) {
 			dir := workDir(t)
 
 			code, out, stderr := run(t, dir, func(process *os.Process, number int, _ string) {
-				// The impatient go on pressing Ctrl-C while it cleans up.
-				if number == at || impatient && number > at {
+				// The imcontrollerMachine go on pressing Ctrl-C while it cleans up.
+				if number == at || imcontrollerMachine && number > at {
 					_ = process.Signal(syscall.SIGINT)
 				}
 			})
@@ -243,7 +243,7 @@ func TestADriverThatDiesIsNamedAndCleanedUpAfter(t *testing.T) {
 			driver, _ = strconv.Atoi(match[1])
 		}
 
-		// The end of the driver's log, shown then, tells of the same call.
+		// The end of the driver's log, shown then, contains the same call.
 		if strings.Contains(line, "NodePublishVolume") && strings.Contains(line, "xfs") && !killed {
 			killed = true
 
@@ -280,7 +280,7 @@ func TestAReaderThatLeavesEndsIt(t *testing.T) {
 
 func TestWithoutRootItSaysSo(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("needs root to become somebody else")
+		t.Skip("needs root to become another user")
 	}
 
 	const nobody = 65534

@@ -21,8 +21,8 @@ const (
 	// silence is how long the child serves a parent that says nothing. It is long
 	// because a machine under load stops everybody for seconds.
 	silence = 30 * time.Second
-	// patience only ends a test that would hang.
-	patience = time.Minute
+	// waitLimit only ends a test that would hang.
+	waitLimit = time.Minute
 )
 
 // Directory is a directory that is served by a child process.
@@ -44,7 +44,7 @@ type Directory struct {
 }
 
 // Serve serves a fresh directory in a fresh place until the test ends, and fails
-// the test when somebody still uses it then. The test's TestMain must begin with
+// the test if it is still in use then. The test's TestMain must begin with
 // ServeIfAsked.
 func Serve(tb testing.TB) *Directory {
 	tb.Helper()
@@ -114,14 +114,14 @@ func (d *Directory) start(tb testing.TB, given charge) {
 
 	var first reply
 
-	require.NoError(tb, d.socket.SetDeadline(time.Now().Add(patience)))
+	require.NoError(tb, d.socket.SetDeadline(time.Now().Add(waitLimit)))
 	require.NoError(tb, d.say.Encode(given))
 	require.NoError(tb, d.hear.Decode(&first), "the child has ended")
 	require.Empty(tb, first.Problem)
 }
 
 // Inject replaces all faults by these. Requests that are under way and hang are
-// looked at again. When the test ends, or by Release, all go.
+// evaluated again. When the test ends, or by Release, all continue.
 func (d *Directory) Inject(tb testing.TB, faults ...Fault) {
 	tb.Helper()
 
@@ -177,7 +177,7 @@ func (d *Directory) order(given order) (reply, error) {
 
 	var answer reply
 
-	if err := d.socket.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := d.socket.SetDeadline(time.Now().Add(waitLimit)); err != nil {
 		return answer, fmt.Errorf("talk to the server of %s: %w", d.Path, err)
 	}
 
@@ -203,7 +203,7 @@ func (d *Directory) live(beat time.Duration) {
 		case <-d.quiet:
 			return
 		case <-ticker.C:
-			// Whoever needs the child finds out that it is gone.
+			// Later calls fail because the child has exited.
 			_, _ = d.order(order{})
 		}
 	}

@@ -1,6 +1,6 @@
 // Package faults serves a directory that fails on demand: a FUSE filesystem in a
 // process of its own, which hands everything on to another directory except for
-// what a test has told it to fail, to delay, or to leave unanswered.
+// the requests that a test makes it fail, delay, or leave unanswered.
 //
 // A driver's pool or state can be in it, so that its images are attached, and its
 // filesystems mounted, as they always are, and their I/O errors are real.
@@ -12,6 +12,6 @@
 // that is under way fails, as by the abort file of fusectl. It ends by itself
 // when its parent has ended or has stopped saying that it is alive.
 //
-// What may enter: kinds of faults, and how the child is led. What a fault does
+// It contains the kinds of faults and the control of the child. What a fault does
 // to a volume is for the tests of the driver.
 package faults

@@ -84,7 +84,7 @@ type faultSet struct {
 
 func newFaultSet() *faultSet { return &faultSet{changed: make(chan struct{})} }
 
-// replace counts anew.
+// replace resets the counts.
 func (s *faultSet) replace(faults []Fault) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

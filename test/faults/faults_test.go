@@ -35,11 +35,11 @@ func TestFilesAreWhatTheyAreBehindIt(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	d := faults.Serve(t)
-	path := filepath.Join(d.Path, "rooms", "image")
+	path := filepath.Join(d.Path, "directory", "image")
 	require.NoError(t, os.Mkdir(filepath.Dir(path), 0o700))
 	require.NoError(t, os.WriteFile(path, []byte("content"), 0o600))
 
-	behind := filepath.Join(d.Backing, "rooms", "image")
+	behind := filepath.Join(d.Backing, "directory", "image")
 	content, err := os.ReadFile(behind)
 	require.NoError(t, err)
 	require.Equal(t, "content", string(content))
@@ -194,7 +194,7 @@ func TestHangGoesOnWhenReleased(t *testing.T) {
 
 	require.Eventually(t, func() bool { return d.Met(t) > 0 }, soon, time.Millisecond)
 
-	// Nobody else waits.
+	// Other requests do not wait.
 	_, err := os.ReadFile(path + ".other")
 	require.NoError(t, err)
 	require.Empty(t, done)
@@ -286,14 +286,14 @@ func TestLoopDeviceOfAServedImage(t *testing.T) {
 	}
 }
 
-// orphan hands a place for files to the process that orphanIfAsked makes a parent
+// orphan passes a directory for files to the process that orphanIfAsked makes a parent
 // of.
 const orphan = "TOUCHSTONE_TEST_FAULTS_ORPHAN"
 
 // TestParent is the process of TestTheParentsDeath that dies.
 func TestParent(t *testing.T) {
-	told := os.Getenv(orphan)
-	if told == "" {
+	report := os.Getenv(orphan)
+	if report == "" {
 		t.Skip("it is for TestTheParentsDeath")
 	}
 
@@ -306,8 +306,8 @@ func TestParent(t *testing.T) {
 	go func() { _ = os.WriteFile(path, []byte("z"), 0o600) }()
 
 	require.Eventually(t, func() bool { return d.Met(t) > 0 }, soon, time.Millisecond)
-	require.NoError(t, os.WriteFile(told+".part", []byte(d.Path), 0o600))
-	require.NoError(t, os.Rename(told+".part", told))
+	require.NoError(t, os.WriteFile(report+".part", []byte(d.Path), 0o600))
+	require.NoError(t, os.Rename(report+".part", report))
 	select {}
 }
 
@@ -323,20 +323,20 @@ func TestTheParentsDeath(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			told := filepath.Join(t.TempDir(), "served")
+			report := filepath.Join(t.TempDir(), "served")
 			parent := exec.Command("/proc/self/exe", "-test.run=^TestParent$")
-			parent.Env = append(os.Environ(), orphan+"="+told)
+			parent.Env = append(os.Environ(), orphan+"="+report)
 			require.NoError(t, child.Start(parent))
 
 			ended := make(chan error, 1)
 
 			require.Eventually(t, func() bool {
-				_, err := os.Stat(told)
+				_, err := os.Stat(report)
 
 				return err == nil
 			}, soon, 10*time.Millisecond)
 
-			path, err := os.ReadFile(told)
+			path, err := os.ReadFile(report)
 			require.NoError(t, err)
 			require.True(t, mounted(t, string(path)), "want: it is mounted")
 
@@ -365,8 +365,8 @@ func TestTheParentsDeath(t *testing.T) {
 
 // TestParentWithAMount is the process of TestTheParentsDeathLeavesNoDevice.
 func TestParentWithAMount(t *testing.T) {
-	told := os.Getenv(orphan)
-	if told == "" {
+	report := os.Getenv(orphan)
+	if report == "" {
 		t.Skip("it is for TestTheParentsDeathLeavesNoDevice")
 	}
 
@@ -380,8 +380,8 @@ func TestParentWithAMount(t *testing.T) {
 	var served unix.Stat_t
 
 	require.NoError(t, unix.Stat(d.Path, &served))
-	require.NoError(t, os.WriteFile(told+".part", fmt.Appendf(nil, "%d %d", device.Number, unix.Minor(served.Dev)), 0o600))
-	require.NoError(t, os.Rename(told+".part", told))
+	require.NoError(t, os.WriteFile(report+".part", fmt.Appendf(nil, "%d %d", device.Number, unix.Minor(served.Dev)), 0o600))
+	require.NoError(t, os.Rename(report+".part", report))
 	select {}
 }
 
@@ -392,19 +392,19 @@ func TestTheParentsDeathLeavesNoDevice(t *testing.T) {
 	t.Parallel()
 
 	directory := t.TempDir()
-	told := filepath.Join(directory, "told")
+	report := filepath.Join(directory, "report")
 	parent := exec.Command("/proc/self/exe", "-test.run=^TestParentWithAMount$")
-	parent.Env = append(os.Environ(), orphan+"="+told, "TMPDIR="+directory)
+	parent.Env = append(os.Environ(), orphan+"="+report, "TMPDIR="+directory)
 	parent.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	require.NoError(t, child.Start(parent))
 
 	require.Eventually(t, func() bool {
-		_, err := os.Stat(told)
+		_, err := os.Stat(report)
 
 		return err == nil
 	}, soon, 10*time.Millisecond)
 
-	text, err := os.ReadFile(told)
+	text, err := os.ReadFile(report)
 	require.NoError(t, err)
 
 	var number, connection int
@@ -424,7 +424,7 @@ func TestTheParentsDeathLeavesNoDevice(t *testing.T) {
 		name, err := os.ReadFile(image)
 
 		return err != nil || strings.TrimSpace(string(name)) != "/image"
-	}, soon, 10*time.Millisecond, "the device is left, and whoever asks for it hangs")
+	}, soon, 10*time.Millisecond, "the device is left, and accesses to it hang")
 }
 
 // abort ends a connection to a filesystem in a process, if there still is one.
@@ -444,7 +444,7 @@ func kill(t *testing.T, pid int) {
 	require.NoError(t, unix.Kill(pid, unix.SIGKILL))
 }
 
-// stop tells every thread: the kernel gives a signal for the process to one of
+// stop signals every thread: the kernel gives a signal for the process to one of
 // them, and the one that hangs would keep it until it does not any more.
 func stop(t *testing.T, pid int) {
 	t.Helper()

@@ -53,7 +53,7 @@ func ServeIfAsked() {
 	}
 
 	// The whole process group gets it; what is mounted is still needed to clean
-	// up. When the parent is gone, the socket tells.
+	// up. The socket is closed when the parent exits.
 	signal.Ignore(unix.SIGINT, unix.SIGTERM)
 
 	if err := serve(); err != nil {
@@ -131,7 +131,7 @@ func mount(given charge, active *faultSet) error {
 	return nil
 }
 
-// obey returns when it is told to end, or when there is nobody to obey any more.
+// obey returns at the order to end, or when the parent has exited.
 func (l *leash) obey(given charge) error {
 	if err := l.say.Encode(reply{}); err != nil {
 		return fmt.Errorf("say that it is mounted: %w", err)

@@ -133,7 +133,7 @@ func ofVolume(id string) *csi.VolumeContentSource {
 func (w *world) restoreCopies(ctx context.Context) error {
 	requests := standing()
 
-	// What is made anew is the newest.
+	// What is made again is the newest.
 	if w.ids[older] == "" {
 		if err := w.deleteSnapshot(ctx, newer); err != nil {
 			return err

@@ -8,5 +8,5 @@
 // bad input; a refused call changes nothing, no call changes a snapshot but
 // the one that deletes it, and none what is outside of the driver's directories.
 //
-// What may enter: requests, and what is observed before and after them.
+// It contains requests, and what is observed before and after them.
 package fuzz

@@ -32,7 +32,7 @@ func FuzzGroupController(f *testing.F)  { fuzzBytes(f, "GroupController") }
 func FuzzSnapshotMetadata(f *testing.F) { fuzzBytes(f, "SnapshotMetadata") }
 func FuzzNode(f *testing.F)             { fuzzBytes(f, "Node") }
 
-// fuzzBytes sends arbitrary bytes in the place of encoded requests.
+// fuzzBytes sends arbitrary bytes instead of encoded requests.
 func fuzzBytes(f *testing.F, service string) {
 	f.Helper()
 
@@ -163,7 +163,7 @@ func (w *world) call(ctx context.Context, t *testing.T, to method, wire []byte, 
 		return err
 	}
 
-	// What has ended the stream is told by RecvMsg.
+	// RecvMsg returns what ended the stream.
 	if err := stream.SendMsg(wire); err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}

@@ -68,7 +68,7 @@ func sweep(valid proto.Message, visit func(proto.Message)) {
 	}
 }
 
-// places are what can be set within a message, each by a function that sets it
+// places returns the settable fields within a message, each as a function that sets it
 // to the value of that index and says whether there is one.
 func places(m protoreflect.Message) []func(index int) bool {
 	var all []func(int) bool
@@ -78,7 +78,7 @@ func places(m protoreflect.Message) []func(index int) bool {
 		field := fields.Get(i)
 
 		switch {
-		case field.Name() == "secrets": // nobody reads them
+		case field.Name() == "secrets": // the driver ignores them
 		case field.IsMap():
 			all = append(all, entries(m, field)...)
 		case field.IsList() && field.Message() != nil:

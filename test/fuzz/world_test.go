@@ -96,7 +96,7 @@ func (w *world) furnish(tb testing.TB) {
 	require.NoError(tb, os.Symlink(in+"/nothing", in+"/dangling"))
 }
 
-// real puts what is there in the place of tokens.
+// real replaces tokens by the ids of existing objects.
 func (w *world) real(text string) string { return string(w.translate([]byte(text))) }
 
 func (w *world) translate(wire []byte) []byte {
@@ -156,7 +156,7 @@ func (w *world) restoreVolume(ctx context.Context, token string) error {
 	}
 
 	if token == stagedOne {
-		return os.MkdirAll(filepath.Dir(claim.TargetPath), 0o750) // for whoever publishes it
+		return os.MkdirAll(filepath.Dir(claim.TargetPath), 0o750) // for the next publication
 	}
 
 	return w.Publish(ctx, claim)
@@ -204,7 +204,7 @@ func (w *world) undo(ctx context.Context, request, response proto.Message, befor
 	return errors.Join(err, w.restore(ctx))
 }
 
-// renewIdle makes the idle volume anew: blank, and of its first size.
+// renewIdle makes the idle volume again: blank, and with its first size.
 func (w *world) renewIdle(ctx context.Context) error {
 	_, err := w.DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: w.ids[idle]})
 	w.ids[idle] = ""
@@ -249,14 +249,14 @@ func (w *world) clear(tb testing.TB) {
 	require.Empty(tb, seen.Mounts)
 	require.Empty(tb, seen.Devices)
 	require.Empty(tb, seen.Pool)
-	require.Len(tb, seen.Snapshots, 1, "beside their room itself")
+	require.Len(tb, seen.Snapshots, 1, "beside their directory itself")
 	require.Empty(tb, seen.Listed)
 }
 
 // observed is all that a call may change.
 type observed struct {
 	Outside, Kubelet, Pool, Mounts, Devices []string
-	// Snapshots are files that nobody may change, and Listed what the driver says
+	// Snapshots are files that may not change, and Listed what the driver says
 	// that there is.
 	Snapshots, Listed []string
 }
@@ -360,7 +360,7 @@ func devices(pool string) ([]string, error) {
 	const blocks = "/sys/block"
 
 	// Read on its own: a test may have made hundreds of devices that are there
-	// for good, and this is done around each call.
+	// permanently, and this is done around each call.
 	directory, err := os.Open(blocks)
 	if err != nil {
 		return nil, err

@@ -2,6 +2,6 @@
 // socket, and the program kata-runtime. There is no guest: what they say of a
 // volume is what a test lets them say, and what they are asked is written down.
 //
-// What may enter: how they answer, well or badly. Nothing here knows the driver, or
-// looks at a device.
+// It contains their answers, valid and invalid. It does not depend on the driver, and
+// accesses no device.
 package guest

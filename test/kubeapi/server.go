@@ -2,7 +2,7 @@
 // PersistentVolumeClaim is read there: over TLS, with a token, in the API's
 // words.
 //
-// What may enter: what tests need the API to know, to refuse or to fail at.
+// It contains what tests need the API to contain, to refuse, or to fail at.
 package kubeapi
 
 import (
@@ -98,8 +98,7 @@ func (s *Server) Put(namespace, name string, annotations map[string]string) {
 	s.claims[namespace+"/"+name] = annotations
 }
 
-// Instead answers in the place of the server, to those who have the token; nil
-// is nobody.
+// Instead answers instead of the server, to requests with the token; nil means none.
 func (s *Server) Instead(handler http.HandlerFunc) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -115,13 +114,13 @@ func (s *Server) Asked() []string {
 	return append([]string(nil), s.asked...)
 }
 
-// Stop has nobody listen any more. A second call does nothing.
+// Stop closes the listener. A second call does nothing.
 func (s *Server) Stop() {
 	s.http.CloseClientConnections()
 	s.http.Close()
 }
 
-// Left returns once nobody is connected any more.
+// Left returns once all connections are closed.
 func (s *Server) Left() { s.open.Wait() }
 
 func (s *Server) connected(_ net.Conn, state http.ConnState) {

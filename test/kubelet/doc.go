@@ -1,8 +1,8 @@
 // Package kubelet stands in for the part of a kubelet that learns of plugins: it
-// watches their directory, asks each socket that comes what it is, tells it
-// whether it is registered, and forgets it when the socket goes.
+// watches their directory, asks each new socket for its plugin, notifies the plugin
+// whether it is registered, and removes it when the socket is removed.
 //
-// What may enter: what a kubelet does with a plugin's registration. Like kubelets
+// It contains what a kubelet does with a plugin's registration. Like kubelets
 // of before it does not try again by itself what was refused. What registering
 // takes is the test's.
 package kubelet

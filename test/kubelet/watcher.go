@@ -25,7 +25,7 @@ const (
 	// system calls.
 	dialLimit = 10 * time.Second
 	dialPause = 10 * time.Millisecond
-	// room is for what a test does not ask for.
+	// capacity is for events that a test does not read.
 	room = 1024
 )
 
@@ -48,7 +48,7 @@ type Event struct {
 	Info *registerapi.PluginInfo
 }
 
-// Register makes use of a plugin that has told of itself; its error is the
+// Register uses a plugin that has described itself; its error is the
 // kubelet's refusal.
 type Register func(ctx context.Context, info *registerapi.PluginInfo) error
 

@@ -23,7 +23,7 @@ import (
 // limit only ends a run that would hang.
 const limit = time.Minute
 
-// condition is a VolumeCondition; a nil one was not told.
+// condition is a VolumeCondition; nil means that the answer has none.
 type condition struct {
 	Abnormal bool   `json:"abnormal"`
 	Message  string `json:"message"`

@@ -88,7 +88,7 @@ func TestDriverHasTheFlags(t *testing.T) {
 	})
 }
 
-// TestEveryFlagCanBeSet: values.yaml tells of each, but for those that the chart
+// TestEveryFlagCanBeSet: values.yaml lists each, except those that the chart
 // sets, and both lists are the driver's.
 func TestEveryFlagCanBeSet(t *testing.T) {
 	t.Parallel()
@@ -300,7 +300,7 @@ func TestSidecarsFindTheSocket(t *testing.T) {
 	})
 }
 
-// onVolume tells a path in an argument as one of the pod's volume, or of the node.
+// onVolume reports whether a path in an argument is on the pod's volume, or the node's.
 func onVolume(t *testing.T, of *workload, container *core.Container, prefix string) string {
 	t.Helper()
 

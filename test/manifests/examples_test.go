@@ -62,7 +62,7 @@ func TestExamplesAreTold(t *testing.T) {
 	}
 }
 
-// links are the places that a page points to.
+// links returns the targets of a page's links.
 func links(page string) []string {
 	var found []string
 	for _, match := range regexp.MustCompile(`\]\(([^)#]+)`).FindAllStringSubmatch(page, -1) {
@@ -72,7 +72,7 @@ func links(page string) []string {
 	return found
 }
 
-// TestExamplesAreInANamespace of whoever applies them, and out of each other's way
+// TestExamplesAreInANamespace of the user's choice, and do not conflict with each other
 // there.
 func TestExamplesAreInANamespace(t *testing.T) {
 	t.Parallel()
@@ -120,7 +120,7 @@ func TestExamplesNameWhatThereIs(t *testing.T) {
 
 			for id, object := range step.Objects {
 				for _, wanted := range needs(t, object) {
-					if !strings.Contains(wanted, " SNAPSHOT-OF-") { // filled in by whoever applies it
+					if !strings.Contains(wanted, " SNAPSHOT-OF-") { // filled in when it is applied
 						require.True(t, there[wanted], "%s: %s needs a %s", step.File, id, wanted)
 					}
 				}
@@ -285,7 +285,7 @@ func TestExamplesProveThemselves(t *testing.T) {
 	})
 }
 
-// TestExamplesAreModest: one image, or a client of ours in its place, no privilege,
+// TestExamplesAreModest: one image, or a client of ours instead, no privilege,
 // and no waiting for their end.
 func TestExamplesAreModest(t *testing.T) {
 	t.Parallel()
@@ -340,7 +340,7 @@ func TestExamplesHaveFewRights(t *testing.T) {
 					require.NotContains(t, rule.Resources, "*", id)
 				}
 			case *rbac.ClusterRole:
-				// Others' would be in its place.
+				// Others' would replace it.
 				require.Contains(t, typed.Name, "touchstone-example-")
 
 				for _, rule := range typed.Rules {
@@ -348,7 +348,7 @@ func TestExamplesHaveFewRights(t *testing.T) {
 					require.NotContains(t, rule.Resources, "*", id)
 				}
 			case *rbac.ClusterRoleBinding:
-				// test/e2e/install.sh puts its own in the place of that of examples/README.md.
+				// test/e2e/install.sh replaces that of examples/README.md by its own.
 				for _, subject := range typed.Subjects {
 					require.Equal(t, "example", subject.Namespace, id)
 				}

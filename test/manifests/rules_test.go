@@ -19,7 +19,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/manifests"
 )
 
-// places is all that there is to install.
+// everywhere lists all installations.
 var places = append([]string{"prerequisites", "base"}, overlays...)
 
 // everywhere checks what holds in each place, of the objects that kustomize makes.
@@ -281,7 +281,7 @@ func TestRightsAreLeast(t *testing.T) {
 
 		for id := range objects {
 			if strings.HasPrefix(id, "ClusterRole ") || strings.HasPrefix(id, "Role ") {
-				require.True(t, bound[id], "nobody has %s", id)
+				require.True(t, bound[id], "no subject has %s", id)
 			}
 		}
 	})

@@ -1,4 +1,4 @@
 // Package monitoring tests what is in deploy/monitoring and docs/metrics.md
-// against what a running driver exposes, and that a sick volume is seen the same
+// against what a running driver exposes, and that an unhealthy volume is seen the same
 // wherever people look.
 package monitoring

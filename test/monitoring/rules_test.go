@@ -105,7 +105,7 @@ func TestAlertsSayWhatAPersonNeeds(t *testing.T) {
 }
 
 // TestNothingIsAskedForThatIsNotExposed: a mistyped name or value would be an
-// alert that never comes, which nobody notices.
+// alert that never fires, which stays unnoticed.
 func TestNothingIsAskedForThatIsNotExposed(t *testing.T) {
 	t.Parallel()
 

@@ -60,7 +60,7 @@ func start(t *testing.T) *watched {
 		require.NoError(t, w.Detach(ctx, w.claim))
 	})
 
-	// A look follows the staging.
+	// A probe follows the staging.
 	require.Eventually(t, func() bool { return len(w.scrape(t)["touchstone_volume_bytes"]) > 0 }, waitLimit, 10*time.Millisecond)
 
 	return w

@@ -191,11 +191,11 @@ func controllerMutants() []mutant {
 			name: "controller/clone-smaller-than-source", file: "pkg/controller/restore.go",
 			old:    `if source.CapacityBytes > wanted.size {`,
 			new:    `if source.CapacityBytes > wanted.size+source.CapacityBytes {`,
-			breaks: "a clone that races an expansion of its source is cut short",
+			breaks: "a clone that races an expansion of its source is truncated",
 			tests:  driver("TestACloneThatMeetsAnExpansion"),
 		},
 		{
-			name: "controller/node-not-told-to-expand", file: "pkg/controller/expand.go",
+			name: "controller/node-expansion-not-required", file: "pkg/controller/expand.go",
 			old:    `NodeExpansionRequired: expanded.Parameters.Backing == volume.BackingImage,`,
 			new:    `NodeExpansionRequired: expanded.Parameters.Backing == volume.BackingDirectory,`,
 			breaks: "the CO does not have the node grow the filesystem", tests: driver("TestExpansionsTellTheNode"),

@@ -110,7 +110,7 @@ func driverMutants() []mutant {
 			name: "driver/operation-ends-with-caller", file: "pkg/operation/group.go",
 			old:    `values: context.WithoutCancel(ctx)`,
 			new:    `values: ctx`,
-			breaks: "a format is cut short when its caller gives up", tests: in("pkg/operation", "TestOperationOutlivesItsCaller"),
+			breaks: "a format ends when its caller gives up", tests: in("pkg/operation", "TestOperationOutlivesItsCaller"),
 		},
 		{
 			name: "driver/proxy-to-itself", file: "pkg/driver/forward.go",

@@ -54,7 +54,7 @@ func mountMutants() []mutant {
 			breaks: "a flag that does something else than mount is handed to the filesystem", tests: tests,
 		},
 		{
-			name: "mount/sick-mount-counts-as-none", file: "internal/linux/mount/observe.go",
+			name: "mount/failing-mount-counts-as-none", file: "internal/linux/mount/observe.go",
 			old: `case err != nil || stat.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT == 0 ||`,
 			new: `case err != nil:
 		return Point{}, false, nil

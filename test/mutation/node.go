@@ -29,7 +29,7 @@ func nodeMutants() []mutant {
 			name: "node/missing-parent-is-not-found", file: "pkg/node/publish.go",
 			old:    `rpc.Errorf(codes.FailedPrecondition, "the CO must make the target's parent`,
 			new:    `rpc.Errorf(codes.NotFound, "the CO must make the target's parent`,
-			breaks: "a CO that has not made the target's parent is told that the volume is missing",
+			breaks: "a CO that has not made the target's parent gets NOT_FOUND, as if the volume were missing",
 			tests:  driver("TestTargetWithoutItsParent"),
 		},
 		{
@@ -120,7 +120,7 @@ func nodeMutants() []mutant {
 			new: `	defer func() { _ = s.stagedVolumes.Put(ctx, wanted) }()
 
 	if len(wanted.Publications) == 0 {`,
-			breaks: "a driver that is killed while it stages leaves a mount that no record tells of",
+			breaks: "a driver that is killed while it stages leaves a mount without a record",
 			tests:  driver("TestStagingIsRecordedFirst"),
 		},
 		{

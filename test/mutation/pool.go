@@ -36,7 +36,7 @@ func poolMutants() []mutant {
 			name: "pool/image-shrinks", file: "pkg/pool/image.go",
 			old:    `if info.Size() >= size {`,
 			new:    `if info.Size() == size {`,
-			breaks: "an image that is larger than asked is cut",
+			breaks: "an image that is larger than requested is truncated",
 			tests:  in("pkg/pool", "TestSizedAt.*", "TestFilled.*", "TestCopies.*", "TestRestore.*", "TestImage.*", "TestGrow.*"),
 		},
 		{

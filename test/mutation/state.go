@@ -133,7 +133,7 @@ func (w *snapshotWriter) writeCollection`,
 			name: "state/pool-not-forgotten", file: "cmd/touchstone/state.go",
 			old:    `return identities.In(tx).Delete(name)`,
 			new:    `return nil`,
-			breaks: "a pool that is lost for good is refused for good", tests: in("cmd/touchstone", "TestForgetPool"),
+			breaks: "a pool that is lost permanently is refused permanently", tests: in("cmd/touchstone", "TestForgetPool"),
 		},
 		{
 			name: "state/repair-without-backup", file: "pkg/state/repair.go",

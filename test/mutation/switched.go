@@ -174,7 +174,7 @@ func (f *function) signature() string {
 	return f.text[:int(f.decl.Body.Pos()-f.decl.Pos())]
 }
 
-// key tells methods of the same name apart.
+// key distinguishes methods of the same name.
 func (f *function) key() string {
 	receiver := ""
 	if f.decl.Recv != nil {

@@ -1,7 +1,7 @@
-// Package namespace lets tests that mount do so where nobody else sees it, and
+// Package namespace lets tests mount where no other process sees it, and
 // where nothing is left even when they are killed.
 //
-// What may enter: the way into the namespace, and the check that it is empty.
+// It contains the entry into the namespace, and the check that it is empty.
 package namespace
 
 import (

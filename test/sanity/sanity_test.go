@@ -39,8 +39,8 @@ type row struct {
 	Parameters map[string]string `json:"parameters"`
 	// Split runs controller and node behind sockets of their own.
 	Split bool `json:"split"`
-	// Nobody runs the controller of a split driver without any privilege.
-	Nobody bool `json:"nobody"`
+	// Unprivileged runs the controller of a split driver without any privilege.
+	Unprivileged bool `json:"unprivileged"`
 	// Embedded has the pool in an image of its own, where copies are instant.
 	Embedded bool `json:"embedded"`
 	// Proxy has every call handed on.
@@ -61,7 +61,7 @@ func rows() []row {
 		{Name: "embedded", AccessType: "mount", Embedded: true},
 		{Name: "embedded-block", AccessType: "block", Embedded: true},
 		{Name: "split", AccessType: "mount", Split: true},
-		{Name: "split-nobody", AccessType: "mount", Split: true, Nobody: true},
+		{Name: "split-unprivileged", AccessType: "mount", Split: true, Unprivileged: true},
 		{Name: "proxy", AccessType: "mount", Proxy: true},
 		{
 			Name: "unattached", AccessType: "mount", Disabled: []string{"PUBLISH_UNPUBLISH_VOLUME"},
@@ -153,7 +153,7 @@ func judge(t *testing.T, r row, path string) {
 }
 
 // requireExpected fails for a spec that was skipped although its capability is
-// advertised, or for a reason that nobody has thought of.
+// advertised, or for an unexpected reason.
 func requireExpected(t *testing.T, r row, spec types.SpecReport) {
 	t.Helper()
 
@@ -235,8 +235,8 @@ func serve(t *testing.T, r row, config *sanity.TestConfig) {
 	}
 
 	var controller driver.Config
-	if r.Nobody {
-		controller = startAsNobody(t)
+	if r.Unprivileged {
+		controller = startUnprivileged(t)
 	} else {
 		controller = harness.Start(t, limited, func(c *driver.Config) { c.Mode = driver.ModeController }).Config
 	}

@@ -13,7 +13,7 @@ import (
 // csi-sanity v5.6.0 compares a topology that it has received with one that it
 // has sent by reflect.DeepEqual. That also compares a field of the Go message
 // which has nothing to do with what was said: the size that marshalling leaves
-// in it. So every driver that tells the topology of a snapshot would fail
+// in it. So every driver that returns the topology of a snapshot would fail
 // "should succeed when creating a snapshot with accessibility requirements".
 func sized(config *sanity.TestConfig) {
 	measure := grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn,

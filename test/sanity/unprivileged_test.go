@@ -20,13 +20,13 @@ import (
 )
 
 const (
-	// nobodyVariable marks the process that is the controller without
+	// unprivilegedVariable marks the process that is the controller without
 	// privilege, and says where it may write.
-	nobodyVariable = "TOUCHSTONE_SANITY_NOBODY_IN"
-	nobodyID       = 65534
+	unprivilegedVariable = "TOUCHSTONE_SANITY_UNPRIVILEGED_IN"
+	unprivilegedID       = 65534
 )
 
-func nobodyConfig(dir string) driver.Config {
+func unprivilegedConfig(dir string) driver.Config {
 	config := driver.Config{
 		Mode: driver.ModeController, Endpoint: "unix://" + filepath.Join(dir, "csi.sock"), DriverName: "csi.touchstone.dev",
 		Version: "test", NodeID: harness.NodeID, StateDir: filepath.Join(dir, "state"), Overcommit: 1,
@@ -37,16 +37,16 @@ func nobodyConfig(dir string) driver.Config {
 	return config
 }
 
-// startAsNobody starts a controller as a user who may do nothing, in a process
+// startUnprivileged starts a controller as a user who may do nothing, in a process
 // of its own that lasts as long as the test.
-func startAsNobody(t *testing.T) driver.Config {
+func startUnprivileged(t *testing.T) driver.Config {
 	t.Helper()
 
 	// Not t.TempDir, whose parents are closed to others.
-	dir, err := os.MkdirTemp("/tmp", "touchstone-nobody-") //nolint:usetesting // see above
+	dir, err := os.MkdirTemp("/tmp", "touchstone-unprivileged-") //nolint:usetesting // see above
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
-	require.NoError(t, os.Chown(dir, nobodyID, nobodyID))
+	require.NoError(t, os.Chown(dir, unprivilegedID, unprivilegedID))
 
 	// The binary's own place is closed to others, too.
 	binary := filepath.Join(dir, "sanity.test")
@@ -57,19 +57,19 @@ func startAsNobody(t *testing.T) driver.Config {
 	require.NoError(t, child.Command(t, "cp", own, binary).Run())
 	require.NoError(t, os.Chmod(binary, 0o755))
 
-	// The test's context ends before its end is told to the process.
-	command := child.CommandWithin(t, rowLimit, binary, "-test.run=^TestControllerAsNobody$", "-test.v")
+	// The test's context ends before the process is terminated.
+	command := child.CommandWithin(t, rowLimit, binary, "-test.run=^TestControllerUnprivileged$", "-test.v")
 	command.Dir = dir
-	command.Env = append(os.Environ(), nobodyVariable+"="+dir, "HOME="+dir, "TMPDIR="+dir)
+	command.Env = append(os.Environ(), unprivilegedVariable+"="+dir, "HOME="+dir, "TMPDIR="+dir)
 	command.Stdout, command.Stderr = t.Output(), t.Output()
-	command.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobodyID, Gid: nobodyID}}
+	command.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: unprivilegedID, Gid: unprivilegedID}}
 	require.NoError(t, command.Start())
 	t.Cleanup(func() {
 		require.NoError(t, command.Process.Signal(syscall.SIGTERM))
 		require.NoError(t, child.Wait(t, command))
 	})
 
-	config := nobodyConfig(dir)
+	config := unprivilegedConfig(dir)
 
 	client, err := csiclient.Connect(config.Endpoint, await.Calls(t)...)
 	require.NoError(t, err)
@@ -83,14 +83,14 @@ func startAsNobody(t *testing.T) driver.Config {
 	return config
 }
 
-// TestControllerAsNobody is the process of startAsNobody.
-func TestControllerAsNobody(t *testing.T) {
-	dir := os.Getenv(nobodyVariable)
+// TestControllerUnprivileged is the process of startUnprivileged.
+func TestControllerUnprivileged(t *testing.T) {
+	dir := os.Getenv(unprivilegedVariable)
 	if dir == "" {
 		t.Skip("TestSanity starts it")
 	}
 
-	require.Equal(t, nobodyID, os.Geteuid())
+	require.Equal(t, unprivilegedID, os.Geteuid())
 	require.ErrorIs(t, unix.Access("/dev/loop-control", unix.R_OK|unix.W_OK), unix.EACCES)
 
 	signals := make(chan os.Signal, 2)
@@ -100,7 +100,7 @@ func TestControllerAsNobody(t *testing.T) {
 	ctx, stop := driver.UntilSignal(t.Context(), signals, os.Exit)
 	defer stop()
 
-	config := nobodyConfig(dir)
+	config := unprivilegedConfig(dir)
 	config.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 
 	served, err := driver.New(t.Context(), config)

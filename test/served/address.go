@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// Address returns an address of this machine's loopback, as host:port, that nobody
-// uses. It is one of 16 million hosts: a port that was free a moment ago may be
+// Address returns an address of this machine's loopback, as host:port, that is not
+// in use. It is one of 16 million hosts: a port that was free a moment ago may be
 // another's when it is needed.
 func Address() string {
 	var host [3]byte

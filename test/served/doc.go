@@ -1,6 +1,5 @@
-// Package served gives tests somebody to connect to: a server on a socket with what
-// a test registers, the socket of one that has ended, and an address for one that is
-// yet to come.
+// Package served provides servers for tests: a server on a socket with the services that a
+// test registers, the socket of a server that has ended, and the address of a future one.
 //
-// What may enter: sockets and their addresses. What is served there is the test's.
+// It contains sockets and their addresses. The test provides the services.
 package served

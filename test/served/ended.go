@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Ended leaves the socket of a server that has ended at path: it refuses. Nobody ever
-// listened there, since a child that another test is just forking would go on
+// Ended leaves the socket of a server that has ended at path: it refuses. It never
+// listened, since a child that another test is just forking would go on
 // listening until its exec.
 func Ended(tb testing.TB, path string) {
 	tb.Helper()

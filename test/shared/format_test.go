@@ -73,7 +73,7 @@ func (m *machines) zeros(t *testing.T, made *csi.Volume) {
 
 // TestTwoNodesFormatOneImage has node b read the image, to find out whether it is
 // blank, for as long as node a takes to stage the volume and write to it: b must
-// not format a copy then and put it in the place of a's image.
+// not format a copy then and replace a's image by it.
 func TestTwoNodesFormatOneImage(t *testing.T) {
 	const size = 64 * mib // what create makes
 
@@ -90,7 +90,7 @@ func TestTwoNodesFormatOneImage(t *testing.T) {
 		return node.Stage(ctx, wanted)
 	}
 
-	// Behind what tells of a filesystem, which is at the begin.
+	// Behind the superblock, which is at the begin.
 	m.seenByB.Inject(t, faults.Fault{
 		Name: "images/" + made.GetVolumeId() + ".img", Ops: faults.Reads, Offset: size / 2, Length: size / 2, Hang: true,
 	})

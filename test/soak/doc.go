@@ -6,6 +6,6 @@
 // The driver is the built one, a process of its own. Pools, mounts and devices
 // are real, in a mount namespace that ends with the program.
 //
-// What may enter: what a healthy driver must live through without telling of
+// It contains what a healthy driver must survive without reporting of
 // trouble, and what it must not leave behind. Speed is test/bench's.
 package main

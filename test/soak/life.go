@@ -77,7 +77,7 @@ func (s *soak) newLife(k kind, pool, name string, random *rand.Rand) *life {
 	}
 }
 
-// step is a part of a life.
+// step is a part of a lifecycle.
 type step struct {
 	name string
 	do   func(ctx context.Context) error
@@ -96,7 +96,7 @@ func (l *life) run(ctx context.Context, steps ...step) error {
 	return nil
 }
 
-// whole is a life from CreateVolume to DeleteVolume.
+// whole is a lifecycle from CreateVolume to DeleteVolume.
 func (l *life) whole(ctx context.Context) error {
 	copies := []step{{"snapshot and restore", l.restore}, {"clone", l.clone}}
 	between := []step{
@@ -104,14 +104,14 @@ func (l *life) whole(ctx context.Context) error {
 		{"check online", l.checkOnline},
 		{"publish twice", l.publishTwice},
 		{"write", l.write},
-		{"look at usage", l.usage},
+		{"read usage", l.usage},
 	}
 
 	var idle []step
 	if l.kind.checkable() {
 		between = append(between, copies...)
 	} else {
-		// Nothing can freeze it: it is copied while nobody uses it.
+		// It can't be frozen: it is copied while it is not in use.
 		idle = l.some(copies)
 	}
 
@@ -152,7 +152,7 @@ func (l *life) up(source *csi.VolumeContentSource) []step {
 	}
 }
 
-// down takes it away for good.
+// down unpublishes, unstages and detaches it.
 func (l *life) down() []step {
 	return []step{
 		{"unpublish", func(ctx context.Context) error { return l.Unpublish(ctx, l.claim) }},

@@ -23,7 +23,7 @@ const (
 var errNotWell = errors.New("not all was well")
 
 func main() {
-	// Whoever waits for the process in the namespace must not end before it.
+	// The parent waits for the process in the namespace, and must not end before it.
 	signal.Notify(make(chan os.Signal, 1), os.Interrupt, syscall.SIGTERM)
 
 	if os.Geteuid() != 0 {

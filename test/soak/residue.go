@@ -66,7 +66,7 @@ func (s *soak) readResidue() (residue, error) {
 
 	descriptors, err := os.ReadDir(filepath.Join(proc, "fd"))
 	if err != nil {
-		return r, fmt.Errorf("look at the driver: %w", err)
+		return r, fmt.Errorf("read the driver's resources: %w", err)
 	}
 
 	r.descriptors = len(descriptors)
@@ -120,7 +120,7 @@ func (s *soak) metrics() (map[string]float64, error) {
 // compare waits until the driver has no more than it had before, and returns
 // what it has kept all the same.
 func (s *soak) compare(before residue) []string {
-	const patience, oftenest = 30 * time.Second, 100 * time.Millisecond
+	const waitLimit, oftenest = 30 * time.Second, 100 * time.Millisecond
 
 	for began := time.Now(); ; time.Sleep(oftenest) {
 		after, err := s.readResidue()
@@ -134,7 +134,7 @@ func (s *soak) compare(before residue) []string {
 		}
 
 		left = append(left, after.growthSince(before)...)
-		if len(left) == 0 || time.Since(began) > patience {
+		if len(left) == 0 || time.Since(began) > waitLimit {
 			fmt.Fprintln(s.out, "after:", after)
 
 			return left
@@ -163,7 +163,7 @@ func (r residue) growthSince(before residue) []string {
 }
 
 // left returns the devices, mounts and files that are there without any volume,
-// and what the driver still tells of volumes.
+// and what the driver still reports about volumes.
 func (s *soak) left() ([]string, error) {
 	var left []string
 
@@ -206,7 +206,7 @@ func (s *soak) left() ([]string, error) {
 	return left, nil
 }
 
-// filesIn returns what is in the rooms of a pool.
+// filesIn returns the files in the directories of a pool.
 func filesIn(directory string) ([]string, error) {
 	var found []string
 

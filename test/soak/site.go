@@ -57,7 +57,7 @@ func newSite(ctx context.Context, given options, root string) (*site, error) {
 
 	for _, directory := range []string{s.kubelet(), s.xfs()} {
 		if err := os.Mkdir(directory, 0o750); err != nil {
-			return nil, fmt.Errorf("make a place for the driver: %w", err)
+			return nil, fmt.Errorf("make directories for the driver: %w", err)
 		}
 	}
 
@@ -135,7 +135,7 @@ func (s *site) start(ctx context.Context) (*process, error) {
 	socket := "unix://" + filepath.Join(s.root, "csi.sock")
 	words := []string{
 		"serve", "--endpoint", socket, "--node-id", nodeID, "--state-dir", s.state(), "--kubelet-dir", s.kubelet(),
-		// Each xfs is promised 300 MiB and uses a few. Most of an expansion would be
+		// Each xfs provisions 300 MiB and uses a few. Most of an expansion would be
 		// waiting for others.
 		"--overcommit", "20", "--coalesce-window", "20ms", "--http-endpoint", address,
 		"--health-relist-period", "1s", "--health-evented-relist-period", "1s", "--check-period", s.checkPeriod.String(),
@@ -145,7 +145,7 @@ func (s *site) start(ctx context.Context) (*process, error) {
 		words = append(words, "--pool", name+"="+directory)
 	}
 
-	// Not the context's: it is told to end in due course.
+	// Not the context's: it is terminated at the end.
 	command := exec.Command(s.binary, words...)
 	command.Stdout, command.Stderr = log, log
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -188,7 +188,7 @@ func bounded(limit time.Duration) grpc.UnaryClientInterceptor {
 	}
 }
 
-// freeAddress returns one at which nobody listens.
+// freeAddress returns an address at which no process listens.
 func freeAddress(ctx context.Context) (string, error) {
 	var config net.ListenConfig
 

@@ -30,7 +30,7 @@ type soak struct {
 }
 
 // whole runs everything, in the order in which it has to be. Its errors are of
-// the surroundings; what is the matter with the driver is a trouble.
+// the surroundings; a defect of the driver is a trouble.
 func (s *soak) whole(ctx context.Context) error {
 	// What the driver has from its first volume on is no growth.
 	for _, each := range s.residentLives("warm-up") {
@@ -58,7 +58,7 @@ func (s *soak) whole(ctx context.Context) error {
 }
 
 // load has volumes come and go for as long as was asked for, or until ctx ends,
-// with somebody looking at their health all the time.
+// with their health being read all the time.
 func (s *soak) load(ctx context.Context) {
 	s.began = time.Now()
 	over, stop := context.WithTimeout(ctx, s.duration)
@@ -146,7 +146,7 @@ func (s *soak) residentLives(what string) []*life {
 func (l *life) stay(ctx, over context.Context) error {
 	use := step{"use", func(ctx context.Context) error { return l.use(ctx, over) }}
 
-	return l.wholly(ctx, slices.Concat(l.up(nil), []step{use, {"look at checks", l.wasChecked}}, l.down()))
+	return l.wholly(ctx, slices.Concat(l.up(nil), []step{use, {"read checks", l.wasChecked}}, l.down()))
 }
 
 func (l *life) use(ctx, over context.Context) error {
@@ -195,7 +195,7 @@ func (s *soak) spoilOne(over context.Context, victim *life) {
 	}
 }
 
-// tell prints a line now and then.
+// printProgress prints a line periodically.
 func (s *soak) tell(ctx context.Context) {
 	for {
 		select {

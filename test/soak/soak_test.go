@@ -25,7 +25,7 @@ func TestSoak(t *testing.T) {
 		"github.com/touchstone-csi/touchstone/cmd/touchstone", "github.com/touchstone-csi/touchstone/test/soak").CombinedOutput()
 	require.NoError(t, err, "%s", output)
 
-	t.Run("all is well", func(t *testing.T) {
+	t.Run("healthy", func(t *testing.T) {
 		output, code := run(t, built, "-duration", "20s")
 
 		require.Zero(t, code, "%s", output)
@@ -36,7 +36,7 @@ func TestSoak(t *testing.T) {
 		output, code := run(t, built, "-duration", "4s", "-workers", "1", "-spoil")
 
 		require.Equal(t, 1, code, "%s", output)
-		// Each way to ask has told of it.
+		// Each interface has reported it.
 		for _, told := range []string{
 			"report, node of ", "report, controller of ", "history, node of ", "condition: node of ", "condition: controller of ",
 		} {

@@ -140,5 +140,5 @@ func (l *longest) add(took time.Duration) {
 	}
 }
 
-// take returns it and begins anew.
+// take returns and resets it.
 func (l *longest) take() time.Duration { return time.Duration(l.nanoseconds.Swap(0)) }

@@ -15,7 +15,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/health"
 )
 
-// watchers look at the driver's answers in each of the ways in which it gives
+// watchers read the driver's answers in each of the ways in which it gives
 // them, without pause, until the context ends.
 func (s *soak) watchers() []func(ctx context.Context) {
 	const oftenest = 20 * time.Millisecond
@@ -40,7 +40,7 @@ func (s *soak) watchers() []func(ctx context.Context) {
 	return watchers
 }
 
-// noteCondition tells also what was being done with the volume when the
+// noteCondition also records the operation on the volume when the
 // condition was seen first.
 func (s *soak) noteCondition(where, subject string, reason health.Reason, message string) {
 	s.troubles.addNoted(condition, fmt.Sprintf("%s of %s: %s: %s", where, subject, reason, message), s.volumes.what(subject))

@@ -7,7 +7,7 @@ const none = -1
 
 // layout says which arguments of a system call name files. dir and path are the
 // indices of a directory descriptor and of a path that is relative to it; fd is
-// that of a descriptor; detail is that of a number that tells calls apart.
+// that of a descriptor; detail is that of a number that distinguishes calls.
 type layout struct {
 	name             string
 	dir, path        int

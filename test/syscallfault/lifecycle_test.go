@@ -20,7 +20,7 @@ type step struct {
 	then func()
 	// covered says that another lifecycle has its injections.
 	covered bool
-	// starts marks the restart of the driver, in the place of a call.
+	// starts marks the restart of the driver, instead of a call.
 	starts bool
 }
 

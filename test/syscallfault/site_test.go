@@ -156,7 +156,7 @@ func (s *site) end(by syscall.Signal) (*os.ProcessState, error) {
 	return state, s.Close()
 }
 
-// restart ends the driver as asked, looks at its state and starts it again.
+// restart terminates the driver, verifies its state and starts it again.
 func (s *site) restart(by syscall.Signal) error {
 	ended, err := s.end(by)
 	if err != nil {

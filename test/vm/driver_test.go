@@ -22,9 +22,9 @@ const (
 	nodeID = "vm"
 	// attachedLoops matches a directory for each loop device that is in use.
 	attachedLoops = "/sys/block/loop*/loop"
-	// patience bounds what must happen sooner or later; no verdict depends on
+	// waitLimit bounds what must happen sooner or later; no verdict depends on
 	// how soon, because the emulated processor shares a busy host.
-	patience = 3 * time.Minute
+	waitLimit = 3 * time.Minute
 )
 
 // driver is `touchstone serve` as a process, and the connection to its socket.
@@ -88,7 +88,7 @@ func (d *driver) serve(t *testing.T) {
 func (d *driver) waitReady(t *testing.T) {
 	t.Helper()
 
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
 
 	ready := make(chan error, 1)
@@ -127,7 +127,7 @@ func (d *driver) stop(t *testing.T) {
 	select {
 	case err := <-d.exited:
 		require.NoError(t, err, "the driver's exit")
-	case <-time.After(patience):
+	case <-time.After(waitLimit):
 		_ = d.process.Process.Kill()
 
 		require.FailNow(t, "the driver does not end on SIGTERM")

@@ -142,7 +142,7 @@ func (v *volumeInUse) expandNode(t *testing.T, size int64) {
 }
 
 // requireGrown holds the volume against its new size, and the application
-// against having noticed anything but more room.
+// against having noticed anything but more free space.
 func (v *volumeInUse) requireGrown(t *testing.T, size int64) {
 	t.Helper()
 
@@ -151,8 +151,8 @@ func (v *volumeInUse) requireGrown(t *testing.T, size int64) {
 	require.Greater(t, total, size*85/100, "what the filesystem keeps for itself is less than 15 %%")
 	require.Equal(t, total, v.statsBytes(t), "NodeGetVolumeStats and statfs")
 
-	require.Equal(t, v.staging, identityOf(t, v.claim.StagingPath), "the staging was mounted anew")
-	require.Equal(t, v.target, identityOf(t, v.claim.TargetPath), "the publication was mounted anew")
+	require.Equal(t, v.staging, identityOf(t, v.claim.StagingPath), "the staging was mounted again")
+	require.Equal(t, v.target, identityOf(t, v.claim.TargetPath), "the publication was mounted again")
 	require.Equal(t, v.file, identityOfFile(t, v.app.file), "the application's open file")
 	require.Equal(t, v.file, identityOf(t, v.dataPath()), "the application's file by its path")
 
@@ -213,7 +213,7 @@ func (v *volumeInUse) verifyAfterwards(t *testing.T) {
 	v.app.verify(t, file)
 }
 
-// remove ends the volume's life and looks for what is left of it.
+// remove deletes the volume and searches for leftovers.
 func (v *volumeInUse) remove(t *testing.T) {
 	t.Helper()
 

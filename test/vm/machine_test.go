@@ -47,7 +47,7 @@ func setting(t *testing.T, name string) string {
 	return value
 }
 
-// mountDisk formats the guest's disk anew and mounts it, so that no test meets
+// mountDisk formats the guest's disk and mounts it, so that no test meets
 // what another left.
 func mountDisk(t *testing.T, fsType string) string {
 	t.Helper()
@@ -80,7 +80,7 @@ func run(t *testing.T, name string, args ...string) string {
 	t.Helper()
 
 	// Not the test's context, which has ended when cleanups run.
-	output, err := child.CommandWithin(t, patience, name, args...).CombinedOutput()
+	output, err := child.CommandWithin(t, waitLimit, name, args...).CombinedOutput()
 	require.NoError(t, err, "%s %s: %s", name, strings.Join(args, " "), output)
 
 	return strings.TrimSpace(string(output))
@@ -92,7 +92,7 @@ var complaint = regexp.MustCompile(
 	`EXT4-fs error|JBD2: .*rror|XFS.*(Corruption|[Ee]rror|[Ss]hut)|BTRFS (error|critical)|I/O error|Oops|BUG: unable|BUG: kernel NULL`)
 
 // watchKernel fails the test when the kernel complains during it: a filesystem
-// may be damaged long before anybody reads what is wrong.
+// may be damaged long before the log is read.
 func watchKernel(t *testing.T) {
 	t.Helper()
 
@@ -122,7 +122,7 @@ func watchKernel(t *testing.T) {
 	})
 }
 
-// identity is what stays the same for as long as nothing is mounted anew.
+// identity stays the same as long as nothing is mounted again.
 type identity struct {
 	mount, inode uint64
 	major, minor uint32

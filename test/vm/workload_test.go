@@ -112,7 +112,7 @@ func (w *workload) awaitRound(t *testing.T) {
 
 	var err error
 
-	await.ReturnWithin(t, patience, func() {
+	await.ReturnWithin(t, waitLimit, func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 

@@ -31,9 +31,9 @@ type slow struct {
 }
 
 func (s *slow) Probe(context.Context, *csi.ProbeRequest) (*csi.ProbeResponse, error) {
-	const patience = 3
+	const waitLimit = 3
 
-	return &csi.ProbeResponse{Ready: wrapperspb.Bool(s.probes.Add(1) >= patience)}, nil
+	return &csi.ProbeResponse{Ready: wrapperspb.Bool(s.probes.Add(1) >= waitLimit)}, nil
 }
 
 func (*slow) GetPluginCapabilities(

@@ -163,7 +163,7 @@ func (c *Client) ChangedBlocks(ctx context.Context, request *csi.GetMetadataDelt
 	})
 }
 
-// received yields a stream's messages and cancels it when nobody wants more.
+// streamMessages yields a stream's messages, and cancels the stream when the consumer stops.
 func streamMessages(
 	ctx context.Context, open func(context.Context) (receive func() (BlockMetadata, error), err error),
 ) iter.Seq2[BlockMetadata, error] {

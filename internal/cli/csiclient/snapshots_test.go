@@ -25,7 +25,7 @@ type copier struct {
 	calls int
 	// fails is how the calls of a snapshot's creation end, in order.
 	fails []error
-	// left is told why a stream's client went.
+	// left receives the reason why a stream's client ended.
 	left chan error
 }
 
@@ -36,14 +36,14 @@ func (c *copier) register(server grpc.ServiceRegistrar) {
 }
 
 func (c *copier) answer() (ready bool, err error) {
-	const patience = 3
+	const waitLimit = 3
 
 	c.calls++
 	if c.calls <= len(c.fails) {
 		err = c.fails[c.calls-1]
 	}
 
-	return c.calls >= patience, err
+	return c.calls >= waitLimit, err
 }
 
 func (c *copier) CreateSnapshot(_ context.Context, req *csi.CreateSnapshotRequest) (*csi.CreateSnapshotResponse, error) {
@@ -143,7 +143,7 @@ func TestUntilReadyAsksAgain(t *testing.T) {
 		want  codes.Code
 	}{
 		"at the third call":                  {nil, 3, codes.OK},
-		"busy once it is cut":                {[]error{nil, busy, busy}, 4, codes.OK},
+		"busy after it is taken":                {[]error{nil, busy, busy}, 4, codes.OK},
 		"busy with something else":           {[]error{busy}, 1, codes.Aborted},
 		"failed":                             {[]error{full}, 1, codes.ResourceExhausted},
 		"failed after the cut, which counts": {[]error{nil, full}, 2, codes.ResourceExhausted},

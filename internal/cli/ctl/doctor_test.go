@@ -34,8 +34,8 @@ func examineIfAsked() {
 	os.Exit(ctl.ExitCode(err))
 }
 
-// patient is a controller's machine without problems.
-func patient(t *testing.T) (root string, flags []string) {
+// controllerMachine is a controller's machine without problems.
+func controllerMachine(t *testing.T) (root string, flags []string) {
 	t.Helper()
 
 	root = t.TempDir()
@@ -50,7 +50,7 @@ func patient(t *testing.T) (root string, flags []string) {
 }
 
 func TestDoctorFindsAMachineWell(t *testing.T) {
-	root, flags := patient(t)
+	root, flags := controllerMachine(t)
 
 	out, err := run(t, append([]string{"doctor", "--without-driver", "state", "kernel", "socket"}, flags...)...)
 	require.NoError(t, err)
@@ -66,7 +66,7 @@ func TestDoctorFindsAMachineWell(t *testing.T) {
 }
 
 func TestDoctorSaysWhatToDo(t *testing.T) {
-	root, flags := patient(t)
+	root, flags := controllerMachine(t)
 	require.NoError(t, os.Remove(filepath.Join(root, "pool")))
 
 	out, err := run(t, append([]string{"doctor", "pool", "socket"}, flags...)...)
@@ -82,7 +82,7 @@ func TestDoctorSaysWhatToDo(t *testing.T) {
 }
 
 func TestDoctorForPrograms(t *testing.T) {
-	root, flags := patient(t)
+	root, flags := controllerMachine(t)
 
 	out, err := run(t, append([]string{"doctor", "-o", "json"}, flags...)...)
 	require.Equal(t, 1, ctl.ExitCode(err))
@@ -126,7 +126,7 @@ func TestDoctorForPrograms(t *testing.T) {
 // Settings get into the child, too.
 func TestDoctorTakesTheDriversFlags(t *testing.T) {
 	_, endpoint := startFake(t)
-	_, flags := patient(t)
+	_, flags := controllerMachine(t)
 	flags = append(flags, "--endpoint", endpoint, "--driver-name=fake.example.org")
 
 	out, err := run(t, append([]string{"doctor", "socket"}, flags...)...)
@@ -141,7 +141,7 @@ func TestDoctorTakesTheDriversFlags(t *testing.T) {
 }
 
 func TestDoctorIsAskedWrongly(t *testing.T) {
-	_, flags := patient(t)
+	_, flags := controllerMachine(t)
 
 	for name, test := range map[string]struct {
 		args []string

@@ -111,7 +111,7 @@ func TestAChildThatSaysNothing(t *testing.T) {
 
 func TestServeRefusesGarbage(t *testing.T) {
 	t.Parallel()
-	require.ErrorContains(t, doctor.ServeChild(t.Context(), bytes.NewBufferString("{"), &bytes.Buffer{}), "what to examine")
+	require.ErrorContains(t, doctor.ServeChild(t.Context(), bytes.NewBufferString("{"), &bytes.Buffer{}), "configuration of the checks")
 }
 
 // TestAsNobody runs without privileges, as a user without sudo or an unprivileged pod.

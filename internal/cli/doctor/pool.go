@@ -52,8 +52,7 @@ func (c *Config) locatePool(name string) (poolLocation, error) {
 	return s, nil
 }
 
-// nameless makes a file in the pool that nobody sees, in its scratch room where it
-// has one.
+// createUnnamed makes an unnamed file in the pool, in its scratch directory if it has one.
 func (s *poolLocation) createUnnamed() (*os.File, error) {
 	if file, err := embedded.CreateUnnamed(filepath.Join(s.root, layout.Scratch)); !errors.Is(err, fs.ErrNotExist) {
 		return file, err

@@ -31,7 +31,7 @@ skips:
   - {message: 'support (ext4|xfs) --', unless: DriverInfo.SupportedFsType.$1, reason: no such filesystem}
   - {message: only on one node, if: DriverInfo.Capabilities.singleNodeVolume, reason: one node}
   - {message: not enough nodes, nodes: 2, reason: a small cluster}
-  - {message: any, spec: ' forgives$', reason: forgiven}
+  - {message: any, spec: ' allows$', reason: allowed}
 `
 	driverOfTest = `
 DriverInfo:
@@ -195,7 +195,7 @@ func TestVerdict(t *testing.T) {
 		"skipped, for a reason of its own": {
 			[]types.SpecReport{passed, skipped("is", "any")}, 2, nil, 1, []string{"1 skipped though claimed"},
 		},
-		"skipped, forgiven": {[]types.SpecReport{passed, skipped("forgives", "any")}, 2, nil, 0, []string{"skipped 1: forgiven"}},
+		"skipped, allowed": {[]types.SpecReport{passed, skipped("allows", "any")}, 2, nil, 0, []string{"skipped 1: allowed"}},
 		"excluded": {
 			[]types.SpecReport{passed},
 			1,
@@ -231,7 +231,7 @@ func TestAnExclusionThatIsNotThere(t *testing.T) {
 }
 
 // TestTheFilesOfTheRepository: the suite takes a key that it does not know for
-// none, so what is misspelt is not tested and nobody is told.
+// none, so a misspelt name is silently not tested.
 func TestTheFilesOfTheRepository(t *testing.T) {
 	t.Parallel()
 

@@ -84,7 +84,7 @@ func readReports(path string) ([]types.Report, error) {
 	}
 
 	if len(reports) == 0 {
-		return nil, fmt.Errorf("report %s: %w", path, errors.New("it tells of no suite"))
+		return nil, fmt.Errorf("report %s: %w", path, errors.New("it contains no suite"))
 	}
 
 	return reports, nil
