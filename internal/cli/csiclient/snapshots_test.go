@@ -143,7 +143,7 @@ func TestUntilReadyAsksAgain(t *testing.T) {
 		want  codes.Code
 	}{
 		"at the third call":                  {nil, 3, codes.OK},
-		"busy after it is taken":                {[]error{nil, busy, busy}, 4, codes.OK},
+		"busy after it is taken":             {[]error{nil, busy, busy}, 4, codes.OK},
 		"busy with something else":           {[]error{busy}, 1, codes.Aborted},
 		"failed":                             {[]error{full}, 1, codes.ResourceExhausted},
 		"failed after the cut, which counts": {[]error{nil, full}, 2, codes.ResourceExhausted},
