@@ -241,9 +241,8 @@ func TestEveryFlagIsInTheDocumentation(t *testing.T) {
 	require.NoError(t, err)
 
 	documented := map[string]string{}
-	for _, row := range regexp.MustCompile("(?m)^\\| `--([a-z-]+)` \\| `([A-Z_]+)` \\| ([^|]*) \\|").FindAllStringSubmatch(string(text), -1) {
-		documented[row[1]] = row[3]
-		require.Equal(t, envName(row[1]), row[2])
+	for _, item := range regexp.MustCompile("(?m)^- `--([a-z-]+)` \\(([^)]*)\\):").FindAllStringSubmatch(string(text), -1) {
+		documented[item[1]] = item[2]
 	}
 
 	newServeCommand().Flags().VisitAll(func(flag *pflag.Flag) {
