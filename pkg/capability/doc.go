@@ -1,7 +1,7 @@
-// Package capability is the one table of what the plugin advertises: where the
-// CSI spec has it advertised, which RPCs come with it, and what is off because
-// an administrator disabled it (--disable-capability).
+// Package capability is the table of the capabilities that the plugin advertises:
+// which service advertises each of them, which RPCs belong to it, and which are off
+// because an administrator disabled them (--disable-capability).
 //
-// What may enter: capabilities of the spec that this driver can have. What
-// they do belongs to the services, which ask a Set.
+// It contains capabilities of the CSI spec that the driver can have; it does not
+// contain what they do, which belongs to the services.
 package capability

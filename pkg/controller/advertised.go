@@ -23,7 +23,7 @@ func (s *Service) ControllerGetCapabilities(
 func (s *Service) has(name capability.Name) bool { return s.config.Capabilities.Has(name) }
 
 // shown is what a CO gets to see of the volume.
-func (s *Service) shown(v *record.Volume) *record.Volume {
+func (s *Service) advertised(v *record.Volume) *record.Volume {
 	topology, nodes := s.has(capability.VolumeAccessibilityConstraints), s.has(capability.ListVolumesPublishedNodes)
 	if topology && nodes {
 		return v
@@ -51,9 +51,9 @@ func (s *Service) checkReadonly(asked bool) error {
 	return nil
 }
 
-// makeReal gives every volume of a pool its bytes for good, where no attachment will
+// allocatePristineDurably gives every volume of a pool its bytes for good, where no attachment will
 // do that any more (docs/decisions/0005).
-func (s *Service) makeReal(ctx context.Context, poolName string) error {
+func (s *Service) allocatePristineDurably(ctx context.Context, poolName string) error {
 	if s.has(capability.PublishUnpublishVolume) {
 		return nil
 	}
@@ -67,7 +67,7 @@ func (s *Service) makeReal(ctx context.Context, poolName string) error {
 			return true
 		}
 
-		if failed = s.materialize(v); failed != nil {
+		if failed = s.allocateDurably(v); failed != nil {
 			return false
 		}
 

@@ -43,7 +43,7 @@ func (s *Service) ControllerPublishVolume(
 		return nil, rpc.Errorf(codes.NotFound, "node %q does not exist; name it with --nodes", nodeID)
 	}
 
-	if err := s.allows(request.GetVolumeCapability(), found); err != nil {
+	if err := s.checkCapability(request.GetVolumeCapability(), found); err != nil {
 		return nil, rpc.Status(rpc.Invalid("volume_capability: %w", err))
 	}
 
@@ -81,17 +81,17 @@ func (s *Service) attach(ctx context.Context, id string, wanted record.Attachmen
 	}
 
 	if found.Pristine {
-		if err := s.materialize(found); err != nil {
+		if err := s.allocateDurably(found); err != nil {
 			return record.Attachment{}, err
 		}
 	}
 
-	_, err = s.change(ctx, id, func(v *record.Volume) error {
+	_, err = s.updateRecord(ctx, id, func(v *record.Volume) error {
 		if err := v.CheckAttachable(wanted); err != nil {
 			return err
 		}
 
-		slot, taken := s.ledger.FreeSlot(wanted.NodeID)
+		slot, taken := s.usage.FreeSlot(wanted.NodeID)
 		if s.config.MaxVolumesPerNode > 0 && taken >= s.config.MaxVolumesPerNode {
 			return rpc.Errorf(codes.ResourceExhausted, "node %s has %d volumes attached, its limit (--max-volumes-per-node)",
 				wanted.NodeID, taken)
@@ -110,13 +110,13 @@ func (s *Service) attach(ctx context.Context, id string, wanted record.Attachmen
 // materialize makes sure that a volume which is about to be used has its bytes
 // in the pool for good: until now a power failure could take them, for
 // CreateVolume does not wait for them (docs/decisions).
-func (s *Service) materialize(v *record.Volume) error {
+func (s *Service) allocateDurably(v *record.Volume) error {
 	place, err := s.poolOf(v)
 	if err != nil {
 		return err
 	}
 
-	if err := s.provision(v, place); err != nil {
+	if err := s.allocate(v, place); err != nil {
 		return err
 	}
 
@@ -157,12 +157,12 @@ func (s *Service) detach(ctx context.Context, id, nodeID string) error {
 
 	// Another node could attach a volume that is still written to here.
 	if _, here := found.AttachmentTo(s.config.NodeID); here && leaves(record.Attachment{NodeID: s.config.NodeID}) {
-		if err := s.unused(found); err != nil {
+		if err := s.checkNotUsedHere(found); err != nil {
 			return err
 		}
 	}
 
-	_, err := s.change(ctx, id, func(v *record.Volume) error {
+	_, err := s.updateRecord(ctx, id, func(v *record.Volume) error {
 		v.Attachments = slices.DeleteFunc(v.Attachments, leaves)
 
 		return nil

@@ -43,7 +43,7 @@ func (s *Service) ValidateVolumeCapabilities(
 	}
 
 	for _, each := range request.GetVolumeCapabilities() {
-		if err := s.allows(each, found); err != nil {
+		if err := s.checkCapability(each, found); err != nil {
 			return notConfirmed(err.Error())
 		}
 	}
@@ -71,7 +71,7 @@ func notConfirmed(message string) (*csi.ValidateVolumeCapabilitiesResponse, erro
 
 // allows refuses a capability that a volume which is there can't have, with
 // volume.ErrCapability.
-func (s *Service) allows(given *csi.VolumeCapability, to *record.Volume) error {
+func (s *Service) checkCapability(given *csi.VolumeCapability, to *record.Volume) error {
 	parsed, err := s.parseCapability(given, to.Parameters)
 	if err != nil || to.IsRaw() {
 		return err

@@ -84,7 +84,7 @@ func (s *Service) choosePool(given map[string]string) (volume.Parameters, *pool.
 }
 
 // ProvisionedBytes returns the total size of volumes and snapshots in the pool.
-func (s *Service) ProvisionedBytes(poolName string) int64 { return s.ledger.ProvisionedBytes(poolName) }
+func (s *Service) ProvisionedBytes(poolName string) int64 { return s.usage.ProvisionedBytes(poolName) }
 
 // AddAllocated adds what volumes and snapshots have allocated in the pool.
 func (s *Service) AddAllocated(ctx context.Context, poolName string, sum *pool.Allocation) error {
@@ -116,8 +116,8 @@ func (s *Service) AddAllocated(ctx context.Context, poolName string, sum *pool.A
 	return err
 }
 
-// checkRoom returns RESOURCE_EXHAUSTED unless so many more bytes can be provisioned.
-func (s *Service) checkRoom(ctx context.Context, place *pool.Pool, bytes int64) error {
+// checkCapacity returns RESOURCE_EXHAUSTED unless so many more bytes can be provisioned.
+func (s *Service) checkCapacity(ctx context.Context, place *pool.Pool, bytes int64) error {
 	return s.config.Admission.Admit(ctx, func(check pool.Check) error { return check(place, bytes, false) })
 }
 

@@ -22,7 +22,7 @@ import (
 )
 
 // creation is a CreateVolumeRequest that makes sense.
-type creation struct {
+type createRequest struct {
 	name         string
 	size         int64
 	asked        *csi.CapacityRange
@@ -53,7 +53,7 @@ func (s *Service) CreateVolume(ctx context.Context, request *csi.CreateVolumeReq
 	call := operation.Call{Key: "name " + wanted.name, Method: "CreateVolume", Request: request}
 
 	return rpc.Run(ctx, s.config.Log, s.ops, call, func(ctx context.Context) (*csi.CreateVolumeResponse, error) {
-		made, err := s.ensure(ctx, wanted)
+		made, err := s.ensureVolume(ctx, wanted)
 		if err != nil {
 			return nil, fmt.Errorf("create volume %q: %w", wanted.name, err)
 		}
@@ -62,11 +62,11 @@ func (s *Service) CreateVolume(ctx context.Context, request *csi.CreateVolumeReq
 			s.monitor.Suspect(made.ID)
 		}
 
-		return &csi.CreateVolumeResponse{Volume: describe(s.shown(made))}, nil
+		return &csi.CreateVolumeResponse{Volume: describe(s.advertised(made))}, nil
 	})
 }
 
-func (s *Service) parseCreate(request *csi.CreateVolumeRequest) (*creation, error) {
+func (s *Service) parseCreate(request *csi.CreateVolumeRequest) (*createRequest, error) {
 	if err := checkName(request.GetName()); err != nil {
 		return nil, err
 	}
@@ -114,7 +114,7 @@ func (s *Service) parseCreate(request *csi.CreateVolumeRequest) (*creation, erro
 		return nil, err
 	}
 
-	wanted := &creation{
+	wanted := &createRequest{
 		name: request.GetName(), size: size, asked: request.GetCapacityRange(),
 		topology: request.GetAccessibilityRequirements(), parameters: parameters, capabilities: capabilities,
 		mutable: mutable, pool: place, source: source, fsNamed: fsNamed, claim: parseClaim(request.GetParameters()),
@@ -128,7 +128,7 @@ func (s *Service) parseCreate(request *csi.CreateVolumeRequest) (*creation, erro
 }
 
 // checkMkfs refuses what would make a volume that no node can ever format.
-func (w *creation) checkMkfs() error {
+func (w *createRequest) checkMkfs() error {
 	if err := filesystem.CheckOptions(w.parameters.FSType, strings.Fields(w.parameters.MkfsOptions)); err != nil {
 		return rpc.Invalid("parameters: %s: %w", volume.KeyMkfsOptions, err)
 	}
@@ -151,7 +151,7 @@ func checkName(name string) error {
 	return nil
 }
 
-func (s *Service) ensure(ctx context.Context, wanted *creation) (*record.Volume, error) {
+func (s *Service) ensureVolume(ctx context.Context, wanted *createRequest) (*record.Volume, error) {
 	if _, existing, ok := s.volumes.Lookup(record.NameIndex, wanted.name); ok && existing.Phase == record.PhaseReady {
 		if err := checkSameVolume(existing, wanted); err != nil {
 			return nil, err
@@ -174,12 +174,12 @@ func (s *Service) ensure(ctx context.Context, wanted *creation) (*record.Volume,
 	case wanted.source.VolumeID != "":
 		return s.clone(ctx, *wanted)
 	default:
-		return s.makeEmpty(ctx, wanted)
+		return s.createEmpty(ctx, wanted)
 	}
 }
 
 // newVolume describes the volume.
-func (s *Service) newVolume(wanted *creation) (*record.Volume, error) {
+func (s *Service) newVolume(wanted *createRequest) (*record.Volume, error) {
 	id, err := volume.NewID()
 	if err != nil {
 		return nil, err
@@ -190,19 +190,19 @@ func (s *Service) newVolume(wanted *creation) (*record.Volume, error) {
 		Capabilities: wanted.capabilities, Mutable: wanted.mutable, Source: wanted.source, Segments: s.config.Segments,
 		Phase: record.PhaseReady, Pristine: wanted.source.IsZero() && s.has(capability.PublishUnpublishVolume),
 	}
-	s.sharing.Intern(fresh)
+	s.interner.Intern(fresh)
 
 	return fresh, nil
 }
 
-func (s *Service) makeEmpty(ctx context.Context, wanted *creation) (*record.Volume, error) {
+func (s *Service) createEmpty(ctx context.Context, wanted *createRequest) (*record.Volume, error) {
 	fresh, err := s.newVolume(wanted)
 	if err != nil {
 		return nil, err
 	}
 
-	s.making.Store(fresh.ID, nil)
-	defer s.making.Delete(fresh.ID)
+	s.creating.Store(fresh.ID, nil)
+	defer s.creating.Delete(fresh.ID)
 
 	if fresh.IsThick() {
 		// A crash would leave a full-sized image that nobody knows.
@@ -213,12 +213,12 @@ func (s *Service) makeEmpty(ctx context.Context, wanted *creation) (*record.Volu
 
 		fresh = fresh.Clone()
 		fresh.Phase = record.PhaseReady
-	} else if err := s.checkRoom(ctx, wanted.pool, wanted.size); err != nil {
+	} else if err := s.checkCapacity(ctx, wanted.pool, wanted.size); err != nil {
 		// Before an image is made; record checks again.
 		return nil, err
 	}
 
-	if err := s.provide(fresh, wanted.pool); err != nil {
+	if err := s.allocateNew(fresh, wanted.pool); err != nil {
 		return nil, s.undo(ctx, fresh, wanted.pool, err)
 	}
 
@@ -230,7 +230,7 @@ func (s *Service) makeEmpty(ctx context.Context, wanted *creation) (*record.Volu
 }
 
 // checkSameVolume returns ALREADY_EXISTS unless v is what is wanted.
-func checkSameVolume(v *record.Volume, wanted *creation) error {
+func checkSameVolume(v *record.Volume, wanted *createRequest) error {
 	exists := func(what string, has, asked any) error {
 		return rpc.Errorf(codes.AlreadyExists, "volume %s exists with %s %v, not %v; choose another name or delete it",
 			v.ID, what, has, asked)
@@ -276,10 +276,10 @@ func checkSameVolume(v *record.Volume, wanted *creation) error {
 
 // provide is provision for now, or for good where nobody will call before the
 // volume is used.
-func (s *Service) provide(fresh *record.Volume, place *pool.Pool) error {
-	bytes := s.materialize
+func (s *Service) allocateNew(fresh *record.Volume, place *pool.Pool) error {
+	bytes := s.allocateDurably
 	if fresh.Pristine {
-		bytes = func(v *record.Volume) error { return s.provision(v, place) }
+		bytes = func(v *record.Volume) error { return s.allocate(v, place) }
 	}
 
 	if err := bytes(fresh); err != nil || fresh.Mutable.IsZero() {
@@ -290,7 +290,7 @@ func (s *Service) provide(fresh *record.Volume, place *pool.Pool) error {
 }
 
 // provision makes the bytes of the volume be in the pool.
-func (s *Service) provision(v *record.Volume, place *pool.Pool) error {
+func (s *Service) allocate(v *record.Volume, place *pool.Pool) error {
 	if v.Parameters.Backing == volume.BackingDirectory {
 		return place.EnsureDirectory(v.ID)
 	}

@@ -49,7 +49,7 @@ func (s *Service) delete(ctx context.Context, id string) error {
 	}
 
 	if found.Phase == record.PhaseReady {
-		err := s.idle(found)
+		err := s.checkNotAttachedOrUsed(found)
 		if err == nil {
 			err = s.checkMounts(found.Parameters.Pool, found.Object())
 		}
@@ -60,10 +60,10 @@ func (s *Service) delete(ctx context.Context, id string) error {
 
 		// Once this is durable the volume is gone for every CO, whatever
 		// happens to its bytes before the next start.
-		doomed, err := s.change(ctx, id, func(v *record.Volume) error {
+		doomed, err := s.updateRecord(ctx, id, func(v *record.Volume) error {
 			v.Phase = record.PhaseDeleting
 
-			return s.idle(v)
+			return s.checkNotAttachedOrUsed(v)
 		})
 		if err != nil {
 			return err
@@ -101,19 +101,19 @@ func (s *Service) checkMounts(poolName string, object pool.Object) error {
 }
 
 // idle returns FAILED_PRECONDITION while somebody uses the volume.
-func (s *Service) idle(v *record.Volume) error {
+func (s *Service) checkNotAttachedOrUsed(v *record.Volume) error {
 	// Without the capability nobody could take an attachment of before away.
 	if len(v.Attachments) > 0 && s.has(capability.PublishUnpublishVolume) {
 		return rpc.Errorf(codes.FailedPrecondition, "volume %s is attached to %s; unpublish it there first",
 			v.ID, strings.Join(v.NodeIDs(), ", "))
 	}
 
-	return s.unused(v)
+	return s.checkNotUsedHere(v)
 }
 
 // unused returns FAILED_PRECONDITION for a volume that is in use on this node, and
 // InUse's error where that is unknown.
-func (s *Service) unused(v *record.Volume) error {
+func (s *Service) checkNotUsedHere(v *record.Volume) error {
 	user, used, err := s.config.LocalNode.InUse(v.ID)
 	if err == nil && used {
 		err = rpc.Errorf(codes.FailedPrecondition, "volume %s is in use at %s; unpublish and unstage it first", v.ID, user)

@@ -20,7 +20,7 @@ func parseClaim(parameters map[string]string) claimName {
 // about to be made asks: from then on its record says what the answer was
 // (Volume.DirectByClaim), whatever the claim says later. Errors are those of
 // Config.DirectByClaim, and INVALID_ARGUMENT.
-func (s *Service) askClaim(ctx context.Context, wanted *creation) error {
+func (s *Service) askClaim(ctx context.Context, wanted *createRequest) error {
 	if s.config.DirectByClaim == nil || wanted.parameters.DirectAssign {
 		return nil
 	}

@@ -1,10 +1,13 @@
-// Package controller is the CSI Controller, GroupController and SnapshotMetadata
-// services: it decides which volumes and snapshots exist, where they are and who
-// may attach them.
+// Package controller is the CSI Controller and GroupController services: it decides
+// which volumes and snapshots exist, where they are stored and which nodes may attach
+// them.
 //
-// A method reads: validate, join or start the operation, ask the pool and the
-// store, answer. It needs no privilege and no device: all it touches is the
-// pool's directory and its own collections of the store.
+// Each handler validates the request, starts or joins the operation, uses the pool and
+// the store, and responds. It needs no privilege and no device: it touches only the
+// directories of the pools and its own collections of the store. What it needs of a
+// node in the same process is the interface LocalNode.
 //
-// What may enter: the RPCs of the service and the records that they keep.
+// It contains the handlers, recovery and the controller's view of health. The records
+// are in record, the SnapshotMetadata service in metadata, and the locks and
+// background copies of snapshots in inflight.
 package controller

@@ -29,7 +29,7 @@ func (s *Service) ControllerExpandVolume(
 	}
 
 	if given := request.GetVolumeCapability(); given != nil {
-		if err := s.allows(given, found); err != nil {
+		if err := s.checkCapability(given, found); err != nil {
 			return nil, rpc.Status(rpc.Invalid("volume_capability: %w", err))
 		}
 	}
@@ -50,13 +50,13 @@ func (s *Service) ControllerExpandVolume(
 		return nil, rpc.Status(err)
 	}
 
-	wanted := change{size: size, limit: asked.GetLimitBytes()}
+	wanted := changeRequest{size: size, limit: asked.GetLimitBytes()}
 	// What is wrong with this request alone is no other's failure.
-	if err := s.check(ctx, found, wanted); err != nil {
+	if err := s.checkChange(ctx, found, wanted); err != nil {
 		return nil, rpc.Status(fmt.Errorf("expand volume %s to %d bytes: %w", found.ID, size, err))
 	}
 
-	expanded, err := s.request(ctx, found, wanted)
+	expanded, err := s.requestChange(ctx, found, wanted)
 	if err != nil {
 		return nil, rpc.Status(err)
 	}

@@ -32,7 +32,7 @@ type Groups struct {
 func NewGroups(of *Service) *Groups { return &Groups{service: of} }
 
 // grouping is a CreateVolumeGroupSnapshotRequest that makes sense.
-type grouping struct {
+type groupRequest struct {
 	name string
 	// sourceIDs are sorted.
 	sourceIDs   []string
@@ -77,7 +77,7 @@ func (g *Groups) CreateVolumeGroupSnapshot(
 	})
 }
 
-func parseGroup(request *csi.CreateVolumeGroupSnapshotRequest) (*grouping, error) {
+func parseGroup(request *csi.CreateVolumeGroupSnapshotRequest) (*groupRequest, error) {
 	if err := checkName(request.GetName()); err != nil {
 		return nil, err
 	}
@@ -102,10 +102,10 @@ func parseGroup(request *csi.CreateVolumeGroupSnapshotRequest) (*grouping, error
 		return nil, rpc.Invalid("parameters: %w", err)
 	}
 
-	return &grouping{name: request.GetName(), sourceIDs: ids, consistency: consistency}, nil
+	return &groupRequest{name: request.GetName(), sourceIDs: ids, consistency: consistency}, nil
 }
 
-func (s *Service) ensureGroup(ctx context.Context, wanted *grouping) (*record.Group, error) {
+func (s *Service) ensureGroup(ctx context.Context, wanted *groupRequest) (*record.Group, error) {
 	if _, existing, ok := s.groups.Lookup(record.NameIndex, wanted.name); ok && existing.Phase == record.PhaseReady {
 		if err := checkSameGroup(existing, wanted); err != nil {
 			return nil, err
@@ -136,7 +136,7 @@ func (s *Service) ensureGroup(ctx context.Context, wanted *grouping) (*record.Gr
 }
 
 // checkSameGroup returns ALREADY_EXISTS unless the group is what is wanted.
-func checkSameGroup(g *record.Group, wanted *grouping) error {
+func checkSameGroup(g *record.Group, wanted *groupRequest) error {
 	exists := func(what string, has, asked any) error {
 		return rpc.Errorf(codes.AlreadyExists, "it exists as %s with %s %v, not %v; choose another name or delete it",
 			g.ID, what, has, asked)
@@ -205,7 +205,7 @@ func (s *Service) takeGroup(ctx context.Context, fresh *record.Group) (*record.G
 }
 
 func (s *Service) fillGroup(ctx context.Context, fresh *record.Group, sources []*record.Volume, members []*record.Snapshot) (failed error) {
-	cuts := make([]*cutting, 0, len(members))
+	cuts := make([]*pendingCopy, 0, len(members))
 
 	defer func() {
 		for _, each := range cuts {
@@ -223,7 +223,7 @@ func (s *Service) fillGroup(ctx context.Context, fresh *record.Group, sources []
 			return err
 		}
 
-		taken, err := s.prepare(sources[i], place, member.Object(), "group snapshot", pool.CopyOptions{})
+		taken, err := s.prepareCopy(sources[i], place, member.Object(), "group snapshot", pool.CopyOptions{})
 		if err != nil {
 			return err
 		}
@@ -231,12 +231,12 @@ func (s *Service) fillGroup(ctx context.Context, fresh *record.Group, sources []
 		cuts = append(cuts, taken)
 	}
 
-	frozen, err := s.toFreeze(fresh.Consistency, cuts)
+	frozen, err := s.volumesToFreeze(fresh.Consistency, cuts)
 	if err != nil {
 		return err
 	}
 
-	if err := s.cut(ctx, frozen, cuts); err != nil {
+	if err := s.takeCopies(ctx, frozen, cuts); err != nil {
 		return err
 	}
 

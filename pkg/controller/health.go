@@ -23,9 +23,9 @@ import (
 const (
 	// healthView is whose the controller's conditions are.
 	healthView = "controller"
-	// maxLooks is how many looks may hang in a pool before others wait for them:
+	// maxPoolProbes is how many looks may hang in a pool before others wait for them:
 	// each holds a thread.
-	maxLooks = 16
+	maxPoolProbes = 16
 )
 
 // Health is what the controller knows of the health of all volumes.
@@ -134,11 +134,11 @@ func (s *Service) eachReady(visit func(*record.Volume)) {
 
 func (s *Service) newMonitor() *health.Monitor {
 	for _, name := range s.pools.Names() {
-		s.looks[name] = make(chan struct{}, maxLooks)
+		s.probeSlots[name] = make(chan struct{}, maxPoolProbes)
 	}
 
 	return health.New(s.config.Health.With(health.Config{
-		Name: healthView, List: s.monitored, Probe: s.probe, Concern: s.concern, Sources: s.config.Sources, Log: s.config.Log,
+		Name: healthView, List: s.monitored, Probe: s.probe, Concern: s.volumesAffectedBy, Sources: s.config.Sources, Log: s.config.Log,
 	}))
 }
 
@@ -150,7 +150,7 @@ func (s *Service) monitored() []string {
 }
 
 // concern knows a volume by the name that its image or directory has in a pool.
-func (s *Service) concern(event health.Event) []string {
+func (s *Service) volumesAffectedBy(event health.Event) []string {
 	if event.Kind != health.FileChanged && event.Kind != health.FileWritten {
 		return nil
 	}
@@ -172,7 +172,7 @@ func (s *Service) probe(ctx context.Context, id string) (health.Observation, err
 		}
 
 		if s.unreachable(v.Parameters.Pool) {
-			return s.unseen(v), nil
+			return s.unreachableObservation(v), nil
 		}
 
 		size, err := s.sizeOf(ctx, v)
@@ -192,7 +192,7 @@ func (s *Service) probe(ctx context.Context, id string) (health.Observation, err
 
 // unseen is what was known of a volume whose pool is known not to answer, so that
 // nobody looks in vain.
-func (s *Service) unseen(v *record.Volume) health.Observation {
+func (s *Service) unreachableObservation(v *record.Volume) health.Observation {
 	const unseen = health.ProbeTimedOut
 
 	entries := []health.Entry{health.NewEntry(unseen, fmt.Sprintf("its pool %q can't be reached", v.Parameters.Pool))}
@@ -212,7 +212,7 @@ func (s *Service) sizeOf(ctx context.Context, v *record.Volume) (int64, error) {
 		return 0, err
 	}
 
-	turns := s.looks[place.Name()]
+	turns := s.probeSlots[place.Name()]
 
 	select {
 	case turns <- struct{}{}:

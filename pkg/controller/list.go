@@ -39,7 +39,7 @@ func (s *Service) ListVolumes(_ context.Context, request *csi.ListVolumesRequest
 			return true
 		}
 
-		v = s.shown(v)
+		v = s.advertised(v)
 		entry := &csi.ListVolumesResponse_Entry{
 			Volume: alike.describe(v),
 			Status: status.of(v),
@@ -70,7 +70,7 @@ func (s *Service) ControllerGetVolume(
 		return nil, rpc.Status(err)
 	}
 
-	found = s.shown(found)
+	found = s.advertised(found)
 	status := &csi.ControllerGetVolumeResponse_VolumeStatus{PublishedNodeIds: found.NodeIDs()}
 
 	if s.has(capability.VolumeCondition) {

@@ -32,13 +32,13 @@ func (s *Service) ControllerModifyVolume(
 		return nil, rpc.Status(err)
 	}
 
-	wanted := change{mutable: mutable}
+	wanted := changeRequest{mutable: mutable}
 	// What is wrong with this request alone is no other's failure.
-	if err := s.check(ctx, found, wanted); err != nil {
+	if err := s.checkChange(ctx, found, wanted); err != nil {
 		return nil, rpc.Status(err)
 	}
 
-	if _, err := s.request(ctx, found, wanted); err != nil {
+	if _, err := s.requestChange(ctx, found, wanted); err != nil {
 		return nil, rpc.Status(err)
 	}
 
@@ -123,7 +123,7 @@ func (s *Service) recoverMutable(ctx context.Context, place *pool.Pool) {
 		}
 	}
 
-	if err := place.RemoveUnusedAttributes(ctx, s.knownOrMade); err != nil {
+	if err := place.RemoveUnusedAttributes(ctx, s.existsOrCreating); err != nil {
 		s.config.Log.Error("cannot remove mutable parameters of volumes that are gone", "pool", place.Name(), "error", err)
 	}
 }

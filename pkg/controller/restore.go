@@ -65,7 +65,7 @@ func (s *Service) parseSource(given *csi.VolumeContentSource) (record.Source, er
 }
 
 // restore makes the volume of a snapshot, which nobody deletes meanwhile.
-func (s *Service) restore(ctx context.Context, wanted creation) (*record.Volume, error) {
+func (s *Service) restore(ctx context.Context, wanted createRequest) (*record.Volume, error) {
 	snapshot, release, err := s.LockSnapshot(wanted.source.SnapshotID)
 	if err != nil {
 		return nil, err
@@ -85,7 +85,7 @@ func (s *Service) restore(ctx context.Context, wanted creation) (*record.Volume,
 		return nil, err
 	}
 
-	return s.copyInto(ctx, wanted, func(ctx context.Context, target pool.Object, options pool.CopyOptions) (*cutting, error) {
+	return s.copyInto(ctx, wanted, func(ctx context.Context, target pool.Object, options pool.CopyOptions) (*pendingCopy, error) {
 		task := s.config.Progress.Start("restore", target.ID, snapshot.SizeBytes)
 		options.Progress = task.Set
 
@@ -96,7 +96,7 @@ func (s *Service) restore(ctx context.Context, wanted creation) (*record.Volume,
 			return nil, err
 		}
 
-		taken := &cutting{copy: made, task: task}
+		taken := &pendingCopy{copy: made, task: task}
 		if err := made.CopyData(ctx); err != nil {
 			return nil, errors.Join(err, taken.abort(err))
 		}
@@ -107,7 +107,7 @@ func (s *Service) restore(ctx context.Context, wanted creation) (*record.Volume,
 
 // clone makes the volume of another, of which it holds the operation until the
 // copy is cut.
-func (s *Service) clone(ctx context.Context, wanted creation) (*record.Volume, error) {
+func (s *Service) clone(ctx context.Context, wanted createRequest) (*record.Volume, error) {
 	source, err := s.find(wanted.source.VolumeID)
 	if err != nil {
 		return nil, err
@@ -117,13 +117,13 @@ func (s *Service) clone(ctx context.Context, wanted creation) (*record.Volume, e
 		return nil, err
 	}
 
-	return s.copyInto(ctx, wanted, func(ctx context.Context, target pool.Object, options pool.CopyOptions) (*cutting, error) {
+	return s.copyInto(ctx, wanted, func(ctx context.Context, target pool.Object, options pool.CopyOptions) (*pendingCopy, error) {
 		call := rpc.VolumeCall(source.ID, "clone "+wanted.name, "CreateVolume", nil)
 
 		// It ends with this operation, and must have ended before what it fills is
 		// removed.
-		return operation.Do(context.WithoutCancel(ctx), s.ops, call, func(ctx context.Context) (*cutting, error) {
-			return s.cutClone(ctx, &wanted, target, options)
+		return operation.Do(context.WithoutCancel(ctx), s.ops, call, func(ctx context.Context) (*pendingCopy, error) {
+			return s.takeClone(ctx, &wanted, target, options)
 		})
 	})
 }
@@ -135,7 +135,7 @@ func originOf(source *record.Volume) origin {
 	}
 }
 
-func (s *Service) cutClone(ctx context.Context, wanted *creation, target pool.Object, options pool.CopyOptions) (*cutting, error) {
+func (s *Service) takeClone(ctx context.Context, wanted *createRequest, target pool.Object, options pool.CopyOptions) (*pendingCopy, error) {
 	source, err := s.find(wanted.source.VolumeID)
 	if err != nil {
 		return nil, err
@@ -146,14 +146,14 @@ func (s *Service) cutClone(ctx context.Context, wanted *creation, target pool.Ob
 		return nil, rpc.Errorf(codes.Aborted, "volume %s has just been expanded; call again", source.ID)
 	}
 
-	taken, err := s.prepare(source, wanted.pool, target, "clone", options)
+	taken, err := s.prepareCopy(source, wanted.pool, target, "clone", options)
 	if err != nil {
 		return nil, err
 	}
 
-	frozen, err := s.toFreeze(wanted.consistency, []*cutting{taken})
+	frozen, err := s.volumesToFreeze(wanted.consistency, []*pendingCopy{taken})
 	if err == nil {
-		err = s.cut(ctx, frozen, []*cutting{taken})
+		err = s.takeCopies(ctx, frozen, []*pendingCopy{taken})
 	}
 
 	if err != nil {
@@ -166,7 +166,7 @@ func (s *Service) cutClone(ctx context.Context, wanted *creation, target pool.Ob
 // inherit lets the volume have what the source has and the request leaves open,
 // and refuses what can't be made of the source. Errors: INVALID_ARGUMENT,
 // OUT_OF_RANGE.
-func (s *Service) inherit(wanted *creation, from origin) error {
+func (s *Service) inherit(wanted *createRequest, from origin) error {
 	differs := func(key string, has, asked any) error {
 		return rpc.Invalid("volume_content_source: %s has %s %v, and a volume with %v can't be made of it", from.name, key, has, asked)
 	}
@@ -210,8 +210,8 @@ func (s *Service) inherit(wanted *creation, from origin) error {
 
 // copyInto makes the volume of the copy that take has cut, or leaves nothing
 // behind.
-func (s *Service) copyInto(ctx context.Context, wanted creation,
-	take func(ctx context.Context, target pool.Object, options pool.CopyOptions) (*cutting, error),
+func (s *Service) copyInto(ctx context.Context, wanted createRequest,
+	take func(ctx context.Context, target pool.Object, options pool.CopyOptions) (*pendingCopy, error),
 ) (*record.Volume, error) {
 	fresh, err := s.newVolume(&wanted)
 	if err != nil {

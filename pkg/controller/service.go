@@ -72,25 +72,25 @@ type Config struct {
 type Service struct {
 	csi.UnimplementedControllerServer
 
-	config    Config
-	volumes   *state.Collection[*record.Volume]
-	snapshots *state.Collection[*record.Snapshot]
-	groups    *state.Collection[*record.Group]
-	store     *state.Store
-	pools     *pool.Set
-	ops       *operation.Group
-	ledger    *record.Usage
-	changes   *changes
-	sharing   *record.Interner
-	lineage   *record.SnapshotIndex
-	holds     *inflight.Locks
-	slow      *inflight.Copies
-	monitor   *health.Monitor
+	config        Config
+	volumes       *state.Collection[*record.Volume]
+	snapshots     *state.Collection[*record.Snapshot]
+	groups        *state.Collection[*record.Group]
+	store         *state.Store
+	pools         *pool.Set
+	ops           *operation.Group
+	usage         *record.Usage
+	changes       *changes
+	interner      *record.Interner
+	snapshotIndex *record.SnapshotIndex
+	locks         *inflight.Locks
+	copies        *inflight.Copies
+	monitor       *health.Monitor
 	// looks are under way in the pools of these names.
-	looks map[string]chan struct{}
+	probeSlots map[string]chan struct{}
 	// making has the ids of volumes that may be in their pool before they are in the
 	// store.
-	making *sync.Map
+	creating *sync.Map
 }
 
 // New returns a service that keeps its records in store, which must not be
@@ -114,8 +114,8 @@ func New(config Config, store *state.Store, pools *pool.Set, ops *operation.Grou
 			state.WithIndex(record.NameIndex, (*record.Snapshot).IndexedName), state.WithObserver(books.ObserveSnapshot),
 			state.WithObserver(family.Observe), state.WithPrepare((*record.Snapshot).Intern)),
 		groups: state.Register(store, "groups", state.WithIndex(record.NameIndex, (*record.Group).IndexedName)),
-		store:  store, pools: pools, ops: ops, ledger: books, sharing: common, making: &sync.Map{},
-		lineage: family, holds: inflight.NewLocks(), slow: inflight.NewCopies(), looks: map[string]chan struct{}{},
+		store:  store, pools: pools, ops: ops, usage: books, interner: common, creating: &sync.Map{},
+		snapshotIndex: family, locks: inflight.NewLocks(), copies: inflight.NewCopies(), probeSlots: map[string]chan struct{}{},
 	}
 	s.changes, s.monitor = s.newChanges(), s.newMonitor()
 	config.Admission.Register(s)
@@ -153,7 +153,7 @@ func (s *Service) RecoverPool(ctx context.Context, place *pool.Pool) error {
 	recovering := *s
 	recovering.pools = pool.SetOf(place)
 
-	err := recovering.makeReal(ctx, place.Name())
+	err := recovering.allocatePristineDurably(ctx, place.Name())
 	recovering.recoverMutable(ctx, place)
 
 	err = errors.Join(err, recovering.collectOrphans(ctx, place))
@@ -174,7 +174,7 @@ func (s *Service) RecoverPool(ctx context.Context, place *pool.Pool) error {
 // only reported, for an administrator to decide.
 func (s *Service) collectOrphans(ctx context.Context, place *pool.Pool) error {
 	err := place.List(ctx, func(entry pool.Entry) error {
-		if s.knownOrMade(entry.ID) {
+		if s.existsOrCreating(entry.ID) {
 			return nil
 		}
 
@@ -206,12 +206,12 @@ func (s *Service) collectOrphans(ctx context.Context, place *pool.Pool) error {
 	return nil
 }
 
-// knownOrMade reports whether a volume is in the store, or is about to be: a
+// existsOrCreating reports whether a volume is in the store, or is about to be: a
 // CreateVolume outlives the failure of its pool, which is recovered meanwhile. No
 // other process makes volumes there, as the pool is locked by its controller.
-func (s *Service) knownOrMade(id string) bool {
+func (s *Service) existsOrCreating(id string) bool {
 	// First: a volume leaves making when it is in the store.
-	if _, made := s.making.Load(id); made {
+	if _, made := s.creating.Load(id); made {
 		return true
 	}
 
@@ -241,7 +241,7 @@ func (s *Service) knowsNode(id string) bool {
 
 // change puts a changed copy of the volume's newest record into the store,
 // durably.
-func (s *Service) change(ctx context.Context, id string, edit func(*record.Volume) error) (*record.Volume, error) {
+func (s *Service) updateRecord(ctx context.Context, id string, edit func(*record.Volume) error) (*record.Volume, error) {
 	var changed *record.Volume
 
 	err := s.store.Update(ctx, func(tx *state.Tx) error {

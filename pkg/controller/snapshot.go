@@ -23,7 +23,7 @@ import (
 var errStillCopying = errors.New("the snapshot is taken and is being copied")
 
 // snapshotting is a CreateSnapshotRequest that makes sense.
-type snapshotting struct {
+type snapshotRequest struct {
 	name, sourceID string
 	consistency    volume.Consistency
 	topology       *csi.TopologyRequirement
@@ -42,8 +42,8 @@ func (s *Service) CreateSnapshot(ctx context.Context, request *csi.CreateSnapsho
 	call := rpc.VolumeCall(wanted.sourceID, "snapshot "+wanted.name, "CreateSnapshot", request)
 
 	for {
-		if _, found, ok := s.snapshots.Lookup(record.NameIndex, wanted.name); ok && found.Phase == record.PhaseCopying && s.slow.Running(found.ID) {
-			if err := s.answersSnapshot(found, wanted); err != nil {
+		if _, found, ok := s.snapshots.Lookup(record.NameIndex, wanted.name); ok && found.Phase == record.PhaseCopying && s.copies.Running(found.ID) {
+			if err := s.checkSameSnapshot(found, wanted); err != nil {
 				return nil, rpc.Status(err)
 			}
 
@@ -66,13 +66,13 @@ func (s *Service) CreateSnapshot(ctx context.Context, request *csi.CreateSnapsho
 		}
 
 		// What failed meanwhile is tried again, and tells why then.
-		if err := s.acknowledge(ctx, wanted.name); err != nil {
+		if err := s.recordCopying(ctx, wanted.name); err != nil {
 			return nil, rpc.Status(err)
 		}
 	}
 }
 
-func (s *Service) parseSnapshot(request *csi.CreateSnapshotRequest) (*snapshotting, error) {
+func (s *Service) parseSnapshot(request *csi.CreateSnapshotRequest) (*snapshotRequest, error) {
 	if err := checkName(request.GetName()); err != nil {
 		return nil, err
 	}
@@ -95,7 +95,7 @@ func (s *Service) parseSnapshot(request *csi.CreateSnapshotRequest) (*snapshotti
 		return nil, rpc.Invalid("parameters: %w", err)
 	}
 
-	return &snapshotting{
+	return &snapshotRequest{
 		name: request.GetName(), sourceID: request.GetSourceVolumeId(), consistency: consistency,
 		topology: request.GetAccessibilityRequirements(),
 	}, nil
@@ -107,10 +107,10 @@ func (s *Service) untilSlow(ctx context.Context, name string) (waiting context.C
 	waiting, cancel := context.WithCancelCause(ctx)
 
 	go func() {
-		err := s.slow.WaitFor(waiting, func() bool {
+		err := s.copies.WaitFor(waiting, func() bool {
 			_, found, ok := s.snapshots.Lookup(record.NameIndex, name)
 
-			return ok && s.slow.Running(found.ID)
+			return ok && s.copies.Running(found.ID)
 		})
 		if err != nil {
 			return
@@ -128,7 +128,7 @@ func (s *Service) untilSlow(ctx context.Context, name string) (waiting context.C
 
 // acknowledge writes down that somebody is about to be told of a snapshot that
 // is not ready. From then on it is only lost by being deleted.
-func (s *Service) acknowledge(ctx context.Context, name string) error {
+func (s *Service) recordCopying(ctx context.Context, name string) error {
 	err := s.store.Update(ctx, func(tx *state.Tx) error {
 		records := s.snapshots.In(tx)
 
@@ -149,10 +149,10 @@ func (s *Service) acknowledge(ctx context.Context, name string) error {
 	return nil
 }
 
-func (s *Service) ensureSnapshot(ctx context.Context, wanted *snapshotting) (*record.Snapshot, error) {
+func (s *Service) ensureSnapshot(ctx context.Context, wanted *snapshotRequest) (*record.Snapshot, error) {
 	id, existing, exists := s.snapshots.Lookup(record.NameIndex, wanted.name)
 	if exists {
-		err := s.answersSnapshot(existing, wanted)
+		err := s.checkSameSnapshot(existing, wanted)
 
 		switch {
 		case existing.Phase == record.PhaseCreating:
@@ -195,8 +195,8 @@ func (s *Service) ensureSnapshot(ctx context.Context, wanted *snapshotting) (*re
 	return made, nil
 }
 
-// answersSnapshot returns ALREADY_EXISTS unless found is what is wanted.
-func (s *Service) answersSnapshot(found *record.Snapshot, wanted *snapshotting) error {
+// checkSameSnapshot returns ALREADY_EXISTS unless found is what is wanted.
+func (s *Service) checkSameSnapshot(found *record.Snapshot, wanted *snapshotRequest) error {
 	exists := func(what string, has, asked any) error {
 		return rpc.Errorf(codes.AlreadyExists, "snapshot %q exists as %s with %s %v, not %v; choose another name or delete it",
 			wanted.name, found.ID, what, has, asked)
@@ -250,15 +250,15 @@ func (s *Service) takeSnapshot(ctx context.Context, fresh *record.Snapshot, sour
 		return nil, err
 	}
 
-	taken, err := s.prepare(source, place, fresh.Object(), "snapshot", pool.CopyOptions{})
+	taken, err := s.prepareCopy(source, place, fresh.Object(), "snapshot", pool.CopyOptions{})
 	if err != nil {
 		return nil, s.undoSnapshots(ctx, err, nil, fresh)
 	}
 
-	frozen, err := s.toFreeze(fresh.Consistency, []*cutting{taken})
+	frozen, err := s.volumesToFreeze(fresh.Consistency, []*pendingCopy{taken})
 
 	if err == nil && len(frozen) == 0 && !taken.copy.PointInTime() {
-		stoppable, end := s.slow.Start(ctx, fresh.ID)
+		stoppable, end := s.copies.Start(ctx, fresh.ID)
 		defer end()
 
 		ctx = stoppable
@@ -278,8 +278,8 @@ func (s *Service) takeSnapshot(ctx context.Context, fresh *record.Snapshot, sour
 }
 
 // fillSnapshot cuts the copy and makes it be the snapshot.
-func (s *Service) fillSnapshot(ctx context.Context, fresh *record.Snapshot, taken *cutting, frozen []string) error {
-	err := s.cut(ctx, frozen, []*cutting{taken})
+func (s *Service) fillSnapshot(ctx context.Context, fresh *record.Snapshot, taken *pendingCopy, frozen []string) error {
+	err := s.takeCopies(ctx, frozen, []*pendingCopy{taken})
 	if err != nil {
 		if errors.Is(context.Cause(ctx), inflight.ErrStopped) {
 			return errGone(fresh)
@@ -302,7 +302,7 @@ func errGone(gone *record.Snapshot) error {
 }
 
 // release ends a copy that has become what it was for.
-func (s *Service) release(done *cutting) {
+func (s *Service) release(done *pendingCopy) {
 	if err := done.abort(nil); err != nil {
 		s.config.Log.Warn("a finished copy could not be let go of", "volume", done.source.ID, "error", err)
 	}

@@ -75,7 +75,7 @@ func (s *Service) visitSnapshots(request *csi.ListSnapshotsRequest, visit func(*
 		return
 	}
 
-	for ids := s.lineage.SnapshotsOf(sourceID, token, listBatch); len(ids) > 0; ids = s.lineage.SnapshotsOf(sourceID, token, listBatch) {
+	for ids := s.snapshotIndex.SnapshotsOf(sourceID, token, listBatch); len(ids) > 0; ids = s.snapshotIndex.SnapshotsOf(sourceID, token, listBatch) {
 		for _, id := range ids {
 			if found, ok := s.snapshots.Get(id); ok && matches(found) && !visit(found) {
 				return

@@ -250,7 +250,7 @@ func (s *Service) removeSnapshots(ctx context.Context, group *record.Group, gone
 	}
 
 	for _, each := range gone {
-		if err := s.slow.Stop(ctx, each.ID); err != nil {
+		if err := s.copies.Stop(ctx, each.ID); err != nil {
 			return err
 		}
 	}
@@ -269,7 +269,7 @@ func (s *Service) doomAll(gone []*record.Snapshot) (undoom func(), err error) {
 	}
 
 	for _, each := range gone {
-		one, err := s.holds.TryLock(each.ID)
+		one, err := s.locks.TryLock(each.ID)
 		if err != nil {
 			undoom()
 
@@ -322,7 +322,7 @@ func (s *Service) LockSnapshot(id string) (found *record.Snapshot, release func(
 		return nil, nil, err
 	}
 
-	release, err = s.holds.TryRLock(id)
+	release, err = s.locks.TryRLock(id)
 	if err != nil {
 		return nil, nil, err
 	}

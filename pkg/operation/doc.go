@@ -1,11 +1,11 @@
-// Package operation runs operations that outlive their callers.
+// Package operation runs operations that continue when their callers' deadlines pass.
 //
-// A CO's deadline ends the call, not the work: the operation goes on, and the
-// CO's identical retry joins it and gets its result. The work of one key (a
-// volume, or the name of one that is being created) is serial; different keys
-// never wait for each other. The same call with other arguments, while the
-// first is under way, is the one conflict there is.
+// A CO's deadline ends the call, not the work: the operation continues, and the CO's
+// identical retry joins it and gets its result. Operations with the same key (a
+// volume, or the name of one that is being created) run one after another; different
+// keys never wait for each other. The only conflict is a call with other arguments
+// while a call of the same method for the same object is queued or running.
 //
-// What may enter: the order and the fate of operations. Nothing here knows
-// what an operation does, and no gRPC code is decided here.
+// It contains the order and the lifetime of operations; it does not contain what an
+// operation does, nor any gRPC code.
 package operation

@@ -1,8 +1,7 @@
-// Package volume holds the words that the controller and the node share about
-// one volume: its id, its backing, the StorageClass parameters it was made
-// with, the context that travels from one service to the other, and the
-// capability it is used with.
+// Package volume defines what the controller and the node share about a volume: its
+// ID, its backing, the StorageClass parameters it was created with, the context that
+// the controller hands to the node, and the capability it is used with.
 //
-// What may enter: plain values and their parsing. Nothing here does I/O, keeps
-// state or decides a gRPC code.
+// It contains plain values and their parsing; it does no I/O, keeps no state and
+// decides no gRPC code.
 package volume

@@ -36,7 +36,7 @@ func controllerMutants() []mutant {
 		},
 		{
 			name: "controller/images-being-made-are-orphans", file: "pkg/controller/create.go",
-			old: `	s.making.Store(fresh.ID, nil)
+			old: `	s.creating.Store(fresh.ID, nil)
 `,
 			new:    ``,
 			breaks: "the image of a CreateVolume is removed if its pool fails and is opened again meanwhile",

@@ -1,13 +1,12 @@
-// Package coalesce turns requests that come shortly after one another, for the
-// same thing, into one change.
+// Package coalesce merges requests with the same key that arrive within a window into
+// one change.
 //
-// The first request of a key opens a window. What comes while it is open is
-// merged into one request, which is carried out once when the window closes;
-// everybody gets the one result. A request that contradicts the others is
-// refused and is no part of the change. A caller whose context ends leaves, and
-// takes nothing with it: the change is made for the others, and for its own
-// retry.
+// The first request of a key opens a window. Requests that arrive while it is open are
+// merged into one, which is executed once when the window closes; all callers get its
+// result. A request that contradicts the others is rejected and is no part of the
+// change. If a caller's context ends, the change is executed all the same: for the
+// other callers, and for the caller's retry.
 //
-// What may enter: which requests become one, and when. Nothing here knows what
-// a request says, and no gRPC code is decided here.
+// It contains the decision which requests become one, and when; it does not contain
+// what a request means, nor any gRPC code.
 package coalesce

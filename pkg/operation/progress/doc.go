@@ -1,6 +1,5 @@
-// Package progress tells how far long work is: in the log, and through a gRPC
-// service of Touchstone's own on the CSI socket, for which CSI has no call.
+// Package progress reports the progress of long-running work: in the log, and by a
+// gRPC service of Touchstone's own on the CSI socket, because CSI has no such call.
 //
-// What may enter: counting and telling. What is being done belongs to whoever
-// does it.
+// It contains the counting and the reporting; it does not contain the work.
 package progress

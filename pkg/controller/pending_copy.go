@@ -16,7 +16,7 @@ import (
 
 // cutting is one copy of a volume that is about to be cut. The volume's
 // operation is held meanwhile, so that whoever does not use it yet can't begin.
-type cutting struct {
+type pendingCopy struct {
 	source *record.Volume
 	copy   *pool.Copy
 	task   *progress.Task
@@ -26,7 +26,7 @@ type cutting struct {
 
 // prepare makes ready whatever takes time and does not need the source to be
 // still. It returns what is needed to give it all back, too.
-func (s *Service) prepare(source *record.Volume, place *pool.Pool, target pool.Object, kind string, options pool.CopyOptions) (*cutting, error) {
+func (s *Service) prepareCopy(source *record.Volume, place *pool.Pool, target pool.Object, kind string, options pool.CopyOptions) (*pendingCopy, error) {
 	from, err := s.poolOf(source)
 	if err != nil {
 		return nil, err
@@ -34,7 +34,7 @@ func (s *Service) prepare(source *record.Volume, place *pool.Pool, target pool.O
 
 	// A volume that nobody attached yet may not have its bytes for good.
 	if source.Pristine {
-		if err := s.materialize(source); err != nil {
+		if err := s.allocateDurably(source); err != nil {
 			return nil, err
 		}
 	}
@@ -49,17 +49,17 @@ func (s *Service) prepare(source *record.Volume, place *pool.Pool, target pool.O
 		return nil, err
 	}
 
-	return &cutting{source: source, copy: made, task: task}, nil
+	return &pendingCopy{source: source, copy: made, task: task}, nil
 }
 
 // abort gives back what is not committed.
-func (c *cutting) abort(cause error) error {
+func (c *pendingCopy) abort(cause error) error {
 	c.task.End(cause)
 
 	return c.copy.Abort()
 }
 
-// toFreeze returns which of the sources must be frozen, by the one rule of
+// volumesToFreeze returns which of the sources must be frozen, by the one rule of
 // consistency:
 //
 //   - An instant copy is of one moment whatever goes on. What is mounted on
@@ -70,7 +70,7 @@ func (c *cutting) abort(cause error) error {
 //     FAILED_PRECONDITION.
 //
 // With volume.ConsistencyNone nothing is frozen, and nothing refused.
-func (s *Service) toFreeze(consistency volume.Consistency, cuts []*cutting) ([]string, error) {
+func (s *Service) volumesToFreeze(consistency volume.Consistency, cuts []*pendingCopy) ([]string, error) {
 	var frozen []string
 
 	if consistency == volume.ConsistencyNone {
@@ -88,9 +88,9 @@ func (s *Service) toFreeze(consistency volume.Consistency, cuts []*cutting) ([]s
 
 			switch {
 			case elsewhere != "":
-				return nil, notStill(each.source, elsewhere)
+				return nil, inconsistentCopyError(each.source, elsewhere)
 			case here && !s.config.LocalNode.CanFreeze(each.source.ID):
-				return nil, notStill(each.source, "in use at "+user)
+				return nil, inconsistentCopyError(each.source, "in use at "+user)
 			}
 		}
 
@@ -102,7 +102,7 @@ func (s *Service) toFreeze(consistency volume.Consistency, cuts []*cutting) ([]s
 	return frozen, nil
 }
 
-func notStill(source *record.Volume, why string) error {
+func inconsistentCopyError(source *record.Volume, why string) error {
 	return rpc.Errorf(codes.FailedPrecondition,
 		"volume %s is %s, its pool can't copy it in an instant, and it can't be frozen meanwhile; stop using it, use a pool that can reflink, "+
 			"or set %s: %s in the class, if it need not be of one moment", source.ID, why, volume.KeyConsistency, volume.ConsistencyNone)
@@ -132,7 +132,7 @@ func (s *Service) writtenElsewhere(v *record.Volume) string {
 }
 
 // cut takes all copies, at one moment as far as their sources are frozen.
-func (s *Service) cut(ctx context.Context, frozen []string, cuts []*cutting) error {
+func (s *Service) takeCopies(ctx context.Context, frozen []string, cuts []*pendingCopy) error {
 	within := func(ctx context.Context) error {
 		for _, each := range cuts {
 			each.at = time.Now()

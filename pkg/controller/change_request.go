@@ -21,7 +21,7 @@ import (
 
 // change is what ControllerExpandVolume, ControllerModifyVolume, or several of
 // them together, want of one volume. It is made wholly or not at all.
-type change struct {
+type changeRequest struct {
 	// size is what the volume must have at least, in bytes; 0 asks for none.
 	size int64
 	// limit is what it may have at most, in bytes; 0 is no limit.
@@ -31,10 +31,10 @@ type change struct {
 }
 
 // changes makes one change of those that come for a volume within a window.
-type changes = coalesce.Group[string, change, change, *record.Volume]
+type changes = coalesce.Group[string, changeRequest, changeRequest, *record.Volume]
 
 func (s *Service) newChanges() *changes {
-	return coalesce.New(s.config.CoalesceWindow, change.and, s.makeChange)
+	return coalesce.New(s.config.CoalesceWindow, changeRequest.and, s.runChange)
 }
 
 // Drain makes the changes that are waiting for others to join, now, and takes
@@ -43,19 +43,19 @@ func (s *Service) Drain(ctx context.Context) error { return s.changes.Drain(ctx)
 
 // and returns both changes as one. Errors: ABORTED when they contradict each
 // other, as if the first were being made already.
-func (c change) and(other change) (change, error) {
+func (c changeRequest) and(other changeRequest) (changeRequest, error) {
 	if c.size > 0 && other.size > 0 && c.size != other.size {
-		return change{}, rpc.Errorf(codes.Aborted,
+		return changeRequest{}, rpc.Errorf(codes.Aborted,
 			"an expansion to %d bytes is about to be made, not to %d; wait for it, then call again", c.size, other.size)
 	}
 
 	if names := c.mutable.ConflictingKeys(other.mutable); len(names) > 0 {
-		return change{}, rpc.Errorf(codes.Aborted,
+		return changeRequest{}, rpc.Errorf(codes.Aborted,
 			"a modification that sets %s to something else is about to be made; wait for it, then call again",
 			strings.Join(names, ", "))
 	}
 
-	both := change{size: max(c.size, other.size), limit: min(c.limit, other.limit), mutable: c.mutable.With(other.mutable)}
+	both := changeRequest{size: max(c.size, other.size), limit: min(c.limit, other.limit), mutable: c.mutable.With(other.mutable)}
 	if both.limit == 0 {
 		both.limit = cmp.Or(c.limit, other.limit)
 	}
@@ -65,7 +65,7 @@ func (c change) and(other change) (change, error) {
 
 // call is the operation that makes the change. It has the request that would
 // ask for all of it, so that a retry is told from a conflict.
-func (c change) call(id string) operation.Call {
+func (c changeRequest) call(id string) operation.Call {
 	var methods []string
 
 	if c.size > 0 {
@@ -84,17 +84,17 @@ func (c change) call(id string) operation.Call {
 
 // request has the change made, together with others. What the volume is already,
 // such as for the retry of a caller that left, waits for nobody.
-func (s *Service) request(ctx context.Context, found *record.Volume, wanted change) (*record.Volume, error) {
+func (s *Service) requestChange(ctx context.Context, found *record.Volume, wanted changeRequest) (*record.Volume, error) {
 	if found.CapacityBytes >= wanted.size && found.Mutable.With(wanted.mutable).Equal(found.Mutable) {
-		return s.makeChange(ctx, found.ID, wanted)
+		return s.runChange(ctx, found.ID, wanted)
 	}
 
 	return s.changes.Do(ctx, found.ID, wanted)
 }
 
-func (s *Service) makeChange(ctx context.Context, id string, wanted change) (*record.Volume, error) {
+func (s *Service) runChange(ctx context.Context, id string, wanted changeRequest) (*record.Volume, error) {
 	return rpc.Run(ctx, s.config.Log, s.ops, wanted.call(id), func(ctx context.Context) (*record.Volume, error) {
-		changed, err := s.apply(ctx, id, wanted)
+		changed, err := s.applyChange(ctx, id, wanted)
 		if err != nil {
 			return nil, fmt.Errorf("change volume %s: %w", id, err)
 		}
@@ -104,7 +104,7 @@ func (s *Service) makeChange(ctx context.Context, id string, wanted change) (*re
 }
 
 // check returns why the change can't be made, before anything is done.
-func (s *Service) check(ctx context.Context, v *record.Volume, wanted change) error {
+func (s *Service) checkChange(ctx context.Context, v *record.Volume, wanted changeRequest) error {
 	if err := s.checkMutable(v.Parameters, wanted.mutable); err != nil {
 		return err
 	}
@@ -119,7 +119,7 @@ func (s *Service) check(ctx context.Context, v *record.Volume, wanted change) er
 	}
 
 	if !s.has(capability.Online) {
-		if err := s.idle(v); err != nil {
+		if err := s.checkNotAttachedOrUsed(v); err != nil {
 			return err
 		}
 	}
@@ -129,13 +129,13 @@ func (s *Service) check(ctx context.Context, v *record.Volume, wanted change) er
 		return err
 	}
 
-	return s.checkRoom(ctx, place, wanted.size-v.CapacityBytes)
+	return s.checkCapacity(ctx, place, wanted.size-v.CapacityBytes)
 }
 
 // apply makes the change: the bytes, then the record in one step, and then what
 // follows from it. When that last part fails, the record holds, and the CO's
 // retry or the next start do the rest.
-func (s *Service) apply(ctx context.Context, id string, wanted change) (*record.Volume, error) {
+func (s *Service) applyChange(ctx context.Context, id string, wanted changeRequest) (*record.Volume, error) {
 	found, err := s.find(id)
 	if err != nil {
 		return nil, err
@@ -146,7 +146,7 @@ func (s *Service) apply(ctx context.Context, id string, wanted change) (*record.
 		return nil, err
 	}
 
-	if err := s.check(ctx, found, wanted); err != nil {
+	if err := s.checkChange(ctx, found, wanted); err != nil {
 		return nil, err
 	}
 
@@ -163,7 +163,7 @@ func (s *Service) apply(ctx context.Context, id string, wanted change) (*record.
 
 	if more > 0 || !changed.Mutable.Equal(found.Mutable) {
 		err = s.config.Admission.Admit(ctx, func(check pool.Check) error {
-			recorded, err := s.change(ctx, id, func(v *record.Volume) error {
+			recorded, err := s.updateRecord(ctx, id, func(v *record.Volume) error {
 				v.CapacityBytes, v.Mutable = changed.CapacityBytes, changed.Mutable
 				if more == 0 {
 					return nil
@@ -197,7 +197,7 @@ func (s *Service) enlarge(larger *record.Volume, place *pool.Pool) error {
 	case larger.Parameters.Backing == volume.BackingDirectory:
 		return nil
 	case larger.Pristine:
-		return s.provision(larger, place)
+		return s.allocate(larger, place)
 	default:
 		return place.GrowImage(larger.ID, larger.CapacityBytes, larger.IsThick())
 	}
