@@ -34,7 +34,7 @@ func NewAllowedDirs(dirs ...string) (*AllowedDirs, error) {
 		return nil, fmt.Errorf("%w: none is named", ErrOutsideAllowed)
 	}
 
-	places := &AllowedDirs{dirs: make([]string, 0, len(dirs)), observer: newObserver()}
+	allowed := &AllowedDirs{dirs: make([]string, 0, len(dirs)), observer: newObserver()}
 
 	for _, dir := range dirs {
 		if !filepath.IsAbs(dir) {
@@ -45,13 +45,13 @@ func NewAllowedDirs(dirs ...string) (*AllowedDirs, error) {
 			return nil, fmt.Errorf("allowed directory %q: %w: it has a NUL", dir, ErrInvalidPath)
 		}
 
-		places.dirs = append(places.dirs, filepath.Clean(dir))
+		allowed.dirs = append(allowed.dirs, filepath.Clean(dir))
 	}
 
 	// The longest first, so that the first match is the closest.
-	slices.SortFunc(places.dirs, func(a, b string) int { return len(b) - len(a) })
+	slices.SortFunc(allowed.dirs, func(a, b string) int { return len(b) - len(a) })
 
-	return places, nil
+	return allowed, nil
 }
 
 // Close makes further calls of Target fail with fs.ErrClosed. AllowedDirs found before

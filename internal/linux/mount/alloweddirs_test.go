@@ -33,7 +33,7 @@ func TestOpenPlacesRefusesWhatCannotBeAllowed(t *testing.T) {
 func TestFindRefuses(t *testing.T) {
 	t.Parallel()
 
-	dir, places := allowedDir(t)
+	dir, dirs := allowedDir(t)
 	outside := t.TempDir()
 
 	makeDir(t, dir, "pods")
@@ -77,13 +77,13 @@ func TestFindRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			place, err := places.Target(test.path)
+			target, err := dirs.Target(test.path)
 			require.ErrorIs(t, err, test.want)
-			require.Nil(t, place)
+			require.Nil(t, target)
 			require.Less(t, len(err.Error()), 1500, "a long path must not fill the log")
 			require.NotContains(t, err.Error(), "\x00")
 
-			if byItsWords := places.CheckPath(test.path); byItsWords != nil {
+			if byItsWords := dirs.CheckPath(test.path); byItsWords != nil {
 				require.EqualError(t, byItsWords, err.Error())
 			} else {
 				require.NotErrorIs(t, err, mount.ErrNotAbsolute)
@@ -93,22 +93,22 @@ func TestFindRefuses(t *testing.T) {
 		})
 	}
 
-	_, err := places.Target(dir + "/missing/x")
+	_, err := dirs.Target(dir + "/missing/x")
 	require.ErrorContains(t, err, dir+"/missing")
 }
 
 func TestFindToleratesExtraSlashes(t *testing.T) {
 	t.Parallel()
 
-	dir, places := allowedDir(t)
+	dir, dirs := allowedDir(t)
 	makeDir(t, dir, "pods")
 
-	place := find(t, places, dir+"//pods///target//")
-	require.Equal(t, dir+"/pods/target", place.Path())
+	target := find(t, dirs, dir+"//pods///target//")
+	require.Equal(t, dir+"/pods/target", target.Path())
 
-	made, err := place.MakeDir(0o750)
+	made, err := target.MakeDir(0o750)
 	require.NoError(t, err)
-	require.True(t, made, "want: the place was made")
+	require.True(t, made, "want: the target was made")
 	require.DirExists(t, dir+"/pods/target")
 }
 
@@ -118,12 +118,12 @@ func TestFindOpensTheAllowedDirectoryAfresh(t *testing.T) {
 	base := t.TempDir()
 	link := filepath.Join(base, "kubelet")
 
-	places, err := mount.NewAllowedDirs(link)
+	dirs, err := mount.NewAllowedDirs(link)
 	require.NoError(t, err)
 
-	defer places.Close()
+	defer dirs.Close()
 
-	_, err = places.Target(link + "/target")
+	_, err = dirs.Target(link + "/target")
 	require.ErrorIs(t, err, fs.ErrNotExist)
 	require.ErrorContains(t, err, link)
 
@@ -133,9 +133,9 @@ func TestFindOpensTheAllowedDirectoryAfresh(t *testing.T) {
 
 		require.NoError(t, os.Symlink(target, link))
 
-		made, err := find(t, places, link+"/target").MakeDir(0o750)
+		made, err := find(t, dirs, link+"/target").MakeDir(0o750)
 		require.NoError(t, err)
-		require.True(t, made, "want: the place was made")
+		require.True(t, made, "want: the target was made")
 		require.DirExists(t, target+"/target")
 	}
 }
@@ -149,35 +149,35 @@ func TestFindTakesTheLongestAllowedDirectory(t *testing.T) {
 	// the longer one was taken.
 	require.NoError(t, os.Symlink(elsewhere, nested))
 
-	places, err := mount.NewAllowedDirs(dir, nested)
+	dirs, err := mount.NewAllowedDirs(dir, nested)
 	require.NoError(t, err)
 
-	defer places.Close()
+	defer dirs.Close()
 
-	_, err = find(t, places, nested+"/target").MakeDir(0o750)
+	_, err = find(t, dirs, nested+"/target").MakeDir(0o750)
 	require.NoError(t, err)
 	require.DirExists(t, elsewhere+"/target")
 
-	_, err = places.Target(nested)
+	_, err = dirs.Target(nested)
 	require.ErrorIs(t, err, mount.ErrOutsideAllowed)
 }
 
 func TestFindBeneathTheRoot(t *testing.T) {
 	t.Parallel()
 
-	places, err := mount.NewAllowedDirs("/")
+	dirs, err := mount.NewAllowedDirs("/")
 	require.NoError(t, err)
 
-	defer places.Close()
+	defer dirs.Close()
 
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	require.NoError(t, err)
 
-	_, exists, err := find(t, places, dir).Stat()
+	_, exists, err := find(t, dirs, dir).Stat()
 	require.NoError(t, err)
 	require.True(t, exists, "want: the path exists")
 
-	_, err = places.Target("/")
+	_, err = dirs.Target("/")
 	require.ErrorIs(t, err, mount.ErrOutsideAllowed)
 }
 
@@ -185,24 +185,24 @@ func TestFindCrossesMounts(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
 
-	dir, places := allowedDir(t)
+	dir, dirs := allowedDir(t)
 	mountTmpfs(t, makeDir(t, dir, "plugins"))
 	makeDir(t, dir, "plugins", "staging")
 
-	place := find(t, places, dir+"/plugins/staging/volume")
-	made, err := place.MakeDir(0o750)
+	target := find(t, dirs, dir+"/plugins/staging/volume")
+	made, err := target.MakeDir(0o750)
 	require.NoError(t, err)
-	require.True(t, made, "want: the place was made")
-	requireNotMounted(t, place)
+	require.True(t, made, "want: the target was made")
+	requireNotMounted(t, target)
 }
 
 func TestFindAfterClose(t *testing.T) {
 	t.Parallel()
 
-	dir, places := allowedDir(t)
-	places.Close()
+	dir, dirs := allowedDir(t)
+	dirs.Close()
 
-	_, err := places.Target(dir + "/target")
+	_, err := dirs.Target(dir + "/target")
 	require.ErrorIs(t, err, fs.ErrClosed)
 }
 
@@ -211,7 +211,7 @@ func TestFindAfterClose(t *testing.T) {
 func TestFindIsNotFooledByASwappedSymlink(t *testing.T) {
 	t.Parallel()
 
-	dir, places := allowedDir(t)
+	dir, dirs := allowedDir(t)
 	outside := makeDir(t, t.TempDir(), "outside", "volume")
 	inside := makeDir(t, dir, "pod")
 	makeDir(t, inside, "volume")
@@ -228,7 +228,7 @@ func TestFindIsNotFooledByASwappedSymlink(t *testing.T) {
 
 	found, refused := 0, 0
 	for attempt := 0; attempt < atLeast || found == 0 || refused == 0; attempt++ {
-		place, err := places.Target(inside + "/volume/target")
+		target, err := dirs.Target(inside + "/volume/target")
 		if err != nil {
 			require.ErrorIs(t, err, mount.ErrSymlink)
 
@@ -237,10 +237,10 @@ func TestFindIsNotFooledByASwappedSymlink(t *testing.T) {
 			continue
 		}
 
-		_, err = place.MakeFile(0o600)
+		_, err = target.MakeFile(0o600)
 		require.NoError(t, err)
-		require.NoError(t, place.Remove())
-		place.Close()
+		require.NoError(t, target.Remove())
+		target.Close()
 
 		found++
 	}
@@ -285,7 +285,7 @@ func FuzzFind(f *testing.F) {
 	require.NoError(f, os.Symlink("..", allowed+"/a/up"))
 	require.NoError(f, os.Symlink("/proc/self/root", allowed+"/m"))
 
-	places, err := mount.NewAllowedDirs(allowed)
+	dirs, err := mount.NewAllowedDirs(allowed)
 	require.NoError(f, err)
 
 	for _, path := range []string{
@@ -305,7 +305,7 @@ func FuzzFind(f *testing.F) {
 			path = allowed + path
 		}
 
-		place, err := places.Target(path)
+		target, err := dirs.Target(path)
 		if err != nil {
 			for _, want := range known {
 				if errors.Is(err, want) {
@@ -316,11 +316,11 @@ func FuzzFind(f *testing.F) {
 			t.Fatalf("%q gives an error that no caller can tell: %v", path, err)
 		}
 
-		defer place.Close()
+		defer target.Close()
 
-		parent, err := mount.ParentPath(place)
+		parent, err := mount.ParentPath(target)
 		require.NoError(t, err)
 		require.Truef(t, parent == allowed || strings.HasPrefix(parent, allowed+"/"), "%q opened %q", path, parent)
-		require.Equal(t, parent, filepath.Dir(place.Path()))
+		require.Equal(t, parent, filepath.Dir(target.Path()))
 	})
 }

@@ -32,14 +32,14 @@ func BenchmarkMounted(b *testing.B) {
 		"mountinfo": mount.ReadMountinfo,
 	} {
 		b.Run(name, func(b *testing.B) {
-			places, err := mount.NewAllowedDirs(dir)
+			dirs, err := mount.NewAllowedDirs(dir)
 			require.NoError(b, err)
-			prepare(places)
+			prepare(dirs)
 
-			place := find(b, places, dir+"/500")
+			target := find(b, dirs, dir+"/500")
 
 			for b.Loop() {
-				_, mounted, err := place.Mounted()
+				_, mounted, err := target.Mounted()
 				if err != nil || !mounted {
 					b.Fatal(mounted, err)
 				}
@@ -63,16 +63,16 @@ func BenchmarkList(b *testing.B) {
 }
 
 func BenchmarkFind(b *testing.B) {
-	dir, places := allowedDir(b)
+	dir, dirs := allowedDir(b)
 	path := makeDir(b, dir, "pods", "uid", "volumes", "kubernetes.io~csi", "pvc") + "/mount"
 
 	for b.Loop() {
-		place, err := places.Target(path)
+		target, err := dirs.Target(path)
 		if err != nil {
 			b.Fatal(err)
 		}
 
-		place.Close()
+		target.Close()
 	}
 }
 
@@ -81,10 +81,10 @@ func BenchmarkFind(b *testing.B) {
 func BenchmarkPublish(b *testing.B) {
 	needRoot(b)
 
-	dir, places := allowedDir(b)
+	dir, dirs := allowedDir(b)
 	makeMounts(b, makeDir(b, dir, "others"))
 
-	staging, target := findDir(b, places, dir+"/staging"), findDir(b, places, dir+"/target")
+	staging, target := findDir(b, dirs, dir+"/staging"), findDir(b, dirs, dir+"/target")
 	mountTmpfs(b, staging.Path())
 
 	readOnly := flags(b, "ro", "nodev")

@@ -29,15 +29,15 @@ func TestMountIsSeenOnlyOnceAttached(t *testing.T) {
 	t.Parallel()
 
 	device := ext4Device(t)
-	dir, places := allowedDir(t)
-	place := findDir(t, places, dir+"/target")
+	dir, dirs := allowedDir(t)
+	target := findDir(t, dirs, dir+"/target")
 
 	tree, err := mount.Mount(device, "ext4", flags(t))
 	require.NoError(t, err)
 
 	defer tree.Close()
 
-	requireNotMounted(t, place)
+	requireNotMounted(t, target)
 
 	root, err := tree.OpenRoot()
 	require.NoError(t, err)
@@ -47,26 +47,26 @@ func TestMountIsSeenOnlyOnceAttached(t *testing.T) {
 	require.Equal(t, []string{"lost+found"}, names)
 	require.NoError(t, root.Close())
 
-	require.NoError(t, tree.Attach(place))
+	require.NoError(t, tree.Attach(target))
 
-	point := requireMounted(t, place)
+	point := requireMounted(t, target)
 	require.Equal(t, device, point.Source)
 	require.Equal(t, "ext4", point.FSType)
 
-	require.ErrorIs(t, tree.Attach(place), mount.ErrAttached)
+	require.ErrorIs(t, tree.Attach(target), mount.ErrAttached)
 
 	_, err = tree.OpenRoot()
 	require.ErrorIs(t, err, mount.ErrAttached)
 	tree.Close()
-	requireMounted(t, place)
+	requireMounted(t, target)
 
-	writeFile(t, place.Path()+"/file", "data")
-	require.NoError(t, place.Unmount())
-	require.NoFileExists(t, place.Path()+"/file")
+	writeFile(t, target.Path()+"/file", "data")
+	require.NoError(t, target.Unmount())
+	require.NoFileExists(t, target.Path()+"/file")
 
-	attach(t, device, "ext4", place)
+	attach(t, device, "ext4", target)
 
-	content, err := os.ReadFile(place.Path() + "/file")
+	content, err := os.ReadFile(target.Path() + "/file")
 	require.NoError(t, err)
 	require.Equal(t, "data", string(content))
 }
@@ -100,8 +100,8 @@ func TestMountTakesFlags(t *testing.T) {
 	t.Parallel()
 
 	device := ext4Device(t)
-	dir, places := allowedDir(t)
-	place := findDir(t, places, dir+"/target")
+	dir, dirs := allowedDir(t)
+	target := findDir(t, dirs, dir+"/target")
 
 	for _, test := range []struct {
 		given               []string
@@ -121,12 +121,12 @@ func TestMountTakesFlags(t *testing.T) {
 			[]string{"sync", "dirsync", "lazytime", "data=journal", "commit=7"},
 		},
 	} {
-		attach(t, device, "ext4", place, test.given...)
+		attach(t, device, "ext4", target, test.given...)
 
-		point := requireMounted(t, place)
+		point := requireMounted(t, target)
 		require.Equal(t, test.options, point.Options, "%v", test.given)
 		require.Subset(t, point.SuperOptions, test.superNames, "%v", test.given)
-		require.NoError(t, place.Unmount())
+		require.NoError(t, target.Unmount())
 	}
 }
 
@@ -176,8 +176,8 @@ func TestBindIsReadOnlyAlsoForWhoWroteBefore(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
 
-	dir, places := allowedDir(t)
-	staging, target := findDir(t, places, dir+"/staging"), findDir(t, places, dir+"/target")
+	dir, dirs := allowedDir(t)
+	staging, target := findDir(t, dirs, dir+"/staging"), findDir(t, dirs, dir+"/target")
 	mountTmpfs(t, staging.Path())
 
 	writer, err := os.Create(staging.Path() + "/file")
@@ -216,7 +216,7 @@ func TestBindIsReadOnlyAlsoForWhoWroteBefore(t *testing.T) {
 	}
 
 	// A writable bind of the same staging is independent of it.
-	other := findDir(t, places, dir+"/other")
+	other := findDir(t, dirs, dir+"/other")
 	attachBind(t, staging, other)
 	writeFile(t, other.Path()+"/new", "data")
 	require.FileExists(t, target.Path()+"/new")
@@ -226,8 +226,8 @@ func TestBindTakesTheMountsFlagsOnly(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
 
-	dir, places := allowedDir(t)
-	staging, target := findDir(t, places, dir+"/staging"), findDir(t, places, dir+"/target")
+	dir, dirs := allowedDir(t)
+	staging, target := findDir(t, dirs, dir+"/staging"), findDir(t, dirs, dir+"/target")
 	require.NoError(t, unix.Mount("scratch", staging.Path(), "tmpfs", unix.MS_NODEV|unix.MS_NOATIME, ""))
 
 	for _, test := range []struct{ given, want []string }{
@@ -253,17 +253,17 @@ func TestBindLeavesOutWhatIsMountedBeneath(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
 
-	dir, places := allowedDir(t)
-	staging, target := findDir(t, places, dir+"/staging"), findDir(t, places, dir+"/target")
+	dir, dirs := allowedDir(t)
+	staging, target := findDir(t, dirs, dir+"/staging"), findDir(t, dirs, dir+"/target")
 	mountTmpfs(t, staging.Path())
 	mountTmpfs(t, makeDir(t, staging.Path(), "beneath"))
 
 	attachBind(t, staging, target)
 
-	beneath := find(t, places, target.Path()+"/beneath")
+	beneath := find(t, dirs, target.Path()+"/beneath")
 	requireNotMounted(t, beneath)
 
-	require.ErrorIs(t, target.Unmount(), mount.ErrBusy, "a place keeps the mount that it lies on")
+	require.ErrorIs(t, target.Unmount(), mount.ErrBusy, "a target keeps the mount that it lies on")
 	beneath.Close()
 	require.NoError(t, target.Unmount())
 }
@@ -280,8 +280,8 @@ func TestBindOfADeviceNode(t *testing.T) {
 
 	defer devices.Close()
 
-	dir, places := allowedDir(t)
-	target := find(t, places, dir+"/target")
+	dir, dirs := allowedDir(t)
+	target := find(t, dirs, dir+"/target")
 	_, err = target.MakeFile(0o600)
 	require.NoError(t, err)
 
@@ -295,7 +295,7 @@ func TestBindOfADeviceNode(t *testing.T) {
 
 	made, err := target.MakeFile(0o600)
 	require.NoError(t, err, "once more is fine")
-	require.False(t, made, "want: the place was there already")
+	require.False(t, made, "want: the target was there already")
 
 	_, err = target.MakeDir(0o750)
 	require.ErrorIs(t, err, mount.ErrWrongType)
@@ -319,8 +319,8 @@ func TestAttachRefuses(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
 
-	dir, places := allowedDir(t)
-	staging := findDir(t, places, dir+"/staging")
+	dir, dirs := allowedDir(t)
+	staging := findDir(t, dirs, dir+"/staging")
 	mountTmpfs(t, staging.Path())
 	writeFile(t, dir+"/file", "")
 	makeDir(t, dir, "directory")
@@ -338,14 +338,14 @@ func TestAttachRefuses(t *testing.T) {
 	for name, want := range map[string]error{
 		"file": mount.ErrWrongType, "symlink": mount.ErrSymlink, "dangling": mount.ErrSymlink, "nothing": fs.ErrNotExist,
 	} {
-		require.ErrorIs(t, tree.Attach(find(t, places, filepath.Join(dir, name))), want, name)
+		require.ErrorIs(t, tree.Attach(find(t, dirs, filepath.Join(dir, name))), want, name)
 	}
 
-	requireNotMounted(t, find(t, places, dir+"/directory"))
+	requireNotMounted(t, find(t, dirs, dir+"/directory"))
 	tree.Close()
-	require.ErrorIs(t, tree.Attach(find(t, places, dir+"/directory")), mount.ErrAttached)
+	require.ErrorIs(t, tree.Attach(find(t, dirs, dir+"/directory")), mount.ErrAttached)
 
-	node, err := find(t, places, dir+"/file").Open()
+	node, err := find(t, dirs, dir+"/file").Open()
 	require.NoError(t, err)
 
 	defer node.Close()
@@ -355,7 +355,7 @@ func TestAttachRefuses(t *testing.T) {
 
 	defer tree.Close()
 
-	require.ErrorIs(t, tree.Attach(find(t, places, dir+"/directory")), mount.ErrWrongType)
+	require.ErrorIs(t, tree.Attach(find(t, dirs, dir+"/directory")), mount.ErrWrongType)
 }
 
 // The parent's path leads elsewhere by the time of the mount, and of the
@@ -364,27 +364,27 @@ func TestAttachAndUnmountStayInTheOpenedDirectory(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
 
-	dir, places := allowedDir(t)
-	staging := findDir(t, places, dir+"/staging")
+	dir, dirs := allowedDir(t)
+	staging := findDir(t, dirs, dir+"/staging")
 	mountTmpfs(t, staging.Path())
 
-	victim := findDir(t, places, makeDir(t, dir, "victim")+"/target")
+	victim := findDir(t, dirs, makeDir(t, dir, "victim")+"/target")
 	mountTmpfs(t, victim.Path())
 
 	pod := makeDir(t, dir, "pod")
-	place := findDir(t, places, pod+"/target")
+	target := findDir(t, dirs, pod+"/target")
 
 	require.NoError(t, os.Rename(pod, dir+"/moved"))
 	require.NoError(t, os.Symlink("victim", pod))
 
 	before := requireMounted(t, victim)
-	attachBind(t, staging, place)
+	attachBind(t, staging, target)
 	require.Equal(t, before.ID, requireMounted(t, victim).ID)
-	require.Equal(t, dir+"/moved/target", requireMounted(t, place).Path)
+	require.Equal(t, dir+"/moved/target", requireMounted(t, target).Path)
 
-	require.NoError(t, place.Unmount())
-	require.NoError(t, place.Unmount())
-	requireNotMounted(t, place)
+	require.NoError(t, target.Unmount())
+	require.NoError(t, target.Unmount())
+	requireNotMounted(t, target)
 	require.Equal(t, before.ID, requireMounted(t, victim).ID)
 }
 
@@ -392,15 +392,15 @@ func TestUnmountTakesOnlyWhatIsExactlyThere(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
 
-	dir, places := allowedDir(t)
-	mounted := findDir(t, places, dir+"/mounted")
+	dir, dirs := allowedDir(t)
+	mounted := findDir(t, dirs, dir+"/mounted")
 	mountTmpfs(t, mounted.Path())
 	makeDir(t, mounted.Path(), "child")
 	require.NoError(t, os.Symlink("mounted", dir+"/symlink"))
 	writeFile(t, dir+"/file", "")
 
 	for _, path := range []string{"/mounted/child", "/mounted/nothing", "/symlink", "/file", "/nothing"} {
-		require.NoError(t, find(t, places, dir+path).Unmount(), path)
+		require.NoError(t, find(t, dirs, dir+path).Unmount(), path)
 		requireMounted(t, mounted)
 	}
 }
@@ -409,43 +409,43 @@ func TestUnmountOfWhatIsInUse(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
 
-	dir, places := allowedDir(t)
-	place := findDir(t, places, dir+"/target")
-	mountTmpfs(t, place.Path())
+	dir, dirs := allowedDir(t)
+	target := findDir(t, dirs, dir+"/target")
+	mountTmpfs(t, target.Path())
 
-	file, err := os.Create(place.Path() + "/file")
+	file, err := os.Create(target.Path() + "/file")
 	require.NoError(t, err)
-	require.ErrorIs(t, place.Unmount(), mount.ErrBusy)
-	requireMounted(t, place)
+	require.ErrorIs(t, target.Unmount(), mount.ErrBusy)
+	requireMounted(t, target)
 
 	require.NoError(t, file.Close())
-	require.NoError(t, place.Unmount())
-	requireNotMounted(t, place)
+	require.NoError(t, target.Unmount())
+	requireNotMounted(t, target)
 }
 
 func TestUnmountAwaitsAChildThatIsBeingForked(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
 
-	dir, places := allowedDir(t)
-	place := findDir(t, places, dir+"/target")
-	mountTmpfs(t, place.Path())
+	dir, dirs := allowedDir(t)
+	target := findDir(t, dirs, dir+"/target")
+	mountTmpfs(t, target.Path())
 
-	file, err := os.Create(place.Path() + "/file")
+	file, err := os.Create(target.Path() + "/file")
 	require.NoError(t, err)
 	child.CloseWhileForked(t, file, 300*time.Millisecond)
-	require.NoError(t, place.Unmount())
-	requireNotMounted(t, place)
+	require.NoError(t, target.Unmount())
+	requireNotMounted(t, target)
 }
 
 // What cannot be looked up must not pass for unmounted.
 func TestUnmountOfAClosedPlace(t *testing.T) {
 	t.Parallel()
 
-	dir, places := allowedDir(t)
-	place := find(t, places, dir+"/target")
-	place.Close()
-	require.ErrorIs(t, place.Unmount(), unix.EBADF)
+	dir, dirs := allowedDir(t)
+	target := find(t, dirs, dir+"/target")
+	target.Close()
+	require.ErrorIs(t, target.Unmount(), unix.EBADF)
 }
 
 // The kubelet's directory is shared, so that containers see what is mounted.
@@ -453,24 +453,24 @@ func TestAttachPropagates(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
 
-	dir, places := allowedDir(t)
+	dir, dirs := allowedDir(t)
 	shared, peer := makeDir(t, dir, "shared"), makeDir(t, dir, "peer")
 	mountTmpfs(t, shared)
 	require.NoError(t, unix.Mount("", shared, "", unix.MS_SHARED, ""))
 	require.NoError(t, unix.Mount(shared, peer, "", unix.MS_BIND, ""))
 
-	staging := findDir(t, places, dir+"/staging")
+	staging := findDir(t, dirs, dir+"/staging")
 	mountTmpfs(t, staging.Path())
 
-	place := findDir(t, places, shared+"/target")
-	attachBind(t, staging, place, "ro")
+	target := findDir(t, dirs, shared+"/target")
+	attachBind(t, staging, target, "ro")
 
-	seen := find(t, places, peer+"/target")
+	seen := find(t, dirs, peer+"/target")
 	require.True(t, requireMounted(t, seen).ReadOnly, "want: the mount is read-only")
 	seen.Close()
 
-	require.NoError(t, place.Unmount())
-	requireNotMounted(t, find(t, places, peer+"/target"))
+	require.NoError(t, target.Unmount())
+	requireNotMounted(t, find(t, dirs, peer+"/target"))
 }
 
 func TestWhatTheKernelCanMount(t *testing.T) {

@@ -19,8 +19,8 @@ var (
 	ErrOutsideAllowed = errdefs.New(errdefs.ErrInvalidArgument, "outside the allowed directories")
 	// ErrSymlink is returned where a symlink stands in a path, or at its end.
 	ErrSymlink = errdefs.New(errdefs.ErrInvalidArgument, "a symlink is not followed")
-	// ErrWrongType is returned where something of another type is in the way: a
-	// file in place of a directory, a socket in place of a file.
+	// ErrWrongType is returned where something of another type exists: a
+	// file instead of a directory, a socket instead of a file.
 	ErrWrongType = errdefs.New(errdefs.ErrFailedPrecondition, "of the wrong type")
 	// ErrNotEmpty is returned by Remove for what has content.
 	ErrNotEmpty = errdefs.New(errdefs.ErrFailedPrecondition, "not empty")

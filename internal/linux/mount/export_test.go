@@ -6,18 +6,18 @@ import (
 	"strconv"
 )
 
-// ReadMountinfo makes places observe as on a kernel without statmount.
-func ReadMountinfo(places *AllowedDirs) { places.observer = &observer{} }
+// ReadMountinfo makes dirs observe as on a kernel without statmount.
+func ReadMountinfo(dirs *AllowedDirs) { dirs.observer = &observer{} }
 
 // ReadsStatmount says whether this kernel's statmount is in use.
-func ReadsStatmount(places *AllowedDirs) bool { return places.observer.statmount }
+func ReadsStatmount(dirs *AllowedDirs) bool { return dirs.observer.statmount }
 
 // ListFromMountinfo is List on a kernel without statmount.
 func ListFromMountinfo() ([]Point, error) { return (&observer{}).list() }
 
 // ParentPath is where the opened parent is now, as the kernel says.
-func ParentPath(place *Target) (string, error) {
-	return os.Readlink("/proc/self/fd/" + strconv.Itoa(place.dir()))
+func ParentPath(target *Target) (string, error) {
+	return os.Readlink("/proc/self/fd/" + strconv.Itoa(target.dir()))
 }
 
 // WithoutValues is what is left of a kernel's message.

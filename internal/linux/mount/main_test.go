@@ -35,13 +35,13 @@ func allowedDir(tb testing.TB) (string, *mount.AllowedDirs) {
 	dir, err := filepath.EvalSymlinks(tb.TempDir())
 	require.NoError(tb, err)
 
-	places, err := mount.NewAllowedDirs(dir)
+	dirs, err := mount.NewAllowedDirs(dir)
 	require.NoError(tb, err)
 
-	tb.Cleanup(places.Close)
+	tb.Cleanup(dirs.Close)
 	tb.Cleanup(func() { unmountBeneath(tb, dir) })
 
-	return dir, places
+	return dir, dirs
 }
 
 func unmountBeneath(tb testing.TB, dir string) {
@@ -57,25 +57,25 @@ func unmountBeneath(tb testing.TB, dir string) {
 	}
 }
 
-func find(tb testing.TB, places *mount.AllowedDirs, path string) *mount.Target {
+func find(tb testing.TB, dirs *mount.AllowedDirs, path string) *mount.Target {
 	tb.Helper()
 
-	place, err := places.Target(path)
+	target, err := dirs.Target(path)
 	require.NoError(tb, err)
-	tb.Cleanup(place.Close)
+	tb.Cleanup(target.Close)
 
-	return place
+	return target
 }
 
-// findDir finds a place and makes a directory there.
-func findDir(tb testing.TB, places *mount.AllowedDirs, path string) *mount.Target {
+// findDir finds a target and makes a directory there.
+func findDir(tb testing.TB, dirs *mount.AllowedDirs, path string) *mount.Target {
 	tb.Helper()
 
-	place := find(tb, places, path)
-	_, err := place.MakeDir(0o750)
+	target := find(tb, dirs, path)
+	_, err := target.MakeDir(0o750)
 	require.NoError(tb, err)
 
-	return place
+	return target
 }
 
 func mountTmpfs(tb testing.TB, path string) {
@@ -152,8 +152,8 @@ func run(tb testing.TB, name string, args ...string) string {
 	return string(output)
 }
 
-// attach mounts device at place.
-func attach(tb testing.TB, device, fsType string, place *mount.Target, given ...string) {
+// attach mounts device at target.
+func attach(tb testing.TB, device, fsType string, target *mount.Target, given ...string) {
 	tb.Helper()
 
 	tree, err := mount.Mount(device, fsType, flags(tb, given...))
@@ -161,10 +161,10 @@ func attach(tb testing.TB, device, fsType string, place *mount.Target, given ...
 
 	defer tree.Close()
 
-	require.NoError(tb, tree.Attach(place))
+	require.NoError(tb, tree.Attach(target))
 }
 
-// attachBind binds what is at from to the place at.
+// attachBind binds what is at from to the target at.
 func attachBind(tb testing.TB, from, at *mount.Target, given ...string) {
 	tb.Helper()
 
@@ -181,22 +181,22 @@ func attachBind(tb testing.TB, from, at *mount.Target, given ...string) {
 	require.NoError(tb, tree.Attach(at))
 }
 
-func requireMounted(tb testing.TB, place *mount.Target) mount.Point {
+func requireMounted(tb testing.TB, target *mount.Target) mount.Point {
 	tb.Helper()
 
-	point, mounted, err := place.Mounted()
+	point, mounted, err := target.Mounted()
 	require.NoError(tb, err)
-	require.Truef(tb, mounted, "nothing is mounted at %s", place.Path())
+	require.Truef(tb, mounted, "nothing is mounted at %s", target.Path())
 
 	return point
 }
 
-func requireNotMounted(tb testing.TB, place *mount.Target) {
+func requireNotMounted(tb testing.TB, target *mount.Target) {
 	tb.Helper()
 
-	point, mounted, err := place.Mounted()
+	point, mounted, err := target.Mounted()
 	require.NoError(tb, err)
-	require.Falsef(tb, mounted, "%s is mounted: %+v", place.Path(), point)
+	require.Falsef(tb, mounted, "%s is mounted: %+v", target.Path(), point)
 }
 
 func isAny(err error, wanted ...error) bool {

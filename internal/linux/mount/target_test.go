@@ -40,10 +40,10 @@ func fillDir(t *testing.T, dir string) map[string]fs.FileMode {
 func TestStat(t *testing.T) {
 	t.Parallel()
 
-	dir, places := allowedDir(t)
+	dir, dirs := allowedDir(t)
 
 	for name, want := range fillDir(t, dir) {
-		mode, exists, err := find(t, places, filepath.Join(dir, name)).Stat()
+		mode, exists, err := find(t, dirs, filepath.Join(dir, name)).Stat()
 		require.NoError(t, err)
 		require.True(t, exists, "want: the path exists")
 		require.Equal(t, want, mode.Type(), name)
@@ -53,7 +53,7 @@ func TestStat(t *testing.T) {
 		require.Equal(t, info.Mode(), mode, name)
 	}
 
-	_, exists, err := find(t, places, dir+"/nothing").Stat()
+	_, exists, err := find(t, dirs, dir+"/nothing").Stat()
 	require.NoError(t, err)
 	require.False(t, exists, "want: the path does not exist")
 }
@@ -61,15 +61,15 @@ func TestStat(t *testing.T) {
 func TestMakeDir(t *testing.T) {
 	t.Parallel()
 
-	dir, places := allowedDir(t)
+	dir, dirs := allowedDir(t)
 	fillDir(t, dir)
 
-	place := find(t, places, dir+"/new")
-	made, err := place.MakeDir(0o750)
+	target := find(t, dirs, dir+"/new")
+	made, err := target.MakeDir(0o750)
 	require.NoError(t, err)
-	require.True(t, made, "want: the place was made")
+	require.True(t, made, "want: the target was made")
 
-	made, err = place.MakeDir(0o750)
+	made, err = target.MakeDir(0o750)
 	require.NoError(t, err)
 	require.False(t, made, "the second time it was there")
 
@@ -81,31 +81,31 @@ func TestMakeDir(t *testing.T) {
 		"file": mount.ErrWrongType, "pipe": mount.ErrWrongType, "socket": mount.ErrWrongType,
 		"symlink": mount.ErrSymlink, "symlink-to-directory": mount.ErrSymlink, "dangling": mount.ErrSymlink,
 	} {
-		made, err := find(t, places, filepath.Join(dir, name)).MakeDir(0o750)
+		made, err := find(t, dirs, filepath.Join(dir, name)).MakeDir(0o750)
 		require.ErrorIs(t, err, want, name)
 		require.ErrorContains(t, err, filepath.Join(dir, name))
-		require.False(t, made, "want: the place was there already")
+		require.False(t, made, "want: the target was there already")
 	}
 }
 
 func TestMakeFile(t *testing.T) {
 	t.Parallel()
 
-	dir, places := allowedDir(t)
+	dir, dirs := allowedDir(t)
 	fillDir(t, dir)
 
-	place := find(t, places, dir+"/new")
-	made, err := place.MakeFile(0o600)
+	target := find(t, dirs, dir+"/new")
+	made, err := target.MakeFile(0o600)
 	require.NoError(t, err)
-	require.True(t, made, "want: the place was made")
+	require.True(t, made, "want: the target was made")
 
-	made, err = place.MakeFile(0o600)
+	made, err = target.MakeFile(0o600)
 	require.NoError(t, err)
-	require.False(t, made, "want: the place was there already")
+	require.False(t, made, "want: the target was there already")
 
-	made, err = find(t, places, dir+"/content").MakeFile(0o600)
+	made, err = find(t, dirs, dir+"/content").MakeFile(0o600)
 	require.NoError(t, err)
-	require.False(t, made, "want: the place was there already")
+	require.False(t, made, "want: the target was there already")
 
 	content, err := os.ReadFile(dir + "/content")
 	require.NoError(t, err)
@@ -115,7 +115,7 @@ func TestMakeFile(t *testing.T) {
 		"directory": mount.ErrWrongType, "pipe": mount.ErrWrongType, "socket": mount.ErrWrongType,
 		"symlink": mount.ErrSymlink, "dangling": mount.ErrSymlink,
 	} {
-		_, err := find(t, places, filepath.Join(dir, name)).MakeFile(0o600)
+		_, err := find(t, dirs, filepath.Join(dir, name)).MakeFile(0o600)
 		require.ErrorIs(t, err, want, name)
 	}
 
@@ -125,7 +125,7 @@ func TestMakeFile(t *testing.T) {
 func TestRemoveTakesOnlyWhatIsEmpty(t *testing.T) {
 	t.Parallel()
 
-	dir, places := allowedDir(t)
+	dir, dirs := allowedDir(t)
 	fillDir(t, dir)
 
 	for name, want := range map[string]error{
@@ -135,7 +135,7 @@ func TestRemoveTakesOnlyWhatIsEmpty(t *testing.T) {
 		"pipe": mount.ErrWrongType, "socket": mount.ErrWrongType,
 	} {
 		path := filepath.Join(dir, name)
-		require.ErrorIs(t, find(t, places, path).Remove(), want, name)
+		require.ErrorIs(t, find(t, dirs, path).Remove(), want, name)
 
 		_, err := os.Lstat(path)
 		if want == nil {
@@ -152,27 +152,27 @@ func TestRemoveLeavesWhatIsMountedOn(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
 
-	dir, places := allowedDir(t)
-	place := findDir(t, places, dir+"/target")
-	mountTmpfs(t, place.Path())
+	dir, dirs := allowedDir(t)
+	target := findDir(t, dirs, dir+"/target")
+	mountTmpfs(t, target.Path())
 
-	require.ErrorIs(t, place.Remove(), mount.ErrBusy)
-	requireMounted(t, place)
-	require.NoError(t, place.Unmount())
-	require.NoError(t, place.Remove())
-	require.NoDirExists(t, place.Path())
+	require.ErrorIs(t, target.Remove(), mount.ErrBusy)
+	requireMounted(t, target)
+	require.NoError(t, target.Unmount())
+	require.NoError(t, target.Remove())
+	require.NoDirExists(t, target.Path())
 }
 
 func TestOpen(t *testing.T) {
 	t.Parallel()
 
-	dir, places := allowedDir(t)
+	dir, dirs := allowedDir(t)
 	fillDir(t, dir)
 
 	for name, want := range map[string]error{
 		"directory": nil, "file": nil, "symlink": mount.ErrSymlink, "dangling": mount.ErrSymlink, "nothing": fs.ErrNotExist,
 	} {
-		file, err := find(t, places, filepath.Join(dir, name)).Open()
+		file, err := find(t, dirs, filepath.Join(dir, name)).Open()
 		require.ErrorIs(t, err, want, name)
 
 		if err == nil {
@@ -180,7 +180,7 @@ func TestOpen(t *testing.T) {
 		}
 	}
 
-	opened, err := find(t, places, dir+"/full").OpenDir()
+	opened, err := find(t, dirs, dir+"/full").OpenDir()
 	require.NoError(t, err)
 
 	defer opened.Close()
@@ -189,7 +189,7 @@ func TestOpen(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"child"}, names)
 
-	_, err = find(t, places, dir+"/file").OpenDir()
+	_, err = find(t, dirs, dir+"/file").OpenDir()
 	require.ErrorIs(t, err, mount.ErrWrongType)
 }
 
@@ -197,15 +197,15 @@ func TestOpen(t *testing.T) {
 func TestAPlaceStaysWhereItWasFound(t *testing.T) {
 	t.Parallel()
 
-	dir, places := allowedDir(t)
+	dir, dirs := allowedDir(t)
 	outside := t.TempDir()
 	pod := makeDir(t, dir, "pod")
-	place := find(t, places, pod+"/target")
+	target := find(t, dirs, pod+"/target")
 
 	require.NoError(t, os.Rename(pod, dir+"/moved"))
 	require.NoError(t, os.Symlink(outside, pod))
 
-	_, err := place.MakeDir(0o750)
+	_, err := target.MakeDir(0o750)
 	require.NoError(t, err)
 	require.DirExists(t, dir+"/moved/target")
 	require.NoDirExists(t, outside+"/target")

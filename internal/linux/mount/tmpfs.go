@@ -21,10 +21,9 @@ const (
 )
 
 // NewReadOnlyTmpfs makes a small filesystem in memory with the files of these names, and
-// leaves the mount detached. Nobody but root may look into it, and nobody writes
-// it: it is the filesystem that is read-only, and not only this mount, since who
-// binds a mount may clear what is only its own. The source is what the mount table
-// says in a device's place. Error: ErrKernelUnsupported where fsopen is missing.
+// leaves the mount detached. Only root may read it. The filesystem is read-only, and not only this
+// mount, since a bind mount of it may clear the flags of a mount. The mount table shows source
+// instead of a device. Error: ErrKernelUnsupported where fsopen is missing.
 func NewReadOnlyTmpfs(source string, files map[string][]byte) (*Detached, error) {
 	tree, err := makeTmpfs(source, files)
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 func TestFilesAreForRootToRead(t *testing.T) {
 	needRoot(t)
 
-	dir, places := allowedDir(t)
-	at := find(t, places, makeDir(t, dir, "at"))
+	dir, dirs := allowedDir(t)
+	at := find(t, dirs, makeDir(t, dir, "at"))
 
 	tree, err := mount.NewReadOnlyTmpfs("some/source", map[string][]byte{"one": []byte("1"), "two": []byte("22")})
 	require.NoError(t, err)
@@ -48,8 +48,8 @@ func TestFilesAreForRootToRead(t *testing.T) {
 func TestFilesStayReadOnlyWhereTheyAreBound(t *testing.T) {
 	needRoot(t)
 
-	dir, places := allowedDir(t)
-	at := find(t, places, makeDir(t, dir, "at"))
+	dir, dirs := allowedDir(t)
+	at := find(t, dirs, makeDir(t, dir, "at"))
 	bound := makeDir(t, dir, "bound")
 
 	tree, err := mount.NewReadOnlyTmpfs("source", map[string][]byte{"file": []byte("content")})

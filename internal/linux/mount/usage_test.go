@@ -16,19 +16,19 @@ func TestUsageIsTheMountsOwn(t *testing.T) {
 
 	const total, written = 1 << 20, 64 << 10
 
-	dir, places := allowedDir(t)
-	place := findDir(t, places, dir+"/target")
-	mountTmpfs(t, place.Path())
+	dir, dirs := allowedDir(t)
+	target := findDir(t, dirs, dir+"/target")
+	mountTmpfs(t, target.Path())
 
-	before, err := place.Usage()
+	before, err := target.Usage()
 	require.NoError(t, err)
 	require.EqualValues(t, total, before.Bytes.Total)
 	require.Equal(t, before.Bytes.Total, before.Bytes.Used+before.Bytes.Available)
 	require.Equal(t, before.Inodes.Total, before.Inodes.Used+before.Inodes.Available)
 
-	writeFile(t, place.Path()+"/file", string(make([]byte, written)))
+	writeFile(t, target.Path()+"/file", string(make([]byte, written)))
 
-	after, err := place.Usage()
+	after, err := target.Usage()
 	require.NoError(t, err)
 	require.EqualValues(t, written, after.Bytes.Used-before.Bytes.Used)
 	require.EqualValues(t, 1, after.Inodes.Used-before.Inodes.Used)
@@ -37,11 +37,11 @@ func TestUsageIsTheMountsOwn(t *testing.T) {
 func TestUsageCountsWhatIsReservedAsNotAvailable(t *testing.T) {
 	t.Parallel()
 
-	dir, places := allowedDir(t)
-	place := findDir(t, places, dir+"/target")
-	attach(t, loopDevice(t, 32<<20, "mkfs.ext4", "-q", "-b", "4096", "-m", "10"), "ext4", place)
+	dir, dirs := allowedDir(t)
+	target := findDir(t, dirs, dir+"/target")
+	attach(t, loopDevice(t, 32<<20, "mkfs.ext4", "-q", "-b", "4096", "-m", "10"), "ext4", target)
 
-	usage, err := place.Usage()
+	usage, err := target.Usage()
 	require.NoError(t, err)
 	require.Positive(t, usage.Bytes.Available)
 	require.Less(t, usage.Bytes.Used+usage.Bytes.Available, usage.Bytes.Total-2<<20)
@@ -50,13 +50,13 @@ func TestUsageCountsWhatIsReservedAsNotAvailable(t *testing.T) {
 func TestUsageOfNothing(t *testing.T) {
 	t.Parallel()
 
-	dir, places := allowedDir(t)
+	dir, dirs := allowedDir(t)
 
-	_, err := find(t, places, dir+"/nothing").Usage()
+	_, err := find(t, dirs, dir+"/nothing").Usage()
 	require.ErrorIs(t, err, fs.ErrNotExist)
 
 	require.NoError(t, os.Symlink("/", dir+"/symlink"))
 
-	_, err = find(t, places, dir+"/symlink").Usage()
+	_, err = find(t, dirs, dir+"/symlink").Usage()
 	require.ErrorIs(t, err, mount.ErrSymlink)
 }
