@@ -56,7 +56,7 @@ test-mutation: ## Apply deliberate defects one by one and report those that no t
 manifests: ## Render deploy/kustomize/base from the chart in deploy/helm
 	cd test/manifests && $(GO) run -mod=mod ./render
 
-test-page: ## Look at the status page in a real browser; pictures go to out/status-page (installs chromium)
+test-page: ## Test the status page in a real browser; pictures go to out/status-page (installs chromium)
 	@hack/ensure-tools.sh --for page
 	TOUCHSTONE_SCREENSHOTS=$(abspath $(OUT))/status-page $(GO) test -tags chromium -count=1 -v ./pkg/driver/statuspage
 
@@ -94,7 +94,7 @@ e2e: ## Run Kubernetes' suite for external storage on a cluster (KUBECONFIG, E2E
 e2e-install: ## Install on a cluster to play with, use, kill, upgrade and uninstall (KUBECONFIG, IMPORT: test/e2e/install.sh)
 	test/e2e/install.sh
 
-e2e-health: ## Show on a node of a cluster (KUBECONFIG) that its kubelet learns of a sick volume
+e2e-health: ## Show on a node of a cluster (KUBECONFIG) that its kubelet learns of an unhealthy volume
 	test/e2e/health.sh
 
 fuzz: ## Run each fuzz target for FUZZTIME (30s)

@@ -56,7 +56,7 @@ can_pull() {
 }
 
 # build CONTEXT FILE. The Dockerfile has cache mounts, for which docker before 23
-# has to be told to use BuildKit.
+# needs DOCKER_BUILDKIT to use BuildKit.
 build() {
 	DOCKER_BUILDKIT=1 "$builder" build -t "$image:$version" -t "$image:latest" --build-arg VERSION="$version" \
 		--build-arg COMMIT="$(git rev-parse HEAD 2>/dev/null)" -f "$2" "$1" >&2
@@ -80,7 +80,7 @@ make_base() {
 	[[ -e /usr/share/keyrings/debian-archive-keyring.gpg ]] || install debian-archive-keyring:debian-archive-keyring
 	suite=$(sed -n 's/^FROM .*debian:\([a-z]*\)-slim$/\1/p' Dockerfile)
 	packages=$(sed -n 's/.*--no-install-recommends \([a-z0-9 -]*[a-z0-9]\).*/\1/p' Dockerfile)
-	[[ -n $suite && -n $packages ]] || cannot "can't tell the suite and the packages from the Dockerfile: has it changed?"
+	[[ -n $suite && -n $packages ]] || cannot "can't read the suite and the packages from the Dockerfile: has it changed?"
 	# This machine's sources are of its own release.
 	! grep -qs "^VERSION_CODENAME=$suite\$" /etc/os-release || mapfile -t mirrors < <(sources)
 

@@ -65,10 +65,10 @@ done
 
 # fetch MODULE VERSION: prints where the module's files are.
 fetch() {
-	local told
-	told=$(go mod download -json "$1@$2" | sed -n 's/^\t"\(Dir\|Error\)": "\(.*\)",\{0,1\}$/\1 \2/p') || true
-	[[ $told == Dir\ * ]] || { say "$1@$2: ${told#Error }" && return 1; }
-	echo "${told#Dir }"
+	local answer
+	answer=$(go mod download -json "$1@$2" | sed -n 's/^\t"\(Dir\|Error\)": "\(.*\)",\{0,1\}$/\1 \2/p') || true
+	[[ $answer == Dir\ * ]] || { say "$1@$2: ${answer#Error }" && return 1; }
+	echo "${answer#Dir }"
 }
 
 # clone REPOSITORY VERSION: the same of all that its tag has, which is more than its module.
@@ -145,7 +145,7 @@ main() {
 		read -r command module version directory < <(grep "^${wanted%@*} " <<<"$sidecars") ||
 			cannot "no sidecar is called ${wanted%@*}; there are $(awk 'NF { print $1 }' <<<"$sidecars" | xargs)"
 		[[ $wanted != *@* ]] || version=${wanted#*@}
-		# One that can't be had here keeps nobody from the others.
+		# One that can't be built here does not prevent the others.
 		set +e
 		(set -e && build "$command" "$module" "$version" "${directory:-cmd}")
 		code=$?

@@ -19,7 +19,7 @@ cache=$PWD/out/vm
 hung=$cache/hung
 # What the guest says every half minute, and for how many seconds it may fail to.
 alive='== alive'
-patience=180
+wait_limit=180
 minutes=${TOUCHSTONE_VM_MINUTES:-10}
 memory=${TOUCHSTONE_VM_MEMORY:-1024}
 processors=${TOUCHSTONE_VM_PROCESSORS:-1}
@@ -114,7 +114,7 @@ fetch_deb() {
 	mv "$cache"/debs/partial/*.deb "$cache/debs/"
 }
 
-# add_tool ROOT PROGRAM: the program and its shared libraries, at the places they have here.
+# add_tool ROOT PROGRAM: the program and its shared libraries, at the same paths as here.
 add_tool() {
 	local root=$1 path library
 	path=$(command -v "$2") || cannot "$2 is missing though its package is installed"
@@ -147,7 +147,7 @@ add_modules() {
 }
 
 # Everything in the guest that does not change with the sources: kernel, modules,
-# busybox, tools. Built anew when one of the packages or this script changes.
+# busybox, tools. Built again when one of the packages or this script changes.
 build_base() {
 	local kernel_deb busybox_deb key work version
 	mkdir -p "$cache/debs"
@@ -290,7 +290,7 @@ run_guest() {
 end_when_hung() {
 	tail -n +1 -f --pid="$1" "$2" | grep --line-buffered "$alive" | {
 		local code=0
-		while ((code == 0)); do read -r -t "$patience" || code=$?; done
+		while ((code == 0)); do read -r -t "$wait_limit" || code=$?; done
 		# Greater than 128: nothing came; 1: the machine has ended.
 		((code <= 128)) || { touch "$hung" && kill "$1"; }
 	}

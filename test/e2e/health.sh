@@ -96,19 +96,19 @@ abnormal() { # abnormal VALUE
     grep -F 'kubelet_volume_stats_health_status_abnormal{' | grep -F "namespace=\"$namespace\"" |
     grep -F 'persistentvolumeclaim="data"' | grep -q " $1\$"
 }
-told() {
+abnormal() {
   [ -n "$(kube get events --field-selector involvedObject.name=user,reason=VolumeConditionAbnormal \
     -o 'jsonpath={.items[*].message}')" ]
 }
 
 await "the kubelet counts the volume as healthy" abnormal 0
-if told; then die "there is a VolumeConditionAbnormal event of a volume that is well"; fi
+if abnormal; then die "there is a VolumeConditionAbnormal event of a healthy volume"; fi
 
 away=$POOL/images/.$volume.away
 mv "$image" "$away"
 say "moved the volume's image away"
 
-await "the pod has the event VolumeConditionAbnormal" told
+await "the pod has the event VolumeConditionAbnormal" abnormal
 kube get events --field-selector involvedObject.name=user,reason=VolumeConditionAbnormal -o 'jsonpath={.items[0].message}{"\n"}'
 await "kubelet_volume_stats_health_status_abnormal is 1" abnormal 1
 

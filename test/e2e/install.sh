@@ -86,7 +86,7 @@ check_wanted() {
     cannot "the cluster has $driver: uninstall it first (docs/uninstall.md); this is no place to try things out"
   # What is applied is deleted in the end, and all drivers' snapshots with their types.
   ! wants install || [ "$PREREQUISITES" = no ] || [ -z "$(kube get crd "$snapshots" --ignore-not-found -o name)" ] ||
-    cannot "the cluster has the types of snapshots: PREREQUISITES=no leaves them, and whoever sees to them, as they are"
+    cannot "the cluster has the types of snapshots: PREREQUISITES=no leaves them, and their controller, as they are"
 }
 
 main() {

@@ -54,7 +54,7 @@ ginkgo=$(command -v "$ginkgo" || command -v ginkgo) || ginkgo=''
 "$kubectl" get csidriver "$driver" >/dev/null || cannot "the cluster has no CSIDriver $driver: install the driver first"
 drivers=$("$kubectl" get csinodes -o "jsonpath={.items[*].spec.drivers[?(@.name=='$driver')].nodeID}")
 nodes=$(wc -w <<<"$drivers")
-[ "$nodes" -gt 0 ] || cannot "no node has $driver: look at the node plugin's log"
+[ "$nodes" -gt 0 ] || cannot "no node has $driver: see the node plugin's log"
 
 mkdir -p "$OUT"
 OUT=$(cd "$OUT" && pwd)
@@ -99,7 +99,7 @@ for file in "${files[@]}"; do
   rules=(-rules "$here/rules.yaml" -driver "$directory/$name.yaml" -lacking "${LACKING:-}")
   skip=$("$judge" skip "${rules[@]}") || cannot "rules.yaml can't be used"
   echo "e2e: $name: log and report in $directory"
-  suite "$name" "$directory" "$skip${SKIP:+|$SKIP}" >"$directory/log" 2>&1 || true # the judge tells
+  suite "$name" "$directory" "$skip${SKIP:+|$SKIP}" >"$directory/log" 2>&1 || true # the judge evaluates it
   if [ ! -s "$directory/report.json" ]; then
     tail -20 "$directory/log" >&2
     cannot "$name: the suite has left no report"

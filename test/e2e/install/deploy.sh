@@ -127,8 +127,8 @@ upgraded() {
   same "the driver's mounts" "$mounts" "$(driver_mounts)"
   writers_are_well
   newcomer_comes
-  in_driver "$(controller)" touchstone ctl volume health >"$OUT/health" || die "not all volumes are well: $(cat "$OUT/health")"
-  proved "upgraded from $(image before) to $(image now) while volumes were in use: nothing was unmounted, no writer was disturbed, all volumes are well, a new pod gets a new one"
+  in_driver "$(controller)" touchstone ctl volume health >"$OUT/health" || die "not all volumes are healthy: $(cat "$OUT/health")"
+  proved "upgraded from $(image before) to $(image now) while volumes were in use: nothing was unmounted, no writer was disturbed, all volumes are healthy, a new pod gets a new one"
 }
 
 left_in() { # left_in KIND

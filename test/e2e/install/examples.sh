@@ -1,8 +1,8 @@
 # shellcheck shell=bash
-# Applies the applications in examples/ and waits for what they promise: proof lies
+# Applies the applications in examples/ and waits until each has the result that it states: proof lies
 # in their objects, as examples/README.md says, so all are treated alike.
 
-# The features, in the order of a volume's life; then whatever else is there.
+# The features, in the order of a volume's lifecycle; then the others.
 life='persistent-volume snapshot-restore clone expand-online expand-offline volume-attributes read-write-once-pod generic-ephemeral csi-ephemeral raw-block'
 
 examples() {
@@ -41,18 +41,18 @@ fits() {
   say "not with $OVERLAY: $1" >&2 && return 1
 }
 
-# settled NAMESPACE: all that is in it is as promised. What never will be is told by $never.
+# settled NAMESPACE: all that is in it is as expected. $never names what never will be.
 settled() {
   local left
   kube -n "$1" get jobs,pods,deployments,statefulsets,persistentvolumeclaims,volumesnapshots,volumegroupsnapshots,events -o json >"$OUT/objects.json" 2>"$OUT/objects.error" ||
     { cat "$OUT/objects.error" && return 1; }
-  left=$(jq -r -f "$parts/settled.jq" "$OUT/objects.json") || { echo "can't tell" && return 1; }
+  left=$(jq -r -f "$parts/settled.jq" "$OUT/objects.json") || { echo "unknown" && return 1; }
   ! grep '^failed' <<<"$left" || return "$never"
   [ -z "$left" ] || { echo "$left" && return 1; }
 }
 
 # filled NAMESPACE: what is read, with the name that Kubernetes has given to the snapshot
-# of a claim in the place of SNAPSHOT-OF-THAT-CLAIM.
+# of a claim instead of SNAPSHOT-OF-THAT-CLAIM.
 filled() {
   local text word claim name
   text=$(cat)
@@ -113,7 +113,7 @@ driver_volumes() { in_driver "$(controller)" touchstone ctl volume list -o json 
 driver_snapshots() { in_driver "$(controller)" touchstone ctl snapshot list -o json | jq -r '.entries[]?.snapshot.snapshot_id' | sort; }
 api_volumes() { kube get pv -o json | jq -r --arg driver "$driver" '.items[].spec.csi | select(.driver == $driver) | .volumeHandle' | sort; }
 # What is in the pool, also in an embedded one; unfinished and foreign files among it.
-pool_files() { # pool_files ROOM
+pool_files() { # pool_files DIRECTORY
   # shellcheck disable=SC2016 # expanded there
   in_driver "$(controller)" sh -c 'for each in "$1" "$1/mounted"; do
     ls -A "$each/$2" 2>/dev/null; done; true' sh "$pool/pool" "$1" | sort
@@ -122,11 +122,11 @@ pool_files() { # pool_files ROOM
 controller() { workloads | grep statefulset || workloads | head -n 1; }
 
 volumes_are_gone() {
-  local room
+  local directory
   await "no PersistentVolume is left" none api_volumes
   await "the driver has no volume" none driver_volumes
   await "the driver has no snapshot" none driver_snapshots
-  for room in images directories snapshots; do await "nothing is in the pool's $room" none pool_files "$room"; done
+  for directory in images directories snapshots; do await "nothing is in the pool's $directory" none pool_files "$directory"; done
   await "nothing is mounted" none driver_mounts
   await "no volume is attached to a device" none devices
 }

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# How test/e2e/install.sh talks to the cluster and to whoever runs it: kubectl,
-# waiting, what was proved, and what is left behind for whoever looks into a failure.
+# Functions of test/e2e/install.sh for the cluster and for output: kubectl,
+# waiting, what was proved, and the files for the analysis of a failure.
 
 say() { echo "e2e-install: $*"; }
 die() { say "$*" >&2; exit 1; }
@@ -43,11 +43,11 @@ $said}"
   done
 }
 
-# none COMMAND...: it could tell, and had nothing to tell.
+# none COMMAND...: succeeds if the command succeeds without output.
 none() {
-  local told
-  told=$("$@") || { echo "can't tell: $told" && return 1; }
-  [ -z "$told" ] || { echo "$told" && return 1; }
+  local output
+  output=$("$@") || { echo "unknown: $output" && return 1; }
+  [ -z "$output" ] || { echo "$output" && return 1; }
 }
 
 # same WHAT BEFORE AFTER: dies with the difference.
@@ -56,8 +56,8 @@ same() {
 $(diff <(echo "$2") <(echo "$3"))"
 }
 
-# evidence: of a failure, into $OUT/failure.
-evidence() {
+# collect: files for the analysis of a failure, into $OUT/failure.
+collect() {
   local to=$OUT/failure pod container each
   rm -rf "$to" && mkdir -p "$to"
   kube get pods,jobs,pvc,pv,volumeattachments,csinodes,volumesnapshots,volumesnapshotcontents -A -o wide >"$to/objects" 2>&1
@@ -78,7 +78,7 @@ evidence() {
 finish() {
   local status=$?
   trap - EXIT
-  [ "$status" != 1 ] || evidence || true
+  [ "$status" != 1 ] || collect || true
   if [ "$KEEP" = yes ]; then
     say "KEEP=yes: the cluster is left as it is" >&2
   else
