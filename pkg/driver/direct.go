@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 
 	"github.com/touchstone-csi/touchstone/internal/kata"
-	"github.com/touchstone-csi/touchstone/pkg/node"
+	"github.com/touchstone-csi/touchstone/pkg/node/access"
 )
 
 // completeDirect sets the defaults of empty fields.
@@ -38,13 +38,13 @@ func (c *Config) checkDirect() error {
 }
 
 // direct is what the node needs for volumes that virtual machines mount.
-func (c *Config) direct() (node.DirectConfig, error) {
+func (c *Config) direct() (access.DirectConfig, error) {
 	paths, err := kata.ParseHostPaths(c.HostPathMap)
 	if err != nil {
-		return node.DirectConfig{}, err
+		return access.DirectConfig{}, err
 	}
 
-	return node.DirectConfig{
+	return access.DirectConfig{
 		Root:      kata.NewRoot(filepath.Clean(c.DirectVolumeRoot)),
 		Guest:     kata.NewGuest(kata.GuestConfig{ShimRoots: c.ShimRoots, KataRuntime: c.KataRuntime}),
 		HostPaths: paths,

@@ -158,7 +158,7 @@ func (r *components) addNode(config *Config, ops *operation.Group) error {
 	r.localNode = served
 	r.poolChanged = append(r.poolChanged, served.Prober().SuspectPool)
 	r.views = append(r.views, view{"node", served.Prober().Monitor(), served.Prober().Reports})
-	r.told.Check, r.assigned.List = served.Checker().Check, served.DirectVolumes
+	r.told.Check, r.assigned.List = served.Checker().Check, served.Access().DirectVolumes
 	added := service{
 		name:     csi.Node_ServiceDesc.ServiceName,
 		register: func(to grpc.ServiceRegistrar) { csi.RegisterNodeServer(to, served) },

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
-	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/node/fsck"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
@@ -21,21 +20,6 @@ func (s *Service) newChecker(store *state.Store) *fsck.Checker {
 		Pools: s.pools, Loops: s.loops,
 		Period: s.config.CheckPeriod, Run: s.config.Run, Metrics: s.config.Health.Metrics, Log: s.config.Log,
 	})
-}
-
-// acceptErrorCount has the errors ignored that the kernel had counted before the check at
-// staging found the filesystem clean: they stay counted, with the filesystem.
-func (s *Service) acceptErrorCount(record *staged.Volume, number int, dir *mount.Target) {
-	root, err := dir.OpenDir()
-	if err != nil {
-		return // the next probe reports it
-	}
-	defer root.Close()
-
-	counted, err := filesystem.ReadErrors(record.FSType(), number, root)
-	if err == nil {
-		s.checker.SetErrorCount(record.VolumeID, counted.Count)
-	}
 }
 
 // checkedVolumes implements fsck.Volumes.
@@ -54,7 +38,7 @@ func (v checkedVolumes) IsEphemeral(id string) bool {
 func (v checkedVolumes) InUse(id string) (string, bool, error) { return v.service.InUse(id) }
 
 func (v checkedVolumes) CheckNoGuest(id string) error {
-	return v.service.checkNoGuest(&staged.Volume{VolumeID: id})
+	return v.service.access.CheckNoGuest(&staged.Volume{VolumeID: id})
 }
 
 func (v checkedVolumes) ErrorCount(id string) (uint64, error) {
@@ -63,13 +47,13 @@ func (v checkedVolumes) ErrorCount(id string) (uint64, error) {
 		return 0, nil
 	}
 
-	root, point, err := v.service.openRoot(record)
+	root, point, err := v.service.access.OpenRoot(record)
 	if err != nil || root == nil {
 		return 0, err
 	}
 	defer root.Close()
 
-	number, isLoop := loopNumber(point)
+	number, isLoop := point.LoopDevice()
 	if !isLoop {
 		return 0, nil
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/node/access"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
@@ -157,7 +158,7 @@ func roundUp(bytes int64) int64 { return (bytes + ephemeralStep - 1) / ephemeral
 // or a reboot has left of it is of no use to anybody and goes first.
 func (s *Service) ensureEphemeral(ctx context.Context, wanted *Ephemeral) error {
 	if existing, known := s.inline.Get(wanted.VolumeID); known {
-		there, err := s.published(existing.use(), existing.Publication)
+		there, err := s.isEphemeralPublished(existing)
 		if err != nil {
 			return err
 		}
@@ -171,7 +172,7 @@ func (s *Service) ensureEphemeral(ctx context.Context, wanted *Ephemeral) error 
 		}
 	}
 
-	place, err := s.places.Target(wanted.Publication.TargetPath)
+	place, err := s.dirs.Target(wanted.Publication.TargetPath)
 	if errors.Is(err, fs.ErrNotExist) {
 		return rpc.Errorf(codes.FailedPrecondition, "the CO must make the target's parent directory: %w", err)
 	}
@@ -209,7 +210,7 @@ func (s *Service) answersEphemeral(existing, wanted *Ephemeral) error {
 		return err
 	}
 
-	mounted, err := s.mountedAt(existing.use(), existing.Publication.TargetPath)
+	mounted, err := s.access.Observer().IsMountedAt(existing.use(), existing.Publication.TargetPath)
 	if err != nil {
 		return err
 	}
@@ -245,7 +246,7 @@ func (s *Service) recordEphemeral(ctx context.Context, wanted *Ephemeral, place 
 		return nil, err
 	}
 
-	held, err := s.poolOf(recorded.use())
+	held, err := s.access.PoolOf(recorded.use())
 	if err != nil {
 		return nil, err
 	}
@@ -257,7 +258,7 @@ func (s *Service) recordEphemeral(ctx context.Context, wanted *Ephemeral, place 
 
 // makeEphemeral makes the bytes, and mounts them at the target and nowhere else.
 func (s *Service) makeEphemeral(ctx context.Context, e *Ephemeral, place *mount.Target) error {
-	options, err := mountOptions(e.Publication.Capability, e.Publication.ReadOnly)
+	options, err := access.MountOptions(e.Publication.Capability, e.Publication.ReadOnly)
 	if err != nil {
 		return err
 	}
@@ -273,11 +274,11 @@ func (s *Service) makeEphemeral(ctx context.Context, e *Ephemeral, place *mount.
 	}
 	defer tree.Close()
 
-	if err := s.giveGroup(ctx, e.Publication.Capability, options, tree); err != nil {
+	if err := access.SetGroup(ctx, e.Publication.Capability, options, tree); err != nil {
 		return err
 	}
 
-	if _, err := place.MakeDir(targetDirectoryMode); err != nil {
+	if _, err := place.MakeDir(access.TargetDirectoryMode); err != nil {
 		return err
 	}
 
@@ -292,7 +293,7 @@ func (s *Service) imageTree(ctx context.Context, e *Ephemeral, options mount.Opt
 		return nil, err
 	}
 
-	held, err := s.poolOf(e.use())
+	held, err := s.access.PoolOf(e.use())
 	if err != nil {
 		return nil, err
 	}
@@ -314,13 +315,13 @@ func (s *Service) imageTree(ctx context.Context, e *Ephemeral, options mount.Opt
 		return nil, err
 	}
 
-	image, err := held.OpenImage(e.ContentID, openFlag(e.Publication.ReadOnly))
+	image, err := held.OpenImage(e.ContentID, access.OpenFlag(e.Publication.ReadOnly))
 	if err != nil {
 		return nil, err
 	}
 	defer image.Close()
 
-	device, err := s.attach(ctx, e.use(), image, e.Publication.ReadOnly, true)
+	device, err := s.access.AttachImage(ctx, e.use(), image, e.Publication.ReadOnly, true)
 	if err != nil {
 		return nil, err
 	}
@@ -330,7 +331,7 @@ func (s *Service) imageTree(ctx context.Context, e *Ephemeral, options mount.Opt
 }
 
 func (s *Service) directoryTree(_ context.Context, e *Ephemeral, options mount.Options) (*mount.Detached, error) {
-	held, err := s.poolOf(e.use())
+	held, err := s.access.PoolOf(e.use())
 	if err != nil {
 		return nil, err
 	}
@@ -339,13 +340,7 @@ func (s *Service) directoryTree(_ context.Context, e *Ephemeral, options mount.O
 		return nil, err
 	}
 
-	directory, err := held.OpenDirectory(e.ContentID)
-	if err != nil {
-		return nil, err
-	}
-	defer directory.Close()
-
-	return mount.Bind(directory, options)
+	return s.access.DirectoryTree(e.use(), options)
 }
 
 // unpublishEphemeral ends the volume that is at the target.
@@ -362,7 +357,7 @@ func (s *Service) unpublishEphemeral(ctx context.Context, id, target string) err
 // again: the record goes last.
 func (s *Service) destroyEphemeral(ctx context.Context, e *Ephemeral) error {
 	// The pod must end although its pool has failed.
-	held, unavailable := s.poolOf(e.use())
+	held, unavailable := s.access.PoolOf(e.use())
 	if unavailable != nil && !errors.Is(unavailable, pool.ErrUnavailable) {
 		return unavailable
 	}
@@ -374,7 +369,7 @@ func (s *Service) destroyEphemeral(ctx context.Context, e *Ephemeral) error {
 		}
 	}
 
-	there, err := s.published(e.use(), e.Publication)
+	there, err := s.isEphemeralPublished(e)
 	if err != nil {
 		return err
 	}
@@ -385,7 +380,7 @@ func (s *Service) destroyEphemeral(ctx context.Context, e *Ephemeral) error {
 		}
 	}
 
-	if err := s.removeTarget(e.use(), e.Publication); err != nil {
+	if err := s.access.For(e.use()).Unpublish(e.use(), e.Publication, nil); err != nil {
 		return err
 	}
 
@@ -428,28 +423,19 @@ func checkMounts(directory string, backing volume.Backing) error {
 }
 
 func (s *Service) unmountEphemeral(ctx context.Context, e *Ephemeral) error {
-	place, err := s.places.Target(e.Publication.TargetPath)
+	target, err := s.dirs.Target(e.Publication.TargetPath)
 	if err != nil {
 		return err
 	}
-	defer place.Close()
+	defer target.Close()
 
-	point, _, err := place.Mounted()
-	if err != nil {
-		return err
-	}
+	return s.access.UnmountAndDetach(ctx, e.use(), target)
+}
 
-	attachment, isImage, err := s.attachmentOf(e.use(), point)
-	if err != nil {
-		return err
-	}
+func (s *Service) isEphemeralPublished(e *Ephemeral) (bool, error) {
+	use := e.use()
 
-	if err := s.clear(e.use(), place); err != nil || !isImage {
-		return err
-	}
-
-	// The kernel detaches it with the last mount; here it is only awaited.
-	return s.detached(ctx, e.use(), attachment)
+	return s.access.For(use).IsPublished(use, e.Publication)
 }
 
 // recoverEphemeral throws away what is not mounted any more, since a crash
@@ -478,7 +464,7 @@ func (s *Service) recoverOneEphemeral(ctx context.Context, id, target string) er
 		return nil
 	}
 
-	there, err := s.published(recorded.use(), recorded.Publication)
+	there, err := s.isEphemeralPublished(recorded)
 	if err != nil || there {
 		return err
 	}
@@ -498,7 +484,7 @@ func (s *Service) lostEphemeral(id string, at *mount.Target) (*Ephemeral, bool, 
 
 	content := path.Base(strings.TrimSuffix(point.Root, "//deleted"))
 
-	if number, isLoop := loopNumber(point); isLoop {
+	if number, isLoop := point.LoopDevice(); isLoop {
 		attachment, _, err := s.loops.Attachment(number)
 		if err != nil {
 			return nil, false, err
@@ -524,9 +510,9 @@ func (s *Service) lostEphemeral(id string, at *mount.Target) (*Ephemeral, bool, 
 				Publication: staged.Publication{TargetPath: at.Path()},
 			}
 
-			found, err := s.ours(lost.use(), point)
+			found, err := s.access.Observer().IsMountOf(lost.use(), point)
 			if err == nil && found {
-				err = s.exists(lost.use())
+				err = s.access.For(lost.use()).CheckStored(lost.use())
 			}
 
 			switch {
@@ -557,7 +543,7 @@ func (s *Service) AddAllocated(ctx context.Context, poolName string, sum *pool.A
 			continue
 		}
 
-		place, err := s.poolOf(each.use())
+		place, err := s.access.PoolOf(each.use())
 		if err != nil {
 			return err
 		}

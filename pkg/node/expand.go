@@ -7,8 +7,6 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
-	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
@@ -72,110 +70,5 @@ func (s *Service) expand(ctx context.Context, id, path string, required int64) (
 		return 0, err
 	}
 
-	if !use.IsImage() {
-		return required, nil
-	}
-
-	numbers, err := s.deviceNumbers(use, path)
-	if err != nil {
-		return 0, err
-	}
-
-	size := int64(0)
-
-	for _, number := range numbers {
-		if size, err = s.loops.Resize(number); err != nil {
-			return 0, err
-		}
-	}
-
-	if size < required {
-		return 0, rpc.Errorf(codes.OutOfRange,
-			"its device has %d bytes, less than required_bytes %d; call ControllerExpandVolume first", size, required)
-	}
-
-	switch {
-	case use.Capability.Block, use.IsReadOnly():
-		return size, nil
-	case use.IsDirect():
-		return size, s.growDirect(ctx, use, size)
-	}
-
-	return size, s.growMounted(ctx, use, size)
-}
-
-// deviceNumbers returns the loop devices that the volume is used through.
-func (s *Service) deviceNumbers(use *staged.Volume, path string) ([]int, error) {
-	gone := rpc.Errorf(codes.NotFound, "volume %s is not at %s any more", use.VolumeID, path)
-
-	if use.ExposesRawDevice() {
-		known, err := s.devices.get(use.VolumeID)
-		if err != nil {
-			return nil, err
-		}
-
-		if known.staged == none {
-			return nil, gone
-		}
-
-		if known.readOnly == none {
-			return []int{known.staged}, nil
-		}
-
-		return []int{known.readOnly, known.staged}, nil
-	}
-
-	point, mounted, err := s.mountAt(path)
-	if err != nil {
-		return nil, err
-	}
-
-	number, isLoop := loopNumber(point)
-	if !mounted || !isLoop {
-		return nil, gone
-	}
-
-	ours, err := s.ours(use, point)
-	if err == nil && !ours {
-		err = gone
-	}
-
-	if err != nil {
-		return nil, err
-	}
-
-	return []int{number}, nil
-}
-
-// growMounted works through the staging path, which is writable even where the
-// publication is not.
-func (s *Service) growMounted(ctx context.Context, use *staged.Volume, size int64) error {
-	used, err := filesystem.ByName(use.FSType(), s.config.Run)
-	if err != nil {
-		return err
-	}
-
-	place, err := s.places.Target(use.StagingPath)
-	if err != nil {
-		return err
-	}
-	defer place.Close()
-
-	root, err := place.OpenDir()
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-
-	if err := used.GrowMounted(ctx, root, size); err != nil {
-		return fmt.Errorf("grow the mounted %s (the next NodeStageVolume grows it, too): %w", used.Name(), err)
-	}
-
-	if used.GrowthSurvivesCrash() {
-		return nil
-	}
-
-	// A freeze writes back what is in the log. Also of a growth that an earlier
-	// call was killed after.
-	return s.WithFrozen(ctx, []string{use.VolumeID}, func(context.Context) error { return nil })
+	return s.access.For(use).Expand(ctx, use, path, required)
 }

@@ -2,13 +2,10 @@ package node
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
-	"github.com/touchstone-csi/touchstone/internal/kata"
-	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/node/probe"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
@@ -19,16 +16,18 @@ import (
 func (s *Service) guestUsage(
 	ctx context.Context, use *staged.Volume, path string, record *health.Record,
 ) ([]*csi.VolumeUsage, *health.Record, error) {
-	device, err := s.deviceUsage(use.VolumeID, use, path)
+	measured, err := s.usage(ctx, use.VolumeID, use, path)
 	if err != nil {
 		return nil, record, err
 	}
+
+	device := measured.answer
 
 	if len(use.Publications) == 0 {
 		return device, s.answered(use.VolumeID, record, nil), nil
 	}
 
-	usage, err := s.askGuest(ctx, use, device[0].GetTotal())
+	usage, err := s.access.GuestUsage(ctx, use, device[0].GetTotal())
 	record = s.answered(use.VolumeID, record, err)
 
 	if err != nil {
@@ -64,38 +63,4 @@ func entriesOf(record *health.Record) []health.Entry {
 	}
 
 	return slices.Clone(record.Entries)
-}
-
-// askGuest asks the guest that has the volume how full its filesystem is. The
-// answer is a guest's: it may be more than the device has.
-func (s *Service) askGuest(ctx context.Context, use *staged.Volume, deviceBytes int64) (mount.Usage, error) {
-	entry, err := s.assigned(use)
-	if err != nil {
-		return mount.Usage{}, err
-	}
-
-	usage, err := s.config.Direct.Guest.Stats(ctx, entry)
-	if err == nil && usage.Bytes.Total > deviceBytes {
-		err = fmt.Errorf("%w: it says that the filesystem has %d bytes on a device of %d",
-			kata.ErrNoAnswer, usage.Bytes.Total, deviceBytes)
-	}
-
-	if err != nil {
-		s.config.Log.Debug("a guest gave no statistics", "volume", use.VolumeID, "error", err)
-	}
-
-	return usage, err
-}
-
-// assigned is what the runtime knows of the volume's one publication.
-func (s *Service) assigned(use *staged.Volume) (kata.Entry, error) {
-	publication := use.Publications[0]
-
-	entry, ok, err := s.config.Direct.Root.Get(publication.TargetPath)
-	if err == nil && !ok {
-		err = fmt.Errorf("%w: what the runtime was told about %s is gone; publish it there again",
-			kata.ErrNoSandbox, publication.TargetPath)
-	}
-
-	return entry, err
 }

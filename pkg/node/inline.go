@@ -3,6 +3,7 @@ package node
 import (
 	"sync"
 
+	"github.com/touchstone-csi/touchstone/pkg/node/access"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
@@ -27,7 +28,7 @@ func (e *Ephemeral) RecordID() string { return e.VolumeID }
 func (e *Ephemeral) use() *staged.Volume {
 	return &staged.Volume{
 		VolumeID: e.ContentID, Capability: e.Publication.Capability, Parameters: e.Parameters,
-		ReadOnly: e.Publication.ReadOnly, Slot: none, Publications: []staged.Publication{e.Publication}, Ephemeral: true,
+		ReadOnly: e.Publication.ReadOnly, Slot: access.NoDevice, Publications: []staged.Publication{e.Publication}, Ephemeral: true,
 	}
 }
 

@@ -50,3 +50,15 @@ func (s *Service) onVolume(ctx context.Context, volumeID, method string, do func
 		return <-ended
 	}
 }
+
+// revokeLostDevices revokes the publications of a direct volume whose devices are gone.
+func (s *Service) revokeLostDevices(ctx context.Context, id string) error {
+	return s.onVolume(ctx, id, "revoke", func(context.Context) error {
+		use, known := s.stagedVolumes.Get(id)
+		if !known {
+			return nil
+		}
+
+		return s.access.RevokeLostDevices(use)
+	})
+}

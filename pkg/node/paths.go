@@ -26,7 +26,7 @@ func plain(path string) string {
 }
 
 func (s *Service) checkStagingPath(path string) error {
-	if err := s.places.CheckPath(path); err != nil {
+	if err := s.dirs.CheckPath(path); err != nil {
 		return rpc.Invalid("staging_target_path: %w", err)
 	}
 
@@ -36,7 +36,7 @@ func (s *Service) checkStagingPath(path string) error {
 // allowed refuses a path that no volume of ours can be at. A missing parent is
 // no refusal: then there is nothing to undo.
 func (s *Service) allowed(path string) error {
-	place, err := s.places.Target(path)
+	place, err := s.dirs.Target(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

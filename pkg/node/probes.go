@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
-	"github.com/touchstone-csi/touchstone/pkg/node/observe"
 	"github.com/touchstone-csi/touchstone/pkg/node/probe"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
@@ -16,7 +15,7 @@ func (s *Service) Prober() *probe.Prober { return s.prober }
 func (s *Service) newProber() *probe.Prober {
 	return probe.New(probe.Config{
 		Volumes: probedVolumes{s}, Checker: s.checker,
-		Pools: s.pools, Dirs: s.places, Loops: s.loops, Observer: observe.New(s.places, s.loops), Operations: s.ops,
+		Pools: s.pools, Dirs: s.dirs, Loops: s.loops, Observer: s.access.Observer(), Operations: s.ops,
 		Health: s.config.Health, Sources: s.config.Sources, MarkFilesystem: s.config.MarkFilesystem,
 		Storage: s.config.Storage, IOErrorHold: s.config.IOErrorHold, Log: s.config.Log,
 	})
@@ -61,35 +60,35 @@ func (v probedVolumes) IDsInUse() []string {
 }
 
 func (v probedVolumes) PoolOf(record *staged.Volume) (*pool.Pool, error) {
-	return v.service.poolOf(record)
+	return v.service.access.PoolOf(record)
 }
 
 func (v probedVolumes) RawDevices(volumeID string) (probe.RawDevices, error) {
-	held, err := v.service.devices.sought(volumeID)
+	held, err := v.service.access.Attachments(volumeID)
 
 	return probe.RawDevices{
-		Staged: held.staged, StagedSequence: held.stagedSequence,
-		ReadOnly: held.readOnly, ReadOnlySequence: held.readOnlySequence,
+		Staged: held.Staged, StagedSequence: held.StagedSequence,
+		ReadOnly: held.ReadOnly, ReadOnlySequence: held.ReadOnlySequence,
 	}, err
 }
 
 func (v probedVolumes) HadRawDevice(volumeID string, number int) bool {
-	return v.service.devices.had(volumeID, number)
+	return v.service.access.HadDevice(volumeID, number)
 }
 
 func (v probedVolumes) GuestUsage(ctx context.Context, record *staged.Volume, deviceBytes int64) (mount.Usage, error) {
-	return v.service.askGuest(ctx, record, deviceBytes)
+	return v.service.access.GuestUsage(ctx, record, deviceBytes)
 }
 
 func (v probedVolumes) RevokeLostDevices(ctx context.Context, record *staged.Volume) error {
 	for _, publication := range record.Publications {
-		lost, err := v.service.shownLost(record, publication)
+		lost, err := v.service.access.IsLostDeviceAssigned(record, publication)
 		if err != nil {
 			return err
 		}
 
 		if lost {
-			return v.service.revokeLost(ctx, record.VolumeID)
+			return v.service.revokeLostDevices(ctx, record.VolumeID)
 		}
 	}
 

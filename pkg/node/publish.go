@@ -5,24 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/capability"
+	"github.com/touchstone-csi/touchstone/pkg/node/access"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
-)
-
-const (
-	targetDirectoryMode = 0o750
-	targetFileMode      = 0o600
 )
 
 // NodePublishVolume makes a staged volume appear at the target path: a bind
@@ -75,7 +69,7 @@ func (s *Service) parsePublish(request *csi.NodePublishVolumeRequest) (staged.Pu
 	}
 
 	// What can never be right is said so, whatever the volume's state.
-	if err := s.places.CheckPath(request.GetTargetPath()); err != nil {
+	if err := s.dirs.CheckPath(request.GetTargetPath()); err != nil {
 		return staged.Publication{}, rpc.Invalid("target_path: %w", err)
 	}
 
@@ -119,18 +113,22 @@ func (s *Service) publish(ctx context.Context, id, stagingPath string, wanted st
 	}
 
 	if existing, ok := use.PublicationAt(wanted.TargetPath); ok {
-		return s.republish(ctx, use, existing, wanted)
+		if err := checkSamePublication(existing, wanted); err != nil {
+			return err
+		}
+
+		return s.access.For(use).Republish(ctx, use, existing)
 	}
 
 	if err := checkAnotherTarget(use, wanted); err != nil {
 		return err
 	}
 
-	if _, err := s.poolOf(use); err != nil {
+	if _, err := s.access.PoolOf(use); err != nil {
 		return err
 	}
 
-	place, err := s.places.Target(wanted.TargetPath)
+	target, err := s.dirs.Target(wanted.TargetPath)
 	if errors.Is(err, fs.ErrNotExist) {
 		return rpc.Errorf(codes.FailedPrecondition, "the CO must make the target's parent directory: %w", err)
 	}
@@ -138,13 +136,13 @@ func (s *Service) publish(ctx context.Context, id, stagingPath string, wanted st
 	if err != nil {
 		return err
 	}
-	defer place.Close()
+	defer target.Close()
 
-	if err := s.clear(use, place); err != nil {
+	if err := s.access.UnmountAllLayers(use, target); err != nil {
 		return err
 	}
 
-	_, occupied, err := place.Stat()
+	_, occupied, err := target.Stat()
 	if err != nil {
 		return err
 	}
@@ -158,24 +156,12 @@ func (s *Service) publish(ctx context.Context, id, stagingPath string, wanted st
 		return err
 	}
 
-	if err := s.bind(ctx, published, wanted, place); err != nil {
-		return errors.Join(err, s.removeTarget(use, wanted), s.stagedVolumes.PutLazily(use), s.releaseReader(ctx, use))
+	if err := s.access.For(published).Publish(ctx, published, wanted, target); err != nil {
+		return errors.Join(err, s.access.For(use).Unpublish(use, wanted, nil), s.stagedVolumes.PutLazily(use),
+			s.access.DetachUnusedReader(ctx, use))
 	}
 
 	return nil
-}
-
-// republish answers a call for a target at which the volume is published.
-func (s *Service) republish(ctx context.Context, use *staged.Volume, existing, wanted staged.Publication) error {
-	if err := checkSamePublication(existing, wanted); err != nil {
-		return err
-	}
-
-	if use.IsDirect() {
-		return s.republishDirect(ctx, use, existing)
-	}
-
-	return s.uncovered(use, existing)
 }
 
 // stagedUse returns the record of a volume that really is staged there.
@@ -185,7 +171,7 @@ func (s *Service) stagedUse(id, stagingPath string, wanted staged.Publication) (
 
 	if known {
 		var err error
-		if staged, err = s.staged(use); err != nil {
+		if staged, err = s.access.For(use).IsStaged(use); err != nil {
 			return nil, err
 		}
 	}
@@ -217,15 +203,6 @@ func (s *Service) stagedUse(id, stagingPath string, wanted staged.Publication) (
 	return use, nil
 }
 
-// uncovered returns FAILED_PRECONDITION when a pod would find something else.
-func (s *Service) uncovered(use *staged.Volume, existing staged.Publication) error {
-	if mounted, err := s.mountedAt(use, existing.TargetPath); mounted || err != nil {
-		return err
-	}
-
-	return rpc.Errorf(codes.FailedPrecondition, "something else is mounted over it at %s; unmount that first", existing.TargetPath)
-}
-
 // checkSamePublication returns ALREADY_EXISTS unless the existing publication has the wanted
 // capability and readonly flag.
 func checkSamePublication(p, wanted staged.Publication) error {
@@ -251,89 +228,6 @@ func checkAnotherTarget(u *staged.Volume, wanted staged.Publication) error {
 
 	return rpc.Errorf(codes.FailedPrecondition, "it is published at %s with access mode %s; unpublish it there first",
 		u.Publications[0].TargetPath, u.Publications[0].Capability.Mode)
-}
-
-// bind makes the target and mounts onto it.
-func (s *Service) bind(ctx context.Context, use *staged.Volume, wanted staged.Publication, place *mount.Target) error {
-	if use.IsDirect() {
-		return s.assign(ctx, use, wanted, place, s.config.Direct.Root.Put)
-	}
-
-	makeTarget := func() (bool, error) { return place.MakeDir(targetDirectoryMode) }
-	if wanted.Capability.Block {
-		makeTarget = func() (bool, error) { return place.MakeFile(targetFileMode) }
-	}
-
-	if _, err := makeTarget(); err != nil {
-		return err
-	}
-
-	options, err := mountOptions(wanted.Capability, wanted.ReadOnly || use.IsReadOnly())
-	if err != nil {
-		return err
-	}
-
-	source, err := s.source(ctx, use, wanted)
-	if err != nil {
-		return err
-	}
-	defer source.Close()
-
-	if err := s.limitNew(ctx, use, wanted); err != nil {
-		return err
-	}
-
-	tree, err := mount.Bind(source, options)
-	if err != nil {
-		return err
-	}
-	defer tree.Close()
-
-	if err := s.giveGroup(ctx, wanted.Capability, options, tree); err != nil {
-		return err
-	}
-
-	return tree.Attach(place)
-}
-
-// source opens what is bound to the target: the staged filesystem, or the node
-// of a device that takes only what the publication may do.
-func (s *Service) source(ctx context.Context, use *staged.Volume, wanted staged.Publication) (*os.File, error) {
-	if !wanted.Capability.Block {
-		staging, err := s.places.Target(use.StagingPath)
-		if err != nil {
-			return nil, err
-		}
-		defer staging.Close()
-
-		return staging.Open()
-	}
-
-	number, err := s.deviceFor(ctx, use, wanted)
-	if err != nil {
-		return nil, err
-	}
-
-	node, err := os.OpenFile(s.loops.Path(number), unix.O_PATH|unix.O_NOFOLLOW, 0)
-	if err != nil {
-		return nil, fmt.Errorf("open the node of the device: %w", err)
-	}
-
-	return node, nil
-}
-
-// deviceFor is the device of a publication, which takes only what that may do.
-func (s *Service) deviceFor(ctx context.Context, use *staged.Volume, wanted staged.Publication) (int, error) {
-	if wanted.ReadOnly && !use.IsReadOnly() {
-		return s.attachBlock(ctx, use, true)
-	}
-
-	known, err := s.devices.get(use.VolumeID)
-	if err == nil && known.staged == none {
-		err = rpc.Errorf(codes.FailedPrecondition, "its device was taken away; unstage it and stage it again")
-	}
-
-	return known.staged, err
 }
 
 // NodeUnpublishVolume unmounts the volume from the target path, and removes
@@ -367,25 +261,25 @@ func (s *Service) NodeUnpublishVolume(
 		})
 }
 
-func (s *Service) unpublish(ctx context.Context, id, target string) error {
-	place, err := s.places.Target(target)
+func (s *Service) unpublish(ctx context.Context, id, targetPath string) error {
+	target, err := s.dirs.Target(targetPath)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 
-	if place != nil {
-		defer place.Close()
+	if target != nil {
+		defer target.Close()
 	}
 
 	use, known := s.stagedVolumes.Get(id)
-	publication, published := staged.Publication{}, false
-
 	if known {
-		publication, published = use.PublicationAt(target)
+		if publication, published := use.PublicationAt(targetPath); published {
+			return s.endPublication(ctx, use, publication, target)
+		}
 	}
 
-	if place != nil && !published {
-		lost, found, err := s.lostEphemeral(id, place)
+	if target != nil {
+		lost, found, err := s.lostEphemeral(id, target)
 		if err != nil {
 			return err
 		}
@@ -393,65 +287,51 @@ func (s *Service) unpublish(ctx context.Context, id, target string) error {
 		if found {
 			return s.destroyEphemeral(ctx, lost)
 		}
-	}
 
-	if place != nil {
-		if err := s.unmountTarget(id, use, published, place); err != nil {
+		if err := s.unmountUnrecorded(id, use, target); err != nil {
 			return err
 		}
 	}
 
-	if !published {
-		return errors.Join(s.withdrawLost(ctx, id, target), s.unstageLast(ctx, id))
-	}
-
-	if err := s.removeTarget(use, publication); err != nil {
-		return err
-	}
-
-	left := use.WithoutPublication(target)
-	if err := s.releaseReader(ctx, left); err != nil {
-		return err
-	}
-
-	return errors.Join(s.stagedVolumes.PutLazily(left), s.unstageLast(ctx, id))
+	return errors.Join(s.access.RemoveUnrecordedAssignment(ctx, id, targetPath), s.unstageLast(ctx, id))
 }
 
-// unmountTarget unmounts what is the volume's; without a record of it, only
-// what is certainly so.
-func (s *Service) unmountTarget(id string, use *staged.Volume, published bool, place *mount.Target) error {
-	if published {
-		return s.clear(use, place)
+// endPublication removes a recorded publication, and its record last.
+func (s *Service) endPublication(ctx context.Context, use *staged.Volume, publication staged.Publication, target *mount.Target) error {
+	if err := s.access.For(use).Unpublish(use, publication, target); err != nil {
+		return err
 	}
 
-	if use != nil && use.StagingPath == place.Path() {
-		return nil // what is mounted there is no publication
+	left := use.WithoutPublication(publication.TargetPath)
+	if err := s.access.DetachUnusedReader(ctx, left); err != nil {
+		return err
 	}
 
-	point, mounted, err := place.Mounted()
+	return errors.Join(s.stagedVolumes.PutLazily(left), s.unstageLast(ctx, use.VolumeID))
+}
+
+// unmountUnrecorded unmounts a publication that has no record, if the mount is certainly the
+// volume's. Use is nil if the volume has no record at all.
+func (s *Service) unmountUnrecorded(id string, use *staged.Volume, target *mount.Target) error {
+	if use != nil && use.StagingPath == target.Path() {
+		return nil // the mount is the staging
+	}
+
+	point, mounted, err := target.Mounted()
 	if err != nil || !mounted || !volume.IsID(id) {
 		return err
 	}
 
-	for _, lost := range unknownUses(id) {
-		ours, err := s.ours(lost, point)
+	for _, lost := range access.UnrecordedVolumes(id) {
+		isVolume, err := s.access.Observer().IsMountOf(lost, point)
 		if err != nil {
 			return err
 		}
 
-		if ours {
-			return s.clear(lost, place)
+		if isVolume {
+			return s.access.UnmountAllLayers(lost, target)
 		}
 	}
 
 	return nil
-}
-
-// unknownUses are what a volume may be that no record tells of.
-func unknownUses(id string) []*staged.Volume {
-	return []*staged.Volume{
-		{VolumeID: id, Parameters: volume.Parameters{Backing: volume.BackingImage}},
-		{VolumeID: id, Parameters: volume.Parameters{Backing: volume.BackingDirectory}},
-		{VolumeID: id, Parameters: volume.Parameters{Backing: volume.BackingImage, DirectAssign: true}},
-	}
 }

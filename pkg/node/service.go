@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
@@ -19,6 +18,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/queue"
 	"github.com/touchstone-csi/touchstone/pkg/capability"
 	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/node/access"
 	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
 	"github.com/touchstone-csi/touchstone/pkg/node/fsck"
 	"github.com/touchstone-csi/touchstone/pkg/node/probe"
@@ -26,7 +26,6 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/node/tuning"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
-	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 )
 
@@ -73,7 +72,7 @@ type Config struct {
 	// the volume says another; 0 is never.
 	CheckPeriod time.Duration
 	// Direct is about volumes that virtual machines mount.
-	Direct DirectConfig
+	Direct access.DirectConfig
 	// Run starts the tools of the filesystems; nil means the real ones.
 	Run filesystem.Runner
 	Log *slog.Logger
@@ -87,11 +86,11 @@ type Service struct {
 	config        Config
 	pools         *pool.Set
 	ops           *operation.Group
-	places        *mount.AllowedDirs
+	dirs          *mount.AllowedDirs
 	loops         *loop.Loops
 	stagedVolumes *staged.Records[*staged.Volume]
 	freezer       *freeze.Freezer
-	devices       *devices
+	access        *access.Provider
 	// inline are the ephemeral volumes.
 	inline  *inline
 	tuner   *tuning.Tuner
@@ -106,7 +105,7 @@ type Service struct {
 // New returns a service that keeps its records in store, which must not be
 // open yet.
 func New(config Config, store *state.Store, pools *pool.Set, ops *operation.Group,
-	places *mount.AllowedDirs, loops *loop.Loops,
+	dirs *mount.AllowedDirs, loops *loop.Loops,
 ) (*Service, error) {
 	if config.NodeID == "" {
 		return nil, errNoNodeID
@@ -129,9 +128,9 @@ func New(config Config, store *state.Store, pools *pool.Set, ops *operation.Grou
 	}
 
 	s := &Service{
-		config: config, pools: pools, ops: ops, places: places, loops: loops,
+		config: config, pools: pools, ops: ops, dirs: dirs, loops: loops,
 		stagedVolumes: staged.NewRecords[*staged.Volume](store, "uses"),
-		devices:       newDevices(loops), inline: newInline(store),
+		inline:        newInline(store),
 		tuner: tuning.New(queue.New(queue.DefaultSysBlock), cgroup.NewLimiter(config.CgroupRoot, config.Log),
 			store, config.Log),
 		walks: probe.NewPoolLimiter(),
@@ -140,7 +139,12 @@ func New(config Config, store *state.Store, pools *pool.Set, ops *operation.Grou
 		Limit: config.FreezeLimit, Loops: loops, OpenRoot: s.openRootOf, Log: config.Log,
 	}, store)
 	s.checker = s.newChecker(store)
-	s.prober, s.devices.find = s.newProber(), s.findAgain
+	s.access = access.New(access.Config{
+		Pools: pools, Ephemeral: config.Ephemeral, Dirs: dirs, Loops: loops, Volumes: s.stagedVolumes,
+		Tuner: s.tuner, Freezer: s.freezer, Checker: s.checker, Prober: attachmentObserver{s},
+		Direct: config.Direct, Run: config.Run, Log: config.Log,
+	})
+	s.prober = s.newProber()
 	config.Admission.Register(s)
 
 	return s, nil
@@ -152,75 +156,6 @@ var (
 	errNoAdmission = errors.New("there is no pool admission")
 	errNoDirect    = errors.New("nobody knows what is assigned to virtual machines")
 )
-
-// Recover compares the records with what is really there, before the first
-// call: after a reboot, or when somebody has unmounted something, records are
-// left that nothing belongs to.
-func (s *Service) Recover(ctx context.Context) error {
-	s.stagedVolumes.Load()
-	s.freezer.Load()
-	s.checker.Load()
-	// Before all else, because programs that write to a frozen filesystem wait for it.
-	s.freezer.ThawRecorded()
-
-	if err := s.config.Direct.Root.ClearTemporary(); err != nil {
-		// It harms nobody but who uses direct volumes, and is told them again.
-		s.config.Log.Error("what a killed writer has left is in the way of direct volumes", "error", err)
-	}
-
-	s.inline.Load()
-	s.tuner.Load()
-
-	attached, err := s.loops.Attachments()
-	if err != nil {
-		return fmt.Errorf("recover: %w", err)
-	}
-
-	s.findDevices(attached)
-	s.findRenamed(attached)
-
-	for _, use := range s.stagedVolumes.All() {
-		// One sick volume must not keep the others from being used.
-		if err := s.reconcile(ctx, use); err != nil {
-			s.config.Log.Error("the use of a volume could not be recovered", "volume", use.VolumeID, "error", err)
-		}
-	}
-
-	s.recoverTuning()
-
-	return nil
-}
-
-// RecoverPool ends what was left half-done in a pool, after a crash or since the
-// pool has failed, before the pool is served.
-func (s *Service) RecoverPool(ctx context.Context, place *pool.Pool) error {
-	// A node has ephemeral volumes in each pool.
-	if _, err := place.Ephemeral(); err != nil {
-		return fmt.Errorf("recover pool %q: %w", place.Name(), err)
-	}
-
-	if err := place.RemoveStaleScratch(ctx); err != nil {
-		s.config.Log.Error("cannot remove unfinished copies; the next start retries it", "pool", place.Name(), "error", err)
-	}
-
-	return nil
-}
-
-// PoolServed puts in force what holds for the volumes of a pool that is served from
-// now on, and ends its ephemeral volumes that are not in use any more.
-func (s *Service) PoolServed(ctx context.Context, poolName string) {
-	for _, use := range s.stagedVolumes.All() {
-		if use.Parameters.Pool != poolName {
-			continue
-		}
-
-		if err := s.refresh(ctx, use.VolumeID, int(s.occasions.Add(1))); err != nil {
-			s.config.Log.Error("the mutable parameters of a volume are not in force", "volume", use.VolumeID, "error", err)
-		}
-	}
-
-	s.recoverEphemeral(ctx, poolName)
-}
 
 // Observe probes all volumes, so that the first answer about the health of one has
 // something to go by. It follows RecoverPool.
@@ -239,31 +174,8 @@ func (s *Service) Close() error {
 	return s.tuner.Close()
 }
 
-// InUse returns where the volume is published, or else staged. An error says that
-// it is unknown whether it is.
-func (s *Service) InUse(volumeID string) (user string, used bool, err error) {
-	use, ok := s.stagedVolumes.Get(volumeID)
-	if !ok {
-		return "", false, nil
-	}
-
-	for _, publication := range use.Publications {
-		used, err := s.published(use, publication)
-		if used || err != nil {
-			return publication.TargetPath, used, err
-		}
-	}
-
-	used, err = s.staged(use)
-
-	// A program that has a device open which is about to go uses the volume still.
-	if err == nil && !used && use.ExposesRawDevice() {
-		_, used, err = s.devices.attachment(volumeID)
-		err = unknown(err, use, "attached")
-	}
-
-	return use.StagingPath, used, err
-}
+// Access returns what makes volumes usable on this node.
+func (s *Service) Access() *access.Provider { return s.access }
 
 // NodeGetInfo answers with the node's id, limit and topology (CSI v1.13,
 // NodeGetInfo).
@@ -284,22 +196,22 @@ func (s *Service) NodeGetCapabilities(
 	return &csi.NodeGetCapabilitiesResponse{Capabilities: s.config.Capabilities.Node()}, nil
 }
 
-// poolOf returns the pool that a volume in use is in.
-func (s *Service) poolOf(use *staged.Volume) (*pool.Pool, error) {
-	pools := s.pools
-	if use.Ephemeral {
-		pools = s.config.Ephemeral
+// attachmentObserver reports attachments and unmounts to the probes.
+type attachmentObserver struct{ service *Service }
+
+func (o attachmentObserver) Attached(v *staged.Volume, device *loop.Device, imageBytes int64, second bool) {
+	observations := o.service.prober.Observations()
+	if second {
+		observations.AddReader(v.VolumeID, device.Number)
+
+		return
 	}
 
-	place, err := pools.Get(use.Parameters.Pool)
+	observations.Attach(v.VolumeID, probe.Attachment{Number: device.Number, Sequence: device.Sequence}, imageBytes, v.Ephemeral)
+}
 
-	switch {
-	case errors.Is(err, pool.ErrUnknown):
-		return nil, rpc.Errorf(codes.FailedPrecondition, "volume %s is in pool %q, which this node does not have (--pool)",
-			use.VolumeID, use.Parameters.Pool)
-	case err != nil:
-		return nil, fmt.Errorf("volume %s: %w", use.VolumeID, err)
-	default:
-		return place, nil
-	}
+func (o attachmentObserver) Detached(number int) { o.service.prober.Observations().Detach(number) }
+
+func (o attachmentObserver) Close(volumeID string) (reopen func()) {
+	return o.service.prober.CloseGate(volumeID)
 }

@@ -5,13 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"strconv"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/capability"
+	"github.com/touchstone-csi/touchstone/pkg/node/access"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
@@ -95,7 +96,7 @@ func parseStage(request *csi.NodeStageVolumeRequest) (*staged.Volume, error) {
 		return nil, rpc.Errorf(codes.NotFound, "volume %s does not exist", request.GetVolumeId())
 	}
 
-	slot := none
+	slot := access.NoDevice
 	if given, ok := request.GetPublishContext()[volume.KeySlot]; ok {
 		if slot, err = strconv.Atoi(given); err != nil || slot < 0 {
 			return nil, rpc.Invalid("publish_context: %s is %q; pass it on as ControllerPublishVolume gave it", volume.KeySlot, given)
@@ -112,7 +113,7 @@ func parseStage(request *csi.NodeStageVolumeRequest) (*staged.Volume, error) {
 
 func (s *Service) stage(ctx context.Context, wanted *staged.Volume) error {
 	if current, known := s.stagedVolumes.Get(wanted.VolumeID); known {
-		staged, err := s.staged(current)
+		staged, err := s.access.For(current).IsStaged(current)
 		if err != nil {
 			return err
 		}
@@ -122,7 +123,7 @@ func (s *Service) stage(ctx context.Context, wanted *staged.Volume) error {
 		}
 	}
 
-	place, err := s.places.Target(wanted.StagingPath)
+	staging, err := s.dirs.Target(wanted.StagingPath)
 	if errors.Is(err, fs.ErrNotExist) {
 		return rpc.Errorf(codes.FailedPrecondition, "the CO must make the staging directory: %w", err)
 	}
@@ -130,9 +131,9 @@ func (s *Service) stage(ctx context.Context, wanted *staged.Volume) error {
 	if err != nil {
 		return err
 	}
-	defer place.Close()
+	defer staging.Close()
 
-	if err := s.exists(wanted); err != nil {
+	if err := s.access.For(wanted).CheckStored(wanted); err != nil {
 		return err
 	}
 
@@ -149,7 +150,7 @@ func (s *Service) stage(ctx context.Context, wanted *staged.Volume) error {
 		s.prober.Observations().Forget(wanted.VolumeID)
 	}
 
-	if err := s.assemble(ctx, wanted, place); err != nil {
+	if err := s.access.For(wanted).Stage(ctx, wanted, staging); err != nil {
 		if len(wanted.Publications) > 0 {
 			return err
 		}
@@ -176,28 +177,6 @@ func checkSameStaging(u, wanted *staged.Volume) error {
 	}
 }
 
-// exists returns NOT_FOUND unless the pool holds the volume.
-func (s *Service) exists(use *staged.Volume) error {
-	place, err := s.poolOf(use)
-	if err != nil {
-		return err
-	}
-
-	open := func() (*os.File, error) { return place.OpenImage(use.VolumeID, os.O_RDONLY) }
-	if !use.IsImage() {
-		open = func() (*os.File, error) { return place.OpenDirectory(use.VolumeID) }
-	}
-
-	file, err := open()
-	if err != nil {
-		return err
-	}
-
-	_ = file.Close()
-
-	return nil
-}
-
 // keepPublications takes over those that outlived a staging which somebody has
 // unmounted.
 func (s *Service) keepPublications(wanted *staged.Volume) (*staged.Volume, error) {
@@ -214,105 +193,6 @@ func (s *Service) keepPublications(wanted *staged.Volume) (*staged.Volume, error
 	wanted.Publications = left.Publications
 
 	return wanted, nil
-}
-
-// assemble puts together what the volume is used through.
-func (s *Service) assemble(ctx context.Context, use *staged.Volume, place *mount.Target) error {
-	if use.IsImage() && !use.IsDirect() {
-		if err := s.checkNotAssigned(use); err != nil {
-			return err
-		}
-	}
-
-	if use.Capability.Block {
-		_, err := s.attachBlock(ctx, use, use.IsReadOnly())
-		if err == nil && !use.IsReadOnly() {
-			// What is on it from now on is its user's to check.
-			err = s.checker.Forget(use.VolumeID)
-		}
-
-		return err
-	}
-
-	if use.IsDirect() {
-		return s.stageDirect(ctx, use)
-	}
-
-	// Of a driver that lost its records: the same volume, mounted as before.
-	if mounted, err := s.mountedAt(use, use.StagingPath); mounted || err != nil {
-		return err
-	}
-
-	if err := s.clear(use, place); err != nil {
-		return err
-	}
-
-	made, err := place.MakeDir(stagingMode)
-	if err != nil {
-		return err
-	}
-
-	if err = s.mountVolume(ctx, use, place); err != nil && made {
-		err = errors.Join(err, place.Remove())
-	}
-
-	return err
-}
-
-func (s *Service) mountVolume(ctx context.Context, use *staged.Volume, place *mount.Target) error {
-	options, err := mountOptions(use.Capability, use.IsReadOnly())
-	if err != nil {
-		return err
-	}
-
-	if use.IsImage() {
-		return s.mountImage(ctx, use, place, options)
-	}
-
-	return s.bindDirectory(use, place, options)
-}
-
-// mountOptions are those of a volume's mounts. A mounted volume has no devices
-// unless its mount flags say "dev"; the node of a raw-block volume is one.
-func mountOptions(capability volume.Capability, readOnly bool) (mount.Options, error) {
-	options, err := mount.ParseFlags(capability.MountFlags)
-	if err != nil {
-		return mount.Options{}, err
-	}
-
-	if !capability.Block {
-		options = options.WithoutDevices()
-	}
-
-	if readOnly {
-		options = options.WithReadOnly()
-	}
-
-	return options, nil
-}
-
-// stagingMode is for a staging directory that the CO did not make.
-const stagingMode = 0o750
-
-func (s *Service) bindDirectory(use *staged.Volume, place *mount.Target, options mount.Options) error {
-	bytes, err := s.poolOf(use)
-	if err != nil {
-		return err
-	}
-
-	directory, err := bytes.OpenDirectory(use.VolumeID)
-	if err != nil {
-		return err
-	}
-	defer directory.Close()
-
-	tree, err := mount.Bind(directory, options)
-	if err != nil {
-		return err
-	}
-	defer tree.Close()
-
-	return tree.Attach(place)
 }
 
 // NodeUnstageVolume unmounts the volume from the staging path and detaches its
@@ -361,7 +241,7 @@ func (s *Service) unstage(ctx context.Context, id, path string) error {
 			use.Publications[0].TargetPath)
 	}
 
-	if err := s.dismantle(ctx, use); err != nil {
+	if err := s.access.For(use).Unstage(ctx, use); err != nil {
 		return err
 	}
 
@@ -370,7 +250,7 @@ func (s *Service) unstage(ctx context.Context, id, path string) error {
 
 // unstageUnknown unmounts a volume that the records were lost of.
 func (s *Service) unstageUnknown(ctx context.Context, id, path string) error {
-	if err := s.checkNotAssigned(&staged.Volume{VolumeID: id}); err != nil {
+	if err := s.access.CheckNotAssigned(&staged.Volume{VolumeID: id}); err != nil {
 		return err
 	}
 
@@ -381,50 +261,34 @@ func (s *Service) unstageUnknown(ctx context.Context, id, path string) error {
 			return err
 		}
 
-		mounted, err := s.mountedAt(use, path)
+		mounted, err := s.access.Observer().IsMountedAt(use, path)
 		if err != nil {
 			return err
 		}
 
 		if mounted && volume.IsID(id) {
-			return s.dismantle(ctx, use)
+			return s.access.For(use).Unstage(ctx, use)
 		}
 	}
 
 	return nil
 }
 
-// dismantle takes apart what assemble has put together.
-func (s *Service) dismantle(ctx context.Context, use *staged.Volume) error {
-	if use.ExposesRawDevice() {
-		return s.releaseDevices(ctx, use)
-	}
-
-	place, err := s.places.Target(use.StagingPath)
-	if errors.Is(err, fs.ErrNotExist) {
+// checkMountGroup refuses an invalid group, and any group if VOLUME_MOUNT_GROUP is not
+// advertised (CSI v1.13).
+func (s *Service) checkMountGroup(wanted volume.Capability) error {
+	if wanted.MountGroup == "" {
 		return nil
 	}
 
-	if err != nil {
-		return err
-	}
-	defer place.Close()
-
-	point, mounted, err := place.Mounted()
-	if err != nil {
-		return err
+	if !s.config.Capabilities.Has(capability.VolumeMountGroup) {
+		return rpc.Invalid("volume_capability: volume_mount_group: VOLUME_MOUNT_GROUP is not advertised; " +
+			"leave the group to the CO, or start the driver with --volume-mount-group")
 	}
 
-	attachment, isImage, err := s.attachmentOf(use, point)
-	if err != nil {
-		return err
+	if _, err := wanted.MountGroupID(); err != nil {
+		return rpc.Invalid("volume_capability: %w", err)
 	}
 
-	if err := s.clear(use, place); err != nil || !mounted || !isImage {
-		return err
-	}
-
-	// The kernel detaches it with the last mount; here it is only awaited, and
-	// its number becomes free.
-	return s.detached(ctx, use, attachment)
+	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/capability"
 	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/node/observe"
 	"github.com/touchstone-csi/touchstone/pkg/node/probe"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
@@ -173,66 +174,60 @@ func (s *Service) usedAt(id, path string) (*staged.Volume, error) {
 	return use, nil
 }
 
+// usage reads the usage of the volume at the path.
 func (s *Service) usage(ctx context.Context, id string, use *staged.Volume, path string) (measured, error) {
-	if use.ExposesRawDevice() {
-		device, err := s.deviceUsage(id, use, path)
+	var at *mount.Target
 
-		return measured{answer: device}, err
-	}
-
-	place, err := s.mountedPlace(id, use, path)
-	if err != nil {
-		return measured{}, err
-	}
-	defer place.Close()
-
-	filesystem, err := place.Usage()
-	if err != nil {
-		return measured{}, err
-	}
-
-	usage := filesystem
-
-	if !use.IsImage() {
-		if usage, err = s.directoryUsage(ctx, use, usage); err != nil {
+	// Nothing is mounted at the staging path of a raw device.
+	if !use.ExposesRawDevice() || path != use.StagingPath {
+		var err error
+		if at, err = s.mountedTarget(id, use, path); err != nil {
 			return measured{}, err
 		}
+		defer at.Close()
 	}
 
-	s.prober.Observations().SetUsage(id, *probe.UsageFrom(usage))
+	stats, err := s.access.For(use).Stats(ctx, use, at)
+	if err != nil {
+		return measured{}, err
+	}
 
-	return measured{answer: volumeUsages(usage), filesystem: &filesystem}, nil
+	if stats.Filesystem != nil {
+		s.prober.Observations().SetUsage(id, *probe.UsageFrom(stats.Usage))
+	}
+
+	return measured{answer: volumeUsages(stats.Usage), filesystem: stats.Filesystem}, nil
 }
 
-// mountedPlace returns the directory at which the volume is mounted. Error: NOT_FOUND, also
+// mountedTarget returns the directory at which the volume is mounted. Error: NOT_FOUND, also
 // where another mount covers it, whose usage is not the volume's.
-func (s *Service) mountedPlace(id string, use *staged.Volume, path string) (*mount.Target, error) {
-	place, err := s.places.Target(path)
-	if isNowhere(err) {
+func (s *Service) mountedTarget(id string, use *staged.Volume, path string) (*mount.Target, error) {
+	target, err := s.dirs.Target(path)
+	if observe.IsNoMountTarget(err) {
 		return nil, rpc.Errorf(codes.NotFound, "volume %s: %w", use.VolumeID, err)
 	}
 
 	if err != nil {
-		return nil, unknown(err, use, "mounted at "+path)
+		return nil, observe.Unknown(err, use, "mounted at "+path)
 	}
 
-	point, mounted, err := place.Mounted()
+	point, mounted, err := target.Mounted()
 	if err == nil && mounted {
 		if s.prober.Observations().IsVolumesMount(id, path, point.ID) {
-			return place, nil
+			return target, nil
 		}
 
-		mounted, err = s.ours(use, point)
+		mounted, err = s.access.Observer().IsMountOf(use, point)
 	}
 
 	if err == nil && mounted {
-		return place, nil
+		return target, nil
 	}
 
-	place.Close()
+	target.Close()
 
 	if err != nil {
-		return nil, unknown(err, use, "mounted at "+path)
+		return nil, observe.Unknown(err, use, "mounted at "+path)
 	}
 
 	return nil, rpc.Errorf(codes.NotFound, "volume %s is not mounted at %s any more", use.VolumeID, path)
@@ -247,54 +242,6 @@ func volumeUsages(usage mount.Usage) []*csi.VolumeUsage {
 	return amounts
 }
 
-// directoryUsage replaces the usage of the pool's filesystem by that of the volume's
-// directory. Its total is what it uses and what is available.
-func (s *Service) directoryUsage(ctx context.Context, use *staged.Volume, of mount.Usage) (mount.Usage, error) {
-	place, err := s.poolOf(use)
-	if err != nil {
-		return mount.Usage{}, err
-	}
-
-	own, err := place.DirectoryUsage(ctx, use.VolumeID)
-	if err != nil {
-		return mount.Usage{}, err
-	}
-
-	of.Bytes.Used, of.Bytes.Total = own.Bytes, own.Bytes+of.Bytes.Available
-	if of.Inodes.Total > 0 {
-		of.Inodes.Used, of.Inodes.Total = own.Inodes, own.Inodes+of.Inodes.Available
-	}
-
-	return of, nil
-}
-
 func volumeUsage(unit csi.VolumeUsage_Unit, amount mount.Amount) *csi.VolumeUsage {
 	return &csi.VolumeUsage{Unit: unit, Total: amount.Total, Used: amount.Used, Available: amount.Available}
-}
-
-func (s *Service) deviceUsage(id string, use *staged.Volume, path string) ([]*csi.VolumeUsage, error) {
-	if path != use.StagingPath {
-		place, err := s.mountedPlace(id, use, path)
-		if err != nil {
-			return nil, err
-		}
-
-		place.Close()
-	}
-
-	got, err := s.devices.sought(use.VolumeID)
-	if err != nil {
-		return nil, err
-	}
-
-	vitals, attached, err := s.loops.BasicStatus(got.staged)
-	if err != nil {
-		return nil, err
-	}
-
-	if !attached || vitals.Sequence != got.stagedSequence {
-		return nil, rpc.Errorf(codes.NotFound, "volume %s is not attached any more", use.VolumeID)
-	}
-
-	return []*csi.VolumeUsage{{Unit: csi.VolumeUsage_BYTES, Total: vitals.SizeBytes}}, nil
 }

@@ -41,7 +41,7 @@ func (s *Service) stagingOf(ctx context.Context, request *csi.NodePublishVolumeR
 
 	// It may also be the CO's place, of before the capability was disabled.
 	if current, known := s.stagedVolumes.Get(request.GetVolumeId()); known {
-		if staged, err := s.staged(current); staged || err != nil {
+		if staged, err := s.access.For(current).IsStaged(current); staged || err != nil {
 			return current.StagingPath, err
 		}
 	}
@@ -69,7 +69,7 @@ func (s *Service) unstageLast(ctx context.Context, volumeID string) error {
 		return nil
 	}
 
-	if err := s.dismantle(ctx, use); err != nil {
+	if err := s.access.For(use).Unstage(ctx, use); err != nil {
 		return err
 	}
 
@@ -84,7 +84,7 @@ func (s *Service) unstageLast(ctx context.Context, volumeID string) error {
 
 // removeOwnStaging removes the mount point, which raw-block volumes have none of.
 func (s *Service) removeOwnStaging(path string) error {
-	place, err := s.places.Target(path)
+	place, err := s.dirs.Target(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

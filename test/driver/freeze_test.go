@@ -31,6 +31,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/node"
+	nodeaccess "github.com/touchstone-csi/touchstone/pkg/node/access"
 	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
@@ -91,7 +92,7 @@ func openNode(ctx context.Context, config nodeConfig, log *slog.Logger) (*frozen
 	served, err := node.New(node.Config{
 		NodeID: harness.NodeID, Ephemeral: ephemeral, Admission: &pool.Admission{Overcommit: 1}, Log: log, FreezeLimit: config.FreezeLimit,
 		StagingDir: filepath.Join(config.KubeletDir, "own"), CgroupRoot: "/sys/fs/cgroup", Run: config.Run,
-		Direct: node.DirectConfig{
+		Direct: nodeaccess.DirectConfig{
 			Root: kata.NewRoot(config.DirectRoot), Guest: kata.NewGuest(kata.GuestConfig{}),
 		},
 	}, store, pools, operation.NewGroup(), places, loop.NewLoops(loop.LoopsOptions{}))

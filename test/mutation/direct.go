@@ -49,8 +49,8 @@ func directMutants() []mutant {
 			breaks: "the runtime is given a path that is not the device's", tests: root("TestHostPaths"),
 		},
 		{
-			name: "direct/staged-while-a-guest-has-it", file: "pkg/node/direct_stage.go",
-			old: `	if err := s.checkNoGuest(use); err != nil {
+			name: "direct/staged-while-a-guest-has-it", file: "pkg/node/access/direct_stage.go",
+			old: `	if err := d.CheckNoGuest(v); err != nil {
 		return err
 	}
 `,
@@ -58,8 +58,8 @@ func directMutants() []mutant {
 			breaks: "host and guest write one filesystem", tests: driver("TestDirectWithoutRecords", "TestDirectIsTakenDownWithoutRecords"),
 		},
 		{
-			name: "direct/staged-while-the-device-is-open", file: "pkg/node/direct_stage.go",
-			old: `	if err := s.checkFree(use); err != nil {
+			name: "direct/staged-while-the-device-is-open", file: "pkg/node/access/direct_stage.go",
+			old: `	if err := d.checkNotAttached(v); err != nil {
 		return err
 	}
 `,
@@ -68,26 +68,26 @@ func directMutants() []mutant {
 			tests:  driver("TestDirectIsKeptByItsGuest", "TestDirectStaysForOthers"),
 		},
 		{
-			name: "direct/guest-writes-read-only-volume", file: "pkg/node/direct_assign.go",
+			name: "direct/guest-writes-read-only-volume", file: "pkg/node/access/direct_assign.go",
 			old:    `return flag == "rw" || flag == "ro" }), "ro")`,
 			new:    `return flag == "ro" }), "rw")`,
 			breaks: "a guest mounts a read-only volume writable", tests: driver("TestDirectReadOnlyPublication", "TestDirectReader"),
 		},
 		{
-			name: "direct/assignment-left", file: "pkg/node/observe.go",
-			old:    `errors.Join(s.tuner.RemoveLimits(publication.TargetPath), s.withdraw(use, publication.TargetPath))`,
-			new:    `s.tuner.RemoveLimits(publication.TargetPath)`,
+			name: "direct/assignment-left", file: "pkg/node/access/direct.go",
+			old:    `d.removeAssignment(p.TargetPath), d.removeTarget(p))`,
+			new:    `d.removeTarget(p))`,
 			breaks: "the runtime gives a later pod the device of an earlier one", tests: driver("TestDirectLife"),
 		},
 		{
-			name: "direct/number-of-a-lost-device-trusted", file: "pkg/node/devices.go",
+			name: "direct/number-of-a-lost-device-trusted", file: "pkg/node/access/devices.go",
 			old:    `attached && now.Sequence != sequence {`,
 			new:    `attached && now.Sequence == 0 {`,
 			breaks: "a pod gets the image that now has the number of a lost device",
 			tests:  driver("TestDirectLosesItsDevice", "TestNumberOfALoopDeviceThatAnotherImageGets"),
 		},
 		{
-			name: "direct/forged-file-stays", file: "pkg/node/direct_assign.go",
+			name: "direct/forged-file-stays", file: "pkg/node/access/direct_assign.go",
 			old:    `point.SuperReadOnly && err == nil && bytes.Equal(shown, plugin) {`,
 			new:    `point.SuperReadOnly && err == nil && bytes.HasPrefix(shown, plugin[:1]) {`,
 			breaks: "what a container has written for the runtime is kept", tests: driver("TestDirectIsForged"),

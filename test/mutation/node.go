@@ -6,15 +6,15 @@ func nodeMutants() []mutant {
 
 	return []mutant{
 		{
-			name: "node/read-only-publication-writable", file: "pkg/node/publish.go",
-			old:    `mountOptions(wanted.Capability, wanted.ReadOnly || use.IsReadOnly())`,
-			new:    `mountOptions(wanted.Capability, use.IsReadOnly())`,
+			name: "node/read-only-publication-writable", file: "pkg/node/access/mounts.go",
+			old:    `MountOptions(publication.Capability, publication.ReadOnly || v.IsReadOnly())`,
+			new:    `MountOptions(publication.Capability, v.IsReadOnly())`,
 			breaks: "a pod writes a volume that it has read-only", tests: driver("TestReadOnlyBesideWritable"),
 		},
 		{
-			name: "node/read-only-staging-writable", file: "pkg/node/stage.go",
-			old:    `mountOptions(use.Capability, use.IsReadOnly())`,
-			new:    `mountOptions(use.Capability, use.ReadOnly && use.Copy)`,
+			name: "node/read-only-staging-writable", file: "pkg/node/access/mounts.go",
+			old:    `MountOptions(v.Capability, v.IsReadOnly())`,
+			new:    `MountOptions(v.Capability, v.ReadOnly && v.Copy)`,
 			breaks: "a volume that is attached read-only is mounted writable",
 			tests:  driver("TestStagingOfReadersIsReadOnly"),
 		},
@@ -56,51 +56,51 @@ func nodeMutants() []mutant {
 			tests:  driver("TestAModeForManyDoesNotJoinOneForOne"),
 		},
 		{
-			name: "node/data-formatted", file: "pkg/node/filesystem.go",
+			name: "node/data-formatted", file: "pkg/node/access/format.go",
 			old:    `if !blank {`,
 			new:    `if !blank && found != "" {`,
 			breaks: "an image that holds unknown data is formatted", tests: driver("TestWhatIsNotBlankIsNotFormatted"),
 		},
 		{
-			name: "node/not-checked", file: "pkg/node/filesystem.go",
-			old:    `checked := !fresh && `,
-			new:    `checked := fresh && `,
+			name: "node/not-checked", file: "pkg/node/access/image.go",
+			old:    `checked := !formatted && `,
+			new:    `checked := formatted && `,
 			breaks: "a damaged filesystem is mounted", tests: driver("TestDamagedFilesystem", "TestCrashedFilesystem"),
 		},
 		{
-			name: "node/copy-keeps-uuid", file: "pkg/node/filesystem.go",
-			old:    `if err == nil && use.Copy {`,
-			new:    `if err == nil && use.Copy && use.IsReadOnly() {`,
+			name: "node/copy-keeps-uuid", file: "pkg/node/access/filesystem.go",
+			old:    `if err == nil && v.Copy {`,
+			new:    `if err == nil && v.Copy && v.IsReadOnly() {`,
 			breaks: "a clone cannot be mounted beside its source", tests: driver("TestCopiesStandSideBySide"),
 		},
 		{
-			name: "node/foreign-mount-unmounted", file: "pkg/node/observe.go",
-			old:    `if !mayGo {`,
-			new:    `if !mayGo && point.Major != 0 && use.Capability.Block {`,
+			name: "node/foreign-mount-unmounted", file: "pkg/node/access/mounts.go",
+			old: `if !isVolume {
+			return rpc`,
+			new: `if !isVolume && point.Major != 0 && v.Capability.Block {
+			return rpc`,
 			breaks: "what another program has mounted at a target is unmounted",
 			tests:  driver("TestForeignMountAtTheTarget", "TestAnotherVolumeAtTheTarget"),
 		},
 		{
-			name: "node/target-of-the-co-removed", file: "pkg/node/observe.go",
-			old:    `if publication.Made {`,
-			new:    `if publication.TargetPath != "" {`,
+			name: "node/target-of-the-co-removed", file: "pkg/node/access/mounts.go",
+			old:    `if !publication.Made {`,
+			new:    `if publication.TargetPath == "" {`,
 			breaks: "a target directory that the CO made is removed", tests: driver("TestTargetThatTheCOMade"),
 		},
 		{
-			name: "node/device-kept-after-unstaging", file: "pkg/node/stage.go",
-			old:    `return s.releaseDevices(ctx, use)`,
+			name: "node/device-kept-after-unstaging", file: "pkg/node/access/rawdevice.go",
+			old:    `return r.DetachAll(ctx, v)`,
 			new:    `return nil`,
 			breaks: "a raw block volume keeps its loop device", tests: driver("TestLife"),
 		},
 		{
 			name: "node/readers-device-kept", file: "pkg/node/publish.go",
-			old: `	left := use.WithoutPublication(target)
-	if err := s.releaseReader(ctx, left); err != nil {
+			old: `	if err := s.access.DetachUnusedReader(ctx, left); err != nil {
 		return err
 	}
 `,
-			new: `	left := use.WithoutPublication(target)
-`,
+			new:    ``,
 			breaks: "the second device of read-only publications is left", tests: driver("TestReadOnlyBesideWritable", "TestLife"),
 		},
 		{
@@ -124,42 +124,42 @@ func nodeMutants() []mutant {
 			tests:  driver("TestStagingIsRecordedFirst"),
 		},
 		{
-			name: "node/expanded-beyond-device", file: "pkg/node/expand.go",
-			old:    `if size < required {`,
-			new:    `if size < required-required {`,
+			name: "node/expanded-beyond-device", file: "pkg/node/access/rawdevice.go",
+			old:    `if size < requiredBytes {`,
+			new:    `if size < requiredBytes-requiredBytes {`,
 			breaks: "an expansion that has not happened is answered with success",
 			tests:  driver("TestExpansionsTellTheNode"),
 		},
 		{
-			name: "node/filesystem-not-grown", file: "pkg/node/expand.go",
-			old:    `return size, s.growMounted(ctx, use, size)`,
+			name: "node/filesystem-not-grown", file: "pkg/node/access/image.go",
+			old:    `return size, m.growMounted(ctx, v, size)`,
 			new:    `return size, nil`,
 			breaks: "an expanded volume's filesystem keeps its size", tests: driver("TestLife"),
 		},
 		{
-			name: "node/frozen-after-a-kill", file: "pkg/node/service.go",
+			name: "node/frozen-after-a-kill", file: "pkg/node/recovery.go",
 			old: `	s.freezer.ThawRecorded()
 `,
 			new:    ``,
 			breaks: "a filesystem that a killed driver froze stays frozen", tests: command{pkg: "./test/driver", run: "^TestFreezeEndsWithTheNextStart$/^ext4$"},
 		},
 		{
-			name: "node/devices-not-found-again", file: "pkg/node/service.go",
-			old: `	s.findDevices(attached)
+			name: "node/devices-not-found-again", file: "pkg/node/access/find.go",
+			old: `	p.findByName(attached)
 `,
 			new:    ``,
 			breaks: "raw block volumes count as unstaged after a restart",
 			tests:  driver("TestLife", "TestDeviceNumbers", "TestARestartTidiesUp", "TestDirectOutlivesTheDriver"),
 		},
 		{
-			name: "node/ephemeral-volumes-not-recovered", file: "pkg/node/service.go",
+			name: "node/ephemeral-volumes-not-recovered", file: "pkg/node/recovery.go",
 			old: `	s.recoverEphemeral(ctx, poolName)
 `,
 			new:    ``,
 			breaks: "inline volumes of before a reboot keep their space", tests: driver("TestEphemeralAfterAReboot"),
 		},
 		{
-			name: "node/limits-not-applied-at-start", file: "pkg/node/service.go",
+			name: "node/limits-not-applied-at-start", file: "pkg/node/recovery.go",
 			old: `		if use.Parameters.Pool != poolName {
 			continue
 		}
@@ -197,7 +197,7 @@ func nodeMutants() []mutant {
 			tests:  driver("TestEphemeralTakesPartInThePromise", "TestEphemeralLife"),
 		},
 		{
-			name: "node/directory-usage-is-the-pools", file: "pkg/node/stats.go",
+			name: "node/directory-usage-is-the-pools", file: "pkg/node/access/directory.go",
 			old:    `of.Bytes.Used, of.Bytes.Total = own.Bytes, own.Bytes+of.Bytes.Available`,
 			new:    `of.Bytes.Total = own.Bytes + of.Bytes.Used + of.Bytes.Available`,
 			breaks: "a directory volume's statistics are those of the whole pool", tests: driver("TestUsageIsTheVolumesOwn"),
@@ -216,7 +216,7 @@ func nodeMutants() []mutant {
 			tests:  in("test/driver", "TestAPodAuthorDoesNotChooseWhatAnErrorDoes"),
 		},
 		{
-			name: "node/device-nodes-work", file: "pkg/node/stage.go",
+			name: "node/device-nodes-work", file: "pkg/node/access/mounts.go",
 			old:    `options = options.WithoutDevices()`,
 			new:    `_ = options.WithoutDevices()`,
 			breaks: "a device node that a volume holds opens the device of the host",

@@ -1,0 +1,67 @@
+package access
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+)
+
+// rawBlock is the access to a volume as a block device: the node of its loop device is bound
+// to the target paths.
+type rawBlock struct{ rawDevice }
+
+// Stage attaches the image. Nothing is mounted at the staging path.
+func (b rawBlock) Stage(ctx context.Context, v *staged.Volume, _ *mount.Target) error {
+	if err := b.CheckNotAssigned(v); err != nil {
+		return err
+	}
+
+	_, err := b.attachDevice(ctx, v, v.IsReadOnly())
+	if err == nil && !v.IsReadOnly() {
+		// From now on the volume's user decides whether there is a filesystem to check.
+		err = b.config.Checker.Forget(v.VolumeID)
+	}
+
+	return err
+}
+
+func (b rawBlock) Publish(ctx context.Context, v *staged.Volume, p staged.Publication, target *mount.Target) error {
+	if _, err := target.MakeFile(targetFileMode); err != nil {
+		return err
+	}
+
+	number, err := b.deviceFor(ctx, v, p)
+	if err != nil {
+		return err
+	}
+
+	node, err := os.OpenFile(b.config.Loops.Path(number), unix.O_PATH|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return fmt.Errorf("open the node of the device: %w", err)
+	}
+	defer node.Close()
+
+	return b.bind(ctx, v, p, node, target)
+}
+
+func (b rawBlock) Republish(_ context.Context, v *staged.Volume, p staged.Publication) error {
+	return b.checkNotCovered(v, p)
+}
+
+func (b rawBlock) IsPublished(v *staged.Volume, p staged.Publication) (bool, error) {
+	return b.isMountPublished(v, p.TargetPath)
+}
+
+func (b rawBlock) Unpublish(v *staged.Volume, p staged.Publication, target *mount.Target) error {
+	return b.unpublishMount(v, p, target)
+}
+
+// Expand grows the device; its user grows what is on it.
+func (b rawBlock) Expand(_ context.Context, v *staged.Volume, path string, requiredBytes int64) (int64, error) {
+	return b.resize(v, path, requiredBytes)
+}

@@ -1,0 +1,91 @@
+package access
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+)
+
+// finishUUIDChange completes a change of the UUID that a crash has interrupted, because a
+// filesystem with two UUIDs fails every check. The change may be to the UUID of another
+// volume: the source may have been in the middle of it when it was copied.
+func finishUUIDChange(ctx context.Context, v *staged.Volume, used filesystem.Filesystem, device *loop.Device) error {
+	if !v.Copy {
+		return nil
+	}
+
+	found, err := filesystem.UUID(device.File())
+	if err != nil {
+		return fmt.Errorf("read the filesystem's UUID: %w", err)
+	}
+
+	done, err := used.HasUUID(device.File(), found)
+	if err != nil {
+		return fmt.Errorf("check the filesystem's UUID: %w", err)
+	}
+
+	if done {
+		return nil
+	}
+
+	return used.SetUUID(ctx, device.Path, found)
+}
+
+// finishCopyForReaders does at the first staging of a copy what a read-only mount cannot do: it
+// replays the log that was copied, gives the filesystem a UUID of its own, and grows it to an
+// image larger than its source. The new UUID marks that this is done.
+func (p *Provider) finishCopyForReaders(ctx context.Context, v *staged.Volume, used filesystem.Filesystem) error {
+	done, err := p.hasOwnUUID(v, used)
+	if done || err != nil {
+		return err
+	}
+
+	return p.prepareImage(ctx, v, used)
+}
+
+// hasOwnUUID reports whether the image's filesystem has the volume's UUID.
+func (p *Provider) hasOwnUUID(v *staged.Volume, used filesystem.Filesystem) (bool, error) {
+	stored, err := p.PoolOf(v)
+	if err != nil {
+		return false, err
+	}
+
+	image, err := stored.OpenImage(v.VolumeID, os.O_RDONLY)
+	if err != nil {
+		return false, err
+	}
+	defer image.Close()
+
+	return used.HasUUID(image, v.VolumeID)
+}
+
+// leastGrowth is more than the end of a device that a filesystem may leave unused, because it
+// is too short for a block group.
+const leastGrowth = 256 << 10
+
+// fill grows the filesystem to the size of its device, through a detached mount.
+func fill(ctx context.Context, used filesystem.Filesystem, device *loop.Device, options mount.Options) error {
+	size, err := device.SizeBytes()
+	if err != nil {
+		return err
+	}
+
+	// The superblock is read first, because a mount is expensive.
+	has, err := used.SizeBytes(device.File())
+	if err != nil || size-has < leastGrowth {
+		return err
+	}
+
+	tree, err := mountChecked(used, device, options)
+	if err != nil {
+		return err
+	}
+	defer tree.Close()
+
+	return growTree(ctx, used, device, tree)
+}

@@ -1,0 +1,163 @@
+package access
+
+import (
+	"sync"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+)
+
+// heldDevices has the loop devices of raw-block and direct volumes. The devices of mounted
+// volumes are found through their mounts.
+type heldDevices struct {
+	loops *loop.Loops
+	// find searches for the devices of a volume whose image was renamed.
+	find func(volumeID string) error
+
+	mu       sync.Mutex
+	byVolume map[string]Attachments
+	// notFound are the volumes whose devices could not be searched for because of a failure.
+	notFound map[string]struct{}
+}
+
+// deviceNumbers are the loop devices of a raw-block or direct volume: the one of the staging,
+// and a second one of the read-only publications if the first can be written (a read-only
+// bind mount of a device node does not prevent writes to the device).
+type deviceNumbers struct {
+	Staged, ReadOnly int
+}
+
+// Attachments are the devices that a volume was attached to, with their disk sequence
+// numbers: if another program detaches an image, the kernel reuses its number.
+type Attachments struct {
+	deviceNumbers
+
+	StagedSequence, ReadOnlySequence uint64
+}
+
+func noDevices() deviceNumbers { return deviceNumbers{Staged: NoDevice, ReadOnly: NoDevice} }
+
+func newHeldDevices(loops *loop.Loops, find func(volumeID string) error) *heldDevices {
+	return &heldDevices{loops: loops, find: find, byVolume: map[string]Attachments{}, notFound: map[string]struct{}{}}
+}
+
+// get returns the numbers that are still the volume's, and NoDevice for those that have
+// another image by now.
+func (d *heldDevices) get(volumeID string) (deviceNumbers, error) {
+	held, err := d.found(volumeID)
+	if err != nil {
+		return noDevices(), err
+	}
+
+	if held.Staged, err = d.verify(held.Staged, held.StagedSequence); err != nil {
+		return noDevices(), err
+	}
+
+	held.ReadOnly, err = d.verify(held.ReadOnly, held.ReadOnlySequence)
+
+	return held.deviceNumbers, err
+}
+
+// found is recorded, after another search for devices that the start could not find.
+func (d *heldDevices) found(volumeID string) (Attachments, error) {
+	d.mu.Lock()
+	_, notFound := d.notFound[volumeID]
+	d.mu.Unlock()
+
+	if notFound {
+		if err := d.find(volumeID); err != nil {
+			return Attachments{deviceNumbers: noDevices()}, err
+		}
+
+		d.mu.Lock()
+		delete(d.notFound, volumeID)
+		d.mu.Unlock()
+	}
+
+	return d.recorded(volumeID), nil
+}
+
+func (d *heldDevices) recorded(volumeID string) Attachments {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+
+	if held, ok := d.byVolume[volumeID]; ok {
+		return held
+	}
+
+	return Attachments{deviceNumbers: noDevices()}
+}
+
+// verify returns NoDevice for a number that is attached for another image by now.
+func (d *heldDevices) verify(number int, sequence uint64) (int, error) {
+	if number == NoDevice {
+		return NoDevice, nil
+	}
+
+	now, attached, err := d.loops.Attachment(number)
+	if err != nil || attached && now.Sequence != sequence {
+		return NoDevice, err
+	}
+
+	return number, nil
+}
+
+// had reports whether the volume was attached to the number, whatever image has it by now.
+func (d *heldDevices) had(volumeID string, number int) bool {
+	held := d.recorded(volumeID)
+
+	return number == held.Staged || number == held.ReadOnly
+}
+
+// add records a device of the volume; second means the one of its read-only publications.
+func (d *heldDevices) add(volumeID string, number int, sequence uint64, second bool) {
+	held := d.recorded(volumeID)
+	if second {
+		held.ReadOnly, held.ReadOnlySequence = number, sequence
+	} else {
+		held.Staged, held.StagedSequence = number, sequence
+	}
+
+	d.mu.Lock()
+	defer d.mu.Unlock()
+
+	d.byVolume[volumeID] = held
+}
+
+// dropReader drops the second device of the volume.
+func (d *heldDevices) dropReader(volumeID string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+
+	if held, ok := d.byVolume[volumeID]; ok {
+		held.ReadOnly, held.ReadOnlySequence = NoDevice, 0
+		d.byVolume[volumeID] = held
+	}
+}
+
+// drop drops both devices of the volume.
+func (d *heldDevices) drop(volumeID string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+
+	delete(d.byVolume, volumeID)
+	delete(d.notFound, volumeID)
+}
+
+// addNotFound records that the search for the volume's devices failed.
+func (d *heldDevices) addNotFound(volumeID string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+
+	d.notFound[volumeID] = struct{}{}
+}
+
+// attachment returns the device of the volume's staging, false where it has none. It may be
+// one that is detached with its last user (AutoClear).
+func (d *heldDevices) attachment(volumeID string) (loop.Attachment, bool, error) {
+	numbers, err := d.get(volumeID)
+	if err != nil || numbers.Staged == NoDevice {
+		return loop.Attachment{}, false, err
+	}
+
+	return d.loops.Attachment(numbers.Staged)
+}

@@ -1,0 +1,146 @@
+package access
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/touchstone-csi/touchstone/internal/kata"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
+)
+
+// directVolume is the access to a volume whose filesystem is mounted in a virtual machine,
+// the guest, and not on the host. Its device is attached until it is unstaged, as that of
+// raw block is; the mount at the target path only has the assignment for the runtime. From
+// its publication on the guest may write to the filesystem at any time, so that the host
+// does not read, check, mount or grow it until no guest can have it any more.
+type directVolume struct{ rawDevice }
+
+// DirectConfig is how volumes are assigned to guests.
+type DirectConfig struct {
+	// Root is the directory in which Kata searches for assignments.
+	Root *kata.Root
+	// Guest sends requests to guests.
+	Guest *kata.Guest
+	// HostPaths translate the driver's paths to those of the host, which Kata uses.
+	HostPaths kata.HostPaths
+}
+
+// Publish assigns the volume to the pod's guest.
+func (d directVolume) Publish(ctx context.Context, v *staged.Volume, p staged.Publication, target *mount.Target) error {
+	return d.assign(ctx, v, p, target, d.config.Direct.Root.Put)
+}
+
+// Republish restores what was removed of an assignment, also after a sandbox has taken it.
+func (d directVolume) Republish(ctx context.Context, v *staged.Volume, p staged.Publication) error {
+	mounted, err := d.isMountPublished(v, p.TargetPath)
+	if err != nil {
+		return err
+	}
+
+	if mounted {
+		return errors.Join(d.checkNotCovered(v, p), d.RestoreAssignments(v))
+	}
+
+	target, err := d.config.Dirs.Target(p.TargetPath)
+	if err != nil {
+		return err
+	}
+	defer target.Close()
+
+	return d.assign(ctx, v, p, target, d.config.Direct.Root.Restore)
+}
+
+// IsPublished returns true also while a sandbox has the volume after its target path was
+// unmounted.
+func (d directVolume) IsPublished(v *staged.Volume, p staged.Publication) (bool, error) {
+	found, err := d.isMountPublished(v, p.TargetPath)
+	if found || err != nil {
+		return found, err
+	}
+
+	return d.isTakenBySandbox(v, p.TargetPath)
+}
+
+// Unpublish also removes the assignment, whatever else fails.
+func (d directVolume) Unpublish(v *staged.Volume, p staged.Publication, target *mount.Target) error {
+	if target != nil {
+		if err := d.UnmountAllLayers(v, target); err != nil {
+			return err
+		}
+	}
+
+	return errors.Join(d.config.Tuner.RemoveLimits(p.TargetPath), d.removeAssignment(p.TargetPath), d.removeTarget(p))
+}
+
+// Expand grows the device, and then the filesystem: here while no guest can have it, else in
+// the guest.
+func (d directVolume) Expand(ctx context.Context, v *staged.Volume, path string, requiredBytes int64) (int64, error) {
+	size, err := d.resize(v, path, requiredBytes)
+	if err != nil || v.IsReadOnly() {
+		return size, err
+	}
+
+	return size, d.grow(ctx, v, size)
+}
+
+// DirectVolumes lists the assignments on this node, in the order of their target paths.
+func (p *Provider) DirectVolumes(context.Context) ([]kata.AssignedVolume, error) {
+	listed := []kata.AssignedVolume{}
+
+	for _, v := range p.config.Volumes.All() {
+		if !v.IsDirect() {
+			continue
+		}
+
+		for _, publication := range v.Publications {
+			each, err := p.listed(v, publication)
+			if err != nil {
+				return nil, rpc.Status(fmt.Errorf("list volume %s: %w", v.VolumeID, err))
+			}
+
+			listed = append(listed, each)
+		}
+	}
+
+	slices.SortFunc(listed, func(a, b kata.AssignedVolume) int { return strings.Compare(a.TargetPath, b.TargetPath) })
+
+	return listed, nil
+}
+
+func (p *Provider) listed(v *staged.Volume, publication staged.Publication) (kata.AssignedVolume, error) {
+	entry, _, err := p.config.Direct.Root.Get(publication.TargetPath)
+	if err != nil {
+		return kata.AssignedVolume{}, err
+	}
+
+	number, err := p.For(v).DeviceOf(v, publication)
+	if err != nil {
+		return kata.AssignedVolume{}, err
+	}
+
+	assignment := p.assignment(v, publication, number)
+	each := kata.AssignedVolume{
+		VolumeID: v.VolumeID, TargetPath: publication.TargetPath, FSType: assignment.FSType,
+		Options: append([]string{}, assignment.Options...), ReadOnly: publication.ReadOnly || v.IsReadOnly(), Sandbox: entry.Sandbox,
+	}
+
+	if number == NoDevice {
+		return each, nil
+	}
+
+	each.Device = assignment.Device
+
+	vitals, _, err := p.config.Loops.BasicStatus(number)
+	each.SizeBytes = vitals.SizeBytes
+
+	if each.SizeBytes > v.FilledBytes && !v.IsReadOnly() {
+		each.PendingBytes = each.SizeBytes
+	}
+
+	return each, err
+}

@@ -1,0 +1,138 @@
+package access
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/internal/kata"
+	"github.com/touchstone-csi/touchstone/internal/linux/flock"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/node/observe"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
+)
+
+// CheckNoGuest returns FAILED_PRECONDITION where a guest may have the volume: it is published,
+// also without a record, or its device is assigned.
+func (p *Provider) CheckNoGuest(v *staged.Volume) error {
+	points, err := mount.List()
+	if err != nil {
+		return err
+	}
+
+	if at := slices.IndexFunc(points, func(point mount.Point) bool { return observe.IsDirectMountOf(v, point) }); at >= 0 {
+		return rpc.Errorf(codes.FailedPrecondition, "it is assigned to a virtual machine at %s; unpublish it there first", points[at].Path)
+	}
+
+	assigned, err := p.config.Direct.Root.List()
+	if err != nil {
+		return err
+	}
+
+	return p.checkNotAmong(assigned, v)
+}
+
+// CheckNotAssigned is CheckNoGuest for a volume that is not a direct one. An unsafe directory of
+// the runtime does not keep other volumes from being used.
+func (p *Provider) CheckNotAssigned(v *staged.Volume) error {
+	if p.lockImage(v, flock.TryLock) == nil {
+		return nil // not attached anywhere: no need to read all assignments
+	}
+
+	assigned, err := p.config.Direct.Root.List()
+	if errors.Is(err, kata.ErrUnsafeRoot) {
+		p.config.Log.Debug("the assignments to virtual machines are unknown", "volume", v.VolumeID, "error", err)
+
+		return nil
+	}
+
+	if err != nil {
+		return unknown(err, v, "assigned to a virtual machine")
+	}
+
+	return p.checkNotAmong(assigned, v)
+}
+
+func (p *Provider) checkNotAmong(assigned []kata.Entry, v *staged.Volume) error {
+	for _, each := range assigned {
+		assigned, err := p.isDeviceOf(v, each.Device)
+		if err != nil {
+			return err
+		}
+
+		if assigned {
+			return rpc.Errorf(codes.FailedPrecondition,
+				"its device %s is assigned to a virtual machine (sandbox %q) at %s; unpublish it there first",
+				each.Device, each.Sandbox, each.TargetPath)
+		}
+	}
+
+	return nil
+}
+
+// isDeviceOf reports whether a device, named by its path on the host, has the volume's image.
+func (p *Provider) isDeviceOf(v *staged.Volume, device string) (bool, error) {
+	number, isLoop := mount.Point{Source: device}.LoopDevice()
+	if !isLoop {
+		return false, nil
+	}
+
+	found, err := p.observe.HasImage(v, number)
+	if errors.Is(err, loop.ErrBackingUnresponsive) {
+		// The image has another name: those of other programs are ignored (decision 0025).
+		return false, nil
+	}
+
+	return found, err
+}
+
+// checkNotAttached returns FAILED_PRECONDITION for an image that is attached: a device that a
+// guest had open at its detach is detached with the guest, and until then the image is not
+// read.
+func (p *Provider) checkNotAttached(v *staged.Volume) error {
+	// It waits shortly for a program that is about to unlock the image.
+	err := p.lockImage(v, flock.Lock)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return rpc.Errorf(codes.FailedPrecondition,
+			"%w: a virtual machine or a program has its device open still, or another node has it; that has to end first", loop.ErrImageLocked)
+	}
+
+	return err
+}
+
+// lockImage locks the image exclusively and unlocks it at once. An attached image is locked.
+func (p *Provider) lockImage(v *staged.Volume, lock func(image *os.File, how int) error) error {
+	stored, err := p.PoolOf(v)
+	if err != nil {
+		return err
+	}
+
+	image, err := stored.OpenImage(v.VolumeID, os.O_RDWR)
+	if err != nil {
+		return err
+	}
+	defer image.Close()
+
+	if err := lock(image, unix.LOCK_EX); err != nil {
+		return fmt.Errorf("lock the image: %w", err)
+	}
+
+	return nil
+}
+
+// cancelCheck cancels a check that began before the volume was staged. Since then no other can
+// begin.
+func (p *Provider) cancelCheck(ctx context.Context, v *staged.Volume) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, detachLimit,
+		rpc.Errorf(codes.Unavailable, "a check of it does not come to its end; see the health of its pool"))
+	defer cancel()
+
+	return p.config.Checker.Cancel(ctx, v.VolumeID)
+}

@@ -1,0 +1,44 @@
+package access
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/touchstone-csi/touchstone/internal/kata"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+)
+
+// GuestUsage asks the guest of a published direct volume for the usage of its filesystem. The
+// guest's answer is not trusted: it may be more than the device has.
+func (p *Provider) GuestUsage(ctx context.Context, v *staged.Volume, deviceBytes int64) (mount.Usage, error) {
+	entry, err := p.assignmentOf(v)
+	if err != nil {
+		return mount.Usage{}, err
+	}
+
+	usage, err := p.config.Direct.Guest.Stats(ctx, entry)
+	if err == nil && usage.Bytes.Total > deviceBytes {
+		err = fmt.Errorf("%w: the guest reports a filesystem of %d bytes on a device of %d",
+			kata.ErrNoAnswer, usage.Bytes.Total, deviceBytes)
+	}
+
+	if err != nil {
+		p.config.Log.Debug("a guest gave no statistics", "volume", v.VolumeID, "error", err)
+	}
+
+	return usage, err
+}
+
+// assignmentOf returns the assignment of the volume's one publication.
+func (p *Provider) assignmentOf(v *staged.Volume) (kata.Entry, error) {
+	publication := v.Publications[0]
+
+	entry, ok, err := p.config.Direct.Root.Get(publication.TargetPath)
+	if err == nil && !ok {
+		err = fmt.Errorf("%w: the assignment of %s is gone; publish it there again",
+			kata.ErrNoSandbox, publication.TargetPath)
+	}
+
+	return entry, err
+}

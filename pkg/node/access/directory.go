@@ -1,0 +1,124 @@
+package access
+
+import (
+	"context"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+)
+
+// directory is the access to a volume that is stored in a directory of its pool, which is
+// bound to the staging path, and from there to the target paths.
+type directory struct{ *Provider }
+
+func (d directory) Stage(_ context.Context, v *staged.Volume, staging *mount.Target) error {
+	return d.stageMount(v, staging, func(options mount.Options) error {
+		tree, err := d.DirectoryTree(v, options)
+		if err != nil {
+			return err
+		}
+		defer tree.Close()
+
+		return tree.Attach(staging)
+	})
+}
+
+// DirectoryTree returns a detached bind mount of the volume's directory.
+func (p *Provider) DirectoryTree(v *staged.Volume, options mount.Options) (*mount.Detached, error) {
+	stored, err := p.PoolOf(v)
+	if err != nil {
+		return nil, err
+	}
+
+	directory, err := stored.OpenDirectory(v.VolumeID)
+	if err != nil {
+		return nil, err
+	}
+	defer directory.Close()
+
+	return mount.Bind(directory, options)
+}
+
+func (d directory) Unstage(ctx context.Context, v *staged.Volume) error {
+	return d.unstageMount(ctx, v)
+}
+
+func (d directory) IsStaged(v *staged.Volume) (bool, error) {
+	return d.observe.IsMountedAt(v, v.StagingPath)
+}
+
+func (d directory) IsInUse(v *staged.Volume) (bool, error) { return d.IsStaged(v) }
+
+func (d directory) Publish(ctx context.Context, v *staged.Volume, p staged.Publication, target *mount.Target) error {
+	return d.publishStaged(ctx, v, p, target)
+}
+
+func (d directory) Republish(_ context.Context, v *staged.Volume, p staged.Publication) error {
+	return d.checkNotCovered(v, p)
+}
+
+func (d directory) IsPublished(v *staged.Volume, p staged.Publication) (bool, error) {
+	return d.isMountPublished(v, p.TargetPath)
+}
+
+func (d directory) Unpublish(v *staged.Volume, p staged.Publication, target *mount.Target) error {
+	return d.unpublishMount(v, p, target)
+}
+
+// Expand has nothing to do: a directory may use all of its pool's free space.
+func (d directory) Expand(_ context.Context, _ *staged.Volume, _ string, requiredBytes int64) (int64, error) {
+	return requiredBytes, nil
+}
+
+// Stats returns the space that the volume's files take, which are counted one by one, and the
+// free space of the pool as available.
+func (d directory) Stats(ctx context.Context, v *staged.Volume, at *mount.Target) (Stats, error) {
+	filesystem, err := at.Usage()
+	if err != nil {
+		return Stats{}, err
+	}
+
+	stored, err := d.PoolOf(v)
+	if err != nil {
+		return Stats{}, err
+	}
+
+	own, err := stored.DirectoryUsage(ctx, v.VolumeID)
+	if err != nil {
+		return Stats{}, err
+	}
+
+	of := filesystem
+	of.Bytes.Used, of.Bytes.Total = own.Bytes, own.Bytes+of.Bytes.Available
+
+	if of.Inodes.Total > 0 {
+		of.Inodes.Used, of.Inodes.Total = own.Inodes, own.Inodes+of.Inodes.Available
+	}
+
+	return Stats{Usage: of, Filesystem: &filesystem}, nil
+}
+
+func (d directory) Devices(*staged.Volume) ([]int, error) { return nil, nil }
+
+func (d directory) DeviceOf(*staged.Volume, staged.Publication) (int, error) { return NoDevice, nil }
+
+// AddFreezeTargets adds nothing: freezing the pool's filesystem would block all volumes, and
+// the driver itself.
+func (d directory) AddFreezeTargets(*staged.Volume, *freeze.Targets) error { return nil }
+
+func (d directory) CheckStored(v *staged.Volume) error {
+	stored, err := d.PoolOf(v)
+	if err != nil {
+		return err
+	}
+
+	directory, err := stored.OpenDirectory(v.VolumeID)
+	if err != nil {
+		return err
+	}
+
+	_ = directory.Close()
+
+	return nil
+}

@@ -1,0 +1,17 @@
+// Package access makes volumes usable on a node. There are four ways, one implementation of
+// Access each:
+//
+//   - mountedImage: the image is attached to a loop device and its filesystem mounted;
+//   - rawBlock: the node of the image's loop device is bound to the target path;
+//   - directory: the volume's directory is bound to the target path;
+//   - directVolume: the image's loop device is assigned to a virtual machine (direct.go).
+//
+// The result is always observed: whether a volume is staged or published follows from the
+// mount table and the loop devices (package observe), never from a record. An observation
+// that fails is an error, and the call fails, because the answer decides whether a volume is
+// unmounted, detached or deleted.
+//
+// It contains the order in which pool, loop device, filesystem and mount are put together
+// and taken apart. It does not keep the records of publications, parse requests, probe
+// volumes or decide when filesystems are checked: package node does that.
+package access

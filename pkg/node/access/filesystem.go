@@ -1,0 +1,153 @@
+package access
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
+)
+
+// checkAndGrow checks a filesystem, repairs what is safe to repair, returns an error for other
+// damage, and grows the filesystem to the size of its device. A copy gets a UUID of its own:
+// the volume's id.
+func (p *Provider) checkAndGrow(ctx context.Context, v *staged.Volume, used filesystem.Filesystem, device *loop.Device) error {
+	err := finishUUIDChange(ctx, v, used, device)
+	if err == nil {
+		err = p.config.Checker.CheckAtStaging(ctx, v, used, device.Path, func() error { return replayLog(v, used, device) })
+	}
+
+	if err == nil && v.Copy {
+		err = used.SetUUID(ctx, device.Path, v.VolumeID)
+	}
+
+	if err != nil {
+		return err
+	}
+
+	err = used.GrowUnmounted(ctx, device.Path)
+	if err != nil && !errors.Is(err, filesystem.ErrNeedsMount) {
+		return fmt.Errorf("grow %s: %w", used.Name(), err)
+	}
+
+	return nil
+}
+
+// replayLog mounts the filesystem detached, so that the kernel writes its log back.
+func replayLog(v *staged.Volume, used filesystem.Filesystem, device *loop.Device) error {
+	var flags []string
+	if v.Copy {
+		// Its source, which has the same UUID, may be mounted.
+		flags = used.DuplicateUUIDFlags()
+	}
+
+	options, err := mount.ParseFlags(flags)
+	if err != nil {
+		return err
+	}
+
+	tree, err := mount.Mount(device.Path, used.Name(), options)
+	if err != nil {
+		return rpc.Errorf(codes.Internal, "the log can't be replayed: %w", err)
+	}
+
+	tree.Close()
+
+	return nil
+}
+
+// mountDevice mounts the filesystem at the directory, after it has grown it.
+func mountDevice(ctx context.Context, used filesystem.Filesystem, device *loop.Device,
+	dir *mount.Target, options mount.Options,
+) error {
+	if !options.ReadOnly() && !used.GrowthSurvivesCrash() {
+		// The unmount writes the growth back from the log.
+		if err := fill(ctx, used, device, options); err != nil {
+			return err
+		}
+	}
+
+	tree, err := mountChecked(used, device, options)
+	if err != nil {
+		return err
+	}
+	defer tree.Close()
+
+	if !options.ReadOnly() {
+		if err := growTree(ctx, used, device, tree); err != nil {
+			return err
+		}
+	}
+
+	return tree.Attach(dir)
+}
+
+// mountChecked mounts a filesystem that the check has found clean.
+func mountChecked(used filesystem.Filesystem, device *loop.Device, options mount.Options) (*mount.Detached, error) {
+	tree, err := mount.Mount(device.Path, used.Name(), options)
+	if errors.Is(err, unix.EBADMSG) || errors.Is(err, unix.EUCLEAN) {
+		// The check trusts a filesystem that is marked clean.
+		return nil, rpc.Errorf(codes.Internal, "the %s is damaged; repair it by hand: %w", used.Name(), err)
+	}
+
+	if err != nil {
+		return nil, explainMountFailure(err, used, device, options)
+	}
+
+	return tree, nil
+}
+
+// explainMountFailure returns INVALID_ARGUMENT if a mount failed because of its flags: most of
+// them are the filesystem's, and only its kernel module knows the valid ones. The flags are
+// the cause if the mount succeeds without them and fails again with them.
+func explainMountFailure(failure error, used filesystem.Filesystem, device *loop.Device, options mount.Options) error {
+	without := mount.Options{}
+	if options.ReadOnly() {
+		without = without.WithReadOnly()
+	}
+
+	if canMount(used, device, without) && !canMount(used, device, options) {
+		return rpc.Invalid("volume_capability: with its mount_flags: %w", failure)
+	}
+
+	return failure
+}
+
+// canMount reports whether the filesystem can be mounted with these options.
+func canMount(used filesystem.Filesystem, device *loop.Device, options mount.Options) bool {
+	tree, err := mount.Mount(device.Path, used.Name(), options)
+	if err != nil {
+		return false
+	}
+
+	tree.Close()
+
+	return true
+}
+
+// growTree grows a mounted filesystem to the size of its device.
+func growTree(ctx context.Context, used filesystem.Filesystem, device *loop.Device, tree *mount.Detached) error {
+	size, err := device.SizeBytes()
+	if err != nil {
+		return err
+	}
+
+	root, err := tree.OpenRoot()
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+
+	if err := used.GrowMounted(ctx, root, size); err != nil {
+		return fmt.Errorf("grow %s: %w", used.Name(), err)
+	}
+
+	return nil
+}

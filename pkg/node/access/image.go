@@ -1,0 +1,267 @@
+package access
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
+)
+
+// mountedImage is the access to a volume with a filesystem on an image: the image's loop
+// device is mounted at the staging path, and bound from there to the target paths. The
+// kernel detaches the device with its last user, so that it is never left, whatever fails
+// and whenever the process dies.
+type mountedImage struct{ *Provider }
+
+// Stage formats an empty image, checks the filesystem of another one, grows it to the size
+// of its device, and mounts it.
+func (m mountedImage) Stage(ctx context.Context, v *staged.Volume, staging *mount.Target) error {
+	if err := m.CheckNotAssigned(v); err != nil {
+		return err
+	}
+
+	return m.stageMount(v, staging, func(options mount.Options) error { return m.mountImage(ctx, v, staging, options) })
+}
+
+func (m mountedImage) mountImage(ctx context.Context, v *staged.Volume, staging *mount.Target, options mount.Options) error {
+	fs, err := filesystem.ByName(v.FSType(), m.config.Run)
+	if err != nil {
+		return rpc.Invalid("volume_capability: %w", err)
+	}
+
+	formatted, err := m.formatIfBlank(ctx, v, fs)
+	if err != nil {
+		return err
+	}
+
+	if v.Copy && options.ReadOnly() && len(v.Publications) == 0 {
+		if err := m.finishCopyForReaders(ctx, v, fs); err != nil {
+			return fmt.Errorf("make a copy fit to be read: %w", err)
+		}
+	}
+
+	device, err := m.attachByName(ctx, v, v.SharedByReaders(), true)
+	if err != nil {
+		return err
+	}
+	defer device.Close()
+
+	// If publications outlived the staging, the filesystem is mounted, and was checked then.
+	checked := !formatted && !v.SharedByReaders() && len(v.Publications) == 0
+	if checked {
+		if err := m.checkAndGrow(ctx, v, fs, device); err != nil {
+			return err
+		}
+	}
+
+	began := time.Now()
+	err = mountDevice(ctx, fs, device, staging, options)
+
+	switch {
+	case err != nil:
+		m.config.Checker.RecordMountFailure(ctx, v, began, err)
+	case formatted:
+		m.config.Checker.RecordFormatted(ctx, v)
+	case checked:
+		m.acceptErrorCount(v, device.Number, staging)
+	}
+
+	return err
+}
+
+// acceptErrorCount has the errors ignored that the kernel had counted before the check at
+// staging found the filesystem clean: they stay counted, with the filesystem.
+func (m mountedImage) acceptErrorCount(v *staged.Volume, number int, staging *mount.Target) {
+	root, err := staging.OpenDir()
+	if err != nil {
+		return // the next probe reports it
+	}
+	defer root.Close()
+
+	counted, err := filesystem.ReadErrors(v.FSType(), number, root)
+	if err == nil {
+		m.config.Checker.SetErrorCount(v.VolumeID, counted.Count)
+	}
+}
+
+func (m mountedImage) Unstage(ctx context.Context, v *staged.Volume) error {
+	return m.unstageMount(ctx, v)
+}
+
+func (m mountedImage) IsStaged(v *staged.Volume) (bool, error) {
+	return m.observe.IsMountedAt(v, v.StagingPath)
+}
+
+func (m mountedImage) IsInUse(v *staged.Volume) (bool, error) { return m.IsStaged(v) }
+
+func (m mountedImage) Publish(ctx context.Context, v *staged.Volume, p staged.Publication, target *mount.Target) error {
+	return m.publishStaged(ctx, v, p, target)
+}
+
+func (m mountedImage) Republish(_ context.Context, v *staged.Volume, p staged.Publication) error {
+	return m.checkNotCovered(v, p)
+}
+
+func (m mountedImage) IsPublished(v *staged.Volume, p staged.Publication) (bool, error) {
+	return m.isMountPublished(v, p.TargetPath)
+}
+
+func (m mountedImage) Unpublish(v *staged.Volume, p staged.Publication, target *mount.Target) error {
+	return m.unpublishMount(v, p, target)
+}
+
+func (m mountedImage) Expand(ctx context.Context, v *staged.Volume, path string, requiredBytes int64) (int64, error) {
+	point, isVolume, err := m.mountOf(v, path)
+	if err != nil {
+		return 0, err
+	}
+
+	number, isLoop := point.LoopDevice()
+	if !isVolume || !isLoop {
+		return 0, goneFrom(v, path)
+	}
+
+	size, err := m.resizeDevices([]int{number}, requiredBytes)
+	if err != nil || v.IsReadOnly() {
+		return size, err
+	}
+
+	return size, m.growMounted(ctx, v, size)
+}
+
+// growMounted grows the filesystem through the staging path, which is writable even if the
+// publication is not.
+func (m mountedImage) growMounted(ctx context.Context, v *staged.Volume, size int64) error {
+	fs, err := filesystem.ByName(v.FSType(), m.config.Run)
+	if err != nil {
+		return err
+	}
+
+	staging, err := m.config.Dirs.Target(v.StagingPath)
+	if err != nil {
+		return err
+	}
+	defer staging.Close()
+
+	root, err := staging.OpenDir()
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+
+	if err := fs.GrowMounted(ctx, root, size); err != nil {
+		return fmt.Errorf("grow the mounted %s (the next NodeStageVolume grows it, too): %w", fs.Name(), err)
+	}
+
+	if fs.GrowthSurvivesCrash() {
+		return nil
+	}
+
+	// A freeze writes back the log, which may have the growth of an earlier call, too, that
+	// was killed after it.
+	targets := freeze.Targets{}
+	if err := m.AddFreezeTargets(v, &targets); err != nil {
+		return fmt.Errorf("freeze volume %s: %w", v.VolumeID, err)
+	}
+
+	return m.config.Freezer.WithFrozen(ctx, targets, func(context.Context) error { return nil })
+}
+
+func (m mountedImage) Stats(_ context.Context, _ *staged.Volume, at *mount.Target) (Stats, error) {
+	usage, err := at.Usage()
+
+	return Stats{Usage: usage, Filesystem: &usage}, err
+}
+
+func (m mountedImage) Devices(v *staged.Volume) ([]int, error) {
+	point, mounted, err := m.observe.MountAt(v.StagingPath)
+	if err != nil || !mounted {
+		return nil, err
+	}
+
+	device, ok, err := m.observe.DeviceAt(v, point)
+	if err != nil || !ok {
+		return nil, err
+	}
+
+	return []int{device.Number}, nil
+}
+
+func (m mountedImage) DeviceOf(v *staged.Volume, _ staged.Publication) (int, error) {
+	numbers, err := m.Devices(v)
+	if err != nil || len(numbers) == 0 {
+		return NoDevice, err
+	}
+
+	return numbers[0], nil
+}
+
+// AddFreezeTargets adds the filesystem if it is mounted and may be written.
+func (m mountedImage) AddFreezeTargets(v *staged.Volume, targets *freeze.Targets) error {
+	if v.IsReadOnly() {
+		return nil
+	}
+
+	root, err := m.openWritable(v)
+	if err != nil || root == nil {
+		return err
+	}
+
+	targets.Filesystems = append(targets.Filesystems, freeze.Filesystem{VolumeID: v.VolumeID, FSType: v.FSType(), Root: root})
+
+	return nil
+}
+
+// openWritable opens the root of the volume's filesystem, nil unless it is mounted and may be
+// written.
+func (p *Provider) openWritable(v *staged.Volume) (*os.File, error) {
+	root, point, err := p.OpenRoot(v)
+	if errors.Is(err, unix.EIO) {
+		// An XFS that has shut down returns EIO for everything.
+		return nil, rpc.Errorf(codes.FailedPrecondition,
+			"its %s has stopped working; see the kernel's log, unstage the volume and stage it again: %w", v.FSType(), err)
+	}
+
+	if err != nil || root == nil {
+		return nil, err
+	}
+
+	err = checkWritable(v, point)
+	if err == nil && !point.SuperReadOnly {
+		return root, nil
+	}
+
+	return nil, errors.Join(err, root.Close())
+}
+
+// CheckStored returns NOT_FOUND unless the pool stores the volume's image.
+func (m mountedImage) CheckStored(v *staged.Volume) error { return m.checkImage(v) }
+
+// CheckStored returns NOT_FOUND unless the pool stores the volume's image.
+func (r rawDevice) CheckStored(v *staged.Volume) error { return r.checkImage(v) }
+
+func (p *Provider) checkImage(v *staged.Volume) error {
+	stored, err := p.PoolOf(v)
+	if err != nil {
+		return err
+	}
+
+	image, err := stored.OpenImage(v.VolumeID, os.O_RDONLY)
+	if err != nil {
+		return err
+	}
+
+	_ = image.Close()
+
+	return nil
+}
