@@ -1,0 +1,318 @@
+package access_test
+
+import (
+	"context"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/internal/kata"
+	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/node/access"
+	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/pkg/node/tuning"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/state"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+	"github.com/touchstone-csi/touchstone/test/namespace"
+)
+
+const (
+	// firstLoop is beyond the loop devices of the machine and of other tests.
+	firstLoop = 795_000
+	size      = 32 << 20
+)
+
+func TestMain(m *testing.M) { os.Exit(namespace.Main(m)) }
+
+// TestAccessContract shows that the four ways of access satisfy the contract of Access.
+func TestAccessContract(t *testing.T) {
+	image := volume.Parameters{Pool: "default", Backing: volume.BackingImage, FSType: filesystem.Ext4, BlockSize: 4096}
+	directAssign := image
+	directAssign.DirectAssign = true
+
+	ways := map[string]staged.Volume{
+		"mounted image": {Parameters: image},
+		"raw block":     {Parameters: image, Capability: volume.Capability{Block: true}},
+		"directory":     {Parameters: volume.Parameters{Pool: "default", Backing: volume.BackingDirectory}},
+		"direct volume": {Parameters: directAssign},
+	}
+
+	for name, v := range ways {
+		t.Run(name, func(t *testing.T) { testContract(t, v) })
+	}
+}
+
+func testContract(t *testing.T, template staged.Volume) {
+	f := newFixture(t, template)
+
+	isStaged := func(want bool) {
+		t.Helper()
+
+		got, err := f.way.IsStaged(f.v)
+		require.NoError(t, err)
+		require.Equal(t, want, got, "staged")
+
+		got, err = f.way.IsInUse(f.v)
+		require.NoError(t, err)
+		require.Equal(t, want, got, "in use")
+	}
+	isPublished := func(want bool) {
+		t.Helper()
+
+		got, err := f.way.IsPublished(f.v, f.publication)
+		require.NoError(t, err)
+		require.Equal(t, want, got, "published")
+	}
+
+	require.ErrorIs(t, f.way.CheckStored(f.v), pool.ErrMissing)
+	f.store(t)
+	require.NoError(t, f.way.CheckStored(f.v))
+
+	isStaged(false)
+	require.NoError(t, f.way.Unstage(t.Context(), f.v), "a volume that is not staged can be unstaged")
+
+	require.NoError(t, f.stage(t))
+	isStaged(true)
+	isPublished(false)
+
+	require.NoError(t, f.publish(t))
+	isPublished(true)
+	require.NoError(t, f.way.Republish(t.Context(), f.v, f.publication))
+	isPublished(true)
+
+	f.checkStats(t)
+	f.checkFrozen(t)
+
+	got, err := f.way.Expand(t.Context(), f.v, f.v.StagingPath, size)
+	require.NoError(t, err)
+	require.EqualValues(t, size, got)
+
+	require.NoError(t, f.unpublish(t))
+	isPublished(false)
+	require.NoFileExists(t, f.publication.TargetPath)
+	require.NoDirExists(t, f.publication.TargetPath)
+	require.NoError(t, f.unpublish(t), "a volume that is not published can be unpublished")
+	isStaged(true)
+
+	require.NoError(t, f.way.Unstage(t.Context(), f.v))
+	isStaged(false)
+
+	numbers, err := f.way.Devices(f.v)
+	require.NoError(t, err)
+	require.Empty(t, numbers, "no device is left")
+
+	require.NoError(t, f.stage(t), "it can be staged again")
+	require.NoError(t, f.way.Unstage(t.Context(), f.v))
+}
+
+type fixture struct {
+	dirs        *mount.Places
+	pool        *pool.Pool
+	records     *staged.Records[*staged.Volume]
+	provider    *access.Provider
+	freezer     *freeze.Freezer
+	way         access.Access
+	v           *staged.Volume
+	publication staged.Publication
+}
+
+func newFixture(t *testing.T, v staged.Volume) *fixture {
+	t.Helper()
+	namespace.NeedRoot(t)
+
+	dir, log := t.TempDir(), slog.New(slog.DiscardHandler)
+	for _, each := range []string{"pool", "kubelet", "kata"} {
+		require.NoError(t, os.Mkdir(filepath.Join(dir, each), 0o700))
+	}
+
+	pools, err := pool.OpenSet(map[string]string{"default": filepath.Join(dir, "pool")})
+	require.NoError(t, err)
+
+	f := &fixture{}
+	f.pool, err = pools.Get("default")
+	require.NoError(t, err)
+	f.dirs, err = mount.OpenPlaces(filepath.Join(dir, "kubelet"))
+	require.NoError(t, err)
+
+	loops := loop.NewLoops(loop.LoopsOptions{First: firstLoop})
+	store := state.New(filepath.Join(dir, "state"), state.Options{Owner: t.Name(), Log: log})
+	f.records = staged.NewRecords[*staged.Volume](store, "uses")
+	f.freezer = freeze.New(freeze.Config{Loops: loops, Log: log}, store)
+	tuner := tuning.New(cgroup.NewQueues(cgroup.DefaultSysBlock), cgroup.NewLimiter(cgroup.DefaultCgroupRoot, log), store, log)
+	f.provider = access.New(access.Config{
+		Pools: pools, Ephemeral: pools.Ephemeral(), Dirs: f.dirs, Loops: loops, Volumes: f.records,
+		Tuner: tuner, Freezer: f.freezer, Checker: noChecker{}, Prober: noProber{}, Log: log,
+		Direct: access.DirectConfig{
+			Root: kata.NewRoot(filepath.Join(dir, "kata")), Guest: kata.NewGuest(kata.GuestConfig{}),
+		},
+	})
+
+	require.NoError(t, store.Open(t.Context()))
+	t.Cleanup(func() {
+		f.freezer.Close()
+		require.NoError(t, tuner.Close())
+		require.NoError(t, store.Close())
+		f.dirs.Close()
+		require.NoError(t, pools.Close())
+	})
+
+	v.VolumeID, err = volume.NewID()
+	require.NoError(t, err)
+
+	v.Slot, v.StagingPath = access.NoDevice, filepath.Join(dir, "kubelet", "staging")
+	f.publication = staged.Publication{
+		TargetPath: filepath.Join(dir, "kubelet", "target"), Capability: v.Capability, Made: true,
+	}
+	f.v, f.way = &v, f.provider.For(&v)
+
+	return f
+}
+
+// store makes the volume's object in the pool.
+func (f *fixture) store(t *testing.T) {
+	t.Helper()
+
+	if f.v.IsImage() {
+		require.NoError(t, f.pool.EnsureImage(f.v.VolumeID, size, false))
+	} else {
+		require.NoError(t, f.pool.EnsureDirectory(f.v.VolumeID))
+	}
+}
+
+func (f *fixture) at(t *testing.T, path string) *mount.Place {
+	t.Helper()
+
+	found, err := f.dirs.Find(path)
+	require.NoError(t, err)
+	t.Cleanup(found.Close)
+
+	return found
+}
+
+// stage stores the record first, as the node does.
+func (f *fixture) stage(t *testing.T) error {
+	t.Helper()
+	require.NoError(t, f.records.Put(t.Context(), f.v))
+
+	err := f.way.Stage(t.Context(), f.v, f.at(t, f.v.StagingPath))
+	if newest, ok := f.records.Get(f.v.VolumeID); ok {
+		f.v = newest
+	}
+
+	return err
+}
+
+func (f *fixture) publish(t *testing.T) error {
+	t.Helper()
+
+	published := f.v.Clone()
+	published.Publications = []staged.Publication{f.publication}
+	require.NoError(t, f.records.Put(t.Context(), published))
+	f.v = published
+
+	return f.way.Publish(t.Context(), f.v, f.publication, f.at(t, f.publication.TargetPath))
+}
+
+func (f *fixture) unpublish(t *testing.T) error {
+	t.Helper()
+
+	if err := f.way.Unpublish(f.v, f.publication, f.at(t, f.publication.TargetPath)); err != nil {
+		return err
+	}
+
+	f.v = f.v.WithoutPublication(f.publication.TargetPath)
+
+	return f.records.PutLazily(f.v)
+}
+
+func (f *fixture) checkStats(t *testing.T) {
+	t.Helper()
+
+	var at *mount.Place
+	if !f.v.ExposesRawDevice() {
+		at = f.at(t, f.publication.TargetPath)
+	}
+
+	stats, err := f.way.Stats(t.Context(), f.v, at)
+	require.NoError(t, err)
+	require.Positive(t, stats.Usage.Bytes.Total)
+	require.Equal(t, f.v.ExposesRawDevice(), stats.Filesystem == nil, "only a raw device has no filesystem here")
+}
+
+// checkFrozen shows that a volume is frozen, synced, or refused before a copy.
+func (f *fixture) checkFrozen(t *testing.T) {
+	t.Helper()
+
+	targets := freeze.Targets{}
+	require.NoError(t, f.way.AddFreezeTargets(f.v, &targets))
+
+	numbers, err := f.way.Devices(f.v)
+	require.NoError(t, err)
+
+	switch {
+	case !f.v.IsImage():
+		require.Empty(t, numbers)
+		require.Equal(t, freeze.Targets{}, targets)
+	case f.v.ExposesRawDevice():
+		require.Len(t, numbers, 1)
+		require.Equal(t, freeze.Targets{Devices: numbers}, targets)
+	default:
+		require.Len(t, numbers, 1)
+		require.Len(t, targets.Filesystems, 1)
+	}
+
+	require.Equal(t, access.CanFreeze(f.v), len(targets.Filesystems) > 0)
+	require.NoError(t, targets.Close())
+}
+
+// noChecker finds every filesystem clean.
+type noChecker struct{}
+
+func (noChecker) CheckAtStaging(context.Context, *staged.Volume, filesystem.Filesystem, string, func() error) error {
+	return nil
+}
+func (noChecker) RecordFormatted(context.Context, *staged.Volume)                      {}
+func (noChecker) RecordMountFailure(context.Context, *staged.Volume, time.Time, error) {}
+func (noChecker) SetErrorCount(string, uint64)                                         {}
+func (noChecker) Forget(string) error                                                  { return nil }
+func (noChecker) Cancel(context.Context, string) error                                 { return nil }
+
+// noProber probes nothing.
+type noProber struct{}
+
+func (noProber) Attached(*staged.Volume, *loop.Device, int64, bool) {}
+func (noProber) Detached(int)                                       {}
+func (noProber) Close(string) (reopen func())                       { return func() {} }
+
+// TestAForeignMountIsNotUnmounted covers all ways of access with a target that has a mount.
+func TestAForeignMountIsNotUnmounted(t *testing.T) {
+	f := newFixture(t, staged.Volume{Parameters: volume.Parameters{Pool: "default", Backing: volume.BackingDirectory}})
+	f.store(t)
+
+	require.NoError(t, os.Mkdir(f.publication.TargetPath, 0o700))
+
+	tree, err := mount.Files("foreign", map[string][]byte{"file": []byte("content")})
+	require.NoError(t, err)
+
+	defer tree.Close()
+
+	target := f.at(t, f.publication.TargetPath)
+	require.NoError(t, tree.Attach(target))
+
+	defer func() { require.NoError(t, target.Unmount()) }()
+
+	require.ErrorContains(t, f.provider.UnmountAllLayers(f.v, target), "foreign is mounted there")
+
+	_, err = fs.Stat(os.DirFS(f.publication.TargetPath), "file")
+	require.NoError(t, err, "it is still mounted")
+}
