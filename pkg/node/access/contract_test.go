@@ -16,6 +16,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/internal/linux/queue"
 	"github.com/touchstone-csi/touchstone/pkg/node/access"
 	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
@@ -116,7 +117,7 @@ func testContract(t *testing.T, template staged.Volume) {
 }
 
 type fixture struct {
-	dirs        *mount.Places
+	dirs        *mount.AllowedDirs
 	pool        *pool.Pool
 	records     *staged.Records[*staged.Volume]
 	provider    *access.Provider
@@ -141,14 +142,14 @@ func newFixture(t *testing.T, v staged.Volume) *fixture {
 	f := &fixture{}
 	f.pool, err = pools.Get("default")
 	require.NoError(t, err)
-	f.dirs, err = mount.OpenPlaces(filepath.Join(dir, "kubelet"))
+	f.dirs, err = mount.NewAllowedDirs(filepath.Join(dir, "kubelet"))
 	require.NoError(t, err)
 
 	loops := loop.NewLoops(loop.LoopsOptions{First: firstLoop})
 	store := state.New(filepath.Join(dir, "state"), state.Options{Owner: t.Name(), Log: log})
 	f.records = staged.NewRecords[*staged.Volume](store, "uses")
 	f.freezer = freeze.New(freeze.Config{Loops: loops, Log: log}, store)
-	tuner := tuning.New(cgroup.NewQueues(cgroup.DefaultSysBlock), cgroup.NewLimiter(cgroup.DefaultCgroupRoot, log), store, log)
+	tuner := tuning.New(queue.New(queue.DefaultSysBlock), cgroup.NewLimiter(cgroup.DefaultCgroupRoot, log), store, log)
 	f.provider = access.New(access.Config{
 		Pools: pools, Ephemeral: pools.Ephemeral(), Dirs: f.dirs, Loops: loops, Volumes: f.records,
 		Tuner: tuner, Freezer: f.freezer, Checker: noChecker{}, Prober: noProber{}, Log: log,
@@ -189,10 +190,10 @@ func (f *fixture) store(t *testing.T) {
 	}
 }
 
-func (f *fixture) at(t *testing.T, path string) *mount.Place {
+func (f *fixture) at(t *testing.T, path string) *mount.Target {
 	t.Helper()
 
-	found, err := f.dirs.Find(path)
+	found, err := f.dirs.Target(path)
 	require.NoError(t, err)
 	t.Cleanup(found.Close)
 
@@ -238,7 +239,7 @@ func (f *fixture) unpublish(t *testing.T) error {
 func (f *fixture) checkStats(t *testing.T) {
 	t.Helper()
 
-	var at *mount.Place
+	var at *mount.Target
 	if !f.v.ExposesRawDevice() {
 		at = f.at(t, f.publication.TargetPath)
 	}
@@ -301,7 +302,7 @@ func TestAForeignMountIsNotUnmounted(t *testing.T) {
 
 	require.NoError(t, os.Mkdir(f.publication.TargetPath, 0o700))
 
-	tree, err := mount.Files("foreign", map[string][]byte{"file": []byte("content")})
+	tree, err := mount.NewReadOnlyTmpfs("foreign", map[string][]byte{"file": []byte("content")})
 	require.NoError(t, err)
 
 	defer tree.Close()

@@ -142,5 +142,5 @@ func TestUnsupportedParametersAreRefused(t *testing.T) {
 	f := newFixture(t)
 	require.NoError(t, f.CheckSupported(volume.Mutable{}))
 	require.NoError(t, f.CheckSupported(volume.Mutable{IOScheduler: "mq-deadline", ReadIOPS: new(int64(3))}))
-	require.ErrorIs(t, f.CheckSupported(volume.Mutable{IOScheduler: "bfq"}), cgroup.ErrUnsupported)
+	require.ErrorIs(t, f.CheckSupported(volume.Mutable{IOScheduler: "bfq"}), queue.ErrUnsupported)
 }
