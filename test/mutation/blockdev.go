@@ -37,8 +37,8 @@ func blockdevMutants() []mutant {
 		},
 		{
 			name: "blockdev/lock-for-writing-shared", file: "internal/linux/loop/image.go",
-			old:    `free, err := i.flock(unix.LOCK_EX)`,
-			new:    `free, err := i.flock(unix.LOCK_SH)`,
+			old:    `free, err := i.tryFlock(unix.LOCK_EX)`,
+			new:    `free, err := i.tryFlock(unix.LOCK_SH)`,
 			breaks: "two nodes attach one image for writing", tests: tests,
 		},
 		{

@@ -32,8 +32,8 @@ func directMutants() []mutant {
 		},
 		{
 			name: "direct/oldest-sandbox", file: "internal/kata/entry.go",
-			old:    `sandbox == "" || later(stat.Mtim, newest)`,
-			new:    `sandbox == "" || later(newest, stat.Mtim)`,
+			old:    `sandbox == "" || newer(stat.Mtim, newest)`,
+			new:    `sandbox == "" || newer(newest, stat.Mtim)`,
 			breaks: "a guest that was replaced is asked instead of the new one", tests: root("TestTheNewestSandboxHasTheVolume"),
 		},
 		{

@@ -71,8 +71,8 @@ func driverMutants() []mutant {
 		},
 		{
 			name: "driver/panic-is-unknown", file: "pkg/driver/interceptors.go",
-			old:    `return status.Errorf(codes.Internal, "the driver ran`,
-			new:    `return status.Errorf(codes.Unknown, "the driver ran`,
+			old:    `return status.Errorf(codes.Internal, "defect of the driver`,
+			new:    `return status.Errorf(codes.Unknown, "defect of the driver`,
 			breaks: "a defect of the driver has a code that the spec does not have", tests: tests("TestPanicIsInternalAndTheProcessGoesOn"),
 		},
 		{
@@ -127,8 +127,8 @@ func driverMutants() []mutant {
 		},
 		{
 			name: "driver/missing-pool-image-made-again", file: "pkg/driver/pools.go",
-			old:    `Known: known != "" && plain != known,`,
-			new:    `Known: known != "" && plain == known,`,
+			old:    `MustExist: known != "" && plain != known,`,
+			new:    `MustExist: known != "" && plain == known,`,
 			breaks: "an empty pool.img replaces one whose disk is not mounted",
 			tests:  in("test/driver", "TestAnEmbeddedPoolWithoutItsImage"),
 		},

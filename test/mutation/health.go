@@ -25,11 +25,11 @@ func healthMutants() []mutant {
 			old: `		c.abnormal.Delete(record.ID)
 	}
 
-	c.note(changes)`,
+	c.onChange(changes)`,
 			new: `		_ = old
 	}
 
-	c.note(changes)`,
+	c.onChange(changes)`,
 			breaks: "a repaired volume is still listed as unhealthy", tests: monitor("TestAbnormalIsInOrder"),
 		},
 		{
@@ -57,23 +57,23 @@ func healthMutants() []mutant {
 			breaks: "what happened while events were lost is not probed", tests: monitor("TestLostEventsHaveEverythingLookedAt"),
 		},
 		{
-			name: "health/event-during-probe-dropped", file: "pkg/health/looks.go",
-			old:    `case looking, hanging:`,
+			name: "health/event-during-probe-dropped", file: "pkg/health/probes.go",
+			old:    `case probing, hanging:`,
 			new:    `case hanging:`,
 			breaks: "a change during a probe is not seen", tests: monitor("TestEventDuringAProbeTriggersAnother"),
 		},
 		{
 			name: "health/hanging-probe-not-reported", file: "pkg/health/worker.go",
-			old: `	m.failed(s, hangs)
+			old: `	m.storeFailure(s, probeTimedOut)
 `,
 			new:    ``,
 			breaks: "a volume whose filesystem hangs looks healthy", tests: monitor("TestHangingProbe"),
 		},
 		{
 			name: "health/relists-too-rarely", file: "pkg/health/relist.go",
-			old:    `if m.allUp() {`,
+			old:    `if m.allConnected() {`,
 			new:    `if len(m.sources) > 0 {`,
-			breaks: "relists stay rare while a source of events has failed", tests: monitor("TestTheRelistPeriods", "TestThePeriodIsLongerWhileAllSourcesAreUp"),
+			breaks: "relists stay rare while an event source has failed", tests: monitor("TestTheRelistPeriods", "TestThePeriodIsLongerWhileAllSourcesAreUp"),
 		},
 		{
 			name: "health/reads-counted-as-writes", file: "pkg/health/events/blockerrors.go",

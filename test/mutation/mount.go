@@ -95,8 +95,8 @@ func mountMutants() []mutant {
 		},
 		{
 			name: "mount/busy-while-forking", file: "internal/linux/mount/tmpfs.go",
-			old:    `if err := retryBusy(func() error { return makeReadOnly(root) }); err != nil {`,
-			new:    `if err := makeReadOnly(root); err != nil {`,
+			old:    `if err := retryBusy(func() error { return makeSuperblockReadOnly(root) }); err != nil {`,
+			new:    `if err := makeSuperblockReadOnly(root); err != nil {`,
 			breaks: "NodePublishVolume of a direct volume fails while a tool is started for another volume",
 			tests:  in("internal/linux/mount", "TestSealingAwaitsAChildThatIsBeingForked"),
 		},

@@ -204,8 +204,8 @@ func nodeMutants() []mutant {
 		},
 		{
 			name: "node/stats-of-a-foreign-mount", file: "pkg/node/stats.go",
-			old:    `if s.evidence.saw(id, path, point.ID) {`,
-			new:    `if s.evidence.saw(id, path, point.ID) || point.ID > 0 {`,
+			old:    `if s.prober.Observations().IsVolumesMount(id, path, point.ID) {`,
+			new:    `if s.prober.Observations().IsVolumesMount(id, path, point.ID) || point.ID > 0 {`,
 			breaks: "statistics of another filesystem are reported as the volume's", tests: driver("TestStatsOfWhatIsMountedOver"),
 		},
 		{
