@@ -24,7 +24,7 @@ ready-file shared shim-root topology v volume-mount-group
 {{- end }}
 {{- $known := regexSplit "\\s+" (include "touchstone.settings" .) -1 }}
 {{- range keys $settings | sortAlpha }}
-{{- if not (has . $known) }}{{ fail (printf "settings: the driver has no %s; values.yaml tells what it has" .) }}{{ end }}
+{{- if not (has . $known) }}{{ fail (printf "settings: the driver has no %s; values.yaml lists what it has" .) }}{{ end }}
 {{- end }}
 - name: NODE_NAME
   valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
@@ -42,7 +42,7 @@ ready-file shared shim-root topology v volume-mount-group
 {{- end }}
 {{- end }}
 
-{{- /* What all modes are told, besides their socket and state. */ -}}
+{{- /* The settings of all modes, besides their socket and state. */ -}}
 {{- define "touchstone.arguments" -}}
 - --driver-name={{ .Values.driverName }}
 - --node-id=$(NODE_NAME)
