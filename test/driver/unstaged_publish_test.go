@@ -1,0 +1,186 @@
+package driver_test
+
+import (
+	"context"
+	"maps"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/namespace"
+)
+
+func ownStaging(d *harness.Driver) string {
+	return filepath.Join(d.Config.KubeletDir, "plugins", d.Config.DriverName, "staging")
+}
+
+func requireNothingStaged(t *testing.T, d *harness.Driver) {
+	t.Helper()
+
+	if _, err := os.Stat(ownStaging(d)); err == nil {
+		left, err := os.ReadDir(ownStaging(d))
+		require.NoError(t, err)
+		require.Empty(t, left)
+	}
+}
+
+// unstagedClaim is a use of a volume by a CO that does not stage.
+func unstagedClaim(t *testing.T, d *harness.Driver, request *csi.CreateVolumeRequest) *csiclient.Publication {
+	t.Helper()
+
+	claim := newVolume(t, d, request)
+	require.NoError(t, d.Attach(t.Context(), claim))
+	claim.StagingPath = ""
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(t.Context())
+		require.NoError(t, d.Unpublish(ctx, claim))
+		require.NoError(t, d.Detach(ctx, claim))
+	})
+
+	return claim
+}
+
+func unstagedKinds() map[string]*csi.CreateVolumeRequest {
+	kinds := readOnlyKinds(multiWriter)
+	maps.DeleteFunc(kinds, func(name string, _ *csi.CreateVolumeRequest) bool { return name == "xfs" || name == "btrfs" })
+
+	return kinds
+}
+
+func TestPublishWithoutStaging(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	for name, request := range unstagedKinds() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			d := harness.Start(t, without("STAGE_UNSTAGE_VOLUME"))
+			first := unstagedClaim(t, d, request)
+			second, reader := another(first, "second"), another(first, "reader")
+			reader.ReadOnly = true
+
+			require.NoError(t, d.Publish(t.Context(), first))
+			writeBlock(t, first)
+
+			for _, more := range []*csiclient.Publication{second, reader} {
+				require.NoError(t, d.Publish(t.Context(), more))
+				requireBlock(t, more)
+			}
+
+			// The last one to go takes the staging along, whoever was first, and
+			// however often the driver was restarted in between.
+			for _, gone := range []*csiclient.Publication{first, reader} {
+				require.NoError(t, d.Unpublish(t.Context(), gone))
+				requireBlock(t, second)
+				d.Restart(t)
+				requireBlock(t, second)
+			}
+
+			require.NoError(t, d.Unpublish(t.Context(), second))
+			requireNothingStaged(t, d)
+			require.NoError(t, d.Detach(t.Context(), first))
+			deleteVolume(t, d, first.VolumeID)
+		})
+	}
+}
+
+func TestFailedPublicationUndoesItsStaging(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	d := harness.Start(t, without("STAGE_UNSTAGE_VOLUME"))
+	claim := unstagedClaim(t, d, &csi.CreateVolumeRequest{})
+
+	target := claim.TargetPath
+	claim.TargetPath = filepath.Join(d.Root, "elsewhere")
+	fails(t, d.Publish(t.Context(), claim), codes.InvalidArgument, "elsewhere")
+	requireNothingStaged(t, d)
+
+	claim.TargetPath = target
+	require.NoError(t, d.Publish(t.Context(), claim))
+	requireNothingElseStaged(t, d, claim.VolumeID)
+}
+
+func requireNothingElseStaged(t *testing.T, d *harness.Driver, id string) {
+	t.Helper()
+
+	left, err := os.ReadDir(ownStaging(d))
+	require.NoError(t, err)
+	require.Len(t, left, 1)
+	require.Equal(t, id, left[0].Name())
+}
+
+// TestStagingWithoutPublicationGoesAtTheStart is what a crash leaves, or
+// somebody who unmounts.
+func TestStagingWithoutPublicationGoesAtTheStart(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	for name, request := range unstagedKinds() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			d := harness.Start(t, without("STAGE_UNSTAGE_VOLUME"))
+			claim := unstagedClaim(t, d, request)
+			require.NoError(t, d.Publish(t.Context(), claim))
+			writeBlock(t, claim)
+			unmount(t, claim.TargetPath)
+
+			d.Restart(t)
+			requireNothingStaged(t, d)
+			require.NoError(t, d.Publish(t.Context(), claim))
+			requireBlock(t, claim)
+		})
+	}
+}
+
+// TestStagingIsDisabledWhileVolumesAreUsed and enabled again: what is published
+// stays so, and nothing of it remains in the end.
+func TestStagingIsDisabledWhileVolumesAreUsed(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	for name, request := range unstagedKinds() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			d := harness.Start(t)
+			claim := newVolume(t, d, request)
+			bringUp(t, d, claim)
+			writeBlock(t, claim)
+
+			d.Restart(t, without("STAGE_UNSTAGE_VOLUME"))
+			requireBlock(t, claim)
+
+			second := another(claim, "second")
+			require.NoError(t, d.Publish(t.Context(), second))
+			requireBlock(t, second)
+			require.NoError(t, d.Unpublish(t.Context(), second))
+			require.NoError(t, d.Unpublish(t.Context(), claim))
+			require.NoError(t, d.Publish(t.Context(), claim))
+			requireNothingElseStagedUnless(t, d, claim)
+			requireBlock(t, claim)
+
+			d.Restart(t, without())
+			requireBlock(t, claim)
+			require.NoError(t, d.Unpublish(t.Context(), claim))
+			requireNothingStaged(t, d)
+
+			require.NoError(t, d.Stage(t.Context(), claim))
+			require.NoError(t, d.Publish(t.Context(), claim))
+			requireBlock(t, claim)
+		})
+	}
+}
+
+// requireNothingElseStagedUnless it is a device, which needs no mount point.
+func requireNothingElseStagedUnless(t *testing.T, d *harness.Driver, claim *csiclient.Publication) {
+	t.Helper()
+
+	if claim.Capability.GetBlock() == nil {
+		requireNothingElseStaged(t, d, claim.VolumeID)
+	}
+}
