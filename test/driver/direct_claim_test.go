@@ -293,7 +293,7 @@ func TestKubeconfigIsForTheController(t *testing.T) {
 
 	_, err := driver.New(t.Context(), config(driver.ModeNode, api.Kubeconfig))
 	require.ErrorIs(t, err, driver.ErrConfig)
-	require.ErrorContains(t, err, "kubeconfig is for the controller alone")
+	require.ErrorContains(t, err, "kubeconfig is for the controller only")
 
 	_, err = driver.New(t.Context(), config(driver.ModeNode, "in-cluster"))
 	require.ErrorIs(t, err, driver.ErrConfig)

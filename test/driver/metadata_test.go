@@ -390,10 +390,10 @@ func TestMetadataStreamIsLeft(t *testing.T) {
 		return err
 	}
 	fails(t, remove(), codes.Aborted, id)
-	require.True(t, running("controller.(*Metadata)."), "want: the driver runs the stream")
+	require.True(t, running("metadata.(*Service)."), "want: the driver runs the stream")
 
 	leave()
-	require.Eventually(t, func() bool { return !running("controller.(*Metadata).") }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return !running("metadata.(*Service).") }, time.Minute, time.Millisecond)
 	require.NoError(t, remove())
 }
 
@@ -451,7 +451,7 @@ func TestMetadataStreamOfADriverThatEnds(t *testing.T) {
 	ended := make(chan struct{})
 
 	// What waits for the end beside a stream that can't be sent.
-	const waits = "controller.(*Metadata).send.func1"
+	const waits = "metadata.(*Service).send.func1"
 
 	require.True(t, running(waits), "want: the driver runs the stream")
 
