@@ -72,7 +72,7 @@ func TestDoctorReadsTheDriversSettings(t *testing.T) {
 	require.Contains(t, problems, `unknown key "node_id"`)
 }
 
-// Arguments of the driver's container are nobody else's, but they can be read there.
+// The arguments of the driver's process are readable in its container.
 func TestDoctorTakesTheArgumentsOfTheDriverBesideIt(t *testing.T) {
 	t.Parallel()
 
@@ -92,7 +92,7 @@ func TestDoctorTakesTheArgumentsOfTheDriverBesideIt(t *testing.T) {
 		"another program": {"/bin/sh", "sh\x00--mode=node\x00", "all", "/given", nil},
 		"another version": {"/proc/self/exe", "touchstone\x00--mode=node\x00--unheard-of=1\x00", "all", "/given", nil},
 		"no arguments":    {"/proc/self/exe", "touchstone\x00", "all", "/given", nil},
-		"nobody":          {"/nonexistent", "", "all", "/given", nil},
+		"no process":      {"/nonexistent", "", "all", "/given", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

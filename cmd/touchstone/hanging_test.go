@@ -58,7 +58,7 @@ func TestSIGTERMDoesNotWaitForACheckThatHangs(t *testing.T) {
 	b.signal(t)
 	awaitLine(t, b.lines, "msg=drained")
 	await.Return(t, func() { _ = b.command.Wait() }, "the end of the driver, whose check hangs")
-	require.Equal(t, exitNotWell, b.command.ProcessState.ExitCode(), "what was not ended is told")
+	require.Equal(t, exitNotWell, b.command.ProcessState.ExitCode(), "exit code of an incomplete drain")
 }
 
 // hangingCheck makes a directory with an e2fsck that, where it only checks, says that it

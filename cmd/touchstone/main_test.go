@@ -79,13 +79,13 @@ func TestExitCodes(t *testing.T) {
 		"verify of a file":     {[]string{"state", "verify", "--state-dir", file}, 2, "file"},
 		"verify of damage":     {[]string{"state", "verify", "--state-dir", damaged}, 1, "state.json"},
 		"dump of damage":       {[]string{"state", "dump", "--state-dir", damaged}, 1, "state.json"},
-		"serving damage":       {append([]string{"--mode=controller", "--state-dir", damaged}, places(t)...), 2, "state.json"},
-		"endpoint of tcp":      {append(places(t), "--endpoint=tcp://127.0.0.1:1", "--state-dir", dir), 2, "unix"},
+		"serving damage":       {append([]string{"--mode=controller", "--state-dir", damaged}, pathFlags(t)...), 2, "state.json"},
+		"endpoint of tcp":      {append(pathFlags(t), "--endpoint=tcp://127.0.0.1:1", "--state-dir", dir), 2, "unix"},
 		"verify is as JSON":    {[]string{"state", "verify", "--json", "--state-dir", damaged}, 1, `"findings"`},
-		"unknown capability":   {append(places(t), "--disable-capability=CLONE", "--state-dir", dir), 2, "EXPAND_VOLUME"},
-		"proxy to elsewhere":   {append(places(t), "--proxy-endpoint=192.0.2.1:80"), 2, "192.0.2.1"},
+		"unknown capability":   {append(pathFlags(t), "--disable-capability=CLONE", "--state-dir", dir), 2, "EXPAND_VOLUME"},
+		"proxy to elsewhere":   {append(pathFlags(t), "--proxy-endpoint=192.0.2.1:80"), 2, "192.0.2.1"},
 		"log format":           {[]string{"--log-format=xml"}, 2, "xml"},
-		"relative kubelet":     {append(places(t), "--kubelet-dir=x", "--state-dir", dir), 2, "kubelet-dir"},
+		"relative kubelet":     {append(pathFlags(t), "--kubelet-dir=x", "--state-dir", dir), 2, "kubelet-dir"},
 		"repair what cannot":   {[]string{"state", "repair", "--state-dir", filepath.Join(dir, "none")}, 2, "none"},
 		"subcommand help":      {[]string{"serve", "--help"}, 0, "--ready-file"},
 		"check of nothing":     {[]string{"check"}, 2, "--all"},
@@ -103,8 +103,8 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// places are flags that keep a driver within a temporary directory.
-func places(t *testing.T) []string {
+// pathFlags returns flags that keep a driver within a temporary directory.
+func pathFlags(t *testing.T) []string {
 	t.Helper()
 
 	dir := t.TempDir()

@@ -163,7 +163,7 @@ func TestSecondSIGTERMEndsTheProcessAtOnce(t *testing.T) {
 	require.Equal(t, exitNotWell, b.command.ProcessState.ExitCode())
 	require.Equal(t, codes.Unavailable, status.Code(await.Receive(t, b.staged, "NodeStageVolume to return")))
 
-	// What was cut short is done by the retry.
+	// The retry completes the interrupted call.
 	b.start(t)
 	require.NoError(t, b.client.Stage(t.Context(), b.claim))
 	b.signal(t)

@@ -359,7 +359,7 @@ func identityOf(t *testing.T, s *stopped) string {
 	return id
 }
 
-// TestForgetPool: a pool is lost for good and an empty directory takes its place. It is
+// TestForgetPool: a pool is lost and replaced by an empty directory. It is
 // refused until the state forgets the identity; all other records stay.
 func TestForgetPool(t *testing.T) {
 	t.Parallel()

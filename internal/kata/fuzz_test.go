@@ -38,7 +38,7 @@ func FuzzParseStats(f *testing.F) {
 	})
 }
 
-// FuzzParseMountInfo reads anybody's file. What it makes of it either is no
+// FuzzParseMountInfo reads an arbitrary file. What it makes of it either is no
 // assignment, or is one that reads the same when it is written.
 func FuzzParseMountInfo(f *testing.F) {
 	for _, content := range []string{

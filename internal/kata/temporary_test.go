@@ -204,7 +204,7 @@ func TestDifferentTargetsDoNotDisturbEachOther(t *testing.T) {
 		require.NoError(t, err)
 	}
 
-	// The last round is odd: whoever is odd has removed its entry.
+	// The last round is odd: writers with an odd number have removed their entry.
 	entries, err := kata.NewRoot(path).List()
 	require.NoError(t, err)
 	require.Len(t, entries, writers/2)

@@ -105,7 +105,7 @@ func TestListenRefusesWhatIsServed(t *testing.T) {
 	require.True(t, first.InPlace(), "want: the listener's socket is at its path")
 }
 
-// TestListenRefusesAllAtOnce has nobody be named before everybody has asked: who is
+// TestListenRefusesAllAtOnce delays the owner's name until all have asked: a process that is
 // asked may just be starting, and no other has to wait for its answer.
 func TestListenRefusesAllAtOnce(t *testing.T) {
 	t.Parallel()

@@ -14,7 +14,7 @@ import (
 // ErrUnknown is returned for a name that no capability of the driver has.
 var ErrUnknown = errors.New("unknown capability")
 
-// Set is what is left of the driver's capabilities. The zero value is all of
+// Set has the driver's capabilities that are not disabled. The zero value is all of
 // them.
 type Set struct {
 	disabled map[Name]bool

@@ -221,7 +221,7 @@ func TestPanicIsInternalAndTheProcessGoesOn(t *testing.T) {
 	}
 
 	require.Contains(t, r.log.String(), "a defect with a detail")
-	require.Contains(t, r.log.String(), "driver_test.go", "the stack leads to the place")
+	require.Contains(t, r.log.String(), "driver_test.go", "the stack names the line")
 }
 
 func TestStoreThatIsInUseEndsTheStartWithTheOthersName(t *testing.T) {
@@ -409,7 +409,7 @@ func TestDrainGivesUpAfterItsTimeout(t *testing.T) {
 			operation.Call{Key: "v", Method: "M", Request: &csi.NodeStageVolumeRequest{}},
 			func(ctx context.Context) (int, error) {
 				close(entered)
-				<-ctx.Done() // told to end at last
+				<-ctx.Done() // cancelled at last
 
 				return 0, context.Cause(ctx)
 			})

@@ -24,7 +24,7 @@ const (
 )
 
 // limits refuses requests with fields larger than the spec allows, or with a NUL. The
-// fields of a message type are determined once; a check then visits only those that
+// fields of a message type are determined once; a check then reads only those that
 // are set: 2 µs for a NodePublishVolume request.
 type limits struct {
 	shapes sync.Map // protoreflect.MessageDescriptor → *shape

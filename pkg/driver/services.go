@@ -48,7 +48,7 @@ type components struct {
 	health      health.Settings
 	storage     *health.Monitor
 	poolChanged []func(pool string)
-	// views are the services' health views, the node's first; told is the service that
+	// views are the services' health views, the node's first; told serves the report that
 	// reports them. registry has the metrics.
 	views    []view
 	told     health.Service

@@ -29,7 +29,7 @@ func closed() <-chan struct{} {
 	return c
 }
 
-// probed is a service with a check that counts, and gives what it is told.
+// probed is a service with a check that counts, and returns a given result.
 type probed struct {
 	*identity.Service
 
@@ -214,7 +214,7 @@ func TestProbeCallsAHungCheckNotWellAndRecovers(t *testing.T) {
 		require.ErrorContains(t, err, identity.ErrHung.Error())
 		require.Less(t, time.Since(began), time.Second, "the clock is synctest's own")
 
-		// Whoever asks next does not wait again.
+		// The next caller does not wait again.
 		began = time.Now()
 		_, err = p.Probe(t.Context(), &csi.ProbeRequest{})
 		require.Equal(t, codes.FailedPrecondition, status.Code(err))

@@ -25,8 +25,8 @@ import (
 // ephemeralStep is what the size of an inline ephemeral volume is a multiple of.
 const ephemeralStep = 4096
 
-// publishEphemeral is NodePublishVolume of a volume that nobody has created:
-// it begins with the publication and ends with it.
+// publishEphemeral is NodePublishVolume of a volume that exists from its
+// publication to its unpublication.
 func (s *Service) publishEphemeral(
 	ctx context.Context, request *csi.NodePublishVolumeRequest,
 ) (*csi.NodePublishVolumeResponse, error) {
@@ -155,7 +155,7 @@ func (s *Service) completeEphemeral(e *Ephemeral) error {
 func roundUp(bytes int64) int64 { return (bytes + ephemeralStep - 1) / ephemeralStep * ephemeralStep }
 
 // ensureEphemeral makes the volume unless it is there. What an earlier attempt
-// or a reboot has left of it is of no use to anybody and goes first.
+// or a reboot has left of it is useless and removed first.
 func (s *Service) ensureEphemeral(ctx context.Context, wanted *Ephemeral) error {
 	if existing, known := s.inline.Get(wanted.VolumeID); known {
 		there, err := s.isEphemeralPublished(existing)
@@ -222,7 +222,7 @@ func (s *Service) answersEphemeral(existing, wanted *Ephemeral) error {
 	return nil
 }
 
-// recordEphemeral writes down what is about to be made, if the pool has room.
+// recordEphemeral records the volume before it is created, if the pool has free space.
 func (s *Service) recordEphemeral(ctx context.Context, wanted *Ephemeral, place *mount.Target) (*Ephemeral, error) {
 	point, mounted, err := place.Mounted()
 	if err != nil {
@@ -285,8 +285,8 @@ func (s *Service) makeEphemeral(ctx context.Context, e *Ephemeral, place *mount.
 	return tree.Attach(place)
 }
 
-// imageTree formats the image where it is: should that be cut short, it is
-// thrown away and never looked at again.
+// imageTree formats the image in place: if that is interrupted, the image is
+// deleted and never read again.
 func (s *Service) imageTree(ctx context.Context, e *Ephemeral, options mount.Options) (*mount.Detached, error) {
 	made, err := filesystem.ByName(e.Parameters.FSType, s.config.Run)
 	if err != nil {
@@ -396,7 +396,7 @@ func (s *Service) destroyEphemeral(ctx context.Context, e *Ephemeral) error {
 		return err
 	}
 
-	// Behind the record, so that no look under way brings it back.
+	// After the record, so that a running probe does not restore it.
 	defer s.prober.Observations().Forget(e.VolumeID)
 
 	return s.inline.DeleteLazily(e.VolumeID)
@@ -452,7 +452,7 @@ func (s *Service) recoverEphemeral(ctx context.Context, poolName string) {
 			return struct{}{}, s.recoverOneEphemeral(ctx, each.VolumeID, each.Publication.TargetPath)
 		})
 		if err != nil {
-			// As with others, one sick volume must not keep the rest from being used.
+			// As with others, one unhealthy volume must not affect the others.
 			s.config.Log.Error("an ephemeral volume could not be recovered", "volume", each.VolumeID, "error", err)
 		}
 	}

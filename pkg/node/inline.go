@@ -10,7 +10,7 @@ import (
 )
 
 // Ephemeral is what was asked for one inline ephemeral volume. A record is
-// never changed. Unlike a Use it says where bytes are: nobody else knows.
+// never changed. Unlike staged.Volume it names the pool object: no other record does.
 type Ephemeral struct {
 	// VolumeID is the CO's choice and only a name.
 	VolumeID string `json:"volumeId"`

@@ -13,8 +13,7 @@ import (
 // when ctx ends, do's ends, and when onVolume returns, do is not running and will
 // not begin. Error: do's; ctx's; those of operation.Do.
 func (s *Service) onVolume(ctx context.Context, volumeID, method string, do func(context.Context) error) error {
-	// Whoever comes first, the operation or the end of the caller's patience, has
-	// it.
+	// Owned by the first of the operation and the caller's timeout.
 	var taken atomic.Bool
 
 	ended := make(chan error, 1)

@@ -8,8 +8,8 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 )
 
-// plain gives a place one name: records, and the calls that wait for each
-// other, are told apart by it. Dot segments stay, to be refused.
+// plain normalizes a path: it identifies records, and calls that wait for each
+// other. Dot segments stay, to be refused.
 func plain(path string) string {
 	if !strings.Contains(path, "//") && !strings.HasSuffix(path, "/") {
 		return path

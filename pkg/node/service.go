@@ -29,7 +29,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/state"
 )
 
-// Config is what the service must be told.
+// Config configures the service.
 type Config struct {
 	NodeID string
 	// Segments is the node's topology; empty means that it has none.
@@ -40,7 +40,7 @@ type Config struct {
 	// MaxVolumeBytes is the largest inline ephemeral volume; 0 is no limit but
 	// the pool's.
 	MaxVolumeBytes int64
-	// Ephemeral are the rooms in the pools for inline ephemeral volumes.
+	// Ephemeral are the pools of inline ephemeral volumes.
 	Ephemeral *pool.Set
 	// EphemeralMkfsOptions lets inline ephemeral volumes, which the author of a pod
 	// writes, have mkfs options.
@@ -58,12 +58,12 @@ type Config struct {
 	// freeze.DefaultLimit.
 	FreezeLimit time.Duration
 	// Health are the settings of the monitor, and Sources what it learns of events
-	// from. MarkFilesystem has one of these tell of the errors of the filesystem
-	// that root is in; nil is none that can.
+	// from. MarkFilesystem subscribes one of these to the errors of the filesystem of
+	// root; nil without such a source.
 	Health         health.Settings
 	Sources        []health.Source
 	MarkFilesystem func(root *os.File) error
-	// Storage knows about the pools and the state store; nil is nobody.
+	// Storage is the monitor of the pools and the state store; nil is none.
 	Storage *health.Monitor
 	// IOErrorHold is how long a volume's last I/O error is a condition of it; 0
 	// is probe.DefaultIOErrorHold.
@@ -95,7 +95,7 @@ type Service struct {
 	inline  *inline
 	tuner   *tuning.Tuner
 	checker *fsck.Checker
-	// occasions tells operations apart that must not be joined.
+	// occasions distinguishes operations that must not be joined.
 	occasions atomic.Uint64
 	prober    *probe.Prober
 	// walks limits the walks that count the files of directories.

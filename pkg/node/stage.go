@@ -177,8 +177,8 @@ func checkSameStaging(u, wanted *staged.Volume) error {
 	}
 }
 
-// keepPublications takes over those that outlived a staging which somebody has
-// unmounted.
+// keepPublications takes over publications that outlived their staging, which another
+// program has unmounted.
 func (s *Service) keepPublications(wanted *staged.Volume) (*staged.Volume, error) {
 	current, known := s.stagedVolumes.Get(wanted.VolumeID)
 	if !known {

@@ -15,9 +15,9 @@ import (
 )
 
 // Where STAGE_UNSTAGE_VOLUME is not advertised, the first publication of a
-// volume stages it at a place of the service's own, and with the last one that
-// is undone. All else is as with a CO that stages. The place is among those
-// where the CO's may be, and not in the state directory: what is mounted there
+// volume stages it at a path of the service's own, and the last unpublication
+// unstages it. All else is as with a CO that stages. The path is among those
+// allowed for the CO, and not in the state directory: what is mounted there
 // has to outlive the driver's container.
 
 // ownStagingMode keeps others from the volumes that are staged there.
@@ -27,7 +27,7 @@ func (s *Service) ownStagingPath(volumeID string) string {
 	return filepath.Join(s.config.StagingDir, volumeID)
 }
 
-// stagesItself says whether nobody will ask for the volume to be unstaged.
+// stagesItself reports whether no NodeUnstageVolume will follow.
 func (s *Service) stagesItself(use *staged.Volume) bool {
 	return !s.config.Capabilities.Has(capability.StageUnstageVolume) || use.StagingPath == s.ownStagingPath(use.VolumeID)
 }

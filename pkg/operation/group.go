@@ -10,8 +10,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Call says what an operation is about, so that a second one can be told from
-// a retry.
+// Call identifies an operation, so that a retry can be distinguished from another
+// call.
 type Call struct {
 	// Key is what work is serial for.
 	Key string
@@ -20,7 +20,7 @@ type Call struct {
 	Object string
 	// Method is the RPC's name.
 	Method string
-	// Request tells a retry from a conflict.
+	// Request distinguishes a retry from a conflict.
 	Request proto.Message
 }
 
@@ -63,7 +63,7 @@ func NewGroup() *Group {
 //
 // An operation may run others of the same group, on other keys, with the context
 // that it was given: they belong to it, so they start also while the group
-// drains. Whoever nests keys in one order only can't come to wait for himself.
+// drains. Nesting keys in one order only cannot deadlock.
 //
 // Errors of its own: *ConflictError, *PanicError, ErrDraining.
 func Do[T any](ctx context.Context, g *Group, call Call, operate func(context.Context) (T, error)) (T, error) {
@@ -92,9 +92,8 @@ func Do[T any](ctx context.Context, g *Group, call Call, operate func(context.Co
 	return result, nil
 }
 
-// Start is Do for what nobody waits for: when it returns, the operation is
-// queued, and whatever is asked for the same key later comes behind it. operate
-// tells its failure itself.
+// Start is Do without waiting: when it returns, the operation is queued, and later
+// calls with the same key follow it. operate reports its failure itself.
 func Start(ctx context.Context, g *Group, call Call, operate func(context.Context)) error {
 	_, err := g.joinOrStart(ctx, call, func(ctx context.Context) (any, error) {
 		operate(ctx)

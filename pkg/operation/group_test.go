@@ -129,7 +129,7 @@ func TestOperationOutlivesItsCaller(t *testing.T) {
 		joined <- got
 	}()
 
-	// The retry must be queued before the release, else it runs anew: a second
+	// The retry must be queued before the release, or it would run again: a second
 	// conflicting call proves that the first is still there.
 	_, err := operation.Do(t.Context(), group, publish("v", "/t", true), finished("never"))
 	require.ErrorAs(t, err, new(*operation.ConflictError))

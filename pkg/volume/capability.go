@@ -33,7 +33,7 @@ type Capability struct {
 }
 
 // ParseCapability reads a capability and refuses with ErrCapability one that
-// is missing a part, or has an access mode or filesystem that nobody knows.
+// is missing a part, or has an unknown access mode or filesystem.
 func ParseCapability(given *csi.VolumeCapability) (Capability, error) {
 	if given == nil {
 		return Capability{}, fmt.Errorf("%w: it is missing", ErrCapability)

@@ -10,16 +10,16 @@ import (
 
 const (
 	// KeyDirectAssign is "true" for a volume whose block device is handed to a
-	// virtual machine, in the place of being mounted on the host.
+	// virtual machine instead of being mounted on the host.
 	KeyDirectAssign = "directAssign"
 	// KeySkipHostmount is the same in the words of other drivers, and of the
 	// annotation of a PersistentVolumeClaim.
 	KeySkipHostmount = "skip-hostmount"
 
 	// KeyClaimName is the name of the claim that a volume is for. The provisioner
-	// tells it if it runs with --extra-create-metadata.
+	// sets it if it runs with --extra-create-metadata.
 	KeyClaimName = ReservedPrefix + "pvc/name"
-	// KeyClaimNamespace is the claim's namespace, which is told then too.
+	// KeyClaimNamespace is the claim's namespace, which is set then too.
 	KeyClaimNamespace = ReservedPrefix + "pvc/namespace"
 
 	// yes and no are how a StorageClass, and the kubelet, say so.
@@ -27,8 +27,8 @@ const (
 )
 
 var (
-	// ErrClaimUnreadable is returned for a claim that can't be read until somebody
-	// puts something right.
+	// ErrClaimUnreadable is returned for a claim that cannot be read until an administrator
+	// corrects a setting.
 	ErrClaimUnreadable = errdefs.New(errdefs.ErrFailedPrecondition, "the claim can't be read")
 	// ErrClaimUnavailable is returned for a claim that may be readable in a moment.
 	ErrClaimUnavailable = errdefs.New(errdefs.ErrUnavailable, "the Kubernetes API does not answer")
@@ -48,8 +48,8 @@ func (p Parameters) WithDirectAssign() (Parameters, error) {
 }
 
 // CheckDirectAssign refuses with ErrCapability what can't be done with a volume that
-// is assigned directly: its filesystem belongs to one virtual machine, so nobody
-// else on the node may mount it or have its device. Other volumes pass.
+// is assigned directly: its filesystem belongs to one virtual machine, so no
+// other pod on the node may mount it or have its device. Other volumes pass.
 func (p Parameters) CheckDirectAssign(wanted Capability) error {
 	if !p.DirectAssign {
 		return nil

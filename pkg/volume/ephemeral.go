@@ -25,7 +25,7 @@ const (
 func IsEphemeral(context map[string]string) bool { return context[KeyEphemeral] == valueTrue }
 
 // ParseEphemeral reads the volume_context of an inline ephemeral volume: the
-// parameters of a StorageClass, written by whoever made the pod, and a size in
+// parameters of a StorageClass, written by the author of the pod, and a size in
 // bytes. Error: ErrParameter, for an unknown key too.
 func ParseEphemeral(given map[string]string) (Parameters, int64, error) {
 	rest := maps.Clone(given)

@@ -29,13 +29,13 @@ const (
 	// maxReadAheadKiB is 1 GiB: more than that is a slip of the pen.
 	maxReadAheadKiB = 1 << 20
 	// minBytesPerSecond is one block: with less, one request would hold a
-	// process where no signal reaches it for longer than anybody waits.
+	// process where no signal reaches it for longer than any caller waits.
 	minBytesPerSecond = 4096
 	// maxSchedulerName is the kernel's ELV_NAME_MAX without its zero.
 	maxSchedulerName = 15
 )
 
-// Mutable are the parameters of a volume that can change during its life
+// Mutable are the parameters of a volume that can change during its lifecycle
 // (CSI v1.13, ControllerModifyVolume). What is nil or empty was never named;
 // a limit of 0 is named, and means no limit. A Mutable is never changed, nor
 // what its pointers point to: With returns another one.

@@ -49,8 +49,8 @@ const (
 	ReservedPrefix = "csi.storage.k8s.io/"
 )
 
-// The keys of the publish_context, with which the controller tells the node
-// about the attachment.
+// The keys of the publish_context, with which the controller passes the
+// attachment to the node.
 const (
 	// KeySlot is the attachment's number on its node.
 	KeySlot = "slot"
@@ -86,7 +86,7 @@ type Parameters struct {
 	BlockSize int `json:"blockSize"`
 	// MkfsOptions are passed to mkfs as they are, split at white space.
 	MkfsOptions string `json:"mkfsOptions,omitempty"`
-	// DirectAssign hands the device to a virtual machine, in the place of a mount
+	// DirectAssign assigns the device to a virtual machine instead of mounting it
 	// on the host.
 	DirectAssign bool `json:"directAssign,omitempty"`
 }

@@ -10,7 +10,7 @@ type Consistency string
 
 // The two kinds of consistency.
 const (
-	// ConsistencyFilesystem refuses a copy that would not be of one moment.
+	// ConsistencyFilesystem refuses a copy that would not be point-in-time.
 	ConsistencyFilesystem Consistency = "filesystem"
 	// ConsistencyNone takes what is there, while it may be written.
 	ConsistencyNone Consistency = "none"
@@ -22,8 +22,8 @@ const KeyConsistency = "consistency"
 
 // keyDeletionPolicy is a field of a class, and no parameter. Kubernetes' own
 // storage suite writes it among the parameters of a VolumeGroupSnapshotClass as
-// well, and the snapshotter hands it on: whoever refused it would fail each spec
-// on group snapshots. What it says is for the snapshotter to do.
+// well, and the snapshotter passes it on: refusing it would fail each spec of
+// group snapshots. What it says is for the snapshotter to do.
 const keyDeletionPolicy = "deletionPolicy"
 
 // KeyCopy is "true" in the volume_context of a volume that was made from another

@@ -56,10 +56,10 @@ func TestExamplesAreAccepted(t *testing.T) {
 
 // sweep calls visit with each variant of valid.
 func sweep(valid proto.Message, visit func(proto.Message)) {
-	for place := range places(valid.ProtoReflect()) {
+	for at := range settableFields(valid.ProtoReflect()) {
 		for value := 0; ; value++ {
 			variant := proto.Clone(valid)
-			if !places(variant.ProtoReflect())[place](value) {
+			if !settableFields(variant.ProtoReflect())[at](value) {
 				break
 			}
 
@@ -68,9 +68,9 @@ func sweep(valid proto.Message, visit func(proto.Message)) {
 	}
 }
 
-// places returns the settable fields within a message, each as a function that sets it
+// settableFields returns the settable fields within a message, each as a function that sets it
 // to the value of that index and says whether there is one.
-func places(m protoreflect.Message) []func(index int) bool {
+func settableFields(m protoreflect.Message) []func(index int) bool {
 	var all []func(int) bool
 
 	fields := m.Descriptor().Fields()
@@ -83,11 +83,11 @@ func places(m protoreflect.Message) []func(index int) bool {
 			all = append(all, entries(m, field)...)
 		case field.IsList() && field.Message() != nil:
 			for at := range m.Get(field).List().Len() {
-				all = append(all, places(m.Mutable(field).List().Get(at).Message())...)
+				all = append(all, settableFields(m.Mutable(field).List().Get(at).Message())...)
 			}
 		case field.Message() != nil:
 			if m.Has(field) {
-				all = append(all, places(m.Mutable(field).Message())...)
+				all = append(all, settableFields(m.Mutable(field).Message())...)
 			}
 		default:
 			all = append(all, place(m, field))

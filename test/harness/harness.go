@@ -1,7 +1,7 @@
 // Package harness starts a driver for a test, in the test's process and behind
 // a real socket, and proves at the end that nothing of it is left.
 //
-// What may enter: what tests of the whole driver share. It makes no assertion
+// It contains what tests of the whole driver share. It makes no assertion
 // about a call.
 package harness
 
@@ -103,7 +103,7 @@ func (d *Driver) Restart(tb testing.TB, options ...Option) {
 // Stop stops the driver as SIGTERM does. A second call does nothing.
 func (d *Driver) Stop() { d.stop() }
 
-// Pool returns the directory in which the default pool has its rooms.
+// Pool returns the directory with the objects of the default pool.
 func (d *Driver) Pool() string {
 	directory := d.Config.Pools["default"]
 	if _, err := os.Lstat(filepath.Join(directory, layout.EmbeddedImage)); err == nil {

@@ -17,7 +17,7 @@ import (
 // Pods are cgroups as a kubelet makes them, in a corner of the machine's own
 // tree in which no kubelet looks.
 type Pods struct {
-	// Root is what the driver takes for the place where cgroups are mounted.
+	// Root is the driver's --cgroup-root.
 	Root string
 
 	base string

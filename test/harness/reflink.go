@@ -51,7 +51,7 @@ func ownPool(tb testing.TB, bytes int64, fsType string, options ...string) strin
 	mounted := filepath.Join(root, "mounted")
 	require.NoError(tb, os.Mkdir(mounted, 0o700))
 	require.NoError(tb, unix.Mount(device.Path, mounted, fsType, 0, "discard"))
-	// Whoever has a file open in there is the test's to find.
+	// A process with an open file in there is the test's responsibility.
 	tb.Cleanup(func() { require.NoError(tb, unix.Unmount(mounted, unix.MNT_DETACH)) })
 
 	directory := filepath.Join(mounted, "pool")

@@ -1,8 +1,6 @@
-// Package audit compares pools with the state of their controller while no
-// driver runs: what lies in a pool that no record tells of, and records whose
-// bytes are gone.
+// Package audit compares pools with the state of their controller while no driver
+// runs: it finds objects in a pool without a record, and records without an object.
 //
-// What may enter: what `touchstone state verify` and `state repair` say and do
-// beyond the state's own files. Nothing here removes data, or anything that
-// Verify has not named.
+// It implements the part of `touchstone state verify` and `state repair` that concerns
+// pools. It removes no data, and nothing that Verify has not named.
 package audit

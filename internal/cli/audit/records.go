@@ -29,7 +29,7 @@ type records struct {
 	pools map[string]int
 	// identities are those of the pools, by name.
 	identities map[string]string
-	// places are where a record has the object of an id.
+	// places maps the id of an object to the pool of its record.
 	places map[string]object
 }
 

@@ -8,7 +8,7 @@ import (
 
 // Errors of this package.
 var (
-	// ErrNotComparable is returned for a state that does not tell what a pool
+	// ErrNotComparable is returned for a state that does not contain what a pool
 	// should hold: that of a driver that only serves a node.
 	ErrNotComparable = errors.New("no controller has kept its records there")
 	// ErrNoPool is returned for a directory that no driver has made a pool of.
@@ -20,7 +20,7 @@ type Kind string
 
 // The kinds of findings.
 const (
-	// Orphan is a volume or snapshot that no record tells of.
+	// Orphan is a volume or snapshot without a record.
 	Orphan Kind = "orphan"
 	// Scratch was being made when a driver ended.
 	Scratch Kind = "scratch"
@@ -70,7 +70,7 @@ func (r Report) Clean() bool {
 
 // Pools is what was found in pools.
 type Pools struct {
-	// Compared maps the names of the pools to where their rooms are.
+	// Compared maps the names of the pools to their directories.
 	Compared map[string]string `json:"compared"`
 	Findings []Finding         `json:"findings"`
 	Notes    []Note            `json:"notes"`

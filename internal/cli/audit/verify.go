@@ -94,7 +94,7 @@ func openPools(directories map[string]string) (*pool.Set, error) {
 	return pool.OpenSet(found, pool.NoCreate)
 }
 
-// locate returns where the rooms of the pool in a directory are.
+// locate returns the directory of the pool, mounted for an embedded one.
 func locate(directory string) (string, error) {
 	absolute, err := filepath.Abs(directory)
 	if err != nil {
@@ -199,7 +199,7 @@ func (c *comparison) lookForOrphans(ctx context.Context, place *pool.Pool) error
 	return nil
 }
 
-// orphan reports something that no record tells of.
+// orphan reports an object without a record.
 func (c *comparison) orphan(ctx context.Context, place *pool.Pool, here object) error {
 	usage, err := place.Usage(ctx, here.Object)
 	if errors.Is(err, pool.ErrMissing) {

@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TestManifestGrantsNoMore: whoever takes the controller over must not get more
+// TestManifestGrantsNoMore: an attacker in the controller must not get more
 // than the metadata of claims.
 func TestManifestGrantsNoMore(t *testing.T) {
 	t.Parallel()

@@ -121,7 +121,7 @@ func TestEachQuestionEnds(t *testing.T) {
 	_, err = newReader(t, claim.Config{Kubeconfig: api.Kubeconfig, Timeout: time.Hour}).Direct(ctx, "shop", "data")
 	require.ErrorIs(t, err, volume.ErrClaimUnavailable)
 
-	// Who is told to come back later does so, but not for longer.
+	// The client retries after Retry-After, but not beyond its timeout.
 	api.Instead(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Retry-After", "3600")
 		w.WriteHeader(http.StatusTooManyRequests)
@@ -204,7 +204,7 @@ func TestAnswersOfAStranger(t *testing.T) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write([]byte(`{"metadata":{"name":"`))
 
-		// For as long as anybody listens.
+		// As long as the client reads.
 		for _, err := w.Write(make([]byte, 1<<16)); err == nil; {
 			_, err = w.Write(make([]byte, 1<<16))
 		}

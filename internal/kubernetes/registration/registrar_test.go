@@ -119,7 +119,7 @@ func TestKubeletIsTold(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, fs.ModeSocket|0o600, info.Mode())
 
-	// A kubelet that starts anew finds it by itself.
+	// A restarted kubelet finds the socket by itself.
 	plugins.Stop()
 	again := kubelet.Watch(t, config.Directory, nil)
 	again.Next(kubelet.Registered)
@@ -237,7 +237,7 @@ func TestSocketComesBack(t *testing.T) {
 			t.Helper()
 			require.NoError(t, os.Rename(path, filepath.Join(t.TempDir(), "aside")))
 		},
-		"replaced by one that nobody serves": func(t *testing.T, path string) {
+		"replaced by a stale one": func(t *testing.T, path string) {
 			t.Helper()
 			served.Ended(t, path+".new")
 			require.NoError(t, os.Rename(path+".new", path))

@@ -134,8 +134,8 @@ func TestPodsAreFound(t *testing.T) {
 	}
 }
 
-// TestTheSearchIsBounded is on a machine with more cgroups than anybody looks
-// through, and with a pod too far down.
+// TestTheSearchIsBounded is on a machine with more cgroups than the limiter
+// searches, and with a pod too far down.
 func TestTheSearchIsBounded(t *testing.T) {
 	t.Parallel()
 

@@ -43,7 +43,7 @@ func (s *seekReader) Next(ctx context.Context) (Extent, bool, error) {
 	return Extent{Start: start, End: s.offset}, true, nil
 }
 
-// DataBytes counts what DataRanges visits.
+// DataBytes counts the bytes of DataRanges.
 func DataBytes(file *os.File, size int64) (total int64, err error) {
 	err = DataRanges(file, size, func(start, end int64) error {
 		total += end - start

@@ -20,7 +20,7 @@ func TestALostSuperblockIsDamage(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			image := newFilesystem(t, fs, imageSize)
 
-			// All of the places where one of them has its first superblock.
+			// All offsets at which one of them has its first superblock.
 			_, err := image.WriteAt(make([]byte, 128<<10), 0)
 			require.NoError(t, err)
 

@@ -52,7 +52,7 @@ func (e *ext4) CheckReadOnly(ctx context.Context, path string, o ReadOnlyCheckOp
 	return e.judge(path, command, result)
 }
 
-// ConsistentWhileWritten is false: blocks are written in their place, one by one.
+// ConsistentWhileWritten is false: blocks are overwritten in place, one by one.
 func (*ext4) ConsistentWhileWritten() bool { return false }
 
 // ReplayFlags let no error be more than that, and begin no work of hours.

@@ -109,7 +109,7 @@ type Filesystem interface {
 	SizeBytes(r io.ReaderAt) (int64, error)
 }
 
-// ReadOnlyCheckOptions say what is looked at, and how.
+// ReadOnlyCheckOptions are the options of CheckReadOnly.
 type ReadOnlyCheckOptions struct {
 	// Frozen means that the filesystem is mounted, and frozen or about to be: all
 	// that its log is about has been written.
@@ -191,8 +191,8 @@ func ByName(name string, run Runner) (Filesystem, error) {
 	return row.new(run), nil
 }
 
-// target is what a tool will work on, looked at beforehand so that no tool is
-// started for what is plain already.
+// target is the file that a tool will work on, examined beforehand so that no tool is
+// started needlessly.
 type target struct {
 	sizeBytes int64
 	regular   bool

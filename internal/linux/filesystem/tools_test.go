@@ -48,7 +48,7 @@ func TestEveryToolThatIsStartedIsListed(t *testing.T) {
 	}
 
 	for name, isStarted := range listed {
-		require.True(t, isStarted, "%s is listed, and nobody starts it", name)
+		require.True(t, isStarted, "%s is listed, but never started", name)
 	}
 }
 

@@ -113,7 +113,7 @@ func TestCopiesMountBesideTheirSource(t *testing.T) {
 
 			copied, latest := source, mounted
 			for range 2 {
-				// The copy is of one moment, as one that shares blocks is.
+				// The copy is point-in-time, as one that shares blocks is.
 				require.NoError(t, filesystem.Freeze(latest.openToRead(t)))
 
 				copied = copyOf(t, copied)
@@ -362,7 +362,7 @@ func TestXFSUUIDIsFinished(t *testing.T) {
 
 	t.Run("before the log", func(t *testing.T) {
 		image := interrupt(t, nil)
-		// Whoever looks meanwhile is told.
+		// A detection meanwhile reports it.
 		requireState(t, filesystem.Damaged, fs, image.Name())
 		finish(t, image)
 	})

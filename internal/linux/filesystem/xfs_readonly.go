@@ -51,7 +51,7 @@ func (x *xfs) CheckReadOnly(ctx context.Context, path string, o ReadOnlyCheckOpt
 	return x.judge(ctx, path, result)
 }
 
-// ConsistentWhileWritten is false: blocks are written in their place, one by one.
+// ConsistentWhileWritten is false: blocks are overwritten in place, one by one.
 func (*xfs) ConsistentWhileWritten() bool { return false }
 
 // ReplayFlags are for a twin.

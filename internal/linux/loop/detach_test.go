@@ -114,7 +114,7 @@ func TestAutoClearDetachesAtTheLastClose(t *testing.T) {
 	requireAttached(t, loops, device.Number)
 
 	require.NoError(t, device.Close())
-	// Another program may just be looking at every device of the machine.
+	// Another program may be opening every device of the machine.
 	require.Eventually(t, func() bool {
 		_, attached, err := loops.Status(device.Number)
 

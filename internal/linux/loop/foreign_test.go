@@ -14,7 +14,7 @@ import (
 )
 
 // TestFindBesideADeadFilesystem: a loop device whose image can't be asked any more,
-// as on a server that is gone, keeps nobody from finding and attaching others.
+// as on a server that is gone, does not prevent finding and attaching others.
 func TestFindBesideADeadFilesystem(t *testing.T) {
 	needRoot(t)
 
@@ -25,7 +25,7 @@ func TestFindBesideADeadFilesystem(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, lost.Truncate(mebibyte))
 
-	// To go with its last close: whoever detaches it has to ask, too.
+	// To go with its last close: detaching it explicitly would query it too.
 	dead := attach(t, loops, lost, loop.AttachOptions{PreferredNumber: -1, AutoClear: true})
 
 	require.NoError(t, lost.Close())

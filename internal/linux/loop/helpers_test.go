@@ -59,8 +59,8 @@ func attach(tb testing.TB, loops *loop.Loops, image *os.File, o loop.AttachOptio
 	return device
 }
 
-// drop waits for the end of the detach, which another program may put off that looks
-// at every device of the machine: the next test counts on the number. Only while
+// drop waits for the end of the detach, which another program may delay that opens
+// every device of the machine: the next test counts on the number. Only while
 // another Device of it is still to be dropped it does not.
 func drop(tb testing.TB, loops *loop.Loops, devices ...*loop.Device) {
 	tb.Helper()

@@ -59,7 +59,7 @@ func NewAllowedDirs(dirs ...string) (*AllowedDirs, error) {
 func (p *AllowedDirs) Close() { p.closed.Store(true) }
 
 // Target opens the directory that path lies in. Whether there is something at
-// path itself is not looked at. The Target must be closed, and soon: its
+// path itself is not opened. The Target must be closed, and soon: its
 // descriptor keeps the mount that the parent lies on busy.
 //
 // Errors: ErrNotAbsolute, ErrInvalidPath, ErrOutsideAllowed (also for an allowed directory
@@ -84,7 +84,7 @@ func (p *AllowedDirs) Target(path string) (*Target, error) {
 	return &Target{path: filepath.Join(dir, rest), name: filepath.Base(rest), parent: parent, observer: p.observer}, nil
 }
 
-// CheckPath refuses what Target would refuse for its words alone: nothing is looked at.
+// CheckPath refuses paths that Target would refuse whatever exists: it accesses no file.
 // Errors: ErrNotAbsolute, ErrInvalidPath, ErrOutsideAllowed.
 func (p *AllowedDirs) CheckPath(path string) error {
 	_, _, err := p.locate(path)

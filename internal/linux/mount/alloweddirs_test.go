@@ -313,7 +313,7 @@ func FuzzFind(f *testing.F) {
 				}
 			}
 
-			t.Fatalf("%q gives an error that no caller can tell: %v", path, err)
+			t.Fatalf("%q gives an error that is no sentinel: %v", path, err)
 		}
 
 		defer target.Close()

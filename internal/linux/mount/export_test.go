@@ -20,7 +20,7 @@ func ParentPath(target *Target) (string, error) {
 	return os.Readlink("/proc/self/fd/" + strconv.Itoa(target.dir()))
 }
 
-// WithoutValues is what is left of a kernel's message.
+// WithoutValues returns a kernel's message without mount option values.
 func WithoutValues(options Options, text string) string { return options.redact(text) }
 
 // Seal makes the tree's filesystem and its mount read-only, as NewReadOnlyTmpfs does.

@@ -62,7 +62,7 @@ func ParseFlags(flags []string) (Options, error) {
 }
 
 // SplitFlags returns what ParseFlags would read, one by one and as it is spelled,
-// for somebody else to mount with. mount(8)'s own remarks are left out.
+// for another program to mount with. mount(8)'s own remarks are left out.
 func SplitFlags(flags []string) []string {
 	var single []string
 

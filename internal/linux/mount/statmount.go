@@ -66,7 +66,7 @@ type statmountHeader struct {
 	_                 [48]uint64
 }
 
-// statmountBuffer starts with room for ordinary strings and grows. Its words
+// statmountBuffer starts with space for ordinary strings and grows. Its words
 // keep the header aligned.
 type statmountBuffer []uint64
 

@@ -14,8 +14,8 @@ const (
 	// privateDirMode and privateMode keep everybody but root from what NewReadOnlyTmpfs makes.
 	privateDirMode = "0700"
 	privateMode    = 0o600
-	// tmpfsBytes is more than the files take, and all that somebody who makes the
-	// filesystem writable again could use of the machine's memory.
+	// tmpfsBytes is more than the files take, and all of the machine's memory that a process could use
+	// which makes the filesystem writable again.
 	tmpfsBytes = 64 << 10
 	spareNodes = 2
 )

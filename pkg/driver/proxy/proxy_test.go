@@ -395,7 +395,7 @@ func TestUpstreamThatIsGone(t *testing.T) {
 		defer cancel()
 
 		for {
-			// The proxy dials anew after a moment only.
+			// The proxy dials again after a delay.
 			_, err := client.UnaryCall(ctx, request(""))
 
 			select {

@@ -31,8 +31,8 @@ const (
 // ChangeGroup lets group own what is in the directory root, open for reading: the
 // group may read and write all of it and pass through directories, and what is
 // made in those belongs to it, too. Where root itself is like that already
-// nothing is looked at; it is changed last, so that a walk that was cut short
-// is made again. Errors: ErrTooDeep, ctx's, the filesystem's.
+// no file is visited; it is changed last, so that an interrupted walk is
+// repeated. Errors: ErrTooDeep, ctx's, the filesystem's.
 func ChangeGroup(ctx context.Context, root *os.File, group uint32) error {
 	w := &walk{ctx: ctx, group: group}
 

@@ -97,7 +97,7 @@ func TestGiveGroup(t *testing.T) {
 	}
 }
 
-// TestGiveGroupOnlyOnRootMismatch looks at nothing when the root is right.
+// TestGiveGroupOnlyOnRootMismatch visits no file when the root has the group.
 func TestGiveGroupOnlyOnRootMismatch(t *testing.T) {
 	namespace.NeedRoot(t)
 
@@ -133,7 +133,7 @@ func TestGiveGroupStaysInItsMount(t *testing.T) {
 
 	require.NoError(t, unix.Mount("none", inside, "tmpfs", 0, "mode=700"))
 	t.Cleanup(func() { require.NoError(t, unix.Unmount(inside, 0)) })
-	// Of the same filesystem: st_dev would not tell.
+	// Of the same filesystem: st_dev would not differ.
 	require.NoError(t, unix.Mount(elsewhere, bound, "", unix.MS_BIND, ""))
 	t.Cleanup(func() { require.NoError(t, unix.Unmount(bound, 0)) })
 
@@ -181,7 +181,7 @@ func TestGiveGroupOfManyAndOfDeep(t *testing.T) {
 	level, err := os.OpenRoot(root)
 	require.NoError(t, err)
 
-	// Deeper than a path can tell, as a hostile workload would.
+	// Deeper than a path can be, as a hostile workload would.
 	for range 300 {
 		require.NoError(t, level.Mkdir("d", 0o700))
 		next, err := level.OpenRoot("d")

@@ -24,7 +24,7 @@ type PanicError struct {
 func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
 
 // Group holds the changes that are waiting for their window to close, or are
-// being made. A key that nobody asks for costs nothing, not even a goroutine.
+// being made. A key without a request costs nothing, not even a goroutine.
 // It is safe for concurrent use; see New.
 type Group[K comparable, In, Merged, Out any] struct {
 	window  time.Duration
@@ -171,7 +171,7 @@ func (g *Group[K, In, Merged, Out]) join(ctx context.Context, key K, in In) (*ba
 	return fresh, nil
 }
 
-// close makes the change unless somebody else has closed its window already.
+// closeWindow executes the change unless its window is closed already.
 func (g *Group[K, In, Merged, Out]) closeWindow(key K, waiting *batch[Merged, Out]) {
 	g.mu.Lock()
 	mine := g.pending[key] == waiting

@@ -31,7 +31,7 @@ type Registry struct {
 	tasks map[*Task]struct{}
 }
 
-// NewRegistry returns a registry that tells log of each task.
+// NewRegistry returns a registry that logs each task.
 func NewRegistry(log *slog.Logger) *Registry {
 	return &Registry{log: log, tasks: map[*Task]struct{}{}}
 }
