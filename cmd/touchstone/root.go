@@ -19,7 +19,7 @@ func newRootCommand() *cobra.Command {
 		Long: `Touchstone is a CSI driver that makes real volumes on any Linux machine.
 Without a command it serves, as "touchstone serve" does.
 
-Exit codes: 0 good, 1 what was asked about is not well, 2 wrong usage or cannot run.`,
+Exit codes: 0 good, 1 unhealthy or failed, 2 wrong usage or cannot run.`,
 		Args:              cobra.ArbitraryArgs, // else cobra answers an unknown command itself, with code 1
 		SilenceErrors:     true,
 		SilenceUsage:      true,

@@ -53,7 +53,7 @@ func newStateCommand() *cobra.Command { //nolint:funlen // one literal a command
 		Short: "Report damage; exits 0 without findings, 1 with findings, 2 if the state cannot be read",
 		Long: `Say what is damaged in the state and, with --pool, what is in the pools that the
 state does not know, and what it knows that is not there. Nothing is changed.
-Exits 0 when all is well, 1 with findings, 2 when something cannot be read.`,
+Exits 0 without findings, 1 with findings, 2 when something cannot be read.`,
 		Args: noArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			return given.verify(command)
@@ -83,7 +83,7 @@ and what was being made is removed, never data.`,
 		&cobra.Command{
 			Use:   "forget-pool NAME",
 			Short: "Remove the identity of a lost pool; the next start takes the one that it finds",
-			Long: `Forget the identity of a pool whose volumes are lost for good. The next start of the
+			Long: `Forget the identity of a pool whose volumes are lost. The next start of the
 driver takes the pool that it finds at that name, or makes one. Until then every
 call for the pool's volumes is refused; afterwards those that are not in the pool
 are reported as missing, and can be deleted by their orchestrator.`,

@@ -128,7 +128,7 @@ func (p *Pool) identify() error {
 
 func (p *Pool) mismatch(found string) error {
 	return fmt.Errorf("%w: that one has the identity %s, and at %s %s; mount its disk or put its data back, "+
-		"or, if its volumes are lost for good, stop the driver and run `touchstone state forget-pool %s`",
+		"or, if its volumes are lost, stop the driver and run `touchstone state forget-pool %s`",
 		ErrIdentity, p.identity, p.path, found, p.name)
 }
 

@@ -171,7 +171,7 @@ func (c *comparison) compareIdentity(place *pool.Pool) (bool, error) {
 	c.Findings = append(c.Findings, Finding{
 		Kind: Mismatch, Pool: place.Name(), Path: place.Path(),
 		Reason: fmt.Sprintf("the state knows pool %s by the identity %s, and this one has %q", place.Name(), known, found),
-		Advice: "mount its disk or put its data back; if its volumes are lost for good, run `touchstone state forget-pool " + place.Name() + "`",
+		Advice: "mount its disk or put its data back; if its volumes are lost, run `touchstone state forget-pool " + place.Name() + "`",
 	})
 
 	return false, nil
