@@ -5,7 +5,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
@@ -52,8 +54,15 @@ func TestSIGTERMDoesNotWaitForACheckThatHangs(t *testing.T) {
 	require.NoError(t, b.client.Attach(ctx, claim))
 	require.NoError(t, b.client.Stage(ctx, claim))
 
-	// Opening it waits for the check.
-	await.ReadPipe(t, filepath.Join(tools, "running"))
+	// Opening it waits for the check. Until the write to the frozen filesystem blocks, a
+	// signal would still end the tool.
+	pid := strings.TrimSpace(string(await.ReadPipe(t, filepath.Join(tools, "running"))))
+
+	require.Eventually(t, func() bool {
+		status, err := os.ReadFile(filepath.Join("/proc", pid, "status"))
+
+		return err == nil && strings.Contains(string(status), "\nState:\tD")
+	}, time.Minute, time.Millisecond, "the check does not hang")
 
 	b.signal(t)
 	awaitLine(t, b.lines, "msg=drained")
@@ -61,8 +70,8 @@ func TestSIGTERMDoesNotWaitForACheckThatHangs(t *testing.T) {
 	require.Equal(t, exitNotWell, b.command.ProcessState.ExitCode(), "exit code of an incomplete drain")
 }
 
-// hangingCheck makes a directory with an e2fsck that, where it only checks, says that it
-// runs and then writes to the file.
+// hangingCheck makes a directory with an e2fsck that, if it only checks, writes its pid to
+// the pipe `running` and then writes to the file.
 func hangingCheck(t *testing.T, file string) (tools string) {
 	t.Helper()
 
@@ -73,7 +82,7 @@ func hangingCheck(t *testing.T, file string) (tools string) {
 	require.NoError(t, unix.Mkfifo(filepath.Join(tools, "running"), 0o600))
 
 	const text = `#!/bin/sh
-case " $*" in *" -n"*|*" -fn"*) : > %s/running; : > %s;; esac
+case " $*" in *" -n"*|*" -fn"*) echo $$ > %s/running; : > %s;; esac
 exec %s "$@"
 `
 
