@@ -18,7 +18,8 @@ import (
 // locked by its writer.
 const temporaryPrefix = ".touchstone-"
 
-// writeMountInfo replaces the file atomically, so that a reader never reads a part of it. It needs not survive a power failure, as the guests that it is for don't.
+// writeMountInfo replaces the file atomically, so that a reader never reads a part of it.
+// It is not synced, because guests do not survive a power failure either.
 func writeMountInfo(root, dir *os.File, content []byte) error {
 	file, err := makeTemporary(root)
 	if err != nil {

@@ -233,7 +233,7 @@ func removeStale(ctx context.Context, path string) error {
 	// Only a refused connection proves that no process listens: a full backlog or a
 	// missing permission proves the contrary.
 	if err != nil && !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("%w %s: cannot tell whether it is served: %w", ErrPath, path, err)
+		return fmt.Errorf("%w %s: cannot determine whether it is served: %w", ErrPath, path, err)
 	}
 
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -51,8 +51,8 @@ func (s *Service) checkReadonly(asked bool) error {
 	return nil
 }
 
-// allocatePristineDurably gives every volume of a pool its bytes for good, where no attachment will
-// do that any more (docs/decisions/0005).
+// allocatePristineDurably syncs the objects of all volumes of a pool that were never attached,
+// because no attachment will do it without that capability (docs/decisions/0005).
 func (s *Service) allocatePristineDurably(ctx context.Context, poolName string) error {
 	if s.has(capability.PublishUnpublishVolume) {
 		return nil
@@ -92,7 +92,7 @@ func (s *Service) allocatePristineDurably(ctx context.Context, poolName string) 
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("record that volumes have their bytes for good: %w", err)
+		return fmt.Errorf("record that the volumes' objects are durable: %w", err)
 	}
 
 	return nil

@@ -8,14 +8,13 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
+	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
-
-	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 )
 
 // ControllerPublishVolume attaches a volume to a node (CSI v1.13,
-// ControllerPublishVolume). Who may is told by admits.
+// ControllerPublishVolume). record.CheckAttachable decides which node may.
 func (s *Service) ControllerPublishVolume(
 	ctx context.Context, request *csi.ControllerPublishVolumeRequest,
 ) (*csi.ControllerPublishVolumeResponse, error) {
@@ -108,8 +107,8 @@ func (s *Service) attach(ctx context.Context, id string, wanted record.Attachmen
 }
 
 // materialize makes sure that a volume which is about to be used has its bytes
-// in the pool for good: until now a power failure could take them, for
-// CreateVolume does not wait for them (docs/decisions).
+// in the pool durable: until now a power failure could lose them, because
+// CreateVolume does not sync them (docs/decisions/0005).
 func (s *Service) allocateDurably(v *record.Volume) error {
 	place, err := s.poolOf(v)
 	if err != nil {

@@ -38,7 +38,7 @@ func (s *Service) GetCapacity(ctx context.Context, request *csi.GetCapacityReque
 
 	capabilities, err := s.parseCapabilities(request.GetVolumeCapabilities(), parameters)
 	if err != nil {
-		// No volume can have these capabilities, so there is no room for one.
+		// No volume can have these capabilities, so the capacity for them is 0.
 		return &csi.GetCapacityResponse{}, nil //nolint:nilerr // see above
 	}
 

@@ -64,7 +64,7 @@ func (c changeRequest) and(other changeRequest) (changeRequest, error) {
 }
 
 // call is the operation that makes the change. It has the request that would
-// ask for all of it, so that a retry is told from a conflict.
+// ask for all of it, so that a retry is distinguished from a conflict.
 func (c changeRequest) call(id string) operation.Call {
 	var methods []string
 
@@ -83,7 +83,7 @@ func (c changeRequest) call(id string) operation.Call {
 }
 
 // request has the change made, together with others. What the volume is already,
-// such as for the retry of a caller that left, waits for nobody.
+// such as for the retry of a caller that left, does not wait.
 func (s *Service) requestChange(ctx context.Context, found *record.Volume, wanted changeRequest) (*record.Volume, error) {
 	if found.CapacityBytes >= wanted.size && found.Mutable.With(wanted.mutable).Equal(found.Mutable) {
 		return s.runChange(ctx, found.ID, wanted)

@@ -205,7 +205,7 @@ func (s *Service) createEmpty(ctx context.Context, wanted *createRequest) (*reco
 	defer s.creating.Delete(fresh.ID)
 
 	if fresh.IsThick() {
-		// A crash would leave a full-sized image that nobody knows.
+		// Otherwise a crash would leave a full-size image without a record.
 		fresh.Phase = record.PhaseCreating
 		if err := s.record(ctx, fresh, wanted.pool); err != nil {
 			return nil, err
@@ -274,8 +274,8 @@ func checkSameVolume(v *record.Volume, wanted *createRequest) error {
 	return nil
 }
 
-// provide is provision for now, or for good where nobody will call before the
-// volume is used.
+// allocateNew allocates the volume's storage; it syncs it too if no
+// ControllerPublishVolume will follow.
 func (s *Service) allocateNew(fresh *record.Volume, place *pool.Pool) error {
 	bytes := s.allocateDurably
 	if fresh.Pristine {
@@ -289,7 +289,7 @@ func (s *Service) allocateNew(fresh *record.Volume, place *pool.Pool) error {
 	return place.SetAttributes(fresh.ID, fresh.Mutable)
 }
 
-// provision makes the bytes of the volume be in the pool.
+// allocate creates the volume's image or directory if it is missing.
 func (s *Service) allocate(v *record.Volume, place *pool.Pool) error {
 	if v.Parameters.Backing == volume.BackingDirectory {
 		return place.EnsureDirectory(v.ID)
@@ -298,8 +298,8 @@ func (s *Service) allocate(v *record.Volume, place *pool.Pool) error {
 	return place.EnsureImage(v.ID, v.CapacityBytes, v.IsThick())
 }
 
-// record puts the volume into the store, unless the pool was promised to
-// others meanwhile.
+// record stores the volume, unless the pool's space was provisioned to others
+// meanwhile.
 func (s *Service) record(ctx context.Context, v *record.Volume, place *pool.Pool) error {
 	err := s.config.Admission.Admit(ctx, func(check pool.Check) error {
 		return s.store.Update(ctx, func(tx *state.Tx) error {

@@ -100,9 +100,9 @@ func (s *Service) checkMounts(poolName string, object pool.Object) error {
 	return nil
 }
 
-// idle returns FAILED_PRECONDITION while somebody uses the volume.
+// checkNotAttachedOrUsed returns FAILED_PRECONDITION while the volume is in use.
 func (s *Service) checkNotAttachedOrUsed(v *record.Volume) error {
-	// Without the capability nobody could take an attachment of before away.
+	// Without the capability an earlier attachment could not be removed.
 	if len(v.Attachments) > 0 && s.has(capability.PublishUnpublishVolume) {
 		return rpc.Errorf(codes.FailedPrecondition, "volume %s is attached to %s; unpublish it there first",
 			v.ID, strings.Join(v.NodeIDs(), ", "))

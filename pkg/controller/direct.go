@@ -9,7 +9,7 @@ import (
 )
 
 // claimName is the PersistentVolumeClaim that a volume is for. Either part is
-// empty if the CO does not tell.
+// empty if the CO does not set them.
 type claimName struct{ namespace, name string }
 
 func parseClaim(parameters map[string]string) claimName {

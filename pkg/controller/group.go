@@ -11,12 +11,11 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
-
-	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 )
 
 // Groups is the CSI GroupController service (CSI v1.13, Group Controller Service
@@ -47,7 +46,7 @@ func (g *Groups) GroupControllerGetCapabilities(
 	return &csi.GroupControllerGetCapabilitiesResponse{Capabilities: g.service.config.Capabilities.GroupController()}, nil
 }
 
-// CreateVolumeGroupSnapshot makes a snapshot of each volume, all of one moment,
+// CreateVolumeGroupSnapshot takes a point-in-time snapshot of all volumes,
 // or returns the group of that name if it is of these volumes (CSI v1.13,
 // CreateVolumeGroupSnapshot). There are all of them or none.
 func (g *Groups) CreateVolumeGroupSnapshot(
@@ -152,8 +151,8 @@ func checkSameGroup(g *record.Group, wanted *groupRequest) error {
 	}
 }
 
-// holding calls within while it has the operation of each volume. Whoever holds
-// several takes them in the order of their ids, so that nobody waits in a circle.
+// holding calls within while it has the operation of each volume. Several
+// are taken in the order of their ids, which prevents a deadlock.
 func (s *Service) holding(ctx context.Context, volumeIDs []string, object string,
 	within func(context.Context) (*record.Group, error),
 ) (*record.Group, error) {
@@ -192,7 +191,7 @@ func (s *Service) takeGroup(ctx context.Context, fresh *record.Group) (*record.G
 		sources, members = append(sources, source), append(members, member)
 	}
 
-	// Once Commit has run there are bytes that nobody would know after a crash.
+	// Without this record, a crash after Commit would leave objects without a record.
 	if err := s.reserve(ctx, fresh.InPhase(record.PhaseCreating), members...); err != nil {
 		return nil, err
 	}
@@ -249,7 +248,7 @@ func (s *Service) fillGroup(ctx context.Context, fresh *record.Group, sources []
 	}
 
 	fresh.CreatedAt = cuts[0].at
-	s.config.Log.Info("group snapshot is cut", "group", fresh.ID, "members", len(members), "frozen", len(frozen),
+	s.config.Log.Info("group snapshot taken", "group", fresh.ID, "members", len(members), "frozen", len(frozen),
 		"skew", skew(members))
 
 	return s.acceptSnapshots(ctx, fresh, members...)

@@ -11,13 +11,12 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
+	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
-
-	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 )
 
 const (
@@ -31,8 +30,8 @@ const (
 // Health is what the controller knows of the health of all volumes.
 func (s *Service) Health() *health.Monitor { return s.monitor }
 
-// ControllerGetVolumeHealth tells what the controller knows of one volume's bytes
-// (CSI v1.13, ControllerGetVolumeHealth). It looks at nothing.
+// ControllerGetVolumeHealth returns the cached health of one volume's pool object
+// (CSI v1.13, ControllerGetVolumeHealth). It probes nothing.
 func (s *Service) ControllerGetVolumeHealth(
 	_ context.Context, request *csi.ControllerGetVolumeHealthRequest,
 ) (*csi.ControllerGetVolumeHealthResponse, error) {
@@ -44,9 +43,9 @@ func (s *Service) ControllerGetVolumeHealth(
 	return &csi.ControllerGetVolumeHealthResponse{VolumeHealth: s.conditionOf(found.ID).VolumeHealth(found.ID)}, nil
 }
 
-// ControllerListVolumeHealth lists the volumes that are not well, in the order of
-// their ids (CSI v1.13, ControllerListVolumeHealth). The token is the last id that
-// was returned; it stays good when that volume recovers, or is deleted.
+// ControllerListVolumeHealth lists the unhealthy volumes, ordered by id (CSI v1.13,
+// ControllerListVolumeHealth). The token is the last id that was returned; it remains
+// valid when that volume recovers or is deleted.
 func (s *Service) ControllerListVolumeHealth(
 	_ context.Context, request *csi.ControllerListVolumeHealthRequest,
 ) (*csi.ControllerListVolumeHealthResponse, error) {
@@ -82,15 +81,15 @@ func (s *Service) ControllerListVolumeHealth(
 	return response, nil
 }
 
-// conditionOf is nil for a volume that was not looked at yet: it has just been
-// made.
+// conditionOf is nil for a volume that was not probed yet: it has just been
+// created.
 func (s *Service) conditionOf(id string) *health.Record {
 	known, _ := s.monitor.Get(id)
 
 	return known
 }
 
-// SuspectPool has all volumes of a pool looked at, because it went or came back.
+// SuspectPool has all volumes of a pool probed, because it failed or is served again.
 func (s *Service) SuspectPool(name string) {
 	var ids []string
 
@@ -163,7 +162,7 @@ func (s *Service) volumesAffectedBy(event health.Event) []string {
 	return []string{id}
 }
 
-// probe looks at what the pool has of the volume.
+// probe observes the volume's object in the pool.
 func (s *Service) probe(ctx context.Context, id string) (health.Observation, error) {
 	for {
 		v, ok := s.volumes.Get(id)

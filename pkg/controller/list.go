@@ -15,7 +15,7 @@ import (
 )
 
 // maxResponseBytes keeps a page below the 4 MiB that a gRPC client takes unless
-// told otherwise, with room for the framing.
+// configured otherwise, with space for the framing.
 const maxResponseBytes = 7 << 19
 
 // ListVolumes lists all volumes in the order of their ids, which is that of
@@ -80,24 +80,24 @@ func (s *Service) ControllerGetVolume(
 	return &csi.ControllerGetVolumeResponse{Volume: describe(found), Status: status}, nil
 }
 
-// statuses tells the statuses of volumes in the order of their ids.
+// statuses returns the statuses of volumes ordered by id.
 type statuses struct {
-	// sick are the records of those that are still to come and not well.
-	sick []*health.Record
+	// unhealthy are the records of the unhealthy volumes that follow.
+	unhealthy []*health.Record
 	// well are the statuses of volumes that are, by the one node that they are
 	// published on, or "".
 	well map[string]*csi.ListVolumesResponse_VolumeStatus
-	// conditions says that they are told at all.
+	// conditions: the answer contains conditions.
 	conditions bool
 }
 
 func (s *Service) statusesBehind(id string) *statuses {
-	told := &statuses{well: map[string]*csi.ListVolumesResponse_VolumeStatus{}, conditions: s.has(capability.VolumeCondition)}
-	if told.conditions {
-		told.sick = s.monitor.Abnormal(id)
+	listed := &statuses{well: map[string]*csi.ListVolumesResponse_VolumeStatus{}, conditions: s.has(capability.VolumeCondition)}
+	if listed.conditions {
+		listed.unhealthy = s.monitor.Abnormal(id)
 	}
 
-	return told
+	return listed
 }
 
 func (t *statuses) of(v *record.Volume) *csi.ListVolumesResponse_VolumeStatus {
@@ -121,15 +121,15 @@ func (t *statuses) of(v *record.Volume) *csi.ListVolumesResponse_VolumeStatus {
 }
 
 func (t *statuses) conditionOf(v *record.Volume) *health.Record {
-	for len(t.sick) > 0 && t.sick[0].ID < v.ID {
-		t.sick = t.sick[1:]
+	for len(t.unhealthy) > 0 && t.unhealthy[0].ID < v.ID {
+		t.unhealthy = t.unhealthy[1:]
 	}
 
-	if len(t.sick) == 0 || t.sick[0].ID != v.ID {
+	if len(t.unhealthy) == 0 || t.unhealthy[0].ID != v.ID {
 		return nil
 	}
 
-	return t.sick[0]
+	return t.unhealthy[0]
 }
 
 func (t *statuses) make(v *record.Volume, condition *health.Record) *csi.ListVolumesResponse_VolumeStatus {

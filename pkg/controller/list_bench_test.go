@@ -49,7 +49,7 @@ func BenchmarkListVolumes(b *testing.B) {
 	}
 }
 
-// BenchmarkRelist looks at 10 000 volumes at rest.
+// BenchmarkRelist probes 10,000 idle volumes.
 func BenchmarkRelist(b *testing.B) {
 	directory := b.TempDir()
 	provision(b, directory, false)

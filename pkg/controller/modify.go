@@ -95,7 +95,7 @@ func (s *Service) putInForce(ctx context.Context, v *record.Volume, place *pool.
 // publishMutable writes into the pool, where every node of the volume reads it,
 // unless it is there.
 func publishMutable(v *record.Volume, place *pool.Pool) error {
-	// What can't be read is written anew.
+	// An unreadable file is written again.
 	if there, err := place.Attributes(v.ID); err == nil && there.Equal(v.Mutable) {
 		return nil
 	}
@@ -117,7 +117,7 @@ func (s *Service) recoverMutable(ctx context.Context, place *pool.Pool) {
 	})
 
 	for _, v := range given {
-		// One sick volume must not keep the others from being used.
+		// One unhealthy volume must not affect the others.
 		if err := s.putInForce(ctx, v, place); err != nil {
 			s.config.Log.Error("the mutable parameters of a volume are not in force", "volume", v.ID, "error", err)
 		}

@@ -14,8 +14,8 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
-// cutting is one copy of a volume that is about to be cut. The volume's
-// operation is held meanwhile, so that whoever does not use it yet can't begin.
+// pendingCopy is one copy that is about to be taken. The operation of its source is
+// held meanwhile, so that the source cannot be staged or attached.
 type pendingCopy struct {
 	source *record.Volume
 	copy   *pool.Copy
@@ -26,13 +26,15 @@ type pendingCopy struct {
 
 // prepare makes ready whatever takes time and does not need the source to be
 // still. It returns what is needed to give it all back, too.
-func (s *Service) prepareCopy(source *record.Volume, place *pool.Pool, target pool.Object, kind string, options pool.CopyOptions) (*pendingCopy, error) {
+func (s *Service) prepareCopy(
+	source *record.Volume, place *pool.Pool, target pool.Object, kind string, options pool.CopyOptions,
+) (*pendingCopy, error) {
 	from, err := s.poolOf(source)
 	if err != nil {
 		return nil, err
 	}
 
-	// A volume that nobody attached yet may not have its bytes for good.
+	// The image of a volume that was never attached may not be durable.
 	if source.Pristine {
 		if err := s.allocateDurably(source); err != nil {
 			return nil, err
@@ -62,10 +64,10 @@ func (c *pendingCopy) abort(cause error) error {
 // volumesToFreeze returns which of the sources must be frozen, by the one rule of
 // consistency:
 //
-//   - An instant copy is of one moment whatever goes on. What is mounted on
+//   - An instant copy is point-in-time in any case. What is mounted on
 //     this node is frozen for it, so that its filesystem is consistent too; what
 //     is used on another node is as after a power failure.
-//   - Any other copy needs its source to be still: used by nobody, or frozen on
+//   - Any other copy needs its source to be still: not in use, or frozen on
 //     this node for as long as the copy takes. Else it is refused with
 //     FAILED_PRECONDITION.
 //
@@ -105,11 +107,11 @@ func (s *Service) volumesToFreeze(consistency volume.Consistency, cuts []*pendin
 func inconsistentCopyError(source *record.Volume, why string) error {
 	return rpc.Errorf(codes.FailedPrecondition,
 		"volume %s is %s, its pool can't copy it in an instant, and it can't be frozen meanwhile; stop using it, use a pool that can reflink, "+
-			"or set %s: %s in the class, if it need not be of one moment", source.ID, why, volume.KeyConsistency, volume.ConsistencyNone)
+			"or set %s: %s in the class, if it need not be point-in-time", source.ID, why, volume.KeyConsistency, volume.ConsistencyNone)
 }
 
-// writtenElsewhere says how somebody may be writing to the volume of whom this
-// process would not know otherwise; "" is nobody.
+// writtenElsewhere returns in which way the volume may be written outside of this
+// process, or "".
 func (s *Service) writtenElsewhere(v *record.Volume) string {
 	if !s.has(capability.PublishUnpublishVolume) {
 		if s.config.LocalNode.Serves(s.config.NodeID) && !s.config.Shared {

@@ -64,7 +64,7 @@ func (s *Service) parseSource(given *csi.VolumeContentSource) (record.Source, er
 	return source, nil
 }
 
-// restore makes the volume of a snapshot, which nobody deletes meanwhile.
+// restore creates the volume of a snapshot, which cannot be deleted meanwhile.
 func (s *Service) restore(ctx context.Context, wanted createRequest) (*record.Volume, error) {
 	snapshot, release, err := s.LockSnapshot(wanted.source.SnapshotID)
 	if err != nil {
@@ -106,7 +106,7 @@ func (s *Service) restore(ctx context.Context, wanted createRequest) (*record.Vo
 }
 
 // clone makes the volume of another, of which it holds the operation until the
-// copy is cut.
+// copy is taken.
 func (s *Service) clone(ctx context.Context, wanted createRequest) (*record.Volume, error) {
 	source, err := s.find(wanted.source.VolumeID)
 	if err != nil {
@@ -135,7 +135,9 @@ func originOf(source *record.Volume) origin {
 	}
 }
 
-func (s *Service) takeClone(ctx context.Context, wanted *createRequest, target pool.Object, options pool.CopyOptions) (*pendingCopy, error) {
+func (s *Service) takeClone(
+	ctx context.Context, wanted *createRequest, target pool.Object, options pool.CopyOptions,
+) (*pendingCopy, error) {
 	source, err := s.find(wanted.source.VolumeID)
 	if err != nil {
 		return nil, err
@@ -218,7 +220,7 @@ func (s *Service) copyInto(ctx context.Context, wanted createRequest,
 		return nil, err
 	}
 
-	// Once Commit has run there are bytes that nobody would know after a crash.
+	// Without this record, a crash after Commit would leave an object without a record.
 	fresh.Phase = record.PhaseCreating
 	if err := s.record(ctx, fresh, wanted.pool); err != nil {
 		return nil, err

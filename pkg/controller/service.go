@@ -24,7 +24,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/state"
 )
 
-// Config is what the service must be told.
+// Config configures the service.
 type Config struct {
 	// NodeID is the node on whose machine the pools are.
 	NodeID string
@@ -56,13 +56,13 @@ type Config struct {
 	CopyGrace time.Duration
 	// Removals removes the volumes and snapshots that no CO sees any more.
 	Removals *removal.Queue
-	// Progress is told of copies; nil is nobody.
+	// Progress records the progress of copies; nil is none.
 	Progress *progress.Registry
 	// Health are the settings of the monitor, and Sources what it learns of events
 	// from.
 	Health  health.Settings
 	Sources []health.Source
-	// Storage knows about the pools; nil is nobody.
+	// Storage is the monitor of the pools; nil is none.
 	Storage *health.Monitor
 	Log     *slog.Logger
 }
@@ -169,7 +169,7 @@ func (s *Service) RecoverPool(ctx context.Context, place *pool.Pool) error {
 	return nil
 }
 
-// collectOrphans removes the empty ones of the volumes that nobody knows: a
+// collectOrphans removes empty objects without a record: a
 // crash between making an image and its record leaves such. One with data is
 // only reported, for an administrator to decide.
 func (s *Service) collectOrphans(ctx context.Context, place *pool.Pool) error {

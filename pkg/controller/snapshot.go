@@ -31,8 +31,8 @@ type snapshotRequest struct {
 
 // CreateSnapshot makes a snapshot of a volume, or returns the one of that name
 // if it is of that volume (CSI v1.13, CreateSnapshot). Once the source can't
-// change any more, a caller waits CopyGrace for the copy and is told then that
-// it is not ready.
+// change any more, a caller waits CopyGrace for the copy and then gets the answer
+// that it is not ready.
 func (s *Service) CreateSnapshot(ctx context.Context, request *csi.CreateSnapshotRequest) (*csi.CreateSnapshotResponse, error) {
 	wanted, err := s.parseSnapshot(request)
 	if err != nil {
@@ -42,7 +42,8 @@ func (s *Service) CreateSnapshot(ctx context.Context, request *csi.CreateSnapsho
 	call := rpc.VolumeCall(wanted.sourceID, "snapshot "+wanted.name, "CreateSnapshot", request)
 
 	for {
-		if _, found, ok := s.snapshots.Lookup(record.NameIndex, wanted.name); ok && found.Phase == record.PhaseCopying && s.copies.Running(found.ID) {
+		_, found, ok := s.snapshots.Lookup(record.NameIndex, wanted.name)
+		if ok && found.Phase == record.PhaseCopying && s.copies.Running(found.ID) {
 			if err := s.checkSameSnapshot(found, wanted); err != nil {
 				return nil, rpc.Status(err)
 			}
@@ -65,7 +66,7 @@ func (s *Service) CreateSnapshot(ctx context.Context, request *csi.CreateSnapsho
 			return nil, err
 		}
 
-		// What failed meanwhile is tried again, and tells why then.
+		// A copy that failed meanwhile is tried again, and returns its error then.
 		if err := s.recordCopying(ctx, wanted.name); err != nil {
 			return nil, rpc.Status(err)
 		}
@@ -126,8 +127,8 @@ func (s *Service) untilSlow(ctx context.Context, name string) (waiting context.C
 	return waiting, func() { cancel(nil) }
 }
 
-// acknowledge writes down that somebody is about to be told of a snapshot that
-// is not ready. From then on it is only lost by being deleted.
+// acknowledge records that a snapshot is about to be acknowledged before it is
+// ready. From then on it is only lost by being deleted.
 func (s *Service) recordCopying(ctx context.Context, name string) error {
 	err := s.store.Update(ctx, func(tx *state.Tx) error {
 		records := s.snapshots.In(tx)
@@ -156,7 +157,7 @@ func (s *Service) ensureSnapshot(ctx context.Context, wanted *snapshotRequest) (
 
 		switch {
 		case existing.Phase == record.PhaseCreating:
-			// Nobody was told of it. It may have failed and be about to be forgotten;
+			// It was not acknowledged. It may have failed and be about to be forgotten;
 			// if not, reserve finds the name taken.
 			exists = err == nil
 		case err != nil:
@@ -183,7 +184,7 @@ func (s *Service) ensureSnapshot(ctx context.Context, wanted *snapshotRequest) (
 	fresh.Name = wanted.name
 
 	if exists {
-		// Its copying has failed, and somebody may know of it.
+		// Its copy has failed after it was acknowledged.
 		fresh.ID, fresh.Phase = id, existing.Phase
 	}
 

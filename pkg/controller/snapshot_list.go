@@ -75,7 +75,8 @@ func (s *Service) visitSnapshots(request *csi.ListSnapshotsRequest, visit func(*
 		return
 	}
 
-	for ids := s.snapshotIndex.SnapshotsOf(sourceID, token, listBatch); len(ids) > 0; ids = s.snapshotIndex.SnapshotsOf(sourceID, token, listBatch) {
+	next := func() []string { return s.snapshotIndex.SnapshotsOf(sourceID, token, listBatch) }
+	for ids := next(); len(ids) > 0; ids = next() {
 		for _, id := range ids {
 			if found, ok := s.snapshots.Get(id); ok && matches(found) && !visit(found) {
 				return

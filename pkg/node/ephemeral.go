@@ -474,8 +474,8 @@ func (s *Service) recoverOneEphemeral(ctx context.Context, id, target string) er
 	return s.destroyEphemeral(ctx, recorded)
 }
 
-// lostEphemeral returns the ephemeral volume that is mounted at a place if no
-// record tells of it: it can be nobody's but its target's.
+// lostEphemeral returns the ephemeral volume that is mounted at a target without a
+// record: such a volume belongs to its target only.
 func (s *Service) lostEphemeral(id string, at *mount.Target) (*Ephemeral, bool, error) {
 	point, mounted, err := at.Mounted()
 	if err != nil || !mounted {

@@ -48,7 +48,7 @@ func (s *Service) NodeExpandVolume(
 
 	if use.Ephemeral {
 		return nil, rpc.Errorf(codes.FailedPrecondition,
-			"volume %s is an inline ephemeral one and keeps its size; make the pod anew with another %s", id, volume.KeySize)
+			"volume %s is an inline ephemeral one and keeps its size; recreate the pod with another %s", id, volume.KeySize)
 	}
 
 	defer s.prober.ProbeAfterOperation(id)

@@ -22,6 +22,7 @@ type Ephemeral struct {
 	Publication staged.Publication `json:"publication"`
 }
 
+// RecordID returns the key of the record.
 func (e *Ephemeral) RecordID() string { return e.VolumeID }
 
 // use is the volume as that which all volumes on a node have in common.

@@ -39,20 +39,23 @@ func (v probedVolumes) InUse(id string) (*staged.Volume, staged.Record, bool) {
 	}
 
 	if inline, ok := v.service.inline.Get(id); ok {
-		return inline.use(), inline, true
+		use := inline.use()
+
+		return use, inline, true
 	}
 
 	return nil, nil, false
 }
 
 func (v probedVolumes) IDsInUse() []string {
-	var ids []string
+	records, ephemerals := v.service.stagedVolumes.All(), v.service.inline.All()
+	ids := make([]string, 0, len(records)+len(ephemerals))
 
-	for _, record := range v.service.stagedVolumes.All() {
+	for _, record := range records {
 		ids = append(ids, record.VolumeID)
 	}
 
-	for _, inline := range v.service.inline.All() {
+	for _, inline := range ephemerals {
 		ids = append(ids, inline.VolumeID)
 	}
 

@@ -152,9 +152,9 @@ func New(config Config, store *state.Store, pools *pool.Set, ops *operation.Grou
 
 var (
 	errNoNodeID    = errors.New("the node id is empty (--node-id)")
-	errNoEphemeral = errors.New("there is no room for ephemeral volumes")
+	errNoEphemeral = errors.New("no pool for ephemeral volumes is configured")
 	errNoAdmission = errors.New("there is no pool admission")
-	errNoDirect    = errors.New("nobody knows what is assigned to virtual machines")
+	errNoDirect    = errors.New("direct assignment is not configured")
 )
 
 // Observe probes all volumes, so that the first answer about the health of one has

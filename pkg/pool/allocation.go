@@ -107,7 +107,7 @@ func (a *Allocation) addTree(ctx context.Context, from *Pool, room *os.Root, nam
 
 	usage, err := tree.Measure(ctx, directory, visit)
 	if err != nil {
-		return err //nolint:wrapcheck // the caller names the object
+		return err
 	}
 
 	a.bytes += usage.Bytes
@@ -147,7 +147,7 @@ func (a *Allocation) addExtents(ctx context.Context, file *os.File, links uint32
 		return nil
 	}
 
-	return err //nolint:wrapcheck // it names the file
+	return err
 }
 
 func (a *Allocation) addShared(at span) {

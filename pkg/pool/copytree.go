@@ -2,7 +2,7 @@ package pool
 
 import (
 	"context"
-	"os"
+	"fmt"
 
 	"golang.org/x/sys/unix"
 
@@ -19,7 +19,7 @@ func (c *Copy) copyTree(ctx context.Context) error {
 		copier.Close()
 	}()
 
-	return copier.Copy(ctx, c.opened, c.options.Progress) //nolint:wrapcheck // the caller names both ends
+	return copier.Copy(ctx, c.opened, c.options.Progress)
 }
 
 // commitTree syncs the scratch directory and renames it into place.
@@ -27,12 +27,12 @@ func (c *Copy) commitTree() (int64, error) {
 	// The descriptor was opened before the first write, so syncfs reports every write error since
 	// then. A sync of each file would commit the journal once per file.
 	if err := eintr.Retry(func() error { return unix.Syncfs(int(c.tree.Fd())) }); err != nil {
-		return 0, os.NewSyscallError("syncfs", err)
+		return 0, fmt.Errorf("syncfs: %w", err)
 	}
 
 	made, err := tree.Stat(c.tree)
 	if err != nil {
-		return 0, err //nolint:wrapcheck // the caller names both ends
+		return 0, err
 	}
 
 	if err := c.pool.renameFromScratch(c.target); err != nil {
@@ -41,7 +41,7 @@ func (c *Copy) commitTree() (int64, error) {
 
 	// XFS changes the times of directories that RENAME_EXCHANGE swaps.
 	if err := tree.RestoreTimes(c.tree, made); err != nil {
-		return 0, err //nolint:wrapcheck // the caller names both ends
+		return 0, err
 	}
 
 	// The scratch still has the lock file, and the directory that the copy replaced.

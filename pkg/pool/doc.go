@@ -18,8 +18,8 @@
 //   - Scratch: the process that makes an object locks the scratch image of its id until the object
 //     is in place. An image is replaced under this lock only.
 //   - Image: an image is locked while it is attached (internal/linux/loop), shared if that is
-//     read-only, and by FillImage from the check that it is blank until the new image is in its
-//     place. Its content changes under this lock only. Its size may grow without it (GrowImage).
+//     read-only, and by FillImage from the check that it is blank until the new image has its
+//     name. Its content changes under this lock only. Its size may grow without it (GrowImage).
 //
 // The locks are taken in this order: scratch, then image. A lock belongs to the file, not to its
 // name: the image may be replaced or removed between its opening and its locking, so the name is

@@ -129,7 +129,7 @@ func listIDs(ctx context.Context, root *os.Root, suffix string, visit func(id st
 
 func listNames(ctx context.Context, root *os.Root, visit func(name string) error) error {
 	if root == nil {
-		return nil // a room that is missing in a pool that was opened as found
+		return nil // a directory that is missing in a pool opened with NoCreate
 	}
 
 	directory, err := root.Open(".")

@@ -69,7 +69,7 @@ func (p *Pool) LockForReading() error {
 	}
 
 	if err = p.flock(file, unix.LOCK_SH); err != nil {
-		return errors.Join(fmt.Errorf("look at pool %q: %w", p.name, err), file.Close())
+		return errors.Join(fmt.Errorf("stat pool %q: %w", p.name, err), file.Close())
 	}
 
 	p.controllerLock = file

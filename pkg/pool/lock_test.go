@@ -38,7 +38,7 @@ func TestAPoolHasOneController(t *testing.T) {
 	require.ErrorContains(t, err, fmt.Sprintf("process %d (the first of two)", os.Getpid()))
 	require.ErrorContains(t, err, directory)
 
-	// Its end frees the pool also while somebody has a copy of the descriptor, as
+	// Its end frees the pool also while another process has a copy of the descriptor, as
 	// a child has between its fork and its exec.
 	copied := copyOfLock(t, directory)
 	require.NoError(t, first.Close())
@@ -76,7 +76,7 @@ func copyOfLock(t *testing.T, directory string) *os.File {
 		return os.NewFile(uintptr(copied), target)
 	}
 
-	require.Fail(t, "nobody holds the lock")
+	require.Fail(t, "the lock is not held")
 
 	return nil
 }
@@ -88,14 +88,14 @@ func TestALockIsNotFollowedElsewhere(t *testing.T) {
 	require.NoError(t, os.WriteFile(precious, []byte("precious"), 0o600))
 	require.NoError(t, os.Symlink(precious, filepath.Join(directory, "controller.lock")))
 
-	require.ErrorIs(t, openAt(t, directory).LockAsController("somebody"), unix.ELOOP)
+	require.ErrorIs(t, openAt(t, directory).LockAsController("another"), unix.ELOOP)
 
 	content, err := os.ReadFile(precious)
 	require.NoError(t, err)
 	require.Equal(t, "precious", string(content))
 }
 
-// TestAnEmptyImageInUseIsNoOrphan: that it is attached is told by its lock.
+// TestAnEmptyImageInUseIsNoOrphan: its lock shows that it is attached.
 func TestAnEmptyImageInUseIsNoOrphan(t *testing.T) {
 	t.Parallel()
 
@@ -146,8 +146,8 @@ func TestAFullPoolCanBeTaken(t *testing.T) {
 	require.ErrorIs(t, second.LockAsController("the second"), pool.ErrControllerRunning)
 }
 
-// TestWhatIsBeingMadeIsNoLeftover, and what is in the place of a directory is not
-// removed for being none.
+// TestWhatIsBeingMadeIsNoLeftover, and a file instead of a directory is not
+// removed.
 func TestWhatIsBeingMadeIsNoLeftover(t *testing.T) {
 	t.Parallel()
 

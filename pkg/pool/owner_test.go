@@ -90,7 +90,7 @@ func TestRoomsBelongToWhoHasTheDirectory(t *testing.T) {
 		requireOwner(somebody, in(path))
 	}
 
-	// A node that was killed half way; what somebody else has chosen; what is in use.
+	// A node that was killed half way; what an administrator has chosen; what is in use.
 	require.NoError(t, os.Chown(in("images"), 0, 0))
 	require.NoError(t, os.Chown(in("snapshots"), other, other))
 	require.NoError(t, os.Chown(in("directories"), 0, 0))

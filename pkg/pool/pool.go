@@ -35,7 +35,8 @@ var (
 	ErrInUse = errdefs.New(errdefs.ErrFailedPrecondition, "the image is attached, here or on another node")
 	// ErrNoLocks is returned if the pool's filesystem has no file locks, without which two nodes
 	// could use one image.
-	ErrNoLocks = errdefs.New(errdefs.ErrFailedPrecondition, "the pool's filesystem has no file locks (flock); put the pool on one that has, or mount it with locks")
+	ErrNoLocks = errdefs.New(errdefs.ErrFailedPrecondition,
+		"the pool's filesystem has no file locks (flock); put the pool on one that has, or mount it with locks")
 )
 
 const (
@@ -138,7 +139,7 @@ func (p *Pool) openSubdirectory(room string) (*os.Root, error) {
 
 	root, err := os.OpenRoot(path)
 	if p.noCreate && errors.Is(err, fs.ErrNotExist) {
-		return nil, nil //nolint:nilnil // documented: no room
+		return nil, nil //nolint:nilnil // documented: no directory
 	}
 
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 var (
 	// ErrReplaced is returned if the directory at a pool's path is not the one that was opened: its
 	// filesystem was unmounted, or another one mounted over it.
-	ErrReplaced = errors.New("another directory is in its place")
+	ErrReplaced = errors.New("it was replaced by another directory")
 	// ErrReadOnly is returned for a pool in which no file can be created.
 	ErrReadOnly = errors.New("it is read-only")
 )
@@ -35,7 +35,7 @@ func (p *Pool) Size(object Object) (int64, error) {
 	}
 
 	if info.Mode().Type() != wanted {
-		return 0, fmt.Errorf("%s: %w %q at %s: something else (%s) is in its place",
+		return 0, fmt.Errorf("%s: %w %q at %s: a file of another type (%s) has its path",
 			object, ErrMissing, p.name, p.path, info.Mode())
 	}
 
@@ -48,12 +48,12 @@ func (p *Pool) Size(object Object) (int64, error) {
 func (p *Pool) Probe() error {
 	found, err := os.Stat(filepath.Join(p.path, layout.Images))
 	if err != nil {
-		return fmt.Errorf("look at pool %q at %s: %w", p.name, p.path, err)
+		return fmt.Errorf("stat pool %q at %s: %w", p.name, p.path, err)
 	}
 
 	opened, err := p.images.Stat(".")
 	if err != nil {
-		return fmt.Errorf("look at pool %q at %s: %w", p.name, p.path, err)
+		return fmt.Errorf("stat pool %q at %s: %w", p.name, p.path, err)
 	}
 
 	if !os.SameFile(found, opened) {

@@ -125,7 +125,7 @@ func (p *Pool) moveToRemoving(directory *os.Root, name, id string) (moved bool, 
 
 	empty, err := tree.RemoveName(from, name)
 	if err != nil || empty {
-		return false, err //nolint:wrapcheck // the callers name the object
+		return false, err
 	}
 
 	if p.removing == nil {
@@ -139,7 +139,7 @@ func (p *Pool) moveToRemoving(directory *os.Root, name, id string) (moved bool, 
 	}
 	defer to.Close()
 
-	return tree.Move(from, name, to, id) //nolint:wrapcheck // the callers name the object
+	return tree.Move(from, name, to, id)
 }
 
 // purge removes removing/<id>. Errors: tree.ErrMounted, ctx's.
@@ -160,5 +160,5 @@ func (p *Pool) purge(ctx context.Context, id string) error {
 	}
 	defer removing.Close()
 
-	return tree.Remove(ctx, removing, id) //nolint:wrapcheck // the callers name the object
+	return tree.Remove(ctx, removing, id)
 }

@@ -188,7 +188,7 @@ func TestRemovalStopsAtAMount(t *testing.T) {
 		require.ErrorIs(t, err, tree.ErrMounted)
 		require.ErrorContains(t, err, "/a/mounted")
 		require.FileExists(t, filepath.Join(data, "precious"))
-		require.NoDirExists(t, path, "it is out of its place")
+		require.NoDirExists(t, path, "it was moved")
 	}
 
 	found, err := filepath.Glob(filepath.Join(p.Path(), "removing", "*", "a", "*"))

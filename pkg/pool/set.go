@@ -151,7 +151,7 @@ func (s *Set) Served() []*Pool {
 	return served
 }
 
-// IsCurrentImage returns the names of the pools in order.
+// Names returns the names of the pools in order.
 func (s *Set) Names() []string {
 	if s.parent != nil {
 		return s.parent.Names()

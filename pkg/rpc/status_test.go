@@ -66,7 +66,7 @@ func TestStatusOfEachError(t *testing.T) {
 			&operation.ConflictError{}, pool.ErrInProgress, filesystem.ErrNotFrozen, errdefs.ErrAborted,
 		}},
 		{codes.Internal, []error{
-			errors.New("no category"), &operation.PanicError{}, //nolint:err113 // any error
+			errors.New("no category"), &operation.PanicError{},
 			pool.ErrNotDirectory, pool.ErrShrink, pool.ErrControllerRunning, pool.ErrReplaced, pool.ErrReadOnly,
 			pool.ErrIdentity, changedblocks.ErrNotImmutable, pool.ErrUnknown,
 			state.ErrDuplicate, state.ErrNotOpen, state.ErrRecord, state.ErrTransactionOver, state.ErrNotRepairable,

@@ -19,7 +19,7 @@ type Collection[T any] struct {
 	prepare   func(T)
 
 	durable atomic.Pointer[table[T]]
-	// latest and dirty belong to whoever holds the store's writer lock.
+	// latest and dirty are owned by the holder of the store's writer lock.
 	latest *table[T]
 	dirty  bool
 }
@@ -52,7 +52,7 @@ func WithObserver[T any](fn func(key string, old, now T, hadOld, hasNew bool)) C
 }
 
 // WithPrepare has fn called with each record that was read from disk, before
-// anybody else sees it: records may be made to share memory. Several goroutines
+// it is visible: records may be made to share memory. Several goroutines
 // call it at once.
 func WithPrepare[T any](fn func(T)) CollectionOption[T] {
 	return func(c *Collection[T]) { c.prepare = fn }

@@ -16,7 +16,7 @@ func (s *Store) setThreshold() {
 	s.compactAt = max(s.options.CompactAbove, s.snapshotBytes/2)
 
 	if s.previous {
-		// A compaction that was cut short is finished first.
+		// An interrupted compaction is completed first.
 		s.compactAt = 0
 	}
 }
@@ -66,7 +66,7 @@ func (s *Store) Compact(ctx context.Context) error {
 // compact writes a snapshot. The caller holds compacting.
 //
 // The order of steps is what makes a crash between any two of them harmless:
-// the journal is set aside under another name, a new one takes its place, and
+// the journal is set aside under another name, a new one replaces it, and
 // only when a snapshot with all that the old one holds is durable under its own
 // name is the old one removed. Transactions that are in a journal and in the
 // snapshot as well are skipped by their sequence number.

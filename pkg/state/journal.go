@@ -54,7 +54,7 @@ type journalLine struct {
 	Batch   uint64          `json:"batch"`
 	Changes []journalChange `json:"changes"`
 	// Closed is alone on its line, and is the sequence number at a clean end.
-	// Damage to the last lines before it cannot be a write that was cut short.
+	// Damage to the last lines before it cannot be an interrupted write.
 	Closed *uint64 `json:"closed"`
 }
 
@@ -203,8 +203,8 @@ func checkLine(line []byte) error {
 	return nil
 }
 
-// journal is the file that transactions are appended to. It belongs to whoever
-// holds the store's token.
+// journal is the file that transactions are appended to. It is owned by the
+// holder of the store's token.
 type journal struct {
 	file File
 	// end is where the next line goes, in bytes; all before it is durable.
@@ -252,8 +252,8 @@ func (j *journal) close(last uint64, healthy bool) error {
 }
 
 // fill preallocates the journal for a line that ends at end. The newlines are
-// synced before a line overwrites any of them: so a start can tell a write that
-// was cut short from damage (see checkTail).
+// synced before a line overwrites any of them: so a start can distinguish an interrupted
+// write from damage (see checkTail).
 func (j *journal) fill(end int64) error {
 	if end < j.filled {
 		return nil
@@ -299,7 +299,7 @@ var errNoSpace = errors.New("no space")
 func writeAll(file File, data []byte, offset int64) error {
 	n, err := file.WriteAt(data, offset)
 	if err == nil && n < len(data) {
-		err = errors.New("short write") //nolint:err113 // nobody tells it from other failures
+		err = errors.New("short write") //nolint:err113 // no caller distinguishes it
 	}
 
 	switch {

@@ -14,11 +14,11 @@ import (
 type recovery struct {
 	dir   string
 	files FS
-	// find returns nil for a collection that nobody registered. It is called
+	// find returns nil for an unregistered collection. It is called
 	// by several goroutines at once.
 	find func(name string) collection
-	// damaged is told of damage and returns the error to stop with; nil goes on
-	// as far as that is possible.
+	// damaged receives damage and returns the error to stop with; nil continues
+	// as far as possible.
 	damaged func(damage *DamageError) error
 
 	// lenient reads the snapshot as any program reads JSON, without asking
@@ -241,7 +241,7 @@ func (r *recovery) readCurrent(ctx context.Context, file File, after, from uint6
 	}
 }
 
-// missing is what the mark tells of a journal that ends before it.
+// missing returns the damage of a journal that ends before the mark.
 func (r *recovery) missing() *DamageError {
 	reason := fmt.Sprintf("transactions up to %d were durable, as %s says, and the journal ends at %d", r.mark, markName, r.journal.last)
 	if r.journal.torn != nil {
@@ -257,7 +257,7 @@ func (r *recovery) missing() *DamageError {
 func (r *recovery) openJournal(name string) (File, error) {
 	file, err := r.files.OpenFile(r.path(name), os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrPermission) {
-		// Verify may be run by somebody who can only read.
+		// Verify may be run by a user who can only read.
 		file, err = r.files.OpenFile(r.path(name), os.O_RDONLY, 0)
 	}
 

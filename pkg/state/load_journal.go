@@ -102,7 +102,7 @@ type parsedLine struct {
 	from, to int
 	whole    bool
 
-	// torn says why the line may be one whose write was cut short.
+	// torn is why the line may be an interrupted write, or nil.
 	torn error
 	// damage says why it cannot be that.
 	damage error
@@ -248,7 +248,7 @@ var (
 func (l *journalLoader) parseLine(line *parsedLine, text []byte) {
 	line.torn = line.check(text)
 	if line.torn != nil {
-		// A write that was cut short leaves a part of an object, never a whole
+		// An interrupted write leaves a part of an object, never a whole
 		// one.
 		if errors.Is(line.torn, errChecksum) && json.Valid(text) {
 			line.damage = line.torn
@@ -350,8 +350,8 @@ func (l *journalLoader) apply(chunk *lineChunk) error {
 }
 
 // applyLine decides what a line means. The last lines of a journal may be those
-// of a write that was cut short, whose sectors reached the disk in any order:
-// nobody was told that these transactions took place. It is known from a line
+// of an interrupted write, whose sectors reached the disk in any order: these
+// transactions were not acknowledged. It is known from a line
 // behind a bad one which was written when the bad one was already durable that
 // the bad one is not of that kind.
 func (l *journalLoader) applyLine(line *parsedLine) *DamageError {

@@ -133,7 +133,7 @@ func (s *Store) adopt(ctx context.Context, found *recovery) error {
 // dropTorn wipes what follows the last good line: a remnant must not be taken for
 // a transaction once other lines precede it.
 func (s *Store) dropTorn(found *recovery) error {
-	s.options.Log.Warn("dropping the end of the journal: a write was cut short and was never acknowledged",
+	s.options.Log.Warn("dropping the end of the journal: a write was interrupted and never acknowledged",
 		"file", found.journal.path, "line", found.journal.torn.Line, "reason", found.journal.torn.Reason)
 
 	err := s.journal.wipe()

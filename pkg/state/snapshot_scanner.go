@@ -119,7 +119,6 @@ func (s *snapshotScanner) head() error {
 func (s *snapshotScanner) collections(
 	collection func(name string) error, record func(line []byte, number int) error,
 ) error {
-
 	inside := false
 
 	for {

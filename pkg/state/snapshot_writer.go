@@ -71,12 +71,11 @@ func (a *fileAppender) Write(data []byte) (int, error) {
 
 // writeSnapshot writes and makes durable, under a temporary name, all records
 // at a sequence number, and gives it its name only when it is whole. It returns
-// the file's size in bytes. renamed tells whether the name is taken, though
+// the file's size in bytes. renamed reports whether the file has its name, though
 // perhaps not durably.
 func writeSnapshot(
 	ctx context.Context, files FS, dir string, sequence uint64, all []namedFrozen,
 ) (size int64, renamed bool, err error) {
-
 	draft := filepath.Join(dir, snapshotDraft)
 
 	file, err := files.OpenFile(draft, os.O_RDWR|os.O_CREATE|os.O_TRUNC, fileMode)

@@ -41,7 +41,7 @@ type Finding struct {
 }
 
 // Verify reads a state directory without changing it and without knowing its
-// collections: unique indexes, which are the program's, are not looked at. It
+// collections: unique indexes, which belong to the program, are not checked. It
 // fails with *LockedError while a store has it open, and with another error when
 // it cannot be read at all; damage is in the report, not in the error.
 func Verify(dir string) (Report, error) {
@@ -244,9 +244,9 @@ func (seen *inspection) fix(damage *DamageError) string {
 	case damage.hopeless || !seen.readable:
 		return ""
 	case damage.File == seen.path(snapshotName) && seen.present[snapshotName]:
-		return "keep the records as the file reads now, whatever its checksums say: look at the line first, and correct it if need be"
+		return "keep the records as the file reads now, whatever its checksums say: examine the line first, and correct it if necessary"
 	case damage.File == seen.path(snapshotName):
-		return "write it anew from the journal, which has everything since transaction 1"
+		return "write it again from the journal, which has everything since transaction 1"
 	case damage.Line == 0:
 		return "go on from transaction " + last + " with an empty journal"
 	case damage.Line == 1:
@@ -286,7 +286,7 @@ func (seen *inspection) notes() []Finding {
 	if seen.journal.remnant && len(seen.damage) == 0 {
 		notes = append(notes, Finding{
 			File: seen.journal.torn.File, Line: seen.journal.torn.Line,
-			Reason: "a write was cut short here and never acknowledged; the next start drops it: " + seen.journal.torn.Reason,
+			Reason: "a write was interrupted here and never acknowledged; the next start drops it: " + seen.journal.torn.Reason,
 		})
 	}
 

@@ -19,7 +19,7 @@ func TestMutantsMatchTheCode(t *testing.T) {
 		_, err := m.apply("../..")
 		require.NoError(t, err, m.name)
 
-		files, err := filepath.Glob(filepath.Join("../..", m.tests.pkg, "*_test.go"))
+		files, err := filepath.Glob(filepath.Join("..", "..", m.tests.pkg, "*_test.go"))
 		require.NoError(t, err)
 
 		var code []byte

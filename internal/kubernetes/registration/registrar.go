@@ -22,7 +22,7 @@ import (
 var ErrConfig = errors.New("kubelet registration")
 
 const (
-	// DefaultRetryPause, and each pause derived from it, is longer than the back-off of
+	// DefaultRetryPause is, as each pause derived from it, longer than the back-off of
 	// kubelets that retry by themselves (half a second up to two minutes): only for
 	// others the socket is replaced.
 	DefaultRetryPause = 5 * time.Second

@@ -54,7 +54,9 @@ func (b *btrfs) setUUID(ctx context.Context, s *superblocks, wanted uuid.UUID) e
 	if binary.LittleEndian.Uint16(super[btrfsSumType:]) != 0 {
 		// The other kinds of checksums, which have to be asked for, are
 		// btrfstune's to know.
-		return s.setUUIDWithTool(ctx, b.run, Command{Tool: "btrfstune", Package: btrfsPackage, Args: []string{"-f", "-M", wanted.String()}}, wanted)
+		command := Command{Tool: "btrfstune", Package: btrfsPackage, Args: []string{"-f", "-M", wanted.String()}}
+
+		return s.setUUIDWithTool(ctx, b.run, command, wanted)
 	}
 
 	if binary.LittleEndian.Uint32(super) != crc32c(super[btrfsFSID:]) {

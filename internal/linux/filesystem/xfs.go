@@ -144,8 +144,9 @@ func (x *xfs) judge(ctx context.Context, path string, result Result) (Verdict, e
 	}
 }
 
-// judgeCopies distinguishes a damaged superblock from one whose growth is in the log only, while its copies, which are not logged, have it already: xfs_repair
-// compares them before it looks for a log.
+// judgeCopies distinguishes a damaged superblock from one whose growth is in the log only,
+// while its copies, which are not logged, have it already: xfs_repair compares them before
+// it searches for a log.
 func (x *xfs) judgeCopies(ctx context.Context, path string, damaged Verdict) (Verdict, error) {
 	dirty, err := x.logIsDirty(ctx, path, Command{})
 

@@ -51,7 +51,7 @@ func TestSeveralMayShare(t *testing.T) {
 }
 
 // TestALockThatIsAboutToGoIsAwaited has the lock of a killed process go once it
-// was refused to somebody.
+// was refused to a caller.
 func TestALockThatIsAboutToGoIsAwaited(t *testing.T) {
 	t.Parallel()
 

@@ -33,7 +33,7 @@ func (p *Target) Stat() (fs.FileMode, bool, error) {
 	case errors.Is(err, unix.ENOENT):
 		return 0, false, nil
 	case err != nil:
-		return 0, false, p.wrapError("look at", err)
+		return 0, false, p.wrapError("stat", err)
 	}
 
 	return fileMode(stat.Mode), true, nil
@@ -141,8 +141,8 @@ func (p *Target) Remove() error {
 	}
 }
 
-// OpenRoot opens what is there (of stacked mounts the top one's root) as O_PATH: to
-// bind it or to stat it, not to read it. ErrSymlink for a symlink. While it
+// Open opens the root of the topmost mount at the target with O_PATH: for binding or
+// stat, not for reading. ErrSymlink for a symlink. While it
 // is open, the mount cannot be unmounted.
 func (p *Target) Open() (*os.File, error) {
 	file, err := p.open(unix.O_PATH)

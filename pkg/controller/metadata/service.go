@@ -29,8 +29,8 @@ const (
 	// mostBlocks of a message take 22 KiB. A client that has to go on after an
 	// interruption has lost no more than that.
 	mostBlocks = 1024
-	// mostBlockBytes bounds the memory of a client that reads what one tuple
-	// tells at once.
+	// mostBlockBytes bounds the memory of a client that reads the range of one tuple
+	// at once.
 	mostBlockBytes = 64 << 20
 )
 
@@ -256,7 +256,7 @@ func (m *Service) open(field, id string) (*opened, error) {
 }
 
 func (m *Service) image(snapshot *record.Snapshot) (*os.File, error) {
-	// The spec's word for what can't be told of the storage; it sends the CO to a
+	// The spec's code for storage without this information; it has the CO make a
 	// full backup, which is what can be done with files.
 	if snapshot.Parameters.Backing != volume.BackingImage {
 		return nil, rpc.Errorf(codes.FailedPrecondition, "snapshot %s is of a directory, which has no blocks; back up its files", snapshot.ID)
@@ -328,8 +328,8 @@ func (p page) check() error {
 	}
 }
 
-// within lets the end of the volume pass: whoever has received the last range
-// and goes on asks there.
+// within accepts the end of the volume: a client that continues after the last range
+// asks there.
 func (p page) within(snapshot *record.Snapshot) error {
 	if p.from > snapshot.SizeBytes {
 		return rpc.Errorf(codes.OutOfRange, "starting_offset is %d, behind the end of snapshot %s of %d bytes",
@@ -377,8 +377,8 @@ func (t *tuples) add(found extent.Range) error {
 	return nil
 }
 
-// end sends what is left. A stream has at least one message, for it tells the
-// volume's size.
+// end sends the remaining blocks. A stream has at least one message, because it
+// contains the volume's size.
 func (t *tuples) end() error {
 	if t.sent && len(t.blocks) == 0 {
 		return nil
@@ -388,7 +388,7 @@ func (t *tuples) end() error {
 }
 
 func (t *tuples) flush() error {
-	// Interceptors may look at a message after it was sent: it is not used again.
+	// Interceptors may read a message after it was sent: it is not used again.
 	blocks := t.blocks
 	t.blocks, t.sent = nil, true
 

@@ -21,7 +21,7 @@ type Attachment struct {
 	Slot int `json:"slot"`
 }
 
-// context is all that the node needs to know.
+// PublishContext returns the publish_context: all that the node needs.
 func (a Attachment) PublishContext() map[string]string {
 	return map[string]string{
 		volume.KeySlot:     strconv.Itoa(a.Slot),
@@ -29,7 +29,7 @@ func (a Attachment) PublishContext() map[string]string {
 	}
 }
 
-// answers returns ALREADY_EXISTS unless the attachment is what is wanted.
+// CheckSame returns ALREADY_EXISTS unless both attachments have the same arguments.
 func (a Attachment) CheckSame(wanted Attachment) error {
 	if a.ReadOnly == wanted.ReadOnly && a.Capability.Equal(wanted.Capability) {
 		return nil
@@ -38,8 +38,8 @@ func (a Attachment) CheckSame(wanted Attachment) error {
 	return rpc.Errorf(codes.AlreadyExists, "it is attached there with another capability or readonly flag; unpublish it first")
 }
 
-// admits returns FAILED_PRECONDITION when those who have the volume attached,
-// or the newcomer, need it for themselves.
+// CheckAttachable returns FAILED_PRECONDITION if an existing attachment or the wanted
+// one has an access mode for a single node.
 func (v *Volume) CheckAttachable(wanted Attachment) error {
 	if len(v.Attachments) == 0 {
 		return nil

@@ -8,7 +8,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
-// Group is what the store knows about one group snapshot.
+// Group is the record of a group snapshot.
 type Group struct {
 	ID   string `json:"id"`
 	Name string `json:"name"`
@@ -20,6 +20,7 @@ type Group struct {
 	Phase           Phase              `json:"phase"`
 }
 
+// IndexedName returns the group's name, which is free once its deletion is certain.
 func (g *Group) IndexedName() string {
 	if g.Phase == PhaseDeleting {
 		return ""
@@ -28,6 +29,7 @@ func (g *Group) IndexedName() string {
 	return g.Name
 }
 
+// InPhase returns a copy of the group in another phase.
 func (g *Group) InPhase(phase Phase) *Group {
 	changed := *g
 	changed.Phase = phase

@@ -8,17 +8,16 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
-// Snapshot is what the store knows about one snapshot. A record is never
-// changed once it is in the store: a change puts a copy in its place.
+// Snapshot is the record of a snapshot. It is immutable once it is in the store: a change stores a modified copy.
 type Snapshot struct {
 	ID             string `json:"id"`
 	Name           string `json:"name"`
 	SourceVolumeID string `json:"sourceVolumeId"`
-	// GroupID is that of the group snapshot which the snapshot is a member of.
+	// GroupID is the group snapshot that the snapshot is a member of, or empty.
 	GroupID string `json:"groupId,omitempty"`
-	// SizeBytes is the size of the source when the snapshot was cut.
+	// SizeBytes is the size of the source when the snapshot was taken.
 	SizeBytes int64 `json:"sizeBytes"`
-	// AllocatedBytes is what the snapshot may come to hold of the pool alone.
+	// AllocatedBytes is the space that the snapshot provisions in the pool.
 	AllocatedBytes int64 `json:"allocatedBytes"`
 	// Parameters are the source's.
 	Parameters  volume.Parameters  `json:"parameters"`
@@ -33,7 +32,7 @@ type Snapshot struct {
 	Phase    Phase  `json:"phase"`
 }
 
-// before reports whether s was taken before another snapshot of its volume.
+// TakenBefore reports whether s was taken before another snapshot of its volume.
 func (s *Snapshot) TakenBefore(other *Snapshot) bool {
 	if s.Sequence == 0 || other.Sequence == 0 {
 		return s.CreatedAt.Before(other.CreatedAt)
@@ -42,12 +41,12 @@ func (s *Snapshot) TakenBefore(other *Snapshot) bool {
 	return s.Sequence < other.Sequence
 }
 
-// PhaseCopying is a snapshot's: it is cut and acknowledged, its bytes are being
-// copied, and nobody may write to the source until they are.
+// PhaseCopying is a phase of snapshots only: it is taken and acknowledged, its data are being
+// copied, and the source must not be written until they are.
 const PhaseCopying Phase = "copying"
 
-// indexed frees the name of a snapshot as soon as its deletion is certain. The
-// members of a group have none.
+// IndexedName returns the snapshot's name, which is free once its deletion is certain.
+// Members of a group have none.
 func (s *Snapshot) IndexedName() string {
 	if s.Phase == PhaseDeleting {
 		return ""
@@ -56,21 +55,22 @@ func (s *Snapshot) IndexedName() string {
 	return s.Name
 }
 
-// share is sharing.share for a snapshot.
+// Intern shares equal values of the record with other records, as Interner does.
 func (s *Snapshot) Intern() {
 	s.Parameters = unique.Make(s.Parameters).Value()
 	s.Consistency = unique.Make(s.Consistency).Value()
 	s.Phase = unique.Make(s.Phase).Value()
 }
 
-// visible says whether a CO may see the snapshot.
+// IsVisible reports whether the snapshot exists for the CO.
 func (s *Snapshot) IsVisible() bool { return s.Phase == PhaseReady || s.Phase == PhaseCopying }
 
+// Object returns the snapshot's pool object.
 func (s *Snapshot) Object() pool.Object {
 	return pool.Object{ID: s.ID, Backing: s.Parameters.Backing, Snapshot: true}
 }
 
-// in returns the snapshot in another phase.
+// InPhase returns a copy of the snapshot in another phase.
 func (s *Snapshot) InPhase(phase Phase) *Snapshot {
 	changed := *s
 	changed.Phase = phase

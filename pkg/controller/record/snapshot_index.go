@@ -6,18 +6,20 @@ import (
 	"github.com/tidwall/btree"
 )
 
-// lineage knows the snapshots of each volume, so that listing them needs no walk
-// over those of all others. The store tells it of every change, in order; what
-// it knows may not be durable yet.
+// SnapshotIndex has the snapshots of each volume, so that listing them needs no walk over
+// all snapshots. The store reports every change to it, in order, also
+// changes that are not durable yet.
 type SnapshotIndex struct {
 	mu        sync.Mutex
 	snapshots map[string]*btree.Set[string]
 }
 
+// NewSnapshotIndex returns an empty index.
 func NewSnapshotIndex() *SnapshotIndex {
 	return &SnapshotIndex{snapshots: map[string]*btree.Set[string]{}}
 }
 
+// Observe updates the index with a change of the store.
 func (l *SnapshotIndex) Observe(id string, old, now *Snapshot, hadOld, hasNow bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -39,8 +41,8 @@ func (l *SnapshotIndex) Observe(id string, old, now *Snapshot, hadOld, hasNow bo
 	}
 }
 
-// of returns ids of a volume's snapshots that sort behind after, in order and at
-// most that many.
+// SnapshotsOf returns the ids of a volume's snapshots behind after, ordered, at most
+// that many.
 func (l *SnapshotIndex) SnapshotsOf(volumeID, after string, most int) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -6,13 +6,13 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 )
 
-// Source is what a volume was made of; one of the two is set.
+// Source is the content source of a volume; at most one of the two is set.
 type Source struct {
 	SnapshotID string `json:"snapshotId,omitempty"`
 	VolumeID   string `json:"volumeId,omitempty"`
 }
 
-// content is the source as the CO knows it; nil is none.
+// ContentSource returns the source as a CSI message; nil is none.
 func (s Source) ContentSource() *csi.VolumeContentSource {
 	switch {
 	case s.SnapshotID != "":
@@ -28,6 +28,7 @@ func (s Source) ContentSource() *csi.VolumeContentSource {
 	}
 }
 
+// IsZero reports whether there is no source.
 func (s Source) IsZero() bool { return s == Source{} }
 
 // String is for messages.

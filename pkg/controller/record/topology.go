@@ -49,7 +49,7 @@ func (s Segments) values() map[string]string {
 	return values
 }
 
-// within says whether whoever is inside s is also inside the wanted topology.
+// Within reports whether s is inside the wanted topology.
 func (s Segments) Within(wanted *csi.Topology) bool {
 	own := s.values()
 
@@ -62,6 +62,7 @@ func (s Segments) Within(wanted *csi.Topology) bool {
 	return true
 }
 
+// AccessibleTopology returns the topology as CSI messages; nil is everywhere.
 func (s Segments) AccessibleTopology() []*csi.Topology {
 	if s == "" {
 		return nil
@@ -70,9 +71,9 @@ func (s Segments) AccessibleTopology() []*csi.Topology {
 	return []*csi.Topology{{Segments: s.values()}}
 }
 
-// fit refuses a requirement of which no requisite topology is ours
-// (CSI v1.13, TopologyRequirement). Preferences can't change the answer: a
-// driver has one topology to offer.
+// CheckRequirement returns RESOURCE_EXHAUSTED if no requisite topology contains s (CSI
+// v1.13, TopologyRequirement). Preferences do not matter, because a driver has only one
+// topology.
 func (s Segments) CheckRequirement(requirement *csi.TopologyRequirement) error {
 	requisite := requirement.GetRequisite()
 	if s == "" || len(requisite) == 0 || slices.ContainsFunc(requisite, s.Within) {

@@ -6,27 +6,27 @@ import (
 	"github.com/tidwall/btree"
 )
 
-// ledger keeps sums over all volumes and snapshots, so that no call has to walk
-// them. The store tells it of every change, in order.
+// Usage has sums over all volumes and snapshots, so that no call walks them. The store reports every change to it, in order.
 type Usage struct {
 	mu sync.Mutex
-	// sold is the promised bytes of each pool.
+	// provisioned has the provisioned bytes of each pool.
 	provisioned map[string]int64
-	// nodes holds the taken device slots of each node.
+	// nodes has the device slots in use of each node.
 	nodes map[string]*slots
 }
 
-// slots are the taken ones among the natural numbers: all below next but the
-// free ones.
+// slots is a set of numbers in use: all below next except the free ones.
 type slots struct {
 	next int
 	free btree.Set[int]
 }
 
+// NewUsage returns the usage of an empty store.
 func NewUsage() *Usage {
 	return &Usage{provisioned: map[string]int64{}, nodes: map[string]*slots{}}
 }
 
+// ObserveVolume updates the sums with a change of a volume.
 func (l *Usage) ObserveVolume(_ string, old, now *Volume, hadOld, hasNow bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -48,6 +48,7 @@ func (l *Usage) ObserveVolume(_ string, old, now *Volume, hadOld, hasNow bool) {
 	}
 }
 
+// ObserveSnapshot updates the sums with a change of a snapshot.
 func (l *Usage) ObserveSnapshot(_ string, old, now *Snapshot, hadOld, hasNow bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -61,6 +62,7 @@ func (l *Usage) ObserveSnapshot(_ string, old, now *Snapshot, hadOld, hasNow boo
 	}
 }
 
+// ProvisionedBytes returns the provisioned bytes of a pool.
 func (l *Usage) ProvisionedBytes(pool string) int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -68,8 +70,8 @@ func (l *Usage) ProvisionedBytes(pool string) int64 {
 	return l.provisioned[pool]
 }
 
-// FreeSlot returns the lowest slot that no attachment of the node has, and how
-// many are taken.
+// FreeSlot returns the lowest slot that no attachment of the node has, and the number
+// of those in use.
 func (l *Usage) FreeSlot(nodeID string) (int, int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -14,23 +14,21 @@ const (
 	SnapshotsCollection = "snapshots"
 )
 
-// Volume is what the store knows about one volume. A record is never changed
-// once it is in the store: a change puts a copy in its place.
+// Volume is the record of a volume. It is immutable once it is in the store: a change stores a modified copy.
 type Volume struct {
 	ID   string `json:"id"`
 	Name string `json:"name"`
-	// CapacityBytes is the size that was promised, a multiple of RoundBytes.
+	// CapacityBytes is the volume's capacity, a multiple of RoundBytes.
 	CapacityBytes int64             `json:"capacityBytes"`
 	Parameters    volume.Parameters `json:"parameters"`
-	// DirectByClaim says that it was the claim which asked for direct assignment:
-	// requests do not say it again.
+	// DirectByClaim: the claim requested direct assignment; the request's parameters do
+	// not.
 	DirectByClaim bool `json:"directByClaim,omitempty"`
-	// Capabilities are those that CreateVolume asked for.
+	// Capabilities are those of the CreateVolumeRequest.
 	Capabilities []volume.Capability `json:"capabilities"`
-	// Mutable is what CreateVolume and ControllerModifyVolume have set. The pool
-	// holds a copy, for the nodes.
+	// Mutable are the mutable parameters. The pool has a copy for the nodes.
 	Mutable volume.Mutable `json:"mutable,omitzero"`
-	// Source is what the volume was made of; zero is nothing.
+	// Source is the content source; zero is none.
 	Source Source `json:"source,omitzero"`
 	// Segments is the topology from which the volume can be reached; empty
 	// means from everywhere.
@@ -42,25 +40,25 @@ type Volume struct {
 	Pristine bool `json:"pristine,omitempty"`
 }
 
-// Phase is where a volume is in its life. What takes more than one step is
-// written down before the first, so that a crash leaves nothing behind.
+// Phase is the state of a volume, snapshot or group. An operation of several steps is
+// recorded before the first, so that a crash leaves no orphan.
 type Phase string
 
 // The phases.
 const (
-	// PhaseCreating: not acknowledged; what is in the pool goes at the next
-	// start.
+	// PhaseCreating: not acknowledged; the next start removes its object from
+	// the pool.
 	PhaseCreating Phase = "creating"
 	// PhaseReady: acknowledged.
 	PhaseReady Phase = "ready"
-	// PhaseDeleting: gone for every CO; the pool may still hold its bytes.
+	// PhaseDeleting: deleted for the CO; the pool may still have the object.
 	PhaseDeleting Phase = "deleting"
 )
 
 // NameIndex is the index that makes CreateVolume idempotent by name.
 const NameIndex = "name"
 
-// VolumeName frees the name of a volume as soon as its deletion is certain.
+// VolumeName returns the volume's name, which is free once its deletion is certain.
 func VolumeName(v *Volume) string {
 	if v.Phase == PhaseDeleting {
 		return ""
@@ -69,6 +67,7 @@ func VolumeName(v *Volume) string {
 	return v.Name
 }
 
+// Clone returns a copy that may be changed.
 func (v *Volume) Clone() *Volume {
 	changed := *v
 	changed.Attachments = slices.Clone(v.Attachments)
@@ -76,6 +75,7 @@ func (v *Volume) Clone() *Volume {
 	return &changed
 }
 
+// AttachmentTo returns the attachment to a node, false without one.
 func (v *Volume) AttachmentTo(nodeID string) (Attachment, bool) {
 	at := slices.IndexFunc(v.Attachments, func(a Attachment) bool { return a.NodeID == nodeID })
 	if at < 0 {
@@ -85,6 +85,7 @@ func (v *Volume) AttachmentTo(nodeID string) (Attachment, bool) {
 	return v.Attachments[at], true
 }
 
+// NodeIDs returns the nodes to which the volume is attached.
 func (v *Volume) NodeIDs() []string {
 	if len(v.Attachments) == 0 {
 		return nil
@@ -98,11 +99,11 @@ func (v *Volume) NodeIDs() []string {
 	return ids
 }
 
-// context is the volume_context.
+// Context returns the volume_context.
 func (v *Volume) Context() map[string]string {
 	context := v.Parameters.Context()
 	if v.IsRaw() {
-		// It has the filesystem that somebody makes on it, if any.
+		// Its user makes its filesystem, if any.
 		delete(context, volume.KeyFSType)
 	}
 
@@ -113,28 +114,30 @@ func (v *Volume) Context() map[string]string {
 	return context
 }
 
-// HasContext says whether a volume_context is the volume's. The CO may have added
-// to it.
+// HasContext reports whether a volume_context is the volume's. The CO may have added
+// keys.
 func (v *Volume) HasContext(given map[string]string) bool {
 	parameters, err := volume.ParseContext(given)
-	if _, told := given[volume.KeyFSType]; !told && v.IsRaw() {
+	if _, named := given[volume.KeyFSType]; !named && v.IsRaw() {
 		parameters.FSType = v.Parameters.FSType
 	}
 
 	return err == nil && parameters == v.Parameters && given[volume.KeyCopy] == v.Context()[volume.KeyCopy]
 }
 
-// raw says that no filesystem was asked for.
+// IsRaw reports whether the volume was created for block access only.
 func (v *Volume) IsRaw() bool {
 	return !slices.ContainsFunc(v.Capabilities, func(c volume.Capability) bool { return !c.Block })
 }
 
+// Object returns the volume's pool object.
 func (v *Volume) Object() pool.Object { return pool.Object{ID: v.ID, Backing: v.Parameters.Backing} }
 
+// IsThick reports whether the volume's space is allocated at creation.
 func (v *Volume) IsThick() bool { return v.Parameters.Provisioning == volume.Thick }
 
-// meant returns the parameters that a request with the given ones means for a
-// volume whose claim has asked for direct assignment: no request says that.
+// ApplyClaim returns the given parameters with the direct assignment that the volume's
+// claim requested, which requests do not contain.
 func (v *Volume) ApplyClaim(given volume.Parameters) volume.Parameters {
 	given.DirectAssign = given.DirectAssign || v.DirectByClaim
 

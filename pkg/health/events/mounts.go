@@ -94,5 +94,5 @@ func pollMountTable(table int, ended *os.File) error {
 
 	_, err := eintr.RetryValue(func() (int, error) { return unix.Poll(fds, -1) })
 
-	return err //nolint:wrapcheck // Run wraps it
+	return err
 }

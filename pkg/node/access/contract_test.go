@@ -54,6 +54,8 @@ func TestAccessContract(t *testing.T) {
 }
 
 func testContract(t *testing.T, template staged.Volume) {
+	t.Helper()
+
 	f := newFixture(t, template)
 
 	isStaged := func(want bool) {
@@ -286,7 +288,8 @@ func (noChecker) RecordFormatted(context.Context, *staged.Volume)               
 func (noChecker) RecordMountFailure(context.Context, *staged.Volume, time.Time, error) {}
 func (noChecker) SetErrorCount(string, uint64)                                         {}
 func (noChecker) Forget(string) error                                                  { return nil }
-func (noChecker) Cancel(context.Context, string) error                                 { return nil }
+
+func (noChecker) Cancel(context.Context, string) error { return nil }
 
 // noProber probes nothing.
 type noProber struct{}

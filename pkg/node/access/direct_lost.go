@@ -93,7 +93,7 @@ func (p *Provider) revoke(v *staged.Volume, publication staged.Publication) erro
 // RevokeLostDevices revokes the publications of a direct volume whose devices are gone. The
 // caller is in an operation on the volume.
 func (p *Provider) RevokeLostDevices(v *staged.Volume) error {
-	var failures []error
+	failures := make([]error, 0, len(v.Publications))
 
 	for _, publication := range v.Publications {
 		lost, err := p.IsLostDeviceAssigned(v, publication)

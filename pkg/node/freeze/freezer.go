@@ -99,7 +99,7 @@ type Targets struct {
 
 // Close closes the roots, if WithFrozen was not called.
 func (t *Targets) Close() error {
-	var failures []error
+	failures := make([]error, 0, len(t.Filesystems))
 
 	for _, filesystem := range t.Filesystems {
 		failures = append(failures, filesystem.Root.Close())

@@ -24,7 +24,7 @@ const (
 )
 
 var (
-	errTooSlow = errors.New("its filesystem would have to be frozen for too long: check it while it is not in use, or store it in a pool that can reflink")
+	errTooSlow = errors.New("the freeze would take too long: check it while it is not in use, or store it in a pool that can reflink")
 	// errDirtyLog is returned for a filesystem that must be mounted to be checked, where its
 	// metadata cannot be copied.
 	errDirtyLog = errors.New("its log has to be replayed on a copy of its metadata, and there is none")

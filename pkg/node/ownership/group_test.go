@@ -69,7 +69,7 @@ func TestGiveGroup(t *testing.T) {
 	want := map[string]seen{root: {group, 0o2775}, deep: {group, 0o2770}, outside: {0, 0o600}}
 
 	for name, modes := range map[string][2]uint32{
-		"plain": {0o600, 0o660}, "program": {0o700, 0o770}, "readable": {0o644, 0o664}, "of nobody": {0, 0o060},
+		"plain": {0o600, 0o660}, "program": {0o700, 0o770}, "readable": {0o644, 0o664}, "no permissions": {0, 0o060},
 		"setuid": {0o4755, 0o4775}, "setgid": {0o2755, 0o775},
 	} {
 		path := made(t, filepath.Join(deep, name), modes[0], false)
@@ -97,8 +97,8 @@ func TestGiveGroup(t *testing.T) {
 	}
 }
 
-// TestGiveGroupOnlyOnRootMismatch visits no file when the root has the group.
-func TestGiveGroupOnlyOnRootMismatch(t *testing.T) {
+// TestChangeGroupOnlyOnRootMismatch visits no file when the root has the group.
+func TestChangeGroupOnlyOnRootMismatch(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	root := made(t, filepath.Join(t.TempDir(), "root"), 0o755, true)

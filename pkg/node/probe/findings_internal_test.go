@@ -41,7 +41,8 @@ func TestErrorFindings(t *testing.T) {
 		"corruption":              {filesystem.ErrorCounts{Count: 1, Corrupted: true}, nil, false, []health.Reason{health.FilesystemCorrupted}},
 		"btrfs: failed requests":  {filesystem.ErrorCounts{Count: 1, IO: true}, nil, true, []health.Reason{health.IOErrors}},
 		"btrfs: both": {
-			filesystem.ErrorCounts{Count: 2, IO: true, Corrupted: true}, nil, true,
+			filesystem.ErrorCounts{Count: 2, IO: true, Corrupted: true},
+			nil, true,
 			[]health.Reason{health.FilesystemCorrupted, health.IOErrors},
 		},
 	} {

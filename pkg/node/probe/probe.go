@@ -45,7 +45,7 @@ type probeState struct {
 
 	entries []health.Entry
 	usage   *health.Usage
-	// again and patient are health.Observation's.
+	// again and noEarlyProbe are Again and Patient of health.Observation.
 	again   time.Duration
 	patient bool
 	// unsettled means that a finding may be caused by an operation that is running: one

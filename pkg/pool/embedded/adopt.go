@@ -58,7 +58,7 @@ func (s *mounter) unmountAfterShutdown(ctx context.Context) error {
 		return fmt.Errorf("its filesystem has shut down after an I/O error: %w", ErrPrivilege)
 	}
 
-	s.Log.WarnContext(ctx, "the embedded pool had shut down after an I/O error and is mounted anew", "pool", s.Directory)
+	s.Log.WarnContext(ctx, "the embedded pool had shut down after an I/O error and is mounted again", "pool", s.Directory)
 
 	err := s.target.Unmount()
 	if errors.Is(err, mount.ErrBusy) {
@@ -103,8 +103,8 @@ func (s *mounter) foreignMount(point mount.Point, what string) error {
 	return fmt.Errorf("mounted at %s is %s and not %s: %w; unmount it", point.Path, what, s.path(layout.EmbeddedImage), ErrForeign)
 }
 
-// believe is for who may not ask the device: sysfs tells everybody the path of
-// its image, in terms of the mount namespace that attached it.
+// believe is for a process that may not query the device: sysfs shows the path of
+// its image to all, in terms of the mount namespace that attached it.
 func (s *mounter) checkBySysfs(point mount.Point, image *os.File) error {
 	text, err := os.ReadFile(fmt.Sprintf("/sys/block/loop%d/loop/backing_file", point.Minor))
 	if err != nil {
@@ -130,7 +130,7 @@ func (s *mounter) checkBySysfs(point mount.Point, image *os.File) error {
 // keeps a copy of the mount.
 const detachLimit = time.Second
 
-// unmount takes the mount away if it is ours and nobody uses it.
+// unmount removes the mount if it is this pool's and not in use.
 func (s *mounter) unmount(ctx context.Context) error {
 	point, mounted, err := s.target.Mounted()
 	if err != nil || !mounted {

@@ -4,13 +4,13 @@
 //
 //	<directory>/pool.img         one sparse image with an XFS in it
 //	<directory>/pool.img.making  the same until its mkfs has ended
-//	<directory>/mounted/         where it is mounted: the pool's rooms are in there
+//	<directory>/mounted/         its mount point, with the pool's directories
 //
 // Ensure states what shall be so and is the same call at a first start, after a
 // crash, after a reboot and in a new mount namespace. It holds a flock on the
 // directory, so that a controller and a node that start at once do it one after
 // the other.
 //
-// What may enter: the image from nothing to its mount, its growth and its end.
-// Nothing here knows a volume; what is in the filesystem is pkg/pool's.
+// The package creates, checks, mounts, grows and unmounts the image. It does not know
+// volumes; the content of the filesystem is pkg/pool's.
 package embedded

@@ -28,8 +28,8 @@ type Options struct {
 	// Bytes is the least size of the image. 0 makes none; one that is there is
 	// used nevertheless, since the volumes are in it.
 	Bytes int64
-	// MustExist says that the pool has an image already: none is made or formatted in the
-	// place of one that is missing.
+	// MustExist: the pool has an image already; a missing one is neither created nor
+	// formatted.
 	MustExist bool
 	// Loops attaches the image; nil means one with numbers of its own.
 	Loops *loop.Loops
@@ -62,8 +62,8 @@ type Pool struct {
 	options Options
 	// hold is the mount's root, nil for a pool without an image.
 	root *os.File
-	// borrowed is a mount that this process had no right to make: whoever made
-	// it takes it away.
+	// borrowed is a mount that this process had no right to make: the process that
+	// made it removes it.
 	unprivileged bool
 }
 
@@ -123,7 +123,7 @@ func ensure(ctx context.Context, options Options) (*Pool, error) {
 	return made, err
 }
 
-// Directory is where the pool's rooms are.
+// Directory returns the directory with the pool's objects.
 func (p *Pool) Directory() string {
 	if p.root == nil {
 		return p.options.Directory
@@ -170,7 +170,7 @@ func (p *Pool) release(ctx context.Context) error {
 	}
 	defer s.close()
 
-	// Nobody adopts what is being taken away, nor the other way round.
+	// No process adopts a mount that is being removed, or removes one being adopted.
 	if err := s.lock(ctx); err != nil {
 		return err
 	}

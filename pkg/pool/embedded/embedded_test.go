@@ -130,10 +130,10 @@ func TestMountSurvivesItsDriver(t *testing.T) {
 
 	before := devices(t, directory)
 	pool := ensure(t, directory, small)
-	require.Equal(t, before, devices(t, directory), "adopted, not attached anew")
+	require.Equal(t, before, devices(t, directory), "adopted, not attached again")
 	holds(t, filepath.Join(pool.Directory(), "data"), "kept")
 
-	// A crash of the machine, as far as the image can tell: there is no unmount,
+	// A crash of the machine, as far as the image is concerned: there is no unmount,
 	// so that the log has to be replayed.
 	crashed := newDirectory(t)
 	require.NoError(t, os.Mkdir(crashed, 0o700))
@@ -237,7 +237,7 @@ func TestWithoutPrivilege(t *testing.T) {
 
 	pool := ensure(t, directory, small)
 	run("use")
-	holds(t, filepath.Join(pool.Directory(), "nobody's"), "written")
+	holds(t, filepath.Join(pool.Directory(), "foreign"), "written")
 
 	end(t, pool)
 	run("refusal")
@@ -256,7 +256,7 @@ func asNobody(t *testing.T, directory string) {
 	}
 
 	require.NoError(t, err)
-	write(t, filepath.Join(pool.Directory(), "nobody's"), "written")
+	write(t, filepath.Join(pool.Directory(), "foreign"), "written")
 	require.NoError(t, pool.Close(t.Context()))
 	require.True(t, mounted(t, filepath.Join(directory, "mounted")), "it is not ours to unmount")
 }

@@ -12,10 +12,10 @@ var (
 	// process may not.
 	ErrPrivilege = errors.New("mounting it needs root (CAP_SYS_ADMIN)")
 	// ErrHostFull is returned where the filesystem that carries the image has no
-	// room for what has to be written to it.
+	// space for the writes to it.
 	ErrHostFull = errors.New("the filesystem that carries the embedded pool is full")
-	// ErrNotMounted is returned to who only looks at a pool whose image no driver
-	// has mounted.
+	// ErrNotMounted is returned to a reader of a pool whose image no driver has
+	// mounted.
 	ErrNotMounted = errors.New("the embedded pool is not mounted")
 	// ErrBusy is returned for a filesystem that has to be mounted afresh while
 	// volumes in it are in use.

@@ -34,7 +34,9 @@ func (s *mounter) formatScratch(ctx context.Context, size int64) (*os.File, erro
 		return nil, fmt.Errorf("remove what a crash left: %w", err)
 	}
 
-	descriptor, err := unix.Openat(home, layout.EmbeddedImageScratch, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, imageMode)
+	const flags = unix.O_RDWR | unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW | unix.O_CLOEXEC
+
+	descriptor, err := unix.Openat(home, layout.EmbeddedImageScratch, flags, imageMode)
 	if err != nil {
 		return nil, fmt.Errorf("create it: %w", err)
 	}
@@ -82,7 +84,7 @@ func (s *mounter) explainFullHost(err error) error {
 		return err
 	}
 
-	return fmt.Errorf("%w (%w: %s has %d bytes free; make room there)", err, ErrHostFull, s.Directory, free)
+	return fmt.Errorf("%w (%w: %s has %d bytes free; free some there)", err, ErrHostFull, s.Directory, free)
 }
 
 // hostFree is what the filesystem that carries the image has left, in bytes.

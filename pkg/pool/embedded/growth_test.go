@@ -81,7 +81,7 @@ func TestFullHost(t *testing.T) {
 
 	ballast := filepath.Join(directory, "ballast")
 	write(t, ballast, string(make([]byte, 95*mib)))
-	refused(t, directory, small, embedded.ErrHostFull, "bytes free", "make room")
+	refused(t, directory, small, embedded.ErrHostFull, "bytes free", "free some")
 	require.NoFileExists(t, filepath.Join(directory, "pool.img"))
 	require.NoError(t, os.Remove(ballast))
 
@@ -89,7 +89,7 @@ func TestFullHost(t *testing.T) {
 	write(t, filepath.Join(pool.Directory(), "data"), "kept")
 	end(t, pool)
 
-	// A start must not fail for it: deleting volumes is what makes room.
+	// A start must not fail for it: deleting volumes frees space.
 	var stat unix.Statfs_t
 	require.NoError(t, unix.Statfs(directory, &stat))
 	write(t, ballast, string(make([]byte, int64(stat.Bavail)*stat.Bsize-4*mib)))

@@ -68,7 +68,7 @@ func privileged() bool {
 	return err == nil && data[0].Effective&(1<<unix.CAP_SYS_ADMIN) != 0
 }
 
-// lockPause is between two looks at a lock that another driver holds while it
+// lockPause is the time between two attempts at a lock that another driver holds while it
 // makes or checks the image: there is no event for it that ctx could end.
 const lockPause = 10 * time.Millisecond
 
@@ -94,11 +94,11 @@ func (s *mounter) lock(ctx context.Context) error {
 }
 
 // openImage returns nil where there is none. An unprivileged process gets a
-// descriptor that only tells which file it is.
+// descriptor that only identifies the file.
 func (s *mounter) openImage() (*os.File, error) {
 	path := s.path(layout.EmbeddedImage)
 
-	// Looked at before it is opened: to open a device or a pipe has effects.
+	// Examined before it is opened: opening a device or a pipe has effects.
 	known, err := unix.Openat(int(s.directory.Fd()), layout.EmbeddedImage, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {
 		return nil, nil //nolint:nilnil // that there is none is no failure
@@ -164,8 +164,8 @@ func (s *mounter) findOrMakeImage(ctx context.Context) (*os.File, error) {
 	return image, nil
 }
 
-// known returns the image if it holds an XFS, or a new one in the place of one
-// that holds nothing. It closes what it does not return.
+// known returns the image if it holds an XFS, or a new one instead of a
+// blank one. It closes what it does not return.
 func (s *mounter) usableImage(ctx context.Context, image *os.File) (*os.File, error) {
 	found, err := filesystem.Detect(image)
 	if err == nil && found == filesystem.XFS {

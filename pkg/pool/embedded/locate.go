@@ -6,7 +6,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 )
 
-// Locate returns where the rooms of the pool in a directory are, without changing
+// Locate returns the directory with the pool's objects, without changing
 // anything: where its image is mounted or, without one, the directory itself.
 // Errors: ErrNotMounted, ErrForeign.
 func Locate(directory string) (string, error) {

@@ -41,8 +41,8 @@ func (s *mounter) adoptOrMount(ctx context.Context, image *os.File) (*os.File, e
 	return root, nil
 }
 
-// mount attaches the image, sees to its filesystem and mounts it. Nobody sees it
-// before it is sound and large enough. The device clears itself: whatever fails,
+// mount attaches the image, makes or checks its filesystem and mounts it. The mount is
+// private until it is checked and large enough. The device clears itself: whatever fails,
 // it goes with its last user.
 func (s *mounter) mount(ctx context.Context, image *os.File) (*os.File, error) {
 	if err := s.makeMountPoint(); err != nil {
@@ -134,7 +134,7 @@ func (s *mounter) attach(ctx context.Context, image *os.File) (*loop.Device, err
 	return device, nil
 }
 
-// check replays the log and checks what nobody has mounted.
+// check replays the log and checks the unmounted filesystem.
 func (s *mounter) check(ctx context.Context, device *loop.Device) error {
 	verdict, err := s.xfs.Check(ctx, device.Path)
 	if errors.Is(err, filesystem.ErrInUse) {
@@ -243,7 +243,7 @@ func (s *mounter) grow(ctx context.Context, image *os.File, number int, root *os
 			"image", s.path(layout.EmbeddedImage), "bytes", size, "asked", wanted)
 	case wanted > size:
 		if short, err := s.tooFullToGrow(wanted - size); err != nil || short {
-			s.Log.ErrorContext(ctx, "the embedded pool does not grow: its directory's filesystem is full; make room and start again",
+			s.Log.ErrorContext(ctx, "the embedded pool does not grow: its directory's filesystem is full; free some space and restart",
 				"image", s.path(layout.EmbeddedImage), "bytes", size, "asked", wanted, "error", err)
 
 			return nil

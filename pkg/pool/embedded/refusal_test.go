@@ -34,7 +34,7 @@ func TestForeignThingsAreRefusedAndLeftAlone(t *testing.T) {
 			},
 			bytes: small, cause: embedded.ErrForeign, words: []string{"ext4", "move it away"},
 		},
-		"an empty image that nobody asks for": {
+		"an empty image without a size": {
 			put:   func(t *testing.T, d string) { t.Helper(); empty(t, filepath.Join(d, "pool.img"), small) },
 			cause: embedded.ErrForeign, words: []string{"holds nothing", "--pool-image-size"},
 		},
@@ -90,7 +90,7 @@ func TestForeignThingsAreRefusedAndLeftAlone(t *testing.T) {
 			before := listing(t, directory)
 			refused(t, directory, test.bytes, test.cause, test.words...)
 			after := listing(t, directory)
-			// The image is made before what it is mounted on is looked at.
+			// The image is made before its mount point is examined.
 			delete(after, "pool.img")
 			delete(before, "pool.img")
 			require.Equal(t, before, after)
@@ -192,7 +192,7 @@ func TestForeignMountIsRefused(t *testing.T) {
 		directory := newDirectory(t)
 		pool := ensure(t, directory, small)
 
-		// The image was replaced while it was mounted: only its inode tells.
+		// The image was replaced while it was mounted: only its inode differs.
 		require.NoError(t, os.Rename(pool.Image(), pool.Image()+".old"))
 		tool(t, "cp", "--sparse=always", pool.Image()+".old", pool.Image())
 		refused(t, directory, small, embedded.ErrForeign, "pool.img.old")

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 
@@ -105,7 +106,7 @@ func (m *Copier) copyChunk(target, source *os.File, at, length int64) (int64, er
 
 		return m.copyBuffered(target, source, at, length)
 	case err != nil:
-		return 0, os.NewSyscallError("copy_file_range", err)
+		return 0, fmt.Errorf("copy_file_range: %w", err)
 	default:
 		return int64(copied), nil
 	}

@@ -79,6 +79,7 @@ func openPath(directory *os.File, name string) (*os.File, error) {
 	return os.NewFile(uintptr(descriptor), name), nil
 }
 
+// Stat returns the attributes of an open file, also of one opened with O_PATH.
 func Stat(pinned *os.File) (*unix.Statx_t, error) {
 	var found unix.Statx_t
 
