@@ -21,7 +21,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
-// creation is a CreateVolumeRequest that makes sense.
+// createRequest is a validated CreateVolumeRequest.
 type createRequest struct {
 	name         string
 	size         int64
@@ -32,13 +32,12 @@ type createRequest struct {
 	mutable      volume.Mutable
 	pool         *pool.Pool
 	source       record.Source
-	// fsNamed says that the request names the filesystem. Else a volume that is
-	// made of something has that of its source.
+	// fsNamed: the request names the filesystem. Otherwise a copy has that of its source.
 	fsNamed bool
-	// claim may ask for direct assignment, which parameters say too once it has.
+	// claim may request direct assignment, which then is in parameters too.
 	claim         claimName
 	directByClaim bool
-	// consistency is what a clone must be of.
+	// consistency is the consistency required of a clone.
 	consistency volume.Consistency
 }
 
@@ -260,7 +259,7 @@ func checkSameVolume(v *record.Volume, wanted *createRequest) error {
 			return !slices.ContainsFunc(v.Capabilities, asked.Equal)
 		})
 	if !sameSet {
-		return exists("volume capabilities", "other than asked", "those")
+		return exists("other", "volume capabilities", "the requested ones")
 	}
 
 	if !v.Mutable.With(wanted.mutable).Equal(v.Mutable) {
@@ -277,12 +276,12 @@ func checkSameVolume(v *record.Volume, wanted *createRequest) error {
 // allocateNew allocates the volume's storage; it syncs it too if no
 // ControllerPublishVolume will follow.
 func (s *Service) allocateNew(fresh *record.Volume, place *pool.Pool) error {
-	bytes := s.allocateDurably
+	allocate := s.allocateDurably
 	if fresh.Pristine {
-		bytes = func(v *record.Volume) error { return s.allocate(v, place) }
+		allocate = func(v *record.Volume) error { return s.allocate(v, place) }
 	}
 
-	if err := bytes(fresh); err != nil || fresh.Mutable.IsZero() {
+	if err := allocate(fresh); err != nil || fresh.Mutable.IsZero() {
 		return err
 	}
 

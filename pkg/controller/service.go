@@ -86,10 +86,9 @@ type Service struct {
 	locks         *inflight.Locks
 	copies        *inflight.Copies
 	monitor       *health.Monitor
-	// looks are under way in the pools of these names.
+	// probeSlots limit the concurrent probes of each pool, by its name.
 	probeSlots map[string]chan struct{}
-	// making has the ids of volumes that may be in their pool before they are in the
-	// store.
+	// creating has the ids of volumes that may have an object before a record.
 	creating *sync.Map
 }
 

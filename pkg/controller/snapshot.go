@@ -333,7 +333,7 @@ func (s *Service) deleteSnapshot(ctx context.Context, id string) error {
 	found, ok := s.snapshots.Get(id)
 
 	switch {
-	// Nobody was told of one that is being created.
+	// One that is being created was not acknowledged.
 	case !ok || found.Phase == record.PhaseCreating:
 		return nil
 	case found.GroupID != "" && found.Phase == record.PhaseDeleting:

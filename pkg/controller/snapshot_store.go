@@ -474,11 +474,11 @@ func (s *Service) takeAgain(ctx context.Context, lost *record.Snapshot) error {
 
 	source, err := s.find(lost.SourceVolumeID)
 	if err != nil {
-		// Nobody can copy it ever.
+		// Its copy can never be completed.
 		return errors.Join(err, s.removeSnapshots(ctx, nil, lost))
 	}
 
-	s.config.Log.Info("copying a snapshot anew that was not finished", "snapshot", lost.ID, "volume", source.ID)
+	s.config.Log.Info("copying a snapshot again whose copy was interrupted", "snapshot", lost.ID, "volume", source.ID)
 
 	_, err = s.takeSnapshot(ctx, lost.InPhase(record.PhaseCopying), source)
 

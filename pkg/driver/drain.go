@@ -88,7 +88,7 @@ func (d *Driver) drain(ctx context.Context, server *grpc.Server, web *http.Serve
 	}()
 
 	started := time.Now()
-	err := errors.Join(awaitEnd(ctx, background), d.rooms.drain(ctx), d.ops.Drain(ctx))
+	err := errors.Join(awaitEnd(ctx, background), d.components.drain(ctx), d.ops.Drain(ctx))
 
 	select {
 	case <-answered:

@@ -27,13 +27,13 @@ const readyFileMode = 0o644
 
 // Driver has the services of one process behind one socket.
 type Driver struct {
-	config   Config
-	log      *slog.Logger
-	ops      *operation.Group
-	gate     *gate
-	metrics  metrics.CSIMetricsManager
-	rooms    *components
-	identity *identity.Service
+	config     Config
+	log        *slog.Logger
+	ops        *operation.Group
+	gate       *gate
+	metrics    metrics.CSIMetricsManager
+	components *components
+	identity   *identity.Service
 }
 
 // New builds the services of config's mode. It neither listens nor reads the state:
@@ -58,8 +58,8 @@ func New(ctx context.Context, config Config) (*Driver, error) {
 		return nil, err
 	}
 
-	d.rooms = built
-	d.rooms.told.Report = d.report
+	d.components = built
+	d.components.reports.Report = d.report
 	d.identity = identity.New(identity.Config{
 		Name: config.DriverName, Version: config.Version, Manifest: manifest(&config),
 		Controller: config.serves(ModeController), Topology: len(config.segments()) > 0,
@@ -70,14 +70,14 @@ func New(ctx context.Context, config Config) (*Driver, error) {
 }
 
 func manifest(config *Config) map[string]string {
-	told := map[string]string{
+	manifest := map[string]string{
 		"url": "https://github.com/touchstone-csi/touchstone", "mode": string(config.Mode), "go": runtime.Version(),
 	}
 	if config.Commit != "" {
-		told["commit"] = config.Commit
+		manifest["commit"] = config.Commit
 	}
 
-	return told
+	return manifest
 }
 
 // Run listens, recovers the state of the previous run, serves until ctx ends, and
@@ -85,11 +85,11 @@ func manifest(config *Config) map[string]string {
 // incomplete one, *socket.InUseError if another process serves the socket, and
 // otherwise why the driver cannot run. Call it once.
 func (d *Driver) Run(ctx context.Context) (err error) {
-	defer func() { err = errors.Join(err, d.rooms.close()) }()
+	defer func() { err = errors.Join(err, d.components.close()) }()
 
 	listener, err := listen(ctx, d.config.Endpoint)
 	if err != nil && ctx.Err() != nil {
-		return nil // a start that was called off has not failed
+		return nil // a cancelled start has not failed
 	}
 
 	if err != nil {
@@ -126,12 +126,12 @@ func (d *Driver) serve(ctx context.Context, server *grpc.Server, web *http.Serve
 		// meanwhile.
 		debug.FreeOSMemory()
 
-		background = d.rooms.begin(ctx)
+		background = d.components.begin(ctx)
 
 		<-ctx.Done()
 		d.log.InfoContext(ctx, "draining", "why", context.Cause(ctx), "running", d.ops.Len())
 	} else if ctx.Err() != nil {
-		failure = nil // a start that was called off has not failed
+		failure = nil // a cancelled start has not failed
 	}
 
 	return errors.Join(failure, d.drain(ctx, server, web, background), unannounce(d.config.ReadyFile))
@@ -140,13 +140,13 @@ func (d *Driver) serve(ctx context.Context, server *grpc.Server, web *http.Serve
 func (d *Driver) start(ctx context.Context, path string) error {
 	began := time.Now()
 
-	if err := errors.Join(unannounce(d.config.ReadyFile), d.rooms.open(ctx)); err != nil {
+	if err := errors.Join(unannounce(d.config.ReadyFile), d.components.open(ctx)); err != nil {
 		return err
 	}
 
 	d.gate.open()
 
-	if err := d.rooms.announceToKubelet(ctx, &d.config); err != nil {
+	if err := d.components.announceToKubelet(ctx, &d.config); err != nil {
 		return err
 	}
 
@@ -185,7 +185,7 @@ func announce(readyFile string) error {
 	return nil
 }
 
-// unannounce takes the ready-file away, at the start also that of a run that
+// unannounce removes the ready-file, at the start also that of a run that
 // was killed.
 func unannounce(readyFile string) error {
 	if readyFile == "" {

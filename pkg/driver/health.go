@@ -41,7 +41,7 @@ func (r *components) controllerSources() []health.Source {
 		return nil
 	}
 
-	return []health.Source{events.NewFilesOf(func() []string { return volumeRooms(r.pools) }, r.pools.Changed)}
+	return []health.Source{events.NewFilesOf(func() []string { return volumeDirectories(r.pools) }, r.pools.Changed)}
 }
 
 // nodeSources returns the event sources of volumes in use; marks, one of them, is that
@@ -55,7 +55,7 @@ func (r *components) nodeSources(config *Config, ephemeral *pool.Set) (sources [
 
 	return []health.Source{
 		events.NewBlockErrors(config.instance()), marks, events.NewMounts(), events.NewDevices(),
-		events.NewFilesOf(func() []string { return append(volumeRooms(r.pools), volumeRooms(ephemeral)...) }, r.pools.Changed),
+		events.NewFilesOf(func() []string { return append(volumeDirectories(r.pools), volumeDirectories(ephemeral)...) }, r.pools.Changed),
 	}, marks
 }
 
@@ -68,7 +68,7 @@ func markWith(marks *events.FilesystemErrors) func(*os.File) error {
 	return marks.Mark
 }
 
-func volumeRooms(pools *pool.Set) []string {
+func volumeDirectories(pools *pool.Set) []string {
 	var paths []string
 
 	for _, place := range pools.Served() {

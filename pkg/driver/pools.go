@@ -115,7 +115,7 @@ func (o *opener) openAll(ctx context.Context) error {
 		case <-limit.C:
 			return nil
 		case <-ctx.Done():
-			return context.Cause(ctx) //nolint:wrapcheck // the start was called off
+			return context.Cause(ctx) //nolint:wrapcheck // the start was cancelled
 		}
 	}
 
@@ -222,7 +222,7 @@ func (o *opener) fail(name string, reason error) {
 	member.embedded = nil
 }
 
-// assemble opens the pool, and makes this process be its controller.
+// assemble opens the pool, and takes its controller lock if this process has a controller.
 func (o *opener) assemble(name string) (*pool.Pool, error) {
 	if err := o.config.refuseSharedImage(name); err != nil {
 		return nil, err
@@ -294,7 +294,7 @@ func (o *opener) embed(name, known string) (directory, image string, err error) 
 	return embedded.Directory(), embedded.Image(), err
 }
 
-// adopt has the state know the identity of the pool.
+// adopt records the identity of the pool in the state.
 func (o *opener) adopt(opened *pool.Pool) error {
 	if opened.Identity() == "" {
 		o.config.Log.Warn("a pool has no space for its identity; free some and restart", "pool", opened.Name())
@@ -327,7 +327,7 @@ func (o *opener) close() error {
 	for name, member := range o.members {
 		select {
 		case member.turn <- struct{}{}:
-			member.failure = errShuttingDown // It is no news.
+			member.failure = errShuttingDown // Suppresses the warning.
 			o.fail(name, errShuttingDown)
 		case <-ctx.Done():
 			o.config.Log.Warn("a pool hangs and is not closed", "pool", name)

@@ -23,23 +23,23 @@ type view struct {
 
 // report builds the health report from the caches. It never waits for a probe.
 func (d *Driver) report() health.Report {
-	told := health.Report{
+	report := health.Report{
 		Driver: d.config.DriverName, Version: d.config.Version, Node: d.config.NodeID, Mode: string(d.config.Mode), At: time.Now(),
-		Registered: d.rooms.registered(),
-		Sources:    map[string][]health.SourceStatus{}, Storage: d.rooms.storageReports(d.config.StateDir),
-		Changes: d.rooms.health.History.Changes(),
+		Registered: d.components.registered(),
+		Sources:    map[string][]health.SourceStatus{}, Storage: d.components.storageReports(d.config.StateDir),
+		Changes: d.components.health.History.Changes(),
 	}
 
-	lists := make([][]health.VolumeReport, 0, len(d.rooms.views))
+	lists := make([][]health.VolumeReport, 0, len(d.components.views))
 
-	for _, each := range d.rooms.views {
-		told.Sources[each.name] = append([]health.SourceStatus{}, each.monitor.Sources()...)
+	for _, each := range d.components.views {
+		report.Sources[each.name] = append([]health.SourceStatus{}, each.monitor.Sources()...)
 		lists = append(lists, each.volumes())
 	}
 
-	told.Volumes = mergeVolumes(lists...)
+	report.Volumes = mergeVolumes(lists...)
 
-	return told
+	return report
 }
 
 // reportWhenReady is report for HTTP requests, which do not pass the gate.

@@ -48,14 +48,13 @@ type components struct {
 	health      health.Settings
 	storage     *health.Monitor
 	poolChanged []func(pool string)
-	// views are the services' health views, the node's first; told serves the report that
-	// reports them. registry has the metrics.
+	// views are the services' health views, the node's first; reports serves the health report. registry has the metrics.
 	views    []view
-	told     health.Service
+	reports  health.Service
 	registry prometheus.Registerer
 	closers  []func() error
-	// assigned is what people hear of volumes that virtual machines have; without
-	// a list where no node is served.
+	// assigned serves the list of directly assigned volumes; without a list in a process
+	// without a node.
 	assigned kata.Service
 	// registrar registers the driver with the kubelet; nil without it, and until calls
 	// are served.
@@ -158,7 +157,7 @@ func (r *components) addNode(config *Config, ops *operation.Group) error {
 	r.localNode = served
 	r.poolChanged = append(r.poolChanged, served.Prober().SuspectPool)
 	r.views = append(r.views, view{"node", served.Prober().Monitor(), served.Prober().Reports})
-	r.told.Check, r.assigned.List = served.Checker().Check, served.Access().DirectVolumes
+	r.reports.Check, r.assigned.List = served.Checker().Check, served.Access().DirectVolumes
 	added := service{
 		name:     csi.Node_ServiceDesc.ServiceName,
 		register: func(to grpc.ServiceRegistrar) { csi.RegisterNodeServer(to, served) },
@@ -325,13 +324,13 @@ func (r *components) close() error {
 // register registers all services.
 func (d *Driver) register(server grpc.ServiceRegistrar) {
 	csi.RegisterIdentityServer(server, d.identity)
-	d.rooms.told.Register(server)
+	d.components.reports.Register(server)
 
-	if d.rooms.assigned.List != nil {
-		d.rooms.assigned.Register(server)
+	if d.components.assigned.List != nil {
+		d.components.assigned.Register(server)
 	}
 
-	for _, each := range d.rooms.services {
+	for _, each := range d.components.services {
 		each.register(server)
 	}
 

@@ -60,7 +60,7 @@ func (c *cache) set(id string, observed Observation, at time.Time) ([]Change, bo
 	}
 
 	record := &Record{
-		ID: id, observed: normalize(observed.Entries), Usage: observed.Usage, ObservedAt: at, noEarlyProbe: observed.Patient,
+		ID: id, observed: normalize(observed.Entries), Usage: observed.Usage, ObservedAt: at, noEarlyProbe: observed.NoEarlyProbe,
 	}
 
 	if old != nil {

@@ -461,7 +461,7 @@ func TestProbeContextIsCancelled(t *testing.T) {
 
 		waiting = true
 		began := time.Now()
-		_, err := monitor.Look(t.Context(), "a")
+		_, err := monitor.ProbeNow(t.Context(), "a")
 		require.NoError(t, err)
 		require.WithinDuration(t, began.Add(health.DefaultProbeTimeout), time.Now(), time.Millisecond)
 		require.Equal(t, []health.Reason{health.ProbeTimedOut}, reasons(t, monitor, "a"))
@@ -470,7 +470,7 @@ func TestProbeContextIsCancelled(t *testing.T) {
 		require.InDelta(t, 0, values(t, registry, "touchstone_health_probe_errors_total")["node"], 0, "counted as timed out only")
 
 		waiting = false
-		_, err = monitor.Look(t.Context(), "a")
+		_, err = monitor.ProbeNow(t.Context(), "a")
 		require.NoError(t, err)
 		require.Empty(t, reasons(t, monitor, "a"))
 

@@ -47,9 +47,9 @@ type Observation struct {
 	// Again requests another probe after that time, without an event; 0 requests
 	// none before the next relist.
 	Again time.Duration
-	// Patient excludes an unhealthy subject from the probes of each second (see
+	// NoEarlyProbe excludes an unhealthy subject from the probes of each second (see
 	// unhealthy.go), because each probe of it may hang.
-	Patient bool
+	NoEarlyProbe bool
 }
 
 // Config configures a Monitor.
@@ -163,7 +163,7 @@ type Monitor struct {
 type phase int
 
 const (
-	// idle: Relist and Look probe, events are not received.
+	// idle: Relist and ProbeNow probe, events are not received.
 	idle phase = iota
 	running
 	ended

@@ -67,7 +67,7 @@ func (w *fakes) probe(_ context.Context, id string) (health.Observation, error) 
 		w.atOnce[each] = max(w.atOnce[each], w.running[each])
 	}
 
-	observed, err := health.Observation{Entries: w.entries[id], Again: w.again[id], Patient: w.patient[id]}, w.errs[id]
+	observed, err := health.Observation{Entries: w.entries[id], Again: w.again[id], NoEarlyProbe: w.patient[id]}, w.errs[id]
 	gate, value := w.hanging[id], w.panics[id]
 	w.mu.Unlock()
 

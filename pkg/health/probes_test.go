@@ -53,7 +53,7 @@ func TestRelistIgnoresAnOlderProbe(t *testing.T) {
 		monitor := health.New(w.config())
 		release := w.hang("a")
 
-		go monitor.Look(t.Context(), "a")
+		go monitor.ProbeNow(t.Context(), "a")
 
 		synctest.Wait()
 		w.setReasons("a", health.DiskFailure)
@@ -263,7 +263,7 @@ func TestLookProbesImmediately(t *testing.T) {
 				time.Sleep(time.Second)
 
 				release := test.prepare(w)
-				record, err := monitor.Look(t.Context(), "a")
+				record, err := monitor.ProbeNow(t.Context(), "a")
 				require.ErrorIs(t, err, test.err)
 
 				if test.err == nil {
@@ -279,7 +279,7 @@ func TestLookProbesImmediately(t *testing.T) {
 	}
 }
 
-// TestLookPrecedesRelists calls Look while a relist of many subjects uses the
+// TestLookPrecedesRelists calls ProbeNow while a relist of many subjects uses the
 // concurrency limit.
 func TestLookPrecedesRelists(t *testing.T) {
 	t.Parallel()
@@ -301,7 +301,7 @@ func TestLookPrecedesRelists(t *testing.T) {
 			synctest.Wait()
 
 			began := time.Now()
-			_, err := monitor.Look(t.Context(), "a")
+			_, err := monitor.ProbeNow(t.Context(), "a")
 			require.NoError(t, err)
 			require.LessOrEqual(t, time.Since(began), 20*time.Millisecond, "the clock is synctest's own")
 		}
@@ -309,7 +309,7 @@ func TestLookPrecedesRelists(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 
-		_, err := monitor.Look(ctx, "a")
+		_, err := monitor.ProbeNow(ctx, "a")
 		require.ErrorIs(t, err, context.Canceled)
 		require.NoError(t, <-relisted)
 	})

@@ -32,7 +32,7 @@ type relistSchedule struct {
 	interruptions, interruptionsAtRelist int
 }
 
-// round has the probes of one relist, or the one of Look. Monitor.mu guards it.
+// round has the probes of one relist, or the one of ProbeNow. Monitor.mu guards it.
 type round struct {
 	ids   []string
 	next  int
@@ -76,10 +76,10 @@ func (m *Monitor) Relist(ctx context.Context) error {
 	return nil
 }
 
-// Look probes one subject before any others and returns its record, which has
+// ProbeNow probes one subject before any others and returns its record, which has
 // ProbeTimedOut if the probe hangs. Unlike an event it triggers no later probes.
 // Errors: ErrGone, ctx's.
-func (m *Monitor) Look(ctx context.Context, id string) (*Record, error) {
+func (m *Monitor) ProbeNow(ctx context.Context, id string) (*Record, error) {
 	m.mu.Lock()
 	r := &round{began: m.stamp(), done: make(chan struct{}), urgent: true}
 	m.mu.Unlock()

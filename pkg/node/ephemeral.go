@@ -164,7 +164,7 @@ func (s *Service) ensureEphemeral(ctx context.Context, wanted *Ephemeral) error 
 		}
 
 		if there {
-			return s.answersEphemeral(existing, wanted)
+			return s.checkSameEphemeral(existing, wanted)
 		}
 
 		if err := s.destroyEphemeral(ctx, existing); err != nil {
@@ -195,8 +195,8 @@ func (s *Service) ensureEphemeral(ctx context.Context, wanted *Ephemeral) error 
 	return nil
 }
 
-// answersEphemeral returns OK when the volume is what is wanted.
-func (s *Service) answersEphemeral(existing, wanted *Ephemeral) error {
+// checkSameEphemeral returns OK when the volume is what is wanted.
+func (s *Service) checkSameEphemeral(existing, wanted *Ephemeral) error {
 	if existing.Publication.TargetPath != wanted.Publication.TargetPath {
 		return rpc.Errorf(codes.FailedPrecondition, "it is published at %s, and an ephemeral volume has one target; unpublish it there first",
 			existing.Publication.TargetPath)
@@ -256,7 +256,7 @@ func (s *Service) recordEphemeral(ctx context.Context, wanted *Ephemeral, place 
 	})
 }
 
-// makeEphemeral makes the bytes, and mounts them at the target and nowhere else.
+// makeEphemeral creates the pool object, and mounts it at the target only.
 func (s *Service) makeEphemeral(ctx context.Context, e *Ephemeral, place *mount.Target) error {
 	options, err := access.MountOptions(e.Publication.Capability, e.Publication.ReadOnly)
 	if err != nil {
@@ -438,7 +438,7 @@ func (s *Service) isEphemeralPublished(e *Ephemeral) (bool, error) {
 	return s.access.For(use).IsPublished(use, e.Publication)
 }
 
-// recoverEphemeral throws away what is not mounted any more, since a crash
+// recoverEphemeral removes volumes that are not mounted any more, since a crash
 // while it was made, or a reboot.
 func (s *Service) recoverEphemeral(ctx context.Context, poolName string) {
 	for _, each := range s.inline.All() {

@@ -9,23 +9,22 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
-// Ephemeral is what was asked for one inline ephemeral volume. A record is
-// never changed. Unlike staged.Volume it names the pool object: no other record does.
+// Ephemeral is the record of an inline ephemeral volume. It is immutable. Unlike staged.Volume it names the pool object: no other record does.
 type Ephemeral struct {
-	// VolumeID is the CO's choice and only a name.
+	// VolumeID is the CO's id, only the key of the record.
 	VolumeID string `json:"volumeId"`
-	// ContentID is ours, and what the bytes are called in the pool.
+	// ContentID is the driver's id, which names the pool object.
 	ContentID  string            `json:"contentId"`
 	SizeBytes  int64             `json:"sizeBytes"`
 	Parameters volume.Parameters `json:"parameters"`
-	// Publication is the only one: with it the volume comes and goes.
+	// Publication is the only one: the volume exists as long as it does.
 	Publication staged.Publication `json:"publication"`
 }
 
 // RecordID returns the key of the record.
 func (e *Ephemeral) RecordID() string { return e.VolumeID }
 
-// use is the volume as that which all volumes on a node have in common.
+// use returns the volume as a staged.Volume.
 func (e *Ephemeral) use() *staged.Volume {
 	return &staged.Volume{
 		VolumeID: e.ContentID, Capability: e.Publication.Capability, Parameters: e.Parameters,

@@ -68,7 +68,7 @@ func (s *Service) parsePublish(request *csi.NodePublishVolumeRequest) (staged.Pu
 		return staged.Publication{}, rpc.Invalid("target_path is missing")
 	}
 
-	// What can never be right is said so, whatever the volume's state.
+	// Requests that are invalid in any state are refused first.
 	if err := s.dirs.CheckPath(request.GetTargetPath()); err != nil {
 		return staged.Publication{}, rpc.Invalid("target_path: %w", err)
 	}

@@ -26,7 +26,7 @@ func (s *Service) NodeStageVolume(
 ) (*csi.NodeStageVolumeResponse, error) {
 	wanted, err := parseStage(request)
 	if err == nil {
-		// What can never be right is said so, whatever the volume's state.
+		// Requests that are invalid in any state are refused first.
 		err = s.checkStagingPath(wanted.StagingPath)
 	}
 
@@ -81,8 +81,8 @@ func parseStage(request *csi.NodeStageVolumeRequest) (*staged.Volume, error) {
 		return nil, rpc.Invalid("volume_capability: %w", err)
 	}
 
-	// A volume that was made as raw block gets the filesystem that is asked for.
-	if _, told := request.GetVolumeContext()[volume.KeyFSType]; told {
+	// A volume that was created as raw block gets the requested filesystem.
+	if _, named := request.GetVolumeContext()[volume.KeyFSType]; named {
 		if err := parameters.CheckFSType(capability); err != nil {
 			return nil, rpc.Invalid("volume_capability: %w", err)
 		}
@@ -146,7 +146,7 @@ func (s *Service) stage(ctx context.Context, wanted *staged.Volume) error {
 	}
 
 	if len(wanted.Publications) == 0 {
-		// What was the matter with an earlier attachment is not known of this one.
+		// Observations of an earlier attachment do not apply to the new one.
 		s.prober.Observations().Forget(wanted.VolumeID)
 	}
 

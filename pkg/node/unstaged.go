@@ -39,7 +39,7 @@ func (s *Service) stagingOf(ctx context.Context, request *csi.NodePublishVolumeR
 		return plain(request.GetStagingTargetPath()), nil
 	}
 
-	// It may also be the CO's place, of before the capability was disabled.
+	// It may be staged at the CO's path, from before the capability was disabled.
 	if current, known := s.stagedVolumes.Get(request.GetVolumeId()); known {
 		if staged, err := s.access.For(current).IsStaged(current); staged || err != nil {
 			return current.StagingPath, err

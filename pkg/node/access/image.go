@@ -46,7 +46,7 @@ func (m mountedImage) mountImage(ctx context.Context, v *staged.Volume, staging 
 
 	if v.Copy && options.ReadOnly() && len(v.Publications) == 0 {
 		if err := m.finishCopyForReaders(ctx, v, fs); err != nil {
-			return fmt.Errorf("make a copy fit to be read: %w", err)
+			return fmt.Errorf("prepare a copy for read-only mounting: %w", err)
 		}
 	}
 
@@ -79,8 +79,8 @@ func (m mountedImage) mountImage(ctx context.Context, v *staged.Volume, staging 
 	return err
 }
 
-// acceptErrorCount has the errors ignored that the kernel had counted before the check at
-// staging found the filesystem clean: they stay counted, with the filesystem.
+// acceptErrorCount records the kernel's error count as accepted: the check at staging found
+// the filesystem clean, but the filesystem keeps the count.
 func (m mountedImage) acceptErrorCount(v *staged.Volume, number int, staging *mount.Target) {
 	root, err := staging.OpenDir()
 	if err != nil {

@@ -45,7 +45,7 @@ type probeState struct {
 
 	entries []health.Entry
 	usage   *health.Usage
-	// again and noEarlyProbe are Again and Patient of health.Observation.
+	// again and noEarlyProbe are Again and NoEarlyProbe of health.Observation.
 	again   time.Duration
 	patient bool
 	// unsettled means that a finding may be caused by an operation that is running: one
@@ -124,7 +124,7 @@ func (s *probeState) probeNotInUse(ctx context.Context) (health.Observation, err
 }
 
 func (s *probeState) result() health.Observation {
-	return health.Observation{Entries: s.entries, Usage: s.usage, Again: s.again, Patient: s.patient}
+	return health.Observation{Entries: s.entries, Usage: s.usage, Again: s.again, NoEarlyProbe: s.patient}
 }
 
 func (s *probeState) probeAgainAfter(wait time.Duration) {
