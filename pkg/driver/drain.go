@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+
+	"github.com/touchstone-csi/touchstone/pkg/operation"
 )
 
 // ErrDrain is returned by Run when operations were still running as the
@@ -53,24 +55,6 @@ func UntilSignal(parent context.Context, signals <-chan os.Signal, exit func(cod
 
 var errBackground = errors.New("probes or checks that were canceled have not ended")
 
-// awaitEnd waits until wait returns, or ctx ends. Error: errBackground.
-func awaitEnd(ctx context.Context, wait func()) error {
-	done := make(chan struct{})
-
-	go func() {
-		defer close(done)
-
-		wait()
-	}()
-
-	select {
-	case <-done:
-		return nil
-	case <-ctx.Done():
-		return errBackground
-	}
-}
-
 // drain ends the driver without losing an acknowledged change: it refuses new calls,
 // removes the socket, waits for background work, which was cancelled, and for running
 // operations, and then for their responses.
@@ -88,7 +72,12 @@ func (d *Driver) drain(ctx context.Context, server *grpc.Server, web *http.Serve
 	}()
 
 	started := time.Now()
-	err := errors.Join(awaitEnd(ctx, background), d.components.drain(ctx), d.ops.Drain(ctx))
+	err := operation.AwaitEnd(ctx, background)
+	if err != nil {
+		err = errBackground
+	}
+
+	err = errors.Join(err, d.components.drain(ctx), d.ops.Drain(ctx))
 
 	select {
 	case <-answered:

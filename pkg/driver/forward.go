@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/touchstone-csi/touchstone/pkg/driver/proxy"
+	"github.com/touchstone-csi/touchstone/pkg/operation"
 )
 
 // Forward serves config's endpoint, until ctx ends, by forwarding every call to the CSI
@@ -76,22 +77,13 @@ func notItself(endpoint, to string) error {
 
 // stop ends the server when its calls have ended, or after limit.
 func stop(server *grpc.Server, limit time.Duration) error {
-	answered := make(chan struct{})
+	ctx, cancel := context.WithTimeoutCause(context.Background(), limit, fmt.Errorf("%w within %s", ErrDrain, limit))
+	defer cancel()
 
-	go func() {
-		defer close(answered)
-		server.GracefulStop()
-	}()
-
-	late := time.NewTimer(limit)
-	defer late.Stop()
-
-	select {
-	case <-answered:
-		return nil
-	case <-late.C:
+	err := operation.AwaitEnd(ctx, server.GracefulStop)
+	if err != nil {
 		server.Stop()
-
-		return fmt.Errorf("%w within %s", ErrDrain, limit)
 	}
+
+	return err
 }

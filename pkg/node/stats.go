@@ -14,6 +14,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/node/observe"
 	"github.com/touchstone-csi/touchstone/pkg/node/probe"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 )
 
@@ -106,7 +107,7 @@ func (s *Service) measure(ctx context.Context, id string, use *staged.Volume, pa
 		return measured{}, err
 	}
 
-	return probe.Await(ctx, func() (measured, error) {
+	return operation.Await(ctx, func() (measured, error) {
 		defer leave()
 
 		return s.usage(ctx, id, use, path)

@@ -13,6 +13,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
@@ -144,27 +145,15 @@ const resolveLimit = time.Second
 
 // resolveSymlinks returns a path without symlinks, or the path itself if that fails or hangs.
 func resolveSymlinks(ctx context.Context, path string) string {
-	found := make(chan string, 1)
+	ctx, cancel := context.WithTimeout(ctx, resolveLimit)
+	defer cancel()
 
-	go func() {
-		if plain, err := filepath.EvalSymlinks(path); err == nil {
-			found <- plain
-		} else {
-			found <- filepath.Clean(path)
-		}
-	}()
-
-	limit := time.NewTimer(resolveLimit)
-	defer limit.Stop()
-
-	select {
-	case plain := <-found:
-		return plain
-	case <-limit.C:
-	case <-ctx.Done():
+	resolved, err := operation.Await(ctx, func() (string, error) { return filepath.EvalSymlinks(path) })
+	if err != nil {
+		return filepath.Clean(path)
 	}
 
-	return filepath.Clean(path)
+	return resolved
 }
 
 // usedDevices returns the loop devices that are mounted, whose device node is bind-mounted,

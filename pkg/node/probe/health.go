@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
@@ -141,7 +142,7 @@ func (p *Prober) findInPool(ctx context.Context, name string, view volumeView) (
 		return storedVolume{}, err
 	}
 
-	return Await(ctx, func() (storedVolume, error) {
+	return operation.Await(ctx, func() (storedVolume, error) {
 		defer release()
 
 		_, err := stored.Stat(view.id, volume.BackingImage)
@@ -158,29 +159,4 @@ func (p *Prober) findInPool(ctx context.Context, name string, view volumeView) (
 			return storedVolume{found: err == nil}, err
 		}
 	})
-}
-
-// Await returns the result of call, or ctx's error if that ends first. The call, which may
-// hang in the kernel, then goes on in its goroutine.
-func Await[T any](ctx context.Context, call func() (T, error)) (T, error) {
-	type result struct {
-		value T
-		err   error
-	}
-
-	results := make(chan result, 1)
-
-	go func() {
-		value, err := call()
-		results <- result{value, err}
-	}()
-
-	select {
-	case got := <-results:
-		return got.value, got.err
-	case <-ctx.Done():
-		var none T
-
-		return none, context.Cause(ctx) //nolint:wrapcheck // the callers name the object
-	}
 }

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/touchstone-csi/touchstone/pkg/operation"
 )
 
 const (
@@ -166,18 +168,10 @@ func (q *Queue) Run(ctx context.Context) {
 		timer.Stop()
 	}
 
-	ended := make(chan struct{})
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
+	defer cancel()
 
-	go func() {
-		defer close(ended)
-
-		workers.Wait()
-		q.started.Wait()
-	}()
-
-	select {
-	case <-ended:
-	case <-time.After(stopLimit):
+	if operation.AwaitEnd(bounded, func() { workers.Wait(); q.started.Wait() }) != nil {
 		q.log.Warn("a removal that hangs is not awaited; the next start continues it")
 	}
 }

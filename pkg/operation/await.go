@@ -1,0 +1,40 @@
+package operation
+
+import "context"
+
+// Await returns the result of call, or the cause of ctx's end if that comes first: the one way to
+// bound a call that may hang in the kernel, where no signal and no deadline reaches it. The call
+// then continues in its goroutine, and its result is lost.
+func Await[T any](ctx context.Context, call func() (T, error)) (T, error) {
+	type result struct {
+		value T
+		err   error
+	}
+
+	results := make(chan result, 1)
+
+	go func() {
+		value, err := call()
+		results <- result{value, err}
+	}()
+
+	select {
+	case got := <-results:
+		return got.value, got.err
+	case <-ctx.Done():
+		var none T
+
+		return none, context.Cause(ctx)
+	}
+}
+
+// AwaitEnd is Await for a call without a result.
+func AwaitEnd(ctx context.Context, call func()) error {
+	_, err := Await(ctx, func() (struct{}, error) {
+		call()
+
+		return struct{}{}, nil
+	})
+
+	return err
+}

@@ -1,0 +1,28 @@
+package operation_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/pkg/operation"
+)
+
+func TestAwaitReturnsTheResultOrTheCause(t *testing.T) {
+	t.Parallel()
+
+	got, err := operation.Await(t.Context(), func() (int, error) { return 7, nil })
+	require.NoError(t, err)
+	require.Equal(t, 7, got)
+
+	errLate := errors.New("late") //nolint:err113 // the test's own
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errLate)
+
+	hang := make(chan struct{})
+	defer close(hang)
+
+	require.ErrorIs(t, operation.AwaitEnd(ctx, func() { <-hang }), errLate)
+}
