@@ -14,11 +14,10 @@ import (
 // ErrUnknown is returned for a name that no capability of the driver has.
 var ErrUnknown = errors.New("unknown capability")
 
-// Set has the driver's capabilities that are not disabled. The zero value is all of
-// them.
+// Set is the set of capabilities that are not disabled. The zero value has all of them.
 type Set struct {
 	disabled map[Name]bool
-	// unserved maps a full method name to the capability that is off.
+	// methods maps the full name of a method that is not served to its disabled capability.
 	methods map[string]Name
 }
 
@@ -28,12 +27,12 @@ func Without(names ...string) (Set, error) {
 	s := Set{disabled: map[Name]bool{}, methods: map[string]Name{}}
 
 	for _, name := range names {
-		at := slices.IndexFunc(entries(), func(r entry) bool { return string(r.name) == name || r.alias == name && name != "" })
+		at := slices.IndexFunc(entries, func(r entry) bool { return string(r.name) == name || r.alias == name && name != "" })
 		if at < 0 {
 			return Set{}, fmt.Errorf("%w %q: there are %s", ErrUnknown, name, strings.Join(Names(), ", "))
 		}
 
-		s.disable(entries()[at])
+		s.disable(entries[at])
 	}
 
 	return s, nil
@@ -49,20 +48,18 @@ func (s Set) disable(gone entry) {
 		s.methods[method] = gone.name
 	}
 
-	for _, other := range entries() {
+	for _, other := range entries {
 		if slices.Contains(other.needs, gone.name) {
 			s.disable(other)
 		}
 	}
 }
 
-// Names returns every name that Without understands, aliases behind what they
-// stand for.
+// Names returns every name that Without accepts, each with its alias.
 func Names() []string {
-	rows := entries()
-	names := make([]string, 0, len(rows))
+	names := make([]string, 0, len(entries))
 
-	for _, r := range rows {
+	for _, r := range entries {
 		text := string(r.name)
 		if r.alias != "" {
 			text += " (or " + r.alias + ")"
@@ -89,7 +86,7 @@ func (s Set) DisabledBy(method string) (Name, bool) {
 func (s Set) Controller() []*csi.ControllerServiceCapability {
 	var advertised []*csi.ControllerServiceCapability
 
-	for _, r := range entries() {
+	for _, r := range entries {
 		if r.controller == csi.ControllerServiceCapability_RPC_UNKNOWN || !s.Has(r.name) {
 			continue
 		}
@@ -106,7 +103,7 @@ func (s Set) Controller() []*csi.ControllerServiceCapability {
 func (s Set) GroupController() []*csi.GroupControllerServiceCapability {
 	var advertised []*csi.GroupControllerServiceCapability
 
-	for _, r := range entries() {
+	for _, r := range entries {
 		if r.group == csi.GroupControllerServiceCapability_RPC_UNKNOWN || !s.Has(r.name) {
 			continue
 		}
@@ -123,7 +120,7 @@ func (s Set) GroupController() []*csi.GroupControllerServiceCapability {
 func (s Set) Node() []*csi.NodeServiceCapability {
 	var advertised []*csi.NodeServiceCapability
 
-	for _, r := range entries() {
+	for _, r := range entries {
 		if r.node == csi.NodeServiceCapability_RPC_UNKNOWN || !s.Has(r.name) {
 			continue
 		}

@@ -5,8 +5,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Name is a capability's name in the spec. One name that several services have
-// is one capability.
+// Name is a capability's name in the spec. A name that several services share is one capability.
 type Name string
 
 // The capabilities that the driver has.
@@ -41,7 +40,7 @@ const (
 	GetStorageHealth               Name = "GET_STORAGE_HEALTH"
 )
 
-// Topology is what people call VolumeAccessibilityConstraints.
+// Topology is an alias of VolumeAccessibilityConstraints.
 const Topology = "TOPOLOGY"
 
 type (
@@ -50,133 +49,129 @@ type (
 	nodeRPC       = csi.NodeServiceCapability_RPC_Type
 )
 
-// The numbers that VOLUME_CONDITION had until CSI v1.12. Later ones reserve them,
-// and COs of before go on to ask for them.
+// The numbers of VOLUME_CONDITION until CSI v1.12. v1.13 reserves them; older COs still ask for
+// them.
 const (
 	controllerVolumeCondition controllerRPC = 11
 	nodeVolumeCondition       nodeRPC       = 4
 )
 
-// row is one capability.
+// entry is one capability.
 type entry struct {
 	name Name
-	// alias is a second name that is understood.
+	// alias is a second name that Without accepts.
 	alias string
-	// controller, group and node are the service's own capability, UNKNOWN where
-	// it has none. Those of the plugin are advertised by the Identity service.
+	// controller, group and node are the service's own capability, UNKNOWN where it has none. Those
+	// of the plugin are advertised by the Identity service.
 	controller controllerRPC
 	group      groupRPC
 	node       nodeRPC
-	// methods are the RPCs that nothing but the capability is for.
+	// methods are the RPCs that only this capability allows a CO to call.
 	methods []string
-	// needs are those that the spec has the plugin advertise with it.
+	// needs are the capabilities that the spec requires with it.
 	needs []Name
 }
 
-// table lists the controller's and the node's in the order of the spec.
-func entries() []entry { //nolint:funlen // each row is read by itself
-	return []entry{
-		{name: ControllerService, methods: methodsOf(&csi.Controller_ServiceDesc)},
-		{name: VolumeAccessibilityConstraints, alias: Topology},
-		{name: GroupControllerService, methods: methodsOf(&csi.GroupController_ServiceDesc)},
-		{name: SnapshotMetadataService, methods: methodsOf(&csi.SnapshotMetadata_ServiceDesc)},
-		{name: SnapshotConstraints, needs: []Name{VolumeAccessibilityConstraints}},
-		{name: Online, needs: []Name{ExpandVolume}},
-		{
-			name: CreateDeleteVolume, controller: csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME,
-			methods: []string{csi.Controller_CreateVolume_FullMethodName, csi.Controller_DeleteVolume_FullMethodName},
+// entries lists the capabilities in the order of the spec.
+var entries = []entry{
+	{name: ControllerService, methods: methodsOf(&csi.Controller_ServiceDesc)},
+	{name: VolumeAccessibilityConstraints, alias: Topology},
+	{name: GroupControllerService, methods: methodsOf(&csi.GroupController_ServiceDesc)},
+	{name: SnapshotMetadataService, methods: methodsOf(&csi.SnapshotMetadata_ServiceDesc)},
+	{name: SnapshotConstraints, needs: []Name{VolumeAccessibilityConstraints}},
+	{name: Online, needs: []Name{ExpandVolume}},
+	{
+		name: CreateDeleteVolume, controller: csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME,
+		methods: []string{csi.Controller_CreateVolume_FullMethodName, csi.Controller_DeleteVolume_FullMethodName},
+	},
+	{
+		name: PublishUnpublishVolume, controller: csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME,
+		methods: []string{
+			csi.Controller_ControllerPublishVolume_FullMethodName, csi.Controller_ControllerUnpublishVolume_FullMethodName,
 		},
-		{
-			name: PublishUnpublishVolume, controller: csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME,
-			methods: []string{
-				csi.Controller_ControllerPublishVolume_FullMethodName, csi.Controller_ControllerUnpublishVolume_FullMethodName,
-			},
+	},
+	{
+		name: ListVolumes, controller: csi.ControllerServiceCapability_RPC_LIST_VOLUMES,
+		methods: []string{csi.Controller_ListVolumes_FullMethodName},
+	},
+	{
+		name: GetCapacity, controller: csi.ControllerServiceCapability_RPC_GET_CAPACITY,
+		methods: []string{csi.Controller_GetCapacity_FullMethodName},
+	},
+	{
+		name: CreateDeleteSnapshot, controller: csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT,
+		methods: []string{csi.Controller_CreateSnapshot_FullMethodName, csi.Controller_DeleteSnapshot_FullMethodName},
+	},
+	{
+		name: ListSnapshots, controller: csi.ControllerServiceCapability_RPC_LIST_SNAPSHOTS,
+		methods: []string{csi.Controller_ListSnapshots_FullMethodName},
+	},
+	{name: CloneVolume, controller: csi.ControllerServiceCapability_RPC_CLONE_VOLUME},
+	{
+		name: PublishReadonly, controller: csi.ControllerServiceCapability_RPC_PUBLISH_READONLY,
+		needs: []Name{PublishUnpublishVolume},
+	},
+	{
+		name:       ExpandVolume,
+		controller: csi.ControllerServiceCapability_RPC_EXPAND_VOLUME,
+		node:       csi.NodeServiceCapability_RPC_EXPAND_VOLUME,
+		methods:    []string{csi.Controller_ControllerExpandVolume_FullMethodName, csi.Node_NodeExpandVolume_FullMethodName},
+	},
+	{
+		name: ListVolumesPublishedNodes, controller: csi.ControllerServiceCapability_RPC_LIST_VOLUMES_PUBLISHED_NODES,
+		needs: []Name{PublishUnpublishVolume},
+	},
+	{
+		name: GetVolume, controller: csi.ControllerServiceCapability_RPC_GET_VOLUME,
+		methods: []string{csi.Controller_ControllerGetVolume_FullMethodName},
+	},
+	{
+		name: GetSnapshot, controller: csi.ControllerServiceCapability_RPC_GET_SNAPSHOT,
+		methods: []string{csi.Controller_GetSnapshot_FullMethodName},
+	},
+	{
+		name: VolumeGroupSnapshot, group: csi.GroupControllerServiceCapability_RPC_CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT,
+		methods: []string{
+			csi.GroupController_CreateVolumeGroupSnapshot_FullMethodName,
+			csi.GroupController_DeleteVolumeGroupSnapshot_FullMethodName,
+			csi.GroupController_GetVolumeGroupSnapshot_FullMethodName,
 		},
-		{
-			name: ListVolumes, controller: csi.ControllerServiceCapability_RPC_LIST_VOLUMES,
-			methods: []string{csi.Controller_ListVolumes_FullMethodName},
-		},
-		{
-			name: GetCapacity, controller: csi.ControllerServiceCapability_RPC_GET_CAPACITY,
-			methods: []string{csi.Controller_GetCapacity_FullMethodName},
-		},
-		{
-			name: CreateDeleteSnapshot, controller: csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT,
-			methods: []string{csi.Controller_CreateSnapshot_FullMethodName, csi.Controller_DeleteSnapshot_FullMethodName},
-		},
-		{
-			name: ListSnapshots, controller: csi.ControllerServiceCapability_RPC_LIST_SNAPSHOTS,
-			methods: []string{csi.Controller_ListSnapshots_FullMethodName},
-		},
-		{name: CloneVolume, controller: csi.ControllerServiceCapability_RPC_CLONE_VOLUME},
-		{
-			name: PublishReadonly, controller: csi.ControllerServiceCapability_RPC_PUBLISH_READONLY,
-			needs: []Name{PublishUnpublishVolume},
-		},
-		{
-			name: ExpandVolume, controller: csi.ControllerServiceCapability_RPC_EXPAND_VOLUME,
-			node: csi.NodeServiceCapability_RPC_EXPAND_VOLUME,
-			methods: []string{
-				csi.Controller_ControllerExpandVolume_FullMethodName, csi.Node_NodeExpandVolume_FullMethodName,
-			},
-		},
-		{
-			name:       ListVolumesPublishedNodes,
-			controller: csi.ControllerServiceCapability_RPC_LIST_VOLUMES_PUBLISHED_NODES,
-			needs:      []Name{PublishUnpublishVolume},
-		},
-		{
-			name: GetVolume, controller: csi.ControllerServiceCapability_RPC_GET_VOLUME,
-			methods: []string{csi.Controller_ControllerGetVolume_FullMethodName},
-		},
-		{
-			name: GetSnapshot, controller: csi.ControllerServiceCapability_RPC_GET_SNAPSHOT,
-			methods: []string{csi.Controller_GetSnapshot_FullMethodName},
-		},
-		{
-			name: VolumeGroupSnapshot, group: csi.GroupControllerServiceCapability_RPC_CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT,
-			methods: []string{
-				csi.GroupController_CreateVolumeGroupSnapshot_FullMethodName,
-				csi.GroupController_DeleteVolumeGroupSnapshot_FullMethodName,
-				csi.GroupController_GetVolumeGroupSnapshot_FullMethodName,
-			},
-			needs: []Name{GroupControllerService},
-		},
-		{
-			name: StageUnstageVolume, node: csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME,
-			methods: []string{csi.Node_NodeStageVolume_FullMethodName, csi.Node_NodeUnstageVolume_FullMethodName},
-		},
-		{
-			name: GetVolumeStats, node: csi.NodeServiceCapability_RPC_GET_VOLUME_STATS,
-			methods: []string{csi.Node_NodeGetVolumeStats_FullMethodName},
-		},
-		{
-			name: SingleNodeMultiWriter, controller: csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
-			node: csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
-		},
-		{
-			name: ModifyVolume, controller: csi.ControllerServiceCapability_RPC_MODIFY_VOLUME,
-			methods: []string{csi.Controller_ControllerModifyVolume_FullMethodName},
-		},
-		{name: VolumeMountGroup, node: csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP},
-		{name: VolumeCondition, controller: controllerVolumeCondition, node: nodeVolumeCondition},
-		{
-			name: GetVolumeHealth, controller: csi.ControllerServiceCapability_RPC_GET_VOLUME_HEALTH,
-			node: csi.NodeServiceCapability_RPC_GET_VOLUME_HEALTH,
-			methods: []string{
-				csi.Controller_ControllerGetVolumeHealth_FullMethodName, csi.Node_NodeGetVolumeHealth_FullMethodName,
-			},
-		},
-		{
-			name: ListVolumeHealth, controller: csi.ControllerServiceCapability_RPC_LIST_VOLUME_HEALTH,
-			methods: []string{csi.Controller_ControllerListVolumeHealth_FullMethodName},
-			needs:   []Name{GetVolumeHealth},
-		},
-		{
-			name: GetStorageHealth, node: csi.NodeServiceCapability_RPC_GET_STORAGE_HEALTH,
-			methods: []string{csi.Node_NodeGetStorageHealth_FullMethodName},
-		},
-	}
+		needs: []Name{GroupControllerService},
+	},
+	{
+		name: StageUnstageVolume, node: csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME,
+		methods: []string{csi.Node_NodeStageVolume_FullMethodName, csi.Node_NodeUnstageVolume_FullMethodName},
+	},
+	{
+		name: GetVolumeStats, node: csi.NodeServiceCapability_RPC_GET_VOLUME_STATS,
+		methods: []string{csi.Node_NodeGetVolumeStats_FullMethodName},
+	},
+	{
+		name:       SingleNodeMultiWriter,
+		controller: csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
+		node:       csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
+	},
+	{
+		name: ModifyVolume, controller: csi.ControllerServiceCapability_RPC_MODIFY_VOLUME,
+		methods: []string{csi.Controller_ControllerModifyVolume_FullMethodName},
+	},
+	{name: VolumeMountGroup, node: csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP},
+	{name: VolumeCondition, controller: controllerVolumeCondition, node: nodeVolumeCondition},
+	{
+		name:       GetVolumeHealth,
+		controller: csi.ControllerServiceCapability_RPC_GET_VOLUME_HEALTH,
+		node:       csi.NodeServiceCapability_RPC_GET_VOLUME_HEALTH,
+		methods:    []string{csi.Controller_ControllerGetVolumeHealth_FullMethodName, csi.Node_NodeGetVolumeHealth_FullMethodName},
+	},
+	{
+		name: ListVolumeHealth, controller: csi.ControllerServiceCapability_RPC_LIST_VOLUME_HEALTH,
+		methods: []string{csi.Controller_ControllerListVolumeHealth_FullMethodName},
+		needs:   []Name{GetVolumeHealth},
+	},
+	{
+		name: GetStorageHealth, node: csi.NodeServiceCapability_RPC_GET_STORAGE_HEALTH,
+		methods: []string{csi.Node_NodeGetStorageHealth_FullMethodName},
+	},
 }
 
 func methodsOf(service *grpc.ServiceDesc) []string {

@@ -51,11 +51,9 @@ type Mutable struct {
 }
 
 // mutableKeys are the known names in the order of messages.
-func mutableKeys() []string {
-	return []string{
-		KeyCheckPeriod, KeyIOScheduler, KeyReadAheadKiB,
-		KeyReadBytesPerSecond, KeyReadIOPS, KeyWriteBytesPerSecond, KeyWriteIOPS,
-	}
+var mutableKeys = []string{
+	KeyCheckPeriod, KeyIOScheduler, KeyReadAheadKiB,
+	KeyReadBytesPerSecond, KeyReadIOPS, KeyWriteBytesPerSecond, KeyWriteIOPS,
 }
 
 // ParseMutable reads mutable_parameters. What is unknown or makes no sense is
@@ -91,7 +89,7 @@ func parseMutableKey(m *Mutable, key, value string) (err error) {
 		m.CheckPeriod, err = parsePeriod(value)
 	default:
 		err = fmt.Errorf("%w: unknown mutable parameter %q; known are %s",
-			ErrParameter, key, strings.Join(mutableKeys(), ", "))
+			ErrParameter, key, strings.Join(mutableKeys, ", "))
 	}
 
 	return err

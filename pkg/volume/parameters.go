@@ -99,9 +99,9 @@ func FSTypes() []string { return filesystem.Names() }
 // refused with ErrParameter and the list of known ones.
 func ParseParameters(given map[string]string) (Parameters, error) {
 	for _, key := range sortedKeys(given) {
-		if !slices.Contains(parameterKeys(), key) && !strings.HasPrefix(key, ReservedPrefix) {
+		if !slices.Contains(parameterKeys, key) && !strings.HasPrefix(key, ReservedPrefix) {
 			return Parameters{}, fmt.Errorf("%w: unknown parameter %q; known are %s",
-				ErrParameter, key, strings.Join(parameterKeys(), ", "))
+				ErrParameter, key, strings.Join(parameterKeys, ", "))
 		}
 	}
 
@@ -149,10 +149,8 @@ func (p Parameters) CheckFSType(wanted Capability) error {
 		ErrCapability, wanted.FSType, p.FSType)
 }
 
-func parameterKeys() []string {
-	return []string{
-		KeyBacking, KeyBlockSize, KeyConsistency, KeyFSType, KeyDirectAssign, KeyMkfsOptions, KeyPool, KeyProvisioning, KeySkipHostmount,
-	}
+var parameterKeys = []string{
+	KeyBacking, KeyBlockSize, KeyConsistency, KeyFSType, KeyDirectAssign, KeyMkfsOptions, KeyPool, KeyProvisioning, KeySkipHostmount,
 }
 
 func parseParameters(given map[string]string) (Parameters, error) {
