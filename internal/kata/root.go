@@ -235,7 +235,7 @@ func (r *Root) open() (*os.File, error) {
 
 	switch {
 	case errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP):
-		return nil, fmt.Errorf("%s: %w: there is a symlink or a file in its place; remove that, or name another directory",
+		return nil, fmt.Errorf("%s: %w: there is a symlink or a file instead of a directory; remove that, or name another directory",
 			r.path, ErrUnsafeRoot)
 	case err != nil:
 		return nil, fmt.Errorf("open the directory for direct volumes: %w", &fs.PathError{Op: "open", Path: r.path, Err: err})

@@ -70,5 +70,5 @@ func TestARootThatIsNoDirectoryIsRefused(t *testing.T) {
 
 	file := filepath.Join(t.TempDir(), "root")
 	put(t, file, "content")
-	refused(t, kata.NewRoot(file), "file in its place")
+	refused(t, kata.NewRoot(file), "file instead of a directory")
 }

@@ -189,22 +189,21 @@ func (s *Service) probe(ctx context.Context, id string) (health.Observation, err
 	}
 }
 
-// unseen is what was known of a volume whose pool is known not to answer, so that
-// nobody looks in vain.
+// unreachableObservation returns the last observation of a volume whose pool does not
+// answer, and adds that: a probe would only time out.
 func (s *Service) unreachableObservation(v *record.Volume) health.Observation {
-	const unseen = health.ProbeTimedOut
-
-	entries := []health.Entry{health.NewEntry(unseen, fmt.Sprintf("its pool %q can't be reached", v.Parameters.Pool))}
+	entries := []health.Entry{health.NewEntry(health.ProbeTimedOut, fmt.Sprintf("its pool %q can't be reached", v.Parameters.Pool))}
 
 	if known := s.conditionOf(v.ID); known != nil {
 		entries = append(entries, slices.DeleteFunc(slices.Clone(known.Entries),
-			func(entry health.Entry) bool { return entry.Reason == unseen })...)
+			func(entry health.Entry) bool { return entry.Reason == health.ProbeTimedOut })...)
 	}
 
 	return health.Observation{Entries: entries}
 }
 
-// sizeOf lets no more than a few find out that a pool does not answer.
+// sizeOf returns the size of the volume's pool object. A semaphore for each pool limits
+// the goroutines that block where a pool does not answer.
 func (s *Service) sizeOf(ctx context.Context, v *record.Volume) (int64, error) {
 	place, err := s.poolOf(v)
 	if err != nil {

@@ -118,7 +118,7 @@ func (s *Service) writtenElsewhere(v *record.Volume) string {
 			return ""
 		}
 
-		return "maybe in use, as the driver is not told of attachments"
+		return "maybe in use, as the driver gets no ControllerPublishVolume calls"
 	}
 
 	for _, attachment := range v.Attachments {

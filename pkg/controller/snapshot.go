@@ -246,7 +246,7 @@ func (s *Service) takeSnapshot(ctx context.Context, fresh *record.Snapshot, sour
 		return nil, err
 	}
 
-	// Once Commit has run there are bytes that nobody would know after a crash.
+	// The record comes first: after a crash it leads to what Commit has made.
 	if err := s.reserve(ctx, nil, fresh); err != nil {
 		return nil, err
 	}

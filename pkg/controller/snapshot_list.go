@@ -13,14 +13,14 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
-// listBatch is how many snapshots of one volume are looked up at once, so that
-// nobody who makes one waits for a list.
+// listBatch is how many snapshots of one volume are read under the index's lock at
+// once, so that a long list does not delay CreateSnapshot.
 const listBatch = 256
 
 // ListSnapshots lists snapshots in the order of their ids, which is that of
 // their creation (CSI v1.13, ListSnapshots). The token is the last id that was
-// returned; it stays good when that snapshot is deleted. An id that nobody has
-// is no error here.
+// returned; it stays valid when that snapshot is deleted. An unknown id is no
+// error here.
 func (s *Service) ListSnapshots(_ context.Context, request *csi.ListSnapshotsRequest) (*csi.ListSnapshotsResponse, error) {
 	if request.GetMaxEntries() < 0 {
 		return nil, rpc.Invalid("max_entries is %d; it must not be negative", request.GetMaxEntries())

@@ -15,8 +15,8 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/state"
 )
 
-// reserve writes down what is about to be made, and promises it its space.
-// Errors: ALREADY_EXISTS, RESOURCE_EXHAUSTED.
+// reserve admits the capacity of new snapshots, and records them before their objects
+// are created. Errors: ALREADY_EXISTS, RESOURCE_EXHAUSTED.
 func (s *Service) reserve(ctx context.Context, group *record.Group, fresh ...*record.Snapshot) error {
 	err := s.config.Admission.Admit(ctx, func(check pool.Check) error {
 		return s.store.Update(ctx, func(tx *state.Tx) error {
@@ -89,7 +89,7 @@ func (s *Service) acceptSnapshots(ctx context.Context, group *record.Group, done
 				return errGone(each)
 			}
 
-			// What somebody was told stays true. The source was still by then.
+			// CreatedAt was in an earlier answer, and stays. The source was frozen by then.
 			if current.Phase == record.PhaseCopying {
 				each.CreatedAt, each.Sequence = current.CreatedAt, current.Sequence
 			} else {

@@ -23,8 +23,8 @@ func manyIDs() []string {
 	return ids
 }
 
-// BenchmarkRelist looks at 10 000 healthy subjects. What it costs beyond the
-// probes is what the empty one costs.
+// BenchmarkRelist probes 10,000 healthy subjects. The empty one is the cost without
+// the probes.
 func BenchmarkRelist(b *testing.B) {
 	for name, took := range map[string]time.Duration{"empty": 0, "10us": 10 * time.Microsecond} {
 		b.Run(name, func(b *testing.B) {
@@ -80,7 +80,7 @@ func BenchmarkGet(b *testing.B) {
 	})
 }
 
-// BenchmarkAbnormal finds the few that are not well among many that are.
+// BenchmarkAbnormal finds a few unhealthy subjects among many healthy ones.
 func BenchmarkAbnormal(b *testing.B) {
 	ids := manyIDs()
 	monitor := health.New(health.Config{

@@ -78,7 +78,7 @@ func TestSinceOutlivesRenewals(t *testing.T) {
 		case 3:
 			require.Equal(t, 2*time.Minute, since(health.ReadOnlyRemount))
 		case 4:
-			require.Equal(t, 4*time.Minute, since(health.IOErrors), "what has gone begins anew")
+			require.Equal(t, 4*time.Minute, since(health.IOErrors), "a reason that comes back starts again")
 		}
 	}
 }
@@ -200,7 +200,7 @@ func awaitRecord(ctx context.Context, monitor *health.Monitor, id string, newerT
 	}
 }
 
-// waiting is what happens to somebody who waits.
+// waiting is a monitor with a caller of Await.
 type waiting struct {
 	t       *testing.T
 	w       *fakes
@@ -218,13 +218,13 @@ func TestAwaitWaitsForWhatIsNewer(t *testing.T) {
 		sick bool
 	}{
 		"nothing happens": {act: func(s waiting) {}},
-		"an older look": {act: func(s waiting) {
+		"an older probe": {act: func(s waiting) {
 			require.True(s.t, s.monitor.Set("a", observed(health.DiskFailure), s.asked.Add(-1)), "want: Set takes the observation")
 		}},
-		"a look at another": {act: func(s waiting) {
+		"a newer probe of another": {act: func(s waiting) {
 			require.True(s.t, s.monitor.Set("b", observed(health.DiskFailure), s.asked.Add(1)), "want: Set takes the observation")
 		}},
-		"a newer look": {done: true, sick: true, act: func(s waiting) {
+		"a newer probe": {done: true, sick: true, act: func(s waiting) {
 			require.True(s.t, s.monitor.Set("a", observed(health.DiskFailure), s.asked.Add(1)), "want: Set takes the observation")
 		}},
 		"a relist that finds it": {done: true, sick: true, act: func(s waiting) {
@@ -235,7 +235,7 @@ func TestAwaitWaitsForWhatIsNewer(t *testing.T) {
 			s.t.Cleanup(s.w.hang("a"))
 			require.NoError(s.t, s.monitor.Relist(s.t.Context()))
 		}},
-		"a relist that can't tell": {done: true, act: func(s waiting) {
+		"a relist whose probe decides nothing": {done: true, act: func(s waiting) {
 			s.w.change(func() { s.w.errs["a"] = health.ErrKeep })
 			require.NoError(s.t, s.monitor.Relist(s.t.Context()))
 		}},

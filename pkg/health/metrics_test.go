@@ -150,10 +150,10 @@ func TestMetricsOfSourcesAndEvents(t *testing.T) {
 		require.Zero(t, gather(t, registry, latency)["errors/node"].value)
 
 		time.AfterFunc(30*time.Millisecond, w.hang("a"))
-		errs.tell(health.IOError, "a")
-		errs.tell(health.IOError, "a")
-		errs.tell(health.MountsChanged, "")
-		errs.tell(health.Lost, "")
+		errs.report(health.IOError, "a")
+		errs.report(health.IOError, "a")
+		errs.report(health.MountsChanged, "")
+		errs.report(health.Lost, "")
 		time.Sleep(10 * time.Second)
 
 		require.Equal(t, map[string]float64{"io-error/errors/node": 2, "mounts-changed/errors/node": 1, "lost/errors/node": 1},
@@ -183,7 +183,7 @@ func TestTheLatencyGoesOnUntilALookCanTell(t *testing.T) {
 		config.Sources = []health.Source{errs}
 		run(t, health.New(config))
 		w.change(func() { w.errs["a"] = health.ErrKeep })
-		errs.tell(health.IOError, "a")
+		errs.report(health.IOError, "a")
 		time.Sleep(450 * time.Millisecond)
 		w.change(func() { delete(w.errs, "a") })
 		time.Sleep(time.Minute)
@@ -194,7 +194,7 @@ func TestTheLatencyGoesOnUntilALookCanTell(t *testing.T) {
 	})
 }
 
-// stage is where events are told of, or not.
+// stage is a monitor with one event source.
 type stage struct {
 	t       *testing.T
 	w       *fakes
@@ -212,19 +212,19 @@ func TestMissedEvents(t *testing.T) {
 		want float64
 	}{
 		"nothing happens": {func(stage) {}, 0},
-		"nobody tells": {
+		"no event": {
 			func(s stage) { s.w.setReasons("a", health.IOErrors, health.ReadOnlyRemount) }, 2,
 		},
-		"nobody tells of the end": {func(s stage) {
+		"no event of the end": {func(s stage) {
 			s.w.setReasons("b")
 			require.Equal(s.t, []health.Reason{health.DiskFailure}, reasons(s.t, s.monitor, "b"))
 		}, 0}, // it is found by the next probe of what is unhealthy, which needs no event
-		"of what no source tells": {func(s stage) { s.w.setReasons("a", health.OutOfCapacity) }, 0},
-		"an event tells": {func(s stage) {
+		"a reason without a source": {func(s stage) { s.w.setReasons("a", health.OutOfCapacity) }, 0},
+		"an event": {func(s stage) {
 			s.w.setReasons("a", health.IOErrors)
-			s.errs.tell(health.IOError, "a")
+			s.errs.report(health.IOError, "a")
 		}, 0},
-		"a service tells": {func(s stage) {
+		"a service reports it": {func(s stage) {
 			s.w.setReasons("a", health.IOErrors)
 			s.monitor.Suspect("a")
 		}, 0},
@@ -232,14 +232,14 @@ func TestMissedEvents(t *testing.T) {
 			time.Sleep(5*time.Minute - 20*time.Millisecond - time.Second)
 			s.w.setReasons("a", health.IOErrors)
 			time.Sleep(40 * time.Millisecond)
-			s.errs.tell(health.IOError, "a")
+			s.errs.report(health.IOError, "a")
 		}, 0},
 		"events are lost": {func(s stage) {
 			s.w.setReasons("a", health.IOErrors)
-			s.errs.tell(health.Lost, "")
+			s.errs.report(health.Lost, "")
 		}, 0},
 		"events were lost": {func(s stage) {
-			s.errs.tell(health.Lost, "")
+			s.errs.report(health.Lost, "")
 			time.Sleep(2 * time.Second)
 			s.w.setReasons("a", health.IOErrors)
 		}, 1},
@@ -258,7 +258,7 @@ func TestMissedEvents(t *testing.T) {
 			s.w.setReasons("c", health.IOErrors)
 			s.w.change(func() { s.w.ids = append(s.w.ids, "c") })
 		}, 0},
-		"it can't be looked at": {func(s stage) { s.t.Cleanup(s.w.hang("a")) }, 0},
+		"its probe hangs": {func(s stage) { s.t.Cleanup(s.w.hang("a")) }, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -196,7 +196,7 @@ func TestSuspectLooksNowAndAgain(t *testing.T) {
 
 		monitor.Suspect("a")
 		synctest.Wait()
-		require.Zero(t, w.count("a"), "nothing is looked at before Run")
+		require.Zero(t, w.count("a"), "no probe before Run")
 
 		run(t, monitor)
 		require.Equal(t, 1, w.count("a"), "the first relist")

@@ -74,8 +74,8 @@ func (s *source) change(change func()) {
 	change()
 }
 
-// tell is an event that the source has just learnt of.
-func (s *source) tell(kind health.Kind, path string) {
+// report reports an event.
+func (s *source) report(kind health.Kind, path string) {
 	s.mu.Lock()
 	notify := s.notify
 	s.mu.Unlock()
@@ -110,11 +110,11 @@ func TestAnEventHasItsSubjectsLookedAt(t *testing.T) {
 		a, b := w.count("a"), w.count("b")
 
 		w.setReasons("a", health.IOErrors)
-		errs.tell(health.IOError, "a")
-		errs.tell(health.MountsChanged, "")
+		errs.report(health.IOError, "a")
+		errs.report(health.MountsChanged, "")
 		require.Equal(t, []health.Reason{health.IOErrors}, reasons(t, monitor, "a"))
 
-		// A filesystem shuts down after its I/O error, and tells of it no more.
+		// A filesystem shuts down after its I/O error, and reports no more errors.
 		time.Sleep(20 * time.Millisecond)
 		w.setReasons("a", health.IOErrors, health.DiskFailure)
 		time.Sleep(100 * time.Millisecond)
@@ -193,7 +193,7 @@ func TestReconnects(t *testing.T) {
 		require.Equal(t, want, errs.ranAt(began))
 		require.Equal(t, "connection refused", monitor.Sources()[0].Problem)
 
-		// It comes back within a minute, and from there on all is well.
+		// It comes back within a minute, and all is healthy from then on.
 		errs.change(func() { errs.refused = nil })
 		time.Sleep(time.Minute)
 		require.True(t, monitor.Sources()[0].Connected, "want: the source is connected")
@@ -230,9 +230,8 @@ func TestReconnectsBeginAnewAfterAnHour(t *testing.T) {
 	})
 }
 
-// looksAt returns the seconds at which the subject is looked at in the time to
-// come.
-func (w *fakes) looksAt(id string, during time.Duration) []time.Duration {
+// probesOf returns the seconds at which the subject is probed during that time.
+func (w *fakes) probesOf(id string, during time.Duration) []time.Duration {
 	began, at := time.Now(), []time.Duration{}
 
 	// A millisecond behind the clock of the monitor.
@@ -258,7 +257,7 @@ func TestThePeriodIsLongerWhileAllSourcesAreUp(t *testing.T) {
 		config.Sources = []health.Source{one, other}
 		run(t, health.New(config))
 
-		require.Equal(t, []time.Duration{5 * time.Minute, 10 * time.Minute}, w.looksAt("a", 12*time.Minute))
+		require.Equal(t, []time.Duration{5 * time.Minute, 10 * time.Minute}, w.probesOf("a", 12*time.Minute))
 
 		// One fails, and can't be connected: two minutes have gone, so it is time.
 		one.change(func() { one.refused = errors.New("refused") })
@@ -270,7 +269,7 @@ func TestThePeriodIsLongerWhileAllSourcesAreUp(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, before+1, w.count("a"), "at once")
 
-		probes := w.looksAt("a", 4*time.Minute+30*time.Second)
+		probes := w.probesOf("a", 4*time.Minute+30*time.Second)
 		require.Equal(t, []time.Duration{time.Minute, 2 * time.Minute, 3 * time.Minute, 4 * time.Minute}, probes)
 
 		// It is connected again: what has happened before is found at once.
@@ -278,7 +277,7 @@ func TestThePeriodIsLongerWhileAllSourcesAreUp(t *testing.T) {
 
 		// At 30 s by the period, at 37 s (307 behind the failure, by the schedule)
 		// because of the connection, and then by the longer period.
-		probes = w.looksAt("a", 8*time.Minute)
+		probes = w.probesOf("a", 8*time.Minute)
 		require.Equal(t, []time.Duration{30 * time.Second, 37 * time.Second, 337 * time.Second}, probes)
 	})
 }
@@ -316,7 +315,7 @@ func TestTheRelistPeriods(t *testing.T) {
 
 				monitor := health.New(test.settings.With(config))
 				run(t, monitor)
-				require.ElementsMatch(t, test.want, w.looksAt("a", 200*time.Second))
+				require.ElementsMatch(t, test.want, w.probesOf("a", 200*time.Second))
 
 				if test.settings.PollingOnly {
 					require.Empty(t, monitor.Sources())
@@ -334,7 +333,7 @@ func TestARelistAtTheStartIsNotRepeated(t *testing.T) {
 		require.NoError(t, monitor.Relist(t.Context()))
 		run(t, monitor)
 		require.Equal(t, 1, w.count("a"))
-		require.Equal(t, []time.Duration{time.Minute}, w.looksAt("a", 90*time.Second))
+		require.Equal(t, []time.Duration{time.Minute}, w.probesOf("a", 90*time.Second))
 	})
 }
 
@@ -351,18 +350,18 @@ func TestLostEventsHaveEverythingLookedAt(t *testing.T) {
 		a := w.count("a")
 
 		w.setReasons("b", health.IOErrors)
-		errs.tell(health.Lost, "")
+		errs.report(health.Lost, "")
 		require.Equal(t, []health.Reason{health.IOErrors}, reasons(t, monitor, "b"))
 		require.Equal(t, a+1, w.count("a"))
 
 		// However many are lost, there is a second in between; none goes unheard.
 		for range 300 {
-			errs.tell(health.Lost, "")
+			errs.report(health.Lost, "")
 			time.Sleep(10 * time.Millisecond)
 		}
 
 		w.setReasons("a", health.DiskFailure)
-		errs.tell(health.Lost, "")
+		errs.report(health.Lost, "")
 		time.Sleep(time.Second)
 		synctest.Wait()
 		require.InDelta(t, a+5, w.count("a"), 1)
@@ -380,7 +379,7 @@ func TestASourcesPanicIsItsFailure(t *testing.T) {
 		run(t, monitor)
 		require.False(t, monitor.Sources()[0].Connected, "want: the source is not connected")
 		require.Contains(t, monitor.Sources()[0].Problem, "a defect")
-		require.Equal(t, []time.Duration{time.Minute}, w.looksAt("a", 90*time.Second))
+		require.Equal(t, []time.Duration{time.Minute}, w.probesOf("a", 90*time.Second))
 	})
 }
 

@@ -107,8 +107,8 @@ func (s *storm) act(ctx context.Context) {
 	}
 }
 
-// TestAfterAStormAllIsKnown has the same hold whatever has happened: in the end
-// what is known is what is so, and all that tells of it says the same.
+// TestAfterAStormAllIsKnown requires, after any sequence of events, that the records
+// have the actual conditions, and that metrics, history and records agree.
 func TestAfterAStormAllIsKnown(t *testing.T) {
 	t.Parallel()
 

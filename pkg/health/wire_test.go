@@ -142,7 +142,7 @@ func TestConditionStandsBehindWhatIsThere(t *testing.T) {
 	require.False(t, abnormal, "want: the volume is not abnormal")
 	require.Equal(t, "healthy", text)
 	require.Len(t, valuesOf(t, message.ProtoReflect().GetUnknown(), 99), 1)
-	require.Zero(t, spare[:cap(spare)][len(other)], "somebody else's bytes were written")
+	require.Zero(t, spare[:cap(spare)][len(other)], "bytes beyond the message were written")
 }
 
 func TestVolumeHealthHasTheSpecsWords(t *testing.T) {

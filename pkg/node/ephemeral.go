@@ -534,7 +534,7 @@ func (e *Ephemeral) object() pool.Object {
 }
 
 // ProvisionedBytes returns the total size of inline ephemeral volumes in the pool.
-func (s *Service) ProvisionedBytes(poolName string) int64 { return s.inline.promisedBytes(poolName) }
+func (s *Service) ProvisionedBytes(poolName string) int64 { return s.inline.provisionedBytes(poolName) }
 
 // AddAllocated adds what inline ephemeral volumes have allocated in the pool.
 func (s *Service) AddAllocated(ctx context.Context, poolName string, sum *pool.Allocation) error {

@@ -36,12 +36,12 @@ func (e *Ephemeral) use() *staged.Volume {
 type inline struct {
 	*staged.Records[*Ephemeral]
 
-	mu       sync.Mutex
-	promised map[string]int64
+	mu          sync.Mutex
+	provisioned map[string]int64
 }
 
 func newInline(store *state.Store) *inline {
-	i := &inline{promised: map[string]int64{}}
+	i := &inline{provisioned: map[string]int64{}}
 	i.Records = staged.NewRecords(store, "ephemerals", state.WithObserver(i.observe))
 
 	return i
@@ -52,11 +52,11 @@ func (i *inline) observe(_ string, old, now *Ephemeral, hadOld, hasNow bool) {
 	defer i.mu.Unlock()
 
 	if hadOld {
-		i.promised[old.Parameters.Pool] -= old.SizeBytes
+		i.provisioned[old.Parameters.Pool] -= old.SizeBytes
 	}
 
 	if hasNow {
-		i.promised[now.Parameters.Pool] += now.SizeBytes
+		i.provisioned[now.Parameters.Pool] += now.SizeBytes
 	}
 }
 
@@ -70,9 +70,9 @@ func (i *inline) at(id, path string) (*Ephemeral, bool) {
 	return found, true
 }
 
-func (i *inline) promisedBytes(pool string) int64 {
+func (i *inline) provisionedBytes(pool string) int64 {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 
-	return i.promised[pool]
+	return i.provisioned[pool]
 }

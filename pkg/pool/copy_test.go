@@ -19,7 +19,7 @@ import (
 // sizes of filesystems that hold a few small objects; xfs takes no less.
 const roomy = 512 * mebi
 
-// TestTheImageInTheMaking is looked at, and thrown away.
+// TestTheImageInTheMaking reads the scratch copy, and aborts it.
 func TestTheImageInTheMaking(t *testing.T) {
 	for name, kind := range map[string]string{"shared": reflink, "copied": plain} {
 		t.Run(name, func(t *testing.T) {
@@ -284,7 +284,7 @@ func TestFullPoolKeepsNothingHalfMade(t *testing.T) {
 			require.NoError(t, err)
 
 			if err = making.CopyData(t.Context()); err == nil {
-				require.True(t, making.PointInTime(), "a copy byte by byte fails as it is cut")
+				require.True(t, making.PointInTime(), "a copy of the bytes fails in CopyData")
 
 				_, err = making.Commit(t.Context())
 			}
@@ -308,8 +308,8 @@ func fullImage(t *testing.T, place *pool.Pool, bytes int64) pool.Object {
 	return object
 }
 
-// TestUnexpectedlyNotInstant: who was told that a copy is of one moment must not
-// get another.
+// TestUnexpectedlyNotInstant expects a failure where the pool can reflink, but not this
+// file: the caller relies on a point-in-time copy.
 func TestUnexpectedlyNotInstant(t *testing.T) {
 	place := newPool(t, cow, roomy)
 	require.True(t, place.Reflinks(), "want: the pool has reflinks")
@@ -356,7 +356,7 @@ func TestCopyOfWhatIsNotThere(t *testing.T) {
 	require.Empty(t, scratchOf(t, place))
 }
 
-// TestSymlinkIsNoVolume plants links to a neighbour, which is in the same room.
+// TestSymlinkIsNoVolume plants links to another volume of the same pool.
 func TestSymlinkIsNoVolume(t *testing.T) {
 	t.Parallel()
 

@@ -83,8 +83,8 @@ type copier struct {
 	input io.Writer
 }
 
-// tell lets it commit.
-func (c copier) tell(t *testing.T) {
+// proceed lets it commit.
+func (c copier) proceed(t *testing.T) {
 	t.Helper()
 
 	_, err := io.WriteString(c.input, "\n")
@@ -124,7 +124,7 @@ func TestLeftoversOfACrashAreCleared(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, cut+"\n", line)
 
-			// It lives: nobody takes what it makes.
+			// Its process lives: its scratch object is not removed.
 			made := scratchOf(t, place)
 			require.NotEmpty(t, made)
 			require.NoError(t, place.RemoveStaleScratch(t.Context()))

@@ -129,8 +129,8 @@ func placeOf(p *pool.Pool, object pool.Object) string {
 	return p.VolumePath(object.ID, object.Backing)
 }
 
-// newImage makes a volume with random data in some places, zeros in one and
-// holes between them and at the end.
+// newImage makes a volume of extents with random data, one with zeros, and holes
+// between them and at the end.
 func newImage(tb testing.TB, p *pool.Pool, size int64) pool.Object {
 	tb.Helper()
 
@@ -207,7 +207,7 @@ func sameContent(tb testing.TB, from *pool.Pool, source pool.Object, to *pool.Po
 	require.Equal(tb, describe(tb, placeOf(from, source)), describe(tb, placeOf(to, target)))
 }
 
-// describe tells all of a tree that a copy must keep, a line for each name.
+// describe returns everything of a tree that a copy must keep, a line for each name.
 func describe(tb testing.TB, root string) []string {
 	tb.Helper()
 

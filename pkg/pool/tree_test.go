@@ -48,7 +48,7 @@ func TestCopiesOfDirectories(t *testing.T) {
 			require.NoError(t, from.EnsureDirectory(source.ID))
 			furnish(t, placeOf(from, source))
 
-			// What the pool's owner has set on its rooms is not the volume's.
+			// An ACL that the pool's owner has set on its directories is not the volume's.
 			setXattr(t, filepath.Join(to.Path(), "scratch"), "system.posix_acl_default", acl(nobody))
 
 			before := describe(t, placeOf(from, source))
@@ -230,7 +230,7 @@ func TestTreeThatChangesMeanwhile(t *testing.T) {
 				_ = os.Rename(directory+"-old", directory)
 				_ = os.Remove(file)
 
-				// Anew only: to open a fifo would wait for its reader.
+				// O_EXCL: opening an existing fifo would wait for its reader.
 				if fresh, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600); err == nil {
 					_, _ = fresh.WriteString("fresh")
 					_ = fresh.Close()
@@ -322,7 +322,7 @@ func TestWithoutPrivilege(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	// Every directory above has to let the other user through.
-	directory, err := os.MkdirTemp("/", "touchstone-pool-test-") //nolint:usetesting // t.TempDir lets nobody else in
+	directory, err := os.MkdirTemp("/", "touchstone-pool-test-") //nolint:usetesting // t.TempDir is 0700
 	require.NoError(t, err)
 
 	defer func() { require.NoError(t, os.RemoveAll(directory)) }()
@@ -344,7 +344,7 @@ func TestWithoutPrivilege(t *testing.T) {
 	line, err := output.ReadString('\n')
 	require.NoError(t, err)
 	require.Equal(t, cut+"\n", line)
-	copier.tell(t)
+	copier.proceed(t)
 	require.NoError(t, copier.Wait())
 	sameContent(t, place, source, place, target)
 

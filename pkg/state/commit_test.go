@@ -182,7 +182,7 @@ func TestFailsClosed(t *testing.T) {
 				require.ErrorIs(t, err, cause)
 				require.ErrorIs(t, f.Err(), cause)
 
-				// The disk is well again, but must not be believed.
+				// The disk works again, but the store must not trust it.
 				require.ErrorIs(t, f.put("c", &volume{}), state.ErrReadOnly)
 				require.ErrorIs(t, f.remove("a"), state.ErrReadOnly)
 				require.ErrorIs(t, f.UpdateLazily(func(*state.Tx) error { panic("must not run") }), state.ErrReadOnly)

@@ -12,8 +12,8 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/state"
 )
 
-// transactionNumber is one of a fixed history, so that what is found after a
-// crash tells by itself what it must look like.
+// transactionNumber returns a transaction of a fixed history, so that the number of
+// records found after a crash determines their expected content.
 func transactionNumber(i int, f fixture) func(tx *state.Tx) error {
 	return func(tx *state.Tx) error {
 		volumes := f.volumes.In(tx)

@@ -62,8 +62,8 @@ func TestNothingAcknowledgedIsMissing(t *testing.T) {
 	}
 }
 
-// trials applies one kind of damage at many offsets. Only with the mark can it be
-// known that newlines took the place of transactions.
+// trials applies one kind of damage at many offsets. Only the mark reveals that
+// newlines replaced transactions.
 func trials(t *testing.T, files map[string]string, records int, apply func(string, int, int) string, needsMark bool) {
 	t.Helper()
 

@@ -88,8 +88,8 @@ func TestTornTail(t *testing.T) {
 	}
 }
 
-// TestTornGroup loses a line in the middle of a group that shared one fsync:
-// nobody was told of any of them.
+// TestTornGroup loses a line in the middle of a group that shared one fsync, whose
+// commits have not returned.
 func TestTornGroup(t *testing.T) {
 	t.Parallel()
 
@@ -169,7 +169,7 @@ func TestFlippedByte(t *testing.T) {
 
 				require.ErrorAs(t, err, &damage, "%s line %d byte %d", name, i+1, at)
 				require.Equal(t, filepath.Join(empty, name), damage.File)
-				require.Contains(t, places(name, lines, i, at), damage.Line, "%s line %d byte %d: %v", name, i+1, at, err)
+				require.Contains(t, allowedLines(name, lines, i, at), damage.Line, "%s line %d byte %d: %v", name, i+1, at, err)
 				require.Equal(t, padded[name](string(changed)), string(m.names[filepath.Join(empty, name)].now))
 			}
 
@@ -178,8 +178,8 @@ func TestFlippedByte(t *testing.T) {
 	}
 }
 
-// places are the lines that may be named for a byte that was changed.
-func places(name string, lines []string, line, at int) []int {
+// allowedLines returns the lines that may be named for a changed byte.
+func allowedLines(name string, lines []string, line, at int) []int {
 	allowed := []int{line + 1}
 
 	structural := name == snapshotFile && !strings.HasPrefix(lines[line], `      "`)

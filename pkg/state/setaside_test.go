@@ -12,7 +12,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/state"
 )
 
-// TestTheJournalThatWasSetAsideIsWhole: a compaction was cut short, so that two
+// TestTheJournalThatWasSetAsideIsWhole: a compaction was interrupted, so that two
 // journals hold what the snapshot lacks. Where the end of the first one is missing,
 // the second one does not follow it, and the store does not open.
 func TestTheJournalThatWasSetAsideIsWhole(t *testing.T) {

@@ -90,7 +90,7 @@ func healthMutants() []mutant {
 		{
 			name: "health/file-overflow-ignored", file: "pkg/health/events/files.go",
 			old: `		case mask&unix.IN_Q_OVERFLOW != 0:
-			tell(health.Event{Kind: health.Lost})
+			report(health.Event{Kind: health.Lost})
 `,
 			new: `		case mask&unix.IN_Q_OVERFLOW != 0:
 `,

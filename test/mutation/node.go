@@ -191,8 +191,8 @@ func nodeMutants() []mutant {
 		},
 		{
 			name: "node/ephemeral-provision-leaks", file: "pkg/node/inline.go",
-			old:    `i.promised[old.Parameters.Pool] -= old.SizeBytes`,
-			new:    `i.promised[old.Parameters.Pool] -= 0`,
+			old:    `i.provisioned[old.Parameters.Pool] -= old.SizeBytes`,
+			new:    `i.provisioned[old.Parameters.Pool] -= 0`,
 			breaks: "the pool's capacity shrinks with each inline volume",
 			tests:  driver("TestEphemeralTakesPartInThePromise", "TestEphemeralLife"),
 		},

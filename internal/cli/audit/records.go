@@ -29,8 +29,8 @@ type records struct {
 	pools map[string]int
 	// identities are those of the pools, by name.
 	identities map[string]string
-	// places maps the id of an object to the pool of its record.
-	places map[string]object
+	// objects maps the id of a pool object to the object of its record.
+	objects map[string]object
 }
 
 // readRecords reads the controller's records. Errors: ErrNotComparable, and
@@ -47,7 +47,7 @@ func readRecords(directory string, counted map[string]int) (*records, error) {
 
 	read := &records{
 		none: len(counted) == 0, known: map[object]bool{}, lasting: map[object]bool{},
-		pools: map[string]int{}, identities: map[string]string{}, places: map[string]object{},
+		pools: map[string]int{}, identities: map[string]string{}, objects: map[string]object{},
 	}
 
 	err := state.Records(directory, func(collection, key string, text json.RawMessage) error {
@@ -114,7 +114,7 @@ func (r *records) addIdentity(name string, text json.RawMessage) error {
 func (r *records) add(id string, parameters volume.Parameters, snapshot, lasting bool) {
 	added := object{pool.Object{ID: id, Backing: parameters.Backing, Snapshot: snapshot}, parameters.Pool}
 	r.known[added] = true
-	r.places[id] = added
+	r.objects[id] = added
 	r.pools[parameters.Pool]++
 
 	if lasting {

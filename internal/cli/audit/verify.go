@@ -215,7 +215,7 @@ func (c *comparison) orphan(ctx context.Context, place *pool.Pool, here object) 
 		Reason: "the state does not know this " + describe(here), object: here,
 	}
 
-	if there, ok := c.records.places[here.ID]; ok {
+	if there, ok := c.records.objects[here.ID]; ok {
 		found.Reason += fmt.Sprintf(": it has it as a %s in pool %q", describe(there), there.pool)
 	}
 

@@ -30,7 +30,7 @@ func TestTuples(t *testing.T) {
 		"one by one": {
 			most: 1, size: 9 * mib, found: [][2]int64{{0, mib}, {2 * mib, mib}}, want: [][][2]int64{{{0, mib}}, {{2 * mib, mib}}},
 		},
-		"more than one tuple may tell": {
+		"longer than a tuple's limit": {
 			size: 500 * mib, found: [][2]int64{{mib, 130 * mib}},
 			want: [][][2]int64{{{mib, 64 * mib}, {65 * mib, 64 * mib}, {129 * mib, 2 * mib}}},
 		},

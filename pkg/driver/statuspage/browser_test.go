@@ -60,10 +60,10 @@ func browse(t *testing.T, url string, lasting time.Duration, flags ...string) st
 func TestTheBrowserShowsTheReport(t *testing.T) {
 	t.Parallel()
 
-	document := browse(t, serve(t, always(sick(time.Now()))).URL+"/", time.Second)
+	document := browse(t, serve(t, always(abnormalReport(time.Now()))).URL+"/", time.Second)
 
 	for _, shown := range []string{
-		"3 volumes and pool fast are not well", "worker-3", "pvc-archive", "BackingFileMissing", "for 26 h", "99.5 GiB of 100 GiB, 99&nbsp;%",
+		"3 volumes and pool fast are unhealthy", "worker-3", "pvc-archive", "BackingFileMissing", "for 26 h", "99.5 GiB of 100 GiB, 99&nbsp;%",
 		"93.0 GiB of 100 GiB used, 93&nbsp;%", "damaged", "e2fsck: inode 131", "5 of 6", "fanotify: invalid argument", "cleared", "7 volumes",
 	} {
 		require.Contains(t, document, shown)
@@ -85,7 +85,7 @@ func TestTheBrowserTakesDataForText(t *testing.T) {
 
 	const hostile = `<img src=x onerror="document.title='owned'"><script>document.title='owned'</script>`
 
-	report := sick(time.Now())
+	report := abnormalReport(time.Now())
 	report.Volumes[0].Name, report.Volumes[0].Check.Detail, report.Node, report.Storage[0].Name = hostile, hostile, hostile, hostile
 	report.Volumes[0].Conditions[0].Message, report.Changes[0].Subject, report.Sources["node"][0].Name = hostile, hostile, hostile
 
@@ -101,7 +101,7 @@ func TestTheBrowserShowsAFewOfMany(t *testing.T) {
 
 	const many = 3000
 
-	report := sick(time.Now())
+	report := abnormalReport(time.Now())
 	for i := range many - len(report.Volumes) {
 		healthy := report.Volumes[4]
 		healthy.ID, healthy.Name = fmt.Sprintf("volume-%d", i), fmt.Sprintf("pvc-%04d", i)
@@ -126,8 +126,8 @@ func TestTheBrowserShowsAFewOfMany(t *testing.T) {
 func TestTheBrowserKeepsUpWithTheDriver(t *testing.T) {
 	t.Parallel()
 
-	well := sick(time.Now())
-	well.Volumes, well.Storage = well.Volumes[3:], well.Storage[:1]
+	healthy := abnormalReport(time.Now())
+	healthy.Volumes, healthy.Storage = healthy.Volumes[3:], healthy.Storage[:1]
 
 	var asked atomic.Int64
 
@@ -138,13 +138,13 @@ func TestTheBrowserKeepsUpWithTheDriver(t *testing.T) {
 		return browse(t, serve(t, func(context.Context) (health.Report, error) {
 			switch asked.Add(1) {
 			case 1:
-				return sick(time.Now()), nil
+				return abnormalReport(time.Now()), nil
 			case 2:
 				panic(http.ErrAbortHandler)
 			case 3:
 				return health.Report{}, errStarting
 			default:
-				return well, nil
+				return healthy, nil
 			}
 		}).URL+"/", lasting)
 	}
@@ -158,7 +158,7 @@ func TestTheBrowserKeepsUpWithTheDriver(t *testing.T) {
 	require.Contains(t, script(5*time.Second), errStarting.Error())
 
 	document = script(7 * time.Second)
-	require.Contains(t, document, "All is well")
+	require.Contains(t, document, "All healthy")
 	require.NotContains(t, document, "stale\"")
 	require.Regexp(t, `id="lost"[^>]* hidden`, document)
 }
@@ -173,7 +173,7 @@ func TestPicturesForPeople(t *testing.T) {
 
 	require.NoError(t, os.MkdirAll(directory, 0o750))
 
-	url := serve(t, func(context.Context) (health.Report, error) { return sick(time.Now()), nil }).URL + "/"
+	url := serve(t, func(context.Context) (health.Report, error) { return abnormalReport(time.Now()), nil }).URL + "/"
 	dark := "--blink-settings=preferredColorScheme=0"
 
 	for name, flags := range map[string][]string{

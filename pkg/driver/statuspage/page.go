@@ -62,14 +62,14 @@ func secure(header http.Header, policy string) {
 func answer(w http.ResponseWriter, r *http.Request, report Report) {
 	w.Header().Set("Cache-Control", "no-store")
 
-	told, err := report(r.Context())
+	status, err := report(r.Context())
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 
 		return
 	}
 
-	document, err := json.Marshal(told)
+	document, err := json.Marshal(status)
 	if err != nil {
 		http.Error(w, "encode the report: "+err.Error(), http.StatusInternalServerError)
 

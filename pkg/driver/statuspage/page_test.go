@@ -77,8 +77,8 @@ func ask(t *testing.T, method, url string, headers ...string) answered {
 	return answered{response.StatusCode, response.Header, string(body)}
 }
 
-// sick is a driver with a bit of everything.
-func sick(now time.Time) health.Report {
+// abnormalReport is of a driver with conditions of every kind.
+func abnormalReport(now time.Time) health.Report {
 	const gi = 1 << 30
 
 	ago := func(d time.Duration) time.Time { return now.Add(-d) }
@@ -107,7 +107,7 @@ func sick(now time.Time) health.Report {
 			Staged: staged, Published: published("orders"), Usage: used(39*gi, 31*gi),
 			Conditions: []health.ConditionReport{
 				is(health.FilesystemCorrupted, "the last check found damage; restore a snapshot, or repair it while it is not in use", "node", 14*time.Minute),
-				is(health.IOErrors, "its device fails requests; look at the disk below the pool", "node", 15*time.Minute),
+				is(health.IOErrors, "its device fails requests; check the disk below the pool", "node", 15*time.Minute),
 			},
 			Check: checked("damaged", "online", "e2fsck: inode 131 has an invalid extent; block bitmap differences", 14*time.Minute),
 		},
@@ -243,7 +243,7 @@ func TestThePageIsReadOnly(t *testing.T) {
 func TestTheDataAreTheReport(t *testing.T) {
 	t.Parallel()
 
-	report := sick(time.Now())
+	report := abnormalReport(time.Now())
 	want, err := json.Marshal(report)
 	require.NoError(t, err)
 

@@ -9,7 +9,7 @@ import (
 )
 
 // between is the time between two faults, so that each is the first of its
-// storm: what follows it within a millisecond is told a millisecond later.
+// storm: an event within a millisecond after another is reported a millisecond later.
 const between = 3 * time.Millisecond
 
 // latencies are from just before what causes an event to its At.

@@ -100,15 +100,15 @@ func TestBlockErrors(t *testing.T) {
 	}
 }
 
-// errorOf is one of that device: tests of other packages have such errors, too, and
-// each source is told of those of the whole machine.
+// errorOf matches an I/O error of the device. A source reports the errors of the
+// whole machine, including those of other packages' tests.
 func errorOf(device *loop.Device) func(health.Event) bool {
 	return func(event health.Event) bool {
 		return event.Kind == health.IOError && event.Device == deviceNumber(device)
 	}
 }
 
-// Of an image that somebody has truncated, what is behind its end can't be read.
+// TestBlockErrorsOfReads reads beyond the end of a truncated image.
 func TestBlockErrorsOfReads(t *testing.T) {
 	namespace.NeedRoot(t)
 
@@ -131,7 +131,8 @@ func TestBlockErrorsOfReads(t *testing.T) {
 	}, event)
 }
 
-// The errors that come while nobody reads are more than the kernel keeps.
+// TestBlockErrorsLost causes more errors than the kernel's buffer holds while the
+// source does not read it.
 func TestBlockErrorsLost(t *testing.T) {
 	namespace.NeedRoot(t)
 
@@ -179,8 +180,8 @@ func TestBlockErrorsTakesOver(t *testing.T) {
 	require.NoDirExists(t, instance)
 }
 
-// What drivers leave that are killed, and never started again in the same place,
-// goes with the next one; what is not theirs, in use or quite new stays.
+// TestBlockErrorsSweeps requires a source to remove the trace instances of killed
+// drivers, but none that is another program's, in use or new.
 func TestBlockErrorsSweeps(t *testing.T) {
 	namespace.NeedRoot(t)
 	withTracefs(t)

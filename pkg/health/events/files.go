@@ -226,11 +226,11 @@ func (w *fileWatches) lost(descriptor int32) error {
 }
 
 func (w *fileWatches) take(at time.Time, data []byte) error {
-	told := map[health.Event]bool{}
-	tell := func(event health.Event) {
+	reported := map[health.Event]bool{}
+	report := func(event health.Event) {
 		event.At = at
-		if !told[event] {
-			told[event] = true
+		if !reported[event] {
+			reported[event] = true
 
 			w.notify(event)
 		}
@@ -250,19 +250,19 @@ func (w *fileWatches) take(at time.Time, data []byte) error {
 
 		switch {
 		case mask&unix.IN_Q_OVERFLOW != 0:
-			tell(health.Event{Kind: health.Lost})
+			report(health.Event{Kind: health.Lost})
 		case !known:
 		case mask&directoryMoves != 0:
-			tell(health.Event{Kind: health.Lost})
+			report(health.Event{Kind: health.Lost})
 
 			if err := w.lost(descriptor); err != nil {
 				return err
 			}
 		case len(name) == 0: // The directory's own attributes.
 		case mask&unix.IN_MODIFY != 0:
-			tell(health.Event{Kind: health.FileWritten, Path: path})
+			report(health.Event{Kind: health.FileWritten, Path: path})
 		case mask&fileMoves != 0:
-			tell(health.Event{Kind: health.FileChanged, Path: path})
+			report(health.Event{Kind: health.FileChanged, Path: path})
 		}
 	}
 

@@ -16,8 +16,8 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-// barrier has a source tell of a file that was made last: what it told before is
-// all that there was to tell. It returns that.
+// barrier creates a file and waits for its event. It returns the events reported
+// before that one, which are all that there were.
 func (r *running) barrier(tb testing.TB, dir string) []health.Event {
 	tb.Helper()
 
@@ -91,7 +91,7 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// Reading is nothing to tell of, nor is what happens to directories beneath.
+// TestFilesSilent expects no event for reads, and none for changes in subdirectories.
 func TestFilesSilent(t *testing.T) {
 	dir := t.TempDir()
 	path, beneath := filepath.Join(dir, "image"), filepath.Join(dir, "volume")

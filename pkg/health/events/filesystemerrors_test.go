@@ -118,7 +118,8 @@ func TestFilesystemErrorsHoldNothing(t *testing.T) {
 	}
 }
 
-// Every volume that a node has is marked, sick or not, of what kind ever.
+// TestFilesystemErrorsOfOthers requires every volume of a node to be marked, healthy or
+// not, whatever its filesystem.
 func TestFilesystemErrorsOfOthers(t *testing.T) {
 	namespace.NeedRoot(t)
 

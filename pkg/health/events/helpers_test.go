@@ -33,7 +33,7 @@ const (
 	soon = 20 * time.Second
 )
 
-// running is a source that runs, and what it has told.
+// running is a source that runs, with the events it has reported.
 type running struct {
 	events chan health.Event
 	ended  chan error

@@ -49,7 +49,8 @@ func TestMounts(t *testing.T) {
 	}
 }
 
-// Of many changes at a time few are told, and one always after the last.
+// TestMountsInAStorm requires a source to report few events for many changes, and
+// always one after the last change.
 func TestMountsInAStorm(t *testing.T) {
 	namespace.NeedRoot(t)
 
@@ -77,8 +78,8 @@ func TestMountsInAStorm(t *testing.T) {
 	}
 }
 
-// What changed before the source has connected is not told: the look that
-// follows sees it.
+// TestMountsAtRest expects no event for a change before the source has connected: the
+// probe that follows finds it.
 func TestMountsAtRest(t *testing.T) {
 	namespace.NeedRoot(t)
 	mountedAt(t, t.TempDir(), "tmpfs", "")

@@ -97,7 +97,7 @@ func TestGiveGroup(t *testing.T) {
 	}
 }
 
-// TestChangeGroupOnlyOnRootMismatch visits no file when the root has the group.
+// TestChangeGroupOnlyOnRootMismatch changes no file when the root has the group.
 func TestChangeGroupOnlyOnRootMismatch(t *testing.T) {
 	namespace.NeedRoot(t)
 

@@ -54,15 +54,15 @@ func TestMerge(t *testing.T) {
 			base: []extent.Extent{located(10, 20, 110)}, target: []extent.Extent{located(10, 20, 110)},
 			want: []string{"10-20 shared"},
 		},
-		"the same place of the file, elsewhere": {
+		"the same offset of the file, elsewhere on the disk": {
 			base: []extent.Extent{located(10, 20, 110)}, target: []extent.Extent{located(10, 20, 111)},
 			want: []string{"10-20 differs"},
 		},
-		"the same place of the disk, for other bytes of the file": {
+		"the same blocks of the disk, for other bytes of the file": {
 			base: []extent.Extent{located(10, 20, 110)}, target: []extent.Extent{located(15, 25, 110)},
 			want: []string{"10-15 differs", "15-20 differs", "20-25 differs"},
 		},
-		"cut in different places": {
+		"split at different offsets": {
 			base:   []extent.Extent{located(0, 100, 1000)},
 			target: []extent.Extent{located(0, 40, 1000), located(40, 50, 7000), located(60, 100, 1060)},
 			want:   []string{"0-40 shared", "40-50 differs", "50-60 differs", "60-100 shared"},

@@ -206,8 +206,8 @@ func content(t require.TestingT, file *os.File) []byte {
 	return all
 }
 
-// check requires that what is outside of the ranges is the same in both, and
-// that the ranges have the promised form. Behind the end of before are zeros.
+// check requires that both contents are equal outside the ranges, and that the ranges
+// have the documented form. Beyond its end, before counts as zeros.
 func check(t require.TestingT, ranges []extent.Range, before, now []byte, from int64) {
 	if short := len(now) - len(before); short > 0 {
 		before = append(slices.Clip(before), make([]byte, short)...)

@@ -221,8 +221,8 @@ func (s *mounter) hasVolumes(point mount.Point) (bool, error) {
 	}), err
 }
 
-// mountedElsewhere says whether directories of the filesystem are mounted in other
-// places, as published volumes are: that would not keep it from being unmounted.
+// mountedElsewhere says whether directories of the filesystem are mounted at other
+// mount targets, as published volumes are: that would not keep it from being unmounted.
 func mountedElsewhere(point mount.Point) (bool, error) {
 	points, err := mount.List()
 
