@@ -26,3 +26,17 @@ func (c *Client) AbnormalVolumes(ctx context.Context) iter.Seq2[*csi.VolumeHealt
 		return page[*csi.VolumeHealth]{answer.GetEntries(), answer.GetNextToken()}, err
 	})
 }
+
+// FromSnapshot returns the content source of a volume that is restored from a snapshot.
+func FromSnapshot(id string) *csi.VolumeContentSource {
+	return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{
+		Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: id},
+	}}
+}
+
+// FromVolume returns the content source of a volume that is a clone of another one.
+func FromVolume(id string) *csi.VolumeContentSource {
+	return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{
+		Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: id},
+	}}
+}

@@ -6,6 +6,8 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/spf13/cobra"
+
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 )
 
 var errTwoSources = errors.New("a volume is made of one source: --from-snapshot or --from-volume")
@@ -85,9 +87,9 @@ one; it may be larger, not smaller.`,
 			case ofSnapshot != "" && ofVolume != "":
 				return usage(errTwoSources)
 			case ofSnapshot != "":
-				request.VolumeContentSource = fromSnapshot(string(ofSnapshot))
+				request.VolumeContentSource = csiclient.FromSnapshot(string(ofSnapshot))
 			case ofVolume != "":
-				request.VolumeContentSource = fromVolume(string(ofVolume))
+				request.VolumeContentSource = csiclient.FromVolume(string(ofVolume))
 			}
 
 			return s.create(ctx, request, follow)
@@ -121,16 +123,4 @@ func (s *session) create(ctx context.Context, request *csi.CreateVolumeRequest, 
 	}
 
 	return s.show(answer, sheet(answer.GetVolume(), nil))
-}
-
-func fromSnapshot(id string) *csi.VolumeContentSource {
-	return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{
-		Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: id},
-	}}
-}
-
-func fromVolume(id string) *csi.VolumeContentSource {
-	return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{
-		Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: id},
-	}}
 }

@@ -9,6 +9,8 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 )
 
 func newSnapshotCommand(given *settings) *cobra.Command {
@@ -159,7 +161,7 @@ not smaller. Name the use that the source had: --block for a raw one.`,
 				return err
 			}
 
-			request.VolumeContentSource = fromSnapshot(s.args[0])
+			request.VolumeContentSource = csiclient.FromSnapshot(s.args[0])
 
 			if what.required == 0 {
 				snapshot, err := s.snapshot(ctx, s.args[0])

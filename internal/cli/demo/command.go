@@ -1,9 +1,7 @@
 package demo
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -17,16 +15,13 @@ import (
 // socketLimit is the longest path in a sockaddr_un, without the final NUL.
 const socketLimit = 107
 
-// CannotRunError means that the demo did not start, because this machine, user or command
-// line does not allow it.
-type CannotRunError struct{ reason string }
+// cannotRunError means that this machine, user or command line does not allow the demo.
+type cannotRunError string
 
-func (e *CannotRunError) Error() string { return e.reason }
+func (e cannotRunError) Error() string { return string(e) }
 
 // ExitCode is 2: usage, or cannot run.
-func (*CannotRunError) ExitCode() int { return 2 }
-
-var errInterrupted = errors.New("interrupted")
+func (cannotRunError) ExitCode() int { return 2 }
 
 // NewCommand returns `demo`.
 func NewCommand() *cobra.Command {
@@ -49,30 +44,26 @@ Needs root. Ctrl-C cleans up at any time. Exit code 0: every step succeeded, 1: 
 failed or was interrupted, 2: the demo cannot run here.`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if err := cobra.NoArgs(cmd, args); err != nil {
-				return &CannotRunError{err.Error()}
+				return cannotRunError(err.Error())
 			}
-
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkMachine(); err != nil {
 				return err
 			}
-
 			root, err := makeRoot(parent)
 			if err != nil {
 				return err
 			}
 
-			program, err := os.Executable()
-			if err != nil {
-				return fmt.Errorf("find this program: %w", err)
-			}
+			// The signals stay ignored after the first one: cleaning up is limited in time,
+			// and its interruption would leave mounts behind.
+			ctx, _ := signal.NotifyContext(cmd.Context(), unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
+			// `demo | head` must not kill it either: the report returns the write's error.
+			signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
 
-			ctx, release := cancelOnSignal(cmd.Context())
-			defer release()
-
-			return newDemo(program, workPathsIn(root), keep, newReport(cmd.OutOrStdout())).run(ctx)
+			return newDemo(root, keep, newReport(cmd.OutOrStdout())).run(ctx)
 		},
 	}
 	cmd.Flags().StringVar(&parent, "dir", "", "parent of the demo's temporary directory (default: the system's)")
@@ -81,46 +72,22 @@ failed or was interrupted, 2: the demo cannot run here.`,
 	return cmd
 }
 
-// cancelOnSignal returns a context that ends at the first signal. It ignores further ones:
-// cleaning up is limited in time, and its interruption would leave mounts behind.
-func cancelOnSignal(parent context.Context) (context.Context, func()) {
-	if parent == nil {
-		parent = context.Background()
-	}
-
-	ctx, cancel := context.WithCancelCause(parent)
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
-
-	// `demo | head` must not kill it either. The report's write returns the error;
-	// SIGPIPE is also raised for the socket of a killed driver.
-	ignored := make(chan os.Signal, 1)
-	signal.Notify(ignored, unix.SIGPIPE)
-
-	go func() {
-		select {
-		case <-signals:
-			cancel(errInterrupted)
-		case <-ctx.Done():
-		}
-	}()
-
-	// The signals stay ignored: the process exits next, with the demo's exit code.
-	return ctx, func() { cancel(nil) }
-}
-
-// checkMachine checks the requirements before anything is changed.
+// checkMachine checks the requirements before anything is changed. It appends the usual
+// directories of mkfs and fsck to PATH, for the driver as well.
 func checkMachine() error {
 	if os.Geteuid() != 0 {
-		return &CannotRunError{"the demo mounts filesystems and attaches loop devices: run it as root (sudo)"}
+		return cannotRunError("the demo mounts filesystems and attaches loop devices: run it as root (sudo)")
 	}
 
 	if _, err := os.Stat("/dev/loop-control"); err != nil {
-		return &CannotRunError{"the kernel offers no loop devices (" + err.Error() + "): modprobe loop, or run outside this container"}
+		return cannotRunError("the kernel offers no loop devices (" + err.Error() + "): modprobe loop, or run outside this container")
+	}
+
+	if err := os.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin"); err != nil {
+		return cannotRunError("extend PATH: " + err.Error())
 	}
 
 	var missing []string
-
 	for _, tool := range []string{"mkfs.ext4", "e2fsck", "resize2fs", "mkfs.xfs", "xfs_repair"} {
 		if !hasTool(tool) {
 			missing = append(missing, tool)
@@ -128,25 +95,14 @@ func checkMachine() error {
 	}
 
 	if len(missing) > 0 {
-		return &CannotRunError{strings.Join(missing, ", ") + " missing: install e2fsprogs and xfsprogs, or use `make demo`"}
+		return cannotRunError(strings.Join(missing, ", ") + " missing: install e2fsprogs and xfsprogs, or use `make demo`")
 	}
-
 	return nil
 }
 
-// hasTool searches the directories that the driver's process searches.
 func hasTool(name string) bool {
-	if _, err := exec.LookPath(name); err == nil {
-		return true
-	}
-
-	for _, dir := range []string{"/usr/sbin", "/sbin"} {
-		if _, err := exec.LookPath(filepath.Join(dir, name)); err == nil {
-			return true
-		}
-	}
-
-	return false
+	_, err := exec.LookPath(name)
+	return err == nil
 }
 
 // makeRoot makes the demo's directory. Its path has no symlinks, since the driver follows
@@ -154,21 +110,18 @@ func hasTool(name string) bool {
 func makeRoot(parent string) (string, error) {
 	root, err := os.MkdirTemp(parent, "touchstone-demo-")
 	if err != nil {
-		return "", &CannotRunError{"make a directory for the demo: " + err.Error()}
+		return "", cannotRunError("make a directory for the demo: " + err.Error())
 	}
 
 	resolved, err := filepath.EvalSymlinks(root)
 	if err == nil {
 		resolved, err = filepath.Abs(resolved)
 	}
-
-	if err == nil && len(workPathsIn(resolved).socket) > socketLimit {
-		err = &CannotRunError{"the socket's path would be too long: choose a shorter --dir"}
+	if err == nil && len(socketIn(resolved)) > socketLimit {
+		err = cannotRunError("the socket's path would be too long: choose a shorter --dir")
 	}
-
 	if err != nil {
 		return "", errors.Join(err, os.Remove(root))
 	}
-
 	return resolved, nil
 }

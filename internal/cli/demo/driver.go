@@ -1,13 +1,12 @@
 package demo
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,6 +15,8 @@ import (
 
 const (
 	nodeID = "demo-node"
+	// exitLimit is how long the driver may take to exit on a signal.
+	exitLimit = 10 * time.Second
 	// logTail is how much of the driver's log is shown when a step fails.
 	logTail = 20
 	logMode = 0o600
@@ -27,21 +28,12 @@ var (
 	errDriverRefused = errors.New("the driver does not exit")
 )
 
-// workPaths are the directories and files of one demo, all below root.
-type workPaths struct {
-	root, state, pool, kubelet, socket, log string
-}
-
-func workPathsIn(root string) workPaths {
-	return workPaths{
-		root:    root,
-		state:   filepath.Join(root, "state"),
-		pool:    filepath.Join(root, "pool"),
-		kubelet: filepath.Join(root, "kubelet"),
-		socket:  filepath.Join(root, "csi.sock"),
-		log:     filepath.Join(root, "driver.log"),
-	}
-}
+// The files and directories of a demo.
+func stateIn(root string) string   { return filepath.Join(root, "state") }
+func poolIn(root string) string    { return filepath.Join(root, "pool") }
+func kubeletIn(root string) string { return filepath.Join(root, "kubelet") }
+func socketIn(root string) string  { return filepath.Join(root, "csi.sock") }
+func logIn(root string) string     { return filepath.Join(root, "driver.log") }
 
 // driver is a process of `touchstone serve`.
 type driver struct {
@@ -50,151 +42,80 @@ type driver struct {
 	err     error
 }
 
-// startDriver runs `program serve` with all its paths below the demo's root.
-func startDriver(program string, paths workPaths) (*driver, error) {
-	log, err := os.OpenFile(paths.log, os.O_WRONLY|os.O_CREATE|os.O_APPEND, logMode)
+// startDriver runs `touchstone serve` with all its paths below root. The calling goroutine
+// must be locked to its thread, because Pdeathsig is sent when that thread ends.
+func startDriver(root string) (*driver, error) {
+	log, err := os.OpenFile(logIn(root), os.O_WRONLY|os.O_CREATE|os.O_APPEND, logMode)
 	if err != nil {
 		return nil, fmt.Errorf("open the driver's log: %w", err)
 	}
-
 	defer func() { _ = log.Close() }() // The child has its own descriptor.
 
-	// Without a context: the driver must survive an interrupted step, whose calls are
-	// undone through it.
-	child := exec.Command(program, "serve", //nolint:noctx // See above.
+	child := exec.Command("/proc/self/exe", "serve", //nolint:noctx // It must survive the step that starts it.
 		"--mode=all",
-		"--endpoint=unix://"+paths.socket,
+		"--endpoint=unix://"+socketIn(root),
 		"--node-id="+nodeID,
-		"--state-dir="+paths.state,
-		"--pool=default="+paths.pool,
+		"--state-dir="+stateIn(root),
+		"--pool=default="+poolIn(root),
 		// Sparse; copies share blocks on every host filesystem.
 		"--pool-image-size=4Gi",
-		"--kubelet-dir="+paths.kubelet,
+		"--kubelet-dir="+kubeletIn(root),
 		"--http-endpoint=",
 		// The demo sends no concurrent requests that could be merged.
 		"--coalesce-window=0s",
 	)
-	child.Env = driverEnvironment(os.Environ())
+	child.Env = slices.DeleteFunc(os.Environ(), func(variable string) bool {
+		return strings.HasPrefix(variable, "TOUCHSTONE_") // These set the driver's flags.
+	})
 	child.Stdout, child.Stderr = log, log
 	// A process group of its own, so that Ctrl-C at the terminal reaches only the demo.
 	child.SysProcAttr = &unix.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGTERM}
 
-	running := &driver{exited: make(chan struct{})}
-	started := make(chan error)
-
-	go func() {
-		// Pdeathsig is sent when the thread that started the child exits, so the thread
-		// must live as long as the child.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-
-		err := child.Start()
-		running.process = child.Process
-		started <- err
-
-		if err == nil {
-			running.err = child.Wait()
-			close(running.exited)
-		}
-	}()
-
-	if err := <-started; err != nil {
-		return nil, fmt.Errorf("start %s serve: %w", program, err)
+	if err := child.Start(); err != nil {
+		return nil, fmt.Errorf("start touchstone serve: %w", err)
 	}
 
+	running := &driver{process: child.Process, exited: make(chan struct{})}
+	go func() {
+		running.err = child.Wait()
+		close(running.exited)
+	}()
 	return running, nil
 }
 
-// driverEnvironment drops the variables that set the driver's flags, and adds the
-// directories of mkfs and fsck to PATH.
-func driverEnvironment(given []string) []string {
-	kept := make([]string, 0, len(given))
-
-	for _, variable := range given {
-		switch {
-		case strings.HasPrefix(variable, "TOUCHSTONE_"):
-		case strings.HasPrefix(variable, "PATH="):
-			kept = append(kept, variable+":/usr/sbin:/sbin")
-		default:
-			kept = append(kept, variable)
-		}
-	}
-
-	return kept
-}
-
-// kill sends SIGKILL and waits until the process has exited.
-func (d *driver) kill() error {
-	if err := d.process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("kill the driver: %w", err)
-	}
-
-	<-d.exited
-
-	return nil
-}
-
-// stop sends SIGTERM and returns how the process ended: nil for exit code 0.
-func (d *driver) stop(ctx context.Context) error {
-	if err := d.process.Signal(unix.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("terminate the driver: %w", err)
+// signal sends a signal that ends the process, and waits until it has exited.
+func (d *driver) signal(signal unix.Signal) error {
+	if err := d.process.Signal(signal); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("signal the driver: %w", err)
 	}
 
 	select {
 	case <-d.exited:
-		return d.err
-	case <-ctx.Done():
-		return fmt.Errorf("%w: %w", errDriverRefused, ctx.Err())
+		return nil
+	case <-time.After(exitLimit):
+		return fmt.Errorf("%w within %s of %s", errDriverRefused, exitLimit, signal)
 	}
 }
 
-// withExit returns a context that also ends, with the reason as its cause, when the
-// driver exits.
-func (d *driver) withExit(ctx context.Context) (context.Context, context.CancelFunc) {
-	watched, cancel := context.WithCancelCause(ctx)
-
-	go func() {
-		select {
-		case <-d.exited:
-			cancel(fmt.Errorf("%w: %v", errDriverExited, d.err)) //nolint:errorlint // Only errDriverExited is to match.
-		case <-watched.Done():
-		}
-	}()
-
-	return watched, func() { cancel(nil) }
+// terminate ends the driver, and kills it with its mkfs and fsck if it does not exit.
+func (d *driver) terminate() error {
+	err := d.signal(unix.SIGTERM)
+	if errors.Is(err, errDriverRefused) {
+		_ = unix.Kill(-d.process.Pid, unix.SIGKILL)
+		err = d.signal(unix.SIGKILL)
+	}
+	return err
 }
 
-func (d *driver) alive() bool {
+// exitError waits briefly for the driver's exit, which a failed call may have been the first
+// to notice, and returns how it exited, or nil if it has not.
+func (d *driver) exitError() error {
+	const grace = 100 * time.Millisecond
+
 	select {
 	case <-d.exited:
-		return false
-	default:
-		return true
+		return fmt.Errorf("%w: %v", errDriverExited, d.err) //nolint:errorlint // Its exit code is not the demo's.
+	case <-time.After(grace):
+		return nil
 	}
-}
-
-// terminate stops the driver, and kills it if it does not exit in time.
-func (d *driver) terminate(ctx context.Context, limit time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-
-	if err := d.stop(ctx); !errors.Is(err, errDriverRefused) {
-		return nil // It exited; its exit code does not matter here.
-	}
-
-	// The group contains its mkfs and fsck too.
-	_ = unix.Kill(-d.process.Pid, unix.SIGKILL)
-
-	return d.kill()
-}
-
-func tail(path string, lines int) []string {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return []string{err.Error()}
-	}
-
-	all := strings.Split(strings.TrimRight(string(text), "\n"), "\n")
-
-	return all[max(0, len(all)-lines):]
 }

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -27,7 +26,10 @@ const (
 	unmountPause  = 20 * time.Millisecond
 )
 
-var errLeftover = errors.New("something is left behind")
+var (
+	errLeftover   = errors.New("something is left behind")
+	errNotMounted = errors.New("nothing is mounted there")
+)
 
 // mountsBelow lists the mounts below root in the order of the mount table, in which a mount
 // follows the one that contains its mount point.
@@ -36,27 +38,27 @@ func mountsBelow(root string) ([]*mountinfo.Info, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the mount table: %w", err)
 	}
-
 	return mounts, nil
+}
+
+func mountPointsBelow(root string) (paths []string, err error) {
+	mounts, err := mountsBelow(root)
+	for _, mount := range mounts {
+		paths = append(paths, mount.Mountpoint)
+	}
+	return paths, err
 }
 
 // mountAt returns the topmost mount at exactly this path.
 func mountAt(path string) (*mountinfo.Info, error) {
 	mounts, err := mountsBelow(path)
-	if err != nil {
-		return nil, err
-	}
-
 	for _, mount := range slices.Backward(mounts) {
 		if mount.Mountpoint == path {
 			return mount, nil
 		}
 	}
-
-	return nil, fmt.Errorf("%s: %w", path, errNotMounted)
+	return nil, errors.Join(err, fmt.Errorf("%s: %w", path, errNotMounted))
 }
-
-var errNotMounted = errors.New("nothing is mounted there")
 
 // loop is a loop device whose image is below the demo's root.
 type loop struct {
@@ -73,7 +75,6 @@ func loopsBelow(root string) ([]loop, error) {
 	}
 
 	var found []loop
-
 	for _, file := range files {
 		image, err := os.ReadFile(file)
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENXIO) {
@@ -82,15 +83,20 @@ func loopsBelow(root string) ([]loop, error) {
 			return nil, fmt.Errorf("read a loop device's backing file: %w", err)
 		}
 
-		device := filepath.Base(filepath.Dir(filepath.Dir(file)))
-
-		number, err := strconv.Atoi(strings.TrimPrefix(device, "loop"))
-		if err == nil && strings.HasPrefix(string(image), root+"/") {
-			found = append(found, loop{number, strings.TrimSpace(string(image))})
+		device := loop{image: strings.TrimSpace(string(image))}
+		if _, err := fmt.Sscanf(file, "/sys/block/loop%d/", &device.number); err == nil && strings.HasPrefix(device.image, root+"/") {
+			found = append(found, device)
 		}
 	}
-
 	return found, nil
+}
+
+func loopNamesBelow(root string) (names []string, err error) {
+	loops, err := loopsBelow(root)
+	for _, device := range loops {
+		names = append(names, device.String())
+	}
+	return names, err
 }
 
 // volumeFilesBelow lists the files of volumes and snapshots in a pool. It omits what stays
@@ -100,26 +106,21 @@ func volumeFilesBelow(pool string) ([]string, error) {
 	var found []string
 
 	err := filepath.WalkDir(pool, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-
 		// A file, or a directory of a volume or snapshot, is not one of the pool's own
 		// directories.
 		parent := filepath.Base(filepath.Dir(path))
 		own := path == filepath.Join(pool, layout.EmbeddedImage) ||
-			entry.Name() == layout.ControllerLock || entry.Name() == layout.Identity
+			filepath.Base(path) == layout.ControllerLock || filepath.Base(path) == layout.Identity
 
-		if !own && (!entry.IsDir() || parent == layout.Directories || parent == layout.Snapshots || parent == layout.Removing) {
+		if err == nil && !own &&
+			(!entry.IsDir() || parent == layout.Directories || parent == layout.Snapshots || parent == layout.Removing) {
 			found = append(found, path)
 		}
-
-		return nil
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list the pool: %w", err)
 	}
-
 	return found, nil
 }
 
@@ -133,7 +134,6 @@ func (l loop) detach(scratch string) error {
 		if err := unix.Mknod(path, unix.S_IFBLK|deviceMode, int(unix.Mkdev(loopMajor, uint32(l.number)))); err != nil {
 			return fmt.Errorf("make a node for %s: %w", l, err)
 		}
-
 		defer func() { _ = os.Remove(path) }()
 	}
 
@@ -141,28 +141,12 @@ func (l loop) detach(scratch string) error {
 	if err != nil {
 		return fmt.Errorf("open %s: %w", l, err)
 	}
+	defer func() { _ = device.Close() }()
 
-	_, err = unix.IoctlRetInt(int(device.Fd()), unix.LOOP_CLR_FD)
-	_ = device.Close()
-
-	if err != nil && !errors.Is(err, unix.ENXIO) {
+	if _, err = unix.IoctlRetInt(int(device.Fd()), unix.LOOP_CLR_FD); err != nil && !errors.Is(err, unix.ENXIO) {
 		return fmt.Errorf("detach %s: %w", l, err)
 	}
-
 	return nil
-}
-
-// unmountAll unmounts in reverse order.
-func unmountAll(mounts []*mountinfo.Info, flags int) error {
-	var busy []error
-
-	for _, mount := range slices.Backward(mounts) {
-		if err := unix.Unmount(mount.Mountpoint, flags); err != nil {
-			busy = append(busy, fmt.Errorf("unmount %s: %w", mount.Mountpoint, err))
-		}
-	}
-
-	return errors.Join(busy...)
 }
 
 // unmountAndDetach unmounts and detaches everything below root, in rounds: a volume's mount
@@ -185,11 +169,15 @@ func unmountAndDetach(ctx context.Context, root string) error {
 			flags |= unix.MNT_DETACH
 		}
 
-		busy := unmountAll(mounts, flags)
+		var busy error
+		for _, mount := range slices.Backward(mounts) {
+			if err := unix.Unmount(mount.Mountpoint, flags); err != nil {
+				busy = errors.Join(busy, fmt.Errorf("unmount %s: %w", mount.Mountpoint, err))
+			}
+		}
 		for _, device := range loops {
 			busy = errors.Join(busy, device.detach(root))
 		}
-
 		if round > unmountRounds && busy != nil {
 			return busy
 		}
@@ -209,22 +197,15 @@ func removeRoot(ctx context.Context, root string, keep bool) error {
 		return err
 	}
 
-	mounts, err := mountsBelow(root)
+	mounts, err := mountPointsBelow(root)
 	if err != nil {
 		return err
 	}
-
 	if len(mounts) > 0 {
-		return fmt.Errorf("%w: %s is mounted again", errLeftover, mounts[0].Mountpoint)
+		return fmt.Errorf("%w: %v", errLeftover, mounts)
 	}
-
 	if keep {
 		return nil
 	}
-
-	if err := os.RemoveAll(root); err != nil {
-		return fmt.Errorf("remove the demo's directory: %w", err)
-	}
-
-	return nil
+	return os.RemoveAll(root)
 }

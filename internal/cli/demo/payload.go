@@ -8,30 +8,16 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 
 	"golang.org/x/sys/unix"
 )
 
 const (
-	mebi         = 1 << 20
 	payloadBytes = 16 * mebi
 	payloadMode  = 0o600
-	// shownDigits is the number of a checksum's digits that are printed.
-	shownDigits = 12
 )
 
 var errPayloadChanged = errors.New("the data is not what was written")
-
-// payloadPath returns the path to which data is written: a file in a mounted volume, or the
-// device of a raw block volume.
-func payloadPath(target string, block bool) string {
-	if block {
-		return target
-	}
-
-	return filepath.Join(target, "data")
-}
 
 // writePayload writes random bytes to the volume, syncs them, and returns their checksum.
 func writePayload(path string) (sum string, err error) {
@@ -39,52 +25,43 @@ func writePayload(path string) (sum string, err error) {
 	if err != nil {
 		return "", fmt.Errorf("open the volume for writing: %w", err)
 	}
-
 	defer func() { err = errors.Join(err, file.Close()) }()
 
 	hash := sha256.New()
 	if _, err := io.CopyN(io.MultiWriter(file, hash), rand.Reader, payloadBytes); err != nil {
 		return "", fmt.Errorf("write to the volume: %w", err)
 	}
-
 	if err := file.Sync(); err != nil {
 		return "", fmt.Errorf("sync the volume: %w", err)
 	}
-
 	return hex.EncodeToString(hash.Sum(nil)), nil
 }
 
-// readPayload returns the checksum of the volume's data. It drops the page cache first, so
+// verifyPayload compares the volume's data with a checksum. It drops the page cache first, so
 // that the data is read from the volume and not from memory.
-func readPayload(path string) (sum string, err error) {
+func verifyPayload(path, want string) error {
 	file, err := os.Open(path)
 	if err != nil {
-		return "", fmt.Errorf("open the volume for reading: %w", err)
+		return fmt.Errorf("open the volume for reading: %w", err)
 	}
-
-	defer func() { err = errors.Join(err, file.Close()) }()
+	defer func() { _ = file.Close() }()
 
 	if err := unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
-		return "", fmt.Errorf("drop cached pages: %w", err)
+		return fmt.Errorf("drop cached pages: %w", err)
 	}
 
 	hash := sha256.New()
 	if _, err := io.CopyN(hash, file, payloadBytes); err != nil {
-		return "", fmt.Errorf("read from the volume: %w", err)
+		return fmt.Errorf("read from the volume: %w", err)
 	}
-
-	return hex.EncodeToString(hash.Sum(nil)), nil
+	if got := hex.EncodeToString(hash.Sum(nil)); got != want {
+		return fmt.Errorf("%w: sha256 %s, wanted %s", errPayloadChanged, shortSum(got), shortSum(want))
+	}
+	return nil
 }
 
-func verifyPayload(path, want string) error {
-	got, err := readPayload(path)
-	if err != nil {
-		return err
-	}
-
-	if got != want {
-		return fmt.Errorf("%w: sha256 %s, wanted %s", errPayloadChanged, got[:shownDigits], want[:shownDigits])
-	}
-
-	return nil
+// shortSum returns the digits of a checksum that are printed.
+func shortSum(sum string) string {
+	const shown = 12
+	return sum[:min(shown, len(sum))]
 }

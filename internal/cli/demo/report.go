@@ -47,7 +47,6 @@ func newReport(out io.Writer) *report {
 			}
 		}
 	}
-
 	return r
 }
 
@@ -55,7 +54,6 @@ func (r *report) paint(colour, text string) string {
 	if !r.colour {
 		return text
 	}
-
 	return colour + text + plain
 }
 
@@ -67,52 +65,58 @@ func (r *report) linef(format string, args ...any) {
 
 func (r *report) section(title string) { r.linef("\n%s", r.paint(bold, title)) }
 
-// note prints a line that is not a step.
-func (r *report) note(text string) { r.linef("      %s", r.paint(dim, text)) }
+// notes prints lines that are not steps.
+func (r *report) notes(lines ...string) {
+	for _, line := range lines {
+		r.linef("      %s", r.paint(dim, line))
+	}
+}
 
 // step prints one line: number, mark, call with its key arguments, result, and the duration
-// at the right margin.
-func (r *report) step(call string, done outcome, failure error, took time.Duration) {
+// at the right margin. The result's further lines follow as notes.
+func (r *report) step(call, with, got string, failure error, took time.Duration) {
 	r.steps++
 
-	mark, result := r.paint(green, "✓"), done.got
+	mark := r.paint(green, "✓")
 	if failure != nil {
-		mark, result = r.paint(red, "✗"), strings.TrimPrefix(failure.Error(), call+": ")
+		mark, got = r.paint(red, "✗"), strings.TrimPrefix(failure.Error(), call+": ")
+	}
+	got, more, hasMore := strings.Cut(got, "\n")
+
+	text := strings.TrimRight(fmt.Sprintf("%-25s %s", call, with), " ")
+	if got != "" {
+		text = fmt.Sprintf("%-25s → %s", text, got)
 	}
 
-	text := strings.TrimRight(fmt.Sprintf("%-25s %s", call, done.with), " ")
-	if result != "" {
-		text = fmt.Sprintf("%-25s → %s", text, result)
-	}
-
-	clock := humanDuration(took)
+	clock := formatDuration(took)
 	// 6 columns precede the text; at least one space precedes the duration.
 	gap := max(1, r.width-6-utf8.RuneCountInString(text)-utf8.RuneCountInString(clock))
 	text = strings.Replace(text, call, r.paint(bold, call), 1)
 
 	r.linef("%3d %s %s%s%s", r.steps, mark, text, strings.Repeat(" ", gap), r.paint(dim, clock))
+	if hasMore {
+		r.notes(strings.Split(more, "\n")...)
+	}
 }
 
 // summary prints the last line. The failure itself is printed above, and in the process's
 // error.
 func (r *report) summary(failure error) {
-	took := time.Since(r.began).Seconds()
+	text := fmt.Sprintf("%d steps, all held, %.1f s", r.steps, time.Since(r.began).Seconds())
 	if failure == nil {
-		r.linef("\n%s", r.paint(green, fmt.Sprintf("%d steps, all held, %.1f s", r.steps, took)))
-
-		return
+		r.linef("\n%s", r.paint(green, text))
+	} else {
+		r.linef("\n%s", r.paint(red, "stopped after "+strings.Replace(text, ", all held", "", 1)))
 	}
-
-	r.linef("\n%s", r.paint(red, fmt.Sprintf("stopped after %d steps, %.1f s", r.steps, took)))
 }
 
-func humanDuration(d time.Duration) string {
+func formatDuration(d time.Duration) string {
 	switch {
 	case d >= time.Second:
 		return fmt.Sprintf("%.2f s ", d.Seconds())
 	case d >= 100*time.Millisecond:
 		return fmt.Sprintf("%d ms", d.Milliseconds())
 	default:
-		return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/float64(time.Millisecond/time.Microsecond))
+		return fmt.Sprintf("%.1f ms", d.Seconds()*1000)
 	}
 }

@@ -17,9 +17,9 @@ func TestReport(t *testing.T) {
 
 	r := newReport(&out)
 	r.section("An ext4 volume comes to life")
-	r.step("CreateVolume", outcome{with: "name=demo", got: "…c0ffee"}, nil, 2345*time.Microsecond)
-	r.step("NodeStageVolume", outcome{with: "volume=…c0ffee", got: "mounted"}, errors.New("INTERNAL: no"), 2*time.Second)
-	r.note("why")
+	r.step("CreateVolume", "name=demo", "…c0ffee", nil, 2345*time.Microsecond)
+	r.step("NodeStageVolume", "volume=…c0ffee", "mounted", errors.New("INTERNAL: no"), 2*time.Second)
+	r.notes("why")
 
 	lines := strings.Split(out.String(), "\n")
 	require.Equal(t, "An ext4 volume comes to life", lines[1])
