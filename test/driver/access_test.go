@@ -202,8 +202,8 @@ func (c *cell) attached(t *testing.T, d *harness.Driver) {
 	fails(t, d.Attach(ctx, &other), codes.NotFound, "no-node")
 
 	other = *c.claim
-	other.VolumeID = nobody
-	fails(t, d.Attach(ctx, &other), codes.NotFound, nobody)
+	other.VolumeID = unknownVolume
+	fails(t, d.Attach(ctx, &other), codes.NotFound, unknownVolume)
 	require.NoError(t, d.Detach(ctx, &other))
 
 	other = *c.claim

@@ -28,7 +28,7 @@ func TestWithoutAttachmentBytesAreThereForGood(t *testing.T) {
 
 	second := newVolume(t, d, &csi.CreateVolumeRequest{Name: "second"})
 
-	// An attachment does not make again what was there for good.
+	// An attachment does not create permanent objects again.
 	d.Restart(t, without())
 
 	for _, each := range []*csiclient.Publication{claim, second} {
@@ -39,7 +39,7 @@ func TestWithoutAttachmentBytesAreThereForGood(t *testing.T) {
 	}
 }
 
-// TestAttachmentsOfBeforeDoNotCount where nobody can take them away.
+// TestAttachmentsOfBeforeDoNotCount where no call can remove them.
 func TestAttachmentsOfBeforeDoNotCount(t *testing.T) {
 	namespace.NeedRoot(t)
 

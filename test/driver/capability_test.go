@@ -400,7 +400,7 @@ func TestLifeWithoutACapability(t *testing.T) {
 	}
 }
 
-// lesserLife is a volume's life with a CO that calls what is advertised only.
+// lesserLife is the lifecycle of a volume of a CO that calls what is advertised only.
 type lesserLife struct{ *life }
 
 func (l *lesserLife) steps(choose func(csiclient.Capabilities, *csiclient.Publication) ([]csiclient.Step, error)) {

@@ -20,7 +20,7 @@ func TestCapacityOfPoolsAndSegments(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
-	// On a filesystem of its own, nobody else's files decide what is free.
+	// On a filesystem of its own, no other files change the free space.
 	second := t.TempDir()
 	require.NoError(t, unix.Mount("tmpfs", second, "tmpfs", 0, "size=4g"))
 	t.Cleanup(func() { unmount(t, second) })

@@ -95,7 +95,7 @@ func TestCheckThaws(t *testing.T) {
 
 		found, err := taken.Checker().Check(t.Context(), claim.VolumeID, fsck.HowOnline)
 		require.NoError(t, err)
-		require.Equal(t, fsck.VerdictClean, found.Verdict, "the image itself is looked at")
+		require.Equal(t, fsck.VerdictClean, found.Verdict, "the image itself is checked")
 		requireThawed(t, claim.StagingPath)
 	})
 	t.Run("no tool", func(t *testing.T) {
@@ -150,7 +150,7 @@ func TestCheckIsLimited(t *testing.T) {
 	requireNoScratch(t, d)
 }
 
-// held by a test, a tool goes on when it is told to.
+// held by a test, a tool goes on on request.
 type heldTool struct{ begun, goOn chan struct{} }
 
 func (b *toolbox) hold(tool string) *heldTool {

@@ -87,7 +87,7 @@ func TestChecksFollowThePeriod(t *testing.T) {
 			awaitChecked(t, d, other.VolumeID, fsck.HowOnline, time.Now())
 			requireLeftAlone(t, d, own.VolumeID, other.VolumeID)
 
-			// Not in use, it is one whose period only its pool tells.
+			// Not in use, it is one whose period only its pool stores.
 			require.NoError(t, d.Unstage(t.Context(), own))
 			test.modify(t, d, own.VolumeID, shortPeriod.String())
 			awaitChecked(t, d, own.VolumeID, fsck.HowOffline, time.Now())
@@ -128,7 +128,7 @@ func modifyElsewhere(t *testing.T, d *harness.Driver, id, period string) {
 	require.NoError(t, opened.SetAttributes(id, attributes))
 }
 
-// TestChecksFindDamage has nobody ask.
+// TestChecksFindDamage runs without any request.
 func TestChecksFindDamage(t *testing.T) {
 	eachPool(t, func(t *testing.T, d *harness.Driver, claim *csiclient.Publication, fsType string) {
 		t.Helper()
@@ -198,7 +198,7 @@ func TestChecksForgetVolumes(t *testing.T) {
 		return slices.ContainsFunc(report.Volumes, func(v health.VolumeReport) bool { return v.ID == id })
 	}
 
-	for name, options := range map[string][]harness.Option{"deleted": nil, "deleted, of which no event tells": {pollingOnly}} {
+	for name, options := range map[string][]harness.Option{"deleted": nil, "deleted, without an event": {pollingOnly}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 

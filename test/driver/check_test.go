@@ -39,7 +39,7 @@ func askCheck(ctx context.Context, d *harness.Driver, id, how string) (*health.V
 	return health.NewClient(d.Conn()).Check(ctx, health.CheckRequest{VolumeID: id, How: how})
 }
 
-// requireCheck also requires that the driver tells of it afterwards, and that it
+// requireCheck also requires that the driver reports it afterwards, and that it
 // has left nothing behind.
 func requireCheck(t *testing.T, d *harness.Driver, claim *csiclient.Publication, verdict, how string) *health.VolumeCheck {
 	t.Helper()
@@ -53,13 +53,13 @@ func requireCheck(t *testing.T, d *harness.Driver, claim *csiclient.Publication,
 	require.Positive(t, found.Took)
 	require.Equal(t, verdict == fsck.VerdictClean, found.Detail == "", found.Detail)
 
-	told := reportOf(t, d, claim.VolumeID).Check
-	require.NotNil(t, told)
-	require.Equal(t, verdict, told.Verdict)
-	require.True(t, found.At.Equal(told.At), "%s %s", found.At, told.At)
+	reported := reportOf(t, d, claim.VolumeID).Check
+	require.NotNil(t, reported)
+	require.Equal(t, verdict, reported.Verdict)
+	require.True(t, found.At.Equal(reported.At), "%s %s", found.At, reported.At)
 
 	if verdict == fsck.VerdictClean {
-		require.True(t, told.CleanAt.Equal(told.At))
+		require.True(t, reported.CleanAt.Equal(reported.At))
 	}
 
 	requireNoScratch(t, d)
@@ -411,8 +411,8 @@ func TestWhatIsGoneIsNotDamaged(t *testing.T) {
 		_, err := d.NodeGetVolumeHealth(t.Context(), &csi.NodeGetVolumeHealthRequest{VolumeId: claim.VolumeID})
 		require.Equal(c, codes.NotFound, status.Code(err))
 
-		for _, told := range reportOf(t, d, claim.VolumeID).Conditions {
-			require.NotEqual(c, "node", told.View, told.Reason)
+		for _, reported := range reportOf(t, d, claim.VolumeID).Conditions {
+			require.NotEqual(c, "node", reported.View, reported.Reason)
 		}
 	}, soon, 10*time.Millisecond)
 }

@@ -255,7 +255,7 @@ func TestTheRetryJoins(t *testing.T) {
 	require.Equal(t, before+1, after)
 }
 
-// TestAStopWaitsForNoWindow: what was asked for is done at once, for good.
+// TestAStopWaitsForNoWindow: the requested change is made at once, durably.
 func TestAStopWaitsForNoWindow(t *testing.T) {
 	namespace.NeedRoot(t)
 

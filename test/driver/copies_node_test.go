@@ -112,7 +112,7 @@ func TestCopiesStandSideBySide(t *testing.T) {
 }
 
 // TestCopiesThatAreOnlyRead are as large as they were asked to be, and have had
-// their log replayed, though nobody may write them.
+// their log replayed, although they are read-only.
 func TestCopiesThatAreOnlyRead(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
@@ -164,7 +164,7 @@ func (powerless) Run(_ context.Context, command filesystem.Command) (filesystem.
 }
 
 // TestCopyWhoseUUIDWasBegun has the power fail in the middle of a first staging,
-// and copies what is left of that. Of the other filesystems a UUID has no middle.
+// and copies the remainder. Of the other filesystems a UUID has no middle.
 func TestCopyWhoseUUIDWasBegun(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()

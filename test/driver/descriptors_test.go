@@ -65,7 +65,7 @@ func TestNothingIsTakenForAbsentWithoutDescriptors(t *testing.T) {
 
 			check := func() { requireBlock(t, claim) }
 			if name == "direct" {
-				check = func() { require.FileExists(t, mountInfoOf(d, claim), "what the runtime was told is gone") }
+				check = func() { require.FileExists(t, mountInfoOf(d, claim), "the runtime's file is gone") }
 			} else {
 				writeBlock(t, claim)
 			}

@@ -26,7 +26,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-// eager is a driver that looks at volumes, and checks them, as often as it can, and
+// eager is a driver that probes volumes, and checks them, as often as it can, and
 // says in its log what it does.
 func eager(heard *logs.Buffer) harness.Option {
 	return func(c *driver.Config) {
@@ -151,7 +151,7 @@ func tryToTouch(t *testing.T, d *harness.Driver, claim *csiclient.Publication) {
 	expandController(t, d, claim, larger)
 
 	for _, path := range []string{claim.StagingPath, claim.TargetPath} {
-		_ = expandNode(t, d, claim, path, larger) // the guest's to grow, or nobody's
+		_ = expandNode(t, d, claim, path, larger) // the guest's to grow, or of no mount
 	}
 
 	_, err := d.DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: claim.VolumeID})
@@ -189,7 +189,7 @@ func tryToCopy(t *testing.T, d *harness.Driver, claim *csiclient.Publication, in
 }
 
 // TestDirectWithoutRecords loses the state directory while a guest has the volume,
-// which nobody mounts or reads then. What is left can be taken away.
+// which no process mounts or reads then. What is left can be taken away.
 func TestDirectWithoutRecords(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
@@ -342,7 +342,7 @@ func TestDirectEndsChecks(t *testing.T) {
 		VolumeId: claim.VolumeID, StagingTargetPath: claim.StagingPath, VolumeCapability: claim.Capability, VolumeContext: claim.VolumeContext,
 	})
 	require.NoError(t, err)
-	require.False(t, ended.Load(), "until now it is in nobody's way")
+	require.False(t, ended.Load(), "until now it blocks no other call")
 	require.NoError(t, os.MkdirAll(filepath.Dir(claim.TargetPath), 0o750))
 
 	_, err = taken.NodePublishVolume(t.Context(), &csi.NodePublishVolumeRequest{

@@ -140,7 +140,7 @@ func TestClaimIsAskedOnce(t *testing.T) {
 	d.Restart(t)
 	same()
 
-	// What is made anew is decided anew.
+	// A new volume gets a new decision.
 	deleteVolume(t, d, made["direct"].VolumeID)
 
 	_, err := d.CreateVolume(t.Context(), aDirectVolume("direct", forClaim("direct", class)))

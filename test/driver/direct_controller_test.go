@@ -77,8 +77,8 @@ func TestDirectParameter(t *testing.T) {
 				return
 			}
 
-			value, told := made.GetVolume().GetVolumeContext()[keyDirect]
-			require.Equal(t, test.want, told)
+			value, reported := made.GetVolume().GetVolumeContext()[keyDirect]
+			require.Equal(t, test.want, reported)
 			require.Equal(t, test.want, value == "true")
 			require.NotContains(t, made.GetVolume().GetVolumeContext(), "skip-hostmount")
 		})

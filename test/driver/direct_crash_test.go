@@ -31,7 +31,7 @@ func rebirths() map[string]func(t *testing.T, d *harness.Driver) {
 	}
 }
 
-// TestDirectOutlivesTheDriver ends it after each step of a volume's life, and where
+// TestDirectOutlivesTheDriver ends it after each step of a volume's lifecycle, and where
 // it would be in the middle of one. The guest notices nothing, and the CO's next
 // call is what it would have been.
 func TestDirectOutlivesTheDriver(t *testing.T) {
@@ -54,7 +54,7 @@ func TestDirectOutlivesTheDriver(t *testing.T) {
 
 			require.NoError(t, d.Publish(t.Context(), claim))
 
-			told := tree(t, d.Config.DirectVolumeRoot, claim.TargetPath)
+			reported := tree(t, d.Config.DirectVolumeRoot, claim.TargetPath)
 			same := func(beside ...string) {
 				t.Helper()
 
@@ -64,7 +64,7 @@ func TestDirectOutlivesTheDriver(t *testing.T) {
 					delete(now, path)
 				}
 
-				require.Equal(t, told, now)
+				require.Equal(t, reported, now)
 				require.Equal(t, device, deviceOf(t, d, claim))
 				require.NotNil(t, listed(t, d, claim), "the driver does not list the volume among the assigned")
 			}
@@ -74,7 +74,7 @@ func TestDirectOutlivesTheDriver(t *testing.T) {
 			require.NoError(t, d.Publish(t.Context(), claim))
 			same()
 
-			// Killed before the target was mounted, which nobody has taken yet.
+			// Killed before the target was mounted, which is still free.
 			unmount(t, claim.TargetPath)
 			reborn(t, d)
 			require.Nil(t, listed(t, d, claim), "the driver lists the volume among the assigned")
@@ -118,7 +118,7 @@ func outlivesTaken(t *testing.T, d *harness.Driver, claim *csiclient.Publication
 	require.NoError(t, d.Publish(t.Context(), claim))
 	stays()
 
-	// What the runtime was told is brought back by a start, and by a call.
+	// The runtime's file is restored by a start, and by a call.
 	for name, lose := range map[string]func(){
 		"file":   func() { require.NoError(t, os.Remove(mountInfoOf(d, claim))) },
 		"spoilt": func() { writeFile(t, mountInfoOf(d, claim), "{") },

@@ -19,7 +19,7 @@ import (
 )
 
 // TestForgedFilesMeanNothing has the user of an ordinary volume write what a
-// runtime would be told, about somebody else's device.
+// runtime would get, about the device of another volume.
 func TestForgedFilesMeanNothing(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
@@ -75,7 +75,7 @@ func TestForgedFilesMeanNothing(t *testing.T) {
 			s.sawNothing(t)
 			guestSays(t, d, victim, smallUsage())
 
-			// It was asked about its own volume, by what the driver has told.
+			// It was asked about its own volume, by the driver's file.
 			for _, request := range shim.Requests()[asked:] {
 				require.Contains(t, request.URI, filepath.Base(device))
 			}
@@ -108,7 +108,7 @@ func TestForgedFileAtTheTarget(t *testing.T) {
 	fileHolds(t, path, "forged")
 }
 
-// victim is a directory that symlinks point to, and nobody may touch.
+// victim is a directory that symlinks point to, and the driver must not change.
 type victim struct {
 	path   string
 	before map[string]string
@@ -200,7 +200,7 @@ func TestSymlinkInAnEntrysPlace(t *testing.T) {
 	}
 }
 
-// TestUnsafeRoot is of one that somebody else could have made, or can change.
+// TestUnsafeRoot is of one that another user could have made, or can change.
 func TestUnsafeRoot(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
@@ -252,7 +252,7 @@ func TestUnsafeRoot(t *testing.T) {
 			require.NoError(t, os.RemoveAll(root))
 			spoil.do(t, root, v)
 
-			// It can't be taken away where it might be somebody else's.
+			// It can't be taken away where it might be of another owner.
 			fails(t, d.Unpublish(t.Context(), claim), codes.FailedPrecondition, root, spoil.word)
 			d.Restart(t)
 			require.NoError(t, os.Remove(root))
@@ -280,8 +280,8 @@ func TestSymlinksAreNotCleared(t *testing.T) {
 	v.untouched(t)
 }
 
-// TestNestedDirectoryIsLeftAlone is of an entry in which somebody has put more than
-// runtimes do.
+// TestNestedDirectoryIsLeftAlone is of an entry that contains more than
+// runtimes write.
 func TestNestedDirectoryIsLeftAlone(t *testing.T) {
 	d := directDriver(t)
 	claim := directClaim(t, d)

@@ -113,7 +113,7 @@ func said(status int, body string) func(*testing.T, *csiclient.Publication, *gue
 func recovers(t *testing.T, d *harness.Driver, claim *csiclient.Publication, shim *guest.Shim) {
 	t.Helper()
 
-	// A new one in the place of one that was killed.
+	// A new one instead of one that was killed.
 	shim.Stop()
 	guest.StartShim(t, d.Config.ShimRoots[0], claim.VolumeID).SetUsage(t, smallUsage())
 
@@ -123,7 +123,7 @@ func recovers(t *testing.T, d *harness.Driver, claim *csiclient.Publication, shi
 }
 
 // TestDirectStatsAreLookedAt has a relist find out about the guest, without
-// anybody asking for a usage. A guest that hangs does not make the look hang.
+// any request for a usage. A guest that hangs does not make the probe hang.
 func TestDirectStatsAreLookedAt(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
@@ -205,7 +205,7 @@ func TestDirectStatsByKataRuntime(t *testing.T) {
 	claim := directClaim(t, d)
 	require.NoError(t, d.Publish(t.Context(), claim))
 	guestIsSilent(t, d, claim, 64*mib)
-	require.Empty(t, kata.Calls(t), "there is nobody to ask yet")
+	require.Empty(t, kata.Calls(t), "there is no shim to ask yet")
 	take(t, d, claim, sandbox)
 	guestSays(t, d, claim, smallUsage())
 
@@ -246,7 +246,7 @@ func TestDirectWithoutItsProgram(t *testing.T) {
 }
 
 // TestDirectResize asks the guest to grow, which may go wrong in all ways. The host
-// never does it in its place.
+// never does it instead.
 func TestDirectResize(t *testing.T) {
 	d := directDriver(t)
 
@@ -301,7 +301,7 @@ func TestDirectResize(t *testing.T) {
 			require.Zero(t, listed(t, d, claim).PendingBytes)
 			require.EqualValues(t, larger, deviceOf(t, d, claim).SizeBytes)
 
-			// Nobody has to be asked for what is done.
+			// A finished step needs no request.
 			shim.Stop()
 			require.NoError(t, expandNode(t, d, claim, claim.TargetPath, larger))
 			s.sawNothing(t)
@@ -343,11 +343,11 @@ func TestDirectResizeSays(t *testing.T) {
 	}, resizes(shim)[2])
 	guestSays(t, d, claim, smallUsage())
 
-	// Not the last: a look may have begun, which tries today's words first.
+	// Not the last: a probe may have begun, which tries today's words first.
 	require.Contains(t, shim.Requests(), guest.Request{Method: http.MethodPut, URI: "/fs-stats", Body: fmt.Sprintf(`{"block-device":%q}`, device)})
 }
 
-// TestDirectReaderIsNotResized is of a guest that can't write: nobody asks it to.
+// TestDirectReaderIsNotResized is of a guest that can't write: it gets no request.
 func TestDirectReaderIsNotResized(t *testing.T) {
 	d := directDriver(t)
 	claim := directClaim(t, d)

@@ -118,7 +118,7 @@ func (l *directLife) mountedNowhere(t *testing.T) {
 	}
 }
 
-// publish says where the device is to all who have to know, and to nobody else.
+// publish says where the device is to its two readers only.
 func (l *directLife) publish(t *testing.T) {
 	t.Helper()
 	require.NoError(t, l.Publish(t.Context(), l.claim))
@@ -165,7 +165,7 @@ func stagedUsageWhilePublished(t *testing.T, l *directLife) {
 }
 
 // sealed requires a filesystem of its own in the target's place, which only root
-// may look into and nobody may write.
+// may read and no user may write.
 func (l *directLife) sealed(t *testing.T) {
 	t.Helper()
 
@@ -227,7 +227,7 @@ func (l *directLife) live(t *testing.T) {
 	guestIsSilent(t, l.Driver, l.claim, l.larger)
 }
 
-// say has the guest tell of its filesystem, and the driver pass it on.
+// say has the guest report its filesystem, and the driver pass it on.
 func (l *directLife) say(t *testing.T, shim *guest.Shim, vm *machine) {
 	t.Helper()
 
@@ -320,7 +320,7 @@ func TestDirectGrowsAtRest(t *testing.T) {
 	for _, fsType := range []string{"ext4", "xfs", "btrfs"} {
 		for _, end := range []string{"unmounted", "crashed"} {
 			if fsType == "btrfs" && end == "crashed" {
-				continue // it can't be told to give up
+				continue // it can't be cancelled
 			}
 
 			t.Run(fsType+end, func(t *testing.T) {

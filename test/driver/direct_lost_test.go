@@ -18,7 +18,7 @@ import (
 )
 
 // TestDirectIsKeptByItsGuest lets go of a volume whose guest has the device open
-// still: nobody else gets it before the guest has gone.
+// still: no other volume gets it before the guest has gone.
 func TestDirectIsKeptByItsGuest(t *testing.T) {
 	d := directDriver(t)
 	claim := directClaim(t, d)
@@ -45,7 +45,7 @@ func TestDirectIsKeptByItsGuest(t *testing.T) {
 }
 
 // TestDirectLosesItsDevice takes a volume's device away, whose number is the next
-// image's: the runtime is not told of it any more, be it found by the driver as it
+// image's: the runtime's file is removed, be it found by the driver as it
 // runs or when it starts.
 func TestDirectLosesItsDevice(t *testing.T) {
 	namespace.NeedRoot(t)
@@ -75,9 +75,9 @@ func TestDirectLosesItsDevice(t *testing.T) {
 
 			require.Eventually(t, func() bool {
 				_, err := os.Stat(filepath.Join(claim.TargetPath, "csiPlugin.json"))
-				_, told := os.Stat(entryOf(d, claim))
+				_, reported := os.Stat(entryOf(d, claim))
 
-				return os.IsNotExist(err) && os.IsNotExist(told)
+				return os.IsNotExist(err) && os.IsNotExist(reported)
 			}, soon, often)
 
 			if !claim.ReadOnly {
@@ -136,7 +136,7 @@ func TestDirectIsForged(t *testing.T) {
 	}
 }
 
-// TestDirectTargetIsTooLong asks for a path that a runtime can't be told of.
+// TestDirectTargetIsTooLong asks for a path that is too long for a runtime.
 func TestDirectTargetIsTooLong(t *testing.T) {
 	d := directDriver(t)
 	claim := directClaim(t, d)

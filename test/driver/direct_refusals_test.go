@@ -38,7 +38,7 @@ func readOnlyDevice(t *testing.T, d *harness.Driver, claim *csiclient.Publicatio
 	return loop.Status{}
 }
 
-// assignedReadOnly requires that a guest is told so, in both files, and could not
+// assignedReadOnly requires that a guest reads so in both files, and could not
 // write if it tried.
 func assignedReadOnly(t *testing.T, d *harness.Driver, claim *csiclient.Publication, device loop.Status, options ...string) {
 	t.Helper()
@@ -50,10 +50,10 @@ func assignedReadOnly(t *testing.T, d *harness.Driver, claim *csiclient.Publicat
 		`{"volume-type":"directvol","device":%q,"fstype":"ext4","options":[%s]}`,
 		device.Path, `"`+strings.Join(options, `","`)+`"`))
 
-	told := listed(t, d, claim)
-	require.True(t, told.ReadOnly)
-	require.Equal(t, device.Path, told.Device)
-	require.Equal(t, options, told.Options)
+	reported := listed(t, d, claim)
+	require.True(t, reported.ReadOnly)
+	require.Equal(t, device.Path, reported.Device)
+	require.Equal(t, options, reported.Options)
 
 	require.True(t, device.ReadOnly, "want: the device is read-only")
 	require.ErrorIs(t, writeDevice(device.Path), unix.EPERM)
@@ -187,7 +187,7 @@ func TestDirectMountGroup(t *testing.T) {
 	vm.shutDown()
 }
 
-// TestDirectHostPaths tells of devices by the paths that they have on the host.
+// TestDirectHostPaths names devices by the paths that they have on the host.
 func TestDirectHostPaths(t *testing.T) {
 	d := directDriver(t, func(c *driver.Config) { c.HostPathMap = []string{"/dev=/host/dev"} })
 	claim := directClaim(t, d)
@@ -197,14 +197,14 @@ func TestDirectHostPaths(t *testing.T) {
 	shim.SetUsage(t, smallUsage())
 	guestSays(t, d, claim, smallUsage())
 
-	told := "/host" + deviceOf(t, d, claim).Path
-	require.Equal(t, told, listed(t, d, claim).Device)
-	fileHolds(t, mountInfoOf(d, claim), fmt.Sprintf(`{"volume-type":"directvol","device":%q,"fstype":"ext4"}`, told))
+	reported := "/host" + deviceOf(t, d, claim).Path
+	require.Equal(t, reported, listed(t, d, claim).Device)
+	fileHolds(t, mountInfoOf(d, claim), fmt.Sprintf(`{"volume-type":"directvol","device":%q,"fstype":"ext4"}`, reported))
 	fileHolds(t, filepath.Join(claim.TargetPath, "csiPlugin.json"), fmt.Sprintf(
-		`{"device":%q,"volumeType":"block","targetPath":%q,"fsType":"ext4"}`, told, claim.TargetPath))
+		`{"device":%q,"volumeType":"block","targetPath":%q,"fsType":"ext4"}`, reported, claim.TargetPath))
 	require.Contains(t, shim.Requests()[0].URI, "path=%2Fhost%2Fdev%2Floop")
 
-	// A guest knows its device by the name that it was told, whatever others will be.
+	// A guest knows its device by the name in its file, whatever others will be.
 	d.Restart(t, func(c *driver.Config) { c.HostPathMap = nil })
 	taken(t, d, claim, sandbox)
 	guestSays(t, d, claim, smallUsage())
@@ -213,7 +213,7 @@ func TestDirectHostPaths(t *testing.T) {
 	guestSays(t, d, claim, smallUsage())
 }
 
-// TestDirectRefusals are of what two kernels would destroy, or nobody could give to
+// TestDirectRefusals are of what two kernels would destroy, or what cannot be assigned to
 // a guest.
 func TestDirectRefusals(t *testing.T) {
 	d := directDriver(t)
@@ -274,7 +274,7 @@ func TestDirectIsForOneTarget(t *testing.T) {
 			claim := newVolume(t, d, request)
 
 			if mode == readerOnly {
-				// Somebody has to have made its filesystem.
+				// Its filesystem must exist.
 				attachAndStage(t, d, claim)
 				takeDown(t, d, claim)
 			}

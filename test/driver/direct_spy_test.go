@@ -21,11 +21,11 @@ import (
 	"github.com/touchstone-csi/touchstone/test/harness"
 )
 
-// spy knows whether anybody reads or writes a volume's device, or reads its image:
+// spy records whether any process reads or writes a volume's device, or reads its image:
 // a tool, the driver or, for a mount, the kernel.
 type spy struct {
-	// image and devices are told of what is done with those by anybody on the
-	// machine, and here of what is read beneath the same mount, which no other mount
+	// image and devices report every access by any process of the
+	// machine, and here every read beneath the same mount, which no other mount
 	// namespace has.
 	image, devices, here *watched
 
@@ -36,7 +36,7 @@ type spy struct {
 	disturbed bool
 }
 
-// watch begins to look at what is done with the volume.
+// watch begins to record accesses to the volume.
 func watch(t *testing.T, d *harness.Driver, claim *csiclient.Publication) *spy {
 	t.Helper()
 
@@ -55,7 +55,7 @@ func watch(t *testing.T, d *harness.Driver, claim *csiclient.Publication) *spy {
 	return s
 }
 
-// watched is a fanotify group that tells of files by their handles. No event brings
+// watched is a fanotify group that reports files by their handles. No event brings
 // a descriptor with it, which would keep a device busy.
 type watched struct {
 	group   int
@@ -143,19 +143,19 @@ func (s *spy) counters(t *testing.T) map[string][]string {
 	return found
 }
 
-// sawNothing requires that nobody did anything since the last time.
+// sawNothing requires that there was no access since the last time.
 func (s *spy) sawNothing(t *testing.T) {
 	t.Helper()
 
-	// First: whoever is behind them has opened the device before.
+	// First: their process has opened the device before.
 	now := s.counters(t)
 
 	if who := s.events(t); who != nil {
-		require.Fail(t, "somebody has read the volume", "%v", who)
+		require.Fail(t, "a process has read the volume", "%v", who)
 	}
 
 	if s.disturbed {
-		t.Log("another program has opened the device, whose counters tell nothing")
+		t.Log("another program has opened the device, whose counters prove nothing")
 
 		s.before, s.disturbed = now, false
 	}
@@ -179,7 +179,7 @@ func (s *spy) events(t *testing.T) []string {
 
 	for _, each := range onDevices {
 		ours, ended := lineage(each.pid)
-		// Tools end at once. So do other programs, which look at all devices of the
+		// Tools end at once. So do other programs, which read all devices of the
 		// machine, but not from here.
 		ours = ours || ended && slices.ContainsFunc(here, func(d done) bool { return d.pid == each.pid })
 
@@ -194,8 +194,8 @@ func (s *spy) events(t *testing.T) []string {
 	return who
 }
 
-// lineage says whether a process comes of this one, or has ended, when nobody knows
-// that any more.
+// lineage says whether a process comes of this one, or has ended, when its parent is unknown
+// by then.
 func lineage(pid int) (ours, ended bool) {
 	for pid > 1 {
 		if pid == os.Getpid() {

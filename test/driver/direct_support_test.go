@@ -93,7 +93,7 @@ func statusOf(t *testing.T, number int) loop.Status {
 	return status
 }
 
-// machine is a guest that has mounted its volume: where nobody else sees it.
+// machine is a guest that has mounted its volume: where only it sees it.
 type machine struct {
 	tree *mount.Detached
 	root *os.File
@@ -178,7 +178,7 @@ func listed(t *testing.T, d *harness.Driver, claim *csiclient.Publication) *kata
 	return nil
 }
 
-// stagedUsage requires that staging paths tell the device's size and nothing more,
+// stagedUsage requires that staging paths report the device's size and nothing more,
 // and that nothing is the matter.
 func stagedUsage(t *testing.T, d *harness.Driver, claim *csiclient.Publication, bytes int64) {
 	t.Helper()
@@ -204,7 +204,7 @@ func guestSays(t *testing.T, d *harness.Driver, claim *csiclient.Publication, wa
 	awaitReasons(t, d, claim)
 }
 
-// guestIsSilent requires that only the device's size is told, and why no more.
+// guestIsSilent requires that only the device's size is reported, with the reason.
 func guestIsSilent(t *testing.T, d *harness.Driver, claim *csiclient.Publication, bytes int64) {
 	t.Helper()
 
@@ -215,7 +215,7 @@ func guestIsSilent(t *testing.T, d *harness.Driver, claim *csiclient.Publication
 	awaitReasons(t, d, claim, health.GuestStatsUnavailable)
 }
 
-// awaitReasons waits until just these are told of the volume.
+// awaitReasons waits until exactly these are reported for the volume.
 func awaitReasons(t *testing.T, d *harness.Driver, claim *csiclient.Publication, want ...health.Reason) {
 	t.Helper()
 

@@ -21,7 +21,7 @@ import (
 const callers = 8
 
 // crowd makes the same call several times at once, and requires each of them to
-// do it, or to be told to try again.
+// do it, or fail with a request to retry.
 func crowd(t *testing.T, calls ...func() error) {
 	t.Helper()
 
@@ -74,14 +74,14 @@ func TestDirectCallsAtOnce(t *testing.T) {
 		require.Len(t, mountsAt(t, claim.TargetPath), 1)
 		take(t, d, claim, sandbox)
 
-		told, err := os.Stat(mountInfoOf(d, claim))
+		reported, err := os.Stat(mountInfoOf(d, claim))
 		require.NoError(t, err)
 		crowd(t, publish, list, usage)
 
-		// Not even written anew.
+		// Not even written again.
 		now, err := os.Stat(mountInfoOf(d, claim))
 		require.NoError(t, err)
-		require.True(t, os.SameFile(told, now), "want: the file is the one that was there before")
+		require.True(t, os.SameFile(reported, now), "want: the file is the one that was there before")
 		taken(t, d, claim, sandbox)
 
 		crowd(t, unpublish, list, usage)

@@ -51,7 +51,7 @@ func inlineClaim(t *testing.T, d *harness.Driver, attributes map[string]string) 
 
 func small() map[string]string { return map[string]string{"size": "16Mi"} }
 
-// contents are the names in the pool's room for ephemeral volumes.
+// contents are the names in the pool's directory for ephemeral volumes.
 func contents(t *testing.T, d *harness.Driver) []string {
 	t.Helper()
 
@@ -296,7 +296,7 @@ func TestEphemeralConflicts(t *testing.T) {
 	require.NoError(t, d.Unpublish(t.Context(), claim))
 	fileHolds(t, filepath.Join(second.TargetPath, "data"), "second")
 
-	// A target that somebody else uses.
+	// A target that another volume uses.
 	third := inlineClaim(t, d, small())
 	third.TargetPath = second.TargetPath
 	fails(t, d.Publish(t.Context(), third), codes.FailedPrecondition)
@@ -321,7 +321,7 @@ func TestEphemeralAfterAReboot(t *testing.T) {
 			d.Restart(t)
 			gone(t, d, claim)
 
-			// Nor is its space promised any more, and the pod starts afresh.
+			// Its space is no longer provisioned, and the pod starts afresh.
 			require.NoError(t, d.Publish(t.Context(), claim))
 			require.NoFileExists(t, filepath.Join(claim.TargetPath, "data"))
 

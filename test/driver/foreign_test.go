@@ -82,7 +82,7 @@ func ofKind(name, backing string, size int64) *csi.CreateVolumeRequest {
 	return request
 }
 
-// fileOfNew makes a volume and returns a file in its place in the pool.
+// fileOfNew makes a volume and returns its file in the pool.
 func fileOfNew(t *testing.T, d *harness.Driver, name, backing string, size int64) string {
 	t.Helper()
 

@@ -46,8 +46,8 @@ func TestMountFlags(t *testing.T) {
 		fsType string
 		flag   string
 	}{
-		"nobody's":               {"ext4", "nosuchflag"},
-		"nobody's with value":    {"ext4", "nosuchflag=hunter2"},
+		"unknown":                {"ext4", "nosuchflag"},
+		"unknown with value":     {"ext4", "nosuchflag=hunter2"},
 		"a bad value":            {"ext4", "commit=hunter2"},
 		"another filesystem's":   {"xfs", "commit=5"},
 		"another device for it":  {"ext4", "journal_path=/dev/hunter2"},

@@ -274,7 +274,7 @@ func TestWhatIsNotBlankIsNotFormatted(t *testing.T) {
 			require.Equal(t, before, sumOf(t, image))
 			requireUnstaged(t, d, claim)
 
-			// As a raw block volume it can be used, and looked at.
+			// As a raw block volume it can be used, and probed.
 			claim.Capability = csiclient.BlockCapability(writer)
 			require.NoError(t, d.Stage(t.Context(), claim))
 			require.NoError(t, d.Publish(t.Context(), claim))
@@ -310,7 +310,7 @@ func TestAnotherFilesystemThanAsked(t *testing.T) {
 				fails(t, d.Stage(t.Context(), &wrong), codes.InvalidArgument, fsType, other)
 				requireUnstaged(t, d, claim)
 
-				// What the volume was made for is not told, but seen.
+				// The volume's filesystem is not configured, but detected.
 				wrong.VolumeContext = nil
 				fails(t, d.Stage(t.Context(), &wrong), codes.FailedPrecondition, fsType, other)
 				requireUnstaged(t, d, claim)
@@ -380,7 +380,7 @@ func TestTheFilesystemIsFixedWithoutStaging(t *testing.T) {
 	require.Zero(t, allocated(t, imageOf(d, claim.VolumeID)))
 }
 
-// TestARawVolumeHasNoFilesystem of its own: it has what somebody has made on it.
+// TestARawVolumeHasNoFilesystem of its own: it has what its user has made on it.
 func TestARawVolumeHasNoFilesystem(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()

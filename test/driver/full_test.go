@@ -26,7 +26,7 @@ func TestPoolRunsFullWhileCopying(t *testing.T) {
 
 	for name, parameters := range map[string]map[string]string{"image": nil, "directory": directoryBacked()} {
 		t.Run(name, func(t *testing.T) {
-			// What may be promised is not what runs out.
+			// The provisioning limit is not what runs out.
 			d := smallPool(t, 3*size-8*mib, func(c *driver.Config) { c.Overcommit = 100 })
 			capability := csiclient.BlockCapability(writer)
 

@@ -131,7 +131,7 @@ func TestAGroupIsAllOfItsMembers(t *testing.T) {
 	_, err = getGroup(t.Context(), d, group.GetGroupSnapshotId(), members)
 	fails(t, err, codes.NotFound, group.GetGroupSnapshotId())
 
-	// A member that is gone is gone for whoever still tries.
+	// A removed member is missing in every call.
 	deleteSnapshot(t, d, members[0])
 }
 
@@ -300,7 +300,7 @@ func TestAKilledGroupIsForgotten(t *testing.T) {
 	served, there := stalling(t)
 	d := harness.StartProcess(t, there)
 	ids := []string{oneBlock(t, d, "a"), oneBlock(t, d, "b")}
-	copying := stall(t, served, "images", slices.Max(ids)) // members are cut in this order
+	copying := stall(t, served, "images", slices.Max(ids)) // members are taken in this order
 	request := &csi.CreateVolumeGroupSnapshotRequest{Name: "g", SourceVolumeIds: ids}
 	client, left := d.Client, make(chan error, 1)
 
@@ -366,7 +366,7 @@ func TestAGroupThatIsReadStays(t *testing.T) {
 }
 
 // TestGroupsThatShareVolumes makes groups of the same volumes from many sides:
-// nobody waits for ever.
+// no process waits for ever.
 func TestGroupsThatShareVolumes(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()

@@ -55,7 +55,7 @@ func lost() []illness {
 			},
 		},
 		{
-			// The controller sees an image that is as large as promised.
+			// The controller sees an image that is as large as provisioned.
 			name: "replaced", evented: true, node: missing,
 			strike: func(t *testing.T, p *sufferer) {
 				p.kept = p.aside(t, p.image)
@@ -68,7 +68,7 @@ func lost() []illness {
 			},
 		},
 		{
-			name: "replaced for good", evented: true, node: missing,
+			name: "replaced permanently", evented: true, node: missing,
 			strike: func(t *testing.T, p *sufferer) {
 				takeDown(t, p.Driver, p.claim)
 				copyFile(t, p.image, p.aside(t, p.image))
@@ -96,7 +96,7 @@ func changed() []illness {
 
 	return []illness{
 		{
-			// The last bytes are free space; whoever has cut them off has also
+			// The last bytes are free space; the process that truncated them has also
 			// written the image.
 			name: "truncated and grown back", evented: true, node: truncated, controller: truncated,
 			beside: []health.Reason{health.FilesystemErrors},
@@ -170,8 +170,8 @@ func numberedFrom(number int) harness.Option {
 	}
 }
 
-// TestNumberOfALoopDeviceThatAnotherImageGets has somebody detach a raw block
-// volume, whose number the kernel then gives to another image: nobody who uses
+// TestNumberOfALoopDeviceThatAnotherImageGets detaches a raw block
+// volume, whose number the kernel then gives to another image: no user of
 // the volume may get at that, and to take the volume down is not to detach it.
 func TestNumberOfALoopDeviceThatAnotherImageGets(t *testing.T) {
 	namespace.NeedRoot(t)

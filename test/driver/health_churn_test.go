@@ -37,16 +37,16 @@ func newAlarms(behind slog.Handler) alarms {
 
 func (a alarms) Handle(ctx context.Context, record slog.Record) error {
 	if record.Message == "a condition has appeared" {
-		told := ""
+		reported := ""
 
 		record.Attrs(func(each slog.Attr) bool {
-			told += fmt.Sprintf("%s=%v ", each.Key, each.Value)
+			reported += fmt.Sprintf("%s=%v ", each.Key, each.Value)
 
 			return true
 		})
 
 		a.mu.Lock()
-		*a.sounded = append(*a.sounded, told)
+		*a.sounded = append(*a.sounded, reported)
 		a.mu.Unlock()
 	}
 
@@ -66,8 +66,8 @@ func (a alarms) all() []string {
 
 // of says whether a volume was said to have a condition.
 func (a alarms) of(id string, reason health.Reason) bool {
-	return slices.ContainsFunc(a.all(), func(told string) bool {
-		return strings.Contains(told, "subject="+id+" ") && strings.Contains(told, string(reason))
+	return slices.ContainsFunc(a.all(), func(reported string) bool {
+		return strings.Contains(reported, "subject="+id+" ") && strings.Contains(reported, string(reason))
 	})
 }
 
@@ -86,8 +86,8 @@ func churned() map[string]*csi.CreateVolumeRequest {
 	return kinds
 }
 
-// TestNoConditionUnderChurn looks at volumes as often as it can while all is done
-// to them that a CO does, and wants never to be told that anything is the matter.
+// TestNoConditionUnderChurn probes volumes as often as it can while all is done
+// to them that a CO does, and requires that no condition is reported.
 func TestNoConditionUnderChurn(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
@@ -183,7 +183,7 @@ func grow(t *testing.T, d *harness.Driver, claim *csiclient.Publication, size in
 		VolumeId: claim.VolumeID, VolumePath: claim.TargetPath, StagingTargetPath: claim.StagingPath, CapacityRange: required(size),
 	})
 	if code := status.Code(err); code == codes.FailedPrecondition {
-		return nil // the kernel lets nobody grow a mounted ext4 without CAP_SYS_RESOURCE
+		return nil // the kernel does not let a process grow a mounted ext4 without CAP_SYS_RESOURCE
 	}
 
 	return err

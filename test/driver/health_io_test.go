@@ -52,7 +52,7 @@ func TestHealthOfFailingImages(t *testing.T) {
 			beside: []health.Reason{health.ReadOnlyRemount},
 		},
 		{
-			// As where more was promised than the pool has.
+			// As in an overcommitted pool.
 			name: "ext4 without space below", served: true, evented: true, unpolled: true,
 			options: []harness.Option{holding(2 * time.Second)}, recurs: true,
 			strike: failSpace, cure: release, node: errors,
@@ -70,7 +70,7 @@ func TestHealthOfFailingImages(t *testing.T) {
 	})
 }
 
-// holding has a volume be sick for so long after its last I/O error.
+// holding keeps a volume unhealthy for so long after its last I/O error.
 func holding(hold time.Duration) harness.Option {
 	return func(c *driver.Config) { c.IOErrorHold = hold }
 }

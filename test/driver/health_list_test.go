@@ -72,7 +72,7 @@ func TestListOfSickVolumes(t *testing.T) {
 	require.Empty(t, idsOf(sickList(t, d, 2, all[len(all)-1])))
 }
 
-// TestConditionInEveryPageOfVolumes has each volume's condition told with that
+// TestConditionInEveryPageOfVolumes requires each volume's condition beside that
 // volume, wherever a page begins and whatever else its status says.
 func TestConditionInEveryPageOfVolumes(t *testing.T) {
 	namespace.NeedRoot(t)
@@ -102,7 +102,7 @@ func TestConditionInEveryPageOfVolumes(t *testing.T) {
 	awaitSick(t, d, sick)
 
 	for size := range int32(5) {
-		told := map[string]string{}
+		reported := map[string]string{}
 
 		for entry, err := range d.Volumes(t.Context(), size) {
 			require.NoError(t, err)
@@ -111,7 +111,7 @@ func TestConditionInEveryPageOfVolumes(t *testing.T) {
 			is := legacyIn(t, entry.GetStatus())
 			require.Equal(t, slices.Contains(sick, id), is.Abnormal)
 
-			told[id] = is.Message
+			reported[id] = is.Message
 
 			got, err := d.ControllerGetVolume(t.Context(), &csi.ControllerGetVolumeRequest{VolumeId: id})
 			require.NoError(t, err)
@@ -119,7 +119,7 @@ func TestConditionInEveryPageOfVolumes(t *testing.T) {
 			require.Equal(t, got.GetStatus().GetPublishedNodeIds(), entry.GetStatus().GetPublishedNodeIds())
 		}
 
-		require.Equal(t, wanted, told)
+		require.Equal(t, wanted, reported)
 	}
 }
 
@@ -136,10 +136,10 @@ func TestHealthOfWhatIsNotThere(t *testing.T) {
 		})
 	}
 
-	told, err := healthOf(claim.VolumeID)
+	reported, err := healthOf(claim.VolumeID)
 	require.NoError(t, err)
-	require.Equal(t, claim.VolumeID, told.GetVolumeHealth().GetVolumeId())
-	require.Empty(t, told.GetVolumeHealth().GetHealthStatuses())
+	require.Equal(t, claim.VolumeID, reported.GetVolumeHealth().GetVolumeId())
+	require.Empty(t, reported.GetVolumeHealth().GetHealthStatuses())
 
 	_, err = healthOf("")
 	fails(t, err, codes.InvalidArgument, "volume_id")

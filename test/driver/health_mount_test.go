@@ -74,7 +74,7 @@ func TestHealthOfFilesystems(t *testing.T) {
 			beside: []health.Reason{health.FilesystemErrors, health.ReadOnlyRemount},
 		},
 		{
-			// Nothing tells of it.
+			// No event reports it.
 			name: "xfs shut down", volume: formatted("xfs"), strike: goDown, cure: restage,
 			node: []health.Reason{health.DiskFailure}, beside: []health.Reason{health.ReadOnlyRemount},
 		},
@@ -137,7 +137,7 @@ func corruptInode(t *testing.T, p *sufferer) {
 
 	restage(t, p)
 
-	// Through the device, as a failing disk would have it: nobody has written the
+	// Through the device, as a failing disk would have it: no process has written the
 	// image.
 	const times = 16 // where an inode has its times
 
@@ -147,7 +147,7 @@ func corruptInode(t *testing.T, p *sufferer) {
 	require.ErrorIs(t, err, unix.EBADMSG)
 }
 
-// repair is what a person does who is told of damage.
+// repair is what an operator does about damage.
 func repair(t *testing.T, p *sufferer) {
 	t.Helper()
 	takeDown(t, p.Driver, p.claim)

@@ -23,7 +23,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-// abnormal requires that NodeGetVolumeStats answers for a sick volume: with a
+// abnormal requires that NodeGetVolumeStats answers for an unhealthy volume: with a
 // usage, and with a condition that names the reason.
 func abnormal(t *testing.T, d *harness.Driver, claim *csiclient.Publication, path string, reason health.Reason) {
 	t.Helper()
@@ -99,7 +99,7 @@ func TestAGrowthThatFailsIsNoForeignWrite(t *testing.T) {
 		fails(t, err, codes.ResourceExhausted)
 	}
 
-	// The kernel tells of one after the other.
+	// The kernel reports one after the other.
 	require.NoError(t, writeThrough(imageOf(d, other.VolumeID)))
 	require.Eventually(t, func() bool { return heard.of(other.VolumeID, health.FilesystemErrors) }, soon, 10*time.Millisecond)
 	require.False(t, heard.of(claim.VolumeID, health.FilesystemErrors), heard.all())
@@ -217,7 +217,7 @@ func TestNodeGetVolumeHealth(t *testing.T) {
 
 		fails(t, ask(&csi.NodeGetVolumeHealthRequest{}), codes.InvalidArgument, "volume_id")
 		fails(t, ask(&csi.NodeGetVolumeHealthRequest{VolumeId: "../etc"}), codes.InvalidArgument, "volume_id")
-		fails(t, ask(&csi.NodeGetVolumeHealthRequest{VolumeId: nobody}), codes.NotFound, nobody)
+		fails(t, ask(&csi.NodeGetVolumeHealthRequest{VolumeId: unknownVolume}), codes.NotFound, unknownVolume)
 		fails(t, ask(&csi.NodeGetVolumeHealthRequest{VolumeId: "no-uuid"}), codes.NotFound, "no-uuid")
 		fails(t, ask(&csi.NodeGetVolumeHealthRequest{VolumeId: claim.VolumeID, VolumePublishPath: "relative"}),
 			codes.InvalidArgument, "volume_publish_path")
@@ -286,7 +286,7 @@ func TestAnImageByAnotherName(t *testing.T) {
 	require.Eventually(t, func() bool { return len(reasonsOf(t, d, claim.VolumeID)) == 0 }, soon, 10*time.Millisecond)
 }
 
-// TestHealthOfWhatCouldNotBeStaged tells of a disk that fails so early that the
+// TestHealthOfWhatCouldNotBeStaged reports a disk that fails so early that the
 // volume never gets into use.
 func TestHealthOfWhatCouldNotBeStaged(t *testing.T) {
 	namespace.NeedRoot(t)
@@ -298,7 +298,7 @@ func TestHealthOfWhatCouldNotBeStaged(t *testing.T) {
 	bringUp(t, d, claim)
 	takeDown(t, d, claim)
 
-	// Not at its very begin, where a look for the filesystem would fail instead of
+	// Not at its very begin, where the detection of the filesystem would fail instead of
 	// its mount.
 	name, err := filepath.Rel(served.Path, imageOf(d, claim.VolumeID))
 	require.NoError(t, err)

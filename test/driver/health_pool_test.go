@@ -71,7 +71,7 @@ func TestHealthOfAReadOnlyPool(t *testing.T) {
 }
 
 // TestHealthOfAHiddenPool mounts something else over the pool: whatever is made
-// in its rooms then, nobody finds.
+// in its directories then, is not found.
 func TestHealthOfAHiddenPool(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
@@ -104,7 +104,7 @@ func TestHealthOfAPoolWhoseFilesystemMetAnError(t *testing.T) {
 }
 
 // TestHealthOfAHangingPool has one of two pools give no answer: it and its
-// volumes are told of, and nothing else waits for it. (Only the tools of an ext4
+// volumes are reported, and nothing else waits for it. (Only the tools of an ext4
 // do: they ask each loop device that is mounted anywhere for its file.)
 func TestHealthOfAHangingPool(t *testing.T) {
 	namespace.NeedRoot(t)
@@ -131,7 +131,7 @@ func TestHealthOfAHangingPool(t *testing.T) {
 		node: []health.Reason{health.ProbeTimedOut}, controller: []health.Reason{health.ProbeTimedOut},
 	})
 
-	// The other pool's volumes are looked at, used and made as always.
+	// The other pool's volumes are probed, used and created as always.
 	well.awaitWell(t)
 	require.NoError(t, os.Rename(well.image, well.aside(t, well.image)))
 	well.await(t, diagnosis{
@@ -175,7 +175,7 @@ func TestHealthOfADeadPool(t *testing.T) {
 }
 
 // TestHealthOfOneHangingImage has the image of one volume give no answer: the
-// volume beside it in the same pool is looked at, and served, as always.
+// volume beside it in the same pool is probed and served, as always.
 func TestHealthOfOneHangingImage(t *testing.T) {
 	namespace.NeedRoot(t)
 
@@ -190,7 +190,7 @@ func TestHealthOfOneHangingImage(t *testing.T) {
 	name, err := filepath.Rel(slow.served.Path, slow.image)
 	require.NoError(t, err)
 
-	// Only an event, here that of the image's new mode, has it looked at.
+	// Only an event, here that of the image's new mode, has it probed.
 	require.NoError(t, os.Chmod(slow.image, 0o640))
 	hang(t, slow.served, faults.Fault{Name: name, Ops: faults.Names, Hang: true})
 	slow.await(t, diagnosis{
@@ -286,8 +286,8 @@ func TestStateHasSpaceAgain(t *testing.T) {
 	storage(t, d, "")
 }
 
-// hang injects faults that leave requests without an answer, and has somebody ask
-// for something, so that it is known that they do.
+// hang injects faults that leave requests without an answer, and sends a request
+// to show that they do.
 func hang(t *testing.T, served *faults.Directory, fault faults.Fault) {
 	t.Helper()
 	served.Inject(t, fault)

@@ -50,7 +50,7 @@ func TestUsageAndConditionAgree(t *testing.T) {
 }
 
 // TestARepairIsKnownWithoutRelist waits for the end of a condition of which no event
-// tells, and asks for nothing that has the volume probed. It logs how long that took
+// reports, and asks for nothing that has the volume probed. It logs how long that took
 // (docs/volume-health.md), which is no verdict.
 func TestARepairIsKnownWithoutRelist(t *testing.T) {
 	namespace.NeedRoot(t)

@@ -16,10 +16,10 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/health"
 )
 
-// diagnosis is what is told of a volume.
+// diagnosis is what is reported for a volume.
 type diagnosis struct{ node, controller, beside []health.Reason }
 
-// await waits until both views tell of the volume what they have to, in both
+// await waits until both views report the expected conditions, in both
 // dialects.
 func (p *sufferer) await(t *testing.T, want diagnosis) {
 	t.Helper()
@@ -27,13 +27,13 @@ func (p *sufferer) await(t *testing.T, want diagnosis) {
 	require.EventuallyWithT(t, func(c *assert.CollectT) { p.isKnown(t.Context(), c, want) }, soon, 10*time.Millisecond)
 }
 
-// isKnown requires that both views tell it now.
+// isKnown requires that both views report it now.
 func (p *sufferer) isKnown(ctx context.Context, c require.TestingT, want diagnosis) {
 	node := p.ofNode(ctx, c)
-	node.tells(c, want.node, want.beside)
+	node.requireReasons(c, want.node, want.beside)
 
 	controller := p.ofController(ctx, c)
-	controller.tells(c, want.controller, nil)
+	controller.requireReasons(c, want.controller, nil)
 }
 
 func (p *sufferer) awaitWell(t *testing.T) {
@@ -41,8 +41,8 @@ func (p *sufferer) awaitWell(t *testing.T) {
 	p.await(t, diagnosis{})
 }
 
-// told is what one view tells of a volume.
-type told struct {
+// viewReport is what one view reports for a volume.
+type viewReport struct {
 	view    string
 	entries []*csi.VolumeHealth_VolumeHealthEntry
 	// legacy are the VolumeConditions that the calls of the view carry.
@@ -55,9 +55,9 @@ type condition struct {
 	message  string
 }
 
-// tells fails unless the view names all of wanted, nothing but those and beside,
+// requireReasons fails unless the view names all of wanted, nothing but those and beside,
 // each once and with its status, and the same in both dialects.
-func (s *told) tells(c require.TestingT, wanted, beside []health.Reason) {
+func (s *viewReport) requireReasons(c require.TestingT, wanted, beside []health.Reason) {
 	reasons := make([]health.Reason, 0, len(s.entries))
 	for _, entry := range s.entries {
 		reasons = append(reasons, health.Reason(entry.GetReason()))
@@ -85,14 +85,16 @@ func (s *told) tells(c require.TestingT, wanted, beside []health.Reason) {
 	}
 }
 
-func (s *told) String() string { return fmt.Sprintf("%s: %v, legacy %+v", s.view, s.entries, s.legacy) }
+func (s *viewReport) String() string {
+	return fmt.Sprintf("%s: %v, legacy %+v", s.view, s.entries, s.legacy)
+}
 
-func (p *sufferer) ofNode(ctx context.Context, c require.TestingT) *told {
+func (p *sufferer) ofNode(ctx context.Context, c require.TestingT) *viewReport {
 	answer, err := p.NodeGetVolumeHealth(ctx, &csi.NodeGetVolumeHealthRequest{VolumeId: p.claim.VolumeID})
 	require.NoError(c, err)
 	require.Equal(c, p.claim.VolumeID, answer.GetVolumeHealth().GetVolumeId())
 
-	found := &told{view: "node", entries: answer.GetVolumeHealth().GetHealthStatuses()}
+	found := &viewReport{view: "node", entries: answer.GetVolumeHealth().GetHealthStatuses()}
 
 	for _, path := range []string{p.claim.StagingPath, p.claim.TargetPath} {
 		stats, err := p.NodeGetVolumeStats(ctx, &csi.NodeGetVolumeStatsRequest{VolumeId: p.claim.VolumeID, VolumePath: path})
@@ -109,18 +111,18 @@ func (p *sufferer) ofNode(ctx context.Context, c require.TestingT) *told {
 	return found
 }
 
-func (s *told) inaccessible() bool {
+func (s *viewReport) inaccessible() bool {
 	return slices.ContainsFunc(s.entries, func(e *csi.VolumeHealth_VolumeHealthEntry) bool {
 		return e.GetStatus() != csi.VolumeHealthErrorType_DEGRADED
 	})
 }
 
-func (p *sufferer) ofController(ctx context.Context, c require.TestingT) *told {
+func (p *sufferer) ofController(ctx context.Context, c require.TestingT) *viewReport {
 	answer, err := p.ControllerGetVolumeHealth(ctx, &csi.ControllerGetVolumeHealthRequest{VolumeId: p.claim.VolumeID})
 	require.NoError(c, err)
 	require.Equal(c, p.claim.VolumeID, answer.GetVolumeHealth().GetVolumeId())
 
-	found := &told{view: "controller", entries: answer.GetVolumeHealth().GetHealthStatuses()}
+	found := &viewReport{view: "controller", entries: answer.GetVolumeHealth().GetHealthStatuses()}
 
 	listed, err := p.ControllerListVolumeHealth(ctx, &csi.ControllerListVolumeHealthRequest{})
 	require.NoError(c, err)

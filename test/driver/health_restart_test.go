@@ -15,8 +15,8 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-// TestHealthIsKnownAtTheStart ends a driver while volumes are sick, and makes
-// others sick while it is down: the first answer of the next knows of all.
+// TestHealthIsKnownAtTheStart ends a driver while volumes are unhealthy, and makes
+// others unhealthy while it is down: the first answer of the next knows of all.
 func TestHealthIsKnownAtTheStart(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
@@ -99,7 +99,7 @@ func TestKilledWhileACheckHasItFrozen(t *testing.T) {
 	p.image = imageOf(p.Driver, p.claim.VolumeID)
 	bringUp(t, p.Driver, p.claim)
 	t.Cleanup(func() {
-		// Should the test have failed, nobody has to wait for ever.
+		// Should the test have failed, no process waits for ever.
 		p.served.Release(t)
 		_ = thaw(p.claim.StagingPath)
 	})

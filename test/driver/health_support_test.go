@@ -31,16 +31,16 @@ const (
 	never = time.Hour
 )
 
-// eventsOnly leaves relists out: what is known, an event has told.
+// eventsOnly leaves relists out: each observation comes from an event.
 func eventsOnly(c *driver.Config) { c.HealthRelistPeriod, c.HealthEventedRelistPeriod = never, never }
 
-// relists has both: what no event tells of is known by the next relist.
+// relists has both: what has no event is found by the next relist.
 func relists(c *driver.Config) { c.HealthRelistPeriod, c.HealthEventedRelistPeriod = often, often }
 
 // pollingOnly leaves events out, as --health-events=false does.
 func pollingOnly(c *driver.Config) { c.HealthPolling, c.HealthRelistPeriod = true, often }
 
-// sufferer is a volume in use that gets sick and well again.
+// sufferer is a volume in use that becomes unhealthy and healthy again.
 type sufferer struct {
 	*harness.Driver
 
@@ -54,7 +54,7 @@ type sufferer struct {
 	recur func() error
 }
 
-// illness is one way to get sick, and well again.
+// illness is one way to become unhealthy, and healthy again.
 type illness struct {
 	name string
 	// volume is what is asked for; nil is an ext4.
@@ -73,8 +73,8 @@ type illness struct {
 	// cure may be nil for what passes by itself.
 	cure func(t *testing.T, p *sufferer)
 
-	// node and controller are what each of the two has to tell, and beside is what
-	// may be told together with that.
+	// node and controller are what each of the two views must report, and beside is what
+	// may be reported together with that.
 	node, controller, beside []health.Reason
 	// polledNode is node where events are needed for a part of it.
 	polledNode []health.Reason
@@ -177,7 +177,7 @@ func (i *illness) admit(t *testing.T, way harness.Option) *sufferer {
 	return p
 }
 
-// awaitLook waits until all sources are connected and the node has had a look at
+// awaitLook waits until all sources are connected and the node has probed
 // the volume, since when nothing that happens to it is missed.
 func (p *sufferer) awaitLook(t *testing.T) {
 	t.Helper()
@@ -198,7 +198,7 @@ func (p *sufferer) awaitLook(t *testing.T) {
 		volume := report.Volumes[at]
 		require.NotEmpty(c, volume.Published)
 
-		// Of a directory no look has anything to show.
+		// A probe of a directory shows nothing.
 		require.True(c, volume.Usage != nil || volume.Backing == "directory")
 	}, soon, 10*time.Millisecond)
 }
@@ -294,7 +294,7 @@ func (p *sufferer) fail(t *testing.T, fault faults.Fault) {
 	p.served.Inject(t, fault)
 }
 
-// storage waits until the node tells just these reasons of its pools and its
+// storage waits until the node reports exactly these reasons for its pools and its
 // state, as "<status> <reason>", whose message names what it is about.
 func storage(t *testing.T, d *harness.Driver, named string, reasons ...health.Reason) {
 	t.Helper()

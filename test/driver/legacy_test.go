@@ -41,7 +41,7 @@ func TestClientOfBefore(t *testing.T) {
 	client := buildLegacy(t)
 	d := harness.Start(t)
 
-	sick := newVolume(t, d, &csi.CreateVolumeRequest{Name: "sick"})
+	sick := newVolume(t, d, &csi.CreateVolumeRequest{Name: "unhealthy"})
 	well := newVolume(t, d, &csi.CreateVolumeRequest{Name: "well"})
 
 	for _, claim := range []*csiclient.Publication{sick, well} {
@@ -56,16 +56,16 @@ func TestClientOfBefore(t *testing.T) {
 	}
 
 	require.Eventually(t, func() bool {
-		told := ask()
+		reported := ask()
 
-		return told.Listed[sick.VolumeID].Abnormal && told.Got[sick.VolumeID].Abnormal && told.Stats[sick.VolumeID].Abnormal
+		return reported.Listed[sick.VolumeID].Abnormal && reported.Got[sick.VolumeID].Abnormal && reported.Stats[sick.VolumeID].Abnormal
 	}, time.Minute, 10*time.Millisecond)
 
-	told := ask()
-	require.True(t, told.Controller)
-	require.True(t, told.Node)
+	reported := ask()
+	require.True(t, reported.Controller)
+	require.True(t, reported.Node)
 
-	for _, conditions := range []map[string]*legacyCondition{told.Listed, told.Got, told.Stats} {
+	for _, conditions := range []map[string]*legacyCondition{reported.Listed, reported.Got, reported.Stats} {
 		require.Len(t, conditions, 2)
 		require.Contains(t, conditions[sick.VolumeID].Message, "BackingFileMissing: ")
 		require.Equal(t, &legacyCondition{Message: "healthy"}, conditions[well.VolumeID])
@@ -73,18 +73,18 @@ func TestClientOfBefore(t *testing.T) {
 
 	require.NoError(t, os.Rename(image+".away", image))
 	require.Eventually(t, func() bool {
-		told := ask()
+		reported := ask()
 
-		return !told.Listed[sick.VolumeID].Abnormal && !told.Got[sick.VolumeID].Abnormal && !told.Stats[sick.VolumeID].Abnormal
+		return !reported.Listed[sick.VolumeID].Abnormal && !reported.Got[sick.VolumeID].Abnormal && !reported.Stats[sick.VolumeID].Abnormal
 	}, time.Minute, 10*time.Millisecond)
 
 	d.Restart(t, without("VOLUME_CONDITION"))
 
-	told = ask()
-	require.False(t, told.Controller)
-	require.False(t, told.Node)
+	reported = ask()
+	require.False(t, reported.Controller)
+	require.False(t, reported.Node)
 
-	for _, conditions := range []map[string]*legacyCondition{told.Listed, told.Got, told.Stats} {
+	for _, conditions := range []map[string]*legacyCondition{reported.Listed, reported.Got, reported.Stats} {
 		require.Equal(t, map[string]*legacyCondition{sick.VolumeID: nil, well.VolumeID: nil}, conditions)
 	}
 }
@@ -115,9 +115,9 @@ func askLegacy(t *testing.T, client string, d *harness.Driver, volumes ...string
 	answer, err := ask.Output()
 	require.NoError(t, err, problems.String())
 
-	var told legacyAnswers
+	var reported legacyAnswers
 
-	require.NoError(t, json.Unmarshal(answer, &told))
+	require.NoError(t, json.Unmarshal(answer, &reported))
 
-	return told
+	return reported
 }

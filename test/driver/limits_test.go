@@ -221,7 +221,7 @@ func TestAPodHasAVolumeTwice(t *testing.T) {
 	ruleIs(t, container, number, 0)
 }
 
-// TestThePodComesFromTheContext: a CSIDriver with podInfoOnMount tells it.
+// TestThePodComesFromTheContext: a CSIDriver with podInfoOnMount passes it.
 func TestThePodComesFromTheContext(t *testing.T) {
 	namespace.NeedRoot(t)
 
@@ -255,13 +255,13 @@ func TestAPodThatCannotBeFound(t *testing.T) {
 	number := loopsOf(t, d, claim.VolumeID)[0].Number
 	ruleIs(t, container, number, mib)
 
-	// A pod that has ended is in nobody's way.
+	// A pod that has ended blocks no other pod.
 	pods.End(t, podUID)
 	require.NoError(t, modify(t.Context(), d, claim.VolumeID, map[string]string{"readBytesPerSecond": "2097152"}))
 	d.Restart(t)
 	require.NoError(t, d.Unpublish(t.Context(), claim))
 
-	// Whoever is no pod has the volume without limits.
+	// A caller that is no pod has the volume without limits.
 	claim.TargetPath = filepath.Join(d.Config.KubeletDir, "elsewhere", "mount")
 	require.NoError(t, d.Publish(t.Context(), claim))
 }

@@ -171,7 +171,7 @@ func TestListRefuses(t *testing.T) {
 		"a space":                  {&csi.ListVolumesRequest{StartingToken: " "}, codes.Aborted},
 		"capitals":                 {&csi.ListVolumesRequest{StartingToken: strings.ToUpper(claim.VolumeID)}, codes.Aborted},
 		"longer than a field is":   {&csi.ListVolumesRequest{StartingToken: strings.Repeat("a", 129)}, codes.InvalidArgument},
-		"of a volume that is gone": {&csi.ListVolumesRequest{StartingToken: nobody}, codes.OK},
+		"of a volume that is gone": {&csi.ListVolumesRequest{StartingToken: unknownVolume}, codes.OK},
 		"beyond the last":          {&csi.ListVolumesRequest{StartingToken: claim.VolumeID}, codes.OK},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -135,12 +135,12 @@ func blocks(t *testing.T, stream func(yield func(csiclient.BlockMetadata, error)
 	}
 
 	require.LessOrEqual(t, end, capacity)
-	require.Positive(t, messages, "even an empty stream tells the capacity")
+	require.Positive(t, messages, "even an empty stream has the capacity")
 
 	return all
 }
 
-// apply puts what the tuples tell of now over before.
+// apply puts what the tuples name of now over before.
 func apply(before, now []byte, tuples []*csi.BlockMetadata) []byte {
 	result := make([]byte, len(now))
 	copy(result, before)
@@ -161,7 +161,7 @@ func sizesOf(tuples []*csi.BlockMetadata) (sum int64) {
 	return sum
 }
 
-// TestMetadata backs two snapshots up by what the streams tell, after their
+// TestMetadata backs two snapshots up from the streams, after their
 // volume is gone.
 func TestMetadata(t *testing.T) {
 	namespace.NeedRoot(t)
@@ -191,7 +191,7 @@ func TestMetadata(t *testing.T) {
 			require.True(t, bytes.Equal(now, apply(before, now, delta(0, 0))))
 			require.Equal(t, int64(5*mib), sizesOf(delta(0, 0)))
 
-			// However they are cut into messages, and wherever one goes on.
+			// However they are split into messages, and wherever one goes on.
 			for _, most := range []int32{1, 2, 1 << 30} {
 				require.Len(t, full(0, most), len(full(0, 0)))
 				require.Len(t, delta(0, most), len(delta(0, 0)))
@@ -344,7 +344,7 @@ func lastError(stream func(yield func(csiclient.BlockMetadata, error) bool)) err
 }
 
 // manyRanges is a snapshot with more ranges than a connection takes messages
-// that nobody reads: whoever streams one of each has to wait.
+// that no client reads: streaming one of each has to wait.
 func manyRanges(t *testing.T, d *harness.Driver) (snapshotID string, ranges int) {
 	t.Helper()
 

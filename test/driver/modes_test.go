@@ -111,7 +111,7 @@ func TestNodeKnowsOnlyWhatItIsTold(t *testing.T) {
 			require.NoError(t, controller.Detach(ctx, volume))
 			deleteVolume(t, controller, volume.VolumeID)
 
-			// Only the pool tells the node that there is no such volume.
+			// Only the pool shows the node that there is no such volume.
 			fails(t, node.Stage(ctx, claim), codes.NotFound, claim.VolumeID)
 		})
 	}
@@ -124,14 +124,14 @@ const (
 	nobodyID = 65534
 )
 
-// TestControllerNeedsNoPrivilege runs the test after this one as nobody, who may
+// TestControllerNeedsNoPrivilege runs the test after this one as an unprivileged user, who may
 // open no device.
 func TestControllerNeedsNoPrivilege(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
 	// Not t.TempDir, whose parents are closed to others.
-	dir, err := os.MkdirTemp("/tmp", "touchstone-nobody-") //nolint:usetesting // see above
+	dir, err := os.MkdirTemp("/tmp", "touchstone-unprivileged-") //nolint:usetesting // see above
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 	require.NoError(t, os.Chown(dir, nobodyID, nobodyID))

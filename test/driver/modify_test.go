@@ -126,7 +126,7 @@ func TestQueueIsInForce(t *testing.T) {
 
 			require.NoError(t, d.Unpublish(t.Context(), reader))
 
-			// Not even somebody who turns the knobs meanwhile survives a restart.
+			// Not even a change by hand in the meantime survives a restart.
 			_, err := queue.New(queue.DefaultSysBlock).Set(fmt.Sprint("loop", number), queue.Attributes{ReadAheadKiB: 1024, Scheduler: "none"})
 			require.NoError(t, err)
 			d.Restart(t)
@@ -166,7 +166,7 @@ func TestTheNextVolumeInheritsNothing(t *testing.T) {
 	require.Equal(t, "none", queueOf(t, number).Scheduler)
 }
 
-// TestARestartTidiesUp is the same with nobody to take the number.
+// TestARestartTidiesUp is the same where no image takes the number.
 func TestARestartTidiesUp(t *testing.T) {
 	namespace.NeedRoot(t)
 
@@ -261,7 +261,7 @@ func TestModifyChecksItsRequest(t *testing.T) {
 
 	fails(t, modify(t.Context(), d, "", some), codes.InvalidArgument, "volume_id")
 	fails(t, modify(t.Context(), d, "../../etc", some), codes.InvalidArgument, "volume_id")
-	fails(t, modify(t.Context(), d, "nobody", some), codes.NotFound, "nobody")
+	fails(t, modify(t.Context(), d, "unknown", some), codes.NotFound, "unknown")
 	fails(t, modify(t.Context(), d, claim.VolumeID, nil), codes.InvalidArgument, "mutable_parameters")
 	require.NoError(t, modify(t.Context(), d, claim.VolumeID, some))
 	deleteVolume(t, d, claim.VolumeID)

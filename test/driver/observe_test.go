@@ -62,7 +62,7 @@ func requireBlock(t *testing.T, claim *csiclient.Publication) {
 	require.Equal(t, "precious", string(readBlock(t, dataPath(claim))[:len("precious")]))
 }
 
-// unmount waits for the driver, which may just be looking at what is mounted there.
+// unmount waits for the driver, which may just be probing what is mounted there.
 func unmount(t *testing.T, path string) {
 	t.Helper()
 
@@ -90,7 +90,7 @@ func TestTargetUnmountedBehindTheDriver(t *testing.T) {
 		unmount(t, claim.TargetPath)
 		abnormal(t, d, claim, claim.TargetPath, health.VolumeUnmounted)
 
-		// Nobody has it any more, so even ReadWriteOncePod may go elsewhere.
+		// It is attached nowhere any more, so even ReadWriteOncePod may go elsewhere.
 		second := another(claim, "second")
 		require.NoError(t, d.Publish(t.Context(), second))
 		requireBlock(t, second)
@@ -226,7 +226,7 @@ func TestTargetOfAnotherType(t *testing.T) {
 		if claim.Capability.GetBlock() != nil {
 			require.NoError(t, os.Mkdir(claim.TargetPath, 0o700))
 		} else {
-			writeFile(t, claim.TargetPath, "somebody's")
+			writeFile(t, claim.TargetPath, "another's")
 		}
 
 		before := tree(t, claim.TargetPath)
@@ -378,8 +378,8 @@ func TestStatsAreTheVolumes(t *testing.T) {
 		}
 
 		other := *claim
-		other.VolumeID = nobody
-		fails(t, stats(t, d, &other, claim.TargetPath), codes.NotFound, nobody)
+		other.VolumeID = unknownVolume
+		fails(t, stats(t, d, &other, claim.TargetPath), codes.NotFound, unknownVolume)
 
 		answer, err := d.NodeGetVolumeStats(t.Context(), &csi.NodeGetVolumeStatsRequest{
 			VolumeId: claim.VolumeID, VolumePath: claim.TargetPath,

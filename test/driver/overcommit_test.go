@@ -133,7 +133,7 @@ func TestOvercommit(t *testing.T) {
 	_, err = createBlock(t, d, "thick", 60*mib, "thick")
 	require.NoError(t, err)
 
-	// Promised as often as is allowed, and yet the space is not there.
+	// Provisioned as often as is allowed, and yet the space is not there.
 	_, err = createBlock(t, d, "no", 8*mib, "thin")
 	fails(t, err, codes.ResourceExhausted)
 

@@ -55,7 +55,7 @@ func TestLifeInAnEmbeddedPool(t *testing.T) {
 			volume.up()
 			volume.down()
 
-			// Now nobody uses it, so it goes and comes back.
+			// Now it is unused, so it goes and comes back.
 			d.Stop()
 			require.Equal(t, []string{"mounted", "pool.img"}, names(t, hostDirectory(d)))
 			require.Empty(t, names(t, d.Pool()))
@@ -265,7 +265,7 @@ func TestCapacityOfAnEmbeddedPool(t *testing.T) {
 	require.Greater(t, before, int64(400*mib))
 	require.Less(t, before, int64(600*mib), "not what the XFS inside calls free")
 
-	// What is promised thick is taken from the host's space, which the image has
+	// Thick provisioning takes from the host's space, which the image has
 	// not got yet.
 	thick := newVolume(t, d, &csi.CreateVolumeRequest{
 		Name: "thick", CapacityRange: required(128 * mib), Parameters: map[string]string{"provisioning": "thick"},
@@ -314,7 +314,7 @@ func TestEmbeddedPoolIsOneNodes(t *testing.T) {
 	require.ErrorContains(t, err, poolImage(d))
 }
 
-// TestControllerAndNodeShareAnEmbeddedPool whoever comes first and whoever goes
+// TestControllerAndNodeShareAnEmbeddedPool whichever starts first and stops
 // last.
 func TestControllerAndNodeShareAnEmbeddedPool(t *testing.T) {
 	namespace.NeedRoot(t)

@@ -24,8 +24,8 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-// nobody is an id that could be a volume's.
-const nobody = "01890a5d-ac96-774b-bcce-b302099a8057"
+// unknownVolume is a valid id of no volume.
+const unknownVolume = "01890a5d-ac96-774b-bcce-b302099a8057"
 
 // call is an RPC with a request in which nothing required is missing.
 type call struct {
@@ -50,69 +50,69 @@ func calls(d *harness.Driver) []call {
 			[]string{"name", "volume_capabilities"},
 			codes.OK,
 		},
-		{"/csi.v1.Controller/DeleteVolume", &csi.DeleteVolumeRequest{VolumeId: nobody}, []string{"volume_id"}, codes.OK},
+		{"/csi.v1.Controller/DeleteVolume", &csi.DeleteVolumeRequest{VolumeId: unknownVolume}, []string{"volume_id"}, codes.OK},
 		{
 			"/csi.v1.Controller/ControllerPublishVolume",
-			&csi.ControllerPublishVolumeRequest{VolumeId: nobody, NodeId: harness.NodeID, VolumeCapability: capability},
+			&csi.ControllerPublishVolumeRequest{VolumeId: unknownVolume, NodeId: harness.NodeID, VolumeCapability: capability},
 			[]string{"volume_id", "node_id", "volume_capability"},
 			codes.NotFound,
 		},
 		{
 			"/csi.v1.Controller/ControllerUnpublishVolume",
-			&csi.ControllerUnpublishVolumeRequest{VolumeId: nobody, NodeId: harness.NodeID},
+			&csi.ControllerUnpublishVolumeRequest{VolumeId: unknownVolume, NodeId: harness.NodeID},
 			[]string{"volume_id"},
 			codes.OK,
 		},
 		{
 			"/csi.v1.Controller/ValidateVolumeCapabilities",
 			&csi.ValidateVolumeCapabilitiesRequest{
-				VolumeId: nobody, VolumeCapabilities: []*csi.VolumeCapability{capability},
+				VolumeId: unknownVolume, VolumeCapabilities: []*csi.VolumeCapability{capability},
 			},
 			[]string{"volume_id", "volume_capabilities"},
 			codes.NotFound,
 		},
-		{"/csi.v1.Controller/ControllerGetVolume", &csi.ControllerGetVolumeRequest{VolumeId: nobody}, []string{"volume_id"}, codes.NotFound},
+		{"/csi.v1.Controller/ControllerGetVolume", &csi.ControllerGetVolumeRequest{VolumeId: unknownVolume}, []string{"volume_id"}, codes.NotFound},
 		{
 			"/csi.v1.Controller/ControllerExpandVolume",
-			&csi.ControllerExpandVolumeRequest{VolumeId: nobody, CapacityRange: required(mib)},
+			&csi.ControllerExpandVolumeRequest{VolumeId: unknownVolume, CapacityRange: required(mib)},
 			[]string{"volume_id", "capacity_range"},
 			codes.NotFound,
 		},
 		{
 			"/csi.v1.Node/NodeStageVolume",
-			&csi.NodeStageVolumeRequest{VolumeId: nobody, StagingTargetPath: staging, VolumeCapability: capability},
+			&csi.NodeStageVolumeRequest{VolumeId: unknownVolume, StagingTargetPath: staging, VolumeCapability: capability},
 			[]string{"volume_id", "staging_target_path", "volume_capability"},
 			codes.NotFound,
 		},
 		{
 			"/csi.v1.Node/NodeUnstageVolume",
-			&csi.NodeUnstageVolumeRequest{VolumeId: nobody, StagingTargetPath: staging},
+			&csi.NodeUnstageVolumeRequest{VolumeId: unknownVolume, StagingTargetPath: staging},
 			[]string{"volume_id", "staging_target_path"},
 			codes.OK,
 		},
 		{
 			"/csi.v1.Node/NodePublishVolume",
 			&csi.NodePublishVolumeRequest{
-				VolumeId: nobody, StagingTargetPath: staging, TargetPath: target, VolumeCapability: capability,
+				VolumeId: unknownVolume, StagingTargetPath: staging, TargetPath: target, VolumeCapability: capability,
 			},
 			[]string{"volume_id", "target_path", "volume_capability"},
 			codes.FailedPrecondition,
 		},
 		{
 			"/csi.v1.Node/NodeUnpublishVolume",
-			&csi.NodeUnpublishVolumeRequest{VolumeId: nobody, TargetPath: target},
+			&csi.NodeUnpublishVolumeRequest{VolumeId: unknownVolume, TargetPath: target},
 			[]string{"volume_id", "target_path"},
 			codes.OK,
 		},
 		{
 			"/csi.v1.Node/NodeGetVolumeStats",
-			&csi.NodeGetVolumeStatsRequest{VolumeId: nobody, VolumePath: target},
+			&csi.NodeGetVolumeStatsRequest{VolumeId: unknownVolume, VolumePath: target},
 			[]string{"volume_id", "volume_path"},
 			codes.NotFound,
 		},
 		{
 			"/csi.v1.Node/NodeExpandVolume",
-			&csi.NodeExpandVolumeRequest{VolumeId: nobody, VolumePath: target},
+			&csi.NodeExpandVolumeRequest{VolumeId: unknownVolume, VolumePath: target},
 			[]string{"volume_id", "volume_path"},
 			codes.NotFound,
 		},
@@ -202,9 +202,9 @@ func TestIncompleteCapabilities(t *testing.T) {
 		"no access type":         {AccessMode: &csi.VolumeCapability_AccessMode{Mode: writer}},
 		"no access mode":         {AccessType: csiclient.BlockCapability(writer).GetAccessType()},
 		"UNKNOWN access mode":    csiclient.MountCapability(csi.VolumeCapability_AccessMode_UNKNOWN, ""),
-		"access mode of nobody":  csiclient.MountCapability(99, ""),
+		"unknown access mode":    csiclient.MountCapability(99, ""),
 		"negative access mode":   csiclient.BlockCapability(-1),
-		"filesystem of nobody":   csiclient.MountCapability(writer, "../ext4"),
+		"unknown filesystem":     csiclient.MountCapability(writer, "../ext4"),
 		"flag of another device": csiclient.MountCapability(writer, "", "loop=/dev/loop0"),
 		"remount":                csiclient.MountCapability(writer, "", "noatime,remount"),
 	}
@@ -265,28 +265,28 @@ func TestHostileIDs(t *testing.T) {
 		id      string
 		hostile bool
 	}{
-		"parent":            {"../x", true},
-		"up and up":         {"../../../../etc", true},
-		"the pool's rooms":  {"..", true},
-		"the room":          {".", true},
-		"absolute":          {"/etc/passwd", true},
-		"beneath a volume":  {kept.VolumeID + "/data", true},
-		"through a volume":  {kept.VolumeID + "/../" + kept.VolumeID, true},
-		"backslash":         {`..\x`, true},
-		"NUL":               {kept.VolumeID + "\x00", true},
-		"newline":           {kept.VolumeID + "\n", true},
-		"empty":             {"", true},
-		"a MiB":             {strings.Repeat("a", mib), true},
-		"129 bytes":         {strings.Repeat("a", 129), true},
-		"a volume's prefix": {kept.VolumeID[:35], false},
-		"capitals":          {strings.ToUpper(kept.VolumeID), false},
-		"braces":            {"{" + kept.VolumeID + "}", false},
-		"urn":               {"urn:uuid:" + kept.VolumeID, false},
-		"another version":   {"6ba7b810-9dad-11d1-80b4-00c04fd430c8", false},
-		"a space":           {" ", false},
-		"an option":         {"--help", false},
-		"the image":         {kept.VolumeID + ".img", false},
-		"no volume":         {nobody, false},
+		"parent":                 {"../x", true},
+		"up and up":              {"../../../../etc", true},
+		"the pool's directories": {"..", true},
+		"the directory":          {".", true},
+		"absolute":               {"/etc/passwd", true},
+		"beneath a volume":       {kept.VolumeID + "/data", true},
+		"through a volume":       {kept.VolumeID + "/../" + kept.VolumeID, true},
+		"backslash":              {`..\x`, true},
+		"NUL":                    {kept.VolumeID + "\x00", true},
+		"newline":                {kept.VolumeID + "\n", true},
+		"empty":                  {"", true},
+		"a MiB":                  {strings.Repeat("a", mib), true},
+		"129 bytes":              {strings.Repeat("a", 129), true},
+		"a volume's prefix":      {kept.VolumeID[:35], false},
+		"capitals":               {strings.ToUpper(kept.VolumeID), false},
+		"braces":                 {"{" + kept.VolumeID + "}", false},
+		"urn":                    {"urn:uuid:" + kept.VolumeID, false},
+		"another version":        {"6ba7b810-9dad-11d1-80b4-00c04fd430c8", false},
+		"a space":                {" ", false},
+		"an option":              {"--help", false},
+		"the image":              {kept.VolumeID + ".img", false},
+		"no volume":              {unknownVolume, false},
 	} {
 		for _, each := range calls(d)[1:] {
 			t.Run(each.name()+" "+name, func(t *testing.T) {
@@ -310,7 +310,7 @@ func TestHostileIDs(t *testing.T) {
 			encoded, err := proto.Marshal(each.request)
 			require.NoError(t, err)
 
-			broken := bytes.Replace(encoded, []byte(nobody), []byte("\xff\xfe\x80"+nobody[3:]), 1)
+			broken := bytes.Replace(encoded, []byte(unknownVolume), []byte("\xff\xfe\x80"+unknownVolume[3:]), 1)
 			fails(t, connection.sendBytes(t, each.method, broken), codes.InvalidArgument, "volume_id", "UTF-8")
 			fails(t, connection.sendBytes(t, each.method, encoded[:len(encoded)-1]), codes.InvalidArgument)
 		})
@@ -404,7 +404,7 @@ func TestCallsOutOfOrder(t *testing.T) {
 	}
 }
 
-// TestUnpublishWhileInUse shows that a volume which somebody still writes to
+// TestUnpublishWhileInUse shows that a volume to which a process still writes
 // stays.
 func TestUnpublishWhileInUse(t *testing.T) {
 	namespace.NeedRoot(t)

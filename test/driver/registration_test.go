@@ -39,7 +39,7 @@ func takes(volumes int64) harness.Option {
 type nodes chan *csi.NodeGetInfoResponse
 
 // register does what the kubelet does at once with a CSI plugin, at the path that
-// it is told.
+// it is announced.
 func (n nodes) register(ctx context.Context, info *registerapi.PluginInfo) error {
 	client, err := csiclient.Connect("unix://" + info.GetEndpoint())
 	if err != nil {
@@ -85,10 +85,10 @@ func TestRegistrationWithTheKubelet(t *testing.T) {
 			require.Equal(t, d.Config.NodeID, node.GetNodeId())
 			require.EqualValues(t, 7, node.GetMaxVolumesPerNode())
 
-			told, err := health.NewClient(d.Conn()).Report(t.Context())
+			reported, err := health.NewClient(d.Conn()).Report(t.Context())
 			require.NoError(t, err)
-			require.NotNil(t, told.Registered)
-			require.True(t, *told.Registered)
+			require.NotNil(t, reported.Registered)
+			require.True(t, *reported.Registered)
 
 			// A restart is how the kubelet learns of other limits.
 			d.Restart(t, takes(9))
@@ -149,12 +149,12 @@ func TestRegistrationThatCannotBe(t *testing.T) {
 		change func(*driver.Config)
 		says   string
 	}{
-		"mode controller":   {inMode(driver.ModeController), "mode controller"},
-		"no directory":      {func(c *driver.Config) { c.KubeletRegistrationDir += "/absent" }, "no such file"},
-		"relative":          {registersIn("plugins_registry"), "absolute"},
-		"tells nobody":      {func(c *driver.Config) { c.KubeletRegistrationDir, c.KubeletRegistrationEndpoint = "", "/csi.sock" }, "without"},
-		"no unix endpoint":  {func(c *driver.Config) { c.KubeletRegistrationEndpoint = "tcp://127.0.0.1:1" }, "unix"},
-		"relative endpoint": {func(c *driver.Config) { c.KubeletRegistrationEndpoint = "csi.sock" }, "absolute"},
+		"mode controller":                 {inMode(driver.ModeController), "mode controller"},
+		"no directory":                    {func(c *driver.Config) { c.KubeletRegistrationDir += "/absent" }, "no such file"},
+		"relative":                        {registersIn("plugins_registry"), "absolute"},
+		"without the kubelet's directory": {func(c *driver.Config) { c.KubeletRegistrationDir, c.KubeletRegistrationEndpoint = "", "/csi.sock" }, "without"},
+		"no unix endpoint":                {func(c *driver.Config) { c.KubeletRegistrationEndpoint = "tcp://127.0.0.1:1" }, "unix"},
+		"relative endpoint":               {func(c *driver.Config) { c.KubeletRegistrationEndpoint = "csi.sock" }, "absolute"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -184,10 +184,10 @@ func (s *sidecar) GetInfo(ctx context.Context, _ *registerapi.InfoRequest) (*reg
 	}
 	defer client.Close()
 
-	told, err := client.GetPluginInfo(ctx, &csi.GetPluginInfoRequest{})
+	reported, err := client.GetPluginInfo(ctx, &csi.GetPluginInfoRequest{})
 
 	return &registerapi.PluginInfo{
-		Type: registerapi.CSIPlugin, Name: told.GetName(), Endpoint: s.endpoint, SupportedVersions: []string{"1.0.0"},
+		Type: registerapi.CSIPlugin, Name: reported.GetName(), Endpoint: s.endpoint, SupportedVersions: []string{"1.0.0"},
 	}, err
 }
 
@@ -217,7 +217,7 @@ func TestRegistrationBesideARegistrar(t *testing.T) {
 	plugins := kubelet.Watch(t, directory, found.register)
 	plugins.Next(kubelet.Registered)
 	d.Restart(t)
-	require.True(t, plugins.Quiet(), "nobody told the kubelet of the restart")
+	require.True(t, plugins.Quiet(), "the kubelet got no message about the restart")
 
 	// Both at once is a mistake, and the one who came second says so.
 	d.Stop()

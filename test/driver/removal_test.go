@@ -23,7 +23,7 @@ import (
 
 // disposable is a directory in a pool that a CO can have removed.
 type disposable struct {
-	// path is its place, and removing where it is until it is gone.
+	// path is its path, and removing its path until it is gone.
 	path, removing string
 	remove         func() error
 }

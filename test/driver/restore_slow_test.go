@@ -53,7 +53,7 @@ func inPieces(t *testing.T, d *harness.Driver, name string, count int64) string 
 	return claim.VolumeID
 }
 
-// stalling has the driver's pool where whoever reads a file can be made to wait, so
+// stalling keeps the driver's pool where readers of a file can be made to wait, so
 // that a copy lasts as long as a test needs. No blocks are shared there.
 func stalling(t *testing.T) (*faults.Directory, harness.Option) {
 	t.Helper()
@@ -63,19 +63,19 @@ func stalling(t *testing.T) (*faults.Directory, harness.Option) {
 	return served, poolAt("default", filepath.Join(served.Path, "pool"))
 }
 
-// spaceOfItsOwn has nobody else take or leave space in the pool that is served.
+// spaceOfItsOwn excludes others' changes of the space in the pool that is served.
 func spaceOfItsOwn(t *testing.T, served *faults.Directory) {
 	t.Helper()
 
 	place := filepath.Join(served.Backing, "pool")
 	require.NoError(t, os.Mkdir(place, 0o700))
 	require.NoError(t, unix.Mount(harness.PlainPool(t, gib), place, "", unix.MS_BIND, ""))
-	// Whoever serves it goes later.
+	// Its server ends later.
 	t.Cleanup(func() { require.NoError(t, unix.Unmount(place, unix.MNT_DETACH)) })
 }
 
-// stall has whoever copies the image wait from now on; copying returns once
-// somebody does.
+// stall makes each copy of the image wait from now on; copying returns once
+// one does.
 func stall(t *testing.T, served *faults.Directory, room, id string) (copying func()) {
 	t.Helper()
 	served.Inject(t, faults.Fault{Name: filepath.Join("pool", room, id+".img"), Ops: faults.Reads, Hang: true})
@@ -240,7 +240,7 @@ func TestARestartInTheMiddleOfARestore(t *testing.T) {
 	}
 }
 
-// requireRooms counts what is in rooms of the pool.
+// requireRooms counts the entries in directories of the pool.
 func requireRooms(t *testing.T, d *harness.Driver, counts map[string]int) {
 	t.Helper()
 

@@ -99,7 +99,7 @@ func copyAndCompare(t *testing.T, d *harness.Driver, request *csi.CreateVolumeRe
 }
 
 // snapshotWhile makes a snapshot of a published volume: as it is, or after the
-// driver has refused that and nobody uses it any more.
+// driver has refused that and it is no longer used.
 func snapshotWhile(t *testing.T, d *harness.Driver, source *csiclient.Publication, name string, inUse bool) *csi.Snapshot {
 	t.Helper()
 
@@ -127,7 +127,7 @@ func deleteSnapshot(t *testing.T, d *harness.Driver, id string) {
 	require.NoError(t, err)
 }
 
-// snapshottedBlock makes a raw block volume that nobody has used, and a snapshot of
+// snapshottedBlock makes a raw block volume that was never used, and a snapshot of
 // it.
 func snapshottedBlock(t *testing.T, d *harness.Driver) (id, snapshotID string) {
 	t.Helper()
@@ -437,8 +437,8 @@ func TestDirectoriesKeepWhatFilesHave(t *testing.T) {
 	bringUp(t, d, copied)
 
 	got := map[string]string{}
-	for path, told := range tree(t, copied.TargetPath) {
-		got[strings.Replace(path, copied.TargetPath, place, 1)] = told
+	for path, reported := range tree(t, copied.TargetPath) {
+		got[strings.Replace(path, copied.TargetPath, place, 1)] = reported
 	}
 
 	require.Equal(t, want, got)

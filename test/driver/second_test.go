@@ -18,7 +18,7 @@ import (
 )
 
 // TestASecondControllerIsRefused: to it, the volumes of the first are things that
-// nobody knows, and those without data it would remove.
+// are unknown, and those without data it would remove.
 func TestASecondControllerIsRefused(t *testing.T) {
 	namespace.NeedRoot(t)
 

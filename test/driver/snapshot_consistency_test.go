@@ -30,7 +30,7 @@ func (d *diary) entry(place string, number int64) string {
 	return filepath.Join(place, fmt.Sprintf("%06d", number))
 }
 
-// keep begins to write, to each of the places what is the same.
+// keep begins to write, the same data to each path.
 func (d *diary) keep(t *testing.T, places ...string) {
 	t.Helper()
 

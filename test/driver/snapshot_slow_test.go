@@ -55,8 +55,8 @@ func TestASlowSnapshotIsNotReadyAtFirst(t *testing.T) {
 	_, err = d.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: other})
 	fails(t, err, codes.AlreadyExists, id)
 
-	// Whoever wants to write to the source waits, so it is a snapshot of the
-	// moment that the CO was told.
+	// Writers of the source wait, so it is a snapshot of the
+	// moment that the CO was given.
 	claim := d.Claim(t, id)
 	claim.Capability = csiclient.BlockCapability(writer)
 
@@ -178,7 +178,7 @@ func TestAKilledSnapshotIsForgotten(t *testing.T) {
 
 	listed, err := d.ListSnapshots(t.Context(), &csi.ListSnapshotsRequest{})
 	require.NoError(t, err)
-	require.Empty(t, listed.GetEntries(), "it is not cut for anybody yet")
+	require.Empty(t, listed.GetEntries(), "it is not taken yet")
 
 	d.Kill(t, func() { served.Release(t) })
 	require.Error(t, await.Receive(t, left, "CreateSnapshot to return"), "CreateSnapshot whose driver was killed")

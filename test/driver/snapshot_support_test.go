@@ -16,7 +16,7 @@ import (
 )
 
 // atOnce has CreateSnapshot answer as soon as the source can't change, and
-// patient as late as possible.
+// as late as possible.
 func atOnce(c *driver.Config) { c.CopyGrace = time.Nanosecond }
 
 func patient(c *driver.Config) { c.CopyGrace = time.Hour }

@@ -135,7 +135,7 @@ func TestBadSnapshotRequests(t *testing.T) {
 		}
 	}
 
-	// An id that nobody has is no error here, whatever it looks like.
+	// An unknown id is no error here, whatever it looks like.
 	deleteSnapshot(t, d, "none")
 	deleteSnapshot(t, d, id)
 
@@ -151,7 +151,7 @@ func TestBadSnapshotRequests(t *testing.T) {
 
 	require.Equal(t, before, everything(t, d))
 
-	// Where topology is not advertised, nobody may ask for it, nor is told of it.
+	// Where topology is not advertised, it cannot be requested and is not reported.
 	d.Restart(t, without("SNAPSHOT_ACCESSIBILITY_CONSTRAINTS"))
 
 	_, err := d.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{

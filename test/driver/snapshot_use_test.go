@@ -62,7 +62,7 @@ func TestWhatIsUsedElsewhere(t *testing.T) {
 			_, err = d.CreateVolume(t.Context(), clone)
 			require.NoError(t, err)
 
-			// Whoever only reads does not disturb.
+			// A reader does not disturb.
 			claim.ReadOnly = true
 			require.NoError(t, d.Attach(t.Context(), claim))
 
@@ -73,7 +73,7 @@ func TestWhatIsUsedElsewhere(t *testing.T) {
 }
 
 // TestARefusedSnapshotLeavesItsName asks for it again at once, in the way that
-// the refusal tells.
+// the refusal says.
 func TestARefusedSnapshotLeavesItsName(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
@@ -103,8 +103,8 @@ func TestARefusedSnapshotLeavesItsName(t *testing.T) {
 	requireRooms(t, d, map[string]int{"snapshots": 8, "scratch": 0})
 }
 
-// TestACloneOfADirectoryInUse is made where the class says that it need not be of
-// one moment; the same class makes and restores any other volume as well.
+// TestACloneOfADirectoryInUse is made where the class does not require a point-in-time
+// copy; the same class makes and restores any other volume as well.
 func TestACloneOfADirectoryInUse(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
@@ -149,7 +149,7 @@ func TestAStrangerInTheSnapshotsStays(t *testing.T) {
 	d.Stop()
 
 	stranger := filepath.Join(d.Pool(), "snapshots", "01900000-0000-7000-8000-000000000000.img")
-	writeFile(t, stranger, "somebody's")
+	writeFile(t, stranger, "another's")
 	d.Restart(t)
 	require.FileExists(t, stranger)
 

@@ -170,7 +170,7 @@ func allocated(t *testing.T, path string) int64 {
 	return stat.Blocks * 512
 }
 
-// tree tells all of a directory tree that may not change unnoticed.
+// tree lists all of a directory tree that may not change unnoticed.
 func tree(t *testing.T, dirs ...string) map[string]string {
 	t.Helper()
 
@@ -189,11 +189,11 @@ func tree(t *testing.T, dirs ...string) map[string]string {
 				return err
 			}
 
-			told := fmt.Sprintf("%s %d", info.Mode(), info.Size())
+			reported := fmt.Sprintf("%s %d", info.Mode(), info.Size())
 
 			switch {
 			case info.IsDir():
-				told = info.Mode().String()
+				reported = info.Mode().String()
 			case info.Mode().IsRegular() && info.Size() <= worthReading:
 				content, err := os.ReadFile(path)
 				if err != nil {
@@ -201,10 +201,10 @@ func tree(t *testing.T, dirs ...string) map[string]string {
 				}
 
 				sum := sha256.Sum256(content)
-				told += " " + hex.EncodeToString(sum[:])
+				reported += " " + hex.EncodeToString(sum[:])
 			}
 
-			found[path] = told
+			found[path] = reported
 
 			return nil
 		}))

@@ -52,11 +52,11 @@ func TestNothingIsAcknowledgedThatWasNotSynced(t *testing.T) {
 		attached bool
 		call     func(t *testing.T, d *harness.Driver, claim *csiclient.Publication) error
 	}{
-		"a new image":               {image, false, attach},
-		"the name of a new image":   {room, false, attach},
-		"the growth of an image":    {image, true, expand},
-		"a new filesystem":          {scratch, true, stage},
-		"the place of a filesystem": {room, true, stage},
+		"a new image":             {image, false, attach},
+		"the name of a new image": {room, false, attach},
+		"the growth of an image":  {image, true, expand},
+		"a new filesystem":        {scratch, true, stage},
+		"a filesystem's path":     {room, true, stage},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -73,7 +73,7 @@ func TestPublishWithoutStaging(t *testing.T) {
 				requireBlock(t, more)
 			}
 
-			// The last one to go takes the staging along, whoever was first, and
+			// The last unpublish unstages, whichever target was first, and
 			// however often the driver was restarted in between.
 			for _, gone := range []*csiclient.Publication{first, reader} {
 				require.NoError(t, d.Unpublish(t.Context(), gone))
@@ -116,7 +116,7 @@ func requireNothingElseStaged(t *testing.T, d *harness.Driver, id string) {
 }
 
 // TestStagingWithoutPublicationGoesAtTheStart is what a crash leaves, or
-// somebody who unmounts.
+// a process that unmounts.
 func TestStagingWithoutPublicationGoesAtTheStart(t *testing.T) {
 	namespace.NeedRoot(t)
 
