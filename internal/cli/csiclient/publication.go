@@ -70,14 +70,11 @@ func (c *Client) Attach(ctx context.Context, p *Publication) error {
 
 // Detach calls ControllerUnpublishVolume.
 func (c *Client) Detach(ctx context.Context, p *Publication) error {
-	if _, err := c.ControllerUnpublishVolume(ctx, &csi.ControllerUnpublishVolumeRequest{
+	_, err := c.ControllerUnpublishVolume(ctx, &csi.ControllerUnpublishVolumeRequest{
 		VolumeId: p.VolumeID,
 		NodeId:   p.NodeID,
-	}); err != nil {
-		return err
-	}
-
-	return nil
+	})
+	return err
 }
 
 // Stage calls NodeStageVolume, which prepares device and filesystem once per volume and
@@ -87,29 +84,23 @@ func (c *Client) Stage(ctx context.Context, p *Publication) error {
 		return fmt.Errorf("make the staging directory: %w", err)
 	}
 
-	if _, err := c.NodeStageVolume(ctx, &csi.NodeStageVolumeRequest{
+	_, err := c.NodeStageVolume(ctx, &csi.NodeStageVolumeRequest{
 		VolumeId:          p.VolumeID,
 		PublishContext:    p.PublishContext,
 		StagingTargetPath: p.StagingPath,
 		VolumeCapability:  p.Capability,
 		VolumeContext:     p.VolumeContext,
-	}); err != nil {
-		return err
-	}
-
-	return nil
+	})
+	return err
 }
 
 // Unstage calls NodeUnstageVolume. The staging directory stays.
 func (c *Client) Unstage(ctx context.Context, p *Publication) error {
-	if _, err := c.NodeUnstageVolume(ctx, &csi.NodeUnstageVolumeRequest{
+	_, err := c.NodeUnstageVolume(ctx, &csi.NodeUnstageVolumeRequest{
 		VolumeId:          p.VolumeID,
 		StagingTargetPath: p.StagingPath,
-	}); err != nil {
-		return err
-	}
-
-	return nil
+	})
+	return err
 }
 
 // Publish calls NodePublishVolume, which mounts the volume at the target path, once per
@@ -119,7 +110,7 @@ func (c *Client) Publish(ctx context.Context, p *Publication) error {
 		return fmt.Errorf("make the parent of the target path: %w", err)
 	}
 
-	if _, err := c.NodePublishVolume(ctx, &csi.NodePublishVolumeRequest{
+	_, err := c.NodePublishVolume(ctx, &csi.NodePublishVolumeRequest{
 		VolumeId:          p.VolumeID,
 		PublishContext:    p.PublishContext,
 		StagingTargetPath: p.StagingPath,
@@ -127,23 +118,17 @@ func (c *Client) Publish(ctx context.Context, p *Publication) error {
 		VolumeCapability:  p.Capability,
 		Readonly:          p.ReadOnly,
 		VolumeContext:     p.VolumeContext,
-	}); err != nil {
-		return err
-	}
-
-	return nil
+	})
+	return err
 }
 
 // Unpublish calls NodeUnpublishVolume. The driver removes the target path.
 func (c *Client) Unpublish(ctx context.Context, p *Publication) error {
-	if _, err := c.NodeUnpublishVolume(ctx, &csi.NodeUnpublishVolumeRequest{
+	_, err := c.NodeUnpublishVolume(ctx, &csi.NodeUnpublishVolumeRequest{
 		VolumeId:   p.VolumeID,
 		TargetPath: p.TargetPath,
-	}); err != nil {
-		return err
-	}
-
-	return nil
+	})
+	return err
 }
 
 // Step is one call for a publication.

@@ -2,7 +2,6 @@ package ctl
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -193,12 +192,7 @@ func (c *checking) printVerdict(id string) {
 
 func (c *checking) finish() error {
 	if c.format == outputJSON {
-		document, err := json.Marshal(c.checked)
-		if err != nil {
-			return fmt.Errorf("encode the verdicts: %w", err)
-		}
-
-		if err := c.document(document); err != nil {
+		if err := c.show(c.checked, nil); err != nil {
 			return err
 		}
 	}

@@ -2,7 +2,6 @@ package ctl
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -35,13 +34,7 @@ what is not there succeeds, as the spec wants it.`,
 				rows = append(rows, []string{"deleted " + id})
 			}
 
-			document, err := json.Marshal(deleted)
-			if err != nil {
-				return fmt.Errorf("encode the ids: %w", err)
-			}
-
-			return errors.Join(append(refused,
-				s.showAll(map[string]json.RawMessage{"deleted": document}, rows))...)
+			return errors.Join(append(refused, s.show(answers{"deleted": deleted}, rows))...)
 		}),
 	}
 }

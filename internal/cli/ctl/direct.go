@@ -2,9 +2,7 @@ package ctl
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -26,23 +24,13 @@ the size that the device has already and the filesystem in the guest has not.`,
 	})
 }
 
-// assigned is the JSON output.
-type assigned struct {
-	Volumes []kata.AssignedVolume `json:"directVolumes"`
-}
-
 func (s *session) directVolumes(ctx context.Context) error {
 	list, err := kata.NewClient(s.Conn()).List(ctx)
 	if err != nil {
 		return explainNotTouchstone(err, kata.ServiceName, errNoDirect)
 	}
 
-	document, err := json.Marshal(assigned{append([]kata.AssignedVolume{}, list...)})
-	if err != nil {
-		return fmt.Errorf("encode the list: %w", err)
-	}
-
-	return s.showDocument(document, directRows(list))
+	return s.show(answers{"directVolumes": append([]kata.AssignedVolume{}, list...)}, directRows(list))
 }
 
 func directRows(list []kata.AssignedVolume) [][]string {

@@ -2,7 +2,6 @@ package ctl
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -190,12 +189,7 @@ func diagnose(ctx context.Context, config doctor.Config, to *printer) error {
 		return err
 	}
 
-	document, err := json.Marshal(diagnosis{report, report.Worst()})
-	if err != nil {
-		return fmt.Errorf("encode the findings: %w", err)
-	}
-
-	if err := to.showDocument(document, findingRows(&report)); err != nil {
+	if err := to.show(diagnosis{report, report.Worst()}, findingRows(&report)); err != nil {
 		return err
 	}
 

@@ -2,7 +2,6 @@ package ctl
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -165,11 +164,6 @@ func newOperationsCommand(given *settings) *cobra.Command {
 				return err
 			}
 
-			document, err := json.Marshal(entries)
-			if err != nil {
-				return fmt.Errorf("encode the operations: %w", err)
-			}
-
 			rows := [][]string{{"KIND", "OBJECT", "DONE", "FOR"}}
 			for _, entry := range entries {
 				rows = append(rows, []string{
@@ -177,7 +171,7 @@ func newOperationsCommand(given *settings) *cobra.Command {
 				})
 			}
 
-			return s.showAll(map[string]json.RawMessage{"operations": document}, rows)
+			return s.show(answers{"operations": entries}, rows)
 		}),
 	}
 }

@@ -2,7 +2,6 @@ package ctl
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -66,12 +65,7 @@ func (s *session) health(ctx context.Context, abnormal bool) error {
 		report.Volumes = slices.DeleteFunc(report.Volumes, func(v health.VolumeReport) bool { return len(v.Conditions) == 0 })
 	}
 
-	document, err := json.Marshal(report)
-	if err != nil {
-		return fmt.Errorf("encode the report: %w", err)
-	}
-
-	switch err := s.showDocument(document, conditionRows(report)); {
+	switch err := s.show(report, conditionRows(report)); {
 	case err != nil:
 		return err
 	case abnormalCount > 0:

@@ -2,14 +2,11 @@ package ctl
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"strconv"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 )
@@ -158,36 +155,16 @@ func newCapabilitiesCommand(given *settings) *cobra.Command {
 				return err
 			}
 
-			documents, err := encodeAll(map[string]proto.Message{
+			return s.show(answers{
 				"info":        info,
 				"probe":       probe,
 				"plugin":      &csi.GetPluginCapabilitiesResponse{Capabilities: caps.Plugin},
 				keyController: &csi.ControllerGetCapabilitiesResponse{Capabilities: caps.Controller},
 				keyGroups:     &csi.GroupControllerGetCapabilitiesResponse{Capabilities: caps.GroupController},
 				keyNode:       &csi.NodeGetCapabilitiesResponse{Capabilities: caps.Node},
-			})
-			if err != nil {
-				return err
-			}
-
-			return s.showAll(documents, capabilityRows(info, probe, caps))
+			}, capabilityRows(info, probe, caps))
 		}),
 	}
-}
-
-func encodeAll(answers map[string]proto.Message) (map[string]json.RawMessage, error) {
-	documents := make(map[string]json.RawMessage, len(answers))
-
-	for name, answer := range answers {
-		document, err := encode(answer)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
-		}
-
-		documents[name] = document
-	}
-
-	return documents, nil
 }
 
 func capabilityRows(info *csi.GetPluginInfoResponse, probe *csi.ProbeResponse, caps csiclient.Capabilities) [][]string {

@@ -35,40 +35,19 @@ type printer struct {
 	format outputFormat
 }
 
+// answers are the answers of several calls, which are printed as one JSON object.
+type answers map[string]any
+
 // show prints the answer as JSON, or the rows as a table.
-func (p *printer) show(answer proto.Message, rows [][]string) error {
-	if p.format == outputJSON {
-		document, err := encode(answer)
-		if err != nil {
-			return err
-		}
-
-		return p.document(document)
-	}
-
-	return p.table(rows)
-}
-
-// showAll is show for the answers of several calls; their documents become one object.
-func (p *printer) showAll(documents map[string]json.RawMessage, rows [][]string) error {
+func (p *printer) show(answer any, rows [][]string) error {
 	if p.format != outputJSON {
 		return p.table(rows)
 	}
 
-	whole, err := json.Marshal(documents)
+	document, err := encode(answer)
 	if err != nil {
-		return fmt.Errorf("encode the answers: %w", err)
+		return fmt.Errorf("encode the answer: %w", err)
 	}
-
-	return p.document(whole)
-}
-
-// showDocument is show for an answer that is JSON.
-func (p *printer) showDocument(document json.RawMessage, rows [][]string) error {
-	if p.format != outputJSON {
-		return p.table(rows)
-	}
-
 	return p.document(document)
 }
 
@@ -124,14 +103,25 @@ func (p *printer) document(text []byte) error {
 	return nil
 }
 
-// encode uses the spec's field names and emits all fields, so that programs can rely on them.
-func encode(answer proto.Message) (json.RawMessage, error) {
-	text, err := protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true}.Marshal(answer)
-	if err != nil {
-		return nil, fmt.Errorf("encode the answer: %w", err)
+// encode uses the spec's field names and emits all fields of messages, so that programs can
+// rely on them.
+func encode(answer any) (json.RawMessage, error) {
+	switch answer := answer.(type) {
+	case proto.Message:
+		return protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true}.Marshal(answer)
+	case answers:
+		documents := make(map[string]json.RawMessage, len(answer))
+		for name, each := range answer {
+			document, err := encode(each)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", name, err)
+			}
+			documents[name] = document
+		}
+		return json.Marshal(documents)
+	default:
+		return json.Marshal(answer)
 	}
-
-	return text, nil
 }
 
 func formatBytes(count int64) string {

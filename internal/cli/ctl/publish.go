@@ -2,9 +2,7 @@ package ctl
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"maps"
 	"time"
 
@@ -185,18 +183,5 @@ func (s *session) runSteps(ctx context.Context, steps []csiclient.Step, claim *c
 		return nil
 	}()
 
-	calls, err := json.Marshal(made)
-	if err != nil {
-		return fmt.Errorf("encode the calls: %w", err)
-	}
-
-	publishContext, err := json.Marshal(claim.PublishContext)
-	if err != nil {
-		return fmt.Errorf("encode the publish context: %w", err)
-	}
-
-	return errors.Join(failed, s.showAll(map[string]json.RawMessage{
-		"calls":           calls,
-		"publish_context": publishContext,
-	}, rows))
+	return errors.Join(failed, s.show(answers{"calls": made, "publish_context": claim.PublishContext}, rows))
 }

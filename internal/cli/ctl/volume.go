@@ -2,8 +2,6 @@ package ctl
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -91,22 +89,11 @@ func (s *session) showVolume(answer *csi.ControllerGetVolumeResponse, known *hea
 		return s.show(answer, rows)
 	}
 
-	documents := map[string]json.RawMessage{}
-
-	whole, err := encode(answer)
-	if err != nil {
-		return err
+	parts := answers{"volume": answer.GetVolume(), "health": known}
+	if answer.GetStatus() != nil {
+		parts["status"] = answer.GetStatus()
 	}
-
-	if err := json.Unmarshal(whole, &documents); err != nil {
-		return fmt.Errorf("decode the answer: %w", err)
-	}
-
-	if documents["health"], err = json.Marshal(known); err != nil {
-		return fmt.Errorf("encode the health: %w", err)
-	}
-
-	return s.showAll(documents, rows)
+	return s.show(parts, rows)
 }
 
 func newExpandCommand(given *settings) *cobra.Command {
@@ -152,12 +139,7 @@ func (s *session) expand(ctx context.Context, request *csi.ControllerExpandVolum
 		return err
 	}
 
-	document, err := encode(answer)
-	if err != nil {
-		return err
-	}
-
-	documents := map[string]json.RawMessage{keyController: document}
+	parts := answers{keyController: answer}
 	onNode := "not needed"
 
 	switch {
@@ -176,14 +158,11 @@ func (s *session) expand(ctx context.Context, request *csi.ControllerExpandVolum
 			return err
 		}
 
-		if documents[keyNode], err = encode(grown); err != nil {
-			return err
-		}
-
+		parts[keyNode] = grown
 		onNode = "done"
 	}
 
-	return s.showAll(documents, [][]string{
+	return s.show(parts, [][]string{
 		{"Volume ID:", request.GetVolumeId()},
 		{"Capacity:", formatBytes(answer.GetCapacityBytes())},
 		{"Node's part:", onNode},
