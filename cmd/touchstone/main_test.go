@@ -58,7 +58,7 @@ func TestExitCodes(t *testing.T) {
 	dir := t.TempDir()
 	damaged := filepath.Join(dir, "damaged")
 	require.NoError(t, os.Mkdir(damaged, 0o700))
-	require.NoError(t, os.WriteFile(filepath.Join(damaged, "state.json"), []byte("{"), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(damaged, "state.jsonl"), []byte("{"), 0o600))
 
 	file := filepath.Join(dir, "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
@@ -77,9 +77,9 @@ func TestExitCodes(t *testing.T) {
 		"unknown state":        {[]string{"state", "fix"}, 2, `"fix"`},
 		"verify of nothing":    {[]string{"state", "verify", "--state-dir", filepath.Join(dir, "none")}, 2, "none"},
 		"verify of a file":     {[]string{"state", "verify", "--state-dir", file}, 2, "file"},
-		"verify of damage":     {[]string{"state", "verify", "--state-dir", damaged}, 1, "state.json"},
-		"dump of damage":       {[]string{"state", "dump", "--state-dir", damaged}, 1, "state.json"},
-		"serving damage":       {append([]string{"--mode=controller", "--state-dir", damaged}, pathFlags(t)...), 2, "state.json"},
+		"verify of damage":     {[]string{"state", "verify", "--state-dir", damaged}, 1, "state.jsonl"},
+		"dump of damage":       {[]string{"state", "dump", "--state-dir", damaged}, 1, "state.jsonl"},
+		"serving damage":       {append([]string{"--mode=controller", "--state-dir", damaged}, pathFlags(t)...), 2, "state.jsonl"},
 		"endpoint of tcp":      {append(pathFlags(t), "--endpoint=tcp://127.0.0.1:1", "--state-dir", dir), 2, "unix"},
 		"verify is as JSON":    {[]string{"state", "verify", "--json", "--state-dir", damaged}, 1, `"findings"`},
 		"unknown capability":   {append(pathFlags(t), "--disable-capability=CLONE", "--state-dir", dir), 2, "EXPAND_VOLUME"},

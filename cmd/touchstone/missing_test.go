@@ -33,7 +33,7 @@ func TestVerifyFindsWhatIsMissing(t *testing.T) {
 				}
 			})
 
-			journal := filepath.Join(s.dir, "state", "journal.jsonl")
+			journal := filepath.Join(s.dir, "state", "state.jsonl")
 			kept, err := os.ReadFile(journal)
 			require.NoError(t, err)
 

@@ -202,7 +202,7 @@ func printReport(out io.Writer, report state.Report) {
 	}
 
 	if report.Clean() {
-		fmt.Fprintf(out, "%s is clean up to transaction %d\n", report.Dir, report.Sequence)
+		fmt.Fprintf(out, "%s is clean up to change %d\n", report.Dir, report.Sequence)
 	}
 }
 

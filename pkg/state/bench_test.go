@@ -49,7 +49,7 @@ func openStored(tb testing.TB, dir string, opts state.Options) (*state.Store, *s
 	return s, c
 }
 
-// fill makes a directory with records in its snapshot.
+// fill makes a directory with records in its base.
 func fill(tb testing.TB, records int) string {
 	tb.Helper()
 
@@ -121,7 +121,7 @@ func BenchmarkUpdate(b *testing.B) {
 func BenchmarkOpen100k(b *testing.B) {
 	dir := fill(b, 100_000)
 
-	info, err := os.Stat(dir + "/" + snapshotFile)
+	info, err := os.Stat(dir + "/" + journalFile)
 	require.NoError(b, err)
 
 	for b.Loop() {

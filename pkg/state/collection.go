@@ -179,9 +179,8 @@ func (v View[T]) Put(key string, value T) error {
 
 	old, had := c.latest.put(key, value, c.indexes)
 	c.dirty = true
-	v.tx.encoded = appendPut(v.tx.encoded, c.name, key, encoded)
 	v.tx.changes = append(v.tx.changes, &change[T]{
-		collection: c, key: key, old: old, hadOld: had, now: value, hasNew: true,
+		collection: c, key: key, old: old, hadOld: had, now: value, hasNew: true, record: encoded,
 	})
 
 	return nil
@@ -202,8 +201,7 @@ func (v View[T]) Delete(key string) error {
 	}
 
 	c.dirty = true
-	v.tx.encoded = appendDelete(v.tx.encoded, c.name, key)
-	v.tx.changes = append(v.tx.changes, &change[T]{collection: c, key: key, old: old, hadOld: true})
+	v.tx.changes = append(v.tx.changes, &change[T]{collection: c, key: key, old: old, hadOld: true, record: []byte("null")})
 
 	return nil
 }
@@ -214,6 +212,12 @@ type change[T any] struct {
 	key            string
 	old, now       T
 	hadOld, hasNew bool
+	// record is now in JSON.
+	record []byte
+}
+
+func (ch *change[T]) appendTo(lines []byte, sequence, batch uint64, more bool) []byte {
+	return appendChange(lines, sequence, batch, more, ch.collection.name, ch.key, ch.record)
 }
 
 func (ch *change[T]) revert() {
@@ -250,8 +254,11 @@ func (c *Collection[T]) seal() func() {
 	return func() { c.durable.Store(sealed) }
 }
 
-func (c *Collection[T]) frozen() frozen {
-	return frozenTable[T]{c.durable.Load()}
+func (c *Collection[T]) version(name string) version {
+	records := c.durable.Load().records
+	return version{name, records.Len(), func(yield func(string, any) bool) {
+		records.Scan(func(key string, value T) bool { return yield(key, value) })
+	}}
 }
 
 var errNull = errors.New("record is null")
@@ -302,19 +309,4 @@ func (c *Collection[T]) recoverDeleted(key string) {
 		c.dirty = true
 		ch.announce()
 	}
-}
-
-// frozenTable is a version of a collection that a snapshot is written from.
-type frozenTable[T any] struct{ *table[T] }
-
-func (f frozenTable[T]) each(fn func(key string, value any) error) error {
-	var err error
-
-	f.records.Scan(func(key string, value T) bool {
-		err = fn(key, value)
-
-		return err == nil
-	})
-
-	return err
 }

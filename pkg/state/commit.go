@@ -24,14 +24,18 @@ func newBatch(lines []byte) *batch {
 	return &batch{lines: lines[:0], done: make(chan struct{})}
 }
 
-func (b *batch) add(sequence uint64, tx *Tx) {
+// add appends the changes of a transaction, one line each, and returns the number of the last one.
+func (b *batch) add(sequence uint64, changes []mutation) uint64 {
 	if b.first == 0 {
-		b.first = sequence
+		b.first = sequence + 1
 	}
-
+	for i, each := range changes {
+		sequence++
+		b.lines = each.appendTo(b.lines, sequence, b.first, i < len(changes)-1)
+	}
 	b.last = sequence
-	b.changes = append(b.changes, tx.changes...)
-	b.lines = appendTransaction(b.lines, sequence, b.first, tx.encoded)
+	b.changes = append(b.changes, changes...)
+	return sequence
 }
 
 // await returns when b is durable or has failed. One of the waiting goroutines gets the token and

@@ -202,23 +202,17 @@ func TestFailsClosed(t *testing.T) {
 	}
 }
 
-// TestCompactionFailure fails each step of a compaction: before the journal's
-// name changes hands and after, the store must stay whole.
+// TestCompactionFailure fails each step of a compaction: before the new journal gets the name and
+// after, the store must stay whole.
 func TestCompactionFailure(t *testing.T) {
 	t.Parallel()
 
 	tests := map[string]bool{ // step: stays writable
-		"create journal.jsonl.new": true,
-		"write journal.jsonl.new":  true,
-		"sync journal.jsonl.new":   true,
-		"rename journal.jsonl":     false,
-		"rename journal.jsonl.new": false,
-		"sync directory":           false,
-		"create state.json.new":    true,
-		"write state.json.new":     true,
-		"sync state.json.new":      true,
-		"rename state.json.new":    true,
-		"remove " + previousFile:   true,
+		"create " + draftFile: true,
+		"write " + draftFile:  true,
+		"sync " + draftFile:   true,
+		"rename " + draftFile: false,
+		"sync directory":      false,
 	}
 
 	for step, writable := range tests {

@@ -4,39 +4,26 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
-
-	"golang.org/x/sys/unix"
 )
 
-// setThreshold decides when the journal is folded into the snapshot. Half the
-// snapshot's size keeps the cost per change constant, whatever the number of
-// records. The caller holds the token.
+// setThreshold decides at which size the journal is compacted. Half the base's size keeps the cost
+// per change constant, whatever the number of records. The caller holds the token.
 func (s *Store) setThreshold() {
-	s.compactAt = max(s.options.CompactAbove, s.snapshotBytes/2)
-
-	if s.previous {
-		// An interrupted compaction is completed first.
-		s.compactAt = 0
-	}
+	s.compactAt = s.journal.base + max(s.options.CompactAbove, s.journal.base/2)
 }
 
-// compactIfLarge starts a compaction in the background when it is due. The
-// caller holds the token.
+// compactIfLarge starts a compaction in the background when it is due. The caller holds the token.
 func (s *Store) compactIfLarge() {
 	if s.options.CompactAbove < 0 || s.journal.end < s.compactAt || s.Err() != nil || s.stopped.Err() != nil {
 		return
 	}
-
 	select {
 	case s.compacting <- struct{}{}:
 	default:
 		return
 	}
-
 	s.background.Go(func() {
 		defer func() { <-s.compacting }()
-
 		err := s.compact(s.stopped)
 		if err != nil && s.stopped.Err() == nil {
 			s.options.Log.Warn("state was not compacted; nothing is lost and it is tried again later", "dir", s.dir, "error", err)
@@ -44,137 +31,104 @@ func (s *Store) compactIfLarge() {
 	})
 }
 
-// Compact folds the journal into a new snapshot, as happens by itself when the
-// journal has grown large. Updates wait for a moment that does not depend on
-// the number of records; reads don't wait. Its failure loses nothing.
+// Compact replaces the journal by one whose base has all records as they are now, as happens by
+// itself when the journal has grown large. Updates wait for a moment that does not depend on the
+// number of records; reads don't wait. Its failure loses nothing.
 func (s *Store) Compact(ctx context.Context) error {
 	select {
 	case s.compacting <- struct{}{}:
 	case <-ctx.Done():
 		return fmt.Errorf("compact state: %w", ctx.Err())
 	}
-
 	defer func() { <-s.compacting }()
-
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.stopped, cancel)() //nolint:contextcheck // Close ends it as well
-
 	return s.compact(ctx)
 }
 
-// compact writes a snapshot. The caller holds compacting.
-//
-// The order of steps is what makes a crash between any two of them harmless:
-// the journal is set aside under another name, a new one replaces it, and
-// only when a snapshot with all that the old one holds is durable under its own
-// name is the old one removed. Transactions that are in a journal and in the
-// snapshot as well are skipped by their sequence number.
+// compact writes a new journal beside the present one, to which changes are appended meanwhile, and
+// copies these. Only for the last of them, a sync and the rename do Updates wait. Until the rename
+// a crash leaves the present journal, and the new one contains the same from then on. The caller
+// holds compacting.
 func (s *Store) compact(ctx context.Context) error {
-	sequence, all, err := s.rotate()
+	sequence, all, from, err := s.freeze()
 	if err != nil {
 		return err
 	}
-
-	size, renamed, err := writeSnapshot(ctx, s.options.FS, s.dir, sequence, all)
-
+	next, err := draftJournal(ctx, s.options.FS, s.dir, sequence, all)
+	if err == nil {
+		err = s.catchUp(next, &from)
+	}
 	s.token <- struct{}{}
 	defer func() { <-s.token }()
-
-	if err != nil {
-		// Trying again at once would fail again: when the journal has doubled.
-		s.compactAt = 2*s.journal.end + journalChunk
-
-		if renamed {
-			s.fail(err)
-		}
-
-		return err
+	if err == nil {
+		err = s.switchTo(next, from)
 	}
-
-	s.snapshotBytes = size
-
-	err = removeIfThere(s.options.FS, filepath.Join(s.dir, previousName))
 	if err != nil {
-		s.compactAt = 2*s.journal.end + journalChunk
-
-		return err
+		// Another attempt at once would fail as well.
+		s.compactAt = 2*s.journal.end - s.journal.base + journalChunk
+		return fmt.Errorf("compact state: %w", err)
 	}
-
-	s.previous = false
 	s.setThreshold()
-
 	return nil
 }
 
-// rotate sets the journal aside and returns all records as they are at its end.
-// If one is set aside already, that and a part of the present one go into the
-// snapshot.
-func (s *Store) rotate() (uint64, []namedFrozen, error) {
+// freeze returns all durable records, the last change that they contain, and where in the journal
+// that ends.
+func (s *Store) freeze() (sequence uint64, all []version, end int64, err error) {
 	s.token <- struct{}{}
 	defer func() { <-s.token }()
-
-	err := s.Err()
+	err = s.Err()
 	if err == nil && s.journal == nil {
 		err = ErrNotOpen
 	}
-
 	if err != nil {
-		return 0, nil, err
+		return 0, nil, 0, err
 	}
-
-	if !s.previous {
-		err = s.switchJournal()
-		if err != nil {
-			s.compactAt = 2*s.journal.end + journalChunk
-
-			return 0, nil, err
-		}
-	}
-
-	return s.durable, s.frozen(), nil
+	return s.durable, s.versions(), s.journal.end, nil
 }
 
-// switchJournal replaces the journal by an empty one. The caller holds the token.
-func (s *Store) switchJournal() error {
-	files := s.options.FS
-	current := filepath.Join(s.dir, journalName)
-	draft := filepath.Join(s.dir, journalDraft)
-
-	next, err := draftJournal(files, draft, s.durable)
-	if err != nil {
-		return errors.Join(err, removeIfThere(files, draft))
-	}
-
-	err = files.Rename(current, filepath.Join(s.dir, previousName))
-	if errors.Is(err, unix.ENOSPC) {
-		return errors.Join(fmt.Errorf("switch journals: %w", err), next.file.Close(), removeIfThere(files, draft))
-	}
-
+// catchUp copies what was appended to the journal while the base of next was written, so that
+// little is left for switchTo.
+func (s *Store) catchUp(next *journal, from *int64) error {
+	s.token <- struct{}{}
+	// Up to its end a journal does not change, and only compactions replace it.
+	present := *s.journal
+	<-s.token
+	err := next.copyFrom(&present, *from, present.end)
 	if err == nil {
-		err = files.Rename(draft, current)
+		err = next.file.Sync()
 	}
-
-	if err == nil {
-		err = files.SyncDir(s.dir)
-	}
-
 	if err != nil {
-		// Which names are on disk is unknown now, and so is where an
-		// acknowledged line would be found.
+		return errors.Join(err, next.discard(s.options.FS, s.dir))
+	}
+	*from = present.end
+	return nil
+}
+
+// switchTo completes next and replaces the journal by it. The caller holds the token.
+func (s *Store) switchTo(next *journal, from int64) error {
+	err := s.Err()
+	if err == nil {
+		err = next.copyFrom(s.journal, from, s.journal.end)
+	}
+	if err == nil {
+		next.closed = next.end == next.base
+		err = next.install(s.options.FS, s.dir)
+	}
+	switch {
+	case errors.Is(err, errUnknownName):
 		s.fail(err)
-
-		return errors.Join(fmt.Errorf("switch journals: %w", err), next.file.Close())
+		return errors.Join(err, next.file.Close())
+	case err != nil:
+		return errors.Join(err, next.discard(s.options.FS, s.dir))
 	}
-
-	old := s.journal.file
+	previous := s.journal
 	s.journal = next
-	s.previous = true
-
-	err = old.Close()
+	err = previous.file.Close()
 	if err != nil {
-		s.options.Log.Warn("closing the journal that was set aside", "dir", s.dir, "error", err)
+		s.options.Log.Warn("cannot close the journal that was replaced", "dir", s.dir, "error", err)
 	}
-
 	return nil
 }

@@ -48,11 +48,22 @@ func historyUpTo(last int) map[string]volume {
 	return expected
 }
 
-// live plays the history from behind the last transaction that is there, with
-// groups of several and compactions, one of which gives up in the middle. It returns what was acknowledged.
+// live plays the history from behind the last transaction that is there, with groups of several and
+// compactions, during which changes are made and one of which fails in the middle. It returns what
+// was acknowledged.
 func live(f fixture, m *machine) (acknowledged int) {
 	acknowledged, _ = f.counts.Get("last")
 	next := acknowledged + 1
+	update := func() bool {
+		if f.Update(context.Background(), transactionNumber(next, f)) != nil {
+			return false
+		}
+
+		acknowledged = next
+		next++
+
+		return true
+	}
 
 	for group := range 8 {
 		for range group % 4 {
@@ -63,20 +74,17 @@ func live(f fixture, m *machine) (acknowledged int) {
 			next++
 		}
 
-		if f.Update(context.Background(), transactionNumber(next, f)) != nil {
+		if !update() {
 			return acknowledged
 		}
 
-		acknowledged = next
-		next++
-
 		switch group {
 		case 2, 5:
-			// Its failure must not matter.
-			_ = f.Compact(context.Background())
+			if !compactWith(f, m, update) {
+				return acknowledged
+			}
 		case 3, 6:
-			// What follows is in a journal whose predecessor is still needed.
-			m.fail = noSpaceForSnapshot
+			m.fail = noSpaceForBase
 			_ = f.Compact(context.Background())
 			m.fail = nil
 		}
@@ -85,8 +93,25 @@ func live(f fixture, m *machine) (acknowledged int) {
 	return acknowledged
 }
 
-func noSpaceForSnapshot(step string) error {
-	if step == "create state.json.new" {
+// compactWith compacts while the updates are made that the new journal has to take over: after its
+// base is written, and after the first of them is copied. It returns whether these succeeded; the
+// failure of the compaction must not matter.
+func compactWith(f fixture, m *machine, update func() bool) bool {
+	ok, updates := true, 0
+	m.beforeSync = func(name string) {
+		if name == draftFile && updates < 2 {
+			updates++
+			ok = ok && update()
+		}
+	}
+	_ = f.Compact(context.Background())
+	m.beforeSync = nil
+
+	return ok
+}
+
+func noSpaceForBase(step string) error {
+	if step == "write "+draftFile {
 		return syscall.ENOSPC
 	}
 

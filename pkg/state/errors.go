@@ -18,6 +18,8 @@ var (
 	ErrNotOpen = errors.New("state is not open")
 	// ErrRecord is returned by Put for a key or a value that cannot be stored.
 	ErrRecord = errors.New("record cannot be stored")
+	// ErrOldFormat is returned for a directory whose format this program does not read.
+	ErrOldFormat = errors.New("old format of the state")
 	// ErrTransactionOver is returned for the use of a transaction after its function has returned.
 	ErrTransactionOver = errors.New("transaction is over")
 	// ErrNotRepairable is returned by Repair for a finding that an administrator must resolve.
@@ -42,15 +44,25 @@ type DamageError struct {
 	Line   int
 	Reason string
 
-	// hopeless damage leaves nothing that Repair could continue from.
-	hopeless bool
+	fix fix
 }
 
-func (e *DamageError) Error() string {
-	place := e.File
-	if e.Line > 0 {
-		place = fmt.Sprintf("%s:%d", e.File, e.Line)
-	}
+// fix is what Repair does about damage.
+type fix int
 
-	return fmt.Sprintf("%s: state is damaged: %s; see `touchstone state verify` and `touchstone state repair`", place, e.Reason)
+const (
+	// fixNone leaves it to an administrator.
+	fixNone fix = iota
+	// fixKeep keeps the records of the base as they read now.
+	fixKeep
+	// fixDrop drops the line and all that follow.
+	fixDrop
+)
+
+func (e *DamageError) Error() string {
+	where := e.File
+	if e.Line > 0 {
+		where = fmt.Sprintf("%s:%d", e.File, e.Line)
+	}
+	return fmt.Sprintf("%s: state is damaged: %s; see `touchstone state verify` and `touchstone state repair`", where, e.Reason)
 }

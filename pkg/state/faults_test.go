@@ -29,12 +29,18 @@ type machine struct {
 	crashed bool
 	random  *rand.Rand
 
-	// fail, if set, is asked before each step, for example "write journal.jsonl".
+	// fail, if set, is asked before each step, for example "write state.jsonl".
 	fail  func(step string) error
 	syncs int
+	// beforeSync, if set, is called with the file's name before a sync, while others may write.
+	beforeSync func(name string)
 }
 
-type inode struct{ now, durable []byte }
+type inode struct {
+	// name is the newest one, without the directory.
+	name         string
+	now, durable []byte
+}
 
 func newMachine(seed uint64) *machine {
 	return &machine{
@@ -45,7 +51,7 @@ func newMachine(seed uint64) *machine {
 
 // load fills the machine with what a directory has.
 func (m *machine) load(dir, name, text string) {
-	node := &inode{now: []byte(text), durable: []byte(text)}
+	node := &inode{name: name, now: []byte(text), durable: []byte(text)}
 	m.names[filepath.Join(dir, name)] = node
 	m.durableNames[filepath.Join(dir, name)] = node
 }
@@ -94,7 +100,7 @@ func (m *machine) OpenFile(name string, flag int, _ fs.FileMode) (state.File, er
 			return nil, err
 		}
 
-		node = &inode{}
+		node = &inode{name: filepath.Base(name)}
 		m.rename(func(names map[string]*inode) { names[name] = node })
 	}
 
@@ -102,7 +108,7 @@ func (m *machine) OpenFile(name string, flag int, _ fs.FileMode) (state.File, er
 		node.now = nil
 	}
 
-	return &memFile{machine: m, inode: node, name: filepath.Base(name)}, nil
+	return &memFile{machine: m, inode: node}, nil
 }
 
 func (m *machine) Rename(from, to string) error {
@@ -119,6 +125,7 @@ func (m *machine) Rename(from, to string) error {
 		return fs.ErrNotExist
 	}
 
+	node.name = filepath.Base(to)
 	m.rename(func(names map[string]*inode) {
 		delete(names, from)
 		names[to] = node
@@ -185,7 +192,7 @@ func (m *machine) afterPowerCut() *machine {
 	}
 
 	for name, node := range m.durableNames {
-		survived := &inode{now: m.survivors(node)}
+		survived := &inode{name: filepath.Base(name), now: m.survivors(node)}
 		survived.durable = append([]byte{}, survived.now...)
 		next.names[name] = survived
 		next.durableNames[name] = survived
@@ -221,8 +228,6 @@ func (m *machine) survivors(node *inode) []byte {
 type memFile struct {
 	*machine
 	*inode
-
-	name string
 }
 
 func (f *memFile) ReadAt(to []byte, offset int64) (int, error) {
@@ -264,6 +269,14 @@ func (f *memFile) WriteAt(data []byte, offset int64) (int, error) {
 
 func (f *memFile) Sync() error {
 	f.mu.Lock()
+	name := f.name
+	f.mu.Unlock()
+
+	if f.beforeSync != nil {
+		f.beforeSync(name)
+	}
+
+	f.mu.Lock()
 	defer f.mu.Unlock()
 
 	err := f.step("sync " + f.name)
@@ -289,13 +302,6 @@ func (f *memFile) Truncate(size int64) error {
 	f.now = append([]byte{}, f.now[:size]...)
 
 	return nil
-}
-
-func (f *memFile) Size() (int64, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-
-	return int64(len(f.now)), nil
 }
 
 func (f *memFile) Forget() error { return nil }

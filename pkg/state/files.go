@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
@@ -14,13 +15,10 @@ import (
 
 // The files of a state directory.
 const (
-	snapshotName  = "state.json"
-	journalName   = "journal.jsonl"
-	previousName  = "journal.previous.jsonl"
-	lockName      = "lock"
-	snapshotDraft = "state.json.new"
-	journalDraft  = "journal.jsonl.new"
-	markName      = "durable.json"
+	journalName = "state.jsonl"
+	draftName   = "state.jsonl.new"
+	markName    = "durable.json"
+	lockName    = "lock"
 )
 
 const (
@@ -32,7 +30,7 @@ const (
 type FS interface {
 	// OpenFile is os.OpenFile.
 	OpenFile(name string, flag int, perm fs.FileMode) (File, error)
-	// Rename replaces what is at newName.
+	// Rename replaces the file newName.
 	Rename(oldName, newName string) error
 	Remove(name string) error
 	// SyncDir makes the names durable that were created, renamed or removed in a directory.
@@ -44,8 +42,6 @@ type File interface {
 	io.ReaderAt
 	io.WriterAt
 	io.Closer
-	// Size is in bytes.
-	Size() (int64, error)
 	Truncate(size int64) error
 	// Sync makes contents and size durable (fdatasync).
 	Sync() error
@@ -58,72 +54,67 @@ type osFS struct{}
 func (osFS) OpenFile(name string, flag int, perm fs.FileMode) (File, error) {
 	file, err := os.OpenFile(name, flag, perm)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // already names operation and path
+		return nil, err
 	}
-
 	return osFile{file}, nil
 }
 
-func (osFS) Rename(oldName, newName string) error {
-	return os.Rename(oldName, newName) //nolint:wrapcheck // already names operation and paths
-}
+func (osFS) Rename(oldName, newName string) error { return os.Rename(oldName, newName) }
 
-func (osFS) Remove(name string) error {
-	return os.Remove(name) //nolint:wrapcheck // already names operation and path
-}
+func (osFS) Remove(name string) error { return os.Remove(name) }
 
 func (osFS) SyncDir(name string) error {
 	dir, err := os.Open(name)
 	if err != nil {
-		return err //nolint:wrapcheck // already names operation and path
+		return err
 	}
-
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
 type osFile struct{ *os.File }
 
-func (f osFile) Size() (int64, error) {
-	info, err := f.Stat()
-	if err != nil {
-		return 0, fmt.Errorf("size: %w", err)
-	}
-
-	return info.Size(), nil
-}
-
 func (f osFile) Sync() error {
 	err := eintr.Retry(func() error { return unix.Fdatasync(int(f.Fd())) })
-
-	return os.NewSyscallError("fdatasync", err) //nolint:wrapcheck // names the call
+	return os.NewSyscallError("fdatasync", err)
 }
 
 func (f osFile) Forget() error {
-	err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED)
-
-	return os.NewSyscallError("fadvise", err) //nolint:wrapcheck // names the call
+	return os.NewSyscallError("fadvise", unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED))
 }
 
-// exists reports whether a file exists; an error to open it is not taken for its absence.
+// exists reports whether a file exists. An error is not taken for its absence.
 func exists(files FS, name string) (bool, error) {
 	file, err := files.OpenFile(name, os.O_RDONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
-
 	if err != nil {
-		return false, fmt.Errorf("look for state: %w", err)
+		return false, fmt.Errorf("open state: %w", err)
 	}
-
-	return true, file.Close() //nolint:wrapcheck // nothing was written
+	return true, file.Close()
 }
 
-// removeIfThere removes a file that may be missing.
-func removeIfThere(files FS, name string) error {
+// removeIfExists removes a file that may be missing.
+func removeIfExists(files FS, name string) error {
 	err := files.Remove(name)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove leftover: %w", err)
 	}
+	return nil
+}
 
+// refuseOldFormat fails if the directory has the files of a format from before the first release.
+func refuseOldFormat(files FS, dir string) error {
+	for _, name := range []string{"state.json", "journal.jsonl"} {
+		old, err := exists(files, filepath.Join(dir, name))
+		if err != nil {
+			return err
+		}
+		if old {
+			return fmt.Errorf("%w: %s is of a version from before the first release, whose format this program does not read; "+
+				"choose another state directory, or move the files of this one away to begin with an empty state",
+				ErrOldFormat, filepath.Join(dir, name))
+		}
+	}
 	return nil
 }

@@ -11,25 +11,19 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/state"
 )
 
-// FuzzOpen opens whatever bytes the files hold: that succeeds or names damage,
+// FuzzOpen opens whatever bytes the journal has: that succeeds or names damage,
 // and what was opened can be written to and opened again.
 func FuzzOpen(f *testing.F) {
 	for _, seed := range fuzzSeeds() {
-		f.Add([]byte(seed[0]), []byte(seed[1]), []byte(seed[2]))
+		f.Add([]byte(seed))
 	}
 
-	f.Fuzz(func(t *testing.T, snapshot, journal, previous []byte) {
+	f.Fuzz(func(t *testing.T, journal []byte) {
 		dir := t.TempDir()
 		m := newMachine(1)
 
-		for name, text := range map[string][]byte{snapshotFile: snapshot, journalFile: journal, previousFile: previous} {
-			switch {
-			case len(text) == 0:
-			case name == snapshotFile:
-				m.load(dir, name, string(text))
-			default:
-				m.load(dir, name, filled(string(text)))
-			}
+		if len(journal) > 0 {
+			m.load(dir, journalFile, filled(string(journal)))
 		}
 
 		store := newFixture(dir, state.Options{FS: m, CompactAbove: -1})
@@ -64,9 +58,9 @@ func FuzzOpen(f *testing.F) {
 	})
 }
 
-// fuzzSeeds are files of stores that lived for a while.
-func fuzzSeeds() [][3]string {
-	seeds := [][3]string{{}}
+// fuzzSeeds are journals of stores that lived for a while.
+func fuzzSeeds() []string {
+	seeds := []string{""}
 
 	for crashAt := 0; crashAt < 60; crashAt += 3 {
 		dir, err := os.MkdirTemp("", "touchstone-fuzz-")
@@ -85,15 +79,9 @@ func fuzzSeeds() [][3]string {
 		_ = store.Close()
 		_ = os.RemoveAll(dir)
 
-		var seed [3]string
-
-		for i, name := range []string{snapshotFile, journalFile, previousFile} {
-			if node := m.names[filepath.Join(dir, name)]; node != nil {
-				seed[i] = strings.TrimRight(string(node.now), "\n") + "\n"
-			}
+		if node := m.names[filepath.Join(dir, journalFile)]; node != nil {
+			seeds = append(seeds, strings.TrimRight(string(node.now), "\n")+"\n")
 		}
-
-		seeds = append(seeds, seed)
 	}
 
 	return seeds

@@ -23,10 +23,9 @@ type volume struct {
 }
 
 const (
-	journalFile  = "journal.jsonl"
-	previousFile = "journal.previous.jsonl"
-	snapshotFile = "state.json"
-	markFile     = "durable.json"
+	journalFile = "state.jsonl"
+	draftFile   = "state.jsonl.new"
+	markFile    = "durable.json"
 )
 
 // fixture is a store with two collections.
@@ -106,15 +105,10 @@ func read(t *testing.T, dir, name string) string {
 	return string(text)
 }
 
-// write writes a file; a journal is filled up as the store does it.
-func write(t *testing.T, dir, name, text string) {
+// write writes a journal, filled up as the store does it.
+func write(t *testing.T, dir, text string) {
 	t.Helper()
-
-	if name != snapshotFile {
-		text = filled(text)
-	}
-
-	require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, journalFile), []byte(filled(text)), 0o600))
 }
 
 // chunk is the unit in which a journal is preallocated.
@@ -149,18 +143,12 @@ func unclean(t *testing.T, dir string) string {
 	return text[:end]
 }
 
-// copyState copies the state files into a new directory.
+// copyState copies the journal into a new directory.
 func copyState(t *testing.T, dir string) string {
 	t.Helper()
 
 	to := t.TempDir()
-
-	for _, name := range []string{snapshotFile, journalFile, previousFile} {
-		text, err := os.ReadFile(filepath.Join(dir, name))
-		if err == nil {
-			write(t, to, name, string(text))
-		}
-	}
+	write(t, to, journalText(t, dir))
 
 	return to
 }

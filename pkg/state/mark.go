@@ -1,84 +1,64 @@
 package state
 
 import (
-	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
-	"strconv"
 )
 
-// The mark is one line in a file of its own: the number of a transaction that is
-// durable. It is written after each fdatasync of the journal and not synced, but at
-// a clean end: it survives a kill with the number of the last acknowledged
-// transaction, and a loss of power with an older one. A journal that ends before it
-// is damaged, in whatever way that happened.
+// The mark is one line in a file of its own: the number of a change that is durable. It is written
+// after each fdatasync of the journal, and synced only at a clean end. So it survives a kill with
+// the number of the last acknowledged change, and a power failure with an older one. A journal that
+// ends before it is damaged: newlines in place of the last lines look like a part of the file that
+// was never written, and only the mark distinguishes the two.
 
 // markBytes bounds what is read of the mark's file.
 const markBytes = 4096
 
-type markLine struct {
-	Durable uint64 `json:"durable"`
-}
-
 func appendMark(to []byte, durable uint64) []byte {
-	start := len(to)
-	to = appendChecksumRoom(to)
-	to = append(to, `"durable":`...)
-	to = strconv.AppendUint(to, durable, 10)
-	to = append(to, '}')
-	setChecksum(to[start:])
-
-	return append(to, '\n')
+	return appendLine(to, `"durable":%d`, durable)
 }
 
-// writeMark records what is durable. Errors are ignored: an older mark is valid, too.
+// writeMark records the last durable change. Errors are ignored: an older mark is valid, too.
 func (s *Store) writeMark() {
 	s.markLine = appendMark(s.markLine[:0], s.durable)
-	_ = writeAll(s.mark, s.markLine, 0)
+	_, _ = s.mark.WriteAt(s.markLine, 0)
 }
 
-// closeMark records a clean end. synced is false if the mark need not be durable.
-func (s *Store) closeMark(synced bool) error {
+// closeMark makes the mark of a clean end durable.
+func (s *Store) closeMark(clean bool) error {
 	var err error
-
-	if synced {
+	if clean {
 		s.writeMark()
 		err = s.mark.Sync()
 	}
-
 	return errors.Join(err, s.mark.Close())
 }
 
-// readMark returns 0 if there is no mark: the file is missing, or it is empty after a power
-// failure.
+// readMark returns 0 without a mark: the file is missing, or a power failure left it empty.
 func readMark(files FS, path string) (uint64, error) {
 	file, err := files.OpenFile(path, os.O_RDONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, nil
 	}
-
 	if err != nil {
 		return 0, fmt.Errorf("read the mark of the journal: %w", err)
 	}
-
 	defer file.Close()
-
-	lines := &lineReader{in: bufio.NewReader(io.NewSectionReader(file, 0, markBytes))}
-
-	line, whole, err := lines.next()
+	content, err := io.ReadAll(io.NewSectionReader(file, 0, markBytes))
 	if err != nil {
 		return 0, fmt.Errorf("read the mark of the journal: %w", err)
 	}
-
-	var mark markLine
-
-	if !whole || checkLine(line) != nil || json.Unmarshal(line, &mark) != nil {
+	text, _, whole := bytes.Cut(content, []byte{'\n'})
+	var mark struct {
+		Durable uint64 `json:"durable"`
+	}
+	if !whole || checkLine(text) != nil || json.Unmarshal(text, &mark) != nil {
 		return 0, nil
 	}
-
 	return mark.Durable, nil
 }

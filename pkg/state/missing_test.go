@@ -33,7 +33,7 @@ func TestNothingAcknowledgedIsMissing(t *testing.T) {
 	keep := func(as string) {
 		files[as] = map[string]string{}
 
-		for _, name := range []string{snapshotFile, journalFile, markFile} {
+		for _, name := range []string{journalFile, markFile} {
 			files[as][name] = read(t, dir, name)
 		}
 	}
@@ -75,7 +75,6 @@ func trials(t *testing.T, files map[string]string, records int, apply func(strin
 	for i, offset := range damageOffsets(text, random) {
 		m := newMachine(1)
 		damaged := apply(text, offset, min(offset+1+random.IntN(4096), len(text)))
-		m.load(dir, snapshotFile, files[snapshotFile])
 		m.load(dir, journalFile, damaged)
 
 		if needsMark || i%2 == 0 {
@@ -126,13 +125,12 @@ func damageOffsets(text string, random *rand.Rand) []int {
 	return offsets
 }
 
-// TestMarkOutlivesItsFiles: a directory that held transactions is not taken for a
-// new one when its other files are gone.
-func TestMarkOutlivesItsFiles(t *testing.T) {
+// TestMarkOutlivesTheJournal: a directory that held changes is not taken for a new one when its
+// journal is gone.
+func TestMarkOutlivesTheJournal(t *testing.T) {
 	t.Parallel()
 
 	dir := example(t)
-	require.NoError(t, os.Remove(filepath.Join(dir, snapshotFile)))
 	require.NoError(t, os.Remove(filepath.Join(dir, journalFile)))
 
 	var damage *state.DamageError
@@ -152,17 +150,17 @@ func TestRepairGivesUpTheMark(t *testing.T) {
 	dir := example(t)
 	text := unclean(t, dir)
 	lines := strings.SplitAfter(text, "\n")
-	write(t, dir, journalFile, lines[0]+lines[1])
+	write(t, dir, strings.Join(lines[:5], ""))
 
 	var damage *state.DamageError
 
 	require.ErrorAs(t, newFixture(dir, state.Options{}).Open(t.Context()), &damage)
-	require.Equal(t, 3, damage.Line)
-	require.Contains(t, damage.Reason, "transactions up to 6 were durable")
+	require.Equal(t, 6, damage.Line)
+	require.Contains(t, damage.Reason, "changes up to 6 were durable")
 
 	done, err := state.Repair(dir)
 	require.NoError(t, err)
-	require.Equal(t, "keep the transactions up to 4 and drop this line and all that follow", done.Before.Findings[0].Fix)
+	require.Equal(t, "keep the changes up to 4 and drop this line and all that follow", done.Before.Findings[0].Fix)
 
 	f := open(t, dir, state.Options{})
 	require.Equal(t, []string{"v0", "v1", "v2", "v3"}, keys(f))

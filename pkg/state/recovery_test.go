@@ -12,8 +12,8 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/state"
 )
 
-// example makes a directory with a snapshot of three volumes and a journal with
-// three more, and returns it closed.
+// example makes a directory with three volumes in the base and three more as changes, and returns it
+// closed.
 func example(t *testing.T) string {
 	t.Helper()
 
@@ -109,7 +109,7 @@ func TestTornGroup(t *testing.T) {
 	require.Len(t, lines, 6)
 
 	lines[3] = strings.Repeat("\n", len(lines[3]))
-	write(t, dir, journalFile, strings.Join(lines, "")+strings.Repeat("\n", 100))
+	write(t, dir, strings.Join(lines, "")+strings.Repeat("\n", 100))
 
 	loseMark(t, dir)
 
@@ -135,126 +135,131 @@ func keys(f fixture) []string {
 	return found
 }
 
-// TestFlippedByte changes one byte of each line but the last: the file and the
-// line are named, and nothing is changed.
+// TestFlippedByte changes one byte of each line but the last: the line is named, and nothing is
+// changed.
 func TestFlippedByte(t *testing.T) {
 	t.Parallel()
 
 	dir := example(t)
+	text := journalText(t, dir)
+	lines := strings.SplitAfter(text, "\n")
+	empty := t.TempDir()
+	start := 0
 
-	snapshot, journal := read(t, dir, snapshotFile), journalText(t, dir)
+	// The last line is left alone: it only says that the end was clean.
+	for i, line := range lines[:len(lines)-2] {
+		for at := range len(line) {
+			changed := []byte(text)
+			changed[start+at] ^= 0x08
 
-	padded := map[string]func(string) string{snapshotFile: func(text string) string { return text }, journalFile: filled}
+			m := newMachine(1)
+			m.load(empty, journalFile, filled(string(changed)))
 
-	for name, text := range map[string]string{snapshotFile: snapshot, journalFile: journal} {
-		lines := strings.SplitAfter(text, "\n")
-		empty := t.TempDir()
-		start := 0
+			err := newFixture(empty, state.Options{FS: m}).Open(t.Context())
 
-		for i, line := range lines[:len(lines)-2] {
-			for at := range len(line) {
-				// The last line of each file is left alone: that of the journal
-				// only says that the end was clean.
-				changed := []byte(text)
-				changed[start+at] ^= 0x08
+			var damage *state.DamageError
 
-				m := newMachine(1)
-				m.load(empty, snapshotFile, snapshot)
-				m.load(empty, journalFile, filled(journal))
-				m.load(empty, name, padded[name](string(changed)))
-
-				err := newFixture(empty, state.Options{FS: m}).Open(t.Context())
-
-				var damage *state.DamageError
-
-				require.ErrorAs(t, err, &damage, "%s line %d byte %d", name, i+1, at)
-				require.Equal(t, filepath.Join(empty, name), damage.File)
-				require.Contains(t, allowedLines(name, lines, i, at), damage.Line, "%s line %d byte %d: %v", name, i+1, at, err)
-				require.Equal(t, padded[name](string(changed)), string(m.names[filepath.Join(empty, name)].now))
-			}
-
-			start += len(line)
+			require.ErrorAs(t, err, &damage, "line %d byte %d", i+1, at)
+			require.Equal(t, filepath.Join(empty, journalFile), damage.File)
+			require.Equal(t, i+1, damage.Line, "byte %d: %v", at, err)
+			require.Equal(t, filled(string(changed)), string(m.names[filepath.Join(empty, journalFile)].now))
 		}
+
+		start += len(line)
 	}
-}
-
-// allowedLines returns the lines that may be named for a changed byte.
-func allowedLines(name string, lines []string, line, at int) []int {
-	allowed := []int{line + 1}
-
-	structural := name == snapshotFile && !strings.HasPrefix(lines[line], `      "`)
-	if structural || at < 7 || at == len(lines[line])-1 || at == len(lines[line])-2 {
-		// What is only covered by the checksum of the whole file is found
-		// there or where it stops making sense.
-		for i := line + 1; i <= len(lines); i++ {
-			allowed = append(allowed, i)
-		}
-	}
-
-	return allowed
 }
 
 func TestDamage(t *testing.T) {
 	t.Parallel()
 
 	dir := example(t)
-	journal := strings.SplitAfter(unclean(t, dir), "\n")
-	snapshot := read(t, dir, snapshotFile)
-	join := func(lines ...string) string { return strings.Join(lines, "") }
+	text := unclean(t, dir)
+	lines := strings.SplitAfter(text, "\n")
+	base := strings.Join(lines[:4], "")
 
 	tests := map[string]struct {
-		file   string
 		text   string // "" removes the file
-		named  string
 		line   int
 		reason string
 	}{
-		"a line is missing":       {journalFile, join(journal[0], journal[2], journal[3]), journalFile, 2, "follows"},
-		"a line is there twice":   {journalFile, join(journal[0], journal[1], journal[1]), journalFile, 3, "follows"},
-		"an empty line within":    {journalFile, join(journal[0], "\n", journal[2]), journalFile, 2, "empty"},
-		"rubbish within":          {journalFile, join(journal[0], "rubbish\n", journal[2]), journalFile, 2, "form"},
-		"no head":                 {journalFile, join(journal[1:]...), journalFile, 1, "head"},
-		"empty journal":           {journalFile, "\n", journalFile, 1, "form"},
-		"nothing in the journal":  {journalFile, " ", journalFile, 1, "form"},
-		"no journal":              {journalFile, "", journalFile, 0, "missing"},
-		"no snapshot":             {snapshotFile, "", snapshotFile, 0, "missing"},
-		"empty snapshot":          {snapshotFile, " ", snapshotFile, 1, "ends"},
-		"half a snapshot":         {snapshotFile, snapshot[:len(snapshot)/2], snapshotFile, 9, "ends"},
-		"a newer snapshot format": {snapshotFile, strings.Replace(snapshot, `"version": 1`, `"version": 2`, 1), snapshotFile, 3, "version 2"},
-		"an edited record":        {snapshotFile, strings.Replace(snapshot, "pvc-1", "pvc-9", 1), snapshotFile, 10, "checksum"},
-		"a removed record":        {snapshotFile, removeLine(snapshot, 10), snapshotFile, 13, "3 records"},
-		"another order":           {snapshotFile, swapLines(snapshot, 9, 10), snapshotFile, 10, "order"},
-		"more behind the end":     {snapshotFile, snapshot + "{}\n", snapshotFile, 17, "behind"},
-		"an older journal":        {journalFile, join(journal[0], journal[1])[:0] + oldJournal(t), journalFile, 0, "before the snapshot"},
+		"a change is missing":       {base + lines[5] + lines[6], 5, "follows"},
+		"a change is there twice":   {base + lines[4] + lines[4], 6, "follows"},
+		"an empty line within":      {base + "\n" + lines[5], 5, "empty"},
+		"rubbish within":            {base + "rubbish\n" + lines[5], 5, "form"},
+		"no header":                 {strings.Join(lines[1:], ""), 1, "header"},
+		"an empty file":             {"\n", 1, "header"},
+		"nothing but a space":       {" ", 1, "header"},
+		"another program's":         {"{}\n", 1, "header"},
+		"no journal":                {"", 0, "missing"},
+		"a newer format":            {strings.Replace(text, `"version":1`, `"version":2`, 1), 1, "version 2"},
+		"an edited header":          {strings.Replace(text, `"sequence":3`, `"sequence":2`, 1), 1, "checksum"},
+		"an edited record":          {strings.Replace(text, "pvc-1", "pvc-9", 1), 3, "checksum"},
+		"rubbish in the base":       {lines[0] + "rubbish\n" + strings.Join(lines[2:], ""), 2, "form"},
+		"a removed record":          {removeLine(text, 3), 4, "2 of 3"},
+		"a removed record, no more": {removeLine(base, 3), 4, "2 of 3"},
+		"an empty line in the base": {lines[0] + lines[1] + "\n" + lines[3] + lines[4], 3, "1 of 3"},
+		"one record more":           {base + oneRecord(t) + lines[4], 5, "behind the last of 3"},
+		"another order":             {swapLines(text, 2, 3), 3, "order"},
+		"a record among changes":    {strings.Join(lines[:5], "") + oneRecord(t), 6, "behind the last of 3"},
 	}
 
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			damaged := copyState(t, dir)
-			if test.text == "" {
-				require.NoError(t, os.Remove(filepath.Join(damaged, test.file)))
+			damaged := t.TempDir()
+			if test.text != "" {
+				write(t, damaged, test.text)
 			} else {
-				write(t, damaged, test.file, test.text)
+				require.NoError(t, os.WriteFile(filepath.Join(damaged, markFile), []byte(read(t, dir, markFile)), 0o600))
 			}
 
-			err := newFixture(damaged, state.Options{}).Open(t.Context())
-
-			var damage *state.DamageError
-
-			require.ErrorAs(t, err, &damage)
-			require.Equal(t, filepath.Join(damaged, test.named), damage.File, "%v", err)
-			require.Equal(t, test.line, damage.Line, "%v", err)
-			require.Contains(t, damage.Reason, test.reason)
-			require.Contains(t, err.Error(), "touchstone state verify")
-
-			report, err := state.Verify(damaged)
-			require.NoError(t, err)
-			require.False(t, report.Clean(), "want: the state is not reported clean")
-			require.Contains(t, fmt.Sprint(report.Findings), test.reason)
+			requireDamage(t, damaged, test.line, test.reason)
 		})
 	}
+
+	t.Run("half a base", func(t *testing.T) {
+		t.Parallel()
+
+		for _, length := range []int{len(lines[0]) + len(lines[1]), len(lines[0]) + len(lines[1]) + 20} {
+			damaged := t.TempDir()
+			require.NoError(t, os.WriteFile(filepath.Join(damaged, journalFile), []byte(base[:length]), 0o600))
+			requireDamage(t, damaged, 3, "the file ends")
+		}
+	})
+}
+
+// requireDamage opens and verifies a damaged directory.
+func requireDamage(t *testing.T, dir string, line int, reason string) {
+	t.Helper()
+
+	err := newFixture(dir, state.Options{}).Open(t.Context())
+
+	var damage *state.DamageError
+
+	require.ErrorAs(t, err, &damage)
+	require.Equal(t, filepath.Join(dir, journalFile), damage.File, "%v", err)
+	require.Equal(t, line, damage.Line, "%v", err)
+	require.Contains(t, damage.Reason, reason)
+	require.Contains(t, err.Error(), "touchstone state verify")
+
+	report, err := state.Verify(dir)
+	require.NoError(t, err)
+	require.False(t, report.Clean(), "want: the state is not reported clean")
+	require.Contains(t, fmt.Sprint(report.Findings), reason)
+}
+
+// oneRecord is a line of a base, of a record with the key w.
+func oneRecord(t *testing.T) string {
+	t.Helper()
+
+	dir := t.TempDir()
+	f := open(t, dir, state.Options{})
+	require.NoError(t, f.put("w", &volume{}))
+	require.NoError(t, f.Compact(t.Context()))
+	require.NoError(t, f.Close())
+
+	return strings.SplitAfter(journalText(t, dir), "\n")[1]
 }
 
 func removeLine(text string, number int) string {
@@ -270,20 +275,10 @@ func swapLines(text string, one, other int) string {
 	return strings.Join(lines, "")
 }
 
-// oldJournal is one that ends long before the snapshot does.
-func oldJournal(t *testing.T) string {
-	t.Helper()
-
-	dir := t.TempDir()
-	require.NoError(t, open(t, dir, state.Options{}).Close())
-
-	return journalText(t, dir)
-}
-
 func TestUnknownCollection(t *testing.T) {
 	t.Parallel()
 
-	for name, compact := range map[string]bool{journalFile: false, snapshotFile: true} {
+	for name, compact := range map[string]bool{"change": false, "base": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
@@ -304,9 +299,29 @@ func TestUnknownCollection(t *testing.T) {
 
 			err := s.Open(t.Context())
 			require.ErrorAs(t, err, &damage)
-			require.Equal(t, filepath.Join(dir, name), damage.File)
+			require.Equal(t, filepath.Join(dir, journalFile), damage.File)
 			require.Contains(t, damage.Reason, `"volumes"`)
 		})
+	}
+}
+
+// TestOldFormat: the files of the format before the first release are named and left alone.
+func TestOldFormat(t *testing.T) {
+	t.Parallel()
+
+	for _, name := range []string{"state.json", "journal.jsonl"} {
+		dir := t.TempDir()
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte("{}\n"), 0o600))
+
+		err := newFixture(dir, state.Options{}).Open(t.Context())
+		require.ErrorIs(t, err, state.ErrOldFormat)
+		require.ErrorContains(t, err, filepath.Join(dir, name))
+		require.ErrorContains(t, err, "move the files of this one away")
+
+		_, err = state.Verify(dir)
+		require.ErrorIs(t, err, state.ErrOldFormat)
+		require.NoFileExists(t, filepath.Join(dir, journalFile))
+		require.Equal(t, "{}\n", read(t, dir, name))
 	}
 }
 

@@ -21,9 +21,8 @@ type Options struct {
 	Log   *slog.Logger
 	// FS is the filesystem, for tests.
 	FS FS
-	// CompactAbove is the journal's size in bytes above which it is folded
-	// into the snapshot, if it is also above half the snapshot's size. 0 means
-	// 16 MiB, a negative value never.
+	// CompactAbove is how many bytes are appended to the journal before it is compacted, if they are
+	// also half of its base. 0 means 16 MiB, a negative value never.
 	CompactAbove int64
 	// LazyFlush is how long UpdateLazily waits for another commit. 0 means 100 ms.
 	LazyFlush time.Duration
@@ -48,7 +47,7 @@ const (
 // collection is a Collection of any type.
 type collection interface {
 	seal() func()
-	frozen() frozen
+	version(name string) version
 	decode(encoded []byte) (any, error)
 	recover(key string, decoded any) error
 	recoverDeleted(key string)
@@ -81,13 +80,10 @@ type Store struct {
 	// mark is the file that records durable, markLine its line's buffer.
 	mark     File
 	markLine []byte
-	// previous is true while journal.previous.jsonl holds what no snapshot has.
-	previous      bool
-	snapshotBytes int64
 	// compactAt is the journal's size in bytes that starts a compaction.
 	compactAt int64
 
-	// compacting is held while a snapshot is written, and taken before token.
+	// compacting is held during a compaction, and taken before token.
 	compacting chan struct{}
 	background sync.WaitGroup
 	stop       context.CancelFunc
@@ -226,7 +222,11 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// names returns the collections in the order of a snapshot.
-func (s *Store) names() []string {
-	return slices.Sorted(maps.Keys(s.collections))
+// versions returns the durable version of each collection, in the order of their names.
+func (s *Store) versions() []version {
+	all := make([]version, 0, len(s.collections))
+	for _, name := range slices.Sorted(maps.Keys(s.collections)) {
+		all = append(all, s.collections[name].version(name))
+	}
+	return all
 }

@@ -50,7 +50,7 @@ func (t *table[T]) conflict(key string, value T, indexes []index[T]) (name, take
 
 func (t *table[T]) put(key string, value T, indexes []index[T]) (T, bool) {
 	// Load is Set, with a shortcut for a key behind the last one, which is the
-	// rule both when a snapshot is read and when ids are ordered by time.
+	// rule both when a base is read and when ids are ordered by time.
 	old, had := t.records.Load(key, value)
 
 	for i, each := range indexes {

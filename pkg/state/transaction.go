@@ -12,13 +12,13 @@ import (
 type Tx struct {
 	store   *Store
 	changes []mutation
-	encoded []byte
 	failed  error
 	over    bool
 }
 
 // mutation is a change of any type.
 type mutation interface {
+	appendTo(lines []byte, sequence, batch uint64, more bool) []byte
 	revert()
 	announce()
 	retract()
@@ -35,8 +35,8 @@ func (tx *Tx) usable(s *Store) error {
 	}
 }
 
-// Sequence is the transaction's number if it changes anything: larger than that of
-// all others whose changes are in the store.
+// Sequence is the number of the transaction's first change if it changes anything: larger than that
+// of all changes that are in the store.
 func (tx *Tx) Sequence() uint64 { return tx.store.sequence + 1 }
 
 func (tx *Tx) fail(err error) error {
@@ -141,8 +141,7 @@ func (s *Store) accept(fn func(tx *Tx) error) (*batch, error) {
 	accepted = true
 
 	if len(tx.changes) > 0 {
-		s.sequence++
-		s.pending.add(s.sequence, tx)
+		s.sequence = s.pending.add(s.sequence, tx.changes)
 
 		for _, each := range tx.changes {
 			each.announce()

@@ -9,15 +9,15 @@ import (
 	"io"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
-	"strconv"
 	"sync"
 )
 
 // Report is what Verify found.
 type Report struct {
 	Dir string `json:"dir"`
-	// Sequence is the number of the last transaction that can be read.
+	// Sequence is the number of the last change that can be read.
 	Sequence uint64 `json:"sequence"`
 	// Records counts the records of each collection that can be read.
 	Records map[string]int `json:"records"`
@@ -27,7 +27,7 @@ type Report struct {
 	Notes []Finding `json:"notes"`
 }
 
-// Clean says whether a store opens here.
+// Clean returns whether a store opens here.
 func (r Report) Clean() bool { return len(r.Findings) == 0 }
 
 // Finding is one thing that Verify found.
@@ -40,292 +40,205 @@ type Finding struct {
 	Fix string `json:"fix,omitempty"`
 }
 
-// Verify reads a state directory without changing it and without knowing its
-// collections: unique indexes, which belong to the program, are not checked. It
-// fails with *LockedError while a store has it open, and with another error when
-// it cannot be read at all; damage is in the report, not in the error.
+// Verify reads a state directory without changing it and without knowing its collections: unique
+// indexes, which belong to the program, are not checked. It fails with *LockedError while a store
+// has it open, and with another error when it cannot be read at all; damage is in the report, not in
+// the error.
 func Verify(dir string) (Report, error) {
-	lock, err := lockForReading(dir)
+	seen, err := inspectLocked(dir)
 	if err != nil {
 		return Report{Dir: dir}, err
 	}
-
-	defer lock.Close()
-
-	seen, err := inspect(dir)
-	if err != nil {
-		return Report{Dir: dir}, err
-	}
-
 	return seen.report(), nil
 }
 
-// Dump writes all records as one JSON document, one record a line, as a store
-// would read them. It fails with *DamageError where a store does not open, and
-// with *LockedError while one has the directory open.
+// Dump writes all records as one JSON document, one record a line, as a store would read them. It
+// fails with *DamageError where a store does not open, and with *LockedError while one has the
+// directory open.
 func Dump(dir string, w io.Writer) error {
-	lock, err := lockForReading(dir)
+	seen, err := inspectLocked(dir)
+	if err == nil && len(seen.damage) > 0 {
+		err = seen.damage[0]
+	}
 	if err != nil {
 		return err
 	}
-
-	defer lock.Close()
-
-	seen, err := inspect(dir)
+	out := bufio.NewWriter(w)
+	fmt.Fprintf(out, "{\n  \"sequence\": %d,\n  \"collections\": {", seen.last)
+	separator := ""
+	for _, each := range seen.versions() {
+		fmt.Fprintf(out, "%s\n    %s: {", separator, quote(each.name))
+		separator = ""
+		for key, record := range each.records {
+			fmt.Fprintf(out, "%s\n      %s: %s", separator, quote(key), record)
+			separator = ","
+		}
+		fmt.Fprint(out, "\n    }")
+		separator = ","
+	}
+	fmt.Fprint(out, "\n  }\n}\n")
+	// The writer keeps its first error.
+	err = out.Flush()
 	if err != nil {
-		return err
+		return fmt.Errorf("dump state: %w", err)
 	}
-
-	if len(seen.damage) > 0 {
-		return seen.damage[0]
-	}
-
-	return seen.dump(w)
+	return nil
 }
 
-// Records calls visit with each record that a store would read, as the JSON that
-// it is kept as, until visit returns an error. Its errors beside that are Dump's.
+// Records calls visit with each record that a store would read, as the JSON that it is kept as,
+// until visit returns an error. Its errors beside that are Dump's.
 func Records(dir string, visit func(collection, key string, record json.RawMessage) error) error {
-	lock, err := lockForReading(dir)
+	seen, err := inspectLocked(dir)
+	if err == nil && len(seen.damage) > 0 {
+		err = seen.damage[0]
+	}
 	if err != nil {
 		return err
 	}
-
-	defer lock.Close()
-
-	seen, err := inspect(dir)
-	if err != nil {
-		return err
-	}
-
-	if len(seen.damage) > 0 {
-		return seen.damage[0]
-	}
-
-	for name, c := range seen.collections {
-		failed := error(nil)
-
-		c.latest.records.Scan(func(key string, record json.RawMessage) bool {
-			failed = visit(name, key, record)
-
-			return failed == nil
-		})
-
-		if failed != nil {
-			return failed
+	for _, each := range seen.versions() {
+		for key, record := range each.records {
+			err = visit(each.name, key, record.(json.RawMessage)) //nolint:forcetypeassert // see find
+			if err != nil {
+				return err
+			}
 		}
 	}
-
 	return nil
 }
 
 // inspection is a state directory read without its types.
 type inspection struct {
-	*recovery
+	loader
 
+	dir    string
 	damage []*DamageError
-	// readable is true if the snapshot is at least JSON of the right form.
-	readable bool
+	// journal and draft say whether these files exist.
+	journal, draft bool
 
 	mu          sync.Mutex
 	collections map[string]*Collection[json.RawMessage]
 }
 
-// inspect reads a directory. If the snapshot is not what was written, it is
-// read once more without its checksums.
-func inspect(dir string) (*inspection, error) {
-	strict, err := inspectOnce(dir, false)
+func inspectLocked(dir string) (*inspection, error) {
+	lock, err := lockForReading(dir)
 	if err != nil {
 		return nil, err
 	}
-
-	snapshot := slices.DeleteFunc(slices.Clone(strict.damage), func(damage *DamageError) bool {
-		return damage.File != strict.path(snapshotName)
-	})
-	if len(snapshot) == 0 || !strict.present[snapshotName] {
-		return strict, nil
+	if lock != nil {
+		defer lock.Close()
 	}
-
-	lenient, err := inspectOnce(dir, true)
-	if errors.Is(err, errNotJSON) {
-		strict.readable = false
-
-		return strict, nil
-	}
-
-	if err != nil {
-		return nil, err
-	}
-
-	lenient.damage = append(snapshot, lenient.damage...)
-
-	return lenient, nil
+	return inspect(dir)
 }
 
-func inspectOnce(dir string, lenient bool) (*inspection, error) {
-	seen := &inspection{readable: true, collections: map[string]*Collection[json.RawMessage]{}}
-	seen.recovery = &recovery{
-		dir: dir, files: osFS{}, lenient: lenient,
+func inspect(dir string) (*inspection, error) {
+	seen := &inspection{dir: dir, collections: map[string]*Collection[json.RawMessage]{}}
+	seen.loader = loader{
+		path: filepath.Join(dir, journalName),
 		find: seen.find,
 		damaged: func(damage *DamageError) error {
 			seen.damage = append(seen.damage, damage)
-
 			return nil
 		},
 	}
-
 	_, err := os.Stat(dir)
 	if err == nil {
-		err = seen.look()
+		err = seen.readAll()
 	}
-
-	if err == nil && (seen.present[snapshotName] || seen.present[journalName] || seen.mark > 0) {
-		err = seen.read(context.Background())
-	}
-
 	if err != nil {
 		return nil, fmt.Errorf("read state: %w", err)
 	}
-
+	for _, each := range seen.collections {
+		if publish := each.seal(); publish != nil {
+			publish()
+		}
+	}
 	return seen, nil
+}
+
+func (seen *inspection) readAll() error {
+	files := osFS{}
+	var err error
+	seen.draft, err = exists(files, filepath.Join(seen.dir, draftName))
+	if err != nil {
+		return err
+	}
+	mark, err := readMark(files, filepath.Join(seen.dir, markName))
+	if err != nil {
+		return err
+	}
+	seen.journal, err = findJournal(files, seen.dir, mark)
+	if missing, ok := errors.AsType[*DamageError](err); ok {
+		return seen.damaged(missing)
+	}
+	if err != nil || !seen.journal {
+		return err
+	}
+	file, err := openJournal(files, seen.path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	return seen.read(context.Background(), file, mark)
 }
 
 func (seen *inspection) find(name string) collection {
 	seen.mu.Lock()
 	defer seen.mu.Unlock()
-
 	c := seen.collections[name]
 	if c == nil {
 		c = newCollection[json.RawMessage](nil, name)
 		seen.collections[name] = c
 	}
-
 	return c
 }
 
-// sequence is the number of the last transaction that could be read.
-func (seen *inspection) sequence() uint64 {
-	return max(seen.snapshot.sequence, seen.previous.last, seen.journal.last)
-}
-
-func (seen *inspection) frozen() []namedFrozen {
-	all := make([]namedFrozen, 0, len(seen.collections))
+func (seen *inspection) versions() []version {
+	all := make([]version, 0, len(seen.collections))
 	for _, name := range slices.Sorted(maps.Keys(seen.collections)) {
-		all = append(all, namedFrozen{frozenTable[json.RawMessage]{seen.collections[name].latest}, name})
+		all = append(all, seen.collections[name].version(name))
 	}
-
 	return all
 }
 
 func (seen *inspection) report() Report {
 	report := Report{
-		Dir: seen.dir, Sequence: seen.sequence(), Records: map[string]int{},
+		Dir: seen.dir, Sequence: seen.last, Records: map[string]int{},
 		Findings: []Finding{}, Notes: seen.notes(),
 	}
-
 	for name, c := range seen.collections {
-		report.Records[name] = c.latest.records.Len()
+		report.Records[name] = c.Len()
 	}
-
 	for _, damage := range seen.damage {
-		report.Findings = append(report.Findings, Finding{
-			File: damage.File, Line: damage.Line, Reason: damage.Reason, Fix: seen.fix(damage),
-		})
+		finding := Finding{File: damage.File, Line: damage.Line, Reason: damage.Reason}
+		switch damage.fix {
+		case fixNone:
+		case fixKeep:
+			finding.Fix = "keep the records as the file reads now, whatever its checksums say: " +
+				"examine the line first, and correct it if necessary"
+		case fixDrop:
+			finding.Fix = fmt.Sprintf("keep the changes up to %d and drop this line and all that follow", seen.last)
+		}
+		report.Findings = append(report.Findings, finding)
 	}
-
 	return report
-}
-
-// fix says what Repair would do.
-func (seen *inspection) fix(damage *DamageError) string {
-	last := strconv.FormatUint(seen.sequence(), 10)
-
-	switch {
-	case damage.hopeless || !seen.readable:
-		return ""
-	case damage.File == seen.path(snapshotName) && seen.present[snapshotName]:
-		return "keep the records as the file reads now, whatever its checksums say: examine the line first, and correct it if necessary"
-	case damage.File == seen.path(snapshotName):
-		return "write it again from the journal, which has everything since transaction 1"
-	case damage.Line == 0:
-		return "go on from transaction " + last + " with an empty journal"
-	case damage.Line == 1:
-		return "keep the transactions up to " + last + " and give the journal a new head"
-	default:
-		return "keep the transactions up to " + last + " and drop this line and all that follow"
-	}
 }
 
 func (seen *inspection) notes() []Finding {
 	notes := []Finding{}
-	note := func(name, reason string) {
-		notes = append(notes, Finding{File: seen.path(name), Reason: reason})
+	if !seen.journal && len(seen.damage) == 0 {
+		notes = append(notes, Finding{File: seen.dir, Reason: "there is no state here"})
 	}
-
-	if !seen.present[snapshotName] && !seen.present[journalName] {
-		note("", "there is no state here")
-	} else if !seen.present[snapshotName] && len(seen.damage) == 0 {
-		note(snapshotName, "the very first start was interrupted")
-	}
-
-	for _, name := range []string{snapshotDraft, journalDraft} {
-		if seen.present[name] {
-			note(name, "a compaction was interrupted; the next start removes this file")
-		}
-	}
-
-	switch {
-	case seen.switching:
-		note(previousName, "a switch of journals was interrupted; the next start takes it back")
-	case seen.needsPrevious:
-		note(previousName, "a compaction was interrupted; the next start finishes it")
-	case seen.present[previousName]:
-		note(previousName, "the snapshot holds all of it; the next start removes this file")
-	}
-
-	if seen.journal.remnant && len(seen.damage) == 0 {
+	if seen.draft {
 		notes = append(notes, Finding{
-			File: seen.journal.torn.File, Line: seen.journal.torn.Line,
-			Reason: "a write was interrupted here and never acknowledged; the next start drops it: " + seen.journal.torn.Reason,
+			File:   filepath.Join(seen.dir, draftName),
+			Reason: "a compaction was interrupted; the next start removes this file",
 		})
 	}
-
+	if seen.remnant && len(seen.damage) == 0 {
+		notes = append(notes, Finding{
+			File: seen.torn.File, Line: seen.torn.Line,
+			Reason: "a write was interrupted here and never acknowledged; the next start drops it: " + seen.torn.Reason,
+		})
+	}
 	return notes
-}
-
-func (seen *inspection) dump(w io.Writer) error {
-	out := bufio.NewWriter(w)
-	_, _ = fmt.Fprintf(out, "{\n  \"sequence\": %d,\n  \"collections\": {", seen.sequence())
-
-	for i, c := range seen.frozen() {
-		separator := ","
-		if i == 0 {
-			separator = ""
-		}
-
-		_, _ = fmt.Fprintf(out, "%s\n    %s: {", separator, appendJSONString(nil, c.name))
-		separator = ""
-
-		err := c.each(func(key string, value any) error {
-			_, err := fmt.Fprintf(out, "%s\n      %s: %s", separator, appendJSONString(nil, key), value)
-			separator = ","
-
-			return err //nolint:wrapcheck // wrapped below
-		})
-		if err != nil {
-			return fmt.Errorf("dump state: %w", err)
-		}
-
-		_, _ = fmt.Fprint(out, "\n    }")
-	}
-
-	_, _ = fmt.Fprint(out, "\n  }\n}\n")
-
-	// The writer keeps its first error.
-	err := out.Flush()
-	if err != nil {
-		return fmt.Errorf("dump state: %w", err)
-	}
-
-	return nil
 }

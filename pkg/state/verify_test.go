@@ -49,8 +49,8 @@ func TestVerifyNotes(t *testing.T) {
 	dir := example(t)
 	text := unclean(t, dir)
 
-	write(t, dir, journalFile, text[:len(text)-20])
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "state.json.new"), []byte("half"), 0o600))
+	write(t, dir, text[:len(text)-20])
+	require.NoError(t, os.WriteFile(filepath.Join(dir, draftFile), []byte("half"), 0o600))
 	loseMark(t, dir)
 
 	report, err := state.Verify(dir)
@@ -71,47 +71,37 @@ func TestRepair(t *testing.T) {
 	t.Parallel()
 
 	dir := example(t)
-	journal := strings.SplitAfter(unclean(t, dir), "\n")
-	snapshot := read(t, dir, snapshotFile)
-	join := func(lines ...string) string { return strings.Join(lines, "") }
+	text := unclean(t, dir)
+	lines := strings.SplitAfter(text, "\n")
+	all := []string{"v0", "v1", "v2", "v3", "v4", "v5"}
 
 	tests := map[string]struct {
-		file, text string // no text removes the file
-		keys       []string
+		text string
+		keys []string
 	}{
-		"a damaged line":     {journalFile, join(journal[0], journal[1], strings.Replace(journal[2], "pvc", "pvx", 1), journal[3]), []string{"v0", "v1", "v2", "v3"}},
-		"a missing line":     {journalFile, join(journal[0], journal[2], journal[3]), []string{"v0", "v1", "v2"}},
-		"a damaged head":     {journalFile, join("x"+journal[0], journal[1], journal[2], journal[3]), []string{"v0", "v1", "v2", "v3", "v4", "v5"}},
-		"no journal":         {journalFile, "", []string{"v0", "v1", "v2"}},
-		"an older journal":   {journalFile, oldJournal(t), []string{"v0", "v1", "v2"}},
-		"an edited record":   {snapshotFile, strings.Replace(snapshot, "pvc-1", "pvc-9", 1), []string{"v0", "v1", "v2", "v3", "v4", "v5"}},
-		"a removed record":   {snapshotFile, removeLine(snapshot, 9), []string{"v1", "v2", "v3", "v4", "v5"}},
-		"another formatting": {snapshotFile, strings.ReplaceAll(snapshot, "\n", " "), []string{"v0", "v1", "v2", "v3", "v4", "v5"}},
+		"a damaged change":   {strings.Replace(text, "pvc-4", "pvx-4", 1), all[:4]},
+		"a missing change":   {removeLine(text, 5), all[:3]},
+		"a damaged header":   {strings.Replace(text, `"sequence":3`, `"sequence": 3`, 1), all},
+		"an edited record":   {strings.Replace(text, "pvc-1", "pvc-9", 1), all},
+		"a removed record":   {removeLine(text, 2), all[1:]},
+		"a record more":      {strings.Join(lines[:4], "") + oneRecord(t) + strings.Join(lines[4:], ""), append(all[:6:6], "w")},
+		"another order":      {swapLines(text, 2, 4), all},
+		"edits of two lines": {strings.Replace(strings.Replace(text, "pvc-1", "pvc-9", 1), "pvc-2", "pvc-8", 1), all},
 	}
 
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			damaged := copyState(t, dir)
-			if test.text == "" {
-				require.NoError(t, os.Remove(filepath.Join(damaged, test.file)))
-			} else {
-				write(t, damaged, test.file, test.text)
-			}
-
-			before := read(t, damaged, snapshotFile)
+			damaged := t.TempDir()
+			write(t, damaged, test.text)
 
 			done, err := state.Repair(damaged)
 			require.NoError(t, err)
 			require.NotEmpty(t, done.Before.Findings)
 			require.NotEmpty(t, done.Before.Findings[0].Fix)
-			require.Contains(t, done.Backups, filepath.Join(damaged, snapshotFile+".damaged-1"))
-			require.Equal(t, before, read(t, damaged, snapshotFile+".damaged-1"))
-
-			if test.text != "" {
-				require.Contains(t, []string{test.text, filled(test.text)}, read(t, damaged, test.file+".damaged-1"))
-			}
+			require.Equal(t, []string{filepath.Join(damaged, journalFile+".damaged-1")}, done.Backups)
+			require.Equal(t, filled(test.text), read(t, damaged, journalFile+".damaged-1"))
 
 			report, err := state.Verify(damaged)
 			require.NoError(t, err)
@@ -132,36 +122,42 @@ func TestRepair(t *testing.T) {
 func TestNotRepairable(t *testing.T) {
 	t.Parallel()
 
-	dir := example(t)
-	snapshot := read(t, dir, snapshotFile)
+	text := unclean(t, example(t))
 
 	for name, text := range map[string]string{
-		"not JSON":        snapshot[:len(snapshot)/2],
-		"a newer format":  strings.Replace(snapshot, `"version": 1`, `"version": 2`, 1),
-		"missing":         "",
-		"an older one":    strings.Replace(snapshot, `"sequence": 3`, `"sequence": 2`, 1),
-		"another program": "{}\n",
+		"a record that is not JSON": strings.Replace(text, `"pvc-1"`, `"pvc-1`, 1),
+		"half a base":               text[:len(text)/3],
+		"a newer format":            strings.Replace(text, `"version":1`, `"version":2`, 1),
+		"another program":           "{}\n",
+		"no header":                 removeLine(text, 1),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			damaged := copyState(t, dir)
-			if text == "" {
-				require.NoError(t, os.Remove(filepath.Join(damaged, snapshotFile)))
-			} else {
-				write(t, damaged, snapshotFile, text)
-			}
+			damaged := t.TempDir()
+			require.NoError(t, os.WriteFile(filepath.Join(damaged, journalFile), []byte(text), 0o600))
 
-			before := read(t, damaged, journalFile)
 			done, err := state.Repair(damaged)
 			require.ErrorIs(t, err, state.ErrNotRepairable)
 			require.NotEmpty(t, done.Before.Findings)
 			require.Empty(t, done.Backups)
-			require.Equal(t, before, read(t, damaged, journalFile))
-
-			if text != "" {
-				require.Equal(t, text, read(t, damaged, snapshotFile))
-			}
+			require.Equal(t, text, read(t, damaged, journalFile))
 		})
 	}
+}
+
+// TestDocumentedJournal reads the example of docs/state-format.md.
+func TestDocumentedJournal(t *testing.T) {
+	t.Parallel()
+
+	page := read(t, "../../docs", "state-format.md")
+	_, behind, _ := strings.Cut(page, "## The journal\n\n```json\n")
+	example, _, found := strings.Cut(behind, "```")
+	require.True(t, found, "want: the page has an example")
+
+	dir := t.TempDir()
+	write(t, dir, example)
+
+	f := open(t, dir, state.Options{})
+	require.Equal(t, map[string]volume{"v1": {Name: "new"}, "v2": {Name: "pvc-2"}}, f.all())
 }

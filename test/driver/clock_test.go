@@ -90,7 +90,7 @@ func TestAnImageIsKeptWhileItsVolumeIsCreated(t *testing.T) {
 
 	served := faults.Serve(t)
 	d := harness.Start(t, relists, func(c *driver.Config) { c.StateDir = filepath.Join(served.Path, "state") })
-	journal := faults.Fault{Name: "state/journal.jsonl", Ops: faults.Syncs, Hang: true}
+	journal := faults.Fault{Name: "state/state.jsonl", Ops: faults.Syncs, Hang: true}
 
 	served.Inject(t, journal)
 

@@ -29,30 +29,35 @@ func within(window time.Duration) harness.Option {
 // longEnough is a window in which several calls arrive, also on a busy machine.
 const longEnough = 2 * time.Second
 
-// transaction is a line of the journal.
-type transaction struct {
-	Sequence int `json:"sequence"`
-	Changes  []struct {
-		Collection string `json:"collection"`
-		Key        string `json:"key"`
-		Record     struct {
-			CapacityBytes int64             `json:"capacityBytes"`
-			Mutable       map[string]string `json:"mutable"`
-		} `json:"record"`
-	} `json:"changes"`
+// change is a line of the journal.
+type change struct {
+	Sequence   int    `json:"sequence"`
+	More       bool   `json:"more"`
+	Collection string `json:"collection"`
+	Key        string `json:"key"`
+	Record     struct {
+		CapacityBytes int64             `json:"capacityBytes"`
+		Mutable       map[string]string `json:"mutable"`
+	} `json:"record"`
 }
+
+// transaction is all changes that became durable together or not at all.
+type transaction struct{ Changes []change }
 
 // journal are the transactions since the state directory was made.
 func journal(t *testing.T, d *harness.Driver) []transaction {
 	t.Helper()
 
-	text, err := os.ReadFile(filepath.Join(d.Config.StateDir, "journal.jsonl"))
+	text, err := os.ReadFile(filepath.Join(d.Config.StateDir, "state.jsonl"))
 	require.NoError(t, err)
 
-	var lines []transaction
+	var (
+		all []transaction
+		one transaction
+	)
 
 	for line := range strings.Lines(string(text)) {
-		var read transaction
+		var read change
 
 		if strings.TrimSpace(line) == "" {
 			continue
@@ -60,12 +65,20 @@ func journal(t *testing.T, d *harness.Driver) []transaction {
 
 		require.NoError(t, json.Unmarshal([]byte(line), &read))
 
-		if read.Sequence > 0 {
-			lines = append(lines, read)
+		// The header has a sequence as well, and no key.
+		if read.Key == "" || read.Sequence == 0 {
+			continue
+		}
+
+		one.Changes = append(one.Changes, read)
+
+		if !read.More {
+			all = append(all, one)
+			one = transaction{}
 		}
 	}
 
-	return lines
+	return all
 }
 
 func expand(ctx context.Context, d *harness.Driver, id string, bytes int64) (int64, error) {

@@ -246,7 +246,7 @@ func TestACloneThatMeetsAnExpansion(t *testing.T) {
 	})
 	// The record of the clone has the source's old size.
 	require.Eventually(t, func() bool {
-		journal, err := os.ReadFile(filepath.Join(d.Config.StateDir, "journal.jsonl"))
+		journal, err := os.ReadFile(filepath.Join(d.Config.StateDir, "state.jsonl"))
 
 		return err == nil && bytes.Contains(journal, []byte(`"name":"clone"`))
 	}, time.Minute, time.Millisecond, "waited for the record of the clone")

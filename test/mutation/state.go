@@ -8,70 +8,69 @@ func stateMutants() []mutant {
 	return []mutant{
 		{
 			name: "state/journal-not-synced", file: "pkg/state/journal.go",
-			old: `err = j.file.Sync()
+			old: `		err = j.file.Sync()
+	}
 	if err != nil {
-		return fmt.Errorf("make`,
-			new: `err = nil
+		return fmt.Errorf("append`,
+			new: `		err = nil
+	}
 	if err != nil {
-		return fmt.Errorf("make`,
+		return fmt.Errorf("append`,
 			breaks: "an acknowledged transaction is lost in a power failure",
 			tests:  in("pkg/state", "TestSeenIsDurable", "TestGroupCommit", "TestCrashAtEveryStep"),
 		},
 		{
-			name: "state/snapshot-not-synced", file: "pkg/state/snapshot_writer.go",
-			old: `		w.err = w.file.Sync()
-	}
-}
-
-func (w *snapshotWriter) writeCollection`,
-			new: `		w.err = nil
-	}
-}
-
-func (w *snapshotWriter) writeCollection`,
-			breaks: "a power failure after a compaction leaves an empty snapshot", tests: tests,
+			name: "state/new-journal-not-synced", file: "pkg/state/journal.go",
+			old: `	err = j.file.Sync()
+	if err != nil {
+		return fmt.Errorf("preallocate`,
+			new: `	err = nil
+	if err != nil {
+		return fmt.Errorf("preallocate`,
+			breaks: "a power failure after a compaction loses the changes that the new journal took over", tests: tests,
 		},
 		{
-			name: "state/snapshot-name-not-synced", file: "pkg/state/snapshot_writer.go",
+			name: "state/new-journal-name-not-synced", file: "pkg/state/journal.go",
 			old:    `err = files.SyncDir(dir)`,
 			new:    `err = nil`,
-			breaks: "the old journal is removed before the new snapshot's name is durable", tests: tests,
+			breaks: "changes go to a journal whose name a power failure takes away", tests: tests,
 		},
 		{
-			name: "state/journal-names-not-synced", file: "pkg/state/compact.go",
-			old:    `err = files.SyncDir(s.dir)`,
-			new:    `err = nil`,
-			breaks: "transactions go to a journal whose name a power failure takes away", tests: tests,
+			name: "state/changes-during-compaction-not-copied", file: "pkg/state/compact.go",
+			old:    `err = next.copyFrom(s.journal, from, s.journal.end)`,
+			new:    `err = next.copyFrom(s.journal, from, from)`,
+			breaks: "changes that were made while a compaction ran are lost", tests: tests,
 		},
 		{
-			name: "state/checksum-of-line-not-compared", file: "pkg/state/journal.go",
+			name: "state/checksum-of-line-not-compared", file: "pkg/state/line.go",
 			old:    `return errChecksum`,
 			new:    `return nil`,
-			breaks: "a flipped bit in the journal becomes a record", tests: tests,
+			breaks: "a flipped bit becomes a record", tests: tests,
 		},
 		{
-			name: "state/checksum-of-snapshot-not-compared", file: "pkg/state/snapshot_scanner.go",
-			old:    `if sum != want {`,
-			new:    `if sum == "" {`,
-			breaks: "a flipped bit in the snapshot is accepted", tests: tests,
+			name: "state/missing-records-accepted", file: "pkg/state/read.go",
+			old:    `case l.records < l.expected || p.kind == recordLine:`,
+			new:    `case p.kind == recordLine:`,
+			breaks: "a journal whose base lacks a record is taken for a whole one", tests: tests,
 		},
 		{
-			name: "state/sequence-gap-accepted", file: "pkg/state/load_journal.go",
-			old:    `if line.entry.Sequence != l.scan.last+1 {`,
-			new:    `if line.entry.Sequence <= l.scan.last {`,
-			breaks: "a journal with a missing transaction is taken for a whole one", tests: tests,
+			name: "state/sequence-gap-accepted", file: "pkg/state/read.go",
+			old:    `case p.Sequence != previous+1:`,
+			new:    `case p.Sequence <= previous:`,
+			breaks: "a journal with a missing change is taken for a whole one", tests: tests,
+		},
+		{
+			name: "state/half-a-transaction-applied", file: "pkg/state/read.go",
+			old:    `if p.More {`,
+			new:    `if p.More && p.Collection == "" {`,
+			breaks: "a part of a transaction that was interrupted survives a power failure",
+			tests:  in("pkg/state", "TestCrashAtEveryStep"),
 		},
 		{
 			name: "state/torn-tail-not-cut", file: "pkg/state/open.go",
 			old:    `err := s.journal.wipe()`,
 			new:    `var err error`,
-			breaks: "a remnant behind the last line is mistaken for a later transaction", tests: tests,
-		},
-		{
-			name: "state/set-aside-journal-may-end-early", file: "pkg/state/load.go",
-			old:    `case r.previous.last != next:`,
-			new:    `case r.previous.last > next:`,
-			breaks: "transactions that the journal that was set aside lacks are not missed", tests: tests,
+			breaks: "a remnant behind the last line is mistaken for a later change", tests: tests,
 		},
 		{
 			name: "state/lock-is-shared", file: "pkg/state/lock.go",
@@ -105,9 +104,8 @@ func (w *snapshotWriter) writeCollection`,
 		},
 		{
 			name: "state/deletion-not-journaled", file: "pkg/state/collection.go",
-			old: `	v.tx.encoded = appendDelete(v.tx.encoded, c.name, key)
-`,
-			new:    ``,
+			old:    `old: old, hadOld: true, record: []byte("null")})`,
+			new:    `old: old, hadOld: true, record: []byte("{}")})`,
 			breaks: "a deleted record is back after a restart", tests: tests,
 		},
 		{
@@ -137,8 +135,8 @@ func (w *snapshotWriter) writeCollection`,
 		},
 		{
 			name: "state/repair-without-backup", file: "pkg/state/repair.go",
-			old:    `done.Backups, err = backUp(dir)`,
-			new:    `err = nil`,
+			old:    `backup, err := backUp(seen.path)`,
+			new:    `backup, err := "", error(nil)`,
 			breaks: "a repair destroys the files that it could not read", tests: tests,
 		},
 		{

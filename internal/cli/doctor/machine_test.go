@@ -129,7 +129,7 @@ func TestClock(t *testing.T) {
 	c.Built = time.Now().Add(-time.Hour)
 	finds(t, look(t, c, "clock", ""), doctor.OK, time.Now().UTC().Format("2006-"))
 
-	journal := filepath.Join(c.StateDir, "journal.jsonl")
+	journal := filepath.Join(c.StateDir, "state.jsonl")
 	require.NoError(t, os.WriteFile(journal, nil, 0o600))
 	finds(t, look(t, c, "clock", ""), doctor.OK)
 

@@ -1,0 +1,167 @@
+package state
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+)
+
+const (
+	journalFormat = "touchstone-state"
+	formatVersion = 1
+)
+
+// Each line starts with its checksum, which covers everything behind it.
+const (
+	checksumOpen  = `{"crc32c":"`
+	checksumClose = `",`
+	checksumHex   = 8
+	checksumBytes = len(checksumOpen) + checksumHex + len(checksumClose)
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// line is a line of the journal. Its kind follows from the fields that are set.
+type line struct {
+	Format  string `json:"format"`
+	Version int    `json:"version"`
+	// Collections counts the records of the base.
+	Collections map[string]int `json:"collections"`
+	// Sequence numbers the changes without a gap. The header has that of the last one that the
+	// base contains.
+	Sequence uint64 `json:"sequence"`
+	// Batch is the first change of the group that one fdatasync made durable: the changes before
+	// it were durable when this line was written.
+	Batch uint64 `json:"batch"`
+	// More means that the next line belongs to the same transaction.
+	More       bool   `json:"more"`
+	Collection string `json:"collection"`
+	Key        string `json:"key"`
+	// Record is null if the change deletes the record.
+	Record json.RawMessage `json:"record"`
+	// Closed is the last change before a clean end.
+	Closed *uint64 `json:"closed"`
+}
+
+type kind int
+
+const (
+	invalidLine kind = iota
+	headerLine
+	recordLine
+	changeLine
+	closedLine
+)
+
+func (l *line) kind() kind {
+	switch {
+	case l.Format != "":
+		return headerLine
+	case l.Closed != nil:
+		return closedLine
+	case l.Collection == "" || l.Key == "" || len(l.Record) == 0:
+		return invalidLine
+	case l.Sequence == 0 && !l.deletes():
+		return recordLine
+	case l.Sequence > 0 && l.Batch > 0 && l.Batch <= l.Sequence:
+		return changeLine
+	default:
+		return invalidLine
+	}
+}
+
+func (l *line) deletes() bool { return string(l.Record) == "null" }
+
+// durableBefore is the change up to which all was durable when the line was written.
+func (l *line) durableBefore() uint64 {
+	if l.Closed != nil {
+		return *l.Closed
+	}
+	return max(l.Batch, 1) - 1
+}
+
+func appendHeader(to []byte, sequence uint64, collections map[string]int) []byte {
+	// A map of numbers always has a form in JSON.
+	counts, _ := json.Marshal(collections) //nolint:errchkjson // see above
+	return appendLine(to, `"format":"%s","version":%d,"sequence":%d,"collections":%s`,
+		journalFormat, formatVersion, sequence, counts)
+}
+
+func appendRecord(to []byte, collection, key string, record []byte) []byte {
+	return appendLine(to, `"collection":%s,"key":%s,"record":%s`, quote(collection), quote(key), record)
+}
+
+func appendChange(to []byte, sequence, batch uint64, more bool, collection, key string, record []byte) []byte {
+	marker := ""
+	if more {
+		marker = `"more":true,`
+	}
+	return appendLine(to, `"sequence":%d,"batch":%d,%s"collection":%s,"key":%s,"record":%s`,
+		sequence, batch, marker, quote(collection), quote(key), record)
+}
+
+func appendClosed(to []byte, last uint64) []byte {
+	return appendLine(to, `"closed":%d`, last)
+}
+
+// appendLine appends a line with its checksum.
+func appendLine(to []byte, format string, args ...any) []byte {
+	start := len(to)
+	to = append(to, checksumOpen+"00000000"+checksumClose...)
+	to = append(fmt.Appendf(to, format, args...), '}')
+	setChecksum(to[start:])
+	return append(to, '\n')
+}
+
+func quote(text string) []byte {
+	// Every string has a form in JSON.
+	quoted, _ := json.Marshal(text) //nolint:errchkjson // see above
+	return quoted
+}
+
+func setChecksum(text []byte) {
+	sum := crc32.Checksum(text[checksumBytes:], castagnoli)
+	hex.Encode(text[len(checksumOpen):], binary.BigEndian.AppendUint32(nil, sum))
+}
+
+var (
+	errForm     = errors.New("line is not of the journal's form")
+	errChecksum = errors.New("checksum is wrong")
+)
+
+// checkLine returns whether a line without its newline is as it was written.
+func checkLine(text []byte) error {
+	if len(text) <= checksumBytes || !bytes.HasPrefix(text, []byte(checksumOpen)) ||
+		string(text[checksumBytes-len(checksumClose):checksumBytes]) != checksumClose {
+		return errForm
+	}
+	var sum [4]byte
+	binary.BigEndian.PutUint32(sum[:], crc32.Checksum(text[checksumBytes:], castagnoli))
+	if string(hex.AppendEncode(nil, sum[:])) != string(text[len(checksumOpen):len(checksumOpen)+checksumHex]) {
+		return errChecksum
+	}
+	return nil
+}
+
+// parseLine decodes a line without its newline. The record, its last member, is not decoded but
+// cut off: to skip it, encoding/json would read it twice. The bytes that introduce it cannot be
+// within a string, where each quote has a backslash before it.
+func parseLine(text []byte) (line, error) {
+	var l line
+	members, record, found := bytes.Cut(text, []byte(`,"record":`))
+	if found {
+		members = append(bytes.Clone(members), '}')
+	}
+	err := json.Unmarshal(members, &l)
+	if found {
+		l.Record = bytes.TrimSuffix(record, []byte{'}'})
+	}
+	if err != nil || l.kind() == invalidLine {
+		return line{}, errForm
+	}
+	return l, nil
+}

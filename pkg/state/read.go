@@ -1,0 +1,426 @@
+package state
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"runtime"
+	"slices"
+)
+
+// chunkBytes is about how much of the journal one worker decodes at a time.
+const chunkBytes = 128 << 10
+
+// loader reads the journal into collections and changes nothing else, so that Open, Verify and
+// Dump see the same. Lines are decoded in parallel and applied in order.
+type loader struct {
+	path string
+	// find returns nil for an unknown collection. Several goroutines call it at once.
+	find func(name string) collection
+	// damaged receives damage and returns the error to stop with; nil continues if that is
+	// possible.
+	damaged func(damage *DamageError) error
+
+	// lines and size are what has been read so far.
+	lines int
+	size  int64
+	// headed means that the header has been read, which says how many records are expected in the
+	// base; records of them have been read. base is where it ends.
+	headed   bool
+	expected int
+	records  int
+	base     int64
+	// newest is the key of the last record of the base, behind its collection.
+	newest [2]string
+	// last is the last change of a whole transaction, end is behind its line, and endLine the
+	// number of that line. closed means that the journal was closed after it.
+	last    uint64
+	end     int64
+	endLine int
+	closed  bool
+	// begun are the lines of a transaction whose last line has not been read.
+	begun []parsedLine
+	// torn is the first line that may be an interrupted write. remnant means that there is more
+	// than newlines behind end.
+	torn    *DamageError
+	remnant bool
+}
+
+// errStop ends reading after damage that has been reported.
+var errStop = errors.New("no line behind damage counts")
+
+// openJournal opens the journal so that what is read is what the disk has. After a failed fsync
+// the page cache may have lines that never reached it, and after a kill lines that have not yet.
+func openJournal(files FS, path string) (File, error) {
+	file, err := files.OpenFile(path, os.O_RDWR, 0)
+	if errors.Is(err, fs.ErrPermission) {
+		// Verify may be run by a user who can only read.
+		file, err = files.OpenFile(path, os.O_RDONLY, 0)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the journal: %w", err)
+	}
+	err = errors.Join(file.Sync(), file.Forget())
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("read the journal %s: %w", path, err), file.Close())
+	}
+	return file, nil
+}
+
+// read reads the whole journal, as far as damage allows. All changes up to mark were durable.
+func (l *loader) read(ctx context.Context, file File, mark uint64) error {
+	err := inOrder(ctx, runtime.GOMAXPROCS(0),
+		func(emit func(*chunk) error) error { return readChunks(file, emit) },
+		l.parse, l.apply)
+	if err == nil {
+		err = l.checkEnd(file, mark)
+	}
+	if errors.Is(err, errStop) {
+		return nil
+	}
+	return err
+}
+
+// chunk is a part of the journal that ends with a line.
+type chunk struct {
+	text  []byte
+	lines []parsedLine
+}
+
+func readChunks(file File, emit func(*chunk) error) error {
+	var rest []byte
+	for offset := int64(0); ; {
+		text := make([]byte, len(rest)+chunkBytes)
+		copy(text, rest)
+		n, err := file.ReadAt(text[len(rest):], offset)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return fmt.Errorf("read the journal: %w", err)
+		}
+		offset += int64(n)
+		text = text[:len(rest)+n]
+		if err != nil {
+			return emit(&chunk{text: text})
+		}
+		end := bytes.LastIndexByte(text, '\n') + 1
+		rest = text[end:]
+		err = emit(&chunk{text: text[:end]})
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// parsedLine is a line, or a run of empty ones.
+type parsedLine struct {
+	line
+
+	lines, size int
+	// kind is invalidLine if the line is not readable, whatever its checksum.
+	kind kind
+	// torn is why the line may be an interrupted write, damage why it cannot be that.
+	torn, damage error
+	// behind is a good line that follows a bad one, without the newline between them.
+	behind *line
+	target collection
+	value  any
+}
+
+var (
+	errEmpty   = errors.New("the line is empty where a change was expected")
+	errCutLine = errors.New("the file ends within the line")
+	errUnknown = errors.New("unknown to this program; if one of another mode, or a newer one, has written it, " +
+		"nothing is damaged: use that one, or another state-dir")
+)
+
+// parse decodes the lines of a chunk. A journal ends with many empty lines.
+func (l *loader) parse(c *chunk) {
+	for rest := c.text; len(rest) > 0; {
+		p := parsedLine{lines: 1}
+		if blank := len(rest) - len(bytes.TrimLeft(rest, "\n")); blank > 0 {
+			p.lines, p.size, p.torn = blank, blank, errEmpty
+			rest = rest[blank:]
+		} else {
+			text, after, whole := bytes.Cut(rest, []byte{'\n'})
+			p.size = len(rest) - len(after)
+			l.parseLine(&p, text, whole)
+			rest = after
+		}
+		c.lines = append(c.lines, p)
+	}
+	c.text = nil
+}
+
+func (l *loader) parseLine(p *parsedLine, text []byte, whole bool) {
+	p.torn = checkLine(text)
+	if !whole {
+		p.torn = errCutLine
+	}
+	var err error
+	p.line, err = parseLine(text)
+	kind := p.line.kind()
+	if err == nil && (kind == recordLine || kind == changeLine) {
+		err = l.decodeRecord(p)
+	}
+	if err == nil {
+		p.kind = kind
+	}
+	switch {
+	case p.torn == nil:
+		p.damage = err
+	case errors.Is(p.torn, errChecksum) && json.Valid(text):
+		// An interrupted write leaves a part of an object, never a whole one.
+		p.damage = p.torn
+	case whole:
+		p.behind = goodSuffix(text)
+	}
+}
+
+func (l *loader) decodeRecord(p *parsedLine) error {
+	p.target = l.find(p.Collection)
+	if p.target == nil {
+		return fmt.Errorf("collection %q is %w", p.Collection, errUnknown)
+	}
+	var err error
+	if !p.deletes() {
+		p.value, err = p.target.decode(p.Record)
+	}
+	p.Record = nil
+	return err
+}
+
+// goodSuffix returns the good line that a bad one ends with, nil if there is none.
+func goodSuffix(text []byte) *line {
+	start := bytes.LastIndex(text, []byte(checksumOpen))
+	if start <= 0 || checkLine(text[start:]) != nil {
+		return nil
+	}
+	behind, err := parseLine(text[start:])
+	if err != nil {
+		return nil
+	}
+	return &behind
+}
+
+// damage describes what is wrong with the line that was read last.
+func (l *loader) damage(p *parsedLine, fix fix, reason error) *DamageError {
+	return &DamageError{File: l.path, Line: l.lines - p.lines + 1, Reason: reason.Error(), fix: fix}
+}
+
+// stop reports damage behind which no line counts.
+func (l *loader) stop(damage *DamageError) error {
+	return cmp.Or(l.damaged(damage), errStop)
+}
+
+func (l *loader) apply(c *chunk) error {
+	for i := range c.lines {
+		p := &c.lines[i]
+		l.lines += p.lines
+		l.size += int64(p.size)
+		var err error
+		switch {
+		case !l.headed:
+			err = l.applyHeader(p)
+		case l.records < l.expected || p.kind == recordLine:
+			err = l.applyRecord(p)
+		default:
+			err = l.applyChange(p)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *loader) applyHeader(p *parsedLine) error {
+	l.headed, l.last = true, p.Sequence
+	for name, count := range p.Collections {
+		l.find(name)
+		l.expected += count
+	}
+	l.finish(true)
+	l.base = l.end
+	switch {
+	case p.kind != headerLine:
+		return l.stop(l.damage(p, fixNone, fmt.Errorf("the first line is not the header of a journal: %w", cmp.Or(p.torn, p.damage, errForm))))
+	case p.Format != journalFormat || p.Version != formatVersion:
+		return l.stop(l.damage(p, fixNone, fmt.Errorf("version %d of the format %q is %w; it knows %d of %q",
+			p.Version, p.Format, errUnknown, formatVersion, journalFormat)))
+	case p.torn != nil:
+		return l.damaged(l.damage(p, fixKeep, p.torn))
+	default:
+		return nil
+	}
+}
+
+var (
+	errOrder   = errors.New("keys are not in order, or one is there twice")
+	errRecords = errors.New("the number of records differs from the header's")
+)
+
+// applyRecord applies a line of the base. All of them were durable before the file got its name, so
+// none can be an interrupted write. When reading goes on after damage, a record counts as it reads.
+func (l *loader) applyRecord(p *parsedLine) error {
+	reason := cmp.Or(p.torn, p.damage)
+	if p.kind != recordLine && (reason == nil || errors.Is(reason, errEmpty)) {
+		err := l.damaged(l.damage(p, fixKeep, fmt.Errorf("%w: %d of %d precede this line", errRecords, l.records, l.expected)))
+		if err != nil {
+			return err
+		}
+		l.expected = l.records
+		return l.applyChange(p)
+	}
+	fix := fixNone
+	if p.kind == recordLine {
+		fix = fixKeep
+		key := [2]string{p.Collection, p.Key}
+		reason = cmp.Or(reason, l.checkPlace(key), p.target.recover(p.Key, p.value))
+		l.newest = key
+	}
+	l.records++
+	l.finish(true)
+	l.base = l.end
+	if reason != nil {
+		return l.damaged(l.damage(p, fix, reason))
+	}
+	return nil
+}
+
+func (l *loader) checkPlace(key [2]string) error {
+	switch {
+	case slices.Compare(key[:], l.newest[:]) <= 0:
+		return errOrder
+	case l.records >= l.expected:
+		return fmt.Errorf("%w: it is behind the last of %d", errRecords, l.expected)
+	default:
+		return nil
+	}
+}
+
+// applyChange applies a line behind the base. The last lines of a journal may be an interrupted
+// write, whose sectors reached the disk in any order: these changes were not acknowledged. A line
+// that was written when a bad line before it was already durable shows that this one is damage.
+func (l *loader) applyChange(p *parsedLine) error {
+	switch {
+	case p.damage != nil:
+		return l.stop(l.damage(p, fixDrop, p.damage))
+	case p.torn != nil:
+		if l.torn == nil {
+			l.torn = l.damage(p, fixDrop, p.torn)
+		}
+		l.remnant = l.remnant || !errors.Is(p.torn, errEmpty) || len(l.begun) > 0
+		if p.behind != nil && p.behind.durableBefore() > l.last {
+			return l.stop(l.torn)
+		}
+		return nil
+	case l.torn != nil:
+		l.remnant = true
+		if p.durableBefore() > l.last {
+			return l.stop(l.torn)
+		}
+		return nil
+	}
+	err := l.applyGood(p)
+	if err != nil {
+		return l.stop(l.damage(p, fixDrop, err))
+	}
+	return nil
+}
+
+// applyGood applies a line whose checksum is right. The changes of a transaction are applied with
+// its last line.
+func (l *loader) applyGood(p *parsedLine) error {
+	switch previous := l.last + uint64(len(l.begun)); {
+	case p.kind == closedLine && *p.Closed == previous && len(l.begun) == 0:
+		l.finish(true)
+		return nil
+	case p.kind == closedLine:
+		return fmt.Errorf("closing after change %d %w %d", *p.Closed, errGap, previous)
+	case p.kind != changeLine:
+		return errForm
+	case p.Sequence != previous+1:
+		return fmt.Errorf("change %d %w %d", p.Sequence, errGap, previous)
+	}
+	l.begun = append(l.begun, *p)
+	if p.More {
+		return nil
+	}
+	for _, each := range l.begun {
+		if each.value == nil {
+			each.target.recoverDeleted(each.Key)
+		} else if err := each.target.recover(each.Key, each.value); err != nil {
+			return err
+		}
+	}
+	l.begun = l.begun[:0]
+	l.last = p.Sequence
+	l.finish(false)
+	return nil
+}
+
+var errGap = errors.New("follows")
+
+// finish notes that all lines so far are whole.
+func (l *loader) finish(closed bool) {
+	l.end, l.endLine, l.closed = l.size, l.lines, closed
+}
+
+// checkEnd finds what is missing at the end of the journal.
+func (l *loader) checkEnd(file File, mark uint64) error {
+	if !l.headed || l.records < l.expected {
+		return l.stop(&DamageError{
+			File: l.path, Line: l.lines + 1,
+			Reason: fmt.Sprintf("the file ends after %d of %d records of the base", l.records, l.expected),
+		})
+	}
+	damage, err := l.checkTail(file)
+	if err != nil {
+		return err
+	}
+	if damage == nil && l.last < mark {
+		damage = &DamageError{
+			File: l.path, Line: l.endLine + 1, fix: fixDrop,
+			Reason: fmt.Sprintf("changes up to %d were durable, as %s says, and the journal ends at %d", mark, markName, l.last),
+		}
+		if l.torn != nil {
+			damage.Reason += ": " + l.torn.Reason
+		}
+	}
+	if damage != nil {
+		return l.stop(damage)
+	}
+	return nil
+}
+
+// checkTail finds what no crash leaves behind the last good line. Before a line is written,
+// newlines are durable up to preallocated(its end). So up to there, also of a line of which only a
+// part was written, a crash leaves newlines and parts of lines, never zeros and no end of the file.
+// Behind that it may have cut short the next preallocation.
+func (l *loader) checkTail(file File) (*DamageError, error) {
+	tail := make([]byte, l.size-l.end)
+	_, err := file.ReadAt(tail, l.end)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("read the journal: %w", err)
+	}
+	written := bytes.TrimRight(tail, "\n\x00")
+	durable := preallocated(l.end + int64(len(written)))
+	at, reason := bytes.IndexByte(tail, 0), ""
+	switch {
+	case at >= 0 && l.end+int64(at) < durable:
+		reason = fmt.Sprintf("byte %d of the file is zero, where lines or newlines were durable", l.end+int64(at))
+	case l.size < durable:
+		at = len(written)
+		reason = fmt.Sprintf("the file has %d bytes, of which %d were durable", l.size, durable)
+	default:
+		return nil, nil //nolint:nilnil // documented: no damage
+	}
+	return &DamageError{
+		File: l.path, Line: l.endLine + 1 + bytes.Count(tail[:at], []byte{'\n'}), Reason: reason, fix: fixDrop,
+	}, nil
+}
