@@ -9,12 +9,14 @@ import (
 	"io"
 	"os/exec"
 	"time"
+
+	"github.com/touchstone-csi/touchstone/pkg/operation"
 )
 
 // ErrChildFailed is returned if the child process returned no report.
 var ErrChildFailed = errors.New("the checks could not be run in a child process")
 
-// farewell is how long a killed child may take to exit.
+// killTimeout is how long a killed child may take to exit.
 const killTimeout = time.Second
 
 // ExamineInChild runs the checks in a child process: this program with the given arguments,
@@ -39,56 +41,30 @@ func ExamineInChild(ctx context.Context, c Config, arguments ...string) (Report,
 		return Report{}, fmt.Errorf("%w: %w", ErrChildFailed, err)
 	}
 
-	defer killChild(child, said)
+	defer killChild(ctx, child, said)
 
-	done := make(chan outcome, 1)
-
-	go func() {
-		var got outcome
-
+	report, err := operation.Await(ctx, func() (report Report, err error) {
 		// One document, without waiting for the end of the pipe.
-		got.err = json.NewDecoder(said).Decode(&got.report)
-		done <- got
-	}()
-
-	select {
-	case got := <-done:
-		if got.err != nil {
-			got.err = fmt.Errorf("%w: %w", ErrChildFailed, got.err)
+		if err := json.NewDecoder(said).Decode(&report); err != nil {
+			return report, fmt.Errorf("%w: %w", ErrChildFailed, err)
 		}
-
-		return got.report, got.err
-	case <-ctx.Done():
-		return Report{}, fmt.Errorf("examine: %w", context.Cause(ctx))
+		return report, nil
+	})
+	if err != nil && !errors.Is(err, ErrChildFailed) {
+		err = fmt.Errorf("examine: %w", err)
 	}
-}
-
-type outcome struct {
-	report Report
-	err    error
+	return report, err
 }
 
 // killChild kills the child and waits for a limited time. The loop device of a trial has
 // autoclear and detaches itself.
-func killChild(child *exec.Cmd, said io.Closer) {
-	gone := make(chan struct{})
-
+func killChild(ctx context.Context, child *exec.Cmd, said io.Closer) {
 	_ = child.Process.Kill()
 	_ = said.Close()
 
-	go func() {
-		_ = child.Wait()
-
-		close(gone)
-	}()
-
-	limit := time.NewTimer(killTimeout)
-	defer limit.Stop()
-
-	select {
-	case <-gone:
-	case <-limit.C:
-	}
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
+	defer cancel()
+	_ = operation.AwaitEnd(limited, func() { _ = child.Wait() })
 }
 
 // ServeChild runs in the child process: it reads a Config from in, runs the checks, and

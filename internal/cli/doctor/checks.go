@@ -43,43 +43,38 @@ func permissionCure(err error, otherwise string) string {
 	return otherwise
 }
 
-// checks returns all checks, each after those on which it depends.
-func checks() []check {
-	return []check{
-		{name: "kernel", onNode: true, run: checkKernel},
-		{name: "privileges", onNode: true, run: checkPrivileges},
-		{name: "mounting", onNode: true, run: checkMounting},
-		{name: "events", onNode: true, objects: eventSources, run: checkEventSource},
-		{name: "filesystem", onNode: true, objects: filesystems, run: checkFilesystem},
-		{name: "tools", onNode: true, objects: filesystems, run: checkTools},
-		{name: "loop-devices", onNode: true, run: checkLoopDevices},
-		{name: "pool", objects: pools, run: checkPool},
-		{name: "pool-space", objects: pools, run: checkPoolSpace},
-		{name: "pool-reflink", objects: pools, run: checkPoolReflink},
-		{name: "pool-attach", onNode: true, objects: pools, run: checkAttach},
-		{name: "state", run: checkState},
-		{name: "clock", run: checkClock},
-		{name: "kubelet", onNode: true, run: checkKubelet},
-		{name: "queues", onNode: true, run: checkQueues},
-		{name: "cgroups", onNode: true, run: checkCgroups},
-		{name: "direct-volumes", onNode: true, run: checkDirectVolumes},
-		{name: "socket", ofDriver: true, run: checkSocket},
-		{name: "driver", ofDriver: true, run: checkDriver},
-		{name: "registration", onNode: true, ofDriver: true, run: checkRegistration},
-		{name: "leftover-devices", onNode: true, run: checkLeftoverDevices},
-		{name: "leftover-mounts", onNode: true, run: checkLeftoverMounts},
-	}
+// checks are all checks, each after those on which it depends.
+var checks = []check{
+	{name: "kernel", onNode: true, run: checkKernel},
+	{name: "privileges", onNode: true, run: checkPrivileges},
+	{name: "mounting", onNode: true, run: checkMounting},
+	{name: "events", onNode: true, objects: eventSources, run: checkEventSource},
+	{name: "filesystem", onNode: true, objects: filesystems, run: checkFilesystem},
+	{name: "tools", onNode: true, objects: filesystems, run: checkTools},
+	{name: "loop-devices", onNode: true, run: checkLoopDevices},
+	{name: "pool", objects: pools, run: checkPool},
+	{name: "pool-space", objects: pools, run: checkPoolSpace},
+	{name: "pool-reflink", objects: pools, run: checkPoolReflink},
+	{name: "pool-attach", onNode: true, objects: pools, run: checkAttach},
+	{name: "state", run: checkState},
+	{name: "clock", run: checkClock},
+	{name: "kubelet", onNode: true, run: checkKubelet},
+	{name: "queues", onNode: true, run: checkQueues},
+	{name: "cgroups", onNode: true, run: checkCgroups},
+	{name: "direct-volumes", onNode: true, run: checkDirectVolumes},
+	{name: "socket", ofDriver: true, run: checkSocket},
+	{name: "driver", ofDriver: true, run: checkDriver},
+	{name: "registration", onNode: true, ofDriver: true, run: checkRegistration},
+	{name: "leftover-devices", onNode: true, run: checkLeftoverDevices},
+	{name: "leftover-mounts", onNode: true, run: checkLeftoverMounts},
 }
 
 // Names returns the names of all checks in their order.
 func Names() []string {
-	all := checks()
-	names := make([]string, 0, len(all))
-
-	for _, each := range all {
-		names = append(names, each.name)
+	names := make([]string, len(checks))
+	for i, each := range checks {
+		names[i] = each.name
 	}
-
 	return names
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"slices"
 	"time"
+
+	"github.com/touchstone-csi/touchstone/pkg/operation"
 )
 
 // Verdict is the outcome of a check.
@@ -107,7 +109,7 @@ type Config struct {
 // node reports whether the driver attaches and mounts on this machine.
 func (c *Config) node() bool { return c.Mode != ModeController }
 
-// slack is the time after its limit in which a check that respects its context can return.
+// timeoutGrace is the time after its limit in which a check that respects its context can return.
 const timeoutGrace = time.Second
 
 // Examine runs the checks concurrently, and returns when the last has finished or reached
@@ -117,84 +119,52 @@ func Examine(ctx context.Context, c Config) Report {
 		c.Limit = DefaultLimit
 	}
 
-	under := []*running{}
+	report := Report{At: time.Now(), Findings: []Finding{}}
+	results := []<-chan result{}
 
-	for _, each := range checks() {
+	for _, each := range checks {
 		if len(c.Only) > 0 && !slices.Contains(c.Only, each.name) {
 			continue
 		}
 
 		for _, object := range each.objectsOf(&c) {
-			under = append(under, start(ctx, &c, each, object))
+			report.Findings = append(report.Findings, Finding{Check: each.name, Object: object})
+			results = append(results, each.start(ctx, &c, object))
 		}
 	}
 
-	report := Report{At: time.Now(), Findings: make([]Finding, 0, len(under))}
-
-	// One timer for all checks, since they started together.
-	late := time.NewTimer(c.Limit + timeoutGrace)
-	defer late.Stop()
-
-	for _, each := range under {
-		report.Findings = append(report.Findings, each.wait(ctx, late, c.Limit))
+	for i := range results {
+		got, finding := <-results[i], &report.Findings[i]
+		finding.Verdict, finding.Seen, finding.Cure = got.verdict, got.seen, got.cure
 	}
-
 	return report
 }
 
-// running is a check that runs for one object.
-type running struct {
-	check
-
-	object  string
-	results chan result
-}
-
-func start(ctx context.Context, c *Config, made check, object string) *running {
-	v := &running{check: made, object: object, results: make(chan result, 1)}
-
-	if why := made.reasonToSkip(c); why != "" {
-		v.results <- skipped(why)
-
-		return v
-	}
-
-	limited, cancel := context.WithTimeout(ctx, c.Limit)
+// start runs the check for one object within its time limit.
+func (k *check) start(ctx context.Context, c *Config, object string) <-chan result {
+	results := make(chan result, 1)
 
 	go func() {
+		if why := k.reasonToSkip(c); why != "" {
+			results <- skipped(why)
+			return
+		}
+
+		limited, cancel := context.WithTimeout(ctx, c.Limit)
 		defer cancel()
+		late, cancelLate := context.WithTimeout(ctx, c.Limit+timeoutGrace)
+		defer cancelLate()
 
-		v.results <- made.run(limited, c, object)
+		got, err := operation.Await(late, func() (result, error) { return k.run(limited, c, object), nil })
+		switch {
+		case err == nil:
+		case ctx.Err() != nil:
+			got = skipped("it was cancelled: " + context.Cause(ctx).Error())
+		default:
+			got = problem("it does not answer within "+c.Limit.String()+": what it checks hangs",
+				"check the storage below it: a network filesystem whose server is gone, a disk that fails (dmesg)")
+		}
+		results <- got
 	}()
-
-	return v
-}
-
-// wait waits for the result. It leaves an expired timer expired, for the next checks.
-func (v *running) wait(ctx context.Context, late *time.Timer, limit time.Duration) Finding {
-	var said result
-
-	select {
-	case said = <-v.results:
-	case <-late.C:
-		late.Reset(0)
-
-		said = v.timedOut(limit)
-	case <-ctx.Done():
-		said = skipped("it was cancelled: " + context.Cause(ctx).Error())
-	}
-
-	return Finding{Check: v.name, Object: v.object, Verdict: said.verdict, Seen: said.seen, Cure: said.cure}
-}
-
-// timedOut prefers a result that has arrived: if timer and result are both ready, select
-// takes either.
-func (v *running) timedOut(limit time.Duration) result {
-	select {
-	case said := <-v.results:
-		return said
-	default:
-		return problem("it does not answer within "+limit.String()+": what it checks hangs",
-			"check the storage below it: a network filesystem whose server is gone, a disk that fails (dmesg)")
-	}
+	return results
 }

@@ -26,7 +26,7 @@ func TestEveryCheckIsInTheDocumentation(t *testing.T) {
 	text, err := os.ReadFile("../../../docs/doctor.md")
 	require.NoError(t, err)
 
-	_, list, found := strings.Cut(string(text), "\n## The checks")
+	_, list, found := strings.Cut(string(text), "\n## Checks and cures")
 	require.True(t, found, "want: the page has the list of checks")
 
 	var documented []string

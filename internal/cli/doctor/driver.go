@@ -293,5 +293,5 @@ func pluginInfo(ctx context.Context, path string) (*registerapi.PluginInfo, erro
 	}
 	defer conn.Close()
 
-	return registerapi.NewRegistrationClient(conn).GetInfo(ctx, &registerapi.InfoRequest{}) //nolint:wrapcheck // the caller evaluates its code
+	return registerapi.NewRegistrationClient(conn).GetInfo(ctx, &registerapi.InfoRequest{})
 }

@@ -28,24 +28,18 @@ const maxListed = 5
 // checkLeftoverDevices finds attached images of volumes that are not in use: such an image
 // cannot be attached again, on any node.
 func checkLeftoverDevices(ctx context.Context, c *Config, _ string) result {
-	const cure = "losetup --detach DEVICE, when nothing has it open (lsof DEVICE): the driver attaches it again where it is needed"
+	var byDriver bool
 
-	first, byDriver, err := c.idleDevices(ctx)
-	if err != nil {
+	left, err := observeTwice(ctx, func() ([]string, error) {
+		idle, reported, err := c.idleDevices(ctx)
+		byDriver = byDriver || reported
+		return idle, err
+	})
+
+	switch {
+	case err != nil:
 		return problem(err.Error(), "mount sysfs at /sys")
-	}
-
-	if len(first) == 0 {
-		return ok("no image of a volume is attached without use")
-	}
-
-	left := first
-
-	if again, _, err := c.idleDevicesAfterDelay(ctx); err == nil {
-		left = intersect(first, again)
-	}
-
-	if len(left) == 0 {
+	case len(left) == 0:
 		return ok("no image of a volume is attached without use")
 	}
 
@@ -53,16 +47,29 @@ func checkLeftoverDevices(ctx context.Context, c *Config, _ string) result {
 	if byDriver {
 		says = "attached, but unknown to the driver, unless it is checking them now"
 	}
-
-	return warning(fmt.Sprintf("%d images are %s: %s", len(left), says, firstOf(left)), cure)
+	return warning(fmt.Sprintf("%d images are %s: %s", len(left), says, firstOf(left)),
+		"losetup --detach DEVICE, when nothing has it open (lsof DEVICE): the driver attaches it again where it is needed")
 }
 
-func (c *Config) idleDevicesAfterDelay(ctx context.Context) ([]string, bool, error) {
-	if err := pause(ctx); err != nil {
-		return nil, false, err
+// observeTwice returns what two observations have in common, the second only if the first
+// finds something. A failure of the second leaves the first.
+func observeTwice(ctx context.Context, observe func() ([]string, error)) ([]string, error) {
+	first, err := observe()
+	if err != nil || len(first) == 0 {
+		return first, err
 	}
 
-	return c.idleDevices(ctx)
+	select {
+	case <-time.After(recheckDelay):
+	case <-ctx.Done():
+		return first, nil
+	}
+
+	again, err := observe()
+	if err != nil {
+		return first, nil //nolint:nilerr // The first observation stands.
+	}
+	return slices.DeleteFunc(first, func(each string) bool { return !slices.Contains(again, each) }), nil
 }
 
 // idleDevices returns the loop devices whose volumes are not in use, according to the report
@@ -186,32 +193,18 @@ func (c *Config) usedDevices() (map[int]bool, error) {
 // checkLeftoverMounts finds mounts of volumes that the driver does not know: such a mount
 // prevents the volume from being used on another node.
 func checkLeftoverMounts(ctx context.Context, c *Config, _ string) result {
-	const cure = "umount PATH, when no pod uses it (kubectl get pods -A -o wide; lsof PATH)"
-
-	first, err := c.unknownMounts(ctx)
+	left, err := observeTwice(ctx, func() ([]string, error) { return c.unknownMounts(ctx) })
 
 	switch {
-	case errors.Is(err, errNoNodeReport) && len(first) > 0:
-		return skipped(fmt.Sprintf("%d volumes are mounted, and no driver answers that could confirm them: %s", len(first), firstOf(first)))
+	case errors.Is(err, errNoNodeReport) && len(left) > 0:
+		return skipped(fmt.Sprintf("%d volumes are mounted, and no driver answers that could confirm them: %s", len(left), firstOf(left)))
 	case err != nil && !errors.Is(err, errNoNodeReport):
 		return problem(err.Error(), "mount procfs at /proc")
-	case len(first) == 0:
+	case len(left) == 0:
 		return ok("no volume is mounted without the driver's knowledge")
 	}
-
-	left := first
-
-	if pause(ctx) == nil {
-		if again, err := c.unknownMounts(ctx); err == nil {
-			left = intersect(first, again)
-		}
-	}
-
-	if len(left) == 0 {
-		return ok("no volume is mounted without the driver's knowledge")
-	}
-
-	return warning(fmt.Sprintf("%d mounts of volumes are unknown to the driver: %s", len(left), firstOf(left)), cure)
+	return warning(fmt.Sprintf("%d mounts of volumes are unknown to the driver: %s", len(left), firstOf(left)),
+		"umount PATH, when no pod uses it (kubectl get pods -A -o wide; lsof PATH)")
 }
 
 var errNoNodeReport = errors.New("no driver with a node service answers")
@@ -311,22 +304,6 @@ func (l *mountMatcher) isReported(report *health.Report, path string) bool {
 		return each.Staged == path || each.Staged == given ||
 			slices.Contains(each.Published, path) || slices.Contains(each.Published, given)
 	})
-}
-
-func pause(ctx context.Context) error {
-	timer := time.NewTimer(recheckDelay)
-	defer timer.Stop()
-
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func intersect(first, second []string) []string {
-	return slices.DeleteFunc(slices.Clone(first), func(each string) bool { return !slices.Contains(second, each) })
 }
 
 // firstOf returns the first maxListed names.

@@ -18,7 +18,6 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
 	"github.com/touchstone-csi/touchstone/internal/linux/eintr"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
-	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/internal/linux/queue"
 	"github.com/touchstone-csi/touchstone/pkg/pool/embedded"
 )
@@ -91,8 +90,8 @@ func checkState(_ context.Context, c *Config, _ string) result {
 	seen := fmt.Sprintf("%s is writable, on %s of %s; a write was on disk after %s", c.StateDir, point.FSType, point.Source,
 		took.Round(time.Microsecond))
 
-	if free, err := availableBytes(c.StateDir); err == nil && free < fewStateBytes {
-		return warning(seen+", and "+formatBytes(free)+" are available", "free some space: without it, no change can be recorded")
+	if usage, err := usageOf(c.StateDir); err == nil && usage.Bytes.Available < fewStateBytes {
+		return warning(seen+", and "+formatBytes(usage.Bytes.Available)+" are available", "free some space: without it, no change can be recorded")
 	}
 
 	return ok(seen)
@@ -117,18 +116,6 @@ func measureSync(directory string) (time.Duration, error) {
 	}
 
 	return time.Since(began), nil
-}
-
-func availableBytes(directory string) (int64, error) {
-	file, err := os.OpenFile(directory, unix.O_PATH|unix.O_DIRECTORY, 0)
-	if err != nil {
-		return 0, err //nolint:wrapcheck // it names the directory
-	}
-	defer file.Close()
-
-	usage, err := mount.UsageOf(file)
-
-	return usage.Bytes.Available, err
 }
 
 // clockTolerance is how far a file's time may be ahead of the clock: network filesystems use

@@ -106,7 +106,7 @@ func checkPool(_ context.Context, c *Config, name string) result {
 func mountOf(directory string) (mount.Point, error) {
 	file, err := os.OpenFile(directory, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
-		return mount.Point{}, err //nolint:wrapcheck // it names the directory
+		return mount.Point{}, err
 	}
 	defer file.Close()
 
@@ -161,11 +161,12 @@ func checkPoolSpace(_ context.Context, c *Config, name string) result {
 		return problem(err.Error(), "see what the kernel's log says of its disk")
 	}
 
-	inodes, err := inodeUsage(s.root)
+	usage, err := usageOf(s.root)
 	if err != nil {
 		return problem(err.Error(), "see what the kernel's log says of its disk")
 	}
 
+	inodes := usage.Inodes
 	seen := fmt.Sprintf("%s of %s available", formatBytes(capacity.Available), formatBytes(capacity.Total))
 	if inodes.Total > 0 {
 		seen += fmt.Sprintf(", %s of %s inodes", humanize.Comma(inodes.Available), humanize.Comma(inodes.Total))
@@ -181,16 +182,14 @@ func checkPoolSpace(_ context.Context, c *Config, name string) result {
 	}
 }
 
-func inodeUsage(directory string) (mount.Amount, error) {
+// usageOf returns the usage of the filesystem that contains a directory.
+func usageOf(directory string) (mount.Usage, error) {
 	file, err := os.OpenFile(directory, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
-		return mount.Amount{}, err //nolint:wrapcheck // it names the directory
+		return mount.Usage{}, err
 	}
 	defer file.Close()
-
-	usage, err := mount.UsageOf(file)
-
-	return usage.Inodes, err
+	return mount.UsageOf(file)
 }
 
 func formatBytes(count int64) string { return humanize.IBytes(uint64(max(count, 0))) }
