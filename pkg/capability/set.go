@@ -149,3 +149,20 @@ func (s Set) CheckAccessMode(wanted volume.Capability) error {
 	return fmt.Errorf("%w: access mode %s needs the capability %s, which is not advertised; ask for SINGLE_NODE_WRITER",
 		volume.ErrCapability, wanted.Mode, SingleNodeMultiWriter)
 }
+
+// CheckMountGroup refuses, with volume.ErrCapability, an invalid group, and any group where
+// VOLUME_MOUNT_GROUP is not advertised (CSI v1.13, VolumeCapability.MountVolume).
+func (s Set) CheckMountGroup(wanted volume.Capability) error {
+	if wanted.MountGroup == "" {
+		return nil
+	}
+
+	if !s.Has(VolumeMountGroup) {
+		return fmt.Errorf("%w: volume_mount_group: VOLUME_MOUNT_GROUP is not advertised; "+
+			"leave the group to the CO, or start the driver with --volume-mount-group", volume.ErrCapability)
+	}
+
+	_, err := wanted.MountGroupID()
+
+	return err
+}

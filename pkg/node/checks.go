@@ -30,7 +30,7 @@ func (v checkedVolumes) Staged(id string) (*staged.Volume, bool) {
 }
 
 func (v checkedVolumes) IsEphemeral(id string) bool {
-	_, ephemeral := v.service.inline.Get(id)
+	_, ephemeral := v.service.ephemeral.Get(id)
 
 	return ephemeral
 }

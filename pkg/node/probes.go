@@ -38,17 +38,15 @@ func (v probedVolumes) InUse(id string) (*staged.Volume, staged.Record, bool) {
 		return record, record, true
 	}
 
-	if inline, ok := v.service.inline.Get(id); ok {
-		use := inline.use()
-
-		return use, inline, true
+	if inline, ok := v.service.ephemeral.Get(id); ok {
+		return inline.StagedVolume(), inline, true
 	}
 
 	return nil, nil, false
 }
 
 func (v probedVolumes) IDsInUse() []string {
-	records, ephemerals := v.service.stagedVolumes.All(), v.service.inline.All()
+	records, ephemerals := v.service.stagedVolumes.All(), v.service.ephemeral.All()
 	ids := make([]string, 0, len(records)+len(ephemerals))
 
 	for _, record := range records {

@@ -26,14 +26,14 @@ func (s *Service) NodePublishVolume(
 	ctx context.Context, request *csi.NodePublishVolumeRequest,
 ) (*csi.NodePublishVolumeResponse, error) {
 	if volume.IsEphemeral(request.GetVolumeContext()) {
-		return s.publishEphemeral(ctx, request)
+		return s.ephemeral.Publish(ctx, request, plain(request.GetTargetPath()))
 	}
 
 	id := request.GetVolumeId()
 
 	wanted, err := s.parsePublish(request)
 	if err == nil {
-		err = s.checkMountGroup(wanted.Capability)
+		err = s.config.Capabilities.CheckMountGroup(wanted.Capability)
 	}
 
 	if err != nil {
@@ -113,8 +113,8 @@ func (s *Service) publish(ctx context.Context, id, stagingPath string, wanted st
 	}
 
 	if existing, ok := use.PublicationAt(wanted.TargetPath); ok {
-		if err := checkSamePublication(existing, wanted); err != nil {
-			return err
+		if !existing.Same(wanted) {
+			return rpc.Errorf(codes.AlreadyExists, "it is published there with another capability or readonly flag; unpublish it first")
 		}
 
 		return s.access.For(use).Republish(ctx, use, existing)
@@ -203,16 +203,6 @@ func (s *Service) stagedUse(id, stagingPath string, wanted staged.Publication) (
 	return use, nil
 }
 
-// checkSamePublication returns ALREADY_EXISTS unless the existing publication has the wanted
-// capability and readonly flag.
-func checkSamePublication(p, wanted staged.Publication) error {
-	if p.ReadOnly == wanted.ReadOnly && p.Capability.Equal(wanted.Capability) {
-		return nil
-	}
-
-	return rpc.Errorf(codes.AlreadyExists, "it is published there with another capability or readonly flag; unpublish it first")
-}
-
 // checkAnotherTarget returns FAILED_PRECONDITION if the volume is published and the access
 // mode of an existing publication or of the wanted one allows only one target on this node.
 func checkAnotherTarget(u *staged.Volume, wanted staged.Publication) error {
@@ -249,8 +239,8 @@ func (s *Service) NodeUnpublishVolume(
 	return rpc.Run(ctx, s.config.Log, s.ops, rpc.VolumeCall(id, target, "NodeUnpublishVolume", request),
 		func(ctx context.Context) (*csi.NodeUnpublishVolumeResponse, error) {
 			unpublish := s.unpublish
-			if _, ephemeral := s.inline.at(id, target); ephemeral {
-				unpublish = s.unpublishEphemeral
+			if _, found := s.ephemeral.At(id, target); found {
+				unpublish = s.ephemeral.Unpublish
 			}
 
 			if err := unpublish(ctx, id, target); err != nil {
@@ -279,13 +269,8 @@ func (s *Service) unpublish(ctx context.Context, id, targetPath string) error {
 	}
 
 	if target != nil {
-		lost, found, err := s.lostEphemeral(id, target)
-		if err != nil {
+		if found, err := s.ephemeral.RemoveUnrecorded(ctx, id, target); found || err != nil {
 			return err
-		}
-
-		if found {
-			return s.destroyEphemeral(ctx, lost)
 		}
 
 		if err := s.unmountUnrecorded(id, use, target); err != nil {

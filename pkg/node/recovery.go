@@ -23,7 +23,7 @@ func (s *Service) Recover(ctx context.Context) error {
 		s.config.Log.Error("cannot remove temporary files of direct volumes", "error", err)
 	}
 
-	s.inline.Load()
+	s.ephemeral.Load()
 	s.tuner.Load()
 
 	if err := s.access.FindDevices(); err != nil {
@@ -70,7 +70,7 @@ func (s *Service) PoolServed(ctx context.Context, poolName string) {
 		}
 	}
 
-	s.recoverEphemeral(ctx, poolName)
+	s.ephemeral.RecoverPool(ctx, poolName)
 }
 
 // reconcile removes from the record what does not exist any more, and the record with the

@@ -19,6 +19,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/capability"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/node/access"
+	"github.com/touchstone-csi/touchstone/pkg/node/ephemeral"
 	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
 	"github.com/touchstone-csi/touchstone/pkg/node/fsck"
 	"github.com/touchstone-csi/touchstone/pkg/node/probe"
@@ -91,10 +92,9 @@ type Service struct {
 	stagedVolumes *staged.Records[*staged.Volume]
 	freezer       *freeze.Freezer
 	access        *access.Provider
-	// inline are the ephemeral volumes.
-	inline  *inline
-	tuner   *tuning.Tuner
-	checker *fsck.Checker
+	ephemeral     *ephemeral.Volumes
+	tuner         *tuning.Tuner
+	checker       *fsck.Checker
 	// occasions distinguishes operations that must not be joined.
 	occasions atomic.Uint64
 	prober    *probe.Prober
@@ -130,7 +130,6 @@ func New(config Config, store *state.Store, pools *pool.Set, ops *operation.Grou
 	s := &Service{
 		config: config, pools: pools, ops: ops, dirs: dirs, loops: loops,
 		stagedVolumes: staged.NewRecords[*staged.Volume](store, "uses"),
-		inline:        newInline(store),
 		tuner: tuning.New(queue.New(queue.DefaultSysBlock), cgroup.NewLimiter(config.CgroupRoot, config.Log),
 			store, config.Log),
 		walks: probe.NewPoolLimiter(),
@@ -145,7 +144,12 @@ func New(config Config, store *state.Store, pools *pool.Set, ops *operation.Grou
 		Direct: config.Direct, Run: config.Run, Log: config.Log,
 	})
 	s.prober = s.newProber()
-	config.Admission.Register(s)
+	s.ephemeral = ephemeral.New(ephemeral.Config{
+		Pools: pools, Directories: config.Ephemeral, Access: s.access, Prober: s.prober, Dirs: dirs, Loops: loops, Operations: ops,
+		Admission: config.Admission, Capabilities: config.Capabilities, MaxVolumeBytes: config.MaxVolumeBytes,
+		MkfsOptions: config.EphemeralMkfsOptions, Run: config.Run, Log: config.Log,
+	}, store)
+	config.Admission.Register(s.ephemeral)
 
 	return s, nil
 }

@@ -11,7 +11,6 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
-	"github.com/touchstone-csi/touchstone/pkg/capability"
 	"github.com/touchstone-csi/touchstone/pkg/node/access"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
@@ -35,7 +34,7 @@ func (s *Service) NodeStageVolume(
 	}
 
 	if err == nil {
-		err = s.checkMountGroup(wanted.Capability)
+		err = s.config.Capabilities.CheckMountGroup(wanted.Capability)
 	}
 
 	if err != nil {
@@ -269,25 +268,6 @@ func (s *Service) unstageUnknown(ctx context.Context, id, path string) error {
 		if mounted && volume.IsID(id) {
 			return s.access.For(use).Unstage(ctx, use)
 		}
-	}
-
-	return nil
-}
-
-// checkMountGroup refuses an invalid group, and any group if VOLUME_MOUNT_GROUP is not
-// advertised (CSI v1.13).
-func (s *Service) checkMountGroup(wanted volume.Capability) error {
-	if wanted.MountGroup == "" {
-		return nil
-	}
-
-	if !s.config.Capabilities.Has(capability.VolumeMountGroup) {
-		return rpc.Invalid("volume_capability: volume_mount_group: VOLUME_MOUNT_GROUP is not advertised; " +
-			"leave the group to the CO, or start the driver with --volume-mount-group")
-	}
-
-	if _, err := wanted.MountGroupID(); err != nil {
-		return rpc.Invalid("volume_capability: %w", err)
 	}
 
 	return nil

@@ -159,8 +159,8 @@ func (s *Service) lastUsage(id string) []*csi.VolumeUsage {
 // usedAt returns the volume's record if it is staged or published at the path. Error:
 // NOT_FOUND.
 func (s *Service) usedAt(id, path string) (*staged.Volume, error) {
-	if ephemeral, ok := s.inline.at(id, path); ok {
-		return ephemeral.use(), nil
+	if found, ok := s.ephemeral.At(id, path); ok {
+		return found.StagedVolume(), nil
 	}
 
 	use, known := s.stagedVolumes.Get(id)

@@ -153,7 +153,7 @@ func nodeMutants() []mutant {
 		},
 		{
 			name: "node/ephemeral-volumes-not-recovered", file: "pkg/node/recovery.go",
-			old: `	s.recoverEphemeral(ctx, poolName)
+			old: `	s.ephemeral.RecoverPool(ctx, poolName)
 `,
 			new:    ``,
 			breaks: "inline volumes of before a reboot keep their space", tests: driver("TestEphemeralAfterAReboot"),
@@ -174,7 +174,7 @@ func nodeMutants() []mutant {
 			tests:  driver("TestQueueIsInForce"),
 		},
 		{
-			name: "node/ephemeral-bytes-kept", file: "pkg/node/ephemeral.go",
+			name: "node/ephemeral-bytes-kept", file: "pkg/node/ephemeral/remove.go",
 			old: `	if err := held.Discard(ctx, object); err != nil {
 		return err
 	}
@@ -183,16 +183,16 @@ func nodeMutants() []mutant {
 			breaks: "each inline volume leaves its bytes in the pool", tests: command{pkg: "./test/driver", run: "^TestEphemeralLife$/^directory$"},
 		},
 		{
-			name: "node/ephemeral-size-not-limited", file: "pkg/node/ephemeral.go",
-			old:    `e.SizeBytes > s.config.MaxVolumeBytes {`,
-			new:    `e.SizeBytes > s.config.MaxVolumeBytes+e.SizeBytes {`,
+			name: "node/ephemeral-size-not-limited", file: "pkg/node/ephemeral/request.go",
+			old:    `r.SizeBytes > v.config.MaxVolumeBytes {`,
+			new:    `r.SizeBytes > v.config.MaxVolumeBytes+r.SizeBytes {`,
 			breaks: "a pod author gets a larger volume than the operator allows",
 			tests:  driver("TestEphemeralRefusals", "TestEphemeralSizeIsEnforced", "TestEphemeralConflicts"),
 		},
 		{
-			name: "node/ephemeral-provision-leaks", file: "pkg/node/inline.go",
-			old:    `i.provisioned[old.Parameters.Pool] -= old.SizeBytes`,
-			new:    `i.provisioned[old.Parameters.Pool] -= 0`,
+			name: "node/ephemeral-provision-leaks", file: "pkg/node/ephemeral/record.go",
+			old:    `r.provisioned[old.Parameters.Pool] -= old.SizeBytes`,
+			new:    `r.provisioned[old.Parameters.Pool] -= 0`,
 			breaks: "the pool's capacity shrinks with each inline volume",
 			tests:  driver("TestEphemeralTakesPartInThePromise", "TestEphemeralLife"),
 		},
@@ -209,9 +209,9 @@ func nodeMutants() []mutant {
 			breaks: "statistics of another filesystem are reported as the volume's", tests: driver("TestStatsOfWhatIsMountedOver"),
 		},
 		{
-			name: "node/ephemeral-mkfs-options-accepted", file: "pkg/node/ephemeral.go",
-			old:    `if e.Parameters.MkfsOptions != "" && !s.config.EphemeralMkfsOptions {`,
-			new:    `if e.Parameters.MkfsOptions != "" && s.config.EphemeralMkfsOptions {`,
+			name: "node/ephemeral-mkfs-options-accepted", file: "pkg/node/ephemeral/request.go",
+			old:    `if r.Parameters.MkfsOptions != "" && !v.config.MkfsOptions {`,
+			new:    `if r.Parameters.MkfsOptions != "" && v.config.MkfsOptions {`,
 			breaks: "the author of a pod chooses mkfs options although the operator does not allow it",
 			tests:  in("test/driver", "TestAPodAuthorDoesNotChooseWhatAnErrorDoes"),
 		},

@@ -53,6 +53,11 @@ func (v *Volume) Clone() *Volume {
 	return &changed
 }
 
+// Same reports whether both publications have the same capability and readonly flag.
+func (p Publication) Same(other Publication) bool {
+	return p.ReadOnly == other.ReadOnly && p.Capability.Equal(other.Capability)
+}
+
 // PublicationAt returns the publication at the target path, false if there is none.
 func (v *Volume) PublicationAt(target string) (Publication, bool) {
 	at := slices.IndexFunc(v.Publications, func(p Publication) bool { return p.TargetPath == target })

@@ -1,0 +1,117 @@
+package ephemeral
+
+import (
+	"context"
+	"errors"
+	"path"
+	"strings"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/pkg/operation"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+// RecoverPool removes volumes that are not mounted any more, since a crash
+// while it was made, or a reboot.
+func (v *Volumes) RecoverPool(ctx context.Context, poolName string) {
+	for _, each := range v.records.All() {
+		if each.Parameters.Pool != poolName {
+			continue
+		}
+
+		call := rpc.VolumeCall(each.VolumeID, "", "recover", nil)
+
+		_, err := operation.Do(ctx, v.config.Operations, call, func(ctx context.Context) (struct{}, error) {
+			return struct{}{}, v.recover(ctx, each.VolumeID, each.Publication.TargetPath)
+		})
+		if err != nil {
+			// As with others, one unhealthy volume must not affect the others.
+			v.config.Log.Error("an ephemeral volume could not be recovered", "volume", each.VolumeID, "error", err)
+		}
+	}
+}
+
+func (v *Volumes) recover(ctx context.Context, id, target string) error {
+	recorded, known := v.records.at(id, target)
+	if !known {
+		return nil
+	}
+
+	there, err := v.isPublished(recorded)
+	if err != nil || there {
+		return err
+	}
+
+	v.config.Log.Info("an ephemeral volume is not published any more", "volume", id, "target", target)
+
+	return v.remove(ctx, recorded)
+}
+
+// RemoveUnrecorded removes the ephemeral volume that is mounted at a target without a record, and
+// reports whether it found one.
+func (v *Volumes) RemoveUnrecorded(ctx context.Context, id string, at *mount.Target) (found bool, err error) {
+	unrecorded, found, err := v.findUnrecorded(id, at)
+	if err != nil || !found {
+		return false, err
+	}
+
+	return true, v.remove(ctx, unrecorded)
+}
+
+// findUnrecorded returns the ephemeral volume that is mounted at a target without a
+// record: such a volume belongs to its target only.
+func (v *Volumes) findUnrecorded(id string, at *mount.Target) (*Record, bool, error) {
+	point, mounted, err := at.Mounted()
+	if err != nil || !mounted {
+		return nil, false, err
+	}
+
+	content := path.Base(strings.TrimSuffix(point.Root, "//deleted"))
+
+	if number, isLoop := point.LoopDevice(); isLoop {
+		attachment, _, err := v.config.Loops.Attachment(number)
+		if err != nil {
+			return nil, false, err
+		}
+
+		content = strings.TrimSuffix(path.Base(attachment.BackingPath), layout.ImageSuffix)
+	}
+
+	if !volume.IsID(content) {
+		return nil, false, nil
+	}
+
+	for _, known := range v.records.All() {
+		if known.ContentID == content {
+			return nil, false, nil
+		}
+	}
+
+	for _, backing := range []volume.Backing{volume.BackingImage, volume.BackingDirectory} {
+		for _, name := range v.config.Directories.Names() {
+			lost := &Record{
+				VolumeID: id, ContentID: content, Parameters: volume.Parameters{Pool: name, Backing: backing},
+				Publication: staged.Publication{TargetPath: at.Path()},
+			}
+
+			found, err := v.config.Access.Observer().IsMountOf(lost.StagedVolume(), point)
+			if err == nil && found {
+				err = v.config.Access.For(lost.StagedVolume()).CheckStored(lost.StagedVolume())
+			}
+
+			switch {
+			case errors.Is(err, pool.ErrMissing): // it is not in this pool
+			case err != nil:
+				return nil, false, err
+			case found:
+				return lost, true, nil
+			}
+		}
+	}
+
+	return nil, false, nil
+}

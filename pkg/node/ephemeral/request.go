@@ -1,0 +1,122 @@
+package ephemeral
+
+import (
+	"strings"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+// sizeStep is what the size of an inline ephemeral volume is a multiple of.
+const sizeStep = 4096
+
+func (v *Volumes) parse(request *csi.NodePublishVolumeRequest, target string) (*Record, error) {
+	if err := rpc.CheckVolumeID(request.GetVolumeId()); err != nil {
+		return nil, err
+	}
+
+	if request.GetTargetPath() == "" {
+		return nil, rpc.Invalid("target_path is missing")
+	}
+
+	capability, err := v.parseCapability(request.GetVolumeCapability())
+	if err != nil {
+		return nil, rpc.Invalid("volume_capability: %w", err)
+	}
+
+	parameters, size, err := volume.ParseEphemeral(request.GetVolumeContext())
+	if err != nil {
+		return nil, rpc.Invalid("volume_context: %w", err)
+	}
+
+	if _, named := request.GetVolumeContext()[volume.KeyPool]; !named {
+		parameters.Pool = v.config.Pools.Default()
+	}
+
+	if !v.config.Pools.Has(parameters.Pool) {
+		return nil, rpc.Invalid("volume_context: pool %q does not exist; there are %s",
+			parameters.Pool, strings.Join(v.config.Pools.Names(), ", "))
+	}
+
+	wanted := &Record{
+		VolumeID: request.GetVolumeId(), SizeBytes: size, Parameters: parameters,
+		Publication: staged.Publication{
+			TargetPath: target, Capability: capability,
+			ReadOnly: request.GetReadonly() || capability.ReaderOnly(),
+		},
+	}
+
+	return wanted, v.complete(wanted)
+}
+
+func (v *Volumes) parseCapability(given *csi.VolumeCapability) (volume.Capability, error) {
+	capability, err := volume.ParseCapability(given)
+	if err != nil {
+		return volume.Capability{}, err
+	}
+
+	options, err := mount.ParseFlags(capability.MountFlags)
+	if err != nil {
+		return volume.Capability{}, err
+	}
+
+	if options.PanicsOnError() {
+		return volume.Capability{}, rpc.Invalid("mount_flags: the author of a pod must not make an error of its volume halt the node; " +
+			"leave out errors=panic and fatal_errors=panic")
+	}
+
+	if err := v.config.Capabilities.CheckAccessMode(capability); err != nil {
+		return volume.Capability{}, err
+	}
+
+	if capability.Block {
+		return volume.Capability{}, rpc.Invalid("an inline ephemeral volume is mounted, it is no block device")
+	}
+
+	if !capability.SingleNode() {
+		return volume.Capability{}, rpc.Invalid("access mode %s: an inline ephemeral volume is on one node only", capability.Mode)
+	}
+
+	return capability, v.config.Capabilities.CheckMountGroup(capability)
+}
+
+// complete decides filesystem and size, as CreateVolume does for other
+// volumes.
+func (v *Volumes) complete(r *Record) error {
+	r.SizeBytes = roundUp(r.SizeBytes)
+
+	if r.Parameters.MkfsOptions != "" && !v.config.MkfsOptions {
+		return rpc.Invalid("volume_context: %s: an inline ephemeral volume takes none on this node (--ephemeral-mkfs-options=false); "+
+			"leave it out, or use a claim and a StorageClass that has it", volume.KeyMkfsOptions)
+	}
+
+	if r.Parameters.Backing == volume.BackingImage {
+		r.Parameters.FSType = r.StagedVolume().FSType()
+
+		if err := filesystem.CheckOptions(r.Parameters.FSType, strings.Fields(r.Parameters.MkfsOptions)); err != nil {
+			return rpc.Invalid("volume_context: %s: %w", volume.KeyMkfsOptions, err)
+		}
+
+		made, err := filesystem.ByName(r.Parameters.FSType, v.config.Run)
+		if err != nil {
+			return rpc.Invalid("volume_capability: %w", err)
+		}
+
+		r.SizeBytes = max(r.SizeBytes, roundUp(made.MinimumBytes()))
+	}
+
+	if v.config.MaxVolumeBytes > 0 && r.SizeBytes > v.config.MaxVolumeBytes {
+		return rpc.Errorf(codes.OutOfRange, "volume_context: %s: %d bytes are more than the largest volume has, %d (--max-volume-size)",
+			volume.KeySize, r.SizeBytes, v.config.MaxVolumeBytes)
+	}
+
+	return nil
+}
+
+func roundUp(bytes int64) int64 { return (bytes + sizeStep - 1) / sizeStep * sizeStep }

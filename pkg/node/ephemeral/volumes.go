@@ -1,0 +1,125 @@
+package ephemeral
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/capability"
+	"github.com/touchstone-csi/touchstone/pkg/node/access"
+	"github.com/touchstone-csi/touchstone/pkg/node/probe"
+	"github.com/touchstone-csi/touchstone/pkg/operation"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
+	"github.com/touchstone-csi/touchstone/pkg/state"
+)
+
+// Config configures the volumes.
+type Config struct {
+	// Pools are the pools by their names; Directories are the directories of ephemeral volumes in
+	// them, under the same names.
+	Pools, Directories *pool.Set
+	Access             *access.Provider
+	Prober             *probe.Prober
+	Dirs               *mount.AllowedDirs
+	Loops              *loop.Loops
+	Operations         *operation.Group
+	// Admission decides what may be provisioned from the pools.
+	Admission    *pool.Admission
+	Capabilities capability.Set
+	// MaxVolumeBytes is the largest size; 0 is no limit but the pool'v.
+	MaxVolumeBytes int64
+	// MkfsOptions allows mkfs options, which the author of a pod writes.
+	MkfsOptions bool
+	// Run starts the tools of the filesystems; nil means the real ones.
+	Run filesystem.Runner
+	Log *slog.Logger
+}
+
+// Volumes are the inline ephemeral volumes of this node. They are safe for concurrent use; calls of
+// one volume are ordered by Config.Operations.
+type Volumes struct {
+	config  Config
+	records *records
+}
+
+// New returns the volumes, which keep their records in store. It must not be open yet.
+func New(config Config, store *state.Store) *Volumes {
+	return &Volumes{config: config, records: newRecords(store)}
+}
+
+// Load reads the records. It follows the opening of the store.
+func (v *Volumes) Load() { v.records.Load() }
+
+// Get returns the volume with the CO's id.
+func (v *Volumes) Get(id string) (*Record, bool) { return v.records.Get(id) }
+
+// At returns the volume with that id if the path is its target.
+func (v *Volumes) At(id, path string) (*Record, bool) { return v.records.at(id, path) }
+
+// All returns all volumes.
+func (v *Volumes) All() []*Record { return v.records.All() }
+
+// Publish is NodePublishVolume of a volume that exists from its publication to its unpublication.
+// Target is the normalized target path.
+func (v *Volumes) Publish(
+	ctx context.Context, request *csi.NodePublishVolumeRequest, target string,
+) (*csi.NodePublishVolumeResponse, error) {
+	wanted, err := v.parse(request, target)
+	if err != nil {
+		return nil, rpc.Status(err)
+	}
+
+	id := wanted.VolumeID
+
+	defer v.config.Prober.ProbeAfterOperation(id)
+
+	return rpc.Run(ctx, v.config.Log, v.config.Operations, rpc.VolumeCall(id, target, "NodePublishVolume", request),
+		func(ctx context.Context) (*csi.NodePublishVolumeResponse, error) {
+			if err := v.ensure(ctx, wanted); err != nil {
+				return nil, fmt.Errorf("publish ephemeral volume %s at %s: %w", id, target, err)
+			}
+
+			return &csi.NodePublishVolumeResponse{}, nil
+		})
+}
+
+// Unpublish unmounts and removes the volume with that id whose target is the path, if there is one.
+func (v *Volumes) Unpublish(ctx context.Context, id, target string) error {
+	existing, known := v.records.at(id, target)
+	if !known {
+		return nil
+	}
+
+	return v.remove(ctx, existing)
+}
+
+// ProvisionedBytes returns the total size of inline ephemeral volumes in the pool.
+func (v *Volumes) ProvisionedBytes(poolName string) int64 {
+	return v.records.provisionedBytes(poolName)
+}
+
+// AddAllocated adds what inline ephemeral volumes have allocated in the pool.
+func (v *Volumes) AddAllocated(ctx context.Context, poolName string, sum *pool.Allocation) error {
+	for _, each := range v.records.All() {
+		if each.Parameters.Pool != poolName {
+			continue
+		}
+
+		place, err := v.config.Access.PoolOf(each.StagedVolume())
+		if err != nil {
+			return err
+		}
+
+		if err := sum.Add(ctx, place, each.object()); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
