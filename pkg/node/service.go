@@ -24,6 +24,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/node/fsck"
 	"github.com/touchstone-csi/touchstone/pkg/node/probe"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/pkg/node/stats"
 	"github.com/touchstone-csi/touchstone/pkg/node/tuning"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
@@ -98,8 +99,7 @@ type Service struct {
 	// occasions distinguishes operations that must not be joined.
 	occasions atomic.Uint64
 	prober    *probe.Prober
-	// walks limits the walks that count the files of directories.
-	walks *probe.PoolLimiter
+	stats     *stats.Reader
 }
 
 // New returns a service that keeps its records in store, which must not be
@@ -132,7 +132,6 @@ func New(config Config, store *state.Store, pools *pool.Set, ops *operation.Grou
 		stagedVolumes: staged.NewRecords[*staged.Volume](store, "uses"),
 		tuner: tuning.New(queue.New(queue.DefaultSysBlock), cgroup.NewLimiter(config.CgroupRoot, config.Log),
 			store, config.Log),
-		walks: probe.NewPoolLimiter(),
 	}
 	s.freezer = freeze.New(freeze.Config{
 		Limit: config.FreezeLimit, Loops: loops, OpenRoot: s.openRootOf, Log: config.Log,
@@ -149,6 +148,9 @@ func New(config Config, store *state.Store, pools *pool.Set, ops *operation.Grou
 		Admission: config.Admission, Capabilities: config.Capabilities, MaxVolumeBytes: config.MaxVolumeBytes,
 		MkfsOptions: config.EphemeralMkfsOptions, Run: config.Run, Log: config.Log,
 	}, store)
+	s.stats = stats.New(stats.Config{
+		Access: s.access, Prober: s.prober, Dirs: dirs, Capabilities: config.Capabilities, InUse: s.usedAt,
+	})
 	config.Admission.Register(s.ephemeral)
 
 	return s, nil

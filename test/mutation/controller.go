@@ -208,7 +208,7 @@ func controllerMutants() []mutant {
 		},
 		{
 			name: "controller/ephemeral-volumes-not-provisioned", file: "pkg/node/service.go",
-			old:    `config.Admission.Register(s)`,
+			old:    `config.Admission.Register(s.ephemeral)`,
 			new:    `_ = config.Admission`,
 			breaks: "inline volumes overcommit the pool", tests: driver("TestEphemeralTakesPartInThePromise"),
 		},

@@ -203,9 +203,9 @@ func nodeMutants() []mutant {
 			breaks: "a directory volume's statistics are those of the whole pool", tests: driver("TestUsageIsTheVolumesOwn"),
 		},
 		{
-			name: "node/stats-of-a-foreign-mount", file: "pkg/node/stats.go",
-			old:    `if s.prober.Observations().IsVolumesMount(id, path, point.ID) {`,
-			new:    `if s.prober.Observations().IsVolumesMount(id, path, point.ID) || point.ID > 0 {`,
+			name: "node/stats-of-a-foreign-mount", file: "pkg/node/stats/reader.go",
+			old:    `if r.config.Prober.Observations().IsVolumesMount(id, path, point.ID) {`,
+			new:    `if r.config.Prober.Observations().IsVolumesMount(id, path, point.ID) || point.ID > 0 {`,
 			breaks: "statistics of another filesystem are reported as the volume's", tests: driver("TestStatsOfWhatIsMountedOver"),
 		},
 		{

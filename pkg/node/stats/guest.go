@@ -1,4 +1,4 @@
-package node
+package stats
 
 import (
 	"context"
@@ -13,10 +13,10 @@ import (
 
 // guestUsage is what the guest says, or else the device's size, and the record
 // that goes with that. Its errors are those of a volume that is not there.
-func (s *Service) guestUsage(
+func (r *Reader) guestUsage(
 	ctx context.Context, use *staged.Volume, path string, record *health.Record,
 ) ([]*csi.VolumeUsage, *health.Record, error) {
-	measured, err := s.usage(ctx, use.VolumeID, use, path)
+	measured, err := r.usage(ctx, use.VolumeID, use, path)
 	if err != nil {
 		return nil, record, err
 	}
@@ -24,11 +24,11 @@ func (s *Service) guestUsage(
 	device := measured.answer
 
 	if len(use.Publications) == 0 {
-		return device, s.answered(use.VolumeID, record, nil), nil
+		return device, r.answered(use.VolumeID, record, nil), nil
 	}
 
-	usage, err := s.access.GuestUsage(ctx, use, device[0].GetTotal())
-	record = s.answered(use.VolumeID, record, err)
+	usage, err := r.config.Access.GuestUsage(ctx, use, device[0].GetTotal())
+	record = r.answered(use.VolumeID, record, err)
 
 	if err != nil {
 		return device, record, nil //nolint:nilerr // the record says it
@@ -39,12 +39,12 @@ func (s *Service) guestUsage(
 
 // answered returns the record that goes with how a guest has answered just now,
 // whatever was known before.
-func (s *Service) answered(id string, record *health.Record, failure error) *health.Record {
+func (r *Reader) answered(id string, record *health.Record, failure error) *health.Record {
 	if (failure != nil) == record.Has(health.GuestStatsUnavailable) {
 		return record
 	}
 
-	s.prober.Monitor().Suspect(id)
+	r.config.Prober.Monitor().Suspect(id)
 
 	now := probe.NewRecord(id, slices.DeleteFunc(entriesOf(record),
 		func(entry health.Entry) bool { return entry.Reason == health.GuestStatsUnavailable })...)

@@ -1,0 +1,234 @@
+package stats
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/capability"
+	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/node/access"
+	"github.com/touchstone-csi/touchstone/pkg/node/observe"
+	"github.com/touchstone-csi/touchstone/pkg/node/probe"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/pkg/operation"
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
+)
+
+// Config configures a Reader.
+type Config struct {
+	Access       *access.Provider
+	Prober       *probe.Prober
+	Dirs         *mount.AllowedDirs
+	Capabilities capability.Set
+	// InUse returns the volume that is staged or published at the path. Error: NOT_FOUND.
+	InUse func(id, path string) (*staged.Volume, error)
+}
+
+// Reader reads the usage of volumes. It is safe for concurrent use.
+type Reader struct {
+	config Config
+	// walks limits the walks that count the files of directories.
+	walks *probe.PoolLimiter
+}
+
+// New returns a reader.
+func New(config Config) *Reader { return &Reader{config: config, walks: probe.NewPoolLimiter()} }
+
+// Read returns the usage of the volume at the path and its condition, nil where it is not known.
+// Of an unhealthy volume it returns the last known usage. Errors: NOT_FOUND if the volume is not
+// at the path; INTERNAL and UNAVAILABLE if its usage cannot be read although it is healthy.
+func (r *Reader) Read(
+	ctx context.Context, id, path string,
+) (usages []*csi.VolumeUsage, record *health.Record, err error) {
+	use, err := r.config.InUse(id, path)
+	if err != nil {
+		return nil, nil, err
+	}
+
+	// Read before the usage: the condition must not be newer than it.
+	record, _ = r.config.Prober.Monitor().Get(id)
+	if use.IsDirect() {
+		usages, record, err = r.guestUsage(ctx, use, path, record)
+	} else if !isSilent(record) {
+		var now measured
+
+		now, err = r.measure(ctx, id, use, path)
+		usages = now.answer
+
+		// No event reports that a filesystem became full, or that files were deleted.
+		if err == nil && now.filesystem != nil && probe.Contradicts(*now.filesystem, record) {
+			if fresh, failure := r.config.Prober.ProbeNow(ctx, id); failure == nil {
+				record = fresh
+			}
+		}
+	}
+
+	if err != nil {
+		record, err = r.explain(ctx, id, path, err)
+	}
+
+	if err != nil {
+		return nil, nil, err
+	}
+
+	if len(usages) == 0 {
+		usages = r.lastUsage(id)
+	}
+
+	return usages, record, nil
+}
+
+// isSilent reports whether the volume's filesystem is known not to respond in time.
+func isSilent(record *health.Record) bool {
+	return record.Has(health.ProbeTimedOut) || record.Has(health.DiskFailure)
+}
+
+// measured is the usage of a volume as the answer has it, and the one of the filesystem that
+// it is made of, nil for raw block.
+type measured struct {
+	answer     []*csi.VolumeUsage
+	filesystem *mount.Usage
+}
+
+// measure reads the usage of the volume's filesystem, bounded by ResponseTimeout. The walk of
+// a directory's files is not bounded; the number of walks in each pool is.
+func (r *Reader) measure(ctx context.Context, id string, use *staged.Volume, path string) (measured, error) {
+	enter := func() (func(), error) { return r.walks.Acquire(ctx, use.Parameters.Pool) }
+
+	if use.IsImage() {
+		shortened, cancel := context.WithTimeoutCause(ctx, probe.ResponseTimeout, probe.ErrNoResponse)
+		defer cancel()
+
+		ctx, enter = shortened, func() (func(), error) { return r.config.Prober.Observations().BeginQuery(id) }
+	}
+
+	leave, err := enter()
+	if err != nil {
+		return measured{}, err
+	}
+
+	return operation.Await(ctx, func() (measured, error) {
+		defer leave()
+
+		return r.usage(ctx, id, use, path)
+	})
+}
+
+// explain returns the condition of a volume whose usage could not be read, or the failure if
+// the volume is healthy.
+func (r *Reader) explain(ctx context.Context, id, path string, failure error) (*health.Record, error) {
+	if errors.Is(failure, probe.ErrNoResponse) {
+		r.config.Prober.Monitor().Suspect(id)
+
+		record, ok := r.config.Prober.Monitor().Get(id)
+		if !ok {
+			return probe.NewRecord(id, probe.TimedOut()), nil
+		}
+
+		return probe.NewRecord(id, append(slices.Clone(record.Entries), probe.TimedOut())...), nil
+	}
+
+	// Without a condition in the answer, an old usage would pass for the current one.
+	if ctx.Err() != nil || !r.config.Capabilities.Has(capability.VolumeCondition) {
+		return nil, failure
+	}
+
+	record, err := r.config.Prober.ProbeNow(ctx, id)
+	if err == nil {
+		_, err = r.config.InUse(id, path)
+	}
+
+	if err != nil || record.Healthy() {
+		return nil, failure
+	}
+
+	return record, nil
+}
+
+// lastUsage returns the last known usage, at least the size of the device: COs ignore an
+// answer without any number.
+func (r *Reader) lastUsage(id string) []*csi.VolumeUsage {
+	last := r.config.Prober.Observations().LastUsage(id)
+	if record, ok := r.config.Prober.Monitor().Get(id); ok && record.Usage != nil {
+		last = *record.Usage
+	}
+
+	return volumeUsages(mount.Usage{Bytes: mount.Amount(last.Bytes), Inodes: mount.Amount(last.Inodes)})
+}
+
+// usage reads the usage of the volume at the path.
+func (r *Reader) usage(ctx context.Context, id string, use *staged.Volume, path string) (measured, error) {
+	var at *mount.Target
+
+	// Nothing is mounted at the staging path of a raw device.
+	if !use.ExposesRawDevice() || path != use.StagingPath {
+		var err error
+		if at, err = r.mountedTarget(id, use, path); err != nil {
+			return measured{}, err
+		}
+		defer at.Close()
+	}
+
+	stats, err := r.config.Access.For(use).Stats(ctx, use, at)
+	if err != nil {
+		return measured{}, err
+	}
+
+	if stats.Filesystem != nil {
+		r.config.Prober.Observations().SetUsage(id, *probe.UsageFrom(stats.Usage))
+	}
+
+	return measured{answer: volumeUsages(stats.Usage), filesystem: stats.Filesystem}, nil
+}
+
+// mountedTarget returns the directory at which the volume is mounted. Error: NOT_FOUND, also
+// where another mount covers it, whose usage is not the volume'r.
+func (r *Reader) mountedTarget(id string, use *staged.Volume, path string) (*mount.Target, error) {
+	target, err := r.config.Dirs.Target(path)
+	if observe.IsNoMountTarget(err) {
+		return nil, rpc.Errorf(codes.NotFound, "volume %s: %w", use.VolumeID, err)
+	}
+
+	if err != nil {
+		return nil, observe.Unknown(err, use, "mounted at "+path)
+	}
+
+	point, mounted, err := target.Mounted()
+	if err == nil && mounted {
+		if r.config.Prober.Observations().IsVolumesMount(id, path, point.ID) {
+			return target, nil
+		}
+
+		mounted, err = r.config.Access.Observer().IsMountOf(use, point)
+	}
+
+	if err == nil && mounted {
+		return target, nil
+	}
+
+	target.Close()
+
+	if err != nil {
+		return nil, observe.Unknown(err, use, "mounted at "+path)
+	}
+
+	return nil, rpc.Errorf(codes.NotFound, "volume %s is not mounted at %s any more", use.VolumeID, path)
+}
+
+func volumeUsages(usage mount.Usage) []*csi.VolumeUsage {
+	amounts := []*csi.VolumeUsage{volumeUsage(csi.VolumeUsage_BYTES, usage.Bytes)}
+	if usage.Inodes.Total > 0 {
+		amounts = append(amounts, volumeUsage(csi.VolumeUsage_INODES, usage.Inodes))
+	}
+
+	return amounts
+}
+
+func volumeUsage(unit csi.VolumeUsage_Unit, amount mount.Amount) *csi.VolumeUsage {
+	return &csi.VolumeUsage{Unit: unit, Total: amount.Total, Used: amount.Used, Available: amount.Available}
+}
