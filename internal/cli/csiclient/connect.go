@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -177,33 +178,21 @@ func (c Capabilities) HasController() bool {
 
 // HasService reports whether the plugin advertises the service capability.
 func (c Capabilities) HasService(want csi.PluginCapability_Service_Type) bool {
-	for _, capability := range c.Plugin {
-		if capability.GetService().GetType() == want {
-			return true
-		}
-	}
-
-	return false
+	return slices.ContainsFunc(c.Plugin, func(capability *csi.PluginCapability) bool {
+		return capability.GetService().GetType() == want
+	})
 }
 
 // HasControllerRPC reports whether the controller service advertises the capability.
 func (c Capabilities) HasControllerRPC(want csi.ControllerServiceCapability_RPC_Type) bool {
-	for _, capability := range c.Controller {
-		if capability.GetRpc().GetType() == want {
-			return true
-		}
-	}
-
-	return false
+	return slices.ContainsFunc(c.Controller, func(capability *csi.ControllerServiceCapability) bool {
+		return capability.GetRpc().GetType() == want
+	})
 }
 
 // HasNodeRPC reports whether the node service advertises the capability.
 func (c Capabilities) HasNodeRPC(want csi.NodeServiceCapability_RPC_Type) bool {
-	for _, capability := range c.Node {
-		if capability.GetRpc().GetType() == want {
-			return true
-		}
-	}
-
-	return false
+	return slices.ContainsFunc(c.Node, func(capability *csi.NodeServiceCapability) bool {
+		return capability.GetRpc().GetType() == want
+	})
 }

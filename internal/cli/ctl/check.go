@@ -66,9 +66,7 @@ failed, 2: wrong usage, or a given volume can't be checked.`,
 	flags := command.Flags()
 	flags.BoolVar(&asked.all, "all", false, "all volumes that the driver knows")
 	flags.BoolVar(&asked.online, "online", false, "also check volumes in use, on a copy")
-	flags.StringVar(&given.endpoint, "endpoint", defaultEndpoint, "the driver's socket (environment: "+endpointVar+")")
-	flags.VarP(&given.output, "output", "o", "table for people, json for programs")
-	flags.DurationVar(&given.timeout, "timeout", 0, "give up after this time; 0 never does")
+	given.define(flags, 0)
 	command.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
 
 	return command

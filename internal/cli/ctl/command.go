@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 )
@@ -52,14 +53,16 @@ or cannot be reached, 2: wrong usage. Those of "volume health", "node health" an
 	command.SilenceErrors = true
 	command.SilenceUsage = true
 
-	flags := command.PersistentFlags()
-	flags.StringVar(&given.endpoint, "endpoint", defaultEndpoint, "the driver's socket (environment: "+endpointVar+")")
-	flags.VarP(&given.output, "output", "o", "table for people, json for programs")
-	flags.DurationVar(&given.timeout, "timeout", defaultTimeout, "give up after this time; 0 never does")
-
+	given.define(command.PersistentFlags(), defaultTimeout)
 	command.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
 
 	return command
+}
+
+func (s *settings) define(flags *pflag.FlagSet, timeout time.Duration) {
+	flags.StringVar(&s.endpoint, "endpoint", defaultEndpoint, "the driver's socket (environment: "+endpointVar+")")
+	flags.VarP(&s.output, "output", "o", "table for people, json for programs")
+	flags.DurationVar(&s.timeout, "timeout", timeout, "give up after this time; 0 never does")
 }
 
 // group is a command that only contains others. By default, cobra prints help and succeeds
@@ -111,6 +114,13 @@ func (s *settings) limit(ctx context.Context) (context.Context, context.CancelFu
 	}
 
 	return ctx, func() {}
+}
+
+// verb returns a command that is one session with the driver.
+func (s *settings) verb(
+	use, short string, args cobra.PositionalArgs, run func(ctx context.Context, s *session) error,
+) *cobra.Command {
+	return &cobra.Command{Use: use, Short: short, Args: args, RunE: s.inSession(run)}
 }
 
 // inSession gives a command its connection and its deadline.

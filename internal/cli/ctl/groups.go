@@ -77,26 +77,21 @@ func (f *memberFlags) of(ctx context.Context, s *session, groupID string) ([]str
 func newGroupGetCommand(given *settings) *cobra.Command {
 	var members memberFlags
 
-	cmd := &cobra.Command{
-		Use:   "get ID",
-		Short: "GetVolumeGroupSnapshot",
-		Args:  exactly(1),
-		RunE: given.inSession(func(ctx context.Context, s *session) error {
-			ids, err := members.of(ctx, s, s.args[0])
-			if err != nil {
-				return err
-			}
+	cmd := given.verb("get ID", "GetVolumeGroupSnapshot", exactly(1), func(ctx context.Context, s *session) error {
+		ids, err := members.of(ctx, s, s.args[0])
+		if err != nil {
+			return err
+		}
 
-			answer, err := s.GetVolumeGroupSnapshot(ctx, &csi.GetVolumeGroupSnapshotRequest{
-				GroupSnapshotId: s.args[0], SnapshotIds: ids,
-			})
-			if err != nil {
-				return err
-			}
+		answer, err := s.GetVolumeGroupSnapshot(ctx, &csi.GetVolumeGroupSnapshotRequest{
+			GroupSnapshotId: s.args[0], SnapshotIds: ids,
+		})
+		if err != nil {
+			return err
+		}
 
-			return s.show(answer, groupSheet(answer.GetGroupSnapshot()))
-		}),
-	}
+		return s.show(answer, groupSheet(answer.GetGroupSnapshot()))
+	})
 	members.register(cmd)
 
 	return cmd

@@ -14,35 +14,30 @@ import (
 func newStatsCommand(given *settings) *cobra.Command {
 	var path, staging string
 
-	cmd := &cobra.Command{
-		Use:   "stats ID --path PATH",
-		Short: "NodeGetVolumeStats",
-		Args:  exactly(1),
-		RunE: given.inSession(func(ctx context.Context, s *session) error {
-			answer, err := s.NodeGetVolumeStats(ctx, &csi.NodeGetVolumeStatsRequest{
-				VolumeId:          s.args[0],
-				VolumePath:        path,
-				StagingTargetPath: staging,
+	cmd := given.verb("stats ID --path PATH", "NodeGetVolumeStats", exactly(1), func(ctx context.Context, s *session) error {
+		answer, err := s.NodeGetVolumeStats(ctx, &csi.NodeGetVolumeStatsRequest{
+			VolumeId:          s.args[0],
+			VolumePath:        path,
+			StagingTargetPath: staging,
+		})
+		if err != nil {
+			return err
+		}
+
+		rows := [][]string{{"UNIT", "TOTAL", "USED", "AVAILABLE"}}
+		for _, usage := range answer.GetUsage() {
+			write := humanize.Comma
+			if usage.GetUnit() == csi.VolumeUsage_BYTES {
+				write = formatBytes
+			}
+
+			rows = append(rows, []string{
+				usage.GetUnit().String(), write(usage.GetTotal()), write(usage.GetUsed()), write(usage.GetAvailable()),
 			})
-			if err != nil {
-				return err
-			}
+		}
 
-			rows := [][]string{{"UNIT", "TOTAL", "USED", "AVAILABLE"}}
-			for _, usage := range answer.GetUsage() {
-				write := humanize.Comma
-				if usage.GetUnit() == csi.VolumeUsage_BYTES {
-					write = formatBytes
-				}
-
-				rows = append(rows, []string{
-					usage.GetUnit().String(), write(usage.GetTotal()), write(usage.GetUsed()), write(usage.GetAvailable()),
-				})
-			}
-
-			return s.show(answer, rows)
-		}),
-	}
+		return s.show(answer, rows)
+	})
 	cmd.Flags().StringVar(&path, "path", "", "where the volume is published or staged")
 	cmd.Flags().StringVar(&staging, "staging", "", "where it is staged, if --path is not that")
 	markRequired(cmd, "path")
@@ -51,28 +46,23 @@ func newStatsCommand(given *settings) *cobra.Command {
 }
 
 func newNodeInfoCommand(given *settings) *cobra.Command {
-	return &cobra.Command{
-		Use:   "info",
-		Short: "NodeGetInfo",
-		Args:  exactly(0),
-		RunE: given.inSession(func(ctx context.Context, s *session) error {
-			answer, err := s.NodeGetInfo(ctx, &csi.NodeGetInfoRequest{})
-			if err != nil {
-				return err
-			}
+	return given.verb("info", "NodeGetInfo", exactly(0), func(ctx context.Context, s *session) error {
+		answer, err := s.NodeGetInfo(ctx, &csi.NodeGetInfoRequest{})
+		if err != nil {
+			return err
+		}
 
-			most := "the orchestrator's choice"
-			if answer.GetMaxVolumesPerNode() > 0 {
-				most = strconv.FormatInt(answer.GetMaxVolumesPerNode(), 10)
-			}
+		most := "the orchestrator's choice"
+		if answer.GetMaxVolumesPerNode() > 0 {
+			most = strconv.FormatInt(answer.GetMaxVolumesPerNode(), 10)
+		}
 
-			return s.show(answer, [][]string{
-				{"Node ID:", answer.GetNodeId()},
-				{"Most volumes:", most},
-				{"Topology:", formatPairs(answer.GetAccessibleTopology().GetSegments())},
-			})
-		}),
-	}
+		return s.show(answer, [][]string{
+			{"Node ID:", answer.GetNodeId()},
+			{"Most volumes:", most},
+			{"Topology:", formatPairs(answer.GetAccessibleTopology().GetSegments())},
+		})
+	})
 }
 
 func newCapacityCommand(given *settings) *cobra.Command {
@@ -82,42 +72,37 @@ func newCapacityCommand(given *settings) *cobra.Command {
 		use        capabilityFlags
 	)
 
-	cmd := &cobra.Command{
-		Use:   "capacity",
-		Short: "GetCapacity",
-		Args:  exactly(0),
-		RunE: given.inSession(func(ctx context.Context, s *session) error {
-			capability, err := use.capability()
-			if err != nil {
-				return err
-			}
+	cmd := given.verb("capacity", "GetCapacity", exactly(0), func(ctx context.Context, s *session) error {
+		capability, err := use.capability()
+		if err != nil {
+			return err
+		}
 
-			request := &csi.GetCapacityRequest{
-				Parameters:         parameters,
-				VolumeCapabilities: []*csi.VolumeCapability{capability},
-			}
+		request := &csi.GetCapacityRequest{
+			Parameters:         parameters,
+			VolumeCapabilities: []*csi.VolumeCapability{capability},
+		}
 
-			places, err := topologies(topology)
-			if err != nil {
-				return err
-			}
+		places, err := topologies(topology)
+		if err != nil {
+			return err
+		}
 
-			if len(places) > 0 {
-				request.AccessibleTopology = places[0]
-			}
+		if len(places) > 0 {
+			request.AccessibleTopology = places[0]
+		}
 
-			answer, err := s.GetCapacity(ctx, request)
-			if err != nil {
-				return err
-			}
+		answer, err := s.GetCapacity(ctx, request)
+		if err != nil {
+			return err
+		}
 
-			return s.show(answer, [][]string{
-				{"Available:", formatBytes(answer.GetAvailableCapacity())},
-				{"Smallest volume:", humanOrNothing(answer.GetMinimumVolumeSize())},
-				{"Largest volume:", humanOrNothing(answer.GetMaximumVolumeSize())},
-			})
-		}),
-	}
+		return s.show(answer, [][]string{
+			{"Available:", formatBytes(answer.GetAvailableCapacity())},
+			{"Smallest volume:", humanOrNothing(answer.GetMinimumVolumeSize())},
+			{"Largest volume:", humanOrNothing(answer.GetMaximumVolumeSize())},
+		})
+	})
 	cmd.Flags().Var(&parameters, "param", "a StorageClass parameter (repeatable)")
 	cmd.Flags().StringArrayVar(&topology, "topology", nil, "the segments of one place, KEY=VALUE[,KEY=VALUE…]")
 	use.register(cmd)
@@ -135,36 +120,31 @@ func humanOrNothing(value interface{ GetValue() int64 }) string {
 }
 
 func newCapabilitiesCommand(given *settings) *cobra.Command {
-	return &cobra.Command{
-		Use:   "capabilities",
-		Short: "Show the driver's name, readiness, and the capabilities of its services",
-		Args:  exactly(0),
-		RunE: given.inSession(func(ctx context.Context, s *session) error {
-			info, err := s.GetPluginInfo(ctx, &csi.GetPluginInfoRequest{})
-			if err != nil {
-				return err
-			}
+	return given.verb("capabilities", "Show the driver's name, readiness, and the capabilities of its services", exactly(0), func(ctx context.Context, s *session) error {
+		info, err := s.GetPluginInfo(ctx, &csi.GetPluginInfoRequest{})
+		if err != nil {
+			return err
+		}
 
-			probe, err := s.Probe(ctx, &csi.ProbeRequest{})
-			if err != nil {
-				return err
-			}
+		probe, err := s.Probe(ctx, &csi.ProbeRequest{})
+		if err != nil {
+			return err
+		}
 
-			caps, err := s.Capabilities(ctx)
-			if err != nil {
-				return err
-			}
+		caps, err := s.Capabilities(ctx)
+		if err != nil {
+			return err
+		}
 
-			return s.show(answers{
-				"info":        info,
-				"probe":       probe,
-				"plugin":      &csi.GetPluginCapabilitiesResponse{Capabilities: caps.Plugin},
-				keyController: &csi.ControllerGetCapabilitiesResponse{Capabilities: caps.Controller},
-				keyGroups:     &csi.GroupControllerGetCapabilitiesResponse{Capabilities: caps.GroupController},
-				keyNode:       &csi.NodeGetCapabilitiesResponse{Capabilities: caps.Node},
-			}, capabilityRows(info, probe, caps))
-		}),
-	}
+		return s.show(answers{
+			"info":        info,
+			"probe":       probe,
+			"plugin":      &csi.GetPluginCapabilitiesResponse{Capabilities: caps.Plugin},
+			keyController: &csi.ControllerGetCapabilitiesResponse{Capabilities: caps.Controller},
+			keyGroups:     &csi.GroupControllerGetCapabilitiesResponse{Capabilities: caps.GroupController},
+			keyNode:       &csi.NodeGetCapabilitiesResponse{Capabilities: caps.Node},
+		}, capabilityRows(info, probe, caps))
+	})
 }
 
 func capabilityRows(info *csi.GetPluginInfoResponse, probe *csi.ProbeResponse, caps csiclient.Capabilities) [][]string {

@@ -24,8 +24,14 @@ func (f *publicationFlags) register(cmd *cobra.Command) {
 	markRequired(cmd, "target")
 }
 
-// publication returns the flags' publication; a missing node id comes from NodeGetInfo.
-func (f *publicationFlags) publication(ctx context.Context, s *session, caps csiclient.Capabilities) (*csiclient.Publication, error) {
+// publication returns the flags' publication and the driver's capabilities; a missing node id
+// comes from NodeGetInfo.
+func (f *publicationFlags) publication(ctx context.Context, s *session) (*csiclient.Publication, csiclient.Capabilities, error) {
+	caps, err := s.Capabilities(ctx)
+	if err != nil {
+		return nil, caps, err
+	}
+
 	claim := &csiclient.Publication{
 		VolumeID:    s.args[0],
 		NodeID:      f.node,
@@ -36,13 +42,13 @@ func (f *publicationFlags) publication(ctx context.Context, s *session, caps csi
 	if claim.NodeID == "" && caps.HasNode {
 		info, err := s.NodeGetInfo(ctx, &csi.NodeGetInfoRequest{})
 		if err != nil {
-			return nil, err
+			return nil, caps, err
 		}
 
 		claim.NodeID = info.GetNodeId()
 	}
 
-	return claim, nil
+	return claim, caps, nil
 }
 
 func newPublishCommand(given *settings) *cobra.Command {
@@ -68,12 +74,7 @@ controller's publish context with flags.`,
 				return err
 			}
 
-			caps, err := s.Capabilities(ctx)
-			if err != nil {
-				return err
-			}
-
-			claim, err := where.publication(ctx, s, caps)
+			claim, caps, err := where.publication(ctx, s)
 			if err != nil {
 				return err
 			}
@@ -109,29 +110,19 @@ controller's publish context with flags.`,
 func newUnpublishCommand(given *settings) *cobra.Command {
 	var where publicationFlags
 
-	cmd := &cobra.Command{
-		Use:   "unpublish ID --staging PATH --target PATH",
-		Short: "Undo publish: NodeUnpublishVolume, NodeUnstageVolume, ControllerUnpublishVolume",
-		Args:  exactly(1),
-		RunE: given.inSession(func(ctx context.Context, s *session) error {
-			caps, err := s.Capabilities(ctx)
-			if err != nil {
-				return err
-			}
+	cmd := given.verb("unpublish ID --staging PATH --target PATH", "Undo publish: NodeUnpublishVolume, NodeUnstageVolume, ControllerUnpublishVolume", exactly(1), func(ctx context.Context, s *session) error {
+		claim, caps, err := where.publication(ctx, s)
+		if err != nil {
+			return err
+		}
 
-			claim, err := where.publication(ctx, s, caps)
-			if err != nil {
-				return err
-			}
+		steps, err := s.UnpublishSteps(caps, claim)
+		if err != nil {
+			return asUsageUnlessNoNode(err)
+		}
 
-			steps, err := s.UnpublishSteps(caps, claim)
-			if err != nil {
-				return asUsageUnlessNoNode(err)
-			}
-
-			return s.runSteps(ctx, steps, claim)
-		}),
-	}
+		return s.runSteps(ctx, steps, claim)
+	})
 	where.register(cmd)
 
 	return cmd

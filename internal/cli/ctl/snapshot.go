@@ -81,26 +81,21 @@ func newSnapshotListCommand(given *settings) *cobra.Command {
 		source   identifier
 	)
 
-	cmd := &cobra.Command{
-		Use:   "list",
-		Short: "ListSnapshots, all pages",
-		Args:  exactly(0),
-		RunE: given.inSession(func(ctx context.Context, s *session) error {
-			whole := &csi.ListSnapshotsResponse{}
-			rows := [][]string{snapshotHeading()}
+	cmd := given.verb("list", "ListSnapshots, all pages", exactly(0), func(ctx context.Context, s *session) error {
+		whole := &csi.ListSnapshotsResponse{}
+		rows := [][]string{snapshotHeading()}
 
-			for entry, err := range s.Snapshots(ctx, string(source), pageSize) {
-				if err != nil {
-					return err
-				}
-
-				whole.Entries = append(whole.Entries, entry)
-				rows = append(rows, snapshotRow(entry.GetSnapshot()))
+		for entry, err := range s.Snapshots(ctx, string(source), pageSize) {
+			if err != nil {
+				return err
 			}
 
-			return s.show(whole, rows)
-		}),
-	}
+			whole.Entries = append(whole.Entries, entry)
+			rows = append(rows, snapshotRow(entry.GetSnapshot()))
+		}
+
+		return s.show(whole, rows)
+	})
 	cmd.Flags().Var(&source, "volume", "only those of the volume with this id")
 	cmd.Flags().Int32Var(&pageSize, "max-entries", 0, "ask for this many at a time (default: the driver's choice)")
 
@@ -108,19 +103,14 @@ func newSnapshotListCommand(given *settings) *cobra.Command {
 }
 
 func newSnapshotGetCommand(given *settings) *cobra.Command {
-	return &cobra.Command{
-		Use:   "get ID",
-		Short: "GetSnapshot, or ListSnapshots by id of a driver that has only that",
-		Args:  exactly(1),
-		RunE: given.inSession(func(ctx context.Context, s *session) error {
-			snapshot, err := s.snapshot(ctx, s.args[0])
-			if err != nil {
-				return err
-			}
+	return given.verb("get ID", "GetSnapshot, or ListSnapshots by id of a driver that has only that", exactly(1), func(ctx context.Context, s *session) error {
+		snapshot, err := s.snapshot(ctx, s.args[0])
+		if err != nil {
+			return err
+		}
 
-			return s.show(&csi.GetSnapshotResponse{Snapshot: snapshot}, snapshotSheet(snapshot))
-		}),
-	}
+		return s.show(&csi.GetSnapshotResponse{Snapshot: snapshot}, snapshotSheet(snapshot))
+	})
 }
 
 func (s *session) snapshot(ctx context.Context, id string) (*csi.Snapshot, error) {

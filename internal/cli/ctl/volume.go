@@ -36,50 +36,40 @@ func newDeleteCommand(given *settings) *cobra.Command {
 func newListCommand(given *settings) *cobra.Command {
 	var pageSize int32
 
-	cmd := &cobra.Command{
-		Use:   "list",
-		Short: "ListVolumes, all pages",
-		Args:  exactly(0),
-		RunE: given.inSession(func(ctx context.Context, s *session) error {
-			whole := &csi.ListVolumesResponse{}
-			rows := [][]string{{"VOLUME ID", "CAPACITY", "PUBLISHED TO", "TOPOLOGY"}}
+	cmd := given.verb("list", "ListVolumes, all pages", exactly(0), func(ctx context.Context, s *session) error {
+		whole := &csi.ListVolumesResponse{}
+		rows := [][]string{{"VOLUME ID", "CAPACITY", "PUBLISHED TO", "TOPOLOGY"}}
 
-			for entry, err := range s.Volumes(ctx, pageSize) {
-				if err != nil {
-					return err
-				}
-
-				whole.Entries = append(whole.Entries, entry)
-				rows = append(rows, []string{
-					entry.GetVolume().GetVolumeId(),
-					formatBytes(entry.GetVolume().GetCapacityBytes()),
-					orDash(strings.Join(entry.GetStatus().GetPublishedNodeIds(), ",")),
-					formatTopologies(entry.GetVolume().GetAccessibleTopology()),
-				})
+		for entry, err := range s.Volumes(ctx, pageSize) {
+			if err != nil {
+				return err
 			}
 
-			return s.show(whole, rows)
-		}),
-	}
+			whole.Entries = append(whole.Entries, entry)
+			rows = append(rows, []string{
+				entry.GetVolume().GetVolumeId(),
+				formatBytes(entry.GetVolume().GetCapacityBytes()),
+				orDash(strings.Join(entry.GetStatus().GetPublishedNodeIds(), ",")),
+				formatTopologies(entry.GetVolume().GetAccessibleTopology()),
+			})
+		}
+
+		return s.show(whole, rows)
+	})
 	cmd.Flags().Int32Var(&pageSize, "max-entries", 0, "ask for this many at a time (default: the driver's choice)")
 
 	return cmd
 }
 
 func newGetCommand(given *settings) *cobra.Command {
-	return &cobra.Command{
-		Use:   "get ID",
-		Short: "ControllerGetVolume, with the volume's health",
-		Args:  exactly(1),
-		RunE: given.inSession(func(ctx context.Context, s *session) error {
-			answer, err := s.ControllerGetVolume(ctx, &csi.ControllerGetVolumeRequest{VolumeId: s.args[0]})
-			if err != nil {
-				return err
-			}
+	return given.verb("get ID", "ControllerGetVolume, with the volume's health", exactly(1), func(ctx context.Context, s *session) error {
+		answer, err := s.ControllerGetVolume(ctx, &csi.ControllerGetVolumeRequest{VolumeId: s.args[0]})
+		if err != nil {
+			return err
+		}
 
-			return s.showVolume(answer, s.healthOf(ctx, s.args[0]))
-		}),
-	}
+		return s.showVolume(answer, s.healthOf(ctx, s.args[0]))
+	})
 }
 
 // showVolume shows the answer, with the volume's health if it is available.
