@@ -26,6 +26,7 @@ func topics() []topic {
 		{"life", life},
 		{"isolation", isolation},
 		{"scale", scale},
+		{"million", million},
 		{"copies", copies},
 		{"fallback", fallback},
 		{"health", health},
@@ -41,6 +42,8 @@ type bench struct {
 	results *results
 	// staged is how many volumes the topic of that name stages; 0 leaves it out.
 	staged int
+	// million includes the topic of that name.
+	million bool
 }
 
 func main() {
@@ -65,8 +68,9 @@ func run(ctx context.Context, args []string) error {
 	binary := flags.String("binary", "bin/touchstone", "the driver to measure")
 	dir := flags.String("dir", os.TempDir(), "where state and pool lie: a directory on a real disk, not a tmpfs")
 	out := flags.String("out", "out/bench.json", "the file for the results")
-	only := flags.String("only", "", "a regular expression of the topics to measure: create, read, publish, life, isolation, scale, copies, fallback, health, checks, staged")
+	only := flags.String("only", "", "a regular expression of the topics to measure: create, read, publish, life, isolation, scale, million, copies, fallback, health, checks, staged")
 	many := flags.Int("staged", 0, "how many volumes the topic staged stages, for example 10000; the nodes of their loop devices stay")
+	withMillion := flags.Bool("million", false, "measure the topic million, which creates 1,000,000 volumes and takes 10 minutes a round")
 	rounds := flags.Int("rounds", 3, "how often to measure; the table shows the median")
 
 	if err := flags.Parse(args); err != nil {
@@ -89,7 +93,7 @@ func run(ctx context.Context, args []string) error {
 	}
 	defer os.RemoveAll(home)
 
-	b := &bench{binary: program, dir: home, results: newResults(describe(ctx, home)), staged: *many}
+	b := &bench{binary: program, dir: home, results: newResults(describe(ctx, home)), staged: *many, million: *withMillion}
 
 	for round := range *rounds {
 		for _, each := range topics() {

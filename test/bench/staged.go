@@ -77,7 +77,7 @@ func (b *bench) stageTenths(ctx context.Context, d *driver, claims []*csiclient.
 		fmt.Fprintf(os.Stderr, "%d staged: p50 %.1f ms\n", end, calls.quantile(0.5))
 	}
 
-	return b.putMemory(d, fmt.Sprintf("%d staged volumes", len(claims)))
+	return b.putMemory(d, fmt.Sprintf("%d staged volumes", len(claims)), atMost(150, "MiB"))
 }
 
 // stageable is a volume that is attached.
@@ -136,5 +136,5 @@ func (b *bench) amongStaged(ctx context.Context, d *driver, claims []*csiclient.
 		fmt.Fprintf(os.Stderr, "restart after %s: %s\n", signalName(signal), d.took)
 	}
 
-	return b.putMemory(d, fmt.Sprintf("restarted with %d staged volumes", len(claims)))
+	return b.putMemory(d, fmt.Sprintf("restarted with %d staged volumes", len(claims)), atMost(150, "MiB"))
 }
