@@ -1,0 +1,162 @@
+package record_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/touchstone-csi/touchstone/pkg/controller/record"
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+func code(err error) codes.Code { return status.Code(rpc.Status(err)) }
+
+func attachment(nodeID, mode string) record.Attachment {
+	return record.Attachment{NodeID: nodeID, Capability: volume.Capability{Mode: mode}}
+}
+
+func TestCheckAttachable(t *testing.T) {
+	t.Parallel()
+
+	const (
+		single = "SINGLE_NODE_WRITER"
+		reader = "MULTI_NODE_READER_ONLY"
+		multi  = "MULTI_NODE_MULTI_WRITER"
+	)
+
+	for name, test := range map[string]struct {
+		existing []string
+		wanted   string
+		want     codes.Code
+	}{
+		"first attachment, one node":         {nil, single, codes.OK},
+		"first attachment, several nodes":    {nil, multi, codes.OK},
+		"two writers of several nodes":       {[]string{multi}, multi, codes.OK},
+		"a reader beside two writers":        {[]string{multi, multi}, reader, codes.OK},
+		"one node after one node":            {[]string{single}, single, codes.FailedPrecondition},
+		"several nodes after one node":       {[]string{single}, multi, codes.FailedPrecondition},
+		"one node after several nodes":       {[]string{multi}, single, codes.FailedPrecondition},
+		"several, of which the last is one":  {[]string{multi, single}, multi, codes.FailedPrecondition},
+		"one reader only after several":      {[]string{reader}, "SINGLE_NODE_READER_ONLY", codes.FailedPrecondition},
+		"single node, several writers there": {[]string{multi}, "SINGLE_NODE_MULTI_WRITER", codes.FailedPrecondition},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			v := &record.Volume{}
+			for _, mode := range test.existing {
+				v.Attachments = append(v.Attachments, attachment("node-a", mode))
+			}
+
+			err := v.CheckAttachable(attachment("node-b", test.wanted))
+			require.Equal(t, test.want, code(err), "%v", err)
+		})
+	}
+}
+
+func TestAttachmentCheckSame(t *testing.T) {
+	t.Parallel()
+
+	existing := record.Attachment{NodeID: "n", Slot: 3, Capability: volume.Capability{
+		FSType: "ext4", Mode: "SINGLE_NODE_WRITER", MountFlags: []string{"noatime", "sync"},
+	}}
+
+	for name, test := range map[string]struct {
+		change func(a *record.Attachment)
+		want   codes.Code
+	}{
+		"same":                          {func(*record.Attachment) {}, codes.OK},
+		"another slot":                  {func(a *record.Attachment) { a.Slot = 0 }, codes.OK},
+		"mount flags in another order":  {func(a *record.Attachment) { a.Capability.MountFlags = []string{"sync", "noatime"} }, codes.OK},
+		"fewer mount flags":             {func(a *record.Attachment) { a.Capability.MountFlags = []string{"sync"} }, codes.AlreadyExists},
+		"readonly":                      {func(a *record.Attachment) { a.ReadOnly = true }, codes.AlreadyExists},
+		"another access mode":           {func(a *record.Attachment) { a.Capability.Mode = "SINGLE_NODE_READER_ONLY" }, codes.AlreadyExists},
+		"another filesystem":            {func(a *record.Attachment) { a.Capability.FSType = "xfs" }, codes.AlreadyExists},
+		"block instead of a filesystem": {func(a *record.Attachment) { a.Capability.Block = true }, codes.AlreadyExists},
+		"another group":                 {func(a *record.Attachment) { a.Capability.MountGroup = "1000" }, codes.AlreadyExists},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			wanted := existing
+			test.change(&wanted)
+			require.Equal(t, test.want, code(existing.CheckSame(wanted)))
+		})
+	}
+}
+
+func TestCheckRequirement(t *testing.T) {
+	t.Parallel()
+
+	topology := func(values map[string]string) *csi.Topology { return &csi.Topology{Segments: values} }
+	own := record.NewSegments(map[string]string{"zone": "a", "node": "1"})
+
+	for name, test := range map[string]struct {
+		own         record.Segments
+		requirement *csi.TopologyRequirement
+		want        codes.Code
+	}{
+		"no requirement":                {own, nil, codes.OK},
+		"preferred only":                {own, &csi.TopologyRequirement{Preferred: []*csi.Topology{topology(map[string]string{"zone": "b"})}}, codes.OK},
+		"the same":                      {own, requisite(topology(map[string]string{"zone": "a", "node": "1"})), codes.OK},
+		"a larger topology":             {own, requisite(topology(map[string]string{"zone": "a"})), codes.OK},
+		"the second of two":             {own, requisite(topology(map[string]string{"zone": "b"}), topology(map[string]string{"zone": "a"})), codes.OK},
+		"another value":                 {own, requisite(topology(map[string]string{"zone": "b"})), codes.ResourceExhausted},
+		"one value fits, the other not": {own, requisite(topology(map[string]string{"zone": "a", "node": "2"})), codes.ResourceExhausted},
+		"an unknown key":                {own, requisite(topology(map[string]string{"rack": "a"})), codes.ResourceExhausted},
+		"reachable from everywhere":     {"", requisite(topology(map[string]string{"zone": "b"})), codes.OK},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			err := test.own.CheckRequirement(test.requirement)
+			require.Equal(t, test.want, code(err), "%v", err)
+		})
+	}
+}
+
+func requisite(topologies ...*csi.Topology) *csi.TopologyRequirement {
+	return &csi.TopologyRequirement{Requisite: topologies}
+}
+
+func TestCheckMembers(t *testing.T) {
+	t.Parallel()
+
+	group := &record.Group{ID: "g", SnapshotIDs: []string{"a", "b"}}
+	require.NoError(t, group.CheckMembers([]string{"b", "a"}), "the order does not matter")
+
+	for _, wrong := range [][]string{nil, {"a"}, {"a", "b", "c"}, {"a", "a"}, {"a", "c"}} {
+		require.Equal(t, codes.InvalidArgument, code(group.CheckMembers(wrong)), "members %v", wrong)
+	}
+}
+
+func TestTakenBefore(t *testing.T) {
+	t.Parallel()
+
+	early, late := time.Unix(1, 0), time.Unix(2, 0)
+
+	for name, test := range map[string]struct {
+		first, second record.Snapshot
+		want          bool
+	}{
+		"by sequence although the clock was set back": {
+			record.Snapshot{Sequence: 1, CreatedAt: late}, record.Snapshot{Sequence: 2, CreatedAt: early}, true,
+		},
+		"later by sequence": {
+			record.Snapshot{Sequence: 2, CreatedAt: early}, record.Snapshot{Sequence: 1, CreatedAt: late}, false,
+		},
+		"the same snapshot":                  {record.Snapshot{Sequence: 1}, record.Snapshot{Sequence: 1}, false},
+		"without sequence, by the clock":     {record.Snapshot{CreatedAt: early}, record.Snapshot{CreatedAt: late}, true},
+		"one without sequence, by the clock": {record.Snapshot{Sequence: 9, CreatedAt: early}, record.Snapshot{CreatedAt: late}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			require.Equal(t, test.want, test.first.TakenBefore(&test.second))
+		})
+	}
+}
