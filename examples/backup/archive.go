@@ -107,7 +107,7 @@ func (a *archive) abort() { _ = a.file.Cleanup() }
 func read(path string, visit func(offset, length int64, content io.Reader) error) (header, error) {
 	file, err := os.Open(path)
 	if err != nil {
-		return header{}, err //nolint:wrapcheck // it names the file
+		return header{}, err
 	}
 	defer file.Close()
 
@@ -135,7 +135,7 @@ func readFrom(file *bufio.Reader, visit func(offset, length int64, content io.Re
 	for {
 		var place [2]int64
 		if err := binary.Read(from, binary.BigEndian, &place); err != nil {
-			return header{}, err //nolint:wrapcheck // the caller names the file
+			return header{}, err
 		}
 
 		offset, length := place[0], place[1]
@@ -172,7 +172,7 @@ func readFrom(file *bufio.Reader, visit func(offset, length int64, content io.Re
 func readHeader(file *bufio.Reader, digest io.Writer) (about header, err error) {
 	line, err := file.ReadBytes('\n')
 	if err != nil {
-		return header{}, err //nolint:wrapcheck // the caller names the file
+		return header{}, err
 	}
 
 	if json.Unmarshal(line, &about) != nil || about.Snapshot == "" || about.Capacity <= 0 {
@@ -181,7 +181,7 @@ func readHeader(file *bufio.Reader, digest io.Writer) (about header, err error) 
 
 	_, err = digest.Write(line)
 
-	return about, err //nolint:wrapcheck // a hash never fails
+	return about, err
 }
 
 // checkChain reads all of the backups, and returns what the last one is of.

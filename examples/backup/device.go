@@ -39,7 +39,7 @@ func (t *tool) withDevice(
 
 	made, err := t.client.CreateVolume(ctx, request)
 	if err != nil {
-		return err //nolint:wrapcheck // the client names the call
+		return err
 	}
 
 	id := made.GetVolume().GetVolumeId()
@@ -49,14 +49,14 @@ func (t *tool) withDevice(
 			err = errors.Join(err, cleanUp(ctx, func(ctx context.Context) error {
 				_, err := t.client.DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: id})
 
-				return err //nolint:wrapcheck // the client names the call
+				return err
 			}))
 		}()
 	}
 
 	node, err := t.client.NodeGetInfo(ctx, &csi.NodeGetInfoRequest{})
 	if err != nil {
-		return err //nolint:wrapcheck // the client names the call
+		return err
 	}
 
 	place := filepath.Join(t.dir, "backup-"+id)
@@ -101,7 +101,7 @@ func (t *tool) published(ctx context.Context, place string, claim *csiclient.Pub
 
 	device, err := os.OpenFile(claim.TargetPath, flag, 0)
 	if err != nil {
-		return err //nolint:wrapcheck // it names the device
+		return err
 	}
 	defer device.Close()
 

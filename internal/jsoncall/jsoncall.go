@@ -73,7 +73,7 @@ func Ask(ctx context.Context, connection grpc.ClientConnInterface, method string
 	answer := &wrapperspb.BytesValue{}
 
 	if err := connection.Invoke(ctx, method, request, answer, options...); err != nil {
-		return err //nolint:wrapcheck // it carries the server's status
+		return err
 	}
 
 	if err := json.Unmarshal(answer.GetValue(), into); err != nil {

@@ -131,7 +131,7 @@ func readMountInfo(dir *os.File) ([]byte, error) {
 
 	found, err := file.Stat()
 	if err != nil {
-		return nil, err //nolint:wrapcheck // it names the file
+		return nil, err
 	}
 
 	if !found.Mode().IsRegular() {
@@ -140,7 +140,7 @@ func readMountInfo(dir *os.File) ([]byte, error) {
 
 	content, err := io.ReadAll(io.LimitReader(file, maxFileBytes+1))
 	if err != nil {
-		return nil, err //nolint:wrapcheck // it names the file
+		return nil, err
 	}
 
 	if len(content) > maxFileBytes {
@@ -190,12 +190,12 @@ func newer(a, b unix.Timespec) bool {
 // otherNames returns what lies beside the assignment, sorted.
 func otherNames(dir *os.File) ([]string, error) {
 	if _, err := dir.Seek(0, io.SeekStart); err != nil {
-		return nil, err //nolint:wrapcheck // it names the directory
+		return nil, err
 	}
 
 	names, err := dir.Readdirnames(-1)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // it names the directory
+		return nil, err
 	}
 
 	slices.Sort(names)

@@ -255,7 +255,7 @@ func (r *Root) open() (*os.File, error) {
 func checkRoot(root *os.File) error {
 	var stat unix.Stat_t
 	if err := unix.Fstat(int(root.Fd()), &stat); err != nil {
-		return os.NewSyscallError("fstat", err) //nolint:wrapcheck // this is the wrapping
+		return os.NewSyscallError("fstat", err)
 	}
 
 	switch {

@@ -145,7 +145,7 @@ func newRequest(ctx context.Context, method, path string, body any) (*http.Reque
 	if body != nil {
 		encoded, err := json.Marshal(body)
 		if err != nil {
-			return nil, err //nolint:wrapcheck // never of these types
+			return nil, err
 		}
 
 		content = bytes.NewReader(encoded)
@@ -156,7 +156,7 @@ func newRequest(ctx context.Context, method, path string, body any) (*http.Reque
 		request.Header.Set("Content-Type", "application/json")
 	}
 
-	return request, err //nolint:wrapcheck // named above
+	return request, err
 }
 
 // dial connects to the socket of a sandbox's shim. Errors are ErrNoAnswer.
@@ -207,7 +207,7 @@ func isSingleName(name string) bool {
 func openSandbox(root, sandbox string) (*os.File, error) {
 	parent, err := os.OpenFile(root, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // it names the directory
+		return nil, err
 	}
 	defer parent.Close()
 

@@ -131,7 +131,7 @@ func clearTemporary(root *os.File, name string) error {
 
 	found, err := file.Stat()
 	if err != nil || !found.Mode().IsRegular() {
-		return err //nolint:wrapcheck // it names the file
+		return err
 	}
 
 	err = flock.Lock(file, unix.LOCK_EX)

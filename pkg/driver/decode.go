@@ -34,7 +34,7 @@ func newCodec() codec { return codec{encoding.GetCodecV2(protocodec.Name)} }
 func (c codec) Unmarshal(data mem.BufferSlice, into any) error {
 	e, ok := into.(*envelope)
 	if !ok {
-		return c.CodecV2.Unmarshal(data, into) //nolint:wrapcheck // a decorator adds nothing
+		return c.CodecV2.Unmarshal(data, into)
 	}
 
 	if err := c.CodecV2.Unmarshal(data, e.message); err != nil {

@@ -115,7 +115,7 @@ func (d *Driver) Run(ctx context.Context) (err error) {
 	running.Go(func() error { return serveHTTP(web, webListener) })
 	running.Go(func() error { return d.serve(failed, server, web, listener.Path()) })
 
-	return running.Wait() //nolint:wrapcheck // each of the three wraps its error
+	return running.Wait()
 }
 
 // serve runs from the start to the drain.

@@ -58,7 +58,7 @@ func Forward(ctx context.Context, config Config, to string) (err error) {
 		return errors.Join(failure, stop(server, config.DrainTimeout), unannounce(config.ReadyFile))
 	})
 
-	return running.Wait() //nolint:wrapcheck // each of the two wraps its error
+	return running.Wait()
 }
 
 // notItself refuses a proxy that would forward calls to itself.

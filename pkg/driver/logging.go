@@ -37,7 +37,7 @@ func (h callHandler) Handle(ctx context.Context, record slog.Record) error {
 		record.AddAttrs(slog.Uint64("call", c.number), slog.String("method", c.method))
 	}
 
-	return h.Handler.Handle(ctx, record) //nolint:wrapcheck // a decorator adds nothing
+	return h.Handler.Handle(ctx, record)
 }
 
 // WithAttrs implements slog.Handler.

@@ -115,7 +115,7 @@ func (o *opener) openAll(ctx context.Context) error {
 		case <-limit.C:
 			return nil
 		case <-ctx.Done():
-			return context.Cause(ctx) //nolint:wrapcheck // the start was cancelled
+			return context.Cause(ctx)
 		}
 	}
 

@@ -76,7 +76,7 @@ func (r *components) announceToKubelet(ctx context.Context, config *Config) erro
 	r.registrar.Store(registrar)
 	r.closers = append(r.closers, registrar.Close)
 
-	return r.registry.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{ //nolint:wrapcheck // it names the metric
+	return r.registry.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "touchstone_kubelet_registered",
 		Help: "1 if the kubelet's last notification was that it has registered the driver.",
 	}, func() float64 {

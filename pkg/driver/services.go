@@ -172,7 +172,7 @@ func (r *components) addNode(config *Config, ops *operation.Group) error {
 
 	r.services = append(r.services, added)
 
-	return r.registry.Register(health.NewUsage(served.Prober().Monitor(), "volume", "")) //nolint:wrapcheck // it names the metric
+	return r.registry.Register(health.NewUsage(served.Prober().Monitor(), "volume", ""))
 }
 
 func (r *components) addController(config *Config, ops *operation.Group) error {

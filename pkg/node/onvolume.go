@@ -43,7 +43,7 @@ func (s *Service) onVolume(ctx context.Context, volumeID, method string, do func
 		return err
 	case <-ctx.Done():
 		if taken.CompareAndSwap(false, true) {
-			return context.Cause(ctx) //nolint:wrapcheck // nothing was begun
+			return context.Cause(ctx)
 		}
 
 		return <-ended

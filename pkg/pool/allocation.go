@@ -59,7 +59,7 @@ func (a *Allocation) addEntry(ctx context.Context, from *Pool, room *os.Root, na
 
 	switch {
 	case err != nil:
-		return err //nolint:wrapcheck // the caller names the object
+		return err
 	case info.IsDir():
 		return a.addTree(ctx, from, room, name)
 	case from.reflinks && allocatedBytes(info) > 0:

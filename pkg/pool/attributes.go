@@ -47,7 +47,7 @@ func (p *Pool) replaceAttributes(id string, text []byte) error {
 
 	file, err := p.attributes.OpenFile(fresh, os.O_CREATE|os.O_TRUNC|os.O_WRONLY|unix.O_NOFOLLOW, imageMode)
 	if err != nil {
-		return err //nolint:wrapcheck // the caller says of what
+		return err
 	}
 
 	_, err = file.Write(text)
@@ -55,7 +55,7 @@ func (p *Pool) replaceAttributes(id string, text []byte) error {
 		return errors.Join(err, p.attributes.Remove(fresh))
 	}
 
-	return p.attributes.Rename(fresh, id+layout.AttributesSuffix) //nolint:wrapcheck // the caller says of what
+	return p.attributes.Rename(fresh, id+layout.AttributesSuffix)
 }
 
 // Attributes returns the mutable attributes of a volume, the zero value if none were set.

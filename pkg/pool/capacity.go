@@ -45,7 +45,7 @@ func (p *Pool) Capacity() (Capacity, error) {
 func space(path string) (whole Capacity, used int64, err error) {
 	var stat unix.Statfs_t
 	if err := unix.Statfs(path, &stat); err != nil {
-		return Capacity{}, 0, err //nolint:wrapcheck // the caller names the pool
+		return Capacity{}, 0, err
 	}
 
 	whole = Capacity{Total: blocksToBytes(stat.Blocks, stat.Bsize), Available: blocksToBytes(stat.Bavail, stat.Bsize)}
@@ -60,7 +60,7 @@ func space(path string) (whole Capacity, used int64, err error) {
 func (c Capacity) limitedByHost(file string, used int64) (Capacity, error) {
 	info, err := os.Stat(file)
 	if err != nil {
-		return Capacity{}, err //nolint:wrapcheck // the caller names the pool
+		return Capacity{}, err
 	}
 
 	host, _, err := space(file)

@@ -89,7 +89,7 @@ func (c *Copy) prepare() error {
 
 	info, err := c.opened.Stat()
 	if err != nil {
-		return err //nolint:wrapcheck // the caller names both ends
+		return err
 	}
 
 	if c.pointInTime {
@@ -135,7 +135,7 @@ func (c *Copy) CopyData(ctx context.Context) error {
 func (c *Copy) copyImage(ctx context.Context) error {
 	info, err := c.opened.Stat()
 	if err != nil {
-		return err //nolint:wrapcheck // the caller names both ends
+		return err
 	}
 
 	// Grow the file first: a thick copy without enough space fails now.
@@ -186,12 +186,12 @@ func (c *Copy) commitImage(ctx context.Context) (int64, error) {
 	}
 
 	if err := c.file.Sync(); err != nil {
-		return 0, err //nolint:wrapcheck // the caller names both ends
+		return 0, err
 	}
 
 	info, err := c.file.Stat()
 	if err != nil {
-		return 0, err //nolint:wrapcheck // the caller names both ends
+		return 0, err
 	}
 
 	if err := c.pool.renameFromScratch(c.target); err != nil {

@@ -136,7 +136,7 @@ func (p *Pool) mismatch(found string) error {
 func (p *Pool) findIdentity() (string, error) {
 	root, err := os.OpenRoot(p.path)
 	if err != nil {
-		return "", err //nolint:wrapcheck // the caller names the pool
+		return "", err
 	}
 	defer root.Close()
 
@@ -167,7 +167,7 @@ func readIdentity(root *os.Root) (string, error) {
 
 	text, err := io.ReadAll(io.LimitReader(file, identityBytes))
 	if err != nil {
-		return "", err //nolint:wrapcheck // a PathError says it all
+		return "", err
 	}
 
 	var read identity
@@ -189,7 +189,7 @@ func readIdentity(root *os.Root) (string, error) {
 func makeIdentity(root *os.Root, wanted string) (string, error) {
 	text, err := json.Marshal(identity{Version: identityVersion, ID: wanted})
 	if err != nil {
-		return "", err //nolint:wrapcheck // it can be marshaled
+		return "", err
 	}
 
 	aside := "." + layout.Identity + "." + uuid.NewString()
@@ -211,7 +211,7 @@ func makeIdentity(root *os.Root, wanted string) (string, error) {
 func writeAside(root *os.Root, name string, text []byte) error {
 	file, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, identityMode)
 	if err != nil {
-		return err //nolint:wrapcheck // a PathError says it all
+		return err
 	}
 
 	_, err = file.Write(text)
@@ -243,7 +243,7 @@ func linkInto(root *os.Root, from, to string) error {
 
 func removeMissing(root *os.Root, name string) error {
 	if err := root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err //nolint:wrapcheck // a PathError says it all
+		return err
 	}
 
 	return nil
@@ -252,7 +252,7 @@ func removeMissing(root *os.Root, name string) error {
 func syncDirectory(root *os.Root) error {
 	directory, err := root.Open(".")
 	if err != nil {
-		return err //nolint:wrapcheck // a PathError says it all
+		return err
 	}
 
 	return errors.Join(directory.Sync(), directory.Close())

@@ -168,7 +168,7 @@ func (p *Pool) fillClaimed(ctx context.Context, id string, fresh *os.File, filli
 
 	info, err := old.Stat()
 	if err != nil {
-		return false, err //nolint:wrapcheck // a PathError says it all
+		return false, err
 	}
 
 	if err := copyOwner(info, fresh); err != nil {
@@ -209,7 +209,7 @@ func (p *Pool) resizeFilled(id string, old, fresh *os.File, size int64, thick bo
 		err = fresh.Sync()
 	}
 
-	return err //nolint:wrapcheck // the caller names the volume
+	return err
 }
 
 // copyOwner gives the new image the owner of the old one: an unprivileged controller must be able
@@ -220,7 +220,7 @@ func copyOwner(old os.FileInfo, fresh *os.File) error {
 		return nil
 	}
 
-	return fresh.Chown(int(owner.Uid), int(owner.Gid)) //nolint:wrapcheck // the caller names the volume
+	return fresh.Chown(int(owner.Uid), int(owner.Gid))
 }
 
 func (p *Pool) fillScratch(ctx context.Context, id string, old, fresh *os.File, size int64, filling FillOptions) error {
@@ -342,7 +342,7 @@ func (p *Pool) syncDirectory(root *os.Root) error {
 func grow(file *os.File, size int64, thick bool) error {
 	info, err := file.Stat()
 	if err != nil {
-		return err //nolint:wrapcheck // the callers name the volume
+		return err
 	}
 
 	if thick {
@@ -353,7 +353,7 @@ func grow(file *os.File, size int64, thick bool) error {
 		return nil
 	}
 
-	return file.Truncate(size) //nolint:wrapcheck // the callers name the volume
+	return file.Truncate(size)
 }
 
 // allocateHoles allocates all blocks of the first size bytes. It allocates holes only: XFS requires

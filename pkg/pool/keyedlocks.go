@@ -48,6 +48,6 @@ func (t *keyedLocks) acquire(ctx context.Context, id string) (release func(), er
 	case <-ctx.Done():
 		leave()
 
-		return nil, context.Cause(ctx) //nolint:wrapcheck // the callers name the object
+		return nil, context.Cause(ctx)
 	}
 }

@@ -111,10 +111,10 @@ func (p *Pool) removeUnused(id string) (bool, error) {
 	// It could be written before it was locked.
 	info, err := image.Stat()
 	if err != nil || allocatedBytes(info) > 0 {
-		return false, err //nolint:wrapcheck // a PathError says it all
+		return false, err
 	}
 
-	return true, p.images.Remove(id + layout.ImageSuffix) //nolint:wrapcheck // the caller names it
+	return true, p.images.Remove(id + layout.ImageSuffix)
 }
 
 func listIDs(ctx context.Context, root *os.Root, suffix string, visit func(id string) error) error {

@@ -84,13 +84,13 @@ func (p *Pool) ObjectPath(object Object) string { return p.place(object) }
 func (p *Pool) renameFromScratch(object Object) error {
 	scratch, err := p.scratch.Open(".")
 	if err != nil {
-		return err //nolint:wrapcheck // the caller names the object
+		return err
 	}
 	defer scratch.Close()
 
 	room, err := p.parentOf(object).Open(".")
 	if err != nil {
-		return err //nolint:wrapcheck // the caller names the object
+		return err
 	}
 	defer room.Close()
 

@@ -173,7 +173,7 @@ func (p *Pool) ensureDirectory(path string) error {
 	}
 
 	if err != nil {
-		return err //nolint:wrapcheck // the caller names the pool
+		return err
 	}
 
 	return inheritOwner(filepath.Dir(path), filepath.Base(path))
@@ -187,7 +187,7 @@ func inheritOwner(directory, name string) error {
 
 	root, err := os.OpenRoot(directory)
 	if err != nil {
-		return err //nolint:wrapcheck // the caller names the pool
+		return err
 	}
 	defer root.Close()
 
@@ -202,16 +202,16 @@ func inheritOwner(directory, name string) error {
 	}
 
 	if entries, err := fs.ReadDir(root.FS(), name); err != nil || len(entries) > 0 {
-		return err //nolint:wrapcheck // as above
+		return err
 	}
 
-	return root.Lchown(name, int(above.Uid), int(above.Gid)) //nolint:wrapcheck // as above
+	return root.Lchown(name, int(above.Uid), int(above.Gid))
 }
 
 func statOwner(root *os.Root, name string) (*syscall.Stat_t, error) {
 	info, err := root.Lstat(name)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // the caller names the pool
+		return nil, err
 	}
 
 	found, ok := info.Sys().(*syscall.Stat_t)

@@ -41,7 +41,7 @@ func (p *Pool) probeReflinks() bool {
 func (p *Pool) createUnnamed() (*os.File, error) {
 	file, err := p.scratch.OpenFile(".", unix.O_TMPFILE|os.O_RDWR, imageMode)
 	if !errors.Is(err, unix.EOPNOTSUPP) {
-		return file, err //nolint:wrapcheck // the caller does without
+		return file, err
 	}
 
 	id, err := volume.NewID()

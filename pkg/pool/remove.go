@@ -119,7 +119,7 @@ func (p *Pool) purgeOrSchedule(ctx context.Context, id string) error {
 func (p *Pool) moveToRemoving(directory *os.Root, name, id string) (moved bool, err error) {
 	from, err := directory.Open(".")
 	if err != nil {
-		return false, err //nolint:wrapcheck // the callers name the object
+		return false, err
 	}
 	defer from.Close()
 
@@ -135,7 +135,7 @@ func (p *Pool) moveToRemoving(directory *os.Root, name, id string) (moved bool, 
 
 	to, err := p.removing.Open(".")
 	if err != nil {
-		return false, err //nolint:wrapcheck // the callers name the object
+		return false, err
 	}
 	defer to.Close()
 
@@ -156,7 +156,7 @@ func (p *Pool) purge(ctx context.Context, id string) error {
 
 	removing, err := p.removing.Open(".")
 	if err != nil {
-		return err //nolint:wrapcheck // the callers name the object
+		return err
 	}
 	defer removing.Close()
 

@@ -115,7 +115,7 @@ func (p *Pool) unlinkScratch(id string) (moved bool, err error) {
 	}
 
 	if err := p.scratch.Remove(id + layout.ImageSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return false, err //nolint:wrapcheck // the callers name the object
+		return false, err
 	}
 
 	return moved, nil

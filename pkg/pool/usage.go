@@ -47,7 +47,7 @@ func (p *Pool) Usage(ctx context.Context, object Object) (tree.Usage, error) {
 func usageIn(ctx context.Context, room *os.Root, name string) (tree.Usage, error) {
 	info, err := room.Lstat(name)
 	if err != nil {
-		return tree.Usage{}, err //nolint:wrapcheck // the callers name the object
+		return tree.Usage{}, err
 	}
 
 	if !info.IsDir() {

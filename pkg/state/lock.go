@@ -52,7 +52,7 @@ func unlock(file *os.File) error {
 func writeOwner(file *os.File, name string) error {
 	_, err := file.WriteAt([]byte(name+"\n"), 0)
 
-	return err //nolint:wrapcheck // wrapped by the caller
+	return err
 }
 
 // lockForReading excludes writers while state is verified or dumped. A directory that was never

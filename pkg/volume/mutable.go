@@ -214,7 +214,7 @@ func (m Mutable) NeedsDevice() string {
 
 // MarshalJSON implements json.Marshaler: the parameters as they are given.
 func (m Mutable) MarshalJSON() ([]byte, error) {
-	return json.Marshal(m.Parameters()) //nolint:wrapcheck // text always has a JSON form
+	return json.Marshal(m.Parameters())
 }
 
 // UnmarshalJSON implements json.Unmarshaler.

@@ -159,7 +159,7 @@ type brief struct{ next http.RoundTripper }
 func (b brief) RoundTrip(request *http.Request) (*http.Response, error) {
 	response, err := b.next.RoundTrip(request)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // the client wraps it
+		return nil, err
 	}
 
 	response.Body = struct {

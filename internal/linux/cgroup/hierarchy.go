@@ -235,5 +235,5 @@ func parseValue(text string) (int64, error) {
 		return 0, nil
 	}
 
-	return strconv.ParseInt(text, 10, 64) //nolint:wrapcheck // the caller says of what
+	return strconv.ParseInt(text, 10, 64)
 }

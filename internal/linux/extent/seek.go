@@ -73,7 +73,7 @@ func DataRanges(file *os.File, size int64, visit func(start, end int64) error) e
 		}
 
 		if err != nil {
-			return err //nolint:wrapcheck // the callers name the object
+			return err
 		}
 
 		if err := visit(start, min(end, size)); err != nil {

@@ -155,7 +155,7 @@ func (b *btrfs) GrowMounted(ctx context.Context, mountpoint *os.File, deviceByte
 	}
 
 	if err := ctx.Err(); err != nil {
-		return context.Cause(ctx) //nolint:wrapcheck // nothing was begun
+		return context.Cause(ctx)
 	}
 
 	var resize btrfsResize

@@ -88,7 +88,7 @@ func ext4Errors(directory string) (ErrorCounts, error) {
 func readNumber(directory, name string) (uint64, error) {
 	text, err := os.ReadFile(filepath.Join(directory, name))
 	if err != nil {
-		return 0, err //nolint:wrapcheck // it names the file, and the caller the filesystem
+		return 0, err
 	}
 
 	number, err := strconv.ParseUint(string(bytes.TrimSpace(text)), 10, 64)
@@ -111,7 +111,7 @@ func btrfsErrors(root *os.File) (ErrorCounts, error) {
 
 	entries, err := os.ReadDir(devices)
 	if err != nil {
-		return ErrorCounts{}, err //nolint:wrapcheck // it names the directory, and the caller the filesystem
+		return ErrorCounts{}, err
 	}
 
 	var found ErrorCounts
@@ -119,7 +119,7 @@ func btrfsErrors(root *os.File) (ErrorCounts, error) {
 	for _, entry := range entries {
 		text, err := os.ReadFile(filepath.Join(devices, entry.Name(), "error_stats"))
 		if err != nil {
-			return ErrorCounts{}, err //nolint:wrapcheck // as above
+			return ErrorCounts{}, err
 		}
 
 		if err := found.addBtrfs(string(text)); err != nil {

@@ -212,7 +212,7 @@ func (e *ext4) GrowMounted(ctx context.Context, mountpoint *os.File, deviceBytes
 	}
 
 	if err := ctx.Err(); err != nil {
-		return context.Cause(ctx) //nolint:wrapcheck // nothing was begun
+		return context.Cause(ctx)
 	}
 
 	_, err = ioctl(directory, ext4IocResizeFS, unsafe.Pointer(&blocks))
@@ -414,7 +414,7 @@ const lockAttempts = 13
 func ioctl(file *os.File, request uintptr, argument unsafe.Pointer) (uintptr, error) {
 	result, _, errno := unix.Syscall(unix.SYS_IOCTL, file.Fd(), request, uintptr(argument))
 	if errno != 0 {
-		return 0, errno //nolint:wrapcheck // wrapped with the request's name by the caller
+		return 0, errno
 	}
 
 	return result, nil

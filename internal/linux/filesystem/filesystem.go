@@ -276,7 +276,7 @@ func openExclusively(path string) (*os.File, error) {
 	for {
 		file, err := os.OpenFile(path, os.O_RDONLY|unix.O_EXCL, 0)
 		if !errors.Is(err, unix.EBUSY) || !retries.Again() {
-			return file, err //nolint:wrapcheck // the caller says what was opened
+			return file, err
 		}
 
 		time.Sleep(pause)

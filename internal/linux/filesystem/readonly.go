@@ -54,7 +54,7 @@ func (m *MetadataCopy) Close() error {
 		return nil
 	}
 
-	return m.dump.Close() //nolint:wrapcheck // it has no name
+	return m.dump.Close()
 }
 
 // runTool runs a tool for which success is all there is.
@@ -76,11 +76,11 @@ func createUnnamed(directory string) (*os.File, error) {
 
 	file, err := os.OpenFile(directory, unix.O_TMPFILE|os.O_RDWR, mode)
 	if !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EISDIR) {
-		return file, err //nolint:wrapcheck // the caller says what for
+		return file, err
 	}
 
 	if file, err = os.CreateTemp(directory, "*"); err != nil {
-		return nil, err //nolint:wrapcheck // as above
+		return nil, err
 	}
 
 	if err := os.Remove(file.Name()); err != nil {

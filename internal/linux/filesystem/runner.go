@@ -190,7 +190,7 @@ func findTool(tool string) (string, error) {
 		}
 	}
 
-	return "", err //nolint:wrapcheck // replaced by the caller
+	return "", err
 }
 
 // boundedOutput keeps the beginning and the end of what is written to it. The

@@ -148,16 +148,16 @@ func (s *superblocks) flush() error {
 func (s *superblocks) zeroRange(offset, length int64) error {
 	err := unix.Fallocate(int(s.Fd()), unix.FALLOC_FL_ZERO_RANGE|unix.FALLOC_FL_KEEP_SIZE, offset, length)
 	if !errors.Is(err, unix.EOPNOTSUPP) {
-		return err //nolint:wrapcheck // the caller says what was to be cleared
+		return err
 	}
 
 	if _, err := s.Seek(offset, io.SeekStart); err != nil {
-		return err //nolint:wrapcheck // as above
+		return err
 	}
 
 	_, err = io.CopyN(s.File, zeros{}, length)
 
-	return err //nolint:wrapcheck // as above
+	return err
 }
 
 type zeros struct{}

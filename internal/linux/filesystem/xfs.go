@@ -225,7 +225,7 @@ func (x *xfs) GrowMounted(ctx context.Context, mountpoint *os.File, deviceBytes 
 	}
 
 	if err := ctx.Err(); err != nil {
-		return context.Cause(ctx) //nolint:wrapcheck // nothing was begun
+		return context.Cause(ctx)
 	}
 
 	grow := xfsGrowData{newBlocks: blocks, inodesPercent: geometry.inodesPercent}

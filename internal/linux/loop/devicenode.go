@@ -142,7 +142,7 @@ func openDevice(path string, device uint64, kind uint32, flags int) (*os.File, e
 
 	file, err := os.OpenFile(path, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // a PathError says it all
+		return nil, err
 	}
 
 	err = unix.Fstat(int(file.Fd()), &stat)

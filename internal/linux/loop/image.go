@@ -113,7 +113,7 @@ func (b *backoff) wait(ctx context.Context) error {
 
 	select {
 	case <-ctx.Done():
-		return context.Cause(ctx) //nolint:wrapcheck // wrapped with what was awaited by the caller
+		return context.Cause(ctx)
 	case <-timer.C:
 		return nil
 	}

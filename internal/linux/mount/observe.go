@@ -227,7 +227,7 @@ func mountinfoIDOf(file *os.File) (int, error) {
 
 	for line := range strings.Lines(string(info)) {
 		if id, found := strings.CutPrefix(line, "mnt_id:"); found {
-			return strconv.Atoi(strings.TrimSpace(id)) //nolint:wrapcheck // it has the text
+			return strconv.Atoi(strings.TrimSpace(id))
 		}
 	}
 
@@ -273,7 +273,7 @@ func (o *observer) idOf(file *os.File) (uint64, error) {
 
 		err := unix.Statx(int(file.Fd()), "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_MNT_ID_UNIQUE, &stat)
 
-		return stat, err //nolint:wrapcheck // the callers name the object
+		return stat, err
 	})
 	runtime.KeepAlive(file)
 

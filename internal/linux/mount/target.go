@@ -185,7 +185,7 @@ func (p *Target) statx(mask int) (unix.Statx_t, error) {
 
 		err := unix.Statx(p.dir(), p.name, flags, mask, &stat)
 
-		return stat, err //nolint:wrapcheck // the callers name the object
+		return stat, err
 	})
 	runtime.KeepAlive(p.parent)
 

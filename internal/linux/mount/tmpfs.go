@@ -126,7 +126,7 @@ func (t *Detached) makeReadOnly() error {
 func makeSuperblockReadOnly(root int) error {
 	fd, err := unix.Fspick(root, "", unix.FSPICK_EMPTY_PATH|unix.FSPICK_CLOEXEC)
 	if err != nil {
-		return err //nolint:wrapcheck // the caller says what failed
+		return err
 	}
 
 	defer func() { _ = unix.Close(fd) }()

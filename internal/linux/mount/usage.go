@@ -51,7 +51,7 @@ func UsageOf(file *os.File) (Usage, error) {
 
 		err := unix.Fstatfs(int(file.Fd()), &stat)
 
-		return stat, err //nolint:wrapcheck // named below
+		return stat, err
 	})
 	runtime.KeepAlive(file)
 

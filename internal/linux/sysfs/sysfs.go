@@ -12,7 +12,7 @@ import (
 func Read(path string) (string, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return "", err //nolint:wrapcheck // it names the file, and the caller the object
+		return "", err
 	}
 
 	return strings.TrimSpace(string(text)), nil
@@ -23,11 +23,11 @@ func Read(path string) (string, error) {
 func Write(path, value string) error {
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
 	if err != nil {
-		return err //nolint:wrapcheck // it names the file, and the caller the object
+		return err
 	}
 	defer file.Close()
 
 	_, err = file.WriteString(value)
 
-	return err //nolint:wrapcheck // it names the file, and the caller the object
+	return err
 }

@@ -146,7 +146,7 @@ func (p *Proxy) forward(caller grpc.ServerStream) error {
 	server, err := p.conn.NewStream(metadata.NewOutgoingContext(ctx, received),
 		&grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method)
 	if err != nil {
-		return err //nolint:wrapcheck // the status is the answer
+		return err
 	}
 
 	go func() {
@@ -171,7 +171,7 @@ func requests(from grpc.ServerStream, to grpc.ClientStream) error {
 
 			return nil
 		case err != nil:
-			return err //nolint:wrapcheck // it is not reported
+			return err
 		}
 
 		// Why the server does not want any more is in its answer.
@@ -183,7 +183,7 @@ func requests(from grpc.ServerStream, to grpc.ClientStream) error {
 
 // responses passes on what the server sends, and returns its status.
 //
-//nolint:wrapcheck // the status is the answer, to be passed on as it is
+
 func responses(from grpc.ClientStream, to grpc.ServerStream) error {
 	// Forwarded before the first message: a stream may send its header long before it.
 	header, err := from.Header()

@@ -60,7 +60,7 @@ func (*blockErrors) Supported() error {
 		return explained(err, "tracing needs root and a kernel that is not in lockdown for confidentiality")
 	}
 
-	return enable.Close() //nolint:wrapcheck // it names the file
+	return enable.Close()
 }
 
 // Run implements health.Source. Errors: those of Supported, ErrInUse, or the

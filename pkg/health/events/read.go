@@ -28,7 +28,7 @@ func read(ctx context.Context, file *os.File, sizeBytes int, take func(at time.T
 		}
 
 		if err != nil {
-			return err //nolint:wrapcheck // it names the file, and the callers wrap it
+			return err
 		}
 
 		if err := take(at, buffer[:count]); err != nil {

@@ -54,7 +54,7 @@ func holdInstance(root *os.Root, name string) (*traceInstance, error) {
 
 	dir, err := root.OpenRoot(where)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // Run wraps all
+		return nil, err
 	}
 
 	lock, err := dir.Open(".")
@@ -101,7 +101,7 @@ func (t *traceInstance) setUp() error {
 func (t *traceInstance) write(file, value string) error {
 	opened, err := t.OpenFile(file, os.O_WRONLY|os.O_TRUNC, 0)
 	if err != nil {
-		return err //nolint:wrapcheck // Run wraps all
+		return err
 	}
 
 	_, err = opened.WriteString(value)

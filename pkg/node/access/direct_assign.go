@@ -162,7 +162,7 @@ func readPlugin(target *mount.Target) ([]byte, error) {
 	file := os.NewFile(uintptr(fd), kata.PluginFile)
 	defer file.Close()
 
-	return io.ReadAll(io.LimitReader(file, enough)) //nolint:wrapcheck // only compared
+	return io.ReadAll(io.LimitReader(file, enough))
 }
 
 // assignedNumber returns the number of the device in the assignment, false for none.

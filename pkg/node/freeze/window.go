@@ -121,7 +121,7 @@ func (w *window) freezeOne(ctx context.Context, volume *freezing) error {
 	case <-ctx.Done():
 		volume.abandoned = true
 
-		return context.Cause(ctx) //nolint:wrapcheck // the caller names the volume
+		return context.Cause(ctx)
 	}
 }
 

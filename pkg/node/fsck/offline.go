@@ -57,7 +57,7 @@ func (r *run) offline(ctx context.Context) (filesystem.Verdict, error) {
 	}
 
 	if ctx.Err() != nil {
-		return filesystem.Verdict{}, context.Cause(ctx) //nolint:wrapcheck // the caller names the volume
+		return filesystem.Verdict{}, context.Cause(ctx)
 	}
 
 	after, changed := r.imageVersion()

@@ -35,7 +35,7 @@ func (r *runningChecks) start(ctx context.Context, id string) (checkCtx context.
 		case <-ctx.Done():
 			cancel(nil)
 
-			return nil, nil, context.Cause(ctx) //nolint:wrapcheck // nothing was started
+			return nil, nil, context.Cause(ctx)
 		}
 	}
 }
@@ -76,7 +76,7 @@ func (r *runningChecks) cancel(ctx context.Context, id string, cause error) erro
 	case <-current.done:
 		return nil
 	case <-ctx.Done():
-		return context.Cause(ctx) //nolint:wrapcheck // the caller names the volume
+		return context.Cause(ctx)
 	}
 }
 

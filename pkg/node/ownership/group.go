@@ -169,7 +169,7 @@ func (w *walk) stat(fd int) (unix.Stat_t, error) {
 
 	err := unix.Fstatat(fd, "", &stat, unix.AT_EMPTY_PATH)
 
-	return stat, err //nolint:wrapcheck // the callers name the file
+	return stat, err
 }
 
 // modeFor returns the mode with the group's permissions added. A file loses its setgid bit, which meant the group that it belonged to.
@@ -198,7 +198,7 @@ func openEntry(directory *os.File, name string, flags uint64) (int, error) {
 		fd, err := unix.Openat2(int(directory.Fd()), name, &how)
 		// A rename anywhere in the system makes the kernel ask for another try.
 		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) {
-			return fd, err //nolint:wrapcheck // the caller names the file
+			return fd, err
 		}
 	}
 }

@@ -61,7 +61,7 @@ func (a *prefetcher) fill(ctx context.Context, of extent.Reader) error {
 		select {
 		case a.batches <- batch:
 		case <-ctx.Done():
-			return context.Cause(ctx) //nolint:wrapcheck // the caller cancelled it
+			return context.Cause(ctx)
 		}
 	}
 
@@ -78,7 +78,7 @@ func (a *prefetcher) Next(ctx context.Context) (extent.Extent, bool, error) {
 
 			a.current = batch
 		case <-ctx.Done():
-			return extent.Extent{}, false, context.Cause(ctx) //nolint:wrapcheck // the caller cancelled it
+			return extent.Extent{}, false, context.Cause(ctx)
 		}
 	}
 

@@ -276,7 +276,7 @@ func firstEntry(root *os.Root, directory string) (string, error) {
 	}
 
 	if err != nil {
-		return "", err //nolint:wrapcheck // the caller names it
+		return "", err
 	}
 	defer opened.Close()
 
@@ -286,7 +286,7 @@ func firstEntry(root *os.Root, directory string) (string, error) {
 	}
 
 	if err != nil {
-		return "", err //nolint:wrapcheck // the caller names it
+		return "", err
 	}
 
 	return names[0], nil

@@ -178,7 +178,7 @@ func (s *mounter) checkReplayed(ctx context.Context, device *loop.Device) (files
 
 		select {
 		case <-ctx.Done():
-			return verdict, context.Cause(ctx) //nolint:wrapcheck // nothing was begun
+			return verdict, context.Cause(ctx)
 		case <-time.After(replayPause):
 		}
 	}
@@ -210,7 +210,7 @@ func (s *mounter) mountDetached(device *loop.Device) (*mount.Detached, error) {
 // controller without privilege makes volumes in it.
 func (s *mounter) setRootOwner(root *os.File) error {
 	if _, err := root.Readdirnames(1); !errors.Is(err, io.EOF) {
-		return err //nolint:wrapcheck // a PathError says it all
+		return err
 	}
 
 	var stat unix.Stat_t

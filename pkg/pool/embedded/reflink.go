@@ -24,7 +24,7 @@ func Reflinks(directory string) (bool, error) {
 
 	// A hole: the answer must not need space.
 	if err := source.Truncate(4096); err != nil {
-		return false, err //nolint:wrapcheck // the caller says what it was for
+		return false, err
 	}
 
 	err = unix.IoctlFileClone(int(target.Fd()), int(source.Fd()))
@@ -35,20 +35,20 @@ func Reflinks(directory string) (bool, error) {
 		}
 	}
 
-	return err == nil, err //nolint:wrapcheck // the caller says what it was for
+	return err == nil, err
 }
 
 // CreateUnnamed opens a new file in a directory that goes with its last descriptor.
 func CreateUnnamed(directory string) (*os.File, error) {
 	file, err := os.OpenFile(directory, unix.O_TMPFILE|os.O_RDWR, imageMode)
 	if !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EISDIR) {
-		return file, err //nolint:wrapcheck // a PathError says it all
+		return file, err
 	}
 
 	file, err = os.CreateTemp(directory, ".touchstone-")
 	if err != nil {
-		return nil, err //nolint:wrapcheck // a PathError says it all
+		return nil, err
 	}
 
-	return file, os.Remove(file.Name()) //nolint:wrapcheck // a PathError says it all
+	return file, os.Remove(file.Name())
 }

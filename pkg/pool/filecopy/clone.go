@@ -35,7 +35,7 @@ func Clone(target, source *os.File) error {
 func Unshare(ctx context.Context, file *os.File) error {
 	info, err := file.Stat()
 	if err != nil {
-		return err //nolint:wrapcheck // the caller names the object
+		return err
 	}
 
 	return extent.DataRanges(file, info.Size(), func(start, end int64) error {
@@ -68,11 +68,11 @@ func rewrite(file *os.File, start, length int64) error {
 	for end := start + length; start < end; {
 		read, err := file.ReadAt(buffer[:min(end-start, bufferBytes)], start)
 		if read == 0 {
-			return err //nolint:wrapcheck // the caller names the object
+			return err
 		}
 
 		if _, err := file.WriteAt(buffer[:read], start); err != nil {
-			return err //nolint:wrapcheck // the caller names the object
+			return err
 		}
 
 		start += int64(read)

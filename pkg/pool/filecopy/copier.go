@@ -121,7 +121,7 @@ func (m *Copier) copyBuffered(target, source *os.File, at, length int64) (int64,
 
 		read, err := source.ReadAt(wanted, at+passed)
 		if err != nil && !errors.Is(err, io.EOF) {
-			return 0, err //nolint:wrapcheck // the caller names both ends
+			return 0, err
 		}
 
 		if err := writeSparse(target, wanted[:read], at+passed); err != nil {
@@ -150,7 +150,7 @@ func writeSparse(target *os.File, content []byte, at int64) error {
 		}
 
 		if _, err := target.WriteAt(content[start:block], at+int64(start)); err != nil {
-			return err //nolint:wrapcheck // the caller names both ends
+			return err
 		}
 
 		start = end
@@ -158,5 +158,5 @@ func writeSparse(target *os.File, content []byte, at int64) error {
 
 	_, err := target.WriteAt(content[start:], at+int64(start))
 
-	return err //nolint:wrapcheck // the caller names both ends
+	return err
 }

@@ -234,7 +234,7 @@ func (q *Queue) attempt(ctx context.Context, wanted *entry) error {
 	select {
 	case wanted.turn <- struct{}{}:
 	case <-ctx.Done():
-		return context.Cause(ctx) //nolint:wrapcheck // the caller names the object
+		return context.Cause(ctx)
 	}
 
 	q.mu.Lock()

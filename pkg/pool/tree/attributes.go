@@ -50,7 +50,7 @@ func RestoreTimes(directory *os.File, made *unix.Statx_t) error {
 		return err
 	}
 
-	return directory.Sync() //nolint:wrapcheck // the caller names both ends
+	return directory.Sync()
 }
 
 func setTimes(directory *os.File, name string, found *unix.Statx_t) error {

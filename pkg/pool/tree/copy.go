@@ -226,7 +226,7 @@ func (t *Copier) content(ctx context.Context, target, source *os.File, found *un
 
 	size := int64(found.Size)
 	if err := target.Truncate(size); err != nil {
-		return err //nolint:wrapcheck // it names the file
+		return err
 	}
 
 	return t.data.Copy(ctx, target, source, size)

@@ -37,7 +37,7 @@ var ErrLeased = errdefs.New(errdefs.ErrFailedPrecondition, "a process holds a le
 func OpenIn(room *os.Root, name string, flag int, mode uint32) (*os.File, error) {
 	directory, err := room.Open(".")
 	if err != nil {
-		return nil, err //nolint:wrapcheck // the callers name the object
+		return nil, err
 	}
 	defer directory.Close()
 
@@ -104,7 +104,7 @@ func openForReading(pinned *os.File, flag int) (*os.File, error) {
 		}
 
 		if !errors.Is(err, unix.EAGAIN) {
-			return file, err //nolint:wrapcheck // the caller names the file
+			return file, err
 		}
 
 		if time.Now().After(end) {
@@ -123,7 +123,7 @@ func descriptorPath(file *os.File) string {
 
 // syscallError adds the name of the system call.
 func syscallError(name string, err error) error {
-	return os.NewSyscallError(name, err) //nolint:wrapcheck // this is the wrapping
+	return os.NewSyscallError(name, err)
 }
 
 // copyError adds the path of the file.

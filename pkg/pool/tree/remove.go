@@ -94,12 +94,12 @@ func Remove(ctx context.Context, parent *os.File, name string) error {
 
 		pass, err := removeContent(ctx, parent, name)
 		if ctx.Err() != nil {
-			return context.Cause(ctx) //nolint:wrapcheck // the callers name the object
+			return context.Cause(ctx)
 		}
 
 		// Directories that were moved up remain for the next pass.
 		if pass.removed == 0 {
-			return cmp.Or(err, removalError(parent, name, errNotEmpty)) //nolint:wrapcheck // both name the file
+			return cmp.Or(err, removalError(parent, name, errNotEmpty))
 		}
 	}
 }
@@ -140,7 +140,7 @@ func (r *remover) each(ctx context.Context, directory *os.File, names []string, 
 
 	for _, name := range names {
 		if ctx.Err() != nil {
-			return context.Cause(ctx) //nolint:wrapcheck // the caller names the object
+			return context.Cause(ctx)
 		}
 
 		err := r.entry(ctx, directory, name, level)
@@ -210,7 +210,7 @@ func (r *remover) content(ctx context.Context, directory *os.File, level int) er
 		}
 
 		if err != nil {
-			return cmp.Or(failure, removalError(directory, "", err)) //nolint:wrapcheck // both name the file
+			return cmp.Or(failure, removalError(directory, "", err))
 		}
 	}
 }

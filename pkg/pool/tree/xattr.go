@@ -67,7 +67,7 @@ func copyXattr(source, target, name string) error {
 		return nil
 	}
 
-	return err //nolint:wrapcheck // the caller names the attribute
+	return err
 }
 
 // belongsToFile reports whether an attribute was set on this file, so that it must be copied.
