@@ -154,19 +154,20 @@ func isTerminal(out io.Writer) bool {
 }
 
 func newOperationsCommand(given *settings) *cobra.Command {
-	return given.verb("operations", "List running copies and their progress (Touchstone only)", exactly(0), func(ctx context.Context, s *session) error {
-		entries, err := progress.NewClient(s.Conn()).List(ctx)
-		if err != nil {
-			return err
-		}
+	return given.verb("operations", "List running copies and their progress (Touchstone only)", exactly(0),
+		func(ctx context.Context, s *session) error {
+			entries, err := progress.NewClient(s.Conn()).List(ctx)
+			if err != nil {
+				return err
+			}
 
-		rows := [][]string{{"KIND", "OBJECT", "DONE", "FOR"}}
-		for _, entry := range entries {
-			rows = append(rows, []string{
-				entry.Kind, entry.Object, formatProgress(entry), time.Since(entry.Started).Round(time.Second).String(),
-			})
-		}
+			rows := [][]string{{"KIND", "OBJECT", "DONE", "FOR"}}
+			for _, entry := range entries {
+				rows = append(rows, []string{
+					entry.Kind, entry.Object, formatProgress(entry), time.Since(entry.Started).Round(time.Second).String(),
+				})
+			}
 
-		return s.show(answers{"operations": entries}, rows)
-	})
+			return s.show(answers{"operations": entries}, rows)
+		})
 }

@@ -120,31 +120,32 @@ func humanOrNothing(value interface{ GetValue() int64 }) string {
 }
 
 func newCapabilitiesCommand(given *settings) *cobra.Command {
-	return given.verb("capabilities", "Show the driver's name, readiness, and the capabilities of its services", exactly(0), func(ctx context.Context, s *session) error {
-		info, err := s.GetPluginInfo(ctx, &csi.GetPluginInfoRequest{})
-		if err != nil {
-			return err
-		}
+	return given.verb("capabilities", "Show the driver's name, readiness, and the capabilities of its services", exactly(0),
+		func(ctx context.Context, s *session) error {
+			info, err := s.GetPluginInfo(ctx, &csi.GetPluginInfoRequest{})
+			if err != nil {
+				return err
+			}
 
-		probe, err := s.Probe(ctx, &csi.ProbeRequest{})
-		if err != nil {
-			return err
-		}
+			probe, err := s.Probe(ctx, &csi.ProbeRequest{})
+			if err != nil {
+				return err
+			}
 
-		caps, err := s.Capabilities(ctx)
-		if err != nil {
-			return err
-		}
+			caps, err := s.Capabilities(ctx)
+			if err != nil {
+				return err
+			}
 
-		return s.show(answers{
-			"info":        info,
-			"probe":       probe,
-			"plugin":      &csi.GetPluginCapabilitiesResponse{Capabilities: caps.Plugin},
-			keyController: &csi.ControllerGetCapabilitiesResponse{Capabilities: caps.Controller},
-			keyGroups:     &csi.GroupControllerGetCapabilitiesResponse{Capabilities: caps.GroupController},
-			keyNode:       &csi.NodeGetCapabilitiesResponse{Capabilities: caps.Node},
-		}, capabilityRows(info, probe, caps))
-	})
+			return s.show(answers{
+				"info":        info,
+				"probe":       probe,
+				"plugin":      &csi.GetPluginCapabilitiesResponse{Capabilities: caps.Plugin},
+				keyController: &csi.ControllerGetCapabilitiesResponse{Capabilities: caps.Controller},
+				keyGroups:     &csi.GroupControllerGetCapabilitiesResponse{Capabilities: caps.GroupController},
+				keyNode:       &csi.NodeGetCapabilitiesResponse{Capabilities: caps.Node},
+			}, capabilityRows(info, probe, caps))
+		})
 }
 
 func capabilityRows(info *csi.GetPluginInfoResponse, probe *csi.ProbeResponse, caps csiclient.Capabilities) [][]string {

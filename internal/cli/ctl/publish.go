@@ -110,19 +110,20 @@ controller's publish context with flags.`,
 func newUnpublishCommand(given *settings) *cobra.Command {
 	var where publicationFlags
 
-	cmd := given.verb("unpublish ID --staging PATH --target PATH", "Undo publish: NodeUnpublishVolume, NodeUnstageVolume, ControllerUnpublishVolume", exactly(1), func(ctx context.Context, s *session) error {
-		claim, caps, err := where.publication(ctx, s)
-		if err != nil {
-			return err
-		}
+	cmd := given.verb("unpublish ID --staging PATH --target PATH",
+		"Undo publish: NodeUnpublishVolume, NodeUnstageVolume, ControllerUnpublishVolume", exactly(1), func(ctx context.Context, s *session) error {
+			claim, caps, err := where.publication(ctx, s)
+			if err != nil {
+				return err
+			}
 
-		steps, err := s.UnpublishSteps(caps, claim)
-		if err != nil {
-			return asUsageUnlessNoNode(err)
-		}
+			steps, err := s.UnpublishSteps(caps, claim)
+			if err != nil {
+				return asUsageUnlessNoNode(err)
+			}
 
-		return s.runSteps(ctx, steps, claim)
-	})
+			return s.runSteps(ctx, steps, claim)
+		})
 	where.register(cmd)
 
 	return cmd

@@ -103,14 +103,15 @@ func newSnapshotListCommand(given *settings) *cobra.Command {
 }
 
 func newSnapshotGetCommand(given *settings) *cobra.Command {
-	return given.verb("get ID", "GetSnapshot, or ListSnapshots by id of a driver that has only that", exactly(1), func(ctx context.Context, s *session) error {
-		snapshot, err := s.snapshot(ctx, s.args[0])
-		if err != nil {
-			return err
-		}
+	return given.verb("get ID", "GetSnapshot, or ListSnapshots by id of a driver that has only that", exactly(1),
+		func(ctx context.Context, s *session) error {
+			snapshot, err := s.snapshot(ctx, s.args[0])
+			if err != nil {
+				return err
+			}
 
-		return s.show(&csi.GetSnapshotResponse{Snapshot: snapshot}, snapshotSheet(snapshot))
-	})
+			return s.show(&csi.GetSnapshotResponse{Snapshot: snapshot}, snapshotSheet(snapshot))
+		})
 }
 
 func (s *session) snapshot(ctx context.Context, id string) (*csi.Snapshot, error) {

@@ -9,6 +9,7 @@ import (
 	"iter"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -175,10 +176,11 @@ func (g *groupSnapshot) memberIDs() []string {
 }
 
 func (g *groupSnapshot) create(ctx context.Context) (with, got string, err error) {
-	with = "name=" + g.name
+	texts := []string{"name=" + g.name}
 	for _, member := range g.members {
-		with += " " + member.source.short()
+		texts = append(texts, member.source.short())
 	}
+	with = strings.Join(texts, " ")
 
 	answer, err := g.demo.CreateGroupSnapshotAndWait(ctx, g.request())
 	if err != nil {

@@ -18,6 +18,12 @@ import (
 const (
 	mebi = 1 << 20
 	mode = csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
+
+	restoredBytes = 500 * mebi
+
+	// Steps that appear often.
+	deleteSnapshot = "DeleteSnapshot"
+	readData       = "read, sha256"
 )
 
 // newDemo returns a demo in the directory root. The sizes of its volumes are close to the
@@ -25,22 +31,30 @@ const (
 func newDemo(root string, keep bool, report *report) *demo {
 	d := &demo{root: root, keep: keep, report: report}
 
-	ext4 := d.newVolume("ext4", 64*mebi, 128*mebi, csiclient.MountCapability(mode, "ext4"))
-	xfs := d.newVolume("xfs", 300*mebi, 400*mebi, csiclient.MountCapability(mode, "xfs"))
-	block := d.newVolume("raw-block", 64*mebi, 128*mebi, csiclient.BlockCapability(mode))
-	directory := d.newVolume("directory", 64*mebi, 128*mebi, csiclient.MountCapability(mode, ""))
-	directory.request.Parameters = map[string]string{"backing": "directory"}
-	btrfs := d.newVolume("btrfs", 256*mebi, 512*mebi, csiclient.MountCapability(mode, "btrfs"))
-
-	d.created = []*volume{ext4, xfs, block, directory}
-	if hasTool("mkfs.btrfs") {
-		d.created = append(d.created, btrfs)
+	for _, each := range []struct {
+		kind        string
+		size, grown int64
+		capability  *csi.VolumeCapability
+		parameters  map[string]string
+	}{
+		{"ext4", 64 * mebi, 128 * mebi, csiclient.MountCapability(mode, "ext4"), nil},
+		{"xfs", 300 * mebi, 400 * mebi, csiclient.MountCapability(mode, "xfs"), nil},
+		{"raw-block", 64 * mebi, 128 * mebi, csiclient.BlockCapability(mode), nil},
+		{"directory", 64 * mebi, 128 * mebi, csiclient.MountCapability(mode, ""), map[string]string{"backing": "directory"}},
+		{"btrfs", 256 * mebi, 512 * mebi, csiclient.MountCapability(mode, "btrfs"), nil},
+	} {
+		if each.kind != "btrfs" || hasTool("mkfs.btrfs") {
+			v := d.newVolume(each.kind, each.size, each.grown, each.capability)
+			v.request.Parameters = each.parameters
+			d.created = append(d.created, v)
+		}
 	}
 
+	ext4, xfs := d.created[0], d.created[1]
 	d.before = &snapshot{demo: d, name: "demo-before", source: xfs}
 	d.after = &snapshot{demo: d, name: "demo-after", source: xfs}
 	d.group = &groupSnapshot{demo: d, name: "demo-group", members: []*snapshot{{demo: d, source: xfs}, {demo: d, source: ext4}}}
-	d.restored = d.newCopy("restored", 500*mebi, xfs, d.before.copyTo)
+	d.restored = d.newCopy("restored", restoredBytes, xfs, d.before.copyTo)
 	d.cloned = d.newCopy("cloned", xfs.grown, xfs, xfs.copyTo)
 	d.grouped = d.newCopy("regrouped", ext4.grown, ext4, d.group.members[1].copyTo)
 	d.copied = []*volume{d.restored, d.cloned, d.grouped}
@@ -73,9 +87,9 @@ func (d *demo) sections() []section {
 	return append(all,
 		section{"The snapshots outlive their volumes", []step{
 			{"GetMetadataAllocated", d.before.getAllocatedBlocks},
-			{"DeleteSnapshot", d.before.delete},
-			{"DeleteSnapshot", d.before.deleteAgain},
-			{"DeleteSnapshot", d.after.delete},
+			{deleteSnapshot, d.before.delete},
+			{deleteSnapshot, d.before.deleteAgain},
+			{deleteSnapshot, d.after.delete},
 			{"GetVolumeGroupSnapshot", d.group.get},
 			{"DeleteVolumeGroupSnapshot", d.group.delete},
 		}},
@@ -119,7 +133,7 @@ func (v *volume) restageSteps() []step {
 		{"NodeUnstageVolume", v.unstage},
 		{"NodeStageVolume", v.stage},
 		{"NodePublishVolume", v.publish},
-		{"read, sha256", v.verify("")},
+		{readData, v.verify("")},
 	}
 }
 
@@ -130,7 +144,7 @@ func (v *volume) retryAndDeleteSteps() []step {
 		{"ControllerPublishVolume", v.repeat("same arguments", v.demo.Attach)},
 		{"NodeStageVolume", v.repeat("same arguments", v.demo.Stage)},
 		{"NodePublishVolume", v.repeat("same arguments", v.demo.Publish)},
-		{"read, sha256", v.verify("")},
+		{readData, v.verify("")},
 		{"NodeUnpublishVolume", v.unpublish},
 		{"NodeUnstageVolume", v.unstage},
 		{"ControllerUnpublishVolume", v.detach},
@@ -153,30 +167,32 @@ func (d *demo) copySections() []section {
 			{"GetMetadataDelta", d.getChangedBlocks},
 		}},
 		{"The first snapshot becomes a larger volume, beside its source", slices.Concat(d.restored.publishSteps(), []step{
-			{"read, sha256", d.restored.verify("of the copy, before the overwriting")},
-			{"read, sha256", source.verify("of the source, overwritten")},
+			{readData, d.restored.verify("of the copy, before the overwriting")},
+			{readData, source.verify("of the source, overwritten")},
 			{"filesystem UUIDs", d.verifyUUIDsDiffer},
 			{"NodeGetVolumeStats", d.restored.getStats},
 		})},
 		{"A clone of the mounted volume", slices.Concat(d.cloned.publishSteps(), []step{
-			{"read, sha256", d.cloned.verify("of the clone")},
+			{readData, d.cloned.verify("of the clone")},
 			{"overwrite, fsync", d.cloned.write},
-			{"read, sha256", source.verify("of the source, unchanged")},
+			{readData, source.verify("of the source, unchanged")},
 		})},
 		{"A group snapshot of two mounted volumes", slices.Concat([]step{
 			{"CreateVolumeGroupSnapshot", d.group.create},
 			{"CreateVolumeGroupSnapshot", d.group.createAgain},
-			{"DeleteSnapshot", d.group.deleteMember},
+			{deleteSnapshot, d.group.deleteMember},
 		}, d.grouped.publishSteps(), []step{
-			{"read, sha256", d.grouped.verify("of a member, restored alone")},
+			{readData, d.grouped.verify("of a member, restored alone")},
 		})},
 	}
 }
 
 // restartSteps kill and restart the driver, which must not affect its volumes.
 func (d *demo) restartSteps() []step {
-	steps := []step{{"kill -9", d.killDriver}}
-	for _, v := range d.volumes() {
+	volumes := d.volumes()
+	steps := make([]step, 0, 1+len(volumes))
+	steps = append(steps, step{"kill -9", d.killDriver})
+	for _, v := range volumes {
 		steps = append(steps, step{"read " + v.kind, v.verify("while no driver runs")})
 	}
 	return append(slices.Concat(steps, d.startSteps()), step{"ListVolumes", d.verifyVolumesListed})

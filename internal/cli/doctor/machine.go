@@ -91,7 +91,8 @@ func checkState(_ context.Context, c *Config, _ string) result {
 		took.Round(time.Microsecond))
 
 	if usage, err := usageOf(c.StateDir); err == nil && usage.Bytes.Available < fewStateBytes {
-		return warning(seen+", and "+formatBytes(usage.Bytes.Available)+" are available", "free some space: without it, no change can be recorded")
+		return warning(seen+", and "+formatBytes(usage.Bytes.Available)+" are available",
+			"free some space: without it, no change can be recorded")
 	}
 
 	return ok(seen)
