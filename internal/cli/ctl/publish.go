@@ -111,7 +111,8 @@ func newUnpublishCommand(given *settings) *cobra.Command {
 	var where publicationFlags
 
 	cmd := given.verb("unpublish ID --staging PATH --target PATH",
-		"Undo publish: NodeUnpublishVolume, NodeUnstageVolume, ControllerUnpublishVolume", exactly(1), func(ctx context.Context, s *session) error {
+		"Undo publish: NodeUnpublishVolume, NodeUnstageVolume, ControllerUnpublishVolume", exactly(1),
+		func(ctx context.Context, s *session) error {
 			claim, caps, err := where.publication(ctx, s)
 			if err != nil {
 				return err

@@ -176,7 +176,8 @@ func (g *groupSnapshot) memberIDs() []string {
 }
 
 func (g *groupSnapshot) create(ctx context.Context) (with, got string, err error) {
-	texts := []string{"name=" + g.name}
+	texts := make([]string, 0, 1+len(g.members))
+	texts = append(texts, "name="+g.name)
 	for _, member := range g.members {
 		texts = append(texts, member.source.short())
 	}
