@@ -91,37 +91,34 @@ type reasonInfo struct {
 	evented bool
 }
 
-func reasonInfos() []reasonInfo {
-	return []reasonInfo{
-		{VolumeNotFound, Inaccessible, true},
-		{BackingFileMissing, Inaccessible, true},
-		{DeviceMissing, Inaccessible, true},
-		{DiskFailure, Inaccessible, true},
-		{VolumeUnmounted, Inaccessible, true},
-		{FilesystemCorrupted, DataLoss, true},
-		{BackingFileTruncated, DataLoss, true},
-		{FilesystemErrors, Degraded, true},
-		{ReadOnlyRemount, Degraded, true},
-		{OutOfCapacity, Degraded, false},
-		{InodesExhausted, Degraded, false},
-		{IOErrors, Degraded, true},
-		{GuestStatsUnavailable, Degraded, false},
-		{CheckOverdue, Degraded, false},
-		{ProbeTimedOut, Degraded, false},
-		{PoolNearlyFull, StorageDegraded, false},
-		{PoolReadOnly, StorageDegraded, false},
-		{RemovalFailed, StorageDegraded, false},
-		{StateStoreFailed, StorageDegraded, false},
-		{PoolUnreachable, StorageUnreachable, false},
-	}
+// reasonInfos is the table of all reasons, in the order of the documentation.
+var reasonInfos = []reasonInfo{
+	{VolumeNotFound, Inaccessible, true},
+	{BackingFileMissing, Inaccessible, true},
+	{DeviceMissing, Inaccessible, true},
+	{DiskFailure, Inaccessible, true},
+	{VolumeUnmounted, Inaccessible, true},
+	{FilesystemCorrupted, DataLoss, true},
+	{BackingFileTruncated, DataLoss, true},
+	{FilesystemErrors, Degraded, true},
+	{ReadOnlyRemount, Degraded, true},
+	{OutOfCapacity, Degraded, false},
+	{InodesExhausted, Degraded, false},
+	{IOErrors, Degraded, true},
+	{GuestStatsUnavailable, Degraded, false},
+	{CheckOverdue, Degraded, false},
+	{ProbeTimedOut, Degraded, false},
+	{PoolNearlyFull, StorageDegraded, false},
+	{PoolReadOnly, StorageDegraded, false},
+	{RemovalFailed, StorageDegraded, false},
+	{StateStoreFailed, StorageDegraded, false},
+	{PoolUnreachable, StorageUnreachable, false},
 }
 
 // Reasons returns all reasons, in the order of the documentation.
 func Reasons() []Reason {
-	all := reasonInfos()
-	reasons := make([]Reason, 0, len(all))
-
-	for _, each := range all {
+	reasons := make([]Reason, 0, len(reasonInfos))
+	for _, each := range reasonInfos {
 		reasons = append(reasons, each.reason)
 	}
 
@@ -129,9 +126,8 @@ func Reasons() []Reason {
 }
 
 func (r Reason) info() reasonInfo {
-	all := reasonInfos()
-	if at := slices.IndexFunc(all, func(t reasonInfo) bool { return t.reason == r }); at >= 0 {
-		return all[at]
+	if at := slices.IndexFunc(reasonInfos, func(t reasonInfo) bool { return t.reason == r }); at >= 0 {
+		return reasonInfos[at]
 	}
 
 	return reasonInfo{reason: r, status: Degraded}

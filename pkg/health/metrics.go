@@ -105,7 +105,7 @@ func (m *Metrics) forView(view string, sources []Source) viewMetrics {
 		m = NewMetrics(nil)
 	}
 
-	for _, each := range reasonInfos() {
+	for _, each := range reasonInfos {
 		m.conditions.WithLabelValues(view, string(each.reason), each.status.String())
 	}
 

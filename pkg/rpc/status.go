@@ -70,7 +70,7 @@ func codeOf(err error) codes.Code {
 }
 
 // codeByCause is ordered: joined errors may be of several categories.
-var codeByCause = []struct { //nolint:gochecknoglobals // a table
+var codeByCause = []struct {
 	cause error
 	code  codes.Code
 }{

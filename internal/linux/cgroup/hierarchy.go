@@ -60,7 +60,7 @@ func detect(root string) (hierarchy, string, error) {
 	}
 
 	blkio := filepath.Join(root, "blkio")
-	if _, err := os.Stat(filepath.Join(blkio, ruleFiles()[0])); err == nil {
+	if _, err := os.Stat(filepath.Join(blkio, ruleFiles[0])); err == nil {
 		return v1{}, blkio, nil
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return nil, "", fmt.Errorf("controllers of cgroups: %w", err)
@@ -79,7 +79,7 @@ func detect(root string) (hierarchy, string, error) {
 
 	if _, err := os.Stat(blkio); err == nil {
 		return nil, "", fmt.Errorf("%w: %s has no %s; the kernel lacks CONFIG_BLK_DEV_THROTTLING",
-			ErrUnsupported, blkio, ruleFiles()[0])
+			ErrUnsupported, blkio, ruleFiles[0])
 	}
 
 	return nil, "", fmt.Errorf("%w: %s has neither the io controller (cgroup v2) nor blkio (v1)", ErrUnsupported, root)
@@ -94,12 +94,10 @@ func hasIO(root string) (bool, error) {
 	return slices.Contains(strings.Fields(string(text)), "io"), nil
 }
 
-// ruleFiles are those of v1.
-func ruleFiles() []string {
-	return []string{
-		"blkio.throttle.read_bps_device", "blkio.throttle.write_bps_device",
-		"blkio.throttle.read_iops_device", "blkio.throttle.write_iops_device",
-	}
+// ruleFiles are the files of v1, in the order of Limits.each.
+var ruleFiles = [...]string{
+	"blkio.throttle.read_bps_device", "blkio.throttle.write_bps_device",
+	"blkio.throttle.read_iops_device", "blkio.throttle.write_iops_device",
 }
 
 // v1 has a file for each limit, with a line for each device.
@@ -112,7 +110,7 @@ func (v1) get(cgroup string, device Device) (Limits, error) {
 	var found Limits
 
 	for i, limit := range found.each() {
-		values, err := readRule(filepath.Join(cgroup, ruleFiles()[i]), device)
+		values, err := readRule(filepath.Join(cgroup, ruleFiles[i]), device)
 		if err != nil {
 			return Limits{}, err
 		}
@@ -122,7 +120,7 @@ func (v1) get(cgroup string, device Device) (Limits, error) {
 		}
 
 		if *limit, err = parseValue(values[0]); err != nil {
-			return Limits{}, fmt.Errorf("%s of %s: %w", ruleFiles()[i], cgroup, err)
+			return Limits{}, fmt.Errorf("%s of %s: %w", ruleFiles[i], cgroup, err)
 		}
 	}
 
@@ -138,7 +136,7 @@ func (v1) set(cgroup string, device Device, before, wanted Limits) error {
 		}
 
 		line := fmt.Sprintf("%s %d", device, *limit)
-		if err := sysfs.Write(filepath.Join(cgroup, ruleFiles()[i]), line); err != nil {
+		if err := sysfs.Write(filepath.Join(cgroup, ruleFiles[i]), line); err != nil {
 			return fmt.Errorf("limit: write %q: %w", line, err)
 		}
 	}
@@ -146,8 +144,8 @@ func (v1) set(cgroup string, device Device, before, wanted Limits) error {
 	return nil
 }
 
-// ruleKeys are those of v2.
-func ruleKeys() []string { return []string{"rbps", "wbps", "riops", "wiops"} }
+// ruleKeys are the keys of v2, in the order of Limits.each.
+var ruleKeys = [...]string{"rbps", "wbps", "riops", "wiops"}
 
 const (
 	ruleFile  = "io.max"
@@ -175,7 +173,7 @@ func (v2) get(cgroup string, device Device) (Limits, error) {
 
 	for i, limit := range found.each() {
 		for _, each := range values {
-			value, ok := strings.CutPrefix(each, ruleKeys()[i]+"=")
+			value, ok := strings.CutPrefix(each, ruleKeys[i]+"=")
 			if !ok {
 				continue
 			}
@@ -202,7 +200,7 @@ func (v2) set(cgroup string, device Device, before, wanted Limits) error {
 			value = strconv.FormatInt(*limit, 10)
 		}
 
-		parts = append(parts, ruleKeys()[i]+"="+value)
+		parts = append(parts, ruleKeys[i]+"="+value)
 	}
 
 	line := strings.Join(parts, " ")

@@ -30,7 +30,7 @@ type fsType struct {
 
 // types is the table of all supported filesystems: a new one needs a file with its implementation
 // and a row here.
-var types = []fsType{ //nolint:gochecknoglobals // a table
+var types = []fsType{
 	{
 		name: Ext4, new: func(run Runner) Filesystem { return &ext4{run: run} },
 		magic: ext4Magic, magicOffset: ext4SuperOffset + ext4MagicOffset, detectionRank: 1,
@@ -62,10 +62,8 @@ func Names() []string {
 	return names
 }
 
-// inDetectionOrder returns the table in the order in which Detect compares the magic numbers.
-func inDetectionOrder() []fsType {
-	return slices.SortedFunc(slices.Values(types), func(a, b fsType) int { return a.detectionRank - b.detectionRank })
-}
+// inDetectionOrder is the table in the order in which Detect compares the magic numbers.
+var inDetectionOrder = slices.SortedFunc(slices.Values(types), func(a, b fsType) int { return a.detectionRank - b.detectionRank })
 
 // typeByName returns the row of a filesystem.
 func typeByName(name string) (fsType, bool) {

@@ -8,11 +8,9 @@ import (
 	"strings"
 )
 
-// xfsBadBlocks are parts of what xfs_repair says of blocks that make no sense,
-// whatever the log holds. A freeze has written all of them.
-func xfsBadBlocks() []string {
-	return []string{"Metadata CRC error detected", "Metadata corruption detected", "bad magic number"}
-}
+// xfsBadBlocks are parts of xfs_repair's messages about blocks that are invalid whatever the log
+// contains: a freeze has written all blocks.
+var xfsBadBlocks = []string{"Metadata CRC error detected", "Metadata corruption detected", "bad magic number"}
 
 func (x *xfs) CheckReadOnly(ctx context.Context, path string, o ReadOnlyCheckOptions) (Verdict, error) {
 	t, err := inspect(path, XFS)
@@ -41,7 +39,7 @@ func (x *xfs) CheckReadOnly(ctx context.Context, path string, o ReadOnlyCheckOpt
 	}
 
 	if dirty {
-		for _, bad := range xfsBadBlocks() {
+		for _, bad := range xfsBadBlocks {
 			if strings.Contains(result.Output, bad) {
 				return Verdict{State: Damaged, Detail: lastLines(result.Output)}, nil
 			}

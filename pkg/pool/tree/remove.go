@@ -34,7 +34,7 @@ var errNotEmpty = errors.New("the directory is not empty, but lists no entries")
 
 // nameCounter makes names that are unique in this process and, as it starts with the time, across
 // restarts.
-var nameCounter atomic.Int64 //nolint:gochecknoglobals // names are unique in the process, whatever the pool
+var nameCounter atomic.Int64
 
 func init() { nameCounter.Store(time.Now().UnixNano()) } //nolint:gochecknoinits // a constant can't be the time
 
