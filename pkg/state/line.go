@@ -151,6 +151,9 @@ func checkLine(text []byte) error {
 // cut off: to skip it, encoding/json would read it twice. The bytes that introduce it cannot be
 // within a string, where each quote has a backslash before it.
 func parseLine(text []byte) (line, error) {
+	if l, ok := parseRecord(text); ok {
+		return l, nil
+	}
 	var l line
 	members, record, found := bytes.Cut(text, []byte(`,"record":`))
 	if found {
@@ -164,4 +167,26 @@ func parseLine(text []byte) (line, error) {
 		return line{}, errForm
 	}
 	return l, nil
+}
+
+// parseRecord is parseLine for a line of the base whose key has no escaped characters. That is
+// nearly all of a journal after a compaction, and spares a start one decoding per record.
+func parseRecord(text []byte) (line, bool) {
+	if len(text) < checksumBytes {
+		return line{}, false
+	}
+	var l line
+	members := [3]string{`"collection":"`, `,"key":"`, `,"record":`}
+	rest, ok := bytes.CutPrefix(text[checksumBytes:], []byte(members[0]))
+	for i, target := range []*string{&l.Collection, &l.Key} {
+		value, behind, found := bytes.Cut(rest, []byte{'"'})
+		ok = ok && found && bytes.IndexByte(value, '\\') < 0
+		*target = string(value)
+		if !ok {
+			return line{}, false
+		}
+		rest, ok = bytes.CutPrefix(behind, []byte(members[i+1]))
+	}
+	l.Record = bytes.TrimSuffix(rest, []byte{'}'})
+	return l, ok && l.kind() == recordLine
 }
