@@ -210,14 +210,14 @@ func TestInterruptedAnywhereItCleansUp(t *testing.T) {
 	for seed := range times {
 		random := rand.New(rand.NewPCG(uint64(seed), 1))
 		at := 1 + random.IntN(lines)
-		imcontrollerMachine := random.IntN(2) == 0
+		impatient := random.IntN(2) == 0
 
 		t.Run(fmt.Sprintf("line %d of %d", at, lines+margin), func(t *testing.T) {
 			dir := workDir(t)
 
 			code, out, stderr := run(t, dir, func(process *os.Process, number int, _ string) {
-				// The imcontrollerMachine go on pressing Ctrl-C while it cleans up.
-				if number == at || imcontrollerMachine && number > at {
+				// An impatient user presses Ctrl-C again while it cleans up.
+				if number == at || impatient && number > at {
 					_ = process.Signal(syscall.SIGINT)
 				}
 			})
