@@ -140,7 +140,8 @@ func (f *Freezer) WithFrozen(ctx context.Context, targets Targets, within func(c
 
 	err = within(ctx)
 
-	if !stop() {
+	// ctx ends before stop knows it.
+	if !stop() || ctx.Err() != nil {
 		return errors.Join(context.Cause(ctx), err)
 	}
 
