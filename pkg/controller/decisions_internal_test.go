@@ -15,16 +15,14 @@ import (
 
 func codeOf(err error) codes.Code { return status.Code(rpc.Status(err)) }
 
-func number(n int64) *int64 { return &n }
-
 // TestChangeRequestsAreMerged: ControllerExpandVolume and ControllerModifyVolume of one volume
 // become one change unless they contradict each other.
 func TestChangeRequestsAreMerged(t *testing.T) {
 	t.Parallel()
 
-	fast := volume.Mutable{ReadIOPS: number(100)}
-	slow := volume.Mutable{ReadIOPS: number(10)}
-	ahead := volume.Mutable{ReadAheadKiB: number(128)}
+	fast := volume.Mutable{ReadIOPS: new(int64(100))}
+	slow := volume.Mutable{ReadIOPS: new(int64(10))}
+	ahead := volume.Mutable{ReadAheadKiB: new(int64(128))}
 
 	for name, test := range map[string]struct {
 		first, second, want changeRequest
@@ -39,8 +37,10 @@ func TestChangeRequestsAreMerged(t *testing.T) {
 		"the same parameter":      {changeRequest{mutable: fast}, changeRequest{mutable: fast}, changeRequest{mutable: fast}, codes.OK},
 		"contradicting parameter": {changeRequest{mutable: fast}, changeRequest{mutable: slow}, changeRequest{}, codes.Aborted},
 		"two parameters": {
-			changeRequest{mutable: fast}, changeRequest{mutable: ahead},
-			changeRequest{mutable: volume.Mutable{ReadIOPS: number(100), ReadAheadKiB: number(128)}}, codes.OK,
+			changeRequest{mutable: fast},
+			changeRequest{mutable: ahead},
+			changeRequest{mutable: volume.Mutable{ReadIOPS: new(int64(100)), ReadAheadKiB: new(int64(128))}},
+			codes.OK,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -122,7 +122,7 @@ func TestCheckSameVolume(t *testing.T) {
 	mount := volume.Capability{Mode: "SINGLE_NODE_WRITER"}
 	existing := &record.Volume{
 		ID: "id", CapacityBytes: 100, Parameters: volume.Parameters{Pool: "default", Backing: volume.BackingImage, FSType: "ext4"},
-		Capabilities: []volume.Capability{mount}, Mutable: volume.Mutable{ReadIOPS: number(10)},
+		Capabilities: []volume.Capability{mount}, Mutable: volume.Mutable{ReadIOPS: new(int64(10))},
 		Segments: record.NewSegments(map[string]string{"zone": "a"}),
 	}
 	same := createRequest{
@@ -145,7 +145,7 @@ func TestCheckSameVolume(t *testing.T) {
 		"another capability":     {func(r *createRequest) { r.capabilities = []volume.Capability{{Block: true, Mode: mount.Mode}} }, codes.AlreadyExists},
 		"one more capability":    {func(r *createRequest) { r.capabilities = append(r.capabilities, mount) }, codes.AlreadyExists},
 		"no mutable parameters":  {func(r *createRequest) { r.mutable = volume.Mutable{} }, codes.OK},
-		"other mutable ones":     {func(r *createRequest) { r.mutable = volume.Mutable{ReadIOPS: number(11)} }, codes.AlreadyExists},
+		"other mutable ones":     {func(r *createRequest) { r.mutable = volume.Mutable{ReadIOPS: new(int64(11))} }, codes.AlreadyExists},
 		"a topology that fits":   {func(r *createRequest) { r.topology = zone("a") }, codes.OK},
 		"a topology without it":  {func(r *createRequest) { r.topology = zone("b") }, codes.AlreadyExists},
 		"direct assignment also": {func(r *createRequest) { r.parameters.DirectAssign = true }, codes.AlreadyExists},

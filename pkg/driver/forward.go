@@ -55,7 +55,7 @@ func Forward(ctx context.Context, config Config, to string) (err error) {
 			config.Log.InfoContext(ctx, "draining", "why", context.Cause(failed))
 		}
 
-		return errors.Join(failure, stop(server, config.DrainTimeout), unannounce(config.ReadyFile))
+		return errors.Join(failure, stop(context.WithoutCancel(ctx), server, config.DrainTimeout), unannounce(config.ReadyFile))
 	})
 
 	return running.Wait()
@@ -76,8 +76,8 @@ func notItself(endpoint, to string) error {
 }
 
 // stop ends the server when its calls have ended, or after limit.
-func stop(server *grpc.Server, limit time.Duration) error {
-	ctx, cancel := context.WithTimeoutCause(context.Background(), limit, fmt.Errorf("%w within %s", ErrDrain, limit))
+func stop(ctx context.Context, server *grpc.Server, limit time.Duration) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("%w within %s", ErrDrain, limit))
 	defer cancel()
 
 	err := operation.AwaitEnd(ctx, server.GracefulStop)

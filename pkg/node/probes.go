@@ -39,7 +39,9 @@ func (v probedVolumes) InUse(id string) (*staged.Volume, staged.Record, bool) {
 	}
 
 	if inline, ok := v.service.ephemeral.Get(id); ok {
-		return inline.StagedVolume(), inline, true
+		use := inline.StagedVolume()
+
+		return use, inline, true
 	}
 
 	return nil, nil, false

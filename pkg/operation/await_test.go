@@ -17,7 +17,7 @@ func TestAwaitReturnsTheResultOrTheCause(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 7, got)
 
-	errLate := errors.New("late") //nolint:err113 // the test's own
+	errLate := errors.New("late")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errLate)
 

@@ -141,7 +141,7 @@ func checkLine(text []byte) error {
 	}
 	var sum [4]byte
 	binary.BigEndian.PutUint32(sum[:], crc32.Checksum(text[checksumBytes:], castagnoli))
-	if string(hex.AppendEncode(nil, sum[:])) != string(text[len(checksumOpen):len(checksumOpen)+checksumHex]) {
+	if !bytes.Equal(hex.AppendEncode(nil, sum[:]), text[len(checksumOpen):len(checksumOpen)+checksumHex]) {
 		return errChecksum
 	}
 	return nil

@@ -410,7 +410,8 @@ func (l *loader) checkTail(file File) (*DamageError, error) {
 	}
 	written := bytes.TrimRight(tail, "\n\x00")
 	durable := preallocated(l.end + int64(len(written)))
-	at, reason := bytes.IndexByte(tail, 0), ""
+	at := bytes.IndexByte(tail, 0)
+	var reason string
 	switch {
 	case at >= 0 && l.end+int64(at) < durable:
 		reason = fmt.Sprintf("byte %d of the file is zero, where lines or newlines were durable", l.end+int64(at))

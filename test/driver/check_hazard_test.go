@@ -150,7 +150,7 @@ func TestCheckIsLimited(t *testing.T) {
 	requireNoScratch(t, d)
 }
 
-// held by a test, a tool goes on on request.
+// held by a test, a tool continues on request.
 type heldTool struct{ begun, goOn chan struct{} }
 
 func (b *toolbox) hold(tool string) *heldTool {

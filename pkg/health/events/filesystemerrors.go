@@ -133,7 +133,6 @@ func newGroup() (int, error) {
 }
 
 func mark(group, root int) error {
-
 	return unix.FanotifyMark(group, unix.FAN_MARK_ADD|unix.FAN_MARK_FILESYSTEM, unix.FAN_FS_ERROR, root, "")
 }
 
