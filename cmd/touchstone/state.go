@@ -6,24 +6,20 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
-	"slices"
 
 	"github.com/spf13/cobra"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/audit"
-	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 )
 
 var (
 	errFindings = errors.New("the state is damaged")
-	errNoPool   = errors.New("no such pool in the state")
 	errPools    = errors.New("the pools do not match the state")
 )
 
-// stateFlags are those of all that is done to a state directory.
+// stateFlags are the flags of the subcommands.
 type stateFlags struct {
 	directory string
 	pools     []string
@@ -94,7 +90,15 @@ are reported as missing, and can be deleted by their orchestrator.`,
 
 				return nil
 			}),
-			RunE: func(command *cobra.Command, args []string) error { return given.forgetPool(command, args[0]) },
+			RunE: func(command *cobra.Command, args []string) error {
+				if err := audit.ForgetPool(command.Context(), given.directory, args[0]); err != nil {
+					return exitWith(exitCannot, err)
+				}
+
+				_, err := fmt.Fprintf(command.OutOrStdout(), "pool %s is forgotten: the next start takes the one that it finds\n", args[0])
+
+				return err
+			},
 		},
 	)
 
@@ -107,7 +111,7 @@ func (f *stateFlags) verify(command *cobra.Command) error {
 		return usageError(command, err)
 	}
 
-	// A mistyped directory would else be a clean, empty state.
+	// Otherwise a mistyped directory would be a clean, empty state.
 	if _, err := os.Stat(f.directory); err != nil {
 		return exitWith(exitCannot, fmt.Errorf("state-dir: %w", err))
 	}
@@ -127,56 +131,14 @@ func (f *stateFlags) verify(command *cobra.Command) error {
 			return exitWith(exitCannot, fmt.Errorf("print the report: %w", err))
 		}
 	} else {
-		printReport(out, report.Report)
-		printPools(out, pools, report)
+		audit.PrintState(out, report.Report)
+		audit.PrintPools(out, report, len(pools) > 0)
 	}
 
 	return exitWith(exitNotWell, findings(f.directory, report))
 }
 
-// forgetPool removes the identity of a pool from the state.
-func (f *stateFlags) forgetPool(command *cobra.Command, name string) error {
-	// A mistyped directory would else become a new, empty state.
-	if _, err := os.Stat(f.directory); err != nil {
-		return exitWith(exitCannot, fmt.Errorf("state-dir: %w", err))
-	}
-
-	store := state.New(f.directory, state.Options{Owner: "touchstone state forget-pool"})
-	identities := state.Register[*pool.IdentityRecord](store, pool.IdentitiesCollection)
-
-	found, err := state.Verify(f.directory)
-	if err != nil {
-		return exitWith(exitCannot, err)
-	}
-
-	// The other collections stay as they are.
-	for name := range found.Records {
-		if name != pool.IdentitiesCollection {
-			state.Register[json.RawMessage](store, name)
-		}
-	}
-
-	err = store.Open(command.Context())
-	if err == nil {
-		err = store.Update(command.Context(), func(tx *state.Tx) error {
-			if _, known := identities.In(tx).Get(name); !known {
-				return fmt.Errorf("%w: %q in %s", errNoPool, name, f.directory)
-			}
-
-			return identities.In(tx).Delete(name)
-		})
-	}
-
-	if err = errors.Join(err, store.Close()); err != nil {
-		return exitWith(exitCannot, err)
-	}
-
-	_, err = fmt.Fprintf(command.OutOrStdout(), "pool %s is forgotten: the next start takes the one that it finds\n", name)
-
-	return err
-}
-
-// findings is nil for a clean report.
+// findings returns an error with the number of findings, nil without any.
 func findings(directory string, report audit.Report) error {
 	switch {
 	case !report.Report.Clean():
@@ -185,79 +147,6 @@ func findings(directory string, report audit.Report) error {
 		return fmt.Errorf("%w: %d findings", errPools, len(report.Pools.Findings))
 	default:
 		return nil
-	}
-}
-
-func printReport(out io.Writer, report state.Report) {
-	for _, finding := range report.Findings {
-		printFinding(out, "damage", finding)
-	}
-
-	for _, note := range report.Notes {
-		printFinding(out, "note", note)
-	}
-
-	for _, name := range slices.Sorted(maps.Keys(report.Records)) {
-		fmt.Fprintf(out, "%d %s\n", report.Records[name], name)
-	}
-
-	if report.Clean() {
-		fmt.Fprintf(out, "%s is clean up to change %d\n", report.Dir, report.Sequence)
-	}
-}
-
-func printFinding(out io.Writer, kind string, finding state.Finding) {
-	where := finding.File
-	if finding.Line > 0 {
-		where = fmt.Sprintf("%s:%d", finding.File, finding.Line)
-	}
-
-	fmt.Fprintf(out, "%s: %s: %s\n", kind, where, finding.Reason)
-
-	if finding.Fix != "" {
-		fmt.Fprintf(out, "  repair: %s\n", finding.Fix)
-	}
-}
-
-func printPools(out io.Writer, given map[string]string, report audit.Report) {
-	if report.Pools == nil {
-		if len(given) > 0 {
-			fmt.Fprintln(out, "note: the pools were not compared with a state that is damaged: repair that first")
-		}
-
-		return
-	}
-
-	for _, finding := range report.Pools.Findings {
-		printPoolFinding(out, finding)
-	}
-
-	for _, note := range report.Pools.Notes {
-		fmt.Fprintf(out, "note: %s: %s\n", note.Path, note.Reason)
-	}
-
-	for _, name := range slices.Sorted(maps.Keys(report.Pools.Compared)) {
-		count := 0
-
-		for _, finding := range report.Pools.Findings {
-			if finding.Pool == name {
-				count++
-			}
-		}
-
-		fmt.Fprintf(out, "pool %s in %s was compared with the state: %d findings\n", name, report.Pools.Compared[name], count)
-	}
-}
-
-func printPoolFinding(out io.Writer, finding audit.Finding) {
-	fmt.Fprintf(out, "%s: %s: %s; it takes %d bytes\n", finding.Kind, finding.Path, finding.Reason, finding.Bytes)
-
-	if finding.Fix != "" {
-		fmt.Fprintf(out, "  repair: %s\n", finding.Fix)
-	}
-
-	if finding.Advice != "" {
-		fmt.Fprintf(out, "  by hand: %s\n", finding.Advice)
 	}
 }
 
@@ -298,7 +187,7 @@ func repairState(out io.Writer, directory string) (bool, error) {
 		return true, nil
 	}
 
-	printReport(out, done.Before)
+	audit.PrintState(out, done.Before)
 
 	for _, backup := range done.Backups {
 		fmt.Fprintf(out, "as it was: %s\n", backup)
@@ -321,7 +210,7 @@ func repairPools(ctx context.Context, out io.Writer, directory string, pools map
 	}
 
 	for _, finding := range done.Left {
-		printPoolFinding(out, finding)
+		finding.Print(out)
 
 		if finding.Fix != "" {
 			fmt.Fprintln(out, "  it is in use, or not empty any more: not done")

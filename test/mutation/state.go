@@ -128,7 +128,7 @@ func stateMutants() []mutant {
 			tests:  in("cmd/touchstone", "TestAnotherPoolIsReported"),
 		},
 		{
-			name: "state/pool-not-forgotten", file: "cmd/touchstone/state.go",
+			name: "state/pool-not-forgotten", file: "internal/cli/audit/forget.go",
 			old:    `return identities.In(tx).Delete(name)`,
 			new:    `return nil`,
 			breaks: "a pool that is lost permanently is refused permanently", tests: in("cmd/touchstone", "TestForgetPool"),

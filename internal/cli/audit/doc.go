@@ -2,5 +2,5 @@
 // runs: it finds objects in a pool without a record, and records without an object.
 //
 // It implements the part of `touchstone state verify` and `state repair` that concerns
-// pools. It removes no data, and nothing that Verify has not named.
+// pools, and `touchstone state forget-pool`. It removes no data, and nothing that Verify has not named.
 package audit

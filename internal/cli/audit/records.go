@@ -11,21 +11,20 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
-// object is something with bytes in the pool of that name.
+// object is an object in the pool of that name.
 type object struct {
 	pool.Object
 
 	pool string
 }
 
-// records are what a state says about pools.
+// records are the records of a state that concern pools.
 type records struct {
-	// none says that there is no state, be it that it was lost.
+	// none means that the state has no records; it may have been lost.
 	none bool
-	// known are all objects that the driver will see to itself, lasting those
-	// whose bytes have to be there.
+	// known are the objects of all records; lasting are those that must exist now.
 	known, lasting map[object]bool
-	// pools are the names of those with a record.
+	// pools counts the volumes and snapshots in each pool.
 	pools map[string]int
 	// identities are those of the pools, by name.
 	identities map[string]string
@@ -36,7 +35,7 @@ type records struct {
 // readRecords reads the controller's records. Errors: ErrNotComparable, and
 // those of state.Records.
 func readRecords(directory string, counted map[string]int) (*records, error) {
-	// A node knows pools, too.
+	// A node has records of the pools' identities as well.
 	counted = maps.Clone(counted)
 	delete(counted, pool.IdentitiesCollection)
 
@@ -75,8 +74,8 @@ func readRecords(directory string, counted map[string]int) (*records, error) {
 	return read, nil
 }
 
-// addVolume: what is being created or deleted is ended by the next start, and
-// what was never attached is made again when it is.
+// addVolume adds a volume. The image of one that is being created or deleted, or was never attached,
+// may be missing: the next start, or the first attachment, handles that.
 func (r *records) addVolume(text json.RawMessage) error {
 	var found record.Volume
 	if err := json.Unmarshal(text, &found); err != nil {
@@ -88,7 +87,7 @@ func (r *records) addVolume(text json.RawMessage) error {
 	return nil
 }
 
-// addSnapshot: one that is being copied is begun again by the next start.
+// addSnapshot adds a snapshot. The next start repeats a copy that was interrupted.
 func (r *records) addSnapshot(text json.RawMessage) error {
 	var found record.Snapshot
 	if err := json.Unmarshal(text, &found); err != nil {

@@ -11,17 +11,16 @@ import (
 type Repaired struct {
 	Before  Report
 	Removed []Finding
-	// Left are those that need a person, and those that turned out to be in use.
+	// Left are the findings without a fix, and those whose object was in use or not empty any more.
 	Left []Finding
 }
 
-// Repair does what Verify named as the fixes of its findings in the pools, and
-// nothing else: nothing that holds data is removed. The state is left as it is;
-// with a damaged one nothing is done. Errors: Verify's.
+// Repair applies the fixes of Verify's findings in the pools, and nothing else: it removes no data
+// and does not change the state. With a damaged state it does nothing. Errors: Verify's.
 func Repair(ctx context.Context, stateDir string, pools map[string]string) (Repaired, error) {
 	done := Repaired{}
 
-	report, err := withPools(ctx, stateDir, pools, take, func(c *comparison) error {
+	report, err := withPools(ctx, stateDir, pools, lockForRepair, func(c *comparison) error {
 		if c.records.none {
 			return fmt.Errorf("%s: %w: there is no state at all; nothing is removed from pools for that", stateDir, ErrNotComparable)
 		}
@@ -46,22 +45,22 @@ func Repair(ctx context.Context, stateDir string, pools map[string]string) (Repa
 	return done, err
 }
 
-func take(set *pool.Set) error { return set.LockAsController("touchstone state repair") }
+func lockForRepair(set *pool.Set) error { return set.LockAsController("touchstone state repair") }
 
-// fix says whether what was found is gone.
+// fix applies the fix of a finding and reports whether the object is removed.
 func (c *comparison) fix(found Finding) (bool, error) {
 	if found.Fix == "" {
 		return false, nil
 	}
 
-	place, err := c.set.Get(found.Pool)
+	p, err := c.set.Get(found.Pool)
 
 	switch {
 	case err != nil:
 		return false, fmt.Errorf("repair %s: %w", found.ID, err)
 	case found.Kind == Scratch:
-		return place.RemoveStaleScratchOf(found.ID)
+		return p.RemoveStaleScratchOf(found.ID)
 	default:
-		return place.RemoveEmptyOrphan(pool.Entry{ID: found.ID, Backing: found.object.Backing})
+		return p.RemoveEmptyOrphan(pool.Entry{ID: found.ID, Backing: found.object.Backing})
 	}
 }

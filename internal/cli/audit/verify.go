@@ -26,7 +26,7 @@ func Verify(ctx context.Context, stateDir string, pools map[string]string) (Repo
 	return withPools(ctx, stateDir, pools, (*pool.Set).LockForReading, func(*comparison) error { return nil })
 }
 
-// comparison is pools at their comparison with a state.
+// comparison compares pools with a state.
 type comparison struct {
 	*Pools
 
@@ -36,10 +36,10 @@ type comparison struct {
 	mismatched map[string]bool
 }
 
-// withPools calls then once all is compared, while no controller may take the
-// pools.
+// withPools compares the pools with the state and calls then with the result. Lock keeps controllers
+// from using the pools until it returns.
 func withPools(ctx context.Context, stateDir string, pools map[string]string,
-	keep func(*pool.Set) error, then func(*comparison) error,
+	lock func(*pool.Set) error, then func(*comparison) error,
 ) (Report, error) {
 	set, err := openPools(pools)
 	if err != nil {
@@ -49,11 +49,11 @@ func withPools(ctx context.Context, stateDir string, pools map[string]string,
 	defer func() { _ = set.Close() }()
 
 	// Before the state is read: a driver needs both.
-	if err := keep(set); err != nil {
+	if err := lock(set); err != nil {
 		return Report{}, err
 	}
 
-	found, err := state.Verify(stateDir) //nolint:contextcheck // it is done in a moment
+	found, err := state.Verify(stateDir) //nolint:contextcheck // it is short
 	report := Report{Report: found}
 
 	if err != nil || !found.Clean() || len(pools) == 0 {
@@ -78,7 +78,7 @@ func withPools(ctx context.Context, stateDir string, pools map[string]string,
 	return report, then(compared)
 }
 
-// openPools opens pools as they are.
+// openPools opens pools without creating or changing anything.
 func openPools(directories map[string]string) (*pool.Set, error) {
 	found := make(map[string]string, len(directories))
 
@@ -106,7 +106,7 @@ func locate(directory string) (string, error) {
 		return "", err
 	}
 
-	// A mistyped directory would else be an empty pool.
+	// Otherwise a mistyped directory would be an empty pool.
 	if _, err := os.Stat(filepath.Join(where, layout.Images)); err != nil {
 		return "", fmt.Errorf("%s: %w: %w", where, ErrNoPool, err)
 	}
@@ -116,11 +116,11 @@ func locate(directory string) (string, error) {
 
 func (c *comparison) compare(ctx context.Context) error {
 	for _, name := range c.set.Names() {
-		place, _ := c.set.Get(name)
-		c.Compared[name] = place.Path()
+		p, _ := c.set.Get(name)
+		c.Compared[name] = p.Path()
 
-		// In another pool all would seem to be lost, and all that is there unknown.
-		if same, err := c.compareIdentity(place); err != nil || !same {
+		// Compared with another pool, each record would be lost and each object an orphan.
+		if same, err := c.compareIdentity(p); err != nil || !same {
 			if err != nil {
 				return err
 			}
@@ -130,16 +130,16 @@ func (c *comparison) compare(ctx context.Context) error {
 			continue
 		}
 
-		if err := c.lookForOrphans(ctx, place); err != nil {
+		if err := c.findOrphans(ctx, p); err != nil {
 			return err
 		}
 
-		if err := c.lookForLeftovers(ctx, place); err != nil {
+		if err := c.findScratch(ctx, p); err != nil {
 			return err
 		}
 	}
 
-	c.lookForLost()
+	c.findLost()
 
 	slices.SortFunc(c.Findings, func(a, b Finding) int { return cmp.Compare(a.Path, b.Path) })
 	slices.SortFunc(c.Notes, func(a, b Note) int { return cmp.Compare(a.Path, b.Path) })
@@ -154,14 +154,14 @@ func (c *comparison) compare(ctx context.Context) error {
 	return nil
 }
 
-// compareIdentity says whether the pool is the one that the state knows by its name,
-// and reports it if not.
-func (c *comparison) compareIdentity(place *pool.Pool) (bool, error) {
-	known := c.records.identities[place.Name()]
+// compareIdentity reports whether the pool has the identity that the state has for its name, and adds
+// a finding if not.
+func (c *comparison) compareIdentity(p *pool.Pool) (bool, error) {
+	known := c.records.identities[p.Name()]
 
-	found, err := pool.ReadIdentity(place.Path())
+	found, err := pool.ReadIdentity(p.Path())
 	if err != nil {
-		return false, fmt.Errorf("pool %q: %w", place.Name(), err)
+		return false, fmt.Errorf("pool %q: %w", p.Name(), err)
 	}
 
 	if known == "" || found == known {
@@ -169,9 +169,9 @@ func (c *comparison) compareIdentity(place *pool.Pool) (bool, error) {
 	}
 
 	c.Findings = append(c.Findings, Finding{
-		Kind: Mismatch, Pool: place.Name(), Path: place.Path(),
-		Reason: fmt.Sprintf("the state knows pool %s by the identity %s, and this one has %q", place.Name(), known, found),
-		Advice: "mount its disk or put its data back; if its volumes are lost, run `touchstone state forget-pool " + place.Name() + "`",
+		Kind: Mismatch, Pool: p.Name(), Path: p.Path(),
+		Reason: fmt.Sprintf("the state knows pool %s by the identity %s, and this one has %q", p.Name(), known, found),
+		Advice: "mount its disk or put its data back; if its volumes are lost, run `touchstone state forget-pool " + p.Name() + "`",
 	})
 
 	return false, nil
@@ -179,17 +179,17 @@ func (c *comparison) compareIdentity(place *pool.Pool) (bool, error) {
 
 func (c *comparison) note(path, reason string) { c.Notes = append(c.Notes, Note{path, reason}) }
 
-func (c *comparison) lookForOrphans(ctx context.Context, place *pool.Pool) error {
+func (c *comparison) findOrphans(ctx context.Context, p *pool.Pool) error {
 	for snapshot, list := range map[bool]func(context.Context, func(pool.Entry) error) error{
-		false: place.List, true: place.ListSnapshots,
+		false: p.List, true: p.ListSnapshots,
 	} {
 		err := list(ctx, func(entry pool.Entry) error {
-			here := object{pool.Object{ID: entry.ID, Backing: entry.Backing, Snapshot: snapshot}, place.Name()}
+			here := object{pool.Object{ID: entry.ID, Backing: entry.Backing, Snapshot: snapshot}, p.Name()}
 			if c.records.known[here] {
 				return nil
 			}
 
-			return c.orphan(ctx, place, here)
+			return c.orphan(ctx, p, here)
 		})
 		if err != nil {
 			return fmt.Errorf("look for orphans: %w", err)
@@ -199,9 +199,9 @@ func (c *comparison) lookForOrphans(ctx context.Context, place *pool.Pool) error
 	return nil
 }
 
-// orphan reports an object without a record.
-func (c *comparison) orphan(ctx context.Context, place *pool.Pool, here object) error {
-	usage, err := place.Usage(ctx, here.Object)
+// orphan adds a finding for an object without a record.
+func (c *comparison) orphan(ctx context.Context, p *pool.Pool, here object) error {
+	usage, err := p.Usage(ctx, here.Object)
 	if errors.Is(err, pool.ErrMissing) {
 		return nil
 	}
@@ -211,7 +211,7 @@ func (c *comparison) orphan(ctx context.Context, place *pool.Pool, here object) 
 	}
 
 	found := Finding{
-		Kind: Orphan, Pool: place.Name(), Path: pathOf(place, here), ID: here.ID, Bytes: usage.Bytes,
+		Kind: Orphan, Pool: p.Name(), Path: pathOf(p, here), ID: here.ID, Bytes: usage.Bytes,
 		Reason: "the state does not know this " + describe(here), object: here,
 	}
 
@@ -240,16 +240,16 @@ func describe(o object) string {
 	return what + "'s " + string(o.Backing)
 }
 
-func pathOf(place *pool.Pool, o object) string {
+func pathOf(p *pool.Pool, o object) string {
 	if o.Snapshot {
-		return place.SnapshotPath(o.ID, o.Backing)
+		return p.SnapshotPath(o.ID, o.Backing)
 	}
 
-	return place.VolumePath(o.ID, o.Backing)
+	return p.VolumePath(o.ID, o.Backing)
 }
 
-func (c *comparison) lookForLeftovers(ctx context.Context, place *pool.Pool) error {
-	err := place.ListScratch(ctx, func(left pool.ScratchObject) error {
+func (c *comparison) findScratch(ctx context.Context, p *pool.Pool) error {
+	err := p.ListScratch(ctx, func(left pool.ScratchObject) error {
 		if left.InProgress {
 			c.note(left.Path, "a node is making this at the moment")
 
@@ -257,15 +257,15 @@ func (c *comparison) lookForLeftovers(ctx context.Context, place *pool.Pool) err
 		}
 
 		c.Findings = append(c.Findings, Finding{
-			Kind: Scratch, Pool: place.Name(), Path: left.Path, ID: left.ID, Bytes: left.Bytes,
-			Reason: "this was being made when a driver ended, and is in no place yet",
+			Kind: Scratch, Pool: p.Name(), Path: left.Path, ID: left.ID, Bytes: left.Bytes,
+			Reason: "this was being made when a driver ended, and has no name in the pool yet",
 			Fix:    "remove it; so does the next start of a driver of mode node or all",
 		})
 
 		return nil
 	})
 	if err == nil {
-		err = place.ListForeign(ctx, func(path string) error {
+		err = p.ListForeign(ctx, func(path string) error {
 			c.note(path, "this is none of Touchstone's; it is left alone")
 
 			return nil
@@ -279,15 +279,15 @@ func (c *comparison) lookForLeftovers(ctx context.Context, place *pool.Pool) err
 	return nil
 }
 
-// lookForLost reports the records of this pool that have no bytes.
-func (c *comparison) lookForLost() {
+// findLost adds a finding for each record whose object is missing in its pool.
+func (c *comparison) findLost() {
 	for wanted := range c.records.lasting {
-		place, err := c.set.Get(wanted.pool)
+		p, err := c.set.Get(wanted.pool)
 		if err != nil || c.mismatched[wanted.pool] {
 			continue
 		}
 
-		path := pathOf(place, wanted)
+		path := pathOf(p, wanted)
 		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
