@@ -37,8 +37,8 @@ type Guest struct {
 	timeout time.Duration
 }
 
-// route is a way to a guest. What it answers isn't trusted. Errors are
-// ErrUnimplemented or ErrNoAnswer.
+// transport is a way to call a guest. Its answers are not trusted. Errors are ErrUnimplemented or
+// ErrNoAnswer.
 type transport interface {
 	stats(ctx context.Context, e Entry) ([]byte, error)
 	resize(ctx context.Context, e Entry, bytes int64) ([]byte, error)

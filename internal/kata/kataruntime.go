@@ -69,7 +69,7 @@ func (k *kataRuntime) run(ctx context.Context, classify func(said string) error,
 	}
 }
 
-// limited keeps the beginning of what is written to it.
+// boundedBuffer keeps the beginning of what is written to it.
 type boundedBuffer struct {
 	kept    []byte
 	tooLong bool

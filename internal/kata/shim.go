@@ -134,7 +134,7 @@ func (s *shim) call(ctx context.Context, e Entry, method, path string, body any)
 	return response.StatusCode, answer, nil
 }
 
-// unanswered doesn't wrap what happened: a timeout is not the caller's.
+// noAnswer doesn't wrap what happened: a timeout is not the caller's.
 func noAnswer(call string, err error) error {
 	return fmt.Errorf("%w: %s: %s; see whether its shim lives", ErrNoAnswer, call, err.Error())
 }
@@ -177,7 +177,7 @@ func (s *shim) dial(ctx context.Context, sandbox string) (net.Conn, error) {
 	return connection, nil
 }
 
-// find opens the first directory of a sandbox that has a shim's socket.
+// openSandboxDir opens the first directory of a sandbox that has a shim's socket.
 func (s *shim) openSandboxDir(sandbox string) (*os.File, error) {
 	if !isSingleName(sandbox) {
 		return nil, fmt.Errorf("%w: %q is not a sandbox's name", ErrNoAnswer, sandbox)

@@ -22,7 +22,7 @@ func (s *Service) ControllerGetCapabilities(
 
 func (s *Service) has(name capability.Name) bool { return s.config.Capabilities.Has(name) }
 
-// shown is what a CO gets to see of the volume.
+// advertised returns the volume without the fields whose capabilities are disabled.
 func (s *Service) advertised(v *record.Volume) *record.Volume {
 	topology, nodes := s.has(capability.VolumeAccessibilityConstraints), s.has(capability.ListVolumesPublishedNodes)
 	if topology && nodes {

@@ -106,9 +106,8 @@ func (s *Service) attach(ctx context.Context, id string, wanted record.Attachmen
 	return wanted, err
 }
 
-// materialize makes sure that a volume which is about to be used has its bytes
-// in the pool durable: until now a power failure could lose them, because
-// CreateVolume does not sync them (docs/decisions/0005).
+// allocateDurably makes the pool object of a volume that is about to be used durable: until now a
+// power failure could lose it, because CreateVolume does not sync it (docs/decisions/0005).
 func (s *Service) allocateDurably(v *record.Volume) error {
 	place, err := s.poolOf(v)
 	if err != nil {

@@ -69,8 +69,8 @@ func notConfirmed(message string) (*csi.ValidateVolumeCapabilitiesResponse, erro
 	return &csi.ValidateVolumeCapabilitiesResponse{Message: message}, nil
 }
 
-// allows refuses a capability that a volume which is there can't have, with
-// volume.ErrCapability.
+// checkCapability refuses, with volume.ErrCapability, a capability that an existing volume cannot
+// have.
 func (s *Service) checkCapability(given *csi.VolumeCapability, to *record.Volume) error {
 	parsed, err := s.parseCapability(given, to.Parameters)
 	if err != nil || to.IsRaw() {

@@ -19,8 +19,8 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
-// change is what ControllerExpandVolume, ControllerModifyVolume, or several of
-// them together, want of one volume. It is made wholly or not at all.
+// changeRequest is the change that one or several calls of ControllerExpandVolume and
+// ControllerModifyVolume request of one volume. It is made completely or not at all.
 type changeRequest struct {
 	// size is what the volume must have at least, in bytes; 0 asks for none.
 	size int64
@@ -82,8 +82,8 @@ func (c changeRequest) call(id string) operation.Call {
 	})
 }
 
-// request has the change made, together with others. What the volume is already,
-// such as for the retry of a caller that left, does not wait.
+// requestChange makes the change, merged with others of the same window. A change that is made
+// already, as for the retry of a caller that left, does not wait.
 func (s *Service) requestChange(ctx context.Context, found *record.Volume, wanted changeRequest) (*record.Volume, error) {
 	if found.CapacityBytes >= wanted.size && found.Mutable.With(wanted.mutable).Equal(found.Mutable) {
 		return s.runChange(ctx, found.ID, wanted)
@@ -103,7 +103,7 @@ func (s *Service) runChange(ctx context.Context, id string, wanted changeRequest
 	})
 }
 
-// check returns why the change can't be made, before anything is done.
+// checkChange returns why the change cannot be made, before anything is changed.
 func (s *Service) checkChange(ctx context.Context, v *record.Volume, wanted changeRequest) error {
 	if err := s.checkMutable(v.Parameters, wanted.mutable); err != nil {
 		return err
@@ -132,9 +132,9 @@ func (s *Service) checkChange(ctx context.Context, v *record.Volume, wanted chan
 	return s.checkCapacity(ctx, place, wanted.size-v.CapacityBytes)
 }
 
-// apply makes the change: the bytes, then the record in one step, and then what
-// follows from it. When that last part fails, the record holds, and the CO's
-// retry or the next start do the rest.
+// applyChange makes the change: it grows the image, then updates the record in one step, and then
+// applies the mutable parameters. If that last step fails, the record stays changed, and the CO's
+// retry or the next start completes it.
 func (s *Service) applyChange(ctx context.Context, id string, wanted changeRequest) (*record.Volume, error) {
 	found, err := s.find(id)
 	if err != nil {

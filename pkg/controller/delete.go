@@ -111,7 +111,7 @@ func (s *Service) checkNotAttachedOrUsed(v *record.Volume) error {
 	return s.checkNotUsedHere(v)
 }
 
-// unused returns FAILED_PRECONDITION for a volume that is in use on this node, and
+// checkNotUsedHere returns FAILED_PRECONDITION for a volume that is in use on this node, and
 // InUse's error where that is unknown.
 func (s *Service) checkNotUsedHere(v *record.Volume) error {
 	user, used, err := s.config.LocalNode.InUse(v.ID)

@@ -30,7 +30,7 @@ type Groups struct {
 // NewGroups returns the service of the controller.
 func NewGroups(of *Service) *Groups { return &Groups{service: of} }
 
-// grouping is a CreateVolumeGroupSnapshotRequest that makes sense.
+// groupRequest is a valid CreateVolumeGroupSnapshotRequest.
 type groupRequest struct {
 	name string
 	// sourceIDs are sorted.

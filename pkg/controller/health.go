@@ -148,7 +148,7 @@ func (s *Service) monitored() []string {
 	return ids
 }
 
-// concern knows a volume by the name that its image or directory has in a pool.
+// volumesAffectedBy derives the volume from the name of its image or directory in the pool.
 func (s *Service) volumesAffectedBy(event health.Event) []string {
 	if event.Kind != health.FileChanged && event.Kind != health.FileWritten {
 		return nil

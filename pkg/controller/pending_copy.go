@@ -24,8 +24,8 @@ type pendingCopy struct {
 	at time.Time
 }
 
-// prepare makes ready whatever takes time and does not need the source to be
-// still. It returns what is needed to give it all back, too.
+// prepareCopy does what takes time and does not need the source to be still. It returns what is
+// needed to give it all back, too.
 func (s *Service) prepareCopy(
 	source *record.Volume, place *pool.Pool, target pool.Object, kind string, options pool.CopyOptions,
 ) (*pendingCopy, error) {
@@ -133,7 +133,7 @@ func (s *Service) writtenElsewhere(v *record.Volume) string {
 	return ""
 }
 
-// cut takes all copies, at one moment as far as their sources are frozen.
+// takeCopies takes all copies, point-in-time as far as their sources are frozen.
 func (s *Service) takeCopies(ctx context.Context, frozen []string, cuts []*pendingCopy) error {
 	within := func(ctx context.Context) error {
 		for _, each := range cuts {

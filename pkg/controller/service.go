@@ -182,7 +182,7 @@ func (s *Service) collectOrphans(ctx context.Context, place *pool.Pool) error {
 			s.config.Log.Error("cannot remove an empty volume that is not in the state", "volume", entry.ID, "error", err)
 		} else if !removed {
 			s.config.Log.Warn("a volume that holds data or is in use is in the pool but not in the state; see `touchstone state verify --pool`",
-				"volume", entry.ID, "place", place.VolumePath(entry.ID, entry.Backing))
+				"volume", entry.ID, "path", place.VolumePath(entry.ID, entry.Backing))
 		}
 
 		return nil
@@ -191,7 +191,7 @@ func (s *Service) collectOrphans(ctx context.Context, place *pool.Pool) error {
 		err = place.ListSnapshots(ctx, func(entry pool.Entry) error {
 			if _, known := s.snapshots.Get(entry.ID); !known {
 				s.config.Log.Warn("a snapshot is in the pool but not in the state; nothing but a person removes it",
-					"snapshot", entry.ID, "place", place.SnapshotPath(entry.ID, entry.Backing))
+					"snapshot", entry.ID, "path", place.SnapshotPath(entry.ID, entry.Backing))
 			}
 
 			return nil
@@ -238,8 +238,7 @@ func (s *Service) knowsNode(id string) bool {
 	return id == s.config.NodeID || slices.Contains(s.config.Nodes, id)
 }
 
-// change puts a changed copy of the volume's newest record into the store,
-// durably.
+// updateRecord stores a changed copy of the volume's newest record, durably.
 func (s *Service) updateRecord(ctx context.Context, id string, edit func(*record.Volume) error) (*record.Volume, error) {
 	var changed *record.Volume
 

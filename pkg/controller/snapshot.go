@@ -22,7 +22,7 @@ import (
 // errStillCopying ends the wait of a caller whose snapshot is being copied.
 var errStillCopying = errors.New("the snapshot is taken and is being copied")
 
-// snapshotting is a CreateSnapshotRequest that makes sense.
+// snapshotRequest is a valid CreateSnapshotRequest.
 type snapshotRequest struct {
 	name, sourceID string
 	consistency    volume.Consistency
@@ -127,8 +127,8 @@ func (s *Service) untilSlow(ctx context.Context, name string) (waiting context.C
 	return waiting, func() { cancel(nil) }
 }
 
-// acknowledge records that a snapshot is about to be acknowledged before it is
-// ready. From then on it is only lost by being deleted.
+// recordCopying records that a snapshot is about to be acknowledged before it is ready. From then
+// on only its deletion removes it.
 func (s *Service) recordCopying(ctx context.Context, name string) error {
 	err := s.store.Update(ctx, func(tx *state.Tx) error {
 		records := s.snapshots.In(tx)

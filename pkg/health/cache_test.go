@@ -173,7 +173,7 @@ func TestGetAllocatesNothing(t *testing.T) {
 	require.Zero(t, testing.AllocsPerRun(100, func() { monitor.Get("a") }))
 }
 
-// await calls Await, and returns what it has said so far.
+// awaitRecord calls Await in a goroutine and returns a function that reads its result so far.
 func awaitRecord(ctx context.Context, monitor *health.Monitor, id string, newerThan time.Time) func() (*health.Record, error, bool) {
 	var (
 		record *health.Record

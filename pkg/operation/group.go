@@ -46,7 +46,7 @@ type operation struct {
 	err    error
 }
 
-// within is the key of the group that a context's operation belongs to.
+// groupKey is the key of the group that a context's operation belongs to.
 type groupKey struct{}
 
 // NewGroup returns a group without operations.
@@ -197,7 +197,7 @@ func (g *Group) joinOrStart(ctx context.Context, call Call, run func(context.Con
 	return op, nil
 }
 
-// work runs op and then whatever has queued up behind it.
+// runQueue runs op and then the operations that were queued after it.
 func (g *Group) runQueue(op *operation) {
 	for op != nil {
 		op.execute(g)

@@ -66,11 +66,11 @@ func blockdevMutants() []mutant {
 	return nil
 }
 
-// clear`,
+// requestDetach`,
 			new: `	return nil
 }
 
-// clear`,
+// requestDetach`,
 			breaks: "numbers run out after some attaches and detaches", tests: tests,
 		},
 		{

@@ -90,7 +90,7 @@ func (s *soak) load(ctx context.Context) {
 		watching.Go(func() { each(watched) })
 	}
 
-	watching.Go(func() { s.tell(watched) })
+	watching.Go(func() { s.printProgress(watched) })
 	watching.Go(func() {
 		select {
 		case <-watched.Done():
@@ -196,7 +196,7 @@ func (s *soak) spoilOne(over context.Context, victim *life) {
 }
 
 // printProgress prints a line periodically.
-func (s *soak) tell(ctx context.Context) {
+func (s *soak) printProgress(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():

@@ -212,7 +212,7 @@ func (v2) set(cgroup string, device Device, before, wanted Limits) error {
 	return nil
 }
 
-// rule returns what the file's line for device says, nil where it has none.
+// readRule returns what the file's line for device says, nil where it has none.
 func readRule(path string, device Device) ([]string, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -184,8 +184,8 @@ func (l *Limiter) Close() error {
 	return nil
 }
 
-// replace puts the rule into all the cgroups, or takes back what it has done.
-// The first one must be there; the others may end at any time.
+// replaceRules puts the rule into all the cgroups, or takes back what it has done. The first one
+// must be there; the others may end at any time.
 func replaceRules(ruling hierarchy, cgroups []string, device Device, wanted Limits) error {
 	undo := make([]func() error, 0, len(cgroups))
 
@@ -229,7 +229,7 @@ func restoreRule(ruling hierarchy, cgroup string, device Device, before Limits) 
 // cgroup, which comes first, has failed with it before.
 func isRemoved(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) }
 
-// beneath returns the cgroup and all of its descendants.
+// descendants returns the cgroup and all of its descendants.
 func descendants(top string) ([]string, error) {
 	cgroups := []string{top}
 

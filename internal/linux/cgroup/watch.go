@@ -167,8 +167,8 @@ func (l *Limiter) handleEvent(event fsnotify.Event) {
 	l.limitNewCgroup(of, event.Name)
 }
 
-// include gives the pod's rules to a cgroup that was not there when they were
-// made, and to what is in it.
+// limitNewCgroup gives the pod's rules to a cgroup that was not there when they were made, and to
+// what is in it.
 func (l *Limiter) limitNewCgroup(followed *pod, cgroup string) {
 	followed.mu.Lock()
 	defer followed.mu.Unlock()

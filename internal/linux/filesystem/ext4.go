@@ -134,7 +134,7 @@ func (e *ext4) check(ctx context.Context, path string, options ...string) (Verdi
 
 func noExt4() Verdict { return Verdict{State: Damaged, Detail: "there is no ext4 superblock"} }
 
-// look is Check of what cannot be repaired because it cannot be written.
+// checkUnwritable is Check of a device that cannot be repaired because it is read-only.
 func (e *ext4) checkUnwritable(ctx context.Context, path string) (Verdict, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -314,7 +314,7 @@ func (e *ext4) GrowUnmounted(ctx context.Context, path string) error {
 	return nil
 }
 
-// fills says whether the filesystem takes all the whole blocks that there are.
+// fillsDevice says whether the filesystem takes all the whole blocks that there are.
 func (e *ext4) fillsDevice(path string, bytes int64) (bool, error) {
 	file, err := os.Open(path)
 	if err != nil {

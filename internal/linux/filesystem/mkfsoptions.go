@@ -9,16 +9,16 @@ import (
 	"unicode"
 )
 
-// grammar lists the options that a user may give to a mkfs. It is a list of what
-// is allowed, since a mkfs can read and write other files (-d, -z), only pretend
-// (-n), take a stray word for the device, or set what the kernel does with the
-// filesystem later (-e panic). See docs/decisions/0026-mkfs-and-mount-options.md.
+// mkfsGrammar lists the options that a user may give to a mkfs. It is a list of what is allowed,
+// since a mkfs can read and write other files (-d, -z), only pretend (-n), take a stray word for
+// the device, or set what the kernel does with the filesystem later (-e panic). See
+// docs/decisions/0026-mkfs-and-mount-options.md.
 type mkfsGrammar struct {
 	tool    string
 	options map[string]optionRule
 }
 
-// rule says which values an option takes.
+// optionRule says which values an option takes.
 type optionRule struct {
 	// takes describes the values in messages; an option without a value has "".
 	valueSyntax string
@@ -109,7 +109,7 @@ func sameRule(of optionRule, names ...string) map[string]optionRule {
 	return rules
 }
 
-// join returns all the rules.
+// mergeRules returns all the rules.
 func mergeRules(parts ...map[string]optionRule) map[string]optionRule {
 	all := map[string]optionRule{}
 	for _, part := range parts {
@@ -119,7 +119,7 @@ func mergeRules(parts ...map[string]optionRule) map[string]optionRule {
 	return all
 }
 
-// describe lists the rules for a message.
+// describeRules lists the rules for a message.
 func describeRules(rules map[string]optionRule, between string) string {
 	texts := make([]string, 0, len(rules))
 

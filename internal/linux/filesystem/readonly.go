@@ -20,8 +20,8 @@ import (
 // read, which says nothing about it.
 var ErrReadIncomplete = errors.New("could not read all of the filesystem")
 
-// unread returns ErrReadIncomplete of a tool that gives what fails beneath the filesystem
-// for damage to it. Not of btrfs, which says the same of a wrong checksum.
+// readError returns ErrReadIncomplete of a tool that gives what fails beneath the filesystem for
+// damage to it. Not of btrfs, which says the same of a wrong checksum.
 func readError(command Command, result Result) error {
 	for _, words := range []string{"Input/output error", "Cannot allocate memory", "malloc failed", "memory allocation failed"} {
 		if result.ExitCode != 0 && strings.Contains(result.Output, words) {
@@ -70,7 +70,7 @@ func runTool(ctx context.Context, run Runner, command Command) error {
 // inheritedFilePath is where a tool finds Command.InheritedFile.
 const inheritedFilePath = "/proc/self/fd/3"
 
-// unnamed makes a file that is gone when it is closed.
+// createUnnamed creates a file without a name, which is removed when it is closed.
 func createUnnamed(directory string) (*os.File, error) {
 	const mode = 0o600
 

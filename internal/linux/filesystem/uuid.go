@@ -119,8 +119,8 @@ func readBlock(r io.ReaderAt, offset int64, length int) ([]byte, error) {
 	return block, err
 }
 
-// put writes a superblock in one piece: it lies within one page of the device's
-// cache and one block of the device. Only Sync makes it last.
+// write writes a superblock in one piece: it lies within one page of the device's cache and one
+// block of the device. Only Sync makes it last.
 func (s *superblocks) write(offset int64, block []byte) error {
 	if _, err := s.WriteAt(block, offset); err != nil {
 		return fmt.Errorf("write the superblock at %d: %w", offset, err)
@@ -144,7 +144,7 @@ func (s *superblocks) flush() error {
 	return nil
 }
 
-// clear makes a range zeros.
+// zeroRange fills a range with zeros.
 func (s *superblocks) zeroRange(offset, length int64) error {
 	err := unix.Fallocate(int(s.Fd()), unix.FALLOC_FL_ZERO_RANGE|unix.FALLOC_FL_KEEP_SIZE, offset, length)
 	if !errors.Is(err, unix.EOPNOTSUPP) {

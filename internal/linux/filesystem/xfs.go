@@ -160,7 +160,7 @@ func (x *xfs) judgeCopies(ctx context.Context, path string, damaged Verdict) (Ve
 	}
 }
 
-// dirty says whether the log holds changes; it fills in what is to be run.
+// logIsDirty says whether the log holds changes; it fills in what is to be run.
 func (x *xfs) logIsDirty(ctx context.Context, path string, command Command) (bool, error) {
 	command.Tool, command.Package, command.Args = "xfs_logprint", xfsPackage, []string{"-t", "--", path}
 

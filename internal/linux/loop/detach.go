@@ -58,7 +58,7 @@ func (l *Loops) detach(ctx context.Context, number int, image *Identity) error {
 	return nil
 }
 
-// clear asks for the detach and returns which attachment of the number it was.
+// requestDetach asks for the detach and returns which attachment of the number it was.
 func (l *Loops) requestDetach(number int, image *Identity) (sequence uint64, attached bool, err error) {
 	if !l.attached(number) {
 		return 0, false, nil

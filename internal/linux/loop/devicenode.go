@@ -40,8 +40,8 @@ func (l *Loops) openNode(number, flags int) (*os.File, error) {
 	return l.openOrMake(nodeName(number), device, unix.S_IFBLK, flags)
 }
 
-// add makes the device in the kernel. One that exists already is fine: devices
-// are kept after use, since removing one takes 44 ms.
+// addDevice makes the device in the kernel. One that exists already is fine: devices are kept after
+// use, since removing one takes 44 ms.
 func (l *Loops) addDevice(number int) error {
 	control, err := l.openControl()
 	if err != nil {

@@ -88,7 +88,7 @@ func (n *numbers) free(number int) {
 	}
 }
 
-// own records that a number found busy is ours after all.
+// markOwned records that the driver owns a number that was found busy.
 func (n *numbers) markOwned(number int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -96,7 +96,7 @@ func (n *numbers) markOwned(number int) {
 	n.take(number)
 }
 
-// refuse records that a claimed number proved unusable.
+// markUnusable records that a claimed number proved unusable.
 func (n *numbers) markUnusable(number int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -163,8 +163,8 @@ func (l *Loops) List() ([]Status, error) {
 	return l.statusesWhere(func(string, bool) bool { return true })
 }
 
-// ask returns the state of those devices whose image, by what sysfs says of its name,
-// is to be asked.
+// statusesWhere returns the state of those devices whose image, by what sysfs says of its name, is
+// to be asked.
 func (l *Loops) statusesWhere(whether func(path string, deleted bool) bool) ([]Status, error) {
 	numbers, err := l.allNumbers()
 	if err != nil {

@@ -103,8 +103,7 @@ func (p *AllowedDirs) locate(path string) (dir, rest string, err error) {
 	return p.closestDir(filepath.Clean(path))
 }
 
-// closest returns the longest allowed directory that path lies beneath, and the
-// path from there.
+// closestDir returns the longest allowed directory that path lies beneath, and the path from there.
 func (p *AllowedDirs) closestDir(path string) (dir, rest string, err error) {
 	for _, dir := range p.dirs {
 		if path == dir {

@@ -112,7 +112,7 @@ func openFilesystemType(fsType string) (int, error) {
 	return fd, nil
 }
 
-// refused is ErrMountFlag only if the errno is about the flag.
+// parameterError returns ErrMountFlag only if the errno is about the flag.
 func (o Options) parameterError(fd int, key string, err error) error {
 	reason := ErrMountFlag
 	if !errors.Is(err, unix.EINVAL) {

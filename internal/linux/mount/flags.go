@@ -104,10 +104,9 @@ func (o Options) PanicsOnError() bool {
 // errorsKey is ext4's option for what it does after an error.
 const errorsKey = "errors"
 
-// against returns the options with those added that an image must not choose: the
-// superblock of an ext4 says what follows an error, such as a panic, unless the
-// mount does. An xfs has nothing like it in the image, a btrfs only as a mount
-// option.
+// withSafeErrors returns the options with those added that an image must not choose: the superblock
+// of an ext4 says what follows an error, such as a panic, unless the mount does. An xfs has nothing
+// like it in the image, a btrfs only as a mount option.
 func (o Options) withSafeErrors(fsType string) Options {
 	given := slices.ContainsFunc(o.parameters, func(p parameter) bool { return p.key == errorsKey })
 	if fsType == "ext4" && !given {

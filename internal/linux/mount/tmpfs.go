@@ -100,7 +100,7 @@ func (t *Detached) writeFile(name string, content []byte) error {
 	return errors.Join(err, file.Close())
 }
 
-// seal makes the filesystem read-only, and the mount as well.
+// makeReadOnly makes the filesystem read-only, and the mount as well.
 func (t *Detached) makeReadOnly() error {
 	defer runtime.KeepAlive(t.root)
 

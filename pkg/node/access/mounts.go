@@ -269,7 +269,7 @@ func (p *Provider) removeTarget(publication staged.Publication) error {
 	return err
 }
 
-// isMountPoint reports whether the volume is mounted at the path, and returns the mount.
+// mountOf reports whether the volume is mounted at the path, and returns the mount.
 func (p *Provider) mountOf(v *staged.Volume, path string) (mount.Point, bool, error) {
 	point, mounted, err := p.observe.MountAt(path)
 	if err != nil || !mounted {

@@ -63,7 +63,7 @@ type walk struct {
 	group uint32
 }
 
-// children gives all that is beneath a directory.
+// changeChildren changes the group of everything below a directory.
 func (w *walk) changeChildren(directory *os.File, depth int) error {
 	if depth > maxDepth {
 		return fmt.Errorf("%w: more than %d levels", ErrTooDeep, maxDepth)
@@ -87,7 +87,7 @@ func (w *walk) changeChildren(directory *os.File, depth int) error {
 	}
 }
 
-// child gives one entry, and what is beneath it first.
+// changeEntry changes the group of one entry, after everything below it.
 func (w *walk) changeEntry(parent *os.File, name string, depth int) error {
 	if err := w.ctx.Err(); err != nil {
 		return err
@@ -134,8 +134,8 @@ func (w *walk) descend(fd, depth int) error {
 	return w.changeChildren(directory, depth+1)
 }
 
-// give changes what differs. Device nodes are skipped: a write to one
-// reaches something else than the volume.
+// change changes what differs. Device nodes are skipped: a write to one reaches something else than
+// the volume.
 func (w *walk) change(fd int, stat unix.Stat_t) error {
 	kind := stat.Mode & unix.S_IFMT
 	if kind == unix.S_IFBLK || kind == unix.S_IFCHR {

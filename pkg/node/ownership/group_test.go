@@ -45,7 +45,7 @@ func give(t *testing.T, path string) error {
 	return ownership.ChangeGroup(t.Context(), root, group)
 }
 
-// modes makes entries with a mode, whatever the umask.
+// made makes entries with a mode, whatever the umask.
 func made(t *testing.T, path string, mode uint32, dir bool) string {
 	t.Helper()
 

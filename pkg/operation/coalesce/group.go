@@ -40,7 +40,7 @@ type Group[K comparable, In, Merged, Out any] struct {
 	draining bool
 }
 
-// change is what the requests of one window have become.
+// batch is the merged change of the requests of one window.
 type batch[Merged, Out any] struct {
 	merged Merged
 	// values carries the first caller's request-scoped values, such as its

@@ -18,8 +18,8 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 )
 
-// adopt returns the root of the image that is mounted already, grown if need be,
-// or nil where nothing is mounted.
+// adoptMount returns the root of the image that is mounted already, grown if need be, or nil where
+// nothing is mounted.
 func (s *mounter) adoptMount(ctx context.Context, image *os.File) (*os.File, error) {
 	point, mounted, err := s.target.Mounted()
 	if err != nil || !mounted {
@@ -52,7 +52,7 @@ func (s *mounter) adoptMount(ctx context.Context, image *os.File) (*os.File, err
 	return root, nil
 }
 
-// revive unmounts what only a new mount brings back.
+// unmountAfterShutdown unmounts a filesystem that is shut down: only a new mount makes it usable.
 func (s *mounter) unmountAfterShutdown(ctx context.Context) error {
 	if !s.privileged {
 		return fmt.Errorf("its filesystem has shut down after an I/O error: %w", ErrPrivilege)
@@ -103,8 +103,8 @@ func (s *mounter) foreignMount(point mount.Point, what string) error {
 	return fmt.Errorf("mounted at %s is %s and not %s: %w; unmount it", point.Path, what, s.path(layout.EmbeddedImage), ErrForeign)
 }
 
-// believe is for a process that may not query the device: sysfs shows the path of
-// its image to all, in terms of the mount namespace that attached it.
+// checkBySysfs is for a process that may not query the device: sysfs shows the path of its image to
+// all, in terms of the mount namespace that attached it.
 func (s *mounter) checkBySysfs(point mount.Point, image *os.File) error {
 	text, err := os.ReadFile(fmt.Sprintf("/sys/block/loop%d/loop/backing_file", point.Minor))
 	if err != nil {

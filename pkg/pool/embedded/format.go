@@ -68,7 +68,7 @@ func (s *mounter) formatScratch(ctx context.Context, size int64) (*os.File, erro
 	return image, nil
 }
 
-// round is what an image's size is a multiple of: the device's blocks.
+// roundUpToBlock rounds an image's size up to the device's blocks.
 func roundUpToBlock(size int64) int64 {
 	return (size + loop.DefaultBlockSize - 1) / loop.DefaultBlockSize * loop.DefaultBlockSize
 }

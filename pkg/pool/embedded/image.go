@@ -19,7 +19,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 )
 
-// site is the directory of a pool while something is done about its image.
+// mounter mounts the image in the directory of a pool.
 type mounter struct {
 	Options
 
@@ -133,8 +133,8 @@ func (s *mounter) openImage() (*os.File, error) {
 	return writable, nil
 }
 
-// image returns the pool's image, made if it is wanted and not there, or nil
-// where the directory is the pool.
+// findOrMakeImage returns the pool's image, made if it is wanted and missing, or nil where the
+// directory is the pool.
 func (s *mounter) findOrMakeImage(ctx context.Context) (*os.File, error) {
 	image, err := s.openImage()
 	if err != nil {
@@ -164,8 +164,8 @@ func (s *mounter) findOrMakeImage(ctx context.Context) (*os.File, error) {
 	return image, nil
 }
 
-// known returns the image if it holds an XFS, or a new one instead of a
-// blank one. It closes what it does not return.
+// usableImage returns the image if it holds an XFS, or a new one instead of a blank one. It closes
+// what it does not return.
 func (s *mounter) usableImage(ctx context.Context, image *os.File) (*os.File, error) {
 	found, err := filesystem.Detect(image)
 	if err == nil && found == filesystem.XFS {

@@ -17,7 +17,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 )
 
-// assemble returns the root of the mounted image, which keeps it mounted.
+// adoptOrMount returns the root of the mounted image, which keeps it mounted.
 func (s *mounter) adoptOrMount(ctx context.Context, image *os.File) (*os.File, error) {
 	root, err := s.adoptMount(ctx, image)
 	if err != nil {
@@ -206,8 +206,8 @@ func (s *mounter) mountDetached(device *loop.Device) (*mount.Detached, error) {
 	return tree, err
 }
 
-// adorn gives the root of an empty filesystem to whom the directory belongs: a
-// controller without privilege makes volumes in it.
+// setRootOwner gives the root of an empty filesystem to the owner of the directory: a controller
+// without privilege makes volumes in it.
 func (s *mounter) setRootOwner(root *os.File) error {
 	if _, err := root.Readdirnames(1); !errors.Is(err, io.EOF) {
 		return err
@@ -259,7 +259,7 @@ func (s *mounter) grow(ctx context.Context, image *os.File, number int, root *os
 	return s.growFilesystem(ctx, size, number, root)
 }
 
-// fill lets the device take the image's size, and the filesystem the device's.
+// growFilesystem grows the device to the image's size, and the filesystem to the device's.
 func (s *mounter) growFilesystem(ctx context.Context, size int64, number int, root *os.File) error {
 	status, attached, err := s.Loops.Status(number)
 	if err != nil || !attached {
