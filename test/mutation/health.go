@@ -54,7 +54,7 @@ func healthMutants() []mutant {
 			name: "health/lost-events-ignored", file: "pkg/health/sources.go",
 			old:    `if event.Kind == Lost {`,
 			new:    `if event.Kind == Lost && m.config.Concern == nil {`,
-			breaks: "what happened while events were lost is not probed", tests: monitor("TestLostEventsHaveEverythingLookedAt"),
+			breaks: "what happened while events were lost is not probed", tests: monitor("TestLostEventsProbeAllVolumes"),
 		},
 		{
 			name: "health/event-during-probe-dropped", file: "pkg/health/probes.go",
