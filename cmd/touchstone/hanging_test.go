@@ -5,7 +5,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -16,6 +18,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -68,6 +71,65 @@ func TestSIGTERMDoesNotWaitForACheckThatHangs(t *testing.T) {
 	awaitLine(t, b.lines, "msg=drained")
 	await.Return(t, func() { _ = b.command.Wait() }, "the end of the driver, whose check hangs")
 	require.Equal(t, exitNotWell, b.command.ProcessState.ExitCode(), "exit code of an incomplete drain")
+}
+
+// TestSIGTERMEndsWhateverHangs has the directory of the state or of a pool not answer, while the
+// driver starts, serves or ends.
+func TestSIGTERMEndsWhateverHangs(t *testing.T) {
+	t.Parallel()
+	namespace.NeedRoot(t)
+
+	for _, hanging := range []string{"state", "pool"} {
+		for _, starting := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s/starting=%t", hanging, starting), func(t *testing.T) {
+				t.Parallel()
+
+				served := faults.Serve(t)
+				args := []string{"--drain-timeout=2s"}
+
+				if hanging == "state" {
+					args = append(args, "--state-dir", filepath.Join(served.Path, "directory"))
+				} else {
+					args = append(args, "--pool", "default="+filepath.Join(served.Path, "directory"))
+				}
+
+				if starting {
+					served.Inject(t, faults.Fault{Hang: true})
+				}
+
+				command, lines := startProcess(t, t.TempDir(), args...)
+
+				if starting {
+					require.Eventually(t, func() bool { return served.Met(t) > 0 }, time.Minute, time.Millisecond)
+				} else {
+					awaitLine(t, lines, "msg=ready")
+					served.Inject(t, faults.Fault{Hang: true})
+				}
+
+				require.NoError(t, command.Process.Signal(syscall.SIGTERM))
+
+				require.Eventually(t, func() bool { return exiting(command.Process.Pid) }, faults.Longest/2, time.Millisecond)
+
+				// Of a call that the server of the files has taken, no signal ends the thread.
+				served.Release(t)
+				awaitLast(t, lines)
+				_ = command.Wait()
+
+				// A drain is complete if nothing has asked for the directory since it hangs.
+				if code := command.ProcessState.ExitCode(); starting || code != 0 {
+					require.Equal(t, exitNotWell, code)
+				}
+			})
+		}
+	}
+}
+
+// exiting reports whether the process can only end: its main thread has exited, or SIGKILL is
+// pending for it.
+func exiting(pid int) bool {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+
+	return err != nil || regexp.MustCompile(`(?m)^(State:\tZ|(Sig|Shd)Pnd:\t[0-9a-f]+[13579bdf][0-9a-f]{2}$)`).Match(text)
 }
 
 // hangingCheck makes a directory with an e2fsck that, if it only checks, writes its pid to

@@ -21,6 +21,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/child"
+	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
@@ -32,6 +33,8 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asTouchstone) != "" {
 		main()
 	}
+
+	faults.ServeIfAsked()
 
 	// The drivers that tests start here mount something, too.
 	namespace.Enter()

@@ -11,6 +11,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -28,6 +29,9 @@ import (
 
 // gcPercent bounds garbage to half of the live heap.
 const gcPercent = 50
+
+// logTimeout bounds the writing of the last line to the log.
+const logTimeout = 100 * time.Millisecond
 
 // serveFlags are the flags of serve that are not fields of driver.Config as
 // they are.
@@ -55,7 +59,8 @@ finish, then the process ends with 0. A second signal ends it at once with 1.
 
 Every flag is also an environment variable (TOUCHSTONE_ and the flag's name in
 upper case, dashes as underscores) and a key of the YAML file that --config
-names. A flag wins over the environment, the environment over the file.`,
+names. A flag wins over the environment, the environment over the file.
+CSI_ENDPOINT is the endpoint where neither --endpoint nor TOUCHSTONE_ENDPOINT is.`,
 		Args: noArgs,
 		RunE: func(command *cobra.Command, _ []string) error { return serve(command, given) },
 	}
@@ -71,7 +76,7 @@ func (f *serveFlags) define(flags *pflag.FlagSet) {
 		"the socket to serve on; an old one is replaced, a live one refused")
 	flags.StringVar(&f.DriverName, "driver-name", "csi.touchstone.dev", "the driver's name, a domain name")
 	flags.StringVar(&f.NodeID, "node-id", "", "this node's id (default: the hostname)")
-	flags.StringSliceVar(&f.Nodes, "nodes", nil, "further node ids that the controller may attach volumes to (repeatable)")
+	flags.StringSliceVar(&f.Controller.Nodes, "nodes", nil, "further node ids that the controller may attach volumes to (repeatable)")
 	flags.StringVar(&f.StateDir, "state-dir", "/var/lib/touchstone/state", "directory of the driver's state")
 	flags.StringSliceVar(&f.pools, "pool", []string{"default=/var/lib/touchstone/pool"},
 		"a pool of volumes as NAME=DIRECTORY (repeatable)")
@@ -81,32 +86,32 @@ func (f *serveFlags) define(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.Shared, "shared", false, "the pools are on a filesystem that every node mounts: volumes attach anywhere")
 	flags.Int64Var(&f.MaxVolumesPerNode, "max-volumes-per-node", 0, "how many volumes a node takes; 0 is no limit")
 	flags.Var(&f.maxVolumeBytes, "max-volume-size", "the largest volume, such as 10Gi; 0 is no limit but the pool's")
-	flags.BoolVar(&f.EphemeralMkfsOptions, "ephemeral-mkfs-options", false, "let inline ephemeral volumes have mkfsOptions")
+	flags.BoolVar(&f.Node.EphemeralMkfsOptions, "ephemeral-mkfs-options", false, "let inline ephemeral volumes have mkfsOptions")
 	flags.Float64Var(&f.Overcommit, "overcommit", 1, "overcommit ratio: how many times its space a pool may provision")
 	flags.StringSliceVar(&f.Disabled, "disable-capability", nil,
 		"a capability that is neither advertised nor served, such as EXPAND_VOLUME (repeatable)")
 	flags.StringVar(&f.KubeletDir, "kubelet-dir", "/var/lib/kubelet", "the directory in which target paths may lie")
 	flags.StringSliceVar(&f.AllowPaths, "allow-path", nil, "a further directory in which target paths may lie (repeatable)")
-	flags.StringVar(&f.KubeletRegistrationDir, "kubelet-registration-dir", "",
+	flags.StringVar(&f.Registration.Directory, "kubelet-registration-dir", "",
 		"register with the kubelet in this directory, such as /var/lib/kubelet/plugins_registry; empty is off")
-	flags.StringVar(&f.KubeletRegistrationEndpoint, "kubelet-registration-endpoint", "",
+	flags.StringVar(&f.Registration.Endpoint, "kubelet-registration-endpoint", "",
 		"the endpoint's path as the kubelet sees it, on the host (default: the endpoint's)")
 	flags.BoolVar(&f.VolumeMountGroup, "volume-mount-group", false,
 		"let the driver instead of the kubelet apply the pod's fsGroup to volumes")
-	flags.StringVar(&f.Kubeconfig, "kubeconfig", "",
+	flags.StringVar(&f.Claims.Kubeconfig, "kubeconfig", "",
 		"let the controller read claims that request direct assignment: a kubeconfig file, or "+claim.InCluster+"; empty is off")
-	flags.StringVar(&f.CgroupRoot, "cgroup-root", cgroup.DefaultCgroupRoot, "where the machine's cgroups are mounted")
-	flags.DurationVar(&f.CoalesceWindow, "coalesce-window", driver.DefaultCoalesceWindow,
+	flags.StringVar(&f.Node.CgroupRoot, "cgroup-root", cgroup.DefaultCgroupRoot, "where the machine's cgroups are mounted")
+	flags.DurationVar(&f.Controller.CoalesceWindow, "coalesce-window", driver.DefaultCoalesceWindow,
 		"how long a change of a volume waits for others to be made together with it; 0 is not at all")
 	f.defineHealth(flags)
 	f.defineDirect(flags)
-	flags.IntVar(&f.FirstLoopDevice, "first-loop-device", loop.DefaultFirst, "the loop device number of a node's first attachment")
+	flags.IntVar(&f.Node.Loops.First, "first-loop-device", loop.DefaultFirst, "the loop device number of a node's first attachment")
 	flags.StringVar(&f.proxyEndpoint, "proxy-endpoint", "",
 		"serve no volumes: forward all calls to the CSI server at this unix socket or loopback host:port")
 	flags.StringVar(&f.HTTPEndpoint, "http-endpoint", "", "host:port of the status page, /metrics, /healthz and /readyz; empty is off")
 	flags.StringVar(&f.ReadyFile, "ready-file", "", "a file that exists while the driver is ready")
 	flags.DurationVar(&f.DrainTimeout, "drain-timeout", driver.DefaultDrainTimeout,
-		"how long running operations may take to end after SIGTERM")
+		"how long the process may take to end after SIGTERM, also when something hangs")
 	flags.StringVar(&f.logFormat, "log-format", "text", "how to log to standard error: text or json")
 	flags.IntVarP(&f.verbosity, "v", "v", 2,
 		"how much to log: 0 failures, 2 each change, 4 each call, 5 messages without their secrets")
@@ -116,25 +121,25 @@ func (f *serveFlags) define(flags *pflag.FlagSet) {
 func (f *serveFlags) defineHealth(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.healthEvents, "health-events", true,
 		"probe volumes at kernel events; false probes all each --health-relist-period only")
-	flags.DurationVar(&f.HealthRelistPeriod, "health-relist-period", health.DefaultRelistPeriod,
+	flags.DurationVar(&f.Health.RelistPeriod, "health-relist-period", health.DefaultRelistPeriod,
 		"the time between two probes of all volumes while an event source is missing")
-	flags.DurationVar(&f.HealthEventedRelistPeriod, "health-evented-relist-period", health.DefaultEventedRelistPeriod,
+	flags.DurationVar(&f.Health.EventedRelistPeriod, "health-evented-relist-period", health.DefaultEventedRelistPeriod,
 		"the time between two probes of all volumes while all event sources are connected")
-	flags.DurationVar(&f.HealthProbeTimeout, "health-probe-timeout", health.DefaultProbeTimeout,
+	flags.DurationVar(&f.Health.ProbeTimeout, "health-probe-timeout", health.DefaultProbeTimeout,
 		"how long the probe of a volume may take before the volume is ProbeTimedOut")
-	flags.DurationVar(&f.IOErrorHold, "io-error-hold", probe.DefaultIOErrorHold,
+	flags.DurationVar(&f.Node.IOErrorHold, "io-error-hold", probe.DefaultIOErrorHold,
 		"how long a volume's last I/O error is a condition of it")
-	flags.DurationVar(&f.CheckPeriod, "check-period", driver.DefaultCheckPeriod,
+	flags.DurationVar(&f.Node.CheckPeriod, "check-period", driver.DefaultCheckPeriod,
 		"the time between two checks of a volume's filesystem; 0 is never")
 }
 
 func (f *serveFlags) defineDirect(flags *pflag.FlagSet) {
-	flags.StringVar(&f.DirectVolumeRoot, "direct-volume-root", kata.DefaultRoot,
+	flags.StringVar(&f.Node.Direct.Root, "direct-volume-root", kata.DefaultRoot,
 		"directory in which VM-based runtimes expect the volumes assigned to them")
-	flags.StringSliceVar(&f.ShimRoots, "shim-root", kata.DefaultShimRoots(),
+	flags.StringSliceVar(&f.Node.Direct.Guest.ShimRoots, "shim-root", kata.DefaultShimRoots(),
 		"a directory in which sandboxes of such runtimes have theirs, with their shims' sockets (repeatable)")
-	flags.StringVar(&f.KataRuntime, "kata-runtime", "", "the kata-runtime binary by which guests are queried instead of the shims' sockets")
-	flags.StringSliceVar(&f.HostPathMap, "host-path-map", nil,
+	flags.StringVar(&f.Node.Direct.Guest.KataRuntime, "kata-runtime", "", "the kata-runtime binary by which guests are queried instead of the shims' sockets")
+	flags.StringSliceVar(&f.Node.Direct.HostPaths, "host-path-map", nil,
 		"what this process sees below FROM is below TO on the host, as FROM=TO (repeatable)")
 }
 
@@ -142,7 +147,7 @@ func (f *serveFlags) defineDirect(flags *pflag.FlagSet) {
 func (f *serveFlags) complete(log io.Writer) (driver.Config, error) {
 	config := f.Config
 	config.Mode = driver.Mode(f.mode)
-	config.HealthPolling = !f.healthEvents
+	config.Health.PollingOnly = !f.healthEvents
 	config.MaxVolumeBytes, config.PoolImageBytes = f.maxVolumeBytes.Value(), f.poolImageBytes.Value()
 	config.Version, config.Commit = thisBuild().version, thisBuild().commit
 
@@ -226,7 +231,11 @@ func serve(command *cobra.Command, given *serveFlags) error {
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
 	defer signal.Stop(signals)
 
-	ctx, stop := driver.UntilSignal(command.Context(), signals, os.Exit)
+	ctx, stop := driver.UntilSignal(command.Context(), signals, config.DrainTimeout, func(code int) {
+		time.AfterFunc(logTimeout, func() { os.Exit(code) }) // standard error may hang, too
+		config.Log.Error("ended before the drain: at a second signal, or something hangs for longer than --drain-timeout")
+		os.Exit(code)
+	})
 	defer stop()
 
 	err = runUntil(ctx, config, given.proxyEndpoint)

@@ -27,6 +27,17 @@ func envName(flag string) string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
+// envNames are the environment variables of a flag; the first that is set wins. The spec defines
+// CSI_ENDPOINT for the endpoint.
+func envNames(flag string) []string {
+	names := []string{envName(flag)}
+	if flag == "endpoint" {
+		names = append(names, ctl.SpecEndpointVariable)
+	}
+
+	return names
+}
+
 // applySettings sets the command's flags with the precedence flag, environment, file,
 // default. Unknown environment variables are ignored, because an orchestrator sets
 // some of its own; an unknown key of the file is an error.
@@ -57,13 +68,15 @@ func applyEnvironment(flags *pflag.FlagSet, lookup func(string) (string, bool)) 
 	var failure error
 
 	flags.VisitAll(func(flag *pflag.Flag) {
-		value, ok := lookup(envName(flag.Name))
-		if !ok || flag.Changed || flag.Name == "help" || failure != nil {
-			return
-		}
+		for _, variable := range envNames(flag.Name) {
+			value, ok := lookup(variable)
+			if !ok || flag.Changed || flag.Name == "help" || failure != nil {
+				continue
+			}
 
-		if err := flags.Set(flag.Name, value); err != nil {
-			failure = fmt.Errorf("environment variable %s: %w", envName(flag.Name), err)
+			if err := flags.Set(flag.Name, value); err != nil {
+				failure = fmt.Errorf("environment variable %s: %w", variable, err)
+			}
 		}
 	})
 

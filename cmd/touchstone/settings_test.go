@@ -79,13 +79,38 @@ func TestPrecedenceIsFlagEnvironmentFileDefault(t *testing.T) {
 			flags, err := given(t, test.args, test.env, test.file)
 			require.NoError(t, err)
 
-			got := outcome{flags.NodeID, flags.Nodes, flags.maxVolumeBytes.Value(), flags.Shared, flags.verbosity}
+			got := outcome{flags.NodeID, flags.Controller.Nodes, flags.maxVolumeBytes.Value(), flags.Shared, flags.verbosity}
 			if len(got.nodes) == 0 {
 				got.nodes = nil
 			}
 
 			require.Equal(t, test.want, got)
 		})
+	}
+}
+
+// TestSpecEndpointVariable: CSI_ENDPOINT is the spec's; the driver's own variable and the flag win.
+func TestSpecEndpointVariable(t *testing.T) {
+	t.Parallel()
+
+	byDefault, err := given(t, nil, nil, "")
+	require.NoError(t, err)
+
+	both := map[string]string{"CSI_ENDPOINT": "unix:///spec.sock", "TOUCHSTONE_ENDPOINT": "unix:///own.sock"}
+
+	for name, test := range map[string]struct {
+		args []string
+		env  map[string]string
+		want string
+	}{
+		"neither": {nil, nil, byDefault.Endpoint},
+		"spec":    {nil, map[string]string{"CSI_ENDPOINT": "unix:///spec.sock"}, "unix:///spec.sock"},
+		"both":    {nil, both, "unix:///own.sock"},
+		"flag":    {[]string{"--endpoint=unix:///flag.sock"}, both, "unix:///flag.sock"},
+	} {
+		flags, err := given(t, test.args, test.env, "")
+		require.NoError(t, err, name)
+		require.Equal(t, test.want, flags.Endpoint, name)
 	}
 }
 

@@ -11,6 +11,9 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
+// ErrContradiction is returned for a set of capabilities that the spec does not allow.
+var ErrContradiction = errors.New("contradictory capabilities")
+
 // ErrUnknown is returned for a name that no capability of the driver has.
 var ErrUnknown = errors.New("unknown capability")
 
@@ -22,7 +25,7 @@ type Set struct {
 }
 
 // Without returns all capabilities but the named ones and those that can't be
-// advertised without them. Errors: ErrUnknown, which names the known ones.
+// advertised without them. Errors: ErrUnknown, which names the known ones; ErrContradiction.
 func Without(names ...string) (Set, error) {
 	s := Set{disabled: map[Name]bool{}, methods: map[string]Name{}}
 
@@ -33,6 +36,11 @@ func Without(names ...string) (Set, error) {
 		}
 
 		s.disable(entries[at])
+	}
+
+	// Without ONLINE the plugin advertises OFFLINE, whose volumes only a controller can expand.
+	if s.Has(ExpandVolume) && !s.Has(Online) && !s.Has(ControllerService) {
+		return Set{}, fmt.Errorf("%w: %s needs %s or %s; disable %s too", ErrContradiction, ExpandVolume, Online, ControllerService, ExpandVolume)
 	}
 
 	return s, nil

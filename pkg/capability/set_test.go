@@ -20,11 +20,12 @@ func TestWithoutDisablesWhatNeedsIt(t *testing.T) {
 		"TOPOLOGY":                 {capability.VolumeAccessibilityConstraints, capability.SnapshotConstraints},
 		"GET_VOLUME_HEALTH":        {capability.ListVolumeHealth},
 		"GROUP_CONTROLLER_SERVICE": {capability.VolumeGroupSnapshot},
+		"CREATE_DELETE_VOLUME":     {capability.CreateDeleteSnapshot, capability.CloneVolume},
 		"GET_CAPACITY":             nil,
 	} {
 		set, err := capability.Without(name)
 		require.NoError(t, err)
-		require.True(t, set.Has(capability.CreateDeleteVolume), "without %s", name)
+		require.True(t, set.Has(capability.ListVolumes), "without %s", name)
 
 		for _, gone := range also {
 			require.False(t, set.Has(gone), "%s without %s", gone, name)
@@ -33,6 +34,12 @@ func TestWithoutDisablesWhatNeedsIt(t *testing.T) {
 
 	_, err := capability.Without("NO_SUCH_CAPABILITY")
 	require.ErrorIs(t, err, capability.ErrUnknown)
+
+	_, err = capability.Without("ONLINE", "CONTROLLER_SERVICE")
+	require.ErrorIs(t, err, capability.ErrContradiction)
+
+	_, err = capability.Without("ONLINE", "CONTROLLER_SERVICE", "EXPAND_VOLUME")
+	require.NoError(t, err)
 
 	_, err = capability.Without("")
 	require.ErrorIs(t, err, capability.ErrUnknown, "the empty name is no capability's alias")

@@ -101,12 +101,17 @@ var entries = []entry{
 	{
 		name: CreateDeleteSnapshot, controller: csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT,
 		methods: []string{csi.Controller_CreateSnapshot_FullMethodName, csi.Controller_DeleteSnapshot_FullMethodName},
+		// It says that volumes can be created from snapshots.
+		needs: []Name{CreateDeleteVolume},
 	},
 	{
 		name: ListSnapshots, controller: csi.ControllerServiceCapability_RPC_LIST_SNAPSHOTS,
 		methods: []string{csi.Controller_ListSnapshots_FullMethodName},
 	},
-	{name: CloneVolume, controller: csi.ControllerServiceCapability_RPC_CLONE_VOLUME},
+	{
+		name: CloneVolume, controller: csi.ControllerServiceCapability_RPC_CLONE_VOLUME,
+		needs: []Name{CreateDeleteVolume},
+	},
 	{
 		name: PublishReadonly, controller: csi.ControllerServiceCapability_RPC_PUBLISH_READONLY,
 		needs: []Name{PublishUnpublishVolume},

@@ -22,6 +22,9 @@ func (s *Service) ControllerGetCapabilities(
 
 func (s *Service) has(name capability.Name) bool { return s.config.Capabilities.Has(name) }
 
+// hasTopology reports whether the plugin advertises VOLUME_ACCESSIBILITY_CONSTRAINTS.
+func (s *Service) hasTopology() bool { return s.segments != "" }
+
 // advertised returns the volume without the fields whose capabilities are disabled.
 func (s *Service) advertised(v *record.Volume) *record.Volume {
 	topology, nodes := s.has(capability.VolumeAccessibilityConstraints), s.has(capability.ListVolumesPublishedNodes)
@@ -58,7 +61,7 @@ func (s *Service) allocatePristineDurably(ctx context.Context, poolName string) 
 		return nil
 	}
 
-	var lasting []*record.Volume
+	var changed []*record.Volume
 
 	failed := error(nil)
 
@@ -73,17 +76,17 @@ func (s *Service) allocatePristineDurably(ctx context.Context, poolName string) 
 
 		kept := v.Clone()
 		kept.Pristine = false
-		lasting = append(lasting, kept)
+		changed = append(changed, kept)
 
 		return true
 	})
 
-	if failed != nil || len(lasting) == 0 {
+	if failed != nil || len(changed) == 0 {
 		return failed
 	}
 
 	err := s.store.Update(ctx, func(tx *state.Tx) error {
-		for _, v := range lasting {
+		for _, v := range changed {
 			if err := s.volumes.In(tx).Put(v.ID, v); err != nil {
 				return err
 			}

@@ -20,10 +20,6 @@ func (s *Service) ControllerPublishVolume(
 ) (*csi.ControllerPublishVolumeResponse, error) {
 	nodeID := request.GetNodeId()
 
-	if request.GetVolumeId() == "" {
-		return nil, rpc.Invalid("volume_id is missing")
-	}
-
 	if nodeID == "" {
 		return nil, rpc.Invalid("node_id is missing")
 	}
@@ -72,7 +68,7 @@ func (s *Service) attach(ctx context.Context, id string, wanted record.Attachmen
 	}
 
 	if existing, ok := found.AttachmentTo(wanted.NodeID); ok {
-		return existing, existing.CheckSame(wanted)
+		return existing, found.CheckSame(existing, wanted)
 	}
 
 	if _, err := s.poolOf(found); err != nil {
@@ -109,20 +105,20 @@ func (s *Service) attach(ctx context.Context, id string, wanted record.Attachmen
 // allocateDurably makes the pool object of a volume that is about to be used durable: until now a
 // power failure could lose it, because CreateVolume does not sync it (docs/decisions/0005).
 func (s *Service) allocateDurably(v *record.Volume) error {
-	place, err := s.poolOf(v)
+	p, err := s.poolOf(v)
 	if err != nil {
 		return err
 	}
 
-	if err := s.allocate(v, place); err != nil {
+	if err := s.allocate(v, p); err != nil {
 		return err
 	}
 
 	if v.Parameters.Backing == volume.BackingDirectory {
-		return place.SyncDirectory(v.ID)
+		return p.SyncDirectory(v.ID)
 	}
 
-	return place.SyncImage(v.ID)
+	return p.SyncImage(v.ID)
 }
 
 // ControllerUnpublishVolume detaches a volume from a node, or from all of them

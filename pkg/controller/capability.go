@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -43,7 +44,12 @@ func (s *Service) ValidateVolumeCapabilities(
 	}
 
 	for _, each := range request.GetVolumeCapabilities() {
-		if err := s.checkCapability(each, found); err != nil {
+		err := s.checkCapability(each, found)
+		if errors.Is(err, volume.ErrIncomplete) {
+			return nil, rpc.Status(rpc.Invalid("volume_capabilities: %w", err))
+		}
+
+		if err != nil {
 			return notConfirmed(err.Error())
 		}
 	}
@@ -66,7 +72,7 @@ func (s *Service) ValidateVolumeCapabilities(
 }
 
 func notConfirmed(message string) (*csi.ValidateVolumeCapabilitiesResponse, error) {
-	return &csi.ValidateVolumeCapabilitiesResponse{Message: message}, nil
+	return &csi.ValidateVolumeCapabilitiesResponse{Message: rpc.Truncate(message, rpc.MaxStringBytes)}, nil
 }
 
 // checkCapability refuses, with volume.ErrCapability, a capability that an existing volume cannot
@@ -96,31 +102,7 @@ func (s *Service) parseCapability(given *csi.VolumeCapability, parameters volume
 		return volume.Capability{}, fmt.Errorf("%w: %w", volume.ErrCapability, err)
 	}
 
-	if err := parameters.CheckDirectAssign(parsed); err != nil {
-		return volume.Capability{}, err
-	}
-
-	if parsed.Block && parameters.Backing == volume.BackingDirectory {
-		return volume.Capability{}, fmt.Errorf("%w: a directory is no block device; use backing=image for block access",
-			volume.ErrCapability)
-	}
-
-	if parsed.SingleNode() {
-		return parsed, nil
-	}
-
-	if !s.config.Shared {
-		return volume.Capability{}, fmt.Errorf("%w: access mode %s needs a pool that several nodes reach (--shared)",
-			volume.ErrCapability, parsed.Mode)
-	}
-
-	if !parsed.ReaderOnly() && parameters.Backing != volume.BackingDirectory {
-		return volume.Capability{}, fmt.Errorf(
-			"%w: access mode %s needs backing=directory: an image is written on one node at a time",
-			volume.ErrCapability, parsed.Mode)
-	}
-
-	return parsed, nil
+	return parsed, parameters.CheckCapability(parsed, s.config.Shared)
 }
 
 func (s *Service) parseCapabilities(

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"math"
 	"strings"
 
@@ -26,23 +27,31 @@ const (
 // GetCapacity returns how many more bytes can be provisioned from a pool (CSI v1.13,
 // GetCapacity).
 func (s *Service) GetCapacity(ctx context.Context, request *csi.GetCapacityRequest) (*csi.GetCapacityResponse, error) {
-	parameters, place, err := s.choosePool(request.GetParameters())
+	parameters, p, err := s.choosePool(request.GetParameters())
 	if err != nil {
 		return nil, rpc.Status(err)
 	}
 
-	if topology := request.GetAccessibleTopology(); topology != nil && s.config.Segments != "" &&
-		!s.config.Segments.Within(topology) {
+	if len(request.GetAccessibleTopology().GetSegments()) > 0 && !s.hasTopology() {
+		return nil, rpc.Invalid("accessible_topology must be empty, as the capability for it is not advertised")
+	}
+
+	if topology := request.GetAccessibleTopology(); topology != nil && s.segments != "" &&
+		!s.segments.Within(topology) {
 		return &csi.GetCapacityResponse{}, nil
 	}
 
 	capabilities, err := s.parseCapabilities(request.GetVolumeCapabilities(), parameters)
+	if errors.Is(err, volume.ErrIncomplete) {
+		return nil, rpc.Invalid("volume_capabilities: %w", err)
+	}
+
 	if err != nil {
 		// No volume can have these capabilities, so the capacity for them is 0.
 		return &csi.GetCapacityResponse{}, nil //nolint:nilerr // see above
 	}
 
-	available, err := s.config.Admission.Capacity(ctx, place)
+	available, err := s.config.Admission.Capacity(ctx, p, parameters.Provisioning == volume.Thick)
 	if err != nil {
 		return nil, rpc.Status(err)
 	}
@@ -51,7 +60,7 @@ func (s *Service) GetCapacity(ctx context.Context, request *csi.GetCapacityReque
 
 	largest := available
 	if s.config.MaxVolumeBytes > 0 {
-		largest = min(largest, s.config.MaxVolumeBytes)
+		largest = min(largest, s.config.MaxVolumeBytes/RoundBytes*RoundBytes)
 	}
 
 	return &csi.GetCapacityResponse{
@@ -78,9 +87,9 @@ func (s *Service) choosePool(given map[string]string) (volume.Parameters, *pool.
 			parameters.Pool, strings.Join(s.pools.Names(), ", "))
 	}
 
-	place, err := s.pools.Get(parameters.Pool)
+	p, err := s.pools.Get(parameters.Pool)
 
-	return parameters, place, err
+	return parameters, p, err
 }
 
 // ProvisionedBytes returns the total size of volumes and snapshots in the pool.
@@ -88,14 +97,14 @@ func (s *Service) ProvisionedBytes(poolName string) int64 { return s.usage.Provi
 
 // AddAllocated adds what volumes and snapshots have allocated in the pool.
 func (s *Service) AddAllocated(ctx context.Context, poolName string, sum *pool.Allocation) error {
-	place, err := s.pools.Get(poolName)
+	p, err := s.pools.Get(poolName)
 	if err != nil {
 		return err
 	}
 
 	s.volumes.Ascend("", func(_ string, v *record.Volume) bool {
 		if v.Parameters.Pool == poolName {
-			err = sum.Add(ctx, place, v.Object())
+			err = sum.Add(ctx, p, v.Object())
 		}
 
 		return err == nil
@@ -107,7 +116,7 @@ func (s *Service) AddAllocated(ctx context.Context, poolName string, sum *pool.A
 
 	s.snapshots.Ascend("", func(_ string, each *record.Snapshot) bool {
 		if each.Parameters.Pool == poolName {
-			err = sum.Add(ctx, place, each.Object())
+			err = sum.Add(ctx, p, each.Object())
 		}
 
 		return err == nil
@@ -117,22 +126,22 @@ func (s *Service) AddAllocated(ctx context.Context, poolName string, sum *pool.A
 }
 
 // checkCapacity returns RESOURCE_EXHAUSTED unless so many more bytes can be provisioned.
-func (s *Service) checkCapacity(ctx context.Context, place *pool.Pool, bytes int64) error {
-	return s.config.Admission.Admit(ctx, func(check pool.Check) error { return check(place, bytes, false) })
+func (s *Service) checkCapacity(ctx context.Context, p *pool.Pool, bytes int64) error {
+	return s.config.Admission.Admit(ctx, func(check pool.Check) error { return check(p, bytes, false) })
 }
 
 // sizeFor returns the size of a new volume: what is required, rounded up, but
 // not less than the filesystem needs. Errors: INVALID_ARGUMENT for a range
 // that makes no sense, OUT_OF_RANGE for one that can't be met.
 func (s *Service) sizeFor(asked *csi.CapacityRange, smallest int64) (int64, error) {
+	if err := rpc.CheckCapacityRange(asked); err != nil {
+		return 0, err
+	}
+
 	required, limit := asked.GetRequiredBytes(), asked.GetLimitBytes()
 
 	switch {
-	case required < 0 || limit < 0:
-		return 0, rpc.Invalid("capacity_range: required_bytes %d and limit_bytes %d must not be negative", required, limit)
-	case limit > 0 && limit < required:
-		return 0, rpc.Invalid("capacity_range: limit_bytes %d is less than required_bytes %d", limit, required)
-	case required == 0 && limit == 0:
+	case asked == nil:
 		required = DefaultBytes
 		if s.config.MaxVolumeBytes > 0 {
 			required = min(required, s.config.MaxVolumeBytes/RoundBytes*RoundBytes)

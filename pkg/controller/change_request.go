@@ -124,12 +124,12 @@ func (s *Service) checkChange(ctx context.Context, v *record.Volume, wanted chan
 		}
 	}
 
-	place, err := s.poolOf(v)
+	p, err := s.poolOf(v)
 	if err != nil {
 		return err
 	}
 
-	return s.checkCapacity(ctx, place, wanted.size-v.CapacityBytes)
+	return s.checkCapacity(ctx, p, wanted.size-v.CapacityBytes)
 }
 
 // applyChange makes the change: it grows the image, then updates the record in one step, and then
@@ -141,7 +141,7 @@ func (s *Service) applyChange(ctx context.Context, id string, wanted changeReque
 		return nil, err
 	}
 
-	place, err := s.poolOf(found)
+	p, err := s.poolOf(found)
 	if err != nil {
 		return nil, err
 	}
@@ -156,7 +156,7 @@ func (s *Service) applyChange(ctx context.Context, id string, wanted changeReque
 
 	more := changed.CapacityBytes - found.CapacityBytes
 	if more > 0 {
-		if err := s.enlarge(changed, place); err != nil {
+		if err := s.enlarge(changed, p); err != nil {
 			return nil, err
 		}
 	}
@@ -170,7 +170,7 @@ func (s *Service) applyChange(ctx context.Context, id string, wanted changeReque
 				}
 
 				// A thick image has its space by now.
-				return check(place, more, v.IsThick())
+				return check(p, more, v.IsThick())
 			})
 			if err == nil {
 				changed = recorded
@@ -187,19 +187,19 @@ func (s *Service) applyChange(ctx context.Context, id string, wanted changeReque
 		return changed, nil
 	}
 
-	return changed, s.putInForce(ctx, changed, place)
+	return changed, s.applyMutable(ctx, changed, p)
 }
 
 // enlarge makes the bytes of a volume be as many as its record is about to say.
 // Should the record not follow, the retry finds them there.
-func (s *Service) enlarge(larger *record.Volume, place *pool.Pool) error {
+func (s *Service) enlarge(larger *record.Volume, p *pool.Pool) error {
 	switch {
 	case larger.Parameters.Backing == volume.BackingDirectory:
 		return nil
 	case larger.Pristine:
-		return s.allocate(larger, place)
+		return s.allocate(larger, p)
 	default:
-		return place.GrowImage(larger.ID, larger.CapacityBytes, larger.IsThick())
+		return p.GrowImage(larger.ID, larger.CapacityBytes, larger.IsThick())
 	}
 }
 
@@ -209,7 +209,7 @@ func (s *Service) poolOf(v *record.Volume) (*pool.Pool, error) {
 
 // Pool returns a pool that is available. The error mentions what it is the pool of.
 func (s *Service) Pool(name, of string) (*pool.Pool, error) {
-	place, err := s.pools.Get(name)
+	p, err := s.pools.Get(name)
 
 	switch {
 	case errors.Is(err, pool.ErrUnknown):
@@ -217,6 +217,6 @@ func (s *Service) Pool(name, of string) (*pool.Pool, error) {
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w", of, err)
 	default:
-		return place, nil
+		return p, nil
 	}
 }

@@ -79,8 +79,12 @@ func (s *Service) parseCreate(request *csi.CreateVolumeRequest) (*createRequest,
 		return nil, err
 	}
 
-	parameters, place, err := s.choosePool(request.GetParameters())
+	parameters, p, err := s.choosePool(request.GetParameters())
 	if err != nil {
+		return nil, err
+	}
+
+	if err := record.CheckTopologyRequirement(request.GetAccessibilityRequirements(), s.hasTopology()); err != nil {
 		return nil, err
 	}
 
@@ -116,15 +120,38 @@ func (s *Service) parseCreate(request *csi.CreateVolumeRequest) (*createRequest,
 	wanted := &createRequest{
 		name: request.GetName(), size: size, asked: request.GetCapacityRange(),
 		topology: request.GetAccessibilityRequirements(), parameters: parameters, capabilities: capabilities,
-		mutable: mutable, pool: place, source: source, fsNamed: fsNamed, claim: parseClaim(request.GetParameters()),
+		mutable: mutable, pool: p, source: source, fsNamed: fsNamed, claim: parseClaim(request.GetParameters()),
 		consistency: volume.CloneConsistency(request.GetParameters()),
 	}
+
+	if err := wanted.checkContext(); err != nil {
+		return nil, err
+	}
+
 	if source.IsZero() || fsNamed {
 		err = wanted.checkMkfs()
 	}
 
 	return wanted, err
 }
+
+// checkContext refuses parameters whose volume_context is longer than the spec allows a map to be:
+// a CO could not pass it on.
+func (w *createRequest) checkContext() error {
+	bytes := 0
+	for key, value := range (&record.Volume{Parameters: w.parameters, Source: w.source}).Context() {
+		bytes += len(key) + len(value)
+	}
+
+	if bytes > maxMapBytes {
+		return rpc.Invalid("parameters: the volume_context with them has %d bytes; the CSI spec allows %d", bytes, maxMapBytes)
+	}
+
+	return nil
+}
+
+// maxMapBytes is the spec's limit for a map (CSI v1.13, Size Limits).
+const maxMapBytes = 4096
 
 // checkMkfs refuses what would make a volume that no node can ever format.
 func (w *createRequest) checkMkfs() error {
@@ -159,7 +186,7 @@ func (s *Service) ensureVolume(ctx context.Context, wanted *createRequest) (*rec
 		return existing, nil
 	}
 
-	if err := s.config.Segments.CheckRequirement(wanted.topology); err != nil {
+	if err := s.segments.CheckRequirement(wanted.topology); err != nil {
 		return nil, err
 	}
 
@@ -186,7 +213,7 @@ func (s *Service) newVolume(wanted *createRequest) (*record.Volume, error) {
 
 	fresh := &record.Volume{
 		ID: id, Name: wanted.name, CapacityBytes: wanted.size, Parameters: wanted.parameters, DirectByClaim: wanted.directByClaim,
-		Capabilities: wanted.capabilities, Mutable: wanted.mutable, Source: wanted.source, Segments: s.config.Segments,
+		Capabilities: wanted.capabilities, Mutable: wanted.mutable, Source: wanted.source, Segments: s.segments,
 		Phase: record.PhaseReady, Pristine: wanted.source.IsZero() && s.has(capability.PublishUnpublishVolume),
 	}
 	s.interner.Intern(fresh)
@@ -254,12 +281,12 @@ func checkSameVolume(v *record.Volume, wanted *createRequest) error {
 		return exists("parameters", v.Parameters.Context(), asked.Context())
 	}
 
-	sameSet := len(v.Capabilities) == len(wanted.capabilities) &&
-		!slices.ContainsFunc(wanted.capabilities, func(asked volume.Capability) bool {
-			return !slices.ContainsFunc(v.Capabilities, asked.Equal)
-		})
-	if !sameSet {
-		return exists("other", "volume capabilities", "the requested ones")
+	for _, asked := range wanted.capabilities {
+		if !slices.ContainsFunc(v.Capabilities, func(has volume.Capability) bool {
+			return has.WithFSType(v.Parameters.FSType).Equal(asked.WithFSType(v.Parameters.FSType))
+		}) {
+			return exists("other", "volume capabilities", "the requested ones")
+		}
 	}
 
 	if !v.Mutable.With(wanted.mutable).Equal(v.Mutable) {
@@ -275,37 +302,37 @@ func checkSameVolume(v *record.Volume, wanted *createRequest) error {
 
 // allocateNew allocates the volume's storage; it syncs it too if no
 // ControllerPublishVolume will follow.
-func (s *Service) allocateNew(fresh *record.Volume, place *pool.Pool) error {
+func (s *Service) allocateNew(fresh *record.Volume, p *pool.Pool) error {
 	allocate := s.allocateDurably
 	if fresh.Pristine {
-		allocate = func(v *record.Volume) error { return s.allocate(v, place) }
+		allocate = func(v *record.Volume) error { return s.allocate(v, p) }
 	}
 
 	if err := allocate(fresh); err != nil || fresh.Mutable.IsZero() {
 		return err
 	}
 
-	return place.SetAttributes(fresh.ID, fresh.Mutable)
+	return p.SetAttributes(fresh.ID, fresh.Mutable)
 }
 
 // allocate creates the volume's image or directory if it is missing.
-func (s *Service) allocate(v *record.Volume, place *pool.Pool) error {
+func (s *Service) allocate(v *record.Volume, p *pool.Pool) error {
 	if v.Parameters.Backing == volume.BackingDirectory {
-		return place.EnsureDirectory(v.ID)
+		return p.EnsureDirectory(v.ID)
 	}
 
-	return place.EnsureImage(v.ID, v.CapacityBytes, v.IsThick())
+	return p.EnsureImage(v.ID, v.CapacityBytes, v.IsThick())
 }
 
 // record stores the volume, unless the pool's space was provisioned to others
 // meanwhile.
-func (s *Service) record(ctx context.Context, v *record.Volume, place *pool.Pool) error {
+func (s *Service) record(ctx context.Context, v *record.Volume, p *pool.Pool) error {
 	err := s.config.Admission.Admit(ctx, func(check pool.Check) error {
 		return s.store.Update(ctx, func(tx *state.Tx) error {
 			records := s.volumes.In(tx)
 
 			if _, reserved := records.Get(v.ID); !reserved {
-				if err := check(place, v.CapacityBytes, false); err != nil {
+				if err := check(p, v.CapacityBytes, false); err != nil {
 					return err
 				}
 			}
@@ -322,8 +349,8 @@ func (s *Service) record(ctx context.Context, v *record.Volume, place *pool.Pool
 
 // undo removes what a failed creation has left, and returns why it failed. What
 // takes long or can't be removed now goes in the background.
-func (s *Service) undo(ctx context.Context, v *record.Volume, place *pool.Pool, cause error) error {
-	if err := place.Discard(ctx, v.Object()); err != nil {
+func (s *Service) undo(ctx context.Context, v *record.Volume, p *pool.Pool, cause error) error {
+	if err := p.Discard(ctx, v.Object()); err != nil {
 		s.config.Removals.Add(s.removalOf(v))
 
 		return errors.Join(cause, err, s.markDeleting(v))

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
+	"github.com/touchstone-csi/touchstone/pkg/plugin"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
@@ -101,7 +102,7 @@ func TestParseCapability(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			s := &Service{config: Config{Shared: test.shared}}
+			s := &Service{config: Config{Common: plugin.Common{Shared: test.shared}}}
 
 			_, err := s.parseCapability(test.capability, test.parameters)
 			if test.refused {
@@ -134,16 +135,19 @@ func TestCheckSameVolume(t *testing.T) {
 		change func(r *createRequest)
 		want   codes.Code
 	}{
-		"same":                   {func(*createRequest) {}, codes.OK},
-		"no size":                {func(r *createRequest) { r.asked = nil }, codes.OK},
-		"the exact size":         {func(r *createRequest) { r.asked.RequiredBytes = 100 }, codes.OK},
-		"a larger size":          {func(r *createRequest) { r.asked.RequiredBytes, r.asked.LimitBytes = 101, 0 }, codes.AlreadyExists},
-		"a lower limit":          {func(r *createRequest) { r.asked.LimitBytes = 99 }, codes.AlreadyExists},
-		"a source":               {func(r *createRequest) { r.source.VolumeID = "other" }, codes.AlreadyExists},
-		"another pool":           {func(r *createRequest) { r.parameters.Pool = "fast" }, codes.AlreadyExists},
-		"another filesystem":     {func(r *createRequest) { r.parameters.FSType = "xfs" }, codes.AlreadyExists},
-		"another capability":     {func(r *createRequest) { r.capabilities = []volume.Capability{{Block: true, Mode: mount.Mode}} }, codes.AlreadyExists},
-		"one more capability":    {func(r *createRequest) { r.capabilities = append(r.capabilities, mount) }, codes.AlreadyExists},
+		"same":               {func(*createRequest) {}, codes.OK},
+		"no size":            {func(r *createRequest) { r.asked = nil }, codes.OK},
+		"the exact size":     {func(r *createRequest) { r.asked.RequiredBytes = 100 }, codes.OK},
+		"a larger size":      {func(r *createRequest) { r.asked.RequiredBytes, r.asked.LimitBytes = 101, 0 }, codes.AlreadyExists},
+		"a lower limit":      {func(r *createRequest) { r.asked.LimitBytes = 99 }, codes.AlreadyExists},
+		"a source":           {func(r *createRequest) { r.source.VolumeID = "other" }, codes.AlreadyExists},
+		"another pool":       {func(r *createRequest) { r.parameters.Pool = "fast" }, codes.AlreadyExists},
+		"another filesystem": {func(r *createRequest) { r.parameters.FSType = "xfs" }, codes.AlreadyExists},
+		"another capability": {func(r *createRequest) { r.capabilities = []volume.Capability{{Block: true, Mode: mount.Mode}} }, codes.AlreadyExists},
+		"a capability twice": {func(r *createRequest) { r.capabilities = append(r.capabilities, mount) }, codes.OK},
+		"one more capability": {func(r *createRequest) {
+			r.capabilities = append(r.capabilities, volume.Capability{Block: true, Mode: mount.Mode})
+		}, codes.AlreadyExists},
 		"no mutable parameters":  {func(r *createRequest) { r.mutable = volume.Mutable{} }, codes.OK},
 		"other mutable ones":     {func(r *createRequest) { r.mutable = volume.Mutable{ReadIOPS: new(int64(11))} }, codes.AlreadyExists},
 		"a topology that fits":   {func(r *createRequest) { r.topology = zone("a") }, codes.OK},

@@ -60,7 +60,7 @@ func (s *Service) delete(ctx context.Context, id string) error {
 
 		// Once this is durable the volume is gone for every CO, whatever
 		// happens to its bytes before the next start.
-		doomed, err := s.updateRecord(ctx, id, func(v *record.Volume) error {
+		marked, err := s.updateRecord(ctx, id, func(v *record.Volume) error {
 			v.Phase = record.PhaseDeleting
 
 			return s.checkNotAttachedOrUsed(v)
@@ -69,7 +69,7 @@ func (s *Service) delete(ctx context.Context, id string) error {
 			return err
 		}
 
-		found = doomed
+		found = marked
 	}
 
 	return s.config.Removals.Do(ctx, s.removalOf(found))
@@ -82,12 +82,12 @@ func (s *Service) checkMounts(poolName string, object pool.Object) error {
 		return nil
 	}
 
-	place, err := s.Pool(poolName, object.String())
+	p, err := s.Pool(poolName, object.String())
 	if err != nil {
 		return err
 	}
 
-	found, err := mount.ListBeneath(place.ObjectPath(object))
+	found, err := mount.ListBeneath(p.ObjectPath(object))
 	if err != nil {
 		return fmt.Errorf("%s: %w", object, err)
 	}
@@ -128,12 +128,12 @@ func (s *Service) removalOf(v *record.Volume) removal.Task {
 	return removal.Task{
 		Pool: v.Parameters.Pool, Object: "volume " + v.ID,
 		Remove: func(ctx context.Context) error {
-			place, err := s.poolOf(v)
+			p, err := s.poolOf(v)
 			if err != nil {
 				return err
 			}
 
-			if err := place.Remove(ctx, v.Object()); err != nil {
+			if err := p.Remove(ctx, v.Object()); err != nil {
 				return err
 			}
 
@@ -165,7 +165,7 @@ func (s *Service) recoverVolumes() error {
 
 // markDeleting frees the names of volumes that are to be removed.
 func (s *Service) markDeleting(unfinished ...*record.Volume) error {
-	return lasting(s.store.UpdateLazily(func(tx *state.Tx) error {
+	return ignoreReadOnly(s.store.UpdateLazily(func(tx *state.Tx) error {
 		records := s.volumes.In(tx)
 
 		for _, v := range unfinished {

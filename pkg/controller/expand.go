@@ -15,10 +15,6 @@ import (
 func (s *Service) ControllerExpandVolume(
 	ctx context.Context, request *csi.ControllerExpandVolumeRequest,
 ) (*csi.ControllerExpandVolumeResponse, error) {
-	if request.GetVolumeId() == "" {
-		return nil, rpc.Invalid("volume_id is missing")
-	}
-
 	if request.GetCapacityRange() == nil {
 		return nil, rpc.Invalid("capacity_range is missing")
 	}
@@ -35,8 +31,12 @@ func (s *Service) ControllerExpandVolume(
 	}
 
 	asked := request.GetCapacityRange()
-	if asked.GetRequiredBytes() == 0 && asked.GetLimitBytes() == 0 {
-		return nil, rpc.Invalid("capacity_range is empty; name required_bytes, limit_bytes or both")
+	if asked == nil {
+		return nil, rpc.Invalid("capacity_range is missing")
+	}
+
+	if err := rpc.CheckCapacityRange(asked); err != nil {
+		return nil, rpc.Status(err)
 	}
 
 	if asked.GetRequiredBytes() == 0 {

@@ -2,7 +2,6 @@ package controller
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
-	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
@@ -191,70 +189,14 @@ func (s *Service) takeGroup(ctx context.Context, fresh *record.Group) (*record.G
 		sources, members = append(sources, source), append(members, member)
 	}
 
-	// Without this record, a crash after Commit would leave objects without a record.
-	if err := s.reserve(ctx, fresh.InPhase(record.PhaseCreating), members...); err != nil {
+	if err := s.takeSnapshots(ctx, fresh, sources, members); err != nil {
 		return nil, err
-	}
-
-	if err := s.fillGroup(ctx, fresh, sources, members); err != nil {
-		return nil, s.undoSnapshots(ctx, err, fresh, members...)
 	}
 
 	return fresh.InPhase(record.PhaseReady), nil
 }
 
-func (s *Service) fillGroup(ctx context.Context, fresh *record.Group, sources []*record.Volume, members []*record.Snapshot) (failed error) {
-	cuts := make([]*pendingCopy, 0, len(members))
-
-	defer func() {
-		for _, each := range cuts {
-			if failed == nil {
-				s.release(each)
-			} else {
-				failed = errors.Join(failed, each.abort(failed))
-			}
-		}
-	}()
-
-	for i, member := range members {
-		place, err := s.poolOf(sources[i])
-		if err != nil {
-			return err
-		}
-
-		taken, err := s.prepareCopy(sources[i], place, member.Object(), "group snapshot", pool.CopyOptions{})
-		if err != nil {
-			return err
-		}
-
-		cuts = append(cuts, taken)
-	}
-
-	frozen, err := s.volumesToFreeze(fresh.Consistency, cuts)
-	if err != nil {
-		return err
-	}
-
-	if err := s.takeCopies(ctx, frozen, cuts); err != nil {
-		return err
-	}
-
-	for i, member := range members {
-		if member.AllocatedBytes, err = cuts[i].copy.Commit(ctx); err != nil {
-			return err
-		}
-
-		member.CreatedAt = cuts[i].at
-	}
-
-	fresh.CreatedAt = cuts[0].at
-	s.config.Log.Info("group snapshot taken", "group", fresh.ID, "members", len(members), "frozen", len(frozen),
-		"skew", skew(members))
-
-	return s.acceptSnapshots(ctx, fresh, members...)
-}
-
-// skew is the time between the first and the last cut: what was written to
+// skew is the time between the first and the last copy: what was written to
 // members that could not be frozen may be older or newer by as much.
 func skew(members []*record.Snapshot) time.Duration {
 	return members[len(members)-1].CreatedAt.Sub(members[0].CreatedAt)
@@ -266,7 +208,7 @@ func (g *Groups) DeleteVolumeGroupSnapshot(
 	ctx context.Context, request *csi.DeleteVolumeGroupSnapshotRequest,
 ) (*csi.DeleteVolumeGroupSnapshotResponse, error) {
 	s, id := g.service, request.GetGroupSnapshotId()
-	if err := checkGroupID(id); err != nil {
+	if err := rpc.CheckID("group_snapshot_id", id); err != nil {
 		return nil, rpc.Status(err)
 	}
 
@@ -308,7 +250,7 @@ func (g *Groups) GetVolumeGroupSnapshot(
 	_ context.Context, request *csi.GetVolumeGroupSnapshotRequest,
 ) (*csi.GetVolumeGroupSnapshotResponse, error) {
 	id := request.GetGroupSnapshotId()
-	if err := checkGroupID(id); err != nil {
+	if err := rpc.CheckID("group_snapshot_id", id); err != nil {
 		return nil, rpc.Status(err)
 	}
 
@@ -327,18 +269,6 @@ func (g *Groups) GetVolumeGroupSnapshot(
 	}
 
 	return &csi.GetVolumeGroupSnapshotResponse{GroupSnapshot: described}, nil
-}
-
-func checkGroupID(id string) error {
-	if id == "" {
-		return rpc.Invalid("group_snapshot_id is missing")
-	}
-
-	if err := volume.CheckID(id); err != nil {
-		return rpc.Invalid("group_snapshot_id: %w", err)
-	}
-
-	return nil
 }
 
 func (s *Service) describeGroup(found *record.Group) (*csi.VolumeGroupSnapshot, error) {

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/pkg/health"
@@ -33,9 +32,13 @@ func (s *Service) Health() *health.Monitor { return s.monitor }
 // ControllerGetVolumeHealth returns the cached health of one volume's pool object
 // (CSI v1.13, ControllerGetVolumeHealth). It probes nothing.
 func (s *Service) ControllerGetVolumeHealth(
-	_ context.Context, request *csi.ControllerGetVolumeHealthRequest,
+	ctx context.Context, request *csi.ControllerGetVolumeHealthRequest,
 ) (*csi.ControllerGetVolumeHealthResponse, error) {
 	found, err := s.find(request.GetVolumeId())
+	if err == nil {
+		err = s.monitor.AwaitRelist(ctx)
+	}
+
 	if err != nil {
 		return nil, rpc.Status(err)
 	}
@@ -47,38 +50,28 @@ func (s *Service) ControllerGetVolumeHealth(
 // ControllerListVolumeHealth). The token is the last id that was returned; it remains
 // valid when that volume recovers or is deleted.
 func (s *Service) ControllerListVolumeHealth(
-	_ context.Context, request *csi.ControllerListVolumeHealthRequest,
+	ctx context.Context, request *csi.ControllerListVolumeHealthRequest,
 ) (*csi.ControllerListVolumeHealthResponse, error) {
-	if request.GetMaxEntries() < 0 {
-		return nil, rpc.Invalid("max_entries is %d; it must not be negative", request.GetMaxEntries())
+	listed, err := newPage[*csi.VolumeHealth]("ControllerListVolumeHealth", request)
+	if err != nil {
+		return nil, err
 	}
 
-	token := request.GetStartingToken()
-	if token != "" && !volume.IsID(token) {
-		return nil, rpc.Errorf(codes.Aborted,
-			"starting_token %q is none that ControllerListVolumeHealth gave; list from the start", token)
+	if err := s.monitor.AwaitRelist(ctx); err != nil {
+		return nil, rpc.Status(err)
 	}
 
-	response, size := &csi.ControllerListVolumeHealthResponse{}, 0
-
-	for _, sick := range s.monitor.Abnormal(token) {
-		if _, err := s.find(sick.ID); err != nil {
+	for _, unhealthy := range s.monitor.Abnormal(request.GetStartingToken()) {
+		if _, err := s.find(unhealthy.ID); err != nil {
 			continue // it was deleted since
 		}
 
-		entry := sick.VolumeHealth(sick.ID)
-
-		full := request.GetMaxEntries() > 0 && len(response.GetEntries()) == int(request.GetMaxEntries())
-		if size += entrySize(entry); full || size > maxResponseBytes {
-			response.NextToken = response.GetEntries()[len(response.GetEntries())-1].GetVolumeId()
-
+		if !listed.add(unhealthy.ID, unhealthy.VolumeHealth(unhealthy.ID)) {
 			break
 		}
-
-		response.Entries = append(response.GetEntries(), entry)
 	}
 
-	return response, nil
+	return &csi.ControllerListVolumeHealthResponse{Entries: listed.entries, NextToken: listed.nextToken}, nil
 }
 
 // conditionOf is nil for a volume that was not probed yet: it has just been
@@ -136,9 +129,9 @@ func (s *Service) newMonitor() *health.Monitor {
 		s.probeSlots[name] = make(chan struct{}, maxPoolProbes)
 	}
 
-	return health.New(s.config.Health.With(health.Config{
-		Name: healthView, List: s.monitored, Probe: s.probe, Concern: s.volumesAffectedBy, Sources: s.config.Sources, Log: s.config.Log,
-	}))
+	return health.New(health.Config{
+		Settings: s.config.Health, Name: healthView, List: s.monitored, Probe: s.probe, Concern: s.volumesAffectedBy, Sources: s.config.Sources, Log: s.config.Log,
+	})
 }
 
 func (s *Service) monitored() []string {
@@ -205,21 +198,21 @@ func (s *Service) unreachableObservation(v *record.Volume) health.Observation {
 // sizeOf returns the size of the volume's pool object. A semaphore for each pool limits
 // the goroutines that block where a pool does not answer.
 func (s *Service) sizeOf(ctx context.Context, v *record.Volume) (int64, error) {
-	place, err := s.poolOf(v)
+	p, err := s.poolOf(v)
 	if err != nil {
 		return 0, err
 	}
 
-	turns := s.probeSlots[place.Name()]
+	turns := s.probeSlots[p.Name()]
 
 	select {
 	case turns <- struct{}{}:
 		defer func() { <-turns }()
 	case <-ctx.Done():
-		return 0, fmt.Errorf("volume %s: wait for pool %q to answer: %w", v.ID, place.Name(), ctx.Err())
+		return 0, fmt.Errorf("volume %s: wait for pool %q to answer: %w", v.ID, p.Name(), ctx.Err())
 	}
 
-	return place.Size(v.Object())
+	return p.Size(v.Object())
 }
 
 func (s *Service) unreachable(poolName string) bool {

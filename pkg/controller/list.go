@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/touchstone-csi/touchstone/pkg/capability"
@@ -14,25 +13,23 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
-// maxResponseBytes keeps a page below the 4 MiB that a gRPC client takes unless
-// configured otherwise, with space for the framing.
-const maxResponseBytes = 7 << 19
-
 // ListVolumes lists all volumes in the order of their ids, which is that of
 // their creation (CSI v1.13, ListVolumes). The token is the last id that was
-// returned; it stays good when that volume is deleted.
-func (s *Service) ListVolumes(_ context.Context, request *csi.ListVolumesRequest) (*csi.ListVolumesResponse, error) {
-	if request.GetMaxEntries() < 0 {
-		return nil, rpc.Invalid("max_entries is %d; it must not be negative", request.GetMaxEntries())
+// returned; it stays valid when that volume is deleted.
+func (s *Service) ListVolumes(ctx context.Context, request *csi.ListVolumesRequest) (*csi.ListVolumesResponse, error) {
+	listed, err := newPage[*csi.ListVolumesResponse_Entry]("ListVolumes", request)
+	if err != nil {
+		return nil, err
 	}
 
 	token := request.GetStartingToken()
-	if token != "" && !volume.IsID(token) {
-		return nil, rpc.Errorf(codes.Aborted, "starting_token %q is none that ListVolumes gave; list from the start", token)
+
+	status, err := s.statusesBehind(ctx, token)
+	if err != nil {
+		return nil, rpc.Status(err)
 	}
 
-	response, size := &csi.ListVolumesResponse{}, 0
-	alike, status := commons{}, s.statusesBehind(token)
+	encoded := encodedContexts{}
 
 	s.volumes.Ascend(token, func(_ string, v *record.Volume) bool {
 		if v.Phase != record.PhaseReady {
@@ -40,30 +37,16 @@ func (s *Service) ListVolumes(_ context.Context, request *csi.ListVolumesRequest
 		}
 
 		v = s.advertised(v)
-		entry := &csi.ListVolumesResponse_Entry{
-			Volume: alike.describe(v),
-			Status: status.of(v),
-		}
 
-		full := request.GetMaxEntries() > 0 && len(response.GetEntries()) == int(request.GetMaxEntries())
-		if size += entrySize(entry); full || size > maxResponseBytes {
-			last := response.GetEntries()[len(response.GetEntries())-1]
-			response.NextToken = last.GetVolume().GetVolumeId()
-
-			return false
-		}
-
-		response.Entries = append(response.GetEntries(), entry)
-
-		return true
+		return listed.add(v.ID, &csi.ListVolumesResponse_Entry{Volume: encoded.describe(v), Status: status.of(v)})
 	})
 
-	return response, nil
+	return &csi.ListVolumesResponse{Entries: listed.entries, NextToken: listed.nextToken}, nil
 }
 
 // ControllerGetVolume describes one volume (CSI v1.13, ControllerGetVolume).
 func (s *Service) ControllerGetVolume(
-	_ context.Context, request *csi.ControllerGetVolumeRequest,
+	ctx context.Context, request *csi.ControllerGetVolumeRequest,
 ) (*csi.ControllerGetVolumeResponse, error) {
 	found, err := s.find(request.GetVolumeId())
 	if err != nil {
@@ -74,6 +57,10 @@ func (s *Service) ControllerGetVolume(
 	status := &csi.ControllerGetVolumeResponse_VolumeStatus{PublishedNodeIds: found.NodeIDs()}
 
 	if s.has(capability.VolumeCondition) {
+		if err := s.monitor.AwaitRelist(ctx); err != nil {
+			return nil, rpc.Status(err)
+		}
+
 		health.PutCondition(status, s.conditionOf(found.ID))
 	}
 
@@ -84,20 +71,23 @@ func (s *Service) ControllerGetVolume(
 type statuses struct {
 	// unhealthy are the records of the unhealthy volumes that follow.
 	unhealthy []*health.Record
-	// well are the statuses of volumes that are, by the one node that they are
+	// healthy are the statuses of the healthy volumes, by the one node that they are
 	// published on, or "".
-	well map[string]*csi.ListVolumesResponse_VolumeStatus
+	healthy map[string]*csi.ListVolumesResponse_VolumeStatus
 	// conditions: the answer contains conditions.
 	conditions bool
 }
 
-func (s *Service) statusesBehind(id string) *statuses {
-	listed := &statuses{well: map[string]*csi.ListVolumesResponse_VolumeStatus{}, conditions: s.has(capability.VolumeCondition)}
-	if listed.conditions {
-		listed.unhealthy = s.monitor.Abnormal(id)
+func (s *Service) statusesBehind(ctx context.Context, id string) (*statuses, error) {
+	listed := &statuses{healthy: map[string]*csi.ListVolumesResponse_VolumeStatus{}, conditions: s.has(capability.VolumeCondition)}
+	if !listed.conditions {
+		return listed, nil
 	}
 
-	return listed
+	err := s.monitor.AwaitRelist(ctx)
+	listed.unhealthy = s.monitor.Abnormal(id)
+
+	return listed, err
 }
 
 func (t *statuses) of(v *record.Volume) *csi.ListVolumesResponse_VolumeStatus {
@@ -111,10 +101,10 @@ func (t *statuses) of(v *record.Volume) *csi.ListVolumesResponse_VolumeStatus {
 		node = v.Attachments[0].NodeID
 	}
 
-	shared, ok := t.well[node]
+	shared, ok := t.healthy[node]
 	if !ok {
 		shared = t.make(v, nil)
-		t.well[node] = shared
+		t.healthy[node] = shared
 	}
 
 	return shared
@@ -151,22 +141,22 @@ func describe(v *record.Volume) *csi.Volume {
 	}
 }
 
-// commons holds, already encoded, what volumes that were asked for alike have
-// in common: context and topology. Encoding these maps again for each volume
-// would take most of the time of a list.
-type commons map[common][]byte
+// encodedContexts caches the encoded volume_context and topology, which volumes of the same
+// parameters share. Encoding these maps again for each volume would take most of the time of a
+// list.
+type encodedContexts map[contextKey][]byte
 
-type common struct {
+type contextKey struct {
 	parameters volume.Parameters
 	segments   record.Segments
 	copied     bool
 }
 
-// describe is the same on the wire as the function of that name gives. A
-// message puts behind its own fields, as they are, the bytes of those that it
-// does not know; so nothing but the wire shows the common part.
-func (c commons) describe(v *record.Volume) *csi.Volume {
-	key := common{v.Parameters, v.Segments, !v.Source.IsZero()}
+// describe returns what is the same on the wire as the result of the function describe. The
+// encoded fields are set as unknown fields, which a message appends to its own as they are;
+// so only the wire shows them.
+func (c encodedContexts) describe(v *record.Volume) *csi.Volume {
+	key := contextKey{v.Parameters, v.Segments, !v.Source.IsZero()}
 
 	encoded, ok := c[key]
 	if !ok {
@@ -184,11 +174,4 @@ func (c commons) describe(v *record.Volume) *csi.Volume {
 	described.ProtoReflect().SetUnknown(encoded)
 
 	return described
-}
-
-// entrySize is what the entry adds to a response, in bytes.
-func entrySize(entry proto.Message) int {
-	const tagAndLength = 6
-
-	return proto.Size(entry) + tagAndLength
 }

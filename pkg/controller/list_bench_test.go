@@ -14,6 +14,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/capability"
 	"github.com/touchstone-csi/touchstone/pkg/controller"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
+	"github.com/touchstone-csi/touchstone/pkg/plugin"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 )
@@ -121,8 +122,11 @@ func open(b *testing.B, directory string, off ...string) (served *controller.Ser
 	store := state.New(directory+"/state", state.Options{Log: log})
 
 	served, err = controller.New(controller.Config{
-		NodeID: "node", Admission: &pool.Admission{Overcommit: 1}, Capabilities: left, Log: log,
-	}, store, pools, operation.NewGroup())
+		Common: plugin.Common{
+			NodeID: "node", Store: store, Pools: pools, Operations: operation.NewGroup(),
+			Admission: &pool.Admission{Overcommit: 1}, Capabilities: left, Log: log,
+		},
+	})
 	require.NoError(b, err)
 	require.NoError(b, store.Open(context.Background()))
 

@@ -78,10 +78,10 @@ func (s *Service) checkMutable(parameters volume.Parameters, mutable volume.Muta
 	return nil
 }
 
-// putInForce lets all nodes know what the volume's record says of its mutable
-// parameters, and sees to it on this one.
-func (s *Service) putInForce(ctx context.Context, v *record.Volume, place *pool.Pool) error {
-	if err := publishMutable(v, place); err != nil {
+// applyMutable publishes the mutable parameters of the volume's record to all nodes and
+// applies them on this one.
+func (s *Service) applyMutable(ctx context.Context, v *record.Volume, p *pool.Pool) error {
+	if err := publishMutable(v, p); err != nil {
 		return fmt.Errorf("recorded, but not in force: %w", err)
 	}
 
@@ -94,22 +94,22 @@ func (s *Service) putInForce(ctx context.Context, v *record.Volume, place *pool.
 
 // publishMutable writes into the pool, where every node of the volume reads it,
 // unless it is there.
-func publishMutable(v *record.Volume, place *pool.Pool) error {
+func publishMutable(v *record.Volume, p *pool.Pool) error {
 	// An unreadable file is written again.
-	if there, err := place.Attributes(v.ID); err == nil && there.Equal(v.Mutable) {
+	if there, err := p.Attributes(v.ID); err == nil && there.Equal(v.Mutable) {
 		return nil
 	}
 
-	return place.SetAttributes(v.ID, v.Mutable)
+	return p.SetAttributes(v.ID, v.Mutable)
 }
 
 // recoverMutable makes a pool say what the records do: a crash can come between the
 // one and the other.
-func (s *Service) recoverMutable(ctx context.Context, place *pool.Pool) {
+func (s *Service) recoverMutable(ctx context.Context, p *pool.Pool) {
 	var given []*record.Volume
 
 	s.volumes.Ascend("", func(_ string, v *record.Volume) bool {
-		if v.Parameters.Pool == place.Name() && v.Phase == record.PhaseReady && !v.Mutable.IsZero() {
+		if v.Parameters.Pool == p.Name() && v.Phase == record.PhaseReady && !v.Mutable.IsZero() {
 			given = append(given, v)
 		}
 
@@ -118,12 +118,12 @@ func (s *Service) recoverMutable(ctx context.Context, place *pool.Pool) {
 
 	for _, v := range given {
 		// One unhealthy volume must not affect the others.
-		if err := s.putInForce(ctx, v, place); err != nil {
+		if err := s.applyMutable(ctx, v, p); err != nil {
 			s.config.Log.Error("the mutable parameters of a volume are not in force", "volume", v.ID, "error", err)
 		}
 	}
 
-	if err := place.RemoveUnusedAttributes(ctx, s.existsOrCreating); err != nil {
-		s.config.Log.Error("cannot remove mutable parameters of volumes that are gone", "pool", place.Name(), "error", err)
+	if err := p.RemoveUnusedAttributes(ctx, s.existsOrCreating); err != nil {
+		s.config.Log.Error("cannot remove mutable parameters of volumes that are gone", "pool", p.Name(), "error", err)
 	}
 }

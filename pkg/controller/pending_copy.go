@@ -17,17 +17,19 @@ import (
 // pendingCopy is one copy that is about to be taken. The operation of its source is
 // held meanwhile, so that the source cannot be staged or attached.
 type pendingCopy struct {
+	// source is nil for the restore of a snapshot.
 	source *record.Volume
+	target pool.Object
 	copy   *pool.Copy
 	task   *progress.Task
-	// at is the moment of the cut.
+	// at is when the copy was taken.
 	at time.Time
 }
 
 // prepareCopy does what takes time and does not need the source to be still. It returns what is
 // needed to give it all back, too.
 func (s *Service) prepareCopy(
-	source *record.Volume, place *pool.Pool, target pool.Object, kind string, options pool.CopyOptions,
+	source *record.Volume, p *pool.Pool, target pool.Object, kind string, options pool.CopyOptions,
 ) (*pendingCopy, error) {
 	from, err := s.poolOf(source)
 	if err != nil {
@@ -44,14 +46,14 @@ func (s *Service) prepareCopy(
 	task := s.config.Progress.Start(kind, target.ID, source.CapacityBytes)
 	options.Progress = task.Set
 
-	made, err := place.NewCopy(from, source.Object(), target, options)
+	made, err := p.NewCopy(from, source.Object(), target, options)
 	if err != nil {
 		task.End(err)
 
 		return nil, err
 	}
 
-	return &pendingCopy{source: source, copy: made, task: task}, nil
+	return &pendingCopy{source: source, target: target, copy: made, task: task}, nil
 }
 
 // abort gives back what is not committed.
@@ -67,9 +69,13 @@ func (c *pendingCopy) abort(cause error) error {
 //   - An instant copy is point-in-time in any case. What is mounted on
 //     this node is frozen for it, so that its filesystem is consistent too; what
 //     is used on another node is as after a power failure.
+//
 //   - Any other copy needs its source to be still: not in use, or frozen on
 //     this node for as long as the copy takes. Else it is refused with
 //     FAILED_PRECONDITION.
+//
+//   - The members of a group are point-in-time together, in the order of the writes to them. What is
+//     used for writing must therefore be frozen on this node, until all are copied.
 //
 // With volume.ConsistencyNone nothing is frozen, and nothing refused.
 func (s *Service) volumesToFreeze(consistency volume.Consistency, cuts []*pendingCopy) ([]string, error) {
@@ -85,14 +91,16 @@ func (s *Service) volumesToFreeze(consistency volume.Consistency, cuts []*pendin
 			return nil, err
 		}
 
-		if !each.copy.PointInTime() {
+		grouped := len(cuts) > 1
+
+		if grouped || !each.copy.PointInTime() {
 			elsewhere := s.writtenElsewhere(each.source)
 
 			switch {
 			case elsewhere != "":
-				return nil, inconsistentCopyError(each.source, elsewhere)
+				return nil, inconsistentCopyError(each.source, elsewhere, grouped)
 			case here && !s.config.LocalNode.CanFreeze(each.source.ID):
-				return nil, inconsistentCopyError(each.source, "in use at "+user)
+				return nil, inconsistentCopyError(each.source, "in use at "+user, grouped)
 			}
 		}
 
@@ -104,7 +112,13 @@ func (s *Service) volumesToFreeze(consistency volume.Consistency, cuts []*pendin
 	return frozen, nil
 }
 
-func inconsistentCopyError(source *record.Volume, why string) error {
+func inconsistentCopyError(source *record.Volume, why string, grouped bool) error {
+	if grouped {
+		return rpc.Errorf(codes.FailedPrecondition,
+			"volume %s is %s and can't be frozen, so the group would not be point-in-time; stop using it, leave it out of the group, "+
+				"or set %s: %s in the class, if it need not be point-in-time", source.ID, why, volume.KeyConsistency, volume.ConsistencyNone)
+	}
+
 	return rpc.Errorf(codes.FailedPrecondition,
 		"volume %s is %s, its pool can't copy it in an instant, and it can't be frozen meanwhile; stop using it, use a pool that can reflink, "+
 			"or set %s: %s in the class, if it need not be point-in-time", source.ID, why, volume.KeyConsistency, volume.ConsistencyNone)

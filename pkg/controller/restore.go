@@ -32,8 +32,6 @@ func (s *Service) parseSource(given *csi.VolumeContentSource) (record.Source, er
 		return record.Source{}, nil
 	}
 
-	var id string
-
 	source := record.Source{SnapshotID: given.GetSnapshot().GetSnapshotId(), VolumeID: given.GetVolume().GetVolumeId()}
 
 	switch given.GetType().(type) {
@@ -42,26 +40,16 @@ func (s *Service) parseSource(given *csi.VolumeContentSource) (record.Source, er
 			return record.Source{}, rpc.Invalid(gated, "snapshot", capability.CreateDeleteSnapshot)
 		}
 
-		id = source.SnapshotID
+		return source, rpc.CheckID("volume_content_source: snapshot_id", source.SnapshotID)
 	case *csi.VolumeContentSource_Volume:
 		if !s.has(capability.CloneVolume) {
 			return record.Source{}, rpc.Invalid(gated, "volume", capability.CloneVolume)
 		}
 
-		id = source.VolumeID
+		return source, rpc.CheckID("volume_content_source: volume_id", source.VolumeID)
 	default:
 		return record.Source{}, rpc.Invalid("volume_content_source: name a snapshot or a volume")
 	}
-
-	if id == "" {
-		return record.Source{}, rpc.Invalid("volume_content_source: the id is missing")
-	}
-
-	if err := volume.CheckID(id); err != nil {
-		return record.Source{}, rpc.Invalid("volume_content_source: %w", err)
-	}
-
-	return source, nil
 }
 
 // restore creates the volume of a snapshot, which cannot be deleted meanwhile.
@@ -96,7 +84,7 @@ func (s *Service) restore(ctx context.Context, wanted createRequest) (*record.Vo
 			return nil, err
 		}
 
-		taken := &pendingCopy{copy: made, task: task}
+		taken := &pendingCopy{target: target, copy: made, task: task}
 		if err := made.CopyData(ctx); err != nil {
 			return nil, errors.Join(err, taken.abort(err))
 		}

@@ -1,10 +1,10 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -12,59 +12,53 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
-	"github.com/touchstone-csi/touchstone/pkg/capability"
 	"github.com/touchstone-csi/touchstone/pkg/controller/inflight"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/operation/progress"
+	"github.com/touchstone-csi/touchstone/pkg/plugin"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/pool/removal"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 )
 
-// Config configures the service.
-type Config struct {
-	// NodeID is the node on whose machine the pools are.
-	NodeID string
+// Settings are the part of Config that an administrator chooses.
+type Settings struct {
 	// Nodes are further node ids that volumes may be attached to.
 	Nodes []string
-	// Segments is the topology from which the pools can be reached; empty
-	// means from everywhere.
-	Segments record.Segments
-	// Shared says that the pools are on a filesystem that every node mounts.
-	Shared bool
-	// Admission decides what may be provisioned from the pools.
-	Admission *pool.Admission
-	// MaxVolumeBytes is the largest volume; 0 is no limit but the pool's.
-	MaxVolumeBytes int64
-	// MaxVolumesPerNode is the number of attachments of a node; 0 is no limit.
-	MaxVolumesPerNode int64
-	// Capabilities are those that the plugin advertises.
-	Capabilities capability.Set
-	// LocalNode is the node service of this process; nil means NoLocalNode.
-	LocalNode LocalNode
 	// CoalesceWindow is how long a change of a volume waits for others to be
 	// made together with it; 0 is not at all.
 	CoalesceWindow time.Duration
+	// CopyGrace is how long CreateSnapshot waits for a copy before it answers that the
+	// snapshot is not ready to use; 0 is DefaultCopyGrace.
+	CopyGrace time.Duration
+	// MetadataIdle is how long a client of SnapshotMetadata may leave a message
+	// unread; 0 is the default of package metadata.
+	MetadataIdle time.Duration
+}
+
+// DefaultCopyGrace is longer than most copies take, and much shorter than a CO's
+// timeout.
+const DefaultCopyGrace = time.Second
+
+// Config configures the service.
+type Config struct {
+	plugin.Common
+	Settings
+
+	// LocalNode is the node service of this process; nil means NoLocalNode.
+	LocalNode LocalNode
 	// DirectByClaim says whether a PersistentVolumeClaim asks for direct assignment
 	// of its volume; nil does not ask.
 	DirectByClaim func(ctx context.Context, namespace, name string) (bool, error)
-	// CopyGrace is how long CreateSnapshot waits for a copy that takes long,
-	// before it answers that the snapshot is not ready yet.
-	CopyGrace time.Duration
 	// Removals removes the volumes and snapshots that no CO sees any more.
 	Removals *removal.Queue
 	// Progress records the progress of copies; nil is none.
 	Progress *progress.Registry
-	// Health are the settings of the monitor, and Sources what it learns of events
-	// from.
-	Health  health.Settings
+	// Sources are the event sources of the monitor.
 	Sources []health.Source
-	// Storage is the monitor of the pools; nil is none.
-	Storage *health.Monitor
-	Log     *slog.Logger
 }
 
 // Service is the CSI Controller service (CSI v1.13, Controller Service RPC).
@@ -80,6 +74,7 @@ type Service struct {
 	pools         *pool.Set
 	ops           *operation.Group
 	usage         *record.Usage
+	segments      record.Segments
 	changes       *changes
 	interner      *record.Interner
 	snapshotIndex *record.SnapshotIndex
@@ -92,9 +87,9 @@ type Service struct {
 	creating *sync.Map
 }
 
-// New returns a service that keeps its records in store, which must not be
+// New returns a service that keeps its records in the store, which must not be
 // open yet.
-func New(config Config, store *state.Store, pools *pool.Set, ops *operation.Group) (*Service, error) {
+func New(config Config) (*Service, error) {
 	if config.Admission == nil {
 		return nil, fmt.Errorf("%w: there is no pool admission", errConfig)
 	}
@@ -103,18 +98,20 @@ func New(config Config, store *state.Store, pools *pool.Set, ops *operation.Grou
 		config.LocalNode = NoLocalNode{}
 	}
 
-	books, common, family := record.NewUsage(), &record.Interner{}, record.NewSnapshotIndex()
+	config.CopyGrace = cmp.Or(config.CopyGrace, DefaultCopyGrace)
+	store := config.Store
+	usage, common, snapshotIndex := record.NewUsage(), &record.Interner{}, record.NewSnapshotIndex()
 
 	s := &Service{
 		config: config,
 		volumes: state.Register(store, record.VolumesCollection,
-			state.WithIndex(record.NameIndex, record.VolumeName), state.WithObserver(books.ObserveVolume), state.WithPrepare(common.Intern)),
+			state.WithIndex(record.NameIndex, record.VolumeName), state.WithObserver(usage.ObserveVolume), state.WithPrepare(common.Intern)),
 		snapshots: state.Register(store, record.SnapshotsCollection,
-			state.WithIndex(record.NameIndex, (*record.Snapshot).IndexedName), state.WithObserver(books.ObserveSnapshot),
-			state.WithObserver(family.Observe), state.WithPrepare((*record.Snapshot).Intern)),
+			state.WithIndex(record.NameIndex, (*record.Snapshot).IndexedName), state.WithObserver(usage.ObserveSnapshot),
+			state.WithObserver(snapshotIndex.Observe), state.WithPrepare((*record.Snapshot).Intern)),
 		groups: state.Register(store, "groups", state.WithIndex(record.NameIndex, (*record.Group).IndexedName)),
-		store:  store, pools: pools, ops: ops, usage: books, interner: common, creating: &sync.Map{},
-		snapshotIndex: family, locks: inflight.NewLocks(), copies: inflight.NewCopies(), probeSlots: map[string]chan struct{}{},
+		store:  store, pools: config.Pools, ops: config.Operations, segments: record.NewSegments(config.Segments), usage: usage, interner: common, creating: &sync.Map{},
+		snapshotIndex: snapshotIndex, locks: inflight.NewLocks(), copies: inflight.NewCopies(), probeSlots: map[string]chan struct{}{},
 	}
 	s.changes, s.monitor = s.newChanges(), s.newMonitor()
 	config.Admission.Register(s)
@@ -134,35 +131,25 @@ func (s *Service) Recover(context.Context) error {
 	return nil
 }
 
-// Observe probes all volumes, so that the first answer about the health of one has
-// something to go by. It follows RecoverPool.
-func (s *Service) Observe(ctx context.Context) error {
-	if err := s.monitor.Relist(ctx); err != nil {
-		return fmt.Errorf("probe the volumes: %w", err)
-	}
-
-	return nil
-}
-
 // RecoverPool ends what was left half-done in a pool, after a crash or since the
 // pool has failed, before the pool is served. What the store does not know is left
 // alone unless it is empty.
-func (s *Service) RecoverPool(ctx context.Context, place *pool.Pool) error {
+func (s *Service) RecoverPool(ctx context.Context, p *pool.Pool) error {
 	// Calls do not get the pool yet, but everything here does.
 	recovering := *s
-	recovering.pools = pool.SetOf(place)
+	recovering.pools = pool.SetOf(p)
 
-	err := recovering.allocatePristineDurably(ctx, place.Name())
-	recovering.recoverMutable(ctx, place)
+	err := recovering.allocatePristineDurably(ctx, p.Name())
+	recovering.recoverMutable(ctx, p)
 
-	err = errors.Join(err, recovering.collectOrphans(ctx, place))
+	err = errors.Join(err, recovering.collectOrphans(ctx, p))
 	if err == nil {
 		// Last: copies go on in the background.
-		err = recovering.resumeCopies(ctx, place.Name())
+		err = recovering.resumeCopies(ctx, p.Name())
 	}
 
 	if err != nil {
-		return fmt.Errorf("recover pool %q: %w", place.Name(), err)
+		return fmt.Errorf("recover pool %q: %w", p.Name(), err)
 	}
 
 	return nil
@@ -171,27 +158,27 @@ func (s *Service) RecoverPool(ctx context.Context, place *pool.Pool) error {
 // collectOrphans removes empty objects without a record: a
 // crash between making an image and its record leaves such. One with data is
 // only reported, for an administrator to decide.
-func (s *Service) collectOrphans(ctx context.Context, place *pool.Pool) error {
-	err := place.List(ctx, func(entry pool.Entry) error {
+func (s *Service) collectOrphans(ctx context.Context, p *pool.Pool) error {
+	err := p.List(ctx, func(entry pool.Entry) error {
 		if s.existsOrCreating(entry.ID) {
 			return nil
 		}
 
-		removed, err := place.RemoveEmptyOrphan(entry)
+		removed, err := p.RemoveEmptyOrphan(entry)
 		if err != nil {
 			s.config.Log.Error("cannot remove an empty volume that is not in the state", "volume", entry.ID, "error", err)
 		} else if !removed {
 			s.config.Log.Warn("a volume that holds data or is in use is in the pool but not in the state; see `touchstone state verify --pool`",
-				"volume", entry.ID, "path", place.VolumePath(entry.ID, entry.Backing))
+				"volume", entry.ID, "path", p.VolumePath(entry.ID, entry.Backing))
 		}
 
 		return nil
 	})
 	if err == nil {
-		err = place.ListSnapshots(ctx, func(entry pool.Entry) error {
+		err = p.ListSnapshots(ctx, func(entry pool.Entry) error {
 			if _, known := s.snapshots.Get(entry.ID); !known {
 				s.config.Log.Warn("a snapshot is in the pool but not in the state; nothing but a person removes it",
-					"snapshot", entry.ID, "path", place.SnapshotPath(entry.ID, entry.Backing))
+					"snapshot", entry.ID, "path", p.SnapshotPath(entry.ID, entry.Backing))
 			}
 
 			return nil

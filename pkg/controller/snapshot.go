@@ -66,7 +66,7 @@ func (s *Service) CreateSnapshot(ctx context.Context, request *csi.CreateSnapsho
 			return nil, err
 		}
 
-		// A copy that failed meanwhile is tried again, and returns its error then.
+		// Of a copy that failed meanwhile the next turn returns the error.
 		if err := s.recordCopying(ctx, wanted.name); err != nil {
 			return nil, rpc.Status(err)
 		}
@@ -78,17 +78,13 @@ func (s *Service) parseSnapshot(request *csi.CreateSnapshotRequest) (*snapshotRe
 		return nil, err
 	}
 
-	if request.GetSourceVolumeId() == "" {
-		return nil, rpc.Invalid("source_volume_id is missing")
+	if err := rpc.CheckID("source_volume_id", request.GetSourceVolumeId()); err != nil {
+		return nil, err
 	}
 
-	if err := volume.CheckID(request.GetSourceVolumeId()); err != nil {
-		return nil, rpc.Invalid("source_volume_id: %w", err)
-	}
-
-	if request.GetAccessibilityRequirements() != nil && !s.has(capability.SnapshotConstraints) {
-		return nil, rpc.Invalid("accessibility_requirements must be empty, as the capability %s is not advertised",
-			capability.SnapshotConstraints)
+	advertised := s.hasTopology() && s.has(capability.SnapshotConstraints)
+	if err := record.CheckTopologyRequirement(request.GetAccessibilityRequirements(), advertised); err != nil {
+		return nil, err
 	}
 
 	consistency, err := volume.ParseSnapshotParameters(request.GetParameters())
@@ -164,10 +160,13 @@ func (s *Service) ensureSnapshot(ctx context.Context, wanted *snapshotRequest) (
 			return nil, err
 		case existing.Phase == record.PhaseReady:
 			return existing, nil
+		case existing.IsVisible():
+			return nil, rpc.Errorf(codes.Internal, "the copy of snapshot %s has failed, as the log says, and its source may have changed since; "+
+				"delete it and take another", id)
 		}
 	}
 
-	if err := s.config.Segments.CheckRequirement(wanted.topology); err != nil {
+	if err := s.segments.CheckRequirement(wanted.topology); err != nil {
 		return nil, err
 	}
 
@@ -184,16 +183,14 @@ func (s *Service) ensureSnapshot(ctx context.Context, wanted *snapshotRequest) (
 	fresh.Name = wanted.name
 
 	if exists {
-		// Its copy has failed after it was acknowledged.
 		fresh.ID, fresh.Phase = id, existing.Phase
 	}
 
-	made, err := s.takeSnapshot(ctx, fresh, source)
-	if err != nil {
+	if err := s.takeSnapshots(ctx, nil, []*record.Volume{source}, []*record.Snapshot{fresh}); err != nil {
 		return nil, fmt.Errorf("create snapshot %q of volume %s: %w", wanted.name, source.ID, err)
 	}
 
-	return made, nil
+	return fresh.InPhase(record.PhaseReady), nil
 }
 
 // checkSameSnapshot returns ALREADY_EXISTS unless found is what is wanted.
@@ -217,7 +214,7 @@ func (s *Service) checkSameSnapshot(found *record.Snapshot, wanted *snapshotRequ
 
 // newSnapshot describes a snapshot of the volume, without a name.
 func (s *Service) newSnapshot(ctx context.Context, source *record.Volume, consistency volume.Consistency) (*record.Snapshot, error) {
-	place, err := s.poolOf(source)
+	p, err := s.poolOf(source)
 	if err != nil {
 		return nil, err
 	}
@@ -227,7 +224,7 @@ func (s *Service) newSnapshot(ctx context.Context, source *record.Volume, consis
 		return nil, err
 	}
 
-	allocated, err := place.AllocatedBytes(ctx, source.ID, source.Parameters.Backing)
+	allocated, err := p.AllocatedBytes(ctx, source.ID, source.Parameters.Backing)
 	if lost := source.Pristine && errors.Is(err, pool.ErrMissing); err != nil && !lost {
 		return nil, err
 	}
@@ -239,73 +236,116 @@ func (s *Service) newSnapshot(ctx context.Context, source *record.Volume, consis
 	}, nil
 }
 
-// takeSnapshot makes the snapshot, or leaves nothing behind.
-func (s *Service) takeSnapshot(ctx context.Context, fresh *record.Snapshot, source *record.Volume) (*record.Snapshot, error) {
-	place, err := s.poolOf(source)
-	if err != nil {
-		return nil, err
+// takeSnapshots takes a snapshot of each source, or leaves nothing behind. group is nil unless
+// they are its members.
+func (s *Service) takeSnapshots(
+	ctx context.Context, group *record.Group, sources []*record.Volume, fresh []*record.Snapshot,
+) error {
+	// The records come first: after a crash they lead to what Commit has made.
+	if err := s.reserve(ctx, group, fresh...); err != nil {
+		return err
 	}
 
-	// The record comes first: after a crash it leads to what Commit has made.
-	if err := s.reserve(ctx, nil, fresh); err != nil {
-		return nil, err
+	var frozen []string
+
+	copies, err := s.prepareSnapshots(group, sources, fresh)
+	if err == nil {
+		frozen, err = s.volumesToFreeze(fresh[0].Consistency, copies)
 	}
 
-	taken, err := s.prepareCopy(source, place, fresh.Object(), "snapshot", pool.CopyOptions{})
-	if err != nil {
-		return nil, s.undoSnapshots(ctx, err, nil, fresh)
-	}
-
-	frozen, err := s.volumesToFreeze(fresh.Consistency, []*pendingCopy{taken})
-
-	if err == nil && len(frozen) == 0 && !taken.copy.PointInTime() {
-		stoppable, end := s.copies.Start(ctx, fresh.ID)
+	if err == nil && group == nil && len(frozen) == 0 && !copies[0].copy.PointInTime() {
+		stoppable, end := s.copies.Start(ctx, fresh[0].ID)
+		// Last: DeleteSnapshot waits until a stopped copy is undone.
 		defer end()
 
 		ctx = stoppable
 	}
 
 	if err == nil {
-		err = s.fillSnapshot(ctx, fresh, taken, frozen)
+		err = s.fillSnapshots(ctx, group, frozen, copies, fresh)
 	}
 
-	if err != nil {
-		return nil, s.undoSnapshots(ctx, errors.Join(err, taken.abort(err)), nil, fresh)
+	if err == nil {
+		s.release(copies...)
+
+		return nil
 	}
 
-	s.release(taken)
+	for _, each := range copies {
+		err = errors.Join(err, each.abort(err))
+	}
 
-	return fresh.InPhase(record.PhaseReady), nil
+	return s.undoSnapshots(ctx, err, group, fresh...)
 }
 
-// fillSnapshot cuts the copy and makes it be the snapshot.
-func (s *Service) fillSnapshot(ctx context.Context, fresh *record.Snapshot, taken *pendingCopy, frozen []string) error {
-	err := s.takeCopies(ctx, frozen, []*pendingCopy{taken})
+// prepareSnapshots prepares the copies, of which it also returns those before a failed one.
+func (s *Service) prepareSnapshots(
+	group *record.Group, sources []*record.Volume, fresh []*record.Snapshot,
+) ([]*pendingCopy, error) {
+	kind := "snapshot"
+	if group != nil {
+		kind = "group snapshot"
+	}
+
+	copies := make([]*pendingCopy, 0, len(fresh))
+
+	for i, source := range sources {
+		sourcePool, err := s.poolOf(source)
+		if err != nil {
+			return copies, err
+		}
+
+		prepared, err := s.prepareCopy(source, sourcePool, fresh[i].Object(), kind, pool.CopyOptions{})
+		if err != nil {
+			return copies, err
+		}
+
+		copies = append(copies, prepared)
+	}
+
+	return copies, nil
+}
+
+// fillSnapshots takes the copies and makes them the snapshots.
+func (s *Service) fillSnapshots(
+	ctx context.Context, group *record.Group, frozen []string, copies []*pendingCopy, fresh []*record.Snapshot,
+) error {
+	err := s.takeCopies(ctx, frozen, copies)
 	if err != nil {
 		if errors.Is(context.Cause(ctx), inflight.ErrStopped) {
-			return errGone(fresh)
+			return errGone(fresh[0])
 		}
 
 		return err
 	}
 
-	fresh.CreatedAt = taken.at
+	for i, each := range fresh {
+		each.CreatedAt = copies[i].at
 
-	if fresh.AllocatedBytes, err = taken.copy.Commit(ctx); err != nil {
-		return err
+		if each.AllocatedBytes, err = copies[i].copy.Commit(ctx); err != nil {
+			return err
+		}
 	}
 
-	return s.acceptSnapshots(ctx, nil, fresh)
+	if group != nil {
+		group.CreatedAt = copies[0].at
+		s.config.Log.Info("group snapshot taken", "group", group.ID, "members", len(fresh), "frozen", len(frozen),
+			"skew", skew(fresh))
+	}
+
+	return s.acceptSnapshots(ctx, group, fresh...)
 }
 
 func errGone(gone *record.Snapshot) error {
 	return rpc.Errorf(codes.Aborted, "snapshot %s: %w", gone.ID, inflight.ErrStopped)
 }
 
-// release ends a copy that has become what it was for.
-func (s *Service) release(done *pendingCopy) {
-	if err := done.abort(nil); err != nil {
-		s.config.Log.Warn("a finished copy could not be let go of", "volume", done.source.ID, "error", err)
+// release ends copies that are committed.
+func (s *Service) release(committed ...*pendingCopy) {
+	for _, each := range committed {
+		if err := each.abort(nil); err != nil {
+			s.config.Log.Warn("cannot release the resources of a finished copy", "object", each.target, "error", err)
+		}
 	}
 }
 
@@ -314,7 +354,7 @@ func (s *Service) release(done *pendingCopy) {
 // member of a group with INVALID_ARGUMENT.
 func (s *Service) DeleteSnapshot(ctx context.Context, request *csi.DeleteSnapshotRequest) (*csi.DeleteSnapshotResponse, error) {
 	id := request.GetSnapshotId()
-	if err := checkSnapshotID(id); err != nil {
+	if err := rpc.CheckID("snapshot_id", id); err != nil {
 		return nil, rpc.Status(err)
 	}
 
@@ -343,17 +383,4 @@ func (s *Service) deleteSnapshot(ctx context.Context, id string) error {
 	default:
 		return s.removeSnapshots(ctx, nil, found)
 	}
-}
-
-// checkSnapshotID is rpc.CheckVolumeID for the id of a snapshot.
-func checkSnapshotID(id string) error {
-	if id == "" {
-		return rpc.Invalid("snapshot_id is missing")
-	}
-
-	if err := volume.CheckID(id); err != nil {
-		return rpc.Invalid("snapshot_id: %w", err)
-	}
-
-	return nil
 }

@@ -4,13 +4,11 @@ import (
 	"context"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/touchstone-csi/touchstone/pkg/capability"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
-	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
 // listBatch is how many snapshots of one volume are read under the index's lock at
@@ -22,34 +20,16 @@ const listBatch = 256
 // returned; it stays valid when that snapshot is deleted. An unknown id is no
 // error here.
 func (s *Service) ListSnapshots(_ context.Context, request *csi.ListSnapshotsRequest) (*csi.ListSnapshotsResponse, error) {
-	if request.GetMaxEntries() < 0 {
-		return nil, rpc.Invalid("max_entries is %d; it must not be negative", request.GetMaxEntries())
+	listed, err := newPage[*csi.ListSnapshotsResponse_Entry]("ListSnapshots", request)
+	if err != nil {
+		return nil, err
 	}
-
-	token := request.GetStartingToken()
-	if token != "" && !volume.IsID(token) {
-		return nil, rpc.Errorf(codes.Aborted, "starting_token %q is none that ListSnapshots gave; list from the start", token)
-	}
-
-	response, size := &csi.ListSnapshotsResponse{}, 0
 
 	s.visitSnapshots(request, func(found *record.Snapshot) bool {
-		entry := &csi.ListSnapshotsResponse_Entry{Snapshot: s.describeSnapshot(found)}
-
-		full := request.GetMaxEntries() > 0 && len(response.GetEntries()) == int(request.GetMaxEntries())
-		if size += entrySize(entry); full || size > maxResponseBytes {
-			last := response.GetEntries()[len(response.GetEntries())-1]
-			response.NextToken = last.GetSnapshot().GetSnapshotId()
-
-			return false
-		}
-
-		response.Entries = append(response.GetEntries(), entry)
-
-		return true
+		return listed.add(found.ID, &csi.ListSnapshotsResponse_Entry{Snapshot: s.describeSnapshot(found)})
 	})
 
-	return response, nil
+	return &csi.ListSnapshotsResponse{Entries: listed.entries, NextToken: listed.nextToken}, nil
 }
 
 // visitSnapshots calls visit for those that the request asks for, in order,
@@ -89,7 +69,7 @@ func (s *Service) visitSnapshots(request *csi.ListSnapshotsRequest, visit func(*
 
 // GetSnapshot describes one snapshot (CSI v1.13, GetSnapshot).
 func (s *Service) GetSnapshot(_ context.Context, request *csi.GetSnapshotRequest) (*csi.GetSnapshotResponse, error) {
-	if err := checkSnapshotID(request.GetSnapshotId()); err != nil {
+	if err := rpc.CheckID("snapshot_id", request.GetSnapshotId()); err != nil {
 		return nil, rpc.Status(err)
 	}
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"google.golang.org/grpc/codes"
 
@@ -59,12 +60,12 @@ func (s *Service) checkReserve(tx *state.Tx, check pool.Check, group *record.Gro
 	}
 
 	for name, bytes := range needed {
-		place, err := s.Pool(name, "snapshot")
+		p, err := s.Pool(name, "snapshot")
 		if err != nil {
 			return err
 		}
 
-		if err := check(place, bytes, false); err != nil {
+		if err := check(p, bytes, false); err != nil {
 			return err
 		}
 	}
@@ -75,10 +76,6 @@ func (s *Service) checkReserve(tx *state.Tx, check pool.Check, group *record.Gro
 // acceptSnapshots makes all of them be there for the CO, or none. Errors:
 // ABORTED if one was deleted meanwhile.
 func (s *Service) acceptSnapshots(ctx context.Context, group *record.Group, done ...*record.Snapshot) error {
-	if group != nil {
-		group = group.InPhase(record.PhaseReady)
-	}
-
 	// What is made is acknowledged or undone, not left in between.
 	err := s.store.Update(context.WithoutCancel(ctx), func(tx *state.Tx) error {
 		ready := make([]*record.Snapshot, 0, len(done))
@@ -100,7 +97,7 @@ func (s *Service) acceptSnapshots(ctx context.Context, group *record.Group, done
 			ready = append(ready, each.InPhase(record.PhaseReady))
 		}
 
-		return s.putSnapshots(tx, group, ready)
+		return s.putSnapshots(tx, group.InPhase(record.PhaseReady), ready)
 	})
 	if err != nil {
 		return fmt.Errorf("record: %w", err)
@@ -109,9 +106,9 @@ func (s *Service) acceptSnapshots(ctx context.Context, group *record.Group, done
 	return nil
 }
 
+// putSnapshots stores copies of the records, since the caller goes on to change its own.
 func (s *Service) putSnapshots(tx *state.Tx, group *record.Group, snapshots []*record.Snapshot) error {
 	for _, each := range snapshots {
-		// A copy, since the caller goes on to change his.
 		if err := s.snapshots.In(tx).Put(each.ID, each.InPhase(each.Phase)); err != nil {
 			return err
 		}
@@ -121,26 +118,30 @@ func (s *Service) putSnapshots(tx *state.Tx, group *record.Group, snapshots []*r
 		return nil
 	}
 
-	return s.groups.In(tx).Put(group.ID, group)
+	return s.groups.In(tx).Put(group.ID, group.InPhase(group.Phase))
 }
 
 // undoSnapshots removes what a failed creation has left, and returns why it
-// failed. What a CO knows already stays as one that is not ready, to be tried
-// again or deleted.
+// failed. What a CO knows already stays as one that has failed; at the end of the driver as
+// one that the next start copies.
 func (s *Service) undoSnapshots(ctx context.Context, cause error, group *record.Group, failed ...*record.Snapshot) error {
 	failures := []error{cause}
 
 	var created, left []*record.Snapshot
 
 	for _, each := range failed {
-		place, err := s.Pool(each.Parameters.Pool, "snapshot "+each.ID)
+		p, err := s.Pool(each.Parameters.Pool, "snapshot "+each.ID)
 		if err == nil {
-			err = place.Discard(ctx, each.Object())
+			err = p.Discard(ctx, each.Object())
 		}
 
 		if err != nil {
 			left, failures = append(left, each), append(failures, err)
 		}
+	}
+
+	if !errors.Is(context.Cause(ctx), operation.ErrDraining) {
+		failures = append(failures, s.recordFailed(ctx, cause, failed))
 	}
 
 	err := s.store.UpdateLazily(func(tx *state.Tx) error {
@@ -163,22 +164,54 @@ func (s *Service) undoSnapshots(ctx context.Context, cause error, group *record.
 		s.config.Removals.Add(s.removalOfSnapshots(group, created))
 	}
 
-	return errors.Join(append(failures, lasting(err))...)
+	return errors.Join(append(failures, ignoreReadOnly(err))...)
+}
+
+// recordFailed records, before the source may change, that the copies of acknowledged snapshots
+// have failed.
+func (s *Service) recordFailed(ctx context.Context, cause error, failed []*record.Snapshot) error {
+	copying := func(each *record.Snapshot) bool {
+		current, ok := s.snapshots.Get(each.ID)
+
+		return ok && current.Phase == record.PhaseCopying
+	}
+	if !slices.ContainsFunc(failed, copying) {
+		return nil
+	}
+
+	return s.store.Update(context.WithoutCancel(ctx), func(tx *state.Tx) error {
+		records := s.snapshots.In(tx)
+
+		for _, each := range failed {
+			current, ok := records.Get(each.ID)
+			if !ok || current.Phase != record.PhaseCopying {
+				continue
+			}
+
+			s.config.Log.Error("the copy of an acknowledged snapshot has failed; delete it and take another",
+				"snapshot", each.ID, "volume", each.SourceVolumeID, "error", cause)
+
+			if err := records.Put(each.ID, current.InPhase(record.PhaseFailed)); err != nil {
+				return err
+			}
+		}
+
+		return nil
+	})
 }
 
 // markSnapshots frees the names of snapshots that are to be removed, and of the
 // group that they are all of.
-func (s *Service) markSnapshots(tx *state.Tx, group *record.Group, unfinished []*record.Snapshot) error {
-	if group != nil {
-		group = group.InPhase(record.PhaseDeleting)
+func (s *Service) markSnapshots(tx *state.Tx, group *record.Group, gone []*record.Snapshot) error {
+	deleting := make([]*record.Snapshot, 0, len(gone))
+
+	for _, each := range gone {
+		if current, ok := s.snapshots.In(tx).Get(each.ID); ok {
+			deleting = append(deleting, current.InPhase(record.PhaseDeleting))
+		}
 	}
 
-	doomed := make([]*record.Snapshot, 0, len(unfinished))
-	for _, each := range unfinished {
-		doomed = append(doomed, each.InPhase(record.PhaseDeleting))
-	}
-
-	return s.putSnapshots(tx, group, doomed)
+	return s.putSnapshots(tx, group.InPhase(record.PhaseDeleting), deleting)
 }
 
 func (s *Service) forgetSnapshots(tx *state.Tx, group *record.Group, gone []*record.Snapshot) error {
@@ -195,8 +228,9 @@ func (s *Service) forgetSnapshots(tx *state.Tx, group *record.Group, gone []*rec
 	return s.groups.In(tx).Delete(group.ID)
 }
 
-// lasting leaves out what ends with the next start.
-func lasting(err error) error {
+// ignoreReadOnly leaves out the error of a state that takes no changes: the next start
+// repeats the removal.
+func ignoreReadOnly(err error) error {
 	if err == nil || errors.Is(err, state.ErrReadOnly) {
 		return nil
 	}
@@ -221,29 +255,15 @@ func (s *Service) removeSnapshots(ctx context.Context, group *record.Group, gone
 		}
 	}
 
-	undoom, err := s.doomAll(gone)
+	unlock, err := s.lockSnapshots(gone)
 	if err != nil {
 		return err
 	}
-	defer undoom()
-
-	if group != nil {
-		group = group.InPhase(record.PhaseDeleting)
-	}
+	defer unlock()
 
 	// Once this is durable they are gone for every CO, whatever happens to their
 	// bytes before the next start.
-	err = s.store.Update(ctx, func(tx *state.Tx) error {
-		doomed := make([]*record.Snapshot, 0, len(gone))
-
-		for _, each := range gone {
-			if current, ok := s.snapshots.In(tx).Get(each.ID); ok {
-				doomed = append(doomed, current.InPhase(record.PhaseDeleting))
-			}
-		}
-
-		return s.putSnapshots(tx, group, doomed)
-	})
+	err = s.store.Update(ctx, func(tx *state.Tx) error { return s.markSnapshots(tx, group, gone) })
 	if err != nil {
 		return fmt.Errorf("record the deletion: %w", err)
 	}
@@ -257,12 +277,12 @@ func (s *Service) removeSnapshots(ctx context.Context, group *record.Group, gone
 	return s.config.Removals.Do(ctx, s.removalOfSnapshots(group, gone))
 }
 
-// doomAll keeps readers away from all of them, or from none if one is read.
-func (s *Service) doomAll(gone []*record.Snapshot) (undoom func(), err error) {
-	var undo []func()
+// lockSnapshots excludes readers from all of them, or from none if one is being read.
+func (s *Service) lockSnapshots(gone []*record.Snapshot) (unlock func(), err error) {
+	var unlocks []func()
 
-	undoom = func() {
-		for _, each := range undo {
+	unlock = func() {
+		for _, each := range unlocks {
 			each()
 		}
 	}
@@ -270,15 +290,15 @@ func (s *Service) doomAll(gone []*record.Snapshot) (undoom func(), err error) {
 	for _, each := range gone {
 		one, err := s.locks.TryLock(each.ID)
 		if err != nil {
-			undoom()
+			unlock()
 
 			return nil, err
 		}
 
-		undo = append(undo, one)
+		unlocks = append(unlocks, one)
 	}
 
-	return undoom, nil
+	return unlock, nil
 }
 
 // removalOfSnapshots is the task that gives the space of snapshots back that no CO
@@ -300,24 +320,24 @@ func (s *Service) removalOfSnapshots(group *record.Group, gone []*record.Snapsho
 
 func (s *Service) eraseSnapshots(ctx context.Context, group *record.Group, gone []*record.Snapshot) error {
 	for _, each := range gone {
-		place, err := s.Pool(each.Parameters.Pool, "snapshot "+each.ID)
+		p, err := s.Pool(each.Parameters.Pool, "snapshot "+each.ID)
 		if err != nil {
 			return err
 		}
 
-		if err := place.Remove(ctx, each.Object()); err != nil {
+		if err := p.Remove(ctx, each.Object()); err != nil {
 			return err
 		}
 	}
 
-	return lasting(s.store.UpdateLazily(func(tx *state.Tx) error { return s.forgetSnapshots(tx, group, gone) }))
+	return ignoreReadOnly(s.store.UpdateLazily(func(tx *state.Tx) error { return s.forgetSnapshots(tx, group, gone) }))
 }
 
 // LockSnapshot returns a snapshot that is ready, and prevents its deletion until
 // release is called. Errors: INVALID_ARGUMENT for an impossible id,
 // NOT_FOUND, ABORTED while it is being copied or deleted.
 func (s *Service) LockSnapshot(id string) (found *record.Snapshot, release func(), err error) {
-	if err := checkSnapshotID(id); err != nil {
+	if err := rpc.CheckID("snapshot_id", id); err != nil {
 		return nil, nil, err
 	}
 
@@ -362,7 +382,7 @@ func (s *Service) removeUnfinishedSnapshots() error {
 
 	s.snapshots.Ascend("", func(id string, each *record.Snapshot) bool {
 		switch {
-		case each.Phase == record.PhaseReady, each.Phase == record.PhaseCopying, members[id]:
+		case each.IsVisible(), members[id]:
 		default:
 			s.config.Log.Info("removing an unfinished snapshot", "snapshot", id, "phase", each.Phase)
 
@@ -377,41 +397,11 @@ func (s *Service) removeUnfinishedSnapshots() error {
 	}
 
 	marked := s.store.UpdateLazily(func(tx *state.Tx) error { return s.markSnapshots(tx, nil, gone) })
-	if err := lasting(marked); err != nil {
+	if err := ignoreReadOnly(marked); err != nil {
 		return fmt.Errorf("recover snapshots: %w", err)
 	}
 
 	return nil
-}
-
-// resumeCopies starts over, in the background, what is being copied in a pool.
-func (s *Service) resumeCopies(ctx context.Context, poolName string) error {
-	var copying []*record.Snapshot
-
-	s.snapshots.Ascend("", func(_ string, each *record.Snapshot) bool {
-		group, grouped := s.groups.Get(each.GroupID)
-		unfinished := grouped && group.Phase != record.PhaseReady
-
-		if each.Parameters.Pool == poolName && each.Phase == record.PhaseCopying && !unfinished && !s.busyWith(each) {
-			copying = append(copying, each)
-		}
-
-		return true
-	})
-
-	for _, each := range copying {
-		if err := s.copyAgain(ctx, each); err != nil {
-			return fmt.Errorf("recover snapshots: %w", err)
-		}
-	}
-
-	return nil
-}
-
-// busyWith says whether an operation is under way that ends by itself what it has
-// begun with the snapshot.
-func (s *Service) busyWith(snapshot *record.Snapshot) bool {
-	return s.ops.Busy("snapshot "+snapshot.ID) || s.ops.Busy("volume "+snapshot.SourceVolumeID)
 }
 
 // recoverGroups schedules the removal of groups that are not ready, and returns
@@ -441,7 +431,7 @@ func (s *Service) recoverGroups() (members map[string]bool, err error) {
 		return true
 	})
 
-	return members, lasting(s.store.UpdateLazily(func(tx *state.Tx) error {
+	return members, ignoreReadOnly(s.store.UpdateLazily(func(tx *state.Tx) error {
 		for group, gone := range unfinished {
 			if err := s.markSnapshots(tx, group, gone); err != nil {
 				return err
@@ -450,37 +440,4 @@ func (s *Service) recoverGroups() (members map[string]bool, err error) {
 
 		return nil
 	}))
-}
-
-// copyAgain starts the copying of an acknowledged snapshot over, and does not
-// wait for it. It is queued when copyAgain returns, before the first call that
-// could change the source.
-func (s *Service) copyAgain(ctx context.Context, lost *record.Snapshot) error {
-	call := rpc.VolumeCall(lost.SourceVolumeID, "snapshot "+lost.Name, "copy snapshot", nil)
-
-	return operation.Start(ctx, s.ops, call, func(ctx context.Context) {
-		if err := s.takeAgain(ctx, lost); err != nil {
-			s.config.Log.Error("an acknowledged snapshot is not copied; it is tried again when CreateSnapshot is called again",
-				"snapshot", lost.ID, "volume", lost.SourceVolumeID, "error", err)
-		}
-	})
-}
-
-func (s *Service) takeAgain(ctx context.Context, lost *record.Snapshot) error {
-	current, ok := s.snapshots.Get(lost.ID)
-	if !ok || current.Phase != record.PhaseCopying {
-		return nil
-	}
-
-	source, err := s.find(lost.SourceVolumeID)
-	if err != nil {
-		// Its copy can never be completed.
-		return errors.Join(err, s.removeSnapshots(ctx, nil, lost))
-	}
-
-	s.config.Log.Info("copying a snapshot again whose copy was interrupted", "snapshot", lost.ID, "volume", source.ID)
-
-	_, err = s.takeSnapshot(ctx, lost.InPhase(record.PhaseCopying), source)
-
-	return err
 }

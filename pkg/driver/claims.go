@@ -8,12 +8,12 @@ import (
 
 // openClaims returns the function by which the controller reads claims from the
 // Kubernetes API, or nil without --kubeconfig.
-func (r *components) openClaims(config *Config) (func(ctx context.Context, namespace, name string) (bool, error), error) {
+func (r *components) openClaims(config claim.Config) (func(ctx context.Context, namespace, name string) (bool, error), error) {
 	if config.Kubeconfig == "" {
 		return nil, nil //nolint:nilnil // that is what the controller takes for "off"
 	}
 
-	claims, err := claim.New(claim.Config{Kubeconfig: config.Kubeconfig, Timeout: config.ClaimTimeout})
+	claims, err := claim.New(config)
 	if err != nil {
 		return nil, err
 	}

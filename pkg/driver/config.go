@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -12,8 +13,13 @@ import (
 
 	"google.golang.org/grpc"
 
-	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
+	"github.com/touchstone-csi/touchstone/internal/kata"
+	"github.com/touchstone-csi/touchstone/internal/kubernetes/claim"
+	"github.com/touchstone-csi/touchstone/internal/kubernetes/registration"
 	"github.com/touchstone-csi/touchstone/pkg/capability"
+	"github.com/touchstone-csi/touchstone/pkg/controller"
+	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/node"
 )
 
 // Mode selects the services that a process serves.
@@ -52,10 +58,6 @@ const (
 	DefaultCheckPeriod = 24 * time.Hour
 )
 
-// DefaultCopyGrace is longer than most copies take, and much shorter than a CO's
-// timeout.
-const DefaultCopyGrace = time.Second
-
 // Config is all that a Driver needs to know. Sizes are bytes.
 type Config struct {
 	Mode Mode
@@ -65,8 +67,6 @@ type Config struct {
 	DriverName, Version, Commit string
 	// NodeID is the id of the machine that the process runs on.
 	NodeID string
-	// Nodes are further node ids that the controller accepts.
-	Nodes []string
 	// StateDir holds the store; two processes cannot share one.
 	StateDir string
 	// Pools maps a pool's name to its directory.
@@ -80,71 +80,33 @@ type Config struct {
 	Shared bool
 	// MaxVolumesPerNode and MaxVolumeBytes are limits; 0 is none.
 	MaxVolumesPerNode, MaxVolumeBytes int64
-	// EphemeralMkfsOptions lets inline ephemeral volumes have mkfs options.
-	EphemeralMkfsOptions bool
 	// Overcommit is the overcommit ratio of the pools.
 	Overcommit float64
 	// KubeletDir and AllowPaths are where requests' paths may lie.
 	KubeletDir string
 	AllowPaths []string
-	// KubeletRegistrationDir is the kubelet's directory of plugins, in which the
-	// driver registers itself; empty is not at all.
-	KubeletRegistrationDir string
-	// KubeletRegistrationEndpoint is Endpoint's path as the kubelet sees it; empty
-	// is the same.
-	KubeletRegistrationEndpoint string
-	// DirectVolumeRoot is the directory in which VM-based runtimes expect assignments;
-	// empty is kata.DefaultRoot.
-	DirectVolumeRoot string
-	// ShimRoots are where sandboxes have their shims' sockets; none is
-	// kata.DefaultShimRoots.
-	ShimRoots []string
-	// KataRuntime is the kata-runtime binary by which guests are queried instead of
-	// shims; empty is none.
-	KataRuntime string
-	// HostPathMap is FROM=TO for what the host has under other paths.
-	HostPathMap []string
 	// VolumeMountGroup lets the CO leave the group of volumes' files to the node.
 	VolumeMountGroup bool
-	// CgroupRoot is where cgroups are mounted; empty is /sys/fs/cgroup.
-	CgroupRoot string
-	// Kubeconfig gives the controller access to the Kubernetes API, whose claims may
-	// request direct assignment: a file, or claim.InCluster; empty is none.
-	Kubeconfig string
-	// ClaimTimeout bounds each question to that API; 0 is claim.DefaultTimeout.
-	ClaimTimeout time.Duration
-	// CoalesceWindow is how long a change of a volume waits for others to be
-	// made together with it; 0 is not at all.
-	CoalesceWindow time.Duration
-	// CopyGrace is how long CreateSnapshot waits for a copy before it answers that the
-	// snapshot is not ready to use; 0 is DefaultCopyGrace.
-	CopyGrace time.Duration
-	// MetadataIdle is how long a client of SnapshotMetadata may leave a message
-	// unread; 0 is the controller's default.
-	MetadataIdle time.Duration
-	// HealthPolling disables kernel events: only relists trigger probes.
-	HealthPolling bool
-	// HealthRelistPeriod is the time between relists, HealthEventedRelistPeriod that
-	// while all event sources are connected; 0 is the default of pkg/health.
-	HealthRelistPeriod, HealthEventedRelistPeriod time.Duration
-	// HealthProbeTimeout bounds the probe of one volume; 0 is the default.
-	HealthProbeTimeout time.Duration
-	// IOErrorHold is how long a volume's last I/O error is a condition of it; 0
-	// is probe.DefaultIOErrorHold.
-	IOErrorHold time.Duration
-	// CheckPeriod is the time between two checks of a filesystem; 0 is never.
-	CheckPeriod time.Duration
-	// FirstLoopDevice is the loop device number of slot 0; 0 is the default.
-	FirstLoopDevice int
+	// Disabled names capabilities that are neither advertised nor served.
+	Disabled []string
+
+	Controller controller.Settings
+	Node       node.Settings
+	Health     health.Settings
+	// Claims gives the controller access to the Kubernetes API, whose claims may request
+	// direct assignment; without a Kubeconfig it has none.
+	Claims claim.Config
+	// Registration registers the driver with the kubelet; an empty Directory is not at all,
+	// and an empty Endpoint is that of the driver.
+	Registration registration.Config
+
 	// HTTPEndpoint is host:port of /metrics, /healthz and /readyz; empty is off.
 	HTTPEndpoint string
 	// ReadyFile is created when the driver is ready and removed when it ends.
 	ReadyFile string
-	// DrainTimeout bounds the wait for running operations after the first signal; 0 is
+	// DrainTimeout bounds the time from the first signal to the end; 0 is
 	// DefaultDrainTimeout.
 	DrainTimeout time.Duration
-	// Disabled names capabilities that are neither advertised nor served.
-	Disabled []string
 	// Also registers further gRPC services behind the same interceptors; nil
 	// is none.
 	Also func(grpc.ServiceRegistrar)
@@ -155,33 +117,26 @@ type Config struct {
 }
 
 // driverName is the spec's rule for GetPluginInfoResponse.name.
-const driverName = `^[A-Za-z0-9]([A-Za-z0-9.-]{0,61}[A-Za-z0-9])?$`
+// It is that of a domain name, whose labels begin and end with a letter or a digit.
+const driverName = `^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$`
+
+// maxDriverName is the spec's limit for the name in bytes.
+const maxDriverName = 63
 
 func (c *Config) completeDefaults() {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 
-	if c.DrainTimeout == 0 {
-		c.DrainTimeout = DefaultDrainTimeout
-	}
-
-	if c.CopyGrace == 0 {
-		c.CopyGrace = DefaultCopyGrace
-	}
-
-	c.completeDirect()
+	c.Log = slog.New(callHandler{c.Log.Handler()})
+	c.DrainTimeout = cmp.Or(c.DrainTimeout, DefaultDrainTimeout)
 }
 
 func (c *Config) complete() error {
 	c.completeDefaults()
 
-	if c.CgroupRoot == "" {
-		c.CgroupRoot = cgroup.DefaultCgroupRoot
-	}
-
 	problems := []error{
-		c.checkNames(), c.checkPlaces(), c.checkPoolImage(), c.checkCapabilities(), c.checkDirect(), c.checkRegistration(),
+		c.checkNames(), c.checkPlaces(), c.checkPoolImage(), c.checkCapabilities(), c.checkTopology(), c.checkDirect(), c.completeRegistration(),
 	}
 
 	if !slices.Contains([]Mode{ModeAll, ModeController, ModeNode}, c.Mode) {
@@ -193,16 +148,16 @@ func (c *Config) complete() error {
 			ErrConfig, c.Overcommit))
 	}
 
-	if c.Kubeconfig != "" && !c.serves(ModeController) {
+	if c.Claims.Kubeconfig != "" && !c.serves(ModeController) {
 		problems = append(problems, fmt.Errorf("%w: kubeconfig is for the controller only, and mode %s has none: "+
 			"a node must not have credentials of the Kubernetes API; leave it out", ErrConfig, c.Mode))
 	}
 
-	if c.CoalesceWindow < 0 {
+	if c.Controller.CoalesceWindow < 0 {
 		problems = append(problems, fmt.Errorf("%w: coalesce-window cannot be negative; 0 turns it off", ErrConfig))
 	}
 
-	if min(c.HealthRelistPeriod, c.HealthEventedRelistPeriod, c.HealthProbeTimeout, c.IOErrorHold, c.CheckPeriod) < 0 {
+	if min(c.Health.RelistPeriod, c.Health.EventedRelistPeriod, c.Health.ProbeTimeout, c.Node.IOErrorHold, c.Node.CheckPeriod) < 0 {
 		problems = append(problems, fmt.Errorf("%w: health-relist-period, health-evented-relist-period, health-probe-timeout, "+
 			"io-error-hold and check-period cannot be negative", ErrConfig))
 	}
@@ -217,12 +172,12 @@ func (c *Config) complete() error {
 func (c *Config) checkNames() error {
 	var problems []error
 
-	if !regexp.MustCompile(driverName).MatchString(c.DriverName) {
+	if len(c.DriverName) > maxDriverName || !regexp.MustCompile(driverName).MatchString(c.DriverName) {
 		problems = append(problems, fmt.Errorf("%w: driver name %q is not a domain name of at most 63 characters",
 			ErrConfig, c.DriverName))
 	}
 
-	for _, id := range append([]string{c.NodeID}, c.Nodes...) {
+	for _, id := range append([]string{c.NodeID}, c.Controller.Nodes...) {
 		if id == "" || len(id) > maxNodeID {
 			problems = append(problems, fmt.Errorf("%w: node id %.40q has %d bytes, want 1 to %d", ErrConfig, id, len(id), maxNodeID))
 		}
@@ -267,6 +222,29 @@ func (c *Config) checkPlaces() error {
 	}
 
 	return checkAbsolute(places)
+}
+
+func (c *Config) checkDirect() error {
+	direct := c.Node.Direct
+	places := map[string]string{"direct-volume-root": cmp.Or(direct.Root, kata.DefaultRoot)}
+
+	if direct.Guest.KataRuntime != "" {
+		places["kata-runtime"] = direct.Guest.KataRuntime
+	}
+
+	for _, root := range direct.Guest.ShimRoots {
+		places["shim-root "+root] = root
+	}
+
+	if err := checkAbsolute(places); err != nil {
+		return err
+	}
+
+	if _, err := kata.ParseHostPaths(direct.HostPaths); err != nil {
+		return fmt.Errorf("%w: host-path-map: %w", ErrConfig, err)
+	}
+
+	return nil
 }
 
 func checkAbsolute(places map[string]string) error {

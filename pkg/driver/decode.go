@@ -1,11 +1,9 @@
 package driver
 
 import (
-	"context"
-	"log/slog"
+	"sync"
 	"unicode/utf8"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
 	protocodec "google.golang.org/grpc/encoding/proto"
@@ -16,84 +14,45 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// A request that cannot be decoded, mostly because a string in it is not UTF-8, is
-// INVALID_ARGUMENT. grpc-go answers INTERNAL before any interceptor runs. So the codec
-// stores the failure in the envelope that the registrar has put around the message.
+// codec decodes requests. One that cannot be decoded, mostly because a string in it is not
+// UTF-8, is INVALID_ARGUMENT; grpc-go answers INTERNAL before any interceptor runs. So the codec
+// keeps the problem for checkDecoded, which the interceptors call.
+type codec struct {
+	encoding.CodecV2
 
-// envelope is what a request is decoded into.
-type envelope struct {
-	message any
-	problem string
+	// problems are by request.
+	problems sync.Map
 }
 
-type codec struct{ encoding.CodecV2 }
-
-func newCodec() codec { return codec{encoding.GetCodecV2(protocodec.Name)} }
+func newCodec() *codec { return &codec{CodecV2: encoding.GetCodecV2(protocodec.Name)} }
 
 // Unmarshal implements encoding.CodecV2.
-func (c codec) Unmarshal(data mem.BufferSlice, into any) error {
-	e, ok := into.(*envelope)
-	if !ok {
-		return c.CodecV2.Unmarshal(data, into)
+func (c *codec) Unmarshal(data mem.BufferSlice, into any) error {
+	err := c.CodecV2.Unmarshal(data, into)
+	if err == nil {
+		return nil
 	}
 
-	if err := c.CodecV2.Unmarshal(data, e.message); err != nil {
-		e.problem = err.Error()
+	problem := err.Error()
 
-		if message, ok := e.message.(proto.Message); ok {
-			if field := notUTF8(message.ProtoReflect().Descriptor(), data.Materialize()); field != "" {
-				e.problem = field + " is not valid UTF-8"
-			}
+	if message, ok := into.(proto.Message); ok {
+		if field := notUTF8(message.ProtoReflect().Descriptor(), data.Materialize()); field != "" {
+			problem = field + " is not valid UTF-8"
 		}
 	}
 
-	return nil
-}
-
-// decode receives into a message, and gives what cannot be read its code.
-func decode(receive func(any) error, into any) error {
-	e := &envelope{message: into}
-	if err := receive(e); err != nil {
-		return err
-	}
-
-	if e.problem != "" {
-		return status.Error(codes.InvalidArgument, "the request cannot be read: "+e.problem)
-	}
+	c.problems.Store(into, problem)
 
 	return nil
 }
 
-// registrar registers services so that their requests are decoded by decode.
-type registrar struct {
-	grpc.ServiceRegistrar
-
-	log *slog.Logger
-}
-
-// RegisterService implements grpc.ServiceRegistrar.
-func (r registrar) RegisterService(description *grpc.ServiceDesc, service any) {
-	own := *description
-	own.Methods = make([]grpc.MethodDesc, len(description.Methods))
-
-	for i, method := range description.Methods {
-		own.Methods[i] = grpc.MethodDesc{MethodName: method.MethodName, Handler: r.wrap(description.ServiceName, method)}
+// checkDecoded returns an INVALID_ARGUMENT status for a request that could not be decoded.
+func (c *codec) checkDecoded(request any) error {
+	if problem, failed := c.problems.LoadAndDelete(request); failed {
+		return status.Errorf(codes.InvalidArgument, "the request cannot be read: %s", problem)
 	}
 
-	r.ServiceRegistrar.RegisterService(&own, service)
-}
-
-func (r registrar) wrap(service string, method grpc.MethodDesc) grpc.MethodHandler {
-	return func(srv any, ctx context.Context, receive func(any) error, next grpc.UnaryServerInterceptor) (any, error) {
-		return method.Handler(srv, ctx, func(into any) error {
-			err := decode(receive, into)
-			if err != nil {
-				r.log.InfoContext(ctx, "unreadable request", "method", "/"+service+"/"+method.MethodName, "error", err)
-			}
-
-			return err
-		}, next)
-	}
+	return nil
 }
 
 // notUTF8 returns the path of the first string in an encoded message that is

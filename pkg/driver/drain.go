@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,9 +21,17 @@ var ErrDrain = errors.New("ended before all operations were done")
 // ErrSignal is the cause of the context that UntilSignal returns.
 var ErrSignal = errors.New("signal")
 
-// UntilSignal returns a context that ends with the first signal. The second signal
-// calls exit with 1. Call stop when signals no longer matter.
-func UntilSignal(parent context.Context, signals <-chan os.Signal, exit func(code int)) (ctx context.Context, stop func()) {
+// closeTime is the part of the drain timeout that is kept for closing the state and the
+// pools; at most a fifth of it.
+const closeTime = 2 * time.Second
+
+// UntilSignal returns a context that ends with the first signal. It calls exit with 1 at
+// the second signal, and when limit, the drain timeout, has passed since the first one:
+// whatever still hangs then, mostly in the kernel, does not return in time. Call stop when
+// signals no longer matter.
+func UntilSignal(
+	parent context.Context, signals <-chan os.Signal, limit time.Duration, exit func(code int),
+) (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	done := make(chan struct{})
 	over := make(chan struct{})
@@ -30,18 +39,25 @@ func UntilSignal(parent context.Context, signals <-chan os.Signal, exit func(cod
 	go func() {
 		defer close(over)
 
-		for count := 0; ; count++ {
+		var late <-chan time.Time // nil before the first signal
+
+		for {
 			select {
 			case <-done:
 				return
 			case received := <-signals:
-				if count > 0 {
+				if late != nil {
 					exit(1)
 
 					return
 				}
 
+				late = time.After(cmp.Or(limit, DefaultDrainTimeout))
 				cancel(fmt.Errorf("%w: %s", ErrSignal, received))
+			case <-late:
+				exit(1)
+
+				return
 			}
 		}
 	}()
@@ -59,7 +75,9 @@ var errBackground = errors.New("probes or checks that were canceled have not end
 // removes the socket, waits for background work, which was cancelled, and for running
 // operations, and then for their responses.
 func (d *Driver) drain(ctx context.Context, server *grpc.Server, web *http.Server, background func()) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.config.DrainTimeout)
+	limit := d.config.DrainTimeout - min(closeTime, d.config.DrainTimeout/5)
+
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
 
 	d.gate.shut()
@@ -71,13 +89,18 @@ func (d *Driver) drain(ctx context.Context, server *grpc.Server, web *http.Serve
 		server.GracefulStop() // closes the listener, which removes the socket, first of all
 	}()
 
-	started := time.Now()
-	err := operation.AwaitEnd(ctx, background)
-	if err != nil {
-		err = errBackground
-	}
+	started, ended := time.Now(), make(chan error, 1)
 
-	err = errors.Join(err, d.components.drain(ctx), d.ops.Drain(ctx))
+	// A check that hangs must not keep a coalescing window open until the limit.
+	go func() {
+		err := operation.AwaitEnd(ctx, background)
+		if err != nil {
+			err = errBackground
+		}
+		ended <- err
+	}()
+
+	err := errors.Join(d.components.drain(ctx), d.ops.Drain(ctx), <-ended)
 
 	select {
 	case <-answered:
@@ -95,7 +118,7 @@ func (d *Driver) drain(ctx context.Context, server *grpc.Server, web *http.Serve
 	d.log.InfoContext(ctx, "drained", "took", time.Since(started), "stillRunning", d.ops.Len())
 
 	if err != nil {
-		return fmt.Errorf("%w within %s: %w", ErrDrain, d.config.DrainTimeout, err)
+		return fmt.Errorf("%w within %s: %w", ErrDrain, limit, err)
 	}
 
 	return nil

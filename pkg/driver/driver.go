@@ -48,8 +48,6 @@ func New(ctx context.Context, config Config) (*Driver, error) {
 		return nil, err
 	}
 
-	config.Log = slog.New(callHandler{config.Log.Handler()})
-
 	calls, registry := newMetrics(config.DriverName)
 	d := &Driver{config: config, log: config.Log, ops: operation.NewGroup(), gate: newGate(), metrics: calls}
 
@@ -60,10 +58,12 @@ func New(ctx context.Context, config Config) (*Driver, error) {
 
 	d.components = built
 	d.components.reports.Report = d.report
+	// A failed pool is a condition of its volumes, no reason for Probe to fail: the others are
+	// served.
 	d.identity = identity.New(identity.Config{
 		Name: config.DriverName, Version: config.Version, Manifest: manifest(&config),
-		Controller: config.serves(ModeController), Topology: len(config.segments()) > 0,
-		Capabilities: config.capabilities, Ready: d.gate.ready, Check: built.check, Log: d.log,
+		Topology:     len(config.segments()) > 0,
+		Capabilities: config.capabilities, Ready: d.gate.ready.Done(), Check: built.Store.Err, Log: d.log,
 	})
 
 	return d, nil
@@ -146,7 +146,7 @@ func (d *Driver) start(ctx context.Context, path string) error {
 
 	d.gate.open()
 
-	if err := d.components.announceToKubelet(ctx, &d.config); err != nil {
+	if err := d.components.announceToKubelet(ctx, d.config.Registration); err != nil {
 		return err
 	}
 
@@ -200,9 +200,9 @@ func unannounce(readyFile string) error {
 }
 
 func (d *Driver) newServer() *grpc.Server {
-	g := &guard{log: d.log, metrics: d.metrics, gate: d.gate, limits: &limits{}, capabilities: d.config.capabilities}
-	server := grpc.NewServer(append(g.options(), grpc.ForceServerCodecV2(newCodec()))...)
-	d.register(registrar{server, d.log})
+	g := &guard{log: d.log, metrics: d.metrics, gate: d.gate, codec: newCodec(), capabilities: d.config.capabilities}
+	server := grpc.NewServer(g.options()...)
+	d.register(server)
 
 	return server
 }

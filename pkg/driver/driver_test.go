@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -423,12 +424,33 @@ func TestDrainGivesUpAfterItsTimeout(t *testing.T) {
 	require.NoFileExists(t, r.socket())
 }
 
+func TestDrainAwaitsWhatFollowsTheOpeningOfAPool(t *testing.T) {
+	t.Parallel()
+
+	r := start(t, nil)
+	entered, release := make(chan struct{}), make(chan struct{})
+
+	var done atomic.Bool
+
+	r.ReopenPool("default", func(context.Context, string) {
+		close(entered)
+		<-release
+		done.Store(true)
+	})
+	await.Receive(t, entered, "the pool to be served again")
+	r.stop()
+	require.Never(t, func() bool { return len(r.done) > 0 }, 100*time.Millisecond, time.Millisecond)
+	close(release)
+	require.NoError(t, r.wait(t))
+	require.True(t, done.Load())
+}
+
 func TestUntilSignalEndsWithTheFirstAndExitsWithTheSecond(t *testing.T) {
 	t.Parallel()
 
 	signals, exited := make(chan os.Signal), make(chan int, 1)
 
-	ctx, stop := driver.UntilSignal(t.Context(), signals, func(code int) { exited <- code })
+	ctx, stop := driver.UntilSignal(t.Context(), signals, time.Hour, func(code int) { exited <- code })
 	defer stop()
 
 	require.NoError(t, ctx.Err())
@@ -440,6 +462,18 @@ func TestUntilSignalEndsWithTheFirstAndExitsWithTheSecond(t *testing.T) {
 	await.Send(t, signals, os.Interrupt, "the signal to be taken")
 
 	require.Equal(t, 1, await.Receive(t, exited, "the exit at the second signal"))
+}
+
+func TestUntilSignalExitsAfterTheLimit(t *testing.T) {
+	t.Parallel()
+
+	signals, exited := make(chan os.Signal), make(chan int, 1)
+
+	_, stop := driver.UntilSignal(t.Context(), signals, time.Millisecond, func(code int) { exited <- code })
+	defer stop()
+
+	await.Send(t, signals, os.Interrupt, "the signal to be taken")
+	require.Equal(t, 1, await.Receive(t, exited, "the exit when the limit has passed"))
 }
 
 func get(t *testing.T, url string) (int, string) {

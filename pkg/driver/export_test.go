@@ -8,10 +8,24 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/touchstone-csi/touchstone/pkg/operation"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
 )
 
 // Operations lets a test start what a drain has to wait for.
 func (d *Driver) Operations() *operation.Group { return d.ops }
+
+// ReopenPool has the pool fail. When it is served again, served is called.
+func (d *Driver) ReopenPool(name string, served func(ctx context.Context, pool string)) {
+	o := d.components.opener
+	o.members[name].turn <- struct{}{}
+
+	defer func() { <-o.members[name].turn }()
+
+	o.services = append(slices.Clip(o.services), service{
+		recoverPool: func(context.Context, *pool.Pool) error { return nil }, served: served,
+	})
+	o.fail(name, errStarting)
+}
 
 // Services names the gRPC services that the driver registers, in order.
 func (d *Driver) Services() []string { return slices.Sorted(maps.Keys(d.newServer().GetServiceInfo())) }
@@ -27,10 +41,7 @@ func ShutGate() func(ctx context.Context, method string) error {
 
 // CheckLimits lets a test go through every message type without a service for
 // each.
-func CheckLimits(message proto.Message) error { return (&limits{}).check(message) }
-
-// NewLimits returns a check that remembers the types it has seen.
-func NewLimits() func(proto.Message) error { return (&limits{}).check }
+func CheckLimits(message proto.Message) error { return checkLimits(message) }
 
 // ReportBeforeReady is what the page's data are before the driver is ready.
 func ReportBeforeReady() error {

@@ -3,7 +3,6 @@ package driver
 import (
 	"context"
 	"strings"
-	"sync"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -12,60 +11,40 @@ import (
 // gate makes calls wait until the driver is ready, and refuses them once it drains.
 // Identity calls pass while the driver starts: by Probe a CO sees that it is starting.
 type gate struct {
-	ready, draining  chan struct{}
-	opens, shutsDown sync.Once
+	// ready and draining end when the driver is ready and when it drains.
+	ready, draining context.Context //nolint:containedctx // they are states, not calls
+	open, shut      context.CancelFunc
 }
 
 func newGate() *gate {
-	return &gate{ready: make(chan struct{}), draining: make(chan struct{})}
+	g := &gate{}
+	g.ready, g.open = context.WithCancel(context.Background())
+	g.draining, g.shut = context.WithCancel(context.Background())
+
+	return g
 }
-
-func (g *gate) open() { g.opens.Do(func() { close(g.ready) }) }
-
-func (g *gate) shut() { g.shutsDown.Do(func() { close(g.draining) }) }
 
 // opened reports whether the driver is or was ready.
-func (g *gate) opened() bool {
-	select {
-	case <-g.ready:
-		return true
-	default:
-		return false
-	}
-}
+func (g *gate) opened() bool { return g.ready.Err() != nil }
 
 // shutting reports whether calls are refused.
-func (g *gate) shutting() bool {
-	select {
-	case <-g.draining:
-		return true
-	default:
-		return false
-	}
-}
+func (g *gate) shutting() bool { return g.draining.Err() != nil }
 
 // pass returns when the call may go on. It waits instead of refusing: a start
 // takes a second or so at worst, the back-off after an error longer.
 func (g *gate) pass(ctx context.Context, method string) error {
-	// Tested first and separately: select chooses any of several closed channels.
 	if g.shutting() {
 		return g.refusal()
 	}
 
-	select {
-	case <-g.ready:
-		return nil
-	default:
-	}
-
-	if strings.HasPrefix(method, "/csi.v1.Identity/") {
+	if g.opened() || strings.HasPrefix(method, "/csi.v1.Identity/") {
 		return nil
 	}
 
 	select {
-	case <-g.draining:
+	case <-g.draining.Done():
 		return g.refusal()
-	case <-g.ready:
+	case <-g.ready.Done():
 		return nil
 	case <-ctx.Done():
 		return status.FromContextError(ctx.Err()).Err()

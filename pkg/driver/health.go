@@ -5,8 +5,6 @@ import (
 	"encoding/hex"
 	"os"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/health/events"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
@@ -19,14 +17,6 @@ const (
 	instanceBytes = 6
 )
 
-// healthSettings are what all monitors of the process share.
-func (c *Config) healthSettings(registry prometheus.Registerer) health.Settings {
-	return health.Settings{
-		PollingOnly: c.HealthPolling, RelistPeriod: c.HealthRelistPeriod, EventedRelistPeriod: c.HealthEventedRelistPeriod,
-		ProbeTimeout: c.HealthProbeTimeout, Metrics: health.NewMetrics(registry), History: health.NewHistory(historySize),
-	}
-}
-
 // instance names what the driver has in the kernel: the same at each start, and
 // another one for each driver of the machine.
 func (c *Config) instance() string {
@@ -37,17 +27,17 @@ func (c *Config) instance() string {
 
 // controllerSources returns the event sources of volumes in the pools.
 func (r *components) controllerSources() []health.Source {
-	if r.health.PollingOnly {
+	if r.Health.PollingOnly {
 		return nil
 	}
 
-	return []health.Source{events.NewFilesOf(func() []string { return volumeDirectories(r.pools) }, r.pools.Changed)}
+	return []health.Source{events.NewFilesOf(func() []string { return volumeDirectories(r.Pools) }, r.Pools.Changed)}
 }
 
 // nodeSources returns the event sources of volumes in use; marks, one of them, is that
 // of filesystems that are marked, nil without events.
 func (r *components) nodeSources(config *Config, ephemeral *pool.Set) (sources []health.Source, marks *events.FilesystemErrors) {
-	if r.health.PollingOnly {
+	if r.Health.PollingOnly {
 		return nil, nil
 	}
 
@@ -55,7 +45,7 @@ func (r *components) nodeSources(config *Config, ephemeral *pool.Set) (sources [
 
 	return []health.Source{
 		events.NewBlockErrors(config.instance()), marks, events.NewMounts(), events.NewDevices(),
-		events.NewFilesOf(func() []string { return append(volumeDirectories(r.pools), volumeDirectories(ephemeral)...) }, r.pools.Changed),
+		events.NewFilesOf(func() []string { return append(volumeDirectories(r.Pools), volumeDirectories(ephemeral)...) }, r.Pools.Changed),
 	}, marks
 }
 
@@ -71,8 +61,8 @@ func markWith(marks *events.FilesystemErrors) func(*os.File) error {
 func volumeDirectories(pools *pool.Set) []string {
 	var paths []string
 
-	for _, place := range pools.Served() {
-		paths = append(paths, place.VolumeDirectories()...)
+	for _, p := range pools.Served() {
+		paths = append(paths, p.VolumeDirectories()...)
 	}
 
 	return paths

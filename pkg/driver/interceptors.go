@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"runtime/debug"
@@ -13,7 +14,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/touchstone-csi/touchstone/pkg/capability"
 )
@@ -25,7 +25,7 @@ type guard struct {
 	log     *slog.Logger
 	metrics metrics.CSIMetricsManager
 	gate    *gate
-	limits  *limits
+	codec   *codec
 	calls   atomic.Uint64
 	// capabilities are the advertised ones; other RPCs are refused.
 	capabilities capability.Set
@@ -35,6 +35,7 @@ func (g *guard) options() []grpc.ServerOption {
 	recovered := recovery.WithRecoveryHandlerContext(g.recovered)
 
 	return []grpc.ServerOption{
+		grpc.ForceServerCodecV2(g.codec),
 		grpc.ChainUnaryInterceptor(g.observe, recovery.UnaryServerInterceptor(recovered), g.admit),
 		grpc.ChainStreamInterceptor(g.observeStream, recovery.StreamServerInterceptor(recovered), g.admitStream),
 	}
@@ -69,15 +70,9 @@ func (g *guard) observeStream(service any, stream grpc.ServerStream, info *grpc.
 }
 
 func (g *guard) admit(ctx context.Context, request any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-	if err := g.serves(info.FullMethod); err != nil {
-		return nil, err
-	}
-
 	// Before the gate: an invalid request need not wait.
-	if message, ok := request.(proto.Message); ok {
-		if err := g.limits.check(message); err != nil {
-			return nil, err
-		}
+	if err := cmp.Or(g.codec.checkDecoded(request), g.serves(info.FullMethod), checkLimits(request)); err != nil {
+		return nil, err
 	}
 
 	if err := g.gate.pass(ctx, info.FullMethod); err != nil {
@@ -140,6 +135,9 @@ func (g *guard) logCall(ctx context.Context, method string, done exchange, took 
 
 	if done.err != nil {
 		attrs = append(attrs, slog.String("error", status.Convert(done.err).Message()))
+		if rows := specRows(method, status.Code(done.err)); rows != "" {
+			attrs = append(attrs, slog.String("spec", rows))
+		}
 	} else {
 		attrs = append(attrs, madeBy(done.response)...)
 
@@ -149,6 +147,14 @@ func (g *guard) logCall(ctx context.Context, method string, done exchange, took 
 	}
 
 	g.log.LogAttrs(ctx, level, "call", attrs...)
+}
+
+// specRows returns the ids of the rows of docs/spec.md for the code of a call that failed, separated
+// by spaces: those of the RPC, or else those of all RPCs.
+func specRows(method string, code codes.Code) string {
+	rpc := method[strings.LastIndexByte(method, '/')+1:]
+
+	return cmp.Or(errorRows[rpc][code], errorRows[""][code])
 }
 
 // levelOf returns the log level of a call's end: error for failures of the driver,
@@ -189,7 +195,7 @@ func (s *guardedStream) Context() context.Context { return s.ctx }
 
 // RecvMsg implements grpc.ServerStream.
 func (s *guardedStream) RecvMsg(into any) error {
-	if err := decode(s.ServerStream.RecvMsg, into); err != nil {
+	if err := s.ServerStream.RecvMsg(into); err != nil {
 		return err
 	}
 
@@ -201,9 +207,5 @@ func (s *guardedStream) RecvMsg(into any) error {
 		s.guard.log.Log(s.ctx, LevelMessages, "call begins", "message", stripped{into})
 	}
 
-	if message, ok := into.(proto.Message); ok {
-		return s.guard.limits.check(message)
-	}
-
-	return nil
+	return cmp.Or(s.guard.codec.checkDecoded(into), checkLimits(into))
 }

@@ -226,7 +226,7 @@ func TestTextThatIsNotUTF8IsTheCallersFault(t *testing.T) {
 		require.ErrorContains(t, err, test.want, name)
 	}
 
-	require.Contains(t, r.log.String(), "unreadable request")
+	require.Contains(t, r.log.String(), "volume_id is not valid UTF-8")
 }
 
 func TestSecretsAndMountFlagsNeverReachTheLog(t *testing.T) {
@@ -432,12 +432,10 @@ func BenchmarkLimits(b *testing.B) {
 		},
 	}
 
-	check := driver.NewLimits()
-
 	b.ReportAllocs()
 
 	for b.Loop() {
-		if err := check(request); err != nil {
+		if err := driver.CheckLimits(request); err != nil {
 			b.Fatal(err)
 		}
 	}

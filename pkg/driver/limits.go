@@ -3,7 +3,6 @@ package driver
 import (
 	"fmt"
 	"strings"
-	"sync"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -23,111 +22,62 @@ const (
 	maxPath = 4096
 )
 
-// limits refuses requests with fields larger than the spec allows, or with a NUL. The
-// fields of a message type are determined once; a check then reads only those that
-// are set: 2 µs for a NodePublishVolume request.
-type limits struct {
-	shapes sync.Map // protoreflect.MessageDescriptor → *shape
-}
+// checkLimits refuses requests with fields larger than the spec allows, or with a NUL. It returns
+// an INVALID_ARGUMENT status that names the field and its limit. Values are never repeated: they
+// are too long, or may be secret.
+func checkLimits(request any) error {
+	message, ok := request.(proto.Message)
+	if !ok {
+		return nil
+	}
 
-type shape struct{ rules []rule }
-
-// rule is what holds for one field.
-type rule struct {
-	field protoreflect.FieldDescriptor
-	kind  kind
-	bytes int
-	// binary lets a NUL pass: a secret is the CO's, byte for byte.
-	binary bool
-	nested *shape
-}
-
-type kind int
-
-const (
-	oneString kind = iota
-	eachString
-	stringsTogether
-	stringMap
-	oneMessage
-	eachMessage
-)
-
-// check returns an INVALID_ARGUMENT status that names the field and its limit.
-// Values are never repeated: they are too long, or may be secret.
-func (l *limits) check(message proto.Message) error {
-	reflected := message.ProtoReflect()
-	if found := l.shape(reflected.Descriptor()).check(reflected); found != nil {
-		return status.Error(codes.InvalidArgument, found.text())
+	if problem := checkMessage("", message.ProtoReflect()); problem != "" {
+		return status.Error(codes.InvalidArgument, problem)
 	}
 
 	return nil
 }
 
-func (l *limits) shape(descriptor protoreflect.MessageDescriptor) *shape {
-	if known, ok := l.shapes.Load(descriptor); ok {
-		if s, ok := known.(*shape); ok {
-			return s
-		}
-	}
+// checkMessage returns what is wrong with the first such field, or "". The prefix is the path of
+// the message, with a dot at its end.
+func checkMessage(prefix string, message protoreflect.Message) string {
+	fields := message.Descriptor().Fields()
 
-	made := shapeOf(descriptor, map[protoreflect.FullName]*shape{})
-	l.shapes.Store(descriptor, made)
-
-	return made
-}
-
-func shapeOf(descriptor protoreflect.MessageDescriptor, known map[protoreflect.FullName]*shape) *shape {
-	if made, ok := known[descriptor.FullName()]; ok {
-		return made
-	}
-
-	made := &shape{}
-	known[descriptor.FullName()] = made // before its fields: a message may contain itself
-
-	fields := descriptor.Fields()
 	for i := range fields.Len() {
-		if r, ok := ruleOf(fields.Get(i), known); ok {
-			made.rules = append(made.rules, r)
+		field := fields.Get(i)
+		if !message.Has(field) {
+			continue
+		}
+
+		if problem := checkField(prefix, field, message.Get(field)); problem != "" {
+			return problem
 		}
 	}
 
-	return made
+	return ""
 }
 
-func ruleOf(field protoreflect.FieldDescriptor, known map[protoreflect.FullName]*shape) (rule, bool) {
-	secret, _ := proto.GetExtension(field.Options(), csi.E_CsiSecret).(bool)
-	r := rule{field: field, binary: secret}
-
+func checkField(prefix string, field protoreflect.FieldDescriptor, value protoreflect.Value) string {
 	switch {
-	case field.IsMap():
-		r.kind, r.bytes = stringMap, maxMap
-		text := field.MapKey().Kind() == protoreflect.StringKind && field.MapValue().Kind() == protoreflect.StringKind
-
-		return r, text
+	case field.IsMap() && field.MapValue().Kind() == protoreflect.StringKind:
+		return checkMap(prefix, field, value.Map())
 	case field.Kind() == protoreflect.StringKind && field.IsList():
-		r.kind, r.bytes = eachString, maxString
-		if field.Name() == "mount_flags" {
-			r.kind, r.bytes = stringsTogether, maxFlags
-		}
-
-		return r, true
+		return checkList(prefix, field, value.List())
 	case field.Kind() == protoreflect.StringKind:
-		r.kind, r.bytes = oneString, limitOf(field.Name())
-
-		return r, true
-	case field.Kind() == protoreflect.MessageKind:
-		r.kind = oneMessage
-		if field.IsList() {
-			r.kind = eachMessage
-		}
-
-		r.nested = shapeOf(field.Message(), known)
-
-		return r, true
-	default:
-		return rule{}, false
+		return checkText(prefix, field, value.String(), 0, limitOf(field.Name()))
+	case field.IsMap(), field.Kind() != protoreflect.MessageKind:
+		return ""
+	case !field.IsList():
+		return checkMessage(prefix+field.TextName()+".", value.Message())
 	}
+
+	for i := range value.List().Len() {
+		if problem := checkMessage(fmt.Sprintf("%s%s[%d].", prefix, field.TextName(), i), value.List().Get(i).Message()); problem != "" {
+			return problem
+		}
+	}
+
+	return ""
 }
 
 func limitOf(field protoreflect.Name) int {
@@ -141,117 +91,60 @@ func limitOf(field protoreflect.Name) int {
 	}
 }
 
-func (s *shape) check(message protoreflect.Message) *violation {
-	for i := range s.rules {
-		r := &s.rules[i]
-		if !message.Has(r.field) {
-			continue
-		}
-
-		if found := r.check(message.Get(r.field)); found != nil {
-			return found
-		}
+// checkText checks one more string of the field, after those that have taken so many bytes.
+func checkText(prefix string, field protoreflect.FieldDescriptor, text string, before, limit int) string {
+	if total := before + len(text); total > limit {
+		return fmt.Sprintf("%s has %d bytes or more; the CSI spec allows %d", prefix+field.TextName(), total, limit)
 	}
 
-	return nil
-}
-
-func (r *rule) check(value protoreflect.Value) *violation {
-	switch r.kind {
-	case oneString:
-		return r.text(value.String(), 0, "")
-	case eachString, stringsTogether:
-		return r.list(value.List())
-	case stringMap:
-		return r.pairs(value.Map())
-	case oneMessage:
-		return r.nested.check(value.Message()).in(r.field.TextName())
-	case eachMessage:
-		list := value.List()
-		for i := range list.Len() {
-			if found := r.nested.check(list.Get(i).Message()); found != nil {
-				return found.in(fmt.Sprintf("%s[%d]", r.field.TextName(), i))
-			}
-		}
+	// A secret is the CO's, byte for byte.
+	if strings.IndexByte(text, 0) >= 0 && !isSecret(field) {
+		return prefix + field.TextName() + " holds a NUL byte"
 	}
 
-	return nil
+	return ""
 }
 
-// text checks one more string, after those that have taken so many bytes.
-func (r *rule) text(text string, before int, what string) *violation {
-	total := before + len(text)
+func isSecret(field protoreflect.FieldDescriptor) bool {
+	secret, _ := proto.GetExtension(field.Options(), csi.E_CsiSecret).(bool)
 
-	switch {
-	case total > r.bytes:
-		return &violation{path: r.field.TextName(), bytes: total, limit: r.bytes}
-	case !r.binary && strings.IndexByte(text, 0) >= 0:
-		return &violation{path: r.field.TextName(), problem: what + "holds a NUL byte"}
-	default:
-		return nil
+	return secret
+}
+
+func checkList(prefix string, field protoreflect.FieldDescriptor, list protoreflect.List) string {
+	total, limit := 0, maxString
+	if field.Name() == "mount_flags" {
+		limit = maxFlags
 	}
-}
-
-func (r *rule) list(list protoreflect.List) *violation {
-	total := 0
 
 	for i := range list.Len() {
 		text := list.Get(i).String()
-		if found := r.text(text, total, ""); found != nil {
-			return found
+		if problem := checkText(prefix, field, text, total, limit); problem != "" {
+			return problem
 		}
 
-		if r.kind == stringsTogether {
+		if limit == maxFlags {
 			total += len(text)
 		}
 	}
 
-	return nil
+	return ""
 }
 
-func (r *rule) pairs(pairs protoreflect.Map) *violation {
-	var (
-		total int
-		found *violation
-	)
+func checkMap(prefix string, field protoreflect.FieldDescriptor, pairs protoreflect.Map) (problem string) {
+	total := 0
 
 	pairs.Range(func(key protoreflect.MapKey, value protoreflect.Value) bool {
-		if found = r.text(key.String(), total, "a key "); found != nil {
-			return false
-		}
+		for _, text := range []string{key.String(), value.String()} {
+			if problem = checkText(prefix, field, text, total, maxMap); problem != "" {
+				return false
+			}
 
-		total += len(key.String())
-		if found = r.text(value.String(), total, "a value "); found != nil {
-			return false
+			total += len(text)
 		}
-
-		total += len(value.String())
 
 		return true
 	})
 
-	return found
-}
-
-// violation describes an invalid field. bytes is 0 if its size is not the cause.
-type violation struct {
-	path         string
-	problem      string
-	bytes, limit int
-}
-
-func (v *violation) in(parent string) *violation {
-	if v != nil {
-		v.path = parent + "." + v.path
-	}
-
-	return v
-}
-
-func (v *violation) text() string {
-	if v.bytes > 0 {
-		return fmt.Sprintf("%s has %d bytes or more; the CSI spec allows %d", v.path, v.bytes, v.limit)
-	}
-
-	return v.path + " " + v.problem
+	return problem
 }

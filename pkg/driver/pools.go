@@ -9,11 +9,16 @@ import (
 	"path/filepath"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/operation"
+	"github.com/touchstone-csi/touchstone/pkg/plugin"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/pool/embedded"
 	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 	"github.com/touchstone-csi/touchstone/pkg/pool/removal"
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 )
 
@@ -32,11 +37,11 @@ const (
 // have failed: where their volumes are, in their directories or in the filesystems
 // that are embedded there.
 type opener struct {
+	plugin.Common
+
 	config *Config
-	store  *state.Store
 	// identities are the identities of pools in the state.
 	identities *state.Collection[*pool.IdentityRecord]
-	set        *pool.Set
 	// removals removes deleted objects in the background.
 	removals *removal.Queue
 	// owner is the name of this controller in controller.lock; "" without a controller.
@@ -66,12 +71,11 @@ type member struct {
 
 // newOpener registers the collection of pool identities with the store. It opens no
 // pool.
-func newOpener(ctx context.Context, config *Config, store *state.Store, shared health.Settings, removals *removal.Queue,
-) *opener {
+func newOpener(ctx context.Context, config *Config, common plugin.Common, removals *removal.Queue) *opener {
 	o := &opener{
-		config: config, store: store, set: pool.NewSet(config.Pools), members: map[string]*member{}, removals: removals,
-		identities: state.Register[*pool.IdentityRecord](store, pool.IdentitiesCollection),
-		limit:      min(maxPoolProbe, cmp.Or(shared.ProbeTimeout, health.DefaultProbeTimeout)/2),
+		Common: common, config: config, members: map[string]*member{}, removals: removals,
+		identities: state.Register[*pool.IdentityRecord](common.Store, pool.IdentitiesCollection),
+		limit:      min(maxPoolProbe, cmp.Or(config.Health.ProbeTimeout, health.DefaultProbeTimeout)/2),
 	}
 	o.base, o.stop = context.WithCancel(context.WithoutCancel(ctx))
 
@@ -85,41 +89,39 @@ func newOpener(ctx context.Context, config *Config, store *state.Store, shared h
 // openAll opens the pools, all at once, and waits for them for a while. A pool that
 // cannot be used is no reason not to start; a configuration that cannot work is, and
 // so is another controller. Errors: ErrConfig, pool.ErrControllerRunning, ctx's.
-func (o *opener) openAll(ctx context.Context) error {
-	opened := make(chan error, len(o.members))
+func (o *opener) openAll(outer context.Context) error {
+	ctx, cancel := context.WithTimeout(outer, openLimit)
+	defer cancel()
+
+	opening, ctx := errgroup.WithContext(ctx)
 
 	for name, member := range o.members {
 		member.turn <- struct{}{}
 
-		go func() {
-			defer func() { <-member.turn }()
+		opening.Go(func() error {
+			_, err := operation.Await(ctx, func() (struct{}, error) {
+				defer func() { <-member.turn }()
 
-			err := o.open(name)
-			if err == nil {
-				o.announce(name)
-			}
+				err := o.open(name)
+				if err == nil {
+					o.announce(name)
+				}
 
-			opened <- err
-		}()
-	}
-
-	limit := time.NewTimer(openLimit)
-	defer limit.Stop()
-
-	for range o.members {
-		select {
-		case err := <-opened:
+				return struct{}{}, err
+			})
 			if errors.Is(err, ErrConfig) || errors.Is(err, pool.ErrControllerRunning) {
 				return err
 			}
-		case <-limit.C:
+
 			return nil
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
+		})
 	}
 
-	return nil
+	if err := opening.Wait(); err != nil {
+		return err
+	}
+
+	return context.Cause(outer)
 }
 
 // open makes one attempt to open the pool, recovers interrupted operations in it, and
@@ -136,8 +138,8 @@ func (o *opener) open(name string) error {
 	}
 
 	if err == nil {
-		o.set.Serve(opened)
-		o.config.Log.Info("a pool is served", "pool", name, "path", opened.Path(), "identity", opened.Identity())
+		o.Pools.Serve(opened)
+		o.Log.Info("a pool is served", "pool", name, "path", opened.Path(), "identity", opened.Identity())
 
 		member.failure = nil
 
@@ -165,31 +167,41 @@ func (o *opener) recover(opened *pool.Pool) error {
 	return nil
 }
 
-// announce notifies the services that the pool is served.
+// announce notifies the services that the pool is served. It is an operation, so that a drain
+// waits for it. None joins that of an earlier opening.
 func (o *opener) announce(name string) {
-	o.resumeRemovals(o.set, name)
+	call := operation.Call{Key: "pool " + name, Object: time.Now().String(), Method: "announce"}
 
-	if o.config.serves(ModeNode) {
-		o.resumeRemovals(o.set.Ephemeral(), name)
-	}
+	_, err := rpc.Run(o.base, o.Log, o.Operations, call, func(ctx context.Context) (struct{}, error) {
+		o.resumeRemovals(ctx, o.Pools, name)
 
-	for _, each := range o.services {
-		if each.served != nil {
-			each.served(o.base, name)
+		if o.config.serves(ModeNode) {
+			o.resumeRemovals(ctx, o.Pools.Ephemeral(), name)
 		}
+
+		for _, each := range o.services {
+			if each.served != nil {
+				each.served(ctx, name)
+			}
+		}
+
+		return struct{}{}, nil
+	})
+	if err != nil {
+		o.Log.Info("the next start completes what follows the opening of a pool", "pool", name, "error", err)
 	}
 }
 
 // resumeRemovals schedules removals that earlier runs have not completed. A failure to
 // list them does not affect volumes.
-func (o *opener) resumeRemovals(set *pool.Set, name string) {
-	place, err := set.Get(name)
+func (o *opener) resumeRemovals(ctx context.Context, set *pool.Set, name string) {
+	p, err := set.Get(name)
 	if err == nil {
-		err = place.ResumeRemovals(o.base)
+		err = p.ResumeRemovals(ctx)
 	}
 
 	if err != nil {
-		o.config.Log.Error("cannot list interrupted removals; the next start retries it", "pool", name, "error", err)
+		o.Log.Error("cannot list interrupted removals; the next start retries it", "pool", name, "error", err)
 	}
 }
 
@@ -198,13 +210,13 @@ func (o *opener) resumeRemovals(set *pool.Set, name string) {
 func (o *opener) fail(name string, reason error) {
 	member := o.members[name]
 	if member.failure == nil || member.failure.Error() != reason.Error() {
-		o.config.Log.Warn("a pool cannot be used, and is opened again until it can", "pool", name, "error", reason)
+		o.Log.Warn("a pool cannot be used, and is opened again until it can", "pool", name, "error", reason)
 	}
 
 	member.failedAt, member.failure = time.Now(), reason
 
-	if err := o.set.Fail(name, reason); err != nil {
-		o.config.Log.Warn("a pool that has failed is not closed cleanly", "pool", name, "error", err)
+	if err := o.Pools.Fail(name, reason); err != nil {
+		o.Log.Warn("a pool that has failed is not closed cleanly", "pool", name, "error", err)
 	}
 
 	if member.embedded == nil {
@@ -216,7 +228,7 @@ func (o *opener) fail(name string, reason error) {
 
 	// Where volumes use it, it stays for the next attempt.
 	if err := member.embedded.Close(ctx); err != nil {
-		o.config.Log.Warn("an embedded pool that has failed stays mounted", "pool", name, "error", err)
+		o.Log.Warn("an embedded pool that has failed stays mounted", "pool", name, "error", err)
 	}
 
 	member.embedded = nil
@@ -279,7 +291,7 @@ func (o *opener) embed(name, known string) (directory, image string, err error) 
 	}
 
 	embedded, err := embedded.Ensure(o.base, embedded.Options{
-		Directory: outer, Bytes: o.config.PoolImageBytes, MustExist: known != "" && plain != known, Log: o.config.Log,
+		Directory: outer, Bytes: o.config.PoolImageBytes, MustExist: known != "" && plain != known, Log: o.Log,
 	})
 	if err != nil {
 		return "", "", err
@@ -297,12 +309,12 @@ func (o *opener) embed(name, known string) (directory, image string, err error) 
 // adopt records the identity of the pool in the state.
 func (o *opener) adopt(opened *pool.Pool) error {
 	if opened.Identity() == "" {
-		o.config.Log.Warn("a pool has no space for its identity; free some and restart", "pool", opened.Name())
+		o.Log.Warn("a pool has no space for its identity; free some and restart", "pool", opened.Name())
 
 		return nil
 	}
 
-	err := o.store.Update(o.base, func(tx *state.Tx) error {
+	err := o.Store.Update(o.base, func(tx *state.Tx) error {
 		return o.identities.In(tx).Put(opened.Name(), &pool.IdentityRecord{ID: opened.Identity()})
 	})
 	if errors.Is(err, state.ErrReadOnly) {
@@ -330,7 +342,7 @@ func (o *opener) close() error {
 			member.failure = errShuttingDown // Suppresses the warning.
 			o.fail(name, errShuttingDown)
 		case <-ctx.Done():
-			o.config.Log.Warn("a pool hangs and is not closed", "pool", name)
+			o.Log.Warn("a pool hangs and is not closed", "pool", name)
 		}
 	}
 

@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"path/filepath"
@@ -10,11 +11,14 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/kubernetes/registration"
 )
 
-func (c *Config) checkRegistration() error {
+// completeRegistration fills in what the configuration of the driver says.
+func (c *Config) completeRegistration() error {
+	r := &c.Registration
+
 	switch {
-	case c.KubeletRegistrationDir == "" && c.KubeletRegistrationEndpoint == "":
+	case r.Directory == "" && r.Endpoint == "":
 		return nil
-	case c.KubeletRegistrationDir == "":
+	case r.Directory == "":
 		return fmt.Errorf("%w: kubelet-registration-endpoint has no effect without kubelet-registration-dir",
 			ErrConfig)
 	case !c.serves(ModeNode):
@@ -22,9 +26,16 @@ func (c *Config) checkRegistration() error {
 			ErrConfig, c.Mode)
 	}
 
-	settings, err := c.registration()
+	r.DriverName, r.Log = c.DriverName, c.Log
+
+	path, err := SocketPath(cmp.Or(r.Endpoint, c.Endpoint))
+	if err == nil && r.Endpoint == "" {
+		path, err = filepath.Abs(path)
+	}
+
 	if err == nil {
-		err = settings.Check()
+		r.Endpoint = path
+		err = r.Check()
 	}
 
 	if err != nil {
@@ -34,41 +45,14 @@ func (c *Config) checkRegistration() error {
 	return nil
 }
 
-func (c *Config) registration() (registration.Config, error) {
-	settings := registration.Config{Directory: c.KubeletRegistrationDir, DriverName: c.DriverName, Log: c.Log}
-
-	if c.KubeletRegistrationEndpoint != "" {
-		path, err := SocketPath(c.KubeletRegistrationEndpoint)
-		settings.Endpoint = path
-
-		return settings, err
-	}
-
-	path, err := SocketPath(c.Endpoint)
-	if err != nil {
-		return settings, err
-	}
-
-	if settings.Endpoint, err = filepath.Abs(path); err != nil {
-		return settings, fmt.Errorf("where the endpoint is: %w", err)
-	}
-
-	return settings, nil
-}
-
 // announceToKubelet creates the registration socket, if configured: from then on the
 // kubelet may call.
-func (r *components) announceToKubelet(ctx context.Context, config *Config) error {
-	if config.KubeletRegistrationDir == "" {
+func (r *components) announceToKubelet(ctx context.Context, config registration.Config) error {
+	if config.Directory == "" {
 		return nil
 	}
 
-	settings, err := config.registration()
-	if err != nil {
-		return err
-	}
-
-	registrar, err := registration.Listen(ctx, settings)
+	registrar, err := registration.Listen(ctx, config)
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -21,13 +22,20 @@ type view struct {
 	volumes func() []health.VolumeReport
 }
 
-// report builds the health report from the caches. It never waits for a probe.
-func (d *Driver) report() health.Report {
+// report builds the health report from the caches. It waits only for the first relist
+// after a start.
+func (d *Driver) report(ctx context.Context) (health.Report, error) {
+	for _, each := range d.components.views {
+		if err := each.monitor.AwaitRelist(ctx); err != nil {
+			return health.Report{}, fmt.Errorf("wait for the first probes: %w", err)
+		}
+	}
+
 	report := health.Report{
 		Driver: d.config.DriverName, Version: d.config.Version, Node: d.config.NodeID, Mode: string(d.config.Mode), At: time.Now(),
 		Registered: d.components.registered(),
 		Sources:    map[string][]health.SourceStatus{}, Storage: d.components.storageReports(d.config.StateDir),
-		Changes: d.components.health.History.Changes(),
+		Changes: d.components.Health.History.Changes(),
 	}
 
 	lists := make([][]health.VolumeReport, 0, len(d.components.views))
@@ -39,24 +47,24 @@ func (d *Driver) report() health.Report {
 
 	report.Volumes = mergeVolumes(lists...)
 
-	return report
+	return report, nil
 }
 
 // reportWhenReady is report for HTTP requests, which do not pass the gate.
-func (d *Driver) reportWhenReady(context.Context) (health.Report, error) {
+func (d *Driver) reportWhenReady(ctx context.Context) (health.Report, error) {
 	if !d.gate.opened() {
 		return health.Report{}, errStarting
 	}
 
-	return d.report(), nil
+	return d.report(ctx)
 }
 
 func (r *components) storageReports(stateDir string) []health.StorageReport {
-	reports := make([]health.StorageReport, 0, len(r.pools.Names())+1)
+	reports := make([]health.StorageReport, 0, len(r.Pools.Names())+1)
 
-	for _, name := range r.pools.Names() {
-		known, _ := r.storage.Get(health.PoolSubject(name))
-		report := health.StorageReport{Name: name, Kind: "pool", Path: r.pools.Path(name), Conditions: known.Reports("storage")}
+	for _, name := range r.Pools.Names() {
+		known, _ := r.Storage.Get(health.PoolSubject(name))
+		report := health.StorageReport{Name: name, Kind: "pool", Path: r.Pools.Path(name), Conditions: known.Reports("storage")}
 
 		if known != nil && known.Usage != nil {
 			report.Bytes = &known.Usage.Bytes
@@ -65,7 +73,7 @@ func (r *components) storageReports(stateDir string) []health.StorageReport {
 		reports = append(reports, report)
 	}
 
-	known, _ := r.storage.Get(health.StateSubject)
+	known, _ := r.Storage.Get(health.StateSubject)
 
 	return append(reports, health.StorageReport{
 		Name: health.StateSubject, Kind: health.StateSubject, Path: stateDir, Conditions: known.Reports("storage"),

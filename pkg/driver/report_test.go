@@ -44,7 +44,7 @@ func TestSocketAndPageTellTheSame(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, report.Volumes, 1)
 
-		return len(report.Volumes[0].Conditions) > 0
+		return len(report.Volumes[0].Conditions) > 0 && len(report.Changes) > 0 && report.Sources["controller"][0].Connected
 	}, waitLimit, 10*time.Millisecond)
 
 	volume := report.Volumes[0]
@@ -86,7 +86,7 @@ func TestNothingIsNullInTheReport(t *testing.T) {
 	t.Parallel()
 
 	address := served.Address()
-	start(t, func(config *driver.Config) { config.HTTPEndpoint, config.HealthPolling = address, true })
+	start(t, func(config *driver.Config) { config.HTTPEndpoint, config.Health.PollingOnly = address, true })
 
 	code, body := get(t, "http://"+address+"/health.json")
 	require.Equal(t, http.StatusOK, code)

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -16,16 +14,14 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/internal/kubernetes/registration"
-	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
-	"github.com/touchstone-csi/touchstone/pkg/capability"
 	"github.com/touchstone-csi/touchstone/pkg/controller"
 	"github.com/touchstone-csi/touchstone/pkg/controller/metadata"
-	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/node"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/operation/progress"
+	"github.com/touchstone-csi/touchstone/pkg/plugin"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/pool/removal"
 	"github.com/touchstone-csi/touchstone/pkg/state"
@@ -33,20 +29,15 @@ import (
 
 // components are a mode's services and what they are built of.
 type components struct {
-	store    *state.Store
-	pools    *pool.Set
+	plugin.Common
+
 	services []service
 	// removals removes deleted objects in the background.
 	removals *removal.Queue
 	// localNode is the node service; nil without one.
 	localNode controller.LocalNode
-	// admission decides what node and controller may provision from the pools.
-	admission *pool.Admission
 	progress  *progress.Registry
-	// health are the settings of all monitors; storage is the monitor of the pools and
-	// the state. poolChanged are called when a pool fails or is served again.
-	health      health.Settings
-	storage     *health.Monitor
+	// poolChanged are called when a pool fails or is served again.
 	poolChanged []func(pool string)
 	// views are the services' health views, the node's first; reports serves the health report. registry has the metrics.
 	views    []view
@@ -68,7 +59,7 @@ type service struct {
 	name     string
 	register func(grpc.ServiceRegistrar)
 	// recover completes or undoes interrupted operations outside of the pools, and
-	// recoverPool those in a pool, before that is served. observe follows.
+	// recoverPool those in a pool, before that is served. observe, if not nil, follows.
 	recover     func(context.Context) error
 	recoverPool func(context.Context, *pool.Pool) error
 	observe     func(context.Context) error
@@ -80,7 +71,7 @@ type service struct {
 	drain func(context.Context) error
 }
 
-// build opens the pools and makes the services of config's mode:
+// build makes the services of config's mode; it opens neither pools nor state:
 //
 //	all         Identity, Health, DirectVolumes, Controller, GroupController, SnapshotMetadata, Progress, Node
 //	controller  Identity, Health, Controller, GroupController, SnapshotMetadata, Progress
@@ -88,30 +79,33 @@ type service struct {
 //
 // Their metrics are in the registry.
 func build(ctx context.Context, config *Config, ops *operation.Group, registry prometheus.Registerer) (*components, error) {
+	config.Health.Metrics, config.Health.History = health.NewMetrics(registry), health.NewHistory(historySize)
 	owner := fmt.Sprintf("%s at %s, mode %s", config.DriverName, config.Endpoint, config.Mode)
 	r := &components{
-		store:     state.New(config.StateDir, state.Options{Owner: owner, Log: config.Log}),
-		progress:  progress.NewRegistry(config.Log),
-		removals:  removal.New(config.Log),
-		health:    config.healthSettings(registry),
-		admission: &pool.Admission{Overcommit: config.Overcommit},
-		registry:  registry,
+		Common: plugin.Common{
+			NodeID: config.NodeID, Segments: config.segments(), Shared: config.Shared,
+			MaxVolumesPerNode: config.MaxVolumesPerNode, MaxVolumeBytes: config.MaxVolumeBytes, Capabilities: config.capabilities,
+			Store: state.New(config.StateDir, state.Options{Owner: owner, Log: config.Log}),
+			Pools: pool.NewSet(config.Pools), Operations: ops, Admission: &pool.Admission{Overcommit: config.Overcommit},
+			Health: config.Health, Log: config.Log,
+		},
+		progress: progress.NewRegistry(config.Log), removals: removal.New(config.Log), registry: registry,
 	}
 
-	r.opener = newOpener(ctx, config, r.store, r.health, r.removals)
-	r.pools, r.storage = r.opener.set, r.opener.monitor(r.health)
+	r.opener = newOpener(ctx, config, r.Common, r.removals)
+	r.Storage = r.opener.monitor()
 	r.closers = append(r.closers, r.opener.close)
-	r.removals.OnChange(func(name string) { r.storage.Suspect(health.PoolSubject(name)) })
+	r.removals.OnChange(func(name string) { r.Storage.Suspect(health.PoolSubject(name)) })
 
-	err := r.registry.Register(health.NewUsage(r.storage, "pool", health.PoolSubject("")))
+	err := r.registry.Register(health.NewUsage(r.Storage, "pool", health.PoolSubject("")))
 
 	// The node is first: the controller asks it whether a volume is in use.
 	if err == nil && config.serves(ModeNode) {
-		err = r.addNode(config, ops)
+		err = r.addNode(config)
 	}
 
 	if err == nil && config.serves(ModeController) {
-		err = r.addController(config, ops)
+		err = r.addController(config)
 	}
 
 	if err != nil {
@@ -121,7 +115,7 @@ func build(ctx context.Context, config *Config, ops *operation.Group, registry p
 	return r, nil
 }
 
-func (r *components) addNode(config *Config, ops *operation.Group) error {
+func (r *components) addNode(config *Config) error {
 	allowed, err := mount.NewAllowedDirs(append([]string{config.KubeletDir}, config.AllowPaths...)...)
 	if err != nil {
 		return err
@@ -133,28 +127,19 @@ func (r *components) addNode(config *Config, ops *operation.Group) error {
 		return nil
 	})
 
-	ephemeral := r.pools.Ephemeral()
+	ephemeral := r.Pools.Ephemeral()
 	sources, marks := r.nodeSources(config, ephemeral)
 
-	direct, err := config.direct()
-	if err != nil {
-		return err
-	}
-
 	served, err := node.New(node.Config{
-		NodeID: config.NodeID, Segments: config.segments(), MaxVolumes: config.MaxVolumesPerNode, Log: config.Log,
-		Ephemeral: ephemeral, MaxVolumeBytes: config.MaxVolumeBytes, Admission: r.admission,
-		EphemeralMkfsOptions: config.EphemeralMkfsOptions,
-		Capabilities:         config.capabilities, StagingDir: filepath.Join(config.KubeletDir, "plugins", config.DriverName, "staging"),
-		CgroupRoot: config.CgroupRoot, Health: r.health, Sources: sources, MarkFilesystem: markWith(marks),
-		Storage: r.storage, IOErrorHold: config.IOErrorHold, CheckPeriod: config.CheckPeriod, Direct: direct,
-	}, r.store, r.pools, ops, allowed, loop.NewLoops(loop.LoopsOptions{First: config.FirstLoopDevice}))
+		Common: r.Common, Settings: config.Node, Ephemeral: ephemeral, Dirs: allowed,
+		StagingDir: node.OwnStagingDir(config.KubeletDir, config.DriverName), Sources: sources, MarkFilesystem: markWith(marks),
+	})
 	if err != nil {
 		return err
 	}
 
 	r.closers = append(r.closers, served.Close)
-	r.localNode = served
+	r.localNode = served.Local()
 	r.poolChanged = append(r.poolChanged, served.Prober().SuspectPool)
 	r.views = append(r.views, view{"node", served.Prober().Monitor(), served.Prober().Reports})
 	r.reports.Check, r.assigned.List = served.Checker().Check, served.Access().DirectVolumes
@@ -175,26 +160,21 @@ func (r *components) addNode(config *Config, ops *operation.Group) error {
 	return r.registry.Register(health.NewUsage(served.Prober().Monitor(), "volume", ""))
 }
 
-func (r *components) addController(config *Config, ops *operation.Group) error {
-	directByClaim, err := r.openClaims(config)
+func (r *components) addController(config *Config) error {
+	directByClaim, err := r.openClaims(config.Claims)
 	if err != nil {
 		return err
 	}
 
 	served, err := controller.New(controller.Config{
-		NodeID: config.NodeID, Nodes: config.Nodes,
-		Segments: record.NewSegments(config.segments()), Shared: config.Shared,
-		MaxVolumeBytes: config.MaxVolumeBytes, MaxVolumesPerNode: config.MaxVolumesPerNode,
-		Capabilities: config.capabilities, LocalNode: r.localNode, Admission: r.admission, Log: config.Log,
-		CoalesceWindow: config.CoalesceWindow, CopyGrace: config.CopyGrace, Progress: r.progress,
-		Removals: r.removals,
-		Health:   r.health, Sources: r.controllerSources(), Storage: r.storage, DirectByClaim: directByClaim,
-	}, r.store, r.pools, ops)
+		Common: r.Common, Settings: config.Controller, LocalNode: r.localNode, DirectByClaim: directByClaim,
+		Removals: r.removals, Progress: r.progress, Sources: r.controllerSources(),
+	})
 	if err != nil {
 		return err
 	}
 
-	groups, snapshotMetadata := controller.NewGroups(served), metadata.New(served, config.MetadataIdle)
+	groups, snapshotMetadata := controller.NewGroups(served), metadata.New(served, config.Controller.MetadataIdle)
 
 	// A pool has one controller.
 	r.opener.owner = fmt.Sprintf("%s at %s, mode %s, node %s, state in %s",
@@ -209,7 +189,7 @@ func (r *components) addController(config *Config, ops *operation.Group) error {
 			csi.RegisterSnapshotMetadataServer(to, snapshotMetadata)
 			r.progress.Register(to)
 		},
-		recover: served.Recover, recoverPool: served.RecoverPool, observe: served.Observe,
+		recover: served.Recover, recoverPool: served.RecoverPool,
 		watches: []func(context.Context){served.Health().Run},
 		drain: func(ctx context.Context) error {
 			return errors.Join(snapshotMetadata.Drain(ctx), served.Drain(ctx))
@@ -219,28 +199,9 @@ func (r *components) addController(config *Config, ops *operation.Group) error {
 	return nil
 }
 
-// segments is the topology of this machine, empty when volumes are reachable
-// from everywhere.
-func (c *Config) segments() map[string]string {
-	segments := maps.Clone(c.Topology)
-	if segments == nil {
-		segments = map[string]string{}
-	}
-
-	if !c.capabilities.Has(capability.VolumeAccessibilityConstraints) {
-		return map[string]string{}
-	}
-
-	if !c.Shared {
-		segments[record.NodeSegmentKey] = c.NodeID
-	}
-
-	return segments
-}
-
 // open reads the state and puts right what the last run left.
 func (r *components) open(ctx context.Context) error {
-	if err := r.store.Open(ctx); err != nil {
+	if err := r.Store.Open(ctx); err != nil {
 		return err
 	}
 
@@ -256,11 +217,15 @@ func (r *components) open(ctx context.Context) error {
 	}
 
 	// The services consult it before they probe objects in a pool.
-	if err := r.storage.Relist(ctx); err != nil {
+	if err := r.Storage.Relist(ctx); err != nil {
 		return fmt.Errorf("probe the pools: %w", err)
 	}
 
 	for _, each := range r.services {
+		if each.observe == nil {
+			continue
+		}
+
 		if err := each.observe(ctx); err != nil {
 			return fmt.Errorf("recover %s: %w", each.name, err)
 		}
@@ -274,10 +239,10 @@ func (r *components) open(ctx context.Context) error {
 func (r *components) begin(ctx context.Context) (wait func()) {
 	var running sync.WaitGroup
 
-	running.Go(func() { r.storage.Run(ctx) })
+	running.Go(func() { r.Storage.Run(ctx) })
 	running.Go(func() { r.removals.Run(ctx) })
 
-	for _, name := range r.pools.Names() {
+	for _, name := range r.Pools.Names() {
 		running.Go(func() { r.followPool(ctx, name) })
 	}
 
@@ -307,13 +272,9 @@ func (r *components) drain(ctx context.Context) error {
 	return errors.Join(failures...)
 }
 
-// check returns why the services cannot work, or nil. A failed pool is a condition and
-// not an error: the others are served.
-func (r *components) check(context.Context) error { return r.store.Err() }
-
 // close gives back what build and open have taken, the last first.
 func (r *components) close() error {
-	failures := []error{r.store.Close()}
+	failures := []error{r.Store.Close()}
 	for _, closer := range slices.Backward(r.closers) {
 		failures = append(failures, closer())
 	}

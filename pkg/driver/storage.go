@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/pool/removal"
 )
@@ -27,15 +28,16 @@ const (
 )
 
 // monitor returns the monitor of the storage view: the pools and the state store.
-func (o *opener) monitor(shared health.Settings) *health.Monitor {
-	shared.RelistPeriod = min(maxStoragePeriod, cmp.Or(shared.RelistPeriod, health.DefaultRelistPeriod))
-	shared.EventedRelistPeriod = shared.RelistPeriod
+func (o *opener) monitor() *health.Monitor {
+	config := health.Config{Settings: o.Health, Name: "storage", List: o.list, Probe: o.probe, Log: o.Log}
+	config.RelistPeriod = min(maxStoragePeriod, cmp.Or(config.RelistPeriod, health.DefaultRelistPeriod))
+	config.EventedRelistPeriod = config.RelistPeriod
 
-	return health.New(shared.With(health.Config{Name: "storage", List: o.list, Probe: o.probe, Log: o.config.Log}))
+	return health.New(config)
 }
 
 func (o *opener) list() []string {
-	pools := o.set.Names()
+	pools := o.Pools.Names()
 	subjects := append(make([]string, 0, 1+len(pools)), health.StateSubject)
 
 	for _, name := range pools {
@@ -51,7 +53,7 @@ func (o *opener) probe(ctx context.Context, subject string) (health.Observation,
 	}
 
 	name := strings.TrimPrefix(subject, health.PoolSubject(""))
-	if !o.set.Has(name) {
+	if !o.Pools.Has(name) {
 		return health.Observation{}, health.ErrGone
 	}
 
@@ -84,7 +86,7 @@ func failedRemovals(failures []removal.Failure) []health.Entry {
 }
 
 func (o *opener) probeState() health.Observation {
-	if err := o.store.Err(); err != nil {
+	if err := o.Store.Err(); err != nil {
 		return health.Observation{Entries: []health.Entry{health.NewEntry(health.StateStoreFailed, err.Error())}}
 	}
 
@@ -97,39 +99,37 @@ func (o *opener) awaitPool(outer context.Context, name string) (health.Observati
 	ctx, cancel := context.WithTimeout(outer, o.limit)
 	defer cancel()
 
-	turn, found := o.members[name].turn, make(chan health.Observation, 1)
+	observed, err := operation.Await(ctx, func() (health.Observation, error) {
+		turn := o.members[name].turn
 
-	select {
-	case turn <- struct{}{}:
-		go func() {
+		select {
+		case turn <- struct{}{}:
 			defer func() { <-turn }()
 
-			found <- o.probePool(name)
-		}()
-	case <-ctx.Done():
-	}
-
-	select {
-	case observed := <-found:
+			return o.probePool(name), nil
+		case <-ctx.Done():
+			return health.Observation{}, context.Cause(ctx)
+		}
+	})
+	if err == nil {
 		return observed, nil
-	case <-ctx.Done():
 	}
 
 	if err := outer.Err(); err != nil {
 		return health.Observation{}, fmt.Errorf("probe pool %q: %w", name, err)
 	}
 
-	if failure := o.set.Failure(name); failure != nil {
+	if failure := o.Pools.Failure(name); failure != nil {
 		return unreachable(o.explain(name, failure)), nil
 	}
 
-	return unreachable(fmt.Sprintf("pool %q does not answer; check the storage below %s", name, o.set.Path(name))), nil
+	return unreachable(fmt.Sprintf("pool %q does not answer; check the storage below %s", name, o.Pools.Path(name))), nil
 }
 
 // probePool opens the pool if it has failed, and has it fail if it can't be used.
 // The caller has the pool's turn.
 func (o *opener) probePool(name string) health.Observation {
-	place, err := o.set.Get(name)
+	p, err := o.Pools.Get(name)
 	if err != nil {
 		if err := o.open(name); err != nil {
 			return o.unavailable(name)
@@ -137,12 +137,12 @@ func (o *opener) probePool(name string) health.Observation {
 
 		go o.announce(name)
 
-		place, err = o.set.Get(name)
+		p, err = o.Pools.Get(name)
 	}
 
 	var observed health.Observation
 	if err == nil {
-		observed, err = probeServed(place)
+		observed, err = probeServed(p)
 	}
 
 	switch {
@@ -165,13 +165,13 @@ func exhausted(err error) bool {
 }
 
 // probeServed returns an error for a pool that can't be used.
-func probeServed(place *pool.Pool) (health.Observation, error) {
-	err := place.Probe()
+func probeServed(p *pool.Pool) (health.Observation, error) {
+	err := p.Probe()
 	if err != nil && !errors.Is(err, pool.ErrReadOnly) && !errors.Is(err, pool.ErrNoSpace) {
 		return health.Observation{}, err
 	}
 
-	capacity, failure := place.Capacity()
+	capacity, failure := p.Capacity()
 	if failure != nil {
 		return health.Observation{}, failure
 	}
@@ -182,12 +182,12 @@ func probeServed(place *pool.Pool) (health.Observation, error) {
 
 	if errors.Is(err, pool.ErrReadOnly) {
 		observed.Entries = append(observed.Entries, health.NewEntry(health.PoolReadOnly,
-			fmt.Sprintf("pool %q takes no new files; remount %s for writing", place.Name(), place.Path())))
+			fmt.Sprintf("pool %q takes no new files; remount %s for writing", p.Name(), p.Path())))
 	}
 
 	if errors.Is(err, pool.ErrNoSpace) || capacity.NearlyFull() {
 		observed.Entries = append(observed.Entries, health.NewEntry(health.PoolNearlyFull,
-			fmt.Sprintf("pool %q is nearly full; delete volumes or enlarge %s", place.Name(), place.Path())))
+			fmt.Sprintf("pool %q is nearly full; delete volumes or enlarge %s", p.Name(), p.Path())))
 	}
 
 	return observed, nil
@@ -196,7 +196,7 @@ func probeServed(place *pool.Pool) (health.Observation, error) {
 // unavailable is the condition of a pool that has failed, which is probed again
 // soon: that is how it recovers.
 func (o *opener) unavailable(name string) health.Observation {
-	failure := o.set.Failure(name)
+	failure := o.Pools.Failure(name)
 	if failure == nil {
 		return health.Observation{}
 	}
@@ -215,7 +215,7 @@ func (o *opener) explain(name string, failure error) string {
 	}
 
 	if errno, ok := errors.AsType[unix.Errno](failure); ok {
-		return fmt.Sprintf("pool %q: %s; repair, or mount, the filesystem of %s", name, errno, o.set.Path(name))
+		return fmt.Sprintf("pool %q: %s; repair, or mount, the filesystem of %s", name, errno, o.Pools.Path(name))
 	}
 
 	return fmt.Sprintf("pool %q: %s", name, strings.ReplaceAll(failure.Error(), o.config.Pools[name], "."))
@@ -228,11 +228,11 @@ func unreachable(message string) health.Observation {
 // followPool notifies the services whenever the pool fails or is served again, until
 // ctx ends: all of its volumes are affected.
 func (r *components) followPool(ctx context.Context, name string) {
-	known, _ := r.storage.Get(health.PoolSubject(name))
+	known, _ := r.Storage.Get(health.PoolSubject(name))
 	was := known.Has(health.PoolUnreachable)
 
 	for {
-		next, err := r.storage.Await(ctx, health.PoolSubject(name), time.Now())
+		next, err := r.Storage.Await(ctx, health.PoolSubject(name), time.Now())
 		if err != nil {
 			return
 		}

@@ -16,8 +16,6 @@ type cache struct {
 	view string
 	// onChange receives changes in order, while the lock is held.
 	onChange func([]Change)
-	// healthy is the encoded condition of healthy records.
-	healthy []byte
 
 	mu      sync.RWMutex
 	records map[string]*Record
@@ -35,7 +33,7 @@ type cache struct {
 
 func newCache(view string, note func([]Change)) *cache {
 	return &cache{
-		view: view, onChange: note, healthy: encodeCondition(nil),
+		view: view, onChange: note,
 		records: map[string]*Record{}, forgotten: map[string]time.Time{}, waiting: map[string]chan struct{}{},
 	}
 }
@@ -60,7 +58,7 @@ func (c *cache) set(id string, observed Observation, at time.Time) ([]Change, bo
 	}
 
 	record := &Record{
-		ID: id, observed: normalize(observed.Entries), Usage: observed.Usage, ObservedAt: at, noEarlyProbe: observed.NoEarlyProbe,
+		ID: id, Entries: normalize(observed.Entries), Usage: observed.Usage, ObservedAt: at, noEarlyProbe: observed.NoEarlyProbe,
 	}
 
 	if old != nil {
@@ -69,8 +67,8 @@ func (c *cache) set(id string, observed Observation, at time.Time) ([]Change, bo
 		}
 
 		// A probe that started later hangs or has failed: this one does not clear that.
-		if old.failedAt.After(at) {
-			record.failure, record.failedAt = old.failure, old.failedAt
+		if old.failed != nil && old.failed.at.After(at) {
+			record.fail(old.failed.failure, old.failed.at)
 		}
 	}
 
@@ -84,14 +82,16 @@ func (c *cache) fail(id string, failure Entry, at time.Time) ([]Change, bool) {
 	defer c.mu.Unlock()
 
 	old := c.records[id]
-	if !c.isNewer(old, id, at) || old != nil && old.failedAt.After(at) {
+	if !c.isNewer(old, id, at) || old != nil && old.failed != nil && old.failed.at.After(at) {
 		return nil, false
 	}
 
-	record := &Record{ID: id, failure: &failure, failedAt: at}
+	record := &Record{ID: id}
 	if old != nil {
-		record.observed, record.Usage, record.ObservedAt, record.noEarlyProbe = old.observed, old.Usage, old.ObservedAt, old.noEarlyProbe
+		record.Entries, record.Usage, record.ObservedAt, record.noEarlyProbe = old.observed(), old.Usage, old.ObservedAt, old.noEarlyProbe
 	}
+
+	record.fail(failure, at)
 
 	return c.put(old, record), true
 }
@@ -108,22 +108,31 @@ func (c *cache) isNewer(old *Record, id string, at time.Time) bool {
 	return at.After(old.ObservedAt)
 }
 
-func (c *cache) put(old, record *Record) []Change {
-	record.Entries = record.observed
-	if record.failure != nil {
-		record.Entries = normalize(append(slices.Clone(record.observed), *record.failure))
+// fail adds the failure of a probe at a time to the entries.
+func (r *Record) fail(failure Entry, at time.Time) {
+	r.failed = &failedProbe{at: at, failure: failure, observed: r.Entries}
+	r.Entries = normalize(append(slices.Clone(r.Entries), failure))
+}
+
+// observed returns the entries of the probe at ObservedAt.
+func (r *Record) observed() []Entry {
+	if r.failed != nil {
+		return r.failed.observed
 	}
 
+	return r.Entries
+}
+
+func (c *cache) put(old, record *Record) []Change {
 	var changes []Change
 
 	switch {
 	case old != nil && slices.Equal(old.Entries, record.Entries):
 		record.Entries, record.Since, record.condition = old.Entries, old.Since, old.condition
 	case record.Healthy():
-		record.condition = c.healthy
 		changes = c.compare(old, record)
 	default:
-		record.condition = encodeCondition(record.Entries)
+		record.condition = string(encodeCondition(record.Entries))
 		record.Since = since(old, record)
 		changes = c.compare(old, record)
 	}
@@ -227,16 +236,6 @@ func (c *cache) drop(old *Record) []Change {
 	c.onChange(changes)
 
 	return changes
-}
-
-// forgottenSince reports whether the subject was forgotten after the given time.
-func (c *cache) forgottenSince(id string, at time.Time) bool {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-
-	old := c.records[id]
-
-	return old == nil && !c.isNewer(old, id, at)
 }
 
 // relisted records that a relist which started at a time has probed all ids, and

@@ -15,8 +15,8 @@ func TestHistoryTellsWhatCameAndWent(t *testing.T) {
 	t.Parallel()
 
 	history, at := health.NewHistory(100), time.Now().Add(-time.Hour)
-	monitor := health.New(health.Config{Name: "node", History: history})
-	other := health.New(health.Config{Name: "controller", History: history})
+	monitor := health.New(health.Config{Name: "node", Settings: health.Settings{History: history}})
+	other := health.New(health.Config{Name: "controller", Settings: health.Settings{History: history}})
 	after := func(seconds int) time.Time { return at.Add(time.Duration(seconds) * time.Second) }
 
 	require.True(t, monitor.Set("a", observed(), after(0)), "want: Set takes the observation")
@@ -52,7 +52,7 @@ func TestHistoryHoldsTheNewest(t *testing.T) {
 		0: {}, 1: {"c"}, 2: {"c", "b"}, 3: {"c", "b", "a"}, 8: {"c", "b", "a"},
 	} {
 		history := health.NewHistory(size)
-		monitor := health.New(health.Config{Name: "node", History: history})
+		monitor := health.New(health.Config{Name: "node", Settings: health.Settings{History: history}})
 
 		for _, id := range []string{"a", "b", "c"} {
 			require.True(t, monitor.Set(id, observed(health.IOErrors), time.Now()), "want: Set takes the observation")
@@ -78,7 +78,7 @@ func TestHistoryOfSeveralMonitorsAtOnce(t *testing.T) {
 
 	for _, view := range []string{"node", "controller", "storage"} {
 		writing.Go(func() {
-			monitor := health.New(health.Config{Name: view, History: history})
+			monitor := health.New(health.Config{Name: view, Settings: health.Settings{History: history}})
 
 			for range each / 2 {
 				monitor.Set("a", observed(health.IOErrors), time.Now())

@@ -135,6 +135,15 @@ func (m viewMetrics) countChanges(changes []Change) {
 	}
 }
 
+// countMissed counts the changes that an event should have preceded.
+func (m viewMetrics) countMissed(changes []Change) {
+	for _, change := range changes {
+		if change.Reason.Evented() {
+			m.missed.WithLabelValues(m.view).Inc()
+		}
+	}
+}
+
 func (m viewMetrics) observeLatency(source string, took time.Duration) {
 	m.latency.WithLabelValues(m.view, source).Observe(took.Seconds())
 }

@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"k8s.io/client-go/util/workqueue"
 )
 
 // The defaults of Config.
@@ -70,37 +72,22 @@ type Config struct {
 	Concern func(Event) []string
 	// Sources are run by Run; without any there are relists only.
 	Sources []Source
+	Log     *slog.Logger
+	Settings
+}
+
+// Settings are the part of Config that all monitors of a process share.
+type Settings struct {
+	// PollingOnly disables the sources: only relists trigger probes.
+	PollingOnly bool
 	// RelistPeriod is the time between relists while a source is missing or
 	// has failed, EventedRelistPeriod while all are connected; 0 is the default.
 	RelistPeriod, EventedRelistPeriod time.Duration
 	// ProbeTimeout bounds a probe; 0 is the default.
 	ProbeTimeout time.Duration
-	// Metrics and History receive changes; they may be nil, and may be shared
-	// among monitors.
+	// Metrics and History receive changes; they may be nil.
 	Metrics *Metrics
 	History *History
-	Log     *slog.Logger
-}
-
-// Settings are the part of Config that all monitors of a process share.
-type Settings struct {
-	// PollingOnly disables the sources (--health-events=false).
-	PollingOnly                                     bool
-	RelistPeriod, EventedRelistPeriod, ProbeTimeout time.Duration
-	Metrics                                         *Metrics
-	History                                         *History
-}
-
-// With returns config with the settings in it.
-func (s Settings) With(config Config) Config {
-	config.RelistPeriod, config.EventedRelistPeriod, config.ProbeTimeout = s.RelistPeriod, s.EventedRelistPeriod, s.ProbeTimeout
-	config.Metrics, config.History = s.Metrics, s.History
-
-	if s.PollingOnly {
-		config.Sources = nil
-	}
-
-	return config
 }
 
 // Record is the cached condition of one subject. It is immutable.
@@ -115,14 +102,18 @@ type Record struct {
 	// ObservedAt is when the probe that Entries come from started.
 	ObservedAt time.Time
 
-	// condition is VolumeCondition, encoded.
-	condition    []byte
+	// condition is VolumeCondition, encoded; empty for a healthy subject.
+	condition    string
 	noEarlyProbe bool
-	// observed are the entries of the probe at ObservedAt; failure is that of a later
-	// probe, at failedAt, that failed, or nil.
+	// failed is a probe after ObservedAt that failed, or nil.
+	failed *failedProbe
+}
+
+type failedProbe struct {
+	at      time.Time
+	failure Entry
+	// observed are the entries of the probe at ObservedAt.
 	observed []Entry
-	failure  *Entry
-	failedAt time.Time
 }
 
 // Healthy reports whether the record has no entry.
@@ -130,8 +121,8 @@ func (r *Record) Healthy() bool { return len(r.Entries) == 0 }
 
 // lastProbeAt returns when the newest probe started, successful or not.
 func (r *Record) lastProbeAt() time.Time {
-	if r.failedAt.After(r.ObservedAt) {
-		return r.failedAt
+	if r.failed != nil {
+		return r.failed.at
 	}
 
 	return r.ObservedAt
@@ -155,8 +146,18 @@ type Monitor struct {
 	stamped time.Time
 	// changes are logged by unlockAndLog.
 	changes  []Change
-	queue    probeQueue
 	schedule relistSchedule
+
+	// queue has the subjects to probe next, and relists those to probe when it is
+	// empty. It does not return a subject whose probe runs, but returns it again
+	// afterwards if it was added meanwhile.
+	queue    workqueue.TypedInterface[string]
+	relists  []*round
+	subjects map[string]*subject
+	// running counts towards the concurrency limit, slow are the other probes that run.
+	running, slow int
+	// pending are the probes that run and have not timed out.
+	pending sync.WaitGroup
 }
 
 // phase is the lifecycle of a Monitor.
@@ -175,6 +176,10 @@ func New(config Config) *Monitor {
 	config.EventedRelistPeriod = cmp.Or(config.EventedRelistPeriod, DefaultEventedRelistPeriod)
 	config.ProbeTimeout = cmp.Or(config.ProbeTimeout, DefaultProbeTimeout)
 
+	if config.PollingOnly {
+		config.Sources = nil
+	}
+
 	if config.Log == nil {
 		config.Log = slog.New(slog.DiscardHandler)
 	}
@@ -183,8 +188,8 @@ func New(config Config) *Monitor {
 
 	m := &Monitor{config: config, metrics: config.Metrics.forView(config.Name, config.Sources)}
 	m.base, m.stop = context.WithCancel(context.Background())
-	m.queue.states = map[string]*probeState{}
-	m.schedule.wake = make(chan struct{}, 1)
+	m.queue, m.subjects = workqueue.NewTyped[string](), map[string]*subject{}
+	m.schedule.wake, m.schedule.first = make(chan struct{}, 1), make(chan struct{})
 	m.cache = newCache(config.Name, func(changes []Change) {
 		m.metrics.countChanges(changes)
 
@@ -215,10 +220,10 @@ func (m *Monitor) Run(ctx context.Context) {
 
 	following.Go(func() { m.probeUnhealthy(ctx) })
 
-	m.relists(ctx)
+	m.relistPeriodically(ctx)
 	m.end()
 	following.Wait()
-	m.queue.running.Wait()
+	m.pending.Wait()
 }
 
 // Suspect has the subjects probed now, as an event does. It does not wait, and has
@@ -235,7 +240,9 @@ func (m *Monitor) Set(id string, observed Observation, observedAt time.Time) boo
 	m.changes = append(m.changes, changes...)
 
 	if stored {
-		m.scheduleRequested(id, observed.Again)
+		s := m.subjectOf(id)
+		s.request(observed.Again)
+		m.resetTimer(s)
 	}
 
 	return stored
@@ -244,7 +251,8 @@ func (m *Monitor) Set(id string, observed Observation, observedAt time.Time) boo
 // Get returns the record of a subject, false without one. It never waits.
 func (m *Monitor) Get(id string) (*Record, bool) { return m.cache.get(id) }
 
-// Forget drops the record of a subject, and the result of a probe that is running.
+// Forget drops the record of a subject, and the result of a probe that is running. One
+// that is queued follows, and must return ErrGone.
 func (m *Monitor) Forget(id string) {
 	m.mu.Lock()
 	defer m.unlockAndLog()
@@ -255,7 +263,11 @@ func (m *Monitor) Forget(id string) {
 	}
 
 	m.changes = append(m.changes, m.cache.forget(id, at)...)
-	m.cancelProbes(id)
+
+	if s := m.subjects[id]; s != nil {
+		s.due, s.announced = [dueCauses]time.Time{}, announcedEvent{}
+		m.resetTimer(s)
+	}
 }
 
 // Abnormal returns the unhealthy records, ordered by id, beginning behind after.

@@ -2,56 +2,50 @@ package health
 
 import (
 	"context"
-	"errors"
 	"slices"
+	"sync"
 	"time"
+
+	"github.com/touchstone-csi/touchstone/internal/errdefs"
 )
 
-const (
-	// lostGap is the time between relists because of lost events.
-	lostGap = time.Second
-	// missedAfter is the time after which an event counts as missed if a relist found
-	// its effect first: for some events the kernel needs some 10 ms.
-	missedAfter = time.Second
-)
+// lostGap is the time between relists because of lost events.
+const lostGap = time.Second
 
-var errEnded = errors.New("the monitor has ended")
+var errEnded = errdefs.New(errdefs.ErrUnavailable, "the driver is ending")
 
 // relistSchedule decides when to relist. Monitor.mu guards it.
 type relistSchedule struct {
 	// began is when the newest relist started.
 	began time.Time
-	// earlier is the time of a relist that is due before the period ends, or zero.
-	earlier time.Time
-	// wake has relists recompute the time of the next one.
+	// wanted is the time of a relist that is due before the period ends, because a
+	// source was connected or lost events; or zero.
+	wanted time.Time
+	// wake has relistPeriodically recompute the time of the next one.
 	wake chan struct{}
-
-	// interruptions counts times in which sources may have missed events: they
-	// connected, failed, or lost events. interruptionsAtRelist is the number at the
-	// newest relist.
-	interruptions, interruptionsAtRelist int
+	// first is closed when the first relist is complete.
+	first     chan struct{}
+	completed sync.Once
 }
 
 // round has the probes of one relist, or the one of ProbeNow. Monitor.mu guards it.
 type round struct {
-	ids   []string
-	next  int
 	began time.Time
-	// urgent rounds precede others.
-	urgent bool
-	// unanswered counts the ids whose probe is not complete; done is closed at 0.
-	unanswered int
+	// queued are the ids that are not in the monitor's queue yet.
+	queued []string
+	// incomplete counts the ids whose probe is not complete; done is closed at 0.
+	incomplete int
 	done       chan struct{}
-	// sourcesWereUp: all sources have been connected since the previous relist, so
-	// every change should have raised an event.
-	sourcesWereUp bool
+	// unexpected: all sources were connected and lost no event since the previous
+	// relist, so an event should have preceded each change.
+	unexpected bool
 }
 
-func completeOne(rounds []*round) {
+func (m *Monitor) complete(rounds []*round) {
 	for _, r := range rounds {
-		r.unanswered--
+		r.incomplete--
 
-		if r.unanswered == 0 {
+		if r.incomplete == 0 {
 			close(r.done)
 		}
 	}
@@ -60,10 +54,20 @@ func completeOne(rounds []*round) {
 // Relist probes all subjects and forgets those that are not listed any more. It
 // returns once every probe has ended or timed out, or with ctx's error.
 func (m *Monitor) Relist(ctx context.Context) error {
-	r := m.beginRound()
+	r := m.beginRelist()
 	ids := m.config.List()
 
-	if err := m.probeAll(ctx, r, ids); err != nil {
+	if len(ids) > 0 {
+		m.mu.Lock()
+		r.queued, r.incomplete = ids, len(ids)
+		m.relists = append(m.relists, r)
+		m.startProbes()
+		m.unlockAndLog()
+	} else {
+		close(r.done)
+	}
+
+	if err := m.await(ctx, r); err != nil {
 		return err
 	}
 
@@ -71,20 +75,49 @@ func (m *Monitor) Relist(ctx context.Context) error {
 	defer m.unlockAndLog()
 
 	m.changes = append(m.changes, m.cache.relisted(ids, r.began)...)
+	m.schedule.completed.Do(func() { close(m.schedule.first) })
 	m.metrics.relist.WithLabelValues(m.config.Name).Observe(time.Since(r.began).Seconds())
 
 	return nil
 }
 
-// ProbeNow probes one subject before any others and returns its record, which has
+// AwaitRelist returns once a relist is complete, so that all subjects have a record, or
+// with ctx's error.
+func (m *Monitor) AwaitRelist(ctx context.Context) error {
+	select {
+	case <-m.schedule.first:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-m.base.Done():
+		return errEnded
+	}
+}
+
+// beginRelist returns a round without ids, whose time precedes their listing.
+func (m *Monitor) beginRelist() *round {
+	m.mu.Lock()
+	defer m.unlockAndLog()
+
+	r := &round{began: m.stamp(), done: make(chan struct{})}
+	r.unexpected = m.allConnected() && m.schedule.wanted.IsZero()
+	m.schedule.began, m.schedule.wanted = r.began, time.Time{}
+
+	return r
+}
+
+// ProbeNow probes one subject before those of relists and returns its record, which has
 // ProbeTimedOut if the probe hangs. Unlike an event it triggers no later probes.
 // Errors: ErrGone, ctx's.
 func (m *Monitor) ProbeNow(ctx context.Context, id string) (*Record, error) {
-	m.mu.Lock()
-	r := &round{began: m.stamp(), done: make(chan struct{}), urgent: true}
-	m.mu.Unlock()
+	r := &round{incomplete: 1, done: make(chan struct{})}
 
-	if err := m.probeAll(ctx, r, []string{id}); err != nil {
+	m.mu.Lock()
+	m.join(r, id)
+	m.startProbes()
+	m.unlockAndLog()
+
+	if err := m.await(ctx, r); err != nil {
 		return nil, err
 	}
 
@@ -95,31 +128,19 @@ func (m *Monitor) ProbeNow(ctx context.Context, id string) (*Record, error) {
 	return nil, ErrGone
 }
 
-// beginRound returns a round without ids, whose time precedes their listing.
-func (m *Monitor) beginRound() *round {
+// await returns once the round's probes are complete. On an error it dequeues those
+// that have not started.
+func (m *Monitor) await(ctx context.Context, r *round) error {
+	select {
+	case <-r.done:
+	case <-ctx.Done():
+	case <-m.base.Done():
+	}
+
 	m.mu.Lock()
 	defer m.unlockAndLog()
 
-	r := &round{began: m.stamp(), done: make(chan struct{})}
-	r.sourcesWereUp = m.allConnected() && m.schedule.interruptionsAtRelist == m.schedule.interruptions
-	m.schedule.interruptionsAtRelist, m.schedule.began, m.schedule.earlier = m.schedule.interruptions, r.began, time.Time{}
-
-	return r
-}
-
-// probeAll returns once a probe of each of the ids, started after the round, is
-// complete.
-func (m *Monitor) probeAll(ctx context.Context, r *round, ids []string) error {
-	if len(ids) > 0 {
-		m.addRound(r, ids)
-		defer m.removeRound(r)
-
-		select {
-		case <-r.done:
-		case <-ctx.Done():
-		case <-m.base.Done():
-		}
-	}
+	m.relists = slices.DeleteFunc(m.relists, func(each *round) bool { return each == r })
 
 	switch {
 	case ctx.Err() != nil:
@@ -131,104 +152,50 @@ func (m *Monitor) probeAll(ctx context.Context, r *round, ids []string) error {
 	}
 }
 
-func (m *Monitor) addRound(r *round, ids []string) {
-	m.mu.Lock()
-	defer m.unlockAndLog()
+// join queues a subject and has the round wait for its next probe, or not wait if the
+// running one has timed out.
+func (m *Monitor) join(r *round, id string) {
+	s := m.subjectOf(id)
+	m.queue.Add(id)
 
-	r.ids, r.unanswered = ids, len(ids)
-
-	if r.urgent {
-		m.queue.relists = slices.Insert(m.queue.relists, 0, r)
+	if s.running != nil && s.running.timedOut {
+		m.complete([]*round{r})
 	} else {
-		m.queue.relists = append(m.queue.relists, r)
+		s.waiting = append(s.waiting, r)
 	}
-
-	m.startWorkers(len(ids))
 }
 
-func (m *Monitor) removeRound(r *round) {
-	m.mu.Lock()
-	defer m.unlockAndLog()
-
-	m.queue.relists = slices.DeleteFunc(m.queue.relists, func(each *round) bool { return each == r })
-}
-
-// nextOfRelists returns the next subject that a relist must probe, or nil.
-func (m *Monitor) nextOfRelists() *probeState {
-	for len(m.queue.relists) > 0 {
-		r := m.queue.relists[0]
-		if r.next == len(r.ids) {
-			m.queue.relists = m.queue.relists[1:]
-
+// queueNextOfRelists queues the next subject of the relists if nothing else is queued.
+func (m *Monitor) queueNextOfRelists() {
+	for m.queue.Len() == 0 && len(m.relists) > 0 {
+		r := m.relists[0]
+		if len(r.queued) == 0 {
+			m.relists = m.relists[1:]
 			continue
 		}
 
-		r.next++
-
-		if s := m.join(r, r.ids[r.next-1]); s != nil {
-			return s
-		}
-	}
-
-	return nil
-}
-
-// join has the round wait for a probe of a subject. It returns the subject unless
-// the probe is running already or cannot be started.
-func (m *Monitor) join(r *round, id string) *probeState {
-	s := m.stateOf(id)
-
-	switch {
-	case s.phase == hanging:
-		s.probeAgain = true
-		completeOne([]*round{r})
-
-		return nil
-	case s.phase == probing && s.startedAt.Before(r.began):
-		s.probeAgain = true
-		s.waitingForNext = append(s.waitingForNext, r)
-
-		return nil
-	case s.phase == probing:
-		s.waiting = append(s.waiting, r)
-
-		return nil
-	default:
-		s.waiting = append(s.waiting, r)
-
-		return s
+		id := r.queued[0]
+		r.queued = r.queued[1:]
+		m.join(r, id)
 	}
 }
 
-// expectsEvents reports whether a change found by the running probe means a missed
-// event: all sources have been connected since the previous relist, the subject had
-// a record then, and no event has arrived since. If another probe was requested, the
-// change may be its reason.
-func (m *Monitor) expectsEvents(s *probeState) bool {
-	if !slices.ContainsFunc(s.waiting, func(r *round) bool { return r.sourcesWereUp }) {
+// expectsEvents reports whether a change that the next probe finds should have been
+// preceded by an event: a relist is the only cause of the probe, all sources are
+// connected, and there is a record to compare with.
+func (m *Monitor) expectsEvents(s *subject) bool {
+	byRelist := slices.ContainsFunc(s.waiting, func(r *round) bool { return r.unexpected })
+	if !byRelist || s.due != [dueCauses]time.Time{} || !s.announced.at.IsZero() {
 		return false
 	}
 
-	_, hasRecord := m.cache.get(s.id)
-	awaited := slices.ContainsFunc(s.due[:dueMissedCount], func(due time.Time) bool { return !due.IsZero() })
-	recent := !s.lastEventProbe.IsZero() && time.Since(s.lastEventProbe) < thirdRetry+missedAfter
+	_, known := m.cache.get(s.id)
 
-	return hasRecord && !awaited && !recent
+	return known
 }
 
-// countAsMissed counts the changes that an event should have announced. The metric
-// is incremented after missedAfter, because the event may be late.
-func (s *probeState) countAsMissed(changes []Change) {
-	for _, change := range changes {
-		if change.Reason.Evented() {
-			s.missed++
-			s.due[dueMissedCount] = time.Now().Add(missedAfter)
-		}
-	}
-}
-
-// relists calls Relist whenever it is due, until ctx ends.
-func (m *Monitor) relists(ctx context.Context) {
+// relistPeriodically calls Relist whenever it is due, until ctx ends.
+func (m *Monitor) relistPeriodically(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 
@@ -269,22 +236,24 @@ func (m *Monitor) untilRelist() time.Duration {
 	}
 
 	next := m.schedule.began.Add(period)
-	if wanted := m.schedule.earlier; !wanted.IsZero() && wanted.Before(next) {
+	if wanted := m.schedule.wanted; !wanted.IsZero() && wanted.Before(next) {
 		next = wanted
 	}
 
 	return time.Until(next)
 }
 
-// noteMissedEvents records that events may have been missed: until the next relist,
-// changes do not count as missed events. A relist is due at wanted, if not zero.
-func (m *Monitor) noteMissedEvents(wanted time.Time) {
-	m.schedule.interruptions++
-
-	if !wanted.IsZero() && (m.schedule.earlier.IsZero() || wanted.Before(m.schedule.earlier)) {
-		m.schedule.earlier = wanted
+// requestRelist has a relist started at a time, if none is due before.
+func (m *Monitor) requestRelist(at time.Time) {
+	if m.schedule.wanted.IsZero() || at.Before(m.schedule.wanted) {
+		m.schedule.wanted = at
 	}
 
+	m.wakeRelists()
+}
+
+// wakeRelists has relistPeriodically recompute the time of the next one.
+func (m *Monitor) wakeRelists() {
 	select {
 	case m.schedule.wake <- struct{}{}:
 	default: // woken already

@@ -24,8 +24,9 @@ const (
 // Service is a gRPC service of Touchstone's own on the CSI socket: the health report,
 // and checks of filesystems.
 type Service struct {
-	// Report returns the cached health of all volumes and pools. It never waits.
-	Report func() Report
+	// Report returns the cached health of all volumes and pools. It waits only for the
+	// first probes after a start.
+	Report func(ctx context.Context) (Report, error)
 	// Check checks the filesystem of a volume now. How is "offline", which refuses a
 	// volume in use, or "online", which checks a copy of it. Its errors carry their
 	// gRPC code. Nil in a process without a node service.
@@ -51,7 +52,7 @@ type VolumeCheck struct {
 // returns a VolumeCheck (internal/jsoncall).
 func (s *Service) Register(server grpc.ServiceRegistrar) {
 	jsoncall.Register(server, ServiceName,
-		jsoncall.Method(ServiceName, reportCall, func(context.Context, *emptypb.Empty) (any, error) { return s.Report(), nil }),
+		jsoncall.Method(ServiceName, reportCall, func(ctx context.Context, _ *emptypb.Empty) (any, error) { return s.Report(ctx) }),
 		jsoncall.Method(ServiceName, checkCall, s.check))
 }
 

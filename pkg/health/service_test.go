@@ -49,7 +49,7 @@ func TestAReportArrivesAsItWasSent(t *testing.T) {
 
 	for _, volumes := range []int{0, 1, 20000} {
 		want := sample(volumes)
-		service := &health.Service{Report: func() health.Report { return want }}
+		service := &health.Service{Report: func(context.Context) (health.Report, error) { return want, nil }}
 
 		got, err := health.NewClient(served.Connect(t, service.Register)).Report(t.Context())
 		require.NoError(t, err)

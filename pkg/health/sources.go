@@ -142,7 +142,7 @@ func (m *Monitor) sourceConnected(source *monitoredSource) {
 	m.metrics.connects.WithLabelValues(m.config.Name, source.Name()).Inc()
 	m.metrics.setSourceUp(source.Name(), true)
 	// A relist finds what happened before the source was connected.
-	m.noteMissedEvents(time.Now())
+	m.requestRelist(time.Now())
 }
 
 // sourceFailed records why a source ended and returns how long it was connected.
@@ -157,7 +157,7 @@ func (m *Monitor) sourceFailed(source *monitoredSource, err error) time.Duration
 
 	source.connected, source.problem = false, err.Error()
 	m.metrics.setSourceUp(source.Name(), false)
-	m.noteMissedEvents(time.Time{})
+	m.wakeRelists()
 
 	return up
 }
@@ -174,7 +174,7 @@ func (m *Monitor) notify(source *monitoredSource, event Event) {
 			next = now
 		}
 
-		m.noteMissedEvents(next)
+		m.requestRelist(next)
 
 		return
 	}
@@ -199,7 +199,7 @@ func (m *Monitor) begin() {
 
 	m.phase = running
 
-	for _, s := range m.queue.states {
+	for _, s := range m.subjects {
 		m.resetTimer(s)
 	}
 }
@@ -210,9 +210,10 @@ func (m *Monitor) end() {
 	defer m.unlockAndLog()
 
 	m.phase = ended
+	m.queue.ShutDown()
 	m.stop()
 
-	for _, s := range m.queue.states {
+	for _, s := range m.subjects {
 		m.resetTimer(s)
 	}
 }

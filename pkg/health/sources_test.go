@@ -307,13 +307,14 @@ func TestTheRelistPeriods(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newFakes("a")
 				config := w.config()
+				config.Settings = test.settings
 
 				for _, each := range test.sources {
 					// Its channel has to be of this bubble.
 					config.Sources = append(config.Sources, newSource(each.Name()))
 				}
 
-				monitor := health.New(test.settings.With(config))
+				monitor := health.New(config)
 				run(t, monitor)
 				require.ElementsMatch(t, test.want, w.probesOf("a", 200*time.Second))
 

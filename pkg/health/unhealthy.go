@@ -44,12 +44,12 @@ func (m *Monitor) probeBatch(last string) string {
 	for _, record := range batch {
 		last = record.ID
 
-		if s := m.queue.states[record.ID]; record.noEarlyProbe || s != nil && s.phase != notQueued {
-			continue
+		if s := m.subjects[record.ID]; !record.noEarlyProbe && (s == nil || s.running == nil) {
+			m.queue.Add(record.ID)
 		}
-
-		m.enqueue(m.stateOf(record.ID))
 	}
+
+	m.startProbes()
 
 	return last
 }

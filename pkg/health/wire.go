@@ -3,11 +3,12 @@ package health
 import (
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
 )
 
 // The fields of VolumeCondition, and its own field in each message that had one
@@ -21,11 +22,7 @@ const (
 const (
 	// healthyMessage is short because a list has it for nearly every volume.
 	healthyMessage = "healthy"
-	// maxMessage is the spec's limit for a string in bytes, which applies to responses
-	// too.
-	maxMessage = 128
-	ellipsis   = "…"
-	separator  = "; "
+	separator      = "; "
 )
 
 // PutCondition adds the VolumeCondition of CSI v1.12 and before to message as field 2:
@@ -42,19 +39,21 @@ func PutCondition(message proto.Message, r *Record) {
 	reflected.SetUnknown(condition)
 }
 
+// healthyCondition is shared by all messages of healthy subjects.
+var healthyCondition = encodeCondition(nil)
+
 func (r *Record) encoded() []byte {
 	switch {
-	case r == nil:
-		return encodeCondition(nil)
-	case r.condition == nil:
+	case r == nil || r.Healthy():
+		return healthyCondition
+	case r.condition == "":
 		return encodeCondition(r.Entries)
 	default:
-		return r.condition
+		return []byte(r.condition)
 	}
 }
 
-// encodeCondition returns the encoded field for normalized entries. Each record is
-// encoded once.
+// encodeCondition returns the encoded field for normalized entries.
 func encodeCondition(entries []Entry) []byte {
 	text := healthyMessage
 
@@ -75,7 +74,7 @@ func encodeCondition(entries []Entry) []byte {
 // joinMessages joins all entries within the limit of one string. If they are too
 // long, all reasons are kept and each message gets an equal part of the rest.
 func joinMessages(entries []Entry) string {
-	whole, rest := make([]string, len(entries)), maxMessage+len(separator)
+	whole, rest := make([]string, len(entries)), rpc.MaxStringBytes+len(separator)
 
 	for i, entry := range entries {
 		whole[i] = string(entry.Reason) + ": " + entry.Message
@@ -83,33 +82,18 @@ func joinMessages(entries []Entry) string {
 	}
 
 	text := strings.Join(whole, separator)
-	if len(text) <= maxMessage {
+	if len(text) <= rpc.MaxStringBytes {
 		return text
 	}
 
 	for i, entry := range entries {
 		whole[i] = string(entry.Reason)
-		if part := rest / len(entries); part > len(ellipsis) {
-			whole[i] += ": " + truncate(entry.Message, part)
+		if part := rest / len(entries); part > len(rpc.Ellipsis) {
+			whole[i] += ": " + rpc.Truncate(entry.Message, part)
 		}
 	}
 
-	return truncate(strings.Join(whole, separator), maxMessage)
-}
-
-// truncate truncates text to limit bytes at a rune boundary, with an ellipsis.
-func truncate(text string, limit int) string {
-	text = strings.ToValidUTF8(text, "?")
-	if len(text) <= limit {
-		return text
-	}
-
-	end := limit - len(ellipsis)
-	for !utf8.RuneStart(text[end]) {
-		end--
-	}
-
-	return text[:end] + ellipsis
+	return rpc.Truncate(strings.Join(whole, separator), rpc.MaxStringBytes)
 }
 
 // VolumeHealth returns the message of CSI v1.13 for the volume with that id. A nil
@@ -122,7 +106,7 @@ func (r *Record) VolumeHealth(id string) *csi.VolumeHealth {
 
 	for _, entry := range r.Entries {
 		message.HealthStatuses = append(message.GetHealthStatuses(), &csi.VolumeHealth_VolumeHealthEntry{
-			Status: entry.Status.volumeErrorType(), Reason: string(entry.Reason), Message: truncate(entry.Message, maxMessage),
+			Status: entry.Status.volumeErrorType(), Reason: string(entry.Reason), Message: rpc.Truncate(entry.Message, rpc.MaxStringBytes),
 		})
 	}
 
@@ -155,7 +139,7 @@ func StorageHealth(records []*Record) []*csi.NodeGetStorageHealthResponse_Storag
 	backends := make([]*csi.NodeGetStorageHealthResponse_StorageBackendHealth, 0, len(entries))
 	for _, entry := range normalize(entries) {
 		backends = append(backends, &csi.NodeGetStorageHealthResponse_StorageBackendHealth{
-			Status: entry.Status.storageErrorType(), Reason: string(entry.Reason), Message: truncate(entry.Message, maxMessage),
+			Status: entry.Status.storageErrorType(), Reason: string(entry.Reason), Message: rpc.Truncate(entry.Message, rpc.MaxStringBytes),
 		})
 	}
 

@@ -3,6 +3,7 @@ package identity
 import (
 	"context"
 	"log/slog"
+	"sync"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -18,17 +19,15 @@ type Config struct {
 	Name, Version string
 	// Manifest is opaque to a CO, and for a person's eyes.
 	Manifest map[string]string
-	// Controller: this process also serves the Controller service.
-	Controller bool
 	// Capabilities are those that the plugin advertises.
 	Capabilities capability.Set
 	// Topology: not every volume is accessible from every node.
 	Topology bool
 	// Ready is closed once the plugin has finished initializing.
 	Ready <-chan struct{}
-	// Check returns why the plugin is unhealthy, or nil. It is called at most once a
-	// second, never concurrently.
-	Check func(context.Context) error
+	// Check returns why the plugin is unhealthy, or nil. Each Probe calls it, so it must
+	// neither block nor be expensive.
+	Check func() error
 	Log   *slog.Logger
 }
 
@@ -37,13 +36,14 @@ type Service struct {
 	csi.UnimplementedIdentityServer
 
 	config Config
-	health *checker
+
+	mu sync.Mutex
+	// logged is the last reason that went to the log.
+	logged string
 }
 
 // New returns the service.
-func New(config Config) *Service {
-	return &Service{config: config, health: newChecker(config.Check, config.Log)}
-}
+func New(config Config) *Service { return &Service{config: config} }
 
 // GetPluginInfo names the plugin and its version.
 func (s *Service) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*csi.GetPluginInfoResponse, error) {
@@ -52,7 +52,9 @@ func (s *Service) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*cs
 	}, nil
 }
 
-// GetPluginCapabilities returns the services and plugin-wide capabilities.
+// GetPluginCapabilities returns the services and plugin-wide capabilities. It returns the same
+// set in each process of a plugin, whether that serves the node, the controller or both
+// (CSI v1.13, GetPluginCapabilities).
 func (s *Service) GetPluginCapabilities(
 	context.Context, *csi.GetPluginCapabilitiesRequest,
 ) (*csi.GetPluginCapabilitiesResponse, error) {
@@ -62,22 +64,22 @@ func (s *Service) GetPluginCapabilities(
 
 	for _, each := range []struct {
 		name   capability.Name
-		here   bool
+		has    bool
 		listed csi.PluginCapability_Service_Type
 	}{
-		{capability.ControllerService, s.config.Controller, csi.PluginCapability_Service_CONTROLLER_SERVICE},
+		{capability.ControllerService, true, csi.PluginCapability_Service_CONTROLLER_SERVICE},
 		{
 			capability.VolumeAccessibilityConstraints, s.config.Topology,
 			csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS,
 		},
-		{capability.GroupControllerService, s.config.Controller, csi.PluginCapability_Service_GROUP_CONTROLLER_SERVICE},
-		{capability.SnapshotMetadataService, s.config.Controller, csi.PluginCapability_Service_SNAPSHOT_METADATA_SERVICE},
+		{capability.GroupControllerService, true, csi.PluginCapability_Service_GROUP_CONTROLLER_SERVICE},
+		{capability.SnapshotMetadataService, true, csi.PluginCapability_Service_SNAPSHOT_METADATA_SERVICE},
 		{
-			capability.SnapshotConstraints, s.config.Controller && s.config.Topology,
+			capability.SnapshotConstraints, s.config.Topology,
 			csi.PluginCapability_Service_SNAPSHOT_ACCESSIBILITY_CONSTRAINTS,
 		},
 	} {
-		if each.here && has(each.name) {
+		if each.has && has(each.name) {
 			response.Capabilities = append(response.Capabilities, service(each.listed))
 		}
 	}
@@ -93,10 +95,6 @@ func (s *Service) GetPluginCapabilities(
 // an unhealthy plugin, fails with the reason.
 func (s *Service) Probe(ctx context.Context, _ *csi.ProbeRequest) (*csi.ProbeResponse, error) {
 	ready, err := s.Health(ctx)
-	if err != nil && ctx.Err() != nil {
-		return nil, status.FromContextError(ctx.Err()).Err()
-	}
-
 	if err != nil {
 		return nil, status.Error(codes.FailedPrecondition, "unhealthy: "+err.Error())
 	}
@@ -113,11 +111,31 @@ func (s *Service) Health(ctx context.Context) (ready bool, err error) {
 		return false, nil
 	}
 
-	if err := s.health.result(ctx); err != nil {
-		return false, err
+	err = s.config.Check()
+	s.logChange(ctx, err)
+
+	return err == nil, err
+}
+
+// logChange logs a new reason, not every probe.
+func (s *Service) logChange(ctx context.Context, err error) {
+	reason := ""
+	if err != nil {
+		reason = err.Error()
 	}
 
-	return true, nil
+	s.mu.Lock()
+	changed := reason != s.logged
+	s.logged = reason
+	s.mu.Unlock()
+
+	switch {
+	case !changed:
+	case err != nil:
+		s.config.Log.ErrorContext(ctx, "the plugin is unhealthy, Probe fails", "error", err)
+	default:
+		s.config.Log.InfoContext(ctx, "the plugin is healthy again")
+	}
 }
 
 func expansion(online bool) *csi.PluginCapability {

@@ -2,14 +2,11 @@ package identity_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"log/slog"
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
@@ -35,7 +32,6 @@ type probed struct {
 
 	checks  atomic.Int32
 	failure atomic.Pointer[error]
-	hang    chan struct{} // nil: the check returns at once
 	log     bytes.Buffer
 }
 
@@ -43,12 +39,8 @@ func newProbed(ready <-chan struct{}) *probed {
 	p := &probed{}
 	p.Service = identity.New(identity.Config{
 		Name: "csi.example.org", Version: "v1", Ready: ready,
-		Check: func(context.Context) error {
+		Check: func() error {
 			p.checks.Add(1)
-
-			if p.hang != nil {
-				<-p.hang
-			}
 
 			if err := p.failure.Load(); err != nil {
 				return *err
@@ -92,13 +84,11 @@ func TestGetPluginCapabilitiesFollowsTheConfig(t *testing.T) {
 		config identity.Config
 		want   []csi.PluginCapability_Service_Type
 	}{
-		"all": {
-			identity.Config{Controller: true, Topology: true},
+		"a node each": {
+			identity.Config{Topology: true},
 			[]csi.PluginCapability_Service_Type{controller, topology, groups, metadata, snapshots},
 		},
-		"node":            {identity.Config{Topology: true}, []csi.PluginCapability_Service_Type{topology}},
-		"shared":          {identity.Config{Controller: true}, []csi.PluginCapability_Service_Type{controller, groups, metadata}},
-		"shared and node": {identity.Config{}, nil},
+		"shared": {identity.Config{}, []csi.PluginCapability_Service_Type{controller, groups, metadata}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -146,129 +136,42 @@ func TestProbeIsNotReadyWhileInitializingAndDoesNotCheck(t *testing.T) {
 	require.Equal(t, codes.FailedPrecondition, status.Code(err))
 }
 
-func TestProbeKeepsItsAnswerForASecond(t *testing.T) {
+func TestProbeFailsWhileTheCheckFails(t *testing.T) {
 	t.Parallel()
 
-	synctest.Test(t, func(t *testing.T) {
-		p := newProbed(closed())
+	p := newProbed(closed())
 
-		for range 100 {
-			response, err := p.Probe(t.Context(), &csi.ProbeRequest{})
-			require.NoError(t, err)
-			require.True(t, response.GetReady().GetValue(), "want: Probe says that the driver is ready")
-		}
+	response, err := p.Probe(t.Context(), &csi.ProbeRequest{})
+	require.NoError(t, err)
+	require.True(t, response.GetReady().GetValue(), "want: Probe says that the driver is ready")
 
-		require.EqualValues(t, 1, p.checks.Load())
+	p.fail(errors.New("state: read-only file system"))
 
-		p.fail(errors.New("pool default: read-only file system"))
-		time.Sleep(999 * time.Millisecond)
+	_, err = p.Probe(t.Context(), &csi.ProbeRequest{})
+	require.Equal(t, codes.FailedPrecondition, status.Code(err))
+	require.ErrorContains(t, err, "state: read-only file system")
 
-		_, err := p.Probe(t.Context(), &csi.ProbeRequest{})
-		require.NoError(t, err)
-		time.Sleep(time.Millisecond)
+	p.failure.Store(nil)
 
-		_, err = p.Probe(t.Context(), &csi.ProbeRequest{})
-		require.Equal(t, codes.FailedPrecondition, status.Code(err))
-		require.ErrorContains(t, err, "pool default: read-only file system")
-		require.EqualValues(t, 2, p.checks.Load())
-	})
-}
-
-func TestProbeNeverChecksTwiceAtATime(t *testing.T) {
-	t.Parallel()
-
-	synctest.Test(t, func(t *testing.T) {
-		p := newProbed(closed())
-		p.hang = make(chan struct{})
-
-		results := make(chan error, 50)
-		for range cap(results) {
-			go func() {
-				_, err := p.Probe(t.Context(), &csi.ProbeRequest{})
-				results <- err
-			}()
-		}
-
-		synctest.Wait()
-		require.EqualValues(t, 1, p.checks.Load())
-		close(p.hang)
-
-		for range cap(results) {
-			require.NoError(t, <-results)
-		}
-
-		require.EqualValues(t, 1, p.checks.Load())
-	})
-}
-
-func TestProbeCallsAHungCheckNotWellAndRecovers(t *testing.T) {
-	t.Parallel()
-
-	synctest.Test(t, func(t *testing.T) {
-		p := newProbed(closed())
-		p.hang = make(chan struct{})
-		began := time.Now()
-
-		_, err := p.Probe(t.Context(), &csi.ProbeRequest{})
-		require.Equal(t, codes.FailedPrecondition, status.Code(err))
-		require.ErrorContains(t, err, identity.ErrHung.Error())
-		require.Less(t, time.Since(began), time.Second, "the clock is synctest's own")
-
-		// The next caller does not wait again.
-		began = time.Now()
-		_, err = p.Probe(t.Context(), &csi.ProbeRequest{})
-		require.Equal(t, codes.FailedPrecondition, status.Code(err))
-		require.Zero(t, time.Since(began))
-		require.EqualValues(t, 1, p.checks.Load())
-
-		close(p.hang)
-		synctest.Wait()
-
-		_, err = p.Probe(t.Context(), &csi.ProbeRequest{})
-		require.NoError(t, err)
-	})
-}
-
-func TestProbeOfACallerWhoGivesUpLeavesTheCheckToOthers(t *testing.T) {
-	t.Parallel()
-
-	synctest.Test(t, func(t *testing.T) {
-		p := newProbed(closed())
-		p.hang = make(chan struct{})
-
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-
-		_, err := p.Probe(ctx, &csi.ProbeRequest{})
-		require.Error(t, err, "Probe with a context that has ended")
-		close(p.hang)
-		synctest.Wait()
-
-		_, err = p.Probe(t.Context(), &csi.ProbeRequest{})
-		require.NoError(t, err)
-		require.EqualValues(t, 1, p.checks.Load())
-	})
+	_, err = p.Probe(t.Context(), &csi.ProbeRequest{})
+	require.NoError(t, err)
 }
 
 func TestProbeLogsAReasonOnce(t *testing.T) {
 	t.Parallel()
 
-	synctest.Test(t, func(t *testing.T) {
-		p := newProbed(closed())
-		p.fail(errors.New("store: no space left on device"))
+	p := newProbed(closed())
+	p.fail(errors.New("store: no space left on device"))
 
-		for range 5 {
-			_, err := p.Probe(t.Context(), &csi.ProbeRequest{})
-			require.Error(t, err, "Probe with a store that fails")
-			time.Sleep(2 * time.Second)
-		}
-
-		p.failure.Store(nil)
-
+	for range 5 {
 		_, err := p.Probe(t.Context(), &csi.ProbeRequest{})
-		require.NoError(t, err)
-		synctest.Wait()
-		require.Equal(t, 1, strings.Count(p.log.String(), "no space left on device"))
-		require.Equal(t, 1, strings.Count(p.log.String(), "healthy again"))
-	})
+		require.Error(t, err, "Probe with a store that fails")
+	}
+
+	p.failure.Store(nil)
+
+	_, err := p.Probe(t.Context(), &csi.ProbeRequest{})
+	require.NoError(t, err)
+	require.Equal(t, 1, strings.Count(p.log.String(), "no space left on device"))
+	require.Equal(t, 1, strings.Count(p.log.String(), "healthy again"))
 }

@@ -8,19 +8,10 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/node/fsck"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
-	"github.com/touchstone-csi/touchstone/pkg/state"
 )
 
 // Checker checks the filesystems of volumes on this node.
 func (s *Service) Checker() *fsck.Checker { return s.checker }
-
-func (s *Service) newChecker(store *state.Store) *fsck.Checker {
-	return fsck.New(fsck.Config{
-		Volumes: checkedVolumes{s}, Records: staged.NewRecords[*fsck.Record](store, "checks"),
-		Pools: s.pools, Loops: s.loops,
-		Period: s.config.CheckPeriod, Run: s.config.Run, Metrics: s.config.Health.Metrics, Log: s.config.Log,
-	})
-}
 
 // checkedVolumes implements fsck.Volumes.
 type checkedVolumes struct{ service *Service }
@@ -35,7 +26,7 @@ func (v checkedVolumes) IsEphemeral(id string) bool {
 	return ephemeral
 }
 
-func (v checkedVolumes) InUse(id string) (string, bool, error) { return v.service.InUse(id) }
+func (v checkedVolumes) InUse(id string) (string, bool, error) { return v.service.local.InUse(id) }
 
 func (v checkedVolumes) CheckNoGuest(id string) error {
 	return v.service.access.CheckNoGuest(&staged.Volume{VolumeID: id})
@@ -64,11 +55,11 @@ func (v checkedVolumes) ErrorCount(id string) (uint64, error) {
 }
 
 func (v checkedVolumes) Do(ctx context.Context, id, method string, do func(context.Context) error) error {
-	return v.service.onVolume(ctx, id, method, do)
+	return v.service.operations.run(ctx, id, method, do)
 }
 
 func (v checkedVolumes) WithFrozen(ctx context.Context, id string, do func(context.Context) error) error {
-	return v.service.WithFrozen(ctx, []string{id}, do)
+	return v.service.local.WithFrozen(ctx, []string{id}, do)
 }
 
 func (v checkedVolumes) IsFrozen(id string) bool {

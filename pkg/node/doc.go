@@ -5,9 +5,10 @@
 // What is mounted and attached is always observed (package observe). The controller's
 // records are never read.
 //
-// It contains the handlers of the service, the records of staged and published volumes,
-// and recovery. What is done with a volume is in packages below it: access makes a volume
-// usable, probe finds out whether it is healthy, fsck checks filesystems, freeze freezes
-// them for a copy, and tuning applies mutable parameters. These do not import package node;
-// where they depend on it, they define an interface.
+// It contains the handlers of the service and recovery. What is done with a volume is in packages
+// below it: staged has the records, access makes a volume usable, ephemeral creates and removes inline
+// volumes, observe reads mounts and devices, probe finds out whether a volume is healthy, stats reads
+// its usage, fsck checks filesystems, freeze freezes them for a copy, tuning applies mutable
+// parameters, and ownership changes the group of files. These do not import package node; where they
+// depend on it, they define an interface.
 package node

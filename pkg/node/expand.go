@@ -7,6 +7,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
@@ -23,30 +24,26 @@ func (s *Service) NodeExpandVolume(
 		return nil, rpc.Status(err)
 	}
 
-	path := plain(request.GetVolumePath())
-	if path == "" {
-		return nil, rpc.Invalid("volume_path is missing")
-	}
-
-	asked := request.GetCapacityRange()
-	if asked.GetRequiredBytes() < 0 || asked.GetLimitBytes() < 0 ||
-		asked.GetLimitBytes() > 0 && asked.GetLimitBytes() < asked.GetRequiredBytes() {
-		return nil, rpc.Invalid("capacity_range: required_bytes %d and limit_bytes %d make no range",
-			asked.GetRequiredBytes(), asked.GetLimitBytes())
-	}
-
-	if given := request.GetVolumeCapability(); given != nil {
-		if _, err := volume.ParseCapability(given); err != nil {
-			return nil, rpc.Status(rpc.Invalid("volume_capability: %w", err))
-		}
-	}
-
-	use, err := s.usedAt(id, path)
+	path, err := checkUsedPath(request.GetVolumePath(), request.GetStagingTargetPath())
 	if err != nil {
 		return nil, rpc.Status(err)
 	}
 
-	if use.Ephemeral {
+	asked := request.GetCapacityRange()
+	if err := rpc.CheckCapacityRange(asked); err != nil {
+		return nil, rpc.Status(err)
+	}
+
+	v, err := s.usedAt(id, path)
+	if err != nil {
+		return nil, rpc.Status(err)
+	}
+
+	if err := s.checkHas(v, request.GetVolumeCapability()); err != nil {
+		return nil, rpc.Status(rpc.Invalid("volume_capability: %w", err))
+	}
+
+	if v.Ephemeral {
 		return nil, rpc.Errorf(codes.FailedPrecondition,
 			"volume %s is an inline ephemeral one and keeps its size; recreate the pod with another %s", id, volume.KeySize)
 	}
@@ -55,7 +52,13 @@ func (s *Service) NodeExpandVolume(
 
 	return rpc.Run(ctx, s.config.Log, s.ops, rpc.VolumeCall(id, "size", "NodeExpandVolume", request),
 		func(ctx context.Context) (*csi.NodeExpandVolumeResponse, error) {
-			size, err := s.expand(ctx, id, path, asked.GetRequiredBytes())
+			v, err := s.usedAt(id, path)
+
+			var size int64
+			if err == nil {
+				size, err = s.access.For(v).Expand(ctx, v, path, asked)
+			}
+
 			if err != nil {
 				return nil, fmt.Errorf("expand volume %s at %s: %w", id, path, err)
 			}
@@ -64,11 +67,20 @@ func (s *Service) NodeExpandVolume(
 		})
 }
 
-func (s *Service) expand(ctx context.Context, id, path string, required int64) (int64, error) {
-	use, err := s.usedAt(id, path)
-	if err != nil {
-		return 0, err
+// checkHas refuses a capability that the volume does not have. None is no error.
+func (s *Service) checkHas(v *staged.Volume, given *csi.VolumeCapability) error {
+	if given == nil {
+		return nil
 	}
 
-	return s.access.For(use).Expand(ctx, use, path, required)
+	wanted, err := volume.ParseCapability(given)
+	if err != nil {
+		return err
+	}
+
+	if wanted.Block != v.Capability.Block {
+		return fmt.Errorf("%w: it is not staged for this access type", volume.ErrCapability)
+	}
+
+	return s.checkCapability(v, wanted)
 }

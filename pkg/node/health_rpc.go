@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"path/filepath"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
@@ -23,8 +22,8 @@ func (s *Service) NodeGetVolumeHealth(
 	for field, path := range map[string]string{
 		"staging_target_path": request.GetStagingTargetPath(), "volume_publish_path": request.GetVolumePublishPath(),
 	} {
-		if path != "" && !filepath.IsAbs(path) {
-			return nil, rpc.Invalid("%s: %q is not absolute", field, path)
+		if err := rpc.CheckAbsolute(field, path); err != nil {
+			return nil, rpc.Status(err)
 		}
 	}
 

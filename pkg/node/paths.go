@@ -5,7 +5,7 @@ import (
 	"io/fs"
 	"strings"
 
-	"github.com/touchstone-csi/touchstone/pkg/rpc"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 )
 
 // plain normalizes a path: it identifies records, and calls that wait for each
@@ -25,18 +25,10 @@ func plain(path string) string {
 	return joined
 }
 
-func (s *Service) checkStagingPath(path string) error {
-	if err := s.dirs.CheckPath(path); err != nil {
-		return rpc.Invalid("staging_target_path: %w", err)
-	}
-
-	return nil
-}
-
-// allowed refuses a path that no volume of ours can be at. A missing parent is
-// no refusal: then there is nothing to undo.
-func (s *Service) allowed(path string) error {
-	place, err := s.dirs.Target(path)
+// checkAllowed returns an error for a path that no volume of the driver can be at. A missing
+// parent is no error: then there is nothing to undo.
+func checkAllowed(dirs *mount.AllowedDirs, path string) error {
+	target, err := dirs.Target(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -45,7 +37,7 @@ func (s *Service) allowed(path string) error {
 		return err
 	}
 
-	place.Close()
+	target.Close()
 
 	return nil
 }

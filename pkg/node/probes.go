@@ -12,15 +12,6 @@ import (
 // Prober probes the volumes on this node.
 func (s *Service) Prober() *probe.Prober { return s.prober }
 
-func (s *Service) newProber() *probe.Prober {
-	return probe.New(probe.Config{
-		Volumes: probedVolumes{s}, Checker: s.checker,
-		Pools: s.pools, Dirs: s.dirs, Loops: s.loops, Observer: s.access.Observer(), Operations: s.ops,
-		Health: s.config.Health, Sources: s.config.Sources, MarkFilesystem: s.config.MarkFilesystem,
-		Storage: s.config.Storage, IOErrorHold: s.config.IOErrorHold, Log: s.config.Log,
-	})
-}
-
 // leave deletes the record of a volume that was unstaged, and then its last observation: in
 // this order, so that a probe that is running does not restore the observation. A volume
 // whose staging fails keeps its observation.
@@ -39,9 +30,7 @@ func (v probedVolumes) InUse(id string) (*staged.Volume, staged.Record, bool) {
 	}
 
 	if inline, ok := v.service.ephemeral.Get(id); ok {
-		use := inline.StagedVolume()
-
-		return use, inline, true
+		return inline.StagedVolume(), inline, true
 	}
 
 	return nil, nil, false
@@ -67,11 +56,11 @@ func (v probedVolumes) PoolOf(record *staged.Volume) (*pool.Pool, error) {
 }
 
 func (v probedVolumes) RawDevices(volumeID string) (probe.RawDevices, error) {
-	held, err := v.service.access.Attachments(volumeID)
+	devices, err := v.service.access.Attachments(volumeID)
 
 	return probe.RawDevices{
-		Staged: held.Staged, StagedSequence: held.StagedSequence,
-		ReadOnly: held.ReadOnly, ReadOnlySequence: held.ReadOnlySequence,
+		Staged: devices.Staged, StagedSequence: devices.StagedSequence,
+		ReadOnly: devices.ReadOnly, ReadOnlySequence: devices.ReadOnlySequence,
 	}, err
 }
 
@@ -91,9 +80,20 @@ func (v probedVolumes) RevokeLostDevices(ctx context.Context, record *staged.Vol
 		}
 
 		if lost {
-			return v.service.revokeLostDevices(ctx, record.VolumeID)
+			return v.revokeLostDevices(ctx, record.VolumeID)
 		}
 	}
 
 	return nil
+}
+
+func (v probedVolumes) revokeLostDevices(ctx context.Context, id string) error {
+	return v.service.operations.run(ctx, id, "revoke", func(context.Context) error {
+		record, known := v.service.stagedVolumes.Get(id)
+		if !known {
+			return nil
+		}
+
+		return v.service.access.RevokeLostDevices(record)
+	})
 }

@@ -49,6 +49,10 @@ func (s *Service) NodePublishVolume(
 				err = s.publish(ctx, id, staged, wanted)
 			}
 
+			if errors.Is(err, errNotStaged) {
+				err = errors.Join(s.checkExists(ctx, id), err)
+			}
+
 			if err != nil {
 				err = errors.Join(err, s.unstageLast(ctx, id))
 
@@ -78,10 +82,6 @@ func (s *Service) parsePublish(request *csi.NodePublishVolumeRequest) (staged.Pu
 		_, err = mount.ParseFlags(wanted.MountFlags)
 	}
 
-	if err == nil {
-		err = s.config.Capabilities.CheckAccessMode(wanted)
-	}
-
 	if err != nil {
 		return staged.Publication{}, rpc.Invalid("volume_capability: %w", err)
 	}
@@ -103,28 +103,28 @@ func (s *Service) parsePublish(request *csi.NodePublishVolumeRequest) (staged.Pu
 }
 
 func (s *Service) publish(ctx context.Context, id, stagingPath string, wanted staged.Publication) error {
-	use, err := s.stagedUse(id, stagingPath, wanted)
+	v, err := s.stagedUse(id, stagingPath, wanted)
 	if err != nil {
 		return err
 	}
 
-	if use, err = s.prune(use); err != nil {
+	if v, err = s.prune(v); err != nil {
 		return err
 	}
 
-	if existing, ok := use.PublicationAt(wanted.TargetPath); ok {
-		if !existing.Same(wanted) {
+	if existing, ok := v.PublicationAt(wanted.TargetPath); ok {
+		if !v.IsSame(existing, wanted) {
 			return rpc.Errorf(codes.AlreadyExists, "it is published there with another capability or readonly flag; unpublish it first")
 		}
 
-		return s.access.For(use).Republish(ctx, use, existing)
+		return s.access.For(v).Republish(ctx, v, existing)
 	}
 
-	if err := checkAnotherTarget(use, wanted); err != nil {
+	if err := s.checkPublishable(v, wanted); err != nil {
 		return err
 	}
 
-	if _, err := s.access.PoolOf(use); err != nil {
+	if _, err := s.access.PoolOf(v); err != nil {
 		return err
 	}
 
@@ -138,18 +138,18 @@ func (s *Service) publish(ctx context.Context, id, stagingPath string, wanted st
 	}
 	defer target.Close()
 
-	if err := s.access.UnmountAllLayers(use, target); err != nil {
+	if err := s.access.UnmountAllLayers(v, target); err != nil {
 		return err
 	}
 
-	_, occupied, err := target.Stat()
+	occupied, err := target.Exists()
 	if err != nil {
 		return err
 	}
 
 	wanted.Made = !occupied
 
-	published := use.Clone()
+	published := v.Clone()
 	published.Publications = append(published.Publications, wanted)
 
 	if err := s.stagedVolumes.Put(ctx, published); err != nil {
@@ -157,8 +157,8 @@ func (s *Service) publish(ctx context.Context, id, stagingPath string, wanted st
 	}
 
 	if err := s.access.For(published).Publish(ctx, published, wanted, target); err != nil {
-		return errors.Join(err, s.access.For(use).Unpublish(use, wanted, nil), s.stagedVolumes.PutLazily(use),
-			s.access.DetachUnusedReader(ctx, use))
+		return errors.Join(err, s.access.For(v).Unpublish(v, wanted, nil), s.stagedVolumes.PutLazily(v),
+			s.access.DetachUnusedReader(ctx, v))
 	}
 
 	return nil
@@ -166,58 +166,73 @@ func (s *Service) publish(ctx context.Context, id, stagingPath string, wanted st
 
 // stagedUse returns the record of a volume that really is staged there.
 func (s *Service) stagedUse(id, stagingPath string, wanted staged.Publication) (*staged.Volume, error) {
-	use, known := s.stagedVolumes.Get(id)
+	v, known := s.stagedVolumes.Get(id)
 	staged := false
 
 	if known {
 		var err error
-		if staged, err = s.access.For(use).IsStaged(use); err != nil {
+		if staged, err = s.access.For(v).IsStaged(v); err != nil {
 			return nil, err
 		}
 	}
 
 	if !staged {
-		return nil, rpc.Errorf(codes.FailedPrecondition, "it is not staged; call NodeStageVolume first")
+		return nil, errNotStaged
 	}
 
-	if use.StagingPath != stagingPath {
-		return nil, rpc.Errorf(codes.FailedPrecondition, "it is staged at %s, not at %s", use.StagingPath, stagingPath)
+	if v.StagingPath != stagingPath {
+		return nil, rpc.Errorf(codes.FailedPrecondition, "it is staged at %s, not at %s", v.StagingPath, stagingPath)
 	}
 
-	if use.Capability.Block != wanted.Capability.Block {
-		return nil, rpc.Invalid("volume_capability: it is not staged for this access type")
-	}
-
-	if err := use.Parameters.CheckDirectAssign(wanted.Capability); err != nil {
-		return nil, rpc.Invalid("volume_capability: %w", err)
-	}
-
-	if asked := wanted.Capability.FSType; asked != "" && asked != use.FSType() {
-		return nil, rpc.Invalid("volume_capability: fs_type is %s, but it is staged as %s", asked, use.FSType())
-	}
-
-	if use.StagingPath == wanted.TargetPath {
+	if v.StagingPath == wanted.TargetPath {
 		return nil, rpc.Invalid("target_path: %s is where the volume is staged", wanted.TargetPath)
 	}
 
-	return use, nil
+	return v, nil
+}
+
+// errNotStaged is returned by NodePublishVolume for a volume that is not staged.
+var errNotStaged = rpc.Errorf(codes.FailedPrecondition, "it is not staged; call NodeStageVolume first")
+
+// checkExists returns NOT_FOUND if no pool has the volume.
+func (s *Service) checkExists(ctx context.Context, id string) error {
+	exists, err := s.prober.IsStored(ctx, id)
+	if err != nil || exists {
+		return nil // it may exist
+	}
+
+	return rpc.Errorf(codes.NotFound, "volume %s does not exist", id)
+}
+
+// checkPublishable returns FAILED_PRECONDITION if the volume does not have the wanted capability,
+// or must not have another target.
+func (s *Service) checkPublishable(v *staged.Volume, wanted staged.Publication) error {
+	if v.Capability.Block != wanted.Capability.Block {
+		return rpc.Errorf(codes.FailedPrecondition, "volume_capability: it is not staged for this access type")
+	}
+
+	if err := s.checkCapability(v, wanted.Capability); err != nil {
+		return rpc.Errorf(codes.FailedPrecondition, "volume_capability: %w", err)
+	}
+
+	return checkAnotherTarget(v, wanted)
 }
 
 // checkAnotherTarget returns FAILED_PRECONDITION if the volume is published and the access
 // mode of an existing publication or of the wanted one allows only one target on this node.
-func checkAnotherTarget(u *staged.Volume, wanted staged.Publication) error {
-	if len(u.Publications) == 0 {
+func checkAnotherTarget(v *staged.Volume, wanted staged.Publication) error {
+	if len(v.Publications) == 0 {
 		return nil
 	}
 
 	alone := wanted.Capability.SingleTarget() ||
-		slices.ContainsFunc(u.Publications, func(p staged.Publication) bool { return p.Capability.SingleTarget() })
+		slices.ContainsFunc(v.Publications, func(p staged.Publication) bool { return p.Capability.SingleTarget() })
 	if !alone {
 		return nil
 	}
 
 	return rpc.Errorf(codes.FailedPrecondition, "it is published at %s with access mode %s; unpublish it there first",
-		u.Publications[0].TargetPath, u.Publications[0].Capability.Mode)
+		v.Publications[0].TargetPath, v.Publications[0].Capability.Mode)
 }
 
 // NodeUnpublishVolume unmounts the volume from the target path, and removes
@@ -261,10 +276,10 @@ func (s *Service) unpublish(ctx context.Context, id, targetPath string) error {
 		defer target.Close()
 	}
 
-	use, known := s.stagedVolumes.Get(id)
+	v, known := s.stagedVolumes.Get(id)
 	if known {
-		if publication, published := use.PublicationAt(targetPath); published {
-			return s.endPublication(ctx, use, publication, target)
+		if publication, published := v.PublicationAt(targetPath); published {
+			return s.endPublication(ctx, v, publication, target)
 		}
 	}
 
@@ -273,7 +288,7 @@ func (s *Service) unpublish(ctx context.Context, id, targetPath string) error {
 			return err
 		}
 
-		if err := s.unmountUnrecorded(id, use, target); err != nil {
+		if err := s.unmountUnrecorded(id, v, target); err != nil {
 			return err
 		}
 	}
@@ -282,23 +297,23 @@ func (s *Service) unpublish(ctx context.Context, id, targetPath string) error {
 }
 
 // endPublication removes a recorded publication, and its record last.
-func (s *Service) endPublication(ctx context.Context, use *staged.Volume, publication staged.Publication, target *mount.Target) error {
-	if err := s.access.For(use).Unpublish(use, publication, target); err != nil {
+func (s *Service) endPublication(ctx context.Context, v *staged.Volume, publication staged.Publication, target *mount.Target) error {
+	if err := s.access.For(v).Unpublish(v, publication, target); err != nil {
 		return err
 	}
 
-	left := use.WithoutPublication(publication.TargetPath)
+	left := v.WithoutPublication(publication.TargetPath)
 	if err := s.access.DetachUnusedReader(ctx, left); err != nil {
 		return err
 	}
 
-	return errors.Join(s.stagedVolumes.PutLazily(left), s.unstageLast(ctx, use.VolumeID))
+	return errors.Join(s.stagedVolumes.PutLazily(left), s.unstageLast(ctx, v.VolumeID))
 }
 
 // unmountUnrecorded unmounts a publication that has no record, if the mount is certainly the
-// volume's. Use is nil if the volume has no record at all.
-func (s *Service) unmountUnrecorded(id string, use *staged.Volume, target *mount.Target) error {
-	if use != nil && use.StagingPath == target.Path() {
+// volume's. V is nil if the volume has no record at all.
+func (s *Service) unmountUnrecorded(id string, v *staged.Volume, target *mount.Target) error {
+	if v != nil && v.StagingPath == target.Path() {
 		return nil // the mount is the staging
 	}
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/touchstone-csi/touchstone/pkg/node/access"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 )
@@ -18,7 +19,7 @@ func (s *Service) Recover(ctx context.Context) error {
 	// Before all else, because programs that write to a frozen filesystem wait for it.
 	s.freezer.ThawRecorded()
 
-	if err := s.config.Direct.Root.ClearTemporary(); err != nil {
+	if err := s.direct.Root.ClearTemporary(); err != nil {
 		// It affects direct volumes only, whose calls report it again.
 		s.config.Log.Error("cannot remove temporary files of direct volumes", "error", err)
 	}
@@ -30,14 +31,18 @@ func (s *Service) Recover(ctx context.Context) error {
 		return fmt.Errorf("recover: %w", err)
 	}
 
-	for _, use := range s.stagedVolumes.All() {
+	for _, v := range s.stagedVolumes.All() {
 		// A volume that fails does not keep the others from being used.
-		if err := s.reconcile(ctx, use); err != nil {
-			s.config.Log.Error("cannot recover a staged volume", "volume", use.VolumeID, "error", err)
+		if err := s.reconcile(ctx, v); err != nil {
+			s.config.Log.Error("cannot recover a staged volume", "volume", v.VolumeID, "error", err)
 		}
 	}
 
-	s.recoverTuning()
+	s.tuner.Recover(s.isPublication, func(number int) (bool, error) {
+		_, attached, err := s.loops.Status(number)
+
+		return attached, err
+	})
 
 	return nil
 }
@@ -60,29 +65,29 @@ func (s *Service) RecoverPool(ctx context.Context, recovered *pool.Pool) error {
 // PoolServed applies the mutable parameters of the volumes of a pool that is served from now
 // on, and removes its ephemeral volumes that are not in use any more.
 func (s *Service) PoolServed(ctx context.Context, poolName string) {
-	for _, use := range s.stagedVolumes.All() {
-		if use.Parameters.Pool != poolName {
+	for _, v := range s.stagedVolumes.All() {
+		if v.Parameters.Pool != poolName {
 			continue
 		}
 
-		if err := s.refresh(ctx, use.VolumeID, int(s.occasions.Add(1))); err != nil {
-			s.config.Log.Error("cannot apply the mutable parameters of a volume", "volume", use.VolumeID, "error", err)
+		if err := s.refresh(ctx, v.VolumeID); err != nil {
+			s.config.Log.Error("cannot apply the mutable parameters of a volume", "volume", v.VolumeID, "error", err)
 		}
 	}
 
-	s.ephemeral.RecoverPool(ctx, poolName)
+	s.ephemeral.RemoveUnmounted(ctx, poolName)
 }
 
 // reconcile removes from the record what does not exist any more, and the record with the
 // staging.
-func (s *Service) reconcile(ctx context.Context, use *staged.Volume) error {
-	pruned, err := s.prune(use)
+func (s *Service) reconcile(ctx context.Context, v *staged.Volume) error {
+	pruned, err := s.prune(v)
 	if err != nil {
 		return err
 	}
 
-	if len(pruned.Publications) == 0 && s.stagesItself(pruned) {
-		return s.unstageLast(ctx, use.VolumeID)
+	if len(pruned.Publications) == 0 && s.ownStaging.ends(pruned) {
+		return s.unstageLast(ctx, v.VolumeID)
 	}
 
 	isStaged, err := s.access.For(pruned).IsStaged(pruned)
@@ -90,25 +95,29 @@ func (s *Service) reconcile(ctx context.Context, use *staged.Volume) error {
 		return err
 	}
 
+	if isStaged && access.CanFreeze(pruned) && !pruned.SharedByReaders() {
+		s.checker.RecordMounted(ctx, pruned)
+	}
+
 	if len(pruned.Publications) > 0 || isStaged {
 		// A publication that was interrupted may have left its device.
 		return errors.Join(s.access.DetachUnusedReader(ctx, pruned), s.access.RestoreAssignments(pruned))
 	}
 
-	s.config.Log.Info("a volume is not staged any more", "volume", use.VolumeID, "stagingPath", use.StagingPath)
+	s.config.Log.Info("a volume is not staged any more", "volume", v.VolumeID, "stagingPath", v.StagingPath)
 
-	if err := s.access.DetachAll(ctx, use); err != nil {
+	if err := s.access.DetachAll(ctx, v); err != nil {
 		return err
 	}
 
-	return s.forget(use)
+	return s.forget(v)
 }
 
 // prune removes the publications that do not exist any more from the record, and returns the
 // record with the others.
-func (s *Service) prune(use *staged.Volume) (*staged.Volume, error) {
-	for _, publication := range use.Publications {
-		published, err := s.access.For(use).IsPublished(use, publication)
+func (s *Service) prune(v *staged.Volume) (*staged.Volume, error) {
+	for _, publication := range v.Publications {
+		published, err := s.access.For(v).IsPublished(v, publication)
 		if err != nil {
 			return nil, err
 		}
@@ -117,43 +126,35 @@ func (s *Service) prune(use *staged.Volume) (*staged.Volume, error) {
 			continue
 		}
 
-		s.config.Log.Info("a volume is not published any more", "volume", use.VolumeID, "target", publication.TargetPath)
+		s.config.Log.Info("a volume is not published any more", "volume", v.VolumeID, "target", publication.TargetPath)
 
-		if err := s.access.For(use).Unpublish(use, publication, nil); err != nil {
+		if err := s.access.For(v).Unpublish(v, publication, nil); err != nil {
 			return nil, err
 		}
 
-		use = use.WithoutPublication(publication.TargetPath)
-		if err := s.stagedVolumes.PutLazily(use); err != nil {
+		v = v.WithoutPublication(publication.TargetPath)
+		if err := s.stagedVolumes.PutLazily(v); err != nil {
 			return nil, err
 		}
 	}
 
-	return use, nil
+	return v, nil
 }
 
-// recoverTuning resets the queues and limits that are not needed any more.
-func (s *Service) recoverTuning() {
-	s.tuner.Recover(
-		func(volumeID, targetPath string) bool {
-			use, known := s.stagedVolumes.Get(volumeID)
-			if known {
-				_, known = use.PublicationAt(targetPath)
-			}
+// isPublication reports whether a publication is recorded.
+func (s *Service) isPublication(volumeID, targetPath string) bool {
+	v, known := s.stagedVolumes.Get(volumeID)
+	if known {
+		_, known = v.PublicationAt(targetPath)
+	}
 
-			return known
-		},
-		func(number int) (bool, error) {
-			_, attached, err := s.loops.Status(number)
-
-			return attached, err
-		})
+	return known
 }
 
 // forget deletes the record of a volume that is not in use here any more, and resets the
 // queue of a device that another program has detached.
-func (s *Service) forget(use *staged.Volume) error {
-	s.tuner.ResetQueues(use.VolumeID)
+func (s *Service) forget(v *staged.Volume) error {
+	s.tuner.ResetQueues(v.VolumeID)
 
-	return s.stagedVolumes.DeleteLazily(use.VolumeID)
+	return s.stagedVolumes.DeleteLazily(v.VolumeID)
 }

@@ -26,11 +26,9 @@ func (s *Service) NodeStageVolume(
 	wanted, err := parseStage(request)
 	if err == nil {
 		// Requests that are invalid in any state are refused first.
-		err = s.checkStagingPath(wanted.StagingPath)
-	}
-
-	if err == nil {
-		err = s.config.Capabilities.CheckAccessMode(wanted.Capability)
+		if err = s.dirs.CheckPath(wanted.StagingPath); err != nil {
+			err = rpc.Invalid("staging_target_path: %w", err)
+		}
 	}
 
 	if err == nil {
@@ -76,19 +74,9 @@ func parseStage(request *csi.NodeStageVolumeRequest) (*staged.Volume, error) {
 		return nil, rpc.Invalid("volume_context: %w", err)
 	}
 
-	if err := parameters.CheckDirectAssign(capability); err != nil {
-		return nil, rpc.Invalid("volume_capability: %w", err)
-	}
-
 	// A volume that was created as raw block gets the requested filesystem.
-	if _, named := request.GetVolumeContext()[volume.KeyFSType]; named {
-		if err := parameters.CheckFSType(capability); err != nil {
-			return nil, rpc.Invalid("volume_capability: %w", err)
-		}
-	}
-
-	if capability.Block && parameters.Backing == volume.BackingDirectory {
-		return nil, rpc.Invalid("volume_capability: a directory is no block device")
+	if _, named := request.GetVolumeContext()[volume.KeyFSType]; !named && capability.FSType != "" {
+		parameters.FSType = capability.FSType
 	}
 
 	if !volume.IsID(request.GetVolumeId()) {
@@ -120,6 +108,10 @@ func (s *Service) stage(ctx context.Context, wanted *staged.Volume) error {
 		if staged {
 			return checkSameStaging(current, wanted)
 		}
+	}
+
+	if err := s.checkCapability(wanted, wanted.Capability); err != nil {
+		return rpc.Errorf(codes.FailedPrecondition, "volume_capability: %w", err)
 	}
 
 	staging, err := s.dirs.Target(wanted.StagingPath)
@@ -160,16 +152,30 @@ func (s *Service) stage(ctx context.Context, wanted *staged.Volume) error {
 	return nil
 }
 
-// checkSameStaging returns nil if the volume u is staged as wanted: at the same path, with
+// checkCapability refuses, with volume.ErrCapability, a capability that the volume does not have.
+func (s *Service) checkCapability(v *staged.Volume, wanted volume.Capability) error {
+	err := s.config.Capabilities.CheckAccessMode(wanted)
+	if err == nil {
+		err = v.Parameters.CheckCapability(wanted, s.config.Shared)
+	}
+
+	if err == nil {
+		err = v.Parameters.CheckFSType(wanted)
+	}
+
+	return err
+}
+
+// checkSameStaging returns nil if current is staged as wanted: at the same path, with
 // the same capability and directAssign.
-func checkSameStaging(u, wanted *staged.Volume) error {
+func checkSameStaging(current, wanted *staged.Volume) error {
 	switch {
-	case u.StagingPath != wanted.StagingPath:
-		return rpc.Errorf(codes.FailedPrecondition, "it is staged at %s; unstage it there first", u.StagingPath)
-	case u.IsDirect() != wanted.IsDirect():
+	case current.StagingPath != wanted.StagingPath:
+		return rpc.Errorf(codes.FailedPrecondition, "it is staged at %s; unstage it there first", current.StagingPath)
+	case current.IsDirect() != wanted.IsDirect():
 		return rpc.Errorf(codes.AlreadyExists, "it is staged there with another %s in its volume_context; unstage it first",
 			volume.KeyDirectAssign)
-	case !u.Capability.Equal(wanted.Capability):
+	case !current.HasCapability(wanted.Capability):
 		return rpc.Errorf(codes.AlreadyExists, "it is staged there with another capability; unstage it first")
 	default:
 		return nil
@@ -221,30 +227,30 @@ func (s *Service) NodeUnstageVolume(
 }
 
 func (s *Service) unstage(ctx context.Context, id, path string) error {
-	use, known := s.stagedVolumes.Get(id)
+	v, known := s.stagedVolumes.Get(id)
 	if !known {
 		return s.unstageUnknown(ctx, id, path)
 	}
 
-	if use.StagingPath != path {
-		return s.allowed(path)
+	if v.StagingPath != path {
+		return checkAllowed(s.dirs, path)
 	}
 
-	use, err := s.prune(use)
+	v, err := s.prune(v)
 	if err != nil {
 		return err
 	}
 
-	if len(use.Publications) > 0 {
+	if len(v.Publications) > 0 {
 		return rpc.Errorf(codes.FailedPrecondition, "it is published at %s; unpublish it there first",
-			use.Publications[0].TargetPath)
+			v.Publications[0].TargetPath)
 	}
 
-	if err := s.access.For(use).Unstage(ctx, use); err != nil {
+	if err := s.access.For(v).Unstage(ctx, v); err != nil {
 		return err
 	}
 
-	return s.leave(use)
+	return s.leave(v)
 }
 
 // unstageUnknown unmounts a volume that the records were lost of.
@@ -253,20 +259,20 @@ func (s *Service) unstageUnknown(ctx context.Context, id, path string) error {
 		return err
 	}
 
+	if err := checkAllowed(s.dirs, path); err != nil {
+		return err
+	}
+
 	for _, backing := range []volume.Backing{volume.BackingImage, volume.BackingDirectory} {
-		use := &staged.Volume{VolumeID: id, StagingPath: path, Parameters: volume.Parameters{Backing: backing}}
+		v := &staged.Volume{VolumeID: id, StagingPath: path, Parameters: volume.Parameters{Backing: backing}}
 
-		if err := s.allowed(path); err != nil {
-			return err
-		}
-
-		mounted, err := s.access.Observer().IsMountedAt(use, path)
+		mounted, err := s.access.Observer().IsMountedAt(v, path)
 		if err != nil {
 			return err
 		}
 
 		if mounted && volume.IsID(id) {
-			return s.access.For(use).Unstage(ctx, use)
+			return s.access.For(v).Unstage(ctx, v)
 		}
 	}
 

@@ -23,9 +23,9 @@ func (s *Service) NodeGetVolumeStats(
 		return nil, rpc.Status(err)
 	}
 
-	path := plain(request.GetVolumePath())
-	if path == "" {
-		return nil, rpc.Invalid("volume_path is missing")
+	path, err := checkUsedPath(request.GetVolumePath(), request.GetStagingTargetPath())
+	if err != nil {
+		return nil, rpc.Status(err)
 	}
 
 	usages, record, err := s.stats.Read(ctx, request.GetVolumeId(), path)
@@ -41,6 +41,20 @@ func (s *Service) NodeGetVolumeStats(
 	return answer, nil
 }
 
+// checkUsedPath returns a request's volume_path in the form that records have. Both paths must be
+// absolute; the staging path may be missing.
+func checkUsedPath(path, stagingPath string) (string, error) {
+	if path == "" {
+		return "", rpc.Invalid("volume_path is missing")
+	}
+
+	if err := rpc.CheckAbsolute("volume_path", path); err != nil {
+		return "", err
+	}
+
+	return plain(path), rpc.CheckAbsolute("staging_target_path", stagingPath)
+}
+
 // usedAt returns the volume's record if it is staged or published at the path. Error:
 // NOT_FOUND.
 func (s *Service) usedAt(id, path string) (*staged.Volume, error) {
@@ -48,14 +62,14 @@ func (s *Service) usedAt(id, path string) (*staged.Volume, error) {
 		return found.StagedVolume(), nil
 	}
 
-	use, known := s.stagedVolumes.Get(id)
+	v, known := s.stagedVolumes.Get(id)
 	if !known {
 		return nil, rpc.Errorf(codes.NotFound, "volume %s is not in use on this node", id)
 	}
 
-	if _, published := use.PublicationAt(path); !published && path != use.StagingPath {
+	if _, published := v.PublicationAt(path); !published && path != v.StagingPath {
 		return nil, rpc.Errorf(codes.NotFound, "volume %s is not at %s", id, path)
 	}
 
-	return use, nil
+	return v, nil
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
-	"github.com/touchstone-csi/touchstone/pkg/capability"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
 
@@ -23,19 +23,52 @@ import (
 // ownStagingMode keeps others from the volumes that are staged there.
 const ownStagingMode = 0o700
 
-func (s *Service) ownStagingPath(volumeID string) string {
-	return filepath.Join(s.config.StagingDir, volumeID)
+// OwnStagingDir returns where a driver stages volumes that the CO does not, in the kubelet's
+// directory. It is not the directory of the driver's socket, in which the spec forbids to
+// create anything else (CSI v1.13, Filesystem).
+func OwnStagingDir(kubeletDir, driver string) string {
+	return filepath.Join(kubeletDir, "plugins", "staging."+driver)
 }
 
-// stagesItself reports whether no NodeUnstageVolume will follow.
-func (s *Service) stagesItself(use *staged.Volume) bool {
-	return !s.config.Capabilities.Has(capability.StageUnstageVolume) || use.StagingPath == s.ownStagingPath(use.VolumeID)
+// ownStaging is the staging paths of the driver's own.
+type ownStaging struct {
+	dir string
+	// always means that the CO stages no volume (STAGE_UNSTAGE_VOLUME is disabled).
+	always bool
+	dirs   *mount.AllowedDirs
+}
+
+func (o ownStaging) path(volumeID string) string { return filepath.Join(o.dir, volumeID) }
+
+// ends reports whether the staging ends with the last publication: no NodeUnstageVolume
+// follows.
+func (o ownStaging) ends(v *staged.Volume) bool {
+	return o.always || v.StagingPath == o.path(v.VolumeID)
+}
+
+// remove removes the mount point, which raw-block volumes do not have, unless it is the CO's.
+func (o ownStaging) remove(v *staged.Volume) error {
+	if v.StagingPath != o.path(v.VolumeID) {
+		return nil
+	}
+
+	target, err := o.dirs.Target(v.StagingPath)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+
+	if err != nil {
+		return err
+	}
+	defer target.Close()
+
+	return target.Remove()
 }
 
 // stagingOf returns where the volume is staged that a publication is wanted of,
 // and stages it first where that is not the CO's to do.
 func (s *Service) stagingOf(ctx context.Context, request *csi.NodePublishVolumeRequest) (string, error) {
-	if s.config.Capabilities.Has(capability.StageUnstageVolume) {
+	if !s.ownStaging.always {
 		return plain(request.GetStagingTargetPath()), nil
 	}
 
@@ -47,7 +80,7 @@ func (s *Service) stagingOf(ctx context.Context, request *csi.NodePublishVolumeR
 	}
 
 	own, err := parseStage(&csi.NodeStageVolumeRequest{
-		VolumeId: request.GetVolumeId(), StagingTargetPath: s.ownStagingPath(request.GetVolumeId()),
+		VolumeId: request.GetVolumeId(), StagingTargetPath: s.ownStaging.path(request.GetVolumeId()),
 		VolumeCapability: request.GetVolumeCapability(), VolumeContext: request.GetVolumeContext(),
 		PublishContext: request.GetPublishContext(),
 	})
@@ -55,7 +88,7 @@ func (s *Service) stagingOf(ctx context.Context, request *csi.NodePublishVolumeR
 		return "", err
 	}
 
-	if err := os.MkdirAll(s.config.StagingDir, ownStagingMode); err != nil {
+	if err := os.MkdirAll(s.ownStaging.dir, ownStagingMode); err != nil {
 		return "", fmt.Errorf("make the directory in which volumes are staged: %w", err)
 	}
 
@@ -64,35 +97,18 @@ func (s *Service) stagingOf(ctx context.Context, request *csi.NodePublishVolumeR
 
 // unstageLast undoes what stagingOf has done, once no publication is left.
 func (s *Service) unstageLast(ctx context.Context, volumeID string) error {
-	use, known := s.stagedVolumes.Get(volumeID)
-	if !known || len(use.Publications) > 0 || !s.stagesItself(use) {
+	v, known := s.stagedVolumes.Get(volumeID)
+	if !known || len(v.Publications) > 0 || !s.ownStaging.ends(v) {
 		return nil
 	}
 
-	if err := s.access.For(use).Unstage(ctx, use); err != nil {
+	if err := s.access.For(v).Unstage(ctx, v); err != nil {
 		return err
 	}
 
-	if use.StagingPath == s.ownStagingPath(volumeID) {
-		if err := s.removeOwnStaging(use.StagingPath); err != nil {
-			return err
-		}
-	}
-
-	return s.leave(use)
-}
-
-// removeOwnStaging removes the mount point, which raw-block volumes have none of.
-func (s *Service) removeOwnStaging(path string) error {
-	place, err := s.dirs.Target(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-
-	if err != nil {
+	if err := s.ownStaging.remove(v); err != nil {
 		return err
 	}
-	defer place.Close()
 
-	return place.Remove()
+	return s.leave(v)
 }

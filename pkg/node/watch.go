@@ -10,24 +10,31 @@ import (
 // volumes in use here, until ctx ends.
 func (s *Service) WatchAttributes(ctx context.Context) {
 	watcher := &tuning.Watcher{
-		Pools: s.pools, InUse: s.imagesInUse, Modified: s.checker.Changed, Refresh: s.refresh, Log: s.config.Log,
+		Pools: s.pools, Modified: s.checker.Changed, Log: s.config.Log,
+		InUse: func() []string {
+			var ids []string
+
+			for _, record := range s.stagedVolumes.All() {
+				if record.IsImage() {
+					ids = append(ids, record.VolumeID)
+				}
+			}
+
+			return ids
+		},
 		IsInUse: func(volumeID string) bool {
 			_, used := s.stagedVolumes.Get(volumeID)
 
 			return used
 		},
+		Refresh: func(ctx context.Context, volumeID string, _ int) error { return s.refresh(ctx, volumeID) },
 	}
 	watcher.Run(ctx)
 }
 
-func (s *Service) imagesInUse() []string {
-	var ids []string
-
-	for _, record := range s.stagedVolumes.All() {
-		if record.IsImage() {
-			ids = append(ids, record.VolumeID)
-		}
-	}
-
-	return ids
+// refresh is LocalNode.ApplyAttributes as an operation of its own.
+func (s *Service) refresh(ctx context.Context, volumeID string) error {
+	return s.operations.start(ctx, volumeID, "refresh", func(ctx context.Context) error {
+		return s.local.ApplyAttributes(ctx, volumeID)
+	})
 }

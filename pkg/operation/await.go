@@ -2,9 +2,10 @@ package operation
 
 import "context"
 
-// Await returns the result of call, or the cause of ctx's end if that comes first: the one way to
-// bound a call that may hang in the kernel, where no signal and no deadline reaches it. The call
-// then continues in its goroutine, and its result is lost.
+// Await returns the result of call, or the cause of ctx's end if that comes first. It bounds a call
+// that may hang in the kernel, where neither a signal nor a deadline reaches it. The call then
+// continues in its goroutine, and its result is lost: a caller that has to act on a late result, as
+// on a late freeze, needs a goroutine of its own.
 func Await[T any](ctx context.Context, call func() (T, error)) (T, error) {
 	type result struct {
 		value T

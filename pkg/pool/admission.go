@@ -36,15 +36,20 @@ type Admission struct {
 // Register adds a ledger. It must not be called concurrently with other methods.
 func (a *Admission) Register(ledger Ledger) { a.ledgers = append(a.ledgers, ledger) }
 
-// Capacity returns how many more bytes may be provisioned from the pool, at least 0.
-// It measures what every volume has allocated.
-func (a *Admission) Capacity(ctx context.Context, pool *Pool) (int64, error) {
+// Capacity returns how many more bytes may be provisioned from the pool, at least 0; for thick
+// volumes not more than are available. It measures what every volume has allocated.
+func (a *Admission) Capacity(ctx context.Context, pool *Pool, thick bool) (int64, error) {
 	capacity, err := a.measure(ctx, pool)
 	if err != nil {
 		return 0, err
 	}
 
-	return max(0, capacity.unprovisioned(a.Overcommit, a.provisioned(pool), false)), nil
+	left := capacity.unprovisioned(a.Overcommit, a.provisioned(pool), false)
+	if thick {
+		left = min(left, capacity.Available)
+	}
+
+	return max(0, left), nil
 }
 
 // Check returns ErrOvercommitted unless so many more bytes may be provisioned from

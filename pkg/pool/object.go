@@ -71,13 +71,10 @@ func (p *Pool) open(object Object) (*os.File, error) {
 	return file, nil
 }
 
-// place returns the absolute path of an object.
-func (p *Pool) place(object Object) string {
+// ObjectPath returns the absolute path of an object, for messages.
+func (p *Pool) ObjectPath(object Object) string {
 	return filepath.Join(p.parentOf(object).Name(), object.fileName())
 }
-
-// ObjectPath returns the absolute path of an object, for messages.
-func (p *Pool) ObjectPath(object Object) string { return p.place(object) }
 
 // renameFromScratch renames the object from scratch into place, durably. A directory that it
 // replaces is then in scratch.

@@ -256,7 +256,7 @@ func (p *Pool) Close() error {
 // VolumePath returns the absolute path of a volume's image or directory, for messages and for tools
 // that take a path.
 func (p *Pool) VolumePath(id string, backing volume.Backing) string {
-	return p.place(Object{ID: id, Backing: backing})
+	return p.ObjectPath(Object{ID: id, Backing: backing})
 }
 
 // checkWritable creates a file without a name, so that nothing is left after a crash.

@@ -12,7 +12,7 @@ import (
 // SnapshotPath returns the absolute path of a snapshot's image or directory,
 // for messages.
 func (p *Pool) SnapshotPath(id string, backing volume.Backing) string {
-	return p.place(Object{ID: id, Backing: backing, Snapshot: true})
+	return p.ObjectPath(Object{ID: id, Backing: backing, Snapshot: true})
 }
 
 // OpenSnapshot opens the image of a snapshot for reading, without following a symlink. Errors:

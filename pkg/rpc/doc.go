@@ -4,5 +4,5 @@
 //
 // It contains what every service needs; what a request means is decided by the
 // services. The code of an error follows from its category (internal/errdefs),
-// so the package imports none of the packages in which errors arise.
+// so the package imports pkg/volume and pkg/operation, whose types it handles, and no other component.
 package rpc

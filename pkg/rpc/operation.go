@@ -8,7 +8,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/touchstone-csi/touchstone/pkg/operation"
-	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
 // VolumeCall is a call about one volume. Its work is serial with that of all
@@ -31,18 +30,4 @@ func Run[T any](ctx context.Context, log *slog.Logger, ops *operation.Group, cal
 	}
 
 	return response, Status(err)
-}
-
-// CheckVolumeID refuses an id that is missing or impossible with
-// INVALID_ARGUMENT. One that is only unknown passes.
-func CheckVolumeID(id string) error {
-	if id == "" {
-		return Invalid("volume_id is missing")
-	}
-
-	if err := volume.CheckID(id); err != nil {
-		return Invalid("volume_id: %w", err)
-	}
-
-	return nil
 }

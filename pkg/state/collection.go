@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync/atomic"
 	"unicode/utf8"
+
+	jsonv1 "github.com/go-json-experiment/json/v1"
 )
 
 // Collection holds the records of one kind. Its methods see what is durable,
@@ -270,7 +272,7 @@ func (c *Collection[T]) decode(encoded []byte) (any, error) {
 
 	var value T
 
-	err := json.Unmarshal(encoded, &value)
+	err := jsonv1.Unmarshal(encoded, &value)
 	if err != nil {
 		return nil, fmt.Errorf("record does not fit: %w", err)
 	}

@@ -170,9 +170,10 @@ func parseLine(text []byte) (line, error) {
 }
 
 // parseRecord is parseLine for a line of the base whose key has no escaped characters. That is
-// nearly all of a journal after a compaction, and spares a start one decoding per record.
+// nearly all of a journal after a compaction, and spares a start one decoding per record. The end of
+// a change, of which an interrupted write left no more, is no such line.
 func parseRecord(text []byte) (line, bool) {
-	if len(text) < checksumBytes {
+	if len(text) < checksumBytes || !bytes.HasPrefix(text, []byte(checksumOpen)) {
 		return line{}, false
 	}
 	var l line

@@ -12,6 +12,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"sync"
 )
 
 // chunkBytes is about how much of the journal one worker decodes at a time.
@@ -93,26 +94,43 @@ type chunk struct {
 	lines []parsedLine
 }
 
+// chunks has chunks to use again: with new ones, a start would make more garbage than records.
+var chunks = sync.Pool{New: func() any { return &chunk{} }}
+
+func newChunk(text []byte) *chunk {
+	c := chunks.Get().(*chunk) //nolint:forcetypeassert // the pool has nothing else
+	c.text = append(c.text[:0], text...)
+	return c
+}
+
+func (c *chunk) free() {
+	clear(c.lines)
+	c.lines = c.lines[:0]
+	chunks.Put(c)
+}
+
 func readChunks(file File, emit func(*chunk) error) error {
-	var rest []byte
+	c := newChunk(nil)
 	for offset := int64(0); ; {
-		text := make([]byte, len(rest)+chunkBytes)
-		copy(text, rest)
-		n, err := file.ReadAt(text[len(rest):], offset)
+		start := len(c.text)
+		c.text = slices.Grow(c.text, chunkBytes)[:start+chunkBytes]
+		n, err := file.ReadAt(c.text[start:], offset)
 		if err != nil && !errors.Is(err, io.EOF) {
 			return fmt.Errorf("read the journal: %w", err)
 		}
 		offset += int64(n)
-		text = text[:len(rest)+n]
+		c.text = c.text[:start+n]
 		if err != nil {
-			return emit(&chunk{text: text})
+			return emit(c)
 		}
-		end := bytes.LastIndexByte(text, '\n') + 1
-		rest = text[end:]
-		err = emit(&chunk{text: text[:end]})
+		end := bytes.LastIndexByte(c.text, '\n') + 1
+		next := newChunk(c.text[end:])
+		c.text = c.text[:end]
+		err = emit(c)
 		if err != nil {
 			return err
 		}
+		c = next
 	}
 }
 
@@ -153,7 +171,6 @@ func (l *loader) parse(c *chunk) {
 		}
 		c.lines = append(c.lines, p)
 	}
-	c.text = nil
 }
 
 func (l *loader) parseLine(p *parsedLine, text []byte, whole bool) {
@@ -218,6 +235,7 @@ func (l *loader) stop(damage *DamageError) error {
 }
 
 func (l *loader) apply(c *chunk) error {
+	defer c.free()
 	for i := range c.lines {
 		p := &c.lines[i]
 		l.lines += p.lines

@@ -88,6 +88,26 @@ func TestTornTail(t *testing.T) {
 	}
 }
 
+// TestTornHead replaces the beginning of the last line by newlines, at each byte, as a loss of power
+// does if only the sectors behind it were written.
+func TestTornHead(t *testing.T) {
+	t.Parallel()
+
+	dir := example(t)
+	text := unclean(t, dir)
+	lastLine := strings.LastIndex(strings.TrimSuffix(text, "\n"), "\n") + 1
+
+	for begin := lastLine + 1; begin < len(text); begin++ {
+		torn := text[:lastLine] + strings.Repeat("\n", begin-lastLine) + text[begin:]
+		require.NoError(t, os.WriteFile(filepath.Join(dir, journalFile), []byte(filled(torn)), 0o600))
+		loseMark(t, dir)
+
+		f := open(t, dir, state.Options{})
+		require.Equal(t, 5, f.volumes.Len(), "begins at %d", begin)
+		require.NoError(t, f.Close())
+	}
+}
+
 // TestTornGroup loses a line in the middle of a group that shared one fsync, whose
 // commits have not returned.
 func TestTornGroup(t *testing.T) {

@@ -13,6 +13,9 @@ import (
 // ErrCapability is returned for a volume capability that no volume can have.
 var ErrCapability = errdefs.New(errdefs.ErrInvalidArgument, "bad volume capability")
 
+// ErrIncomplete is the ErrCapability of a capability without a required part.
+var ErrIncomplete = fmt.Errorf("%w: incomplete", ErrCapability)
+
 // Mode is an access mode of the CSI spec.
 type Mode = csi.VolumeCapability_AccessMode_Mode
 
@@ -36,13 +39,13 @@ type Capability struct {
 // is missing a part, or has an unknown access mode or filesystem.
 func ParseCapability(given *csi.VolumeCapability) (Capability, error) {
 	if given == nil {
-		return Capability{}, fmt.Errorf("%w: it is missing", ErrCapability)
+		return Capability{}, fmt.Errorf("%w: it is missing", ErrIncomplete)
 	}
 
 	mode := given.GetAccessMode().GetMode()
 	if _, known := csi.VolumeCapability_AccessMode_Mode_name[int32(mode)]; !known ||
 		mode == csi.VolumeCapability_AccessMode_UNKNOWN {
-		return Capability{}, fmt.Errorf("%w: access mode %s; name one of the spec's modes", ErrCapability, mode)
+		return Capability{}, fmt.Errorf("%w: access mode %s; name one of the spec's modes", ErrIncomplete, mode)
 	}
 
 	capability := Capability{Mode: mode.String()}
@@ -55,7 +58,7 @@ func ParseCapability(given *csi.VolumeCapability) (Capability, error) {
 		capability.MountFlags = slices.Clone(access.Mount.GetMountFlags())
 		capability.MountGroup = access.Mount.GetVolumeMountGroup()
 	default:
-		return Capability{}, fmt.Errorf("%w: access type is missing; it must be block or mount", ErrCapability)
+		return Capability{}, fmt.Errorf("%w: access type is missing; it must be block or mount", ErrIncomplete)
 	}
 
 	if capability.FSType != "" && !slices.Contains(FSTypes(), capability.FSType) {
@@ -76,6 +79,16 @@ func (c Capability) Equal(other Capability) bool {
 	return c.Block == other.Block && c.FSType == other.FSType && c.MountGroup == other.MountGroup &&
 		c.Mode == other.Mode &&
 		slices.Equal(slices.Sorted(slices.Values(c.MountFlags)), slices.Sorted(slices.Values(other.MountFlags)))
+}
+
+// WithFSType returns the capability with a default for the filesystem that it leaves open, so
+// that it equals one that names the default.
+func (c Capability) WithFSType(byDefault string) Capability {
+	if !c.Block && c.FSType == "" {
+		c.FSType = byDefault
+	}
+
+	return c
 }
 
 // SingleNode says whether the mode allows the volume on one node at a time.

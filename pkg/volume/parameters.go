@@ -149,6 +149,28 @@ func (p Parameters) CheckFSType(wanted Capability) error {
 		ErrCapability, wanted.FSType, p.FSType)
 }
 
+// CheckCapability refuses with ErrCapability a capability that no volume with these parameters
+// has. Shared means that several nodes reach its pool.
+func (p Parameters) CheckCapability(wanted Capability, shared bool) error {
+	if err := p.CheckDirectAssign(wanted); err != nil {
+		return err
+	}
+
+	switch {
+	case wanted.Block && p.Backing == BackingDirectory:
+		return fmt.Errorf("%w: a directory is no block device; use backing=image for block access", ErrCapability)
+	case wanted.SingleNode():
+		return nil
+	case !shared:
+		return fmt.Errorf("%w: access mode %s needs a pool that several nodes reach (--shared)", ErrCapability, wanted.Mode)
+	case !wanted.ReaderOnly() && p.Backing != BackingDirectory:
+		return fmt.Errorf("%w: access mode %s needs backing=directory: an image is written on one node at a time",
+			ErrCapability, wanted.Mode)
+	default:
+		return nil
+	}
+}
+
 var parameterKeys = []string{
 	KeyBacking, KeyBlockSize, KeyConsistency, KeyFSType, KeyDirectAssign, KeyMkfsOptions, KeyPool, KeyProvisioning, KeySkipHostmount,
 }

@@ -35,8 +35,9 @@ type driver struct {
 
 	root    string
 	command *exec.Cmd
-	// took is the time from the start of the process to its being ready.
-	took time.Duration
+	// began is the start of the process; took is the time from then to its being ready.
+	began time.Time
+	took  time.Duration
 }
 
 // start starts a driver with nothing in its state. done ends it and removes
@@ -91,7 +92,7 @@ func (b *bench) startIn(ctx context.Context, root string, environment ...string)
 		return nil, fmt.Errorf("start the driver: %w", err)
 	}
 
-	d := &driver{Client: client, root: root, command: command}
+	d := &driver{Client: client, root: root, command: command, began: began}
 
 	limited, cancel := context.WithTimeout(ctx, readyLimit)
 	defer cancel()

@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"sync"
 	"syscall"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
 )
 
 // few is the number of volumes that others are compared with.
@@ -83,6 +86,12 @@ func (b *bench) compare(ctx context.Context, many size) error {
 		}
 
 		b.results.put("… "+after+", the driver's processor time until it is ready", cost.Seconds(), known("s"))
+
+		if _, err := d.ListVolumes(ctx, &csi.ListVolumesRequest{MaxEntries: 1}); err != nil {
+			return fmt.Errorf("list volumes after the restart: %w", err)
+		}
+
+		b.results.put("… "+after+", until the condition of all volumes is known", time.Since(d.began).Seconds(), known("s"))
 
 		if err := b.putMemory(d, "restarted "+after, atMost(many.memory, "MiB")); err != nil {
 			return err

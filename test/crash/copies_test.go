@@ -159,7 +159,8 @@ func (w *worker) snapshotSome(p *process) bool {
 	}
 
 	for _, v := range sources {
-		s.of = append(s.of, v.snapshotted(w.site.reflinks))
+		// The members of a group are frozen together, also where a copy is instant.
+		s.of = append(s.of, v.snapshotted(w.site.reflinks && !s.group))
 	}
 
 	w.snapshots = append(w.snapshots, s)

@@ -1,8 +1,11 @@
 // Package harness starts a driver for a test, in the test's process and behind
 // a real socket, and proves at the end that nothing of it is left.
 //
-// It contains what tests of the whole driver share. It makes no assertion
-// about a call.
+// It contains what tests of the whole driver share: start, kill and restart of a driver
+// (harness.go, process.go, options.go), also of its node alone (node.go); requests and calls
+// (requests.go, volumes.go, calls.go, lifecycle.go), also for direct and ephemeral volumes;
+// pools, records, data and damage; conditions; and what the host has (host.go). A function
+// that takes the test fails it when its call fails.
 package harness
 
 import (
@@ -19,10 +22,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/pkg/node"
 	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/conformance"
 )
 
 // NodeID is the node id of a driver that says no other.
@@ -69,7 +75,9 @@ func startWith(tb testing.TB, run func(*Driver, testing.TB), options []Option) *
 		StateDir:   filepath.Join(root, "state"),
 		Pools:      map[string]string{"default": filepath.Join(root, "pool")},
 		KubeletDir: filepath.Join(root, "kubelet"), Overcommit: 1,
-		DirectVolumeRoot: filepath.Join(root, "direct-volumes"), ShimRoots: []string{filepath.Join(root, "shims")},
+		Node: node.Settings{Direct: kata.Config{
+			Root: filepath.Join(root, "direct-volumes"), Guest: kata.GuestConfig{ShimRoots: []string{filepath.Join(root, "shims")}},
+		}},
 		Log: slog.New(slog.NewTextHandler(tb.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
 	require.NoError(tb, os.MkdirAll(config.KubeletDir, 0o750))
@@ -148,7 +156,7 @@ func (d *Driver) runHere(tb testing.TB) {
 func (d *Driver) connect(tb testing.TB, end func() error) {
 	tb.Helper()
 
-	client, err := csiclient.Connect(d.Config.Endpoint, await.Calls(tb)...)
+	client, err := csiclient.Connect(d.Config.Endpoint, append(await.Calls(tb), conformance.CheckResponses(tb)...)...)
 	require.NoError(tb, err)
 
 	d.Client = client

@@ -37,7 +37,7 @@ func start(t *testing.T) *watched {
 
 	w, registrations := &watched{address: served.Address()}, t.TempDir()
 	w.Driver = harness.Start(t, func(config *driver.Config) {
-		config.HTTPEndpoint, config.KubeletRegistrationDir = w.address, registrations
+		config.HTTPEndpoint, config.Registration.Directory = w.address, registrations
 	})
 
 	made, err := w.CreateVolume(t.Context(), &csi.CreateVolumeRequest{

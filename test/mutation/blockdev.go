@@ -9,7 +9,7 @@ func blockdevMutants() []mutant {
 			name: "blockdev/buffered-io", file: "internal/linux/loop/attach.go",
 			old:    `config.Info.Flags |= unix.LO_FLAGS_DIRECT_IO`,
 			new:    `config.Info.Flags |= 0`,
-			breaks: "pages of each volume are cached twice", tests: in("test/driver", "TestLoopDevicesDoDirectIO"),
+			breaks: "pages of each volume are cached twice", tests: in("test/driver/pools", "TestLoopDevicesDoDirectIO"),
 		},
 		{
 			name: "blockdev/no-autoclear", file: "internal/linux/loop/attach.go",
@@ -43,14 +43,14 @@ func blockdevMutants() []mutant {
 		},
 		{
 			name: "blockdev/found-by-inode-alone", file: "internal/linux/loop/status.go",
-			old:    `return s.Backing() != identity }`,
-			new:    `return s.BackingInode != identity.Inode }`,
+			old:    `attached && status.Backing == wanted.identity, err`,
+			new:    `attached && status.Backing.Inode == wanted.identity.Inode, err`,
 			breaks: "an image of another filesystem with the same inode number counts as this one", tests: tests,
 		},
 		{
 			name: "blockdev/detaches-any-image", file: "internal/linux/loop/detach.go",
-			old:    `if image != nil && (Identity{`,
-			new:    `if image == nil && number < 0 && (Identity{`,
+			old:    `if image != nil && status.Backing != *image {`,
+			new:    `if image == nil && number < 0 {`,
 			breaks: "the device of another volume is detached", tests: tests,
 		},
 		{

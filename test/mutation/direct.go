@@ -3,8 +3,6 @@ package main
 // directMutants are defects of volumes that a virtual machine mounts.
 func directMutants() []mutant {
 	root := func(tests ...string) command { return in("internal/kata", tests...) }
-	driver := func(tests ...string) command { return in("test/driver", tests...) }
-
 	return []mutant{
 		{
 			name: "direct/symlink-followed", file: "internal/kata/entry.go",
@@ -55,7 +53,7 @@ func directMutants() []mutant {
 	}
 `,
 			new:    ``,
-			breaks: "host and guest write one filesystem", tests: driver("TestDirectWithoutRecords", "TestDirectIsTakenDownWithoutRecords"),
+			breaks: "host and guest write one filesystem", tests: in("test/driver/direct", "TestDirectWithoutRecords", "TestDirectIsTakenDownWithoutRecords"),
 		},
 		{
 			name: "direct/staged-while-the-device-is-open", file: "pkg/node/access/direct_stage.go",
@@ -65,32 +63,32 @@ func directMutants() []mutant {
 `,
 			new:    ``,
 			breaks: "the filesystem is checked while a guest still has it",
-			tests:  driver("TestDirectIsKeptByItsGuest", "TestDirectStaysForOthers"),
+			tests:  in("test/driver/direct", "TestDirectIsKeptByItsGuest", "TestDirectStaysForOthers"),
 		},
 		{
 			name: "direct/guest-writes-read-only-volume", file: "pkg/node/access/direct_assign.go",
 			old:    `return flag == "rw" || flag == "ro" }), "ro")`,
 			new:    `return flag == "ro" }), "rw")`,
-			breaks: "a guest mounts a read-only volume writable", tests: driver("TestDirectReadOnlyPublication", "TestDirectReader"),
+			breaks: "a guest mounts a read-only volume writable", tests: in("test/driver/direct", "TestDirectReadOnlyPublication", "TestDirectReader"),
 		},
 		{
 			name: "direct/assignment-left", file: "pkg/node/access/direct.go",
 			old:    `d.removeAssignment(p.TargetPath), d.removeTarget(p))`,
 			new:    `d.removeTarget(p))`,
-			breaks: "the runtime gives a later pod the device of an earlier one", tests: driver("TestDirectLife"),
+			breaks: "the runtime gives a later pod the device of an earlier one", tests: in("test/driver/direct", "TestDirectLife"),
 		},
 		{
 			name: "direct/number-of-a-lost-device-trusted", file: "pkg/node/access/devices.go",
 			old:    `attached && now.Sequence != sequence {`,
 			new:    `attached && now.Sequence == 0 {`,
 			breaks: "a pod gets the image that now has the number of a lost device",
-			tests:  driver("TestDirectLosesItsDevice", "TestNumberOfALoopDeviceThatAnotherImageGets"),
+			tests:  in("test/driver/health", "TestNumberOfALoopDeviceThatAnotherImageGets"),
 		},
 		{
 			name: "direct/forged-file-stays", file: "pkg/node/access/direct_assign.go",
 			old:    `point.SuperReadOnly && err == nil && bytes.Equal(shown, plugin) {`,
 			new:    `point.SuperReadOnly && err == nil && bytes.HasPrefix(shown, plugin[:1]) {`,
-			breaks: "what a container has written for the runtime is kept", tests: driver("TestDirectIsForged"),
+			breaks: "what a container has written for the runtime is kept", tests: in("test/driver/direct", "TestDirectIsForged"),
 		},
 	}
 }

@@ -53,14 +53,16 @@ func driverMutants() []mutant {
 		},
 		{
 			name: "driver/limit-off-by-one", file: "pkg/driver/limits.go",
-			old:    `case total > r.bytes:`,
-			new:    `case total >= r.bytes:`,
+			old:    `total > limit {`,
+			new:    `total >= limit {`,
 			breaks: "a field of the largest size that the spec allows is refused", tests: tests("TestLimitsOfEveryFieldOfEveryRequest"),
 		},
 		{
 			name: "driver/flags-not-summed", file: "pkg/driver/limits.go",
-			old:    `total += len(text)`,
-			new:    `total = len(text)`,
+			old: `		if limit == maxFlags {
+			total += len(text)`,
+			new: `		if limit == maxFlags {
+			total = len(text)`,
 			breaks: "mount flags together may be larger than the spec allows", tests: tests("TestLimitsCountMountFlagsTogetherAndListsEach"),
 		},
 		{
@@ -70,6 +72,16 @@ func driverMutants() []mutant {
 			breaks: "a driver that ends begins new work", tests: tests("TestGateThatIsShutTurnsAwayEveryCall"),
 		},
 		{
+			name: "driver/hang-outlasts-the-drain", file: "pkg/driver/drain.go",
+			old: `			case <-late:
+				exit(1)
+
+				return
+`,
+			new:    ``,
+			breaks: "a driver whose storage hangs does not end", tests: tests("TestUntilSignalExitsAfterTheLimit"),
+		},
+		{
 			name: "driver/panic-is-unknown", file: "pkg/driver/interceptors.go",
 			old:    `return status.Errorf(codes.Internal, "defect of the driver`,
 			new:    `return status.Errorf(codes.Unknown, "defect of the driver`,
@@ -77,18 +89,16 @@ func driverMutants() []mutant {
 		},
 		{
 			name: "driver/disabled-capability-served", file: "pkg/driver/interceptors.go",
-			old: `func (g *guard) admit(ctx context.Context, request any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-	if err := g.serves(info.FullMethod); err != nil {`,
-			new: `func (g *guard) admit(ctx context.Context, request any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-	if err := g.serves("/" + info.FullMethod); err != nil {`,
-			breaks: "a call whose capability is disabled is served", tests: in("test/driver", "TestEveryCapabilityCanBeDisabled"),
+			old:    `g.serves(info.FullMethod), checkLimits`,
+			new:    `g.serves("/"+info.FullMethod), checkLimits`,
+			breaks: "a call whose capability is disabled is served", tests: in("test/driver/requests", "TestEveryCapabilityCanBeDisabled"),
 		},
 		{
 			name: "driver/streams-not-limited", file: "pkg/driver/interceptors.go",
-			old:    `return s.guard.limits.check(message)`,
-			new:    `_ = message`,
+			old:    `return cmp.Or(s.guard.codec.checkDecoded(into), checkLimits(into))`,
+			new:    `return s.guard.codec.checkDecoded(into)`,
 			breaks: "requests of streams are not checked",
-			tests:  in("test/driver", "TestMetadataRequestsAreLimited"),
+			tests:  in("test/driver/metadata", "TestMetadataRequestsAreLimited"),
 		},
 		{
 			name: "driver/ready-before-recovery", file: "pkg/identity/service.go",
@@ -116,28 +126,28 @@ func driverMutants() []mutant {
 			name: "driver/proxy-to-itself", file: "pkg/driver/forward.go",
 			old:    `filepath.Clean(own) == filepath.Clean(there) {`,
 			new:    `filepath.Clean(own)+"/" == filepath.Clean(there) {`,
-			breaks: "a proxy forwards each call to itself", tests: in("test/driver", "TestProxyIsNotToForwardToItself"),
+			breaks: "a proxy forwards each call to itself", tests: in("test/driver/modes", "TestProxyIsNotToForwardToItself"),
 		},
 		{
 			name: "driver/failed-pool-ends-the-start", file: "pkg/driver/pools.go",
 			old:    `if errors.Is(err, ErrConfig) || errors.Is(err, pool.ErrControllerRunning) {`,
 			new:    `if err != nil {`,
 			breaks: "one failed pool keeps the driver from starting",
-			tests:  in("test/driver", "TestAFailedPoolIsAConditionOfItself"),
+			tests:  in("test/driver/pools", "TestAFailedPoolIsAConditionOfItself"),
 		},
 		{
 			name: "driver/missing-pool-image-made-again", file: "pkg/driver/pools.go",
 			old:    `MustExist: known != "" && plain != known,`,
 			new:    `MustExist: known != "" && plain == known,`,
 			breaks: "an empty pool.img replaces one whose disk is not mounted",
-			tests:  in("test/driver", "TestAnEmbeddedPoolWithoutItsImage"),
+			tests:  in("test/driver/pools", "TestAnEmbeddedPoolWithoutItsImage"),
 		},
 		{
 			name: "driver/failed-removal-not-reported", file: "pkg/driver/storage.go",
 			old:    `health.NewEntry(health.RemovalFailed,`,
 			new:    `health.NewEntry(health.PoolUnreachable,`,
 			breaks: "an operator does not see what cannot be removed",
-			tests:  command{pkg: "./test/driver", run: "^TestWhatCantBeRemovedBlocksNothing$/^volume$"},
+			tests:  command{pkg: "./test/driver/removal", run: "^TestWhatCantBeRemovedBlocksNothing$/^volume$"},
 		},
 		{
 			name: "driver/proxies-loop", file: "pkg/driver/proxy/proxy.go",

@@ -4,8 +4,6 @@ package main
 func healthMutants() []mutant {
 	monitor := func(tests ...string) command { return in("pkg/health", tests...) }
 	events := func(tests ...string) command { return in("pkg/health/events", tests...) }
-	driver := func(tests ...string) command { return in("test/driver", tests...) }
-
 	return []mutant{
 		{
 			name: "health/older-observation-wins", file: "pkg/health/cache.go",
@@ -57,14 +55,20 @@ func healthMutants() []mutant {
 			breaks: "what happened while events were lost is not probed", tests: monitor("TestLostEventsProbeAllVolumes"),
 		},
 		{
-			name: "health/event-during-probe-dropped", file: "pkg/health/probes.go",
-			old:    `case probing, hanging:`,
-			new:    `case hanging:`,
+			name: "health/event-during-probe-dropped", file: "pkg/health/queue.go",
+			old: `	m.queue.Done(p.subject.id)
+`,
+			new: `	m.queue.Done(p.subject.id)
+	if m.queue.Len() > 0 {
+		again, _ := m.queue.Get()
+		m.queue.Done(again)
+	}
+`,
 			breaks: "a change during a probe is not seen", tests: monitor("TestEventDuringAProbeTriggersAnother"),
 		},
 		{
-			name: "health/hanging-probe-not-reported", file: "pkg/health/worker.go",
-			old: `	m.storeFailure(s, probeTimedOut)
+			name: "health/hanging-probe-not-reported", file: "pkg/health/queue.go",
+			old: `	m.storeFailure(p, probeTimedOut)
 `,
 			new:    ``,
 			breaks: "a volume whose filesystem hangs looks healthy", tests: monitor("TestHangingProbe"),
@@ -112,19 +116,19 @@ func healthMutants() []mutant {
 			name: "health/io-errors-not-kept", file: "pkg/node/probe/observations.go",
 			old:    `o.volumeLocked(id).ioErrorAt = event.At`,
 			new:    `_ = o.volumeLocked(id)`,
-			breaks: "a volume with I/O errors looks healthy", tests: command{pkg: "./test/driver", run: "^TestHealthOfFailingImages$/^ext4_read_errors_that_pass$/^events$"},
+			breaks: "a volume with I/O errors looks healthy", tests: command{pkg: "./test/driver/health", run: "^TestHealthOfFailingImages$/^ext4_read_errors_that_pass$/^events$"},
 		},
 		{
 			name: "health/read-only-filesystem-not-seen", file: "pkg/node/probe/filesystem.go",
 			old:    `if s.point.HasSuperOption("emergency_ro") {`,
 			new:    `if s.point.HasSuperOption("emergency_ro") && s.volume.IsReadOnly() {`,
-			breaks: "an ext4 that stopped writing looks healthy", tests: driver("TestHealthOfFilesystems"),
+			breaks: "an ext4 that stopped writing looks healthy", tests: in("test/driver/health", "TestHealthOfFilesystems"),
 		},
 		{
 			name: "health/no-inodes-is-healthy", file: "pkg/node/probe/filesystem.go",
 			old:    `usage.Inodes.Available <= 0`,
 			new:    `usage.Inodes.Available < 0`,
-			breaks: "a volume without free inodes looks healthy", tests: driver("TestHealthOfFilesystems", "TestHealthOfMounts"),
+			breaks: "a volume without free inodes looks healthy", tests: in("test/driver/health", "TestHealthOfFilesystems", "TestHealthOfMounts"),
 		},
 	}
 }

@@ -2,76 +2,74 @@ package main
 
 // nodeMutants are defects of the Node service.
 func nodeMutants() []mutant {
-	driver := func(tests ...string) command { return in("test/driver", tests...) }
-
 	return []mutant{
 		{
 			name: "node/read-only-publication-writable", file: "pkg/node/access/mounts.go",
 			old:    `MountOptions(publication.Capability, publication.ReadOnly || v.IsReadOnly())`,
 			new:    `MountOptions(publication.Capability, v.IsReadOnly())`,
-			breaks: "a pod writes a volume that it has read-only", tests: driver("TestReadOnlyBesideWritable"),
+			breaks: "a pod writes a volume that it has read-only", tests: in("test/driver/publishing", "TestReadOnlyBesideWritable"),
 		},
 		{
 			name: "node/read-only-staging-writable", file: "pkg/node/access/mounts.go",
 			old:    `MountOptions(v.Capability, v.IsReadOnly())`,
 			new:    `MountOptions(v.Capability, v.ReadOnly && v.Copy)`,
 			breaks: "a volume that is attached read-only is mounted writable",
-			tests:  driver("TestStagingOfReadersIsReadOnly"),
+			tests:  in("test/driver/staging", "TestStagingOfReadersIsReadOnly"),
 		},
 		{
 			name: "node/other-capability-accepted", file: "pkg/node/stage.go",
-			old:    `case !u.Capability.Equal(wanted.Capability):`,
-			new:    `case u.Capability.Block != wanted.Capability.Block:`,
+			old:    `case !current.HasCapability(wanted.Capability):`,
+			new:    `case current.Capability.Block != wanted.Capability.Block:`,
 			breaks: "a staging with other mount flags or another mode is answered with success",
-			tests:  driver("TestLife", "TestAccessModes", "TestMountFlags", "TestCallsOutOfOrder"),
+			tests:  in("test/driver/publishing", "TestAccessModes"),
 		},
 		{
 			name: "node/missing-parent-is-not-found", file: "pkg/node/publish.go",
 			old:    `rpc.Errorf(codes.FailedPrecondition, "the CO must make the target's parent`,
 			new:    `rpc.Errorf(codes.NotFound, "the CO must make the target's parent`,
 			breaks: "a CO that has not made the target's parent gets NOT_FOUND, as if the volume were missing",
-			tests:  driver("TestTargetWithoutItsParent"),
+			tests:  in("test/driver/staging", "TestTargetWithoutItsParent"),
 		},
 		{
 			name: "node/published-volume-unstaged", file: "pkg/node/stage.go",
-			old: `	if len(use.Publications) > 0 {
+			old: `	if len(v.Publications) > 0 {
 		return rpc.Errorf(`,
-			new: `	if len(use.Publications) > 1 {
+			new: `	if len(v.Publications) > 1 {
 		return rpc.Errorf(`,
-			breaks: "a volume is unstaged while a pod has it", tests: driver("TestCallsOutOfOrder"),
+			breaks: "a volume is unstaged while a pod has it", tests: in("test/driver/requests", "TestCallsOutOfOrder"),
 		},
 		{
 			name: "node/single-writer-ignored-by-newcomer", file: "pkg/node/publish.go",
 			old: `wanted.Capability.SingleTarget() ||
 `,
-			new: `wanted.Capability.SingleTarget() && len(u.Publications) > 1 ||
+			new: `wanted.Capability.SingleTarget() && len(v.Publications) > 1 ||
 `,
-			breaks: "a second pod gets a volume for one pod alone", tests: driver("TestAccessModes"),
+			breaks: "a second pod gets a volume for one pod alone", tests: in("test/driver/publishing", "TestAccessModes"),
 		},
 		{
 			name: "node/multi-node-joins-single-writer", file: "pkg/node/publish.go",
-			old:    `slices.ContainsFunc(u.Publications, func(p staged.Publication) bool { return p.Capability.SingleTarget() })`,
-			new:    `slices.ContainsFunc(u.Publications, func(p staged.Publication) bool { return p.Capability.SingleTarget() && p.ReadOnly })`,
+			old:    `slices.ContainsFunc(v.Publications, func(p staged.Publication) bool { return p.Capability.SingleTarget() })`,
+			new:    `slices.ContainsFunc(v.Publications, func(p staged.Publication) bool { return p.Capability.SingleTarget() && p.ReadOnly })`,
 			breaks: "a publication of a mode for many joins one that has the volume alone",
-			tests:  driver("TestAModeForManyDoesNotJoinOneForOne"),
+			tests:  in("test/driver/publishing", "TestAModeForManyDoesNotJoinOneForOne"),
 		},
 		{
 			name: "node/data-formatted", file: "pkg/node/access/format.go",
 			old:    `if !blank {`,
 			new:    `if !blank && found != "" {`,
-			breaks: "an image that holds unknown data is formatted", tests: driver("TestWhatIsNotBlankIsNotFormatted"),
+			breaks: "an image that holds unknown data is formatted", tests: in("test/driver/staging", "TestWhatIsNotBlankIsNotFormatted"),
 		},
 		{
 			name: "node/not-checked", file: "pkg/node/access/image.go",
 			old:    `checked := !formatted && `,
 			new:    `checked := formatted && `,
-			breaks: "a damaged filesystem is mounted", tests: driver("TestDamagedFilesystem", "TestCrashedFilesystem"),
+			breaks: "a damaged filesystem is mounted", tests: in("test/driver/staging", "TestDamagedFilesystem", "TestCrashedFilesystem"),
 		},
 		{
 			name: "node/copy-keeps-uuid", file: "pkg/node/access/filesystem.go",
 			old:    `if err == nil && v.Copy {`,
 			new:    `if err == nil && v.Copy && v.IsReadOnly() {`,
-			breaks: "a clone cannot be mounted beside its source", tests: driver("TestCopiesStandSideBySide"),
+			breaks: "a clone cannot be mounted beside its source", tests: in("test/driver/copies", "TestCopiesStandSideBySide"),
 		},
 		{
 			name: "node/foreign-mount-unmounted", file: "pkg/node/access/mounts.go",
@@ -80,19 +78,19 @@ func nodeMutants() []mutant {
 			new: `if !isVolume && point.Major != 0 && v.Capability.Block {
 			return rpc`,
 			breaks: "what another program has mounted at a target is unmounted",
-			tests:  driver("TestForeignMountAtTheTarget", "TestAnotherVolumeAtTheTarget"),
+			tests:  in("test/driver/publishing", "TestForeignMountAtTheTarget", "TestAnotherVolumeAtTheTarget"),
 		},
 		{
 			name: "node/target-of-the-co-removed", file: "pkg/node/access/mounts.go",
 			old:    `if !publication.Made {`,
 			new:    `if publication.TargetPath == "" {`,
-			breaks: "a target directory that the CO made is removed", tests: driver("TestTargetThatTheCOMade"),
+			breaks: "a target directory that the CO made is removed", tests: in("test/driver/publishing", "TestTargetThatTheCOMade"),
 		},
 		{
 			name: "node/device-kept-after-unstaging", file: "pkg/node/access/rawdevice.go",
 			old:    `return r.DetachAll(ctx, v)`,
 			new:    `return nil`,
-			breaks: "a raw block volume keeps its loop device", tests: driver("TestLife"),
+			breaks: "a raw block volume keeps its loop device", tests: in("test/driver/staging", "TestLife"),
 		},
 		{
 			name: "node/readers-device-kept", file: "pkg/node/publish.go",
@@ -101,14 +99,14 @@ func nodeMutants() []mutant {
 	}
 `,
 			new:    ``,
-			breaks: "the second device of read-only publications is left", tests: driver("TestReadOnlyBesideWritable", "TestLife"),
+			breaks: "the second device of read-only publications is left", tests: in("test/driver/publishing", "TestReadOnlyBesideWritable"),
 		},
 		{
 			name: "node/failed-staging-stays-recorded", file: "pkg/node/stage.go",
 			old:    `return errors.Join(err, s.forget(wanted))`,
 			new:    `return err`,
 			breaks: "a volume whose staging failed counts as in use",
-			tests:  driver("TestAFailedStagingIsForgotten"),
+			tests:  in("test/driver/staging", "TestAFailedStagingIsForgotten"),
 		},
 		{
 			name: "node/staged-before-recorded", file: "pkg/node/stage.go",
@@ -121,27 +119,27 @@ func nodeMutants() []mutant {
 
 	if len(wanted.Publications) == 0 {`,
 			breaks: "a driver that is killed while it stages leaves a mount without a record",
-			tests:  driver("TestStagingIsRecordedFirst"),
+			tests:  in("test/driver/staging", "TestStagingIsRecordedFirst"),
 		},
 		{
 			name: "node/expanded-beyond-device", file: "pkg/node/access/rawdevice.go",
-			old:    `if size < requiredBytes {`,
-			new:    `if size < requiredBytes-requiredBytes {`,
+			old:    `if required := asked.GetRequiredBytes(); size < required {`,
+			new:    `if required := asked.GetRequiredBytes(); size < required-required {`,
 			breaks: "an expansion that has not happened is answered with success",
-			tests:  driver("TestExpansionsTellTheNode"),
+			tests:  in("test/driver/staging", "TestExpansionsTellTheNode"),
 		},
 		{
 			name: "node/filesystem-not-grown", file: "pkg/node/access/image.go",
 			old:    `return size, m.growMounted(ctx, v, size)`,
 			new:    `return size, nil`,
-			breaks: "an expanded volume's filesystem keeps its size", tests: driver("TestLife"),
+			breaks: "an expanded volume's filesystem keeps its size", tests: in("test/driver/staging", "TestLife"),
 		},
 		{
 			name: "node/frozen-after-a-kill", file: "pkg/node/recovery.go",
 			old: `	s.freezer.ThawRecorded()
 `,
 			new:    ``,
-			breaks: "a filesystem that a killed driver froze stays frozen", tests: command{pkg: "./test/driver", run: "^TestFreezeEndsWithTheNextStart$/^ext4$"},
+			breaks: "a filesystem that a killed driver froze stays frozen", tests: command{pkg: "./test/driver/freeze", run: "^TestFreezeEndsWithTheNextStart$/^ext4$"},
 		},
 		{
 			name: "node/devices-not-found-again", file: "pkg/node/access/find.go",
@@ -149,78 +147,78 @@ func nodeMutants() []mutant {
 `,
 			new:    ``,
 			breaks: "raw block volumes count as unstaged after a restart",
-			tests:  driver("TestLife", "TestDeviceNumbers", "TestARestartTidiesUp", "TestDirectOutlivesTheDriver"),
+			tests:  in("test/driver/direct", "TestDirectOutlivesTheDriver"),
 		},
 		{
 			name: "node/ephemeral-volumes-not-recovered", file: "pkg/node/recovery.go",
-			old: `	s.ephemeral.RecoverPool(ctx, poolName)
+			old: `	s.ephemeral.RemoveUnmounted(ctx, poolName)
 `,
 			new:    ``,
-			breaks: "inline volumes of before a reboot keep their space", tests: driver("TestEphemeralAfterAReboot"),
+			breaks: "inline volumes of before a reboot keep their space", tests: in("test/driver/ephemeral", "TestEphemeralAfterAReboot"),
 		},
 		{
 			name: "node/limits-not-applied-at-start", file: "pkg/node/recovery.go",
-			old: `		if use.Parameters.Pool != poolName {
+			old: `		if v.Parameters.Pool != poolName {
 			continue
 		}
 
 		if err := s.refresh(`,
-			new: `		if use.Parameters.Pool == poolName {
+			new: `		if v.Parameters.Pool == poolName {
 			continue
 		}
 
 		if err := s.refresh(`,
 			breaks: "limits and queues are not in force when the driver is ready after a restart",
-			tests:  driver("TestQueueIsInForce"),
+			tests:  in("test/driver/modify", "TestQueueIsInForce"),
 		},
 		{
 			name: "node/ephemeral-bytes-kept", file: "pkg/node/ephemeral/remove.go",
-			old: `	if err := held.Discard(ctx, object); err != nil {
+			old: `	if err := stored.Discard(ctx, object); err != nil {
 		return err
 	}
 `,
 			new:    ``,
-			breaks: "each inline volume leaves its bytes in the pool", tests: command{pkg: "./test/driver", run: "^TestEphemeralLife$/^directory$"},
+			breaks: "each inline volume leaves its bytes in the pool", tests: command{pkg: "./test/driver/ephemeral", run: "^TestEphemeralLife$/^directory$"},
 		},
 		{
 			name: "node/ephemeral-size-not-limited", file: "pkg/node/ephemeral/request.go",
 			old:    `r.SizeBytes > v.config.MaxVolumeBytes {`,
 			new:    `r.SizeBytes > v.config.MaxVolumeBytes+r.SizeBytes {`,
 			breaks: "a pod author gets a larger volume than the operator allows",
-			tests:  driver("TestEphemeralRefusals", "TestEphemeralSizeIsEnforced", "TestEphemeralConflicts"),
+			tests:  in("test/driver/ephemeral", "TestEphemeralRefusals", "TestEphemeralSizeIsEnforced", "TestEphemeralConflicts"),
 		},
 		{
-			name: "node/ephemeral-provision-leaks", file: "pkg/node/ephemeral/record.go",
-			old:    `r.provisioned[old.Parameters.Pool] -= old.SizeBytes`,
-			new:    `r.provisioned[old.Parameters.Pool] -= 0`,
+			name: "node/ephemeral-provision-leaks", file: "pkg/node/ephemeral/volumes.go",
+			old:    `v.provisioned.Add(old.Parameters.Pool, -old.SizeBytes)`,
+			new:    `v.provisioned.Add(old.Parameters.Pool, 0)`,
 			breaks: "the pool's capacity shrinks with each inline volume",
-			tests:  driver("TestEphemeralTakesPartInThePromise", "TestEphemeralLife"),
+			tests:  in("test/driver/ephemeral", "TestEphemeralTakesPartInThePromise", "TestEphemeralLife"),
 		},
 		{
 			name: "node/directory-usage-is-the-pools", file: "pkg/node/access/directory.go",
 			old:    `of.Bytes.Used, of.Bytes.Total = own.Bytes, own.Bytes+of.Bytes.Available`,
 			new:    `of.Bytes.Total = own.Bytes + of.Bytes.Used + of.Bytes.Available`,
-			breaks: "a directory volume's statistics are those of the whole pool", tests: driver("TestUsageIsTheVolumesOwn"),
+			breaks: "a directory volume's statistics are those of the whole pool", tests: in("test/driver/staging", "TestUsageIsTheVolumesOwn"),
 		},
 		{
 			name: "node/stats-of-a-foreign-mount", file: "pkg/node/stats/reader.go",
 			old:    `if r.config.Prober.Observations().IsVolumesMount(id, path, point.ID) {`,
 			new:    `if r.config.Prober.Observations().IsVolumesMount(id, path, point.ID) || point.ID > 0 {`,
-			breaks: "statistics of another filesystem are reported as the volume's", tests: driver("TestStatsOfWhatIsMountedOver"),
+			breaks: "statistics of another filesystem are reported as the volume's", tests: in("test/driver/publishing", "TestStatsOfWhatIsMountedOver"),
 		},
 		{
 			name: "node/ephemeral-mkfs-options-accepted", file: "pkg/node/ephemeral/request.go",
 			old:    `if r.Parameters.MkfsOptions != "" && !v.config.MkfsOptions {`,
 			new:    `if r.Parameters.MkfsOptions != "" && v.config.MkfsOptions {`,
 			breaks: "the author of a pod chooses mkfs options although the operator does not allow it",
-			tests:  in("test/driver", "TestAPodAuthorDoesNotChooseWhatAnErrorDoes"),
+			tests:  in("test/driver/publishing", "TestAPodAuthorDoesNotChooseWhatAnErrorDoes"),
 		},
 		{
 			name: "node/device-nodes-work", file: "pkg/node/access/mounts.go",
 			old:    `options = options.WithoutDevices()`,
 			new:    `_ = options.WithoutDevices()`,
 			breaks: "a device node that a volume holds opens the device of the host",
-			tests:  in("test/driver", "TestDeviceNodesOfAVolumeAreOnlyFiles"),
+			tests:  in("test/driver/publishing", "TestDeviceNodesOfAVolumeAreOnlyFiles"),
 		},
 	}
 }

@@ -10,7 +10,7 @@ func poolMutants() []mutant {
 			new: `	if err := error(nil); err != nil {
 		return p.spaceError`,
 			breaks: "an attached volume's image has another size after a power failure",
-			tests:  in("test/driver", "TestNothingIsAcknowledgedThatWasNotSynced", "TestAThickVolumeIsSyncedWhenItIsMade"),
+			tests:  in("test/driver/pools", "TestNothingIsAcknowledgedThatWasNotSynced", "TestAThickVolumeIsSyncedWhenItIsMade"),
 		},
 		{
 			name: "pool/growth-not-synced", file: "pkg/pool/image.go",
@@ -19,7 +19,7 @@ func poolMutants() []mutant {
 			new: `	if err := error(nil); err != nil {
 		return false,`,
 			breaks: "an expansion is acknowledged and lost in a power failure",
-			tests:  in("test/driver", "TestNothingIsAcknowledgedThatWasNotSynced", "TestAThickVolumeIsSyncedWhenItIsMade"),
+			tests:  in("test/driver/pools", "TestNothingIsAcknowledgedThatWasNotSynced", "TestAThickVolumeIsSyncedWhenItIsMade"),
 		},
 		{
 			name: "pool/new-filesystem-not-synced", file: "pkg/pool/image.go",
@@ -30,7 +30,7 @@ func poolMutants() []mutant {
 		err = error(nil)
 	}`,
 			breaks: "a filesystem that was just made is lost in a power failure",
-			tests:  in("test/driver", "TestNothingIsAcknowledgedThatWasNotSynced", "TestAThickVolumeIsSyncedWhenItIsMade"),
+			tests:  in("test/driver/pools", "TestNothingIsAcknowledgedThatWasNotSynced", "TestAThickVolumeIsSyncedWhenItIsMade"),
 		},
 		{
 			name: "pool/image-shrinks", file: "pkg/pool/image.go",
@@ -85,7 +85,7 @@ func poolMutants() []mutant {
 			new: `	case err != nil && !flock.Unsupported(err):
 		return lockError(`,
 			breaks: "two controllers serve a pool on a filesystem without locks",
-			tests:  in("test/driver", "TestAPoolWithoutLocks.*"),
+			tests:  in("test/driver/pools", "TestAPoolWithoutLocks.*"),
 		},
 		{
 			name: "pool/hard-links-copied-apart", file: "pkg/pool/tree/copy.go",
@@ -175,14 +175,14 @@ func writeAside`,
 			old:    `left := times(c.Available+c.Allocated, overcommit) - provisioned`,
 			new:    `left := times(c.Total, overcommit) - provisioned`,
 			breaks: "a pool that shares its filesystem with other data is overcommitted",
-			tests:  in("test/driver", "TestForeignDataIsNotProvisioned"),
+			tests:  in("test/driver/pools", "TestForeignDataIsNotProvisioned"),
 		},
 		{
 			name: "pool/shared-blocks-are-counted-twice", file: "pkg/pool/allocation.go",
 			old:    `case found.Shared && found.Located:`,
 			new:    `case false:`,
 			breaks: "blocks that a snapshot shares are not counted as the volumes' own",
-			tests:  in("test/driver", "TestForeignDataIsNotProvisioned"),
+			tests:  in("test/driver/pools", "TestForeignDataIsNotProvisioned"),
 		},
 		{
 			name: "pool/failed-measurement-is-zero", file: "pkg/pool/admission.go",
@@ -196,35 +196,35 @@ func writeAside`,
 			old:    `return c.Available < min(`,
 			new:    `return c.Available < max(`,
 			breaks: "a large pool with enough space is reported as nearly full",
-			tests:  in("test/driver", "TestHealthOfAPoolThatFillsUp"),
+			tests:  in("test/driver/health", "TestHealthOfAPoolThatFillsUp"),
 		},
 		{
 			name: "pool/flags-not-cleared", file: "pkg/pool/tree/entry.go",
 			old:    `if err != nil || flags&(immutableFlag|appendOnlyFlag) == 0 {`,
 			new:    `if err != nil || flags != 0 {`,
 			breaks: "one immutable file keeps a volume from being deleted",
-			tests:  in("test/driver", "TestWhatHasFlagsIsRemoved"),
+			tests:  in("test/driver/removal", "TestWhatHasFlagsIsRemoved"),
 		},
 		{
 			name: "pool/removal-opens-each-level", file: "pkg/pool/tree/remove.go",
 			old:    `if level >= maxLevels {`,
 			new:    `if level >= 50*maxLevels {`,
 			breaks: "a deep directory takes all descriptors of the driver",
-			tests:  command{pkg: "./test/driver", run: "^TestWhatIsDeepIsRemovedWithFewDescriptors$/^volume$"},
+			tests:  command{pkg: "./test/driver/removal", run: "^TestWhatIsDeepIsRemovedWithFewDescriptors$/^volume$"},
 		},
 		{
 			name: "pool/missing-identity-accepted", file: "pkg/pool/identity.go",
 			old:    `return p.mismatch("there is no " + layout.Identity)`,
 			new:    `return nil`,
 			breaks: "a mount point without its mount is served as an empty pool",
-			tests:  in("test/driver", "TestAPoolThatIsNotMounted"),
+			tests:  in("test/driver/pools", "TestAPoolThatIsNotMounted"),
 		},
 		{
 			name: "pool/another-identity-accepted", file: "pkg/pool/identity.go",
 			old:    `case found != p.identity:`,
 			new:    `case found != p.identity && found == "":`,
 			breaks: "a pool is served under the name of another one",
-			tests:  in("test/driver", "TestTwoPoolsThatChangePlaces"),
+			tests:  in("test/driver/pools", "TestTwoPoolsThatChangePlaces"),
 		},
 		{
 			name: "pool/lease-awaited", file: "pkg/pool/tree/open.go",

@@ -1,7 +1,7 @@
 // Command rerun runs go test and repeats once, alone, what failed: a test that
 // then passes is listed as flaky and does not fail the run.
 //
-//	rerun [-flaky FILE] [-limit DURATION] [flags of go test] [packages]
+//	rerun [-flaky FILE] [-passed FILE] [-limit DURATION] [flags of go test] [packages]
 //
 // Flags of go test have the form -name=value, because an argument without a dash is
 // a package. A package is repeated as a whole if no single test explains its
@@ -17,6 +17,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 
@@ -44,6 +45,7 @@ type run struct {
 
 func main() {
 	flaky := flag.String("flaky", "", "append what was flaky to this file, a line each")
+	passed := flag.String("passed", "", "append the names of the tests that passed to this file, a line each")
 	limit := flag.Duration("limit", 40*time.Minute, "end repetitions so long after the start")
 
 	arguments := ours(os.Args[1:])
@@ -55,7 +57,7 @@ func main() {
 	r.accept(os.Args[1+len(arguments):])
 
 	found, err := r.all(context.Background())
-	if err := errors.Join(err, list(*flaky, found)); err != nil {
+	if err := errors.Join(err, list(*flaky, "flaky: ", found), list(*passed, "", r.passed())); err != nil {
 		fmt.Fprintln(os.Stderr, "rerun:", err)
 		os.Exit(1)
 	}
@@ -64,7 +66,8 @@ func main() {
 // ours returns the arguments that are this command's: the first ones.
 func ours(arguments []string) []string {
 	for i, argument := range arguments {
-		if !strings.HasPrefix(argument, "-flaky=") && !strings.HasPrefix(argument, "-limit=") {
+		name, _, _ := strings.Cut(argument, "=")
+		if !slices.Contains([]string{"-flaky", "-passed", "-limit"}, name) {
 			return arguments[:i]
 		}
 	}
@@ -178,23 +181,42 @@ func (r *run) test(ctx context.Context, number int, more ...string) (*watcher, e
 	return watching, err
 }
 
-// list appends a line for each flaky test to a file, unless it has no name.
-func list(name string, flaky []string) error {
-	if name == "" || len(flaky) == 0 {
+// passed returns the names of the tests that passed, without subtests.
+func (r *run) passed() []string {
+	var names []string
+
+	if r.execution == nil {
+		return nil
+	}
+
+	for _, name := range r.execution.Packages() {
+		for _, test := range r.execution.Package(name).Passed {
+			if !test.Test.IsSubTest() {
+				names = append(names, test.Test.Name())
+			}
+		}
+	}
+
+	return names
+}
+
+// list appends lines to a file, unless it has no name.
+func list(name, prefix string, lines []string) error {
+	if name == "" || len(lines) == 0 {
 		return nil
 	}
 
 	file, err := os.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
-		return fmt.Errorf("list flaky tests: %w", err)
+		return fmt.Errorf("list tests: %w", err)
 	}
 
-	for _, each := range flaky {
-		_, _ = fmt.Fprintln(file, "flaky:", each)
+	for _, line := range lines {
+		_, _ = fmt.Fprintln(file, prefix+line)
 	}
 
 	if err := file.Close(); err != nil {
-		return fmt.Errorf("list flaky tests: %w", err)
+		return fmt.Errorf("list tests: %w", err)
 	}
 
 	return nil

@@ -104,7 +104,7 @@ func TestListAppends(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "flaky")
 
 	for _, each := range []string{"m.TestA", "m.TestB"} {
-		if err := list(name, []string{each}); err != nil {
+		if err := list(name, "flaky: ", []string{each}); err != nil {
 			t.Fatal(err)
 		}
 	}

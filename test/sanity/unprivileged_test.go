@@ -97,7 +97,7 @@ func TestControllerUnprivileged(t *testing.T) {
 	signal.Notify(signals, syscall.SIGTERM)
 	defer signal.Stop(signals)
 
-	ctx, stop := driver.UntilSignal(t.Context(), signals, os.Exit)
+	ctx, stop := driver.UntilSignal(t.Context(), signals, driver.DefaultDrainTimeout, os.Exit)
 	defer stop()
 
 	config := unprivilegedConfig(dir)

@@ -22,8 +22,8 @@ type object struct {
 type records struct {
 	// none means that the state has no records; it may have been lost.
 	none bool
-	// known are the objects of all records; lasting are those that must exist now.
-	known, lasting map[object]bool
+	// known are the objects of all records; required are those that must exist now.
+	known, required map[object]bool
 	// pools counts the volumes and snapshots in each pool.
 	pools map[string]int
 	// identities are those of the pools, by name.
@@ -45,7 +45,7 @@ func readRecords(directory string, counted map[string]int) (*records, error) {
 	}
 
 	read := &records{
-		none: len(counted) == 0, known: map[object]bool{}, lasting: map[object]bool{},
+		none: len(counted) == 0, known: map[object]bool{}, required: map[object]bool{},
 		pools: map[string]int{}, identities: map[string]string{}, objects: map[string]object{},
 	}
 
@@ -110,13 +110,13 @@ func (r *records) addIdentity(name string, text json.RawMessage) error {
 	return nil
 }
 
-func (r *records) add(id string, parameters volume.Parameters, snapshot, lasting bool) {
+func (r *records) add(id string, parameters volume.Parameters, snapshot, required bool) {
 	added := object{pool.Object{ID: id, Backing: parameters.Backing, Snapshot: snapshot}, parameters.Pool}
 	r.known[added] = true
 	r.objects[id] = added
 	r.pools[parameters.Pool]++
 
-	if lasting {
-		r.lasting[added] = true
+	if required {
+		r.required[added] = true
 	}
 }

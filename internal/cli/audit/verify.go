@@ -281,7 +281,7 @@ func (c *comparison) findScratch(ctx context.Context, p *pool.Pool) error {
 
 // findLost adds a finding for each record whose object is missing in its pool.
 func (c *comparison) findLost() {
-	for wanted := range c.records.lasting {
+	for wanted := range c.records.required {
 		p, err := c.set.Get(wanted.pool)
 		if err != nil || c.mismatched[wanted.pool] {
 			continue

@@ -127,7 +127,7 @@ func TestAControllerAloneIsNoErrorButCannotPublish(t *testing.T) {
 
 	caps, err := co.Capabilities(t.Context())
 	require.NoError(t, err)
-	require.True(t, caps.HasController())
+	require.True(t, caps.HasController)
 	require.False(t, caps.HasNode)
 
 	_, err = co.PublishSteps(caps, &csiclient.Publication{TargetPath: "/t"})

@@ -123,8 +123,8 @@ type Capabilities struct {
 	Controller      []*csi.ControllerServiceCapability
 	GroupController []*csi.GroupControllerServiceCapability
 	Node            []*csi.NodeServiceCapability
-	// HasNode is true for a node service, even one without capabilities.
-	HasNode bool
+	// HasController and HasNode are true where the service is served, even without capabilities.
+	HasController, HasNode bool
 }
 
 // Capabilities gets the capabilities of each service on the socket. A controller-only
@@ -139,48 +139,34 @@ func (c *Client) Capabilities(ctx context.Context) (Capabilities, error) {
 
 	all.Plugin = plugin.GetCapabilities()
 
-	if all.HasController() {
-		controller, err := c.ControllerGetCapabilities(ctx, &csi.ControllerGetCapabilitiesRequest{})
-		if err != nil {
-			return Capabilities{}, err
-		}
-
-		all.Controller = controller.GetCapabilities()
+	controller, err := c.ControllerGetCapabilities(ctx, &csi.ControllerGetCapabilitiesRequest{})
+	if all.HasController, err = served(err); err != nil {
+		return Capabilities{}, err
 	}
 
-	if all.HasService(csi.PluginCapability_Service_GROUP_CONTROLLER_SERVICE) {
-		groups, err := c.GroupControllerGetCapabilities(ctx, &csi.GroupControllerGetCapabilitiesRequest{})
-		if err != nil {
-			return Capabilities{}, err
-		}
-
-		all.GroupController = groups.GetCapabilities()
+	groups, err := c.GroupControllerGetCapabilities(ctx, &csi.GroupControllerGetCapabilitiesRequest{})
+	if _, err = served(err); err != nil {
+		return Capabilities{}, err
 	}
 
 	node, err := c.NodeGetCapabilities(ctx, &csi.NodeGetCapabilitiesRequest{})
-
-	switch status.Code(err) {
-	case codes.OK:
-		all.Node, all.HasNode = node.GetCapabilities(), true
-	case codes.Unimplemented:
-		// No plugin capability announces a node service; this code says that there is none.
-	default:
+	if all.HasNode, err = served(err); err != nil {
 		return Capabilities{}, err
 	}
+
+	all.Controller, all.GroupController, all.Node = controller.GetCapabilities(), groups.GetCapabilities(), node.GetCapabilities()
 
 	return all, nil
 }
 
-// HasController reports whether the plugin advertises a controller service.
-func (c Capabilities) HasController() bool {
-	return c.HasService(csi.PluginCapability_Service_CONTROLLER_SERVICE)
-}
+// served reports whether the service of a call that returned err is served on this socket. What
+// the plugin advertises says so for all of its sockets together.
+func served(err error) (bool, error) {
+	if status.Code(err) == codes.Unimplemented {
+		return false, nil
+	}
 
-// HasService reports whether the plugin advertises the service capability.
-func (c Capabilities) HasService(want csi.PluginCapability_Service_Type) bool {
-	return slices.ContainsFunc(c.Plugin, func(capability *csi.PluginCapability) bool {
-		return capability.GetService().GetType() == want
-	})
+	return err == nil, err
 }
 
 // HasControllerRPC reports whether the controller service advertises the capability.

@@ -1,6 +1,7 @@
 package ctl
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,9 @@ import (
 const (
 	defaultEndpoint = "unix:///run/touchstone/csi.sock"
 	endpointVar     = "TOUCHSTONE_ENDPOINT"
+	// SpecEndpointVariable is the environment variable that the spec defines (CSI v1.13,
+	// General Configuration).
+	SpecEndpointVariable = "CSI_ENDPOINT"
 	// defaultTimeout lets a mkfs or a check of a large volume finish.
 	defaultTimeout = 2 * time.Minute
 )
@@ -60,7 +64,7 @@ or cannot be reached, 2: wrong usage. Those of "volume health", "node health" an
 }
 
 func (s *settings) define(flags *pflag.FlagSet, timeout time.Duration) {
-	flags.StringVar(&s.endpoint, "endpoint", defaultEndpoint, "the driver's socket (environment: "+endpointVar+")")
+	flags.StringVar(&s.endpoint, "endpoint", defaultEndpoint, "the driver's socket (environment: "+endpointVar+" or "+SpecEndpointVariable+")")
 	flags.VarP(&s.output, "output", "o", "table for people, json for programs")
 	flags.DurationVar(&s.timeout, "timeout", timeout, "give up after this time; 0 never does")
 }
@@ -96,11 +100,11 @@ type session struct {
 
 // endpointOf returns the endpoint of the flag, else of the environment.
 func (s *settings) endpointOf(cmd *cobra.Command) string {
-	if fromEnv := os.Getenv(endpointVar); fromEnv != "" && !cmd.Flags().Changed("endpoint") {
-		return fromEnv
+	if cmd.Flags().Changed("endpoint") {
+		return s.endpoint
 	}
 
-	return s.endpoint
+	return cmp.Or(os.Getenv(endpointVar), os.Getenv(SpecEndpointVariable), s.endpoint)
 }
 
 // limit gives a command its deadline.

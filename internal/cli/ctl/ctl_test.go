@@ -270,9 +270,15 @@ func TestListFollowsPages(t *testing.T) {
 
 func TestTheEnvironmentNamesTheEndpoint(t *testing.T) {
 	driver, endpoint := startFake(t)
-	t.Setenv("TOUCHSTONE_ENDPOINT", endpoint)
+	t.Setenv("CSI_ENDPOINT", endpoint)
 
 	_, err := run(t, "volume", "list")
+	require.NoError(t, err)
+
+	t.Setenv("CSI_ENDPOINT", "unix:///nowhere/csi.sock")
+	t.Setenv("TOUCHSTONE_ENDPOINT", endpoint)
+
+	_, err = run(t, "volume", "list")
 	require.NoError(t, err)
 	require.NotEmpty(t, requests[*csi.ListVolumesRequest](driver))
 

@@ -23,7 +23,7 @@ type reporting struct {
 }
 
 func (r *reporting) register(to grpc.ServiceRegistrar) {
-	service := &health.Service{Report: func() health.Report { return r.report }, Check: r.check}
+	service := &health.Service{Report: func(context.Context) (health.Report, error) { return r.report, nil }, Check: r.check}
 	service.Register(to)
 }
 

@@ -59,7 +59,7 @@ func (s *stub) serve(t *testing.T, path string) {
 	registerapi.RegisterRegistrationServer(server, s)
 
 	if s.report != nil {
-		(&health.Service{Report: func() health.Report { return *s.report }}).Register(server)
+		(&health.Service{Report: func(context.Context) (health.Report, error) { return *s.report, nil }}).Register(server)
 	}
 
 	ended := make(chan error, 1)

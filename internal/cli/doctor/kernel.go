@@ -127,18 +127,18 @@ func checkMounting(context.Context, *Config, string) result {
 }
 
 func mountDetached() error {
-	places, err := mount.NewAllowedDirs("/")
+	allowed, err := mount.NewAllowedDirs("/")
 	if err != nil {
 		return err
 	}
-	defer places.Close()
+	defer allowed.Close()
 
-	place, err := places.Target("/proc")
+	proc, err := allowed.Target("/proc")
 	if err != nil {
 		return err
 	}
 
-	place.Close()
+	proc.Close()
 
 	tree, err := mount.NewReadOnlyTmpfs("touchstone doctor", map[string][]byte{"tried": nil})
 	if err != nil {

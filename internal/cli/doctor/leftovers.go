@@ -13,6 +13,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/node"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
@@ -264,7 +265,7 @@ func (l *mountMatcher) isDriverMount(point mount.Point) bool {
 	}
 
 	for _, staging := range []string{
-		filepath.Join("plugins", "kubernetes.io", "csi", l.driver), filepath.Join("plugins", l.driver, "staging"),
+		filepath.Join("plugins", "kubernetes.io", "csi", l.driver), node.OwnStagingDir("", l.driver),
 	} {
 		if strings.HasPrefix(beneath, staging+"/") {
 			return true

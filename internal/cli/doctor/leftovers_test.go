@@ -100,7 +100,7 @@ func use(t *testing.T) (*harness.Driver, doctor.Config, []*csiclient.Publication
 	d := harness.Start(t)
 	c := doctor.Config{
 		Mode: doctor.ModeAll, Endpoint: d.Config.Endpoint, DriverName: d.Config.DriverName, StateDir: d.Config.StateDir,
-		Pools: d.Config.Pools, KubeletDir: d.Config.KubeletDir, DirectVolumeRoot: d.Config.DirectVolumeRoot,
+		Pools: d.Config.Pools, KubeletDir: d.Config.KubeletDir, DirectVolumeRoot: d.Config.Node.Direct.Root,
 		CgroupRoot: "/sys/fs/cgroup",
 	}
 
@@ -264,7 +264,7 @@ func TestADriverStartsWhileItIsExamined(t *testing.T) {
 	c := doctor.Config{
 		Mode: doctor.ModeAll, Endpoint: d.Config.Endpoint, DriverName: d.Config.DriverName, StateDir: d.Config.StateDir,
 		Pools: d.Config.Pools, PoolImageBytes: d.Config.PoolImageBytes, KubeletDir: d.Config.KubeletDir,
-		DirectVolumeRoot: d.Config.DirectVolumeRoot, CgroupRoot: "/sys/fs/cgroup",
+		DirectVolumeRoot: d.Config.Node.Direct.Root, CgroupRoot: "/sys/fs/cgroup",
 	}
 
 	ctx, stop := context.WithCancel(t.Context())

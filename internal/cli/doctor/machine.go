@@ -17,9 +17,9 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
 	"github.com/touchstone-csi/touchstone/internal/linux/eintr"
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/queue"
-	"github.com/touchstone-csi/touchstone/pkg/pool/embedded"
 )
 
 const loopModule = "/sys/module/loop"
@@ -100,7 +100,7 @@ func checkState(_ context.Context, c *Config, _ string) result {
 
 // measureSync writes a block to an unnamed file and measures until it is on disk.
 func measureSync(directory string) (time.Duration, error) {
-	file, err := embedded.CreateUnnamed(directory)
+	file, err := filesystem.CreateUnnamed(directory)
 	if err != nil {
 		return 0, err
 	}

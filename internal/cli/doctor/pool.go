@@ -13,6 +13,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
@@ -54,11 +55,11 @@ func (c *Config) locatePool(name string) (poolLocation, error) {
 
 // createUnnamed makes an unnamed file in the pool, in its scratch directory if it has one.
 func (s *poolLocation) createUnnamed() (*os.File, error) {
-	if file, err := embedded.CreateUnnamed(filepath.Join(s.root, layout.Scratch)); !errors.Is(err, fs.ErrNotExist) {
+	if file, err := filesystem.CreateUnnamed(filepath.Join(s.root, layout.Scratch)); !errors.Is(err, fs.ErrNotExist) {
 		return file, err
 	}
 
-	return embedded.CreateUnnamed(s.root)
+	return filesystem.CreateUnnamed(s.root)
 }
 
 func checkPool(_ context.Context, c *Config, name string) result {

@@ -1,7 +1,6 @@
 package filesystem
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,6 +11,8 @@ import (
 	"unsafe"
 
 	"github.com/google/uuid"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/sysfs"
 )
 
 // ErrorCounts are the errors that the kernel has counted in a filesystem. They are stored in the
@@ -86,12 +87,12 @@ func ext4Errors(directory string) (ErrorCounts, error) {
 }
 
 func readNumber(directory, name string) (uint64, error) {
-	text, err := os.ReadFile(filepath.Join(directory, name))
+	text, err := sysfs.Read(filepath.Join(directory, name))
 	if err != nil {
 		return 0, err
 	}
 
-	number, err := strconv.ParseUint(string(bytes.TrimSpace(text)), 10, 64)
+	number, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", name, err)
 	}

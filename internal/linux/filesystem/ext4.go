@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"strings"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -136,21 +135,32 @@ func noExt4() Verdict { return Verdict{State: Damaged, Detail: "there is no ext4
 
 // checkUnwritable is Check of a device that cannot be repaired because it is read-only.
 func (e *ext4) checkUnwritable(ctx context.Context, path string) (Verdict, error) {
-	file, err := os.Open(path)
+	super, err := readExt4Super(path)
 	if err != nil {
-		return Verdict{}, fmt.Errorf("check: %w", err)
+		return Verdict{}, err
 	}
 
-	super, err := readAt(file, ext4SuperOffset, ext4SuperLength)
-	if err := errors.Join(err, file.Close()); err != nil {
-		return Verdict{}, fmt.Errorf("check %s: %w", path, err)
-	}
-
-	if super != nil && binary.LittleEndian.Uint32(super[ext4Incompatible:])&ext4FlagRecover != 0 {
+	if binary.LittleEndian.Uint32(super[ext4Incompatible:])&ext4FlagRecover != 0 {
 		return Verdict{State: NeedsReplay, Detail: "the journal holds changes, and the device is read-only"}, nil
 	}
 
 	return e.fsck(ctx, path, "-n")
+}
+
+// readExt4Super reads the superblock of a filesystem that is about to be checked.
+func readExt4Super(path string) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("check: %w", err)
+	}
+	defer file.Close()
+
+	super, err := readBlock(file, ext4SuperOffset, ext4SuperLength)
+	if err != nil {
+		return nil, fmt.Errorf("check %s: %w", path, err)
+	}
+
+	return super, nil
 }
 
 // fsck runs e2fsck under a lock that lasts as long as e2fsck does.
@@ -297,18 +307,19 @@ func (e *ext4) GrowUnmounted(ctx context.Context, path string) error {
 			return fmt.Errorf("grow %s: %w: %s", path, ErrDamaged, verdict.Detail)
 		}
 
-		result, err = e.run.Run(ctx, command)
-		if err != nil {
+		if err := runTool(ctx, e.run, command); err != nil {
 			return fmt.Errorf("grow %s: %w", path, err)
 		}
+
+		return nil
+	}
+
+	if err == nil && result.ExitCode != 0 {
+		err = toolError(command, result)
 	}
 
 	if err != nil {
 		return fmt.Errorf("grow %s: %w", path, err)
-	}
-
-	if result.ExitCode != 0 {
-		return fmt.Errorf("grow %s: %w", path, toolError(command, result))
 	}
 
 	return nil
@@ -375,22 +386,7 @@ func lockPath(ctx context.Context, path string) (*os.File, error) {
 
 	// Several attempts, since udev holds the lock for a moment, as does a child that is just being
 	// forked.
-	retries, pause := fork.NewRetry(lockAttempts), firstBusyPause
-
-	for {
-		err = flock.TryLock(file, unix.LOCK_EX)
-		if !errors.Is(err, unix.EWOULDBLOCK) || !retries.Again() {
-			break
-		}
-
-		select {
-		case <-ctx.Done():
-			return nil, errors.Join(context.Cause(ctx), file.Close())
-		case <-time.After(pause):
-		}
-
-		pause = min(2*pause, longestBusyPause)
-	}
+	err = fork.RetryWhile(ctx, unix.EWOULDBLOCK, lockAttempts, func() error { return flock.TryLock(file, unix.LOCK_EX) })
 
 	switch {
 	case err == nil, flock.Unsupported(err):

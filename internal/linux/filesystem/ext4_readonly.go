@@ -3,9 +3,7 @@ package filesystem
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
-	"os"
 )
 
 func (e *ext4) CheckReadOnly(ctx context.Context, path string, o ReadOnlyCheckOptions) (Verdict, error) {
@@ -18,14 +16,9 @@ func (e *ext4) CheckReadOnly(ctx context.Context, path string, o ReadOnlyCheckOp
 		return noExt4(), nil
 	}
 
-	file, err := os.Open(path)
+	super, err := readExt4Super(path)
 	if err != nil {
-		return Verdict{}, fmt.Errorf("check: %w", err)
-	}
-
-	super, err := readBlock(file, ext4SuperOffset, ext4SuperLength)
-	if err := errors.Join(err, file.Close()); err != nil {
-		return Verdict{}, fmt.Errorf("check %s: %w", path, err)
+		return Verdict{}, err
 	}
 
 	switch {

@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"slices"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -58,7 +57,7 @@ type Filesystem interface {
 	// MinimumBytes is the smallest image or device on which Make succeeds.
 	MinimumBytes() int64
 	// Make makes a filesystem over the whole of a regular file or device and
-	// overwrites what is there. ErrorCounts: ErrTooSmall, ErrOption, ErrInUse,
+	// overwrites what is there. Errors: ErrTooSmall, ErrOption, ErrInUse,
 	// ErrToolMissing, or a ToolError.
 	Make(ctx context.Context, path string, o MakeOptions) error
 	// Check checks an unmounted filesystem and repairs what is safe to repair. The verdict is what
@@ -92,12 +91,12 @@ type Filesystem interface {
 	// before the growth is relied on.
 	GrowthSurvivesCrash() bool
 	// GrowUnmounted lets the filesystem fill its image or device, and does
-	// nothing when it does already. ErrorCounts: ErrNeedsMount, ErrDamaged, ErrInUse.
+	// nothing when it does already. Errors: ErrNeedsMount, ErrDamaged, ErrInUse.
 	GrowUnmounted(ctx context.Context, path string) error
 	// SetUUID gives an unmounted and sound filesystem the UUID by which the world
 	// knows it, and does nothing when it has it. After a crash at any instruction
 	// the same call again completes it; until then the filesystem may not mount,
-	// nor make sense to Check. ErrorCounts: ErrNotClean, ErrInUse, ErrNoSuperblock.
+	// nor make sense to Check. Errors: ErrNotClean, ErrInUse, ErrNoSuperblock.
 	SetUUID(ctx context.Context, path, uuid string) error
 	// HasUUID says whether SetUUID of that UUID has nothing to do. Error:
 	// ErrNoSuperblock.
@@ -176,6 +175,21 @@ type Verdict struct {
 	Detail string
 }
 
+// CheckReplayed checks a filesystem, and again after replay if its log has to be replayed first. A
+// log that is dirty after its replay is NeedsReplay.
+func CheckReplayed(check func() (Verdict, error), replay func() error) (Verdict, error) {
+	verdict, err := check()
+	if err != nil || verdict.State != NeedsReplay {
+		return verdict, err
+	}
+
+	if err := replay(); err != nil {
+		return Verdict{}, err
+	}
+
+	return check()
+}
+
 // ByName returns a filesystem by its name, working with the tools that run
 // starts; nil means NewRunner(). Error: ErrUnknown.
 func ByName(name string, run Runner) (Filesystem, error) {
@@ -197,7 +211,7 @@ type target struct {
 	sizeBytes int64
 	regular   bool
 	readOnly  bool
-	// is says whether there is a superblock of the filesystem asked for.
+	// isExpectedType means that there is a superblock of the expected filesystem.
 	isExpectedType bool
 }
 
@@ -260,29 +274,19 @@ func checkUnmounted(path string) (readOnly bool, err error) {
 	return flag != 0, nil
 }
 
-// A child that this process has forked, for a tool that works on another volume,
-// holds copies of all descriptors until its exec closes them, and so keeps a mount that was just
-// closed (internal/linux/fork). For other programs that open a device, as udev does, the attempts
-// take half a second.
-const (
-	busyAttempts     = 21
-	firstBusyPause   = time.Millisecond
-	longestBusyPause = 32 * time.Millisecond
-)
+// busyAttempts are for a child that this process has forked, for a tool that works on another
+// volume: until its exec it keeps a mount that was just closed (internal/linux/fork). For other
+// programs that open a device, as udev does, the attempts take half a second.
+const busyAttempts = 21
 
-func openExclusively(path string) (*os.File, error) {
-	retries, pause := fork.NewRetry(busyAttempts), firstBusyPause
+func openExclusively(path string) (file *os.File, err error) {
+	err = fork.RetryWhile(context.Background(), unix.EBUSY, busyAttempts, func() error {
+		file, err = os.OpenFile(path, os.O_RDONLY|unix.O_EXCL, 0)
 
-	for {
-		file, err := os.OpenFile(path, os.O_RDONLY|unix.O_EXCL, 0)
-		if !errors.Is(err, unix.EBUSY) || !retries.Again() {
-			return file, err
-		}
+		return err
+	})
 
-		time.Sleep(pause)
-
-		pause = min(2*pause, longestBusyPause)
-	}
+	return file, err
 }
 
 // mkfs is what Make is for all of them.
@@ -300,17 +304,12 @@ func mkfs(ctx context.Context, run Runner, fs Filesystem, path string, command C
 	// "--" keeps a path that starts with a dash from being an option.
 	command.Args = append(slices.Clip(command.Args), "--", path)
 
-	result, err := run.Run(ctx, command)
-	if err != nil {
-		return fmt.Errorf("make %s on %s: %w", fs.Name(), path, err)
-	}
-
-	if result.ExitCode != 0 {
-		return fmt.Errorf("make %s on %s: %w", fs.Name(), path, toolError(command, result))
+	if err = runTool(ctx, run, command); err == nil {
+		t, err = inspect(path, fs.Name())
 	}
 
 	// An option may have made the tool end content with having done nothing.
-	if t, err = inspect(path, fs.Name()); err == nil && !t.isExpectedType {
+	if err == nil && !t.isExpectedType {
 		err = fmt.Errorf("%w: %s says it succeeded, and made none; check the options", ErrNoSuperblock, command.Tool)
 	}
 

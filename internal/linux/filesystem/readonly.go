@@ -70,8 +70,8 @@ func runTool(ctx context.Context, run Runner, command Command) error {
 // inheritedFilePath is where a tool finds Command.InheritedFile.
 const inheritedFilePath = "/proc/self/fd/3"
 
-// createUnnamed creates a file without a name, which is removed when it is closed.
-func createUnnamed(directory string) (*os.File, error) {
+// CreateUnnamed creates a file without a name, which is removed when it is closed.
+func CreateUnnamed(directory string) (*os.File, error) {
 	const mode = 0o600
 
 	file, err := os.OpenFile(directory, unix.O_TMPFILE|os.O_RDWR, mode)
@@ -79,7 +79,7 @@ func createUnnamed(directory string) (*os.File, error) {
 		return file, err
 	}
 
-	if file, err = os.CreateTemp(directory, "*"); err != nil {
+	if file, err = os.CreateTemp(directory, ".touchstone-*"); err != nil {
 		return nil, err
 	}
 

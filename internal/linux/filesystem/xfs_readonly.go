@@ -58,7 +58,7 @@ func (x *xfs) ReplayFlags() []string { return x.DuplicateUUIDFlags() }
 // CopyMetadata goes by way of a dump, which has no name and is gone with the last
 // process that has it open.
 func (x *xfs) CopyMetadata(ctx context.Context, source, target string, o ReadOnlyCheckOptions) (*MetadataCopy, error) {
-	dump, err := createUnnamed(filepath.Dir(target))
+	dump, err := CreateUnnamed(filepath.Dir(target))
 	if err != nil {
 		return nil, fmt.Errorf("copy the metadata of %s: %w", source, err)
 	}

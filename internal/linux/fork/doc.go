@@ -5,5 +5,5 @@
 // nothing uses it. How long that takes cannot be guessed on a loaded machine, but its end can be
 // observed.
 //
-// It contains the limit of such retries; what is retried, and the error, are the caller's.
+// It contains such retries and their limit; what is retried, and the error, are the caller's.
 package fork

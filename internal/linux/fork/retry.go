@@ -1,9 +1,37 @@
 package fork
 
 import (
+	"context"
+	"errors"
 	"syscall"
 	"time"
 )
+
+const (
+	firstPause   = time.Millisecond
+	longestPause = 32 * time.Millisecond
+)
+
+// RetryWhile calls attempt again while its error is temporary, after 1 ms first and then after up to
+// 32 ms, within that many attempts as Retry counts them. Error: that of the last attempt, or ctx's.
+func RetryWhile(ctx context.Context, temporary error, attempts int, attempt func() error) error {
+	retries, pause := NewRetry(attempts), firstPause
+
+	for {
+		err := attempt()
+		if !errors.Is(err, temporary) || !retries.Again() {
+			return err
+		}
+
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(pause):
+		}
+
+		pause = min(2*pause, longestPause)
+	}
+}
 
 // limit bounds the wait for a fork that does not end, as of a tool on a disk that hangs.
 const limit = 2 * time.Second

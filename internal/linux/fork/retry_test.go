@@ -1,6 +1,8 @@
 package fork_test
 
 import (
+	"context"
+	"errors"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -50,5 +52,30 @@ func TestAForkThatHangsIsNotAwaited(t *testing.T) {
 		}
 
 		require.Less(t, time.Since(began), 3*time.Second)
+	})
+}
+
+func TestRetryWhileEndsWithTheErrorTheAttemptsOrTheContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		other, calls := errors.New("other"), 0
+		temporarily := func(last error) func() error {
+			return func() error {
+				if calls++; calls%3 == 0 {
+					return last
+				}
+
+				return syscall.EBUSY
+			}
+		}
+
+		require.NoError(t, fork.RetryWhile(t.Context(), syscall.EBUSY, 7, temporarily(nil)))
+		require.ErrorIs(t, fork.RetryWhile(t.Context(), syscall.EBUSY, 7, temporarily(other)), other)
+		require.ErrorIs(t, fork.RetryWhile(t.Context(), syscall.EBUSY, 2, temporarily(nil)), syscall.EBUSY)
+
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond/2)
+		defer cancel()
+
+		busy := func() error { return syscall.EBUSY }
+		require.ErrorIs(t, fork.RetryWhile(ctx, syscall.EBUSY, 7, busy), context.DeadlineExceeded)
 	})
 }

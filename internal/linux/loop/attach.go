@@ -43,24 +43,14 @@ type AttachOptions struct {
 
 // Device is an attached loop device, held open until Close.
 type Device struct {
-	Number   int
-	Path     string
-	ReadOnly bool
-	// DirectIO is false where the pool's filesystem or the block size allows
-	// only buffered I/O.
-	DirectIO bool
-	// Sequence distinguishes attachments of the same number, as in Status; 0 on a
-	// kernel before 5.15.
-	Sequence uint64
+	// Status is the state at the attach.
+	Status
 
 	file *os.File
 }
 
 // File is the open device; it is closed by Close.
 func (d *Device) File() *os.File { return d.file }
-
-// SizeBytes returns the device's size.
-func (d *Device) SizeBytes() (int64, error) { return deviceSize(d.file) }
 
 // Close closes the device. With AutoClear, and when it is not open or mounted elsewhere, that
 // detaches it; call Detach afterwards in any case, which
@@ -112,7 +102,7 @@ func (l *Loops) adoptOrLock(ctx context.Context, img *image, o AttachOptions) (*
 			return nil, err
 		}
 
-		found, err := l.find(img.file, img.identity)
+		found, err := l.Find(img.file)
 		if err != nil {
 			return nil, err
 		}
@@ -167,18 +157,14 @@ const lockAttempts = 12
 
 // attach tries numbers until one takes the image.
 func (l *Loops) attach(ctx context.Context, img *image, o AttachOptions) (*Device, error) {
-	tried := make(map[int]struct{})
-
 	l.numbers.releaseDetached(l.attached)
 
 	for {
-		number, ok := l.numbers.claim(o.PreferredNumber, tried)
+		number, ok := l.numbers.claim(o.PreferredNumber)
 		if !ok {
 			return nil, fmt.Errorf("attach %s: %w between %d and %d",
 				img.file.Name(), ErrNoNumber, l.numbers.first, l.numbers.last)
 		}
-
-		tried[number] = struct{}{}
 
 		device, err := l.configure(number, img, o)
 		if err == nil {
@@ -188,10 +174,10 @@ func (l *Loops) attach(ctx context.Context, img *image, o AttachOptions) (*Devic
 		if !errors.Is(err, errUnusable) {
 			l.numbers.free(number)
 
-			return nil, &NumberError{Number: number, Op: "attach " + img.file.Name() + " to", Err: err}
+			return nil, numberError("attach "+img.file.Name()+" to", number, err)
 		}
 
-		l.numbers.markUnusable(number)
+		l.numbers.mark(number, true)
 
 		// EBUSY with the same image behind it: it is attached already.
 		device, err = l.adoptNumber(number, img, o)
@@ -200,7 +186,7 @@ func (l *Loops) attach(ctx context.Context, img *image, o AttachOptions) (*Devic
 		}
 
 		if err := ctx.Err(); err != nil {
-			return nil, fmt.Errorf("attach %s after %d busy numbers: %w", img.file.Name(), len(tried), context.Cause(ctx))
+			return nil, fmt.Errorf("attach %s: %w", img.file.Name(), context.Cause(ctx))
 		}
 	}
 }
@@ -253,7 +239,17 @@ func (l *Loops) configure(number int, img *image, o AttachOptions) (*Device, err
 		}
 	}
 
-	return l.newDevice(node, number)
+	status, attached, err := statusOf(node, number)
+	if err == nil && !attached {
+		err = ErrNotAttached // by another program, at once
+	}
+
+	if err != nil {
+		// The image is attached: if that is not undone it stays locked.
+		return nil, errors.Join(err, unix.IoctlSetInt(int(node.Fd()), unix.LOOP_CLR_FD, 0), node.Close())
+	}
+
+	return &Device{Status: status, file: node}, nil
 }
 
 func (l *Loops) config(img *image, o AttachOptions) *unix.LoopConfig {
@@ -277,52 +273,15 @@ func (l *Loops) config(img *image, o AttachOptions) *unix.LoopConfig {
 	return config
 }
 
-func (l *Loops) newDevice(node *os.File, number int) (*Device, error) {
-	info, err := unix.IoctlLoopGetStatus64(int(node.Fd()))
-	if err != nil {
-		err = fmt.Errorf("LOOP_GET_STATUS64: %w", err)
-	}
-
-	var sequence uint64
-	if err == nil {
-		sequence, err = deviceSequence(node)
-	}
-
-	if err != nil {
-		// The image is attached: if that is not undone it stays locked.
-		return nil, errors.Join(err,
-			unix.IoctlSetInt(int(node.Fd()), unix.LOOP_CLR_FD, 0), node.Close())
-	}
-
-	return &Device{
-		Number:   number,
-		Path:     node.Name(),
-		ReadOnly: info.Flags&unix.LO_FLAGS_READ_ONLY != 0,
-		DirectIO: l.directIO(number, info),
-		Sequence: sequence,
-		file:     node,
-	}, nil
-}
-
-// adoptNumber adopts the device of that number if it has this image. It compares the name in sysfs
-// first: LOOP_GET_STATUS64 may block on an unrelated image's filesystem.
+// adoptNumber adopts the device of that number if it has this image.
 func (l *Loops) adoptNumber(number int, img *image, o AttachOptions) (*Device, error) {
-	alike, err := matchBackingName(img.file)
+	wanted, err := matchOf(img.file)
 	if err != nil {
 		return nil, err
 	}
 
-	path, deleted, err := l.backingPath(number)
-	if err != nil || path == "" || !alike(path, deleted) {
-		return nil, err
-	}
-
-	status, attached, err := l.Status(number)
-	if errors.Is(err, ErrBackingUnresponsive) {
-		return nil, nil //nolint:nilnil // this image's filesystem does answer
-	}
-
-	if err != nil || !attached || status.Backing() != img.identity {
+	status, isImage, err := l.statusIfMatch(number, wanted)
+	if err != nil || !isImage {
 		return nil, err
 	}
 
@@ -346,8 +305,8 @@ func (l *Loops) adopt(status *Status, img *image, o AttachOptions) (*Device, err
 	}
 
 	// Only now, held open, can it no longer go away.
-	held, attached, err := l.statusOf(node, status.Number)
-	adoptable := err == nil && attached && held.Backing() == img.identity && compatible(&held, o)
+	held, attached, err := statusOf(node, status.Number)
+	adoptable := err == nil && attached && held.Backing == img.identity && compatible(&held, o)
 
 	if adoptable {
 		err = setAutoClear(node, o.AutoClear)
@@ -361,16 +320,9 @@ func (l *Loops) adopt(status *Status, img *image, o AttachOptions) (*Device, err
 		return nil, errors.Join(err, node.Close())
 	}
 
-	l.numbers.markOwned(status.Number)
+	l.numbers.mark(status.Number, false)
 
-	return &Device{
-		Number:   held.Number,
-		Path:     held.Path,
-		ReadOnly: held.ReadOnly,
-		DirectIO: held.DirectIO,
-		Sequence: held.Sequence,
-		file:     node,
-	}, nil
+	return &Device{Status: held, file: node}, nil
 }
 
 // compatible says whether an attachment is as if Attach had made it. Direct I/O

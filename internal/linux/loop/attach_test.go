@@ -60,9 +60,7 @@ func TestStatusSaysHowAnImageIsAttached(t *testing.T) {
 
 			identity, err := loop.IdentityOf(image)
 			require.NoError(t, err)
-			require.Equal(t, identity, status.Backing())
-			require.Equal(t, image.Name(), status.BackingPath)
-			require.False(t, status.BackingDeleted)
+			require.Equal(t, identity, status.Backing)
 			require.Equal(t, device.Path, status.Path)
 			require.Equal(t, int64(4*mebibyte), status.SizeBytes)
 			require.Equal(t, o.ReadOnly, status.ReadOnly)
@@ -86,7 +84,7 @@ func TestStatusSaysHowAnImageIsAttached(t *testing.T) {
 			all, err := loops.Attachments()
 			require.NoError(t, err)
 			require.Contains(t, all, loop.Attachment{
-				Number: status.Number, Path: status.Path, BackingPath: status.BackingPath,
+				Number: status.Number, Path: status.Path, BackingPath: image.Name(),
 				ReadOnly: status.ReadOnly, AutoClear: status.AutoClear, Sequence: status.Sequence,
 			})
 		})
@@ -406,7 +404,7 @@ func TestSixtyFourAttachesAtOnce(t *testing.T) {
 		require.NoError(t, err)
 
 		status := requireAttached(t, loops, device.Number)
-		require.Equal(t, identity, status.Backing())
+		require.Equal(t, identity, status.Backing)
 	}
 
 	slices.Sort(numbers)
@@ -437,9 +435,9 @@ func TestADeletedImageIsSeen(t *testing.T) {
 	device := attach(t, loops, image, none())
 	require.NoError(t, os.Remove(image.Name()))
 
-	status := requireAttached(t, loops, device.Number)
-	require.True(t, status.BackingDeleted)
-	require.Equal(t, image.Name(), status.BackingPath)
+	attachment := attachmentOf(t, loops, device.Number)
+	require.True(t, attachment.BackingDeleted)
+	require.Equal(t, image.Name(), attachment.BackingPath)
 }
 
 func TestALongPathIsWhole(t *testing.T) {
@@ -455,7 +453,7 @@ func TestALongPathIsWhole(t *testing.T) {
 
 	loops := loop.NewLoops(loop.LoopsOptions{First: first})
 	device := attach(t, loops, image, none())
-	require.Equal(t, path, requireAttached(t, loops, device.Number).BackingPath)
+	require.Equal(t, path, attachmentOf(t, loops, device.Number).BackingPath)
 }
 
 // A container's own /dev has neither loop-control nor nodes.

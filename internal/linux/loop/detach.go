@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 
 	"golang.org/x/sys/unix"
 )
@@ -28,7 +27,7 @@ func (l *Loops) DetachImage(ctx context.Context, number int, image Identity) err
 func (l *Loops) detach(ctx context.Context, number int, image *Identity) error {
 	sequence, attached, err := l.requestDetach(number, image)
 	if err != nil {
-		return &NumberError{Number: number, Op: "detach", Err: err}
+		return numberError(opDetach, number, err)
 	}
 
 	// Polled: the kernel sends a uevent, but only to the network namespaces of
@@ -46,10 +45,7 @@ func (l *Loops) detach(ctx context.Context, number int, image *Identity) error {
 		}
 
 		if err := pause.wait(ctx); err != nil {
-			return &NumberError{
-				Number: number, Op: "detach",
-				Err: fmt.Errorf("%w: something still has it mounted or open: %w", ErrInUse, err),
-			}
+			return numberError(opDetach, number, fmt.Errorf("%w: something still has it mounted or open: %w", ErrInUse, err))
 		}
 	}
 
@@ -60,40 +56,16 @@ func (l *Loops) detach(ctx context.Context, number int, image *Identity) error {
 
 // requestDetach asks for the detach and returns which attachment of the number it was.
 func (l *Loops) requestDetach(number int, image *Identity) (sequence uint64, attached bool, err error) {
-	if !l.attached(number) {
-		return 0, false, nil
-	}
-
-	node, err := l.openForStatus(number)
-	if err != nil {
-		if l.detachedSince(number, err) {
-			return 0, false, nil
-		}
-
+	node, status, err := l.openStatus(number)
+	if node == nil {
 		return 0, false, err
 	}
-	defer closeQuietly(node)
+	defer node.Close()
 
-	// While we hold the node open the attachment cannot be replaced by another.
-	info, err := unix.IoctlLoopGetStatus64(int(node.Fd()))
-	if errors.Is(err, unix.ENXIO) {
-		return 0, false, nil
-	}
-
-	if err != nil {
-		return 0, false, fmt.Errorf("LOOP_GET_STATUS64: %w", err)
-	}
-
-	if image != nil && (Identity{Device: info.Device, Inode: info.Inode}) != *image {
+	if image != nil && status.Backing != *image {
 		path, _, _ := l.backingPath(number) // for the message only
 
 		return 0, false, fmt.Errorf("%w: %s", ErrOtherImage, path)
-	}
-
-	// Before the detach begins: without it the end of it could not be recognized.
-	sequence, err = l.sequence(number)
-	if err != nil {
-		return 0, false, err
 	}
 
 	err = unix.IoctlSetInt(int(node.Fd()), unix.LOOP_CLR_FD, 0)
@@ -101,7 +73,7 @@ func (l *Loops) requestDetach(number int, image *Identity) (sequence uint64, att
 		return 0, false, fmt.Errorf("LOOP_CLR_FD: %w", err)
 	}
 
-	return sequence, true, nil
+	return status.Sequence, true, nil
 }
 
 // Remove takes a number without an image, and its node, out of the kernel again: for
@@ -109,28 +81,20 @@ func (l *Loops) requestDetach(number int, image *Identity) (sequence uint64, att
 // so is not done to those of volumes. While a program has the device open, as udev has
 // after each change, it waits until ctx ends and then returns ErrInUse.
 func (l *Loops) Remove(ctx context.Context, number int) error {
-	control, err := l.openControl()
-	if err != nil {
-		return &NumberError{Number: number, Op: opRemove, Err: err}
-	}
-	defer closeQuietly(control)
-
 	for pause := newBackoff(); ; {
-		err := unix.IoctlSetInt(int(control.Fd()), unix.LOOP_CTL_REMOVE, number)
-
-		switch {
-		case err == nil, errors.Is(err, unix.ENODEV):
+		err := l.removeDevice(number)
+		if err == nil {
 			l.numbers.free(number)
 
 			return l.removeNode(number)
-		case !errors.Is(err, unix.EBUSY):
-			return &NumberError{Number: number, Op: opRemove, Err: fmt.Errorf("LOOP_CTL_REMOVE: %w", err)}
+		}
+
+		if !errors.Is(err, unix.EBUSY) {
+			return numberError(opRemove, number, err)
 		}
 
 		if err := pause.wait(ctx); err != nil {
-			return &NumberError{Number: number, Op: opRemove, Err: fmt.Errorf("%w: %w", ErrInUse, err)}
+			return numberError(opRemove, number, fmt.Errorf("%w: %w", ErrInUse, err))
 		}
 	}
 }
-
-func closeQuietly(file *os.File) { _ = file.Close() }

@@ -178,9 +178,7 @@ func TestResizeFollowsTheImage(t *testing.T) {
 				require.Equal(t, int64(3*mebibyte), size)
 			}
 
-			size, err := device.SizeBytes()
-			require.NoError(t, err)
-			require.Equal(t, int64(3*mebibyte), size)
+			require.Equal(t, int64(3*mebibyte), requireAttached(t, loops, device.Number).SizeBytes)
 		})
 	}
 }

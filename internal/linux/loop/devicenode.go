@@ -43,27 +43,33 @@ func (l *Loops) openNode(number, flags int) (*os.File, error) {
 // addDevice makes the device in the kernel. One that exists already is fine: devices are kept after
 // use, since removing one takes 44 ms.
 func (l *Loops) addDevice(number int) error {
-	control, err := l.openControl()
+	err := l.control(unix.LOOP_CTL_ADD, number)
+	if err == nil || errors.Is(err, unix.EEXIST) {
+		return nil
+	}
+
+	return fmt.Errorf("LOOP_CTL_ADD: %w", err)
+}
+
+// removeDevice removes the device from the kernel. A missing one is fine. Error: EBUSY while a
+// program has it open.
+func (l *Loops) removeDevice(number int) error {
+	err := l.control(unix.LOOP_CTL_REMOVE, number)
+	if err == nil || errors.Is(err, unix.ENODEV) {
+		return nil
+	}
+
+	return fmt.Errorf("LOOP_CTL_REMOVE: %w", err)
+}
+
+func (l *Loops) control(request uint, number int) error {
+	control, err := l.openOrMake("loop-control", unix.Mkdev(controlMajor, controlMinor), unix.S_IFCHR, os.O_RDWR)
 	if err != nil {
-		return err
+		return fmt.Errorf("open loop-control (is the kernel's loop driver there?): %w", err)
 	}
 	defer control.Close()
 
-	err = unix.IoctlSetInt(int(control.Fd()), unix.LOOP_CTL_ADD, number)
-	if err != nil && !errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("LOOP_CTL_ADD: %w", err)
-	}
-
-	return nil
-}
-
-func (l *Loops) openControl() (*os.File, error) {
-	control, err := l.openOrMake("loop-control", unix.Mkdev(controlMajor, controlMinor), unix.S_IFCHR, os.O_RDWR)
-	if err != nil {
-		return nil, fmt.Errorf("open loop-control (is the kernel's loop driver there?): %w", err)
-	}
-
-	return control, nil
+	return unix.IoctlSetInt(int(control.Fd()), request, number)
 }
 
 // openOrMake opens a device node in /dev, or in the directory for own nodes,

@@ -46,20 +46,10 @@ func (l *Loops) allowDiscards(number int) error {
 		return nil // no image that was attached to it could be discarded
 	}
 
-	control, err := l.openControl()
-	if err != nil {
-		return err
+	err = l.removeDevice(number)
+	if errors.Is(err, unix.EBUSY) {
+		err = fmt.Errorf("%w: %w", errUnusable, err)
 	}
-	defer closeQuietly(control)
 
-	err = unix.IoctlSetInt(int(control.Fd()), unix.LOOP_CTL_REMOVE, number)
-
-	switch {
-	case err == nil, errors.Is(err, unix.ENODEV):
-		return nil
-	case errors.Is(err, unix.EBUSY):
-		return fmt.Errorf("%w: LOOP_CTL_REMOVE: %w", errUnusable, err)
-	default:
-		return fmt.Errorf("LOOP_CTL_REMOVE: %w", err)
-	}
+	return err
 }

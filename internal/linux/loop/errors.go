@@ -33,20 +33,12 @@ var (
 )
 
 const (
-	opOpen      = "open"
-	opRemove    = "remove"
-	opGetStatus = "LOOP_GET_STATUS64 of"
+	opOpen   = "open"
+	opDetach = "detach"
+	opRemove = "remove"
 )
 
-// NumberError names the loop device on which something failed.
-type NumberError struct {
-	Number int
-	Op     string
-	Err    error
+// numberError names the loop device on which the operation failed.
+func numberError(op string, number int, err error) error {
+	return fmt.Errorf("%s loop device %d: %w", op, number, err)
 }
-
-func (e *NumberError) Error() string {
-	return fmt.Sprintf("%s loop device %d: %v", e.Op, e.Number, e.Err)
-}
-
-func (e *NumberError) Unwrap() error { return e.Err }

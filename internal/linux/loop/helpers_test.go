@@ -151,6 +151,16 @@ func requireAttached(tb testing.TB, loops *loop.Loops, number int) loop.Status {
 	return status
 }
 
+func attachmentOf(tb testing.TB, loops *loop.Loops, number int) loop.Attachment {
+	tb.Helper()
+
+	attachment, attached, err := loops.Attachment(number)
+	require.NoError(tb, err)
+	require.True(tb, attached, "loop%d should be attached", number)
+
+	return attachment
+}
+
 func requireDetached(tb testing.TB, loops *loop.Loops, number int) {
 	tb.Helper()
 

@@ -87,7 +87,7 @@ func (l *Loops) Path(number int) string {
 // the file is open a detach does not complete.
 func (l *Loops) Open(number int) (*os.File, error) {
 	if !l.attached(number) {
-		return nil, &NumberError{Number: number, Op: opOpen, Err: ErrNotAttached}
+		return nil, numberError(opOpen, number, ErrNotAttached)
 	}
 
 	file, err := l.openNode(number, os.O_RDWR)
@@ -96,7 +96,7 @@ func (l *Loops) Open(number int) (*os.File, error) {
 	}
 
 	if err != nil {
-		return nil, &NumberError{Number: number, Op: opOpen, Err: err}
+		return nil, numberError(opOpen, number, err)
 	}
 
 	return file, nil
@@ -112,7 +112,7 @@ func (l *Loops) Resize(number int) (int64, error) {
 	defer file.Close()
 
 	if err := unix.IoctlSetInt(int(file.Fd()), unix.LOOP_SET_CAPACITY, 0); err != nil {
-		return 0, &NumberError{Number: number, Op: "resize", Err: fmt.Errorf("LOOP_SET_CAPACITY: %w", err)}
+		return 0, numberError("resize", number, fmt.Errorf("LOOP_SET_CAPACITY: %w", err))
 	}
 
 	return deviceSize(file)

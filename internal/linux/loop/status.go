@@ -14,17 +14,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Status is what the kernel says about an attached loop device.
+// Status is what an attached loop device reports about itself. BackingPath and BackingDeleted are
+// in Attachment only.
 type Status struct {
 	Number int
 	// Path is the device's node.
 	Path string
-	// BackingDevice and BackingInode identify the image.
-	BackingDevice, BackingInode uint64
-	// BackingPath is the image's present path, from sysfs.
-	BackingPath string
-	// BackingDeleted is true when no name leads to the image any more.
-	BackingDeleted bool
+	// Backing is the image.
+	Backing Identity
 	// AttachedAs is the name without a path that the image had when a Loops
 	// attached it, whatever it is called by now; other programs may leave it empty.
 	AttachedAs string
@@ -32,8 +29,11 @@ type Status struct {
 	// or of the last resize.
 	SizeBytes int64
 	// BlockSize is the logical block size in bytes.
-	BlockSize                     int
-	ReadOnly, AutoClear, DirectIO bool
+	BlockSize           int
+	ReadOnly, AutoClear bool
+	// DirectIO is false where the pool's filesystem or the block size allows only buffered I/O,
+	// whatever was asked for.
+	DirectIO bool
 	// Sequence distinguishes attachments of the same number (diskseq); 0 on a
 	// kernel before 5.15.
 	Sequence uint64
@@ -41,188 +41,162 @@ type Status struct {
 	offset, limit uint64
 }
 
-// Backing returns the identity of the image.
-func (s *Status) Backing() Identity {
-	return Identity{Device: s.BackingDevice, Inode: s.BackingInode}
+// Status returns the state of a number, false when no image is attached to it. It waits for an
+// image whose filesystem hangs, and returns ErrBackingUnresponsive for one whose filesystem is
+// gone: the kernel asks the filesystem for the image's attributes.
+func (l *Loops) Status(number int) (Status, bool, error) {
+	file, status, err := l.openStatus(number)
+	if file == nil {
+		return Status{}, false, err
+	}
+
+	return status, true, file.Close()
 }
 
-// Status returns the state of a number, false when no image is attached to it.
-func (l *Loops) Status(number int) (Status, bool, error) {
+// openStatus opens an attached device for reading and returns its state; the file is nil where no
+// image is attached. While the file is open another image can't be attached to the number.
+func (l *Loops) openStatus(number int) (*os.File, Status, error) {
 	// Asking sysfs first, since opening a node whose device is not there would
 	// make one.
 	if !l.attached(number) {
+		return nil, Status{}, nil
+	}
+
+	// Where the node is missing it is made, but no device in the kernel.
+	file, err := l.openOrMake(nodeName(number), unix.Mkdev(loopMajor, uint32(number)), unix.S_IFBLK, os.O_RDONLY)
+	if err != nil {
+		if l.detachedSince(number, err) {
+			return nil, Status{}, nil
+		}
+
+		return nil, Status{}, numberError(opOpen, number, err)
+	}
+
+	status, attached, err := statusOf(file, number)
+	if err != nil || !attached {
+		return nil, Status{}, errors.Join(err, file.Close())
+	}
+
+	return file, status, nil
+}
+
+// statusOf reads the state of an open device, false when no image is attached to it.
+func statusOf(file *os.File, number int) (Status, bool, error) {
+	info, err := unix.IoctlLoopGetStatus64(int(file.Fd()))
+	if errors.Is(err, unix.ENXIO) {
 		return Status{}, false, nil
 	}
 
-	file, err := l.openForStatus(number)
 	if err != nil {
-		if l.detachedSince(number, err) {
-			return Status{}, false, nil
-		}
-
-		return Status{}, false, &NumberError{Number: number, Op: opOpen, Err: err}
-	}
-	defer file.Close()
-
-	return l.statusOf(file, number)
-}
-
-// BasicStatus is the part of a Status that needs no sysfs, at a fourth of the cost.
-type BasicStatus struct {
-	// Backing is the image, and SizeBytes the device's size.
-	Backing   Identity
-	SizeBytes int64
-	DirectIO  bool
-	// Sequence is as in Status.
-	Sequence uint64
-}
-
-// BasicStatus returns those of a number, false when no image is attached to it. As
-// Status it waits for an image whose filesystem hangs.
-func (l *Loops) BasicStatus(number int) (BasicStatus, bool, error) {
-	if !l.attached(number) {
-		return BasicStatus{}, false, nil
-	}
-
-	file, err := l.openForStatus(number)
-	if err != nil {
-		if l.detachedSince(number, err) {
-			return BasicStatus{}, false, nil
-		}
-
-		return BasicStatus{}, false, &NumberError{Number: number, Op: opOpen, Err: err}
-	}
-	defer file.Close()
-
-	info, err := unix.IoctlLoopGetStatus64(int(file.Fd()))
-	if errors.Is(err, unix.ENXIO) {
-		return BasicStatus{}, false, nil
-	}
-
-	if err != nil {
-		return BasicStatus{}, false, &NumberError{Number: number, Op: opGetStatus, Err: fmt.Errorf("%w: %w", ErrBackingUnresponsive, err)}
+		return Status{}, false, numberError("LOOP_GET_STATUS64 of", number, fmt.Errorf("%w: %w", ErrBackingUnresponsive, err))
 	}
 
 	size, err := deviceSize(file)
 	if err != nil {
-		return BasicStatus{}, false, &NumberError{Number: number, Op: "read the size of", Err: err}
+		return Status{}, false, numberError("read the size of", number, err)
+	}
+
+	blockSize, err := unix.IoctlGetInt(int(file.Fd()), unix.BLKSSZGET)
+	if err != nil {
+		return Status{}, false, numberError("BLKSSZGET of", number, err)
 	}
 
 	sequence, err := deviceSequence(file)
 	if err != nil {
-		return BasicStatus{}, false, &NumberError{Number: number, Op: "identify", Err: err}
+		return Status{}, false, numberError("identify", number, err)
 	}
 
-	return BasicStatus{
-		Backing: Identity{Device: info.Device, Inode: info.Inode}, SizeBytes: size,
-		DirectIO: info.Flags&unix.LO_FLAGS_DIRECT_IO != 0, Sequence: sequence,
+	return Status{
+		Number:     number,
+		Path:       file.Name(),
+		Backing:    Identity{Device: info.Device, Inode: info.Inode},
+		AttachedAs: unix.ByteSliceToString(info.File_name[:]),
+		SizeBytes:  size,
+		BlockSize:  blockSize,
+		ReadOnly:   info.Flags&unix.LO_FLAGS_READ_ONLY != 0,
+		AutoClear:  info.Flags&unix.LO_FLAGS_AUTOCLEAR != 0,
+		DirectIO:   info.Flags&unix.LO_FLAGS_DIRECT_IO != 0,
+		Sequence:   sequence,
+		offset:     info.Offset,
+		limit:      info.Sizelimit,
 	}, true, nil
 }
 
-// Find returns the devices to which this image is attached. It reads the state of every loop device
-// of the machine, so it is for the driver's start and rare cases.
+// Find returns the devices to which this image is attached. It reads the backing file's name of
+// every loop device of the machine, so it is for the driver's start and rare cases.
 func (l *Loops) Find(image *os.File) ([]Status, error) {
-	identity, err := IdentityOf(image)
+	wanted, err := matchOf(image)
 	if err != nil {
 		return nil, err
 	}
 
-	return l.find(image, identity)
-}
-
-// find asks those devices only that can have the image.
-func (l *Loops) find(image *os.File, identity Identity) ([]Status, error) {
-	alike, err := matchBackingName(image)
-	if err != nil {
-		return nil, err
-	}
-
-	list, err := l.statusesWhere(alike)
-
-	return slices.DeleteFunc(list, func(s Status) bool { return s.Backing() != identity }), err
-}
-
-// matchBackingName returns a filter by the backing file's name in sysfs: a device can have this
-// image if the names are equal, or if its backing file is deleted. The filter comes first because
-// LOOP_GET_STATUS64 asks the image's filesystem, and an unrelated one that hangs would block every
-// attach.
-func matchBackingName(image *os.File) (func(path string, deleted bool) bool, error) {
-	name, err := uniqueName(image)
-	if err != nil {
-		return nil, err
-	}
-
-	return func(path string, deleted bool) bool {
-		return name == "" || deleted || filepath.Base(path) == name
-	}, nil
-}
-
-// List returns the attached loop devices of the machine in order of number, without
-// those whose image's filesystem is gone. It waits for one that hangs.
-func (l *Loops) List() ([]Status, error) {
-	return l.statusesWhere(func(string, bool) bool { return true })
-}
-
-// statusesWhere returns the state of those devices whose image, by what sysfs says of its name, is
-// to be asked.
-func (l *Loops) statusesWhere(whether func(path string, deleted bool) bool) ([]Status, error) {
 	numbers, err := l.allNumbers()
 	if err != nil {
 		return nil, err
 	}
 
-	var list []Status
+	var found []Status
 
 	for _, number := range numbers {
-		path, deleted, err := l.backingPath(number)
+		status, isImage, err := l.statusIfMatch(number, wanted)
 		if err != nil {
 			return nil, err
 		}
 
-		if path == "" || !whether(path, deleted) {
-			continue
-		}
-
-		status, attached, err := l.Status(number)
-
-		// Not an error: the filesystem of an unrelated image may be gone.
-		if errors.Is(err, ErrBackingUnresponsive) {
-			continue
-		}
-
-		if err != nil {
-			return nil, err
-		}
-
-		if attached {
-			list = append(list, status)
+		if isImage {
+			found = append(found, status)
 		}
 	}
 
-	return list, nil
+	return found, nil
 }
 
-// uniqueName returns the name, without a path, that the file has now, or "" when it may
-// have others, too. A device reports the one by which its image was opened, and follows
-// when that is renamed.
-func uniqueName(file *os.File) (string, error) {
+// backingMatch recognizes the devices of one image.
+type backingMatch struct {
+	identity Identity
+	// name is the only name of the image, without a path, or "" when it may have others, too.
+	name string
+}
+
+// matchOf reads the name that the image has now: a device reports the one by which its image was
+// opened, and follows when that is renamed.
+func matchOf(image *os.File) (backingMatch, error) {
 	var stat unix.Stat_t
-	if err := unix.Fstat(int(file.Fd()), &stat); err != nil {
-		return "", fmt.Errorf("stat %s: %w", file.Name(), err)
+	if err := unix.Fstat(int(image.Fd()), &stat); err != nil {
+		return backingMatch{}, fmt.Errorf("stat %s: %w", image.Name(), err)
 	}
 
+	match := backingMatch{identity: Identity{Device: stat.Dev, Inode: stat.Ino}}
 	if stat.Nlink > 1 {
-		return "", nil
+		return match, nil
 	}
 
-	path, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(int(file.Fd())))
+	path, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(int(image.Fd())))
 	if err != nil {
-		return "", fmt.Errorf("find the name of %s: %w", file.Name(), err)
+		return backingMatch{}, fmt.Errorf("find the name of %s: %w", image.Name(), err)
 	}
 
-	path, _ = strings.CutSuffix(path, deletedSuffix)
+	match.name = filepath.Base(strings.TrimSuffix(path, deletedSuffix))
 
-	return filepath.Base(path), nil
+	return match, nil
+}
+
+// statusIfMatch returns the state of a number that this image is attached to, else false. It
+// compares the backing file's name in sysfs first: a device can have the image if the names are
+// equal, or if its backing file is deleted. LOOP_GET_STATUS64 asks the image's filesystem, and an
+// unrelated one that hangs would block every attach.
+func (l *Loops) statusIfMatch(number int, wanted backingMatch) (Status, bool, error) {
+	path, deleted, err := l.backingPath(number)
+	if err != nil || path == "" || wanted.name != "" && !deleted && filepath.Base(path) != wanted.name {
+		return Status{}, false, err
+	}
+
+	status, attached, err := l.Status(number)
+	if errors.Is(err, ErrBackingUnresponsive) {
+		return Status{}, false, nil // this image's filesystem does answer
+	}
+
+	return status, attached && status.Backing == wanted.identity, err
 }
 
 // Attachment is what can be said about an attached loop device without asking
@@ -231,8 +205,9 @@ type Attachment struct {
 	Number int
 	// Path is the device's node.
 	Path string
-	// BackingPath and BackingDeleted are as in Status.
-	BackingPath    string
+	// BackingPath is the image's present path.
+	BackingPath string
+	// BackingDeleted is true when no name leads to the image any more.
 	BackingDeleted bool
 	// ReadOnly and AutoClear are as in Status.
 	ReadOnly, AutoClear bool
@@ -315,57 +290,6 @@ func (l *Loops) allNumbers() ([]int, error) {
 	return numbers, nil
 }
 
-// openForStatus only reads, and where the node is missing makes none in the
-// kernel: the caller has seen the device in sysfs.
-func (l *Loops) openForStatus(number int) (*os.File, error) {
-	return l.openOrMake(nodeName(number), unix.Mkdev(loopMajor, uint32(number)), unix.S_IFBLK, os.O_RDONLY)
-}
-
-func (l *Loops) statusOf(file *os.File, number int) (Status, bool, error) {
-	info, err := unix.IoctlLoopGetStatus64(int(file.Fd()))
-	if errors.Is(err, unix.ENXIO) {
-		return Status{}, false, nil
-	}
-
-	if err != nil {
-		return Status{}, false, &NumberError{Number: number, Op: opGetStatus, Err: fmt.Errorf("%w: %w", ErrBackingUnresponsive, err)}
-	}
-
-	size, err := deviceSize(file)
-	if err != nil {
-		return Status{}, false, &NumberError{Number: number, Op: "read the size of", Err: err}
-	}
-
-	blockSize, err := unix.IoctlGetInt(int(file.Fd()), unix.BLKSSZGET)
-	if err != nil {
-		return Status{}, false, &NumberError{Number: number, Op: "BLKSSZGET of", Err: err}
-	}
-
-	sequence, err := l.sequence(number)
-	if err != nil {
-		return Status{}, false, err
-	}
-
-	status := Status{
-		Number:        number,
-		Path:          file.Name(),
-		BackingDevice: info.Device,
-		BackingInode:  info.Inode,
-		SizeBytes:     size,
-		BlockSize:     blockSize,
-		ReadOnly:      info.Flags&unix.LO_FLAGS_READ_ONLY != 0,
-		AutoClear:     info.Flags&unix.LO_FLAGS_AUTOCLEAR != 0,
-		DirectIO:      l.directIO(number, info),
-		Sequence:      sequence,
-		AttachedAs:    unix.ByteSliceToString(info.File_name[:]),
-		offset:        info.Offset,
-		limit:         info.Sizelimit,
-	}
-	status.BackingPath, status.BackingDeleted, err = l.backingPath(number)
-
-	return status, true, err
-}
-
 // sysfs returns the content of one of the device's attributes, "" where the kernel
 // says that the device, or the attribute, does not exist. Any other failure says
 // nothing about the device and is an error.
@@ -376,7 +300,7 @@ func (l *Loops) sysfs(number int, attribute string) (string, error) {
 	case isMissing(err):
 		return "", nil
 	case err != nil:
-		return "", &NumberError{Number: number, Op: "read in sysfs about", Err: err}
+		return "", numberError("read in sysfs about", number, err)
 	default:
 		return strings.TrimSuffix(string(content), "\n"), nil
 	}
@@ -398,24 +322,13 @@ func (l *Loops) attached(number int) bool {
 // deletedSuffix is what the kernel adds to the path of a file that has no name any more.
 const deletedSuffix = " (deleted)"
 
-// backingPath is "" where nothing is attached. It comes from sysfs because
-// LOOP_GET_STATUS64 cuts it at 64 bytes and does not follow a rename.
+// backingPath is "" where nothing is attached. LOOP_GET_STATUS64 truncates it to 64 bytes and does
+// not follow a rename.
 func (l *Loops) backingPath(number int) (path string, deleted bool, err error) {
 	path, err = l.sysfs(number, "loop/backing_file")
 	path, deleted = strings.CutSuffix(path, deletedSuffix)
 
 	return path, deleted, err
-}
-
-// directIO is read back because the kernel turns it off without an error where
-// the pool's filesystem or the block size does not allow it.
-func (l *Loops) directIO(number int, info *unix.LoopInfo64) bool {
-	dio, err := l.sysfs(number, "loop/dio")
-	if err != nil || dio == "" {
-		return info.Flags&unix.LO_FLAGS_DIRECT_IO != 0
-	}
-
-	return dio == "1"
 }
 
 // sequence is 0 where the kernel has none, or the device does not exist.
@@ -427,7 +340,7 @@ func (l *Loops) sequence(number int) (uint64, error) {
 
 	sequence, err := strconv.ParseUint(content, 10, 64)
 	if err != nil {
-		return 0, &NumberError{Number: number, Op: "read in sysfs about", Err: err}
+		return 0, numberError("read in sysfs about", number, err)
 	}
 
 	return sequence, nil

@@ -92,19 +92,15 @@ func (p *AllowedDirs) CheckPath(path string) error {
 	return err
 }
 
-// locate returns the allowed directory that a path lies in, and the path from
-// there.
+// locate returns the longest allowed directory that a path lies beneath, and the path from there.
 func (p *AllowedDirs) locate(path string) (dir, rest string, err error) {
 	if err := checkPath(path); err != nil {
 		return "", "", err
 	}
 
 	// Without dot segments in it, Clean only drops repeated and final slashes.
-	return p.closestDir(filepath.Clean(path))
-}
+	path = filepath.Clean(path)
 
-// closestDir returns the longest allowed directory that path lies beneath, and the path from there.
-func (p *AllowedDirs) closestDir(path string) (dir, rest string, err error) {
 	for _, dir := range p.dirs {
 		if path == dir {
 			return "", "", fmt.Errorf("%s: %w: it is the allowed directory itself; name a path beneath it",

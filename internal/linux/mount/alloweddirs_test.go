@@ -173,7 +173,7 @@ func TestFindBeneathTheRoot(t *testing.T) {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	require.NoError(t, err)
 
-	_, exists, err := find(t, dirs, dir).Stat()
+	exists, err := find(t, dirs, dir).Exists()
 	require.NoError(t, err)
 	require.True(t, exists, "want: the path exists")
 

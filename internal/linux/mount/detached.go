@@ -6,7 +6,6 @@ import (
 	"os"
 	"runtime"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,31 +20,21 @@ type Detached struct {
 
 // Mount mounts the filesystem on device, an absolute path, and leaves the mount
 // detached. The error has what the filesystem said. ErrMountFlag for a flag that the
-// filesystem refuses, ErrBusy for a device that is in exclusive use, ErrKernelUnsupported
-// for a filesystem that the kernel lacks.
-func Mount(device, fsType string, opts Options) (*Detached, error) {
-	pause := firstBusyPause
+// filesystem refuses, ErrBusy for a device that is in exclusive use, ErrCorrupted for damage,
+// ErrKernelUnsupported for a filesystem that the kernel lacks.
+func Mount(device, fsType string, opts Options) (tree *Detached, err error) {
+	// A child that was just forked may hold what claims the device.
+	err = retryBusy(mountAttempts, func() error {
+		tree, err = mountDetached(device, fsType, opts)
 
-	for attempt := 1; ; attempt++ {
-		tree, err := mountDetached(device, fsType, opts)
-		if err == nil {
-			return tree, nil
-		}
-
-		// As with an unmount, a child just forked may hold what claims the device.
-		if !errors.Is(err, ErrBusy) || attempt == busyMountAttempts {
-			return nil, fmt.Errorf("mount %s as %s: %w", device, fsType, err)
-		}
-
-		time.Sleep(pause)
-
-		pause *= 2
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("mount %s as %s: %w", device, fsType, err)
 	}
-}
 
-// busyMountAttempts are more than those of an unmount: the child may also be
-// about to end, which takes longer than to exec.
-const busyMountAttempts = 9
+	return tree, nil
+}
 
 func mountDetached(device, fsType string, opts Options) (*Detached, error) {
 	opts = opts.withSafeErrors(fsType)
@@ -71,6 +60,8 @@ func mountDetached(device, fsType string, opts Options) (*Detached, error) {
 	case errors.Is(err, unix.EBUSY):
 		return nil, fmt.Errorf("%w: the device is mounted with other flags or held by another program: %w%s",
 			ErrBusy, err, kernelMessages(fd, opts))
+	case errors.Is(err, unix.EUCLEAN), errors.Is(err, unix.EBADMSG):
+		return nil, fmt.Errorf("%w: %w%s", ErrCorrupted, err, kernelMessages(fd, opts))
 	case err != nil:
 		return nil, fmt.Errorf("%w%s", err, kernelMessages(fd, opts))
 	}
@@ -81,6 +72,24 @@ func mountDetached(device, fsType string, opts Options) (*Detached, error) {
 	}
 
 	return &Detached{root: os.NewFile(uintptr(root), device), source: device}, nil
+}
+
+// Replay mounts the filesystem with the flags and unmounts it, so that the kernel writes its log
+// back. Errors: those of ParseFlags and Mount.
+func Replay(device, fsType string, flags []string) error {
+	options, err := ParseFlags(flags)
+	if err != nil {
+		return err
+	}
+
+	tree, err := Mount(device, fsType, options)
+	if err != nil {
+		return fmt.Errorf("replay the log: %w", err)
+	}
+
+	tree.Close()
+
+	return nil
 }
 
 // CheckSupport returns nil when the kernel can mount filesystems of that type. It has the
@@ -127,7 +136,7 @@ var errSetFlag = errors.New("set the mount flag")
 // configure hands the filesystem its parameters.
 func (o Options) configure(fd int) error {
 	if o.ReadOnly() {
-		// PointOf the filesystem too, so that it does not replay or write anything
+		// Of the filesystem, too, so that it does not replay or write anything
 		// on a device that cannot be written.
 		if err := unix.FsconfigSetFlag(fd, "ro"); err != nil {
 			return o.parameterError(fd, "ro", err)

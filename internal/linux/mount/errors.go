@@ -29,6 +29,9 @@ var (
 	// ErrMountFlag is returned for a mount flag that is refused, here or by the
 	// filesystem. Its message has the flag's name and never its value.
 	ErrMountFlag = errdefs.New(errdefs.ErrInvalidArgument, "bad mount flag")
+	// ErrCorrupted is returned by Mount where the filesystem has damage that the kernel finds, also
+	// where a check has trusted that it is marked clean.
+	ErrCorrupted = errors.New("the filesystem is corrupted")
 	// ErrAttached is returned for a Detached that was attached or closed already.
 	ErrAttached = errors.New("the detached mount is used up")
 	// ErrKernelUnsupported is returned where the kernel is too old or a sandbox forbids the

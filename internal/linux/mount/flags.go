@@ -26,7 +26,7 @@ type parameter struct {
 }
 
 // ParseFlags reads mount flags as mount(8) spells them: "noatime", "data=ordered",
-// or several with commas between, where quotes protect a comma. PointOf contradicting
+// or several with commas between, where quotes protect a comma. Of contradicting
 // flags the last one counts. What is not of the mount itself goes to the
 // filesystem, which may refuse it when it is mounted.
 //

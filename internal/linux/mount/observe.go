@@ -33,7 +33,7 @@ type Point struct {
 	// ReadOnly is true for this mount, SuperReadOnly for the whole filesystem.
 	// A filesystem that stopped writing because of an error may say neither:
 	// ext4 then has "emergency_ro" or "shutdown" among its SuperOptions, an XFS
-	// that shut down nothing at all; there Target.Stat answers EIO.
+	// that shut down nothing at all; there Target.Exists answers EIO.
 	ReadOnly, SuperReadOnly bool
 	// Options are the mount's, as in mountinfo: "rw", "nodev", "relatime".
 	Options []string

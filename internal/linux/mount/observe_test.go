@@ -228,7 +228,7 @@ func TestASickXFSIsSeenAndUnmounted(t *testing.T) {
 		require.NoError(t, ioctl(root, goingDown, &noFlush))
 		require.NoError(t, root.Close())
 
-		_, _, err = target.Stat()
+		_, err = target.Exists()
 		require.ErrorIs(t, err, unix.EIO)
 
 		made, err := target.MakeDir(0o750)

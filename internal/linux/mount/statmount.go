@@ -164,10 +164,10 @@ func listmount() ([]uint64, error) {
 			ids = append(make([]uint64, 0, 2*cap(ids)), ids...)
 		}
 
-		room := ids[len(ids):cap(ids)]
+		free := ids[len(ids):cap(ids)]
 
 		count, _, errno := unix.Syscall6(unix.SYS_LISTMOUNT,
-			uintptr(unsafe.Pointer(&request)), uintptr(unsafe.Pointer(&room[0])), uintptr(len(room)), 0, 0, 0)
+			uintptr(unsafe.Pointer(&request)), uintptr(unsafe.Pointer(&free[0])), uintptr(len(free)), 0, 0, 0)
 
 		switch {
 		case errno == unix.EINTR:
@@ -183,30 +183,32 @@ func listmount() ([]uint64, error) {
 	}
 }
 
-// attributeNames spells MOUNT_ATTR_* as mountinfo does.
-func attributeNames(attributes uint64) []string {
-	names := make([]string, 1, 4)
-	names[0] = "rw"
+// flagName is a bit and its name in mountinfo.
+type flagName struct {
+	bit  uint64
+	name string
+}
 
-	if attributes&unix.MOUNT_ATTR_RDONLY != 0 {
-		names[0] = "ro"
-	}
-
-	for _, attribute := range []struct {
-		bit  uint64
-		name string
-	}{
+var (
+	attributeNameTable = []flagName{
 		{unix.MOUNT_ATTR_NOSUID, "nosuid"},
 		{unix.MOUNT_ATTR_NODEV, "nodev"},
 		{unix.MOUNT_ATTR_NOEXEC, "noexec"},
 		{unix.MOUNT_ATTR_NOATIME, "noatime"},
 		{unix.MOUNT_ATTR_NODIRATIME, "nodiratime"},
 		{unix.MOUNT_ATTR_NOSYMFOLLOW, "nosymfollow"},
-	} {
-		if attributes&attribute.bit != 0 {
-			names = append(names, attribute.name)
-		}
 	}
+	superFlagNameTable = []flagName{
+		{unix.MS_SYNCHRONOUS, "sync"},
+		{unix.MS_DIRSYNC, "dirsync"},
+		{unix.MS_MANDLOCK, "mand"},
+		{unix.MS_LAZYTIME, "lazytime"},
+	}
+)
+
+// attributeNames spells MOUNT_ATTR_* as mountinfo does.
+func attributeNames(attributes uint64) []string {
+	names := flagNames(attributes&unix.MOUNT_ATTR_RDONLY != 0, attributes, attributeNameTable)
 
 	if attributes&unix.MOUNT_ATTR__ATIME == unix.MOUNT_ATTR_RELATIME {
 		names = append(names, "relatime")
@@ -217,24 +219,20 @@ func attributeNames(attributes uint64) []string {
 
 // superFlagNames spells the flags of a superblock as mountinfo does.
 func superFlagNames(flags uint32) []string {
+	return flagNames(flags&unix.MS_RDONLY != 0, uint64(flags), superFlagNameTable)
+}
+
+func flagNames(readOnly bool, flags uint64, table []flagName) []string {
 	names := make([]string, 1, 8)
 	names[0] = "rw"
 
-	if flags&unix.MS_RDONLY != 0 {
+	if readOnly {
 		names[0] = "ro"
 	}
 
-	for _, flag := range []struct {
-		bit  uint32
-		name string
-	}{
-		{unix.MS_SYNCHRONOUS, "sync"},
-		{unix.MS_DIRSYNC, "dirsync"},
-		{unix.MS_MANDLOCK, "mand"},
-		{unix.MS_LAZYTIME, "lazytime"},
-	} {
-		if flags&flag.bit != 0 {
-			names = append(names, flag.name)
+	for _, each := range table {
+		if flags&each.bit != 0 {
+			names = append(names, each.name)
 		}
 	}
 

@@ -25,18 +25,19 @@ func (p *Target) Path() string { return p.path }
 // Close closes the directory.
 func (p *Target) Close() { _ = p.parent.Close() }
 
-// Stat returns the mode of what is there: of a symlink itself, of a mount its root. The bool is false when nothing is there.
-func (p *Target) Stat() (fs.FileMode, bool, error) {
-	stat, err := p.statx(unix.STATX_TYPE | unix.STATX_MODE)
+// Exists reports whether something is there, also a symlink. Its error is the filesystem's of a
+// mount there: EIO for an XFS that has shut down.
+func (p *Target) Exists() (bool, error) {
+	_, err := p.statx(unix.STATX_TYPE)
 
 	switch {
 	case errors.Is(err, unix.ENOENT):
-		return 0, false, nil
+		return false, nil
 	case err != nil:
-		return 0, false, p.wrapError("stat", err)
+		return false, p.wrapError("stat", err)
 	}
 
-	return fileMode(stat.Mode), true, nil
+	return true, nil
 }
 
 // MakeDir makes a directory and says whether it did; one that is there already
@@ -90,13 +91,15 @@ func (p *Target) MakeFile(perm fs.FileMode) (made bool, err error) {
 		return false, p.wrapError("make the file", err)
 	}
 
-	switch mode := fileMode(stat.Mode); {
-	case mode.IsRegular(), mode&fs.ModeDevice != 0 && stat.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0:
+	isMounted := stat.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
+
+	switch kind := stat.Mode & unix.S_IFMT; {
+	case kind == unix.S_IFREG, (kind == unix.S_IFBLK || kind == unix.S_IFCHR) && isMounted:
 		return false, nil
-	case mode&fs.ModeSymlink != 0:
+	case kind == unix.S_IFLNK:
 		return false, p.wrapError("make the file", ErrSymlink)
 	default:
-		return false, p.wrapError("make the file", fmt.Errorf("%w: there is a %s", ErrWrongType, typeName(mode)))
+		return false, p.wrapError("make the file", fmt.Errorf("%w: there is a %s", ErrWrongType, typeNames[kind]))
 	}
 }
 
@@ -104,7 +107,7 @@ func (p *Target) MakeFile(perm fs.FileMode) (made bool, err error) {
 // fine. What has content stays (ErrNotEmpty), so does anything else
 // (ErrWrongType) and what something is mounted on (ErrBusy).
 func (p *Target) Remove() error {
-	stat, err := p.statx(unix.STATX_TYPE | unix.STATX_MODE | unix.STATX_SIZE)
+	stat, err := p.statx(unix.STATX_TYPE | unix.STATX_SIZE)
 
 	switch {
 	case errors.Is(err, unix.ENOENT):
@@ -117,11 +120,11 @@ func (p *Target) Remove() error {
 
 	flags := 0
 
-	switch mode := fileMode(stat.Mode); {
-	case mode.IsDir():
+	switch kind := stat.Mode & unix.S_IFMT; {
+	case kind == unix.S_IFDIR:
 		flags = unix.AT_REMOVEDIR
-	case !mode.IsRegular():
-		return p.wrapError("remove", fmt.Errorf("%w: a %s is not Touchstone's", ErrWrongType, typeName(mode)))
+	case kind != unix.S_IFREG:
+		return p.wrapError("remove", fmt.Errorf("%w: a %s is not Touchstone's", ErrWrongType, typeNames[kind]))
 	case stat.Size > 0:
 		return p.wrapError("remove", fmt.Errorf("%w: the file has %d bytes; it was left alone", ErrNotEmpty, stat.Size))
 	}
@@ -199,54 +202,13 @@ func (p *Target) wrapError(verb string, err error) error {
 	return fmt.Errorf("%s %s: %w", verb, quote(p.path), err)
 }
 
-func fileMode(mode uint16) fs.FileMode {
-	result := fs.FileMode(mode) & fs.ModePerm
-
-	switch mode & unix.S_IFMT {
-	case unix.S_IFDIR:
-		result |= fs.ModeDir
-	case unix.S_IFLNK:
-		result |= fs.ModeSymlink
-	case unix.S_IFBLK:
-		result |= fs.ModeDevice
-	case unix.S_IFCHR:
-		result |= fs.ModeDevice | fs.ModeCharDevice
-	case unix.S_IFIFO:
-		result |= fs.ModeNamedPipe
-	case unix.S_IFSOCK:
-		result |= fs.ModeSocket
-	}
-
-	if mode&unix.S_ISUID != 0 {
-		result |= fs.ModeSetuid
-	}
-
-	if mode&unix.S_ISGID != 0 {
-		result |= fs.ModeSetgid
-	}
-
-	if mode&unix.S_ISVTX != 0 {
-		result |= fs.ModeSticky
-	}
-
-	return result
-}
-
-func typeName(mode fs.FileMode) string {
-	switch {
-	case mode.IsRegular():
-		return "file"
-	case mode.IsDir():
-		return "directory"
-	case mode&fs.ModeSymlink != 0:
-		return "symlink"
-	case mode&fs.ModeCharDevice != 0:
-		return "character device"
-	case mode&fs.ModeDevice != 0:
-		return "block device"
-	case mode&fs.ModeNamedPipe != 0:
-		return "named pipe"
-	default:
-		return "socket"
-	}
+// typeNames are the names of file types in messages.
+var typeNames = map[uint16]string{
+	unix.S_IFREG:  "file",
+	unix.S_IFDIR:  "directory",
+	unix.S_IFLNK:  "symlink",
+	unix.S_IFCHR:  "character device",
+	unix.S_IFBLK:  "block device",
+	unix.S_IFIFO:  "named pipe",
+	unix.S_IFSOCK: "socket",
 }

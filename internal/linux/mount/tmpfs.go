@@ -25,62 +25,32 @@ const (
 // mount, since a bind mount of it may clear the flags of a mount. The mount table shows source
 // instead of a device. Error: ErrKernelUnsupported where fsopen is missing.
 func NewReadOnlyTmpfs(source string, files map[string][]byte) (*Detached, error) {
-	tree, err := makeTmpfs(source, files)
+	tree, err := mountDetached(source, "tmpfs", Options{
+		set: unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NOEXEC,
+		parameters: []parameter{
+			{key: "mode", value: privateDirMode, hasValue: true},
+			{key: "size", value: strconv.Itoa(tmpfsBytes), hasValue: true},
+			{key: "nr_inodes", value: strconv.Itoa(len(files) + spareNodes), hasValue: true},
+		},
+	})
 	if err != nil {
 		return nil, fmt.Errorf("mount files of %s: %w", source, err)
 	}
 
-	return tree, nil
-}
-
-func makeTmpfs(source string, files map[string][]byte) (tree *Detached, err error) {
-	fd, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
-	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.ENODEV) {
-		return nil, fmt.Errorf("%w: it needs fsopen (Linux 5.2) and tmpfs: %w", ErrKernelUnsupported, err)
-	}
-
-	if err != nil {
-		return nil, fmt.Errorf("open the filesystem type: %w", err)
-	}
-
-	defer func() { _ = unix.Close(fd) }()
-
-	for _, each := range [][2]string{
-		{"source", source},
-		{"mode", privateDirMode},
-		{"size", strconv.Itoa(tmpfsBytes)},
-		{"nr_inodes", strconv.Itoa(len(files) + spareNodes)},
-	} {
-		if err := unix.FsconfigSetString(fd, each[0], each[1]); err != nil {
-			return nil, fmt.Errorf("set %s: %w%s", each[0], err, kernelMessages(fd, Options{}))
-		}
-	}
-
-	if err := unix.FsconfigCreate(fd); err != nil {
-		return nil, fmt.Errorf("%w%s", err, kernelMessages(fd, Options{}))
-	}
-
-	const attributes = unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NOEXEC
-
-	root, err := unix.Fsmount(fd, unix.FSMOUNT_CLOEXEC, attributes)
-	if err != nil {
-		return nil, fmt.Errorf("make a mount of it: %w", err)
-	}
-
-	tree = &Detached{root: os.NewFile(uintptr(root), source), source: source}
-
 	for name, content := range files {
-		if err := tree.writeFile(name, content); err != nil {
-			tree.Close()
-
-			return nil, err
+		if err == nil {
+			err = tree.writeFile(name, content)
 		}
 	}
 
-	if err := tree.makeReadOnly(); err != nil {
+	if err == nil {
+		err = tree.makeReadOnly()
+	}
+
+	if err != nil {
 		tree.Close()
 
-		return nil, err
+		return nil, fmt.Errorf("mount files of %s: %w", source, err)
 	}
 
 	return tree, nil
@@ -108,7 +78,7 @@ func (t *Detached) makeReadOnly() error {
 
 	// The files were just closed, but a child that is being forked has copies of
 	// descriptors that are open for writing.
-	if err := retryBusy(func() error { return makeSuperblockReadOnly(root) }); err != nil {
+	if err := retryBusy(busyAttempts, func() error { return makeSuperblockReadOnly(root) }); err != nil {
 		return fmt.Errorf("make it read-only: %w", err)
 	}
 

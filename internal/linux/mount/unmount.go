@@ -1,11 +1,11 @@
 package mount
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"runtime"
 	"strconv"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -21,7 +21,7 @@ func (p *Target) Unmount() error {
 	// parent leads to the very directory that was opened, whatever has become
 	// of its path.
 	path := "/proc/self/fd/" + strconv.Itoa(p.dir()) + "/" + p.name
-	err := retryBusy(func() error { return unix.Unmount(path, unix.UMOUNT_NOFOLLOW) })
+	err := retryBusy(busyAttempts, func() error { return unix.Unmount(path, unix.UMOUNT_NOFOLLOW) })
 	runtime.KeepAlive(p.parent)
 
 	switch {
@@ -51,23 +51,13 @@ func (p *Target) Unmount() error {
 // holds copies of all descriptors until its exec closes them: a mount that
 // is not used is busy for that moment (internal/linux/fork).
 const (
-	busyAttempts     = 7
-	firstBusyPause   = time.Millisecond
-	longestBusyPause = 32 * time.Millisecond
+	busyAttempts = 7
+	// mountAttempts are more, some 300 ms in all: the child may also be about to end, which takes
+	// longer than to exec.
+	mountAttempts = 14
 )
 
-// retryBusy calls attempt again while it returns EBUSY, within those attempts.
-func retryBusy(attempt func() error) error {
-	retries, pause := fork.NewRetry(busyAttempts), firstBusyPause
-
-	for {
-		err := attempt()
-		if !errors.Is(err, unix.EBUSY) || !retries.Again() {
-			return err
-		}
-
-		time.Sleep(pause)
-
-		pause = min(2*pause, longestBusyPause)
-	}
+// retryBusy calls attempt again while it returns EBUSY, within that many attempts.
+func retryBusy(attempts int, attempt func() error) error {
+	return fork.RetryWhile(context.Background(), unix.EBUSY, attempts, attempt)
 }

@@ -232,12 +232,8 @@ func (o *opened) close() {
 // open holds a snapshot that the request names in field. Errors:
 // INVALID_ARGUMENT, NOT_FOUND, ABORTED, FAILED_PRECONDITION.
 func (m *Service) open(field, id string) (*opened, error) {
-	if id == "" {
-		return nil, rpc.Invalid("%s is missing", field)
-	}
-
-	if err := volume.CheckID(id); err != nil {
-		return nil, rpc.Invalid("%s: %w", field, err)
+	if err := rpc.CheckID(field, id); err != nil {
+		return nil, err
 	}
 
 	found, release, err := m.snapshots.LockSnapshot(id)
@@ -262,17 +258,17 @@ func (m *Service) image(snapshot *record.Snapshot) (*os.File, error) {
 		return nil, rpc.Errorf(codes.FailedPrecondition, "snapshot %s is of a directory, which has no blocks; back up its files", snapshot.ID)
 	}
 
-	place, err := m.snapshots.Pool(snapshot.Parameters.Pool, "snapshot "+snapshot.ID)
+	p, err := m.snapshots.Pool(snapshot.Parameters.Pool, "snapshot "+snapshot.ID)
 	if err != nil {
 		return nil, err
 	}
 
-	return place.OpenSnapshot(snapshot.ID)
+	return p.OpenSnapshot(snapshot.ID)
 }
 
 func (m *Service) openPair(request *csi.GetMetadataDeltaRequest) (base, target *opened, err error) {
-	if request.GetTargetSnapshotId() == "" {
-		return nil, nil, rpc.Invalid("target_snapshot_id is missing")
+	if err := rpc.CheckID("target_snapshot_id", request.GetTargetSnapshotId()); err != nil {
+		return nil, nil, err
 	}
 
 	if base, err = m.open("base_snapshot_id", request.GetBaseSnapshotId()); err != nil {

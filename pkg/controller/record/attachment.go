@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
@@ -29,9 +30,11 @@ func (a Attachment) PublishContext() map[string]string {
 	}
 }
 
-// CheckSame returns ALREADY_EXISTS unless both attachments have the same arguments.
-func (a Attachment) CheckSame(wanted Attachment) error {
-	if a.ReadOnly == wanted.ReadOnly && a.Capability.Equal(wanted.Capability) {
+// CheckSame returns ALREADY_EXISTS unless both attachments of the volume have the same arguments;
+// a capability may name the default filesystem or leave it open.
+func (v *Volume) CheckSame(a, wanted Attachment) error {
+	byDefault := v.Parameters.FSType
+	if a.ReadOnly == wanted.ReadOnly && a.Capability.WithFSType(byDefault).Equal(wanted.Capability.WithFSType(byDefault)) {
 		return nil
 	}
 
@@ -39,7 +42,7 @@ func (a Attachment) CheckSame(wanted Attachment) error {
 }
 
 // CheckAttachable returns FAILED_PRECONDITION if an existing attachment or the wanted
-// one has an access mode for a single node.
+// one has an access mode for a single node, or for a single writer and both would write.
 func (v *Volume) CheckAttachable(wanted Attachment) error {
 	if len(v.Attachments) == 0 {
 		return nil
@@ -47,10 +50,24 @@ func (v *Volume) CheckAttachable(wanted Attachment) error {
 
 	alone := wanted.Capability.SingleNode() ||
 		slices.ContainsFunc(v.Attachments, func(a Attachment) bool { return a.Capability.SingleNode() })
-	if !alone {
-		return nil
+	if alone {
+		return rpc.Errorf(codes.FailedPrecondition, "it is attached to node %s with access mode %s; unpublish it there first",
+			strings.Join(v.NodeIDs(), ", "), v.Attachments[0].Capability.Mode)
 	}
 
-	return rpc.Errorf(codes.FailedPrecondition, "it is attached to node %s with access mode %s; unpublish it there first",
-		strings.Join(v.NodeIDs(), ", "), v.Attachments[0].Capability.Mode)
+	for _, other := range v.Attachments {
+		if other.writes() && wanted.writes() && (other.singleWriter() || wanted.singleWriter()) {
+			return rpc.Errorf(codes.FailedPrecondition,
+				"it is attached for writing to node %s, and %s allows one writer; publish it read-only, or unpublish it there first",
+				other.NodeID, csi.VolumeCapability_AccessMode_MULTI_NODE_SINGLE_WRITER)
+		}
+	}
+
+	return nil
+}
+
+func (a Attachment) writes() bool { return !a.ReadOnly && !a.Capability.ReaderOnly() }
+
+func (a Attachment) singleWriter() bool {
+	return a.Capability.AccessMode() == csi.VolumeCapability_AccessMode_MULTI_NODE_SINGLE_WRITER
 }

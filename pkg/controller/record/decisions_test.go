@@ -26,6 +26,7 @@ func TestCheckAttachable(t *testing.T) {
 	const (
 		single = "SINGLE_NODE_WRITER"
 		reader = "MULTI_NODE_READER_ONLY"
+		writer = "MULTI_NODE_SINGLE_WRITER"
 		multi  = "MULTI_NODE_MULTI_WRITER"
 	)
 
@@ -43,6 +44,10 @@ func TestCheckAttachable(t *testing.T) {
 		"one node after several nodes":       {[]string{multi}, single, codes.FailedPrecondition},
 		"several, of which the last is one":  {[]string{multi, single}, multi, codes.FailedPrecondition},
 		"one reader only after several":      {[]string{reader}, "SINGLE_NODE_READER_ONLY", codes.FailedPrecondition},
+		"two single writers":                 {[]string{writer}, writer, codes.FailedPrecondition},
+		"a single writer beside readers":     {[]string{reader, reader}, writer, codes.OK},
+		"a reader beside a single writer":    {[]string{writer}, reader, codes.OK},
+		"a single writer beside a writer":    {[]string{multi}, writer, codes.FailedPrecondition},
 		"single node, several writers there": {[]string{multi}, "SINGLE_NODE_MULTI_WRITER", codes.FailedPrecondition},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -62,6 +67,7 @@ func TestCheckAttachable(t *testing.T) {
 func TestAttachmentCheckSame(t *testing.T) {
 	t.Parallel()
 
+	v := &record.Volume{Parameters: volume.Parameters{FSType: "ext4"}}
 	existing := record.Attachment{NodeID: "n", Slot: 3, Capability: volume.Capability{
 		FSType: "ext4", Mode: "SINGLE_NODE_WRITER", MountFlags: []string{"noatime", "sync"},
 	}}
@@ -76,6 +82,7 @@ func TestAttachmentCheckSame(t *testing.T) {
 		"fewer mount flags":             {func(a *record.Attachment) { a.Capability.MountFlags = []string{"sync"} }, codes.AlreadyExists},
 		"readonly":                      {func(a *record.Attachment) { a.ReadOnly = true }, codes.AlreadyExists},
 		"another access mode":           {func(a *record.Attachment) { a.Capability.Mode = "SINGLE_NODE_READER_ONLY" }, codes.AlreadyExists},
+		"the default filesystem":        {func(a *record.Attachment) { a.Capability.FSType = "" }, codes.OK},
 		"another filesystem":            {func(a *record.Attachment) { a.Capability.FSType = "xfs" }, codes.AlreadyExists},
 		"block instead of a filesystem": {func(a *record.Attachment) { a.Capability.Block = true }, codes.AlreadyExists},
 		"another group":                 {func(a *record.Attachment) { a.Capability.MountGroup = "1000" }, codes.AlreadyExists},
@@ -85,7 +92,7 @@ func TestAttachmentCheckSame(t *testing.T) {
 
 			wanted := existing
 			test.change(&wanted)
-			require.Equal(t, test.want, code(existing.CheckSame(wanted)))
+			require.Equal(t, test.want, code(v.CheckSame(existing, wanted)))
 		})
 	}
 }
@@ -109,6 +116,7 @@ func TestCheckRequirement(t *testing.T) {
 		"another value":                 {own, requisite(topology(map[string]string{"zone": "b"})), codes.ResourceExhausted},
 		"one value fits, the other not": {own, requisite(topology(map[string]string{"zone": "a", "node": "2"})), codes.ResourceExhausted},
 		"an unknown key":                {own, requisite(topology(map[string]string{"rack": "a"})), codes.ResourceExhausted},
+		"a key in capitals":             {own, requisite(topology(map[string]string{"ZONE": "a"})), codes.OK},
 		"reachable from everywhere":     {"", requisite(topology(map[string]string{"zone": "b"})), codes.OK},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -29,8 +29,12 @@ func (g *Group) IndexedName() string {
 	return g.Name
 }
 
-// InPhase returns a copy of the group in another phase.
+// InPhase returns a copy of the group in another phase; nil of nil.
 func (g *Group) InPhase(phase Phase) *Group {
+	if g == nil {
+		return nil
+	}
+
 	changed := *g
 	changed.Phase = phase
 

@@ -45,6 +45,10 @@ func (s *Snapshot) TakenBefore(other *Snapshot) bool {
 // copied, and the source must not be written until they are.
 const PhaseCopying Phase = "copying"
 
+// PhaseFailed is a phase of snapshots only: it is acknowledged, and its copy has failed. It never
+// becomes ready, because its source may have changed since.
+const PhaseFailed Phase = "failed"
+
 // IndexedName returns the snapshot's name, which is free once its deletion is certain.
 // Members of a group have none.
 func (s *Snapshot) IndexedName() string {
@@ -63,7 +67,9 @@ func (s *Snapshot) Intern() {
 }
 
 // IsVisible reports whether the snapshot exists for the CO.
-func (s *Snapshot) IsVisible() bool { return s.Phase == PhaseReady || s.Phase == PhaseCopying }
+func (s *Snapshot) IsVisible() bool {
+	return s.Phase == PhaseReady || s.Phase == PhaseCopying || s.Phase == PhaseFailed
+}
 
 // Object returns the snapshot's pool object.
 func (s *Snapshot) Object() pool.Object {

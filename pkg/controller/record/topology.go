@@ -49,17 +49,45 @@ func (s Segments) values() map[string]string {
 	return values
 }
 
-// Within reports whether s is inside the wanted topology.
+// Within reports whether s is inside the wanted topology. The case of keys does not count (CSI
+// v1.13, Topology).
 func (s Segments) Within(wanted *csi.Topology) bool {
-	own := s.values()
+	own := map[string]string{}
+	for key, value := range s.values() {
+		own[strings.ToLower(key)] = value
+	}
 
 	for key, value := range wanted.GetSegments() {
-		if has, ok := own[key]; !ok || has != value {
+		if has, ok := own[strings.ToLower(key)]; !ok || has != value {
 			return false
 		}
 	}
 
 	return true
+}
+
+// CheckTopologyRequirement refuses with INVALID_ARGUMENT a requirement that the spec does not
+// allow, or any at all without the capability for it (CSI v1.13, TopologyRequirement).
+func CheckTopologyRequirement(given *csi.TopologyRequirement, advertised bool) error {
+	switch {
+	case given == nil:
+		return nil
+	case !advertised:
+		return rpc.Invalid("accessibility_requirements must be empty, as the capability for them is not advertised")
+	case len(given.GetRequisite()) == 0 && len(given.GetPreferred()) == 0:
+		return rpc.Invalid("accessibility_requirements are empty; name requisite or preferred topologies, or leave them out")
+	}
+
+	for _, preferred := range given.GetPreferred() {
+		same := func(requisite *csi.Topology) bool {
+			return maps.Equal(requisite.GetSegments(), preferred.GetSegments())
+		}
+		if len(given.GetRequisite()) > 0 && !slices.ContainsFunc(given.GetRequisite(), same) {
+			return rpc.Invalid("accessibility_requirements: the preferred topology %v is not among the requisite ones", preferred.GetSegments())
+		}
+	}
+
+	return nil
 }
 
 // AccessibleTopology returns the topology as CSI messages; nil is everywhere.

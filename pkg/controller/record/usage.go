@@ -4,13 +4,16 @@ import (
 	"sync"
 
 	"github.com/tidwall/btree"
+
+	"github.com/touchstone-csi/touchstone/pkg/pool"
 )
 
-// Usage has sums over all volumes and snapshots, so that no call walks them. The store reports every change to it, in order.
+// Usage has sums over all volumes and snapshots, so that no call walks them. The store reports every
+// change to it, in order.
 type Usage struct {
+	provisioned pool.Provisioned
+
 	mu sync.Mutex
-	// provisioned has the provisioned bytes of each pool.
-	provisioned map[string]int64
 	// nodes has the device slots in use of each node.
 	nodes map[string]*slots
 }
@@ -23,7 +26,7 @@ type slots struct {
 
 // NewUsage returns the usage of an empty store.
 func NewUsage() *Usage {
-	return &Usage{provisioned: map[string]int64{}, nodes: map[string]*slots{}}
+	return &Usage{nodes: map[string]*slots{}}
 }
 
 // ObserveVolume updates the sums with a change of a volume.
@@ -32,7 +35,7 @@ func (l *Usage) ObserveVolume(_ string, old, now *Volume, hadOld, hasNow bool) {
 	defer l.mu.Unlock()
 
 	if hadOld {
-		l.provisioned[old.Parameters.Pool] -= old.CapacityBytes
+		l.provisioned.Add(old.Parameters.Pool, -old.CapacityBytes)
 
 		for _, attachment := range old.Attachments {
 			l.node(attachment.NodeID).release(attachment.Slot)
@@ -40,7 +43,7 @@ func (l *Usage) ObserveVolume(_ string, old, now *Volume, hadOld, hasNow bool) {
 	}
 
 	if hasNow {
-		l.provisioned[now.Parameters.Pool] += now.CapacityBytes
+		l.provisioned.Add(now.Parameters.Pool, now.CapacityBytes)
 
 		for _, attachment := range now.Attachments {
 			l.node(attachment.NodeID).take(attachment.Slot)
@@ -50,25 +53,17 @@ func (l *Usage) ObserveVolume(_ string, old, now *Volume, hadOld, hasNow bool) {
 
 // ObserveSnapshot updates the sums with a change of a snapshot.
 func (l *Usage) ObserveSnapshot(_ string, old, now *Snapshot, hadOld, hasNow bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-
 	if hadOld {
-		l.provisioned[old.Parameters.Pool] -= old.AllocatedBytes
+		l.provisioned.Add(old.Parameters.Pool, -old.AllocatedBytes)
 	}
 
 	if hasNow {
-		l.provisioned[now.Parameters.Pool] += now.AllocatedBytes
+		l.provisioned.Add(now.Parameters.Pool, now.AllocatedBytes)
 	}
 }
 
 // ProvisionedBytes returns the provisioned bytes of a pool.
-func (l *Usage) ProvisionedBytes(pool string) int64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-
-	return l.provisioned[pool]
-}
+func (l *Usage) ProvisionedBytes(pool string) int64 { return l.provisioned.Bytes(pool) }
 
 // FreeSlot returns the lowest slot that no attachment of the node has, and the number
 // of those in use.

@@ -21,9 +21,6 @@ type Volume struct {
 	// CapacityBytes is the volume's capacity, a multiple of RoundBytes.
 	CapacityBytes int64             `json:"capacityBytes"`
 	Parameters    volume.Parameters `json:"parameters"`
-	// DirectByClaim: the claim requested direct assignment; the request's parameters do
-	// not.
-	DirectByClaim bool `json:"directByClaim,omitempty"`
 	// Capabilities are those of the CreateVolumeRequest.
 	Capabilities []volume.Capability `json:"capabilities"`
 	// Mutable are the mutable parameters. The pool has a copy for the nodes.
@@ -38,6 +35,9 @@ type Volume struct {
 	// Pristine means that the volume was never attached, so its bytes are all
 	// zero and it can be made again if a power failure took its name.
 	Pristine bool `json:"pristine,omitempty"`
+	// DirectByClaim: the claim requested direct assignment; the request's parameters do
+	// not.
+	DirectByClaim bool `json:"directByClaim,omitempty"`
 }
 
 // Phase is the state of a volume, snapshot or group. An operation of several steps is

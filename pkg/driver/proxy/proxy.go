@@ -45,17 +45,17 @@ type Proxy struct {
 // or host:port of this machine. It does not dial: without a listener calls fail with
 // UNAVAILABLE. Errors: ErrAddress.
 func New(address string) (*Proxy, error) {
-	network, place, err := split(address)
+	network, target, err := split(address)
 	if err != nil {
 		return nil, err
 	}
 
-	conn, err := grpc.NewClient("passthrough:///"+place,
+	conn, err := grpc.NewClient("passthrough:///"+target,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		// Neither gRPC's own resolving nor an HTTP proxy of the environment.
 		grpc.WithNoProxy(),
-		grpc.WithContextDialer(func(ctx context.Context, place string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, network, place)
+		grpc.WithContextDialer(func(ctx context.Context, target string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, network, target)
 		}),
 		grpc.WithAuthority("localhost"),
 		grpc.WithDefaultCallOptions(
@@ -74,7 +74,7 @@ func New(address string) (*Proxy, error) {
 }
 
 // split returns what net.Dial wants to know of an address.
-func split(address string) (network, place string, err error) {
+func split(address string) (network, target string, err error) {
 	if path, ok := strings.CutPrefix(address, "unix:"); ok || strings.HasPrefix(address, "/") {
 		path = strings.TrimPrefix(path, "//")
 		if !ok {
@@ -88,9 +88,9 @@ func split(address string) (network, place string, err error) {
 		return "unix", path, nil
 	}
 
-	place = strings.TrimPrefix(address, "tcp://")
+	target = strings.TrimPrefix(address, "tcp://")
 
-	host, port, err := net.SplitHostPort(place)
+	host, port, err := net.SplitHostPort(target)
 	if err != nil || port == "" {
 		return "", "", fmt.Errorf("%w %q is neither a unix socket nor host:port", ErrAddress, address)
 	}
@@ -100,7 +100,7 @@ func split(address string) (network, place string, err error) {
 			"so only a loopback address will do", ErrAddress, address)
 	}
 
-	return "tcp", place, nil
+	return "tcp", target, nil
 }
 
 // Close ends the connection; running calls fail.

@@ -7,8 +7,10 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
+	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
@@ -49,8 +51,8 @@ type Access interface {
 	Unpublish(v *staged.Volume, p staged.Publication, target *mount.Target) error
 
 	// Expand grows the device and the filesystem of a volume in use at the path to the size of
-	// its image, and returns that size.
-	Expand(ctx context.Context, v *staged.Volume, path string, requiredBytes int64) (int64, error)
+	// its image, and returns that size; OUT_OF_RANGE if it is not in the range, which may be nil.
+	Expand(ctx context.Context, v *staged.Volume, path string, asked *csi.CapacityRange) (int64, error)
 	// Stats returns the usage of the volume that is mounted at the directory; nil is the
 	// staging path of a volume that is not mounted there.
 	Stats(ctx context.Context, v *staged.Volume, at *mount.Target) (Stats, error)
@@ -93,7 +95,7 @@ type Config struct {
 	Freezer *freeze.Freezer
 	Checker Checker
 	Prober  Prober
-	Direct  DirectConfig
+	Direct  kata.Runtimes
 	// Run starts the tools of the filesystems; nil starts the real ones.
 	Run filesystem.Runner
 	Log *slog.Logger
@@ -123,8 +125,8 @@ type Prober interface {
 	Attached(v *staged.Volume, device *loop.Device, imageBytes int64, second bool)
 	// Detached reports that the device is about to be detached.
 	Detached(number int)
-	// Close keeps probes out of the volume until reopen is called.
-	Close(volumeID string) (reopen func())
+	// CloseGate keeps probes out of the volume until reopen is called.
+	CloseGate(volumeID string) (reopen func())
 }
 
 // Provider has the four implementations of Access and what they share. It is safe for
@@ -147,13 +149,13 @@ func New(config Config) *Provider {
 func (p *Provider) For(v *staged.Volume) Access {
 	switch {
 	case !v.IsImage():
-		return directory{p}
+		return directory{mounted{p}}
 	case v.Capability.Block:
 		return rawBlock{rawDevice{p}}
 	case v.IsDirect():
 		return directVolume{rawDevice{p}}
 	default:
-		return mountedImage{p}
+		return mountedImage{mounted{p}}
 	}
 }
 

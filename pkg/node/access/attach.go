@@ -7,15 +7,16 @@ import (
 	"os"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
-// AttachImage attaches the open image to a loop device: the one that it is attached to
+// attachImage attaches the open image to a loop device: the one that it is attached to
 // already, or a new one, if possible with the number of the volume's device slot. With
 // autoClear the kernel detaches the device with its last user.
-func (p *Provider) AttachImage(
+func (p *Provider) attachImage(
 	ctx context.Context, v *staged.Volume, image *os.File, readOnly, autoClear bool,
 ) (*loop.Device, error) {
 	preferred := NoDevice
@@ -52,6 +53,22 @@ func (p *Provider) AttachImage(
 	return device, nil
 }
 
+// Tree returns a detached mount of the volume: of the filesystem on its image, or of its
+// directory.
+func (p *Provider) Tree(ctx context.Context, v *staged.Volume, options mount.Options) (*mount.Detached, error) {
+	if !v.IsImage() {
+		return p.directoryTree(v, options)
+	}
+
+	device, err := p.attachByName(ctx, v, v.IsReadOnly(), true)
+	if err != nil {
+		return nil, err
+	}
+	defer device.Close()
+
+	return mount.Mount(device.Path, v.FSType(), options)
+}
+
 // attachByName attaches the file that has the name of the volume's image. Another node that
 // formats it may replace the image between its opening and its locking; the file that was
 // attached then has no name any more, is detached again, and the new one attached.
@@ -81,13 +98,13 @@ func (p *Provider) attachByName(ctx context.Context, v *staged.Volume, readOnly,
 func (p *Provider) attachOnce(
 	ctx context.Context, v *staged.Volume, stored *pool.Pool, readOnly, autoClear bool,
 ) (*loop.Device, bool, error) {
-	image, err := stored.OpenImage(v.VolumeID, OpenFlag(readOnly))
+	image, err := stored.OpenImage(v.VolumeID, openFlag(readOnly))
 	if err != nil {
 		return nil, false, err
 	}
 	defer image.Close()
 
-	device, err := p.AttachImage(ctx, v, image, readOnly, autoClear)
+	device, err := p.attachImage(ctx, v, image, readOnly, autoClear)
 	if err != nil {
 		return nil, false, err
 	}
@@ -100,8 +117,8 @@ func (p *Provider) attachOnce(
 	return device, isCurrent, nil
 }
 
-// OpenFlag returns the flag with which an image is opened.
-func OpenFlag(readOnly bool) int {
+// openFlag returns the flag with which an image is opened.
+func openFlag(readOnly bool) int {
 	if readOnly {
 		return os.O_RDONLY
 	}
@@ -137,7 +154,7 @@ func (p *Provider) awaitDetach(ctx context.Context, v *staged.Volume, device loo
 	ctx, cancel := context.WithTimeout(ctx, detachLimit)
 	defer cancel()
 
-	err := p.config.Loops.DetachImage(ctx, device.Number, device.Backing())
+	err := p.config.Loops.DetachImage(ctx, device.Number, device.Backing)
 	if err != nil && !errors.Is(err, loop.ErrOtherImage) {
 		return fmt.Errorf("volume %s: %w", v.VolumeID, err)
 	}

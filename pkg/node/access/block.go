@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
@@ -62,6 +63,6 @@ func (b rawBlock) Unpublish(v *staged.Volume, p staged.Publication, target *moun
 }
 
 // Expand grows the device; its user grows what is on it.
-func (b rawBlock) Expand(_ context.Context, v *staged.Volume, path string, requiredBytes int64) (int64, error) {
-	return b.resize(v, path, requiredBytes)
+func (b rawBlock) Expand(_ context.Context, v *staged.Volume, path string, asked *csi.CapacityRange) (int64, error) {
+	return b.resize(v, path, asked)
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/internal/kata"
@@ -96,7 +97,7 @@ func testContract(t *testing.T, template staged.Volume) {
 	f.checkStats(t)
 	f.checkFrozen(t)
 
-	got, err := f.way.Expand(t.Context(), f.v, f.v.StagingPath, size)
+	got, err := f.way.Expand(t.Context(), f.v, f.v.StagingPath, &csi.CapacityRange{RequiredBytes: size})
 	require.NoError(t, err)
 	require.EqualValues(t, size, got)
 
@@ -124,6 +125,7 @@ type fixture struct {
 	records     *staged.Records[*staged.Volume]
 	provider    *access.Provider
 	freezer     *freeze.Freezer
+	checker     *cleanChecker
 	way         access.Access
 	v           *staged.Volume
 	publication staged.Publication
@@ -141,7 +143,7 @@ func newFixture(t *testing.T, v staged.Volume) *fixture {
 	pools, err := pool.OpenSet(map[string]string{"default": filepath.Join(dir, "pool")})
 	require.NoError(t, err)
 
-	f := &fixture{}
+	f := &fixture{checker: &cleanChecker{}}
 	f.pool, err = pools.Get("default")
 	require.NoError(t, err)
 	f.dirs, err = mount.NewAllowedDirs(filepath.Join(dir, "kubelet"))
@@ -154,8 +156,8 @@ func newFixture(t *testing.T, v staged.Volume) *fixture {
 	tuner := tuning.New(queue.New(queue.DefaultSysBlock), cgroup.NewLimiter(cgroup.DefaultCgroupRoot, log), store, log)
 	f.provider = access.New(access.Config{
 		Pools: pools, Ephemeral: pools.Ephemeral(), Dirs: f.dirs, Loops: loops, Volumes: f.records,
-		Tuner: tuner, Freezer: f.freezer, Checker: noChecker{}, Prober: noProber{}, Log: log,
-		Direct: access.DirectConfig{
+		Tuner: tuner, Freezer: f.freezer, Checker: f.checker, Prober: noProber{}, Log: log,
+		Direct: kata.Runtimes{
 			Root: kata.NewRoot(filepath.Join(dir, "kata")), Guest: kata.NewGuest(kata.GuestConfig{}),
 		},
 	})
@@ -278,25 +280,64 @@ func (f *fixture) checkFrozen(t *testing.T) {
 	require.NoError(t, targets.Close())
 }
 
-// noChecker finds every filesystem clean.
-type noChecker struct{}
+// cleanChecker finds every filesystem clean.
+type cleanChecker struct {
+	// recorded, if not nil, is called for each record of a staging.
+	recorded func(what string)
+}
 
-func (noChecker) CheckAtStaging(context.Context, *staged.Volume, filesystem.Filesystem, string, func() error) error {
+func (*cleanChecker) CheckAtStaging(context.Context, *staged.Volume, filesystem.Filesystem, string, func() error) error {
 	return nil
 }
-func (noChecker) RecordFormatted(context.Context, *staged.Volume)                      {}
-func (noChecker) RecordMountFailure(context.Context, *staged.Volume, time.Time, error) {}
-func (noChecker) SetErrorCount(string, uint64)                                         {}
-func (noChecker) Forget(string) error                                                  { return nil }
 
-func (noChecker) Cancel(context.Context, string) error { return nil }
+func (c *cleanChecker) RecordFormatted(context.Context, *staged.Volume) { c.record("formatted") }
+
+func (c *cleanChecker) SetErrorCount(string, uint64) { c.record("error count") }
+
+func (*cleanChecker) RecordMountFailure(context.Context, *staged.Volume, time.Time, error) {}
+
+func (*cleanChecker) Forget(string) error { return nil }
+
+func (*cleanChecker) Cancel(context.Context, string) error { return nil }
+
+func (c *cleanChecker) record(what string) {
+	if c.recorded != nil {
+		c.recorded(what)
+	}
+}
+
+// TestAStagingIsRecordedBeforeItsMount covers a kill between the mount and the answer: the retry
+// finds the volume staged, and records nothing.
+func TestAStagingIsRecordedBeforeItsMount(t *testing.T) {
+	f := newFixture(t, staged.Volume{Parameters: volume.Parameters{
+		Pool: "default", Backing: volume.BackingImage, FSType: filesystem.Ext4, BlockSize: 4096,
+	}})
+	f.store(t)
+
+	var recorded []string
+
+	f.checker.recorded = func(what string) {
+		recorded = append(recorded, what)
+
+		isStaged, err := f.way.IsStaged(f.v)
+		require.NoError(t, err)
+		require.False(t, isStaged, "it is recorded before it is staged")
+	}
+
+	for range 2 {
+		require.NoError(t, f.stage(t))
+		require.NoError(t, f.way.Unstage(t.Context(), f.v))
+	}
+
+	require.Equal(t, []string{"formatted", "error count"}, recorded)
+}
 
 // noProber probes nothing.
 type noProber struct{}
 
 func (noProber) Attached(*staged.Volume, *loop.Device, int64, bool) {}
 func (noProber) Detached(int)                                       {}
-func (noProber) Close(string) (reopen func())                       { return func() {} }
+func (noProber) CloseGate(string) (reopen func())                   { return func() {} }
 
 // TestAForeignMountIsNotUnmounted covers all ways of access with a target that has a mount.
 func TestAForeignMountIsNotUnmounted(t *testing.T) {

@@ -70,14 +70,9 @@ const leastGrowth = 256 << 10
 
 // fill grows the filesystem to the size of its device, through a detached mount.
 func fill(ctx context.Context, used filesystem.Filesystem, device *loop.Device, options mount.Options) error {
-	size, err := device.SizeBytes()
-	if err != nil {
-		return err
-	}
-
 	// The superblock is read first, because a mount is expensive.
 	has, err := used.SizeBytes(device.File())
-	if err != nil || size-has < leastGrowth {
+	if err != nil || device.SizeBytes-has < leastGrowth {
 		return err
 	}
 

@@ -27,7 +27,7 @@ type deviceNumbers struct {
 }
 
 // Attachments are the devices that a volume was attached to, with their disk sequence
-// numbers: if another program detaches an image, the kernel reuses its number.
+// attachments: if another program detaches an image, the kernel reuses its number.
 type Attachments struct {
 	deviceNumbers
 
@@ -40,21 +40,21 @@ func newHeldDevices(loops *loop.Loops, find func(volumeID string) error) *heldDe
 	return &heldDevices{loops: loops, find: find, byVolume: map[string]Attachments{}, notFound: map[string]struct{}{}}
 }
 
-// get returns the numbers that are still the volume's, and NoDevice for those that have
+// get returns the attachments that are still the volume's, and NoDevice for those that have
 // another image by now.
 func (d *heldDevices) get(volumeID string) (deviceNumbers, error) {
-	held, err := d.found(volumeID)
+	attachments, err := d.found(volumeID)
 	if err != nil {
 		return noDevices(), err
 	}
 
-	if held.Staged, err = d.verify(held.Staged, held.StagedSequence); err != nil {
+	if attachments.Staged, err = d.verify(attachments.Staged, attachments.StagedSequence); err != nil {
 		return noDevices(), err
 	}
 
-	held.ReadOnly, err = d.verify(held.ReadOnly, held.ReadOnlySequence)
+	attachments.ReadOnly, err = d.verify(attachments.ReadOnly, attachments.ReadOnlySequence)
 
-	return held.deviceNumbers, err
+	return attachments.deviceNumbers, err
 }
 
 // found is recorded, after another search for devices that the start could not find.
@@ -80,8 +80,8 @@ func (d *heldDevices) recorded(volumeID string) Attachments {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 
-	if held, ok := d.byVolume[volumeID]; ok {
-		return held
+	if attachments, ok := d.byVolume[volumeID]; ok {
+		return attachments
 	}
 
 	return Attachments{deviceNumbers: noDevices()}
@@ -103,24 +103,24 @@ func (d *heldDevices) verify(number int, sequence uint64) (int, error) {
 
 // had reports whether the volume was attached to the number, whatever image has it by now.
 func (d *heldDevices) had(volumeID string, number int) bool {
-	held := d.recorded(volumeID)
+	attachments := d.recorded(volumeID)
 
-	return number == held.Staged || number == held.ReadOnly
+	return number == attachments.Staged || number == attachments.ReadOnly
 }
 
 // add records a device of the volume; second means the one of its read-only publications.
 func (d *heldDevices) add(volumeID string, number int, sequence uint64, second bool) {
-	held := d.recorded(volumeID)
+	attachments := d.recorded(volumeID)
 	if second {
-		held.ReadOnly, held.ReadOnlySequence = number, sequence
+		attachments.ReadOnly, attachments.ReadOnlySequence = number, sequence
 	} else {
-		held.Staged, held.StagedSequence = number, sequence
+		attachments.Staged, attachments.StagedSequence = number, sequence
 	}
 
 	d.mu.Lock()
 	defer d.mu.Unlock()
 
-	d.byVolume[volumeID] = held
+	d.byVolume[volumeID] = attachments
 }
 
 // dropReader drops the second device of the volume.
@@ -128,9 +128,9 @@ func (d *heldDevices) dropReader(volumeID string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 
-	if held, ok := d.byVolume[volumeID]; ok {
-		held.ReadOnly, held.ReadOnlySequence = NoDevice, 0
-		d.byVolume[volumeID] = held
+	if attachments, ok := d.byVolume[volumeID]; ok {
+		attachments.ReadOnly, attachments.ReadOnlySequence = NoDevice, 0
+		d.byVolume[volumeID] = attachments
 	}
 }
 
@@ -154,10 +154,10 @@ func (d *heldDevices) addNotFound(volumeID string) {
 // attachment returns the device of the volume's staging, false where it has none. It may be
 // one that is detached with its last user (AutoClear).
 func (d *heldDevices) attachment(volumeID string) (loop.Attachment, bool, error) {
-	numbers, err := d.get(volumeID)
-	if err != nil || numbers.Staged == NoDevice {
+	attachments, err := d.get(volumeID)
+	if err != nil || attachments.Staged == NoDevice {
 		return loop.Attachment{}, false, err
 	}
 
-	return d.loops.Attachment(numbers.Staged)
+	return d.loops.Attachment(attachments.Staged)
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
@@ -19,16 +20,6 @@ import (
 // its publication on the guest may write to the filesystem at any time, so that the host
 // does not read, check, mount or grow it until no guest can have it any more.
 type directVolume struct{ rawDevice }
-
-// DirectConfig is how volumes are assigned to guests.
-type DirectConfig struct {
-	// Root is the directory in which Kata searches for assignments.
-	Root *kata.Root
-	// Guest sends requests to guests.
-	Guest *kata.Guest
-	// HostPaths translate the driver's paths to those of the host, which Kata uses.
-	HostPaths kata.HostPaths
-}
 
 // Publish assigns the volume to the pod's guest.
 func (d directVolume) Publish(ctx context.Context, v *staged.Volume, p staged.Publication, target *mount.Target) error {
@@ -79,8 +70,8 @@ func (d directVolume) Unpublish(v *staged.Volume, p staged.Publication, target *
 
 // Expand grows the device, and then the filesystem: here while no guest can have it, else in
 // the guest.
-func (d directVolume) Expand(ctx context.Context, v *staged.Volume, path string, requiredBytes int64) (int64, error) {
-	size, err := d.resize(v, path, requiredBytes)
+func (d directVolume) Expand(ctx context.Context, v *staged.Volume, path string, asked *csi.CapacityRange) (int64, error) {
+	size, err := d.resize(v, path, asked)
 	if err != nil || v.IsReadOnly() {
 		return size, err
 	}
@@ -135,8 +126,8 @@ func (p *Provider) listed(v *staged.Volume, publication staged.Publication) (kat
 
 	each.Device = assignment.Device
 
-	vitals, _, err := p.config.Loops.BasicStatus(number)
-	each.SizeBytes = vitals.SizeBytes
+	status, _, err := p.config.Loops.Status(number)
+	each.SizeBytes = status.SizeBytes
 
 	if each.SizeBytes > v.FilledBytes && !v.IsReadOnly() {
 		each.PendingBytes = each.SizeBytes

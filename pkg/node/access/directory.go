@@ -3,18 +3,19 @@ package access
 import (
 	"context"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 )
 
 // directory is the access to a volume that is stored in a directory of its pool, which is
-// bound to the staging path, and from there to the target paths.
-type directory struct{ *Provider }
+// bound to the staging path.
+type directory struct{ mounted }
 
 func (d directory) Stage(_ context.Context, v *staged.Volume, staging *mount.Target) error {
 	return d.stageMount(v, staging, func(options mount.Options) error {
-		tree, err := d.DirectoryTree(v, options)
+		tree, err := d.directoryTree(v, options)
 		if err != nil {
 			return err
 		}
@@ -24,8 +25,8 @@ func (d directory) Stage(_ context.Context, v *staged.Volume, staging *mount.Tar
 	})
 }
 
-// DirectoryTree returns a detached bind mount of the volume's directory.
-func (p *Provider) DirectoryTree(v *staged.Volume, options mount.Options) (*mount.Detached, error) {
+// directoryTree returns a detached bind mount of the volume's directory.
+func (p *Provider) directoryTree(v *staged.Volume, options mount.Options) (*mount.Detached, error) {
 	stored, err := p.PoolOf(v)
 	if err != nil {
 		return nil, err
@@ -40,35 +41,9 @@ func (p *Provider) DirectoryTree(v *staged.Volume, options mount.Options) (*moun
 	return mount.Bind(directory, options)
 }
 
-func (d directory) Unstage(ctx context.Context, v *staged.Volume) error {
-	return d.unstageMount(ctx, v)
-}
-
-func (d directory) IsStaged(v *staged.Volume) (bool, error) {
-	return d.observe.IsMountedAt(v, v.StagingPath)
-}
-
-func (d directory) IsInUse(v *staged.Volume) (bool, error) { return d.IsStaged(v) }
-
-func (d directory) Publish(ctx context.Context, v *staged.Volume, p staged.Publication, target *mount.Target) error {
-	return d.publishStaged(ctx, v, p, target)
-}
-
-func (d directory) Republish(_ context.Context, v *staged.Volume, p staged.Publication) error {
-	return d.checkNotCovered(v, p)
-}
-
-func (d directory) IsPublished(v *staged.Volume, p staged.Publication) (bool, error) {
-	return d.isMountPublished(v, p.TargetPath)
-}
-
-func (d directory) Unpublish(v *staged.Volume, p staged.Publication, target *mount.Target) error {
-	return d.unpublishMount(v, p, target)
-}
-
 // Expand has nothing to do: a directory may use all of its pool's free space.
-func (d directory) Expand(_ context.Context, _ *staged.Volume, _ string, requiredBytes int64) (int64, error) {
-	return requiredBytes, nil
+func (d directory) Expand(_ context.Context, _ *staged.Volume, _ string, asked *csi.CapacityRange) (int64, error) {
+	return asked.GetRequiredBytes(), nil
 }
 
 // Stats returns the space that the volume's files take, which are counted one by one, and the

@@ -12,6 +12,6 @@
 // unmounted, detached or deleted.
 //
 // It contains the order in which pool, loop device, filesystem and mount are put together
-// and taken apart. It does not keep the records of publications, parse requests, probe
-// volumes or decide when filesystems are checked: package node does that.
+// and taken apart, and when a filesystem is checked at staging. It does not parse requests or keep
+// the records of publications (package node), probe volumes (probe), or check filesystems (fsck).
 package access

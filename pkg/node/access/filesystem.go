@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
@@ -48,51 +47,41 @@ func replayLog(v *staged.Volume, used filesystem.Filesystem, device *loop.Device
 		flags = used.DuplicateUUIDFlags()
 	}
 
-	options, err := mount.ParseFlags(flags)
-	if err != nil {
-		return err
-	}
-
-	tree, err := mount.Mount(device.Path, used.Name(), options)
-	if err != nil {
+	if err := mount.Replay(device.Path, used.Name(), flags); err != nil {
 		return rpc.Errorf(codes.Internal, "the log can't be replayed: %w", err)
 	}
-
-	tree.Close()
 
 	return nil
 }
 
-// mountDevice mounts the filesystem at the directory, after it has grown it.
-func mountDevice(ctx context.Context, used filesystem.Filesystem, device *loop.Device,
-	dir *mount.Target, options mount.Options,
-) error {
+// mountDevice mounts the filesystem detached, and grows it to the size of its device.
+func mountDevice(ctx context.Context, used filesystem.Filesystem, device *loop.Device, options mount.Options,
+) (*mount.Detached, error) {
 	if !options.ReadOnly() && !used.GrowthSurvivesCrash() {
 		// The unmount writes the growth back from the log.
 		if err := fill(ctx, used, device, options); err != nil {
-			return err
+			return nil, err
 		}
 	}
 
 	tree, err := mountChecked(used, device, options)
-	if err != nil {
-		return err
-	}
-	defer tree.Close()
-
-	if !options.ReadOnly() {
-		if err := growTree(ctx, used, device, tree); err != nil {
-			return err
-		}
+	if err != nil || options.ReadOnly() {
+		return tree, err
 	}
 
-	return tree.Attach(dir)
+	if err := growTree(ctx, used, device, tree); err != nil {
+		tree.Close()
+
+		return nil, err
+	}
+
+	return tree, nil
 }
 
 // mountChecked mounts a filesystem that the check has found clean.
 func mountChecked(used filesystem.Filesystem, device *loop.Device, options mount.Options) (*mount.Detached, error) {
 	tree, err := mount.Mount(device.Path, used.Name(), options)
-	if errors.Is(err, unix.EBADMSG) || errors.Is(err, unix.EUCLEAN) {
+	if errors.Is(err, mount.ErrCorrupted) {
 		// The check trusts a filesystem that is marked clean.
 		return nil, rpc.Errorf(codes.Internal, "the %s is damaged; repair it by hand: %w", used.Name(), err)
 	}
@@ -134,18 +123,13 @@ func canMount(used filesystem.Filesystem, device *loop.Device, options mount.Opt
 
 // growTree grows a mounted filesystem to the size of its device.
 func growTree(ctx context.Context, used filesystem.Filesystem, device *loop.Device, tree *mount.Detached) error {
-	size, err := device.SizeBytes()
-	if err != nil {
-		return err
-	}
-
 	root, err := tree.OpenRoot()
 	if err != nil {
 		return err
 	}
 	defer root.Close()
 
-	if err := used.GrowMounted(ctx, root, size); err != nil {
+	if err := used.GrowMounted(ctx, root, device.SizeBytes); err != nil {
 		return fmt.Errorf("grow %s: %w", used.Name(), err)
 	}
 

@@ -3,6 +3,7 @@ package access
 import (
 	"errors"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
@@ -93,8 +94,12 @@ func (p *Provider) findByPublication(v *staged.Volume, attached []loop.Attachmen
 			continue
 		}
 
+		// The volume's second device has the same image.
+		isOf := func(each loop.Attachment) bool { return each.Number == number }
+		at := slices.IndexFunc(attached, isOf)
+
 		for _, each := range attached {
-			if each.BackingPath == status.BackingPath {
+			if at >= 0 && each.BackingPath == attached[at].BackingPath {
 				p.devices.add(v.VolumeID, each.Number, each.Sequence, each.ReadOnly && !v.IsReadOnly())
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
@@ -18,10 +19,9 @@ import (
 )
 
 // mountedImage is the access to a volume with a filesystem on an image: the image's loop
-// device is mounted at the staging path, and bound from there to the target paths. The
-// kernel detaches the device with its last user, so that it is never left, whatever fails
-// and whenever the process dies.
-type mountedImage struct{ *Provider }
+// device is mounted at the staging path. The kernel detaches the device with its last user, so
+// that it is never left, whatever fails and whenever the process dies.
+type mountedImage struct{ mounted }
 
 // Stage formats an empty image, checks the filesystem of another one, grows it to the size
 // of its device, and mounts it.
@@ -65,24 +65,31 @@ func (m mountedImage) mountImage(ctx context.Context, v *staged.Volume, staging 
 	}
 
 	began := time.Now()
-	err = mountDevice(ctx, fs, device, staging, options)
 
-	switch {
-	case err != nil:
+	tree, err := mountDevice(ctx, fs, device, options)
+	if err != nil {
 		m.config.Checker.RecordMountFailure(ctx, v, began, err)
+
+		return err
+	}
+	defer tree.Close()
+
+	// Before the mount is attached: a retry after a kill finds the volume staged and records
+	// nothing.
+	switch {
 	case formatted:
 		m.config.Checker.RecordFormatted(ctx, v)
 	case checked:
-		m.acceptErrorCount(v, device.Number, staging)
+		m.acceptErrorCount(v, device.Number, tree)
 	}
 
-	return err
+	return tree.Attach(staging)
 }
 
 // acceptErrorCount records the kernel's error count as accepted: the check at staging found
 // the filesystem clean, but the filesystem keeps the count.
-func (m mountedImage) acceptErrorCount(v *staged.Volume, number int, staging *mount.Target) {
-	root, err := staging.OpenDir()
+func (m mountedImage) acceptErrorCount(v *staged.Volume, number int, tree *mount.Detached) {
+	root, err := tree.OpenRoot()
 	if err != nil {
 		return // the next probe reports it
 	}
@@ -94,33 +101,7 @@ func (m mountedImage) acceptErrorCount(v *staged.Volume, number int, staging *mo
 	}
 }
 
-func (m mountedImage) Unstage(ctx context.Context, v *staged.Volume) error {
-	return m.unstageMount(ctx, v)
-}
-
-func (m mountedImage) IsStaged(v *staged.Volume) (bool, error) {
-	return m.observe.IsMountedAt(v, v.StagingPath)
-}
-
-func (m mountedImage) IsInUse(v *staged.Volume) (bool, error) { return m.IsStaged(v) }
-
-func (m mountedImage) Publish(ctx context.Context, v *staged.Volume, p staged.Publication, target *mount.Target) error {
-	return m.publishStaged(ctx, v, p, target)
-}
-
-func (m mountedImage) Republish(_ context.Context, v *staged.Volume, p staged.Publication) error {
-	return m.checkNotCovered(v, p)
-}
-
-func (m mountedImage) IsPublished(v *staged.Volume, p staged.Publication) (bool, error) {
-	return m.isMountPublished(v, p.TargetPath)
-}
-
-func (m mountedImage) Unpublish(v *staged.Volume, p staged.Publication, target *mount.Target) error {
-	return m.unpublishMount(v, p, target)
-}
-
-func (m mountedImage) Expand(ctx context.Context, v *staged.Volume, path string, requiredBytes int64) (int64, error) {
+func (m mountedImage) Expand(ctx context.Context, v *staged.Volume, path string, asked *csi.CapacityRange) (int64, error) {
 	point, isVolume, err := m.mountOf(v, path)
 	if err != nil {
 		return 0, err
@@ -131,7 +112,7 @@ func (m mountedImage) Expand(ctx context.Context, v *staged.Volume, path string,
 		return 0, goneFrom(v, path)
 	}
 
-	size, err := m.resizeDevices([]int{number}, requiredBytes)
+	size, err := m.resizeDevices([]int{number}, asked)
 	if err != nil || v.IsReadOnly() {
 		return size, err
 	}

@@ -179,7 +179,7 @@ func (p *Provider) UnmountAndDetach(ctx context.Context, v *staged.Volume, at *m
 // UnmountAllLayers unmounts every mount of the volume at the path. Another mount there is
 // FAILED_PRECONDITION.
 func (p *Provider) UnmountAllLayers(v *staged.Volume, at *mount.Target) error {
-	defer p.config.Prober.Close(v.VolumeID)()
+	defer p.config.Prober.CloseGate(v.VolumeID)()
 
 	for {
 		point, mounted, err := at.Mounted()

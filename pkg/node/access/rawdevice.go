@@ -3,6 +3,7 @@ package access
 import (
 	"context"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
@@ -70,7 +71,7 @@ func (r rawDevice) deviceFor(ctx context.Context, v *staged.Volume, publication 
 }
 
 // resize lets the devices take the size of the image, and returns it.
-func (r rawDevice) resize(v *staged.Volume, path string, requiredBytes int64) (int64, error) {
+func (r rawDevice) resize(v *staged.Volume, path string, asked *csi.CapacityRange) (int64, error) {
 	numbers, err := r.devices.get(v.VolumeID)
 	if err != nil {
 		return 0, err
@@ -86,11 +87,11 @@ func (r rawDevice) resize(v *staged.Volume, path string, requiredBytes int64) (i
 		both = both[1:]
 	}
 
-	return r.resizeDevices(both, requiredBytes)
+	return r.resizeDevices(both, asked)
 }
 
-// resizeDevices returns the size of the last device; OUT_OF_RANGE if it is too small.
-func (p *Provider) resizeDevices(numbers []int, requiredBytes int64) (int64, error) {
+// resizeDevices returns the size of the last device; OUT_OF_RANGE if it is not as asked.
+func (p *Provider) resizeDevices(numbers []int, asked *csi.CapacityRange) (int64, error) {
 	size := int64(0)
 
 	for _, number := range numbers {
@@ -100,9 +101,13 @@ func (p *Provider) resizeDevices(numbers []int, requiredBytes int64) (int64, err
 		}
 	}
 
-	if size < requiredBytes {
+	if required := asked.GetRequiredBytes(); size < required {
 		return 0, rpc.Errorf(codes.OutOfRange,
-			"its device has %d bytes, less than required_bytes %d; call ControllerExpandVolume first", size, requiredBytes)
+			"its device has %d bytes, less than required_bytes %d; call ControllerExpandVolume first", size, required)
+	}
+
+	if limit := asked.GetLimitBytes(); limit > 0 && size > limit {
+		return 0, rpc.Errorf(codes.OutOfRange, "its device has %d bytes, more than limit_bytes %d; a volume never shrinks", size, limit)
 	}
 
 	return size, nil
@@ -115,16 +120,16 @@ func (r rawDevice) Stats(_ context.Context, v *staged.Volume, _ *mount.Target) (
 		return Stats{}, err
 	}
 
-	vitals, attached, err := r.config.Loops.BasicStatus(held.Staged)
+	status, attached, err := r.config.Loops.Status(held.Staged)
 	if err != nil {
 		return Stats{}, err
 	}
 
-	if !attached || vitals.Sequence != held.StagedSequence {
+	if !attached || status.Sequence != held.StagedSequence {
 		return Stats{}, rpc.Errorf(codes.NotFound, "volume %s is not attached any more", v.VolumeID)
 	}
 
-	return Stats{Usage: mount.Usage{Bytes: mount.Amount{Total: vitals.SizeBytes}}}, nil
+	return Stats{Usage: mount.Usage{Bytes: mount.Amount{Total: status.SizeBytes}}}, nil
 }
 
 func (r rawDevice) Devices(v *staged.Volume) ([]int, error) {

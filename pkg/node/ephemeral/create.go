@@ -17,9 +17,9 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
-// ensure makes the volume unless it is there. What an earlier attempt
-// or a reboot has left of it is useless and removed first.
-func (v *Volumes) ensure(ctx context.Context, wanted *Record) error {
+// ensure creates and mounts the volume unless it is published. It first removes what an earlier
+// attempt or a reboot has left of it.
+func (v *Volumes) ensure(ctx context.Context, wanted *Volume) error {
 	if existing, known := v.records.Get(wanted.VolumeID); known {
 		there, err := v.isPublished(existing)
 		if err != nil {
@@ -35,7 +35,7 @@ func (v *Volumes) ensure(ctx context.Context, wanted *Record) error {
 		}
 	}
 
-	place, err := v.config.Dirs.Target(wanted.Publication.TargetPath)
+	target, err := v.config.Dirs.Target(wanted.Publication.TargetPath)
 	if errors.Is(err, fs.ErrNotExist) {
 		return rpc.Errorf(codes.FailedPrecondition, "the CO must make the target's parent directory: %w", err)
 	}
@@ -43,23 +43,23 @@ func (v *Volumes) ensure(ctx context.Context, wanted *Record) error {
 	if err != nil {
 		return err
 	}
-	defer place.Close()
+	defer target.Close()
 
-	if wanted, err = v.record(ctx, wanted, place); err != nil {
+	if wanted, err = v.record(ctx, wanted, target); err != nil {
 		return err
 	}
 
 	v.config.Prober.Observations().SetContentID(wanted.ContentID, wanted.VolumeID)
 
-	if err := v.create(ctx, wanted, place); err != nil {
+	if err := v.create(ctx, wanted, target); err != nil {
 		return errors.Join(err, v.remove(ctx, wanted))
 	}
 
 	return nil
 }
 
-// checkSame returns OK when the volume is what is wanted.
-func (v *Volumes) checkSame(existing, wanted *Record) error {
+// checkSame returns nil if the existing volume is published as wanted.
+func (v *Volumes) checkSame(existing, wanted *Volume) error {
 	if existing.Publication.TargetPath != wanted.Publication.TargetPath {
 		return rpc.Errorf(codes.FailedPrecondition, "it is published at %s, and an ephemeral volume has one target; unpublish it there first",
 			existing.Publication.TargetPath)
@@ -69,7 +69,7 @@ func (v *Volumes) checkSame(existing, wanted *Record) error {
 		return rpc.Errorf(codes.AlreadyExists, "it is published there with another volume_context; unpublish it first")
 	}
 
-	if !existing.Publication.Same(wanted.Publication) {
+	if !existing.StagedVolume().IsSame(existing.Publication, wanted.Publication) {
 		return rpc.Errorf(codes.AlreadyExists, "it is published there with another capability or readonly flag; unpublish it first")
 	}
 
@@ -86,8 +86,8 @@ func (v *Volumes) checkSame(existing, wanted *Record) error {
 }
 
 // record records the volume before it is created, if the pool has free space.
-func (v *Volumes) record(ctx context.Context, wanted *Record, place *mount.Target) (*Record, error) {
-	point, mounted, err := place.Mounted()
+func (v *Volumes) record(ctx context.Context, wanted *Volume, target *mount.Target) (*Volume, error) {
+	point, mounted, err := target.Mounted()
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +96,7 @@ func (v *Volumes) record(ctx context.Context, wanted *Record, place *mount.Targe
 		return nil, rpc.Errorf(codes.FailedPrecondition, "%s is mounted there; unmount it first", point.Source)
 	}
 
-	_, occupied, err := place.Stat()
+	occupied, err := target.Exists()
 	if err != nil {
 		return nil, err
 	}
@@ -109,29 +109,28 @@ func (v *Volumes) record(ctx context.Context, wanted *Record, place *mount.Targe
 		return nil, err
 	}
 
-	held, err := v.config.Access.PoolOf(recorded.StagedVolume())
+	stored, err := v.config.Access.PoolOf(recorded.StagedVolume())
 	if err != nil {
 		return nil, err
 	}
 
 	return &recorded, v.config.Admission.Admit(ctx, func(check pool.Check) error {
-		return v.records.PutIf(ctx, &recorded, func() error { return check(held, recorded.SizeBytes, false) })
+		return v.records.PutIf(ctx, &recorded, func() error { return check(stored, recorded.SizeBytes, false) })
 	})
 }
 
 // create creates the pool object, and mounts it at the target only.
-func (v *Volumes) create(ctx context.Context, r *Record, place *mount.Target) error {
+func (v *Volumes) create(ctx context.Context, r *Volume, target *mount.Target) error {
 	options, err := access.MountOptions(r.Publication.Capability, r.Publication.ReadOnly)
 	if err != nil {
 		return err
 	}
 
-	makeTree := v.imageTree
-	if !r.StagedVolume().IsImage() {
-		makeTree = v.directoryTree
+	if err := v.store(ctx, r); err != nil {
+		return err
 	}
 
-	tree, err := makeTree(ctx, r, options)
+	tree, err := v.config.Access.Tree(ctx, r.StagedVolume(), options)
 	if err != nil {
 		return err
 	}
@@ -141,67 +140,43 @@ func (v *Volumes) create(ctx context.Context, r *Record, place *mount.Target) er
 		return err
 	}
 
-	if _, err := place.MakeDir(access.TargetDirectoryMode); err != nil {
+	if _, err := target.MakeDir(access.TargetDirectoryMode); err != nil {
 		return err
 	}
 
-	return tree.Attach(place)
+	return tree.Attach(target)
 }
 
-// imageTree formats the image in place: if that is interrupted, the image is
-// deleted and never read again.
-func (v *Volumes) imageTree(ctx context.Context, r *Record, options mount.Options) (*mount.Detached, error) {
-	made, err := filesystem.ByName(r.Parameters.FSType, v.config.Run)
+// store creates the pool object. It formats an image in place, unlike staging, which keeps the
+// old image until the new one is complete: if this is interrupted, the image is deleted and
+// never read again.
+func (v *Volumes) store(ctx context.Context, r *Volume) error {
+	stored, err := v.config.Access.PoolOf(r.StagedVolume())
 	if err != nil {
-		return nil, err
+		return err
 	}
 
-	held, err := v.config.Access.PoolOf(r.StagedVolume())
+	if !r.StagedVolume().IsImage() {
+		return stored.EnsureDirectory(r.ContentID)
+	}
+
+	made, err := filesystem.ByName(r.Parameters.FSType, v.config.Run)
 	if err != nil {
-		return nil, err
+		return err
 	}
 
 	thick := r.Parameters.Provisioning == volume.Thick
-	if err := held.EnsureImage(r.ContentID, r.SizeBytes, thick); err != nil {
-		return nil, err
+	if err := stored.EnsureImage(r.ContentID, r.SizeBytes, thick); err != nil {
+		return err
 	}
 
-	err = made.Make(ctx, held.VolumePath(r.ContentID, volume.BackingImage), filesystem.MakeOptions{
+	err = made.Make(ctx, stored.VolumePath(r.ContentID, volume.BackingImage), filesystem.MakeOptions{
 		BlockSize: r.Parameters.BlockSize, NoLazyInit: thick, Options: strings.Fields(r.Parameters.MkfsOptions),
 	})
 	if err != nil {
-		return nil, fmt.Errorf("format as %s: %w", made.Name(), err)
+		return fmt.Errorf("format as %s: %w", made.Name(), err)
 	}
 
 	// mkfs may have zeroed blocks of a thick image by punching holes.
-	if err := held.EnsureImage(r.ContentID, r.SizeBytes, thick); err != nil {
-		return nil, err
-	}
-
-	image, err := held.OpenImage(r.ContentID, access.OpenFlag(r.Publication.ReadOnly))
-	if err != nil {
-		return nil, err
-	}
-	defer image.Close()
-
-	device, err := v.config.Access.AttachImage(ctx, r.StagedVolume(), image, r.Publication.ReadOnly, true)
-	if err != nil {
-		return nil, err
-	}
-	defer device.Close()
-
-	return mount.Mount(device.Path, made.Name(), options)
-}
-
-func (v *Volumes) directoryTree(_ context.Context, r *Record, options mount.Options) (*mount.Detached, error) {
-	held, err := v.config.Access.PoolOf(r.StagedVolume())
-	if err != nil {
-		return nil, err
-	}
-
-	if err := held.EnsureDirectory(r.ContentID); err != nil {
-		return nil, err
-	}
-
-	return v.config.Access.DirectoryTree(r.StagedVolume(), options)
+	return stored.EnsureImage(r.ContentID, r.SizeBytes, thick)
 }

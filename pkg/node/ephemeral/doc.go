@@ -3,5 +3,6 @@
 // them. A volume is recorded before anything of it exists, and its record is deleted last, so that
 // whatever interrupts a call, the next call or start completes the removal.
 //
-// It uses package access to attach and to mount; it does not contain the RPC's other volumes.
+// It uses package access to attach and to mount. Volumes that the controller creates are package
+// node's.
 package ephemeral

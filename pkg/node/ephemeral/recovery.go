@@ -15,9 +15,9 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
-// RecoverPool removes volumes that are not mounted any more, since a crash
-// while it was made, or a reboot.
-func (v *Volumes) RecoverPool(ctx context.Context, poolName string) {
+// RemoveUnmounted removes the pool's volumes that are not mounted any more, because of a reboot or a
+// crash while they were created. It follows the opening of the pool.
+func (v *Volumes) RemoveUnmounted(ctx context.Context, poolName string) {
 	for _, each := range v.records.All() {
 		if each.Parameters.Pool != poolName {
 			continue
@@ -29,14 +29,14 @@ func (v *Volumes) RecoverPool(ctx context.Context, poolName string) {
 			return struct{}{}, v.recover(ctx, each.VolumeID, each.Publication.TargetPath)
 		})
 		if err != nil {
-			// As with others, one unhealthy volume must not affect the others.
+			// One volume that fails must not affect the others.
 			v.config.Log.Error("an ephemeral volume could not be recovered", "volume", each.VolumeID, "error", err)
 		}
 	}
 }
 
 func (v *Volumes) recover(ctx context.Context, id, target string) error {
-	recorded, known := v.records.at(id, target)
+	recorded, known := v.At(id, target)
 	if !known {
 		return nil
 	}
@@ -64,7 +64,7 @@ func (v *Volumes) RemoveUnrecorded(ctx context.Context, id string, at *mount.Tar
 
 // findUnrecorded returns the ephemeral volume that is mounted at a target without a
 // record: such a volume belongs to its target only.
-func (v *Volumes) findUnrecorded(id string, at *mount.Target) (*Record, bool, error) {
+func (v *Volumes) findUnrecorded(id string, at *mount.Target) (*Volume, bool, error) {
 	point, mounted, err := at.Mounted()
 	if err != nil || !mounted {
 		return nil, false, err
@@ -93,7 +93,7 @@ func (v *Volumes) findUnrecorded(id string, at *mount.Target) (*Record, bool, er
 
 	for _, backing := range []volume.Backing{volume.BackingImage, volume.BackingDirectory} {
 		for _, name := range v.config.Directories.Names() {
-			lost := &Record{
+			lost := &Volume{
 				VolumeID: id, ContentID: content, Parameters: volume.Parameters{Pool: name, Backing: backing},
 				Publication: staged.Publication{TargetPath: at.Path()},
 			}

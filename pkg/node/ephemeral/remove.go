@@ -12,18 +12,18 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
-// remove ends the volume. Interrupted at any step it is the same call
-// again: the record goes last.
-func (v *Volumes) remove(ctx context.Context, r *Record) error {
+// remove unmounts the volume and removes its data. A call that was interrupted at any step can be
+// repeated: the record is deleted last.
+func (v *Volumes) remove(ctx context.Context, r *Volume) error {
 	// The pod must end although its pool has failed.
-	held, unavailable := v.config.Access.PoolOf(r.StagedVolume())
+	stored, unavailable := v.config.Access.PoolOf(r.StagedVolume())
 	if unavailable != nil && !errors.Is(unavailable, pool.ErrUnavailable) {
 		return unavailable
 	}
 
 	object := r.object()
 	if unavailable == nil {
-		if err := checkMounts(held.ObjectPath(object), r.Parameters.Backing); err != nil {
+		if err := checkMounts(stored.ObjectPath(object), r.Parameters.Backing); err != nil {
 			return err
 		}
 	}
@@ -50,8 +50,8 @@ func (v *Volumes) remove(ctx context.Context, r *Record) error {
 		return nil
 	}
 
-	// What takes long or can't be removed goes in the background: the pod must end.
-	if err := held.Discard(ctx, object); err != nil {
+	// The pod must end: a removal that takes long or fails continues in the background.
+	if err := stored.Discard(ctx, object); err != nil {
 		return err
 	}
 
@@ -62,7 +62,7 @@ func (v *Volumes) remove(ctx context.Context, r *Record) error {
 }
 
 // checkMounts returns FAILED_PRECONDITION while something is mounted below the
-// directory of a volume: what is mounted there is not the volume'v.
+// directory of a volume: what is mounted there is not the volume's.
 func checkMounts(directory string, backing volume.Backing) error {
 	if backing != volume.BackingDirectory {
 		return nil
@@ -81,7 +81,7 @@ func checkMounts(directory string, backing volume.Backing) error {
 	return nil
 }
 
-func (v *Volumes) unmount(ctx context.Context, r *Record) error {
+func (v *Volumes) unmount(ctx context.Context, r *Volume) error {
 	target, err := v.config.Dirs.Target(r.Publication.TargetPath)
 	if err != nil {
 		return err
@@ -91,8 +91,8 @@ func (v *Volumes) unmount(ctx context.Context, r *Record) error {
 	return v.config.Access.UnmountAndDetach(ctx, r.StagedVolume(), target)
 }
 
-func (v *Volumes) isPublished(r *Record) (bool, error) {
-	use := r.StagedVolume()
+func (v *Volumes) isPublished(r *Volume) (bool, error) {
+	asStaged := r.StagedVolume()
 
-	return v.config.Access.For(use).IsPublished(use, r.Publication)
+	return v.config.Access.For(asStaged).IsPublished(asStaged, r.Publication)
 }

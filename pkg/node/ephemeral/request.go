@@ -13,10 +13,10 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
-// sizeStep is what the size of an inline ephemeral volume is a multiple of.
+// sizeStep is the unit to which sizes are rounded up.
 const sizeStep = 4096
 
-func (v *Volumes) parse(request *csi.NodePublishVolumeRequest, target string) (*Record, error) {
+func (v *Volumes) parse(request *csi.NodePublishVolumeRequest, target string) (*Volume, error) {
 	if err := rpc.CheckVolumeID(request.GetVolumeId()); err != nil {
 		return nil, err
 	}
@@ -44,7 +44,7 @@ func (v *Volumes) parse(request *csi.NodePublishVolumeRequest, target string) (*
 			parameters.Pool, strings.Join(v.config.Pools.Names(), ", "))
 	}
 
-	wanted := &Record{
+	wanted := &Volume{
 		VolumeID: request.GetVolumeId(), SizeBytes: size, Parameters: parameters,
 		Publication: staged.Publication{
 			TargetPath: target, Capability: capability,
@@ -86,9 +86,8 @@ func (v *Volumes) parseCapability(given *csi.VolumeCapability) (volume.Capabilit
 	return capability, v.config.Capabilities.CheckMountGroup(capability)
 }
 
-// complete decides filesystem and size, as CreateVolume does for other
-// volumes.
-func (v *Volumes) complete(r *Record) error {
+// complete decides the filesystem and the size, as CreateVolume does for other volumes.
+func (v *Volumes) complete(r *Volume) error {
 	r.SizeBytes = roundUp(r.SizeBytes)
 
 	if r.Parameters.MkfsOptions != "" && !v.config.MkfsOptions {

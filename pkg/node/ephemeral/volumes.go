@@ -13,6 +13,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/capability"
 	"github.com/touchstone-csi/touchstone/pkg/node/access"
 	"github.com/touchstone-csi/touchstone/pkg/node/probe"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
@@ -32,7 +33,7 @@ type Config struct {
 	// Admission decides what may be provisioned from the pools.
 	Admission    *pool.Admission
 	Capabilities capability.Set
-	// MaxVolumeBytes is the largest size; 0 is no limit but the pool'v.
+	// MaxVolumeBytes is the largest size; 0 is no limit but the pool's.
 	MaxVolumeBytes int64
 	// MkfsOptions allows mkfs options, which the author of a pod writes.
 	MkfsOptions bool
@@ -44,26 +45,48 @@ type Config struct {
 // Volumes are the inline ephemeral volumes of this node. They are safe for concurrent use; calls of
 // one volume are ordered by Config.Operations.
 type Volumes struct {
-	config  Config
-	records *records
+	config      Config
+	records     *staged.Records[*Volume]
+	provisioned pool.Provisioned
 }
 
 // New returns the volumes, which keep their records in store. It must not be open yet.
 func New(config Config, store *state.Store) *Volumes {
-	return &Volumes{config: config, records: newRecords(store)}
+	v := &Volumes{config: config}
+	v.records = staged.NewRecords(store, "ephemerals", state.WithObserver(v.observe))
+
+	return v
+}
+
+// observe updates the sum of the pool with a change of the store.
+func (v *Volumes) observe(_ string, old, now *Volume, hadOld, hasNow bool) {
+	if hadOld {
+		v.provisioned.Add(old.Parameters.Pool, -old.SizeBytes)
+	}
+
+	if hasNow {
+		v.provisioned.Add(now.Parameters.Pool, now.SizeBytes)
+	}
 }
 
 // Load reads the records. It follows the opening of the store.
 func (v *Volumes) Load() { v.records.Load() }
 
 // Get returns the volume with the CO's id.
-func (v *Volumes) Get(id string) (*Record, bool) { return v.records.Get(id) }
+func (v *Volumes) Get(id string) (*Volume, bool) { return v.records.Get(id) }
 
 // At returns the volume with that id if the path is its target.
-func (v *Volumes) At(id, path string) (*Record, bool) { return v.records.at(id, path) }
+func (v *Volumes) At(id, path string) (*Volume, bool) {
+	found, ok := v.records.Get(id)
+	if !ok || found.Publication.TargetPath != path {
+		return nil, false
+	}
+
+	return found, true
+}
 
 // All returns all volumes.
-func (v *Volumes) All() []*Record { return v.records.All() }
+func (v *Volumes) All() []*Volume { return v.records.All() }
 
 // Publish is NodePublishVolume of a volume that exists from its publication to its unpublication.
 // Target is the normalized target path.
@@ -91,7 +114,7 @@ func (v *Volumes) Publish(
 
 // Unpublish unmounts and removes the volume with that id whose target is the path, if there is one.
 func (v *Volumes) Unpublish(ctx context.Context, id, target string) error {
-	existing, known := v.records.at(id, target)
+	existing, known := v.At(id, target)
 	if !known {
 		return nil
 	}
@@ -100,9 +123,7 @@ func (v *Volumes) Unpublish(ctx context.Context, id, target string) error {
 }
 
 // ProvisionedBytes returns the total size of inline ephemeral volumes in the pool.
-func (v *Volumes) ProvisionedBytes(poolName string) int64 {
-	return v.records.provisionedBytes(poolName)
-}
+func (v *Volumes) ProvisionedBytes(poolName string) int64 { return v.provisioned.Bytes(poolName) }
 
 // AddAllocated adds what inline ephemeral volumes have allocated in the pool.
 func (v *Volumes) AddAllocated(ctx context.Context, poolName string, sum *pool.Allocation) error {
@@ -111,12 +132,12 @@ func (v *Volumes) AddAllocated(ctx context.Context, poolName string, sum *pool.A
 			continue
 		}
 
-		place, err := v.config.Access.PoolOf(each.StagedVolume())
+		stored, err := v.config.Access.PoolOf(each.StagedVolume())
 		if err != nil {
 			return err
 		}
 
-		if err := sum.Add(ctx, place, each.object()); err != nil {
+		if err := sum.Add(ctx, stored, each.object()); err != nil {
 			return err
 		}
 	}

@@ -54,7 +54,7 @@ type Volumes interface {
 // Config has what a Checker depends on.
 type Config struct {
 	Volumes Volumes
-	Records *staged.Records[*Record]
+	Records *staged.Records[*Result]
 	Pools   *pool.Set
 	Loops   *loop.Loops
 	// Period is the time between two checks of a volume that has no period of its own; 0
@@ -118,7 +118,7 @@ func (c *Checker) Check(ctx context.Context, volumeID, how string) (health.Check
 	return *c.Report(found), nil
 }
 
-func (c *Checker) check(ctx context.Context, volumeID, how string) (*Record, error) {
+func (c *Checker) check(ctx context.Context, volumeID, how string) (*Result, error) {
 	run, err := c.newRun(volumeID, how)
 	if err != nil {
 		return nil, err
@@ -140,17 +140,17 @@ func (c *Checker) Cancel(ctx context.Context, volumeID string) error {
 }
 
 // Get returns the volume's record, nil where it was never checked here.
-func (c *Checker) Get(volumeID string) *Record {
+func (c *Checker) Get(volumeID string) *Result {
 	record, _ := c.config.Records.Get(volumeID)
 
 	return record
 }
 
 // All returns all records.
-func (c *Checker) All() []*Record { return c.config.Records.All() }
+func (c *Checker) All() []*Result { return c.config.Records.All() }
 
 // Report returns what is reported of a record, nil for nil.
-func (c *Checker) Report(record *Record) *health.CheckReport {
+func (c *Checker) Report(record *Result) *health.CheckReport {
 	if record == nil {
 		return nil
 	}

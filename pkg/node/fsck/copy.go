@@ -7,8 +7,6 @@ import (
 	"os"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
@@ -48,18 +46,12 @@ func (r *run) newCopy() (*pool.Copy, error) {
 // examineCopy checks a copy, with its log replayed if necessary. A copy that the kernel
 // refuses to mount as corrupted is damaged.
 func (r *run) examineCopy(ctx context.Context, copied scratchCopy) (filesystem.Verdict, error) {
-	verdict, err := r.fs.CheckReadOnly(ctx, copied.File().Name(), filesystem.ReadOnlyCheckOptions{})
-	if err != nil || verdict.State != filesystem.NeedsReplay {
-		return verdict, err
-	}
+	verdict, err := filesystem.CheckReplayed(func() (filesystem.Verdict, error) {
+		return r.fs.CheckReadOnly(ctx, copied.File().Name(), filesystem.ReadOnlyCheckOptions{})
+	}, func() error { return r.replay(ctx, copied.File()) })
 
-	err = r.replay(ctx, copied.File())
-	if errors.Is(err, unix.EUCLEAN) || errors.Is(err, unix.EBADMSG) {
+	if errors.Is(err, mount.ErrCorrupted) {
 		return filesystem.Verdict{State: filesystem.Damaged, Detail: "a copy of it does not mount: " + err.Error()}, nil
-	}
-
-	if err == nil {
-		verdict, err = r.fs.CheckReadOnly(ctx, copied.File().Name(), filesystem.ReadOnlyCheckOptions{})
 	}
 
 	if err == nil && verdict.State == filesystem.NeedsReplay {
@@ -71,17 +63,7 @@ func (r *run) examineCopy(ctx context.Context, copied scratchCopy) (filesystem.V
 
 // replay mounts a copy, detached from the mount tree, so that the kernel replays its log.
 // A device with sectors of 512 bytes mounts filesystems of any block size.
-func (r *run) replay(ctx context.Context, copied *os.File) (err error) {
-	options, err := mount.ParseFlags(r.fs.ReplayFlags())
-	if err != nil {
-		return err
-	}
-
-	identity, err := loop.IdentityOf(copied)
-	if err != nil {
-		return err
-	}
-
+func (r *run) replay(ctx context.Context, copied *os.File) error {
 	loops := r.checker.config.Loops
 
 	device, err := loops.Attach(ctx, copied, loop.AttachOptions{
@@ -91,10 +73,7 @@ func (r *run) replay(ctx context.Context, copied *os.File) (err error) {
 		return err
 	}
 
-	tree, err := mount.Mount(device.Path, r.fs.Name(), options)
-	if err == nil {
-		tree.Close()
-	}
+	err = mount.Replay(device.Path, r.fs.Name(), r.fs.ReplayFlags())
 
 	// The replay is written to the copy only when the copy is unmounted and detached.
 	detachCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), detachTimeout)
@@ -103,7 +82,7 @@ func (r *run) replay(ctx context.Context, copied *os.File) (err error) {
 	err = errors.Join(err, device.Close())
 
 	// AutoClear detaches it, after which another program may get the number at once.
-	detachErr := loops.DetachImage(detachCtx, device.Number, identity)
+	detachErr := loops.DetachImage(detachCtx, device.Number, device.Backing)
 	if errors.Is(detachErr, loop.ErrOtherImage) {
 		detachErr = nil
 	}

@@ -183,8 +183,8 @@ func isCheckFailure(ctx context.Context, err error) bool {
 }
 
 // record returns the check's record.
-func (r *run) record(verdict filesystem.Verdict, failure error) *Record {
-	made := &Record{
+func (r *run) record(verdict filesystem.Verdict, failure error) *Result {
+	made := &Result{
 		VolumeID: r.volumeID, Pool: r.poolName, FSType: r.fs.Name(), At: r.began, Since: r.began,
 		Verdict: VerdictOf(verdict.State), Detail: verdict.Detail, Took: time.Since(r.began), How: r.how, Errors: r.errors,
 	}

@@ -52,53 +52,53 @@ func TestMergeRecords(t *testing.T) {
 	t.Parallel()
 
 	first, second := time.Unix(1000, 0), time.Unix(2000, 0)
-	damaged := Record{At: first, Verdict: VerdictDamaged, Detail: "bad", How: HowOnline, Errors: 3, Since: first}
-	clean := Record{At: first, Verdict: VerdictClean, How: HowOnline, CleanAt: first, Errors: 3, Since: first}
+	damaged := Result{At: first, Verdict: VerdictDamaged, Detail: "bad", How: HowOnline, Errors: 3, Since: first}
+	clean := Result{At: first, Verdict: VerdictClean, How: HowOnline, CleanAt: first, Errors: 3, Since: first}
 
 	for name, test := range map[string]struct {
-		older *Record
-		newer Record
-		want  Record
+		older *Result
+		newer Result
+		want  Result
 	}{
 		"first check": {
 			nil,
-			Record{At: second, Verdict: VerdictClean, How: HowStage, Since: second},
-			Record{At: second, Verdict: VerdictClean, How: HowStage, CleanAt: second, Since: second},
+			Result{At: second, Verdict: VerdictClean, How: HowStage, Since: second},
+			Result{At: second, Verdict: VerdictClean, How: HowStage, CleanAt: second, Since: second},
 		},
 		"clean after clean": {
 			&clean,
-			Record{At: second, Verdict: VerdictClean, How: HowOnline, Errors: 5, Since: second},
-			Record{At: second, Verdict: VerdictClean, How: HowOnline, CleanAt: second, Errors: 5, Since: second},
+			Result{At: second, Verdict: VerdictClean, How: HowOnline, Errors: 5, Since: second},
+			Result{At: second, Verdict: VerdictClean, How: HowOnline, CleanAt: second, Errors: 5, Since: second},
 		},
 		"staging does not postpone the next check": {
 			&clean,
-			Record{At: second, Verdict: VerdictRepaired, Detail: "repaired", How: HowStage, Since: second},
-			Record{At: second, Verdict: VerdictRepaired, Detail: "repaired", How: HowStage, CleanAt: second, Since: first},
+			Result{At: second, Verdict: VerdictRepaired, Detail: "repaired", How: HowStage, Since: second},
+			Result{At: second, Verdict: VerdictRepaired, Detail: "repaired", How: HowStage, CleanAt: second, Since: first},
 		},
 		"offline keeps the error count": {
 			&clean,
-			Record{At: second, Verdict: VerdictClean, How: HowOffline, Since: second},
-			Record{At: second, Verdict: VerdictClean, How: HowOffline, CleanAt: second, Errors: 3, Since: second},
+			Result{At: second, Verdict: VerdictClean, How: HowOffline, Since: second},
+			Result{At: second, Verdict: VerdictClean, How: HowOffline, CleanAt: second, Errors: 3, Since: second},
 		},
 		"damage keeps the last clean time": {
 			&clean,
-			Record{At: second, Verdict: VerdictDamaged, Detail: "worse", How: HowOnline, Errors: 9, Since: second},
-			Record{At: second, Verdict: VerdictDamaged, Detail: "worse", How: HowOnline, CleanAt: first, Errors: 3, Since: second},
+			Result{At: second, Verdict: VerdictDamaged, Detail: "worse", How: HowOnline, Errors: 9, Since: second},
+			Result{At: second, Verdict: VerdictDamaged, Detail: "worse", How: HowOnline, CleanAt: first, Errors: 3, Since: second},
 		},
 		"clean after damage": {
 			&damaged,
-			Record{At: second, Verdict: VerdictClean, How: HowOnline, Errors: 9, Since: second},
-			Record{At: second, Verdict: VerdictClean, How: HowOnline, CleanAt: second, Errors: 9, Since: second},
+			Result{At: second, Verdict: VerdictClean, How: HowOnline, Errors: 9, Since: second},
+			Result{At: second, Verdict: VerdictClean, How: HowOnline, CleanAt: second, Errors: 9, Since: second},
 		},
 		"failed check": {
 			&clean,
-			Record{At: second, Verdict: VerdictFailed, Detail: "no tool", How: HowOnline, Since: second},
-			Record{At: second, Verdict: VerdictFailed, Detail: "no tool", How: HowOnline, CleanAt: first, Errors: 3, Since: second},
+			Result{At: second, Verdict: VerdictFailed, Detail: "no tool", How: HowOnline, Since: second},
+			Result{At: second, Verdict: VerdictFailed, Detail: "no tool", How: HowOnline, CleanAt: first, Errors: 3, Since: second},
 		},
 		"failed check keeps damage": {
 			&damaged,
-			Record{At: second, Verdict: VerdictFailed, Detail: "no tool", How: HowOnline, Since: second},
-			Record{At: first, Verdict: VerdictDamaged, Detail: "bad", How: HowOnline, Errors: 3, Since: second},
+			Result{At: second, Verdict: VerdictFailed, Detail: "no tool", How: HowOnline, Since: second},
+			Result{At: first, Verdict: VerdictDamaged, Detail: "bad", How: HowOnline, Errors: 3, Since: second},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -134,8 +134,8 @@ func TestClockSetBackDoesNotSuspendChecks(t *testing.T) {
 		}
 	}
 
-	found := &Record{At: now.Add(-time.Second)}
-	require.True(t, (&Record{At: now}).supersedes(found, now), "a check that began later supersedes")
-	require.False(t, (&Record{At: now.Add(-time.Minute)}).supersedes(found, now), "an older check does not supersede")
-	require.False(t, (&Record{At: now.Add(year)}).supersedes(found, now), "a check in the future does not supersede")
+	found := &Result{At: now.Add(-time.Second)}
+	require.True(t, (&Result{At: now}).supersedes(found, now), "a check that began later supersedes")
+	require.False(t, (&Result{At: now.Add(-time.Minute)}).supersedes(found, now), "an older check does not supersede")
+	require.False(t, (&Result{At: now.Add(year)}).supersedes(found, now), "a check in the future does not supersede")
 }

@@ -6,6 +6,7 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
@@ -117,16 +118,11 @@ func (c *Checker) checkIfDue(ctx context.Context, id string) time.Duration {
 		return 0
 	}
 
-	ended := make(chan struct{})
-
-	go func() {
-		defer close(ended)
-
-		c.checkLogged(ctx, id)
-	}()
-
 	// Also after ctx's end: the check thaws the filesystem and removes its copy.
-	wait(context.WithoutCancel(ctx), ended, maxWait)
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), maxWait)
+	defer cancel()
+
+	_ = operation.AwaitEnd(bounded, func() { c.checkLogged(ctx, id) })
 
 	c.plan(id, began)
 
@@ -146,7 +142,7 @@ func (c *Checker) checkLogged(ctx context.Context, id string) {
 }
 
 // isGone reports whether the volume is not in use here and its pool does not have it.
-func (c *Checker) isGone(record *Record) bool {
+func (c *Checker) isGone(record *Result) bool {
 	if _, staged := c.config.Volumes.Staged(record.VolumeID); staged || c.config.Volumes.CheckReachable(record.Pool) != nil {
 		return false
 	}
@@ -163,7 +159,7 @@ func (c *Checker) isGone(record *Record) bool {
 
 // PeriodOf returns the time between two checks of the volume, 0 for never. It is the
 // driver's where the pool does not respond.
-func (c *Checker) PeriodOf(record *Record) time.Duration {
+func (c *Checker) PeriodOf(record *Result) time.Duration {
 	found, err := c.config.Pools.Get(record.Pool)
 	if err != nil || c.config.Volumes.CheckReachable(record.Pool) != nil {
 		return c.config.Period

@@ -5,10 +5,10 @@ import (
 	"errors"
 	"time"
 
-	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 )
@@ -27,13 +27,7 @@ func (c *Checker) CheckAtStaging(
 		check = fs.ForceCheck
 	}
 
-	verdict, err := check(ctx, devicePath)
-	if err == nil && verdict.State == filesystem.NeedsReplay {
-		if err = replay(); err == nil {
-			verdict, err = check(ctx, devicePath)
-		}
-	}
-
+	verdict, err := filesystem.CheckReplayed(func() (filesystem.Verdict, error) { return check(ctx, devicePath) }, replay)
 	if err != nil {
 		return err
 	}
@@ -69,17 +63,26 @@ func (c *Checker) RecordFormatted(ctx context.Context, record *staged.Volume) {
 	c.store(ctx, found)
 }
 
+// RecordMounted records a volume that is found mounted at the start without a record of its
+// checks, which is lost if the driver is killed soon after the staging: scheduled checks need
+// one. Staging mounts only what it has formatted or found clean.
+func (c *Checker) RecordMounted(ctx context.Context, record *staged.Volume) {
+	if _, known := c.config.Records.Get(record.VolumeID); !known {
+		c.RecordFormatted(ctx, record)
+	}
+}
+
 // RecordMountFailure records damage that the kernel found when it mounted the filesystem,
 // and the check before did not. It ignores other failures.
 func (c *Checker) RecordMountFailure(ctx context.Context, record *staged.Volume, began time.Time, failure error) {
-	if errors.Is(failure, unix.EBADMSG) || errors.Is(failure, unix.EUCLEAN) {
+	if errors.Is(failure, mount.ErrCorrupted) {
 		c.storeStaged(ctx, record, began,
 			filesystem.Verdict{State: filesystem.Damaged, Detail: "it does not mount: " + failure.Error()})
 	}
 }
 
-func stagingRecord(record *staged.Volume, at time.Time) *Record {
-	return &Record{
+func stagingRecord(record *staged.Volume, at time.Time) *Result {
+	return &Result{
 		VolumeID: record.VolumeID, Pool: record.Parameters.Pool, FSType: record.FSType(), At: at, Since: at, How: HowStage,
 	}
 }

@@ -6,9 +6,9 @@ import (
 )
 
 // store records a check, requests a probe of the volume, and returns the volume's record,
-// which may be a newer one. Damage is recorded durably; any other verdict that a crash
-// loses will be found again.
-func (c *Checker) store(ctx context.Context, found *Record) *Record {
+// which may be a newer one. Damage is recorded durably. Any other verdict is stored lazily: if a kill
+// loses it, the next check or staging records another one.
+func (c *Checker) store(ctx context.Context, found *Result) *Result {
 	if !found.IsClean() {
 		c.config.Log.Error("a check found a filesystem damaged, or failed", "volume", found.VolumeID,
 			"fs", found.FSType, "how", found.How, "verdict", found.Verdict, "detail", found.Detail)
@@ -45,7 +45,7 @@ func (c *Checker) store(ctx context.Context, found *Record) *Record {
 	return merged
 }
 
-func (c *Checker) count(found *Record) {
+func (c *Checker) count(found *Result) {
 	c.config.Metrics.Checked(found.How, found.FSType, found.Verdict, found.Took)
 }
 

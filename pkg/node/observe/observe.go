@@ -176,9 +176,14 @@ func (o *Observer) DeviceAt(volume *staged.Volume, point mount.Point) (loop.Stat
 		return loop.Status{}, false, Unknown(err, volume, "attached to "+LoopName(number))
 	}
 
-	name := ImageName(volume.VolumeID)
+	if !attached || status.AttachedAs == ImageName(volume.VolumeID) {
+		return status, attached, nil
+	}
 
-	return status, attached && (path.Base(status.BackingPath) == name || status.AttachedAs == name), nil
+	// Another program may have attached the image by another name.
+	hasImage, err := o.HasImage(volume, number)
+
+	return status, hasImage, err
 }
 
 // ImageName returns the name of the volume's image in its pool.

@@ -65,7 +65,7 @@ func (s *probeState) probeMountedDevice() error {
 		return nil
 	}
 
-	device, attached, err := s.prober.config.Loops.BasicStatus(s.attached.Number)
+	device, attached, err := s.prober.config.Loops.Status(s.attached.Number)
 	if err != nil {
 		return err
 	}

@@ -40,14 +40,14 @@ func (s *probeState) probeRawDevices(ctx context.Context) error {
 
 // probeRawDevice adds a finding and returns nil for a device that is not the volume's any
 // more, also where another image is attached to the number.
-func (s *probeState) probeRawDevice(number int, sequence uint64) (*loop.BasicStatus, error) {
+func (s *probeState) probeRawDevice(number int, sequence uint64) (*loop.Status, error) {
 	if number == noDevice {
 		s.addDetached()
 
 		return nil, nil //nolint:nilnil // documented: the finding says it
 	}
 
-	device, attached, err := s.prober.config.Loops.BasicStatus(number)
+	device, attached, err := s.prober.config.Loops.Status(number)
 	if err != nil {
 		return nil, err
 	}

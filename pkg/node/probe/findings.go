@@ -27,7 +27,7 @@ func (s *probeState) probeErrorCount() error {
 
 // errorFindings returns the findings for the kernel's error count. The record of the last
 // check may be nil.
-func errorFindings(counted filesystem.ErrorCounts, check *fsck.Record, isBtrfs bool) []health.Entry {
+func errorFindings(counted filesystem.ErrorCounts, check *fsck.Result, isBtrfs bool) []health.Entry {
 	if counted.Count == 0 || check != nil && counted.Count <= check.Errors {
 		return nil
 	}
@@ -73,7 +73,7 @@ func (s *probeState) addRememberedFindings() {
 
 // lastClean returns when a check last found the filesystem clean, zero for never. A time in
 // the future is from before the clock was set back: it must not hide an error.
-func lastClean(check *fsck.Record, now time.Time) time.Time {
+func lastClean(check *fsck.Result, now time.Time) time.Time {
 	if check == nil || check.CleanAt.After(now) {
 		return time.Time{}
 	}
@@ -127,7 +127,7 @@ func (s *probeState) sameAttachment() bool { return !replaced(s.last.attached, s
 
 // checkFindings returns the findings of a volume's last check. The volume is nil where it is
 // not in use.
-func checkFindings(check *fsck.Record, volume *staged.Volume, period time.Duration, now time.Time) []health.Entry {
+func checkFindings(check *fsck.Result, volume *staged.Volume, period time.Duration, now time.Time) []health.Entry {
 	var found []health.Entry
 
 	if check.Verdict == fsck.VerdictDamaged {

@@ -26,11 +26,11 @@ func reasons(entries []health.Entry) []health.Reason {
 func TestErrorFindings(t *testing.T) {
 	t.Parallel()
 
-	check := &fsck.Record{Errors: 3}
+	check := &fsck.Result{Errors: 3}
 
 	for name, test := range map[string]struct {
 		counted filesystem.ErrorCounts
-		check   *fsck.Record
+		check   *fsck.Result
 		isBtrfs bool
 		want    []health.Reason
 	}{
@@ -65,20 +65,20 @@ func TestCheckFindings(t *testing.T) {
 	recent, old := now.Add(-2*period), now.Add(-2*period-time.Second)
 
 	for name, test := range map[string]struct {
-		check  fsck.Record
+		check  fsck.Result
 		volume *staged.Volume
 		period time.Duration
 		want   []health.Reason
 	}{
-		"clean":                 {fsck.Record{Verdict: fsck.VerdictClean, CleanAt: recent}, mounted, period, nil},
-		"damaged":               {fsck.Record{Verdict: fsck.VerdictDamaged, CleanAt: recent}, mounted, period, []health.Reason{health.FilesystemCorrupted}},
-		"damaged, not in use":   {fsck.Record{Verdict: fsck.VerdictDamaged}, nil, period, []health.Reason{health.FilesystemCorrupted}},
-		"overdue":               {fsck.Record{Verdict: fsck.VerdictFailed, CleanAt: old}, mounted, period, []health.Reason{health.CheckOverdue}},
-		"overdue, not in use":   {fsck.Record{Verdict: fsck.VerdictClean, CleanAt: old}, nil, period, []health.Reason{health.CheckOverdue}},
-		"no scheduled checks":   {fsck.Record{Verdict: fsck.VerdictClean, CleanAt: old}, mounted, 0, nil},
-		"never clean":           {fsck.Record{Verdict: fsck.VerdictFailed}, mounted, period, nil},
-		"a guest may write it":  {fsck.Record{Verdict: fsck.VerdictClean, CleanAt: old}, direct, period, nil},
-		"damaged and a guest's": {fsck.Record{Verdict: fsck.VerdictDamaged, CleanAt: old}, direct, period, []health.Reason{health.FilesystemCorrupted}},
+		"clean":                 {fsck.Result{Verdict: fsck.VerdictClean, CleanAt: recent}, mounted, period, nil},
+		"damaged":               {fsck.Result{Verdict: fsck.VerdictDamaged, CleanAt: recent}, mounted, period, []health.Reason{health.FilesystemCorrupted}},
+		"damaged, not in use":   {fsck.Result{Verdict: fsck.VerdictDamaged}, nil, period, []health.Reason{health.FilesystemCorrupted}},
+		"overdue":               {fsck.Result{Verdict: fsck.VerdictFailed, CleanAt: old}, mounted, period, []health.Reason{health.CheckOverdue}},
+		"overdue, not in use":   {fsck.Result{Verdict: fsck.VerdictClean, CleanAt: old}, nil, period, []health.Reason{health.CheckOverdue}},
+		"no scheduled checks":   {fsck.Result{Verdict: fsck.VerdictClean, CleanAt: old}, mounted, 0, nil},
+		"never clean":           {fsck.Result{Verdict: fsck.VerdictFailed}, mounted, period, nil},
+		"a guest may write it":  {fsck.Result{Verdict: fsck.VerdictClean, CleanAt: old}, direct, period, nil},
+		"damaged and a guest's": {fsck.Result{Verdict: fsck.VerdictDamaged, CleanAt: old}, direct, period, []health.Reason{health.FilesystemCorrupted}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -92,8 +92,8 @@ func TestLastCleanIgnoresTheFuture(t *testing.T) {
 
 	now := time.Now()
 	require.Zero(t, lastClean(nil, now))
-	require.Equal(t, now, lastClean(&fsck.Record{CleanAt: now}, now))
-	require.Zero(t, lastClean(&fsck.Record{CleanAt: now.Add(time.Hour)}, now), "the clock was set back")
+	require.Equal(t, now, lastClean(&fsck.Result{CleanAt: now}, now))
+	require.Zero(t, lastClean(&fsck.Result{CleanAt: now.Add(time.Hour)}, now), "the clock was set back")
 }
 
 func TestExhausted(t *testing.T) {

@@ -24,7 +24,7 @@ func (s *probeState) probeGuest(ctx context.Context) error {
 
 		// A volume that no sandbox has taken is probed again like every unhealthy one. A guest
 		// that does not answer may block each probe, so it is probed less often.
-		if s.patient = !errors.Is(err, kata.ErrNoSandbox); s.patient {
+		if s.noEarlyProbe = !errors.Is(err, kata.ErrNoSandbox); s.noEarlyProbe {
 			s.probeAgainAfter(guestRetryPeriod)
 		}
 

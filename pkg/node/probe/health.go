@@ -95,6 +95,13 @@ func (p *Prober) healthNotInUse(ctx context.Context, id string) (*health.Record,
 	}
 }
 
+// IsStored reports whether a pool has the volume. An error means that this is unknown.
+func (p *Prober) IsStored(ctx context.Context, id string) (bool, error) {
+	view, _ := p.view(id)
+
+	return (&probeState{prober: p, view: view}).findInPools(ctx)
+}
+
 // findInPools reports whether a pool has the volume, and reads the time between its checks.
 // An error means that this is unknown.
 func (s *probeState) findInPools(ctx context.Context) (bool, error) {

@@ -35,7 +35,7 @@ type probeState struct {
 	last   lastObservation
 
 	// device is the volume's, nil where none was found.
-	device *loop.BasicStatus
+	device *loop.Status
 	// root is the open root of the volume's filesystem, nil where it cannot be opened, and
 	// point its mount.
 	root  *os.File
@@ -45,9 +45,9 @@ type probeState struct {
 
 	entries []health.Entry
 	usage   *health.Usage
-	// again and noEarlyProbe are Again and NoEarlyProbe of health.Observation.
-	again   time.Duration
-	patient bool
+	// again and noEarlyProbe become Again and NoEarlyProbe of health.Observation.
+	again        time.Duration
+	noEarlyProbe bool
 	// unsettled means that a finding may be caused by an operation that is running: one
 	// about what is mounted or attached, or with which image.
 	unsettled bool
@@ -124,7 +124,7 @@ func (s *probeState) probeNotInUse(ctx context.Context) (health.Observation, err
 }
 
 func (s *probeState) result() health.Observation {
-	return health.Observation{Entries: s.entries, Usage: s.usage, Again: s.again, NoEarlyProbe: s.patient}
+	return health.Observation{Entries: s.entries, Usage: s.usage, Again: s.again, NoEarlyProbe: s.noEarlyProbe}
 }
 
 func (s *probeState) probeAgainAfter(wait time.Duration) {

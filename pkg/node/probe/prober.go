@@ -89,10 +89,10 @@ type Prober struct {
 // New returns a Prober. Its Monitor must be run.
 func New(config Config) *Prober {
 	p := &Prober{config: config, observations: NewObservations(), gate: NewGate(), pools: NewPoolLimiter()}
-	p.monitor = health.New(config.Health.With(health.Config{
-		Name: monitorName, List: p.relist, Probe: p.probe,
+	p.monitor = health.New(health.Config{
+		Settings: config.Health, Name: monitorName, List: p.relist, Probe: p.probe,
 		Concern: p.volumesAffectedBy, Sources: config.Sources, Log: config.Log,
-	}))
+	})
 
 	return p
 }
@@ -176,7 +176,7 @@ type volumeView struct {
 	volume *staged.Volume
 	record staged.Record
 	// check is nil where the volume was never checked here.
-	check *fsck.Record
+	check *fsck.Result
 }
 
 // view returns false where the records give no reason to probe the volume.

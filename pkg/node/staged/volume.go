@@ -53,9 +53,10 @@ func (v *Volume) Clone() *Volume {
 	return &changed
 }
 
-// Same reports whether both publications have the same capability and readonly flag.
-func (p Publication) Same(other Publication) bool {
-	return p.ReadOnly == other.ReadOnly && p.Capability.Equal(other.Capability)
+// IsSame reports whether two publications of the volume have the same capability and readonly
+// flag. Both may leave the filesystem open or name it.
+func (v *Volume) IsSame(a, b Publication) bool {
+	return a.ReadOnly == b.ReadOnly && a.Capability.WithFSType(v.FSType()).Equal(b.Capability.WithFSType(v.FSType()))
 }
 
 // PublicationAt returns the publication at the target path, false if there is none.
@@ -95,6 +96,12 @@ func (v *Volume) IsReadOnly() bool { return v.ReadOnly || v.Capability.ReaderOnl
 // so that not even a filesystem's log may be replayed.
 func (v *Volume) SharedByReaders() bool {
 	return v.Capability.ReaderOnly() && !v.Capability.SingleNode()
+}
+
+// HasCapability reports whether the volume is staged with the capability, which may leave the
+// filesystem open or name it.
+func (v *Volume) HasCapability(wanted volume.Capability) bool {
+	return v.Capability.WithFSType(v.FSType()).Equal(wanted.WithFSType(v.FSType()))
 }
 
 // FSType returns the filesystem of the capability, or else of the volume's parameters.

@@ -14,21 +14,21 @@ import (
 // guestUsage is what the guest says, or else the device's size, and the record
 // that goes with that. Its errors are those of a volume that is not there.
 func (r *Reader) guestUsage(
-	ctx context.Context, use *staged.Volume, path string, record *health.Record,
+	ctx context.Context, v *staged.Volume, path string, record *health.Record,
 ) ([]*csi.VolumeUsage, *health.Record, error) {
-	measured, err := r.usage(ctx, use.VolumeID, use, path)
+	measured, err := r.usage(ctx, v.VolumeID, v, path)
 	if err != nil {
 		return nil, record, err
 	}
 
 	device := measured.answer
 
-	if len(use.Publications) == 0 {
-		return device, r.answered(use.VolumeID, record, nil), nil
+	if len(v.Publications) == 0 {
+		return device, r.answered(v.VolumeID, record, nil), nil
 	}
 
-	usage, err := r.config.Access.GuestUsage(ctx, use, device[0].GetTotal())
-	record = r.answered(use.VolumeID, record, err)
+	usage, err := r.config.Access.GuestUsage(ctx, v, device[0].GetTotal())
+	record = r.answered(v.VolumeID, record, err)
 
 	if err != nil {
 		return device, record, nil //nolint:nilerr // the record says it

@@ -45,19 +45,19 @@ func New(config Config) *Reader { return &Reader{config: config, walks: probe.Ne
 func (r *Reader) Read(
 	ctx context.Context, id, path string,
 ) (usages []*csi.VolumeUsage, record *health.Record, err error) {
-	use, err := r.config.InUse(id, path)
+	v, err := r.config.InUse(id, path)
 	if err != nil {
 		return nil, nil, err
 	}
 
 	// Read before the usage: the condition must not be newer than it.
 	record, _ = r.config.Prober.Monitor().Get(id)
-	if use.IsDirect() {
-		usages, record, err = r.guestUsage(ctx, use, path, record)
+	if v.IsDirect() {
+		usages, record, err = r.guestUsage(ctx, v, path, record)
 	} else if !isSilent(record) {
 		var now measured
 
-		now, err = r.measure(ctx, id, use, path)
+		now, err = r.measure(ctx, id, v, path)
 		usages = now.answer
 
 		// No event reports that a filesystem became full, or that files were deleted.
@@ -97,10 +97,10 @@ type measured struct {
 
 // measure reads the usage of the volume's filesystem, bounded by ResponseTimeout. The walk of
 // a directory's files is not bounded; the number of walks in each pool is.
-func (r *Reader) measure(ctx context.Context, id string, use *staged.Volume, path string) (measured, error) {
-	enter := func() (func(), error) { return r.walks.Acquire(ctx, use.Parameters.Pool) }
+func (r *Reader) measure(ctx context.Context, id string, v *staged.Volume, path string) (measured, error) {
+	enter := func() (func(), error) { return r.walks.Acquire(ctx, v.Parameters.Pool) }
 
-	if use.IsImage() {
+	if v.IsImage() {
 		shortened, cancel := context.WithTimeoutCause(ctx, probe.ResponseTimeout, probe.ErrNoResponse)
 		defer cancel()
 
@@ -115,7 +115,7 @@ func (r *Reader) measure(ctx context.Context, id string, use *staged.Volume, pat
 	return operation.Await(ctx, func() (measured, error) {
 		defer leave()
 
-		return r.usage(ctx, id, use, path)
+		return r.usage(ctx, id, v, path)
 	})
 }
 
@@ -162,19 +162,19 @@ func (r *Reader) lastUsage(id string) []*csi.VolumeUsage {
 }
 
 // usage reads the usage of the volume at the path.
-func (r *Reader) usage(ctx context.Context, id string, use *staged.Volume, path string) (measured, error) {
+func (r *Reader) usage(ctx context.Context, id string, v *staged.Volume, path string) (measured, error) {
 	var at *mount.Target
 
 	// Nothing is mounted at the staging path of a raw device.
-	if !use.ExposesRawDevice() || path != use.StagingPath {
+	if !v.ExposesRawDevice() || path != v.StagingPath {
 		var err error
-		if at, err = r.mountedTarget(id, use, path); err != nil {
+		if at, err = r.mountedTarget(id, v, path); err != nil {
 			return measured{}, err
 		}
 		defer at.Close()
 	}
 
-	stats, err := r.config.Access.For(use).Stats(ctx, use, at)
+	stats, err := r.config.Access.For(v).Stats(ctx, v, at)
 	if err != nil {
 		return measured{}, err
 	}
@@ -187,15 +187,15 @@ func (r *Reader) usage(ctx context.Context, id string, use *staged.Volume, path 
 }
 
 // mountedTarget returns the directory at which the volume is mounted. Error: NOT_FOUND, also
-// where another mount covers it, whose usage is not the volume'r.
-func (r *Reader) mountedTarget(id string, use *staged.Volume, path string) (*mount.Target, error) {
+// where another mount covers it, whose usage is not the volume's.
+func (r *Reader) mountedTarget(id string, v *staged.Volume, path string) (*mount.Target, error) {
 	target, err := r.config.Dirs.Target(path)
 	if observe.IsNoMountTarget(err) {
-		return nil, rpc.Errorf(codes.NotFound, "volume %s: %w", use.VolumeID, err)
+		return nil, rpc.Errorf(codes.NotFound, "volume %s: %w", v.VolumeID, err)
 	}
 
 	if err != nil {
-		return nil, observe.Unknown(err, use, "mounted at "+path)
+		return nil, observe.Unknown(err, v, "mounted at "+path)
 	}
 
 	point, mounted, err := target.Mounted()
@@ -204,7 +204,7 @@ func (r *Reader) mountedTarget(id string, use *staged.Volume, path string) (*mou
 			return target, nil
 		}
 
-		mounted, err = r.config.Access.Observer().IsMountOf(use, point)
+		mounted, err = r.config.Access.Observer().IsMountOf(v, point)
 	}
 
 	if err == nil && mounted {
@@ -214,10 +214,10 @@ func (r *Reader) mountedTarget(id string, use *staged.Volume, path string) (*mou
 	target.Close()
 
 	if err != nil {
-		return nil, observe.Unknown(err, use, "mounted at "+path)
+		return nil, observe.Unknown(err, v, "mounted at "+path)
 	}
 
-	return nil, rpc.Errorf(codes.NotFound, "volume %s is not mounted at %s any more", use.VolumeID, path)
+	return nil, rpc.Errorf(codes.NotFound, "volume %s is not mounted at %s any more", v.VolumeID, path)
 }
 
 func volumeUsages(usage mount.Usage) []*csi.VolumeUsage {

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -36,7 +35,7 @@ func (s *mounter) adoptMount(ctx context.Context, image *os.File) (*os.File, err
 	}
 
 	// An XFS that has shut down answers this only.
-	if _, _, err := s.target.Stat(); errors.Is(err, unix.EIO) {
+	if _, err := s.target.Exists(); errors.Is(err, unix.EIO) {
 		return nil, s.unmountAfterShutdown(ctx)
 	}
 
@@ -45,7 +44,7 @@ func (s *mounter) adoptMount(ctx context.Context, image *os.File) (*os.File, err
 		return root, err
 	}
 
-	if err := s.grow(ctx, image, status.Number, root); err != nil {
+	if err := s.grow(ctx, image, status, root); err != nil {
 		return nil, errors.Join(s.explainFullHost(err), root.Close())
 	}
 
@@ -71,15 +70,18 @@ func (s *mounter) unmountAfterShutdown(ctx context.Context) error {
 
 // verifyMount returns the loop device of what is mounted, if it is this image.
 func (s *mounter) verifyMount(point mount.Point, image *os.File) (loop.Status, error) {
-	const loopMajor = 7
-
-	if point.Major != loopMajor || point.FSType != filesystem.XFS || point.Root != "/" {
+	number, isLoop := point.LoopDevice()
+	if !isLoop || point.FSType != filesystem.XFS || point.Root != "/" {
 		return loop.Status{}, s.foreignMount(point, point.FSType+" of "+point.Source)
 	}
 
-	number := int(point.Minor)
+	attachment, _, err := s.loops.Attachment(number)
+	if err != nil {
+		return loop.Status{}, err
+	}
+
 	if !s.privileged {
-		return loop.Status{Number: number}, s.checkBySysfs(point, image)
+		return loop.Status{Number: number}, s.comparePath(point, attachment.BackingPath, image)
 	}
 
 	wanted, err := loop.IdentityOf(image)
@@ -87,13 +89,13 @@ func (s *mounter) verifyMount(point mount.Point, image *os.File) (loop.Status, e
 		return loop.Status{}, err
 	}
 
-	status, attached, err := s.Loops.Status(number)
+	status, attached, err := s.loops.Status(number)
 	if err != nil {
 		return loop.Status{}, err
 	}
 
-	if !attached || status.Backing() != wanted {
-		return loop.Status{}, s.foreignMount(point, status.BackingPath)
+	if !attached || status.Backing != wanted {
+		return loop.Status{}, s.foreignMount(point, attachment.BackingPath)
 	}
 
 	return status, nil
@@ -103,23 +105,16 @@ func (s *mounter) foreignMount(point mount.Point, what string) error {
 	return fmt.Errorf("mounted at %s is %s and not %s: %w; unmount it", point.Path, what, s.path(layout.EmbeddedImage), ErrForeign)
 }
 
-// checkBySysfs is for a process that may not query the device: sysfs shows the path of its image to
+// comparePath is for a process that may not query the device: sysfs shows the path of its image to
 // all, in terms of the mount namespace that attached it.
-func (s *mounter) checkBySysfs(point mount.Point, image *os.File) error {
-	text, err := os.ReadFile(fmt.Sprintf("/sys/block/loop%d/loop/backing_file", point.Minor))
-	if err != nil {
-		return fmt.Errorf("find out what is mounted at %s: %w", point.Path, err)
-	}
-
-	path := strings.TrimSpace(string(text))
-
-	ours, err := image.Stat()
+func (s *mounter) comparePath(point mount.Point, path string, image *os.File) error {
+	own, err := image.Stat()
 	if err != nil {
 		return fmt.Errorf("find out what is mounted at %s: %w", point.Path, err)
 	}
 
 	there, err := os.Stat(path)
-	if filepath.Base(path) != layout.EmbeddedImage || err == nil && !os.SameFile(ours, there) {
+	if filepath.Base(path) != layout.EmbeddedImage || err == nil && !os.SameFile(own, there) {
 		return s.foreignMount(point, path)
 	}
 
@@ -166,7 +161,7 @@ func (s *mounter) unmount(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, detachLimit)
 	defer cancel()
 
-	err = s.Loops.DetachImage(ctx, status.Number, status.Backing())
+	err = s.loops.DetachImage(ctx, status.Number, status.Backing)
 	if errors.Is(err, loop.ErrInUse) || errors.Is(err, loop.ErrOtherImage) {
 		s.Log.InfoContext(ctx, "the embedded pool's device stays: another mount namespace has it mounted", "device", status.Path)
 
@@ -212,13 +207,25 @@ func (s *mounter) unmountOnceFree(ctx context.Context, point mount.Point) error 
 	}
 }
 
-// hasVolumes says whether a file of the filesystem is attached to a loop device.
+// hasVolumes reports whether a file of the filesystem is attached to a loop device.
 func (s *mounter) hasVolumes(point mount.Point) (bool, error) {
-	attached, err := s.Loops.List()
+	attached, err := s.loops.Attachments()
+	if err != nil {
+		return false, err
+	}
 
-	return slices.ContainsFunc(attached, func(each loop.Status) bool {
-		return each.BackingDevice == unix.Mkdev(point.Major, point.Minor)
-	}), err
+	for _, each := range attached {
+		status, _, err := s.loops.Status(each.Number)
+		if err != nil && !errors.Is(err, loop.ErrBackingUnresponsive) {
+			return false, err
+		}
+
+		if status.Backing.Device == unix.Mkdev(point.Major, point.Minor) {
+			return true, nil
+		}
+	}
+
+	return false, nil
 }
 
 // mountedElsewhere says whether directories of the filesystem are mounted at other

@@ -7,8 +7,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
-	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 )
 
@@ -16,10 +14,6 @@ const (
 	directoryMode = 0o700
 	imageMode     = 0o600
 )
-
-// numbers is how many loop device numbers are tried, at the end of the kernel's
-// range: those at its begin are the slots of volumes.
-const numbers = 1024
 
 // Options say which pool it is about.
 type Options struct {
@@ -31,21 +25,8 @@ type Options struct {
 	// MustExist: the pool has an image already; a missing one is neither created nor
 	// formatted.
 	MustExist bool
-	// Loops attaches the image; nil means one with numbers of its own.
-	Loops *loop.Loops
-	// Run starts the filesystem's tools; nil means the real ones.
-	Run filesystem.Runner
+	// Log may be nil.
 	Log *slog.Logger
-}
-
-func (o *Options) complete() {
-	if o.Loops == nil {
-		o.Loops = loop.NewLoops(loop.LoopsOptions{First: loop.MaxNumber - numbers + 1})
-	}
-
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
 }
 
 func (o *Options) path(name string) string { return filepath.Join(o.Directory, name) }
@@ -60,10 +41,10 @@ func (o *Options) has(name string) bool {
 // Close.
 type Pool struct {
 	options Options
-	// hold is the mount's root, nil for a pool without an image.
+	// root is the mount's root, nil for a pool without an image.
 	root *os.File
-	// borrowed is a mount that this process had no right to make: the process that
-	// made it removes it.
+	// unprivileged means that this process had no right to make the mount: the process
+	// that made it removes it.
 	unprivileged bool
 }
 
@@ -73,8 +54,6 @@ type Pool struct {
 // when it holds anything. Errors: ErrForeign, ErrDamaged, ErrPrivilege, ErrHostFull, ErrBusy,
 // those of internal/linux/filesystem and internal/linux/loop, or ctx's.
 func Ensure(ctx context.Context, options Options) (*Pool, error) {
-	options.complete()
-
 	if options.Bytes > 0 {
 		if err := os.MkdirAll(options.Directory, directoryMode); err != nil {
 			return nil, fmt.Errorf("make the directory of an embedded pool: %w", err)
@@ -98,10 +77,11 @@ func ensure(ctx context.Context, options Options) (*Pool, error) {
 	}
 
 	s, err := open(options)
+	defer s.close()
+
 	if err != nil {
 		return nil, err
 	}
-	defer s.close()
 
 	if err := s.lock(ctx); err != nil {
 		return nil, err
@@ -165,10 +145,11 @@ func (p *Pool) Close(ctx context.Context) error {
 
 func (p *Pool) release(ctx context.Context) error {
 	s, err := open(p.options)
+	defer s.close()
+
 	if err != nil {
 		return err
 	}
-	defer s.close()
 
 	// No process adopts a mount that is being removed, or removes one being adopted.
 	if err := s.lock(ctx); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -16,56 +17,57 @@ import (
 // format makes the image under another name: until the rename there is none, so
 // that a half-made filesystem is never seen.
 func (s *mounter) format(ctx context.Context, size int64) (*os.File, error) {
-	image, err := s.formatScratch(ctx, roundUpToBlock(size))
-	if err != nil {
-		return nil, s.explainFullHost(fmt.Errorf("make %s: %w", layout.EmbeddedImage, err))
+	size = roundUpToBlock(size)
+
+	// The lock is held: a crash left it.
+	err := s.removeScratch()
+	if err == nil {
+		err = s.makeImage(ctx, size)
 	}
 
-	s.Log.InfoContext(ctx, "an embedded pool was made", "image", s.path(layout.EmbeddedImage), "bytes", roundUpToBlock(size))
+	if err != nil {
+		return nil, s.explainFullHost(fmt.Errorf("make %s: %w", layout.EmbeddedImage, errors.Join(err, s.removeScratch())))
+	}
 
-	return image, nil
+	s.Log.InfoContext(ctx, "an embedded pool was made", "image", s.path(layout.EmbeddedImage), "bytes", size)
+
+	return s.openImage()
 }
 
-func (s *mounter) formatScratch(ctx context.Context, size int64) (*os.File, error) {
-	home := int(s.directory.Fd())
-
-	// The lock is ours: it is a crash's.
-	if err := unix.Unlinkat(home, layout.EmbeddedImageScratch, 0); err != nil && !errors.Is(err, unix.ENOENT) {
-		return nil, fmt.Errorf("remove what a crash left: %w", err)
-	}
-
-	const flags = unix.O_RDWR | unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW | unix.O_CLOEXEC
-
-	descriptor, err := unix.Openat(home, layout.EmbeddedImageScratch, flags, imageMode)
+func (s *mounter) makeImage(ctx context.Context, size int64) error {
+	image, err := s.root.OpenFile(layout.EmbeddedImageScratch, os.O_RDWR|os.O_CREATE|os.O_EXCL, imageMode)
 	if err != nil {
-		return nil, fmt.Errorf("create it: %w", err)
+		return err
+	}
+	defer image.Close()
+
+	if err := image.Truncate(size); err != nil {
+		return err
 	}
 
-	image := os.NewFile(uintptr(descriptor), s.path(layout.EmbeddedImage))
-
-	if err = image.Truncate(size); err == nil {
-		err = s.xfs.Make(ctx, s.path(layout.EmbeddedImageScratch), filesystem.MakeOptions{
-			BlockSize: loop.DefaultBlockSize, Options: []string{"-m", "reflink=1"},
-		})
-	}
-
+	err = s.xfs.Make(ctx, image.Name(), filesystem.MakeOptions{BlockSize: loop.DefaultBlockSize, Options: []string{"-m", "reflink=1"}})
 	if err == nil {
 		err = image.Sync()
 	}
 
 	if err == nil {
-		err = unix.Renameat(home, layout.EmbeddedImageScratch, home, layout.EmbeddedImage)
+		err = s.root.Rename(layout.EmbeddedImageScratch, layout.EmbeddedImage)
 	}
 
-	if err != nil {
-		return nil, errors.Join(err, image.Close(), unix.Unlinkat(home, layout.EmbeddedImageScratch, 0))
+	if err == nil {
+		err = s.directory.Sync()
 	}
 
-	if err := s.directory.Sync(); err != nil {
-		return nil, errors.Join(err, image.Close())
+	return err
+}
+
+func (s *mounter) removeScratch() error {
+	err := s.root.Remove(layout.EmbeddedImageScratch)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
 	}
 
-	return image, nil
+	return err
 }
 
 // roundUpToBlock rounds an image's size up to the device's blocks.
@@ -73,7 +75,7 @@ func roundUpToBlock(size int64) int64 {
 	return (size + loop.DefaultBlockSize - 1) / loop.DefaultBlockSize * loop.DefaultBlockSize
 }
 
-// scarce is so little free space that it explains a failure, in bytes.
+// hostFullBytes is so little free space that it explains a failure, in bytes.
 const hostFullBytes = 64 << 20
 
 // explainFullHost says so where the filesystem that carries the image is full: inside

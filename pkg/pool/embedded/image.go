@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -15,6 +15,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/flock"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 )
@@ -23,41 +24,63 @@ import (
 type mounter struct {
 	Options
 
+	// root is the pool's directory, and directory the same as a file, to be locked and synced.
+	root      *os.Root
 	directory *os.File
 	target    *mount.Target
+	loops     *loop.Loops
 	xfs       filesystem.Filesystem
 	// privileged says that this process may attach and mount.
 	privileged bool
 }
 
+// numbers is how many loop device numbers are tried, at the end of the kernel's
+// range: those at its begin are the slots of volumes.
+const numbers = 1024
+
+// open opens the pool's directory. The caller closes the mounter, also after an error.
 func open(options Options) (*mounter, error) {
-	xfs, err := filesystem.ByName(filesystem.XFS, options.Run)
-	if err != nil {
-		return nil, err
+	s := &mounter{
+		Options:    options,
+		loops:      loop.NewLoops(loop.LoopsOptions{First: loop.MaxNumber - numbers + 1}),
+		privileged: privileged(),
 	}
 
-	home, err := os.Open(options.Directory)
-	if err != nil {
-		return nil, fmt.Errorf("open it: %w", err)
+	if s.Log == nil {
+		s.Log = slog.New(slog.DiscardHandler)
 	}
 
-	places, err := mount.NewAllowedDirs(options.Directory)
-	if err != nil {
-		return nil, errors.Join(err, home.Close())
-	}
-	defer places.Close()
-
-	place, err := places.Target(filepath.Join(filepath.Clean(options.Directory), layout.EmbeddedMountPoint))
-	if err != nil {
-		return nil, errors.Join(err, home.Close())
+	var err error
+	if s.xfs, err = filesystem.ByName(filesystem.XFS, nil); err != nil {
+		return s, err
 	}
 
-	return &mounter{Options: options, directory: home, target: place, xfs: xfs, privileged: privileged()}, nil
+	if s.root, err = os.OpenRoot(options.Directory); err != nil {
+		return s, fmt.Errorf("open it: %w", err)
+	}
+
+	if s.directory, err = s.root.Open("."); err != nil {
+		return s, fmt.Errorf("open it: %w", err)
+	}
+
+	allowed, err := mount.NewAllowedDirs(options.Directory)
+	if err != nil {
+		return s, err
+	}
+
+	s.target, err = allowed.Target(filepath.Join(filepath.Clean(options.Directory), layout.EmbeddedMountPoint))
+
+	return s, err
 }
 
 func (s *mounter) close() {
-	s.target.Close()
-	_ = s.directory.Close()
+	if s.target != nil {
+		s.target.Close()
+	}
+
+	if s.root != nil {
+		_ = errors.Join(s.directory.Close(), s.root.Close())
+	}
 }
 
 func privileged() bool {
@@ -247,21 +270,15 @@ func (s *mounter) needsPrivilege() error {
 
 // refuseVolumes refuses a directory with volumes that the image would hide.
 func (s *mounter) refuseVolumes() error {
-	root, err := os.OpenRoot(s.Directory)
-	if err != nil {
-		return fmt.Errorf("look for volumes: %w", err)
-	}
-	defer root.Close()
-
-	for _, room := range layout.VolumeDirectories() {
-		name, err := firstEntry(root, room)
+	for _, directory := range layout.VolumeDirectories() {
+		name, err := s.firstEntry(directory)
 		if err != nil {
-			return fmt.Errorf("look for volumes in %s: %w", s.path(room), err)
+			return fmt.Errorf("search for volumes in %s: %w", s.path(directory), err)
 		}
 
 		if name != "" {
 			return fmt.Errorf("%s is in the way: %w; an ordinary pool with volumes stays one, so leave --pool-image-size out, "+
-				"or move the volumes into the embedded pool (docs/embedded-pool.md)", s.path(filepath.Join(room, name)), ErrForeign)
+				"or move the volumes into the embedded pool (docs/embedded-pool.md)", s.path(filepath.Join(directory, name)), ErrForeign)
 		}
 	}
 
@@ -269,25 +286,15 @@ func (s *mounter) refuseVolumes() error {
 }
 
 // firstEntry returns the name of something in the directory, "" when there is nothing.
-func firstEntry(root *os.Root, directory string) (string, error) {
-	opened, err := root.Open(directory)
+func (s *mounter) firstEntry(directory string) (string, error) {
+	entries, err := fs.ReadDir(s.root.FS(), directory)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	}
 
-	if err != nil {
-		return "", err
-	}
-	defer opened.Close()
-
-	names, err := opened.Readdirnames(1)
-	if errors.Is(err, io.EOF) {
-		return "", nil
-	}
-
-	if err != nil {
+	if err != nil || len(entries) == 0 {
 		return "", err
 	}
 
-	return names[0], nil
+	return entries[0].Name(), nil
 }

@@ -11,26 +11,26 @@ import (
 // Errors: ErrNotMounted, ErrForeign.
 func Locate(directory string) (string, error) {
 	options := Options{Directory: directory}
-	options.complete()
 
 	if !options.has(layout.EmbeddedImage) {
 		return directory, nil
 	}
 
-	if err := options.mounted(); err != nil {
+	if err := checkMounted(options); err != nil {
 		return "", fmt.Errorf("embedded pool in %s: %w", directory, err)
 	}
 
 	return options.path(layout.EmbeddedMountPoint), nil
 }
 
-// mounted returns nil if the image is.
-func (o *Options) mounted() error {
-	s, err := open(*o)
+// checkMounted returns ErrNotMounted or ErrForeign unless the image is mounted.
+func checkMounted(options Options) error {
+	s, err := open(options)
+	defer s.close()
+
 	if err != nil {
 		return err
 	}
-	defer s.close()
 
 	point, mounted, err := s.target.Mounted()
 	if err != nil {
@@ -38,10 +38,8 @@ func (o *Options) mounted() error {
 	}
 
 	if !mounted {
-		image, place := o.path(layout.EmbeddedImage), o.path(layout.EmbeddedMountPoint)
-
 		return fmt.Errorf("%w: mount it while no driver runs (mount -o loop,discard %s %s), and unmount it again afterwards",
-			ErrNotMounted, image, place)
+			ErrNotMounted, s.path(layout.EmbeddedImage), s.target.Path())
 	}
 
 	image, err := s.openImage()

@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"slices"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -71,7 +70,7 @@ func (s *mounter) mount(ctx context.Context, image *os.File) (*os.File, error) {
 	}
 
 	if err = s.setRootOwner(root); err == nil {
-		err = s.grow(ctx, image, device.Number, root)
+		err = s.grow(ctx, image, device.Status, root)
 	}
 
 	if err == nil {
@@ -92,15 +91,9 @@ func (s *mounter) makeMountPoint() error {
 		return err
 	}
 
-	home, err := os.OpenRoot(s.Directory)
+	name, err := s.firstEntry(layout.EmbeddedMountPoint)
 	if err != nil {
-		return fmt.Errorf("look into %s: %w", s.target.Path(), err)
-	}
-	defer home.Close()
-
-	name, err := firstEntry(home, layout.EmbeddedMountPoint)
-	if err != nil {
-		return fmt.Errorf("look into %s: %w", s.target.Path(), err)
+		return fmt.Errorf("read %s: %w", s.target.Path(), err)
 	}
 
 	if name != "" {
@@ -113,20 +106,20 @@ func (s *mounter) makeMountPoint() error {
 // attach finds the device that the image has already, where only its mount is
 // gone: volumes in use keep it alive beyond their driver's mount namespace.
 func (s *mounter) attach(ctx context.Context, image *os.File) (*loop.Device, error) {
-	before, err := s.Loops.Find(image)
+	before, err := s.loops.Find(image)
 	if err != nil {
 		return nil, err
 	}
 
-	device, err := s.Loops.Attach(ctx, image, loop.AttachOptions{AutoClear: true, PreferredNumber: -1})
+	device, err := s.loops.Attach(ctx, image, loop.AttachOptions{AutoClear: true, PreferredNumber: -1})
 	if err != nil {
 		return nil, err
 	}
 
 	// Other programs do not lock what they attach. Two devices of one image see
 	// each other's writes too late.
-	ours := func(status loop.Status) bool { return status.Number == device.Number }
-	if len(before) > 0 && !slices.ContainsFunc(before, ours) {
+	isDevice := func(status loop.Status) bool { return status.Number == device.Number }
+	if len(before) > 0 && !slices.ContainsFunc(before, isDevice) {
 		return nil, errors.Join(fmt.Errorf("%s is attached to %s already: %w; unmount and detach that",
 			layout.EmbeddedImage, before[0].Path, ErrForeign), device.Close())
 	}
@@ -134,53 +127,34 @@ func (s *mounter) attach(ctx context.Context, image *os.File) (*loop.Device, err
 	return device, nil
 }
 
+// mountFlags let space that is deleted inside go back to the host's filesystem.
+var mountFlags = []string{"discard", "noatime"}
+
 // check replays the log and checks the unmounted filesystem.
 func (s *mounter) check(ctx context.Context, device *loop.Device) error {
-	verdict, err := s.xfs.Check(ctx, device.Path)
-	if errors.Is(err, filesystem.ErrInUse) {
-		// Mounted where we can't see it, in a namespace that is gone or going: a
-		// second mount is the same filesystem, which is in order.
+	replayed := false
+
+	verdict, err := filesystem.CheckReplayed(func() (filesystem.Verdict, error) {
+		return s.xfs.Check(ctx, device.Path)
+	}, func() error {
+		replayed = true
+
+		return mount.Replay(device.Path, s.xfs.Name(), mountFlags)
+	})
+
+	switch {
+	case errors.Is(err, filesystem.ErrInUse) && !replayed:
+		// It is mounted in a mount namespace that is gone or going: a second mount is
+		// the same filesystem, which was checked.
 		return nil
-	}
-
-	if err == nil && verdict.State == filesystem.NeedsReplay {
-		var tree *mount.Detached
-		if tree, err = s.mountDetached(device); err == nil {
-			tree.Close()
-			verdict, err = s.checkReplayed(ctx, device)
-		}
-	}
-
-	if err != nil {
+	case errors.Is(err, mount.ErrCorrupted):
+		return s.damaged(err.Error())
+	case err != nil:
 		return err
-	}
-
-	if verdict.State == filesystem.Damaged || verdict.State == filesystem.NeedsReplay {
+	case verdict.State == filesystem.Damaged, verdict.State == filesystem.NeedsReplay:
 		return s.damaged(verdict.Detail)
-	}
-
-	return nil
-}
-
-const (
-	replayChecks = 50
-	replayPause  = 20 * time.Millisecond
-)
-
-// checkReplayed waits for the end of the unmount: a child that was just forked
-// may hold the detached mount until its exec.
-func (s *mounter) checkReplayed(ctx context.Context, device *loop.Device) (filesystem.Verdict, error) {
-	for attempt := 1; ; attempt++ {
-		verdict, err := s.xfs.Check(ctx, device.Path)
-		if !errors.Is(err, filesystem.ErrInUse) || attempt == replayChecks {
-			return verdict, err
-		}
-
-		select {
-		case <-ctx.Done():
-			return verdict, context.Cause(ctx)
-		case <-time.After(replayPause):
-		}
+	default:
+		return nil
 	}
 }
 
@@ -189,17 +163,15 @@ func (s *mounter) damaged(detail string) error {
 		ErrDamaged, layout.EmbeddedImage, s.path(layout.EmbeddedImage), detail)
 }
 
-// mountDetached lets space that is deleted inside go back to the host's
-// filesystem.
 func (s *mounter) mountDetached(device *loop.Device) (*mount.Detached, error) {
-	options, err := mount.ParseFlags([]string{"discard", "noatime"})
+	options, err := mount.ParseFlags(mountFlags)
 	if err != nil {
 		return nil, err
 	}
 
 	tree, err := mount.Mount(device.Path, s.xfs.Name(), options)
-	if errors.Is(err, unix.EUCLEAN) || errors.Is(err, unix.EBADMSG) {
-		// A check believes a filesystem that says it is clean.
+	if errors.Is(err, mount.ErrCorrupted) {
+		// The check trusts a filesystem that is marked clean.
 		return nil, s.damaged(err.Error())
 	}
 
@@ -229,7 +201,7 @@ func (s *mounter) setRootOwner(root *os.File) error {
 
 // grow makes image, device and filesystem be at least Bytes large, in this
 // order; whatever of it a crash kept from being done is done now.
-func (s *mounter) grow(ctx context.Context, image *os.File, number int, root *os.File) error {
+func (s *mounter) grow(ctx context.Context, image *os.File, device loop.Status, root *os.File) error {
 	info, err := image.Stat()
 	if err != nil {
 		return fmt.Errorf("size of %s: %w", layout.EmbeddedImage, err)
@@ -256,26 +228,15 @@ func (s *mounter) grow(ctx context.Context, image *os.File, number int, root *os
 		size = wanted
 	}
 
-	return s.growFilesystem(ctx, size, number, root)
-}
-
-// growFilesystem grows the device to the image's size, and the filesystem to the device's.
-func (s *mounter) growFilesystem(ctx context.Context, size int64, number int, root *os.File) error {
-	status, attached, err := s.Loops.Status(number)
-	if err != nil || !attached {
-		return errors.Join(err, fmt.Errorf("size of loop device %d: %w", number, loop.ErrNotAttached))
-	}
-
-	device := status.SizeBytes
-	if device < size {
-		if device, err = s.Loops.Resize(number); err != nil {
+	if device.SizeBytes < size {
+		if device.SizeBytes, err = s.loops.Resize(device.Number); err != nil {
 			return err
 		}
 
-		s.Log.InfoContext(ctx, "an embedded pool grows", "image", s.path(layout.EmbeddedImage), "bytes", device)
+		s.Log.InfoContext(ctx, "an embedded pool grows", "image", s.path(layout.EmbeddedImage), "bytes", device.SizeBytes)
 	}
 
-	return s.xfs.GrowMounted(ctx, root, device)
+	return s.xfs.GrowMounted(ctx, root, device.SizeBytes)
 }
 
 // tooFullToGrow says whether the new metadata would not fit: XFS takes that for

@@ -2,21 +2,21 @@ package embedded
 
 import (
 	"errors"
-	"os"
 
-	"golang.org/x/sys/unix"
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/pkg/pool/filecopy"
 )
 
-// Reflinks says whether files in a directory can share bytes, by trying it with two
-// that never get a name.
+// Reflinks reports whether files in a directory can share blocks, by trying it with two that never
+// get a name.
 func Reflinks(directory string) (bool, error) {
-	source, err := CreateUnnamed(directory)
+	source, err := filesystem.CreateUnnamed(directory)
 	if err != nil {
 		return false, err
 	}
 	defer source.Close()
 
-	target, err := CreateUnnamed(directory)
+	target, err := filesystem.CreateUnnamed(directory)
 	if err != nil {
 		return false, err
 	}
@@ -27,28 +27,10 @@ func Reflinks(directory string) (bool, error) {
 		return false, err
 	}
 
-	err = unix.IoctlFileClone(int(target.Fd()), int(source.Fd()))
-
-	for _, never := range []error{unix.EOPNOTSUPP, unix.ENOTTY, unix.EINVAL, unix.EXDEV, unix.ENOSYS} {
-		if errors.Is(err, never) {
-			return false, nil
-		}
+	err = filecopy.Clone(target, source)
+	if errors.Is(err, filecopy.ErrCloneUnsupported) {
+		return false, nil
 	}
 
 	return err == nil, err
-}
-
-// CreateUnnamed opens a new file in a directory that goes with its last descriptor.
-func CreateUnnamed(directory string) (*os.File, error) {
-	file, err := os.OpenFile(directory, unix.O_TMPFILE|os.O_RDWR, imageMode)
-	if !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EISDIR) {
-		return file, err
-	}
-
-	file, err = os.CreateTemp(directory, ".touchstone-")
-	if err != nil {
-		return nil, err
-	}
-
-	return file, os.Remove(file.Name())
 }

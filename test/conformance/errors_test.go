@@ -1,0 +1,452 @@
+package conformance_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/namespace"
+)
+
+// Ids that are possible and unknown.
+const (
+	unknownID   = "01890a5d-ac96-774b-bcce-b302099a8057"
+	unknownNode = "no-such-node"
+)
+
+// row is a row of one of the spec's error tables: the RPC's name, the condition as the table has
+// it, and the code. call meets the condition.
+type row struct {
+	rpc, condition string
+	code           codes.Code
+	call           func(f *fixture) error
+}
+
+// fixture is a driver with what the conditions need.
+type fixture struct {
+	*harness.Driver
+
+	ctx context.Context
+	// free is a volume that is not attached; used one that is published on this node; member one
+	// of a group.
+	free, used, other *csiclient.Publication
+	snapshot          string
+	group             string
+	members           []string
+}
+
+const size = 16 * harness.MiB
+
+var (
+	mounted = csiclient.MountCapability(harness.Writer, "")
+	asXFS   = csiclient.MountCapability(harness.Writer, "xfs")
+	asBlock = csiclient.BlockCapability(harness.Writer)
+	onNodes = csiclient.MountCapability(harness.NodesWrite, "")
+)
+
+func newFixture(t *testing.T, options ...harness.Option) *fixture {
+	t.Helper()
+
+	d := harness.Start(t, append([]harness.Option{harness.TwoNodes, func(c *driver.Config) { c.MaxVolumesPerNode = 2 }}, options...)...)
+	f := &fixture{Driver: d, ctx: context.WithoutCancel(t.Context())}
+
+	volume := func(name string) *csiclient.Publication {
+		return harness.NewVolume(t, d, &csi.CreateVolumeRequest{
+			Name: name, CapacityRange: harness.RequiredBytes(size), VolumeCapabilities: []*csi.VolumeCapability{mounted},
+		})
+	}
+
+	f.free, f.used, f.other = volume("free"), volume("used"), volume("other")
+	harness.BringUp(t, d, f.used)
+	t.Cleanup(func() { harness.TakeDown(t, d, f.used) })
+
+	made, err := d.CreateSnapshotAndWait(f.ctx, &csi.CreateSnapshotRequest{Name: "snapshot", SourceVolumeId: f.free.VolumeID})
+	require.NoError(t, err)
+
+	f.snapshot = made.GetSnapshot().GetSnapshotId()
+
+	grouped, err := d.CreateVolumeGroupSnapshot(f.ctx, &csi.CreateVolumeGroupSnapshotRequest{
+		Name: "group", SourceVolumeIds: []string{f.free.VolumeID, f.other.VolumeID},
+	})
+	require.NoError(t, err)
+
+	f.group = grouped.GetGroupSnapshot().GetGroupSnapshotId()
+	for _, each := range grouped.GetGroupSnapshot().GetSnapshots() {
+		f.members = append(f.members, each.GetSnapshotId())
+	}
+
+	return f
+}
+
+// rowIDs returns the ids of the rows of docs/spec.md for an RPC and a code, as "CreateVolume 3".
+func rowIDs(t *testing.T) map[string]string {
+	t.Helper()
+
+	content, err := os.ReadFile("../../docs/spec/rows.tsv")
+	require.NoError(t, err)
+
+	ids := map[string]string{}
+
+	for line := range strings.Lines(string(content)) {
+		fields := strings.Split(line, "\t")
+		rpc, ofErrors := strings.CutSuffix(fields[3], " Errors")
+
+		if cells := strings.Split(fields[8], "|"); ofErrors && len(cells) > 2 {
+			key := rpc + " " + strings.Fields(cells[2])[0]
+			ids[key] = strings.TrimSpace(ids[key] + " " + fields[0])
+		}
+	}
+
+	return ids
+}
+
+// TestErrorTables meets the conditions of the spec's error tables. The names of its parts begin with
+// the ids of the rows.
+func TestErrorTables(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	f, ids := newFixture(t), rowIDs(t)
+
+	for _, rows := range [][]row{createRows, publishRows, snapshotRows, groupRows, listRows, stageRows, nodePublishRows, nodeRows, metadataRows} {
+		for _, each := range rows {
+			t.Run(ids[each.rpc+" "+strconv.Itoa(int(each.code))]+" "+each.rpc+" "+each.condition, func(t *testing.T) {
+				harness.RequireCode(t, each.call(f), each.code)
+			})
+		}
+	}
+}
+
+func (f *fixture) create(change func(r *csi.CreateVolumeRequest)) error {
+	request := &csi.CreateVolumeRequest{
+		Name: "made", CapacityRange: harness.RequiredBytes(size), VolumeCapabilities: []*csi.VolumeCapability{mounted},
+	}
+	change(request)
+
+	made, err := f.CreateVolume(f.ctx, request)
+	if err == nil && request.GetName() == "made" {
+		_, err = f.DeleteVolume(f.ctx, &csi.DeleteVolumeRequest{VolumeId: made.GetVolume().GetVolumeId()})
+	}
+
+	return err
+}
+
+var createRows = []row{
+	{"CreateVolume", "name missing", codes.InvalidArgument, func(f *fixture) error {
+		return f.create(func(r *csi.CreateVolumeRequest) { r.Name = "" })
+	}},
+	{"CreateVolume", "volume_capabilities missing", codes.InvalidArgument, func(f *fixture) error {
+		return f.create(func(r *csi.CreateVolumeRequest) { r.VolumeCapabilities = nil })
+	}},
+	{"CreateVolume", "capacity_range empty", codes.InvalidArgument, func(f *fixture) error {
+		return f.create(func(r *csi.CreateVolumeRequest) { r.CapacityRange = &csi.CapacityRange{} })
+	}},
+	{"CreateVolume", "accessibility_requirements empty", codes.InvalidArgument, func(f *fixture) error {
+		return f.create(func(r *csi.CreateVolumeRequest) { r.AccessibilityRequirements = &csi.TopologyRequirement{} })
+	}},
+	{"CreateVolume", "source incompatible or not supported", codes.InvalidArgument, func(f *fixture) error {
+		return f.create(func(r *csi.CreateVolumeRequest) {
+			r.VolumeContentSource, r.VolumeCapabilities = harness.FromSnapshot(f.snapshot), []*csi.VolumeCapability{asXFS}
+		})
+	}},
+	{"CreateVolume", "source does not exist: a snapshot", codes.NotFound, func(f *fixture) error {
+		return f.create(func(r *csi.CreateVolumeRequest) { r.VolumeContentSource = harness.FromSnapshot(unknownID) })
+	}},
+	{"CreateVolume", "source does not exist: a volume", codes.NotFound, func(f *fixture) error {
+		return f.create(func(r *csi.CreateVolumeRequest) { r.VolumeContentSource = harness.FromVolume(unknownID) })
+	}},
+	{"CreateVolume", "exists, incompatible capacity_range", codes.AlreadyExists, func(f *fixture) error {
+		return f.create(func(r *csi.CreateVolumeRequest) { r.Name, r.CapacityRange = "free", harness.RequiredBytes(2*size) })
+	}},
+	{"CreateVolume", "exists, incompatible volume_capabilities", codes.AlreadyExists, func(f *fixture) error {
+		return f.create(func(r *csi.CreateVolumeRequest) {
+			r.Name, r.VolumeCapabilities = "free", []*csi.VolumeCapability{asBlock}
+		})
+	}},
+	{"CreateVolume", "exists, compatible: the default fs_type spelled out", codes.OK, func(f *fixture) error {
+		return f.create(func(r *csi.CreateVolumeRequest) {
+			r.Name, r.VolumeCapabilities = "free", []*csi.VolumeCapability{csiclient.MountCapability(harness.Writer, "ext4")}
+		})
+	}},
+	{"CreateVolume", "exists, incompatible parameters", codes.AlreadyExists, func(f *fixture) error {
+		return f.create(func(r *csi.CreateVolumeRequest) {
+			r.Name, r.Parameters = "free", map[string]string{"provisioning": "thick"}
+		})
+	}},
+	{"CreateVolume", "exists, incompatible volume_content_source", codes.AlreadyExists, func(f *fixture) error {
+		return f.create(func(r *csi.CreateVolumeRequest) {
+			r.Name, r.VolumeContentSource = "free", harness.FromSnapshot(f.snapshot)
+		})
+	}},
+	{"CreateVolume", "unable to provision in accessible_topology", codes.ResourceExhausted, func(f *fixture) error {
+		return f.create(func(r *csi.CreateVolumeRequest) {
+			r.AccessibilityRequirements = &csi.TopologyRequirement{Requisite: []*csi.Topology{{Segments: map[string]string{"zone": "other"}}}}
+		})
+	}},
+	{"CreateVolume", "unsupported capacity_range", codes.OutOfRange, func(f *fixture) error {
+		return f.create(func(r *csi.CreateVolumeRequest) { r.CapacityRange = &csi.CapacityRange{LimitBytes: 1} })
+	}},
+	{"CreateVolume", "a volume_context of more than 4 KiB", codes.InvalidArgument, func(f *fixture) error {
+		return f.create(func(r *csi.CreateVolumeRequest) {
+			r.Parameters = map[string]string{"mkfsOptions": longOption(4070)}
+		})
+	}},
+	{"DeleteVolume", "volume_id missing", codes.InvalidArgument, func(f *fixture) error {
+		_, err := f.DeleteVolume(f.ctx, &csi.DeleteVolumeRequest{})
+		return err
+	}},
+	{"DeleteVolume", "volume does not exist", codes.OK, func(f *fixture) error {
+		_, err := f.DeleteVolume(f.ctx, &csi.DeleteVolumeRequest{VolumeId: unknownID})
+		return err
+	}},
+	{"DeleteVolume", "volume in use", codes.FailedPrecondition, func(f *fixture) error {
+		_, err := f.DeleteVolume(f.ctx, &csi.DeleteVolumeRequest{VolumeId: f.used.VolumeID})
+		return err
+	}},
+	{"ValidateVolumeCapabilities", "volume does not exist", codes.NotFound, func(f *fixture) error {
+		return f.validate(unknownID, mounted)
+	}},
+	{"ValidateVolumeCapabilities", "volume_capabilities missing", codes.InvalidArgument, func(f *fixture) error {
+		return f.validate(f.free.VolumeID)
+	}},
+	{"ValidateVolumeCapabilities", "volume_capability empty", codes.InvalidArgument, func(f *fixture) error {
+		return f.validate(f.free.VolumeID, &csi.VolumeCapability{})
+	}},
+	{"GetCapacity", "volume_capability empty", codes.InvalidArgument, func(f *fixture) error {
+		_, err := f.GetCapacity(f.ctx, &csi.GetCapacityRequest{VolumeCapabilities: []*csi.VolumeCapability{{}}})
+		return err
+	}},
+	{"ControllerExpandVolume", "exceeds capabilities", codes.InvalidArgument, func(f *fixture) error {
+		return f.expand(f.free.VolumeID, harness.RequiredBytes(2*size), asXFS)
+	}},
+	{"ControllerExpandVolume", "volume does not exist", codes.NotFound, func(f *fixture) error {
+		return f.expand(unknownID, harness.RequiredBytes(2*size), nil)
+	}},
+	{"ControllerExpandVolume", "unsupported capacity_range", codes.OutOfRange, func(f *fixture) error {
+		return f.expand(f.free.VolumeID, &csi.CapacityRange{LimitBytes: size / 2}, nil)
+	}},
+	{"ControllerExpandVolume", "capacity_range empty", codes.InvalidArgument, func(f *fixture) error {
+		return f.expand(f.free.VolumeID, &csi.CapacityRange{}, nil)
+	}},
+	{"ControllerModifyVolume", "parameters not supported", codes.InvalidArgument, func(f *fixture) error {
+		return f.modify(f.free.VolumeID, map[string]string{"noSuchParameter": "1"})
+	}},
+	{"ControllerModifyVolume", "volume does not exist", codes.NotFound, func(f *fixture) error {
+		return f.modify(unknownID, map[string]string{"readAheadKiB": "128"})
+	}},
+	{"ControllerGetVolume", "volume does not exist", codes.NotFound, func(f *fixture) error {
+		_, err := f.ControllerGetVolume(f.ctx, &csi.ControllerGetVolumeRequest{VolumeId: unknownID})
+		return err
+	}},
+	{"ControllerGetVolumeHealth", "volume does not exist", codes.NotFound, func(f *fixture) error {
+		_, err := f.ControllerGetVolumeHealth(f.ctx, &csi.ControllerGetVolumeHealthRequest{VolumeId: unknownID})
+		return err
+	}},
+}
+
+func (f *fixture) validate(id string, capabilities ...*csi.VolumeCapability) error {
+	_, err := f.ValidateVolumeCapabilities(f.ctx, &csi.ValidateVolumeCapabilitiesRequest{VolumeId: id, VolumeCapabilities: capabilities})
+
+	return err
+}
+
+func (f *fixture) expand(id string, size *csi.CapacityRange, capability *csi.VolumeCapability) error {
+	_, err := f.ControllerExpandVolume(f.ctx, &csi.ControllerExpandVolumeRequest{
+		VolumeId: id, CapacityRange: size, VolumeCapability: capability,
+	})
+
+	return err
+}
+
+func (f *fixture) modify(id string, parameters map[string]string) error {
+	_, err := f.ControllerModifyVolume(f.ctx, &csi.ControllerModifyVolumeRequest{VolumeId: id, MutableParameters: parameters})
+
+	return err
+}
+
+// longOption is a valid option of mkfs.ext4 of that many bytes.
+func longOption(bytes int) string {
+	text := make([]byte, 0, bytes)
+	for len(text) < bytes-len("-b 4096 ") {
+		text = append(text, "-b 4096 "...)
+	}
+
+	return string(text)
+}
+
+func attached(f *fixture, change func(p *csiclient.Publication)) error {
+	other := *f.used
+	change(&other)
+
+	return f.Attach(f.ctx, &other)
+}
+
+var publishRows = []row{
+	{"ControllerPublishVolume", "volume does not exist", codes.NotFound, func(f *fixture) error {
+		return attached(f, func(p *csiclient.Publication) { p.VolumeID = unknownID })
+	}},
+	{"ControllerPublishVolume", "node does not exist", codes.NotFound, func(f *fixture) error {
+		return attached(f, func(p *csiclient.Publication) { p.NodeID = unknownNode })
+	}},
+	{"ControllerPublishVolume", "published but incompatible", codes.AlreadyExists, func(f *fixture) error {
+		return attached(f, func(p *csiclient.Publication) { p.ReadOnly = true })
+	}},
+	{"ControllerPublishVolume", "published, the default fs_type spelled out", codes.OK, func(f *fixture) error {
+		return attached(f, func(p *csiclient.Publication) { p.Capability = csiclient.MountCapability(harness.Writer, "ext4") })
+	}},
+	{"ControllerPublishVolume", "published to another node", codes.FailedPrecondition, func(f *fixture) error {
+		return attached(f, func(p *csiclient.Publication) { p.NodeID = harness.SecondNode })
+	}},
+	{"ControllerPublishVolume", "max volumes attached", codes.ResourceExhausted, func(f *fixture) error {
+		if err := attached(f, func(p *csiclient.Publication) { p.VolumeID = f.free.VolumeID }); err != nil {
+			return err
+		}
+
+		err := attached(f, func(p *csiclient.Publication) { p.VolumeID = f.other.VolumeID })
+
+		return errors.Join(f.Detach(f.ctx, f.free), err)
+	}},
+	{"ControllerUnpublishVolume", "volume_id missing", codes.InvalidArgument, func(f *fixture) error {
+		return f.Detach(f.ctx, &csiclient.Publication{NodeID: harness.NodeID})
+	}},
+	{"ControllerUnpublishVolume", "volume does not exist, assumed unpublished", codes.OK, func(f *fixture) error {
+		return f.Detach(f.ctx, &csiclient.Publication{VolumeID: unknownID, NodeID: harness.NodeID})
+	}},
+	{"ControllerUnpublishVolume", "node does not exist, assumed unpublished", codes.OK, func(f *fixture) error {
+		return f.Detach(f.ctx, &csiclient.Publication{VolumeID: f.free.VolumeID, NodeID: unknownNode})
+	}},
+}
+
+var snapshotRows = []row{
+	{"CreateSnapshot", "exists but incompatible", codes.AlreadyExists, func(f *fixture) error {
+		_, err := f.CreateSnapshot(f.ctx, &csi.CreateSnapshotRequest{Name: "snapshot", SourceVolumeId: f.other.VolumeID})
+		return err
+	}},
+	{"CreateSnapshot", "source does not exist", codes.NotFound, func(f *fixture) error {
+		_, err := f.CreateSnapshot(f.ctx, &csi.CreateSnapshotRequest{Name: "new", SourceVolumeId: unknownID})
+		return err
+	}},
+	{"CreateSnapshot", "name missing", codes.InvalidArgument, func(f *fixture) error {
+		_, err := f.CreateSnapshot(f.ctx, &csi.CreateSnapshotRequest{SourceVolumeId: f.free.VolumeID})
+		return err
+	}},
+	{"DeleteSnapshot", "snapshot does not exist", codes.OK, func(f *fixture) error {
+		_, err := f.DeleteSnapshot(f.ctx, &csi.DeleteSnapshotRequest{SnapshotId: unknownID})
+		return err
+	}},
+	{"DeleteSnapshot", "snapshot is part of a group", codes.InvalidArgument, func(f *fixture) error {
+		_, err := f.DeleteSnapshot(f.ctx, &csi.DeleteSnapshotRequest{SnapshotId: f.members[0]})
+		return err
+	}},
+	{"GetSnapshot", "snapshot does not exist", codes.NotFound, func(f *fixture) error {
+		_, err := f.GetSnapshot(f.ctx, &csi.GetSnapshotRequest{SnapshotId: unknownID})
+		return err
+	}},
+}
+
+var groupRows = []row{
+	{"CreateVolumeGroupSnapshot", "exists but incompatible", codes.AlreadyExists, func(f *fixture) error {
+		_, err := f.CreateVolumeGroupSnapshot(f.ctx, &csi.CreateVolumeGroupSnapshotRequest{Name: "group", SourceVolumeIds: []string{f.free.VolumeID}})
+		return err
+	}},
+	{"CreateVolumeGroupSnapshot", "source does not exist", codes.NotFound, func(f *fixture) error {
+		_, err := f.CreateVolumeGroupSnapshot(f.ctx, &csi.CreateVolumeGroupSnapshotRequest{Name: "new", SourceVolumeIds: []string{unknownID}})
+		return err
+	}},
+	{"DeleteVolumeGroupSnapshot", "snapshot list mismatch", codes.InvalidArgument, func(f *fixture) error {
+		_, err := f.DeleteVolumeGroupSnapshot(f.ctx, &csi.DeleteVolumeGroupSnapshotRequest{GroupSnapshotId: f.group, SnapshotIds: f.members[:1]})
+		return err
+	}},
+	{"DeleteVolumeGroupSnapshot", "group does not exist", codes.OK, func(f *fixture) error {
+		_, err := f.DeleteVolumeGroupSnapshot(f.ctx, &csi.DeleteVolumeGroupSnapshotRequest{GroupSnapshotId: unknownID, SnapshotIds: f.members})
+		return err
+	}},
+	{"GetVolumeGroupSnapshot", "snapshot list mismatch", codes.InvalidArgument, func(f *fixture) error {
+		_, err := f.GetVolumeGroupSnapshot(f.ctx, &csi.GetVolumeGroupSnapshotRequest{GroupSnapshotId: f.group, SnapshotIds: f.members[:1]})
+		return err
+	}},
+	{"GetVolumeGroupSnapshot", "group does not exist", codes.NotFound, func(f *fixture) error {
+		_, err := f.GetVolumeGroupSnapshot(f.ctx, &csi.GetVolumeGroupSnapshotRequest{GroupSnapshotId: unknownID, SnapshotIds: f.members})
+		return err
+	}},
+}
+
+var listRows = []row{
+	{"ListVolumes", "invalid starting_token", codes.Aborted, func(f *fixture) error {
+		_, err := f.ListVolumes(f.ctx, &csi.ListVolumesRequest{StartingToken: "no token"})
+		return err
+	}},
+	{"ListVolumes", "max_entries negative", codes.InvalidArgument, func(f *fixture) error {
+		_, err := f.ListVolumes(f.ctx, &csi.ListVolumesRequest{MaxEntries: -1})
+		return err
+	}},
+	{"ListSnapshots", "invalid starting_token", codes.Aborted, func(f *fixture) error {
+		_, err := f.ListSnapshots(f.ctx, &csi.ListSnapshotsRequest{StartingToken: "no token"})
+		return err
+	}},
+	{"ControllerListVolumeHealth", "invalid starting_token", codes.Aborted, func(f *fixture) error {
+		_, err := f.ControllerListVolumeHealth(f.ctx, &csi.ControllerListVolumeHealthRequest{StartingToken: "no token"})
+		return err
+	}},
+}
+
+var metadataRows = []row{
+	{"GetMetadataAllocated", "missing argument", codes.InvalidArgument, func(f *fixture) error {
+		return f.allocated(&csi.GetMetadataAllocatedRequest{})
+	}},
+	{"GetMetadataAllocated", "invalid snapshot_id", codes.NotFound, func(f *fixture) error {
+		return f.allocated(&csi.GetMetadataAllocatedRequest{SnapshotId: unknownID})
+	}},
+	{"GetMetadataAllocated", "invalid starting_offset: negative", codes.OutOfRange, func(f *fixture) error {
+		return f.allocated(&csi.GetMetadataAllocatedRequest{SnapshotId: f.snapshot, StartingOffset: -1})
+	}},
+	{"GetMetadataAllocated", "invalid starting_offset: beyond the volume", codes.OutOfRange, func(f *fixture) error {
+		return f.allocated(&csi.GetMetadataAllocatedRequest{SnapshotId: f.snapshot, StartingOffset: 2 * size})
+	}},
+	{"GetMetadataDelta", "invalid base_snapshot_id", codes.NotFound, func(f *fixture) error {
+		return f.delta(&csi.GetMetadataDeltaRequest{BaseSnapshotId: unknownID, TargetSnapshotId: f.snapshot})
+	}},
+	{"GetMetadataDelta", "missing argument", codes.InvalidArgument, func(f *fixture) error {
+		return f.delta(&csi.GetMetadataDeltaRequest{BaseSnapshotId: f.snapshot})
+	}},
+	{"GetMetadataDelta", "invalid starting_offset: negative", codes.OutOfRange, func(f *fixture) error {
+		return f.delta(&csi.GetMetadataDeltaRequest{BaseSnapshotId: f.snapshot, TargetSnapshotId: f.members[0], StartingOffset: -1})
+	}},
+}
+
+func (f *fixture) allocated(request *csi.GetMetadataAllocatedRequest) error {
+	stream, err := f.GetMetadataAllocated(f.ctx, request)
+	for err == nil {
+		_, err = stream.Recv()
+	}
+
+	return exceptEnd(err)
+}
+
+func (f *fixture) delta(request *csi.GetMetadataDeltaRequest) error {
+	stream, err := f.GetMetadataDelta(f.ctx, request)
+	for err == nil {
+		_, err = stream.Recv()
+	}
+
+	return exceptEnd(err)
+}
+
+func exceptEnd(err error) error {
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+
+	return err
+}

@@ -1,0 +1,341 @@
+package direct_test
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"net/http"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/internal/kubernetes/claim"
+	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/kubeapi"
+	"github.com/touchstone-csi/touchstone/test/logs"
+	"github.com/touchstone-csi/touchstone/test/namespace"
+)
+
+// forClaim makes the parameters as the provisioner does with --extra-create-metadata.
+func forClaim(claim string, more map[string]string) map[string]string {
+	parameters := map[string]string{
+		"csi.storage.k8s.io/pvc/namespace": "shop", "csi.storage.k8s.io/pvc/name": claim, "csi.storage.k8s.io/pv/name": "pv-" + claim,
+	}
+	maps.Copy(parameters, more)
+
+	return parameters
+}
+
+// askingAPI lets the controller read claims.
+func askingAPI(api *kubeapi.Server) harness.Option {
+	return func(c *driver.Config) { c.Claims.Kubeconfig = api.Kubeconfig }
+}
+
+// annotated are the annotations of a claim that asks for a direct volume.
+func annotated() map[string]string { return map[string]string{"skip-hostmount": "true"} }
+
+func TestClaimAsksForDirectVolume(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	for _, mode := range []driver.Mode{driver.ModeAll, driver.ModeController} {
+		api := kubeapi.Start(t)
+		api.Put("shop", "annotated", annotated())
+		api.Put("shop", "not-so", map[string]string{"skip-hostmount": "false"})
+		api.Put("shop", "in-other-words", map[string]string{"skip-hostmount": "yes"})
+		api.Put("shop", "plain", nil)
+
+		d := harness.Start(t, askingAPI(api), harness.InMode(mode))
+
+		for name, test := range map[string]struct {
+			parameters map[string]string
+			asks       int
+			want       string
+		}{
+			"annotated":                     {forClaim("annotated", nil), 1, "true"},
+			"not so":                        {forClaim("not-so", nil), 1, ""},
+			"in other words":                {forClaim("in-other-words", nil), 1, ""},
+			"plain":                         {forClaim("plain", nil), 1, ""},
+			"annotated, of such a class":    {forClaim("annotated", harness.DirectParameters()), 0, "true"},
+			"plain, of such a class":        {forClaim("plain", harness.DirectParameters()), 0, "true"},
+			"annotated, the class says no":  {forClaim("annotated", map[string]string{harness.DirectKey: "false"}), 1, "true"},
+			"a provisioner without":         {nil, 0, ""},
+			"a provisioner with half of it": {map[string]string{"csi.storage.k8s.io/pvc/name": "annotated"}, 0, ""},
+		} {
+			t.Run(string(mode)+" "+name, func(t *testing.T) {
+				before := len(api.Asked())
+				request := aDirectVolume(harness.NameOf(t), test.parameters)
+				claim := harness.NewVolume(t, d, request)
+				require.Equal(t, test.want, claim.VolumeContext[harness.DirectKey])
+				require.Len(t, api.Asked(), before+test.asks)
+
+				require.Equal(t, claim.VolumeID, harness.NewVolume(t, d, request).VolumeID)
+				require.Len(t, api.Asked(), before+test.asks)
+
+				wanted := *claim
+				wanted.Capability = csiclient.MountCapability(harness.MultiWriter, "")
+
+				code := codes.OK
+				if test.want == "true" {
+					code = codes.InvalidArgument
+				}
+
+				harness.RequireCode(t, d.Attach(t.Context(), &wanted), code)
+			})
+		}
+	}
+}
+
+// TestClaimIsAskedOnce: what was decided when the volume was made stays, whatever
+// becomes of the claim and of the API.
+func TestClaimIsAskedOnce(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	api := kubeapi.Start(t)
+	api.Put("shop", "direct", annotated())
+	api.Put("shop", "ordinary", nil)
+
+	d := harness.Start(t, askingAPI(api))
+	class := map[string]string{"mkfsOptions": "-m 1"}
+	made := map[string]*csiclient.Publication{}
+
+	for name, want := range map[string]string{"direct": "true", "ordinary": ""} {
+		made[name] = harness.NewVolume(t, d, aDirectVolume(name, forClaim(name, class)))
+		require.Equal(t, want, made[name].VolumeContext[harness.DirectKey])
+	}
+
+	same := func() {
+		t.Helper()
+
+		for name, claim := range made {
+			again := harness.NewVolume(t, d, aDirectVolume(name, forClaim(name, class)))
+			require.Equal(t, claim.VolumeID, again.VolumeID)
+			require.Equal(t, claim.VolumeContext, again.VolumeContext)
+			require.True(t, confirms(t, d, claim.VolumeID, class), name)
+			require.True(t, confirms(t, d, claim.VolumeID, forClaim(name, class)), name)
+			require.False(t, confirms(t, d, claim.VolumeID, map[string]string{"mkfsOptions": "-m 2"}), name)
+
+			_, err := d.CreateVolume(t.Context(), aDirectVolume(name, forClaim(name, nil)))
+			harness.RequireCode(t, err, codes.AlreadyExists)
+		}
+
+		require.Len(t, harness.ListAll(t, d), 2)
+	}
+
+	same()
+	// The other way round.
+	api.Put("shop", "direct", nil)
+	api.Put("shop", "ordinary", annotated())
+	same()
+	require.Len(t, api.Asked(), 2)
+
+	api.Stop()
+	same()
+	d.Restart(t)
+	same()
+
+	// A new volume gets a new decision.
+	harness.DeleteVolume(t, d, made["direct"].VolumeID)
+
+	_, err := d.CreateVolume(t.Context(), aDirectVolume("direct", forClaim("direct", class)))
+	harness.RequireCode(t, err, codes.Unavailable)
+}
+
+// TestClaimThatCannotBeRead makes nothing until it can.
+func TestClaimThatCannotBeRead(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	for name, test := range map[string]struct {
+		instead http.HandlerFunc
+		missing bool
+		token   string
+		code    codes.Code
+		words   []string
+	}{
+		"not found":    {missing: true, code: codes.FailedPrecondition, words: []string{"not found"}},
+		"forbidden":    {instead: kubeapi.Forbidden, code: codes.FailedPrecondition, words: []string{"deploy/direct-assign/rbac.yaml"}},
+		"unauthorized": {token: "expired-s3cret-token", code: codes.FailedPrecondition, words: []string{"renew"}},
+		"500":          {instead: kubeapi.Broken, code: codes.Unavailable, words: []string{"does not answer"}},
+		"hang":         {instead: kubeapi.Hang, code: codes.Unavailable, words: []string{"no answer within 5s"}},
+		"garbage":      {instead: kubeapi.Garbage, code: codes.Unavailable, words: []string{"does not answer"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			api := kubeapi.Start(t)
+			api.Instead(test.instead)
+
+			if !test.missing {
+				api.Put("shop", "data", annotated())
+			}
+
+			d := harness.Start(t, askingAPI(api), func(c *driver.Config) {
+				if test.token != "" {
+					c.Claims.Kubeconfig = api.KubeconfigWith(t, test.token)
+				}
+			})
+			before := harness.Everything(t, d)
+			request := aDirectVolume("pvc", forClaim("data", nil))
+
+			for range 2 {
+				_, err := d.CreateVolume(t.Context(), request)
+				harness.RequireCode(t, err, test.code, append(test.words, "shop/data")...)
+				require.NotContains(t, err.Error(), kubeapi.Token)
+				require.NotContains(t, err.Error(), "expired-s3cret-token")
+				require.Equal(t, before, harness.Everything(t, d))
+			}
+
+			// Others do not need it.
+			require.Equal(t, "true", harness.NewVolume(t, d, aDirectVolume("class", forClaim("data", harness.DirectParameters()))).VolumeContext[harness.DirectKey])
+
+			api.Instead(nil)
+			api.Put("shop", "data", annotated())
+
+			if test.token != "" {
+				d.Restart(t, askingAPI(api))
+			}
+
+			require.Equal(t, "true", harness.NewVolume(t, d, request).VolumeContext[harness.DirectKey])
+		})
+	}
+}
+
+func TestWhoAsksAClaimIsNotKeptWaiting(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	api := kubeapi.Start(t)
+	api.Instead(kubeapi.Hang)
+
+	d := harness.Start(t, askingAPI(api), func(c *driver.Config) { c.Claims.Timeout = 2 * time.Second })
+
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+
+	_, err := d.CreateVolume(ctx, aDirectVolume("pvc", forClaim("data", nil)))
+	harness.RequireCode(t, err, codes.DeadlineExceeded)
+
+	// A call for another volume does not wait for it.
+	harness.NewVolume(t, d, aDirectVolume("other", nil))
+	require.Len(t, harness.ListAll(t, d), 1)
+}
+
+// TestClaimAsksForWhatCannotBe: an annotation can't make of a class's volume what
+// it is not for.
+func TestClaimAsksForWhatCannotBe(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	api := kubeapi.Start(t)
+	api.Put("shop", "data", annotated())
+
+	d := harness.Start(t, askingAPI(api), harness.SharedPool)
+	refused := func(t *testing.T, request *csi.CreateVolumeRequest, words ...string) {
+		t.Helper()
+
+		before := harness.Everything(t, d)
+		_, err := d.CreateVolume(t.Context(), request)
+		harness.RequireCode(t, err, codes.InvalidArgument, append(words, "claim shop/data", "skip-hostmount")...)
+		require.Equal(t, before, harness.Everything(t, d))
+	}
+
+	directory := aDirectVolume("directory", forClaim("data", harness.DirectoryBacked()))
+	refused(t, directory, "backing=image")
+
+	for name, capability := range notDirect() {
+		t.Run(name, func(t *testing.T) {
+			request := aDirectVolume(harness.NameOf(t), forClaim("data", nil))
+			request.VolumeCapabilities = append(request.VolumeCapabilities, capability)
+
+			if mode := capability.GetAccessMode().GetMode(); mode == harness.NodesOne || mode == harness.NodesWrite {
+				// No image can have these, which is said first.
+				_, err := d.CreateVolume(t.Context(), request)
+				harness.RequireCode(t, err, codes.InvalidArgument, "backing=directory")
+
+				return
+			}
+
+			refused(t, request, harness.DirectKey)
+		})
+	}
+
+	before := len(api.Asked())
+
+	for _, name := range []string{"../secrets/data", "data/status", ".."} {
+		_, err := d.CreateVolume(t.Context(), aDirectVolume("pvc", forClaim(name, nil)))
+		harness.RequireCode(t, err, codes.InvalidArgument, name)
+	}
+
+	require.Len(t, api.Asked(), before)
+}
+
+func TestKubeconfigIsForTheController(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	api := kubeapi.Start(t)
+	config := func(mode driver.Mode, kubeconfig string) driver.Config {
+		root := t.TempDir()
+
+		return driver.Config{
+			Mode: mode, Endpoint: "unix://" + filepath.Join(root, "csi.sock"), DriverName: "csi.touchstone.dev", NodeID: harness.NodeID,
+			StateDir: filepath.Join(root, "state"), Pools: map[string]string{"default": filepath.Join(root, "pool")},
+			KubeletDir: root, Overcommit: 1, Claims: claim.Config{Kubeconfig: kubeconfig},
+		}
+	}
+
+	_, err := driver.New(t.Context(), config(driver.ModeNode, api.Kubeconfig))
+	require.ErrorIs(t, err, driver.ErrConfig)
+	require.ErrorContains(t, err, "kubeconfig is for the controller only")
+
+	_, err = driver.New(t.Context(), config(driver.ModeNode, "in-cluster"))
+	require.ErrorIs(t, err, driver.ErrConfig)
+
+	missing := filepath.Join(t.TempDir(), "missing")
+	_, err = driver.New(t.Context(), config(driver.ModeController, missing))
+	require.ErrorContains(t, err, "kubeconfig "+missing)
+
+	require.Empty(t, api.Asked())
+}
+
+func TestTokenIsNotLogged(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	api := kubeapi.Start(t)
+	log := &logs.Buffer{}
+	d := harness.Start(t, askingAPI(api), func(c *driver.Config) {
+		c.Log = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.Level(-100)}))
+	})
+
+	api.Put("shop", "data", annotated())
+	harness.NewVolume(t, d, aDirectVolume("first", forClaim("data", nil)))
+
+	for _, instead := range []http.HandlerFunc{kubeapi.Forbidden, kubeapi.Broken, kubeapi.Garbage} {
+		api.Instead(instead)
+
+		request := aDirectVolume("second", forClaim("data", nil))
+		_, err := d.CreateVolume(t.Context(), request)
+		require.Error(t, err, "CreateVolume while the API server answers wrongly")
+	}
+
+	api.Stop()
+
+	_, err := d.CreateVolume(t.Context(), aDirectVolume("second", forClaim("data", nil)))
+	harness.RequireCode(t, err, codes.Unavailable)
+
+	// Who has forgotten the provisioner's flag finds out why nothing happens.
+	harness.NewVolume(t, d, aDirectVolume("third", nil))
+	d.Stop()
+	require.Contains(t, log.String(), "--extra-create-metadata")
+	require.Contains(t, log.String(), "CreateVolume")
+	require.NotContains(t, log.String(), kubeapi.Token)
+}

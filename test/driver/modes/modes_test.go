@@ -1,0 +1,218 @@
+package modes_test
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/child"
+	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/namespace"
+)
+
+func TestServicesOfEachMode(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	for mode, test := range map[driver.Mode]struct{ controller, node bool }{
+		driver.ModeAll:        {true, true},
+		driver.ModeController: {true, false},
+		driver.ModeNode:       {false, true},
+	} {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+
+			d := harness.Start(t, harness.InMode(mode))
+			all, err := d.Capabilities(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, test.controller, len(all.Controller) > 0)
+			require.Equal(t, test.controller, all.HasController)
+			require.Equal(t, test.node, all.HasNode)
+
+			// All processes of a plugin advertise the same.
+			var advertised []csi.PluginCapability_Service_Type
+			for _, capability := range all.Plugin {
+				if service := capability.GetService(); service != nil {
+					advertised = append(advertised, service.GetType())
+				}
+			}
+
+			require.Equal(t, []csi.PluginCapability_Service_Type{
+				csi.PluginCapability_Service_CONTROLLER_SERVICE, csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS,
+				csi.PluginCapability_Service_GROUP_CONTROLLER_SERVICE, csi.PluginCapability_Service_SNAPSHOT_METADATA_SERVICE,
+				csi.PluginCapability_Service_SNAPSHOT_ACCESSIBILITY_CONSTRAINTS,
+			}, advertised)
+
+			info, err := d.GetPluginInfo(t.Context(), &csi.GetPluginInfoRequest{})
+			require.NoError(t, err)
+			require.Equal(t, d.Config.DriverName, info.GetName())
+			require.Equal(t, string(mode), info.GetManifest()["mode"])
+
+			_, err = d.ListVolumes(t.Context(), &csi.ListVolumesRequest{})
+			require.Equal(t, test.controller, status.Code(err) == codes.OK, "%v", err)
+			require.Equal(t, !test.controller, status.Code(err) == codes.Unimplemented, "%v", err)
+
+			_, err = d.NodeGetInfo(t.Context(), &csi.NodeGetInfoRequest{})
+			require.Equal(t, test.node, status.Code(err) == codes.OK, "%v", err)
+			require.Equal(t, !test.node, status.Code(err) == codes.Unimplemented, "%v", err)
+		})
+	}
+}
+
+// TestNodeKnowsOnlyWhatItIsTold has a controller and a node that share a pool,
+// and nothing else.
+func TestNodeKnowsOnlyWhatItIsTold(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	for name, request := range harness.KindRequests(harness.Writer) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			controller := harness.Start(t, harness.InMode(driver.ModeController))
+			node := harness.Start(t, harness.InMode(driver.ModeNode), func(c *driver.Config) { c.Pools = controller.Config.Pools })
+			ctx := t.Context()
+
+			volume := harness.NewVolume(t, controller, request)
+			require.NoError(t, controller.Attach(ctx, volume))
+
+			claim := node.Claim(t, volume.VolumeID)
+			claim.VolumeContext, claim.PublishContext = volume.VolumeContext, volume.PublishContext
+			claim.Capability = volume.Capability
+
+			require.NoError(t, node.Stage(ctx, claim))
+			t.Cleanup(func() {
+				ctx := context.WithoutCancel(ctx)
+				require.NoError(t, node.Unpublish(ctx, claim))
+				require.NoError(t, node.Unstage(ctx, claim))
+			})
+			require.NoError(t, node.Publish(ctx, claim))
+			harness.WriteBlock(t, claim)
+
+			_, err := controller.DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: claim.VolumeID})
+			harness.RequireCode(t, err, codes.FailedPrecondition, controller.Config.NodeID)
+
+			// Each can be away while the other works.
+			controller.Stop()
+			node.Restart(t)
+			harness.RequireBlock(t, claim)
+			require.NoError(t, node.Publish(ctx, claim))
+			require.NoError(t, harness.VolumeStats(t, node, claim, claim.TargetPath))
+			require.NoError(t, node.Unpublish(ctx, claim))
+			require.NoError(t, node.Unstage(ctx, claim))
+
+			controller.Restart(t)
+			require.NoError(t, controller.Detach(ctx, volume))
+			harness.DeleteVolume(t, controller, volume.VolumeID)
+
+			// Only the pool shows the node that there is no such volume.
+			harness.RequireCode(t, node.Stage(ctx, claim), codes.NotFound, claim.VolumeID)
+		})
+	}
+}
+
+const (
+	// asNobody marks the process that has no privilege, and says where it may
+	// write.
+	asNobody = "TOUCHSTONE_TEST_AS_NOBODY_IN"
+	nobodyID = 65534
+)
+
+// TestControllerNeedsNoPrivilege runs the test after this one as an unprivileged user, who may
+// open no device.
+func TestControllerNeedsNoPrivilege(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	// Not t.TempDir, whose parents are closed to others.
+	dir, err := os.MkdirTemp("/tmp", "touchstone-unprivileged-") //nolint:usetesting // see above
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	require.NoError(t, os.Chown(dir, nobodyID, nobodyID))
+
+	// The binary's own place is closed to others, too.
+	binary := filepath.Join(dir, "driver.test")
+	own, err := os.Executable()
+	require.NoError(t, err)
+	// By a process of its own: what another test is forking just now would have
+	// the copy open for writing, and it could not be started.
+	require.NoError(t, child.Command(t, "cp", own, binary).Run())
+	require.NoError(t, os.Chmod(binary, 0o755))
+
+	command := child.Command(t, binary, "-test.run=^TestAsNobody$", "-test.v")
+	command.Dir = dir
+	command.Env = append(os.Environ(), asNobody+"="+dir, "HOME="+dir, "TMPDIR="+dir)
+	command.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobodyID, Gid: nobodyID}}
+
+	output, err := command.CombinedOutput()
+	require.NoError(t, err, "%s", output)
+	require.Contains(t, string(output), "--- PASS: TestAsNobody")
+}
+
+func TestAsNobody(t *testing.T) {
+	dir := os.Getenv(asNobody)
+	if dir == "" {
+		t.Skip("TestControllerNeedsNoPrivilege runs this")
+	}
+
+	require.Equal(t, nobodyID, os.Geteuid())
+	require.ErrorIs(t, unix.Access("/dev/loop-control", unix.R_OK|unix.W_OK), unix.EACCES)
+
+	config := driver.Config{
+		Mode: driver.ModeController, Endpoint: "unix://" + filepath.Join(dir, "csi.sock"), DriverName: "csi.touchstone.dev",
+		Version: "test", NodeID: harness.NodeID, StateDir: filepath.Join(dir, "state"), Overcommit: 1,
+		Pools: map[string]string{"default": filepath.Join(dir, "pool")}, Log: slog.New(slog.DiscardHandler),
+	}
+	served, err := driver.New(t.Context(), config)
+	require.NoError(t, err)
+
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+
+	go func() { ended <- served.Run(ctx) }()
+
+	client, err := csiclient.Connect(config.Endpoint, await.Calls(t)...)
+	require.NoError(t, err)
+	harness.AwaitReady(t, client)
+
+	for _, kind := range harness.Kinds() {
+		made, err := client.CreateVolume(ctx, &csi.CreateVolumeRequest{
+			Name: kind.Name, Parameters: kind.Parameters, CapacityRange: harness.RequiredBytes(kind.Bytes),
+			VolumeCapabilities: []*csi.VolumeCapability{kind.Capability},
+		})
+		require.NoError(t, err, kind.Name)
+
+		claim := &csiclient.Publication{VolumeID: made.GetVolume().GetVolumeId(), NodeID: harness.NodeID, Capability: kind.Capability}
+		require.NoError(t, client.Attach(ctx, claim), kind.Name)
+
+		_, err = client.ControllerExpandVolume(ctx, &csi.ControllerExpandVolumeRequest{
+			VolumeId: claim.VolumeID, CapacityRange: harness.RequiredBytes(kind.Larger),
+		})
+		require.NoError(t, err, kind.Name)
+
+		page, err := client.ListVolumes(ctx, &csi.ListVolumesRequest{})
+		require.NoError(t, err)
+		require.Len(t, page.GetEntries(), 1)
+		require.Equal(t, kind.Larger, page.GetEntries()[0].GetVolume().GetCapacityBytes())
+
+		require.NoError(t, client.Detach(ctx, claim), kind.Name)
+		_, err = client.DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: claim.VolumeID})
+		require.NoError(t, err, kind.Name)
+	}
+
+	require.NoError(t, client.Close())
+	stop()
+	require.NoError(t, await.Receive(t, ended, "the driver to end"))
+}

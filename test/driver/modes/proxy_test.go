@@ -1,0 +1,109 @@
+package modes_test
+
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/pkg/driver/proxy"
+	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/namespace"
+)
+
+// throughProxy returns a client that reaches the driver by way of a proxy, and
+// what ends both.
+func throughProxy(t *testing.T, d *harness.Driver) (client *csiclient.Client, stop func()) {
+	t.Helper()
+
+	config := driver.Config{
+		Endpoint: "unix://" + filepath.Join(d.Root, "proxy.sock"), ReadyFile: filepath.Join(d.Root, "proxy.ready"),
+		Log: slog.New(slog.DiscardHandler),
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+
+	go func() { ended <- driver.Forward(ctx, config, d.Config.Endpoint) }()
+
+	client, err := csiclient.Connect(config.Endpoint, await.Calls(t)...)
+	require.NoError(t, err)
+	harness.AwaitReady(t, client)
+
+	return client, func() {
+		require.NoError(t, client.Close())
+		cancel()
+		require.NoError(t, await.Receive(t, ended, "the proxy to end"))
+		require.NoFileExists(t, filepath.Join(d.Root, "proxy.sock"))
+		require.NoFileExists(t, config.ReadyFile)
+	}
+}
+
+// TestLifeThroughProxy is TestLife with every call handed on.
+func TestLifeThroughProxy(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	d := harness.Start(t)
+	direct := d.Client
+	client, stop := throughProxy(t, d)
+	d.Client = client
+
+	defer func() { d.Client = direct; stop() }()
+
+	volume := harness.NewLifecycle(t, d, harness.Kinds()[0])
+	volume.Up()
+	sum := volume.Write()
+	volume.Expand()
+	volume.Holds(sum)
+
+	// What is refused is so in the driver's words.
+	_, err := d.DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: volume.Claim.VolumeID})
+	harness.RequireCode(t, err, codes.FailedPrecondition, harness.NodeID)
+	volume.Down()
+	volume.Delete()
+}
+
+func TestProxyOutlivesWhatIsBehindIt(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	d := harness.Start(t)
+	client, stop := throughProxy(t, d)
+	d.Stop()
+
+	_, err := client.GetPluginInfo(t.Context(), &csi.GetPluginInfoRequest{})
+	harness.RequireCode(t, err, codes.Unavailable, "csi.sock")
+
+	d.Restart(t)
+	harness.AwaitReady(t, client)
+
+	_, err = client.GetPluginInfo(t.Context(), &csi.GetPluginInfoRequest{})
+	require.NoError(t, err)
+
+	stop()
+
+	// The proxy has only been in between.
+	_, err = d.GetPluginInfo(t.Context(), &csi.GetPluginInfoRequest{})
+	require.NoError(t, err)
+}
+
+func TestProxyIsNotToForwardToItself(t *testing.T) {
+	t.Parallel()
+
+	endpoint := "unix://" + filepath.Join(t.TempDir(), "csi.sock")
+
+	// A proxy that is not refused serves until this ends.
+	ctx, cancel := context.WithTimeout(t.Context(), await.Limit)
+	defer cancel()
+
+	err := driver.Forward(ctx, driver.Config{Endpoint: endpoint, Log: slog.New(slog.DiscardHandler)}, endpoint)
+	require.ErrorIs(t, err, proxy.ErrAddress, "a proxy to its own socket is not refused")
+	require.ErrorContains(t, err, endpoint)
+}

@@ -1,0 +1,295 @@
+package modify_test
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/namespace"
+)
+
+// within sets the window in which changes of a volume become one.
+func within(window time.Duration) harness.Option {
+	return func(c *driver.Config) { c.Controller.CoalesceWindow = window }
+}
+
+// longEnough is a window in which several calls arrive, also on a busy machine.
+const longEnough = 2 * time.Second
+
+// change is a line of the journal.
+type change struct {
+	Sequence   int    `json:"sequence"`
+	More       bool   `json:"more"`
+	Collection string `json:"collection"`
+	Key        string `json:"key"`
+	Record     struct {
+		CapacityBytes int64             `json:"capacityBytes"`
+		Mutable       map[string]string `json:"mutable"`
+	} `json:"record"`
+}
+
+// transaction is all changes that became durable together or not at all.
+type transaction struct{ Changes []change }
+
+// journal are the transactions since the state directory was made.
+func journal(t *testing.T, d *harness.Driver) []transaction {
+	t.Helper()
+
+	text, err := os.ReadFile(filepath.Join(d.Config.StateDir, "state.jsonl"))
+	require.NoError(t, err)
+
+	var (
+		all []transaction
+		one transaction
+	)
+
+	for line := range strings.Lines(string(text)) {
+		var read change
+
+		if strings.TrimSpace(line) == "" {
+			continue
+		}
+
+		require.NoError(t, json.Unmarshal([]byte(line), &read))
+
+		// The header has a sequence as well, and no key.
+		if read.Key == "" || read.Sequence == 0 {
+			continue
+		}
+
+		one.Changes = append(one.Changes, read)
+
+		if !read.More {
+			all = append(all, one)
+			one = transaction{}
+		}
+	}
+
+	return all
+}
+
+func expand(ctx context.Context, d *harness.Driver, id string, bytes int64) (int64, error) {
+	answer, err := d.ControllerExpandVolume(ctx, &csi.ControllerExpandVolumeRequest{
+		VolumeId: id, CapacityRange: &csi.CapacityRange{RequiredBytes: bytes},
+	})
+
+	return answer.GetCapacityBytes(), err
+}
+
+// together makes all calls at once and returns their errors.
+func together(calls ...func() error) []error {
+	failures := make([]error, len(calls))
+
+	var running sync.WaitGroup
+
+	for i, call := range calls {
+		running.Go(func() { failures[i] = call() })
+	}
+
+	running.Wait()
+
+	return failures
+}
+
+func TestOneChangeOfManyRequests(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	d := harness.Start(t, within(longEnough))
+	claim := harness.NewVolume(t, d, &csi.CreateVolumeRequest{})
+	harness.AttachAndStage(t, d, claim)
+
+	id := claim.VolumeID
+	_, before := record(t, d, id)
+
+	failures := together(
+		func() error {
+			size, err := expand(t.Context(), d, id, 128*harness.MiB)
+			if err == nil {
+				require.Equal(t, int64(128*harness.MiB), size)
+			}
+
+			return err
+		},
+		// Rounded up it is the same.
+		func() error { _, err := expand(t.Context(), d, id, 128*harness.MiB-1); return err },
+		func() error { return harness.Modify(t.Context(), d, id, map[string]string{"readAheadKiB": "64"}) },
+		func() error {
+			return harness.Modify(t.Context(), d, id, map[string]string{"readAheadKiB": "64", "checkPeriod": "1h"})
+		},
+	)
+	for _, err := range failures {
+		require.NoError(t, err)
+	}
+
+	parameters, after := record(t, d, id)
+	require.Equal(t, map[string]string{"readAheadKiB": "64", "checkPeriod": "1h0m0s"}, parameters)
+	require.Equal(t, before+1, after, "it was one durable change")
+	require.Equal(t, int64(128*harness.MiB), harness.CapacityOf(t, d, id))
+	require.Equal(t, int64(64), queueOf(t, loopsOf(t, d, id)[0].Number).ReadAheadKiB)
+}
+
+func TestVolumesDoNotShareAWindow(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	d := harness.Start(t, within(longEnough))
+	one := harness.NewVolume(t, d, &csi.CreateVolumeRequest{Name: "one"}).VolumeID
+	other := harness.NewVolume(t, d, &csi.CreateVolumeRequest{Name: "other"}).VolumeID
+
+	for _, err := range together(
+		func() error { _, err := expand(t.Context(), d, one, 128*harness.MiB); return err },
+		func() error { _, err := expand(t.Context(), d, other, 256*harness.MiB); return err },
+	) {
+		require.NoError(t, err)
+	}
+
+	require.Equal(t, int64(128*harness.MiB), harness.CapacityOf(t, d, one))
+	require.Equal(t, int64(256*harness.MiB), harness.CapacityOf(t, d, other))
+}
+
+func TestContradictionsAreRefused(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	d := harness.Start(t, within(longEnough))
+	id := harness.NewVolume(t, d, &csi.CreateVolumeRequest{}).VolumeID
+
+	sizes := []int64{128 * harness.MiB, 256 * harness.MiB}
+	failures := together(
+		func() error { _, err := expand(t.Context(), d, id, sizes[0]); return err },
+		func() error { _, err := expand(t.Context(), d, id, sizes[1]); return err },
+	)
+	winner := theOnlyGood(t, failures)
+	require.Equal(t, sizes[winner], harness.CapacityOf(t, d, id))
+
+	asked := []map[string]string{
+		{"readAheadKiB": "64", "checkPeriod": "1h"}, {"readAheadKiB": "128", "ioScheduler": "none"},
+	}
+	failures = together(
+		func() error { return harness.Modify(t.Context(), d, id, asked[0]) },
+		func() error { return harness.Modify(t.Context(), d, id, asked[1]) },
+	)
+	winner = theOnlyGood(t, failures)
+	harness.RequireCode(t, failures[1-winner], codes.Aborted, "readAheadKiB")
+
+	parameters, _ := record(t, d, id)
+	want := []map[string]string{{"readAheadKiB": "64", "checkPeriod": "1h0m0s"}, asked[1]}
+	require.Equal(t, want[winner], parameters)
+
+	// The CO's retry comes after it.
+	require.NoError(t, harness.Modify(t.Context(), d, id, asked[1-winner]))
+}
+
+// theOnlyGood returns which of the calls succeeded; the others are ABORTED.
+func theOnlyGood(t *testing.T, failures []error) int {
+	t.Helper()
+
+	winner := -1
+
+	for i, err := range failures {
+		if err == nil {
+			require.Negative(t, winner, "both succeeded")
+
+			winner = i
+
+			continue
+		}
+
+		harness.RequireCode(t, err, codes.Aborted)
+	}
+
+	require.GreaterOrEqual(t, winner, 0, "none succeeded")
+
+	return winner
+}
+
+// TestAFailureIsItsOwn: what is wrong with a request is seen before it joins.
+func TestAFailureIsItsOwn(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	d := harness.Start(t, within(longEnough))
+	id := harness.NewVolume(t, d, &csi.CreateVolumeRequest{}).VolumeID
+
+	failures := together(
+		func() error { return harness.Modify(t.Context(), d, id, map[string]string{"readAheadKiB": "64"}) },
+		func() error { return harness.Modify(t.Context(), d, id, map[string]string{"ioScheduler": "elevator"}) },
+		func() error { _, err := expand(t.Context(), d, id, 1<<60); return err },
+	)
+	require.NoError(t, failures[0])
+	harness.RequireCode(t, failures[1], codes.InvalidArgument)
+	harness.RequireCode(t, failures[2], codes.ResourceExhausted)
+	require.Equal(t, int64(64*harness.MiB), harness.CapacityOf(t, d, id))
+}
+
+// TestTheRetryJoins is a CO whose deadline is shorter than the window.
+func TestTheRetryJoins(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	d := harness.Start(t, within(longEnough))
+	id := harness.NewVolume(t, d, &csi.CreateVolumeRequest{}).VolumeID
+	_, before := record(t, d, id)
+
+	var err error
+
+	for range 10 * int(longEnough/time.Second) {
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		_, err = expand(ctx, d, id, 128*harness.MiB)
+
+		cancel()
+
+		if status.Code(err) != codes.DeadlineExceeded {
+			break
+		}
+	}
+
+	require.NoError(t, err)
+
+	_, after := record(t, d, id)
+	require.Equal(t, before+1, after)
+}
+
+// TestAStopWaitsForNoWindow: the requested change is made at once, durably.
+func TestAStopWaitsForNoWindow(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	d := harness.Start(t, within(time.Hour))
+	id := harness.NewVolume(t, d, &csi.CreateVolumeRequest{}).VolumeID
+
+	type asked struct {
+		bytes int64
+		err   error
+	}
+
+	answers := make(chan asked, 2)
+	ctx, leave := context.WithCancel(t.Context())
+	t.Cleanup(leave)
+
+	for _, bytes := range []int64{128 * harness.MiB, 256 * harness.MiB} {
+		go func() {
+			_, err := expand(ctx, d, id, bytes)
+			answers <- asked{bytes: bytes, err: err}
+		}()
+	}
+
+	// One is refused once the other has arrived, and waits.
+	harness.RequireCode(t, await.Receive(t, answers, "the first answer of two expansions").err, codes.Aborted)
+	leave()
+
+	waiting := await.Receive(t, answers, "the answer of the canceled expansion")
+	harness.RequireCode(t, waiting.err, codes.Canceled)
+	require.Equal(t, int64(64*harness.MiB), harness.CapacityOf(t, d, id))
+
+	d.Restart(t)
+	require.Equal(t, waiting.bytes, harness.CapacityOf(t, d, id))
+}

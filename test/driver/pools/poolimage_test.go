@@ -1,0 +1,418 @@
+package pools_test
+
+import (
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/moby/sys/mountinfo"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/test/child"
+	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/namespace"
+)
+
+// hostDirectory is where the embedded pool's image lies, and poolImage the image.
+func hostDirectory(d *harness.Driver) string { return d.Config.Pools["default"] }
+func poolImage(d *harness.Driver) string     { return filepath.Join(hostDirectory(d), "pool.img") }
+
+func TestLifeInAnEmbeddedPool(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	for _, k := range harness.Kinds() {
+		t.Run(k.Name, func(t *testing.T) {
+			d := harness.StartProcess(t, harness.EmbeddedPool(harness.GiB))
+			volume := harness.NewLifecycle(t, d, k)
+			volume.Up()
+			sum := volume.Write()
+			volume.Expand()
+
+			// In use all the time, while the pool is adopted and grows.
+			d.Restart(t)
+			volume.Holds(sum)
+			d.Kill(t)
+			volume.Holds(sum)
+			d.Restart(t, harness.EmbeddedPool(2*harness.GiB))
+			volume.Holds(sum)
+			d.Restart(t, harness.EmbeddedPool(0))
+			volume.Holds(sum)
+
+			volume.Up()
+			volume.Down()
+
+			// Now it is unused, so it goes and comes back.
+			d.Stop()
+			require.Equal(t, []string{"mounted", "pool.img"}, names(t, hostDirectory(d)))
+			require.Empty(t, names(t, d.Pool()))
+			d.Restart(t)
+
+			volume.Up()
+			volume.Holds(sum)
+			volume.Down()
+			volume.Delete()
+		})
+	}
+}
+
+func names(t *testing.T, directory string) []string {
+	t.Helper()
+
+	entries, err := os.ReadDir(directory)
+	require.NoError(t, err)
+
+	found := make([]string, 0, len(entries))
+	for _, entry := range entries {
+		found = append(found, entry.Name())
+	}
+
+	return found
+}
+
+// TestRebootOfAnEmbeddedPool takes all away that the kernel holds, as a reboot
+// does.
+func TestRebootOfAnEmbeddedPool(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	d := harness.StartProcess(t, harness.EmbeddedPool(harness.GiB))
+	volumes := map[*harness.Lifecycle][32]byte{}
+
+	for _, k := range harness.Kinds() {
+		if k.Name != "ext4" && k.Name != "directory" && k.Name != "block" {
+			continue
+		}
+
+		t.Run(k.Name, func(t *testing.T) {
+			volume := harness.NewLifecycle(t, d, k)
+			volume.Up()
+			volumes[volume] = volume.Write()
+		})
+	}
+
+	d.DieStarting(t, 0)
+
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(d.Root))
+	require.NoError(t, err)
+
+	loops := loop.NewLoops(loop.LoopsOptions{})
+	attached, err := loops.Attachments()
+	require.NoError(t, err)
+
+	for _, each := range slices.Backward(mounts) {
+		if each.Mountpoint != d.Pool() {
+			require.NoError(t, unix.Unmount(each.Mountpoint, 0))
+		}
+	}
+
+	for _, each := range attached {
+		if filepath.Dir(each.BackingPath) == filepath.Join(d.Pool(), "images") {
+			require.NoError(t, loops.Detach(t.Context(), each.Number))
+		}
+	}
+
+	require.NoError(t, unix.Unmount(d.Pool(), 0))
+	d.Restart(t)
+
+	for volume, sum := range volumes {
+		volume.T = t
+		volume.Up()
+		volume.Holds(sum)
+		volume.Down()
+		harness.DeleteVolume(t, d, volume.Claim.VolumeID)
+	}
+}
+
+func TestSpaceOfADeletedVolumeGoesBackToTheHost(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	d := harness.Start(t, harness.EmbeddedPool(harness.GiB))
+	before := harness.AllocatedBytes(t, poolImage(d))
+
+	claim := harness.NewVolume(t, d, &csi.CreateVolumeRequest{
+		VolumeCapabilities: []*csi.VolumeCapability{csiclient.BlockCapability(harness.Writer)}, CapacityRange: harness.RequiredBytes(128 * harness.MiB),
+	})
+	harness.BringUp(t, d, claim)
+
+	device, err := os.OpenFile(claim.TargetPath, os.O_WRONLY, 0)
+	require.NoError(t, err)
+
+	for range 100 {
+		block := make([]byte, harness.MiB)
+		block[0] = 1
+		_, err = device.Write(block)
+		require.NoError(t, err)
+	}
+
+	require.NoError(t, device.Sync())
+	require.NoError(t, device.Close())
+	require.Greater(t, harness.AllocatedBytes(t, poolImage(d)), before+90*harness.MiB)
+
+	harness.TakeDown(t, d, claim)
+	harness.DeleteVolume(t, d, claim.VolumeID)
+
+	require.Eventually(t, func() bool {
+		unix.Sync()
+
+		return harness.AllocatedBytes(t, poolImage(d)) < before+10*harness.MiB
+	}, time.Minute, 10*time.Millisecond)
+}
+
+// TestSnapshotInAnEmbeddedPoolSharesItsBytes on a host that can't reflink.
+func TestSnapshotInAnEmbeddedPoolSharesItsBytes(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	d := harness.Start(t, harness.EmbeddedPool(harness.GiB))
+	volume := harness.NewLifecycle(t, d, harness.Kinds()[0])
+	volume.Up()
+	sum := volume.Write()
+	unix.Sync()
+
+	before := harness.AllocatedBytes(t, poolImage(d))
+	made, err := d.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: volume.Claim.VolumeID})
+	require.NoError(t, err)
+	require.True(t, made.GetSnapshot().GetReadyToUse(), "want: the snapshot is ready to use")
+	unix.Sync()
+	require.Less(t, harness.AllocatedBytes(t, poolImage(d)), before+4*harness.MiB)
+	volume.Holds(sum)
+	volume.Down()
+
+	_, err = d.DeleteSnapshot(t.Context(), &csi.DeleteSnapshotRequest{SnapshotId: made.GetSnapshot().GetSnapshotId()})
+	require.NoError(t, err)
+	volume.Delete()
+}
+
+// TestVolumesMoveIntoAnEmbeddedPool by what docs/embedded-pool.md says.
+func TestVolumesMoveIntoAnEmbeddedPool(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	text, err := os.ReadFile("../../../docs/embedded-pool.md")
+	require.NoError(t, err)
+
+	script := regexp.MustCompile("(?s)```sh\n(POOL=.*?)```").FindStringSubmatch(string(text))
+	require.Len(t, script, 2)
+
+	d := harness.Start(t)
+	volumes := map[*harness.Lifecycle][32]byte{}
+
+	for _, k := range harness.Kinds() {
+		if k.Name != "ext4" && k.Name != "directory" && k.Name != "block" {
+			continue
+		}
+
+		t.Run(k.Name, func(t *testing.T) {
+			volume := harness.NewLifecycle(t, d, k)
+			volume.Up()
+			volumes[volume] = volume.Write()
+			volume.Down()
+		})
+	}
+
+	// With its volumes, an ordinary pool stays one.
+	d.Restart(t, harness.EmbeddedPool(harness.GiB))
+	unreachablePool(t, d, "is in the way")
+	d.Stop()
+
+	moved := regexp.MustCompile("(?m)^(POOL|SIZE)=.*$").ReplaceAllString(script[1], "")
+	command := child.Command(t, "sh", "-euc", moved)
+	command.Env = append(os.Environ(), "POOL="+hostDirectory(d), "SIZE=1G")
+	output, err := command.CombinedOutput()
+	require.NoError(t, err, "%s", output)
+
+	d.Restart(t, harness.EmbeddedPool(harness.GiB))
+	require.NotEmpty(t, names(t, d.Pool()))
+
+	for volume, sum := range volumes {
+		volume.T = t
+		volume.Up()
+		volume.Holds(sum)
+		volume.Down()
+		harness.DeleteVolume(t, d, volume.Claim.VolumeID)
+	}
+}
+
+// TestCapacityOfAnEmbeddedPool is what its host can back, however large it is.
+func TestCapacityOfAnEmbeddedPool(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	host := t.TempDir()
+	require.NoError(t, unix.Mount("tmpfs", host, "tmpfs", 0, "size=600m"))
+	t.Cleanup(func() { require.NoError(t, unix.Unmount(host, 0)) })
+
+	d := harness.Start(t, harness.EmbeddedPool(harness.GiB), func(c *driver.Config) { c.Pools["default"] = host })
+
+	capacity := func() int64 {
+		answer, err := d.GetCapacity(t.Context(), &csi.GetCapacityRequest{})
+		require.NoError(t, err)
+
+		return answer.GetAvailableCapacity()
+	}
+
+	before := capacity()
+	require.Greater(t, before, int64(400*harness.MiB))
+	require.Less(t, before, int64(600*harness.MiB), "not what the XFS inside calls free")
+
+	// Thick provisioning takes from the host's space, which the image has
+	// not got yet.
+	thick := harness.NewVolume(t, d, &csi.CreateVolumeRequest{
+		Name: "thick", CapacityRange: harness.RequiredBytes(128 * harness.MiB), Parameters: map[string]string{"provisioning": "thick"},
+	})
+	require.InDelta(t, before-128*harness.MiB, capacity(), 16*harness.MiB)
+
+	// Other files on the host count.
+	require.NoError(t, os.WriteFile(filepath.Join(host, "ballast"), make([]byte, 300*harness.MiB), 0o600))
+	require.Less(t, capacity(), before-400*harness.MiB)
+
+	_, err := d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
+		Name: "too large", CapacityRange: harness.RequiredBytes(400 * harness.MiB),
+		VolumeCapabilities: []*csi.VolumeCapability{csiclient.BlockCapability(harness.Writer)},
+	})
+	harness.RequireCode(t, err, codes.ResourceExhausted)
+
+	require.NoError(t, os.Remove(filepath.Join(host, "ballast")))
+	harness.DeleteVolume(t, d, thick.VolumeID)
+	// XFS frees what was deleted a little later.
+	require.Eventually(t, func() bool { return capacity() > before-16*harness.MiB }, time.Minute, 10*time.Millisecond)
+
+	// A small image on a large host.
+	small := harness.Start(t, harness.EmbeddedPool(320*harness.MiB))
+	answer, err := small.GetCapacity(t.Context(), &csi.GetCapacityRequest{})
+	require.NoError(t, err)
+	require.Less(t, answer.GetAvailableCapacity(), int64(320*harness.MiB))
+}
+
+func TestEmbeddedPoolIsOneNodes(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	d := harness.Start(t, harness.EmbeddedPool(harness.GiB))
+	d.Stop()
+
+	config := d.Config
+	config.Shared = true
+
+	_, err := driver.New(t.Context(), config)
+	require.ErrorIs(t, err, driver.ErrConfig)
+
+	config.PoolImageBytes = 0
+	made, err := driver.New(t.Context(), config)
+	require.NoError(t, err)
+	err = made.Run(t.Context())
+	require.ErrorIs(t, err, driver.ErrConfig)
+	require.ErrorContains(t, err, poolImage(d))
+}
+
+// TestControllerAndNodeShareAnEmbeddedPool whichever starts first and stops
+// last.
+func TestControllerAndNodeShareAnEmbeddedPool(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	node := harness.Start(t, harness.EmbeddedPool(harness.GiB), func(c *driver.Config) { c.Mode = driver.ModeNode })
+	controller := harness.Start(t, harness.EmbeddedPool(harness.GiB), func(c *driver.Config) {
+		c.Mode, c.Pools = driver.ModeController, node.Config.Pools
+	})
+
+	claim := harness.NewVolume(t, controller, &csi.CreateVolumeRequest{})
+	claim.StagingPath = filepath.Join(node.Config.KubeletDir, "staging")
+	claim.TargetPath = filepath.Join(node.Config.KubeletDir, "target")
+
+	require.NoError(t, controller.Attach(t.Context(), claim))
+	require.NoError(t, node.Stage(t.Context(), claim))
+	require.NoError(t, node.Unstage(t.Context(), claim))
+	require.NoError(t, controller.Detach(t.Context(), claim))
+
+	node.Stop()
+	require.NotEmpty(t, names(t, node.Pool()), "the controller still uses it")
+	harness.DeleteVolume(t, controller, claim.VolumeID)
+	controller.Stop()
+	require.Empty(t, names(t, node.Pool()))
+}
+
+// TestKilledWhileAnEmbeddedPoolGrows kills drivers at random moments of a start
+// that makes the pool, mounts it or lets it grow.
+func TestKilledWhileAnEmbeddedPoolGrows(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	const (
+		seed  = 4
+		kills = 10
+	)
+
+	for name, inUse := range map[string]bool{"in use": true, "idle": false} {
+		t.Run(name, func(t *testing.T) {
+			random := rand.New(rand.NewPCG(seed, 0))
+			d := harness.StartProcess(t)
+			size := int64(320 * harness.MiB)
+
+			// As long as nothing is there, it becomes an embedded pool.
+			d.Stop()
+
+			took := 150 * time.Millisecond
+			for range 3 {
+				d.DieStarting(t, time.Duration(random.Int64N(int64(took))), harness.EmbeddedPool(size))
+			}
+
+			d.Restart(t)
+
+			volume := harness.NewLifecycle(t, d, harness.Kinds()[0])
+			volume.Up()
+			sum := volume.Write()
+
+			for range kills {
+				if !inUse {
+					volume.Down()
+					d.Stop()
+				}
+
+				size += int64(1+random.IntN(32)) * 16 * harness.MiB
+				d.DieStarting(t, time.Duration(random.Int64N(int64(took))), harness.EmbeddedPool(size))
+
+				if inUse {
+					volume.Holds(sum)
+				}
+
+				// Every other start asks for nothing: what was begun is completed.
+				if random.IntN(2) == 0 {
+					d.DieStarting(t, time.Duration(random.Int64N(int64(took))), harness.EmbeddedPool(0))
+				}
+
+				began := time.Now()
+				d.Restart(t, harness.EmbeddedPool(size))
+				took = time.Since(began)
+
+				volume.Up()
+				volume.Holds(sum)
+				requireFilled(t, d, size)
+			}
+
+			volume.Down()
+			volume.Delete()
+			d.Stop()
+
+			output, err := child.Command(t, "xfs_repair", "-n", "-f", poolImage(d)).CombinedOutput()
+			require.NoError(t, err, "%s", output)
+		})
+	}
+}
+
+// requireFilled says that image and filesystem have the size.
+func requireFilled(t *testing.T, d *harness.Driver, size int64) {
+	t.Helper()
+
+	info, err := os.Stat(poolImage(d))
+	require.NoError(t, err)
+	require.Equal(t, size, info.Size())
+
+	var stat unix.Statfs_t
+	require.NoError(t, unix.Statfs(d.Pool(), &stat))
+	// Without the log.
+	require.InDelta(t, size, int64(stat.Blocks)*stat.Bsize, 80*harness.MiB)
+}
