@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -35,6 +36,11 @@ func (s *Service) NodeExpandVolume(
 	}
 
 	v, err := s.usedAt(id, path)
+	if _, known := s.stagedVolumes.Get(id); known {
+		// Of an unknown volume, any path is NOT_FOUND.
+		err = cmp.Or(rpc.CheckAbsolute("volume_path", path), err)
+	}
+
 	if err != nil {
 		return nil, rpc.Status(err)
 	}

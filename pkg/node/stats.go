@@ -41,15 +41,11 @@ func (s *Service) NodeGetVolumeStats(
 	return answer, nil
 }
 
-// checkUsedPath returns a request's volume_path in the form that records have. Both paths must be
-// absolute; the staging path may be missing.
+// checkUsedPath returns a request's volume_path in the form that records have. No volume is at a
+// relative one. The staging path must be absolute or missing.
 func checkUsedPath(path, stagingPath string) (string, error) {
 	if path == "" {
 		return "", rpc.Invalid("volume_path is missing")
-	}
-
-	if err := rpc.CheckAbsolute("volume_path", path); err != nil {
-		return "", err
 	}
 
 	return plain(path), rpc.CheckAbsolute("staging_target_path", stagingPath)

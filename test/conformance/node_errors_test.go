@@ -139,6 +139,9 @@ var nodeRows = []row{
 	{"NodeExpandVolume", "volume_path relative", codes.InvalidArgument, func(f *fixture) error {
 		return f.nodeExpand(func(r *csi.NodeExpandVolumeRequest) { r.VolumePath = "relative" })
 	}},
+	{"NodeExpandVolume", "volume_path relative of an unknown volume", codes.NotFound, func(f *fixture) error {
+		return f.nodeExpand(func(r *csi.NodeExpandVolumeRequest) { r.VolumeId, r.VolumePath = "unknown", "relative" })
+	}},
 	{"NodeExpandVolume", "staging_target_path relative", codes.InvalidArgument, func(f *fixture) error {
 		return f.nodeExpand(func(r *csi.NodeExpandVolumeRequest) { r.StagingTargetPath = "relative" })
 	}},
@@ -148,7 +151,7 @@ var nodeRows = []row{
 	{"NodeGetVolumeStats", "volume does not exist on volume_path", codes.NotFound, func(f *fixture) error {
 		return f.stats(f.used.VolumeID, f.used.TargetPath+"-2")
 	}},
-	{"NodeGetVolumeStats", "volume_path relative", codes.InvalidArgument, func(f *fixture) error {
+	{"NodeGetVolumeStats", "volume_path relative", codes.NotFound, func(f *fixture) error {
 		return f.stats(f.used.VolumeID, "relative")
 	}},
 	{"NodeGetVolumeHealth", "volume does not exist", codes.NotFound, func(f *fixture) error {
