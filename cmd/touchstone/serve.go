@@ -108,7 +108,7 @@ func (f *serveFlags) define(flags *pflag.FlagSet) {
 	flags.IntVar(&f.Node.Loops.First, "first-loop-device", loop.DefaultFirst, "the loop device number of a node's first attachment")
 	flags.StringVar(&f.proxyEndpoint, "proxy-endpoint", "",
 		"serve no volumes: forward all calls to the CSI server at this unix socket or loopback host:port")
-	flags.StringVar(&f.HTTPEndpoint, "http-endpoint", "", "host:port of the status page, /metrics, /healthz and /readyz; empty is off")
+	flags.StringVar(&f.HTTPEndpoint, "http-endpoint", "", "host:port of the status page, /metrics, /healthz, /livez and /readyz; empty is off")
 	flags.StringVar(&f.ReadyFile, "ready-file", "", "a file that exists while the driver is ready")
 	flags.DurationVar(&f.DrainTimeout, "drain-timeout", driver.DefaultDrainTimeout,
 		"how long the process may take to end after SIGTERM, also when something hangs")

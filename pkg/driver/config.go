@@ -100,7 +100,7 @@ type Config struct {
 	// and an empty Endpoint is that of the driver.
 	Registration registration.Config
 
-	// HTTPEndpoint is host:port of /metrics, /healthz and /readyz; empty is off.
+	// HTTPEndpoint is host:port of /metrics, /healthz, /livez and /readyz; empty is off.
 	HTTPEndpoint string
 	// ReadyFile is created when the driver is ready and removed when it ends.
 	ReadyFile string

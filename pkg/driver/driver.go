@@ -97,7 +97,8 @@ func (d *Driver) Run(ctx context.Context) (err error) {
 	}
 	defer func() { _ = listener.Close() }()
 
-	web, webListener, err := listenHTTP(ctx, d.config.HTTPEndpoint, d.metrics, d.probeResult, d.reportWhenReady)
+	web, webListener, err := listenHTTP(ctx, d.config.HTTPEndpoint, d.metrics,
+		answersAt(listener.Path()), d.probeResult, d.reportWhenReady)
 	if err != nil {
 		return err
 	}

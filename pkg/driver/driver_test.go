@@ -275,10 +275,12 @@ func TestHTTPServesMetricsOfEachCall(t *testing.T) {
 	_, err := csi.NewControllerClient(r.conn).DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{})
 	require.Equal(t, codes.InvalidArgument, status.Code(err))
 
-	code, body := get(t, "http://"+address+"/readyz")
-	require.Equal(t, http.StatusOK, code, body)
+	for _, probe := range []string{"/healthz", "/livez", "/readyz"} {
+		code, body := get(t, "http://"+address+probe)
+		require.Equal(t, http.StatusOK, code, body)
+	}
 
-	_, body = get(t, "http://"+address+"/metrics")
+	_, body := get(t, "http://"+address+"/metrics")
 	require.Contains(t, body, `csi_plugin_operations_seconds_count{driver_name="csi.example.org",`+
 		`grpc_status_code="InvalidArgument",method_name="/csi.v1.Controller/DeleteVolume"} 1`)
 	require.Contains(t, body, "go_goroutines ")
@@ -363,6 +365,10 @@ func TestDrainLetsRunningWorkFinishAndTakesNoMore(t *testing.T) {
 	code, body := get(t, "http://"+address+"/readyz")
 	require.Equal(t, http.StatusServiceUnavailable, code)
 	require.Contains(t, body, "shutting down")
+
+	code, body = get(t, "http://"+address+"/livez")
+	require.Equal(t, http.StatusServiceUnavailable, code)
+	require.Contains(t, body, "no answer on the CSI socket")
 
 	code, _ = get(t, "http://"+address+"/healthz")
 	require.Equal(t, http.StatusOK, code)

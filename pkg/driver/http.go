@@ -8,17 +8,23 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/kubernetes-csi/csi-lib-utils/metrics"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"golang.org/x/net/netutil"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
+	"github.com/touchstone-csi/touchstone/internal/socket"
 	"github.com/touchstone-csi/touchstone/pkg/driver/statuspage"
 )
 
 const (
 	httpHeaderTimeout = 5 * time.Second
 	httpTimeout       = 30 * time.Second
+	// livenessTimeout is less than the timeout of the kubelet's probe (5 s in the chart).
+	livenessTimeout = 4 * time.Second
 	// maxHTTPConnections bounds the file descriptors that slow clients can hold. More
 	// connections wait in the kernel, for httpHeaderTimeout at most while no client
 	// sends a whole request.
@@ -40,10 +46,37 @@ func newMetrics(driverName string) (metrics.CSIMetricsManager, prometheus.Regist
 // readiness is Probe's answer.
 type readiness func(context.Context) (ready bool, err error)
 
+// liveness returns why the driver does not answer, or nil.
+type liveness func(context.Context) error
+
+// answersAt returns a liveness that calls Probe through the socket at path. Any answer is
+// life, also that the plugin is unhealthy: a restart would not change that. A socket that was
+// removed, or a server that does not answer, is none.
+func answersAt(path string) liveness {
+	return func(ctx context.Context) error {
+		connection, err := socket.Connect(path)
+		if err != nil {
+			return err
+		}
+		defer connection.Close()
+
+		ctx, cancel := context.WithTimeout(ctx, livenessTimeout)
+		defer cancel()
+
+		_, err = csi.NewIdentityClient(connection).Probe(ctx, &csi.ProbeRequest{})
+		if code := status.Code(err); code == codes.Unavailable || code == codes.DeadlineExceeded {
+			return err
+		}
+
+		return nil
+	}
+}
+
 // listenHTTP binds the address, so that a taken one ends the start at once.
 // An empty address gives a nil server.
 func listenHTTP(
-	ctx context.Context, address string, measured metrics.CSIMetricsManager, well readiness, report statuspage.Report,
+	ctx context.Context, address string, measured metrics.CSIMetricsManager,
+	live liveness, well readiness, report statuspage.Report,
 ) (*http.Server, net.Listener, error) {
 	if address == "" {
 		return nil, nil, nil
@@ -58,6 +91,15 @@ func listenHTTP(
 	measured.RegisterToServer(mux, "/metrics")
 	statuspage.Register(mux, report)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, r *http.Request) {
+		if err := live(r.Context()); err != nil {
+			http.Error(w, "no answer on the CSI socket: "+err.Error(), http.StatusServiceUnavailable)
+
+			return
+		}
+
+		_, _ = fmt.Fprintln(w, "ok")
+	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
 		ready, err := well(r.Context())
 

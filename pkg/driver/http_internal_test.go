@@ -27,7 +27,7 @@ func TestSlowHTTPClientsAreBounded(t *testing.T) {
 		return true, nil
 	}
 
-	server, listener, err := listenHTTP(t.Context(), "127.0.0.1:0", measured, well,
+	server, listener, err := listenHTTP(t.Context(), "127.0.0.1:0", measured, answersAt("/no/such/socket"), well,
 		func(context.Context) (health.Report, error) { return health.Report{}, nil })
 	require.NoError(t, err)
 

@@ -120,7 +120,7 @@ func TestHelmFindsTheNamespace(t *testing.T) {
 func TestSecondInstallation(t *testing.T) {
 	t.Parallel()
 
-	second := renderedWith(t, map[string]any{"name": "another", "driverName": "another.example.com"})
+	second := renderedWith(t, map[string]any{"fullnameOverride": "another", "driverName": "another.example.com"})
 	for id := range rendered(t, "single-node") {
 		require.NotContains(t, second, id)
 	}
@@ -132,7 +132,10 @@ func rendered(t *testing.T, overlay string) map[string]manifests.Object {
 	values, err := manifests.ReadValues(manifests.ValuesFile(manifests.ChartDir, overlay))
 	require.NoError(t, err)
 
-	return renderedWith(t, values, manifests.PlainValues())
+	files, err := manifests.Render(manifests.ChartDir, values, manifests.PlainValues())
+	require.NoError(t, err)
+
+	return decoded(t, manifests.Plain(files))
 }
 
 func renderedWith(t *testing.T, values ...map[string]any) map[string]manifests.Object {
@@ -140,6 +143,12 @@ func renderedWith(t *testing.T, values ...map[string]any) map[string]manifests.O
 
 	files, err := manifests.Render(manifests.ChartDir, values...)
 	require.NoError(t, err)
+
+	return decoded(t, files)
+}
+
+func decoded(t *testing.T, files map[string]string) map[string]manifests.Object {
+	t.Helper()
 
 	objects, err := manifests.Decode(strings.Join(slices.Collect(maps.Values(files)), "---\n"))
 	require.NoError(t, err)

@@ -19,7 +19,9 @@ func Base(chart string) (map[string]string, error) {
 		return nil, err
 	}
 
-	files, err := Render(chart, values, PlainValues())
+	rendered, err := Render(chart, values, PlainValues())
+	files := Plain(rendered)
+
 	for name, text := range files {
 		files[name] = header + text
 	}

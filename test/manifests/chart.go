@@ -5,6 +5,7 @@ import (
 	"maps"
 	"os"
 	"path"
+	"regexp"
 	"strings"
 
 	"helm.sh/helm/v4/pkg/chart/common"
@@ -62,6 +63,21 @@ func Render(chart string, values ...map[string]any) (map[string]string, error) {
 
 	return rendered, nil
 }
+
+// Plain returns the files without what only helm uses: its tests, and the labels of charts.
+func Plain(files map[string]string) map[string]string {
+	plain := map[string]string{}
+
+	for name, text := range files {
+		if !strings.Contains(text, "helm.sh/hook: test") {
+			plain[name] = chartLabels.ReplaceAllString(text, "")
+		}
+	}
+
+	return plain
+}
+
+var chartLabels = regexp.MustCompile(`(?m)^ +(helm\.sh/chart|app\.kubernetes\.io/(version|managed-by)): .*\n`)
 
 // PlainValues is what plain manifests have beside a file of values: the namespace,
 // which has to be there before helm installs anything.

@@ -1,6 +1,7 @@
 package manifests_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 	core "k8s.io/api/core/v1"
 	storage "k8s.io/api/storage/v1"
+	"sigs.k8s.io/yaml"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
@@ -98,44 +100,61 @@ func TestEveryFlagCanBeSet(t *testing.T) {
 	values, err := os.ReadFile(filepath.Join(manifests.ChartDir, "values.yaml"))
 	require.NoError(t, err)
 
-	helpers, err := os.ReadFile(filepath.Join(manifests.ChartDir, "templates", "_helpers.tpl"))
-	require.NoError(t, err)
+	var schema struct {
+		Defs struct {
+			Settings struct {
+				Properties map[string]any `json:"properties"`
+			} `json:"settings"`
+		} `json:"$defs"`
+	}
 
-	refused := regexp.MustCompile(`range list ((?:"[a-z-]+" ?)+)`).FindStringSubmatch(string(helpers))
-	require.NotEmpty(t, refused)
+	text, err := os.ReadFile(filepath.Join(manifests.ChartDir, "values.schema.json"))
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(text, &schema))
 
 	var told []string
 	for _, match := range regexp.MustCompile(`(?m)^# {3}([a-z-]+):`).FindAllStringSubmatch(string(values), -1) {
 		told = append(told, match[1])
 	}
 
-	taken := regexp.MustCompile(`define "touchstone.settings" -}}([a-z\s-]+){{`).FindStringSubmatch(string(helpers))
-	require.NotEmpty(t, taken)
-	require.ElementsMatch(t, told, strings.Fields(taken[1]))
+	require.ElementsMatch(t, told, slices.Collect(maps.Keys(schema.Defs.Settings.Properties)))
 
 	known = slices.DeleteFunc(known, func(name string) bool { return name == "help" })
-	require.ElementsMatch(t, known, append(told, strings.Fields(strings.ReplaceAll(refused[1], `"`, ""))...))
+	require.ElementsMatch(t, known, append(told, setByChart...))
 }
 
-func TestWhatTheChartSetsIsRefused(t *testing.T) {
+// setByChart are the flags that the chart sets by itself.
+var setByChart = []string{
+	"mode", "endpoint", "driver-name", "node-id", "state-dir", "pool", "kubelet-dir", "cgroup-root",
+	"kubelet-registration-dir", "http-endpoint", "kubeconfig",
+}
+
+// TestTheSchemaRefuses what the chart would ignore, or Kubernetes refuse later.
+func TestTheSchemaRefuses(t *testing.T) {
 	t.Parallel()
 
-	_, err := manifests.Render(manifests.ChartDir, map[string]any{"settings": map[string]any{"state-dir": "/elsewhere"}})
-	require.ErrorContains(t, err, "state-dir is set by the chart")
-
-	for _, misspelt := range []map[string]any{
-		{"settings": map[string]any{"max-volumes-per-nod": 3}},
-		{"node": map[string]any{"settings": map[string]any{"max-volumes-per-nod": 3}}},
+	for values, cause := range map[string]string{
+		`controller: {replicas: 3}`:                                  "'replicas' not allowed",
+		`unknown: 1`:                                                 "'unknown' not allowed",
+		`settings: {state-dir: /elsewhere}`:                          "'state-dir' not allowed",
+		`settings: {max-volumes-per-nod: 3}`:                         "'max-volumes-per-nod' not allowed",
+		`node: {settings: {max-volumes-per-nod: 3}}`:                 "'max-volumes-per-nod' not allowed",
+		`settings: {shared: "yes"}`:                                  "want boolean",
+		`http: {port: "9808"}`:                                       "want integer",
+		`layout: other`:                                              "'central', 'node-local'",
+		`storageClassDefaults: {volumeBindingMode: Late}`:            "WaitForFirstConsumer",
+		`storageClasses: {ext4: {parameters: {directAssign: true}}}`: "want string",
+		`pool: {path: relative}`:                                     "does not match pattern",
 	} {
-		_, err = manifests.Render(manifests.ChartDir, misspelt)
-		require.ErrorContains(t, err, "the driver has no max-volumes-per-nod;")
+		given := map[string]any{}
+		require.NoError(t, yaml.Unmarshal([]byte(values), &given))
+
+		_, err := manifests.Render(manifests.ChartDir, given)
+		require.ErrorContains(t, err, cause, values)
 	}
 
-	_, err = manifests.Render(manifests.ChartDir, map[string]any{"layout": "node-local", "snapshotMetadata": map[string]any{"enabled": true}})
+	_, err := manifests.Render(manifests.ChartDir, map[string]any{"layout": "node-local", "snapshotMetadata": map[string]any{"enabled": true}})
 	require.ErrorContains(t, err, "snapshotMetadata")
-
-	_, err = manifests.Render(manifests.ChartDir, map[string]any{"layout": "other"})
-	require.ErrorContains(t, err, "it must be central or node-local")
 }
 
 // TestSettingsBecomeEnvironment in all the shapes that YAML gives them.

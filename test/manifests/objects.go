@@ -10,6 +10,7 @@ import (
 	metadata "github.com/kubernetes-csi/external-snapshot-metadata/client/apis/snapshotmetadataservice/v1beta1"
 	groupsnapshot "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshot "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	monitoring "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -95,6 +96,7 @@ func strictDecoder() (runtime.Decoder, error) {
 
 	for _, add := range []func(*runtime.Scheme) error{
 		kubernetes.AddToScheme, apiextensions.AddToScheme, snapshot.AddToScheme, groupsnapshot.AddToScheme, metadata.AddToScheme,
+		monitoring.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
 			return nil, fmt.Errorf("the types of Kubernetes: %w", err)

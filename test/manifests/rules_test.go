@@ -187,7 +187,7 @@ func TestProbesAskTheDriver(t *testing.T) {
 			for _, probe := range []struct {
 				is   *core.Probe
 				path string
-			}{{driver.LivenessProbe, "/healthz"}, {driver.ReadinessProbe, "/readyz"}, {driver.StartupProbe, "/healthz"}} {
+			}{{driver.LivenessProbe, "/livez"}, {driver.ReadinessProbe, "/readyz"}, {driver.StartupProbe, "/healthz"}} {
 				require.NotNil(t, probe.is, each.id)
 				require.Equal(t, probe.path, probe.is.HTTPGet.Path)
 				require.Equal(t, "http", probe.is.HTTPGet.Port.StrVal)

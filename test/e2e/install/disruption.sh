@@ -177,11 +177,21 @@ apiVersion: v1
 kind: PersistentVolumeClaim
 metadata: {name: claim-$n, namespace: $burst}
 spec:
-  storageClassName: touchstone-$([ $((n % 4)) = 0 ] && echo directory || echo ext4)
+  storageClassName: $burst-$([ $((n % 4)) = 0 ] && echo directory || echo ext4)
   accessModes: [ReadWriteOnce]
   resources: {requests: {storage: ${n}Mi}}
 ---
 Y
+  done
+}
+
+# immediate_classes: those of the installation, for claims that no pod uses.
+immediate_classes() {
+  local each
+  for each in ext4 directory; do
+    kube get storageclass "touchstone-$each" -o json |
+      jq --arg name "$burst-$each" '.metadata = {name: $name} | .volumeBindingMode = "Immediate"' |
+      kube apply -f - >/dev/null
   done
 }
 
@@ -215,6 +225,7 @@ controller_killed_by() {
   controller=$(controller)
   before=$(driver_volumes | wc -l)
   kube create namespace "$burst" >/dev/null
+  immediate_classes
 
   was=$(incarnation "$controller")
   claims | kube apply -f - >"$OUT/apply.log" &
@@ -235,6 +246,7 @@ controller_killed_by() {
   wait $! || die "the claims do not go"
   await "the controller is back" another "$controller" "$was"
   await "the volumes are deleted" fewer_volumes "$before"
+  kube delete storageclass "$burst-ext4" "$burst-directory" >/dev/null
   kube delete namespace "$burst" --timeout "${TIMEOUT}s" >"$OUT/delete.log" 2>&1 || die "$burst does not go"
   each_once
   proved "the same while it deleted them: none is left, and those in use are all there"

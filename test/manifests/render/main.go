@@ -29,6 +29,15 @@ func render(ctx context.Context) error {
 		return err
 	}
 
+	table, err := manifests.ValuesTable(manifests.ChartDir)
+	if err != nil {
+		return err
+	}
+
+	if err := os.WriteFile(filepath.Join(manifests.ChartDir, "README.md"), []byte(table), 0o644); err != nil {
+		return err
+	}
+
 	types, err := manifests.CRDs(ctx)
 	if err != nil {
 		return err

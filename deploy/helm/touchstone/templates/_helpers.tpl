@@ -1,31 +1,46 @@
+{{- define "touchstone.name" -}}
+{{ .Values.nameOverride | default .Chart.Name | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{- /* The names of all objects begin with it. */}}
+{{- define "touchstone.fullname" -}}
+{{- if .Values.fullnameOverride }}{{ .Values.fullnameOverride | trunc 40 | trimSuffix "-" }}
+{{- else }}
+{{- $name := include "touchstone.name" . }}
+{{- ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) | trunc 40 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+
+{{- /* (list root COMPONENT): what selects the pods of a component; it must never change. */}}
+{{- define "touchstone.selector" -}}
+app.kubernetes.io/name: {{ include "touchstone.name" (index . 0) }}
+app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
+app.kubernetes.io/component: {{ index . 1 }}
+{{- end }}
+
+{{- /* (list root COMPONENT) */}}
 {{- define "touchstone.labels" -}}
-app.kubernetes.io/name: {{ .Values.name }}
+{{- $root := index . 0 }}
+{{- include "touchstone.selector" . }}
 app.kubernetes.io/part-of: touchstone
+app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ $root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{- /* (list root COMPONENT): the name of its service account */}}
+{{- define "touchstone.account" -}}
+{{- $component := index . 1 }}
+{{- (index (index . 0).Values $component).serviceAccount.name | default (printf "%s-%s" (include "touchstone.fullname" (index . 0)) $component) }}
 {{- end }}
 
 {{- define "touchstone.image" -}}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
 
-{{- /* What can be set. A variable of the environment that is misspelt would say nothing. */}}
-{{- define "touchstone.settings" -}}
-allow-path check-period coalesce-window config direct-volume-root disable-capability
-drain-timeout ephemeral-mkfs-options first-loop-device health-evented-relist-period health-events
-health-probe-timeout health-relist-period host-path-map io-error-hold kata-runtime kubelet-registration-endpoint
-log-format max-volume-size max-volumes-per-node nodes overcommit pool-image-size proxy-endpoint
-ready-file shared shim-root topology v volume-mount-group
-{{- end }}
-
 {{- /* The environment that (list root SETTINGS STRONGER) make. */ -}}
 {{- define "touchstone.environment" -}}
 {{- $settings := mergeOverwrite (deepCopy (index . 1)) (index . 2) }}
-{{- range list "mode" "endpoint" "driver-name" "node-id" "state-dir" "pool" "kubelet-dir" "cgroup-root" "kubelet-registration-dir" "http-endpoint" "kubeconfig" }}
-{{- if hasKey $settings . }}{{ fail (printf "settings: %s is set by the chart" .) }}{{ end }}
-{{- end }}
-{{- $known := regexSplit "\\s+" (include "touchstone.settings" .) -1 }}
-{{- range keys $settings | sortAlpha }}
-{{- if not (has . $known) }}{{ fail (printf "settings: the driver has no %s; values.yaml lists what it has" .) }}{{ end }}
-{{- end }}
 - name: NODE_NAME
   valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
 {{- range $flag, $value := $settings }}
@@ -59,8 +74,9 @@ startupProbe:
   httpGet: {path: /healthz, port: http}
   periodSeconds: 2
   failureThreshold: 150
+# /livez calls Probe through the driver's own socket.
 livenessProbe:
-  httpGet: {path: /healthz, port: http}
+  httpGet: {path: /livez, port: http}
   periodSeconds: 10
   timeoutSeconds: 5
   failureThreshold: 6
@@ -97,9 +113,14 @@ capabilities: {drop: [ALL]}
   imagePullPolicy: {{ $sidecars.pullPolicy }}
   args:
     - --csi-address={{ .socket }}
-    {{- range concat .arguments (list (printf "-v=%v" $sidecars.verbosity)) .is.args }}
+    {{- $metrics := list }}
+    {{- if and $sidecars.metrics.enabled .is.metricsPort }}{{ $metrics = list (printf "--http-endpoint=:%d" (int .is.metricsPort)) }}{{ end }}
+    {{- range concat .arguments $metrics (list (printf "-v=%v" $sidecars.verbosity)) .is.args }}
     - {{ . }}
     {{- end }}
+  {{- if $metrics }}
+  ports: [{name: {{ .name }}, containerPort: {{ .is.metricsPort }}}]
+  {{- end }}
   {{- with .environment }}
   env:
     {{- range $variable, $field := . }}
@@ -163,21 +184,21 @@ capabilities: {drop: [ALL]}
 {{- include "touchstone.sidecar" (dict "root" .root "name" "snapshotter" "image" "csi-snapshotter" "is" .root.Values.sidecars.snapshotter "socket" .socket "arguments" $arguments "environment" $environment) }}
 {{- end }}
 
-{{- /* (list $ ROLE ACCOUNT) */ -}}
+{{- /* (list $ ROLE COMPONENT) */ -}}
 {{- define "touchstone.binding" }}
 {{- $root := index . 0 }}
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
 metadata:
-  name: {{ $root.Values.name }}-{{ index . 1 }}
+  name: {{ include "touchstone.fullname" $root }}-{{ index . 1 }}
   labels:
-    {{- include "touchstone.labels" $root | nindent 4 }}
+    {{- include "touchstone.labels" (list $root "rbac") | nindent 4 }}
 roleRef:
   apiGroup: rbac.authorization.k8s.io
   kind: ClusterRole
-  name: {{ $root.Values.name }}-{{ index . 1 }}
+  name: {{ include "touchstone.fullname" $root }}-{{ index . 1 }}
 subjects:
   - kind: ServiceAccount
-    name: {{ $root.Values.name }}-{{ index . 2 }}
+    name: {{ include "touchstone.account" (list $root (index . 2)) }}
     namespace: {{ $root.Release.Namespace }}
 {{- end }}

@@ -1,0 +1,98 @@
+package manifests
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+const tableHeader = `# Chart touchstone
+
+Installs the driver with Kubernetes' sidecars. [docs/install.md](../../../docs/install.md) leads
+through an installation, [deploy/README.md](../../README.md) says which file of [values/](values/)
+is for which kind of cluster. Values are checked against [values.schema.json](values.schema.json).
+
+Rendered from [values.yaml](values.yaml) by ` + "`make manifests`" + `.
+
+| value | default | |
+|---|---|---|
+`
+
+// ValuesTable returns the chart's README.md: a row for each value, with its comment.
+func ValuesTable(chart string) (string, error) {
+	text, err := os.ReadFile(filepath.Join(chart, "values.yaml"))
+	if err != nil {
+		return "", fmt.Errorf("read values: %w", err)
+	}
+
+	var document yaml.Node
+	if err := yaml.Unmarshal(text, &document); err != nil {
+		return "", fmt.Errorf("values of chart %s: %w", chart, err)
+	}
+
+	var table strings.Builder
+
+	table.WriteString(tableHeader)
+
+	if err := addRows(&table, "", document.Content[0]); err != nil {
+		return "", fmt.Errorf("values of chart %s: %w", chart, err)
+	}
+
+	return table.String(), nil
+}
+
+// addRows adds the values of a mapping. One with a comment of its own whose members have none,
+// such as the defaults of a class, is one row.
+func addRows(table *strings.Builder, parent string, mapping *yaml.Node) error {
+	for i := 0; i < len(mapping.Content); i += 2 {
+		key, value := mapping.Content[i], mapping.Content[i+1]
+		name := parent + key.Value
+		comment := firstParagraph(key.HeadComment) + firstParagraph(key.LineComment) + firstParagraph(value.LineComment)
+
+		if value.Kind == yaml.MappingNode && len(value.Content) > 0 && value.Style != yaml.FlowStyle {
+			if comment != "" {
+				fmt.Fprintf(table, "| **%s** | | %s |\n", name, comment)
+			}
+
+			if err := addRows(table, name+".", value); err != nil {
+				return err
+			}
+
+			continue
+		}
+
+		var content any
+		if err := value.Decode(&content); err != nil {
+			return err
+		}
+
+		shown, err := json.Marshal(content)
+		if err != nil {
+			return err
+		}
+
+		fmt.Fprintf(table, "| %s | `%s` | %s |\n", name, shown, comment)
+	}
+
+	return nil
+}
+
+// firstParagraph returns a comment's text up to its first empty line, on one line.
+func firstParagraph(comment string) string {
+	var lines []string
+
+	for line := range strings.Lines(comment) {
+		line = strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(line), "#"))
+		if line == "" {
+			break
+		}
+
+		lines = append(lines, line)
+	}
+
+	return strings.ReplaceAll(strings.Join(lines, " "), "|", `\|`)
+}
