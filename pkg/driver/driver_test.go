@@ -275,11 +275,10 @@ func TestHTTPServesMetricsOfEachCall(t *testing.T) {
 	_, err := csi.NewControllerClient(r.conn).DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{})
 	require.Equal(t, codes.InvalidArgument, status.Code(err))
 
-	for _, probe := range []string{"/healthz", "/livez", "/readyz"} {
-		code, body := get(t, "http://"+address+probe)
+	for _, path := range []string{"/healthz", "/livez", "/readyz"} {
+		code, body := get(t, "http://"+address+path)
 		require.Equal(t, http.StatusOK, code, body)
 	}
-
 	_, body := get(t, "http://"+address+"/metrics")
 	require.Contains(t, body, `csi_plugin_operations_seconds_count{driver_name="csi.example.org",`+
 		`grpc_status_code="InvalidArgument",method_name="/csi.v1.Controller/DeleteVolume"} 1`)
