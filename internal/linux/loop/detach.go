@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/holder"
 )
 
 // Detach detaches whatever image the number has, and returns when it is gone.
@@ -45,7 +47,7 @@ func (l *Loops) detach(ctx context.Context, number int, image *Identity) error {
 		}
 
 		if err := pause.wait(ctx); err != nil {
-			return numberError(opDetach, number, fmt.Errorf("%w: something still has it mounted or open: %w", ErrInUse, err))
+			return numberError(opDetach, number, fmt.Errorf("%w: %s: %w", ErrInUse, l.holders(number), err))
 		}
 	}
 
@@ -97,4 +99,14 @@ func (l *Loops) Remove(ctx context.Context, number int) error {
 			return numberError(opRemove, number, fmt.Errorf("%w: %w", ErrInUse, err))
 		}
 	}
+}
+
+// holders names the processes that keep a device in use.
+func (l *Loops) holders(number int) string {
+	found, err := holder.OfDevice(unix.Mkdev(loopMajor, uint32(number)))
+	if err != nil {
+		return "its users are unknown: " + err.Error()
+	}
+
+	return holder.Describe(found)
 }

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/fork"
+	"github.com/touchstone-csi/touchstone/internal/linux/holder"
 )
 
 // Unmount takes away one layer, the top one, of what is mounted exactly here;
@@ -29,8 +30,7 @@ func (p *Target) Unmount() error {
 		return nil
 	case errors.Is(err, unix.EBUSY):
 		return p.wrapError("unmount", fmt.Errorf(
-			"%w: a file in it is open, a process works in it, or something is mounted beneath; end that and call again: %w",
-			ErrBusy, err))
+			"%w: %s; a mount beneath it keeps it busy too; end that and call again: %w", ErrBusy, p.holders(), err))
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT):
 		// These say "not a mount" and "nothing there", but also "a mount that
 		// you may not touch" and "no /proc".
@@ -45,6 +45,16 @@ func (p *Target) Unmount() error {
 	}
 
 	return p.wrapError("unmount", err)
+}
+
+// holders names the processes that keep the topmost mount in use.
+func (p *Target) holders() string {
+	found, err := holder.OfMount(p.path)
+	if err != nil {
+		return "its users are unknown: " + err.Error()
+	}
+
+	return holder.Describe(found)
 }
 
 // A child that this process has forked, for a tool that works on another volume,

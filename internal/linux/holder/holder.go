@@ -1,0 +1,237 @@
+// Package holder finds the processes that keep a device or a filesystem in use: those that have
+// it open, work in it or have files of it open, and those in whose mount namespace it is
+// mounted.
+//
+// It is for messages, after a call has failed: it reads /proc, so it sees the processes of its
+// own PID namespace only, and what it says may be over by then. In a container without the
+// host's PID namespace it finds nothing.
+package holder
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Process is a process that holds a device.
+type Process struct {
+	PID int
+	// Command is the process' name, as in /proc/PID/comm.
+	Command string
+	// MountNamespace is the inode number of its mount namespace, as in /proc/PID/ns/mnt.
+	MountNamespace uint64
+	// Mount is where it is mounted in the process' mount namespace; empty if it is open.
+	Mount string
+}
+
+// String returns "process 42 (fio) has it open" or "process 42 (sh) in mount namespace 4026532
+// has it mounted at /mnt".
+func (p Process) String() string {
+	if p.Mount == "" {
+		return fmt.Sprintf("process %d (%s) has it open", p.PID, p.Command)
+	}
+
+	return fmt.Sprintf("process %d (%s) in mount namespace %d has it mounted at %s", p.PID, p.Command, p.MountNamespace, p.Mount)
+}
+
+// maxDescribed bounds the length of a message.
+const maxDescribed = 3
+
+// Describe names the processes for a message.
+func Describe(processes []Process) string {
+	if len(processes) == 0 {
+		return "no process visible here has it open or mounted; look in other containers and PID namespaces"
+	}
+
+	texts := make([]string, 0, maxDescribed+1)
+	for _, each := range processes[:min(len(processes), maxDescribed)] {
+		texts = append(texts, each.String())
+	}
+
+	if more := len(processes) - maxDescribed; more > 0 {
+		texts = append(texts, fmt.Sprintf("%d more", more))
+	}
+
+	return strings.Join(texts, ", ")
+}
+
+// OfDevice returns the processes that hold a block device, by PID: one for each mount namespace
+// in which its filesystem is mounted, and each other than this that has the device, or a file of
+// its filesystem, open.
+func OfDevice(device uint64) ([]Process, error) {
+	major, minor := unix.Major(device), unix.Minor(device)
+	name := filepath.Join("/dev", deviceName(major, minor))
+
+	return find(
+		func(line mountLine) bool { return line.isOf(major, minor) || line.source == name },
+		func(file *unix.Statx_t) bool { return isDevice(file, major, minor) || isIn(file, major, minor) },
+	)
+}
+
+// OfMount returns the other processes that have a file open, or work, in what is mounted at a
+// path. Where that is a whole filesystem, they may have it open through any of its mounts.
+func OfMount(path string) ([]Process, error) {
+	var target unix.Statx_t
+
+	err := unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW|unix.AT_STATX_DONT_SYNC,
+		unix.STATX_TYPE|unix.STATX_MNT_ID, &target)
+	if err != nil {
+		return nil, &os.PathError{Op: "statx", Path: path, Err: err}
+	}
+
+	point, err := mountOf(os.Getpid(), func(line mountLine) bool { return line.id == target.Mnt_id })
+	if err != nil {
+		return nil, err
+	}
+
+	return find(
+		func(mountLine) bool { return false },
+		func(file *unix.Statx_t) bool {
+			return file.Mnt_id == target.Mnt_id || point.root == "/" && isIn(file, target.Dev_major, target.Dev_minor)
+		},
+	)
+}
+
+func isDevice(file *unix.Statx_t, major, minor uint32) bool {
+	return file.Mode&unix.S_IFMT == unix.S_IFBLK && file.Rdev_major == major && file.Rdev_minor == minor
+}
+
+func isIn(file *unix.Statx_t, major, minor uint32) bool {
+	return file.Dev_major == major && file.Dev_minor == minor
+}
+
+// deviceName returns the kernel's name of a block device, such as loop7.
+func deviceName(major, minor uint32) string {
+	target, _ := os.Readlink(fmt.Sprintf("/sys/dev/block/%d:%d", major, minor))
+
+	return filepath.Base(target)
+}
+
+// find returns a process for each mount namespace with such a mount, and each other process with
+// such a file open.
+func find(isMount func(mountLine) bool, isOpen func(*unix.Statx_t) bool) ([]Process, error) {
+	names, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, err
+	}
+
+	var found []Process
+
+	seen := map[uint64]bool{}
+
+	for _, each := range names {
+		pid, err := strconv.Atoi(each.Name())
+		if err != nil {
+			continue
+		}
+
+		process := Process{PID: pid, Command: command(pid), MountNamespace: mountNamespace(pid)}
+
+		if !seen[process.MountNamespace] {
+			seen[process.MountNamespace] = true
+
+			if at, err := mountOf(pid, isMount); err == nil {
+				process.Mount = at.point
+			}
+		}
+
+		if process.Mount != "" || pid != os.Getpid() && hasOpen(pid, isOpen) {
+			found = append(found, process)
+		}
+	}
+
+	slices.SortFunc(found, func(a, b Process) int { return a.PID - b.PID })
+
+	return found, nil
+}
+
+func command(pid int) string {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+	if err != nil {
+		return "?"
+	}
+
+	return strings.TrimSpace(string(text))
+}
+
+// mountNamespace returns 0 for a process that has ended, or is not to be seen.
+func mountNamespace(pid int) uint64 {
+	link, _ := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", pid))
+	text := strings.TrimSuffix(strings.TrimPrefix(link, "mnt:["), "]")
+	number, _ := strconv.ParseUint(text, 10, 64)
+
+	return number
+}
+
+// hasOpen reports whether a process has such a file open, or works in such a directory.
+// DONT_SYNC: a file of a server that does not answer must not hang it.
+func hasOpen(pid int, isOpen func(*unix.Statx_t) bool) bool {
+	root := fmt.Sprintf("/proc/%d", pid)
+	links := []string{root + "/cwd", root + "/root"}
+
+	open, err := os.ReadDir(root + "/fd")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false
+	}
+
+	for _, each := range open {
+		links = append(links, root+"/fd/"+each.Name())
+	}
+
+	return slices.ContainsFunc(links, func(link string) bool {
+		var stat unix.Statx_t
+
+		err := unix.Statx(unix.AT_FDCWD, link, unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE|unix.STATX_MNT_ID, &stat)
+
+		return err == nil && isOpen(&stat)
+	})
+}
+
+// mountLine is what is needed of a line of mountinfo.
+type mountLine struct {
+	id                  uint64
+	major, minor        uint32
+	root, point, source string
+}
+
+func (l mountLine) isOf(major, minor uint32) bool { return l.major == major && l.minor == minor }
+
+// mountOf returns the first mount of a process' mount namespace that is one, or zero.
+func mountOf(pid int, isMount func(mountLine) bool) (mountLine, error) {
+	file, err := os.Open(fmt.Sprintf("/proc/%d/mountinfo", pid))
+	if err != nil {
+		return mountLine{}, err
+	}
+	defer file.Close()
+
+	for lines := bufio.NewScanner(file); lines.Scan(); {
+		// 36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue
+		before, after, _ := strings.Cut(lines.Text(), " - ")
+
+		var (
+			line           mountLine
+			parent, fstype string
+		)
+
+		_, err := fmt.Sscan(strings.Replace(before, ":", " ", 1), &line.id, &parent, &line.major, &line.minor, &line.root, &line.point)
+		if err != nil {
+			continue
+		}
+
+		_, _ = fmt.Sscan(after, &fstype, &line.source)
+
+		if isMount(line) {
+			return line, nil
+		}
+	}
+
+	return mountLine{}, nil
+}

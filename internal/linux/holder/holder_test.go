@@ -1,0 +1,106 @@
+package holder_test
+
+import (
+	"os"
+	"os/exec"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/holder"
+	"github.com/touchstone-csi/touchstone/test/child"
+	"github.com/touchstone-csi/touchstone/test/namespace"
+)
+
+func TestMain(m *testing.M) { os.Exit(namespace.Main(m)) }
+
+// TestAProcessThatWorksThere is found by its working directory.
+func TestAProcessThatWorksThere(t *testing.T) {
+	dir := mounted(t)
+	requireNone(t, dir)
+
+	started := waiting(t, exec.Command("sleep", "inf"), dir)
+
+	found, err := holder.OfMount(dir)
+	require.NoError(t, err)
+	require.Equal(t, []int{started}, pids(found))
+	require.Equal(t, "process "+strconv.Itoa(started)+" (sleep) has it open", holder.Describe(found))
+}
+
+// TestAnotherMountNamespace is found by its table of mounts.
+func TestAnotherMountNamespace(t *testing.T) {
+	dir := mounted(t)
+	started := waiting(t, exec.Command("unshare", "--mount", "sh", "-c", "echo; exec sleep inf"), "/")
+
+	var stat unix.Stat_t
+	require.NoError(t, unix.Stat(dir, &stat))
+	require.NoError(t, unix.Unmount(dir, 0))
+
+	found, err := holder.OfDevice(stat.Dev)
+	require.NoError(t, err)
+	require.Equal(t, []int{started}, pids(found))
+	require.Equal(t, dir, found[0].Mount)
+	require.NotZero(t, found[0].MountNamespace)
+	require.Contains(t, holder.Describe(found), "has it mounted at "+dir)
+}
+
+func TestNoProcess(t *testing.T) {
+	require.Contains(t, holder.Describe(nil), "no process visible here")
+}
+
+func TestManyProcesses(t *testing.T) {
+	require.Contains(t, holder.Describe(make([]holder.Process, 5)), ", 2 more")
+}
+
+func mounted(t *testing.T) string {
+	t.Helper()
+	namespace.NeedRoot(t)
+
+	dir := t.TempDir()
+	require.NoError(t, unix.Mount("tmpfs", dir, "tmpfs", 0, ""))
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+
+	return dir
+}
+
+func requireNone(t *testing.T, dir string) {
+	t.Helper()
+
+	found, err := holder.OfMount(dir)
+	require.NoError(t, err)
+	require.Empty(t, found)
+}
+
+// waiting starts a command in a directory, waits for its first line if it is a shell, and
+// returns its PID.
+func waiting(t *testing.T, command *exec.Cmd, dir string) int {
+	t.Helper()
+
+	command.Dir = dir
+
+	output, err := command.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, child.Start(command))
+	t.Cleanup(func() {
+		_ = command.Process.Kill()
+		_ = command.Wait()
+	})
+
+	if len(command.Args) > 2 {
+		_, err = output.Read(make([]byte, 1))
+		require.NoError(t, err)
+	}
+
+	return command.Process.Pid
+}
+
+func pids(found []holder.Process) []int {
+	all := make([]int, 0, len(found))
+	for _, each := range found {
+		all = append(all, each.PID)
+	}
+
+	return all
+}
