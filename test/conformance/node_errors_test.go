@@ -19,6 +19,9 @@ var stageRows = []row{
 	{"NodeStageVolume", "volume does not exist", codes.NotFound, func(f *fixture) error {
 		return f.stageLike(f.free, func(p *csiclient.Publication) { p.VolumeID = unknownID })
 	}},
+	{"NodeStageVolume", "volume does not exist, not an id of this driver", codes.NotFound, func(f *fixture) error {
+		return f.stageLike(f.free, func(p *csiclient.Publication) { p.VolumeID = "unknown" })
+	}},
 	{"NodeStageVolume", "volume_capability missing", codes.InvalidArgument, func(f *fixture) error {
 		return f.stageLike(f.free, func(p *csiclient.Publication) { p.Capability = nil })
 	}},

@@ -132,7 +132,7 @@ func specMutants() []mutant {
 		},
 		{
 			name: "spec/CV-76-keys-differ-by-case", file: "pkg/driver/topology.go",
-			old: `exists := names[strings.ToLower(key)]; exists {`, new: `exists := names[key]; exists {`,
+			old: `names[strings.ToLower(key)] = key`, new: `names[key] = key`,
 			breaks: "topology keys that differ only by case are advertised", tests: in("pkg/driver", "TestNamesFollowTheSpec"),
 		},
 	}

@@ -172,6 +172,7 @@ func TestWhatCanBeMadeOfASource(t *testing.T) {
 	tests := map[string]test{
 		"nothing":                {of(&csi.VolumeContentSource{}), codes.InvalidArgument, []string{"volume_content_source"}},
 		"no id":                  {of(harness.FromSnapshot("")), codes.InvalidArgument, []string{"id is missing"}},
+		"no volume id":           {of(harness.FromVolume("")), codes.InvalidArgument, []string{"id is missing"}},
 		"a hostile id":           {of(harness.FromSnapshot("../../etc")), codes.InvalidArgument, nil},
 		"a hostile volume":       {of(harness.FromVolume("a/b")), codes.InvalidArgument, nil},
 		"an unknown snapshot":    {of(harness.FromSnapshot("none")), codes.NotFound, []string{"snapshot none"}},

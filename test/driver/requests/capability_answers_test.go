@@ -62,6 +62,12 @@ func TestAnswersWithoutACapability(t *testing.T) {
 			require.NoError(t, err)
 			require.Nil(t, info.GetAccessibleTopology())
 
+			_, err = d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
+				Name: "placed", VolumeCapabilities: []*csi.VolumeCapability{claim.Capability},
+				AccessibilityRequirements: &csi.TopologyRequirement{Requisite: []*csi.Topology{{Segments: map[string]string{"zone": "a"}}}},
+			})
+			harness.RequireCode(t, err, codes.InvalidArgument, "accessibility_requirements")
+
 			for _, seen := range seenBy(t, d, claim) {
 				require.Empty(t, seen.volume.GetAccessibleTopology())
 				require.Equal(t, []string{harness.NodeID}, seen.nodes)

@@ -203,6 +203,7 @@ func TestIncompleteCapabilities(t *testing.T) {
 		"negative access mode":   csiclient.BlockCapability(-1),
 		"unknown filesystem":     csiclient.MountCapability(harness.Writer, "../ext4"),
 		"flag of another device": csiclient.MountCapability(harness.Writer, "", "loop=/dev/loop0"),
+		"long filesystem":        csiclient.MountCapability(harness.Writer, strings.Repeat("f", 120)),
 		"remount":                csiclient.MountCapability(harness.Writer, "", "noatime,remount"),
 	}
 
