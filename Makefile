@@ -18,7 +18,7 @@ LDFLAGS       := -s -w $(if $(VERSION),-X main.version=$(VERSION))
 export PATH   := $(PATH):/usr/sbin:/sbin:/usr/local/go/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo run test test-mutation test-manifests manifests test-page test-alerts sanity bench soak test-crash test-faults test-vm e2e e2e-install e2e-health fuzz lint image sidecars clean
+.PHONY: help build demo run test test-mutation test-manifests manifests test-page test-alerts sanity bench soak test-crash test-faults test-vm e2e e2e-install e2e-health fuzz lint image sidecars install uninstall packages dist clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -118,6 +118,27 @@ image: ## Build the container image with docker, podman or buildah; ARCHIVE=file
 
 sidecars: ## Build the images of Kubernetes' CSI sidecars from their Go modules, into out/sidecars
 	hack/build-sidecars.sh $(SIDECARS)
+
+PREFIX  ?= /usr/local
+DESTDIR ?=
+
+install: build ## Install the binary, its manual pages and its systemd unit below PREFIX (/usr/local)
+	install -D -m 0755 bin/touchstone $(DESTDIR)$(PREFIX)/bin/touchstone
+	bin/touchstone man $(DESTDIR)$(PREFIX)/share/man/man1
+	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)/etc/systemd/system
+	bin/touchstone completion bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/touchstone
+	sed 's,/usr/bin/touchstone,$(PREFIX)/bin/touchstone,' deploy/systemd/touchstone.service > $(DESTDIR)/etc/systemd/system/touchstone.service
+	[ -e $(DESTDIR)/etc/touchstone/config.yaml ] || install -D -m 0644 deploy/systemd/config.yaml $(DESTDIR)/etc/touchstone/config.yaml
+
+uninstall: ## Remove what `make install` has installed; configuration, state and volumes stay
+	rm -f $(DESTDIR)$(PREFIX)/bin/touchstone $(DESTDIR)$(PREFIX)/share/man/man1/touchstone*.1 \
+		$(DESTDIR)$(PREFIX)/share/bash-completion/completions/touchstone $(DESTDIR)/etc/systemd/system/touchstone.service
+
+packages: ## Build deb and rpm packages, into out/dist
+	hack/dist.sh --only-packages $(if $(VERSION),--version $(VERSION))
+
+dist: ## Build all that a release has: binaries, packages, images, chart, SBOM, checksums; into out/dist
+	hack/dist.sh $(if $(VERSION),--version $(VERSION)) $(DISTFLAGS)
 
 clean: ## Remove what the targets above have made
 	@if grep -qs ' $(abspath $(OUT))/' /proc/self/mountinfo; then echo "make clean: something is still mounted below $(OUT): unpublish it first" >&2; exit 1; fi

@@ -260,3 +260,16 @@ func TestEveryFlagIsInTheDocumentation(t *testing.T) {
 	})
 	require.Empty(t, documented, "docs/flags.md has flags that serve has not")
 }
+
+// TestManualPages has one for each command that is shown, without a date.
+func TestManualPages(t *testing.T) {
+	t.Parallel()
+
+	directory := filepath.Join(t.TempDir(), "man1")
+	code, _, problems := touchstone("man", directory)
+	require.Zero(t, code, problems)
+
+	for _, name := range []string{"touchstone", "touchstone-serve", "touchstone-ctl-volume-create", "touchstone-state-verify"} {
+		require.FileExists(t, filepath.Join(directory, name+".1"))
+	}
+}

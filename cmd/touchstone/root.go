@@ -33,12 +33,14 @@ Exit codes: 0 good, 1 unhealthy or failed, 2 wrong usage or cannot run.`,
 			return command.Help()
 		},
 	}
+	root.Flags().Bool("version", false, "print the version") // without -v, which is the log's verbosity
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.SetFlagErrorFunc(usageError)
 	root.AddCommand(
 		newServeCommand(),
 		newStateCommand(),
 		newVersionCommand(),
+		newManCommand(),
 		ctl.NewCommand(),
 		ctl.NewCheckCommand(),
 		demo.NewCommand(),

@@ -165,6 +165,18 @@ func TestConfigFileCanBeNamedByTheEnvironment(t *testing.T) {
 	require.Equal(t, "node", flags.mode)
 }
 
+// TestThePackagesConfig has keys that there are.
+func TestThePackagesConfig(t *testing.T) {
+	t.Parallel()
+
+	file, err := os.ReadFile("../../deploy/systemd/config.yaml")
+	require.NoError(t, err)
+
+	flags, err := given(t, nil, nil, string(file))
+	require.NoError(t, err)
+	require.Equal(t, []string{"/mnt", "/media", "/srv"}, flags.AllowPaths)
+}
+
 func TestWrongSettingsAreRefusedWithTheirSource(t *testing.T) {
 	t.Parallel()
 

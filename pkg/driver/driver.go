@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/google/renameio/v2"
 	"github.com/kubernetes-csi/csi-lib-utils/metrics"
 	"golang.org/x/sync/errgroup"
@@ -48,7 +49,7 @@ func New(ctx context.Context, config Config) (*Driver, error) {
 		return nil, err
 	}
 
-	calls, registry := newMetrics(config.DriverName)
+	calls, registry := newMetrics(config.DriverName, config.Version, config.Commit)
 	d := &Driver{config: config, log: config.Log, ops: operation.NewGroup(), gate: newGate(), metrics: calls}
 
 	built, err := build(ctx, &d.config, d.ops, registry)
@@ -173,8 +174,13 @@ func (d *Driver) probeResult(ctx context.Context) (ready bool, err error) {
 	return d.identity.Health(ctx)
 }
 
-// announce writes the ready-file, which is empty for none.
+// announce notifies systemd (Type=notify), if that has started the driver, and writes the
+// ready-file, which is empty for none.
 func announce(readyFile string) error {
+	if _, err := daemon.SdNotify(false, daemon.SdNotifyReady); err != nil {
+		return fmt.Errorf("notify systemd: %w", err)
+	}
+
 	if readyFile == "" {
 		return nil
 	}

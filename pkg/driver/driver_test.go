@@ -266,26 +266,6 @@ func TestAPoolThatIsGoneLeavesTheDriverReady(t *testing.T) {
 	require.Equal(t, http.StatusOK, code, body)
 }
 
-func TestHTTPServesMetricsOfEachCall(t *testing.T) {
-	t.Parallel()
-
-	address := served.Address()
-	r := start(t, func(config *driver.Config) { config.HTTPEndpoint = address })
-
-	_, err := csi.NewControllerClient(r.conn).DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{})
-	require.Equal(t, codes.InvalidArgument, status.Code(err))
-
-	for _, path := range []string{"/healthz", "/livez", "/readyz"} {
-		code, body := get(t, "http://"+address+path)
-		require.Equal(t, http.StatusOK, code, body)
-	}
-	_, body := get(t, "http://"+address+"/metrics")
-	require.Contains(t, body, `csi_plugin_operations_seconds_count{driver_name="csi.example.org",`+
-		`grpc_status_code="InvalidArgument",method_name="/csi.v1.Controller/DeleteVolume"} 1`)
-	require.Contains(t, body, "go_goroutines ")
-	require.Contains(t, body, "process_start_time_seconds ")
-}
-
 func TestHTTPAddressThatIsTakenEndsTheStart(t *testing.T) {
 	t.Parallel()
 

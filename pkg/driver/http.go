@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"runtime"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -31,11 +32,18 @@ const (
 	maxHTTPConnections = 256
 )
 
-// newMetrics returns the manager of csi_plugin_operations_seconds, and the
-// registry of all other metrics: the process' and the Go runtime's own are there.
-func newMetrics(driverName string) (metrics.CSIMetricsManager, prometheus.Registerer) {
+// newMetrics returns the manager of csi_plugin_operations_seconds, and the registry of all other
+// metrics: those of the build, the process and the Go runtime are there.
+func newMetrics(driverName, version, commit string) (metrics.CSIMetricsManager, prometheus.Registerer) {
 	others := prometheus.NewRegistry()
 	others.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+
+	built := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "touchstone_build_info", Help: "1, with the version of the driver in its labels.",
+		ConstLabels: prometheus.Labels{"version": version, "commit": commit, "goversion": runtime.Version()},
+	})
+	built.Set(1)
+	others.MustRegister(built)
 
 	return metrics.NewCSIMetricsManagerWithOptions(driverName,
 		metrics.WithSubsystem(metrics.SubsystemPlugin),

@@ -19,7 +19,7 @@ import (
 func TestSlowHTTPClientsAreBounded(t *testing.T) {
 	const slow = maxHTTPConnections + 128
 
-	measured, _ := newMetrics("csi.example.org")
+	measured, _ := newMetrics("csi.example.org", "v0", "")
 	atProbe := make(chan int, 1)
 	well := func(context.Context) (bool, error) {
 		atProbe <- descriptors(t)
