@@ -1,27 +1,40 @@
 package demo
 
 import (
+	"cmp"
+	"context"
 	"errors"
+	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/cli/doctor"
 )
 
 // socketLimit is the longest path in a sockaddr_un, without the final NUL.
 const socketLimit = 107
 
-// cannotRunError means that this machine, user or command line does not allow the demo.
-type cannotRunError string
+var (
+	errRequirement = errors.New("the demo mounts filesystems and attaches loop devices")
+	errSocketPath  = errors.New("the socket's path would be too long: choose a shorter --dir")
+)
 
-func (e cannotRunError) Error() string { return string(e) }
+// cannotRunError means that this machine, user or command line does not allow the demo.
+type cannotRunError struct{ error }
 
 // ExitCode is 2: usage, or cannot run.
 func (cannotRunError) ExitCode() int { return 2 }
+
+func cannotRun(err error) error {
+	if err == nil {
+		return nil
+	}
+	return cannotRunError{err}
+}
 
 // NewCommand returns `demo`.
 func NewCommand() *cobra.Command {
@@ -42,28 +55,24 @@ no loop device and no file is left.
 
 Needs root. Ctrl-C cleans up at any time. Exit code 0: every step succeeded, 1: one
 failed or was interrupted, 2: the demo cannot run here.`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if err := cobra.NoArgs(cmd, args); err != nil {
-				return cannotRunError(err.Error())
-			}
-			return nil
-		},
+		Args: func(cmd *cobra.Command, args []string) error { return cannotRun(cobra.NoArgs(cmd, args)) },
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkMachine(); err != nil {
-				return err
+			btrfs, err := checkMachine(cmd.Context())
+			if err != nil {
+				return cannotRun(err)
 			}
 			root, err := makeRoot(parent)
 			if err != nil {
-				return err
+				return cannotRun(err)
 			}
 
 			// The signals stay ignored after the first one: cleaning up is limited in time,
 			// and its interruption would leave mounts behind.
 			ctx, _ := signal.NotifyContext(cmd.Context(), unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
-			// `demo | head` must not kill it either: the report returns the write's error.
+			// `demo | head` must not kill it either: the next line returns the write's error.
 			signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
 
-			return newDemo(root, keep, newReport(cmd.OutOrStdout())).run(ctx)
+			return newDemo(root, cmd.OutOrStdout()).run(ctx, btrfs, keep)
 		},
 	}
 	cmd.Flags().StringVar(&parent, "dir", "", "parent of the demo's temporary directory (default: the system's)")
@@ -72,56 +81,41 @@ failed or was interrupted, 2: the demo cannot run here.`,
 	return cmd
 }
 
-// checkMachine checks the requirements before anything is changed. It appends the usual
-// directories of mkfs and fsck to PATH, for the driver as well.
-func checkMachine() error {
-	if os.Geteuid() != 0 {
-		return cannotRunError("the demo mounts filesystems and attaches loop devices: run it as root (sudo)")
-	}
-
+// checkMachine checks the requirements before anything is changed, and returns whether the
+// machine has btrfs, too.
+func checkMachine(ctx context.Context) (btrfs bool, err error) {
 	if _, err := os.Stat("/dev/loop-control"); err != nil {
-		return cannotRunError("the kernel offers no loop devices (" + err.Error() + "): modprobe loop, or run outside this container")
+		return false, fmt.Errorf("the kernel offers no loop devices (%w): modprobe loop, or run outside this container", err)
 	}
 
-	if err := os.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin"); err != nil {
-		return cannotRunError("extend PATH: " + err.Error())
-	}
-
-	var missing []string
-	for _, tool := range []string{"mkfs.ext4", "e2fsck", "resize2fs", "mkfs.xfs", "xfs_repair"} {
-		if !hasTool(tool) {
-			missing = append(missing, tool)
+	report := doctor.Examine(ctx, doctor.Config{
+		Mode: doctor.ModeAll, WithoutDriver: true, PoolImageBytes: poolBytes,
+		Only: []string{"privileges", "filesystem", "tools"},
+	})
+	btrfs = true
+	for _, finding := range report.Findings {
+		if finding.Verdict == doctor.Problem {
+			return false, fmt.Errorf("%w: %s: %s", errRequirement, finding.Seen, finding.Cure)
 		}
+		btrfs = btrfs && (finding.Object != "btrfs" || finding.Verdict == doctor.OK)
 	}
-
-	if len(missing) > 0 {
-		return cannotRunError(strings.Join(missing, ", ") + " missing: install e2fsprogs and xfsprogs, or use `make demo`")
-	}
-	return nil
-}
-
-func hasTool(name string) bool {
-	_, err := exec.LookPath(name)
-	return err == nil
+	return btrfs, nil
 }
 
 // makeRoot makes the demo's directory. Its path has no symlinks, since the driver follows
 // none below the kubelet's directory.
 func makeRoot(parent string) (string, error) {
-	root, err := os.MkdirTemp(parent, "touchstone-demo-")
+	parent, err := filepath.Abs(cmp.Or(parent, os.TempDir()))
+	if err == nil {
+		parent, err = filepath.EvalSymlinks(parent)
+	}
 	if err != nil {
-		return "", cannotRunError("make a directory for the demo: " + err.Error())
+		return "", err
 	}
 
-	resolved, err := filepath.EvalSymlinks(root)
-	if err == nil {
-		resolved, err = filepath.Abs(resolved)
+	root, err := os.MkdirTemp(parent, "touchstone-demo-")
+	if err == nil && len(filepath.Join(root, socketName)) > socketLimit {
+		err = errors.Join(errSocketPath, os.Remove(root))
 	}
-	if err == nil && len(socketIn(resolved)) > socketLimit {
-		err = cannotRunError("the socket's path would be too long: choose a shorter --dir")
-	}
-	if err != nil {
-		return "", errors.Join(err, os.Remove(root))
-	}
-	return resolved, nil
+	return root, err
 }

@@ -3,10 +3,10 @@
 // orchestrator does, and verifies with the kernel, not with the driver, that each call had
 // its effect.
 //
-// steps.go is the table of all steps in CSI's order. volume.go and snapshot.go contain the
-// steps of volumes and snapshots, driver.go the driver's process, payload.go the data that
-// must survive, leftovers.go how leftovers are found and removed, report.go the output.
+// demo.go has the table of all steps in CSI's order, run.go runs and prints them. volume.go and
+// snapshot.go contain the steps of volumes and snapshots, driver.go those of the driver's
+// process, leftovers.go how leftovers are found and removed.
 //
-// It depends on internal/cli/csiclient for all calls, and on no package of the driver but
-// the pool's directory layout.
+// It depends on internal/cli/csiclient for all calls, and on internal/cli/doctor for the
+// requirements on the machine. Of the driver's packages it uses none that handles a call.
 package demo

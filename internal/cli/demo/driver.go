@@ -1,13 +1,11 @@
 package demo
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -15,11 +13,16 @@ import (
 
 const (
 	nodeID = "demo-node"
+	// poolBytes is the size of the embedded pool's filesystem, which is sparse. In it copies
+	// share blocks on every host filesystem.
+	poolBytes = 4096 * mebi
 	// exitLimit is how long the driver may take to exit on a signal.
 	exitLimit = 10 * time.Second
-	// logTail is how much of the driver's log is shown when a step fails.
-	logTail = 20
-	logMode = 0o600
+	// noticeLimit is how long before its exit the driver's process may close its socket.
+	noticeLimit = 100 * time.Millisecond
+
+	socketName = "csi.sock"
+	logName    = "driver.log"
 )
 
 // Errors of the driver's process.
@@ -28,66 +31,84 @@ var (
 	errDriverRefused = errors.New("the driver does not exit")
 )
 
-// The files and directories of a demo.
-func stateIn(root string) string   { return filepath.Join(root, "state") }
-func poolIn(root string) string    { return filepath.Join(root, "pool") }
-func kubeletIn(root string) string { return filepath.Join(root, "kubelet") }
-func socketIn(root string) string  { return filepath.Join(root, "csi.sock") }
-func logIn(root string) string     { return filepath.Join(root, "driver.log") }
-
 // driver is a process of `touchstone serve`.
 type driver struct {
-	process *os.Process
-	exited  chan struct{} // Closed when the process has exited; err is set then.
-	err     error
+	*exec.Cmd
+
+	exited chan struct{} // Closed when the process has exited.
 }
 
 // startDriver runs `touchstone serve` with all its paths below root. The calling goroutine
 // must be locked to its thread, because Pdeathsig is sent when that thread ends.
-func startDriver(root string) (*driver, error) {
-	log, err := os.OpenFile(logIn(root), os.O_WRONLY|os.O_CREATE|os.O_APPEND, logMode)
-	if err != nil {
-		return nil, fmt.Errorf("open the driver's log: %w", err)
+func (d *demo) startDriver(context.Context) (string, error) {
+	for _, name := range []string{"pool", "kubelet"} {
+		if err := os.MkdirAll(d.path(name), directoryMode); err != nil {
+			return "", err
+		}
 	}
-	defer func() { _ = log.Close() }() // The child has its own descriptor.
+	log, err := os.OpenFile(d.path(logName), os.O_WRONLY|os.O_CREATE|os.O_APPEND, fileMode)
+	if err != nil {
+		return "", err
+	}
+	defer log.Close() // The child has its own descriptor.
 
 	child := exec.Command("/proc/self/exe", "serve", //nolint:noctx // It must survive the step that starts it.
 		"--mode=all",
-		"--endpoint=unix://"+socketIn(root),
+		"--endpoint=unix://"+d.path(socketName),
 		"--node-id="+nodeID,
-		"--state-dir="+stateIn(root),
-		"--pool=default="+poolIn(root),
-		// Sparse; copies share blocks on every host filesystem.
-		"--pool-image-size=4Gi",
-		"--kubelet-dir="+kubeletIn(root),
+		"--state-dir="+d.path("state"),
+		"--pool=default="+d.path("pool"),
+		fmt.Sprintf("--pool-image-size=%d", poolBytes),
+		"--kubelet-dir="+d.path("kubelet"),
 		"--http-endpoint=",
 		// The demo sends no concurrent requests that could be merged.
 		"--coalesce-window=0s",
 	)
-	child.Env = slices.DeleteFunc(os.Environ(), func(variable string) bool {
-		return strings.HasPrefix(variable, "TOUCHSTONE_") // These set the driver's flags.
-	})
+	child.Env = []string{"PATH=" + os.Getenv("PATH")} // No TOUCHSTONE_*, which sets flags.
 	child.Stdout, child.Stderr = log, log
 	// A process group of its own, so that Ctrl-C at the terminal reaches only the demo.
 	child.SysProcAttr = &unix.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGTERM}
 
 	if err := child.Start(); err != nil {
-		return nil, fmt.Errorf("start touchstone serve: %w", err)
+		return "", err
 	}
 
-	running := &driver{process: child.Process, exited: make(chan struct{})}
-	go func() {
-		running.err = child.Wait()
-		close(running.exited)
-	}()
-	return running, nil
+	d.driver = &driver{child, make(chan struct{})}
+	go func(exited chan struct{}) {
+		_ = child.Wait() // ProcessState has its result.
+		close(exited)
+	}(d.driver.exited)
+	return fmt.Sprintf("--mode all → process %d", child.Process.Pid), nil
 }
 
-// signal sends a signal that ends the process, and waits until it has exited.
-func (d *driver) signal(signal unix.Signal) error {
-	if err := d.process.Signal(signal); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("signal the driver: %w", err)
+// waitReady fails at once if the driver exits. In later calls the connection reports that.
+func (d *demo) waitReady(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	go func(exited chan struct{}) {
+		<-exited
+		cancel()
+	}(d.driver.exited)
+	return "→ ready", d.WaitReady(ctx)
+}
+
+func (d *demo) killDriver(context.Context) (string, error) {
+	killed := d.driver
+	d.driver = nil // Its exit is expected from here on.
+	return fmt.Sprintf("→ process %d is gone", killed.Process.Pid), killed.end(unix.SIGKILL)
+}
+
+func (d *demo) stopDriver(context.Context) (string, error) {
+	stopped := d.driver
+	if err := stopped.end(unix.SIGTERM); err != nil {
+		return "SIGTERM", err
 	}
+	d.driver = nil
+	return "SIGTERM → exit code 0", check(stopped.ProcessState.Success(), "%s", stopped.ProcessState)
+}
+
+// end sends a signal that ends the process, and waits until it has exited.
+func (d *driver) end(signal unix.Signal) error {
+	_ = d.Process.Signal(signal) // It fails if the process has exited.
 
 	select {
 	case <-d.exited:
@@ -97,25 +118,25 @@ func (d *driver) signal(signal unix.Signal) error {
 	}
 }
 
-// terminate ends the driver, and kills it with its mkfs and fsck if it does not exit.
+// terminate ends the driver, if there is one, and kills it if it does not exit. With it the
+// kernel kills its mkfs and fsck.
 func (d *driver) terminate() error {
-	err := d.signal(unix.SIGTERM)
-	if errors.Is(err, errDriverRefused) {
-		_ = unix.Kill(-d.process.Pid, unix.SIGKILL)
-		err = d.signal(unix.SIGKILL)
+	if d == nil || d.end(unix.SIGTERM) == nil {
+		return nil
 	}
-	return err
+	return d.end(unix.SIGKILL)
 }
 
-// exitError waits briefly for the driver's exit, which a failed call may have been the first
-// to notice, and returns how it exited, or nil if it has not.
-func (d *driver) exitError() error {
-	const grace = 100 * time.Millisecond
-
+// explain returns how the driver exited, which a failed call may be the first to notice, or the
+// call's error if it runs.
+func (d *driver) explain(failure error) error {
+	if d == nil {
+		return failure
+	}
 	select {
 	case <-d.exited:
-		return fmt.Errorf("%w: %v", errDriverExited, d.err) //nolint:errorlint // Its exit code is not the demo's.
-	case <-time.After(grace):
-		return nil
+		return fmt.Errorf("%w: %s", errDriverExited, d.ProcessState)
+	case <-time.After(noticeLimit):
+		return failure
 	}
 }

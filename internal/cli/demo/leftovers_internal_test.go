@@ -58,7 +58,7 @@ func TestRemoveRootUnmountsNestedMounts(t *testing.T) {
 	}
 
 	unmountAfterTest(t, root)
-	require.NoError(t, os.WriteFile(image, nil, payloadMode))
+	require.NoError(t, os.WriteFile(image, nil, fileMode))
 	require.NoError(t, os.Truncate(image, 64*mebi))
 	require.NoError(t, child.Command(t, "mkfs.ext4", "-q", "-F", image).Run())
 	require.NoError(t, child.Command(t, "mount", "-o", "loop", image, staging).Run())
@@ -66,15 +66,15 @@ func TestRemoveRootUnmountsNestedMounts(t *testing.T) {
 	loops, err := loopsBelow(root)
 	require.NoError(t, err)
 	require.Len(t, loops, 1)
-	require.Equal(t, image, loops[0].image)
+	require.Equal(t, image, loops[0].BackingPath)
 
 	// A directory in the volume, the volume over itself, the device as a file.
 	require.NoError(t, os.Mkdir(filepath.Join(staging, "inner"), directoryMode))
-	require.NoError(t, os.WriteFile(device, nil, payloadMode))
+	require.NoError(t, os.WriteFile(device, nil, fileMode))
 	require.NoError(t, unix.Mount(staging, target, "", unix.MS_BIND, ""))
 	require.NoError(t, unix.Mount(staging, filepath.Join(target, "inner"), "", unix.MS_BIND, ""))
 	require.NoError(t, unix.Mount(staging, target, "", unix.MS_BIND, ""))
-	require.NoError(t, unix.Mount(fmt.Sprintf("/dev/loop%d", loops[0].number), device, "", unix.MS_BIND, ""))
+	require.NoError(t, unix.Mount(fmt.Sprintf("/dev/loop%d", loops[0].Number), device, "", unix.MS_BIND, ""))
 
 	require.NoError(t, removeRoot(contextWithTimeout(t), root, false))
 
@@ -102,7 +102,7 @@ func TestRemoveRootUnmountsEmbeddedPool(t *testing.T) {
 	unmountAfterTest(t, root)
 
 	image := func(path string, size int64, mkfs ...string) {
-		require.NoError(t, os.WriteFile(path, nil, payloadMode))
+		require.NoError(t, os.WriteFile(path, nil, fileMode))
 		require.NoError(t, os.Truncate(path, size))
 
 		if mkfs != nil {
@@ -128,8 +128,8 @@ func TestRemoveRootUnmountsEmbeddedPool(t *testing.T) {
 
 	for _, device := range loops {
 		// Another process may have taken the number.
-		image, _ := os.ReadFile(fmt.Sprintf("/sys/block/loop%d/loop/backing_file", device.number))
-		require.NotContains(t, string(image), filepath.Base(device.image))
+		image, _ := os.ReadFile(fmt.Sprintf("/sys/block/loop%d/loop/backing_file", device.Number))
+		require.NotContains(t, string(image), filepath.Base(device.BackingPath))
 	}
 }
 
@@ -140,7 +140,7 @@ func TestRemoveRootDeletesNothingThroughAMount(t *testing.T) {
 	target, precious := filepath.Join(root, "target"), filepath.Join(outside, "precious")
 
 	require.NoError(t, os.MkdirAll(target, directoryMode))
-	require.NoError(t, os.WriteFile(precious, []byte("data"), payloadMode))
+	require.NoError(t, os.WriteFile(precious, []byte("data"), fileMode))
 	require.NoError(t, unix.Mount(outside, target, "", unix.MS_BIND, ""))
 	unmountAfterTest(t, root)
 

@@ -3,13 +3,12 @@ package demo
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"iter"
+	"reflect"
 	"slices"
-	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/dustin/go-humanize"
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
@@ -19,88 +18,99 @@ const (
 	mebi = 1 << 20
 	mode = csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
 
-	restoredBytes = 500 * mebi
-
-	// Steps that appear often.
+	// Texts that appear often.
 	deleteSnapshot = "DeleteSnapshot"
 	readData       = "read, sha256"
+	sameArguments  = "same arguments"
+	deletedAlready = "deleted already"
 )
 
-// newDemo returns a demo in the directory root. The sizes of its volumes are close to the
-// minimum of each filesystem; all are thin.
-func newDemo(root string, keep bool, report *report) *demo {
-	d := &demo{root: root, keep: keep, report: report}
+// sections returns the whole demo in order. The sizes of the volumes are close to the minimum
+// of each filesystem; all are thin.
+func (d *demo) sections(btrfs bool) []section {
+	ext4 := d.newVolume("ext4", 64*mebi, 128*mebi, csiclient.MountCapability(mode, "ext4"))
+	xfs := d.newVolume("xfs", 300*mebi, 400*mebi, csiclient.MountCapability(mode, "xfs"))
+	block := d.newVolume("raw-block", 64*mebi, 128*mebi, csiclient.BlockCapability(mode))
+	directory := d.newVolume("directory", 64*mebi, 128*mebi, csiclient.MountCapability(mode, ""))
+	directory.request.Parameters = map[string]string{"backing": "directory"}
 
-	for _, each := range []struct {
-		kind        string
-		size, grown int64
-		capability  *csi.VolumeCapability
-		parameters  map[string]string
-	}{
-		{"ext4", 64 * mebi, 128 * mebi, csiclient.MountCapability(mode, "ext4"), nil},
-		{"xfs", 300 * mebi, 400 * mebi, csiclient.MountCapability(mode, "xfs"), nil},
-		{"raw-block", 64 * mebi, 128 * mebi, csiclient.BlockCapability(mode), nil},
-		{"directory", 64 * mebi, 128 * mebi, csiclient.MountCapability(mode, ""), map[string]string{"backing": "directory"}},
-		{"btrfs", 256 * mebi, 512 * mebi, csiclient.MountCapability(mode, "btrfs"), nil},
-	} {
-		if each.kind != "btrfs" || hasTool("mkfs.btrfs") {
-			v := d.newVolume(each.kind, each.size, each.grown, each.capability)
-			v.request.Parameters = each.parameters
-			d.created = append(d.created, v)
-		}
+	volumes := []*volume{ext4, xfs, block, directory}
+	if btrfs {
+		volumes = append(volumes, d.newVolume("btrfs", 256*mebi, 512*mebi, csiclient.MountCapability(mode, "btrfs")))
 	}
 
-	ext4, xfs := d.created[0], d.created[1]
-	d.before = &snapshot{demo: d, name: "demo-before", source: xfs}
-	d.after = &snapshot{demo: d, name: "demo-after", source: xfs}
-	d.group = &groupSnapshot{demo: d, name: "demo-group", members: []*snapshot{{demo: d, source: xfs}, {demo: d, source: ext4}}}
-	d.restored = d.newCopy("restored", restoredBytes, xfs, d.before.copyTo)
-	d.cloned = d.newCopy("cloned", xfs.grown, xfs, xfs.copyTo)
-	d.grouped = d.newCopy("regrouped", ext4.grown, ext4, d.group.members[1].copyTo)
-	d.copied = []*volume{d.restored, d.cloned, d.grouped}
+	before, after := &snapshot{demo: d, name: "demo-before", source: xfs}, &snapshot{demo: d, name: "demo-after", source: xfs}
+	group := &groupSnapshot{demo: d, name: "demo-group", members: [2]*snapshot{{demo: d, source: xfs}, {demo: d, source: ext4}}}
+	restored := before.newVolume("restored", 500*mebi)
+	cloned := xfs.newClone("cloned")
+	regrouped := group.members[1].newVolume("regrouped", ext4.grown)
 
-	return d
-}
-
-// volumes returns all volumes in the order in which they are created.
-func (d *demo) volumes() []*volume { return slices.Concat(d.created, d.copied) }
-
-// sections returns the whole demo in order.
-func (d *demo) sections() []section {
-	all := []section{{"The driver starts", slices.Concat(d.startSteps(), []step{
-		{"GetPluginInfo", d.getPluginInfo},
-		{"NodeGetInfo", d.getNodeInfo},
-		{"GetCapacity", d.getCapacity},
-	})}}
-
-	for _, v := range d.created {
-		all = append(all, section{withArticle(v.kind) + " volume is created and used", v.useSteps()})
+	start := []step{{"touchstone serve", d.startDriver}, {"Probe", d.waitReady}}
+	all := []section{{"The driver starts", append(start,
+		step{"GetPluginInfo", d.getPluginInfo},
+		step{"NodeGetInfo", d.getNodeInfo},
+		step{"GetCapacity", d.getCapacity},
+	)}}
+	for _, v := range volumes {
+		all = append(all, section{"The " + v.kind + " volume is created and used", v.useSteps()})
 	}
+	all = append(all,
+		section{"Snapshots of the xfs volume, while it is mounted", []step{
+			{"CreateSnapshot", before.create},
+			{"CreateSnapshot", d.repeat(sameArguments, &before.id, before.create)},
+			{"overwrite, fsync", xfs.write},
+			{"CreateSnapshot", after.create},
+			{"ListSnapshots", d.verifySnapshotsListed(before, after)},
+			{"GetMetadataDelta", before.getBlocksChangedUntil(after)},
+		}},
+		section{"The first snapshot becomes a larger volume, beside its source", append(restored.publishSteps(),
+			step{readData, restored.verify("of the copy, before the overwriting")},
+			step{readData, xfs.verify("of the source, overwritten")},
+			step{"filesystem UUIDs", restored.verifyUUIDDiffersFrom(xfs)},
+			step{"NodeGetVolumeStats", restored.getStats},
+		)},
+		section{"A clone of the mounted volume", append(cloned.publishSteps(),
+			step{readData, cloned.verify("of the clone")},
+			step{"overwrite, fsync", cloned.write},
+			step{readData, xfs.verify("of the source, unchanged")},
+		)},
+		section{"A group snapshot of two mounted volumes", slices.Concat([]step{
+			{"CreateVolumeGroupSnapshot", group.create},
+			{"CreateVolumeGroupSnapshot", d.repeat(sameArguments, &group.id, group.create)},
+			{deleteSnapshot, group.members[1].deleteRefused},
+		}, regrouped.publishSteps(), []step{
+			{readData, regrouped.verify("of a member, restored alone")},
+		})},
+	)
 
-	all = append(all, d.copySections()...)
-	all = append(all, section{"The driver is killed, and starts again", d.restartSteps()})
+	volumes = append(volumes, restored, cloned, regrouped)
+	restart := []step{{"kill -9", d.killDriver}}
+	for _, v := range volumes {
+		restart = append(restart, step{"read " + v.kind, v.verify("while no driver runs")})
+	}
+	restart = append(slices.Concat(restart, start), step{"ListVolumes", d.verifyVolumesListed(volumes...)})
+	all = append(all, section{"The driver is killed, and starts again", restart})
 
-	for _, v := range d.volumes() {
+	for _, v := range volumes {
 		all = append(all, section{"The " + v.kind + " volume afterwards, until it is deleted", v.retryAndDeleteSteps()})
 	}
-
 	return append(all,
 		section{"The snapshots outlive their volumes", []step{
-			{"GetMetadataAllocated", d.before.getAllocatedBlocks},
-			{deleteSnapshot, d.before.delete},
-			{deleteSnapshot, d.before.deleteAgain},
-			{deleteSnapshot, d.after.delete},
-			{"GetVolumeGroupSnapshot", d.group.get},
-			{"DeleteVolumeGroupSnapshot", d.group.delete},
+			{"GetMetadataAllocated", before.getAllocatedBlocks},
+			{deleteSnapshot, before.delete},
+			{deleteSnapshot, d.repeat(deletedAlready, &before.id, before.delete)},
+			{deleteSnapshot, after.delete},
+			{"GetVolumeGroupSnapshot", group.get},
+			{"DeleteVolumeGroupSnapshot", group.delete},
 		}},
 		section{"Nothing is left", []step{
-			{"ListVolumes", d.expectNone("volume", d.volumeIDs)},
-			{"ListSnapshots", d.expectNone("snapshot", d.snapshotIDs)},
+			{"ListVolumes", d.verifyVolumesListed()},
+			{"ListSnapshots", d.verifySnapshotsListed()},
 			// Before the driver ends: it keeps an embedded pool mounted.
-			{"pool", d.expectNone("file", func(context.Context) ([]string, error) { return volumeFilesBelow(poolIn(d.root)) })},
+			{"pool", expectNone("file", volumeFilesBelow, d.path("pool"))},
 			{"touchstone serve ends", d.stopDriver},
-			{"mount table", d.expectNone("mount", func(context.Context) ([]string, error) { return mountPointsBelow(d.root) })},
-			{"loop devices", d.expectNone("loop device", func(context.Context) ([]string, error) { return loopNamesBelow(d.root) })},
+			{"mount table", expectNone("mount", mountsBelow, d.root)},
+			{"loop devices", expectNone("loop device", loopsBelow, d.root)},
 		}},
 	)
 }
@@ -111,6 +121,7 @@ func (v *volume) useSteps() []step {
 		{"write, fsync", v.write},
 		{"NodeGetVolumeStats", v.getStats},
 		{"ControllerExpandVolume", v.expand},
+	}, v.nodeExpandSteps(), []step{
 		{"NodeGetVolumeStats", v.getStats},
 	})
 }
@@ -119,21 +130,33 @@ func (v *volume) useSteps() []step {
 func (v *volume) publishSteps() []step {
 	return []step{
 		{"CreateVolume", v.create},
-		{"CreateVolume", v.createAgain},
+		{"CreateVolume", v.demo.repeat(sameArguments, &v.VolumeID, v.create)},
 		{"ControllerPublishVolume", v.attach},
 		{"NodeStageVolume", v.stage},
 		{"NodePublishVolume", v.publish},
 	}
 }
 
-// restageSteps mount an ext4 again that cannot grow while it is mounted.
-func (v *volume) restageSteps() []step {
-	return []step{
-		{"NodeUnpublishVolume", v.unpublish},
-		{"NodeUnstageVolume", v.unstage},
-		{"NodeStageVolume", v.stage},
-		{"NodePublishVolume", v.publish},
-		{readData, v.verify("")},
+// nodeExpandSteps grow device and filesystem while a workload uses them. A process without
+// CAP_SYS_RESOURCE, as in many containers, may not grow a mounted ext4; then the next staging
+// grows it, which is shown instead.
+func (v *volume) nodeExpandSteps() []step {
+	capable, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, unix.CAP_SYS_RESOURCE, 0, 0, 0)
+
+	switch {
+	case v.isDirectory():
+		return nil
+	case v.kind == "ext4" && err == nil && capable == 0:
+		return []step{
+			{"NodeExpandVolume", v.expandOnNodeRefused},
+			{"NodeUnpublishVolume", v.unpublish},
+			{"NodeUnstageVolume", v.unstage},
+			{"NodeStageVolume", v.stage},
+			{"NodePublishVolume", v.publish},
+			{readData, v.verify("")},
+		}
+	default:
+		return []step{{"NodeExpandVolume", v.expandOnNode}}
 	}
 }
 
@@ -141,154 +164,96 @@ func (v *volume) restageSteps() []step {
 // effect are repeated first, as an orchestrator does if it does not know their outcome.
 func (v *volume) retryAndDeleteSteps() []step {
 	return []step{
-		{"ControllerPublishVolume", v.repeat("same arguments", v.demo.Attach)},
-		{"NodeStageVolume", v.repeat("same arguments", v.demo.Stage)},
-		{"NodePublishVolume", v.repeat("same arguments", v.demo.Publish)},
+		{"ControllerPublishVolume", v.demo.repeat(sameArguments, &v.VolumeID, v.attach)},
+		{"NodeStageVolume", v.demo.repeat(sameArguments, &v.VolumeID, v.stage)},
+		{"NodePublishVolume", v.demo.repeat(sameArguments, &v.VolumeID, v.publish)},
 		{readData, v.verify("")},
 		{"NodeUnpublishVolume", v.unpublish},
 		{"NodeUnstageVolume", v.unstage},
 		{"ControllerUnpublishVolume", v.detach},
 		{"DeleteVolume", v.delete},
-		{"DeleteVolume", v.repeat("deleted already", v.demo.callDeleteVolume)},
+		{"DeleteVolume", v.demo.repeat(deletedAlready, &v.VolumeID, v.delete)},
 	}
 }
 
-// copySections copy volumes that are in use.
-func (d *demo) copySections() []section {
-	source := d.before.source
-
-	return []section{
-		{"Snapshots of the " + source.kind + " volume, while it is mounted", []step{
-			{"CreateSnapshot", d.before.create},
-			{"CreateSnapshot", d.before.createAgain},
-			{"overwrite, fsync", source.write},
-			{"CreateSnapshot", d.after.create},
-			{"ListSnapshots", d.verifySnapshotsListed},
-			{"GetMetadataDelta", d.getChangedBlocks},
-		}},
-		{"The first snapshot becomes a larger volume, beside its source", slices.Concat(d.restored.publishSteps(), []step{
-			{readData, d.restored.verify("of the copy, before the overwriting")},
-			{readData, source.verify("of the source, overwritten")},
-			{"filesystem UUIDs", d.verifyUUIDsDiffer},
-			{"NodeGetVolumeStats", d.restored.getStats},
-		})},
-		{"A clone of the mounted volume", slices.Concat(d.cloned.publishSteps(), []step{
-			{readData, d.cloned.verify("of the clone")},
-			{"overwrite, fsync", d.cloned.write},
-			{readData, source.verify("of the source, unchanged")},
-		})},
-		{"A group snapshot of two mounted volumes", slices.Concat([]step{
-			{"CreateVolumeGroupSnapshot", d.group.create},
-			{"CreateVolumeGroupSnapshot", d.group.createAgain},
-			{deleteSnapshot, d.group.deleteMember},
-		}, d.grouped.publishSteps(), []step{
-			{readData, d.grouped.verify("of a member, restored alone")},
-		})},
-	}
-}
-
-// restartSteps kill and restart the driver, which must not affect its volumes.
-func (d *demo) restartSteps() []step {
-	volumes := d.volumes()
-	steps := make([]step, 0, 1+len(volumes))
-	steps = append(steps, step{"kill -9", d.killDriver})
-	for _, v := range volumes {
-		steps = append(steps, step{"read " + v.kind, v.verify("while no driver runs")})
-	}
-	return append(slices.Concat(steps, d.startSteps()), step{"ListVolumes", d.verifyVolumesListed})
-}
-
-func (d *demo) startSteps() []step {
-	return []step{{"touchstone serve", d.startDriver}, {"Probe", d.waitReady}}
-}
-
-func (d *demo) startDriver(context.Context) (with, got string, err error) {
-	started, err := startDriver(d.root)
-	if err != nil {
-		return "", "", err
-	}
-	d.driver = started
-	return "--mode all", fmt.Sprintf("process %d", started.process.Pid), nil
-}
-
-func (d *demo) killDriver(context.Context) (with, got string, err error) {
-	killed := d.driver
-	d.driver = nil // Its exit is expected from here on.
-	return "", fmt.Sprintf("process %d is gone", killed.process.Pid), killed.signal(unix.SIGKILL)
-}
-
-func (d *demo) stopDriver(context.Context) (with, got string, err error) {
-	stopped := d.driver
-	if err := stopped.signal(unix.SIGTERM); err != nil {
-		return "SIGTERM", "", err
-	}
-	d.driver = nil
-	return "SIGTERM", "exit code 0", check(stopped.err == nil, "%v", stopped.err)
-}
-
-func (d *demo) waitReady(ctx context.Context) (with, got string, err error) {
-	return "", "ready", d.WaitReady(ctx)
-}
-
-func (d *demo) getPluginInfo(ctx context.Context) (with, got string, err error) {
+func (d *demo) getPluginInfo(ctx context.Context) (string, error) {
 	info, err := d.GetPluginInfo(ctx, &csi.GetPluginInfoRequest{})
-	return "", info.GetName() + " " + info.GetVendorVersion(), err
+	return "→ " + info.GetName() + " " + info.GetVendorVersion(), err
 }
 
-func (d *demo) getNodeInfo(ctx context.Context) (with, got string, err error) {
+func (d *demo) getNodeInfo(ctx context.Context) (string, error) {
 	info, err := d.NodeGetInfo(ctx, &csi.NodeGetInfoRequest{})
-	return "", info.GetNodeId(), err
+	return "→ " + info.GetNodeId(), err
 }
 
-func (d *demo) getCapacity(ctx context.Context) (with, got string, err error) {
+func (d *demo) getCapacity(ctx context.Context) (string, error) {
 	answer, err := d.GetCapacity(ctx, &csi.GetCapacityRequest{})
-	return "", formatBytes(answer.GetAvailableCapacity()) + " available", err
+	return "→ " + formatBytes(answer.GetAvailableCapacity()) + " available", err
 }
 
-func (d *demo) verifyVolumesListed(ctx context.Context) (with, got string, err error) {
-	nodes := make(map[string][]string)
-	for entry, err := range d.Volumes(ctx, 2) {
-		if err != nil {
-			return "", "", err
+// repeat repeats a call that is in effect, and verifies with the object's id and the kernel's
+// mount table that it changed nothing.
+func (d *demo) repeat(with string, id *string, call action) action {
+	return func(ctx context.Context) (string, error) {
+		before, beforeErr := mountsBelow(d.root)
+		first := *id
+		_, err := call(ctx)
+		after, afterErr := mountsBelow(d.root)
+
+		return short(first) + " " + with + " → OK, nothing changed", cmp.Or(err, beforeErr, afterErr,
+			check(*id == first, "another one: %s", *id),
+			check(reflect.DeepEqual(before, after), "the mounts changed: %d then %d", len(before), len(after)))
+	}
+}
+
+// verifyVolumesListed compares all pages of ListVolumes with the volumes.
+func (d *demo) verifyVolumesListed(volumes ...*volume) action {
+	return func(ctx context.Context) (string, error) {
+		found, wanted := map[string][]string{}, map[string][]string{}
+		for _, v := range volumes {
+			wanted[v.VolumeID] = []string{nodeID}
 		}
-		nodes[entry.GetVolume().GetVolumeId()] = entry.GetStatus().GetPublishedNodeIds()
-	}
-
-	for _, v := range d.volumes() {
-		on := nodes[v.VolumeID]
-		err = cmp.Or(err, check(slices.Equal(on, []string{nodeID}), "volume %s is listed on nodes %v", v.VolumeID, on))
-	}
-	return "max_entries=2", fmt.Sprintf("%d volumes, on %s", len(nodes), nodeID), err
-}
-
-func (d *demo) volumeIDs(ctx context.Context) ([]string, error) {
-	return collect(d.Volumes(ctx, 0), func(e *csi.ListVolumesResponse_Entry) string { return e.GetVolume().GetVolumeId() })
-}
-
-func (d *demo) snapshotIDs(ctx context.Context) ([]string, error) {
-	return collect(d.Snapshots(ctx, "", 0), snapshotID)
-}
-
-// collect returns the names of a list's entries, sorted.
-func collect[E any](list iter.Seq2[E, error], name func(E) string) ([]string, error) {
-	var names []string
-	for entry, err := range list {
-		if err != nil {
-			return nil, err
+		for entry, err := range d.Volumes(ctx, 2) {
+			if err != nil {
+				return "", err
+			}
+			found[entry.GetVolume().GetVolumeId()] = entry.GetStatus().GetPublishedNodeIds()
 		}
-		names = append(names, name(entry))
+		return fmt.Sprintf("max_entries=2 → %d volumes on %s", len(found), nodeID), check(reflect.DeepEqual(found, wanted), "%v", found)
 	}
-	slices.Sort(names)
-	return names, nil
 }
 
-// expectNone fails if the list is not empty.
-func (*demo) expectNone(what string, list func(context.Context) ([]string, error)) action {
-	return func(ctx context.Context) (with, got string, err error) {
-		found, err := list(ctx)
-		if len(found) > 0 {
-			err = errors.Join(err, fmt.Errorf("%w: %s", errLeftover, strings.Join(found, ", ")))
+// verifySnapshotsListed compares all pages of ListSnapshots with the snapshots.
+func (d *demo) verifySnapshotsListed(snapshots ...*snapshot) action {
+	return func(ctx context.Context) (string, error) {
+		found, wanted := map[string]string{}, map[string]string{}
+		for _, s := range snapshots {
+			wanted[s.id] = s.source.VolumeID
 		}
-		return "", "no " + what, err
+		for entry, err := range d.Snapshots(ctx, "", 1) {
+			if err != nil {
+				return "", err
+			}
+			found[entry.GetSnapshot().GetSnapshotId()] = entry.GetSnapshot().GetSourceVolumeId()
+		}
+		return fmt.Sprintf("max_entries=1 → %d snapshots", len(found)), check(reflect.DeepEqual(found, wanted), "%v", found)
 	}
 }
+
+// expectNone fails if the list of what is below the path is not empty.
+func expectNone[E any](what string, list func(string) ([]E, error), path string) action {
+	return func(context.Context) (string, error) {
+		found, err := list(path)
+		return "→ no " + what, cmp.Or(err, check(len(found) == 0, "left behind: %v", found))
+	}
+}
+
+// short returns the last digits of an id: UUIDv7s of one second differ only there.
+func short(id string) string { return "id=" + endOfID(id) }
+
+func endOfID(id string) string {
+	const shown = 6
+	return "…" + id[max(0, len(id)-shown):]
+}
+
+func formatBytes(n int64) string { return humanize.IBytes(uint64(n)) }

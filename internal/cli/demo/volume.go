@@ -3,13 +3,15 @@ package demo
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 
@@ -20,6 +22,13 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+)
+
+const (
+	payloadBytes = 16 * mebi
+	fileMode     = 0o600
 )
 
 // volume is a volume of the demo. Its methods are steps.
@@ -31,10 +40,11 @@ type volume struct {
 	request *csi.CreateVolumeRequest
 	// grown is the size to which the volume is expanded.
 	grown int64
-	// copyFrom makes the request one for a copy, and returns what is printed of its source.
-	copyFrom func(*volume) string
+	// copyFrom makes the request one for a copy, and returns the id of its source.
+	copyFrom func() (id string)
 
-	checksum string
+	// written is the checksum of its data.
+	written string
 	// capacity is in bytes as the driver last returned it, total as the statistics did.
 	capacity, total int64
 }
@@ -49,71 +59,60 @@ func (d *demo) newVolume(kind string, size, grown int64, capability *csi.VolumeC
 		},
 		Publication: csiclient.Publication{
 			Capability: capability, NodeID: nodeID,
-			StagingPath: filepath.Join(kubeletIn(d.root), "plugins", kind, "globalmount"),
-			TargetPath:  filepath.Join(kubeletIn(d.root), "pods", kind, "volume"),
+			StagingPath: filepath.Join(d.path("kubelet"), "plugins", kind, "globalmount"),
+			TargetPath:  filepath.Join(d.path("kubelet"), "pods", kind, "volume"),
 		},
 	}
 }
 
-// newCopy returns a volume that is used like another one and created by copyFrom.
-func (d *demo) newCopy(kind string, size int64, like *volume, copyFrom func(*volume) string) *volume {
-	v := d.newVolume(kind, size, size, like.Capability)
-	v.copyFrom = copyFrom
-	return v
+// newClone returns a volume that is created as a clone of this one.
+func (v *volume) newClone(kind string) *volume {
+	clone := v.demo.newVolume(kind, v.grown, v.grown, v.Capability)
+	clone.copyFrom = func() (id string) {
+		clone.request.VolumeContentSource, clone.written = csiclient.FromVolume(v.VolumeID), v.written
+		return v.VolumeID
+	}
+	return clone
 }
 
-// copyTo makes clone a clone of the volume.
-func (v *volume) copyTo(clone *volume) string {
-	clone.request.VolumeContentSource = csiclient.FromVolume(v.VolumeID)
-	clone.checksum = v.checksum
-	return v.short()
-}
+func (v *volume) isDirectory() bool { return v.request.GetParameters()["backing"] == "directory" }
 
-func (v *volume) create(ctx context.Context) (with, got string, err error) {
+func (v *volume) create(ctx context.Context) (string, error) {
 	size := v.request.GetCapacityRange().GetRequiredBytes()
-	with = fmt.Sprintf("name=%s size=%s%s", v.request.GetName(), formatBytes(size), formatParameters(v.request.GetParameters()))
+	text := fmt.Sprintf("name=%s size=%s%s", v.request.GetName(), formatBytes(size), formatParameters(v.request.GetParameters()))
 	if v.copyFrom != nil {
-		with += " " + v.copyFrom(v)
+		text += " from=" + endOfID(v.copyFrom())
 	}
 
 	answer, err := v.demo.CreateVolume(ctx, v.request)
 	created := answer.GetVolume()
 	v.VolumeID, v.VolumeContext, v.capacity = created.GetVolumeId(), created.GetVolumeContext(), created.GetCapacityBytes()
 
-	got = v.VolumeID
-	if v.copyFrom != nil {
-		got = v.short()
-	}
-	return with, got, cmp.Or(err, check(v.capacity >= size, "a capacity of %s", formatBytes(v.capacity)))
+	return text + " → " + v.VolumeID, cmp.Or(err, check(v.capacity >= size, "a capacity of %s", formatBytes(v.capacity)))
 }
 
-func (v *volume) createAgain(ctx context.Context) (with, got string, err error) {
-	answer, err := v.demo.CreateVolume(ctx, v.request)
-	id := answer.GetVolume().GetVolumeId()
-	return "same arguments", "the same volume", cmp.Or(err, check(id == v.VolumeID, "another volume: %s", id))
+func (v *volume) attach(ctx context.Context) (string, error) {
+	err := v.demo.Attach(ctx, &v.Publication)
+	return short(v.VolumeID) + " node=" + nodeID + " → attached" + formatParameters(v.PublishContext), err
 }
 
-func (v *volume) attach(ctx context.Context) (with, got string, err error) {
-	err = v.demo.Attach(ctx, &v.Publication)
-	return v.short() + " node=" + nodeID, "attached" + formatParameters(v.PublishContext), err
-}
+func (v *volume) stage(ctx context.Context) (string, error) {
+	err := v.demo.Stage(ctx, &v.Publication)
 
-func (v *volume) stage(ctx context.Context) (with, got string, err error) {
-	err = v.demo.Stage(ctx, &v.Publication)
-
-	got = "device ready"
+	result := "device ready"
 	if mount, err := mountAt(v.StagingPath); err == nil {
-		got = mount.FSType + " of " + mount.Source
+		result = mount.FSType + " of " + mount.Source
 	}
-	return v.short() + " staging=…/" + v.kind, got, err
+	return short(v.VolumeID) + " staging=…/" + v.kind + " → " + result, err
 }
 
-func (v *volume) publish(ctx context.Context) (with, got string, err error) {
-	if err = v.demo.Publish(ctx, &v.Publication); err == nil {
+func (v *volume) publish(ctx context.Context) (string, error) {
+	err := v.demo.Publish(ctx, &v.Publication)
+	if err == nil {
 		// The kernel's mount table, not the driver's answer.
 		_, err = mountAt(v.TargetPath)
 	}
-	return v.short() + " target=…/" + v.kind, "mounted", err
+	return short(v.VolumeID) + " target=…/" + v.kind + " → mounted", err
 }
 
 // dataPath returns the path to which data is written: a file in a mounted volume, or the
@@ -125,51 +124,63 @@ func (v *volume) dataPath() string {
 	return filepath.Join(v.TargetPath, "data")
 }
 
-func (v *volume) write(context.Context) (with, got string, err error) {
-	v.checksum, err = writePayload(v.dataPath())
-	return formatBytes(payloadBytes) + " of random data", "sha256 " + shortSum(v.checksum), err
+// write writes random bytes to the volume and syncs them.
+func (v *volume) write(context.Context) (string, error) {
+	data := make([]byte, payloadBytes)
+	_, _ = rand.Read(data) // It never fails.
+	v.written = fmt.Sprintf("%x", sha256.Sum256(data))
+
+	file, err := os.OpenFile(v.dataPath(), os.O_WRONLY|os.O_CREATE, fileMode)
+	if err == nil {
+		_, err = file.Write(data)
+		err = errors.Join(err, file.Sync(), file.Close())
+	}
+	return fmt.Sprintf("%s of random data → sha256 %.12s", formatBytes(payloadBytes), v.written), err
 }
 
+// verify drops the page cache first, so that the data is read from the volume and not from memory.
 func (v *volume) verify(when string) action {
-	return func(context.Context) (with, got string, err error) {
-		return when, "sha256 " + shortSum(v.checksum) + " as written", verifyPayload(v.dataPath(), v.checksum)
+	return func(context.Context) (string, error) {
+		file, err := os.Open(v.dataPath())
+		if err != nil {
+			return when, err
+		}
+		defer file.Close()
+
+		data := make([]byte, payloadBytes)
+		err = unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_DONTNEED)
+		_, readErr := io.ReadFull(file, data)
+		sum := fmt.Sprintf("%x", sha256.Sum256(data))
+		return strings.TrimSpace(fmt.Sprintf("%s → sha256 %.12s as written", when, sum)),
+			cmp.Or(err, readErr, check(sum == v.written, "sha256 %.12s, but %.12s was written", sum, v.written))
 	}
 }
 
-func (v *volume) getStats(ctx context.Context) (with, got string, err error) {
+// getStats compares the size in the statistics with the capacity, and with the size before the
+// volume was expanded. The size of a directory is the pool's.
+func (v *volume) getStats(ctx context.Context) (string, error) {
 	answer, err := v.demo.NodeGetVolumeStats(ctx, &csi.NodeGetVolumeStatsRequest{VolumeId: v.VolumeID, VolumePath: v.TargetPath})
 
-	var (
-		before = v.total
-		texts  []string
-	)
+	before := v.total
+	var texts []string
 	for _, usage := range answer.GetUsage() {
-		switch usage.GetUnit() {
-		case csi.VolumeUsage_BYTES:
-			v.total = usage.GetTotal()
-			texts = append(texts, formatUsage(usage, formatBytes))
-		case csi.VolumeUsage_INODES:
-			texts = append(texts, formatUsage(usage, humanize.Comma)+" inodes")
-		default:
+		format, unit := humanize.Comma, " inodes"
+		if usage.GetUnit() == csi.VolumeUsage_BYTES {
+			format, unit, v.total = formatBytes, "", usage.GetTotal()
 		}
+		text := format(usage.GetTotal()) + unit
+		if usage.GetUsed()+usage.GetAvailable() > 0 { // They are unknown of a raw device.
+			text = format(usage.GetUsed()) + " of " + text + " used"
+		}
+		texts = append(texts, text)
 	}
-	return v.short(), strings.Join(texts, ", "), cmp.Or(err, v.checkTotal(before))
+	return short(v.VolumeID) + " → " + strings.Join(texts, ", "), cmp.Or(err,
+		check(v.total > before || v.isDirectory(), "a size of %s, after %s", formatBytes(v.total), formatBytes(before)),
+		check(v.total == v.capacity || v.total < v.capacity && v.Capability.GetBlock() == nil || v.isDirectory(),
+			"a size of %s for a capacity of %s", formatBytes(v.total), formatBytes(v.capacity)))
 }
 
-// checkTotal compares the size in the statistics with the capacity, and with the size before
-// the volume was expanded. The size of a directory is the pool's.
-func (v *volume) checkTotal(before int64) error {
-	if v.request.GetParameters()["backing"] == "directory" {
-		return check(v.total > 0, "no size")
-	}
-	return cmp.Or(
-		check(v.total > before, "a size of %s, after %s", formatBytes(v.total), formatBytes(before)),
-		check(v.total == v.capacity || v.total < v.capacity && v.Capability.GetBlock() == nil,
-			"a size of %s for a capacity of %s", formatBytes(v.total), formatBytes(v.capacity)),
-	)
-}
-
-func (v *volume) expand(ctx context.Context) (with, got string, err error) {
+func (v *volume) expand(ctx context.Context) (string, error) {
 	answer, err := v.demo.ControllerExpandVolume(ctx, &csi.ControllerExpandVolumeRequest{
 		VolumeId:         v.VolumeID,
 		CapacityRange:    &csi.CapacityRange{RequiredBytes: v.grown},
@@ -177,128 +188,91 @@ func (v *volume) expand(ctx context.Context) (with, got string, err error) {
 	})
 	v.capacity = answer.GetCapacityBytes()
 
-	got = "larger; no node expansion needed"
-	if answer.GetNodeExpansionRequired() {
-		got = "larger; node expansion follows"
-		v.demo.then = []step{{"NodeExpandVolume", v.expandOnNode}}
+	result := " → larger; node expansion follows"
+	if v.isDirectory() {
+		result = " → larger; no node expansion needed"
 	}
-	return v.short() + " size=" + formatBytes(v.grown), got,
-		cmp.Or(err, check(v.capacity >= v.grown, "a capacity of %s", formatBytes(v.capacity)))
+	return short(v.VolumeID) + " size=" + formatBytes(v.grown) + result, cmp.Or(err,
+		check(v.capacity >= v.grown, "a capacity of %s", formatBytes(v.capacity)),
+		check(answer.GetNodeExpansionRequired() != v.isDirectory(), "node_expansion_required is %v", v.isDirectory()))
 }
 
-// expandOnNode grows device and filesystem while a workload uses them. A process
-// without CAP_SYS_RESOURCE, as in many containers, may not grow a mounted ext4; then the
-// next staging grows it, which is shown instead.
-func (v *volume) expandOnNode(ctx context.Context) (with, got string, err error) {
-	_, err = v.demo.NodeExpandVolume(ctx, &csi.NodeExpandVolumeRequest{
+func (v *volume) expandOnNode(ctx context.Context) (string, error) {
+	_, err := v.demo.NodeExpandVolume(ctx, &csi.NodeExpandVolumeRequest{
 		VolumeId:          v.VolumeID,
 		VolumePath:        v.TargetPath,
 		StagingTargetPath: v.StagingPath,
 		VolumeCapability:  v.Capability,
 		CapacityRange:     &csi.CapacityRange{RequiredBytes: v.grown},
 	})
-	if status.Code(err) == codes.FailedPrecondition && v.kind == "ext4" && !canGrowMountedExt4() {
-		v.demo.then = v.restageSteps()
-		return v.short(), "refused here for a mounted ext4, so unmounted:\n(" + err.Error() + ")", nil
-	}
-	return v.short(), "grown while in use", err
+	return short(v.VolumeID) + " → grown while in use", err
 }
 
-// canGrowMountedExt4 reports whether the kernel allows this process, and so the driver, to
-// grow a mounted ext4. If it does, a refusal is the driver's error.
-func canGrowMountedExt4() bool {
-	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-
-	var sets [2]unix.CapUserData // Version 3 has two words of each set.
-	err := unix.Capget(&header, &sets[0])
-	return err != nil || sets[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0
+func (v *volume) expandOnNodeRefused(ctx context.Context) (string, error) {
+	_, err := v.expandOnNode(ctx)
+	if status.Code(err) != codes.FailedPrecondition {
+		return short(v.VolumeID), cmp.Or(err, check(false, "grown without CAP_SYS_RESOURCE"))
+	}
+	return short(v.VolumeID) + " → refused here for a mounted ext4, so unmounted:\n(" + err.Error() + ")", nil
 }
 
-// repeat repeats a call that is in effect, and verifies with the kernel's mount table that it
-// changed nothing.
-func (v *volume) repeat(with string, call func(context.Context, *csiclient.Publication) error) action {
-	return func(ctx context.Context) (string, string, error) {
-		before, err := mountsBelow(v.demo.root)
-		err = cmp.Or(err, call(ctx, &v.Publication))
-		after, listErr := mountsBelow(v.demo.root)
-		unchanged := check(reflect.DeepEqual(before, after), "the mounts changed: %d then %d", len(before), len(after))
-
-		return v.short() + " " + with, "OK, nothing changed", cmp.Or(err, listErr, unchanged)
-	}
+func (v *volume) unpublish(ctx context.Context) (string, error) {
+	err := v.demo.Unpublish(ctx, &v.Publication)
+	_, lstatErr := os.Lstat(v.TargetPath)
+	return short(v.VolumeID) + " → the target path is gone",
+		cmp.Or(err, check(errors.Is(lstatErr, fs.ErrNotExist), "%s exists", v.TargetPath))
 }
 
-func (v *volume) unpublish(ctx context.Context) (with, got string, err error) {
-	if err = v.demo.Unpublish(ctx, &v.Publication); err == nil {
-		_, lstatErr := os.Lstat(v.TargetPath)
-		err = check(errors.Is(lstatErr, fs.ErrNotExist), "%s exists", v.TargetPath)
-	}
-	return v.short(), "the target path is gone", err
-}
+func (v *volume) unstage(ctx context.Context) (string, error) {
+	err := v.demo.Unstage(ctx, &v.Publication)
+	mounts, mountsErr := mountsBelow(v.StagingPath)
+	devices, devicesErr := loopsBelow(v.demo.root)
+	attached := slices.ContainsFunc(devices, func(device loop.Attachment) bool { return strings.Contains(device.BackingPath, v.VolumeID) })
 
-func (v *volume) unstage(ctx context.Context) (with, got string, err error) {
-	if err = v.demo.Unstage(ctx, &v.Publication); err == nil {
-		err = v.checkUnused()
-	}
-	if err == nil {
+	if err = cmp.Or(err, mountsErr, devicesErr, check(len(mounts) == 0 && !attached, "the kernel still uses it")); err == nil {
 		// The orchestrator made the staging directory, so it removes it.
 		err = os.Remove(v.StagingPath)
 	}
-	return v.short(), "unmounted, device free", err
+	return short(v.VolumeID) + " → unmounted, device free", err
 }
 
-// checkUnused verifies with the kernel that no mount or device of the volume is left.
-func (v *volume) checkUnused() error {
-	mounts, err := mountPointsBelow(v.StagingPath)
-	devices, listErr := loopNamesBelow(v.demo.root)
-	devices = slices.DeleteFunc(devices, func(name string) bool { return !strings.Contains(name, v.VolumeID) })
-	left := slices.Concat(mounts, devices)
-
-	return cmp.Or(err, listErr, check(len(left) == 0, "the kernel still uses %v", left))
+func (v *volume) detach(ctx context.Context) (string, error) {
+	return short(v.VolumeID) + " node=" + nodeID + " → detached", v.demo.Detach(ctx, &v.Publication)
 }
 
-func (v *volume) detach(ctx context.Context) (with, got string, err error) {
-	return v.short() + " node=" + nodeID, "detached", v.demo.Detach(ctx, &v.Publication)
+func (v *volume) delete(ctx context.Context) (string, error) {
+	_, err := v.demo.DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: v.VolumeID})
+	return short(v.VolumeID) + " → gone", err
 }
 
-func (v *volume) delete(ctx context.Context) (with, got string, err error) {
-	return v.short(), "gone", v.demo.callDeleteVolume(ctx, &v.Publication)
-}
-
-func (d *demo) callDeleteVolume(ctx context.Context, p *csiclient.Publication) error {
-	_, err := d.DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: p.VolumeID})
-	return err
-}
-
-func (v *volume) short() string { return "volume=…" + endOfID(v.VolumeID) }
-
-// endOfID returns the last digits of an id: UUIDv7s of one second differ only there.
-func endOfID(id string) string {
-	const shown = 6
-	return id[max(0, len(id)-shown):]
-}
-
-func withArticle(kind string) string {
-	if kind == "ext4" || kind == "xfs" {
-		return "An " + kind
+// verifyUUIDDiffersFrom reads both superblocks from their devices. XFS would not mount two
+// filesystems with one UUID, but a reader of the demo may not know that.
+func (v *volume) verifyUUIDDiffersFrom(source *volume) action {
+	return func(context.Context) (string, error) {
+		first, firstErr := source.filesystemUUID()
+		second, secondErr := v.filesystemUUID()
+		return "of both → " + endOfID(first) + " and " + endOfID(second),
+			cmp.Or(firstErr, secondErr, check(first != second, "both have %s", first))
 	}
-	return "A " + kind
 }
 
-func formatBytes(n int64) string { return humanize.IBytes(uint64(max(0, n))) }
-
-// formatUsage omits the used part if it is unknown, as of a raw device.
-func formatUsage(usage *csi.VolumeUsage, format func(int64) string) string {
-	if usage.GetUsed() == 0 && usage.GetAvailable() == 0 {
-		return format(usage.GetTotal())
+func (v *volume) filesystemUUID() (string, error) {
+	mount, err := mountAt(v.StagingPath)
+	if err != nil {
+		return "", err
 	}
-	return format(usage.GetUsed()) + " of " + format(usage.GetTotal()) + " used"
+	device, err := os.Open(mount.Source)
+	if err != nil {
+		return "", err
+	}
+	defer device.Close()
+	return filesystem.UUID(device)
 }
 
 // formatParameters returns the sorted parameters, each preceded by a space.
-func formatParameters(m map[string]string) string {
-	var text strings.Builder
+func formatParameters(m map[string]string) (text string) {
 	for _, key := range slices.Sorted(maps.Keys(m)) {
-		text.WriteString(" " + key + "=" + m[key])
+		text += " " + key + "=" + m[key]
 	}
-	return text.String()
+	return text
 }

@@ -1,0 +1,189 @@
+package demo
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+)
+
+const (
+	// stepLimit ends a step that hangs; it is far longer than any step takes.
+	stepLimit = time.Minute
+	// cleanUpLimit limits the time in which mounts and devices are removed.
+	cleanUpLimit = 10 * time.Second
+	// logTail is how much of the driver's log is shown when a step fails.
+	logTail = 20
+
+	directoryMode = 0o750
+
+	// Codes of ECMA-48's Select Graphic Rendition.
+	bold  = 1
+	faint = 2
+	red   = 31
+	green = 32
+)
+
+var (
+	errInterrupted = errors.New("interrupted")
+	errUnexpected  = errors.New("unexpected result")
+)
+
+// demo is one run.
+type demo struct {
+	*csiclient.Client
+
+	root   string
+	driver *driver // Nil while none is expected to run.
+
+	out    *bufio.Writer // Flushed after each step. It keeps the first error.
+	colour bool
+	steps  int
+}
+
+// section is a part of the demo with a title.
+type section struct {
+	title string
+	steps []step
+}
+
+// step is one line of the demo: a call, or a check of its result.
+type step struct {
+	call string
+	do   action
+}
+
+// action runs a step. It returns the call's key arguments, an arrow and the result. Lines after
+// the first are printed below the step.
+type action func(ctx context.Context) (string, error)
+
+// check returns errUnexpected with the text, unless ok.
+func check(ok bool, format string, args ...any) error {
+	if ok {
+		return nil
+	}
+	return fmt.Errorf("%w: %s", errUnexpected, fmt.Sprintf(format, args...))
+}
+
+func newDemo(root string, out io.Writer) *demo {
+	d := &demo{root: root, out: bufio.NewWriter(out)}
+	if file, ok := out.(*os.File); ok {
+		_, err := unix.IoctlGetTermios(int(file.Fd()), unix.TCGETS)
+		d.colour = err == nil && os.Getenv("NO_COLOR") == ""
+	}
+	return d
+}
+
+func (d *demo) path(name string) string { return filepath.Join(d.root, name) }
+
+func (d *demo) paint(colour int, text string) string {
+	if !d.colour {
+		return text
+	}
+	return fmt.Sprintf("\x1b[%dm%s\x1b[0m", colour, text)
+}
+
+// run runs all sections and always cleans up. Its error has been printed.
+func (d *demo) run(ctx context.Context, btrfs, keep bool) (failure error) {
+	runtime.LockOSThread() // See startDriver.
+	defer runtime.UnlockOSThread()
+
+	began := time.Now()
+	fmt.Fprintf(d.out, "Everything happens in %s\n", d.root)
+
+	defer func() {
+		if failure != nil {
+			fmt.Fprintln(d.out, "\nCleaning up …")
+		}
+		failure = errors.Join(failure, d.cleanUp(context.WithoutCancel(ctx), keep))
+		outcome := d.paint(green, fmt.Sprintf("%d steps, all held", d.steps))
+		if failure != nil {
+			outcome = d.paint(red, fmt.Sprintf("stopped after %d steps", d.steps))
+		}
+		fmt.Fprintf(d.out, "\n%s, %.1f s\n", outcome, time.Since(began).Seconds())
+		failure = cmp.Or(failure, d.out.Flush())
+	}()
+
+	var err error
+	if d.Client, err = csiclient.Connect("unix://" + d.path(socketName)); err != nil {
+		return err
+	}
+	defer d.Close()
+
+	for _, section := range d.sections(btrfs) {
+		fmt.Fprintf(d.out, "\n%s\n", d.paint(bold, section.title))
+		for _, step := range section.steps {
+			if err := d.runStep(ctx, step); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// runStep runs a step with its time limit, and prints one line: number, mark, duration, call with
+// its key arguments, and result.
+func (d *demo) runStep(ctx context.Context, step step) error {
+	limited, cancel := context.WithTimeout(ctx, stepLimit)
+	defer cancel()
+
+	began := time.Now()
+	text, err := step.do(limited)
+	took := fmt.Sprintf("%7.1f ms", time.Since(began).Seconds()*1000)
+
+	if ctx.Err() != nil {
+		return errInterrupted // The step did not fail.
+	}
+
+	d.steps++
+	mark := d.paint(green, "✓")
+	if err != nil {
+		err = d.driver.explain(err)
+		arguments, _, _ := strings.Cut(text, "→")
+		text = strings.TrimSpace(arguments) + " → " + strings.TrimPrefix(err.Error(), step.call+": ")
+		mark, text = d.paint(red, "✗"), strings.TrimSpace(text)+"\nthe driver's log ends with:\n"+d.logTail()
+	}
+	fmt.Fprintf(d.out, "%3d %s %s %s %s\n", d.steps, mark, d.paint(faint, took),
+		d.paint(bold, fmt.Sprintf("%-25s", step.call)), strings.ReplaceAll(text, "\n", "\n      "))
+	if err != nil {
+		return fmt.Errorf("step %d: %w", d.steps, err)
+	}
+	return d.out.Flush()
+}
+
+// logTail returns the last lines of the driver's log.
+func (d *demo) logTail() string {
+	log, _ := os.ReadFile(d.path(logName))
+	lines := strings.Split(strings.TrimSpace(string(log)), "\n")
+	return strings.Join(lines[max(0, len(lines)-logTail):], "\n")
+}
+
+// cleanUp ends the driver, and then removes with system calls what is still mounted and
+// attached: an interrupted call may have had its effect.
+func (d *demo) cleanUp(ctx context.Context, keep bool) error {
+	if err := d.driver.terminate(); err != nil {
+		return err
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, cleanUpLimit)
+	defer cancel()
+
+	if err := removeRoot(ctx, d.root, keep); err != nil {
+		return fmt.Errorf("clean up %s: %w", d.root, err)
+	}
+	if keep {
+		fmt.Fprintf(d.out, "Kept: %s\n", d.root)
+	}
+	return nil
+}
