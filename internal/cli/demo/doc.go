@@ -3,10 +3,11 @@
 // orchestrator does, and verifies with the kernel, not with the driver, that each call had
 // its effect.
 //
-// demo.go has the table of all steps in CSI's order, run.go runs and prints them. volume.go and
-// snapshot.go contain the steps of volumes and snapshots, driver.go those of the driver's
-// process, leftovers.go how leftovers are found and removed.
+// steps.go has the table of all steps in CSI's order, run.go runs and prints them. volume.go
+// and snapshot.go contain the calls for volumes and snapshots, driver.go the driver's process,
+// leftovers.go how leftovers are found and removed.
 //
-// It depends on internal/cli/csiclient for all calls, and on internal/cli/doctor for the
-// requirements on the machine. Of the driver's packages it uses none that handles a call.
+// It depends on internal/cli/csiclient for all calls, on internal/cli/doctor for the
+// requirements on the machine, and on internal/linux to list and detach loop devices and to
+// read UUIDs. It depends on no service of the driver.
 package demo

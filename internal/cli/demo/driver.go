@@ -41,11 +41,6 @@ type driver struct {
 // startDriver runs `touchstone serve` with all its paths below root. The calling goroutine
 // must be locked to its thread, because Pdeathsig is sent when that thread ends.
 func (d *demo) startDriver(context.Context) (string, error) {
-	for _, name := range []string{"pool", "kubelet"} {
-		if err := os.MkdirAll(d.path(name), directoryMode); err != nil {
-			return "", err
-		}
-	}
 	log, err := os.OpenFile(d.path(logName), os.O_WRONLY|os.O_CREATE|os.O_APPEND, fileMode)
 	if err != nil {
 		return "", err

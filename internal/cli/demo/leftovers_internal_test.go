@@ -54,7 +54,7 @@ func TestRemoveRootUnmountsNestedMounts(t *testing.T) {
 	target, device := filepath.Join(root, "target"), filepath.Join(root, "device")
 
 	for _, dir := range []string{filepath.Dir(image), staging, target} {
-		require.NoError(t, os.MkdirAll(dir, directoryMode))
+		require.NoError(t, os.MkdirAll(dir, 0o750))
 	}
 
 	unmountAfterTest(t, root)
@@ -69,7 +69,7 @@ func TestRemoveRootUnmountsNestedMounts(t *testing.T) {
 	require.Equal(t, image, loops[0].BackingPath)
 
 	// A directory in the volume, the volume over itself, the device as a file.
-	require.NoError(t, os.Mkdir(filepath.Join(staging, "inner"), directoryMode))
+	require.NoError(t, os.Mkdir(filepath.Join(staging, "inner"), 0o750))
 	require.NoError(t, os.WriteFile(device, nil, fileMode))
 	require.NoError(t, unix.Mount(staging, target, "", unix.MS_BIND, ""))
 	require.NoError(t, unix.Mount(staging, filepath.Join(target, "inner"), "", unix.MS_BIND, ""))
@@ -96,7 +96,7 @@ func TestRemoveRootUnmountsEmbeddedPool(t *testing.T) {
 	inner, staging, raw := filepath.Join(mounted, "swept-a.img"), filepath.Join(root, "staging"), filepath.Join(mounted, "swept-b.img")
 
 	for _, dir := range []string{mounted, staging} {
-		require.NoError(t, os.MkdirAll(dir, directoryMode))
+		require.NoError(t, os.MkdirAll(dir, 0o750))
 	}
 
 	unmountAfterTest(t, root)
@@ -139,7 +139,7 @@ func TestRemoveRootDeletesNothingThroughAMount(t *testing.T) {
 	root, outside := filepath.Join(t.TempDir(), "demo"), t.TempDir()
 	target, precious := filepath.Join(root, "target"), filepath.Join(outside, "precious")
 
-	require.NoError(t, os.MkdirAll(target, directoryMode))
+	require.NoError(t, os.MkdirAll(target, 0o750))
 	require.NoError(t, os.WriteFile(precious, []byte("data"), fileMode))
 	require.NoError(t, unix.Mount(outside, target, "", unix.MS_BIND, ""))
 	unmountAfterTest(t, root)
@@ -156,7 +156,7 @@ func TestRemoveRootDeletesNothingThroughAMount(t *testing.T) {
 
 func TestRemoveRootKeepsDirectoryOnRequest(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "demo")
-	require.NoError(t, os.MkdirAll(filepath.Join(root, "state"), directoryMode))
+	require.NoError(t, os.MkdirAll(filepath.Join(root, "state"), 0o750))
 	require.NoError(t, removeRoot(contextWithTimeout(t), root, true))
 	require.DirExists(t, filepath.Join(root, "state"))
 }
@@ -168,7 +168,7 @@ func TestRemoveRootSparesLongerNames(t *testing.T) {
 	root, neighbour := filepath.Join(parent, "demo"), filepath.Join(parent, "demo-2")
 
 	for _, dir := range []string{root, neighbour} {
-		require.NoError(t, os.Mkdir(dir, directoryMode))
+		require.NoError(t, os.Mkdir(dir, 0o750))
 	}
 
 	require.NoError(t, unix.Mount(parent, neighbour, "", unix.MS_BIND, ""))

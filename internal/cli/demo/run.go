@@ -26,8 +26,6 @@ const (
 	// logTail is how much of the driver's log is shown when a step fails.
 	logTail = 20
 
-	directoryMode = 0o750
-
 	// Codes of ECMA-48's Select Graphic Rendition.
 	bold  = 1
 	faint = 2

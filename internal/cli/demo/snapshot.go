@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 )
@@ -90,17 +88,6 @@ func sumBlocks(stream iter.Seq2[csiclient.BlockMetadata, error]) (text string, s
 func (s *snapshot) delete(ctx context.Context) (string, error) {
 	_, err := s.demo.DeleteSnapshot(ctx, &csi.DeleteSnapshotRequest{SnapshotId: s.id})
 	return short(s.id) + " → gone", err
-}
-
-// deleteRefused tries to delete a member of a group alone.
-func (s *snapshot) deleteRefused(ctx context.Context) (string, error) {
-	_, err := s.delete(ctx)
-	if code := status.Code(err); code == codes.InvalidArgument || code == codes.FailedPrecondition {
-		err = nil
-	} else if err == nil {
-		err = check(false, "the member was deleted alone")
-	}
-	return short(s.id) + " → refused: it is a member of the group", err
 }
 
 // groupSnapshot is a group snapshot of the demo. Its methods are steps.

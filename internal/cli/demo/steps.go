@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/dustin/go-humanize"
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 )
@@ -21,8 +24,6 @@ const (
 	// Texts that appear often.
 	deleteSnapshot = "DeleteSnapshot"
 	readData       = "read, sha256"
-	sameArguments  = "same arguments"
-	deletedAlready = "deleted already"
 )
 
 // sections returns the whole demo in order. The sizes of the volumes are close to the minimum
@@ -57,7 +58,7 @@ func (d *demo) sections(btrfs bool) []section {
 	all = append(all,
 		section{"Snapshots of the xfs volume, while it is mounted", []step{
 			{"CreateSnapshot", before.create},
-			{"CreateSnapshot", d.repeat(sameArguments, &before.id, before.create)},
+			{"CreateSnapshot", d.repeat(&before.id, before.create)},
 			{"overwrite, fsync", xfs.write},
 			{"CreateSnapshot", after.create},
 			{"ListSnapshots", d.verifySnapshotsListed(before, after)},
@@ -76,8 +77,8 @@ func (d *demo) sections(btrfs bool) []section {
 		)},
 		section{"A group snapshot of two mounted volumes", slices.Concat([]step{
 			{"CreateVolumeGroupSnapshot", group.create},
-			{"CreateVolumeGroupSnapshot", d.repeat(sameArguments, &group.id, group.create)},
-			{deleteSnapshot, group.members[1].deleteRefused},
+			{"CreateVolumeGroupSnapshot", d.repeat(&group.id, group.create)},
+			{deleteSnapshot, refused(codes.InvalidArgument, "a member of the group", group.members[1].delete)},
 		}, regrouped.publishSteps(), []step{
 			{readData, regrouped.verify("of a member, restored alone")},
 		})},
@@ -98,7 +99,7 @@ func (d *demo) sections(btrfs bool) []section {
 		section{"The snapshots outlive their volumes", []step{
 			{"GetMetadataAllocated", before.getAllocatedBlocks},
 			{deleteSnapshot, before.delete},
-			{deleteSnapshot, d.repeat(deletedAlready, &before.id, before.delete)},
+			{deleteSnapshot, d.repeat(&before.id, before.delete)},
 			{deleteSnapshot, after.delete},
 			{"GetVolumeGroupSnapshot", group.get},
 			{"DeleteVolumeGroupSnapshot", group.delete},
@@ -130,7 +131,7 @@ func (v *volume) useSteps() []step {
 func (v *volume) publishSteps() []step {
 	return []step{
 		{"CreateVolume", v.create},
-		{"CreateVolume", v.demo.repeat(sameArguments, &v.VolumeID, v.create)},
+		{"CreateVolume", v.demo.repeat(&v.VolumeID, v.create)},
 		{"ControllerPublishVolume", v.attach},
 		{"NodeStageVolume", v.stage},
 		{"NodePublishVolume", v.publish},
@@ -148,7 +149,7 @@ func (v *volume) nodeExpandSteps() []step {
 		return nil
 	case v.kind == "ext4" && err == nil && capable == 0:
 		return []step{
-			{"NodeExpandVolume", v.expandOnNodeRefused},
+			{"NodeExpandVolume", refused(codes.FailedPrecondition, "a mounted ext4, so it is unmounted", v.expandOnNode)},
 			{"NodeUnpublishVolume", v.unpublish},
 			{"NodeUnstageVolume", v.unstage},
 			{"NodeStageVolume", v.stage},
@@ -164,15 +165,15 @@ func (v *volume) nodeExpandSteps() []step {
 // effect are repeated first, as an orchestrator does if it does not know their outcome.
 func (v *volume) retryAndDeleteSteps() []step {
 	return []step{
-		{"ControllerPublishVolume", v.demo.repeat(sameArguments, &v.VolumeID, v.attach)},
-		{"NodeStageVolume", v.demo.repeat(sameArguments, &v.VolumeID, v.stage)},
-		{"NodePublishVolume", v.demo.repeat(sameArguments, &v.VolumeID, v.publish)},
+		{"ControllerPublishVolume", v.demo.repeat(&v.VolumeID, v.attach)},
+		{"NodeStageVolume", v.demo.repeat(&v.VolumeID, v.stage)},
+		{"NodePublishVolume", v.demo.repeat(&v.VolumeID, v.publish)},
 		{readData, v.verify("")},
 		{"NodeUnpublishVolume", v.unpublish},
 		{"NodeUnstageVolume", v.unstage},
 		{"ControllerUnpublishVolume", v.detach},
 		{"DeleteVolume", v.delete},
-		{"DeleteVolume", v.demo.repeat(deletedAlready, &v.VolumeID, v.delete)},
+		{"DeleteVolume", v.demo.repeat(&v.VolumeID, v.delete)},
 	}
 }
 
@@ -193,16 +194,28 @@ func (d *demo) getCapacity(ctx context.Context) (string, error) {
 
 // repeat repeats a call that is in effect, and verifies with the object's id and the kernel's
 // mount table that it changed nothing.
-func (d *demo) repeat(with string, id *string, call action) action {
+func (d *demo) repeat(id *string, call action) action {
 	return func(ctx context.Context) (string, error) {
 		before, beforeErr := mountsBelow(d.root)
 		first := *id
 		_, err := call(ctx)
 		after, afterErr := mountsBelow(d.root)
 
-		return short(first) + " " + with + " → OK, nothing changed", cmp.Or(err, beforeErr, afterErr,
+		return short(first) + " again → OK, nothing changed", cmp.Or(err, beforeErr, afterErr,
 			check(*id == first, "another one: %s", *id),
 			check(reflect.DeepEqual(before, after), "the mounts changed: %d then %d", len(before), len(after)))
+	}
+}
+
+// refused verifies that the driver refuses a call with this code, and prints its error.
+func refused(code codes.Code, why string, call action) action {
+	return func(ctx context.Context) (string, error) {
+		text, err := call(ctx)
+		arguments, _, _ := strings.Cut(text, "→")
+		if status.Code(err) != code {
+			return text, cmp.Or(err, check(false, "not refused"))
+		}
+		return arguments + "→ refused: " + why + "\n(" + err.Error() + ")", nil
 	}
 }
 

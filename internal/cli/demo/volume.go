@@ -18,8 +18,6 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/dustin/go-humanize"
 	"golang.org/x/sys/unix"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
@@ -188,13 +186,10 @@ func (v *volume) expand(ctx context.Context) (string, error) {
 	})
 	v.capacity = answer.GetCapacityBytes()
 
-	result := " → larger; node expansion follows"
-	if v.isDirectory() {
-		result = " → larger; no node expansion needed"
-	}
-	return short(v.VolumeID) + " size=" + formatBytes(v.grown) + result, cmp.Or(err,
+	onNode := answer.GetNodeExpansionRequired()
+	return fmt.Sprintf("%s size=%s → larger, node_expansion_required=%v", short(v.VolumeID), formatBytes(v.grown), onNode), cmp.Or(err,
 		check(v.capacity >= v.grown, "a capacity of %s", formatBytes(v.capacity)),
-		check(answer.GetNodeExpansionRequired() != v.isDirectory(), "node_expansion_required is %v", v.isDirectory()))
+		check(onNode != v.isDirectory(), "node_expansion_required=%v", onNode))
 }
 
 func (v *volume) expandOnNode(ctx context.Context) (string, error) {
@@ -206,14 +201,6 @@ func (v *volume) expandOnNode(ctx context.Context) (string, error) {
 		CapacityRange:     &csi.CapacityRange{RequiredBytes: v.grown},
 	})
 	return short(v.VolumeID) + " → grown while in use", err
-}
-
-func (v *volume) expandOnNodeRefused(ctx context.Context) (string, error) {
-	_, err := v.expandOnNode(ctx)
-	if status.Code(err) != codes.FailedPrecondition {
-		return short(v.VolumeID), cmp.Or(err, check(false, "grown without CAP_SYS_RESOURCE"))
-	}
-	return short(v.VolumeID) + " → refused here for a mounted ext4, so unmounted:\n(" + err.Error() + ")", nil
 }
 
 func (v *volume) unpublish(ctx context.Context) (string, error) {
