@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/internal/kata"
+	"github.com/touchstone-csi/touchstone/pkg/controller/names"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
@@ -175,8 +176,8 @@ func TestServicesThatEachModeRegisters(t *testing.T) {
 	const metadata = "csi.v1.SnapshotMetadata"
 
 	for mode, want := range map[driver.Mode][]string{
-		driver.ModeAll:        {controller, group, identity, node, metadata, kata.ServiceName, health.ServiceName, progress.ServiceName},
-		driver.ModeController: {controller, group, identity, metadata, health.ServiceName, progress.ServiceName},
+		driver.ModeAll:        {controller, group, identity, node, metadata, kata.ServiceName, health.ServiceName, names.ServiceName, progress.ServiceName},
+		driver.ModeController: {controller, group, identity, metadata, health.ServiceName, names.ServiceName, progress.ServiceName},
 		driver.ModeNode:       {identity, node, kata.ServiceName, health.ServiceName},
 	} {
 		config, _ := configFor(t)

@@ -17,6 +17,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/controller"
 	"github.com/touchstone-csi/touchstone/pkg/controller/metadata"
+	"github.com/touchstone-csi/touchstone/pkg/controller/names"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/node"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
@@ -188,6 +189,7 @@ func (r *components) addController(config *Config) error {
 			csi.RegisterGroupControllerServer(to, groups)
 			csi.RegisterSnapshotMetadataServer(to, snapshotMetadata)
 			r.progress.Register(to)
+			(&names.Service{List: served.Names}).Register(to)
 		},
 		recover: served.Recover, recoverPool: served.RecoverPool,
 		watches: []func(context.Context){served.Health().Run},

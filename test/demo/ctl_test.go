@@ -105,7 +105,7 @@ func TestCtlLeadsAVolumeThroughItsLife(t *testing.T) {
 
 	must("volume", "publish", id, "--fs", "xfs", "--staging", staging, "--target", target)
 	require.NoError(t, os.WriteFile(filepath.Join(target, "hello"), []byte("hello"), 0o600))
-	require.Regexp(t, `(?m)^`+id+` +300 MiB +here `, must("volume", "list"))
+	require.Regexp(t, `(?m)^data +`+id+` +300 MiB .* xfs +default +`+target+` +HEALTHY +here `, must("volume", "list", "-o", "wide"))
 	require.Contains(t, must("volume", "stats", id, "--path", target), "INODES")
 
 	out, code := ctl("volume", "delete", id)
@@ -119,12 +119,12 @@ func TestCtlLeadsAVolumeThroughItsLife(t *testing.T) {
 
 	must("volume", "unpublish", id, "--staging", staging, "--target", target)
 	require.NoFileExists(t, target)
-	must("volume", "delete", id)
-	must("volume", "delete", id)
+	must("volume", "delete", "data")
+	must("volume", "delete", id, "--ignore-not-found")
 
 	out, code = ctl("volume", "get", id)
 	require.Equal(t, 1, code)
-	require.Contains(t, out, "ControllerGetVolume: NOT_FOUND")
+	require.Contains(t, out, "no volume has the name or id "+id)
 
 	out, code = ctl("volume", "create")
 	require.Equal(t, 2, code, out)

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/pkg/controller/names"
 )
 
 func newBlocksCommand(given *settings) *cobra.Command {
@@ -19,16 +20,21 @@ func newBlocksCommand(given *settings) *cobra.Command {
 	)
 
 	cmd := &cobra.Command{
-		Use:   "blocks ID",
+		Use:   "blocks SNAPSHOT",
 		Short: "GetMetadataAllocated: where a snapshot has data; GetMetadataDelta with --since: what changed",
 		Long: `GetMetadataAllocated: the ranges of a snapshot that hold data. With --since it is
 GetMetadataDelta: the ranges in which the snapshot may differ from an older one of
 the same volume. Offsets and lengths are bytes. A stream that breaks is an error,
 so exit code 0 means that the list is whole.`,
-		Example: `  touchstone ctl snapshot blocks ID
-  touchstone ctl snapshot blocks ID --since BASE_ID -o json`,
-		Args: exactly(1),
+		Example: `  touchstone ctl snapshot blocks after
+  touchstone ctl snapshot blocks after --since before -o json`,
+		Args:              exactly(1),
+		ValidArgsFunction: completeNames(given, names.Snapshot, 0, 0),
 		RunE: given.inSession(func(ctx context.Context, s *session) error {
+			if err := s.resolve(ctx, names.Snapshot, &s.args[0], (*string)(&base)); err != nil {
+				return err
+			}
+
 			if base == "" {
 				return s.blocks(s.AllocatedBlocks(ctx, &csi.GetMetadataAllocatedRequest{
 					SnapshotId: s.args[0], StartingOffset: int64(start), MaxResults: maxResults,
@@ -40,7 +46,7 @@ so exit code 0 means that the list is whole.`,
 			}))
 		}),
 	}
-	cmd.Flags().Var(&base, "since", "the id of an older snapshot: only what differs from it")
+	cmd.Flags().Var(&base, "since", "an older snapshot: only what differs from it")
 	cmd.Flags().Var(&start, "starting-offset", "leave out what ends before this byte")
 	cmd.Flags().Int32Var(&maxResults, "max-results", 0, "ranges in each message of the stream (default: the driver's choice)")
 

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/pkg/controller/names"
 )
 
 const (
@@ -32,6 +33,7 @@ type settings struct {
 	endpoint string
 	output   outputFormat
 	timeout  time.Duration
+	watch    bool
 }
 
 // NewCommand returns `ctl` with all its subcommands. Its errors have the exit code as
@@ -58,6 +60,7 @@ or cannot be reached, 2: wrong usage. Those of "volume health", "node health" an
 	command.SilenceUsage = true
 
 	given.define(command.PersistentFlags(), defaultTimeout)
+	_ = command.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputFormats, cobra.ShellCompDirectiveNoFileComp))
 	command.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
 
 	return command
@@ -65,7 +68,7 @@ or cannot be reached, 2: wrong usage. Those of "volume health", "node health" an
 
 func (s *settings) define(flags *pflag.FlagSet, timeout time.Duration) {
 	flags.StringVar(&s.endpoint, "endpoint", defaultEndpoint, "the driver's socket (environment: "+endpointVar+" or "+SpecEndpointVariable+")")
-	flags.VarP(&s.output, "output", "o", "table for people, json for programs")
+	flags.VarP(&s.output, "output", "o", "table or wide for people, json or yaml for programs, name for names only")
 	flags.DurationVar(&s.timeout, "timeout", timeout, "give up after this time; 0 never does")
 }
 
@@ -73,11 +76,17 @@ func (s *settings) define(flags *pflag.FlagSet, timeout time.Duration) {
 // for a misspelt subcommand.
 func group(name, short string, children ...*cobra.Command) *cobra.Command {
 	command := &cobra.Command{
-		Use:   name,
-		Short: short,
+		Use:                        name,
+		Short:                      short,
+		SuggestionsMinimumDistance: 2,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usage(fmt.Errorf("%w %q; see %s --help", errUnknownCommand, args[0], cmd.CommandPath()))
+				similar := ""
+				if found := cmd.SuggestionsFor(args[0]); len(found) > 0 {
+					similar = "; did you mean " + found[0] + "?"
+				}
+
+				return usage(fmt.Errorf("%w %q%s; see %s --help", errUnknownCommand, args[0], similar, cmd.CommandPath()))
 			}
 
 			return cmd.Help()
@@ -113,7 +122,7 @@ func (s *settings) limit(ctx context.Context) (context.Context, context.CancelFu
 		ctx = context.Background()
 	}
 
-	if s.timeout > 0 {
+	if s.timeout > 0 && !s.watch {
 		return context.WithTimeout(ctx, s.timeout)
 	}
 
@@ -138,16 +147,31 @@ func (s *settings) inSession(run func(ctx context.Context, s *session) error) fu
 			return usage(err)
 		}
 
-		return errors.Join(
+		return explainConnection(s.endpointOf(cmd), errors.Join(
 			run(ctx, &session{
 				Client:  co,
-				printer: &printer{out: cmd.OutOrStdout(), format: s.output},
+				printer: &printer{out: cmd.OutOrStdout(), format: s.output, watch: s.watch},
 				args:    args,
 				side:    cmd.ErrOrStderr(),
 			}),
 			co.Close(),
-		)
+		))
 	}
+}
+
+// onVolume is a verb with one volume, by name or id, as its argument.
+func (s *settings) onVolume(name, short string, run func(ctx context.Context, s *session) error) *cobra.Command {
+	cmd := s.verb(name+" VOLUME", short, exactly(1), naming(names.Volume, 0, 1, run))
+	cmd.ValidArgsFunction = completeNames(s, names.Volume, 0, 0)
+
+	return cmd
+}
+
+// aliased gives a command further names.
+func aliased(cmd *cobra.Command, others ...string) *cobra.Command {
+	cmd.Aliases = others
+
+	return cmd
 }
 
 func exactly(count int) cobra.PositionalArgs { return asUsage(cobra.ExactArgs(count)) }

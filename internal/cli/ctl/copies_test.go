@@ -44,10 +44,10 @@ Group:          -
 Topology:       zone=a
 `},
 		"list": {[]string{"snapshot", "list"}, `
-SNAPSHOT ID  SOURCE VOLUME  SIZE     CREATED                   READY  GROUP
-snapshot-1   volume-1       1.0 GiB  2026-11-21T09:08:07.006Z  true   -
-snapshot-2   volume-2       2.0 GiB  2026-11-21T09:08:07.006Z  true   group-1
-snapshot-3   volume-3       3.0 GiB  2026-11-21T09:08:07.006Z  true   group-1
+NAME  SNAPSHOT ID  SOURCE VOLUME  SIZE     CREATED                   READY  GROUP
+-     snapshot-1   volume-1       1.0 GiB  2026-11-21T09:08:07.006Z  true   -
+-     snapshot-2   volume-2       2.0 GiB  2026-11-21T09:08:07.006Z  true   group-1
+-     snapshot-3   volume-3       3.0 GiB  2026-11-21T09:08:07.006Z  true   group-1
 `},
 		"delete": {[]string{"snapshot", "delete", "snapshot-1", "gone"}, `
 deleted snapshot-1

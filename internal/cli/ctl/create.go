@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/pkg/controller/names"
 )
 
 var errTwoSources = errors.New("a volume is made of one source: --from-snapshot or --from-volume")
@@ -75,11 +76,15 @@ one; it may be larger, not smaller.`,
 		Example: `  touchstone ctl volume create data --size 1Gi --fs xfs
   touchstone ctl volume create raw --size 500M --block --param provisioning=thick
   touchstone ctl volume create shared --size 1Gi --param backing=directory
-  touchstone ctl volume create twin --fs xfs --from-volume ID`,
+  touchstone ctl volume create twin --fs xfs --from-volume data`,
 		Args: exactly(1),
 		RunE: given.inSession(func(ctx context.Context, s *session) error {
 			request, err := what.request(s.args[0])
 			if err != nil {
+				return err
+			}
+
+			if err := errors.Join(s.resolve(ctx, names.Snapshot, (*string)(&ofSnapshot)), s.resolve(ctx, names.Volume, (*string)(&ofVolume))); err != nil {
 				return err
 			}
 
@@ -95,8 +100,8 @@ one; it may be larger, not smaller.`,
 			return s.create(ctx, request, follow)
 		}),
 	}
-	cmd.Flags().Var(&ofSnapshot, "from-snapshot", "begin with the data of the snapshot with this id")
-	cmd.Flags().Var(&ofVolume, "from-volume", "begin with the data of the volume with this id")
+	cmd.Flags().Var(&ofSnapshot, "from-snapshot", "begin with the data of this snapshot")
+	cmd.Flags().Var(&ofVolume, "from-volume", "begin with the data of this volume")
 	what.register(cmd)
 	follow.register(cmd)
 
@@ -122,5 +127,5 @@ func (s *session) create(ctx context.Context, request *csi.CreateVolumeRequest, 
 		return err
 	}
 
-	return s.show(answer, sheet(answer.GetVolume(), nil))
+	return s.show(answer, sheet(answer.GetVolume(), nil), answer.GetVolume().GetVolumeId())
 }

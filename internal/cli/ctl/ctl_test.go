@@ -65,9 +65,9 @@ Topology:      zone=a | rack=1,zone=b
 Context:       backing=image,pool=default
 `},
 		"list": {[]string{"volume", "list"}, `
-VOLUME ID  CAPACITY  PUBLISHED TO   TOPOLOGY
-volume-1   1.0 GiB   node-a,node-b  zone=a | rack=1,zone=b
-volume-2   2.0 GiB   -              zone=a | rack=1,zone=b
+NAME  ID        SIZE     USED  FS  POOL  MOUNTED AT  HEALTH
+-     volume-1  1.0 GiB  -     -   -     -           -
+-     volume-2  2.0 GiB  -     -   -     -           -
 `},
 		"delete": {[]string{"volume", "delete", "volume-1", "volume-2"}, `
 deleted volume-1
@@ -302,7 +302,8 @@ func TestWhatFailsSaysSo(t *testing.T) {
 		"no argument":                {[]string{"volume", "create"}, "accepts 1 arg", 2},
 		"unknown flag":               {[]string{"volume", "list", "--colour"}, "unknown flag: --colour", 2},
 		"unknown command":            {[]string{"volume", "crate"}, `unknown command "crate"`, 2},
-		"bad output":                 {[]string{"volume", "list", "-o", "yaml"}, "must be table or json", 2},
+		"bad output":                 {[]string{"volume", "list", "-o", "xml"}, "must be table, wide, json, yaml or name", 2},
+		"misspelt command":           {[]string{"volume", "delet"}, "did you mean delete?", 2},
 		"bad size":                   {[]string{"volume", "create", "x", "--size", "many"}, `"many" is not a size`, 2},
 		"size beyond the spec":       {[]string{"volume", "create", "x", "--size", "10000000T"}, "is more than CSI can say", 2},
 		"negative size":              {[]string{"volume", "create", "x", "--size=-1Gi"}, "is not a size", 2},

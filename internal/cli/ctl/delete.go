@@ -4,18 +4,26 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/touchstone-csi/touchstone/pkg/controller/names"
 )
 
 // deletion is a command that makes one call for each given id. It continues after an error.
-func deletion(given *settings, call, what string, remove func(ctx context.Context, s *session, id string) error) *cobra.Command {
-	return &cobra.Command{
-		Use:   "delete ID…",
-		Short: call + " for each",
-		Long: call + ` for each ` + what + `. It continues after an error; deleting
-what is not there succeeds, as the spec wants it.`,
-		Args: atLeast(1),
+func deletion(given *settings, call string, kind names.Kind, remove func(ctx context.Context, s *session, id string) error) *cobra.Command {
+	var ignoreNotFound bool
+
+	cmd := &cobra.Command{
+		Use:     "delete " + strings.ToUpper(string(kind)) + "…",
+		Aliases: []string{"rm"},
+		Short:   call + " for each",
+		Long: call + ` for each ` + string(kind) + `, by name or id. It continues after an error.
+What is not there is an error of this command, though not of the call, unless the driver
+does not list names.`,
+		Args:              atLeast(1),
+		ValidArgsFunction: completeNames(given, kind, 0, -1),
 		RunE: given.inSession(func(ctx context.Context, s *session) error {
 			var (
 				deleted = []string{}
@@ -23,18 +31,34 @@ what is not there succeeds, as the spec wants it.`,
 				refused []error
 			)
 
-			for _, id := range s.args {
-				if err := remove(ctx, s, id); err != nil {
-					refused = append(refused, fmt.Errorf("%s: %w", id, err))
+			for _, given := range s.args {
+				id := given
+
+				err := s.resolve(ctx, kind, &id)
+				if err == nil {
+					err = remove(ctx, s, id)
+				} else if errors.Is(err, errNoObject) {
+					if ignoreNotFound {
+						continue
+					}
+
+					err = fmt.Errorf("nothing to delete: %w", err)
+				}
+
+				if err != nil {
+					refused = append(refused, fmt.Errorf("%s: %w", given, err))
 
 					continue
 				}
 
 				deleted = append(deleted, id)
-				rows = append(rows, []string{"deleted " + id})
+				rows = append(rows, []string{"deleted " + given})
 			}
 
-			return errors.Join(append(refused, s.show(answers{"deleted": deleted}, rows))...)
+			return errors.Join(append(refused, s.show(answers{"deleted": deleted}, rows, deleted...))...)
 		}),
 	}
+	cmd.Flags().BoolVar(&ignoreNotFound, "ignore-not-found", false, "succeed where there is nothing to delete")
+
+	return cmd
 }

@@ -15,7 +15,7 @@ import (
 )
 
 var (
-	errBadFormat   = errors.New("must be table or json")
+	errBadFormat   = errors.New("must be table, wide, json, yaml or name")
 	errSizeTooBig  = errors.New("is more than CSI can say")
 	errUnknownMode = errors.New("unknown access mode")
 	errNotPair     = errors.New("must be KEY=VALUE")
@@ -76,11 +76,16 @@ type outputFormat string
 
 const (
 	outputTable outputFormat = "table"
+	outputWide  outputFormat = "wide"
 	outputJSON  outputFormat = "json"
+	outputYAML  outputFormat = "yaml"
+	outputName  outputFormat = "name"
 )
 
+var outputFormats = []string{string(outputTable), string(outputWide), string(outputJSON), string(outputYAML), string(outputName)}
+
 func (f *outputFormat) Set(text string) error {
-	if text != string(outputTable) && text != string(outputJSON) {
+	if !slices.Contains(outputFormats, text) {
 		return errBadFormat
 	}
 
@@ -91,7 +96,7 @@ func (f *outputFormat) Set(text string) error {
 
 func (f *outputFormat) String() string { return string(*f) }
 
-func (*outputFormat) Type() string { return "table|json" }
+func (*outputFormat) Type() string { return strings.Join(outputFormats, "|") }
 
 // accessMode is a flag that accepts the spec's names, in any case and with dashes.
 type accessMode csi.VolumeCapability_AccessMode_Mode
@@ -143,6 +148,9 @@ func (f *capabilityFlags) register(cmd *cobra.Command) {
 	flags.StringVar(&f.fs, "fs", "", "filesystem: ext4, xfs or btrfs (default: the driver's choice)")
 	flags.StringArrayVar(&f.mountFlags, "mount-flag", nil, "a mount option, such as noatime (repeatable)")
 	flags.Var(&f.mode, "access-mode", "one of the spec's access modes")
+
+	_ = cmd.RegisterFlagCompletionFunc("fs", cobra.FixedCompletions([]string{"ext4", "xfs", "btrfs"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("access-mode", cobra.FixedCompletions(accessModes(), cobra.ShellCompDirectiveNoFileComp))
 }
 
 func (f *capabilityFlags) capability() (*csi.VolumeCapability, error) {

@@ -6,6 +6,8 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/spf13/cobra"
+
+	"github.com/touchstone-csi/touchstone/pkg/controller/names"
 )
 
 func newGroupCommand(given *settings) *cobra.Command {
@@ -28,8 +30,9 @@ func newGroupCreateCommand(given *settings) *cobra.Command {
 		Short: "CreateVolumeGroupSnapshot",
 		Long: `CreateVolumeGroupSnapshot: a point-in-time snapshot of all volumes, or none.
 Each can be restored alone; they are deleted together.`,
-		Args: atLeast(2),
-		RunE: given.inSession(func(ctx context.Context, s *session) error {
+		Args:              atLeast(2),
+		ValidArgsFunction: completeNames(given, names.Volume, 1, -1),
+		RunE: given.inSession(naming(names.Volume, 1, -1, func(ctx context.Context, s *session) error {
 			request := &csi.CreateVolumeGroupSnapshotRequest{
 				Name: s.args[0], SourceVolumeIds: s.args[1:], Parameters: parameters,
 			}
@@ -39,7 +42,7 @@ Each can be restored alone; they are deleted together.`,
 			stop()
 
 			return s.showCreatedSnapshot(answer, groupSheet(answer.GetGroupSnapshot()), err)
-		}),
+		})),
 	}
 	cmd.Flags().Var(&parameters, "param", "a VolumeGroupSnapshotClass parameter (repeatable)")
 	cmd.Flags().BoolVar(&wait, "wait", false, "until all of it is ready to use")
@@ -77,7 +80,7 @@ func (f *memberFlags) of(ctx context.Context, s *session, groupID string) ([]str
 func newGroupGetCommand(given *settings) *cobra.Command {
 	var members memberFlags
 
-	cmd := given.verb("get ID", "GetVolumeGroupSnapshot", exactly(1), func(ctx context.Context, s *session) error {
+	cmd := given.verb("get GROUP", "GetVolumeGroupSnapshot", exactly(1), naming(names.Group, 0, 1, func(ctx context.Context, s *session) error {
 		ids, err := members.of(ctx, s, s.args[0])
 		if err != nil {
 			return err
@@ -90,8 +93,8 @@ func newGroupGetCommand(given *settings) *cobra.Command {
 			return err
 		}
 
-		return s.show(answer, groupSheet(answer.GetGroupSnapshot()))
-	})
+		return s.show(answer, groupSheet(answer.GetGroupSnapshot()), answer.GetGroupSnapshot().GetGroupSnapshotId())
+	}))
 	members.register(cmd)
 
 	return cmd
@@ -100,7 +103,7 @@ func newGroupGetCommand(given *settings) *cobra.Command {
 func newGroupDeleteCommand(given *settings) *cobra.Command {
 	var members memberFlags
 
-	cmd := deletion(given, "DeleteVolumeGroupSnapshot", "group", func(ctx context.Context, s *session, id string) error {
+	cmd := deletion(given, "DeleteVolumeGroupSnapshot", names.Group, func(ctx context.Context, s *session, id string) error {
 		ids, err := members.of(ctx, s, id)
 		if err != nil {
 			return err

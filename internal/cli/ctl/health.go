@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 	"k8s.io/apimachinery/pkg/util/duration"
 
+	"github.com/touchstone-csi/touchstone/pkg/controller/names"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 )
 
@@ -29,7 +30,7 @@ func newHealthCommand(given *settings) *cobra.Command {
 	var abnormal bool
 
 	cmd := &cobra.Command{
-		Use:   "health [ID…]",
+		Use:   "health [VOLUME…]",
 		Short: "Show volumes' conditions, and since when",
 		Long: `Show the conditions of all or the given volumes, as the driver's node and controller
 observe them; for a driver other than Touchstone the answers of
@@ -37,8 +38,9 @@ ControllerGetVolumeHealth, ControllerListVolumeHealth and NodeGetVolumeHealth.
 Exit code 0: all of them are healthy, 1: one is not, 2: that is unknown.`,
 		Example: `  touchstone ctl volume health
   touchstone ctl volume health --abnormal -o json`,
+		ValidArgsFunction: completeNames(given, names.Volume, 0, -1),
 		RunE: given.inSession(func(ctx context.Context, s *session) error {
-			return undetermined(s.health(ctx, abnormal))
+			return undetermined(naming(names.Volume, 0, -1, func(ctx context.Context, s *session) error { return s.health(ctx, abnormal) })(ctx, s))
 		}),
 	}
 	cmd.Flags().BoolVar(&abnormal, "abnormal", false, "omit healthy volumes")

@@ -14,7 +14,11 @@ import (
 func newStatsCommand(given *settings) *cobra.Command {
 	var path, staging string
 
-	cmd := given.verb("stats ID --path PATH", "NodeGetVolumeStats", exactly(1), func(ctx context.Context, s *session) error {
+	cmd := given.onVolume("stats", "NodeGetVolumeStats", func(ctx context.Context, s *session) error {
+		if err := s.findPath(ctx, s.args[0], &path); err != nil {
+			return err
+		}
+
 		answer, err := s.NodeGetVolumeStats(ctx, &csi.NodeGetVolumeStatsRequest{
 			VolumeId:          s.args[0],
 			VolumePath:        path,
@@ -38,9 +42,8 @@ func newStatsCommand(given *settings) *cobra.Command {
 
 		return s.show(answer, rows)
 	})
-	cmd.Flags().StringVar(&path, "path", "", "where the volume is published or staged")
+	cmd.Flags().StringVar(&path, "path", "", "where the volume is published or staged (default: where it is mounted)")
 	cmd.Flags().StringVar(&staging, "staging", "", "where it is staged, if --path is not that")
-	markRequired(cmd, "path")
 
 	return cmd
 }

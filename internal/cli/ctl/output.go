@@ -16,6 +16,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	"sigs.k8s.io/yaml"
 )
 
 const (
@@ -33,14 +34,24 @@ const (
 type printer struct {
 	out    io.Writer
 	format outputFormat
+	watch  bool
 }
 
 // answers are the answers of several calls, which are printed as one JSON object.
 type answers map[string]any
 
-// show prints the answer as JSON, or the rows as a table.
-func (p *printer) show(answer any, rows [][]string) error {
-	if p.format != outputJSON {
+// show prints the answer as JSON or YAML, the rows as a table, or the names, if there are any, a
+// line each.
+func (p *printer) show(answer any, rows [][]string, named ...string) error {
+	switch {
+	case p.format == outputName && len(named) > 0:
+		rows = nil
+		for _, name := range named {
+			rows = append(rows, []string{name})
+		}
+
+		return p.table(rows)
+	case p.format != outputJSON && p.format != outputYAML:
 		return p.table(rows)
 	}
 
@@ -48,7 +59,40 @@ func (p *printer) show(answer any, rows [][]string) error {
 	if err != nil {
 		return fmt.Errorf("encode the answer: %w", err)
 	}
+
 	return p.document(document)
+}
+
+// listing is a table of objects with names.
+type listing struct {
+	header []string
+	// wide is the number of columns at the end that only `-o wide` shows.
+	wide  int
+	names []string
+	rows  [][]string
+}
+
+func (l *listing) add(name string, row []string) {
+	l.names, l.rows = append(l.names, name), append(l.rows, row)
+}
+
+// list is show for several objects.
+func (p *printer) list(answer any, table *listing) error {
+	shown := len(table.header)
+	if p.format != outputWide {
+		shown -= table.wide
+	}
+
+	rows := [][]string{table.header[:shown]}
+	for _, row := range table.rows {
+		rows = append(rows, row[:shown])
+	}
+
+	if p.format == outputName && len(table.names) == 0 {
+		return nil
+	}
+
+	return p.show(answer, rows, table.names...)
 }
 
 func (p *printer) table(rows [][]string) error {
@@ -95,6 +139,15 @@ func (p *printer) document(text []byte) error {
 	}
 
 	pretty.WriteByte('\n')
+
+	if p.format == outputYAML {
+		converted, err := yaml.JSONToYAML(pretty.Bytes())
+		if err != nil {
+			return fmt.Errorf("convert the answer: %w", err)
+		}
+
+		pretty = *bytes.NewBuffer(converted)
+	}
 
 	if _, err := pretty.WriteTo(p.out); err != nil {
 		return fmt.Errorf("print: %w", err)

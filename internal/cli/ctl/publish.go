@@ -3,6 +3,7 @@ package ctl
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/pkg/controller/names"
 )
 
 // publicationFlags are the flags for the node and the paths of a volume.
@@ -21,7 +23,6 @@ func (f *publicationFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.node, "node", "", "the node's id (default: that of the socket's node service)")
 	cmd.Flags().StringVar(&f.staging, "staging", "", "absolute path for the volume on its node")
 	cmd.Flags().StringVar(&f.target, "target", "", "absolute path at which the volume is published")
-	markRequired(cmd, "target")
 }
 
 // publication returns the flags' publication and the driver's capabilities; a missing node id
@@ -61,14 +62,15 @@ func newPublishCommand(given *settings) *cobra.Command {
 	)
 
 	cmd := &cobra.Command{
-		Use:   "publish ID --staging PATH --target PATH",
+		Use:   "publish VOLUME --staging PATH --target PATH",
 		Short: "Publish a volume at a path: ControllerPublishVolume, NodeStageVolume, NodePublishVolume",
 		Long: `Publish a volume at a path: ControllerPublishVolume, NodeStageVolume and
 NodePublishVolume, each if the driver advertises it. The volume's context comes
 from ControllerGetVolume; on a socket without a controller, give it and the
 controller's publish context with flags.`,
-		Args: exactly(1),
-		RunE: given.inSession(func(ctx context.Context, s *session) error {
+		Args:              exactly(1),
+		ValidArgsFunction: completeNames(given, names.Volume, 0, 0),
+		RunE: given.inSession(naming(names.Volume, 0, 1, func(ctx context.Context, s *session) error {
 			capability, err := use.capability()
 			if err != nil {
 				return err
@@ -96,12 +98,13 @@ controller's publish context with flags.`,
 			}
 
 			return s.runSteps(ctx, steps, claim)
-		}),
+		})),
 	}
 	cmd.Flags().BoolVar(&readOnly, "readonly", false, "publish read-only")
 	cmd.Flags().Var(&volumeContext, "volume-context", "instead of ControllerGetVolume's (repeatable)")
 	cmd.Flags().Var(&publishContext, "publish-context", "of a controller on another socket (repeatable)")
 	where.register(cmd)
+	markRequired(cmd, "target")
 	use.register(cmd)
 
 	return cmd
@@ -110,9 +113,24 @@ controller's publish context with flags.`,
 func newUnpublishCommand(given *settings) *cobra.Command {
 	var where publicationFlags
 
-	cmd := given.verb("unpublish ID --staging PATH --target PATH",
-		"Undo publish: NodeUnpublishVolume, NodeUnstageVolume, ControllerUnpublishVolume", exactly(1),
-		func(ctx context.Context, s *session) error {
+	cmd := &cobra.Command{
+		Use:   "unpublish VOLUME [--staging PATH --target PATH]",
+		Short: "Undo publish: NodeUnpublishVolume, NodeUnstageVolume, ControllerUnpublishVolume",
+		Long: `Undo publish: NodeUnpublishVolume, NodeUnstageVolume and ControllerUnpublishVolume. Paths
+that are not given are those that the driver reports. Without --target a volume that is published
+at several paths is refused, and one that is published elsewhere, too, is neither unstaged nor
+detached.`,
+		Args:              exactly(1),
+		ValidArgsFunction: completeNames(given, names.Volume, 0, 0),
+		RunE: given.inSession(naming(names.Volume, 0, 1, func(ctx context.Context, s *session) error {
+			if where.target == "" {
+				return s.umount(ctx, s.args[0])
+			}
+
+			if known := s.healthOf(ctx, s.args[0]); known != nil && where.staging == "" {
+				where.staging = known.Staged
+			}
+
 			claim, caps, err := where.publication(ctx, s)
 			if err != nil {
 				return err
@@ -124,10 +142,31 @@ func newUnpublishCommand(given *settings) *cobra.Command {
 			}
 
 			return s.runSteps(ctx, steps, claim)
-		})
+		})),
+	}
 	where.register(cmd)
 
 	return cmd
+}
+
+// findPath fills in a missing path with the one at which the volume is published, or staged.
+func (s *session) findPath(ctx context.Context, id string, path *string) error {
+	if *path != "" {
+		return nil
+	}
+
+	known := s.healthOf(ctx, id)
+
+	switch {
+	case known != nil && len(known.Published) > 0:
+		*path = known.Published[0]
+	case known != nil && known.Staged != "":
+		*path = known.Staged
+	default:
+		return usage(fmt.Errorf("%w: --path, as the driver does not report where the volume is", errMissingFlag))
+	}
+
+	return nil
 }
 
 // asUsageUnlessNoNode returns a usage error for a missing flag, but not for a socket without

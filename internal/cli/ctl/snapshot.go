@@ -1,6 +1,7 @@
 package ctl
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strconv"
@@ -11,17 +12,18 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/pkg/controller/names"
 )
 
 func newSnapshotCommand(given *settings) *cobra.Command {
-	return group("snapshot", "Take, list, restore and delete snapshots, and see what changed between them",
+	return aliased(group("snapshot", "Take, list, restore and delete snapshots, and see what changed between them",
 		newSnapshotCreateCommand(given),
 		newSnapshotListCommand(given),
 		newSnapshotGetCommand(given),
 		newSnapshotDeleteCommand(given),
 		newRestoreCommand(given),
 		newBlocksCommand(given),
-	)
+	), "snapshots", "snap")
 }
 
 func newSnapshotCreateCommand(given *settings) *cobra.Command {
@@ -37,10 +39,11 @@ func newSnapshotCreateCommand(given *settings) *cobra.Command {
 		Long: `CreateSnapshot. The call is idempotent by name and source: the same command again
 answers with the same snapshot. One that still has to be copied is taken but not
 ready to use; --wait makes the call again until it is.`,
-		Example: `  touchstone ctl snapshot create ID before-upgrade
-  touchstone ctl snapshot create ID rough --param consistency=none --wait`,
-		Args: exactly(2),
-		RunE: given.inSession(func(ctx context.Context, s *session) error {
+		Example: `  touchstone ctl snapshot create data before-upgrade
+  touchstone ctl snapshot create data rough --param consistency=none --wait`,
+		Args:              exactly(2),
+		ValidArgsFunction: completeNames(given, names.Volume, 0, 0),
+		RunE: given.inSession(naming(names.Volume, 0, 1, func(ctx context.Context, s *session) error {
 			request := &csi.CreateSnapshotRequest{SourceVolumeId: s.args[0], Name: s.args[1], Parameters: parameters}
 			stop := s.follow(ctx, follow, kindSnapshot)
 			answer, err := s.createSnapshot(ctx, request, wait)
@@ -48,7 +51,7 @@ ready to use; --wait makes the call again until it is.`,
 			stop()
 
 			return s.showCreatedSnapshot(answer, snapshotSheet(answer.GetSnapshot()), err)
-		}),
+		})),
 	}
 	cmd.Flags().Var(&parameters, "param", "a VolumeSnapshotClass parameter (repeatable)")
 	cmd.Flags().BoolVar(&wait, "wait", false, "until it is ready to use")
@@ -82,36 +85,73 @@ func newSnapshotListCommand(given *settings) *cobra.Command {
 	)
 
 	cmd := given.verb("list", "ListSnapshots, all pages", exactly(0), func(ctx context.Context, s *session) error {
-		whole := &csi.ListSnapshotsResponse{}
-		rows := [][]string{snapshotHeading()}
-
-		for entry, err := range s.Snapshots(ctx, string(source), pageSize) {
-			if err != nil {
-				return err
-			}
-
-			whole.Entries = append(whole.Entries, entry)
-			rows = append(rows, snapshotRow(entry.GetSnapshot()))
+		// The source may be gone, and its snapshots there.
+		if err := s.resolve(ctx, names.Volume, (*string)(&source)); err != nil && !errors.Is(err, errNoObject) {
+			return err
 		}
 
-		return s.show(whole, rows)
+		return s.watching(ctx, func(ctx context.Context) error { return s.listSnapshots(ctx, string(source), pageSize) })
 	})
-	cmd.Flags().Var(&source, "volume", "only those of the volume with this id")
+	cmd.Flags().Var(&source, "volume", "only those of this volume")
 	cmd.Flags().Int32Var(&pageSize, "max-entries", 0, "ask for this many at a time (default: the driver's choice)")
+	given.defineWatch(cmd)
 
-	return cmd
+	return aliased(cmd, "ls")
+}
+
+// listSnapshots shows what ListSnapshots returns, and in tables the names, where the driver lists
+// them.
+func (s *session) listSnapshots(ctx context.Context, sourceID string, pageSize int32) error {
+	snapshots, _, err := s.objects(ctx, names.Snapshot)
+	if err != nil {
+		return err
+	}
+
+	volumes, _, err := s.objects(ctx, names.Volume)
+	if err != nil {
+		return err
+	}
+
+	named := nameMap(snapshots, volumes)
+	whole := &csi.ListSnapshotsResponse{}
+	table := listing{header: append([]string{"NAME"}, snapshotHeading()...)}
+
+	for entry, err := range s.Snapshots(ctx, sourceID, pageSize) {
+		if err != nil {
+			return err
+		}
+
+		whole.Entries = append(whole.Entries, entry)
+		row := snapshotRow(entry.GetSnapshot())
+		row[1] = cmp.Or(named[row[1]], row[1])
+		table.add(cmp.Or(named[row[0]], row[0]), append([]string{orDash(named[row[0]])}, row...))
+	}
+
+	return s.list(whole, &table)
+}
+
+func nameMap(lists ...[]names.Object) map[string]string {
+	named := map[string]string{}
+
+	for _, list := range lists {
+		for _, each := range list {
+			named[each.ID] = each.Name
+		}
+	}
+
+	return named
 }
 
 func newSnapshotGetCommand(given *settings) *cobra.Command {
-	return given.verb("get ID", "GetSnapshot, or ListSnapshots by id of a driver that has only that", exactly(1),
-		func(ctx context.Context, s *session) error {
+	return given.verb("get SNAPSHOT", "GetSnapshot, or ListSnapshots by id of a driver that has only that", exactly(1),
+		naming(names.Snapshot, 0, 1, func(ctx context.Context, s *session) error {
 			snapshot, err := s.snapshot(ctx, s.args[0])
 			if err != nil {
 				return err
 			}
 
-			return s.show(&csi.GetSnapshotResponse{Snapshot: snapshot}, snapshotSheet(snapshot))
-		})
+			return s.show(&csi.GetSnapshotResponse{Snapshot: snapshot}, snapshotSheet(snapshot), snapshot.GetSnapshotId())
+		}))
 }
 
 func (s *session) snapshot(ctx context.Context, id string) (*csi.Snapshot, error) {
@@ -124,7 +164,7 @@ func (s *session) snapshot(ctx context.Context, id string) (*csi.Snapshot, error
 }
 
 func newSnapshotDeleteCommand(given *settings) *cobra.Command {
-	return deletion(given, "DeleteSnapshot", "snapshot", func(ctx context.Context, s *session, id string) error {
+	return deletion(given, "DeleteSnapshot", names.Snapshot, func(ctx context.Context, s *session, id string) error {
 		_, err := s.DeleteSnapshot(ctx, &csi.DeleteSnapshotRequest{SnapshotId: id})
 
 		return err
@@ -138,15 +178,16 @@ func newRestoreCommand(given *settings) *cobra.Command {
 	)
 
 	cmd := &cobra.Command{
-		Use:   "restore ID NAME",
+		Use:   "restore SNAPSHOT NAME",
 		Short: "CreateVolume from a snapshot",
 		Long: `CreateVolume from a snapshot: a new volume named NAME that begins with its data.
 Without --size it is as large as the snapshot says that it is; it may be larger,
 not smaller. Name the use that the source had: --block for a raw one.`,
-		Example: `  touchstone ctl snapshot restore ID data-restored --fs xfs
-  touchstone ctl snapshot restore ID data-larger --fs xfs --size 10Gi`,
-		Args: exactly(2),
-		RunE: given.inSession(func(ctx context.Context, s *session) error {
+		Example: `  touchstone ctl snapshot restore before data-restored --fs xfs
+  touchstone ctl snapshot restore before data-larger --fs xfs --size 10Gi`,
+		Args:              exactly(2),
+		ValidArgsFunction: completeNames(given, names.Snapshot, 0, 0),
+		RunE: given.inSession(naming(names.Snapshot, 0, 1, func(ctx context.Context, s *session) error {
 			request, err := what.request(s.args[1])
 			if err != nil {
 				return err
@@ -165,7 +206,7 @@ not smaller. Name the use that the source had: --block for a raw one.`,
 			}
 
 			return s.create(ctx, request, follow)
-		}),
+		})),
 	}
 	what.register(cmd)
 	follow.register(cmd)

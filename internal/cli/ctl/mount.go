@@ -1,0 +1,289 @@
+package ctl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/pkg/controller/names"
+	"github.com/touchstone-csi/touchstone/pkg/health"
+)
+
+var (
+	errNotMounted     = errors.New("it is not mounted")
+	errMountedOften   = errors.New("it is mounted at several paths; name one")
+	errNotEmpty       = errors.New("the directory is not empty; its files would be hidden")
+	errCreateNeedsFor = errors.New("--size, --limit, --param, --mutable and --topology are for --create")
+)
+
+func newMountCommand(given *settings) *cobra.Command {
+	var (
+		create, readOnly bool
+		what             createFlags
+	)
+
+	cmd := &cobra.Command{
+		Use:   "mount VOLUME PATH",
+		Short: "Mount a volume at a path of this machine; with --create, make it if it is missing",
+		Long: `Mount a volume, by name or id, at a path of this machine, which the driver must allow
+(--kubelet-dir, --allow-path). All calls that this takes are made: ControllerPublishVolume,
+NodeStageVolume at a hidden directory beside the path, NodePublishVolume. The mount stays when
+the driver restarts; "volume umount" ends it. A raw block volume appears as a device.`,
+		Example: `  touchstone ctl volume mount data /mnt/data --create --size 10Gi --fs xfs
+  touchstone ctl volume umount data`,
+		Args:              exactly(2),
+		ValidArgsFunction: completeNames(given, names.Volume, 0, 0),
+		RunE: given.inSession(func(ctx context.Context, s *session) error {
+			path, err := filepath.Abs(s.args[1])
+			if err != nil {
+				return usage(err)
+			}
+
+			if create {
+				err = s.createMissing(ctx, &what)
+			} else if what.isGiven() {
+				return usage(errCreateNeedsFor)
+			}
+
+			if err == nil {
+				err = s.resolve(ctx, names.Volume, &s.args[0])
+			}
+
+			if err != nil {
+				return err
+			}
+
+			return s.mount(ctx, s.args[0], path, &what.use, readOnly)
+		}),
+	}
+	cmd.Flags().BoolVar(&create, "create", false, "make the volume if there is none of that name")
+	cmd.Flags().BoolVar(&readOnly, "readonly", false, "mount it read-only")
+	what.register(cmd)
+
+	return cmd
+}
+
+// createMissing makes the volume that the first argument names, unless there is one, and replaces
+// the argument by its id.
+func (s *session) createMissing(ctx context.Context, what *createFlags) error {
+	err := s.resolve(ctx, names.Volume, &s.args[0])
+	if !errors.Is(err, errNoObject) {
+		return err
+	}
+
+	request, err := what.request(s.args[0])
+	if err != nil {
+		return err
+	}
+
+	answer, err := s.CreateVolume(ctx, request)
+	s.args[0] = answer.GetVolume().GetVolumeId()
+
+	return err
+}
+
+func (s *session) mount(ctx context.Context, id, path string, use *capabilityFlags, readOnly bool) error {
+	known := s.healthOf(ctx, id)
+	if known != nil && slices.Contains(known.Published, path) {
+		return s.show(answers{"volume": id, "path": path}, [][]string{{volumeName(id, known) + " is mounted at " + path + " already"}}, id)
+	}
+
+	if found, err := os.ReadDir(path); err == nil && len(found) > 0 {
+		return fmt.Errorf("%s: %w", path, errNotEmpty)
+	}
+
+	// A volume without a filesystem and without a directory is raw block.
+	use.block = use.block || known != nil && known.FSType == "" && known.Backing == "image"
+
+	capability, err := use.capability()
+	if err != nil {
+		return err
+	}
+
+	claim, caps, err := s.publicationOf(ctx, id, stagingPath(id, path, known), path)
+	if err != nil {
+		return err
+	}
+
+	claim.Capability, claim.ReadOnly = capability, readOnly
+
+	if claim.VolumeContext, err = s.contextOf(ctx, caps, id); err != nil {
+		return err
+	}
+
+	steps, err := s.PublishSteps(caps, claim)
+	if err != nil {
+		return err
+	}
+
+	for i, step := range steps {
+		if err := step.Call(ctx, claim); err != nil {
+			return errors.Join(explainPath(err, path), s.undo(context.WithoutCancel(ctx), steps[:i], claim, known))
+		}
+	}
+
+	return s.show(answers{"volume": id, "path": path}, [][]string{{fmt.Sprintf("%s is mounted at %s", volumeName(id, known), path)}}, id)
+}
+
+// undo undoes calls of a mount that failed, unless the volume was staged before.
+func (s *session) undo(ctx context.Context, made []csiclient.Step, claim *csiclient.Publication, known *health.VolumeReport) error {
+	if known != nil && known.Staged != "" {
+		return nil
+	}
+
+	inverse := map[string]func(context.Context, *csiclient.Publication) error{
+		"NodeStageVolume": s.Unstage, "ControllerPublishVolume": s.Detach,
+	}
+
+	for _, step := range slices.Backward(made) {
+		if err := inverse[step.RPC](ctx, claim); err != nil {
+			return fmt.Errorf("undo %s: %w", step.RPC, err)
+		}
+	}
+
+	return removeStaging(claim)
+}
+
+// removeStaging removes the directory that mount has made beside the path.
+func removeStaging(claim *csiclient.Publication) error {
+	if filepath.Base(claim.StagingPath) != ".touchstone-"+claim.VolumeID {
+		return nil
+	}
+
+	if err := os.Remove(claim.StagingPath); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+
+	return nil
+}
+
+// stagingPath returns where the volume is staged, or a hidden directory beside the path.
+func stagingPath(id, path string, known *health.VolumeReport) string {
+	if known != nil && known.Staged != "" {
+		return known.Staged
+	}
+
+	return filepath.Join(filepath.Dir(path), ".touchstone-"+id)
+}
+
+// explainPath adds the flag that allows a path which the driver refused.
+func explainPath(err error, path string) error {
+	if status.Code(err) == codes.InvalidArgument && strings.Contains(err.Error(), "must be beneath") {
+		return fmt.Errorf("%w; start the driver with --allow-path %s to mount there", err, filepath.Dir(path))
+	}
+
+	return err
+}
+
+func (s *session) publicationOf(ctx context.Context, id, staging, target string) (*csiclient.Publication, csiclient.Capabilities, error) {
+	where := publicationFlags{staging: staging, target: target}
+
+	claim, caps, err := where.publication(ctx, s)
+	if claim != nil {
+		claim.VolumeID = id
+	}
+
+	return claim, caps, err
+}
+
+func newUmountCommand(given *settings) *cobra.Command {
+	return &cobra.Command{
+		Use:     "umount VOLUME|PATH",
+		Aliases: []string{"unmount"},
+		Short:   "Unmount a volume, and detach it after its last mount",
+		Long: `Unmount a volume, by its name, id or path: NodeUnpublishVolume, and after its last mount
+NodeUnstageVolume and ControllerUnpublishVolume. A volume that is mounted elsewhere, too, stays
+attached; name the path then.`,
+		Args:              exactly(1),
+		ValidArgsFunction: completeNames(given, names.Volume, 0, 0),
+		RunE:              given.inSession(func(ctx context.Context, s *session) error { return s.umount(ctx, s.args[0]) }),
+	}
+}
+
+func (s *session) umount(ctx context.Context, given string) error {
+	known, path, err := s.mounted(ctx, given)
+	if err != nil {
+		return err
+	}
+
+	claim, caps, err := s.publicationOf(ctx, known.ID, known.Staged, path)
+	if err != nil {
+		return err
+	}
+
+	if err := s.unmount(ctx, claim, caps, known); err != nil {
+		return err
+	}
+
+	return s.show(answers{"volume": known.ID, "path": path}, [][]string{{volumeName(known.ID, known) + " is unmounted from " + path}}, known.ID)
+}
+
+// mounted returns the volume that a name, id or path means, and where it is mounted.
+func (s *session) mounted(ctx context.Context, given string) (known *health.VolumeReport, path string, err error) {
+	report, err := health.NewClient(s.Conn()).Report(ctx)
+	if err != nil {
+		return nil, "", explainNotTouchstone(err, health.ServiceName, errNoHealth)
+	}
+
+	if path, err = filepath.Abs(given); err != nil {
+		return nil, "", usage(err)
+	}
+
+	for i := range report.Volumes {
+		known = &report.Volumes[i]
+
+		switch {
+		case slices.Contains(known.Published, path):
+			return known, path, nil
+		case known.ID != given && known.Name != given:
+		case len(known.Published) == 0:
+			return nil, "", fmt.Errorf("%s: %w", given, errNotMounted)
+		case len(known.Published) == 1:
+			return known, known.Published[0], nil
+		case len(known.Published) > 1:
+			return nil, "", fmt.Errorf("%s: %w: %s", given, errMountedOften, strings.Join(known.Published, ", "))
+		}
+	}
+
+	return nil, "", fmt.Errorf("%s: %w: no volume has this name or id, or is mounted at this path", given, errNoObject)
+}
+
+// unmount undoes what mount has done. A volume that is published elsewhere, too, stays staged and
+// attached.
+func (s *session) unmount(ctx context.Context, claim *csiclient.Publication, caps csiclient.Capabilities, known *health.VolumeReport) error {
+	if err := s.Unpublish(ctx, claim); err != nil {
+		return err
+	}
+
+	others := known != nil && slices.ContainsFunc(known.Published, func(path string) bool { return path != claim.TargetPath })
+	if others {
+		return nil
+	}
+
+	steps, err := s.UnpublishSteps(caps, claim)
+	if err != nil {
+		return err
+	}
+
+	for _, step := range steps[1:] {
+		if err := step.Call(ctx, claim); err != nil {
+			return err
+		}
+	}
+
+	return removeStaging(claim)
+}
+
+// isGiven reports whether a flag that only a new volume has was given.
+func (f *createFlags) isGiven() bool {
+	return f.required != 0 || f.limit != 0 || len(f.parameters) > 0 || len(f.mutable) > 0 || len(f.topology) > 0
+}

@@ -1,0 +1,41 @@
+package ctl
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// watchPeriod is the time between two calls of --watch.
+const watchPeriod = time.Second
+
+func (s *settings) defineWatch(cmd *cobra.Command) {
+	cmd.Flags().BoolVarP(&s.watch, "watch", "w", false, "show it again whenever it has changed, until interrupted; --timeout does not count")
+}
+
+// watching shows something once, or with --watch again whenever it has changed, until ctx ends.
+func (s *session) watching(ctx context.Context, show func(context.Context) error) error {
+	if !s.watch {
+		return show(ctx)
+	}
+
+	screen := &changes{to: s.out}
+	s.out = screen
+
+	for {
+		if err := show(ctx); err != nil {
+			return err
+		}
+
+		if err := screen.flush(); err != nil {
+			return err
+		}
+
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(watchPeriod):
+		}
+	}
+}
