@@ -122,7 +122,12 @@ at several paths is refused, and one that is published elsewhere, too, is neithe
 detached.`,
 		Args:              exactly(1),
 		ValidArgsFunction: completeNames(given, names.Volume, 0, 0),
-		RunE: given.inSession(naming(names.Volume, 0, 1, func(ctx context.Context, s *session) error {
+		RunE: given.inSession(func(ctx context.Context, s *session) error {
+			// A volume that is deleted may still have to be unpublished.
+			if err := s.resolve(ctx, names.Volume, &s.args[0]); err != nil && !errors.Is(err, errNoObject) {
+				return err
+			}
+
 			if where.target == "" {
 				return s.umount(ctx, s.args[0])
 			}
@@ -142,7 +147,7 @@ detached.`,
 			}
 
 			return s.runSteps(ctx, steps, claim)
-		})),
+		}),
 	}
 	where.register(cmd)
 
