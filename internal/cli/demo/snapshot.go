@@ -24,8 +24,8 @@ type snapshot struct {
 }
 
 // newVolume returns a volume that is restored from the snapshot, larger than the source was.
-func (s *snapshot) newVolume(kind string, size int64) *volume {
-	v := s.demo.newVolume(kind, size, size, s.source.Capability)
+func (s *snapshot) newVolume(kind kind) *volume {
+	v := s.demo.newVolume(kind)
 	v.copyFrom = func() (id string) {
 		v.request.VolumeContentSource, v.written, v.total = csiclient.FromSnapshot(s.id), s.written, s.source.total
 		return s.id

@@ -26,76 +26,105 @@ const (
 	readData       = "read, sha256"
 )
 
-// sections returns the whole demo in order. The sizes of the volumes are close to the minimum
-// of each filesystem; all are thin.
+// kind is a kind of volume.
+type kind struct {
+	name string
+	// grown is the size to which the volume is expanded.
+	size, grown int64
+	capability  *csi.VolumeCapability
+	parameters  map[string]string
+}
+
+// kinds are those of the volumes that are created empty. The sizes are close to the minimum of
+// each filesystem; all are thin.
+var kinds = []kind{
+	{"ext4", 64 * mebi, 128 * mebi, csiclient.MountCapability(mode, "ext4"), nil},
+	{"xfs", 300 * mebi, 400 * mebi, csiclient.MountCapability(mode, "xfs"), nil},
+	{"raw-block", 64 * mebi, 128 * mebi, csiclient.BlockCapability(mode), nil},
+	{"directory", 64 * mebi, 128 * mebi, csiclient.MountCapability(mode, ""), map[string]string{"backing": "directory"}},
+	{"btrfs", 256 * mebi, 512 * mebi, csiclient.MountCapability(mode, "btrfs"), nil},
+}
+
+// sections returns the whole demo in order.
 func (d *demo) sections(btrfs bool) []section {
-	ext4 := d.newVolume("ext4", 64*mebi, 128*mebi, csiclient.MountCapability(mode, "ext4"))
-	xfs := d.newVolume("xfs", 300*mebi, 400*mebi, csiclient.MountCapability(mode, "xfs"))
-	block := d.newVolume("raw-block", 64*mebi, 128*mebi, csiclient.BlockCapability(mode))
-	directory := d.newVolume("directory", 64*mebi, 128*mebi, csiclient.MountCapability(mode, ""))
-	directory.request.Parameters = map[string]string{"backing": "directory"}
-
-	volumes := []*volume{ext4, xfs, block, directory}
-	if btrfs {
-		volumes = append(volumes, d.newVolume("btrfs", 256*mebi, 512*mebi, csiclient.MountCapability(mode, "btrfs")))
-	}
-
-	before, after := &snapshot{demo: d, name: "demo-before", source: xfs}, &snapshot{demo: d, name: "demo-after", source: xfs}
-	group := &groupSnapshot{demo: d, name: "demo-group", members: [2]*snapshot{{demo: d, source: xfs}, {demo: d, source: ext4}}}
-	restored := before.newVolume("restored", 500*mebi)
-	cloned := xfs.newClone("cloned")
-	regrouped := group.members[1].newVolume("regrouped", ext4.grown)
-
 	start := []step{{"touchstone serve", d.startDriver}, {"Probe", d.waitReady}}
 	all := []section{{"The driver starts", append(start,
 		step{"GetPluginInfo", d.getPluginInfo},
 		step{"NodeGetInfo", d.getNodeInfo},
 		step{"GetCapacity", d.getCapacity},
 	)}}
-	for _, v := range volumes {
-		all = append(all, section{"The " + v.kind + " volume is created and used", v.useSteps()})
-	}
-	all = append(all,
-		section{"Snapshots of the xfs volume, while it is mounted", []step{
-			{"CreateSnapshot", before.create},
-			{"CreateSnapshot", d.repeat(&before.id, before.create)},
-			{"overwrite, fsync", xfs.write},
-			{"CreateSnapshot", after.create},
-			{"ListSnapshots", d.verifySnapshotsListed(before, after)},
-			{"GetMetadataDelta", before.getBlocksChangedUntil(after)},
-		}},
-		section{"The first snapshot becomes a larger volume, beside its source", append(restored.publishSteps(),
-			step{readData, restored.verify("of the copy, before the overwriting")},
-			step{readData, xfs.verify("of the source, overwritten")},
-			step{"filesystem UUIDs", restored.verifyUUIDDiffersFrom(xfs)},
-			step{"NodeGetVolumeStats", restored.getStats},
-		)},
-		section{"A clone of the mounted volume", append(cloned.publishSteps(),
-			step{readData, cloned.verify("of the clone")},
-			step{"overwrite, fsync", cloned.write},
-			step{readData, xfs.verify("of the source, unchanged")},
-		)},
-		section{"A group snapshot of two mounted volumes", slices.Concat([]step{
-			{"CreateVolumeGroupSnapshot", group.create},
-			{"CreateVolumeGroupSnapshot", d.repeat(&group.id, group.create)},
-			{deleteSnapshot, refused(codes.InvalidArgument, "a member of the group", group.members[1].delete)},
-		}, regrouped.publishSteps(), []step{
-			{readData, regrouped.verify("of a member, restored alone")},
-		})},
-	)
 
-	volumes = append(volumes, restored, cloned, regrouped)
+	var volumes []*volume
+	for _, kind := range kinds {
+		if kind.name != "btrfs" || btrfs {
+			v := d.newVolume(kind)
+			volumes = append(volumes, v)
+			all = append(all, section{"The " + v.name + " volume is created and used", v.useSteps()})
+		}
+	}
+
+	copies, whileMounted, afterwards := d.copySections(volumes[0], volumes[1])
+	volumes = append(volumes, copies...)
+
 	restart := []step{{"kill -9", d.killDriver}}
 	for _, v := range volumes {
-		restart = append(restart, step{"read " + v.kind, v.verify("while no driver runs")})
+		restart = append(restart, step{"read " + v.name, v.verify("while no driver runs")})
 	}
 	restart = append(slices.Concat(restart, start), step{"ListVolumes", d.verifyVolumesListed(volumes...)})
-	all = append(all, section{"The driver is killed, and starts again", restart})
+	all = append(append(all, whileMounted...), section{"The driver is killed, and starts again", restart})
 
 	for _, v := range volumes {
-		all = append(all, section{"The " + v.kind + " volume afterwards, until it is deleted", v.retryAndDeleteSteps()})
+		all = append(all, section{"The " + v.name + " volume afterwards, until it is deleted", v.retryAndDeleteSteps()})
 	}
-	return append(all,
+	return append(all, afterwards, section{"Nothing is left", []step{
+		{"ListVolumes", d.verifyVolumesListed()},
+		{"ListSnapshots", d.verifySnapshotsListed()},
+		// Before the driver ends: it keeps an embedded pool mounted.
+		{"pool", expectNone("file", volumeFilesBelow, d.path("pool"))},
+		{"touchstone serve ends", d.stopDriver},
+		{"mount table", expectNone("mount", mountsBelow, d.root)},
+		{"loop devices", expectNone("loop device", loopsBelow, d.root)},
+	}})
+}
+
+// copySections copy two volumes that are in use: whileMounted makes the copies, and afterwards
+// deletes the snapshots when all volumes are deleted.
+func (d *demo) copySections(ext4, xfs *volume) (copies []*volume, whileMounted []section, afterwards section) {
+	before, after := &snapshot{demo: d, name: "demo-before", source: xfs}, &snapshot{demo: d, name: "demo-after", source: xfs}
+	group := &groupSnapshot{demo: d, name: "demo-group", members: [2]*snapshot{{demo: d, source: xfs}, {demo: d, source: ext4}}}
+	restored := before.newVolume(kind{name: "restored", size: 500 * mebi, capability: xfs.capability})
+	cloned := xfs.newClone(kind{name: "cloned", size: xfs.grown, capability: xfs.capability})
+	regrouped := group.members[1].newVolume(kind{name: "regrouped", size: ext4.grown, capability: ext4.capability})
+
+	return []*volume{restored, cloned, regrouped},
+		[]section{
+			{"Snapshots of the xfs volume, while it is mounted", []step{
+				{"CreateSnapshot", before.create},
+				{"CreateSnapshot", d.repeat(&before.id, before.create)},
+				{"overwrite, fsync", xfs.write},
+				{"CreateSnapshot", after.create},
+				{"ListSnapshots", d.verifySnapshotsListed(before, after)},
+				{"GetMetadataDelta", before.getBlocksChangedUntil(after)},
+			}},
+			{"The first snapshot becomes a larger volume, beside its source", append(restored.publishSteps(),
+				step{readData, restored.verify("of the copy, before the overwriting")},
+				step{readData, xfs.verify("of the source, overwritten")},
+				step{"filesystem UUIDs", restored.verifyUUIDDiffersFrom(xfs)},
+				step{"NodeGetVolumeStats", restored.getStats},
+			)},
+			{"A clone of the mounted volume", append(cloned.publishSteps(),
+				step{readData, cloned.verify("of the clone")},
+				step{"overwrite, fsync", cloned.write},
+				step{readData, xfs.verify("of the source, unchanged")},
+			)},
+			{"A group snapshot of two mounted volumes", slices.Concat([]step{
+				{"CreateVolumeGroupSnapshot", group.create},
+				{"CreateVolumeGroupSnapshot", d.repeat(&group.id, group.create)},
+				{deleteSnapshot, refused(codes.InvalidArgument, "a member of the group", group.members[1].delete)},
+			}, regrouped.publishSteps(), []step{
+				{readData, regrouped.verify("of a member, restored alone")},
+			})},
+		},
 		section{"The snapshots outlive their volumes", []step{
 			{"GetMetadataAllocated", before.getAllocatedBlocks},
 			{deleteSnapshot, before.delete},
@@ -103,17 +132,7 @@ func (d *demo) sections(btrfs bool) []section {
 			{deleteSnapshot, after.delete},
 			{"GetVolumeGroupSnapshot", group.get},
 			{"DeleteVolumeGroupSnapshot", group.delete},
-		}},
-		section{"Nothing is left", []step{
-			{"ListVolumes", d.verifyVolumesListed()},
-			{"ListSnapshots", d.verifySnapshotsListed()},
-			// Before the driver ends: it keeps an embedded pool mounted.
-			{"pool", expectNone("file", volumeFilesBelow, d.path("pool"))},
-			{"touchstone serve ends", d.stopDriver},
-			{"mount table", expectNone("mount", mountsBelow, d.root)},
-			{"loop devices", expectNone("loop device", loopsBelow, d.root)},
-		}},
-	)
+		}}
 }
 
 // useSteps are the calls from creation to expansion, in the order that CSI prescribes.
@@ -147,7 +166,7 @@ func (v *volume) nodeExpandSteps() []step {
 	switch {
 	case v.isDirectory():
 		return nil
-	case v.kind == "ext4" && err == nil && capable == 0:
+	case v.name == "ext4" && err == nil && capable == 0:
 		return []step{
 			{"NodeExpandVolume", refused(codes.FailedPrecondition, "a mounted ext4, so it is unmounted", v.expandOnNode)},
 			{"NodeUnpublishVolume", v.unpublish},

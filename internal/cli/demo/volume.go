@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -32,12 +33,10 @@ const (
 // volume is a volume of the demo. Its methods are steps.
 type volume struct {
 	csiclient.Publication
+	kind
 
 	demo    *demo
-	kind    string
 	request *csi.CreateVolumeRequest
-	// grown is the size to which the volume is expanded.
-	grown int64
 	// copyFrom makes the request one for a copy, and returns the id of its source.
 	copyFrom func() (id string)
 
@@ -47,25 +46,26 @@ type volume struct {
 	capacity, total int64
 }
 
-func (d *demo) newVolume(kind string, size, grown int64, capability *csi.VolumeCapability) *volume {
+func (d *demo) newVolume(kind kind) *volume {
 	return &volume{
-		demo: d, kind: kind, grown: grown,
+		demo: d, kind: kind,
 		request: &csi.CreateVolumeRequest{
-			Name:               "demo-" + kind,
-			CapacityRange:      &csi.CapacityRange{RequiredBytes: size},
-			VolumeCapabilities: []*csi.VolumeCapability{capability},
+			Name:               "demo-" + kind.name,
+			CapacityRange:      &csi.CapacityRange{RequiredBytes: kind.size},
+			VolumeCapabilities: []*csi.VolumeCapability{kind.capability},
+			Parameters:         kind.parameters,
 		},
 		Publication: csiclient.Publication{
-			Capability: capability, NodeID: nodeID,
-			StagingPath: filepath.Join(d.path("kubelet"), "plugins", kind, "globalmount"),
-			TargetPath:  filepath.Join(d.path("kubelet"), "pods", kind, "volume"),
+			Capability: kind.capability, NodeID: nodeID,
+			StagingPath: filepath.Join(d.path("kubelet"), "plugins", kind.name, "globalmount"),
+			TargetPath:  filepath.Join(d.path("kubelet"), "pods", kind.name, "volume"),
 		},
 	}
 }
 
 // newClone returns a volume that is created as a clone of this one.
-func (v *volume) newClone(kind string) *volume {
-	clone := v.demo.newVolume(kind, v.grown, v.grown, v.Capability)
+func (v *volume) newClone(kind kind) *volume {
+	clone := v.demo.newVolume(kind)
 	clone.copyFrom = func() (id string) {
 		clone.request.VolumeContentSource, clone.written = csiclient.FromVolume(v.VolumeID), v.written
 		return v.VolumeID
@@ -73,11 +73,10 @@ func (v *volume) newClone(kind string) *volume {
 	return clone
 }
 
-func (v *volume) isDirectory() bool { return v.request.GetParameters()["backing"] == "directory" }
+func (v *volume) isDirectory() bool { return v.parameters["backing"] == "directory" }
 
 func (v *volume) create(ctx context.Context) (string, error) {
-	size := v.request.GetCapacityRange().GetRequiredBytes()
-	text := fmt.Sprintf("name=%s size=%s%s", v.request.GetName(), formatBytes(size), formatParameters(v.request.GetParameters()))
+	text := fmt.Sprintf("name=%s size=%s%s", v.request.GetName(), formatBytes(v.size), formatParameters(v.parameters))
 	if v.copyFrom != nil {
 		text += " from=" + endOfID(v.copyFrom())
 	}
@@ -86,7 +85,7 @@ func (v *volume) create(ctx context.Context) (string, error) {
 	created := answer.GetVolume()
 	v.VolumeID, v.VolumeContext, v.capacity = created.GetVolumeId(), created.GetVolumeContext(), created.GetCapacityBytes()
 
-	return text + " → " + v.VolumeID, cmp.Or(err, check(v.capacity >= size, "a capacity of %s", formatBytes(v.capacity)))
+	return text + " → " + v.VolumeID, cmp.Or(err, check(v.capacity >= v.size, "a capacity of %s", formatBytes(v.capacity)))
 }
 
 func (v *volume) attach(ctx context.Context) (string, error) {
@@ -101,7 +100,7 @@ func (v *volume) stage(ctx context.Context) (string, error) {
 	if mount, err := mountAt(v.StagingPath); err == nil {
 		result = mount.FSType + " of " + mount.Source
 	}
-	return short(v.VolumeID) + " staging=…/" + v.kind + " → " + result, err
+	return short(v.VolumeID) + " staging=…/" + v.name + " → " + result, err
 }
 
 func (v *volume) publish(ctx context.Context) (string, error) {
@@ -110,13 +109,13 @@ func (v *volume) publish(ctx context.Context) (string, error) {
 		// The kernel's mount table, not the driver's answer.
 		_, err = mountAt(v.TargetPath)
 	}
-	return short(v.VolumeID) + " target=…/" + v.kind + " → mounted", err
+	return short(v.VolumeID) + " target=…/" + v.name + " → mounted", err
 }
 
 // dataPath returns the path to which data is written: a file in a mounted volume, or the
 // device of a raw block volume.
 func (v *volume) dataPath() string {
-	if v.Capability.GetBlock() != nil {
+	if v.capability.GetBlock() != nil {
 		return v.TargetPath
 	}
 	return filepath.Join(v.TargetPath, "data")
@@ -126,7 +125,7 @@ func (v *volume) dataPath() string {
 func (v *volume) write(context.Context) (string, error) {
 	data := make([]byte, payloadBytes)
 	_, _ = rand.Read(data) // It never fails.
-	v.written = fmt.Sprintf("%x", sha256.Sum256(data))
+	v.written = checksum(data)
 
 	file, err := os.OpenFile(v.dataPath(), os.O_WRONLY|os.O_CREATE, fileMode)
 	if err == nil {
@@ -148,10 +147,15 @@ func (v *volume) verify(when string) action {
 		data := make([]byte, payloadBytes)
 		err = unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_DONTNEED)
 		_, readErr := io.ReadFull(file, data)
-		sum := fmt.Sprintf("%x", sha256.Sum256(data))
+		sum := checksum(data)
 		return strings.TrimSpace(fmt.Sprintf("%s → sha256 %.12s as written", when, sum)),
 			cmp.Or(err, readErr, check(sum == v.written, "sha256 %.12s, but %.12s was written", sum, v.written))
 	}
+}
+
+func checksum(data []byte) string {
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:])
 }
 
 // getStats compares the size in the statistics with the capacity, and with the size before the
@@ -174,7 +178,7 @@ func (v *volume) getStats(ctx context.Context) (string, error) {
 	}
 	return short(v.VolumeID) + " → " + strings.Join(texts, ", "), cmp.Or(err,
 		check(v.total > before || v.isDirectory(), "a size of %s, after %s", formatBytes(v.total), formatBytes(before)),
-		check(v.total == v.capacity || v.total < v.capacity && v.Capability.GetBlock() == nil || v.isDirectory(),
+		check(v.total == v.capacity || v.total < v.capacity && v.capability.GetBlock() == nil || v.isDirectory(),
 			"a size of %s for a capacity of %s", formatBytes(v.total), formatBytes(v.capacity)))
 }
 
@@ -182,7 +186,7 @@ func (v *volume) expand(ctx context.Context) (string, error) {
 	answer, err := v.demo.ControllerExpandVolume(ctx, &csi.ControllerExpandVolumeRequest{
 		VolumeId:         v.VolumeID,
 		CapacityRange:    &csi.CapacityRange{RequiredBytes: v.grown},
-		VolumeCapability: v.Capability,
+		VolumeCapability: v.capability,
 	})
 	v.capacity = answer.GetCapacityBytes()
 
@@ -197,7 +201,7 @@ func (v *volume) expandOnNode(ctx context.Context) (string, error) {
 		VolumeId:          v.VolumeID,
 		VolumePath:        v.TargetPath,
 		StagingTargetPath: v.StagingPath,
-		VolumeCapability:  v.Capability,
+		VolumeCapability:  v.capability,
 		CapacityRange:     &csi.CapacityRange{RequiredBytes: v.grown},
 	})
 	return short(v.VolumeID) + " → grown while in use", err
