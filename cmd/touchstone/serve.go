@@ -109,6 +109,7 @@ func (f *serveFlags) define(flags *pflag.FlagSet) {
 	flags.StringVar(&f.proxyEndpoint, "proxy-endpoint", "",
 		"serve no volumes: forward all calls to the CSI server at this unix socket or loopback host:port")
 	flags.StringVar(&f.HTTPEndpoint, "http-endpoint", "", "host:port of the status page, /metrics, /healthz, /livez and /readyz; empty is off")
+	flags.BoolVar(&f.Profiling, "pprof", false, "serve the Go profiles of the process at /debug/pprof/ of --http-endpoint")
 	flags.StringVar(&f.ReadyFile, "ready-file", "", "a file that exists while the driver is ready")
 	flags.DurationVar(&f.DrainTimeout, "drain-timeout", driver.DefaultDrainTimeout,
 		"how long the process may take to end after SIGTERM, also when something hangs")
@@ -190,17 +191,7 @@ func pairs(flag, shape string, given []string) (map[string]string, error) {
 }
 
 func newLogger(to io.Writer, format string, verbosity int) (*slog.Logger, error) {
-	options := &slog.HandlerOptions{
-		Level: slog.Level(-verbosity),
-		// slog would write the levels between its own as INFO-2 and DEBUG-1.
-		ReplaceAttr: func(groups []string, attr slog.Attr) slog.Attr {
-			if level, ok := attr.Value.Any().(slog.Level); ok && len(groups) == 0 && level < slog.LevelInfo {
-				return slog.Int(attr.Key, int(level))
-			}
-
-			return attr
-		},
-	}
+	options := &slog.HandlerOptions{Level: slog.Level(-verbosity), ReplaceAttr: replaceAttr}
 
 	switch format {
 	case "text":
@@ -209,6 +200,23 @@ func newLogger(to io.Writer, format string, verbosity int) (*slog.Logger, error)
 		return slog.New(slog.NewJSONHandler(to, options)), nil
 	default:
 		return nil, fmt.Errorf("%w: --log-format %q is not text or json", errUsage, format)
+	}
+}
+
+// replaceAttr gives text and JSON one schema: a line of verbosity 4 has level=INFO v=4, where slog
+// would write INFO-4, and durations are seconds.
+func replaceAttr(groups []string, attr slog.Attr) slog.Attr {
+	switch value := attr.Value.Any().(type) {
+	case slog.Level:
+		if len(groups) > 0 || value >= slog.LevelInfo {
+			return attr
+		}
+
+		return slog.Attr{Value: slog.GroupValue(slog.String(slog.LevelKey, slog.LevelInfo.String()), slog.Int("v", -int(value)))}
+	case time.Duration:
+		return slog.Float64(attr.Key, value.Seconds())
+	default:
+		return attr
 	}
 }
 

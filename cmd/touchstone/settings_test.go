@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
@@ -122,7 +124,7 @@ func TestEveryFlagIsAKeyAndAVariable(t *testing.T) {
 		"cgroup-root": "/c", "kubeconfig": "in-cluster", "coalesce-window": "9s",
 		"mode": "node", "endpoint": "/x/y.sock", "driver-name": "a.b", "node-id": "n-1", "nodes": "m-1", "state-dir": "/s",
 		"pool": "p=/p", "pool-image-size": "6Gi", "topology": "k=v", "shared": "true", "max-volumes-per-node": "7", "max-volume-size": "5Gi",
-		"overcommit": "2.5", "ephemeral-mkfs-options": "true", "kubelet-dir": "/k", "allow-path": "/a", "http-endpoint": "127.0.0.1:1", "first-loop-device": "2048", "ready-file": "/r",
+		"overcommit": "2.5", "ephemeral-mkfs-options": "true", "kubelet-dir": "/k", "allow-path": "/a", "http-endpoint": "127.0.0.1:1", "first-loop-device": "2048", "ready-file": "/r", "pprof": "true",
 		"disable-capability": "GET_VOLUME", "proxy-endpoint": "/p.sock", "volume-mount-group": "true",
 		"health-events": "false", "health-relist-period": "2s", "health-evented-relist-period": "4s", "health-probe-timeout": "6s",
 		"io-error-hold": "8s", "check-period": "10s",
@@ -239,5 +241,26 @@ func TestConfigOfTheDriver(t *testing.T) {
 
 		_, err = flags.complete(os.Stderr)
 		require.ErrorIs(t, err, errUsage, args)
+	}
+}
+
+// TestLogLines have one schema as text and as JSON.
+func TestLogLines(t *testing.T) {
+	t.Parallel()
+
+	for format, want := range map[string]string{
+		"text": `level=INFO v=4 msg=call took=0.0015`,
+		"json": `"level":"INFO","v":4,"msg":"call","took":0.0015`,
+	} {
+		var out bytes.Buffer
+
+		log, err := newLogger(&out, format, 4)
+		require.NoError(t, err)
+		log.Log(t.Context(), -4, "call", "took", 1500*time.Microsecond)
+		log.Log(t.Context(), -5, "hidden")
+		log.Error("failed")
+		require.Contains(t, out.String(), want)
+		require.NotContains(t, out.String(), "hidden")
+		require.Regexp(t, `level"?[=:]"?ERROR`, out.String())
 	}
 }

@@ -102,6 +102,8 @@ type Config struct {
 
 	// HTTPEndpoint is host:port of /metrics, /healthz, /livez and /readyz; empty is off.
 	HTTPEndpoint string
+	// Profiling adds /debug/pprof/ there.
+	Profiling bool
 	// ReadyFile is created when the driver is ready and removed when it ends.
 	ReadyFile string
 	// DrainTimeout bounds the time from the first signal to the end; 0 is

@@ -16,6 +16,7 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/google/renameio/v2"
 	"github.com/kubernetes-csi/csi-lib-utils/metrics"
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
@@ -33,6 +34,7 @@ type Driver struct {
 	ops        *operation.Group
 	gate       *gate
 	metrics    metrics.CSIMetricsManager
+	durations  *prometheus.HistogramVec
 	components *components
 	identity   *identity.Service
 }
@@ -50,7 +52,10 @@ func New(ctx context.Context, config Config) (*Driver, error) {
 	}
 
 	calls, registry := newMetrics(config.DriverName, config.Version, config.Commit)
-	d := &Driver{config: config, log: config.Log, ops: operation.NewGroup(), gate: newGate(), metrics: calls}
+	durations := callDurations()
+	registry.MustRegister(durations)
+
+	d := &Driver{config: config, log: config.Log, ops: operation.NewGroup(), gate: newGate(), metrics: calls, durations: durations}
 
 	built, err := build(ctx, &d.config, d.ops, registry)
 	if err != nil {
@@ -99,7 +104,7 @@ func (d *Driver) Run(ctx context.Context) (err error) {
 	defer func() { _ = listener.Close() }()
 
 	web, webListener, err := listenHTTP(ctx, d.config.HTTPEndpoint, d.metrics,
-		answersAt(listener.Path()), d.probeResult, d.reportWhenReady)
+		answersAt(listener.Path()), d.probeResult, d.reportWhenReady, d.config.Profiling)
 	if err != nil {
 		return err
 	}
@@ -207,7 +212,7 @@ func unannounce(readyFile string) error {
 }
 
 func (d *Driver) newServer() *grpc.Server {
-	g := &guard{log: d.log, metrics: d.metrics, gate: d.gate, codec: newCodec(), capabilities: d.config.capabilities}
+	g := &guard{log: d.log, metrics: d.metrics, durations: d.durations, gate: d.gate, codec: newCodec(), capabilities: d.config.capabilities}
 	server := grpc.NewServer(g.options()...)
 	d.register(server)
 

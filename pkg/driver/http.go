@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/pprof"
 	"runtime"
 	"time"
 
@@ -51,6 +52,15 @@ func newMetrics(driverName, version, commit string) (metrics.CSIMetricsManager, 
 	).WithAdditionalRegistry(others), others
 }
 
+// callDurations returns the histogram of calls with buckets for a local driver, whose calls take
+// milliseconds: those of csi_plugin_operations_seconds begin at 100 ms.
+func callDurations() *prometheus.HistogramVec {
+	return prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "touchstone_call_duration_seconds", Help: "Duration of calls.",
+		Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 120, 600},
+	}, []string{"method", "code"})
+}
+
 // readiness is Probe's answer.
 type readiness func(context.Context) (ready bool, err error)
 
@@ -84,7 +94,7 @@ func answersAt(path string) liveness {
 // An empty address gives a nil server.
 func listenHTTP(
 	ctx context.Context, address string, measured metrics.CSIMetricsManager,
-	live liveness, well readiness, report statuspage.Report,
+	live liveness, well readiness, report statuspage.Report, profiling bool,
 ) (*http.Server, net.Listener, error) {
 	if address == "" {
 		return nil, nil, nil
@@ -98,6 +108,11 @@ func listenHTTP(
 	mux := http.NewServeMux()
 	measured.RegisterToServer(mux, "/metrics")
 	statuspage.Register(mux, report)
+
+	if profiling {
+		registerProfiles(mux)
+	}
+
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, r *http.Request) {
 		if err := live(r.Context()); err != nil {
@@ -125,6 +140,15 @@ func listenHTTP(
 		Handler: mux, ReadHeaderTimeout: httpHeaderTimeout, ReadTimeout: httpTimeout, WriteTimeout: httpTimeout,
 		IdleTimeout: httpHeaderTimeout,
 	}, netutil.LimitListener(listener, maxHTTPConnections), nil
+}
+
+// registerProfiles registers the handlers that net/http/pprof has for http.DefaultServeMux. A
+// profile takes at most httpTimeout: ask for fewer seconds (?seconds=20).
+func registerProfiles(mux *http.ServeMux) {
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 }
 
 func serveHTTP(server *http.Server, listener net.Listener) error {

@@ -28,7 +28,7 @@ func TestSlowHTTPClientsAreBounded(t *testing.T) {
 	}
 
 	server, listener, err := listenHTTP(t.Context(), "127.0.0.1:0", measured, answersAt("/no/such/socket"), well,
-		func(context.Context) (health.Report, error) { return health.Report{}, nil })
+		func(context.Context) (health.Report, error) { return health.Report{}, nil }, false)
 	require.NoError(t, err)
 
 	served := make(chan error, 1)

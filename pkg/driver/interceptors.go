@@ -11,6 +11,7 @@ import (
 
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
 	"github.com/kubernetes-csi/csi-lib-utils/metrics"
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -24,9 +25,11 @@ import (
 type guard struct {
 	log     *slog.Logger
 	metrics metrics.CSIMetricsManager
-	gate    *gate
-	codec   *codec
-	calls   atomic.Uint64
+	// durations has the same calls in finer buckets.
+	durations *prometheus.HistogramVec
+	gate      *gate
+	codec     *codec
+	calls     atomic.Uint64
 	// capabilities are the advertised ones; other RPCs are refused.
 	capabilities capability.Set
 }
@@ -51,7 +54,7 @@ func (g *guard) observe(ctx context.Context, request any, info *grpc.UnaryServer
 
 	response, err := next(ctx, request)
 	took := time.Since(started)
-	g.metrics.RecordMetrics(info.FullMethod, err, took)
+	g.record(info.FullMethod, err, took)
 	g.logCall(ctx, info.FullMethod, exchange{request, response, err}, took)
 
 	return response, err
@@ -63,10 +66,16 @@ func (g *guard) observeStream(service any, stream grpc.ServerStream, info *grpc.
 	guarded := &guardedStream{ServerStream: stream, ctx: ctx, guard: g}
 	err := next(service, guarded)
 	took := time.Since(started)
-	g.metrics.RecordMetrics(info.FullMethod, err, took)
+	g.record(info.FullMethod, err, took)
 	g.logCall(ctx, info.FullMethod, exchange{guarded.request, nil, err}, took)
 
 	return err
+}
+
+// record adds a call to the metrics.
+func (g *guard) record(method string, err error, took time.Duration) {
+	g.metrics.RecordMetrics(method, err, took)
+	g.durations.WithLabelValues(method[strings.LastIndexByte(method, '/')+1:], status.Code(err).String()).Observe(took.Seconds())
 }
 
 func (g *guard) admit(ctx context.Context, request any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
