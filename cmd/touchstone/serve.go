@@ -109,6 +109,7 @@ func (f *serveFlags) define(flags *pflag.FlagSet) {
 	flags.StringVar(&f.proxyEndpoint, "proxy-endpoint", "",
 		"serve no volumes: forward all calls to the CSI server at this unix socket or loopback host:port")
 	flags.StringVar(&f.HTTPEndpoint, "http-endpoint", "", "host:port of the status page, /metrics, /healthz, /livez and /readyz; empty is off")
+	flags.StringVar(&f.OTLPEndpoint, "otlp-endpoint", "", "URL of an OpenTelemetry collector (OTLP over gRPC) that gets traces of all calls; empty is off")
 	flags.BoolVar(&f.Profiling, "pprof", false, "serve the Go profiles of the process at /debug/pprof/ of --http-endpoint")
 	flags.StringVar(&f.ReadyFile, "ready-file", "", "a file that exists while the driver is ready")
 	flags.DurationVar(&f.DrainTimeout, "drain-timeout", driver.DefaultDrainTimeout,

@@ -102,6 +102,9 @@ type Config struct {
 
 	// HTTPEndpoint is host:port of /metrics, /healthz, /livez and /readyz; empty is off.
 	HTTPEndpoint string
+	// OTLPEndpoint is the URL of the collector that gets the traces of calls, such as
+	// http://127.0.0.1:4317; empty is off.
+	OTLPEndpoint string
 	// Profiling adds /debug/pprof/ there.
 	Profiling bool
 	// ReadyFile is created when the driver is ready and removed when it ends.

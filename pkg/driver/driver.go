@@ -109,7 +109,12 @@ func (d *Driver) Run(ctx context.Context) (err error) {
 		return err
 	}
 
-	server := d.newServer()
+	traced, err := d.openTracing(ctx)
+	if err != nil {
+		return err
+	}
+
+	server := d.newServer(traced...)
 	running, failed := errgroup.WithContext(ctx)
 
 	running.Go(func() error {
@@ -211,9 +216,9 @@ func unannounce(readyFile string) error {
 	return nil
 }
 
-func (d *Driver) newServer() *grpc.Server {
+func (d *Driver) newServer(more ...grpc.ServerOption) *grpc.Server {
 	g := &guard{log: d.log, metrics: d.metrics, durations: d.durations, gate: d.gate, codec: newCodec(), capabilities: d.config.capabilities}
-	server := grpc.NewServer(g.options()...)
+	server := grpc.NewServer(append(g.options(), more...)...)
 	d.register(server)
 
 	return server

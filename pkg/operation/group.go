@@ -7,6 +7,9 @@ import (
 	"slices"
 	"sync"
 
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -41,6 +44,8 @@ type operation struct {
 	// values carries the first caller's request-scoped values, such as its
 	// logger, without its deadline.
 	values context.Context //nolint:containedctx // see above
+	// span is the operation's own, or one that records nothing.
+	span   trace.Span
 	done   chan struct{}
 	result any
 	err    error
@@ -176,6 +181,8 @@ func (g *Group) joinOrStart(ctx context.Context, call Call, run func(context.Con
 		}
 
 		if other.Object == call.Object && proto.Equal(other.Request, call.Request) {
+			trace.SpanFromContext(ctx).AddLink(trace.Link{SpanContext: queued.span.SpanContext()})
+
 			return queued, nil
 		}
 
@@ -186,7 +193,8 @@ func (g *Group) joinOrStart(ctx context.Context, call Call, run func(context.Con
 		return nil, ErrDraining
 	}
 
-	op := &operation{call: call, run: run, values: context.WithoutCancel(ctx), done: make(chan struct{})}
+	values, span := startSpan(context.WithoutCancel(ctx), call)
+	op := &operation{call: call, run: run, values: values, span: span, done: make(chan struct{})}
 	g.queues[call.Key] = append(queue, op)
 	g.running.Add(1)
 
@@ -195,6 +203,27 @@ func (g *Group) joinOrStart(ctx context.Context, call Call, run func(context.Con
 	}
 
 	return op, nil
+}
+
+// startSpan begins the span of an operation as a child of the call that begins it, if that is
+// traced. It begins when the operation is queued, so that its wait is seen.
+func startSpan(ctx context.Context, call Call) (context.Context, trace.Span) {
+	caller := trace.SpanFromContext(ctx)
+	if !caller.IsRecording() {
+		return ctx, caller
+	}
+
+	return caller.TracerProvider().Tracer("touchstone/operation").Start(ctx, "operation "+call.Method,
+		trace.WithAttributes(attribute.String("touchstone.key", call.Key), attribute.String("touchstone.object", call.Object)))
+}
+
+// endSpan ends the span of an operation, and not that of a caller that is not traced.
+func (op *operation) endSpan() {
+	if op.err != nil {
+		op.span.SetStatus(codes.Error, op.err.Error())
+	}
+
+	op.span.End()
 }
 
 // runQueue runs op and then the operations that were queued after it.
@@ -236,6 +265,8 @@ func (op *operation) execute(g *Group) {
 		if value := recover(); value != nil {
 			op.err = &PanicError{Value: value, Stack: debug.Stack()}
 		}
+
+		op.endSpan()
 	}()
 
 	op.result, op.err = op.run(ctx)

@@ -118,8 +118,8 @@ func driverMutants() []mutant {
 		},
 		{
 			name: "driver/operation-ends-with-caller", file: "pkg/operation/group.go",
-			old:    `values: context.WithoutCancel(ctx)`,
-			new:    `values: ctx`,
+			old:    `startSpan(context.WithoutCancel(ctx), call)`,
+			new:    `startSpan(ctx, call)`,
 			breaks: "a format ends when its caller gives up", tests: in("pkg/operation", "TestOperationOutlivesItsCaller"),
 		},
 		{
