@@ -9,7 +9,10 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/touchstone-csi/touchstone/internal/kata"
+	"github.com/touchstone-csi/touchstone/internal/linux/holder"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/health"
@@ -49,7 +52,26 @@ func checkLeftoverDevices(ctx context.Context, c *Config, _ string) result {
 		says = "attached, but unknown to the driver, unless it is checking them now"
 	}
 	return warning(fmt.Sprintf("%d images are %s: %s", len(left), says, firstOf(left)),
-		"losetup --detach DEVICE, when nothing has it open (lsof DEVICE): the driver attaches it again where it is needed")
+		"losetup --detach DEVICE, when nothing has it open ("+holdersOf(left[0])+"): the driver attaches it again where it is needed")
+}
+
+// holdersOf names the processes that have a device open.
+func holdersOf(described string) string {
+	device, _, _ := strings.Cut(described, " ")
+
+	var stat unix.Stat_t
+
+	err := unix.Stat(device, &stat)
+	if err != nil {
+		return "lsof " + device
+	}
+
+	found, err := holder.OfDevice(stat.Rdev)
+	if err != nil {
+		return "lsof " + device
+	}
+
+	return device + ": " + holder.Describe(found)
 }
 
 // observeTwice returns what two observations have in common, the second only if the first

@@ -171,6 +171,8 @@ func checkKubelet(_ context.Context, c *Config, _ string) result {
 	point, err := mountOf(c.KubeletDir)
 
 	switch {
+	case errors.Is(err, fs.ErrNotExist) && os.Getenv("KUBERNETES_SERVICE_HOST") == "":
+		return ok("no kubelet is here: there is no " + c.KubeletDir + "; volumes are mounted below the directories of --allow-path")
 	case errors.Is(err, fs.ErrNotExist):
 		return problem(c.KubeletDir+" is not there", "name the kubelet's directory with --kubelet-dir, "+
 			"and in a pod mount it at the same path; without a kubelet make it: target paths lie in it")

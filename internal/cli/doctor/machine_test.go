@@ -170,6 +170,9 @@ func TestKubeletPropagation(t *testing.T) {
 	finds(t, look(t, c, "kubelet", ""), doctor.Problem, "read-only")
 
 	c.KubeletDir = filepath.Join(c.StateDir, "none")
+	finds(t, look(t, c, "kubelet", ""), doctor.OK, "no kubelet is here")
+
+	t.Setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
 	finds(t, look(t, c, "kubelet", ""), doctor.Problem, "none")
 }
 
