@@ -74,7 +74,7 @@ sources() {
 
 # make_base TAR: the Dockerfile's second FROM and the packages that it installs there.
 make_base() {
-	local suite packages mirrors
+	local suite packages mirrors cached
 	install mmdebstrap:mmdebstrap
 	# Ubuntu does not know Debian's keys by itself.
 	[[ -e /usr/share/keyrings/debian-archive-keyring.gpg ]] || install debian-archive-keyring:debian-archive-keyring
@@ -84,11 +84,21 @@ make_base() {
 	# This machine's sources are of its own release.
 	! grep -qs "^VERSION_CODENAME=$suite\$" /etc/os-release || mapfile -t mirrors < <(sources)
 
+	# It takes minutes, so one is used for a week.
+	cached=$work/base-$(sha256sum <<<"$suite $packages $(date +%G-%V)" | cut -c1-16).tar
+	if [[ -s $cached ]]; then
+		say "using $cached"
+		cp "$cached" "$1"
+		return
+	fi
 	say "making a Debian $suite with $packages"
 	mmdebstrap --quiet --variant=essential --include="passwd $packages" \
 		--dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
 		--dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-include=/usr/share/doc/*/copyright' \
-		"$suite" "$1" "${mirrors[@]}" >&2
+		"$suite" "$work/making.tar" "${mirrors[@]}" >&2
+	rm -f "$work"/base-*.tar
+	mv "$work/making.tar" "$cached"
+	cp "$cached" "$1"
 }
 
 # The Dockerfile's last stage without its first RUN, which is make_base's work.

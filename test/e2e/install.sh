@@ -25,10 +25,13 @@
 #   PREREQUISITES (yes) no: the cluster has the CRDs and a snapshot controller
 #   IMAGE         an archive of the image to test (built from this tree)
 #   IMAGE_BEFORE  an archive of the image to upgrade from (built from UPGRADE_FROM)
-#   UPGRADE_FROM  a git revision (the newest tag before this commit, else HEAD^)
+#   UPGRADE_FROM  a git revision (the newest tag before this commit, else the one
+#                 before the last change of the driver)
 #   SIDECARS      (out/sidecars) archives of the sidecars; what is missing is built.
 #                 What is there is used in the version it has. registry: the nodes
 #                 pull them
+#   SIDECAR_SOURCE  checkouts to build sidecars from, where their modules cannot be
+#                 downloaded: NAME=DIRECTORY, several with spaces between
 #   BUSYBOX       (busybox:1.37) the image of the applications
 #   EXAMPLES      (all) names of directories in examples/
 #   STEPS         (images install examples disruption upgrade uninstall) some of them,

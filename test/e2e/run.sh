@@ -99,12 +99,18 @@ for file in "${files[@]}"; do
   rules=(-rules "$here/rules.yaml" -driver "$directory/$name.yaml" -lacking "${LACKING:-}")
   skip=$("$judge" skip "${rules[@]}") || cannot "rules.yaml can't be used"
   echo "e2e: $name: log and report in $directory"
+  [ -z "${FOCUS:-}${SKIP:-}" ] || echo "e2e: $name: NOT a full run: FOCUS='${FOCUS:-}' SKIP='${SKIP:-}'" | tee "$directory/partial"
   suite "$name" "$directory" "$skip${SKIP:+|$SKIP}" >"$directory/log" 2>&1 || true # the judge evaluates it
   if [ ! -s "$directory/report.json" ]; then
     tail -20 "$directory/log" >&2
     cannot "$name: the suite has left no report"
   fi
 
+  if [ -s "$directory/partial" ]; then
+    jq -r '[.[].SpecReports[] | select(.State == "skipped" or .State == "")] | "e2e: \(length) specs of the suite were filtered out"' \
+      "$directory/report.json" >>"$directory/partial" || true
+    tee -a "$OUT/summary" <"$directory/partial"
+  fi
   status=0
   "$judge" report "${rules[@]}" -nodes "$nodes" -report "$directory/report.json" >"$directory/verdict" || status=$?
   cat "$directory/verdict"

@@ -13,7 +13,8 @@ revision_before() {
   elif tag=$(git -C "$tree" describe --tags --abbrev=0 HEAD^ 2>/dev/null); then
     echo "$tag"
   else
-    echo HEAD^
+    # Not HEAD^: its driver may be the same, and an upgrade to itself shows nothing.
+    echo "$(git -C "$tree" rev-list -1 HEAD -- cmd internal pkg go.mod go.sum Dockerfile)^"
   fi
 }
 
@@ -86,7 +87,8 @@ client_images() {
 
 # Records in $OUT/images.json what is to be installed: {"now", "before", "sidecars"}.
 images_are_there() {
-  local now before each archive named=() clients=() built_here=$SIDECARS
+  local now before each archive named=() clients=() built_here=$SIDECARS sources=()
+  for each in ${SIDECAR_SOURCE:-}; do sources+=(--source "$each"); done
   [ "$SIDECARS" != registry ] || built_here=$tree/out/sidecars
   mkdir -p "$OUT/images"
   now=${IMAGE:-$(build_here)}
@@ -96,7 +98,7 @@ images_are_there() {
   import "$before"
   if [ "$SIDECARS" != registry ]; then
     for each in $(sidecar_names <(manifests)); do
-      [ -n "$(sidecar "$each")" ] || "$tree/hack/build-sidecars.sh" --out "$SIDECARS" "$each" >>"$OUT/build-sidecars.log" 2>&1 ||
+      [ -n "$(sidecar "$each")" ] || "$tree/hack/build-sidecars.sh" --out "$SIDECARS" "${sources[@]}" "$each" >>"$OUT/build-sidecars.log" 2>&1 ||
         cannot "building $each failed: $OUT/build-sidecars.log"
       archive=$(sidecar "$each")
       import "$archive"
@@ -105,7 +107,7 @@ images_are_there() {
   fi
   for each in $(! wants examples || client_images); do
     archive=$built_here/${each/:/-}.tar
-    [ -s "$archive" ] || "$tree/hack/build-sidecars.sh" --out "$built_here" "${each%:*}" >>"$OUT/build-sidecars.log" 2>&1 ||
+    [ -s "$archive" ] || "$tree/hack/build-sidecars.sh" --out "$built_here" "${sources[@]}" "${each%:*}" >>"$OUT/build-sidecars.log" 2>&1 ||
       cannot "building ${each%:*} failed: $OUT/build-sidecars.log"
     import "$archive"
     clients+=("$each")
