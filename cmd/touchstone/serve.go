@@ -109,7 +109,8 @@ func (f *serveFlags) define(flags *pflag.FlagSet) {
 	flags.StringVar(&f.proxyEndpoint, "proxy-endpoint", "",
 		"serve no volumes: forward all calls to the CSI server at this unix socket or loopback host:port")
 	flags.StringVar(&f.HTTPEndpoint, "http-endpoint", "", "host:port of the status page, /metrics, /healthz, /livez and /readyz; empty is off")
-	flags.StringVar(&f.OTLPEndpoint, "otlp-endpoint", "", "URL of an OpenTelemetry collector (OTLP over gRPC) that gets traces of all calls; empty is off")
+	flags.StringVar(&f.OTLPEndpoint, "otlp-endpoint", "",
+		"URL of an OpenTelemetry collector (OTLP over gRPC) that gets traces of all calls; empty is off")
 	flags.BoolVar(&f.Profiling, "pprof", false, "serve the Go profiles of the process at /debug/pprof/ of --http-endpoint")
 	flags.StringVar(&f.ReadyFile, "ready-file", "", "a file that exists while the driver is ready")
 	flags.DurationVar(&f.DrainTimeout, "drain-timeout", driver.DefaultDrainTimeout,
@@ -140,7 +141,8 @@ func (f *serveFlags) defineDirect(flags *pflag.FlagSet) {
 		"directory in which VM-based runtimes expect the volumes assigned to them")
 	flags.StringSliceVar(&f.Node.Direct.Guest.ShimRoots, "shim-root", kata.DefaultShimRoots(),
 		"a directory in which sandboxes of such runtimes have theirs, with their shims' sockets (repeatable)")
-	flags.StringVar(&f.Node.Direct.Guest.KataRuntime, "kata-runtime", "", "the kata-runtime binary by which guests are queried instead of the shims' sockets")
+	flags.StringVar(&f.Node.Direct.Guest.KataRuntime, "kata-runtime", "",
+		"the kata-runtime binary by which guests are queried instead of the shims' sockets")
 	flags.StringSliceVar(&f.Node.Direct.HostPaths, "host-path-map", nil,
 		"what this process sees below FROM is below TO on the host, as FROM=TO (repeatable)")
 }

@@ -65,6 +65,7 @@ func (s *Service) CreateVolume(ctx context.Context, request *csi.CreateVolumeReq
 	})
 }
 
+//nolint:cyclop,funlen // one check after the other
 func (s *Service) parseCreate(request *csi.CreateVolumeRequest) (*createRequest, error) {
 	if err := checkName(request.GetName()); err != nil {
 		return nil, err

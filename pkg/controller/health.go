@@ -130,7 +130,8 @@ func (s *Service) newMonitor() *health.Monitor {
 	}
 
 	return health.New(health.Config{
-		Settings: s.config.Health, Name: healthView, List: s.monitored, Probe: s.probe, Concern: s.volumesAffectedBy, Sources: s.config.Sources, Log: s.config.Log,
+		Settings: s.config.Health, Name: healthView, List: s.monitored, Probe: s.probe,
+		Concern: s.volumesAffectedBy, Sources: s.config.Sources, Log: s.config.Log,
 	})
 }
 

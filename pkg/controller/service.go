@@ -110,7 +110,8 @@ func New(config Config) (*Service, error) {
 			state.WithIndex(record.NameIndex, (*record.Snapshot).IndexedName), state.WithObserver(usage.ObserveSnapshot),
 			state.WithObserver(snapshotIndex.Observe), state.WithPrepare((*record.Snapshot).Intern)),
 		groups: state.Register(store, "groups", state.WithIndex(record.NameIndex, (*record.Group).IndexedName)),
-		store:  store, pools: config.Pools, ops: config.Operations, segments: record.NewSegments(config.Segments), usage: usage, interner: common, creating: &sync.Map{},
+		store:  store, pools: config.Pools, ops: config.Operations, segments: record.NewSegments(config.Segments),
+		usage: usage, interner: common, creating: &sync.Map{},
 		snapshotIndex: snapshotIndex, locks: inflight.NewLocks(), copies: inflight.NewCopies(), probeSlots: map[string]chan struct{}{},
 	}
 	s.changes, s.monitor = s.newChanges(), s.newMonitor()

@@ -75,7 +75,7 @@ var errBackground = errors.New("probes or checks that were canceled have not end
 // removes the socket, waits for background work, which was cancelled, and for running
 // operations, and then for their responses.
 func (d *Driver) drain(ctx context.Context, server *grpc.Server, web *http.Server, background func()) error {
-	limit := d.config.DrainTimeout - min(closeTime, d.config.DrainTimeout/5)
+	limit := d.config.DrainTimeout - min(closeTime, d.config.DrainTimeout/5) //nolint:mnd // a fifth of a short limit
 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()

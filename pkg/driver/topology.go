@@ -51,7 +51,7 @@ func (c *Config) checkTopology() error {
 	for _, key := range slices.Sorted(maps.Keys(segments)) {
 		prefix, name, prefixed := strings.Cut(key, "/")
 		if !prefixed {
-			prefix, name = "", key
+			name = key
 		} else if prefixes[prefix] = key; len(prefix) > maxSegmentPrefix || !segmentPrefix.MatchString(prefix) {
 			problems = append(problems, fmt.Errorf("%w: topology key %q: %q is not a lower-case domain name of at most %d characters",
 				ErrConfig, key, prefix, maxSegmentPrefix))
@@ -80,7 +80,8 @@ func (c *Config) checkTopology() error {
 	}
 
 	if len(prefixes) > 1 {
-		problems = append(problems, fmt.Errorf("%w: topology keys %s have different prefixes; the spec allows one: leave the prefix out, or use that of %s",
+		problems = append(problems, fmt.Errorf("%w: topology keys %s have different prefixes; the spec allows one: "+
+			"leave the prefix out, or use that of %s",
 			ErrConfig, strings.Join(slices.Sorted(maps.Values(prefixes)), " and "), record.NodeSegmentKey))
 	}
 

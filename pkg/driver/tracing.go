@@ -35,7 +35,7 @@ func (d *Driver) openTracing(ctx context.Context) ([]grpc.ServerOption, error) {
 		semconv.ServiceName(d.config.DriverName), semconv.ServiceVersion(d.config.Version),
 		semconv.ServiceInstanceID(d.config.NodeID),
 	)))
-	d.components.closers = append(d.components.closers, func() error {
+	d.components.closers = append(d.components.closers, func() error { //nolint:contextcheck // ctx has ended by then
 		ctx, cancel := context.WithTimeout(context.Background(), tracingTimeout)
 		defer cancel()
 

@@ -56,6 +56,8 @@ type Observation struct {
 
 // Config configures a Monitor.
 type Config struct {
+	Settings
+
 	// Name is the name of the view in metrics and in the log: "node",
 	// "controller", "storage".
 	Name string
@@ -73,7 +75,6 @@ type Config struct {
 	// Sources are run by Run; without any there are relists only.
 	Sources []Source
 	Log     *slog.Logger
-	Settings
 }
 
 // Settings are the part of Config that all monitors of a process share.

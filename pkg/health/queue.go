@@ -51,7 +51,7 @@ func (m *Monitor) startProbes() {
 		}
 
 		w := &worker{}
-		w.ctx, w.cancel = context.WithCancelCause(m.base)
+		w.ctx, w.cancel = context.WithCancelCause(m.base) //nolint:fatcontext // a context for each worker, all of the base
 		w.timer = time.AfterFunc(m.untilSlow(), func() { m.checkDuration(w) })
 		w.probe = m.newProbe(w, s)
 		m.running++

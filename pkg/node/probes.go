@@ -30,7 +30,9 @@ func (v probedVolumes) InUse(id string) (*staged.Volume, staged.Record, bool) {
 	}
 
 	if inline, ok := v.service.ephemeral.Get(id); ok {
-		return inline.StagedVolume(), inline, true
+		used := inline.StagedVolume()
+
+		return used, inline, true
 	}
 
 	return nil, nil, false

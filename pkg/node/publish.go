@@ -198,7 +198,7 @@ var errNotStaged = rpc.Errorf(codes.FailedPrecondition, "it is not staged; call 
 func (s *Service) checkExists(ctx context.Context, id string) error {
 	exists, err := s.prober.IsStored(ctx, id)
 	if err != nil || exists {
-		return nil // it may exist
+		return nil //nolint:nilerr // it may exist
 	}
 
 	return rpc.Errorf(codes.NotFound, "volume %s does not exist", id)

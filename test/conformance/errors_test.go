@@ -37,7 +37,7 @@ type row struct {
 type fixture struct {
 	*harness.Driver
 
-	ctx context.Context
+	ctx context.Context //nolint:containedctx // of the test
 	// free is a volume that is not attached; used one that is published on this node; member one
 	// of a group.
 	free, used, other *csiclient.Publication

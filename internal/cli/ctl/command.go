@@ -147,7 +147,7 @@ func (s *settings) inSession(run func(ctx context.Context, s *session) error) fu
 			return usage(err)
 		}
 
-		return explainConnection(s.endpointOf(cmd), errors.Join(
+		return explainConnection(ctx, s.endpointOf(cmd), errors.Join(
 			run(ctx, &session{
 				Client:  co,
 				printer: &printer{out: cmd.OutOrStdout(), format: s.output, watch: s.watch},

@@ -1,6 +1,7 @@
 package ctl
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,24 +14,25 @@ import (
 )
 
 // explainConnection adds the remedy to the error of a socket that cannot be reached.
-func explainConnection(endpoint string, err error) error {
+func explainConnection(ctx context.Context, endpoint string, err error) error {
 	path, isSocket := strings.CutPrefix(endpoint, "unix://")
 	if status.Code(err) != codes.Unavailable || !isSocket {
 		return err
 	}
 
-	connection, failure := net.Dial("unix", path)
+	connection, failure := (&net.Dialer{}).DialContext(ctx, "unix", path)
 	if failure == nil {
 		_ = connection.Close()
 
 		return err
 	}
 
-	remedy := ""
+	var remedy string
 
 	switch {
 	case errors.Is(failure, fs.ErrNotExist):
-		remedy = "there is no socket: is the driver running? `touchstone serve` or `systemctl start touchstone` starts it, --endpoint names another socket"
+		remedy = "there is no socket: is the driver running? `touchstone serve` or `systemctl start touchstone` " +
+			"starts it, --endpoint names another socket"
 	case errors.Is(failure, unix.ECONNREFUSED):
 		remedy = "nothing listens there any more: start the driver again"
 	case errors.Is(failure, fs.ErrPermission):

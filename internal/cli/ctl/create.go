@@ -84,7 +84,8 @@ one; it may be larger, not smaller.`,
 				return err
 			}
 
-			if err := errors.Join(s.resolve(ctx, names.Snapshot, (*string)(&ofSnapshot)), s.resolve(ctx, names.Volume, (*string)(&ofVolume))); err != nil {
+			err = errors.Join(s.resolve(ctx, names.Snapshot, (*string)(&ofSnapshot)), s.resolve(ctx, names.Volume, (*string)(&ofVolume)))
+			if err != nil {
 				return err
 			}
 

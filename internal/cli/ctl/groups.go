@@ -80,21 +80,22 @@ func (f *memberFlags) of(ctx context.Context, s *session, groupID string) ([]str
 func newGroupGetCommand(given *settings) *cobra.Command {
 	var members memberFlags
 
-	cmd := given.verb("get GROUP", "GetVolumeGroupSnapshot", exactly(1), naming(names.Group, 0, 1, func(ctx context.Context, s *session) error {
-		ids, err := members.of(ctx, s, s.args[0])
-		if err != nil {
-			return err
-		}
+	cmd := given.verb("get GROUP", "GetVolumeGroupSnapshot", exactly(1),
+		naming(names.Group, 0, 1, func(ctx context.Context, s *session) error {
+			ids, err := members.of(ctx, s, s.args[0])
+			if err != nil {
+				return err
+			}
 
-		answer, err := s.GetVolumeGroupSnapshot(ctx, &csi.GetVolumeGroupSnapshotRequest{
-			GroupSnapshotId: s.args[0], SnapshotIds: ids,
-		})
-		if err != nil {
-			return err
-		}
+			answer, err := s.GetVolumeGroupSnapshot(ctx, &csi.GetVolumeGroupSnapshotRequest{
+				GroupSnapshotId: s.args[0], SnapshotIds: ids,
+			})
+			if err != nil {
+				return err
+			}
 
-		return s.show(answer, groupSheet(answer.GetGroupSnapshot()), answer.GetGroupSnapshot().GetGroupSnapshotId())
-	}))
+			return s.show(answer, groupSheet(answer.GetGroupSnapshot()), answer.GetGroupSnapshot().GetGroupSnapshotId())
+		}))
 	members.register(cmd)
 
 	return cmd

@@ -94,7 +94,7 @@ func (s *session) createMissing(ctx context.Context, what *createFlags) error {
 func (s *session) mount(ctx context.Context, id, path string, use *capabilityFlags, readOnly bool) error {
 	known := s.healthOf(ctx, id)
 	if known != nil && slices.Contains(known.Published, path) {
-		return s.show(answers{"volume": id, "path": path}, [][]string{{volumeName(id, known) + " is mounted at " + path + " already"}}, id)
+		return s.showMount(id, path, volumeName(id, known)+" is mounted at "+path+" already")
 	}
 
 	if found, err := os.ReadDir(path); err == nil && len(found) > 0 {
@@ -131,7 +131,11 @@ func (s *session) mount(ctx context.Context, id, path string, use *capabilityFla
 		}
 	}
 
-	return s.show(answers{"volume": id, "path": path}, [][]string{{fmt.Sprintf("%s is mounted at %s", volumeName(id, known), path)}}, id)
+	return s.showMount(id, path, volumeName(id, known)+" is mounted at "+path)
+}
+
+func (s *session) showMount(id, path, text string) error {
+	return s.show(answers{"volume": id, "path": path}, [][]string{{text}}, id)
 }
 
 // undo undoes calls of a mount that failed, unless the volume was staged before.
@@ -224,7 +228,7 @@ func (s *session) umount(ctx context.Context, given string) error {
 		return err
 	}
 
-	return s.show(answers{"volume": known.ID, "path": path}, [][]string{{volumeName(known.ID, known) + " is unmounted from " + path}}, known.ID)
+	return s.showMount(known.ID, path, volumeName(known.ID, known)+" is unmounted from "+path)
 }
 
 // mounted returns the volume that a name, id or path means, and where it is mounted.
@@ -259,7 +263,9 @@ func (s *session) mounted(ctx context.Context, given string) (known *health.Volu
 
 // unmount undoes what mount has done. A volume that is published elsewhere, too, stays staged and
 // attached.
-func (s *session) unmount(ctx context.Context, claim *csiclient.Publication, caps csiclient.Capabilities, known *health.VolumeReport) error {
+func (s *session) unmount(
+	ctx context.Context, claim *csiclient.Publication, caps csiclient.Capabilities, known *health.VolumeReport,
+) error {
 	if err := s.Unpublish(ctx, claim); err != nil {
 		return err
 	}

@@ -83,7 +83,9 @@ func (p *printer) list(answer any, table *listing) error {
 		shown -= table.wide
 	}
 
-	rows := [][]string{table.header[:shown]}
+	rows := make([][]string, 0, 1+len(table.rows))
+	rows = append(rows, table.header[:shown])
+
 	for _, row := range table.rows {
 		rows = append(rows, row[:shown])
 	}

@@ -102,7 +102,7 @@ func (g *groupSnapshot) create(ctx context.Context) (string, error) {
 	sources := []string{g.members[0].source.VolumeID, g.members[1].source.VolumeID}
 	answer, err := g.demo.CreateGroupSnapshotAndWait(ctx, &csi.CreateVolumeGroupSnapshotRequest{Name: g.name, SourceVolumeIds: sources})
 	found := answer.GetGroupSnapshot().GetSnapshots()
-	if err = cmp.Or(err, check(len(found) == len(sources), "%d snapshots", len(found))); err != nil {
+	if err := cmp.Or(err, check(len(found) == len(sources), "%d snapshots", len(found))); err != nil {
 		return "name=" + g.name, err
 	}
 

@@ -47,7 +47,7 @@ var kinds = []kind{
 
 // sections returns the whole demo in order.
 func (d *demo) sections(btrfs bool) []section {
-	start := []step{{"touchstone serve", d.startDriver}, {"Probe", d.waitReady}}
+	start := []step{{"touchstone serve", d.startDriver}, {"Probe", d.waitReady}} //nolint:prealloc // a table
 	all := []section{{"The driver starts", append(start,
 		step{"GetPluginInfo", d.getPluginInfo},
 		step{"NodeGetInfo", d.getNodeInfo},
@@ -92,7 +92,7 @@ func (d *demo) sections(btrfs bool) []section {
 func (d *demo) copySections(ext4, xfs *volume) (copies []*volume, whileMounted []section, afterwards section) {
 	before, after := &snapshot{demo: d, name: "demo-before", source: xfs}, &snapshot{demo: d, name: "demo-after", source: xfs}
 	group := &groupSnapshot{demo: d, name: "demo-group", members: [2]*snapshot{{demo: d, source: xfs}, {demo: d, source: ext4}}}
-	restored := before.newVolume(kind{name: "restored", size: 500 * mebi, capability: xfs.capability})
+	restored := before.newVolume(kind{name: "restored", size: 500 * mebi, capability: xfs.capability}) //nolint:mnd // larger than its source
 	cloned := xfs.newClone(kind{name: "cloned", size: xfs.grown, capability: xfs.capability})
 	regrouped := group.members[1].newVolume(kind{name: "regrouped", size: ext4.grown, capability: ext4.capability})
 

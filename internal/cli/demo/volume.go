@@ -164,7 +164,7 @@ func (v *volume) getStats(ctx context.Context) (string, error) {
 	answer, err := v.demo.NodeGetVolumeStats(ctx, &csi.NodeGetVolumeStatsRequest{VolumeId: v.VolumeID, VolumePath: v.TargetPath})
 
 	before := v.total
-	var texts []string
+	texts := make([]string, 0, len(answer.GetUsage()))
 	for _, usage := range answer.GetUsage() {
 		format, unit := humanize.Comma, " inodes"
 		if usage.GetUnit() == csi.VolumeUsage_BYTES {
@@ -261,9 +261,11 @@ func (v *volume) filesystemUUID() (string, error) {
 }
 
 // formatParameters returns the sorted parameters, each preceded by a space.
-func formatParameters(m map[string]string) (text string) {
+func formatParameters(m map[string]string) string {
+	var text strings.Builder
 	for _, key := range slices.Sorted(maps.Keys(m)) {
-		text += " " + key + "=" + m[key]
+		text.WriteString(" " + key + "=" + m[key])
 	}
-	return text
+
+	return text.String()
 }

@@ -279,6 +279,7 @@ func checkUnmounted(path string) (readOnly bool, err error) {
 // programs that open a device, as udev does, the attempts take half a second.
 const busyAttempts = 21
 
+//nolint:contextcheck,nolintlint // half a second at most
 func openExclusively(path string) (file *os.File, err error) {
 	err = fork.RetryWhile(context.Background(), unix.EBUSY, busyAttempts, func() error {
 		file, err = os.OpenFile(path, os.O_RDONLY|unix.O_EXCL, 0)

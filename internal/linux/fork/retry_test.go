@@ -60,7 +60,8 @@ func TestRetryWhileEndsWithTheErrorTheAttemptsOrTheContext(t *testing.T) {
 		other, calls := errors.New("other"), 0
 		temporarily := func(last error) func() error {
 			return func() error {
-				if calls++; calls%3 == 0 {
+				calls++
+				if calls%3 == 0 {
 					return last
 				}
 

@@ -68,7 +68,7 @@ func Describe(processes []Process) string {
 // its filesystem, open.
 func OfDevice(device uint64) ([]Process, error) {
 	major, minor := unix.Major(device), unix.Minor(device)
-	name := filepath.Join("/dev", deviceName(major, minor))
+	name := "/dev/" + deviceName(major, minor)
 
 	return find(
 		func(line mountLine) bool { return line.isOf(major, minor) || line.source == name },

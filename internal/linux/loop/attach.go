@@ -194,6 +194,7 @@ func (l *Loops) attach(ctx context.Context, img *image, o AttachOptions) (*Devic
 // errUnusable means that it was the number's fault and another may do.
 var errUnusable = errors.New("unusable")
 
+//nolint:cyclop // each step of the kernel has its own failure
 func (l *Loops) configure(number int, img *image, o AttachOptions) (*Device, error) {
 	flags := os.O_RDWR
 	if o.ReadOnly {

@@ -68,6 +68,8 @@ const (
 )
 
 // retryBusy calls attempt again while it returns EBUSY, within that many attempts.
+//
+//nolint:contextcheck,nolintlint // half a second at most
 func retryBusy(attempts int, attempt func() error) error {
 	return fork.RetryWhile(context.Background(), unix.EBUSY, attempts, attempt)
 }

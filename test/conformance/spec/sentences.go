@@ -107,7 +107,7 @@ func paragraphs(text string) []paragraph {
 
 			inCode = !inCode
 		case inCode:
-			if text := comment.FindStringSubmatch(trimmed); text != nil && strings.TrimSpace(text[1]) != "" {
+			if text := comment.FindStringSubmatch(trimmed); len(text) > 1 && strings.TrimSpace(text[1]) != "" {
 				add(i+1, strings.TrimSpace(text[1]))
 			} else {
 				flush()
