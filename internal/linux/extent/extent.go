@@ -54,8 +54,34 @@ func Written(file *os.File, from, end int64) Reader {
 // It does not write dirty pages first, so the extents of recent writes may be missing. The error is
 // errors.ErrUnsupported on a filesystem without FIEMAP.
 func Allocated(ctx context.Context, file *os.File, visit func(Extent)) error {
-	reader := &fiemapReader{file: file, end: math.MaxInt64, unwritten: true, unsynced: true}
+	return eachAllocated(ctx, &fiemapReader{file: file, end: math.MaxInt64, unwritten: true, unsynced: true}, visit)
+}
 
+// Holes returns the ranges of the file's first size bytes for which no blocks are allocated.
+// Preallocated blocks are no hole, although SEEK_HOLE reports them as one. The error is
+// errors.ErrUnsupported on a filesystem without FIEMAP.
+func Holes(file *os.File, size int64) ([]Range, error) {
+	var (
+		holes []Range
+		at    int64
+	)
+
+	add := func(end int64) {
+		if end > at {
+			holes = append(holes, Range{Offset: at, Length: end - at})
+		}
+	}
+
+	err := eachAllocated(context.Background(), &fiemapReader{file: file, end: size, unwritten: true}, func(found Extent) {
+		add(found.Start)
+		at = found.End
+	})
+	add(size)
+
+	return holes, err
+}
+
+func eachAllocated(ctx context.Context, reader *fiemapReader, visit func(Extent)) error {
 	for {
 		found, ok, err := reader.Next(ctx)
 		if err == nil && reader.fallback != nil {
@@ -67,40 +93,6 @@ func Allocated(ctx context.Context, file *os.File, visit func(Extent)) error {
 		}
 
 		visit(found)
-	}
-}
-
-// Holes returns the ranges of the file's first size bytes for which no blocks are allocated.
-// Preallocated blocks are no hole, although SEEK_HOLE reports them as one. The error is
-// errors.ErrUnsupported on a filesystem without FIEMAP.
-func Holes(file *os.File, size int64) ([]Range, error) {
-	var holes []Range
-
-	walked, at := &fiemapReader{file: file, end: size, unwritten: true}, int64(0)
-
-	for {
-		found, ok, err := walked.Next(context.Background())
-		if err != nil {
-			return nil, err
-		}
-
-		if walked.fallback != nil {
-			return nil, errors.ErrUnsupported
-		}
-
-		if !ok {
-			found.Start = size
-		}
-
-		if found.Start > at {
-			holes = append(holes, Range{Offset: at, Length: found.Start - at})
-		}
-
-		if !ok {
-			return holes, nil
-		}
-
-		at = found.End
 	}
 }
 

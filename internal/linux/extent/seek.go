@@ -25,13 +25,15 @@ func (s *seekReader) Next(ctx context.Context) (Extent, bool, error) {
 	}
 
 	start, err := s.file.Seek(s.offset, unix.SEEK_DATA)
-	if errors.Is(err, unix.ENXIO) || err == nil && start >= s.end {
-		return Extent{}, false, nil
+	end := start
+
+	if err == nil && start < s.end {
+		end, err = s.file.Seek(start, unix.SEEK_HOLE)
 	}
 
-	var end int64
-	if err == nil {
-		end, err = s.file.Seek(start, unix.SEEK_HOLE)
+	// ENXIO means no data behind that offset, also where the file has become shorter meanwhile.
+	if errors.Is(err, unix.ENXIO) || err == nil && start >= s.end {
+		return Extent{}, false, nil
 	}
 
 	if err != nil {
@@ -57,31 +59,14 @@ func DataBytes(file *os.File, size int64) (total int64, err error) {
 // DataRanges calls visit for every range of the file's first size bytes that is
 // no hole.
 func DataRanges(file *os.File, size int64, visit func(start, end int64) error) error {
-	for at := int64(0); at < size; {
-		start, err := file.Seek(at, unix.SEEK_DATA)
-		if err == nil && start >= size || errors.Is(err, unix.ENXIO) {
-			return nil
-		}
-
-		end := start
-		if err == nil {
-			end, err = file.Seek(start, unix.SEEK_HOLE)
-		}
-
-		if errors.Is(err, unix.ENXIO) {
-			return nil // it has become shorter
-		}
-
-		if err != nil {
+	for reader := (&seekReader{file: file, end: size}); ; {
+		found, ok, err := reader.Next(context.Background())
+		if err != nil || !ok {
 			return err
 		}
 
-		if err := visit(start, min(end, size)); err != nil {
+		if err := visit(found.Start, found.End); err != nil {
 			return err
 		}
-
-		at = end
 	}
-
-	return nil
 }
