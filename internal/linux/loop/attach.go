@@ -240,7 +240,7 @@ func (l *Loops) configure(number int, img *image, o AttachOptions) (*Device, err
 		}
 	}
 
-	status, attached, err := statusOf(node, number)
+	status, attached, err := l.statusOf(node, number)
 	if err == nil && !attached {
 		err = ErrNotAttached // by another program, at once
 	}
@@ -306,7 +306,7 @@ func (l *Loops) adopt(status *Status, img *image, o AttachOptions) (*Device, err
 	}
 
 	// Only now, held open, can it no longer go away.
-	held, attached, err := statusOf(node, status.Number)
+	held, attached, err := l.statusOf(node, status.Number)
 	adoptable := err == nil && attached && held.Backing == img.identity && compatible(&held, o)
 
 	if adoptable {

@@ -33,8 +33,8 @@ func (l *Loops) detach(ctx context.Context, number int, image *Identity) error {
 	}
 
 	// Polled: the kernel sends a uevent, but only to the network namespaces of
-	// the initial user namespace, and sysfs knows no inotify. Usually the first
-	// look is the last.
+	// the initial user namespace, and sysfs supports no inotify. Unless the device
+	// is in use, the first check finds it detached.
 	for pause := newBackoff(); attached && l.attached(number); {
 		now, err := l.sequence(number)
 		if err != nil {

@@ -72,7 +72,7 @@ func (l *Loops) openStatus(number int) (*os.File, Status, error) {
 		return nil, Status{}, numberError(opOpen, number, err)
 	}
 
-	status, attached, err := statusOf(file, number)
+	status, attached, err := l.statusOf(file, number)
 	if err != nil || !attached {
 		return nil, Status{}, errors.Join(err, file.Close())
 	}
@@ -81,7 +81,7 @@ func (l *Loops) openStatus(number int) (*os.File, Status, error) {
 }
 
 // statusOf reads the state of an open device, false when no image is attached to it.
-func statusOf(file *os.File, number int) (Status, bool, error) {
+func (l *Loops) statusOf(file *os.File, number int) (Status, bool, error) {
 	info, err := unix.IoctlLoopGetStatus64(int(file.Fd()))
 	if errors.Is(err, unix.ENXIO) {
 		return Status{}, false, nil
@@ -101,9 +101,10 @@ func statusOf(file *os.File, number int) (Status, bool, error) {
 		return Status{}, false, numberError("BLKSSZGET of", number, err)
 	}
 
-	sequence, err := deviceSequence(file)
+	// The open file keeps the device, so sysfs describes this one.
+	sequence, err := l.sequence(number)
 	if err != nil {
-		return Status{}, false, numberError("identify", number, err)
+		return Status{}, false, err
 	}
 
 	return Status{
@@ -331,7 +332,7 @@ func (l *Loops) backingPath(number int) (path string, deleted bool, err error) {
 	return path, deleted, err
 }
 
-// sequence is 0 where the kernel has none, or the device does not exist.
+// sequence is 0 on a kernel before 5.15, which has none, or where the device does not exist.
 func (l *Loops) sequence(number int) (uint64, error) {
 	content, err := l.sysfs(number, "diskseq")
 	if err != nil || content == "" {
@@ -355,21 +356,4 @@ func deviceSize(device *os.File) (int64, error) {
 	}
 
 	return int64(size), nil
-}
-
-// deviceSequence returns 0 on a kernel before 5.15, which does not know the ioctl.
-func deviceSequence(device *os.File) (uint64, error) {
-	const blkGetDiskSeq = 0x80081280
-
-	var sequence uint64
-
-	_, _, errno := unix.Syscall(unix.SYS_IOCTL, device.Fd(), blkGetDiskSeq, uintptr(unsafe.Pointer(&sequence)))
-	switch errno {
-	case 0:
-		return sequence, nil
-	case unix.ENOTTY, unix.EINVAL:
-		return 0, nil
-	default:
-		return 0, fmt.Errorf("BLKGETDISKSEQ of %s: %w", device.Name(), errno)
-	}
 }
