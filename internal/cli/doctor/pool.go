@@ -18,6 +18,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/pool/embedded"
+	"github.com/touchstone-csi/touchstone/pkg/pool/filecopy"
 	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 )
 
@@ -201,7 +202,7 @@ func checkPoolReflink(_ context.Context, c *Config, name string) result {
 		return skippedWithoutPool(err)
 	}
 
-	instant, err := embedded.Reflinks(s.root)
+	instant, err := filecopy.Reflinks(s.root)
 
 	switch {
 	case err != nil:

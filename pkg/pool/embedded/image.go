@@ -17,6 +17,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/flock"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/pool/filecopy"
 	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 )
 
@@ -241,7 +242,7 @@ func (s *mounter) makeIfWanted(ctx context.Context) (*os.File, error) {
 		return nil, nil //nolint:nilnil // the directory is the pool
 	}
 
-	instant, err := Reflinks(s.Directory)
+	instant, err := filecopy.Reflinks(s.Directory)
 	if err != nil {
 		return nil, fmt.Errorf("find out whether it can reflink: %w", err)
 	}

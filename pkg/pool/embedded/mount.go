@@ -13,6 +13,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/pool/filecopy"
 	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 )
 
@@ -33,7 +34,7 @@ func (s *mounter) adoptOrMount(ctx context.Context, image *os.File) (*os.File, e
 		}
 	}
 
-	if instant, err := Reflinks(s.target.Path()); err == nil && !instant {
+	if instant, err := filecopy.Reflinks(s.target.Path()); err == nil && !instant {
 		s.Log.WarnContext(ctx, "the embedded pool's XFS was made without reflink=1: copies of volumes take their time", "pool", s.Directory)
 	}
 

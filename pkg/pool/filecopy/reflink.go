@@ -1,14 +1,12 @@
-package embedded
+package filecopy
 
 import (
 	"errors"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
-	"github.com/touchstone-csi/touchstone/pkg/pool/filecopy"
 )
 
-// Reflinks reports whether files in a directory can share blocks, by trying it with two that never
-// get a name.
+// Reflinks reports whether files in a directory can share blocks, by cloning an unnamed file.
 func Reflinks(directory string) (bool, error) {
 	source, err := filesystem.CreateUnnamed(directory)
 	if err != nil {
@@ -22,13 +20,12 @@ func Reflinks(directory string) (bool, error) {
 	}
 	defer target.Close()
 
-	// A hole: the answer must not need space.
-	if err := source.Truncate(4096); err != nil {
-		return false, err
-	}
+	// Some filesystems clone only empty files, so write a byte. If the filesystem is full, an empty
+	// file decides.
+	_, _ = source.WriteAt([]byte("reflink"), 0)
 
-	err = filecopy.Clone(target, source)
-	if errors.Is(err, filecopy.ErrCloneUnsupported) {
+	err = Clone(target, source)
+	if errors.Is(err, ErrCloneUnsupported) {
 		return false, nil
 	}
 
