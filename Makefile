@@ -18,7 +18,7 @@ LDFLAGS       := -s -w $(if $(VERSION),-X main.version=$(VERSION))
 export PATH   := $(PATH):/usr/sbin:/sbin:/usr/local/go/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo run test test-mutation test-manifests manifests test-page test-alerts sanity bench soak test-crash test-faults test-vm e2e e2e-install e2e-health fuzz lint image sidecars install uninstall packages dist clean
+.PHONY: help build demo demo-recording run test test-mutation test-manifests manifests test-page test-alerts sanity bench soak test-crash test-faults test-vm e2e e2e-install e2e-health fuzz lint image sidecars install uninstall packages dist clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,10 @@ demo: ## Show the lifecycle of volumes on this machine (root; installs missing t
 	@hack/ensure-tools.sh --for demo
 	@$(MAKE) --no-print-directory build
 	bin/touchstone demo
+
+demo-recording: build ## Record what the demo prints, in docs/demo.txt
+	@hack/ensure-tools.sh --for demo
+	cd / && $(abspath bin/touchstone) demo > $(abspath docs/demo.txt)
 
 run: build ## Serve all services on out/csi.sock, with state and pool in out/
 	@mkdir -p $(OUT)/pool
