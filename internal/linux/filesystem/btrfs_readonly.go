@@ -6,13 +6,13 @@ import (
 	"fmt"
 )
 
-// CheckReadOnly has btrfs check not mind that the image is mounted.
+// CheckReadOnly passes --force, so that btrfs check accepts a mounted image.
 func (b *btrfs) CheckReadOnly(ctx context.Context, path string, o ReadOnlyCheckOptions) (Verdict, error) {
 	return b.check(ctx, path, Command{Idle: !o.Urgent}, "--force")
 }
 
-// ConsistentWhileWritten is true: all of one tree is there until the next one is, and
-// what has changed under the tool is damage to it.
+// ConsistentWhileWritten is true: a tree stays complete until the next one is, and the tool reports
+// what changes during its run as damage.
 func (*btrfs) ConsistentWhileWritten() bool { return true }
 
 // ReplayFlags: CheckReadOnly never asks for it.

@@ -10,11 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// To examine is what a check of a copy is, made while the filesystem was frozen,
-// and of an image that is not in use. A frozen filesystem is not quite one that was
-// unmounted: files that are open and have been deleted are there still, and what
-// a crash would do to them is noted where only a mount does it. All of the tools
-// would call them damage.
+// A read-only check is for a copy that was made while the filesystem was frozen, and for an image
+// that is not in use. A frozen filesystem differs from an unmounted one: files that are open and
+// deleted still exist, and only the next mount removes them. The tools would report them as damage.
 
 // ErrReadIncomplete is returned by checks that were not given all of the filesystem to
 // read, which says nothing about it.
@@ -35,7 +33,7 @@ func readError(command Command, result Result) error {
 // MetadataCopy is what CopyMetadata has taken.
 type MetadataCopy struct {
 	complete func(context.Context) error
-	// held is closed by Close; nil is nothing.
+	// dump is closed by Close; nil if there is none.
 	dump *os.File
 }
 
@@ -48,7 +46,7 @@ func (m *MetadataCopy) Complete(ctx context.Context) error {
 	return m.complete(ctx)
 }
 
-// Close gives back what the copy is made of. It has to be called.
+// Close removes the dump that Complete reads. The caller has to call it.
 func (m *MetadataCopy) Close() error {
 	if m.dump == nil {
 		return nil

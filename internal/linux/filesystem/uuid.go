@@ -57,7 +57,7 @@ func UUID(r io.ReaderAt) (string, error) {
 type superblocks struct {
 	*os.File
 
-	// held is locked, and inherited by tools.
+	// lockFile is locked, and inherited by tools.
 	lockFile *os.File
 	path     string
 }

@@ -22,8 +22,7 @@ func (x *xfs) CheckReadOnly(ctx context.Context, path string, o ReadOnlyCheckOpt
 		return noXFS(), nil
 	}
 
-	// What it says of a filesystem with a dirty log would be worth nothing, and
-	// costs much.
+	// With a dirty log xfs_repair reports damage that a replay would repair, and takes long.
 	dirty, err := x.logIsDirty(ctx, path, Command{Idle: !o.Urgent})
 	if err != nil {
 		return Verdict{}, err
@@ -52,7 +51,7 @@ func (x *xfs) CheckReadOnly(ctx context.Context, path string, o ReadOnlyCheckOpt
 // ConsistentWhileWritten is false: blocks are overwritten in place, one by one.
 func (*xfs) ConsistentWhileWritten() bool { return false }
 
-// ReplayFlags are for a twin.
+// ReplayFlags let a copy be mounted beside its source, which has the same UUID.
 func (x *xfs) ReplayFlags() []string { return x.DuplicateUUIDFlags() }
 
 // CopyMetadata goes by way of a dump, which has no name and is gone with the last

@@ -164,7 +164,7 @@ func (o Options) configure(fd int) error {
 func kernelMessages(fd int, opts Options) string {
 	const longest = 4096
 
-	var said strings.Builder
+	var messages strings.Builder
 
 	buffer := make([]byte, longest)
 
@@ -180,14 +180,14 @@ func kernelMessages(fd int, opts Options) string {
 			message = text
 		}
 
-		said.WriteString("; the kernel says: " + message)
+		messages.WriteString("; the kernel says: " + message)
 	}
 
-	return opts.redact(said.String())
+	return opts.redact(messages.String())
 }
 
-// redact blots out what a filesystem may quote of its flags. Values of a
-// few characters give nothing away, and without them the rest would be garbled.
+// redact replaces the values of flags that a filesystem may quote. Values of a few characters stay:
+// they reveal nothing, and replacing them would garble the rest.
 func (o Options) redact(text string) string {
 	const sensitive = 4
 

@@ -34,11 +34,11 @@ func (p *Target) Unmount() error {
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT):
 		// These say "not a mount" and "nothing there", but also "a mount that
 		// you may not touch" and "no /proc".
-		_, mounted, lookErr := p.Mounted()
+		_, mounted, queryErr := p.Mounted()
 
 		switch {
-		case lookErr != nil:
-			err = fmt.Errorf("%w (%w)", err, lookErr)
+		case queryErr != nil:
+			err = fmt.Errorf("%w (%w)", err, queryErr)
 		case !mounted:
 			return nil
 		}

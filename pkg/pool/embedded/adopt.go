@@ -185,7 +185,7 @@ func (s *mounter) unmountOnceFree(ctx context.Context, point mount.Point) error 
 	ctx, cancel := context.WithTimeout(ctx, freeLimit)
 	defer cancel()
 
-	for told := false; ; told = true {
+	for logged := false; ; logged = true {
 		err := s.target.Unmount()
 		if !errors.Is(err, mount.ErrBusy) {
 			return err
@@ -195,7 +195,7 @@ func (s *mounter) unmountOnceFree(ctx context.Context, point mount.Point) error 
 			return errors.Join(err, listErr)
 		}
 
-		if !told {
+		if !logged {
 			s.Log.InfoContext(ctx, "the embedded pool waits for who ends beside this driver", "pool", s.Directory, "at_most", freeLimit)
 		}
 
