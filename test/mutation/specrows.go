@@ -5,7 +5,8 @@ package main
 //	awk -F'\t' '$6=="holds"{print $1}' docs/spec/rows.tsv | shuf --random-source=<(yes 20261124) -n 90
 //
 // One behaviour of the code is often several rows; the name has all that it breaks. Rows without
-// one here are those of specMutants, and those that no change of a few words breaks.
+// one here are those of specMutants; of what only a CO, a document or the test of all responses
+// (TestProblems) shows; and those that no change of a few words breaks.
 func randomRowMutants() []mutant {
 	return []mutant{
 		{
@@ -168,7 +169,7 @@ func randomRowMutants() []mutant {
 			breaks: "a path of 128 bytes is refused", tests: in("pkg/driver", "TestLimitsOfEveryFieldOfEveryRequest"),
 		},
 		{
-			name: "spec/SL-3-long-strings", file: "pkg/driver/limits.go",
+			name: "spec/SL-1-long-request-strings", file: "pkg/driver/limits.go",
 			old: `	maxString = 128`, new: `	maxString = 256`,
 			breaks: "a string of more than 128 bytes is accepted", tests: in("pkg/driver", "TestLimitsOfEveryFieldOfEveryRequest"),
 		},
@@ -226,6 +227,23 @@ func randomRowMutants() []mutant {
 			name: "spec/GMA-1,GMD-4-missing-snapshot", file: "pkg/controller/metadata/service.go",
 			old: `if err := rpc.CheckID(field, id); err != nil {`, new: `if err := rpc.CheckID(field, id); err != nil && id != "" {`,
 			breaks: "a missing snapshot_id has another code", tests: in("test/driver/metadata", "TestMetadataRefusals"),
+		},
+		{
+			name: "spec/DS-3-unknown-snapshot", file: "pkg/controller/snapshot.go",
+			old: `	case !ok || found.Phase == record.PhaseCreating:
+		return nil`, new: `	case !ok || found.Phase == record.PhaseCreating:
+		return rpc.Errorf(codes.NotFound, "snapshot %s does not exist", id)`,
+			breaks: "a repeated DeleteSnapshot fails", tests: in("test/conformance", "TestErrorTables"),
+		},
+		{
+			name: "spec/GPI-2-long-name", file: "pkg/driver/config.go",
+			old: `const maxDriverName = 63`, new: `const maxDriverName = 64`,
+			breaks: "a driver name of 64 characters is accepted", tests: in("pkg/driver", "TestNamesFollowTheSpec"),
+		},
+		{
+			name: "spec/ES-12-no-message", file: "pkg/rpc/status.go",
+			old: `return status.Error(coded.code, err.Error())`, new: `return status.Error(coded.code, "")`,
+			breaks: "an error has no message", tests: in("test/conformance", "TestErrorTables"),
 		},
 	}
 }
