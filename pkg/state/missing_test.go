@@ -138,7 +138,7 @@ func TestMarkOutlivesTheJournal(t *testing.T) {
 	require.ErrorAs(t, newFixture(dir, state.Options{}).Open(t.Context()), &damage)
 	require.Contains(t, damage.Reason, "missing")
 
-	report, err := state.Verify(dir)
+	report, err := state.Verify(dir, nil)
 	require.NoError(t, err)
 	require.False(t, report.Clean(), "want: the state is not reported clean")
 }

@@ -43,13 +43,26 @@ type Finding struct {
 // Verify reads a state directory without changing it and without knowing its collections: unique
 // indexes, which belong to the program, are not checked. It fails with *LockedError while a store
 // has it open, and with another error when it cannot be read at all; damage is in the report, not in
-// the error.
-func Verify(dir string) (Report, error) {
+// the error. Of a directory without damage, visit, if it is not nil, gets each record that a store
+// would read, as the JSON that it is kept as, until it returns an error.
+func Verify(dir string, visit func(collection, key string, record json.RawMessage) error) (Report, error) {
 	seen, err := inspectLocked(dir)
 	if err != nil {
 		return Report{Dir: dir}, err
 	}
-	return seen.report(), nil
+	report := seen.report()
+	if visit == nil || !report.Clean() {
+		return report, nil
+	}
+	for _, each := range seen.versions() {
+		for key, record := range each.records {
+			err = visit(each.name, key, record.(json.RawMessage)) //nolint:forcetypeassert // see find
+			if err != nil {
+				return report, err
+			}
+		}
+	}
+	return report, nil
 }
 
 // Dump writes all records as one JSON document, one record a line, as a store would read them. It
@@ -81,27 +94,6 @@ func Dump(dir string, w io.Writer) error {
 	err = out.Flush()
 	if err != nil {
 		return fmt.Errorf("dump state: %w", err)
-	}
-	return nil
-}
-
-// Records calls visit with each record that a store would read, as the JSON that it is kept as,
-// until visit returns an error. Its errors beside that are Dump's.
-func Records(dir string, visit func(collection, key string, record json.RawMessage) error) error {
-	seen, err := inspectLocked(dir)
-	if err == nil && len(seen.damage) > 0 {
-		err = seen.damage[0]
-	}
-	if err != nil {
-		return err
-	}
-	for _, each := range seen.versions() {
-		for key, record := range each.records {
-			err = visit(each.name, key, record.(json.RawMessage)) //nolint:forcetypeassert // see find
-			if err != nil {
-				return err
-			}
-		}
 	}
 	return nil
 }

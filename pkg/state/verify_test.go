@@ -18,7 +18,7 @@ func TestVerifyAndDump(t *testing.T) {
 
 	dir := example(t)
 
-	report, err := state.Verify(dir)
+	report, err := state.Verify(dir, nil)
 	require.NoError(t, err)
 	require.True(t, report.Clean(), "want: the state is reported clean")
 	require.Empty(t, report.Notes)
@@ -39,7 +39,7 @@ func TestVerifyAndDump(t *testing.T) {
 	require.Equal(t, open(t, dir, state.Options{}).all(), dumped.Collections["volumes"])
 	require.Equal(t, 6, strings.Count(out.String(), "\n      \"v"), "one record a line")
 
-	_, err = state.Verify(filepath.Join(dir, "missing"))
+	_, err = state.Verify(filepath.Join(dir, "missing"), nil)
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
@@ -53,7 +53,7 @@ func TestVerifyNotes(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, draftFile), []byte("half"), 0o600))
 	loseMark(t, dir)
 
-	report, err := state.Verify(dir)
+	report, err := state.Verify(dir, nil)
 	require.NoError(t, err)
 	require.True(t, report.Clean(), "want: the state is reported clean")
 	require.Len(t, report.Notes, 2)
@@ -62,7 +62,7 @@ func TestVerifyNotes(t *testing.T) {
 
 	require.NoError(t, open(t, dir, state.Options{}).Close())
 
-	report, err = state.Verify(dir)
+	report, err = state.Verify(dir, nil)
 	require.NoError(t, err)
 	require.Empty(t, report.Notes)
 }
@@ -103,7 +103,7 @@ func TestRepair(t *testing.T) {
 			require.Equal(t, []string{filepath.Join(damaged, journalFile+".damaged-1")}, done.Backups)
 			require.Equal(t, filled(test.text), read(t, damaged, journalFile+".damaged-1"))
 
-			report, err := state.Verify(damaged)
+			report, err := state.Verify(damaged, nil)
 			require.NoError(t, err)
 			require.True(t, report.Clean(), "%v", report)
 

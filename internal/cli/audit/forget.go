@@ -26,7 +26,7 @@ func ForgetPool(ctx context.Context, stateDir, name string) error {
 	store := state.New(stateDir, state.Options{Owner: "touchstone state forget-pool"})
 	identities := state.Register[*pool.IdentityRecord](store, pool.IdentitiesCollection)
 
-	found, err := state.Verify(stateDir) //nolint:contextcheck // it is short
+	found, err := state.Verify(stateDir, nil) //nolint:contextcheck // it is short
 	if err != nil {
 		return err
 	}

@@ -75,7 +75,13 @@ func PrintPools(out io.Writer, report Report, asked bool) {
 
 // Print prints the finding, for people.
 func (f Finding) Print(out io.Writer) {
-	fmt.Fprintf(out, "%s: %s: %s; it takes %d bytes\n", f.Kind, f.Path, f.Reason, f.Bytes)
+	fmt.Fprintf(out, "%s: %s: %s", f.Kind, f.Path, f.Reason)
+
+	if f.Bytes > 0 {
+		fmt.Fprintf(out, "; it takes %d bytes", f.Bytes)
+	}
+
+	fmt.Fprintln(out)
 
 	if f.Fix != "" {
 		fmt.Fprintf(out, "  repair: %s\n", f.Fix)

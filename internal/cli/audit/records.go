@@ -7,7 +7,6 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
-	"github.com/touchstone-csi/touchstone/pkg/state"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
@@ -32,46 +31,46 @@ type records struct {
 	objects map[string]object
 }
 
-// readRecords reads the controller's records. Errors: ErrNotComparable, and
-// those of state.Records.
-func readRecords(directory string, counted map[string]int) (*records, error) {
+func newRecords() *records {
+	return &records{
+		known: map[object]bool{}, required: map[object]bool{},
+		pools: map[string]int{}, identities: map[string]string{}, objects: map[string]object{},
+	}
+}
+
+// checkOfController returns ErrNotComparable for a state that is not a controller's.
+func (r *records) checkOfController(directory string, counted map[string]int) error {
 	// A node has records of the pools' identities as well.
 	counted = maps.Clone(counted)
 	delete(counted, pool.IdentitiesCollection)
+	r.none = len(counted) == 0
 
-	if _, ok := counted[record.VolumesCollection]; !ok && len(counted) > 0 {
-		return nil, fmt.Errorf("%s: %w; give the state directory of the controller (mode controller or all)",
+	if _, ok := counted[record.VolumesCollection]; !ok && !r.none {
+		return fmt.Errorf("%s: %w; give the state directory of the controller (mode controller or all)",
 			directory, ErrNotComparable)
 	}
 
-	read := &records{
-		none: len(counted) == 0, known: map[object]bool{}, required: map[object]bool{},
-		pools: map[string]int{}, identities: map[string]string{}, objects: map[string]object{},
+	return nil
+}
+
+// addRecord adds a record of the state.
+func (r *records) addRecord(collection, key string, text json.RawMessage) error {
+	var err error
+
+	switch collection {
+	case record.VolumesCollection:
+		err = r.addVolume(text)
+	case record.SnapshotsCollection:
+		err = r.addSnapshot(text)
+	case pool.IdentitiesCollection:
+		err = r.addIdentity(key, text)
 	}
 
-	err := state.Records(directory, func(collection, key string, text json.RawMessage) error {
-		var err error
-
-		switch collection {
-		case record.VolumesCollection:
-			err = read.addVolume(text)
-		case record.SnapshotsCollection:
-			err = read.addSnapshot(text)
-		case pool.IdentitiesCollection:
-			err = read.addIdentity(key, text)
-		}
-
-		if err != nil {
-			return fmt.Errorf("record %s of %s: %w", key, collection, err)
-		}
-
-		return nil
-	})
 	if err != nil {
-		return nil, err
+		return fmt.Errorf("record %s of %s: %w", key, collection, err)
 	}
 
-	return read, nil
+	return nil
 }
 
 // addVolume adds a volume. The image of one that is being created or deleted, or was never attached,

@@ -53,15 +53,21 @@ func withPools(ctx context.Context, stateDir string, pools map[string]string,
 		return Report{}, err
 	}
 
-	found, err := state.Verify(stateDir) //nolint:contextcheck // it is short
+	known := newRecords()
+	visit := known.addRecord
+
+	if len(pools) == 0 {
+		visit = nil
+	}
+
+	found, err := state.Verify(stateDir, visit) //nolint:contextcheck // it is short
 	report := Report{Report: found}
 
 	if err != nil || !found.Clean() || len(pools) == 0 {
 		return report, err
 	}
 
-	known, err := readRecords(stateDir, found.Records) //nolint:contextcheck // as above
-	if err != nil {
+	if err := known.checkOfController(stateDir, found.Records); err != nil {
 		return report, err
 	}
 

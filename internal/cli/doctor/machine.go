@@ -63,8 +63,8 @@ func moduleParameter(name string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// fewStateBytes is little even for the state of a few volumes, whose snapshot file is
-// rewritten from time to time.
+// fewStateBytes is little even for the state of a few volumes, which is compacted into a second
+// file from time to time.
 const fewStateBytes = 64 << 20
 
 func checkState(_ context.Context, c *Config, _ string) result {
