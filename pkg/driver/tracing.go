@@ -15,8 +15,11 @@ import (
 	"google.golang.org/grpc"
 )
 
-// tracingTimeout bounds the export of the last spans.
-const tracingTimeout = 2 * time.Second
+const (
+	// exportTimeout bounds one export of spans, tracingTimeout the one of the last.
+	exportTimeout  = time.Second
+	tracingTimeout = 2 * time.Second
+)
 
 // openTracing has every call recorded as a span, and each operation as a child of the call that
 // began it, to which calls that join it are linked (pkg/operation). The spans go to the OTLP
@@ -26,7 +29,9 @@ func (d *Driver) openTracing(ctx context.Context) ([]grpc.ServerOption, error) {
 		return nil, nil
 	}
 
-	exporter, err := otlptracegrpc.New(ctx, otlptracegrpc.WithEndpointURL(d.config.OTLPEndpoint))
+	// Without retries, so that the last export has ended when the driver has.
+	exporter, err := otlptracegrpc.New(ctx, otlptracegrpc.WithEndpointURL(d.config.OTLPEndpoint),
+		otlptracegrpc.WithTimeout(exportTimeout), otlptracegrpc.WithRetry(otlptracegrpc.RetryConfig{Enabled: false}))
 	if err != nil {
 		return nil, fmt.Errorf("%w: otlp-endpoint %q: %w", ErrConfig, d.config.OTLPEndpoint, err)
 	}
