@@ -41,7 +41,7 @@ func run(ctx context.Context, args []string, out, problems io.Writer) int {
 		_, _ = fmt.Fprintln(problems, "touchstone:", printable(err))
 	}
 
-	return exitCode(err)
+	return ctl.ExitCode(err)
 }
 
 // exitError carries the code that a command wants to end with.
@@ -63,20 +63,6 @@ func exitWith(code int, err error) error {
 	}
 
 	return exitError{err, code}
-}
-
-// exitCode returns the result of an error's method ExitCode() int, otherwise 1.
-func exitCode(err error) int {
-	var coded interface{ ExitCode() int }
-
-	switch {
-	case err == nil:
-		return exitGood
-	case errors.As(err, &coded):
-		return coded.ExitCode()
-	default:
-		return exitNotWell
-	}
 }
 
 // withDefaultCommand inserts `serve` before arguments that begin with a flag, so that

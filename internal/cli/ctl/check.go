@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/touchstone-csi/touchstone/pkg/controller/names"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 )
 
@@ -96,6 +97,10 @@ func (s *session) checkAll(ctx context.Context, asked checkFlags) error {
 	client := health.NewClient(s.Conn())
 	ids := s.args
 
+	if err := s.resolveAll(ctx, names.Volume, ids); err != nil {
+		return err
+	}
+
 	if asked.all {
 		report, err := client.Report(ctx)
 		if err != nil {
@@ -168,7 +173,7 @@ func explainNotTouchstone(err error, service string, means error) error {
 
 // printVerdict prints a line at once: the next check may take long.
 func (c *checking) printVerdict(id string) {
-	if c.format == outputJSON {
+	if c.structured() {
 		return
 	}
 
@@ -189,13 +194,11 @@ func (c *checking) printVerdict(id string) {
 }
 
 func (c *checking) finish() error {
-	if c.format == outputJSON {
+	if c.structured() {
 		if err := c.show(c.checked, nil); err != nil {
 			return err
 		}
-	}
-
-	if c.all && c.format != outputJSON {
+	} else if c.all {
 		fmt.Fprintf(c.side, "%d checked, %d passed over\n", len(c.Checks), len(c.Passed))
 	}
 

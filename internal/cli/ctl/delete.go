@@ -31,10 +31,17 @@ does not list names.`,
 				refused []error
 			)
 
-			for _, given := range s.args {
-				id := given
+			listed, known, err := s.objects(ctx, kind)
+			if err != nil {
+				return err
+			}
 
-				err := s.resolve(ctx, kind, &id)
+			for _, given := range s.args {
+				id, err := given, error(nil)
+				if known {
+					id, err = find(listed, kind, given)
+				}
+
 				if err == nil {
 					err = remove(ctx, s, id)
 				} else if errors.Is(err, errNoObject) {

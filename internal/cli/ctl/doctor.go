@@ -193,7 +193,7 @@ func diagnose(ctx context.Context, config doctor.Config, to *printer) error {
 		return err
 	}
 
-	if to.format != outputJSON {
+	if !to.structured() {
 		printCures(to, &report)
 	}
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"sigs.k8s.io/yaml"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/ctl"
 	"github.com/touchstone-csi/touchstone/internal/cli/doctor"
@@ -121,6 +122,11 @@ func TestDoctorForPrograms(t *testing.T) {
 	}
 
 	require.Equal(t, doctor.Names(), slices.Compact(checks))
+
+	// A cure after the document would not be YAML.
+	out, err = run(t, append([]string{"doctor", "-o", "yaml"}, flags...)...)
+	require.Equal(t, 1, ctl.ExitCode(err))
+	require.NoError(t, yaml.UnmarshalStrict([]byte(out), &map[string]any{}))
 }
 
 // Settings get into the child, too.

@@ -41,7 +41,7 @@ Each can be restored alone; they are deleted together.`,
 
 			stop()
 
-			return s.showCreatedSnapshot(answer, groupSheet(answer.GetGroupSnapshot()), err)
+			return s.showCreatedSnapshot(answer, groupSheet(answer.GetGroupSnapshot()), answer.GetGroupSnapshot().GetGroupSnapshotId(), err)
 		})),
 	}
 	cmd.Flags().Var(&parameters, "param", "a VolumeGroupSnapshotClass parameter (repeatable)")

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"sigs.k8s.io/yaml"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/ctl"
 	"github.com/touchstone-csi/touchstone/pkg/health"
@@ -247,6 +248,11 @@ func TestCheckOfAllThatCanBe(t *testing.T) {
 	require.Equal(t, "e2fsck can't be started", document.Checks[1].Detail)
 	require.Len(t, document.PassedOver, 1)
 	require.Equal(t, "volume-3", document.PassedOver[0].VolumeID)
+
+	out, err = check(t, "--all", "-o", "yaml", "--endpoint", endpoint)
+	require.Equal(t, 1, ctl.ExitCode(err))
+	require.Contains(t, out, "verdict: failed\n")
+	require.NoError(t, yaml.UnmarshalStrict([]byte(out), &map[string]any{}))
 }
 
 func TestCheckOfWhatIsNotTouchstone(t *testing.T) {

@@ -29,6 +29,10 @@ func (s *session) objects(ctx context.Context, kind names.Kind) (listed []names.
 
 // resolve replaces names by ids. With a driver that does not list names, each is an id.
 func (s *session) resolve(ctx context.Context, kind names.Kind, given ...*string) error {
+	if !slices.ContainsFunc(given, func(text *string) bool { return *text != "" }) {
+		return nil
+	}
+
 	listed, known, err := s.objects(ctx, kind)
 	if err != nil || !known {
 		return err
@@ -48,6 +52,16 @@ func (s *session) resolve(ctx context.Context, kind names.Kind, given ...*string
 	}
 
 	return nil
+}
+
+// resolveAll is resolve for the elements of a slice.
+func (s *session) resolveAll(ctx context.Context, kind names.Kind, given []string) error {
+	elements := make([]*string, len(given))
+	for i := range given {
+		elements[i] = &given[i]
+	}
+
+	return s.resolve(ctx, kind, elements...)
 }
 
 // find returns the id of the object that has this id or name.
@@ -89,8 +103,8 @@ func naming(kind names.Kind, first, count int, run func(context.Context, *sessio
 			last = min(last, first+count)
 		}
 
-		for i := first; i < last; i++ {
-			if err := s.resolve(ctx, kind, &s.args[i]); err != nil {
+		if first < last {
+			if err := s.resolveAll(ctx, kind, s.args[first:last]); err != nil {
 				return err
 			}
 		}

@@ -67,6 +67,18 @@ func TestNamesAreIDs(t *testing.T) {
 	require.Equal(t, []string{"volume-1", "volume-2"}, requests[*csi.CreateVolumeGroupSnapshotRequest](driver)[0].GetSourceVolumeIds())
 }
 
+func TestChecksByName(t *testing.T) {
+	_, endpoint := startNamed(t)
+
+	out, err := check(t, "data", "--endpoint", endpoint)
+	require.NoError(t, err)
+	require.Contains(t, out, "volume-1")
+
+	_, err = check(t, "dat", "--endpoint", endpoint)
+	require.ErrorContains(t, err, "did you mean data?")
+	require.Equal(t, 2, ctl.ExitCode(err))
+}
+
 func TestWhatIsNotThere(t *testing.T) {
 	driver, endpoint := startNamed(t)
 

@@ -40,6 +40,9 @@ type printer struct {
 // answers are the answers of several calls, which are printed as one JSON object.
 type answers map[string]any
 
+// structured reports whether programs read the output.
+func (p *printer) structured() bool { return p.format == outputJSON || p.format == outputYAML }
+
 // show prints the answer as JSON or YAML, the rows as a table, or the names, if there are any, a
 // line each.
 func (p *printer) show(answer any, rows [][]string, named ...string) error {
@@ -51,7 +54,7 @@ func (p *printer) show(answer any, rows [][]string, named ...string) error {
 		}
 
 		return p.table(rows)
-	case p.format != outputJSON && p.format != outputYAML:
+	case !p.structured():
 		return p.table(rows)
 	}
 

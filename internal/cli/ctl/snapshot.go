@@ -50,7 +50,7 @@ ready to use; --wait makes the call again until it is.`,
 
 			stop()
 
-			return s.showCreatedSnapshot(answer, snapshotSheet(answer.GetSnapshot()), err)
+			return s.showCreatedSnapshot(answer, snapshotSheet(answer.GetSnapshot()), answer.GetSnapshot().GetSnapshotId(), err)
 		})),
 	}
 	cmd.Flags().Var(&parameters, "param", "a VolumeSnapshotClass parameter (repeatable)")
@@ -70,12 +70,12 @@ func (s *session) createSnapshot(ctx context.Context, request *csi.CreateSnapsho
 
 // showCreatedSnapshot shows the snapshot also if waiting for it to be ready failed: it
 // exists, and the user needs its id.
-func (s *session) showCreatedSnapshot(answer proto.Message, rows [][]string, failure error) error {
+func (s *session) showCreatedSnapshot(answer proto.Message, rows [][]string, id string, failure error) error {
 	if !answer.ProtoReflect().IsValid() {
 		return failure
 	}
 
-	return errors.Join(failure, s.show(answer, rows))
+	return errors.Join(failure, s.show(answer, rows, id))
 }
 
 func newSnapshotListCommand(given *settings) *cobra.Command {
