@@ -8,7 +8,6 @@
 package holder
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -18,6 +17,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
 
@@ -71,7 +71,9 @@ func OfDevice(device uint64) ([]Process, error) {
 	name := "/dev/" + deviceName(major, minor)
 
 	return find(
-		func(line mountLine) bool { return line.isOf(major, minor) || line.source == name },
+		func(m *mountinfo.Info) bool {
+			return m.Major == int(major) && m.Minor == int(minor) || m.Source == name
+		},
 		func(file *unix.Statx_t) bool { return isDevice(file, major, minor) || isIn(file, major, minor) },
 	)
 }
@@ -87,15 +89,17 @@ func OfMount(path string) ([]Process, error) {
 		return nil, &os.PathError{Op: "statx", Path: path, Err: err}
 	}
 
-	point, err := mountOf(os.Getpid(), func(line mountLine) bool { return line.id == target.Mnt_id })
+	point, err := mountOf(os.Getpid(), func(m *mountinfo.Info) bool { return uint64(m.ID) == target.Mnt_id })
 	if err != nil {
 		return nil, err
 	}
 
+	isWhole := point != nil && point.Root == "/"
+
 	return find(
-		func(mountLine) bool { return false },
+		func(*mountinfo.Info) bool { return false },
 		func(file *unix.Statx_t) bool {
-			return file.Mnt_id == target.Mnt_id || point.root == "/" && isIn(file, target.Dev_major, target.Dev_minor)
+			return file.Mnt_id == target.Mnt_id || isWhole && isIn(file, target.Dev_major, target.Dev_minor)
 		},
 	)
 }
@@ -117,7 +121,7 @@ func deviceName(major, minor uint32) string {
 
 // find returns a process for each mount namespace with such a mount, and each other process with
 // such a file open.
-func find(isMount func(mountLine) bool, isOpen func(*unix.Statx_t) bool) ([]Process, error) {
+func find(isMount func(*mountinfo.Info) bool, isOpen func(*unix.Statx_t) bool) ([]Process, error) {
 	names, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil, err
@@ -138,8 +142,8 @@ func find(isMount func(mountLine) bool, isOpen func(*unix.Statx_t) bool) ([]Proc
 		if !seen[process.MountNamespace] {
 			seen[process.MountNamespace] = true
 
-			if at, err := mountOf(pid, isMount); err == nil {
-				process.Mount = at.point
+			if at, err := mountOf(pid, isMount); err == nil && at != nil {
+				process.Mount = at.Mountpoint
 			}
 		}
 
@@ -195,43 +199,16 @@ func hasOpen(pid int, isOpen func(*unix.Statx_t) bool) bool {
 	})
 }
 
-// mountLine is what is needed of a line of mountinfo.
-type mountLine struct {
-	id                  uint64
-	major, minor        uint32
-	root, point, source string
-}
-
-func (l mountLine) isOf(major, minor uint32) bool { return l.major == major && l.minor == minor }
-
-// mountOf returns the first mount of a process' mount namespace that is one, or zero.
-func mountOf(pid int, isMount func(mountLine) bool) (mountLine, error) {
-	file, err := os.Open(fmt.Sprintf("/proc/%d/mountinfo", pid))
+// mountOf returns the first mount of a process' mount namespace that is one, or nil.
+func mountOf(pid int, isMount func(*mountinfo.Info) bool) (*mountinfo.Info, error) {
+	mounts, err := mountinfo.PidMountInfo(pid)
 	if err != nil {
-		return mountLine{}, err
-	}
-	defer file.Close()
-
-	for lines := bufio.NewScanner(file); lines.Scan(); {
-		// 36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue
-		before, after, _ := strings.Cut(lines.Text(), " - ")
-
-		var (
-			line           mountLine
-			parent, fstype string
-		)
-
-		_, err := fmt.Sscan(strings.Replace(before, ":", " ", 1), &line.id, &parent, &line.major, &line.minor, &line.root, &line.point)
-		if err != nil {
-			continue
-		}
-
-		_, _ = fmt.Sscan(after, &fstype, &line.source)
-
-		if isMount(line) {
-			return line, nil
-		}
+		return nil, err
 	}
 
-	return mountLine{}, nil
+	if at := slices.IndexFunc(mounts, isMount); at >= 0 {
+		return mounts[at], nil
+	}
+
+	return nil, nil //nolint:nilnil // there is none
 }
