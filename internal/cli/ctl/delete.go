@@ -37,22 +37,19 @@ does not list names.`,
 			}
 
 			for _, given := range s.args {
-				id, err := given, error(nil)
-				if known {
-					id, err = find(listed, kind, given)
-				}
+				id := given
 
-				if err == nil {
-					err = remove(ctx, s, id)
-				} else if errors.Is(err, errNoObject) {
-					if ignoreNotFound {
+				if known {
+					if id, err = find(listed, kind, given); err != nil {
+						if !ignoreNotFound {
+							refused = append(refused, fmt.Errorf("%s: nothing to delete: %w", given, err))
+						}
+
 						continue
 					}
-
-					err = fmt.Errorf("nothing to delete: %w", err)
 				}
 
-				if err != nil {
+				if err := remove(ctx, s, id); err != nil {
 					refused = append(refused, fmt.Errorf("%s: %w", given, err))
 
 					continue

@@ -109,7 +109,9 @@ func (s *session) mount(ctx context.Context, id, path string, use *capabilityFla
 		return err
 	}
 
-	claim, caps, err := s.publicationOf(ctx, id, stagingPath(id, path, known), path)
+	where := publicationFlags{staging: stagingPath(id, path, known), target: path}
+
+	claim, caps, err := where.publication(ctx, s, id)
 	if err != nil {
 		return err
 	}
@@ -125,10 +127,24 @@ func (s *session) mount(ctx context.Context, id, path string, use *capabilityFla
 		return err
 	}
 
-	for i, step := range steps {
-		if err := step.Call(ctx, claim); err != nil {
-			return errors.Join(explainPath(err, path), s.undo(context.WithoutCancel(ctx), steps[:i], claim, known))
+	inverse, err := s.UnpublishSteps(caps, claim)
+	if err != nil {
+		return err
+	}
+
+	for made, step := range steps {
+		err := step.Call(ctx, claim)
+		if err == nil {
+			continue
 		}
+
+		err = explainPath(err, path)
+		if known != nil && known.Staged != "" {
+			return err // it was staged and attached before
+		}
+
+		// What was done last is undone first, so it stands at the end of inverse.
+		return errors.Join(err, takeDown(context.WithoutCancel(ctx), inverse[len(inverse)-made:], claim))
 	}
 
 	return s.showMount(id, path, volumeName(id, known)+" is mounted at "+path)
@@ -138,27 +154,15 @@ func (s *session) showMount(id, path, text string) error {
 	return s.show(answers{"volume": id, "path": path}, [][]string{{text}}, id)
 }
 
-// undo undoes calls of a mount that failed, unless the volume was staged before.
-func (s *session) undo(ctx context.Context, made []csiclient.Step, claim *csiclient.Publication, known *health.VolumeReport) error {
-	if known != nil && known.Staged != "" {
-		return nil
-	}
-
-	inverse := map[string]func(context.Context, *csiclient.Publication) error{
-		"NodeStageVolume": s.Unstage, "ControllerPublishVolume": s.Detach,
-	}
-
-	for _, step := range slices.Backward(made) {
-		if err := inverse[step.RPC](ctx, claim); err != nil {
-			return fmt.Errorf("undo %s: %w", step.RPC, err)
+// takeDown makes the calls in order, until one fails, and then removes what mount has made beside
+// the path.
+func takeDown(ctx context.Context, steps []csiclient.Step, claim *csiclient.Publication) error {
+	for _, step := range steps {
+		if err := step.Call(ctx, claim); err != nil {
+			return err
 		}
 	}
 
-	return removeStaging(claim)
-}
-
-// removeStaging removes the directory that mount has made beside the path.
-func removeStaging(claim *csiclient.Publication) error {
 	if filepath.Base(claim.StagingPath) != ".touchstone-"+claim.VolumeID {
 		return nil
 	}
@@ -188,17 +192,6 @@ func explainPath(err error, path string) error {
 	return err
 }
 
-func (s *session) publicationOf(ctx context.Context, id, staging, target string) (*csiclient.Publication, csiclient.Capabilities, error) {
-	where := publicationFlags{staging: staging, target: target}
-
-	claim, caps, err := where.publication(ctx, s)
-	if claim != nil {
-		claim.VolumeID = id
-	}
-
-	return claim, caps, err
-}
-
 func newUmountCommand(given *settings) *cobra.Command {
 	return &cobra.Command{
 		Use:     "umount VOLUME|PATH",
@@ -219,7 +212,9 @@ func (s *session) umount(ctx context.Context, given string) error {
 		return err
 	}
 
-	claim, caps, err := s.publicationOf(ctx, known.ID, known.Staged, path)
+	where := publicationFlags{staging: known.Staged, target: path}
+
+	claim, caps, err := where.publication(ctx, s, known.ID)
 	if err != nil {
 		return err
 	}
@@ -280,13 +275,7 @@ func (s *session) unmount(
 		return err
 	}
 
-	for _, step := range steps[1:] {
-		if err := step.Call(ctx, claim); err != nil {
-			return err
-		}
-	}
-
-	return removeStaging(claim)
+	return takeDown(ctx, steps[1:], claim)
 }
 
 // isGiven reports whether a flag that only a new volume has was given.

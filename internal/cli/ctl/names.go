@@ -78,7 +78,8 @@ func find(listed []names.Object, kind names.Kind, text string) (string, error) {
 	return "", fmt.Errorf("%w: no %s has the name or id %s%s", errNoObject, kind, Printable(text), suggestion(listed, text))
 }
 
-// suggestion returns "; did you mean …?" where an object has a similar name.
+// suggestion returns "; did you mean …?" where an object has a similar name. Cobra has the
+// comparison, for commands.
 func suggestion(listed []names.Object, text string) string {
 	command := &cobra.Command{SuggestionsMinimumDistance: 2}
 	for _, each := range listed {

@@ -1,6 +1,8 @@
 package ctl_test
 
 import (
+	"context"
+	"io"
 	"testing"
 	"time"
 
@@ -11,6 +13,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/cli/ctl"
 	"github.com/touchstone-csi/touchstone/pkg/controller/names"
 	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/test/await"
 )
 
 // startNamed serves a driver that lists names and reports health.
@@ -123,6 +126,33 @@ func TestASocketThatIsNotThere(t *testing.T) {
 	_, err := run(t, "volume", "list", "--endpoint", "unix://"+t.TempDir()+"/csi.sock")
 	require.ErrorContains(t, err, "is the driver running?")
 	require.Equal(t, 1, ctl.ExitCode(err))
+}
+
+// TestWatchShowsWhatHasChanged, and ends with its context.
+func TestWatchShowsWhatHasChanged(t *testing.T) {
+	driver, endpoint := startNamed(t)
+	ctx, interrupt := context.WithCancel(t.Context())
+	shown, output := io.Pipe()
+
+	command := ctl.NewCommand()
+	command.SetOut(output)
+	command.SetArgs([]string{"snapshot", "list", "--watch", "-o", "name", "--endpoint", endpoint})
+
+	ended := make(chan error, 1)
+	go func() { ended <- command.ExecuteContext(ctx) }()
+
+	text := make([]byte, 4096)
+	n, err := shown.Read(text)
+	require.NoError(t, err)
+	require.Contains(t, string(text[:n]), "monday")
+
+	// It asks again, and shows nothing, as nothing has changed: the pipe would block it.
+	before := len(requests[*csi.ListSnapshotsRequest](driver))
+	require.Eventually(t, func() bool { return len(requests[*csi.ListSnapshotsRequest](driver)) > before+1 },
+		time.Minute, 10*time.Millisecond)
+
+	interrupt()
+	require.NoError(t, await.Receive(t, ended, "the end of --watch"))
 }
 
 func TestNamesAreCompleted(t *testing.T) {

@@ -27,14 +27,16 @@ func (f *publicationFlags) register(cmd *cobra.Command) {
 
 // publication returns the flags' publication and the driver's capabilities; a missing node id
 // comes from NodeGetInfo.
-func (f *publicationFlags) publication(ctx context.Context, s *session) (*csiclient.Publication, csiclient.Capabilities, error) {
+func (f *publicationFlags) publication(
+	ctx context.Context, s *session, volumeID string,
+) (*csiclient.Publication, csiclient.Capabilities, error) {
 	caps, err := s.Capabilities(ctx)
 	if err != nil {
 		return nil, caps, err
 	}
 
 	claim := &csiclient.Publication{
-		VolumeID:    s.args[0],
+		VolumeID:    volumeID,
 		NodeID:      f.node,
 		StagingPath: f.staging,
 		TargetPath:  f.target,
@@ -76,7 +78,7 @@ controller's publish context with flags.`,
 				return err
 			}
 
-			claim, caps, err := where.publication(ctx, s)
+			claim, caps, err := where.publication(ctx, s, s.args[0])
 			if err != nil {
 				return err
 			}
@@ -136,7 +138,7 @@ detached.`,
 				where.staging = known.Staged
 			}
 
-			claim, caps, err := where.publication(ctx, s)
+			claim, caps, err := where.publication(ctx, s, s.args[0])
 			if err != nil {
 				return err
 			}

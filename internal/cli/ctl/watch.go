@@ -24,7 +24,12 @@ func (s *session) watching(ctx context.Context, show func(context.Context) error
 	s.out = screen
 
 	for {
-		if err := show(ctx); err != nil {
+		err := show(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+
+		if err != nil {
 			return err
 		}
 
