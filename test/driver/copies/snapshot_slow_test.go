@@ -112,8 +112,8 @@ func TestASlowSnapshotIsDeleted(t *testing.T) {
 	deleteSnapshot(t, d, made.GetSnapshotId())
 	harness.RequireEntries(t, d, map[string]int{"snapshots": 0, "scratch": 0})
 
-	anew := snapshotAgain(t, d, request)
-	require.NotEqual(t, made.GetSnapshotId(), anew.GetSnapshot().GetSnapshotId())
+	recreated := snapshotAgain(t, d, request)
+	require.NotEqual(t, made.GetSnapshotId(), recreated.GetSnapshot().GetSnapshotId())
 }
 
 // snapshotAgain takes a snapshot whose predecessor of the same name is being deleted:
@@ -152,11 +152,11 @@ func TestASlowSnapshotOutlivesTheDriver(t *testing.T) {
 			brake.release(t)
 			end(d)
 
-			anew, err := d.CreateSnapshotAndWait(t.Context(), request)
+			recreated, err := d.CreateSnapshotAndWait(t.Context(), request)
 			require.NoError(t, err)
-			require.Equal(t, made.GetSnapshotId(), anew.GetSnapshot().GetSnapshotId())
-			require.Equal(t, made.GetCreationTime().AsTime(), anew.GetSnapshot().GetCreationTime().AsTime(), "its source was still")
-			require.Equal(t, want, harness.ImageSum(t, filepath.Join(d.Pool(), "snapshots", anew.GetSnapshot().GetSnapshotId()+".img")))
+			require.Equal(t, made.GetSnapshotId(), recreated.GetSnapshot().GetSnapshotId())
+			require.Equal(t, made.GetCreationTime().AsTime(), recreated.GetSnapshot().GetCreationTime().AsTime(), "its source was still")
+			require.Equal(t, want, harness.ImageSum(t, filepath.Join(d.Pool(), "snapshots", recreated.GetSnapshot().GetSnapshotId()+".img")))
 			harness.RequireEntries(t, d, map[string]int{"snapshots": 1, "scratch": 0})
 		})
 	}
@@ -200,9 +200,9 @@ func TestAFailedSnapshotStaysFailed(t *testing.T) {
 
 	deleteSnapshot(t, d, made.GetSnapshotId())
 
-	anew, err := d.CreateSnapshotAndWait(t.Context(), request)
+	recreated, err := d.CreateSnapshotAndWait(t.Context(), request)
 	require.NoError(t, err)
-	require.NotEqual(t, made.GetSnapshotId(), anew.GetSnapshot().GetSnapshotId())
+	require.NotEqual(t, made.GetSnapshotId(), recreated.GetSnapshot().GetSnapshotId())
 }
 
 // TestAKilledSnapshotIsForgotten kills the driver before the CO knows of the

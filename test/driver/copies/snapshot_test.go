@@ -86,9 +86,9 @@ func TestASnapshotIsIdempotentByName(t *testing.T) {
 	_, err = d.GetSnapshot(t.Context(), &csi.GetSnapshotRequest{SnapshotId: snapshot.GetSnapshotId()})
 	harness.RequireCode(t, err, codes.NotFound, snapshot.GetSnapshotId())
 
-	anew, err := d.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: other})
+	recreated, err := d.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: other})
 	require.NoError(t, err)
-	require.NotEqual(t, snapshot.GetSnapshotId(), anew.GetSnapshot().GetSnapshotId())
+	require.NotEqual(t, snapshot.GetSnapshotId(), recreated.GetSnapshot().GetSnapshotId())
 }
 
 func TestBadSnapshotRequests(t *testing.T) {
