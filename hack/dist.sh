@@ -11,7 +11,7 @@
 # SHA256SUMS                       the checksums of all of them
 #
 # The images' Debian comes from packages (mmdebstrap), extracted and not configured, so that an
-# architecture needs no emulation. The same commit makes the same binaries.
+# architecture needs no emulation.
 set -euo pipefail
 
 PATH=$PATH:/usr/sbin:/sbin:/usr/local/go/bin
