@@ -122,6 +122,18 @@ func (s *session) mount(ctx context.Context, id, path string, use *capabilityFla
 		return err
 	}
 
+	if err := s.publishOrUndo(ctx, claim, caps, known); err != nil {
+		return explainPath(err, path)
+	}
+
+	return s.showMount(id, path, volumeName(id, known)+" is mounted at "+path)
+}
+
+// publishOrUndo makes the calls of a mount. If one fails, it undoes those before it, unless the
+// volume was staged, and so attached, before.
+func (s *session) publishOrUndo(
+	ctx context.Context, claim *csiclient.Publication, caps csiclient.Capabilities, known *health.VolumeReport,
+) error {
 	steps, err := s.PublishSteps(caps, claim)
 	if err != nil {
 		return err
@@ -138,16 +150,15 @@ func (s *session) mount(ctx context.Context, id, path string, use *capabilityFla
 			continue
 		}
 
-		err = explainPath(err, path)
 		if known != nil && known.Staged != "" {
-			return err // it was staged and attached before
+			return err
 		}
 
 		// What was done last is undone first, so it stands at the end of inverse.
 		return errors.Join(err, takeDown(context.WithoutCancel(ctx), inverse[len(inverse)-made:], claim))
 	}
 
-	return s.showMount(id, path, volumeName(id, known)+" is mounted at "+path)
+	return nil
 }
 
 func (s *session) showMount(id, path, text string) error {

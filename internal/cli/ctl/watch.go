@@ -24,12 +24,7 @@ func (s *session) watching(ctx context.Context, show func(context.Context) error
 	s.out = screen
 
 	for {
-		err := show(ctx)
-		if ctx.Err() != nil {
-			return nil
-		}
-
-		if err != nil {
+		if err := show(ctx); ctx.Err() == nil && err != nil {
 			return err
 		}
 

@@ -201,7 +201,13 @@ func hasOpen(pid int, isOpen func(*unix.Statx_t) bool) bool {
 
 // mountOf returns the first mount of a process' mount namespace that is one, or nil.
 func mountOf(pid int, isMount func(*mountinfo.Info) bool) (*mountinfo.Info, error) {
-	mounts, err := mountinfo.PidMountInfo(pid)
+	file, err := os.Open(fmt.Sprintf("/proc/%d/mountinfo", pid))
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+
+	mounts, err := mountinfo.GetMountsFromReader(file, nil)
 	if err != nil {
 		return nil, err
 	}
