@@ -2,6 +2,7 @@ package kata
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -148,6 +149,55 @@ func readMountInfo(dir *os.File) ([]byte, error) {
 	}
 
 	return content, nil
+}
+
+// temporaryPrefix begins the name of a file that is being written. No entry's name begins with it.
+const temporaryPrefix = ".touchstone-"
+
+// temporaryName returns the name under which the assignment of an entry is written. There is one
+// for each entry, so that the next call for the same target path removes what a kill left.
+func temporaryName(entry string) string {
+	return fmt.Sprintf("%s%x", temporaryPrefix, sha256.Sum256([]byte(entry)))
+}
+
+// writeMountInfo replaces the file atomically, so that a reader never reads a part of it. It is
+// not synced, because guests do not survive a power failure either.
+func writeMountInfo(root, dir *os.File, entry string, content []byte) error {
+	name := temporaryName(entry)
+
+	err := unlink(root, name, 0)
+	if err == nil {
+		err = writeNew(root, name, content)
+	}
+
+	if err == nil {
+		err = unix.Renameat(int(root.Fd()), name, int(dir.Fd()), mountInfoFile)
+	}
+
+	if errors.Is(err, unix.EISDIR) {
+		err = fmt.Errorf("%w: %q; no known program makes it: inspect and remove it", ErrNestedDirectory, mountInfoFile)
+	}
+
+	if err != nil {
+		return errors.Join(fmt.Errorf("write %s: %w", mountInfoFile, err), unlink(root, name, 0))
+	}
+
+	return nil
+}
+
+// writeNew creates a file with this content.
+func writeNew(dir *os.File, name string, content []byte) error {
+	fd, err := eintr.RetryValue(func() (int, error) {
+		return unix.Openat(int(dir.Fd()), name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, fileMode)
+	})
+	if err != nil {
+		return fmt.Errorf("make a file in %s: %w", dir.Name(), err)
+	}
+
+	file := os.NewFile(uintptr(fd), name)
+	_, err = file.Write(content)
+
+	return errors.Join(err, file.Close())
 }
 
 // findSandbox returns the id that Kata put last beside the assignment. It never

@@ -1,7 +1,7 @@
 package kata
 
-// TemporaryPrefix begins the name of a file that is still being written.
-const TemporaryPrefix = temporaryPrefix
+// TemporaryName returns the name under which the assignment of an entry is written.
+var TemporaryName = temporaryName
 
 // ParseStats is what reads a guest's answer.
 var ParseStats = parseStats

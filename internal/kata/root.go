@@ -101,7 +101,7 @@ func (r *Root) put(a Assignment, prepare func(entry *os.File) error) error {
 		return r.wrapError("assign", a.TargetPath, err)
 	}
 
-	if err := writeMountInfo(root, dir, content); err != nil {
+	if err := writeMountInfo(root, dir, name, content); err != nil {
 		return r.wrapError("assign", a.TargetPath, err)
 	}
 
@@ -110,13 +110,14 @@ func (r *Root) put(a Assignment, prepare func(entry *os.File) error) error {
 
 // Remove makes nothing stand in the root for the target path: the assignment goes
 // with everything beside it. Where something else than a directory has its name,
-// that is removed, and not what a symlink points to. Nothing there is fine.
+// that is removed, and not what a symlink points to. Nothing there is fine, and so is a path that
+// Put refuses.
 //
-// Errors: ErrInvalidAssignment, ErrUnsafeRoot, ErrNestedDirectory, or what the filesystem says.
+// Errors: ErrUnsafeRoot, ErrNestedDirectory, or what the filesystem says.
 func (r *Root) Remove(targetPath string) error {
 	name, err := entryName(targetPath)
 	if err != nil {
-		return err
+		return nil //nolint:nilerr // A path that is refused has no assignment.
 	}
 
 	root, err := r.open()
@@ -129,7 +130,7 @@ func (r *Root) Remove(targetPath string) error {
 	}
 	defer root.Close()
 
-	if err := removeEntry(root, name); err != nil {
+	if err := errors.Join(removeEntry(root, name), unlink(root, temporaryName(name), 0)); err != nil {
 		return r.wrapError("remove the assignment of", targetPath, err)
 	}
 
@@ -139,11 +140,11 @@ func (r *Root) Remove(targetPath string) error {
 // Get returns the assignment of a target path, also another driver's. The bool is false
 // where Kata would find none, and what stands there instead is left alone.
 //
-// Errors: ErrInvalidAssignment, ErrUnsafeRoot, or what the filesystem says.
+// Errors: ErrUnsafeRoot, or what the filesystem says.
 func (r *Root) Get(targetPath string) (Entry, bool, error) {
 	name, err := entryName(targetPath)
 	if err != nil {
-		return Entry{}, false, err
+		return Entry{}, false, nil //nolint:nilerr // A path that is refused has no assignment.
 	}
 
 	root, err := r.open()

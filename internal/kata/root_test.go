@@ -414,7 +414,6 @@ func TestNothingIsListedBeforeThereIsARoot(t *testing.T) {
 	entries, err := root.List()
 	require.NoError(t, err)
 	require.Empty(t, entries)
-	require.NoError(t, root.ClearTemporary())
 
 	_, found, err := root.Get(target)
 	require.NoError(t, err)

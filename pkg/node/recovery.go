@@ -19,11 +19,6 @@ func (s *Service) Recover(ctx context.Context) error {
 	// Before all else, because programs that write to a frozen filesystem wait for it.
 	s.freezer.ThawRecorded()
 
-	if err := s.direct.Root.ClearTemporary(); err != nil {
-		// It affects direct volumes only, whose calls report it again.
-		s.config.Log.Error("cannot remove temporary files of direct volumes", "error", err)
-	}
-
 	s.ephemeral.Load()
 	s.tuner.Load()
 

@@ -73,7 +73,7 @@ func directMutants() []mutant {
 		},
 		{
 			name: "direct/assignment-left", file: "pkg/node/access/direct.go",
-			old:    `d.removeAssignment(p.TargetPath), d.removeTarget(p))`,
+			old:    `d.config.Direct.Root.Remove(p.TargetPath), d.removeTarget(p))`,
 			new:    `d.removeTarget(p))`,
 			breaks: "the runtime gives a later pod the device of an earlier one", tests: in("test/driver/direct", "TestDirectLife"),
 		},

@@ -66,7 +66,7 @@ func (d directVolume) Unpublish(v *staged.Volume, p staged.Publication, target *
 		}
 	}
 
-	return errors.Join(d.config.Tuner.RemoveLimits(p.TargetPath), d.removeAssignment(p.TargetPath), d.removeTarget(p))
+	return errors.Join(d.config.Tuner.RemoveLimits(p.TargetPath), d.config.Direct.Root.Remove(p.TargetPath), d.removeTarget(p))
 }
 
 // Expand grows the device, and then the filesystem: here while no guest can have it, else in

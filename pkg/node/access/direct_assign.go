@@ -171,7 +171,7 @@ func (p *Provider) assignedNumber(v *staged.Volume, publication staged.Publicati
 		return NoDevice, false, nil
 	}
 
-	entry, ok, err := p.assignmentAt(publication.TargetPath)
+	entry, ok, err := p.config.Direct.Root.Get(publication.TargetPath)
 	if err != nil || !ok {
 		return NoDevice, false, err
 	}
@@ -181,16 +181,6 @@ func (p *Provider) assignedNumber(v *staged.Volume, publication staged.Publicati
 	return number, isLoop, nil
 }
 
-// assignmentAt returns the assignment of a target path, false for none.
-func (p *Provider) assignmentAt(targetPath string) (kata.Entry, bool, error) {
-	entry, ok, err := p.config.Direct.Root.Get(targetPath)
-	if errors.Is(err, kata.ErrInvalidAssignment) {
-		return kata.Entry{}, false, nil // a path that is refused has no assignment
-	}
-
-	return entry, ok, err
-}
-
 // isTakenBySandbox reports whether a sandbox has taken the publication.
 func (p *Provider) isTakenBySandbox(v *staged.Volume, targetPath string) (bool, error) {
 	_, attached, err := p.devices.attachment(v.VolumeID)
@@ -198,17 +188,7 @@ func (p *Provider) isTakenBySandbox(v *staged.Volume, targetPath string) (bool, 
 		return false, unknown(err, v, "attached")
 	}
 
-	entry, ok, err := p.assignmentAt(targetPath)
+	entry, ok, err := p.config.Direct.Root.Get(targetPath)
 
 	return err == nil && ok && entry.Sandbox != "", unknown(err, v, "assigned at "+targetPath)
-}
-
-// removeAssignment removes the assignment of a target path.
-func (p *Provider) removeAssignment(targetPath string) error {
-	err := p.config.Direct.Root.Remove(targetPath)
-	if errors.Is(err, kata.ErrInvalidAssignment) {
-		return nil // a path that is refused has no assignment
-	}
-
-	return err
 }

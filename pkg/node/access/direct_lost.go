@@ -18,7 +18,7 @@ import (
 func (p *Provider) RemoveUnrecordedAssignment(ctx context.Context, id, targetPath string) error {
 	lost := &staged.Volume{VolumeID: id, Parameters: volume.Parameters{Backing: volume.BackingImage, DirectAssign: true}}
 
-	entry, ok, err := p.assignmentAt(targetPath)
+	entry, ok, err := p.config.Direct.Root.Get(targetPath)
 	if errors.Is(err, kata.ErrUnsafeRoot) {
 		return nil // the volume may never have been a direct one
 	}
@@ -75,7 +75,7 @@ func (p *Provider) revoke(v *staged.Volume, publication staged.Publication) erro
 	p.config.Log.Warn("an assignment is removed, as its device was detached",
 		"volume", v.VolumeID, "target", publication.TargetPath)
 
-	err := p.removeAssignment(publication.TargetPath)
+	err := p.config.Direct.Root.Remove(publication.TargetPath)
 
 	target, missing := p.config.Dirs.Target(publication.TargetPath)
 	if errors.Is(missing, fs.ErrNotExist) {

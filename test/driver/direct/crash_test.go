@@ -2,6 +2,8 @@ package direct_test
 
 import (
 	"context"
+	"crypto/sha256"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -147,11 +149,14 @@ func outlivesTaken(t *testing.T, d *harness.Driver, claim *csiclient.Publication
 	reborn(t, d)
 	require.EqualValues(t, 96*harness.MiB, listed(t, d, claim).PendingBytes)
 
-	// What a killed writer leaves in the root.
-	left := filepath.Join(d.Config.Node.Direct.Root, ".touchstone-LEFT")
+	// What a killed writer leaves in the root stays until the next write or the end.
+	left := temporaryPath(d, claim)
 	harness.WriteFile(t, left, "{")
 	reborn(t, d)
+	require.NoError(t, os.Remove(harness.MountInfoPath(d, claim)))
+	require.NoError(t, d.Publish(t.Context(), claim))
 	require.NoFileExists(t, left)
+	harness.WriteFile(t, left, "{")
 
 	// The sandbox has it, though its target path is gone.
 	harness.Unmount(t, claim.TargetPath)
@@ -171,6 +176,7 @@ func outlivesTaken(t *testing.T, d *harness.Driver, claim *csiclient.Publication
 	require.NoError(t, d.Unpublish(t.Context(), claim))
 	require.NoDirExists(t, claim.TargetPath)
 	require.NoDirExists(t, harness.DirectEntry(d, claim))
+	require.NoFileExists(t, left)
 
 	require.NoError(t, d.Publish(t.Context(), claim))
 	harness.Unmount(t, claim.TargetPath)
@@ -338,4 +344,12 @@ func TestDirectImageByAnotherName(t *testing.T) {
 		harness.TakeDown(t, d, claim)
 		require.Empty(t, harness.DevicesOf(t, d, claim.VolumeID))
 	}
+}
+
+// temporaryPath returns the path at which the driver writes a volume's assignment before it is
+// renamed.
+func temporaryPath(d *harness.Driver, claim *csiclient.Publication) string {
+	entry := harness.DirectEntry(d, claim)
+
+	return filepath.Join(filepath.Dir(entry), fmt.Sprintf(".touchstone-%x", sha256.Sum256([]byte(filepath.Base(entry)))))
 }
