@@ -8,6 +8,8 @@ GOFUMPT_VERSION       := v0.12.0
 IMAGE         ?= touchstone
 OUT           ?= out
 TEST_TIMEOUT  ?= 30m
+# How many packages are tested at once: one more than there are CPUs, as many tests wait.
+TEST_PACKAGES ?= $(shell expr $$(nproc) + 1)
 FUZZTIME      ?= 30s
 SOAK          ?= 1h
 # Tests run with the race detector wherever a C compiler makes that possible.
@@ -43,7 +45,7 @@ run: build ## Serve all services on out/csi.sock, with state and pool in out/
 test: ## Run every test, with -race and real devices (root; installs missing tools)
 	@hack/ensure-tools.sh --for test
 	$(GO) vet ./...
-	$(GOTEST) $(RACE) -timeout=$(TEST_TIMEOUT) ./...
+	$(GOTEST) $(RACE) -p=$(TEST_PACKAGES) -timeout=$(TEST_TIMEOUT) ./...
 	cd test/rerun && $(GO) vet ./... && $(GOTEST) -timeout=$(TEST_TIMEOUT) ./...
 	@$(MAKE) --no-print-directory test-manifests
 
