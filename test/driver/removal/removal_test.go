@@ -150,7 +150,7 @@ func TestWhatIsDeepIsRemovedWithFewDescriptors(t *testing.T) {
 
 	const few = 200
 
-	for kind, levels := range map[string]int{"volume": 30000, "snapshot": 30000, "ephemeral": 60000} {
+	for kind, levels := range map[string]int{"volume": 10000, "snapshot": 10000, "ephemeral": 20000} {
 		t.Run(kind, func(t *testing.T) {
 			d := harness.Start(t)
 			object := disposables()[kind](t, d, func(path string) { deepen(t, path, levels) })
