@@ -21,6 +21,9 @@ const (
 	maxFileBytes = 64 << 10
 	// attempts is how often it is tried to have a name that others fill or free.
 	attempts = 16
+	// temporaryPrefix begins the name of a file that is being written. No entry's name begins with
+	// it.
+	temporaryPrefix = ".touchstone-"
 )
 
 // errNoEntry says that Kata would find nothing there.
@@ -151,11 +154,8 @@ func readMountInfo(dir *os.File) ([]byte, error) {
 	return content, nil
 }
 
-// temporaryPrefix begins the name of a file that is being written. No entry's name begins with it.
-const temporaryPrefix = ".touchstone-"
-
 // temporaryName returns the name under which the assignment of an entry is written. There is one
-// for each entry, so that the next call for the same target path removes what a kill left.
+// for each entry, so that the next write of the entry, or its removal, removes what a kill left.
 func temporaryName(entry string) string {
 	return fmt.Sprintf("%s%x", temporaryPrefix, sha256.Sum256([]byte(entry)))
 }

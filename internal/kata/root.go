@@ -117,7 +117,7 @@ func (r *Root) put(a Assignment, prepare func(entry *os.File) error) error {
 func (r *Root) Remove(targetPath string) error {
 	name, err := entryName(targetPath)
 	if err != nil {
-		return nil //nolint:nilerr // A path that is refused has no assignment.
+		return nil // A path that is refused has no assignment.
 	}
 
 	root, err := r.open()
@@ -144,7 +144,7 @@ func (r *Root) Remove(targetPath string) error {
 func (r *Root) Get(targetPath string) (Entry, bool, error) {
 	name, err := entryName(targetPath)
 	if err != nil {
-		return Entry{}, false, nil //nolint:nilerr // A path that is refused has no assignment.
+		return Entry{}, false, nil // A path that is refused has no assignment.
 	}
 
 	root, err := r.open()

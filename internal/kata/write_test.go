@@ -74,7 +74,8 @@ func TestNoTemporaryFileEverLiesBesideAnAssignment(t *testing.T) {
 	}, watched())
 }
 
-// The next call for the same target path removes what a killed writer left, whatever it is.
+// The next write and the removal of an entry remove what a killed writer left. A link under its
+// name is removed as well, and a directory is refused.
 func TestWhatAKilledWriterLeftIsRemoved(t *testing.T) {
 	t.Parallel()
 
@@ -91,6 +92,11 @@ func TestWhatAKilledWriterLeftIsRemoved(t *testing.T) {
 	require.NoError(t, os.Symlink(victim, left))
 	require.NoError(t, root.Put(plain()))
 	require.NoFileExists(t, left)
+
+	require.NoError(t, os.Mkdir(left, 0o700))
+	require.ErrorIs(t, root.Put(full()), kata.ErrNestedDirectory)
+	require.ErrorIs(t, root.Remove(target), kata.ErrNestedDirectory)
+	require.NoError(t, os.Remove(left))
 
 	put(t, left, "")
 	require.NoError(t, root.Remove(target))

@@ -41,6 +41,12 @@ func directMutants() []mutant {
 			breaks: "a crash leaves a sandbox's file that is never listed", tests: root("TestTheAssignmentItselfGoesLast"),
 		},
 		{
+			name: "direct/temporary-file-left", file: "internal/kata/root.go",
+			old:    `errors.Join(removeEntry(root, name), unlink(root, temporaryName(name), 0))`,
+			new:    `removeEntry(root, name)`,
+			breaks: "a file that a killed writer left stays for ever", tests: root("TestWhatAKilledWriterLeftIsRemoved"),
+		},
+		{
 			name: "direct/shortest-host-path", file: "internal/kata/hostpaths.go",
 			old:    `return len(b.from) - len(a.from) })`,
 			new:    `return len(a.from) - len(b.from) })`,
