@@ -34,7 +34,8 @@ func (s *Service) advertised(v *record.Volume) *record.Volume {
 
 	shown := v.Clone()
 	if !topology {
-		shown.Segments = ""
+		properties := *v.Properties
+		properties.Segments, shown.Properties = "", &properties
 	}
 
 	if !nodes {

@@ -152,7 +152,7 @@ func (s *Service) applyChange(ctx context.Context, id string, wanted changeReque
 
 	changed := found.Clone()
 	changed.CapacityBytes = max(found.CapacityBytes, wanted.size)
-	changed.Mutable = found.Mutable.With(wanted.mutable)
+	changed.SetMutable(found.Mutable.With(wanted.mutable))
 
 	more := changed.CapacityBytes - found.CapacityBytes
 	if more > 0 {
@@ -164,7 +164,10 @@ func (s *Service) applyChange(ctx context.Context, id string, wanted changeReque
 	if more > 0 || !changed.Mutable.Equal(found.Mutable) {
 		err = s.config.Admission.Admit(ctx, func(check pool.Check) error {
 			recorded, err := s.updateRecord(ctx, id, func(v *record.Volume) error {
-				v.CapacityBytes, v.Mutable = changed.CapacityBytes, changed.Mutable
+				v.CapacityBytes = changed.CapacityBytes
+				if !changed.Mutable.Equal(v.Mutable) {
+					v.SetMutable(changed.Mutable)
+				}
 				if more == 0 {
 					return nil
 				}

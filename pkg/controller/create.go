@@ -140,7 +140,7 @@ func (s *Service) parseCreate(request *csi.CreateVolumeRequest) (*createRequest,
 // a CO could not pass it on.
 func (w *createRequest) checkContext() error {
 	bytes := 0
-	for key, value := range (&record.Volume{Parameters: w.parameters, Source: w.source}).Context() {
+	for key, value := range (&record.Volume{Properties: &record.Properties{Parameters: w.parameters}, Source: w.source}).Context() {
 		bytes += len(key) + len(value)
 	}
 
@@ -213,11 +213,13 @@ func (s *Service) newVolume(wanted *createRequest) (*record.Volume, error) {
 	}
 
 	fresh := &record.Volume{
-		ID: id, Name: wanted.name, CapacityBytes: wanted.size, Parameters: wanted.parameters, DirectByClaim: wanted.directByClaim,
-		Capabilities: wanted.capabilities, Mutable: wanted.mutable, Source: wanted.source, Segments: s.segments,
+		ID: id, Name: wanted.name, CapacityBytes: wanted.size, DirectByClaim: wanted.directByClaim, Source: wanted.source,
+		Properties: &record.Properties{
+			Parameters: wanted.parameters, Capabilities: wanted.capabilities, Mutable: wanted.mutable, Segments: s.segments,
+		},
 		Phase: record.PhaseReady, Pristine: wanted.source.IsZero() && s.has(capability.PublishUnpublishVolume),
 	}
-	s.interner.Intern(fresh)
+	s.interner.Intern(id, fresh)
 
 	return fresh, nil
 }

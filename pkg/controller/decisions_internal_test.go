@@ -122,9 +122,12 @@ func TestCheckSameVolume(t *testing.T) {
 
 	mount := volume.Capability{Mode: "SINGLE_NODE_WRITER"}
 	existing := &record.Volume{
-		ID: "id", CapacityBytes: 100, Parameters: volume.Parameters{Pool: "default", Backing: volume.BackingImage, FSType: "ext4"},
-		Capabilities: []volume.Capability{mount}, Mutable: volume.Mutable{ReadIOPS: new(int64(10))},
-		Segments: record.NewSegments(map[string]string{"zone": "a"}),
+		ID: "id", CapacityBytes: 100,
+		Properties: &record.Properties{
+			Parameters:   volume.Parameters{Pool: "default", Backing: volume.BackingImage, FSType: "ext4"},
+			Capabilities: []volume.Capability{mount}, Mutable: volume.Mutable{ReadIOPS: new(int64(10))},
+			Segments: record.NewSegments(map[string]string{"zone": "a"}),
+		},
 	}
 	same := createRequest{
 		asked: &csi.CapacityRange{RequiredBytes: 90, LimitBytes: 100}, parameters: existing.Parameters,

@@ -108,7 +108,7 @@ func New(config Config) (*Service, error) {
 			state.WithIndex(record.NameIndex, record.VolumeName), state.WithObserver(usage.ObserveVolume), state.WithPrepare(common.Intern)),
 		snapshots: state.Register(store, record.SnapshotsCollection,
 			state.WithIndex(record.NameIndex, (*record.Snapshot).IndexedName), state.WithObserver(usage.ObserveSnapshot),
-			state.WithObserver(snapshotIndex.Observe), state.WithPrepare((*record.Snapshot).Intern)),
+			state.WithObserver(snapshotIndex.Observe), state.WithPrepare(record.InternSnapshot)),
 		groups: state.Register(store, "groups", state.WithIndex(record.NameIndex, (*record.Group).IndexedName)),
 		store:  store, pools: config.Pools, ops: config.Operations, segments: record.NewSegments(config.Segments),
 		usage: usage, interner: common, creating: &sync.Map{},

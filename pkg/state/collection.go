@@ -18,7 +18,7 @@ type Collection[T any] struct {
 	name      string
 	indexes   []index[T]
 	observers []func(key string, old, now T, hadOld, hasNew bool)
-	prepare   func(T)
+	prepare   func(key string, record T)
 
 	durable atomic.Pointer[table[T]]
 	// latest and dirty are owned by the holder of the store's writer lock.
@@ -53,10 +53,10 @@ func WithObserver[T any](fn func(key string, old, now T, hadOld, hasNew bool)) C
 	}
 }
 
-// WithPrepare has fn called with each record that was read from disk, before
+// WithPrepare has fn called with each record that was read from disk and its key, before
 // it is visible: records may be made to share memory. Several goroutines
 // call it at once.
-func WithPrepare[T any](fn func(T)) CollectionOption[T] {
+func WithPrepare[T any](fn func(key string, record T)) CollectionOption[T] {
 	return func(c *Collection[T]) { c.prepare = fn }
 }
 
@@ -265,7 +265,7 @@ func (c *Collection[T]) version(name string) version {
 
 var errNull = errors.New("record is null")
 
-func (c *Collection[T]) decode(encoded []byte) (any, error) {
+func (c *Collection[T]) decode(key string, encoded []byte) (any, error) {
 	if string(encoded) == "null" {
 		return nil, errNull
 	}
@@ -278,7 +278,7 @@ func (c *Collection[T]) decode(encoded []byte) (any, error) {
 	}
 
 	if c.prepare != nil {
-		c.prepare(value)
+		c.prepare(key, value)
 	}
 
 	return value, nil

@@ -205,7 +205,7 @@ func (l *loader) decodeRecord(p *parsedLine) error {
 	}
 	var err error
 	if !p.deletes() {
-		p.value, err = p.target.decode(p.Record)
+		p.value, err = p.target.decode(p.Key, p.Record)
 	}
 	p.Record = nil
 	return err

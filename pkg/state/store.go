@@ -48,7 +48,7 @@ const (
 type collection interface {
 	seal() func()
 	version(name string) version
-	decode(encoded []byte) (any, error)
+	decode(key string, encoded []byte) (any, error)
 	recover(key string, decoded any) error
 	recoverDeleted(key string)
 	Len() int

@@ -76,7 +76,7 @@ func (r *records) addRecord(collection, key string, text json.RawMessage) error 
 // addVolume adds a volume. The image of one that is being created or deleted, or was never attached,
 // may be missing: the next start, or the first attachment, handles that.
 func (r *records) addVolume(text json.RawMessage) error {
-	var found record.Volume
+	found := record.Volume{Properties: &record.Properties{}} // a damaged record may lack them
 	if err := json.Unmarshal(text, &found); err != nil {
 		return fmt.Errorf("read it: %w", err)
 	}

@@ -67,7 +67,7 @@ func TestCheckAttachable(t *testing.T) {
 func TestAttachmentCheckSame(t *testing.T) {
 	t.Parallel()
 
-	v := &record.Volume{Parameters: volume.Parameters{FSType: "ext4"}}
+	v := &record.Volume{Properties: &record.Properties{Parameters: volume.Parameters{FSType: "ext4"}}}
 	existing := record.Attachment{NodeID: "n", Slot: 3, Capability: volume.Capability{
 		FSType: "ext4", Mode: "SINGLE_NODE_WRITER", MountFlags: []string{"noatime", "sync"},
 	}}

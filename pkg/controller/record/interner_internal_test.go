@@ -30,8 +30,11 @@ func TestSharingChangesNothing(t *testing.T) {
 	} {
 		for _, pool := range []string{"default", "fast"} {
 			before := Volume{
-				ID: "id", Name: "name", Capabilities: capabilities, Phase: PhaseReady,
-				Parameters: volume.Parameters{Pool: pool, Backing: volume.BackingImage, BlockSize: volume.DefaultBlockSize},
+				ID: "id", Name: "name", Phase: PhaseReady,
+				Properties: &Properties{
+					Capabilities: capabilities,
+					Parameters:   volume.Parameters{Pool: pool, Backing: volume.BackingImage, BlockSize: volume.DefaultBlockSize},
+				},
 			}
 			text, err := json.Marshal(before)
 			require.NoError(t, err)
@@ -40,7 +43,7 @@ func TestSharingChangesNothing(t *testing.T) {
 				var after Volume
 
 				require.NoError(t, json.Unmarshal(text, &after))
-				common.Intern(&after)
+				common.Intern("id", &after)
 				require.Equal(t, before, after, fmt.Sprint(capabilities))
 			}
 		}
@@ -53,15 +56,36 @@ func TestSharingSharesMemory(t *testing.T) {
 
 	var (
 		common Interner
-		lists  [2][]volume.Capability
+		shared [2]*Properties
 	)
 
-	for i := range lists {
-		v := &Volume{Capabilities: []volume.Capability{{FSType: "ext4", Mode: "SINGLE_NODE_WRITER"}}}
-		common.Intern(v)
+	for i := range shared {
+		v := &Volume{Properties: &Properties{Capabilities: []volume.Capability{{FSType: "ext4", Mode: "SINGLE_NODE_WRITER"}}}}
+		common.Intern("id", v)
 
-		lists[i] = v.Capabilities
+		shared[i] = v.Properties
 	}
 
-	require.Same(t, &lists[0][0], &lists[1][0])
+	require.Same(t, shared[0], shared[1])
+}
+
+// TestSetMutableKeepsOtherRecords changes one of two records that share their properties.
+func TestSetMutableKeepsOtherRecords(t *testing.T) {
+	t.Parallel()
+
+	one := &Volume{Properties: &Properties{}}
+	other := one.Clone()
+	other.SetMutable(volume.Mutable{IOScheduler: "none"})
+
+	require.Equal(t, "none", other.Mutable.IOScheduler)
+	require.True(t, one.Mutable.IsZero())
+}
+
+// TestRecordWithoutProperties reads what only a damaged state has.
+func TestRecordWithoutProperties(t *testing.T) {
+	t.Parallel()
+
+	v := &Volume{}
+	new(Interner).Intern("id", v)
+	require.NotNil(t, v.Properties)
 }

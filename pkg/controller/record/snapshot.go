@@ -59,8 +59,12 @@ func (s *Snapshot) IndexedName() string {
 	return s.Name
 }
 
-// Intern shares equal values of the record with other records, as Interner does.
-func (s *Snapshot) Intern() {
+// InternSnapshot shares equal values of the record with other records, as Interner does.
+func InternSnapshot(key string, s *Snapshot) {
+	if s.ID == key {
+		s.ID = key
+	}
+
 	s.Parameters = unique.Make(s.Parameters).Value()
 	s.Consistency = unique.Make(s.Consistency).Value()
 	s.Phase = unique.Make(s.Phase).Value()

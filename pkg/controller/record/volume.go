@@ -19,17 +19,11 @@ type Volume struct {
 	ID   string `json:"id"`
 	Name string `json:"name"`
 	// CapacityBytes is the volume's capacity, a multiple of RoundBytes.
-	CapacityBytes int64             `json:"capacityBytes"`
-	Parameters    volume.Parameters `json:"parameters"`
-	// Capabilities are those of the CreateVolumeRequest.
-	Capabilities []volume.Capability `json:"capabilities"`
-	// Mutable are the mutable parameters. The pool has a copy for the nodes.
-	Mutable volume.Mutable `json:"mutable,omitzero"`
+	CapacityBytes int64 `json:"capacityBytes"`
+	// Properties is never nil. Records with equal ones share them: a change replaces the pointer.
+	*Properties
 	// Source is the content source; zero is none.
-	Source Source `json:"source,omitzero"`
-	// Segments is the topology from which the volume can be reached; empty
-	// means from everywhere.
-	Segments    Segments     `json:"segments,omitempty"`
+	Source      Source       `json:"source,omitzero"`
 	Attachments []Attachment `json:"attachments,omitempty"`
 	Phase       Phase        `json:"phase"`
 	// Pristine means that the volume was never attached, so its bytes are all
@@ -38,6 +32,18 @@ type Volume struct {
 	// DirectByClaim: the claim requested direct assignment; the request's parameters do
 	// not.
 	DirectByClaim bool `json:"directByClaim,omitempty"`
+}
+
+// Properties are what all volumes of one StorageClass have in common.
+type Properties struct {
+	Parameters volume.Parameters `json:"parameters"`
+	// Capabilities are those of the CreateVolumeRequest.
+	Capabilities []volume.Capability `json:"capabilities"`
+	// Mutable are the mutable parameters. The pool has a copy for the nodes.
+	Mutable volume.Mutable `json:"mutable,omitzero"`
+	// Segments is the topology from which the volume can be reached; empty
+	// means from everywhere.
+	Segments Segments `json:"segments,omitempty"`
 }
 
 // Phase is the state of a volume, snapshot or group. An operation of several steps is
@@ -67,12 +73,18 @@ func VolumeName(v *Volume) string {
 	return v.Name
 }
 
-// Clone returns a copy that may be changed.
+// Clone returns a copy that may be changed, but for its Properties.
 func (v *Volume) Clone() *Volume {
 	changed := *v
 	changed.Attachments = slices.Clone(v.Attachments)
 
 	return &changed
+}
+
+// SetMutable replaces the mutable parameters of a clone.
+func (v *Volume) SetMutable(wanted volume.Mutable) {
+	changed := *v.Properties
+	changed.Mutable, v.Properties = wanted, &changed
 }
 
 // AttachmentTo returns the attachment to a node, false without one.
