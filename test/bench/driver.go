@@ -75,8 +75,8 @@ func (b *bench) startIn(ctx context.Context, root string, environment ...string)
 	socket := "unix://" + filepath.Join(root, "csi.sock")
 	command := exec.CommandContext(ctx, b.binary, "serve", "--endpoint", socket, "--node-id", nodeID,
 		"--state-dir", filepath.Join(root, "state"), "--pool", "default="+filepath.Join(root, "pool"),
-		// 100,000 volumes are provisioned with more than most disks have.
-		"--kubelet-dir", kubelet, "--overcommit", "1000")
+		// 1,000,000 volumes are provisioned with more than most disks have.
+		"--kubelet-dir", kubelet, "--overcommit", "100000")
 	command.Stderr = log
 	command.Env = append(os.Environ(), environment...)
 	// In a mount namespace of its own nothing is left, however it ends.
