@@ -10,7 +10,6 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
-	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
 // ListVolumes lists all volumes in the order of their ids, which is that of
@@ -36,9 +35,9 @@ func (s *Service) ListVolumes(ctx context.Context, request *csi.ListVolumesReque
 			return true
 		}
 
-		v = s.advertised(v)
+		shown := s.advertised(v)
 
-		return listed.add(v.ID, &csi.ListVolumesResponse_Entry{Volume: encoded.describe(v), Status: status.of(v)})
+		return listed.add(v.ID, &csi.ListVolumesResponse_Entry{Volume: encoded.describe(v.Properties, shown), Status: status.of(shown)})
 	})
 
 	return &csi.ListVolumesResponse{Entries: listed.entries, NextToken: listed.nextToken}, nil
@@ -147,16 +146,15 @@ func describe(v *record.Volume) *csi.Volume {
 type encodedContexts map[contextKey][]byte
 
 type contextKey struct {
-	parameters volume.Parameters
-	segments   record.Segments
+	properties *record.Properties
 	copied     bool
 }
 
 // describe returns what is the same on the wire as the result of the function describe. The
-// encoded fields are set as unknown fields, which a message appends to its own as they are;
-// so only the wire shows them.
-func (c encodedContexts) describe(v *record.Volume) *csi.Volume {
-	key := contextKey{v.Parameters, v.Segments, !v.Source.IsZero()}
+// properties are those of the volume's record, which volumes share. The encoded fields are set as
+// unknown fields, which a message appends to its own as they are; so only the wire shows them.
+func (c encodedContexts) describe(properties *record.Properties, v *record.Volume) *csi.Volume {
+	key := contextKey{properties, !v.Source.IsZero()}
 
 	encoded, ok := c[key]
 	if !ok {

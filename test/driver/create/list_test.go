@@ -382,3 +382,30 @@ func TestAPageHasNoMoreThanAskedFor(t *testing.T) {
 
 	require.Equal(t, nodes, got, "the nodes on which each volume is published")
 }
+
+// TestListedContexts lists raw-block and mounted volumes of one StorageClass: a volume_context is the
+// one that CreateVolume returned.
+func TestListedContexts(t *testing.T) {
+	t.Parallel()
+
+	d := harness.Start(t)
+	want := map[string]map[string]string{}
+
+	for _, block := range []bool{false, true, false} {
+		request := &csi.CreateVolumeRequest{Name: fmt.Sprint(t.Name(), len(want))}
+		if block {
+			request.VolumeCapabilities = []*csi.VolumeCapability{csiclient.BlockCapability(harness.Writer)}
+		}
+
+		claim := harness.NewVolume(t, d, request)
+		want[claim.VolumeID] = claim.VolumeContext
+	}
+
+	listed, err := d.ListVolumes(t.Context(), &csi.ListVolumesRequest{})
+	require.NoError(t, err)
+	require.Len(t, listed.GetEntries(), len(want))
+
+	for _, entry := range listed.GetEntries() {
+		require.Equal(t, want[entry.GetVolume().GetVolumeId()], entry.GetVolume().GetVolumeContext())
+	}
+}
