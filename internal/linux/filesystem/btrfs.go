@@ -80,13 +80,9 @@ func (b *btrfs) ForceCheck(ctx context.Context, path string) (Verdict, error) {
 
 // check fills in what is to be run.
 func (b *btrfs) check(ctx context.Context, path string, command Command, options ...string) (Verdict, error) {
-	t, err := inspect(path, Btrfs)
-	if err != nil {
-		return Verdict{}, err
-	}
-
-	if !t.isExpectedType {
-		return Verdict{State: Damaged, Detail: "there is no btrfs superblock"}, nil
+	_, verdict, err := inspectForCheck(path, Btrfs)
+	if err != nil || verdict.State == Damaged {
+		return verdict, err
 	}
 
 	command.Tool, command.Package = "btrfs", btrfsPackage
@@ -134,15 +130,11 @@ type (
 )
 
 func (b *btrfs) GrowMounted(ctx context.Context, mountpoint *os.File, deviceBytes int64) error {
-	directory, err := reopen(mountpoint)
+	directory, _, err := openMounted(mountpoint, unix.BTRFS_SUPER_MAGIC, Btrfs)
 	if err != nil {
 		return err
 	}
 	defer directory.Close()
-
-	if _, err := checkMountedType(directory, unix.BTRFS_SUPER_MAGIC, Btrfs); err != nil {
-		return err
-	}
 
 	device, err := btrfsOnlyDevice(directory)
 	if err != nil {

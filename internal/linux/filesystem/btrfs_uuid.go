@@ -35,9 +35,7 @@ func (*btrfs) HasUUID(r io.ReaderAt, id string) (bool, error) { return superbloc
 // compared with it: the metadata UUID, which kernels before 5.0 do not know. The
 // kernel writes the copies of the superblock with its next commit.
 func (b *btrfs) SetUUID(ctx context.Context, path, id string) error {
-	return withSuperblocks(ctx, path, id, Btrfs, func(s *superblocks, wanted uuid.UUID) error {
-		return b.setUUID(ctx, s, wanted)
-	})
+	return withSuperblocks(ctx, path, id, Btrfs, b.setUUID)
 }
 
 func (b *btrfs) setUUID(ctx context.Context, s *superblocks, wanted uuid.UUID) error {

@@ -58,10 +58,8 @@ func ReadErrors(fsType string, device int, root *os.File) (ErrorCounts, error) {
 
 // ext4ErrorCounts reads the counters that sysfs shows of the ext4 on a loop device.
 func ext4ErrorCounts(device int, _ *os.File) (ErrorCounts, error) {
-	return ext4Errors(filepath.Join(sysExt4, "loop"+strconv.Itoa(device)))
-}
+	directory := filepath.Join(sysExt4, "loop"+strconv.Itoa(device))
 
-func ext4Errors(directory string) (ErrorCounts, error) {
 	count, err := readNumber(directory, "errors_count")
 	if err != nil || count == 0 {
 		return ErrorCounts{}, err
@@ -100,9 +98,9 @@ func readNumber(directory, name string) (uint64, error) {
 	return number, nil
 }
 
-// btrfsErrors asks for the UUID first, since that of a twin is the kernel's own
+// btrfsErrorCounts asks for the UUID first, since that of a twin is the kernel's own
 // invention for the time of its mount.
-func btrfsErrors(root *os.File) (ErrorCounts, error) {
+func btrfsErrorCounts(_ int, root *os.File) (ErrorCounts, error) {
 	var info btrfsFSInfo
 	if _, err := ioctl(root, btrfsIocFSInfo, unsafe.Pointer(&info)); err != nil {
 		return ErrorCounts{}, fmt.Errorf("BTRFS_IOC_FS_INFO: %w", err)

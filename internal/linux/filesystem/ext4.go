@@ -115,13 +115,9 @@ func (e *ext4) ForceCheck(ctx context.Context, path string) (Verdict, error) {
 }
 
 func (e *ext4) check(ctx context.Context, path string, options ...string) (Verdict, error) {
-	t, err := inspect(path, Ext4)
-	if err != nil {
-		return Verdict{}, err
-	}
-
-	if !t.isExpectedType {
-		return noExt4(), nil
+	t, verdict, err := inspectForCheck(path, Ext4)
+	if err != nil || verdict.State == Damaged {
+		return verdict, err
 	}
 
 	if t.readOnly {
@@ -130,8 +126,6 @@ func (e *ext4) check(ctx context.Context, path string, options ...string) (Verdi
 
 	return e.fsck(ctx, path, options...)
 }
-
-func noExt4() Verdict { return Verdict{State: Damaged, Detail: "there is no ext4 superblock"} }
 
 // checkUnwritable is Check of a device that cannot be repaired because it is read-only.
 func (e *ext4) checkUnwritable(ctx context.Context, path string) (Verdict, error) {
@@ -205,16 +199,11 @@ func (*ext4) judge(path string, command Command, result Result) (Verdict, error)
 const ext4IocResizeFS = 0x40086610
 
 func (e *ext4) GrowMounted(ctx context.Context, mountpoint *os.File, deviceBytes int64) error {
-	directory, err := reopen(mountpoint)
+	directory, blockSize, err := openMounted(mountpoint, unix.EXT4_SUPER_MAGIC, Ext4)
 	if err != nil {
 		return err
 	}
 	defer directory.Close()
-
-	blockSize, err := checkMountedType(directory, unix.EXT4_SUPER_MAGIC, Ext4)
-	if err != nil {
-		return err
-	}
 
 	blocks := uint64(deviceBytes / blockSize)
 	if blocks == 0 || ext4ReachesEnd(directory, blocks*uint64(blockSize)) {
@@ -298,20 +287,16 @@ func (e *ext4) GrowUnmounted(ctx context.Context, path string) error {
 	result, err := e.run.Run(ctx, command)
 	if err == nil && result.ExitCode != 0 && strings.Contains(result.Output, "e2fsck -f") {
 		// It wants a check that is newer than the last mount.
-		verdict, err := e.runFsck(ctx, path, Command{Args: []string{"-f", "-p"}, InheritedFile: held})
-		if err != nil {
-			return err
+		verdict, checkErr := e.runFsck(ctx, path, Command{Args: []string{"-f", "-p"}, InheritedFile: held})
+		if checkErr != nil {
+			return checkErr
 		}
 
 		if verdict.State == Damaged {
 			return fmt.Errorf("grow %s: %w: %s", path, ErrDamaged, verdict.Detail)
 		}
 
-		if err := runTool(ctx, e.run, command); err != nil {
-			return fmt.Errorf("grow %s: %w", path, err)
-		}
-
-		return nil
+		result, err = e.run.Run(ctx, command)
 	}
 
 	if err == nil && result.ExitCode != 0 {

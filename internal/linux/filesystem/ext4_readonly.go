@@ -7,13 +7,9 @@ import (
 )
 
 func (e *ext4) CheckReadOnly(ctx context.Context, path string, o ReadOnlyCheckOptions) (Verdict, error) {
-	t, err := inspect(path, Ext4)
-	if err != nil {
-		return Verdict{}, err
-	}
-
-	if !t.isExpectedType {
-		return noExt4(), nil
+	_, verdict, err := inspectForCheck(path, Ext4)
+	if err != nil || verdict.State == Damaged {
+		return verdict, err
 	}
 
 	super, err := readExt4Super(path)

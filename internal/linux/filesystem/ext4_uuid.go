@@ -31,9 +31,7 @@ func (*ext4) HasUUID(r io.ReaderAt, id string) (bool, error) { return superblock
 // 4.4 do not know that. The copies of the superblock follow with the next
 // e2fsck or resize2fs; until then they have the former UUID.
 func (e *ext4) SetUUID(ctx context.Context, path, id string) error {
-	return withSuperblocks(ctx, path, id, Ext4, func(s *superblocks, wanted uuid.UUID) error {
-		return e.setUUID(ctx, s, wanted)
-	})
+	return withSuperblocks(ctx, path, id, Ext4, e.setUUID)
 }
 
 func (e *ext4) setUUID(ctx context.Context, s *superblocks, wanted uuid.UUID) error {

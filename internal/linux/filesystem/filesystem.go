@@ -252,6 +252,17 @@ func inspect(path, name string) (target, error) {
 	return t, nil
 }
 
+// inspectForCheck inspects what is to be checked. The verdict is Damaged, and there is nothing for a
+// tool to check, if it has no superblock of the filesystem.
+func inspectForCheck(path, name string) (target, Verdict, error) {
+	t, err := inspect(path, name)
+	if err != nil || t.isExpectedType {
+		return t, Verdict{}, err
+	}
+
+	return t, Verdict{State: Damaged, Detail: "there is no " + name + " superblock"}, nil
+}
+
 // checkUnmounted returns ErrInUse for a mounted device, and whether the device is read-only. The
 // tools refuse mounted devices too, but distinguish that from damage only in their messages.
 func checkUnmounted(path string) (readOnly bool, err error) {
@@ -333,30 +344,29 @@ func (o MakeOptions) blockSize() (int, error) {
 	}
 }
 
-// reopen gives a descriptor for ioctls of a directory that may have been opened
-// with O_PATH, on which the kernel refuses them.
-func reopen(directory *os.File) (*os.File, error) {
-	descriptor, err := unix.Openat(int(directory.Fd()), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+// openMounted opens a mount point, which may have been opened with O_PATH, for ioctls. It guards
+// against an ioctl meant for one filesystem reaching another because something else is mounted
+// there by now.
+func openMounted(mountpoint *os.File, magic int64, name string) (directory *os.File, blockSize int64, err error) {
+	descriptor, err := unix.Openat(int(mountpoint.Fd()), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, fmt.Errorf("open mount point %s: %w", directory.Name(), err)
+		return nil, 0, fmt.Errorf("open mount point %s: %w", mountpoint.Name(), err)
 	}
 
-	return os.NewFile(uintptr(descriptor), directory.Name()), nil
-}
-
-// checkMountedType guards against an ioctl meant for one filesystem reaching another
-// because something else is mounted there by now.
-func checkMountedType(file *os.File, magic int64, name string) (blockSize int64, err error) {
 	var stat unix.Statfs_t
-	if err := unix.Fstatfs(int(file.Fd()), &stat); err != nil {
-		return 0, fmt.Errorf("statfs %s: %w", file.Name(), err)
+
+	err = unix.Fstatfs(descriptor, &stat)
+	if err != nil {
+		err = fmt.Errorf("statfs %s: %w", mountpoint.Name(), err)
+	} else if int64(stat.Type) != magic { //nolint:unconvert // its type depends on the architecture
+		err = fmt.Errorf("grow %s: %w than %s: type %#x", mountpoint.Name(), ErrOtherFilesystem, name, stat.Type)
 	}
 
-	if int64(stat.Type) != magic { //nolint:unconvert // its type depends on the architecture
-		return 0, fmt.Errorf("grow %s: %w than %s: type %#x", file.Name(), ErrOtherFilesystem, name, stat.Type)
+	if err != nil {
+		return nil, 0, errors.Join(err, unix.Close(descriptor))
 	}
 
-	return int64(stat.Bsize), nil //nolint:unconvert // as above
+	return os.NewFile(uintptr(descriptor), mountpoint.Name()), int64(stat.Bsize), nil //nolint:unconvert // as above
 }
 
 func growError(mountpoint *os.File, deviceBytes int64, request string, err error) error {

@@ -47,7 +47,7 @@ var types = []fsType{
 		name: Btrfs, new: func(run Runner) Filesystem { return &btrfs{run: run} },
 		magic: btrfsMagic, magicOffset: btrfsSuperOffset + btrfsMagicOffset, detectionRank: 2,
 		uuidOffset: btrfsSuperOffset + btrfsFSID, mkfsOptions: btrfsGrammar,
-		errorCounts:   func(_ int, root *os.File) (ErrorCounts, error) { return btrfsErrors(root) },
+		errorCounts:   btrfsErrorCounts,
 		debianPackage: btrfsPackage, tools: []string{"mkfs.btrfs", "btrfs", "btrfstune"},
 	},
 }

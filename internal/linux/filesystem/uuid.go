@@ -63,7 +63,9 @@ type superblocks struct {
 }
 
 // withSuperblocks is what SetUUID is for all of them.
-func withSuperblocks(ctx context.Context, path, id, name string, set func(s *superblocks, wanted uuid.UUID) error) (err error) {
+func withSuperblocks(ctx context.Context, path, id, name string,
+	set func(ctx context.Context, s *superblocks, wanted uuid.UUID) error,
+) (err error) {
 	wanted, err := uuid.Parse(id)
 	if err != nil {
 		return fmt.Errorf("UUID of %s: %w", path, err)
@@ -76,7 +78,7 @@ func withSuperblocks(ctx context.Context, path, id, name string, set func(s *sup
 
 	defer func() { err = errors.Join(err, s.Close()) }()
 
-	if err := set(s, wanted); err != nil {
+	if err := set(ctx, s, wanted); err != nil {
 		return fmt.Errorf("UUID of %s: %w", path, err)
 	}
 

@@ -85,14 +85,10 @@ const xfsOtherCopies = "Primary superblock would have been modified"
 // Check repairs nothing: what the log holds is replayed by the next mount, and
 // xfs_repair of other damage loses data that an administrator might rescue.
 func (x *xfs) Check(ctx context.Context, path string) (Verdict, error) {
-	t, err := inspect(path, XFS)
-	if err != nil {
-		return Verdict{}, err
-	}
-
-	// Without one, xfs_repair would read all of the device to find a copy.
-	if !t.isExpectedType {
-		return noXFS(), nil
+	// Without a superblock, xfs_repair would read all of the device to find a copy.
+	t, verdict, err := inspectForCheck(path, XFS)
+	if err != nil || verdict.State == Damaged {
+		return verdict, err
 	}
 
 	result, err := x.repair(ctx, path, t, Command{})
@@ -107,8 +103,6 @@ func (x *xfs) Check(ctx context.Context, path string) (Verdict, error) {
 func (x *xfs) ForceCheck(ctx context.Context, path string) (Verdict, error) {
 	return x.Check(ctx, path)
 }
-
-func noXFS() Verdict { return Verdict{State: Damaged, Detail: "there is no xfs superblock"} }
 
 // repair runs xfs_repair, which repairs nothing; it fills in what is to be run.
 func (x *xfs) repair(ctx context.Context, path string, t target, command Command) (Result, error) {
@@ -195,15 +189,11 @@ type xfsGrowData struct {
 }
 
 func (x *xfs) GrowMounted(ctx context.Context, mountpoint *os.File, deviceBytes int64) error {
-	directory, err := reopen(mountpoint)
+	directory, _, err := openMounted(mountpoint, unix.XFS_SUPER_MAGIC, XFS)
 	if err != nil {
 		return err
 	}
 	defer directory.Close()
-
-	if _, err := checkMountedType(directory, unix.XFS_SUPER_MAGIC, XFS); err != nil {
-		return err
-	}
 
 	var geometry xfsGeometry
 	if _, err := ioctl(directory, xfsIocGeometry, unsafe.Pointer(&geometry)); err != nil {

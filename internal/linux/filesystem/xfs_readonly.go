@@ -13,13 +13,9 @@ import (
 var xfsBadBlocks = []string{"Metadata CRC error detected", "Metadata corruption detected", "bad magic number"}
 
 func (x *xfs) CheckReadOnly(ctx context.Context, path string, o ReadOnlyCheckOptions) (Verdict, error) {
-	t, err := inspect(path, XFS)
-	if err != nil {
-		return Verdict{}, err
-	}
-
-	if !t.isExpectedType {
-		return noXFS(), nil
+	t, verdict, err := inspectForCheck(path, XFS)
+	if err != nil || verdict.State == Damaged {
+		return verdict, err
 	}
 
 	// With a dirty log xfs_repair reports damage that a replay would repair, and takes long.

@@ -60,9 +60,7 @@ func (*xfs) HasUUID(r io.ReaderAt, id string) (bool, error) {
 // that the log was empty is known then, whatever it looks like, and the second
 // step can be taken again.
 func (x *xfs) SetUUID(ctx context.Context, path, id string) error {
-	return withSuperblocks(ctx, path, id, XFS, func(s *superblocks, wanted uuid.UUID) error {
-		return x.setUUID(ctx, s, wanted)
-	})
+	return withSuperblocks(ctx, path, id, XFS, x.setUUID)
 }
 
 func (x *xfs) setUUID(ctx context.Context, s *superblocks, wanted uuid.UUID) error {
