@@ -190,24 +190,18 @@ func attributeOf(flag string) (attribute, bool) {
 	case "atime", "relatime", "norelatime", "nostrictatime":
 		// All of them mean the kernel's default, which has no bit.
 		return attribute{clear: atime}, true
+	case "ro":
+		return attribute{set: unix.MOUNT_ATTR_RDONLY}, true
+	case "rw":
+		return attribute{clear: unix.MOUNT_ATTR_RDONLY}, true
 	}
 
-	for _, pair := range []struct {
-		on, off string
-		bit     uint64
-	}{
-		{"ro", "rw", unix.MOUNT_ATTR_RDONLY},
-		{"nosuid", "suid", unix.MOUNT_ATTR_NOSUID},
-		{"nodev", "dev", unix.MOUNT_ATTR_NODEV},
-		{"noexec", "exec", unix.MOUNT_ATTR_NOEXEC},
-		{"nosymfollow", "symfollow", unix.MOUNT_ATTR_NOSYMFOLLOW},
-		{"nodiratime", "diratime", unix.MOUNT_ATTR_NODIRATIME},
-	} {
+	for _, each := range attributeNameTable {
 		switch flag {
-		case pair.on:
-			return attribute{set: pair.bit}, true
-		case pair.off:
-			return attribute{clear: pair.bit}, true
+		case each.name:
+			return attribute{set: each.bit}, true
+		case strings.TrimPrefix(each.name, "no"):
+			return attribute{clear: each.bit}, true
 		}
 	}
 
