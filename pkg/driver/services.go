@@ -122,12 +122,6 @@ func (r *components) addNode(config *Config) error {
 		return err
 	}
 
-	r.closers = append(r.closers, func() error {
-		allowed.Close()
-
-		return nil
-	})
-
 	ephemeral := r.Pools.Ephemeral()
 	sources, marks := r.nodeSources(config, ephemeral)
 

@@ -85,11 +85,7 @@ func OpenNode(ctx context.Context, config NodeConfig, log *slog.Logger) (*Node, 
 	// The driver wrote them; a store refuses collections that are not registered.
 	state.Register[*pool.IdentityRecord](store, pool.IdentitiesCollection)
 
-	end := func() error {
-		places.Close()
-
-		return errors.Join(store.Close(), pools.Close())
-	}
+	end := func() error { return errors.Join(store.Close(), pools.Close()) }
 
 	served, err := node.New(node.Config{
 		Common: plugin.Common{

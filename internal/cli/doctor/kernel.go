@@ -131,7 +131,6 @@ func mountDetached() error {
 	if err != nil {
 		return err
 	}
-	defer allowed.Close()
 
 	proc, err := allowed.Target("/proc")
 	if err != nil {

@@ -278,8 +278,6 @@ func TestBindOfADeviceNode(t *testing.T) {
 	devices, err := mount.NewAllowedDirs(filepath.Dir(device))
 	require.NoError(t, err)
 
-	defer devices.Close()
-
 	dir, dirs := allowedDir(t)
 	target := find(t, dirs, dir+"/target")
 	_, err = target.MakeFile(0o600)

@@ -38,7 +38,6 @@ func allowedDir(tb testing.TB) (string, *mount.AllowedDirs) {
 	dirs, err := mount.NewAllowedDirs(dir)
 	require.NoError(tb, err)
 
-	tb.Cleanup(dirs.Close)
 	tb.Cleanup(func() { unmountBeneath(tb, dir) })
 
 	return dir, dirs

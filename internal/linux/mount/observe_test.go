@@ -279,8 +279,6 @@ func TestBothObserversAgree(t *testing.T) {
 	fallback, err := mount.NewAllowedDirs(dir)
 	require.NoError(t, err)
 
-	defer fallback.Close()
-
 	mount.ReadMountinfo(fallback)
 
 	one, other := requireMounted(t, target), requireMounted(t, find(t, fallback, target.Path()))

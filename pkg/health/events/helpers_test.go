@@ -262,7 +262,6 @@ func staged(tb testing.TB, mkfs ...string) (*loop.Device, string) {
 
 	places, err := mount.NewAllowedDirs(dir)
 	require.NoError(tb, err)
-	tb.Cleanup(places.Close)
 
 	place, err := places.Target(filepath.Join(dir, "staged"))
 	require.NoError(tb, err)

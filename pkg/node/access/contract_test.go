@@ -167,7 +167,6 @@ func newFixture(t *testing.T, v staged.Volume) *fixture {
 		f.freezer.Close()
 		require.NoError(t, tuner.Close())
 		require.NoError(t, store.Close())
-		f.dirs.Close()
 		require.NoError(t, pools.Close())
 	})
 
