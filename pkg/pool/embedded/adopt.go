@@ -68,6 +68,25 @@ func (s *mounter) unmountAfterShutdown(ctx context.Context) error {
 	return err
 }
 
+// mountedImage returns the mount of the pool's image and its loop device, false where there is no
+// mount or no image. Error: ErrForeign for another mount.
+func (s *mounter) mountedImage() (mount.Point, loop.Status, bool, error) {
+	point, mounted, err := s.target.Mounted()
+	if err != nil || !mounted {
+		return mount.Point{}, loop.Status{}, false, err
+	}
+
+	image, err := s.openImage()
+	if err != nil || image == nil {
+		return mount.Point{}, loop.Status{}, false, err
+	}
+	defer image.Close()
+
+	status, err := s.verifyMount(point, image)
+
+	return point, status, err == nil, err
+}
+
 // verifyMount returns the loop device of what is mounted, if it is this image.
 func (s *mounter) verifyMount(point mount.Point, image *os.File) (loop.Status, error) {
 	number, isLoop := point.LoopDevice()
@@ -127,19 +146,8 @@ const detachLimit = time.Second
 
 // unmount removes the mount if it is this pool's and not in use.
 func (s *mounter) unmount(ctx context.Context) error {
-	point, mounted, err := s.target.Mounted()
+	point, status, mounted, err := s.mountedImage()
 	if err != nil || !mounted {
-		return err
-	}
-
-	image, err := s.openImage()
-	if err != nil || image == nil {
-		return err
-	}
-	defer image.Close()
-
-	status, err := s.verifyMount(point, image)
-	if err != nil {
 		return err
 	}
 

@@ -7,10 +7,9 @@ import (
 	"io/fs"
 	"os"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 )
 
@@ -91,10 +90,10 @@ func (s *mounter) explainFullHost(err error) error {
 
 // hostFree is what the filesystem that carries the image has left, in bytes.
 func (s *mounter) hostFree() (int64, error) {
-	var stat unix.Statfs_t
-	if err := unix.Fstatfs(int(s.directory.Fd()), &stat); err != nil {
+	usage, err := mount.UsageOf(s.directory)
+	if err != nil {
 		return 0, fmt.Errorf("space of %s: %w", s.Directory, err)
 	}
 
-	return int64(stat.Bavail) * stat.Bsize, nil
+	return usage.Bytes.Available, nil
 }

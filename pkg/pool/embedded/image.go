@@ -139,14 +139,14 @@ func (s *mounter) openImage() (*os.File, error) {
 		err = fmt.Errorf("%s is no regular file but %s: %w; remove it", path, info.Mode().Type(), ErrForeign)
 	}
 
-	if err != nil || !s.privileged {
-		if err != nil {
-			_ = image.Close()
-		}
-
-		return image, err
+	if err == nil && !s.privileged {
+		return image, nil
 	}
 	defer image.Close()
+
+	if err != nil {
+		return nil, err
+	}
 
 	// Through /proc it is the very same file.
 	writable, err := os.OpenFile("/proc/self/fd/"+strconv.Itoa(known), os.O_RDWR, 0)
