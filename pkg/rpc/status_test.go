@@ -73,7 +73,7 @@ func TestStatusOfEachError(t *testing.T) {
 			kata.ErrNoSandbox, kata.ErrUnimplemented, kata.ErrNoAnswer, kata.ErrHostPath,
 			filesystem.ErrUnknown, filesystem.ErrNoSuperblock, filesystem.ErrDamaged, filesystem.ErrOtherFilesystem,
 			filesystem.ErrNeedsMount, filesystem.ErrToolMissing, filesystem.ErrNotClean, filesystem.ErrReadIncomplete,
-			loop.ErrNotImage, loop.ErrInUse, loop.ErrOtherImage, loop.ErrBackingUnresponsive,
+			loop.ErrNotImage, loop.ErrInUse, loop.ErrBackingUnresponsive,
 			mount.ErrAttached, mount.ErrKernelUnsupported,
 		}},
 	} {

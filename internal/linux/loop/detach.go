@@ -20,8 +20,8 @@ func (l *Loops) Detach(ctx context.Context, number int) error {
 	return l.detach(ctx, number, nil)
 }
 
-// DetachImage is Detach only if the number has this very image. The error is
-// ErrOtherImage if it has another: then this image is detached already.
+// DetachImage is Detach only if the number has this very image. If it has another, this
+// image is detached already, which is fine.
 func (l *Loops) DetachImage(ctx context.Context, number int, image Identity) error {
 	return l.detach(ctx, number, &image)
 }
@@ -65,9 +65,7 @@ func (l *Loops) requestDetach(number int, image *Identity) (sequence uint64, att
 	defer node.Close()
 
 	if image != nil && status.Backing != *image {
-		path, _, _ := l.backingPath(number) // for the message only
-
-		return 0, false, fmt.Errorf("%w: %s", ErrOtherImage, path)
+		return 0, false, nil
 	}
 
 	err = unix.IoctlSetInt(int(node.Fd()), unix.LOOP_CLR_FD, 0)

@@ -22,9 +22,6 @@ var (
 	ErrInUse = errors.New("loop device is in use")
 	// ErrNotAttached is returned where a number has no image.
 	ErrNotAttached = errdefs.New(errdefs.ErrFailedPrecondition, "loop device is not attached")
-	// ErrOtherImage is returned where a number turned out to hold another image
-	// than the one meant.
-	ErrOtherImage = errors.New("loop device holds another image")
 	// ErrBackingUnresponsive is returned where an image is attached, but its filesystem does not
 	// answer the kernel's LOOP_GET_STATUS64 for it.
 	ErrBackingUnresponsive = errors.New("the filesystem of the attached image does not answer")

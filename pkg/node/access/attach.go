@@ -154,8 +154,7 @@ func (p *Provider) awaitDetach(ctx context.Context, v *staged.Volume, device loo
 	ctx, cancel := context.WithTimeout(ctx, detachLimit)
 	defer cancel()
 
-	err := p.config.Loops.DetachImage(ctx, device.Number, device.Backing)
-	if err != nil && !errors.Is(err, loop.ErrOtherImage) {
+	if err := p.config.Loops.DetachImage(ctx, device.Number, device.Backing); err != nil {
 		return fmt.Errorf("volume %s: %w", v.VolumeID, err)
 	}
 

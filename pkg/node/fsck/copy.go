@@ -79,13 +79,6 @@ func (r *run) replay(ctx context.Context, copied *os.File) error {
 	detachCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), detachTimeout)
 	defer cancel()
 
-	err = errors.Join(err, device.Close())
-
 	// AutoClear detaches it, after which another program may get the number at once.
-	detachErr := loops.DetachImage(detachCtx, device.Number, device.Backing)
-	if errors.Is(detachErr, loop.ErrOtherImage) {
-		detachErr = nil
-	}
-
-	return errors.Join(err, detachErr)
+	return errors.Join(err, device.Close(), loops.DetachImage(detachCtx, device.Number, device.Backing))
 }

@@ -170,7 +170,7 @@ func (s *mounter) unmount(ctx context.Context) error {
 	defer cancel()
 
 	err = s.loops.DetachImage(ctx, status.Number, status.Backing)
-	if errors.Is(err, loop.ErrInUse) || errors.Is(err, loop.ErrOtherImage) {
+	if errors.Is(err, loop.ErrInUse) {
 		s.Log.InfoContext(ctx, "the embedded pool's device stays: another mount namespace has it mounted", "device", status.Path)
 
 		return nil
