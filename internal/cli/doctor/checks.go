@@ -18,20 +18,15 @@ type check struct {
 	// onNode means that only a driver with a node service requires it, ofDriver that it
 	// needs a running driver.
 	onNode, ofDriver bool
-	// run respects the context where it can, and does not block for long elsewhere.
-	run func(ctx context.Context, c *Config, object string) result
+	// run respects the context where it can, and does not block for long elsewhere. Its finding
+	// has no check and object yet.
+	run func(ctx context.Context, c *Config, object string) Finding
 }
 
-// result is a Finding without check and object.
-type result struct {
-	verdict    Verdict
-	seen, cure string
-}
-
-func ok(seen string) result            { return result{verdict: OK, seen: seen} }
-func skipped(why string) result        { return result{verdict: Skipped, seen: why} }
-func warning(seen, cure string) result { return result{Warning, seen, cure} }
-func problem(seen, cure string) result { return result{Problem, seen, cure} }
+func ok(seen string) Finding            { return Finding{Verdict: OK, Seen: seen} }
+func skipped(why string) Finding        { return Finding{Verdict: Skipped, Seen: why} }
+func warning(seen, cure string) Finding { return Finding{Verdict: Warning, Seen: seen, Cure: cure} }
+func problem(seen, cure string) Finding { return Finding{Verdict: Problem, Seen: seen, Cure: cure} }
 
 // permissionCure returns the cure of a failed open: the user that must run the command if
 // permission was denied, and otherwise the given one.

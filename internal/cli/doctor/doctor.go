@@ -120,7 +120,7 @@ func Examine(ctx context.Context, c Config) Report {
 	}
 
 	report := Report{At: time.Now(), Findings: []Finding{}}
-	results := []<-chan result{}
+	results := []<-chan Finding{}
 
 	for _, each := range checks {
 		if len(c.Only) > 0 && !slices.Contains(c.Only, each.name) {
@@ -128,43 +128,47 @@ func Examine(ctx context.Context, c Config) Report {
 		}
 
 		for _, object := range each.objectsOf(&c) {
-			report.Findings = append(report.Findings, Finding{Check: each.name, Object: object})
 			results = append(results, each.start(ctx, &c, object))
 		}
 	}
 
-	for i := range results {
-		got, finding := <-results[i], &report.Findings[i]
-		finding.Verdict, finding.Seen, finding.Cure = got.verdict, got.seen, got.cure
+	for _, each := range results {
+		report.Findings = append(report.Findings, <-each)
 	}
 	return report
 }
 
 // start runs the check for one object within its time limit.
-func (k *check) start(ctx context.Context, c *Config, object string) <-chan result {
-	results := make(chan result, 1)
+func (k *check) start(ctx context.Context, c *Config, object string) <-chan Finding {
+	results := make(chan Finding, 1)
 
 	go func() {
-		if why := k.reasonToSkip(c); why != "" {
-			results <- skipped(why)
-			return
-		}
-
-		limited, cancel := context.WithTimeout(ctx, c.Limit)
-		defer cancel()
-		late, cancelLate := context.WithTimeout(ctx, c.Limit+timeoutGrace)
-		defer cancelLate()
-
-		got, err := operation.Await(late, func() (result, error) { return k.run(limited, c, object), nil })
-		switch {
-		case err == nil:
-		case ctx.Err() != nil:
-			got = skipped("it was cancelled: " + context.Cause(ctx).Error())
-		default:
-			got = problem("it does not answer within "+c.Limit.String()+": what it checks hangs",
-				"check the storage below it: a network filesystem whose server is gone, a disk that fails (dmesg)")
-		}
-		results <- got
+		found := k.examine(ctx, c, object)
+		found.Check, found.Object = k.name, object
+		results <- found
 	}()
 	return results
+}
+
+// examine runs the check unless it does not apply.
+func (k *check) examine(ctx context.Context, c *Config, object string) Finding {
+	if why := k.reasonToSkip(c); why != "" {
+		return skipped(why)
+	}
+
+	limited, cancel := context.WithTimeout(ctx, c.Limit)
+	defer cancel()
+	late, cancelLate := context.WithTimeout(ctx, c.Limit+timeoutGrace)
+	defer cancelLate()
+
+	found, err := operation.Await(late, func() (Finding, error) { return k.run(limited, c, object), nil })
+	switch {
+	case err == nil:
+		return found
+	case ctx.Err() != nil:
+		return skipped("it was cancelled: " + context.Cause(ctx).Error())
+	default:
+		return problem("it does not answer within "+c.Limit.String()+": what it checks hangs",
+			"check the storage below it: a network filesystem whose server is gone, a disk that fails (dmesg)")
+	}
 }

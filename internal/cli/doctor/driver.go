@@ -39,7 +39,7 @@ func (c *Config) connect() (*csiclient.Client, error) {
 	return csiclient.Connect("unix://" + c.socketPath())
 }
 
-func checkSocket(ctx context.Context, c *Config, _ string) result {
+func checkSocket(ctx context.Context, c *Config, _ string) Finding {
 	path := c.socketPath()
 
 	info, err := os.Lstat(path)
@@ -59,7 +59,7 @@ func checkSocket(ctx context.Context, c *Config, _ string) result {
 	}
 	defer co.Close()
 
-	if said := c.checkIdentity(ctx, co); said.verdict != OK {
+	if said := c.checkIdentity(ctx, co); said.Verdict != OK {
 		return said
 	}
 
@@ -73,7 +73,7 @@ func checkSocket(ctx context.Context, c *Config, _ string) result {
 }
 
 // checkIdentity checks the name of the driver on the socket, and whether it is ready.
-func (c *Config) checkIdentity(ctx context.Context, co *csiclient.Client) result {
+func (c *Config) checkIdentity(ctx context.Context, co *csiclient.Client) Finding {
 	name, err := co.GetPluginInfo(ctx, &csi.GetPluginInfoRequest{})
 	if err != nil {
 		return connectProblem(c.socketPath(), err)
@@ -98,7 +98,7 @@ func (c *Config) checkIdentity(ctx context.Context, co *csiclient.Client) result
 }
 
 // connectProblem distinguishes a socket without a server from one whose server hangs.
-func connectProblem(path string, err error) result {
+func connectProblem(path string, err error) Finding {
 	switch status.Code(err) {
 	case codes.Unavailable:
 		return problem("no process serves "+path+" any more: "+status.Convert(err).Message(),
@@ -111,7 +111,7 @@ func connectProblem(path string, err error) result {
 }
 
 // checkDriver checks the conditions that the running driver reports.
-func checkDriver(ctx context.Context, c *Config, _ string) result {
+func checkDriver(ctx context.Context, c *Config, _ string) Finding {
 	report, err := c.report(ctx)
 	if err != nil {
 		return skippedWithoutReport(err)
@@ -159,7 +159,7 @@ func (c *Config) report(ctx context.Context) (*health.Report, error) {
 }
 
 // skippedWithoutReport is the result of checks after checkSocket if the driver does not answer.
-func skippedWithoutReport(err error) result {
+func skippedWithoutReport(err error) Finding {
 	if status.Code(err) == codes.Unimplemented {
 		return skipped("what serves the socket is not Touchstone")
 	}
@@ -233,7 +233,7 @@ func disconnectedSources(report *health.Report) []string {
 
 // checkRegistration makes the kubelet's call on the registration socket, which has the same
 // name for the driver and a node-driver-registrar.
-func checkRegistration(ctx context.Context, c *Config, _ string) result {
+func checkRegistration(ctx context.Context, c *Config, _ string) Finding {
 	const cure = "give the driver --kubelet-registration-dir (docs/registration.md), or run a node-driver-registrar beside it"
 
 	directory := c.RegistrationDir

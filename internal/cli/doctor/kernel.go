@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -23,7 +22,7 @@ const (
 	oldestMinor = 12
 )
 
-func checkKernel(context.Context, *Config, string) result {
+func checkKernel(context.Context, *Config, string) Finding {
 	var (
 		name         unix.Utsname
 		major, minor int
@@ -76,7 +75,7 @@ func capable(capability int) bool {
 	return err == nil && data[capability/wordBits].Effective&(1<<(capability%wordBits)) != 0
 }
 
-func checkPrivileges(context.Context, *Config, string) result {
+func checkPrivileges(context.Context, *Config, string) Finding {
 	const cure = "run it as root, and in a container privileged (securityContext.privileged: true)"
 
 	var lacking []string
@@ -113,7 +112,7 @@ func checkPrivileges(context.Context, *Config, string) result {
 }
 
 // checkMounting uses the driver's system calls; its mounts stay detached from the tree.
-func checkMounting(context.Context, *Config, string) result {
+func checkMounting(context.Context, *Config, string) Finding {
 	err := mountDetached()
 
 	switch {
@@ -180,7 +179,7 @@ func eventSources(*Config) []string {
 	return names
 }
 
-func checkEventSource(_ context.Context, c *Config, object string) result {
+func checkEventSource(_ context.Context, c *Config, object string) Finding {
 	if c.HealthPolling {
 		return skipped("events are turned off (--health-events=false)")
 	}
@@ -206,7 +205,7 @@ func (c *Config) isRequired(fsType string) bool {
 }
 
 // missingFilesystem returns a problem for a required filesystem, else a warning.
-func (c *Config) missingFilesystem(fsType, seen, cure string) result {
+func (c *Config) missingFilesystem(fsType, seen, cure string) Finding {
 	if c.isRequired(fsType) {
 		return problem(seen, cure)
 	}
@@ -214,11 +213,8 @@ func (c *Config) missingFilesystem(fsType, seen, cure string) result {
 	return warning(seen+"; volumes with it can't be used here", cure)
 }
 
-func checkFilesystem(_ context.Context, c *Config, fsType string) result {
-	if listed, err := os.ReadFile("/proc/filesystems"); err == nil &&
-		slices.ContainsFunc(bytes.Split(listed, []byte("\n")), func(line []byte) bool {
-			return string(bytes.TrimSpace(bytes.TrimPrefix(line, []byte("nodev")))) == fsType
-		}) {
+func checkFilesystem(_ context.Context, c *Config, fsType string) Finding {
+	if listed, err := os.ReadFile("/proc/filesystems"); err == nil && slices.Contains(strings.Fields(string(listed)), fsType) {
 		return ok("the kernel has it")
 	}
 
@@ -237,7 +233,7 @@ func checkFilesystem(_ context.Context, c *Config, fsType string) result {
 	}
 }
 
-func checkTools(_ context.Context, c *Config, fsType string) result {
+func checkTools(_ context.Context, c *Config, fsType string) Finding {
 	var (
 		found, missing []string
 		pkg            string

@@ -17,6 +17,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/node"
+	"github.com/touchstone-csi/touchstone/pkg/node/observe"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
@@ -31,7 +32,7 @@ const maxListed = 5
 
 // checkLeftoverDevices finds attached images of volumes that are not in use: such an image
 // cannot be attached again, on any node.
-func checkLeftoverDevices(ctx context.Context, c *Config, _ string) result {
+func checkLeftoverDevices(ctx context.Context, c *Config, _ string) Finding {
 	var byDriver bool
 
 	left, err := observeTwice(ctx, func() ([]string, error) {
@@ -105,20 +106,17 @@ func (c *Config) idleDevices(ctx context.Context) (idle []string, byDriver bool,
 
 	report := c.nodeReport(ctx)
 	directories := c.imageDirectories(ctx)
-	unused := func(_ loop.Attachment, id string) bool { return !inUse(report, id) }
 
+	var used map[int]bool
 	if report == nil {
-		used, err := c.usedDevices()
-		if err != nil {
+		if used, err = c.usedDevices(); err != nil {
 			return nil, false, err
 		}
-
-		unused = func(each loop.Attachment, _ string) bool { return !used[each.Number] }
 	}
 
 	for _, each := range attached {
 		id, ours := volumeOf(each, directories)
-		if ours && unused(each, id) {
+		if ours && !used[each.Number] && (report == nil || !inUse(report, id)) {
 			idle = append(idle, fmt.Sprintf("%s (%s)", each.Path, each.BackingPath))
 		}
 	}
@@ -194,18 +192,16 @@ func (c *Config) usedDevices() (map[int]bool, error) {
 		return nil, err
 	}
 
+	// The check direct-volumes reports a failure.
+	entries, _ := kata.NewRoot(c.DirectVolumeRoot).List()
+	for _, entry := range entries {
+		points = append(points, mount.Point{Source: entry.Device})
+	}
+
 	used := map[int]bool{}
 
 	for _, point := range points {
 		if number, ok := point.LoopDevice(); ok {
-			used[number] = true
-		}
-	}
-
-	// The check direct-volumes reports a failure.
-	entries, _ := kata.NewRoot(c.DirectVolumeRoot).List()
-	for _, entry := range entries {
-		if number, ok := (mount.Point{Source: entry.Device}).LoopDevice(); ok {
 			used[number] = true
 		}
 	}
@@ -215,7 +211,7 @@ func (c *Config) usedDevices() (map[int]bool, error) {
 
 // checkLeftoverMounts finds mounts of volumes that the driver does not know: such a mount
 // prevents the volume from being used on another node.
-func checkLeftoverMounts(ctx context.Context, c *Config, _ string) result {
+func checkLeftoverMounts(ctx context.Context, c *Config, _ string) Finding {
 	left, err := observeTwice(ctx, func() ([]string, error) { return c.unknownMounts(ctx) })
 
 	switch {
@@ -241,13 +237,16 @@ func (c *Config) unknownMounts(ctx context.Context) ([]string, error) {
 	}
 
 	var (
-		report = c.nodeReport(ctx)
-		look   = c.newMountMatcher(ctx)
-		stray  []string
+		report  = c.nodeReport(ctx)
+		matcher = mountMatcher{
+			Config: c, resolvedKubelet: resolveSymlinks(ctx, c.KubeletDir),
+			imageDirectories: c.imageDirectories(ctx), loops: loop.NewLoops(loop.LoopsOptions{}),
+		}
+		stray []string
 	)
 
 	for _, point := range points {
-		if look.isDriverMount(point) && (report == nil || !look.isReported(report, point.Path)) {
+		if matcher.isDriverMount(point) && (report == nil || !matcher.isReported(report, point.Path)) {
 			stray = append(stray, point.Path)
 		}
 	}
@@ -263,46 +262,37 @@ func (c *Config) unknownMounts(ctx context.Context) ([]string, error) {
 
 // mountMatcher recognizes mounts of the driver's volumes.
 type mountMatcher struct {
-	// kubelet is the kubelet's directory as given, resolvedKubelet without symlinks.
-	kubelet, resolvedKubelet string
-	driver                   string
-	imageDirectories         []string
-	loops                    *loop.Loops
-}
+	*Config
 
-func (c *Config) newMountMatcher(ctx context.Context) *mountMatcher {
-	return &mountMatcher{
-		kubelet: filepath.Clean(c.KubeletDir), resolvedKubelet: resolveSymlinks(ctx, c.KubeletDir), driver: c.DriverName,
-		imageDirectories: c.imageDirectories(ctx), loops: loop.NewLoops(loop.LoopsOptions{}),
-	}
+	// resolvedKubelet is KubeletDir without symlinks.
+	resolvedKubelet  string
+	imageDirectories []string
+	loops            *loop.Loops
 }
 
 // isDriverMount reports whether the driver made a mount. Staging paths contain the driver's
 // name; elsewhere below the kubelet's directory the source decides: a volume's image, a
 // volume's directory, or the tmpfs of a direct volume.
-func (l *mountMatcher) isDriverMount(point mount.Point) bool {
-	beneath, isBeneath := strings.CutPrefix(point.Path, l.resolvedKubelet+"/")
+func (m *mountMatcher) isDriverMount(point mount.Point) bool {
+	beneath, isBeneath := strings.CutPrefix(point.Path, m.resolvedKubelet+"/")
 	if !isBeneath || isKubeletMount(beneath) {
 		return false
 	}
 
-	for _, staging := range []string{
-		filepath.Join("plugins", "kubernetes.io", "csi", l.driver), node.OwnStagingDir("", l.driver),
-	} {
-		if strings.HasPrefix(beneath, staging+"/") {
-			return true
-		}
+	if strings.HasPrefix(beneath, filepath.Join("plugins", "kubernetes.io", "csi", m.DriverName)+"/") ||
+		strings.HasPrefix(beneath, node.OwnStagingDir("", m.DriverName)+"/") {
+		return true
 	}
 
 	if number, isLoop := point.LoopDevice(); isLoop {
-		attached, ok, err := l.loops.Attachment(number)
-		_, isImage := volumeOf(attached, l.imageDirectories)
+		attached, ok, err := m.loops.Attachment(number)
+		_, isImage := volumeOf(attached, m.imageDirectories)
 
 		return err == nil && ok && isImage // checkLeftoverDevices reports the failure
 	}
 
-	id, direct := strings.CutPrefix(point.Source, "touchstone/")
-	if direct && point.FSType == "tmpfs" {
+	id, direct := strings.CutPrefix(point.Source, observe.DirectSource(""))
+	if direct && point.FSType == observe.DirectFSType {
 		return volume.IsID(id)
 	}
 
@@ -320,8 +310,8 @@ func isKubeletMount(beneath string) bool {
 		len(parts) > dev && parts[devices] == "volumeDevices" && parts[dev] == "dev"
 }
 
-func (l *mountMatcher) isReported(report *health.Report, path string) bool {
-	given := l.kubelet + strings.TrimPrefix(path, l.resolvedKubelet)
+func (m *mountMatcher) isReported(report *health.Report, path string) bool {
+	given := filepath.Clean(m.KubeletDir) + strings.TrimPrefix(path, m.resolvedKubelet)
 
 	return slices.ContainsFunc(report.Volumes, func(each health.VolumeReport) bool {
 		return each.Staged == path || each.Staged == given ||

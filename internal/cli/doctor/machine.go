@@ -24,7 +24,7 @@ import (
 
 const loopModule = "/sys/module/loop"
 
-func checkLoopDevices(context.Context, *Config, string) result {
+func checkLoopDevices(context.Context, *Config, string) Finding {
 	if _, err := os.Stat(loopModule); errors.Is(err, fs.ErrNotExist) {
 		return warning("the kernel's loop driver is not loaded yet",
 			"on the host: modprobe loop, and have it loaded at each boot (/etc/modules-load.d)")
@@ -67,7 +67,7 @@ func moduleParameter(name string) string {
 // file from time to time.
 const fewStateBytes = 64 << 20
 
-func checkState(_ context.Context, c *Config, _ string) result {
+func checkState(_ context.Context, c *Config, _ string) Finding {
 	point, err := mountOf(c.StateDir)
 
 	switch {
@@ -123,7 +123,7 @@ func measureSync(directory string) (time.Duration, error) {
 // their server's clock.
 const clockTolerance = time.Minute
 
-func checkClock(_ context.Context, c *Config, _ string) result {
+func checkClock(_ context.Context, c *Config, _ string) Finding {
 	const cure = "set the clock, and keep it right (systemd-timesyncd, chrony): times of snapshots and of checks come from it"
 
 	now := time.Now()
@@ -164,7 +164,7 @@ func (c *Config) hasKubelet() bool {
 // checkKubelet checks mount propagation: the driver's mounts below the kubelet's directory
 // have to propagate to the kubelet and its containers. In a pod mountPropagation:
 // Bidirectional does that.
-func checkKubelet(_ context.Context, c *Config, _ string) result {
+func checkKubelet(_ context.Context, c *Config, _ string) Finding {
 	const cure = "in a pod: mountPropagation: Bidirectional for the volume with the kubelet's directory; " +
 		"on a host: mount --make-rshared /"
 
@@ -198,7 +198,7 @@ func checkKubelet(_ context.Context, c *Config, _ string) result {
 
 // checkQueues checks that /sys is writable: some runtimes mount it read-only in containers,
 // even privileged ones.
-func checkQueues(context.Context, *Config, string) result {
+func checkQueues(context.Context, *Config, string) Finding {
 	const without = "; read-ahead and I/O scheduler of a volume are not set then, though its mutable parameters are accepted"
 
 	point, err := mountOf(queue.DefaultSysBlock)
@@ -214,7 +214,7 @@ func checkQueues(context.Context, *Config, string) result {
 	return ok("read-ahead and I/O scheduler of volumes can be set in " + queue.DefaultSysBlock)
 }
 
-func checkCgroups(_ context.Context, c *Config, _ string) result {
+func checkCgroups(_ context.Context, c *Config, _ string) Finding {
 	const without = "; volumes are not limited then, and mutable parameters that would are refused"
 
 	limiter := cgroup.NewLimiter(c.CgroupRoot, slog.New(slog.DiscardHandler))
@@ -242,7 +242,7 @@ func checkCgroups(_ context.Context, c *Config, _ string) result {
 	return ok(seen)
 }
 
-func checkDirectVolumes(_ context.Context, c *Config, _ string) result {
+func checkDirectVolumes(_ context.Context, c *Config, _ string) Finding {
 	if c.KataRuntime != "" {
 		if _, err := exec.LookPath(c.KataRuntime); err != nil {
 			return problem("--kata-runtime: "+err.Error(), "install Kata Containers, correct the path, or leave the flag out")

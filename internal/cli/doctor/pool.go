@@ -63,7 +63,7 @@ func (s *poolLocation) createUnnamed() (*os.File, error) {
 	return filesystem.CreateUnnamed(s.root)
 }
 
-func checkPool(_ context.Context, c *Config, name string) result {
+func checkPool(_ context.Context, c *Config, name string) Finding {
 	s, err := c.locatePool(name)
 
 	switch {
@@ -105,19 +105,25 @@ func checkPool(_ context.Context, c *Config, name string) result {
 }
 
 // mountOf returns the mount that contains a directory.
-func mountOf(directory string) (mount.Point, error) {
+func mountOf(directory string) (mount.Point, error) { return query(directory, mount.PointOf) }
+
+// usageOf returns the usage of the filesystem that contains a directory.
+func usageOf(directory string) (mount.Usage, error) { return query(directory, mount.UsageOf) }
+
+// query opens a directory, without reading it, for the query.
+func query[T any](directory string, of func(*os.File) (T, error)) (found T, err error) {
 	file, err := os.OpenFile(directory, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
-		return mount.Point{}, err
+		return found, err
 	}
 	defer file.Close()
 
-	return mount.PointOf(file)
+	return of(file)
 }
 
 // checkStorageMount returns why a mount is unsuitable for data, or nil.
-func checkStorageMount(directory string, point mount.Point) *result {
-	var unfit result
+func checkStorageMount(directory string, point mount.Point) *Finding {
+	var unfit Finding
 
 	switch {
 	case point.ReadOnly || point.SuperReadOnly:
@@ -137,14 +143,14 @@ func checkStorageMount(directory string, point mount.Point) *result {
 }
 
 // skippedWithoutPool is the result of checks after checkPool, which reports the cause.
-func skippedWithoutPool(err error) result {
+func skippedWithoutPool(err error) Finding {
 	return skipped("there is no pool to check: " + err.Error())
 }
 
 // A filesystem with less than a twentieth of its inodes available is nearly full.
 const fewInodesPart = 20
 
-func checkPoolSpace(_ context.Context, c *Config, name string) result {
+func checkPoolSpace(_ context.Context, c *Config, name string) Finding {
 	const cure = "delete volumes and snapshots, or enlarge the filesystem"
 
 	s, err := c.locatePool(name)
@@ -184,19 +190,9 @@ func checkPoolSpace(_ context.Context, c *Config, name string) result {
 	}
 }
 
-// usageOf returns the usage of the filesystem that contains a directory.
-func usageOf(directory string) (mount.Usage, error) {
-	file, err := os.OpenFile(directory, unix.O_PATH|unix.O_DIRECTORY, 0)
-	if err != nil {
-		return mount.Usage{}, err
-	}
-	defer file.Close()
-	return mount.UsageOf(file)
-}
-
 func formatBytes(count int64) string { return humanize.IBytes(uint64(max(count, 0))) }
 
-func checkPoolReflink(_ context.Context, c *Config, name string) result {
+func checkPoolReflink(_ context.Context, c *Config, name string) Finding {
 	s, err := c.locatePool(name)
 	if err != nil {
 		return skippedWithoutPool(err)
@@ -229,7 +225,7 @@ const (
 )
 
 // checkAttach attaches an unnamed image to a loop device with autoclear.
-func checkAttach(ctx context.Context, c *Config, name string) result {
+func checkAttach(ctx context.Context, c *Config, name string) Finding {
 	if !privileged() {
 		return skipped("attaching needs root; see privileges")
 	}
