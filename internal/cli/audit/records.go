@@ -55,56 +55,34 @@ func (r *records) checkOfController(directory string, counted map[string]int) er
 
 // addRecord adds a record of the state.
 func (r *records) addRecord(collection, key string, text json.RawMessage) error {
-	var err error
+	var (
+		ofVolume   = record.Volume{Properties: &record.Properties{}} // a damaged record may lack them
+		ofSnapshot record.Snapshot
+		ofPool     pool.IdentityRecord
+		err        error
+	)
 
 	switch collection {
 	case record.VolumesCollection:
-		err = r.addVolume(text)
+		if err = json.Unmarshal(text, &ofVolume); err == nil {
+			// The image of a volume that is being created or deleted, or was never attached, may be
+			// missing: the next start, or the first attachment, handles that.
+			r.add(ofVolume.ID, ofVolume.Parameters, false, ofVolume.Phase == record.PhaseReady && !ofVolume.Pristine)
+		}
 	case record.SnapshotsCollection:
-		err = r.addSnapshot(text)
+		if err = json.Unmarshal(text, &ofSnapshot); err == nil {
+			// The next start repeats a copy that was interrupted.
+			r.add(ofSnapshot.ID, ofSnapshot.Parameters, true, ofSnapshot.Phase == record.PhaseReady)
+		}
 	case pool.IdentitiesCollection:
-		err = r.addIdentity(key, text)
+		if err = json.Unmarshal(text, &ofPool); err == nil {
+			r.identities[key] = ofPool.ID
+		}
 	}
 
 	if err != nil {
-		return fmt.Errorf("record %s of %s: %w", key, collection, err)
+		return fmt.Errorf("record %s of %s: read it: %w", key, collection, err)
 	}
-
-	return nil
-}
-
-// addVolume adds a volume. The image of one that is being created or deleted, or was never attached,
-// may be missing: the next start, or the first attachment, handles that.
-func (r *records) addVolume(text json.RawMessage) error {
-	found := record.Volume{Properties: &record.Properties{}} // a damaged record may lack them
-	if err := json.Unmarshal(text, &found); err != nil {
-		return fmt.Errorf("read it: %w", err)
-	}
-
-	r.add(found.ID, found.Parameters, false, found.Phase == record.PhaseReady && !found.Pristine)
-
-	return nil
-}
-
-// addSnapshot adds a snapshot. The next start repeats a copy that was interrupted.
-func (r *records) addSnapshot(text json.RawMessage) error {
-	var found record.Snapshot
-	if err := json.Unmarshal(text, &found); err != nil {
-		return fmt.Errorf("read it: %w", err)
-	}
-
-	r.add(found.ID, found.Parameters, true, found.Phase == record.PhaseReady)
-
-	return nil
-}
-
-func (r *records) addIdentity(name string, text json.RawMessage) error {
-	var record pool.IdentityRecord
-	if err := json.Unmarshal(text, &record); err != nil {
-		return fmt.Errorf("read it: %w", err)
-	}
-
-	r.identities[name] = record.ID
 
 	return nil
 }

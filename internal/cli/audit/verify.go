@@ -217,7 +217,7 @@ func (c *comparison) orphan(ctx context.Context, p *pool.Pool, here object) erro
 	}
 
 	found := Finding{
-		Kind: Orphan, Pool: p.Name(), Path: pathOf(p, here), ID: here.ID, Bytes: usage.Bytes,
+		Kind: Orphan, Pool: p.Name(), Path: p.ObjectPath(here.Object), ID: here.ID, Bytes: usage.Bytes,
 		Reason: "the state does not know this " + describe(here), object: here,
 	}
 
@@ -244,14 +244,6 @@ func describe(o object) string {
 	what := map[bool]string{false: "volume", true: "snapshot"}[o.Snapshot]
 
 	return what + "'s " + string(o.Backing)
-}
-
-func pathOf(p *pool.Pool, o object) string {
-	if o.Snapshot {
-		return p.SnapshotPath(o.ID, o.Backing)
-	}
-
-	return p.VolumePath(o.ID, o.Backing)
 }
 
 func (c *comparison) findScratch(ctx context.Context, p *pool.Pool) error {
@@ -293,7 +285,7 @@ func (c *comparison) findLost() {
 			continue
 		}
 
-		path := pathOf(p, wanted)
+		path := p.ObjectPath(wanted.Object)
 		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
