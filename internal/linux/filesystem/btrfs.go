@@ -53,11 +53,7 @@ func btrfsGrammar() mkfsGrammar {
 
 // Make needs no block size: btrfs writes nothing smaller than its 4096 bytes.
 func (b *btrfs) Make(ctx context.Context, path string, o MakeOptions) error {
-	if _, err := o.blockSize(); err != nil {
-		return err
-	}
-
-	options, err := btrfsGrammar().parse(o.Options)
+	_, options, err := o.parse(btrfsGrammar())
 	if err != nil {
 		return err
 	}

@@ -77,11 +77,7 @@ func ext4Grammar() mkfsGrammar {
 // mount, which for a sparse image means never allocating most of them.
 func (e *ext4) Make(ctx context.Context, path string, o MakeOptions) error {
 	// 4096-byte blocks serve a device of 512-byte sectors too.
-	if _, err := o.blockSize(); err != nil {
-		return err
-	}
-
-	options, err := ext4Grammar().parse(o.Options)
+	_, options, err := o.parse(ext4Grammar())
 	if err != nil {
 		return err
 	}

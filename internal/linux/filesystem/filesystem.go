@@ -1,6 +1,7 @@
 package filesystem
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -332,16 +333,17 @@ func mkfs(ctx context.Context, run Runner, fs Filesystem, path string, command C
 	return nil
 }
 
-// blockSize is the sector size that mkfs shall assume.
-func (o MakeOptions) blockSize() (int, error) {
-	switch o.BlockSize {
-	case 0, defaultBlockSize:
-		return defaultBlockSize, nil
-	case smallBlockSize:
-		return smallBlockSize, nil
-	default:
-		return 0, fmt.Errorf("%w: block size %d is neither 512 nor 4096 bytes", ErrOption, o.BlockSize)
+// parse returns the sector size that mkfs shall assume, and the options of the user. Error:
+// ErrOption.
+func (o MakeOptions) parse(allowed mkfsGrammar) (sector int, options []option, err error) {
+	sector = cmp.Or(o.BlockSize, defaultBlockSize)
+	if sector != defaultBlockSize && sector != smallBlockSize {
+		return 0, nil, fmt.Errorf("%w: block size %d is neither 512 nor 4096 bytes", ErrOption, o.BlockSize)
 	}
+
+	options, err = allowed.parse(o.Options)
+
+	return sector, options, err
 }
 
 // openMounted opens a mount point, which may have been opened with O_PATH, for ioctls. It guards

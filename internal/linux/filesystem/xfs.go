@@ -52,12 +52,7 @@ func xfsGrammar() mkfsGrammar {
 // Make states the sector size, since an xfs with larger sectors than the device
 // is fine and one with smaller ones does not mount.
 func (x *xfs) Make(ctx context.Context, path string, o MakeOptions) error {
-	sector, err := o.blockSize()
-	if err != nil {
-		return err
-	}
-
-	options, err := xfsGrammar().parse(o.Options)
+	sector, options, err := o.parse(xfsGrammar())
 	if err != nil {
 		return err
 	}
