@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -226,18 +227,11 @@ func (l *Loops) Attachment(number int) (Attachment, bool, error) {
 		return Attachment{}, false, err
 	}
 
-	readOnly, err := l.sysfs(number, "ro")
-	if err != nil {
-		return Attachment{}, false, err
-	}
+	readOnly, readOnlyErr := l.sysfs(number, "ro")
+	autoClear, autoClearErr := l.sysfs(number, "loop/autoclear")
+	sequence, sequenceErr := l.sequence(number)
 
-	autoClear, err := l.sysfs(number, "loop/autoclear")
-	if err != nil {
-		return Attachment{}, false, err
-	}
-
-	sequence, err := l.sequence(number)
-	if err != nil {
+	if err := cmp.Or(readOnlyErr, autoClearErr, sequenceErr); err != nil {
 		return Attachment{}, false, err
 	}
 

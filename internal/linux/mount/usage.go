@@ -28,15 +28,14 @@ type Amount struct {
 
 // Usage asks the filesystem that is there (of stacked mounts the top one). Like
 // every question to a filesystem it may hang when a server of its does.
-func (p *Target) Usage() (Usage, error) {
+func (p *Target) Usage() (usage Usage, err error) {
 	there, err := p.open(unix.O_PATH)
-	if err != nil {
-		return Usage{}, p.wrapError("measure the filesystem at", err)
+	if err == nil {
+		defer there.Close()
+
+		usage, err = UsageOf(there)
 	}
 
-	defer func() { _ = there.Close() }()
-
-	usage, err := UsageOf(there)
 	if err != nil {
 		return Usage{}, p.wrapError("measure the filesystem at", err)
 	}
