@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -115,10 +116,7 @@ const timeoutGrace = time.Second
 // Examine runs the checks concurrently, and returns when the last has finished or reached
 // its time limit. A check that hangs is abandoned with its goroutine.
 func Examine(ctx context.Context, c Config) Report {
-	if c.Limit == 0 {
-		c.Limit = DefaultLimit
-	}
-
+	c.Limit = cmp.Or(c.Limit, DefaultLimit)
 	report := Report{At: time.Now(), Findings: []Finding{}}
 	results := []<-chan Finding{}
 

@@ -78,8 +78,8 @@ func checkState(_ context.Context, c *Config, _ string) Finding {
 		return problem(err.Error(), permissionCure(err, "it has to be a directory"))
 	}
 
-	if unfit := checkStorageMount(c.StateDir, point); unfit != nil {
-		return *unfit
+	if found := checkStorageMount(c.StateDir, point); found.Verdict != OK {
+		return found
 	}
 
 	took, err := measureSync(c.StateDir)

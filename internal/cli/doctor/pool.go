@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -84,8 +85,8 @@ func checkPool(_ context.Context, c *Config, name string) Finding {
 		return problem(err.Error(), permissionCure(err, "see what the kernel's log says of its disk"))
 	}
 
-	if unfit := checkStorageMount(s.root, point); unfit != nil {
-		return *unfit
+	if found := checkStorageMount(s.root, point); found.Verdict != OK {
+		return found
 	}
 
 	file, err := s.createUnnamed()
@@ -121,25 +122,21 @@ func query[T any](directory string, of func(*os.File) (T, error)) (found T, err 
 	return of(file)
 }
 
-// checkStorageMount returns why a mount is unsuitable for data, or nil.
-func checkStorageMount(directory string, point mount.Point) *Finding {
-	var unfit Finding
-
+// checkStorageMount checks whether a mount is suitable for data.
+func checkStorageMount(directory string, point mount.Point) Finding {
 	switch {
 	case point.ReadOnly || point.SuperReadOnly:
-		unfit = problem(directory+" is mounted read-only", "remount "+point.Path+
+		return problem(directory+" is mounted read-only", "remount "+point.Path+
 			" for writing; if it became read-only by itself, its disk has failed: see the kernel's log")
 	case point.FSType == "overlay":
-		unfit = problem(directory+" is in a container's own filesystem, and is deleted with it",
+		return problem(directory+" is in a container's own filesystem, and is deleted with it",
 			"mount a directory of the host, or another volume, there (hostPath)")
 	case point.FSType == "tmpfs" || point.FSType == "ramfs":
-		unfit = warning(directory+" is in memory ("+point.FSType+"): its content is gone after a reboot",
+		return warning(directory+" is in memory ("+point.FSType+"): its content is gone after a reboot",
 			"put it on a disk, unless it is only for tests")
 	default:
-		return nil
+		return ok("")
 	}
-
-	return &unfit
 }
 
 // skippedWithoutPool is the result of checks after checkPool, which reports the cause.
@@ -165,12 +162,9 @@ func checkPoolSpace(_ context.Context, c *Config, name string) Finding {
 	defer opened.Close()
 
 	capacity, err := opened.Capacity()
-	if err != nil {
-		return problem(err.Error(), "see what the kernel's log says of its disk")
-	}
+	usage, usageErr := usageOf(s.root)
 
-	usage, err := usageOf(s.root)
-	if err != nil {
+	if err := cmp.Or(err, usageErr); err != nil {
 		return problem(err.Error(), "see what the kernel's log says of its disk")
 	}
 
