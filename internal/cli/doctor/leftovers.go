@@ -72,7 +72,7 @@ func holdersOf(described string) string {
 		return "lsof " + device
 	}
 
-	return device + ": " + holder.Describe(found)
+	return device + ": " + holder.Describe(found, nil)
 }
 
 // observeTwice returns what two observations have in common, the second only if the first

@@ -45,9 +45,13 @@ func (p Process) String() string {
 // maxDescribed bounds the length of a message.
 const maxDescribed = 3
 
-// Describe names the processes for a message.
-func Describe(processes []Process) string {
-	if len(processes) == 0 {
+// Describe names, for a message, the processes that OfDevice or OfMount has returned, or says why
+// they are unknown.
+func Describe(processes []Process, err error) string {
+	switch {
+	case err != nil:
+		return "its users are unknown: " + err.Error()
+	case len(processes) == 0:
 		return "no process visible here has it open or mounted; look in other containers and PID namespaces"
 	}
 

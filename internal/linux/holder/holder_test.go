@@ -26,7 +26,7 @@ func TestAProcessThatWorksThere(t *testing.T) {
 	found, err := holder.OfMount(dir)
 	require.NoError(t, err)
 	require.Equal(t, []int{started}, pids(found))
-	require.Equal(t, "process "+strconv.Itoa(started)+" (sleep) has it open", holder.Describe(found))
+	require.Equal(t, "process "+strconv.Itoa(started)+" (sleep) has it open", holder.Describe(found, nil))
 }
 
 // TestAnotherMountNamespace is found by its table of mounts.
@@ -43,15 +43,15 @@ func TestAnotherMountNamespace(t *testing.T) {
 	require.Equal(t, []int{started}, pids(found))
 	require.Equal(t, dir, found[0].Mount)
 	require.NotZero(t, found[0].MountNamespace)
-	require.Contains(t, holder.Describe(found), "has it mounted at "+dir)
+	require.Contains(t, holder.Describe(found, nil), "has it mounted at "+dir)
 }
 
 func TestNoProcess(t *testing.T) {
-	require.Contains(t, holder.Describe(nil), "no process visible here")
+	require.Contains(t, holder.Describe(nil, nil), "no process visible here")
 }
 
 func TestManyProcesses(t *testing.T) {
-	require.Contains(t, holder.Describe(make([]holder.Process, 5)), ", 2 more")
+	require.Contains(t, holder.Describe(make([]holder.Process, 5), nil), ", 2 more")
 }
 
 func mounted(t *testing.T) string {

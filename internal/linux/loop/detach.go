@@ -47,7 +47,9 @@ func (l *Loops) detach(ctx context.Context, number int, image *Identity) error {
 		}
 
 		if err := pause.wait(ctx); err != nil {
-			return numberError(opDetach, number, fmt.Errorf("%w: %s: %w", ErrInUse, l.holders(number), err))
+			users := holder.Describe(holder.OfDevice(unix.Mkdev(loopMajor, uint32(number))))
+
+			return numberError(opDetach, number, fmt.Errorf("%w: %s: %w", ErrInUse, users, err))
 		}
 	}
 
@@ -97,14 +99,4 @@ func (l *Loops) Remove(ctx context.Context, number int) error {
 			return numberError(opRemove, number, fmt.Errorf("%w: %w", ErrInUse, err))
 		}
 	}
-}
-
-// holders names the processes that keep a device in use.
-func (l *Loops) holders(number int) string {
-	found, err := holder.OfDevice(unix.Mkdev(loopMajor, uint32(number)))
-	if err != nil {
-		return "its users are unknown: " + err.Error()
-	}
-
-	return holder.Describe(found)
 }

@@ -30,7 +30,7 @@ func (p *Target) Unmount() error {
 		return nil
 	case errors.Is(err, unix.EBUSY):
 		return p.wrapError("unmount", fmt.Errorf(
-			"%w: %s; a mount beneath it keeps it busy too; end that and call again: %w", ErrBusy, p.holders(), err))
+			"%w: %s; a mount beneath it keeps it busy too; end that and call again: %w", ErrBusy, holder.Describe(holder.OfMount(p.path)), err))
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT):
 		// These say "not a mount" and "nothing there", but also "a mount that
 		// you may not touch" and "no /proc".
@@ -45,16 +45,6 @@ func (p *Target) Unmount() error {
 	}
 
 	return p.wrapError("unmount", err)
-}
-
-// holders names the processes that keep the topmost mount in use.
-func (p *Target) holders() string {
-	found, err := holder.OfMount(p.path)
-	if err != nil {
-		return "its users are unknown: " + err.Error()
-	}
-
-	return holder.Describe(found)
 }
 
 // A child that this process has forked, for a tool that works on another volume,
