@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -20,6 +19,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/queue"
+	"github.com/touchstone-csi/touchstone/internal/linux/sysfs"
 )
 
 const loopModule = "/sys/module/loop"
@@ -30,8 +30,9 @@ func checkLoopDevices(context.Context, *Config, string) Finding {
 			"on the host: modprobe loop, and have it loaded at each boot (/etc/modules-load.d)")
 	}
 
-	// With partitions a device's minor number differs from its loop number.
-	if parts := moduleParameter("max_part"); parts != "0" && parts != "" {
+	// With partitions a device's minor number differs from its loop number. A parameter that cannot
+	// be read counts as not set.
+	if parts, _ := sysfs.Read(filepath.Join(loopModule, "parameters", "max_part")); parts != "0" && parts != "" {
 		return problem("loop.max_part is "+parts+", so that loop devices have other minor numbers than the driver expects",
 			"load the loop driver without max_part (/etc/modprobe.d, or loop.max_part= of the kernel's command line)")
 	}
@@ -52,15 +53,6 @@ func checkLoopDevices(context.Context, *Config, string) Finding {
 	// The driver adds the devices that it needs, independent of /dev and max_loop.
 	return ok(fmt.Sprintf("%d images are attached, %d of them from number %d on, where %d more can be",
 		len(attached), own, loop.DefaultFirst, loop.MaxNumber+1-loop.DefaultFirst-own))
-}
-
-func moduleParameter(name string) string {
-	text, err := os.ReadFile(filepath.Join(loopModule, "parameters", name))
-	if err != nil {
-		return ""
-	}
-
-	return strings.TrimSpace(string(text))
 }
 
 // fewStateBytes is little even for the state of a few volumes, which is compacted into a second
