@@ -86,12 +86,7 @@ func findPod(base, uid string) (string, error) {
 		for _, name := range names {
 			path := filepath.Join(base, parent, name)
 
-			info, err := os.Stat(path)
-			if err != nil && !isRemoved(err) {
-				return "", fmt.Errorf("find the cgroup of a pod: %w", err)
-			}
-
-			if err == nil && info.IsDir() {
+			if info, err := os.Stat(path); err == nil && info.IsDir() {
 				return path, nil
 			}
 		}

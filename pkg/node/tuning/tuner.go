@@ -52,7 +52,7 @@ func (t *Tuner) CheckSupported(wanted volume.Mutable) error {
 		return nil
 	}
 
-	if err := t.limiter.CheckSupport(); err != nil {
+	if _, err := t.limiter.Support(); err != nil {
 		return fmt.Errorf("limits: %w", err)
 	}
 
