@@ -3,7 +3,6 @@ package operation
 import (
 	"context"
 	"fmt"
-	"runtime/debug"
 	"slices"
 	"sync"
 
@@ -30,12 +29,10 @@ type Call struct {
 // Group holds the operations that are queued or running. The zero value is not
 // usable; see NewGroup.
 type Group struct {
+	life     *Lifetime
 	mu       sync.Mutex
 	queues   map[string][]*operation
-	running  sync.WaitGroup
 	draining bool
-	stop     context.CancelFunc
-	base     context.Context //nolint:containedctx // operations live as long as the group, not as their callers
 }
 
 type operation struct {
@@ -55,11 +52,7 @@ type operation struct {
 type groupKey struct{}
 
 // NewGroup returns a group without operations.
-func NewGroup() *Group {
-	base, stop := context.WithCancel(context.Background())
-
-	return &Group{queues: map[string][]*operation{}, base: base, stop: stop}
-}
+func NewGroup() *Group { return &Group{life: NewLifetime(), queues: map[string][]*operation{}} }
 
 // Do runs operate for call, or joins the identical operation that is already
 // queued or running. It returns the operation's result, or ctx's error once
@@ -117,21 +110,11 @@ func (g *Group) Drain(ctx context.Context) error {
 	g.draining = true
 	g.mu.Unlock()
 
-	idle := make(chan struct{})
-
-	go func() {
-		g.running.Wait()
-		close(idle)
-	}()
-
-	defer g.stop()
-
-	select {
-	case <-idle:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("operations are still running: %w", context.Cause(ctx))
+	if err := g.life.Drain(ctx); err != nil {
+		return fmt.Errorf("operations are still running: %w", err)
 	}
+
+	return nil
 }
 
 // Len returns how many operations are queued or running.
@@ -196,7 +179,7 @@ func (g *Group) joinOrStart(ctx context.Context, call Call, run func(context.Con
 	values, span := startSpan(context.WithoutCancel(ctx), call)
 	op := &operation{call: call, run: run, values: values, span: span, done: make(chan struct{})}
 	g.queues[call.Key] = append(queue, op)
-	g.running.Add(1)
+	g.life.Running.Add(1)
 
 	if len(queue) == 0 {
 		go g.runQueue(op) //nolint:contextcheck // an operation outlives its callers
@@ -218,15 +201,6 @@ func startSpan(ctx context.Context, call Call) (context.Context, trace.Span) {
 		trace.WithAttributes(attribute.String("touchstone.key", call.Key), attribute.String("touchstone.object", call.Object)))
 }
 
-// endSpan ends the span of an operation, and not that of a caller that is not traced.
-func (op *operation) endSpan() {
-	if op.err != nil {
-		op.span.SetStatus(codes.Error, op.err.Error())
-	}
-
-	op.span.End()
-}
-
 // runQueue runs op and then the operations that were queued after it.
 func (g *Group) runQueue(op *operation) {
 	for op != nil {
@@ -238,7 +212,7 @@ func (g *Group) runQueue(op *operation) {
 func (g *Group) finish(op *operation) *operation {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	defer g.running.Done()
+	defer g.life.Running.Done()
 
 	queue := g.queues[op.call.Key][1:]
 	close(op.done)
@@ -255,20 +229,11 @@ func (g *Group) finish(op *operation) *operation {
 }
 
 func (op *operation) execute(g *Group) {
-	ctx, cancel := context.WithCancelCause(context.WithValue(op.values, groupKey{}, g))
-	defer cancel(nil)
+	op.result, op.err = Run(context.WithValue(op.values, groupKey{}, g), g.life, op.run)
 
-	// The values are the caller's, the lifetime is the group's.
-	unlink := context.AfterFunc(g.base, func() { cancel(ErrDraining) })
-	defer unlink()
+	if op.err != nil {
+		op.span.SetStatus(codes.Error, op.err.Error())
+	}
 
-	defer func() {
-		if value := recover(); value != nil {
-			op.err = &PanicError{Value: value, Stack: debug.Stack()}
-		}
-
-		op.endSpan()
-	}()
-
-	op.result, op.err = op.run(ctx)
+	op.span.End()
 }

@@ -20,7 +20,6 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/internal/linux/queue"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
-	"github.com/touchstone-csi/touchstone/pkg/operation/coalesce"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/pool/changedblocks"
 	"github.com/touchstone-csi/touchstone/pkg/pool/filecopy"
@@ -40,7 +39,7 @@ func TestStatusOfEachError(t *testing.T) {
 	}{
 		{codes.Unavailable, []error{
 			pool.ErrUnavailable, fs.ErrClosed, volume.ErrClaimUnavailable,
-			operation.ErrDraining, coalesce.ErrDraining, state.ErrReadOnly, errdefs.ErrUnavailable,
+			operation.ErrDraining, state.ErrReadOnly, errdefs.ErrUnavailable,
 		}},
 		{codes.DeadlineExceeded, []error{context.DeadlineExceeded}},
 		{codes.Canceled, []error{context.Canceled}},

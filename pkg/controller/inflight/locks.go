@@ -21,15 +21,14 @@ var (
 // retries.
 type Locks struct {
 	mu sync.Mutex
-	// readers has no entry for 0.
-	readers  map[string]int
-	deleting map[string]struct{}
+	// held has the number of readers of a snapshot, deleter for its deleter, and no entry for 0.
+	held map[string]int
 }
 
+const deleter = -1
+
 // NewLocks returns locks that are all free.
-func NewLocks() *Locks {
-	return &Locks{readers: map[string]int{}, deleting: map[string]struct{}{}}
-}
+func NewLocks() *Locks { return &Locks{held: map[string]int{}} }
 
 // TryRLock prevents the deletion of the snapshot until unlock is called; further calls
 // of unlock do nothing. Error: ABORTED (ErrDeleting).
@@ -37,23 +36,11 @@ func (l *Locks) TryRLock(id string) (unlock func(), err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	if _, deleting := l.deleting[id]; deleting {
+	if l.held[id] == deleter {
 		return nil, rpc.Errorf(codes.Aborted, "snapshot %s: %w", id, ErrDeleting)
 	}
 
-	l.readers[id]++
-
-	return sync.OnceFunc(func() { l.runlock(id) }), nil
-}
-
-func (l *Locks) runlock(id string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-
-	l.readers[id]--
-	if l.readers[id] == 0 {
-		delete(l.readers, id)
-	}
+	return l.take(id, 1), nil
 }
 
 // TryLock excludes readers while the snapshot is deleted, until unlock is called;
@@ -62,22 +49,27 @@ func (l *Locks) TryLock(id string) (unlock func(), err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	if l.readers[id] > 0 {
-		return nil, rpc.Errorf(codes.Aborted, "snapshot %s: %w", id, ErrRead)
-	}
-
-	if _, deleting := l.deleting[id]; deleting {
+	switch {
+	case l.held[id] == deleter:
 		return nil, rpc.Errorf(codes.Aborted, "snapshot %s: %w", id, ErrDeleting)
+	case l.held[id] > 0:
+		return nil, rpc.Errorf(codes.Aborted, "snapshot %s: %w", id, ErrRead)
+	default:
+		return l.take(id, deleter), nil
 	}
-
-	l.deleting[id] = struct{}{}
-
-	return sync.OnceFunc(func() { l.unlock(id) }), nil
 }
 
-func (l *Locks) unlock(id string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+// take adds a holder, and returns what removes it. The mutex is held.
+func (l *Locks) take(id string, holder int) (unlock func()) {
+	l.held[id] += holder
 
-	delete(l.deleting, id)
+	return sync.OnceFunc(func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+
+		l.held[id] -= holder
+		if l.held[id] == 0 {
+			delete(l.held, id)
+		}
+	})
 }

@@ -43,8 +43,7 @@ func TestManyReadersKeepTheDeleterAway(t *testing.T) {
 	undoom, err := h.TryLock("a")
 	require.NoError(t, err)
 	undoom()
-	require.Empty(t, h.readers)
-	require.Empty(t, h.deleting)
+	require.Empty(t, h.held)
 }
 
 func TestTheDeleterKeepsReadersAway(t *testing.T) {
@@ -116,6 +115,5 @@ func TestReadersAndADeleterNeverMeet(t *testing.T) {
 
 	await.Return(t, wg.Wait, "all holders to end")
 	require.Zero(t, met.Load())
-	require.Empty(t, h.readers)
-	require.Empty(t, h.deleting)
+	require.Empty(t, h.held)
 }

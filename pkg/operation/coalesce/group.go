@@ -3,25 +3,11 @@ package coalesce
 import (
 	"context"
 	"fmt"
-	"runtime/debug"
 	"sync"
 	"time"
 
-	"github.com/touchstone-csi/touchstone/internal/errdefs"
+	"github.com/touchstone-csi/touchstone/pkg/operation"
 )
-
-// ErrDraining is returned for a request that was not taken because the process
-// is about to end.
-var ErrDraining = errdefs.New(errdefs.ErrUnavailable, "the driver is shutting down and takes no new changes")
-
-// PanicError is the result of a change that panicked.
-type PanicError struct {
-	Value any
-	Stack []byte
-}
-
-// Error implements error. The stack is kept out of it: it belongs in the log.
-func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
 
 // Group holds the changes that are waiting for their window to close, or are
 // being made. A key without a request costs nothing, not even a goroutine.
@@ -31,12 +17,9 @@ type Group[K comparable, In, Merged, Out any] struct {
 	merge   func(Merged, In) (Merged, error)
 	execute func(context.Context, K, Merged) (Out, error)
 
-	base context.Context //nolint:containedctx // changes live as long as the group, not as their callers
-	stop context.CancelFunc
-
+	life     *operation.Lifetime
 	mu       sync.Mutex
 	pending  map[K]*batch[Merged, Out]
-	running  sync.WaitGroup
 	draining bool
 }
 
@@ -45,7 +28,7 @@ type batch[Merged, Out any] struct {
 	merged Merged
 	// values carries the first caller's request-scoped values, such as its
 	// logger, without its deadline.
-	values context.Context //nolint:containedctx // see above
+	values context.Context //nolint:containedctx // a change lives longer than its callers
 	timer  *time.Timer
 	done   chan struct{}
 	result Out
@@ -67,10 +50,8 @@ func New[K comparable, In, Merged, Out any](
 	merge func(Merged, In) (Merged, error),
 	execute func(context.Context, K, Merged) (Out, error),
 ) *Group[K, In, Merged, Out] {
-	base, stop := context.WithCancel(context.Background()) //nolint:gosec // Drain calls stop
-
 	return &Group[K, In, Merged, Out]{
-		window: window, merge: merge, execute: execute, base: base, stop: stop, pending: map[K]*batch[Merged, Out]{},
+		window: window, merge: merge, execute: execute, life: operation.NewLifetime(), pending: map[K]*batch[Merged, Out]{},
 	}
 }
 
@@ -78,7 +59,7 @@ func New[K comparable, In, Merged, Out any](
 // result of that; or ctx's error once ctx ends: the change is then made all the
 // same.
 //
-// Errors of its own: ErrDraining, *PanicError; those of merge and execute come
+// Errors of its own: operation.ErrDraining, *operation.PanicError; those of merge and execute come
 // as they are.
 func (g *Group[K, In, Merged, Out]) Do(ctx context.Context, key K, in In) (Out, error) {
 	var none Out
@@ -114,21 +95,11 @@ func (g *Group[K, In, Merged, Out]) Drain(ctx context.Context) error {
 	}
 	g.mu.Unlock()
 
-	idle := make(chan struct{})
-
-	go func() {
-		g.running.Wait()
-		close(idle)
-	}()
-
-	defer g.stop()
-
-	select {
-	case <-idle:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("changes are still being made: %w", context.Cause(ctx))
+	if err := g.life.Drain(ctx); err != nil {
+		return fmt.Errorf("changes are still being made: %w", err)
 	}
+
+	return nil
 }
 
 // join merges the request into the change whose window is open, or begins one.
@@ -137,38 +108,37 @@ func (g *Group[K, In, Merged, Out]) join(ctx context.Context, key K, in In) (*ba
 	defer g.mu.Unlock()
 
 	if g.draining {
-		return nil, ErrDraining
+		return nil, operation.ErrDraining
 	}
 
-	if waiting, ok := g.pending[key]; ok {
-		merged, err := g.merge(waiting.merged, in)
-		if err == nil {
-			waiting.merged = merged
-		}
-
-		return waiting, err
+	waiting, isOpen := g.pending[key]
+	if !isOpen {
+		waiting = &batch[Merged, Out]{values: context.WithoutCancel(ctx), done: make(chan struct{})}
 	}
 
-	var nothing Merged
-
-	merged, err := g.merge(nothing, in)
+	merged, err := g.merge(waiting.merged, in)
 	if err != nil {
 		return nil, err
 	}
 
-	fresh := &batch[Merged, Out]{merged: merged, values: context.WithoutCancel(ctx), done: make(chan struct{})}
-	g.running.Add(1)
+	waiting.merged = merged
 
-	if g.window <= 0 {
-		go g.run(key, fresh) //nolint:contextcheck // the change outlives its caller
-
-		return fresh, nil
+	if isOpen {
+		return waiting, nil
 	}
 
-	g.pending[key] = fresh
-	fresh.timer = time.AfterFunc(g.window, func() { g.closeWindow(key, fresh) })
+	g.life.Running.Add(1)
 
-	return fresh, nil
+	if g.window <= 0 {
+		go g.run(key, waiting) //nolint:contextcheck // the change outlives its caller
+
+		return waiting, nil
+	}
+
+	g.pending[key] = waiting
+	waiting.timer = time.AfterFunc(g.window, func() { g.closeWindow(key, waiting) })
+
+	return waiting, nil
 }
 
 // closeWindow executes the change unless its window is closed already.
@@ -187,21 +157,10 @@ func (g *Group[K, In, Merged, Out]) closeWindow(key K, waiting *batch[Merged, Ou
 }
 
 func (g *Group[K, In, Merged, Out]) run(key K, closed *batch[Merged, Out]) {
-	defer g.running.Done()
+	defer g.life.Running.Done()
 	defer close(closed.done)
 
-	defer func() {
-		if value := recover(); value != nil {
-			closed.err = &PanicError{Value: value, Stack: debug.Stack()}
-		}
-	}()
-
-	ctx, cancel := context.WithCancelCause(closed.values)
-	defer cancel(nil)
-
-	// The values are the first caller's, the lifetime is the group's.
-	unlink := context.AfterFunc(g.base, func() { cancel(ErrDraining) })
-	defer unlink()
-
-	closed.result, closed.err = g.execute(ctx, key, closed.merged)
+	closed.result, closed.err = operation.Run(closed.values, g.life, func(ctx context.Context) (Out, error) {
+		return g.execute(ctx, key, closed.merged)
+	})
 }

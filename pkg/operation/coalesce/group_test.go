@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/operation/coalesce"
 	"github.com/touchstone-csi/touchstone/test/await"
 )
@@ -317,7 +318,7 @@ func TestAPanicIsAnAnswer(t *testing.T) {
 
 		_, err := g.Do(t.Context(), "a", nil)
 
-		var panicked *coalesce.PanicError
+		var panicked *operation.PanicError
 
 		require.ErrorAs(t, err, &panicked)
 		require.Equal(t, "oh", panicked.Value)
@@ -338,7 +339,7 @@ func TestDrainClosesEveryWindowAtOnce(t *testing.T) {
 		require.ElementsMatch(t, []made{{"a", settings{"size": 1}, 0}, {"b", settings{"size": 2}, 0}}, r.all())
 
 		_, err := g.Do(t.Context(), "a", settings{"size": 3})
-		require.ErrorIs(t, err, coalesce.ErrDraining)
+		require.ErrorIs(t, err, operation.ErrDraining)
 
 		// Nothing is left that could make a change once more.
 		time.Sleep(2 * window)
@@ -358,7 +359,7 @@ func TestDrainGivesUp(t *testing.T) {
 		defer cancel()
 
 		require.ErrorIs(t, g.Drain(ctx), context.DeadlineExceeded)
-		require.Equal(t, answer{0, coalesce.ErrDraining, time.Second}, <-stuck)
+		require.Equal(t, answer{0, operation.ErrDraining, time.Second}, <-stuck)
 	})
 }
 
@@ -377,7 +378,7 @@ func TestEveryRequestIsPartOfExactlyOneChange(t *testing.T) {
 		callers.Go(func() {
 			for round := range 500 {
 				_, err := g.Do(t.Context(), round%3, int64(caller+1))
-				if errors.Is(err, coalesce.ErrDraining) {
+				if errors.Is(err, operation.ErrDraining) {
 					return
 				}
 
