@@ -140,8 +140,9 @@ func guestOptions(flags []string) []string {
 	options := make([]string, 0, len(single))
 
 	for i, flag := range single {
+		key, _, _ := strings.Cut(flag, "=")
 		// Of contradicting flags the last one counts, so the last of its kind stays.
-		if !isHostOnlyFlag(flag) && !slices.Contains(single[i+1:], flag) {
+		if !slices.Contains(hostOnlyFlags, key) && !slices.Contains(single[i+1:], flag) {
 			options = append(options, flag)
 		}
 	}
@@ -149,18 +150,8 @@ func guestOptions(flags []string) []string {
 	return options
 }
 
-// isHostOnlyFlag knows flags that mean nothing in a guest. It has an SELinux policy of
-// its own, or none.
-func isHostOnlyFlag(flag string) bool {
-	key, _, _ := strings.Cut(flag, "=")
-
-	switch key {
-	case "bind", "rbind", "context", "fscontext", "defcontext", "rootcontext":
-		return true
-	default:
-		return false
-	}
-}
+// hostOnlyFlags mean nothing in a guest. It has an SELinux policy of its own, or none.
+var hostOnlyFlags = []string{"bind", "rbind", "context", "fscontext", "defcontext", "rootcontext"}
 
 // entryName returns the name of the directory in which Kata finds the assignment of a path.
 func entryName(targetPath string) (string, error) {

@@ -91,39 +91,31 @@ func restrictMode(dir *os.File) (*os.File, error) {
 	return dir, nil
 }
 
-// parseEntry reads all but the target path. The bool is false for what is no entry.
-func parseEntry(root *os.File, name string) (Entry, bool, error) {
+// readEntry reads all but the target path. errNoEntry is returned for what is no entry.
+func readEntry(root *os.File, name string) (Entry, error) {
 	dir, err := openEntry(root, name)
-	if errors.Is(err, errNoEntry) {
-		return Entry{}, false, nil
-	}
-
 	if err != nil {
-		return Entry{}, false, err
+		return Entry{}, err
 	}
 	defer dir.Close()
 
 	content, err := readMountInfo(dir)
-	if errors.Is(err, errNoEntry) {
-		return Entry{}, false, nil
-	}
-
 	if err != nil {
-		return Entry{}, false, err
+		return Entry{}, err
 	}
 
 	assignment, ok := parseMountInfo(content)
 	if !ok {
-		return Entry{}, false, nil
+		return Entry{}, fmt.Errorf("%w: %s is no object", errNoEntry, mountInfoFile)
 	}
 
 	sandbox, err := findSandbox(dir)
 	if errors.Is(err, unix.ENOENT) {
 		// A directory that was removed while it was open has not even a list.
-		return Entry{}, false, nil
+		err = errNoEntry
 	}
 
-	return Entry{Assignment: assignment, Sandbox: sandbox}, err == nil, err
+	return Entry{Assignment: assignment, Sandbox: sandbox}, err
 }
 
 func readMountInfo(dir *os.File) ([]byte, error) {
@@ -253,21 +245,11 @@ func otherNames(dir *os.File) ([]string, error) {
 	return slices.DeleteFunc(names, func(name string) bool { return name == mountInfoFile }), nil
 }
 
-// clearEntry removes all but the assignment.
+// clearEntry removes what it can of all but the assignment, and returns the first error.
 func clearEntry(dir *os.File) error {
-	others, err := otherNames(dir)
-	if err != nil {
-		return err
-	}
+	others, failed := otherNames(dir)
 
-	return unlinkAll(dir, others)
-}
-
-// unlinkAll removes what it can, and returns the first error.
-func unlinkAll(dir *os.File, names []string) error {
-	var failed error
-
-	for _, name := range names {
+	for _, name := range others {
 		if err := unlink(dir, name, 0); failed == nil {
 			failed = err
 		}
@@ -290,17 +272,12 @@ func removeEntry(root *os.File, name string) error {
 	defer dir.Close()
 
 	for attempt := 1; ; attempt++ {
-		others, err := otherNames(dir)
-		if err != nil {
-			return err
-		}
-
-		if err := unlinkAll(dir, append(others, mountInfoFile)); err != nil {
+		if err := errors.Join(clearEntry(dir), unlink(dir, mountInfoFile, 0)); err != nil {
 			return err
 		}
 
 		// Kata may have put a sandbox's id there in the meantime.
-		err = unlink(root, name, unix.AT_REMOVEDIR)
+		err := unlink(root, name, unix.AT_REMOVEDIR)
 		if !errors.Is(err, unix.ENOTEMPTY) || attempt == attempts {
 			return err
 		}

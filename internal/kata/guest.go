@@ -1,6 +1,7 @@
 package kata
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -46,18 +47,14 @@ type transport interface {
 
 // NewGuest returns the way to guests that the configuration says.
 func NewGuest(config GuestConfig) *Guest {
-	guest := &Guest{route: &shim{roots: config.ShimRoots}, timeout: config.Timeout}
+	guest := &Guest{route: &kataRuntime{path: config.KataRuntime}, timeout: cmp.Or(config.Timeout, defaultTimeout)}
 
-	if len(config.ShimRoots) == 0 {
+	switch {
+	case config.KataRuntime != "":
+	case len(config.ShimRoots) > 0:
+		guest.route = &shim{roots: config.ShimRoots}
+	default:
 		guest.route = &shim{roots: DefaultShimRoots()}
-	}
-
-	if config.KataRuntime != "" {
-		guest.route = &kataRuntime{path: config.KataRuntime}
-	}
-
-	if guest.timeout == 0 {
-		guest.timeout = defaultTimeout
 	}
 
 	return guest

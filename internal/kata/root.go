@@ -97,15 +97,11 @@ func (r *Root) put(a Assignment, prepare func(entry *os.File) error) error {
 		return nil
 	}
 
-	if err := prepare(dir); err != nil {
-		return r.wrapError("assign", a.TargetPath, err)
+	if err = prepare(dir); err == nil {
+		err = writeMountInfo(root, dir, name, content)
 	}
 
-	if err := writeMountInfo(root, dir, name, content); err != nil {
-		return r.wrapError("assign", a.TargetPath, err)
-	}
-
-	return nil
+	return r.wrapError("assign", a.TargetPath, err)
 }
 
 // Remove makes nothing stand in the root for the target path: the assignment goes
@@ -130,11 +126,7 @@ func (r *Root) Remove(targetPath string) error {
 	}
 	defer root.Close()
 
-	if err := errors.Join(removeEntry(root, name), unlink(root, temporaryName(name), 0)); err != nil {
-		return r.wrapError("remove the assignment of", targetPath, err)
-	}
-
-	return nil
+	return r.wrapError("remove the assignment of", targetPath, errors.Join(removeEntry(root, name), unlink(root, temporaryName(name), 0)))
 }
 
 // Get returns the assignment of a target path, also another driver's. The bool is false
@@ -157,18 +149,19 @@ func (r *Root) Get(targetPath string) (Entry, bool, error) {
 	}
 	defer root.Close()
 
-	entry, ok, err := parseEntry(root, name)
-	if err != nil {
-		return Entry{}, false, r.wrapError("read the assignment of", targetPath, err)
-	}
+	return r.read(root, name, filepath.Clean(targetPath))
+}
 
-	if !ok {
+// read returns false for what is no entry.
+func (r *Root) read(root *os.File, name, targetPath string) (Entry, bool, error) {
+	entry, err := readEntry(root, name)
+	if errors.Is(err, errNoEntry) {
 		return Entry{}, false, nil
 	}
 
-	entry.TargetPath = filepath.Clean(targetPath)
+	entry.TargetPath = targetPath
 
-	return entry, true, nil
+	return entry, err == nil, r.wrapError("read the assignment of", targetPath, err)
 }
 
 // List returns all assignments by target path, other drivers' too, as far as they
@@ -199,13 +192,12 @@ func (r *Root) List() ([]Entry, error) {
 			continue
 		}
 
-		entry, ok, err := parseEntry(root, name)
+		entry, ok, err := r.read(root, name, target)
 		if err != nil {
-			return nil, r.wrapError("read the assignment of", target, err)
+			return nil, err
 		}
 
 		if ok {
-			entry.TargetPath = target
 			entries = append(entries, entry)
 		}
 	}
@@ -270,6 +262,11 @@ func checkRoot(root *os.File) error {
 	}
 }
 
+// wrapError returns nil for nil.
 func (r *Root) wrapError(verb, targetPath string, err error) error {
+	if err == nil {
+		return nil
+	}
+
 	return fmt.Errorf("%s %q in %s: %w", verb, targetPath, r.path, err)
 }

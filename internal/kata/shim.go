@@ -15,8 +15,6 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/touchstone-csi/touchstone/internal/linux/eintr"
 )
 
 const (
@@ -34,12 +32,18 @@ type shim struct {
 	roots []string
 }
 
-type resizeRequest struct {
+// request is a call of the shim. Without a body it has none.
+type request struct {
+	method, path string
+	body         any
+}
+
+type resizeBody struct {
 	VolumePath string
 	Size       int64
 }
 
-type oldRequest struct {
+type oldBody struct {
 	BlockDevice string `json:"block-device"`
 	VolumeSize  string `json:"volume-size,omitempty"`
 }
@@ -47,10 +51,8 @@ type oldRequest struct {
 func (s *shim) stats(ctx context.Context, e Entry) ([]byte, error) {
 	query := url.Values{"path": {e.Device}}
 
-	status, answer, err := s.call(ctx, e, http.MethodGet, statsURL+"?"+query.Encode(), nil)
-	if err == nil && isUnknown(status) {
-		status, answer, err = s.call(ctx, e, http.MethodPut, oldStatsURL, oldRequest{BlockDevice: e.Device})
-	}
+	status, answer, err := s.callEither(ctx, e, request{http.MethodGet, statsURL + "?" + query.Encode(), nil},
+		request{http.MethodPut, oldStatsURL, oldBody{BlockDevice: e.Device}})
 
 	switch {
 	case err != nil || isDone(status):
@@ -63,11 +65,8 @@ func (s *shim) stats(ctx context.Context, e Entry) ([]byte, error) {
 }
 
 func (s *shim) resize(ctx context.Context, e Entry, size int64) ([]byte, error) {
-	status, answer, err := s.call(ctx, e, http.MethodPost, resizeURL, resizeRequest{VolumePath: e.Device, Size: size})
-	if err == nil && isUnknown(status) {
-		status, answer, err = s.call(ctx, e, http.MethodPut, oldResizeURL,
-			oldRequest{BlockDevice: e.Device, VolumeSize: strconv.FormatInt(size, 10)})
-	}
+	status, answer, err := s.callEither(ctx, e, request{http.MethodPost, resizeURL, resizeBody{VolumePath: e.Device, Size: size}},
+		request{http.MethodPut, oldResizeURL, oldBody{BlockDevice: e.Device, VolumeSize: strconv.FormatInt(size, 10)}})
 
 	switch {
 	case err != nil || isDone(status):
@@ -77,6 +76,16 @@ func (s *shim) resize(ctx context.Context, e Entry, size int64) ([]byte, error) 
 	default:
 		return nil, refusal(ErrNoAnswer, status, answer)
 	}
+}
+
+// callEither makes the old request of a shim that doesn't know the other one.
+func (s *shim) callEither(ctx context.Context, e Entry, wanted, old request) (int, []byte, error) {
+	status, answer, err := s.call(ctx, e, wanted)
+	if err == nil && isUnknown(status) {
+		return s.call(ctx, e, old)
+	}
+
+	return status, answer, err
 }
 
 func refusal(kind error, status int, answer []byte) error {
@@ -92,7 +101,7 @@ func isUnknown(status int) bool {
 
 // call makes a request and returns the status and all of the body. Errors are
 // ErrNoAnswer.
-func (s *shim) call(ctx context.Context, e Entry, method, path string, body any) (int, []byte, error) {
+func (s *shim) call(ctx context.Context, e Entry, asked request) (int, []byte, error) {
 	connection, err := s.dial(ctx, e.Sandbox)
 	if err != nil {
 		return 0, nil, err
@@ -103,7 +112,7 @@ func (s *shim) call(ctx context.Context, e Entry, method, path string, body any)
 	// "101 Switching Protocols" comes as long as the shim likes.
 	defer context.AfterFunc(ctx, func() { _ = connection.Close() })()
 
-	request, err := newRequest(ctx, method, path, body)
+	encoded, err := asked.encode(ctx)
 	if err != nil {
 		return 0, nil, fmt.Errorf("%w: %w", ErrNoAnswer, err)
 	}
@@ -116,19 +125,19 @@ func (s *shim) call(ctx context.Context, e Entry, method, path string, body any)
 		DialContext:            func(context.Context, string, string) (net.Conn, error) { return connection, nil },
 	}
 
-	response, err := transport.RoundTrip(request)
+	response, err := transport.RoundTrip(encoded)
 	if err != nil {
-		return 0, nil, noAnswer(method+" "+path, err)
+		return 0, nil, noAnswer(asked.method+" "+asked.path, err)
 	}
 	defer response.Body.Close()
 
 	answer, err := io.ReadAll(io.LimitReader(response.Body, maxAnswerBytes+1))
 	if err != nil {
-		return 0, nil, noAnswer(method+" "+path, err)
+		return 0, nil, noAnswer(asked.method+" "+asked.path, err)
 	}
 
 	if len(answer) > maxAnswerBytes {
-		return 0, nil, fmt.Errorf("%w: %s %s: it says more than %d bytes", ErrNoAnswer, method, path, maxAnswerBytes)
+		return 0, nil, fmt.Errorf("%w: %s %s: it says more than %d bytes", ErrNoAnswer, asked.method, asked.path, maxAnswerBytes)
 	}
 
 	return response.StatusCode, answer, nil
@@ -139,24 +148,22 @@ func noAnswer(call string, err error) error {
 	return fmt.Errorf("%w: %s: %s; see whether its shim lives", ErrNoAnswer, call, err.Error())
 }
 
-func newRequest(ctx context.Context, method, path string, body any) (*http.Request, error) {
-	var content io.Reader = http.NoBody
+func (r request) encode(ctx context.Context) (*http.Request, error) {
+	var content []byte
 
-	if body != nil {
-		encoded, err := json.Marshal(body)
-		if err != nil {
+	if r.body != nil {
+		var err error
+		if content, err = json.Marshal(r.body); err != nil {
 			return nil, err
 		}
-
-		content = bytes.NewReader(encoded)
 	}
 
-	request, err := http.NewRequestWithContext(ctx, method, "http://shim"+path, content)
-	if err == nil && body != nil {
-		request.Header.Set("Content-Type", "application/json")
+	encoded, err := http.NewRequestWithContext(ctx, r.method, "http://shim"+r.path, bytes.NewReader(content))
+	if err == nil && r.body != nil {
+		encoded.Header.Set("Content-Type", "application/json")
 	}
 
-	return request, err
+	return encoded, err
 }
 
 // dial connects to the socket of a sandbox's shim. Errors are ErrNoAnswer.
@@ -205,26 +212,17 @@ func isSingleName(name string) bool {
 
 // openSandbox opens the directory of a sandbox, if there is a shim's socket in it.
 func openSandbox(root, sandbox string) (*os.File, error) {
-	parent, err := os.OpenFile(root, unix.O_PATH|unix.O_DIRECTORY, 0)
+	path := filepath.Join(root, sandbox)
+
+	// A sandbox that is a symlink is refused, its root may be one.
+	dir, err := os.OpenFile(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil, err
 	}
-	defer parent.Close()
-
-	path := filepath.Join(root, sandbox)
-
-	fd, err := eintr.RetryValue(func() (int, error) {
-		return unix.Openat(int(parent.Fd()), sandbox, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	})
-	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: path, Err: err}
-	}
-
-	dir := os.NewFile(uintptr(fd), path)
 
 	var stat unix.Stat_t
 
-	err = unix.Fstatat(fd, socketName, &stat, unix.AT_SYMLINK_NOFOLLOW)
+	err = unix.Fstatat(int(dir.Fd()), socketName, &stat, unix.AT_SYMLINK_NOFOLLOW)
 	if err == nil && stat.Mode&unix.S_IFMT != unix.S_IFSOCK {
 		err = unix.ENOTSOCK
 	}

@@ -36,8 +36,8 @@ func directMutants() []mutant {
 		},
 		{
 			name: "direct/assignment-removed-first", file: "internal/kata/entry.go",
-			old:    `append(others, mountInfoFile)`,
-			new:    `append([]string{mountInfoFile}, others...)`,
+			old:    `errors.Join(clearEntry(dir), unlink(dir, mountInfoFile, 0))`,
+			new:    `errors.Join(unlink(dir, mountInfoFile, 0), clearEntry(dir))`,
 			breaks: "a crash leaves a sandbox's file that is never listed", tests: root("TestTheAssignmentItselfGoesLast"),
 		},
 		{

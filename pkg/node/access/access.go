@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -149,13 +150,13 @@ func New(config Config) *Provider {
 func (p *Provider) For(v *staged.Volume) Access {
 	switch {
 	case !v.IsImage():
-		return directory{mounted{p}}
+		return directory{mounted{bound{p}}}
 	case v.Capability.Block:
-		return rawBlock{rawDevice{p}}
+		return rawBlock{rawDevice{bound{p}}}
 	case v.IsDirect():
-		return directVolume{rawDevice{p}}
+		return directVolume{rawDevice{bound{p}}}
 	default:
-		return mountedImage{mounted{p}}
+		return mountedImage{mounted{bound{p}}}
 	}
 }
 
@@ -183,6 +184,16 @@ func (p *Provider) PoolOf(v *staged.Volume) (*pool.Pool, error) {
 	default:
 		return found, nil
 	}
+}
+
+// openImage opens the image of a volume in use.
+func (p *Provider) openImage(v *staged.Volume, flag int) (*os.File, error) {
+	stored, err := p.PoolOf(v)
+	if err != nil {
+		return nil, err
+	}
+
+	return stored.OpenImage(v.VolumeID, flag)
 }
 
 // UnrecordedVolumes returns the volumes of that id that may be mounted without a record.

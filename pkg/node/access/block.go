@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
@@ -48,21 +47,4 @@ func (b rawBlock) Publish(ctx context.Context, v *staged.Volume, p staged.Public
 	defer node.Close()
 
 	return b.bind(ctx, v, p, node, target)
-}
-
-func (b rawBlock) Republish(_ context.Context, v *staged.Volume, p staged.Publication) error {
-	return b.checkNotCovered(v, p)
-}
-
-func (b rawBlock) IsPublished(v *staged.Volume, p staged.Publication) (bool, error) {
-	return b.isMountPublished(v, p.TargetPath)
-}
-
-func (b rawBlock) Unpublish(v *staged.Volume, p staged.Publication, target *mount.Target) error {
-	return b.unpublishMount(v, p, target)
-}
-
-// Expand grows the device; its user grows what is on it.
-func (b rawBlock) Expand(_ context.Context, v *staged.Volume, path string, asked *csi.CapacityRange) (int64, error) {
-	return b.resize(v, path, asked)
 }

@@ -50,12 +50,7 @@ func (p *Provider) finishCopyForReaders(ctx context.Context, v *staged.Volume, u
 
 // hasOwnUUID reports whether the image's filesystem has the volume's UUID.
 func (p *Provider) hasOwnUUID(v *staged.Volume, used filesystem.Filesystem) (bool, error) {
-	stored, err := p.PoolOf(v)
-	if err != nil {
-		return false, err
-	}
-
-	image, err := stored.OpenImage(v.VolumeID, os.O_RDONLY)
+	image, err := p.openImage(v, os.O_RDONLY)
 	if err != nil {
 		return false, err
 	}

@@ -29,13 +29,13 @@ func (d directVolume) Publish(ctx context.Context, v *staged.Volume, p staged.Pu
 
 // Republish restores what was removed of an assignment, also after a sandbox has taken it.
 func (d directVolume) Republish(ctx context.Context, v *staged.Volume, p staged.Publication) error {
-	mounted, err := d.isMountPublished(v, p.TargetPath)
+	mounted, err := d.bound.IsPublished(v, p)
 	if err != nil {
 		return err
 	}
 
 	if mounted {
-		return errors.Join(d.checkNotCovered(v, p), d.RestoreAssignments(v))
+		return errors.Join(d.bound.Republish(ctx, v, p), d.RestoreAssignments(v))
 	}
 
 	target, err := d.config.Dirs.Target(p.TargetPath)
@@ -50,7 +50,7 @@ func (d directVolume) Republish(ctx context.Context, v *staged.Volume, p staged.
 // IsPublished returns true also while a sandbox has the volume after its target path was
 // unmounted.
 func (d directVolume) IsPublished(v *staged.Volume, p staged.Publication) (bool, error) {
-	found, err := d.isMountPublished(v, p.TargetPath)
+	found, err := d.bound.IsPublished(v, p)
 	if found || err != nil {
 		return found, err
 	}
@@ -72,7 +72,7 @@ func (d directVolume) Unpublish(v *staged.Volume, p staged.Publication, target *
 // Expand grows the device, and then the filesystem: here while no guest can have it, else in
 // the guest.
 func (d directVolume) Expand(ctx context.Context, v *staged.Volume, path string, asked *csi.CapacityRange) (int64, error) {
-	size, err := d.resize(v, path, asked)
+	size, err := d.rawDevice.Expand(ctx, v, path, asked)
 	if err != nil || v.IsReadOnly() {
 		return size, err
 	}

@@ -115,12 +115,7 @@ func (d directVolume) growUnpublished(ctx context.Context, v *staged.Volume) err
 
 // openDevice opens the device that the volume is attached to.
 func (p *Provider) openDevice(ctx context.Context, v *staged.Volume) (*loop.Device, error) {
-	stored, err := p.PoolOf(v)
-	if err != nil {
-		return nil, err
-	}
-
-	image, err := stored.OpenImage(v.VolumeID, os.O_RDWR)
+	image, err := p.openImage(v, os.O_RDWR)
 	if err != nil {
 		return nil, err
 	}

@@ -109,12 +109,7 @@ func (p *Provider) checkNotAttached(v *staged.Volume) error {
 
 // lockImage locks the image exclusively and unlocks it at once. An attached image is locked.
 func (p *Provider) lockImage(v *staged.Volume, lock func(image *os.File, how int) error) error {
-	stored, err := p.PoolOf(v)
-	if err != nil {
-		return err
-	}
-
-	image, err := stored.OpenImage(v.VolumeID, os.O_RDWR)
+	image, err := p.openImage(v, os.O_RDWR)
 	if err != nil {
 		return err
 	}

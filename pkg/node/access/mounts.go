@@ -87,15 +87,13 @@ func (p *Provider) bind(
 	return tree.Attach(target)
 }
 
-// publishStaged binds the filesystem that is mounted at the staging path.
-func (p *Provider) publishStaged(
-	ctx context.Context, v *staged.Volume, publication staged.Publication, target *mount.Target,
-) error {
+// Publish binds the filesystem that is mounted at the staging path.
+func (m mounted) Publish(ctx context.Context, v *staged.Volume, p staged.Publication, target *mount.Target) error {
 	if _, err := target.MakeDir(TargetDirectoryMode); err != nil {
 		return err
 	}
 
-	staging, err := p.config.Dirs.Target(v.StagingPath)
+	staging, err := m.config.Dirs.Target(v.StagingPath)
 	if err != nil {
 		return err
 	}
@@ -107,7 +105,7 @@ func (p *Provider) publishStaged(
 	}
 	defer source.Close()
 
-	return p.bind(ctx, v, publication, source, target)
+	return m.bind(ctx, v, p, source, target)
 }
 
 // stageMount mounts the volume at the staging path with mountVolume, unless it is mounted
@@ -140,10 +138,10 @@ func (p *Provider) stageMount(
 	return err
 }
 
-// unstageMount unmounts the volume from the staging path, and waits until the kernel has
+// Unstage unmounts the volume from the staging path, and waits until the kernel has
 // detached the device of its image with the last mount, so that its number is free again.
-func (p *Provider) unstageMount(ctx context.Context, v *staged.Volume) error {
-	staging, err := p.config.Dirs.Target(v.StagingPath)
+func (m mounted) Unstage(ctx context.Context, v *staged.Volume) error {
+	staging, err := m.config.Dirs.Target(v.StagingPath)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -153,7 +151,7 @@ func (p *Provider) unstageMount(ctx context.Context, v *staged.Volume) error {
 	}
 	defer staging.Close()
 
-	return p.UnmountAndDetach(ctx, v, staging)
+	return m.UnmountAndDetach(ctx, v, staging)
 }
 
 // UnmountAndDetach unmounts the volume, and waits until the kernel has detached the device of
@@ -207,11 +205,11 @@ func (p *Provider) UnmountAllLayers(v *staged.Volume, at *mount.Target) error {
 	}
 }
 
-// isMountPublished reports whether the volume is mounted at the target path, also beneath
-// another mount.
-func (p *Provider) isMountPublished(v *staged.Volume, targetPath string) (bool, error) {
-	for _, observed := range []func(*staged.Volume, string) (bool, error){p.observe.IsMountedAt, p.observe.IsCoveredAt} {
-		if found, err := observed(v, targetPath); found || err != nil {
+// IsPublished reports whether the volume is mounted at the target path, also beneath another
+// mount.
+func (b bound) IsPublished(v *staged.Volume, p staged.Publication) (bool, error) {
+	for _, observed := range []func(*staged.Volume, string) (bool, error){b.observe.IsMountedAt, b.observe.IsCoveredAt} {
+		if found, err := observed(v, p.TargetPath); found || err != nil {
 			return found, err
 		}
 	}
@@ -219,26 +217,26 @@ func (p *Provider) isMountPublished(v *staged.Volume, targetPath string) (bool, 
 	return false, nil
 }
 
-// checkNotCovered returns FAILED_PRECONDITION where a pod would find another mount.
-func (p *Provider) checkNotCovered(v *staged.Volume, publication staged.Publication) error {
-	if mounted, err := p.observe.IsMountedAt(v, publication.TargetPath); mounted || err != nil {
+// Republish returns FAILED_PRECONDITION where a pod would find another mount.
+func (b bound) Republish(_ context.Context, v *staged.Volume, p staged.Publication) error {
+	if mounted, err := b.observe.IsMountedAt(v, p.TargetPath); mounted || err != nil {
 		return err
 	}
 
-	return rpc.Errorf(codes.FailedPrecondition, "something else is mounted over it at %s; unmount that first", publication.TargetPath)
+	return rpc.Errorf(codes.FailedPrecondition, "something else is mounted over it at %s; unmount that first", p.TargetPath)
 }
 
-// unpublishMount unmounts the volume from the target path and removes what was made for the
+// Unpublish unmounts the volume from the target path and removes what was made for the
 // publication: the limits of its pod, and the path if the driver made it. A failure of one
 // does not keep the other.
-func (p *Provider) unpublishMount(v *staged.Volume, publication staged.Publication, target *mount.Target) error {
+func (b bound) Unpublish(v *staged.Volume, p staged.Publication, target *mount.Target) error {
 	if target != nil {
-		if err := p.UnmountAllLayers(v, target); err != nil {
+		if err := b.UnmountAllLayers(v, target); err != nil {
 			return err
 		}
 	}
 
-	return errors.Join(p.config.Tuner.RemoveLimits(publication.TargetPath), p.removeTarget(publication))
+	return errors.Join(b.config.Tuner.RemoveLimits(p.TargetPath), b.removeTarget(p))
 }
 
 // removeTarget removes a target path that the driver made. If it has content by now, another

@@ -18,7 +18,7 @@ const loopMajor = 7
 
 // rawDevice is what raw-block and direct volumes have in common: their image is attached to
 // a loop device until they are unstaged, and nothing is mounted from it on the host.
-type rawDevice struct{ *Provider }
+type rawDevice struct{ bound }
 
 // Unstage detaches all devices of the volume.
 func (r rawDevice) Unstage(ctx context.Context, v *staged.Volume) error {
@@ -70,8 +70,8 @@ func (r rawDevice) deviceFor(ctx context.Context, v *staged.Volume, publication 
 	return numbers.Staged, err
 }
 
-// resize lets the devices take the size of the image, and returns it.
-func (r rawDevice) resize(v *staged.Volume, path string, asked *csi.CapacityRange) (int64, error) {
+// Expand lets the devices take the size of the image; their user grows what is on them.
+func (r rawDevice) Expand(_ context.Context, v *staged.Volume, path string, asked *csi.CapacityRange) (int64, error) {
 	numbers, err := r.devices.get(v.VolumeID)
 	if err != nil {
 		return 0, err
