@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/flock"
 )
@@ -71,9 +72,8 @@ func CheckPath(path string) error {
 	return nil
 }
 
-// Ask returns the name and version of the driver that serves the socket at path,
-// or "".
-type Ask func(ctx context.Context, path string) string
+// Ask calls the driver behind a connection and returns its name and version, or "".
+type Ask func(ctx context.Context, connection *grpc.ClientConn) string
 
 // Listener is a listener that removes its file, and only its own, when closed.
 type Listener struct {
@@ -113,7 +113,10 @@ func Listen(ctx context.Context, path string, ask Ask) (*Listener, error) {
 		asked, cancel := context.WithTimeout(ctx, askTimeout)
 		defer cancel()
 
-		inUse.Driver = ask(asked, path)
+		if connection, err := Connect(path); err == nil {
+			inUse.Driver = ask(asked, connection)
+			_ = connection.Close()
+		}
 	}
 
 	return listener, err

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	"google.golang.org/grpc"
 
 	"github.com/touchstone-csi/touchstone/internal/socket"
 	"github.com/touchstone-csi/touchstone/test/await"
@@ -19,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func nobody(context.Context, string) string { return "" }
+func nobody(context.Context, *grpc.ClientConn) string { return "" }
 
 func listen(t *testing.T, path string) *socket.Listener {
 	t.Helper()
@@ -91,8 +92,8 @@ func TestListenRefusesWhatIsServed(t *testing.T) {
 	t.Parallel()
 
 	first := listen(t, filepath.Join(t.TempDir(), "a.sock"))
-	_, err := socket.Listen(t.Context(), first.Path(), func(_ context.Context, path string) string {
-		require.Equal(t, first.Path(), path)
+	_, err := socket.Listen(t.Context(), first.Path(), func(_ context.Context, connection *grpc.ClientConn) string {
+		require.Equal(t, "passthrough:///"+first.Path(), connection.CanonicalTarget())
 
 		return "it.example.org v1"
 	})
@@ -129,7 +130,7 @@ func TestListenRefusesAllAtOnce(t *testing.T) {
 
 	for range starts {
 		go func() {
-			_, err := socket.Listen(t.Context(), first.Path(), func(ctx context.Context, _ string) string {
+			_, err := socket.Listen(t.Context(), first.Path(), func(ctx context.Context, _ *grpc.ClientConn) string {
 				asking.Done()
 
 				select {

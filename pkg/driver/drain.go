@@ -82,14 +82,9 @@ func (d *Driver) drain(ctx context.Context, server *grpc.Server, web *http.Serve
 
 	d.gate.shut()
 
-	answered := make(chan struct{})
+	started, stopped, ended := time.Now(), make(chan error, 1), make(chan error, 1)
 
-	go func() {
-		defer close(answered)
-		server.GracefulStop() // closes the listener, which removes the socket, first of all
-	}()
-
-	started, ended := time.Now(), make(chan error, 1)
+	go func() { stopped <- stop(ctx, server) }()
 
 	// A check that hangs must not keep a coalescing window open until the limit.
 	go func() {
@@ -100,16 +95,7 @@ func (d *Driver) drain(ctx context.Context, server *grpc.Server, web *http.Serve
 		ended <- err
 	}()
 
-	err := errors.Join(d.components.drain(ctx), d.ops.Drain(ctx), <-ended)
-
-	select {
-	case <-answered:
-	case <-ctx.Done():
-		// Calls that hang in the kernel do not react to their context.
-		server.Stop()
-
-		err = errors.Join(err, context.Cause(ctx))
-	}
+	err := errors.Join(d.components.drain(ctx), d.ops.Drain(ctx), <-ended, <-stopped)
 
 	if web != nil {
 		err = errors.Join(err, web.Close())
@@ -122,4 +108,15 @@ func (d *Driver) drain(ctx context.Context, server *grpc.Server, web *http.Serve
 	}
 
 	return nil
+}
+
+// stop ends the server, whose socket is removed first, when its calls have ended or with ctx: calls
+// that hang in the kernel do not react to their context.
+func stop(ctx context.Context, server *grpc.Server) error {
+	err := operation.AwaitEnd(ctx, server.GracefulStop)
+	if err != nil {
+		server.Stop()
+	}
+
+	return err
 }

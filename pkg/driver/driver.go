@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
+	"github.com/touchstone-csi/touchstone/internal/socket"
 	"github.com/touchstone-csi/touchstone/pkg/identity"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
 )
@@ -103,8 +104,7 @@ func (d *Driver) Run(ctx context.Context) (err error) {
 	}
 	defer func() { _ = listener.Close() }()
 
-	web, webListener, err := listenHTTP(ctx, d.config.HTTPEndpoint, d.metrics,
-		answersAt(listener.Path()), d.probeResult, d.reportWhenReady, d.config.Profiling)
+	web, webListener, err := listenHTTP(ctx, &d.config, d.metrics, listener.Path(), d.probeResult, d.reportWhenReady)
 	if err != nil {
 		return err
 	}
@@ -117,21 +117,24 @@ func (d *Driver) Run(ctx context.Context) (err error) {
 	server := d.newServer(traced...)
 	running, failed := errgroup.WithContext(ctx)
 
-	running.Go(func() error {
-		if err := server.Serve(listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
-			return fmt.Errorf("serve on %s: %w", listener.Path(), err)
-		}
-
-		return nil
-	})
+	running.Go(func() error { return serve(server, listener) })
 	running.Go(func() error { return serveHTTP(web, webListener) })
-	running.Go(func() error { return d.serve(failed, server, web, listener.Path()) })
+	running.Go(func() error { return d.startAndDrain(failed, server, web, listener.Path()) })
 
 	return running.Wait()
 }
 
-// serve runs from the start to the drain.
-func (d *Driver) serve(ctx context.Context, server *grpc.Server, web *http.Server, path string) error {
+// serve serves calls until the server is stopped.
+func serve(server *grpc.Server, listener *socket.Listener) error {
+	if err := server.Serve(listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		return fmt.Errorf("serve on %s: %w", listener.Path(), err)
+	}
+
+	return nil
+}
+
+// startAndDrain runs from the start to the drain.
+func (d *Driver) startAndDrain(ctx context.Context, server *grpc.Server, web *http.Server, path string) error {
 	failure, background := d.start(ctx, path), func() {}
 	if failure == nil {
 		// Reading the state leaves as much garbage as state. Calls are served

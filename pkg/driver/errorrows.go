@@ -6,127 +6,33 @@ import "google.golang.org/grpc/codes"
 
 // errorRows are the rows of docs/spec.md for an RPC and a code. Those without an RPC are for all.
 var errorRows = map[string]map[codes.Code]string{
-	"": {
-		3:  "ES-6 ES-7",
-		7:  "ES-8",
-		10: "ES-9",
-		12: "ES-10",
-		16: "ES-11",
-	},
-	"ControllerExpandVolume": {
-		3:  "CEVE-1",
-		5:  "CEVE-2",
-		9:  "CEVE-3",
-		11: "CEVE-4",
-	},
-	"ControllerGetVolume": {
-		5: "CGVE-4",
-	},
-	"ControllerGetVolumeHealth": {
-		5: "CGVHE-4",
-	},
-	"ControllerListVolumeHealth": {
-		10: "CLVHE-4",
-	},
-	"ControllerModifyVolume": {
-		3: "CMVE-1",
-		5: "CMVE-2",
-	},
-	"ControllerPublishVolume": {
-		5: "CPVE-4 CPVE-5",
-		6: "CPVE-6",
-		8: "CPVE-8",
-		9: "CPVE-7",
-	},
-	"ControllerUnpublishVolume": {
-		5: "CUVE-4 CUVE-5",
-	},
-	"CreateSnapshot": {
-		6:  "CSE-4",
-		8:  "CSE-6",
-		10: "CSE-5",
-	},
-	"CreateVolume": {
-		3:  "CVE-4",
-		5:  "CVE-5",
-		6:  "CVE-6",
-		8:  "CVE-7",
-		11: "CVE-8",
-	},
-	"CreateVolumeGroupSnapshot": {
-		6:  "CVGSE-4",
-		8:  "CVGSE-7",
-		9:  "CVGSE-5",
-		10: "CVGSE-6",
-	},
-	"DeleteSnapshot": {
-		3:  "DSE-4",
-		9:  "DSE-5",
-		10: "DSE-6",
-	},
-	"DeleteVolume": {
-		9: "DVE-4",
-	},
-	"DeleteVolumeGroupSnapshot": {
-		3: "DVGSE-4",
-		9: "DVGSE-5",
-	},
-	"GetMetadataAllocated": {
-		3:  "GMAE-1",
-		5:  "GMAE-2",
-		11: "GMAE-3",
-	},
-	"GetMetadataDelta": {
-		3:  "GMDE-1",
-		5:  "GMDE-2",
-		9:  "GMDE-3",
-		11: "GMDE-4",
-	},
-	"GetSnapshot": {
-		5: "GSE-4",
-	},
-	"GetVolumeGroupSnapshot": {
-		3: "GVGSE-4",
-		5: "GVGSE-5",
-	},
-	"ListSnapshots": {
-		10: "LSE-4",
-	},
-	"ListVolumes": {
-		10: "LVE-4",
-	},
-	"NodeExpandVolume": {
-		3:  "NEVE-1",
-		5:  "NEVE-2",
-		9:  "NEVE-3",
-		11: "NEVE-4",
-	},
-	"NodeGetVolumeHealth": {
-		5: "NGVHE-4",
-	},
-	"NodeGetVolumeStats": {
-		5: "NGVSE-4",
-	},
-	"NodePublishVolume": {
-		5: "NPVE-4",
-		6: "NPVE-5",
-		9: "NPVE-6 NPVE-7",
-	},
-	"NodeStageVolume": {
-		5: "NSVE-4",
-		6: "NSVE-5",
-		9: "NSVE-6",
-	},
-	"NodeUnpublishVolume": {
-		5: "NUVE2-4",
-	},
-	"NodeUnstageVolume": {
-		5: "NUVE-4",
-	},
-	"Probe": {
-		9: "PE-4 PE-5",
-	},
-	"ValidateVolumeCapabilities": {
-		5: "VVCE-4",
-	},
+	"":                           {3: "ES-6 ES-7", 7: "ES-8", 10: "ES-9", 12: "ES-10", 16: "ES-11"},
+	"ControllerExpandVolume":     {3: "CEVE-1", 5: "CEVE-2", 9: "CEVE-3", 11: "CEVE-4"},
+	"ControllerGetVolume":        {5: "CGVE-4"},
+	"ControllerGetVolumeHealth":  {5: "CGVHE-4"},
+	"ControllerListVolumeHealth": {10: "CLVHE-4"},
+	"ControllerModifyVolume":     {3: "CMVE-1", 5: "CMVE-2"},
+	"ControllerPublishVolume":    {5: "CPVE-4 CPVE-5", 6: "CPVE-6", 8: "CPVE-8", 9: "CPVE-7"},
+	"ControllerUnpublishVolume":  {5: "CUVE-4 CUVE-5"},
+	"CreateSnapshot":             {6: "CSE-4", 8: "CSE-6", 10: "CSE-5"},
+	"CreateVolume":               {3: "CVE-4", 5: "CVE-5", 6: "CVE-6", 8: "CVE-7", 11: "CVE-8"},
+	"CreateVolumeGroupSnapshot":  {6: "CVGSE-4", 8: "CVGSE-7", 9: "CVGSE-5", 10: "CVGSE-6"},
+	"DeleteSnapshot":             {3: "DSE-4", 9: "DSE-5", 10: "DSE-6"},
+	"DeleteVolume":               {9: "DVE-4"},
+	"DeleteVolumeGroupSnapshot":  {3: "DVGSE-4", 9: "DVGSE-5"},
+	"GetMetadataAllocated":       {3: "GMAE-1", 5: "GMAE-2", 11: "GMAE-3"},
+	"GetMetadataDelta":           {3: "GMDE-1", 5: "GMDE-2", 9: "GMDE-3", 11: "GMDE-4"},
+	"GetSnapshot":                {5: "GSE-4"},
+	"GetVolumeGroupSnapshot":     {3: "GVGSE-4", 5: "GVGSE-5"},
+	"ListSnapshots":              {10: "LSE-4"},
+	"ListVolumes":                {10: "LVE-4"},
+	"NodeExpandVolume":           {3: "NEVE-1", 5: "NEVE-2", 9: "NEVE-3", 11: "NEVE-4"},
+	"NodeGetVolumeHealth":        {5: "NGVHE-4"},
+	"NodeGetVolumeStats":         {5: "NGVSE-4"},
+	"NodePublishVolume":          {5: "NPVE-4", 6: "NPVE-5", 9: "NPVE-6 NPVE-7"},
+	"NodeStageVolume":            {5: "NSVE-4", 6: "NSVE-5", 9: "NSVE-6"},
+	"NodeUnpublishVolume":        {5: "NUVE2-4"},
+	"NodeUnstageVolume":          {5: "NUVE-4"},
+	"Probe":                      {9: "PE-4 PE-5"},
+	"ValidateVolumeCapabilities": {5: "VVCE-4"},
 }

@@ -5,13 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
 	"github.com/touchstone-csi/touchstone/pkg/driver/proxy"
-	"github.com/touchstone-csi/touchstone/pkg/operation"
 )
 
 // Forward serves config's endpoint, until ctx ends, by forwarding every call to the CSI
@@ -40,13 +38,7 @@ func Forward(ctx context.Context, config Config, to string) (err error) {
 	server := grpc.NewServer(elsewhere.ServerOptions()...) //nolint:contextcheck // each call brings its own
 	running, failed := errgroup.WithContext(ctx)
 
-	running.Go(func() error {
-		if err := server.Serve(listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
-			return fmt.Errorf("serve on %s: %w", listener.Path(), err)
-		}
-
-		return nil
-	})
+	running.Go(func() error { return serve(server, listener) })
 	running.Go(func() error {
 		failure := announce(config.ReadyFile)
 		if failure == nil {
@@ -55,7 +47,11 @@ func Forward(ctx context.Context, config Config, to string) (err error) {
 			config.Log.InfoContext(ctx, "draining", "why", context.Cause(failed))
 		}
 
-		return errors.Join(failure, stop(context.WithoutCancel(ctx), server, config.DrainTimeout), unannounce(config.ReadyFile))
+		ending, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), config.DrainTimeout,
+			fmt.Errorf("%w within %s", ErrDrain, config.DrainTimeout))
+		defer cancel()
+
+		return errors.Join(failure, stop(ending, server), unannounce(config.ReadyFile))
 	})
 
 	return running.Wait()
@@ -73,17 +69,4 @@ func notItself(endpoint, to string) error {
 	}
 
 	return nil
-}
-
-// stop ends the server when its calls have ended, or after limit.
-func stop(ctx context.Context, server *grpc.Server, limit time.Duration) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("%w within %s", ErrDrain, limit))
-	defer cancel()
-
-	err := operation.AwaitEnd(ctx, server.GracefulStop)
-	if err != nil {
-		server.Stop()
-	}
-
-	return err
 }

@@ -34,28 +34,19 @@ func (r *components) controllerSources() []health.Source {
 	return []health.Source{events.NewFilesOf(func() []string { return volumeDirectories(r.Pools) }, r.Pools.Changed)}
 }
 
-// nodeSources returns the event sources of volumes in use; marks, one of them, is that
-// of filesystems that are marked, nil without events.
-func (r *components) nodeSources(config *Config, ephemeral *pool.Set) (sources []health.Source, marks *events.FilesystemErrors) {
+// nodeSources returns the event sources of volumes in use, and the function that marks a
+// filesystem for one of them, nil without events.
+func (r *components) nodeSources(config *Config, ephemeral *pool.Set) (sources []health.Source, mark func(*os.File) error) {
 	if r.Health.PollingOnly {
 		return nil, nil
 	}
 
-	marks = events.NewFilesystemErrors()
+	marks := events.NewFilesystemErrors()
 
 	return []health.Source{
 		events.NewBlockErrors(config.instance()), marks, events.NewMounts(), events.NewDevices(),
 		events.NewFilesOf(func() []string { return append(volumeDirectories(r.Pools), volumeDirectories(ephemeral)...) }, r.Pools.Changed),
-	}, marks
-}
-
-// markWith returns the function that marks a filesystem, or nil without the source.
-func markWith(marks *events.FilesystemErrors) func(*os.File) error {
-	if marks == nil {
-		return nil
-	}
-
-	return marks.Mark
+	}, marks.Mark
 }
 
 func volumeDirectories(pools *pool.Set) []string {

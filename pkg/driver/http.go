@@ -61,61 +61,53 @@ func callDurations() *prometheus.HistogramVec {
 	}, []string{"method", "code"})
 }
 
-// readiness is Probe's answer.
-type readiness func(context.Context) (ready bool, err error)
-
-// liveness returns why the driver does not answer, or nil.
-type liveness func(context.Context) error
-
-// answersAt returns a liveness that calls Probe through the socket at path. Any answer is
-// life, also that the plugin is unhealthy: a restart would not change that. A socket that was
-// removed, or a server that does not answer, is none.
-func answersAt(path string) liveness {
-	return func(ctx context.Context) error {
-		connection, err := socket.Connect(path)
-		if err != nil {
-			return err
-		}
-		defer connection.Close()
-
-		ctx, cancel := context.WithTimeout(ctx, livenessTimeout)
-		defer cancel()
-
-		_, err = csi.NewIdentityClient(connection).Probe(ctx, &csi.ProbeRequest{})
-		if code := status.Code(err); code == codes.Unavailable || code == codes.DeadlineExceeded {
-			return err
-		}
-
-		return nil
+// checkAnswers calls Probe through the socket at path, and returns why the driver does not answer.
+// Any answer is life, also that the plugin is unhealthy: a restart would not change that. A socket
+// that was removed, or a server that does not answer, is none.
+func checkAnswers(ctx context.Context, path string) error {
+	connection, err := socket.Connect(path)
+	if err != nil {
+		return err
 	}
+	defer connection.Close()
+
+	ctx, cancel := context.WithTimeout(ctx, livenessTimeout)
+	defer cancel()
+
+	_, err = csi.NewIdentityClient(connection).Probe(ctx, &csi.ProbeRequest{})
+	if code := status.Code(err); code == codes.Unavailable || code == codes.DeadlineExceeded {
+		return err
+	}
+
+	return nil
 }
 
-// listenHTTP binds the address, so that a taken one ends the start at once.
-// An empty address gives a nil server.
-func listenHTTP(
-	ctx context.Context, address string, measured metrics.CSIMetricsManager,
-	live liveness, well readiness, report statuspage.Report, profiling bool,
+// listenHTTP binds the endpoint, so that a taken one ends the start at once.
+// An empty endpoint gives a nil server. The driver serves the socket at path; probe returns
+// Probe's answer.
+func listenHTTP(ctx context.Context, config *Config, measured metrics.CSIMetricsManager, path string,
+	probe func(context.Context) (ready bool, err error), report statuspage.Report,
 ) (*http.Server, net.Listener, error) {
-	if address == "" {
+	if config.HTTPEndpoint == "" {
 		return nil, nil, nil
 	}
 
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", config.HTTPEndpoint)
 	if err != nil {
-		return nil, nil, fmt.Errorf("http-endpoint %s: %w", address, err)
+		return nil, nil, fmt.Errorf("http-endpoint %s: %w", config.HTTPEndpoint, err)
 	}
 
 	mux := http.NewServeMux()
 	measured.RegisterToServer(mux, "/metrics")
 	statuspage.Register(mux, report)
 
-	if profiling {
+	if config.Profiling {
 		registerProfiles(mux)
 	}
 
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, r *http.Request) {
-		if err := live(r.Context()); err != nil {
+		if err := checkAnswers(r.Context(), path); err != nil {
 			http.Error(w, "no answer on the CSI socket: "+err.Error(), http.StatusServiceUnavailable)
 
 			return
@@ -124,7 +116,7 @@ func listenHTTP(
 		_, _ = fmt.Fprintln(w, "ok")
 	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
-		ready, err := well(r.Context())
+		ready, err := probe(r.Context())
 
 		switch {
 		case err != nil:

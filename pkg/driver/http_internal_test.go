@@ -27,8 +27,8 @@ func TestSlowHTTPClientsAreBounded(t *testing.T) {
 		return true, nil
 	}
 
-	server, listener, err := listenHTTP(t.Context(), "127.0.0.1:0", measured, answersAt("/no/such/socket"), well,
-		func(context.Context) (health.Report, error) { return health.Report{}, nil }, false)
+	server, listener, err := listenHTTP(t.Context(), &Config{HTTPEndpoint: "127.0.0.1:0"}, measured, "/no/such/socket", well,
+		func(context.Context) (health.Report, error) { return health.Report{}, nil })
 	require.NoError(t, err)
 
 	served := make(chan error, 1)

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
 
 	"github.com/touchstone-csi/touchstone/internal/socket"
 )
@@ -65,15 +66,9 @@ func listen(ctx context.Context, endpoint string) (*socket.Listener, error) {
 	return listener, nil
 }
 
-// askName returns the name and version of the driver behind the socket, or "".
-func askName(ctx context.Context, path string) string {
-	conn, err := socket.Connect(path)
-	if err != nil {
-		return ""
-	}
-	defer func() { _ = conn.Close() }()
-
-	info, err := csi.NewIdentityClient(conn).GetPluginInfo(ctx, &csi.GetPluginInfoRequest{})
+// askName returns the name and version of the driver behind the connection, or "".
+func askName(ctx context.Context, connection *grpc.ClientConn) string {
+	info, err := csi.NewIdentityClient(connection).GetPluginInfo(ctx, &csi.GetPluginInfoRequest{})
 	if err != nil {
 		return ""
 	}

@@ -123,11 +123,11 @@ func (r *components) addNode(config *Config) error {
 	}
 
 	ephemeral := r.Pools.Ephemeral()
-	sources, marks := r.nodeSources(config, ephemeral)
+	sources, mark := r.nodeSources(config, ephemeral)
 
 	served, err := node.New(node.Config{
 		Common: r.Common, Settings: config.Node, Ephemeral: ephemeral, Dirs: allowed,
-		StagingDir: node.OwnStagingDir(config.KubeletDir, config.DriverName), Sources: sources, MarkFilesystem: markWith(marks),
+		StagingDir: node.OwnStagingDir(config.KubeletDir, config.DriverName), Sources: sources, MarkFilesystem: mark,
 	})
 	if err != nil {
 		return err

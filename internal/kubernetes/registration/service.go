@@ -3,9 +3,8 @@ package registration
 import (
 	"context"
 
+	"google.golang.org/grpc"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
-
-	"github.com/touchstone-csi/touchstone/internal/socket"
 )
 
 // version is the plugin version of all CSI drivers, whatever their version of the spec:
@@ -57,14 +56,8 @@ func signal(to chan<- struct{}) {
 }
 
 // askName returns the name of the driver that a registration socket is of, or "".
-func askName(ctx context.Context, path string) string {
-	conn, err := socket.Connect(path)
-	if err != nil {
-		return ""
-	}
-	defer func() { _ = conn.Close() }()
-
-	info, err := registerapi.NewRegistrationClient(conn).GetInfo(ctx, &registerapi.InfoRequest{})
+func askName(ctx context.Context, connection *grpc.ClientConn) string {
+	info, err := registerapi.NewRegistrationClient(connection).GetInfo(ctx, &registerapi.InfoRequest{})
 	if err != nil {
 		return ""
 	}

@@ -48,10 +48,14 @@ func errorRows(rows []row) ([]byte, error) {
 		"var errorRows = map[string]map[codes.Code]string{\n")
 
 	for _, rpc := range slices.Sorted(maps.Keys(found)) {
-		fmt.Fprintf(&source, "%q: {\n", rpc)
+		fmt.Fprintf(&source, "%q: {", rpc)
 
-		for _, code := range slices.Sorted(maps.Keys(found[rpc])) {
-			fmt.Fprintf(&source, "%d: %q,\n", code, strings.Join(found[rpc][code], " "))
+		for i, code := range slices.Sorted(maps.Keys(found[rpc])) {
+			if i > 0 {
+				source.WriteString(", ")
+			}
+
+			fmt.Fprintf(&source, "%d: %q", code, strings.Join(found[rpc][code], " "))
 		}
 
 		source.WriteString("},\n")
