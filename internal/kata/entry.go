@@ -35,11 +35,11 @@ func openEntry(root *os.File, name string) (*os.File, error) {
 	return openIn(root, name, unix.O_RDONLY|unix.O_DIRECTORY)
 }
 
-// openIn opens a name in a directory, and nothing that a symlink there points to.
+// openIn opens or creates a file in a directory, and nothing that a symlink there points to.
 func openIn(dir *os.File, name string, flags int) (*os.File, error) {
 	fd, err := eintr.RetryValue(func() (int, error) {
 		// O_NONBLOCK: opening a fifo would wait for its other end.
-		return unix.Openat(int(dir.Fd()), name, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+		return unix.Openat(int(dir.Fd()), name, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, fileMode)
 	})
 
 	switch {
@@ -179,14 +179,11 @@ func writeMountInfo(root, dir *os.File, entry string, content []byte) error {
 
 // writeNew creates a file with this content.
 func writeNew(dir *os.File, name string, content []byte) error {
-	fd, err := eintr.RetryValue(func() (int, error) {
-		return unix.Openat(int(dir.Fd()), name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, fileMode)
-	})
+	file, err := openIn(dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL)
 	if err != nil {
-		return fmt.Errorf("make a file in %s: %w", dir.Name(), err)
+		return err
 	}
 
-	file := os.NewFile(uintptr(fd), name)
 	_, err = file.Write(content)
 
 	return errors.Join(err, file.Close())

@@ -11,8 +11,6 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/touchstone-csi/touchstone/internal/linux/eintr"
 )
 
 const (
@@ -222,19 +220,15 @@ func (r *Root) make() (*os.File, error) {
 
 // open opens the root, if what is put there stays as it was put.
 func (r *Root) open() (*os.File, error) {
-	fd, err := eintr.RetryValue(func() (int, error) {
-		return unix.Open(r.path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	})
+	root, err := os.OpenFile(r.path, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 
 	switch {
 	case errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP):
 		return nil, fmt.Errorf("%s: %w: there is a symlink or a file instead of a directory; remove that, or name another directory",
 			r.path, ErrUnsafeRoot)
 	case err != nil:
-		return nil, fmt.Errorf("open the directory for direct volumes: %w", &fs.PathError{Op: "open", Path: r.path, Err: err})
+		return nil, fmt.Errorf("open the directory for direct volumes: %w", err)
 	}
-
-	root := os.NewFile(uintptr(fd), r.path)
 
 	if err := checkRoot(root); err != nil {
 		_ = root.Close()

@@ -181,8 +181,8 @@ func controllerMutants() []mutant {
 		},
 		{
 			name: "controller/snapshot-deleted-while-read", file: "pkg/controller/inflight/locks.go",
-			old:    `if l.readers[id] > 0 {`,
-			new:    `if l.readers[id] > 1 {`,
+			old:    `case l.held[id] > 0:`,
+			new:    `case l.held[id] > 1:`,
 			breaks: "a snapshot is deleted while a volume is restored from it", tests: in("test/driver/copies", "TestWhatIsReadIsNotDeleted"),
 		},
 		{

@@ -1,6 +1,7 @@
 package cgroup
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,8 +13,7 @@ import (
 const podUIDKey = "csi.storage.k8s.io/pod.uid"
 
 const (
-	// maxDepth and maxDirectories bound the search for a pod's cgroup where the
-	// kubelet's own is not at the top.
+	// maxDepth and maxDirectories bound each search for a pod's cgroup.
 	maxDepth       = 6
 	maxDirectories = 4096
 )
@@ -72,27 +72,20 @@ func podInPath(parts []string) string {
 
 // findPod returns the cgroup of a pod beneath base, as the kubelet's cgroupfs
 // or systemd driver has named it. Errors: ErrNoPod.
-func findPod(base, uid string) (string, error) {
+func findPod(base, uid string) (found string, err error) {
 	if !isPodUID(uid) {
 		return "", fmt.Errorf("%w: %q is no pod's UID", ErrNoPod, uid)
 	}
 
-	names := podNames(uid)
-
-	for _, parent := range []string{
-		"kubepods/burstable", "kubepods/besteffort", "kubepods",
-		"kubepods.slice/kubepods-burstable.slice", "kubepods.slice/kubepods-besteffort.slice", "kubepods.slice",
-	} {
-		for _, name := range names {
-			path := filepath.Join(base, parent, name)
-
-			if info, err := os.Stat(path); err == nil && info.IsDir() {
-				return path, nil
-			}
+	// At last everywhere, for a kubelet in a container of its own or with --cgroup-root.
+	for _, top := range []string{"kubepods", "kubepods.slice", ""} {
+		found, err = searchPod(filepath.Join(base, top), podNames(uid))
+		if !errors.Is(err, ErrNoPod) {
+			break
 		}
 	}
 
-	return searchPod(base, names)
+	return found, err
 }
 
 // hasPods also finds the cgroups of a kubelet that is in a container of its own.
@@ -119,8 +112,7 @@ func podNames(uid string) []string {
 	}
 }
 
-// searchPod looks breadth-first, for a kubelet in a container of its own or
-// with --cgroup-root.
+// searchPod searches breadth-first, so that the cgroups of a pod's containers come last.
 func searchPod(base string, names []string) (string, error) {
 	level, seen := []string{base}, 0
 

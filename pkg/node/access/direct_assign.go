@@ -87,27 +87,21 @@ func (p *Provider) RestoreAssignments(v *staged.Volume) error {
 	}
 
 	for _, publication := range v.Publications {
-		lost, err := p.deviceLost(v, publication)
-		if err != nil {
-			return err
-		}
+		number, lost, err := p.lostDevice(v, publication)
 
-		if lost {
-			if err := p.revoke(v, publication); err != nil {
-				return err
+		switch {
+		case err != nil:
+		case lost:
+			err = p.revoke(v, publication)
+		default:
+			assignment := p.assignment(v, publication, number)
+			if err = errors.Join(p.config.Direct.Root.Restore(assignment), p.restoreMount(v, assignment)); err != nil {
+				err = fmt.Errorf("restore the assignment of volume %s: %w", v.VolumeID, err)
 			}
-
-			continue
 		}
 
-		number, err := p.For(v).DeviceOf(v, publication)
 		if err != nil {
 			return err
-		}
-
-		assignment := p.assignment(v, publication, number)
-		if err := errors.Join(p.config.Direct.Root.Restore(assignment), p.restoreMount(v, assignment)); err != nil {
-			return fmt.Errorf("restore the assignment of volume %s: %w", v.VolumeID, err)
 		}
 	}
 

@@ -115,6 +115,11 @@ func (d directVolume) growUnpublished(ctx context.Context, v *staged.Volume) err
 
 // openDevice opens the device that the volume is attached to.
 func (p *Provider) openDevice(ctx context.Context, v *staged.Volume) (*loop.Device, error) {
+	held, err := p.devices.get(v.VolumeID)
+	if err != nil {
+		return nil, err
+	}
+
 	image, err := p.openImage(v, os.O_RDWR)
 	if err != nil {
 		return nil, err
@@ -129,16 +134,8 @@ func (p *Provider) openDevice(ctx context.Context, v *staged.Volume) (*loop.Devi
 		return nil, fmt.Errorf("volume %s: %w", v.VolumeID, err)
 	}
 
-	held, err := p.devices.get(v.VolumeID)
-	if err == nil && device.Number != held.Staged {
-		err = rpc.Errorf(codes.FailedPrecondition, "its device was taken away; unstage it and stage it again")
-		err = errors.Join(p.closeAndDetach(ctx, v, device), err)
-	} else if err != nil {
-		err = errors.Join(err, device.Close())
-	}
-
-	if err != nil {
-		return nil, err
+	if device.Number != held.Staged {
+		return nil, errors.Join(p.closeAndDetach(ctx, v, device), errDeviceTaken)
 	}
 
 	return device, nil

@@ -113,7 +113,7 @@ func (p *Provider) IsLostDeviceAssigned(v *staged.Volume, publication staged.Pub
 		return false, nil
 	}
 
-	lost, err := p.deviceLost(v, publication)
+	_, lost, err := p.lostDevice(v, publication)
 	if err != nil || !lost {
 		return false, err
 	}
@@ -125,13 +125,14 @@ func (p *Provider) IsLostDeviceAssigned(v *staged.Volume, publication staged.Pub
 	return p.observe.IsMountedAt(v, publication.TargetPath)
 }
 
-func (p *Provider) deviceLost(v *staged.Volume, publication staged.Publication) (bool, error) {
-	number, err := p.For(v).DeviceOf(v, publication)
+// lostDevice returns the number of the publication's device, and whether that is gone.
+func (p *Provider) lostDevice(v *staged.Volume, publication staged.Publication) (number int, lost bool, err error) {
+	number, err = p.For(v).DeviceOf(v, publication)
 	if err != nil || number == NoDevice {
-		return err == nil, unknown(err, v, "attached")
+		return number, err == nil, unknown(err, v, "attached")
 	}
 
 	_, attached, err := p.config.Loops.Attachment(number)
 
-	return err == nil && !attached, unknown(err, v, "attached to "+observe.LoopName(number))
+	return number, err == nil && !attached, unknown(err, v, "attached to "+observe.LoopName(number))
 }

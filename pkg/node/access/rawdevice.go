@@ -20,6 +20,9 @@ const loopMajor = 7
 // a loop device until they are unstaged, and nothing is mounted from it on the host.
 type rawDevice struct{ bound }
 
+// errDeviceTaken is returned where another program has detached the device.
+var errDeviceTaken = rpc.Errorf(codes.FailedPrecondition, "its device was taken away; unstage it and stage it again")
+
 // Unstage detaches all devices of the volume.
 func (r rawDevice) Unstage(ctx context.Context, v *staged.Volume) error {
 	return r.DetachAll(ctx, v)
@@ -64,7 +67,7 @@ func (r rawDevice) deviceFor(ctx context.Context, v *staged.Volume, publication 
 
 	numbers, err := r.devices.get(v.VolumeID)
 	if err == nil && numbers.Staged == NoDevice {
-		err = rpc.Errorf(codes.FailedPrecondition, "its device was taken away; unstage it and stage it again")
+		err = errDeviceTaken
 	}
 
 	return numbers.Staged, err

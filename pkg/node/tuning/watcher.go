@@ -67,7 +67,7 @@ func (w *Watcher) Run(ctx context.Context) {
 
 	defer func() { _ = refreshes.Wait() }() // they log their errors
 
-	// What was modified before the watch began.
+	// At first for what was modified before the watch began.
 	ids := w.InUse()
 
 	for round := 0; ; round++ {
@@ -89,17 +89,16 @@ func (w *Watcher) Run(ctx context.Context) {
 			}
 
 			w.logUnwatched(err)
-
-			ids = w.InUse()
 		case <-poll.C:
-			ids = w.InUse()
 		case reason := <-failures:
 			w.Log.Warn("watching mutable parameters failed; reading those of all volumes", "reason", reason)
-
-			ids = w.InUse()
 		case event := <-events:
 			ids = w.modified(event)
+
+			continue
 		}
+
+		ids = w.InUse()
 	}
 }
 
