@@ -1,13 +1,13 @@
 package kata
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -199,7 +199,7 @@ func findSandbox(dir *os.File) (string, error) {
 
 	var (
 		sandbox string
-		newest  unix.Timespec
+		newest  time.Time
 	)
 
 	for _, name := range others {
@@ -214,16 +214,13 @@ func findSandbox(dir *os.File) (string, error) {
 			return "", fmt.Errorf("fstatat %s: %w", name, err)
 		}
 
-		if stat.Mode&unix.S_IFMT == unix.S_IFREG && (sandbox == "" || newer(stat.Mtim, newest)) {
-			sandbox, newest = name, stat.Mtim
+		at := time.Unix(stat.Mtim.Unix())
+		if stat.Mode&unix.S_IFMT == unix.S_IFREG && (sandbox == "" || at.After(newest)) {
+			sandbox, newest = name, at
 		}
 	}
 
 	return sandbox, nil
-}
-
-func newer(a, b unix.Timespec) bool {
-	return cmp.Or(cmp.Compare(a.Sec, b.Sec), cmp.Compare(a.Nsec, b.Nsec)) > 0
 }
 
 // otherNames returns what lies beside the assignment, sorted.

@@ -59,12 +59,8 @@ func checkMessage(prefix string, message protoreflect.Message) string {
 
 func checkField(prefix string, field protoreflect.FieldDescriptor, value protoreflect.Value) string {
 	switch {
-	case field.IsMap() && field.MapValue().Kind() == protoreflect.StringKind:
-		return checkMap(prefix, field, value.Map())
-	case field.Kind() == protoreflect.StringKind && field.IsList():
-		return checkList(prefix, field, value.List())
-	case field.Kind() == protoreflect.StringKind:
-		return checkText(prefix, field, value.String(), 0, limitOf(field.Name()))
+	case field.Kind() == protoreflect.StringKind, field.IsMap() && field.MapValue().Kind() == protoreflect.StringKind:
+		return checkTexts(prefix, field, value)
 	case field.IsMap(), field.Kind() != protoreflect.MessageKind:
 		return ""
 	case !field.IsList():
@@ -80,8 +76,56 @@ func checkField(prefix string, field protoreflect.FieldDescriptor, value protore
 	return ""
 }
 
-func limitOf(field protoreflect.Name) int {
-	switch field {
+// checkTexts checks the strings of a field. Those of a map count together, and all mount flags.
+func checkTexts(prefix string, field protoreflect.FieldDescriptor, value protoreflect.Value) string {
+	secret, _ := proto.GetExtension(field.Options(), csi.E_CsiSecret).(bool)
+	limit, total := limitOf(field), 0
+
+	for _, text := range textsOf(field, value) {
+		if total += len(text); total > limit {
+			return fmt.Sprintf("%s has %d bytes or more; the CSI spec allows %d", prefix+field.TextName(), total, limit)
+		}
+
+		// A secret is the CO's, byte for byte.
+		if strings.IndexByte(text, 0) >= 0 && !secret {
+			return prefix + field.TextName() + " holds a NUL byte"
+		}
+
+		if !field.IsMap() && limit != maxFlags {
+			total = 0
+		}
+	}
+
+	return ""
+}
+
+func textsOf(field protoreflect.FieldDescriptor, value protoreflect.Value) (texts []string) {
+	switch {
+	case field.IsMap():
+		value.Map().Range(func(key protoreflect.MapKey, value protoreflect.Value) bool {
+			texts = append(texts, key.String(), value.String())
+
+			return true
+		})
+	case field.IsList():
+		for i := range value.List().Len() {
+			texts = append(texts, value.List().Get(i).String())
+		}
+	default:
+		texts = []string{value.String()}
+	}
+
+	return texts
+}
+
+func limitOf(field protoreflect.FieldDescriptor) int {
+	if field.IsMap() {
+		return maxMap
+	}
+
+	switch field.Name() {
+	case "mount_flags":
+		return maxFlags
 	case "target_path", "staging_target_path", "volume_path", "volume_publish_path":
 		return maxPath
 	case "node_id":
@@ -89,62 +133,4 @@ func limitOf(field protoreflect.Name) int {
 	default:
 		return maxString
 	}
-}
-
-// checkText checks one more string of the field, after those that have taken so many bytes.
-func checkText(prefix string, field protoreflect.FieldDescriptor, text string, before, limit int) string {
-	if total := before + len(text); total > limit {
-		return fmt.Sprintf("%s has %d bytes or more; the CSI spec allows %d", prefix+field.TextName(), total, limit)
-	}
-
-	// A secret is the CO's, byte for byte.
-	if strings.IndexByte(text, 0) >= 0 && !isSecret(field) {
-		return prefix + field.TextName() + " holds a NUL byte"
-	}
-
-	return ""
-}
-
-func isSecret(field protoreflect.FieldDescriptor) bool {
-	secret, _ := proto.GetExtension(field.Options(), csi.E_CsiSecret).(bool)
-
-	return secret
-}
-
-func checkList(prefix string, field protoreflect.FieldDescriptor, list protoreflect.List) string {
-	total, limit := 0, maxString
-	if field.Name() == "mount_flags" {
-		limit = maxFlags
-	}
-
-	for i := range list.Len() {
-		text := list.Get(i).String()
-		if problem := checkText(prefix, field, text, total, limit); problem != "" {
-			return problem
-		}
-
-		if limit == maxFlags {
-			total += len(text)
-		}
-	}
-
-	return ""
-}
-
-func checkMap(prefix string, field protoreflect.FieldDescriptor, pairs protoreflect.Map) (problem string) {
-	total := 0
-
-	pairs.Range(func(key protoreflect.MapKey, value protoreflect.Value) bool {
-		for _, text := range []string{key.String(), value.String()} {
-			if problem = checkText(prefix, field, text, total, maxMap); problem != "" {
-				return false
-			}
-
-			total += len(text)
-		}
-
-		return true
-	})
-
-	return problem
 }

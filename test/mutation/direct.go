@@ -30,8 +30,8 @@ func directMutants() []mutant {
 		},
 		{
 			name: "direct/oldest-sandbox", file: "internal/kata/entry.go",
-			old:    `sandbox == "" || newer(stat.Mtim, newest)`,
-			new:    `sandbox == "" || newer(newest, stat.Mtim)`,
+			old:    `sandbox == "" || at.After(newest)`,
+			new:    `sandbox == "" || newest.After(at)`,
 			breaks: "a guest that was replaced is asked instead of the new one", tests: root("TestTheNewestSandboxHasTheVolume"),
 		},
 		{

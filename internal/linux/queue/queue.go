@@ -75,28 +75,28 @@ func (q *Queues) Get(device string) (Attributes, error) {
 	return Attributes{ReadAheadKiB: readAhead, Scheduler: scheduler}, nil
 }
 
-// Set changes the attributes that wanted names and returns the former ones. Where one write fails,
-// it restores them all. Errors: ErrUnsupported, fs.ErrNotExist.
-func (q *Queues) Set(device string, wanted Attributes) (Attributes, error) {
+// Set changes the attributes that wanted names. Where one write fails, it restores them all.
+// Errors: ErrUnsupported, fs.ErrNotExist.
+func (q *Queues) Set(device string, wanted Attributes) error {
 	before, err := q.Get(device)
+	if err == nil {
+		err = q.checkScheduler(device, wanted.Scheduler)
+	}
+
 	if err != nil {
-		return Attributes{}, err
+		return err
 	}
 
-	if err := q.checkScheduler(device, wanted.Scheduler); err != nil {
-		return Attributes{}, err
+	if err = q.apply(device, before, wanted); err == nil {
+		return nil
 	}
 
-	if err := q.apply(device, before, wanted); err != nil {
-		now, readErr := q.Get(device)
-		if readErr == nil {
-			readErr = q.apply(device, now, before)
-		}
-
-		return Attributes{}, errors.Join(err, readErr)
+	now, readErr := q.Get(device)
+	if readErr == nil {
+		readErr = q.apply(device, now, before)
 	}
 
-	return before, nil
+	return errors.Join(err, readErr)
 }
 
 // apply writes the attributes that differ and reads them back, since the kernel rounds or ignores

@@ -40,23 +40,19 @@ func finishUUIDChange(ctx context.Context, v *staged.Volume, used filesystem.Fil
 // replays the log that was copied, gives the filesystem a UUID of its own, and grows it to an
 // image larger than its source. The new UUID marks that this is done.
 func (p *Provider) finishCopyForReaders(ctx context.Context, v *staged.Volume, used filesystem.Filesystem) error {
-	done, err := p.hasOwnUUID(v, used)
+	image, err := p.openImage(v, os.O_RDONLY)
+	if err != nil {
+		return err
+	}
+
+	done, err := used.HasUUID(image, v.VolumeID)
+	_ = image.Close()
+
 	if done || err != nil {
 		return err
 	}
 
 	return p.prepareImage(ctx, v, used)
-}
-
-// hasOwnUUID reports whether the image's filesystem has the volume's UUID.
-func (p *Provider) hasOwnUUID(v *staged.Volume, used filesystem.Filesystem) (bool, error) {
-	image, err := p.openImage(v, os.O_RDONLY)
-	if err != nil {
-		return false, err
-	}
-	defer image.Close()
-
-	return used.HasUUID(image, v.VolumeID)
 }
 
 // leastGrowth is more than the end of a device that a filesystem may leave unused, because it

@@ -55,7 +55,13 @@ func (d directVolume) IsPublished(v *staged.Volume, p staged.Publication) (bool,
 		return found, err
 	}
 
-	return d.isTakenBySandbox(v, p.TargetPath)
+	if inUse, err := d.IsInUse(v); err != nil || !inUse {
+		return false, err
+	}
+
+	entry, ok, err := d.config.Direct.Root.Get(p.TargetPath)
+
+	return err == nil && ok && entry.Sandbox != "", unknown(err, v, "assigned at "+p.TargetPath)
 }
 
 // Unpublish also removes the assignment, whatever else fails.

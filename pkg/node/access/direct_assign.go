@@ -174,15 +174,3 @@ func (p *Provider) assignedNumber(v *staged.Volume, publication staged.Publicati
 
 	return number, isLoop, nil
 }
-
-// isTakenBySandbox reports whether a sandbox has taken the publication.
-func (p *Provider) isTakenBySandbox(v *staged.Volume, targetPath string) (bool, error) {
-	_, attached, err := p.devices.attachment(v.VolumeID)
-	if err != nil || !attached {
-		return false, unknown(err, v, "attached")
-	}
-
-	entry, ok, err := p.config.Direct.Root.Get(targetPath)
-
-	return err == nil && ok && entry.Sandbox != "", unknown(err, v, "assigned at "+targetPath)
-}

@@ -37,7 +37,7 @@ func (t *Tuner) SetQueue(ctx context.Context, volumeID string, number int, wante
 		return err
 	}
 
-	if _, err := t.queues.Set(loopName(number), attributes); err != nil {
+	if err := t.queues.Set(loopName(number), attributes); err != nil {
 		return fmt.Errorf("mutable parameters of volume %s: %w", volumeID, err)
 	}
 
@@ -77,7 +77,7 @@ func (t *Tuner) ResetQueues(volumeID string) {
 // resetQueue restores the scheduler of a device and deletes its record. A failure is only
 // logged, because no volume depends on it.
 func (t *Tuner) resetQueue(tuned *Tuned) {
-	_, err := t.queues.Set(loopName(tuned.Number), queue.Attributes{ReadAheadKiB: -1, Scheduler: tuned.Scheduler})
+	err := t.queues.Set(loopName(tuned.Number), queue.Attributes{ReadAheadKiB: -1, Scheduler: tuned.Scheduler})
 	if err == nil {
 		err = t.tuned.DeleteLazily(tuned.RecordID())
 	}

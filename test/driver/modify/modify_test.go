@@ -71,7 +71,7 @@ func otherScheduler(t *testing.T) string {
 func cleanQueue(t *testing.T, number int) {
 	t.Helper()
 	t.Cleanup(func() {
-		_, err := queue.New(queue.DefaultSysBlock).Set(fmt.Sprint("loop", number), queue.Attributes{ReadAheadKiB: -1, Scheduler: "none"})
+		err := queue.New(queue.DefaultSysBlock).Set(fmt.Sprint("loop", number), queue.Attributes{ReadAheadKiB: -1, Scheduler: "none"})
 		require.NoError(t, err)
 	})
 }
@@ -121,7 +121,7 @@ func TestQueueIsInForce(t *testing.T) {
 			require.NoError(t, d.Unpublish(t.Context(), reader))
 
 			// Not even a change by hand in the meantime survives a restart.
-			_, err := queue.New(queue.DefaultSysBlock).Set(fmt.Sprint("loop", number), queue.Attributes{ReadAheadKiB: 1024, Scheduler: "none"})
+			err := queue.New(queue.DefaultSysBlock).Set(fmt.Sprint("loop", number), queue.Attributes{ReadAheadKiB: 1024, Scheduler: "none"})
 			require.NoError(t, err)
 			d.Restart(t)
 			require.Equal(t, queue.Attributes{ReadAheadKiB: 64, Scheduler: scheduler}, queueOf(t, number))
@@ -336,7 +336,7 @@ func TestThePoolSaysWhatTheRecordsDo(t *testing.T) {
 			harness.WriteFile(t, file, left)
 		}
 
-		_, err := queue.New(queue.DefaultSysBlock).Set(fmt.Sprint("loop", number), queue.Attributes{ReadAheadKiB: 4})
+		err := queue.New(queue.DefaultSysBlock).Set(fmt.Sprint("loop", number), queue.Attributes{ReadAheadKiB: 4})
 		require.NoError(t, err)
 		d.Restart(t)
 		harness.RequireFile(t, file, string(content))
