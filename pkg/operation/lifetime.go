@@ -18,7 +18,7 @@ type Lifetime struct {
 
 // NewLifetime returns one without work.
 func NewLifetime() *Lifetime {
-	base, stop := context.WithCancel(context.Background()) //nolint:gosec // Drain calls stop
+	base, stop := context.WithCancel(context.Background())
 
 	return &Lifetime{base: base, stop: stop}
 }
@@ -36,7 +36,7 @@ func (l *Lifetime) Drain(ctx context.Context) error {
 func Run[T any](values context.Context, l *Lifetime, work func(context.Context) (T, error)) (result T, err error) {
 	ctx, cancel := context.WithCancelCause(values)
 	defer cancel(nil)
-	defer context.AfterFunc(l.base, func() { cancel(ErrDraining) })()
+	defer context.AfterFunc(l.base, func() { cancel(ErrDraining) })() //nolint:contextcheck // it ends with l
 
 	defer func() {
 		if value := recover(); value != nil {

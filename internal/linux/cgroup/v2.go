@@ -55,7 +55,7 @@ func (v v2) set(_, top string, device Device, wanted Limits) error {
 		return err
 	}
 
-	line := device.String()
+	parts := []string{device.String()}
 
 	for i, limit := range wanted.each() {
 		value := unlimited
@@ -63,9 +63,10 @@ func (v v2) set(_, top string, device Device, wanted Limits) error {
 			value = strconv.FormatInt(*limit, 10)
 		}
 
-		line += " " + ruleKeys[i] + "=" + value
+		parts = append(parts, ruleKeys[i]+"="+value)
 	}
 
+	line := strings.Join(parts, " ")
 	if err := sysfs.Write(filepath.Join(top, ruleFile), line); err != nil {
 		return fmt.Errorf("limit: write %q: %w", line, err)
 	}

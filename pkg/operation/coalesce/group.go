@@ -130,7 +130,7 @@ func (g *Group[K, In, Merged, Out]) join(ctx context.Context, key K, in In) (*ba
 	g.life.Running.Add(1)
 
 	if g.window <= 0 {
-		go g.run(key, waiting) //nolint:contextcheck // the change outlives its caller
+		go g.run(key, waiting)
 
 		return waiting, nil
 	}
