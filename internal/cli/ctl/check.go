@@ -4,16 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/touchstone-csi/touchstone/pkg/controller/names"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 )
 
@@ -32,42 +31,45 @@ const (
 	howOnline      = "online"
 )
 
-// checkFlags are the flags of `touchstone check`.
-type checkFlags struct{ all, online bool }
-
 // NewCheckCommand returns `check`, a client of Touchstone's check service. Its errors have the
 // exit code as ExitCode.
 func NewCheckCommand() *cobra.Command {
-	given, asked := &settings{output: outputTable}, checkFlags{}
+	given, run := &settings{output: outputTable}, &checking{checked: checked{[]*health.VolumeCheck{}, []passed{}}}
 
-	command := &cobra.Command{
-		Use:   "check VOLUME… | --all",
-		Short: "Check the filesystems of volumes now",
-		Long: `Check the filesystems of volumes now, and print the verdicts. Nothing is repaired.
+	check := verb{
+		name: "check", arguments: []argument{anyVolumes}, judges: true, short: "Check the filesystems of volumes now",
+		long: `Check the filesystems of volumes now, and print the verdicts. Nothing is repaired.
 A volume that is not in use is checked in place. One that is in use is only checked
 with --online: its filesystem is frozen while a copy is taken, in which writers wait,
 and the copy is checked. --all skips volumes that can't be checked, and lists them.
 
 Exit code 0: all checked volumes are clean, 1: a volume is damaged, or its check
 failed, 2: wrong usage, or a given volume can't be checked.`,
-		Example: `  touchstone check --all
+		example: `  touchstone check --all
   touchstone check --online ID`,
-		SilenceErrors: true,
-		SilenceUsage:  true,
-		Args: func(_ *cobra.Command, args []string) error {
-			if asked.all == (len(args) > 0) {
-				return usage(errAllOrSome)
-			}
-
-			return nil
+		flags: func(flags *pflag.FlagSet) {
+			flags.BoolVar(&run.all, "all", false, "all volumes that the driver knows")
+			flags.BoolVar(&run.online, "online", false, "also check volumes in use, on a copy")
+			given.define(flags, 0)
 		},
-		RunE: given.inSession(func(ctx context.Context, s *session) error { return undetermined(s.checkAll(ctx, asked)) }),
+		run: func(ctx context.Context, s *session) error {
+			run.session = s
+
+			return run.checkAll(ctx)
+		},
 	}
 
-	flags := command.Flags()
-	flags.BoolVar(&asked.all, "all", false, "all volumes that the driver knows")
-	flags.BoolVar(&asked.online, "online", false, "also check volumes in use, on a copy")
-	given.define(flags, 0)
+	command := check.command(given)
+	command.Use = "check VOLUME… | --all"
+	command.SilenceErrors = true
+	command.SilenceUsage = true
+	command.Args = func(_ *cobra.Command, args []string) error {
+		if run.all == (len(args) > 0) {
+			return usage(errAllOrSome)
+		}
+
+		return nil
+	}
 	command.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
 
 	return command
@@ -88,20 +90,15 @@ type checked struct {
 // checking is one run of the command.
 type checking struct {
 	*session
-	checkFlags
 	checked
+
+	all, online bool
 }
 
-func (s *session) checkAll(ctx context.Context, asked checkFlags) error {
-	run := &checking{s, asked, checked{[]*health.VolumeCheck{}, []passed{}}}
-	client := health.NewClient(s.Conn())
-	ids := s.args
+func (c *checking) checkAll(ctx context.Context) error {
+	client, ids := health.NewClient(c.Conn()), c.args
 
-	if err := s.resolveAll(ctx, names.Volume, ids); err != nil {
-		return err
-	}
-
-	if asked.all {
+	if c.all {
 		report, err := client.Report(ctx)
 		if err != nil {
 			return explainNotTouchstone(err, health.ServiceName, errNoChecks)
@@ -113,12 +110,15 @@ func (s *session) checkAll(ctx context.Context, asked checkFlags) error {
 	}
 
 	for _, id := range ids {
-		if err := run.check(ctx, client, id); err != nil {
-			return errors.Join(run.finish(), err)
+		err := c.check(ctx, client, id)
+		if err != nil {
+			return errors.Join(c.finish(), err)
 		}
+
+		c.printVerdict(id)
 	}
 
-	return run.finish()
+	return c.finish()
 }
 
 // check returns only errors that apply to all volumes.
@@ -150,8 +150,6 @@ func (c *checking) check(ctx context.Context, client *health.Client, id string) 
 			At: began, Took: time.Since(began), How: how, Verdict: verdictFailed, Detail: status.Convert(err).Message(),
 		}})
 	}
-
-	c.printVerdict(id)
 
 	return nil
 }
@@ -202,14 +200,19 @@ func (c *checking) finish() error {
 		fmt.Fprintf(c.side, "%d checked, %d passed over\n", len(c.Checks), len(c.Passed))
 	}
 
-	bad := slices.DeleteFunc(slices.Clone(c.Checks), func(found *health.VolumeCheck) bool {
-		return found.Verdict != verdictDamaged && found.Verdict != verdictFailed
-	})
+	var (
+		failures []error
+		bad      int
+	)
 
-	var failures []error
+	for _, found := range c.Checks {
+		if found.Verdict == verdictDamaged || found.Verdict == verdictFailed {
+			bad++
+		}
+	}
 
-	if len(bad) > 0 {
-		failures = append(failures, unhealthy(fmt.Errorf("%w: %d of %d volumes", errNotClean, len(bad), len(c.Checks))))
+	if bad > 0 {
+		failures = append(failures, unhealthy(fmt.Errorf("%w: %d of %d volumes", errNotClean, bad, len(c.Checks))))
 	}
 
 	if !c.all && len(c.Passed) > 0 {

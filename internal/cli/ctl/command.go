@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
-	"github.com/touchstone-csi/touchstone/pkg/controller/names"
 )
 
 const (
@@ -33,7 +32,9 @@ type settings struct {
 	endpoint string
 	output   outputFormat
 	timeout  time.Duration
+	// watch and progress are flags of some commands: --watch, and the interval of --progress.
 	watch    bool
+	progress time.Duration
 }
 
 // NewCommand returns `ctl` with all its subcommands. Its errors have the exit code as
@@ -41,15 +42,22 @@ type settings struct {
 func NewCommand() *cobra.Command {
 	given := &settings{output: outputTable}
 
-	command := group("ctl", "Talk to a CSI driver through its socket",
-		newVolumeCommand(given),
-		newSnapshotCommand(given),
-		newGroupCommand(given),
-		group("node", "The node behind the socket", newNodeInfoCommand(given), newStorageHealthCommand(given)),
-		newCapabilitiesCommand(given),
-		newCapacityCommand(given),
-		newOperationsCommand(given),
-		newDirectVolumesCommand(given),
+	volumes := given.group("volume", "Make, use, grow and delete volumes",
+		createVerb(), volumeDeletion(), volumeListVerb(), volumeVerb(), expandVerb(), modifyVerb(),
+		publishVerb(), unpublishVerb(), statsVerb(), healthVerb(), mountVerb(), umountVerb())
+	volumes.Aliases = []string{"volumes", "vol"}
+
+	snapshots := given.group("snapshot", "Take, list, restore and delete snapshots, and see what changed between them",
+		snapshotCreateVerb(), snapshotListVerb(), snapshotVerb(), snapshotDeletion(), restoreVerb(), blocksVerb())
+	snapshots.Aliases = []string{"snapshots", "snap"}
+
+	command := given.group("ctl", "Talk to a CSI driver through its socket", capabilitiesVerb(), capacityVerb(), operationsVerb())
+	command.AddCommand(
+		volumes,
+		snapshots,
+		given.group("group", "Snapshots of several volumes at one moment", groupCreateVerb(), groupVerb(), groupDeletion()),
+		given.group("node", "The node behind the socket", nodeInfoVerb(), storageHealthVerb()),
+		given.group("direct-volumes", "Volumes that virtual machines mount themselves", directVolumesVerb()),
 		newDoctorCommand(given),
 	)
 	command.Long = `Talk to a CSI driver through its socket, as an orchestrator would: any driver,
@@ -60,7 +68,7 @@ or cannot be reached, 2: wrong usage. Those of "volume health", "node health" an
 	command.SilenceUsage = true
 
 	given.define(command.PersistentFlags(), defaultTimeout)
-	_ = command.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputFormats, cobra.ShellCompDirectiveNoFileComp))
+	completeFlags(command)
 	command.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
 
 	return command
@@ -74,25 +82,27 @@ func (s *settings) define(flags *pflag.FlagSet, timeout time.Duration) {
 
 // group is a command that only contains others. By default, cobra prints help and succeeds
 // for a misspelt subcommand.
-func group(name, short string, children ...*cobra.Command) *cobra.Command {
+func (s *settings) group(name, short string, verbs ...verb) *cobra.Command {
 	command := &cobra.Command{
 		Use:                        name,
 		Short:                      short,
 		SuggestionsMinimumDistance: 2,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				similar := ""
-				if found := cmd.SuggestionsFor(args[0]); len(found) > 0 {
-					similar = "; did you mean " + found[0] + "?"
-				}
-
-				return usage(fmt.Errorf("%w %q%s; see %s --help", errUnknownCommand, args[0], similar, cmd.CommandPath()))
+			if len(args) == 0 {
+				return cmd.Help()
 			}
 
-			return cmd.Help()
+			similar := ""
+			if found := cmd.SuggestionsFor(args[0]); len(found) > 0 {
+				similar = "; did you mean " + found[0] + "?"
+			}
+
+			return usage(fmt.Errorf("%w %q%s; see %s --help", errUnknownCommand, args[0], similar, cmd.CommandPath()))
 		},
 	}
-	command.AddCommand(children...)
+	for _, each := range verbs {
+		command.AddCommand(each.command(s))
+	}
 
 	return command
 }
@@ -103,8 +113,9 @@ type session struct {
 	*printer
 
 	args []string
-	// side receives progress, separate from the answer.
-	side io.Writer
+	// side receives progress, separate from the answer, at the given interval if there is one.
+	side     io.Writer
+	progress time.Duration
 }
 
 // endpointOf returns the endpoint of the flag, else of the environment.
@@ -129,13 +140,6 @@ func (s *settings) limit(ctx context.Context) (context.Context, context.CancelFu
 	return ctx, func() {}
 }
 
-// verb returns a command that is one session with the driver.
-func (s *settings) verb(
-	use, short string, args cobra.PositionalArgs, run func(ctx context.Context, s *session) error,
-) *cobra.Command {
-	return &cobra.Command{Use: use, Short: short, Args: args, RunE: s.inSession(run)}
-}
-
 // inSession gives a command its connection and its deadline.
 func (s *settings) inSession(run func(ctx context.Context, s *session) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
@@ -151,60 +155,9 @@ func (s *settings) inSession(run func(ctx context.Context, s *session) error) fu
 			run(ctx, &session{
 				Client:  co,
 				printer: &printer{out: cmd.OutOrStdout(), format: s.output, watch: s.watch},
-				args:    args,
-				side:    cmd.ErrOrStderr(),
+				args:    args, side: cmd.ErrOrStderr(), progress: s.progress,
 			}),
 			co.Close(),
 		))
 	}
 }
-
-// onVolume is a verb with one volume, by name or id, as its argument.
-func (s *settings) onVolume(name, short string, run func(ctx context.Context, s *session) error) *cobra.Command {
-	cmd := s.verb(name+" VOLUME", short, exactly(1), naming(names.Volume, 0, 1, run))
-	cmd.ValidArgsFunction = completeNames(s, names.Volume, 0, 0)
-
-	return cmd
-}
-
-// aliased gives a command further names.
-func aliased(cmd *cobra.Command, others ...string) *cobra.Command {
-	cmd.Aliases = others
-
-	return cmd
-}
-
-func exactly(count int) cobra.PositionalArgs { return asUsage(cobra.ExactArgs(count)) }
-
-func atLeast(count int) cobra.PositionalArgs { return asUsage(cobra.MinimumNArgs(count)) }
-
-func asUsage(check cobra.PositionalArgs) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if err := check(cmd, args); err != nil {
-			return usage(fmt.Errorf("%w: %s", err, cmd.UseLine()))
-		}
-
-		return nil
-	}
-}
-
-// markRequired makes flags required. Cobra's own required flags return an error that cannot be
-// distinguished from the driver's.
-func markRequired(cmd *cobra.Command, names ...string) {
-	check := cmd.Args
-	cmd.Args = func(cmd *cobra.Command, args []string) error {
-		if err := check(cmd, args); err != nil {
-			return err
-		}
-
-		for _, name := range names {
-			if !cmd.Flags().Changed(name) {
-				return usage(fmt.Errorf("%w: --%s", errMissingFlag, name))
-			}
-		}
-
-		return nil
-	}
-}
-
-var errMissingFlag = errors.New("a flag is missing")

@@ -5,7 +5,7 @@ import (
 	"errors"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/pkg/controller/names"
@@ -22,15 +22,14 @@ type createFlags struct {
 	use             capabilityFlags
 }
 
-func (f *createFlags) register(cmd *cobra.Command) {
-	flags := cmd.Flags()
+func (f *createFlags) register(flags *pflag.FlagSet) {
 	flags.Var(&f.required, "size", "at least this large, such as 1Gi or 500M")
 	flags.Var(&f.mutable, "mutable", "a mutable parameter, as volume modify takes it (repeatable)")
 	flags.Var(&f.limit, "limit", "at most this large")
 	flags.Var(&f.parameters, "param", "a StorageClass parameter (repeatable)")
 	flags.StringArrayVar(&f.topology, "topology", nil,
 		"where the volume must be reachable, KEY=VALUE[,KEY=VALUE…]; repeat for alternatives, the preferred first")
-	f.use.register(cmd)
+	f.use.register(flags)
 }
 
 func (f *createFlags) request(name string) (*csi.CreateVolumeRequest, error) {
@@ -44,7 +43,7 @@ func (f *createFlags) request(name string) (*csi.CreateVolumeRequest, error) {
 	request.VolumeCapabilities = []*csi.VolumeCapability{capability}
 
 	if f.required != 0 || f.limit != 0 {
-		request.CapacityRange = &csi.CapacityRange{RequiredBytes: int64(f.required), LimitBytes: int64(f.limit)}
+		request.CapacityRange = capacityRange(f.required, f.limit)
 	}
 
 	places, err := topologies(f.topology)
@@ -59,26 +58,32 @@ func (f *createFlags) request(name string) (*csi.CreateVolumeRequest, error) {
 	return request, nil
 }
 
-func newCreateCommand(given *settings) *cobra.Command {
+func capacityRange(required, limit size) *csi.CapacityRange {
+	return &csi.CapacityRange{RequiredBytes: int64(required), LimitBytes: int64(limit)}
+}
+
+func createVerb() verb {
 	var (
 		what                 createFlags
 		ofSnapshot, ofVolume identifier
-		follow               followFlags
 	)
 
-	cmd := &cobra.Command{
-		Use:   "create NAME",
-		Short: "CreateVolume",
-		Long: `CreateVolume. The call is idempotent by name: the same command again answers
+	return verb{
+		name: "create", arguments: []argument{newName}, short: "CreateVolume", progress: true,
+		long: `CreateVolume. The call is idempotent by name: the same command again answers
 with the same volume, another one under the same name is refused. With
 --from-snapshot or --from-volume the new volume begins with the data of that
 one; it may be larger, not smaller.`,
-		Example: `  touchstone ctl volume create data --size 1Gi --fs xfs
+		example: `  touchstone ctl volume create data --size 1Gi --fs xfs
   touchstone ctl volume create raw --size 500M --block --param provisioning=thick
   touchstone ctl volume create shared --size 1Gi --param backing=directory
   touchstone ctl volume create twin --fs xfs --from-volume data`,
-		Args: exactly(1),
-		RunE: given.inSession(func(ctx context.Context, s *session) error {
+		flags: func(flags *pflag.FlagSet) {
+			flags.Var(&ofSnapshot, "from-snapshot", "begin with the data of this snapshot")
+			flags.Var(&ofVolume, "from-volume", "begin with the data of this volume")
+			what.register(flags)
+		},
+		run: func(ctx context.Context, s *session) error {
 			request, err := what.request(s.args[0])
 			if err != nil {
 				return err
@@ -98,35 +103,25 @@ one; it may be larger, not smaller.`,
 				request.VolumeContentSource = csiclient.FromVolume(string(ofVolume))
 			}
 
-			return s.create(ctx, request, follow)
-		}),
+			return s.create(ctx, request)
+		},
 	}
-	cmd.Flags().Var(&ofSnapshot, "from-snapshot", "begin with the data of this snapshot")
-	cmd.Flags().Var(&ofVolume, "from-volume", "begin with the data of this volume")
-	what.register(cmd)
-	follow.register(cmd)
-
-	return cmd
 }
 
 // create makes the call and shows the volume. Copying a source may take long.
-func (s *session) create(ctx context.Context, request *csi.CreateVolumeRequest, follow followFlags) error {
+func (s *session) create(ctx context.Context, request *csi.CreateVolumeRequest) error {
 	stop := func() {}
 
 	switch source := request.GetVolumeContentSource(); {
 	case source.GetSnapshot() != nil:
-		stop = s.follow(ctx, follow, kindRestore)
+		stop = s.follow(ctx, kindRestore)
 	case source.GetVolume() != nil:
-		stop = s.follow(ctx, follow, kindClone)
+		stop = s.follow(ctx, kindClone)
 	}
 
 	answer, err := s.CreateVolume(ctx, request)
 
 	stop()
 
-	if err != nil {
-		return err
-	}
-
-	return s.show(answer, sheet(answer.GetVolume(), nil), answer.GetVolume().GetVolumeId())
+	return s.answer(answer, err, volumeColumns.sheet(volume{Volume: answer.GetVolume()}), answer.GetVolume().GetVolumeId())
 }

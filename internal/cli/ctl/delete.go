@@ -4,34 +4,37 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
-	"github.com/spf13/cobra"
-
-	"github.com/touchstone-csi/touchstone/pkg/controller/names"
+	"github.com/spf13/pflag"
 )
 
-// deletion is a command that makes one call for each given id. It continues after an error.
-func deletion(given *settings, call string, kind names.Kind, remove func(ctx context.Context, s *session, id string) error) *cobra.Command {
+// deletion is a verb that makes one call for each given id. It continues after an error.
+func deletion(
+	call string, of argument, remove func(ctx context.Context, s *session, id string) error, further ...func(*pflag.FlagSet),
+) verb {
 	var ignoreNotFound bool
 
-	cmd := &cobra.Command{
-		Use:     "delete " + strings.ToUpper(string(kind)) + "…",
-		Aliases: []string{"rm"},
-		Short:   call + " for each",
-		Long: call + ` for each ` + string(kind) + `, by name or id. It continues after an error.
+	return verb{
+		name: "delete", aliases: []string{"rm"}, arguments: []argument{of}, resolves: true,
+		short: call + " for each",
+		long: call + ` for each ` + string(of.kind) + `, by name or id. It continues after an error.
 What is not there is an error of this command, though not of the call, unless the driver
 does not list names.`,
-		Args:              atLeast(1),
-		ValidArgsFunction: completeNames(given, kind, 0, -1),
-		RunE: given.inSession(func(ctx context.Context, s *session) error {
+		flags: func(flags *pflag.FlagSet) {
+			flags.BoolVar(&ignoreNotFound, "ignore-not-found", false, "succeed where there is nothing to delete")
+
+			for _, define := range further {
+				define(flags)
+			}
+		},
+		run: func(ctx context.Context, s *session) error {
 			var (
 				deleted = []string{}
 				rows    [][]string
 				refused []error
 			)
 
-			listed, known, err := s.objects(ctx, kind)
+			listed, known, err := s.objects(ctx, of.kind)
 			if err != nil {
 				return err
 			}
@@ -40,7 +43,7 @@ does not list names.`,
 				id := given
 
 				if known {
-					if id, err = find(listed, kind, given); err != nil {
+					if id, err = find(listed, of.kind, given); err != nil {
 						if !ignoreNotFound {
 							refused = append(refused, fmt.Errorf("%s: nothing to delete: %w", given, err))
 						}
@@ -60,9 +63,6 @@ does not list names.`,
 			}
 
 			return errors.Join(append(refused, s.show(answers{"deleted": deleted}, rows, deleted...))...)
-		}),
+		},
 	}
-	cmd.Flags().BoolVar(&ignoreNotFound, "ignore-not-found", false, "succeed where there is nothing to delete")
-
-	return cmd
 }

@@ -189,7 +189,7 @@ func diagnose(ctx context.Context, config doctor.Config, to *printer) error {
 		return err
 	}
 
-	if err := to.show(diagnosis{report, report.Worst()}, findingRows(&report)); err != nil {
+	if err := to.show(diagnosis{report, report.Worst()}, findingColumns.table(to.format, report.Findings...)); err != nil {
 		return err
 	}
 
@@ -204,15 +204,11 @@ func diagnose(ctx context.Context, config doctor.Config, to *printer) error {
 	return nil
 }
 
-func findingRows(report *doctor.Report) [][]string {
-	rows := make([][]string, 0, 1+len(report.Findings))
-	rows = append(rows, []string{"CHECK", "OBJECT", "VERDICT", "SEEN"})
-
-	for _, each := range report.Findings {
-		rows = append(rows, []string{each.Check, orDash(each.Object), string(each.Verdict), orDash(each.Seen)})
-	}
-
-	return rows
+var findingColumns = columns[doctor.Finding]{
+	{header: "CHECK", text: func(f doctor.Finding) string { return f.Check }},
+	{header: "OBJECT", text: func(f doctor.Finding) string { return f.Object }},
+	{header: "VERDICT", text: func(f doctor.Finding) string { return string(f.Verdict) }},
+	{header: "SEEN", text: func(f doctor.Finding) string { return f.Seen }},
 }
 
 // printCures prints the cures, problems first, below the table, in which they do not fit.

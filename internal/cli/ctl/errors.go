@@ -9,25 +9,16 @@ const (
 	exitUsage  = 2
 )
 
-// UsageError is an error of the command line, not of the driver.
-type UsageError struct{ err error }
-
-func (e *UsageError) Error() string { return e.err.Error() }
-
-func (e *UsageError) Unwrap() error { return e.err }
-
-// ExitCode is 2.
-func (e *UsageError) ExitCode() int { return exitUsage }
-
+// usage returns an error of the command line, not of the driver.
 func usage(err error) error {
 	if err == nil {
 		return nil
 	}
 
-	return &UsageError{err}
+	return &coded{err, exitUsage}
 }
 
-// coded is an error of a command that checks health: its exit code is 1 only for an
+// coded is an error with an exit code. That of a command that checks health is 1 only for an
 // unhealthy result, and 2 if there is no result.
 type coded struct {
 	error
@@ -45,11 +36,11 @@ func unhealthy(err error) error { return &coded{err, exitFailed} }
 
 // undetermined gives an error exit code 2, unless it has an exit code of its own.
 func undetermined(err error) error {
-	if err == nil || errors.As(err, new(*coded)) || errors.As(err, new(*UsageError)) {
+	if errors.As(err, new(*coded)) {
 		return err
 	}
 
-	return &coded{err, exitUsage}
+	return usage(err)
 }
 
 // ExitCode returns the process's exit code for err: 0 for nil, the result of the error's

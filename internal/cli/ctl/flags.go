@@ -9,6 +9,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
@@ -140,17 +141,23 @@ type capabilityFlags struct {
 	mode       accessMode
 }
 
-func (f *capabilityFlags) register(cmd *cobra.Command) {
+func (f *capabilityFlags) register(flags *pflag.FlagSet) {
 	f.mode = accessMode(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER)
 
-	flags := cmd.Flags()
 	flags.BoolVar(&f.block, "block", false, "a raw device instead of a filesystem")
 	flags.StringVar(&f.fs, "fs", "", "filesystem: ext4, xfs or btrfs (default: the driver's choice)")
 	flags.StringArrayVar(&f.mountFlags, "mount-flag", nil, "a mount option, such as noatime (repeatable)")
 	flags.Var(&f.mode, "access-mode", "one of the spec's access modes")
+}
 
-	_ = cmd.RegisterFlagCompletionFunc("fs", cobra.FixedCompletions([]string{"ext4", "xfs", "btrfs"}, cobra.ShellCompDirectiveNoFileComp))
-	_ = cmd.RegisterFlagCompletionFunc("access-mode", cobra.FixedCompletions(accessModes(), cobra.ShellCompDirectiveNoFileComp))
+// completeFlags completes the flags of a command that have a fixed set of values.
+func completeFlags(cmd *cobra.Command) {
+	for name, values := range map[string][]string{
+		"output": outputFormats, "fs": {"ext4", "xfs", "btrfs"}, "access-mode": accessModes(),
+	} {
+		// It fails only for a flag that this command does not have.
+		_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+	}
 }
 
 func (f *capabilityFlags) capability() (*csi.VolumeCapability, error) {

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/pkg/operation/progress"
@@ -22,15 +22,10 @@ const (
 	percent          = 100
 )
 
-// followFlags are the flags for the progress of a command.
-type followFlags struct{ every time.Duration }
-
-func (f *followFlags) register(cmd *cobra.Command) {
-	const name = "progress"
-
-	cmd.Flags().DurationVar(&f.every, name, 0,
+func (s *settings) defineProgress(flags *pflag.FlagSet) {
+	flags.DurationVar(&s.progress, "progress", 0,
 		"print a long copy's progress on stderr, a line each time (on a terminal it is always shown)")
-	cmd.Flags().Lookup(name).NoOptDefVal = lineInterval
+	flags.Lookup("progress").NoOptDefVal = lineInterval
 }
 
 // The kinds of copies in the driver's answers to pkg/operation/progress.
@@ -44,8 +39,8 @@ const (
 // follow prints the progress of copies of one kind until it is stopped. Which copy is the
 // command's own is unknown before its answer, since it may have joined an earlier one, so it
 // prints all, each with its id. It stops at the driver's first error.
-func (s *session) follow(ctx context.Context, flags followFlags, kind string) (stop func()) {
-	show := &display{out: s.side, terminal: isTerminal(s.side), every: flags.every, kind: kind}
+func (s *session) follow(ctx context.Context, kind string) (stop func()) {
+	show := &display{out: s.side, terminal: isTerminal(s.side), every: s.progress, kind: kind}
 
 	switch {
 	case show.every > 0:
@@ -153,21 +148,23 @@ func isTerminal(out io.Writer) bool {
 	return err == nil
 }
 
-func newOperationsCommand(given *settings) *cobra.Command {
-	return given.verb("operations", "List running copies and their progress (Touchstone only)", exactly(0),
-		func(ctx context.Context, s *session) error {
+var operationColumns = columns[progress.Entry]{
+	{header: "KIND", text: func(e progress.Entry) string { return e.Kind }},
+	{header: "OBJECT", text: func(e progress.Entry) string { return e.Object }},
+	{header: "DONE", text: formatProgress},
+	{header: "FOR", text: func(e progress.Entry) string { return time.Since(e.Started).Round(time.Second).String() }},
+}
+
+func operationsVerb() verb {
+	return verb{
+		name: "operations", short: "List running copies and their progress (Touchstone only)",
+		run: func(ctx context.Context, s *session) error {
 			entries, err := progress.NewClient(s.Conn()).List(ctx)
 			if err != nil {
 				return err
 			}
 
-			rows := [][]string{{"KIND", "OBJECT", "DONE", "FOR"}}
-			for _, entry := range entries {
-				rows = append(rows, []string{
-					entry.Kind, entry.Object, formatProgress(entry), time.Since(entry.Started).Round(time.Second).String(),
-				})
-			}
-
-			return s.show(answers{"operations": entries}, rows)
-		})
+			return s.show(answers{"operations": entries}, operationColumns.table(s.format, entries...))
+		},
+	}
 }

@@ -8,12 +8,11 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"k8s.io/apimachinery/pkg/util/duration"
 
-	"github.com/touchstone-csi/touchstone/pkg/controller/names"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 )
 
@@ -26,26 +25,20 @@ var (
 
 const healthyWord = "HEALTHY"
 
-func newHealthCommand(given *settings) *cobra.Command {
+func healthVerb() verb {
 	var abnormal bool
 
-	cmd := &cobra.Command{
-		Use:   "health [VOLUME…]",
-		Short: "Show volumes' conditions, and since when",
-		Long: `Show the conditions of all or the given volumes, as the driver's node and controller
+	return verb{
+		name: "health", arguments: []argument{anyVolumes}, judges: true, short: "Show volumes' conditions, and since when",
+		long: `Show the conditions of all or the given volumes, as the driver's node and controller
 observe them; for a driver other than Touchstone the answers of
 ControllerGetVolumeHealth, ControllerListVolumeHealth and NodeGetVolumeHealth.
 Exit code 0: all of them are healthy, 1: one is not, 2: that is unknown.`,
-		Example: `  touchstone ctl volume health
+		example: `  touchstone ctl volume health
   touchstone ctl volume health --abnormal -o json`,
-		ValidArgsFunction: completeNames(given, names.Volume, 0, -1),
-		RunE: given.inSession(func(ctx context.Context, s *session) error {
-			return undetermined(naming(names.Volume, 0, -1, func(ctx context.Context, s *session) error { return s.health(ctx, abnormal) })(ctx, s))
-		}),
+		flags: func(flags *pflag.FlagSet) { flags.BoolVar(&abnormal, "abnormal", false, "omit healthy volumes") },
+		run:   func(ctx context.Context, s *session) error { return s.health(ctx, abnormal) },
 	}
-	cmd.Flags().BoolVar(&abnormal, "abnormal", false, "omit healthy volumes")
-
-	return cmd
 }
 
 func (s *session) health(ctx context.Context, abnormal bool) error {
@@ -55,26 +48,22 @@ func (s *session) health(ctx context.Context, abnormal bool) error {
 	}
 
 	missing := filterVolumes(report, s.args)
-	total, abnormalCount := len(report.Volumes), 0
-
-	for _, each := range report.Volumes {
-		if len(each.Conditions) > 0 {
-			abnormalCount++
-		}
-	}
+	all := report.Volumes
+	unwell := slices.DeleteFunc(slices.Clone(all), func(v health.VolumeReport) bool { return len(v.Conditions) == 0 })
 
 	if abnormal {
-		report.Volumes = slices.DeleteFunc(report.Volumes, func(v health.VolumeReport) bool { return len(v.Conditions) == 0 })
+		report.Volumes = unwell
 	}
 
-	switch err := s.show(report, conditionRows(report)); {
-	case err != nil:
+	if err := s.show(report, conditionColumns.table(s.format, conditions(report)...)); err != nil {
 		return err
-	case abnormalCount > 0:
-		return unhealthy(errors.Join(fmt.Errorf("%w: %d of %d volumes", errUnhealthy, abnormalCount, total), missing))
-	default:
-		return missing
 	}
+
+	if len(unwell) > 0 {
+		return unhealthy(errors.Join(fmt.Errorf("%w: %d of %d volumes", errUnhealthy, len(unwell), len(all)), missing))
+	}
+
+	return missing
 }
 
 // filterVolumes keeps only the volumes with the given ids, or all if there are none. Its error
@@ -97,22 +86,33 @@ func filterVolumes(report *health.Report, ids []string) error {
 	return errors.Join(missing...)
 }
 
-func conditionRows(report *health.Report) [][]string {
-	rows := [][]string{{"VOLUME", "VIEW", "STATUS", "REASON", "SINCE", "MESSAGE"}}
+// condition is a condition of a volume, or that it has none.
+type condition struct {
+	volume, status string
+	health.ConditionReport
+}
 
+var conditionColumns = columns[condition]{
+	{header: "VOLUME", text: func(c condition) string { return c.volume }},
+	{header: "VIEW", text: func(c condition) string { return c.View }},
+	{header: "STATUS", text: func(c condition) string { return c.status }},
+	{header: "REASON", text: func(c condition) string { return string(c.Reason) }},
+	{header: "SINCE", text: func(c condition) string { return since(c.Since) }},
+	{header: "MESSAGE", text: func(c condition) string { return c.Message }},
+}
+
+func conditions(report *health.Report) (all []condition) {
 	for _, volume := range report.Volumes {
 		if len(volume.Conditions) == 0 {
-			rows = append(rows, []string{volume.ID, dash, healthyWord, dash, dash, dash})
+			all = append(all, condition{volume: volume.ID, status: healthyWord})
 		}
 
 		for _, each := range volume.Conditions {
-			rows = append(rows, []string{
-				volume.ID, each.View, each.Status.String(), string(each.Reason), since(each.Since), orDash(each.Message),
-			})
+			all = append(all, condition{volume.ID, each.Status.String(), each})
 		}
 	}
 
-	return rows
+	return all
 }
 
 // since returns how long ago a time was. Other drivers than Touchstone have no times.
@@ -134,25 +134,19 @@ func (s *session) report(ctx context.Context, ids []string) (*health.Report, err
 	return report, err
 }
 
-// healthOf returns the health of one volume, or nil if it is not available: commands with
+// healthOf returns the health of one volume, or none if it is not available: commands with
 // another purpose show it in addition.
-func (s *session) healthOf(ctx context.Context, id string) *health.VolumeReport {
+func (s *session) healthOf(ctx context.Context, id string) health.VolumeReport {
 	report, err := s.report(ctx, []string{id})
 	if err != nil || filterVolumes(report, []string{id}) != nil {
-		return nil
+		return health.VolumeReport{}
 	}
 
-	return &report.Volumes[0]
+	return report.Volumes[0]
 }
 
-// healthSheet returns the rows that follow those of sheet.
-func healthSheet(known *health.VolumeReport) [][]string {
-	if known == nil {
-		return nil
-	}
-
-	var rows [][]string
-
+// healthSheet returns the rows that follow those of the volume.
+func healthSheet(known health.VolumeReport) (rows [][]string) {
 	for _, each := range known.Conditions {
 		rows = append(rows, []string{"Condition:", fmt.Sprintf("%s %s for %s (%s): %s",
 			each.Status, each.Reason, since(each.Since), each.View, each.Message)})
@@ -179,45 +173,35 @@ func ago(at time.Time) string {
 	return fmt.Sprintf("%s (%s ago)", at.Format(time.RFC3339), since(at))
 }
 
-func newStorageHealthCommand(given *settings) *cobra.Command {
-	return &cobra.Command{
-		Use:   "health",
-		Short: "NodeGetStorageHealth",
-		Long: `NodeGetStorageHealth: show the conditions of the storage of the node's volumes.
+func storageHealthVerb() verb {
+	return verb{
+		name: "health", judges: true, short: "NodeGetStorageHealth",
+		long: `NodeGetStorageHealth: show the conditions of the storage of the node's volumes.
 Exit code 0: there is none, 1: there is one, 2: that is unknown.`,
-		Args: exactly(0),
-		RunE: given.inSession(func(ctx context.Context, s *session) error {
-			return undetermined(s.storageHealth(ctx))
-		}),
-	}
-}
+		run: func(ctx context.Context, s *session) error {
+			answer, err := s.NodeGetStorageHealth(ctx, &csi.NodeGetStorageHealthRequest{})
+			if status.Code(err) == codes.Unimplemented {
+				return fmt.Errorf("%w (%w)", errNoStorage, err)
+			}
 
-func (s *session) storageHealth(ctx context.Context) error {
-	answer, err := s.NodeGetStorageHealth(ctx, &csi.NodeGetStorageHealthRequest{})
-	if status.Code(err) == codes.Unimplemented {
-		return fmt.Errorf("%w (%w)", errNoStorage, err)
-	}
+			if err != nil {
+				return err
+			}
 
-	if err != nil {
-		return err
-	}
+			rows, count := [][]string{{"STATUS", "REASON", "MESSAGE"}}, len(answer.GetBackendHealth())
+			for _, each := range answer.GetBackendHealth() {
+				rows = append(rows, []string{each.GetStatus().String(), each.GetReason(), orDash(each.GetMessage())})
+			}
 
-	rows := [][]string{{"STATUS", "REASON", "MESSAGE"}}
-	for _, each := range answer.GetBackendHealth() {
-		rows = append(rows, []string{each.GetStatus().String(), each.GetReason(), orDash(each.GetMessage())})
-	}
+			if count == 0 {
+				rows = append(rows, []string{healthyWord, dash, dash})
+			}
 
-	if len(answer.GetBackendHealth()) == 0 {
-		rows = append(rows, []string{healthyWord, dash, dash})
-	}
+			if err := s.show(answer, rows); err != nil || count == 0 {
+				return err
+			}
 
-	if err := s.show(answer, rows); err != nil {
-		return err
+			return unhealthy(fmt.Errorf("%w: the storage (%d conditions)", errUnhealthy, count))
+		},
 	}
-
-	if count := len(answer.GetBackendHealth()); count > 0 {
-		return unhealthy(fmt.Errorf("%w: the storage (%d conditions)", errUnhealthy, count))
-	}
-
-	return nil
 }

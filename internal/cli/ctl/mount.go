@@ -1,6 +1,7 @@
 package ctl
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -25,24 +26,30 @@ var (
 	errCreateNeedsFor = errors.New("--size, --limit, --param, --mutable and --topology are for --create")
 )
 
-func newMountCommand(given *settings) *cobra.Command {
+// stagingPrefix begins the name of the directory at which mount stages a volume.
+const stagingPrefix = ".touchstone-"
+
+func mountVerb() verb {
 	var (
 		create, readOnly bool
 		what             createFlags
 	)
 
-	cmd := &cobra.Command{
-		Use:   "mount VOLUME PATH",
-		Short: "Mount a volume at a path of this machine; with --create, make it if it is missing",
-		Long: `Mount a volume, by name or id, at a path of this machine, which the driver must allow
+	return verb{
+		name: "mount", arguments: []argument{oneVolume, newPath}, resolves: true,
+		short: "Mount a volume at a path of this machine; with --create, make it if it is missing",
+		long: `Mount a volume, by name or id, at a path of this machine, which the driver must allow
 (--kubelet-dir, --allow-path). All calls that this takes are made: ControllerPublishVolume,
 NodeStageVolume at a hidden directory beside the path, NodePublishVolume. The mount stays when
 the driver restarts; "volume umount" ends it. A raw block volume appears as a device.`,
-		Example: `  touchstone ctl volume mount data /mnt/data --create --size 10Gi --fs xfs
+		example: `  touchstone ctl volume mount data /mnt/data --create --size 10Gi --fs xfs
   touchstone ctl volume umount data`,
-		Args:              exactly(2),
-		ValidArgsFunction: completeNames(given, names.Volume, 0, 0),
-		RunE: given.inSession(func(ctx context.Context, s *session) error {
+		flags: func(flags *pflag.FlagSet) {
+			flags.BoolVar(&create, "create", false, "make the volume if there is none of that name")
+			flags.BoolVar(&readOnly, "readonly", false, "mount it read-only")
+			what.register(flags)
+		},
+		run: func(ctx context.Context, s *session) error {
 			path, err := filepath.Abs(s.args[1])
 			if err != nil {
 				return usage(err)
@@ -62,14 +69,9 @@ the driver restarts; "volume umount" ends it. A raw block volume appears as a de
 				return err
 			}
 
-			return s.mount(ctx, s.args[0], path, &what.use, readOnly)
-		}),
+			return s.mount(ctx, &csiclient.Publication{VolumeID: s.args[0], TargetPath: path, ReadOnly: readOnly}, what.use)
+		},
 	}
-	cmd.Flags().BoolVar(&create, "create", false, "make the volume if there is none of that name")
-	cmd.Flags().BoolVar(&readOnly, "readonly", false, "mount it read-only")
-	what.register(cmd)
-
-	return cmd
 }
 
 // createMissing makes the volume that the first argument names, unless there is one, and replaces
@@ -91,49 +93,43 @@ func (s *session) createMissing(ctx context.Context, what *createFlags) error {
 	return err
 }
 
-func (s *session) mount(ctx context.Context, id, path string, use *capabilityFlags, readOnly bool) error {
-	known := s.healthOf(ctx, id)
-	if known != nil && slices.Contains(known.Published, path) {
-		return s.showMount(id, path, volumeName(id, known)+" is mounted at "+path+" already")
+func (s *session) mount(ctx context.Context, claim *csiclient.Publication, use capabilityFlags) (err error) {
+	known := s.healthOf(ctx, claim.VolumeID)
+	name := cmp.Or(known.Name, claim.VolumeID)
+
+	if slices.Contains(known.Published, claim.TargetPath) {
+		return s.showMount(claim, name+" is mounted at "+claim.TargetPath+" already")
 	}
 
-	if found, err := os.ReadDir(path); err == nil && len(found) > 0 {
-		return fmt.Errorf("%s: %w", path, errNotEmpty)
+	if found, err := os.ReadDir(claim.TargetPath); err == nil && len(found) > 0 {
+		return fmt.Errorf("%s: %w", claim.TargetPath, errNotEmpty)
 	}
 
 	// A volume without a filesystem and without a directory is raw block.
-	use.block = use.block || known != nil && known.FSType == "" && known.Backing == "image"
+	use.block = use.block || known.FSType == "" && known.Backing == "image"
 
-	capability, err := use.capability()
+	if claim.Capability, err = use.capability(); err != nil {
+		return err
+	}
+
+	// It stays where it is staged. Else it is staged at a hidden directory beside the path.
+	claim.StagingPath = cmp.Or(known.Staged, filepath.Join(filepath.Dir(claim.TargetPath), stagingPrefix+claim.VolumeID))
+
+	caps, err := s.completePublication(ctx, claim)
 	if err != nil {
 		return err
 	}
 
-	where := publicationFlags{staging: stagingPath(id, path, known), target: path}
-
-	claim, caps, err := where.publication(ctx, s, id)
-	if err != nil {
-		return err
+	if err := s.publishOrUndo(ctx, claim, caps, known.Staged != ""); err != nil {
+		return explainPath(err, claim.TargetPath)
 	}
 
-	claim.Capability, claim.ReadOnly = capability, readOnly
-
-	if claim.VolumeContext, err = s.contextOf(ctx, caps, id); err != nil {
-		return err
-	}
-
-	if err := s.publishOrUndo(ctx, claim, caps, known); err != nil {
-		return explainPath(err, path)
-	}
-
-	return s.showMount(id, path, volumeName(id, known)+" is mounted at "+path)
+	return s.showMount(claim, name+" is mounted at "+claim.TargetPath)
 }
 
 // publishOrUndo makes the calls of a mount. If one fails, it undoes those before it, unless the
 // volume was staged, and so attached, before.
-func (s *session) publishOrUndo(
-	ctx context.Context, claim *csiclient.Publication, caps csiclient.Capabilities, known *health.VolumeReport,
-) error {
+func (s *session) publishOrUndo(ctx context.Context, claim *csiclient.Publication, caps csiclient.Capabilities, staged bool) error {
 	steps, err := s.PublishSteps(caps, claim)
 	if err != nil {
 		return err
@@ -146,23 +142,21 @@ func (s *session) publishOrUndo(
 
 	for made, step := range steps {
 		err := step.Call(ctx, claim)
-		if err == nil {
-			continue
+		if err != nil && !staged {
+			// What was done last is undone first, so it stands at the end of inverse.
+			err = errors.Join(err, takeDown(context.WithoutCancel(ctx), inverse[len(inverse)-made:], claim))
 		}
 
-		if known != nil && known.Staged != "" {
+		if err != nil {
 			return err
 		}
-
-		// What was done last is undone first, so it stands at the end of inverse.
-		return errors.Join(err, takeDown(context.WithoutCancel(ctx), inverse[len(inverse)-made:], claim))
 	}
 
 	return nil
 }
 
-func (s *session) showMount(id, path, text string) error {
-	return s.show(answers{"volume": id, "path": path}, [][]string{{text}}, id)
+func (s *session) showMount(claim *csiclient.Publication, text string) error {
+	return s.show(answers{"volume": claim.VolumeID, "path": claim.TargetPath}, [][]string{{text}}, claim.VolumeID)
 }
 
 // takeDown makes the calls in order, until one fails, and then removes what mount has made beside
@@ -174,7 +168,7 @@ func takeDown(ctx context.Context, steps []csiclient.Step, claim *csiclient.Publ
 		}
 	}
 
-	if filepath.Base(claim.StagingPath) != ".touchstone-"+claim.VolumeID {
+	if filepath.Base(claim.StagingPath) != stagingPrefix+claim.VolumeID {
 		return nil
 	}
 
@@ -183,15 +177,6 @@ func takeDown(ctx context.Context, steps []csiclient.Step, claim *csiclient.Publ
 	}
 
 	return nil
-}
-
-// stagingPath returns where the volume is staged, or a hidden directory beside the path.
-func stagingPath(id, path string, known *health.VolumeReport) string {
-	if known != nil && known.Staged != "" {
-		return known.Staged
-	}
-
-	return filepath.Join(filepath.Dir(path), ".touchstone-"+id)
 }
 
 // explainPath adds the flag that allows a path which the driver refused.
@@ -203,38 +188,48 @@ func explainPath(err error, path string) error {
 	return err
 }
 
-func newUmountCommand(given *settings) *cobra.Command {
-	return &cobra.Command{
-		Use:     "umount VOLUME|PATH",
-		Aliases: []string{"unmount"},
-		Short:   "Unmount a volume, and detach it after its last mount",
-		Long: `Unmount a volume, by its name, id or path: NodeUnpublishVolume, and after its last mount
+func umountVerb() verb {
+	return verb{
+		name: "umount", aliases: []string{"unmount"}, arguments: []argument{mountTarget}, resolves: true,
+		short: "Unmount a volume, and detach it after its last mount",
+		long: `Unmount a volume, by its name, id or path: NodeUnpublishVolume, and after its last mount
 NodeUnstageVolume and ControllerUnpublishVolume. A volume that is mounted elsewhere, too, stays
 attached; name the path then.`,
-		Args:              exactly(1),
-		ValidArgsFunction: completeNames(given, names.Volume, 0, 0),
-		RunE:              given.inSession(func(ctx context.Context, s *session) error { return s.umount(ctx, s.args[0]) }),
+		run: func(ctx context.Context, s *session) error { return s.umount(ctx, s.args[0]) },
 	}
 }
 
+// umount undoes what mount has done. A volume that is published elsewhere, too, stays staged and
+// attached.
 func (s *session) umount(ctx context.Context, given string) error {
 	known, path, err := s.mounted(ctx, given)
 	if err != nil {
 		return err
 	}
 
-	where := publicationFlags{staging: known.Staged, target: path}
+	claim := &csiclient.Publication{VolumeID: known.ID, StagingPath: known.Staged, TargetPath: path}
 
-	claim, caps, err := where.publication(ctx, s, known.ID)
+	caps, err := s.completePublication(ctx, claim)
 	if err != nil {
 		return err
 	}
 
-	if err := s.unmount(ctx, claim, caps, known); err != nil {
+	if err := s.Unpublish(ctx, claim); err != nil {
 		return err
 	}
 
-	return s.showMount(known.ID, path, volumeName(known.ID, known)+" is unmounted from "+path)
+	if !slices.ContainsFunc(known.Published, func(other string) bool { return other != path }) {
+		steps, err := s.UnpublishSteps(caps, claim)
+		if err != nil {
+			return err
+		}
+
+		if err := takeDown(ctx, steps[1:], claim); err != nil {
+			return err
+		}
+	}
+
+	return s.showMount(claim, cmp.Or(known.Name, known.ID)+" is unmounted from "+path)
 }
 
 // mounted returns the volume that a name, id or path means, and where it is mounted.
@@ -265,28 +260,6 @@ func (s *session) mounted(ctx context.Context, given string) (known *health.Volu
 	}
 
 	return nil, "", fmt.Errorf("%s: %w: no volume has this name or id, or is mounted at this path", given, errNoObject)
-}
-
-// unmount undoes what mount has done. A volume that is published elsewhere, too, stays staged and
-// attached.
-func (s *session) unmount(
-	ctx context.Context, claim *csiclient.Publication, caps csiclient.Capabilities, known *health.VolumeReport,
-) error {
-	if err := s.Unpublish(ctx, claim); err != nil {
-		return err
-	}
-
-	others := known != nil && slices.ContainsFunc(known.Published, func(path string) bool { return path != claim.TargetPath })
-	if others {
-		return nil
-	}
-
-	steps, err := s.UnpublishSteps(caps, claim)
-	if err != nil {
-		return err
-	}
-
-	return takeDown(ctx, steps[1:], claim)
 }
 
 // isGiven reports whether a flag that only a new volume has was given.

@@ -54,16 +54,6 @@ func (s *session) resolve(ctx context.Context, kind names.Kind, given ...*string
 	return nil
 }
 
-// resolveAll is resolve for the elements of a slice.
-func (s *session) resolveAll(ctx context.Context, kind names.Kind, given []string) error {
-	elements := make([]*string, len(given))
-	for i := range given {
-		elements[i] = &given[i]
-	}
-
-	return s.resolve(ctx, kind, elements...)
-}
-
 // find returns the id of the object that has this id or name.
 func find(listed []names.Object, kind names.Kind, text string) (string, error) {
 	for _, is := range []func(names.Object) bool{
@@ -95,47 +85,36 @@ func suggestion(listed []names.Object, text string) string {
 	return ""
 }
 
-// naming resolves the arguments from the first on, count of them or all for -1, before a command
-// runs.
-func naming(kind names.Kind, first, count int, run func(context.Context, *session) error) func(context.Context, *session) error {
-	return func(ctx context.Context, s *session) error {
-		last := len(s.args)
-		if count >= 0 {
-			last = min(last, first+count)
-		}
+// complete returns the names and ids that begin with the text, each with a description. It omits
+// names that are arguments already.
+func (s *session) complete(ctx context.Context, kind names.Kind, begun string) (found []string, err error) {
+	listed, _, err := s.objects(ctx, kind)
 
-		if first < last {
-			if err := s.resolveAll(ctx, kind, s.args[first:last]); err != nil {
-				return err
-			}
+	for _, each := range listed {
+		if name := strings.TrimSpace(each.Name); name != "" && strings.HasPrefix(name, begun) && !slices.Contains(s.args, name) {
+			found = append(found, name+"\t"+each.ID)
+		} else if strings.HasPrefix(each.ID, begun) && begun != "" {
+			found = append(found, each.ID+"\t"+name)
 		}
-
-		return run(ctx, s)
 	}
+
+	return found, err
 }
 
-// completeNames completes arguments with the names of a kind, from the first argument on.
-func completeNames(given *settings, kind names.Kind, first, last int) cobra.CompletionFunc {
-	return func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
-		if len(args) < first || last >= 0 && len(args) > last {
-			return nil, cobra.ShellCompDirectiveNoFileComp
+// named maps the ids of the objects of some kinds to their names.
+func (s *session) named(ctx context.Context, kinds ...names.Kind) (map[string]string, error) {
+	named := map[string]string{}
+
+	for _, kind := range kinds {
+		listed, _, err := s.objects(ctx, kind)
+		if err != nil {
+			return nil, err
 		}
 
-		var found []string
-
-		_ = given.inSession(func(ctx context.Context, s *session) error {
-			listed, _, err := s.objects(ctx, kind)
-			for _, each := range listed {
-				if name := strings.TrimSpace(each.Name); name != "" && strings.HasPrefix(name, begun) && !slices.Contains(args, name) {
-					found = append(found, name+"\t"+each.ID)
-				} else if strings.HasPrefix(each.ID, begun) && begun != "" {
-					found = append(found, each.ID+"\t"+name)
-				}
-			}
-
-			return err
-		})(cmd, args)
-
-		return found, cobra.ShellCompDirectiveNoFileComp
+		for _, each := range listed {
+			named[each.ID] = each.Name
+		}
 	}
+
+	return named, nil
 }

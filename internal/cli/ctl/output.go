@@ -2,7 +2,9 @@ package ctl
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -43,18 +45,26 @@ type answers map[string]any
 // structured reports whether programs read the output.
 func (p *printer) structured() bool { return p.format == outputJSON || p.format == outputYAML }
 
-// show prints the answer as JSON or YAML, the rows as a table, or the names, if there are any, a
-// line each.
+// answer shows the answer of a call, if there is one, and returns the call's error.
+func (p *printer) answer(answer proto.Message, failure error, rows [][]string, named ...string) error {
+	if !answer.ProtoReflect().IsValid() {
+		return failure
+	}
+
+	return errors.Join(failure, p.show(answer, rows, named...))
+}
+
+// show prints the answer as JSON or YAML, the rows as a table, or the names, a line each, unless
+// they are nil.
 func (p *printer) show(answer any, rows [][]string, named ...string) error {
-	switch {
-	case p.format == outputName && len(named) > 0:
+	if p.format == outputName && named != nil {
 		rows = nil
 		for _, name := range named {
 			rows = append(rows, []string{name})
 		}
+	}
 
-		return p.table(rows)
-	case !p.structured():
+	if !p.structured() {
 		return p.table(rows)
 	}
 
@@ -64,40 +74,6 @@ func (p *printer) show(answer any, rows [][]string, named ...string) error {
 	}
 
 	return p.document(document)
-}
-
-// listing is a table of objects with names.
-type listing struct {
-	header []string
-	// wide is the number of columns at the end that only `-o wide` shows.
-	wide  int
-	names []string
-	rows  [][]string
-}
-
-func (l *listing) add(name string, row []string) {
-	l.names, l.rows = append(l.names, name), append(l.rows, row)
-}
-
-// list is show for several objects.
-func (p *printer) list(answer any, table *listing) error {
-	shown := len(table.header)
-	if p.format != outputWide {
-		shown -= table.wide
-	}
-
-	rows := make([][]string, 0, 1+len(table.rows))
-	rows = append(rows, table.header[:shown])
-
-	for _, row := range table.rows {
-		rows = append(rows, row[:shown])
-	}
-
-	if p.format == outputName && len(table.names) == 0 {
-		return nil
-	}
-
-	return p.show(answer, rows, table.names...)
 }
 
 func (p *printer) table(rows [][]string) error {
@@ -168,7 +144,7 @@ func encode(answer any) (json.RawMessage, error) {
 	case proto.Message:
 		return protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true}.Marshal(answer)
 	case answers:
-		documents := make(map[string]json.RawMessage, len(answer))
+		documents := map[string]json.RawMessage{}
 		for name, each := range answer {
 			document, err := encode(each)
 			if err != nil {
@@ -190,13 +166,7 @@ func formatBytes(count int64) string {
 	return humanize.IBytes(uint64(count))
 }
 
-func orDash(text string) string {
-	if text == "" {
-		return dash
-	}
-
-	return text
-}
+func orDash(text string) string { return cmp.Or(text, dash) }
 
 func formatPairs(m map[string]string) string {
 	all := make([]string, 0, len(m))

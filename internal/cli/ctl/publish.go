@@ -1,226 +1,155 @@
 package ctl
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
-	"maps"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/pkg/controller/names"
 )
 
-// publicationFlags are the flags for the node and the paths of a volume.
-type publicationFlags struct {
-	node, staging, target string
+// definePublication defines the flags for the node and the paths of a volume.
+func definePublication(flags *pflag.FlagSet, claim *csiclient.Publication) {
+	flags.StringVar(&claim.NodeID, "node", "", "the node's id (default: that of the socket's node service)")
+	flags.StringVar(&claim.StagingPath, "staging", "", "absolute path for the volume on its node")
+	flags.StringVar(&claim.TargetPath, "target", "", "absolute path at which the volume is published")
 }
 
-func (f *publicationFlags) register(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.node, "node", "", "the node's id (default: that of the socket's node service)")
-	cmd.Flags().StringVar(&f.staging, "staging", "", "absolute path for the volume on its node")
-	cmd.Flags().StringVar(&f.target, "target", "", "absolute path at which the volume is published")
-}
-
-// publication returns the flags' publication and the driver's capabilities; a missing node id
-// comes from NodeGetInfo.
-func (f *publicationFlags) publication(
-	ctx context.Context, s *session, volumeID string,
-) (*csiclient.Publication, csiclient.Capabilities, error) {
+// complete fills in the node's id by NodeGetInfo, and for a publication with a capability the
+// volume's context by ControllerGetVolume. It returns the driver's capabilities.
+func (s *session) completePublication(ctx context.Context, claim *csiclient.Publication) (csiclient.Capabilities, error) {
 	caps, err := s.Capabilities(ctx)
 	if err != nil {
-		return nil, caps, err
-	}
-
-	claim := &csiclient.Publication{
-		VolumeID:    volumeID,
-		NodeID:      f.node,
-		StagingPath: f.staging,
-		TargetPath:  f.target,
+		return caps, err
 	}
 
 	if claim.NodeID == "" && caps.HasNode {
 		info, err := s.NodeGetInfo(ctx, &csi.NodeGetInfoRequest{})
 		if err != nil {
-			return nil, caps, err
+			return caps, err
 		}
 
 		claim.NodeID = info.GetNodeId()
 	}
 
-	return claim, caps, nil
+	if claim.Capability != nil && caps.HasControllerRPC(csi.ControllerServiceCapability_RPC_GET_VOLUME) {
+		answer, err := s.ControllerGetVolume(ctx, &csi.ControllerGetVolumeRequest{VolumeId: claim.VolumeID})
+		if err != nil {
+			return caps, err
+		}
+
+		if len(claim.VolumeContext) == 0 {
+			claim.VolumeContext = answer.GetVolume().GetVolumeContext()
+		}
+	}
+
+	return caps, nil
 }
 
-func newPublishCommand(given *settings) *cobra.Command {
+func publishVerb() verb {
 	var (
-		where          publicationFlags
-		use            capabilityFlags
-		readOnly       bool
-		volumeContext  keyValues
-		publishContext keyValues
+		claim csiclient.Publication
+		use   capabilityFlags
 	)
 
-	cmd := &cobra.Command{
-		Use:   "publish VOLUME --staging PATH --target PATH",
-		Short: "Publish a volume at a path: ControllerPublishVolume, NodeStageVolume, NodePublishVolume",
-		Long: `Publish a volume at a path: ControllerPublishVolume, NodeStageVolume and
+	return verb{
+		name: "publish", arguments: []argument{oneVolume}, options: "--staging PATH --target PATH",
+		short: "Publish a volume at a path: ControllerPublishVolume, NodeStageVolume, NodePublishVolume",
+		long: `Publish a volume at a path: ControllerPublishVolume, NodeStageVolume and
 NodePublishVolume, each if the driver advertises it. The volume's context comes
 from ControllerGetVolume; on a socket without a controller, give it and the
 controller's publish context with flags.`,
-		Args:              exactly(1),
-		ValidArgsFunction: completeNames(given, names.Volume, 0, 0),
-		RunE: given.inSession(naming(names.Volume, 0, 1, func(ctx context.Context, s *session) error {
-			capability, err := use.capability()
+		required: []string{"target"},
+		flags: func(flags *pflag.FlagSet) {
+			flags.BoolVar(&claim.ReadOnly, "readonly", false, "publish read-only")
+			flags.Var((*keyValues)(&claim.VolumeContext), "volume-context", "instead of ControllerGetVolume's (repeatable)")
+			flags.Var((*keyValues)(&claim.PublishContext), "publish-context", "of a controller on another socket (repeatable)")
+			definePublication(flags, &claim)
+			use.register(flags)
+		},
+		run: func(ctx context.Context, s *session) (err error) {
+			claim.VolumeID = s.args[0]
+
+			if claim.Capability, err = use.capability(); err != nil {
+				return err
+			}
+
+			caps, err := s.completePublication(ctx, &claim)
 			if err != nil {
 				return err
 			}
 
-			claim, caps, err := where.publication(ctx, s, s.args[0])
-			if err != nil {
-				return err
-			}
-
-			claim.Capability, claim.ReadOnly = capability, readOnly
-			claim.PublishContext = publishContext
-
-			if claim.VolumeContext, err = s.contextOf(ctx, caps, claim.VolumeID); err != nil {
-				return err
-			}
-
-			if len(volumeContext) > 0 {
-				claim.VolumeContext = volumeContext
-			}
-
-			steps, err := s.PublishSteps(caps, claim)
-			if err != nil {
-				return asUsageUnlessNoNode(err)
-			}
-
-			return s.runSteps(ctx, steps, claim)
-		})),
+			return s.runSteps(ctx, &claim, caps, s.PublishSteps)
+		},
 	}
-	cmd.Flags().BoolVar(&readOnly, "readonly", false, "publish read-only")
-	cmd.Flags().Var(&volumeContext, "volume-context", "instead of ControllerGetVolume's (repeatable)")
-	cmd.Flags().Var(&publishContext, "publish-context", "of a controller on another socket (repeatable)")
-	where.register(cmd)
-	markRequired(cmd, "target")
-	use.register(cmd)
-
-	return cmd
 }
 
-func newUnpublishCommand(given *settings) *cobra.Command {
-	var where publicationFlags
+func unpublishVerb() verb {
+	var claim csiclient.Publication
 
-	cmd := &cobra.Command{
-		Use:   "unpublish VOLUME [--staging PATH --target PATH]",
-		Short: "Undo publish: NodeUnpublishVolume, NodeUnstageVolume, ControllerUnpublishVolume",
-		Long: `Undo publish: NodeUnpublishVolume, NodeUnstageVolume and ControllerUnpublishVolume. Paths
+	return verb{
+		name: "unpublish", arguments: []argument{oneVolume}, options: "[--staging PATH --target PATH]", resolves: true,
+		short: "Undo publish: NodeUnpublishVolume, NodeUnstageVolume, ControllerUnpublishVolume",
+		long: `Undo publish: NodeUnpublishVolume, NodeUnstageVolume and ControllerUnpublishVolume. Paths
 that are not given are those that the driver reports. Without --target a volume that is published
 at several paths is refused, and one that is published elsewhere, too, is neither unstaged nor
 detached.`,
-		Args:              exactly(1),
-		ValidArgsFunction: completeNames(given, names.Volume, 0, 0),
-		RunE: given.inSession(func(ctx context.Context, s *session) error {
+		flags: func(flags *pflag.FlagSet) { definePublication(flags, &claim) },
+		run: func(ctx context.Context, s *session) error {
 			// A volume that is deleted may still have to be unpublished.
 			if err := s.resolve(ctx, names.Volume, &s.args[0]); err != nil && !errors.Is(err, errNoObject) {
 				return err
 			}
 
-			if where.target == "" {
+			if claim.TargetPath == "" {
 				return s.umount(ctx, s.args[0])
 			}
 
-			if known := s.healthOf(ctx, s.args[0]); known != nil && where.staging == "" {
-				where.staging = known.Staged
-			}
+			claim.VolumeID = s.args[0]
+			claim.StagingPath = cmp.Or(claim.StagingPath, s.healthOf(ctx, claim.VolumeID).Staged)
 
-			claim, caps, err := where.publication(ctx, s, s.args[0])
+			caps, err := s.completePublication(ctx, &claim)
 			if err != nil {
 				return err
 			}
 
-			steps, err := s.UnpublishSteps(caps, claim)
-			if err != nil {
-				return asUsageUnlessNoNode(err)
-			}
-
-			return s.runSteps(ctx, steps, claim)
-		}),
+			return s.runSteps(ctx, &claim, caps, s.UnpublishSteps)
+		},
 	}
-	where.register(cmd)
-
-	return cmd
 }
 
-// findPath fills in a missing path with the one at which the volume is published, or staged.
-func (s *session) findPath(ctx context.Context, id string, path *string) error {
-	if *path != "" {
-		return nil
-	}
-
-	known := s.healthOf(ctx, id)
-
-	switch {
-	case known != nil && len(known.Published) > 0:
-		*path = known.Published[0]
-	case known != nil && known.Staged != "":
-		*path = known.Staged
-	default:
-		return usage(fmt.Errorf("%w: --path, as the driver does not report where the volume is", errMissingFlag))
-	}
-
-	return nil
-}
-
-// asUsageUnlessNoNode returns a usage error for a missing flag, but not for a socket without
-// a node service.
-func asUsageUnlessNoNode(err error) error {
+// runSteps makes the calls of a list in order and prints those that succeeded, also if one fails: they
+// have to be undone.
+func (s *session) runSteps(
+	ctx context.Context, claim *csiclient.Publication, caps csiclient.Capabilities,
+	list func(csiclient.Capabilities, *csiclient.Publication) ([]csiclient.Step, error),
+) error {
+	steps, err := list(caps, claim)
 	if errors.Is(err, csiclient.ErrNoNodeService) {
 		return err
 	}
 
-	return usage(err)
-}
-
-func (s *session) contextOf(ctx context.Context, caps csiclient.Capabilities, id string) (map[string]string, error) {
-	if !caps.HasControllerRPC(csi.ControllerServiceCapability_RPC_GET_VOLUME) {
-		return nil, nil //nolint:nilnil // A nil context is valid.
-	}
-
-	answer, err := s.ControllerGetVolume(ctx, &csi.ControllerGetVolumeRequest{VolumeId: id})
 	if err != nil {
-		return nil, err
+		return usage(err) // A flag is missing.
 	}
 
-	return maps.Clone(answer.GetVolume().GetVolumeContext()), nil
-}
+	made, rows := []string{}, [][]string{{"CALL", "TOOK"}}
 
-// runSteps makes the calls in order and prints those that succeeded, also if one fails: they
-// have to be undone.
-func (s *session) runSteps(ctx context.Context, steps []csiclient.Step, claim *csiclient.Publication) error {
-	var (
-		rows = [][]string{{"CALL", "TOOK"}}
-		made = []string{}
-	)
+	for _, step := range steps {
+		began := time.Now()
 
-	failed := func() error {
-		for _, step := range steps {
-			began := time.Now()
-
-			if err := step.Call(ctx, claim); err != nil {
-				return err
-			}
-
-			made = append(made, step.RPC)
-			rows = append(rows, []string{step.RPC, time.Since(began).Round(time.Microsecond).String()})
+		if err = step.Call(ctx, claim); err != nil {
+			break
 		}
 
-		return nil
-	}()
+		made = append(made, step.RPC)
+		rows = append(rows, []string{step.RPC, time.Since(began).Round(time.Microsecond).String()})
+	}
 
-	return errors.Join(failed, s.show(answers{"calls": made, "publish_context": claim.PublishContext}, rows))
+	return errors.Join(err, s.show(answers{"calls": made, "publish_context": claim.PublishContext}, rows))
 }

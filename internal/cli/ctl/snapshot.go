@@ -7,151 +7,133 @@ import (
 	"strconv"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/proto"
+	"github.com/spf13/pflag"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/pkg/controller/names"
 )
 
-func newSnapshotCommand(given *settings) *cobra.Command {
-	return aliased(group("snapshot", "Take, list, restore and delete snapshots, and see what changed between them",
-		newSnapshotCreateCommand(given),
-		newSnapshotListCommand(given),
-		newSnapshotGetCommand(given),
-		newSnapshotDeleteCommand(given),
-		newRestoreCommand(given),
-		newBlocksCommand(given),
-	), "snapshots", "snap")
+// snapshot is a snapshot with the names that are known of snapshots and volumes, by id.
+type snapshot struct {
+	*csi.Snapshot
+
+	names map[string]string
 }
 
-func newSnapshotCreateCommand(given *settings) *cobra.Command {
+var snapshotColumns = columns[snapshot]{
+	{header: "SNAPSHOT ID", label: "Snapshot ID:", text: func(s snapshot) string { return s.GetSnapshotId() }},
+	{header: "SOURCE VOLUME", label: "Source volume:", text: func(s snapshot) string {
+		return cmp.Or(s.names[s.GetSourceVolumeId()], s.GetSourceVolumeId())
+	}},
+	{header: "SIZE", label: "Size:", text: func(s snapshot) string { return humanOrUnknown(s.GetSizeBytes()) }},
+	{header: "CREATED", label: "Created:", text: func(s snapshot) string { return formatTime(s.GetCreationTime()) }},
+	{header: "READY", label: "Ready to use:", text: func(s snapshot) string { return strconv.FormatBool(s.GetReadyToUse()) }},
+	{header: "GROUP", label: "Group:", text: func(s snapshot) string { return orDash(s.GetGroupSnapshotId()) }},
+	{label: "Topology:", text: func(s snapshot) string { return formatTopologies(s.GetAccessibleTopology()) }},
+}
+
+var namedSnapshotColumns = append(columns[snapshot]{
+	{header: "NAME", text: func(s snapshot) string { return s.names[s.GetSnapshotId()] }},
+}, snapshotColumns...)
+
+func snapshotCreateVerb() verb {
 	var (
 		parameters keyValues
 		wait       bool
-		follow     followFlags
 	)
 
-	cmd := &cobra.Command{
-		Use:   "create VOLUME NAME",
-		Short: "CreateSnapshot",
-		Long: `CreateSnapshot. The call is idempotent by name and source: the same command again
+	return verb{
+		name: "create", arguments: []argument{oneVolume, newName}, short: "CreateSnapshot", progress: true,
+		long: `CreateSnapshot. The call is idempotent by name and source: the same command again
 answers with the same snapshot. One that still has to be copied is taken but not
 ready to use; --wait makes the call again until it is.`,
-		Example: `  touchstone ctl snapshot create data before-upgrade
+		example: `  touchstone ctl snapshot create data before-upgrade
   touchstone ctl snapshot create data rough --param consistency=none --wait`,
-		Args:              exactly(2),
-		ValidArgsFunction: completeNames(given, names.Volume, 0, 0),
-		RunE: given.inSession(naming(names.Volume, 0, 1, func(ctx context.Context, s *session) error {
-			request := &csi.CreateSnapshotRequest{SourceVolumeId: s.args[0], Name: s.args[1], Parameters: parameters}
-			stop := s.follow(ctx, follow, kindSnapshot)
-			answer, err := s.createSnapshot(ctx, request, wait)
+		flags: func(flags *pflag.FlagSet) {
+			flags.Var(&parameters, "param", "a VolumeSnapshotClass parameter (repeatable)")
+			flags.BoolVar(&wait, "wait", false, "until it is ready to use")
+		},
+		run: func(ctx context.Context, s *session) error {
+			create := s.CreateSnapshotAndWait
+			if !wait {
+				create = s.createSnapshot
+			}
+
+			stop := s.follow(ctx, kindSnapshot)
+			answer, err := create(ctx, &csi.CreateSnapshotRequest{SourceVolumeId: s.args[0], Name: s.args[1], Parameters: parameters})
 
 			stop()
 
-			return s.showCreatedSnapshot(answer, snapshotSheet(answer.GetSnapshot()), answer.GetSnapshot().GetSnapshotId(), err)
-		})),
+			// With an error, too, it may exist, and its id is needed.
+			return s.answer(answer, err, snapshotSheet(answer.GetSnapshot()), answer.GetSnapshot().GetSnapshotId())
+		},
 	}
-	cmd.Flags().Var(&parameters, "param", "a VolumeSnapshotClass parameter (repeatable)")
-	cmd.Flags().BoolVar(&wait, "wait", false, "until it is ready to use")
-	follow.register(cmd)
-
-	return cmd
 }
 
-func (s *session) createSnapshot(ctx context.Context, request *csi.CreateSnapshotRequest, wait bool) (*csi.CreateSnapshotResponse, error) {
-	if wait {
-		return s.CreateSnapshotAndWait(ctx, request)
-	}
-
+func (s *session) createSnapshot(ctx context.Context, request *csi.CreateSnapshotRequest) (*csi.CreateSnapshotResponse, error) {
 	return s.CreateSnapshot(ctx, request)
 }
 
-// showCreatedSnapshot shows the snapshot also if waiting for it to be ready failed: it
-// exists, and the user needs its id.
-func (s *session) showCreatedSnapshot(answer proto.Message, rows [][]string, id string, failure error) error {
-	if !answer.ProtoReflect().IsValid() {
-		return failure
-	}
+func snapshotSheet(of *csi.Snapshot) [][]string { return snapshotColumns.sheet(snapshot{Snapshot: of}) }
 
-	return errors.Join(failure, s.show(answer, rows, id))
-}
-
-func newSnapshotListCommand(given *settings) *cobra.Command {
+func snapshotListVerb() verb {
 	var (
 		pageSize int32
 		source   identifier
 	)
 
-	cmd := given.verb("list", "ListSnapshots, all pages", exactly(0), func(ctx context.Context, s *session) error {
-		// The source may be gone, and its snapshots there.
-		if err := s.resolve(ctx, names.Volume, (*string)(&source)); err != nil && !errors.Is(err, errNoObject) {
-			return err
-		}
+	return verb{
+		name: "list", aliases: []string{"ls"}, short: "ListSnapshots, all pages", watch: true,
+		flags: func(flags *pflag.FlagSet) {
+			flags.Var(&source, "volume", "only those of this volume")
+			definePageSize(flags, &pageSize)
+		},
+		run: func(ctx context.Context, s *session) error {
+			// The source may be gone, and its snapshots there.
+			if err := s.resolve(ctx, names.Volume, (*string)(&source)); err != nil && !errors.Is(err, errNoObject) {
+				return err
+			}
 
-		return s.watching(ctx, func(ctx context.Context) error { return s.listSnapshots(ctx, string(source), pageSize) })
-	})
-	cmd.Flags().Var(&source, "volume", "only those of this volume")
-	cmd.Flags().Int32Var(&pageSize, "max-entries", 0, "ask for this many at a time (default: the driver's choice)")
-	given.defineWatch(cmd)
-
-	return aliased(cmd, "ls")
+			return s.listSnapshots(ctx, string(source), pageSize)
+		},
+	}
 }
 
 // listSnapshots shows what ListSnapshots returns, and in tables the names, where the driver lists
 // them.
 func (s *session) listSnapshots(ctx context.Context, sourceID string, pageSize int32) error {
-	snapshots, _, err := s.objects(ctx, names.Snapshot)
+	named, err := s.named(ctx, names.Snapshot, names.Volume)
 	if err != nil {
 		return err
 	}
 
-	volumes, _, err := s.objects(ctx, names.Volume)
+	entries, err := collect(s.Snapshots(ctx, sourceID, pageSize))
 	if err != nil {
 		return err
 	}
 
-	named := nameMap(snapshots, volumes)
-	whole := &csi.ListSnapshotsResponse{}
-	table := listing{header: append([]string{"NAME"}, snapshotHeading()...)}
-
-	for entry, err := range s.Snapshots(ctx, sourceID, pageSize) {
-		if err != nil {
-			return err
-		}
-
-		whole.Entries = append(whole.Entries, entry)
-		row := snapshotRow(entry.GetSnapshot())
-		row[1] = cmp.Or(named[row[1]], row[1])
-		table.add(cmp.Or(named[row[0]], row[0]), append([]string{orDash(named[row[0]])}, row...))
+	snapshots, names := make([]snapshot, len(entries)), make([]string, len(entries))
+	for i, entry := range entries {
+		snapshots[i] = snapshot{entry.GetSnapshot(), named}
+		names[i] = cmp.Or(named[entry.GetSnapshot().GetSnapshotId()], entry.GetSnapshot().GetSnapshotId())
 	}
 
-	return s.list(whole, &table)
+	return s.show(&csi.ListSnapshotsResponse{Entries: entries}, namedSnapshotColumns.table(s.format, snapshots...), names...)
 }
 
-func nameMap(lists ...[]names.Object) map[string]string {
-	named := map[string]string{}
-
-	for _, list := range lists {
-		for _, each := range list {
-			named[each.ID] = each.Name
-		}
-	}
-
-	return named
-}
-
-func newSnapshotGetCommand(given *settings) *cobra.Command {
-	return given.verb("get SNAPSHOT", "GetSnapshot, or ListSnapshots by id of a driver that has only that", exactly(1),
-		naming(names.Snapshot, 0, 1, func(ctx context.Context, s *session) error {
-			snapshot, err := s.snapshot(ctx, s.args[0])
+func snapshotVerb() verb {
+	return verb{
+		name: "get", arguments: []argument{oneSnapshot}, short: "GetSnapshot, or ListSnapshots by id of a driver that has only that",
+		run: func(ctx context.Context, s *session) error {
+			found, err := s.snapshot(ctx, s.args[0])
 			if err != nil {
 				return err
 			}
 
-			return s.show(&csi.GetSnapshotResponse{Snapshot: snapshot}, snapshotSheet(snapshot), snapshot.GetSnapshotId())
-		}))
+			return s.show(&csi.GetSnapshotResponse{Snapshot: found}, snapshotSheet(found), found.GetSnapshotId())
+		},
+	}
 }
 
 func (s *session) snapshot(ctx context.Context, id string) (*csi.Snapshot, error) {
@@ -163,31 +145,26 @@ func (s *session) snapshot(ctx context.Context, id string) (*csi.Snapshot, error
 	return s.FindSnapshot(ctx, caps, id)
 }
 
-func newSnapshotDeleteCommand(given *settings) *cobra.Command {
-	return deletion(given, "DeleteSnapshot", names.Snapshot, func(ctx context.Context, s *session, id string) error {
+func snapshotDeletion() verb {
+	return deletion("DeleteSnapshot", manySnapshots, func(ctx context.Context, s *session, id string) error {
 		_, err := s.DeleteSnapshot(ctx, &csi.DeleteSnapshotRequest{SnapshotId: id})
 
 		return err
 	})
 }
 
-func newRestoreCommand(given *settings) *cobra.Command {
-	var (
-		what   createFlags
-		follow followFlags
-	)
+func restoreVerb() verb {
+	var what createFlags
 
-	cmd := &cobra.Command{
-		Use:   "restore SNAPSHOT NAME",
-		Short: "CreateVolume from a snapshot",
-		Long: `CreateVolume from a snapshot: a new volume named NAME that begins with its data.
+	return verb{
+		name: "restore", arguments: []argument{oneSnapshot, newName}, short: "CreateVolume from a snapshot", progress: true,
+		long: `CreateVolume from a snapshot: a new volume named NAME that begins with its data.
 Without --size it is as large as the snapshot says that it is; it may be larger,
 not smaller. Name the use that the source had: --block for a raw one.`,
-		Example: `  touchstone ctl snapshot restore before data-restored --fs xfs
+		example: `  touchstone ctl snapshot restore before data-restored --fs xfs
   touchstone ctl snapshot restore before data-larger --fs xfs --size 10Gi`,
-		Args:              exactly(2),
-		ValidArgsFunction: completeNames(given, names.Snapshot, 0, 0),
-		RunE: given.inSession(naming(names.Snapshot, 0, 1, func(ctx context.Context, s *session) error {
+		flags: what.register,
+		run: func(ctx context.Context, s *session) error {
 			request, err := what.request(s.args[1])
 			if err != nil {
 				return err
@@ -205,36 +182,8 @@ not smaller. Name the use that the source had: --block for a raw one.`,
 				request.CapacityRange = &csi.CapacityRange{RequiredBytes: snapshot.GetSizeBytes(), LimitBytes: int64(what.limit)}
 			}
 
-			return s.create(ctx, request, follow)
-		})),
-	}
-	what.register(cmd)
-	follow.register(cmd)
-
-	return cmd
-}
-
-func snapshotHeading() []string {
-	return []string{"SNAPSHOT ID", "SOURCE VOLUME", "SIZE", "CREATED", "READY", "GROUP"}
-}
-
-func snapshotRow(s *csi.Snapshot) []string {
-	return []string{
-		s.GetSnapshotId(), s.GetSourceVolumeId(), humanOrUnknown(s.GetSizeBytes()), formatTime(s.GetCreationTime()),
-		strconv.FormatBool(s.GetReadyToUse()), orDash(s.GetGroupSnapshotId()),
-	}
-}
-
-// snapshotSheet describes one snapshot, a line for each property.
-func snapshotSheet(s *csi.Snapshot) [][]string {
-	return [][]string{
-		{"Snapshot ID:", s.GetSnapshotId()},
-		{"Source volume:", s.GetSourceVolumeId()},
-		{"Size:", humanOrUnknown(s.GetSizeBytes())},
-		{"Created:", formatTime(s.GetCreationTime())},
-		{"Ready to use:", strconv.FormatBool(s.GetReadyToUse())},
-		{"Group:", orDash(s.GetGroupSnapshotId())},
-		{"Topology:", formatTopologies(s.GetAccessibleTopology())},
+			return s.create(ctx, request)
+		},
 	}
 }
 

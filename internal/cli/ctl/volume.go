@@ -1,158 +1,173 @@
 package ctl
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
-	"github.com/touchstone-csi/touchstone/pkg/controller/names"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 )
 
-func newVolumeCommand(given *settings) *cobra.Command {
-	return aliased(group("volume", "Make, use, grow and delete volumes",
-		newCreateCommand(given),
-		newDeleteCommand(given),
-		newListCommand(given),
-		newGetCommand(given),
-		newExpandCommand(given),
-		newModifyCommand(given),
-		newPublishCommand(given),
-		newUnpublishCommand(given),
-		newStatsCommand(given),
-		newHealthCommand(given),
-		newMountCommand(given),
-		newUmountCommand(given),
-	), "volumes", "vol")
+// volume is a volume with what the driver reports of it beside CSI.
+type volume struct {
+	*csi.Volume
+
+	// published is nil if the driver does not list the nodes.
+	published interface{ GetPublishedNodeIds() []string }
+	// known is empty if the driver reports no health.
+	known health.VolumeReport
 }
 
-func newDeleteCommand(given *settings) *cobra.Command {
-	return deletion(given, "DeleteVolume", names.Volume, func(ctx context.Context, s *session, id string) error {
+var volumeColumns = columns[volume]{
+	{header: "NAME", text: func(v volume) string { return v.known.Name }},
+	{header: "ID", label: "Volume ID:", text: func(v volume) string { return v.GetVolumeId() }},
+	{header: "SIZE", label: "Capacity:", text: func(v volume) string { return formatBytes(v.GetCapacityBytes()) }},
+	{header: "USED", text: volume.used},
+	{header: "FS", text: volume.filesystem},
+	{header: "POOL", text: func(v volume) string { return v.known.Pool }},
+	{header: "MOUNTED AT", text: func(v volume) string { return strings.Join(v.known.Published, ",") }},
+	{header: "HEALTH", text: volume.condition},
+	{header: "NODES", label: "Published to:", text: volume.nodes, wide: true},
+	{header: "TOPOLOGY", label: "Topology:", text: func(v volume) string { return formatTopologies(v.GetAccessibleTopology()) }, wide: true},
+	{label: "Context:", text: func(v volume) string { return formatPairs(v.GetVolumeContext()) }},
+}
+
+func (v volume) used() string {
+	if v.known.Usage == nil {
+		return ""
+	}
+
+	return formatBytes(v.known.Usage.Bytes.Used)
+}
+
+func (v volume) filesystem() string {
+	if v.known.FSType != "" {
+		return v.known.FSType
+	}
+
+	return map[string]string{"image": "raw block", "directory": "directory"}[v.known.Backing]
+}
+
+func (v volume) condition() string {
+	switch {
+	case v.known.ID == "":
+		return ""
+	case len(v.known.Conditions) == 0:
+		return healthyWord
+	default:
+		return fmt.Sprintf("%s %s", v.known.Conditions[0].Status, v.known.Conditions[0].Reason)
+	}
+}
+
+func (v volume) nodes() string {
+	if v.published == nil {
+		return ""
+	}
+
+	return orDash(strings.Join(v.published.GetPublishedNodeIds(), ","))
+}
+
+func volumeDeletion() verb {
+	return deletion("DeleteVolume", manyVolumes, func(ctx context.Context, s *session, id string) error {
 		_, err := s.DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: id})
 
 		return err
 	})
 }
 
-func newListCommand(given *settings) *cobra.Command {
+func volumeListVerb() verb {
 	var pageSize int32
 
-	cmd := given.verb("list", "ListVolumes, all pages", exactly(0), func(ctx context.Context, s *session) error {
-		return s.watching(ctx, func(ctx context.Context) error { return s.listVolumes(ctx, pageSize) })
-	})
-	cmd.Flags().Int32Var(&pageSize, "max-entries", 0, "ask for this many at a time (default: the driver's choice)")
-	given.defineWatch(cmd)
+	return verb{
+		name: "list", aliases: []string{"ls"}, short: "ListVolumes, all pages", watch: true,
+		flags: func(flags *pflag.FlagSet) { definePageSize(flags, &pageSize) },
+		run:   func(ctx context.Context, s *session) error { return s.listVolumes(ctx, pageSize) },
+	}
+}
 
-	return aliased(cmd, "ls")
+func definePageSize(flags *pflag.FlagSet, to *int32) {
+	flags.Int32Var(to, "max-entries", 0, "ask for this many at a time (default: the driver's choice)")
 }
 
 // listVolumes shows what ListVolumes returns, and in tables also what the driver's health report
 // has of the volumes: names, usage, paths and conditions.
 func (s *session) listVolumes(ctx context.Context, pageSize int32) error {
-	known := map[string]*health.VolumeReport{}
+	known := map[string]health.VolumeReport{}
 
 	if report, err := health.NewClient(s.Conn()).Report(ctx); err == nil {
-		for i := range report.Volumes {
-			known[report.Volumes[i].ID] = &report.Volumes[i]
+		for _, each := range report.Volumes {
+			known[each.ID] = each
 		}
 	}
 
-	whole := &csi.ListVolumesResponse{}
-	table := listing{header: []string{"NAME", "ID", "SIZE", "USED", "FS", "POOL", "MOUNTED AT", "HEALTH", "NODES", "TOPOLOGY"}, wide: 2}
+	entries, err := collect(s.Volumes(ctx, pageSize))
+	if err != nil {
+		return err
+	}
 
-	for entry, err := range s.Volumes(ctx, pageSize) {
-		if err != nil {
-			return err
-		}
+	volumes, names := make([]volume, len(entries)), make([]string, len(entries))
 
+	for i, entry := range entries {
 		id := entry.GetVolume().GetVolumeId()
-		whole.Entries = append(whole.Entries, entry)
-		table.add(volumeName(id, known[id]), append(volumeRow(entry.GetVolume(), known[id]),
-			orDash(strings.Join(entry.GetStatus().GetPublishedNodeIds(), ",")),
-			formatTopologies(entry.GetVolume().GetAccessibleTopology())))
+		volumes[i] = volume{entry.GetVolume(), entry.GetStatus(), known[id]}
+		names[i] = cmp.Or(known[id].Name, id)
 	}
 
-	return s.list(whole, &table)
+	return s.show(&csi.ListVolumesResponse{Entries: entries}, volumeColumns.table(s.format, volumes...), names...)
 }
 
-// volumeName returns the name of a volume, or its id where the name is not known.
-func volumeName(id string, known *health.VolumeReport) string {
-	if known == nil || known.Name == "" {
-		return id
-	}
+func volumeVerb() verb {
+	return verb{
+		name: "get", arguments: []argument{oneVolume}, short: "ControllerGetVolume, with the volume's health",
+		run: func(ctx context.Context, s *session) error {
+			answer, err := s.ControllerGetVolume(ctx, &csi.ControllerGetVolumeRequest{VolumeId: s.args[0]})
+			if err != nil {
+				return err
+			}
 
-	return known.Name
-}
+			shown := volume{Volume: answer.GetVolume(), known: s.healthOf(ctx, s.args[0])}
+			parts := answers{"volume": answer.GetVolume(), "health": shown.known}
 
-func volumeRow(v *csi.Volume, known *health.VolumeReport) []string {
-	if known == nil {
-		return []string{dash, v.GetVolumeId(), formatBytes(v.GetCapacityBytes()), dash, dash, dash, dash, dash}
-	}
+			if answer.GetStatus() != nil {
+				shown.published, parts["status"] = answer.GetStatus(), answer.GetStatus()
+			}
 
-	used := dash
-	if known.Usage != nil {
-		used = formatBytes(known.Usage.Bytes.Used)
-	}
+			rows := volumeColumns.sheet(shown)
+			if shown.known.ID == "" {
+				return s.show(answer, rows)
+			}
 
-	condition := healthyWord
-	if len(known.Conditions) > 0 {
-		condition = fmt.Sprintf("%s %s", known.Conditions[0].Status, known.Conditions[0].Reason)
-	}
-
-	kind := known.FSType
-	if kind == "" {
-		kind = map[string]string{"image": "raw block", "directory": "directory"}[known.Backing]
-	}
-
-	return []string{
-		orDash(known.Name), v.GetVolumeId(), formatBytes(v.GetCapacityBytes()), used, orDash(kind), orDash(known.Pool),
-		orDash(strings.Join(known.Published, ",")), condition,
+			return s.show(parts, append(rows, healthSheet(shown.known)...))
+		},
 	}
 }
 
-func newGetCommand(given *settings) *cobra.Command {
-	return given.onVolume("get", "ControllerGetVolume, with the volume's health", func(ctx context.Context, s *session) error {
-		answer, err := s.ControllerGetVolume(ctx, &csi.ControllerGetVolumeRequest{VolumeId: s.args[0]})
-		if err != nil {
-			return err
-		}
-
-		return s.showVolume(answer, s.healthOf(ctx, s.args[0]))
-	})
-}
-
-// showVolume shows the answer, with the volume's health if it is available.
-func (s *session) showVolume(answer *csi.ControllerGetVolumeResponse, known *health.VolumeReport) error {
-	rows := append(sheet(answer.GetVolume(), answer.GetStatus()), healthSheet(known)...)
-	if known == nil {
-		return s.show(answer, rows)
-	}
-
-	parts := answers{"volume": answer.GetVolume(), "health": known}
-	if answer.GetStatus() != nil {
-		parts["status"] = answer.GetStatus()
-	}
-	return s.show(parts, rows)
-}
-
-func newExpandCommand(given *settings) *cobra.Command {
+func expandVerb() verb {
 	var (
 		required, limit size
 		path, staging   string
 		use             capabilityFlags
 	)
 
-	cmd := &cobra.Command{
-		Use:   "expand VOLUME --size SIZE",
-		Short: "ControllerExpandVolume, and NodeExpandVolume with --path",
-		Long: `ControllerExpandVolume. When the driver answers that the node has to do its part
+	return verb{
+		name: "expand", arguments: []argument{oneVolume}, options: "--size SIZE",
+		short: "ControllerExpandVolume, and NodeExpandVolume with --path",
+		long: `ControllerExpandVolume. When the driver answers that the node has to do its part
 and --path names where the volume is published, NodeExpandVolume follows;
 without --path the part of the node is left to the next staging.`,
-		Args: exactly(1),
-		RunE: given.inSession(naming(names.Volume, 0, 1, func(ctx context.Context, s *session) error {
+		required: []string{"size"},
+		flags: func(flags *pflag.FlagSet) {
+			flags.Var(&required, "size", "the new size, such as 2Gi")
+			flags.Var(&limit, "limit", "at most this large")
+			flags.StringVar(&path, "path", "", "where the volume is published")
+			flags.StringVar(&staging, "staging", "", "where it is staged")
+			use.register(flags)
+		},
+		run: func(ctx context.Context, s *session) error {
 			capability, err := use.capability()
 			if err != nil {
 				return err
@@ -160,20 +175,11 @@ without --path the part of the node is left to the next staging.`,
 
 			return s.expand(ctx, &csi.ControllerExpandVolumeRequest{
 				VolumeId:         s.args[0],
-				CapacityRange:    &csi.CapacityRange{RequiredBytes: int64(required), LimitBytes: int64(limit)},
+				CapacityRange:    capacityRange(required, limit),
 				VolumeCapability: capability,
 			}, path, staging)
-		})),
-		ValidArgsFunction: completeNames(given, names.Volume, 0, 0),
+		},
 	}
-	cmd.Flags().Var(&required, "size", "the new size, such as 2Gi")
-	cmd.Flags().Var(&limit, "limit", "at most this large")
-	cmd.Flags().StringVar(&path, "path", "", "where the volume is published")
-	cmd.Flags().StringVar(&staging, "staging", "", "where it is staged")
-	use.register(cmd)
-	markRequired(cmd, "size")
-
-	return cmd
 }
 
 func (s *session) expand(ctx context.Context, request *csi.ControllerExpandVolumeRequest, path, staging string) error {
@@ -212,47 +218,23 @@ func (s *session) expand(ctx context.Context, request *csi.ControllerExpandVolum
 	})
 }
 
-func newModifyCommand(given *settings) *cobra.Command {
+func modifyVerb() verb {
 	var mutable keyValues
 
-	cmd := &cobra.Command{
-		Use:   "modify VOLUME --mutable KEY=VALUE…",
-		Short: "ControllerModifyVolume",
-		Long: `ControllerModifyVolume: the parameters of a VolumeAttributesClass. What is not
+	return verb{
+		name: "modify", arguments: []argument{oneVolume}, options: "--mutable KEY=VALUE…",
+		short: "ControllerModifyVolume",
+		long: `ControllerModifyVolume: the parameters of a VolumeAttributesClass. What is not
 named stays as it is.`,
-		Example: `  touchstone ctl volume modify data --mutable readIOPS=500 --mutable ioScheduler=none`,
-		Args:    exactly(1),
-		RunE: given.inSession(naming(names.Volume, 0, 1, func(ctx context.Context, s *session) error {
+		example:  `  touchstone ctl volume modify data --mutable readIOPS=500 --mutable ioScheduler=none`,
+		required: []string{"mutable"},
+		flags:    func(flags *pflag.FlagSet) { flags.Var(&mutable, "mutable", "a mutable parameter (repeatable)") },
+		run: func(ctx context.Context, s *session) error {
 			answer, err := s.ControllerModifyVolume(ctx, &csi.ControllerModifyVolumeRequest{
 				VolumeId: s.args[0], MutableParameters: mutable,
 			})
-			if err != nil {
-				return err
-			}
 
-			return s.show(answer, [][]string{{"modified " + s.args[0]}})
-		})),
-		ValidArgsFunction: completeNames(given, names.Volume, 0, 0),
+			return s.answer(answer, err, [][]string{{"modified " + s.args[0]}})
+		},
 	}
-	cmd.Flags().Var(&mutable, "mutable", "a mutable parameter (repeatable)")
-	markRequired(cmd, "mutable")
-
-	return cmd
-}
-
-// sheet describes one volume, a line for each property.
-func sheet(v *csi.Volume, status *csi.ControllerGetVolumeResponse_VolumeStatus) [][]string {
-	rows := [][]string{
-		{"Volume ID:", v.GetVolumeId()},
-		{"Capacity:", formatBytes(v.GetCapacityBytes())},
-	}
-
-	if status != nil {
-		rows = append(rows, []string{"Published to:", orDash(strings.Join(status.GetPublishedNodeIds(), ","))})
-	}
-
-	return append(rows,
-		[]string{"Topology:", formatTopologies(v.GetAccessibleTopology())},
-		[]string{"Context:", formatPairs(v.GetVolumeContext())},
-	)
 }

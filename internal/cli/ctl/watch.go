@@ -4,14 +4,14 @@ import (
 	"context"
 	"time"
 
-	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // watchPeriod is the time between two calls of --watch.
 const watchPeriod = time.Second
 
-func (s *settings) defineWatch(cmd *cobra.Command) {
-	cmd.Flags().BoolVarP(&s.watch, "watch", "w", false, "show it again whenever it has changed, until interrupted; --timeout does not count")
+func (s *settings) defineWatch(flags *pflag.FlagSet) {
+	flags.BoolVarP(&s.watch, "watch", "w", false, "show it again whenever it has changed, until interrupted; --timeout does not count")
 }
 
 // watching shows something once, or with --watch again whenever it has changed, until ctx ends.

@@ -1,0 +1,181 @@
+package ctl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/touchstone-csi/touchstone/pkg/controller/names"
+)
+
+var errMissingFlag = errors.New("a flag is missing")
+
+// verb describes a command that is one session with the driver.
+type verb struct {
+	name      string
+	aliases   []string
+	arguments []argument
+	// options are the flags of the usage line.
+	options              string
+	short, long, example string
+
+	flags    func(*pflag.FlagSet)
+	required []string // names of flags
+	// watch and progress define --watch and --progress.
+	watch, progress bool
+
+	// run gets ids in place of names, unless resolves says that it resolves the names itself.
+	run      func(ctx context.Context, s *session) error
+	resolves bool
+	// judges is true for a command whose exit code 1 is an unhealthy result: an error without
+	// a result has 2.
+	judges bool
+}
+
+// argument is a word of the usage line. With a kind it is the name or id of an object, and is
+// completed; a verb has arguments of one kind. Only the last one may be repeated or optional.
+type argument struct {
+	text               string
+	kind               names.Kind
+	repeated, optional bool
+}
+
+var (
+	oneVolume     = argument{text: "VOLUME", kind: names.Volume}
+	manyVolumes   = argument{text: "VOLUME…", kind: names.Volume, repeated: true}
+	anyVolumes    = argument{text: "[VOLUME…]", kind: names.Volume, repeated: true, optional: true}
+	mountTarget   = argument{text: "VOLUME|PATH", kind: names.Volume}
+	oneSnapshot   = argument{text: "SNAPSHOT", kind: names.Snapshot}
+	oneGroup      = argument{text: "GROUP", kind: names.Group}
+	manySnapshots = argument{text: "SNAPSHOT…", kind: names.Snapshot, repeated: true}
+	manyGroups    = argument{text: "GROUP…", kind: names.Group, repeated: true}
+	newName       = argument{text: "NAME"}
+	newPath       = argument{text: "PATH"}
+)
+
+// command builds the command.
+func (v *verb) command(given *settings) *cobra.Command {
+	words := []string{v.name}
+	for _, each := range v.arguments {
+		words = append(words, each.text)
+	}
+
+	cmd := &cobra.Command{
+		Use:               strings.TrimSpace(strings.Join(words, " ") + " " + v.options),
+		Aliases:           v.aliases,
+		Short:             v.short,
+		Long:              v.long,
+		Example:           v.example,
+		Args:              v.check,
+		ValidArgsFunction: v.complete(given),
+		RunE:              given.inSession(v.runResolved),
+	}
+
+	if v.flags != nil {
+		v.flags(cmd.Flags())
+	}
+
+	if v.watch {
+		given.defineWatch(cmd.Flags())
+	}
+
+	if v.progress {
+		given.defineProgress(cmd.Flags())
+	}
+
+	completeFlags(cmd)
+
+	return cmd
+}
+
+// check checks the number of arguments, and the required flags: cobra's own ones return an error
+// that cannot be distinguished from the driver's.
+func (v *verb) check(cmd *cobra.Command, args []string) error {
+	count := cobra.ExactArgs(len(v.arguments))
+
+	if last := v.argument(len(v.arguments) - 1); last.optional {
+		count = cobra.MinimumNArgs(len(v.arguments) - 1)
+	} else if last.repeated {
+		count = cobra.MinimumNArgs(len(v.arguments))
+	}
+
+	if err := count(cmd, args); err != nil {
+		return usage(fmt.Errorf("%w: %s", err, cmd.UseLine()))
+	}
+
+	for _, name := range v.required {
+		if !cmd.Flags().Changed(name) {
+			return usage(fmt.Errorf("%w: --%s", errMissingFlag, name))
+		}
+	}
+
+	return nil
+}
+
+// argument returns what describes the word at an index, or an argument without a kind.
+func (v *verb) argument(index int) argument {
+	last := len(v.arguments) - 1
+	if index > last && last >= 0 && v.arguments[last].repeated {
+		index = last
+	}
+
+	if index < 0 || index > last {
+		return argument{}
+	}
+
+	return v.arguments[index]
+}
+
+func (v *verb) runResolved(ctx context.Context, s *session) error {
+	err := v.resolve(ctx, s)
+	if err == nil {
+		err = s.watching(ctx, func(ctx context.Context) error { return v.run(ctx, s) })
+	}
+
+	if v.judges {
+		return undetermined(err)
+	}
+
+	return err
+}
+
+// resolve replaces the names among the arguments by ids.
+func (v *verb) resolve(ctx context.Context, s *session) error {
+	if v.resolves {
+		return nil
+	}
+
+	var (
+		kind  names.Kind
+		given []*string
+	)
+
+	for i := range s.args {
+		if each := v.argument(i); each.kind != "" {
+			kind, given = each.kind, append(given, &s.args[i])
+		}
+	}
+
+	return s.resolve(ctx, kind, given...)
+}
+
+// complete completes arguments with the names of their kind.
+func (v *verb) complete(given *settings) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+		var found []string
+
+		if kind := v.argument(len(args)).kind; kind != "" {
+			_ = given.inSession(func(ctx context.Context, s *session) (err error) {
+				found, err = s.complete(ctx, kind, begun)
+
+				return err
+			})(cmd, args)
+		}
+
+		return found, cobra.ShellCompDirectiveNoFileComp
+	}
+}
