@@ -109,8 +109,15 @@ func (c *checking) checkAll(ctx context.Context) error {
 		}
 	}
 
-	for _, id := range ids {
+	for i, id := range ids {
+		began := time.Now()
+		stop := c.showBar(work{"check of volume " + id, int64(i), int64(len(ids)), func() string {
+			return fmt.Sprintf("%d of %d, %s", i+1, len(ids), time.Since(began).Round(time.Second))
+		}})
 		err := c.check(ctx, client, id)
+
+		stop()
+
 		if err != nil {
 			return errors.Join(c.finish(), err)
 		}

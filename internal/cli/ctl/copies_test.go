@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"io"
 	"os"
+	"regexp"
 	"strconv"
 	"testing"
 
@@ -290,18 +291,74 @@ func TestWithoutATerminalNothingIsToldUnlessAsked(t *testing.T) {
 	require.Empty(t, requests[*emptypb.Empty](driver))
 }
 
-func TestOnATerminalOneLineIsWrittenOver(t *testing.T) {
-	_, endpoint := startFake(t)
+func TestOnATerminalABarIsShownUntilTheAnswer(t *testing.T) {
+	driver, endpoint := startFake(t)
+	driver.release = make(chan struct{})
 	terminal, screen := openTerminal(t)
 
-	_, err := runBeside(t, terminal, "snapshot", "restore", "snapshot-1", "slow", "--endpoint", endpoint)
-	require.NoError(t, err)
+	ended := make(chan error, 1)
+
+	go func() {
+		_, err := runBeside(t, terminal, "snapshot", "restore", "snapshot-1", "slow", "--endpoint", endpoint)
+		ended <- err
+	}()
+
+	readScreen(t, screen, `restore of volume slow \[=+>-+\] 512 MiB of 1\.0 GiB \(50 %\), .+/s`)
+	close(driver.release)
+	require.NoError(t, await.Receive(t, ended, "the restore"))
+	requireCleared(t, terminal, screen)
+}
+
+func TestOnATerminalABarIsShownUntilTheVerdict(t *testing.T) {
+	driver, endpoint := startReporting(t)
+	driver.release = make(chan struct{})
+	terminal, screen := openTerminal(t)
+
+	var out bytes.Buffer
+
+	command := ctl.NewCheckCommand()
+	command.SetOut(&out)
+	command.SetErr(terminal)
+	command.SetArgs([]string{"volume-1", "--endpoint", endpoint})
+
+	ended := make(chan error, 1)
+	go func() { ended <- command.ExecuteContext(t.Context()) }()
+
+	readScreen(t, screen, `check of volume volume-1 \[-+\] 1 of 1, \d+s`)
+	close(driver.release)
+	require.NoError(t, await.Receive(t, ended, "the check"))
+	require.Contains(t, out.String(), "volume-1  clean")
+	requireCleared(t, terminal, screen)
+}
+
+// readScreen reads until the screen matches.
+func readScreen(t *testing.T, screen io.Reader, want string) {
+	t.Helper()
+
+	var shown []byte
+
+	await.Return(t, func() {
+		for part := make([]byte, 4096); !regexp.MustCompile(want).Match(shown); {
+			n, err := screen.Read(part)
+			if err != nil {
+				return
+			}
+
+			shown = append(shown, part[:n]...)
+		}
+	}, "a progress bar")
+	require.Regexp(t, want, string(shown))
+}
+
+// requireCleared requires that a terminal's last output removes a line.
+func requireCleared(t *testing.T, terminal, screen *os.File) {
+	t.Helper()
 	require.NoError(t, terminal.Close())
 
 	var shown []byte
 
 	await.Return(t, func() { shown, _ = io.ReadAll(screen) }, "the terminal to end") // it ends with EIO
-	require.Regexp(t, `^(\r\x1b\[Krestore of volume slow: 512 MiB of 1\.0 GiB \(50 %\), [^\r\n]+)+\r\x1b\[K$`, string(shown))
+	require.Regexp(t, `\x1b\[1A\x1b\[J$`, string(shown))
 }
 
 // openTerminal returns both ends of a pseudo-terminal.
@@ -321,6 +378,8 @@ func openTerminal(t *testing.T) (terminal, screen *os.File) {
 
 	terminal, err = os.OpenFile("/dev/pts/"+strconv.Itoa(number), os.O_RDWR|unix.O_NOCTTY, 0)
 	require.NoError(t, err)
+
+	require.NoError(t, unix.IoctlSetWinsize(int(terminal.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 120}))
 
 	return terminal, screen
 }

@@ -50,6 +50,15 @@ func (f *fake) copySlowly(ctx context.Context, object string) error {
 
 	f.beginning.Unlock()
 
+	if f.release != nil {
+		select {
+		case <-f.release:
+			return nil
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
+		}
+	}
+
 	const enough = 2
 	for len(requests[*emptypb.Empty](f)) < asked+enough {
 		select {

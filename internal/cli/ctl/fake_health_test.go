@@ -20,6 +20,8 @@ type reporting struct {
 	found   map[string]health.CheckReport
 	refused map[string]error
 	asked   []string
+	// release, if it is not nil, ends checks when it is closed.
+	release chan struct{}
 }
 
 func (r *reporting) register(to grpc.ServiceRegistrar) {
@@ -27,8 +29,16 @@ func (r *reporting) register(to grpc.ServiceRegistrar) {
 	service.Register(to)
 }
 
-func (r *reporting) check(_ context.Context, id, how string) (health.CheckReport, error) {
+func (r *reporting) check(ctx context.Context, id, how string) (health.CheckReport, error) {
 	r.asked = append(r.asked, id+" "+how)
+
+	if r.release != nil {
+		select {
+		case <-r.release:
+		case <-ctx.Done():
+			return health.CheckReport{}, ctx.Err()
+		}
+	}
 
 	if err := r.refused[id]; err != nil {
 		return health.CheckReport{}, err

@@ -44,6 +44,8 @@ type fake struct {
 
 	// beginning delays the answer to a progress request until a copy has started.
 	beginning sync.RWMutex
+	// release, if it is not nil, ends slow copies when it is closed.
+	release chan struct{}
 }
 
 func newFake() *fake { return &fake{tasks: progress.NewRegistry(slog.New(slog.DiscardHandler))} }

@@ -4,21 +4,24 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"os"
-	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/pflag"
-	"golang.org/x/sys/unix"
+	"github.com/vbauerster/mpb/v8"
+	"github.com/vbauerster/mpb/v8/decor"
+	"golang.org/x/term"
 
 	"github.com/touchstone-csi/touchstone/pkg/operation/progress"
 )
 
 const (
-	// terminalInterval is the time between two updates of a terminal's progress line.
+	// terminalInterval is the time between two updates of a terminal's progress bars.
 	terminalInterval = 250 * time.Millisecond
 	lineInterval     = "3s"
-	clearLine        = "\r\x1b[K"
 	percent          = 100
 )
 
@@ -36,96 +39,154 @@ const (
 	kindClone    = "clone"
 )
 
-// follow prints the progress of copies of one kind until it is stopped. Which copy is the
-// command's own is unknown before its answer, since it may have joined an earlier one, so it
-// prints all, each with its id. It stops at the driver's first error.
+// follow shows the progress of copies of one kind until it is stopped: as bars on a terminal, or
+// as lines. Which copy is the command's own is unknown before its answer, since it may have joined
+// an earlier one, so it shows all, each with its id. It stops at the driver's first error.
 func (s *session) follow(ctx context.Context, kind string) (stop func()) {
-	show := &display{out: s.side, terminal: isTerminal(s.side), every: s.progress, kind: kind}
+	show, clear, every := s.printProgress, func() {}, s.progress
 
-	switch {
-	case show.every > 0:
-		show.terminal = false
-	case show.terminal:
-		show.every = terminalInterval
-	default:
-		return func() {}
+	if every == 0 {
+		if !isTerminal(s.side) {
+			return clear
+		}
+
+		bars := newBars(s.side)
+		show, clear, every = bars.show, bars.clear, terminalInterval
 	}
 
 	ctx, cancel := context.WithCancel(ctx)
-	ended := make(chan struct{})
 
-	go func() {
-		defer close(ended)
+	var running sync.WaitGroup
 
-		show.run(ctx, progress.NewClient(s.Conn()))
-	}()
+	running.Go(func() {
+		ticks := time.NewTicker(every)
+		defer ticks.Stop()
+
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticks.C:
+			}
+
+			entries, err := progress.NewClient(s.Conn()).List(ctx)
+			if err != nil {
+				return // Optional output: the command's own call reports errors.
+			}
+
+			var copies []work
+
+			for _, entry := range entries {
+				if entry.Kind == kind {
+					copies = append(copies, copyOf(entry))
+				}
+			}
+
+			show(copies...)
+		}
+	})
 
 	return func() {
 		cancel()
-		<-ended
+		running.Wait()
+		clear()
 	}
 }
 
-// display prints progress: on one line that is overwritten, or on many lines.
-type display struct {
-	out      io.Writer
-	terminal bool
-	every    time.Duration
-	kind     string
+// showBar shows one work on a terminal until it is stopped.
+func (s *session) showBar(one work) (stop func()) {
+	if !isTerminal(s.side) {
+		return func() {}
+	}
+
+	bars := newBars(s.side)
+	bars.show(one)
+
+	return bars.clear
 }
 
-func (d *display) run(ctx context.Context, client *progress.Client) {
-	ticks := time.NewTicker(d.every)
-	defer ticks.Stop()
-
-	defer func() {
-		if d.terminal {
-			fmt.Fprint(d.out, clearLine)
-		}
-	}()
-
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticks.C:
-		}
-
-		entries, err := client.List(ctx)
-		if err != nil {
-			return // Optional output: the command's own call reports errors.
-		}
-
-		d.print(entries)
+func (s *session) printProgress(all ...work) {
+	for _, each := range all {
+		fmt.Fprintln(s.side, Printable(each.title+": "+each.text()))
 	}
 }
 
-func (d *display) print(entries []progress.Entry) {
-	var lines []string
+func copyOf(entry progress.Entry) work {
+	return work{entry.Kind + " of " + entry.Object, entry.Done, entry.Total, func() string { return formatPace(entry) }}
+}
 
-	for _, entry := range entries {
-		if entry.Kind == d.kind {
-			lines = append(lines, Printable(progressLine(entry)))
-		}
-	}
+// work is what a progress bar shows.
+type work struct {
+	title       string
+	done, total int64
+	// text stands beside the bar. It is called for each update.
+	text func() string
+}
 
-	switch {
-	case d.terminal:
-		fmt.Fprint(d.out, clearLine+strings.Join(lines, ", "))
-	case len(lines) > 0:
-		fmt.Fprintln(d.out, strings.Join(lines, "\n"))
+// bars are progress bars on a terminal.
+type bars struct {
+	container *mpb.Progress
+	// shown are the bars by their title.
+	shown map[string]*bar
+}
+
+type bar struct {
+	*mpb.Bar
+
+	now atomic.Pointer[work]
+}
+
+func newBars(terminal io.Writer) *bars {
+	return &bars{
+		container: mpb.New(mpb.WithOutput(terminal), mpb.WithRefreshRate(terminalInterval)),
+		shown:     map[string]*bar{},
 	}
 }
 
-func progressLine(entry progress.Entry) string {
-	took := max(time.Since(entry.Started), time.Millisecond)
-	pace := formatBytes(int64(float64(entry.Done)/took.Seconds())) + "/s"
+// show shows a bar for each work, and removes the others.
+func (b *bars) show(all ...work) {
+	ended := maps.Clone(b.shown)
 
+	for _, each := range all {
+		delete(ended, each.title)
+
+		shown, known := b.shown[each.title]
+		if !known {
+			shown = &bar{}
+			shown.now.Store(&each)
+			// Without a total, a bar does not end before it is removed.
+			shown.Bar = b.container.AddBar(-1,
+				mpb.PrependDecorators(decor.Name(Printable(each.title))),
+				mpb.AppendDecorators(decor.Any(func(decor.Statistics) string { return Printable(shown.now.Load().text()) })))
+			b.shown[each.title] = shown
+		}
+
+		shown.now.Store(&each)
+		shown.SetTotal(max(each.total, 0), false)
+		shown.SetCurrent(each.done)
+	}
+
+	for title, each := range ended {
+		each.Abort(true)
+		delete(b.shown, title)
+	}
+}
+
+// clear removes all bars from the terminal.
+func (b *bars) clear() {
+	b.show()
+	b.container.Wait()
+}
+
+// formatPace says how far a copy is, and how fast.
+func formatPace(entry progress.Entry) string {
 	if entry.Total > 0 && entry.Done >= entry.Total {
-		pace = "syncing to disk"
+		return formatProgress(entry) + ", syncing to disk"
 	}
 
-	return fmt.Sprintf("%s of %s: %s, %s", entry.Kind, entry.Object, formatProgress(entry), pace)
+	took := max(time.Since(entry.Started), time.Millisecond)
+
+	return formatProgress(entry) + ", " + formatBytes(int64(float64(entry.Done)/took.Seconds())) + "/s"
 }
 
 func formatProgress(entry progress.Entry) string {
@@ -139,13 +200,8 @@ func formatProgress(entry progress.Entry) string {
 
 func isTerminal(out io.Writer) bool {
 	file, ok := out.(*os.File)
-	if !ok {
-		return false
-	}
 
-	_, err := unix.IoctlGetWinsize(int(file.Fd()), unix.TIOCGWINSZ)
-
-	return err == nil
+	return ok && term.IsTerminal(int(file.Fd()))
 }
 
 var operationColumns = columns[progress.Entry]{
