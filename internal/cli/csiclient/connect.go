@@ -52,11 +52,7 @@ func Connect(endpoint string, opts ...grpc.DialOption) (*Client, error) {
 		grpc.WithChainUnaryInterceptor(nameFailedCalls),
 		grpc.WithChainStreamInterceptor(nameFailedStreams),
 		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff: backoff.Config{
-				BaseDelay:  redialBaseDelay,
-				MaxDelay:   redialMaxDelay,
-				Multiplier: redialGrowth,
-			},
+			Backoff:           backoff.Config{BaseDelay: redialBaseDelay, MaxDelay: redialMaxDelay, Multiplier: redialGrowth},
 			MinConnectTimeout: redialTimeout,
 		}),
 	}, opts...)...)

@@ -17,14 +17,14 @@ var ErrListTooLong = errors.New("the list has no end")
 // maxElements limits the entries of a list; each page counts as one more.
 const maxElements = 1 << 20
 
-// page is a part of a list, with the token of the next one.
-type page[E any] struct {
-	entries []E
-	next    string
+// page is the answer of a call that lists: a part of a list, with the token of the next one.
+type page[E any] interface {
+	GetEntries() []E
+	GetNextToken() string
 }
 
 // pages iterates over a list page by page. An error is yielded once, as the last element.
-func pages[E any](ctx context.Context, fetch func(ctx context.Context, token string) (page[E], error)) iter.Seq2[E, error] {
+func pages[E any, P page[E]](ctx context.Context, fetch func(ctx context.Context, token string) (P, error)) iter.Seq2[E, error] {
 	return func(yield func(E, error) bool) {
 		var (
 			token string
@@ -40,29 +40,29 @@ func pages[E any](ctx context.Context, fetch func(ctx context.Context, token str
 				return
 			}
 
-			for _, entry := range got.entries {
+			for _, entry := range got.GetEntries() {
 				if !yield(entry, nil) {
 					return
 				}
 			}
 
-			if got.next == "" {
-				return
-			}
+			count += len(got.GetEntries()) + 1
+			next := got.GetNextToken()
 
-			if count += len(got.entries) + 1; count > maxElements {
+			switch {
+			case next == "":
+				return
+			case count > maxElements:
 				yield(none, fmt.Errorf("%w: more than %d entries and pages", ErrListTooLong, maxElements))
 
 				return
-			}
-
-			if got.next == token {
+			case next == token:
 				yield(none, fmt.Errorf("%w: %q", ErrTokenRepeated, token))
 
 				return
 			}
 
-			token = got.next
+			token = next
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
 )
 
@@ -15,10 +16,12 @@ func TestEndlessList(t *testing.T) {
 
 	asked, last := 0, error(nil)
 
-	for _, err := range pages(t.Context(), func(context.Context, string) (page[int], error) {
+	for _, err := range pages(t.Context(), func(context.Context, string) (*csi.ListVolumesResponse, error) {
 		asked++
 
-		return page[int]{entries: make([]int, 1000), next: strconv.Itoa(asked)}, nil
+		return &csi.ListVolumesResponse{
+			Entries: make([]*csi.ListVolumesResponse_Entry, 1000), NextToken: strconv.Itoa(asked),
+		}, nil
 	}) {
 		last = err
 	}

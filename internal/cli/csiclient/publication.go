@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 )
@@ -71,8 +72,7 @@ func (c *Client) Attach(ctx context.Context, p *Publication) error {
 // Detach calls ControllerUnpublishVolume.
 func (c *Client) Detach(ctx context.Context, p *Publication) error {
 	_, err := c.ControllerUnpublishVolume(ctx, &csi.ControllerUnpublishVolumeRequest{
-		VolumeId: p.VolumeID,
-		NodeId:   p.NodeID,
+		VolumeId: p.VolumeID, NodeId: p.NodeID,
 	})
 	return err
 }
@@ -97,8 +97,7 @@ func (c *Client) Stage(ctx context.Context, p *Publication) error {
 // Unstage calls NodeUnstageVolume. The staging directory stays.
 func (c *Client) Unstage(ctx context.Context, p *Publication) error {
 	_, err := c.NodeUnstageVolume(ctx, &csi.NodeUnstageVolumeRequest{
-		VolumeId:          p.VolumeID,
-		StagingTargetPath: p.StagingPath,
+		VolumeId: p.VolumeID, StagingTargetPath: p.StagingPath,
 	})
 	return err
 }
@@ -125,8 +124,7 @@ func (c *Client) Publish(ctx context.Context, p *Publication) error {
 // Unpublish calls NodeUnpublishVolume. The driver removes the target path.
 func (c *Client) Unpublish(ctx context.Context, p *Publication) error {
 	_, err := c.NodeUnpublishVolume(ctx, &csi.NodeUnpublishVolumeRequest{
-		VolumeId:   p.VolumeID,
-		TargetPath: p.TargetPath,
+		VolumeId: p.VolumeID, TargetPath: p.TargetPath,
 	})
 	return err
 }
@@ -150,59 +148,41 @@ var (
 // PublishSteps returns the calls that publish a volume at its target path, without those
 // that the driver does not advertise.
 func (c *Client) PublishSteps(caps Capabilities, p *Publication) ([]Step, error) {
-	if err := p.checkComplete(caps); err != nil {
-		return nil, err
-	}
-
-	var steps []Step
-	if attachesVolumes(caps) {
-		steps = append(steps, Step{"ControllerPublishVolume", c.Attach})
-	}
-
-	if stagesVolumes(caps) {
-		steps = append(steps, Step{"NodeStageVolume", c.Stage})
-	}
-
-	return append(steps, Step{"NodePublishVolume", c.Publish}), nil
+	return p.steps(caps, Step{"ControllerPublishVolume", c.Attach}, Step{"NodeStageVolume", c.Stage}, Step{"NodePublishVolume", c.Publish})
 }
 
 // UnpublishSteps returns the calls that undo those of PublishSteps, in reverse order.
 func (c *Client) UnpublishSteps(caps Capabilities, p *Publication) ([]Step, error) {
-	if err := p.checkComplete(caps); err != nil {
-		return nil, err
-	}
+	steps, err := p.steps(caps,
+		Step{"ControllerUnpublishVolume", c.Detach}, Step{"NodeUnstageVolume", c.Unstage}, Step{"NodeUnpublishVolume", c.Unpublish})
+	slices.Reverse(steps)
 
-	steps := []Step{{"NodeUnpublishVolume", c.Unpublish}}
-	if stagesVolumes(caps) {
-		steps = append(steps, Step{"NodeUnstageVolume", c.Unstage})
-	}
-
-	if attachesVolumes(caps) {
-		steps = append(steps, Step{"ControllerUnpublishVolume", c.Detach})
-	}
-
-	return steps, nil
+	return steps, err
 }
 
-func (p *Publication) checkComplete(caps Capabilities) error {
+// steps returns those of the three calls that the driver advertises.
+func (p *Publication) steps(caps Capabilities, attach, stage, publish Step) (steps []Step, err error) {
+	attaches := caps.HasControllerRPC(csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME)
+	stages := caps.HasNodeRPC(csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME)
+
 	switch {
 	case !caps.HasNode:
-		return ErrNoNodeService
-	case attachesVolumes(caps) && p.NodeID == "":
-		return ErrNodeIDRequired
-	case stagesVolumes(caps) && p.StagingPath == "":
-		return ErrStagingPathRequired
+		return nil, ErrNoNodeService
+	case attaches && p.NodeID == "":
+		return nil, ErrNodeIDRequired
+	case stages && p.StagingPath == "":
+		return nil, ErrStagingPathRequired
 	case p.TargetPath == "":
-		return ErrTargetPathRequired
-	default:
-		return nil
+		return nil, ErrTargetPathRequired
 	}
-}
 
-func attachesVolumes(caps Capabilities) bool {
-	return caps.HasControllerRPC(csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME)
-}
+	if attaches {
+		steps = append(steps, attach)
+	}
 
-func stagesVolumes(caps Capabilities) bool {
-	return caps.HasNodeRPC(csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME)
+	if stages {
+		steps = append(steps, stage)
+	}
+
+	return append(steps, publish), nil
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
@@ -29,12 +30,10 @@ var ErrNoSnapshot = errors.New("no such snapshot")
 func (c *Client) Snapshots(
 	ctx context.Context, sourceVolumeID string, pageSize int32,
 ) iter.Seq2[*csi.ListSnapshotsResponse_Entry, error] {
-	return pages(ctx, func(ctx context.Context, token string) (page[*csi.ListSnapshotsResponse_Entry], error) {
-		answer, err := c.ListSnapshots(ctx, &csi.ListSnapshotsRequest{
+	return pages(ctx, func(ctx context.Context, token string) (*csi.ListSnapshotsResponse, error) {
+		return c.ListSnapshots(ctx, &csi.ListSnapshotsRequest{
 			MaxEntries: pageSize, StartingToken: token, SourceVolumeId: sourceVolumeID,
 		})
-
-		return page[*csi.ListSnapshotsResponse_Entry]{answer.GetEntries(), answer.GetNextToken()}, err
 	})
 }
 
@@ -140,38 +139,24 @@ type BlockMetadata interface {
 // AllocatedBlocks iterates over GetMetadataAllocated: the ranges of a snapshot that contain
 // data. An error is yielded once, as the last element.
 func (c *Client) AllocatedBlocks(ctx context.Context, request *csi.GetMetadataAllocatedRequest) iter.Seq2[BlockMetadata, error] {
-	return streamMessages(ctx, func(ctx context.Context) (func() (BlockMetadata, error), error) {
-		stream, err := c.GetMetadataAllocated(ctx, request)
-		if err != nil {
-			return nil, err
-		}
-
-		return func() (BlockMetadata, error) { return stream.Recv() }, nil
-	})
+	return streamMessages(ctx, request, c.GetMetadataAllocated)
 }
 
 // ChangedBlocks iterates over GetMetadataDelta: the ranges in which the target differs from
 // the base. An error is yielded once, as the last element.
 func (c *Client) ChangedBlocks(ctx context.Context, request *csi.GetMetadataDeltaRequest) iter.Seq2[BlockMetadata, error] {
-	return streamMessages(ctx, func(ctx context.Context) (func() (BlockMetadata, error), error) {
-		stream, err := c.GetMetadataDelta(ctx, request)
-		if err != nil {
-			return nil, err
-		}
-
-		return func() (BlockMetadata, error) { return stream.Recv() }, nil
-	})
+	return streamMessages(ctx, request, c.GetMetadataDelta)
 }
 
 // streamMessages yields a stream's messages, and cancels the stream when the consumer stops.
-func streamMessages(
-	ctx context.Context, open func(context.Context) (receive func() (BlockMetadata, error), err error),
+func streamMessages[R any, M BlockMetadata, S interface{ Recv() (M, error) }](
+	ctx context.Context, request R, open func(context.Context, R, ...grpc.CallOption) (S, error),
 ) iter.Seq2[BlockMetadata, error] {
 	return func(yield func(BlockMetadata, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 
-		receive, err := open(ctx)
+		stream, err := open(ctx, request)
 		if err != nil {
 			yield(nil, err)
 
@@ -179,7 +164,7 @@ func streamMessages(
 		}
 
 		for {
-			message, err := receive()
+			message, err := stream.Recv()
 
 			switch {
 			case errors.Is(err, io.EOF):

@@ -10,20 +10,16 @@ import (
 // Volumes iterates over ListVolumes. With pageSize 0 the driver chooses. An error is yielded
 // once, as the last element.
 func (c *Client) Volumes(ctx context.Context, pageSize int32) iter.Seq2[*csi.ListVolumesResponse_Entry, error] {
-	return pages(ctx, func(ctx context.Context, token string) (page[*csi.ListVolumesResponse_Entry], error) {
-		answer, err := c.ListVolumes(ctx, &csi.ListVolumesRequest{MaxEntries: pageSize, StartingToken: token})
-
-		return page[*csi.ListVolumesResponse_Entry]{answer.GetEntries(), answer.GetNextToken()}, err
+	return pages(ctx, func(ctx context.Context, token string) (*csi.ListVolumesResponse, error) {
+		return c.ListVolumes(ctx, &csi.ListVolumesRequest{MaxEntries: pageSize, StartingToken: token})
 	})
 }
 
 // AbnormalVolumes iterates over ControllerListVolumeHealth. Most drivers omit healthy
 // volumes, as the spec allows. An error is yielded once, as the last element.
 func (c *Client) AbnormalVolumes(ctx context.Context) iter.Seq2[*csi.VolumeHealth, error] {
-	return pages(ctx, func(ctx context.Context, token string) (page[*csi.VolumeHealth], error) {
-		answer, err := c.ControllerListVolumeHealth(ctx, &csi.ControllerListVolumeHealthRequest{StartingToken: token})
-
-		return page[*csi.VolumeHealth]{answer.GetEntries(), answer.GetNextToken()}, err
+	return pages(ctx, func(ctx context.Context, token string) (*csi.ControllerListVolumeHealthResponse, error) {
+		return c.ControllerListVolumeHealth(ctx, &csi.ControllerListVolumeHealthRequest{StartingToken: token})
 	})
 }
 
