@@ -3,6 +3,7 @@ package ctl
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -119,18 +120,11 @@ func (m *accessMode) String() string { return csi.VolumeCapability_AccessMode_Mo
 
 func (*accessMode) Type() string { return "mode" }
 
+// accessModes returns the names of all modes but UNKNOWN.
 func accessModes() []string {
-	names := make([]string, 0, len(csi.VolumeCapability_AccessMode_Mode_name))
+	names := slices.Sorted(maps.Keys(csi.VolumeCapability_AccessMode_Mode_value))
 
-	for number, name := range csi.VolumeCapability_AccessMode_Mode_name {
-		if number != 0 {
-			names = append(names, name)
-		}
-	}
-
-	slices.Sort(names)
-
-	return names
+	return slices.DeleteFunc(names, func(name string) bool { return csi.VolumeCapability_AccessMode_Mode_value[name] == 0 })
 }
 
 // capabilityFlags are the flags of a volume capability.
@@ -185,7 +179,7 @@ func (m *keyValues) Set(text string) error {
 	}
 
 	if *m == nil {
-		*m = make(keyValues)
+		*m = keyValues{}
 	}
 
 	(*m)[key] = value
@@ -205,21 +199,18 @@ func (*keyValues) Type() string { return "key=value" }
 
 // topologies parses one set of segments per flag: --topology zone=a,rack=1.
 func topologies(given []string) ([]*csi.Topology, error) {
-	all := make([]*csi.Topology, 0, len(given))
+	all := make([]*csi.Topology, len(given))
 
-	for _, text := range given {
-		segments := make(map[string]string)
+	for i, text := range given {
+		var segments keyValues
 
 		for pair := range strings.SplitSeq(text, ",") {
-			key, value, found := strings.Cut(pair, "=")
-			if !found || key == "" {
+			if segments.Set(pair) != nil {
 				return nil, usage(fmt.Errorf("--topology %q: %w", text, errNotSegments))
 			}
-
-			segments[key] = value
 		}
 
-		all = append(all, &csi.Topology{Segments: segments})
+		all[i] = &csi.Topology{Segments: segments}
 	}
 
 	return all, nil

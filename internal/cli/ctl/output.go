@@ -64,27 +64,21 @@ func (p *printer) show(answer any, rows [][]string, named ...string) error {
 		}
 	}
 
-	if !p.structured() {
-		return p.table(rows)
+	if p.structured() {
+		return p.document(answer)
 	}
 
-	document, err := encode(answer)
-	if err != nil {
-		return fmt.Errorf("encode the answer: %w", err)
-	}
-
-	return p.document(document)
+	return p.table(rows)
 }
 
 func (p *printer) table(rows [][]string) error {
 	table := tabwriter.NewWriter(p.out, 0, 0, columnGap, ' ', 0)
 	for _, row := range rows {
-		cells := make([]string, 0, len(row))
-		for _, cell := range row {
-			cells = append(cells, Printable(cell))
+		for i, cell := range row {
+			row[i] = Printable(cell)
 		}
 
-		fmt.Fprintln(table, strings.Join(cells, "\t"))
+		fmt.Fprintln(table, strings.Join(row, "\t"))
 	}
 
 	if err := table.Flush(); err != nil {
@@ -112,22 +106,25 @@ func Printable(text string) string {
 	return text + ellipsis
 }
 
-// document prints indented JSON. protojson varies its white space on purpose.
-func (p *printer) document(text []byte) error {
-	var pretty bytes.Buffer
-	if err := json.Indent(&pretty, text, "", indent); err != nil {
-		return fmt.Errorf("indent the answer: %w", err)
+// document prints YAML, or indented JSON: protojson varies its white space on purpose.
+func (p *printer) document(answer any) error {
+	text, err := encode(answer)
+	if err != nil {
+		return fmt.Errorf("encode the answer: %w", err)
 	}
 
-	pretty.WriteByte('\n')
+	var pretty bytes.Buffer
 
 	if p.format == outputYAML {
-		converted, err := yaml.JSONToYAML(pretty.Bytes())
-		if err != nil {
-			return fmt.Errorf("convert the answer: %w", err)
-		}
+		text, err = yaml.JSONToYAML(text)
+		pretty.Write(text)
+	} else {
+		err = json.Indent(&pretty, text, "", indent)
+		pretty.WriteByte('\n')
+	}
 
-		pretty = *bytes.NewBuffer(converted)
+	if err != nil {
+		return fmt.Errorf("convert the answer: %w", err)
 	}
 
 	if _, err := pretty.WriteTo(p.out); err != nil {

@@ -20,7 +20,7 @@ func definePublication(flags *pflag.FlagSet, claim *csiclient.Publication) {
 	flags.StringVar(&claim.TargetPath, "target", "", "absolute path at which the volume is published")
 }
 
-// complete fills in the node's id by NodeGetInfo, and for a publication with a capability the
+// completePublication fills in the node's id by NodeGetInfo, and for a publication with a capability the
 // volume's context by ControllerGetVolume. It returns the driver's capabilities.
 func (s *session) completePublication(ctx context.Context, claim *csiclient.Publication) (csiclient.Capabilities, error) {
 	caps, err := s.Capabilities(ctx)
