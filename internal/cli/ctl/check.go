@@ -96,7 +96,10 @@ type checking struct {
 }
 
 func (c *checking) checkAll(ctx context.Context) error {
-	client, ids := health.NewClient(c.Conn()), c.args
+	client, ids, how := health.NewClient(c.Conn()), c.args, howOffline
+	if c.online {
+		how = howOnline
+	}
 
 	if c.all {
 		report, err := client.Report(ctx)
@@ -114,57 +117,67 @@ func (c *checking) checkAll(ctx context.Context) error {
 		stop := c.showBar(work{"check of volume " + id, int64(i), int64(len(ids)), func() string {
 			return fmt.Sprintf("%d of %d, %s", i+1, len(ids), time.Since(began).Round(time.Second))
 		}})
-		err := c.check(ctx, client, id)
+		found, err := client.Check(ctx, health.CheckRequest{VolumeID: id, How: how})
 
 		stop()
 
-		if err != nil {
+		if err == nil {
+			c.add(id, found)
+		} else if err := c.fail(ctx, err, health.VolumeCheck{VolumeID: id, CheckReport: health.CheckReport{
+			At: began, Took: time.Since(began), How: how, Verdict: verdictFailed, Detail: status.Convert(err).Message(),
+		}}); err != nil {
 			return errors.Join(c.finish(), err)
 		}
-
-		c.printVerdict(id)
 	}
 
 	return c.finish()
 }
 
-// check returns only errors that apply to all volumes.
-func (c *checking) check(ctx context.Context, client *health.Client, id string) error {
-	how := howOffline
-	if c.online {
-		how = howOnline
-	}
-
-	began := time.Now()
-	found, err := client.Check(ctx, health.CheckRequest{VolumeID: id, How: how})
-
-	switch status.Code(err) {
-	case codes.OK:
-		c.Checks = append(c.Checks, found)
+// fail adds a check that failed as a verdict, or as a volume that was passed over. It returns only
+// errors that apply to all volumes.
+func (c *checking) fail(ctx context.Context, failure error, found health.VolumeCheck) error {
+	switch status.Code(failure) {
 	case codes.FailedPrecondition, codes.NotFound, codes.InvalidArgument, codes.Aborted:
-		c.skip(id, err)
+		c.pass(found)
 	case codes.Unavailable:
 		// Either the volume's pool is unavailable, or the driver.
 		if _, gone := c.Probe(ctx, &csi.ProbeRequest{}); status.Code(gone) == codes.Unavailable {
-			return err
+			return failure
 		}
 
-		c.skip(id, err)
+		c.pass(found)
 	case codes.Unimplemented, codes.DeadlineExceeded, codes.Canceled:
-		return explainNotTouchstone(err, health.ServiceName, errNoChecks)
+		return explainNotTouchstone(failure, health.ServiceName, errNoChecks)
 	default:
-		c.Checks = append(c.Checks, &health.VolumeCheck{VolumeID: id, CheckReport: health.CheckReport{
-			At: began, Took: time.Since(began), How: how, Verdict: verdictFailed, Detail: status.Convert(err).Message(),
-		}})
+		c.add(found.VolumeID, &found)
 	}
 
 	return nil
 }
 
-// skip leaves out of the driver's message what the line begins with.
-func (c *checking) skip(id string, err error) {
-	why := strings.TrimPrefix(status.Convert(err).Message(), "check volume "+id+": ")
-	c.Passed = append(c.Passed, passed{id, why})
+// add adds a verdict, and prints it at once: the next check may take long.
+func (c *checking) add(id string, found *health.VolumeCheck) {
+	c.Checks = append(c.Checks, found)
+
+	line := fmt.Sprintf("%s  %-8s  %s, %s", id, found.Verdict, found.How, found.Took.Round(time.Millisecond))
+	if found.Detail != "" {
+		line += ": " + found.Detail
+	}
+
+	c.printLine(Printable(line))
+}
+
+// pass leaves out of the driver's message what the line begins with.
+func (c *checking) pass(found health.VolumeCheck) {
+	why := strings.TrimPrefix(found.Detail, "check volume "+found.VolumeID+": ")
+	c.Passed = append(c.Passed, passed{found.VolumeID, why})
+	c.printLine(fmt.Sprintf("%s  %-8s  %s", found.VolumeID, dash, Printable(why)))
+}
+
+func (c *checking) printLine(line string) {
+	if !c.structured() {
+		fmt.Fprintln(c.out, line)
+	}
 }
 
 // explainNotTouchstone replaces gRPC's error of a missing service.
@@ -174,28 +187,6 @@ func explainNotTouchstone(err error, service string, means error) error {
 	}
 
 	return err
-}
-
-// printVerdict prints a line at once: the next check may take long.
-func (c *checking) printVerdict(id string) {
-	if c.structured() {
-		return
-	}
-
-	if last := len(c.Passed) - 1; last >= 0 && c.Passed[last].VolumeID == id {
-		fmt.Fprintf(c.out, "%s  %-8s  %s\n", id, dash, Printable(c.Passed[last].Why))
-
-		return
-	}
-
-	found := c.Checks[len(c.Checks)-1]
-
-	line := fmt.Sprintf("%s  %-8s  %s, %s", id, found.Verdict, found.How, found.Took.Round(time.Millisecond))
-	if found.Detail != "" {
-		line += ": " + found.Detail
-	}
-
-	fmt.Fprintln(c.out, Printable(line))
 }
 
 func (c *checking) finish() error {

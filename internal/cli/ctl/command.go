@@ -113,9 +113,8 @@ type session struct {
 	*printer
 
 	args []string
-	// side receives progress, separate from the answer, at the given interval if there is one.
-	side     io.Writer
-	progress time.Duration
+	// side receives progress, separate from the answer.
+	side io.Writer
 }
 
 // endpointOf returns the endpoint of the flag, else of the environment.
@@ -129,10 +128,6 @@ func (s *settings) endpointOf(cmd *cobra.Command) string {
 
 // limit gives a command its deadline.
 func (s *settings) limit(ctx context.Context) (context.Context, context.CancelFunc) {
-	if ctx == nil {
-		ctx = context.Background()
-	}
-
 	if s.timeout > 0 && !s.watch {
 		return context.WithTimeout(ctx, s.timeout)
 	}
@@ -154,8 +149,9 @@ func (s *settings) inSession(run func(ctx context.Context, s *session) error) fu
 		return explainConnection(ctx, s.endpointOf(cmd), errors.Join(
 			run(ctx, &session{
 				Client:  co,
-				printer: &printer{out: cmd.OutOrStdout(), format: s.output, watch: s.watch},
-				args:    args, side: cmd.ErrOrStderr(), progress: s.progress,
+				printer: &printer{settings: s, out: cmd.OutOrStdout()},
+				args:    args,
+				side:    cmd.ErrOrStderr(),
 			}),
 			co.Close(),
 		))

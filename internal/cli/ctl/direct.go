@@ -33,7 +33,7 @@ the size that the device has already and the filesystem in the guest has not.`,
 				return explainNotTouchstone(err, kata.ServiceName, errNoDirect)
 			}
 
-			return s.show(answers{"directVolumes": append([]kata.AssignedVolume{}, list...)}, directColumns.table(s.format, list...))
+			return s.show(answers{"directVolumes": append([]kata.AssignedVolume{}, list...)}, directColumns.table(s.output, list...))
 		},
 	}
 }

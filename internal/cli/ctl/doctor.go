@@ -80,7 +80,7 @@ run. Warnings are printed, and do not change the exit code.`,
 			ctx, cancel := given.limit(cmd.Context())
 			defer cancel()
 
-			return undetermined(diagnose(ctx, config, &printer{out: cmd.OutOrStdout(), format: given.output}))
+			return undetermined(diagnose(ctx, config, &printer{given, cmd.OutOrStdout()}))
 		},
 	}
 	asked.define(cmd.Flags())
@@ -189,7 +189,7 @@ func diagnose(ctx context.Context, config doctor.Config, to *printer) error {
 		return err
 	}
 
-	if err := to.show(diagnosis{report, report.Worst()}, findingColumns.table(to.format, report.Findings...)); err != nil {
+	if err := to.show(diagnosis{report, report.Worst()}, findingColumns.table(to.output, report.Findings...)); err != nil {
 		return err
 	}
 

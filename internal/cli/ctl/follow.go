@@ -220,7 +220,7 @@ func operationsVerb() verb {
 				return err
 			}
 
-			return s.show(answers{"operations": entries}, operationColumns.table(s.format, entries...))
+			return s.show(answers{"operations": entries}, operationColumns.table(s.output, entries...))
 		},
 	}
 }

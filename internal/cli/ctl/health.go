@@ -55,7 +55,7 @@ func (s *session) health(ctx context.Context, abnormal bool) error {
 		report.Volumes = unwell
 	}
 
-	if err := s.show(report, conditionColumns.table(s.format, conditions(report)...)); err != nil {
+	if err := s.show(report, conditionColumns.table(s.output, conditions(report)...)); err != nil {
 		return err
 	}
 

@@ -51,7 +51,7 @@ func statsVerb() verb {
 				VolumeId: s.args[0], VolumePath: path, StagingTargetPath: staging,
 			})
 
-			return s.answer(answer, err, usageColumns.table(s.format, answer.GetUsage()...))
+			return s.answer(answer, err, usageColumns.table(s.output, answer.GetUsage()...))
 		},
 	}
 }

@@ -254,7 +254,7 @@ func (s *session) mounted(ctx context.Context, given string) (known *health.Volu
 			return nil, "", fmt.Errorf("%s: %w", given, errNotMounted)
 		case len(known.Published) == 1:
 			return known, known.Published[0], nil
-		case len(known.Published) > 1:
+		default:
 			return nil, "", fmt.Errorf("%s: %w: %s", given, errMountedOften, strings.Join(known.Published, ", "))
 		}
 	}

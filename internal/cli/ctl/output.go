@@ -34,16 +34,16 @@ const (
 )
 
 type printer struct {
-	out    io.Writer
-	format outputFormat
-	watch  bool
+	*settings
+
+	out io.Writer
 }
 
 // answers are the answers of several calls, which are printed as one JSON object.
 type answers map[string]any
 
 // structured reports whether programs read the output.
-func (p *printer) structured() bool { return p.format == outputJSON || p.format == outputYAML }
+func (p *printer) structured() bool { return p.output == outputJSON || p.output == outputYAML }
 
 // answer shows the answer of a call, if there is one, and returns the call's error.
 func (p *printer) answer(answer proto.Message, failure error, rows [][]string, named ...string) error {
@@ -57,7 +57,7 @@ func (p *printer) answer(answer proto.Message, failure error, rows [][]string, n
 // show prints the answer as JSON or YAML, the rows as a table, or the names, a line each, unless
 // they are nil.
 func (p *printer) show(answer any, rows [][]string, named ...string) error {
-	if p.format == outputName && named != nil {
+	if p.output == outputName && named != nil {
 		rows = nil
 		for _, name := range named {
 			rows = append(rows, []string{name})
@@ -115,7 +115,7 @@ func (p *printer) document(answer any) error {
 
 	var pretty bytes.Buffer
 
-	if p.format == outputYAML {
+	if p.output == outputYAML {
 		text, err = yaml.JSONToYAML(text)
 		pretty.Write(text)
 	} else {

@@ -120,7 +120,7 @@ func (s *session) listSnapshots(ctx context.Context, sourceID string, pageSize i
 		names[i] = cmp.Or(named[entry.GetSnapshot().GetSnapshotId()], entry.GetSnapshot().GetSnapshotId())
 	}
 
-	return s.show(&csi.ListSnapshotsResponse{Entries: entries}, namedSnapshotColumns.table(s.format, snapshots...), names...)
+	return s.show(&csi.ListSnapshotsResponse{Entries: entries}, namedSnapshotColumns.table(s.output, snapshots...), names...)
 }
 
 func snapshotVerb() verb {
@@ -264,5 +264,5 @@ func (s *session) blocks(stream iter.Seq2[csiclient.BlockMetadata, error]) error
 		whole.BlockMetadata = append(whole.BlockMetadata, message.GetBlockMetadata()...)
 	}
 
-	return s.show(whole, blockColumns.table(s.format, whole.GetBlockMetadata()...))
+	return s.show(whole, blockColumns.table(s.output, whole.GetBlockMetadata()...))
 }

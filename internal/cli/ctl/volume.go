@@ -117,7 +117,7 @@ func (s *session) listVolumes(ctx context.Context, pageSize int32) error {
 		names[i] = cmp.Or(known[id].Name, id)
 	}
 
-	return s.show(&csi.ListVolumesResponse{Entries: entries}, volumeColumns.table(s.format, volumes...), names...)
+	return s.show(&csi.ListVolumesResponse{Entries: entries}, volumeColumns.table(s.output, volumes...), names...)
 }
 
 func volumeVerb() verb {
@@ -174,9 +174,7 @@ without --path the part of the node is left to the next staging.`,
 			}
 
 			return s.expand(ctx, &csi.ControllerExpandVolumeRequest{
-				VolumeId:         s.args[0],
-				CapacityRange:    capacityRange(required, limit),
-				VolumeCapability: capability,
+				VolumeId: s.args[0], CapacityRange: capacityRange(required, limit), VolumeCapability: capability,
 			}, path, staging)
 		},
 	}
@@ -197,11 +195,9 @@ func (s *session) expand(ctx context.Context, request *csi.ControllerExpandVolum
 		onNode = "needed: expand again with --path, or stage the volume again"
 	default:
 		grown, err := s.NodeExpandVolume(ctx, &csi.NodeExpandVolumeRequest{
-			VolumeId:          request.GetVolumeId(),
-			VolumePath:        path,
-			StagingTargetPath: staging,
-			VolumeCapability:  request.GetVolumeCapability(),
-			CapacityRange:     &csi.CapacityRange{RequiredBytes: answer.GetCapacityBytes()},
+			VolumeId: request.GetVolumeId(), VolumePath: path, StagingTargetPath: staging,
+			VolumeCapability: request.GetVolumeCapability(),
+			CapacityRange:    &csi.CapacityRange{RequiredBytes: answer.GetCapacityBytes()},
 		})
 		if err != nil {
 			return err
