@@ -43,15 +43,15 @@ const (
 // as lines. Which copy is the command's own is unknown before its answer, since it may have joined
 // an earlier one, so it shows all, each with its id. It stops at the driver's first error.
 func (s *session) follow(ctx context.Context, kind string) (stop func()) {
-	show, clear, every := s.printProgress, func() {}, s.progress
+	show, end, every := s.printProgress, func() {}, s.progress
 
 	if every == 0 {
 		if !isTerminal(s.side) {
-			return clear
+			return end
 		}
 
 		bars := newBars(s.side)
-		show, clear, every = bars.show, bars.clear, terminalInterval
+		show, end, every = bars.show, bars.end, terminalInterval
 	}
 
 	ctx, cancel := context.WithCancel(ctx)
@@ -89,7 +89,7 @@ func (s *session) follow(ctx context.Context, kind string) (stop func()) {
 	return func() {
 		cancel()
 		running.Wait()
-		clear()
+		end()
 	}
 }
 
@@ -102,7 +102,7 @@ func (s *session) showBar(one work) (stop func()) {
 	bars := newBars(s.side)
 	bars.show(one)
 
-	return bars.clear
+	return bars.end
 }
 
 func (s *session) printProgress(all ...work) {
@@ -172,8 +172,8 @@ func (b *bars) show(all ...work) {
 	}
 }
 
-// clear removes all bars from the terminal.
-func (b *bars) clear() {
+// end removes all bars from the terminal.
+func (b *bars) end() {
 	b.show()
 	b.container.Wait()
 }

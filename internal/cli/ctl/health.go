@@ -88,8 +88,9 @@ func filterVolumes(report *health.Report, ids []string) error {
 
 // condition is a condition of a volume, or that it has none.
 type condition struct {
-	volume, status string
 	health.ConditionReport
+
+	volume, status string
 }
 
 var conditionColumns = columns[condition]{
@@ -108,7 +109,7 @@ func conditions(report *health.Report) (all []condition) {
 		}
 
 		for _, each := range volume.Conditions {
-			all = append(all, condition{volume.ID, each.Status.String(), each})
+			all = append(all, condition{each, volume.ID, each.Status.String()})
 		}
 	}
 

@@ -59,13 +59,13 @@ var (
 
 // command builds the command.
 func (v *verb) command(given *settings) *cobra.Command {
-	words := []string{v.name}
+	use := v.name
 	for _, each := range v.arguments {
-		words = append(words, each.text)
+		use += " " + each.text
 	}
 
 	cmd := &cobra.Command{
-		Use:               strings.TrimSpace(strings.Join(words, " ") + " " + v.options),
+		Use:               strings.TrimSpace(use + " " + v.options),
 		Aliases:           v.aliases,
 		Short:             v.short,
 		Long:              v.long,
