@@ -32,8 +32,9 @@ type settings struct {
 	endpoint string
 	output   outputFormat
 	timeout  time.Duration
-	// watch and progress are flags of some commands: --watch, and the interval of --progress.
+	// watch and pageSize are flags of lists, progress is one of copies.
 	watch    bool
+	pageSize int32
 	progress time.Duration
 }
 

@@ -26,7 +26,7 @@ Each can be restored alone; they are deleted together.`,
 		run: func(ctx context.Context, s *session) error {
 			create := s.CreateGroupSnapshotAndWait
 			if !wait {
-				create = s.createGroupSnapshot
+				create = once(s.CreateVolumeGroupSnapshot)
 			}
 
 			stop := s.follow(ctx, kindGroup)
@@ -39,12 +39,6 @@ Each can be restored alone; they are deleted together.`,
 			return s.answer(answer, err, groupSheet(answer.GetGroupSnapshot()), answer.GetGroupSnapshot().GetGroupSnapshotId())
 		},
 	}
-}
-
-func (s *session) createGroupSnapshot(
-	ctx context.Context, request *csi.CreateVolumeGroupSnapshotRequest,
-) (*csi.CreateVolumeGroupSnapshotResponse, error) {
-	return s.CreateVolumeGroupSnapshot(ctx, request)
 }
 
 // memberFlags are the ids of a group's snapshots, which the spec requires in each call for it.

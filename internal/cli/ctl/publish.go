@@ -79,12 +79,7 @@ controller's publish context with flags.`,
 				return err
 			}
 
-			caps, err := s.completePublication(ctx, &claim)
-			if err != nil {
-				return err
-			}
-
-			return s.runSteps(ctx, &claim, caps, s.PublishSteps)
+			return s.runSteps(ctx, &claim, s.PublishSteps)
 		},
 	}
 }
@@ -113,22 +108,22 @@ detached.`,
 			claim.VolumeID = s.args[0]
 			claim.StagingPath = cmp.Or(claim.StagingPath, s.healthOf(ctx, claim.VolumeID).Staged)
 
-			caps, err := s.completePublication(ctx, &claim)
-			if err != nil {
-				return err
-			}
-
-			return s.runSteps(ctx, &claim, caps, s.UnpublishSteps)
+			return s.runSteps(ctx, &claim, s.UnpublishSteps)
 		},
 	}
 }
 
-// runSteps makes the calls of a list in order and prints those that succeeded, also if one fails: they
-// have to be undone.
+// runSteps completes a publication, makes the calls of the list in order and prints those that
+// succeeded, also if one fails: they have to be undone.
 func (s *session) runSteps(
-	ctx context.Context, claim *csiclient.Publication, caps csiclient.Capabilities,
+	ctx context.Context, claim *csiclient.Publication,
 	list func(csiclient.Capabilities, *csiclient.Publication) ([]csiclient.Step, error),
 ) error {
+	caps, err := s.completePublication(ctx, claim)
+	if err != nil {
+		return err
+	}
+
 	steps, err := list(caps, claim)
 	if errors.Is(err, csiclient.ErrNoNodeService) {
 		return err

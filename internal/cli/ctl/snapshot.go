@@ -9,6 +9,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/spf13/pflag"
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
@@ -58,7 +59,7 @@ ready to use; --wait makes the call again until it is.`,
 		run: func(ctx context.Context, s *session) error {
 			create := s.CreateSnapshotAndWait
 			if !wait {
-				create = s.createSnapshot
+				create = once(s.CreateSnapshot)
 			}
 
 			stop := s.follow(ctx, kindSnapshot)
@@ -72,44 +73,39 @@ ready to use; --wait makes the call again until it is.`,
 	}
 }
 
-func (s *session) createSnapshot(ctx context.Context, request *csi.CreateSnapshotRequest) (*csi.CreateSnapshotResponse, error) {
-	return s.CreateSnapshot(ctx, request)
+// once is a call without options.
+func once[R, A any](call func(context.Context, R, ...grpc.CallOption) (A, error)) func(context.Context, R) (A, error) {
+	return func(ctx context.Context, request R) (A, error) { return call(ctx, request) }
 }
 
 func snapshotSheet(of *csi.Snapshot) [][]string { return snapshotColumns.sheet(snapshot{Snapshot: of}) }
 
 func snapshotListVerb() verb {
-	var (
-		pageSize int32
-		source   identifier
-	)
+	var source identifier
 
 	return verb{
-		name: "list", aliases: []string{"ls"}, short: "ListSnapshots, all pages", watch: true,
-		flags: func(flags *pflag.FlagSet) {
-			flags.Var(&source, "volume", "only those of this volume")
-			definePageSize(flags, &pageSize)
-		},
+		name: "list", aliases: []string{"ls"}, short: "ListSnapshots, all pages", lists: true,
+		flags: func(flags *pflag.FlagSet) { flags.Var(&source, "volume", "only those of this volume") },
 		run: func(ctx context.Context, s *session) error {
 			// The source may be gone, and its snapshots there.
 			if err := s.resolve(ctx, names.Volume, (*string)(&source)); err != nil && !errors.Is(err, errNoObject) {
 				return err
 			}
 
-			return s.listSnapshots(ctx, string(source), pageSize)
+			return s.listSnapshots(ctx, string(source))
 		},
 	}
 }
 
 // listSnapshots shows what ListSnapshots returns, and in tables the names, where the driver lists
 // them.
-func (s *session) listSnapshots(ctx context.Context, sourceID string, pageSize int32) error {
+func (s *session) listSnapshots(ctx context.Context, sourceID string) error {
 	named, err := s.named(ctx, names.Snapshot, names.Volume)
 	if err != nil {
 		return err
 	}
 
-	entries, err := collect(s.Snapshots(ctx, sourceID, pageSize))
+	entries, err := collect(s.Snapshots(ctx, sourceID, s.pageSize))
 	if err != nil {
 		return err
 	}

@@ -25,8 +25,8 @@ type verb struct {
 
 	flags    func(*pflag.FlagSet)
 	required []string // names of flags
-	// watch and progress define --watch and --progress.
-	watch, progress bool
+	// lists defines --watch and --max-entries, and progress --progress.
+	lists, progress bool
 
 	// run gets ids in place of names, unless resolves says that it resolves the names itself.
 	run      func(ctx context.Context, s *session) error
@@ -79,8 +79,8 @@ func (v *verb) command(given *settings) *cobra.Command {
 		v.flags(cmd.Flags())
 	}
 
-	if v.watch {
-		given.defineWatch(cmd.Flags())
+	if v.lists {
+		given.defineList(cmd.Flags())
 	}
 
 	if v.progress {

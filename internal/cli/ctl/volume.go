@@ -80,22 +80,15 @@ func volumeDeletion() verb {
 }
 
 func volumeListVerb() verb {
-	var pageSize int32
-
 	return verb{
-		name: "list", aliases: []string{"ls"}, short: "ListVolumes, all pages", watch: true,
-		flags: func(flags *pflag.FlagSet) { definePageSize(flags, &pageSize) },
-		run:   func(ctx context.Context, s *session) error { return s.listVolumes(ctx, pageSize) },
+		name: "list", aliases: []string{"ls"}, short: "ListVolumes, all pages", lists: true,
+		run: func(ctx context.Context, s *session) error { return s.listVolumes(ctx) },
 	}
-}
-
-func definePageSize(flags *pflag.FlagSet, to *int32) {
-	flags.Int32Var(to, "max-entries", 0, "ask for this many at a time (default: the driver's choice)")
 }
 
 // listVolumes shows what ListVolumes returns, and in tables also what the driver's health report
 // has of the volumes: names, usage, paths and conditions.
-func (s *session) listVolumes(ctx context.Context, pageSize int32) error {
+func (s *session) listVolumes(ctx context.Context) error {
 	known := map[string]health.VolumeReport{}
 
 	if report, err := health.NewClient(s.Conn()).Report(ctx); err == nil {
@@ -104,7 +97,7 @@ func (s *session) listVolumes(ctx context.Context, pageSize int32) error {
 		}
 	}
 
-	entries, err := collect(s.Volumes(ctx, pageSize))
+	entries, err := collect(s.Volumes(ctx, s.pageSize))
 	if err != nil {
 		return err
 	}

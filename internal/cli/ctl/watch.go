@@ -12,7 +12,8 @@ import (
 // watchPeriod is the time between two calls of --watch.
 const watchPeriod = time.Second
 
-func (s *settings) defineWatch(flags *pflag.FlagSet) {
+func (s *settings) defineList(flags *pflag.FlagSet) {
+	flags.Int32Var(&s.pageSize, "max-entries", 0, "ask for this many at a time (default: the driver's choice)")
 	flags.BoolVarP(&s.watch, "watch", "w", false, "show it again whenever it has changed, until interrupted; --timeout does not count")
 }
 
