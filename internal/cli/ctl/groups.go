@@ -10,29 +10,26 @@ import (
 )
 
 func groupCreateVerb() verb {
-	var (
-		parameters keyValues
-		wait       bool
-	)
+	request, wait := &csi.CreateVolumeGroupSnapshotRequest{}, false
 
 	return verb{
 		name: "create", arguments: []argument{newName, manyVolumes}, short: "CreateVolumeGroupSnapshot", progress: true,
 		long: `CreateVolumeGroupSnapshot: a point-in-time snapshot of all volumes, or none.
 Each can be restored alone; they are deleted together.`,
 		flags: func(flags *pflag.FlagSet) {
-			flags.Var(&parameters, "param", "a VolumeGroupSnapshotClass parameter (repeatable)")
+			flags.Var((*keyValues)(&request.Parameters), "param", "a VolumeGroupSnapshotClass parameter (repeatable)")
 			flags.BoolVar(&wait, "wait", false, "until all of it is ready to use")
 		},
 		run: func(ctx context.Context, s *session) error {
+			request.Name, request.SourceVolumeIds = s.args[0], s.args[1:]
+
 			create := s.CreateGroupSnapshotAndWait
 			if !wait {
 				create = once(s.CreateVolumeGroupSnapshot)
 			}
 
 			stop := s.follow(ctx, kindGroup)
-			answer, err := create(ctx, &csi.CreateVolumeGroupSnapshotRequest{
-				Name: s.args[0], SourceVolumeIds: s.args[1:], Parameters: parameters,
-			})
+			answer, err := create(ctx, request)
 
 			stop()
 

@@ -29,27 +29,27 @@ func formatAmount(unit csi.VolumeUsage_Unit, amount int64) string {
 }
 
 func statsVerb() verb {
-	var path, staging string
+	request := &csi.NodeGetVolumeStatsRequest{}
 
 	return verb{
 		name: "stats", arguments: []argument{oneVolume}, short: "NodeGetVolumeStats",
 		flags: func(flags *pflag.FlagSet) {
-			flags.StringVar(&path, "path", "", "where the volume is published or staged (default: where it is mounted)")
-			flags.StringVar(&staging, "staging", "", "where it is staged, if --path is not that")
+			flags.StringVar(&request.VolumePath, "path", "", "where the volume is published or staged (default: where it is mounted)")
+			flags.StringVar(&request.StagingTargetPath, "staging", "", "where it is staged, if --path is not that")
 		},
 		run: func(ctx context.Context, s *session) error {
-			if path == "" {
+			request.VolumeId = s.args[0]
+
+			if request.GetVolumePath() == "" {
 				known := s.healthOf(ctx, s.args[0])
-				path = cmp.Or(append(known.Published, known.Staged)...)
+				request.VolumePath = cmp.Or(append(known.Published, known.Staged)...)
 			}
 
-			if path == "" {
+			if request.GetVolumePath() == "" {
 				return usage(fmt.Errorf("%w: --path, as the driver does not report where the volume is", errMissingFlag))
 			}
 
-			answer, err := s.NodeGetVolumeStats(ctx, &csi.NodeGetVolumeStatsRequest{
-				VolumeId: s.args[0], VolumePath: path, StagingTargetPath: staging,
-			})
+			answer, err := s.NodeGetVolumeStats(ctx, request)
 
 			return s.answer(answer, err, usageColumns.table(s.output, answer.GetUsage()...))
 		},
@@ -75,15 +75,15 @@ func nodeInfoVerb() verb {
 
 func capacityVerb() verb {
 	var (
-		parameters keyValues
-		topology   []string
-		use        capabilityFlags
+		request  = &csi.GetCapacityRequest{}
+		topology []string
+		use      capabilityFlags
 	)
 
 	return verb{
 		name: "capacity", short: "GetCapacity",
 		flags: func(flags *pflag.FlagSet) {
-			flags.Var(&parameters, "param", "a StorageClass parameter (repeatable)")
+			flags.Var((*keyValues)(&request.Parameters), "param", "a StorageClass parameter (repeatable)")
 			flags.StringArrayVar(&topology, "topology", nil, "the segments of one place, KEY=VALUE[,KEY=VALUE…]")
 			use.register(flags)
 		},
@@ -98,7 +98,7 @@ func capacityVerb() verb {
 				return err
 			}
 
-			request := &csi.GetCapacityRequest{Parameters: parameters, VolumeCapabilities: []*csi.VolumeCapability{capability}}
+			request.VolumeCapabilities = []*csi.VolumeCapability{capability}
 			if len(places) > 0 {
 				request.AccessibleTopology = places[0]
 			}

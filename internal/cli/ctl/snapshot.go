@@ -40,10 +40,7 @@ var namedSnapshotColumns = append(columns[snapshot]{
 }, snapshotColumns...)
 
 func snapshotCreateVerb() verb {
-	var (
-		parameters keyValues
-		wait       bool
-	)
+	request, wait := &csi.CreateSnapshotRequest{}, false
 
 	return verb{
 		name: "create", arguments: []argument{oneVolume, newName}, short: "CreateSnapshot", progress: true,
@@ -53,17 +50,19 @@ ready to use; --wait makes the call again until it is.`,
 		example: `  touchstone ctl snapshot create data before-upgrade
   touchstone ctl snapshot create data rough --param consistency=none --wait`,
 		flags: func(flags *pflag.FlagSet) {
-			flags.Var(&parameters, "param", "a VolumeSnapshotClass parameter (repeatable)")
+			flags.Var((*keyValues)(&request.Parameters), "param", "a VolumeSnapshotClass parameter (repeatable)")
 			flags.BoolVar(&wait, "wait", false, "until it is ready to use")
 		},
 		run: func(ctx context.Context, s *session) error {
+			request.SourceVolumeId, request.Name = s.args[0], s.args[1]
+
 			create := s.CreateSnapshotAndWait
 			if !wait {
 				create = once(s.CreateSnapshot)
 			}
 
 			stop := s.follow(ctx, kindSnapshot)
-			answer, err := create(ctx, &csi.CreateSnapshotRequest{SourceVolumeId: s.args[0], Name: s.args[1], Parameters: parameters})
+			answer, err := create(ctx, request)
 
 			stop()
 
@@ -202,11 +201,7 @@ func formatTime(at *timestamppb.Timestamp) string {
 }
 
 func blocksVerb() verb {
-	var (
-		base       identifier
-		start      size
-		maxResults int32
-	)
+	request := &csi.GetMetadataDeltaRequest{}
 
 	return verb{
 		name: "blocks", arguments: []argument{oneSnapshot},
@@ -218,23 +213,23 @@ so exit code 0 means that the list is whole.`,
 		example: `  touchstone ctl snapshot blocks after
   touchstone ctl snapshot blocks after --since before -o json`,
 		flags: func(flags *pflag.FlagSet) {
-			flags.Var(&base, "since", "an older snapshot: only what differs from it")
-			flags.Var(&start, "starting-offset", "leave out what ends before this byte")
-			flags.Int32Var(&maxResults, "max-results", 0, "ranges in each message of the stream (default: the driver's choice)")
+			flags.Var((*identifier)(&request.BaseSnapshotId), "since", "an older snapshot: only what differs from it")
+			flags.Var((*size)(&request.StartingOffset), "starting-offset", "leave out what ends before this byte")
+			flags.Int32Var(&request.MaxResults, "max-results", 0, "ranges in each message of the stream (default: the driver's choice)")
 		},
 		run: func(ctx context.Context, s *session) error {
-			if err := s.resolve(ctx, names.Snapshot, (*string)(&base)); err != nil {
+			request.TargetSnapshotId = s.args[0]
+
+			if err := s.resolve(ctx, names.Snapshot, &request.BaseSnapshotId); err != nil {
 				return err
 			}
 
-			if base == "" {
-				return s.blocks(s.AllocatedBlocks(ctx, &csi.GetMetadataAllocatedRequest{
-					SnapshotId: s.args[0], StartingOffset: int64(start), MaxResults: maxResults,
-				}))
+			if request.GetBaseSnapshotId() != "" {
+				return s.blocks(s.ChangedBlocks(ctx, request))
 			}
 
-			return s.blocks(s.ChangedBlocks(ctx, &csi.GetMetadataDeltaRequest{
-				BaseSnapshotId: string(base), TargetSnapshotId: s.args[0], StartingOffset: int64(start), MaxResults: maxResults,
+			return s.blocks(s.AllocatedBlocks(ctx, &csi.GetMetadataAllocatedRequest{
+				SnapshotId: s.args[0], StartingOffset: request.GetStartingOffset(), MaxResults: request.GetMaxResults(),
 			}))
 		},
 	}

@@ -208,7 +208,7 @@ func (s *session) expand(ctx context.Context, request *csi.ControllerExpandVolum
 }
 
 func modifyVerb() verb {
-	var mutable keyValues
+	request := &csi.ControllerModifyVolumeRequest{}
 
 	return verb{
 		name: "modify", arguments: []argument{oneVolume}, options: "--mutable KEY=VALUE…",
@@ -217,11 +217,12 @@ func modifyVerb() verb {
 named stays as it is.`,
 		example:  `  touchstone ctl volume modify data --mutable readIOPS=500 --mutable ioScheduler=none`,
 		required: []string{"mutable"},
-		flags:    func(flags *pflag.FlagSet) { flags.Var(&mutable, "mutable", "a mutable parameter (repeatable)") },
+		flags: func(flags *pflag.FlagSet) {
+			flags.Var((*keyValues)(&request.MutableParameters), "mutable", "a mutable parameter (repeatable)")
+		},
 		run: func(ctx context.Context, s *session) error {
-			answer, err := s.ControllerModifyVolume(ctx, &csi.ControllerModifyVolumeRequest{
-				VolumeId: s.args[0], MutableParameters: mutable,
-			})
+			request.VolumeId = s.args[0]
+			answer, err := s.ControllerModifyVolume(ctx, request)
 
 			return s.answer(answer, err, [][]string{{"modified " + s.args[0]}})
 		},
