@@ -37,7 +37,7 @@ func NewCheckCommand() *cobra.Command {
 	given, run := &settings{output: outputTable}, &checking{checked: checked{[]*health.VolumeCheck{}, []passed{}}}
 
 	check := verb{
-		name: "check", arguments: []argument{anyVolumes}, judges: true, short: "Check the filesystems of volumes now",
+		name: "check", arguments: []argument{anyVolumes}, healthCode: true, short: "Check the filesystems of volumes now",
 		long: `Check the filesystems of volumes now, and print the verdicts. Nothing is repaired.
 A volume that is not in use is checked in place. One that is in use is only checked
 with --online: its filesystem is frozen while a copy is taken, in which writers wait,

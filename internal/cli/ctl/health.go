@@ -29,7 +29,7 @@ func healthVerb() verb {
 	var abnormal bool
 
 	return verb{
-		name: "health", arguments: []argument{anyVolumes}, judges: true, short: "Show volumes' conditions, and since when",
+		name: "health", arguments: []argument{anyVolumes}, healthCode: true, short: "Show volumes' conditions, and since when",
 		long: `Show the conditions of all or the given volumes, as the driver's node and controller
 observe them; for a driver other than Touchstone the answers of
 ControllerGetVolumeHealth, ControllerListVolumeHealth and NodeGetVolumeHealth.
@@ -49,18 +49,18 @@ func (s *session) health(ctx context.Context, abnormal bool) error {
 
 	missing := filterVolumes(report, s.args)
 	all := report.Volumes
-	unwell := slices.DeleteFunc(slices.Clone(all), func(v health.VolumeReport) bool { return len(v.Conditions) == 0 })
+	abnormalVolumes := slices.DeleteFunc(slices.Clone(all), func(v health.VolumeReport) bool { return len(v.Conditions) == 0 })
 
 	if abnormal {
-		report.Volumes = unwell
+		report.Volumes = abnormalVolumes
 	}
 
 	if err := s.show(report, conditionColumns.table(s.output, conditions(report)...)); err != nil {
 		return err
 	}
 
-	if len(unwell) > 0 {
-		return unhealthy(errors.Join(fmt.Errorf("%w: %d of %d volumes", errUnhealthy, len(unwell), len(all)), missing))
+	if len(abnormalVolumes) > 0 {
+		return unhealthy(errors.Join(fmt.Errorf("%w: %d of %d volumes", errUnhealthy, len(abnormalVolumes), len(all)), missing))
 	}
 
 	return missing
@@ -176,7 +176,7 @@ func ago(at time.Time) string {
 
 func storageHealthVerb() verb {
 	return verb{
-		name: "health", judges: true, short: "NodeGetStorageHealth",
+		name: "health", healthCode: true, short: "NodeGetStorageHealth",
 		long: `NodeGetStorageHealth: show the conditions of the storage of the node's volumes.
 Exit code 0: there is none, 1: there is one, 2: that is unknown.`,
 		run: func(ctx context.Context, s *session) error {

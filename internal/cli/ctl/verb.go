@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -31,9 +32,9 @@ type verb struct {
 	// run gets ids in place of names, unless resolves says that it resolves the names itself.
 	run      func(ctx context.Context, s *session) error
 	resolves bool
-	// judges is true for a command whose exit code 1 is an unhealthy result: an error without
-	// a result has 2.
-	judges bool
+	// healthCode is true for a command whose exit code 1 is an unhealthy result: an error
+	// without a result has 2.
+	healthCode bool
 }
 
 // argument is a word of the usage line. With a kind it is the name or id of an object, and is
@@ -59,13 +60,13 @@ var (
 
 // command builds the command.
 func (v *verb) command(given *settings) *cobra.Command {
-	use := v.name
-	for _, each := range v.arguments {
-		use += " " + each.text
+	words := slices.Concat([]string{v.name}, make([]string, len(v.arguments)), strings.Fields(v.options))
+	for i, each := range v.arguments {
+		words[1+i] = each.text
 	}
 
 	cmd := &cobra.Command{
-		Use:               strings.TrimSpace(use + " " + v.options),
+		Use:               strings.Join(words, " "),
 		Aliases:           v.aliases,
 		Short:             v.short,
 		Long:              v.long,
@@ -136,7 +137,7 @@ func (v *verb) runResolved(ctx context.Context, s *session) error {
 		err = s.watching(ctx, func(ctx context.Context) error { return v.run(ctx, s) })
 	}
 
-	if v.judges {
+	if v.healthCode {
 		return undetermined(err)
 	}
 
