@@ -43,7 +43,7 @@ func (s *Service) ControllerGetVolumeHealth(
 		return nil, rpc.Status(err)
 	}
 
-	return &csi.ControllerGetVolumeHealthResponse{VolumeHealth: s.conditionOf(found.ID).VolumeHealth(found.ID)}, nil
+	return &csi.ControllerGetVolumeHealthResponse{VolumeHealth: s.reportedCondition(found.ID).VolumeHealth(found.ID)}, nil
 }
 
 // ControllerListVolumeHealth lists the unhealthy volumes, ordered by id (CSI v1.13,
@@ -61,7 +61,7 @@ func (s *Service) ControllerListVolumeHealth(
 		return nil, rpc.Status(err)
 	}
 
-	for _, unhealthy := range s.monitor.Abnormal(request.GetStartingToken()) {
+	for _, unhealthy := range s.reportedUnhealthy(request.GetStartingToken()) {
 		if _, err := s.find(unhealthy.ID); err != nil {
 			continue // it was deleted since
 		}
@@ -74,8 +74,8 @@ func (s *Service) ControllerListVolumeHealth(
 	return &csi.ControllerListVolumeHealthResponse{Entries: listed.entries, NextToken: listed.nextToken}, nil
 }
 
-// conditionOf is nil for a volume that was not probed yet: it has just been
-// created.
+// conditionOf returns the controller's own view of a volume. It is nil for a volume that was
+// not probed yet: it has just been created.
 func (s *Service) conditionOf(id string) *health.Record {
 	known, _ := s.monitor.Get(id)
 

@@ -60,7 +60,7 @@ func (s *Service) ControllerGetVolume(
 			return nil, rpc.Status(err)
 		}
 
-		health.PutCondition(status, s.conditionOf(found.ID))
+		health.PutCondition(status, s.reportedCondition(found.ID))
 	}
 
 	return &csi.ControllerGetVolumeResponse{Volume: describe(found), Status: status}, nil
@@ -84,7 +84,7 @@ func (s *Service) statusesBehind(ctx context.Context, id string) (*statuses, err
 	}
 
 	err := s.monitor.AwaitRelist(ctx)
-	listed.unhealthy = s.monitor.Abnormal(id)
+	listed.unhealthy = s.reportedUnhealthy(id)
 
 	return listed, err
 }

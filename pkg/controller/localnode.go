@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 
+	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
@@ -15,6 +16,12 @@ type LocalNode interface {
 	// InUse returns where the volume is published, or else staged. An error means
 	// that this is unknown.
 	InUse(volumeID string) (path string, used bool, err error)
+	// Condition returns the node's cached condition of a volume, nil where it has none. It
+	// neither probes nor waits.
+	Condition(volumeID string) *health.Record
+	// Unhealthy returns the cached conditions of all unhealthy volumes behind after, ordered
+	// by id.
+	Unhealthy(after string) []*health.Record
 	// CheckSupported returns an error if the node does not support the attributes.
 	CheckSupported(attributes volume.Mutable) error
 	// ApplyAttributes applies the attributes that the pool stores for the volume, if it is in
@@ -37,6 +44,12 @@ func (NoLocalNode) Serves(string) bool { return false }
 
 // InUse returns that the volume is not in use.
 func (NoLocalNode) InUse(string) (path string, used bool, err error) { return "", false, nil }
+
+// Condition returns nil: each node reports its own view.
+func (NoLocalNode) Condition(string) *health.Record { return nil }
+
+// Unhealthy returns nil.
+func (NoLocalNode) Unhealthy(string) []*health.Record { return nil }
 
 // CheckSupported returns nil: each node rejects what it does not support.
 func (NoLocalNode) CheckSupported(volume.Mutable) error { return nil }

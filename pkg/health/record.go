@@ -27,3 +27,29 @@ func (r *Record) Reports(view string) []ConditionReport {
 
 	return reports
 }
+
+// Merge returns the record of a subject in two views: the entries of one, and those of other
+// for which isWanted is true and whose reason one does not have. Either record may be nil. It
+// returns one itself where other adds nothing, and nil for a subject without entries.
+func Merge(one, other *Record, isWanted func(Entry) bool) *Record {
+	var added []Entry
+
+	if other != nil {
+		for _, entry := range other.Entries {
+			if isWanted(entry) && !one.Has(entry.Reason) {
+				added = append(added, entry)
+			}
+		}
+	}
+
+	switch {
+	case len(added) > 0 && one != nil:
+		return &Record{ID: one.ID, Entries: normalize(append(added, one.Entries...))}
+	case len(added) > 0:
+		return &Record{ID: other.ID, Entries: added}
+	case one == nil || one.Healthy():
+		return nil
+	default:
+		return one
+	}
+}

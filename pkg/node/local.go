@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/node/access"
 	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
 	"github.com/touchstone-csi/touchstone/pkg/node/fsck"
@@ -23,6 +24,7 @@ type LocalNode struct {
 	tuner         *tuning.Tuner
 	checker       *fsck.Checker
 	freezer       *freeze.Freezer
+	monitor       *health.Monitor
 }
 
 // Serves reports whether nodeID is the ID of this node.
@@ -47,6 +49,17 @@ func (l *LocalNode) InUse(volumeID string) (path string, used bool, err error) {
 
 	return v.StagingPath, used, err
 }
+
+// Condition returns the cached condition of a volume that is in use on this node, or that a
+// check here found damaged, nil where the node has none.
+func (l *LocalNode) Condition(volumeID string) *health.Record {
+	record, _ := l.monitor.Get(volumeID)
+
+	return record
+}
+
+// Unhealthy returns the cached conditions of all unhealthy volumes behind after, ordered by id.
+func (l *LocalNode) Unhealthy(after string) []*health.Record { return l.monitor.Abnormal(after) }
 
 // CheckSupported returns cgroup.ErrUnsupported if this machine cannot do what wanted says.
 func (l *LocalNode) CheckSupported(wanted volume.Mutable) error {

@@ -147,7 +147,7 @@ func New(config Config) (*Service, error) {
 	})
 	s.local = &LocalNode{
 		nodeID: config.NodeID, stagedVolumes: s.stagedVolumes,
-		access: s.access, tuner: s.tuner, checker: s.checker, freezer: s.freezer,
+		access: s.access, tuner: s.tuner, checker: s.checker, freezer: s.freezer, monitor: s.prober.Monitor(),
 	}
 	config.Admission.Register(s.ephemeral)
 

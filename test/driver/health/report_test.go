@@ -28,13 +28,21 @@ func (p *sufferer) await(t *testing.T, want diagnosis) {
 	require.EventuallyWithT(t, func(c *assert.CollectT) { p.isKnown(t.Context(), c, want) }, await.Limit, 10*time.Millisecond)
 }
 
-// isKnown requires that both views report it now.
+// isKnown requires that both views report it now, and that the controller reports beside its
+// own conditions those of the node in the same process that are about the volume.
 func (p *sufferer) isKnown(ctx context.Context, c require.TestingT, want diagnosis) {
 	node := p.ofNode(ctx, c)
 	node.requireReasons(c, want.node, want.beside)
 
 	controller := p.ofController(ctx, c)
-	controller.requireReasons(c, want.controller, nil)
+	controller.requireReasons(c, slices.Concat(want.controller, aboutVolume(want.node)), aboutVolume(want.beside))
+}
+
+// aboutVolume returns the reasons of the node that the controller reports too.
+func aboutVolume(reasons []health.Reason) []health.Reason {
+	return slices.DeleteFunc(slices.Clone(reasons), func(reason health.Reason) bool {
+		return slices.Contains([]health.Reason{health.VolumeUnmounted, health.DeviceMissing, health.GuestStatsUnavailable}, reason)
+	})
 }
 
 func (p *sufferer) awaitWell(t *testing.T) {
