@@ -71,6 +71,7 @@ const (
 	OutOfCapacity         Reason = "OutOfCapacity"
 	InodesExhausted       Reason = "InodesExhausted"
 	IOErrors              Reason = "IOErrors"
+	VolumeBusy            Reason = "VolumeBusy"
 	GuestStatsUnavailable Reason = "GuestStatsUnavailable"
 	CheckOverdue          Reason = "CheckOverdue"
 	ProbeTimedOut         Reason = "ProbeTimedOut"
@@ -105,6 +106,7 @@ var reasonInfos = []reasonInfo{
 	{OutOfCapacity, Degraded, false},
 	{InodesExhausted, Degraded, false},
 	{IOErrors, Degraded, true},
+	{VolumeBusy, Degraded, false},
 	{GuestStatsUnavailable, Degraded, false},
 	{CheckOverdue, Degraded, false},
 	{ProbeTimedOut, Degraded, false},

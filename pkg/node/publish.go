@@ -59,6 +59,8 @@ func (s *Service) NodePublishVolume(
 				return nil, fmt.Errorf("publish volume %s at %s: %w", id, wanted.TargetPath, err)
 			}
 
+			s.prober.StagedOrPublished(id)
+
 			return &csi.NodePublishVolumeResponse{}, nil
 		})
 }

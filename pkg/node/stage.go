@@ -47,6 +47,8 @@ func (s *Service) NodeStageVolume(
 				return nil, fmt.Errorf("stage volume %s at %s: %w", wanted.VolumeID, wanted.StagingPath, err)
 			}
 
+			s.prober.StagedOrPublished(wanted.VolumeID)
+
 			return &csi.NodeStageVolumeResponse{}, nil
 		})
 }

@@ -2,7 +2,7 @@
 // it open, work in it or have files of it open, and those in whose mount namespace it is
 // mounted.
 //
-// It is for messages, after a call has failed: it reads /proc, so it sees the processes of its
+// It is for messages, after a call has failed or a probe has found something: it reads /proc, so it sees the processes of its
 // own PID namespace only, and what it says may be over by then. In a container without the
 // host's PID namespace it finds nothing.
 package holder
@@ -39,7 +39,18 @@ func (p Process) String() string {
 		return fmt.Sprintf("process %d (%s) has it open", p.PID, p.Command)
 	}
 
-	return fmt.Sprintf("process %d (%s) in mount namespace %d has it mounted at %s", p.PID, p.Command, p.MountNamespace, p.Mount)
+	return p.Name() + " has it mounted at " + p.Mount
+}
+
+// Name returns "process 42 (fio) in mount namespace 4026532".
+func (p Process) Name() string {
+	return fmt.Sprintf("process %d (%s) in mount namespace %d", p.PID, p.Command, p.MountNamespace)
+}
+
+// IsRunning reports whether the process is still running, without another having its PID. It
+// says nothing about what the process holds by now.
+func (p Process) IsRunning() bool {
+	return p.PID > 0 && command(p.PID) == p.Command && mountNamespace(p.PID) == p.MountNamespace
 }
 
 // maxDescribed bounds the length of a message.

@@ -128,6 +128,12 @@ type Prober interface {
 	Detached(number int)
 	// CloseGate keeps probes out of the volume until reopen is called.
 	CloseGate(volumeID string) (reopen func())
+	// MountBusy reports that the volume could not be unmounted from the path, because it is in
+	// use; Unmounted that it was.
+	MountBusy(v *staged.Volume, path string)
+	Unmounted(v *staged.Volume, path string)
+	// DeviceBusy reports that the device could not be detached, because it is in use.
+	DeviceBusy(v *staged.Volume, number int, sequence uint64)
 }
 
 // Provider has the four implementations of Access and what they share. It is safe for

@@ -154,7 +154,12 @@ func (p *Provider) awaitDetach(ctx context.Context, v *staged.Volume, device loo
 	ctx, cancel := context.WithTimeout(ctx, detachLimit)
 	defer cancel()
 
-	if err := p.config.Loops.DetachImage(ctx, device.Number, device.Backing); err != nil {
+	err := p.config.Loops.DetachImage(ctx, device.Number, device.Backing)
+	if errors.Is(err, loop.ErrInUse) {
+		p.config.Prober.DeviceBusy(v, device.Number, device.Sequence)
+	}
+
+	if err != nil {
 		return fmt.Errorf("volume %s: %w", v.VolumeID, err)
 	}
 

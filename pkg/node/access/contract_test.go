@@ -337,6 +337,9 @@ type noProber struct{}
 func (noProber) Attached(*staged.Volume, *loop.Device, int64, bool) {}
 func (noProber) Detached(int)                                       {}
 func (noProber) CloseGate(string) (reopen func())                   { return func() {} }
+func (noProber) MountBusy(*staged.Volume, string)                   {}
+func (noProber) Unmounted(*staged.Volume, string)                   {}
+func (noProber) DeviceBusy(*staged.Volume, int, uint64)             {}
 
 // TestAForeignMountIsNotUnmounted covers all ways of access with a target that has a mount.
 func TestAForeignMountIsNotUnmounted(t *testing.T) {

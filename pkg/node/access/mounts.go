@@ -200,8 +200,14 @@ func (p *Provider) UnmountAllLayers(v *staged.Volume, at *mount.Target) error {
 		}
 
 		if err := at.Unmount(); err != nil {
+			if errors.Is(err, mount.ErrBusy) {
+				p.config.Prober.MountBusy(v, at.Path())
+			}
+
 			return err
 		}
+
+		p.config.Prober.Unmounted(v, at.Path())
 	}
 }
 

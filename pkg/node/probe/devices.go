@@ -58,6 +58,10 @@ func (s *probeState) probeRawDevice(number int, sequence uint64) (*loop.Status, 
 		return nil, nil //nolint:nilnil // as above
 	}
 
+	if device.AutoClear {
+		s.addDetaching(number, sequence)
+	}
+
 	return &device, nil
 }
 

@@ -135,6 +135,10 @@ func (s *probeState) probeMount(expected expectedMount) error {
 func (s *probeState) addUnmounted(expected expectedMount, how string) {
 	s.unsettled = true
 
+	if !expected.isTarget && s.isUnstaged() {
+		return
+	}
+
 	remedy := "; stage it again: "
 	if expected.isTarget {
 		remedy = "; restart its pod: "

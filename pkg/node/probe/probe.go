@@ -40,6 +40,8 @@ type probeState struct {
 	// point its mount.
 	root  *os.File
 	point mount.Point
+	// busy is what a call could not release of the volume, nil for nothing.
+	busy *busyVolume
 	// leaveGate opens the volume's gate for operations that unmount.
 	leaveGate func()
 
@@ -104,6 +106,7 @@ func (p *Prober) newState(view volumeView) *probeState {
 	return &probeState{
 		observation: observation{at: time.Now(), mounts: map[string]observedMount{}},
 		prober:      p, view: view, volume: view.volume, last: p.observations.last(view.id),
+		busy: p.busy.get(view.id),
 	}
 }
 
@@ -115,10 +118,16 @@ func (s *probeState) probeNotInUse(ctx context.Context) (health.Observation, err
 	case err != nil:
 		return health.Observation{}, fmt.Errorf("find volume %s in a pool: %w", s.view.id, err)
 	case !found:
+		s.prober.busy.forget(s.view.id)
+
 		return health.Observation{}, health.ErrGone
 	}
 
 	s.addRememberedFindings()
+
+	if err := s.addBusy(ctx); err != nil {
+		return health.Observation{}, fmt.Errorf("find what uses volume %s: %w", s.view.id, err)
+	}
 
 	return s.result(), nil
 }
@@ -173,7 +182,7 @@ func (s *probeState) run(ctx context.Context) error {
 
 	s.addRememberedFindings()
 
-	return nil
+	return s.addBusy(ctx)
 }
 
 func (s *probeState) close() {

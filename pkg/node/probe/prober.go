@@ -84,11 +84,12 @@ type Prober struct {
 	gate         *Gate
 	// pools limits the probes in each pool.
 	pools *PoolLimiter
+	busy  *busyVolumes
 }
 
 // New returns a Prober. Its Monitor must be run.
 func New(config Config) *Prober {
-	p := &Prober{config: config, observations: NewObservations(), gate: NewGate(), pools: NewPoolLimiter()}
+	p := &Prober{config: config, observations: NewObservations(), gate: NewGate(), pools: NewPoolLimiter(), busy: newBusyVolumes()}
 	p.monitor = health.New(health.Config{
 		Settings: config.Health, Name: monitorName, List: p.relist, Probe: p.probe,
 		Concern: p.volumesAffectedBy, Sources: config.Sources, Log: config.Log,
@@ -132,6 +133,7 @@ func (p *Prober) ProbeAfterOperation(id string) {
 		return
 	}
 
+	p.busy.forget(id)
 	p.monitor.Forget(id)
 }
 
@@ -190,7 +192,7 @@ func (p *Prober) view(id string) (volumeView, bool) {
 
 	damaged := view.check != nil && view.check.Verdict == fsck.VerdictDamaged
 
-	return view, damaged || p.ioErrorHeldFor(p.observations.last(id).ioErrorAt) > 0
+	return view, damaged || p.busy.isHeld(id) || p.ioErrorHeldFor(p.observations.last(id).ioErrorAt) > 0
 }
 
 // poolName returns "" where it is unknown.
@@ -216,9 +218,10 @@ func (p *Prober) ids() []string {
 	}
 
 	ids = append(ids, p.observations.withIOErrors()...)
+	ids = append(ids, p.busy.ids()...)
 	slices.Sort(ids)
 
-	// A volume may be in use, damaged and have I/O errors.
+	// A volume may be in use, damaged, busy and have I/O errors.
 	ids = slices.Compact(ids)
 
 	return slices.DeleteFunc(ids, func(id string) bool {

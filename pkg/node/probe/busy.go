@@ -1,0 +1,268 @@
+package probe
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/holder"
+	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/pkg/operation"
+)
+
+// holderPeriod is for how long the process that was found last is named without another search,
+// while it is running. A search reads the /proc of all processes.
+const holderPeriod = 10 * time.Second
+
+// busyVolume is what a call could not release: a mount that could not be unmounted, or a device
+// that the kernel detaches with its last user.
+type busyVolume struct {
+	// path is that of the mount, empty for a device.
+	path   string
+	device Attachment
+	// released means that the device is detached by now. The volume is not staged any more,
+	// although its record says so until the CO repeats its call.
+	released bool
+	// holder is the process that was found last, with the PID 0 for none, and searchedAt when.
+	holder     holder.Process
+	searchedAt time.Time
+}
+
+func (b *busyVolume) isDevice() bool { return b != nil && b.path == "" }
+
+// busyVolumes remembers what could not be released, by the volumes' ids. It is in memory only: the
+// first call after a restart fails again.
+type busyVolumes struct {
+	mu       sync.Mutex
+	byVolume map[string]busyVolume
+	// search is the semaphore of the searches for processes: each may take long, or hang.
+	search chan struct{}
+}
+
+func newBusyVolumes() *busyVolumes {
+	return &busyVolumes{byVolume: map[string]busyVolume{}, search: make(chan struct{}, 1)}
+}
+
+// get returns a copy, nil where the volume is not busy.
+func (b *busyVolumes) get(id string) *busyVolume {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	if found, ok := b.byVolume[id]; ok {
+		return &found
+	}
+
+	return nil
+}
+
+// ids returns the volumes of which something is held.
+func (b *busyVolumes) ids() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	var ids []string
+
+	for id, each := range b.byVolume {
+		if !each.released {
+			ids = append(ids, id)
+		}
+	}
+
+	return ids
+}
+
+func (b *busyVolumes) isHeld(id string) bool {
+	found := b.get(id)
+
+	return found != nil && !found.released
+}
+
+// add records what is held, with the process known so far if it was recorded before.
+func (b *busyVolumes) add(id string, now busyVolume) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	if before, ok := b.byVolume[id]; ok && before.path == now.path && before.device.Number == now.device.Number {
+		now.holder, now.searchedAt = before.holder, before.searchedAt
+	}
+
+	b.byVolume[id] = now
+}
+
+// update changes what is recorded, unless that is about something else by now.
+func (b *busyVolumes) update(id string, changed busyVolume) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	if now, ok := b.byVolume[id]; ok && now.path == changed.path && now.device == changed.device {
+		b.byVolume[id] = changed
+	}
+}
+
+// remove drops what is recorded of the volume, if it is that.
+func (b *busyVolumes) remove(id string, isOf func(busyVolume) bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	if busy, ok := b.byVolume[id]; ok && isOf(busy) {
+		delete(b.byVolume, id)
+	}
+}
+
+// forget drops all that is recorded of the volume.
+func (b *busyVolumes) forget(id string) { b.remove(id, func(busyVolume) bool { return true }) }
+
+// MountBusy records that a call could not unmount the volume from the path, because something
+// uses the mount.
+func (p *Prober) MountBusy(record *staged.Volume, path string) {
+	p.busy.add(p.observations.volumeOf(record.VolumeID), busyVolume{path: path})
+}
+
+// Unmounted records that the volume was unmounted from the path.
+func (p *Prober) Unmounted(record *staged.Volume, path string) {
+	p.busy.remove(p.observations.volumeOf(record.VolumeID), func(busy busyVolume) bool { return busy.path == path })
+}
+
+// DeviceBusy records that a call could not detach the volume's device, because something has it
+// open or mounted.
+func (p *Prober) DeviceBusy(record *staged.Volume, number int, sequence uint64) {
+	p.busy.add(p.observations.volumeOf(record.VolumeID), busyVolume{device: Attachment{Number: number, Sequence: sequence}})
+}
+
+// StagedOrPublished records that the CO uses the volume again: no use of it is in the way.
+func (p *Prober) StagedOrPublished(id string) { p.busy.forget(id) }
+
+// addDetaching records a device of a raw-block or direct volume that another program has
+// detached, or a call of an earlier run of the driver, while it was in use. The driver attaches
+// these devices for good.
+func (s *probeState) addDetaching(number int, sequence uint64) {
+	s.unsettled = true
+	now := busyVolume{device: Attachment{Number: number, Sequence: sequence}}
+
+	if s.busy == nil && !s.prober.isBusy(s.view.id) {
+		s.prober.busy.add(s.view.id, now)
+		s.busy = &now
+	}
+}
+
+// isUnstaged reports whether the driver itself has unmounted the volume from its staging path, in a
+// call that could not detach the device.
+func (s *probeState) isUnstaged() bool { return s.busy.isDevice() }
+
+// addBusy adds that something keeps in use what a call could not release, and which process does.
+// The condition of a device ends when that is detached, the condition of a mount when it is
+// unmounted, or when the process does not use it any more.
+func (s *probeState) addBusy(ctx context.Context) error {
+	if s.busy == nil || s.busy.released {
+		return nil
+	}
+
+	if s.busy.isDevice() {
+		return s.addBusyDevice(ctx)
+	}
+
+	if s.mounts[s.busy.path].id == 0 {
+		s.removeBusy()
+
+		return nil
+	}
+
+	before := s.busy.holder
+	process := s.findHolder(ctx, func() ([]holder.Process, error) { return holder.OfMount(s.busy.path) })
+
+	switch {
+	case process.PID > 0:
+		s.add(health.VolumeBusy, "not unmounted: "+process.Name()+" keeps it in use; end it: "+s.busy.path)
+	case before.PID > 0:
+		s.removeBusy()
+	default:
+		s.add(health.VolumeBusy, "not unmounted: a process not visible here, or a mount beneath, keeps it in use: "+s.busy.path)
+	}
+
+	return nil
+}
+
+func (s *probeState) addBusyDevice(ctx context.Context) error {
+	device := unix.Mkdev(loopMajor, uint32(s.busy.device.Number))
+	process := s.findHolder(ctx, func() ([]holder.Process, error) { return holder.OfDevice(device) })
+
+	// Last: the process may have ended, and the device been detached, during the search.
+	attachment, attached, err := s.prober.config.Loops.Attachment(s.busy.device.Number)
+
+	switch {
+	case err != nil:
+		return err
+	case !attached || attachment.Sequence != s.busy.device.Sequence:
+		s.endBusyDevice()
+	case process.PID == 0:
+		s.add(health.VolumeBusy, "not detached: a process not visible here keeps it in use; look in other PID namespaces")
+	case process.Mount == "":
+		s.add(health.VolumeBusy, "not detached: "+process.Name()+" keeps it in use; end it")
+	default:
+		s.add(health.VolumeBusy, "not detached: "+process.Name()+" keeps it in use; end it or unmount "+process.Mount)
+	}
+
+	return nil
+}
+
+// endBusyDevice keeps what is known of a volume with a record: it is unstaged until the CO's next
+// call.
+func (s *probeState) endBusyDevice() {
+	if s.volume == nil {
+		s.prober.busy.forget(s.view.id)
+
+		return
+	}
+
+	s.busy.released = true
+	s.prober.busy.update(s.view.id, *s.busy)
+}
+
+func (s *probeState) removeBusy() {
+	s.prober.busy.remove(s.view.id, func(busy busyVolume) bool { return busy.path == s.busy.path })
+}
+
+// findHolder returns a process that uses what is busy, with the PID 0 where none is visible. It
+// returns the last one for as long as that is among those found, so that the message stays the
+// same, and where the search does not end within ResponseTimeout. One search runs at a time.
+func (s *probeState) findHolder(ctx context.Context, search func() ([]holder.Process, error)) holder.Process {
+	last := s.busy.holder
+	if time.Since(s.busy.searchedAt) < holderPeriod && (last.PID == 0 || last.IsRunning()) {
+		return last
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, ResponseTimeout)
+	defer cancel()
+
+	searches := s.prober.busy.search
+	select {
+	case searches <- struct{}{}:
+	case <-ctx.Done():
+		return last
+	}
+
+	found, err := operation.Await(ctx, func() ([]holder.Process, error) {
+		defer func() { <-searches }()
+
+		return search()
+	})
+	if err != nil {
+		return last
+	}
+
+	now := holder.Process{}
+	isLast := func(each holder.Process) bool { return each.PID == last.PID }
+
+	if at := max(0, slices.IndexFunc(found, isLast)); len(found) > 0 {
+		now = found[at]
+	}
+
+	s.busy.holder, s.busy.searchedAt = now, time.Now()
+	s.prober.busy.update(s.view.id, *s.busy)
+
+	return now
+}

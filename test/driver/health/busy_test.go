@@ -1,0 +1,225 @@
+package health_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/child"
+	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/namespace"
+)
+
+// TestHealthNamesTheMountNamespaceThatKeepsVolumes unstages volumes of which another mount
+// namespace has a copy of the mounts. It does not run beside other tests, whose mounts that would
+// have as well.
+func TestHealthNamesTheMountNamespaceThatKeepsVolumes(t *testing.T) { //nolint:paralleltest // documented
+	namespace.NeedRoot(t)
+
+	repeated := (&illness{}).admit(t, harness.Relists)
+	waiting := &sufferer{Driver: repeated.Driver, claim: harness.NewVolume(t, repeated.Driver, &csi.CreateVolumeRequest{Name: "waiting"})}
+	harness.BringUp(t, waiting.Driver, waiting.claim)
+	waiting.awaitWell(t)
+
+	both := []*sufferer{repeated, waiting}
+	holder := startHolder(t, func(command *exec.Cmd) {
+		command.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	})
+
+	var unstaging errgroup.Group
+
+	failures := make([]error, len(both))
+
+	for n, p := range both {
+		require.NoError(t, p.Unpublish(t.Context(), p.claim))
+		unstaging.Go(func() error {
+			failures[n] = p.Unstage(t.Context(), p.claim)
+
+			return nil
+		})
+	}
+
+	require.NoError(t, unstaging.Wait())
+
+	for n, p := range both {
+		require.ErrorContains(t, failures[n], nameOf(t, holder))
+		p.awaitBusy(t, nameOf(t, holder))
+	}
+
+	repeated.requireSteady(t)
+
+	// The CO repeats its call for one of them, which is not in use any more as far as the CO knows.
+	require.NoError(t, repeated.Unstage(t.Context(), repeated.claim))
+	repeated.awaitBusy(t, nameOf(t, holder))
+	repeated.requireSteady(t)
+
+	// The other one does not count as unmounted by another program until the CO repeats its call.
+	end(t, holder)
+	repeated.awaitNode(t)
+	waiting.awaitNode(t)
+	waiting.requireSteady(t)
+
+	require.NoError(t, waiting.Unstage(t.Context(), waiting.claim))
+
+	for _, p := range both {
+		p.awaitNode(t)
+		require.NoError(t, p.Detach(t.Context(), p.claim))
+	}
+}
+
+// TestHealthNamesTheProcessThatKeepsAMount has a process work in the target path.
+func TestHealthNamesTheProcessThatKeepsAMount(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	p := (&illness{}).admit(t, harness.Relists)
+	holder := startHolder(t, func(command *exec.Cmd) { command.Dir = p.claim.TargetPath })
+
+	require.Error(t, p.Unpublish(t.Context(), p.claim))
+	p.awaitBusy(t, nameOf(t, holder))
+	p.requireSteady(t)
+
+	// The CO uses it again.
+	require.NoError(t, p.Publish(t.Context(), p.claim))
+	p.awaitWell(t)
+
+	require.Error(t, p.Unpublish(t.Context(), p.claim))
+	p.awaitBusy(t, nameOf(t, holder))
+
+	// It is over with the process, without a call.
+	end(t, holder)
+	p.awaitWell(t)
+}
+
+// TestHealthNamesTheProcessThatKeepsARawDevice has another program detach the device of a raw
+// block volume while a process has it open, and the driver restarted meanwhile.
+func TestHealthNamesTheProcessThatKeepsARawDevice(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	i := illness{volume: rawBlock(), options: []harness.Option{numberedFrom(96_000)}}
+	p := i.admit(t, harness.Relists)
+	device := harness.DevicesOf(t, p.Driver, p.claim.VolumeID)[0]
+
+	opened, err := os.Open(device.Path)
+	require.NoError(t, err)
+
+	holder := startHolder(t, func(command *exec.Cmd) { command.Stdin = opened })
+	require.NoError(t, opened.Close())
+
+	ended, cancel := contextThatEnds(t)
+	defer cancel()
+	require.ErrorIs(t, loop.NewLoops(loop.LoopsOptions{}).Detach(ended, device.Number), loop.ErrInUse)
+
+	p.awaitBusy(t, nameOf(t, holder))
+	p.Restart(t, harness.Relists)
+	p.awaitBusy(t, nameOf(t, holder))
+	p.requireSteady(t)
+
+	end(t, holder)
+	p.await(t, diagnosis{node: []health.Reason{health.DeviceMissing}})
+	restage(t, p)
+	p.awaitWell(t)
+}
+
+// contextThatEnds ends at once, but not before it is used.
+func contextThatEnds(t *testing.T) (context.Context, context.CancelFunc) {
+	t.Helper()
+
+	return context.WithTimeout(t.Context(), harness.Often)
+}
+
+// startHolder starts a process that does nothing until it is ended.
+func startHolder(t *testing.T, with func(*exec.Cmd)) *exec.Cmd {
+	t.Helper()
+
+	command := exec.Command("sleep", "inf")
+	with(command)
+	require.NoError(t, child.Start(command))
+	t.Cleanup(func() {
+		_ = command.Process.Kill()
+		_ = command.Wait()
+	})
+
+	// What was forked has the name of the test until it has started the program.
+	require.Eventually(t, func() bool {
+		name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", command.Process.Pid))
+
+		return err == nil && string(name) == "sleep\n"
+	}, await.Limit, time.Millisecond)
+
+	return command
+}
+
+func end(t *testing.T, command *exec.Cmd) {
+	t.Helper()
+	require.NoError(t, command.Process.Kill())
+	_ = command.Wait()
+}
+
+// nameOf returns how errors and messages name a process.
+func nameOf(t *testing.T, command *exec.Cmd) string {
+	t.Helper()
+
+	var stat unix.Stat_t
+	require.NoError(t, unix.Stat(fmt.Sprintf("/proc/%d/ns/mnt", command.Process.Pid), &stat))
+
+	return fmt.Sprintf("process %d (sleep) in mount namespace %d", command.Process.Pid, stat.Ino)
+}
+
+// awaitBusy waits until both views report VolumeBusy, and nothing else, with the process.
+func (p *sufferer) awaitBusy(t *testing.T, name string) {
+	t.Helper()
+
+	p.awaitNode(t, health.VolumeBusy)
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		for _, view := range []*viewReport{p.nodeOnly(t, c), p.ofController(t.Context(), c)} {
+			view.requireReasons(c, []health.Reason{health.VolumeBusy}, nil)
+			require.Contains(c, view.entries[0].GetMessage(), name)
+
+			for _, each := range view.legacy {
+				require.Contains(c, each.message, name)
+			}
+		}
+	}, await.Limit, 10*time.Millisecond)
+}
+
+// awaitNode waits until the node reports these reasons alone.
+func (p *sufferer) awaitNode(t *testing.T, reasons ...health.Reason) {
+	t.Helper()
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		p.nodeOnly(t, c).requireReasons(c, reasons, nil)
+	}, await.Limit, 10*time.Millisecond)
+}
+
+// nodeOnly is ofNode without the statistics, which an unstaged volume has not.
+func (p *sufferer) nodeOnly(t *testing.T, c require.TestingT) *viewReport {
+	t.Helper()
+
+	answer, err := p.NodeGetVolumeHealth(t.Context(), &csi.NodeGetVolumeHealthRequest{VolumeId: p.claim.VolumeID})
+	require.NoError(c, err)
+
+	return &viewReport{view: "node", entries: answer.GetVolumeHealth().GetHealthStatuses()}
+}
+
+// requireSteady requires that the node's answer stays the same through the next probes.
+func (p *sufferer) requireSteady(t *testing.T) {
+	t.Helper()
+
+	before := p.nodeOnly(t, t).String()
+
+	require.Never(t, func() bool { return p.nodeOnly(t, t).String() != before }, 20*harness.Often, harness.Often)
+}
