@@ -205,6 +205,24 @@ func controllerMutants() []mutant {
 			breaks: "an image that lost its end is not reported", tests: in("test/driver/health", "TestHealthOfBackingFiles"),
 		},
 		{
+			name: "controller/local-node-not-asked", file: "pkg/controller/localhealth.go",
+			old:    `return health.Merge(s.conditionOf(id), s.config.LocalNode.Condition(id), isAboutVolume)`,
+			new:    `return health.Merge(s.conditionOf(id), nil, isAboutVolume)`,
+			breaks: "a full volume reaches the pod, and never the claim", tests: in("pkg/controller", "TestReportedUnhealthy.*"),
+		},
+		{
+			name: "controller/local-node-not-listed", file: "pkg/controller/localhealth.go",
+			old:    `	for _, record := range local {`,
+			new:    `	for _, record := range local[len(local):] {`,
+			breaks: "lists of volumes have no finding of the node", tests: in("pkg/controller", "TestReportedUnhealthy.*"),
+		},
+		{
+			name: "controller/unmounted-is-inaccessible-everywhere", file: "pkg/controller/localhealth.go",
+			old:    `case health.VolumeUnmounted, health.DeviceMissing,`,
+			new:    `case health.DeviceMissing,`,
+			breaks: "a CO takes a volume for lost that can be staged again", tests: in("pkg/controller", "TestReportedUnhealthy.*"),
+		},
+		{
 			name: "controller/ephemeral-volumes-not-provisioned", file: "pkg/node/service.go",
 			old:    `config.Admission.Register(s.ephemeral)`,
 			new:    `_ = config.Admission`,

@@ -113,6 +113,31 @@ func healthMutants() []mutant {
 			breaks: "a filesystem's error is not matched with its volume", tests: events("TestFanotifyEvents"),
 		},
 		{
+			name: "health/reason-in-both-views-twice", file: "pkg/health/record.go",
+			old:    `if isWanted(entry) && !one.Has(entry.Reason) {`,
+			new:    `if isWanted(entry) {`,
+			breaks: "a reason that both views have is reported with both messages", tests: monitor("TestMerge.*"),
+		},
+		{
+			name: "health/unstaged-is-unmounted", file: "pkg/node/probe/busy.go",
+			old:    `return s.busy.isDevice() }`,
+			new:    `return s.busy == nil && s.view.id == "" }`,
+			breaks: "a volume whose unstaging failed is reported as unmounted by another program",
+			tests:  in("test/driver/health", "TestHealthNamesTheMountNamespace.*"),
+		},
+		{
+			name: "health/holder-not-named", file: "pkg/node/probe/busy.go",
+			old:    `s.busy.holder, s.busy.searchedAt = now, time.Now()`,
+			new:    `s.busy.holder, s.busy.searchedAt, now = now, time.Now(), holder.Process{}`,
+			breaks: "the process that keeps a volume is not named", tests: in("test/driver/health", "TestHealthNamesTheProcess.*"),
+		},
+		{
+			name: "health/lazy-detach-not-seen", file: "pkg/node/probe/devices.go",
+			old:    `if device.AutoClear {`,
+			new:    `if device.AutoClear && device.ReadOnly {`,
+			breaks: "a device that goes with its last user is healthy", tests: in("test/driver/health", "TestHealthNamesTheProcessThatKeepsARawDevice"),
+		},
+		{
 			name: "health/io-errors-not-kept", file: "pkg/node/probe/observations.go",
 			old:    `o.volumeLocked(id).ioErrorAt = event.At`,
 			new:    `_ = o.volumeLocked(id)`,
