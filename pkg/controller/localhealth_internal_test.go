@@ -77,7 +77,10 @@ func TestReportedUnhealthyMergesBothViewsInOrder(t *testing.T) {
 		for i, record := range reported {
 			require.Equal(t, expected[i].id, record.ID)
 			require.Equal(t, expected[i].reasons, reasonsOf(record))
-			require.Equal(t, expected[i].reasons, reasonsOf(s.reportedCondition(record.ID)))
+
+			one := s.reportedCondition(record.ID)
+			require.NotNil(t, one, record.ID)
+			require.Equal(t, expected[i].reasons, reasonsOf(one))
 		}
 	}
 

@@ -128,7 +128,7 @@ func healthMutants() []mutant {
 		{
 			name: "health/holder-not-named", file: "pkg/node/probe/busy.go",
 			old:    `s.busy.holder, s.busy.searchedAt = now, time.Now()`,
-			new:    `s.busy.holder, s.busy.searchedAt, now = now, time.Now(), holder.Process{}`,
+			new:    `s.busy.searchedAt, now = time.Now(), holder.Process{}`,
 			breaks: "the process that keeps a volume is not named", tests: in("test/driver/health", "TestHealthNamesTheProcess.*"),
 		},
 		{

@@ -138,7 +138,7 @@ func (p *Prober) StagedOrPublished(id string) { p.busy.forget(id) }
 
 // addDetaching records a device of a raw-block or direct volume that another program has
 // detached, or a call of an earlier run of the driver, while it was in use. The driver attaches
-// these devices for good.
+// these devices until they are unstaged.
 func (s *probeState) addDetaching(number int, sequence uint64) {
 	s.unsettled = true
 	now := busyVolume{device: Attachment{Number: number, Sequence: sequence}}
