@@ -6,7 +6,9 @@ package jsoncall
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"math"
 
 	"google.golang.org/grpc"
@@ -55,9 +57,40 @@ func Method[R any, P interface {
 	}
 }
 
+// Stream is a call of that name with a stream of answers: answer sends each by send, whose error
+// ends the call.
+func Stream[R any, P interface {
+	*R
+	proto.Message
+}](service, name string, answer func(ctx context.Context, request P, send func(any) error) error) grpc.StreamDesc {
+	return grpc.StreamDesc{
+		StreamName: name, ServerStreams: true,
+		Handler: func(_ any, stream grpc.ServerStream) error {
+			request := P(new(R))
+			if err := stream.RecvMsg(request); err != nil {
+				return err
+			}
+
+			return answer(stream.Context(), request, func(value any) error {
+				encoded, err := json.Marshal(value)
+				if err != nil {
+					return fmt.Errorf("encode an answer of %s: %w", FullMethod(service, name), err)
+				}
+
+				return stream.SendMsg(wrapperspb.Bytes(encoded))
+			})
+		},
+	}
+}
+
 // Register registers a service with these methods.
 func Register(server grpc.ServiceRegistrar, service string, methods ...grpc.MethodDesc) {
-	server.RegisterService(&grpc.ServiceDesc{ServiceName: service, HandlerType: (*any)(nil), Methods: methods}, nil)
+	RegisterStreams(server, service, methods)
+}
+
+// RegisterStreams is Register for a service that has streams too.
+func RegisterStreams(server grpc.ServiceRegistrar, service string, methods []grpc.MethodDesc, streams ...grpc.StreamDesc) {
+	server.RegisterService(&grpc.ServiceDesc{ServiceName: service, HandlerType: (*any)(nil), Methods: methods, Streams: streams}, nil)
 }
 
 // FullMethod is the name that a call has on the wire.
@@ -81,4 +114,46 @@ func Ask(ctx context.Context, connection grpc.ClientConnInterface, method string
 	}
 
 	return nil
+}
+
+// Follow makes a call with a stream of answers, and yields each, decoded, until the stream ends, or
+// yield returns an error, which it returns.
+func Follow[T any](ctx context.Context, connection grpc.ClientConnInterface, method string, request proto.Message,
+	yield func(T) error,
+) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+
+	stream, err := connection.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, method, grpc.MaxCallRecvMsgSize(math.MaxInt32))
+	if err != nil {
+		return err
+	}
+
+	if err := stream.SendMsg(request); err != nil && !errors.Is(err, io.EOF) {
+		return err // at EOF, RecvMsg has the status
+	}
+
+	if err := stream.CloseSend(); err != nil {
+		return err
+	}
+
+	for {
+		answer := &wrapperspb.BytesValue{}
+
+		switch err := stream.RecvMsg(answer); {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		}
+
+		var value T
+		if err := json.Unmarshal(answer.GetValue(), &value); err != nil {
+			return fmt.Errorf("decode an answer of %s: %w", method, err)
+		}
+
+		if err := yield(value); err != nil {
+			return err
+		}
+	}
 }

@@ -7,18 +7,12 @@ import (
 
 	"github.com/kubernetes-csi/csi-lib-utils/protosanitizer"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
 )
 
-const (
-	// maxLogged is how many bytes of a message a log line holds.
-	maxLogged = 8192
-
-	hidden = "***stripped***"
-	// keyTokens is the key of a volume_context by which the kubelet passes the pod's
-	// service account tokens (CSIDriver's tokenRequests).
-	keyTokens = "csi.storage.k8s.io/serviceAccount.tokens" //nolint:gosec // the name of a key, no credential
-)
+// maxLogged is how many bytes of a message a log line holds.
+const maxLogged = 8192
 
 // call identifies the log lines of one call.
 type call struct {
@@ -62,41 +56,10 @@ func (s stripped) LogValue() slog.Value {
 		return slog.StringValue(fmt.Sprintf("%T", s.message))
 	}
 
-	message = proto.Clone(message)
-	hideUnmarked(message.ProtoReflect())
-
-	text := protosanitizer.StripSecrets(message).String()
+	text := protosanitizer.StripSecrets(rpc.HideSecrets(message)).String()
 	if len(text) > maxLogged {
 		text = fmt.Sprintf("%s… (%d bytes in all)", text[:maxLogged], len(text))
 	}
 
 	return slog.StringValue(text)
-}
-
-func hideUnmarked(message protoreflect.Message) {
-	message.Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
-		switch {
-		case field.Name() == "mount_flags" && field.IsList():
-			for i := range value.List().Len() {
-				value.List().Set(i, protoreflect.ValueOfString(hidden))
-			}
-		case field.IsMap():
-			hideTokens(value.Map())
-		case field.Kind() != protoreflect.MessageKind:
-		case field.IsList():
-			for i := range value.List().Len() {
-				hideUnmarked(value.List().Get(i).Message())
-			}
-		default:
-			hideUnmarked(value.Message())
-		}
-
-		return true
-	})
-}
-
-func hideTokens(entries protoreflect.Map) {
-	if key := protoreflect.ValueOfString(keyTokens).MapKey(); entries.Has(key) {
-		entries.Set(key, protoreflect.ValueOfString(hidden))
-	}
 }
