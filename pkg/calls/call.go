@@ -1,0 +1,146 @@
+package calls
+
+import (
+	"encoding/json"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/code"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// Call is a call that has ended.
+type Call struct {
+	// Number is that of the call in the driver's log. Numbers ascend in the order in which the
+	// calls began, and begin at 1 with each start of the driver.
+	Number uint64 `json:"call"`
+	// Method is the full name, such as /csi.v1.Node/NodeStageVolume.
+	Method  string    `json:"method"`
+	Started time.Time `json:"started"`
+	// Took is the duration in seconds.
+	Took float64 `json:"took"`
+	// Deadline is the caller's, and Timeout how many seconds after the start it is.
+	Deadline *time.Time `json:"deadline,omitempty"`
+	Timeout  float64    `json:"timeout,omitempty"`
+	// CallerGone reports that the caller had given up, or its deadline had passed, before the
+	// call ended: it has not seen this response.
+	CallerGone bool                `json:"caller_gone,omitempty"`
+	Metadata   map[string][]string `json:"metadata,omitempty"`
+	// Code is the status as the CSI spec writes it, such as NOT_FOUND.
+	Code    string `json:"code"`
+	Message string `json:"message,omitempty"`
+	// Objects are the ids and names in the request and the response.
+	Objects []string        `json:"objects,omitempty"`
+	Request json.RawMessage `json:"request,omitempty"`
+	// Response is absent where the call failed, and for a stream, which has Messages: at most
+	// MaxMessages of them. Omitted is how many messages are left out.
+	Response json.RawMessage   `json:"response,omitempty"`
+	Messages []json.RawMessage `json:"messages,omitempty"`
+	Omitted  int               `json:"omitted,omitempty"`
+}
+
+// MaxMessages is how many messages of a stream are recorded.
+const MaxMessages = 100
+
+// RPC is the name of the call in the spec.
+func (c *Call) RPC() string { return path.Base(c.Method) }
+
+// codeName returns a code as the CSI spec writes it.
+func codeName(c codes.Code) string {
+	if name, known := code.Code_name[int32(c)]; known {
+		return name
+	}
+
+	return c.String()
+}
+
+// encode returns a message as JSON with the spec's field names. protojson varies its white space
+// on purpose, so it is compacted by the encoding of the call.
+func encode(message any) json.RawMessage {
+	typed, ok := message.(proto.Message)
+	if !ok {
+		return nil
+	}
+
+	text, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(typed)
+	if err != nil {
+		// A string that is not UTF-8; the driver has refused the request for that.
+		text, _ = json.Marshal(map[string]string{"unreadable": err.Error()})
+	}
+
+	return text
+}
+
+// objectFields are the fields with the name or id of an object that a call is about.
+func objectFields() []protoreflect.Name {
+	return []protoreflect.Name{
+		"name", "volume_id", "snapshot_id", "group_snapshot_id", "source_volume_id", "source_volume_ids", "snapshot_ids",
+		"base_snapshot_id", "target_snapshot_id",
+	}
+}
+
+// objects appends the ids and names in a request or in the response to a creation.
+func objects(found []string, message any) []string {
+	typed, ok := message.(proto.Message)
+	if !ok {
+		return found
+	}
+
+	reflection := typed.ProtoReflect()
+	found = appendObjects(found, reflection)
+
+	// The object that a creation returns.
+	for _, name := range []protoreflect.Name{"volume", "snapshot", "group_snapshot"} {
+		field := reflection.Descriptor().Fields().ByName(name)
+		if field != nil && field.Kind() == protoreflect.MessageKind && !field.IsList() && reflection.Has(field) {
+			found = appendObjects(found, reflection.Get(field).Message())
+		}
+	}
+
+	return found
+}
+
+func appendObjects(found []string, message protoreflect.Message) []string {
+	for _, name := range objectFields() {
+		field := message.Descriptor().Fields().ByName(name)
+		if field == nil || field.Kind() != protoreflect.StringKind || !message.Has(field) {
+			continue
+		}
+
+		value := message.Get(field)
+		if !field.IsList() {
+			found = appendNew(found, value.String())
+
+			continue
+		}
+
+		for i := range value.List().Len() {
+			found = appendNew(found, value.List().Get(i).String())
+		}
+	}
+
+	return found
+}
+
+func appendNew(found []string, text string) []string {
+	if text == "" || slices.Contains(found, text) {
+		return found
+	}
+
+	return append(found, strings.ToValidUTF8(text, "�"))
+}
+
+func knownCode(text string) bool {
+	for _, name := range code.Code_name {
+		if plain(name) == plain(text) {
+			return true
+		}
+	}
+
+	return false
+}

@@ -1,0 +1,221 @@
+package calls
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/touchstone-csi/touchstone/internal/jsoncall"
+)
+
+const (
+	// ServiceName is the service's name on the socket.
+	ServiceName = "touchstone.v1.Calls"
+
+	listCall   = "List"
+	followCall = "Follow"
+	waitCall   = "Wait"
+	countsCall = "Counts"
+	clearCall  = "Clear"
+)
+
+// WaitRequest is what Wait waits for.
+type WaitRequest struct {
+	Filter
+
+	// Count is how many calls; 0 is one.
+	Count int `json:"count,omitempty"`
+	// Timeout is in seconds; 0 is as long as the caller waits.
+	Timeout float64 `json:"timeout,omitempty"`
+	// New counts only calls that end after the request. Without it those that are already
+	// recorded count too, so that a call between the caller's action and its request is not missed.
+	New bool `json:"new,omitempty"`
+}
+
+// WaitResult has the calls that the filter selected.
+type WaitResult struct {
+	// Reached reports that there are as many as wanted.
+	Reached bool    `json:"reached"`
+	Calls   []*Call `json:"calls"`
+}
+
+// Followed is one answer of Follow: a call, or how many calls ended in between that are not kept
+// any more, because the reader is slower than the calls.
+type Followed struct {
+	Call   *Call  `json:"call,omitempty"`
+	Missed uint64 `json:"missed,omitempty"`
+}
+
+// FollowRequest is what Follow returns.
+type FollowRequest struct {
+	Filter
+
+	// New leaves out the calls that are already recorded.
+	New bool `json:"new,omitempty"`
+}
+
+// Register registers the service (internal/jsoncall). Requests are a google.protobuf.Struct with the
+// fields of Filter, FollowRequest or WaitRequest:
+//
+//	List    returns an array of Call
+//	Follow  returns a stream of Followed, until the caller or the driver ends it
+//	Wait    returns a WaitResult
+//	Counts  returns an array of Count; its request is empty
+//	Clear   forgets the recorded calls; its request is empty
+func (r *Recorder) Register(server grpc.ServiceRegistrar) {
+	jsoncall.RegisterStreams(server, ServiceName, []grpc.MethodDesc{
+		jsoncall.Method(ServiceName, listCall, func(_ context.Context, request *structpb.Struct) (any, error) {
+			var filter Filter
+			if err := decode(request, &filter); err != nil {
+				return nil, err
+			}
+
+			found, err := r.List(filter)
+
+			return found, invalid(err)
+		}),
+		jsoncall.Method(ServiceName, waitCall, func(ctx context.Context, request *structpb.Struct) (any, error) {
+			var wanted WaitRequest
+			if err := decode(request, &wanted); err != nil {
+				return nil, err
+			}
+
+			return r.wait(ctx, wanted)
+		}),
+		jsoncall.Method(ServiceName, countsCall, func(context.Context, *emptypb.Empty) (any, error) { return r.Counts(), nil }),
+		jsoncall.Method(ServiceName, clearCall, func(context.Context, *emptypb.Empty) (any, error) {
+			r.Clear()
+
+			return struct{}{}, nil
+		}),
+	}, jsoncall.Stream(ServiceName, followCall, func(ctx context.Context, request *structpb.Struct, send func(any) error) error {
+		var wanted FollowRequest
+		if err := decode(request, &wanted); err != nil {
+			return err
+		}
+
+		return r.follow(ctx, wanted, send)
+	}))
+}
+
+func (r *Recorder) wait(ctx context.Context, wanted WaitRequest) (*WaitResult, error) {
+	match, err := newMatcher(wanted.Filter)
+	if err != nil {
+		return nil, invalid(err)
+	}
+
+	var expired <-chan time.Time
+	if wanted.Timeout > 0 {
+		timer := time.NewTimer(time.Duration(wanted.Timeout * float64(time.Second)))
+		defer timer.Stop()
+
+		expired = timer.C
+	}
+
+	position, result := uint64(0), &WaitResult{Calls: []*Call{}}
+	if wanted.New {
+		position = r.end()
+	}
+
+	for {
+		found, next, _, changed := r.from(position)
+		position = next
+
+		for _, call := range found {
+			if match.matches(call) {
+				result.Calls = append(result.Calls, call)
+			}
+		}
+
+		if result.Reached = len(result.Calls) >= max(wanted.Count, 1); result.Reached {
+			return result, nil
+		}
+
+		select {
+		case <-changed:
+		case <-expired:
+			return result, nil
+		case <-r.ended:
+			return nil, ending()
+		case <-ctx.Done():
+			return nil, status.FromContextError(ctx.Err()).Err()
+		}
+	}
+}
+
+func (r *Recorder) follow(ctx context.Context, wanted FollowRequest, send func(any) error) error {
+	match, err := newMatcher(wanted.Filter)
+	if err != nil {
+		return invalid(err)
+	}
+
+	// What was evicted before the request is not missed.
+	position := uint64(0)
+	if wanted.New {
+		position = r.end()
+	}
+
+	for begun := wanted.New; ; begun = true {
+		found, next, missed, changed := r.from(position)
+		position = next
+
+		if begun && missed > 0 {
+			if err := send(Followed{Missed: missed}); err != nil {
+				return err
+			}
+		}
+
+		for _, call := range found {
+			if !match.matches(call) {
+				continue
+			}
+
+			if err := send(Followed{Call: call}); err != nil {
+				return err
+			}
+		}
+
+		select {
+		case <-changed:
+		case <-r.ended:
+			return ending()
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
+		}
+	}
+}
+
+func ending() error { return status.Error(codes.Unavailable, "the driver ends: call again when it is back") }
+
+func invalid(err error) error {
+	if err == nil {
+		return nil
+	}
+
+	return status.Error(codes.InvalidArgument, err.Error())
+}
+
+// decode reads the JSON of a request, and refuses unknown fields.
+func decode(request *structpb.Struct, into any) error {
+	text, err := request.MarshalJSON()
+	if err != nil {
+		return invalid(fmt.Errorf("read the request: %w", err))
+	}
+
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.DisallowUnknownFields()
+
+	if err := decoder.Decode(into); err != nil {
+		return invalid(fmt.Errorf("read the request: %w", err))
+	}
+
+	return nil
+}
