@@ -1,0 +1,220 @@
+package strict
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/touchstone-csi/touchstone/pkg/capability"
+)
+
+// Mode is how violations are treated.
+type Mode string
+
+// The modes.
+const (
+	Off     Mode = ""
+	Observe Mode = "observe"
+	Refuse  Mode = "refuse"
+)
+
+// ErrMode is returned for an unknown mode.
+var ErrMode = errors.New("unknown mode of strict")
+
+// ParseMode parses the value of --strict; true and false are Observe and Off, as environment
+// variables and files have them.
+func ParseMode(text string) (Mode, error) {
+	switch text {
+	case "", "false":
+		return Off, nil
+	case "true", string(Observe):
+		return Observe, nil
+	case string(Refuse):
+		return Refuse, nil
+	default:
+		return Off, fmt.Errorf("%w %q: there are %s and %s", ErrMode, text, Observe, Refuse)
+	}
+}
+
+// Config is what a monitor needs to know.
+type Config struct {
+	Mode Mode
+	// NodeID is the node whose stagings and publications this process sees.
+	NodeID       string
+	Capabilities capability.Set
+	Log          *slog.Logger
+	// Now returns the time; nil is time.Now.
+	Now func() time.Time
+}
+
+// Monitor checks calls. It is safe for concurrent use, and its memory is bounded.
+type Monitor struct {
+	config  Config
+	metric  *prometheus.CounterVec
+	started time.Time
+
+	mu       sync.Mutex
+	records  map[recordKey]*Record
+	volumes  volumes
+	tokens   map[string]*tokens
+	failures map[fingerprint]*failure
+	running  map[string][]*running
+	// members maps a snapshot to its group.
+	members map[string]string
+}
+
+// New returns a monitor whose metric is in the registry.
+func New(config Config, registry prometheus.Registerer) (*Monitor, error) {
+	if config.Now == nil {
+		config.Now = time.Now
+	}
+
+	m := &Monitor{
+		config: config, started: config.Now(),
+		metric: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "touchstone_co_violations_total", Help: "Violations of the CO's part of the CSI spec, by their id (docs/strict.md).",
+		}, []string{"id"}),
+		records: map[recordKey]*Record{}, volumes: newVolumes(), tokens: map[string]*tokens{},
+		failures: map[fingerprint]*failure{}, running: map[string][]*running{}, members: map[string]string{},
+	}
+
+	for _, kind := range kinds {
+		m.metric.WithLabelValues(kind.ID)
+	}
+
+	if err := registry.Register(m.metric); err != nil {
+		return nil, fmt.Errorf("register the metric of violations: %w", err)
+	}
+
+	return m, nil
+}
+
+// Watches reports whether calls of the method are checked: those of CSI.
+func Watches(method string) bool { return strings.HasPrefix(method, "/csi.") }
+
+// finding is a violation of a call.
+type finding struct {
+	id string
+	// object is the volume, snapshot or method that it is about.
+	object string
+	// detail is what is wrong, without values that may be secret.
+	detail string
+}
+
+// call is a call under check.
+type call struct {
+	ctx     context.Context //nolint:containedctx // it is a state: whether the caller still waits
+	number  uint64
+	method  string
+	request proto.Message
+	print   fingerprint
+	// token is the starting_token that it has taken from the issued ones, if it has one.
+	token  string
+	isList bool
+}
+
+func (c *call) rpc() string { return c.method[strings.LastIndexByte(c.method, '/')+1:] }
+
+// Begin checks a request before its handler runs. With Refuse it returns a FAILED_PRECONDITION
+// status for a violation. Otherwise end has to be called with the response that the CO gets.
+func (m *Monitor) Begin(ctx context.Context, number uint64, method string, request any) (end func(response any, err error), refusal error) {
+	message, ok := request.(proto.Message)
+	if !ok {
+		return func(any, error) {}, nil
+	}
+
+	c := &call{ctx: ctx, number: number, method: method, request: message, print: printOf(method, message)}
+
+	m.mu.Lock()
+	found := m.check(c)
+	begun := m.config.Mode != Refuse || len(found) == 0
+
+	var key string
+	if begun {
+		m.beginToken(c)
+		key = m.begin(c)
+	} else {
+		m.failed(c)
+	}
+	m.mu.Unlock()
+
+	if !begun {
+		m.report(c, found)
+
+		return nil, refused(found[0])
+	}
+
+	m.report(c, found)
+
+	return func(response any, err error) {
+		m.mu.Lock()
+		found := m.finish(c, key, response, err)
+		m.mu.Unlock()
+
+		m.report(c, found)
+	}, nil
+}
+
+// BeginStream checks whether a stream may be called, before it has its request, which Begin
+// checks.
+func (m *Monitor) BeginStream(ctx context.Context, number uint64, method string) error {
+	c := &call{ctx: ctx, number: number, method: method}
+	found := m.checkAdvertised(c)
+	m.report(c, found)
+
+	if m.config.Mode == Refuse && len(found) > 0 {
+		return refused(found[0])
+	}
+
+	return nil
+}
+
+// check returns the violations that a request shows.
+func (m *Monitor) check(c *call) []finding {
+	found := m.checkAdvertised(c)
+	found = append(found, m.checkFields(c.request)...)
+	found = append(found, checkSecrets(c)...)
+	found = append(found, m.checkToken(c)...)
+	found = append(found, m.checkRetry(c)...)
+	found = append(found, m.checkRunning(c)...)
+
+	return append(found, m.checkOrder(c.request)...)
+}
+
+// finish takes what a call has done, and returns the violations that only its end shows.
+func (m *Monitor) finish(c *call, key string, response any, err error) []finding {
+	m.end(c, key)
+	found := m.endToken(c, response, err)
+
+	if err != nil {
+		m.failed(c)
+
+		return found
+	}
+
+	delete(m.failures, c.print)
+
+	if message, ok := response.(proto.Message); ok {
+		m.apply(c.request, message)
+		m.learnMembers(c.request, message)
+	}
+
+	return found
+}
+
+func refused(f finding) error {
+	kind := kindOf(f.id)
+
+	return status.Errorf(codes.FailedPrecondition, "refused by --strict=refuse: %s: %s (violation %s, CSI spec %s); %s",
+		cmp.Or(f.object, "request"), f.detail, f.id, strings.Join(kind.Rows, " "), kind.Remedy)
+}

@@ -1,0 +1,98 @@
+package strict
+
+import (
+	"crypto/sha256"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+const (
+	// retryWindow and retryFailures are the bound of retries without backoff: a request that
+	// failed retryFailures times within the window is repeated within it. Kubernetes' sidecars
+	// begin with a delay of a second and the kubelet with half a second, and both double it: no
+	// more than two failures of theirs are within one second.
+	retryWindow   = time.Second
+	retryFailures = 3
+	// maxFailures bounds the failing requests that are known.
+	maxFailures = 10000
+)
+
+// fingerprint identifies a request without its secrets and tokens.
+type fingerprint [sha256.Size]byte
+
+func printOf(method string, message proto.Message) fingerprint {
+	message = proto.Clone(message)
+	reflection := message.ProtoReflect()
+
+	if field := reflection.Descriptor().Fields().ByName("secrets"); field != nil {
+		reflection.Clear(field)
+	}
+
+	if field := reflection.Descriptor().Fields().ByName("volume_context"); field != nil && field.IsMap() && reflection.Has(field) {
+		entries := reflection.Mutable(field).Map()
+		entries.Range(func(key protoreflect.MapKey, _ protoreflect.Value) bool {
+			if addedByCO(key.String()) {
+				entries.Clear(key)
+			}
+
+			return true
+		})
+	}
+
+	// A message that cannot be encoded has a fingerprint of its method alone.
+	encoded, _ := proto.MarshalOptions{Deterministic: true}.Marshal(message)
+
+	return sha256.Sum256(append([]byte(method+"\x00"), encoded...))
+}
+
+// failure has the times at which a request failed, the last retryFailures of them.
+type failure struct{ times []time.Time }
+
+func (m *Monitor) checkRetry(c *call) []finding {
+	known := m.failures[c.print]
+	if known == nil || len(known.times) < retryFailures || m.config.Now().Sub(known.times[0]) > retryWindow {
+		return nil
+	}
+
+	return []finding{{retryWithoutBackoff, objectOf(c.request), "the request failed three times within the last second"}}
+}
+
+// failed records that a request failed. A CO polls Probe until the plugin is ready; that is no retry.
+func (m *Monitor) failed(c *call) {
+	if c.rpc() == "Probe" {
+		return
+	}
+
+	now := m.config.Now()
+
+	known := m.failures[c.print]
+	if known == nil {
+		if len(m.failures) >= maxFailures {
+			m.forgetFailures(now)
+		}
+
+		known = &failure{}
+		m.failures[c.print] = known
+	}
+
+	if len(known.times) == retryFailures {
+		known.times = known.times[1:]
+	}
+
+	known.times = append(known.times, now)
+}
+
+// forgetFailures forgets those outside of the window, or all.
+func (m *Monitor) forgetFailures(now time.Time) {
+	for print, known := range m.failures {
+		if now.Sub(known.times[len(known.times)-1]) > retryWindow {
+			delete(m.failures, print)
+		}
+	}
+
+	if len(m.failures) >= maxFailures {
+		clear(m.failures)
+	}
+}
