@@ -22,9 +22,11 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/kubernetes/claim"
 	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/pkg/calls"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/node/probe"
+	"github.com/touchstone-csi/touchstone/pkg/strict"
 )
 
 // gcPercent bounds garbage to half of the live heap.
@@ -46,6 +48,7 @@ type serveFlags struct {
 	verbosity       int
 	proxyEndpoint   string
 	config          string
+	strict          string
 	healthEvents    bool
 }
 
@@ -105,6 +108,7 @@ func (f *serveFlags) define(flags *pflag.FlagSet) {
 		"how long a change of a volume waits for others to be made together with it; 0 is not at all")
 	f.defineHealth(flags)
 	f.defineDirect(flags)
+	f.defineObservers(flags)
 	flags.IntVar(&f.Node.Loops.First, "first-loop-device", loop.DefaultFirst, "the loop device number of a node's first attachment")
 	flags.StringVar(&f.proxyEndpoint, "proxy-endpoint", "",
 		"serve no volumes: forward all calls to the CSI server at this unix socket or loopback host:port")
@@ -136,6 +140,15 @@ func (f *serveFlags) defineHealth(flags *pflag.FlagSet) {
 		"the time between two checks of a volume's filesystem; 0 is never")
 }
 
+func (f *serveFlags) defineObservers(flags *pflag.FlagSet) {
+	flags.StringVar(&f.CallLog, "call-log", "",
+		"record all calls for `touchstone ctl calls`: in memory ("+calls.Ring+"), or also appended to this file; empty is off")
+	flags.BoolVar(&f.CallLogSecrets, "call-log-secrets", false, "leave secrets and tokens in the call log")
+	flags.StringVar(&f.strict, "strict", "",
+		"check the CO against the CSI spec: observe reports violations, refuse also refuses them; empty is off")
+	flags.Lookup("strict").NoOptDefVal = string(strict.Observe)
+}
+
 func (f *serveFlags) defineDirect(flags *pflag.FlagSet) {
 	flags.StringVar(&f.Node.Direct.Root, "direct-volume-root", kata.DefaultRoot,
 		"directory in which VM-based runtimes expect the volumes assigned to them")
@@ -155,11 +168,16 @@ func (f *serveFlags) complete(log io.Writer) (driver.Config, error) {
 	config.MaxVolumeBytes, config.PoolImageBytes = f.maxVolumeBytes.Value(), f.poolImageBytes.Value()
 	config.Version, config.Commit = thisBuild().version, thisBuild().commit
 
-	var problems [3]error
+	var problems [4]error
 
 	config.Log, problems[0] = newLogger(log, f.logFormat, f.verbosity)
 	config.Pools, problems[1] = pairs("pool", "NAME=DIRECTORY", f.pools)
 	config.Topology, problems[2] = pairs("topology", "KEY=VALUE", f.segments)
+	config.Strict, problems[3] = strict.ParseMode(f.strict)
+
+	if problems[3] != nil {
+		problems[3] = fmt.Errorf("%w: --strict: %w", errUsage, problems[3])
+	}
 
 	if config.NodeID == "" {
 		name, err := os.Hostname()

@@ -27,7 +27,7 @@ type file struct {
 	// that hangs may end later, and its line is lost.
 	closing chan struct{}
 	ended   chan error
-	lost  atomic.Uint64
+	lost    atomic.Uint64
 	// torn: the last write has not written a whole line.
 	torn    bool
 	failing bool

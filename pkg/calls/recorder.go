@@ -213,7 +213,9 @@ func (r *Recorder) Counts() []Count {
 		counts = append(counts, Count{key.method, key.code, count})
 	}
 
-	slices.SortFunc(counts, func(a, b Count) int { return cmp.Or(strings.Compare(a.Method, b.Method), strings.Compare(a.Code, b.Code)) })
+	slices.SortFunc(counts, func(a, b Count) int {
+		return cmp.Or(strings.Compare(a.Method, b.Method), strings.Compare(a.Code, b.Code))
+	})
 
 	return counts
 }

@@ -193,7 +193,9 @@ func (r *Recorder) follow(ctx context.Context, wanted FollowRequest, send func(a
 	}
 }
 
-func ending() error { return status.Error(codes.Unavailable, "the driver ends: call again when it is back") }
+func ending() error {
+	return status.Error(codes.Unavailable, "the driver ends: call again when it is back")
+}
 
 func invalid(err error) error {
 	if err == nil {

@@ -20,6 +20,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/controller"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/node"
+	"github.com/touchstone-csi/touchstone/pkg/strict"
 )
 
 // Mode selects the services that a process serves.
@@ -105,6 +106,13 @@ type Config struct {
 	// OTLPEndpoint is the URL of the collector that gets the traces of calls, such as
 	// http://127.0.0.1:4317; empty is off.
 	OTLPEndpoint string
+	// CallLog is a file to which each call is appended, or calls.Ring to keep the last calls in
+	// memory only; empty records none. CallLogSecrets leaves credentials in them.
+	CallLog        string
+	CallLogSecrets bool
+	// Strict is how calls that violate the CO's part of the spec are treated: strict.Observe
+	// reports them, strict.Refuse also refuses them, strict.Off is neither.
+	Strict strict.Mode
 	// Profiling adds /debug/pprof/ there.
 	Profiling bool
 	// ReadyFile is created when the driver is ready and removed when it ends.
@@ -165,6 +173,10 @@ func (c *Config) complete() error {
 	if min(c.Health.RelistPeriod, c.Health.EventedRelistPeriod, c.Health.ProbeTimeout, c.Node.IOErrorHold, c.Node.CheckPeriod) < 0 {
 		problems = append(problems, fmt.Errorf("%w: health-relist-period, health-evented-relist-period, health-probe-timeout, "+
 			"io-error-hold and check-period cannot be negative", ErrConfig))
+	}
+
+	if c.CallLogSecrets && c.CallLog == "" {
+		problems = append(problems, fmt.Errorf("%w: call-log-secrets needs call-log", ErrConfig))
 	}
 
 	if c.MaxVolumeBytes < 0 || c.MaxVolumesPerNode < 0 {

@@ -23,6 +23,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/socket"
 	"github.com/touchstone-csi/touchstone/pkg/identity"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
+	"github.com/touchstone-csi/touchstone/pkg/strict"
 )
 
 // readyFileMode lets a probe of another user read it.
@@ -82,6 +83,10 @@ func manifest(config *Config) map[string]string {
 	}
 	if config.Commit != "" {
 		manifest["commit"] = config.Commit
+	}
+
+	if config.Strict != strict.Off {
+		manifest["strict"] = string(config.Strict)
 	}
 
 	return manifest
@@ -220,7 +225,10 @@ func unannounce(readyFile string) error {
 }
 
 func (d *Driver) newServer(more ...grpc.ServerOption) *grpc.Server {
-	g := &guard{log: d.log, metrics: d.metrics, durations: d.durations, gate: d.gate, codec: newCodec(), capabilities: d.config.capabilities}
+	g := &guard{
+		log: d.log, metrics: d.metrics, durations: d.durations, gate: d.gate, codec: newCodec(), capabilities: d.config.capabilities,
+		observers: d.components.observers,
+	}
 	server := grpc.NewServer(append(g.options(), more...)...)
 	d.register(server)
 

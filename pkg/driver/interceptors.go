@@ -20,8 +20,8 @@ import (
 )
 
 // guard is the chain of interceptors of every call, from the outside in: observe
-// (metrics and log), recover from panics, refuse what is not advertised, check the
-// limits, pass the gate.
+// (metrics and log), the observers with a flag of their own (call log, checks of the
+// CO), recover from panics, refuse what is not advertised, check the limits, pass the gate.
 type guard struct {
 	log     *slog.Logger
 	metrics metrics.CSIMetricsManager
@@ -32,15 +32,24 @@ type guard struct {
 	calls     atomic.Uint64
 	// capabilities are the advertised ones; other RPCs are refused.
 	capabilities capability.Set
+	observers    *observers
 }
 
 func (g *guard) options() []grpc.ServerOption {
 	recovered := recovery.WithRecoveryHandlerContext(g.recovered)
+	recoverUnary, recoverStream := recovery.UnaryServerInterceptor(recovered), recovery.StreamServerInterceptor(recovered)
+	unary, streams := []grpc.UnaryServerInterceptor{g.observe}, []grpc.StreamServerInterceptor{g.observeStream}
+
+	if observeUnary, observeStreams := g.observers.interceptors(); len(observeUnary) > 0 {
+		// A panic of an observer does not end the process either.
+		unary, streams = append(unary, recoverUnary), append(streams, recoverStream)
+		unary, streams = append(unary, observeUnary...), append(streams, observeStreams...)
+	}
 
 	return []grpc.ServerOption{
 		grpc.ForceServerCodecV2(g.codec),
-		grpc.ChainUnaryInterceptor(g.observe, recovery.UnaryServerInterceptor(recovered), g.admit),
-		grpc.ChainStreamInterceptor(g.observeStream, recovery.StreamServerInterceptor(recovered), g.admitStream),
+		grpc.ChainUnaryInterceptor(append(unary, recoverUnary, g.admit)...),
+		grpc.ChainStreamInterceptor(append(streams, recoverStream, g.admitStream)...),
 	}
 }
 

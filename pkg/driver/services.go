@@ -53,6 +53,8 @@ type components struct {
 	registrar atomic.Pointer[registration.Registrar]
 	// opener opens the pools.
 	opener *opener
+	// observers record and check the CO's calls.
+	observers *observers
 }
 
 // service is one gRPC service that a mode serves beside Identity.
@@ -100,6 +102,10 @@ func build(ctx context.Context, config *Config, ops *operation.Group, registry p
 
 	err := r.registry.Register(health.NewUsage(r.Storage, "pool", health.PoolSubject("")))
 
+	if err == nil {
+		err = r.addObservers(config)
+	}
+
 	// The node is first: the controller asks it whether a volume is in use.
 	if err == nil && config.serves(ModeNode) {
 		err = r.addNode(config)
@@ -114,6 +120,14 @@ func build(ctx context.Context, config *Config, ops *operation.Group, registry p
 	}
 
 	return r, nil
+}
+
+func (r *components) addObservers(config *Config) (err error) {
+	if r.observers, err = newObservers(config, r.registry); err == nil {
+		r.closers = append(r.closers, r.observers.close)
+	}
+
+	return err
 }
 
 func (r *components) addNode(config *Config) error {
@@ -255,9 +269,12 @@ func (r *components) begin(ctx context.Context) (wait func()) {
 	return running.Wait
 }
 
-// drain closes the coalescing windows, so that their requests become operations.
+// drain closes the coalescing windows, so that their requests become operations, and ends the calls
+// that follow the call log.
 func (r *components) drain(ctx context.Context) error {
 	var failures []error
+
+	r.observers.drain()
 
 	for _, each := range r.services {
 		if each.drain != nil {
@@ -290,6 +307,8 @@ func (d *Driver) register(server grpc.ServiceRegistrar) {
 	for _, each := range d.components.services {
 		each.register(server)
 	}
+
+	d.components.observers.register(server)
 
 	if d.config.Also != nil {
 		d.config.Also(server)
