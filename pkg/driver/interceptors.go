@@ -189,6 +189,7 @@ func levelOf(method string, err error) slog.Level {
 	name := method[strings.LastIndexByte(method, '/')+1:]
 	for _, reads := range []string{
 		"Get", "List", "Report", "Probe", "Validate", "ControllerGet", "ControllerList", "NodeGet", "GroupControllerGet",
+		"Counts", "Follow", "Wait",
 	} {
 		if strings.HasPrefix(name, reads) {
 			return LevelReads

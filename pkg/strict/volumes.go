@@ -179,14 +179,20 @@ func addedByCO(key string) bool {
 	return key == "storage.kubernetes.io/csiProvisionerIdentity" || strings.HasPrefix(key, "csi.storage.k8s.io/")
 }
 
-// sameContext compares contexts without what the CO adds.
+// sameContext reports whether a request has the context that a response returned; the CO may have
+// added keys to it.
 func sameContext(returned, given map[string]string) bool {
-	own := func(context map[string]string) map[string]string {
-		kept := maps.Clone(context)
-		maps.DeleteFunc(kept, func(key, _ string) bool { return addedByCO(key) })
-
-		return kept
+	for key, value := range returned {
+		if passed, ok := given[key]; !ok || passed != value {
+			return false
+		}
 	}
 
-	return maps.Equal(own(returned), own(given))
+	for key := range given {
+		if _, ok := returned[key]; !ok && !addedByCO(key) {
+			return false
+		}
+	}
+
+	return true
 }

@@ -59,6 +59,8 @@ func NewCommand() *cobra.Command {
 		given.group("group", "Snapshots of several volumes at one moment", groupCreateVerb(), groupVerb(), groupDeletion()),
 		given.group("node", "The node behind the socket", nodeInfoVerb(), storageHealthVerb()),
 		given.group("direct-volumes", "Volumes that virtual machines mount themselves", directVolumesVerb()),
+		newCallsCommand(given),
+		newViolationsCommand(given),
 		newDoctorCommand(given),
 	)
 	command.Long = `Talk to a CSI driver through its socket, as an orchestrator would: any driver,

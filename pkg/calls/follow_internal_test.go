@@ -1,0 +1,45 @@
+package calls
+
+import (
+	"errors"
+	"log/slog"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+var errEnough = errors.New("enough")
+
+// TestFollowReportsWhatItMissed has more calls than are kept end while one is sent.
+func TestFollowReportsWhatItMissed(t *testing.T) {
+	t.Parallel()
+
+	r, err := New(Config{To: Ring, MaxCalls: 3, Log: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+
+	end := func(number uint64) { r.Begin(t.Context(), number, "/csi.v1.Identity/Probe").End(nil, nil) }
+	end(1)
+
+	var got []Followed
+
+	err = r.follow(t.Context(), FollowRequest{}, func(value any) error {
+		each, _ := value.(Followed)
+
+		switch got = append(got, each); len(got) {
+		case 1:
+			for number := uint64(2); number < 8; number++ {
+				end(number)
+			}
+
+			return nil
+		case 3:
+			return errEnough
+		default:
+			return nil
+		}
+	})
+	require.ErrorIs(t, err, errEnough)
+	require.Equal(t, uint64(1), got[0].Call.Number)
+	require.Equal(t, Followed{Missed: 3}, got[1])
+	require.Equal(t, uint64(5), got[2].Call.Number)
+}

@@ -1,0 +1,317 @@
+package calls_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/touchstone-csi/touchstone/pkg/calls"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func newRecorder(t *testing.T, config calls.Config) *calls.Recorder {
+	t.Helper()
+
+	if config.To == "" {
+		config.To = calls.Ring
+	}
+
+	if config.Log == nil {
+		config.Log = slog.New(slog.DiscardHandler)
+	}
+
+	recorder, err := calls.New(config)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, recorder.Close()) })
+
+	return recorder
+}
+
+// record records a call that has ended.
+func record(ctx context.Context, r *calls.Recorder, number uint64, method string, request, response proto.Message, err error) {
+	recording := r.Begin(ctx, number, method)
+	recording.Request(request)
+	recording.End(response, err)
+}
+
+func list(t *testing.T, r *calls.Recorder, filter calls.Filter) []*calls.Call {
+	t.Helper()
+
+	found, err := r.List(filter)
+	require.NoError(t, err)
+
+	return found
+}
+
+func TestACallIsRecordedWhole(t *testing.T) {
+	t.Parallel()
+
+	r := newRecorder(t, calls.Config{})
+	ctx, cancel := context.WithTimeout(metadata.NewIncomingContext(t.Context(), metadata.MD{
+		"user-agent": {"test"}, "authorization": {"Bearer hunter2"}, "trace-bin": {"\xff\x00"},
+	}), time.Minute)
+
+	defer cancel()
+
+	record(ctx, r, 7, csi.Controller_CreateVolume_FullMethodName,
+		&csi.CreateVolumeRequest{Name: "data", Secrets: map[string]string{"key": "hunter2"}},
+		&csi.CreateVolumeResponse{Volume: &csi.Volume{VolumeId: "v1"}}, nil)
+	record(ctx, r, 8, csi.Node_NodePublishVolume_FullMethodName,
+		&csi.NodePublishVolumeRequest{
+			VolumeId:      "v1",
+			VolumeContext: map[string]string{"csi.storage.k8s.io/serviceAccount.tokens": "hunter2", "pool": "default"},
+			VolumeCapability: &csi.VolumeCapability{AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{
+				FsType: "ext4", MountFlags: []string{"password=hunter2"},
+			}}},
+		}, nil, status.Error(codes.NotFound, "no volume v1"))
+
+	found := list(t, r, calls.Filter{})
+	require.Len(t, found, 2)
+
+	made := found[0]
+	require.Equal(t, uint64(7), made.Number)
+	require.Equal(t, "OK", made.Code)
+	require.Equal(t, []string{"data", "v1"}, made.Objects)
+	require.InDelta(t, 60, made.Timeout, 1)
+	require.WithinDuration(t, time.Now().Add(time.Minute), *made.Deadline, 10*time.Second)
+	require.JSONEq(t, `{"name":"data","secrets":{"key":"***stripped***"}}`, string(made.Request))
+	require.JSONEq(t, `{"volume":{"volume_id":"v1"}}`, string(made.Response))
+	require.Equal(t, map[string][]string{
+		"user-agent": {"test"}, "authorization": {"***stripped***"}, "trace-bin": {"/wA="},
+	}, made.Metadata)
+
+	failed := found[1]
+	require.Equal(t, "NOT_FOUND", failed.Code)
+	require.Equal(t, "no volume v1", failed.Message)
+	require.Empty(t, failed.Response)
+
+	encoded, err := json.Marshal(found)
+	require.NoError(t, err)
+	require.NotContains(t, string(encoded), "hunter2")
+	require.Contains(t, string(failed.Request), "ext4")
+	require.Contains(t, string(failed.Request), "default")
+}
+
+func TestSecretsAreKeptWhereAsked(t *testing.T) {
+	t.Parallel()
+
+	r := newRecorder(t, calls.Config{KeepSecrets: true})
+	ctx := metadata.NewIncomingContext(t.Context(), metadata.MD{"authorization": {"Bearer hunter2"}})
+	record(ctx, r, 1, csi.Controller_DeleteVolume_FullMethodName,
+		&csi.DeleteVolumeRequest{VolumeId: "v1", Secrets: map[string]string{"key": "hunter2"}}, &csi.DeleteVolumeResponse{}, nil)
+
+	found := list(t, r, calls.Filter{})
+	require.JSONEq(t, `{"volume_id":"v1","secrets":{"key":"hunter2"}}`, string(found[0].Request))
+	require.Equal(t, []string{"Bearer hunter2"}, found[0].Metadata["authorization"])
+}
+
+func TestFilters(t *testing.T) {
+	t.Parallel()
+
+	r := newRecorder(t, calls.Config{})
+	ctx := t.Context()
+
+	record(ctx, r, 1, csi.Controller_CreateVolume_FullMethodName, &csi.CreateVolumeRequest{Name: "data"},
+		&csi.CreateVolumeResponse{Volume: &csi.Volume{VolumeId: "v1"}}, nil)
+	record(ctx, r, 2, csi.Node_NodeStageVolume_FullMethodName, &csi.NodeStageVolumeRequest{VolumeId: "v1"}, &csi.NodeStageVolumeResponse{}, nil)
+	record(ctx, r, 3, csi.Node_NodeStageVolume_FullMethodName, &csi.NodeStageVolumeRequest{VolumeId: "v2"}, nil, status.Error(codes.NotFound, "none"))
+
+	before := time.Now()
+
+	record(ctx, r, 4, csi.Controller_CreateSnapshot_FullMethodName, &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: "v1"},
+		&csi.CreateSnapshotResponse{Snapshot: &csi.Snapshot{SnapshotId: "s1"}}, nil)
+
+	for name, test := range map[string]struct {
+		filter calls.Filter
+		want   []uint64
+	}{
+		"none":          {calls.Filter{}, []uint64{1, 2, 3, 4}},
+		"method":        {calls.Filter{Method: "NodeStageVolume"}, []uint64{2, 3}},
+		"glob":          {calls.Filter{Method: "Create*"}, []uint64{1, 4}},
+		"full name":     {calls.Filter{Method: "/csi.v1.Node/*"}, []uint64{2, 3}},
+		"code":          {calls.Filter{Code: "NOT_FOUND"}, []uint64{3}},
+		"code of Go":    {calls.Filter{Code: "NotFound"}, []uint64{3}},
+		"id":            {calls.Filter{Object: "v1"}, []uint64{1, 2, 4}},
+		"name":          {calls.Filter{Object: "data"}, []uint64{1, 2, 4}},
+		"name, method":  {calls.Filter{Object: "data", Method: "NodeStageVolume"}, []uint64{2}},
+		"snapshot":      {calls.Filter{Object: "s1"}, []uint64{4}},
+		"since call":    {calls.Filter{SinceCall: 2}, []uint64{3, 4}},
+		"since":         {calls.Filter{Since: &before}, []uint64{4}},
+		"nothing":       {calls.Filter{Object: "v3"}, nil},
+		"other service": {calls.Filter{Method: "/csi.v1.Identity/*"}, nil},
+	} {
+		var got []uint64
+		for _, call := range list(t, r, test.filter) {
+			got = append(got, call.Number)
+		}
+
+		require.Equal(t, test.want, got, name)
+	}
+
+	for _, bad := range []calls.Filter{{Method: "["}, {Code: "NOT_THERE"}} {
+		_, err := r.List(bad)
+		require.ErrorIs(t, err, calls.ErrFilter)
+	}
+
+	require.Equal(t, []calls.Count{
+		{"CreateSnapshot", "OK", 1}, {"CreateVolume", "OK", 1}, {"NodeStageVolume", "NOT_FOUND", 1}, {"NodeStageVolume", "OK", 1},
+	}, r.Counts())
+
+	r.Clear()
+	require.Empty(t, list(t, r, calls.Filter{}))
+	require.Empty(t, r.Counts())
+}
+
+func TestMemoryIsBounded(t *testing.T) {
+	t.Parallel()
+
+	const maxBytes = 64 << 10
+
+	r := newRecorder(t, calls.Config{MaxCalls: 10, MaxBytes: maxBytes})
+
+	for i := range uint64(25) {
+		record(t.Context(), r, i+1, csi.Identity_Probe_FullMethodName, &csi.ProbeRequest{}, &csi.ProbeResponse{}, nil)
+	}
+
+	found := list(t, r, calls.Filter{})
+	require.Len(t, found, 10)
+	require.Equal(t, uint64(16), found[0].Number)
+	require.Equal(t, uint64(25), r.Counts()[0].Count)
+
+	// Ten calls of 10 KiB are more than the bytes.
+	for i := range uint64(10) {
+		record(t.Context(), r, 100+i, csi.Controller_DeleteVolume_FullMethodName,
+			&csi.DeleteVolumeRequest{VolumeId: strings.Repeat("v", 5<<10)}, &csi.DeleteVolumeResponse{}, nil)
+	}
+
+	found = list(t, r, calls.Filter{})
+	require.Less(t, len(found), 10)
+	require.Greater(t, len(found), 3)
+	require.Equal(t, uint64(109), found[len(found)-1].Number)
+
+	// One that is too large for the others keeps its place without its messages.
+	record(t.Context(), r, 200, csi.Controller_DeleteVolume_FullMethodName,
+		&csi.DeleteVolumeRequest{VolumeId: strings.Repeat("v", maxBytes)}, &csi.DeleteVolumeResponse{}, nil)
+
+	found = list(t, r, calls.Filter{SinceCall: 199})
+	require.Len(t, found, 1)
+	require.Empty(t, found[0].Request)
+	require.Equal(t, 2, found[0].Omitted)
+	require.Greater(t, len(list(t, r, calls.Filter{})), 3)
+}
+
+func TestMessagesOfAStreamAreLimited(t *testing.T) {
+	t.Parallel()
+
+	r := newRecorder(t, calls.Config{})
+	recording := r.Begin(t.Context(), 1, csi.SnapshotMetadata_GetMetadataAllocated_FullMethodName)
+	recording.Request(&csi.GetMetadataAllocatedRequest{SnapshotId: "s1"})
+
+	for range calls.MaxMessages + 5 {
+		recording.Message(&csi.GetMetadataAllocatedResponse{VolumeCapacityBytes: 1})
+	}
+
+	recording.End(nil, status.Error(codes.Internal, "broken"))
+
+	found := list(t, r, calls.Filter{Object: "s1"})
+	require.Len(t, found, 1)
+	require.Len(t, found[0].Messages, calls.MaxMessages)
+	require.Equal(t, 5, found[0].Omitted)
+	require.JSONEq(t, `{"volume_capacity_bytes":"1"}`, string(found[0].Messages[0]))
+}
+
+func TestACallerThatHasGone(t *testing.T) {
+	t.Parallel()
+
+	r := newRecorder(t, calls.Config{})
+	ctx, cancel := context.WithCancel(t.Context())
+	recording := r.Begin(ctx, 1, csi.Identity_Probe_FullMethodName)
+
+	cancel()
+	recording.End(&csi.ProbeResponse{}, nil)
+	require.True(t, list(t, r, calls.Filter{})[0].CallerGone)
+}
+
+func TestFileHasALineForEachCall(t *testing.T) {
+	t.Parallel()
+
+	path := filepath.Join(t.TempDir(), "calls.jsonl")
+	require.NoError(t, os.WriteFile(path, []byte("{\"call\":0}\n"), 0o600))
+
+	r, err := calls.New(calls.Config{To: path, Log: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+
+	for i := range uint64(100) {
+		record(t.Context(), r, i+1, csi.Identity_Probe_FullMethodName, &csi.ProbeRequest{}, &csi.ProbeResponse{}, nil)
+	}
+
+	require.NoError(t, r.Close())
+	require.Zero(t, r.Lost())
+
+	// A call that ends after the close is lost, not fatal.
+	record(t.Context(), r, 200, csi.Identity_Probe_FullMethodName, &csi.ProbeRequest{}, &csi.ProbeResponse{}, nil)
+
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+
+	next := uint64(0)
+
+	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); next++ {
+		var call calls.Call
+
+		require.NoError(t, json.Unmarshal(lines.Bytes(), &call))
+		require.Equal(t, next, call.Number)
+	}
+
+	require.Equal(t, uint64(101), next)
+}
+
+func TestAFileThatCannotBeOpened(t *testing.T) {
+	t.Parallel()
+
+	_, err := calls.New(calls.Config{To: filepath.Join(t.TempDir(), "none", "calls"), Log: slog.New(slog.DiscardHandler)})
+	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+// TestAFullDisk writes to /dev/full, which answers ENOSPC.
+func TestAFullDisk(t *testing.T) {
+	t.Parallel()
+
+	var log bytes.Buffer
+
+	r, err := calls.New(calls.Config{To: "/dev/full", Log: slog.New(slog.NewTextHandler(&log, nil))})
+	require.NoError(t, err)
+
+	for i := range uint64(3) {
+		record(t.Context(), r, i+1, csi.Identity_Probe_FullMethodName, &csi.ProbeRequest{}, &csi.ProbeResponse{}, nil)
+	}
+
+	require.Len(t, list(t, r, calls.Filter{}), 3)
+	require.NoError(t, r.Close())
+	require.Equal(t, uint64(3), r.Lost())
+	require.Equal(t, 1, strings.Count(log.String(), "cannot write to the call log"), log.String())
+	require.Contains(t, log.String(), "no space left on device")
+}
+
+func ExampleFilter() {
+	encoded, _ := json.Marshal(calls.Filter{Method: "Node*", Object: "data"})
+	fmt.Println(string(encoded))
+	// Output: {"method":"Node*","object":"data"}
+}
