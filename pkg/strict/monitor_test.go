@@ -1,0 +1,668 @@
+package strict_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/touchstone-csi/touchstone/pkg/capability"
+	"github.com/touchstone-csi/touchstone/pkg/strict"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+const (
+	node    = "node-1"
+	staging = "/staging"
+	target  = "/target"
+)
+
+// fixture is a monitor with a clock of its own.
+type fixture struct {
+	*strict.Monitor
+
+	t      *testing.T
+	now    time.Time
+	number uint64
+	log    bytes.Buffer
+	// registry has the monitor's metric.
+	registry *prometheus.Registry
+	// id is the id of the volume "data".
+	id string
+}
+
+func newFixture(t *testing.T, mode strict.Mode, disabled ...string) *fixture {
+	t.Helper()
+
+	capabilities, err := capability.Without(disabled...)
+	require.NoError(t, err)
+
+	f := &fixture{t: t, now: time.Now(), registry: prometheus.NewRegistry()}
+	f.Monitor, err = strict.New(strict.Config{
+		Mode: mode, NodeID: node, Capabilities: capabilities, Now: func() time.Time { return f.now },
+		Log: slog.New(slog.NewTextHandler(&f.log, nil)),
+	}, f.registry)
+	require.NoError(t, err)
+
+	f.id, err = volume.NewID()
+	require.NoError(t, err)
+
+	return f
+}
+
+// methodOf is the full name of the RPC with this request.
+func methodOf(t *testing.T, request proto.Message) string {
+	t.Helper()
+
+	services := csi.File_csi_proto.Services()
+	for i := range services.Len() {
+		methods := services.Get(i).Methods()
+		for j := range methods.Len() {
+			if methods.Get(j).Input() == request.ProtoReflect().Descriptor() {
+				return "/" + string(services.Get(i).FullName()) + "/" + string(methods.Get(j).Name())
+			}
+		}
+	}
+
+	require.Fail(t, "no method", "%T", request)
+
+	return ""
+}
+
+// begin begins a call.
+func (f *fixture) begin(ctx context.Context, request proto.Message) func(response any, err error) {
+	f.t.Helper()
+	f.number++
+
+	end, err := f.Begin(ctx, f.number, methodOf(f.t, request), request)
+	require.NoError(f.t, err)
+
+	return end
+}
+
+// call makes a call; between two calls is a minute.
+func (f *fixture) call(request, response proto.Message) {
+	f.t.Helper()
+	f.begin(f.t.Context(), request)(response, nil)
+	f.now = f.now.Add(time.Minute)
+}
+
+// fail makes a call that fails.
+func (f *fixture) fail(request proto.Message, code codes.Code) {
+	f.t.Helper()
+	f.begin(f.t.Context(), request)(nil, status.Error(code, "it fails"))
+}
+
+// ids are the ids of the violations.
+func (f *fixture) ids() []string {
+	ids := []string{}
+	for _, each := range f.List() {
+		ids = append(ids, each.ID)
+	}
+
+	return ids
+}
+
+// volumeContext and publishContext are what the responses have.
+func volumeContext() map[string]string  { return map[string]string{"pool": "default"} }
+func publishContext() map[string]string { return map[string]string{"slot": "1"} }
+
+func (f *fixture) createRequest() *csi.CreateVolumeRequest {
+	return &csi.CreateVolumeRequest{
+		Name: "data", CapacityRange: &csi.CapacityRange{RequiredBytes: 100}, Parameters: map[string]string{"pool": "default"},
+	}
+}
+
+func (f *fixture) create() {
+	f.t.Helper()
+	f.call(f.createRequest(), &csi.CreateVolumeResponse{
+		Volume: &csi.Volume{VolumeId: f.id, VolumeContext: volumeContext(), CapacityBytes: 100},
+	})
+}
+
+func (f *fixture) attachRequest() *csi.ControllerPublishVolumeRequest {
+	return &csi.ControllerPublishVolumeRequest{VolumeId: f.id, NodeId: node, VolumeContext: volumeContext()}
+}
+
+func (f *fixture) attach() {
+	f.t.Helper()
+	f.call(f.attachRequest(), &csi.ControllerPublishVolumeResponse{PublishContext: publishContext()})
+}
+
+func (f *fixture) detach() {
+	f.t.Helper()
+	f.call(&csi.ControllerUnpublishVolumeRequest{VolumeId: f.id, NodeId: node}, &csi.ControllerUnpublishVolumeResponse{})
+}
+
+func (f *fixture) stageRequest() *csi.NodeStageVolumeRequest {
+	return &csi.NodeStageVolumeRequest{
+		VolumeId: f.id, StagingTargetPath: staging, VolumeContext: volumeContext(), PublishContext: publishContext(),
+	}
+}
+
+func (f *fixture) stage() {
+	f.t.Helper()
+	f.call(f.stageRequest(), &csi.NodeStageVolumeResponse{})
+}
+
+func (f *fixture) unstage() {
+	f.t.Helper()
+	f.call(&csi.NodeUnstageVolumeRequest{VolumeId: f.id, StagingTargetPath: staging}, &csi.NodeUnstageVolumeResponse{})
+}
+
+func (f *fixture) publishRequest() *csi.NodePublishVolumeRequest {
+	return &csi.NodePublishVolumeRequest{
+		VolumeId: f.id, StagingTargetPath: staging, TargetPath: target, VolumeContext: volumeContext(), PublishContext: publishContext(),
+	}
+}
+
+func (f *fixture) publish() {
+	f.t.Helper()
+	f.call(f.publishRequest(), &csi.NodePublishVolumeResponse{})
+}
+
+func (f *fixture) unpublish() {
+	f.t.Helper()
+	f.call(&csi.NodeUnpublishVolumeRequest{VolumeId: f.id, TargetPath: target}, &csi.NodeUnpublishVolumeResponse{})
+}
+
+func (f *fixture) deleteVolume() {
+	f.t.Helper()
+	f.call(&csi.DeleteVolumeRequest{VolumeId: f.id}, &csi.DeleteVolumeResponse{})
+}
+
+func (f *fixture) up() {
+	f.t.Helper()
+	f.create()
+	f.attach()
+	f.stage()
+	f.publish()
+}
+
+func (f *fixture) down() {
+	f.t.Helper()
+	f.unpublish()
+	f.unstage()
+	f.detach()
+	f.deleteVolume()
+}
+
+func expand(f *fixture, bytes int64) *csi.NodeExpandVolumeRequest {
+	return &csi.NodeExpandVolumeRequest{VolumeId: f.id, VolumePath: target, CapacityRange: &csi.CapacityRange{RequiredBytes: bytes}}
+}
+
+// violations cause each kind.
+var violations = []struct {
+	id       string
+	disabled []string
+	run      func(f *fixture)
+}{
+	{"stage-before-attach", nil, func(f *fixture) { f.create(); f.call(f.stageRequest(), &csi.NodeStageVolumeResponse{}) }},
+	{"publish-before-attach", []string{"STAGE_UNSTAGE_VOLUME"}, func(f *fixture) { f.create(); f.publish() }},
+	{"publish-before-stage", nil, func(f *fixture) { f.create(); f.attach(); f.publish() }},
+	{"publish-after-unstage", nil, func(f *fixture) { f.up(); f.unpublish(); f.unstage(); f.publish() }},
+	{"expand-before-stage", nil, func(f *fixture) { f.create(); f.attach(); f.call(expand(f, 100), &csi.NodeExpandVolumeResponse{}) }},
+	{"unstage-while-published", nil, func(f *fixture) { f.up(); f.unstage() }},
+	{"detach-while-staged", nil, func(f *fixture) { f.create(); f.attach(); f.stage(); f.detach() }},
+	{"detach-while-published", []string{"STAGE_UNSTAGE_VOLUME"}, func(f *fixture) { f.create(); f.attach(); f.publish(); f.detach() }},
+	{"delete-while-in-use", nil, func(f *fixture) { f.create(); f.attach(); f.deleteVolume() }},
+	{"expand-while-in-use", []string{"ONLINE"}, func(f *fixture) {
+		f.create()
+		f.attach()
+		f.call(&csi.ControllerExpandVolumeRequest{VolumeId: f.id}, &csi.ControllerExpandVolumeResponse{CapacityBytes: 200})
+	}},
+	{"expand-without-controller", nil, func(f *fixture) { f.up(); f.call(expand(f, 200), &csi.NodeExpandVolumeResponse{}) }},
+	{"volume-context-changed", nil, func(f *fixture) {
+		f.create()
+
+		request := f.attachRequest()
+		request.VolumeContext = nil
+		f.call(request, &csi.ControllerPublishVolumeResponse{PublishContext: publishContext()})
+	}},
+	{"publish-context-changed", nil, func(f *fixture) {
+		f.create()
+		f.attach()
+
+		request := f.stageRequest()
+		request.PublishContext = map[string]string{"slot": "2"}
+		f.call(request, &csi.NodeStageVolumeResponse{})
+	}},
+	{"second-staging-path", nil, func(f *fixture) {
+		f.create()
+		f.attach()
+		f.stage()
+
+		request := f.stageRequest()
+		request.StagingTargetPath = "/other"
+		f.fail(request, codes.FailedPrecondition)
+	}},
+	{"target-path-shared", nil, func(f *fixture) {
+		f.up()
+
+		request := f.publishRequest()
+		request.VolumeId = "another"
+		f.fail(request, codes.AlreadyExists)
+	}},
+	{"create-changed", nil, func(f *fixture) {
+		f.create()
+
+		request := f.createRequest()
+		request.Parameters = map[string]string{"pool": "fast"}
+		f.fail(request, codes.AlreadyExists)
+	}},
+	{"group-member-deleted", nil, func(f *fixture) {
+		f.call(&csi.CreateVolumeGroupSnapshotRequest{Name: "g"}, &csi.CreateVolumeGroupSnapshotResponse{
+			GroupSnapshot: &csi.VolumeGroupSnapshot{GroupSnapshotId: "g1", Snapshots: []*csi.Snapshot{{SnapshotId: "s1", GroupSnapshotId: "g1"}}},
+		})
+		f.fail(&csi.DeleteSnapshotRequest{SnapshotId: "s1"}, codes.InvalidArgument)
+	}},
+	{"call-not-advertised", []string{"LIST_VOLUMES"}, func(f *fixture) { f.fail(&csi.ListVolumesRequest{}, codes.Unimplemented) }},
+	{"readonly-not-advertised", []string{"PUBLISH_READONLY"}, func(f *fixture) {
+		f.create()
+
+		request := f.attachRequest()
+		request.Readonly = true
+		f.fail(request, codes.InvalidArgument)
+	}},
+	{"mount-group-not-advertised", []string{"VOLUME_MOUNT_GROUP"}, func(f *fixture) {
+		f.fail(&csi.CreateVolumeRequest{Name: "group", VolumeCapabilities: []*csi.VolumeCapability{{
+			AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{VolumeMountGroup: "100"}},
+		}}}, codes.InvalidArgument)
+	}},
+	{"access-mode-not-advertised", []string{"SINGLE_NODE_MULTI_WRITER"}, func(f *fixture) {
+		f.fail(&csi.ControllerPublishVolumeRequest{VolumeId: f.id, VolumeCapability: &csi.VolumeCapability{
+			AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER},
+		}}, codes.InvalidArgument)
+	}},
+	{"content-source-not-advertised", []string{"CLONE_VOLUME"}, func(f *fixture) {
+		f.fail(&csi.CreateVolumeRequest{Name: "clone", VolumeContentSource: &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{
+			Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: "v"},
+		}}}, codes.InvalidArgument)
+	}},
+	{"topology-not-advertised", []string{"TOPOLOGY"}, func(f *fixture) {
+		f.fail(&csi.CreateVolumeRequest{Name: "there", AccessibilityRequirements: &csi.TopologyRequirement{}}, codes.InvalidArgument)
+	}},
+	{"mutable-parameters-not-advertised", []string{"MODIFY_VOLUME"}, func(f *fixture) {
+		f.fail(&csi.CreateVolumeRequest{Name: "fast", MutableParameters: map[string]string{"readIOPS": "5"}}, codes.InvalidArgument)
+	}},
+	{"publish-context-not-advertised", []string{"PUBLISH_UNPUBLISH_VOLUME"}, func(f *fixture) { f.create(); f.stage() }},
+	{"secret-key-malformed", nil, func(f *fixture) {
+		f.fail(&csi.DeleteVolumeRequest{VolumeId: f.id, Secrets: map[string]string{"a key": "x"}}, codes.NotFound)
+	}},
+	{"token-unknown", nil, func(f *fixture) { f.fail(&csi.ListVolumesRequest{StartingToken: "made-up"}, codes.Aborted) }},
+	{"token-unknown", nil, func(f *fixture) {
+		f.now = f.now.Add(time.Hour)
+		f.call(&csi.ListVolumesRequest{StartingToken: "made-up"}, &csi.ListVolumesResponse{})
+	}},
+	{"token-reused", nil, func(f *fixture) {
+		f.call(&csi.ListSnapshotsRequest{MaxEntries: 1}, &csi.ListSnapshotsResponse{NextToken: "t"})
+		f.call(&csi.ListSnapshotsRequest{MaxEntries: 1, StartingToken: "t"}, &csi.ListSnapshotsResponse{})
+		f.call(&csi.ListSnapshotsRequest{MaxEntries: 1, StartingToken: "t"}, &csi.ListSnapshotsResponse{})
+	}},
+	{"retry-without-backoff", nil, func(f *fixture) {
+		for range 4 {
+			f.fail(f.createRequest(), codes.ResourceExhausted)
+			f.now = f.now.Add(100 * time.Millisecond)
+		}
+	}},
+	{"concurrent-requests", nil, func(f *fixture) {
+		f.create()
+		f.attach()
+
+		end := f.begin(f.t.Context(), f.stageRequest())
+		f.call(&csi.NodeUnstageVolumeRequest{VolumeId: f.id, StagingTargetPath: staging}, &csi.NodeUnstageVolumeResponse{})
+		end(&csi.NodeStageVolumeResponse{}, nil)
+	}},
+}
+
+func TestEachKindIsFound(t *testing.T) {
+	t.Parallel()
+
+	caused := map[string]bool{}
+
+	for _, test := range violations {
+		caused[test.id] = true
+
+		t.Run(test.id, func(t *testing.T) {
+			t.Parallel()
+
+			f := newFixture(t, strict.Observe, test.disabled...)
+			test.run(f)
+			require.Equal(t, []string{test.id}, f.ids())
+			require.InDelta(t, 1, f.counted(test.id), 0)
+			require.Equal(t, 1, strings.Count(f.log.String(), "the CO violates the CSI spec"), f.log.String())
+			require.Contains(t, f.log.String(), "violation="+test.id)
+
+			record := f.List()[0]
+			require.NotEmpty(t, record.Object)
+			require.NotEmpty(t, record.Detail)
+			require.False(t, record.Refused)
+		})
+	}
+
+	for _, kind := range strict.Kinds() {
+		require.True(t, caused[kind.ID], "%s is caused by no test", kind.ID)
+	}
+}
+
+// counted is the metric of a kind.
+func (f *fixture) counted(id string) float64 {
+	f.t.Helper()
+
+	families, err := f.registry.Gather()
+	require.NoError(f.t, err)
+
+	for _, metric := range families[0].GetMetric() {
+		if metric.GetLabel()[0].GetValue() == id {
+			return metric.GetCounter().GetValue()
+		}
+	}
+
+	return -1
+}
+
+// legitimate are patterns of kubelet and sidecars that are no violations.
+var legitimate = map[string]func(f *fixture){
+	"a lifecycle": func(f *fixture) { f.up(); f.down() },
+	"twice the same name": func(f *fixture) {
+		f.up()
+		f.down()
+
+		var err error
+		f.id, err = volume.NewID()
+		require.NoError(f.t, err)
+		f.up()
+		f.down()
+	},
+	"each call twice": func(f *fixture) {
+		for _, step := range []func(){
+			f.create, f.attach, f.stage, f.publish, f.unpublish, f.unstage, f.detach, f.deleteVolume,
+		} {
+			step()
+			step()
+		}
+	},
+	"unpublish, unstage, detach and delete of what is not there": func(f *fixture) { f.down() },
+	"unstage of a volume that was never staged":                  func(f *fixture) { f.create(); f.attach(); f.unpublish(); f.unstage(); f.detach() },
+	"staged again after the unstaging": func(f *fixture) {
+		f.up()
+		f.unpublish()
+		f.unstage()
+		f.stage()
+		f.publish()
+		f.down()
+	},
+	"a failed stage is undone": func(f *fixture) {
+		f.create()
+		f.attach()
+		f.fail(f.stageRequest(), codes.Internal)
+		f.unstage()
+		f.detach()
+		f.deleteVolume()
+	},
+	"retries with backoff": func(f *fixture) {
+		for _, delay := range []time.Duration{500 * time.Millisecond, time.Second, 2 * time.Second, 4 * time.Second} {
+			f.fail(f.createRequest(), codes.Internal)
+			f.now = f.now.Add(delay)
+		}
+	},
+	"a retry after a timeout, while the first runs": func(f *fixture) {
+		ctx, cancel := context.WithCancel(f.t.Context())
+		end := f.begin(ctx, f.createRequest())
+		cancel()
+		f.create()
+		end(nil, status.Error(codes.Canceled, "the caller has gone"))
+	},
+	"unstage after a stage that was given up": func(f *fixture) {
+		f.create()
+		f.attach()
+
+		ctx, cancel := context.WithCancel(f.t.Context())
+		end := f.begin(ctx, f.stageRequest())
+		cancel()
+		f.unstage()
+		end(nil, status.Error(codes.Canceled, "the caller has gone"))
+	},
+	"publications of several pods at once": func(f *fixture) {
+		f.create()
+		f.attach()
+		f.stage()
+
+		second := f.publishRequest()
+		second.TargetPath = "/second"
+		end := f.begin(f.t.Context(), second)
+		f.publish()
+		end(&csi.NodePublishVolumeResponse{}, nil)
+	},
+	"attachments to several nodes at once": func(f *fixture) {
+		f.create()
+
+		second := f.attachRequest()
+		second.NodeId = "node-2"
+		end := f.begin(f.t.Context(), second)
+		f.attach()
+		end(&csi.ControllerPublishVolumeResponse{}, nil)
+	},
+	"keys that Kubernetes adds": func(f *fixture) {
+		f.create()
+		f.attach()
+
+		request := f.stageRequest()
+		request.VolumeContext["storage.kubernetes.io/csiProvisionerIdentity"] = "provisioner"
+		f.call(request, &csi.NodeStageVolumeResponse{})
+
+		published := f.publishRequest()
+		published.VolumeContext["csi.storage.k8s.io/pod.name"] = "pod"
+		published.VolumeContext["csi.storage.k8s.io/serviceAccount.tokens"] = "token"
+		f.call(published, &csi.NodePublishVolumeResponse{})
+	},
+	"an inline ephemeral volume": func(f *fixture) {
+		request := f.publishRequest()
+		request.VolumeContext = map[string]string{"csi.storage.k8s.io/ephemeral": "true"}
+		request.PublishContext, request.StagingTargetPath = nil, ""
+		f.call(request, &csi.NodePublishVolumeResponse{})
+		f.unpublish()
+		f.call(request, &csi.NodePublishVolumeResponse{})
+		f.unpublish()
+	},
+	"after a restart, of a volume of the run before": func(f *fixture) {
+		f.publish()
+		f.unpublish()
+		f.unstage()
+		f.detach()
+		f.deleteVolume()
+	},
+	"a repeated creation of a volume that is in use, after a restart": func(f *fixture) {
+		f.now = f.now.Add(time.Hour)
+		f.id = "01890a5d-ac96-774b-bcce-b302099a8057" // of 2023
+		f.create()
+		f.publish()
+		f.unpublish()
+		f.unstage()
+	},
+	"an expansion": func(f *fixture) {
+		f.up()
+		f.call(&csi.ControllerExpandVolumeRequest{VolumeId: f.id}, &csi.ControllerExpandVolumeResponse{CapacityBytes: 200})
+		f.call(expand(f, 200), &csi.NodeExpandVolumeResponse{})
+		f.down()
+	},
+	"a list page by page, repeated where it failed": func(f *fixture) {
+		f.call(&csi.ListVolumesRequest{MaxEntries: 1}, &csi.ListVolumesResponse{NextToken: "t"})
+		f.fail(&csi.ListVolumesRequest{MaxEntries: 1, StartingToken: "t"}, codes.Unavailable)
+
+		ctx, cancel := context.WithCancel(f.t.Context())
+		end := f.begin(ctx, &csi.ListVolumesRequest{MaxEntries: 1, StartingToken: "t"})
+		cancel()
+		end(&csi.ListVolumesResponse{NextToken: "u"}, nil) // the CO has not got it
+		f.call(&csi.ListVolumesRequest{MaxEntries: 1, StartingToken: "t"}, &csi.ListVolumesResponse{NextToken: "u"})
+		f.call(&csi.ListVolumesRequest{MaxEntries: 1, StartingToken: "u"}, &csi.ListVolumesResponse{})
+	},
+	"a token of the run before": func(f *fixture) {
+		f.call(&csi.ListVolumesRequest{StartingToken: f.id}, &csi.ListVolumesResponse{})
+	},
+	"two lists at once": func(f *fixture) {
+		for range 2 {
+			f.call(&csi.ListVolumesRequest{MaxEntries: 1}, &csi.ListVolumesResponse{NextToken: "t"})
+		}
+
+		for range 2 {
+			f.call(&csi.ListVolumesRequest{MaxEntries: 1, StartingToken: "t"}, &csi.ListVolumesResponse{})
+		}
+	},
+	"a group, deleted as a whole": func(f *fixture) {
+		f.call(&csi.CreateVolumeGroupSnapshotRequest{Name: "g"}, &csi.CreateVolumeGroupSnapshotResponse{
+			GroupSnapshot: &csi.VolumeGroupSnapshot{GroupSnapshotId: "g1", Snapshots: []*csi.Snapshot{{SnapshotId: "s1", GroupSnapshotId: "g1"}}},
+		})
+		f.call(&csi.DeleteVolumeGroupSnapshotRequest{GroupSnapshotId: "g1"}, &csi.DeleteVolumeGroupSnapshotResponse{})
+		f.call(&csi.DeleteSnapshotRequest{SnapshotId: "s1"}, &csi.DeleteSnapshotResponse{})
+	},
+	"polling of Probe": func(f *fixture) {
+		for range 10 {
+			f.fail(&csi.ProbeRequest{}, codes.FailedPrecondition)
+		}
+	},
+	"another topology after RESOURCE_EXHAUSTED": func(f *fixture) {
+		f.fail(f.createRequest(), codes.ResourceExhausted)
+
+		request := f.createRequest()
+		request.AccessibilityRequirements = &csi.TopologyRequirement{Requisite: []*csi.Topology{{}}}
+		f.call(request, &csi.CreateVolumeResponse{Volume: &csi.Volume{VolumeId: f.id, VolumeContext: volumeContext()}})
+	},
+}
+
+func TestLegitimatePatterns(t *testing.T) {
+	t.Parallel()
+
+	for name, run := range legitimate {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			f := newFixture(t, strict.Observe)
+			run(f)
+			require.Empty(t, f.List())
+			require.Empty(t, f.log.String())
+		})
+	}
+}
+
+func TestRefuseReturnsFailedPrecondition(t *testing.T) {
+	t.Parallel()
+
+	f := newFixture(t, strict.Refuse)
+	f.create()
+
+	_, err := f.Begin(t.Context(), 2, csi.Node_NodeStageVolume_FullMethodName, f.stageRequest())
+	require.Equal(t, codes.FailedPrecondition, status.Code(err))
+	require.ErrorContains(t, err, "violation stage-before-attach, CSI spec NSV-3")
+	require.ErrorContains(t, err, f.id)
+	require.True(t, f.List()[0].Refused)
+
+	// The refused call is no call that runs, and the right order passes.
+	f.now = f.now.Add(time.Minute)
+	f.attach()
+	f.stage()
+	f.publish()
+	f.down()
+	require.Len(t, f.List(), 1)
+}
+
+func TestAViolationIsLoggedOnce(t *testing.T) {
+	t.Parallel()
+
+	f := newFixture(t, strict.Observe)
+	f.create()
+	f.stage()
+	f.stage()
+
+	require.Equal(t, uint64(2), f.List()[0].Count)
+	require.Equal(t, uint64(3), f.List()[0].Call)
+	require.Equal(t, 1, strings.Count(f.log.String(), "the CO violates the CSI spec"))
+	require.InDelta(t, 2, f.counted("stage-before-attach"), 0)
+
+	f.Clear()
+	require.Empty(t, f.List())
+}
+
+// TestRecordsAreBounded has more violations than are kept, of objects with long ids.
+func TestRecordsAreBounded(t *testing.T) {
+	t.Parallel()
+
+	f := newFixture(t, strict.Observe)
+
+	for i := range 1100 {
+		f.fail(&csi.DeleteVolumeRequest{VolumeId: strconv.Itoa(i) + strings.Repeat("v", 300), Secrets: map[string]string{"": "x"}}, codes.NotFound)
+		f.now = f.now.Add(time.Second)
+	}
+
+	list := f.List()
+	require.Equal(t, 1000, len(list)) //nolint:testifylint // Len prints all of them
+	require.Less(t, len(list[len(list)-1].Object), 300)
+	require.True(t, strings.HasPrefix(list[len(list)-1].Object, "1099"))
+}
+
+func TestParseMode(t *testing.T) {
+	t.Parallel()
+
+	for text, want := range map[string]strict.Mode{
+		"": strict.Off, "false": strict.Off, "true": strict.Observe, "observe": strict.Observe, "refuse": strict.Refuse,
+	} {
+		mode, err := strict.ParseMode(text)
+		require.NoError(t, err)
+		require.Equal(t, want, mode)
+	}
+
+	_, err := strict.ParseMode("loose")
+	require.ErrorIs(t, err, strict.ErrMode)
+}
+
+// TestKindsCiteTheSpec requires each kind to cite rows of docs/spec/rows.tsv, and to be in docs/strict.md
+// as the table has it.
+func TestKindsCiteTheSpec(t *testing.T) {
+	t.Parallel()
+
+	text, err := os.ReadFile("../../docs/spec/rows.tsv")
+	require.NoError(t, err)
+
+	rows := map[string]bool{}
+	for line := range strings.Lines(string(text)) {
+		id, _, _ := strings.Cut(line, "\t")
+		rows[id] = true
+	}
+
+	page, err := os.ReadFile("../../docs/strict.md")
+	require.NoError(t, err)
+
+	var table strings.Builder
+
+	ids := map[string]bool{}
+
+	for _, kind := range strict.Kinds() {
+		require.False(t, ids[kind.ID], "%s is there twice", kind.ID)
+		ids[kind.ID] = true
+
+		require.NotEmpty(t, kind.Rows, kind.ID)
+		require.NotEmpty(t, kind.What, kind.ID)
+		require.NotEmpty(t, kind.Remedy, kind.ID)
+
+		for _, row := range kind.Rows {
+			require.True(t, rows[row], "%s cites %s, which docs/spec/rows.tsv lacks", kind.ID, row)
+		}
+
+		table.WriteString("| `" + kind.ID + "` | " + kind.What + " | " + strings.Join(kind.Rows, ", ") + " | " + kind.Remedy + " |\n")
+	}
+
+	documented := regexp.MustCompile("(?m)^\\| `[a-z-]+` \\|.*\n").FindAllString(string(page), -1)
+	require.Equal(t, table.String(), strings.Join(documented, ""), "the table of docs/strict.md")
+}
