@@ -113,7 +113,7 @@ func (r *Recorder) add(call *Call) {
 		r.file.write(append(slices.Clip(line), '\n'))
 	}
 
-	// A single call must not take the place of all others.
+	// A single call must not replace all others.
 	const share = 4
 
 	size := len(line)

@@ -206,7 +206,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	require.Greater(t, len(found), 3)
 	require.Equal(t, uint64(109), found[len(found)-1].Number)
 
-	// One that is too large for the others keeps its place without its messages.
+	// One that is too large for the others stays in order, without its messages.
 	record(t.Context(), r, 200, csi.Controller_DeleteVolume_FullMethodName,
 		&csi.DeleteVolumeRequest{VolumeId: strings.Repeat("v", maxBytes)}, &csi.DeleteVolumeResponse{}, nil)
 
