@@ -70,7 +70,12 @@ func encode(message any) json.RawMessage {
 	text, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(typed)
 	if err != nil {
 		// A string that is not UTF-8; the driver has refused the request for that.
-		text, _ = json.Marshal(map[string]string{"unreadable": err.Error()})
+		reason, failure := json.Marshal("unreadable: " + err.Error())
+		if failure != nil {
+			return nil
+		}
+
+		return reason
 	}
 
 	return text

@@ -12,9 +12,9 @@ import (
 // Ring is the destination of calls that are only kept in memory.
 const Ring = "ring"
 
+// DefaultMaxCalls and DefaultMaxBytes bound the memory of a recorder. A lifecycle of a volume
+// has about ten calls of half a kilobyte.
 const (
-	// DefaultMaxCalls and DefaultMaxBytes bound the memory of a recorder. A lifecycle of a volume
-	// has about ten calls of half a kilobyte.
 	DefaultMaxCalls = 10000
 	DefaultMaxBytes = 16 << 20
 )
@@ -143,7 +143,7 @@ func (r *Recorder) add(call *Call) {
 // withoutMessages is the call without its request and response, which are counted instead.
 func (c *Call) withoutMessages() *Call {
 	short := *c
-	short.Omitted += len(c.Messages) + 2 //nolint:mnd // request and response
+	short.Omitted += len(c.Messages) + 2 // request and response
 	short.Request, short.Response, short.Messages = nil, nil, nil
 
 	return &short

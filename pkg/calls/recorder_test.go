@@ -311,7 +311,7 @@ func TestAFullDisk(t *testing.T) {
 }
 
 func ExampleFilter() {
-	encoded, _ := json.Marshal(calls.Filter{Method: "Node*", Object: "data"})
-	fmt.Println(string(encoded))
-	// Output: {"method":"Node*","object":"data"}
+	encoded, err := json.Marshal(calls.Filter{Method: "Node*", Object: "data"})
+	fmt.Println(string(encoded), err)
+	// Output: {"method":"Node*","object":"data"} <nil>
 }

@@ -165,7 +165,9 @@ func TestDrainEndsFollowAndWait(t *testing.T) {
 	client := serve(t, r)
 	ended := make(chan error, 2)
 
-	go func() { ended <- client.Follow(context.WithoutCancel(t.Context()), calls.FollowRequest{}, func(calls.Followed) error { return nil }) }()
+	go func() {
+		ended <- client.Follow(context.WithoutCancel(t.Context()), calls.FollowRequest{}, func(calls.Followed) error { return nil })
+	}()
 	go func() {
 		_, err := client.Wait(context.WithoutCancel(t.Context()), calls.WaitRequest{})
 		ended <- err

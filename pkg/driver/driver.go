@@ -119,7 +119,7 @@ func (d *Driver) Run(ctx context.Context) (err error) {
 		return err
 	}
 
-	server := d.newServer(traced...)
+	server := d.newServer(traced...) //nolint:contextcheck // each call brings its own
 	running, failed := errgroup.WithContext(ctx)
 
 	running.Go(func() error { return serve(server, listener) })

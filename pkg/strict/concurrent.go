@@ -15,7 +15,7 @@ type running struct {
 	ctx     context.Context //nolint:containedctx // it is a state: whether the caller still waits
 	method  string
 	request proto.Message
-	print   fingerprint
+	digest  fingerprint
 }
 
 // runningKey returns the key under which calls may conflict, "" for calls that read.
@@ -35,7 +35,7 @@ func runningKey(request any) string {
 
 func (m *Monitor) begin(c *call) (key string) {
 	if key = runningKey(c.request); key != "" {
-		m.running[key] = append(m.running[key], &running{c.ctx, c.method, c.request, c.print})
+		m.running[key] = append(m.running[key], &running{c.ctx, c.method, c.request, c.digest})
 	}
 
 	return key
@@ -63,7 +63,7 @@ func (m *Monitor) checkRunning(c *call) []finding {
 	}
 
 	for _, other := range m.running[key] {
-		if other.ctx.Err() == nil && other.print != c.print && m.conflict(c.request, other.request) {
+		if other.ctx.Err() == nil && other.digest != c.digest && m.conflict(c.request, other.request) {
 			return []finding{{concurrentRequests, objectOf(c.request), path.Base(other.method) + " runs"}}
 		}
 	}

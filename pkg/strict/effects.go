@@ -52,7 +52,7 @@ func (m *Monitor) created(request *csi.CreateVolumeRequest, made *csi.Volume) {
 		}
 	}
 
-	known.created, known.context, known.hasContext = createPrint(request), made.GetVolumeContext(), true
+	known.created, known.context, known.hasContext = createFingerprint(request), made.GetVolumeContext(), true
 	known.capacity = max(known.capacity, made.GetCapacityBytes())
 	m.volumes.name(known, request.GetName())
 }

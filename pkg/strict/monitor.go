@@ -117,7 +117,7 @@ type call struct {
 	number  uint64
 	method  string
 	request proto.Message
-	print   fingerprint
+	digest  fingerprint
 	// token is the starting_token that it has taken from the issued ones, if it has one.
 	token  string
 	isList bool
@@ -133,7 +133,7 @@ func (m *Monitor) Begin(ctx context.Context, number uint64, method string, reque
 		return func(any, error) {}, nil
 	}
 
-	c := &call{ctx: ctx, number: number, method: method, request: message, print: printOf(method, message)}
+	c := &call{ctx: ctx, number: number, method: method, request: message, digest: fingerprintOf(method, message)}
 
 	m.mu.Lock()
 	found := m.check(c)
@@ -149,19 +149,19 @@ func (m *Monitor) Begin(ctx context.Context, number uint64, method string, reque
 	m.mu.Unlock()
 
 	if !begun {
-		m.report(c, found)
+		m.report(ctx, c, found)
 
 		return nil, refused(found[0])
 	}
 
-	m.report(c, found)
+	m.report(ctx, c, found)
 
 	return func(response any, err error) {
 		m.mu.Lock()
 		found := m.finish(c, key, response, err)
 		m.mu.Unlock()
 
-		m.report(c, found)
+		m.report(ctx, c, found)
 	}, nil
 }
 
@@ -170,7 +170,7 @@ func (m *Monitor) Begin(ctx context.Context, number uint64, method string, reque
 func (m *Monitor) BeginStream(ctx context.Context, number uint64, method string) error {
 	c := &call{ctx: ctx, number: number, method: method}
 	found := m.checkAdvertised(c)
-	m.report(c, found)
+	m.report(ctx, c, found)
 
 	if m.config.Mode == Refuse && len(found) > 0 {
 		return refused(found[0])
@@ -202,7 +202,7 @@ func (m *Monitor) finish(c *call, key string, response any, err error) []finding
 		return found
 	}
 
-	delete(m.failures, c.print)
+	delete(m.failures, c.digest)
 
 	if message, ok := response.(proto.Message); ok {
 		m.apply(c.request, message)

@@ -46,17 +46,17 @@ func (m *Monitor) checkOrder(request any) []finding {
 
 func (m *Monitor) checkCreate(request *csi.CreateVolumeRequest) []finding {
 	known := m.volumes.byName[request.GetName()]
-	if known == nil || known.created == createPrint(request) {
+	if known == nil || known.created == createFingerprint(request) {
 		return nil
 	}
 
 	return []finding{{createChanged, request.GetName(), "volume " + known.id + " has that name and was created by another request"}}
 }
 
-// createPrint is the fingerprint of what has to be the same when CreateVolume is repeated. A CO may
+// createFingerprint is the fingerprint of what has to be the same when CreateVolume is repeated. A CO may
 // change the topology, after RESOURCE_EXHAUSTED, and secrets.
-func createPrint(request *csi.CreateVolumeRequest) fingerprint {
-	return printOf("", &csi.CreateVolumeRequest{
+func createFingerprint(request *csi.CreateVolumeRequest) fingerprint {
+	return fingerprintOf("", &csi.CreateVolumeRequest{
 		Name: request.GetName(), CapacityRange: request.GetCapacityRange(), VolumeCapabilities: request.GetVolumeCapabilities(),
 		Parameters: request.GetParameters(), VolumeContentSource: request.GetVolumeContentSource(),
 	})

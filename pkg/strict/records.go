@@ -36,14 +36,14 @@ type Record struct {
 type recordKey struct{ id, object string }
 
 // report counts violations, and logs the first one of a kind and object.
-func (m *Monitor) report(c *call, found []finding) {
+func (m *Monitor) report(ctx context.Context, c *call, found []finding) {
 	for _, f := range found {
 		record, first := m.record(c, f)
 		m.metric.WithLabelValues(f.id).Inc()
 
 		if first {
 			// With the context of the call, so that the line has its number and method.
-			m.config.Log.LogAttrs(context.WithoutCancel(c.ctx), slog.LevelWarn, "the CO violates the CSI spec",
+			m.config.Log.LogAttrs(context.WithoutCancel(ctx), slog.LevelWarn, "the CO violates the CSI spec",
 				slog.String("violation", record.ID), slog.String("object", record.Object), slog.String("detail", record.Detail),
 				slog.String("spec", strings.Join(record.Rows, " ")), slog.String("remedy", record.Remedy))
 		}

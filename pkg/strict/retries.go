@@ -22,7 +22,7 @@ const (
 // fingerprint identifies a request without its secrets and tokens.
 type fingerprint [sha256.Size]byte
 
-func printOf(method string, message proto.Message) fingerprint {
+func fingerprintOf(method string, message proto.Message) fingerprint {
 	message = proto.Clone(message)
 	reflection := message.ProtoReflect()
 
@@ -51,7 +51,7 @@ func printOf(method string, message proto.Message) fingerprint {
 type failure struct{ times []time.Time }
 
 func (m *Monitor) checkRetry(c *call) []finding {
-	known := m.failures[c.print]
+	known := m.failures[c.digest]
 	if known == nil || len(known.times) < retryFailures || m.config.Now().Sub(known.times[0]) > retryWindow {
 		return nil
 	}
@@ -67,14 +67,14 @@ func (m *Monitor) failed(c *call) {
 
 	now := m.config.Now()
 
-	known := m.failures[c.print]
+	known := m.failures[c.digest]
 	if known == nil {
 		if len(m.failures) >= maxFailures {
 			m.forgetFailures(now)
 		}
 
 		known = &failure{}
-		m.failures[c.print] = known
+		m.failures[c.digest] = known
 	}
 
 	if len(known.times) == retryFailures {
@@ -86,9 +86,9 @@ func (m *Monitor) failed(c *call) {
 
 // forgetFailures forgets those outside of the window, or all.
 func (m *Monitor) forgetFailures(now time.Time) {
-	for print, known := range m.failures {
+	for digest, known := range m.failures {
 		if now.Sub(known.times[len(known.times)-1]) > retryWindow {
-			delete(m.failures, print)
+			delete(m.failures, digest)
 		}
 	}
 

@@ -155,7 +155,7 @@ func (s *volumes) unpublish(v *volume, target string) {
 // forgetOldest forgets a tenth of the volumes.
 func (s *volumes) forgetOldest() {
 	all := slices.SortedFunc(maps.Values(s.byID), func(a, b *volume) int { return cmp.Compare(a.used, b.used) })
-	for _, each := range all[:max(len(all)/10, 1)] { //nolint:mnd // a tenth
+	for _, each := range all[:max(len(all)/10, 1)] {
 		s.forget(each)
 	}
 }

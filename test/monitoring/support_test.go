@@ -13,8 +13,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/pkg/calls"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/strict"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 	"github.com/touchstone-csi/touchstone/test/served"
@@ -38,6 +40,7 @@ func start(t *testing.T) *watched {
 	w, registrations := &watched{address: served.Address()}, t.TempDir()
 	w.Driver = harness.Start(t, func(config *driver.Config) {
 		config.HTTPEndpoint, config.Registration.Directory = w.address, registrations
+		config.CallLog, config.Strict = calls.Ring, strict.Observe // all metrics
 	})
 
 	made, err := w.CreateVolume(t.Context(), &csi.CreateVolumeRequest{

@@ -24,6 +24,9 @@ var (
 	errSince     = errors.New("must be a time (RFC 3339) or a duration, such as 5m")
 )
 
+// objectColumn has names and ids.
+const objectColumn = "OBJECT"
+
 // callFilter are the flags that select calls.
 type callFilter struct {
 	calls.Filter
@@ -237,7 +240,7 @@ func (s *session) printCall(call *calls.Call) error {
 }
 
 func (s *session) showCalls(answer any, found []*calls.Call) error {
-	table := &listing{header: []string{"CALL", "STARTED", "METHOD", "OBJECT", "CODE", "TOOK", "MESSAGE"}, wide: 1}
+	table := &listing{header: []string{"CALL", "STARTED", "METHOD", objectColumn, "CODE", "TOOK", "MESSAGE"}, wide: 1}
 	for _, call := range found {
 		table.add(strconv.FormatUint(call.Number, 10), callRow(call))
 	}
@@ -265,11 +268,11 @@ func callRow(call *calls.Call) []string {
 }
 
 func newViolationsCommand(given *settings) *cobra.Command {
-	var clear bool
+	var forget bool
 
 	cmd := given.verb("violations", "List violations of the CSI spec by the CO (Touchstone only)", exactly(0),
 		func(ctx context.Context, s *session) error {
-			if clear {
+			if forget {
 				return explainUnserved(strict.Clear(ctx, s.Conn()), errNoStrict)
 			}
 
@@ -278,7 +281,7 @@ func newViolationsCommand(given *settings) *cobra.Command {
 				return explainUnserved(err, errNoStrict)
 			}
 
-			table := &listing{header: []string{"VIOLATION", "OBJECT", "COUNT", "LAST", "METHOD", "SPEC", "DETAIL", "REMEDY"}, wide: 1}
+			table := &listing{header: []string{"VIOLATION", objectColumn, "COUNT", "LAST", "METHOD", "SPEC", "DETAIL", "REMEDY"}, wide: 1}
 			for _, each := range found {
 				table.add(each.ID, []string{
 					each.ID, each.Object, strconv.FormatUint(each.Count, 10), since(each.Last),
@@ -290,7 +293,7 @@ func newViolationsCommand(given *settings) *cobra.Command {
 		})
 	cmd.Long = `List violations of the CO's part of the CSI spec, one row for each kind and object.
 The driver checks for them with --strict only. docs/strict.md explains each kind.`
-	cmd.Flags().BoolVar(&clear, "clear", false, "forget them instead")
+	cmd.Flags().BoolVar(&forget, "clear", false, "forget them instead")
 
 	return cmd
 }
