@@ -29,10 +29,10 @@ const (
 )
 
 // ErrMode is returned for an unknown mode.
-var ErrMode = errors.New("unknown mode of strict")
+var ErrMode = errors.New("unknown mode")
 
 // ParseMode parses the value of --strict; true and false are Observe and Off, as environment
-// variables and files have them.
+// variables may have them.
 func ParseMode(text string) (Mode, error) {
 	switch text {
 	case "", "false":
