@@ -1,0 +1,84 @@
+package main
+
+// observerMutants are defects of the call log and of the checks of the CO.
+func observerMutants() []mutant {
+	record := func(tests ...string) command { return in("pkg/calls", tests...) }
+	check := func(tests ...string) command { return in("pkg/strict", tests...) }
+
+	return []mutant{
+		{
+			name: "calls/metadata-kept", file: "pkg/calls/recording.go",
+			old:    `!r.config.KeepSecrets && isCredential(key)`,
+			new:    `r.config.KeepSecrets && isCredential(key)`,
+			breaks: "credentials of metadata are in the call log", tests: record("TestACallIsRecordedWhole"),
+		},
+		{
+			name: "calls/secrets-kept", file: "pkg/calls/recording.go",
+			old: `	if !b.recorder.config.KeepSecrets {
+		typed`,
+			new: `	if b.recorder.config.KeepSecrets {
+		typed`,
+			breaks: "secrets are in the call log", tests: record("TestACallIsRecordedWhole"),
+		},
+		{
+			name: "calls/memory-unbounded", file: "pkg/calls/recorder.go",
+			old:    `len(r.kept) > r.config.MaxCalls || r.bytes > r.config.MaxBytes`,
+			new:    `len(r.kept) > r.config.MaxCalls`,
+			breaks: "large calls are kept without a limit", tests: record("TestMemoryIsBounded"),
+		},
+		{
+			name: "calls/wait-for-new", file: "pkg/calls/service.go",
+			old: `	position, result := uint64(0), &WaitResult{Calls: []*Call{}}
+	if wanted.New {`,
+			new: `	position, result := uint64(0), &WaitResult{Calls: []*Call{}}
+	if !wanted.New {`,
+			breaks: "a wait misses a call that ended before it", tests: record("TestAWaitEndsWithItsTimeout"),
+		},
+		{
+			name: "calls/full-disk-uncounted", file: "pkg/calls/file.go",
+			old: `	f.lost.Add(1)
+	f.torn`,
+			new: `	f.lost.Add(0)
+	f.torn`,
+			breaks: "lines that a full disk loses are not counted", tests: record("TestAFullDisk"),
+		},
+		{
+			name: "strict/unknown-is-a-violation", file: "pkg/strict/volumes.go",
+			old: `	case v.fresh:
+		return no`,
+			new: `	case true:
+		return no`,
+			breaks: "what is unknown after a start is reported", tests: check("TestLegitimatePatterns"),
+		},
+		{
+			name: "strict/old-volume-is-new", file: "pkg/strict/volumes.go",
+			old:    `return !time.Unix(seconds, nanoseconds).Before(since.Truncate(time.Millisecond))`,
+			new:    `return seconds+nanoseconds > 0`,
+			breaks: "a volume of the run before counts as new", tests: check("TestLegitimatePatterns"),
+		},
+		{
+			name: "strict/gone-callers-conflict", file: "pkg/strict/concurrent.go",
+			old:    `other.ctx.Err() == nil && other.digest`,
+			new:    `other.digest`,
+			breaks: "a call after a timeout is reported", tests: check("TestLegitimatePatterns"),
+		},
+		{
+			name: "strict/token-kept-by-failure", file: "pkg/strict/tokens.go",
+			old:    `(err != nil || c.ctx.Err() != nil) && issued`,
+			new:    `err != nil && issued`,
+			breaks: "a page that the CO has not got cannot be requested again", tests: check("TestLegitimatePatterns"),
+		},
+		{
+			name: "strict/not-refused", file: "pkg/strict/monitor.go",
+			old:    `begun := m.config.Mode != Refuse || len(found) == 0`,
+			new:    `begun := m.config.Mode != Off || len(found) == 0`,
+			breaks: "--strict=refuse refuses nothing", tests: check("TestRefuseReturnsFailedPrecondition"),
+		},
+		{
+			name: "strict/kubernetes-keys", file: "pkg/strict/volumes.go",
+			old:    `!ok && !addedByCO(key)`,
+			new:    `!ok`,
+			breaks: "keys that Kubernetes adds to a volume_context are reported", tests: check("TestLegitimatePatterns"),
+		},
+	}
+}
