@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -34,8 +35,7 @@ type callFilter struct {
 	since string
 }
 
-func (f *callFilter) register(cmd *cobra.Command) {
-	flags := cmd.Flags()
+func (f *callFilter) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.Method, "method", "", "only calls of this RPC, a glob such as 'Node*Volume'")
 	flags.StringVar(&f.Code, "code", "", "only calls with this status code, such as NOT_FOUND")
 	flags.StringVar(&f.Object, "volume", "", "only calls about the volume, snapshot or group with this name or id")
@@ -65,14 +65,27 @@ func (f *callFilter) filter() (calls.Filter, error) {
 	return filter, nil
 }
 
+// newCallsCommand lists calls, and contains the other commands about them.
 func newCallsCommand(given *settings) *cobra.Command {
 	var (
 		selected callFilter
 		follow   bool
 	)
 
-	cmd := given.verb("calls", "List the calls that the driver has recorded (Touchstone only)", exactly(0),
-		func(ctx context.Context, s *session) error {
+	list := verb{
+		name: "calls", short: "List the calls that the driver has recorded (Touchstone only)",
+		long: `List the CSI calls that the driver has recorded, in the order in which they ended:
+-o json has requests, responses, metadata and times. The driver records them with
+--call-log only.`,
+		example: `  touchstone ctl calls --method 'Node*' --volume data
+  touchstone ctl calls --follow -o json | jq .request
+  touchstone ctl calls wait --method NodeUnpublishVolume --volume data --timeout 30s`,
+		flags: func(flags *pflag.FlagSet) {
+			selected.register(flags)
+			// --watch of other commands prints a whole list again; this prints each call once.
+			flags.BoolVarP(&follow, "follow", "f", false, "then print each call as it ends, until interrupted; --timeout does not count")
+		},
+		run: func(ctx context.Context, s *session) error {
 			filter, err := selected.filter()
 			if err != nil {
 				return err
@@ -88,105 +101,114 @@ func newCallsCommand(given *settings) *cobra.Command {
 			}
 
 			return s.showCalls(found, found)
-		})
-	cmd.Long = `List the CSI calls that the driver has recorded, in the order in which they ended:
--o json has requests, responses, metadata and times. The driver records them with
---call-log only.`
-	cmd.Example = `  touchstone ctl calls --method 'Node*' --volume data
-  touchstone ctl calls --follow -o json | jq .request
-  touchstone ctl calls wait --method NodeUnpublishVolume --volume data --timeout 30s`
-	selected.register(cmd)
-	// --watch of other commands prints a whole list again; this prints each call once.
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "then print each call as it ends, until interrupted; --timeout does not count")
+		},
+	}
 
+	cmd := list.command(given)
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		given.watch = follow
+		if follow {
+			given.timeout = 0
+		}
 
 		return run(cmd, args)
 	}
 
-	cmd.AddCommand(newCallCountsCommand(given), newCallWaitCommand(given), newCallClearCommand(given))
+	for _, each := range []verb{callCountsVerb(), callWaitVerb(), callClearVerb()} {
+		cmd.AddCommand(each.command(given))
+	}
 
 	return cmd
 }
 
-func newCallCountsCommand(given *settings) *cobra.Command {
-	return given.verb("counts", "Count the calls since the driver's start, by method and code", exactly(0),
-		func(ctx context.Context, s *session) error {
+var countColumns = columns[calls.Count]{
+	{header: "METHOD", text: func(c calls.Count) string { return c.Method }},
+	{header: "CODE", text: func(c calls.Count) string { return c.Code }},
+	{header: "COUNT", text: func(c calls.Count) string { return strconv.FormatUint(c.Count, 10) }},
+}
+
+func callCountsVerb() verb {
+	return verb{
+		name: "counts", short: "Count the calls since the driver's start, by method and code",
+		run: func(ctx context.Context, s *session) error {
 			counts, err := calls.NewClient(s.Conn()).Counts(ctx)
 			if err != nil {
 				return explainUnserved(err, errNoCallLog)
 			}
 
-			table := &listing{header: []string{"METHOD", "CODE", "COUNT"}}
-			for _, each := range counts {
-				table.add(each.Method, []string{each.Method, each.Code, strconv.FormatUint(each.Count, 10)})
-			}
-
-			return s.list(counts, table)
-		})
+			return s.show(counts, countColumns.table(s.output, counts...))
+		},
+	}
 }
 
-func newCallClearCommand(given *settings) *cobra.Command {
-	return given.verb("clear", "Forget the recorded calls and their counts; a file keeps its lines", exactly(0),
-		func(ctx context.Context, s *session) error {
+func callClearVerb() verb {
+	return verb{
+		name: "clear", short: "Forget the recorded calls and their counts; a file keeps its lines",
+		run: func(ctx context.Context, s *session) error {
 			return explainUnserved(calls.NewClient(s.Conn()).Clear(ctx), errNoCallLog)
-		})
+		},
+	}
 }
 
-func newCallWaitCommand(given *settings) *cobra.Command {
+func callWaitVerb() verb {
 	var (
 		selected callFilter
 		wanted   calls.WaitRequest
 	)
 
-	cmd := given.verb("wait", "Wait until a number of calls have ended", exactly(0), func(ctx context.Context, s *session) error {
-		filter, err := selected.filter()
-		if err != nil {
-			return err
-		}
-
-		wanted.Filter = filter
-
-		// The driver ends the wait, so that its answer has the calls that there were.
-		if deadline, limited := ctx.Deadline(); limited {
-			wanted.Timeout = max(time.Until(deadline).Seconds(), time.Millisecond.Seconds())
-
-			var cancel context.CancelFunc
-
-			const margin = 10 * time.Second
-
-			ctx, cancel = context.WithDeadline(context.WithoutCancel(ctx), deadline.Add(margin))
-			defer cancel()
-		}
-
-		result, err := calls.NewClient(s.Conn()).Wait(ctx, wanted)
-		if err != nil {
-			return explainUnserved(err, errNoCallLog)
-		}
-
-		if err := s.showCalls(result, result.Calls); err != nil {
-			return err
-		}
-
-		if !result.Reached {
-			return fmt.Errorf("%w: %d of %d within %s", errTooFew, len(result.Calls), max(wanted.Count, 1), given.timeout)
-		}
-
-		return nil
-	})
-	cmd.Long = `Wait until the driver has recorded --count calls, and print them. Calls that were
+	return verb{
+		name: "wait", short: "Wait until a number of calls have ended",
+		long: `Wait until the driver has recorded --count calls, and print them. Calls that were
 recorded before the command count too, so that a script cannot miss one between
 its action and the wait; --since-call excludes those up to a call's number, --new
 excludes all of them. Exit code 0: there are as many, 1: --timeout has passed, and
-the calls that there were are printed.`
-	cmd.Example = `  touchstone ctl calls wait --method NodeUnpublishVolume --count 1 --timeout 30s`
-	selected.register(cmd)
-	cmd.Flags().IntVar(&wanted.Count, "count", 1, "how many calls")
-	cmd.Flags().BoolVar(&wanted.New, "new", false, "count only calls that end after the command has begun")
+the calls that there were are printed.`,
+		example: `  touchstone ctl calls wait --method NodeUnpublishVolume --count 1 --timeout 30s`,
+		flags: func(flags *pflag.FlagSet) {
+			selected.register(flags)
+			flags.IntVar(&wanted.Count, "count", 1, "how many calls")
+			flags.BoolVar(&wanted.New, "new", false, "count only calls that end after the command has begun")
+		},
+		run: func(ctx context.Context, s *session) error {
+			filter, err := selected.filter()
+			if err != nil {
+				return err
+			}
 
-	return cmd
+			wanted.Filter = filter
+
+			return s.awaitCalls(ctx, wanted)
+		},
+	}
+}
+
+// awaitCalls lets the driver end the wait, so that its answer has the calls that there were.
+func (s *session) awaitCalls(ctx context.Context, wanted calls.WaitRequest) error {
+	const margin = 10 * time.Second
+
+	if deadline, limited := ctx.Deadline(); limited {
+		wanted.Timeout = max(time.Until(deadline).Seconds(), time.Millisecond.Seconds())
+
+		var cancel context.CancelFunc
+
+		ctx, cancel = context.WithDeadline(context.WithoutCancel(ctx), deadline.Add(margin))
+		defer cancel()
+	}
+
+	result, err := calls.NewClient(s.Conn()).Wait(ctx, wanted)
+	if err != nil {
+		return explainUnserved(err, errNoCallLog)
+	}
+
+	if err := s.showCalls(result, result.Calls); err != nil {
+		return err
+	}
+
+	if !result.Reached {
+		return fmt.Errorf("%w: %d of %d within %s", errTooFew, len(result.Calls), max(wanted.Count, 1), s.timeout)
+	}
+
+	return nil
 }
 
 // explainUnserved replaces UNIMPLEMENTED by what is missing.
@@ -219,7 +241,7 @@ func (s *session) followCalls(ctx context.Context, filter calls.Filter) error {
 
 // printCall prints a call on a line: as JSON for programs.
 func (s *session) printCall(call *calls.Call) error {
-	line := strings.Join(callRow(call), "  ")
+	line := strings.Join(callColumns.table(outputWide, call)[1], "  ")
 
 	if s.structured() {
 		encoded, err := json.Marshal(call)
@@ -239,39 +261,55 @@ func (s *session) printCall(call *calls.Call) error {
 	return nil
 }
 
-func (s *session) showCalls(answer any, found []*calls.Call) error {
-	table := &listing{header: []string{"CALL", "STARTED", "METHOD", objectColumn, "CODE", "TOOK", "MESSAGE"}, wide: 1}
-	for _, call := range found {
-		table.add(strconv.FormatUint(call.Number, 10), callRow(call))
-	}
-
-	return s.list(answer, table)
+var callColumns = columns[*calls.Call]{
+	{header: "CALL", text: func(c *calls.Call) string { return strconv.FormatUint(c.Number, 10) }},
+	{header: "STARTED", text: func(c *calls.Call) string { return c.Started.Format("15:04:05.000") }},
+	{header: "METHOD", text: (*calls.Call).RPC},
+	{header: objectColumn, text: func(c *calls.Call) string { return strings.Join(c.Objects[:min(len(c.Objects), 1)], "") }},
+	{header: "CODE", text: callCode},
+	{header: "TOOK", text: func(c *calls.Call) string {
+		return time.Duration(c.Took * float64(time.Second)).Round(time.Microsecond).String()
+	}},
+	{header: "MESSAGE", text: func(c *calls.Call) string { return c.Message }, wide: true},
 }
 
-func callRow(call *calls.Call) []string {
-	object := ""
-	if len(call.Objects) > 0 {
-		object = call.Objects[0]
-	}
-
-	code := call.Code
+func callCode(call *calls.Call) string {
 	if call.CallerGone {
-		code += " (caller gone)"
+		return call.Code + " (caller gone)"
 	}
 
-	took := time.Duration(call.Took * float64(time.Second)).Round(time.Microsecond)
-
-	return []string{
-		strconv.FormatUint(call.Number, 10), call.Started.Format("15:04:05.000"), call.RPC(), orDash(object), code, took.String(),
-		orDash(call.Message),
-	}
+	return call.Code
 }
 
-func newViolationsCommand(given *settings) *cobra.Command {
+func (s *session) showCalls(answer any, found []*calls.Call) error {
+	numbers := make([]string, len(found))
+	for i, call := range found {
+		numbers[i] = strconv.FormatUint(call.Number, 10)
+	}
+
+	return s.show(answer, callColumns.table(s.output, found...), numbers...)
+}
+
+var violationColumns = columns[strict.Record]{
+	{header: "VIOLATION", text: func(r strict.Record) string { return r.ID }},
+	{header: objectColumn, text: func(r strict.Record) string { return r.Object }},
+	{header: "COUNT", text: func(r strict.Record) string { return strconv.FormatUint(r.Count, 10) }},
+	{header: "LAST", text: func(r strict.Record) string { return since(r.Last) }},
+	{header: "METHOD", text: func(r strict.Record) string { return r.Method[strings.LastIndexByte(r.Method, '/')+1:] }},
+	{header: "SPEC", text: func(r strict.Record) string { return strings.Join(r.Rows, " ") }},
+	{header: "DETAIL", text: func(r strict.Record) string { return r.Detail }},
+	{header: "REMEDY", text: func(r strict.Record) string { return r.Remedy }, wide: true},
+}
+
+func violationsVerb() verb {
 	var forget bool
 
-	cmd := given.verb("violations", "List violations of the CSI spec by the CO (Touchstone only)", exactly(0),
-		func(ctx context.Context, s *session) error {
+	return verb{
+		name: "violations", short: "List violations of the CSI spec by the CO (Touchstone only)",
+		long: `List violations of the CO's part of the CSI spec, one row for each kind and object.
+The driver checks for them with --strict only. docs/strict.md explains each kind.`,
+		flags: func(flags *pflag.FlagSet) { flags.BoolVar(&forget, "clear", false, "forget them instead") },
+		run: func(ctx context.Context, s *session) error {
 			if forget {
 				return explainUnserved(strict.Clear(ctx, s.Conn()), errNoStrict)
 			}
@@ -281,19 +319,12 @@ func newViolationsCommand(given *settings) *cobra.Command {
 				return explainUnserved(err, errNoStrict)
 			}
 
-			table := &listing{header: []string{"VIOLATION", objectColumn, "COUNT", "LAST", "METHOD", "SPEC", "DETAIL", "REMEDY"}, wide: 1}
-			for _, each := range found {
-				table.add(each.ID, []string{
-					each.ID, each.Object, strconv.FormatUint(each.Count, 10), since(each.Last),
-					each.Method[strings.LastIndexByte(each.Method, '/')+1:], strings.Join(each.Rows, " "), each.Detail, each.Remedy,
-				})
+			ids := make([]string, len(found))
+			for i, each := range found {
+				ids[i] = each.ID
 			}
 
-			return s.list(found, table)
-		})
-	cmd.Long = `List violations of the CO's part of the CSI spec, one row for each kind and object.
-The driver checks for them with --strict only. docs/strict.md explains each kind.`
-	cmd.Flags().BoolVar(&forget, "clear", false, "forget them instead")
-
-	return cmd
+			return s.show(found, violationColumns.table(s.output, found...), ids...)
+		},
+	}
 }

@@ -52,7 +52,8 @@ func NewCommand() *cobra.Command {
 		snapshotCreateVerb(), snapshotListVerb(), snapshotVerb(), snapshotDeletion(), restoreVerb(), blocksVerb())
 	snapshots.Aliases = []string{"snapshots", "snap"}
 
-	command := given.group("ctl", "Talk to a CSI driver through its socket", capabilitiesVerb(), capacityVerb(), operationsVerb())
+	command := given.group("ctl", "Talk to a CSI driver through its socket", capabilitiesVerb(), capacityVerb(), operationsVerb(),
+		violationsVerb())
 	command.AddCommand(
 		volumes,
 		snapshots,
@@ -60,7 +61,6 @@ func NewCommand() *cobra.Command {
 		given.group("node", "The node behind the socket", nodeInfoVerb(), storageHealthVerb()),
 		given.group("direct-volumes", "Volumes that virtual machines mount themselves", directVolumesVerb()),
 		newCallsCommand(given),
-		newViolationsCommand(given),
 		newDoctorCommand(given),
 	)
 	command.Long = `Talk to a CSI driver through its socket, as an orchestrator would: any driver,
