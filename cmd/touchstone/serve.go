@@ -99,6 +99,8 @@ func (f *serveFlags) define(flags *pflag.FlagSet) {
 		"register with the kubelet in this directory, such as /var/lib/kubelet/plugins_registry; empty is off")
 	flags.StringVar(&f.Registration.Endpoint, "kubelet-registration-endpoint", "",
 		"the endpoint's path as the kubelet sees it, on the host (default: the endpoint's)")
+	flags.BoolVar(&f.SimulateNode, "simulate-node", false,
+		"for tests of COs without root: record the node's calls, and mount nothing")
 	flags.BoolVar(&f.VolumeMountGroup, "volume-mount-group", false,
 		"let the driver instead of the kubelet apply the pod's fsGroup to volumes")
 	flags.StringVar(&f.Claims.Kubeconfig, "kubeconfig", "",

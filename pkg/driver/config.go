@@ -86,6 +86,8 @@ type Config struct {
 	// KubeletDir and AllowPaths are where requests' paths may lie.
 	KubeletDir string
 	AllowPaths []string
+	// SimulateNode has the node's calls recorded and nothing mounted.
+	SimulateNode bool
 	// VolumeMountGroup lets the CO leave the group of volumes' files to the node.
 	VolumeMountGroup bool
 	// Disabled names capabilities that are neither advertised nor served.

@@ -84,6 +84,9 @@ func manifest(config *Config) map[string]string {
 	if config.Commit != "" {
 		manifest["commit"] = config.Commit
 	}
+	if config.SimulateNode {
+		manifest["node"] = "simulated: nothing is mounted"
+	}
 
 	if config.Strict != strict.Off {
 		manifest["strict"] = string(config.Strict)

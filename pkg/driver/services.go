@@ -108,7 +108,11 @@ func build(ctx context.Context, config *Config, ops *operation.Group, registry p
 
 	// The node is first: the controller asks it whether a volume is in use.
 	if err == nil && config.serves(ModeNode) {
-		err = r.addNode(config)
+		if config.SimulateNode {
+			r.addSimulatedNode()
+		} else {
+			err = r.addNode(config)
+		}
 	}
 
 	if err == nil && config.serves(ModeController) {
@@ -167,6 +171,17 @@ func (r *components) addNode(config *Config) error {
 	r.services = append(r.services, added)
 
 	return r.registry.Register(health.NewUsage(served.Prober().Monitor(), "volume", ""))
+}
+
+// addSimulatedNode adds a node service that mounts nothing, and has no conditions.
+func (r *components) addSimulatedNode() {
+	served := node.NewSimulated(r.Common)
+	r.localNode = served
+	r.services = append(r.services, service{
+		name:     csi.Node_ServiceDesc.ServiceName,
+		register: func(to grpc.ServiceRegistrar) { csi.RegisterNodeServer(to, served) },
+		recover:  served.Recover, recoverPool: func(context.Context, *pool.Pool) error { return nil },
+	})
 }
 
 func (r *components) addController(config *Config) error {

@@ -88,5 +88,5 @@ func (s *Service) checkHas(v *staged.Volume, given *csi.VolumeCapability) error 
 		return fmt.Errorf("%w: it is not staged for this access type", volume.ErrCapability)
 	}
 
-	return s.checkCapability(v, wanted)
+	return checkCapability(&s.config.Common, v, wanted)
 }

@@ -39,9 +39,13 @@ func (s *Service) NodeGetVolumeHealth(
 func (s *Service) NodeGetStorageHealth(
 	context.Context, *csi.NodeGetStorageHealthRequest,
 ) (*csi.NodeGetStorageHealthResponse, error) {
-	if s.config.Storage == nil {
-		return &csi.NodeGetStorageHealthResponse{}, nil
+	return storageHealth(s.config.Storage), nil
+}
+
+func storageHealth(storage *health.Monitor) *csi.NodeGetStorageHealthResponse {
+	if storage == nil {
+		return &csi.NodeGetStorageHealthResponse{}
 	}
 
-	return &csi.NodeGetStorageHealthResponse{BackendHealth: health.StorageHealth(s.config.Storage.All())}, nil
+	return &csi.NodeGetStorageHealthResponse{BackendHealth: health.StorageHealth(storage.All())}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/capability"
 	"github.com/touchstone-csi/touchstone/pkg/node/access"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/pkg/plugin"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
@@ -31,7 +32,7 @@ func (s *Service) NodePublishVolume(
 
 	id := request.GetVolumeId()
 
-	wanted, err := s.parsePublish(request)
+	wanted, err := parsePublish(request, s.dirs.CheckPath, s.config.Capabilities.Has(capability.StageUnstageVolume))
 	if err == nil {
 		err = s.config.Capabilities.CheckMountGroup(wanted.Capability)
 	}
@@ -65,7 +66,10 @@ func (s *Service) NodePublishVolume(
 		})
 }
 
-func (s *Service) parsePublish(request *csi.NodePublishVolumeRequest) (staged.Publication, error) {
+// parsePublish parses a request; isStaged means that the CO stages the volume before.
+func parsePublish(
+	request *csi.NodePublishVolumeRequest, checkPath func(string) error, isStaged bool,
+) (staged.Publication, error) {
 	if err := rpc.CheckVolumeID(request.GetVolumeId()); err != nil {
 		return staged.Publication{}, err
 	}
@@ -75,7 +79,7 @@ func (s *Service) parsePublish(request *csi.NodePublishVolumeRequest) (staged.Pu
 	}
 
 	// Requests that are invalid in any state are refused first.
-	if err := s.dirs.CheckPath(request.GetTargetPath()); err != nil {
+	if err := checkPath(request.GetTargetPath()); err != nil {
 		return staged.Publication{}, rpc.Invalid("target_path: %w", err)
 	}
 
@@ -92,7 +96,7 @@ func (s *Service) parsePublish(request *csi.NodePublishVolumeRequest) (staged.Pu
 		return staged.Publication{}, rpc.Errorf(codes.NotFound, "volume %s does not exist", request.GetVolumeId())
 	}
 
-	if request.GetStagingTargetPath() == "" && s.config.Capabilities.Has(capability.StageUnstageVolume) {
+	if request.GetStagingTargetPath() == "" && isStaged {
 		return staged.Publication{}, rpc.Errorf(codes.FailedPrecondition,
 			"staging_target_path is missing; stage the volume first and pass its path on")
 	}
@@ -115,14 +119,14 @@ func (s *Service) publish(ctx context.Context, id, stagingPath string, wanted st
 	}
 
 	if existing, ok := v.PublicationAt(wanted.TargetPath); ok {
-		if !v.IsSame(existing, wanted) {
-			return rpc.Errorf(codes.AlreadyExists, "it is published there with another capability or readonly flag; unpublish it first")
+		if err := checkSamePublication(v, existing, wanted); err != nil {
+			return err
 		}
 
 		return s.access.For(v).Republish(ctx, v, existing)
 	}
 
-	if err := s.checkPublishable(v, wanted); err != nil {
+	if err := checkPublishable(&s.config.Common, v, wanted); err != nil {
 		return err
 	}
 
@@ -206,14 +210,24 @@ func (s *Service) checkExists(ctx context.Context, id string) error {
 	return rpc.Errorf(codes.NotFound, "volume %s does not exist", id)
 }
 
+// checkSamePublication returns ALREADY_EXISTS unless a volume that is published at the wanted path is
+// published as wanted.
+func checkSamePublication(v *staged.Volume, existing, wanted staged.Publication) error {
+	if !v.IsSame(existing, wanted) {
+		return rpc.Errorf(codes.AlreadyExists, "it is published there with another capability or readonly flag; unpublish it first")
+	}
+
+	return nil
+}
+
 // checkPublishable returns FAILED_PRECONDITION if the volume does not have the wanted capability,
 // or must not have another target.
-func (s *Service) checkPublishable(v *staged.Volume, wanted staged.Publication) error {
+func checkPublishable(config *plugin.Common, v *staged.Volume, wanted staged.Publication) error {
 	if v.Capability.Block != wanted.Capability.Block {
 		return rpc.Errorf(codes.FailedPrecondition, "volume_capability: it is not staged for this access type")
 	}
 
-	if err := s.checkCapability(v, wanted.Capability); err != nil {
+	if err := checkCapability(config, v, wanted.Capability); err != nil {
 		return rpc.Errorf(codes.FailedPrecondition, "volume_capability: %w", err)
 	}
 

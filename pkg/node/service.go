@@ -218,12 +218,16 @@ func (s *Service) openRoot(volumeID string) (*os.File, error) {
 // NodeGetInfo answers with the node's id, limit and topology (CSI v1.13,
 // NodeGetInfo).
 func (s *Service) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
-	response := &csi.NodeGetInfoResponse{NodeId: s.config.NodeID, MaxVolumesPerNode: s.config.MaxVolumesPerNode}
-	if len(s.config.Segments) > 0 {
-		response.AccessibleTopology = &csi.Topology{Segments: s.config.Segments}
+	return nodeInfo(&s.config.Common), nil
+}
+
+func nodeInfo(config *plugin.Common) *csi.NodeGetInfoResponse {
+	info := &csi.NodeGetInfoResponse{NodeId: config.NodeID, MaxVolumesPerNode: config.MaxVolumesPerNode}
+	if len(config.Segments) > 0 {
+		info.AccessibleTopology = &csi.Topology{Segments: config.Segments}
 	}
 
-	return response, nil
+	return info
 }
 
 // NodeGetCapabilities answers with what is not disabled (CSI v1.13,

@@ -13,6 +13,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/node/access"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/pkg/plugin"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
@@ -112,7 +113,7 @@ func (s *Service) stage(ctx context.Context, wanted *staged.Volume) error {
 		}
 	}
 
-	if err := s.checkCapability(wanted, wanted.Capability); err != nil {
+	if err := checkCapability(&s.config.Common, wanted, wanted.Capability); err != nil {
 		return rpc.Errorf(codes.FailedPrecondition, "volume_capability: %w", err)
 	}
 
@@ -155,10 +156,10 @@ func (s *Service) stage(ctx context.Context, wanted *staged.Volume) error {
 }
 
 // checkCapability refuses, with volume.ErrCapability, a capability that the volume does not have.
-func (s *Service) checkCapability(v *staged.Volume, wanted volume.Capability) error {
-	err := s.config.Capabilities.CheckAccessMode(wanted)
+func checkCapability(config *plugin.Common, v *staged.Volume, wanted volume.Capability) error {
+	err := config.Capabilities.CheckAccessMode(wanted)
 	if err == nil {
-		err = v.Parameters.CheckCapability(wanted, s.config.Shared)
+		err = v.Parameters.CheckCapability(wanted, config.Shared)
 	}
 
 	if err == nil {

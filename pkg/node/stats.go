@@ -60,12 +60,21 @@ func (s *Service) usedAt(id, path string) (*staged.Volume, error) {
 
 	v, known := s.stagedVolumes.Get(id)
 	if !known {
-		return nil, rpc.Errorf(codes.NotFound, "volume %s is not in use on this node", id)
+		return nil, errNotInUse(id)
 	}
 
+	return v, checkUsedAt(v, path)
+}
+
+func errNotInUse(id string) error {
+	return rpc.Errorf(codes.NotFound, "volume %s is not in use on this node", id)
+}
+
+// checkUsedAt returns NOT_FOUND unless the volume is staged or published at the path.
+func checkUsedAt(v *staged.Volume, path string) error {
 	if _, published := v.PublicationAt(path); !published && path != v.StagingPath {
-		return nil, rpc.Errorf(codes.NotFound, "volume %s is not at %s", id, path)
+		return rpc.Errorf(codes.NotFound, "volume %s is not at %s", v.VolumeID, path)
 	}
 
-	return v, nil
+	return nil
 }
