@@ -42,11 +42,13 @@ type serveFlags struct {
 
 	mode            string
 	pools, segments []string
+	capacities      []string
 	maxVolumeBytes  resource.QuantityValue
 	poolImageBytes  resource.QuantityValue
 	logFormat       string
 	verbosity       int
 	proxyEndpoint   string
+	proxyListen     string
 	config          string
 	strict          string
 	healthEvents    bool
@@ -83,6 +85,8 @@ func (f *serveFlags) define(flags *pflag.FlagSet) {
 	flags.StringVar(&f.StateDir, "state-dir", "/var/lib/touchstone/state", "directory of the driver's state")
 	flags.StringSliceVar(&f.pools, "pool", []string{"default=/var/lib/touchstone/pool"},
 		"a pool of volumes as NAME=DIRECTORY (repeatable)")
+	flags.StringSliceVar(&f.capacities, "capacity", nil,
+		"for tests: how much a pool may provision, whatever space it has, as NAME=SIZE, such as ssd=100Gi (repeatable)")
 	flags.Var(&f.poolImageBytes, "pool-image-size",
 		"embed in each pool whose filesystem cannot reflink one that can, such as 100Gi large; 0 makes none")
 	flags.StringSliceVar(&f.segments, "topology", nil, "a further topology segment of this node as KEY=VALUE (repeatable)")
@@ -92,7 +96,7 @@ func (f *serveFlags) define(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.Node.EphemeralMkfsOptions, "ephemeral-mkfs-options", false, "let inline ephemeral volumes have mkfsOptions")
 	flags.Float64Var(&f.Overcommit, "overcommit", 1, "overcommit ratio: how many times its space a pool may provision")
 	flags.StringSliceVar(&f.Disabled, "disable-capability", nil,
-		"a capability that is neither advertised nor served, such as EXPAND_VOLUME (repeatable)")
+		"a capability that is neither advertised nor served, such as EXPAND_VOLUME, or of one service only, node:EXPAND_VOLUME (repeatable)")
 	flags.StringVar(&f.KubeletDir, "kubelet-dir", "/var/lib/kubelet", "the directory in which target paths may lie")
 	flags.StringSliceVar(&f.AllowPaths, "allow-path", nil, "a further directory in which target paths may lie (repeatable)")
 	flags.StringVar(&f.Registration.Directory, "kubelet-registration-dir", "",
@@ -114,6 +118,10 @@ func (f *serveFlags) define(flags *pflag.FlagSet) {
 	flags.IntVar(&f.Node.Loops.First, "first-loop-device", loop.DefaultFirst, "the loop device number of a node's first attachment")
 	flags.StringVar(&f.proxyEndpoint, "proxy-endpoint", "",
 		"serve no volumes: forward all calls to the CSI server at this unix socket or loopback host:port")
+	flags.StringVar(&f.proxyListen, "proxy-listen", "",
+		"serve no volumes: join each connection to the endpoint with one that a CSI server makes to this loopback host:port")
+	flags.StringVar(&f.TCPEndpoint, "tcp-endpoint", "",
+		"also serve on this loopback host:port, for tests; every process of the machine can call it; empty is off")
 	flags.StringVar(&f.HTTPEndpoint, "http-endpoint", "", "host:port of the status page, /metrics, /healthz, /livez and /readyz; empty is off")
 	flags.StringVar(&f.OTLPEndpoint, "otlp-endpoint", "",
 		"URL of an OpenTelemetry collector (OTLP over gRPC) that gets traces of all calls; empty is off")
@@ -174,6 +182,7 @@ func (f *serveFlags) complete(log io.Writer) (driver.Config, error) {
 
 	config.Log, problems[0] = newLogger(log, f.logFormat, f.verbosity)
 	config.Pools, problems[1] = pairs("pool", "NAME=DIRECTORY", f.pools)
+	config.Capacities, problems[3] = sizes("capacity", f.capacities)
 	config.Topology, problems[2] = pairs("topology", "KEY=VALUE", f.segments)
 	config.Strict, problems[3] = strict.ParseMode(f.strict)
 
@@ -208,6 +217,27 @@ func pairs(flag, shape string, given []string) (map[string]string, error) {
 		}
 
 		read[key] = value
+	}
+
+	return read, nil
+}
+
+// sizes parses NAME=SIZE arguments.
+func sizes(flag string, given []string) (map[string]int64, error) {
+	texts, err := pairs(flag, "NAME=SIZE", given)
+	if err != nil {
+		return nil, err
+	}
+
+	read := make(map[string]int64, len(texts))
+
+	for name, text := range texts {
+		quantity, err := resource.ParseQuantity(text)
+		if err != nil || quantity.Sign() < 0 {
+			return nil, fmt.Errorf("%w: --%s %q is not NAME=SIZE, such as %s=100Gi", errUsage, flag, name+"="+text, name)
+		}
+
+		read[name] = quantity.Value()
 	}
 
 	return read, nil
@@ -269,7 +299,7 @@ func serve(command *cobra.Command, given *serveFlags) error {
 	})
 	defer stop()
 
-	err = runUntil(ctx, config, given.proxyEndpoint)
+	err = runUntil(ctx, config, given)
 
 	if errors.Is(err, driver.ErrDrain) {
 		return exitWith(exitNotWell, err)
@@ -278,9 +308,14 @@ func serve(command *cobra.Command, given *serveFlags) error {
 	return exitWith(exitCannot, err)
 }
 
-func runUntil(ctx context.Context, config driver.Config, proxyEndpoint string) error {
-	if proxyEndpoint != "" {
-		return driver.Forward(ctx, config, proxyEndpoint)
+func runUntil(ctx context.Context, config driver.Config, given *serveFlags) error {
+	switch {
+	case given.proxyEndpoint != "" && given.proxyListen != "":
+		return fmt.Errorf("%w: --proxy-endpoint and --proxy-listen exclude each other", errUsage)
+	case given.proxyEndpoint != "":
+		return driver.Forward(ctx, config, given.proxyEndpoint)
+	case given.proxyListen != "":
+		return driver.ForwardPaired(ctx, config, given.proxyListen)
 	}
 
 	built, err := driver.New(ctx, config)

@@ -20,6 +20,8 @@ var ErrUnknown = errors.New("unknown capability")
 // Set is the set of capabilities that are not disabled. The zero value has all of them.
 type Set struct {
 	disabled map[Name]bool
+	// ofService has the capabilities that only one service lacks, as "node:EXPAND_VOLUME".
+	ofService map[string]bool
 	// methods maps the full name of a method that is not served to its disabled capability.
 	methods map[string]Name
 }
@@ -27,15 +29,24 @@ type Set struct {
 // Without returns all capabilities but the named ones and those that can't be
 // advertised without them. Errors: ErrUnknown, which names the known ones; ErrContradiction.
 func Without(names ...string) (Set, error) {
-	s := Set{disabled: map[Name]bool{}, methods: map[string]Name{}}
+	s := Set{disabled: map[Name]bool{}, ofService: map[string]bool{}, methods: map[string]Name{}}
 
-	for _, name := range names {
+	for _, given := range names {
+		service, name, ofService := strings.Cut(given, ":")
+		if !ofService {
+			name = given
+		}
+
 		at := slices.IndexFunc(entries, func(r entry) bool { return string(r.name) == name || r.alias == name && name != "" })
 		if at < 0 {
 			return Set{}, fmt.Errorf("%w %q: there are %s", ErrUnknown, name, strings.Join(Names(), ", "))
 		}
 
-		s.disable(entries[at])
+		if !ofService {
+			s.disable(entries[at])
+		} else if err := s.disableOf(service, entries[at]); err != nil {
+			return Set{}, err
+		}
 	}
 
 	// Without ONLINE the plugin advertises OFFLINE, whose volumes only a controller can expand.
@@ -44,6 +55,35 @@ func Without(names ...string) (Set, error) {
 	}
 
 	return s, nil
+}
+
+// disableOf disables a capability that two services have in one of them.
+func (s Set) disableOf(service string, gone entry) error {
+	prefix, ok := servicePrefixes[service]
+	if !ok || gone.controller == csi.ControllerServiceCapability_RPC_UNKNOWN || gone.node == csi.NodeServiceCapability_RPC_UNKNOWN {
+		return fmt.Errorf("%w %q: controller: and node: are for the capabilities that both services have", ErrUnknown, service+":"+string(gone.name))
+	}
+
+	s.ofService[service+":"+string(gone.name)] = true
+
+	for _, method := range gone.methods {
+		if strings.HasPrefix(method, prefix) {
+			s.methods[method] = gone.name
+		}
+	}
+
+	return nil
+}
+
+// The services that have capabilities in common, and what the full names of their methods begin with.
+const (
+	serviceController = "controller"
+	serviceNode       = "node"
+)
+
+var servicePrefixes = map[string]string{
+	serviceController: "/" + csi.Controller_ServiceDesc.ServiceName + "/",
+	serviceNode:       "/" + csi.Node_ServiceDesc.ServiceName + "/",
 }
 
 func (s Set) disable(gone entry) {
@@ -79,8 +119,18 @@ func Names() []string {
 	return names
 }
 
-// Has says whether the capability is advertised and served.
+// Has says whether the capability is advertised and served, by one service at least.
 func (s Set) Has(name Name) bool { return !s.disabled[name] }
+
+// HasController and HasNode say whether that service advertises and serves the capability.
+func (s Set) HasController(name Name) bool { return s.hasOf(serviceController, name) }
+
+// HasNode is HasController for the Node service.
+func (s Set) HasNode(name Name) bool { return s.hasOf(serviceNode, name) }
+
+func (s Set) hasOf(service string, name Name) bool {
+	return s.Has(name) && !s.ofService[service+":"+string(name)]
+}
 
 // DisabledBy returns the capability whose absence keeps the method, such as
 // /csi.v1.Node/NodeStageVolume, from being served.
@@ -95,7 +145,7 @@ func (s Set) Controller() []*csi.ControllerServiceCapability {
 	var advertised []*csi.ControllerServiceCapability
 
 	for _, r := range entries {
-		if r.controller == csi.ControllerServiceCapability_RPC_UNKNOWN || !s.Has(r.name) {
+		if r.controller == csi.ControllerServiceCapability_RPC_UNKNOWN || !s.HasController(r.name) {
 			continue
 		}
 
@@ -129,7 +179,7 @@ func (s Set) Node() []*csi.NodeServiceCapability {
 	var advertised []*csi.NodeServiceCapability
 
 	for _, r := range entries {
-		if r.node == csi.NodeServiceCapability_RPC_UNKNOWN || !s.Has(r.name) {
+		if r.node == csi.NodeServiceCapability_RPC_UNKNOWN || !s.HasNode(r.name) {
 			continue
 		}
 

@@ -20,7 +20,7 @@ func (s *Service) ControllerGetCapabilities(
 	return &csi.ControllerGetCapabilitiesResponse{Capabilities: s.config.Capabilities.Controller()}, nil
 }
 
-func (s *Service) has(name capability.Name) bool { return s.config.Capabilities.Has(name) }
+func (s *Service) has(name capability.Name) bool { return s.config.Capabilities.HasController(name) }
 
 // hasTopology reports whether the plugin advertises VOLUME_ACCESSIBILITY_CONSTRAINTS.
 func (s *Service) hasTopology() bool { return s.segments != "" }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
+	"github.com/touchstone-csi/touchstone/pkg/capability"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
@@ -61,8 +62,8 @@ func (s *Service) ControllerExpandVolume(
 		return nil, rpc.Status(err)
 	}
 
-	return &csi.ControllerExpandVolumeResponse{
-		CapacityBytes:         expanded.CapacityBytes,
-		NodeExpansionRequired: expanded.Parameters.Backing == volume.BackingImage,
-	}, nil
+	// Where the node does not expand, the next staging does.
+	onNode := expanded.Parameters.Backing == volume.BackingImage && s.config.Capabilities.HasNode(capability.ExpandVolume)
+
+	return &csi.ControllerExpandVolumeResponse{CapacityBytes: expanded.CapacityBytes, NodeExpansionRequired: onNode}, nil
 }

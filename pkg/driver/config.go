@@ -81,6 +81,9 @@ type Config struct {
 	Shared bool
 	// MaxVolumesPerNode and MaxVolumeBytes are limits; 0 is none.
 	MaxVolumesPerNode, MaxVolumeBytes int64
+	// Capacities is how much each of the pools may provision, whatever space it has; a pool that is
+	// not in it has that of its filesystem.
+	Capacities map[string]int64
 	// Overcommit is the overcommit ratio of the pools.
 	Overcommit float64
 	// KubeletDir and AllowPaths are where requests' paths may lie.
@@ -103,6 +106,8 @@ type Config struct {
 	// and an empty Endpoint is that of the driver.
 	Registration registration.Config
 
+	// TCPEndpoint is host:port on loopback, where the services are served as well; empty is off.
+	TCPEndpoint string
 	// HTTPEndpoint is host:port of /metrics, /healthz, /livez and /readyz; empty is off.
 	HTTPEndpoint string
 	// OTLPEndpoint is the URL of the collector that gets the traces of calls, such as

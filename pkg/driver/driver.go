@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"runtime"
@@ -20,7 +21,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
-	"github.com/touchstone-csi/touchstone/internal/socket"
 	"github.com/touchstone-csi/touchstone/pkg/identity"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/strict"
@@ -112,6 +112,11 @@ func (d *Driver) Run(ctx context.Context) (err error) {
 	}
 	defer func() { _ = listener.Close() }()
 
+	also, err := d.listenTCP(ctx)
+	if err != nil {
+		return err
+	}
+
 	web, webListener, err := listenHTTP(ctx, &d.config, d.metrics, listener.Path(), d.probeResult, d.reportWhenReady)
 	if err != nil {
 		return err
@@ -127,15 +132,18 @@ func (d *Driver) Run(ctx context.Context) (err error) {
 
 	running.Go(func() error { return serve(server, listener) })
 	running.Go(func() error { return serveHTTP(web, webListener) })
+	if also != nil {
+		running.Go(func() error { return serve(server, also) })
+	}
 	running.Go(func() error { return d.startAndDrain(failed, server, web, listener.Path()) })
 
 	return running.Wait()
 }
 
 // serve serves calls until the server is stopped.
-func serve(server *grpc.Server, listener *socket.Listener) error {
+func serve(server *grpc.Server, listener net.Listener) error {
 	if err := server.Serve(listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
-		return fmt.Errorf("serve on %s: %w", listener.Path(), err)
+		return fmt.Errorf("serve on %s: %w", listener.Addr(), err)
 	}
 
 	return nil

@@ -57,6 +57,32 @@ func Forward(ctx context.Context, config Config, to string) (err error) {
 	return running.Wait()
 }
 
+// ForwardPaired serves config's endpoint, until ctx ends, by joining each connection to it with one
+// that a CSI server makes to the loopback address (see proxy.Pair). Errors: proxy.ErrAddress.
+func ForwardPaired(ctx context.Context, config Config, address string) error {
+	config.completeDefaults()
+
+	far, err := proxy.Listen(ctx, address)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = far.Close() }()
+
+	near, err := listen(ctx, config.Endpoint)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = near.Close() }()
+
+	if err := announce(config.ReadyFile); err != nil {
+		return err
+	}
+
+	config.Log.InfoContext(ctx, "ready", "endpoint", near.Path(), "awaitsConnectionsAt", far.Addr().String())
+
+	return errors.Join(proxy.Pair(ctx, near, far), unannounce(config.ReadyFile))
+}
+
 // notItself refuses a proxy that would forward calls to itself.
 func notItself(endpoint, to string) error {
 	own, err := SocketPath(endpoint)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/touchstone-csi/touchstone/internal/socket"
+	"github.com/touchstone-csi/touchstone/pkg/driver/proxy"
 )
 
 // ErrEndpoint is returned for an endpoint that cannot be listened on.
@@ -62,6 +64,22 @@ func listen(ctx context.Context, endpoint string) (*socket.Listener, error) {
 	case err != nil:
 		return nil, err
 	}
+
+	return listener, nil
+}
+
+// listenTCP listens on the loopback address of the configuration, nil without one.
+func (d *Driver) listenTCP(ctx context.Context) (net.Listener, error) {
+	if d.config.TCPEndpoint == "" {
+		return nil, nil //nolint:nilnil // documented
+	}
+
+	listener, err := proxy.Listen(ctx, d.config.TCPEndpoint)
+	if err != nil {
+		return nil, fmt.Errorf("tcp-endpoint: %w", err)
+	}
+
+	d.log.WarnContext(ctx, "every process of this machine can call the driver", "endpoint", listener.Addr().String())
 
 	return listener, nil
 }

@@ -8,7 +8,9 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
+	"github.com/touchstone-csi/touchstone/pkg/capability"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
@@ -60,6 +62,10 @@ func (s *Service) NodeExpandVolume(
 		func(ctx context.Context) (*csi.NodeExpandVolumeResponse, error) {
 			v, err := s.usedAt(id, path)
 
+			if err == nil {
+				err = s.growImage(v, asked)
+			}
+
 			var size int64
 			if err == nil {
 				size, err = s.access.For(v).Expand(ctx, v, path, asked)
@@ -71,6 +77,33 @@ func (s *Service) NodeExpandVolume(
 
 			return &csi.NodeExpandVolumeResponse{CapacityBytes: size}, nil
 		})
+}
+
+// growImage enlarges the volume's image where no controller does it.
+func (s *Service) growImage(v *staged.Volume, asked *csi.CapacityRange) error {
+	if s.config.Capabilities.HasController(capability.ExpandVolume) || !v.IsImage() {
+		return nil
+	}
+
+	stored, err := s.access.PoolOf(v)
+	if err != nil {
+		return err
+	}
+
+	size, err := stored.Size(pool.Object{ID: v.VolumeID, Backing: v.Parameters.Backing})
+	if err != nil || asked.GetRequiredBytes() <= size {
+		return err
+	}
+
+	wanted := (asked.GetRequiredBytes() + volume.DefaultBlockSize - 1) / volume.DefaultBlockSize * volume.DefaultBlockSize
+	for _, limit := range []int64{asked.GetLimitBytes(), s.config.MaxVolumeBytes} {
+		if limit > 0 && wanted > limit {
+			return rpc.Errorf(codes.OutOfRange, "capacity_range: the size %d is more than %d, which limit_bytes or --max-volume-size allows",
+				wanted, limit)
+		}
+	}
+
+	return stored.GrowImage(v.VolumeID, wanted, v.Parameters.Provisioning == volume.Thick)
 }
 
 // checkHas refuses a capability that the volume does not have. None is no error.

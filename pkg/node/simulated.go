@@ -262,7 +262,7 @@ func (s *Simulated) NodeGetVolumeStats(_ context.Context, request *csi.NodeGetVo
 	}
 
 	answer := &csi.NodeGetVolumeStatsResponse{Usage: []*csi.VolumeUsage{{Unit: csi.VolumeUsage_BYTES, Total: size, Available: size}}}
-	if s.config.Capabilities.Has(capability.VolumeCondition) {
+	if s.config.Capabilities.HasNode(capability.VolumeCondition) {
 		health.PutCondition(answer, nil)
 	}
 
@@ -371,3 +371,9 @@ func (s *Simulated) CanFreeze(string) bool { return true }
 func (s *Simulated) WithFrozen(ctx context.Context, _ []string, within func(context.Context) error) error {
 	return within(ctx)
 }
+
+// Condition returns nil: nothing is observed.
+func (s *Simulated) Condition(string) *health.Record { return nil }
+
+// Unhealthy returns none.
+func (s *Simulated) Unhealthy(string) []*health.Record { return nil }

@@ -34,7 +34,7 @@ func (s *Service) NodeGetVolumeStats(
 	}
 
 	answer := &csi.NodeGetVolumeStatsResponse{Usage: usages}
-	if s.config.Capabilities.Has(capability.VolumeCondition) {
+	if s.config.Capabilities.HasNode(capability.VolumeCondition) {
 		health.PutCondition(answer, record)
 	}
 

@@ -29,6 +29,8 @@ type Ledger interface {
 type Admission struct {
 	// Overcommit is the ratio of provisioned bytes to space.
 	Overcommit float64
+	// Capacities is how much the pools of these names may provision, whatever space they have.
+	Capacities map[string]int64
 
 	ledgers []Ledger
 }
@@ -44,7 +46,7 @@ func (a *Admission) Capacity(ctx context.Context, pool *Pool, thick bool) (int64
 		return 0, err
 	}
 
-	left := capacity.unprovisioned(a.Overcommit, a.provisioned(pool), false)
+	left := a.left(pool, capacity, false)
 	if thick {
 		left = min(left, capacity.Available)
 	}
@@ -93,13 +95,22 @@ func (a *Admission) Admit(ctx context.Context, record func(check Check) error) e
 }
 
 func (a *Admission) check(pool *Pool, capacity Capacity, bytes int64, allocated bool) error {
-	left := capacity.unprovisioned(a.Overcommit, a.provisioned(pool), allocated)
+	left := a.left(pool, capacity, allocated)
 	if bytes > left {
 		return fmt.Errorf("%w: pool %q can't provision %d more bytes, only %d; delete volumes, grow the pool or raise --overcommit",
 			ErrOvercommitted, pool.name, bytes, max(0, left))
 	}
 
 	return nil
+}
+
+// left returns how many more bytes may be provisioned, as Capacity.unprovisioned.
+func (a *Admission) left(pool *Pool, capacity Capacity, allocated bool) int64 {
+	if limit, ok := a.Capacities[pool.name]; ok {
+		return limit - a.provisioned(pool)
+	}
+
+	return capacity.unprovisioned(a.Overcommit, a.provisioned(pool), allocated)
 }
 
 func (a *Admission) provisioned(pool *Pool) int64 {

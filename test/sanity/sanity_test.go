@@ -88,6 +88,14 @@ func rows() []row {
 			},
 		},
 		{
+			Name: "expanded-by-the-controller", AccessType: "mount", Disabled: []string{"node:EXPAND_VOLUME"},
+			Skips: []string{"NodeExpandVolume not supported"},
+		},
+		{
+			Name: "expanded-by-the-node", AccessType: "mount", Parameters: map[string]string{"csi.storage.k8s.io/fstype": "xfs"}, Disabled: []string{"controller:EXPAND_VOLUME"},
+			Skips: []string{"ControllerExpandVolume not supported"},
+		},
+		{
 			Name: "unobserved", AccessType: "mount", Disabled: []string{"GET_VOLUME_HEALTH", "GET_STORAGE_HEALTH", "VOLUME_CONDITION"},
 			Skips: []string{
 				"ControllerGetVolumeHealth not supported", "ControllerListVolumeHealth not supported",

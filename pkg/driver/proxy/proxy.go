@@ -21,7 +21,7 @@ import (
 )
 
 // ErrAddress is returned for an unsupported address.
-var ErrAddress = errors.New("proxy-endpoint")
+var ErrAddress = errors.New("address of another CSI server")
 
 const (
 	// The server is on this machine, so reconnecting succeeds quickly or not at all.

@@ -134,7 +134,7 @@ func (r *Reader) explain(ctx context.Context, id, path string, failure error) (*
 	}
 
 	// Without a condition in the answer, an old usage would pass for the current one.
-	if ctx.Err() != nil || !r.config.Capabilities.Has(capability.VolumeCondition) {
+	if ctx.Err() != nil || !r.config.Capabilities.HasNode(capability.VolumeCondition) {
 		return nil, failure
 	}
 
