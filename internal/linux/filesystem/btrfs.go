@@ -84,11 +84,11 @@ func (b *btrfs) check(ctx context.Context, path string, command Command, options
 	command.Tool, command.Package = "btrfs", btrfsPackage
 	command.Args = append(append([]string{"check", "--readonly"}, options...), "--", path)
 
-	result, err := b.run.Run(ctx, command)
+	result, err := runCheck(ctx, b.run, path, command)
 
 	switch {
 	case err != nil:
-		return Verdict{}, fmt.Errorf("check %s: %w", path, err)
+		return Verdict{}, err
 	case result.ExitCode == 0:
 		return Verdict{State: Clean}, nil
 	default:

@@ -2,6 +2,8 @@ package filesystem_test
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"os"
 	"testing"
 	"time"
@@ -208,4 +210,56 @@ func TestAToolThatCannotDoItsWorkIsNoVerdict(t *testing.T) {
 			require.Error(t, err, "Check with a tool that fails")
 		})
 	}
+}
+
+// TestADeviceInUseIsNotDamaged has another program claim the device after the check has begun, for a
+// moment and for good.
+func TestADeviceInUseIsNotDamaged(t *testing.T) {
+	for _, name := range []string{filesystem.Ext4, filesystem.Btrfs} {
+		t.Run(name, func(t *testing.T) {
+			image := newFilesystem(t, byName(t, name), 320*mebibyte)
+			device := attach(t, image, loop.AttachOptions{})
+			claims := &claimer{path: device.Path}
+			checked, err := filesystem.ByName(name, claims)
+			require.NoError(t, err)
+
+			claims.release = 1
+			verdict, err := checked.Check(t.Context(), device.Path)
+			require.NoError(t, err)
+			require.Equal(t, filesystem.Clean, verdict.State)
+			require.Equal(t, 2, claims.runs, "the tool found the device in use, and ran again")
+
+			claims.release, claims.runs = -1, 0
+			_, err = checked.Check(t.Context(), device.Path)
+			require.ErrorIs(t, err, filesystem.ErrInUse)
+			require.NoError(t, claims.held.Close())
+		})
+	}
+}
+
+// claimer runs the real tools, and opens the device exclusively from the first run on, until so many
+// have ended.
+type claimer struct {
+	path          string
+	release, runs int
+	held          *os.File
+}
+
+func (c *claimer) Run(ctx context.Context, command filesystem.Command) (filesystem.Result, error) {
+	if c.runs == 0 {
+		var err error
+		if c.held, err = os.OpenFile(c.path, os.O_RDONLY|unix.O_EXCL, 0); err != nil {
+			return filesystem.Result{}, err
+		}
+	}
+
+	c.runs++
+
+	result, err := filesystem.NewRunner().Run(ctx, command)
+
+	if c.runs == c.release {
+		err = errors.Join(err, c.held.Close())
+	}
+
+	return result, err
 }

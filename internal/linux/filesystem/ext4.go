@@ -168,9 +168,9 @@ func (e *ext4) fsck(ctx context.Context, path string, options ...string) (Verdic
 func (e *ext4) runFsck(ctx context.Context, path string, command Command) (Verdict, error) {
 	command.Tool, command.Package, command.Args = "e2fsck", ext4Package, append(command.Args, "--", path)
 
-	result, err := e.run.Run(ctx, command)
+	result, err := runCheck(ctx, e.run, path, command)
 	if err != nil {
-		return Verdict{}, fmt.Errorf("check %s: %w", path, err)
+		return Verdict{}, err
 	}
 
 	return e.judge(path, command, result)

@@ -1,0 +1,42 @@
+package filesystem
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/fork"
+)
+
+// inUseMessages are parts of what e2fsck and btrfs print, beside an exit code that damage has too, for
+// a device that another program has opened exclusively.
+var inUseMessages = []string{"is in use.", "is mounted.", "Device or resource busy"}
+
+// runCheck runs the tool of a check. It runs it again while the tool finds the device in use: another
+// program may claim a device that inspectForCheck found unused for the moment of an open, as udev
+// does, or of a LOOP_CONFIGURE that tries its number. Error: ErrInUse, which is no verdict.
+func runCheck(ctx context.Context, run Runner, path string, command Command) (result Result, err error) {
+	err = fork.RetryWhile(ctx, ErrInUse, busyAttempts, func() error {
+		result, err = run.Run(ctx, command)
+		if err == nil && result.ExitCode != 0 && isInUse(result.Output) {
+			err = fmt.Errorf("%w: %s; try again when no other program uses the device", ErrInUse, lastLines(result.Output))
+		}
+
+		return err
+	})
+	if err != nil {
+		return Result{}, fmt.Errorf("check %s: %w", path, err)
+	}
+
+	return result, nil
+}
+
+func isInUse(output string) bool {
+	for _, message := range inUseMessages {
+		if strings.Contains(output, message) {
+			return true
+		}
+	}
+
+	return false
+}
