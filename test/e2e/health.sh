@@ -91,28 +91,28 @@ volume=$(kube get pv "$(kube get pvc data -o 'jsonpath={.spec.volumeName}')" -o 
 image=$POOL/images/$volume.img
 [ -f "$image" ] || cannot "volume $volume is not at $image: is this the node $node, and POOL its pool?"
 
-abnormal() { # abnormal VALUE
+abnormal_is() { # abnormal_is VALUE: what the kubelet counts
   $KUBECTL get --raw "/api/v1/nodes/$node/proxy/metrics" |
     grep -F 'kubelet_volume_stats_health_status_abnormal{' | grep -F "namespace=\"$namespace\"" |
     grep -F 'persistentvolumeclaim="data"' | grep -q " $1\$"
 }
-abnormal() {
-  [ -n "$(kube get events --field-selector involvedObject.name=user,reason=VolumeConditionAbnormal \
-    -o 'jsonpath={.items[*].message}')" ]
+events() { # events JSONPATH: of the pod's volume that is not healthy
+  kube get events --field-selector involvedObject.name=user,reason=VolumeConditionAbnormal -o "jsonpath=$1"
 }
+has_event() { [ -n "$(events '{.items[*].message}')" ]; }
 
-await "the kubelet counts the volume as healthy" abnormal 0
-if abnormal; then die "there is a VolumeConditionAbnormal event of a healthy volume"; fi
+await "the kubelet counts the volume as healthy" abnormal_is 0
+if has_event; then die "there is a VolumeConditionAbnormal event of a healthy volume"; fi
 
 away=$POOL/images/.$volume.away
 mv "$image" "$away"
 say "moved the volume's image away"
 
-await "the pod has the event VolumeConditionAbnormal" abnormal
-kube get events --field-selector involvedObject.name=user,reason=VolumeConditionAbnormal -o 'jsonpath={.items[0].message}{"\n"}'
-await "kubelet_volume_stats_health_status_abnormal is 1" abnormal 1
+await "the pod has the event VolumeConditionAbnormal" has_event
+events '{.items[0].message}{"\n"}'
+await "kubelet_volume_stats_health_status_abnormal is 1" abnormal_is 1
 
 mv "$away" "$image"
 say "moved it back"
-await "kubelet_volume_stats_health_status_abnormal is 0 again" abnormal 0
+await "kubelet_volume_stats_health_status_abnormal is 0 again" abnormal_is 0
 say "all held"
