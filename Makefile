@@ -5,6 +5,7 @@ GO            ?= go
 GOTEST        ?= $(GO) test
 GOLANGCI_LINT_VERSION := v2.15.0
 GOFUMPT_VERSION       := v0.12.0
+ACTIONLINT_VERSION    := v1.7.12
 IMAGE         ?= touchstone
 OUT           ?= out
 TEST_TIMEOUT  ?= 30m
@@ -111,7 +112,10 @@ fuzz: ## Run each fuzz target for FUZZTIME (30s)
 		done; \
 	done
 
-lint: ## go vet, golangci-lint and gofumpt
+lint: ## go vet, golangci-lint, gofumpt, shellcheck, actionlint (installs shellcheck)
+	@hack/ensure-tools.sh --for lint
+	shellcheck -x -a $$(git grep -lE '^#!' -- '*.sh' .ci/run)
+	$(GO) run github.com/rhysd/actionlint/cmd/actionlint@$(ACTIONLINT_VERSION)
 	$(GO) vet ./...
 	@lint="$(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION)"; \
 	if golangci-lint version 2>/dev/null | grep -q '$(GOLANGCI_LINT_VERSION:v%=%)'; then lint=golangci-lint; fi; \

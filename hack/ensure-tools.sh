@@ -35,7 +35,8 @@ filesystems=(
 	mount:mount losetup:mount
 )
 case $purpose in
-build | lint) wanted=(git:git) ;;
+build) wanted=(git:git) ;;
+lint) wanted=(git:git shellcheck:shellcheck) ;;
 demo) wanted=(git:git "${filesystems[@]}") ;;
 # What the tests look with, and what the scripts in examples/ want.
 test) wanted=(git:git "${filesystems[@]}" debugfs:e2fsprogs filefrag:e2fsprogs xfs_io:xfsprogs blkid:util-linux findmnt:util-linux jq:jq) ;;

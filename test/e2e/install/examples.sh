@@ -30,13 +30,13 @@ steps_of() { find "$tree/examples" "$parts/overlays" -path "*/$1/[0-9]*.yaml" | 
 # fits EXAMPLE: the last column of the table there does not name the overlay, or all
 # others.
 fits() {
-  local not_with named=no
+  local not_with mentioned=no
   not_with=$(sed -n "s#^| \[$1\](.*| *\([^|]*\) |\$#\1#p" "$tree/examples/README.md")
-  [[ $not_with != *"\`$OVERLAY\`"* ]] || named=yes
+  [[ $not_with != *"\`$OVERLAY\`"* ]] || mentioned=yes
   if [[ $not_with == 'all but '* ]]; then
-    [ "$named" = no ] || return 0
+    [ "$mentioned" = no ] || return 0
   else
-    [ "$named" = yes ] || return 0
+    [ "$mentioned" = yes ] || return 0
   fi
   say "not with $OVERLAY: $1" >&2 && return 1
 }
@@ -56,12 +56,12 @@ settled() {
 filled() {
   local text word claim name
   text=$(cat)
-  for word in $(grep -oE 'SNAPSHOT-OF-[A-Z0-9-]+' <<<"$text" | sort -u); do
+  while read -r word; do
     claim=${word#SNAPSHOT-OF-}
     name=$(kube -n "$1" get volumesnapshots -o json | jq -er --arg claim "${claim,,}" \
       '.items[] | select(.spec.source.persistentVolumeClaimName == $claim) | .metadata.name') || die "there is no snapshot of ${claim,,}"
     text=${text//$word/$name}
-  done
+  done < <(grep -oE 'SNAPSHOT-OF-[A-Z0-9-]+' <<<"$text" | sort -u)
   echo "$text"
 }
 
