@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"strings"
 
 	metadata "github.com/kubernetes-csi/external-snapshot-metadata/client/apis/snapshotmetadataservice/v1beta1"
@@ -31,7 +32,8 @@ type Object struct {
 }
 
 // Decode reads a manifest. A field that the object's type does not have, or has
-// twice, is an error, and so is an object that is there twice.
+// twice, is an error, and so are a field of another type, a missing one that the
+// type requires, and an object that is there twice.
 func Decode(manifest string) (map[string]Object, error) {
 	decoder, err := strictDecoder()
 	if err != nil {
@@ -68,7 +70,10 @@ func Decode(manifest string) (map[string]Object, error) {
 	}
 }
 
-var errTwice = errors.New("it is there twice")
+var (
+	errTwice   = errors.New("it is there twice")
+	errMissing = errors.New("fields are missing that the type requires")
+)
 
 func decode(decoder runtime.Decoder, document []byte) (Object, error) {
 	var fields map[string]any
@@ -79,6 +84,10 @@ func decode(decoder runtime.Decoder, document []byte) (Object, error) {
 	typed, _, err := decoder.Decode(document, nil, nil)
 	if err != nil {
 		return Object{}, err
+	}
+
+	if lacks := missing("", reflect.TypeOf(typed), fields); len(lacks) > 0 {
+		return Object{}, fmt.Errorf("%w: %s", errMissing, strings.Join(lacks, ", "))
 	}
 
 	whole := unstructured.Unstructured{Object: fields}
