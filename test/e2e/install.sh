@@ -22,6 +22,7 @@
 #   KUBELET_DIR   (/var/lib/kubelet)
 #   POOL          (/var/lib/touchstone) where pool and state are on the node
 #   OVERLAY       (single-node) one of deploy/kustomize/overlays, or a path
+#   METHOD        (manifests) helm: install the chart; HELM is how helm is called
 #   PREREQUISITES (yes) no: the cluster has the CRDs and a snapshot controller
 #   IMAGE         an archive of the image to test (built from this tree)
 #   IMAGE_BEFORE  an archive of the image to upgrade from (built from UPGRADE_FROM)
@@ -43,41 +44,9 @@
 set -euo pipefail
 
 tree=$(cd "$(dirname "$0")/../.." && pwd)
-KUBECTL=${KUBECTL:-kubectl}
-KUBELET_DIR=${KUBELET_DIR:-/var/lib/kubelet}
-OVERLAY=${OVERLAY:-single-node}
-PREREQUISITES=${PREREQUISITES:-yes}
-SIDECARS=${SIDECARS:-$tree/out/sidecars}
-BUSYBOX=${BUSYBOX:-busybox:1.37}
-EXAMPLES=${EXAMPLES:-all}
 STEPS=${STEPS:-images install examples disruption upgrade uninstall}
-KEEP=${KEEP:-no}
-OUT=$(realpath -m "${OUT:-$tree/out/e2e-install}")
-TIMEOUT=${TIMEOUT:-300}
-LOST=${LOST:-30}
-
-# What the manifests call things.
-driver=csi.touchstone.dev
-namespace=touchstone
-snapshots=volumesnapshots.snapshot.storage.k8s.io
-pool=${POOL:-/var/lib/touchstone}
-prefix=touchstone-e2e # of the namespaces that are made here
-parts=$tree/test/e2e/install
-
-# shellcheck source=test/e2e/install/report.sh
-. "$parts/report.sh"
-# shellcheck source=test/e2e/install/images.sh
-. "$parts/images.sh"
-# shellcheck source=test/e2e/install/deploy.sh
-. "$parts/deploy.sh"
-# shellcheck source=test/e2e/install/watch.sh
-. "$parts/watch.sh"
-# shellcheck source=test/e2e/install/examples.sh
-. "$parts/examples.sh"
-# shellcheck source=test/e2e/install/disruption.sh
-. "$parts/disruption.sh"
-
-wants() { case " $STEPS " in *" $1 "*) return 0 ;; *) return 1 ;; esac; }
+# shellcheck source=test/e2e/install/settings.sh
+. "$tree/test/e2e/install/settings.sh"
 
 check_wanted() {
   local program

@@ -35,13 +35,62 @@ manifests() {
 }
 
 apply_driver() { # apply_driver IMAGE
-  kustomization "$OUT/kustomize" "$(overlay)" "$1"
-  built "$OUT/kustomize" >"$OUT/driver.yaml"
   driver_installed=yes
-  kube apply -f "$OUT/driver.yaml" >"$OUT/apply.log"
+  case $METHOD in
+    manifests) apply_manifests "$1" ;;
+    helm) apply_chart "$1" ;;
+    *) cannot "METHOD is $METHOD: it has to be manifests or helm" ;;
+  esac
   # What is to be done after that: in snapshot-metadata, its certificate.
   [ ! -x "$(overlay)/certificate.sh" ] || KUBECTL=$KUBECTL "$(overlay)/certificate.sh" >"$OUT/certificate.log" 2>&1 ||
     die "no certificate: $(cat "$OUT/certificate.log")"
+}
+
+apply_manifests() { # apply_manifests IMAGE
+  kustomization "$OUT/kustomize" "$(overlay)" "$1"
+  built "$OUT/kustomize" >"$OUT/driver.yaml"
+  kube apply -f "$OUT/driver.yaml" >"$OUT/apply.log"
+}
+
+# shellcheck disable=SC2086 # HELM may have arguments
+helm() { ${HELM:-command helm} --namespace "$namespace" "$@"; }
+
+apply_chart() { # apply_chart IMAGE
+  local chart=$tree/deploy/helm/touchstone
+  kube create namespace "$namespace" --dry-run=client -o yaml |
+    kube label --local -f - -o yaml pod-security.kubernetes.io/enforce=privileged | kube apply -f - >"$OUT/apply.log"
+  chart_values "$1" >"$OUT/values.yaml"
+  helm upgrade --install "$namespace" "$chart" --values "$chart/values/$OVERLAY.yaml" --values "$OUT/values.yaml" \
+    >"$OUT/helm.log" 2>&1 || die "helm upgrade failed: $(tail -n 5 "$OUT/helm.log")"
+}
+
+# chart_values IMAGE: the images, and the directories of this cluster's nodes.
+chart_values() {
+  local each name
+  echo "image: {repository: ${1%:*}, tag: \"${1##*:}\"}"
+  echo "kubeletDir: $KUBELET_DIR"
+  [ "$pool" = /var/lib/touchstone ] || echo "pool: {volume: {hostPath: {path: $pool}}}"
+  echo "sidecars:"
+  while read -r each; do
+    case $each in
+      */csi-external-health-monitor-controller:*) name=healthMonitor ;;
+      */csi-snapshot-metadata:*) name=snapshotMetadata ;;
+      */csi-*) name=${each##*/csi-} && name=${name%:*} ;;
+      *) continue ;; # the snapshot controller is a prerequisite
+    esac
+    echo "  $name: {tag: \"${each##*:}\"}"
+  done < <(jq -r '.sidecars[]' "$OUT/images.json" 2>/dev/null)
+}
+
+delete_driver() {
+  if [ "$METHOD" = helm ]; then
+    ! helm status "$namespace" >/dev/null 2>&1 || helm uninstall "$namespace" --wait --timeout "${TIMEOUT}s" || return 1
+    kube delete namespace "$namespace" --ignore-not-found --timeout "${TIMEOUT}s" || return 1
+  elif [ -s "$OUT/driver.yaml" ]; then
+    kube delete --ignore-not-found --timeout "${TIMEOUT}s" -f "$OUT/driver.yaml" || return 1
+  fi
+  # certificate.sh made it; the cluster may not have the type.
+  kube delete --ignore-not-found snapshotmetadataservices "$driver" || true
 }
 
 # rolled_out: all pods are of what was applied last, and ready.
@@ -72,23 +121,52 @@ versions_are() {
   done
 }
 
+apply_prerequisites() { # apply_prerequisites IMAGE
+  kustomization "$OUT/kustomize" "$tree/deploy/kustomize/prerequisites" "$1"
+  built "$OUT/kustomize" >"$OUT/prerequisites.yaml"
+  # Server-side: the annotation of the other way is too small for such types.
+  kube apply --server-side --force-conflicts -f "$OUT/prerequisites.yaml" >"$OUT/apply-prerequisites.log"
+  kube -n kube-system rollout status deployment/snapshot-controller --timeout "${TIMEOUT}s" >/dev/null ||
+    die "the snapshot controller is not ready"
+}
+
 installed() { # installed now|before
   local which
   which=$(image "$1")
   if [ "$PREREQUISITES" != no ]; then
-    kustomization "$OUT/kustomize" "$tree/deploy/kustomize/prerequisites" "$which"
-    built "$OUT/kustomize" >"$OUT/prerequisites.yaml"
     driver_installed=yes
-    # Server-side: the annotation of the other way is too small for such types.
-    kube apply --server-side --force-conflicts -f "$OUT/prerequisites.yaml" >"$OUT/apply-prerequisites.log"
-    kube -n kube-system rollout status deployment/snapshot-controller --timeout "${TIMEOUT}s" >/dev/null ||
-      die "the snapshot controller is not ready"
+    apply_prerequisites "$which"
   fi
   apply_driver "$which"
   rolled_out
   await "a node has $driver" registered
   versions_are "$which"
-  proved "$OVERLAY is installed from the manifests, $(workloads | xargs) are ready and $which; $driver is on $(csinodes | xargs)"
+  proved "$OVERLAY is installed ($METHOD), $(workloads | xargs) are ready and $which; $driver is on $(csinodes | xargs)"
+  http_answers
+  [ "$METHOD" != helm ] || chart_tested
+}
+
+# get KIND/NAME PATH: what the driver's HTTP endpoint answers in its pod, where there may be no client of HTTP.
+get() {
+  # shellcheck disable=SC2016 # expanded there
+  in_driver "$1" bash -c 'exec 3<>/dev/tcp/127.0.0.1/9808 && printf "GET %s HTTP/1.0\r\n\r\n" "$1" >&3 && cat <&3' bash "$2"
+}
+
+http_answers() {
+  local each path answer
+  for each in $(workloads); do
+    for path in /livez /readyz /metrics; do
+      answer=$(get "$each" "$path") || die "$path of $each does not answer"
+      [[ $answer == HTTP/1.?\ 200* ]] || die "$path of $each answers: $answer"
+    done
+    grep -q '^touchstone_build_info' <<<"$answer" || die "/metrics of $each lacks touchstone_build_info"
+  done
+  proved "/livez, /readyz and /metrics answer in $(workloads | xargs)"
+}
+
+chart_tested() {
+  helm test "$namespace" --timeout "${TIMEOUT}s" >"$OUT/helm-test.log" 2>&1 || die "helm test failed: $(tail -n 5 "$OUT/helm-test.log")"
+  proved "helm test passed: a pod wrote to a volume"
 }
 
 doctor_finds_nothing() {
@@ -145,10 +223,8 @@ uninstalled() {
   await "no VolumeAttachment is left" none left_in volumeattachments
   await "no snapshot is left" none left_in volumesnapshotcontents
   await "no device has a volume attached" none devices
-  kube delete --ignore-not-found --timeout "${TIMEOUT}s" -f "$OUT/driver.yaml" >"$OUT/delete.log" 2>&1 || die "deleting the driver failed:
+  delete_driver >"$OUT/delete.log" 2>&1 || die "deleting the driver failed:
 $(cat "$OUT/delete.log")"
-  # certificate.sh made it; the cluster may not have the type.
-  kube delete --ignore-not-found snapshotmetadataservices "$driver" >>"$OUT/delete.log" 2>&1 || true
   await "no node has $driver" none csinodes
   await "nothing of the driver is mounted" none driver_mounts
   await "nothing is mounted in the pool" none pool_mounts

@@ -85,9 +85,29 @@ client_images() {
   done | sort -u
 }
 
-# Records in $OUT/images.json what is to be installed: {"now", "before", "sidecars"}.
+# sidecars_are_there: imports those of the manifests, and leaves their names in $OUT/sidecars.
+sidecars_are_there() {
+  local each archive sources=()
+  for each in ${SIDECAR_SOURCE:-}; do sources+=(--source "$each"); done
+  : >"$OUT/sidecars"
+  [ "$SIDECARS" != registry ] || return 0
+  for each in $(sidecar_names <(manifests)); do
+    [ -n "$(sidecar "$each")" ] || "$tree/hack/build-sidecars.sh" --out "$SIDECARS" "${sources[@]}" "$each" >>"$OUT/build-sidecars.log" 2>&1 ||
+      cannot "building $each failed: $OUT/build-sidecars.log"
+    archive=$(sidecar "$each")
+    import "$archive"
+    name_in "$archive" >>"$OUT/sidecars"
+  done
+}
+
+# record_images NOW [BEFORE]: what is to be installed, in $OUT/images.json.
+record_images() {
+  jq -Rn --arg now "$1" --arg before "${2:-}" '{$now, $before, sidecars: [inputs]}' <"$OUT/sidecars" >"$OUT/images.json"
+}
+
+# Brings the images to the nodes, and records their names: {"now", "before", "sidecars"}.
 images_are_there() {
-  local now before each archive named=() clients=() built_here=$SIDECARS sources=()
+  local now before each archive clients=() built_here=$SIDECARS sources=()
   for each in ${SIDECAR_SOURCE:-}; do sources+=(--source "$each"); done
   [ "$SIDECARS" != registry ] || built_here=$tree/out/sidecars
   mkdir -p "$OUT/images"
@@ -96,15 +116,7 @@ images_are_there() {
   [ "$(name_in "$now")" != "$(name_in "$before")" ] || cannot "both images are $(name_in "$now"): an upgrade has to change it; set UPGRADE_FROM or IMAGE_BEFORE"
   import "$now"
   import "$before"
-  if [ "$SIDECARS" != registry ]; then
-    for each in $(sidecar_names <(manifests)); do
-      [ -n "$(sidecar "$each")" ] || "$tree/hack/build-sidecars.sh" --out "$SIDECARS" "${sources[@]}" "$each" >>"$OUT/build-sidecars.log" 2>&1 ||
-        cannot "building $each failed: $OUT/build-sidecars.log"
-      archive=$(sidecar "$each")
-      import "$archive"
-      named+=("$(name_in "$archive")")
-    done
-  fi
+  sidecars_are_there
   for each in $(! wants examples || client_images); do
     archive=$built_here/${each/:/-}.tar
     [ -s "$archive" ] || "$tree/hack/build-sidecars.sh" --out "$built_here" "${sources[@]}" "${each%:*}" >>"$OUT/build-sidecars.log" 2>&1 ||
@@ -112,10 +124,9 @@ images_are_there() {
     import "$archive"
     clients+=("$each")
   done
-  jq -n --arg now "$(name_in "$now")" --arg before "$(name_in "$before")" '{$now, $before, sidecars: $ARGS.positional}' \
-    --args "${named[@]}" >"$OUT/images.json"
+  record_images "$(name_in "$now")" "$(name_in "$before")"
   proved "the image of this tree is built and on the nodes as $(image now), the one to upgrade from as $(image before)"
-  ((${#named[@]} == 0)) || proved "so are ${named[*]##*/}"
+  [ ! -s "$OUT/sidecars" ] || proved "so are $(sed 's,.*/,,' "$OUT/sidecars" | xargs)"
   ((${#clients[@]} == 0)) || proved "so are ${clients[*]}, for the applications"
 }
 

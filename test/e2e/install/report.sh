@@ -97,9 +97,7 @@ clear_away() {
     kube delete "$each" --timeout "${TIMEOUT}s" || left=1
   done
   kube delete namespace "$prefix-watch" --ignore-not-found || left=1
-  [ ! -s "$OUT/driver.yaml" ] || kube delete --ignore-not-found --timeout "${TIMEOUT}s" -f "$OUT/driver.yaml" || left=1
-  # certificate.sh made it; the cluster may not have the type.
-  kube delete --ignore-not-found snapshotmetadataservices "$driver" || true
+  delete_driver || left=1
   [ "$PREREQUISITES" != yes ] || kube delete --ignore-not-found --timeout "${TIMEOUT}s" -f "$OUT/prerequisites.yaml" || left=1
   return "$left"
 }
