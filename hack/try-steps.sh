@@ -143,7 +143,7 @@ try_snapshots() {
 	remedy='install a version of the types that has v1'
 	served=$(kube get crd "$snapshots" -o 'jsonpath={.spec.versions[?(@.served==true)].name}')
 	[[ " $served " == *' v1 '* ]] || die "the cluster has the types of snapshots in version $served only"
-	proved "the cluster has the types of snapshots; their controller is taken for granted until the step snapshot"
+	proved "the cluster has the types of snapshots; whether their controller runs, the step snapshot shows"
 }
 
 try_install() {
