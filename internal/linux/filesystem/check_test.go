@@ -213,7 +213,7 @@ func TestAToolThatCannotDoItsWorkIsNoVerdict(t *testing.T) {
 }
 
 // TestADeviceInUseIsNotDamaged has another program claim the device after the check has begun, for a
-// moment and for good.
+// moment and permanently.
 func TestADeviceInUseIsNotDamaged(t *testing.T) {
 	for _, name := range []string{filesystem.Ext4, filesystem.Btrfs} {
 		t.Run(name, func(t *testing.T) {
