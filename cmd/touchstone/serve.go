@@ -125,6 +125,9 @@ func (f *serveFlags) define(flags *pflag.FlagSet) {
 	flags.StringVar(&f.HTTPEndpoint, "http-endpoint", "", "host:port of the status page, /metrics, /healthz, /livez and /readyz; empty is off")
 	flags.StringVar(&f.OTLPEndpoint, "otlp-endpoint", "",
 		"URL of an OpenTelemetry collector (OTLP over gRPC) that gets traces of all calls; empty is off")
+	flags.StringVar(&f.Faults, "faults", "",
+		"a YAML file of fault rules, by which calls fail on purpose (docs/faults.md); followed when it changes")
+	flags.BoolVar(&f.EnableFaults, "enable-faults", false, "serve 'touchstone ctl fault', which adds fault rules, also without --faults")
 	flags.BoolVar(&f.Profiling, "pprof", false, "serve the Go profiles of the process at /debug/pprof/ of --http-endpoint")
 	flags.StringVar(&f.ReadyFile, "ready-file", "", "a file that exists while the driver is ready")
 	flags.DurationVar(&f.DrainTimeout, "drain-timeout", driver.DefaultDrainTimeout,

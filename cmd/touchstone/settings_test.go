@@ -131,7 +131,7 @@ func TestEveryFlagIsAKeyAndAVariable(t *testing.T) {
 		"io-error-hold": "8s", "check-period": "10s",
 		"kubelet-registration-dir": "/kr", "kubelet-registration-endpoint": "/kr.sock",
 		"direct-volume-root": "/d", "shim-root": "/sr", "kata-runtime": "/kr", "host-path-map": "/f=/t",
-		"drain-timeout": "3s", "log-format": "json", "v": "5",
+		"faults": "/f.yaml", "enable-faults": "true", "drain-timeout": "3s", "log-format": "json", "v": "5",
 	}
 
 	command := newServeCommand()

@@ -82,6 +82,11 @@ type Listener struct {
 	path  string
 	made  fs.FileInfo
 	close func() error
+
+	mu sync.Mutex
+	// hidden is where Hide has moved the socket, or empty; closed prevents it.
+	hidden string
+	closed bool
 }
 
 // Path is the socket's.
@@ -95,6 +100,44 @@ func (l *Listener) InPlace() bool {
 	now, err := os.Lstat(l.path)
 
 	return err == nil && os.SameFile(now, l.made)
+}
+
+// Hide moves the socket away from its path, so that connections are refused as if there were none,
+// until restore is called or the listener is closed.
+func (l *Listener) Hide() (restore func(), err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	if l.closed || l.hidden != "" || !l.InPlace() {
+		return nil, fmt.Errorf("%w %s: the socket is not there", ErrPath, l.path)
+	}
+
+	hidden := l.path + ".hidden"
+	if err := os.Rename(l.path, hidden); err != nil {
+		return nil, fmt.Errorf("hide the socket: %w", err)
+	}
+
+	l.hidden = hidden
+
+	return l.restore, nil
+}
+
+func (l *Listener) restore() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	if l.hidden == "" {
+		return
+	}
+
+	// A socket that another process has made meanwhile stays.
+	if _, err := os.Lstat(l.path); errors.Is(err, fs.ErrNotExist) {
+		_ = os.Rename(l.hidden, l.path)
+	} else {
+		_ = os.Remove(l.hidden)
+	}
+
+	l.hidden = ""
 }
 
 // Listen creates a socket at path, accessible to the owner only, in an existing
@@ -161,6 +204,11 @@ func listenAlone(ctx context.Context, path string) (*Listener, error) {
 }
 
 func (l *Listener) remove() error {
+	l.restore()
+	l.mu.Lock()
+	l.closed = true
+	l.mu.Unlock()
+
 	if !l.InPlace() {
 		return nil
 	}

@@ -150,3 +150,32 @@ func TestListenRefusesAllAtOnce(t *testing.T) {
 		require.ErrorContains(t, err, "it.example.org v1")
 	}
 }
+
+// TestAHiddenSocketComesBack, or is removed with the listener.
+func TestAHiddenSocketComesBack(t *testing.T) {
+	t.Parallel()
+
+	path := filepath.Join(t.TempDir(), "csi.sock")
+	listener := listen(t, path)
+
+	restore, err := listener.Hide()
+	require.NoError(t, err)
+	require.NoFileExists(t, path)
+
+	_, err = listener.Hide()
+	require.ErrorIs(t, err, socket.ErrPath)
+	restore()
+	restore()
+	require.True(t, listener.InPlace(), "want: the listener's socket is at its path again")
+
+	_, err = listener.Hide()
+	require.NoError(t, err)
+	require.NoError(t, listener.Close())
+
+	left, err := os.ReadDir(filepath.Dir(path))
+	require.NoError(t, err)
+	require.Empty(t, left)
+
+	_, err = listener.Hide()
+	require.ErrorIs(t, err, socket.ErrPath)
+}

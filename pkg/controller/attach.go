@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
+	"github.com/touchstone-csi/touchstone/pkg/faults"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
@@ -81,6 +82,10 @@ func (s *Service) attach(ctx context.Context, id string, wanted record.Attachmen
 		}
 	}
 
+	if err := s.config.Faults.At(ctx, faults.AttachmentAllowed, id, found.Name); err != nil {
+		return record.Attachment{}, err
+	}
+
 	_, err = s.updateRecord(ctx, id, func(v *record.Volume) error {
 		if err := v.CheckAttachable(wanted); err != nil {
 			return err
@@ -98,6 +103,9 @@ func (s *Service) attach(ctx context.Context, id string, wanted record.Attachmen
 
 		return nil
 	})
+	if err == nil {
+		err = s.config.Faults.At(ctx, faults.AttachmentRecorded, id, found.Name)
+	}
 
 	return wanted, err
 }

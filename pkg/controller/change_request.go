@@ -12,6 +12,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/capability"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
+	"github.com/touchstone-csi/touchstone/pkg/faults"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/operation/coalesce"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
@@ -156,7 +157,12 @@ func (s *Service) applyChange(ctx context.Context, id string, wanted changeReque
 
 	more := changed.CapacityBytes - found.CapacityBytes
 	if more > 0 {
-		if err := s.enlarge(changed, p); err != nil {
+		err := s.enlarge(changed, p)
+		if err == nil {
+			err = s.config.Faults.At(ctx, faults.ImageExpanded, id, found.Name)
+		}
+
+		if err != nil {
 			return nil, err
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/pkg/capability"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
+	"github.com/touchstone-csi/touchstone/pkg/faults"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
@@ -53,6 +54,10 @@ func (s *Service) CreateVolume(ctx context.Context, request *csi.CreateVolumeReq
 
 	return rpc.Run(ctx, s.config.Log, s.ops, call, func(ctx context.Context) (*csi.CreateVolumeResponse, error) {
 		made, err := s.ensureVolume(ctx, wanted)
+		if err == nil {
+			err = s.config.Faults.At(ctx, faults.VolumeRecorded, made.ID, made.Name)
+		}
+
 		if err != nil {
 			return nil, fmt.Errorf("create volume %q: %w", wanted.name, err)
 		}
@@ -247,7 +252,12 @@ func (s *Service) createEmpty(ctx context.Context, wanted *createRequest) (*reco
 		return nil, err
 	}
 
-	if err := s.allocateNew(fresh, wanted.pool); err != nil {
+	err = s.allocateNew(fresh, wanted.pool)
+	if err == nil {
+		err = s.config.Faults.At(ctx, faults.VolumeAllocated, fresh.ID, fresh.Name)
+	}
+
+	if err != nil {
 		return nil, s.undo(ctx, fresh, wanted.pool, err)
 	}
 

@@ -12,6 +12,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/capability"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
+	"github.com/touchstone-csi/touchstone/pkg/faults"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/pool/removal"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
@@ -134,6 +135,10 @@ func (s *Service) removalOf(v *record.Volume) removal.Task {
 			}
 
 			if err := p.Remove(ctx, v.Object()); err != nil {
+				return err
+			}
+
+			if err := s.config.Faults.At(ctx, faults.VolumeRemoved, v.ID, v.Name); err != nil {
 				return err
 			}
 

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
+	"github.com/touchstone-csi/touchstone/pkg/faults"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
@@ -190,6 +191,11 @@ func (s *Service) takeGroup(ctx context.Context, fresh *record.Group) (*record.G
 	}
 
 	if err := s.takeSnapshots(ctx, fresh, sources, members); err != nil {
+		return nil, err
+	}
+
+	objects := append([]string{fresh.ID, fresh.Name}, fresh.SourceVolumeIDs...)
+	if err := s.config.Faults.At(ctx, faults.SnapshotRecorded, objects...); err != nil {
 		return nil, err
 	}
 

@@ -12,6 +12,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/capability"
 	"github.com/touchstone-csi/touchstone/pkg/controller/inflight"
 	"github.com/touchstone-csi/touchstone/pkg/controller/record"
+	"github.com/touchstone-csi/touchstone/pkg/faults"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
@@ -190,6 +191,10 @@ func (s *Service) ensureSnapshot(ctx context.Context, wanted *snapshotRequest) (
 		return nil, fmt.Errorf("create snapshot %q of volume %s: %w", wanted.name, source.ID, err)
 	}
 
+	if err := s.config.Faults.At(ctx, faults.SnapshotRecorded, fresh.ID, fresh.Name, source.ID); err != nil {
+		return nil, err
+	}
+
 	return fresh.InPhase(record.PhaseReady), nil
 }
 
@@ -323,6 +328,10 @@ func (s *Service) fillSnapshots(
 		each.CreatedAt = copies[i].at
 
 		if each.AllocatedBytes, err = copies[i].copy.Commit(ctx); err != nil {
+			return err
+		}
+
+		if err := s.config.Faults.At(ctx, faults.SnapshotCopied, each.ID, each.Name, each.SourceVolumeID); err != nil {
 			return err
 		}
 	}

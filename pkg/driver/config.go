@@ -108,6 +108,12 @@ type Config struct {
 
 	// TCPEndpoint is host:port on loopback, where the services are served as well; empty is off.
 	TCPEndpoint string
+
+	// Faults is a file of fault rules (pkg/faults), empty for none; EnableFaults serves the calls that
+	// add them.
+	Faults       string
+	EnableFaults bool
+
 	// HTTPEndpoint is host:port of /metrics, /healthz, /livez and /readyz; empty is off.
 	HTTPEndpoint string
 	// OTLPEndpoint is the URL of the collector that gets the traces of calls, such as

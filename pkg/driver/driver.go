@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
+	"github.com/touchstone-csi/touchstone/pkg/faults"
 	"github.com/touchstone-csi/touchstone/pkg/identity"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/strict"
@@ -39,12 +40,14 @@ type Driver struct {
 	durations  *prometheus.HistogramVec
 	components *components
 	identity   *identity.Service
+	// faults is nil unless fault rules are enabled.
+	faults *faults.Injector
 }
 
 // New builds the services of config's mode. It neither listens nor reads the state:
 // Run does, and also closes what New has opened. Errors: ErrConfig for an invalid
 // configuration, the error of a directory that cannot be opened, or ctx's.
-func New(ctx context.Context, config Config) (*Driver, error) {
+func New(ctx context.Context, config Config) (driver *Driver, err error) {
 	if err := config.complete(); err != nil {
 		return nil, err
 	}
@@ -58,8 +61,11 @@ func New(ctx context.Context, config Config) (*Driver, error) {
 	registry.MustRegister(durations)
 
 	d := &Driver{config: config, log: config.Log, ops: operation.NewGroup(), gate: newGate(), metrics: calls, durations: durations}
+	if d.faults, err = newFaults(&config, registry); err != nil {
+		return nil, err
+	}
 
-	built, err := build(ctx, &d.config, d.ops, registry)
+	built, err := build(ctx, &d.config, d.ops, d.faults, registry)
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +78,9 @@ func New(ctx context.Context, config Config) (*Driver, error) {
 		Name: config.DriverName, Version: config.Version, Manifest: manifest(&config),
 		Topology:     len(config.segments()) > 0,
 		Capabilities: config.capabilities, Ready: d.gate.ready.Done(), Check: built.Store.Err, Log: d.log,
+		MoreManifest: d.faultManifest(),
 	})
+	d.attachFaults()
 
 	return d, nil
 }
@@ -111,6 +119,8 @@ func (d *Driver) Run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { _ = listener.Close() }()
+
+	d.hideWith(listener.Hide)
 
 	also, err := d.listenTCP(ctx)
 	if err != nil {
@@ -157,7 +167,7 @@ func (d *Driver) startAndDrain(ctx context.Context, server *grpc.Server, web *ht
 		// meanwhile.
 		debug.FreeOSMemory()
 
-		background = d.components.begin(ctx)
+		background = d.begin(ctx)
 
 		<-ctx.Done()
 		d.log.InfoContext(ctx, "draining", "why", context.Cause(ctx), "running", d.ops.Len())
@@ -171,7 +181,7 @@ func (d *Driver) startAndDrain(ctx context.Context, server *grpc.Server, web *ht
 func (d *Driver) start(ctx context.Context, path string) error {
 	began := time.Now()
 
-	if err := errors.Join(unannounce(d.config.ReadyFile), d.components.open(ctx)); err != nil {
+	if err := errors.Join(unannounce(d.config.ReadyFile), d.faults.Start(ctx), d.components.open(ctx)); err != nil {
 		return err
 	}
 
@@ -238,7 +248,7 @@ func unannounce(readyFile string) error {
 func (d *Driver) newServer(more ...grpc.ServerOption) *grpc.Server {
 	g := &guard{
 		log: d.log, metrics: d.metrics, durations: d.durations, gate: d.gate, codec: newCodec(), capabilities: d.config.capabilities,
-		observers: d.components.observers,
+		observers: d.components.observers, faults: d.faults,
 	}
 	server := grpc.NewServer(append(g.options(), more...)...)
 	d.register(server)

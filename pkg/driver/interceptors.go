@@ -17,11 +17,13 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/pkg/capability"
+	"github.com/touchstone-csi/touchstone/pkg/faults"
 )
 
 // guard is the chain of interceptors of every call, from the outside in: observe
 // (metrics and log), the observers with a flag of their own (call log, checks of the
-// CO), recover from panics, refuse what is not advertised, check the limits, pass the gate.
+// CO), fault rules if there may be any, recover from panics, refuse what is not advertised, check
+// the limits, pass the gate.
 type guard struct {
 	log     *slog.Logger
 	metrics metrics.CSIMetricsManager
@@ -33,6 +35,8 @@ type guard struct {
 	// capabilities are the advertised ones; other RPCs are refused.
 	capabilities capability.Set
 	observers    *observers
+	// faults is nil unless fault rules are enabled.
+	faults *faults.Injector
 }
 
 func (g *guard) options() []grpc.ServerOption {
@@ -46,11 +50,17 @@ func (g *guard) options() []grpc.ServerOption {
 		unary, streams = append(unary, observeUnary...), append(streams, observeStreams...)
 	}
 
-	return []grpc.ServerOption{
-		grpc.ForceServerCodecV2(g.codec),
-		grpc.ChainUnaryInterceptor(append(unary, recoverUnary, g.admit)...),
-		grpc.ChainStreamInterceptor(append(streams, recoverStream, g.admitStream)...),
+	options := []grpc.ServerOption{grpc.ForceServerCodecV2(g.codec)}
+
+	if g.faults != nil {
+		// Metrics, log and observers have what the caller gets.
+		options = append(options, grpc.Creds(faults.Credentials()))
+		unary, streams = append(unary, g.faults.Unary), append(streams, g.faults.Stream)
 	}
+
+	return append(options,
+		grpc.ChainUnaryInterceptor(append(unary, recoverUnary, g.admit)...),
+		grpc.ChainStreamInterceptor(append(streams, recoverStream, g.admitStream)...))
 }
 
 func (g *guard) observe(ctx context.Context, request any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {

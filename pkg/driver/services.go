@@ -18,6 +18,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/controller"
 	"github.com/touchstone-csi/touchstone/pkg/controller/metadata"
 	"github.com/touchstone-csi/touchstone/pkg/controller/names"
+	"github.com/touchstone-csi/touchstone/pkg/faults"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/node"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
@@ -38,6 +39,8 @@ type components struct {
 	// localNode is the node service; nil without one.
 	localNode controller.LocalNode
 	progress  *progress.Registry
+	// names lists the objects of the controller; nil without one.
+	names func(names.Kind) []names.Object
 	// poolChanged are called when a pool fails or is served again.
 	poolChanged []func(pool string)
 	// views are the services' health views, the node's first; reports serves the health report. registry has the metrics.
@@ -81,8 +84,14 @@ type service struct {
 //	node        Identity, Health, DirectVolumes, Node
 //
 // Their metrics are in the registry.
-func build(ctx context.Context, config *Config, ops *operation.Group, registry prometheus.Registerer) (*components, error) {
+func build(
+	ctx context.Context, config *Config, ops *operation.Group, injector *faults.Injector, registry prometheus.Registerer,
+) (*components, error) {
 	config.Health.Metrics, config.Health.History = health.NewMetrics(registry), health.NewHistory(historySize)
+	if injector != nil {
+		config.Health.Inject = injector.Entries
+	}
+
 	owner := fmt.Sprintf("%s at %s, mode %s", config.DriverName, config.Endpoint, config.Mode)
 	r := &components{
 		Common: plugin.Common{
@@ -90,7 +99,7 @@ func build(ctx context.Context, config *Config, ops *operation.Group, registry p
 			MaxVolumesPerNode: config.MaxVolumesPerNode, MaxVolumeBytes: config.MaxVolumeBytes, Capabilities: config.capabilities,
 			Store: state.New(config.StateDir, state.Options{Owner: owner, Log: config.Log}),
 			Pools: pool.NewSet(config.Pools), Operations: ops, Admission: &pool.Admission{Overcommit: config.Overcommit, Capacities: config.Capacities},
-			Health: config.Health, Log: config.Log,
+			Health: config.Health, Faults: injector, Log: config.Log,
 		},
 		progress: progress.NewRegistry(config.Log), removals: removal.New(config.Log), registry: registry,
 	}
@@ -203,6 +212,7 @@ func (r *components) addController(config *Config) error {
 	// A pool has one controller.
 	r.opener.owner = fmt.Sprintf("%s at %s, mode %s, node %s, state in %s",
 		config.DriverName, config.Endpoint, config.Mode, config.NodeID, config.StateDir)
+	r.names = served.Names
 	r.poolChanged = append(r.poolChanged, served.SuspectPool)
 	r.views = append(r.views, view{"controller", served.Health(), served.Reports})
 	r.services = append(r.services, service{
@@ -212,7 +222,7 @@ func (r *components) addController(config *Config) error {
 			csi.RegisterGroupControllerServer(to, groups)
 			csi.RegisterSnapshotMetadataServer(to, snapshotMetadata)
 			r.progress.Register(to)
-			(&names.Service{List: served.Names}).Register(to)
+			(&names.Service{List: r.names}).Register(to)
 		},
 		recover: served.Recover, recoverPool: served.RecoverPool,
 		watches: []func(context.Context){served.Health().Run},
@@ -314,6 +324,10 @@ func (r *components) close() error {
 func (d *Driver) register(server grpc.ServiceRegistrar) {
 	csi.RegisterIdentityServer(server, d.identity)
 	d.components.reports.Register(server)
+
+	if d.faults != nil {
+		d.faults.Register(server)
+	}
 
 	if d.components.assigned.List != nil {
 		d.components.assigned.Register(server)

@@ -89,6 +89,9 @@ type Settings struct {
 	// Metrics and History receive changes; they may be nil.
 	Metrics *Metrics
 	History *History
+	// Inject returns entries that the observations of a subject in a view get besides their own
+	// (pkg/faults); nil adds none.
+	Inject func(view, id string) []Entry `json:"-"`
 }
 
 // Record is the cached condition of one subject. It is immutable.
@@ -230,6 +233,9 @@ func (m *Monitor) Run(ctx context.Context) {
 // Suspect has the subjects probed now, as an event does. It does not wait, and has
 // no effect unless Run is running.
 func (m *Monitor) Suspect(ids ...string) { m.announce(ids, announcedEvent{}) }
+
+// SuspectAll is Suspect for all subjects.
+func (m *Monitor) SuspectAll() { m.Suspect(m.config.List()...) }
 
 // Set stores an observation of a subject unless the record is as new: observedAt is
 // the time just before the observation started. It reports whether it was stored.

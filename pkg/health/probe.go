@@ -39,7 +39,12 @@ func (m *Monitor) probe(ctx context.Context, id string) (observed Observation, e
 		}
 	}()
 
-	return m.config.Probe(ctx, id)
+	observed, err = m.config.Probe(ctx, id)
+	if err == nil && m.config.Inject != nil {
+		observed.Entries = append(observed.Entries, m.config.Inject(m.config.Name, id)...)
+	}
+
+	return observed, err
 }
 
 // store stores the result of a probe.

@@ -20,6 +20,19 @@ type Report struct {
 	Volumes []VolumeReport  `json:"volumes"`
 	// Changes are the newest first.
 	Changes []Change `json:"changes"`
+	// Faults are the active fault rules (pkg/faults).
+	Faults []FaultReport `json:"faults,omitempty"`
+}
+
+// FaultReport is one fault rule.
+type FaultReport struct {
+	Rule string `json:"rule,omitempty"`
+	// At is the rule's method or point, Act what it does.
+	At   string `json:"at,omitempty"`
+	Act  string `json:"act,omitempty"`
+	Hits int    `json:"hits"`
+	// Problem is why the file of rules is not applied. The other fields are empty then.
+	Problem string `json:"problem,omitempty"`
 }
 
 // StorageReport is one pool, or the state store.

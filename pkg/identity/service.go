@@ -3,6 +3,7 @@ package identity
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"sync"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -19,6 +20,8 @@ type Config struct {
 	Name, Version string
 	// Manifest is opaque to a CO, and for a person's eyes.
 	Manifest map[string]string
+	// MoreManifest returns further entries, which may change; nil has none.
+	MoreManifest func() map[string]string
 	// Capabilities are those that the plugin advertises.
 	Capabilities capability.Set
 	// Topology: not every volume is accessible from every node.
@@ -47,9 +50,13 @@ func New(config Config) *Service { return &Service{config: config} }
 
 // GetPluginInfo names the plugin and its version.
 func (s *Service) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*csi.GetPluginInfoResponse, error) {
-	return &csi.GetPluginInfoResponse{
-		Name: s.config.Name, VendorVersion: s.config.Version, Manifest: s.config.Manifest,
-	}, nil
+	manifest := s.config.Manifest
+	if s.config.MoreManifest != nil {
+		manifest = maps.Clone(manifest)
+		maps.Copy(manifest, s.config.MoreManifest())
+	}
+
+	return &csi.GetPluginInfoResponse{Name: s.config.Name, VendorVersion: s.config.Version, Manifest: manifest}, nil
 }
 
 // GetPluginCapabilities returns the services and plugin-wide capabilities. It returns the same

@@ -13,6 +13,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/capability"
+	"github.com/touchstone-csi/touchstone/pkg/faults"
 	"github.com/touchstone-csi/touchstone/pkg/node/access"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/plugin"
@@ -162,12 +163,20 @@ func (s *Service) publish(ctx context.Context, id, stagingPath string, wanted st
 		return err
 	}
 
-	if err := s.access.For(published).Publish(ctx, published, wanted, target); err != nil {
+	if err := s.publishRecorded(ctx, published, wanted, target); err != nil {
 		return errors.Join(err, s.access.For(v).Unpublish(v, wanted, nil), s.stagedVolumes.PutLazily(v),
 			s.access.DetachUnusedReader(ctx, v))
 	}
 
-	return nil
+	return s.config.Faults.At(ctx, faults.VolumePublished, id)
+}
+
+func (s *Service) publishRecorded(ctx context.Context, v *staged.Volume, wanted staged.Publication, target *mount.Target) error {
+	if err := s.config.Faults.At(ctx, faults.PublicationRecorded, v.VolumeID); err != nil {
+		return err
+	}
+
+	return s.access.For(v).Publish(ctx, v, wanted, target)
 }
 
 // stagedUse returns the record of a volume that really is staged there.

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/faults"
 	"github.com/touchstone-csi/touchstone/pkg/node/access"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/plugin"
@@ -144,7 +145,12 @@ func (s *Service) stage(ctx context.Context, wanted *staged.Volume) error {
 		s.prober.Observations().Forget(wanted.VolumeID)
 	}
 
-	if err := s.access.For(wanted).Stage(ctx, wanted, staging); err != nil {
+	err = s.config.Faults.At(ctx, faults.StagingRecorded, wanted.VolumeID)
+	if err == nil {
+		err = s.access.For(wanted).Stage(ctx, wanted, staging)
+	}
+
+	if err != nil {
 		if len(wanted.Publications) > 0 {
 			return err
 		}
@@ -152,7 +158,7 @@ func (s *Service) stage(ctx context.Context, wanted *staged.Volume) error {
 		return errors.Join(err, s.forget(wanted))
 	}
 
-	return nil
+	return s.config.Faults.At(ctx, faults.VolumeStaged, wanted.VolumeID)
 }
 
 // checkCapability refuses, with volume.ErrCapability, a capability that the volume does not have.
@@ -250,6 +256,10 @@ func (s *Service) unstage(ctx context.Context, id, path string) error {
 	}
 
 	if err := s.access.For(v).Unstage(ctx, v); err != nil {
+		return err
+	}
+
+	if err := s.config.Faults.At(ctx, faults.VolumeUnstaged, id); err != nil {
 		return err
 	}
 

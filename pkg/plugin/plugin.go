@@ -5,6 +5,7 @@ import (
 	"log/slog"
 
 	"github.com/touchstone-csi/touchstone/pkg/capability"
+	"github.com/touchstone-csi/touchstone/pkg/faults"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
@@ -39,5 +40,7 @@ type Common struct {
 	// nil is none.
 	Health  health.Settings
 	Storage *health.Monitor
-	Log     *slog.Logger
+	// Faults are asked at the points of operations; nil has no rules.
+	Faults *faults.Injector
+	Log    *slog.Logger
 }

@@ -13,6 +13,9 @@ import (
 // ExamplesDir is where a test of this package finds examples/.
 const ExamplesDir = "../../examples"
 
+// faultRules is the example whose YAML has fault rules of the driver instead of objects.
+const faultRules = "faults"
+
 // ExpectAnnotation says what becomes of an example's object that does not get
 // well, as all others do: a phase or a condition.
 const ExpectAnnotation = "touchstone.dev/expect"
@@ -52,6 +55,9 @@ func Examples(directory string) ([]Example, error) {
 	// Sorted by name: an example's files are together, and its steps in order.
 	for _, file := range files {
 		name := filepath.Base(filepath.Dir(file))
+		if name == faultRules {
+			continue
+		}
 
 		if len(found) == 0 || found[len(found)-1].Name != name {
 			readme, err := os.ReadFile(filepath.Join(filepath.Dir(file), "README.md"))

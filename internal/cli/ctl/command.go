@@ -61,6 +61,7 @@ func NewCommand() *cobra.Command {
 		given.group("node", "The node behind the socket", nodeInfoVerb(), storageHealthVerb()),
 		given.group("direct-volumes", "Volumes that virtual machines mount themselves", directVolumesVerb()),
 		newCallsCommand(given),
+		newFaultCommand(given),
 		newDoctorCommand(given),
 	)
 	command.Long = `Talk to a CSI driver through its socket, as an orchestrator would: any driver,

@@ -98,9 +98,12 @@ func (v *verb) command(given *settings) *cobra.Command {
 func (v *verb) check(cmd *cobra.Command, args []string) error {
 	count := cobra.ExactArgs(len(v.arguments))
 
-	if last := v.argument(len(v.arguments) - 1); last.optional {
+	switch last := v.argument(len(v.arguments) - 1); {
+	case last.optional && last.repeated:
 		count = cobra.MinimumNArgs(len(v.arguments) - 1)
-	} else if last.repeated {
+	case last.optional:
+		count = cobra.RangeArgs(len(v.arguments)-1, len(v.arguments))
+	case last.repeated:
 		count = cobra.MinimumNArgs(len(v.arguments))
 	}
 

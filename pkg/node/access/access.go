@@ -15,6 +15,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/faults"
 	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
 	"github.com/touchstone-csi/touchstone/pkg/node/observe"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
@@ -99,7 +100,9 @@ type Config struct {
 	Direct  kata.Runtimes
 	// Run starts the tools of the filesystems; nil starts the real ones.
 	Run filesystem.Runner
-	Log *slog.Logger
+	// Faults are asked at the points of a staging; nil has no rules.
+	Faults *faults.Injector
+	Log    *slog.Logger
 }
 
 // Checker checks filesystems at staging (package fsck).

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/pkg/faults"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
@@ -47,7 +48,12 @@ func (p *Provider) formatIfBlank(ctx context.Context, v *staged.Volume, wanted f
 		return false, rpc.Errorf(codes.FailedPrecondition, "it holds no filesystem and can't be formatted while several nodes read it")
 	}
 
-	return p.format(ctx, v, stored, wanted)
+	formatted, err := p.format(ctx, v, stored, wanted)
+	if err == nil && formatted {
+		err = p.config.Faults.At(ctx, faults.ImageFormatted, v.VolumeID)
+	}
+
+	return formatted, err
 }
 
 // format makes the filesystem if the image is blank, which it checks while it has locked the

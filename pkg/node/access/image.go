@@ -12,7 +12,9 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/faults"
 	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
@@ -50,7 +52,7 @@ func (m mountedImage) mountImage(ctx context.Context, v *staged.Volume, staging 
 		}
 	}
 
-	device, err := m.attachByName(ctx, v, v.SharedByReaders(), true)
+	device, err := m.attachForMount(ctx, v)
 	if err != nil {
 		return err
 	}
@@ -84,6 +86,20 @@ func (m mountedImage) mountImage(ctx context.Context, v *staged.Volume, staging 
 	}
 
 	return tree.Attach(staging)
+}
+
+// attachForMount attaches the device that mountImage mounts.
+func (m mountedImage) attachForMount(ctx context.Context, v *staged.Volume) (*loop.Device, error) {
+	device, err := m.attachByName(ctx, v, v.SharedByReaders(), true)
+	if err != nil {
+		return nil, err
+	}
+
+	if err := m.config.Faults.At(ctx, faults.DeviceAttached, v.VolumeID); err != nil {
+		return nil, errors.Join(err, device.Close())
+	}
+
+	return device, nil
 }
 
 // acceptErrorCount records the kernel's error count as accepted: the check at staging found

@@ -83,6 +83,10 @@ func (p *Prober) healthNotInUse(ctx context.Context, id string) (*health.Record,
 
 	s.addRememberedFindings()
 
+	if inject := p.config.Health.Inject; inject != nil {
+		s.entries = append(s.entries, inject(monitorName, id)...)
+	}
+
 	switch {
 	case found:
 		return NewRecord(id, s.entries...), nil

@@ -1,0 +1,355 @@
+package faults
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/protoadapt"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// Unary is the interceptor of calls. Calls of other services than CSI's pass.
+func (i *Injector) Unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	method, message := methodOf(info.FullMethod), asMessage(request)
+	if method == nil || message == nil {
+		return next(ctx, request)
+	}
+
+	message, err := restoreToken(message)
+	if err != nil {
+		return nil, err
+	}
+
+	hits := i.decide(ctx, i.callOf(method, message))
+
+	if err := i.before(ctx, hits, message); err != nil {
+		return nil, err
+	}
+
+	response, failure := next(ctx, message)
+
+	answer := asMessage(response)
+	if failure == nil && answer != nil {
+		// Operations share their responses between the calls that joined them.
+		answer = i.alter(hits, method, message, answer)
+	}
+
+	if err := i.after(ctx, hits, failure); err != nil {
+		return nil, err
+	}
+
+	return answer, nil
+}
+
+func asMessage(message any) proto.Message {
+	made, _ := message.(proto.Message)
+
+	return made
+}
+
+// before does what hits do before the effect.
+func (i *Injector) before(ctx context.Context, hits []hit, request proto.Message) error {
+	for _, each := range hits {
+		act := &each.Act
+
+		if act.Socket != nil {
+			return i.vanish(ctx, each)
+		}
+
+		if act.Delay != nil {
+			if err := i.wait(ctx, each, act.Delay.Before); err != nil {
+				return status.FromContextError(err).Err()
+			}
+		}
+
+		if each.Match.At != AtResponse {
+			if err := i.stop(ctx, each); err != nil {
+				return err
+			}
+		}
+
+		if err := each.refusal(request); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// stop holds the call, or ends the process.
+func (i *Injector) stop(ctx context.Context, of hit) error {
+	if of.Act.Hold != "" {
+		if err := i.hold(ctx, of); err != nil {
+			return status.FromContextError(err).Err()
+		}
+	}
+
+	if of.Act.Crash {
+		i.crash(of)
+	}
+
+	return nil
+}
+
+// refusal is the error before the effect, or nil.
+func (h hit) refusal(request proto.Message) error {
+	switch {
+	case h.Act.Unimplemented:
+		return status.Errorf(codes.Unimplemented, "fault rule %s: not implemented", h.Name)
+	case h.Act.Before != nil:
+		return h.fail(h.Act.Before)
+	}
+
+	for _, key := range h.Act.RequireSecrets {
+		if !hasSecret(request, key) {
+			return status.Errorf(codes.Unauthenticated, "fault rule %s: the secret %q is missing", h.Name, key)
+		}
+	}
+
+	return nil
+}
+
+func hasSecret(request proto.Message, key string) bool {
+	field := fieldOf(request, "secrets")
+
+	return field != nil && request.ProtoReflect().Get(field).Map().Get(protoreflect.ValueOfString(key).MapKey()).IsValid() &&
+		request.ProtoReflect().Get(field).Map().Get(protoreflect.ValueOfString(key).MapKey()).String() != ""
+}
+
+// fail makes the error of a rule.
+func (h hit) fail(with *Failure) error {
+	message := with.Message
+	if message == "" {
+		message = fmt.Sprintf("fault rule %s, hit %d", h.Name, h.number)
+	}
+
+	made := status.New(codes.Code(with.Code), message)
+	details := make([]protoadapt.MessageV1, 0, len(with.Details))
+
+	for _, each := range with.Details {
+		if detail, err := each.message.UnmarshalNew(); err == nil {
+			details = append(details, protoadapt.MessageV1Of(detail))
+		}
+	}
+
+	if detailed, err := made.WithDetails(details...); err == nil {
+		made = detailed
+	}
+
+	return made.Err()
+}
+
+// after does what hits do after the effect. The call's own failure is returned if no response is lost:
+// an effect that did not happen is not reported as one that did.
+func (i *Injector) after(ctx context.Context, hits []hit, failure error) error {
+	for _, each := range hits {
+		act := &each.Act
+
+		if act.Delay != nil {
+			if err := i.wait(ctx, each, act.Delay.After); err != nil {
+				return status.FromContextError(err).Err()
+			}
+		}
+
+		if each.Match.At == AtResponse {
+			if err := i.stop(ctx, each); err != nil {
+				return err
+			}
+		}
+
+		switch act.Lose {
+		case Hang:
+			return i.hang(ctx, each)
+		case Reset:
+			return i.reset(ctx, each)
+		}
+
+		if failure == nil && act.After != nil {
+			failure = each.fail(act.After)
+		}
+	}
+
+	return failure
+}
+
+// hang waits until the caller gives up.
+func (i *Injector) hang(ctx context.Context, of hit) error {
+	if err := i.await(ctx, of, nil); err != nil {
+		return status.FromContextError(err).Err()
+	}
+
+	return status.Errorf(codes.Unavailable, "fault rule %s: the response was lost until the rule was cleared or the driver ended", of.Name)
+}
+
+// reset closes the caller's connection. The error is for a transport without one.
+func (i *Injector) reset(ctx context.Context, of hit) error {
+	lost := status.Errorf(codes.Unavailable, "fault rule %s: the connection was reset", of.Name)
+
+	if connection := connectionOf(ctx); connection != nil {
+		_ = connection.Close()
+
+		// Nothing may be written before the server has noticed.
+		select {
+		case <-ctx.Done():
+		case <-i.closed:
+		}
+	}
+
+	return lost
+}
+
+// vanish hides the socket, and closes the caller's connection.
+func (i *Injector) vanish(ctx context.Context, of hit) error {
+	i.mu.Lock()
+	hide := i.config.Vanish
+	i.mu.Unlock()
+
+	if hide == nil {
+		return status.Errorf(codes.Unavailable, "fault rule %s: the socket cannot be hidden", of.Name)
+	}
+
+	restore, err := hide()
+	if err != nil {
+		return status.Errorf(codes.Unavailable, "fault rule %s: hide the socket: %v", of.Name, err)
+	}
+
+	go func() {
+		defer restore()
+
+		_ = i.wait(context.WithoutCancel(ctx), of, of.Act.Socket.Vanish)
+	}()
+
+	return i.reset(ctx, of)
+}
+
+// Stream is the interceptor of streams of messages for one request.
+func (i *Injector) Stream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+	method := methodOf(info.FullMethod)
+	if method == nil {
+		return next(service, stream)
+	}
+
+	request := newMessage(method.Input()).Interface()
+	if err := stream.RecvMsg(request); err != nil {
+		return err
+	}
+
+	hits := i.decide(stream.Context(), i.callOf(method, request))
+	if err := i.before(stream.Context(), hits, request); err != nil {
+		return err
+	}
+
+	faulty := &faultyStream{ServerStream: stream, injector: i, method: method, request: request, hits: hits}
+	failure := next(service, faulty)
+
+	if err := faulty.cutOff(true); err != nil && (failure == nil || errors.Is(failure, errCut)) {
+		return err
+	}
+
+	return i.after(stream.Context(), hits, failure)
+}
+
+// errCut ends the handler of a stream that a rule ends early.
+var errCut = status.Error(codes.Unavailable, "a fault rule has ended the stream")
+
+// faultyStream returns the request that was read already, and alters and counts the messages.
+type faultyStream struct {
+	grpc.ServerStream
+
+	injector *Injector
+	method   protoreflect.MethodDescriptor
+	request  proto.Message
+	hits     []hit
+	received bool
+	sent     int
+}
+
+// RecvMsg implements grpc.ServerStream.
+func (s *faultyStream) RecvMsg(into any) error {
+	message := asMessage(into)
+	if s.received || message == nil {
+		return s.ServerStream.RecvMsg(into)
+	}
+
+	s.received = true
+	proto.Merge(message, s.request)
+
+	return nil
+}
+
+// SendMsg implements grpc.ServerStream.
+func (s *faultyStream) SendMsg(message any) error {
+	if s.cutOff(false) != nil {
+		return errCut
+	}
+
+	s.sent++
+
+	if sent := asMessage(message); sent != nil {
+		message = s.injector.alter(s.hits, s.method, s.request, sent)
+	}
+
+	return s.ServerStream.SendMsg(message)
+}
+
+// cutOff returns the error of a stream that ends here by a rule: after the messages that were sent, or at its
+// end.
+func (s *faultyStream) cutOff(end bool) error {
+	for _, each := range s.hits {
+		if cut := each.Act.Cut; cut != nil && (end || s.sent >= *cut) {
+			return status.Errorf(codes.Unavailable, "fault rule %s: the stream ends after %d messages", each.Name, s.sent)
+		}
+	}
+
+	return nil
+}
+
+// At is called by operations at a point, about an object with its id and name. It returns the error
+// with which a rule lets the operation fail, waits, or ends the process.
+func (i *Injector) At(ctx context.Context, point Point, objects ...string) error {
+	if i == nil {
+		return nil
+	}
+
+	hits := i.decide(ctx, i.pointOf(point, objects))
+
+	for _, each := range hits {
+		if each.Act.Delay != nil {
+			if err := i.wait(ctx, each, each.Act.Delay.Before); err != nil {
+				return err
+			}
+		}
+
+		if err := i.stop(ctx, each); err != nil {
+			return err
+		}
+
+		if each.Act.Before != nil {
+			return each.fail(each.Act.Before)
+		}
+	}
+
+	return nil
+}
+
+// Start waits as the rules of the file say for the start of the driver.
+func (i *Injector) Start(ctx context.Context) error {
+	if i == nil {
+		return nil
+	}
+
+	for _, each := range i.decide(ctx, occurrence{
+		method: "start", matches: func(a *active) bool { return a.Act.Start != nil },
+	}) {
+		if err := i.wait(ctx, each, each.Act.Start.Delay); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}

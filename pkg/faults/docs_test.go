@@ -1,0 +1,50 @@
+package faults_test
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/pkg/faults"
+)
+
+// schemaFile is the copy of the schema for editors. TOUCHSTONE_UPDATE=1 writes it.
+const schemaFile = "../../examples/faults/schema.json"
+
+func TestTheSchemaIsOfTheTypes(t *testing.T) {
+	t.Parallel()
+
+	want, err := faults.Schema()
+	require.NoError(t, err)
+
+	if os.Getenv("TOUCHSTONE_UPDATE") != "" {
+		require.NoError(t, os.WriteFile(schemaFile, want, 0o600))
+	}
+
+	have, err := os.ReadFile(schemaFile)
+	require.NoError(t, err)
+	require.Equal(t, string(want), string(have), "TOUCHSTONE_UPDATE=1 go test ./pkg/faults writes it")
+}
+
+// TestPointsAndActsAreDocumented: docs/faults.md has a line for each.
+func TestPointsAndActsAreDocumented(t *testing.T) {
+	t.Parallel()
+
+	text, err := os.ReadFile("../../docs/faults.md")
+	require.NoError(t, err)
+
+	for _, each := range faults.Points() {
+		require.Contains(t, string(text), fmt.Sprintf("| %#q | %s | %s | %s |", each.Point, each.RPC, each.Done, each.Missing))
+	}
+
+	_, err = faults.Parse([]byte("act: {}"))
+	require.ErrorContains(t, err, "one of ")
+
+	_, names, _ := strings.Cut(err.Error(), "one of ")
+	for name := range strings.SplitSeq(names, ", ") {
+		require.Contains(t, string(text), "\n- `"+name, name)
+	}
+}

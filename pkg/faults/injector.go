@@ -1,0 +1,365 @@
+package faults
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
+)
+
+var (
+	// ErrExists is returned for a rule whose name another one has.
+	ErrExists = errors.New("a fault rule of that name is active")
+	// ErrUnknown is returned for the name of no rule, and of no hold.
+	ErrUnknown = errors.New("unknown")
+)
+
+// maxHits is how many hits the log keeps, and maxRemembered how many names and responses.
+const (
+	maxHits       = 1000
+	maxRemembered = 10000
+)
+
+// Object is an object that has a name.
+type Object struct{ ID, Name string }
+
+// Config configures an Injector.
+type Config struct {
+	// NodeID is the driver's own node.
+	NodeID string
+	// Names returns the objects of a kind (volume, snapshot, group), so that rules match by names;
+	// nil knows none.
+	Names func(kind string) []Object
+	// Vanish hides the driver's socket until restore is called; nil cannot.
+	Vanish func() (restore func(), err error)
+	// ConditionsChanged is called after a rule with a condition began or ended; nil is not.
+	ConditionsChanged func()
+	// Crash ends the process; nil sends it SIGKILL.
+	Crash func()
+	Log   *slog.Logger
+}
+
+// Injector has the active rules. It is safe for concurrent use. The methods that the driver calls,
+// At, Entries, Start and Close, may be called on nil.
+type Injector struct {
+	config Config
+
+	mu        sync.Mutex
+	seed      uint64
+	numbered  int
+	rules     []*active
+	hits      []Hit
+	total     map[string]int
+	fileError string
+	// loaded is the text of the file that was read last.
+	loaded []byte
+	// released has a channel for each hold that calls wait at, which its release closes.
+	released map[string]chan struct{}
+	// created has the names of volumes that CreateVolume has returned, previous the last responses.
+	created  map[string]bool
+	previous map[string]proto.Message
+	closed   chan struct{}
+	close    sync.Once
+}
+
+// New returns an Injector without rules.
+func New(config Config) *Injector {
+	if config.Log == nil {
+		config.Log = slog.New(slog.DiscardHandler)
+	}
+
+	if config.Crash == nil {
+		config.Crash = func() { _ = unix.Kill(os.Getpid(), unix.SIGKILL) }
+	}
+
+	return &Injector{
+		config: config, seed: 1, total: map[string]int{}, released: map[string]chan struct{}{},
+		created: map[string]bool{}, previous: map[string]proto.Message{}, closed: make(chan struct{}),
+	}
+}
+
+// Attach completes the configuration with what is built after the Injector.
+func (i *Injector) Attach(change func(*Config)) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+
+	change(&i.config)
+}
+
+// Add adds the rules of a document behind the active ones, and returns their names. Errors: ErrRule,
+// ErrExists; no rule is added then.
+func (i *Injector) Add(text []byte) ([]string, error) {
+	file, err := Parse(text)
+	if err != nil {
+		return nil, err
+	}
+
+	if len(file.Rules) == 0 {
+		return nil, fmt.Errorf("%w: there is none", ErrRule)
+	}
+
+	i.mu.Lock()
+
+	for at := range file.Rules {
+		rule := &file.Rules[at]
+		if rule.Name == "" {
+			rule.Name = i.freeName(file.Rules)
+		} else if i.find(rule.Name) >= 0 {
+			i.mu.Unlock()
+
+			return nil, fmt.Errorf("%w: %s; clear it first", ErrExists, rule.Name)
+		}
+	}
+
+	if file.Seed != nil {
+		i.seed = *file.Seed
+	}
+
+	names := make([]string, 0, len(file.Rules))
+
+	for _, rule := range file.Rules {
+		i.rules = append(i.rules, i.activate(rule, added))
+		names = append(names, rule.Name)
+	}
+
+	i.mu.Unlock()
+	i.changed(file.Rules...)
+	i.config.Log.Warn("fault rules were added", "rules", names)
+
+	return names, nil
+}
+
+// freeName returns a name that neither an active rule nor one of those has. The caller holds mu.
+func (i *Injector) freeName(others []Rule) string {
+	for {
+		i.numbered++
+		name := fmt.Sprintf("rule-%d", i.numbered)
+
+		if i.find(name) < 0 && !slices.ContainsFunc(others, func(r Rule) bool { return r.Name == name }) {
+			return name
+		}
+	}
+}
+
+func (i *Injector) find(name string) int {
+	return slices.IndexFunc(i.rules, func(a *active) bool { return a.Name == name })
+}
+
+// changed reports changed conditions.
+func (i *Injector) changed(rules ...Rule) {
+	i.mu.Lock()
+	report := i.config.ConditionsChanged
+	i.mu.Unlock()
+
+	if report != nil && slices.ContainsFunc(rules, func(r Rule) bool { return r.Act.Condition != nil }) {
+		report()
+	}
+}
+
+// Clear clears the rule of a name, or all rules for "", and returns their names. Error: ErrUnknown.
+func (i *Injector) Clear(name string) ([]string, error) {
+	i.mu.Lock()
+
+	if name != "" && i.find(name) < 0 {
+		i.mu.Unlock()
+
+		return nil, fmt.Errorf("%w: no fault rule has the name %q", ErrUnknown, name)
+	}
+
+	var (
+		cleared []Rule
+		names   = []string{}
+	)
+
+	i.rules = slices.DeleteFunc(i.rules, func(a *active) bool {
+		if name != "" && a.Name != name {
+			return false
+		}
+
+		a.deactivate()
+		cleared, names = append(cleared, a.Rule), append(names, a.Name)
+
+		return true
+	})
+	i.mu.Unlock()
+	i.changed(cleared...)
+	i.config.Log.Warn("fault rules were cleared", "rules", names)
+
+	return names, nil
+}
+
+// replaceFile replaces the rules of the file. A rule that is in both keeps its counters. A name of a
+// rule that was added at run time is refused.
+func (i *Injector) replaceFile(file File) error {
+	i.mu.Lock()
+
+	var kept []*active
+
+	old := map[string]*active{}
+
+	for _, each := range i.rules {
+		if each.source == fromFile {
+			old[each.Name] = each
+		} else {
+			kept = append(kept, each)
+		}
+	}
+
+	for at := range file.Rules {
+		rule := &file.Rules[at]
+		if rule.Name == "" {
+			rule.Name = fmt.Sprintf("file-%d", at+1)
+		}
+
+		if slices.ContainsFunc(kept, func(a *active) bool { return a.Name == rule.Name }) {
+			i.mu.Unlock()
+
+			return fmt.Errorf("%w: line %d: %w: %s was added at run time", ErrRule, rule.line, ErrExists, rule.Name)
+		}
+	}
+
+	if file.Seed != nil {
+		i.seed = *file.Seed
+	}
+
+	fresh := make([]*active, 0, len(file.Rules))
+	all := slices.Clone(file.Rules)
+
+	for _, rule := range file.Rules {
+		made := i.activate(rule, fromFile)
+		if before := old[rule.Name]; before != nil && before.text == made.text {
+			made.deactivate()
+
+			made = before
+			delete(old, rule.Name)
+		}
+
+		fresh = append(fresh, made)
+	}
+
+	for _, each := range old {
+		each.deactivate()
+		all = append(all, each.Rule)
+	}
+
+	i.rules = slices.Concat(fresh, kept)
+	i.fileError = ""
+	i.mu.Unlock()
+	i.changed(all...)
+
+	return nil
+}
+
+// List describes the active rules, and why the last change of the file was refused.
+func (i *Injector) List() (rules []Status, fileError string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+
+	rules = make([]Status, 0, len(i.rules))
+	now := time.Now()
+
+	for _, each := range i.rules {
+		rules = append(rules, Status{
+			Name: each.Name, Source: each.source, Method: each.where(), Act: each.does(),
+			Calls: each.calls, Hits: each.hits, Holding: each.holding, Ended: each.ended(now), Rule: each.text,
+		})
+	}
+
+	return rules, i.fileError
+}
+
+// Log returns the newest hits, the oldest first.
+func (i *Injector) Log() []Hit {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+
+	return append([]Hit{}, i.hits...)
+}
+
+// Close ends all waits: the driver drains. Rules have no effect any more.
+func (i *Injector) Close() {
+	if i != nil {
+		i.close.Do(func() { close(i.closed) })
+	}
+}
+
+// hit is one effect on one call or operation.
+type hit struct {
+	*active
+
+	// number counts the hits of the rule, from 1 on.
+	number int
+}
+
+// occurrence is a call, or an operation at a point.
+type occurrence struct {
+	method string
+	object string
+	// matches reports whether a rule is about it, but for calls and probability.
+	matches func(*active) bool
+}
+
+// decide counts an occurrence and returns the hits, in the order of the rules.
+func (i *Injector) decide(ctx context.Context, of occurrence) []hit {
+	select {
+	case <-i.closed:
+		return nil
+	default:
+	}
+
+	i.mu.Lock()
+	rules := slices.Clone(i.rules)
+	i.mu.Unlock()
+
+	// Names are asked for without the mutex.
+	rules = slices.DeleteFunc(rules, func(a *active) bool { return !of.matches(a) })
+	if len(rules) == 0 {
+		return nil
+	}
+
+	i.mu.Lock()
+	defer i.mu.Unlock()
+
+	var (
+		hits []hit
+		now  = time.Now()
+	)
+
+	for _, each := range rules {
+		if each.ended(now) || !slices.Contains(i.rules, each) {
+			continue
+		}
+
+		each.calls++
+
+		// One number for each call, whatever calls selects.
+		random := each.random.Float64()
+		if !each.Match.Calls.Has(each.calls) || each.Match.Probability != nil && random >= *each.Match.Probability {
+			continue
+		}
+
+		each.hits++
+		i.total[each.Name]++
+		hits = append(hits, hit{each, each.hits})
+		i.note(Hit{At: now, Rule: each.Name, Number: each.hits, Method: of.method, Object: of.object, Act: each.does()})
+		i.config.Log.InfoContext(ctx, "a fault rule has a hit", "rule", each.Name, "hit", each.hits, "at", of.method, "object", of.object)
+	}
+
+	return hits
+}
+
+// note adds a hit to the log. The caller holds mu.
+func (i *Injector) note(hit Hit) {
+	if len(i.hits) == maxHits {
+		i.hits = slices.Delete(i.hits, 0, 1)
+	}
+
+	i.hits = append(i.hits, hit)
+}

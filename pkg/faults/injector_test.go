@@ -1,0 +1,244 @@
+package faults_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/touchstone-csi/touchstone/pkg/faults"
+	"github.com/touchstone-csi/touchstone/pkg/health"
+)
+
+func deleteVolume(ctx context.Context, i *faults.Injector, id string) error {
+	_, err := i.Unary(ctx, &csi.DeleteVolumeRequest{VolumeId: id}, &grpc.UnaryServerInfo{FullMethod: "/csi.v1.Controller/DeleteVolume"},
+		func(context.Context, any) (any, error) { return &csi.DeleteVolumeResponse{}, nil })
+
+	return err
+}
+
+func add(t *testing.T, i *faults.Injector, rule string) {
+	t.Helper()
+
+	_, err := i.Add([]byte(rule))
+	require.NoError(t, err)
+}
+
+// TestTheSameSeedHasTheSameHits, whatever other rules do.
+func TestTheSameSeedHasTheSameHits(t *testing.T) {
+	t.Parallel()
+
+	hits := func(seed int, others ...string) string {
+		i := faults.New(faults.Config{})
+		add(t, i, fmt.Sprintf("seed: %d\nrules: [{name: some, match: {probability: 0.3}, act: {before: {code: ABORTED}}}]", seed))
+
+		for _, other := range others {
+			add(t, i, other)
+		}
+
+		var got strings.Builder
+
+		for range 100 {
+			if deleteVolume(t.Context(), i, "v") != nil {
+				got.WriteByte('x')
+			} else {
+				got.WriteByte('.')
+			}
+		}
+
+		return got.String()
+	}
+
+	first := hits(7)
+	require.Equal(t, first, hits(7))
+	require.Equal(t, first, hits(7, "{match: {probability: 0.5}, act: {delay: {after: 1ns}}}"))
+	require.NotEqual(t, first, hits(8))
+	require.InDelta(t, 30, strings.Count(first, "x"), 15)
+}
+
+func TestARuleEnds(t *testing.T) {
+	t.Parallel()
+
+	for until, want := range map[string][]codes.Code{
+		"{hits: 2}":                    {codes.Aborted, codes.Aborted, codes.OK},
+		"{time: 2001-01-01T00:00:00Z}": {codes.OK},
+		"{after: 1h}":                  {codes.Aborted},
+		"{hits: 1, after: 1h}":         {codes.Aborted, codes.OK},
+		"{after: 1ns}":                 {codes.OK},
+	} {
+		i := faults.New(faults.Config{})
+		add(t, i, "{until: "+until+", act: {before: {code: ABORTED}}}")
+
+		for number, code := range want {
+			require.Equal(t, code, status.Code(deleteVolume(t.Context(), i, "v")), "%s, call %d", until, number)
+		}
+
+		listed, _ := i.List()
+		require.Equal(t, want[len(want)-1] == codes.OK, listed[0].Ended, until)
+	}
+}
+
+func TestRulesMatchObjects(t *testing.T) {
+	t.Parallel()
+
+	i := faults.New(faults.Config{NodeID: "n1", Names: func(kind string) []faults.Object {
+		return map[string][]faults.Object{"volume": {{ID: "id-1", Name: "pvc-1"}, {ID: "id-2", Name: "other"}}}[kind]
+	}})
+
+	for match, want := range map[string][2]bool{
+		"{volume: id-1}":  {true, false},
+		"{volume: id-*}":  {true, true},
+		"{volume: pvc-*}": {true, false},
+		"{volume: x*}":    {false, false},
+		"{snapshot: '*'}": {false, false},
+		"{node: n1}":      {false, false},
+	} {
+		add(t, i, "{match: "+match+", act: {before: {code: ABORTED}}}")
+		require.Equal(t, want[0], deleteVolume(t.Context(), i, "id-1") != nil, match)
+		require.Equal(t, want[1], deleteVolume(t.Context(), i, "id-2") != nil, match)
+
+		_, err := i.Clear("")
+		require.NoError(t, err)
+	}
+}
+
+func TestNamesAreUnique(t *testing.T) {
+	t.Parallel()
+
+	i := faults.New(faults.Config{})
+	add(t, i, "{name: a, act: {unimplemented: true}}")
+
+	_, err := i.Add([]byte("[{name: b, act: {unimplemented: true}}, {name: a, act: {unimplemented: true}}]"))
+	require.ErrorIs(t, err, faults.ErrExists)
+
+	listed, _ := i.List()
+	require.Len(t, listed, 1, "none of several rules is added")
+
+	_, err = i.Clear("b")
+	require.ErrorIs(t, err, faults.ErrUnknown)
+
+	_, err = i.Release("nothing")
+	require.ErrorIs(t, err, faults.ErrUnknown)
+}
+
+// TestANilInjectorHasNoEffect, as a driver without fault rules has one.
+func TestANilInjectorHasNoEffect(t *testing.T) {
+	t.Parallel()
+
+	var i *faults.Injector
+
+	require.NoError(t, i.At(t.Context(), faults.VolumeAllocated, "v"))
+	require.NoError(t, i.Start(t.Context()))
+	require.Empty(t, i.Entries("node", "v"))
+	i.Close()
+}
+
+func TestConditionsAreOfTheirVolumesAndView(t *testing.T) {
+	t.Parallel()
+
+	changed := 0
+	i := faults.New(faults.Config{ConditionsChanged: func() { changed++ }})
+	add(t, i, "{name: bad, match: {volume: v*}, act: {condition: {status: DATA_LOSS, reason: Lost, view: node}}}")
+	require.Equal(t, 1, changed)
+	require.Equal(t, []health.Entry{{Status: health.DataLoss, Reason: "Lost", Message: "fault rule bad"}}, i.Entries("node", "v1"))
+	require.Empty(t, i.Entries("controller", "v1"))
+	require.Empty(t, i.Entries("storage", "v1"))
+	require.Empty(t, i.Entries("node", "w1"))
+
+	_, err := i.Clear("bad")
+	require.NoError(t, err)
+	require.Equal(t, 2, changed)
+	require.Empty(t, i.Entries("node", "v1"))
+}
+
+// TestAFileIsFollowed: a changed file replaces its rules, those that are as before keep their hits, a
+// broken one leaves them as they are and is reported.
+func TestAFileIsFollowed(t *testing.T) {
+	t.Parallel()
+
+	path := filepath.Join(t.TempDir(), "rules.yaml")
+	write := func(text string) {
+		require.NoError(t, os.WriteFile(path+".new", []byte(text), 0o600))
+		require.NoError(t, os.Rename(path+".new", path))
+	}
+
+	const first = "- {name: first, act: {before: {code: ABORTED}}}\n"
+
+	write(first)
+
+	i := faults.New(faults.Config{})
+	require.NoError(t, i.Load(path))
+	require.Equal(t, codes.Aborted, status.Code(deleteVolume(t.Context(), i, "v")))
+
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+
+	go func() {
+		defer close(ended)
+		i.Follow(ctx, path)
+	}()
+
+	defer func() {
+		cancel()
+		<-ended
+	}()
+
+	until := func(is func([]faults.Status, string) bool) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			listed, problem := i.List()
+
+			return is(listed, problem)
+		}, 30*time.Second, time.Millisecond)
+	}
+
+	write(first + "- {name: second, act: {unimplemented: true}}\n")
+	until(func(listed []faults.Status, problem string) bool {
+		return len(listed) == 2 && listed[0].Hits == 1 && problem == ""
+	})
+
+	write(first + "- {name: second, act: {}}\n")
+	until(func(listed []faults.Status, problem string) bool {
+		return len(listed) == 2 && strings.Contains(problem, "line 2")
+	})
+
+	write("[]\n")
+	until(func(listed []faults.Status, problem string) bool { return len(listed) == 0 && problem == "" })
+}
+
+func TestClearingEndsWaits(t *testing.T) {
+	t.Parallel()
+
+	for _, act := range []string{"hold: here", "delay: {before: 1h}", "lose: hang"} {
+		i := faults.New(faults.Config{})
+		add(t, i, "{act: {"+act+"}}")
+
+		ended := make(chan error, 1)
+
+		go func() { ended <- deleteVolume(t.Context(), i, "v") }()
+
+		require.Eventually(t, func() bool {
+			listed, _ := i.List()
+
+			return listed[0].Hits == 1
+		}, 30*time.Second, time.Millisecond)
+
+		_, err := i.Clear("")
+		require.NoError(t, err)
+
+		select {
+		case <-ended:
+		case <-time.After(30 * time.Second):
+			t.Fatal("the call still waits: " + act)
+		}
+	}
+}

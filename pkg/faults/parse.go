@@ -1,0 +1,426 @@
+package faults
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+	_ "google.golang.org/genproto/googleapis/rpc/errdetails" // the types of Detail
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/touchstone-csi/touchstone/pkg/health"
+)
+
+// File is the content of a file of rules.
+type File struct {
+	// Seed is the seed of the random numbers, 1 by default.
+	Seed  *uint64 `yaml:"seed,omitempty"`
+	Rules []Rule  `yaml:"rules"`
+}
+
+// Parse reads rules: a File, a list of rules, or a single rule. Its error has a line for each mistake,
+// with the line of the document, and wraps ErrRule.
+func Parse(text []byte) (File, error) {
+	var (
+		document yaml.Node
+		file     File
+	)
+
+	if err := yaml.Unmarshal(text, &document); err != nil {
+		return File{}, fmt.Errorf("%w: %w", ErrRule, err)
+	}
+
+	if len(document.Content) == 0 {
+		return File{}, nil
+	}
+
+	root, single := document.Content[0], make([]Rule, 1)
+
+	var into any = &file
+
+	switch {
+	case root.Kind == yaml.SequenceNode:
+		into = &file.Rules
+	case root.Kind != yaml.MappingNode:
+		return File{}, fmt.Errorf("%w: line %d: neither a rule, nor a list of rules, nor a mapping with rules", ErrRule, root.Line)
+	case valueAt(root, "rules") == nil && (valueAt(root, "act") != nil || valueAt(root, "match") != nil):
+		into = &single[0]
+	}
+
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	decoder.KnownFields(true)
+
+	if err := decoder.Decode(into); err != nil {
+		return File{}, decodingError(err)
+	}
+
+	if err := decoder.Decode(&yaml.Node{}); !errors.Is(err, io.EOF) {
+		return File{}, fmt.Errorf("%w: there is a second document; put all rules into the list of one", ErrRule)
+	}
+
+	rules := []*yaml.Node{root}
+
+	if into == any(&single[0]) {
+		file.Rules = single
+	} else if list := valueAt(root, "rules"); list != nil {
+		rules = list.Content
+	} else {
+		rules = root.Content
+	}
+
+	err := file.check(rules)
+
+	return file, err
+}
+
+func decodingError(err error) error {
+	mistakes, ok := errors.AsType[*yaml.TypeError](err)
+	if !ok {
+		return fmt.Errorf("%w: %w", ErrRule, err)
+	}
+
+	texts := make([]error, 0, len(mistakes.Errors))
+	for _, each := range mistakes.Errors {
+		texts = append(texts, fmt.Errorf("%w: %s", ErrRule, strings.ReplaceAll(each, ErrRule.Error()+": ", "")))
+	}
+
+	return errors.Join(texts...)
+}
+
+func valueAt(node *yaml.Node, key string) *yaml.Node {
+	if node == nil || node.Kind != yaml.MappingNode {
+		return nil
+	}
+
+	for i := 0; i+1 < len(node.Content); i += 2 {
+		if node.Content[i].Value == key {
+			return node.Content[i+1]
+		}
+	}
+
+	return nil
+}
+
+// check validates the rules, whose nodes say their lines.
+func (f *File) check(nodes []*yaml.Node) error {
+	var (
+		problems []error
+		lines    = map[string]int{}
+	)
+
+	for i := range f.Rules {
+		rule := &f.Rules[i]
+		rule.line = nodes[i].Line
+
+		problem := func(key string, err error) {
+			if err == nil {
+				return
+			}
+
+			line := rule.line
+			node := nodes[i]
+
+			for part := range strings.SplitSeq(key, ".") {
+				if node = valueAt(node, part); node != nil {
+					line = node.Line
+				}
+			}
+
+			problems = append(problems, fmt.Errorf("%w: line %d: %w", ErrRule, line, unprefixed(err)))
+		}
+
+		if before, twice := lines[rule.Name]; twice && rule.Name != "" {
+			problem("name", fmt.Errorf("%w: the rule of line %d has the name %q, too", ErrRule, before, rule.Name))
+		}
+
+		lines[rule.Name] = rule.line
+		rule.check(problem)
+	}
+
+	return errors.Join(problems...)
+}
+
+// unprefixed leaves out the prefix that the caller writes before the line.
+func unprefixed(err error) error {
+	return textError(strings.TrimPrefix(err.Error(), ErrRule.Error()+": "))
+}
+
+type textError string
+
+func (e textError) Error() string { return string(e) }
+
+func (r *Rule) check(problem func(key string, err error)) {
+	given := r.Act.parts()
+	problem("name", r.checkName())
+	problem("match.probability", checkProbability(r.Match.Probability))
+	problem("until", r.Until.check())
+
+	if len(given) == 0 {
+		problem("act", fmt.Errorf("%w: act has nothing to do; it has one of %s", ErrRule, strings.Join(partNames(), ", ")))
+
+		return
+	}
+
+	for _, part := range given {
+		problem("act."+part.name, part.check(&r.Act))
+	}
+
+	switch {
+	case r.Act.Condition != nil || r.Act.Start != nil:
+		problem("act", r.checkAlone(len(given)))
+	case !r.Match.At.isOfCalls():
+		problem("match", r.checkPoint(given))
+	default:
+		problem("match", r.checkCalls(given))
+	}
+}
+
+func (r *Rule) checkName() error {
+	if strings.ContainsAny(r.Name, " \t\n,*?") {
+		return fmt.Errorf("%w: the name %q has a space, a comma, * or ?", ErrRule, r.Name)
+	}
+
+	return nil
+}
+
+func checkProbability(given *float64) error {
+	if given != nil && !(*given >= 0 && *given <= 1) {
+		return fmt.Errorf("%w: the probability %v is not between 0 and 1", ErrRule, *given)
+	}
+
+	return nil
+}
+
+func (u *Until) check() error {
+	switch {
+	case u == nil:
+		return nil
+	case u.Hits < 0 || u.After < 0:
+		return fmt.Errorf("%w: until is negative", ErrRule)
+	case u.Hits == 0 && u.After == 0 && u.Time.IsZero():
+		return fmt.Errorf("%w: until is empty; it has hits, after or time", ErrRule)
+	default:
+		return nil
+	}
+}
+
+// checkAlone is for what calls do not trigger.
+func (r *Rule) checkAlone(acts int) error {
+	match := r.Match
+	volume := match.Volume
+	match.Volume = Glob{}
+
+	switch {
+	case r.Act.Condition != nil && r.Until != nil && r.Until.Hits > 0:
+		return fmt.Errorf("%w: a condition has no hits: until may have after or time", ErrRule)
+	case acts > 1:
+		return fmt.Errorf("%w: condition and start cannot be combined with other acts; write two rules", ErrRule)
+	case !match.isZero() || r.Act.Start != nil && !volume.IsZero():
+		return fmt.Errorf("%w: no call triggers a condition or a start: match may have a volume, for a condition, and nothing else", ErrRule)
+	default:
+		return nil
+	}
+}
+
+func (m *Match) isZero() bool {
+	return m.Method.IsZero() && m.Volume.IsZero() && m.Snapshot.IsZero() && m.Group.IsZero() && m.Node.IsZero() &&
+		len(m.Where) == 0 && m.Calls.IsZero() && m.Probability == nil && m.At == ""
+}
+
+func (r *Rule) checkPoint(acts []part) error {
+	for _, each := range acts {
+		if !each.atPoints {
+			return fmt.Errorf("%w: %s is not possible at %s, a point of an operation: before, delay.before, hold and crash are",
+				ErrRule, each.name, r.Match.At)
+		}
+	}
+
+	if !r.Match.Method.IsZero() || len(r.Match.Where) > 0 {
+		return fmt.Errorf("%w: at the point %s there is no request: leave out method and where", ErrRule, r.Match.At)
+	}
+
+	if r.Act.Delay != nil && r.Act.Delay.After > 0 {
+		return fmt.Errorf("%w: a delay at a point is before", ErrRule)
+	}
+
+	return nil
+}
+
+// checkCalls returns why the rule can match no call.
+func (r *Rule) checkCalls(acts []part) error {
+	var reasons []error
+
+	for _, name := range rpcs {
+		method := methods[name]
+		if !r.Match.Method.Match(name) {
+			continue
+		}
+
+		err := r.appliesTo(method, acts)
+		if err == nil {
+			return nil
+		}
+
+		reasons = append(reasons, err)
+	}
+
+	if len(reasons) == 0 {
+		return fmt.Errorf("%w: no RPC matches the method %q", ErrRule, r.Match.Method)
+	}
+
+	if r.Match.Method.IsZero() {
+		return reasons[len(reasons)-1]
+	}
+
+	return reasons[0]
+}
+
+// appliesTo returns why the rule has no meaning for a method, or nil.
+func (r *Rule) appliesTo(method protoreflect.MethodDescriptor, acts []part) error {
+	for _, each := range r.Match.Where {
+		if err := each.check(method.Input()); err != nil {
+			return err
+		}
+	}
+
+	for _, each := range acts {
+		if each.applies == nil {
+			continue
+		}
+
+		if err := each.applies(&r.Act, method); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// Code is a gRPC code other than OK.
+type Code codes.Code
+
+// UnmarshalYAML implements yaml.Unmarshaler.
+func (c *Code) UnmarshalYAML(node *yaml.Node) error {
+	var code codes.Code
+
+	quoted, err := json.Marshal(node.Value)
+	if err == nil {
+		err = code.UnmarshalJSON(quoted)
+	}
+
+	if err != nil || code == codes.OK || node.Value == "" {
+		return mistake(node, "%q is no code of a failed call; one is RESOURCE_EXHAUSTED", node.Value)
+	}
+
+	*c = Code(code)
+
+	return nil
+}
+
+// MarshalYAML implements yaml.Marshaler.
+func (c Code) MarshalYAML() (any, error) { return c.String(), nil }
+
+// codeNames are the names of the spec.
+var codeNames = []string{
+	"OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED",
+	"RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS",
+	"UNAUTHENTICATED",
+}
+
+func (c Code) String() string { return codeNames[c] }
+
+// UnmarshalYAML implements yaml.Unmarshaler.
+func (d *Detail) UnmarshalYAML(node *yaml.Node) error {
+	var fields map[string]any
+
+	err := node.Decode(&fields)
+	if err != nil {
+		return mistake(node, "a detail is a mapping with \"@type\"")
+	}
+
+	encoded, err := json.Marshal(fields)
+	if err == nil {
+		d.message, d.node = &anypb.Any{}, node
+		err = protojson.Unmarshal(encoded, d.message)
+	}
+
+	if err != nil {
+		return mistake(node, "detail: %v", err)
+	}
+
+	return nil
+}
+
+// MarshalYAML implements yaml.Marshaler.
+func (d Detail) MarshalYAML() (any, error) { return d.node, nil }
+
+// UnmarshalYAML implements yaml.Unmarshaler.
+func (v *Value) UnmarshalYAML(node *yaml.Node) error { return node.Decode(&v.given) }
+
+// MarshalYAML implements yaml.Marshaler.
+func (v Value) MarshalYAML() (any, error) { return v.given, nil }
+
+// UnmarshalYAML implements yaml.Unmarshaler.
+func (l *Loss) UnmarshalYAML(node *yaml.Node) error {
+	return oneOf(node, (*string)(l), string(Hang), string(Reset))
+}
+
+// UnmarshalYAML implements yaml.Unmarshaler.
+func (f *ListFault) UnmarshalYAML(node *yaml.Node) error {
+	return oneOf(node, (*string)(f), string(Duplicate), string(Omit))
+}
+
+// UnmarshalYAML implements yaml.Unmarshaler.
+func (f *TokenFault) UnmarshalYAML(node *yaml.Node) error {
+	return oneOf(node, (*string)(f), string(Endless), string(Expire))
+}
+
+// UnmarshalYAML implements yaml.Unmarshaler.
+func (v *View) UnmarshalYAML(node *yaml.Node) error {
+	return oneOf(node, (*string)(v), string(NodeView), string(ControllerView))
+}
+
+// ConditionStatus is the severity of a condition of a volume.
+type ConditionStatus string
+
+// UnmarshalYAML implements yaml.Unmarshaler.
+func (s *ConditionStatus) UnmarshalYAML(node *yaml.Node) error {
+	return oneOf(node, (*string)(s), health.Degraded.String(), health.Inaccessible.String(), health.DataLoss.String())
+}
+
+// untilTime is when the rule ends by its times, if it was added at a time; the zero time is never.
+func (u *Until) untilTime(added time.Time) time.Time {
+	if u == nil {
+		return time.Time{}
+	}
+
+	ends := u.Time
+	if after := added.Add(u.After); u.After > 0 && (ends.IsZero() || after.Before(ends)) {
+		ends = after
+	}
+
+	return ends
+}
+
+func (u *Until) maxHits() int {
+	if u == nil || u.Hits == 0 {
+		return math.MaxInt
+	}
+
+	return u.Hits
+}
+
+// needsOne is the error of an act without any of its keys.
+func needsOne(keys ...string) error {
+	return fmt.Errorf("%w: it has none of %s", ErrRule, strings.Join(slices.Clone(keys), ", "))
+}

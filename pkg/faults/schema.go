@@ -1,0 +1,129 @@
+package faults
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"strings"
+	"time"
+
+	"github.com/touchstone-csi/touchstone/pkg/health"
+)
+
+// Schema returns the JSON schema of files of rules, which editors use. examples/faults/schema.json is
+// its copy.
+func Schema() ([]byte, error) {
+	file := schemaOf(reflect.TypeFor[File]())
+	rule := schemaOf(reflect.TypeFor[Rule]())
+
+	// A file may be a list of rules or a single rule, too.
+	encoded, err := json.MarshalIndent(object{
+		"$schema": "https://json-schema.org/draft/2020-12/schema",
+		"title":   "Fault rules of Touchstone",
+		"anyOf":   []any{file, object{typeKey: "array", "items": rule}, rule},
+	}, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("encode the schema: %w", err)
+	}
+
+	return append(encoded, '\n'), nil
+}
+
+type object map[string]any
+
+// Keys and types of JSON schema.
+const (
+	describedAs = "description"
+	typeKey     = "type"
+	enumKey     = "enum"
+	stringType  = "string"
+	objectType  = "object"
+)
+
+// texts are the types that YAML has as a text, with a pattern or the possible words.
+var texts = map[reflect.Type]object{
+	reflect.TypeFor[Glob]():          {},
+	reflect.TypeFor[Path]():          {},
+	reflect.TypeFor[Expression]():    {"pattern": `^\S+\s+(==|!=|<=|>=|<|>|matches)\s+\S.*$`},
+	reflect.TypeFor[time.Duration](): {"pattern": `^([0-9.]+(ns|us|µs|ms|s|m|h))+$`},
+	reflect.TypeFor[time.Time]():     {"format": "date-time"},
+	reflect.TypeFor[Code]():          {enumKey: codeNames[1:]},
+	reflect.TypeFor[Loss]():          {enumKey: []Loss{Hang, Reset}},
+	reflect.TypeFor[ListFault]():     {enumKey: []ListFault{Duplicate, Omit}},
+	reflect.TypeFor[TokenFault]():    {enumKey: []TokenFault{Endless, Expire}},
+	reflect.TypeFor[View]():          {enumKey: []View{NodeView, ControllerView}},
+	reflect.TypeFor[ConditionStatus](): {
+		enumKey: []string{health.Degraded.String(), health.Inaccessible.String(), health.DataLoss.String()},
+	},
+}
+
+func schemaOf(of reflect.Type) object {
+	if text, ok := texts[of]; ok {
+		made := object{typeKey: stringType}
+		maps.Copy(made, text)
+
+		return made
+	}
+
+	switch of {
+	case reflect.TypeFor[Calls]():
+		return object{typeKey: []string{stringType, "integer"}}
+	case reflect.TypeFor[Value]():
+		return object{}
+	case reflect.TypeFor[Detail]():
+		return object{typeKey: objectType, "required": []string{"@type"}}
+	case reflect.TypeFor[Point]():
+		words := []Point{AtRequest, AtResponse}
+		for _, each := range pointInfos {
+			words = append(words, each.Point)
+		}
+
+		return object{typeKey: stringType, enumKey: words}
+	default:
+		return schemaOfKind(of)
+	}
+}
+
+func schemaOfKind(of reflect.Type) object {
+	switch of.Kind() {
+	case reflect.Pointer:
+		return schemaOf(of.Elem())
+	case reflect.Slice:
+		return object{typeKey: "array", "items": schemaOf(of.Elem())}
+	case reflect.Map:
+		return object{typeKey: objectType, "additionalProperties": schemaOf(of.Elem())}
+	case reflect.Struct:
+		return schemaOfStruct(of)
+	case reflect.Bool:
+		return object{typeKey: "boolean"}
+	case reflect.String:
+		return object{typeKey: stringType}
+	case reflect.Float64:
+		return object{typeKey: "number"}
+	default:
+		return object{typeKey: "integer", "minimum": 0}
+	}
+}
+
+// schemaOfStruct makes each field a property; one without omitempty is required.
+func schemaOfStruct(of reflect.Type) object {
+	properties, required := object{}, []string{}
+
+	for field := range of.Fields() {
+		if !field.IsExported() {
+			continue
+		}
+
+		name, options, _ := strings.Cut(field.Tag.Get("yaml"), ",")
+		property := schemaOf(field.Type)
+		property[describedAs] = keyTexts[of.Name()+"."+name]
+		properties[name] = property
+
+		if !strings.Contains(options, "omitempty") {
+			required = append(required, name)
+		}
+	}
+
+	return object{typeKey: objectType, "additionalProperties": false, "properties": properties, "required": required}
+}

@@ -1,0 +1,178 @@
+package faults_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/pkg/faults"
+	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/namespace"
+)
+
+// lifecycle has the steps of one volume's lifecycle, each of which is one RPC.
+type lifecycle struct {
+	f     *faulty
+	claim *csiclient.Publication
+}
+
+// step makes the call; it may be repeated.
+func (l *lifecycle) step(t *testing.T, rpc string) error {
+	t.Helper()
+
+	ctx, co, err := t.Context(), l.f.co, error(nil)
+
+	switch rpc {
+	case "CreateVolume":
+		var made *csi.CreateVolumeResponse
+
+		made, err = co.CreateVolume(ctx, &csi.CreateVolumeRequest{
+			Name: "v", CapacityRange: harness.RequiredBytes(64 * harness.MiB),
+			VolumeCapabilities: []*csi.VolumeCapability{csiclient.MountCapability(harness.Writer, "ext4")},
+		})
+		if err == nil {
+			l.claim = l.f.Claim(t, made.GetVolume().GetVolumeId())
+			l.claim.VolumeContext = made.GetVolume().GetVolumeContext()
+			l.claim.Capability = csiclient.MountCapability(harness.Writer, "ext4")
+		}
+	case "ControllerPublishVolume":
+		err = co.Attach(ctx, l.claim)
+	case "NodeStageVolume":
+		err = co.Stage(ctx, l.claim)
+	case "NodePublishVolume":
+		err = co.Publish(ctx, l.claim)
+	case "ControllerExpandVolume":
+		_, err = co.ControllerExpandVolume(ctx, &csi.ControllerExpandVolumeRequest{
+			VolumeId: l.claim.VolumeID, CapacityRange: harness.RequiredBytes(128 * harness.MiB),
+		})
+	case "CreateSnapshot":
+		_, err = co.CreateSnapshot(ctx, &csi.CreateSnapshotRequest{Name: "s", SourceVolumeId: l.claim.VolumeID})
+	case "NodeUnpublishVolume":
+		err = co.Unpublish(ctx, l.claim)
+	case "NodeUnstageVolume":
+		err = co.Unstage(ctx, l.claim)
+	case "ControllerUnpublishVolume":
+		err = co.Detach(ctx, l.claim)
+	case "DeleteVolume":
+		_, err = co.DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: l.claim.VolumeID})
+	}
+
+	return err
+}
+
+var steps = []string{
+	"CreateVolume", "ControllerPublishVolume", "NodeStageVolume", "NodePublishVolume", "ControllerExpandVolume", "CreateSnapshot",
+	"NodeUnpublishVolume", "NodeUnstageVolume", "ControllerUnpublishVolume", "DeleteVolume",
+}
+
+// TestOperationsFailAtEachPoint lets the RPC fail at each point; its repetition succeeds, and at the
+// end nothing is left.
+func TestOperationsFailAtEachPoint(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	eachPoint(t, start(t), func(t *testing.T, l *lifecycle, rpc string, point faults.Point) {
+		l.f.add(t, fmt.Sprintf("{match: {at: %s}, until: {hits: 1}, act: {before: {code: ABORTED, message: on command}, delay: {before: 1ms}}}", point))
+		harness.RequireCode(t, l.step(t, rpc), codes.Aborted, "on command")
+		require.Equal(t, 1, l.f.status(t).Hits)
+	})
+}
+
+// TestCrashAtEachPoint ends the process at each point. The next start and the repetition of the RPC
+// complete the operation or undo it.
+func TestCrashAtEachPoint(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	whole, f := t, connect(t, harness.StartProcess(t, enabled))
+
+	eachPoint(t, f, func(t *testing.T, l *lifecycle, rpc string, point faults.Point) {
+		rules := faults.Client{Connection: f.co.Conn()}
+		_, err := rules.Add(t.Context(), fmt.Sprintf("{match: {at: %s}, act: {crash: true}}", point))
+		require.NoError(t, err)
+		// What the last crash has left may still be being removed.
+		harness.RequireCode(t, repeat(t, l, rpc), codes.Unavailable)
+		f.Kill(whole)
+	})
+}
+
+func eachPoint(t *testing.T, f *faulty, try func(*testing.T, *lifecycle, string, faults.Point)) {
+	t.Helper()
+
+	l, tried := &lifecycle{f: f}, 0
+
+	for _, rpc := range steps {
+		for _, point := range faults.Points() {
+			if !slices.Contains(strings.Split(point.RPC, ", "), rpc) {
+				continue
+			}
+
+			tried++
+
+			t.Run(string(point.Point), func(t *testing.T) { try(t, l, rpc, point.Point) })
+		}
+
+		for _, at := range []faults.Point{faults.AtRequest, faults.AtResponse} {
+			if rpc == "NodePublishVolume" {
+				t.Run(rpc+" "+string(at), func(t *testing.T) { tryAt(t, l, rpc, at, try) })
+			}
+		}
+
+		require.NoError(t, repeat(t, l, rpc), rpc)
+	}
+
+	require.Equal(t, len(faults.Points()), tried)
+	require.Empty(t, harness.ListAll(t, f.Driver))
+	t.Logf("%d points", tried)
+}
+
+// tryAt crashes at the points of every call, where an error has another code.
+func tryAt(t *testing.T, l *lifecycle, rpc string, at faults.Point, try func(*testing.T, *lifecycle, string, faults.Point)) {
+	t.Helper()
+
+	if l.f.PID() == 0 {
+		return
+	}
+
+	try(t, l, rpc, at)
+}
+
+// repeat makes the call until it has another answer than that an operation goes on: a volume that is
+// being removed by recovery.
+func repeat(t *testing.T, l *lifecycle, rpc string) error {
+	t.Helper()
+
+	for {
+		if err := l.step(t, rpc); status.Code(err) != codes.Aborted {
+			return err
+		}
+	}
+}
+
+// TestAGroupFailsAtItsSecondMember leaves no snapshot.
+func TestAGroupFailsAtItsSecondMember(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	f := start(t)
+	first := harness.NewVolume(t, f.Driver, &csi.CreateVolumeRequest{Name: "a", Parameters: harness.DirectoryBacked()})
+	second := harness.NewVolume(t, f.Driver, &csi.CreateVolumeRequest{Name: "b", Parameters: harness.DirectoryBacked()})
+	request := &csi.CreateVolumeGroupSnapshotRequest{Name: "g", SourceVolumeIds: []string{first.VolumeID, second.VolumeID}}
+
+	f.add(t, "{match: {at: snapshot-copied, calls: 2}, act: {before: {code: RESOURCE_EXHAUSTED}}}")
+
+	_, err := f.co.CreateVolumeGroupSnapshot(t.Context(), request)
+	harness.RequireCode(t, err, codes.ResourceExhausted)
+	require.Equal(t, 2, f.status(t).Calls)
+
+	listed, err := f.co.ListSnapshots(t.Context(), &csi.ListSnapshotsRequest{})
+	require.NoError(t, err)
+	require.Empty(t, listed.GetEntries())
+
+	_, err = f.co.CreateVolumeGroupSnapshot(t.Context(), request)
+	require.NoError(t, err)
+}

@@ -1,0 +1,301 @@
+package faults_test
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/pkg/faults"
+	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/served"
+)
+
+// TestWithoutTheFlagsThereAreNoFaults: no service, no rules, no entry in the manifest.
+func TestWithoutTheFlagsThereAreNoFaults(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	d := harness.Start(t)
+
+	_, err := faults.Client{Connection: d.Conn()}.Add(t.Context(), "{act: {unimplemented: true}}")
+	harness.RequireCode(t, err, codes.Unimplemented)
+
+	info, err := d.GetPluginInfo(t.Context(), &csi.GetPluginInfoRequest{})
+	require.NoError(t, err)
+	require.NotContains(t, info.GetManifest(), "faults")
+}
+
+// TestActiveRulesAreShown in the manifest, the metrics, the health report and the list.
+func TestActiveRulesAreShown(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	address := served.Address()
+	f := start(t, func(c *driver.Config) { c.HTTPEndpoint = address })
+	f.add(t, "{name: shown, match: {method: Probe}, act: {patch: [{path: ready.value, value: false}]}}")
+
+	probed, err := f.co.Probe(t.Context(), &csi.ProbeRequest{})
+	require.NoError(t, err)
+	require.False(t, probed.GetReady().GetValue(), "Probe says ready")
+
+	info, err := f.GetPluginInfo(t.Context(), &csi.GetPluginInfoRequest{})
+	require.NoError(t, err)
+	require.Equal(t, "shown", info.GetManifest()["faults"])
+
+	require.Contains(t, get(t, address, "/metrics"), `touchstone_fault_hits_total{rule="shown"} 1`)
+	require.Contains(t, get(t, address, "/metrics"), `touchstone_fault_rules_active 1`)
+	require.Contains(t, get(t, address, "/health.json"), `"faults":[{"rule":"shown","at":"Probe","act":"patch","hits":1}]`)
+
+	log, err := f.rules.Log(t.Context())
+	require.NoError(t, err)
+	require.Len(t, log, 1)
+	require.Equal(t, "Probe", log[0].Method)
+}
+
+func get(t *testing.T, address, path string) string {
+	t.Helper()
+
+	answer, err := http.Get("http://" + address + path)
+	require.NoError(t, err)
+
+	defer answer.Body.Close()
+
+	text, err := io.ReadAll(answer.Body)
+	require.NoError(t, err)
+
+	return string(text)
+}
+
+// TestMistakesAreRefused with the code and the line.
+func TestMistakesAreRefused(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	f := start(t)
+
+	_, err := f.rules.Add(t.Context(), "- act:\n    lose: it\n")
+	harness.RequireCode(t, err, codes.InvalidArgument, "line 2")
+
+	f.add(t, "{name: a, act: {unimplemented: true}}")
+
+	_, err = f.rules.Add(t.Context(), "{name: a, act: {unimplemented: true}}")
+	harness.RequireCode(t, err, codes.AlreadyExists)
+
+	_, err = f.rules.Clear(t.Context(), "b")
+	harness.RequireCode(t, err, codes.NotFound)
+
+	_, err = f.rules.Release(t.Context(), "b")
+	harness.RequireCode(t, err, codes.NotFound)
+}
+
+// TestAStartIsDelayed by the file, whose mistakes fail the start.
+func TestAStartIsDelayed(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	file := filepath.Join(t.TempDir(), "rules.yaml")
+	require.NoError(t, os.WriteFile(file, []byte("- {name: slow, act: {start: {delay: 300ms}}}\n"), 0o600))
+
+	began := time.Now()
+	d := harness.Start(t, func(c *driver.Config) { c.Faults = file })
+	require.GreaterOrEqual(t, time.Since(began), 300*time.Millisecond)
+
+	config := d.Config
+	config.Faults = filepath.Join(t.TempDir(), "absent.yaml")
+
+	_, err := driver.New(t.Context(), config)
+	require.ErrorIs(t, err, driver.ErrConfig)
+
+	require.NoError(t, os.WriteFile(config.Faults, []byte("- {act: {}}\n"), 0o600))
+
+	_, err = driver.New(t.Context(), config)
+	require.ErrorContains(t, err, "line 1")
+}
+
+// TestDetailsArrive with the status.
+func TestDetailsArrive(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	f := start(t)
+	f.add(t, `{act: {before: {code: UNAVAILABLE, details: [{"@type": type.googleapis.com/google.rpc.RetryInfo, retryDelay: 5s}]}}}`)
+
+	_, err := f.co.Probe(t.Context(), &csi.ProbeRequest{})
+	require.Len(t, status.Convert(err).Details(), 1)
+	require.Equal(t, int64(5), status.Convert(err).Details()[0].(*errdetails.RetryInfo).GetRetryDelay().GetSeconds())
+}
+
+// TestPagesBreak: an endless list repeats its pages and never ends, and an expired token is ABORTED.
+func TestPagesBreak(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	f := start(t)
+	for _, name := range []string{"a", "b", "c"} {
+		harness.NewVolume(t, f.Driver, &csi.CreateVolumeRequest{Name: name, Parameters: harness.DirectoryBacked()})
+	}
+
+	f.add(t, "{match: {method: ListVolumes}, act: {lists: {next_token: endless}}}")
+
+	token, seen := "", map[string]int{}
+
+	for range 10 {
+		page, err := f.co.ListVolumes(t.Context(), &csi.ListVolumesRequest{MaxEntries: 1, StartingToken: token})
+		require.NoError(t, err)
+		require.NotEmpty(t, page.GetNextToken())
+
+		token = page.GetNextToken()
+
+		for _, entry := range page.GetEntries() {
+			seen[entry.GetVolume().GetVolumeId()]++
+		}
+	}
+
+	require.Len(t, seen, 3)
+	f.clear(t)
+	f.add(t, "{match: {method: ListVolumes}, act: {lists: {next_token: expire}}}")
+
+	page, err := f.co.ListVolumes(t.Context(), &csi.ListVolumesRequest{MaxEntries: 1})
+	require.NoError(t, err)
+
+	_, err = f.co.ListVolumes(t.Context(), &csi.ListVolumesRequest{MaxEntries: 1, StartingToken: page.GetNextToken()})
+	harness.RequireCode(t, err, codes.Aborted)
+}
+
+// TestResponsesArePatched in each way.
+func TestResponsesArePatched(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	f := start(t)
+	claim := harness.NewVolume(t, f.Driver, &csi.CreateVolumeRequest{Parameters: harness.DirectoryBacked()})
+	require.NoError(t, f.Attach(t.Context(), claim))
+
+	volume := func(patch string) *csi.ControllerGetVolumeResponse {
+		t.Helper()
+		f.clear(t)
+		f.add(t, "{match: {method: ControllerGetVolume}, act: {patch: ["+patch+"]}}")
+
+		found, err := f.co.ControllerGetVolume(t.Context(), &csi.ControllerGetVolumeRequest{VolumeId: claim.VolumeID})
+		require.NoError(t, err)
+
+		return found
+	}
+
+	require.Equal(t, int64(5<<30), volume("{path: volume.capacity_bytes, value: 5Gi}").GetVolume().GetCapacityBytes())
+	require.Empty(t, volume("{path: volume.volume_id, unset: true}").GetVolume().GetVolumeId())
+	require.Len(t, volume("{path: volume.volume_id, repeat: 10}").GetVolume().GetVolumeId(), 10*len(claim.VolumeID))
+	require.Equal(t, []string{"gone"}, volume("{path: status.published_node_ids, value: [gone]}").GetStatus().GetPublishedNodeIds())
+	require.Empty(t, volume("{path: status.published_node_ids, unset: true}").GetStatus().GetPublishedNodeIds(), "a lost attachment")
+	require.Equal(t, "v", volume(`{path: 'volume.volume_context["k"]', value: v}`).GetVolume().GetVolumeContext()["k"])
+
+	f.clear(t)
+	f.add(t, "{match: {method: NodeGetInfo}, act: {patch: [{path: node_id, values: [a, b]}, {path: accessible_topology.segments, value: {zone: z}}]}}")
+
+	for _, want := range []string{"a", "b", "a"} {
+		info, err := f.co.NodeGetInfo(t.Context(), &csi.NodeGetInfoRequest{})
+		require.NoError(t, err)
+		require.Equal(t, want, info.GetNodeId())
+		require.Equal(t, map[string]string{"zone": "z"}, info.GetAccessibleTopology().GetSegments())
+	}
+
+	f.clear(t)
+	f.add(t, "{match: {method: ControllerGetVolume}, act: {patch: [{path: status.published_node_ids, stale: true}]}}")
+
+	get := func() []string {
+		found, err := f.co.ControllerGetVolume(t.Context(), &csi.ControllerGetVolumeRequest{VolumeId: claim.VolumeID})
+		require.NoError(t, err)
+
+		return found.GetStatus().GetPublishedNodeIds()
+	}
+
+	require.Equal(t, []string{harness.NodeID}, get(), "the first response has no previous one")
+	require.NoError(t, f.Detach(t.Context(), claim))
+	require.Equal(t, []string{harness.NodeID}, get(), "the attachment is stale")
+	require.Empty(t, get())
+
+	f.clear(t)
+	f.add(t, "{match: {method: NodeGetVolumeHealth}, act: {patch: [{path: volume_health.health_statuses, value: [{status: 99, reason: X}]}]}}")
+
+	unhealthy, err := f.co.NodeGetVolumeHealth(t.Context(), &csi.NodeGetVolumeHealthRequest{VolumeId: claim.VolumeID})
+	require.NoError(t, err)
+	require.Equal(t, csi.VolumeHealthErrorType(99), unhealthy.GetVolumeHealth().GetHealthStatuses()[0].GetStatus(), "an unknown enum value")
+}
+
+// TestCapabilitiesFlap with alternate.
+func TestCapabilitiesFlap(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	f := start(t)
+	f.add(t, "{match: {method: NodeGetCapabilities}, act: {capabilities: {without: [EXPAND_VOLUME], alternate: true}}}")
+
+	for _, want := range []bool{true, false, true, false} {
+		caps, err := f.co.NodeGetCapabilities(t.Context(), &csi.NodeGetCapabilitiesRequest{})
+		require.NoError(t, err)
+		require.Equal(t, want, csiclient.Capabilities{Node: caps.GetCapabilities()}.HasNodeRPC(csi.NodeServiceCapability_RPC_EXPAND_VOLUME))
+	}
+}
+
+// TestAStreamIsCut after its first message.
+func TestAStreamIsCut(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	f := start(t)
+	claim := harness.NewVolume(t, f.Driver, &csi.CreateVolumeRequest{})
+	harness.BringUp(t, f.Driver, claim)
+
+	snapshot := harness.TakeSnapshot(t, f.Driver, claim.VolumeID, "s")
+
+	f.add(t, "{match: {method: GetMetadataAllocated}, act: {cut: 1}}")
+
+	stream, err := f.co.GetMetadataAllocated(t.Context(), &csi.GetMetadataAllocatedRequest{SnapshotId: snapshot, MaxResults: 1})
+	require.NoError(t, err)
+
+	_, err = stream.Recv()
+	require.NoError(t, err)
+
+	_, err = stream.Recv()
+	harness.RequireCode(t, err, codes.Unavailable, "after 1 messages")
+}
+
+// TestADrainReleasesHeldCalls, so that the driver ends in time.
+func TestADrainReleasesHeldCalls(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	f := start(t)
+
+	_, err := f.rules.Add(t.Context(), "[{match: {method: Probe}, act: {hold: here}}, {match: {method: GetCapacity}, act: {lose: hang}}]")
+	require.NoError(t, err)
+
+	ended := make(chan error, 2)
+	ctx := context.WithoutCancel(t.Context())
+
+	go func() {
+		_, err := f.co.Probe(ctx, &csi.ProbeRequest{})
+		ended <- err
+	}()
+
+	go func() {
+		_, err := f.co.GetCapacity(ctx, &csi.GetCapacityRequest{})
+		ended <- err
+	}()
+
+	require.Eventually(t, func() bool {
+		listed, err := f.rules.List(t.Context())
+
+		return err == nil && listed.Rules[0].Holding == 1 && listed.Rules[1].Hits == 1
+	}, 30*time.Second, time.Millisecond)
+
+	began := time.Now()
+
+	f.Stop()
+	require.Less(t, time.Since(began), f.Config.DrainTimeout+driver.DefaultDrainTimeout/2)
+	<-ended
+	<-ended
+}
