@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -86,46 +85,7 @@ const (
 	terminationGrace = 5 * time.Second
 )
 
-func (p processes) Run(ctx context.Context, command Command) (Result, error) {
-	if !command.Idle {
-		return p.run(ctx, command)
-	}
-
-	var (
-		result Result
-		err    error
-		ended  sync.WaitGroup
-	)
-
-	// A child has the priorities of the thread that forks it. As the goroutine never
-	// unlocks it, the thread ends with the goroutine and no other goroutine gets it:
-	// to take a nice back needs a capability.
-	ended.Go(func() {
-		runtime.LockOSThread()
-		setIdlePriority()
-
-		result, err = p.run(ctx, command)
-	})
-	ended.Wait()
-
-	return result, err
-}
-
-// setIdlePriority gives the calling thread the lowest priorities. Where that is not
-// permitted, the tool's work is to be done still.
-func setIdlePriority() {
-	const (
-		leastNice       = 19
-		callingThread   = 0
-		ioprioWhoThread = 1
-		ioprioIdle      = 3 << 13
-	)
-
-	_ = unix.Setpriority(unix.PRIO_PROCESS, callingThread, leastNice)
-	_, _, _ = unix.Syscall(unix.SYS_IOPRIO_SET, ioprioWhoThread, callingThread, ioprioIdle) //nolint:dogsled // it gives nothing
-}
-
-func (processes) run(ctx context.Context, command Command) (Result, error) {
+func (processes) Run(ctx context.Context, command Command) (Result, error) {
 	path, err := findTool(command.Tool)
 	if err != nil {
 		return Result{}, &ToolMissingError{Tool: command.Tool, Package: command.Package}
@@ -161,7 +121,13 @@ func (processes) run(ctx context.Context, command Command) (Result, error) {
 		defer runtime.UnlockOSThread()
 	}
 
-	err = process.Run()
+	if err = process.Start(); err == nil {
+		if command.Idle {
+			setIdlePriority(process.Process.Pid)
+		}
+
+		err = process.Wait()
+	}
 
 	var exit *exec.ExitError
 
@@ -175,6 +141,20 @@ func (processes) run(ctx context.Context, command Command) (Result, error) {
 	default:
 		return Result{}, fmt.Errorf("%s: %w: %s", command.Tool, err, lastLines(output.String()))
 	}
+}
+
+// setIdlePriority gives a process the lowest priorities. It has its parent's until its exec: a child
+// that the scheduler starves before that would hold up all other forks of the driver, and keep in
+// use what the driver has open. Where that is not permitted, the tool's work is to be done still.
+func setIdlePriority(pid int) {
+	const (
+		leastNice        = 19
+		ioprioWhoProcess = 1
+		ioprioIdle       = 3 << 13
+	)
+
+	_ = unix.Setpriority(unix.PRIO_PROCESS, pid, leastNice)
+	_, _, _ = unix.Syscall(unix.SYS_IOPRIO_SET, ioprioWhoProcess, uintptr(pid), ioprioIdle) //nolint:dogsled // it gives nothing
 }
 
 // findTool also looks where tools are that a daemon's PATH may lack.
