@@ -1,0 +1,108 @@
+package probe
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/holder"
+)
+
+func searching(busy *busyVolume) *probeState {
+	return &probeState{prober: &Prober{busy: newBusyVolumes()}, busy: busy}
+}
+
+// TestSearchForAHolderThatHangs delays a probe for ResponseTimeout, and is not joined by another.
+func TestSearchForAHolderThatHangs(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		last := holder.Process{PID: 1, Command: "known"}
+		s := searching(&busyVolume{holder: last})
+		hang := make(chan struct{})
+		searches := 0
+
+		for range 2 {
+			began := time.Now()
+			found := s.findHolder(t.Context(), func() ([]holder.Process, error) {
+				searches++
+				<-hang
+
+				return nil, nil
+			})
+
+			require.Equal(t, last, found)
+			require.Equal(t, ResponseTimeout, time.Since(began))
+			require.Equal(t, 1, searches)
+		}
+
+		close(hang)
+		synctest.Wait()
+
+		found := s.findHolder(t.Context(), func() ([]holder.Process, error) { return nil, nil })
+		require.Zero(t, found, "the first search after the one that hung")
+	})
+}
+
+// TestHolderStaysTheSame while it is among those found, although another has a lower PID: a CO
+// makes an event of each new message.
+func TestHolderStaysTheSame(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		first, second, third := holder.Process{PID: 41}, holder.Process{PID: 42}, holder.Process{PID: 43}
+		s := searching(&busyVolume{})
+
+		for _, step := range []struct {
+			found []holder.Process
+			want  holder.Process
+		}{
+			{[]holder.Process{second, third}, second},
+			{[]holder.Process{first, second, third}, second},
+			{[]holder.Process{first, third}, first},
+			{nil, holder.Process{}},
+		} {
+			time.Sleep(2 * holderPeriod)
+
+			got := s.findHolder(context.Background(), func() ([]holder.Process, error) { return step.found, nil })
+			require.Equal(t, step.want, got)
+		}
+	})
+}
+
+// TestSearchForAHolderIsNotRepeated within holderPeriod, if none was found or it is running.
+func TestSearchForAHolderIsNotRepeated(t *testing.T) {
+	t.Parallel()
+
+	for name, last := range map[string]holder.Process{"none": {}, "running": self(t)} {
+		s := searching(&busyVolume{holder: last, searchedAt: time.Now()})
+		found := s.findHolder(t.Context(), func() ([]holder.Process, error) {
+			t.Error("searched again: " + name)
+
+			return nil, nil
+		})
+		require.Equal(t, last, found)
+	}
+
+	ended := self(t)
+	ended.Command = "another program"
+	s := searching(&busyVolume{holder: ended, searchedAt: time.Now()})
+	require.Zero(t, s.findHolder(t.Context(), func() ([]holder.Process, error) { return nil, nil }))
+}
+
+// self returns this process as a holder.
+func self(t *testing.T) holder.Process {
+	t.Helper()
+
+	command, err := os.ReadFile("/proc/self/comm")
+	require.NoError(t, err)
+
+	var namespace unix.Stat_t
+	require.NoError(t, unix.Stat("/proc/self/ns/mnt", &namespace))
+
+	return holder.Process{PID: os.Getpid(), Command: strings.TrimSpace(string(command)), MountNamespace: namespace.Ino}
+}
