@@ -26,7 +26,7 @@ import (
 // TestHealthNamesTheMountNamespaceThatKeepsVolumes unstages volumes of which another mount
 // namespace has a copy of the mounts. It does not run beside other tests, whose mounts that would
 // have as well.
-func TestHealthNamesTheMountNamespaceThatKeepsVolumes(t *testing.T) { //nolint:paralleltest // documented
+func TestHealthNamesTheMountNamespaceThatKeepsVolumes(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	repeated := (&illness{}).admit(t, harness.Relists)
