@@ -192,27 +192,27 @@ func TestAFileIsFollowed(t *testing.T) {
 		<-ended
 	}()
 
-	until := func(is func([]faults.Status, string) bool) {
+	until := func(what string, is func([]faults.Status, string) bool) {
 		t.Helper()
 		require.Eventually(t, func() bool {
 			listed, problem := i.List()
 
 			return is(listed, problem)
-		}, 30*time.Second, time.Millisecond)
+		}, 30*time.Second, time.Millisecond, what)
 	}
 
 	write(first + "- {name: second, act: {unimplemented: true}}\n")
-	until(func(listed []faults.Status, problem string) bool {
+	until("the second rule is there, and the first keeps its hits", func(listed []faults.Status, problem string) bool {
 		return len(listed) == 2 && listed[0].Hits == 1 && problem == ""
 	})
 
-	write(first + "- {name: second, act: {}}\n")
-	until(func(listed []faults.Status, problem string) bool {
+	write("\n- {name: third, act: {}}\n")
+	until("both rules stay, and the mistake is reported", func(listed []faults.Status, problem string) bool {
 		return len(listed) == 2 && strings.Contains(problem, "line 2")
 	})
 
 	write("[]\n")
-	until(func(listed []faults.Status, problem string) bool { return len(listed) == 0 && problem == "" })
+	until("no rule is left", func(listed []faults.Status, problem string) bool { return len(listed) == 0 && problem == "" })
 }
 
 func TestClearingEndsWaits(t *testing.T) {

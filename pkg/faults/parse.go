@@ -78,9 +78,11 @@ func Parse(text []byte) (File, error) {
 		rules = root.Content
 	}
 
-	err := file.check(rules)
+	if err := file.check(rules); err != nil {
+		return File{}, err
+	}
 
-	return file, err
+	return file, nil
 }
 
 func decodingError(err error) error {

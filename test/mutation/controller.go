@@ -194,8 +194,8 @@ func controllerMutants() []mutant {
 		},
 		{
 			name: "controller/node-expansion-not-required", file: "pkg/controller/expand.go",
-			old:    `NodeExpansionRequired: expanded.Parameters.Backing == volume.BackingImage,`,
-			new:    `NodeExpansionRequired: expanded.Parameters.Backing == volume.BackingDirectory,`,
+			old:    `onNode := expanded.Parameters.Backing == volume.BackingImage &&`,
+			new:    `onNode := expanded.Parameters.Backing == volume.BackingDirectory &&`,
 			breaks: "the CO does not have the node grow the filesystem", tests: in("test/driver/staging", "TestExpansionsTellTheNode"),
 		},
 		{

@@ -85,7 +85,7 @@ func run(ctx context.Context, args []string) error {
 // all returns the mutants of all areas.
 func all() []mutant {
 	return slices.Concat(stateMutants(), specMutants(), randomRowMutants(), poolMutants(), blockdevMutants(), mountMutants(), nodeMutants(),
-		controllerMutants(), healthMutants(), registrationMutants(), directMutants(), driverMutants(), observerMutants())
+		controllerMutants(), healthMutants(), registrationMutants(), directMutants(), driverMutants(), observerMutants(), faultsMutants())
 }
 
 func choose(pattern string) ([]mutant, error) {

@@ -20,9 +20,9 @@ func specMutants() []mutant {
 		},
 		{
 			name: "spec/NPVE-6-exceeds-capabilities", file: "pkg/node/publish.go",
-			old: `if err := s.checkCapability(v, wanted.Capability); err != nil {
+			old: `if err := checkCapability(config, v, wanted.Capability); err != nil {
 		return rpc.Errorf(codes.FailedPrecondition,`,
-			new: `if err := s.checkCapability(v, wanted.Capability); err != nil {
+			new: `if err := checkCapability(config, v, wanted.Capability); err != nil {
 		return rpc.Errorf(codes.InvalidArgument,`,
 			breaks: "a capability that the volume does not have has another code", tests: in(conformance, errorTables),
 		},
@@ -41,7 +41,7 @@ func specMutants() []mutant {
 		},
 		{
 			name: "spec/NEVE-1-exceeds-capabilities", file: "pkg/node/expand.go",
-			old: `return s.checkCapability(v, wanted)`, new: `return nil`,
+			old: `return checkCapability(&s.config.Common, v, wanted)`, new: `return nil`,
 			breaks: "NodeExpandVolume takes a capability that the volume does not have", tests: in(conformance, errorTables),
 		},
 		{

@@ -121,7 +121,9 @@ func randomRowMutants() []mutant {
 		},
 		{
 			name: "spec/CV-1,P-1,NGC-1,GCGC-1,RPCI-5,RPCI-6-served-though-disabled", file: "pkg/capability/set.go",
-			old: `s.methods[method] = gone.name`, new: `_ = method`,
+			old: `for _, method := range gone.methods {
+		s.methods[method] = gone.name`, new: `for _, method := range gone.methods {
+		_ = method`,
 			breaks: "a method is served although its capability is not advertised", tests: in("test/driver/requests", "TestEveryCapabilityCanBeDisabled"),
 		},
 		{

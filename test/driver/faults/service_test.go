@@ -299,3 +299,15 @@ func TestADrainReleasesHeldCalls(t *testing.T) {
 	<-ended
 	<-ended
 }
+
+// TestACallKeepsItsOwnError: an effect that did not happen is not reported as one that did.
+func TestACallKeepsItsOwnError(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	f := start(t)
+	f.add(t, "{act: {after: {code: INTERNAL}}}")
+
+	_, err := f.co.GetSnapshot(t.Context(), &csi.GetSnapshotRequest{SnapshotId: unknownSnapshot})
+	harness.RequireCode(t, err, codes.NotFound)
+	require.Equal(t, 1, f.status(t).Hits)
+}
