@@ -1,0 +1,13 @@
+// Package touchstonetest runs a Touchstone driver within a test, for the unit tests of sidecars,
+// kubelets and other COs: a CSI driver that follows the spec, fails on command and records what it
+// was asked.
+//
+//   - Start runs a driver until the test ends, with state, pool and socket in a directory of the
+//     test. As root it mounts volumes; otherwise, and with SimulateNode, node calls are recorded and
+//     nothing is mounted.
+//   - Faults and Driver.AddFault have calls fail (docs/faults.md); Without takes capabilities away;
+//     FailOnViolations fails the test if the CO violates the spec (docs/strict.md).
+//   - Driver has clients of all services, Calls and AwaitCalls, and Restart.
+//
+// The functions fail the test themselves; none returns an error.
+package touchstonetest
