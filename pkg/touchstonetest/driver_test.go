@@ -72,14 +72,14 @@ func TestLifecycle(t *testing.T) {
 	}
 }
 
-// asNobody is set in a process that TestWithoutRoot has started.
-const asNobody = "TOUCHSTONETEST_AS_NOBODY"
+// asUnprivileged is set in a process that TestWithoutRoot has started.
+const asUnprivileged = "TOUCHSTONETEST_UNPRIVILEGED"
 
 // TestWithoutRoot runs a lifecycle as a user without any privilege.
 func TestWithoutRoot(t *testing.T) {
-	const nobodyID = 65534
+	const unprivilegedID = 65534
 
-	if os.Getenv(asNobody) != "" {
+	if os.Getenv(asUnprivileged) != "" {
 		use(t, touchstonetest.Start(t))
 
 		return
@@ -88,10 +88,10 @@ func TestWithoutRoot(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	// Neither the binary's directory nor t.TempDir can be entered by others.
-	dir, err := os.MkdirTemp("/tmp", "touchstonetest-nobody-") //nolint:usetesting // see above
+	dir, err := os.MkdirTemp("/tmp", "touchstonetest-unprivileged-") //nolint:usetesting // see above
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
-	require.NoError(t, os.Chown(dir, nobodyID, nobodyID))
+	require.NoError(t, os.Chown(dir, unprivilegedID, unprivilegedID))
 
 	binary := filepath.Join(dir, "test")
 	own, err := os.Executable()
@@ -101,8 +101,8 @@ func TestWithoutRoot(t *testing.T) {
 
 	command := child.Command(t, binary, "-test.run=^TestWithoutRoot$", "-test.v")
 	command.Dir = dir
-	command.Env = append(os.Environ(), asNobody+"=yes", "HOME="+dir, "TMPDIR="+dir)
-	command.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobodyID, Gid: nobodyID}}
+	command.Env = append(os.Environ(), asUnprivileged+"=yes", "HOME="+dir, "TMPDIR="+dir)
+	command.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: unprivilegedID, Gid: unprivilegedID}}
 
 	output, err := command.CombinedOutput()
 	require.NoError(t, err, "%s", output)
