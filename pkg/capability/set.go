@@ -61,7 +61,8 @@ func Without(names ...string) (Set, error) {
 func (s Set) disableOf(service string, gone entry) error {
 	prefix, ok := servicePrefixes[service]
 	if !ok || gone.controller == csi.ControllerServiceCapability_RPC_UNKNOWN || gone.node == csi.NodeServiceCapability_RPC_UNKNOWN {
-		return fmt.Errorf("%w %q: controller: and node: are for the capabilities that both services have", ErrUnknown, service+":"+string(gone.name))
+		return fmt.Errorf("%w %q: controller: and node: are for the capabilities that both services have",
+			ErrUnknown, service+":"+string(gone.name))
 	}
 
 	s.ofService[service+":"+string(gone.name)] = true

@@ -98,8 +98,9 @@ func build(
 			NodeID: config.NodeID, Segments: config.segments(), Shared: config.Shared,
 			MaxVolumesPerNode: config.MaxVolumesPerNode, MaxVolumeBytes: config.MaxVolumeBytes, Capabilities: config.capabilities,
 			Store: state.New(config.StateDir, state.Options{Owner: owner, Log: config.Log}),
-			Pools: pool.NewSet(config.Pools), Operations: ops, Admission: &pool.Admission{Overcommit: config.Overcommit, Capacities: config.Capacities},
-			Health: config.Health, Faults: injector, Log: config.Log,
+			Pools: pool.NewSet(config.Pools), Operations: ops,
+			Admission: &pool.Admission{Overcommit: config.Overcommit, Capacities: config.Capacities},
+			Health:    config.Health, Faults: injector, Log: config.Log,
 		},
 		progress: progress.NewRegistry(config.Log), removals: removal.New(config.Log), registry: registry,
 	}

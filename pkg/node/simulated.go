@@ -313,7 +313,9 @@ func (s *Simulated) NodeExpandVolume(_ context.Context, request *csi.NodeExpandV
 }
 
 // NodeGetVolumeHealth answers that a volume in use is healthy (CSI v1.13, NodeGetVolumeHealth).
-func (s *Simulated) NodeGetVolumeHealth(_ context.Context, request *csi.NodeGetVolumeHealthRequest) (*csi.NodeGetVolumeHealthResponse, error) {
+func (s *Simulated) NodeGetVolumeHealth(
+	_ context.Context, request *csi.NodeGetVolumeHealthRequest,
+) (*csi.NodeGetVolumeHealthResponse, error) {
 	id := request.GetVolumeId()
 	if err := rpc.CheckVolumeID(id); err != nil {
 		return nil, rpc.Status(err)

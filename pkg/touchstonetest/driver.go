@@ -249,7 +249,8 @@ func (d *Driver) requireNoViolation() {
 	d.tb.Helper()
 
 	for _, each := range d.Violations() {
-		d.tb.Errorf("violation of the CSI spec: %s of %s, %d times: %s; %s (%v)", each.ID, each.Object, each.Count, each.Detail, each.Remedy, each.Rows)
+		d.tb.Errorf("violation of the CSI spec: %s of %s, %d times: %s; %s (%v)",
+			each.ID, each.Object, each.Count, each.Detail, each.Remedy, each.Rows)
 	}
 }
 

@@ -25,9 +25,6 @@ var (
 	errSince     = errors.New("must be a time (RFC 3339) or a duration, such as 5m")
 )
 
-// objectColumn has names and ids.
-const objectColumn = "OBJECT"
-
 // callFilter are the flags that select calls.
 type callFilter struct {
 	calls.Filter

@@ -2,6 +2,13 @@ package ctl
 
 import "iter"
 
+// The names that several tables, and several groups of commands, have.
+const (
+	nameColumn   = "NAME"
+	objectColumn = "OBJECT"
+	listName     = "list"
+)
+
 // columns describe the objects of one kind, as columns of a table and as lines of a sheet.
 type columns[T any] []column[T]
 

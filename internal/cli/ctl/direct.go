@@ -23,7 +23,7 @@ var directColumns = columns[kata.AssignedVolume]{
 
 func directVolumesVerb() verb {
 	return verb{
-		name: "list", short: "List the node's direct volumes and the sandboxes that use them",
+		name: listName, short: "List the node's direct volumes and the sandboxes that use them",
 		long: `The volumes that are published on the node behind the socket for a virtual machine to
 mount: where, by which device, and the sandbox that has taken each of them. PENDING is
 the size that the device has already and the filesystem in the guest has not.`,

@@ -83,7 +83,7 @@ func (s *session) showNames(names []string) error {
 }
 
 var faultColumns = columns[faults.Status]{
-	{header: "NAME", text: func(r faults.Status) string { return r.Name }},
+	{header: nameColumn, text: func(r faults.Status) string { return r.Name }},
 	{header: "AT", text: func(r faults.Status) string { return r.Method }},
 	{header: "ACT", text: func(r faults.Status) string { return r.Act }},
 	{header: "CALLS", text: func(r faults.Status) string { return strconv.Itoa(r.Calls) }},
@@ -103,7 +103,7 @@ func faultState(rule faults.Status) string {
 
 func faultListVerb() verb {
 	return verb{
-		name: "list", aliases: []string{"ls"}, short: "List the active rules with their hits",
+		name: listName, aliases: []string{"ls"}, short: "List the active rules with their hits",
 		run: func(ctx context.Context, s *session) error {
 			listed, err := s.faults().List(ctx)
 			if err != nil {

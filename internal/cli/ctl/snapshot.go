@@ -36,7 +36,7 @@ var snapshotColumns = columns[snapshot]{
 }
 
 var namedSnapshotColumns = append(columns[snapshot]{
-	{header: "NAME", text: func(s snapshot) string { return s.names[s.GetSnapshotId()] }},
+	{header: nameColumn, text: func(s snapshot) string { return s.names[s.GetSnapshotId()] }},
 }, snapshotColumns...)
 
 func snapshotCreateVerb() verb {
@@ -83,7 +83,7 @@ func snapshotListVerb() verb {
 	var source identifier
 
 	return verb{
-		name: "list", aliases: []string{"ls"}, short: "ListSnapshots, all pages", lists: true,
+		name: listName, aliases: []string{"ls"}, short: "ListSnapshots, all pages", lists: true,
 		flags: func(flags *pflag.FlagSet) { flags.Var(&source, "volume", "only those of this volume") },
 		run: func(ctx context.Context, s *session) error {
 			// The source may be gone, and its snapshots there.

@@ -23,7 +23,7 @@ type volume struct {
 }
 
 var volumeColumns = columns[volume]{
-	{header: "NAME", text: func(v volume) string { return v.known.Name }},
+	{header: nameColumn, text: func(v volume) string { return v.known.Name }},
 	{header: "ID", label: "Volume ID:", text: func(v volume) string { return v.GetVolumeId() }},
 	{header: "SIZE", label: "Capacity:", text: func(v volume) string { return formatBytes(v.GetCapacityBytes()) }},
 	{header: "USED", text: volume.used},
@@ -81,7 +81,7 @@ func volumeDeletion() verb {
 
 func volumeListVerb() verb {
 	return verb{
-		name: "list", aliases: []string{"ls"}, short: "ListVolumes, all pages", lists: true,
+		name: listName, aliases: []string{"ls"}, short: "ListVolumes, all pages", lists: true,
 		run: func(ctx context.Context, s *session) error { return s.listVolumes(ctx) },
 	}
 }

@@ -16,12 +16,13 @@ const (
 
 // Volume is the record of a volume. It is immutable once it is in the store: a change stores a modified copy.
 type Volume struct {
+	// Properties is never nil. Records with equal ones share them: a change replaces the pointer.
+	*Properties
+
 	ID   string `json:"id"`
 	Name string `json:"name"`
 	// CapacityBytes is the volume's capacity, a multiple of RoundBytes.
 	CapacityBytes int64 `json:"capacityBytes"`
-	// Properties is never nil. Records with equal ones share them: a change replaces the pointer.
-	*Properties
 	// Source is the content source; zero is none.
 	Source      Source       `json:"source,omitzero"`
 	Attachments []Attachment `json:"attachments,omitempty"`

@@ -120,7 +120,7 @@ func (d *dialer) Accept() (net.Conn, error) {
 	d.used = make(chan struct{})
 
 	for {
-		conn, err := net.Dial("tcp", d.address) //nolint:noctx // as an embedded driver does
+		conn, err := net.Dial("tcp", d.address)
 		if err == nil {
 			d.idle.Store(&conn)
 
