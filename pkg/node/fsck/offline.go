@@ -12,6 +12,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/flock"
+	"github.com/touchstone-csi/touchstone/internal/linux/fork"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 )
@@ -42,7 +43,7 @@ func (r *run) fsTypeOffline() (string, error) {
 // if the image has changed or came into use, also on another node, which locks what it
 // attaches.
 func (r *run) offline(ctx context.Context) (filesystem.Verdict, error) {
-	before, err := r.imageVersion()
+	before, err := r.imageVersion(ctx)
 	if err != nil {
 		return filesystem.Verdict{}, err
 	}
@@ -60,7 +61,7 @@ func (r *run) offline(ctx context.Context) (filesystem.Verdict, error) {
 		return filesystem.Verdict{}, context.Cause(ctx)
 	}
 
-	after, changed := r.imageVersion()
+	after, changed := r.imageVersion(ctx)
 	if changed == nil && after != before {
 		changed = errImageChanged
 	}
@@ -106,17 +107,21 @@ type imageVersion struct {
 	written  time.Time
 }
 
+// lockAttempts take a quarter of a second.
+const lockAttempts = 13
+
 // imageVersion returns loop.ErrImageLocked for an image that is attached for writing,
 // here or on another node.
-func (r *run) imageVersion() (imageVersion, error) {
+func (r *run) imageVersion(ctx context.Context) (imageVersion, error) {
 	image, err := r.pool.OpenImage(r.volumeID, os.O_RDONLY)
 	if err != nil {
 		return imageVersion{}, err
 	}
 	defer image.Close()
 
-	// Closing the file releases the lock.
-	err = flock.TryLock(image, unix.LOCK_SH)
+	// Closing the file releases the lock. The kernel releases that of an attachment a moment after the
+	// device is detached, as does a child that is just being forked.
+	err = fork.RetryWhile(ctx, unix.EWOULDBLOCK, lockAttempts, func() error { return flock.TryLock(image, unix.LOCK_SH) })
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		return imageVersion{}, rpc.Errorf(codes.FailedPrecondition,
 			"%w: it is in use on another node, or another program has locked it", loop.ErrImageLocked)
