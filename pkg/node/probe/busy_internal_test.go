@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,12 +26,12 @@ func TestSearchForAHolderThatHangs(t *testing.T) {
 		last := holder.Process{PID: 1, Command: "known"}
 		s := searching(&busyVolume{holder: last})
 		hang := make(chan struct{})
-		searches := 0
+		var searches atomic.Int32
 
 		for range 2 {
 			began := time.Now()
 			found := s.findHolder(t.Context(), func() ([]holder.Process, error) {
-				searches++
+				searches.Add(1)
 				<-hang
 
 				return nil, nil
@@ -38,7 +39,7 @@ func TestSearchForAHolderThatHangs(t *testing.T) {
 
 			require.Equal(t, last, found)
 			require.Equal(t, ResponseTimeout, time.Since(began))
-			require.Equal(t, 1, searches)
+			require.EqualValues(t, 1, searches.Load())
 		}
 
 		close(hang)
