@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -25,8 +26,16 @@ const (
 
 var errUsage = errors.New("usage")
 
+// init keeps the main goroutine on the main thread, and all others from it: the kernel gives the signals
+// of a process to its main thread, and would not deliver them while that waits for a disk that hangs.
+func init() { runtime.LockOSThread() } //nolint:gochecknoinits // later it may run on another thread
+
 func main() {
-	os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
+	code := make(chan int)
+
+	go func() { code <- run(context.Background(), os.Args[1:], os.Stdout, os.Stderr) }()
+
+	os.Exit(<-code)
 }
 
 // run is main with injected arguments and outputs, for tests.
