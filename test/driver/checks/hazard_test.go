@@ -227,10 +227,13 @@ func fakeTool(t *testing.T, tool, script string) {
 func TestCheckAndADriverThatIsKilled(t *testing.T) {
 	namespace.NeedRoot(t)
 
+	// The copy of the metadata is rehearsed before the filesystem is frozen.
+	first := filepath.Join(t.TempDir(), "first")
+
 	for name, test := range map[string]struct{ tool, when string }{
 		"with the copy":         {"e2fsck", `case "$*" in *-n*) true;; *) false;; esac`},
-		"while it is frozen":    {"e2image", `test "$(nice)" != 19`},
-		"while it is rehearsed": {"e2image", `test "$(nice)" = 19`},
+		"while it is frozen":    {"e2image", "test -e " + first + " || ! touch " + first},
+		"while it is rehearsed": {"e2image", "true"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			begun := filepath.Join(t.TempDir(), "begun")
