@@ -4,6 +4,8 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -37,10 +39,12 @@ func start(t *testing.T) *watched {
 	t.Helper()
 	namespace.NeedRoot(t)
 
-	w, registrations := &watched{address: served.Address()}, t.TempDir()
+	w, registrations, rules := &watched{address: served.Address()}, t.TempDir(), filepath.Join(t.TempDir(), "rules.yaml")
+	require.NoError(t, os.WriteFile(rules, []byte("{match: {method: GetPluginInfo}, act: {delay: {before: 1ms}}}"), 0o600))
+
 	w.Driver = harness.Start(t, func(config *driver.Config) {
 		config.HTTPEndpoint, config.Registration.Directory = w.address, registrations
-		config.CallLog, config.Strict = calls.Ring, strict.Observe // all metrics
+		config.CallLog, config.Strict, config.Faults = calls.Ring, strict.Observe, rules // all metrics
 	})
 
 	made, err := w.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
