@@ -21,7 +21,7 @@ LDFLAGS       := -s -w $(if $(VERSION),-X main.version=$(VERSION))
 export PATH   := $(PATH):/usr/sbin:/sbin:/usr/local/go/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo demo-recording run test test-mutation test-manifests manifests test-page test-alerts sanity bench soak test-crash test-faults test-vm e2e e2e-install e2e-health fuzz lint image sidecars install uninstall packages dist clean
+.PHONY: help build demo demo-recording run test test-mutation test-manifests manifests test-page test-alerts sanity bench soak test-crash test-faults test-vm e2e e2e-install e2e-health e2e-faults fuzz lint image sidecars install uninstall packages dist clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -103,6 +103,9 @@ e2e-install: ## Install on a cluster to play with, use, kill, upgrade and uninst
 
 e2e-health: ## Show on a node of a cluster (KUBECONFIG) that its kubelet learns of an unhealthy volume
 	test/e2e/health.sh
+
+e2e-faults: ## Have calls fail on command, and show what a cluster (KUBECONFIG) does then (SCENARIOS: test/e2e/faults.sh)
+	test/e2e/faults.sh
 
 fuzz: ## Run each fuzz target for FUZZTIME (30s)
 	@set -e; for package in $$(grep -rl --include='*_test.go' '^func Fuzz' internal pkg test cmd 2>/dev/null | xargs -r -n1 dirname | sort -u); do \

@@ -60,6 +60,8 @@ bound() { state "pvc/$1" 'jsonpath={.status.phase}=Bound'; }
 volume() { echo "pvc-$(kube get pvc "$1" -o jsonpath='{.metadata.uid}')"; }
 expand() { kube patch pvc "$1" --type merge -p "{\"spec\":{\"resources\":{\"requests\":{\"storage\":\"$2\"}}}}" >/dev/null; }
 
+not_resizing() { [ -z "$(kube get pvc data -o jsonpath='{.status.allocatedResourceStatuses.storage}')" ]; }
+
 # pod NAME CLAIM
 pod() {
   kube apply -f - >/dev/null <<Y
