@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # shellcheck disable=SC2317 # scenarios are called by their names
 # Has calls of the driver fail on command, and shows that Kubernetes and its sidecars
-# do what they should then. Exit code 0: they do. 1: a scenario failed, or --strict
-# has reported a violation. 2: it could not be run.
+# do what they should then. Exit code 0: they do, but for bugs that are named by their
+# numbers. 1: a scenario has failed, or --strict has reported a violation. 2: it could
+# not be run.
 #
 # Wanted: a cluster for tests in which Touchstone runs with --enable-faults,
 # --call-log=ring and --strict, and with the sidecars provisioner, attacher, resizer
@@ -37,7 +38,7 @@ all='create-lost create-final create-infeasible create-deleted create-exhausted 
   stage-final stage-transient stage-always-final stage-always-transient
   unstage-final unstage-transient publish-lost
   expand-infeasible expand-not-final expand-node-infeasible
-  snapshot-retried snapshot-never-ready snapshot-deleted health'
+  snapshot-retried snapshot-never-ready snapshot-deleted snapshot-awaited health'
 SCENARIOS=${SCENARIOS:-$all}
 
 # shellcheck source=test/e2e/faults/functions.sh
@@ -272,8 +273,10 @@ expand_not_final() {
   await "the claim is not being resized" not_resizing
 }
 
-# NodeExpandVolume is infeasible. The claim says so, though only until external-resizer has
-# repeated ControllerExpandVolume, and keeps its old size. A user may ask for less.
+# NodeExpandVolume is infeasible. The claim says so, until external-resizer has repeated
+# ControllerExpandVolume, and keeps its old size. When the node can expand the volume, the
+# claim gets its size. Asking for less is no remedy, as the volume has been expanded:
+# kubernetes-csi/external-resizer#187.
 expand_node_infeasible() {
   claim data
   pod user data
@@ -283,10 +286,12 @@ expand_node_infeasible() {
   state pvc/data 'jsonpath={.status.allocatedResourceStatuses.storage}=NodeResizeInfeasible'
   event user VolumeResizeFailed "fake error"
   is "$(kube get pvc data -o jsonpath='{.status.capacity.storage}')" 320Mi "the claim's capacity"
-  expand data 384Mi
-  called 1 NodeExpandVolume --code OK --volume "$(volume data)"
+  clear_rules
+  state pvc/data 'jsonpath={.status.capacity.storage}=1Gi'
   await "the claim is not being resized" not_resizing
 }
+
+restored='dataSource: {apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: taken}'
 
 # CreateSnapshot fails three times. external-snapshotter repeats it: one snapshot exists.
 snapshot_retried() {
@@ -308,8 +313,8 @@ snapshot_never_ready() {
   snapshot taken data
   called 3 CreateSnapshot --code OK
   is "$(kube get volumesnapshot taken -o jsonpath='{.status.readyToUse}')" false "readyToUse"
-  claim restored "$namespace" 'dataSource: {apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: taken}'
-  event restored ProvisioningFailed "not currently ready"
+  claim restored "$namespace" "$restored"
+  event restored ProvisioningFailed "not Ready"
   is "$(calls CreateVolume --volume "$(volume restored)")" 0 "CreateVolume of the claim"
   clear_rules
   state volumesnapshot/taken 'jsonpath={.status.readyToUse}=true'
@@ -317,18 +322,50 @@ snapshot_never_ready() {
 }
 
 # CreateSnapshot takes the snapshot and fails with DEADLINE_EXCEEDED; the VolumeSnapshot is
-# deleted. external-snapshotter has to find out the snapshot's id, and delete it.
+# deleted. external-snapshotter has to repeat the call until it succeeds, and delete the
+# snapshot.
 snapshot_deleted() {
   claim data
   bound data
   add_rules snapshot-never-answered
   snapshot taken data
-  called 1 CreateSnapshot --code DEADLINE_EXCEEDED
+  called 2 CreateSnapshot --code DEADLINE_EXCEEDED
   kube delete volumesnapshot/taken --wait=false >/dev/null
   clear_rules
+  called 1 CreateSnapshot --code OK
+  if ! ctl --timeout 30s calls wait --method DeleteSnapshot --code OK --since-call "$since" >/dev/null 2>&1; then
+    known_bug kubernetes-csi/external-snapshotter#1388
+    # The bug ends with the sidecar, and that with its connection.
+    add_rules snapshotter-restarts
+    snapshot another data
+    state volumesnapshot/another 'jsonpath={.status.readyToUse}=true'
+    remove volumesnapshot/another
+  fi
+  state volumesnapshot/taken delete
+  is "$(made)" 1 "volumes and snapshots"
+}
+
+# A snapshot that is not ready is deleted while a claim waits for it, and then the claim is
+# deleted. snapshot-controller keeps the snapshot for the claim, and then has to delete it.
+snapshot_awaited() {
+  claim data
+  bound data
+  add_rules snapshot-never-ready
+  snapshot taken data
+  called 1 CreateSnapshot --code OK
+  claim restored "$namespace" "$restored"
+  event restored ProvisioningFailed "not Ready"
+  kube delete volumesnapshot/taken --wait=false >/dev/null
+  event taken SnapshotDeletePending "being used to restore"
+  is "$(calls DeleteSnapshot)" 0 "DeleteSnapshot"
+  remove pvc/restored
+  if ! ctl --timeout 30s calls wait --method DeleteSnapshot --code OK --since-call "$since" >/dev/null 2>&1; then
+    known_bug kubernetes-csi/external-snapshotter#1366
+    # The bug ends with the next change of the object.
+    kube annotate volumesnapshot/taken changed=yes >/dev/null
+  fi
   state volumesnapshot/taken delete
   called 1 DeleteSnapshot --code OK
-  is "$(made)" 1 "volumes and snapshots"
 }
 
 abnormal_is() { # abnormal_is VALUE: what the kubelet counts
@@ -391,6 +428,7 @@ Y
 
 finish() {
   local status=$?
+  rm -f "$bugs"
   ctl fault clear >/dev/null 2>&1 || true
   $KUBECTL delete namespace "$namespace" --ignore-not-found --wait >/dev/null 2>&1 || true
   $KUBECTL delete storageclass "$namespace" "$namespace-late" --ignore-not-found >/dev/null 2>&1 || true
@@ -399,6 +437,7 @@ finish() {
 }
 
 check_wanted
+bugs=$(mktemp)
 trap finish EXIT
 classes
 kube wait serviceaccount/default --for=create --timeout="${TIMEOUT}s" >/dev/null
@@ -408,12 +447,15 @@ for name in $SCENARIOS; do
   before=$(driver_objects)
   since=$(last_call)
   began=$SECONDS
+  : >"$bugs"
   # Not in a condition, in which set -e has no effect.
   set +e
   (set -e && "${name//-/_}" && settle)
   status=$?
   set -e
-  if [ "$status" = 0 ]; then
+  if [ "$status" = 0 ] && [ -s "$bugs" ]; then
+    say "$name: passed but for $(paste -sd ' ' "$bugs") ($((SECONDS - began)) s)"
+  elif [ "$status" = 0 ]; then
     say "$name: passed ($((SECONDS - began)) s)"
   else
     say "$name: FAILED ($((SECONDS - began)) s)"
