@@ -329,8 +329,9 @@ snapshot_deleted() {
   bound data
   add_rules snapshot-never-answered
   snapshot taken data
-  called 2 CreateSnapshot --code DEADLINE_EXCEEDED
+  called 1 CreateSnapshot --code DEADLINE_EXCEEDED
   kube delete volumesnapshot/taken --wait=false >/dev/null
+  called 4 CreateSnapshot --code DEADLINE_EXCEEDED
   clear_rules
   called 1 CreateSnapshot --code OK
   if ! ctl --timeout 30s calls wait --method DeleteSnapshot --code OK --since-call "$since" >/dev/null 2>&1; then
@@ -359,11 +360,6 @@ snapshot_awaited() {
   event taken SnapshotDeletePending "being used to restore"
   is "$(calls DeleteSnapshot)" 0 "DeleteSnapshot"
   remove pvc/restored
-  if ! ctl --timeout 30s calls wait --method DeleteSnapshot --code OK --since-call "$since" >/dev/null 2>&1; then
-    known_bug kubernetes-csi/external-snapshotter#1366
-    # The bug ends with the next change of the object.
-    kube annotate volumesnapshot/taken changed=yes >/dev/null
-  fi
   state volumesnapshot/taken delete
   called 1 DeleteSnapshot --code OK
 }
@@ -401,6 +397,7 @@ check_wanted() {
 }
 
 classes() {
+  $KUBECTL delete namespace "$namespace" --ignore-not-found --wait >/dev/null # of a run that was killed
   $KUBECTL create namespace "$namespace" --dry-run=client -o yaml | $KUBECTL apply -f - >/dev/null
   local suffix binding
   for suffix in '' -late; do
