@@ -3,7 +3,6 @@ package touchstonetest_test
 import (
 	"os"
 	"path/filepath"
-	"syscall"
 	"testing"
 	"time"
 
@@ -72,14 +71,9 @@ func TestLifecycle(t *testing.T) {
 	}
 }
 
-// asUnprivileged is set in a process that TestWithoutRoot has started.
-const asUnprivileged = "TOUCHSTONETEST_UNPRIVILEGED"
-
 // TestWithoutRoot runs a lifecycle as a user without any privilege.
 func TestWithoutRoot(t *testing.T) {
-	const unprivilegedID = 65534
-
-	if os.Getenv(asUnprivileged) != "" {
+	if child.UnprivilegedIn() != "" {
 		use(t, touchstonetest.Start(t))
 
 		return
@@ -87,23 +81,7 @@ func TestWithoutRoot(t *testing.T) {
 
 	namespace.NeedRoot(t)
 
-	// Neither the binary's directory nor t.TempDir can be entered by others.
-	dir, err := os.MkdirTemp("/tmp", "touchstonetest-unprivileged-") //nolint:usetesting // see above
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
-	require.NoError(t, os.Chown(dir, unprivilegedID, unprivilegedID))
-
-	binary := filepath.Join(dir, "test")
-	own, err := os.Executable()
-	require.NoError(t, err)
-	require.NoError(t, child.Command(t, "cp", own, binary).Run())
-	require.NoError(t, os.Chmod(binary, 0o755))
-
-	command := child.Command(t, binary, "-test.run=^TestWithoutRoot$", "-test.v")
-	command.Dir = dir
-	command.Env = append(os.Environ(), asUnprivileged+"=yes", "HOME="+dir, "TMPDIR="+dir)
-	command.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: unprivilegedID, Gid: unprivilegedID}}
-
+	command, _ := child.Unprivileged(t, child.Limit, "TestWithoutRoot")
 	output, err := command.CombinedOutput()
 	require.NoError(t, err, "%s", output)
 	require.Contains(t, string(output), "--- PASS: TestWithoutRoot")

@@ -19,13 +19,6 @@ import (
 	"github.com/touchstone-csi/touchstone/test/harness"
 )
 
-const (
-	// unprivilegedVariable marks the process that is the controller without
-	// privilege, and says where it may write.
-	unprivilegedVariable = "TOUCHSTONE_SANITY_UNPRIVILEGED_IN"
-	unprivilegedID       = 65534
-)
-
 func unprivilegedConfig(dir string) driver.Config {
 	config := driver.Config{
 		Mode: driver.ModeController, Endpoint: "unix://" + filepath.Join(dir, "csi.sock"), DriverName: "csi.touchstone.dev",
@@ -42,27 +35,9 @@ func unprivilegedConfig(dir string) driver.Config {
 func startUnprivileged(t *testing.T) driver.Config {
 	t.Helper()
 
-	// Not t.TempDir, whose parents are closed to others.
-	dir, err := os.MkdirTemp("/tmp", "touchstone-unprivileged-") //nolint:usetesting // see above
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
-	require.NoError(t, os.Chown(dir, unprivilegedID, unprivilegedID))
-
-	// The binary's own place is closed to others, too.
-	binary := filepath.Join(dir, "sanity.test")
-	own, err := os.Executable()
-	require.NoError(t, err)
-	// By a process of its own: what another test is forking just now would have
-	// the copy open for writing, and it could not be started.
-	require.NoError(t, child.Command(t, "cp", own, binary).Run())
-	require.NoError(t, os.Chmod(binary, 0o755))
-
 	// The test's context ends before the process is terminated.
-	command := child.CommandWithin(t, rowLimit, binary, "-test.run=^TestControllerUnprivileged$", "-test.v")
-	command.Dir = dir
-	command.Env = append(os.Environ(), unprivilegedVariable+"="+dir, "HOME="+dir, "TMPDIR="+dir)
+	command, dir := child.Unprivileged(t, rowLimit, "TestControllerUnprivileged")
 	command.Stdout, command.Stderr = t.Output(), t.Output()
-	command.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: unprivilegedID, Gid: unprivilegedID}}
 	require.NoError(t, command.Start())
 	t.Cleanup(func() {
 		require.NoError(t, command.Process.Signal(syscall.SIGTERM))
@@ -85,12 +60,12 @@ func startUnprivileged(t *testing.T) driver.Config {
 
 // TestControllerUnprivileged is the process of startUnprivileged.
 func TestControllerUnprivileged(t *testing.T) {
-	dir := os.Getenv(unprivilegedVariable)
+	dir := child.UnprivilegedIn()
 	if dir == "" {
 		t.Skip("TestSanity starts it")
 	}
 
-	require.Equal(t, unprivilegedID, os.Geteuid())
+	require.Equal(t, child.UnprivilegedID, os.Geteuid())
 	require.ErrorIs(t, unix.Access("/dev/loop-control", unix.R_OK|unix.W_OK), unix.EACCES)
 
 	signals := make(chan os.Signal, 2)

@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"syscall"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -123,51 +122,25 @@ func TestNodeKnowsOnlyWhatItIsTold(t *testing.T) {
 	}
 }
 
-const (
-	// asNobody marks the process that has no privilege, and says where it may
-	// write.
-	asNobody = "TOUCHSTONE_TEST_AS_NOBODY_IN"
-	nobodyID = 65534
-)
-
 // TestControllerNeedsNoPrivilege runs the test after this one as an unprivileged user, who may
 // open no device.
 func TestControllerNeedsNoPrivilege(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
-	// Not t.TempDir, whose parents are closed to others.
-	dir, err := os.MkdirTemp("/tmp", "touchstone-unprivileged-") //nolint:usetesting // see above
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
-	require.NoError(t, os.Chown(dir, nobodyID, nobodyID))
-
-	// The binary's own place is closed to others, too.
-	binary := filepath.Join(dir, "driver.test")
-	own, err := os.Executable()
-	require.NoError(t, err)
-	// By a process of its own: what another test is forking just now would have
-	// the copy open for writing, and it could not be started.
-	require.NoError(t, child.Command(t, "cp", own, binary).Run())
-	require.NoError(t, os.Chmod(binary, 0o755))
-
-	command := child.Command(t, binary, "-test.run=^TestAsNobody$", "-test.v")
-	command.Dir = dir
-	command.Env = append(os.Environ(), asNobody+"="+dir, "HOME="+dir, "TMPDIR="+dir)
-	command.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobodyID, Gid: nobodyID}}
-
+	command, _ := child.Unprivileged(t, child.Limit, "TestAsNobody")
 	output, err := command.CombinedOutput()
 	require.NoError(t, err, "%s", output)
 	require.Contains(t, string(output), "--- PASS: TestAsNobody")
 }
 
 func TestAsNobody(t *testing.T) {
-	dir := os.Getenv(asNobody)
+	dir := child.UnprivilegedIn()
 	if dir == "" {
 		t.Skip("TestControllerNeedsNoPrivilege runs this")
 	}
 
-	require.Equal(t, nobodyID, os.Geteuid())
+	require.Equal(t, child.UnprivilegedID, os.Geteuid())
 	require.ErrorIs(t, unix.Access("/dev/loop-control", unix.R_OK|unix.W_OK), unix.EACCES)
 
 	config := driver.Config{
