@@ -27,7 +27,12 @@ func (s *session) watching(ctx context.Context, show func(context.Context) error
 	s.out = screen
 
 	for {
-		if err := show(ctx); ctx.Err() == nil && err != nil {
+		err := show(ctx)
+
+		switch {
+		case ctx.Err() != nil:
+			return nil // what an interrupted call has written is a part
+		case err != nil:
 			return err
 		}
 
