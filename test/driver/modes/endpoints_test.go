@@ -5,9 +5,11 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
@@ -61,11 +63,19 @@ func TestPairedProxy(t *testing.T) {
 	t.Parallel()
 
 	address := freePort(t)
-	config := driver.Config{Endpoint: "unix://" + filepath.Join(t.TempDir(), "csi.sock")}
+	config := driver.Config{
+		Endpoint: "unix://" + filepath.Join(t.TempDir(), "csi.sock"), ReadyFile: filepath.Join(t.TempDir(), "ready"),
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 
 	go func() { ended <- driver.ForwardPaired(ctx, config, address) }()
+
+	require.Eventually(t, func() bool {
+		_, err := os.Stat(config.ReadyFile)
+
+		return err == nil
+	}, await.Limit, time.Millisecond)
 
 	client, err := csiclient.Connect(config.Endpoint, await.Calls(t)...)
 	require.NoError(t, err)
