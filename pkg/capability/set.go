@@ -20,16 +20,21 @@ var ErrUnknown = errors.New("unknown capability")
 // Set is the set of capabilities that are not disabled. The zero value has all of them.
 type Set struct {
 	disabled map[Name]bool
-	// ofService has the capabilities that only one service lacks, as "node:EXPAND_VOLUME".
-	ofService map[string]bool
+	// ofService has the capabilities that only one service lacks.
+	ofService map[serviceCapability]bool
 	// methods maps the full name of a method that is not served to its disabled capability.
 	methods map[string]Name
+}
+
+type serviceCapability struct {
+	service string
+	name    Name
 }
 
 // Without returns all capabilities but the named ones and those that can't be
 // advertised without them. Errors: ErrUnknown, which names the known ones; ErrContradiction.
 func Without(names ...string) (Set, error) {
-	s := Set{disabled: map[Name]bool{}, ofService: map[string]bool{}, methods: map[string]Name{}}
+	s := Set{disabled: map[Name]bool{}, ofService: map[serviceCapability]bool{}, methods: map[string]Name{}}
 
 	for _, given := range names {
 		service, name, ofService := strings.Cut(given, ":")
@@ -65,7 +70,7 @@ func (s Set) disableOf(service string, gone entry) error {
 			ErrUnknown, service+":"+string(gone.name))
 	}
 
-	s.ofService[service+":"+string(gone.name)] = true
+	s.ofService[serviceCapability{service, gone.name}] = true
 
 	for _, method := range gone.methods {
 		if strings.HasPrefix(method, prefix) {
@@ -130,7 +135,7 @@ func (s Set) HasController(name Name) bool { return s.hasOf(serviceController, n
 func (s Set) HasNode(name Name) bool { return s.hasOf(serviceNode, name) }
 
 func (s Set) hasOf(service string, name Name) bool {
-	return s.Has(name) && !s.ofService[service+":"+string(name)]
+	return s.Has(name) && !s.ofService[serviceCapability{service, name}]
 }
 
 // DisabledBy returns the capability whose absence keeps the method, such as
