@@ -20,12 +20,12 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func nobody(context.Context, *grpc.ClientConn) string { return "" }
+func noName(context.Context, *grpc.ClientConn) string { return "" }
 
 func listen(t *testing.T, path string) *socket.Listener {
 	t.Helper()
 
-	listener, err := socket.Listen(t.Context(), path, nobody)
+	listener, err := socket.Listen(t.Context(), path, noName)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, listener.Close()) })
 
@@ -76,7 +76,7 @@ func TestListenRefuses(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte("mine"), 0o600))
 
 	for _, path := range []string{"", dir + "/", file, filepath.Join(dir, strings.Repeat("x", 107))} {
-		_, err := socket.Listen(t.Context(), path, nobody)
+		_, err := socket.Listen(t.Context(), path, noName)
 		require.ErrorIs(t, err, socket.ErrPath, path)
 	}
 
@@ -84,7 +84,7 @@ func TestListenRefuses(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "mine", string(kept))
 
-	_, err = socket.Listen(t.Context(), filepath.Join(dir, "absent", "a.sock"), nobody)
+	_, err = socket.Listen(t.Context(), filepath.Join(dir, "absent", "a.sock"), noName)
 	require.ErrorIs(t, err, fs.ErrNotExist)
 }
 
