@@ -155,7 +155,7 @@ func (f *serveFlags) defineHealth(flags *pflag.FlagSet) {
 
 func (f *serveFlags) defineObservers(flags *pflag.FlagSet) {
 	flags.StringVar(&f.CallLog, "call-log", "",
-		"record all calls for `touchstone ctl calls`: in memory ("+calls.Ring+"), or also appended to this file; empty is off")
+		"record all calls for 'touchstone ctl calls': in memory ("+calls.Ring+"), or also appended to this file; empty is off")
 	flags.BoolVar(&f.CallLogSecrets, "call-log-secrets", false, "leave secrets and tokens in the call log")
 	flags.StringVar(&f.strict, "strict", "",
 		"check the CO against the CSI spec: observe reports violations, refuse also refuses them; empty is off")
