@@ -131,7 +131,7 @@ func (b *bench) putMemory(d *driver, when string, wanted target) error {
 
 // churn measures creations and takes the volumes away again.
 func (d *driver) churn(ctx context.Context) (alone, rate float64, err error) {
-	const count, countTogether = 500, 4000
+	const count, countTogether = 500, 12_000
 
 	var (
 		mu  sync.Mutex
