@@ -124,8 +124,14 @@ var errConfig = errors.New("bad configuration")
 
 // Recover schedules the removal of what a crash has left half-done, before RecoverPool
 // and the first call.
-func (s *Service) Recover(context.Context) error {
-	if err := errors.Join(s.recoverVolumes(), s.removeUnfinishedSnapshots()); err != nil {
+func (s *Service) Recover(ctx context.Context) error {
+	err := errors.Join(s.recoverVolumes(), s.removeUnfinishedSnapshots())
+	if err == nil {
+		// An Update makes the lazy ones before it visible: the first calls must find the names free.
+		err = ignoreReadOnly(s.store.Update(ctx, func(*state.Tx) error { return nil }))
+	}
+
+	if err != nil {
 		return fmt.Errorf("recover: %w", err)
 	}
 

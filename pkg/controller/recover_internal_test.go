@@ -1,0 +1,65 @@
+package controller
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/pkg/controller/record"
+	"github.com/touchstone-csi/touchstone/pkg/operation"
+	"github.com/touchstone-csi/touchstone/pkg/plugin"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/pool/removal"
+	"github.com/touchstone-csi/touchstone/pkg/state"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+// TestRecoverFreesNames: the first call after a crash does not find the name of an unfinished
+// snapshot or volume taken, also if no other change makes the lazy one of Recover visible.
+func TestRecoverFreesNames(t *testing.T) {
+	t.Parallel()
+
+	directory := t.TempDir()
+	pools, err := pool.OpenSet(map[string]string{"default": directory + "/pool"})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, pools.Close()) })
+
+	log := slog.New(slog.DiscardHandler)
+	store := state.New(directory+"/state", state.Options{Log: log, LazyFlush: time.Hour})
+
+	served, err := New(Config{Common: plugin.Common{
+		NodeID: "node", Store: store, Pools: pools, Operations: operation.NewGroup(),
+		Admission: &pool.Admission{Overcommit: 1}, Log: log,
+	}, Removals: removal.New(log)})
+	require.NoError(t, err)
+	require.NoError(t, store.Open(t.Context()))
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+
+	volumeID, err := volume.NewID()
+	require.NoError(t, err)
+	snapshotID, err := volume.NewID()
+	require.NoError(t, err)
+
+	parameters := volume.Parameters{Pool: "default", Backing: volume.BackingImage}
+
+	require.NoError(t, store.Update(t.Context(), func(tx *state.Tx) error {
+		unfinished := &record.Volume{
+			ID: volumeID, Name: "volume", Phase: record.PhaseCreating, Properties: &record.Properties{Parameters: parameters},
+		}
+		require.NoError(t, served.volumes.In(tx).Put(volumeID, unfinished))
+
+		return served.snapshots.In(tx).Put(snapshotID, &record.Snapshot{
+			ID: snapshotID, Name: "snapshot", SourceVolumeID: volumeID, Parameters: parameters, Phase: record.PhaseCreating,
+		})
+	}))
+
+	require.NoError(t, served.Recover(t.Context()))
+
+	_, _, taken := served.snapshots.Lookup(record.NameIndex, "snapshot")
+	require.False(t, taken, "the name of a snapshot")
+
+	_, _, taken = served.volumes.Lookup(record.NameIndex, "volume")
+	require.False(t, taken, "the name of a volume")
+}
