@@ -107,8 +107,9 @@ func (s *site) start(t *testing.T, watch grpc.UnaryClientInterceptor) *process {
 		s.binary, "serve", "--endpoint=" + endpoint, "--node-id=" + nodeID,
 		"--state-dir=" + s.state(), "--pool=default=" + s.pool(), "--kubelet-dir=" + s.kubelet(),
 		// Each xfs provisions 300 MiB and uses a few. Most of an expansion is
-		// waiting for others, where a kill shows nothing.
-		"--overcommit=20", "--coalesce-window=20ms", "--v=2",
+		// waiting for others, where a kill shows nothing. A periodic check that falls
+		// into an audit has a copy in scratch.
+		"--overcommit=20", "--coalesce-window=20ms", "--check-period=0", "--v=2",
 	})
 	command := exec.Command(arguments[0], arguments[1:]...)
 	command.Stdout, command.Stderr = log, log
