@@ -1,0 +1,199 @@
+package btrfs
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/sysfs"
+)
+
+// Mode is how a filesystem counts the space of subvolumes.
+type Mode string
+
+// Modes, as sysfs names them.
+const (
+	QuotaOff    Mode = ""
+	FullQuota   Mode = "qgroup"
+	SimpleQuota Mode = "squota"
+)
+
+const (
+	levelShift = 48
+	// limitReferenced is BTRFS_QGROUP_LIMIT_MAX_RFER.
+	limitReferenced = 1
+	// enableSimple is BTRFS_QUOTA_CTL_ENABLE_SIMPLE_QUOTA.
+	enableSimple = 4
+)
+
+// Group is the id of a quota group.
+type Group uint64
+
+// GroupOf returns the id of the group of a level and a number, which is below 2^48.
+func GroupOf(level uint16, number uint64) Group { return Group(uint64(level)<<levelShift | number) }
+
+// Level returns the level of the group: 0 for that of a subvolume.
+func (g Group) Level() uint16 { return uint16(g >> levelShift) }
+
+// Number returns the number of the group: the subvolume's id at level 0.
+func (g Group) Number() uint64 { return uint64(g) & (1<<levelShift - 1) }
+
+func (g Group) String() string { return fmt.Sprintf("%d/%d", g.Level(), g.Number()) }
+
+// Quotas are the quota groups of one mounted filesystem.
+type Quotas struct{ directory string }
+
+// QuotasOf returns the quota groups of the filesystem with this UUID.
+func QuotasOf(uuid string) *Quotas {
+	return &Quotas{directory: filepath.Join("/sys/fs/btrfs", uuid, "qgroups")}
+}
+
+// Mode returns how the filesystem counts now.
+func (q *Quotas) Mode() (Mode, error) {
+	text, err := sysfs.Read(filepath.Join(q.directory, "mode"))
+
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return QuotaOff, nil
+	case err != nil:
+		return QuotaOff, fmt.Errorf("mode of the quotas: %w", err)
+	default:
+		return Mode(text), nil
+	}
+}
+
+// Enable turns on simple quotas. Kernels before 6.7 cannot mount the filesystem from then on.
+func Enable(directory *os.File) error {
+	return ioctl(directory, iocQuotaCtl, "BTRFS_IOC_QUOTA_CTL", &quotaCtlArgs{command: enableSimple})
+}
+
+// Counted is what a quota group counts, and its limit.
+type Counted struct {
+	// Referenced is the space of the group's subvolumes, Exclusive what no other subvolume refers to.
+	Referenced, Exclusive int64
+	// Limit is 0 if there is none.
+	Limit int64
+}
+
+// Read returns what the group counts. Errors: fs.ErrNotExist.
+func (q *Quotas) Read(group Group) (Counted, error) {
+	directory := filepath.Join(q.directory, fmt.Sprintf("%d_%d", group.Level(), group.Number()))
+
+	var (
+		found Counted
+		flags int64
+	)
+
+	for name, into := range map[string]*int64{
+		"referenced": &found.Referenced, "exclusive": &found.Exclusive, "max_referenced": &found.Limit, "limit_flags": &flags,
+	} {
+		text, err := sysfs.Read(filepath.Join(directory, name))
+		if err != nil {
+			return Counted{}, fmt.Errorf("quota group %s: %w", group, err)
+		}
+
+		number, err := strconv.ParseUint(text, 0, 64)
+		if err != nil {
+			return Counted{}, fmt.Errorf("quota group %s: %s: %w", group, name, err)
+		}
+
+		*into = int64(min(number, 1<<63-1))
+	}
+
+	if flags&limitReferenced == 0 {
+		found.Limit = 0
+	}
+
+	return found, nil
+}
+
+// CreateGroup makes a quota group. One that exists already is no error.
+func CreateGroup(directory *os.File, group Group) error {
+	err := ioctl(directory, iocQgroupCreate, "BTRFS_IOC_QGROUP_CREATE "+group.String(), &createArgs{create: 1, group: uint64(group)})
+	if errors.Is(err, unix.EEXIST) {
+		return nil
+	}
+
+	return err
+}
+
+// RemoveGroup removes a quota group and its members' membership. One that is missing is no error.
+// Errors: EBUSY for the group of a subvolume that exists, or whose space is still in use.
+func RemoveGroup(directory *os.File, group Group) error {
+	if group.Level() > 0 {
+		members, err := Members(directory, group)
+		if err != nil {
+			return err
+		}
+
+		for _, member := range members {
+			if err := assign(directory, member, group, false); err != nil {
+				return err
+			}
+		}
+	}
+
+	err := ioctl(directory, iocQgroupCreate, "BTRFS_IOC_QGROUP_CREATE "+group.String(), &createArgs{group: uint64(group)})
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+
+	return err
+}
+
+// Assign makes a group the member of another. One that is a member already is no error.
+func Assign(directory *os.File, member, group Group) error {
+	return assign(directory, member, group, true)
+}
+
+func assign(directory *os.File, member, group Group, add bool) error {
+	arguments := assignArgs{source: uint64(member), target: uint64(group)}
+
+	accepted := unix.ENOENT
+	if add {
+		arguments.assign, accepted = 1, unix.EEXIST
+	}
+
+	err := ioctl(directory, iocQgroupAssign, fmt.Sprintf("BTRFS_IOC_QGROUP_ASSIGN %s %s", member, group), &arguments)
+	if errors.Is(err, accepted) {
+		return nil
+	}
+
+	return err
+}
+
+// Limit limits what the group may refer to.
+func Limit(directory *os.File, group Group, bytes int64) error {
+	return ioctl(directory, iocQgroupLimit, "BTRFS_IOC_QGROUP_LIMIT "+group.String(),
+		&limitArgs{group: uint64(group), flags: limitReferenced, maxReferenced: uint64(bytes)})
+}
+
+// Members returns the groups that are members of a group.
+func Members(directory *os.File, group Group) ([]Group, error) {
+	var members []Group
+
+	// There is an item for both directions.
+	err := search(directory, quotaTree, itemKey{uint64(group), qgroupRelation, 0}, itemKey{uint64(group), qgroupRelation, maxOffset},
+		func(found itemKey, _ []byte) {
+			if other := Group(found.offset); other.Level() < group.Level() {
+				members = append(members, other)
+			}
+		})
+
+	return members, err
+}
+
+// Groups returns all quota groups, as of the last transaction.
+func Groups(directory *os.File) ([]Group, error) {
+	var groups []Group
+
+	err := search(directory, quotaTree, itemKey{0, qgroupInfo, 0}, itemKey{0, qgroupInfo, maxOffset},
+		func(found itemKey, _ []byte) { groups = append(groups, Group(found.offset)) })
+
+	return groups, err
+}
