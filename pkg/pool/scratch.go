@@ -94,6 +94,10 @@ func (p *Pool) discardScratchDirectories(id string) error {
 }
 
 func (p *Pool) moveScratchDirectories(id string) (moved bool, err error) {
+	if err := p.destroyScratchSubvolume(id); err != nil {
+		return false, err
+	}
+
 	for _, name := range []string{id, id + layout.LinksSuffix} {
 		one, err := p.moveToRemoving(p.scratch, name, id)
 		if err != nil {

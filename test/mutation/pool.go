@@ -65,6 +65,13 @@ func poolMutants() []mutant {
 			tests:  in("pkg/pool", "TestAnEmptyImageInUseIsNoOrphan"),
 		},
 		{
+			name: "pool/group-of-live-images", file: "pkg/pool/groupcopy.go",
+			old:    `member.cloneFrom(images)`,
+			new:    `member.cloneFrom(g.pool.images)`,
+			breaks: "the members of a group are of different moments",
+			tests:  in("pkg/pool", "TestGroupCopyIsOfOnePointInTime"),
+		},
+		{
 			name: "pool/two-make-one-image", file: "pkg/pool/scratch.go",
 			old:    `flock.TryLock(file, unix.LOCK_EX)`,
 			new:    `flock.TryLock(file, unix.LOCK_SH)`,

@@ -6,6 +6,7 @@
 //	<pool>/snapshots/<id>/       the directory of a snapshot
 //	<pool>/scratch/<id>.img      an image that is being made, locked by the process that makes it
 //	<pool>/scratch/<id>/         a directory that is being made; <id>.img is its lock file
+//	                             or, with the id of a group, a snapshot of the subvolume with the pool
 //	<pool>/scratch/<id>.links/   the hard links of a directory that is being copied
 //	<pool>/removing/<id>/        directories whose removal is not complete
 //	<pool>/attributes/<id>.json  the mutable attributes of a volume
