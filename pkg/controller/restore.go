@@ -141,9 +141,9 @@ func (s *Service) takeClone(
 		return nil, err
 	}
 
-	frozen, err := s.volumesToFreeze(wanted.consistency, []*pendingCopy{taken})
+	plan, err := s.planTaking(wanted.consistency, "", []*pendingCopy{taken})
 	if err == nil {
-		err = s.takeCopies(ctx, frozen, []*pendingCopy{taken})
+		err = s.takeCopies(ctx, plan, []*pendingCopy{taken})
 	}
 
 	if err != nil {

@@ -251,14 +251,14 @@ func (s *Service) takeSnapshots(
 		return err
 	}
 
-	var frozen []string
+	var plan *consistentTaking
 
 	copies, err := s.prepareSnapshots(group, sources, fresh)
 	if err == nil {
-		frozen, err = s.volumesToFreeze(fresh[0].Consistency, copies)
+		plan, err = s.planTaking(fresh[0].Consistency, fresh[0].GroupID, copies)
 	}
 
-	if err == nil && group == nil && len(frozen) == 0 && !copies[0].copy.PointInTime() {
+	if err == nil && group == nil && len(plan.frozen) == 0 && !copies[0].copy.PointInTime() {
 		stoppable, end := s.copies.Start(ctx, fresh[0].ID)
 		// Last: DeleteSnapshot waits until a stopped copy is undone.
 		defer end()
@@ -267,7 +267,7 @@ func (s *Service) takeSnapshots(
 	}
 
 	if err == nil {
-		err = s.fillSnapshots(ctx, group, frozen, copies, fresh)
+		err = s.fillSnapshots(ctx, group, plan, copies, fresh)
 	}
 
 	if err == nil {
@@ -313,9 +313,9 @@ func (s *Service) prepareSnapshots(
 
 // fillSnapshots takes the copies and makes them the snapshots.
 func (s *Service) fillSnapshots(
-	ctx context.Context, group *record.Group, frozen []string, copies []*pendingCopy, fresh []*record.Snapshot,
+	ctx context.Context, group *record.Group, plan *consistentTaking, copies []*pendingCopy, fresh []*record.Snapshot,
 ) error {
-	err := s.takeCopies(ctx, frozen, copies)
+	err := s.takeCopies(ctx, plan, copies)
 	if err != nil {
 		if errors.Is(context.Cause(ctx), inflight.ErrStopped) {
 			return errGone(fresh[0])
@@ -338,8 +338,8 @@ func (s *Service) fillSnapshots(
 
 	if group != nil {
 		group.CreatedAt = copies[0].at
-		s.config.Log.Info("group snapshot taken", "group", group.ID, "members", len(fresh), "frozen", len(frozen),
-			"skew", skew(fresh))
+		s.config.Log.Info("group snapshot taken", "group", group.ID, "members", len(fresh), "frozen", len(plan.frozen),
+			"atomic", len(plan.inGroup), "skew", skew(fresh))
 	}
 
 	return s.acceptSnapshots(ctx, group, fresh...)

@@ -29,6 +29,13 @@ func PlainPool(tb testing.TB, bytes int64) string {
 	return ownPool(tb, bytes, "ext4", "-q", "-F", "-E", "nodiscard")
 }
 
+// BtrfsPool is ReflinkPool on a btrfs, whose directory volumes are subvolumes with size limits.
+func BtrfsPool(tb testing.TB, bytes int64) string {
+	tb.Helper()
+
+	return ownPool(tb, bytes, "btrfs", "-q")
+}
+
 func ownPool(tb testing.TB, bytes int64, fsType string, options ...string) string {
 	tb.Helper()
 

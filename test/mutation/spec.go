@@ -87,7 +87,7 @@ func specMutants() []mutant {
 		},
 		{
 			name: "spec/CVGS-2-write-order", file: "pkg/controller/pending_copy.go",
-			old: `grouped := len(cuts) > 1`, new: `grouped := len(cuts) > 100`,
+			old: `if len(cuts) > 1 || !each.copy.PointInTime() {`, new: `if len(cuts) > 100 || !each.copy.PointInTime() {`,
 			breaks: "a group snapshot breaks the order of writes", tests: in("test/driver/copies", "TestAGroupIsAllOfItsMembers"),
 		},
 		{
