@@ -215,7 +215,7 @@ func (p *Pool) destroyScratchSubvolume(id string) error {
 
 	directory, err := tree.OpenAt(scratch, id, os.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
-		return nil //nolint:nilerr // it is missing, or the caller's removal reports why it cannot be opened
+		return nil // it is missing, or the removal that follows reports why it cannot be opened
 	}
 
 	is, err := btrfs.IsSubvolume(directory)
