@@ -29,7 +29,7 @@ const (
 	// groupsVariable is the environment variable with the number of groups to take.
 	groupsVariable = "TOUCHSTONE_GROUPS"
 	// someGroups is how many are taken without it.
-	someGroups = 12
+	someGroups = 8
 	// page is what is written at once.
 	page = 4096
 	// slowBytes is the size of the part of a volume that is fragmented and dirty.
