@@ -7,11 +7,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
@@ -28,6 +28,10 @@ func (s *mounter) adoptMount(ctx context.Context, image *os.File) (*os.File, err
 	status, err := s.verifyMount(point, image)
 	if err != nil {
 		return nil, err
+	}
+
+	if point.SuperReadOnly && s.kind.readOnlyAfterError {
+		return nil, s.unmountAfterShutdown(ctx)
 	}
 
 	if point.ReadOnly || point.SuperReadOnly {
@@ -90,9 +94,13 @@ func (s *mounter) mountedImage() (mount.Point, loop.Status, bool, error) {
 // verifyMount returns the loop device of what is mounted, if it is this image.
 func (s *mounter) verifyMount(point mount.Point, image *os.File) (loop.Status, error) {
 	number, isLoop := point.LoopDevice()
-	if !isLoop || point.FSType != filesystem.XFS || point.Root != "/" {
+	kind, unknown := typeByName(point.FSType)
+
+	if !isLoop || unknown != nil || point.Root != "/" {
 		return loop.Status{}, s.foreignMount(point, point.FSType+" of "+point.Source)
 	}
+
+	s.kind = kind
 
 	attachment, _, err := s.loops.Attachment(number)
 	if err != nil {
@@ -215,7 +223,8 @@ func (s *mounter) unmountOnceFree(ctx context.Context, point mount.Point) error 
 	}
 }
 
-// hasVolumes reports whether a file of the filesystem is attached to a loop device.
+// hasVolumes reports whether a file of the filesystem is attached to a loop device. A file's device
+// is the superblock's on XFS, and that of its subvolume on btrfs, whose files are known by their path.
 func (s *mounter) hasVolumes(point mount.Point) (bool, error) {
 	attached, err := s.loops.Attachments()
 	if err != nil {
@@ -223,6 +232,10 @@ func (s *mounter) hasVolumes(point mount.Point) (bool, error) {
 	}
 
 	for _, each := range attached {
+		if strings.HasPrefix(each.BackingPath, point.Path+"/") {
+			return true, nil
+		}
+
 		status, _, err := s.loops.Status(each.Number)
 		if err != nil && !errors.Is(err, loop.ErrBackingUnresponsive) {
 			return false, err

@@ -22,6 +22,9 @@ type Options struct {
 	// Bytes is the least size of the image. 0 makes none; one that is there is
 	// used nevertheless, since the volumes are in it.
 	Bytes int64
+	// Filesystem is that of a new image, one of Filesystems; empty means DefaultFilesystem. An
+	// image that is there keeps its own.
+	Filesystem string
 	// MustExist: the pool has an image already; a missing one is neither created nor
 	// formatted.
 	MustExist bool
@@ -52,7 +55,7 @@ type Pool struct {
 // least Bytes large. No image is made where the directory's own filesystem
 // reflinks. What is there is checked before it is mounted, and never formatted
 // when it holds anything. Errors: ErrForeign, ErrDamaged, ErrPrivilege, ErrHostFull, ErrBusy,
-// those of internal/linux/filesystem and internal/linux/loop, or ctx's.
+// filesystem.ErrUnknown, those of internal/linux/filesystem and internal/linux/loop, or ctx's.
 func Ensure(ctx context.Context, options Options) (*Pool, error) {
 	if options.Bytes > 0 {
 		if err := os.MkdirAll(options.Directory, directoryMode); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -21,11 +22,15 @@ import (
 )
 
 func TestFreshPoolReflinksAndGoesAtTheEnd(t *testing.T) {
+	onEach(t, testFreshPoolReflinksAndGoesAtTheEnd)
+}
+
+func testFreshPoolReflinksAndGoesAtTheEnd(t *testing.T, kind string) {
 	directory := newDirectory(t)
 	require.NoError(t, os.Mkdir(directory, 0o750))
 	require.NoError(t, os.Chown(directory, 1234, 1235))
 
-	pool := ensure(t, directory, small+1)
+	pool := ensure(t, kind, directory, small+1)
 	require.Equal(t, filepath.Join(directory, "mounted"), pool.Directory())
 	require.Equal(t, filepath.Join(directory, "pool.img"), pool.Image())
 	require.EqualValues(t, small+4096, size(t, pool.Image()), "a size is a multiple of the blocks")
@@ -59,7 +64,7 @@ func TestFreshPoolReflinksAndGoesAtTheEnd(t *testing.T) {
 
 	// Not formatted again, whatever is asked.
 	for _, bytes := range []int64{0, small, mib} {
-		again := ensure(t, directory, bytes)
+		again := ensure(t, kind, directory, bytes)
 		holds(t, filepath.Join(again.Directory(), "b"), "text")
 		end(t, again)
 	}
@@ -70,7 +75,11 @@ func TestFreshPoolReflinksAndGoesAtTheEnd(t *testing.T) {
 }
 
 func TestSpaceThatIsDeletedInsideGoesBackToTheHost(t *testing.T) {
-	pool := ensure(t, newDirectory(t), small)
+	onEach(t, testSpaceThatIsDeletedInsideGoesBackToTheHost)
+}
+
+func testSpaceThatIsDeletedInsideGoesBackToTheHost(t *testing.T, kind string) {
+	pool := ensure(t, kind, newDirectory(t), small)
 	before := allocated(t, pool.Image())
 	file := filepath.Join(pool.Directory(), "bulk")
 
@@ -90,7 +99,7 @@ func TestDirectoryThatReflinksOrThatNobodyAsksAboutIsThePool(t *testing.T) {
 
 	reflinking := harness.ReflinkPool(t, small)
 	for _, bytes := range []int64{0, small} {
-		pool := ensure(t, reflinking, bytes)
+		pool := ensure(t, filesystem.XFS, reflinking, bytes)
 		require.Equal(t, reflinking, pool.Directory())
 		require.Empty(t, pool.Image())
 		end(t, pool)
@@ -101,12 +110,47 @@ func TestDirectoryThatReflinksOrThatNobodyAsksAboutIsThePool(t *testing.T) {
 	require.Empty(t, entries)
 
 	missing := newDirectory(t)
-	require.Equal(t, missing, ensure(t, missing, 0).Directory())
+	require.Equal(t, missing, ensure(t, filesystem.XFS, missing, 0).Directory())
 	require.NoDirExists(t, missing)
 }
 
+// TestExistingImageKeepsItsFilesystem whatever a new one would get.
+func TestExistingImageKeepsItsFilesystem(t *testing.T) {
+	onEach(t, testExistingImageKeepsItsFilesystem)
+}
+
+func testExistingImageKeepsItsFilesystem(t *testing.T, kind string) {
+	others := slices.DeleteFunc(embedded.Filesystems(), func(name string) bool { return name == kind })
+	directory := newDirectory(t)
+	pool := ensure(t, kind, directory, small)
+	write(t, filepath.Join(pool.Directory(), "data"), "kept")
+
+	for _, asked := range append(others, "") {
+		// Mounted, and after a reboot; with growth, which is another call for each.
+		for _, reboot := range []bool{false, true} {
+			image := pool.Image()
+
+			if reboot {
+				end(t, pool)
+			}
+
+			pool = ensure(t, asked, directory, size(t, image)+16*mib)
+			holds(t, filepath.Join(pool.Directory(), "data"), "kept")
+			require.Equal(t, kind, mountedType(t, pool.Directory()))
+		}
+	}
+}
+
+func TestUnknownFilesystemIsRefused(t *testing.T) {
+	directory := newDirectory(t)
+	refused(t, "ext4", directory, small, filesystem.ErrUnknown, "ext4", "xfs, btrfs")
+	require.NoFileExists(t, filepath.Join(directory, "pool.img"))
+}
+
 // TestImageOfBeforeIsUsed also where none would be made by now.
-func TestImageOfBeforeIsUsed(t *testing.T) {
+func TestImageOfBeforeIsUsed(t *testing.T) { onEach(t, testImageOfBeforeIsUsed) }
+
+func testImageOfBeforeIsUsed(t *testing.T, kind string) {
 	namespace.NeedRoot(t)
 
 	directory := harness.ReflinkPool(t, larger)
@@ -114,22 +158,24 @@ func TestImageOfBeforeIsUsed(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, image.Truncate(small))
 	require.NoError(t, image.Close())
-	tool(t, "mkfs.xfs", "-q", "-s", "size=4096", image.Name())
+	makeFilesystem(t, kind, image.Name())
 
-	pool := ensure(t, directory, small)
+	pool := ensure(t, kind, directory, small)
 	require.Equal(t, image.Name(), pool.Image())
 }
 
-func TestMountSurvivesItsDriver(t *testing.T) {
+func TestMountSurvivesItsDriver(t *testing.T) { onEach(t, testMountSurvivesItsDriver) }
+
+func testMountSurvivesItsDriver(t *testing.T, kind string) {
 	directory := newDirectory(t)
-	died(t, directory, small)
+	died(t, kind, directory, small)
 
 	inside := filepath.Join(directory, "mounted")
 	require.True(t, mounted(t, inside), "want: it is mounted")
 	write(t, filepath.Join(inside, "data"), "kept")
 
 	before := devices(t, directory)
-	pool := ensure(t, directory, small)
+	pool := ensure(t, kind, directory, small)
 	require.Equal(t, before, devices(t, directory), "adopted, not attached again")
 	holds(t, filepath.Join(pool.Directory(), "data"), "kept")
 
@@ -142,14 +188,16 @@ func TestMountSurvivesItsDriver(t *testing.T) {
 
 	end(t, pool)
 
-	copied := ensure(t, crashed, 0)
+	copied := ensure(t, kind, crashed, 0)
 	holds(t, filepath.Join(copied.Directory(), "data"), "kept")
 	holds(t, filepath.Join(copied.Directory(), "late"), "in the log")
 }
 
-func TestPoolInUseStaysAndIsAdopted(t *testing.T) {
+func TestPoolInUseStaysAndIsAdopted(t *testing.T) { onEach(t, testPoolInUseStaysAndIsAdopted) }
+
+func testPoolInUseStaysAndIsAdopted(t *testing.T, kind string) {
 	directory := newDirectory(t)
-	pool := ensure(t, directory, small)
+	pool := ensure(t, kind, directory, small)
 
 	open, err := os.Create(filepath.Join(pool.Directory(), "open"))
 	require.NoError(t, err)
@@ -159,7 +207,7 @@ func TestPoolInUseStaysAndIsAdopted(t *testing.T) {
 	end(t, pool)
 	require.True(t, mounted(t, filepath.Join(directory, "mounted")), "want: it is mounted")
 
-	again := ensure(t, directory, small)
+	again := ensure(t, kind, directory, small)
 	require.NoError(t, open.Close())
 
 	// A published directory holds the filesystem, but not its mount.
@@ -169,25 +217,27 @@ func TestPoolInUseStaysAndIsAdopted(t *testing.T) {
 	end(t, again)
 	require.True(t, mounted(t, filepath.Join(directory, "mounted")), "want: it is mounted")
 
-	third := ensure(t, directory, small)
+	third := ensure(t, kind, directory, small)
 	require.NoError(t, unix.Unmount(bound, 0))
 	end(t, third)
 	require.False(t, mounted(t, filepath.Join(directory, "mounted")))
 	require.Empty(t, devices(t, directory))
 }
 
-func TestMakingThatACrashInterrupted(t *testing.T) {
+func TestMakingThatACrashInterrupted(t *testing.T) { onEach(t, testMakingThatACrashInterrupted) }
+
+func testMakingThatACrashInterrupted(t *testing.T, kind string) {
 	directory := newDirectory(t)
 	require.NoError(t, os.Mkdir(directory, 0o700))
 	write(t, filepath.Join(directory, "pool.img.making"), "half a filesystem")
 
-	pool := ensure(t, directory, small)
+	pool := ensure(t, kind, directory, small)
 	require.True(t, mounted(t, pool.Directory()), "want: it is mounted")
 	require.NoFileExists(t, filepath.Join(directory, "pool.img.making"))
 
 	// Nor is anything left of a making that fails, or is called off.
 	failed := newDirectory(t)
-	refused(t, failed, mib, filesystem.ErrTooSmall)
+	refused(t, kind, failed, mib, filesystem.ErrTooSmall)
 
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -235,7 +285,7 @@ func TestWithoutPrivilege(t *testing.T) {
 
 	run("refusal")
 
-	pool := ensure(t, directory, small)
+	pool := ensure(t, filesystem.XFS, directory, small)
 	run("use")
 	holds(t, filepath.Join(pool.Directory(), "foreign"), "written")
 
@@ -247,7 +297,7 @@ func TestWithoutPrivilege(t *testing.T) {
 func asNobody(t *testing.T, directory string) {
 	t.Helper()
 
-	pool, err := embedded.Ensure(t.Context(), embedded.Options{Directory: directory, Bytes: small})
+	pool, err := embedded.Ensure(t.Context(), embedded.Options{Directory: directory, Bytes: small, Filesystem: filesystem.XFS})
 	if os.Getenv("TOUCHSTONE_TEST_EXPECT") == "refusal" {
 		require.ErrorIs(t, err, embedded.ErrPrivilege)
 		require.ErrorContains(t, err, "mode node or all")

@@ -28,7 +28,7 @@ func (s *mounter) format(ctx context.Context, size int64) (*os.File, error) {
 		return nil, s.explainFullHost(fmt.Errorf("make %s: %w", layout.EmbeddedImage, errors.Join(err, s.removeScratch())))
 	}
 
-	s.Log.InfoContext(ctx, "an embedded pool was made", "image", s.path(layout.EmbeddedImage), "bytes", size)
+	s.Log.InfoContext(ctx, "an embedded pool was made", "image", s.path(layout.EmbeddedImage), "bytes", size, "filesystem", s.kind.name)
 
 	return s.openImage()
 }
@@ -44,7 +44,11 @@ func (s *mounter) makeImage(ctx context.Context, size int64) error {
 		return err
 	}
 
-	err = s.xfs.Make(ctx, image.Name(), filesystem.MakeOptions{BlockSize: loop.DefaultBlockSize, Options: []string{"-m", "reflink=1"}})
+	tools, err := s.kind.tools()
+	if err == nil {
+		err = tools.Make(ctx, image.Name(), filesystem.MakeOptions{BlockSize: loop.DefaultBlockSize, Options: s.kind.mkfsOptions})
+	}
+
 	if err == nil {
 		err = image.Sync()
 	}

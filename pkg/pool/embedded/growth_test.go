@@ -12,20 +12,22 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/pool/embedded"
 )
 
-func TestGrowth(t *testing.T) {
+func TestGrowth(t *testing.T) { onEach(t, testGrowth) }
+
+func testGrowth(t *testing.T, kind string) {
 	directory := newDirectory(t)
-	pool := ensure(t, directory, small)
+	pool := ensure(t, kind, directory, small)
 	write(t, filepath.Join(pool.Directory(), "data"), "kept")
 
 	// While it is mounted, as of a driver that was killed.
-	online := ensure(t, directory, larger)
+	online := ensure(t, kind, directory, larger)
 	require.EqualValues(t, larger, size(t, pool.Image()))
 	require.Greater(t, total(t, online.Directory()), int64(larger*8/10))
 	end(t, pool)
 	end(t, online)
 
 	for _, step := range []struct{ asked, image int64 }{{2 * larger, 2 * larger}, {small, 2 * larger}, {0, 2 * larger}} {
-		pool := ensure(t, directory, step.asked)
+		pool := ensure(t, kind, directory, step.asked)
 		require.Equal(t, step.image, size(t, pool.Image()))
 		require.Greater(t, total(t, pool.Directory()), step.image*8/10)
 		holds(t, filepath.Join(pool.Directory(), "data"), "kept")
@@ -33,12 +35,14 @@ func TestGrowth(t *testing.T) {
 	}
 
 	require.Empty(t, devices(t, directory))
-	tool(t, "xfs_repair", "-n", "-f", filepath.Join(directory, "pool.img"))
+	requireSound(t, kind, filepath.Join(directory, "pool.img"))
 }
 
 // TestGrowthThatACrashInterrupted is completed by the next start, also by one
 // that asks for nothing.
-func TestGrowthThatACrashInterrupted(t *testing.T) {
+func TestGrowthThatACrashInterrupted(t *testing.T) { onEach(t, testGrowthThatACrashInterrupted) }
+
+func testGrowthThatACrashInterrupted(t *testing.T, kind string) {
 	grownImage := func(t *testing.T, directory string) {
 		t.Helper()
 		require.NoError(t, os.Truncate(filepath.Join(directory, "pool.img"), larger))
@@ -58,14 +62,14 @@ func TestGrowthThatACrashInterrupted(t *testing.T) {
 			for _, asked := range []int64{0, larger} {
 				t.Run(name, func(t *testing.T) {
 					directory := newDirectory(t)
-					died(t, directory, small)
+					died(t, kind, directory, small)
 					interrupt(t, directory)
 
 					if reboot {
 						require.NoError(t, unix.Unmount(filepath.Join(directory, "mounted"), 0))
 					}
 
-					pool := ensure(t, directory, asked)
+					pool := ensure(t, kind, directory, asked)
 					require.Greater(t, total(t, pool.Directory()), int64(larger*8/10))
 				})
 			}
@@ -73,7 +77,9 @@ func TestGrowthThatACrashInterrupted(t *testing.T) {
 	}
 }
 
-func TestFullHost(t *testing.T) {
+func TestFullHost(t *testing.T) { onEach(t, testFullHost) }
+
+func testFullHost(t *testing.T, kind string) {
 	directory := newDirectory(t)
 	require.NoError(t, os.Mkdir(directory, 0o700))
 	require.NoError(t, unix.Mount("tmpfs", directory, "tmpfs", 0, "size=96m"))
@@ -81,11 +87,11 @@ func TestFullHost(t *testing.T) {
 
 	ballast := filepath.Join(directory, "ballast")
 	write(t, ballast, string(make([]byte, 95*mib)))
-	refused(t, directory, small, embedded.ErrHostFull, "bytes free", "free some")
+	refused(t, kind, directory, small, embedded.ErrHostFull, "bytes free", "free some")
 	require.NoFileExists(t, filepath.Join(directory, "pool.img"))
 	require.NoError(t, os.Remove(ballast))
 
-	pool := ensure(t, directory, small)
+	pool := ensure(t, kind, directory, small)
 	write(t, filepath.Join(pool.Directory(), "data"), "kept")
 	end(t, pool)
 
@@ -94,13 +100,13 @@ func TestFullHost(t *testing.T) {
 	require.NoError(t, unix.Statfs(directory, &stat))
 	write(t, ballast, string(make([]byte, int64(stat.Bavail)*stat.Bsize-4*mib)))
 
-	pool = ensure(t, directory, larger)
+	pool = ensure(t, kind, directory, larger)
 	require.EqualValues(t, small, size(t, pool.Image()))
 	holds(t, filepath.Join(pool.Directory(), "data"), "kept")
 	end(t, pool)
 
 	require.NoError(t, os.Remove(ballast))
-	pool = ensure(t, directory, larger)
+	pool = ensure(t, kind, directory, larger)
 	require.EqualValues(t, larger, size(t, pool.Image()))
 	end(t, pool)
 }

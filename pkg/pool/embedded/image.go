@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,7 +31,9 @@ type mounter struct {
 	directory *os.File
 	target    *mount.Target
 	loops     *loop.Loops
-	xfs       filesystem.Filesystem
+	// kind is the filesystem of the image: that of a new one until a mount or a superblock has
+	// shown another.
+	kind imageType
 	// privileged says that this process may attach and mount.
 	privileged bool
 }
@@ -52,7 +55,7 @@ func open(options Options) (*mounter, error) {
 	}
 
 	var err error
-	if s.xfs, err = filesystem.ByName(filesystem.XFS, nil); err != nil {
+	if s.kind, err = typeByName(cmp.Or(options.Filesystem, DefaultFilesystem)); err != nil {
 		return s, err
 	}
 
@@ -188,12 +191,16 @@ func (s *mounter) findOrMakeImage(ctx context.Context) (*os.File, error) {
 	return image, nil
 }
 
-// usableImage returns the image if it holds an XFS, or a new one instead of a blank one. It closes
-// what it does not return.
+// usableImage returns the image if it holds a filesystem of imageTypes, or a new one instead of a
+// blank one. It closes what it does not return.
 func (s *mounter) usableImage(ctx context.Context, image *os.File) (*os.File, error) {
 	found, err := filesystem.Detect(image)
-	if err == nil && found == filesystem.XFS {
-		return image, nil
+	if err == nil {
+		if kind, unknown := typeByName(found); unknown == nil {
+			s.kind = kind
+
+			return image, nil
+		}
 	}
 	defer image.Close()
 
@@ -208,10 +215,10 @@ func (s *mounter) usableImage(ctx context.Context, image *os.File) (*os.File, er
 
 	switch path := s.path(layout.EmbeddedImage); {
 	case !blank && found == "":
-		return nil, fmt.Errorf("%s holds data but no XFS: %w, or its begin is overwritten; move it away, or repair it with xfs_repair -f",
-			path, ErrForeign)
+		return nil, fmt.Errorf("%s holds data but no %s: %w, or its begin is overwritten; move it away, or repair it with %s",
+			path, titles(), ErrForeign, findSuperblock(path))
 	case !blank:
-		return nil, fmt.Errorf("%s holds %s and no XFS: %w; move it away", path, found, ErrForeign)
+		return nil, fmt.Errorf("%s holds %s and no %s: %w; move it away", path, found, titles(), ErrForeign)
 	case s.MustExist:
 		return nil, fmt.Errorf("%s holds nothing: %w, which the state knows; put the image back", path, ErrForeign)
 	case s.Bytes == 0:

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/pkg/pool/embedded"
 	"github.com/touchstone-csi/touchstone/test/child"
@@ -21,7 +22,7 @@ import (
 
 const (
 	mib = 1 << 20
-	// small is near the least size of an XFS.
+	// small is near the least size of an XFS, which is above that of a btrfs.
 	small  = 320 * mib
 	larger = 512 * mib
 
@@ -45,7 +46,9 @@ func hold(directory string) {
 	var bytes int64
 	_, _ = fmt.Sscan(os.Getenv(childVariable+"_BYTES"), &bytes)
 
-	_, err := embedded.Ensure(context.Background(), embedded.Options{Directory: directory, Bytes: bytes})
+	_, err := embedded.Ensure(context.Background(), embedded.Options{
+		Directory: directory, Bytes: bytes, Filesystem: os.Getenv(childVariable + "_FS"),
+	})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -53,6 +56,39 @@ func hold(directory string) {
 
 	fmt.Fprintln(os.Stdout, childReady)
 	select {}
+}
+
+// onEach runs a test once for each filesystem that an image may have.
+func onEach(t *testing.T, test func(t *testing.T, kind string)) {
+	t.Helper()
+
+	for _, kind := range embedded.Filesystems() {
+		t.Run(kind, func(t *testing.T) { test(t, kind) })
+	}
+}
+
+// makeFilesystem makes what the package makes, as an administrator does.
+func makeFilesystem(t *testing.T, kind, image string) {
+	t.Helper()
+
+	switch kind {
+	case filesystem.Btrfs:
+		tool(t, "mkfs.btrfs", "-q", image)
+	default:
+		tool(t, "mkfs.xfs", "-q", "-s", "size=4096", image)
+	}
+}
+
+// requireSound requires that the filesystem's own check finds nothing in the image.
+func requireSound(t *testing.T, kind, image string) {
+	t.Helper()
+
+	switch kind {
+	case filesystem.Btrfs:
+		tool(t, "btrfs", "check", "--readonly", image)
+	default:
+		tool(t, "xfs_repair", "-n", "-f", image)
+	}
 }
 
 // newDirectory returns a directory on the machine's filesystem. Whatever is
@@ -103,10 +139,10 @@ func devices(t *testing.T, directory string) []loop.Attachment {
 }
 
 // ensure is Ensure that must succeed.
-func ensure(t *testing.T, directory string, bytes int64) *embedded.Pool {
+func ensure(t *testing.T, kind, directory string, bytes int64) *embedded.Pool {
 	t.Helper()
 
-	pool, err := embedded.Ensure(t.Context(), embedded.Options{Directory: directory, Bytes: bytes})
+	pool, err := embedded.Ensure(t.Context(), embedded.Options{Directory: directory, Bytes: bytes, Filesystem: kind})
 	require.NoError(t, err)
 	t.Cleanup(func() { end(t, pool) })
 
@@ -115,12 +151,12 @@ func ensure(t *testing.T, directory string, bytes int64) *embedded.Pool {
 
 // refused is Ensure that must fail, and leave nothing mounted or attached that
 // was not before.
-func refused(t *testing.T, directory string, bytes int64, cause error, words ...string) {
+func refused(t *testing.T, kind, directory string, bytes int64, cause error, words ...string) {
 	t.Helper()
 
 	before := devices(t, directory)
 
-	_, err := embedded.Ensure(t.Context(), embedded.Options{Directory: directory, Bytes: bytes})
+	_, err := embedded.Ensure(t.Context(), embedded.Options{Directory: directory, Bytes: bytes, Filesystem: kind})
 	require.ErrorIs(t, err, cause)
 	require.ErrorContains(t, err, directory)
 
@@ -137,11 +173,11 @@ func end(t *testing.T, pool *embedded.Pool) {
 }
 
 // died starts a process that ensures the pool, and kills it once it has.
-func died(t *testing.T, directory string, bytes int64) {
+func died(t *testing.T, kind, directory string, bytes int64) {
 	t.Helper()
 
 	command := child.Command(t, "/proc/self/exe")
-	command.Env = append(os.Environ(), childVariable+"="+directory, fmt.Sprintf("%s_BYTES=%d", childVariable, bytes))
+	command.Env = append(os.Environ(), childVariable+"="+directory, fmt.Sprintf("%s_BYTES=%d", childVariable, bytes), childVariable+"_FS="+kind)
 	out, err := command.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, child.Start(command))
@@ -161,6 +197,17 @@ func mounted(t *testing.T, path string) bool {
 	require.NoError(t, err)
 
 	return is
+}
+
+// mountedType is the type of the filesystem that is mounted at the path.
+func mountedType(t *testing.T, path string) string {
+	t.Helper()
+
+	found, err := mountinfo.GetMounts(mountinfo.SingleEntryFilter(path))
+	require.NoError(t, err)
+	require.Len(t, found, 1)
+
+	return found[0].FSType
 }
 
 func write(t *testing.T, path, text string) {

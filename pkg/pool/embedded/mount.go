@@ -35,7 +35,8 @@ func (s *mounter) adoptOrMount(ctx context.Context, image *os.File) (*os.File, e
 	}
 
 	if instant, err := filecopy.Reflinks(s.target.Path()); err == nil && !instant {
-		s.Log.WarnContext(ctx, "the embedded pool's XFS was made without reflink=1: copies of volumes take their time", "pool", s.Directory)
+		s.Log.WarnContext(ctx, "the embedded pool's filesystem was made without reflinks: copies of volumes take their time",
+			"pool", s.Directory, "filesystem", s.kind.name)
 	}
 
 	return root, nil
@@ -128,19 +129,21 @@ func (s *mounter) attach(ctx context.Context, image *os.File) (*loop.Device, err
 	return device, nil
 }
 
-// mountFlags let space that is deleted inside go back to the host's filesystem.
-var mountFlags = []string{"discard", "noatime"}
-
 // check replays the log and checks the unmounted filesystem.
 func (s *mounter) check(ctx context.Context, device *loop.Device) error {
+	tools, err := s.kind.tools()
+	if err != nil {
+		return err
+	}
+
 	replayed := false
 
 	verdict, err := filesystem.CheckReplayed(func() (filesystem.Verdict, error) {
-		return s.xfs.Check(ctx, device.Path)
+		return tools.Check(ctx, device.Path)
 	}, func() error {
 		replayed = true
 
-		return mount.Replay(device.Path, s.xfs.Name(), mountFlags)
+		return mount.Replay(device.Path, s.kind.name, s.kind.mountFlags)
 	})
 
 	switch {
@@ -160,17 +163,17 @@ func (s *mounter) check(ctx context.Context, device *loop.Device) error {
 }
 
 func (s *mounter) damaged(detail string) error {
-	return fmt.Errorf("%w and was not mounted; copy %s, then repair it with xfs_repair -f %s: %s",
-		ErrDamaged, layout.EmbeddedImage, s.path(layout.EmbeddedImage), detail)
+	return fmt.Errorf("%w and was not mounted; copy %s, then repair it with %s: %s",
+		ErrDamaged, layout.EmbeddedImage, fmt.Sprintf(s.kind.repair, s.path(layout.EmbeddedImage)), detail)
 }
 
 func (s *mounter) mountDetached(device *loop.Device) (*mount.Detached, error) {
-	options, err := mount.ParseFlags(mountFlags)
+	options, err := mount.ParseFlags(s.kind.mountFlags)
 	if err != nil {
 		return nil, err
 	}
 
-	tree, err := mount.Mount(device.Path, s.xfs.Name(), options)
+	tree, err := mount.Mount(device.Path, s.kind.name, options)
 	if errors.Is(err, mount.ErrCorrupted) {
 		// The check trusts a filesystem that is marked clean.
 		return nil, s.damaged(err.Error())
@@ -237,13 +240,18 @@ func (s *mounter) grow(ctx context.Context, image *os.File, device loop.Status, 
 		s.Log.InfoContext(ctx, "an embedded pool grows", "image", s.path(layout.EmbeddedImage), "bytes", device.SizeBytes)
 	}
 
-	return s.xfs.GrowMounted(ctx, root, device.SizeBytes)
+	tools, err := s.kind.tools()
+	if err != nil {
+		return err
+	}
+
+	return tools.GrowMounted(ctx, root, device.SizeBytes)
 }
 
-// tooFullToGrow says whether the new metadata would not fit: XFS takes that for
+// tooFullToGrow says whether the new metadata would not fit: the filesystem takes that for
 // a broken device and shuts down.
 func (s *mounter) tooFullToGrow(bytes int64) (bool, error) {
-	// Each allocation group, of at least 16 MiB, gets some blocks.
+	// Each allocation group of an XFS, of at least 16 MiB, gets some blocks. A btrfs writes less.
 	const groundwork, share = 16 << 20, 1024
 
 	free, err := s.hostFree()

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/pool/embedded"
@@ -22,9 +23,11 @@ import (
 // TestNewMountNamespace is what a container gets that starts again: the mount is
 // gone, and the filesystem is not, because a volume's loop device has a file in
 // it open.
-func TestNewMountNamespace(t *testing.T) {
+func TestNewMountNamespace(t *testing.T) { onEach(t, testNewMountNamespace) }
+
+func testNewMountNamespace(t *testing.T, kind string) {
 	directory := newDirectory(t)
-	pool := ensure(t, directory, small)
+	pool := ensure(t, kind, directory, small)
 	loops := loop.NewLoops(loop.LoopsOptions{})
 
 	volume, err := os.Create(filepath.Join(pool.Directory(), "volume"))
@@ -50,7 +53,7 @@ func TestNewMountNamespace(t *testing.T) {
 	before := devices(t, directory)
 	require.Len(t, before, 1)
 
-	again := ensure(t, directory, larger)
+	again := ensure(t, kind, directory, larger)
 	after := devices(t, directory)
 	require.Len(t, after, 1)
 	require.Equal(t, before[0].Number, after[0].Number)
@@ -68,7 +71,9 @@ func TestNewMountNamespace(t *testing.T) {
 	detach()
 }
 
-func TestSeveralDriversAtOnce(t *testing.T) {
+func TestSeveralDriversAtOnce(t *testing.T) { onEach(t, testSeveralDriversAtOnce) }
+
+func testSeveralDriversAtOnce(t *testing.T, kind string) {
 	directory := newDirectory(t)
 
 	const drivers = 4
@@ -81,7 +86,7 @@ func TestSeveralDriversAtOnce(t *testing.T) {
 		all.Go(func() {
 			var err error
 
-			pools[i], err = embedded.Ensure(t.Context(), embedded.Options{Directory: directory, Bytes: small})
+			pools[i], err = embedded.Ensure(t.Context(), embedded.Options{Directory: directory, Bytes: small, Filesystem: kind})
 			if err != nil {
 				t.Error(err)
 			}
@@ -117,17 +122,19 @@ func TestWaitForAnotherDriverCanBeCalledOff(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 	defer cancel()
 
-	_, err = embedded.Ensure(ctx, embedded.Options{Directory: directory, Bytes: small})
+	_, err = embedded.Ensure(ctx, embedded.Options{Directory: directory, Bytes: small, Filesystem: filesystem.XFS})
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorContains(t, err, "the driver that is at work")
 
 	require.NoError(t, unix.Flock(int(other.Fd()), unix.LOCK_UN))
-	ensure(t, directory, small)
+	ensure(t, filesystem.XFS, directory, small)
 }
 
 // TestWaitsForWhoEndsBeside: a controller that is taken down together with its node
 // has the pool open for a moment longer.
-func TestWaitsForWhoEndsBeside(t *testing.T) {
+func TestWaitsForWhoEndsBeside(t *testing.T) { onEach(t, testWaitsForWhoEndsBeside) }
+
+func testWaitsForWhoEndsBeside(t *testing.T, kind string) {
 	directory := newDirectory(t)
 
 	var beside *os.File
@@ -141,7 +148,7 @@ func TestWaitsForWhoEndsBeside(t *testing.T) {
 		}
 	}), nil))
 
-	pool, err := embedded.Ensure(t.Context(), embedded.Options{Directory: directory, Bytes: small, Log: log})
+	pool, err := embedded.Ensure(t.Context(), embedded.Options{Directory: directory, Bytes: small, Filesystem: kind, Log: log})
 	require.NoError(t, err)
 	t.Cleanup(func() { end(t, pool) })
 
@@ -164,8 +171,12 @@ func (f eachLine) Write(line []byte) (int, error) {
 }
 
 func TestShutDownFilesystemIsMountedAnew(t *testing.T) {
+	onEach(t, testShutDownFilesystemIsMountedAnew)
+}
+
+func testShutDownFilesystemIsMountedAnew(t *testing.T, kind string) {
 	directory := newDirectory(t)
-	pool := ensure(t, directory, small)
+	pool := ensure(t, kind, directory, small)
 	write(t, filepath.Join(pool.Directory(), "data"), "kept")
 
 	root, err := os.Open(pool.Directory())
@@ -173,19 +184,33 @@ func TestShutDownFilesystemIsMountedAnew(t *testing.T) {
 
 	defer root.Close()
 
-	// As after an I/O error that it can't live with.
-	tool(t, "xfs_io", "-x", "-c", "shutdown -f", pool.Directory())
+	shutDown(t, kind, pool.Directory())
 	_ = pool.Close(t.Context())
-	refused(t, directory, small, embedded.ErrBusy, "shut down", "reboot")
+	refused(t, kind, directory, small, embedded.ErrBusy, "shut down", "reboot")
 
 	require.NoError(t, root.Close())
-	again := ensure(t, directory, small)
+	again := ensure(t, kind, directory, small)
 	holds(t, filepath.Join(again.Directory(), "data"), "kept")
 }
 
-func TestMountByHandOfTheSameImage(t *testing.T) {
+// shutDown makes a filesystem as it is after an I/O error that it can't live with.
+func shutDown(t *testing.T, kind, path string) {
+	t.Helper()
+
+	switch kind {
+	case filesystem.Btrfs:
+		// It has no call for it, and becomes read-only.
+		require.NoError(t, unix.Mount("", path, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+	default:
+		tool(t, "xfs_io", "-x", "-c", "shutdown -f", path)
+	}
+}
+
+func TestMountByHandOfTheSameImage(t *testing.T) { onEach(t, testMountByHandOfTheSameImage) }
+
+func testMountByHandOfTheSameImage(t *testing.T, kind string) {
 	directory := newDirectory(t)
-	end(t, ensure(t, directory, small))
+	end(t, ensure(t, kind, directory, small))
 
 	image, err := os.OpenFile(filepath.Join(directory, "pool.img"), os.O_RDWR, 0)
 	require.NoError(t, err)
@@ -200,12 +225,13 @@ func TestMountByHandOfTheSameImage(t *testing.T) {
 
 	defer device.Close()
 
-	refused(t, directory, 0, embedded.ErrForeign, device.Path, "detach")
+	refused(t, kind, directory, 0, embedded.ErrForeign, device.Path, "detach")
 
-	options, err := mount.ParseFlags([]string{"ro", "norecovery"})
+	flags := map[string][]string{filesystem.XFS: {"ro", "norecovery"}, filesystem.Btrfs: {"ro", "rescue=nologreplay"}}
+	options, err := mount.ParseFlags(flags[kind])
 	require.NoError(t, err)
 
-	tree, err := mount.Mount(device.Path, "xfs", options)
+	tree, err := mount.Mount(device.Path, kind, options)
 	require.NoError(t, err)
 	tree.Close()
 }

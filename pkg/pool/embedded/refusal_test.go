@@ -4,18 +4,25 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/pool/embedded"
+	"github.com/touchstone-csi/touchstone/test/child"
 )
 
 // TestForeignThingsAreRefusedAndLeftAlone puts each into a directory, with what
 // of the error helps a person.
 func TestForeignThingsAreRefusedAndLeftAlone(t *testing.T) {
+	onEach(t, testForeignThingsAreRefusedAndLeftAlone)
+}
+
+func testForeignThingsAreRefusedAndLeftAlone(t *testing.T, kind string) {
 	for name, test := range map[string]struct {
 		put   func(t *testing.T, directory string)
 		bytes int64
@@ -76,7 +83,7 @@ func TestForeignThingsAreRefusedAndLeftAlone(t *testing.T) {
 		"an ordinary pool beside the embedded": {
 			put: func(t *testing.T, d string) {
 				t.Helper()
-				end(t, ensure(t, d, small))
+				end(t, ensure(t, kind, d, small))
 				volumeIn("images/x.img")(t, d)
 			},
 			cause: embedded.ErrForeign, words: []string{"images/x.img"},
@@ -88,7 +95,7 @@ func TestForeignThingsAreRefusedAndLeftAlone(t *testing.T) {
 			test.put(t, directory)
 
 			before := listing(t, directory)
-			refused(t, directory, test.bytes, test.cause, test.words...)
+			refused(t, kind, directory, test.bytes, test.cause, test.words...)
 			after := listing(t, directory)
 			// The image is made before its mount point is examined.
 			delete(after, "pool.img")
@@ -140,27 +147,37 @@ func listing(t *testing.T, directory string) map[string]string {
 }
 
 func TestOrdinaryPoolThatIsEmptyMayBecomeAnEmbeddedOne(t *testing.T) {
+	onEach(t, testOrdinaryPoolThatIsEmptyMayBecomeAnEmbeddedOne)
+}
+
+func testOrdinaryPoolThatIsEmptyMayBecomeAnEmbeddedOne(t *testing.T, kind string) {
 	directory := newDirectory(t)
 	for _, room := range []string{"images", "directories", "scratch", "attributes", "ephemeral/images"} {
 		require.NoError(t, os.MkdirAll(filepath.Join(directory, room), 0o700))
 	}
 
-	require.NotEmpty(t, ensure(t, directory, small).Image())
+	require.NotEmpty(t, ensure(t, kind, directory, small).Image())
 }
 
 // TestImageThatHoldsNothingIsFormatted also where it is larger than asked: its
 // owner made it so.
 func TestImageThatHoldsNothingIsFormatted(t *testing.T) {
+	onEach(t, testImageThatHoldsNothingIsFormatted)
+}
+
+func testImageThatHoldsNothingIsFormatted(t *testing.T, kind string) {
 	directory := newDirectory(t)
 	require.NoError(t, os.Mkdir(directory, 0o700))
 	empty(t, filepath.Join(directory, "pool.img"), larger)
 
-	pool := ensure(t, directory, small)
+	pool := ensure(t, kind, directory, small)
 	require.EqualValues(t, larger, size(t, pool.Image()))
 	require.Greater(t, total(t, pool.Directory()), int64(larger*8/10))
 }
 
-func TestForeignMountIsRefused(t *testing.T) {
+func TestForeignMountIsRefused(t *testing.T) { onEach(t, testForeignMountIsRefused) }
+
+func testForeignMountIsRefused(t *testing.T, kind string) {
 	foreign := func(t *testing.T, directory string) {
 		t.Helper()
 
@@ -173,79 +190,118 @@ func TestForeignMountIsRefused(t *testing.T) {
 	t.Run("without an image", func(t *testing.T) {
 		directory := newDirectory(t)
 		foreign(t, directory)
-		refused(t, directory, small, embedded.ErrForeign, "unmount it")
-		refused(t, directory, 0, embedded.ErrForeign, "unmount it")
+		refused(t, kind, directory, small, embedded.ErrForeign, "unmount it")
+		refused(t, kind, directory, 0, embedded.ErrForeign, "unmount it")
 		require.NoFileExists(t, filepath.Join(directory, "pool.img"))
 	})
 
 	t.Run("over the image's", func(t *testing.T) {
 		directory := newDirectory(t)
-		died(t, directory, small)
-		t.Cleanup(func() { end(t, ensure(t, directory, 0)) })
-		pool := ensure(t, directory, small)
+		died(t, kind, directory, small)
+		t.Cleanup(func() { end(t, ensure(t, kind, directory, 0)) })
+		pool := ensure(t, kind, directory, small)
 		foreign(t, directory)
-		refused(t, directory, small, embedded.ErrForeign, "tmpfs", "unmount it")
+		refused(t, kind, directory, small, embedded.ErrForeign, "tmpfs", "unmount it")
 		require.ErrorIs(t, pool.Close(t.Context()), embedded.ErrForeign)
 	})
 
 	t.Run("of another image", func(t *testing.T) {
 		directory := newDirectory(t)
-		pool := ensure(t, directory, small)
+		pool := ensure(t, kind, directory, small)
 
 		// The image was replaced while it was mounted: only its inode differs.
 		require.NoError(t, os.Rename(pool.Image(), pool.Image()+".old"))
 		tool(t, "cp", "--sparse=always", pool.Image()+".old", pool.Image())
-		refused(t, directory, small, embedded.ErrForeign, "pool.img.old")
+		refused(t, kind, directory, small, embedded.ErrForeign, "pool.img.old")
 
 		require.NoError(t, os.Remove(pool.Image()))
-		refused(t, directory, 0, embedded.ErrForeign, "put the image back")
+		refused(t, kind, directory, 0, embedded.ErrForeign, "put the image back")
 		require.NoError(t, os.Rename(pool.Image()+".old", pool.Image()))
 		end(t, pool)
 	})
 
 	t.Run("read-only", func(t *testing.T) {
 		directory := newDirectory(t)
-		pool := ensure(t, directory, small)
+		pool := ensure(t, kind, directory, small)
 		require.NoError(t, unix.Mount("", pool.Directory(), "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""))
-		refused(t, directory, small, embedded.ErrForeign, "read-only")
+		refused(t, kind, directory, small, embedded.ErrForeign, "read-only")
 	})
 }
 
-func TestDamageIsRefusedWithWhatToDo(t *testing.T) {
-	for name, damage := range map[string]struct {
-		offset, length int64
-		cause          error
-	}{
-		// The second of the four copies that mkfs.xfs makes.
-		"a copy of the superblock": {offset: small / 4, length: 512, cause: embedded.ErrDamaged},
-		"the free space's index":   {offset: small/4 + 4096, length: 8192, cause: embedded.ErrDamaged},
-		"the superblock":           {offset: 0, length: 4096, cause: embedded.ErrForeign},
-	} {
-		t.Run(name, func(t *testing.T) {
+// damages are what is overwritten in an image, and how each filesystem is repaired.
+func damages() map[string][]damage {
+	const (
+		group       = small / 4 // The second of the four that mkfs.xfs makes.
+		btrfsSuper  = 64 << 10
+		superLength = 4096
+	)
+
+	return map[string][]damage{
+		filesystem.XFS: {
+			{name: "a copy of the superblock", at: []int64{group}, length: 512, cause: embedded.ErrDamaged, repair: []string{"xfs_repair", "-f"}},
+			{name: "the free space's index", at: []int64{group + 4096}, length: 8192, cause: embedded.ErrDamaged, repair: []string{"xfs_repair", "-f"}},
+			{name: "the superblock", length: superLength, at: []int64{0}, cause: embedded.ErrForeign, repair: []string{"xfs_repair", "-f"}},
+		},
+		filesystem.Btrfs: {
+			{
+				name: "the superblock", length: superLength, at: []int64{btrfsSuper}, cause: embedded.ErrForeign,
+				repair: []string{"btrfs", "rescue", "super-recover", "-y"}, repaired: 2,
+			},
+		},
+	}
+}
+
+type damage struct {
+	name   string
+	at     []int64
+	length int64
+	cause  error
+	repair []string
+	// repaired is the exit status of a repair that succeeded.
+	repaired int
+}
+
+func (d damage) strike(t *testing.T, image string) {
+	t.Helper()
+
+	garbage := make([]byte, d.length)
+	source := rand.NewChaCha8([32]byte{1})
+	_, _ = source.Read(garbage)
+
+	file, err := os.OpenFile(image, os.O_RDWR, 0)
+	require.NoError(t, err)
+
+	for _, at := range d.at {
+		_, err = file.WriteAt(garbage, at)
+		require.NoError(t, err)
+	}
+
+	require.NoError(t, file.Sync())
+	require.NoError(t, file.Close())
+}
+
+func TestDamageIsRefusedWithWhatToDo(t *testing.T) { onEach(t, testDamageIsRefusedWithWhatToDo) }
+
+func testDamageIsRefusedWithWhatToDo(t *testing.T, kind string) {
+	for _, damage := range damages()[kind] {
+		t.Run(damage.name, func(t *testing.T) {
 			directory := newDirectory(t)
-			end(t, ensure(t, directory, small))
+			end(t, ensure(t, kind, directory, small))
 
 			image := filepath.Join(directory, "pool.img")
-			garbage := make([]byte, damage.length)
-			source := rand.NewChaCha8([32]byte{1})
-			_, _ = source.Read(garbage)
-
-			file, err := os.OpenFile(image, os.O_RDWR, 0)
-			require.NoError(t, err)
-			_, err = file.WriteAt(garbage, damage.offset)
-			require.NoError(t, err)
-			require.NoError(t, file.Sync())
-			require.NoError(t, file.Close())
+			damage.strike(t, image)
 
 			for range 2 {
-				refused(t, directory, larger, damage.cause, "xfs_repair -f")
+				refused(t, kind, directory, larger, damage.cause, strings.TrimSuffix(strings.Join(damage.repair, " "), " -y"))
 				require.False(t, mounted(t, filepath.Join(directory, "mounted")))
 				require.EqualValues(t, small, size(t, image), "what is damaged does not grow")
 			}
 
 			// What the error says helps.
-			tool(t, "xfs_repair", "-f", image)
-			end(t, ensure(t, directory, larger))
+			repair := child.Command(t, damage.repair[0], append(damage.repair[1:], image)...)
+			output, _ := repair.CombinedOutput()
+			require.Equal(t, damage.repaired, repair.ProcessState.ExitCode(), "%s", output)
+			end(t, ensure(t, kind, directory, larger))
 		})
 	}
 }

@@ -1,0 +1,88 @@
+package embedded
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+)
+
+// DefaultFilesystem is the filesystem of a new image unless Options name another.
+const DefaultFilesystem = filesystem.XFS
+
+// imageType is what differs between the filesystems that an image may have.
+type imageType struct {
+	// name is that of internal/linux/filesystem.
+	name string
+	// title is the name in messages.
+	title string
+	// mkfsOptions are for a filesystem that can reflink.
+	mkfsOptions []string
+	// mountFlags let space that is deleted inside go back to the host's filesystem.
+	mountFlags []string
+	// readOnlyAfterError means that the filesystem becomes read-only by itself after an I/O error,
+	// and is mounted again for that. Where not, read-only is what another program made it.
+	readOnlyAfterError bool
+	// repair and findSuperblock are the commands, with %s for the image, that repair a damaged
+	// filesystem and one whose superblock is overwritten.
+	repair, findSuperblock string
+}
+
+// imageTypes is the table of all filesystems that an image may have.
+var imageTypes = []imageType{
+	{
+		name: filesystem.XFS, title: "XFS", mkfsOptions: []string{"-m", "reflink=1"}, mountFlags: []string{"discard", "noatime"},
+		repair: "xfs_repair -f %s", findSuperblock: "xfs_repair -f %s",
+	},
+	{
+		// nodatacow: with checksums, btrfs turns direct writes into buffered ones (Linux 6.14), whose
+		// part before a full filesystem the loop driver acknowledges as the whole. In place, an image
+		// never takes more space than its size, by which pools account.
+		name: filesystem.Btrfs, title: "btrfs", mountFlags: []string{"discard", "noatime", "nodatacow"}, readOnlyAfterError: true,
+		repair: "btrfs check --repair %s", findSuperblock: "btrfs rescue super-recover %s",
+	},
+}
+
+// Filesystems returns the names of the filesystems that an image may have.
+func Filesystems() []string {
+	names := make([]string, 0, len(imageTypes))
+	for _, each := range imageTypes {
+		names = append(names, each.name)
+	}
+
+	return names
+}
+
+// typeByName returns the row of a filesystem. Error: filesystem.ErrUnknown.
+func typeByName(name string) (imageType, error) {
+	i := slices.IndexFunc(imageTypes, func(t imageType) bool { return t.name == name })
+	if i < 0 {
+		return imageType{}, fmt.Errorf("%w %q of an embedded pool; there are %s", filesystem.ErrUnknown, name, strings.Join(Filesystems(), ", "))
+	}
+
+	return imageTypes[i], nil
+}
+
+// tools returns the implementation of the filesystem.
+func (t imageType) tools() (filesystem.Filesystem, error) { return filesystem.ByName(t.name, nil) }
+
+// titles returns the names of the filesystems for a message about one that is none of them.
+func titles() string {
+	return join(func(t imageType) string { return t.title })
+}
+
+// findSuperblock returns the commands that repair an image whose superblock is overwritten, for it
+// does not show which filesystem it had.
+func findSuperblock(image string) string {
+	return join(func(t imageType) string { return fmt.Sprintf(t.findSuperblock, image) + " (" + t.title + ")" })
+}
+
+func join(text func(imageType) string) string {
+	texts := make([]string, 0, len(imageTypes))
+	for _, each := range imageTypes {
+		texts = append(texts, text(each))
+	}
+
+	return strings.Join(texts, " or ")
+}
