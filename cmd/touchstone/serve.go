@@ -26,6 +26,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/node/probe"
+	"github.com/touchstone-csi/touchstone/pkg/pool/embedded"
 	"github.com/touchstone-csi/touchstone/pkg/strict"
 )
 
@@ -89,6 +90,8 @@ func (f *serveFlags) define(flags *pflag.FlagSet) {
 		"for tests: how much a pool may provision, whatever space it has, as NAME=SIZE, such as ssd=100Gi (repeatable)")
 	flags.Var(&f.poolImageBytes, "pool-image-size",
 		"embed in each pool whose filesystem cannot reflink one that can, such as 100Gi large; 0 makes none")
+	flags.StringVar(&f.PoolImageFS, "pool-image-fs", embedded.DefaultFilesystem,
+		"the filesystem of a new embedded pool: "+strings.Join(embedded.Filesystems(), " or "))
 	flags.StringSliceVar(&f.segments, "topology", nil, "a further topology segment of this node as KEY=VALUE (repeatable)")
 	flags.BoolVar(&f.Shared, "shared", false, "the pools are on a filesystem that every node mounts: volumes attach anywhere")
 	flags.Int64Var(&f.MaxVolumesPerNode, "max-volumes-per-node", 0, "how many volumes a node takes; 0 is no limit")

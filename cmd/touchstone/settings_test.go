@@ -123,7 +123,7 @@ func TestEveryFlagIsAKeyAndAVariable(t *testing.T) {
 	values := map[string]string{
 		"cgroup-root": "/c", "kubeconfig": "in-cluster", "coalesce-window": "9s",
 		"mode": "node", "endpoint": "/x/y.sock", "driver-name": "a.b", "node-id": "n-1", "nodes": "m-1", "state-dir": "/s",
-		"pool": "p=/p", "pool-image-size": "6Gi", "topology": "k=v", "shared": "true", "max-volumes-per-node": "7", "max-volume-size": "5Gi",
+		"pool": "p=/p", "pool-image-size": "6Gi", "pool-image-fs": "btrfs", "topology": "k=v", "shared": "true", "max-volumes-per-node": "7", "max-volume-size": "5Gi",
 		"overcommit": "2.5", "ephemeral-mkfs-options": "true", "kubelet-dir": "/k", "allow-path": "/a", "http-endpoint": "127.0.0.1:1", "first-loop-device": "2048", "ready-file": "/r", "pprof": "true", "otlp-endpoint": "http://127.0.0.1:4317",
 		"call-log": "ring", "call-log-secrets": "true", "strict": "refuse",
 		"disable-capability": "GET_VOLUME", "proxy-endpoint": "/p.sock", "volume-mount-group": "true", "simulate-node": "true", "capacity": "p=5Gi", "tcp-endpoint": "127.0.0.1:2", "proxy-listen": "127.0.0.1:3",
@@ -219,7 +219,7 @@ func TestWrongSettingsAreRefusedWithTheirSource(t *testing.T) {
 func TestConfigOfTheDriver(t *testing.T) {
 	t.Parallel()
 
-	flags, err := given(t, []string{"--pool=a=/a,b=/b=c", "--topology=zone=z", "--max-volume-size=1Gi", "--pool-image-size=2Gi"}, nil, "")
+	flags, err := given(t, []string{"--pool=a=/a,b=/b=c", "--topology=zone=z", "--max-volume-size=1Gi", "--pool-image-size=2Gi", "--pool-image-fs=btrfs"}, nil, "")
 	require.NoError(t, err)
 
 	config, err := flags.complete(os.Stderr)
@@ -229,6 +229,7 @@ func TestConfigOfTheDriver(t *testing.T) {
 	require.Equal(t, map[string]string{"zone": "z"}, config.Topology)
 	require.EqualValues(t, 1<<30, config.MaxVolumeBytes)
 	require.EqualValues(t, 2<<30, config.PoolImageBytes)
+	require.Equal(t, "btrfs", config.PoolImageFS)
 
 	hostname, err := os.Hostname()
 	require.NoError(t, err)

@@ -75,6 +75,8 @@ type Config struct {
 	// PoolImageBytes is the least size of a pool's own filesystem where the
 	// directory's cannot reflink; 0 makes none. See pkg/pool/embedded.
 	PoolImageBytes int64
+	// PoolImageFS is the filesystem of a new one, of embedded.Filesystems; empty is the default.
+	PoolImageFS string
 	// Topology are extra segments of this node.
 	Topology map[string]string
 	// Shared: every node mounts the pools.

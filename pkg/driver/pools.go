@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -291,7 +293,8 @@ func (o *opener) embed(name, known string) (directory, image string, err error) 
 	}
 
 	embedded, err := embedded.Ensure(o.base, embedded.Options{
-		Directory: outer, Bytes: o.config.PoolImageBytes, MustExist: known != "" && plain != known, Log: o.Log,
+		Directory: outer, Bytes: o.config.PoolImageBytes, Filesystem: o.config.PoolImageFS,
+		MustExist: known != "" && plain != known, Log: o.Log,
 	})
 	if err != nil {
 		return "", "", err
@@ -355,6 +358,10 @@ func (c *Config) checkPoolImage() error {
 
 	if c.PoolImageBytes < 0 {
 		problems = append(problems, fmt.Errorf("%w: pool-image-size cannot be negative; 0 makes no embedded pool", ErrConfig))
+	}
+
+	if known := embedded.Filesystems(); c.PoolImageFS != "" && !slices.Contains(known, c.PoolImageFS) {
+		problems = append(problems, fmt.Errorf("%w: pool-image-fs %q is not one of %s", ErrConfig, c.PoolImageFS, strings.Join(known, ", ")))
 	}
 
 	if c.PoolImageBytes > 0 && c.Shared {

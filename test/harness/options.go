@@ -42,3 +42,6 @@ func WithMountGroup(c *driver.Config) { c.VolumeMountGroup = true }
 func EmbeddedPool(bytes int64) Option {
 	return func(c *driver.Config) { c.PoolImageBytes = bytes }
 }
+
+// PoolFilesystem gives new embedded pools this filesystem.
+func PoolFilesystem(name string) Option { return func(c *driver.Config) { c.PoolImageFS = name } }

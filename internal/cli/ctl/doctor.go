@@ -19,6 +19,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/cli/doctor"
 	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
+	"github.com/touchstone-csi/touchstone/pkg/pool/embedded"
 )
 
 // DriversFile annotates a flag that names the driver's configuration file: the command ignores
@@ -106,6 +107,7 @@ func (f *doctorFlags) define(flags *pflag.FlagSet) {
 	flags.StringSliceVar(&f.pools, "pool", []string{"default=/var/lib/touchstone/pool"},
 		"a pool of volumes as NAME=DIRECTORY (repeatable)")
 	flags.Var(&f.poolImageBytes, "pool-image-size", "the size of embedded pools; 0 is none")
+	flags.StringVar(&f.PoolImageFS, "pool-image-fs", embedded.DefaultFilesystem, "the filesystem of new embedded pools")
 	flags.StringVar(&f.KubeletDir, "kubelet-dir", "/var/lib/kubelet", "the directory in which target paths may lie")
 	flags.StringVar(&f.RegistrationDir, "kubelet-registration-dir", "", "where the driver registers with the kubelet")
 	flags.StringVar(&f.DirectVolumeRoot, "direct-volume-root", kata.DefaultRoot,

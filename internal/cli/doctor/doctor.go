@@ -87,7 +87,9 @@ type Config struct {
 	// embeds a filesystem in pools that cannot reflink.
 	Pools          map[string]string `json:"pools"`
 	PoolImageBytes int64             `json:"poolImageBytes"`
-	KubeletDir     string            `json:"kubeletDir"`
+	// PoolImageFS is the filesystem of a new one; empty means the driver's default.
+	PoolImageFS string `json:"poolImageFS"`
+	KubeletDir  string `json:"kubeletDir"`
 	// RegistrationDir is the directory in which the driver registers with the kubelet;
 	// empty means that it does not.
 	RegistrationDir  string `json:"registrationDir"`

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/health/events"
+	"github.com/touchstone-csi/touchstone/pkg/pool/embedded"
 )
 
 // The oldest kernel with all system calls that a node requires; mount_setattr is the newest.
@@ -199,9 +201,9 @@ func checkEventSource(_ context.Context, c *Config, object string) Finding {
 }
 
 // isRequired reports whether the driver requires a filesystem: ext4 is the default of a
-// StorageClass, and an embedded pool is XFS.
+// StorageClass, and --pool-image-fs that of an embedded pool.
 func (c *Config) isRequired(fsType string) bool {
-	return fsType == filesystem.Ext4 || fsType == filesystem.XFS && c.PoolImageBytes > 0
+	return fsType == filesystem.Ext4 || fsType == cmp.Or(c.PoolImageFS, embedded.DefaultFilesystem) && c.PoolImageBytes > 0
 }
 
 // missingFilesystem returns a problem for a required filesystem, else a warning.

@@ -18,6 +18,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/pkg/pool/embedded"
 	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -27,12 +28,22 @@ import (
 func hostDirectory(d *harness.Driver) string { return d.Config.Pools["default"] }
 func poolImage(d *harness.Driver) string     { return filepath.Join(hostDirectory(d), "pool.img") }
 
-func TestLifeInAnEmbeddedPool(t *testing.T) {
+// onEachFilesystem runs a test once for each filesystem that an embedded pool may have.
+func onEachFilesystem(t *testing.T, test func(t *testing.T, kind string)) {
+	t.Helper()
 	namespace.NeedRoot(t)
 
+	for _, kind := range embedded.Filesystems() {
+		t.Run(kind, func(t *testing.T) { test(t, kind) })
+	}
+}
+
+func TestLifeInAnEmbeddedPool(t *testing.T) { onEachFilesystem(t, testLifeInAnEmbeddedPool) }
+
+func testLifeInAnEmbeddedPool(t *testing.T, kind string) {
 	for _, k := range harness.Kinds() {
 		t.Run(k.Name, func(t *testing.T) {
-			d := harness.StartProcess(t, harness.EmbeddedPool(harness.GiB))
+			d := harness.StartProcess(t, harness.EmbeddedPool(harness.GiB), harness.PoolFilesystem(kind))
 			volume := harness.NewLifecycle(t, d, k)
 			volume.Up()
 			sum := volume.Write()
@@ -81,10 +92,10 @@ func names(t *testing.T, directory string) []string {
 
 // TestRebootOfAnEmbeddedPool takes all away that the kernel holds, as a reboot
 // does.
-func TestRebootOfAnEmbeddedPool(t *testing.T) {
-	namespace.NeedRoot(t)
+func TestRebootOfAnEmbeddedPool(t *testing.T) { onEachFilesystem(t, testRebootOfAnEmbeddedPool) }
 
-	d := harness.StartProcess(t, harness.EmbeddedPool(harness.GiB))
+func testRebootOfAnEmbeddedPool(t *testing.T, kind string) {
+	d := harness.StartProcess(t, harness.EmbeddedPool(harness.GiB), harness.PoolFilesystem(kind))
 	volumes := map[*harness.Lifecycle][32]byte{}
 
 	for _, k := range harness.Kinds() {
@@ -133,9 +144,11 @@ func TestRebootOfAnEmbeddedPool(t *testing.T) {
 }
 
 func TestSpaceOfADeletedVolumeGoesBackToTheHost(t *testing.T) {
-	namespace.NeedRoot(t)
+	onEachFilesystem(t, testSpaceOfADeletedVolumeGoesBackToTheHost)
+}
 
-	d := harness.Start(t, harness.EmbeddedPool(harness.GiB))
+func testSpaceOfADeletedVolumeGoesBackToTheHost(t *testing.T, kind string) {
+	d := harness.Start(t, harness.EmbeddedPool(harness.GiB), harness.PoolFilesystem(kind))
 	before := harness.AllocatedBytes(t, poolImage(d))
 
 	claim := harness.NewVolume(t, d, &csi.CreateVolumeRequest{
@@ -169,9 +182,11 @@ func TestSpaceOfADeletedVolumeGoesBackToTheHost(t *testing.T) {
 
 // TestSnapshotInAnEmbeddedPoolSharesItsBytes on a host that can't reflink.
 func TestSnapshotInAnEmbeddedPoolSharesItsBytes(t *testing.T) {
-	namespace.NeedRoot(t)
+	onEachFilesystem(t, testSnapshotInAnEmbeddedPoolSharesItsBytes)
+}
 
-	d := harness.Start(t, harness.EmbeddedPool(harness.GiB))
+func testSnapshotInAnEmbeddedPoolSharesItsBytes(t *testing.T, kind string) {
+	d := harness.Start(t, harness.EmbeddedPool(harness.GiB), harness.PoolFilesystem(kind))
 	volume := harness.NewLifecycle(t, d, harness.Kinds()[0])
 	volume.Up()
 	sum := volume.Write()
@@ -241,14 +256,14 @@ func TestVolumesMoveIntoAnEmbeddedPool(t *testing.T) {
 }
 
 // TestCapacityOfAnEmbeddedPool is what its host can back, however large it is.
-func TestCapacityOfAnEmbeddedPool(t *testing.T) {
-	namespace.NeedRoot(t)
+func TestCapacityOfAnEmbeddedPool(t *testing.T) { onEachFilesystem(t, testCapacityOfAnEmbeddedPool) }
 
+func testCapacityOfAnEmbeddedPool(t *testing.T, kind string) {
 	host := t.TempDir()
 	require.NoError(t, unix.Mount("tmpfs", host, "tmpfs", 0, "size=600m"))
 	t.Cleanup(func() { require.NoError(t, unix.Unmount(host, 0)) })
 
-	d := harness.Start(t, harness.EmbeddedPool(harness.GiB), func(c *driver.Config) { c.Pools["default"] = host })
+	d := harness.Start(t, harness.EmbeddedPool(harness.GiB), harness.PoolFilesystem(kind), func(c *driver.Config) { c.Pools["default"] = host })
 
 	capacity := func() int64 {
 		answer, err := d.GetCapacity(t.Context(), &csi.GetCapacityRequest{})
@@ -259,7 +274,7 @@ func TestCapacityOfAnEmbeddedPool(t *testing.T) {
 
 	before := capacity()
 	require.Greater(t, before, int64(400*harness.MiB))
-	require.Less(t, before, int64(600*harness.MiB), "not what the XFS inside calls free")
+	require.Less(t, before, int64(600*harness.MiB), "not what the filesystem inside calls free")
 
 	// Thick provisioning takes from the host's space, which the image has
 	// not got yet.
@@ -280,16 +295,17 @@ func TestCapacityOfAnEmbeddedPool(t *testing.T) {
 
 	require.NoError(t, os.Remove(filepath.Join(host, "ballast")))
 	harness.DeleteVolume(t, d, thick.VolumeID)
-	// XFS frees what was deleted a little later.
+	// The filesystem frees what was deleted a little later.
 	require.Eventually(t, func() bool { return capacity() > before-16*harness.MiB }, time.Minute, 10*time.Millisecond)
 
 	// A small image on a large host.
-	small := harness.Start(t, harness.EmbeddedPool(320*harness.MiB))
+	small := harness.Start(t, harness.EmbeddedPool(320*harness.MiB), harness.PoolFilesystem(kind))
 	answer, err := small.GetCapacity(t.Context(), &csi.GetCapacityRequest{})
 	require.NoError(t, err)
 	require.Less(t, answer.GetAvailableCapacity(), int64(320*harness.MiB))
 }
 
+// TestEmbeddedPoolIsOneNodes, and has a filesystem that the driver supports.
 func TestEmbeddedPoolIsOneNodes(t *testing.T) {
 	namespace.NeedRoot(t)
 
@@ -302,6 +318,12 @@ func TestEmbeddedPoolIsOneNodes(t *testing.T) {
 	_, err := driver.New(t.Context(), config)
 	require.ErrorIs(t, err, driver.ErrConfig)
 
+	config.Shared, config.PoolImageFS = false, "ext4"
+	_, err = driver.New(t.Context(), config)
+	require.ErrorIs(t, err, driver.ErrConfig)
+	require.ErrorContains(t, err, `pool-image-fs "ext4" is not one of xfs, btrfs`)
+
+	config.Shared, config.PoolImageFS = true, ""
 	config.PoolImageBytes = 0
 	made, err := driver.New(t.Context(), config)
 	require.NoError(t, err)
@@ -313,10 +335,12 @@ func TestEmbeddedPoolIsOneNodes(t *testing.T) {
 // TestControllerAndNodeShareAnEmbeddedPool whichever starts first and stops
 // last.
 func TestControllerAndNodeShareAnEmbeddedPool(t *testing.T) {
-	namespace.NeedRoot(t)
+	onEachFilesystem(t, testControllerAndNodeShareAnEmbeddedPool)
+}
 
-	node := harness.Start(t, harness.EmbeddedPool(harness.GiB), func(c *driver.Config) { c.Mode = driver.ModeNode })
-	controller := harness.Start(t, harness.EmbeddedPool(harness.GiB), func(c *driver.Config) {
+func testControllerAndNodeShareAnEmbeddedPool(t *testing.T, kind string) {
+	node := harness.Start(t, harness.EmbeddedPool(harness.GiB), harness.PoolFilesystem(kind), func(c *driver.Config) { c.Mode = driver.ModeNode })
+	controller := harness.Start(t, harness.EmbeddedPool(harness.GiB), harness.PoolFilesystem(kind), func(c *driver.Config) {
 		c.Mode, c.Pools = driver.ModeController, node.Config.Pools
 	})
 
@@ -339,8 +363,10 @@ func TestControllerAndNodeShareAnEmbeddedPool(t *testing.T) {
 // TestKilledWhileAnEmbeddedPoolGrows kills drivers at random moments of a start
 // that makes the pool, mounts it or lets it grow.
 func TestKilledWhileAnEmbeddedPoolGrows(t *testing.T) {
-	namespace.NeedRoot(t)
+	onEachFilesystem(t, testKilledWhileAnEmbeddedPoolGrows)
+}
 
+func testKilledWhileAnEmbeddedPoolGrows(t *testing.T, kind string) {
 	const (
 		seed  = 4
 		kills = 10
@@ -349,7 +375,7 @@ func TestKilledWhileAnEmbeddedPoolGrows(t *testing.T) {
 	for name, inUse := range map[string]bool{"in use": true, "idle": false} {
 		t.Run(name, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 0))
-			d := harness.StartProcess(t)
+			d := harness.StartProcess(t, harness.PoolFilesystem(kind))
 			size := int64(320 * harness.MiB)
 
 			// As long as nothing is there, it becomes an embedded pool.
@@ -397,10 +423,19 @@ func TestKilledWhileAnEmbeddedPoolGrows(t *testing.T) {
 			volume.Delete()
 			d.Stop()
 
-			output, err := child.Command(t, "xfs_repair", "-n", "-f", poolImage(d)).CombinedOutput()
-			require.NoError(t, err, "%s", output)
+			requireSound(t, kind, poolImage(d))
 		})
 	}
+}
+
+// requireSound requires that the filesystem's own check finds nothing in the image.
+func requireSound(t *testing.T, kind, image string) {
+	t.Helper()
+
+	check := map[string][]string{"xfs": {"xfs_repair", "-n", "-f"}, "btrfs": {"btrfs", "check", "--readonly"}}[kind]
+
+	output, err := child.Command(t, check[0], append(check[1:], image)...).CombinedOutput()
+	require.NoError(t, err, "%s", output)
 }
 
 // requireFilled says that image and filesystem have the size.
