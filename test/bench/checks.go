@@ -27,7 +27,7 @@ const (
 // onlineChecks measures what writers notice while the filesystem that they write
 // to is checked.
 func (b *bench) onlineChecks(ctx context.Context) error {
-	d, done, err := b.start(ctx, embedded)
+	d, done, err := b.start(ctx, embedded, "TOUCHSTONE_POOL_IMAGE_FS="+b.poolFS)
 	if err != nil {
 		return err
 	}

@@ -23,7 +23,7 @@ const embedded = "TOUCHSTONE_POOL_IMAGE_SIZE=60Gi"
 
 // copies measures what is instant on a pool that can reflink.
 func copies(ctx context.Context, b *bench) (failure error) {
-	d, done, err := b.start(ctx, embedded)
+	d, done, err := b.start(ctx, embedded, "TOUCHSTONE_POOL_IMAGE_FS="+b.poolFS)
 	if err != nil {
 		return err
 	}

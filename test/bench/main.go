@@ -10,6 +10,8 @@ import (
 	"regexp"
 	"syscall"
 	"time"
+
+	embeddedpool "github.com/touchstone-csi/touchstone/pkg/pool/embedded"
 )
 
 // topic is a group of measurements that share their volumes.
@@ -31,6 +33,7 @@ func topics() []topic {
 		{"fallback", fallback},
 		{"health", health},
 		{"checks", checks},
+		{"filesystems", poolFilesystems},
 		{"staged", staged},
 	}
 }
@@ -40,6 +43,8 @@ type bench struct {
 	binary  string
 	dir     string
 	results *results
+	// poolFS is the filesystem of embedded pools.
+	poolFS string
 	// staged is how many volumes the topic of that name stages; 0 leaves it out.
 	staged int
 	// million includes the topic of that name.
@@ -68,9 +73,10 @@ func run(ctx context.Context, args []string) error {
 	binary := flags.String("binary", "bin/touchstone", "the driver to measure")
 	dir := flags.String("dir", os.TempDir(), "where state and pool lie: a directory on a real disk, not a tmpfs")
 	out := flags.String("out", "out/bench.json", "the file for the results")
-	only := flags.String("only", "", "a regular expression of the topics to measure: create, read, publish, life, isolation, scale, million, copies, fallback, health, checks, staged")
+	only := flags.String("only", "", "a regular expression of the topics to measure: create, read, publish, life, isolation, scale, million, copies, fallback, health, checks, filesystems, staged")
 	many := flags.Int("staged", 0, "how many volumes the topic staged stages, for example 10000; the nodes of their loop devices stay")
 	withMillion := flags.Bool("million", false, "measure the topic million, which creates 1,000,000 volumes and takes 10 minutes a round")
+	poolFS := flags.String("pool-image-fs", embeddedpool.DefaultFilesystem, "the filesystem of the embedded pool of the topics copies and checks")
 	rounds := flags.Int("rounds", 3, "how often to measure; the table shows the median")
 
 	if err := flags.Parse(args); err != nil {
@@ -93,7 +99,7 @@ func run(ctx context.Context, args []string) error {
 	}
 	defer os.RemoveAll(home)
 
-	b := &bench{binary: program, dir: home, results: newResults(describe(ctx, home)), staged: *many, million: *withMillion}
+	b := &bench{binary: program, dir: home, results: newResults(describe(ctx, home)), poolFS: *poolFS, staged: *many, million: *withMillion}
 
 	for round := range *rounds {
 		for _, each := range topics() {
