@@ -84,14 +84,7 @@ func (f *serveFlags) define(flags *pflag.FlagSet) {
 	flags.StringVar(&f.NodeID, "node-id", "", "this node's id (default: the hostname)")
 	flags.StringSliceVar(&f.Controller.Nodes, "nodes", nil, "further node ids that the controller may attach volumes to (repeatable)")
 	flags.StringVar(&f.StateDir, "state-dir", "/var/lib/touchstone/state", "directory of the driver's state")
-	flags.StringSliceVar(&f.pools, "pool", []string{"default=/var/lib/touchstone/pool"},
-		"a pool of volumes as NAME=DIRECTORY (repeatable)")
-	flags.StringSliceVar(&f.capacities, "capacity", nil,
-		"for tests: how much a pool may provision, whatever space it has, as NAME=SIZE, such as ssd=100Gi (repeatable)")
-	flags.Var(&f.poolImageBytes, "pool-image-size",
-		"embed in each pool whose filesystem cannot reflink one that can, such as 100Gi large; 0 makes none")
-	flags.StringVar(&f.PoolImageFS, "pool-image-fs", embedded.DefaultFilesystem,
-		"the filesystem of a new embedded pool: "+strings.Join(embedded.Filesystems(), " or "))
+	f.definePools(flags)
 	flags.StringSliceVar(&f.segments, "topology", nil, "a further topology segment of this node as KEY=VALUE (repeatable)")
 	flags.BoolVar(&f.Shared, "shared", false, "the pools are on a filesystem that every node mounts: volumes attach anywhere")
 	flags.Int64Var(&f.MaxVolumesPerNode, "max-volumes-per-node", 0, "how many volumes a node takes; 0 is no limit")
@@ -139,6 +132,17 @@ func (f *serveFlags) define(flags *pflag.FlagSet) {
 	flags.IntVarP(&f.verbosity, "v", "v", 2,
 		"how much to log: 0 failures, 2 each change, 4 each call, 5 messages without their secrets")
 	flags.StringVar(&f.config, configFlag, "", "a YAML file with these flags' names as keys")
+}
+
+func (f *serveFlags) definePools(flags *pflag.FlagSet) {
+	flags.StringSliceVar(&f.pools, "pool", []string{"default=/var/lib/touchstone/pool"},
+		"a pool of volumes as NAME=DIRECTORY (repeatable)")
+	flags.StringSliceVar(&f.capacities, "capacity", nil,
+		"for tests: how much a pool may provision, whatever space it has, as NAME=SIZE, such as ssd=100Gi (repeatable)")
+	flags.Var(&f.poolImageBytes, "pool-image-size",
+		"embed in each pool whose filesystem cannot reflink one that can, such as 100Gi large; 0 makes none")
+	flags.StringVar(&f.PoolImageFS, "pool-image-fs", embedded.DefaultFilesystem,
+		"the filesystem of a new embedded pool: "+strings.Join(embedded.Filesystems(), " or "))
 }
 
 func (f *serveFlags) defineHealth(flags *pflag.FlagSet) {
