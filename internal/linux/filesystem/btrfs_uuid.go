@@ -3,6 +3,7 @@ package filesystem
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 
@@ -57,18 +58,31 @@ func (b *btrfs) setUUID(ctx context.Context, s *superblocks, wanted uuid.UUID) e
 		return s.setUUIDWithTool(ctx, b.run, command, wanted)
 	}
 
+	if err := btrfsSign(super, wanted); err != nil {
+		return err
+	}
+
+	return s.writeDurably(btrfsSuperOffset, super)
+}
+
+// btrfsSign puts the UUID into a superblock with a CRC-32C.
+func btrfsSign(super []byte, id uuid.UUID) error {
+	if binary.LittleEndian.Uint16(super[btrfsSumType:]) != 0 {
+		return fmt.Errorf("%w: a btrfs with other checksums than CRC-32C", errors.ErrUnsupported)
+	}
+
 	if binary.LittleEndian.Uint32(super) != crc32c(super[btrfsFSID:]) {
 		return fmt.Errorf("%w: the superblock's checksum is wrong", ErrNotClean)
 	}
 
 	incompatible := binary.LittleEndian.Uint64(super[btrfsIncompatible:])
 	if incompatible&btrfsFlagMetadataUUID == 0 {
-		copy(super[btrfsMetadataUUID:], super[btrfsFSID:][:len(wanted)])
+		copy(super[btrfsMetadataUUID:], super[btrfsFSID:][:len(id)])
 		binary.LittleEndian.PutUint64(super[btrfsIncompatible:], incompatible|btrfsFlagMetadataUUID)
 	}
 
-	copy(super[btrfsFSID:], wanted[:])
+	copy(super[btrfsFSID:], id[:])
 	binary.LittleEndian.PutUint32(super, crc32c(super[btrfsFSID:]))
 
-	return s.writeDurably(btrfsSuperOffset, super)
+	return nil
 }

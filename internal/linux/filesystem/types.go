@@ -20,12 +20,17 @@ type fsType struct {
 	uuidOffset int64
 	// mkfsOptions returns the options that a user may give to mkfs.
 	mkfsOptions func() mkfsGrammar
+	// personalize gives a newly made filesystem a UUID of its own (Templates).
+	personalize personalizer
+	// mkfsConfiguration is the file with the defaults of mkfs, "" for none.
+	mkfsConfiguration string
 	// errorCounts reads what the kernel has counted of the filesystem on a loop device that is
 	// mounted at root; nil where the kernel counts nothing.
 	errorCounts func(device int, root *os.File) (ErrorCounts, error)
 	// debianPackage has the programs tools.
 	debianPackage string
-	tools         []string
+	// tools has the filesystem's mkfs first.
+	tools []string
 }
 
 // types is the table of all supported filesystems: a new one needs a file with its implementation
@@ -35,18 +40,19 @@ var types = []fsType{
 		name: Ext4, new: func(run Runner) Filesystem { return &ext4{run: run} },
 		magic: ext4Magic, magicOffset: ext4SuperOffset + ext4MagicOffset, detectionRank: 1,
 		uuidOffset: ext4SuperOffset + ext4UUID, mkfsOptions: ext4Grammar, errorCounts: ext4ErrorCounts,
+		personalize: personalizeExt4, mkfsConfiguration: "/etc/mke2fs.conf",
 		debianPackage: ext4Package, tools: []string{"mkfs.ext4", "e2fsck", "resize2fs", "tune2fs", "e2image"},
 	},
 	{
 		name: XFS, new: func(run Runner) Filesystem { return &xfs{run: run} },
 		magic: xfsMagic, magicOffset: 0, detectionRank: 0,
-		uuidOffset: xfsUUID, mkfsOptions: xfsGrammar,
+		uuidOffset: xfsUUID, mkfsOptions: xfsGrammar, personalize: personalizeXFS,
 		debianPackage: xfsPackage, tools: []string{"mkfs.xfs", "xfs_repair", "xfs_logprint", "xfs_db", "xfs_mdrestore"},
 	},
 	{
 		name: Btrfs, new: func(run Runner) Filesystem { return &btrfs{run: run} },
 		magic: btrfsMagic, magicOffset: btrfsSuperOffset + btrfsMagicOffset, detectionRank: 2,
-		uuidOffset: btrfsSuperOffset + btrfsFSID, mkfsOptions: btrfsGrammar,
+		uuidOffset: btrfsSuperOffset + btrfsFSID, mkfsOptions: btrfsGrammar, personalize: personalizeBtrfs,
 		errorCounts:   btrfsErrorCounts,
 		debianPackage: btrfsPackage, tools: []string{"mkfs.btrfs", "btrfs", "btrfstune"},
 	},

@@ -13,29 +13,30 @@ import (
 
 // Where things are in the superblock, besides those in xfs.go.
 const (
-	xfsUUID          = 32
-	xfsLogStart      = 48
-	xfsGroupBlocks   = 84
-	xfsGroups        = 88
-	xfsLogBlocks     = 96
-	xfsVersion       = 100
-	xfsSectorSize    = 102
-	xfsGroupShift    = 124
-	xfsIncompatible  = 216
-	xfsChecksum      = 224
-	xfsSequence      = 240
-	xfsMetadataUUID  = 248
-	xfsSuperAll      = 264
-	xfsVersionMask   = 0xf
-	xfsVersionSummed = 5
-	xfsFlagMetaUUID  = 1 << 2 // of Incompatible
-	xfsRecordMagic   = 0xfeedbabe
-	xfsRecordCycle   = 4
-	xfsRecordUUID    = 304
-	xfsRecordLength  = 512
-	xfsLargestSector = 32 << 10
-	xfsLargestShift  = 31
-	xfsCyclesBeyond  = 2
+	xfsUUID           = 32
+	xfsLogStart       = 48
+	xfsGroupBlocks    = 84
+	xfsGroups         = 88
+	xfsLogBlocks      = 96
+	xfsVersion        = 100
+	xfsSectorSize     = 102
+	xfsGroupShift     = 124
+	xfsIncompatible   = 216
+	xfsChecksum       = 224
+	xfsSequence       = 240
+	xfsMetadataUUID   = 248
+	xfsSuperAll       = 264
+	xfsVersionMask    = 0xf
+	xfsVersionSummed  = 5
+	xfsFlagMetaUUID   = 1 << 2 // of Incompatible
+	xfsRecordMagic    = 0xfeedbabe
+	xfsRecordCycle    = 4
+	xfsRecordUUID     = 304
+	xfsRecordChecksum = 32
+	xfsRecordLength   = 512
+	xfsLargestSector  = 32 << 10
+	xfsLargestShift   = 31
+	xfsCyclesBeyond   = 2
 )
 
 // DuplicateUUIDFlags keep the mount from being registered by UUID.

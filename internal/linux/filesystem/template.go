@@ -1,0 +1,184 @@
+package filesystem
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/google/uuid"
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/eintr"
+	"github.com/touchstone-csi/touchstone/internal/linux/extent"
+)
+
+// template is what mkfs has written into a file of zeros. It does not change.
+type template struct {
+	key     templateKey
+	written []fragment
+}
+
+// fragment is a part of a filesystem.
+type fragment struct {
+	offset int64
+	data   []byte
+	// reserved is how many bytes from offset mkfs allocates, written or not; 0 for the data only.
+	reserved int64
+}
+
+const (
+	templateBlock = 4096
+	// maxTemplateScan bounds what is read to find the written blocks.
+	maxTemplateScan = 64 << 20
+)
+
+var errTooLarge = errors.New("too much was written for a template")
+
+// readTemplate reads a filesystem that mkfs has just made in a file of zeros.
+func readTemplate(key templateKey, path string) (*template, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("read a template: %w", err)
+	}
+	defer file.Close()
+
+	row, _ := typeByName(key.filesystem)
+	made := &template{key: key}
+
+	_, err = row.personalize(file, uuid.New())
+	if err == nil {
+		made.written, err = readWritten(file, key.sizeBytes)
+	}
+
+	if err != nil {
+		return nil, fmt.Errorf("read a template from %s: %w", path, err)
+	}
+
+	return made, nil
+}
+
+// readWritten returns the blocks of a file that have anything but zeros.
+func readWritten(file *os.File, size int64) ([]fragment, error) {
+	var (
+		found         []fragment
+		scanned, kept int64
+		zeros         [templateBlock]byte
+		buffer        = make([]byte, templateBlock)
+	)
+
+	err := extent.DataRanges(file, size, func(start, end int64) error {
+		if scanned += end - start; scanned > maxTemplateScan {
+			return errTooLarge
+		}
+
+		for offset := start / templateBlock * templateBlock; offset < end; offset += templateBlock {
+			n, err := file.ReadAt(buffer, offset)
+			if err != nil && !errors.Is(err, io.EOF) {
+				return err
+			}
+
+			if bytes.Equal(buffer[:n], zeros[:n]) {
+				continue
+			}
+
+			if kept += int64(n); kept > maxTemplateBytes {
+				return errTooLarge
+			}
+
+			found = appendBlock(found, offset, buffer[:n])
+		}
+
+		return nil
+	})
+
+	return found, err
+}
+
+// appendBlock adds a block to the last fragment, if that ends there, or as a new one.
+func appendBlock(fragments []fragment, offset int64, block []byte) []fragment {
+	if n := len(fragments); n > 0 && fragments[n-1].end() == offset {
+		fragments[n-1].data = append(fragments[n-1].data, block...)
+
+		return fragments
+	}
+
+	return append(fragments, fragment{offset: offset, data: bytes.Clone(block)})
+}
+
+// size returns how many bytes of memory the fragments take.
+func (t *template) size() (total int) {
+	for _, each := range t.written {
+		total += cap(each.data)
+	}
+
+	return total
+}
+
+func (f fragment) end() int64 { return f.offset + int64(len(f.data)) }
+
+// write writes the filesystem, with a new UUID, into a file of zeros of the same size.
+func (t *template) write(ctx context.Context, path string) (err error) {
+	if err := ctx.Err(); err != nil {
+		return context.Cause(ctx)
+	}
+
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+
+	defer func() { err = errors.Join(err, file.Close()) }()
+
+	if err := writeFragments(file, t.written); err != nil {
+		return err
+	}
+
+	row, _ := typeByName(t.key.filesystem)
+
+	own, err := row.personalize(file, uuid.New())
+	if err != nil {
+		return err
+	}
+
+	// All of a thick image is allocated already, and XFS requires the whole range as free space.
+	if !t.key.thick {
+		err = reserve(file, own)
+	}
+
+	if err != nil {
+		return err
+	}
+
+	return writeFragments(file, own)
+}
+
+func writeFragments(file *os.File, fragments []fragment) error {
+	for _, each := range fragments {
+		if _, err := file.WriteAt(each.data, each.offset); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// reserve allocates what mkfs allocates without writing it, where the file's filesystem can.
+func reserve(file *os.File, fragments []fragment) error {
+	for _, each := range fragments {
+		if each.reserved == 0 {
+			continue
+		}
+
+		err := eintr.Retry(func() error {
+			return unix.Fallocate(int(file.Fd()), unix.FALLOC_FL_KEEP_SIZE, each.offset, each.reserved)
+		})
+		if err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
+			return fmt.Errorf("allocate %d bytes at %d: %w", each.reserved, each.offset, err)
+		}
+	}
+
+	return nil
+}
