@@ -69,7 +69,8 @@ func (b *bench) besideFormat(ctx context.Context, d *driver, quiet *csiclient.Pu
 		return err
 	}
 
-	busy, err := d.claim(ctx, "stalled", nil)
+	// Of other options than all volumes before, so that mkfs runs.
+	busy, err := d.claim(ctx, "stalled", map[string]string{"mkfsOptions": "-m 1"})
 	if err == nil {
 		err = d.Attach(ctx, busy)
 	}

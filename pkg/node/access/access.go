@@ -145,6 +145,8 @@ type Provider struct {
 	config  Config
 	observe *observe.Observer
 	devices *heldDevices
+	// templates make the filesystems of blank images.
+	templates filesystem.Templates
 }
 
 // New returns a Provider.

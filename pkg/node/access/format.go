@@ -70,7 +70,7 @@ func (p *Provider) format(ctx context.Context, v *staged.Volume, stored *pool.Po
 	filled, err := stored.FillImage(ctx, v.VolumeID, pool.FillOptions{
 		Thick: thick,
 		Blank: func(image *os.File) (bool, error) { return mayFormat(image, wanted) },
-		Fill:  func(ctx context.Context, path string) error { return wanted.Make(ctx, path, options) },
+		Fill:  func(ctx context.Context, path string) error { return p.templates.Make(ctx, wanted, path, options) },
 	})
 	if err != nil {
 		if len(words) > 0 && errors.As(err, new(*filesystem.ToolError)) {
