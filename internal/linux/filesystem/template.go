@@ -30,7 +30,8 @@ type fragment struct {
 }
 
 const (
-	templateBlock = 4096
+	// chunkBytes are kept together. It is the size of a node of btrfs.
+	chunkBytes = 16 << 10
 	// maxTemplateScan bounds what is read to find the written blocks.
 	maxTemplateScan = 64 << 20
 )
@@ -60,13 +61,14 @@ func readTemplate(key templateKey, path string) (*template, error) {
 	return made, nil
 }
 
-// readWritten returns the blocks of a file that have anything but zeros.
+// readWritten returns the chunks of a file that have anything but zeros. What mkfs has allocated is
+// reserved: as holes, it would be scattered extents once the filesystem is used.
 func readWritten(file *os.File, size int64) ([]fragment, error) {
 	var (
 		found         []fragment
 		scanned, kept int64
-		zeros         [templateBlock]byte
-		buffer        = make([]byte, templateBlock)
+		zeros         [chunkBytes]byte
+		buffer        = make([]byte, chunkBytes)
 	)
 
 	err := extent.DataRanges(file, size, func(start, end int64) error {
@@ -74,8 +76,10 @@ func readWritten(file *os.File, size int64) ([]fragment, error) {
 			return errTooLarge
 		}
 
-		for offset := start / templateBlock * templateBlock; offset < end; offset += templateBlock {
-			n, err := file.ReadAt(buffer, offset)
+		found = append(found, fragment{offset: start, reserved: end - start})
+
+		for offset := start; offset < end; offset += chunkBytes {
+			n, err := file.ReadAt(buffer[:min(chunkBytes, end-offset)], offset)
 			if err != nil && !errors.Is(err, io.EOF) {
 				return err
 			}
@@ -88,7 +92,7 @@ func readWritten(file *os.File, size int64) ([]fragment, error) {
 				return errTooLarge
 			}
 
-			found = appendBlock(found, offset, buffer[:n])
+			found = appendChunk(found, offset, buffer[:n])
 		}
 
 		return nil
@@ -97,15 +101,15 @@ func readWritten(file *os.File, size int64) ([]fragment, error) {
 	return found, err
 }
 
-// appendBlock adds a block to the last fragment, if that ends there, or as a new one.
-func appendBlock(fragments []fragment, offset int64, block []byte) []fragment {
+// appendChunk adds a chunk to the last fragment, if that ends there, or as a new one.
+func appendChunk(fragments []fragment, offset int64, chunk []byte) []fragment {
 	if n := len(fragments); n > 0 && fragments[n-1].end() == offset {
-		fragments[n-1].data = append(fragments[n-1].data, block...)
+		fragments[n-1].data = append(fragments[n-1].data, chunk...)
 
 		return fragments
 	}
 
-	return append(fragments, fragment{offset: offset, data: bytes.Clone(block)})
+	return append(fragments, fragment{offset: offset, data: bytes.Clone(chunk)})
 }
 
 // size returns how many bytes of memory the fragments take.
@@ -132,7 +136,7 @@ func (t *template) write(ctx context.Context, path string) (err error) {
 
 	defer func() { err = errors.Join(err, file.Close()) }()
 
-	if err := writeFragments(file, t.written); err != nil {
+	if err := t.put(file, t.written); err != nil {
 		return err
 	}
 
@@ -143,19 +147,18 @@ func (t *template) write(ctx context.Context, path string) (err error) {
 		return err
 	}
 
-	// All of a thick image is allocated already, and XFS requires the whole range as free space.
-	if !t.key.thick {
-		err = reserve(file, own)
-	}
-
-	if err != nil {
-		return err
-	}
-
-	return writeFragments(file, own)
+	return t.put(file, own)
 }
 
-func writeFragments(file *os.File, fragments []fragment) error {
+// put reserves and writes fragments.
+func (t *template) put(file *os.File, fragments []fragment) error {
+	// All of a thick image is allocated already, and XFS requires the whole range as free space.
+	if !t.key.thick {
+		if err := reserve(file, fragments); err != nil {
+			return err
+		}
+	}
+
 	for _, each := range fragments {
 		if _, err := file.WriteAt(each.data, each.offset); err != nil {
 			return err
@@ -165,7 +168,7 @@ func writeFragments(file *os.File, fragments []fragment) error {
 	return nil
 }
 
-// reserve allocates what mkfs allocates without writing it, where the file's filesystem can.
+// reserve allocates what mkfs allocates, where the file's filesystem can.
 func reserve(file *os.File, fragments []fragment) error {
 	for _, each := range fragments {
 		if each.reserved == 0 {
