@@ -211,16 +211,22 @@ func (d *driver) costing(ctx context.Context, callers, count int, do func(ctx co
 	return rate, milliseconds(after-before) / float64(count), err
 }
 
-func mountable() *csi.VolumeCapability {
-	return csiclient.MountCapability(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, "ext4")
+func mountable() *csi.VolumeCapability { return mountableAs("ext4") }
+
+func mountableAs(fsType string) *csi.VolumeCapability {
+	return csiclient.MountCapability(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, fsType)
 }
 
 // claim makes a volume and returns a use of it.
 func (d *driver) claim(ctx context.Context, name string, parameters map[string]string) (*csiclient.Publication, error) {
+	return d.claimOf(ctx, name, backing{parameters: parameters, fsType: "ext4", bytes: volumeBytes})
+}
+
+func (d *driver) claimOf(ctx context.Context, name string, b backing) (*csiclient.Publication, error) {
 	made, err := d.CreateVolume(ctx, &csi.CreateVolumeRequest{
-		Name: name, Parameters: parameters,
-		VolumeCapabilities: []*csi.VolumeCapability{mountable()},
-		CapacityRange:      &csi.CapacityRange{RequiredBytes: volumeBytes},
+		Name: name, Parameters: b.parameters,
+		VolumeCapabilities: []*csi.VolumeCapability{mountableAs(b.fsType)},
+		CapacityRange:      &csi.CapacityRange{RequiredBytes: b.bytes},
 	})
 	if err != nil {
 		return nil, err
@@ -229,7 +235,7 @@ func (d *driver) claim(ctx context.Context, name string, parameters map[string]s
 	id := made.GetVolume().GetVolumeId()
 
 	return &csiclient.Publication{
-		VolumeID: id, VolumeContext: made.GetVolume().GetVolumeContext(), Capability: mountable(), NodeID: nodeID,
+		VolumeID: id, VolumeContext: made.GetVolume().GetVolumeContext(), Capability: mountableAs(b.fsType), NodeID: nodeID,
 		StagingPath: filepath.Join(d.root, "kubelet", "staging", id),
 		TargetPath:  filepath.Join(d.root, "kubelet", "pods", id, "mount"),
 	}, nil

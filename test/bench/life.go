@@ -24,7 +24,9 @@ func life(ctx context.Context, b *bench) error {
 		alone, together           target
 		countAlone, countTogether int
 	}{
-		{backings()[0], atMost(40, "ms"), atLeast(60, "/s"), 60, 300},
+		{backings()[0], atMost(8, "ms"), atLeast(180, "/s"), 60, 300},
+		{backing{"xfs", nil, "xfs", 320 * mib}, known("ms"), known("/s"), 20, 100},
+		{backing{"btrfs", nil, "btrfs", 320 * mib}, known("ms"), known("/s"), 20, 100},
 		{backings()[1], known("ms"), atLeast(300, "/s"), 300, 2000},
 	} {
 		l := &lives{driver: d, backing: each.backing, steps: map[string]*sample{}, one: true}
@@ -70,7 +72,7 @@ func (l *lives) live(ctx context.Context, number int) error {
 
 	for _, step := range []csiclient.Step{
 		{RPC: "CreateVolume", Call: func(ctx context.Context, _ *csiclient.Publication) (err error) {
-			claim, err = l.claim(ctx, fmt.Sprintf("life %s %d", l.name, number), l.parameters)
+			claim, err = l.claimOf(ctx, fmt.Sprintf("life %s %d", l.name, number), l.backing)
 
 			return err
 		}},

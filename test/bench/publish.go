@@ -39,10 +39,15 @@ func publish(ctx context.Context, b *bench) error {
 type backing struct {
 	name       string
 	parameters map[string]string
+	fsType     string
+	bytes      int64
 }
 
 func backings() []backing {
-	return []backing{{"ext4", nil}, {"directory", map[string]string{"backing": "directory"}}}
+	return []backing{
+		{"ext4", nil, "ext4", volumeBytes},
+		{"directory", map[string]string{"backing": "directory"}, "", volumeBytes},
+	}
 }
 
 // republish publishes and unpublishes a staged volume again and again.
