@@ -54,6 +54,29 @@ func nodeMutants() []mutant {
 			tests:  in("test/driver/publishing", "TestAModeForManyDoesNotJoinOneForOne"),
 		},
 		{
+			name: "node/template-keeps-its-uuid", file: "internal/linux/filesystem/template.go",
+			old: `row.personalize(file, uuid.New())
+	if err != nil {`,
+			new: `row.personalize(file, uuid.NameSpaceDNS)
+	if err != nil {`,
+			breaks: "all volumes of one size have one UUID",
+			tests:  in("internal/linux/filesystem", "TestTemplatesMakeSoundFilesystems"),
+		},
+		{
+			name: "node/template-outlives-its-mkfs", file: "internal/linux/filesystem/templates.go",
+			old:    `key.tool, err = readVersion(tool)`,
+			new:    `_, err = readVersion(tool)`,
+			breaks: "after an upgrade of mkfs, filesystems are those of the former version",
+			tests:  in("internal/linux/filesystem", "TestTemplatesFollowTheTool"),
+		},
+		{
+			name: "node/template-of-an-xfs-keeps-its-log", file: "internal/linux/filesystem/personal.go",
+			old:    `copy(record[xfsRecordUUID:], id[:])`,
+			new:    `_ = record`,
+			breaks: "the kernel finds the log of another filesystem in a new XFS",
+			tests:  in("internal/linux/filesystem", "TestTemplatesAgreeWithTheTools"),
+		},
+		{
 			name: "node/data-formatted", file: "pkg/node/access/format.go",
 			old:    `if !blank {`,
 			new:    `if !blank && found != "" {`,
