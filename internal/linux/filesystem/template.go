@@ -51,7 +51,7 @@ func readTemplate(key templateKey, path string) (*template, error) {
 
 	_, err = row.personalize(file, uuid.New())
 	if err == nil {
-		made.written, err = readWritten(file, key.sizeBytes)
+		made.written, err = readWritten(file, key.sizeBytes, row.reserveZeros)
 	}
 
 	if err != nil {
@@ -61,9 +61,9 @@ func readTemplate(key templateKey, path string) (*template, error) {
 	return made, nil
 }
 
-// readWritten returns the chunks of a file that have anything but zeros. What mkfs has allocated is
-// reserved: as holes, it would be scattered extents once the filesystem is used.
-func readWritten(file *os.File, size int64) ([]fragment, error) {
+// readWritten returns the chunks of a file that have anything but zeros, and where the others are to
+// be reserved.
+func readWritten(file *os.File, size int64, reserveZeros bool) ([]fragment, error) {
 	var (
 		found         []fragment
 		scanned, kept int64
@@ -76,7 +76,9 @@ func readWritten(file *os.File, size int64) ([]fragment, error) {
 			return errTooLarge
 		}
 
-		found = append(found, fragment{offset: start, reserved: end - start})
+		if reserveZeros {
+			found = append(found, fragment{offset: start, reserved: end - start})
+		}
 
 		for offset := start; offset < end; offset += chunkBytes {
 			n, err := file.ReadAt(buffer[:min(chunkBytes, end-offset)], offset)

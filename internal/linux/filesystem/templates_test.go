@@ -157,7 +157,7 @@ func TestTemplatesMakeSoundFilesystems(t *testing.T) {
 }
 
 // TestTemplatesAllocateWhatMkfsAllocates: the log of an XFS in a thin image is reserved, and so are
-// the zeros that mkfs writes.
+// the zeros that mkfs.btrfs writes.
 func TestTemplatesAllocateWhatMkfsAllocates(t *testing.T) {
 	t.Parallel()
 

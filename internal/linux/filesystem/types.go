@@ -22,6 +22,9 @@ type fsType struct {
 	mkfsOptions func() mkfsGrammar
 	// personalize gives a newly made filesystem a UUID of its own (Templates).
 	personalize personalizer
+	// reserveZeros reserves what mkfs has allocated for zeros: as holes, it would be scattered
+	// extents of the image once the filesystem is used.
+	reserveZeros bool
 	// mkfsConfiguration is the file with the defaults of mkfs, "" for none.
 	mkfsConfiguration string
 	// errorCounts reads what the kernel has counted of the filesystem on a loop device that is
@@ -53,7 +56,7 @@ var types = []fsType{
 		name: Btrfs, new: func(run Runner) Filesystem { return &btrfs{run: run} },
 		magic: btrfsMagic, magicOffset: btrfsSuperOffset + btrfsMagicOffset, detectionRank: 2,
 		uuidOffset: btrfsSuperOffset + btrfsFSID, mkfsOptions: btrfsGrammar, personalize: personalizeBtrfs,
-		errorCounts:   btrfsErrorCounts,
+		reserveZeros: true, errorCounts: btrfsErrorCounts,
 		debianPackage: btrfsPackage, tools: []string{"mkfs.btrfs", "btrfs", "btrfstune"},
 	},
 }
