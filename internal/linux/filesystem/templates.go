@@ -15,7 +15,7 @@ import (
 // Templates makes filesystems, most of them without running mkfs: it keeps what mkfs has written
 // for the last ones, and writes the same into the next image of the same size and options, with a
 // UUID of its own. It is in memory only, so it never outlives the process. See
-// docs/decisions/0038-filesystems-from-templates.md.
+// docs/decisions/0040-filesystems-from-templates.md.
 //
 // The zero value is ready to use. It is safe for concurrent use.
 type Templates struct {
