@@ -296,7 +296,9 @@ func (m *mountMatcher) isDriverMount(point mount.Point) bool {
 		return volume.IsID(id)
 	}
 
-	return filepath.Base(filepath.Dir(point.Root)) == layout.Directories && volume.IsID(filepath.Base(point.Root))
+	root := point.RootPath()
+
+	return filepath.Base(filepath.Dir(root)) == layout.Directories && volume.IsID(filepath.Base(root))
 }
 
 // isKubeletMount reports whether the kubelet itself mounts published volumes at a path: for

@@ -52,6 +52,18 @@ type Point struct {
 // "emergency_ro".
 func (p Point) HasSuperOption(name string) bool { return slices.Contains(p.SuperOptions, name) }
 
+// RootPath returns Root without the suffix of a deleted one. NFS shows "/" as the Root of every
+// mount (nfs_show_path), and the path on the server in Source (nfs_show_devname).
+func (p Point) RootPath() string {
+	root := p.Root
+	if p.FSType == "nfs" || p.FSType == "nfs4" {
+		_, root, _ = strings.Cut(p.Source, ":/")
+		root = "/" + root
+	}
+
+	return strings.TrimSuffix(root, "//deleted")
+}
+
 // LoopDevice returns the number of the loop device that is mounted here, or whose
 // node is bound here.
 func (p Point) LoopDevice() (int, bool) {

@@ -70,7 +70,7 @@ func (v *Volumes) findUnrecorded(id string, at *mount.Target) (*Volume, bool, er
 		return nil, false, err
 	}
 
-	content := path.Base(strings.TrimSuffix(point.Root, "//deleted"))
+	content := path.Base(point.RootPath())
 
 	if number, isLoop := point.LoopDevice(); isLoop {
 		attachment, _, err := v.config.Loops.Attachment(number)

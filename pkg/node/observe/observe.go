@@ -5,7 +5,6 @@ import (
 	"io/fs"
 	"path"
 	"strconv"
-	"strings"
 
 	"google.golang.org/grpc/codes"
 
@@ -112,14 +111,10 @@ func (o *Observer) IsMountOf(volume *staged.Volume, point mount.Point) (bool, er
 	return o.HasImage(volume, number)
 }
 
-// deletedSuffix is what the mount table appends to the root of a bind mount that was
-// deleted.
-const deletedSuffix = "//deleted"
-
 // IsDirectoryOf reports whether the root of a bind mount is the volume's directory, also
 // where that was deleted.
 func IsDirectoryOf(volume *staged.Volume, point mount.Point) bool {
-	return path.Base(strings.TrimSuffix(point.Root, deletedSuffix)) == volume.VolumeID
+	return path.Base(point.RootPath()) == volume.VolumeID
 }
 
 // directSourcePrefix precedes the volume's id in the source of the mount at a direct

@@ -29,6 +29,13 @@ func TestIsDirectoryOf(t *testing.T) {
 	} {
 		require.Equal(t, want, observe.IsDirectoryOf(volume, mount.Point{Root: root}), root)
 	}
+
+	for source, want := range map[string]bool{
+		"192.0.2.1:/pool/directories/volume-1": true,
+		"192.0.2.1:/":                          false,
+	} {
+		require.Equal(t, want, observe.IsDirectoryOf(volume, mount.Point{FSType: "nfs4", Root: "/", Source: source}), source)
+	}
 }
 
 func TestIsDirectMountOf(t *testing.T) {
