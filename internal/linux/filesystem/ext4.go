@@ -360,22 +360,37 @@ func ext4Super(r io.ReaderAt) (size, blockSize int64, err error) {
 // ErrInUse instead of starting a second tool beside it. An image attached as a
 // loop device is locked in the same way.
 func lockPath(ctx context.Context, path string) (*os.File, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("lock: %w", err)
+	file, err := openLocked(ctx, path, os.O_RDONLY)
+	if errors.Is(err, unix.EBADF) {
+		// NFS locks exclusively only what is open for writing. A device is not opened so, because
+		// udev reads a device again after that.
+		file, err = openLocked(ctx, path, os.O_RDWR)
 	}
 
-	// Several attempts, since udev holds the lock for a moment, as does a child that is just being
-	// forked.
-	err = fork.RetryWhile(ctx, unix.EWOULDBLOCK, lockAttempts, func() error { return flock.TryLock(file, unix.LOCK_EX) })
-
 	switch {
-	case err == nil, flock.Unsupported(err):
+	case err == nil:
 		return file, nil
 	case errors.Is(err, unix.EWOULDBLOCK):
 		err = fmt.Errorf("%s is %w: a tool still works on it, or it is attached; try again later", path, ErrInUse)
 	default:
 		err = fmt.Errorf("lock %s: %w", path, err)
+	}
+
+	return nil, err
+}
+
+// openLocked opens the file and locks it, where its filesystem has locks.
+func openLocked(ctx context.Context, path string, flag int) (*os.File, error) {
+	file, err := os.OpenFile(path, flag, 0)
+	if err != nil {
+		return nil, err
+	}
+
+	// Several attempts, since udev holds the lock for a moment, as does a child that is just being
+	// forked.
+	err = fork.RetryWhile(ctx, unix.EWOULDBLOCK, lockAttempts, func() error { return flock.TryLock(file, unix.LOCK_EX) })
+	if err == nil || flock.Unsupported(err) {
+		return file, nil
 	}
 
 	return nil, errors.Join(err, file.Close())

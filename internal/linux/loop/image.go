@@ -68,8 +68,15 @@ func openImage(source *os.File, readOnly bool) (*image, error) {
 // Trying the exclusive lock first shows a reader that there is no other attachment to
 // find. Readers then share: a read-only image may be attached on several
 // nodes.
+//
+// NFS locks exclusively only what is open for writing (EBADF). There false also means that
+// the caller has to find an attachment, or share.
 func (i *image) lock(readOnly bool) (bool, error) {
 	free, err := i.tryFlock(unix.LOCK_EX)
+	if readOnly && errors.Is(err, unix.EBADF) {
+		return false, nil
+	}
+
 	if !free || err != nil || !readOnly {
 		return free, err
 	}
