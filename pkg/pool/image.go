@@ -307,12 +307,33 @@ func (p *Pool) IsCurrentImage(id string, file *os.File) (bool, error) {
 		return false, fmt.Errorf("image of volume %s: %w", id, err)
 	}
 
-	current, err := p.images.Lstat(id + layout.ImageSuffix)
+	current, err := lstatNow(p.images, id+layout.ImageSuffix)
 	if err != nil {
 		return false, p.notFoundError("volume "+id, err)
 	}
 
 	return os.SameFile(held, current), nil
+}
+
+// lstatNow is Lstat without what a network filesystem has cached of the directory: an NFS client
+// otherwise sees another client's rename after up to a minute (acdirmax).
+func lstatNow(directory *os.Root, name string) (os.FileInfo, error) {
+	opened, err := directory.Open(".")
+	if err != nil {
+		return nil, err
+	}
+	defer opened.Close()
+
+	var attributes unix.Statx_t
+
+	err = eintr.Retry(func() error {
+		return unix.Statx(int(opened.Fd()), "", unix.AT_EMPTY_PATH|unix.AT_STATX_FORCE_SYNC, unix.STATX_MTIME|unix.STATX_CTIME, &attributes)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("stat %s: %w", directory.Name(), err)
+	}
+
+	return directory.Lstat(name)
 }
 
 func (p *Pool) syncImage(id string, file *os.File) error {

@@ -28,14 +28,16 @@ func (p *Pool) acquireScratch(id string) (*os.File, error) {
 		held, err := file.Stat()
 		if err == nil {
 			// The previous owner of the lock may have renamed the file.
-			current, lookup := p.scratch.Lstat(id + layout.ImageSuffix)
-			if lookup != nil || !os.SameFile(held, current) {
+			current, lookup := lstatNow(p.scratch, id+layout.ImageSuffix)
+			if errors.Is(lookup, fs.ErrNotExist) || lookup == nil && !os.SameFile(held, current) {
 				_ = file.Close()
 
 				continue
 			}
 
-			err = errors.Join(p.discardScratchDirectories(id), file.Truncate(0))
+			if err = lookup; err == nil {
+				err = errors.Join(p.discardScratchDirectories(id), file.Truncate(0))
+			}
 		}
 
 		if err != nil {
