@@ -28,15 +28,16 @@ processors=${TOUCHSTONE_VM_PROCESSORS:-1}
 # loaded at boot: a test that needs one of the others loads it itself.
 boot_modules=(virtio_pci virtio_blk virtio_rng crc32c_generic crc32c_intel loop ext4 xfs btrfs)
 more_modules=(virtio_console fuse nbd null_blk scsi_debug quota_v2
-	dm_mod dm_flakey dm_log_writes dm_delay dm_crypt dm_thin_pool)
+	dm_mod dm_flakey dm_log_writes dm_delay dm_crypt dm_thin_pool
+	veth nfsd nfsv4)
 
 # What the driver and the tests execute. Each comes with its libraries.
 tools=(mke2fs mkfs.ext4 e2fsck fsck.ext4 resize2fs tune2fs dumpe2fs debugfs e2image
-	mkfs.xfs xfs_repair xfs_logprint xfs_db xfs_io mkfs.btrfs btrfs btrfstune)
+	mkfs.xfs xfs_repair xfs_logprint xfs_db xfs_io mkfs.btrfs btrfs btrfstune ip)
 
 # program:package, installed on this machine where missing.
 needed=(qemu-system-x86_64:qemu-system-x86 cpio:cpio depmod:kmod xz:xz-utils dpkg-deb:dpkg flock:util-linux
-	mke2fs:e2fsprogs mkfs.xfs:xfsprogs btrfs:btrfs-progs)
+	mke2fs:e2fsprogs mkfs.xfs:xfsprogs btrfs:btrfs-progs ip:iproute2)
 
 say() { echo "test-vm: $*" >&2; }
 
@@ -156,7 +157,7 @@ build_base() {
 	busybox_deb=$(download busybox-static 'busybox-static_*.deb')
 	key=$({
 		echo "${kernel_deb##*/} ${busybox_deb##*/}"
-		dpkg-query -W e2fsprogs xfsprogs btrfs-progs libc6
+		dpkg-query -W e2fsprogs xfsprogs btrfs-progs iproute2 libc6
 		cat hack/test-vm.sh
 	} | sha256sum | cut -c1-16)
 	base=$cache/base-$key
