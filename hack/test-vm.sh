@@ -7,7 +7,7 @@
 # Exit code: 0 the tests passed, 1 they did not or gave no verdict in time,
 # 2 something that is needed is missing.
 #
-#   TOUCHSTONE_VM_MINUTES     how long the machine may run (10)
+#   TOUCHSTONE_VM_MINUTES     how long the machine may run (15)
 #   TOUCHSTONE_VM_MEMORY      its memory in MiB (1024)
 #   TOUCHSTONE_VM_PROCESSORS  how many it has (1)
 set -euo pipefail
@@ -20,7 +20,7 @@ hung=$cache/hung
 # What the guest says every half minute, and for how many seconds it may fail to.
 alive='== alive'
 wait_limit=180
-minutes=${TOUCHSTONE_VM_MINUTES:-10}
+minutes=${TOUCHSTONE_VM_MINUTES:-15}
 memory=${TOUCHSTONE_VM_MEMORY:-1024}
 processors=${TOUCHSTONE_VM_PROCESSORS:-1}
 

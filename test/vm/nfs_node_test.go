@@ -45,6 +45,8 @@ func (s *nfsServer) startNode(t *testing.T, name, mountOptions string, flags ...
 	require.NoError(t, os.Mkdir(n.pool, directoryMode))
 
 	n.hold(t)
+	// Only the server has the disk.
+	n.inside(t, "umount", s.export)
 	n.connect(t)
 	s.clients = append(s.clients, n.address)
 	s.admit(t)

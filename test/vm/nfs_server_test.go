@@ -4,8 +4,10 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -45,7 +47,14 @@ func startNFSServer(t *testing.T, export string) *nfsServer {
 	s.set(t, nfsdControl+"versions", "-3 +4 +4.1 +4.2\n")
 	s.set(t, nfsdControl+"nfsv4leasetime", leaseSeconds)
 	s.set(t, nfsdControl+"nfsv4gracetime", leaseSeconds)
-	t.Cleanup(func() { s.stop(t) })
+	t.Cleanup(func() {
+		s.stop(t)
+
+		if !t.Failed() {
+			s.unmount(t)
+			run(t, "mount", setting(t, "TOUCHSTONE_VM_DISK"), s.export)
+		}
+	})
 	s.start(t)
 	s.set(t, nfsdControl+"v4_end_grace", "Y")
 
@@ -65,6 +74,15 @@ func (s *nfsServer) start(t *testing.T) {
 func (s *nfsServer) stop(t *testing.T) {
 	t.Helper()
 	s.set(t, nfsdControl+"threads", "0")
+}
+
+// unmount unmounts the disk that the server, which is stopped, has exported. The kernel drops the
+// entries of its caches, which use the disk, a moment after the server has stopped.
+func (s *nfsServer) unmount(t *testing.T) {
+	t.Helper()
+
+	require.Eventually(t, func() bool { return unix.Unmount(s.export, 0) == nil }, waitLimit, 50*time.Millisecond,
+		"something still uses the exported disk")
 }
 
 // admit lets the clients in: the kernel discards these entries when the server stops.
