@@ -79,6 +79,8 @@ var codeByCause = []struct {
 	{errdefs.ErrUnavailable, codes.Unavailable},
 	// A pool that failed is closed while operations still use its files.
 	{fs.ErrClosed, codes.Unavailable},
+	// An NFS server does not have the pool's filesystem any more, or, in a soft mount, is away.
+	{unix.ESTALE, codes.Unavailable},
 	{context.DeadlineExceeded, codes.DeadlineExceeded},
 	{context.Canceled, codes.Canceled},
 	{errdefs.ErrInvalidArgument, codes.InvalidArgument},

@@ -38,7 +38,7 @@ func TestStatusOfEachError(t *testing.T) {
 		errs []error
 	}{
 		{codes.Unavailable, []error{
-			pool.ErrUnavailable, fs.ErrClosed, volume.ErrClaimUnavailable,
+			pool.ErrUnavailable, fs.ErrClosed, unix.ESTALE, volume.ErrClaimUnavailable,
 			operation.ErrDraining, state.ErrReadOnly, errdefs.ErrUnavailable,
 		}},
 		{codes.DeadlineExceeded, []error{context.DeadlineExceeded}},
