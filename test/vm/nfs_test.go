@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 )
 
 const (
@@ -232,6 +233,11 @@ func (c *nfsCluster) testCopies(t *testing.T) {
 	c.use(t, c.a, onA)
 	c.a.write(t, onA)
 	c.release(t, c.a, onA)
+
+	ext4, err := filesystem.ByName(filesystem.Ext4, filesystem.NewRunner())
+	require.NoError(t, err)
+	_, err = ext4.ForceCheck(t.Context(), c.a.sees(filepath.Join(c.a.pool, "images", source.GetVolumeId()+".img")))
+	require.NoError(t, err, "e2fsck locks the file on NFS")
 
 	before := usedBytes(t, c.server.export)
 	snapshot, err := c.controller.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{
