@@ -180,11 +180,12 @@ func TestNFSStaleExport(t *testing.T) {
 	capability := []*csi.VolumeCapability{onA.Capability}
 	_, err = c.controller.CreateVolume(t.Context(), &csi.CreateVolumeRequest{Name: "another", VolumeCapabilities: capability})
 	require.Equal(t, codes.Unavailable, status.Code(err), "a volume in a pool that is gone: %v", err)
+	require.NoError(t, c.a.Unpublish(t.Context(), onA))
+	require.NoError(t, c.a.Unstage(t.Context(), onA))
+	require.NoError(t, c.controller.Detach(t.Context(), onA))
 	_, err = c.controller.DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: volume.GetVolumeId()})
 	require.Equal(t, codes.Unavailable, status.Code(err), "no answer that a volume is deleted whose pool is gone: %v", err)
 
-	require.NoError(t, c.a.Unpublish(t.Context(), onA))
-	require.NoError(t, c.a.Unstage(t.Context(), onA))
 	require.NoDirExists(t, filepath.Join(c.server.export, "images"), "the driver creates nothing in what is not its pool")
 	requireNothingLeft(t)
 }
