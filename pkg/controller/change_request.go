@@ -203,13 +203,22 @@ func (s *Service) applyChange(ctx context.Context, id string, wanted changeReque
 // Should the record not follow, the retry finds them there.
 func (s *Service) enlarge(larger *record.Volume, p *pool.Pool) error {
 	switch {
-	case larger.Parameters.Backing == volume.BackingDirectory:
-		return nil
 	case larger.Pristine:
 		return s.allocate(larger, p)
+	case larger.Parameters.Backing == volume.BackingDirectory:
+		return limitDurably(larger, p)
 	default:
 		return p.GrowImage(larger.ID, larger.CapacityBytes, larger.IsThick())
 	}
+}
+
+// limitDurably raises the size limit of a volume's directory, where it can have one.
+func limitDurably(larger *record.Volume, p *pool.Pool) error {
+	if err := p.LimitDirectory(larger.ID, larger.CapacityBytes); err != nil {
+		return err
+	}
+
+	return p.SyncDirectory(larger.ID)
 }
 
 func (s *Service) poolOf(v *record.Volume) (*pool.Pool, error) {

@@ -224,6 +224,11 @@ func (s *Service) newVolume(wanted *createRequest) (*record.Volume, error) {
 		},
 		Phase: record.PhaseReady, Pristine: wanted.source.IsZero() && s.has(capability.PublishUnpublishVolume),
 	}
+
+	if wanted.parameters.Backing == volume.BackingDirectory {
+		fresh.SizeLimit = volume.SizeLimitOf(wanted.pool.DirectorySupport().Enforced)
+	}
+
 	s.interner.Intern(id, fresh)
 
 	return fresh, nil
@@ -331,7 +336,7 @@ func (s *Service) allocateNew(fresh *record.Volume, p *pool.Pool) error {
 // allocate creates the volume's image or directory if it is missing.
 func (s *Service) allocate(v *record.Volume, p *pool.Pool) error {
 	if v.Parameters.Backing == volume.BackingDirectory {
-		return p.EnsureDirectory(v.ID)
+		return p.EnsureDirectory(v.ID, v.CapacityBytes)
 	}
 
 	return p.EnsureImage(v.ID, v.CapacityBytes, v.IsThick())

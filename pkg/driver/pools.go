@@ -141,7 +141,9 @@ func (o *opener) open(name string) error {
 
 	if err == nil {
 		o.Pools.Serve(opened)
-		o.Log.Info("a pool is served", "pool", name, "path", opened.Path(), "identity", opened.Identity())
+		directories := opened.DirectorySupport()
+		o.Log.Info("a pool is served", "pool", name, "path", opened.Path(), "identity", opened.Identity(),
+			"directoryVolumes", directories.Kind, "sizesEnforced", directories.Enforced, "notEnforced", directories.Reason)
 
 		member.failure = nil
 

@@ -135,7 +135,7 @@ func TestAllocationCountsSharedBlocksOnce(t *testing.T) {
 			place := newPool(t, kind, 512*mebi)
 			image, missing, tree := imageOf(newID(t)), imageOf(newID(t)), directoryOf(newID(t))
 			require.NoError(t, place.EnsureImage(image.ID, size, false))
-			require.NoError(t, place.EnsureDirectory(tree.ID))
+			require.NoError(t, place.EnsureDirectory(tree.ID, 1<<30))
 
 			random := randomBytes(size)
 			require.NoError(t, os.WriteFile(placeOf(place, image), random, 0o600))

@@ -33,7 +33,7 @@ type Allocation struct {
 type span struct{ start, end uint64 }
 
 // Add adds the space of an object, or of its unfinished copy in scratch. An object
-// that is in neither adds nothing. A directory takes time in proportion to the number
+// that is in neither adds nothing. A directory that no quota counts takes time in proportion to the number
 // of its files. Errors: ctx's.
 func (a *Allocation) Add(ctx context.Context, from *Pool, object Object) error {
 	if err := checkID(object.ID); err != nil {
@@ -99,6 +99,13 @@ func (a *Allocation) addTree(ctx context.Context, from *Pool, room *os.Root, nam
 		return err
 	}
 	defer directory.Close()
+
+	counted, known, err := from.quotas.Allocated(directory)
+	if err != nil || known {
+		a.bytes += counted
+
+		return err
+	}
 
 	var visit tree.FileVisitor
 	if from.reflinks {

@@ -10,13 +10,13 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/linux/extent"
 	"github.com/touchstone-csi/touchstone/pkg/pool/filecopy"
-	"github.com/touchstone-csi/touchstone/pkg/pool/tree"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
 // CopyOptions describe the copy.
 type CopyOptions struct {
-	// SizeBytes is the least size of a copied image; 0 is the source's.
+	// SizeBytes is the least size of a copied image, for which 0 is the source's, and the size limit
+	// of a copied directory, for which 0 is none.
 	SizeBytes int64
 	// Thick allocates all blocks of the image, unshared.
 	Thick bool
@@ -63,14 +63,23 @@ func (p *Pool) NewCopy(from *Pool, source, target Object, options CopyOptions) (
 
 	c := &Copy{
 		pool: p, source: source, target: target, options: options, opened: opened,
-		pointInTime: p == from && p.reflinks && source.Backing == volume.BackingImage,
 	}
+	c.pointInTime = p == from && c.canShare()
 
 	if err := c.prepare(); err != nil {
 		return nil, c.failed("prepare the copy of", err)
 	}
 
 	return c, nil
+}
+
+// canShare reports whether the filesystem copies the source at one point in time, within its pool.
+func (c *Copy) canShare() bool {
+	if c.source.Backing == volume.BackingDirectory {
+		return c.pool.quotas.CanSnapshot(c.opened)
+	}
+
+	return c.pool.reflinks
 }
 
 func (c *Copy) prepare() error {
@@ -80,11 +89,7 @@ func (c *Copy) prepare() error {
 	}
 
 	if c.target.Backing == volume.BackingDirectory {
-		if err = c.pool.scratch.Mkdir(c.target.ID, directoryMode); err == nil {
-			c.tree, err = tree.OpenIn(c.pool.scratch, c.target.ID, os.O_RDONLY|unix.O_DIRECTORY, 0)
-		}
-
-		return err
+		return c.prepareTree()
 	}
 
 	info, err := c.opened.Stat()
@@ -102,8 +107,8 @@ func (c *Copy) prepare() error {
 	return copyOwner(info, c.file)
 }
 
-// PointInTime reports whether CopyData is atomic (FICLONE), so that the source may be written
-// meanwhile.
+// PointInTime reports whether CopyData is atomic (FICLONE, or a snapshot of a subvolume), so that
+// the source may be written meanwhile.
 func (c *Copy) PointInTime() bool { return c.pointInTime }
 
 // File returns the scratch image, locked and at a path that no other process uses; for a directory
@@ -117,10 +122,12 @@ func (c *Copy) CopyData(ctx context.Context) error {
 	var err error
 
 	switch {
-	case c.pointInTime:
-		err = filecopy.Clone(c.file, c.opened)
+	case c.target.Backing == volume.BackingDirectory && c.pointInTime:
+		err = c.snapshotTree()
 	case c.target.Backing == volume.BackingDirectory:
 		err = c.copyTree(ctx)
+	case c.pointInTime:
+		err = filecopy.Clone(c.file, c.opened)
 	default:
 		err = c.copyImage(ctx)
 	}
@@ -161,7 +168,7 @@ func (c *Copy) copyImage(ctx context.Context) error {
 // of the copy in bytes, shared blocks included. Errors: ErrNoSpace, ctx's.
 func (c *Copy) Commit(ctx context.Context) (allocatedBytes int64, err error) {
 	if c.target.Backing == volume.BackingDirectory {
-		allocatedBytes, err = c.commitTree()
+		allocatedBytes, err = c.commitTree(ctx)
 	} else {
 		allocatedBytes, err = c.commitImage(ctx)
 	}

@@ -7,8 +7,9 @@
 //
 // A copy is made in scratch and renamed into place when it is complete and durable, so an
 // incomplete one is never visible. Where the filesystem lets files share blocks (FICLONE) an image
-// is copied at one point in time, otherwise extent by extent; a directory is always copied file by
-// file. Several images of a pool on btrfs are copied at one point in time (GroupCopy).
+// is copied at one point in time, otherwise extent by extent; a directory is copied file by file, unless
+// it is a subvolume, of which the copy is a snapshot. Package quota makes and limits directories.
+// Several images of a pool on btrfs are copied at one point in time (GroupCopy).
 //
 // # Locks
 //

@@ -13,7 +13,6 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/btrfs"
 	"github.com/touchstone-csi/touchstone/pkg/pool/filecopy"
-	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 	"github.com/touchstone-csi/touchstone/pkg/pool/tree"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
@@ -202,35 +201,4 @@ func (g *GroupCopy) Close() error {
 	}
 
 	return errors.Join(failures...)
-}
-
-// destroyScratchSubvolume removes scratch/<id> if it is a subvolume. A process without the right to
-// do that removes it later as any other directory.
-func (p *Pool) destroyScratchSubvolume(id string) error {
-	scratch, err := p.scratch.Open(".")
-	if err != nil {
-		return err
-	}
-	defer scratch.Close()
-
-	directory, err := tree.OpenAt(scratch, id, os.O_RDONLY|unix.O_DIRECTORY, 0)
-	if err != nil {
-		return nil // it is missing, or the removal that follows reports why it cannot be opened
-	}
-
-	is, err := btrfs.IsSubvolume(directory)
-	if err = errors.Join(err, directory.Close()); err != nil || !is {
-		return err
-	}
-
-	err = btrfs.Destroy(scratch, id)
-	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOTEMPTY) {
-		return nil
-	}
-
-	if err != nil {
-		return fmt.Errorf("%s: %w", filepath.Join(p.path, layout.Scratch, id), err)
-	}
-
-	return nil
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/linux/flock"
 	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
+	"github.com/touchstone-csi/touchstone/pkg/pool/tree"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
@@ -52,7 +53,7 @@ func (p *Pool) RemoveEmptyOrphan(entry Entry) (bool, error) {
 	}
 
 	if entry.Backing == volume.BackingDirectory {
-		return p.removeEmptyDirectory(entry.ID)
+		return p.removeEmptyDirectory(context.Background(), entry.ID)
 	}
 
 	info, err := p.images.Lstat(entry.ID + layout.ImageSuffix)
@@ -77,17 +78,44 @@ func (p *Pool) RemoveEmptyOrphan(entry Entry) (bool, error) {
 }
 
 // removeEmptyDirectory uses AT_REMOVEDIR, so that the kernel checks that it is an empty directory:
-// os.Root would also remove a file.
-func (p *Pool) removeEmptyDirectory(id string) (bool, error) {
+// os.Root would also remove a file. A subvolume has a quota group, too.
+func (p *Pool) removeEmptyDirectory(ctx context.Context, id string) (bool, error) {
 	room, err := p.directories.Open(".")
 	if err != nil {
 		return false, fmt.Errorf("orphan %s in pool %q: %w", id, p.name, err)
 	}
 	defer room.Close()
 
+	empty, err := isEmpty(room, id)
+	if err != nil || !empty {
+		return false, nil // it has files, is no directory, or cannot be read
+	}
+
+	removed, err := p.quotas.Remove(ctx, room, id)
+	if err != nil || removed {
+		return removed, err
+	}
+
 	err = unix.Unlinkat(int(room.Fd()), id, unix.AT_REMOVEDIR)
 
 	return err == nil || errors.Is(err, fs.ErrNotExist), nil
+}
+
+// isEmpty reports whether a name is an empty directory, or missing.
+func isEmpty(parent *os.File, name string) (bool, error) {
+	directory, err := tree.OpenAt(parent, name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
+
+	if err != nil {
+		return false, err
+	}
+	defer directory.Close()
+
+	_, err = directory.Readdirnames(1)
+
+	return errors.Is(err, io.EOF), nil
 }
 
 // removeUnused removes an empty image unless it is locked: an attached image is

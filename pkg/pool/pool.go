@@ -14,6 +14,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
+	"github.com/touchstone-csi/touchstone/pkg/pool/quota"
 	"github.com/touchstone-csi/touchstone/pkg/pool/removal"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
@@ -59,6 +60,8 @@ type Pool struct {
 	// removals removes them in the background; nil removes them at once.
 	removals *removal.Queue
 	purging  keyedLocks
+	// quotas makes, limits and removes the directories of volumes and snapshots.
+	quotas quota.Directories
 	// reflinks is true if images share blocks with their copies.
 	reflinks bool
 	// hostImage is the sparse file with the pool's filesystem, empty if there is none.
@@ -122,6 +125,10 @@ func Open(name, directory string, options ...Option) (*Pool, error) {
 
 	if !opened.noCreate {
 		opened.reflinks = opened.probeReflinks()
+	}
+
+	if opened.quotas, err = quota.Open(opened.path, opened.noCreate); err != nil {
+		return nil, errors.Join(fmt.Errorf("open pool %q: %w", name, err), opened.Close())
 	}
 
 	return opened, nil
@@ -248,6 +255,10 @@ func (p *Pool) Close() error {
 		if root != nil {
 			failures = append(failures, root.Close())
 		}
+	}
+
+	if p.quotas != nil {
+		failures = append(failures, p.quotas.Close())
 	}
 
 	return errors.Join(failures...)

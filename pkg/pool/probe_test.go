@@ -29,7 +29,7 @@ func TestSizeIsThatOfWhatIsThere(t *testing.T) {
 	}
 
 	require.NoError(t, opened.EnsureImage(id, mebi, false))
-	require.NoError(t, opened.EnsureDirectory(id))
+	require.NoError(t, opened.EnsureDirectory(id, 1<<30))
 
 	size, err := opened.Size(image)
 	require.NoError(t, err)

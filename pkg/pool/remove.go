@@ -19,7 +19,7 @@ const discardWait = 2 * time.Second
 // Remove removes an object, its attributes and its scratch. A missing object is no error. It takes
 // time in proportion to the number of files. Errors: tree.ErrMounted, ctx's.
 func (p *Pool) Remove(ctx context.Context, object Object) error {
-	_, err := p.unlinkObject(object)
+	_, err := p.unlinkObject(ctx, object)
 	if err == nil {
 		err = p.purge(ctx, object.ID)
 	}
@@ -39,7 +39,7 @@ func (p *Pool) removeError(object string, err error) error {
 // is not in place any more, and its space is freed then or, if that takes long or fails, in the
 // background.
 func (p *Pool) Discard(ctx context.Context, object Object) error {
-	moved, err := p.unlinkObject(object)
+	moved, err := p.unlinkObject(ctx, object)
 	if err == nil && moved {
 		err = p.purgeOrSchedule(ctx, object.ID)
 	}
@@ -63,7 +63,7 @@ func (p *Pool) ResumeRemovals(ctx context.Context) error {
 
 // unlinkObject removes the name of an object, its attributes and its scratch. It returns true if a
 // directory remains for purge.
-func (p *Pool) unlinkObject(object Object) (moved bool, err error) {
+func (p *Pool) unlinkObject(ctx context.Context, object Object) (moved bool, err error) {
 	if err := checkID(object.ID); err != nil {
 		return false, err
 	}
@@ -76,12 +76,12 @@ func (p *Pool) unlinkObject(object Object) (moved bool, err error) {
 		}
 	}
 
-	scratch, err := p.unlinkScratch(object.ID)
+	scratch, err := p.unlinkScratch(ctx, object.ID)
 	if err != nil {
 		return false, err
 	}
 
-	moved, err = p.moveToRemoving(p.parentOf(object), object.fileName(), object.ID)
+	moved, err = p.moveToRemoving(ctx, p.parentOf(object), object.fileName(), object.ID)
 
 	return moved || scratch, err
 }
@@ -114,14 +114,20 @@ func (p *Pool) purgeOrSchedule(ctx context.Context, id string) error {
 }
 
 // moveToRemoving removes a name from a directory of the pool: a file or an empty directory at once,
-// any other directory by renaming it to removing/<id>, which needs no space in a full pool; purge
-// removes it. A name that is missing is no error. Errors: tree.ErrMounted.
-func (p *Pool) moveToRemoving(directory *os.Root, name, id string) (moved bool, err error) {
+// any other directory, unless package quota removes it at once, by renaming it to removing/<id>,
+// which needs no space in a full pool; purge removes it. A name that is missing is no error. Errors:
+// tree.ErrMounted.
+func (p *Pool) moveToRemoving(ctx context.Context, directory *os.Root, name, id string) (moved bool, err error) {
 	from, err := directory.Open(".")
 	if err != nil {
 		return false, err
 	}
 	defer from.Close()
+
+	removed, err := p.quotas.Remove(ctx, from, name)
+	if err != nil || removed {
+		return false, err
+	}
 
 	empty, err := tree.RemoveName(from, name)
 	if err != nil || empty {

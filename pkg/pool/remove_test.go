@@ -63,7 +63,7 @@ func newTree(tb testing.TB, p *pool.Pool) (object pool.Object, path string) {
 	tb.Helper()
 
 	object = directoryOf(newID(tb))
-	require.NoError(tb, p.EnsureDirectory(object.ID))
+	require.NoError(tb, p.EnsureDirectory(object.ID, 1<<30))
 
 	return object, placeOf(p, object)
 }

@@ -73,9 +73,11 @@ func (p *Pool) lockScratch(id string) (*os.File, error) {
 // discardScratch removes the scratch that this process has locked, also if the caller was
 // cancelled. A directory is removed in the background.
 func (p *Pool) discardScratch(id string) error {
-	moved, err := p.unlinkScratch(id)
+	ctx := context.Background()
+
+	moved, err := p.unlinkScratch(ctx, id)
 	if err == nil && moved {
-		err = p.purgeOrSchedule(context.Background(), id)
+		err = p.purgeOrSchedule(ctx, id)
 	}
 
 	if err != nil {
@@ -87,21 +89,19 @@ func (p *Pool) discardScratch(id string) error {
 
 // discardScratchDirectories discards the scratch directories of an id.
 func (p *Pool) discardScratchDirectories(id string) error {
-	moved, err := p.moveScratchDirectories(id)
+	ctx := context.Background()
+
+	moved, err := p.moveScratchDirectories(ctx, id)
 	if err == nil && moved {
-		err = p.purgeOrSchedule(context.Background(), id)
+		err = p.purgeOrSchedule(ctx, id)
 	}
 
 	return err
 }
 
-func (p *Pool) moveScratchDirectories(id string) (moved bool, err error) {
-	if err := p.destroyScratchSubvolume(id); err != nil {
-		return false, err
-	}
-
+func (p *Pool) moveScratchDirectories(ctx context.Context, id string) (moved bool, err error) {
 	for _, name := range []string{id, id + layout.LinksSuffix} {
-		one, err := p.moveToRemoving(p.scratch, name, id)
+		one, err := p.moveToRemoving(ctx, p.scratch, name, id)
 		if err != nil {
 			return false, err
 		}
@@ -114,8 +114,8 @@ func (p *Pool) moveScratchDirectories(id string) (moved bool, err error) {
 
 // unlinkScratch removes the scratch of an id. It returns true if a directory remains for purge. The
 // lock file goes last: scratch without it could not be locked.
-func (p *Pool) unlinkScratch(id string) (moved bool, err error) {
-	moved, err = p.moveScratchDirectories(id)
+func (p *Pool) unlinkScratch(ctx context.Context, id string) (moved bool, err error) {
+	moved, err = p.moveScratchDirectories(ctx, id)
 	if err != nil {
 		return false, err
 	}
@@ -147,7 +147,7 @@ func (p *Pool) RemoveStaleScratchOf(id string) (bool, error) {
 }
 
 // RemoveStaleScratch removes what a crash left in scratch, except objects that another process is
-// making.
+// making, and the quotas of directories that do not exist any more.
 func (p *Pool) RemoveStaleScratch(ctx context.Context) error {
 	clearOne := func(id string) error {
 		_, err := p.RemoveStaleScratchOf(id)
@@ -157,5 +157,6 @@ func (p *Pool) RemoveStaleScratch(ctx context.Context) error {
 
 	// The lock of a directory is made before it and goes after it, but a power
 	// failure may have kept only the directory.
-	return errors.Join(listIDs(ctx, p.scratch, layout.ImageSuffix, clearOne), listIDs(ctx, p.scratch, "", clearOne))
+	return errors.Join(listIDs(ctx, p.scratch, layout.ImageSuffix, clearOne), listIDs(ctx, p.scratch, "", clearOne),
+		p.quotas.RemoveStale(ctx))
 }

@@ -27,9 +27,11 @@ func TestCopiesOfDirectories(t *testing.T) {
 	tests := map[string]struct {
 		from, to string // to is another pool, unless empty
 		shares   bool
+		old      bool // the source is a plain directory of an earlier release
 	}{
 		"pool that shares blocks":            {from: reflink, shares: true},
 		"pool that shares blocks and hashes": {from: cow, shares: true},
+		"plain directory beside subvolumes":  {from: cow, shares: true, old: true},
 		"pool that does not share":           {from: plain},
 		"into another pool":                  {from: reflink, to: plain},
 		"from another pool":                  {from: plain, to: reflink},
@@ -45,7 +47,11 @@ func TestCopiesOfDirectories(t *testing.T) {
 			}
 
 			source := directoryOf(newID(t))
-			require.NoError(t, from.EnsureDirectory(source.ID))
+			if test.old {
+				require.NoError(t, os.Mkdir(placeOf(from, source), 0o755))
+			}
+
+			require.NoError(t, from.EnsureDirectory(source.ID, 1<<30))
 			furnish(t, placeOf(from, source))
 
 			// An ACL that the pool's owner has set on its directories is not the volume's.

@@ -63,10 +63,15 @@ func usageIn(ctx context.Context, room *os.Root, name string) (tree.Usage, error
 	return tree.Measure(ctx, directory, nil)
 }
 
-// AllocatedBytes returns the space of a volume in the pool. For a directory it takes time in
-// proportion to the number of files. Errors: ErrMissing, ctx's.
+// AllocatedBytes returns the space of a volume in the pool. For a directory without a size limit it
+// takes time in proportion to the number of files. Errors: ErrMissing, ctx's.
 func (p *Pool) AllocatedBytes(ctx context.Context, id string, backing volume.Backing) (int64, error) {
 	if backing == volume.BackingDirectory {
+		counted, limited, err := p.DirectoryQuota(id)
+		if err != nil || limited {
+			return counted.Bytes, err
+		}
+
 		usage, err := p.DirectoryUsage(ctx, id)
 
 		return usage.Bytes, err

@@ -18,8 +18,8 @@ const (
 	// BackingImage is a sparse raw file, attached as a loop device: its size
 	// is truly enforced.
 	BackingImage Backing = "image"
-	// BackingDirectory is a plain directory, shareable and without a limit of
-	// its own.
+	// BackingDirectory is a directory, shareable. Its size is enforced where the pool's filesystem
+	// can limit a directory (SizeLimit).
 	BackingDirectory Backing = "directory"
 )
 

@@ -106,6 +106,7 @@ func (d *driver) deleteSnapshot(ctx context.Context, id string) error {
 func (d *driver) copyOf(ctx context.Context, source *csiclient.Publication, name string, content *csi.VolumeContentSource) (string, error) {
 	made, err := d.CreateVolume(ctx, &csi.CreateVolumeRequest{
 		Name: name, VolumeCapabilities: []*csi.VolumeCapability{source.Capability}, VolumeContentSource: content,
+		Parameters: map[string]string{"backing": source.VolumeContext["backing"]},
 	})
 
 	return made.GetVolume().GetVolumeId(), err

@@ -28,7 +28,7 @@ const (
 )
 
 // TestCrashCopies kills the driver while it makes snapshots, groups, restores
-// and clones, on both kinds of pool.
+// and clones, on each kind of pool.
 func TestCrashCopies(t *testing.T) {
 	namespace.NeedRoot(t)
 
@@ -42,6 +42,11 @@ func TestCrashCopies(t *testing.T) {
 		s := newScenario(t, built, seed+2)
 		s.site.poolAt, s.copyOften, s.site.reflinks = harness.ReflinkPool(t, reflinkPoolBytes), copyOften, true
 		s.run(kills, aims)
+	})
+	t.Run("btrfs", func(t *testing.T) {
+		s := newScenario(t, built, seed+4)
+		s.site.poolAt, s.copyOften, s.site.reflinks = harness.BtrfsPool(t, reflinkPoolBytes), copyOften, true
+		s.run(max(1, kills/2), aims)
 	})
 	t.Run("no reflink", func(t *testing.T) {
 		s := newScenario(t, built, seed+3)

@@ -50,6 +50,7 @@ var checks = []check{
 	{name: "pool", objects: pools, run: checkPool},
 	{name: "pool-space", objects: pools, run: checkPoolSpace},
 	{name: "pool-reflink", objects: pools, run: checkPoolReflink},
+	{name: "pool-directories", objects: pools, run: checkPoolDirectories},
 	{name: "pool-attach", onNode: true, objects: pools, run: checkAttach},
 	{name: "state", run: checkState},
 	{name: "clock", run: checkClock},

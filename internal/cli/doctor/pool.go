@@ -21,6 +21,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/pool/embedded"
 	"github.com/touchstone-csi/touchstone/pkg/pool/filecopy"
 	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
+	"github.com/touchstone-csi/touchstone/pkg/pool/quota"
 )
 
 // poolLocation contains the paths of a pool.
@@ -205,6 +206,27 @@ func checkPoolReflink(_ context.Context, c *Config, name string) Finding {
 		return warning("files share no blocks: snapshots and clones are copied, and mounted volumes are frozen meanwhile",
 			"put the pool on XFS or btrfs, or give --pool-image-size before it has volumes (docs/embedded-pool.md)")
 	}
+}
+
+// checkPoolDirectories reports how the sizes of directory volumes are limited. It changes nothing.
+func checkPoolDirectories(_ context.Context, c *Config, name string) Finding {
+	s, err := c.locatePool(name)
+	if err != nil {
+		return skippedWithoutPool(err)
+	}
+
+	directories, err := quota.Open(s.root, true)
+	if err != nil {
+		return skippedWithoutPool(err)
+	}
+	defer directories.Close()
+
+	support := directories.Support()
+	if support.Enforced {
+		return ok("directory volumes are " + string(support.Kind) + " with quotas: their sizes are enforced")
+	}
+
+	return ok("directory volumes are " + string(support.Kind) + ": their sizes are not enforced: " + support.Reason)
 }
 
 const (

@@ -48,11 +48,11 @@ type (
 	// volumeArgs is struct btrfs_ioctl_vol_args_v2. The first bytes of name are the subvolume's id
 	// with subvolByID.
 	volumeArgs struct {
-		fd      int64
-		transid uint64
-		flags   uint64
-		_       [4]uint64
-		name    [maxName + 1]byte
+		fd    int64
+		_     uint64
+		flags uint64
+		_     [4]uint64
+		name  [maxName + 1]byte
 	}
 	destroyArgs struct {
 		_    int64
@@ -67,13 +67,13 @@ type (
 		fsid [16]byte
 		_    [992]byte
 	}
-	quotaCtlArgs struct{ command, status uint64 }
+	quotaCtlArgs struct{ command, _ uint64 }
 	assignArgs   struct{ assign, source, target uint64 }
 	createArgs   struct{ create, group uint64 }
 	limitArgs    struct {
-		group, flags               uint64
-		maxReferenced, maxExcl     uint64
-		reserveReferenced, resExcl uint64
+		group, flags  uint64
+		maxReferenced uint64
+		_             [3]uint64
 	}
 )
 

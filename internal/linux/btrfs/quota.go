@@ -50,7 +50,7 @@ type Quotas struct{ directory string }
 
 // QuotasOf returns the quota groups of the filesystem with this UUID.
 func QuotasOf(uuid string) *Quotas {
-	return &Quotas{directory: filepath.Join("/sys/fs/btrfs", uuid, "qgroups")}
+	return &Quotas{directory: "/sys/fs/btrfs/" + uuid + "/qgroups"}
 }
 
 // Mode returns how the filesystem counts now.
@@ -112,7 +112,8 @@ func (q *Quotas) Read(group Group) (Counted, error) {
 	return found, nil
 }
 
-// CreateGroup makes a quota group. One that exists already is no error.
+// CreateGroup makes a quota group. One that exists already is no error. Like the other requests that
+// change a group it returns EDQUOT if directory is in a subvolume that is at its limit.
 func CreateGroup(directory *os.File, group Group) error {
 	err := ioctl(directory, iocQgroupCreate, "BTRFS_IOC_QGROUP_CREATE "+group.String(), &createArgs{create: 1, group: uint64(group)})
 	if errors.Is(err, unix.EEXIST) {

@@ -57,11 +57,11 @@ const searchHeader = 32
 
 // searchArgs is struct btrfs_ioctl_search_args.
 type searchArgs struct {
-	tree                   uint64
-	minObject, maxObject   uint64
-	minOffset, maxOffset   uint64
-	minTransid, maxTransid uint64
-	minKind, maxKind       uint32
+	tree                 uint64
+	minObject, maxObject uint64
+	minOffset, maxOffset uint64
+	_, maxTransid        uint64
+	minKind, maxKind     uint32
 	// items is how many to return at most, and then how many there are in buffer.
 	items  uint32
 	_      uint32

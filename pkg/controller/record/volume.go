@@ -33,6 +33,9 @@ type Volume struct {
 	// DirectByClaim: the claim requested direct assignment; the request's parameters do
 	// not.
 	DirectByClaim bool `json:"directByClaim,omitempty"`
+	// SizeLimit is whether the directory of the volume was made with a size limit; empty for an image,
+	// and for a volume of an earlier release.
+	SizeLimit volume.SizeLimit `json:"sizeLimit,omitempty"`
 }
 
 // Properties are what all volumes of one StorageClass have in common.
@@ -122,6 +125,10 @@ func (v *Volume) Context() map[string]string {
 
 	if !v.Source.IsZero() {
 		context[volume.KeyCopy] = strconv.FormatBool(true)
+	}
+
+	if v.SizeLimit != "" {
+		context[volume.KeySizeLimit] = string(v.SizeLimit)
 	}
 
 	return context

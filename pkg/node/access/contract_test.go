@@ -189,7 +189,7 @@ func (f *fixture) store(t *testing.T) {
 	if f.v.IsImage() {
 		require.NoError(t, f.pool.EnsureImage(f.v.VolumeID, size, false))
 	} else {
-		require.NoError(t, f.pool.EnsureDirectory(f.v.VolumeID))
+		require.NoError(t, f.pool.EnsureDirectory(f.v.VolumeID, 1<<30))
 	}
 }
 

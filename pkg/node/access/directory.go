@@ -8,6 +8,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/pkg/pool/quota"
 )
 
 // directory is the access to a volume that is stored in a directory of its pool, which is
@@ -42,13 +43,15 @@ func (p *Provider) directoryTree(v *staged.Volume, options mount.Options) (*moun
 	return mount.Bind(directory, options)
 }
 
-// Expand has nothing to do: a directory may use all of its pool's free space.
+// Expand has nothing to do: the controller has raised the size limit of the directory, or it may
+// use all of its pool's free space.
 func (d directory) Expand(_ context.Context, _ *staged.Volume, _ string, asked *csi.CapacityRange) (int64, error) {
 	return asked.GetRequiredBytes(), nil
 }
 
-// Stats returns the space that the volume's files take, which are counted one by one, and the
-// free space of the pool as available.
+// Stats returns the limit of the volume's directory and what the kernel has counted, without a walk.
+// Of a directory without a limit it returns the space that the files take, which are counted one by
+// one, and the free space of the pool as available.
 func (d directory) Stats(ctx context.Context, v *staged.Volume, at *mount.Target) (Stats, error) {
 	filesystem, err := at.Usage()
 	if err != nil {
@@ -58,6 +61,15 @@ func (d directory) Stats(ctx context.Context, v *staged.Volume, at *mount.Target
 	stored, err := d.PoolOf(v)
 	if err != nil {
 		return Stats{}, err
+	}
+
+	counted, limited, err := stored.DirectoryQuota(v.VolumeID)
+	if err != nil {
+		return Stats{}, err
+	}
+
+	if limited {
+		return Stats{Usage: withQuota(filesystem, counted), Filesystem: &filesystem}, nil
 	}
 
 	own, err := stored.DirectoryUsage(ctx, v.VolumeID)
@@ -73,6 +85,23 @@ func (d directory) Stats(ctx context.Context, v *staged.Volume, at *mount.Target
 	}
 
 	return Stats{Usage: of, Filesystem: &filesystem}, nil
+}
+
+// withQuota returns the usage of a directory with a limit. What is available is limited by the
+// filesystem of the pool, too.
+func withQuota(filesystem mount.Usage, counted quota.Usage) mount.Usage {
+	of := filesystem
+	of.Bytes = limitAmount(filesystem.Bytes, counted.LimitBytes, counted.Bytes)
+
+	if counted.LimitInodes > 0 {
+		of.Inodes = limitAmount(filesystem.Inodes, counted.LimitInodes, counted.Inodes)
+	}
+
+	return of
+}
+
+func limitAmount(filesystem mount.Amount, limit, used int64) mount.Amount {
+	return mount.Amount{Total: limit, Used: used, Available: max(0, min(limit-used, filesystem.Available))}
 }
 
 func (d directory) Devices(*staged.Volume) ([]int, error) { return nil, nil }

@@ -157,7 +157,7 @@ func (v *Volumes) store(ctx context.Context, r *Volume) error {
 	}
 
 	if !r.StagedVolume().IsImage() {
-		return stored.EnsureDirectory(r.ContentID)
+		return stored.EnsureDirectory(r.ContentID, r.SizeBytes)
 	}
 
 	made, err := filesystem.ByName(r.Parameters.FSType, v.config.Run)

@@ -20,21 +20,22 @@ type Copier struct {
 	data filecopy.Copier
 
 	root *os.File
-	// links is the directory linksName in scratch, nil until it is needed. It has a link to each
+	// links is the directory linksName in linksParent, nil until it is needed. It has a link to each
 	// copied file that has several names, named by the source's inode. A user controls the number
 	// of these files, so they are not kept in memory.
-	links     *os.File
-	scratch   *os.Root
-	linksName string
+	links       *os.File
+	linksParent *os.File
+	linksName   string
 	// cannotClone is set once FICLONE has failed: the two trees can't share blocks.
 	cannotClone bool
 	allocated   int64
 }
 
-// NewCopier returns a copier into the directory root. It makes the directory linksName in scratch
-// if the source has hard links; the caller removes it.
-func NewCopier(root *os.File, scratch *os.Root, linksName string) *Copier {
-	return &Copier{root: root, scratch: scratch, linksName: linksName}
+// NewCopier returns a copier into the directory root. It makes the directory linksName in
+// linksParent if the source has hard links; the caller removes it. linksParent must be a directory
+// from which files can be linked into root; it may be root.
+func NewCopier(root, linksParent *os.File, linksName string) *Copier {
+	return &Copier{root: root, linksParent: linksParent, linksName: linksName}
 }
 
 // Copy copies the directory source. It reports the bytes copied to progress, unless that is nil; the

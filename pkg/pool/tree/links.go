@@ -27,9 +27,9 @@ func inodeOf(found *unix.Statx_t) inode {
 // link adds a name to a file that is copied already. It returns false for one that is not.
 func (t *Copier) link(to *os.File, name string, found *unix.Statx_t) (bool, error) {
 	if t.links == nil {
-		err := t.scratch.Mkdir(t.linksName, directoryMode)
+		err := syscallError("mkdirat", unix.Mkdirat(int(t.linksParent.Fd()), t.linksName, directoryMode))
 		if err == nil {
-			t.links, err = OpenIn(t.scratch, t.linksName, os.O_RDONLY|unix.O_DIRECTORY, 0)
+			t.links, err = OpenAt(t.linksParent, t.linksName, os.O_RDONLY|unix.O_DIRECTORY, 0)
 		}
 
 		if err != nil {

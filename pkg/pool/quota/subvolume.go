@@ -1,0 +1,338 @@
+package quota
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/btrfs"
+	"github.com/touchstone-csi/touchstone/pkg/pool/tree"
+)
+
+// groupLevel is the level of the quota group that limits a volume. It has the number of the volume's
+// subvolume, whose own group is its member: a subvolume that is made inside of the volume becomes a
+// member too, and so cannot exceed the limit.
+const groupLevel = 1
+
+// firstNumber is the lowest number of a subvolume that is not the kernel's.
+const firstNumber = 256
+
+// subvolumes makes a subvolume for each directory, on btrfs.
+type subvolumes struct {
+	// pool is an open directory of the filesystem, for requests about quota groups: the kernel
+	// reserves their metadata in the subvolume of the directory, which fails in a full volume.
+	pool   *os.File
+	quotas *btrfs.Quotas
+	mode   btrfs.Mode
+	reason string
+}
+
+// openSubvolumes returns false if the filesystem is no btrfs. Without inspect it turns on simple
+// quotas, unless the system itself is on the filesystem.
+func openSubvolumes(pool *os.File, inspect bool) (Directories, bool, error) {
+	found, err := btrfs.IsFilesystem(pool)
+	if err != nil || !found {
+		return nil, false, err
+	}
+
+	if _, err := btrfs.Inside(pool, firstNumber); errors.Is(err, unix.EPERM) {
+		return plain{reason: "subvolumes of btrfs can be limited and removed with CAP_SYS_ADMIN only; give it to the driver"}, true, nil
+	}
+
+	id, err := btrfs.UUID(pool)
+	if err != nil {
+		return nil, false, err
+	}
+
+	s := &subvolumes{pool: pool, quotas: btrfs.QuotasOf(id)}
+	if s.mode, err = s.quotas.Mode(); err != nil {
+		return nil, false, err
+	}
+
+	if s.mode == btrfs.QuotaOff {
+		if err := s.enable(id, inspect); err != nil {
+			return nil, false, err
+		}
+	}
+
+	return s, true, nil
+}
+
+// enable turns on simple quotas, or notes why it does not.
+func (s *subvolumes) enable(id string, inspect bool) error {
+	remedy := "; to limit sizes run btrfs quota enable --simple " + s.pool.Name() +
+		" and start the driver again (kernels before 6.7 cannot mount the filesystem then)"
+
+	switch {
+	case isSystem(id):
+		s.reason = "quotas are off, and the driver does not turn them on in the filesystem of the system itself" + remedy
+
+		return nil
+	case inspect:
+		s.reason = "quotas are off; the driver turns them on when it opens the pool"
+
+		return nil
+	}
+
+	if err := btrfs.Enable(s.pool); err != nil {
+		s.reason = fmt.Sprintf("simple quotas cannot be turned on: %v", err) + remedy
+
+		return nil
+	}
+
+	var err error
+	s.mode, err = s.quotas.Mode()
+
+	return err
+}
+
+// isSystem reports whether the root directory of this process or of the host's init, where it can be
+// seen, is on the filesystem.
+func isSystem(id string) bool {
+	for _, path := range []string{"/", "/proc/1/root/"} {
+		root, err := os.Open(path)
+		if err != nil {
+			continue
+		}
+
+		on, err := btrfs.IsFilesystem(root)
+		if err == nil && on {
+			var own string
+
+			own, err = btrfs.UUID(root)
+			on = err == nil && own == id
+		}
+
+		_ = root.Close()
+
+		if on {
+			return true
+		}
+	}
+
+	return false
+}
+
+func (s *subvolumes) Support() Support {
+	return Support{Kind: Subvolume, Enforced: s.mode != btrfs.QuotaOff, Reason: s.reason, Snapshots: true}
+}
+
+func (*subvolumes) Make(parent *os.Root, name string, mode os.FileMode) error {
+	directory, err := parent.Open(".")
+	if err != nil {
+		return err
+	}
+	defer directory.Close()
+
+	if err := btrfs.Create(directory, name); err != nil {
+		return err
+	}
+
+	return setMode(parent, name, mode)
+}
+
+// group returns the group that limits a directory. It returns false for one that is no subvolume.
+func (s *subvolumes) group(directory *os.File) (btrfs.Group, bool, error) {
+	found, err := btrfs.IsSubvolume(directory)
+	if err != nil || !found {
+		return 0, false, err
+	}
+
+	id, err := btrfs.ID(directory)
+	if err != nil {
+		return 0, false, err
+	}
+
+	// Full quotas count a snapshot for a group of another level only after a scan of the filesystem.
+	if s.mode == btrfs.FullQuota {
+		return btrfs.GroupOf(0, id), true, nil
+	}
+
+	return btrfs.GroupOf(groupLevel, id), true, nil
+}
+
+func (s *subvolumes) Limit(directory *os.File, bytes int64) error {
+	group, found, err := s.group(directory)
+	if err != nil || !found || s.mode == btrfs.QuotaOff {
+		return err
+	}
+
+	counted, err := s.quotas.Read(group)
+
+	switch {
+	case err == nil && counted.Limit >= bytes:
+		return s.join(group)
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+
+	if group.Level() > 0 {
+		if err := btrfs.CreateGroup(s.pool, group); err != nil {
+			return err
+		}
+	}
+
+	if err := btrfs.Limit(s.pool, group, bytes); err != nil {
+		return err
+	}
+
+	return s.join(group)
+}
+
+// join makes the subvolume's own group a member of the group that limits it.
+func (s *subvolumes) join(group btrfs.Group) error {
+	if group.Level() == 0 {
+		return nil
+	}
+
+	return btrfs.Assign(s.pool, btrfs.GroupOf(0, group.Number()), group)
+}
+
+func (s *subvolumes) Usage(directory *os.File) (Usage, bool, error) {
+	group, found, err := s.group(directory)
+	if err != nil || !found || s.mode == btrfs.QuotaOff {
+		return Usage{}, false, err
+	}
+
+	counted, err := s.quotas.Read(group)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Usage{}, false, nil
+	}
+
+	return Usage{LimitBytes: counted.Limit, Bytes: counted.Referenced}, err == nil && counted.Limit > 0, err
+}
+
+// Allocated returns what simple quotas have counted, which assign each extent to one subvolume. Full
+// quotas count a shared extent for each of them.
+func (s *subvolumes) Allocated(directory *os.File) (int64, bool, error) {
+	group, found, err := s.group(directory)
+	if err != nil || !found || s.mode != btrfs.SimpleQuota {
+		return 0, false, err
+	}
+
+	// A snapshot has no other group than its own.
+	for _, each := range []btrfs.Group{group, btrfs.GroupOf(0, group.Number())} {
+		counted, err := s.quotas.Read(each)
+		if err == nil {
+			return counted.Referenced, true, nil
+		}
+
+		if !errors.Is(err, fs.ErrNotExist) {
+			return 0, false, err
+		}
+	}
+
+	return 0, false, nil
+}
+
+func (*subvolumes) CanSnapshot(source *os.File) bool {
+	found, err := btrfs.IsSubvolume(source)
+
+	return err == nil && found
+}
+
+func (*subvolumes) Snapshot(source *os.File, parent *os.Root, name string) error {
+	directory, err := parent.Open(".")
+	if err != nil {
+		return err
+	}
+	defer directory.Close()
+
+	return btrfs.Snapshot(source, directory, name)
+}
+
+func (*subvolumes) Seal(directory *os.File) error {
+	found, err := btrfs.IsSubvolume(directory)
+	if err != nil || !found {
+		return err
+	}
+
+	return btrfs.SetReadOnly(directory, true)
+}
+
+// Sync ends the transaction: fsync writes the log of a subvolume, which does not contain the quota
+// groups.
+func (*subvolumes) Sync(directory *os.File) error { return btrfs.Commit(directory) }
+
+// Remove removes the quota group before the subvolume, so that an interruption leaves no group whose
+// subvolume is gone.
+func (s *subvolumes) Remove(_ context.Context, parent *os.File, name string) (bool, error) {
+	directory, err := tree.OpenAt(parent, name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
+		return false, nil
+	}
+
+	if err != nil {
+		return false, err
+	}
+	defer directory.Close()
+
+	found, err := btrfs.IsSubvolume(directory)
+	if err != nil || !found {
+		return false, err
+	}
+
+	id, err := btrfs.ID(directory)
+	if err != nil {
+		return false, err
+	}
+
+	if s.mode != btrfs.QuotaOff {
+		if err := btrfs.RemoveGroup(s.pool, btrfs.GroupOf(groupLevel, id)); err != nil {
+			return false, err
+		}
+	}
+
+	if err := btrfs.DestroyAll(parent, name, id); err == nil {
+		return true, nil
+	}
+
+	// The caller's walk clears what forbids it, such as an immutable flag, or reports it. It needs a
+	// subvolume that can be renamed and written.
+	return false, btrfs.SetReadOnly(directory, false)
+}
+
+// RemoveStale removes the groups of subvolumes that do not exist any more. The kernel keeps the group
+// of a removed subvolume while a snapshot uses its space, and does not remove it later.
+func (s *subvolumes) RemoveStale(ctx context.Context) error {
+	if s.mode == btrfs.QuotaOff {
+		return nil
+	}
+
+	groups, err := btrfs.Groups(s.pool)
+	if err != nil {
+		return err
+	}
+
+	for _, group := range groups {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+
+		if group.Level() > 0 || group.Number() < firstNumber {
+			continue
+		}
+
+		exists, err := btrfs.Exists(s.pool, group.Number())
+		if err != nil {
+			return err
+		}
+
+		if exists {
+			continue
+		}
+
+		// EBUSY: its space is still in use.
+		if err := btrfs.RemoveGroup(s.pool, group); err != nil && !errors.Is(err, unix.EBUSY) {
+			return err
+		}
+	}
+
+	return nil
+}
+
+func (s *subvolumes) Close() error { return s.pool.Close() }

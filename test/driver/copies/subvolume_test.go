@@ -1,0 +1,134 @@
+package copies_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/namespace"
+)
+
+// directoryBytes is the size of the directory volumes.
+const directoryBytes = 16 * harness.MiB
+
+// onBtrfs starts a driver with a pool on a btrfs.
+func onBtrfs(t *testing.T) *harness.Driver {
+	t.Helper()
+	namespace.NeedRoot(t)
+
+	directory := harness.BtrfsPool(t, harness.GiB)
+
+	return harness.Start(t, func(c *driver.Config) { c.Pools = map[string]string{"default": directory} })
+}
+
+func directoryRequest(name string, source *csi.VolumeContentSource) *csi.CreateVolumeRequest {
+	return &csi.CreateVolumeRequest{
+		Name: name, Parameters: harness.DirectoryBacked(), VolumeContentSource: source,
+		VolumeCapabilities: []*csi.VolumeCapability{csiclient.MountCapability(harness.Writer, "")},
+		CapacityRange:      &csi.CapacityRange{RequiredBytes: directoryBytes},
+	}
+}
+
+// writeFile writes a file of so many bytes into a published volume and syncs it.
+func writeFile(claim *csiclient.Publication, name string, bytes int64) error {
+	file, err := os.Create(filepath.Join(claim.TargetPath, name))
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+
+	if _, err := file.Write(make([]byte, bytes)); err != nil {
+		return err
+	}
+
+	return file.Sync()
+}
+
+// bytesOf returns the bytes of NodeGetVolumeStats.
+func bytesOf(ctx context.Context, t *testing.T, d *harness.Driver, claim *csiclient.Publication) *csi.VolumeUsage {
+	t.Helper()
+
+	stats, err := d.NodeGetVolumeStats(ctx, &csi.NodeGetVolumeStatsRequest{VolumeId: claim.VolumeID, VolumePath: claim.TargetPath})
+	require.NoError(t, err)
+	require.Equal(t, csi.VolumeUsage_BYTES, stats.GetUsage()[0].GetUnit())
+
+	return stats.GetUsage()[0]
+}
+
+// TestDirectoriesOnBtrfsHaveASizeLimit fills a volume, expands it and fills it again.
+func TestDirectoriesOnBtrfsHaveASizeLimit(t *testing.T) {
+	d := onBtrfs(t)
+	claim := harness.NewVolume(t, d, directoryRequest("limited", nil))
+	require.Equal(t, "enforced", claim.VolumeContext["sizeLimit"])
+	harness.BringUp(t, d, claim)
+
+	require.NoError(t, writeFile(claim, "half", directoryBytes/2))
+	require.ErrorIs(t, writeFile(claim, "more", directoryBytes), unix.EDQUOT)
+	expanded, err := d.ControllerExpandVolume(t.Context(), &csi.ControllerExpandVolumeRequest{
+		VolumeId: claim.VolumeID, CapacityRange: &csi.CapacityRange{RequiredBytes: directoryBytes + harness.MiB},
+	})
+	require.NoError(t, err, "a full volume is expanded")
+	require.False(t, expanded.GetNodeExpansionRequired())
+
+	require.NoError(t, os.Remove(filepath.Join(claim.TargetPath, "more")))
+
+	usage := bytesOf(t.Context(), t, d, claim)
+	require.EqualValues(t, directoryBytes+harness.MiB, usage.GetTotal())
+	require.GreaterOrEqual(t, usage.GetUsed(), int64(directoryBytes/2))
+	require.Equal(t, usage.GetTotal()-usage.GetUsed(), usage.GetAvailable())
+
+	_, err = d.ControllerExpandVolume(t.Context(), &csi.ControllerExpandVolumeRequest{
+		VolumeId: claim.VolumeID, CapacityRange: &csi.CapacityRange{RequiredBytes: 2 * directoryBytes},
+	})
+	require.NoError(t, err)
+	require.EqualValues(t, 2*directoryBytes, bytesOf(t.Context(), t, d, claim).GetTotal())
+	require.NoError(t, writeFile(claim, "more", directoryBytes))
+
+	d.Restart(t)
+	require.EqualValues(t, 2*directoryBytes, bytesOf(t.Context(), t, d, claim).GetTotal())
+	require.ErrorIs(t, writeFile(claim, "too much", directoryBytes), unix.EDQUOT)
+
+	harness.TakeDown(t, d, claim)
+
+	_, err = d.DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: claim.VolumeID})
+	require.NoError(t, err)
+	harness.RequireEntries(t, d, map[string]int{"directories": 0, "removing": 0, "scratch": 0})
+}
+
+// TestDirectoriesOnBtrfsAreCopiedInUse takes a snapshot and a clone of a volume that is in use, and
+// restores the snapshot into a larger volume.
+func TestDirectoriesOnBtrfsAreCopiedInUse(t *testing.T) {
+	d := onBtrfs(t)
+	claim := harness.NewVolume(t, d, directoryRequest("source", nil))
+	harness.BringUp(t, d, claim)
+	harness.WriteBlock(t, claim)
+
+	made, err := d.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "snapshot", SourceVolumeId: claim.VolumeID})
+	require.NoError(t, err)
+	require.True(t, made.GetSnapshot().GetReadyToUse())
+
+	clone := harness.NewVolume(t, d, directoryRequest("clone", harness.FromVolume(claim.VolumeID)))
+	harness.BringUp(t, d, clone)
+	harness.RequireBlock(t, clone)
+	require.EqualValues(t, directoryBytes, bytesOf(t.Context(), t, d, clone).GetTotal())
+
+	larger := directoryRequest("restored", harness.FromSnapshot(made.GetSnapshot().GetSnapshotId()))
+	larger.CapacityRange.RequiredBytes = 2 * directoryBytes
+	restored := harness.NewVolume(t, d, larger)
+	harness.BringUp(t, d, restored)
+	harness.RequireBlock(t, restored)
+	require.EqualValues(t, 2*directoryBytes, bytesOf(t.Context(), t, d, restored).GetTotal())
+	require.ErrorIs(t, writeFile(restored, "too much", 3*directoryBytes), unix.EDQUOT)
+
+	_, err = d.DeleteSnapshot(t.Context(), &csi.DeleteSnapshotRequest{SnapshotId: made.GetSnapshot().GetSnapshotId()})
+	require.NoError(t, err)
+	harness.RequireEntries(t, d, map[string]int{"directories": 3, "snapshots": 0, "scratch": 0, "removing": 0})
+}
