@@ -65,7 +65,7 @@ func openSubvolumes(pool *os.File, inspect bool) (Directories, bool, error) {
 // enable turns on simple quotas, or notes why it does not.
 func (s *subvolumes) enable(id string, inspect bool) error {
 	remedy := "; to limit sizes run btrfs quota enable --simple " + s.pool.Name() +
-		" and start the driver again (kernels before 6.7 cannot mount the filesystem then)"
+		" (btrfs-progs 6.7 or newer) and start the driver again; kernels before 6.7 cannot mount the filesystem then"
 
 	switch {
 	case isSystem(id):
