@@ -31,8 +31,8 @@ type Directory struct {
 	Path, Backing string
 
 	command *exec.Cmd
-	// dead says that the child was killed.
-	dead bool
+	// dead says that the child was killed, ended that End was called.
+	dead, ended bool
 
 	mu     sync.Mutex
 	socket net.Conn
@@ -59,6 +59,14 @@ func ServeLocking(tb testing.TB, backing string) *Directory {
 	tb.Helper()
 
 	return serveWith(tb, charge{Backing: backing, Beat: silence, Locks: true})
+}
+
+// ServeRecorded serves a directory that exists and records each write, deallocation and sync of the
+// one file in it in a new log at path. Syncs are not passed on.
+func ServeRecorded(tb testing.TB, backing, path string) *Directory {
+	tb.Helper()
+
+	return serveWith(tb, charge{Backing: backing, Beat: silence, Log: path})
 }
 
 func serveFor(tb testing.TB, beat time.Duration) *Directory {
@@ -154,6 +162,23 @@ func (d *Directory) Met(tb testing.TB) int {
 	return answer.Met
 }
 
+// Recorded returns the number of entries in the log of ServeRecorded.
+func (d *Directory) Recorded(tb testing.TB) int {
+	tb.Helper()
+
+	answer, err := d.order(order{})
+	require.NoError(tb, err)
+
+	return answer.Recorded
+}
+
+// End unmounts the directory and ends the child, before the test ends. The log is then complete.
+func (d *Directory) End(tb testing.TB) {
+	tb.Helper()
+	d.end(tb)
+	d.ended = true
+}
+
 // Kill kills the child: from then on all that is asked of the directory fails,
 // and so does what was asked already.
 func (d *Directory) Kill(tb testing.TB) {
@@ -211,6 +236,10 @@ func (d *Directory) live(beat time.Duration) {
 
 func (d *Directory) end(tb testing.TB) {
 	tb.Helper()
+
+	if d.ended {
+		return
+	}
 
 	defer d.socket.Close()
 

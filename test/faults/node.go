@@ -10,6 +10,8 @@ import (
 
 	"github.com/hanwen/go-fuse/v2/fs"
 	"github.com/hanwen/go-fuse/v2/fuse"
+
+	"github.com/touchstone-csi/touchstone/test/writelog"
 )
 
 // node is a file or a directory: fs.LoopbackNode behind the faults.
@@ -17,6 +19,8 @@ type node struct {
 	*fs.LoopbackNode
 
 	faults *faultSet
+	// log is nil where nothing is recorded.
+	log *writelog.Writer
 }
 
 // WrapChild has everything beneath a node be one, too.
@@ -26,7 +30,7 @@ func (n *node) WrapChild(_ context.Context, ops fs.InodeEmbedder) fs.InodeEmbedd
 		return ops
 	}
 
-	return &node{LoopbackNode: child, faults: n.faults}
+	return &node{LoopbackNode: child, faults: n.faults, log: n.log}
 }
 
 // meet is for requests about the node itself.
@@ -82,7 +86,31 @@ func (n *node) Writev(ctx context.Context, file fs.FileHandle, data [][]byte, of
 		return 0, syscall.EBADF
 	}
 
-	return writer.Writev(ctx, data, offset)
+	var written uint32
+
+	entry := writelog.Entry{Kind: writelog.Write, Offset: offset, Length: length}
+	errno := n.record(entry, data, func() (errno syscall.Errno) {
+		written, errno = writer.Writev(ctx, data, offset)
+
+		return errno
+	})
+
+	return written, errno
+}
+
+// record has an entry precede what do does, if there is a log.
+func (n *node) record(entry writelog.Entry, data [][]byte, do func() syscall.Errno) syscall.Errno {
+	if n.log == nil {
+		return do()
+	}
+
+	var errno syscall.Errno
+
+	if err := n.log.Append(entry, data, func() { errno = do() }); err != nil {
+		return syscall.EIO
+	}
+
+	return errno
 }
 
 func (n *node) Allocate(ctx context.Context, file fs.FileHandle, offset, size uint64, mode uint32) syscall.Errno {
@@ -95,7 +123,9 @@ func (n *node) Allocate(ctx context.Context, file fs.FileHandle, offset, size ui
 		return syscall.EBADF
 	}
 
-	return allocater.Allocate(ctx, offset, size, mode)
+	entry := writelog.Entry{Kind: writelog.Zero, Offset: int64(offset), Length: int64(size)}
+
+	return n.record(entry, nil, func() syscall.Errno { return allocater.Allocate(ctx, offset, size, mode) })
 }
 
 func (n *node) CopyFileRange(ctx context.Context, from fs.FileHandle, offsetFrom uint64, to *fs.Inode, into fs.FileHandle,
@@ -117,6 +147,11 @@ func (n *node) CopyFileRange(ctx context.Context, from fs.FileHandle, offsetFrom
 func (n *node) Fsync(ctx context.Context, file fs.FileHandle, flags uint32) syscall.Errno {
 	if errno := n.faults.answer(request{name: n.Path(nil), op: Syncs, process: processOf(ctx)}); errno != 0 {
 		return errno
+	}
+
+	// The log is what counts then; the backing file does not survive the test.
+	if n.log != nil {
+		return n.record(writelog.Entry{Kind: writelog.Flush}, nil, func() syscall.Errno { return 0 })
 	}
 
 	if syncer, ok := file.(fs.FileFsyncer); ok {

@@ -12,6 +12,8 @@ import (
 	"github.com/hanwen/go-fuse/v2/fs"
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/test/writelog"
 )
 
 // served marks the process that ServeIfAsked makes a server of.
@@ -27,6 +29,8 @@ type charge struct {
 	Beat        time.Duration
 	// Locks has the locks of files be the backing files'.
 	Locks bool
+	// Log, unless empty, is where writes and syncs are recorded.
+	Log string
 }
 
 // order is one message of the parent; an empty one says that it is alive.
@@ -41,8 +45,10 @@ type order struct {
 // reply is what the child says to each order, and once when it serves.
 type reply struct {
 	// Met is how many requests have met a fault since the last replacement.
-	Met     int
-	Problem string
+	Met int
+	// Recorded is the number of entries of the log, if there is one.
+	Recorded int
+	Problem  string
 }
 
 // ServeIfAsked is for the begin of the TestMain of tests that use Serve: in the
@@ -80,7 +86,7 @@ func serve() error {
 		return fmt.Errorf("hear what to serve: %w", err)
 	}
 
-	if err := mount(given, led.active); err != nil {
+	if err := led.mount(given); err != nil {
 		return errors.Join(err, led.say.Encode(reply{Problem: err.Error()}))
 	}
 
@@ -102,16 +108,25 @@ type leash struct {
 	say    *gob.Encoder
 	hear   *gob.Decoder
 	active *faultSet
+	// log is nil where nothing is recorded.
+	log *writelog.Writer
 }
 
-func mount(given charge, active *faultSet) error {
+func (l *leash) mount(given charge) error {
+	if given.Log != "" {
+		var err error
+		if l.log, err = writelog.Create(given.Log); err != nil {
+			return err
+		}
+	}
+
 	var stat unix.Stat_t
 	if err := unix.Stat(given.Backing, &stat); err != nil {
 		return fmt.Errorf("stat %s: %w", given.Backing, err)
 	}
 
 	root := &fs.LoopbackRoot{Path: given.Backing, Dev: stat.Dev}
-	top := &node{LoopbackNode: &fs.LoopbackNode{RootData: root}, faults: active}
+	top := &node{LoopbackNode: &fs.LoopbackNode{RootData: root}, faults: l.active, log: l.log}
 	root.RootNode = top
 
 	// Names and attributes are cached for no time at all, so that every request
@@ -166,9 +181,22 @@ func (l *leash) do(told order, at string) reply {
 		if err := unmount(at); err != nil {
 			return reply{Problem: err.Error()}
 		}
+
+		if l.log == nil {
+			return reply{}
+		}
+
+		if err := l.log.Close(); err != nil {
+			return reply{Problem: err.Error()}
+		}
 	}
 
-	return reply{Met: l.active.count()}
+	answer := reply{Met: l.active.count()}
+	if l.log != nil {
+		answer.Recorded = l.log.Entries()
+	}
+
+	return answer
 }
 
 // unmount waits a while for a detach that is about to end.
