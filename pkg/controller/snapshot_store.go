@@ -319,6 +319,8 @@ func (s *Service) removalOfSnapshots(group *record.Group, gone []*record.Snapsho
 }
 
 func (s *Service) eraseSnapshots(ctx context.Context, group *record.Group, gone []*record.Snapshot) error {
+	var pools []string
+
 	for _, each := range gone {
 		p, err := s.Pool(each.Parameters.Pool, "snapshot "+each.ID)
 		if err != nil {
@@ -328,9 +330,21 @@ func (s *Service) eraseSnapshots(ctx context.Context, group *record.Group, gone 
 		if err := p.Remove(ctx, each.Object()); err != nil {
 			return err
 		}
+
+		pools = append(pools, p.Name())
 	}
 
-	return ignoreReadOnly(s.store.UpdateLazily(func(tx *state.Tx) error { return s.forgetSnapshots(tx, group, gone) }))
+	forget := func() error {
+		return ignoreReadOnly(s.store.UpdateLazily(func(tx *state.Tx) error { return s.forgetSnapshots(tx, group, gone) }))
+	}
+
+	if len(pools) == 0 {
+		return forget()
+	}
+
+	s.config.Removals.Add(s.forgetting(s.removalOfSnapshots(group, gone).Object, forget, pools...))
+
+	return nil
 }
 
 // LockSnapshot returns a snapshot that is ready, and prevents its deletion until

@@ -60,6 +60,7 @@ type Pool struct {
 	// removals removes them in the background; nil removes them at once.
 	removals *removal.Queue
 	purging  keyedLocks
+	unsynced unsyncedRemovals
 	// quotas makes, limits and removes the directories of volumes and snapshots.
 	quotas quota.Directories
 	// reflinks is true if images share blocks with their copies.

@@ -82,6 +82,7 @@ func (p *Pool) unlinkObject(ctx context.Context, object Object) (moved bool, err
 	}
 
 	moved, err = p.moveToRemoving(ctx, p.parentOf(object), object.fileName(), object.ID)
+	p.unsynced.add(p.parentOf(object))
 
 	return moved || scratch, err
 }
