@@ -21,7 +21,7 @@ LDFLAGS       := -s -w $(if $(VERSION),-X main.version=$(VERSION))
 export PATH   := $(PATH):/usr/sbin:/sbin:/usr/local/go/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo demo-recording run test test-mutation test-manifests manifests test-page test-alerts sanity bench soak test-crash test-faults test-vm e2e e2e-install e2e-health e2e-faults fuzz lint image sidecars install uninstall packages dist clean
+.PHONY: help build demo demo-recording run test test-mutation test-manifests manifests test-page test-alerts sanity bench soak test-crash test-power test-faults test-vm e2e e2e-install e2e-health e2e-faults fuzz lint image sidecars install uninstall packages dist clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -86,6 +86,10 @@ soak: build ## Let volumes come and go for SOAK (1h), and list each condition: a
 test-crash: ## Kill the driver 200 times under load and look for what is lost or leaked
 	@hack/ensure-tools.sh --for test
 	TOUCHSTONE_CRASH_KILLS=$${TOUCHSTONE_CRASH_KILLS:-200} $(GO) test -timeout 60m -count=1 -v ./test/crash/...
+
+test-power: ## Start the driver after 300 power failures, on ext4, xfs and btrfs, and look for what is lost or leaked
+	@hack/ensure-tools.sh --for test
+	TOUCHSTONE_POWER_POINTS=$${TOUCHSTONE_POWER_POINTS:-300} $(GO) test -timeout 60m -count=1 -v -run PowerFailure ./test/crash
 
 test-faults: ## Fail 1500 system calls of the driver, one in each lifecycle (TOUCHSTONE_INJECTIONS=-1: all)
 	@hack/ensure-tools.sh --for test

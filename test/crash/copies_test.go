@@ -2,7 +2,6 @@ package crash_test
 
 import (
 	"context"
-	"crypto/sha256"
 	"fmt"
 	"maps"
 	"slices"
@@ -72,7 +71,7 @@ type snapshotted struct {
 	volumeID, snapshotID string
 	kind                 kind
 	capacity             int64
-	data                 map[int64][sha256.Size]byte
+	data                 map[int64]sum
 	parameters           map[string]string
 }
 
@@ -309,6 +308,8 @@ func (w *worker) doCopy(p *process, s *snapshot, next *step) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), hangs)
 	defer cancel()
 
+	made := &call{worker: w.index, name: next.name, began: w.history.now(), snapshot: s}
+
 	if err := next.call(ctx, p.Client); err != nil {
 		if p.lost(err) {
 			s.pending = next
@@ -323,6 +324,7 @@ func (w *worker) doCopy(p *process, s *snapshot, next *step) bool {
 
 	s.pending = nil
 	next.then()
+	w.history.acknowledge(made)
 
 	if s.phase == deleted {
 		w.snapshotGraves = append(w.snapshotGraves, s.snapshotIDs()...)

@@ -55,6 +55,8 @@ type scenario struct {
 	copyOften int
 	// deadly is how the driver dies under load.
 	deadly func(*process)
+	// history is nil in tests that kill the driver.
+	history *history
 
 	// starved are those of the kills that were the kernel's, for want of memory.
 	starved                           int
@@ -77,6 +79,8 @@ type worker struct {
 	snapshotGraves []string
 	// copies are the volumes made of others.
 	copies int
+	// compared are the volumes whose data was compared after a power failure.
+	compared int
 }
 
 func newScenario(t *testing.T, built string, seed int64) *scenario {
@@ -265,8 +269,11 @@ func (s *scenario) graves() []string {
 }
 
 // load works at random until the driver dies.
-func (w *worker) load(p *process) {
-	for range steps {
+func (w *worker) load(p *process) { w.loadFor(p, steps) }
+
+// loadFor makes so many steps at random, or fewer if the driver dies.
+func (w *worker) loadFor(p *process, number int) {
+	for range number {
 		for len(w.volumes) < volumesEach {
 			w.made++
 			w.volumes = append(w.volumes, newVolume(w.site, w.source, fmt.Sprintf("volume-%d-%d", w.index, w.made)))
@@ -315,6 +322,8 @@ func (w *worker) do(p *process, v *volume, next *step) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), hangs)
 	defer cancel()
 
+	made := &call{worker: w.index, name: next.name, began: w.history.now(), volume: v}
+
 	if err := next.call(ctx, p.Client); err != nil {
 		if p.lost(err) {
 			v.pending = next
@@ -332,6 +341,8 @@ func (w *worker) do(p *process, v *volume, next *step) bool {
 	if next.then != nil {
 		next.then()
 	}
+
+	w.history.acknowledge(made)
 
 	if v.phase == deleted {
 		w.bury(v)

@@ -9,14 +9,21 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-// defaultKills keep `make test` short; `make test-crash` asks for 200.
-const defaultKills = 20
+const (
+	// defaultKills keep `make test` short; `make test-crash` asks for 200.
+	defaultKills = 20
+	// defaultPoints skip the test of power failures; `make test-power` asks for 300.
+	defaultPoints = 0
+)
 
 func TestMain(m *testing.M) {
+	faults.ServeIfAsked()
 	flag.Int64("kills", fromEnvironment("TOUCHSTONE_CRASH_KILLS", defaultKills), "how often the driver is killed under mixed load")
+	flag.Int64("points", fromEnvironment("TOUCHSTONE_POWER_POINTS", defaultPoints), "after how many power failures the driver is started")
 	flag.Int64("seed", fromEnvironment("TOUCHSTONE_CRASH_SEED", time.Now().UnixNano()), "what all random choices come from")
 	flag.Parse()
 	os.Exit(namespace.Main(m))

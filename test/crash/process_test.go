@@ -2,6 +2,7 @@ package crash_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,11 +37,13 @@ type site struct {
 	// copies are instant there.
 	poolAt   string
 	reflinks bool
+	// disk is the directory with state and pool if they are on a disk of their own.
+	disk string
 	// memory is what the driver may take; nil is no limit.
 	memory *memoryGroup
 }
 
-func (s *site) state() string   { return filepath.Join(s.root, "state") }
+func (s *site) state() string   { return filepath.Join(cmp.Or(s.disk, s.root), "state") }
 func (s *site) kubelet() string { return filepath.Join(s.root, "kubelet") }
 func (s *site) log() string     { return filepath.Join(s.root, "driver.log") }
 
@@ -49,7 +52,7 @@ func (s *site) pool() string {
 		return s.poolAt
 	}
 
-	return filepath.Join(s.root, "pool")
+	return filepath.Join(cmp.Or(s.disk, s.root), "pool")
 }
 
 // build makes the binary that is then killed.

@@ -27,6 +27,9 @@ const (
 	files = 6
 )
 
+// sum is a checksum of data.
+type sum = [sha256.Size]byte
+
 // kind is one way to have a volume.
 type kind struct {
 	name         string
@@ -99,9 +102,11 @@ type volume struct {
 	from *csi.VolumeContentSource
 	// behind means that NodeExpandVolume is due.
 	behind bool
+	// durable means that a call was acknowledged that makes its image or directory durable.
+	durable bool
 	// data are the checksums of what was written and fsynced, by file or by
 	// offset in a device.
-	data map[int64][sha256.Size]byte
+	data map[int64]sum
 	// pending is a call of which the outcome is not known.
 	pending *step
 }
@@ -130,7 +135,7 @@ func newVolume(site *site, source *rand.ChaCha8, name string) *volume {
 			// Each target is a file beneath it.
 			TargetPath: filepath.Join(site.kubelet(), "pods", name),
 		},
-		published: map[target]bool{}, data: map[int64][sha256.Size]byte{},
+		published: map[target]bool{}, data: map[int64]sum{},
 	}
 }
 
@@ -164,12 +169,15 @@ func (v *volume) create() *step {
 		v.capacity = answer.GetVolume().GetCapacityBytes()
 
 		return nil
-	}, then: func() { v.phase = created }}
+	}, then: func() {
+		v.phase = created
+		v.durable = v.from != nil || v.kind.parameters["provisioning"] == "thick"
+	}}
 }
 
 func (v *volume) attach() *step {
 	return &step{
-		name: "attach", undo: v.detach, then: func() { v.phase = attached },
+		name: "attach", undo: v.detach, then: func() { v.phase, v.durable = attached, true },
 		call: func(ctx context.Context, co *csiclient.Client) error { return co.Attach(ctx, &v.claim) },
 	}
 }
