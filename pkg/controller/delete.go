@@ -142,32 +142,12 @@ func (s *Service) removalOf(v *record.Volume) removal.Task {
 				return err
 			}
 
-			s.config.Removals.Add(s.forgetting("volume "+v.ID, func() error { return s.forget(v.ID) }, v.Parameters.Pool))
-
-			return nil
-		},
-	}
-}
-
-// forgetting is the task that forgets an object once its removal from the pools is durable: a power
-// failure before that brings its bytes back, and without the record they would stay. No call waits
-// for it; until then the object counts as provisioned.
-func (s *Service) forgetting(object string, forget func() error, pools ...string) removal.Task {
-	return removal.Task{
-		Pool: pools[0], Object: "record of " + object,
-		Remove: func(context.Context) error {
-			for _, name := range pools {
-				p, err := s.Pool(name, object)
-				if err == nil {
-					err = p.SyncRemovals()
-				}
-
-				if err != nil {
-					return err
-				}
+			// A power failure before that brings the bytes back; without the record they would stay.
+			if err := p.SyncRemovals(); err != nil {
+				return err
 			}
 
-			return forget()
+			return s.forget(v.ID)
 		},
 	}
 }

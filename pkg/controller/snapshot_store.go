@@ -319,8 +319,6 @@ func (s *Service) removalOfSnapshots(group *record.Group, gone []*record.Snapsho
 }
 
 func (s *Service) eraseSnapshots(ctx context.Context, group *record.Group, gone []*record.Snapshot) error {
-	var pools []string
-
 	for _, each := range gone {
 		p, err := s.Pool(each.Parameters.Pool, "snapshot "+each.ID)
 		if err != nil {
@@ -331,20 +329,13 @@ func (s *Service) eraseSnapshots(ctx context.Context, group *record.Group, gone 
 			return err
 		}
 
-		pools = append(pools, p.Name())
+		// As for volumes (removalOf).
+		if err := p.SyncRemovals(); err != nil {
+			return err
+		}
 	}
 
-	forget := func() error {
-		return ignoreReadOnly(s.store.UpdateLazily(func(tx *state.Tx) error { return s.forgetSnapshots(tx, group, gone) }))
-	}
-
-	if len(pools) == 0 {
-		return forget()
-	}
-
-	s.config.Removals.Add(s.forgetting(s.removalOfSnapshots(group, gone).Object, forget, pools...))
-
-	return nil
+	return ignoreReadOnly(s.store.UpdateLazily(func(tx *state.Tx) error { return s.forgetSnapshots(tx, group, gone) }))
 }
 
 // LockSnapshot returns a snapshot that is ready, and prevents its deletion until
