@@ -4,9 +4,11 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/moby/sys/mountinfo"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
@@ -58,8 +60,11 @@ func (c *nfsCluster) create(t *testing.T, request *csi.CreateVolumeRequest) *csi
 func (c *nfsCluster) delete(t *testing.T, volumeID string) {
 	t.Helper()
 
-	_, err := c.controller.DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: volumeID})
-	require.NoError(t, err)
+	// After a failure of the server each process opens its pool again in its own time.
+	require.EventuallyWithT(t, func(now *assert.CollectT) {
+		_, err := c.controller.DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: volumeID})
+		assert.NoError(now, err)
+	}, waitLimit, time.Second)
 	require.NoFileExists(t, c.image(volumeID))
 }
 
