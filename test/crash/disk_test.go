@@ -73,20 +73,6 @@ func mountDisk(t *testing.T, path, fsType, directory string) (direct bool) {
 	return device.DirectIO
 }
 
-// fsck is the check of a filesystem that is not mounted, which must find nothing.
-func fsck(t *testing.T, path, fsType string) {
-	t.Helper()
-
-	switch fsType {
-	case filesystem.Ext4:
-		run(t, "e2fsck", "-fn", path)
-	case filesystem.XFS:
-		run(t, "xfs_repair", "-n", path)
-	default:
-		run(t, "btrfs", "check", "--readonly", path)
-	}
-}
-
 // temporaryDirectory is t.TempDir without symlinks.
 func temporaryDirectory(t *testing.T) string {
 	t.Helper()

@@ -16,6 +16,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/faults"
+	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 	"github.com/touchstone-csi/touchstone/test/writelog"
 )
@@ -302,7 +303,7 @@ func (r *recording) check(t *testing.T, at failure, random *rand.Rand, withFsck 
 	require.NoError(t, unix.Unmount(r.site.disk, 0))
 
 	if withFsck {
-		fsck(t, path, r.fsType)
+		harness.RequireSound(t, r.fsType, path)
 	}
 }
 

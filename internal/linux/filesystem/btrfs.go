@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"strconv"
+	"strings"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -91,6 +92,8 @@ func (b *btrfs) check(ctx context.Context, path string, command Command, options
 		return Verdict{}, err
 	case result.ExitCode == 0:
 		return Verdict{State: Clean}, nil
+	case strings.Contains(result.Output, "unsupported option features"):
+		return Verdict{}, fmt.Errorf("%w: %w", ErrUnknownFeatures, toolError(command, result))
 	default:
 		return Verdict{State: Damaged, Detail: lastLines(result.Output)}, nil
 	}

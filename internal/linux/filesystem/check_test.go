@@ -212,6 +212,19 @@ func TestAToolThatCannotDoItsWorkIsNoVerdict(t *testing.T) {
 	}
 }
 
+// TestUnknownFeaturesAreNoDamage has btrfs-progs say what version 6.2 says of simple quotas.
+func TestUnknownFeaturesAreNoDamage(t *testing.T) {
+	image := newFilesystem(t, byName(t, filesystem.Btrfs), imageSize)
+
+	btrfs, err := filesystem.ByName(filesystem.Btrfs, &recorder{result: filesystem.Result{
+		ExitCode: 1, Output: "couldn't open because of unsupported option features (10000).\nERROR: cannot open file system\n",
+	}})
+	require.NoError(t, err)
+
+	_, err = btrfs.Check(t.Context(), image.Name())
+	require.ErrorIs(t, err, filesystem.ErrUnknownFeatures)
+}
+
 // TestADeviceInUseIsNotDamaged has another program claim the device after the check has begun, for a
 // moment and permanently.
 func TestADeviceInUseIsNotDamaged(t *testing.T) {

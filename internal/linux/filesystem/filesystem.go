@@ -40,6 +40,9 @@ var (
 	// ErrNeedsMount is returned by GrowUnmounted of a filesystem that grows only
 	// while it is mounted.
 	ErrNeedsMount = errors.New("filesystem grows only while it is mounted")
+	// ErrUnknownFeatures is returned by checks where the kernel knows features of the
+	// filesystem that the tools here do not know.
+	ErrUnknownFeatures = errdefs.New(errdefs.ErrFailedPrecondition, "filesystem has features that the tools do not know; update them")
 	// ErrToolMissing is what every ToolMissingError is.
 	ErrToolMissing = errors.New("tool is not installed")
 )

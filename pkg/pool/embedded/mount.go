@@ -151,6 +151,10 @@ func (s *mounter) check(ctx context.Context, device *loop.Device) error {
 		// It is mounted in a mount namespace that is gone or going: a second mount is
 		// the same filesystem, which was checked.
 		return nil
+	case errors.Is(err, filesystem.ErrUnknownFeatures):
+		// Simple quotas and btrfs-progs before 6.7. A btrfs needs no check after a power failure, and
+		// the kernel verifies all that it reads.
+		return nil
 	case errors.Is(err, mount.ErrCorrupted):
 		return s.damaged(err.Error())
 	case err != nil:

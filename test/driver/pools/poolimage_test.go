@@ -423,19 +423,9 @@ func testKilledWhileAnEmbeddedPoolGrows(t *testing.T, kind string) {
 			volume.Delete()
 			d.Stop()
 
-			requireSound(t, kind, poolImage(d))
+			harness.RequireSound(t, kind, poolImage(d))
 		})
 	}
-}
-
-// requireSound requires that the filesystem's own check finds nothing in the image.
-func requireSound(t *testing.T, kind, image string) {
-	t.Helper()
-
-	check := map[string][]string{"xfs": {"xfs_repair", "-n", "-f"}, "btrfs": {"btrfs", "check", "--readonly"}}[kind]
-
-	output, err := child.Command(t, check[0], append(check[1:], image)...).CombinedOutput()
-	require.NoError(t, err, "%s", output)
 }
 
 // requireFilled says that image and filesystem have the size.
