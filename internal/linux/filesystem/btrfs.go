@@ -40,21 +40,17 @@ type btrfs struct{ run Runner }
 func (*btrfs) Name() string        { return Btrfs }
 func (*btrfs) MinimumBytes() int64 { return btrfsMinimumBytes }
 
-func btrfsGrammar() mkfsGrammar {
-	known := features("bgt", "block-group-tree", "extref", "free-space-tree", "fst", "mixed-bg", "no-holes", "quota",
-		"skinny-metadata", "squota")
-
-	return mkfsGrammar{tool: "mkfs.btrfs", options: mergeRules(
-		sameRule(withoutValue(), "-M", "--mixed"), sameRule(label(), "-L", "--label"), sameRule(number(), "-n", "--nodesize"),
-		sameRule(known, "-O", "--features", "-R", "--runtime-features"),
-		sameRule(oneOf("dup", "single"), "-d", "--data", "-m", "--metadata"),
-		sameRule(oneOf("blake2", "crc32c", "sha256", "xxhash"), "--csum", "--checksum"),
-	)}
-}
+var btrfsGrammar = mkfsGrammar{tool: "mkfs.btrfs", options: mergeRules(
+	sameRule(withoutValue(), "-M", "--mixed"), sameRule(label(), "-L", "--label"), sameRule(number(), "-n", "--nodesize"),
+	sameRule(features("bgt", "block-group-tree", "extref", "free-space-tree", "fst", "mixed-bg", "no-holes", "quota",
+		"skinny-metadata", "squota"), "-O", "--features", "-R", "--runtime-features"),
+	sameRule(oneOf("dup", "single"), "-d", "--data", "-m", "--metadata"),
+	sameRule(oneOf("blake2", "crc32c", "sha256", "xxhash"), "--csum", "--checksum"),
+)}
 
 // Make needs no block size: btrfs writes nothing smaller than its 4096 bytes.
 func (b *btrfs) Make(ctx context.Context, path string, o MakeOptions) error {
-	_, options, err := o.parse(btrfsGrammar())
+	_, options, err := o.parse(btrfsGrammar)
 	if err != nil {
 		return err
 	}

@@ -143,7 +143,7 @@ func CheckOptions(name string, words []string) error {
 		return fmt.Errorf("%w %q; known are %v", ErrUnknown, name, Names())
 	}
 
-	_, err := row.mkfsOptions().parse(words)
+	_, err := row.mkfsOptions.parse(words)
 
 	return err
 }

@@ -18,8 +18,8 @@ type fsType struct {
 	detectionRank int
 	// uuidOffset is where the superblock has the UUID that blkid prints.
 	uuidOffset int64
-	// mkfsOptions returns the options that a user may give to mkfs.
-	mkfsOptions func() mkfsGrammar
+	// mkfsOptions are the options that a user may give to mkfs.
+	mkfsOptions *mkfsGrammar
 	// personalize gives a newly made filesystem a UUID of its own (Templates).
 	personalize personalizer
 	// reserveZeros reserves what mkfs has allocated for zeros: as holes, it would be scattered
@@ -42,20 +42,20 @@ var types = []fsType{
 	{
 		name: Ext4, new: func(run Runner) Filesystem { return &ext4{run: run} },
 		magic: ext4Magic, magicOffset: ext4SuperOffset + ext4MagicOffset, detectionRank: 1,
-		uuidOffset: ext4SuperOffset + ext4UUID, mkfsOptions: ext4Grammar, errorCounts: ext4ErrorCounts,
+		uuidOffset: ext4SuperOffset + ext4UUID, mkfsOptions: &ext4Grammar, errorCounts: ext4ErrorCounts,
 		personalize: personalizeExt4, mkfsConfiguration: "/etc/mke2fs.conf",
 		debianPackage: ext4Package, tools: []string{"mkfs.ext4", "e2fsck", "resize2fs", "tune2fs", "e2image"},
 	},
 	{
 		name: XFS, new: func(run Runner) Filesystem { return &xfs{run: run} },
 		magic: xfsMagic, magicOffset: 0, detectionRank: 0,
-		uuidOffset: xfsUUID, mkfsOptions: xfsGrammar, personalize: personalizeXFS,
+		uuidOffset: xfsUUID, mkfsOptions: &xfsGrammar, personalize: personalizeXFS,
 		debianPackage: xfsPackage, tools: []string{"mkfs.xfs", "xfs_repair", "xfs_logprint", "xfs_db", "xfs_mdrestore"},
 	},
 	{
 		name: Btrfs, new: func(run Runner) Filesystem { return &btrfs{run: run} },
 		magic: btrfsMagic, magicOffset: btrfsSuperOffset + btrfsMagicOffset, detectionRank: 2,
-		uuidOffset: btrfsSuperOffset + btrfsFSID, mkfsOptions: btrfsGrammar, personalize: personalizeBtrfs,
+		uuidOffset: btrfsSuperOffset + btrfsFSID, mkfsOptions: &btrfsGrammar, personalize: personalizeBtrfs,
 		reserveZeros: true, errorCounts: btrfsErrorCounts,
 		debianPackage: btrfsPackage, tools: []string{"mkfs.btrfs", "btrfs", "btrfstune"},
 	},

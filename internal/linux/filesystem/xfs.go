@@ -35,24 +35,22 @@ type xfs struct{ run Runner }
 func (*xfs) Name() string        { return XFS }
 func (*xfs) MinimumBytes() int64 { return xfsMinimumBytes }
 
-func xfsGrammar() mkfsGrammar {
-	return mkfsGrammar{tool: "mkfs.xfs", options: map[string]optionRule{
-		"-L": label(),
-		"-b": suboptions(sameRule(number(), "size")),
-		"-d": suboptions(mergeRules(sameRule(number(), "agcount", "agsize", "concurrency", "cowextsize", "extszinherit", "su", "sunit",
-			"sw", "swidth"), map[string]optionRule{"noalign": withoutValue()})),
-		"-i": suboptions(sameRule(number(), "exchange", "maxpct", "nrext64", "perblock", "size", "sparse")),
-		"-l": suboptions(sameRule(number(), "concurrency", "lazy-count", "size", "su", "sunit", "version")),
-		"-m": suboptions(sameRule(oneOf("0", "1"), "bigtime", "crc", "finobt", "inobtcount", "reflink", "rmapbt")),
-		"-n": suboptions(sameRule(number(), "ftype", "parent", "size")),
-		"-s": oneOf("size=4096"),
-	}}
-}
+var xfsGrammar = mkfsGrammar{tool: "mkfs.xfs", options: map[string]optionRule{
+	"-L": label(),
+	"-b": suboptions(sameRule(number(), "size")),
+	"-d": suboptions(mergeRules(sameRule(number(), "agcount", "agsize", "concurrency", "cowextsize", "extszinherit", "su", "sunit",
+		"sw", "swidth"), map[string]optionRule{"noalign": withoutValue()})),
+	"-i": suboptions(sameRule(number(), "exchange", "maxpct", "nrext64", "perblock", "size", "sparse")),
+	"-l": suboptions(sameRule(number(), "concurrency", "lazy-count", "size", "su", "sunit", "version")),
+	"-m": suboptions(sameRule(oneOf("0", "1"), "bigtime", "crc", "finobt", "inobtcount", "reflink", "rmapbt")),
+	"-n": suboptions(sameRule(number(), "ftype", "parent", "size")),
+	"-s": oneOf("size=4096"),
+}}
 
 // Make states the sector size, since an xfs with larger sectors than the device
 // is fine and one with smaller ones does not mount.
 func (x *xfs) Make(ctx context.Context, path string, o MakeOptions) error {
-	sector, options, err := o.parse(xfsGrammar())
+	sector, options, err := o.parse(xfsGrammar)
 	if err != nil {
 		return err
 	}
