@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -25,27 +26,50 @@ func (p *Pool) acquireScratch(id string) (*os.File, error) {
 			return nil, err
 		}
 
-		held, err := file.Stat()
-		if err == nil {
-			// The previous owner of the lock may have renamed the file.
-			current, lookup := lstatNow(p.scratch, id+layout.ImageSuffix)
-			if errors.Is(lookup, fs.ErrNotExist) || lookup == nil && !os.SameFile(held, current) {
-				_ = file.Close()
-
-				continue
-			}
-
-			if err = lookup; err == nil {
-				err = errors.Join(p.discardScratchDirectories(id), file.Truncate(0))
-			}
-		}
-
+		claimed, err := p.claimScratch(id, file)
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("scratch of %s: %w", id, err), file.Close())
 		}
 
-		return file, nil
+		if claimed {
+			return file, nil
+		}
+
+		_ = file.Close()
 	}
+}
+
+// claimScratch empties the scratch that file, which is locked, is of. It returns false if the file
+// is an object in place: its previous owner has renamed it, or a power failure has kept both names.
+func (p *Pool) claimScratch(id string, file *os.File) (bool, error) {
+	held, err := file.Stat()
+	if err != nil {
+		return false, err
+	}
+
+	current, err := lstatNow(p.scratch, id+layout.ImageSuffix)
+
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return false, nil
+	case err != nil:
+		return false, err
+	case !os.SameFile(held, current):
+		return false, nil
+	case hasOtherName(held):
+		return false, p.scratch.Remove(id + layout.ImageSuffix)
+	default:
+		return true, errors.Join(p.discardScratchDirectories(id), file.Truncate(0))
+	}
+}
+
+// hasOtherName reports whether a file in scratch is in place, too. After a power failure a renamed
+// file of btrfs may have both names: a sync of the new directory does not make the removal from the
+// old one durable (Linux 6.18).
+func hasOtherName(file fs.FileInfo) bool {
+	stat, ok := file.Sys().(*syscall.Stat_t)
+
+	return ok && stat.Nlink > 1
 }
 
 func (p *Pool) lockScratch(id string) (*os.File, error) {

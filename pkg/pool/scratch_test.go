@@ -161,6 +161,36 @@ func TestCopyOverLeftovers(t *testing.T) {
 	}
 }
 
+// TestImageThatKeptItsScratchName is what a power failure may leave on btrfs: a renamed image is in
+// place and still in scratch. Its content stays.
+func TestImageThatKeptItsScratchName(t *testing.T) {
+	t.Parallel()
+
+	place := openPool(t, t.TempDir())
+	scratch := filepath.Join(place.Path(), "scratch")
+	source := newImage(t, place, mebi)
+
+	for _, made := range []pool.Object{snapshotOf(t, source), imageOf(newID(t))} {
+		copied(t, place, place, source, made, pool.CopyOptions{})
+
+		want := checksum(t, placeOf(place, made))
+		keepName := func() {
+			require.NoError(t, os.Link(placeOf(place, made), filepath.Join(scratch, made.ID+layout.ImageSuffix)))
+		}
+
+		keepName()
+		require.NoError(t, place.RemoveStaleScratch(t.Context()))
+		require.Empty(t, scratchOf(t, place))
+		require.Equal(t, want, checksum(t, placeOf(place, made)), made)
+
+		// A retry that comes before the removal.
+		keepName()
+		copied(t, place, place, source, made, pool.CopyOptions{})
+		require.Empty(t, scratchOf(t, place))
+		require.Equal(t, want, checksum(t, placeOf(place, made)), made)
+	}
+}
+
 // TestDirectoryThatLostItsLock is what a power failure may leave.
 func TestDirectoryThatLostItsLock(t *testing.T) {
 	t.Parallel()
