@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 )
 
 // CheckReadOnly passes --force, so that btrfs check accepts a mounted image.
@@ -17,6 +18,9 @@ func (*btrfs) ConsistentWhileWritten() bool { return true }
 
 // ReplayFlags: CheckReadOnly never asks for it.
 func (*btrfs) ReplayFlags() []string { return nil }
+
+// FinishReplay has nothing to do.
+func (*btrfs) FinishReplay(*os.File) error { return nil }
 
 // CopyMetadata: what btrfs-image makes is another filesystem, with chunks of its
 // own.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"os"
 )
 
 func (e *ext4) CheckReadOnly(ctx context.Context, path string, o ReadOnlyCheckOptions) (Verdict, error) {
@@ -46,6 +47,9 @@ func (*ext4) ConsistentWhileWritten() bool { return false }
 
 // ReplayFlags let no error be more than that, and begin no work of hours.
 func (*ext4) ReplayFlags() []string { return []string{"errors=remount-ro", "noinit_itable"} }
+
+// FinishReplay has nothing to do.
+func (*ext4) FinishReplay(*os.File) error { return nil }
 
 // CopyMetadata has e2image write the copy itself.
 func (e *ext4) CopyMetadata(ctx context.Context, source, target string, o ReadOnlyCheckOptions) (*MetadataCopy, error) {

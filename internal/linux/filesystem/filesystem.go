@@ -71,7 +71,7 @@ type Filesystem interface {
 	ForceCheck(ctx context.Context, path string) (Verdict, error)
 	// CheckReadOnly checks all of a filesystem that is not being written, and changes no byte:
 	// its verdict is never Repaired. NeedsReplay means that the filesystem has to be mounted with
-	// ReplayFlags and unmounted first.
+	// ReplayFlags, completed with FinishReplay and unmounted first.
 	CheckReadOnly(ctx context.Context, path string, o ReadOnlyCheckOptions) (Verdict, error)
 	// ConsistentWhileWritten says whether what CheckReadOnly finds clean while it is mounted
 	// and written is clean.
@@ -79,6 +79,9 @@ type Filesystem interface {
 	// ReplayFlags are the mount flags for a copy that is mounted only to have its
 	// log replayed.
 	ReplayFlags() []string
+	// FinishReplay completes what the replay of the log leaves undone. The filesystem is mounted for
+	// writing at the open directory (O_PATH suffices).
+	FinishReplay(mountpoint *os.File) error
 	// CopyMetadata takes what CheckReadOnly needs of a filesystem, which has to be at rest
 	// until it returns. Complete then makes of that the file target, whose content
 	// is replaced: sparse, of the same size, and without any file's data. A damaged
@@ -148,8 +151,8 @@ const (
 	Clean State = iota
 	// Repaired means that everything found has been repaired; mount it.
 	Repaired
-	// NeedsReplay means that the log has to be replayed before the check: mount it, unmount it,
-	// check again.
+	// NeedsReplay means that the log has to be replayed before the check: mount it, call
+	// FinishReplay, unmount it, check again.
 	NeedsReplay
 	// Damaged means that there is damage which only an administrator should repair; do not mount
 	// it for writing.

@@ -99,6 +99,66 @@ func TestGrownAndCrashed(t *testing.T) {
 	requireState(t, filesystem.Clean, fs, image.Name())
 }
 
+// TestGrownWithoutCopies has a growth in the superblock, but not in all copies of it: the power
+// failed before they were written, and the log was replayed.
+func TestGrownWithoutCopies(t *testing.T) {
+	needRoot(t)
+
+	const (
+		group = imageSize / 4
+		super = 4096
+	)
+
+	for name, lost := range map[string][]int64{"no copy": {1, 2, 3}, "not the last copies": {2, 3}} {
+		t.Run(name, func(t *testing.T) {
+			fs := byName(t, filesystem.XFS)
+			image := newFilesystem(t, fs, imageSize)
+			copies := make([]byte, imageSize)
+			_, err := image.ReadAt(copies, 0)
+			require.NoError(t, err)
+
+			const to = imageSize + 16*mebibyte
+
+			require.NoError(t, image.Truncate(to))
+
+			use := mount(t, fs, image, loop.AttachOptions{})
+			sum := use.write(t)
+			directory := use.open(t)
+			require.NoError(t, fs.GrowMounted(t.Context(), directory, to))
+			require.NoError(t, directory.Close())
+
+			grown := capacity(t, use.directory)
+			use.unmount(t)
+			requireState(t, filesystem.Clean, fs, image.Name())
+
+			for _, each := range lost {
+				_, err := image.WriteAt(copies[each*group:][:super], each*group)
+				require.NoError(t, err)
+			}
+
+			requireState(t, filesystem.NeedsReplay, fs, image.Name())
+			requireExamined(t, filesystem.NeedsReplay, fs, image.Name())
+			replayLog(t, fs, image)
+			requireState(t, filesystem.Clean, fs, image.Name())
+			requireExamined(t, filesystem.Clean, fs, image.Name())
+
+			again := mount(t, fs, image, loop.AttachOptions{})
+			again.requireData(t, sum)
+			require.Equal(t, grown, capacity(t, again.directory))
+			again.unmount(t)
+
+			// A copy with a larger size is no growth.
+			larger := make([]byte, super)
+			_, err = image.ReadAt(larger, group)
+			require.NoError(t, err)
+			require.NoError(t, image.Truncate(imageSize))
+			_, err = image.WriteAt(copies[:super], 0)
+			require.NoError(t, err)
+			requireState(t, filesystem.Damaged, fs, image.Name())
+		})
+	}
+}
+
 func TestGrowMountedOfAnotherFilesystemIsRefused(t *testing.T) {
 	directory, err := os.Open("/proc")
 	require.NoError(t, err)

@@ -91,12 +91,17 @@ func TestExamineAfterACrash(t *testing.T) {
 	}
 }
 
-// replayLog mounts the image and unmounts it again.
+// replayLog mounts the image, completes the replay and unmounts it again.
 func replayLog(t *testing.T, fs filesystem.Filesystem, image *os.File) {
 	t.Helper()
 
 	device, directory := attach(t, image, loop.AttachOptions{}), t.TempDir()
 	require.NoError(t, unix.Mount(device.Path, directory, fs.Name(), 0, strings.Join(fs.ReplayFlags(), ",")))
+
+	root, err := os.Open(directory)
+	require.NoError(t, err)
+	require.NoError(t, fs.FinishReplay(root))
+	require.NoError(t, root.Close())
 	require.NoError(t, unix.Unmount(directory, 0))
 	detach(t, device)
 }

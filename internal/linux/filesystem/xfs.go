@@ -3,6 +3,7 @@ package filesystem
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -71,9 +72,12 @@ const xfsDirtyLog = "valuable metadata changes in a log"
 // does not count as an error.
 const xfsForeignLog = "mismatched uuid in log"
 
-// xfsOtherCopies is part of what it says of a superblock that is not what most of
-// its copies are.
-const xfsOtherCopies = "Primary superblock would have been modified"
+// xfsOtherCopies is part of what it says of a superblock that is not what most of its copies are,
+// and xfsOtherCopy of a copy that is not what most of them are.
+const (
+	xfsOtherCopies = "Primary superblock would have been modified"
+	xfsOtherCopy   = "primary/secondary superblock"
+)
 
 // Check repairs nothing: what the log holds is replayed by the next mount, and
 // xfs_repair of other damage loses data that an administrator might rescue.
@@ -124,16 +128,16 @@ func (x *xfs) judge(ctx context.Context, path string, result Result) (Verdict, e
 		return Verdict{State: NeedsReplay, Detail: "the log holds changes"}, nil
 	case result.ExitCode == 0 && !strings.Contains(result.Output, xfsForeignLog):
 		return Verdict{State: Clean}, nil
-	case strings.Contains(result.Output, xfsOtherCopies):
+	case strings.Contains(result.Output, xfsOtherCopies), strings.Contains(result.Output, xfsOtherCopy):
 		return x.judgeCopies(ctx, path, Verdict{State: Damaged, Detail: lastLines(result.Output)})
 	default:
 		return Verdict{State: Damaged, Detail: lastLines(result.Output)}, nil
 	}
 }
 
-// judgeCopies distinguishes a damaged superblock from one whose growth is in the log only,
-// while its copies, which are not logged, have it already: xfs_repair compares them before
-// it searches for a log.
+// judgeCopies distinguishes a damaged superblock from an interrupted growth. Its transaction may be
+// in the log only, while the copies, which are written after it and are not logged, have it already:
+// xfs_repair compares them before it searches for a log. Or the log was replayed, and copies lack it.
 func (x *xfs) judgeCopies(ctx context.Context, path string, damaged Verdict) (Verdict, error) {
 	dirty, err := x.logIsDirty(ctx, path, Command{})
 
@@ -142,9 +146,51 @@ func (x *xfs) judgeCopies(ctx context.Context, path string, damaged Verdict) (Ve
 		return Verdict{}, err
 	case dirty:
 		return Verdict{State: NeedsReplay, Detail: "the log holds changes of the superblock"}, nil
+	}
+
+	older, err := copiesAreOlder(path)
+
+	switch {
+	case err != nil:
+		return Verdict{}, fmt.Errorf("read the superblocks of %s: %w", path, err)
+	case older:
+		return Verdict{State: NeedsReplay, Detail: "copies of the superblock lack a growth"}, nil
 	default:
 		return damaged, nil
 	}
+}
+
+// copiesAreOlder reports whether copies of the superblock have a smaller size than it has, and no
+// copy differs in its size otherwise.
+func copiesAreOlder(path string) (older bool, err error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return false, err
+	}
+	defer file.Close()
+
+	layout, err := readXFSLayout(file)
+	if err != nil {
+		return false, nil //nolint:nilerr // it is damaged, which the caller reports
+	}
+
+	for group := uint32(1); group < layout.groups; group++ {
+		super, err := readBlock(file, layout.superOffset(group), xfsSuperAll)
+		if err != nil {
+			return false, err
+		}
+
+		size, groups := binary.BigEndian.Uint64(super[xfsDataBlocks:]), binary.BigEndian.Uint32(super[xfsGroups:])
+
+		switch {
+		case size > binary.BigEndian.Uint64(layout.super[xfsDataBlocks:]), groups > layout.groups:
+			return false, nil
+		case size < binary.BigEndian.Uint64(layout.super[xfsDataBlocks:]):
+			older = true
+		}
+	}
+
+	return older, nil
 }
 
 // logIsDirty says whether the log holds changes; it fills in what is to be run.
@@ -182,20 +228,11 @@ type xfsGrowData struct {
 }
 
 func (x *xfs) GrowMounted(ctx context.Context, mountpoint *os.File, deviceBytes int64) error {
-	directory, _, err := openMounted(mountpoint, unix.XFS_SUPER_MAGIC, XFS)
+	directory, geometry, err := openXFS(mountpoint)
 	if err != nil {
 		return err
 	}
 	defer directory.Close()
-
-	var geometry xfsGeometry
-	if _, err := ioctl(directory, xfsIocGeometry, unsafe.Pointer(&geometry)); err != nil {
-		return fmt.Errorf("grow %s: XFS_IOC_FSGEOMETRY: %w", mountpoint.Name(), err)
-	}
-
-	if geometry.blockSize == 0 || geometry.groupBlocks == 0 {
-		return fmt.Errorf("grow %s: XFS_IOC_FSGEOMETRY: %w", mountpoint.Name(), unix.EINVAL)
-	}
 
 	blocks := uint64(deviceBytes) / uint64(geometry.blockSize)
 	if rest := blocks % uint64(geometry.groupBlocks); rest < xfsSmallestGroup {
@@ -217,6 +254,44 @@ func (x *xfs) GrowMounted(ctx context.Context, mountpoint *os.File, deviceBytes 
 	}
 
 	return nil
+}
+
+// FinishReplay writes the copies of the superblock, by a growth to the present size: a replay of a
+// growth writes the superblock only.
+func (x *xfs) FinishReplay(mountpoint *os.File) error {
+	directory, geometry, err := openXFS(mountpoint)
+	if err != nil {
+		return err
+	}
+	defer directory.Close()
+
+	grow := xfsGrowData{newBlocks: geometry.dataBlocks, inodesPercent: geometry.inodesPercent}
+	if _, err := ioctl(directory, xfsIocGrowData, unsafe.Pointer(&grow)); err != nil {
+		return fmt.Errorf("write the superblocks of %s: XFS_IOC_FSGROWFSDATA: %w", mountpoint.Name(), err)
+	}
+
+	return nil
+}
+
+// openXFS opens the root of a mounted XFS, which the caller must close, and returns its geometry.
+func openXFS(mountpoint *os.File) (*os.File, xfsGeometry, error) {
+	var geometry xfsGeometry
+
+	directory, _, err := openMounted(mountpoint, unix.XFS_SUPER_MAGIC, XFS)
+	if err != nil {
+		return nil, geometry, err
+	}
+
+	_, err = ioctl(directory, xfsIocGeometry, unsafe.Pointer(&geometry))
+	if err == nil && (geometry.blockSize == 0 || geometry.groupBlocks == 0) {
+		err = unix.EINVAL
+	}
+
+	if err != nil {
+		return nil, geometry, errors.Join(fmt.Errorf("grow %s: XFS_IOC_FSGEOMETRY: %w", mountpoint.Name(), err), directory.Close())
+	}
+
+	return directory, geometry, nil
 }
 
 // GrowthSurvivesCrash is false since the kernel's replay takes the blocks of a new

@@ -75,8 +75,8 @@ func mountDetached(device, fsType string, opts Options) (*Detached, error) {
 }
 
 // Replay mounts the filesystem with the flags and unmounts it, so that the kernel writes its log
-// back. Errors: those of ParseFlags and Mount.
-func Replay(device, fsType string, flags []string) error {
+// back. It calls finish with the root meanwhile. Errors: those of ParseFlags, Mount and finish.
+func Replay(device, fsType string, flags []string, finish func(root *os.File) error) error {
 	options, err := ParseFlags(flags)
 	if err != nil {
 		return err
@@ -86,10 +86,14 @@ func Replay(device, fsType string, flags []string) error {
 	if err != nil {
 		return fmt.Errorf("replay the log: %w", err)
 	}
+	defer tree.Close()
 
-	tree.Close()
+	root, err := tree.OpenRoot()
+	if err != nil {
+		return err
+	}
 
-	return nil
+	return errors.Join(finish(root), root.Close())
 }
 
 // CheckSupport returns nil when the kernel can mount filesystems of that type. It has the

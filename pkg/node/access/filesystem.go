@@ -47,7 +47,7 @@ func replayLog(v *staged.Volume, used filesystem.Filesystem, device *loop.Device
 		flags = used.DuplicateUUIDFlags()
 	}
 
-	if err := mount.Replay(device.Path, used.Name(), flags); err != nil {
+	if err := mount.Replay(device.Path, used.Name(), flags, used.FinishReplay); err != nil {
 		return rpc.Errorf(codes.Internal, "the log can't be replayed: %w", err)
 	}
 

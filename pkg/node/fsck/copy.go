@@ -73,7 +73,7 @@ func (r *run) replay(ctx context.Context, copied *os.File) error {
 		return err
 	}
 
-	err = mount.Replay(device.Path, r.fs.Name(), r.fs.ReplayFlags())
+	err = mount.Replay(device.Path, r.fs.Name(), r.fs.ReplayFlags(), r.fs.FinishReplay)
 
 	// The replay is written to the copy only when the copy is unmounted and detached.
 	detachCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), detachTimeout)

@@ -143,7 +143,7 @@ func (s *mounter) check(ctx context.Context, device *loop.Device) error {
 	}, func() error {
 		replayed = true
 
-		return mount.Replay(device.Path, s.kind.name, s.kind.mountFlags)
+		return mount.Replay(device.Path, s.kind.name, s.kind.mountFlags, tools.FinishReplay)
 	})
 
 	switch {
