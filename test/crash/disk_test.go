@@ -13,8 +13,8 @@ import (
 	"github.com/touchstone-csi/touchstone/test/child"
 )
 
-// diskBytes is more than the load allocates; mkfs.xfs refuses less than 300 MiB.
-const diskBytes = 1 << 30
+// diskBytes is more than the load allocates.
+const diskBytes = 4 << 30
 
 // makeDisk makes a file at path with a filesystem.
 func makeDisk(t *testing.T, path, fsType string) {

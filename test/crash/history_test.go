@@ -2,6 +2,7 @@ package crash_test
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -58,6 +59,22 @@ func (h *history) acknowledge(c *call) {
 	defer h.mu.Unlock()
 
 	h.calls = append(h.calls, c)
+}
+
+// mix describes the calls: how many there were of each name, and on how many volumes of each kind.
+func (h *history) mix() string {
+	names, kinds, seen := map[string]int{}, map[string]int{}, map[*volume]bool{}
+
+	for _, c := range h.calls {
+		names[c.name]++
+
+		if c.volume != nil && !seen[c.volume] {
+			seen[c.volume] = true
+			kinds[c.volume.kind.name]++
+		}
+	}
+
+	return fmt.Sprintf("calls: %v, volumes: %v", names, kinds)
 }
 
 // at gives the workers the objects as the CO knew them at a point of the log, with the call that

@@ -16,8 +16,8 @@ import (
 const (
 	// defaultKills keep `make test` short; `make test-crash` asks for 200.
 	defaultKills = 20
-	// defaultPoints skip the test of power failures; `make test-power` asks for 300.
-	defaultPoints = 0
+	// defaultPoints keep `make test` short; `make test-power` asks for 300.
+	defaultPoints = 12
 )
 
 func TestMain(m *testing.M) {

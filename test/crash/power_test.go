@@ -38,10 +38,6 @@ func TestPowerFailure(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	seed, points := number(t, "seed"), int(number(t, "points"))
-	if points == 0 {
-		t.Skip("make test-power runs it: docs/testing.md lists open findings")
-	}
-
 	built := build(t)
 	types := []string{filesystem.Ext4, filesystem.XFS, filesystem.Btrfs}
 
@@ -49,7 +45,7 @@ func TestPowerFailure(t *testing.T) {
 		t.Run(fsType, func(t *testing.T) {
 			number := (points + len(types) - 1) / len(types)
 			s := newScenario(t, built, seed+int64(i))
-			s.copyOften, s.site.reflinks = copyOften, fsType != filesystem.Ext4
+			s.copyOften, s.site.reflinks, s.site.limits = copyOften, fsType != filesystem.Ext4, fsType == filesystem.Btrfs
 			s.site.disk = temporaryDirectory(t)
 
 			newRecording(t, s, fsType, max(powerSteps, number)).replay(t, seed, number)
@@ -126,7 +122,7 @@ func record(t *testing.T, s *scenario, fsType string, load func(*process)) *reco
 	r.durable, err = os.OpenFile(durable, os.O_RDWR, 0)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, r.durable.Close()) })
-	t.Logf("%d calls, %d entries in the log, %d of them flushes", len(s.history.calls), r.log.Len(), r.flushes())
+	t.Logf("%d calls, %d entries in the log, %d of them flushes; %s", len(s.history.calls), r.log.Len(), r.flushes(), s.history.mix())
 
 	return r
 }
@@ -344,6 +340,7 @@ func (w *worker) compare(p *process) {
 
 		if at, ok := v.anyTarget(); ok {
 			w.do(p, v, v.read(at))
+			w.do(p, v, v.checkLimit(w.site, at))
 			w.compared++
 		}
 

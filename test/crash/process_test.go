@@ -37,6 +37,8 @@ type site struct {
 	// copies are instant there.
 	poolAt   string
 	reflinks bool
+	// limits says whether the sizes of directory volumes are enforced there.
+	limits bool
 	// disk is the directory with state and pool if they are on a disk of their own.
 	disk string
 	// memory is what the driver may take; nil is no limit.

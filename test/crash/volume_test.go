@@ -278,6 +278,30 @@ func (v *volume) read(place target) *step {
 	return &step{name: "read", at: place, call: func(context.Context, *csiclient.Client) error { return v.holds(place) }}
 }
 
+// checkLimit compares the size of a directory with the one that was acknowledged.
+func (v *volume) checkLimit(site *site, place target) *step {
+	return &step{name: "statistics", at: place, call: func(ctx context.Context, co *csiclient.Client) error {
+		if v.kind.image() || !site.limits {
+			return nil
+		}
+
+		answer, err := co.NodeGetVolumeStats(ctx, &csi.NodeGetVolumeStatsRequest{
+			VolumeId: v.claim.VolumeID, VolumePath: v.at(place).TargetPath,
+		})
+		if err != nil {
+			return err
+		}
+
+		for _, usage := range answer.GetUsage() {
+			if usage.GetUnit() == csi.VolumeUsage_BYTES && usage.GetTotal() == v.capacity {
+				return nil
+			}
+		}
+
+		return fmt.Errorf("%w: %v of a directory with %d bytes", errWrong, answer.GetUsage(), v.capacity)
+	}}
+}
+
 func (v *volume) write() *step {
 	return &step{name: "write", at: writable, call: func(context.Context, *csiclient.Client) error {
 		data := make([]byte, chunk)
