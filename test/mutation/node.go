@@ -54,6 +54,25 @@ func nodeMutants() []mutant {
 			tests:  in("test/driver/publishing", "TestAModeForManyDoesNotJoinOneForOne"),
 		},
 		{
+			name: "node/replayed-growth-is-damage", file: "internal/linux/filesystem/xfs.go",
+			old:    `return older, nil`,
+			new:    `return false, nil`,
+			breaks: "an XFS whose growth was interrupted by a power failure is refused",
+			tests:  in("internal/linux/filesystem", "TestGrownWithoutCopies"),
+		},
+		{
+			name: "node/replay-leaves-copies", file: "internal/linux/filesystem/xfs.go",
+			old: `	grow := xfsGrowData{newBlocks: geometry.dataBlocks, inodesPercent: geometry.inodesPercent}
+	if _, err :=`,
+			new: `	grow := xfsGrowData{newBlocks: geometry.dataBlocks, inodesPercent: geometry.inodesPercent}
+	if grow.newBlocks != 0 {
+		return nil
+	}
+	if _, err :=`,
+			breaks: "a replayed growth is not in the copies of the superblock",
+			tests:  in("internal/linux/filesystem", "TestGrownWithoutCopies"),
+		},
+		{
 			name: "node/template-keeps-its-uuid", file: "internal/linux/filesystem/template.go",
 			old: `row.personalize(file, uuid.New())
 	if err != nil {`,
