@@ -215,11 +215,11 @@ func (r *recording) replay(t *testing.T, seed int64, number int) {
 func (r *recording) after(t *testing.T, at failure, random *rand.Rand, withFsck bool) {
 	t.Helper()
 
-	whole, calls := r.scenario.t, r.history.calls
-	r.scenario.t = t
+	whole, calls := r.t, r.history.calls
+	r.t = t
 	r.history.position = func() int { return r.end } // what is done from now on is not recorded
 
-	defer func() { r.scenario.t, r.history.calls = whole, calls }()
+	defer func() { r.t, r.history.calls = whole, calls }()
 
 	r.history.at(at.point, r.workers)
 	r.check(t, at, random, withFsck)

@@ -171,7 +171,7 @@ func copiesAreOlder(path string) (older bool, err error) {
 
 	layout, err := readXFSLayout(file)
 	if err != nil {
-		return false, nil //nolint:nilerr // it is damaged, which the caller reports
+		return false, nil // it is damaged, which the caller reports
 	}
 
 	for group := uint32(1); group < layout.groups; group++ {
