@@ -1,6 +1,7 @@
 package filesystem
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -160,8 +161,8 @@ func (x *xfs) judgeCopies(ctx context.Context, path string, damaged Verdict) (Ve
 	}
 }
 
-// copiesAreOlder reports whether copies of the superblock have a smaller size than it has, and no
-// copy differs in its size otherwise.
+// copiesAreOlder reports whether the superblock has grown since some of its copies were written. It
+// is false if a copy is another filesystem's, or has a size that is larger.
 func copiesAreOlder(path string) (older bool, err error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -180,14 +181,14 @@ func copiesAreOlder(path string) (older bool, err error) {
 			return false, err
 		}
 
-		size, groups := binary.BigEndian.Uint64(super[xfsDataBlocks:]), binary.BigEndian.Uint32(super[xfsGroups:])
+		same := func(from, to int) bool { return bytes.Equal(super[from:to], layout.super[from:to]) }
+		blocks, now := binary.BigEndian.Uint64(super[xfsDataBlocks:]), binary.BigEndian.Uint64(layout.super[xfsDataBlocks:])
 
-		switch {
-		case size > binary.BigEndian.Uint64(layout.super[xfsDataBlocks:]), groups > layout.groups:
+		if !same(0, xfsDataBlocks) || !same(xfsUUID, xfsLogStart) || !same(xfsGroupBlocks, xfsGroups) || blocks > now {
 			return false, nil
-		case size < binary.BigEndian.Uint64(layout.super[xfsDataBlocks:]):
-			older = true
 		}
+
+		older = older || blocks < now
 	}
 
 	return older, nil
