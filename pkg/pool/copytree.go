@@ -13,8 +13,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/pool/tree"
 )
 
-// prepareTree makes the scratch directory, unless the snapshot will be it. Its limit is set before
-// anything is written, so that a copy that is too large fails early.
+// prepareTree makes the scratch directory, unless the snapshot will be it.
 func (c *Copy) prepareTree() error {
 	if c.pointInTime {
 		return nil
@@ -27,18 +26,40 @@ func (c *Copy) prepareTree() error {
 	return c.openTree()
 }
 
-// openTree opens the scratch directory and limits its size.
+// openTree opens the scratch directory. It limits the size of a subvolume before anything is written,
+// so that a copy that is too large fails early.
 func (c *Copy) openTree() error {
 	var err error
 	if c.tree, err = tree.OpenIn(c.pool.scratch, c.target.ID, os.O_RDONLY|unix.O_DIRECTORY, 0); err != nil {
 		return err
 	}
 
+	if c.isProject() {
+		return nil
+	}
+
+	return c.limitTree()
+}
+
+func (c *Copy) limitTree() error {
 	if c.options.SizeBytes == 0 {
 		return nil
 	}
 
 	return c.pool.quotas.Limit(c.tree, c.options.SizeBytes)
+}
+
+func (c *Copy) isProject() bool { return c.pool.quotas.Support().Kind == quota.Project }
+
+// completeProject limits the copy, if it is a project, after everything is written: for FICLONE of a
+// file, XFS needs more space below the limit than the file takes, so that a full volume could not be
+// copied to one of the same size.
+func (c *Copy) completeProject() error {
+	if !c.isProject() {
+		return nil
+	}
+
+	return c.limitTree()
 }
 
 // snapshotTree copies a directory at one point in time.
@@ -83,9 +104,9 @@ func (c *Copy) copyTree(ctx context.Context) error {
 }
 
 // linksInTree reports whether the copier's directory of hard links is in the copy, because a file of
-// a subvolume or project cannot be linked from outside. Its name has the random id of the target,
-// which no file of the source has.
-func (c *Copy) linksInTree() bool { return c.pool.quotas.Support().Kind != quota.Plain }
+// a subvolume cannot be linked from outside. Its name has the random id of the target, which no file
+// of the source has. A project's files can be, and the directory must not count for its limit.
+func (c *Copy) linksInTree() bool { return c.pool.quotas.Support().Kind == quota.Subvolume }
 
 func (c *Copy) linksName() string { return c.target.ID + layout.LinksSuffix }
 
@@ -106,6 +127,10 @@ func (c *Copy) commitTree(ctx context.Context) (int64, error) {
 	}
 
 	if err := c.removeLinks(ctx); err != nil {
+		return 0, err
+	}
+
+	if err := c.completeProject(); err != nil {
 		return 0, err
 	}
 

@@ -97,7 +97,7 @@ func (s *probeState) addExhausted(usage mount.Usage) {
 	if bytesExhausted(usage) {
 		message := "it is full; delete files, or expand it"
 		if !s.volume.IsImage() {
-			message = "its pool is full; delete files or volumes, or grow the pool"
+			message = "it has reached its size limit, or its pool is full; delete files, expand it, or grow the pool"
 		}
 
 		s.add(health.OutOfCapacity, message)

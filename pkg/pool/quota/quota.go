@@ -26,6 +26,8 @@ const (
 	Plain Kind = "plain directories"
 	// Subvolume is a subvolume of btrfs, limited by a quota group.
 	Subvolume Kind = "subvolumes"
+	// Project is a directory of XFS or ext4 that is a project, limited by its quota.
+	Project Kind = "projects"
 )
 
 // Support is what a filesystem supports for the directories of a pool.
@@ -100,10 +102,16 @@ func Open(path string, inspect bool) (Directories, error) {
 
 	made, found, err := openSubvolumes(pool, inspect)
 	if err == nil && !found {
-		made = plain{reason: "the filesystem has neither subvolumes nor quotas; use btrfs"}
+		made, found, err = openProjects(pool)
 	}
 
-	if _, keeps := made.(*subvolumes); !keeps {
+	if err == nil && !found {
+		made = plain{reason: "the filesystem has neither subvolumes nor project quotas; use btrfs, or XFS or ext4 mounted with prjquota"}
+	}
+
+	switch made.(type) {
+	case *subvolumes, *projects: // which keep it open
+	default:
 		err = errors.Join(err, pool.Close())
 	}
 

@@ -1,0 +1,291 @@
+package quota
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/projectquota"
+	"github.com/touchstone-csi/touchstone/pkg/pool/tree"
+)
+
+// errNoProject is returned if all project ids of a directory are in use.
+var errNoProject = errors.New("no project id is free for the directory; list the projects of the filesystem with repquota -P")
+
+// projects makes a project for each directory, on XFS and ext4 with project quotas.
+//
+// The kernel's count of inodes decides whether an id is in use, so there is no list of them that
+// could differ from the directories. A directory joins its project while it is empty and before it
+// has a limit, and the limit is cleared before the directory is removed: no interruption leaves a
+// limit without a directory.
+type projects struct {
+	// pool is an open directory of the filesystem.
+	pool *os.File
+	// shares is true if files can share blocks, which then count for the project of each.
+	shares bool
+}
+
+// openProjects returns false if the filesystem cannot have project quotas.
+func openProjects(pool *os.File) (Directories, bool, error) {
+	var stat unix.Statfs_t
+	if err := unix.Fstatfs(int(pool.Fd()), &stat); err != nil {
+		return nil, false, os.NewSyscallError("fstatfs", err)
+	}
+
+	if stat.Type != unix.XFS_SUPER_MAGIC && stat.Type != unix.EXT4_SUPER_MAGIC {
+		return nil, false, nil
+	}
+
+	reason, err := reasonWithout(pool, stat.Type == unix.XFS_SUPER_MAGIC)
+	if err != nil {
+		return nil, false, err
+	}
+
+	if reason != "" {
+		return plain{reason: reason}, true, nil
+	}
+
+	return &projects{pool: pool, shares: stat.Type == unix.XFS_SUPER_MAGIC}, true, nil
+}
+
+// reasonWithout returns why projects cannot be used, empty if they can.
+func reasonWithout(pool *os.File, xfs bool) (string, error) {
+	enforced, err := projectquota.Enforced(pool)
+	if err == nil && enforced {
+		err = canRead(pool)
+	}
+
+	switch {
+	// Seccomp filters refuse the system call without the capability, too.
+	case errors.Is(err, unix.EPERM):
+		return "project quotas can be set with CAP_SYS_ADMIN only; give it to the driver", nil
+	case err != nil:
+		return "", err
+	case !enforced && xfs:
+		return "the filesystem is mounted without project quotas; unmount it and mount it with the option prjquota, " +
+			"for the root filesystem with rootflags=prjquota on the kernel's command line; " +
+			"this needs a kernel with CONFIG_XFS_QUOTA, Linux 5.14 or newer", nil
+	case !enforced:
+		return "the filesystem is mounted without project quotas; unmount it, run tune2fs -O project,quota on its device " +
+			"and mount it with the option prjquota; this needs a kernel with CONFIG_QUOTA and CONFIG_QFMT_V2, Linux 5.14 or newer", nil
+	}
+
+	member, err := projectquota.MembershipOf(pool)
+	if err == nil && member.Inherited {
+		return fmt.Sprintf("the pool's directory belongs to project %d, and projects cannot be inside of one another; "+
+			"use a directory without a project", member.Project), nil
+	}
+
+	return "", err
+}
+
+// canRead reads one project that exists: reading one that does not, ext4 writes it first.
+func canRead(pool *os.File) error {
+	for _, err := range projectquota.All(pool, firstProject) {
+		return err
+	}
+
+	return nil
+}
+
+func (*projects) Support() Support { return Support{Kind: Project, Enforced: true} }
+
+// Make also completes a directory whose making was interrupted, before it returns fs.ErrExist.
+func (p *projects) Make(parent *os.Root, name string, mode os.FileMode) error {
+	err := parent.Mkdir(name, mode)
+	if errors.Is(err, fs.ErrExist) {
+		return cmp.Or(p.joinIn(parent, name), err)
+	}
+
+	if err == nil {
+		err = setMode(parent, name, mode)
+	}
+
+	if err == nil {
+		err = p.joinIn(parent, name)
+	}
+
+	return err
+}
+
+// joinIn makes a directory belong to a project, if it has none and is empty. Files that it has would
+// not count, and could not be renamed.
+func (p *projects) joinIn(parent *os.Root, name string) error {
+	directory, err := tree.OpenIn(parent, name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	defer directory.Close()
+
+	_, found, err := projectOf(directory)
+	if err != nil || found {
+		return err
+	}
+
+	if _, err := directory.Readdirnames(1); !errors.Is(err, io.EOF) {
+		return err
+	}
+
+	return p.join(directory)
+}
+
+// join makes an empty directory belong to a project that has neither files nor limits.
+func (p *projects) join(directory *os.File) error {
+	for id := range projectIDs(filepath.Base(directory.Name())) {
+		found, err := projectquota.Get(p.pool, id)
+		if err != nil {
+			return err
+		}
+
+		if !found.IsZero() {
+			continue
+		}
+
+		if err := projectquota.Join(directory, id); err != nil {
+			return err
+		}
+
+		// Another driver may have chosen the same id meanwhile: then at least one of both finds
+		// two directories, and takes its next id, which is not the other's.
+		found, err = projectquota.Get(p.pool, id)
+		if err != nil {
+			return err
+		}
+
+		if found.Used.Inodes == 1 {
+			return nil
+		}
+	}
+
+	return errors.Join(errNoProject, projectquota.Leave(directory))
+}
+
+// projectOf returns the project of a directory. It returns false for one that has none of its own,
+// such as a directory that was made while the filesystem had no quotas.
+func projectOf(directory *os.File) (uint32, bool, error) {
+	member, err := projectquota.MembershipOf(directory)
+	if err != nil {
+		return 0, false, err
+	}
+
+	return member.Project, member.Inherited && isProjectOf(filepath.Base(directory.Name()), member.Project), nil
+}
+
+func (p *projects) Limit(directory *os.File, bytes int64) error {
+	project, found, err := projectOf(directory)
+	if err != nil || !found {
+		return err
+	}
+
+	counted, err := projectquota.Get(p.pool, project)
+	if err != nil {
+		return err
+	}
+
+	limit, changed := raised(counted.Limit, bytes)
+	if !changed {
+		return nil
+	}
+
+	return projectquota.SetLimits(p.pool, project, limit)
+}
+
+func (p *projects) Usage(directory *os.File) (Usage, bool, error) {
+	counted, found, err := p.read(directory)
+
+	return Usage{
+		LimitBytes: counted.Limit.Bytes, LimitInodes: counted.Limit.Inodes,
+		Bytes: counted.Used.Bytes, Inodes: counted.Used.Inodes,
+	}, found && counted.Limit.Bytes > 0, err
+}
+
+func (p *projects) read(directory *os.File) (projectquota.Quota, bool, error) {
+	project, found, err := projectOf(directory)
+	if err != nil || !found {
+		return projectquota.Quota{}, false, err
+	}
+
+	counted, err := projectquota.Get(p.pool, project)
+
+	return counted, err == nil, err
+}
+
+// Allocated returns the usage of the project, on a filesystem whose files share no blocks.
+func (p *projects) Allocated(directory *os.File) (int64, bool, error) {
+	if p.shares {
+		return 0, false, nil
+	}
+
+	counted, found, err := p.read(directory)
+
+	return counted.Used.Bytes, found, err
+}
+
+func (*projects) CanSnapshot(*os.File) bool { return false }
+
+func (*projects) Snapshot(source *os.File, _ *os.Root, _ string) error {
+	return fmt.Errorf("snapshot of %s: %w", source.Name(), errors.ErrUnsupported)
+}
+
+// Seal does nothing: snapshots are not mounted.
+func (*projects) Seal(*os.File) error { return nil }
+
+// Sync changes the directory, by setting the project that it has, and syncs it: fsync waits for the
+// last transaction that changed the directory, which is not before the one that changed the limit.
+func (*projects) Sync(directory *os.File) error {
+	project, found, err := projectOf(directory)
+	if err != nil || !found {
+		return err
+	}
+
+	return errors.Join(projectquota.Join(directory, project), directory.Sync())
+}
+
+// Remove clears the limits of the project and leaves the tree to the caller. The directory must not
+// impose its project on what is renamed into it: the removal of deep trees moves directories up,
+// whose owner may have changed their project.
+func (p *projects) Remove(_ context.Context, parent *os.File, name string) (bool, error) {
+	directory, err := tree.OpenAt(parent, name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
+		return false, nil
+	}
+
+	if err != nil {
+		return false, err
+	}
+	defer directory.Close()
+
+	member, err := projectquota.MembershipOf(directory)
+	if err != nil {
+		return false, err
+	}
+
+	if isProjectOf(name, member.Project) {
+		if err := projectquota.SetLimits(p.pool, member.Project, projectquota.Amount{}); err != nil {
+			return false, err
+		}
+	}
+
+	if !member.Inherited {
+		return false, nil
+	}
+
+	// EPERM: an immutable directory, whose flag the caller clears.
+	if err := projectquota.Leave(directory); err != nil && !errors.Is(err, unix.EPERM) {
+		return false, err
+	}
+
+	return false, nil
+}
+
+// RemoveStale has nothing to do: no interruption leaves a limit without its directory.
+func (*projects) RemoveStale(context.Context) error { return nil }
+
+func (p *projects) Close() error { return p.pool.Close() }

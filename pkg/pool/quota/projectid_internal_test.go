@@ -1,0 +1,68 @@
+package quota
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/projectquota"
+)
+
+func TestProjectIDs(t *testing.T) {
+	t.Parallel()
+
+	const id, other = "01a211b3-3c45-725d-a660-3004fcb0160e", "01a211b3-5a93-710a-a500-2c75962c2bf7"
+
+	ids := slices.Collect(projectIDs(id))
+	require.Len(t, ids, projectCandidates)
+	require.Equal(t, ids, slices.Collect(projectIDs(id)), "they follow from the id")
+	require.Len(t, slices.Compact(slices.Sorted(slices.Values(ids))), projectCandidates)
+
+	// Directories on disk have these: another order or another hash would not find them again.
+	require.Equal(t, []uint32{0x16311d75, 0x5f188aa3}, ids[:2])
+
+	for _, each := range ids {
+		require.GreaterOrEqual(t, each, uint32(firstProject))
+		require.LessOrEqual(t, each, uint32(lastProject))
+		require.True(t, isProjectOf(id, each), "a project of the volume")
+		require.False(t, isProjectOf(other, each), "a project of another volume")
+	}
+
+	require.False(t, isProjectOf(id, 0), "no project")
+}
+
+func TestLimits(t *testing.T) {
+	t.Parallel()
+
+	const mebi = 1 << 20
+
+	for _, test := range []struct {
+		name            string
+		current, wanted projectquota.Amount
+		bytes           int64
+	}{
+		{name: "small", bytes: mebi, wanted: projectquota.Amount{Bytes: mebi, Inodes: 1024}},
+		{name: "large", bytes: 160 * mebi, wanted: projectquota.Amount{Bytes: 160 * mebi, Inodes: 10240}},
+		{
+			name: "raised", bytes: 32 * mebi,
+			current: projectquota.Amount{Bytes: 16 * mebi, Inodes: 1024}, wanted: projectquota.Amount{Bytes: 32 * mebi, Inodes: 2048},
+		},
+		{
+			name: "never lowered", bytes: mebi,
+			current: projectquota.Amount{Bytes: 32 * mebi, Inodes: 9999}, wanted: projectquota.Amount{Bytes: 32 * mebi, Inodes: 9999},
+		},
+		{
+			name: "interrupted between bytes and inodes", bytes: mebi,
+			current: projectquota.Amount{Bytes: 32 * mebi}, wanted: projectquota.Amount{Bytes: 32 * mebi, Inodes: 2048},
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+
+			got, changed := raised(test.current, test.bytes)
+			require.Equal(t, test.wanted, got)
+			require.Equal(t, test.wanted != test.current, changed)
+		})
+	}
+}
