@@ -58,16 +58,23 @@ func setting(t *testing.T, name string) string {
 func mountDisk(t *testing.T, fsType string) string {
 	t.Helper()
 
-	disk, dir := setting(t, "TOUCHSTONE_VM_DISK"), filepath.Join(t.TempDir(), "disk")
-	require.NoError(t, os.Mkdir(dir, directoryMode))
-
 	force := "-f"
 	if fsType == "ext4" {
 		force = "-F"
 	}
 
-	run(t, "mkfs."+fsType, "-q", force, disk)
-	run(t, "mount", disk, dir)
+	return mountDiskWith(t, fsType, []string{"-q", force}, "defaults")
+}
+
+// mountDiskWith is mountDisk with options of mkfs and of mount.
+func mountDiskWith(t *testing.T, fsType string, mkfs []string, options string) string {
+	t.Helper()
+
+	disk, dir := setting(t, "TOUCHSTONE_VM_DISK"), filepath.Join(t.TempDir(), "disk")
+	require.NoError(t, os.Mkdir(dir, directoryMode))
+
+	run(t, "mkfs."+fsType, append(mkfs, disk)...)
+	run(t, "mount", "-t", fsType, "-o", options, disk, dir)
 	t.Cleanup(func() {
 		err := unix.Unmount(dir, 0)
 		// A test that has failed anyway may still hold what it was busy with.
