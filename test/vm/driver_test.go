@@ -32,16 +32,17 @@ type driver struct {
 	*csiclient.Client
 
 	root, pool string
+	flags      []string
 	process    *exec.Cmd
 	exited     chan error
 }
 
 // startDriver serves all services with one pool at the given directory. The
 // driver is stopped when the test ends, and must then end well.
-func startDriver(t *testing.T, pool string) *driver {
+func startDriver(t *testing.T, pool string, flags ...string) *driver {
 	t.Helper()
 
-	d := &driver{root: t.TempDir(), pool: pool}
+	d := &driver{root: t.TempDir(), pool: pool, flags: flags}
 	d.serve(t)
 	t.Cleanup(func() { d.abandon(t) })
 	t.Cleanup(func() { d.stop(t) })
@@ -58,13 +59,15 @@ func startDriver(t *testing.T, pool string) *driver {
 func (d *driver) serve(t *testing.T) {
 	t.Helper()
 
-	d.process = exec.Command(setting(t, "TOUCHSTONE_BINARY"), "serve",
-		"--mode=all", "--node-id="+nodeID,
-		"--endpoint=unix://"+filepath.Join(d.root, "csi.sock"),
-		"--state-dir="+filepath.Join(d.root, "state"),
-		"--pool=default="+d.pool,
-		"--kubelet-dir="+d.kubelet(),
-		"--http-endpoint=")
+	d.process = exec.Command(setting(t, "TOUCHSTONE_BINARY"), append([]string{
+		"serve",
+		"--mode=all", "--node-id=" + nodeID,
+		"--endpoint=unix://" + filepath.Join(d.root, "csi.sock"),
+		"--state-dir=" + filepath.Join(d.root, "state"),
+		"--pool=default=" + d.pool,
+		"--kubelet-dir=" + d.kubelet(),
+		"--http-endpoint=",
+	}, d.flags...)...)
 	// What the guest's init says to the tests is not meant as flags.
 	for _, variable := range os.Environ() {
 		if !strings.HasPrefix(variable, "TOUCHSTONE_") {

@@ -21,6 +21,9 @@ type imageType struct {
 	mkfsOptions []string
 	// mountFlags let space that is deleted inside go back to the host's filesystem.
 	mountFlags []string
+	// quotaFlag mounts the filesystem with project quotas, which limit directory volumes. Kernels
+	// without them refuse it with EINVAL. Empty where no flag is needed.
+	quotaFlag string
 	// readOnlyAfterError means that the filesystem becomes read-only by itself after an I/O error,
 	// and is mounted again for that. Where not, read-only is what another program made it.
 	readOnlyAfterError bool
@@ -33,7 +36,8 @@ type imageType struct {
 var imageTypes = []imageType{
 	{
 		name: filesystem.XFS, title: "XFS", mkfsOptions: []string{"-m", "reflink=1"}, mountFlags: []string{"discard", "noatime"},
-		repair: "xfs_repair -f %s", findSuperblock: "xfs_repair -f %s",
+		quotaFlag: "prjquota",
+		repair:    "xfs_repair -f %s", findSuperblock: "xfs_repair -f %s",
 	},
 	{
 		// nodatacow: with checksums, btrfs turns direct writes into buffered ones (Linux 6.14), whose

@@ -143,7 +143,10 @@ func (s *mounter) check(ctx context.Context, device *loop.Device) error {
 	}, func() error {
 		replayed = true
 
-		return mount.Replay(device.Path, s.kind.name, s.kind.mountFlags, tools.FinishReplay)
+		// With the same flags: after a mount without quotas, the next one counts all inodes.
+		return s.withQuotas(func(flags []string) error {
+			return mount.Replay(device.Path, s.kind.name, flags, tools.FinishReplay)
+		})
 	})
 
 	switch {
@@ -172,18 +175,35 @@ func (s *mounter) damaged(detail string) error {
 }
 
 func (s *mounter) mountDetached(device *loop.Device) (*mount.Detached, error) {
-	options, err := mount.ParseFlags(s.kind.mountFlags)
-	if err != nil {
-		return nil, err
-	}
+	var tree *mount.Detached
 
-	tree, err := mount.Mount(device.Path, s.kind.name, options)
+	err := s.withQuotas(func(flags []string) error {
+		options, err := mount.ParseFlags(flags)
+		if err == nil {
+			tree, err = mount.Mount(device.Path, s.kind.name, options)
+		}
+
+		return err
+	})
 	if errors.Is(err, mount.ErrCorrupted) {
 		// The check trusts a filesystem that is marked clean.
 		return nil, s.damaged(err.Error())
 	}
 
 	return tree, err
+}
+
+// withQuotas calls do with the flags to mount the image with, and again without project quotas if the
+// kernel has none.
+func (s *mounter) withQuotas(do func(flags []string) error) error {
+	if s.kind.quotaFlag != "" {
+		err := do(append(slices.Clone(s.kind.mountFlags), s.kind.quotaFlag))
+		if !errors.Is(err, unix.EINVAL) {
+			return err
+		}
+	}
+
+	return do(s.kind.mountFlags)
 }
 
 // setRootOwner gives the root of an empty filesystem to the owner of the directory: a controller

@@ -71,7 +71,7 @@ func reasonWithout(pool *os.File, xfs bool) (string, error) {
 	case !enforced && xfs:
 		return "the filesystem is mounted without project quotas; unmount it and mount it with the option prjquota, " +
 			"for the root filesystem with rootflags=prjquota on the kernel's command line; " +
-			"this needs a kernel with CONFIG_XFS_QUOTA, Linux 5.14 or newer", nil
+			"this needs a kernel with CONFIG_XFS_QUOTA, Linux 5.14 or newer, with which an embedded pool is mounted so", nil
 	case !enforced:
 		return "the filesystem is mounted without project quotas; unmount it, run tune2fs -O project,quota on its device " +
 			"and mount it with the option prjquota; this needs a kernel with CONFIG_QUOTA and CONFIG_QFMT_V2, Linux 5.14 or newer", nil
