@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -15,8 +14,6 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/internal/linux/projectquota"
-	"github.com/touchstone-csi/touchstone/pkg/pool"
-	"github.com/touchstone-csi/touchstone/pkg/volume"
 	"github.com/touchstone-csi/touchstone/test/await"
 )
 
@@ -26,10 +23,6 @@ const (
 	// quotaSlack is what a filesystem may need within a limit beside the data: directories and maps
 	// of extents.
 	quotaSlack = 512 << 10
-
-	immutable = 0x10 // FS_IMMUTABLE_FL
-	// From linux/fs.h (Linux 6.10; before, of ext4 and XFS): FS_IOC_SHUTDOWN, FS_SHUTDOWN_FLAGS_NOLOGFLUSH.
-	shutDown, shutDownWithoutLog = 0x8004587d, 2
 )
 
 // TestDirectoryLimits is the lifecycle of directory volumes in a pool whose filesystem has project
@@ -108,136 +101,6 @@ func TestDirectoryLimitsOfEmbeddedPool(t *testing.T) {
 	require.InDelta(t, 16*mib, fillUp(t, filepath.Join(v.TargetPath, "more")), quotaSlack)
 	d.removeDirectory(t, v)
 	requireNoProjects(t, filepath.Join(disk, "mounted"))
-}
-
-// TestDirectoryProjects has directories that a driver does not make in one go.
-func TestDirectoryProjects(t *testing.T) {
-	for _, fsType := range []string{"ext4", "xfs"} {
-		t.Run(fsType, func(t *testing.T) {
-			inMachine(t)
-
-			disk := mountQuotaDisk(t, fsType)
-			p, err := pool.Open("default", disk)
-			require.NoError(t, err)
-
-			defer p.Close()
-
-			id := newID(t)
-			path := p.VolumePath(id, volume.BackingDirectory)
-
-			// Killed before the directory belonged to a project.
-			require.NoError(t, os.Mkdir(path, directoryMode))
-			requireLimited(t, p, id, 0)
-			require.NoError(t, p.EnsureDirectory(id, 16*mib))
-			requireLimited(t, p, id, 16*mib)
-
-			// Another directory has the first project of the volume.
-			first := projectOf(t, path)
-			moved := filepath.Join(disk, "moved")
-			require.NoError(t, os.Rename(path, moved))
-			require.NoError(t, p.EnsureDirectory(id, 32*mib))
-			requireLimited(t, p, id, 32*mib)
-			require.NotEqual(t, first, projectOf(t, path))
-
-			// Deeper than a removal opens directories at once, and unwritable.
-			deep := filepath.Join(path, strings.Repeat("d/", 40))
-			require.NoError(t, os.MkdirAll(deep, directoryMode))
-			setFlags(t, deep, immutable)
-			require.NoError(t, p.Remove(t.Context(), pool.Object{ID: id, Backing: volume.BackingDirectory}))
-
-			// A directory with files that has no project never gets one.
-			other := newID(t)
-			require.NoError(t, os.MkdirAll(filepath.Join(p.VolumePath(other, volume.BackingDirectory), "file"), directoryMode))
-			require.NoError(t, p.EnsureDirectory(other, 16*mib))
-			requireLimited(t, p, other, 0)
-
-			require.NoError(t, projectquota.SetLimits(openDirectory(t, disk), first, projectquota.Amount{}))
-			require.NoError(t, os.Remove(moved))
-			requireNoProjects(t, disk)
-		})
-	}
-}
-
-// projectOf leaves the directory closed: an open one counts for its project after it is removed.
-func projectOf(t *testing.T, path string) uint32 {
-	t.Helper()
-
-	directory := openDirectory(t, path)
-	defer directory.Close()
-
-	found, err := projectquota.MembershipOf(directory)
-	require.NoError(t, err)
-
-	return found.Project
-}
-
-func setFlags(t *testing.T, path string, flags int) {
-	t.Helper()
-
-	directory := openDirectory(t, path)
-	defer directory.Close()
-
-	require.NoError(t, unix.IoctlSetPointerInt(int(directory.Fd()), unix.FS_IOC_SETFLAGS, flags))
-}
-
-// requireLimited compares the limit of a directory; 0 is none.
-func requireLimited(t *testing.T, p *pool.Pool, id string, size int64) {
-	t.Helper()
-
-	found, limited, err := p.DirectoryQuota(id)
-	require.NoError(t, err)
-	require.Equal(t, size > 0, limited)
-	require.Equal(t, size, found.LimitBytes)
-}
-
-func newID(t *testing.T) string {
-	t.Helper()
-
-	id, err := volume.NewID()
-	require.NoError(t, err)
-
-	return id
-}
-
-// TestDirectoryLimitsAfterPowerFailure shuts the filesystem down without writing its log: limits that
-// were synced are there after the log is replayed.
-func TestDirectoryLimitsAfterPowerFailure(t *testing.T) {
-	for _, fsType := range []string{"ext4", "xfs"} {
-		t.Run(fsType, func(t *testing.T) {
-			inMachineWithErrors(t)
-
-			disk := mountQuotaDisk(t, fsType)
-			p, err := pool.Open("default", disk)
-			require.NoError(t, err)
-
-			made, expanded := newID(t), newID(t)
-
-			for _, id := range []string{expanded, made} {
-				require.NoError(t, p.EnsureDirectory(id, 16*mib))
-				require.NoError(t, p.SyncDirectory(id))
-			}
-
-			require.NoError(t, p.LimitDirectory(expanded, 32*mib))
-			require.NoError(t, p.SyncDirectory(expanded))
-
-			root := openDirectory(t, disk)
-			require.NoError(t, unix.IoctlSetPointerInt(int(root.Fd()), shutDown, shutDownWithoutLog))
-			require.NoError(t, p.Close())
-			require.NoError(t, root.Close())
-
-			run(t, "umount", disk)
-			run(t, "mount", "-t", fsType, "-o", "prjquota", setting(t, "TOUCHSTONE_VM_DISK"), disk)
-
-			p, err = pool.Open("default", disk)
-			require.NoError(t, err)
-
-			for id, size := range map[string]int64{made: 16 * mib, expanded: 32 * mib} {
-				requireLimited(t, p, id, size)
-			}
-
-			require.NoError(t, p.Close())
-		})
-	}
 }
 
 // TestDirectoryWithoutLimits is a pool whose filesystem could have project quotas, but is mounted
