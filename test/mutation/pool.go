@@ -247,5 +247,19 @@ func writeAside`,
 			breaks: "a workload with a lease on a file delays a snapshot for 45 s",
 			tests:  in("pkg/pool", "TestALeaseEndsACopy"),
 		},
+		{
+			name: "pool/project-limit-lowered", file: "pkg/pool/quota/projectid.go",
+			old:    `Bytes: max(current.Bytes, bytes), Inodes`,
+			new:    `Bytes: bytes, Inodes`,
+			breaks: "a call with the size before an expansion lowers the limit of a directory",
+			tests:  in("pkg/pool/quota", "TestLimits"),
+		},
+		{
+			name: "pool/any-project-accepted", file: "pkg/pool/quota/projectid.go",
+			old:    `return slices.Contains(slices.Collect(projectIDs(id)), project)`,
+			new:    `return project != 0 || id == "" || slices.Contains(slices.Collect(projectIDs(id)), project)`,
+			breaks: "the owner of a directory chooses the project that is limited and removed with it",
+			tests:  in("pkg/pool/quota", "TestProjectIDs"),
+		},
 	}
 }
