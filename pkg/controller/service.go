@@ -171,7 +171,7 @@ func (s *Service) collectOrphans(ctx context.Context, p *pool.Pool) error {
 			return nil
 		}
 
-		removed, err := p.RemoveEmptyOrphan(entry)
+		removed, err := p.RemoveEmptyOrphan(ctx, entry)
 		if err != nil {
 			s.config.Log.Error("cannot remove an empty volume that is not in the state", "volume", entry.ID, "error", err)
 		} else if !removed {

@@ -47,13 +47,13 @@ func (p *Pool) List(ctx context.Context, visit func(Entry) error) error {
 
 // RemoveEmptyOrphan removes an orphan that has no data: an image without blocks that is not
 // attached, or an empty directory. It reports whether it did.
-func (p *Pool) RemoveEmptyOrphan(entry Entry) (bool, error) {
+func (p *Pool) RemoveEmptyOrphan(ctx context.Context, entry Entry) (bool, error) {
 	if err := checkID(entry.ID); err != nil {
 		return false, err
 	}
 
 	if entry.Backing == volume.BackingDirectory {
-		return p.removeEmptyDirectory(context.Background(), entry.ID)
+		return p.removeEmptyDirectory(ctx, entry.ID)
 	}
 
 	info, err := p.images.Lstat(entry.ID + layout.ImageSuffix)

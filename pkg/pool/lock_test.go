@@ -111,14 +111,14 @@ func TestAnEmptyImageInUseIsNoOrphan(t *testing.T) {
 		require.NoError(t, err)
 		await.Flock(t, user, how)
 
-		removed, err := p.RemoveEmptyOrphan(entry)
+		removed, err := p.RemoveEmptyOrphan(t.Context(), entry)
 		require.NoError(t, err, name)
 		require.False(t, removed, name)
 		require.FileExists(t, p.VolumePath(id, volume.BackingImage), name)
 		release(t, user)
 	}
 
-	removed, err := p.RemoveEmptyOrphan(entry)
+	removed, err := p.RemoveEmptyOrphan(t.Context(), entry)
 	require.NoError(t, err)
 	require.True(t, removed, "want: the object was removed")
 	require.NoFileExists(t, p.VolumePath(id, volume.BackingImage))
@@ -181,7 +181,7 @@ func TestWhatIsBeingMadeIsNoLeftover(t *testing.T) {
 	file := p.VolumePath(id, volume.BackingDirectory)
 	require.NoError(t, os.WriteFile(file, []byte("precious"), 0o600))
 
-	removed, err := p.RemoveEmptyOrphan(pool.Entry{ID: id, Backing: volume.BackingDirectory})
+	removed, err := p.RemoveEmptyOrphan(t.Context(), pool.Entry{ID: id, Backing: volume.BackingDirectory})
 	require.NoError(t, err)
 	require.False(t, removed, "want: the object was not removed")
 	require.FileExists(t, file)

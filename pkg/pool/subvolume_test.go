@@ -156,7 +156,7 @@ func TestRemovalOfSubvolumesLeavesNoQuotaGroup(t *testing.T) {
 	t.Run("empty orphan", func(t *testing.T) {
 		object, path := newLimited(t, p)
 
-		removed, err := p.RemoveEmptyOrphan(pool.Entry{ID: object.ID, Backing: object.Backing})
+		removed, err := p.RemoveEmptyOrphan(t.Context(), pool.Entry{ID: object.ID, Backing: object.Backing})
 		require.NoError(t, err)
 		require.True(t, removed)
 		require.NoDirExists(t, path)

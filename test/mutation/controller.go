@@ -27,7 +27,7 @@ func controllerMutants() []mutant {
 		},
 		{
 			name: "controller/unknown-data-deleted-at-start", file: "pkg/controller/service.go",
-			old:    `removed, err := p.RemoveEmptyOrphan(entry)`,
+			old:    `removed, err := p.RemoveEmptyOrphan(ctx, entry)`,
 			new:    `removed, err := true, p.Discard(ctx, pool.Object{ID: entry.ID, Backing: entry.Backing})`,
 			breaks: "images that hold data but are not in the state are removed at the start",
 			tests:  in("test/driver/removal", "TestOrphansAtTheStart"),

@@ -26,7 +26,7 @@ func Repair(ctx context.Context, stateDir string, pools map[string]string) (Repa
 		}
 
 		for _, found := range c.Findings {
-			removed, err := c.fix(found)
+			removed, err := c.fix(ctx, found)
 			if err != nil {
 				return fmt.Errorf("repair pool %q: %w", found.Pool, err)
 			}
@@ -48,7 +48,7 @@ func Repair(ctx context.Context, stateDir string, pools map[string]string) (Repa
 func lockForRepair(set *pool.Set) error { return set.LockAsController("touchstone state repair") }
 
 // fix applies the fix of a finding and reports whether the object is removed.
-func (c *comparison) fix(found Finding) (bool, error) {
+func (c *comparison) fix(ctx context.Context, found Finding) (bool, error) {
 	if found.Fix == "" {
 		return false, nil
 	}
@@ -61,6 +61,6 @@ func (c *comparison) fix(found Finding) (bool, error) {
 	case found.Kind == Scratch:
 		return p.RemoveStaleScratchOf(found.ID)
 	default:
-		return p.RemoveEmptyOrphan(pool.Entry{ID: found.ID, Backing: found.object.Backing})
+		return p.RemoveEmptyOrphan(ctx, pool.Entry{ID: found.ID, Backing: found.object.Backing})
 	}
 }

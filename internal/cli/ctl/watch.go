@@ -31,7 +31,7 @@ func (s *session) watching(ctx context.Context, show func(context.Context) error
 
 		switch {
 		case ctx.Err() != nil:
-			return nil // what an interrupted call has written is a part
+			return nil //nolint:nilerr // what an interrupted call has written is a part
 		case err != nil:
 			return err
 		}

@@ -71,7 +71,7 @@ func (t *Templates) Make(ctx context.Context, fs Filesystem, path string, o Make
 
 	// Concurrent first calls all run mkfs; the last template stays. A filesystem of which there
 	// can be no template is made by mkfs each time.
-	if made, err := readTemplate(key, path); err == nil { //nolint:contextcheck // it is short
+	if made, err := readTemplate(key, path); err == nil {
 		t.keep(made)
 	}
 
