@@ -177,3 +177,14 @@ func BenchmarkAscend10k(b *testing.B) {
 		}
 	}
 }
+
+func BenchmarkCompact100k(b *testing.B) {
+	s, _ := openStored(b, fill(b, 100_000), state.Options{CompactAbove: -1})
+	defer func() { require.NoError(b, s.Close()) }()
+
+	b.ReportAllocs()
+
+	for b.Loop() {
+		require.NoError(b, s.Compact(context.Background()))
+	}
+}

@@ -145,13 +145,21 @@ func (j *journal) writeBase(ctx context.Context, sequence uint64, all []version)
 	}
 	text := appendHeader(nil, sequence, counts)
 	synced := int64(0)
+
+	// One buffer for all records: with many of them, their encodings would be most of the garbage.
+	var record bytes.Buffer
+
+	encoder := json.NewEncoder(&record)
 	for _, each := range all {
 		for key, value := range each.records {
-			record, err := json.Marshal(value)
+			record.Reset()
+
+			err := encoder.Encode(value)
 			if err != nil {
 				return fmt.Errorf("%s %q: %w", each.name, key, err)
 			}
-			text = appendRecord(text, each.name, key, record)
+
+			text = appendRecord(text, each.name, key, bytes.TrimSuffix(record.Bytes(), []byte{'\n'}))
 			if len(text) < chunkBytes {
 				continue
 			}

@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"strings"
+	"unicode"
 )
 
 const (
@@ -21,6 +23,8 @@ const (
 	checksumClose = `",`
 	checksumHex   = 8
 	checksumBytes = len(checksumOpen) + checksumHex + len(checksumClose)
+	// checksumSpace is the start of a line without its checksum.
+	checksumSpace = checksumOpen + "00000000" + checksumClose
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -92,7 +96,15 @@ func appendHeader(to []byte, sequence uint64, collections map[string]int) []byte
 }
 
 func appendRecord(to []byte, collection, key string, record []byte) []byte {
-	return appendLine(to, `"collection":%s,"key":%s,"record":%s`, quote(collection), quote(key), record)
+	start := len(to)
+	to = append(to, checksumSpace+`"collection":`...)
+	to = appendQuoted(to, collection)
+	to = append(to, `,"key":`...)
+	to = appendQuoted(to, key)
+	to = append(to, `,"record":`...)
+	to = append(to, record...)
+
+	return endLine(to, start)
 }
 
 func appendChange(to []byte, sequence, batch uint64, more bool, collection, key string, record []byte) []byte {
@@ -110,17 +122,33 @@ func appendClosed(to []byte, last uint64) []byte {
 
 // appendLine appends a line with its checksum.
 func appendLine(to []byte, format string, args ...any) []byte {
-	start := len(to)
-	to = append(to, checksumOpen+"00000000"+checksumClose...)
-	to = append(fmt.Appendf(to, format, args...), '}')
+	return endLine(fmt.Appendf(append(to, checksumSpace...), format, args...), len(to))
+}
+
+// endLine ends the line from start on, which begins with checksumSpace.
+func endLine(to []byte, start int) []byte {
+	to = append(to, '}')
 	setChecksum(to[start:])
+
 	return append(to, '\n')
 }
 
-func quote(text string) []byte {
-	// Every string has a form in JSON.
-	quoted, _ := json.Marshal(text) //nolint:errchkjson // see above
-	return quoted
+func quote(text string) []byte { return appendQuoted(nil, text) }
+
+// appendQuoted appends the form that text has in JSON. That of ids and names of collections is the
+// text itself, which a compaction writes for each record.
+func appendQuoted(to []byte, text string) []byte {
+	if strings.ContainsFunc(text, func(r rune) bool { return r != '-' && !unicode.IsLetter(r) && !unicode.IsDigit(r) }) {
+		// Every string has a form in JSON.
+		quoted, _ := json.Marshal(text) //nolint:errchkjson // see above
+
+		return append(to, quoted...)
+	}
+
+	to = append(to, '"')
+	to = append(to, text...)
+
+	return append(to, '"')
 }
 
 func setChecksum(text []byte) {
