@@ -18,6 +18,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/pool/quota"
 	"github.com/touchstone-csi/touchstone/test/child"
+	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
 const limitBytes = 16 * mebi
@@ -126,6 +127,47 @@ func TestBtrfsPoolsLimitDirectories(t *testing.T) {
 		require.NoError(t, err)
 		require.EqualValues(t, 2*limitBytes, usage.LimitBytes)
 	})
+}
+
+// TestBtrfsPoolsUseFullQuotas has quotas that an administrator has turned on: they count what a
+// directory refers to, shared or not, and the driver turns on no other ones.
+func TestBtrfsPoolsUseFullQuotas(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	p := openPool(t, filesystemOf(t, cow, 512*mebi, "mkfs.btrfs", "-q", "-R", "quota"))
+	require.Equal(t, quota.Support{Kind: quota.Subvolume, Enforced: true, Snapshots: true}, p.DirectorySupport())
+
+	before := groupsOf(t, p)
+	object, path := newLimited(t, p)
+	require.NoError(t, p.SyncDirectory(object.ID))
+	require.NoError(t, write(filepath.Join(path, "half"), limitBytes/2))
+	require.ErrorIs(t, write(filepath.Join(path, "more"), limitBytes), unix.EDQUOT)
+	require.NoError(t, os.Remove(filepath.Join(path, "more")))
+
+	clone := directoryOf(newID(t))
+	copied(t, p, p, object, clone, pool.CopyOptions{})
+	require.NoError(t, p.LimitDirectory(clone.ID, limitBytes))
+	require.NoError(t, p.SyncDirectory(clone.ID))
+
+	for _, each := range []pool.Object{object, clone} {
+		usage, limited, err := p.DirectoryQuota(each.ID)
+		require.NoError(t, err)
+		require.True(t, limited)
+		require.EqualValues(t, limitBytes, usage.LimitBytes)
+		require.GreaterOrEqual(t, usage.Bytes, int64(limitBytes/2))
+		require.ErrorIs(t, write(filepath.Join(placeOf(p, each), "more"), limitBytes), unix.EDQUOT)
+	}
+
+	require.NoError(t, p.LimitDirectory(object.ID, 4*limitBytes))
+	require.NoError(t, write(filepath.Join(path, "more"), limitBytes))
+
+	for _, each := range []pool.Object{object, clone} {
+		require.NoError(t, p.Remove(t.Context(), each))
+	}
+
+	groupsOf(t, p)
+	require.NoError(t, p.RemoveStaleScratch(t.Context()))
+	require.Equal(t, before, groupsOf(t, p))
 }
 
 func TestRemovalOfSubvolumesLeavesNoQuotaGroup(t *testing.T) {
