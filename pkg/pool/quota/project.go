@@ -252,12 +252,8 @@ func (*projects) Sync(directory *os.File) error {
 // impose its project on what is renamed into it: the removal of deep trees moves directories up,
 // whose owner may have changed their project.
 func (p *projects) Remove(_ context.Context, parent *os.File, name string) (bool, error) {
-	directory, err := tree.OpenAt(parent, name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
-		return false, nil
-	}
-
-	if err != nil {
+	directory, err := openToRemove(parent, name)
+	if err != nil || directory == nil {
 		return false, err
 	}
 	defer directory.Close()

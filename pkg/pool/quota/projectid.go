@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"iter"
-	"slices"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/projectquota"
 )
@@ -39,9 +38,16 @@ func projectIDs(id string) iter.Seq[uint32] {
 	}
 }
 
-// isProjectOf reports whether the directory of an object may have the project.
+// isProjectOf reports whether the directory of an object may have the project. That is nearly always
+// the first one.
 func isProjectOf(id string, project uint32) bool {
-	return slices.Contains(slices.Collect(projectIDs(id)), project)
+	for each := range projectIDs(id) {
+		if each == project {
+			return true
+		}
+	}
+
+	return false
 }
 
 // inodeLimit returns how many files, directories and links a directory of that size may have.

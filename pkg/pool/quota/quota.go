@@ -15,6 +15,10 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/touchstone-csi/touchstone/pkg/pool/tree"
 )
 
 // Kind is what a pool makes for the directory of a volume.
@@ -120,4 +124,14 @@ func Open(path string, inspect bool) (Directories, error) {
 	}
 
 	return made, nil
+}
+
+// openToRemove opens the directory that Remove is for. It returns nil if there is none of that name.
+func openToRemove(parent *os.File, name string) (*os.File, error) {
+	directory, err := tree.OpenAt(parent, name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
+		return nil, nil //nolint:nilnil // documented: no directory
+	}
+
+	return directory, err
 }

@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/btrfs"
-	"github.com/touchstone-csi/touchstone/pkg/pool/tree"
 )
 
 // groupLevel is the level of the quota group that limits a volume. It has the number of the volume's
@@ -261,12 +260,8 @@ func (*subvolumes) Sync(directory *os.File) error { return btrfs.Commit(director
 // Remove removes the quota group before the subvolume, so that an interruption leaves no group whose
 // subvolume is gone.
 func (s *subvolumes) Remove(_ context.Context, parent *os.File, name string) (bool, error) {
-	directory, err := tree.OpenAt(parent, name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
-		return false, nil
-	}
-
-	if err != nil {
+	directory, err := openToRemove(parent, name)
+	if err != nil || directory == nil {
 		return false, err
 	}
 	defer directory.Close()
