@@ -115,7 +115,7 @@ func (f *serveFlags) define(flags *pflag.FlagSet) {
 	flags.StringVar(&f.proxyEndpoint, "proxy-endpoint", "",
 		"serve no volumes: forward all calls to the CSI server at this unix socket or loopback host:port")
 	flags.StringVar(&f.proxyListen, "proxy-listen", "",
-		"serve no volumes: join each connection to the endpoint with one that a CSI server makes to this loopback host:port")
+		"serve no volumes: join each connection to the endpoint with one that a CSI server makes to this unix socket or loopback host:port")
 	flags.StringVar(&f.TCPEndpoint, "tcp-endpoint", "",
 		"also serve on this loopback host:port, for tests; every process of the machine can call it; empty is off")
 	flags.StringVar(&f.HTTPEndpoint, "http-endpoint", "", "host:port of the status page, /metrics, /healthz, /livez and /readyz; empty is off")

@@ -110,7 +110,7 @@ func manifest(config *Config) map[string]string {
 func (d *Driver) Run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, d.components.close()) }()
 
-	listener, err := listen(ctx, d.config.Endpoint)
+	listener, err := listen(ctx, endpointFlag, d.config.Endpoint, askName)
 	if err != nil && ctx.Err() != nil {
 		return nil // a cancelled start has not failed
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"path/filepath"
 
 	"golang.org/x/sync/errgroup"
@@ -29,7 +30,12 @@ func Forward(ctx context.Context, config Config, to string) (err error) {
 	}
 	defer func() { err = errors.Join(err, elsewhere.Close()) }()
 
-	listener, err := listen(ctx, config.Endpoint)
+	if network, _, _ := proxy.Parse(to); network == "tcp" {
+		config.Log.WarnContext(ctx, "while no CSI server listens at the port, a process of this machine that does gets calls and their secrets; "+
+			"prefer a unix socket", "proxyEndpoint", to)
+	}
+
+	listener, err := listen(ctx, endpointFlag, config.Endpoint, askName)
 	if err != nil {
 		return err
 	}
@@ -58,17 +64,22 @@ func Forward(ctx context.Context, config Config, to string) (err error) {
 }
 
 // ForwardPaired serves config's endpoint, until ctx ends, by joining each connection to it with one
-// that a CSI server makes to the loopback address (see proxy.Pair). Errors: proxy.ErrAddress.
+// that a CSI server makes to the address (see proxy.Pair): a socket file, which only its owner and
+// root can connect to, or a port of the loopback. Errors: proxy.ErrAddress.
 func ForwardPaired(ctx context.Context, config Config, address string) error {
 	config.completeDefaults()
 
-	far, err := proxy.Listen(ctx, address)
+	if err := notItself(config.Endpoint, address); err != nil {
+		return err
+	}
+
+	far, err := listenForServer(ctx, &config, address)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = far.Close() }()
 
-	near, err := listen(ctx, config.Endpoint)
+	near, err := listen(ctx, endpointFlag, config.Endpoint, askName)
 	if err != nil {
 		return err
 	}
@@ -81,6 +92,25 @@ func ForwardPaired(ctx context.Context, config Config, address string) error {
 	config.Log.InfoContext(ctx, "ready", "endpoint", near.Path(), "awaitsConnectionsAt", far.Addr().String())
 
 	return errors.Join(proxy.Pair(ctx, near, far), unannounce(config.ReadyFile))
+}
+
+// listenForServer listens where a CSI server connects to the proxy.
+func listenForServer(ctx context.Context, config *Config, address string) (net.Listener, error) {
+	if network, path, err := proxy.Parse(address); err == nil && network == "unix" {
+		// A connection counts as a server there, so that a proxy that listens already is not asked
+		// for its name.
+		return listen(ctx, proxyListenFlag, path, func(context.Context, *grpc.ClientConn) string { return "" })
+	}
+
+	listener, err := listenLoopback(ctx, proxyListenFlag, address)
+	if err != nil {
+		return nil, err
+	}
+
+	config.Log.WarnContext(ctx, "every process of this machine can act as the CSI server and gets the secrets of calls; "+
+		"a unix socket is only for root and this user", "proxyListen", listener.Addr().String())
+
+	return listener, nil
 }
 
 // notItself refuses a proxy that would forward calls to itself.

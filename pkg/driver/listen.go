@@ -42,9 +42,9 @@ func SocketPath(endpoint string) (string, error) {
 	return path, nil
 }
 
-// listen makes the endpoint's socket, and its directory if need be. One that is
-// served already is a *socket.InUseError.
-func listen(ctx context.Context, endpoint string) (*socket.Listener, error) {
+// listen makes the socket of an endpoint that a flag names, and its directory if need be. One that
+// is served already is a *socket.InUseError.
+func listen(ctx context.Context, flag, endpoint string, ask socket.Ask) (*socket.Listener, error) {
 	path, err := SocketPath(endpoint)
 	if err != nil {
 		return nil, err
@@ -54,13 +54,13 @@ func listen(ctx context.Context, endpoint string) (*socket.Listener, error) {
 		return nil, fmt.Errorf("make the socket's directory: %w", err)
 	}
 
-	listener, err := socket.Listen(ctx, path, askName)
+	listener, err := socket.Listen(ctx, path, ask)
 
 	switch {
 	case errors.As(err, new(*socket.InUseError)):
-		return nil, fmt.Errorf("%w %w: end it first, or choose another --endpoint", ErrEndpoint, err)
+		return nil, fmt.Errorf("%w %w: end it first, or choose another --%s", ErrEndpoint, err, flag)
 	case errors.Is(err, socket.ErrPath):
-		return nil, fmt.Errorf("%w: %w, or choose another --endpoint", ErrEndpoint, err)
+		return nil, fmt.Errorf("%w: %w, or choose another --%s", ErrEndpoint, err, flag)
 	case err != nil:
 		return nil, err
 	}
@@ -74,12 +74,38 @@ func (d *Driver) listenTCP(ctx context.Context) (net.Listener, error) {
 		return nil, nil //nolint:nilnil // documented
 	}
 
-	listener, err := proxy.Listen(ctx, d.config.TCPEndpoint)
+	listener, err := listenLoopback(ctx, tcpFlag, d.config.TCPEndpoint)
 	if err != nil {
-		return nil, fmt.Errorf("tcp-endpoint: %w", err)
+		return nil, err
 	}
 
 	d.log.WarnContext(ctx, "every process of this machine can call the driver", "endpoint", listener.Addr().String())
+
+	return listener, nil
+}
+
+// The flags of addresses, for messages.
+const (
+	endpointFlag    = "endpoint"
+	tcpFlag         = "tcp-endpoint"
+	proxyListenFlag = "proxy-listen"
+)
+
+// listenLoopback listens on the loopback address that a flag names. Errors: proxy.ErrAddress.
+func listenLoopback(ctx context.Context, flag, address string) (net.Listener, error) {
+	network, target, err := proxy.Parse(address)
+	if err == nil && network != "tcp" {
+		err = fmt.Errorf("%w %q is no host:port", proxy.ErrAddress, address)
+	}
+
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", flag, err)
+	}
+
+	listener, err := (&net.ListenConfig{}).Listen(ctx, network, target)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", flag, err)
+	}
 
 	return listener, nil
 }

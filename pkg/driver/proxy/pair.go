@@ -120,13 +120,3 @@ func (c *connections) close() {
 		_ = conn.Close()
 	}
 }
-
-// Listen listens on a loopback address, tcp://host:port or host:port. Errors: ErrAddress.
-func Listen(ctx context.Context, address string) (net.Listener, error) {
-	network, target, err := split(address)
-	if err != nil {
-		return nil, err
-	}
-
-	return (&net.ListenConfig{}).Listen(ctx, network, target)
-}

@@ -9,6 +9,7 @@ import (
 	"math"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -18,6 +19,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+
+	"github.com/touchstone-csi/touchstone/internal/socket"
 )
 
 // ErrAddress is returned for an unsupported address.
@@ -45,7 +48,7 @@ type Proxy struct {
 // or host:port of this machine. It does not dial: without a listener calls fail with
 // UNAVAILABLE. Errors: ErrAddress.
 func New(address string) (*Proxy, error) {
-	network, target, err := split(address)
+	network, target, err := Parse(address)
 	if err != nil {
 		return nil, err
 	}
@@ -73,16 +76,17 @@ func New(address string) (*Proxy, error) {
 	return &Proxy{conn: conn, address: address, id: rand.Text()}, nil
 }
 
-// split returns what net.Dial wants to know of an address.
-func split(address string) (network, target string, err error) {
+// Parse returns what net.Dial and net.Listen take for the address of a socket file or of the
+// loopback (see New). Errors: ErrAddress.
+func Parse(address string) (network, target string, err error) {
 	if path, ok := strings.CutPrefix(address, "unix:"); ok || strings.HasPrefix(address, "/") {
 		path = strings.TrimPrefix(path, "//")
 		if !ok {
 			path = address
 		}
 
-		if path == "" || strings.HasSuffix(path, "/") {
-			return "", "", fmt.Errorf("%w %q names no socket file", ErrAddress, address)
+		if err := socket.CheckPath(path); err != nil {
+			return "", "", fmt.Errorf("%w %q: %w", ErrAddress, address, err)
 		}
 
 		return "unix", path, nil
@@ -91,7 +95,7 @@ func split(address string) (network, target string, err error) {
 	target = strings.TrimPrefix(address, "tcp://")
 
 	host, port, err := net.SplitHostPort(target)
-	if err != nil || port == "" {
+	if _, invalid := strconv.ParseUint(port, 10, 16); err != nil || invalid != nil {
 		return "", "", fmt.Errorf("%w %q is neither a unix socket nor host:port", ErrAddress, address)
 	}
 

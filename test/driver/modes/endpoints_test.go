@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -22,6 +24,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/driver/proxy"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/logs"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
@@ -62,9 +65,35 @@ func TestTCPEndpoint(t *testing.T) {
 func TestPairedProxy(t *testing.T) {
 	t.Parallel()
 
-	address := freePort(t)
+	const warning = "every process of this machine can act as the CSI server"
+
+	t.Run("unix", func(t *testing.T) {
+		t.Parallel()
+
+		path := filepath.Join(t.TempDir(), "made", "server.sock")
+		log := pairedProxy(t, "unix://"+path, func() {
+			info, err := os.Lstat(path)
+			require.NoError(t, err)
+			require.Equal(t, fs.ModeSocket|0o600, info.Mode(), "other users cannot connect")
+		})
+		require.NotContains(t, log, warning)
+		require.NoFileExists(t, path)
+	})
+	t.Run("tcp", func(t *testing.T) {
+		t.Parallel()
+		require.Contains(t, pairedProxy(t, freePort(t), func() {}), warning)
+	})
+}
+
+// pairedProxy serves one call through a proxy that a CSI server connects to at the address, and
+// returns the proxy's log. ready is called when the proxy is.
+func pairedProxy(t *testing.T, address string, ready func()) string {
+	t.Helper()
+
+	log := &logs.Buffer{}
 	config := driver.Config{
 		Endpoint: "unix://" + filepath.Join(t.TempDir(), "csi.sock"), ReadyFile: filepath.Join(t.TempDir(), "ready"),
+		Log: slog.New(slog.NewTextHandler(log, nil)),
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -76,6 +105,7 @@ func TestPairedProxy(t *testing.T) {
 
 		return err == nil
 	}, await.Limit, time.Millisecond)
+	ready()
 
 	client, err := csiclient.Connect(config.Endpoint, await.Calls(t)...)
 	require.NoError(t, err)
@@ -97,7 +127,19 @@ func TestPairedProxy(t *testing.T) {
 	require.NoError(t, client.Close())
 	cancel()
 	require.NoError(t, await.Receive(t, ended, "the proxy to end"))
-	require.ErrorIs(t, driver.ForwardPaired(t.Context(), config, "192.0.2.1:1"), proxy.ErrAddress)
+
+	return log.String()
+}
+
+// TestPairedProxyAddresses has those refused at which other machines could connect, and the
+// proxy's own endpoint.
+func TestPairedProxyAddresses(t *testing.T) {
+	t.Parallel()
+
+	config := driver.Config{Endpoint: filepath.Join(t.TempDir(), "csi.sock")}
+	for _, address := range []string{"192.0.2.1:1", "0.0.0.0:1", ":1", "garbage", "127.0.0.1:x", config.Endpoint} {
+		require.ErrorIs(t, driver.ForwardPaired(t.Context(), config, address), proxy.ErrAddress, address)
+	}
 }
 
 type embeddedIdentity struct {
@@ -130,7 +172,7 @@ func (d *dialer) Accept() (net.Conn, error) {
 	d.used = make(chan struct{})
 
 	for {
-		conn, err := net.Dial("tcp", d.address)
+		conn, err := dialServer(d.address)
 		if err == nil {
 			d.idle.Store(&conn)
 
@@ -143,6 +185,15 @@ func (d *dialer) Accept() (net.Conn, error) {
 		default: // the proxy does not listen yet
 		}
 	}
+}
+
+func dialServer(address string) (net.Conn, error) {
+	network, target, err := proxy.Parse(address)
+	if err != nil {
+		return nil, err
+	}
+
+	return net.Dial(network, target)
 }
 
 func (d *dialer) Close() error {
