@@ -119,6 +119,8 @@ func (f *serveFlags) define(flags *pflag.FlagSet) {
 	flags.StringVar(&f.TCPEndpoint, "tcp-endpoint", "",
 		"also serve on this loopback host:port, for tests; every process of the machine can call it; empty is off")
 	flags.StringVar(&f.HTTPEndpoint, "http-endpoint", "", "host:port of the status page, /metrics, /healthz, /livez and /readyz; empty is off")
+	flags.StringSliceVar(&f.HTTPHosts, "http-host", nil,
+		"a further name by which clients call --http-endpoint, beside localhost and IP addresses (repeatable)")
 	flags.StringVar(&f.OTLPEndpoint, "otlp-endpoint", "",
 		"URL of an OpenTelemetry collector (OTLP over gRPC) that gets traces of all calls; empty is off")
 	flags.StringVar(&f.Faults, "faults", "",

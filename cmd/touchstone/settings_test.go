@@ -124,7 +124,7 @@ func TestEveryFlagIsAKeyAndAVariable(t *testing.T) {
 		"cgroup-root": "/c", "kubeconfig": "in-cluster", "coalesce-window": "9s",
 		"mode": "node", "endpoint": "/x/y.sock", "driver-name": "a.b", "node-id": "n-1", "nodes": "m-1", "state-dir": "/s",
 		"pool": "p=/p", "pool-image-size": "6Gi", "pool-image-fs": "btrfs", "topology": "k=v", "shared": "true", "max-volumes-per-node": "7", "max-volume-size": "5Gi",
-		"overcommit": "2.5", "ephemeral-mkfs-options": "true", "kubelet-dir": "/k", "allow-path": "/a", "http-endpoint": "127.0.0.1:1", "first-loop-device": "2048", "ready-file": "/r", "pprof": "true", "otlp-endpoint": "http://127.0.0.1:4317",
+		"overcommit": "2.5", "ephemeral-mkfs-options": "true", "kubelet-dir": "/k", "allow-path": "/a", "http-endpoint": "127.0.0.1:1", "http-host": "a.b", "first-loop-device": "2048", "ready-file": "/r", "pprof": "true", "otlp-endpoint": "http://127.0.0.1:4317",
 		"call-log": "ring", "call-log-secrets": "true", "strict": "refuse",
 		"disable-capability": "GET_VOLUME", "proxy-endpoint": "/p.sock", "volume-mount-group": "true", "simulate-node": "true", "capacity": "p=5Gi", "tcp-endpoint": "127.0.0.1:2", "proxy-listen": "127.0.0.1:3",
 		"health-events": "false", "health-relist-period": "2s", "health-evented-relist-period": "4s", "health-probe-timeout": "6s",

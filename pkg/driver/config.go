@@ -118,6 +118,8 @@ type Config struct {
 
 	// HTTPEndpoint is host:port of /metrics, /healthz, /livez and /readyz; empty is off.
 	HTTPEndpoint string
+	// HTTPHosts are further names of the machine by which clients call HTTPEndpoint.
+	HTTPHosts []string
 	// OTLPEndpoint is the URL of the collector that gets the traces of calls, such as
 	// http://127.0.0.1:4317; empty is off.
 	OTLPEndpoint string
@@ -144,7 +146,7 @@ type Config struct {
 	capabilities capability.Set
 }
 
-// driverName is the spec's rule for GetPluginInfoResponse.name.
+// driverName is the spec's rule for GetPluginInfoResponse.name, and for names of hosts.
 // It is that of a domain name, whose labels begin and end with a letter or a digit.
 const driverName = `^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$`
 
@@ -165,6 +167,7 @@ func (c *Config) complete() error {
 
 	problems := []error{
 		c.checkNames(), c.checkPlaces(), c.checkPoolImage(), c.checkCapabilities(), c.checkTopology(), c.checkDirect(), c.completeRegistration(),
+		c.checkHTTP(),
 	}
 
 	if !slices.Contains([]Mode{ModeAll, ModeController, ModeNode}, c.Mode) {

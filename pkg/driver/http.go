@@ -129,7 +129,7 @@ func listenHTTP(ctx context.Context, config *Config, measured metrics.CSIMetrics
 	})
 
 	return &http.Server{
-		Handler: mux, ReadHeaderTimeout: httpHeaderTimeout, ReadTimeout: httpTimeout, WriteTimeout: httpTimeout,
+		Handler: onlyHosts(config.hostNames(), mux), ReadHeaderTimeout: httpHeaderTimeout, ReadTimeout: httpTimeout, WriteTimeout: httpTimeout,
 		IdleTimeout: httpHeaderTimeout,
 	}, netutil.LimitListener(listener, maxHTTPConnections), nil
 }

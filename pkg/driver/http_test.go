@@ -1,6 +1,7 @@
 package driver_test
 
 import (
+	"net"
 	"net/http"
 	"testing"
 
@@ -44,5 +45,62 @@ func TestProfilesAreServedOnlyIfAsked(t *testing.T) {
 
 		code, _ := get(t, "http://"+address+"/debug/pprof/goroutine?debug=1")
 		require.Equal(t, want, code)
+	}
+}
+
+// TestHTTPIsServedToKnownHostsOnly: a web page whose name was made to resolve to this machine sends
+// its own name, and reads nothing.
+func TestHTTPIsServedToKnownHostsOnly(t *testing.T) {
+	t.Parallel()
+
+	address := served.Address()
+	start(t, func(config *driver.Config) {
+		config.HTTPEndpoint, config.HTTPHosts, config.Profiling = address, []string{"touchstone.example.org", "metrics.svc"}, true
+	})
+
+	_, port, err := net.SplitHostPort(address)
+	require.NoError(t, err)
+
+	for host, want := range map[string]int{
+		address: http.StatusOK, "127.0.0.1": http.StatusOK, "localhost:" + port: http.StatusOK, "LOCALHOST.": http.StatusOK,
+		// The pod's address in the kubelet's probes and Prometheus' scrapes.
+		"10.1.2.3:9808": http.StatusOK, "[fd00::1]:9808": http.StatusOK, "[::1]": http.StatusOK,
+		"touchstone.example.org": http.StatusOK, "Metrics.svc.:80": http.StatusOK,
+
+		"attacker.example": http.StatusMisdirectedRequest, "attacker.example:" + port: http.StatusMisdirectedRequest,
+		"localhost.attacker.example": http.StatusMisdirectedRequest, "127.0.0.1.attacker.example": http.StatusMisdirectedRequest,
+		"sub.touchstone.example.org": http.StatusMisdirectedRequest, "0x7f000001": http.StatusMisdirectedRequest, "127.1": http.StatusMisdirectedRequest,
+	} {
+		for _, path := range []string{"/", "/health.json", "/metrics", "/healthz", "/livez", "/readyz", "/debug/pprof/"} {
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+path, http.NoBody)
+			require.NoError(t, err)
+
+			request.Host = host
+			answer, err := http.DefaultClient.Do(request)
+			require.NoError(t, err)
+			require.NoError(t, answer.Body.Close())
+			require.Equal(t, want, answer.StatusCode, "%s of %s", path, host)
+		}
+	}
+}
+
+func TestHTTPSettingsThatCannotWork(t *testing.T) {
+	t.Parallel()
+
+	for name, change := range map[string]func(*driver.Config){
+		"no port":         func(c *driver.Config) { c.HTTPEndpoint = "garbage" },
+		"port by name":    func(c *driver.Config) { c.HTTPEndpoint = ":http" },
+		"port too large":  func(c *driver.Config) { c.HTTPEndpoint = "127.0.0.1:65536" },
+		"no host's name":  func(c *driver.Config) { c.HTTPEndpoint = "a b:80" },
+		"host with port":  func(c *driver.Config) { c.HTTPEndpoint, c.HTTPHosts = ":0", []string{"a.b:80"} },
+		"empty host":      func(c *driver.Config) { c.HTTPEndpoint, c.HTTPHosts = ":0", []string{""} },
+		"host without":    func(c *driver.Config) { c.HTTPHosts = []string{"a.b"} },
+		"profile without": func(c *driver.Config) { c.Profiling = true },
+	} {
+		config, _ := configFor(t)
+		change(&config)
+
+		_, err := driver.New(t.Context(), config)
+		require.ErrorIs(t, err, driver.ErrConfig, name)
 	}
 }
