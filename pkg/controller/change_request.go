@@ -157,7 +157,7 @@ func (s *Service) applyChange(ctx context.Context, id string, wanted changeReque
 
 	more := changed.CapacityBytes - found.CapacityBytes
 	if more > 0 {
-		err := s.enlarge(changed, p)
+		err := s.enlarge(found, changed, p)
 		if err == nil {
 			err = s.config.Faults.At(ctx, faults.ImageExpanded, id, found.Name)
 		}
@@ -201,14 +201,14 @@ func (s *Service) applyChange(ctx context.Context, id string, wanted changeReque
 
 // enlarge makes the bytes of a volume be as many as its record is about to say.
 // Should the record not follow, the retry finds them there.
-func (s *Service) enlarge(larger *record.Volume, p *pool.Pool) error {
+func (s *Service) enlarge(found, larger *record.Volume, p *pool.Pool) error {
 	switch {
 	case larger.Pristine:
 		return s.allocate(larger, p)
 	case larger.Parameters.Backing == volume.BackingDirectory:
 		return limitDurably(larger, p)
 	default:
-		return p.GrowImage(larger.ID, larger.CapacityBytes, larger.IsThick())
+		return p.GrowImage(larger.ID, pool.Growth{From: found.CapacityBytes, To: larger.CapacityBytes, Thick: larger.IsThick()})
 	}
 }
 

@@ -49,7 +49,7 @@ func (s *Service) prepareCopy(
 	}
 
 	task := s.config.Progress.Start(kind, target.ID, source.CapacityBytes)
-	options.Progress = task.Set
+	options.Progress, options.SourceBytes = task.Set, source.CapacityBytes
 
 	made, err := p.NewCopy(from, source.Object(), target, options)
 	if err != nil {

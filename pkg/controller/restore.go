@@ -75,7 +75,7 @@ func (s *Service) restore(ctx context.Context, wanted createRequest) (*record.Vo
 
 	return s.copyInto(ctx, wanted, func(ctx context.Context, target pool.Object, options pool.CopyOptions) (*pendingCopy, error) {
 		task := s.config.Progress.Start("restore", target.ID, snapshot.SizeBytes)
-		options.Progress = task.Set
+		options.Progress, options.SourceBytes = task.Set, snapshot.SizeBytes
 
 		made, err := wanted.pool.NewCopy(from, snapshot.Object(), target, options)
 		if err != nil {

@@ -63,6 +63,10 @@ func (s *Service) NodeExpandVolume(
 			v, err := s.usedAt(id, path)
 
 			if err == nil {
+				err = s.access.CheckLength(v)
+			}
+
+			if err == nil {
 				err = s.growImage(v, asked)
 			}
 
@@ -103,7 +107,7 @@ func (s *Service) growImage(v *staged.Volume, asked *csi.CapacityRange) error {
 		}
 	}
 
-	return stored.GrowImage(v.VolumeID, wanted, v.Parameters.Provisioning == volume.Thick)
+	return stored.GrowImage(v.VolumeID, pool.Growth{From: size, To: wanted, Thick: v.Parameters.Provisioning == volume.Thick})
 }
 
 // checkHas refuses a capability that the volume does not have. None is no error.

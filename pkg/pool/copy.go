@@ -15,6 +15,8 @@ import (
 
 // CopyOptions describe the copy.
 type CopyOptions struct {
+	// SourceBytes is what an image has at least that is copied; a shorter one is ErrTruncated.
+	SourceBytes int64
 	// SizeBytes is the least size of a copied image, for which 0 is the source's, and the size limit
 	// of a copied directory, for which 0 is none.
 	SizeBytes int64
@@ -46,7 +48,7 @@ type Copy struct {
 }
 
 // NewCopy prepares a copy of source, in the pool from, as target in this pool.
-// Errors: ErrMissing, ErrInProgress, ErrNoSpace.
+// Errors: ErrMissing, ErrTruncated, ErrInProgress, ErrNoSpace.
 func (p *Pool) NewCopy(from *Pool, source, target Object, options CopyOptions) (*Copy, error) {
 	if source.Backing != target.Backing {
 		return nil, fmt.Errorf("copy %s to %s: %w: %s to %s", source, target, errors.ErrUnsupported, source.Backing, target.Backing)
@@ -59,6 +61,12 @@ func (p *Pool) NewCopy(from *Pool, source, target Object, options CopyOptions) (
 	opened, err := from.open(source)
 	if err != nil {
 		return nil, err
+	}
+
+	if source.Backing == volume.BackingImage {
+		if err := checkLength(opened, options.SourceBytes); err != nil {
+			return nil, errors.Join(fmt.Errorf("copy %s to %s: %w", source, target, err), opened.Close())
+		}
 	}
 
 	c := &Copy{

@@ -137,7 +137,7 @@ func TestThickImagesTakeTheirSpaceOnce(t *testing.T) {
 			require.GreaterOrEqual(t, allocated(), int64(size))
 
 			require.NoError(t, place.EnsureImage(id, size, true), "again")
-			require.NoError(t, place.GrowImage(id, size, true), "to the size that it has")
+			require.NoError(t, place.GrowImage(id, pool.Growth{To: size, Thick: true}), "to the size that it has")
 
 			// A hole is filled again, and only that takes space.
 			image, err := place.OpenImage(id, os.O_RDWR)
@@ -153,7 +153,7 @@ func TestThickImagesTakeTheirSpaceOnce(t *testing.T) {
 			require.GreaterOrEqual(t, allocated(), int64(size))
 
 			// What there is no space for leaves no trace.
-			require.ErrorIs(t, place.GrowImage(id, 2*size, true), pool.ErrNoSpace)
+			require.ErrorIs(t, place.GrowImage(id, pool.Growth{To: 2 * size, Thick: true}), pool.ErrNoSpace)
 
 			info, err := image.Stat()
 			require.NoError(t, err)

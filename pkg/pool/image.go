@@ -43,10 +43,20 @@ func (p *Pool) EnsureImage(id string, size int64, thick bool) error {
 	return p.syncImage(id, file)
 }
 
-// GrowImage grows the volume's image to at least size bytes. Errors: ErrMissing, ErrNoSpace.
-func (p *Pool) GrowImage(id string, size int64, thick bool) error {
+// Growth describes how GrowImage grows an image.
+type Growth struct {
+	// From is what the image has at least. One that is shorter was truncated, and stays as it is.
+	From int64
+	// To is what it has at least afterwards.
+	To int64
+	// Thick allocates all of its blocks.
+	Thick bool
+}
+
+// GrowImage grows the volume's image. Errors: ErrMissing, ErrTruncated, ErrNoSpace.
+func (p *Pool) GrowImage(id string, growth Growth) error {
 	for {
-		current, err := p.growOnce(id, size, thick)
+		current, err := p.growOnce(id, growth)
 		if err != nil || current {
 			return err
 		}
@@ -64,14 +74,18 @@ func (p *Pool) LastResized(id string) time.Time {
 
 // growOnce reports whether the image that it has grown is still the volume's: another process may
 // have replaced it meanwhile (FillImage).
-func (p *Pool) growOnce(id string, size int64, thick bool) (bool, error) {
+func (p *Pool) growOnce(id string, growth Growth) (bool, error) {
 	file, err := p.OpenImage(id, os.O_RDWR)
 	if err != nil {
 		return false, err
 	}
 	defer file.Close()
 
-	err = grow(file, size, thick)
+	if err := checkLength(file, growth.From); err != nil {
+		return false, fmt.Errorf("grow image of volume %s: %w", id, err)
+	}
+
+	err = grow(file, growth.To, growth.Thick)
 	p.resized.Store(id, time.Now())
 
 	if err != nil {
@@ -84,6 +98,20 @@ func (p *Pool) growOnce(id string, size int64, thick bool) (bool, error) {
 	}
 
 	return p.IsCurrentImage(id, file)
+}
+
+// checkLength returns ErrTruncated if an image is shorter than least bytes.
+func checkLength(image *os.File, least int64) error {
+	info, err := image.Stat()
+	if err != nil {
+		return err
+	}
+
+	if info.Size() < least {
+		return fmt.Errorf("%s has %d of %d bytes: %w", image.Name(), info.Size(), least, ErrTruncated)
+	}
+
+	return nil
 }
 
 // SyncImage makes the image's name and size durable. Errors: ErrMissing.

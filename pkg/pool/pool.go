@@ -30,6 +30,10 @@ var (
 	ErrNotDirectory = errors.New("it is not a directory")
 	// ErrShrink is returned if an image is larger than requested.
 	ErrShrink = errors.New("an image never shrinks")
+	// ErrTruncated is returned if an image is shorter than its record says: data is lost. Growing or
+	// copying it would hide that behind zeros.
+	ErrTruncated = errdefs.New(errdefs.ErrFailedPrecondition,
+		"the image was truncated and data is lost; restore a snapshot, or put the image back")
 	// ErrInProgress is returned if another process is making the same object.
 	ErrInProgress = errdefs.New(errdefs.ErrAborted, "it is being made by another process")
 	// ErrInUse is returned if an image is attached, on this or another node.

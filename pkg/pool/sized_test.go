@@ -10,6 +10,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 	"github.com/stretchr/testify/require"
 
+	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
@@ -45,7 +46,7 @@ func TestSizedAtTellsOfEachOwnWrite(t *testing.T) {
 
 			return err
 		},
-		"grow": func() error { return place.GrowImage(id, 2*size, true) },
+		"grow": func() error { return place.GrowImage(id, pool.Growth{To: 2 * size, Thick: true}) },
 	} {
 		began := time.Now()
 		require.NoError(t, write(), name)

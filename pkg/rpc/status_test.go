@@ -56,7 +56,7 @@ func TestStatusOfEachError(t *testing.T) {
 		{codes.FailedPrecondition, []error{
 			volume.ErrClaimUnreadable,
 			mount.ErrWrongType, mount.ErrNotEmpty, mount.ErrBusy,
-			tree.ErrMounted, pool.ErrInUse, pool.ErrNoLocks, tree.ErrLeased, filecopy.ErrCloneUnsupported,
+			tree.ErrMounted, pool.ErrInUse, pool.ErrNoLocks, pool.ErrTruncated, tree.ErrLeased, filecopy.ErrCloneUnsupported,
 			kata.ErrUnsafeRoot, kata.ErrNestedDirectory, cgroup.ErrUnsupported, cgroup.ErrNoPod, queue.ErrUnsupported,
 			filesystem.ErrGrowRefused, filesystem.ErrInUse, filesystem.ErrFrozen,
 			loop.ErrImageLocked, loop.ErrNoLocks, loop.ErrNotAttached, errdefs.ErrFailedPrecondition,

@@ -1,10 +1,60 @@
 package access
 
 import (
+	"fmt"
+	"os"
 	"sync"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
 )
+
+// CheckLength returns pool.ErrTruncated while the image of a volume in use is shorter than one of its
+// devices: a device that took its size would hide that data is lost.
+func (p *Provider) CheckLength(v *staged.Volume) error {
+	if !v.IsImage() {
+		return nil
+	}
+
+	numbers, err := p.For(v).Devices(v)
+	if err != nil {
+		return err
+	}
+
+	for _, number := range numbers {
+		if err := p.checkLength(v, number); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+func (p *Provider) checkLength(v *staged.Volume, number int) error {
+	image, err := p.openImage(v, os.O_RDONLY)
+	if err != nil {
+		return err
+	}
+	defer image.Close()
+
+	device, attached, err := p.config.Loops.Status(number)
+	if err != nil || !attached {
+		return err
+	}
+
+	info, err := image.Stat()
+	if err != nil {
+		return err
+	}
+
+	found, err := loop.IdentityOf(image)
+	if err == nil && found == device.Backing && info.Size() < device.SizeBytes {
+		err = fmt.Errorf("its image has %d bytes, and its device %d: %w", info.Size(), device.SizeBytes, pool.ErrTruncated)
+	}
+
+	return err
+}
 
 // heldDevices has the loop devices of raw-block and direct volumes. The devices of mounted
 // volumes are found through their mounts.

@@ -110,3 +110,17 @@ func testFullHost(t *testing.T, kind string) {
 	require.EqualValues(t, larger, size(t, pool.Image()))
 	end(t, pool)
 }
+
+// TestATruncatedImageDoesNotGrow truncates the image while it is mounted: growing it would hide that data
+// is lost.
+func TestATruncatedImageDoesNotGrow(t *testing.T) { onEach(t, testATruncatedImageDoesNotGrow) }
+
+func testATruncatedImageDoesNotGrow(t *testing.T, kind string) {
+	directory := newDirectory(t)
+	pool := ensure(t, kind, directory, small)
+	require.NoError(t, os.Truncate(pool.Image(), small-mib))
+	refused(t, kind, directory, larger, embedded.ErrDamaged, "truncated")
+	require.EqualValues(t, small-mib, size(t, pool.Image()))
+	require.NoError(t, os.Truncate(pool.Image(), small))
+	end(t, pool)
+}

@@ -236,6 +236,10 @@ func (s *mounter) grow(ctx context.Context, image *os.File, device loop.Status, 
 	}
 
 	size := info.Size()
+	if size < device.SizeBytes {
+		return fmt.Errorf("%w: %s was truncated while it was mounted, and has %d of %d bytes; restore a backup of it",
+			ErrDamaged, s.path(layout.EmbeddedImage), size, device.SizeBytes)
+	}
 
 	switch wanted := roundUpToBlock(s.Bytes); {
 	case wanted < size && s.Bytes > 0:
