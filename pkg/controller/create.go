@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"unicode"
 
@@ -300,10 +299,9 @@ func checkSameVolume(v *record.Volume, wanted *createRequest) error {
 	}
 
 	for _, asked := range wanted.capabilities {
-		if !slices.ContainsFunc(v.Capabilities, func(has volume.Capability) bool {
-			return has.WithFSType(v.Parameters.FSType).Equal(asked.WithFSType(v.Parameters.FSType))
-		}) {
-			return exists("other", "volume capabilities", "the requested ones")
+		if differences := v.CapabilityDifferences(asked); differences != "" {
+			return rpc.Errorf(codes.AlreadyExists, "volume %s exists with other volume capabilities: %s; choose another name or delete it",
+				v.ID, differences)
 		}
 	}
 

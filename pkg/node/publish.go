@@ -222,8 +222,9 @@ func (s *Service) checkExists(ctx context.Context, id string) error {
 // checkSamePublication returns ALREADY_EXISTS unless a volume that is published at the wanted path is
 // published as wanted.
 func checkSamePublication(v *staged.Volume, existing, wanted staged.Publication) error {
-	if !v.IsSame(existing, wanted) {
-		return rpc.Errorf(codes.AlreadyExists, "it is published there with another capability or readonly flag; unpublish it first")
+	if differences := v.Differences(existing, wanted); differences != "" {
+		return rpc.Errorf(codes.AlreadyExists, "it is published there with another capability or readonly flag: %s; unpublish it first",
+			differences)
 	}
 
 	return nil

@@ -184,11 +184,13 @@ func checkSameStaging(current, wanted *staged.Volume) error {
 	case current.IsDirect() != wanted.IsDirect():
 		return rpc.Errorf(codes.AlreadyExists, "it is staged there with another %s in its volume_context; unstage it first",
 			volume.KeyDirectAssign)
-	case !current.HasCapability(wanted.Capability):
-		return rpc.Errorf(codes.AlreadyExists, "it is staged there with another capability; unstage it first")
-	default:
-		return nil
 	}
+
+	if differences := current.CapabilityDifferences(wanted.Capability); differences != "" {
+		return rpc.Errorf(codes.AlreadyExists, "it is staged there with another capability: %s; unstage it first", differences)
+	}
+
+	return nil
 }
 
 // keepPublications takes over publications that outlived their staging, which another

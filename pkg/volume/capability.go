@@ -74,16 +74,9 @@ func (c Capability) AccessMode() Mode {
 	return Mode(csi.VolumeCapability_AccessMode_Mode_value[c.Mode])
 }
 
-// Equal compares two capabilities; the order of mount flags does not count.
-func (c Capability) Equal(other Capability) bool {
-	return c.Block == other.Block && c.FSType == other.FSType && c.MountGroup == other.MountGroup &&
-		c.Mode == other.Mode &&
-		slices.Equal(slices.Sorted(slices.Values(c.MountFlags)), slices.Sorted(slices.Values(other.MountFlags)))
-}
-
-// WithFSType returns the capability with a default for the filesystem that it leaves open, so
+// withFSType returns the capability with a default for the filesystem that it leaves open, so
 // that it equals one that names the default.
-func (c Capability) WithFSType(byDefault string) Capability {
+func (c Capability) withFSType(byDefault string) Capability {
 	if !c.Block && c.FSType == "" {
 		c.FSType = byDefault
 	}

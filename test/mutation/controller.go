@@ -70,8 +70,8 @@ func controllerMutants() []mutant {
 		},
 		{
 			name: "controller/attached-otherwise-accepted", file: "pkg/controller/record/attachment.go",
-			old:    `if a.ReadOnly == wanted.ReadOnly && a.Capability`,
-			new:    `if a.Capability`,
+			old:    `volume.Use{Capability: wanted.Capability, ReadOnly: wanted.ReadOnly}`,
+			new:    `volume.Use{Capability: wanted.Capability, ReadOnly: a.ReadOnly}`,
 			breaks: "a writable attachment answers a request for a read-only one",
 			tests:  in("test/driver/publishing", "TestAttachedForReading", "TestAccessModes"),
 		},

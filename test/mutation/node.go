@@ -18,8 +18,8 @@ func nodeMutants() []mutant {
 		},
 		{
 			name: "node/other-capability-accepted", file: "pkg/node/stage.go",
-			old:    `case !current.HasCapability(wanted.Capability):`,
-			new:    `case current.Capability.Block != wanted.Capability.Block:`,
+			old:    `differences := current.CapabilityDifferences(wanted.Capability)`,
+			new:    `differences := current.CapabilityDifferences(current.Capability)`,
 			breaks: "a staging with other mount flags or another mode is answered with success",
 			tests:  in("test/driver/publishing", "TestAccessModes"),
 		},

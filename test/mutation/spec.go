@@ -15,7 +15,7 @@ func specMutants() []mutant {
 		},
 		{
 			name: "spec/NPVE-5-published-otherwise", file: "pkg/node/publish.go",
-			old: `if !v.IsSame(existing, wanted) {`, new: `if existing.ReadOnly != wanted.ReadOnly {`,
+			old: `differences := v.Differences(existing, wanted)`, new: `differences := v.Differences(existing, existing)`,
 			breaks: "a publication with another capability is answered with success", tests: in(conformance, errorTables),
 		},
 		{
@@ -117,12 +117,12 @@ func specMutants() []mutant {
 		},
 		{
 			name: "spec/CVE-6-other-capabilities", file: "pkg/controller/create.go",
-			old: `has.WithFSType(v.Parameters.FSType).Equal(asked.WithFSType(v.Parameters.FSType))`, new: `has.Mode == asked.Mode`,
+			old: `if differences := v.CapabilityDifferences(asked); differences != "" {`, new: `if differences := v.CapabilityDifferences(asked); differences == "never" {`,
 			breaks: "CreateVolume returns a volume with other capabilities", tests: in(conformance, errorTables),
 		},
 		{
 			name: "spec/CPVE-6-other-readonly", file: "pkg/controller/record/attachment.go",
-			old: `if a.ReadOnly == wanted.ReadOnly && a.Capability`, new: `if a.Capability`,
+			old: `volume.Use{Capability: wanted.Capability, ReadOnly: wanted.ReadOnly}`, new: `volume.Use{Capability: wanted.Capability, ReadOnly: a.ReadOnly}`,
 			breaks: "an attachment with another readonly flag is answered with success", tests: in(conformance, errorTables),
 		},
 		{

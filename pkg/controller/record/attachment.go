@@ -33,12 +33,14 @@ func (a Attachment) PublishContext() map[string]string {
 // CheckSame returns ALREADY_EXISTS unless both attachments of the volume have the same arguments;
 // a capability may name the default filesystem or leave it open.
 func (v *Volume) CheckSame(a, wanted Attachment) error {
-	byDefault := v.Parameters.FSType
-	if a.ReadOnly == wanted.ReadOnly && a.Capability.WithFSType(byDefault).Equal(wanted.Capability.WithFSType(byDefault)) {
+	differences := volume.Use{Capability: a.Capability, ReadOnly: a.ReadOnly}.Differences(
+		volume.Use{Capability: wanted.Capability, ReadOnly: wanted.ReadOnly}, v.Parameters.FSType)
+	if differences == "" {
 		return nil
 	}
 
-	return rpc.Errorf(codes.AlreadyExists, "it is attached there with another capability or readonly flag; unpublish it first")
+	return rpc.Errorf(codes.AlreadyExists, "it is attached there with another capability or readonly flag: %s; unpublish it first",
+		differences)
 }
 
 // CheckAttachable returns FAILED_PRECONDITION if an existing attachment or the wanted

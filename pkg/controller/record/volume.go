@@ -1,6 +1,7 @@
 package record
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 
@@ -143,6 +144,23 @@ func (v *Volume) HasContext(given map[string]string) bool {
 	}
 
 	return err == nil && parameters == v.Parameters && given[volume.KeyCopy] == v.Context()[volume.KeyCopy]
+}
+
+// CapabilityDifferences names in what a capability differs from the volume's; it is empty if the
+// volume was created with that one. Both may leave the filesystem open or name it.
+func (v *Volume) CapabilityDifferences(wanted volume.Capability) string {
+	first := ""
+
+	for _, has := range v.Capabilities {
+		differences := volume.Use{Capability: has}.Differences(volume.Use{Capability: wanted}, v.Parameters.FSType)
+		if differences == "" {
+			return ""
+		}
+
+		first = cmp.Or(first, differences)
+	}
+
+	return first
 }
 
 // IsRaw reports whether the volume was created for block access only.

@@ -69,8 +69,9 @@ func (v *Volumes) checkSame(existing, wanted *Volume) error {
 		return rpc.Errorf(codes.AlreadyExists, "it is published there with another volume_context; unpublish it first")
 	}
 
-	if !existing.StagedVolume().IsSame(existing.Publication, wanted.Publication) {
-		return rpc.Errorf(codes.AlreadyExists, "it is published there with another capability or readonly flag; unpublish it first")
+	if differences := existing.StagedVolume().Differences(existing.Publication, wanted.Publication); differences != "" {
+		return rpc.Errorf(codes.AlreadyExists, "it is published there with another capability or readonly flag: %s; unpublish it first",
+			differences)
 	}
 
 	mounted, err := v.config.Access.Observer().IsMountedAt(existing.StagedVolume(), existing.Publication.TargetPath)

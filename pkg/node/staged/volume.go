@@ -53,10 +53,14 @@ func (v *Volume) Clone() *Volume {
 	return &changed
 }
 
-// IsSame reports whether two publications of the volume have the same capability and readonly
-// flag. Both may leave the filesystem open or name it.
-func (v *Volume) IsSame(a, b Publication) bool {
-	return a.ReadOnly == b.ReadOnly && a.Capability.WithFSType(v.FSType()).Equal(b.Capability.WithFSType(v.FSType()))
+// Differences names in what a wanted publication of the volume differs from an existing one; it is
+// empty if they have the same capability and readonly flag.
+func (v *Volume) Differences(existing, wanted Publication) string {
+	return existing.use().Differences(wanted.use(), v.FSType())
+}
+
+func (p Publication) use() volume.Use {
+	return volume.Use{Capability: p.Capability, ReadOnly: p.ReadOnly}
 }
 
 // PublicationAt returns the publication at the target path, false if there is none.
@@ -98,10 +102,10 @@ func (v *Volume) SharedByReaders() bool {
 	return v.Capability.ReaderOnly() && !v.Capability.SingleNode()
 }
 
-// HasCapability reports whether the volume is staged with the capability, which may leave the
-// filesystem open or name it.
-func (v *Volume) HasCapability(wanted volume.Capability) bool {
-	return v.Capability.WithFSType(v.FSType()).Equal(wanted.WithFSType(v.FSType()))
+// CapabilityDifferences names in what a capability differs from that of the staging; it is empty if
+// they are the same. Both may leave the filesystem open or name it.
+func (v *Volume) CapabilityDifferences(wanted volume.Capability) string {
+	return volume.Use{Capability: v.Capability}.Differences(volume.Use{Capability: wanted}, v.FSType())
 }
 
 // FSType returns the filesystem of the capability, or else of the volume's parameters.
