@@ -109,7 +109,7 @@ func mergeVolume(first, second health.VolumeReport) health.VolumeReport {
 	// The controller's is the volume's capacity, the node's the attached size.
 	first.CapacityBytes = cmp.Or(second.CapacityBytes, first.CapacityBytes)
 	first.Usage, first.Check = cmp.Or(first.Usage, second.Usage), cmp.Or(first.Check, second.Check)
-	first.Staged = cmp.Or(first.Staged, second.Staged)
+	first.Staged, first.AccessMode = cmp.Or(first.Staged, second.Staged), cmp.Or(first.AccessMode, second.AccessMode)
 
 	if len(first.Published) == 0 {
 		first.Published = second.Published

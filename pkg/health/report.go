@@ -53,6 +53,8 @@ type VolumeReport struct {
 	FSType        string `json:"fsType,omitempty"`
 	Backing       string `json:"backing,omitempty"`
 	CapacityBytes int64  `json:"capacityBytes,omitempty"`
+	// AccessMode is the access mode with which this node has staged it.
+	AccessMode string `json:"accessMode,omitempty"`
 	// Staged and Published are the paths at which this node uses it.
 	Staged     string            `json:"staged,omitempty"`
 	Published  []string          `json:"published,omitempty"`

@@ -3,12 +3,14 @@ package ctl
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/spf13/pflag"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/pkg/controller/names"
+	"github.com/touchstone-csi/touchstone/pkg/health"
 )
 
 var errTwoSources = errors.New("a volume is made of one source: --from-snapshot or --from-volume")
@@ -123,5 +125,19 @@ func (s *session) create(ctx context.Context, request *csi.CreateVolumeRequest) 
 
 	stop()
 
-	return s.answer(answer, err, volumeColumns.sheet(volume{Volume: answer.GetVolume()}), answer.GetVolume().GetVolumeId())
+	if err != nil {
+		return err
+	}
+
+	// A volume that existed already may have lost its data since.
+	known, err := s.known(ctx, answer.GetVolume().GetVolumeId())
+	rows := volumeColumns.sheet(volume{Volume: answer.GetVolume()})
+
+	for _, each := range known.Conditions {
+		if each.View == viewController && (each.Status == health.Inaccessible || each.Status == health.DataLoss) {
+			err = errors.Join(err, fmt.Errorf("volume %s exists: %w: %s %s: %s", known.Name, errUnhealthy, each.Status, each.Reason, each.Message))
+		}
+	}
+
+	return s.answer(answer, err, rows, answer.GetVolume().GetVolumeId())
 }

@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/pflag"
+
+	"github.com/touchstone-csi/touchstone/pkg/controller/names"
 )
 
 // deletion is a verb that makes one call for each given id. It continues after an error.
@@ -58,6 +61,8 @@ does not list names.`,
 					continue
 				}
 
+				// A second argument for the same object has nothing to delete.
+				listed = slices.DeleteFunc(listed, func(o names.Object) bool { return o.ID == id })
 				deleted = append(deleted, id)
 				rows = append(rows, []string{"deleted " + given})
 			}

@@ -127,6 +127,11 @@ func accessModes() []string {
 	return slices.DeleteFunc(names, func(name string) bool { return csi.VolumeCapability_AccessMode_Mode_value[name] == 0 })
 }
 
+const (
+	unknownMode = accessMode(csi.VolumeCapability_AccessMode_UNKNOWN)
+	defaultMode = csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
+)
+
 // capabilityFlags are the flags of a volume capability.
 type capabilityFlags struct {
 	block      bool
@@ -136,7 +141,7 @@ type capabilityFlags struct {
 }
 
 func (f *capabilityFlags) register(flags *pflag.FlagSet) {
-	f.mode = accessMode(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER)
+	f.mode = accessMode(defaultMode)
 
 	flags.BoolVar(&f.block, "block", false, "a raw device instead of a filesystem")
 	flags.StringVar(&f.fs, "fs", "", "filesystem: ext4, xfs or btrfs (default: the driver's choice)")

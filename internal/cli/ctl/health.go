@@ -146,6 +146,21 @@ func (s *session) healthOf(ctx context.Context, id string) health.VolumeReport {
 	return report.Volumes[0]
 }
 
+// known returns Touchstone's own report of a volume, which has the paths at which the node uses it;
+// none of a driver of another kind, or if the driver does not know the volume.
+func (s *session) known(ctx context.Context, id string) (health.VolumeReport, error) {
+	report, err := health.NewClient(s.Conn()).Report(ctx)
+	if status.Code(err) == codes.Unimplemented {
+		return health.VolumeReport{}, nil
+	}
+
+	if err != nil || filterVolumes(report, []string{id}) != nil {
+		return health.VolumeReport{}, err
+	}
+
+	return report.Volumes[0], nil
+}
+
 // healthSheet returns the rows that follow those of the volume.
 func healthSheet(known health.VolumeReport) (rows [][]string) {
 	for _, each := range known.Conditions {

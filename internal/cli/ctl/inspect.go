@@ -41,7 +41,11 @@ func statsVerb() verb {
 			request.VolumeId = s.args[0]
 
 			if request.GetVolumePath() == "" {
-				known := s.healthOf(ctx, s.args[0])
+				known, err := s.known(ctx, s.args[0])
+				if err != nil {
+					return err
+				}
+
 				request.VolumePath = cmp.Or(append(known.Published, known.Staged)...)
 			}
 

@@ -51,6 +51,18 @@ func (s *session) completePublication(ctx context.Context, claim *csiclient.Publ
 	return caps, nil
 }
 
+// nodesOf returns the ids of the nodes that a volume is attached to, none for a driver that does not
+// return them.
+func (s *session) nodesOf(ctx context.Context, caps csiclient.Capabilities, id string) ([]string, error) {
+	if !caps.HasControllerRPC(csi.ControllerServiceCapability_RPC_GET_VOLUME) {
+		return nil, nil
+	}
+
+	answer, err := s.ControllerGetVolume(ctx, &csi.ControllerGetVolumeRequest{VolumeId: id})
+
+	return answer.GetStatus().GetPublishedNodeIds(), err
+}
+
 func publishVerb() verb {
 	var (
 		claim csiclient.Publication
@@ -106,7 +118,13 @@ detached.`,
 			}
 
 			claim.VolumeID = s.args[0]
-			claim.StagingPath = cmp.Or(claim.StagingPath, s.healthOf(ctx, claim.VolumeID).Staged)
+
+			known, err := s.known(ctx, claim.VolumeID)
+			if err != nil {
+				return err
+			}
+
+			claim.StagingPath = cmp.Or(claim.StagingPath, known.Staged)
 
 			return s.runSteps(ctx, &claim, s.UnpublishSteps)
 		},

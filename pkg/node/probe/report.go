@@ -38,6 +38,8 @@ func (p *Prober) report(id string) health.VolumeReport {
 
 	if record := view.volume; record != nil {
 		report.Pool, report.Backing, report.Staged = record.Parameters.Pool, string(record.Parameters.Backing), record.StagingPath
+		report.AccessMode = record.Capability.Mode
+
 		if record.IsImage() && !record.Capability.Block {
 			report.FSType = record.FSType()
 		}

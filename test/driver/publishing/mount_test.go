@@ -13,18 +13,12 @@ import (
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-// TestVolumesByName are made, mounted and removed by a line of `touchstone ctl` each, and stay
-// mounted while the driver restarts.
-func TestVolumesByName(t *testing.T) {
-	namespace.NeedRoot(t)
-	t.Parallel()
+// commands returns functions that run a line of `touchstone ctl`, and that require it to succeed with
+// an output.
+func commands(t *testing.T, d *harness.Driver) (run func(...string) (string, error), requireSays func(string, ...string)) {
+	t.Helper()
 
-	d := harness.Start(t)
-	path, elsewhere := filepath.Join(d.Config.KubeletDir, "mnt"), t.TempDir()
-
-	const mode = "single-node-multi-writer"
-
-	says := func(args ...string) (string, error) {
+	run = func(args ...string) (string, error) {
 		var out bytes.Buffer
 
 		command := ctl.NewCommand()
@@ -36,13 +30,28 @@ func TestVolumesByName(t *testing.T) {
 
 		return out.String(), err
 	}
-	requireSays := func(want string, args ...string) {
+
+	return run, func(want string, args ...string) {
 		t.Helper()
 
-		out, err := says(args...)
+		out, err := run(args...)
 		require.NoError(t, err, args)
 		require.Contains(t, out, want, args)
 	}
+}
+
+// TestVolumesByName are made, mounted and removed by a line of `touchstone ctl` each, and stay
+// mounted while the driver restarts.
+func TestVolumesByName(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	d := harness.Start(t)
+	path, elsewhere := filepath.Join(d.Config.KubeletDir, "mnt"), t.TempDir()
+
+	const mode = "single-node-multi-writer"
+
+	says, requireSays := commands(t, d)
 
 	requireSays("is mounted at "+path, "volume", "mount", "data", path, "--create", "--size", "64Mi", "--fs", "ext4", "--access-mode", mode)
 	require.NoError(t, os.WriteFile(filepath.Join(path, "file"), []byte("kept"), 0o600))
