@@ -1,9 +1,14 @@
 package filesystem_test
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -64,6 +69,85 @@ func TestGrowMounted(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestACheckOfManyGroupsStaysSmall is about an XFS that was made small: its growth adds groups of the
+// same size.
+func TestACheckOfManyGroupsStaysSmall(t *testing.T) {
+	needRoot(t)
+
+	const (
+		to = 50 << 30
+		// most is a few threads more than with the most groups that are prefetched.
+		most = 160
+	)
+
+	run := &threadCounter{Runner: filesystem.NewRunner()}
+	fs, err := filesystem.ByName(filesystem.XFS, run)
+	require.NoError(t, err)
+
+	image := newFilesystem(t, fs, imageSize)
+	use := mount(t, fs, image, loop.AttachOptions{})
+	directory := use.open(t)
+	require.NoError(t, image.Truncate(to))
+
+	bytes, err := loop.NewLoops(loop.LoopsOptions{}).Resize(use.device.Number)
+	require.NoError(t, err)
+	require.NoError(t, fs.GrowMounted(t.Context(), directory, bytes))
+	require.NoError(t, directory.Close())
+	use.unmount(t)
+
+	verdict, err := fs.Check(t.Context(), image.Name())
+	require.NoError(t, err)
+	require.Equal(t, filesystem.Clean, verdict.State, verdict.Detail)
+	require.NotZero(t, run.most, "the threads of xfs_repair")
+	require.LessOrEqual(t, run.most, most, "the threads of xfs_repair")
+}
+
+// threadCounter is a Runner that counts the threads of xfs_repair while it runs.
+type threadCounter struct {
+	filesystem.Runner
+
+	most int
+}
+
+func (c *threadCounter) Run(ctx context.Context, command filesystem.Command) (filesystem.Result, error) {
+	ended, counted := make(chan struct{}), make(chan struct{})
+
+	go func() {
+		defer close(counted)
+
+		for {
+			select {
+			case <-ended:
+				return
+			case <-time.After(time.Millisecond):
+				c.most = max(c.most, threadsOf("xfs_repair"))
+			}
+		}
+	}()
+
+	defer func() { close(ended); <-counted }()
+
+	return c.Runner.Run(ctx, command)
+}
+
+// threadsOf returns the number of threads of this process' child of that name, 0 without one.
+func threadsOf(name string) int {
+	all, _ := filepath.Glob("/proc/[0-9]*")
+	for _, process := range all {
+		status, _ := os.ReadFile(filepath.Join(process, "status"))
+		if !strings.HasPrefix(string(status), "Name:\t"+name+"\n") ||
+			!strings.Contains(string(status), fmt.Sprintf("PPid:\t%d\n", os.Getpid())) {
+			continue
+		}
+
+		threads, _ := os.ReadDir(filepath.Join(process, "task"))
+
+		return len(threads)
+	}
+
+	return 0
 }
 
 // TestGrownAndCrashed has the growth in the log, and the copies of the

@@ -126,6 +126,10 @@ func (processes) Run(ctx context.Context, command Command) (Result, error) {
 			setIdlePriority(process.Process.Pid)
 		}
 
+		if !command.Uninterruptible {
+			setOutOfMemoryVictim(process.Process.Pid)
+		}
+
 		err = process.Wait()
 	}
 
@@ -155,6 +159,16 @@ func setIdlePriority(pid int) {
 
 	_ = unix.Setpriority(unix.PRIO_PROCESS, pid, leastNice)
 	_, _, _ = unix.Syscall(unix.SYS_IOPRIO_SET, ioprioWhoProcess, uintptr(pid), ioprioIdle) //nolint:dogsled // it gives nothing
+}
+
+// setOutOfMemoryVictim has the kernel end the process first when memory runs out, and not the driver
+// or a program that uses a volume: the memory of a check grows with the filesystem. Run then returns
+// an error. A limit of the process (RLIMIT_DATA) would be no help: with little memory xfs_repair
+// waits for ever, or reports damage that there is not.
+func setOutOfMemoryVictim(pid int) {
+	const first = "1000"
+
+	_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte(first), 0) // the process may have ended
 }
 
 // findTool also looks where tools are that a daemon's PATH may lack.

@@ -149,6 +149,45 @@ func TestAnIdleToolIsTheLastInLine(t *testing.T) {
 	}
 }
 
+// TestMemoryThatRunsOutEndsATool unless it leaves a half-done filesystem when it is killed.
+func TestMemoryThatRunsOutEndsATool(t *testing.T) {
+	for name, uninterruptible := range map[string]bool{"a tool that may be killed": false, "one that may not": true} {
+		t.Run(name, func(t *testing.T) {
+			directory := t.TempDir()
+			started, goOn := filepath.Join(directory, "started"), filepath.Join(directory, "go-on")
+			require.NoError(t, unix.Mkfifo(started, 0o600))
+			require.NoError(t, unix.Mkfifo(goOn, 0o600))
+
+			command := shell("echo $$ >" + started + "; read line <" + goOn)
+			command.Uninterruptible = uninterruptible
+			ended := make(chan error, 1)
+
+			go func() {
+				_, err := filesystem.NewRunner().Run(t.Context(), command)
+				ended <- err
+			}()
+
+			process := strings.TrimSpace(string(await.ReadPipe(t, started)))
+			score := func(process string) string {
+				text, err := os.ReadFile("/proc/" + process + "/oom_score_adj")
+				require.NoError(t, err)
+
+				return strings.TrimSpace(string(text))
+			}
+
+			if uninterruptible {
+				require.Equal(t, score("self"), score(process))
+			} else {
+				// It gets its score when it has begun.
+				require.Eventually(t, func() bool { return score(process) == "1000" }, await.Limit, time.Millisecond)
+			}
+
+			await.WritePipe(t, goOn, "\n")
+			require.NoError(t, await.Receive(t, ended, "the tool to end"))
+		})
+	}
+}
+
 // priority is what getpriority gives, which is 20 minus the nice, and the class
 // that ioprio_get gives.
 type priority struct{ processor, disk int }

@@ -102,9 +102,29 @@ func (x *xfs) ForceCheck(ctx context.Context, path string) (Verdict, error) {
 	return x.Check(ctx, path)
 }
 
+const (
+	// xfsRepairCache has xfs_repair cache at most eight times as many buffers, of 4 to 64 KiB.
+	// Otherwise its cache takes up to three quarters of the machine's memory.
+	xfsRepairCache = "bhash=2048"
+	// xfsPrefetchGroups is the most groups that xfs_repair prefetches. Its threads grow with the
+	// groups, and its time with their square: 0.2 s for 128 groups, 10 s for 1,400, 8 minutes for
+	// 14,000, which without prefetching take 4 s. With few groups and many files, prefetching
+	// halves the time.
+	xfsPrefetchGroups = 128
+)
+
 // repair runs xfs_repair, which repairs nothing; it fills in what is to be run.
 func (x *xfs) repair(ctx context.Context, path string, t target, command Command) (Result, error) {
-	command.Tool, command.Package, command.Args = "xfs_repair", xfsPackage, []string{"-n"}
+	groups, err := readXFSGroups(path)
+	if err != nil {
+		return Result{}, fmt.Errorf("check %s: %w", path, err)
+	}
+
+	command.Tool, command.Package, command.Args = "xfs_repair", xfsPackage, []string{"-n", "-o", xfsRepairCache}
+	if groups > xfsPrefetchGroups {
+		command.Args = append(command.Args, "-P")
+	}
+
 	if t.regular {
 		command.Args = append(command.Args, "-f")
 	}
@@ -121,6 +141,22 @@ func (x *xfs) repair(ctx context.Context, path string, t target, command Command
 	}
 
 	return result, nil
+}
+
+// readXFSGroups returns the number of groups in the superblock, 0 where the file ends before it.
+func readXFSGroups(path string) (uint32, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return 0, err
+	}
+	defer file.Close()
+
+	number, err := readAt(file, xfsGroups, 4)
+	if err != nil || number == nil {
+		return 0, err
+	}
+
+	return binary.BigEndian.Uint32(number), nil
 }
 
 func (x *xfs) judge(ctx context.Context, path string, result Result) (Verdict, error) {
