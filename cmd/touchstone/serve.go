@@ -15,13 +15,13 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/klog/v2"
 
 	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/internal/kubernetes/claim"
 	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/internal/quantity"
 	"github.com/touchstone-csi/touchstone/pkg/calls"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/health"
@@ -44,8 +44,8 @@ type serveFlags struct {
 	mode            string
 	pools, segments []string
 	capacities      []string
-	maxVolumeBytes  resource.QuantityValue
-	poolImageBytes  resource.QuantityValue
+	maxVolumeBytes  quantity.Bytes
+	poolImageBytes  quantity.Bytes
 	logFormat       string
 	verbosity       int
 	proxyEndpoint   string
@@ -187,7 +187,7 @@ func (f *serveFlags) complete(log io.Writer) (driver.Config, error) {
 	config := f.Config
 	config.Mode = driver.Mode(f.mode)
 	config.Health.PollingOnly = !f.healthEvents
-	config.MaxVolumeBytes, config.PoolImageBytes = f.maxVolumeBytes.Value(), f.poolImageBytes.Value()
+	config.MaxVolumeBytes, config.PoolImageBytes = int64(f.maxVolumeBytes), int64(f.poolImageBytes)
 	config.Version, config.Commit = thisBuild().version, thisBuild().commit
 
 	var problems [4]error
@@ -244,12 +244,12 @@ func sizes(flag string, given []string) (map[string]int64, error) {
 	read := make(map[string]int64, len(texts))
 
 	for name, text := range texts {
-		quantity, err := resource.ParseQuantity(text)
-		if err != nil || quantity.Sign() < 0 {
-			return nil, fmt.Errorf("%w: --%s %q is not NAME=SIZE, such as %s=100Gi", errUsage, flag, name+"="+text, name)
+		var size quantity.Bytes
+		if err := size.Set(text); err != nil {
+			return nil, fmt.Errorf("%w: --%s %s: %w", errUsage, flag, name, err)
 		}
 
-		read[name] = quantity.Value()
+		read[name] = int64(size)
 	}
 
 	return read, nil

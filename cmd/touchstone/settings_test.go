@@ -81,7 +81,7 @@ func TestPrecedenceIsFlagEnvironmentFileDefault(t *testing.T) {
 			flags, err := given(t, test.args, test.env, test.file)
 			require.NoError(t, err)
 
-			got := outcome{flags.NodeID, flags.Controller.Nodes, flags.maxVolumeBytes.Value(), flags.Shared, flags.verbosity}
+			got := outcome{flags.NodeID, flags.Controller.Nodes, int64(flags.maxVolumeBytes), flags.Shared, flags.verbosity}
 			if len(got.nodes) == 0 {
 				got.nodes = nil
 			}

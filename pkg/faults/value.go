@@ -8,7 +8,8 @@ import (
 
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/timestamppb"
-	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/touchstone-csi/touchstone/internal/quantity"
 )
 
 // convert makes a value of YAML the value of a field, or of an element of it. Numbers may be
@@ -87,12 +88,26 @@ func convertOne(field protoreflect.FieldDescriptor, given any) (protoreflect.Val
 	case protoreflect.MessageKind:
 		return convertMessage(field, given)
 	default:
-		if number, ok := integerOf(given); ok {
+		if number, ok := integerOf(given); ok && inRange(field.Kind(), number) {
 			return integerValue(field.Kind(), number), nil
 		}
 	}
 
 	return protoreflect.Value{}, errValue(field, given)
+}
+
+// inRange reports whether a field of the kind can have the number.
+func inRange(kind protoreflect.Kind, number int64) bool {
+	switch kind {
+	case protoreflect.Int32Kind, protoreflect.Sint32Kind, protoreflect.Sfixed32Kind, protoreflect.EnumKind:
+		return number == int64(int32(number))
+	case protoreflect.Uint32Kind, protoreflect.Fixed32Kind:
+		return number == int64(uint32(number))
+	case protoreflect.Uint64Kind, protoreflect.Fixed64Kind:
+		return number >= 0
+	default:
+		return true
+	}
 }
 
 func integerValue(kind protoreflect.Kind, number int64) protoreflect.Value {
@@ -130,11 +145,14 @@ func integerOf(given any) (int64, bool) {
 	case int64:
 		return given, true
 	case uint64:
-		return int64(min(given, math.MaxInt64)), true
+		return int64(given), given <= math.MaxInt64
 	case string:
-		quantity, err := resource.ParseQuantity(given)
+		number, err := strconv.ParseInt(given, 10, 64)
+		if err != nil {
+			number, err = quantity.Parse(given)
+		}
 
-		return quantity.Value(), err == nil
+		return number, err == nil
 	default:
 		return 0, false
 	}
@@ -143,7 +161,7 @@ func integerOf(given any) (int64, bool) {
 func enumOf(enum protoreflect.EnumDescriptor, given any) (protoreflect.EnumNumber, bool) {
 	switch given := given.(type) {
 	case int:
-		return protoreflect.EnumNumber(given), true
+		return protoreflect.EnumNumber(given), inRange(protoreflect.EnumKind, int64(given))
 	case string:
 		if value := enum.Values().ByName(protoreflect.Name(given)); value != nil {
 			return value.Number(), true

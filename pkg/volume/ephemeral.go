@@ -1,10 +1,11 @@
 package volume
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 
-	"k8s.io/apimachinery/pkg/api/resource"
+	"github.com/touchstone-csi/touchstone/internal/quantity"
 )
 
 const (
@@ -50,15 +51,12 @@ func ParseEphemeral(given map[string]string) (Parameters, int64, error) {
 		return parameters, DefaultEphemeralBytes, nil
 	}
 
-	quantity, err := resource.ParseQuantity(text)
-	if err != nil {
+	size, err := quantity.Parse(text)
+	if errors.Is(err, quantity.ErrSyntax) {
 		return Parameters{}, 0, badValue(KeySize, text, "a size such as 64Mi")
 	}
 
-	// Not AsInt64, which takes neither 0.5Gi nor 100Ti. Value stops at the highest
-	// number.
-	size := quantity.Value()
-	if size <= 0 || size > maxEphemeralBytes {
+	if err != nil || size <= 0 || size > maxEphemeralBytes {
 		return Parameters{}, 0, fmt.Errorf("%w: %s is %q, which no volume can have", ErrParameter, KeySize, text)
 	}
 

@@ -14,11 +14,11 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/doctor"
 	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
+	"github.com/touchstone-csi/touchstone/internal/quantity"
 	"github.com/touchstone-csi/touchstone/pkg/pool/embedded"
 )
 
@@ -41,7 +41,7 @@ type doctorFlags struct {
 	doctor.Config
 
 	pools          []string
-	poolImageBytes resource.QuantityValue
+	poolImageBytes quantity.Bytes
 	healthEvents   bool
 	// examine is true in the child process.
 	examine bool
@@ -127,7 +127,7 @@ func (f *doctorFlags) define(flags *pflag.FlagSet) {
 
 func (f *doctorFlags) complete(checks []string) (doctor.Config, error) {
 	config := f.Config
-	config.PoolImageBytes, config.HealthPolling = f.poolImageBytes.Value(), !f.healthEvents
+	config.PoolImageBytes, config.HealthPolling = int64(f.poolImageBytes), !f.healthEvents
 	config.Only, config.Built, config.Pools = checks, builtAt(), map[string]string{}
 
 	if !slices.Contains([]string{doctor.ModeAll, doctor.ModeController, doctor.ModeNode}, config.Mode) {

@@ -4,25 +4,22 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/internal/quantity"
 )
 
 var (
 	errBadFormat   = errors.New("must be table, wide, json, yaml or name")
-	errSizeTooBig  = errors.New("is more than CSI can say")
 	errUnknownMode = errors.New("unknown access mode")
 	errNotPair     = errors.New("must be KEY=VALUE")
 	errNotSegments = errors.New("must be KEY=VALUE, or several with commas between")
-	errNotSize     = errors.New("is not a size such as 1Gi, 500M or 4096")
 	errNoID        = errors.New("must not be empty")
 	errBlockAndFS  = errors.New("--block has no filesystem: leave out --fs and --mount-flag")
 )
@@ -32,18 +29,7 @@ var (
 type size int64
 
 func (s *size) Set(text string) error {
-	quantity, err := resource.ParseQuantity(text)
-	if err != nil || quantity.Sign() < 0 {
-		return fmt.Errorf("%q %w", text, errNotSize)
-	}
-
-	if quantity.CmpInt64(math.MaxInt64) > 0 {
-		return fmt.Errorf("%q %w", text, errSizeTooBig)
-	}
-
-	*s = size(quantity.Value())
-
-	return nil
+	return (*quantity.Bytes)(s).Set(text)
 }
 
 func (s *size) String() string {

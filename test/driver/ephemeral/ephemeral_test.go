@@ -145,6 +145,8 @@ func TestEphemeralRefusals(t *testing.T) {
 		"size of nothing":    {with("size", "0"), codes.InvalidArgument, []string{"size"}},
 		"negative size":      {with("size", "-1Gi"), codes.InvalidArgument, []string{"size"}},
 		"endless size":       {with("size", "9223372036854775807"), codes.InvalidArgument, []string{"size"}},
+		"size that wraps":    {with("size", "9223372036854775808"), codes.InvalidArgument, []string{"size"}},
+		"size with a cost":   {with("size", "1e-999999999"), codes.InvalidArgument, []string{"size"}},
 		"more than the pool": {with("size", "800Ti"), codes.ResourceExhausted, []string{"default"}},
 		"more than allowed":  {with("size", "2Gi"), codes.OutOfRange, []string{"--max-volume-size"}},
 		"a flag":             {func(c *csiclient.Publication) { c.Capability = csiclient.MountCapability(harness.Writer, "", "bind") }, codes.InvalidArgument, []string{"bind"}},

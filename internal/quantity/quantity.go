@@ -1,0 +1,68 @@
+// Package quantity parses sizes as Kubernetes writes them: 4096, 64Mi, 1.5Gi, 10G, 1e9.
+package quantity
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"regexp"
+	"strconv"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+var (
+	// ErrSyntax is returned for text that is no quantity.
+	ErrSyntax = errors.New("is not a size such as 1Gi, 500M or 4096")
+	// ErrRange is returned for a quantity that is larger than an int64.
+	ErrRange = errors.New("is more than CSI can say")
+)
+
+// syntax restricts resource.ParseQuantity: it takes seconds and gigabytes for an exponent of many
+// digits.
+var syntax = regexp.MustCompile(`^[+-]?([0-9]{1,40}\.?[0-9]{0,40}|\.[0-9]{1,40})([numkKMGTPE]i?|[eE][+-]?[0-9]{1,2})?$`)
+
+// Parse returns a quantity, rounded up. Errors: ErrSyntax; ErrRange, where Quantity.Value would
+// return another number.
+func Parse(text string) (int64, error) {
+	if !syntax.MatchString(text) {
+		return 0, ErrSyntax
+	}
+
+	parsed, err := resource.ParseQuantity(text)
+	if err != nil {
+		return 0, ErrSyntax
+	}
+
+	// ParseQuantity makes the largest number of a larger one, so that this one is not known.
+	if parsed.CmpInt64(math.MaxInt64) >= 0 || parsed.CmpInt64(math.MinInt64) <= 0 {
+		return 0, ErrRange
+	}
+
+	return parsed.Value(), nil
+}
+
+// Bytes is a flag for a size that is not negative.
+type Bytes int64
+
+// Set implements pflag.Value.
+func (b *Bytes) Set(text string) error {
+	value, err := Parse(text)
+	if err == nil && value < 0 {
+		err = ErrSyntax
+	}
+
+	if err != nil {
+		return fmt.Errorf("%.100q %w", text, err)
+	}
+
+	*b = Bytes(value)
+
+	return nil
+}
+
+// String implements pflag.Value.
+func (b *Bytes) String() string { return strconv.FormatInt(int64(*b), 10) }
+
+// Type implements pflag.Value.
+func (*Bytes) Type() string { return "size" }
