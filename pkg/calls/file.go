@@ -1,10 +1,13 @@
 package calls
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"sync/atomic"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -33,11 +36,23 @@ type file struct {
 	failing bool
 }
 
-// openFile opens or creates the file. A named pipe that no process reads is an error.
+// ErrFile is returned for a path at which there can be no call log.
+var ErrFile = errors.New("call log")
+
+// openFile opens or creates the file. A named pipe that no process reads is an error, and so is a
+// file to which another user has or gave access.
 func openFile(path string, log *slog.Logger) (*file, error) {
-	opened, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|unix.O_NONBLOCK, fileMode)
-	if err != nil {
+	opened, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|unix.O_NONBLOCK|unix.O_NOFOLLOW, fileMode)
+
+	switch {
+	case errors.Is(err, unix.ELOOP):
+		return nil, fmt.Errorf("%w: %s is a symbolic link; name the file itself", ErrFile, path)
+	case err != nil:
 		return nil, fmt.Errorf("open the call log: %w", err)
+	}
+
+	if err := restrict(opened); err != nil {
+		return nil, errors.Join(err, opened.Close())
 	}
 
 	f := &file{opened: opened, log: log, lines: make(chan []byte, queuedLines), closing: make(chan struct{}), ended: make(chan error, 1)}
@@ -45,6 +60,35 @@ func openFile(path string, log *slog.Logger) (*file, error) {
 	go f.run()
 
 	return f, nil
+}
+
+// restrict makes the file accessible for this user only. A device keeps nothing, and its mode is not
+// the driver's matter.
+func restrict(opened *os.File) error {
+	info, err := opened.Stat()
+	if err != nil {
+		return fmt.Errorf("stat the call log: %w", err)
+	}
+
+	kind := info.Mode().Type()
+	stat, ok := info.Sys().(*syscall.Stat_t)
+
+	switch {
+	case kind&fs.ModeDevice != 0:
+		return nil
+	case kind != 0 && kind != fs.ModeNamedPipe || !ok:
+		return fmt.Errorf("%w: %s is neither a file nor a pipe; name another", ErrFile, opened.Name())
+	case int(stat.Uid) != os.Geteuid():
+		return fmt.Errorf("%w: %s belongs to user %d, who can read it; remove it or name another", ErrFile, opened.Name(), stat.Uid)
+	case stat.Nlink > 1:
+		return fmt.Errorf("%w: %s has %d names, and may be another program's file; name another", ErrFile, opened.Name(), stat.Nlink)
+	}
+
+	if err := opened.Chmod(fileMode); err != nil {
+		return fmt.Errorf("restrict the call log to its owner: %w", err)
+	}
+
+	return nil
 }
 
 // write queues a line, or counts it as lost.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -65,7 +66,8 @@ func TestACallIsRecordedWhole(t *testing.T) {
 
 	r := newRecorder(t, calls.Config{})
 	ctx, cancel := context.WithTimeout(metadata.NewIncomingContext(t.Context(), metadata.MD{
-		"user-agent": {"test"}, "authorization": {"Bearer hunter2"}, "trace-bin": {"\xff\x00"},
+		"user-agent": {"test"}, "authorization": {"Bearer hunter2"}, "grpc-trace-bin": {"\xff\x00"},
+		"x-session": {"hunter2"}, "jwt": {"hunter2"}, "auth-bin": {"hunter2"}, "x-request-id": {"7"},
 	}), time.Minute)
 
 	defer cancel()
@@ -94,7 +96,8 @@ func TestACallIsRecordedWhole(t *testing.T) {
 	require.JSONEq(t, `{"name":"data","secrets":{"key":"***stripped***"}}`, string(made.Request))
 	require.JSONEq(t, `{"volume":{"volume_id":"v1"}}`, string(made.Response))
 	require.Equal(t, map[string][]string{
-		"user-agent": {"test"}, "authorization": {"***stripped***"}, "trace-bin": {"/wA="},
+		"user-agent": {"test"}, "authorization": {"***stripped***"}, "grpc-trace-bin": {"/wA="},
+		"x-session": {"***stripped***"}, "jwt": {"***stripped***"}, "auth-bin": {"***stripped***"}, "x-request-id": {"7"},
 	}, made.Metadata)
 
 	failed := found[1]
@@ -288,6 +291,53 @@ func TestAFileThatCannotBeOpened(t *testing.T) {
 
 	_, err := calls.New(calls.Config{To: filepath.Join(t.TempDir(), "none", "calls"), Log: slog.New(slog.DiscardHandler)})
 	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+// TestTheFileIsTheDriversOnly: no file of another user or program gets the calls, and no other user
+// reads them.
+func TestTheFileIsTheDriversOnly(t *testing.T) {
+	t.Parallel()
+
+	open := func(path string) error {
+		r, err := calls.New(calls.Config{To: path, Log: slog.New(slog.DiscardHandler)})
+		if err == nil {
+			err = r.Close()
+		}
+
+		return err
+	}
+
+	dir := t.TempDir()
+	other := filepath.Join(dir, "other")
+	require.NoError(t, os.WriteFile(other, []byte("other"), 0o600))
+	require.NoError(t, os.Symlink(other, filepath.Join(dir, "link")))
+	require.ErrorIs(t, open(filepath.Join(dir, "link")), calls.ErrFile)
+	require.NoError(t, os.Symlink(filepath.Join(dir, "new"), filepath.Join(dir, "dangling")))
+	require.ErrorIs(t, open(filepath.Join(dir, "dangling")), calls.ErrFile)
+	require.NoFileExists(t, filepath.Join(dir, "new"))
+	require.NoError(t, os.Link(other, filepath.Join(dir, "hard")))
+	require.ErrorIs(t, open(filepath.Join(dir, "hard")), calls.ErrFile)
+	require.Error(t, open(dir))
+
+	if os.Geteuid() == 0 {
+		foreign := filepath.Join(dir, "foreign")
+		require.NoError(t, os.WriteFile(foreign, nil, 0o600))
+		require.NoError(t, os.Chown(foreign, 65534, 65534))
+		require.ErrorContains(t, open(foreign), "belongs to user 65534")
+	}
+
+	readable := filepath.Join(dir, "readable")
+	require.NoError(t, os.WriteFile(readable, []byte("before\n"), 0o600))
+	require.NoError(t, os.Chmod(readable, 0o666))
+	require.NoError(t, open(readable))
+
+	info, err := os.Stat(readable)
+	require.NoError(t, err)
+	require.Equal(t, fs.FileMode(0o600), info.Mode())
+
+	kept, err := os.ReadFile(other)
+	require.NoError(t, err)
+	require.Equal(t, "other", string(kept))
 }
 
 // TestAFullDisk writes to /dev/full, which answers ENOSPC.

@@ -1,6 +1,8 @@
 package driver
 
 import (
+	"log/slog"
+	"runtime/debug"
 	"sync"
 	"unicode/utf8"
 
@@ -22,13 +24,40 @@ type codec struct {
 
 	// problems are by request.
 	problems sync.Map
+	log      *slog.Logger
 }
 
-func newCodec() *codec { return &codec{CodecV2: encoding.GetCodecV2(protocodec.Name)} }
+func newCodec(log *slog.Logger) *codec {
+	return &codec{CodecV2: encoding.GetCodecV2(protocodec.Name), log: log}
+}
+
+// panicked makes a panic INTERNAL: grpc-go calls the codec outside of the interceptors.
+func (c *codec) panicked(value any) error {
+	c.log.Error("panic in the encoding of a message", "panic", value, "stack", string(debug.Stack()))
+
+	return status.Error(codes.Internal, "defect of the driver; see its log")
+}
+
+// Marshal implements encoding.CodecV2.
+func (c *codec) Marshal(message any) (data mem.BufferSlice, err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			err = c.panicked(value)
+		}
+	}()
+
+	return c.CodecV2.Marshal(message)
+}
 
 // Unmarshal implements encoding.CodecV2.
-func (c *codec) Unmarshal(data mem.BufferSlice, into any) error {
-	err := c.CodecV2.Unmarshal(data, into)
+func (c *codec) Unmarshal(data mem.BufferSlice, into any) (err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			err = c.panicked(value)
+		}
+	}()
+
+	err = c.CodecV2.Unmarshal(data, into)
 	if err == nil {
 		return nil
 	}

@@ -238,7 +238,16 @@ func unannounce(readyFile string) error {
 		return nil
 	}
 
-	if err := os.Remove(readyFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	info, err := os.Lstat(readyFile)
+	if err == nil && !info.Mode().IsRegular() {
+		return fmt.Errorf("%w: ready-file %s: something else is there, move it away", ErrConfig, readyFile)
+	}
+
+	if err == nil {
+		err = os.Remove(readyFile)
+	}
+
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove the ready-file: %w", err)
 	}
 
@@ -247,7 +256,7 @@ func unannounce(readyFile string) error {
 
 func (d *Driver) newServer(more ...grpc.ServerOption) *grpc.Server {
 	g := &guard{
-		log: d.log, metrics: d.metrics, durations: d.durations, gate: d.gate, codec: newCodec(), capabilities: d.config.capabilities,
+		log: d.log, metrics: d.metrics, durations: d.durations, gate: d.gate, codec: newCodec(d.log), capabilities: d.config.capabilities,
 		observers: d.components.observers, faults: d.faults,
 	}
 	server := grpc.NewServer(append(g.options(), more...)...)

@@ -24,6 +24,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/pkg/controller/names"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/pkg/faults"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/operation/progress"
@@ -224,6 +225,24 @@ func TestPanicIsInternalAndTheProcessGoesOn(t *testing.T) {
 
 	require.Contains(t, r.log.String(), "a defect with a detail")
 	require.Contains(t, r.log.String(), "driver_test.go", "the stack names the line")
+}
+
+// TestPanicOfAFaultRuleIsInternal: rules are outside of the handlers.
+func TestPanicOfAFaultRuleIsInternal(t *testing.T) {
+	t.Parallel()
+
+	r := start(t, func(config *driver.Config) { config.EnableFaults = true })
+	_, err := r.Faults().Add([]byte("{match: {method: DeleteVolume, volume: some-name}, act: {unimplemented: true}}"))
+	require.NoError(t, err)
+	r.Faults().Attach(func(c *faults.Config) { c.Names = func(string) []faults.Object { panic("a defect with a detail") } })
+
+	for range 2 {
+		_, err := csi.NewControllerClient(r.conn).DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: "v"})
+		require.Equal(t, codes.Internal, status.Code(err))
+		require.NotContains(t, err.Error(), "a detail", "what panicked is for the log")
+	}
+
+	require.Contains(t, r.log.String(), "a defect with a detail")
 }
 
 func TestStoreThatIsInUseEndsTheStartWithTheOthersName(t *testing.T) {

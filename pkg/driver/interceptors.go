@@ -22,8 +22,8 @@ import (
 
 // guard is the chain of interceptors of every call, from the outside in: observe
 // (metrics and log), the observers with a flag of their own (call log, checks of the
-// CO), fault rules if there may be any, recover from panics, refuse what is not advertised, check
-// the limits, pass the gate.
+// CO), fault rules if there may be any, refuse what is not advertised, check the limits, pass the
+// gate. All of them are within recovery from panics.
 type guard struct {
 	log     *slog.Logger
 	metrics metrics.CSIMetricsManager
@@ -42,13 +42,10 @@ type guard struct {
 func (g *guard) options() []grpc.ServerOption {
 	recovered := recovery.WithRecoveryHandlerContext(g.recovered)
 	recoverUnary, recoverStream := recovery.UnaryServerInterceptor(recovered), recovery.StreamServerInterceptor(recovered)
-	unary, streams := []grpc.UnaryServerInterceptor{g.observe}, []grpc.StreamServerInterceptor{g.observeStream}
-
-	if observeUnary, observeStreams := g.observers.interceptors(); len(observeUnary) > 0 {
-		// A panic of an observer does not end the process either.
-		unary, streams = append(unary, recoverUnary), append(streams, recoverStream)
-		unary, streams = append(unary, observeUnary...), append(streams, observeStreams...)
-	}
+	observeUnary, observeStreams := g.observers.interceptors()
+	// Each interceptor is within recovery, and those outside of others have the response to a panic.
+	unary := append([]grpc.UnaryServerInterceptor{recoverUnary, g.observe, recoverUnary}, observeUnary...)
+	streams := append([]grpc.StreamServerInterceptor{recoverStream, g.observeStream, recoverStream}, observeStreams...)
 
 	options := []grpc.ServerOption{grpc.ForceServerCodecV2(g.codec)}
 

@@ -205,3 +205,23 @@ func TestOfTwoThatStartAtOnceOneServes(t *testing.T) {
 	await.Return(t, wait.Wait, "all drivers to end")
 	require.NoError(t, await.Receive(t, results, "Run of the only driver to return"))
 }
+
+// TestReadyFileReplacesNothingElse: a directory or link at its path is not the driver's.
+func TestReadyFileReplacesNothingElse(t *testing.T) {
+	t.Parallel()
+
+	for name, put := range map[string]func(path string) error{
+		"directory": func(path string) error { return os.Mkdir(path, 0o700) },
+		"link":      func(path string) error { return os.Symlink("/dev/null", path) },
+	} {
+		config, _ := configFor(t)
+		require.NoError(t, put(config.ReadyFile))
+
+		built, err := driver.New(t.Context(), config)
+		require.NoError(t, err)
+		require.ErrorIs(t, built.Run(t.Context()), driver.ErrConfig, name)
+
+		_, err = os.Lstat(config.ReadyFile)
+		require.NoError(t, err, name)
+	}
+}

@@ -137,8 +137,8 @@ func (a *Act) checkPatch() error {
 			return fmt.Errorf("%w: a patch has no path", ErrRule)
 		case count != 1:
 			return fmt.Errorf("%w: the patch of %s has %d of value, values, unset, repeat and stale, want one", ErrRule, each.Path.text, count)
-		case each.Repeat < 0:
-			return fmt.Errorf("%w: the patch of %s repeats %d times", ErrRule, each.Path.text, each.Repeat)
+		case each.Repeat < 0 || each.Repeat > maxTextBytes:
+			return fmt.Errorf("%w: the patch of %s repeats %d times; it can up to %d times", ErrRule, each.Path.text, each.Repeat, maxTextBytes)
 		}
 	}
 

@@ -135,14 +135,16 @@ func (p Patch) apply(in protoreflect.Message, number int, previous proto.Message
 		given = &p.Values[(number-1)%len(p.Values)]
 	}
 
-	for _, each := range p.Path.slots(in, true) {
+	slots := p.Path.slots(in, true)
+
+	for _, each := range slots {
 		switch {
 		case p.Unset:
 			each.clear()
 		case p.Stale:
 			p.setStale(each, previous)
 		case p.Repeat > 0:
-			each.repeat(p.Repeat)
+			each.repeat(p.Repeat, len(slots))
 		default:
 			if value, err := at.convert(given.given); err == nil {
 				each.set(value)
@@ -167,20 +169,30 @@ func (p Patch) setStale(at slot, previous proto.Message) {
 	}
 }
 
-// repeat makes a text, a list or a map over-long. An empty text is repeated as x.
-func (s slot) repeat(times int) {
+// maxTextBytes and maxEntries bound what one patch makes, in all of a response's slots together. A
+// message of that size is beyond what any client reads.
+const (
+	maxTextBytes = 16 << 20
+	maxEntries   = 100_000
+)
+
+// repeat makes a text, a list or a map over-long, within the share of one of several slots. An empty
+// text is repeated as x.
+func (s slot) repeat(times, slots int) {
+	within := func(limit, size int) int { return min(times, max(limit/slots/max(size, 1), 1)) }
+
 	switch {
 	case s.isContainer() && s.field.IsMap():
-		s.repeatMap(times)
+		s.repeatMap(within(maxEntries, s.value.Map().Len()))
 	case s.isContainer():
-		s.repeatList(times)
+		s.repeatList(within(maxEntries, s.value.List().Len()))
 	default:
 		text := s.value.String()
 		if text == "" {
 			text = "x"
 		}
 
-		s.set(protoreflect.ValueOfString(strings.Repeat(text, times)))
+		s.set(protoreflect.ValueOfString(strings.Repeat(text, within(maxTextBytes, len(text)))))
 	}
 }
 

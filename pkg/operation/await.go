@@ -1,11 +1,14 @@
 package operation
 
-import "context"
+import (
+	"context"
+	"runtime/debug"
+)
 
 // Await returns the result of call, or the cause of ctx's end if that comes first. It bounds a call
 // that may hang in the kernel, where neither a signal nor a deadline reaches it. The call then
 // continues in its goroutine, and its result is lost: a caller that has to act on a late result, as
-// on a late freeze, needs a goroutine of its own.
+// on a late freeze, needs a goroutine of its own. A panic of call is a *PanicError.
 func Await[T any](ctx context.Context, call func() (T, error)) (T, error) {
 	type result struct {
 		value T
@@ -15,8 +18,17 @@ func Await[T any](ctx context.Context, call func() (T, error)) (T, error) {
 	results := make(chan result, 1)
 
 	go func() {
-		value, err := call()
-		results <- result{value, err}
+		var got result
+
+		defer func() {
+			if value := recover(); value != nil {
+				got.err = &PanicError{Value: value, Stack: debug.Stack()}
+			}
+
+			results <- got
+		}()
+
+		got.value, got.err = call()
 	}()
 
 	select {

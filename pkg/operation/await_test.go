@@ -26,3 +26,15 @@ func TestAwaitReturnsTheResultOrTheCause(t *testing.T) {
 
 	require.ErrorIs(t, operation.AwaitEnd(ctx, func() { <-hang }), errLate)
 }
+
+func TestAwaitReturnsAPanic(t *testing.T) {
+	t.Parallel()
+
+	err := operation.AwaitEnd(t.Context(), func() { panic("a defect") })
+
+	var panicked *operation.PanicError
+
+	require.ErrorAs(t, err, &panicked)
+	require.Equal(t, "a defect", panicked.Value)
+	require.NotEmpty(t, panicked.Stack)
+}

@@ -8,8 +8,8 @@ func observerMutants() []mutant {
 	return []mutant{
 		{
 			name: "calls/metadata-kept", file: "pkg/calls/recording.go",
-			old:    `!r.config.KeepSecrets && isCredential(key)`,
-			new:    `r.config.KeepSecrets && isCredential(key)`,
+			old:    `!r.config.KeepSecrets && !slices.Contains(shownMetadata, key)`,
+			new:    `r.config.KeepSecrets && !slices.Contains(shownMetadata, key)`,
 			breaks: "credentials of metadata are in the call log", tests: record("TestACallIsRecordedWhole"),
 		},
 		{

@@ -12,6 +12,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -96,6 +97,55 @@ func TestMistakesAreRefused(t *testing.T) {
 
 	_, err = f.rules.Release(t.Context(), "b")
 	harness.RequireCode(t, err, codes.NotFound)
+}
+
+// TestNumbersOfRulesAreBounded: a number of a rule that no message can have is refused, and the
+// largest ones that are taken cost neither the process nor its memory.
+func TestNumbersOfRulesAreBounded(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	f := start(t)
+	claim := harness.NewVolume(t, f.Driver, &csi.CreateVolumeRequest{Parameters: harness.DirectoryBacked()})
+	patched := func(patch string) string {
+		return "{match: {method: ControllerGetVolume}, act: {patch: [" + patch + "]}}"
+	}
+
+	for name, document := range map[string]string{
+		"repeat":              patched("{path: volume.volume_id, repeat: 9223372036854775807}"),
+		"negative repeat":     patched("{path: volume.volume_id, repeat: -1}"),
+		"quantity":            patched("{path: volume.capacity_bytes, value: 1e30}"),
+		"quantity with cost":  patched("{path: volume.capacity_bytes, value: '1e-999999999'}"),
+		"more than the field": patched("{path: volume.capacity_bytes, value: 9223372036854775808}"),
+		"enum":                "{match: {method: NodeGetVolumeHealth}, act: {patch: [{path: volume_health.health_statuses, value: [{status: 4294967297, reason: X}]}]}}",
+		"cut":                 "{match: {method: GetMetadataAllocated}, act: {cut: -1}}",
+		"partial":             "{match: {method: ListVolumes}, act: {partial: -1}}",
+		"calls":               "{match: {calls: 1-99999999999999999999}, act: {unimplemented: true}}",
+		"every":               "{match: {calls: every 0}, act: {unimplemented: true}}",
+		"index":               patched("{path: 'status.published_node_ids[99999999999999999999]', value: x}"),
+		"probability":         "{match: {probability: .nan}, act: {unimplemented: true}}",
+		"hits":                "{until: {hits: -1}, act: {unimplemented: true}}",
+		"delay":               "{act: {delay: {before: 999999999h}}}",
+	} {
+		_, err := f.rules.Add(t.Context(), document)
+		harness.RequireCode(t, err, codes.InvalidArgument)
+		require.NotEmpty(t, err.Error(), name)
+	}
+
+	for _, path := range []string{"volume.volume_id", "status.published_node_ids", "volume.volume_context", "volume.capacity_bytes"} {
+		f.clear(t)
+
+		if _, err := f.rules.Add(t.Context(), patched("{path: "+path+", repeat: 16777216}")); err != nil {
+			harness.RequireCode(t, err, codes.InvalidArgument, path)
+
+			continue
+		}
+
+		found, err := f.co.ControllerGetVolume(t.Context(), &csi.ControllerGetVolumeRequest{VolumeId: claim.VolumeID},
+			grpc.MaxCallRecvMsgSize(64<<20))
+		require.NoError(t, err, path)
+		require.LessOrEqual(t, len(found.GetVolume().GetVolumeId()), 16<<20)
+		require.LessOrEqual(t, len(found.GetVolume().GetVolumeContext()), 100_000)
+	}
 }
 
 // TestAStartIsDelayed by the file, whose mistakes fail the start.

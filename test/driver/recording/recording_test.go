@@ -118,7 +118,7 @@ func TestDeadlineAndMetadata(t *testing.T) {
 	t.Parallel()
 
 	d := harness.Start(t, recorded)
-	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer hunter2", "x-request", "7"), time.Minute)
+	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer hunter2", "x-request-id", "7"), time.Minute)
 
 	defer cancel()
 
@@ -133,7 +133,7 @@ func TestDeadlineAndMetadata(t *testing.T) {
 
 	made := list(t, d, calls.Filter{Method: "CreateVolume"})[0]
 	require.InDelta(t, 60, made.Timeout, 10)
-	require.Equal(t, []string{"7"}, made.Metadata["x-request"])
+	require.Equal(t, []string{"7"}, made.Metadata["x-request-id"])
 
 	text, err := json.Marshal(list(t, d, calls.Filter{}))
 	require.NoError(t, err)
