@@ -114,6 +114,17 @@ func (s *Service) Reports() []health.VolumeReport {
 	return reports
 }
 
+// Registered returns what the node of this process needs of the record of a volume, false where
+// the volume does not exist.
+func (s *Service) Registered(id string) (volume.Registered, bool) {
+	v, ok := s.volumes.Get(id)
+	if !ok || v.Phase != record.PhaseReady {
+		return volume.Registered{}, false
+	}
+
+	return volume.Registered{Pool: v.Parameters.Pool, Backing: v.Parameters.Backing, CapacityBytes: v.CapacityBytes}, true
+}
+
 func (s *Service) eachReady(visit func(*record.Volume)) {
 	s.volumes.Ascend("", func(_ string, v *record.Volume) bool {
 		if v.Phase == record.PhaseReady {

@@ -49,12 +49,12 @@ func appendUnhealthy(records []*health.Record, record *health.Record) []*health.
 
 // isAboutVolume reports whether a finding of the local node is about the volume and its data,
 // wherever it is used. The others are about its use on that node: a mount or a device that
-// another program has removed does not keep the volume from being staged again, and a CO may
-// take INACCESSIBLE of a controller as inaccessible from all nodes (CSI v1.13,
+// another program has removed does not keep the volume from being staged again, a staging that
+// fails here may succeed on another node, and a CO may take INACCESSIBLE of a controller as inaccessible from all nodes (CSI v1.13,
 // VolumeHealthErrorType); a guest that does not report its usage is normal while its pod starts.
 func isAboutVolume(entry health.Entry) bool {
 	switch entry.Reason {
-	case health.VolumeUnmounted, health.DeviceMissing, health.GuestStatsUnavailable:
+	case health.VolumeUnmounted, health.DeviceMissing, health.GuestStatsUnavailable, health.StagingFailed:
 		return false
 	default:
 		return true

@@ -27,6 +27,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/pool/removal"
 	"github.com/touchstone-csi/touchstone/pkg/state"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
 // components are a mode's services and what they are built of.
@@ -34,6 +35,8 @@ type components struct {
 	plugin.Common
 
 	services []service
+	// volumeRecord returns the record of the controller of this process; nil without one.
+	volumeRecord func(id string) (volume.Registered, bool)
 	// removals removes deleted objects in the background.
 	removals *removal.Queue
 	// localNode is the node service; nil without one.
@@ -153,10 +156,16 @@ func (r *components) addNode(config *Config) error {
 	ephemeral := r.Pools.Ephemeral()
 	sources, mark := r.nodeSources(config, ephemeral)
 
-	served, err := node.New(node.Config{
+	settings := node.Config{
 		Common: r.Common, Settings: config.Node, Ephemeral: ephemeral, Dirs: allowed,
 		StagingDir: node.OwnStagingDir(config.KubeletDir, config.DriverName), Sources: sources, MarkFilesystem: mark,
-	})
+	}
+	if config.serves(ModeController) {
+		// The controller is built after the node.
+		settings.Registered = func(id string) (volume.Registered, bool) { return r.volumeRecord(id) }
+	}
+
+	served, err := node.New(settings)
 	if err != nil {
 		return err
 	}
@@ -213,7 +222,7 @@ func (r *components) addController(config *Config) error {
 	// A pool has one controller.
 	r.opener.owner = fmt.Sprintf("%s at %s, mode %s, node %s, state in %s",
 		config.DriverName, config.Endpoint, config.Mode, config.NodeID, config.StateDir)
-	r.names = served.Names
+	r.names, r.volumeRecord = served.Names, served.Registered
 	r.poolChanged = append(r.poolChanged, served.SuspectPool)
 	r.views = append(r.views, view{"controller", served.Health(), served.Reports})
 	r.services = append(r.services, service{

@@ -64,6 +64,7 @@ const (
 	DeviceMissing         Reason = "DeviceMissing"
 	DiskFailure           Reason = "DiskFailure"
 	VolumeUnmounted       Reason = "VolumeUnmounted"
+	StagingFailed         Reason = "StagingFailed"
 	FilesystemCorrupted   Reason = "FilesystemCorrupted"
 	BackingFileTruncated  Reason = "BackingFileTruncated"
 	FilesystemErrors      Reason = "FilesystemErrors"
@@ -99,6 +100,7 @@ var reasonInfos = []reasonInfo{
 	{DeviceMissing, Inaccessible, true},
 	{DiskFailure, Inaccessible, true},
 	{VolumeUnmounted, Inaccessible, true},
+	{StagingFailed, Inaccessible, false},
 	{FilesystemCorrupted, DataLoss, true},
 	{BackingFileTruncated, DataLoss, true},
 	{FilesystemErrors, Degraded, true},

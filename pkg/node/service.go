@@ -30,6 +30,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/plugin"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
 // Settings are the part of Config that an administrator chooses.
@@ -69,6 +70,9 @@ type Config struct {
 	// to the errors of the filesystem of root; nil without such a source.
 	Sources        []health.Source
 	MarkFilesystem func(root *os.File) error
+	// Registered returns the record of the controller in this process, false for a volume that
+	// does not exist; nil without such a controller.
+	Registered func(volumeID string) (volume.Registered, bool)
 	// Run starts the tools of the filesystems; nil means the real ones.
 	Run filesystem.Runner
 }
@@ -128,7 +132,7 @@ func New(config Config) (*Service, error) {
 	})
 	s.prober = probe.New(probe.Config{
 		Volumes: probedVolumes{s}, Checker: s.checker, Pools: pools, Dirs: dirs, Loops: loops,
-		Observer: observe.New(dirs, loops), Operations: ops,
+		Observer: observe.New(dirs, loops), Operations: ops, Registered: config.Registered,
 		Health: config.Health, Sources: config.Sources, MarkFilesystem: config.MarkFilesystem,
 		Storage: config.Storage, IOErrorHold: config.IOErrorHold, Log: config.Log,
 	})

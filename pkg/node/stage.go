@@ -129,6 +129,8 @@ func (s *Service) stage(ctx context.Context, wanted *staged.Volume) error {
 	defer staging.Close()
 
 	if err := s.access.For(wanted).CheckStored(wanted); err != nil {
+		defer s.prober.StagingFailed(wanted, err)
+
 		return err
 	}
 
@@ -151,6 +153,8 @@ func (s *Service) stage(ctx context.Context, wanted *staged.Volume) error {
 	}
 
 	if err != nil {
+		defer s.prober.StagingFailed(wanted, err)
+
 		if len(wanted.Publications) > 0 {
 			return err
 		}

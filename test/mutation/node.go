@@ -97,8 +97,8 @@ func nodeMutants() []mutant {
 		},
 		{
 			name: "node/data-formatted", file: "pkg/node/access/format.go",
-			old:    `if !blank {`,
-			new:    `if !blank && found != "" {`,
+			old:    `case !blank:`,
+			new:    `case !blank && found != "":`,
 			breaks: "an image that holds unknown data is formatted", tests: in("test/driver/staging", "TestWhatIsNotBlankIsNotFormatted"),
 		},
 		{

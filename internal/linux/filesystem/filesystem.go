@@ -28,6 +28,11 @@ var (
 	// ErrNoSuperblock is returned by SizeBytes where there is none of this
 	// filesystem, or one that makes no sense.
 	ErrNoSuperblock = errors.New("no valid superblock")
+	// ErrTruncated is returned by CheckFits for a filesystem that is larger than its image.
+	ErrTruncated = errdefs.New(errdefs.ErrFailedPrecondition, "its image is shorter than its filesystem: data is lost; restore a snapshot")
+	// ErrUnrecognized is returned for an image that has to hold a filesystem, and holds something
+	// else, or nothing any more.
+	ErrUnrecognized = errdefs.New(errdefs.ErrFailedPrecondition, "it holds no filesystem that is known here")
 	// ErrDamaged is returned by GrowUnmounted for a filesystem whose damage the
 	// check could not repair.
 	ErrDamaged = errors.New("filesystem is damaged")
@@ -113,6 +118,21 @@ type Filesystem interface {
 	DuplicateUUIDFlags() []string
 	// SizeBytes returns the size that the superblock records. Error: ErrNoSuperblock.
 	SizeBytes(r io.ReaderAt) (int64, error)
+}
+
+// CheckFits returns ErrTruncated for a filesystem that is larger than its image of that size. Where
+// there is no valid superblock it returns nil: the check of the filesystem finds that.
+func CheckFits(fs Filesystem, image io.ReaderAt, imageBytes int64) error {
+	size, err := fs.SizeBytes(image)
+	if errors.Is(err, ErrNoSuperblock) {
+		return nil
+	}
+
+	if err == nil && size > imageBytes {
+		err = fmt.Errorf("%w: the %s has %d bytes, the image %d", ErrTruncated, fs.Name(), size, imageBytes)
+	}
+
+	return err
 }
 
 // ReadOnlyCheckOptions are the options of CheckReadOnly.

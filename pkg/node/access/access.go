@@ -112,8 +112,10 @@ type Checker interface {
 	CheckAtStaging(ctx context.Context, v *staged.Volume, fs filesystem.Filesystem, device string, replay func() error) error
 	// RecordFormatted records that the filesystem was just made.
 	RecordFormatted(ctx context.Context, v *staged.Volume)
-	// RecordMountFailure records damage that only the mount has found.
-	RecordMountFailure(ctx context.Context, v *staged.Volume, began time.Time, failure error)
+	// RecordFailure records the damage that made a staging fail.
+	RecordFailure(ctx context.Context, v *staged.Volume, failure error)
+	// HasRecord reports whether the volume has had a filesystem on this node.
+	HasRecord(volumeID string) bool
 	// SetErrorCount records the kernel's error count of a filesystem that was found clean.
 	SetErrorCount(volumeID string, count uint64)
 	// Forget deletes the record of a volume that is no filesystem any more.

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
@@ -293,7 +292,9 @@ func (c *cleanChecker) RecordFormatted(context.Context, *staged.Volume) { c.reco
 
 func (c *cleanChecker) SetErrorCount(string, uint64) { c.record("error count") }
 
-func (*cleanChecker) RecordMountFailure(context.Context, *staged.Volume, time.Time, error) {}
+func (*cleanChecker) RecordFailure(context.Context, *staged.Volume, error) {}
+
+func (*cleanChecker) HasRecord(string) bool { return false }
 
 func (*cleanChecker) Forget(string) error { return nil }
 

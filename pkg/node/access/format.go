@@ -37,7 +37,7 @@ func (p *Provider) formatIfBlank(ctx context.Context, v *staged.Volume, wanted f
 	}
 
 	if found == wanted.Name() {
-		return false, nil
+		return false, checkFits(v, wanted, image)
 	}
 
 	if found != "" {
@@ -56,6 +56,21 @@ func (p *Provider) formatIfBlank(ctx context.Context, v *staged.Volume, wanted f
 	return formatted, err
 }
 
+// checkFits returns filesystem.ErrTruncated for an image that is shorter than its filesystem, before
+// a check or a mount writes to it. While a publication has it mounted, that must go on.
+func checkFits(v *staged.Volume, wanted filesystem.Filesystem, image *os.File) error {
+	if len(v.Publications) > 0 {
+		return nil
+	}
+
+	info, err := image.Stat()
+	if err != nil {
+		return fmt.Errorf("stat the image: %w", err)
+	}
+
+	return filesystem.CheckFits(wanted, image, info.Size())
+}
+
 // format makes the filesystem if the image is blank, which it checks while it has locked the
 // image: another node may be formatting it, or have it attached.
 func (p *Provider) format(ctx context.Context, v *staged.Volume, stored *pool.Pool, wanted filesystem.Filesystem) (bool, error) {
@@ -69,8 +84,10 @@ func (p *Provider) format(ctx context.Context, v *staged.Volume, stored *pool.Po
 
 	filled, err := stored.FillImage(ctx, v.VolumeID, pool.FillOptions{
 		Thick: thick,
-		Blank: func(image *os.File) (bool, error) { return mayFormat(image, wanted) },
-		Fill:  func(ctx context.Context, path string) error { return p.templates.Make(ctx, wanted, path, options) },
+		Blank: func(image *os.File) (bool, error) {
+			return mayFormat(image, wanted, p.config.Checker.HasRecord(v.VolumeID))
+		},
+		Fill: func(ctx context.Context, path string) error { return p.templates.Make(ctx, wanted, path, options) },
 	})
 	if err != nil {
 		if len(words) > 0 && errors.As(err, new(*filesystem.ToolError)) {
@@ -83,9 +100,10 @@ func (p *Provider) format(ctx context.Context, v *staged.Volume, stored *pool.Po
 	return filled, nil
 }
 
-// mayFormat reports whether the image is blank. One that another node has given
-// the wanted filesystem meanwhile is not, and is no error.
-func mayFormat(image *os.File, wanted filesystem.Filesystem) (bool, error) {
+// mayFormat reports whether the image is blank. One that another node has given the wanted
+// filesystem meanwhile is not, and is no error. An image that had a filesystem on this node is not
+// formatted again: that would hide the loss of its data.
+func mayFormat(image *os.File, wanted filesystem.Filesystem, hadFilesystem bool) (bool, error) {
 	found, err := filesystem.Detect(image)
 	if err != nil || found == wanted.Name() {
 		return false, err
@@ -96,10 +114,12 @@ func mayFormat(image *os.File, wanted filesystem.Filesystem) (bool, error) {
 		return false, fmt.Errorf("probe whether the image is blank: %w", err)
 	}
 
-	if !blank {
-		return false, rpc.Errorf(codes.FailedPrecondition,
-			"it holds data but no filesystem that is known here, so it is not formatted; use it as raw block")
+	switch {
+	case !blank:
+		return false, fmt.Errorf("%w, but data, so it is not formatted; use it as raw block", filesystem.ErrUnrecognized)
+	case hadFilesystem:
+		return false, fmt.Errorf("%w any more: its data is lost, so it is not formatted; restore a snapshot", filesystem.ErrUnrecognized)
+	default:
+		return true, nil
 	}
-
-	return true, nil
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
@@ -32,7 +31,12 @@ func (m mountedImage) Stage(ctx context.Context, v *staged.Volume, staging *moun
 		return err
 	}
 
-	return m.stageMount(v, staging, func(options mount.Options) error { return m.mountImage(ctx, v, staging, options) })
+	err := m.stageMount(v, staging, func(options mount.Options) error { return m.mountImage(ctx, v, staging, options) })
+	if err != nil {
+		m.config.Checker.RecordFailure(ctx, v, err)
+	}
+
+	return err
 }
 
 func (m mountedImage) mountImage(ctx context.Context, v *staged.Volume, staging *mount.Target, options mount.Options) error {
@@ -66,12 +70,8 @@ func (m mountedImage) mountImage(ctx context.Context, v *staged.Volume, staging 
 		}
 	}
 
-	began := time.Now()
-
 	tree, err := mountDevice(ctx, fs, device, options)
 	if err != nil {
-		m.config.Checker.RecordMountFailure(ctx, v, began, err)
-
 		return err
 	}
 	defer tree.Close()

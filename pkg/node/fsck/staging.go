@@ -72,14 +72,20 @@ func (c *Checker) RecordMounted(ctx context.Context, record *staged.Volume) {
 	}
 }
 
-// RecordMountFailure records damage that the kernel found when it mounted the filesystem,
-// and the check before did not. It ignores other failures.
-func (c *Checker) RecordMountFailure(ctx context.Context, record *staged.Volume, began time.Time, failure error) {
-	if errors.Is(failure, mount.ErrCorrupted) {
-		c.storeStaged(ctx, record, began,
+// RecordFailure records the damage that made a staging fail and that no check has found: the
+// kernel refuses to mount the filesystem, or the image does not hold it any more. It ignores
+// other failures.
+func (c *Checker) RecordFailure(ctx context.Context, record *staged.Volume, failure error) {
+	lost := errors.Is(failure, filesystem.ErrUnrecognized) && c.HasRecord(record.VolumeID)
+
+	if lost || errors.Is(failure, mount.ErrCorrupted) {
+		c.storeStaged(ctx, record, time.Now(),
 			filesystem.Verdict{State: filesystem.Damaged, Detail: "it does not mount: " + failure.Error()})
 	}
 }
+
+// HasRecord reports whether the volume has had a filesystem on this node.
+func (c *Checker) HasRecord(volumeID string) bool { return c.Get(volumeID) != nil }
 
 func stagingRecord(record *staged.Volume, at time.Time) *Result {
 	return &Result{

@@ -10,6 +10,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
 // probeBacking compares the volume's pool object with what is in use. For an image it holds
@@ -33,7 +34,7 @@ func (s *probeState) probeBacking(ctx context.Context) error {
 
 	info, err := s.pool.Stat(s.volume.VolumeID, s.volume.Parameters.Backing)
 	if errors.Is(err, pool.ErrMissing) {
-		s.addLostBacking("was moved or deleted")
+		s.addLostBacking(s.volume.Parameters.Backing, movedOrDeleted)
 
 		return nil
 	}
@@ -81,10 +82,13 @@ func (s *probeState) probeMountedDevice() error {
 	return nil
 }
 
-func (s *probeState) addLostBacking(how string) {
+// movedOrDeleted is what happened to an image or directory that is missing.
+const movedOrDeleted = "was moved or deleted"
+
+func (s *probeState) addLostBacking(backing volume.Backing, how string) {
 	s.unsettled = true
 
-	if s.volume.IsImage() {
+	if backing == volume.BackingImage {
 		s.add(health.BackingFileMissing, "its image "+how+"; put it back into the pool, or restore a snapshot")
 
 		return
@@ -101,7 +105,7 @@ func (s *probeState) compareDirectory(identity loop.Identity) error {
 
 	mounted, err := loop.IdentityOf(s.root)
 	if err == nil && mounted != identity {
-		s.addLostBacking("was replaced by another one")
+		s.addLostBacking(volume.BackingDirectory, "was replaced by another one")
 	}
 
 	return err
@@ -115,11 +119,17 @@ func (s *probeState) compareImage(identity loop.Identity, info fs.FileInfo) {
 	switch {
 	case s.device == nil:
 	case s.device.Backing != identity:
-		s.addLostBacking("was replaced by another file")
+		s.addLostBacking(volume.BackingImage, "was replaced by another file")
 	case info.Size() < s.device.SizeBytes:
-		s.unsettled = true
-		s.add(health.BackingFileTruncated, "its image is shorter than its device: data is lost; restore a snapshot")
+		s.addTruncated("its device")
+	case info.Size() < s.registered.CapacityBytes:
+		s.addTruncated("the volume")
 	}
+}
+
+func (s *probeState) addTruncated(than string) {
+	s.unsettled = true
+	s.add(health.BackingFileTruncated, "its image is shorter than "+than+": data is lost; restore a snapshot")
 }
 
 // growthSince returns the last growth of an image that now has that size.

@@ -133,8 +133,12 @@ func (p *Prober) DeviceBusy(record *staged.Volume, number int, sequence uint64) 
 	p.busy.add(p.observations.volumeOf(record.VolumeID), busyVolume{device: Attachment{Number: number, Sequence: sequence}})
 }
 
-// StagedOrPublished records that the CO uses the volume again: no use of it is in the way.
-func (p *Prober) StagedOrPublished(id string) { p.busy.forget(id) }
+// StagedOrPublished records that the CO uses the volume again: no use of it is in the way, and
+// nothing keeps it from being staged.
+func (p *Prober) StagedOrPublished(id string) {
+	p.busy.forget(id)
+	p.failures.forget(id, time.Now())
+}
 
 // addDetaching records a device of a raw-block or direct volume that another program has
 // detached, or a call of an earlier run of the driver, while it was in use. The driver attaches

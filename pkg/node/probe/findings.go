@@ -69,6 +69,7 @@ func (s *probeState) addRememberedFindings() {
 	}
 
 	s.addForeignWrite(remembered.foreignWriteAt, cleanAt)
+	s.addFailedStaging()
 }
 
 // lastClean returns when a check last found the filesystem clean, zero for never. A time in

@@ -12,6 +12,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
 const (
@@ -33,6 +34,9 @@ type probeState struct {
 	volume *staged.Volume
 	pool   *pool.Pool
 	last   lastObservation
+	// registered is the controller's record at the begin of the probe, zero where there is none:
+	// an image never has fewer bytes.
+	registered volume.Registered
 
 	// device is the volume's, nil where none was found.
 	device *loop.Status
@@ -103,27 +107,31 @@ func (p *Prober) probe(ctx context.Context, id string) (health.Observation, erro
 }
 
 func (p *Prober) newState(view volumeView) *probeState {
-	return &probeState{
+	s := &probeState{
 		observation: observation{at: time.Now(), mounts: map[string]observedMount{}},
 		prober:      p, view: view, volume: view.volume, last: p.observations.last(view.id),
 		busy: p.busy.get(view.id),
 	}
+	if p.config.Registered != nil {
+		s.registered, _ = p.config.Registered(view.id)
+	}
+
+	return s
 }
 
 // probeNotInUse probes a volume that is not in use here. Another process may delete it.
 func (s *probeState) probeNotInUse(ctx context.Context) (health.Observation, error) {
-	found, err := s.findInPools(ctx)
+	exists, err := s.probeStored(ctx)
 
 	switch {
 	case err != nil:
 		return health.Observation{}, fmt.Errorf("find volume %s in a pool: %w", s.view.id, err)
-	case !found:
+	case !exists:
 		s.prober.busy.forget(s.view.id)
+		s.prober.failures.forget(s.view.id, s.at)
 
 		return health.Observation{}, health.ErrGone
 	}
-
-	s.addRememberedFindings()
 
 	if err := s.addBusy(ctx); err != nil {
 		return health.Observation{}, fmt.Errorf("find what uses volume %s: %w", s.view.id, err)

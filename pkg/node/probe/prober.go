@@ -16,6 +16,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
 // DefaultIOErrorHold is how long a volume is unhealthy after its last I/O error by default.
@@ -69,6 +70,9 @@ type Config struct {
 	// MarkFilesystem requests events about the errors of the filesystem that root is in; nil
 	// if no source supports that.
 	MarkFilesystem func(root *os.File) error
+	// Registered returns the record of the controller in this process, false for a volume that
+	// does not exist; nil without such a controller.
+	Registered func(id string) (volume.Registered, bool)
 	// Storage monitors the pools; nil if nothing does.
 	Storage *health.Monitor
 	// IOErrorHold is how long a volume is unhealthy after its last I/O error.
@@ -83,13 +87,17 @@ type Prober struct {
 	observations *Observations
 	gate         *Gate
 	// pools limits the probes in each pool.
-	pools *PoolLimiter
-	busy  *busyVolumes
+	pools    *PoolLimiter
+	busy     *busyVolumes
+	failures *failedStagings
 }
 
 // New returns a Prober. Its Monitor must be run.
 func New(config Config) *Prober {
-	p := &Prober{config: config, observations: NewObservations(), gate: NewGate(), pools: NewPoolLimiter(), busy: newBusyVolumes()}
+	p := &Prober{
+		config: config, observations: NewObservations(), gate: NewGate(), pools: NewPoolLimiter(),
+		busy: newBusyVolumes(), failures: newFailedStagings(),
+	}
 	p.monitor = health.New(health.Config{
 		Settings: config.Health, Name: monitorName, List: p.relist, Probe: p.probe,
 		Concern: p.volumesAffectedBy, Sources: config.Sources, Log: config.Log,
@@ -191,8 +199,9 @@ func (p *Prober) view(id string) (volumeView, bool) {
 	}
 
 	damaged := view.check != nil && view.check.Verdict == fsck.VerdictDamaged
+	_, failed := p.failures.get(id)
 
-	return view, damaged || p.busy.isHeld(id) || p.ioErrorHeldFor(p.observations.last(id).ioErrorAt) > 0
+	return view, damaged || failed || p.busy.isHeld(id) || p.ioErrorHeldFor(p.observations.last(id).ioErrorAt) > 0
 }
 
 // poolName returns "" where it is unknown.
@@ -219,9 +228,10 @@ func (p *Prober) ids() []string {
 
 	ids = append(ids, p.observations.withIOErrors()...)
 	ids = append(ids, p.busy.ids()...)
+	ids = append(ids, p.failures.ids()...)
 	slices.Sort(ids)
 
-	// A volume may be in use, damaged, busy and have I/O errors.
+	// A volume may be in use, damaged, busy, have I/O errors, and fail to be staged.
 	ids = slices.Compact(ids)
 
 	return slices.DeleteFunc(ids, func(id string) bool {

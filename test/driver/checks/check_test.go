@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"testing"
@@ -353,32 +354,38 @@ func TestChecksAreCounted(t *testing.T) {
 	require.Contains(t, string(text), `touchstone_filesystem_check_duration_seconds_count{fstype="ext4",how="online"} 1`)
 }
 
-// TestWhatIsGoneIsNotDamaged removes a volume that is not in use, as a controller
-// in another process does that deletes it.
+// TestWhatIsGoneIsNotDamaged has a controller in another process delete a volume that is not in
+// use.
 func TestWhatIsGoneIsNotDamaged(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
-	d := harness.Start(t, harness.EventsOnly)
-	request := harness.Formatted("ext4")
-	request.Name = t.Name()
-	claim := harness.NewVolume(t, d, request)
-	harness.BringUp(t, d, claim)
+	d := harness.Start(t, harness.EventsOnly, harness.InMode(driver.ModeNode))
+	controller := harness.Start(t, harness.InMode(driver.ModeController), func(c *driver.Config) { c.Pools = d.Config.Pools })
+	made := harness.NewVolume(t, controller, harness.Formatted("ext4"))
+
+	claim := d.Claim(t, made.VolumeID)
+	claim.VolumeContext, claim.Capability = made.VolumeContext, made.Capability
+	require.NoError(t, controller.Attach(t.Context(), claim))
+	require.NoError(t, d.Stage(t.Context(), claim))
+	require.NoError(t, d.Publish(t.Context(), claim))
 	harness.Populate(t, claim.TargetPath)
-	harness.TakeDown(t, d, claim)
+	require.NoError(t, d.Unpublish(t.Context(), claim))
+	require.NoError(t, d.Unstage(t.Context(), claim))
+	require.NoError(t, controller.Detach(t.Context(), claim))
 
 	image := harness.ImageOf(d, claim.VolumeID)
 	harness.DamageInodes(t, "ext4", image)
 	requireCheck(t, d, claim, fsck.VerdictDamaged, fsck.HowOffline)
 	harness.AwaitReason(t, d, claim.VolumeID, health.FilesystemCorrupted)
 
-	require.NoError(t, os.Remove(image))
+	harness.DeleteVolume(t, controller, claim.VolumeID)
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		_, err := d.NodeGetVolumeHealth(t.Context(), &csi.NodeGetVolumeHealthRequest{VolumeId: claim.VolumeID})
 		require.Equal(c, codes.NotFound, status.Code(err))
 
-		for _, reported := range harness.ReportOf(t, d, claim.VolumeID).Conditions {
-			require.NotEqual(c, "node", reported.View, reported.Reason)
-		}
+		report, err := health.NewClient(d.Conn()).Report(t.Context())
+		require.NoError(c, err)
+		require.False(c, slices.ContainsFunc(report.Volumes, func(v health.VolumeReport) bool { return v.ID == claim.VolumeID }))
 	}, await.Limit, 10*time.Millisecond)
 }

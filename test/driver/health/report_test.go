@@ -41,7 +41,9 @@ func (p *sufferer) isKnown(ctx context.Context, c require.TestingT, want diagnos
 // aboutVolume returns the reasons of the node that the controller reports too.
 func aboutVolume(reasons []health.Reason) []health.Reason {
 	return slices.DeleteFunc(slices.Clone(reasons), func(reason health.Reason) bool {
-		return slices.Contains([]health.Reason{health.VolumeUnmounted, health.DeviceMissing, health.GuestStatsUnavailable}, reason)
+		return slices.Contains([]health.Reason{
+			health.VolumeUnmounted, health.DeviceMissing, health.GuestStatsUnavailable, health.StagingFailed,
+		}, reason)
 	})
 }
 

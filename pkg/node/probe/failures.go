@@ -1,0 +1,137 @@
+package probe
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
+)
+
+// failedStagingHold is for how long a failed staging is a condition unless the CO repeats it. A
+// kubelet repeats it at least every two minutes, for as long as a pod needs the volume.
+const failedStagingHold = 10 * time.Minute
+
+// failedStaging is the last staging of a volume, which has failed because of the volume.
+type failedStaging struct {
+	volume *staged.Volume
+	cause  error
+	at     time.Time
+}
+
+// failedStagings has them by the ids of the volumes. It is in memory only: after a restart the CO
+// repeats its call.
+type failedStagings struct {
+	mu       sync.Mutex
+	byVolume map[string]failedStaging
+}
+
+func newFailedStagings() *failedStagings {
+	return &failedStagings{byVolume: map[string]failedStaging{}}
+}
+
+// get returns false for a staging that the CO has given up.
+func (f *failedStagings) get(id string) (failedStaging, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	found, ok := f.byVolume[id]
+	if ok && time.Since(found.at) >= failedStagingHold {
+		delete(f.byVolume, id)
+
+		return failedStaging{}, false
+	}
+
+	return found, ok
+}
+
+func (f *failedStagings) add(failed failedStaging) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	f.byVolume[failed.volume.VolumeID] = failed
+}
+
+// forget drops what failed until then: a probe knows nothing about a later staging.
+func (f *failedStagings) forget(id string, until time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	if found, ok := f.byVolume[id]; ok && !found.at.After(until) {
+		delete(f.byVolume, id)
+	}
+}
+
+func (f *failedStagings) ids() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	ids := make([]string, 0, len(f.byVolume))
+	for id := range f.byVolume {
+		ids = append(ids, id)
+	}
+
+	return ids
+}
+
+// StagingFailed records why the volume could not be staged, unless the cause is the request or a
+// temporary one. It is a condition until a staging succeeds or a probe contradicts it.
+func (p *Prober) StagingFailed(v *staged.Volume, cause error) {
+	temporary := []codes.Code{
+		codes.InvalidArgument, codes.AlreadyExists, codes.Aborted, codes.Canceled, codes.DeadlineExceeded, codes.Unavailable,
+	}
+	if slices.Contains(temporary, status.Code(rpc.Status(cause))) {
+		return
+	}
+
+	p.failures.add(failedStaging{volume: v, cause: cause, at: time.Now()})
+	p.monitor.Suspect(v.VolumeID)
+}
+
+// message returns the cause without what the reader knows: messages are short.
+func (f failedStaging) message() string {
+	id := f.volume.VolumeID
+	text := strings.ReplaceAll(f.cause.Error(), "volume "+id+": ", "")
+
+	return "it cannot be staged: " + text
+}
+
+// addFailedStaging adds that the volume could not be staged, unless a worse or equal condition
+// explains that, or this probe contradicts it.
+func (s *probeState) addFailedStaging() {
+	failed, ok := s.prober.failures.get(s.view.id)
+	if !ok {
+		return
+	}
+
+	s.probeAgainAfter(time.Until(failed.at.Add(failedStagingHold)))
+
+	explains := func(entry health.Entry) bool { return entry.Status >= health.StagingFailed.Status() }
+
+	switch {
+	case slices.ContainsFunc(s.entries, explains):
+	case s.contradicts(failed):
+		s.prober.failures.forget(s.view.id, failed.at)
+	default:
+		s.add(health.StagingFailed, failed.message())
+	}
+}
+
+// contradicts reports whether what made the staging fail is over: the probe has found the whole
+// image, or a later check a clean filesystem.
+func (s *probeState) contradicts(failed failedStaging) bool {
+	if errors.Is(failed.cause, pool.ErrMissing) || errors.Is(failed.cause, filesystem.ErrTruncated) {
+		return true
+	}
+
+	return s.view.check != nil && s.view.check.CleanAt.After(failed.at)
+}
