@@ -144,15 +144,14 @@ func (m mountedImage) growMounted(ctx context.Context, v *staged.Volume, size in
 		return err
 	}
 
-	staging, err := m.config.Dirs.Target(v.StagingPath)
+	root, _, err := m.openMounted(v, v.StagingPath)
 	if err != nil {
 		return err
 	}
-	defer staging.Close()
 
-	root, err := staging.OpenDir()
-	if err != nil {
-		return err
+	// What is beneath a staging that another program has unmounted is a filesystem of the host.
+	if root == nil {
+		return rpc.Errorf(codes.FailedPrecondition, "it is not mounted at its staging path %s any more; stage it again", v.StagingPath)
 	}
 	defer root.Close()
 
