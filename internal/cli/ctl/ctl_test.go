@@ -73,11 +73,6 @@ NAME  ID        SIZE     USED  FS  POOL  MOUNTED AT  HEALTH
 deleted volume-1
 deleted volume-2
 `},
-		"expand without a path": {[]string{"volume", "expand", "volume-1", "--size", "3Gi"}, `
-Volume ID:    volume-1
-Capacity:     3.0 GiB
-Node's part:  needed: expand again with --path, or stage the volume again
-`},
 		"expand": {[]string{"volume", "expand", "volume-1", "--size", "3Gi", "--path", target, "--staging", staging}, `
 Volume ID:    volume-1
 Capacity:     3.0 GiB
@@ -311,6 +306,8 @@ func TestWhatFailsSaysSo(t *testing.T) {
 		"block with a filesystem":    {[]string{"volume", "create", "x", "--block", "--fs", "xfs"}, "--block has no filesystem", 2},
 		"bad parameter":              {[]string{"volume", "create", "x", "--param", "pool"}, "must be KEY=VALUE", 2},
 		"bad topology":               {[]string{"volume", "create", "x", "--topology", "zone=a,b"}, "must be KEY=VALUE", 2},
+		"expand to less":             {[]string{"volume", "expand", "volume-1", "--size", "1023Mi"}, "has 1073741824 bytes (1.0 GiB), and --size is 1072693248", 1},
+		"expand without a path":      {[]string{"volume", "expand", "volume-1", "--size", "3Gi"}, "on node-a run touchstone ctl volume expand volume-1 --size 3221225472 --path PATH", 1},
 		"expand to what":             {[]string{"volume", "expand", "volume-1"}, "a flag is missing: --size", 2},
 		"publish without a target":   {[]string{"volume", "publish", "volume-1"}, "a flag is missing: --target", 2},
 		"publish without staging":    {[]string{"volume", "publish", "volume-1", "--target", "/t"}, "a staging path is needed", 2},
