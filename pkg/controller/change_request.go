@@ -130,6 +130,12 @@ func (s *Service) checkChange(ctx context.Context, v *record.Volume, wanted chan
 		return err
 	}
 
+	if !v.IsRaw() {
+		if err := checkGrowth(p, v.Object(), wanted.size); err != nil {
+			return err
+		}
+	}
+
 	return s.checkCapacity(ctx, p, wanted.size-v.CapacityBytes)
 }
 

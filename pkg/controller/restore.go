@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -73,6 +74,10 @@ func (s *Service) restore(ctx context.Context, wanted createRequest) (*record.Vo
 		return nil, err
 	}
 
+	if err := wanted.checkGrowth(from, snapshot.Object(), snapshot.SizeBytes); err != nil {
+		return nil, err
+	}
+
 	return s.copyInto(ctx, wanted, func(ctx context.Context, target pool.Object, options pool.CopyOptions) (*pendingCopy, error) {
 		task := s.config.Progress.Start("restore", target.ID, snapshot.SizeBytes)
 		options.Progress, options.SourceBytes = task.Set, snapshot.SizeBytes
@@ -101,7 +106,16 @@ func (s *Service) clone(ctx context.Context, wanted createRequest) (*record.Volu
 		return nil, err
 	}
 
+	from, err := s.poolOf(source)
+	if err != nil {
+		return nil, err
+	}
+
 	if err := s.inherit(&wanted, originOf(source)); err != nil {
+		return nil, err
+	}
+
+	if err := wanted.checkGrowth(from, source.Object(), source.CapacityBytes); err != nil {
 		return nil, err
 	}
 
@@ -196,6 +210,31 @@ func (s *Service) inherit(wanted *createRequest, from origin) error {
 	wanted.size = size
 
 	return err
+}
+
+// checkGrowth returns OUT_OF_RANGE if the copy is to be larger than the filesystem of its source can
+// become. A copy for raw block access has no filesystem that the driver grows.
+func (w *createRequest) checkGrowth(from *pool.Pool, source pool.Object, sourceBytes int64) error {
+	mounted := slices.ContainsFunc(w.capabilities, func(c volume.Capability) bool { return !c.Block })
+	if w.size <= sourceBytes || !mounted {
+		return nil
+	}
+
+	return checkGrowth(from, source, w.size)
+}
+
+// checkGrowth returns OUT_OF_RANGE if the filesystem of an image cannot become as large. An image that
+// is missing is reported by what grows or copies it.
+func checkGrowth(p *pool.Pool, object pool.Object, bytes int64) error {
+	if object.Backing == volume.BackingDirectory {
+		return nil
+	}
+
+	if err := p.CheckGrowth(object, bytes); !errors.Is(err, pool.ErrMissing) {
+		return err
+	}
+
+	return nil
 }
 
 // copyInto makes the volume of the copy that take has cut, or leaves nothing

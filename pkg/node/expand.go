@@ -94,7 +94,9 @@ func (s *Service) growImage(v *staged.Volume, asked *csi.CapacityRange) error {
 		return err
 	}
 
-	size, err := stored.Size(pool.Object{ID: v.VolumeID, Backing: v.Parameters.Backing})
+	object := pool.Object{ID: v.VolumeID, Backing: v.Parameters.Backing}
+
+	size, err := stored.Size(object)
 	if err != nil || asked.GetRequiredBytes() <= size {
 		return err
 	}
@@ -104,6 +106,12 @@ func (s *Service) growImage(v *staged.Volume, asked *csi.CapacityRange) error {
 		if limit > 0 && wanted > limit {
 			return rpc.Errorf(codes.OutOfRange, "capacity_range: the size %d is more than %d, which limit_bytes or --max-volume-size allows",
 				wanted, limit)
+		}
+	}
+
+	if !v.Capability.Block {
+		if err := stored.CheckGrowth(object, wanted); err != nil {
+			return err
 		}
 	}
 

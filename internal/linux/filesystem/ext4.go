@@ -31,6 +31,7 @@ const (
 	ext4Flag64Bit     = 0x80
 	ext4FlagOrphans   = 0x10000 // of ReadOnlyCompat: ORPHAN_PRESENT
 	ext4MaxLogBlock   = 6
+	ext4MaxLogCluster = 30
 	ext4MinBlockBytes = 1024
 )
 
@@ -265,7 +266,7 @@ func (e *ext4) GrowUnmounted(ctx context.Context, path string) error {
 		return err
 	}
 
-	full, err := e.fillsDevice(path, t.sizeBytes)
+	full, err := fillsDevice(path, t.sizeBytes)
 	if full || err != nil {
 		return err
 	}
@@ -282,8 +283,7 @@ func (e *ext4) GrowUnmounted(ctx context.Context, path string) error {
 	}
 
 	result, err := e.run.Run(ctx, command)
-	if err == nil && result.ExitCode != 0 && strings.Contains(result.Output, "e2fsck -f") {
-		// It wants a check that is newer than the last mount.
+	if err == nil && result.ExitCode != 0 && strings.Contains(result.Output, resizeWantsCheck) {
 		verdict, checkErr := e.runFsck(ctx, path, Command{Args: []string{"-f", "-p"}, InheritedFile: held})
 		if checkErr != nil {
 			return checkErr
@@ -300,6 +300,10 @@ func (e *ext4) GrowUnmounted(ctx context.Context, path string) error {
 		err = toolError(command, result)
 	}
 
+	if err != nil && strings.Contains(result.Output, resizeAborted) {
+		err = fmt.Errorf("%w, as growing it was aborted: %w", ErrDamaged, err)
+	}
+
 	if err != nil {
 		return fmt.Errorf("grow %s: %w", path, err)
 	}
@@ -307,39 +311,61 @@ func (e *ext4) GrowUnmounted(ctx context.Context, path string) error {
 	return nil
 }
 
-// fillsDevice says whether the filesystem takes all the whole blocks that there are.
-func (e *ext4) fillsDevice(path string, bytes int64) (bool, error) {
+// What resize2fs prints if it wants a check that is newer than the last mount, and if it gave up in
+// the middle; then it prints "Please run 'e2fsck -fy", too.
+const (
+	resizeWantsCheck = "Please run 'e2fsck -f "
+	resizeAborted    = "aborted resize operation"
+)
+
+// fillsDevice says whether the filesystem takes all the whole blocks that there are. Error:
+// ErrGrowLimit if it cannot.
+func fillsDevice(path string, bytes int64) (bool, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return false, fmt.Errorf("grow: %w", err)
 	}
 	defer file.Close()
 
-	size, blockSize, err := ext4Super(file)
+	limit, err := ext4Limit(file)
+	if err == nil {
+		err = limit.check(Ext4, bytes)
+	}
+
 	if err != nil {
 		return false, fmt.Errorf("grow %s: %w", path, err)
 	}
 
-	return bytes-size < blockSize, nil
+	return limit.fills(bytes), nil
 }
 
 func (e *ext4) SizeBytes(r io.ReaderAt) (int64, error) {
-	size, _, err := ext4Super(r)
+	super, err := readExt4Superblock(r)
+	if err != nil {
+		return 0, err
+	}
+
+	size, _, err := ext4Size(super)
 
 	return size, err
 }
 
-// ext4Super returns the filesystem's size and block size in bytes.
-func ext4Super(r io.ReaderAt) (size, blockSize int64, err error) {
+// readExt4Superblock reads a superblock. Error: ErrNoSuperblock.
+func readExt4Superblock(r io.ReaderAt) ([]byte, error) {
 	super, err := readAt(r, ext4SuperOffset, ext4SuperLength)
 	if err != nil {
-		return 0, 0, fmt.Errorf("%s: %w", Ext4, err)
+		return nil, fmt.Errorf("%s: %w", Ext4, err)
 	}
 
 	if super == nil || string(super[ext4MagicOffset:][:len(ext4Magic)]) != ext4Magic {
-		return 0, 0, fmt.Errorf("%s: %w", Ext4, ErrNoSuperblock)
+		return nil, fmt.Errorf("%s: %w", Ext4, ErrNoSuperblock)
 	}
 
+	return super, nil
+}
+
+// ext4Size returns the filesystem's size and block size in bytes.
+func ext4Size(super []byte) (size, blockSize int64, err error) {
 	exponent := binary.LittleEndian.Uint32(super[ext4LogBlockSize:])
 	if exponent > ext4MaxLogBlock {
 		return 0, 0, fmt.Errorf("%s: %w: block size 1024 << %d", Ext4, ErrNoSuperblock, exponent)

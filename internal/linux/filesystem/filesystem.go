@@ -34,8 +34,11 @@ var (
 	// else, or nothing any more.
 	ErrUnrecognized = errdefs.New(errdefs.ErrFailedPrecondition, "it holds no filesystem that is known here")
 	// ErrDamaged is returned by GrowUnmounted for a filesystem whose damage the
-	// check could not repair.
+	// check could not repair, or that the tool itself left inconsistent.
 	ErrDamaged = errors.New("filesystem is damaged")
+	// ErrGrowLimit is returned by CheckGrowth and GrowUnmounted for a filesystem that cannot
+	// become as large.
+	ErrGrowLimit = errdefs.New(errdefs.ErrOutOfRange, "filesystem cannot grow so far")
 	// ErrGrowRefused is returned by GrowMounted where the kernel does not permit
 	// it: ext4 wants CAP_SYS_RESOURCE, and no recorded errors.
 	ErrGrowRefused = errdefs.New(errdefs.ErrFailedPrecondition, "kernel does not permit growing while mounted")
@@ -103,7 +106,7 @@ type Filesystem interface {
 	// before the growth is relied on.
 	GrowthSurvivesCrash() bool
 	// GrowUnmounted lets the filesystem fill its image or device, and does
-	// nothing when it does already. Errors: ErrNeedsMount, ErrDamaged, ErrInUse.
+	// nothing when it does already. Errors: ErrNeedsMount, ErrGrowLimit, ErrDamaged, ErrInUse.
 	GrowUnmounted(ctx context.Context, path string) error
 	// SetUUID gives an unmounted and sound filesystem the UUID by which the world
 	// knows it, and does nothing when it has it. After a crash at any instruction

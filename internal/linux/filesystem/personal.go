@@ -20,27 +20,26 @@ type personalizer func(r io.ReaderAt, id uuid.UUID) ([]fragment, error)
 
 // Where things are in the superblock of an ext4, besides those in ext4.go and ext4_uuid.go.
 const (
-	ext4BlocksPerGroup = 0x20
-	ext4WriteTime      = 0x30
-	ext4CheckTime      = 0x40
-	ext4GroupNumber    = 0x5a
-	ext4HashSeed       = 0xec
-	ext4MakeTime       = 0x108
-	ext4WriteTimeHigh  = 0x274
-	ext4MakeTimeHigh   = 0x276
-	ext4CheckTimeHigh  = 0x277
+	ext4WriteTime     = 0x30
+	ext4CheckTime     = 0x40
+	ext4GroupNumber   = 0x5a
+	ext4HashSeed      = 0xec
+	ext4MakeTime      = 0x108
+	ext4WriteTimeHigh = 0x274
+	ext4MakeTimeHigh  = 0x276
+	ext4CheckTimeHigh = 0x277
 )
 
 // personalizeExt4 changes the superblock and its copies in other groups: UUID, times, and the seed
 // of the directories' hashes, of which a new filesystem has none. The checksums of other metadata
 // keep the template's UUID as their seed (ext4Sign).
 func personalizeExt4(r io.ReaderAt, id uuid.UUID) ([]fragment, error) {
-	size, blockSize, err := ext4Super(r)
+	first, err := readExt4Superblock(r)
 	if err != nil {
 		return nil, err
 	}
 
-	first, err := readBlock(r, ext4SuperOffset, ext4SuperLength)
+	size, blockSize, err := ext4Size(first)
 	if err != nil {
 		return nil, err
 	}

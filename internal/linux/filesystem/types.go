@@ -1,6 +1,7 @@
 package filesystem
 
 import (
+	"io"
 	"os"
 	"slices"
 )
@@ -30,6 +31,9 @@ type fsType struct {
 	// errorCounts reads what the kernel has counted of the filesystem on a loop device that is
 	// mounted at root; nil where the kernel counts nothing.
 	errorCounts func(device int, root *os.File) (ErrorCounts, error)
+	// growthLimit reads from the superblock how large the filesystem can become; nil where there is
+	// no limit below that of a file.
+	growthLimit func(r io.ReaderAt) (growthLimit, error)
 	// debianPackage has the programs tools.
 	debianPackage string
 	// tools has the filesystem's mkfs first.
@@ -43,7 +47,7 @@ var types = []fsType{
 		name: Ext4, new: func(run Runner) Filesystem { return &ext4{run: run} },
 		magic: ext4Magic, magicOffset: ext4SuperOffset + ext4MagicOffset, detectionRank: 1,
 		uuidOffset: ext4SuperOffset + ext4UUID, mkfsOptions: &ext4Grammar, errorCounts: ext4ErrorCounts,
-		personalize: personalizeExt4, mkfsConfiguration: "/etc/mke2fs.conf",
+		personalize: personalizeExt4, mkfsConfiguration: "/etc/mke2fs.conf", growthLimit: ext4Limit,
 		debianPackage: ext4Package, tools: []string{"mkfs.ext4", "e2fsck", "resize2fs", "tune2fs", "e2image"},
 	},
 	{

@@ -32,11 +32,16 @@ func (p *Provider) checkAndGrow(ctx context.Context, v *staged.Volume, used file
 	}
 
 	err = used.GrowUnmounted(ctx, device.Path)
-	if err != nil && !errors.Is(err, filesystem.ErrNeedsMount) {
+
+	switch {
+	case err == nil, errors.Is(err, filesystem.ErrNeedsMount):
+		return nil
+	case errors.Is(err, filesystem.ErrGrowLimit):
+		// The request names no size: the image has one that the controller refuses.
+		return rpc.Errorf(codes.FailedPrecondition, "grow %s: %w", used.Name(), err)
+	default:
 		return fmt.Errorf("grow %s: %w", used.Name(), err)
 	}
-
-	return nil
 }
 
 // replayLog mounts the filesystem detached, so that the kernel writes its log back.
