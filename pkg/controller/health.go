@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
@@ -179,17 +180,17 @@ func (s *Service) probe(ctx context.Context, id string) (health.Observation, err
 			return s.unreachableObservation(v), nil
 		}
 
-		size, err := s.sizeOf(ctx, v)
+		seen, err := s.observe(ctx, v)
 		if err != nil && !errors.Is(err, pool.ErrMissing) {
 			return health.Observation{}, err
 		}
 
-		entries := storageFindings(v, size, err == nil)
+		entries := storageFindings(v, seen, err == nil)
 
 		// Bytes are there before a record says so, and for as long as it does: only
 		// what a record said then and says now has to be there.
 		if now, _ := s.volumes.Get(id); now == v || len(entries) == 0 {
-			return health.Observation{Entries: entries}, nil
+			return health.Observation{Entries: entries, Again: seen.evadedFor}, nil
 		}
 	}
 }
@@ -207,12 +208,19 @@ func (s *Service) unreachableObservation(v *record.Volume) health.Observation {
 	return health.Observation{Entries: entries}
 }
 
-// sizeOf returns the size of the volume's pool object. A semaphore for each pool limits
-// the goroutines that block where a pool does not answer.
-func (s *Service) sizeOf(ctx context.Context, v *record.Volume) (int64, error) {
+// stored is what was observed of a volume's pool object.
+type stored struct {
+	sizeBytes int64
+	// evadedFor is for how long it is reported that files of a directory have evaded its size limit.
+	evadedFor time.Duration
+}
+
+// observe observes the volume's pool object, and has the size limit of a directory count all files in
+// it. A semaphore for each pool limits the goroutines that block where a pool does not answer.
+func (s *Service) observe(ctx context.Context, v *record.Volume) (stored, error) {
 	p, err := s.poolOf(v)
 	if err != nil {
-		return 0, err
+		return stored{}, err
 	}
 
 	turns := s.probeSlots[p.Name()]
@@ -221,10 +229,15 @@ func (s *Service) sizeOf(ctx context.Context, v *record.Volume) (int64, error) {
 	case turns <- struct{}{}:
 		defer func() { <-turns }()
 	case <-ctx.Done():
-		return 0, fmt.Errorf("volume %s: wait for pool %q to answer: %w", v.ID, p.Name(), ctx.Err())
+		return stored{}, fmt.Errorf("volume %s: wait for pool %q to answer: %w", v.ID, p.Name(), ctx.Err())
 	}
 
-	return p.Size(v.Object())
+	size, err := p.Size(v.Object())
+	if err == nil && v.Parameters.Backing == volume.BackingDirectory {
+		err = p.ConfineDirectory(v.ID)
+	}
+
+	return stored{sizeBytes: size, evadedFor: p.LimitEvadedFor(v.ID)}, err
 }
 
 func (s *Service) unreachable(poolName string) bool {
@@ -237,8 +250,8 @@ func (s *Service) unreachable(poolName string) bool {
 	return known.Has(health.PoolUnreachable)
 }
 
-// storageFindings compares the size of the volume's pool object with its record.
-func storageFindings(v *record.Volume, size int64, there bool) []health.Entry {
+// storageFindings compares what was observed of the volume's pool object with its record.
+func storageFindings(v *record.Volume, seen stored, there bool) []health.Entry {
 	switch {
 	case !there && v.Parameters.Backing == volume.BackingDirectory:
 		return []health.Entry{health.NewEntry(health.VolumeNotFound,
@@ -246,9 +259,11 @@ func storageFindings(v *record.Volume, size int64, there bool) []health.Entry {
 	case !there:
 		return []health.Entry{health.NewEntry(health.BackingFileMissing,
 			fmt.Sprintf("its image is not in pool %q; put it back, or restore a backup", v.Parameters.Pool))}
-	case v.Parameters.Backing == volume.BackingImage && size < v.CapacityBytes:
+	case v.Parameters.Backing == volume.BackingImage && seen.sizeBytes < v.CapacityBytes:
 		return []health.Entry{health.NewEntry(health.BackingFileTruncated,
 			fmt.Sprintf("its image in pool %q is shorter than the volume's %d bytes", v.Parameters.Pool, v.CapacityBytes))}
+	case seen.evadedFor > 0:
+		return []health.Entry{health.NewEntry(health.SizeLimitEvaded, pool.LimitEvaded)}
 	default:
 		return nil
 	}

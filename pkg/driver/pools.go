@@ -143,7 +143,7 @@ func (o *opener) open(name string) error {
 		o.Pools.Serve(opened)
 		directories := opened.DirectorySupport()
 		o.Log.Info("a pool is served", "pool", name, "path", opened.Path(), "identity", opened.Identity(),
-			"directoryVolumes", directories.Kind, "sizesEnforced", directories.Enforced, "notEnforced", directories.Reason)
+			"directoryVolumes", directories.Kind, "sizesLimited", directories.Limited, "notLimited", directories.Reason)
 
 		member.failure = nil
 

@@ -289,6 +289,7 @@ func (r *components) begin(ctx context.Context) (wait func()) {
 
 	for _, name := range r.Pools.Names() {
 		running.Go(func() { r.followPool(ctx, name) })
+		running.Go(func() { r.upkeep(ctx, name) })
 	}
 
 	if registrar := r.registrar.Load(); registrar != nil {

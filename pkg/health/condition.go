@@ -72,6 +72,7 @@ const (
 	OutOfCapacity         Reason = "OutOfCapacity"
 	InodesExhausted       Reason = "InodesExhausted"
 	IOErrors              Reason = "IOErrors"
+	SizeLimitEvaded       Reason = "SizeLimitEvaded"
 	VolumeBusy            Reason = "VolumeBusy"
 	GuestStatsUnavailable Reason = "GuestStatsUnavailable"
 	CheckOverdue          Reason = "CheckOverdue"
@@ -108,6 +109,7 @@ var reasonInfos = []reasonInfo{
 	{OutOfCapacity, Degraded, false},
 	{InodesExhausted, Degraded, false},
 	{IOErrors, Degraded, true},
+	{SizeLimitEvaded, Degraded, false},
 	{VolumeBusy, Degraded, false},
 	{GuestStatsUnavailable, Degraded, false},
 	{CheckOverdue, Degraded, false},

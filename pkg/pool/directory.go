@@ -1,10 +1,12 @@
 package pool
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"time"
 
 	"github.com/touchstone-csi/touchstone/pkg/pool/quota"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
@@ -38,11 +40,111 @@ func (p *Pool) LimitDirectory(id string, size int64) error {
 	}
 	defer directory.Close()
 
-	if err := p.quotas.Limit(directory, size); err != nil {
+	err = p.quotas.Limit(directory, size)
+	if err == nil {
+		err = p.confine(id, directory)
+	}
+
+	if err != nil {
 		return fmt.Errorf("limit the size of volume %s in pool %q: %w", id, p.name, err)
 	}
 
 	return nil
+}
+
+// ConfineDirectory makes the size limit of a volume's directory count all files in it and no others.
+// LimitEvadedFor reports what it has found. Errors: ErrMissing.
+func (p *Pool) ConfineDirectory(id string) error {
+	directory, err := p.OpenDirectory(id)
+	if err != nil {
+		return err
+	}
+	defer directory.Close()
+
+	return p.confine(id, directory)
+}
+
+func (p *Pool) confine(id string, directory *os.File) error {
+	evaded, err := p.quotas.Confine(directory)
+	if evaded {
+		p.evaded.Store(id, time.Now())
+	}
+
+	if err != nil {
+		return fmt.Errorf("confine volume %s in pool %q to its size limit: %w", id, p.name, err)
+	}
+
+	return nil
+}
+
+// ConfineGrown is ConfineDirectory for the directories in which something was made since the last call
+// that may evade their limits; the first call is for all. It returns the volumes that LimitEvadedFor
+// reports from now on.
+func (p *Pool) ConfineGrown() (evaded []string, err error) {
+	names, err := p.quotas.Grown()
+	if err != nil {
+		return nil, fmt.Errorf("what is new in pool %q: %w", p.name, err)
+	}
+
+	for _, name := range names {
+		if !volume.IsID(name) {
+			continue
+		}
+
+		for _, each := range p.withEphemeral() {
+			failure := each.ConfineDirectory(name)
+			if !errors.Is(failure, ErrMissing) {
+				err = errors.Join(err, failure)
+			}
+
+			if each.LimitEvadedFor(name) > 0 {
+				evaded = append(evaded, name)
+			}
+		}
+	}
+
+	return evaded, err
+}
+
+// withEphemeral returns the pool, and the one inside of it if that is in use.
+func (p *Pool) withEphemeral() []*Pool {
+	p.ephemeralMu.Lock()
+	defer p.ephemeralMu.Unlock()
+
+	if p.ephemeral == nil {
+		return []*Pool{p}
+	}
+
+	return []*Pool{p, p.ephemeral}
+}
+
+// RemoveStaleQuotas releases what the kernel keeps for the limits of removed directories, once their
+// space is not in use elsewhere any more: the kernel does not.
+func (p *Pool) RemoveStaleQuotas(ctx context.Context) error {
+	if err := p.quotas.RemoveStale(ctx); err != nil {
+		return fmt.Errorf("release quotas of pool %q: %w", p.name, err)
+	}
+
+	return nil
+}
+
+// LimitEvaded is the finding of a volume while LimitEvadedFor is above 0.
+const LimitEvaded = "files in it have evaded its size limit, which counts them again; find the program that does it"
+
+// evasionHold is for how long LimitEvadedFor returns what was found: what it was cannot be seen later.
+const evasionHold = 10 * time.Minute
+
+// LimitEvadedFor returns for how long it is still reported that files of the volume have evaded its
+// size limit; 0 if they have not.
+func (p *Pool) LimitEvadedFor(id string) time.Duration {
+	at, found := p.evaded.Load(id)
+	if !found {
+		return 0
+	}
+
+	last, _ := at.(time.Time)
+
+	return max(0, evasionHold-time.Since(last))
 }
 
 // SyncDirectory makes the name of the volume's directory and its size limit durable.
@@ -67,7 +169,7 @@ func (p *Pool) OpenDirectory(id string) (*os.File, error) {
 }
 
 // DirectoryQuota returns the limit of a volume's directory and its usage, as the kernel counts it.
-// It takes the same time for any number of files. It returns false if the size of the directory is
+// It takes the same time for any number of files, and counts what has evaded the limit. It returns false if the size of the directory is
 // not limited. Errors: ErrMissing.
 func (p *Pool) DirectoryQuota(id string) (quota.Usage, bool, error) {
 	directory, err := p.OpenDirectory(id)
@@ -75,6 +177,10 @@ func (p *Pool) DirectoryQuota(id string) (quota.Usage, bool, error) {
 		return quota.Usage{}, false, err
 	}
 	defer directory.Close()
+
+	if err := p.confine(id, directory); err != nil {
+		return quota.Usage{}, false, err
+	}
 
 	usage, limited, err := p.quotas.Usage(directory)
 	if err != nil {

@@ -77,6 +77,8 @@ type Pool struct {
 	controllerLock *os.File
 	// resized has the times of LastResized, by volume.
 	resized sync.Map
+	// evaded has the times at which volumes were last found to have evaded their limits.
+	evaded sync.Map
 	// identified means that the pool must have an identity, namely identity.
 	identified bool
 	identity   string

@@ -70,6 +70,7 @@ func (p *Pool) unlinkObject(ctx context.Context, object Object) (moved bool, err
 
 	if !object.Snapshot {
 		p.resized.Delete(object.ID)
+		p.evaded.Delete(object.ID)
 
 		if err := p.removeAttributes(object.ID); err != nil {
 			return false, err

@@ -75,7 +75,7 @@ func groupsOf(tb testing.TB, p *pool.Pool) []btrfs.Group {
 
 func TestBtrfsPoolsLimitDirectories(t *testing.T) {
 	p := newPool(t, cow, 512*mebi)
-	require.Equal(t, quota.Support{Kind: quota.Subvolume, Enforced: true, Snapshots: true}, p.DirectorySupport())
+	require.Equal(t, quota.Support{Kind: quota.Subvolume, Limited: true, Snapshots: true}, p.DirectorySupport())
 
 	object, path := newLimited(t, p)
 	require.NoError(t, p.SyncDirectory(object.ID))
@@ -135,7 +135,7 @@ func TestBtrfsPoolsUseFullQuotas(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	p := openPool(t, filesystemOf(t, cow, 512*mebi, "mkfs.btrfs", "-q", "-R", "quota"))
-	require.Equal(t, quota.Support{Kind: quota.Subvolume, Enforced: true, Snapshots: true}, p.DirectorySupport())
+	require.Equal(t, quota.Support{Kind: quota.Subvolume, Limited: true, Snapshots: true}, p.DirectorySupport())
 
 	before := groupsOf(t, p)
 	object, path := newLimited(t, p)

@@ -200,8 +200,8 @@ func controllerMutants() []mutant {
 		},
 		{
 			name: "controller/truncated-image-is-healthy", file: "pkg/controller/health.go",
-			old:    `size < v.CapacityBytes:`,
-			new:    `size == 0:`,
+			old:    `seen.sizeBytes < v.CapacityBytes:`,
+			new:    `seen.sizeBytes == 0:`,
 			breaks: "an image that lost its end is not reported", tests: in("test/driver/health", "TestHealthOfBackingFiles"),
 		},
 		{

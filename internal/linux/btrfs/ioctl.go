@@ -35,10 +35,14 @@ const (
 	// firstFree is BTRFS_FIRST_FREE_OBJECTID: the inode number of the root of each subvolume, and the
 	// lowest id of a subvolume that users make.
 	firstFree = 256
+	// lastFree is BTRFS_LAST_FREE_OBJECTID, the highest id of a subvolume.
+	lastFree = 1<<64 - 256
 	// subvolReadOnly is BTRFS_SUBVOL_RDONLY.
 	subvolReadOnly = 1 << 1
 	// subvolByID is BTRFS_SUBVOL_SPEC_BY_ID.
 	subvolByID = 1 << 4
+	// fileHandle is FILEID_BTRFS_WITHOUT_PARENT, the kind of handle that has an inode and a subvolume.
+	fileHandle = 0x4d
 	// maxName is BTRFS_SUBVOL_NAME_MAX.
 	maxName = 4039
 )
@@ -73,7 +77,8 @@ type (
 	limitArgs    struct {
 		group, flags  uint64
 		maxReferenced uint64
-		_             [3]uint64
+		maxExclusive  uint64
+		_             [2]uint64
 	}
 )
 

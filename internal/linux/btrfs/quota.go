@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -25,8 +26,11 @@ const (
 
 const (
 	levelShift = 48
-	// limitReferenced is BTRFS_QGROUP_LIMIT_MAX_RFER.
+	// limitReferenced and limitExclusive are BTRFS_QGROUP_LIMIT_MAX_RFER and _MAX_EXCL.
 	limitReferenced = 1
+	limitExclusive  = 2
+	// noLimit removes a limit: CLEAR_VALUE of fs/btrfs/qgroup.c.
+	noLimit = math.MaxUint64
 	// enableSimple is BTRFS_QUOTA_CTL_ENABLE_SIMPLE_QUOTA.
 	enableSimple = 4
 )
@@ -124,7 +128,8 @@ func CreateGroup(directory *os.File, group Group) error {
 }
 
 // RemoveGroup removes a quota group and its members' membership. One that is missing is no error.
-// Errors: EBUSY for the group of a subvolume that exists, or whose space is still in use.
+// Errors: EBUSY for the group of a subvolume that exists, or whose space is still in use, and for one
+// that gets members meanwhile.
 func RemoveGroup(directory *os.File, group Group) error {
 	if group.Level() > 0 {
 		members, err := Members(directory, group)
@@ -133,7 +138,7 @@ func RemoveGroup(directory *os.File, group Group) error {
 		}
 
 		for _, member := range members {
-			if err := assign(directory, member, group, false); err != nil {
+			if _, err := Unassign(directory, member, group); err != nil {
 				return err
 			}
 		}
@@ -149,23 +154,33 @@ func RemoveGroup(directory *os.File, group Group) error {
 
 // Assign makes a group the member of another. One that is a member already is no error.
 func Assign(directory *os.File, member, group Group) error {
-	return assign(directory, member, group, true)
-}
-
-func assign(directory *os.File, member, group Group, add bool) error {
-	arguments := assignArgs{source: uint64(member), target: uint64(group)}
-
-	accepted := unix.ENOENT
-	if add {
-		arguments.assign, accepted = 1, unix.EEXIST
-	}
-
-	err := ioctl(directory, iocQgroupAssign, fmt.Sprintf("BTRFS_IOC_QGROUP_ASSIGN %s %s", member, group), &arguments)
-	if errors.Is(err, accepted) {
+	err := assign(directory, member, group, 1)
+	if errors.Is(err, unix.EEXIST) {
 		return nil
 	}
 
 	return err
+}
+
+// Unassign ends the membership of a group in another. It returns how often the kernel had recorded
+// it: more than once if the creation of a subvolume has named the group more than once, and then
+// each time subtracts the member's space from the group, which counts too little or below zero (seen
+// with Linux 6.18). One that is no member is no error.
+func Unassign(directory *os.File, member, group Group) (times int, err error) {
+	for ; err == nil; times++ {
+		err = assign(directory, member, group, 0)
+	}
+
+	if errors.Is(err, unix.ENOENT) {
+		err = nil
+	}
+
+	return times - 1, err
+}
+
+func assign(directory *os.File, member, group Group, add uint64) error {
+	return ioctl(directory, iocQgroupAssign, fmt.Sprintf("BTRFS_IOC_QGROUP_ASSIGN %s %s", member, group),
+		&assignArgs{assign: add, source: uint64(member), target: uint64(group)})
 }
 
 // Limit limits what the group may refer to.
@@ -174,19 +189,40 @@ func Limit(directory *os.File, group Group, bytes int64) error {
 		&limitArgs{group: uint64(group), flags: limitReferenced, maxReferenced: uint64(bytes)})
 }
 
+// Unlimit removes all limits of the group. One that is missing is no error.
+func Unlimit(directory *os.File, group Group) error {
+	err := ioctl(directory, iocQgroupLimit, "BTRFS_IOC_QGROUP_LIMIT "+group.String(),
+		&limitArgs{group: uint64(group), flags: limitReferenced | limitExclusive, maxReferenced: noLimit, maxExclusive: noLimit})
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+
+	return err
+}
+
 // Members returns the groups that are members of a group.
 func Members(directory *os.File, group Group) ([]Group, error) {
-	var members []Group
+	return related(directory, group, func(other Group) bool { return other.Level() < group.Level() })
+}
 
-	// There is an item for both directions.
+// Parents returns the groups of which a group is a member.
+func Parents(directory *os.File, group Group) ([]Group, error) {
+	return related(directory, group, func(other Group) bool { return other.Level() > group.Level() })
+}
+
+// related returns the groups that have a relation with a group, of which there is an item in both
+// directions.
+func related(directory *os.File, group Group, wanted func(Group) bool) ([]Group, error) {
+	var groups []Group
+
 	err := search(directory, quotaTree, itemKey{uint64(group), qgroupRelation, 0}, itemKey{uint64(group), qgroupRelation, maxOffset},
 		func(found itemKey, _ []byte) {
-			if other := Group(found.offset); other.Level() < group.Level() {
-				members = append(members, other)
+			if other := Group(found.offset); wanted(other) {
+				groups = append(groups, other)
 			}
 		})
 
-	return members, err
+	return groups, err
 }
 
 // Groups returns all quota groups, as of the last transaction.

@@ -12,6 +12,7 @@ const (
 	quotaTree = 8
 
 	rootItem       = 132
+	rootBackref    = 144
 	rootRef        = 156
 	qgroupInfo     = 242
 	qgroupRelation = 246

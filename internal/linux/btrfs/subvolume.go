@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/google/uuid"
 	"golang.org/x/sys/unix"
@@ -102,49 +103,60 @@ func Destroy(parent *os.File, name string) error {
 	return ioctl(parent, iocSnapDestroy, "BTRFS_IOC_SNAP_DESTROY "+name, &arguments)
 }
 
-// DestroyAll removes a subvolume and all subvolumes inside.
+// DestroyAll removes a subvolume and all subvolumes inside, also of one that is unwritable.
 func DestroyAll(parent *os.File, name string, id uint64) error {
 	err := Destroy(parent, name)
 	if !errors.Is(err, unix.ENOTEMPTY) {
 		return err
 	}
 
-	if err := destroyInside(parent, id); err != nil {
+	inside, err := AllInside(parent, id)
+	if err != nil {
 		return err
+	}
+
+	// What is inside of an unwritable subvolume cannot be removed. The innermost are removed first.
+	for _, each := range inside {
+		if err := makeWritable(parent, each); err != nil {
+			return err
+		}
+	}
+
+	for _, each := range slices.Backward(inside) {
+		if err := destroyID(parent, each); err != nil {
+			return err
+		}
 	}
 
 	return Destroy(parent, name)
 }
 
-// destroyInside removes the subvolumes inside of one, the innermost first.
-func destroyInside(directory *os.File, id uint64) error {
-	pending := []uint64{id}
+func makeWritable(directory *os.File, id uint64) error {
+	subvolume, err := openID(directory, id)
+	if err != nil {
+		return err
+	}
+	defer subvolume.Close()
 
-	for len(pending) > 0 {
-		last := pending[len(pending)-1]
+	return SetReadOnly(subvolume, false)
+}
 
-		inside, err := Inside(directory, last)
-		if err != nil {
-			return err
-		}
+// openID opens the root of a subvolume wherever it is in the filesystem of directory, without a path,
+// which its owner could change. It needs CAP_DAC_READ_SEARCH.
+func openID(directory *os.File, id uint64) (*os.File, error) {
+	// struct btrfs_fid: the inode, the subvolume, and a generation of which 0 is any.
+	handle := binary.NativeEndian.AppendUint64(nil, firstFree)
+	handle = binary.NativeEndian.AppendUint64(handle, id)
+	handle = binary.NativeEndian.AppendUint32(handle, 0)
 
-		if len(inside) > 0 {
-			pending = append(pending, inside...)
+	name := fmt.Sprintf("subvolume %d of %s", id, directory.Name())
 
-			continue
-		}
-
-		pending = pending[:len(pending)-1]
-		if last == id {
-			continue
-		}
-
-		if err := destroyID(directory, last); err != nil {
-			return err
-		}
+	file, err := unix.OpenByHandleAt(int(directory.Fd()), unix.NewFileHandle(fileHandle, handle), unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return nil, fmt.Errorf("open_by_handle_at %s: %w", name, err)
 	}
 
-	return nil
+	return os.NewFile(uintptr(file), name), nil
 }
 
 func destroyID(directory *os.File, id uint64) error {
@@ -160,6 +172,53 @@ func Inside(directory *os.File, id uint64) ([]uint64, error) {
 
 	err := search(directory, rootTree, itemKey{id, rootRef, 0}, itemKey{id, rootRef, maxOffset}, func(found itemKey, _ []byte) {
 		ids = append(ids, found.offset)
+	})
+
+	return ids, err
+}
+
+// AllInside returns the ids of the subvolumes inside of one, each before those that are inside of it.
+func AllInside(directory *os.File, id uint64) ([]uint64, error) {
+	all := []uint64{id}
+
+	for next := 0; next < len(all); next++ {
+		inside, err := Inside(directory, all[next])
+		if err != nil {
+			return nil, err
+		}
+
+		all = append(all, inside...)
+	}
+
+	return all[1:], nil
+}
+
+// Place is where a subvolume is.
+type Place struct {
+	// Outer is the id of the subvolume in which it is.
+	Outer uint64
+	// Name is the last element of its path.
+	Name string
+}
+
+// PlaceOf returns where a subvolume is. It returns false for one that is being made or removed, and
+// for the outermost.
+func PlaceOf(directory *os.File, id uint64) (place Place, found bool, err error) {
+	err = search(directory, rootTree, itemKey{id, rootBackref, 0}, itemKey{id, rootBackref, maxOffset}, func(at itemKey, data []byte) {
+		// struct btrfs_root_ref: the inode of its directory, a sequence, the length of the name, the name.
+		place, found = Place{Outer: at.offset, Name: string(data[18:])}, true
+	})
+
+	return place, found, err
+}
+
+// From returns the ids of the subvolumes from one on, in their order, which is that in which they were
+// made.
+func From(directory *os.File, id uint64) ([]uint64, error) {
+	var ids []uint64
+
+	err := search(directory, rootTree, itemKey{id, rootItem, 0}, itemKey{lastFree, rootItem, maxOffset}, func(found itemKey, _ []byte) {
+		ids = append(ids, found.object)
 	})
 
 	return ids, err

@@ -56,7 +56,23 @@ func (s *probeState) probeBacking(ctx context.Context) error {
 		return nil
 	}
 
-	return s.compareDirectory(identity)
+	if err := s.compareDirectory(identity); err != nil {
+		return err
+	}
+
+	return s.confine()
+}
+
+// confine has the size limit of a directory count all files in it, and reports for a while that some
+// have evaded it.
+func (s *probeState) confine() error {
+	err := s.pool.ConfineDirectory(s.volume.VolumeID)
+	if left := s.pool.LimitEvadedFor(s.volume.VolumeID); left > 0 {
+		s.add(health.SizeLimitEvaded, pool.LimitEvaded)
+		s.probeAgainAfter(left)
+	}
+
+	return err
 }
 
 // probeMountedDevice reads the size of the device before that of the image is read, so that

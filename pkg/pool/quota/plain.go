@@ -32,6 +32,10 @@ func setMode(parent *os.Root, name string, mode fs.FileMode) error {
 
 func (plain) Limit(*os.File, int64) error { return nil }
 
+func (plain) Confine(*os.File) (bool, error) { return false, nil }
+
+func (plain) Grown() ([]string, error) { return nil, nil }
+
 func (plain) Usage(*os.File) (Usage, bool, error) { return Usage{}, false, nil }
 
 func (plain) Allocated(*os.File) (int64, bool, error) { return 0, false, nil }

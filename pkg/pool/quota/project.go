@@ -95,7 +95,7 @@ func canRead(pool *os.File) error {
 	return nil
 }
 
-func (*projects) Support() Support { return Support{Kind: Project, Enforced: true} }
+func (*projects) Support() Support { return Support{Kind: Project, Limited: true} }
 
 // Make also completes a directory whose making was interrupted, before it returns fs.ErrExist.
 func (p *projects) Make(parent *os.Root, name string, mode os.FileMode) error {
@@ -196,6 +196,12 @@ func (p *projects) Limit(directory *os.File, bytes int64) error {
 
 	return projectquota.SetLimits(p.pool, project, limit)
 }
+
+// Confine does nothing: only a walk would find the files that have another project.
+func (*projects) Confine(*os.File) (bool, error) { return false, nil }
+
+// Grown returns nothing: see Confine.
+func (*projects) Grown() ([]string, error) { return nil, nil }
 
 func (p *projects) Usage(directory *os.File) (Usage, bool, error) {
 	counted, found, err := p.read(directory)

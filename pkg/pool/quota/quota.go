@@ -38,8 +38,8 @@ const (
 type Support struct {
 	// Kind is what new directories are.
 	Kind Kind
-	// Enforced reports whether the sizes of new directories are limited.
-	Enforced bool
+	// Limited reports whether the sizes of new directories are limited.
+	Limited bool
 	// Reason is why sizes are not limited, with the remedy if there is one.
 	Reason string
 	// Snapshots reports whether new directories are copied at one point in time.
@@ -66,6 +66,13 @@ type Directories interface {
 	Make(parent *os.Root, name string, mode os.FileMode) error
 	// Limit limits the directory to so many bytes. It never lowers a limit. It is durable after Sync.
 	Limit(directory *os.File, bytes int64) error
+	// Confine makes the limit count all files in the directory and no others, where a user has moved
+	// some out of it or out of another one. It returns true if it has found some in this one. It may be
+	// called concurrently.
+	Confine(directory *os.File) (evaded bool, err error)
+	// Grown returns the names of directories, also of others than those of the pool, in which something
+	// was made since the last call that may evade their limits.
+	Grown() ([]string, error)
 	// Usage returns the usage that the kernel has counted, without a walk. It returns false if it
 	// counts none for the directory, or if the directory has no limit.
 	Usage(directory *os.File) (Usage, bool, error)

@@ -20,6 +20,10 @@ const groupLevel = 1
 // firstNumber is the lowest number of a subvolume that is not the kernel's.
 const firstNumber = 256
 
+// abandoned is the limit of a group of a removed volume that could not be removed yet. It differs from
+// all that an administrator would give a group of that level, and limits nothing.
+const abandoned = 1<<62 + 1
+
 // subvolumes makes a subvolume for each directory, on btrfs.
 type subvolumes struct {
 	// pool is an open directory of the filesystem, for requests about quota groups: the kernel
@@ -28,6 +32,9 @@ type subvolumes struct {
 	quotas *btrfs.Quotas
 	mode   btrfs.Mode
 	reason string
+	// inspect means that nothing is changed.
+	inspect bool
+	seen    sightings
 }
 
 // openSubvolumes returns false if the filesystem is no btrfs. Without inspect it turns on simple
@@ -47,7 +54,7 @@ func openSubvolumes(pool *os.File, inspect bool) (Directories, bool, error) {
 		return nil, false, err
 	}
 
-	s := &subvolumes{pool: pool, quotas: btrfs.QuotasOf(id)}
+	s := &subvolumes{pool: pool, quotas: btrfs.QuotasOf(id), inspect: inspect, seen: newSightings()}
 	if s.mode, err = s.quotas.Mode(); err != nil {
 		return nil, false, err
 	}
@@ -117,7 +124,7 @@ func isSystem(id string) bool {
 }
 
 func (s *subvolumes) Support() Support {
-	return Support{Kind: Subvolume, Enforced: s.mode != btrfs.QuotaOff, Reason: s.reason, Snapshots: true}
+	return Support{Kind: Subvolume, Limited: s.mode != btrfs.QuotaOff, Reason: s.reason, Snapshots: true}
 }
 
 func (*subvolumes) Make(parent *os.Root, name string, mode os.FileMode) error {
@@ -188,7 +195,7 @@ func (s *subvolumes) join(group btrfs.Group) error {
 		return nil
 	}
 
-	return btrfs.Assign(s.pool, btrfs.GroupOf(0, group.Number()), group)
+	return btrfs.Assign(s.pool, ownGroup(group), group)
 }
 
 func (s *subvolumes) Usage(directory *os.File) (Usage, bool, error) {
@@ -214,7 +221,7 @@ func (s *subvolumes) Allocated(directory *os.File) (int64, bool, error) {
 	}
 
 	// A snapshot has no other group than its own.
-	for _, each := range []btrfs.Group{group, btrfs.GroupOf(0, group.Number())} {
+	for _, each := range []btrfs.Group{group, ownGroup(group)} {
 		counted, err := s.quotas.Read(each)
 		if err == nil {
 			return counted.Referenced, true, nil
@@ -258,7 +265,8 @@ func (*subvolumes) Seal(directory *os.File) error {
 func (*subvolumes) Sync(directory *os.File) error { return btrfs.Commit(directory) }
 
 // Remove removes the quota group before the subvolume, so that an interruption leaves no group whose
-// subvolume is gone.
+// subvolume is gone. A group that cannot be removed, because a subvolume elsewhere becomes a member
+// meanwhile, is left to RemoveStale.
 func (s *subvolumes) Remove(_ context.Context, parent *os.File, name string) (bool, error) {
 	directory, err := openToRemove(parent, name)
 	if err != nil || directory == nil {
@@ -276,10 +284,8 @@ func (s *subvolumes) Remove(_ context.Context, parent *os.File, name string) (bo
 		return false, err
 	}
 
-	if s.mode != btrfs.QuotaOff {
-		if err := btrfs.RemoveGroup(s.pool, btrfs.GroupOf(groupLevel, id)); err != nil {
-			return false, err
-		}
+	if err := s.releaseAll(id); err != nil {
+		return false, err
 	}
 
 	if err := btrfs.DestroyAll(parent, name, id); err == nil {
@@ -291,43 +297,100 @@ func (s *subvolumes) Remove(_ context.Context, parent *os.File, name string) (bo
 	return false, btrfs.SetReadOnly(directory, false)
 }
 
-// RemoveStale removes the groups of subvolumes that do not exist any more. The kernel keeps the group
-// of a removed subvolume while a snapshot uses its space, and does not remove it later.
-func (s *subvolumes) RemoveStale(ctx context.Context) error {
-	if s.mode == btrfs.QuotaOff {
-		return nil
-	}
-
-	groups, err := btrfs.Groups(s.pool)
-	if err != nil {
+// releaseAll removes what limits a volume and the subvolumes inside, unless quotas were turned off.
+func (s *subvolumes) releaseAll(id uint64) error {
+	mode, err := s.quotas.Mode()
+	if err != nil || mode == btrfs.QuotaOff {
 		return err
 	}
 
-	for _, group := range groups {
+	if err := s.release(id); err != nil {
+		return err
+	}
+
+	group := btrfs.GroupOf(groupLevel, id)
+
+	err = btrfs.RemoveGroup(s.pool, group)
+	if errors.Is(err, unix.EBUSY) {
+		err = btrfs.Limit(s.pool, group, abandoned)
+	}
+
+	return err
+}
+
+// RemoveStale removes the groups of subvolumes that do not exist any more. The kernel keeps the group
+// of a removed subvolume while a snapshot uses its space, and does not remove it later.
+func (s *subvolumes) RemoveStale(ctx context.Context) error {
+	mode, err := s.quotas.Mode()
+	if err != nil || mode == btrfs.QuotaOff {
+		return err
+	}
+
+	stale, err := s.staleGroups()
+	if err != nil || len(stale) == 0 {
+		return err
+	}
+
+	// A subvolume that is being made has its group first. Once the transaction has ended it exists.
+	if err := btrfs.Commit(s.pool); err != nil {
+		return err
+	}
+
+	if stale, err = s.staleGroups(); err != nil {
+		return err
+	}
+
+	for _, group := range stale {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
 
-		if group.Level() > 0 || group.Number() < firstNumber {
-			continue
-		}
-
-		exists, err := btrfs.Exists(s.pool, group.Number())
-		if err != nil {
-			return err
-		}
-
-		if exists {
-			continue
-		}
-
-		// EBUSY: its space is still in use.
-		if err := btrfs.RemoveGroup(s.pool, group); err != nil && !errors.Is(err, unix.EBUSY) {
+		// EBUSY: its space is still in use, or it has members.
+		if err := ignore(btrfs.RemoveGroup(s.pool, group), unix.EBUSY); err != nil {
 			return err
 		}
 	}
 
 	return nil
+}
+
+// staleGroups returns the groups without space of subvolumes, and of volumes, that do not exist any
+// more. Groups of administrators are not among them.
+func (s *subvolumes) staleGroups() ([]btrfs.Group, error) {
+	groups, err := btrfs.Groups(s.pool)
+	if err != nil {
+		return nil, err
+	}
+
+	ids, err := btrfs.From(s.pool, firstNumber)
+	if err != nil {
+		return nil, err
+	}
+
+	existing := make(map[uint64]bool, len(ids))
+	for _, id := range ids {
+		existing[id] = true
+	}
+
+	var stale []btrfs.Group
+
+	for _, group := range groups {
+		if group.Level() > groupLevel || group.Number() < firstNumber || existing[group.Number()] {
+			continue
+		}
+
+		counted, err := s.quotas.Read(group)
+
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			return nil, err
+		case group.Level() == 0 && counted.Referenced == 0, counted.Limit == abandoned:
+			stale = append(stale, group)
+		}
+	}
+
+	return stale, nil
 }
 
 func (s *subvolumes) Close() error { return s.pool.Close() }

@@ -1,0 +1,62 @@
+package driver
+
+import (
+	"context"
+	"time"
+
+	"github.com/touchstone-csi/touchstone/pkg/operation"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
+)
+
+const (
+	// confinePeriod is the time between two searches for files that evade size limits: the kernel has no
+	// event for them.
+	confinePeriod = time.Second
+	// stalePeriod is the time between two removals of quotas that are not in use any more.
+	stalePeriod = 10 * time.Second
+)
+
+// upkeep does in one pool, until ctx ends, what neither a call nor an event of the kernel begins.
+func (r *components) upkeep(ctx context.Context, name string) {
+	var released time.Time
+
+	for tick := time.NewTicker(confinePeriod); ; {
+		select {
+		case <-ctx.Done():
+			tick.Stop()
+
+			return
+		case <-tick.C:
+		}
+
+		p, err := r.Pools.Get(name)
+		if err != nil {
+			continue // Its condition is reported, and it is opened again.
+		}
+
+		r.confine(ctx, p)
+
+		if time.Since(released) < stalePeriod {
+			continue
+		}
+
+		released = time.Now()
+
+		_, err = operation.Await(ctx, func() (struct{}, error) { return struct{}{}, p.RemoveStaleQuotas(ctx) })
+		if err != nil && ctx.Err() == nil {
+			r.Log.Warn("cannot remove the quotas of removed directories; it is tried again", "pool", name, "error", err)
+		}
+	}
+}
+
+// confine has size limits count what has evaded them, and the affected volumes probed.
+func (r *components) confine(ctx context.Context, p *pool.Pool) {
+	evaded, err := operation.Await(ctx, p.ConfineGrown)
+	if err != nil && ctx.Err() == nil {
+		r.Log.Warn("cannot search for files that evade size limits; it is tried again", "pool", p.Name(), "error", err)
+	}
+
+	for _, each := range r.views {
+		each.monitor.Suspect(evaded...)
+	}
+}
