@@ -225,7 +225,7 @@ func (s *Service) newVolume(wanted *createRequest) (*record.Volume, error) {
 	}
 
 	if wanted.parameters.Backing == volume.BackingDirectory {
-		fresh.SizeLimit = volume.SizeLimitOf(wanted.pool.DirectorySupport().Enforced)
+		fresh.SizeLimit = volume.SizeLimitOf(wanted.pool.DirectorySupport().Limited)
 	}
 
 	s.interner.Intern(id, fresh)

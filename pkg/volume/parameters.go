@@ -18,7 +18,7 @@ const (
 	// BackingImage is a sparse raw file, attached as a loop device: its size
 	// is truly enforced.
 	BackingImage Backing = "image"
-	// BackingDirectory is a directory, shareable. Its size is enforced where the pool's filesystem
+	// BackingDirectory is a directory, shareable. Its size is limited where the pool's filesystem
 	// can limit a directory (SizeLimit).
 	BackingDirectory Backing = "directory"
 )

@@ -3,22 +3,23 @@ package volume
 // KeySizeLimit is the key of the volume_context of a directory volume that has its SizeLimit.
 const KeySizeLimit = "sizeLimit"
 
-// SizeLimit is whether the capacity of a directory volume is enforced.
+// SizeLimit is what limits a directory volume to its capacity.
 type SizeLimit string
 
 // The values of KeySizeLimit.
 const (
-	// SizeEnforced: a write beyond the capacity fails.
-	SizeEnforced SizeLimit = "enforced"
-	// SizeNotEnforced: the volume may take all free space of its pool.
-	SizeNotEnforced SizeLimit = "none"
+	// SizeByQuota: a write beyond the capacity fails, unless the process evades the quota on purpose.
+	// docs/directory-volumes.md says how it can, and what follows.
+	SizeByQuota SizeLimit = "quota"
+	// SizeNotLimited: the volume may take all free space of its pool.
+	SizeNotLimited SizeLimit = "none"
 )
 
-// SizeLimitOf returns SizeEnforced or SizeNotEnforced.
-func SizeLimitOf(enforced bool) SizeLimit {
-	if enforced {
-		return SizeEnforced
+// SizeLimitOf returns SizeByQuota or SizeNotLimited.
+func SizeLimitOf(limited bool) SizeLimit {
+	if limited {
+		return SizeByQuota
 	}
 
-	return SizeNotEnforced
+	return SizeNotLimited
 }

@@ -37,8 +37,8 @@ func TestDirectoryLimits(t *testing.T) {
 			before := d.capacity(t)
 			v := d.newDirectory(t, "limited", 16*mib, nil)
 
-			require.Equal(t, "enforced", v.VolumeContext["sizeLimit"])
-			d.requireDoctor(t, "directory volumes are projects with quotas: their sizes are enforced")
+			require.Equal(t, "quota", v.VolumeContext["sizeLimit"])
+			d.requireDoctor(t, "directory volumes are projects with quotas, which limit their sizes")
 			require.InDelta(t, before-16*mib, d.capacity(t), quotaSlack)
 			d.requireUsage(t, v, 16*mib, 0)
 			written := fillUp(t, filepath.Join(v.TargetPath, "first"))
@@ -85,7 +85,7 @@ func TestDirectoryLimitsOfEmbeddedPool(t *testing.T) {
 	d := startDriver(t, disk, "--pool-image-size=1Gi")
 	v := d.newDirectory(t, "limited", 16*mib, nil)
 
-	require.Equal(t, "enforced", v.VolumeContext["sizeLimit"])
+	require.Equal(t, "quota", v.VolumeContext["sizeLimit"])
 	require.InDelta(t, 16*mib, fillUp(t, filepath.Join(v.TargetPath, "data")), quotaSlack)
 
 	d.unpublishDirectory(t, v)

@@ -222,11 +222,11 @@ func checkPoolDirectories(_ context.Context, c *Config, name string) Finding {
 	defer directories.Close()
 
 	support := directories.Support()
-	if support.Enforced {
-		return ok("directory volumes are " + string(support.Kind) + " with quotas: their sizes are enforced")
+	if support.Limited {
+		return ok("directory volumes are " + string(support.Kind) + " with quotas, which limit their sizes")
 	}
 
-	return ok("directory volumes are " + string(support.Kind) + ": their sizes are not enforced: " + support.Reason)
+	return ok("directory volumes are " + string(support.Kind) + ": their sizes are not limited: " + support.Reason)
 }
 
 const (

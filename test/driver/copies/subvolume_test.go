@@ -67,7 +67,7 @@ func bytesOf(ctx context.Context, t *testing.T, d *harness.Driver, claim *csicli
 func TestDirectoriesOnBtrfsHaveASizeLimit(t *testing.T) {
 	d := onBtrfs(t)
 	claim := harness.NewVolume(t, d, directoryRequest("limited", nil))
-	require.Equal(t, "enforced", claim.VolumeContext["sizeLimit"])
+	require.Equal(t, "quota", claim.VolumeContext["sizeLimit"])
 	harness.BringUp(t, d, claim)
 
 	require.NoError(t, writeFile(claim, "half", directoryBytes/2))
