@@ -31,7 +31,7 @@ const (
 func (s *Service) Health() *health.Monitor { return s.monitor }
 
 // ControllerGetVolumeHealth returns the cached health of one volume's pool object
-// (CSI v1.13, ControllerGetVolumeHealth). It probes nothing.
+// (CSI v1.13, ControllerGetVolumeHealth). It waits for no probe.
 func (s *Service) ControllerGetVolumeHealth(
 	ctx context.Context, request *csi.ControllerGetVolumeHealthRequest,
 ) (*csi.ControllerGetVolumeHealthResponse, error) {

@@ -9,7 +9,9 @@ import (
 // reportedCondition returns what the controller's RPCs report of a volume: its own findings,
 // and those of the local node that are about the volume. It is nil for a volume without any.
 func (s *Service) reportedCondition(id string) *health.Record {
-	return health.Merge(s.conditionOf(id), s.config.LocalNode.Condition(id), isAboutVolume)
+	own, _ := s.monitor.Answer(id)
+
+	return health.Merge(own, s.config.LocalNode.Condition(id), isAboutVolume)
 }
 
 // reportedUnhealthy returns the conditions, as reportedCondition does, of all unhealthy volumes

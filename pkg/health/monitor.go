@@ -16,6 +16,7 @@ const (
 	DefaultRelistPeriod        = time.Minute
 	DefaultEventedRelistPeriod = 5 * time.Minute
 	DefaultProbeTimeout        = 5 * time.Second
+	DefaultAnswerAge           = 30 * time.Second
 )
 
 var (
@@ -86,6 +87,8 @@ type Settings struct {
 	RelistPeriod, EventedRelistPeriod time.Duration
 	// ProbeTimeout bounds a probe; 0 is the default.
 	ProbeTimeout time.Duration
+	// AnswerAge is the age of a record from which an answer has its subject probed; 0 is the default.
+	AnswerAge time.Duration
 	// Metrics and History receive changes; they may be nil.
 	Metrics *Metrics
 	History *History
@@ -179,6 +182,7 @@ func New(config Config) *Monitor {
 	config.RelistPeriod = cmp.Or(config.RelistPeriod, DefaultRelistPeriod)
 	config.EventedRelistPeriod = cmp.Or(config.EventedRelistPeriod, DefaultEventedRelistPeriod)
 	config.ProbeTimeout = cmp.Or(config.ProbeTimeout, DefaultProbeTimeout)
+	config.AnswerAge = cmp.Or(config.AnswerAge, DefaultAnswerAge)
 
 	if config.PollingOnly {
 		config.Sources = nil
@@ -257,6 +261,26 @@ func (m *Monitor) Set(id string, observed Observation, observedAt time.Time) boo
 
 // Get returns the record of a subject, false without one. It never waits.
 func (m *Monitor) Get(id string) (*Record, bool) { return m.cache.get(id) }
+
+// Answer is Get for an answer to a CO. It also has the subject probed, for the next answer, if the
+// record is older than AnswerAge: some conditions, such as exhausted inodes, are not announced by
+// an event. One probe of a subject runs at a time. It never waits for it.
+func (m *Monitor) Answer(id string) (*Record, bool) {
+	record, ok := m.cache.get(id)
+	if !ok || time.Since(record.lastProbeAt()) < m.config.AnswerAge {
+		return record, ok
+	}
+
+	m.mu.Lock()
+	defer m.unlockAndLog()
+
+	if s := m.subjects[id]; m.phase == running && (s == nil || s.running == nil) {
+		m.queue.Add(id)
+		m.startProbes()
+	}
+
+	return record, true
+}
 
 // Forget drops the record of a subject, and the result of a probe that is running. One
 // that is queued follows, and must return ErrGone.

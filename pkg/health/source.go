@@ -17,6 +17,8 @@ const (
 	// FilesystemError is an error that a filesystem has reported: Filesystem,
 	// Errno.
 	FilesystemError
+	// FilesystemShutdown is the end of all I/O of a mounted filesystem: Device.
+	FilesystemShutdown
 	// MountsChanged means that the mount table has changed.
 	MountsChanged
 	// FileChanged means that the file at Path was removed, moved or created, or that
@@ -30,7 +32,10 @@ const (
 )
 
 func (k Kind) String() string {
-	names := []string{"unknown", "lost", "io-error", "filesystem-error", "mounts-changed", "file-changed", "file-written", "device-changed"}
+	names := []string{
+		"unknown", "lost", "io-error", "filesystem-error", "filesystem-shutdown", "mounts-changed",
+		"file-changed", "file-written", "device-changed",
+	}
 	if int(k) < 0 || int(k) >= len(names) {
 		return names[0]
 	}

@@ -53,7 +53,7 @@ func (l *LocalNode) InUse(volumeID string) (path string, used bool, err error) {
 // Condition returns the cached condition of a volume that is in use on this node, or that a
 // check here found damaged, nil where the node has none.
 func (l *LocalNode) Condition(volumeID string) *health.Record {
-	record, _ := l.monitor.Get(volumeID)
+	record, _ := l.monitor.Answer(volumeID)
 
 	return record
 }

@@ -206,8 +206,8 @@ func controllerMutants() []mutant {
 		},
 		{
 			name: "controller/local-node-not-asked", file: "pkg/controller/localhealth.go",
-			old:    `return health.Merge(s.conditionOf(id), s.config.LocalNode.Condition(id), isAboutVolume)`,
-			new:    `return health.Merge(s.conditionOf(id), nil, isAboutVolume)`,
+			old:    `return health.Merge(own, s.config.LocalNode.Condition(id), isAboutVolume)`,
+			new:    `return health.Merge(own, nil, isAboutVolume)`,
 			breaks: "a full volume reaches the pod, and never the claim", tests: in("pkg/controller", "TestReportedUnhealthy.*"),
 		},
 		{

@@ -31,7 +31,8 @@ const (
 
 type blockErrors struct{ instance string }
 
-// NewBlockErrors returns a source of health.IOError for all loop devices. Instance is
+// NewBlockErrors returns a source of health.IOError for all loop devices, and of
+// health.FilesystemShutdown for the XFS and ext4 on them. Instance is
 // the name of the driver's tracing instance, the same at each start, so that the
 // instance of a killed driver is reused; one process at a time can hold it. Instances
 // with the same name up to the last "-" are removed if their processes have ended.
@@ -84,6 +85,8 @@ func (b *blockErrors) Run(ctx context.Context, connected func(), notify func(hea
 		return fmt.Errorf("set up the tracing instance %s: %w", b.instance, err)
 	}
 
+	missing := instance.turnOnShutdowns(shutdownEvents)
+
 	pipe, err := instance.OpenFile("trace_pipe", os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return fmt.Errorf("read the tracing instance %s: %w", b.instance, err)
@@ -92,11 +95,18 @@ func (b *blockErrors) Run(ctx context.Context, connected func(), notify func(hea
 
 	connected()
 
-	var sweeping sync.WaitGroup
+	ctx, cancel := context.WithCancel(ctx)
+
+	var background sync.WaitGroup
 
 	// Each takes some milliseconds.
-	sweeping.Go(func() { sweepInstances(ctx, root, b.instance) })
-	defer sweeping.Wait()
+	background.Go(func() { sweepInstances(ctx, root, b.instance) })
+	background.Go(func() { instance.awaitModules(ctx, missing) })
+
+	defer func() {
+		cancel()
+		background.Wait()
+	}()
 
 	lines := traceLines{notify: notify}
 
@@ -146,23 +156,30 @@ func (t *traceLines) take(at time.Time, data []byte) {
 //
 //	block_rq_error: 7,1024 RS () 80 + 8 be,0,4 [-5]
 //	block_rq_error: 7,1024 FF () 0 + 0 [-5]            before Linux 6.11
+//	xfs_force_shutdown: dev 7:1024 tag none flags force_umount file fs/xfs/xfs_fsops.c line_num 485
+//	ext4_shutdown: dev 7,1024 flags 2
 //	CPU:1 [LOST 42 EVENTS]
-func parseTraceLine(line string) (health.Event, bool) {
-	said, ours := strings.CutPrefix(line, blockErrorEvent+": ")
+func parseTraceLine(line string) (event health.Event, ok bool) {
+	var err error
+
+	name, said, _ := strings.Cut(line, ": ")
 
 	switch {
-	case ours:
-		event, err := parseBlockError(said)
-		if err != nil {
-			return health.Event{Kind: health.Lost}, true
-		}
-
-		return event, true
+	case name == blockErrorEvent:
+		event, err = parseBlockError(said)
+	case isShutdown(name):
+		event, err = parseShutdown(said)
 	case strings.HasPrefix(line, "CPU:") && strings.Contains(line, "[LOST "):
-		return health.Event{Kind: health.Lost}, true
+		event.Kind = health.Lost
 	default:
 		return health.Event{}, false
 	}
+
+	if err != nil {
+		return health.Event{Kind: health.Lost}, true
+	}
+
+	return event, true
 }
 
 // parseBlockError does without Sscanf, as it is called for each of a storm.

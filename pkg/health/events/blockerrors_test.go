@@ -295,6 +295,14 @@ func TestTraceLines(t *testing.T) {
 		{"block_rq_error: ", lost, true},
 		{"##### CPU 1 buffer started ####", health.Event{}, false},
 		{"# tracer: nop", health.Event{}, false},
+		{
+			"xfs_force_shutdown: dev 7:1024 tag none flags force_umount|log_io file fs/xfs/xfs_fsops.c line_num 485",
+			health.Event{Kind: health.FilesystemShutdown, Device: unix.Mkdev(7, 1024)},
+			true,
+		},
+		{"ext4_shutdown: dev 7,1048575 flags 2", health.Event{Kind: health.FilesystemShutdown, Device: unix.Mkdev(7, 1048575)}, true},
+		{"ext4_shutdown: flags 2", lost, true},
+		{"xfs_force_shutdown: dev 7", lost, true},
 		{"", health.Event{}, false},
 	} {
 		t.Run(test.line, func(t *testing.T) {

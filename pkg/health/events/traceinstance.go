@@ -18,6 +18,7 @@ import (
 
 const (
 	instancesDir = "instances"
+	allEventsOn  = "events/enable"
 	// instanceMode is for the owner only: a trace shows all users' activity.
 	instanceMode = 0o700
 	// traceBufferKB is for each CPU: a thousand errors, until the next read.
@@ -71,14 +72,16 @@ func holdInstance(root *os.Root, name string) (*traceInstance, error) {
 	return &traceInstance{Root: dir, path: where, lock: lock}, nil
 }
 
+// loopDevices is the filter of an event for loop devices.
+var loopDevices = fmt.Sprintf("dev >= %d && dev < %d", loopMajor<<minorBits, (loopMajor+1)<<minorBits)
+
 // setUp turns the event on, last: what a killed driver has left in the buffer is
 // dropped before.
 func (t *traceInstance) setUp() error {
-	loopErrors := fmt.Sprintf("dev >= %d && dev < %d && error != %d",
-		loopMajor<<minorBits, (loopMajor+1)<<minorBits, -int(unix.EOPNOTSUPP))
+	loopErrors := fmt.Sprintf("%s && error != %d", loopDevices, -int(unix.EOPNOTSUPP))
 
 	for _, setting := range []struct{ file, value string }{
-		{"events/enable", "0"},
+		{allEventsOn, "0"},
 		{"trace", ""},
 		{"tracing_on", "1"},
 		{"buffer_size_kb", strconv.Itoa(traceBufferKB)},
@@ -112,7 +115,7 @@ func (t *traceInstance) write(file, value string) error {
 // remove removes the instance at the end. If that fails, for example because a program
 // has it open, the next start reuses it.
 func (t *traceInstance) remove(root *os.Root) {
-	_ = t.write(blockErrorOn, "0")
+	_ = t.write(allEventsOn, "0")
 	_ = root.Remove(t.path)
 	_ = t.lock.Close()
 	_ = t.Close()

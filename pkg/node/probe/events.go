@@ -15,7 +15,7 @@ func (p *Prober) volumesAffectedBy(event health.Event) []string {
 	switch event.Kind {
 	case health.IOError:
 		return p.observations.recordIOError(event)
-	case health.DeviceChanged:
+	case health.DeviceChanged, health.FilesystemShutdown:
 		return p.observations.atDevice(event.Device)
 	case health.FilesystemError:
 		return p.observations.inFilesystem(event.Filesystem)

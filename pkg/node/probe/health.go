@@ -13,10 +13,10 @@ import (
 const ResponseTimeout = time.Second
 
 // Health returns the volume's condition, nil where it is healthy. It answers from the
-// monitor's cache, and probes only a volume that is not in it. Error: NOT_FOUND for a volume
-// that does not exist; UNAVAILABLE where that is unknown.
+// monitor's cache, and waits only for the probe of a volume that is not in it. Error: NOT_FOUND
+// for a volume that does not exist; UNAVAILABLE where that is unknown.
 func (p *Prober) Health(ctx context.Context, id string) (*health.Record, error) {
-	if record, ok := p.monitor.Get(id); ok {
+	if record, ok := p.monitor.Answer(id); ok {
 		return record, nil
 	}
 

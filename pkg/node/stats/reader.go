@@ -51,7 +51,7 @@ func (r *Reader) Read(
 	}
 
 	// Read before the usage: the condition must not be newer than it.
-	record, _ = r.config.Prober.Monitor().Get(id)
+	record, _ = r.config.Prober.Monitor().Answer(id)
 	if v.IsDirect() {
 		usages, record, err = r.guestUsage(ctx, v, path, record)
 	} else if !isSilent(record) {

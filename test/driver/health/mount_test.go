@@ -75,12 +75,11 @@ func TestHealthOfFilesystems(t *testing.T) {
 			beside: []health.Reason{health.FilesystemErrors, health.ReadOnlyRemount},
 		},
 		{
-			// No event reports it.
-			name: "xfs shut down", volume: harness.Formatted("xfs"), strike: goDown, cure: restage,
+			name: "xfs shut down", evented: true, volume: harness.Formatted("xfs"), strike: goDown, cure: restage,
 			node: []health.Reason{health.DiskFailure}, beside: []health.Reason{health.ReadOnlyRemount},
 		},
 		{
-			name: "ext4 shut down", strike: goDown, cure: restage,
+			name: "ext4 shut down", evented: true, strike: goDown, cure: restage,
 			node: []health.Reason{health.DiskFailure}, beside: []health.Reason{health.ReadOnlyRemount, health.FilesystemErrors},
 		},
 		{name: "ext4 full", strike: useSpace, cure: empty, node: []health.Reason{health.OutOfCapacity}},
