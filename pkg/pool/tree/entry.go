@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/linux/btrfs"
 	"github.com/touchstone-csi/touchstone/internal/linux/eintr"
 )
 
@@ -108,6 +109,16 @@ func clearFlags(file *os.File) bool {
 	flags &^= immutableFlag | appendOnlyFlag
 
 	return unix.IoctlSetPointerInt(int(file.Fd()), unix.FS_IOC_SETFLAGS, int(flags)) == nil
+}
+
+// makeWritable ends that a subvolume of btrfs is read-only, which its owner may have made it.
+func makeWritable(directory *os.File) error {
+	found, err := btrfs.IsSubvolume(directory)
+	if err != nil || !found {
+		return err
+	}
+
+	return btrfs.SetReadOnly(directory, false)
 }
 
 // openWithin opens a subdirectory on the same mount, without following symlinks.

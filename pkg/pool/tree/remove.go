@@ -125,6 +125,10 @@ func removeContent(ctx context.Context, parent *os.File, name string) (*remover,
 	}
 	defer r.area.Close()
 
+	if err := makeWritable(r.area); err != nil {
+		return r, removalError(parent, name, err)
+	}
+
 	err = r.content(ctx, r.area, 0)
 
 	if r.spill != nil && r.spill != r.area {
@@ -191,6 +195,10 @@ func (r *remover) below(ctx context.Context, parent *os.File, name string, level
 		return removalError(parent, name, err)
 	}
 	defer directory.Close()
+
+	if err := makeWritable(directory); err != nil {
+		return removalError(parent, name, err)
+	}
 
 	return r.content(ctx, directory, level)
 }
