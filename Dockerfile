@@ -1,7 +1,9 @@
 # The driver and the tools that make and check filesystems.
 #
 # Mode all or node needs a privileged container as root. Mode controller needs
-# neither: run it as user 65532, which owns the directories below.
+# neither: run it as user 65532, which owns the directories below. Where volumes
+# are directories run it as root with the capabilities in
+# deploy/kustomize/overlays/single-node/controller.yaml.
 #
 # Where no registry is in reach, hack/build-image.sh makes what the last stage's
 # FROM and first RUN say, and leaves the rest to this file.

@@ -17,7 +17,16 @@ import (
 // ends a thread with the goroutine that never let go of it: what an idle check
 // or a test of a waiting write does would kill the children forked earlier on
 // that thread before. So this one is kept until the child has ended.
-func Start(command *exec.Cmd) error {
+func Start(command *exec.Cmd) error { return start(command, nil) }
+
+// StartBounded is Start with no other capabilities than those of the names ("CHOWN"), as a service
+// manager or a container runtime starts a program of root's.
+func StartBounded(command *exec.Cmd, capabilities []string) error {
+	return start(command, func() error { return boundCapabilities(capabilities) })
+}
+
+// start calls prepare, if it is not nil, on the thread that forks, which ends with the child then.
+func start(command *exec.Cmd, prepare func() error) error {
 	if command.SysProcAttr == nil {
 		command.SysProcAttr = &syscall.SysProcAttr{}
 	}
@@ -27,9 +36,19 @@ func Start(command *exec.Cmd) error {
 
 	go func() {
 		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
 
-		err := command.Start()
+		var err error
+
+		if prepare == nil {
+			defer runtime.UnlockOSThread()
+		} else {
+			err = prepare()
+		}
+
+		if err == nil {
+			err = command.Start()
+		}
+
 		if err != nil {
 			started <- err
 

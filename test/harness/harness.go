@@ -12,6 +12,7 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -50,6 +51,8 @@ type Driver struct {
 	kill func(between ...func())
 	// pid is that of a process of its own, 0 of a driver in the test's.
 	pid int
+	// start starts that process; nil is child.Start.
+	start func(*exec.Cmd) error
 }
 
 // Option changes the configuration before the start.

@@ -73,6 +73,19 @@ func StartProcess(tb testing.TB, options ...Option) *Driver {
 	return startWith(tb, (*Driver).runProcess, options)
 }
 
+// StartBounded is StartProcess with the driver as root without any other capabilities than those of
+// the names.
+func StartBounded(tb testing.TB, capabilities []string, options ...Option) *Driver {
+	tb.Helper()
+
+	bounded := func(d *Driver, within testing.TB) { //nolint:thelper // as (*Driver).runProcess
+		d.start = func(command *exec.Cmd) error { return child.StartBounded(command, capabilities) }
+		d.runProcess(within)
+	}
+
+	return startWith(tb, bounded, options)
+}
+
 // Kill kills the driver as SIGKILL does, and starts it again. What is to happen
 // in between begins once the signal is there: a thread that waits for the answer
 // of a served file ends no sooner than it gets one, and does nothing with it.
@@ -115,7 +128,13 @@ func (d *Driver) spawn(tb testing.TB) *exec.Cmd {
 	command := exec.Command("/proc/self/exe")
 	command.Env = append(os.Environ(), served+"="+string(encoded))
 	command.Stderr = tb.Output()
-	require.NoError(tb, child.Start(command))
+
+	start := child.Start
+	if d.start != nil {
+		start = d.start
+	}
+
+	require.NoError(tb, start(command))
 
 	return command
 }

@@ -129,7 +129,9 @@ func requireConfined(t *testing.T, of *workload, container *core.Container) {
 
 	added := context.Capabilities.Add
 	if root := of.pod.SecurityContext.RunAsUser; isDriver(container) && *root == 0 {
-		require.ElementsMatch(t, []core.Capability{"CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "MKNOD", "SETFCAP"}, added, where)
+		require.ElementsMatch(t, []core.Capability{
+			"CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "LINUX_IMMUTABLE", "MKNOD", "SETFCAP",
+		}, added, where)
 	} else {
 		require.Empty(t, added, where)
 	}
