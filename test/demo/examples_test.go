@@ -25,16 +25,22 @@ type example struct {
 	env []string
 }
 
+func needTools(t *testing.T, tools ...string) {
+	t.Helper()
+
+	for _, tool := range tools {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skip("the examples need ", tool)
+		}
+	}
+}
+
 // newExample serves a pool in which copies are instant. Whatever the example
 // leaves mounted is taken away.
 func newExample(t *testing.T) *example {
 	t.Helper()
 
-	for _, tool := range []string{"bash", "jq"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			t.Skip("the examples need ", tool)
-		}
-	}
+	needTools(t, "bash", "jq")
 
 	dir := workDir(t)
 	e := &example{t: t, dir: dir}
@@ -107,6 +113,31 @@ func (e *example) sh(script string, args ...string) string {
 	require.NoError(e.t, err, "%s\n%s", script, out)
 
 	return string(out)
+}
+
+// TestTheCtlExampleWorks runs the commands of examples/ctl.md that need nothing before them, as they
+// stand there.
+func TestTheCtlExampleWorks(t *testing.T) {
+	e := newExample(t)
+
+	page, err := os.ReadFile("../../examples/ctl.md")
+	require.NoError(t, err)
+
+	var script bytes.Buffer
+
+	for _, section := range []string{"In another one", "## In three lines", "## A filesystem", "## Other kinds", "## For programs"} {
+		_, rest, found := bytes.Cut(page, []byte("\n"+section))
+		require.True(t, found, section)
+
+		block := fencedBlock.FindSubmatch(rest)
+		require.NotNil(t, block, section)
+		script.Write(block[2])
+	}
+
+	out := e.sh(script.String())
+	require.Contains(t, out, "notes is mounted at "+e.dir+"/kubelet/notes\n")
+	require.Contains(t, out, "notes is unmounted from "+e.dir+"/kubelet/notes\ndeleted notes\n")
+	require.Contains(t, out, "Capacity:     448 MiB\nNode's part:  done\n")
 }
 
 // The commands of examples/snapshots.md, as they stand there.
