@@ -60,14 +60,14 @@ func (p *Provider) finishCopyForReaders(ctx context.Context, v *staged.Volume, u
 const leastGrowth = 256 << 10
 
 // fill grows the filesystem to the size of its device, through a detached mount.
-func fill(ctx context.Context, used filesystem.Filesystem, device *loop.Device, options mount.Options) error {
+func fill(ctx context.Context, used filesystem.Filesystem, device *loop.Device) error {
 	// The superblock is read first, because a mount is expensive.
 	has, err := used.SizeBytes(device.File())
 	if err != nil || device.SizeBytes-has < leastGrowth {
 		return err
 	}
 
-	tree, err := mountChecked(used, device, options)
+	tree, err := mountChecked(used, device, mount.Options{})
 	if err != nil {
 		return err
 	}

@@ -11,7 +11,6 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
-	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
@@ -101,16 +100,7 @@ func (d directVolume) growUnpublished(ctx context.Context, v *staged.Volume) err
 	}
 	defer device.Close()
 
-	err = used.GrowUnmounted(ctx, device.Path)
-	if errors.Is(err, filesystem.ErrNeedsMount) {
-		err = fill(ctx, used, device, mount.Options{})
-	}
-
-	if err != nil {
-		return fmt.Errorf("grow %s: %w", used.Name(), err)
-	}
-
-	return nil
+	return growDevice(ctx, used, device)
 }
 
 // openDevice opens the device that the volume is attached to.

@@ -84,9 +84,5 @@ func (p *Provider) prepareImage(ctx context.Context, v *staged.Volume, used file
 
 	defer func() { err = errors.Join(err, p.closeAndDetach(ctx, v, device)) }()
 
-	if err := p.checkAndGrow(ctx, v, used, device); err != nil {
-		return err
-	}
-
-	return fill(ctx, used, device, mount.Options{})
+	return p.checkAndGrow(ctx, v, used, device)
 }

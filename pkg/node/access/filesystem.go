@@ -31,10 +31,19 @@ func (p *Provider) checkAndGrow(ctx context.Context, v *staged.Volume, used file
 		return err
 	}
 
-	err = used.GrowUnmounted(ctx, device.Path)
+	return growDevice(ctx, used, device)
+}
+
+// growDevice grows a filesystem that is not mounted to the size of its device, which must be writable.
+func growDevice(ctx context.Context, used filesystem.Filesystem, device *loop.Device) error {
+	err := used.GrowUnmounted(ctx, device.Path)
+	if errors.Is(err, filesystem.ErrNeedsMount) {
+		// The unmount writes the growth back from the log.
+		err = fill(ctx, used, device)
+	}
 
 	switch {
-	case err == nil, errors.Is(err, filesystem.ErrNeedsMount):
+	case err == nil:
 		return nil
 	case errors.Is(err, filesystem.ErrGrowLimit):
 		// The request names no size: the image has one that the controller refuses.
@@ -59,16 +68,10 @@ func replayLog(v *staged.Volume, used filesystem.Filesystem, device *loop.Device
 	return nil
 }
 
-// mountDevice mounts the filesystem detached, and grows it to the size of its device.
+// mountDevice mounts the filesystem detached. It grows one that is mounted for writing by what growDevice
+// has left, or all of it if publications outlived the staging.
 func mountDevice(ctx context.Context, used filesystem.Filesystem, device *loop.Device, options mount.Options,
 ) (*mount.Detached, error) {
-	if !options.ReadOnly() && !used.GrowthSurvivesCrash() {
-		// The unmount writes the growth back from the log.
-		if err := fill(ctx, used, device, options); err != nil {
-			return nil, err
-		}
-	}
-
 	tree, err := mountChecked(used, device, options)
 	if err != nil || options.ReadOnly() {
 		return tree, err

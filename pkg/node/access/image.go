@@ -62,12 +62,9 @@ func (m mountedImage) mountImage(ctx context.Context, v *staged.Volume, staging 
 	}
 	defer device.Close()
 
-	// If publications outlived the staging, the filesystem is mounted, and was checked then.
-	checked := !formatted && !v.SharedByReaders() && len(v.Publications) == 0
-	if checked {
-		if err := m.checkAndGrow(ctx, v, fs, device); err != nil {
-			return err
-		}
+	checked, err := m.prepareDevice(ctx, v, fs, device, formatted)
+	if err != nil {
+		return err
 	}
 
 	tree, err := mountDevice(ctx, fs, device, options)
@@ -86,6 +83,25 @@ func (m mountedImage) mountImage(ctx context.Context, v *staged.Volume, staging 
 	}
 
 	return tree.Attach(staging)
+}
+
+// prepareDevice grows the filesystem on the device to its size. It first checks one that is not new, and
+// reports whether it did.
+func (m mountedImage) prepareDevice(
+	ctx context.Context, v *staged.Volume, fs filesystem.Filesystem, device *loop.Device, formatted bool,
+) (bool, error) {
+	// If publications outlived the staging, the filesystem is mounted, and was checked then.
+	checked := !formatted && !v.SharedByReaders() && len(v.Publications) == 0
+
+	switch {
+	case checked:
+		return true, m.checkAndGrow(ctx, v, fs, device)
+	case formatted:
+		// It may have been expanded meanwhile.
+		return false, growDevice(ctx, fs, device)
+	default:
+		return false, nil
+	}
 }
 
 // attachForMount attaches the device that mountImage mounts.
@@ -129,7 +145,12 @@ func (m mountedImage) Expand(ctx context.Context, v *staged.Volume, path string,
 	}
 
 	size, err := m.resizeDevices([]int{number}, asked)
-	if err != nil || v.IsReadOnly() {
+	if err != nil {
+		return 0, err
+	}
+
+	options, err := MountOptions(v.Capability, v.IsReadOnly())
+	if err != nil || options.ReadOnly() {
 		return size, err
 	}
 

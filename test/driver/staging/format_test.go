@@ -313,3 +313,48 @@ func TestGrownWhileUnstaged(t *testing.T) {
 		})
 	}
 }
+
+// TestAReadOnlyVolumeGrowsWhenItIsStaged expands a volume that is mounted read-only: the kernel does not
+// let it grow, and there is nothing for its user to do.
+func TestAReadOnlyVolumeGrowsWhenItIsStaged(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	for _, fsType := range []string{"ext4", "xfs", "btrfs"} {
+		for name, capability := range map[string]*csi.VolumeCapability{
+			"flag": csiclient.MountCapability(harness.Writer, fsType, "ro"), "reader": csiclient.MountCapability(harness.ReaderOnly, fsType),
+		} {
+			t.Run(fsType+" "+name, func(t *testing.T) {
+				t.Parallel()
+
+				const larger = 640 * harness.MiB
+
+				d := harness.Start(t)
+				claim := harness.NewVolume(t, d, &csi.CreateVolumeRequest{
+					VolumeCapabilities: []*csi.VolumeCapability{capability}, CapacityRange: harness.RequiredBytes(300 * harness.MiB),
+				})
+				harness.BringUp(t, d, claim)
+
+				before := filesystemBytes(t, claim.TargetPath)
+
+				_, err := d.ControllerExpandVolume(t.Context(), &csi.ControllerExpandVolumeRequest{
+					VolumeId: claim.VolumeID, CapacityRange: harness.RequiredBytes(larger),
+				})
+				require.NoError(t, err)
+
+				answer, err := d.NodeExpandVolume(t.Context(), &csi.NodeExpandVolumeRequest{
+					VolumeId: claim.VolumeID, VolumePath: claim.TargetPath, CapacityRange: harness.RequiredBytes(larger),
+				})
+				require.NoError(t, err)
+				require.EqualValues(t, larger, answer.GetCapacityBytes())
+				require.Equal(t, before, filesystemBytes(t, claim.TargetPath))
+
+				harness.TakeDown(t, d, claim)
+				harness.BringUp(t, d, claim)
+				require.Greater(t, filesystemBytes(t, claim.TargetPath), before+before/2)
+				harness.TakeDown(t, d, claim)
+				harness.RequireSound(t, fsType, harness.ImageOf(d, claim.VolumeID))
+			})
+		}
+	}
+}
