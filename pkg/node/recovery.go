@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/touchstone-csi/touchstone/pkg/node/access"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
@@ -73,6 +74,9 @@ func (s *Service) PoolServed(ctx context.Context, poolName string) {
 	s.ephemeral.RemoveUnmounted(ctx, poolName)
 }
 
+// recoveryDetachLimit bounds the wait for a device at the start. While it is attached the record stays.
+const recoveryDetachLimit = time.Second
+
 // reconcile removes from the record what does not exist any more, and the record with the
 // staging.
 func (s *Service) reconcile(ctx context.Context, v *staged.Volume) error {
@@ -94,6 +98,12 @@ func (s *Service) reconcile(ctx context.Context, v *staged.Volume) error {
 		s.checker.RecordMounted(ctx, pruned)
 	}
 
+	if isStaged {
+		if err := s.access.RecordMounted(pruned); err != nil {
+			return err
+		}
+	}
+
 	if len(pruned.Publications) > 0 || isStaged {
 		// A publication that was interrupted may have left its device.
 		return errors.Join(s.access.DetachUnusedReader(ctx, pruned), s.access.RestoreAssignments(pruned))
@@ -101,7 +111,11 @@ func (s *Service) reconcile(ctx context.Context, v *staged.Volume) error {
 
 	s.config.Log.Info("a volume is not staged any more", "volume", v.VolumeID, "stagingPath", v.StagingPath)
 
-	if err := s.access.DetachAll(ctx, v); err != nil {
+	// A program that keeps its device must not keep the driver from its start.
+	waiting, cancel := context.WithTimeout(ctx, recoveryDetachLimit)
+	defer cancel()
+
+	if err := s.access.DetachAll(waiting, v); err != nil {
 		return err
 	}
 

@@ -155,11 +155,7 @@ func (s *Service) stage(ctx context.Context, wanted *staged.Volume) error {
 	if err != nil {
 		defer s.prober.StagingFailed(wanted, err)
 
-		if len(wanted.Publications) > 0 {
-			return err
-		}
-
-		return errors.Join(err, s.forget(wanted))
+		return errors.Join(err, s.forgetUnstaged(wanted))
 	}
 
 	return s.config.Faults.At(ctx, faults.VolumeStaged, wanted.VolumeID)
@@ -197,8 +193,24 @@ func checkSameStaging(current, wanted *staged.Volume) error {
 	return nil
 }
 
+// forgetUnstaged deletes the record of a volume that could not be staged, unless it has publications, or a
+// device, that the next attempt has to find.
+func (s *Service) forgetUnstaged(wanted *staged.Volume) error {
+	current, known := s.stagedVolumes.Get(wanted.VolumeID)
+	if !known || len(current.Publications) > 0 {
+		return nil
+	}
+
+	left, err := s.access.IsLeft(current)
+	if left || err != nil {
+		return err
+	}
+
+	return s.forget(current)
+}
+
 // keepPublications takes over publications that outlived their staging, which another
-// program has unmounted.
+// program has unmounted, and the device that the volume may still have.
 func (s *Service) keepPublications(wanted *staged.Volume) (*staged.Volume, error) {
 	current, known := s.stagedVolumes.Get(wanted.VolumeID)
 	if !known {
@@ -210,7 +222,7 @@ func (s *Service) keepPublications(wanted *staged.Volume) (*staged.Volume, error
 		return nil, err
 	}
 
-	wanted.Publications = left.Publications
+	wanted.Publications, wanted.Device = left.Publications, left.Device
 
 	return wanted, nil
 }
@@ -291,9 +303,27 @@ func (s *Service) unstageUnknown(ctx context.Context, id, path string) error {
 		}
 
 		if mounted && volume.IsID(id) {
-			return s.access.For(v).Unstage(ctx, v)
+			return s.unstageUnrecorded(ctx, v)
 		}
 	}
 
 	return nil
+}
+
+// unstageUnrecorded records the volume first: a device that stays has to be found again.
+func (s *Service) unstageUnrecorded(ctx context.Context, v *staged.Volume) error {
+	v, err := s.access.Identify(v)
+	if err == nil {
+		err = s.stagedVolumes.PutLazily(v)
+	}
+
+	if err == nil {
+		err = s.access.For(v).Unstage(ctx, v)
+	}
+
+	if err != nil {
+		return err
+	}
+
+	return s.leave(v)
 }

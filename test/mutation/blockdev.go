@@ -55,8 +55,8 @@ func blockdevMutants() []mutant {
 		},
 		{
 			name: "blockdev/detach-not-awaited", file: "internal/linux/loop/detach.go",
-			old:    `attached && l.attached(number); {`,
-			new:    `!attached && l.attached(number); {`,
+			old:    `for pause := newBackoff(); l.attached(number); {`,
+			new:    `for pause := newBackoff(); !l.attached(number); {`,
 			breaks: "a device in use counts as detached", tests: tests,
 		},
 		{

@@ -145,7 +145,7 @@ func nodeMutants() []mutant {
 		},
 		{
 			name: "node/failed-staging-stays-recorded", file: "pkg/node/stage.go",
-			old:    `return errors.Join(err, s.forget(wanted))`,
+			old:    `return errors.Join(err, s.forgetUnstaged(wanted))`,
 			new:    `return err`,
 			breaks: "a volume whose staging failed counts as in use",
 			tests:  in("test/driver/staging", "TestAFailedStagingIsForgotten"),

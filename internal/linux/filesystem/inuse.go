@@ -2,8 +2,11 @@ package filesystem
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/fork"
 )
@@ -29,6 +32,21 @@ func runCheck(ctx context.Context, run Runner, path string, command Command) (re
 	}
 
 	return result, nil
+}
+
+// IsClaimed reports whether a filesystem, or another program, has claimed the device for itself. A mounted
+// filesystem has, and a frozen one after its last unmount.
+func IsClaimed(device string) (bool, error) {
+	descriptor, err := unix.Open(device, unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0)
+
+	switch {
+	case errors.Is(err, unix.EBUSY):
+		return true, nil
+	case err != nil:
+		return false, fmt.Errorf("find out whether %s is claimed: %w", device, err)
+	default:
+		return false, unix.Close(descriptor)
+	}
 }
 
 func isInUse(output string) bool {

@@ -32,10 +32,22 @@ func (l *Loops) detach(ctx context.Context, number int, image *Identity) error {
 		return numberError(opDetach, number, err)
 	}
 
+	if !attached {
+		l.numbers.free(number)
+
+		return nil
+	}
+
+	return l.AwaitDetached(ctx, number, sequence)
+}
+
+// AwaitDetached returns when the attachment of that sequence to the number is gone, without asking its
+// image. Error: ErrInUse, when ctx ends.
+func (l *Loops) AwaitDetached(ctx context.Context, number int, sequence uint64) error {
 	// Polled: the kernel sends a uevent, but only to the network namespaces of
 	// the initial user namespace, and sysfs supports no inotify. Unless the device
 	// is in use, the first check finds it detached.
-	for pause := newBackoff(); attached && l.attached(number); {
+	for pause := newBackoff(); l.attached(number); {
 		now, err := l.sequence(number)
 		if err != nil {
 			return err

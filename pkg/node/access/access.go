@@ -149,6 +149,7 @@ type Provider struct {
 	devices *heldDevices
 	// templates make the filesystems of blank images.
 	templates filesystem.Templates
+	growths   growths
 }
 
 // New returns a Provider.

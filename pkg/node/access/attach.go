@@ -148,15 +148,24 @@ func (p *Provider) detach(ctx context.Context, v *staged.Volume, number int) err
 // awaitDetach detaches the device unless another image is attached to its number by now, and
 // returns when it is gone.
 func (p *Provider) awaitDetach(ctx context.Context, v *staged.Volume, device loop.Status) error {
-	p.config.Tuner.ResetQueue(v.VolumeID, device.Number)
-	p.config.Prober.Detached(device.Number)
+	return p.await(ctx, v, device.Number, device.Sequence, func(ctx context.Context) error {
+		return p.config.Loops.DetachImage(ctx, device.Number, device.Backing)
+	})
+}
+
+// await calls detach, which returns when the device is gone, within detachLimit.
+func (p *Provider) await(
+	ctx context.Context, v *staged.Volume, number int, sequence uint64, detach func(context.Context) error,
+) error {
+	p.config.Tuner.ResetQueue(v.VolumeID, number)
+	p.config.Prober.Detached(number)
 
 	ctx, cancel := context.WithTimeout(ctx, detachLimit)
 	defer cancel()
 
-	err := p.config.Loops.DetachImage(ctx, device.Number, device.Backing)
+	err := detach(ctx)
 	if errors.Is(err, loop.ErrInUse) {
-		p.config.Prober.DeviceBusy(v, device.Number, device.Sequence)
+		p.config.Prober.DeviceBusy(v, number, sequence)
 	}
 
 	if err != nil {

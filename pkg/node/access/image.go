@@ -31,7 +31,16 @@ func (m mountedImage) Stage(ctx context.Context, v *staged.Volume, staging *moun
 		return err
 	}
 
-	err := m.stageMount(v, staging, func(options mount.Options) error { return m.mountImage(ctx, v, staging, options) })
+	err := m.stageMount(v, staging, func(options mount.Options) error {
+		if len(v.Publications) == 0 {
+			// An earlier unstaging may have been interrupted.
+			if err := m.DetachLeft(ctx, v); err != nil {
+				return err
+			}
+		}
+
+		return m.mountImage(ctx, v, staging, options)
+	})
 	if err != nil {
 		m.config.Checker.RecordFailure(ctx, v, err)
 	}
@@ -111,7 +120,12 @@ func (m mountedImage) attachForMount(ctx context.Context, v *staged.Volume) (*lo
 		return nil, err
 	}
 
-	if err := m.config.Faults.At(ctx, faults.DeviceAttached, v.VolumeID); err != nil {
+	err = m.recordDevice(v, device)
+	if err == nil {
+		err = m.config.Faults.At(ctx, faults.DeviceAttached, v.VolumeID)
+	}
+
+	if err != nil {
 		return nil, errors.Join(err, device.Close())
 	}
 
@@ -165,18 +179,26 @@ func (m mountedImage) growMounted(ctx context.Context, v *staged.Volume, size in
 		return err
 	}
 
-	root, _, err := m.openMounted(v, v.StagingPath)
-	if err != nil {
+	// A frozen filesystem would block the growth until it is thawed.
+	if err := m.freezeBriefly(ctx, v); err != nil {
 		return err
 	}
 
-	// What is beneath a staging that another program has unmounted is a filesystem of the host.
-	if root == nil {
-		return rpc.Errorf(codes.FailedPrecondition, "it is not mounted at its staging path %s any more; stage it again", v.StagingPath)
-	}
-	defer root.Close()
+	err = m.growths.run(ctx, v.VolumeID, growthLimit, func() error {
+		root, _, err := m.openMounted(v, v.StagingPath)
+		if err != nil {
+			return err
+		}
 
-	if err := fs.GrowMounted(ctx, root, size); err != nil {
+		// What is beneath a staging that another program has unmounted is a filesystem of the host.
+		if root == nil {
+			return rpc.Errorf(codes.FailedPrecondition, "it is not mounted at its staging path %s any more; stage it again", v.StagingPath)
+		}
+		defer root.Close()
+
+		return fs.GrowMounted(ctx, root, size)
+	})
+	if err != nil {
 		return fmt.Errorf("grow the mounted %s (the next NodeStageVolume grows it, too): %w", fs.Name(), err)
 	}
 
@@ -186,12 +208,7 @@ func (m mountedImage) growMounted(ctx context.Context, v *staged.Volume, size in
 
 	// A freeze writes back the log, which may have the growth of an earlier call, too, that
 	// was killed after it.
-	targets := freeze.Targets{}
-	if err := m.AddFreezeTargets(v, &targets); err != nil {
-		return fmt.Errorf("freeze volume %s: %w", v.VolumeID, err)
-	}
-
-	return m.config.Freezer.WithFrozen(ctx, targets, func(context.Context) error { return nil })
+	return m.freezeBriefly(ctx, v)
 }
 
 func (m mountedImage) Stats(_ context.Context, _ *staged.Volume, at *mount.Target) (Stats, error) {

@@ -10,7 +10,14 @@ func (m mounted) IsStaged(v *staged.Volume) (bool, error) {
 	return m.observe.IsMountedAt(v, v.StagingPath)
 }
 
-func (m mounted) IsInUse(v *staged.Volume) (bool, error) { return m.IsStaged(v) }
+// IsInUse is true, too, while an image that is not mounted any more still has its device.
+func (m mounted) IsInUse(v *staged.Volume) (bool, error) {
+	if mounted, err := m.IsStaged(v); mounted || err != nil {
+		return mounted, err
+	}
+
+	return m.IsLeft(v)
+}
 
 // bound is what volumes have in common that are published by a bind mount.
 type bound struct{ *Provider }

@@ -1,6 +1,7 @@
 package access
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,8 +38,11 @@ func MountOptions(capability volume.Capability, readOnly bool) (mount.Options, e
 }
 
 // SetGroup gives the files of the tree to the group of the capability. The tree is still
-// detached and has no mounts beneath it: it contains nothing but the volume.
-func SetGroup(ctx context.Context, capability volume.Capability, options mount.Options, tree *mount.Detached) error {
+// detached and has no mounts beneath it: it contains nothing but the volume. Before the first change it
+// calls checkThawed: a frozen filesystem blocks it without end.
+func SetGroup(
+	ctx context.Context, capability volume.Capability, options mount.Options, tree *mount.Detached, checkThawed func(context.Context) error,
+) error {
 	if capability.MountGroup == "" || options.ReadOnly() {
 		return nil
 	}
@@ -53,6 +57,15 @@ func SetGroup(ctx context.Context, capability volume.Capability, options mount.O
 		return err
 	}
 	defer root.Close()
+
+	done, err := ownership.HasGroup(root, group)
+	if err != nil || done {
+		return err
+	}
+
+	if err := checkThawed(ctx); err != nil {
+		return err
+	}
 
 	if err := ownership.ChangeGroup(ctx, root, group); err != nil {
 		return fmt.Errorf("volume_mount_group: %w", err)
@@ -80,7 +93,8 @@ func (p *Provider) bind(
 	}
 	defer tree.Close()
 
-	if err := SetGroup(ctx, publication.Capability, options, tree); err != nil {
+	checkThawed := func(ctx context.Context) error { return p.freezeBriefly(ctx, v) }
+	if err := SetGroup(ctx, publication.Capability, options, tree, checkThawed); err != nil {
 		return err
 	}
 
@@ -114,7 +128,7 @@ func (p *Provider) stageMount(
 	v *staged.Volume, staging *mount.Target, mountVolume func(options mount.Options) error,
 ) error {
 	if mounted, err := p.observe.IsMountedAt(v, v.StagingPath); mounted || err != nil {
-		return err
+		return cmp.Or(err, p.RecordMounted(v))
 	}
 
 	if err := p.UnmountAllLayers(v, staging); err != nil {
@@ -142,19 +156,21 @@ func (p *Provider) stageMount(
 // detached the device of its image with the last mount, so that its number is free again.
 func (m mounted) Unstage(ctx context.Context, v *staged.Volume) error {
 	staging, err := m.config.Dirs.Target(v.StagingPath)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+	if err == nil {
+		defer staging.Close()
+
+		err = m.UnmountAndDetach(ctx, v, staging)
 	}
 
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	defer staging.Close()
 
-	return m.UnmountAndDetach(ctx, v, staging)
+	// Another program, or an earlier call, may have unmounted it.
+	return m.DetachLeft(ctx, v)
 }
 
-// UnmountAndDetach unmounts the volume, and waits until the kernel has detached the device of
+// UnmountAndDetach thaws and unmounts the volume, and waits until the kernel has detached the device of
 // its image with the last mount.
 func (p *Provider) UnmountAndDetach(ctx context.Context, v *staged.Volume, at *mount.Target) error {
 	point, mounted, err := at.Mounted()
@@ -165,6 +181,12 @@ func (p *Provider) UnmountAndDetach(ctx context.Context, v *staged.Volume, at *m
 	device, isImage, err := p.observe.DeviceAt(v, point)
 	if err != nil {
 		return err
+	}
+
+	if mounted && CanFreeze(v) {
+		if err := p.endUse(ctx, v, at); err != nil {
+			return err
+		}
 	}
 
 	if err := p.UnmountAllLayers(v, at); err != nil || !mounted || !isImage {

@@ -177,8 +177,12 @@ func (r rawDevice) AddFreezeTargets(v *staged.Volume, targets *freeze.Targets) e
 	return nil
 }
 
-// DetachAll detaches all devices of a raw-block or direct volume. Other volumes have none.
+// DetachAll detaches all devices of a volume that is not staged any more.
 func (p *Provider) DetachAll(ctx context.Context, v *staged.Volume) error {
+	if err := p.DetachLeft(ctx, v); err != nil {
+		return err
+	}
+
 	numbers, err := p.devices.get(v.VolumeID)
 	if err != nil {
 		return err

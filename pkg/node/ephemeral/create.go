@@ -137,7 +137,7 @@ func (v *Volumes) create(ctx context.Context, r *Volume, target *mount.Target) e
 	}
 	defer tree.Close()
 
-	if err := access.SetGroup(ctx, r.Publication.Capability, options, tree); err != nil {
+	if err := access.SetGroup(ctx, r.Publication.Capability, options, tree, neverFrozen); err != nil {
 		return err
 	}
 
@@ -147,6 +147,9 @@ func (v *Volumes) create(ctx context.Context, r *Volume, target *mount.Target) e
 
 	return tree.Attach(target)
 }
+
+// neverFrozen is the check of a filesystem that was just made.
+func neverFrozen(context.Context) error { return nil }
 
 // store creates the pool object. It formats an image in place, unlike staging, which keeps the
 // old image until the new one is complete: if this is interrupted, the image is deleted and

@@ -34,9 +34,13 @@ func (v *Volumes) remove(ctx context.Context, r *Volume) error {
 	}
 
 	if there {
-		if err := v.unmount(ctx, r); err != nil {
-			return err
-		}
+		err = v.unmount(ctx, r)
+	} else {
+		err = v.config.Access.DetachLeft(ctx, r.StagedVolume())
+	}
+
+	if err != nil {
+		return err
 	}
 
 	if err := v.config.Access.For(r.StagedVolume()).Unpublish(r.StagedVolume(), r.Publication, nil); err != nil {

@@ -83,7 +83,7 @@ func (f *Freezer) thawAnywhere(record *Frozen) error {
 	}
 
 	if root != nil {
-		return f.thawRoot(record, root)
+		return f.ThawRoot(record.VolumeID, root)
 	}
 
 	attached, err := f.config.Loops.Attachments()
@@ -93,17 +93,40 @@ func (f *Freezer) thawAnywhere(record *Frozen) error {
 
 	for _, attachment := range attached {
 		if path.Base(attachment.BackingPath) == record.VolumeID+layout.ImageSuffix && !attachment.ReadOnly {
-			return f.thawDevice(record, attachment.Path)
+			return f.thawThroughMount(record.VolumeID, record.FSType, attachment.Path, mount.Options{})
 		}
 	}
 
 	return nil
 }
 
-// thawDevice thaws through a detached mount of the device, which shares the superblock with
+// ThawDevice thaws the filesystem on a device that is not mounted any more: a frozen filesystem, and its
+// device, outlive its last mount. It was mounted read-only or not; without a filesystem in use on the
+// device it does nothing.
+func (f *Freezer) ThawDevice(volumeID, fsType string, number int, readOnly bool) error {
+	device, err := f.config.Loops.Open(number)
+	if err != nil {
+		return err
+	}
+	defer device.Close()
+
+	claimed, err := filesystem.IsClaimed(device.Name())
+	if err != nil || !claimed {
+		return err
+	}
+
+	options := mount.Options{}
+	if readOnly {
+		options = options.WithReadOnly()
+	}
+
+	return f.thawThroughMount(volumeID, fsType, device.Name(), options)
+}
+
+// thawThroughMount thaws through a detached mount of the device, which shares the superblock with
 // the mount that is frozen.
-func (f *Freezer) thawDevice(record *Frozen, device string) error {
-	tree, err := mount.Mount(device, record.FSType, mount.Options{})
+func (f *Freezer) thawThroughMount(volumeID, fsType, device string, options mount.Options) error {
+	tree, err := mount.Mount(device, fsType, options)
 	if err != nil {
 		return err
 	}
@@ -114,11 +137,11 @@ func (f *Freezer) thawDevice(record *Frozen, device string) error {
 		return err
 	}
 
-	return f.thawRoot(record, root)
+	return f.ThawRoot(volumeID, root)
 }
 
-// thawRoot also closes root.
-func (f *Freezer) thawRoot(record *Frozen, root *os.File) error {
+// ThawRoot thaws the filesystem, unless it is not frozen, and closes its root.
+func (f *Freezer) ThawRoot(volumeID string, root *os.File) error {
 	defer root.Close()
 
 	err := filesystem.Thaw(root)
@@ -127,7 +150,7 @@ func (f *Freezer) thawRoot(record *Frozen, root *os.File) error {
 	}
 
 	if err == nil {
-		f.config.Log.Warn("thawed a filesystem that was left frozen", "volume", record.VolumeID)
+		f.config.Log.Warn("thawed a filesystem that was left frozen", "volume", volumeID)
 	}
 
 	return err

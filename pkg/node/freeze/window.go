@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -11,8 +12,16 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 )
+
+// syncLimit is how long the data that is not written yet may take before a freeze. Nothing waits for it
+// but the caller.
+const syncLimit = 5 * time.Minute
+
+var errSyncLimit = rpc.Errorf(codes.FailedPrecondition,
+	"the data of the volume was not written within %s; see whether its pool responds, and try again", syncLimit)
 
 // window is the time in which the filesystems of one call are frozen.
 type window struct {
@@ -31,8 +40,8 @@ type window struct {
 type freezing struct {
 	Filesystem
 
-	// abandoned means that its freeze did not return in time. The goroutine that waits for
-	// the freeze then thaws it and closes its root.
+	// abandoned means that its sync or its freeze did not return in time. The goroutine that waits
+	// for it then thaws the filesystem and closes its root.
 	abandoned bool
 }
 
@@ -50,8 +59,12 @@ func newWindow(f *Freezer, targets Targets) *window {
 // prepare syncs devices and filesystems, so that the freeze itself writes little, and
 // records the filesystems that are about to be frozen.
 func (w *window) prepare(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, syncLimit, errSyncLimit)
+	defer cancel()
+
 	for _, number := range w.devices {
-		if err := w.freezer.syncDevice(number); err != nil {
+		_, err := operation.Await(ctx, func() (struct{}, error) { return struct{}{}, w.freezer.syncDevice(number) })
+		if err != nil {
 			return err
 		}
 	}
@@ -68,7 +81,7 @@ func (w *window) prepare(ctx context.Context) error {
 				volume.VolumeID)
 		}
 
-		if err := filesystem.Sync(volume.Root); err != nil {
+		if err := w.syncOne(ctx, volume); err != nil {
 			return fmt.Errorf("freeze volume %s: %w", volume.VolumeID, err)
 		}
 
@@ -94,24 +107,38 @@ func (w *window) freeze(ctx context.Context) error {
 	return nil
 }
 
+// syncOne writes out one filesystem. It returns when ctx ends, too.
+func (w *window) syncOne(ctx context.Context, volume *freezing) error {
+	return volume.call(ctx, filesystem.Sync, func(err error) {
+		w.freezer.config.Log.Warn("a sync has ended after its time limit", "volume", volume.VolumeID, "error", err)
+	})
+}
+
 // freezeOne freezes one filesystem. It returns when ctx ends, too: a disk that hangs blocks
 // the freeze, and with it the volumes that are frozen already. If the freeze succeeds after
 // that, it is undone.
 func (w *window) freezeOne(ctx context.Context, volume *freezing) error {
+	return volume.call(ctx, filesystem.Freeze, func(err error) {
+		if err == nil {
+			err = w.freezer.thaw(volume.VolumeID, volume.Root)
+		}
+
+		w.freezer.config.Log.Warn("a freeze has ended after its time limit", "volume", volume.VolumeID, "error", err)
+	})
+}
+
+// call calls do, and late if ctx ends before it: do has the root until then.
+func (f *freezing) call(ctx context.Context, do func(root *os.File) error, late func(err error)) error {
 	done := make(chan error)
 
 	go func() {
-		err := filesystem.Freeze(volume.Root)
+		err := do(f.Root)
 
 		select {
 		case done <- err:
 		case <-ctx.Done():
-			if err == nil {
-				err = w.freezer.thaw(volume.VolumeID, volume.Root)
-			}
-
-			w.freezer.config.Log.Warn("a freeze has ended after its time limit", "volume", volume.VolumeID,
-				"error", errors.Join(err, volume.Root.Close()))
+			late(err)
+			_ = f.Root.Close()
 		}
 	}()
 
@@ -119,7 +146,7 @@ func (w *window) freezeOne(ctx context.Context, volume *freezing) error {
 	case err := <-done:
 		return err
 	case <-ctx.Done():
-		volume.abandoned = true
+		f.abandoned = true
 
 		return context.Cause(ctx)
 	}

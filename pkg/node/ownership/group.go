@@ -28,6 +28,20 @@ const (
 	anyExecute   = 0o111
 )
 
+// HasGroup reports whether ChangeGroup has nothing to do.
+func HasGroup(root *os.File, group uint32) (bool, error) {
+	stat, err := (&walk{}).stat(int(root.Fd()))
+	if err != nil {
+		return false, fmt.Errorf("stat %s: %w", root.Name(), err)
+	}
+
+	return hasGroup(stat, group), nil
+}
+
+func hasGroup(stat unix.Stat_t, group uint32) bool {
+	return stat.Gid == group && stat.Mode == modeFor(stat.Mode)
+}
+
 // ChangeGroup lets group own what is in the directory root, open for reading: the
 // group may read and write all of it and pass through directories, and what is
 // made in those belongs to it, too. Where root itself is like that already
@@ -43,7 +57,7 @@ func ChangeGroup(ctx context.Context, root *os.File, group uint32) error {
 		return fmt.Errorf("stat %s: %w", root.Name(), err)
 	}
 
-	if stat.Gid == group && stat.Mode == modeFor(stat.Mode) {
+	if hasGroup(stat, group) {
 		return nil
 	}
 

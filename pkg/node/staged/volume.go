@@ -23,7 +23,10 @@ type Volume struct {
 	Slot int `json:"slot"`
 	// FilledBytes is the size of a direct volume's device when its filesystem last filled
 	// it. The rest of the device is pending growth.
-	FilledBytes  int64         `json:"filledBytes,omitempty"`
+	FilledBytes int64 `json:"filledBytes,omitempty"`
+	// Device is what a mounted image was attached to last. As long as it is attached the volume is in
+	// use, mounted or not.
+	Device       *Device       `json:"device,omitempty"`
 	Publications []Publication `json:"publications,omitempty"`
 
 	// Ephemeral means that the volume is stored in its pool's directory for inline
@@ -33,6 +36,13 @@ type Volume struct {
 
 // RecordID returns the key of the record in the store.
 func (v *Volume) RecordID() string { return v.VolumeID }
+
+// Device is one attachment to a loop device: the disk sequence distinguishes it from later ones of the
+// number.
+type Device struct {
+	Number   int    `json:"number"`
+	Sequence uint64 `json:"sequence"`
+}
 
 // Publication is the volume at one target path (CSI v1.13, NodePublishVolume).
 type Publication struct {

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -338,3 +339,27 @@ func TestEphemeralTakesPartInThePromise(t *testing.T) {
 }
 
 func codeOf(err error) string { return status.Code(err).String() }
+
+// TestALeakedFreezeOfAnInlineVolume freezes the volume and leaves it so: its pod ends nevertheless, and its
+// image is removed only once no device has it.
+func TestALeakedFreezeOfAnInlineVolume(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	for name, leave := range map[string]func(t *testing.T, claim *csiclient.Publication){
+		"unpublished": func(*testing.T, *csiclient.Publication) {},
+		"unmounted by another program": func(t *testing.T, claim *csiclient.Publication) {
+			t.Helper()
+			harness.Unmount(t, claim.TargetPath)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := harness.Start(t)
+			claim := harness.InlineClaim(t, d, harness.SmallInline())
+			require.NoError(t, d.Publish(t.Context(), claim))
+			require.NoError(t, harness.AtRoot(claim.TargetPath, filesystem.Freeze))
+			leave(t, claim)
+			require.NoError(t, d.Unpublish(t.Context(), claim))
+			harness.RequireEphemeralGone(t, d, claim)
+		})
+	}
+}

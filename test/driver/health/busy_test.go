@@ -61,8 +61,8 @@ func TestHealthNamesTheMountNamespaceThatKeepsVolumes(t *testing.T) {
 
 	repeated.requireSteady(t)
 
-	// The CO repeats its call for one of them, which is not in use any more as far as the CO knows.
-	require.NoError(t, repeated.Unstage(t.Context(), repeated.claim))
+	// The CO repeats its call for one of them, whose device is still attached.
+	require.ErrorContains(t, repeated.Unstage(t.Context(), repeated.claim), nameOf(t, holder))
 	repeated.awaitBusy(t, nameOf(t, holder))
 	repeated.requireSteady(t)
 
@@ -72,9 +72,8 @@ func TestHealthNamesTheMountNamespaceThatKeepsVolumes(t *testing.T) {
 	waiting.awaitNode(t)
 	waiting.requireSteady(t)
 
-	require.NoError(t, waiting.Unstage(t.Context(), waiting.claim))
-
 	for _, p := range both {
+		require.NoError(t, p.Unstage(t.Context(), p.claim))
 		p.awaitNode(t)
 		require.NoError(t, p.Detach(t.Context(), p.claim))
 	}

@@ -1,0 +1,100 @@
+package access
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/pkg/operation"
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
+)
+
+// growthLimit is how long the growth of a mounted filesystem is waited for.
+const growthLimit = time.Minute
+
+// errGrowing is returned for a growth that has not ended: nothing can end it.
+var errGrowing = rpc.Errorf(codes.FailedPrecondition,
+	"its filesystem is still growing, since it is frozen or its disk does not respond; "+
+		"thaw it (fsfreeze --unfreeze) or see to its pool, then call again")
+
+// growths are the growths of mounted filesystems that have not ended, by volume.
+type growths struct {
+	mu      sync.Mutex
+	running map[string]chan struct{}
+}
+
+// run returns grow's error, or after the limit errGrowing: grow continues then, and the volume has no other
+// growth until it has ended.
+func (g *growths) run(ctx context.Context, volumeID string, limit time.Duration, grow func() error) error {
+	g.mu.Lock()
+	_, running := g.running[volumeID]
+	done := make(chan struct{})
+
+	if !running {
+		if g.running == nil {
+			g.running = map[string]chan struct{}{}
+		}
+
+		g.running[volumeID] = done
+	}
+	g.mu.Unlock()
+
+	if running {
+		return errGrowing
+	}
+
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, errGrowing)
+	defer cancel()
+
+	_, err := operation.Await(ctx, func() (struct{}, error) {
+		defer g.end(volumeID, done)
+
+		return struct{}{}, grow()
+	})
+
+	return err
+}
+
+func (g *growths) end(volumeID string, done chan struct{}) {
+	g.mu.Lock()
+	delete(g.running, volumeID)
+	g.mu.Unlock()
+	close(done)
+}
+
+// wait waits for the volume's growth to end. Error: errGrowing, after the limit; ctx's.
+func (g *growths) wait(ctx context.Context, volumeID string, limit time.Duration) error {
+	g.mu.Lock()
+	running := g.running[volumeID]
+	g.mu.Unlock()
+
+	if running == nil {
+		return nil
+	}
+
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, errGrowing)
+	defer cancel()
+
+	select {
+	case <-running:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// freezeBriefly freezes the volume's filesystem for a moment, if it is mounted for writing. Error:
+// filesystem.ErrFrozen, so that what follows does not wait for another program to thaw it.
+func (p *Provider) freezeBriefly(ctx context.Context, v *staged.Volume) error {
+	targets := freeze.Targets{}
+	if err := p.For(v).AddFreezeTargets(v, &targets); err != nil {
+		return fmt.Errorf("freeze volume %s: %w", v.VolumeID, err)
+	}
+
+	return p.config.Freezer.WithFrozen(ctx, targets, func(context.Context) error { return nil })
+}
