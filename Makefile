@@ -55,10 +55,10 @@ test: ## Run every test, with -race and real devices (root; installs missing too
 test-manifests: ## Test that chart and plain manifests agree, and are what Kubernetes takes
 	cd test/manifests && $(GO) vet -mod=mod ./... && $(GOTEST) -mod=mod -count=1 -timeout=$(TEST_TIMEOUT) ./...
 
-# MUTATIONFLAGS='-run ^state/' tries some; -list shows all.
+# MUTATIONFLAGS='-seed 2 -n 50 -run ^pkg/state' draws another sample, '-regressions -run ^state/' tries some regressions.
 test-mutation: ## Apply deliberate defects one by one and report those that no test catches
 	@hack/ensure-tools.sh --for test
-	$(GO) run ./test/mutation $(MUTATIONFLAGS)
+	$(GO) run ./test/mutation $(if $(MUTATIONFLAGS),$(MUTATIONFLAGS),&& $(GO) run ./test/mutation -regressions)
 
 manifests: ## Render deploy/kustomize/base from the chart in deploy/helm
 	cd test/manifests && $(GO) run -mod=mod ./render

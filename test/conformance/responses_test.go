@@ -14,7 +14,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/conformance"
 )
 
-// TestProblems shows that CheckResponses, which checks the responses of all tests, finds each
+// TestProblems shows that Observe, which checks the responses of all tests, finds each
 // kind of fault.
 func TestProblems(t *testing.T) {
 	t.Parallel()

@@ -45,6 +45,8 @@ type Driver struct {
 	// Root holds all that the driver uses: state, pool, kubelet and the socket.
 	Root   string
 	Config driver.Config
+	// World is what its calls have shown, for the conditions of later ones.
+	World *conformance.World
 
 	run  func(*Driver, testing.TB)
 	stop func()
@@ -91,7 +93,7 @@ func startWith(tb testing.TB, run func(*Driver, testing.TB), options []Option) *
 
 	tb.Cleanup(func() { CheckNothingIsLeft(tb, root) })
 
-	running := &Driver{Root: root, Config: config, run: run}
+	running := &Driver{Root: root, Config: config, World: conformance.NewWorld(), run: run}
 	running.run(running, tb)
 	tb.Cleanup(running.Stop)
 
@@ -159,7 +161,7 @@ func (d *Driver) runHere(tb testing.TB) {
 func (d *Driver) connect(tb testing.TB, end func() error) {
 	tb.Helper()
 
-	client, err := csiclient.Connect(d.Config.Endpoint, append(await.Calls(tb), conformance.CheckResponses(tb)...)...)
+	client, err := csiclient.Connect(d.Config.Endpoint, append(await.Calls(tb), conformance.Observe(tb, d.World)...)...)
 	require.NoError(tb, err)
 
 	d.Client = client

@@ -1,59 +1,59 @@
 package main
 
 // directMutants are defects of volumes that a virtual machine mounts.
-func directMutants() []mutant {
+func directMutants() []regression {
 	root := func(tests ...string) command { return in("internal/kata", tests...) }
-	return []mutant{
+	return []regression{
 		{
-			name: "direct/symlink-followed", file: "internal/kata/entry.go",
+			name: "direct/symlink-followed", in: "kata.openIn",
 			old:    `flags|unix.O_NOFOLLOW|unix.O_NONBLOCK|`,
 			new:    `flags|unix.O_NONBLOCK|`,
 			breaks: "a symlink in the runtime's directory leads to another entry", tests: root("TestNoSymlinkIsFollowed"),
 		},
 		{
-			name: "direct/root-writable-by-others", file: "internal/kata/root.go",
+			name: "direct/root-writable-by-others", in: "kata.checkRoot",
 			old:    `case stat.Mode&othersWrite != 0:`,
 			new:    `case stat.Mode&othersWrite == othersWrite:`,
 			breaks: "a group that can write the root chooses the guest's device", tests: root("TestARootThatOthersCouldChangeIsRefused"),
 		},
 		{
-			name: "direct/root-of-another-user", file: "internal/kata/root.go",
+			name: "direct/root-of-another-user", in: "kata.checkRoot",
 			old:    `case int(stat.Uid) != os.Geteuid():`,
 			new:    `case int(stat.Uid) < os.Geteuid():`,
 			breaks: "another user's directory is trusted", tests: root("TestARootOfAnotherUserIsRefused"),
 		},
 		{
-			name: "direct/stale-sandbox-kept", file: "internal/kata/root.go",
+			name: "direct/stale-sandbox-kept", in: "kata.Root.Put",
 			old:    `return r.put(a, clearEntry)`,
 			new:    `return r.put(a, func(*os.File) error { return nil })`,
 			breaks: "a new assignment counts as the earlier guest's", tests: root("TestAnotherAssignmentLeavesNothingOfTheOneBefore"),
 		},
 		{
-			name: "direct/oldest-sandbox", file: "internal/kata/entry.go",
+			name: "direct/oldest-sandbox", in: "kata.findSandbox",
 			old:    `sandbox == "" || at.After(newest)`,
 			new:    `sandbox == "" || newest.After(at)`,
 			breaks: "a guest that was replaced is asked instead of the new one", tests: root("TestTheNewestSandboxHasTheVolume"),
 		},
 		{
-			name: "direct/assignment-removed-first", file: "internal/kata/entry.go",
+			name: "direct/assignment-removed-first", in: "kata.removeEntry",
 			old:    `errors.Join(clearEntry(dir), unlink(dir, mountInfoFile, 0))`,
 			new:    `errors.Join(unlink(dir, mountInfoFile, 0), clearEntry(dir))`,
 			breaks: "a crash leaves a sandbox's file that is never listed", tests: root("TestTheAssignmentItselfGoesLast"),
 		},
 		{
-			name: "direct/temporary-file-left", file: "internal/kata/root.go",
+			name: "direct/temporary-file-left", in: "kata.Root.Remove",
 			old:    `errors.Join(removeEntry(root, name), unlink(root, temporaryName(name), 0))`,
 			new:    `removeEntry(root, name)`,
 			breaks: "a file that a killed writer left stays for ever", tests: root("TestWhatAKilledWriterLeftIsRemoved"),
 		},
 		{
-			name: "direct/shortest-host-path", file: "internal/kata/hostpaths.go",
+			name: "direct/shortest-host-path", in: "kata.ParseHostPaths",
 			old:    `return len(b.from) - len(a.from) })`,
 			new:    `return len(a.from) - len(b.from) })`,
 			breaks: "the runtime is given a path that is not the device's", tests: root("TestHostPaths"),
 		},
 		{
-			name: "direct/staged-while-a-guest-has-it", file: "pkg/node/access/direct_stage.go",
+			name: "direct/staged-while-a-guest-has-it", in: "access.directVolume.Stage",
 			old: `	if err := d.CheckNoGuest(v); err != nil {
 		return err
 	}
@@ -62,7 +62,7 @@ func directMutants() []mutant {
 			breaks: "host and guest write one filesystem", tests: in("test/driver/direct", "TestDirectWithoutRecords", "TestDirectIsTakenDownWithoutRecords"),
 		},
 		{
-			name: "direct/staged-while-the-device-is-open", file: "pkg/node/access/direct_stage.go",
+			name: "direct/staged-while-the-device-is-open", in: "access.directVolume.Stage",
 			old: `	if err := d.checkNotAttached(v); err != nil {
 		return err
 	}
@@ -72,26 +72,26 @@ func directMutants() []mutant {
 			tests:  in("test/driver/direct", "TestDirectIsKeptByItsGuest", "TestDirectStaysForOthers"),
 		},
 		{
-			name: "direct/guest-writes-read-only-volume", file: "pkg/node/access/direct_assign.go",
+			name: "direct/guest-writes-read-only-volume", in: "access.Provider.assignment",
 			old:    `return flag == "rw" || flag == "ro" }), "ro")`,
 			new:    `return flag == "ro" }), "rw")`,
 			breaks: "a guest mounts a read-only volume writable", tests: in("test/driver/direct", "TestDirectReadOnlyPublication", "TestDirectReader"),
 		},
 		{
-			name: "direct/assignment-left", file: "pkg/node/access/direct.go",
+			name: "direct/assignment-left", in: "access.directVolume.Unpublish",
 			old:    `d.config.Direct.Root.Remove(p.TargetPath), d.removeTarget(p))`,
 			new:    `d.removeTarget(p))`,
 			breaks: "the runtime gives a later pod the device of an earlier one", tests: in("test/driver/direct", "TestDirectLife"),
 		},
 		{
-			name: "direct/number-of-a-lost-device-trusted", file: "pkg/node/access/devices.go",
+			name: "direct/number-of-a-lost-device-trusted", in: "access.heldDevices.verify",
 			old:    `attached && now.Sequence != sequence {`,
 			new:    `attached && now.Sequence == 0 {`,
 			breaks: "a pod gets the image that now has the number of a lost device",
 			tests:  in("test/driver/health", "TestNumberOfALoopDeviceThatAnotherImageGets"),
 		},
 		{
-			name: "direct/forged-file-stays", file: "pkg/node/access/direct_assign.go",
+			name: "direct/forged-file-stays", in: "access.Provider.restoreMount",
 			old:    `point.SuperReadOnly && err == nil && bytes.Equal(shown, plugin) {`,
 			new:    `point.SuperReadOnly && err == nil && bytes.HasPrefix(shown, plugin[:1]) {`,
 			breaks: "what a container has written for the runtime is kept", tests: in("test/driver/direct", "TestDirectIsForged"),

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -35,6 +36,7 @@ type build struct {
 	copies map[string]string
 	// binaries are by their packages.
 	binaries map[string]string
+	building sync.Mutex
 }
 
 // newBuild writes the files, which are by their paths from root, and has the go
@@ -73,7 +75,8 @@ func (b *build) remove() error {
 
 // compiles returns what the compiler says against packages, "" for nothing.
 func (b *build) compiles(ctx context.Context, pkgs ...string) (string, error) {
-	output, err := b.run(ctx, buildTimeout, b.root, "", "go", append([]string{"build"}, pkgs...)...)
+	// -e has the compiler report all errors of a package, not only the first ten.
+	output, err := b.run(ctx, buildTimeout, b.root, "", "go", append([]string{"build", "-gcflags=-e"}, pkgs...)...)
 	if errors.As(err, new(*exec.ExitError)) {
 		return output, nil
 	}
@@ -83,6 +86,9 @@ func (b *build) compiles(ctx context.Context, pkgs ...string) (string, error) {
 
 // binary returns the test binary of a package, which it builds at first.
 func (b *build) binary(ctx context.Context, pkg string) (string, error) {
+	b.building.Lock()
+	defer b.building.Unlock()
+
 	if path, ok := b.binaries[pkg]; ok {
 		return path, nil
 	}
@@ -110,7 +116,7 @@ func (b *build) test(ctx context.Context, tests command, selected string) (verdi
 	// Somewhat more than the tests give themselves.
 	output, err := b.run(ctx, testTimeout+time.Minute, filepath.Join(b.root, tests.pkg), selected,
 		"go", "tool", "test2json", binary, "-test.v=test2json",
-		"-test.timeout", testTimeout.String(), "-test.run", tests.run)
+		"-test.timeout", testTimeout.String(), "-test.failfast", "-test.run", tests.run)
 	if err != nil && !errors.As(err, new(*exec.ExitError)) && !errors.Is(err, context.DeadlineExceeded) {
 		return verdict{}, err
 	}

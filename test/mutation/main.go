@@ -17,8 +17,8 @@ const (
 	exitMissed = 1
 	exitUsage  = 2
 
-	// required is the percentage of mutants that must be caught.
-	required = 95
+	// sampleSize is how many mutants of the operators a run draws.
+	sampleSize = 300
 )
 
 var (
@@ -42,17 +42,42 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, args []string) error {
+// options are the command line.
+type options struct {
+	regressions, list, baseline bool
+	run                         *regexp.Regexp
+	count, workers              int
+	seed                        uint64
+}
+
+func parseOptions(args []string) (options, error) {
+	var o options
+
 	flags := flag.NewFlagSet("mutation", flag.ContinueOnError)
-	pattern := flags.String("run", "", "regular expression: only mutants with a name that it matches")
-	list := flags.Bool("list", false, "list the mutants and whether their texts are still there; run nothing")
-	unmutated := flags.Bool("baseline", true, "first check that each test passes without a defect")
+	pattern := flags.String("run", "", "regular expression: only regressions whose name it matches, or mutants of packages that it matches")
+	flags.BoolVar(&o.regressions, "regressions", false, "try the listed regressions instead of a sample of the operators' mutants")
+	flags.BoolVar(&o.list, "list", false, "list the mutants; run nothing")
+	flags.BoolVar(&o.baseline, "baseline", true, "first check that each test passes without a defect")
+	flags.IntVar(&o.count, "n", sampleSize, "how many mutants of the operators to draw")
+	flags.Uint64Var(&o.seed, "seed", 1, "what the sample is drawn by")
+	flags.IntVar(&o.workers, "workers", 2, "how many mutants are tried at once")
 
 	if err := flags.Parse(args); err != nil {
-		return fmt.Errorf("read the command line: %w", err)
+		return o, fmt.Errorf("read the command line: %w", err)
 	}
 
-	selected, err := choose(*pattern)
+	matches, err := regexp.Compile(*pattern)
+	if err != nil {
+		return o, fmt.Errorf("-run: %w", err)
+	}
+
+	o.run = matches
+
+	return o, nil
+}
+
+func run(ctx context.Context, args []string) error {
+	o, err := parseOptions(args)
 	if err != nil {
 		return err
 	}
@@ -62,8 +87,17 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 
-	if *list {
-		return listAll(root, selected)
+	selected, err := o.choose(ctx, root)
+	if err != nil {
+		return err
+	}
+
+	if o.list {
+		for _, m := range selected {
+			fmt.Fprintf(os.Stdout, "%s\t%s\n", m.name, m.breaks)
+		}
+
+		return nil
 	}
 
 	s, err := begin(ctx, root, selected)
@@ -71,35 +105,72 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 
-	if *unmutated {
+	if !o.regressions {
+		// What does not compile is no mutant.
+		selected = slices.DeleteFunc(selected, func(m mutant) bool { return s.broken[m.name] != "" })
+		selected = selected[:min(o.count, len(selected))]
+	}
+
+	if o.baseline {
 		err = s.baseline(ctx, selected)
 	}
 
 	if err == nil {
-		err = s.runAll(ctx, selected)
+		err = s.runAll(ctx, selected, o)
 	}
 
 	return errors.Join(err, s.end())
 }
 
-// all returns the mutants of all areas.
-func all() []mutant {
-	return slices.Concat(stateMutants(), specMutants(), randomRowMutants(), poolMutants(), blockdevMutants(), mountMutants(), nodeMutants(),
-		controllerMutants(), healthMutants(), registrationMutants(), directMutants(), driverMutants(), observerMutants(), faultsMutants())
+// choose returns the mutants to try. As some of the operators' do not compile, it draws half as many
+// again.
+func (o options) choose(ctx context.Context, root string) ([]mutant, error) {
+	var (
+		selected []mutant
+		err      error
+	)
+
+	if o.regressions {
+		selected, err = o.chooseRegressions(root)
+	} else if selected, err = operatorMutants(ctx, root); err == nil {
+		selected = draw(selected, o.count+o.count/2, o.seed, o.run.MatchString)
+	}
+
+	if err == nil && len(selected) == 0 {
+		err = fmt.Errorf("-run: %q matches nothing", o.run)
+	}
+
+	return selected, err
 }
 
-func choose(pattern string) ([]mutant, error) {
-	matches, err := regexp.Compile(pattern)
+func (o options) chooseRegressions(root string) ([]mutant, error) {
+	code, err := readDeclarations(root)
 	if err != nil {
-		return nil, fmt.Errorf("-run: %w", err)
+		return nil, err
 	}
 
-	selected := slices.DeleteFunc(all(), func(m mutant) bool { return !matches.MatchString(m.name) })
-	if len(selected) == 0 {
-		return nil, fmt.Errorf("-run: no mutant has a name that %q matches", pattern)
+	var selected []mutant
+
+	for _, r := range regressions() {
+		if !o.run.MatchString(r.name) {
+			continue
+		}
+
+		m, stale := code.locate(r)
+		if stale != nil {
+			err = errors.Join(err, fmt.Errorf("%s: %w", r.name, stale))
+		}
+
+		selected = append(selected, m)
 	}
 
-	return selected, nil
+	return selected, err
+}
+
+// regressions returns those of all areas.
+func regressions() []regression {
+	return slices.Concat(stateMutants(), specMutants(), randomRowMutants(), poolMutants(), blockdevMutants(), mountMutants(), nodeMutants(),
+		controllerMutants(), healthMutants(), registrationMutants(), directMutants(), driverMutants(), observerMutants(), faultsMutants())
 }
 
 // moduleRoot is where go.mod is, at or above the working directory.
@@ -119,29 +190,4 @@ func moduleRoot() (string, error) {
 			return "", errors.New("find the module: no go.mod at or above the working directory")
 		}
 	}
-}
-
-func listAll(root string, mutants []mutant) error {
-	stale := 0
-
-	for _, m := range mutants {
-		_, err := m.apply(root)
-		if err != nil {
-			stale++
-
-			fmt.Fprintf(os.Stdout, "%-50s %v\n", m.name, err)
-
-			continue
-		}
-
-		fmt.Fprintf(os.Stdout, "%-50s %s\n", m.name, m.breaks)
-	}
-
-	fmt.Fprintf(os.Stdout, "%d mutants, %d of them stale\n", len(mutants), stale)
-
-	if stale > 0 {
-		return fmt.Errorf("%w: %d mutants", errStale, stale)
-	}
-
-	return nil
 }

@@ -7,18 +7,19 @@ import (
 	"strings"
 )
 
-// mutant is one deliberate defect.
+// mutant is one deliberate defect: a text of a file that is replaced by another.
 type mutant struct {
-	// name is the area, a slash and what is defective.
 	name string
-	file string
-	// old occurs exactly once in file. It is as short as that allows, so that
-	// other changes of the file do not make the mutant stale.
+	// function is the one that it changes, "" for another declaration. It only informs.
+	function string
+	file     string
+	// old is the text at start.
 	old, new string
-	// breaks says what goes wrong for a user of the driver.
+	start    int
+	// breaks says what goes wrong for a user of the driver, or where the mutant is.
 	breaks string
-	// tests is what should fail.
-	tests command
+	// tests are what should fail: one of them is enough.
+	tests []command
 }
 
 // command is one run of go test.
@@ -30,12 +31,12 @@ func in(pkg string, tests ...string) command {
 	return command{pkg: "./" + pkg, run: "^(" + strings.Join(tests, "|") + ")$"}
 }
 
-func (c command) String() string { return "go test -run '" + c.run + "' " + c.pkg }
+func (c command) String() string {
+	if c.run == "" {
+		return "go test " + c.pkg
+	}
 
-func (m mutant) area() string {
-	area, _, _ := strings.Cut(m.name, "/")
-
-	return area
+	return "go test -run '" + c.run + "' " + c.pkg
 }
 
 // apply returns the text of the mutated file.
@@ -45,9 +46,10 @@ func (m mutant) apply(root string) ([]byte, error) {
 		return nil, fmt.Errorf("%w: %w", errStale, err)
 	}
 
-	if n := strings.Count(string(text), m.old); n != 1 {
-		return nil, fmt.Errorf("%w: the old text occurs %d times in %s, not once", errStale, n, m.file)
+	end := m.start + len(m.old)
+	if m.start < 0 || end > len(text) || string(text[m.start:end]) != m.old {
+		return nil, fmt.Errorf("%w: %s has another text at %d", errStale, m.file, m.start)
 	}
 
-	return []byte(strings.Replace(string(text), m.old, m.new, 1)), nil
+	return []byte(string(text[:m.start]) + m.new + string(text[end:])), nil
 }

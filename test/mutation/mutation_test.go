@@ -15,8 +15,8 @@ func TestNamesAreUnique(t *testing.T) {
 
 	seen := map[string]bool{}
 
-	for _, m := range all() {
-		require.Falsef(t, seen[m.name], "two mutants have the name %s", m.name)
+	for _, m := range regressions() {
+		require.Falsef(t, seen[m.name], "two regressions have the name %s", m.name)
 		require.NotEmptyf(t, m.breaks, "%s does not say what it breaks", m.name)
 		require.NotEqualf(t, m.old, m.new, "%s changes nothing", m.name)
 
@@ -108,6 +108,10 @@ func (b *box[T]) put(value T, _ int, more ...string) (old T, err error) {
 func count[T any](all []T) int { return len(all) }
 
 func show() { fmt.Println("a") }
+
+func ended() {
+	_ = recover()
+}
 `
 
 func TestMutantsOfAFileAreSwitchedOnAtRunTime(t *testing.T) {
@@ -116,12 +120,17 @@ func TestMutantsOfAFileAreSwitchedOnAtRunTime(t *testing.T) {
 	root := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(root, "p.go"), []byte(switchable), 0o600))
 
+	at := func(name, old, with string) mutant {
+		return mutant{name: name, file: "p.go", start: strings.Index(switchable, old), old: old, new: with}
+	}
+
 	got, err := newSwitched(root, []mutant{
-		{name: "put", file: "p.go", old: "return old, nil", new: "return b.held, nil"},
-		{name: "count", file: "p.go", old: "len(all)", new: "len(all)+1"},
-		{name: "show", file: "p.go", old: `fmt.Println("a")`, new: `_ = fmt.Println`},
-		{name: "type", file: "p.go", old: "held T", new: "held, was T"},
-		{name: "signature", file: "p.go", old: "all []T", new: "each []T"},
+		at("put", "return old, nil", "return b.held, nil"),
+		at("count", "len(all)", "len(all)+1"),
+		at("show", `fmt.Println("a")`, `_ = fmt.Println`),
+		at("type", "held T", "held, was T"),
+		at("signature", "all []T", "each []T"),
+		at("recovered", "_ = recover()", ""),
 	})
 	require.NoError(t, err)
 	require.Equal(t, map[string]bool{"put": true, "count": true, "show": true}, got.names)

@@ -1,37 +1,37 @@
 package main
 
 // nodeMutants are defects of the Node service.
-func nodeMutants() []mutant {
-	return []mutant{
+func nodeMutants() []regression {
+	return []regression{
 		{
-			name: "node/read-only-publication-writable", file: "pkg/node/access/mounts.go",
+			name: "node/read-only-publication-writable", in: "access.Provider.bind",
 			old:    `MountOptions(publication.Capability, publication.ReadOnly || v.IsReadOnly())`,
 			new:    `MountOptions(publication.Capability, v.IsReadOnly())`,
 			breaks: "a pod writes a volume that it has read-only", tests: in("test/driver/publishing", "TestReadOnlyBesideWritable"),
 		},
 		{
-			name: "node/read-only-staging-writable", file: "pkg/node/access/mounts.go",
+			name: "node/read-only-staging-writable", in: "access.Provider.stageMount",
 			old:    `MountOptions(v.Capability, v.IsReadOnly())`,
 			new:    `MountOptions(v.Capability, v.ReadOnly && v.Copy)`,
 			breaks: "a volume that is attached read-only is mounted writable",
 			tests:  in("test/driver/staging", "TestStagingOfReadersIsReadOnly"),
 		},
 		{
-			name: "node/other-capability-accepted", file: "pkg/node/stage.go",
+			name: "node/other-capability-accepted", in: "node.checkSameStaging",
 			old:    `differences := current.CapabilityDifferences(wanted.Capability)`,
 			new:    `differences := current.CapabilityDifferences(current.Capability)`,
 			breaks: "a staging with other mount flags or another mode is answered with success",
 			tests:  in("test/driver/publishing", "TestAccessModes"),
 		},
 		{
-			name: "node/missing-parent-is-not-found", file: "pkg/node/publish.go",
+			name: "node/missing-parent-is-not-found", in: "node.Service.publish",
 			old:    `rpc.Errorf(codes.FailedPrecondition, "the CO must make the target's parent`,
 			new:    `rpc.Errorf(codes.NotFound, "the CO must make the target's parent`,
 			breaks: "a CO that has not made the target's parent gets NOT_FOUND, as if the volume were missing",
 			tests:  in("test/driver/staging", "TestTargetWithoutItsParent"),
 		},
 		{
-			name: "node/published-volume-unstaged", file: "pkg/node/stage.go",
+			name: "node/published-volume-unstaged", in: "node.Service.unstage",
 			old: `	if len(v.Publications) > 0 {
 		return rpc.Errorf(`,
 			new: `	if len(v.Publications) > 1 {
@@ -39,7 +39,7 @@ func nodeMutants() []mutant {
 			breaks: "a volume is unstaged while a pod has it", tests: in("test/driver/requests", "TestCallsOutOfOrder"),
 		},
 		{
-			name: "node/single-writer-ignored-by-newcomer", file: "pkg/node/publish.go",
+			name: "node/single-writer-ignored-by-newcomer", in: "node.checkAnotherTarget",
 			old: `wanted.Capability.SingleTarget() ||
 `,
 			new: `wanted.Capability.SingleTarget() && len(v.Publications) > 1 ||
@@ -47,21 +47,21 @@ func nodeMutants() []mutant {
 			breaks: "a second pod gets a volume for one pod alone", tests: in("test/driver/publishing", "TestAccessModes"),
 		},
 		{
-			name: "node/multi-node-joins-single-writer", file: "pkg/node/publish.go",
+			name: "node/multi-node-joins-single-writer", in: "node.checkAnotherTarget",
 			old:    `slices.ContainsFunc(v.Publications, func(p staged.Publication) bool { return p.Capability.SingleTarget() })`,
 			new:    `slices.ContainsFunc(v.Publications, func(p staged.Publication) bool { return p.Capability.SingleTarget() && p.ReadOnly })`,
 			breaks: "a publication of a mode for many joins one that has the volume alone",
 			tests:  in("test/driver/publishing", "TestAModeForManyDoesNotJoinOneForOne"),
 		},
 		{
-			name: "node/replayed-growth-is-damage", file: "internal/linux/filesystem/xfs.go",
+			name: "node/replayed-growth-is-damage", in: "filesystem.copiesAreOlder",
 			old:    `return older, nil`,
 			new:    `return false, nil`,
 			breaks: "an XFS whose growth was interrupted by a power failure is refused",
 			tests:  in("internal/linux/filesystem", "TestGrownWithoutCopies"),
 		},
 		{
-			name: "node/replay-leaves-copies", file: "internal/linux/filesystem/xfs.go",
+			name: "node/replay-leaves-copies", in: "filesystem.xfs.FinishReplay",
 			old: `	grow := xfsGrowData{newBlocks: geometry.dataBlocks, inodesPercent: geometry.inodesPercent}
 	if _, err :=`,
 			new: `	grow := xfsGrowData{newBlocks: geometry.dataBlocks, inodesPercent: geometry.inodesPercent}
@@ -73,7 +73,7 @@ func nodeMutants() []mutant {
 			tests:  in("internal/linux/filesystem", "TestGrownWithoutCopies"),
 		},
 		{
-			name: "node/template-keeps-its-uuid", file: "internal/linux/filesystem/template.go",
+			name: "node/template-keeps-its-uuid", in: "filesystem.template.write",
 			old: `row.personalize(file, uuid.New())
 	if err != nil {`,
 			new: `row.personalize(file, uuid.NameSpaceDNS)
@@ -82,39 +82,39 @@ func nodeMutants() []mutant {
 			tests:  in("internal/linux/filesystem", "TestTemplatesMakeSoundFilesystems"),
 		},
 		{
-			name: "node/template-outlives-its-mkfs", file: "internal/linux/filesystem/templates.go",
+			name: "node/template-outlives-its-mkfs", in: "filesystem.newTemplateKey",
 			old:    `key.tool, err = readVersion(tool)`,
 			new:    `_, err = readVersion(tool)`,
 			breaks: "after an upgrade of mkfs, filesystems are those of the former version",
 			tests:  in("internal/linux/filesystem", "TestTemplatesFollowTheTool"),
 		},
 		{
-			name: "node/template-of-an-xfs-keeps-its-log", file: "internal/linux/filesystem/personal.go",
+			name: "node/template-of-an-xfs-keeps-its-log", in: "filesystem.personalizeXFS",
 			old:    `copy(record[xfsRecordUUID:], id[:])`,
 			new:    `_ = record`,
 			breaks: "the kernel finds the log of another filesystem in a new XFS",
 			tests:  in("internal/linux/filesystem", "TestTemplatesAgreeWithTheTools"),
 		},
 		{
-			name: "node/data-formatted", file: "pkg/node/access/format.go",
+			name: "node/data-formatted", in: "access.mayFormat",
 			old:    `case !blank:`,
 			new:    `case !blank && found != "":`,
 			breaks: "an image that holds unknown data is formatted", tests: in("test/driver/staging", "TestWhatIsNotBlankIsNotFormatted"),
 		},
 		{
-			name: "node/not-checked", file: "pkg/node/access/image.go",
+			name: "node/not-checked", in: "access.mountedImage.prepareDevice",
 			old:    `checked := !formatted && `,
 			new:    `checked := formatted && `,
 			breaks: "a damaged filesystem is mounted", tests: in("test/driver/staging", "TestDamagedFilesystem", "TestCrashedFilesystem"),
 		},
 		{
-			name: "node/copy-keeps-uuid", file: "pkg/node/access/filesystem.go",
+			name: "node/copy-keeps-uuid", in: "access.Provider.checkAndGrow",
 			old:    `if err == nil && v.Copy {`,
 			new:    `if err == nil && v.Copy && v.IsReadOnly() {`,
 			breaks: "a clone cannot be mounted beside its source", tests: in("test/driver/copies", "TestCopiesStandSideBySide"),
 		},
 		{
-			name: "node/foreign-mount-unmounted", file: "pkg/node/access/mounts.go",
+			name: "node/foreign-mount-unmounted", in: "access.Provider.UnmountAllLayers",
 			old: `if !isVolume {
 			return rpc`,
 			new: `if !isVolume && point.Major != 0 && v.Capability.Block {
@@ -123,19 +123,19 @@ func nodeMutants() []mutant {
 			tests:  in("test/driver/publishing", "TestForeignMountAtTheTarget", "TestAnotherVolumeAtTheTarget"),
 		},
 		{
-			name: "node/target-of-the-co-removed", file: "pkg/node/access/mounts.go",
+			name: "node/target-of-the-co-removed", in: "access.Provider.removeTarget",
 			old:    `if !publication.Made {`,
 			new:    `if publication.TargetPath == "" {`,
 			breaks: "a target directory that the CO made is removed", tests: in("test/driver/publishing", "TestTargetThatTheCOMade"),
 		},
 		{
-			name: "node/device-kept-after-unstaging", file: "pkg/node/access/rawdevice.go",
+			name: "node/device-kept-after-unstaging", in: "access.rawDevice.Unstage",
 			old:    `return r.DetachAll(ctx, v)`,
 			new:    `return nil`,
 			breaks: "a raw block volume keeps its loop device", tests: in("test/driver/staging", "TestLife"),
 		},
 		{
-			name: "node/readers-device-kept", file: "pkg/node/publish.go",
+			name: "node/readers-device-kept", in: "node.Service.endPublication",
 			old: `	if err := s.access.DetachUnusedReader(ctx, left); err != nil {
 		return err
 	}
@@ -144,14 +144,14 @@ func nodeMutants() []mutant {
 			breaks: "the second device of read-only publications is left", tests: in("test/driver/publishing", "TestReadOnlyBesideWritable"),
 		},
 		{
-			name: "node/failed-staging-stays-recorded", file: "pkg/node/stage.go",
+			name: "node/failed-staging-stays-recorded", in: "node.Service.stage",
 			old:    `return errors.Join(err, s.forgetUnstaged(wanted))`,
 			new:    `return err`,
 			breaks: "a volume whose staging failed counts as in use",
 			tests:  in("test/driver/staging", "TestAFailedStagingIsForgotten"),
 		},
 		{
-			name: "node/staged-before-recorded", file: "pkg/node/stage.go",
+			name: "node/staged-before-recorded", in: "node.Service.stage",
 			old: `	if err := s.stagedVolumes.Put(ctx, wanted); err != nil {
 		return err
 	}
@@ -164,27 +164,27 @@ func nodeMutants() []mutant {
 			tests:  in("test/driver/staging", "TestStagingIsRecordedFirst"),
 		},
 		{
-			name: "node/expanded-beyond-device", file: "pkg/node/access/rawdevice.go",
+			name: "node/expanded-beyond-device", in: "access.Provider.resizeDevices",
 			old:    `if required := asked.GetRequiredBytes(); size < required {`,
 			new:    `if required := asked.GetRequiredBytes(); size < required-required {`,
 			breaks: "an expansion that has not happened is answered with success",
 			tests:  in("test/driver/staging", "TestExpansionsTellTheNode"),
 		},
 		{
-			name: "node/filesystem-not-grown", file: "pkg/node/access/image.go",
+			name: "node/filesystem-not-grown", in: "access.mountedImage.Expand",
 			old:    `return size, m.growMounted(ctx, v, size)`,
 			new:    `return size, nil`,
 			breaks: "an expanded volume's filesystem keeps its size", tests: in("test/driver/staging", "TestLife"),
 		},
 		{
-			name: "node/frozen-after-a-kill", file: "pkg/node/recovery.go",
+			name: "node/frozen-after-a-kill", in: "node.Service.Recover",
 			old: `	s.freezer.ThawRecorded()
 `,
 			new:    ``,
 			breaks: "a filesystem that a killed driver froze stays frozen", tests: command{pkg: "./test/driver/freeze", run: "^TestFreezeEndsWithTheNextStart$/^ext4$"},
 		},
 		{
-			name: "node/devices-not-found-again", file: "pkg/node/access/find.go",
+			name: "node/devices-not-found-again", in: "access.Provider.FindDevices",
 			old: `	p.findByName(attached)
 `,
 			new:    ``,
@@ -192,14 +192,14 @@ func nodeMutants() []mutant {
 			tests:  in("test/driver/direct", "TestDirectOutlivesTheDriver"),
 		},
 		{
-			name: "node/ephemeral-volumes-not-recovered", file: "pkg/node/recovery.go",
+			name: "node/ephemeral-volumes-not-recovered", in: "node.Service.PoolServed",
 			old: `	s.ephemeral.RemoveUnmounted(ctx, poolName)
 `,
 			new:    ``,
 			breaks: "inline volumes of before a reboot keep their space", tests: in("test/driver/ephemeral", "TestEphemeralAfterAReboot"),
 		},
 		{
-			name: "node/limits-not-applied-at-start", file: "pkg/node/recovery.go",
+			name: "node/limits-not-applied-at-start", in: "node.Service.PoolServed",
 			old: `		if v.Parameters.Pool != poolName {
 			continue
 		}
@@ -214,7 +214,7 @@ func nodeMutants() []mutant {
 			tests:  in("test/driver/modify", "TestQueueIsInForce"),
 		},
 		{
-			name: "node/ephemeral-bytes-kept", file: "pkg/node/ephemeral/remove.go",
+			name: "node/ephemeral-bytes-kept", in: "ephemeral.Volumes.remove",
 			old: `	if err := stored.Discard(ctx, object); err != nil {
 		return err
 	}
@@ -223,40 +223,40 @@ func nodeMutants() []mutant {
 			breaks: "each inline volume leaves its bytes in the pool", tests: command{pkg: "./test/driver/ephemeral", run: "^TestEphemeralLife$/^directory$"},
 		},
 		{
-			name: "node/ephemeral-size-not-limited", file: "pkg/node/ephemeral/request.go",
+			name: "node/ephemeral-size-not-limited", in: "ephemeral.Volumes.complete",
 			old:    `r.SizeBytes > v.config.MaxVolumeBytes {`,
 			new:    `r.SizeBytes > v.config.MaxVolumeBytes+r.SizeBytes {`,
 			breaks: "a pod author gets a larger volume than the operator allows",
 			tests:  in("test/driver/ephemeral", "TestEphemeralRefusals", "TestEphemeralSizeIsEnforced", "TestEphemeralConflicts"),
 		},
 		{
-			name: "node/ephemeral-provision-leaks", file: "pkg/node/ephemeral/volumes.go",
+			name: "node/ephemeral-provision-leaks", in: "ephemeral.Volumes.observe",
 			old:    `v.provisioned.Add(old.Parameters.Pool, -old.SizeBytes)`,
 			new:    `v.provisioned.Add(old.Parameters.Pool, 0)`,
 			breaks: "the pool's capacity shrinks with each inline volume",
 			tests:  in("test/driver/ephemeral", "TestEphemeralTakesPartInThePromise", "TestEphemeralLife"),
 		},
 		{
-			name: "node/directory-usage-is-the-pools", file: "pkg/node/access/directory.go",
+			name: "node/directory-usage-is-the-pools", in: "access.directory.Stats",
 			old:    `of.Bytes.Used, of.Bytes.Total = own.Bytes, own.Bytes+of.Bytes.Available`,
 			new:    `of.Bytes.Total = own.Bytes + of.Bytes.Used + of.Bytes.Available`,
 			breaks: "a directory volume's statistics are those of the whole pool", tests: in("test/driver/staging", "TestUsageIsTheVolumesOwn"),
 		},
 		{
-			name: "node/stats-of-a-foreign-mount", file: "pkg/node/stats/reader.go",
+			name: "node/stats-of-a-foreign-mount", in: "stats.Reader.mountedTarget",
 			old:    `if r.config.Prober.Observations().IsVolumesMount(id, path, point.ID) {`,
 			new:    `if r.config.Prober.Observations().IsVolumesMount(id, path, point.ID) || point.ID > 0 {`,
 			breaks: "statistics of another filesystem are reported as the volume's", tests: in("test/driver/publishing", "TestStatsOfWhatIsMountedOver"),
 		},
 		{
-			name: "node/ephemeral-mkfs-options-accepted", file: "pkg/node/ephemeral/request.go",
+			name: "node/ephemeral-mkfs-options-accepted", in: "ephemeral.Volumes.complete",
 			old:    `if r.Parameters.MkfsOptions != "" && !v.config.MkfsOptions {`,
 			new:    `if r.Parameters.MkfsOptions != "" && v.config.MkfsOptions {`,
 			breaks: "the author of a pod chooses mkfs options although the operator does not allow it",
 			tests:  in("test/driver/publishing", "TestAPodAuthorDoesNotChooseWhatAnErrorDoes"),
 		},
 		{
-			name: "node/device-nodes-work", file: "pkg/node/access/mounts.go",
+			name: "node/device-nodes-work", in: "access.MountOptions",
 			old:    `options = options.WithoutDevices()`,
 			new:    `_ = options.WithoutDevices()`,
 			breaks: "a device node that a volume holds opens the device of the host",

@@ -1,19 +1,19 @@
 package main
 
 // observerMutants are defects of the call log and of the checks of the CO.
-func observerMutants() []mutant {
+func observerMutants() []regression {
 	record := func(tests ...string) command { return in("pkg/calls", tests...) }
 	check := func(tests ...string) command { return in("pkg/strict", tests...) }
 
-	return []mutant{
+	return []regression{
 		{
-			name: "calls/metadata-kept", file: "pkg/calls/recording.go",
+			name: "calls/metadata-kept", in: "calls.Recorder.readable",
 			old:    `!r.config.KeepSecrets && !slices.Contains(shownMetadata, key)`,
 			new:    `r.config.KeepSecrets && !slices.Contains(shownMetadata, key)`,
 			breaks: "credentials of metadata are in the call log", tests: record("TestACallIsRecordedWhole"),
 		},
 		{
-			name: "calls/secrets-kept", file: "pkg/calls/recording.go",
+			name: "calls/secrets-kept", in: "calls.Recording.encode",
 			old: `	if !b.recorder.config.KeepSecrets {
 		typed`,
 			new: `	if b.recorder.config.KeepSecrets {
@@ -21,13 +21,13 @@ func observerMutants() []mutant {
 			breaks: "secrets are in the call log", tests: record("TestACallIsRecordedWhole"),
 		},
 		{
-			name: "calls/memory-unbounded", file: "pkg/calls/recorder.go",
+			name: "calls/memory-unbounded", in: "calls.Recorder.add",
 			old:    `len(r.kept) > r.config.MaxCalls || r.bytes > r.config.MaxBytes`,
 			new:    `len(r.kept) > r.config.MaxCalls`,
 			breaks: "large calls are kept without a limit", tests: record("TestMemoryIsBounded"),
 		},
 		{
-			name: "calls/wait-for-new", file: "pkg/calls/service.go",
+			name: "calls/wait-for-new", in: "calls.Recorder.wait",
 			old: `	position, result := uint64(0), &WaitResult{Calls: []*Call{}}
 	if wanted.New {`,
 			new: `	position, result := uint64(0), &WaitResult{Calls: []*Call{}}
@@ -35,7 +35,7 @@ func observerMutants() []mutant {
 			breaks: "a wait misses a call that ended before it", tests: record("TestAWaitEndsWithItsTimeout"),
 		},
 		{
-			name: "calls/full-disk-uncounted", file: "pkg/calls/file.go",
+			name: "calls/full-disk-uncounted", in: "calls.file.append",
 			old: `	f.lost.Add(1)
 	f.torn`,
 			new: `	f.lost.Add(0)
@@ -43,7 +43,7 @@ func observerMutants() []mutant {
 			breaks: "lines that a full disk loses are not counted", tests: record("TestAFullDisk"),
 		},
 		{
-			name: "strict/unknown-is-a-violation", file: "pkg/strict/volumes.go",
+			name: "strict/unknown-is-a-violation", in: "strict.volume.attachedTo",
 			old: `	case v.fresh:
 		return no`,
 			new: `	case true:
@@ -51,31 +51,31 @@ func observerMutants() []mutant {
 			breaks: "what is unknown after a start is reported", tests: check("TestLegitimatePatterns"),
 		},
 		{
-			name: "strict/old-volume-is-new", file: "pkg/strict/volumes.go",
+			name: "strict/old-volume-is-new", in: "strict.createdSince",
 			old:    `return !time.Unix(seconds, nanoseconds).Before(since.Truncate(time.Millisecond))`,
 			new:    `return seconds+nanoseconds > 0`,
 			breaks: "a volume of the run before counts as new", tests: check("TestLegitimatePatterns"),
 		},
 		{
-			name: "strict/gone-callers-conflict", file: "pkg/strict/concurrent.go",
+			name: "strict/gone-callers-conflict", in: "strict.Monitor.checkRunning",
 			old:    `other.ctx.Err() == nil && other.digest`,
 			new:    `other.digest`,
 			breaks: "a call after a timeout is reported", tests: check("TestLegitimatePatterns"),
 		},
 		{
-			name: "strict/token-kept-by-failure", file: "pkg/strict/tokens.go",
+			name: "strict/token-kept-by-failure", in: "strict.Monitor.endToken",
 			old:    `(err != nil || c.ctx.Err() != nil) && issued`,
 			new:    `err != nil && issued`,
 			breaks: "a page that the CO has not got cannot be requested again", tests: check("TestLegitimatePatterns"),
 		},
 		{
-			name: "strict/not-refused", file: "pkg/strict/monitor.go",
+			name: "strict/not-refused", in: "strict.Monitor.Begin",
 			old:    `begun := m.config.Mode != Refuse || len(found) == 0`,
 			new:    `begun := m.config.Mode != Off || len(found) == 0`,
 			breaks: "--strict=refuse refuses nothing", tests: check("TestRefuseReturnsFailedPrecondition"),
 		},
 		{
-			name: "strict/kubernetes-keys", file: "pkg/strict/volumes.go",
+			name: "strict/kubernetes-keys", in: "strict.sameContext",
 			old:    `!ok && !addedByCO(key)`,
 			new:    `!ok`,
 			breaks: "keys that Kubernetes adds to a volume_context are reported", tests: check("TestLegitimatePatterns"),

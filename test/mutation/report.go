@@ -2,43 +2,104 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
-// runAll tries the mutants one after the other and reports each as it is done.
-func (s *session) runAll(ctx context.Context, mutants []mutant) error {
-	outcomes := map[outcome]int{}
-	areas := map[string][2]int{}
+// required are the percentages of mutants that must be caught: of regressions, of a sample of the
+// operators' mutants, and of those in the packages that keep data.
+const (
+	requiredRegressions = 95
+	requiredSample      = 85
+	requiredCore        = 90
+)
 
-	var missed []string
+// core are the packages that keep data.
+var core = []string{"pkg/state", "pkg/pool", "pkg/controller", "pkg/node"}
 
-	for i, m := range mutants {
-		start := time.Now()
+// report counts what became of the mutants.
+type report struct {
+	mutex    sync.Mutex
+	total    int
+	outcomes map[outcome]int
+	// areas has by area how many were caught, and of how many.
+	areas  map[string][2]int
+	missed []string
+	done   int
+}
 
-		v, err := s.try(ctx, m)
-		if err != nil {
-			return fmt.Errorf("%s: %w", m.name, err)
-		}
+// area is what a mutant counts for: a regression's by its name, an operator's by its package.
+func (m mutant) area(isRegression bool) string {
+	if isRegression {
+		area, _, _ := strings.Cut(m.name, "/")
 
-		line := describe(m, v)
-		fmt.Fprintf(os.Stdout, "%3d/%d %5.1fs %s\n", i+1, len(mutants), time.Since(start).Seconds(), line)
-
-		outcomes[v.outcome]++
-		count := areas[m.area()]
-		count[1]++
-
-		if v.outcome == caught {
-			count[0]++
-		} else {
-			missed = append(missed, line)
-		}
-
-		areas[m.area()] = count
+		return area
 	}
 
-	return summarize(mutants, outcomes, areas, missed)
+	return filepath.Dir(m.file)
+}
+
+// runAll tries the mutants, some at once, and reports each as it is done.
+func (s *session) runAll(ctx context.Context, mutants []mutant, o options) error {
+	r := &report{total: len(mutants), outcomes: map[outcome]int{}, areas: map[string][2]int{}}
+	group, limited := errgroup.WithContext(ctx)
+	group.SetLimit(o.workers)
+
+	for _, m := range mutants {
+		group.Go(func() error {
+			start := time.Now()
+
+			v, err := s.try(limited, m)
+			if err != nil {
+				return fmt.Errorf("%s: %w", m.name, err)
+			}
+
+			r.add(m, v, time.Since(start), o.regressions)
+
+			return nil
+		})
+	}
+
+	if err := group.Wait(); err != nil {
+		return err
+	}
+
+	return r.summarize(o.regressions)
+}
+
+// counts reports whether an outcome means that the tests caught the mutant. A regression is caught
+// by a message that says what is wrong only; for an operator's mutant each failure counts.
+func (o outcome) counts(isRegression bool) bool {
+	return o == caught || !isRegression && (o == unclear || o == timedOut || o == panicked)
+}
+
+func (r *report) add(m mutant, v verdict, took time.Duration, isRegression bool) {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+
+	r.done++
+	line := describe(m, v)
+	fmt.Fprintf(os.Stdout, "%3d/%d %5.1fs %s\n", r.done, r.total, took.Seconds(), line)
+
+	r.outcomes[v.outcome]++
+	count := r.areas[m.area(isRegression)]
+	count[1]++
+
+	if v.outcome.counts(isRegression) {
+		count[0]++
+	} else {
+		r.missed = append(r.missed, line)
+	}
+
+	r.areas[m.area(isRegression)] = count
 }
 
 func describe(m mutant, v verdict) string {
@@ -46,7 +107,12 @@ func describe(m mutant, v verdict) string {
 
 	switch v.outcome {
 	case survived:
-		return line + m.breaks + ": " + m.tests.String()
+		tests := make([]string, 0, len(m.tests))
+		for _, each := range m.tests {
+			tests = append(tests, each.String())
+		}
+
+		return line + m.breaks + ": " + strings.Join(tests, ", ")
 	case stale, broken:
 		return line + v.message
 	case caught, unclear, timedOut, panicked:
@@ -56,40 +122,70 @@ func describe(m mutant, v verdict) string {
 	}
 }
 
-func summarize(mutants []mutant, outcomes map[outcome]int, areas map[string][2]int, missed []string) error {
+// whole is 100 percent.
+const whole = 100
+
+func (r *report) summarize(isRegression bool) error {
 	fmt.Fprintln(os.Stdout)
+	slices.Sort(r.missed)
 
-	printed := map[string]bool{}
-	for _, m := range mutants {
-		if area := m.area(); !printed[area] {
-			printed[area] = true
-
-			fmt.Fprintf(os.Stdout, "%-14s %3d of %3d caught\n", area, areas[area][0], areas[area][1])
-		}
-	}
-
-	for _, line := range missed {
+	for _, line := range r.missed {
 		fmt.Fprintln(os.Stdout, line)
 	}
 
-	fmt.Fprintf(os.Stdout, "%d mutants:", len(mutants))
+	areas := make([]string, 0, len(r.areas))
+	for area := range r.areas {
+		areas = append(areas, area)
+	}
+
+	slices.Sort(areas)
+
+	caughtAll, caughtCore, allCore := 0, 0, 0
+
+	for _, area := range areas {
+		count := r.areas[area]
+		caughtAll += count[0]
+
+		fmt.Fprintf(os.Stdout, "%-34s %3d of %3d caught\n", area, count[0], count[1])
+
+		if slices.ContainsFunc(core, func(each string) bool { return area == each || strings.HasPrefix(area, each+"/") }) {
+			caughtCore += count[0]
+			allCore += count[1]
+		}
+	}
+
+	fmt.Fprintf(os.Stdout, "%d mutants:", r.total)
 
 	for _, each := range []outcome{caught, survived, unclear, timedOut, panicked, stale, broken} {
-		fmt.Fprintf(os.Stdout, " %d %s", outcomes[each], each)
+		fmt.Fprintf(os.Stdout, " %d %s", r.outcomes[each], each)
 	}
 
-	const whole = 100
+	fmt.Fprintln(os.Stdout)
 
-	fmt.Fprintf(os.Stdout, "; %.1f %% caught, %d %% required\n",
-		whole*float64(outcomes[caught])/float64(len(mutants)), required)
-
-	switch {
-	case outcomes[stale]+outcomes[broken] > 0:
+	if r.outcomes[stale]+r.outcomes[broken] > 0 {
 		return fmt.Errorf("%w: %d mutants are stale or do not compile: bring the list up to date",
-			errMissed, outcomes[stale]+outcomes[broken])
-	case whole*outcomes[caught] < required*len(mutants):
-		return fmt.Errorf("%w: %d of %d mutants were not caught", errMissed, len(mutants)-outcomes[caught], len(mutants))
-	default:
+			errMissed, r.outcomes[stale]+r.outcomes[broken])
+	}
+
+	if isRegression {
+		return enough("regressions", caughtAll, r.total, requiredRegressions)
+	}
+
+	return errors.Join(enough("all packages", caughtAll, r.total, requiredSample),
+		enough(strings.Join(core, ", "), caughtCore, allCore, requiredCore))
+}
+
+// enough prints a rate and compares it with what is required.
+func enough(of string, caught, all, required int) error {
+	if all == 0 {
 		return nil
 	}
+
+	fmt.Fprintf(os.Stdout, "%s: %.1f %% caught, %d %% required\n", of, whole*float64(caught)/float64(all), required)
+
+	if whole*caught < required*all {
+		return fmt.Errorf("%w: %s: %d of %d were not caught", errMissed, of, all-caught, all)
+	}
+
+	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // session tries mutants.
@@ -57,6 +58,40 @@ var errBuild = errors.New("the mutants do not compile")
 // complaint is how the compiler begins a line.
 var complaint = regexp.MustCompile(`(?m)^(\S+\.go):(\d+):\d+: (.*)$`)
 
+// anyFails runs the tests of a mutant until one fails, and that one again: what passes then failed
+// by coincidence, and does not count.
+func (b *build) anyFails(ctx context.Context, m mutant) (verdict, error) {
+	last := verdict{outcome: survived}
+
+	for _, tests := range m.tests {
+		v, err := b.test(ctx, tests, m.name)
+		if err != nil {
+			return v, err
+		}
+
+		last.ran += v.ran
+
+		if v.outcome == survived {
+			continue
+		}
+
+		if name, _, _ := strings.Cut(v.test, "/"); name != "" && v.outcome != timedOut {
+			again, err := b.test(ctx, command{pkg: tests.pkg, run: "^" + name + "$"}, m.name)
+			if err != nil {
+				return again, err
+			}
+
+			if again.outcome == survived {
+				continue
+			}
+		}
+
+		return v, nil
+	}
+
+	return last, nil
+}
+
 // blame finds out which mutants the compiler complains of.
 func (s *session) blame(together *switched, said string) {
 	for _, found := range complaint.FindAllStringSubmatch(said, -1) {
@@ -88,21 +123,23 @@ func (s *session) baseline(ctx context.Context, mutants []mutant) error {
 	checked := map[command]bool{}
 
 	for _, m := range mutants {
-		if checked[m.tests] {
-			continue
-		}
+		for _, tests := range m.tests {
+			if checked[tests] {
+				continue
+			}
 
-		checked[m.tests] = true
+			checked[tests] = true
 
-		v, err := s.common.test(ctx, m.tests, "")
+			v, err := s.common.test(ctx, tests, "")
 
-		switch {
-		case err != nil:
-			return err
-		case v.outcome != survived:
-			return fmt.Errorf("without a mutant %s does not pass: %s by %s: %s", m.tests, v.outcome, v.test, v.message)
-		case v.ran == 0:
-			return fmt.Errorf("%s: %s runs no test", m.name, m.tests)
+			switch {
+			case err != nil:
+				return err
+			case v.outcome != survived:
+				return fmt.Errorf("without a mutant %s does not pass: %s by %s: %s", tests, v.outcome, v.test, v.message)
+			case v.ran == 0:
+				return fmt.Errorf("%s: %s runs no test", m.name, tests)
+			}
 		}
 	}
 
@@ -116,7 +153,7 @@ func (s *session) try(ctx context.Context, m mutant) (verdict, error) {
 	}
 
 	if s.common.names[m.name] {
-		return s.common.test(ctx, m.tests, m.name)
+		return s.common.anyFails(ctx, m)
 	}
 
 	alone, err := s.alone(m)
@@ -137,7 +174,7 @@ func (s *session) try(ctx context.Context, m mutant) (verdict, error) {
 	case said != "":
 		v = verdict{outcome: broken, message: oneLine(said)}
 	default:
-		v, err = alone.test(ctx, m.tests, m.name)
+		v, err = alone.anyFails(ctx, m)
 	}
 
 	return v, errors.Join(err, alone.remove())

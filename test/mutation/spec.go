@@ -6,20 +6,20 @@ const (
 )
 
 // specMutants break a requirement each; the name has the id of its row in docs/spec.md.
-func specMutants() []mutant {
-	return []mutant{
+func specMutants() []regression {
+	return []regression{
 		{
-			name: "spec/NPVE-4-unknown-volume", file: "pkg/node/publish.go",
+			name: "spec/NPVE-4-unknown-volume", in: "node.Service.NodePublishVolume",
 			old: `errors.Join(s.checkExists(ctx, id), err)`, new: `errors.Join(nil, err)`,
 			breaks: "NodePublishVolume of an unknown volume is FAILED_PRECONDITION", tests: in(conformance, errorTables),
 		},
 		{
-			name: "spec/NPVE-5-published-otherwise", file: "pkg/node/publish.go",
+			name: "spec/NPVE-5-published-otherwise", in: "node.checkSamePublication",
 			old: `differences := v.Differences(existing, wanted)`, new: `differences := v.Differences(existing, existing)`,
 			breaks: "a publication with another capability is answered with success", tests: in(conformance, errorTables),
 		},
 		{
-			name: "spec/NPVE-6-exceeds-capabilities", file: "pkg/node/publish.go",
+			name: "spec/NPVE-6-exceeds-capabilities", in: "node.checkPublishable",
 			old: `if err := checkCapability(config, v, wanted.Capability); err != nil {
 		return rpc.Errorf(codes.FailedPrecondition,`,
 			new: `if err := checkCapability(config, v, wanted.Capability); err != nil {
@@ -27,7 +27,7 @@ func specMutants() []mutant {
 			breaks: "a capability that the volume does not have has another code", tests: in(conformance, errorTables),
 		},
 		{
-			name: "spec/NPVE-7-staging-path-missing", file: "pkg/node/publish.go",
+			name: "spec/NPVE-7-staging-path-missing", in: "node.parsePublish",
 			old: `return staged.Publication{}, rpc.Errorf(codes.FailedPrecondition,
 			"staging_target_path`,
 			new: `return staged.Publication{}, rpc.Errorf(codes.InvalidArgument,
@@ -35,103 +35,103 @@ func specMutants() []mutant {
 			breaks: "a missing staging path has another code", tests: in(conformance, errorTables),
 		},
 		{
-			name: "spec/NSVE-6-exceeds-capabilities", file: "pkg/node/stage.go",
+			name: "spec/NSVE-6-exceeds-capabilities", in: "node.checkCapability",
 			old: `err = v.Parameters.CheckFSType(wanted)`, new: `err = nil`,
 			breaks: "a volume is staged as another filesystem than it has", tests: in(conformance, errorTables),
 		},
 		{
-			name: "spec/NEVE-1-exceeds-capabilities", file: "pkg/node/expand.go",
+			name: "spec/NEVE-1-exceeds-capabilities", in: "node.Service.checkHas",
 			old: `return checkCapability(&s.config.Common, v, wanted)`, new: `return nil`,
 			breaks: "NodeExpandVolume takes a capability that the volume does not have", tests: in(conformance, errorTables),
 		},
 		{
-			name: "spec/NEVE-4-limit-below-size", file: "pkg/node/access/rawdevice.go",
+			name: "spec/NEVE-4-limit-below-size", in: "access.Provider.resizeDevices",
 			old: `limit > 0 && size > limit {`, new: `limit > 0 && size > limit+size {`,
 			breaks: "NodeExpandVolume ignores limit_bytes", tests: in(conformance, errorTables),
 		},
 		{
-			name: "spec/NEV-9-relative-staging-path", file: "pkg/node/stats.go",
+			name: "spec/NEV-9-relative-staging-path", in: "node.checkUsedPath",
 			old: `return plain(path), rpc.CheckAbsolute("staging_target_path", stagingPath)`, new: `return plain(path), nil`,
 			breaks: "a relative staging_target_path is accepted", tests: in(conformance, errorTables),
 		},
 		{
-			name: "spec/CV-38-empty-range", file: "pkg/rpc/fields.go",
+			name: "spec/CV-38-empty-range", in: "rpc.CheckCapacityRange",
 			old: `case required == 0 && limit == 0:`, new: `case required == 0 && limit < 0:`,
 			breaks: "an empty capacity_range is accepted", tests: in(conformance, errorTables),
 		},
 		{
-			name: "spec/CV-54-empty-requirement", file: "pkg/controller/record/topology.go",
+			name: "spec/CV-54-empty-requirement", in: "record.CheckTopologyRequirement",
 			old:    `case len(given.GetRequisite()) == 0 && len(given.GetPreferred()) == 0:`,
 			new:    `case len(given.GetRequisite()) == 0 && len(given.GetPreferred()) > 9:`,
 			breaks: "an empty topology requirement is accepted", tests: in(conformance, errorTables),
 		},
 		{
-			name: "spec/CV-69-preferred-not-requisite", file: "pkg/controller/record/topology.go",
+			name: "spec/CV-69-preferred-not-requisite", in: "record.CheckTopologyRequirement",
 			old: `if len(given.GetRequisite()) > 0 && !slices`, new: `if len(given.GetRequisite()) > 9 && !slices`,
 			breaks: "a contradictory topology requirement is accepted", tests: in("test/driver/create", "TestTopology"),
 		},
 		{
-			name: "spec/SL-1-long-map", file: "pkg/controller/create.go",
+			name: "spec/SL-1-long-map", in: "controller.createRequest.checkContext",
 			old: `if bytes > maxMapBytes {`, new: `if bytes > 2*maxMapBytes {`,
 			breaks: "a volume gets a volume_context that no call takes", tests: in(conformance, errorTables),
 		},
 		{
-			name: "spec/SL-1-long-string", file: "pkg/controller/capability.go",
+			name: "spec/SL-1-long-string", in: "controller.notConfirmed",
 			old: `rpc.Truncate(message, rpc.MaxStringBytes)`, new: `rpc.Truncate(message, 2*rpc.MaxStringBytes)`,
 			breaks: "a message is longer than the spec allows", tests: in("test/driver/requests", "TestIncompleteCapabilities"),
 		},
 		{
-			name: "spec/GPC-2-other-set", file: "pkg/identity/service.go",
+			name: "spec/GPC-2-other-set", in: "identity.Service.GetPluginCapabilities",
 			old: `capability.ControllerService, true,`, new: `capability.ControllerService, s.config.Topology,`,
 			breaks: "a process advertises other capabilities than the plugin has", tests: in("pkg/identity", "TestGetPluginCapabilitiesFollowsTheConfig"),
 		},
 		{
-			name: "spec/CVGS-2-write-order", file: "pkg/controller/pending_copy.go",
+			name: "spec/CVGS-2-write-order", in: "controller.Service.planTaking",
 			old: `if len(cuts) > 1 || !each.copy.PointInTime() {`, new: `if len(cuts) > 100 || !each.copy.PointInTime() {`,
 			breaks: "a group snapshot breaks the order of writes", tests: in("test/driver/copies", "TestAGroupIsAllOfItsMembers"),
 		},
 		{
-			name: "spec/TP-2-failed-copy", file: "pkg/controller/snapshot.go",
+			name: "spec/TP-2-failed-copy", in: "controller.Service.ensureSnapshot",
 			old: `case existing.IsVisible():`, new: `case existing.IsVisible() && existing.Name == "":`,
 			breaks: "an acknowledged snapshot gets later content", tests: in("test/driver/copies", "TestAFailedSnapshotStaysFailed"),
 		},
 		{
-			name: "spec/CSIEND-1-variable", file: "cmd/touchstone/settings.go",
+			name: "spec/CSIEND-1-variable", in: "main.envNames",
 			old: `if flag == "endpoint" {`, new: `if flag == "endpoints" {`,
 			breaks: "CSI_ENDPOINT is ignored", tests: in("cmd/touchstone", "TestSpecEndpointVariable"),
 		},
 		{
-			name: "spec/F-2-beside-the-socket", file: "pkg/node/unstaged.go",
+			name: "spec/F-2-beside-the-socket", in: "node.OwnStagingDir",
 			old: `filepath.Join(kubeletDir, "plugins", "staging."+driver)`, new: `filepath.Join(kubeletDir, "plugins", driver, "staging")`,
 			breaks: "a directory is made beside the socket", tests: in(conformance, "TestNothingIsMadeBesideTheSocket"),
 		},
 		{
-			name: "spec/GC-11-maximum", file: "pkg/controller/capacity.go",
+			name: "spec/GC-11-maximum", in: "controller.Service.GetCapacity",
 			old: `largest = min(largest, s.config.MaxVolumeBytes/RoundBytes*RoundBytes)`, new: `largest = min(largest, s.config.MaxVolumeBytes)`,
 			breaks: "the largest size does not work", tests: in(conformance, "TestMaximumVolumeSizeWorks"),
 		},
 		{
-			name: "spec/GC-3-thick", file: "pkg/controller/capacity.go",
+			name: "spec/GC-3-thick", in: "controller.Service.GetCapacity",
 			old: `parameters.Provisioning == volume.Thick`, new: `parameters.Provisioning == ""`,
 			breaks: "overcommitment counts for thick volumes", tests: in(conformance, "TestCapacityForThickVolumes"),
 		},
 		{
-			name: "spec/CVE-6-other-capabilities", file: "pkg/controller/create.go",
+			name: "spec/CVE-6-other-capabilities", in: "controller.checkSameVolume",
 			old: `if differences := v.CapabilityDifferences(asked); differences != "" {`, new: `if differences := v.CapabilityDifferences(asked); differences == "never" {`,
 			breaks: "CreateVolume returns a volume with other capabilities", tests: in(conformance, errorTables),
 		},
 		{
-			name: "spec/CPVE-6-other-readonly", file: "pkg/controller/record/attachment.go",
+			name: "spec/CPVE-6-other-readonly", in: "record.Volume.CheckSame",
 			old: `volume.Use{Capability: wanted.Capability, ReadOnly: wanted.ReadOnly}`, new: `volume.Use{Capability: wanted.Capability, ReadOnly: a.ReadOnly}`,
 			breaks: "an attachment with another readonly flag is answered with success", tests: in(conformance, errorTables),
 		},
 		{
-			name: "spec/CAP-single-writer", file: "pkg/controller/record/attachment.go",
+			name: "spec/CAP-single-writer", in: "record.Volume.CheckAttachable",
 			old: `(other.singleWriter() || wanted.singleWriter())`, new: `(other.singleWriter() && !wanted.singleWriter())`,
 			breaks: "two nodes write a volume of MULTI_NODE_SINGLE_WRITER", tests: in("test/driver/publishing", "TestAccessModes"),
 		},
 		{
-			name: "spec/CV-76-keys-differ-by-case", file: "pkg/driver/topology.go",
+			name: "spec/CV-76-keys-differ-by-case", in: "driver.Config.checkTopology",
 			old: `names[strings.ToLower(key)] = key`, new: `names[key] = key`,
 			breaks: "topology keys that differ only by case are advertised", tests: in("pkg/driver", "TestNamesFollowTheSpec"),
 		},

@@ -1,13 +1,13 @@
 package main
 
 // stateMutants are defects of the durable state.
-func stateMutants() []mutant {
+func stateMutants() []regression {
 	// All but TestModel, which takes minutes to shrink what fails.
 	tests := in("pkg/state", "Test[^M].*")
 
-	return []mutant{
+	return []regression{
 		{
-			name: "state/journal-not-synced", file: "pkg/state/journal.go",
+			name: "state/journal-not-synced", in: "state.journal.append",
 			old: `		err = j.file.Sync()
 	}
 	if err != nil {
@@ -20,7 +20,7 @@ func stateMutants() []mutant {
 			tests:  in("pkg/state", "TestSeenIsDurable", "TestGroupCommit", "TestCrashAtEveryStep"),
 		},
 		{
-			name: "state/new-journal-not-synced", file: "pkg/state/journal.go",
+			name: "state/new-journal-not-synced", in: "state.journal.fill",
 			old: `	err = j.file.Sync()
 	if err != nil {
 		return fmt.Errorf("preallocate`,
@@ -30,56 +30,56 @@ func stateMutants() []mutant {
 			breaks: "a power failure after a compaction loses the changes that the new journal took over", tests: tests,
 		},
 		{
-			name: "state/new-journal-name-not-synced", file: "pkg/state/journal.go",
+			name: "state/new-journal-name-not-synced", in: "state.journal.install",
 			old:    `err = files.SyncDir(dir)`,
 			new:    `err = nil`,
 			breaks: "changes go to a journal whose name a power failure takes away", tests: tests,
 		},
 		{
-			name: "state/changes-during-compaction-not-copied", file: "pkg/state/compact.go",
+			name: "state/changes-during-compaction-not-copied", in: "state.Store.switchTo",
 			old:    `err = next.copyFrom(s.journal, from, s.journal.end)`,
 			new:    `err = next.copyFrom(s.journal, from, from)`,
 			breaks: "changes that were made while a compaction ran are lost", tests: tests,
 		},
 		{
-			name: "state/checksum-of-line-not-compared", file: "pkg/state/line.go",
+			name: "state/checksum-of-line-not-compared", in: "state.checkLine",
 			old:    `return errChecksum`,
 			new:    `return nil`,
 			breaks: "a flipped bit becomes a record", tests: tests,
 		},
 		{
-			name: "state/missing-records-accepted", file: "pkg/state/read.go",
+			name: "state/missing-records-accepted", in: "state.loader.apply",
 			old:    `case l.records < l.expected || p.kind == recordLine:`,
 			new:    `case p.kind == recordLine:`,
 			breaks: "a journal whose base lacks a record is taken for a whole one", tests: tests,
 		},
 		{
-			name: "state/sequence-gap-accepted", file: "pkg/state/read.go",
+			name: "state/sequence-gap-accepted", in: "state.loader.applyGood",
 			old:    `case p.Sequence != previous+1:`,
 			new:    `case p.Sequence <= previous:`,
 			breaks: "a journal with a missing change is taken for a whole one", tests: tests,
 		},
 		{
-			name: "state/half-a-transaction-applied", file: "pkg/state/read.go",
+			name: "state/half-a-transaction-applied", in: "state.loader.applyGood",
 			old:    `if p.More {`,
 			new:    `if p.More && p.Collection == "" {`,
 			breaks: "a part of a transaction that was interrupted survives a power failure",
 			tests:  in("pkg/state", "TestCrashAtEveryStep"),
 		},
 		{
-			name: "state/torn-tail-not-cut", file: "pkg/state/open.go",
+			name: "state/torn-tail-not-cut", in: "state.Store.dropTorn",
 			old:    `err := s.journal.wipe()`,
 			new:    `var err error`,
 			breaks: "a remnant behind the last line is mistaken for a later change", tests: tests,
 		},
 		{
-			name: "state/lock-is-shared", file: "pkg/state/lock.go",
+			name: "state/lock-is-shared", in: "state.lockForWriting",
 			old:    `err = lock(dir, file, unix.LOCK_EX)`,
 			new:    `err = lock(dir, file, unix.LOCK_SH)`,
 			breaks: "two drivers write one state directory", tests: tests,
 		},
 		{
-			name: "state/visible-before-durable", file: "pkg/state/commit.go",
+			name: "state/visible-before-durable", in: "state.Store.flush",
 			old: `	err := s.journal.append(b.lines)
 `,
 			new: `	for _, each := range publish {
@@ -91,56 +91,56 @@ func stateMutants() []mutant {
 			breaks: "a reader acts on a record that a failure takes back", tests: tests,
 		},
 		{
-			name: "state/failed-write-acknowledged", file: "pkg/state/commit.go",
+			name: "state/failed-write-acknowledged", in: "state.Store.fail",
 			old:    `b.err = err`,
 			new:    `_ = err`,
 			breaks: "a change that was not written is answered with success", tests: tests,
 		},
 		{
-			name: "state/aborted-transaction-not-reverted", file: "pkg/state/transaction.go",
+			name: "state/aborted-transaction-not-reverted", in: "state.Store.accept",
 			old:    `if !accepted {`,
 			new:    `if !accepted && tx.failed != nil {`,
 			breaks: "what a refused call changed stays in the latest state", tests: tests,
 		},
 		{
-			name: "state/deletion-not-journaled", file: "pkg/state/collection.go",
+			name: "state/deletion-not-journaled", in: "state.View.Delete",
 			old:    `old: old, hadOld: true, record: []byte("null")})`,
 			new:    `old: old, hadOld: true, record: []byte("{}")})`,
 			breaks: "a deleted record is back after a restart", tests: tests,
 		},
 		{
-			name: "state/index-keeps-removed-key", file: "pkg/state/table.go",
+			name: "state/index-keeps-removed-key", in: "state.table.remove",
 			old:    `if before := each.key(old); before != "" {`,
 			new:    `if before := each.key(old); before == "" {`,
 			breaks: "the name of a deleted volume stays taken", tests: tests,
 		},
 		{
-			name: "state/lazy-change-never-flushed", file: "pkg/state/transaction.go",
+			name: "state/lazy-change-never-flushed", in: "state.Store.UpdateLazily",
 			old:    `_ = s.await(b)`,
 			new:    `_ = b`,
 			breaks: "a lazy change is not written until the next one", tests: tests,
 		},
 		{
-			name: "state/another-pool-compared", file: "internal/cli/audit/verify.go",
+			name: "state/another-pool-compared", in: "audit.comparison.compareIdentity",
 			old:    `if known == "" || found == known {`,
 			new:    `if known == "" || found != "" {`,
 			breaks: "repair removes what is empty from a pool of another driver",
 			tests:  in("cmd/touchstone", "TestAnotherPoolIsReported"),
 		},
 		{
-			name: "state/pool-not-forgotten", file: "internal/cli/audit/forget.go",
+			name: "state/pool-not-forgotten", in: "audit.ForgetPool",
 			old:    `return identities.In(tx).Delete(name)`,
 			new:    `return nil`,
 			breaks: "a pool that is lost permanently is refused permanently", tests: in("cmd/touchstone", "TestForgetPool"),
 		},
 		{
-			name: "state/repair-without-backup", file: "pkg/state/repair.go",
+			name: "state/repair-without-backup", in: "state.Repair",
 			old:    `backup, err := backUp(seen.path)`,
 			new:    `backup, err := "", error(nil)`,
 			breaks: "a repair destroys the files that it could not read", tests: tests,
 		},
 		{
-			name: "state/space-not-awaited", file: "pkg/state/commit.go",
+			name: "state/space-not-awaited", in: "state.Store.fail",
 			old:    `s.background.Go(s.awaitSpace)`,
 			new:    `_ = s.awaitSpace`,
 			breaks: "a state that had no space once accepts no change before a restart",

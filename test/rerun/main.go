@@ -1,12 +1,12 @@
 // Command rerun runs go test and repeats once, alone, what failed: a test that
-// then passes is listed as flaky and does not fail the run.
+// then passes is listed as flaky and does not fail the run. A race, a panic, a leak and a timeout are
+// never repeated: they are defects even if they come once in a hundred runs.
 //
-//	rerun [-flaky FILE] [-passed FILE] [-limit DURATION] [flags of go test] [packages]
+//	rerun [-flaky FILE] [-limit DURATION] [-skips FILE -environment NAME] [flags of go test] [packages]
 //
 // Flags of go test have the form -name=value, because an argument without a dash is
-// a package. A package is repeated as a whole if no single test explains its
-// failure: a panic, a timeout, a signal, or TestMain. Nothing is repeated if more
-// than ten failed, or if one does not build.
+// a package. Neither is a package repeated whose failure no single test explains: a signal, or
+// TestMain. Nothing is repeated if more than ten failed, or if one does not build.
 package main
 
 import (
@@ -45,7 +45,8 @@ type run struct {
 
 func main() {
 	flaky := flag.String("flaky", "", "append what was flaky to this file, a line each")
-	passed := flag.String("passed", "", "append the names of the tests that passed to this file, a line each")
+	budgets := flag.String("skips", "", "the file with the tests that may be skipped, by environment and reason")
+	environment := flag.String("environment", "root", "the environment in that file")
 	limit := flag.Duration("limit", 40*time.Minute, "end repetitions so long after the start")
 
 	arguments := ours(os.Args[1:])
@@ -57,7 +58,15 @@ func main() {
 	r.accept(os.Args[1+len(arguments):])
 
 	found, err := r.all(context.Background())
-	if err := errors.Join(err, list(*flaky, "flaky: ", found), list(*passed, "", r.passed())); err != nil {
+
+	if *budgets != "" && r.execution != nil {
+		allowed, readErr := readBudget(*budgets, *environment)
+		if err = errors.Join(err, readErr); readErr == nil {
+			err = errors.Join(err, r.account(allowed))
+		}
+	}
+
+	if err := errors.Join(err, list(*flaky, "flaky: ", found)); err != nil {
 		fmt.Fprintln(os.Stderr, "rerun:", err)
 		os.Exit(1)
 	}
@@ -67,7 +76,7 @@ func main() {
 func ours(arguments []string) []string {
 	for i, argument := range arguments {
 		name, _, _ := strings.Cut(argument, "=")
-		if !slices.Contains([]string{"-flaky", "-passed", "-limit"}, name) {
+		if !slices.Contains([]string{"-flaky", "-limit", "-skips", "-environment"}, name) {
 			return arguments[:i]
 		}
 	}
@@ -106,6 +115,13 @@ func (r *run) all(ctx context.Context) ([]string, error) {
 	var flaky []string
 
 	for i, each := range repeated {
+		if each.final != "" {
+			failure = fmt.Errorf("%s: %s: not repeated: %w", each, each.final, failure)
+			fmt.Fprintf(r.out, "not repeated: %s: %s\n", each, each.final)
+
+			continue
+		}
+
 		fmt.Fprintf(r.out, "\n=== Repeat %s\n", each)
 
 		if err := r.repeat(ctx, i+1, each); err != nil {
@@ -142,11 +158,7 @@ func (r *run) repeat(ctx context.Context, number int, each failed) error {
 	}
 
 	arguments := []string{"-count=1", "-timeout=" + min(left, repeatTimeout).String()}
-	if each.test != "" {
-		arguments = append(arguments, "-run=^"+each.test+"$")
-	}
-
-	_, err := r.test(ctx, number, append(arguments, each.in)...)
+	_, err := r.test(ctx, number, append(arguments, "-run=^"+each.test+"$", each.in)...)
 
 	return err
 }
@@ -179,25 +191,6 @@ func (r *run) test(ctx context.Context, number int, more ...string) (*watcher, e
 	}
 
 	return watching, err
-}
-
-// passed returns the names of the tests that passed, without subtests.
-func (r *run) passed() []string {
-	var names []string
-
-	if r.execution == nil {
-		return nil
-	}
-
-	for _, name := range r.execution.Packages() {
-		for _, test := range r.execution.Package(name).Passed {
-			if !test.Test.IsSubTest() {
-				names = append(names, test.Test.Name())
-			}
-		}
-	}
-
-	return names
 }
 
 // list appends lines to a file, unless it has no name.

@@ -37,17 +37,39 @@ func TestRepeats(t *testing.T) {
 		fails  bool
 		says   []string
 	}{
-		"pass":         {source: "package x\nimport \"testing\"\nfunc TestA(*testing.T) {}\n", says: []string{"DONE 1 tests"}},
-		"flaky":        {source: flakyTest, flaky: []string{"m.TestA"}, says: []string{"complaint", "flaky: m.TestA\n", "DONE 2 runs"}},
-		"fails twice":  {source: body(`t.Fatal("complaint")`, ""), fails: true, says: []string{"complaint", "failed twice: m.TestA\n"}},
-		"panics":       {source: body(`if !ran() { panic("complaint") }`, ""), flaky: []string{"m"}, says: []string{"complaint"}},
-		"panics twice": {source: body(`panic("complaint")`, ""), fails: true, says: []string{"failed twice: m\n"}},
+		"pass":        {source: "package x\nimport \"testing\"\nfunc TestA(*testing.T) {}\n", says: []string{"DONE 1 tests"}},
+		"flaky":       {source: flakyTest, flaky: []string{"m.TestA"}, says: []string{"complaint", "flaky: m.TestA\n", "DONE 2 runs"}},
+		"fails twice": {source: body(`t.Fatal("complaint")`, ""), fails: true, says: []string{"complaint", "failed twice: m.TestA\n"}},
+		"panics":      {source: body(`if !ran() { panic("complaint") }`, ""), fails: true, says: []string{"complaint", "not repeated: m: panic\n"}},
 		"times out": {
-			source: body(`if !ran() { time.Sleep(time.Hour) }`, ""), flaky: []string{"m"}, says: []string{"test timed out"},
+			source: body(`if !ran() { time.Sleep(time.Hour) }`, ""), fails: true, says: []string{"test timed out", "not repeated: m: timeout\n"},
 		},
-		"is killed": {source: body(`if !ran() { syscall.Kill(os.Getpid(), 9) }`, ""), flaky: []string{"m"}, says: []string{"signal: killed"}},
+		"is killed": {
+			source: body(`if !ran() { syscall.Kill(os.Getpid(), 9) }`, ""), fails: true,
+			says: []string{"signal: killed", "not repeated: m: the package ended without a failed test\n"},
+		},
 		"TestMain": {
-			source: body("", `func TestMain(m *testing.M) { m.Run(); if !ran() { println("complaint"); os.Exit(1) } }`), flaky: []string{"m"},
+			source: body("", `func TestMain(m *testing.M) { m.Run(); if !ran() { println("complaint"); os.Exit(1) } }`), fails: true,
+			says: []string{"not repeated: m: the package ended without a failed test\n"},
+		},
+		"leaks goroutines": {
+			source: body("", `func TestMain(m *testing.M) { m.Run(); if !ran() { println("goroutines are left: 1"); os.Exit(1) } }`), fails: true,
+			says: []string{"not repeated: m: leak\n"},
+		},
+		"leaks a mount": {
+			source: body(`if !ran() { t.Error("still mounted: /a") }`, ""), fails: true, says: []string{"not repeated: m.TestA: leak\n"},
+		},
+		"races": {
+			source: body(`if !ran() { t.Error("race detected during execution of test") }`, ""), fails: true,
+			says: []string{"not repeated: m.TestA: race\n"},
+		},
+		"one races, one is flaky": {
+			source: flakyTest + `
+func TestC(t *testing.T) {
+	if _, err := os.Stat("c"); err != nil { t.Error("race detected during execution of test") }
+	os.WriteFile("c", nil, 0o600)
+}
+`, flaky: []string{"m.TestA"}, fails: true, says: []string{"not repeated: m.TestC: race\n", "flaky: m.TestA\n"},
 		},
 		"does not build": {source: "package x\nbroken\n", fails: true, says: []string{"none repeated", "expected declaration"}},
 	} {
@@ -95,6 +117,52 @@ func TestNothingIsRepeatedAfterTheLimit(t *testing.T) {
 
 	if flaky, err := r.all(t.Context()); err == nil || !strings.Contains(err.Error(), "the limit is over") {
 		t.Errorf("flaky %q, error %v; want an error that names the limit", flaky, err)
+	}
+}
+
+func TestSkipsAreCountedAndBounded(t *testing.T) {
+	t.Parallel()
+
+	directory := t.TempDir()
+	write(t, directory, "go.mod", "module m\n\ngo 1.26\n")
+	write(t, directory, "x_test.go", `package x
+
+import "testing"
+
+func TestA(t *testing.T) { t.Skip("needs root") }
+func TestB(t *testing.T) { t.Run("part", func(t *testing.T) { t.Skip("needs root") }) }
+func TestC(t *testing.T) { t.Skip("needs a moon") }
+`)
+
+	for name, test := range map[string]struct{ budget, says string }{
+		"within":         {"root\t2\tneeds root\nroot\t1\tmoon\n", ""},
+		"over":           {"root\t1\tneeds root\nroot\t1\tmoon\n", "2 tests were skipped, at most 1 may be: needs root"},
+		"another reason": {"root\t2\tneeds root\n", `m.TestC: "needs a moon" is no reason`},
+		"unknown":        {"user\t2\tneeds root\n", `no line for the environment "root"`},
+	} {
+		var out strings.Builder
+
+		r := &run{directory: directory, out: &out, deadline: time.Now().Add(time.Hour)}
+		r.accept([]string{"./..."})
+
+		if _, err := r.all(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+
+		file := filepath.Join(t.TempDir(), "budget")
+		write(t, filepath.Dir(file), "budget", "# a comment\n"+test.budget)
+
+		allowed, err := readBudget(file, "root")
+		if err == nil {
+			err = r.account(allowed)
+		}
+
+		switch {
+		case test.says == "" && (err != nil || !strings.HasSuffix(out.String(), "left out: 3 tests\n")):
+			t.Errorf("%s: %v\n%s", name, err, out.String())
+		case test.says != "" && (err == nil || !strings.Contains(err.Error(), test.says)):
+			t.Errorf("%s: the error is %v, want %q", name, err, test.says)
+		}
 	}
 }
 

@@ -1,13 +1,14 @@
 // Command spec compares docs/spec/rows.tsv with the text of the CSI spec that go.mod names, and
-// writes docs/spec.md and pkg/driver/errorrows.go, with which the log names the rows of a refused call. A row is a sentence with a keyword that binds, what the driver makes of it, and
-// the tests that show it.
+// writes docs/spec.md, test/conformance/required.go and pkg/driver/errorrows.go, with which the log
+// names the rows of a refused call. A row is a sentence with a keyword that binds, what the driver
+// makes of it, and the observations that show it.
 //
-//	spec [-write] [-ran FILE]
+//	spec [-write] [-observed DIRECTORY]
 //
 // It fails if a sentence of the spec has no row, or a row no sentence (the spec has changed); if
-// a requirement names no test, or a deviation no decision; if a test does not exist; if docs/spec.md
-// or errorrows.go is out of date. With -ran, which is a list of the tests that passed, it fails if a named one is
-// not among them.
+// a requirement that holds names no observation, or a deviation no decision; if a generated file is
+// out of date. With -observed, the directory in which tests wrote what they observed, it fails if a
+// named observation is not among them.
 package main
 
 import (
@@ -23,15 +24,17 @@ const (
 	rowsFile = "docs/spec/rows.tsv"
 	pageFile = "docs/spec.md"
 	goFile   = "pkg/driver/errorrows.go"
-	module   = "github.com/container-storage-interface/spec"
+	// fieldsFile has the fields of csi.proto that are REQUIRED.
+	fieldsFile = "test/conformance/required.go"
+	module     = "github.com/container-storage-interface/spec"
 )
 
 func main() {
 	write := flag.Bool("write", false, "write the generated files")
-	ran := flag.String("ran", "", "a file with the names of the tests that passed, a line each")
+	observed := flag.String("observed", "", "the directory of TOUCHSTONE_OBSERVATIONS")
 	flag.Parse()
 
-	problems, err := run(".", *write, *ran)
+	problems, err := run(".", *write, *observed)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "spec:", err)
 		os.Exit(2)
@@ -47,8 +50,13 @@ func main() {
 }
 
 // run checks the repository at root.
-func run(root string, write bool, ran string) ([]string, error) {
-	text, err := specText(root)
+func run(root string, write bool, observed string) ([]string, error) {
+	text, err := specText(root, "spec.md")
+	if err != nil {
+		return nil, err
+	}
+
+	proto, err := specText(root, "csi.proto")
 	if err != nil {
 		return nil, err
 	}
@@ -63,12 +71,7 @@ func run(root string, write bool, ran string) ([]string, error) {
 		return nil, err
 	}
 
-	tests, err := testNames(root)
-	if err != nil {
-		return nil, err
-	}
-
-	problems := check(rows, normative(text), tests, func(page string) bool {
+	problems := check(rows, normative(text), func(page string) bool {
 		if !strings.HasPrefix(page, "docs/") {
 			page = "docs/decisions/" + page + "-*.md"
 		}
@@ -78,13 +81,13 @@ func run(root string, write bool, ran string) ([]string, error) {
 		return err == nil && len(found) == 1
 	})
 
-	if ran != "" {
-		passed, err := os.ReadFile(ran)
+	if observed != "" {
+		made, err := readObservations(observed)
 		if err != nil {
 			return nil, err
 		}
 
-		problems = append(problems, notPassed(rows, strings.Fields(string(passed)))...)
+		problems = append(problems, notObserved(rows, made)...)
 	}
 
 	source, err := errorRows(rows)
@@ -92,7 +95,12 @@ func run(root string, write bool, ran string) ([]string, error) {
 		return nil, err
 	}
 
-	for path, content := range map[string]string{pageFile: page(rows), goFile: string(source)} {
+	fields, err := requiredFields(proto)
+	if err != nil {
+		return nil, err
+	}
+
+	for path, content := range map[string]string{pageFile: page(rows), goFile: string(source), fieldsFile: string(fields)} {
 		problems = append(problems, compare(root, path, content, write)...)
 	}
 
@@ -115,8 +123,8 @@ func compare(root, path, content string, write bool) []string {
 	return nil
 }
 
-// specText returns the text of the spec that go.mod names.
-func specText(root string) (string, error) {
+// specText returns a file of the spec that go.mod names.
+func specText(root, name string) (string, error) {
 	list := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", module)
 	list.Dir = root
 
@@ -125,7 +133,7 @@ func specText(root string) (string, error) {
 		return "", fmt.Errorf("find the module %s: %w", module, err)
 	}
 
-	text, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(directory)), "spec.md"))
+	text, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(directory)), name))
 
 	return string(text), err
 }

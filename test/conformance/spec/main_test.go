@@ -42,7 +42,8 @@ func TestCheckFindsFaults(t *testing.T) {
 		rows := make([]row, 0, 4)
 		for i, s := range normative(sample) {
 			rows = append(rows, row{
-				id: string(rune('a' + i)), line: s.line, hash: s.hash, section: s.section, statement: s.text, verdict: holds, tests: []string{"TestX"},
+				id: string(rune('a' + i)), line: s.line, hash: s.hash, section: s.section, statement: s.text, verdict: holds,
+				shown: []string{"Probe | plain | OK"},
 			})
 		}
 
@@ -57,8 +58,10 @@ func TestCheckFindsFaults(t *testing.T) {
 		"row missing":         {func(rows []row) []row { return rows[1:] }, "line 3 of the spec has no row"},
 		"sentence gone":       {func(rows []row) []row { rows[0].hash = "x"; return rows }, "the spec has no such sentence"},
 		"line moved":          {func(rows []row) []row { rows[0].line++; return rows }, "is not what line 3"},
-		"no test":             {func(rows []row) []row { rows[0].tests = nil; return rows }, "no test shows it"},
-		"unknown test":        {func(rows []row) []row { rows[0].tests[0] = "TestY"; return rows }, "there is no TestY"},
+		"no observation":      {func(rows []row) []row { rows[0].shown = nil; return rows }, "no observation shows it"},
+		"a test's name":       {func(rows []row) []row { rows[0].shown[0] = "A test"; return rows }, `"A test" is no observation`},
+		"no reason":           {func(rows []row) []row { rows[0].verdict, rows[0].shown = reasoned, nil; return rows }, "no reason is given"},
+		"a reason":            {func(rows []row) []row { rows[0].verdict, rows[0].shown[0] = reasoned, "see"; return rows }, ""},
 		"unknown verdict":     {func(rows []row) []row { rows[0].verdict = "maybe"; return rows }, `unknown verdict "maybe"`},
 		"unknown decision":    {func(rows []row) []row { rows[0].decision = "9"; return rows }, "there is no decision 9"},
 		"deviation, no why":   {func(rows []row) []row { rows[0].verdict = deviates; return rows }, "no decision says why"},
@@ -68,7 +71,7 @@ func TestCheckFindsFaults(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			problems := check(test.change(sound()), normative(sample), map[string]bool{"TestX": true}, func(n string) bool { return n == "1" })
+			problems := check(test.change(sound()), normative(sample), func(n string) bool { return n == "1" })
 			if test.want == "" {
 				require.Empty(t, problems)
 			} else {
@@ -78,6 +81,6 @@ func TestCheckFindsFaults(t *testing.T) {
 		})
 	}
 
-	require.Equal(t, []string{"a: TestX did not run and pass"}, notPassed(sound()[:1], []string{"TestY"}))
-	require.Empty(t, notPassed(sound(), []string{"TestX"}))
+	require.Equal(t, []string{"a: not observed: Probe | plain | OK"}, notObserved(sound()[:1], map[string]bool{"Probe | plain | Internal": true}))
+	require.Empty(t, notObserved(sound(), map[string]bool{"Probe | plain | OK": true}))
 }

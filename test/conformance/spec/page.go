@@ -16,16 +16,20 @@ func page(rows []row) string {
 		count[r.verdict]++
 	}
 
-	text.WriteString(`# The requirements of CSI v1.13, and the tests that show them
+	text.WriteString(`# The requirements of CSI v1.13, and what shows them
 
 This page lists every sentence of the spec that has a keyword that binds (MUST, SHALL, REQUIRED) and
-every row of its error tables, in the spec's order: what the driver makes of it, and the tests that
-show that. It is generated from [spec/rows.tsv](spec/rows.tsv) by ` + "`go run ./test/conformance/spec\n-write`" + `; CI fails when a sentence has no row, or a named test did not run and pass. The log line of a
-refused call has the ids of the rows for its code, as ` + "`spec`" + `.
+every row of its error tables, in the spec's order: what the driver makes of it, and the observation
+that shows that. An observation is what a test saw in a call to a real driver: the RPC, the condition
+that its request meets, and the code or a property of the response; [testing.md](testing.md#observations)
+explains them. The page is generated from [spec/rows.tsv](spec/rows.tsv) by ` + "`go run\n./test/conformance/spec -write`" + `; CI fails when a sentence has no row, or an observation was not made
+by a test that passed. The log line of a refused call has the ids of the rows for its code, as
+` + "`spec`" + `.
 
 `)
 	fmt.Fprintf(&text, "| verdict | sentences | |\n|---|---|---|\n")
-	fmt.Fprintf(&text, "| holds | %d | shown by the tests named |\n", count[holds])
+	fmt.Fprintf(&text, "| holds | %d | shown by the observations named |\n", count[holds])
+	fmt.Fprintf(&text, "| by reasoning | %d | no call can show it, for the reason given |\n", count[reasoned])
 	fmt.Fprintf(&text, "| deviates | %d | the decision says why |\n", count[deviates])
 	fmt.Fprintf(&text, "| co | %d | binds the CO, the operator or the supervisor |\n", count[bindsCO])
 	fmt.Fprintf(&text, "| info | %d | requires nothing |\n", count[information])
@@ -43,11 +47,15 @@ refused call has the ids of the rows for its code, as ` + "`spec`" + `.
 	return text.String()
 }
 
-// shownBy returns the tests and the decision of a row.
+// shownBy returns the observations, or the reason, and the decision of a row.
 func shownBy(r row) string {
-	shown := make([]string, 0, len(r.tests)+1)
-	for _, test := range r.tests {
-		shown = append(shown, "`"+test+"`")
+	shown := make([]string, 0, len(r.shown)+1)
+	for _, each := range r.shown {
+		if r.verdict == holds {
+			each = strings.ReplaceAll(each, " | ", " · ")
+		}
+
+		shown = append(shown, each)
 	}
 
 	if r.decision != "" {
@@ -58,7 +66,7 @@ func shownBy(r row) string {
 		}
 	}
 
-	return strings.Join(shown, ", ")
+	return strings.Join(shown, "; ")
 }
 
 // cell returns a statement as the text of a table's cell.

@@ -2,10 +2,8 @@ package main
 
 import (
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,8 +11,10 @@ import (
 
 // The verdicts of a row.
 const (
-	// holds: the driver does it, and the row's tests show that.
+	// holds: the driver does it, and the row's observations show that.
 	holds = "holds"
+	// reasoned: the driver does it, which no call can show; the row says why it does.
+	reasoned = "by reasoning"
 	// deviates: it does something else, for the reason in the row's decision.
 	deviates = "deviates"
 	// bindsCO: the sentence binds the CO, the operator or the supervisor.
@@ -27,7 +27,9 @@ const (
 type row struct {
 	id, hash, section, level, verdict, decision, statement string
 	line                                                   int
-	tests                                                  []string
+	// shown are the observations that show it, as conformance.Observation has them, or of a row by
+	// reasoning the reason.
+	shown []string
 }
 
 const columns = 9
@@ -49,16 +51,24 @@ func parseRows(content string) ([]row, error) {
 
 		rows = append(rows, row{
 			id: fields[0], line: number, hash: fields[2], section: fields[3], level: fields[4], verdict: fields[5],
-			tests: strings.FieldsFunc(fields[6], func(r rune) bool { return r == ',' }), decision: fields[7], statement: fields[8],
+			shown: splitShown(fields[6]), decision: fields[7], statement: fields[8],
 		})
 	}
 
 	return rows, nil
 }
 
+func splitShown(text string) []string {
+	if text == "" {
+		return nil
+	}
+
+	return strings.Split(text, "; ")
+}
+
 // check returns what is wrong with the rows. isDecision reports whether a decision of that number,
 // or a page of that path, exists.
-func check(rows []row, sentences []sentence, tests map[string]bool, isDecision func(number string) bool) []string {
+func check(rows []row, sentences []sentence, isDecision func(number string) bool) []string {
 	var problems []string
 
 	byHash, ids := map[string]row{}, map[string]bool{}
@@ -70,7 +80,7 @@ func check(rows []row, sentences []sentence, tests map[string]bool, isDecision f
 
 		ids[r.id] = true
 		byHash[r.hash] = r
-		problems = append(problems, checkRow(r, tests, isDecision)...)
+		problems = append(problems, checkRow(r, isDecision)...)
 	}
 
 	for _, s := range sentences {
@@ -95,14 +105,8 @@ func check(rows []row, sentences []sentence, tests map[string]bool, isDecision f
 	return problems
 }
 
-func checkRow(r row, tests map[string]bool, isDecision func(number string) bool) []string {
+func checkRow(r row, isDecision func(number string) bool) []string {
 	var problems []string
-
-	for _, test := range r.tests {
-		if !tests[test] {
-			problems = append(problems, fmt.Sprintf("%s: there is no %s", r.id, test))
-		}
-	}
 
 	if r.decision != "" && !isDecision(r.decision) {
 		problems = append(problems, fmt.Sprintf("%s: there is no decision %s", r.id, r.decision))
@@ -110,8 +114,18 @@ func checkRow(r row, tests map[string]bool, isDecision func(number string) bool)
 
 	switch r.verdict {
 	case holds:
-		if len(r.tests) == 0 && r.decision == "" {
-			problems = append(problems, r.id+": no test shows it")
+		if len(r.shown) == 0 {
+			problems = append(problems, r.id+": no observation shows it")
+		}
+
+		for _, each := range r.shown {
+			if strings.Count(each, " | ") != 2 && !strings.HasPrefix(each, "Test") {
+				problems = append(problems, fmt.Sprintf("%s: %q is no observation: RPC | condition | code or property", r.id, each))
+			}
+		}
+	case reasoned:
+		if len(r.shown) != 1 {
+			problems = append(problems, r.id+": no reason is given")
 		}
 	case deviates:
 		if r.decision == "" {
@@ -125,19 +139,18 @@ func checkRow(r row, tests map[string]bool, isDecision func(number string) bool)
 	return problems
 }
 
-// notPassed returns which tests of the rows are not among those that passed.
-func notPassed(rows []row, passed []string) []string {
-	ran := map[string]bool{}
-	for _, test := range passed {
-		ran[test] = true
-	}
-
+// notObserved returns which observations of the rows are not among those that were made.
+func notObserved(rows []row, made map[string]bool) []string {
 	var problems []string
 
 	for _, r := range rows {
-		for _, test := range r.tests {
-			if !ran[test] {
-				problems = append(problems, fmt.Sprintf("%s: %s did not run and pass", r.id, test))
+		if r.verdict != holds {
+			continue
+		}
+
+		for _, each := range r.shown {
+			if !made[each] && !strings.HasPrefix(each, "Test") {
+				problems = append(problems, fmt.Sprintf("%s: not observed: %s", r.id, each))
 			}
 		}
 	}
@@ -147,22 +160,26 @@ func notPassed(rows []row, passed []string) []string {
 	return problems
 }
 
-var testFunction = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w*)\(`)
+// readObservations reads what tests have written into a directory (conformance.ObservationsVariable).
+func readObservations(directory string) (map[string]bool, error) {
+	files, err := filepath.Glob(filepath.Join(directory, "*"))
+	if err != nil {
+		return nil, err
+	}
 
-// testNames returns the names of all tests of the repository.
-func testNames(root string) (map[string]bool, error) {
-	names := map[string]bool{}
+	made := map[string]bool{}
 
-	return names, filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() || !strings.HasSuffix(path, "_test.go") {
-			return err
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return nil, fmt.Errorf("read observations: %w", err)
 		}
 
-		content, err := os.ReadFile(path)
-		for _, found := range testFunction.FindAllSubmatch(content, -1) {
-			names[string(found[1])] = true
+		for line := range strings.Lines(string(text)) {
+			observed, _, _ := strings.Cut(line, "\t")
+			made[observed] = true
 		}
+	}
 
-		return err
-	})
+	return made, nil
 }

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"go/format"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const operated = `package p
+
+import "os"
+
+type box struct{ n int }
+
+func (b *box) put(f *os.File, n int) (int, error) {
+	if n < 1 && b.n == 0 {
+		return 0, errEmpty
+	}
+
+	b.n = n
+	b.log(n)
+
+	err := f.Sync()
+	if err != nil {
+		return 0, fmt.Errorf("sync %d: %w", n+1, err)
+	}
+
+	return b.n + 1, nil
+}
+`
+
+func TestOperatorsChangeOnePlaceEach(t *testing.T) {
+	t.Parallel()
+
+	found, err := mutantsOf("pkg/p", "pkg/p/p.go", operated)
+	require.NoError(t, err)
+
+	got := map[string]string{}
+
+	for _, m := range found {
+		changed := operated[:m.start] + m.new + operated[m.start+len(m.old):]
+		_, err := format.Source([]byte(changed))
+		require.NoErrorf(t, err, "the file with %s", m.name)
+
+		got[m.name] = m.new
+	}
+
+	require.Equal(t, map[string]string{
+		"pkg/p box.put: negate: n < 1 && b.n == 0":                         "!(n < 1 && b.n == 0)",
+		"pkg/p box.put: never: n < 1 && b.n == 0":                          "false && (n < 1 && b.n == 0)",
+		"pkg/p box.put: replace &&: n < 1 && b.n == 0":                     "||",
+		"pkg/p box.put: replace <: n < 1":                                  "<=",
+		"pkg/p box.put: replace ==: b.n == 0":                              "!=",
+		"pkg/p box.put: drop error: errEmpty":                              "func() error { _ = errEmpty; return nil }()",
+		"pkg/p box.put: drop: b.n = n":                                     "",
+		"pkg/p box.put: drop: b.log(n)":                                    "",
+		"pkg/p box.put: swap: b.n = n":                                     "b.log(n)\n\tb.n = n",
+		"pkg/p box.put: drop sync: f.Sync()":                               "error(nil)",
+		"pkg/p box.put: never: err != nil":                                 "false && (err != nil)",
+		"pkg/p box.put: replace !=: err != nil":                            "==",
+		"pkg/p box.put: drop error: fmt.Errorf(\"sync %d: %w\", n+1, err)": "func() error { _ = fmt.Errorf(\"sync %d: %w\", n+1, err); return nil }()",
+		"pkg/p box.put: replace +: b.n + 1":                                "-",
+	}, got)
+}
+
+func TestADrawIsTheSameForASeed(t *testing.T) {
+	t.Parallel()
+
+	all := make([]mutant, 0, 100)
+	for i := range 100 {
+		all = append(all, mutant{name: string(rune('0' + i)), file: "pkg/state/a.go"})
+	}
+
+	every := func(string) bool { return true }
+	require.Equal(t, draw(all, 10, 1, every), draw(all, 10, 1, every), "two draws with one seed")
+	require.NotEqual(t, draw(all, 10, 1, every), draw(all, 10, 2, every), "draws with two seeds")
+	require.Empty(t, draw(all, 10, 1, func(pkg string) bool { return pkg != "pkg/state" }), "a package that is not asked for")
+	require.Len(t, draw(all, 1000, 1, every), 100, "a draw of more than there are")
+}

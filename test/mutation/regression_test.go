@@ -1,0 +1,52 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestRegressionsMatchTheCode fails for a regression whose declaration, text or tests no longer
+// exist.
+func TestRegressionsMatchTheCode(t *testing.T) {
+	t.Parallel()
+
+	code, err := readDeclarations("../..")
+	require.NoError(t, err)
+
+	function := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(`)
+
+	for _, r := range regressions() {
+		_, err := code.locate(r)
+		require.NoError(t, err, r.name)
+
+		files, err := filepath.Glob(filepath.Join("..", "..", r.tests.pkg, "*_test.go"))
+		require.NoError(t, err)
+
+		var names []string
+
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			require.NoError(t, err)
+
+			for _, found := range function.FindAllStringSubmatch(string(text), -1) {
+				names = append(names, found[1])
+			}
+		}
+
+		whole, _, _ := strings.Cut(r.tests.run, "/")
+		for pattern := range strings.SplitSeq(strings.Trim(whole, "^()$"), "|") {
+			matches, err := regexp.Compile("^(?:" + pattern + ")$")
+			require.NoError(t, err, r.name)
+
+			if !slices.ContainsFunc(names, matches.MatchString) {
+				t.Errorf("%s: no test in %s is called %s", r.name, r.tests.pkg, pattern)
+			}
+		}
+	}
+}

@@ -1,0 +1,185 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// module is what the module's packages begin with.
+const module = "github.com/touchstone-csi/touchstone/"
+
+// listed is a package as go list describes it.
+type listed struct {
+	Dir, ImportPath, Name     string
+	GoFiles                   []string
+	TestGoFiles, XTestGoFiles []string
+}
+
+// operatorMutants returns all mutants of the operators, in the order of packages and files, with
+// the tests that should fail: all of the package, and of the nearest packages of test/driver.
+func operatorMutants(ctx context.Context, root string) ([]mutant, error) {
+	command := exec.CommandContext(ctx, "go", "list", "-json=Dir,ImportPath,Name,GoFiles,TestGoFiles,XTestGoFiles", "./cmd/...", "./pkg/...", "./internal/...")
+	command.Dir = root
+
+	output, err := command.Output()
+	if err != nil {
+		return nil, fmt.Errorf("list the packages: %w", err)
+	}
+
+	var all []mutant
+
+	for decoder := json.NewDecoder(strings.NewReader(string(output))); ; {
+		var p listed
+
+		if err := decoder.Decode(&p); errors.Is(err, io.EOF) {
+			return all, nil
+		} else if err != nil {
+			return nil, fmt.Errorf("list the packages: %w", err)
+		}
+
+		found, err := p.mutants(root)
+		if err != nil {
+			return nil, err
+		}
+
+		all = append(all, found...)
+	}
+}
+
+func (p *listed) mutants(root string) ([]mutant, error) {
+	var all []mutant
+
+	path := strings.TrimPrefix(p.ImportPath, module)
+
+	tests := nearest(path)
+	if len(p.TestGoFiles)+len(p.XTestGoFiles) > 0 {
+		tests = append([]command{{pkg: "./" + path}}, tests...)
+	}
+
+	for _, name := range p.GoFiles {
+		file := filepath.Join(path, name)
+
+		text, err := os.ReadFile(filepath.Join(root, file))
+		if err != nil {
+			return nil, fmt.Errorf("read the code: %w", err)
+		}
+
+		if isGenerated(string(text)) {
+			continue
+		}
+
+		found, err := mutantsOf(path, file, string(text))
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+
+		for i := range found {
+			found[i].tests = tests
+		}
+
+		all = append(all, found...)
+	}
+
+	return all, nil
+}
+
+func isGenerated(text string) bool {
+	return strings.HasPrefix(text, "// Code generated ")
+}
+
+// nearestTests are the packages of test that observe a package from outside, by the beginning of
+// its path: the longest one counts.
+var nearestTests = map[string][]string{
+	"cmd/touchstone":              {"test/driver/modes"},
+	"internal/cli/ctl":            {"test/demo"},
+	"internal/cli/csiclient":      {"test/driver/publishing"},
+	"internal/cli/demo":           {"test/demo"},
+	"internal/cli/audit":          {"cmd/touchstone"},
+	"internal/cli/doctor":         {"test/driver/modes"},
+	"internal/kata":               {"test/driver/direct"},
+	"internal/kubernetes":         {"test/driver/modes"},
+	"internal/linux/loop":         {"test/driver/staging"},
+	"internal/linux/mount":        {"test/driver/publishing"},
+	"internal/linux/filesystem":   {"test/driver/checks", "test/driver/copies"},
+	"internal/linux/btrfs":        {"pkg/pool/quota"},
+	"internal/linux/projectquota": {"pkg/pool/quota"},
+	"internal/linux/cgroup":       {"test/driver/modify"},
+	"internal/linux/queue":        {"test/driver/modify"},
+	"internal/linux/extent":       {"test/driver/metadata"},
+	"internal/linux/holder":       {"test/driver/publishing"},
+	"internal/linux":              {"test/driver/staging"},
+	"internal/socket":             {"test/driver/modes"},
+	"internal":                    {"test/driver/requests"},
+	"pkg/calls":                   {"test/driver/recording"},
+	"pkg/capability":              {"test/driver/requests"},
+	"pkg/controller":              {"test/driver/create", "test/driver/copies"},
+	"pkg/controller/metadata":     {"test/driver/metadata"},
+	"pkg/driver":                  {"test/driver/requests", "test/driver/modes"},
+	"pkg/driver/statuspage":       {"test/monitoring"},
+	"pkg/faults":                  {"test/driver/faults"},
+	"pkg/health":                  {"test/driver/health"},
+	"pkg/identity":                {"test/driver/requests"},
+	"pkg/node":                    {"test/driver/staging", "test/driver/publishing"},
+	"pkg/node/access":             {"test/driver/staging"},
+	"pkg/node/ephemeral":          {"test/driver/ephemeral"},
+	"pkg/node/freeze":             {"test/driver/freeze"},
+	"pkg/node/fsck":               {"test/driver/checks"},
+	"pkg/node/probe":              {"test/driver/health"},
+	"pkg/node/observe":            {"test/driver/health"},
+	"pkg/node/stats":              {"test/driver/health"},
+	"pkg/node/tuning":             {"test/driver/modify"},
+	"pkg/operation":               {"test/driver/operations"},
+	"pkg/operation/coalesce":      {"test/driver/modify"},
+	"pkg/plugin":                  {"test/driver/modes"},
+	"pkg/pool":                    {"test/driver/pools", "test/driver/copies"},
+	"pkg/pool/changedblocks":      {"test/driver/metadata"},
+	"pkg/pool/embedded":           {"test/driver/pools"},
+	"pkg/pool/quota":              {"test/driver/pools"},
+	"pkg/pool/removal":            {"test/driver/removal"},
+	"pkg/pool/tree":               {"test/driver/copies", "test/driver/removal"},
+	"pkg/rpc":                     {"test/driver/requests"},
+	"pkg/state":                   {"test/crash"},
+	"pkg/strict":                  {"test/driver/strict"},
+	"pkg/touchstonetest":          {"test/driver/faults"},
+	"pkg/volume":                  {"test/driver/create"},
+}
+
+func nearest(path string) []command {
+	best := ""
+
+	for prefix := range nearestTests {
+		if (path == prefix || strings.HasPrefix(path, prefix+"/")) && len(prefix) > len(best) {
+			best = prefix
+		}
+	}
+
+	var tests []command
+	for _, each := range nearestTests[best] {
+		tests = append(tests, command{pkg: "./" + each})
+	}
+
+	return tests
+}
+
+// draw returns up to n mutants of packages that match, at random by a seed, without those that are
+// listed as equivalent.
+func draw(all []mutant, n int, seed uint64, match func(pkg string) bool) []mutant {
+	all = slices.DeleteFunc(slices.Clone(all), func(m mutant) bool {
+		return equivalent[m.name] != "" || !match(filepath.Dir(m.file))
+	})
+
+	//nolint:gosec // a sample, and the same one for the same seed
+	random := rand.New(rand.NewPCG(seed, seed))
+	random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+
+	return all[:min(n, len(all))]
+}
