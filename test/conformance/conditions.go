@@ -3,82 +3,66 @@ package conformance
 import (
 	"errors"
 	"fmt"
-	"io"
+	"path/filepath"
+	"slices"
 	"strings"
-	"sync"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// World is what is known of a driver from the calls that succeeded: which ids it has returned, and
-// with which requests something was made. It names the conditions of later requests.
-type World struct {
-	mutex sync.Mutex
-	// ids are those that a response had or, of nodes, that the driver has; deleted those whose
-	// deletion succeeded.
-	ids, deleted map[string]bool
-	// made are the requests that succeeded, by RPC and key.
-	made map[string]proto.Message
-}
-
-// NewWorld returns a world in which nothing has been called.
-func NewWorld() *World {
-	return &World{ids: map[string]bool{}, deleted: map[string]bool{}, made: map[string]proto.Message{}}
-}
-
 // Plain is the condition of a request without another one.
 const Plain = "plain"
 
-// keys are the fields by which an RPC finds what an earlier request of it has made.
-var keys = map[string][]protoreflect.Name{
-	"CreateVolume":              {"name"},
-	"CreateSnapshot":            {"name"},
-	"CreateVolumeGroupSnapshot": {"name"},
-	"DeleteVolume":              {"volume_id"},
-	"DeleteSnapshot":            {"snapshot_id"},
-	"DeleteVolumeGroupSnapshot": {"group_snapshot_id"},
-	"ControllerPublishVolume":   {"volume_id", "node_id"},
-	"ControllerUnpublishVolume": {"volume_id", "node_id"},
-	"ControllerExpandVolume":    {"volume_id"},
-	"ControllerModifyVolume":    {"volume_id"},
-	"NodeStageVolume":           {"volume_id", "staging_target_path"},
-	"NodeUnstageVolume":         {"volume_id", "staging_target_path"},
-	"NodePublishVolume":         {"volume_id", "target_path"},
-	"NodeUnpublishVolume":       {"volume_id", "target_path"},
-	"NodeExpandVolume":          {"volume_id", "volume_path"},
-}
-
-// undoes are the RPCs after which another one's request is a new one.
-var undoes = map[string]string{
-	"ControllerUnpublishVolume": "ControllerPublishVolume", "NodeUnstageVolume": "NodeStageVolume", "NodeUnpublishVolume": "NodePublishVolume",
-	"ControllerPublishVolume": "ControllerUnpublishVolume", "NodeStageVolume": "NodeUnstageVolume", "NodePublishVolume": "NodeUnpublishVolume",
-}
-
 // conditions returns what a request is:
 //
-//	F missing    a field that is REQUIRED has no value
-//	F given      an optional field has one
-//	F unknown    the driver has never returned this id, or its object was deleted
-//	repeated     the same request has succeeded, and nothing has undone it
-//	other F      such a request with the same key and another value of F has succeeded
-//	plain        nothing is missing, unknown, repeated or other
-func (w *World) conditions(rpc string, request proto.Message) []string {
+//	F missing       a field that is REQUIRED, or one of a oneof, has no value; of several: F and G missing
+//	F empty         a message of which one field at least must be given has none
+//	F negative      a number is
+//	F over its limit
+//	F relative      a path is not absolute
+//	F unknown       the driver has never returned this id
+//	F deleted       the object of this id was deleted
+//	repeated        the same request has succeeded, and nothing has undone it
+//	other F         such a request with the same key and another value of F has succeeded; of several: other F and G
+//	plain           none of these
+//	F given         an optional field has a value
+//
+// and what its driver and its volume are: see World.state.
+func (w *World) conditions(method string, request proto.Message) []string {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
 
-	found := append(missing("", request.ProtoReflect()), w.unknown(request.ProtoReflect())...)
+	rpc, message := nameOf(method), request.ProtoReflect()
+
+	found := joined("", missing("", message), " missing")
+	found = append(found, invalid("", message)...)
+	found = append(found, w.unknown(message)...)
 	found = append(found, w.repeated(rpc, request)...)
 
 	if len(found) == 0 {
 		found = append(found, Plain)
 	}
 
-	return append(found, given(rpc, request.ProtoReflect())...)
+	found = append(found, given(rpc, message)...)
+
+	return append(found, w.state(method, request)...)
 }
 
-// missing returns the REQUIRED fields without a value, those of messages in it included. A bool or
-// a number has none to miss.
+// nameOf returns the RPC's name of a method, without its service.
+func nameOf(method string) string { return method[strings.LastIndex(method, "/")+1:] }
+
+// joined makes one condition of several faults of a kind: a code is no answer to one of them alone.
+func joined(before string, names []string, after string) []string {
+	if len(names) == 0 {
+		return nil
+	}
+
+	return []string{before + strings.Join(names, " and ") + after}
+}
+
+// missing returns the REQUIRED fields without a value and the oneofs without a field, those of
+// messages in it included. A bool or a number has none to miss.
 func missing(path string, message protoreflect.Message) []string {
 	var found []string
 
@@ -89,25 +73,130 @@ func missing(path string, message protoreflect.Message) []string {
 		}
 
 		if !message.Has(field) {
-			found = append(found, path+string(name)+" missing")
+			found = append(found, path+string(name))
 		}
 	}
 
+	for i := range message.Descriptor().Oneofs().Len() {
+		if each := message.Descriptor().Oneofs().Get(i); !each.IsSynthetic() && message.WhichOneof(each) == nil {
+			found = append(found, path+string(each.Name()))
+		}
+	}
+
+	within(message, func(name string, inner protoreflect.Message) {
+		for _, each := range missing(path+name+".", inner) {
+			if !slices.Contains(found, each) {
+				found = append(found, each)
+			}
+		}
+	})
+
+	return found
+}
+
+// within calls do for each message in a message.
+func within(message protoreflect.Message, do func(name string, inner protoreflect.Message)) {
 	message.Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
 		switch {
 		case field.IsMap() || field.Kind() != protoreflect.MessageKind:
 		case field.IsList():
 			for i := range value.List().Len() {
-				found = append(found, missing(path+string(field.Name())+".", value.List().Get(i).Message())...)
+				do(string(field.Name()), value.List().Get(i).Message())
 			}
 		default:
-			found = append(found, missing(path+string(field.Name())+".", value.Message())...)
+			do(string(field.Name()), value.Message())
+		}
+
+		return true
+	})
+}
+
+// atLeastOne are the messages of which one field at least must be given.
+var atLeastOne = map[protoreflect.FullName]bool{"csi.v1.CapacityRange": true, "csi.v1.TopologyRequirement": true}
+
+// invalid returns the fields with a value that they cannot have.
+func invalid(path string, message protoreflect.Message) []string {
+	var found []string
+
+	message.Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
+		name := path + string(field.Name())
+
+		switch number := field.Kind() == protoreflect.Int64Kind || field.Kind() == protoreflect.Int32Kind; {
+		case number && !field.IsList() && value.Int() < 0:
+			found = append(found, name+" negative")
+		case longest(field, value) > limitOf(field):
+			found = append(found, name+" over its limit")
+		case isPath(field) && !filepath.IsAbs(value.String()):
+			found = append(found, name+" relative")
 		}
 
 		return true
 	})
 
+	within(message, func(name string, inner protoreflect.Message) {
+		empty := true
+
+		inner.Range(func(protoreflect.FieldDescriptor, protoreflect.Value) bool {
+			empty = false
+
+			return false
+		})
+
+		if empty && atLeastOne[inner.Descriptor().FullName()] {
+			found = append(found, path+name+" empty")
+		}
+
+		found = append(found, invalid(path+name+".", inner)...)
+	})
+
 	return found
+}
+
+// limitOf returns the most bytes that a field may have (CSI v1.13, Size Limits). A path may be as
+// long as the operating system allows.
+func limitOf(field protoreflect.FieldDescriptor) int {
+	switch {
+	case isPath(field):
+		return 4096
+	case field.Name() == "node_id":
+		return maxNodeID
+	case field.IsMap() || field.Name() == "mount_flags":
+		return maxMap
+	default:
+		return maxString
+	}
+}
+
+func isPath(field protoreflect.FieldDescriptor) bool {
+	return field.Kind() == protoreflect.StringKind && !field.IsList() && strings.HasSuffix(string(field.Name()), "_path")
+}
+
+// longest returns how many bytes a field has: of a list of strings those of the longest, of a map
+// and of mount_flags those of all.
+func longest(field protoreflect.FieldDescriptor, value protoreflect.Value) int {
+	bytes := 0
+
+	switch {
+	case field.IsMap() && field.MapValue().Kind() == protoreflect.StringKind:
+		value.Map().Range(func(key protoreflect.MapKey, value protoreflect.Value) bool {
+			bytes += len(key.String()) + len(value.String())
+
+			return true
+		})
+	case field.Kind() != protoreflect.StringKind || field.IsMap():
+	case field.IsList():
+		for i := range value.List().Len() {
+			if text := value.List().Get(i).String(); field.Name() == "mount_flags" {
+				bytes += len(text)
+			} else {
+				bytes = max(bytes, len(text))
+			}
+		}
+	default:
+		bytes = len(value.String())
+	}
+
+	return bytes
 }
 
 // given returns the fields with a value that are not REQUIRED, those of messages in them included.
@@ -178,156 +267,29 @@ func (w *World) unknownID(name, id string) []string {
 
 // repeated compares a request with the one that has made the same.
 func (w *World) repeated(rpc string, request proto.Message) []string {
-	before := w.made[key(rpc, request)]
-	if before == nil {
-		return nil
-	}
+	before, ok := w.made[key(rpc, request)]
 
-	if proto.Equal(before, request) {
+	switch {
+	case !ok:
+		return nil
+	case proto.Equal(before.request, request):
 		return []string{"repeated"}
 	}
 
-	var found []string
+	var others []string
 
-	a, b := before.ProtoReflect(), request.ProtoReflect()
+	a, b := before.request.ProtoReflect(), request.ProtoReflect()
 	for i := range a.Descriptor().Fields().Len() {
 		if field := a.Descriptor().Fields().Get(i); !a.Get(field).Equal(b.Get(field)) {
-			found = append(found, "other "+string(field.Name()))
+			others = append(others, string(field.Name()))
 		}
 	}
 
-	return found
+	return joined("other ", others, "")
 }
 
-func key(rpc string, request proto.Message) string {
-	if keys[rpc] == nil {
-		return ""
-	}
-
-	text := rpc
-	for _, name := range keys[rpc] {
-		field := request.ProtoReflect().Descriptor().Fields().ByName(name)
-		text += "\x00" + request.ProtoReflect().Get(field).String()
-	}
-
-	return text
-}
-
-// learn remembers a call that succeeded.
-func (w *World) learn(rpc string, request, response proto.Message) {
-	w.mutex.Lock()
-	defer w.mutex.Unlock()
-
-	w.learnIDs(response.ProtoReflect())
-
-	if key := key(rpc, request); key != "" {
-		w.made[key] = proto.Clone(request)
-	}
-
-	if undone := undoes[rpc]; undone != "" {
-		delete(w.made, undone+strings.TrimPrefix(key(rpc, request), rpc))
-	}
-
-	for _, name := range []protoreflect.Name{"volume_id", "snapshot_id", "group_snapshot_id"} {
-		if strings.HasPrefix(rpc, "Delete") && len(keys[rpc]) > 0 && keys[rpc][0] == name {
-			id := request.ProtoReflect().Get(request.ProtoReflect().Descriptor().Fields().ByName(name)).String()
-			w.deleted[id] = w.ids[id]
-		}
-	}
-}
-
-func (w *World) learnIDs(message protoreflect.Message) {
-	message.Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
-		switch {
-		case field.IsMap():
-		case field.Kind() == protoreflect.MessageKind && field.IsList():
-			for i := range value.List().Len() {
-				w.learnIDs(value.List().Get(i).Message())
-			}
-		case field.Kind() == protoreflect.MessageKind:
-			w.learnIDs(value.Message())
-		case field.Kind() == protoreflect.StringKind && !field.IsList() && strings.HasSuffix(string(field.Name()), "_id"):
-			w.ids[value.String()] = true
-		}
-
-		return true
-	})
-}
-
-// properties returns what a response shows beyond its code: which fields it has, and how it
-// compares with the request.
-func properties(request any, response proto.Message) []string {
-	found := has("has ", response.ProtoReflect())
-
-	if asked, ok := request.(proto.Message); ok {
-		found = append(found, echoes(asked.ProtoReflect(), response.ProtoReflect())...)
-	}
-
-	return found
-}
-
-func has(path string, message protoreflect.Message) []string {
-	var found []string
-
-	message.Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
-		name := path + string(field.Name())
-		found = append(found, name)
-
-		switch {
-		case field.IsMap() || field.Kind() != protoreflect.MessageKind:
-		case field.IsList():
-			for i := range value.List().Len() {
-				found = append(found, has(name+".", value.List().Get(i).Message())...)
-			}
-		default:
-			found = append(found, has(name+".", value.Message())...)
-		}
-
-		return true
-	})
-
-	return found
-}
-
-// echoes returns the fields of a request that the response has with the same value, at whatever
-// depth: "echoes volume_content_source".
-func echoes(request, response protoreflect.Message) []string {
-	var found []string
-
-	request.Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
-		if echoed(response, field, value) {
-			found = append(found, "echoes "+string(field.Name()))
-		}
-
-		return true
-	})
-
-	return found
-}
-
-func echoed(message protoreflect.Message, wanted protoreflect.FieldDescriptor, value protoreflect.Value) bool {
-	same := false
-
-	message.Range(func(field protoreflect.FieldDescriptor, other protoreflect.Value) bool {
-		switch {
-		case field.Kind() == wanted.Kind() && field.IsList() == wanted.IsList() && field.IsMap() == wanted.IsMap() && isSameMessage(field, wanted) &&
-			other.Equal(value):
-			same = true
-		case field.Kind() == protoreflect.MessageKind && !field.IsList() && !field.IsMap():
-			same = same || echoed(other.Message(), wanted, value)
-		}
-
-		return !same
-	})
-
-	return same
-}
-
-func isSameMessage(a, b protoreflect.FieldDescriptor) bool {
-	return a.Kind() != protoreflect.MessageKind || a.Message().FullName() == b.Message().FullName()
-}
-
-func isEnd(err error) bool { return errors.Is(err, io.EOF) }
+// Is is a condition that the request has by itself (see conditions).
+func Is(name string) Condition { return Condition{Name: name} }
 
 // Where is a condition that a function of the request decides.
 func Where[R proto.Message](name string, holds func(request R) bool) Condition {

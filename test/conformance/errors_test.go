@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -15,29 +16,33 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/test/conformance"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
-// Ids that are possible and unknown.
+// Ids and a token that are possible and unknown.
 const (
 	unknownID   = "01890a5d-ac96-774b-bcce-b302099a8057"
 	unknownNode = "no-such-node"
+	noToken     = "no token"
 )
 
-// row is a row of one of the spec's error tables: the RPC's name, the condition as the table has
-// it, and the code. call meets the condition.
+// row is a row of one of the spec's error tables: the RPC's name, the condition, and the code. call
+// meets the condition with the fixture's ctx.
 type row struct {
-	rpc, condition string
-	code           codes.Code
-	call           func(f *fixture) error
+	rpc       string
+	condition conformance.Condition
+	code      codes.Code
+	call      func(f *fixture) error
 }
 
 // fixture is a driver with what the conditions need.
 type fixture struct {
 	*harness.Driver
 
-	ctx context.Context //nolint:containedctx // of the test
+	// ctx is of the calls that meet a row's condition, plain of those beside them.
+	ctx, plain context.Context //nolint:containedctx // of the test
 	// free is a volume that is not attached; used one that is published on this node; member one
 	// of a group.
 	free, used, other *csiclient.Publication
@@ -47,6 +52,13 @@ type fixture struct {
 }
 
 const size = 16 * harness.MiB
+
+// isBeyond reports whether one of the capabilities is not of the fixture's volumes.
+func isBeyond(capabilities ...*csi.VolumeCapability) bool {
+	return slices.ContainsFunc(capabilities, func(c *csi.VolumeCapability) bool {
+		return c.GetBlock() != nil || c.GetMount().GetFsType() == "xfs" || c.GetAccessMode().GetMode() == harness.NodesWrite
+	})
+}
 
 var (
 	mounted = csiclient.MountCapability(harness.Writer, "")
@@ -59,7 +71,7 @@ func newFixture(t *testing.T, options ...harness.Option) *fixture {
 	t.Helper()
 
 	d := harness.Start(t, append([]harness.Option{harness.TwoNodes, func(c *driver.Config) { c.MaxVolumesPerNode = 2 }}, options...)...)
-	f := &fixture{Driver: d, ctx: context.WithoutCancel(t.Context())}
+	f := &fixture{Driver: d, plain: context.WithoutCancel(t.Context())}
 
 	volume := func(name string) *csiclient.Publication {
 		return harness.NewVolume(t, d, &csi.CreateVolumeRequest{
@@ -71,12 +83,12 @@ func newFixture(t *testing.T, options ...harness.Option) *fixture {
 	harness.BringUp(t, d, f.used)
 	t.Cleanup(func() { harness.TakeDown(t, d, f.used) })
 
-	made, err := d.CreateSnapshotAndWait(f.ctx, &csi.CreateSnapshotRequest{Name: "snapshot", SourceVolumeId: f.free.VolumeID})
+	made, err := d.CreateSnapshotAndWait(f.plain, &csi.CreateSnapshotRequest{Name: "snapshot", SourceVolumeId: f.free.VolumeID})
 	require.NoError(t, err)
 
 	f.snapshot = made.GetSnapshot().GetSnapshotId()
 
-	grouped, err := d.CreateVolumeGroupSnapshot(f.ctx, &csi.CreateVolumeGroupSnapshotRequest{
+	grouped, err := d.CreateVolumeGroupSnapshot(f.plain, &csi.CreateVolumeGroupSnapshotRequest{
 		Name: "group", SourceVolumeIds: []string{f.free.VolumeID, f.other.VolumeID},
 	})
 	require.NoError(t, err)
@@ -121,7 +133,9 @@ func TestErrorTables(t *testing.T) {
 
 	for _, rows := range [][]row{createRows, publishRows, snapshotRows, groupRows, listRows, stageRows, nodePublishRows, nodeRows, metadataRows} {
 		for _, each := range rows {
-			t.Run(ids[each.rpc+" "+strconv.Itoa(int(each.code))]+" "+each.rpc+" "+each.condition, func(t *testing.T) {
+			t.Run(ids[each.rpc+" "+strconv.Itoa(int(each.code))]+" "+each.rpc+" "+each.condition.Name, func(t *testing.T) {
+				f.ctx = conformance.Exercise(f.plain, each.condition)
+
 				harness.RequireCode(t, each.call(f), each.code)
 			})
 		}
@@ -136,120 +150,126 @@ func (f *fixture) create(change func(r *csi.CreateVolumeRequest)) error {
 
 	made, err := f.CreateVolume(f.ctx, request)
 	if err == nil && request.GetName() == "made" {
-		_, err = f.DeleteVolume(f.ctx, &csi.DeleteVolumeRequest{VolumeId: made.GetVolume().GetVolumeId()})
+		_, err = f.DeleteVolume(f.plain, &csi.DeleteVolumeRequest{VolumeId: made.GetVolume().GetVolumeId()})
 	}
 
 	return err
 }
 
 var createRows = []row{
-	{"CreateVolume", "name missing", codes.InvalidArgument, func(f *fixture) error {
+	{"CreateVolume", conformance.Is("name missing"), codes.InvalidArgument, func(f *fixture) error {
 		return f.create(func(r *csi.CreateVolumeRequest) { r.Name = "" })
 	}},
-	{"CreateVolume", "volume_capabilities missing", codes.InvalidArgument, func(f *fixture) error {
+	{"CreateVolume", conformance.Is("volume_capabilities missing"), codes.InvalidArgument, func(f *fixture) error {
 		return f.create(func(r *csi.CreateVolumeRequest) { r.VolumeCapabilities = nil })
 	}},
-	{"CreateVolume", "capacity_range empty", codes.InvalidArgument, func(f *fixture) error {
+	{"CreateVolume", conformance.Is("capacity_range empty"), codes.InvalidArgument, func(f *fixture) error {
 		return f.create(func(r *csi.CreateVolumeRequest) { r.CapacityRange = &csi.CapacityRange{} })
 	}},
-	{"CreateVolume", "accessibility_requirements empty", codes.InvalidArgument, func(f *fixture) error {
+	{"CreateVolume", conformance.Is("accessibility_requirements empty"), codes.InvalidArgument, func(f *fixture) error {
 		return f.create(func(r *csi.CreateVolumeRequest) { r.AccessibilityRequirements = &csi.TopologyRequirement{} })
 	}},
-	{"CreateVolume", "source incompatible or not supported", codes.InvalidArgument, func(f *fixture) error {
+	{"CreateVolume", conformance.Where("volume_content_source incompatible", func(r *csi.CreateVolumeRequest) bool {
+		return r.GetVolumeContentSource() != nil && isBeyond(r.GetVolumeCapabilities()...)
+	}), codes.InvalidArgument, func(f *fixture) error {
 		return f.create(func(r *csi.CreateVolumeRequest) {
 			r.VolumeContentSource, r.VolumeCapabilities = harness.FromSnapshot(f.snapshot), []*csi.VolumeCapability{asXFS}
 		})
 	}},
-	{"CreateVolume", "source does not exist: a snapshot", codes.NotFound, func(f *fixture) error {
+	{"CreateVolume", conformance.Is("volume_content_source.snapshot.snapshot_id unknown"), codes.NotFound, func(f *fixture) error {
 		return f.create(func(r *csi.CreateVolumeRequest) { r.VolumeContentSource = harness.FromSnapshot(unknownID) })
 	}},
-	{"CreateVolume", "source does not exist: a volume", codes.NotFound, func(f *fixture) error {
+	{"CreateVolume", conformance.Is("volume_content_source.volume.volume_id unknown"), codes.NotFound, func(f *fixture) error {
 		return f.create(func(r *csi.CreateVolumeRequest) { r.VolumeContentSource = harness.FromVolume(unknownID) })
 	}},
-	{"CreateVolume", "exists, incompatible capacity_range", codes.AlreadyExists, func(f *fixture) error {
+	{"CreateVolume", conformance.Is("other capacity_range"), codes.AlreadyExists, func(f *fixture) error {
 		return f.create(func(r *csi.CreateVolumeRequest) { r.Name, r.CapacityRange = "free", harness.RequiredBytes(2*size) })
 	}},
-	{"CreateVolume", "exists, incompatible volume_capabilities", codes.AlreadyExists, func(f *fixture) error {
+	{"CreateVolume", conformance.Is("other volume_capabilities"), codes.AlreadyExists, func(f *fixture) error {
 		return f.create(func(r *csi.CreateVolumeRequest) {
 			r.Name, r.VolumeCapabilities = "free", []*csi.VolumeCapability{asBlock}
 		})
 	}},
-	{"CreateVolume", "exists, compatible: the default fs_type spelled out", codes.OK, func(f *fixture) error {
+	{"CreateVolume", conformance.Is("other volume_capabilities"), codes.OK, func(f *fixture) error {
 		return f.create(func(r *csi.CreateVolumeRequest) {
 			r.Name, r.VolumeCapabilities = "free", []*csi.VolumeCapability{csiclient.MountCapability(harness.Writer, "ext4")}
 		})
 	}},
-	{"CreateVolume", "exists, incompatible parameters", codes.AlreadyExists, func(f *fixture) error {
+	{"CreateVolume", conformance.Is("other parameters"), codes.AlreadyExists, func(f *fixture) error {
 		return f.create(func(r *csi.CreateVolumeRequest) {
 			r.Name, r.Parameters = "free", map[string]string{"provisioning": "thick"}
 		})
 	}},
-	{"CreateVolume", "exists, incompatible volume_content_source", codes.AlreadyExists, func(f *fixture) error {
+	{"CreateVolume", conformance.Is("other volume_content_source"), codes.AlreadyExists, func(f *fixture) error {
 		return f.create(func(r *csi.CreateVolumeRequest) {
 			r.Name, r.VolumeContentSource = "free", harness.FromSnapshot(f.snapshot)
 		})
 	}},
-	{"CreateVolume", "unable to provision in accessible_topology", codes.ResourceExhausted, func(f *fixture) error {
+	{"CreateVolume", conformance.Where("requisite unreachable", func(r *csi.CreateVolumeRequest) bool {
+		return r.GetAccessibilityRequirements().GetRequisite()[0].GetSegments()["zone"] == "other"
+	}), codes.ResourceExhausted, func(f *fixture) error {
 		return f.create(func(r *csi.CreateVolumeRequest) {
 			r.AccessibilityRequirements = &csi.TopologyRequirement{Requisite: []*csi.Topology{{Segments: map[string]string{"zone": "other"}}}}
 		})
 	}},
-	{"CreateVolume", "unsupported capacity_range", codes.OutOfRange, func(f *fixture) error {
+	{"CreateVolume", conformance.Where("capacity_range unsupported", func(r *csi.CreateVolumeRequest) bool { return r.GetCapacityRange().GetLimitBytes() == 1 }), codes.OutOfRange, func(f *fixture) error {
 		return f.create(func(r *csi.CreateVolumeRequest) { r.CapacityRange = &csi.CapacityRange{LimitBytes: 1} })
 	}},
-	{"CreateVolume", "a volume_context of more than 4 KiB", codes.InvalidArgument, func(f *fixture) error {
+	{"CreateVolume", conformance.Where("a volume_context over its limit", func(r *csi.CreateVolumeRequest) bool { return len(r.GetParameters()["mkfsOptions"]) > 4000 }), codes.InvalidArgument, func(f *fixture) error {
 		return f.create(func(r *csi.CreateVolumeRequest) {
 			r.Parameters = map[string]string{"mkfsOptions": longOption(4070)}
 		})
 	}},
-	{"DeleteVolume", "volume_id missing", codes.InvalidArgument, func(f *fixture) error {
+	{"DeleteVolume", conformance.Is("volume_id missing"), codes.InvalidArgument, func(f *fixture) error {
 		_, err := f.DeleteVolume(f.ctx, &csi.DeleteVolumeRequest{})
 		return err
 	}},
-	{"DeleteVolume", "volume does not exist", codes.OK, func(f *fixture) error {
+	{"DeleteVolume", conformance.Is("volume_id unknown"), codes.OK, func(f *fixture) error {
 		_, err := f.DeleteVolume(f.ctx, &csi.DeleteVolumeRequest{VolumeId: unknownID})
 		return err
 	}},
-	{"DeleteVolume", "volume in use", codes.FailedPrecondition, func(f *fixture) error {
+	{"DeleteVolume", conformance.Is("published to a node"), codes.FailedPrecondition, func(f *fixture) error {
 		_, err := f.DeleteVolume(f.ctx, &csi.DeleteVolumeRequest{VolumeId: f.used.VolumeID})
 		return err
 	}},
-	{"ValidateVolumeCapabilities", "volume does not exist", codes.NotFound, func(f *fixture) error {
+	{"ValidateVolumeCapabilities", conformance.Is("volume_id unknown"), codes.NotFound, func(f *fixture) error {
 		return f.validate(unknownID, mounted)
 	}},
-	{"ValidateVolumeCapabilities", "volume_capabilities missing", codes.InvalidArgument, func(f *fixture) error {
+	{"ValidateVolumeCapabilities", conformance.Is("volume_capabilities missing"), codes.InvalidArgument, func(f *fixture) error {
 		return f.validate(f.free.VolumeID)
 	}},
-	{"ValidateVolumeCapabilities", "volume_capability empty", codes.InvalidArgument, func(f *fixture) error {
+	{"ValidateVolumeCapabilities", conformance.Is("volume_capabilities.access_mode and volume_capabilities.access_type missing"), codes.InvalidArgument, func(f *fixture) error {
 		return f.validate(f.free.VolumeID, &csi.VolumeCapability{})
 	}},
-	{"GetCapacity", "volume_capability empty", codes.InvalidArgument, func(f *fixture) error {
+	{"GetCapacity", conformance.Is("volume_capabilities.access_mode and volume_capabilities.access_type missing"), codes.InvalidArgument, func(f *fixture) error {
 		_, err := f.GetCapacity(f.ctx, &csi.GetCapacityRequest{VolumeCapabilities: []*csi.VolumeCapability{{}}})
 		return err
 	}},
-	{"ControllerExpandVolume", "exceeds capabilities", codes.InvalidArgument, func(f *fixture) error {
+	{"ControllerExpandVolume", conformance.Where("volume_capability beyond the volume", func(r *csi.ControllerExpandVolumeRequest) bool { return isBeyond(r.GetVolumeCapability()) }), codes.InvalidArgument, func(f *fixture) error {
 		return f.expand(f.free.VolumeID, harness.RequiredBytes(2*size), asXFS)
 	}},
-	{"ControllerExpandVolume", "volume does not exist", codes.NotFound, func(f *fixture) error {
+	{"ControllerExpandVolume", conformance.Is("volume_id unknown"), codes.NotFound, func(f *fixture) error {
 		return f.expand(unknownID, harness.RequiredBytes(2*size), nil)
 	}},
-	{"ControllerExpandVolume", "unsupported capacity_range", codes.OutOfRange, func(f *fixture) error {
+	{"ControllerExpandVolume", conformance.Where("capacity_range unsupported", func(r *csi.ControllerExpandVolumeRequest) bool { return r.GetCapacityRange().GetLimitBytes() < size }), codes.OutOfRange, func(f *fixture) error {
 		return f.expand(f.free.VolumeID, &csi.CapacityRange{LimitBytes: size / 2}, nil)
 	}},
-	{"ControllerExpandVolume", "capacity_range empty", codes.InvalidArgument, func(f *fixture) error {
+	{"ControllerExpandVolume", conformance.Is("capacity_range empty"), codes.InvalidArgument, func(f *fixture) error {
 		return f.expand(f.free.VolumeID, &csi.CapacityRange{}, nil)
 	}},
-	{"ControllerModifyVolume", "parameters not supported", codes.InvalidArgument, func(f *fixture) error {
+	{"ControllerModifyVolume", conformance.Where("mutable_parameters unsupported", func(r *csi.ControllerModifyVolumeRequest) bool {
+		return r.GetMutableParameters()["noSuchParameter"] != ""
+	}), codes.InvalidArgument, func(f *fixture) error {
 		return f.modify(f.free.VolumeID, map[string]string{"noSuchParameter": "1"})
 	}},
-	{"ControllerModifyVolume", "volume does not exist", codes.NotFound, func(f *fixture) error {
+	{"ControllerModifyVolume", conformance.Is("volume_id unknown"), codes.NotFound, func(f *fixture) error {
 		return f.modify(unknownID, map[string]string{"readAheadKiB": "128"})
 	}},
-	{"ControllerGetVolume", "volume does not exist", codes.NotFound, func(f *fixture) error {
+	{"ControllerGetVolume", conformance.Is("volume_id unknown"), codes.NotFound, func(f *fixture) error {
 		_, err := f.ControllerGetVolume(f.ctx, &csi.ControllerGetVolumeRequest{VolumeId: unknownID})
 		return err
 	}},
-	{"ControllerGetVolumeHealth", "volume does not exist", codes.NotFound, func(f *fixture) error {
+	{"ControllerGetVolumeHealth", conformance.Is("volume_id unknown"), codes.NotFound, func(f *fixture) error {
 		_, err := f.ControllerGetVolumeHealth(f.ctx, &csi.ControllerGetVolumeHealthRequest{VolumeId: unknownID})
 		return err
 	}},
@@ -293,134 +313,137 @@ func attached(f *fixture, change func(p *csiclient.Publication)) error {
 }
 
 var publishRows = []row{
-	{"ControllerPublishVolume", "volume does not exist", codes.NotFound, func(f *fixture) error {
+	{"ControllerPublishVolume", conformance.Is("volume_id unknown"), codes.NotFound, func(f *fixture) error {
 		return attached(f, func(p *csiclient.Publication) { p.VolumeID = unknownID })
 	}},
-	{"ControllerPublishVolume", "node does not exist", codes.NotFound, func(f *fixture) error {
+	{"ControllerPublishVolume", conformance.Where("node_id unknown", func(r *csi.ControllerPublishVolumeRequest) bool { return r.GetNodeId() == unknownNode }), codes.NotFound, func(f *fixture) error {
 		return attached(f, func(p *csiclient.Publication) { p.NodeID = unknownNode })
 	}},
-	{"ControllerPublishVolume", "published but incompatible", codes.AlreadyExists, func(f *fixture) error {
+	{"ControllerPublishVolume", conformance.Is("other readonly"), codes.AlreadyExists, func(f *fixture) error {
 		return attached(f, func(p *csiclient.Publication) { p.ReadOnly = true })
 	}},
-	{"ControllerPublishVolume", "published, the default fs_type spelled out", codes.OK, func(f *fixture) error {
+	{"ControllerPublishVolume", conformance.Is("other volume_capability"), codes.OK, func(f *fixture) error {
 		return attached(f, func(p *csiclient.Publication) { p.Capability = csiclient.MountCapability(harness.Writer, "ext4") })
 	}},
-	{"ControllerPublishVolume", "published to another node", codes.FailedPrecondition, func(f *fixture) error {
+	{"ControllerPublishVolume", conformance.Is("published to another node"), codes.FailedPrecondition, func(f *fixture) error {
 		return attached(f, func(p *csiclient.Publication) { p.NodeID = harness.SecondNode })
 	}},
-	{"ControllerPublishVolume", "max volumes attached", codes.ResourceExhausted, func(f *fixture) error {
-		if err := attached(f, func(p *csiclient.Publication) { p.VolumeID = f.free.VolumeID }); err != nil {
+	{"ControllerPublishVolume", conformance.Where("a node with all volumes that it can have", func(r *csi.ControllerPublishVolumeRequest) bool { return r.GetNodeId() == harness.NodeID }), codes.ResourceExhausted, func(f *fixture) error {
+		first := *f.used
+		first.VolumeID = f.free.VolumeID
+
+		if err := f.Attach(f.plain, &first); err != nil {
 			return err
 		}
 
 		err := attached(f, func(p *csiclient.Publication) { p.VolumeID = f.other.VolumeID })
 
-		return errors.Join(f.Detach(f.ctx, f.free), err)
+		return errors.Join(f.Detach(f.plain, f.free), err)
 	}},
-	{"ControllerUnpublishVolume", "volume_id missing", codes.InvalidArgument, func(f *fixture) error {
+	{"ControllerUnpublishVolume", conformance.Is("volume_id missing"), codes.InvalidArgument, func(f *fixture) error {
 		return f.Detach(f.ctx, &csiclient.Publication{NodeID: harness.NodeID})
 	}},
-	{"ControllerUnpublishVolume", "volume does not exist, assumed unpublished", codes.OK, func(f *fixture) error {
+	{"ControllerUnpublishVolume", conformance.Is("volume_id unknown"), codes.OK, func(f *fixture) error {
 		return f.Detach(f.ctx, &csiclient.Publication{VolumeID: unknownID, NodeID: harness.NodeID})
 	}},
-	{"ControllerUnpublishVolume", "node does not exist, assumed unpublished", codes.OK, func(f *fixture) error {
+	{"ControllerUnpublishVolume", conformance.Where("node_id unknown", func(r *csi.ControllerUnpublishVolumeRequest) bool { return r.GetNodeId() == unknownNode }), codes.OK, func(f *fixture) error {
 		return f.Detach(f.ctx, &csiclient.Publication{VolumeID: f.free.VolumeID, NodeID: unknownNode})
 	}},
 }
 
 var snapshotRows = []row{
-	{"CreateSnapshot", "exists but incompatible", codes.AlreadyExists, func(f *fixture) error {
+	{"CreateSnapshot", conformance.Is("other source_volume_id"), codes.AlreadyExists, func(f *fixture) error {
 		_, err := f.CreateSnapshot(f.ctx, &csi.CreateSnapshotRequest{Name: "snapshot", SourceVolumeId: f.other.VolumeID})
 		return err
 	}},
-	{"CreateSnapshot", "source does not exist", codes.NotFound, func(f *fixture) error {
+	{"CreateSnapshot", conformance.Is("source_volume_id unknown"), codes.NotFound, func(f *fixture) error {
 		_, err := f.CreateSnapshot(f.ctx, &csi.CreateSnapshotRequest{Name: "new", SourceVolumeId: unknownID})
 		return err
 	}},
-	{"CreateSnapshot", "name missing", codes.InvalidArgument, func(f *fixture) error {
+	{"CreateSnapshot", conformance.Is("name missing"), codes.InvalidArgument, func(f *fixture) error {
 		_, err := f.CreateSnapshot(f.ctx, &csi.CreateSnapshotRequest{SourceVolumeId: f.free.VolumeID})
 		return err
 	}},
-	{"DeleteSnapshot", "snapshot does not exist", codes.OK, func(f *fixture) error {
+	{"DeleteSnapshot", conformance.Is("snapshot_id unknown"), codes.OK, func(f *fixture) error {
 		_, err := f.DeleteSnapshot(f.ctx, &csi.DeleteSnapshotRequest{SnapshotId: unknownID})
 		return err
 	}},
-	{"DeleteSnapshot", "snapshot is part of a group", codes.InvalidArgument, func(f *fixture) error {
+	{"DeleteSnapshot", conformance.Is("snapshot_id of a member of a group"), codes.InvalidArgument, func(f *fixture) error {
 		_, err := f.DeleteSnapshot(f.ctx, &csi.DeleteSnapshotRequest{SnapshotId: f.members[0]})
 		return err
 	}},
-	{"GetSnapshot", "snapshot does not exist", codes.NotFound, func(f *fixture) error {
+	{"GetSnapshot", conformance.Is("snapshot_id unknown"), codes.NotFound, func(f *fixture) error {
 		_, err := f.GetSnapshot(f.ctx, &csi.GetSnapshotRequest{SnapshotId: unknownID})
 		return err
 	}},
 }
 
 var groupRows = []row{
-	{"CreateVolumeGroupSnapshot", "exists but incompatible", codes.AlreadyExists, func(f *fixture) error {
+	{"CreateVolumeGroupSnapshot", conformance.Is("other source_volume_ids"), codes.AlreadyExists, func(f *fixture) error {
 		_, err := f.CreateVolumeGroupSnapshot(f.ctx, &csi.CreateVolumeGroupSnapshotRequest{Name: "group", SourceVolumeIds: []string{f.free.VolumeID}})
 		return err
 	}},
-	{"CreateVolumeGroupSnapshot", "source does not exist", codes.NotFound, func(f *fixture) error {
+	{"CreateVolumeGroupSnapshot", conformance.Is("source_volume_ids unknown"), codes.NotFound, func(f *fixture) error {
 		_, err := f.CreateVolumeGroupSnapshot(f.ctx, &csi.CreateVolumeGroupSnapshotRequest{Name: "new", SourceVolumeIds: []string{unknownID}})
 		return err
 	}},
-	{"DeleteVolumeGroupSnapshot", "snapshot list mismatch", codes.InvalidArgument, func(f *fixture) error {
+	{"DeleteVolumeGroupSnapshot", conformance.Where("snapshot_ids mismatch", func(r *csi.DeleteVolumeGroupSnapshotRequest) bool { return len(r.GetSnapshotIds()) == 1 }), codes.InvalidArgument, func(f *fixture) error {
 		_, err := f.DeleteVolumeGroupSnapshot(f.ctx, &csi.DeleteVolumeGroupSnapshotRequest{GroupSnapshotId: f.group, SnapshotIds: f.members[:1]})
 		return err
 	}},
-	{"DeleteVolumeGroupSnapshot", "group does not exist", codes.OK, func(f *fixture) error {
+	{"DeleteVolumeGroupSnapshot", conformance.Is("group_snapshot_id unknown"), codes.OK, func(f *fixture) error {
 		_, err := f.DeleteVolumeGroupSnapshot(f.ctx, &csi.DeleteVolumeGroupSnapshotRequest{GroupSnapshotId: unknownID, SnapshotIds: f.members})
 		return err
 	}},
-	{"GetVolumeGroupSnapshot", "snapshot list mismatch", codes.InvalidArgument, func(f *fixture) error {
+	{"GetVolumeGroupSnapshot", conformance.Where("snapshot_ids mismatch", func(r *csi.GetVolumeGroupSnapshotRequest) bool { return len(r.GetSnapshotIds()) == 1 }), codes.InvalidArgument, func(f *fixture) error {
 		_, err := f.GetVolumeGroupSnapshot(f.ctx, &csi.GetVolumeGroupSnapshotRequest{GroupSnapshotId: f.group, SnapshotIds: f.members[:1]})
 		return err
 	}},
-	{"GetVolumeGroupSnapshot", "group does not exist", codes.NotFound, func(f *fixture) error {
+	{"GetVolumeGroupSnapshot", conformance.Is("group_snapshot_id unknown"), codes.NotFound, func(f *fixture) error {
 		_, err := f.GetVolumeGroupSnapshot(f.ctx, &csi.GetVolumeGroupSnapshotRequest{GroupSnapshotId: unknownID, SnapshotIds: f.members})
 		return err
 	}},
 }
 
 var listRows = []row{
-	{"ListVolumes", "invalid starting_token", codes.Aborted, func(f *fixture) error {
-		_, err := f.ListVolumes(f.ctx, &csi.ListVolumesRequest{StartingToken: "no token"})
+	{"ListVolumes", conformance.Where("starting_token invalid", func(r *csi.ListVolumesRequest) bool { return r.GetStartingToken() == noToken }), codes.Aborted, func(f *fixture) error {
+		_, err := f.ListVolumes(f.ctx, &csi.ListVolumesRequest{StartingToken: noToken})
 		return err
 	}},
-	{"ListVolumes", "max_entries negative", codes.InvalidArgument, func(f *fixture) error {
+	{"ListVolumes", conformance.Is("max_entries negative"), codes.InvalidArgument, func(f *fixture) error {
 		_, err := f.ListVolumes(f.ctx, &csi.ListVolumesRequest{MaxEntries: -1})
 		return err
 	}},
-	{"ListSnapshots", "invalid starting_token", codes.Aborted, func(f *fixture) error {
-		_, err := f.ListSnapshots(f.ctx, &csi.ListSnapshotsRequest{StartingToken: "no token"})
+	{"ListSnapshots", conformance.Where("starting_token invalid", func(r *csi.ListSnapshotsRequest) bool { return r.GetStartingToken() == noToken }), codes.Aborted, func(f *fixture) error {
+		_, err := f.ListSnapshots(f.ctx, &csi.ListSnapshotsRequest{StartingToken: noToken})
 		return err
 	}},
-	{"ControllerListVolumeHealth", "invalid starting_token", codes.Aborted, func(f *fixture) error {
-		_, err := f.ControllerListVolumeHealth(f.ctx, &csi.ControllerListVolumeHealthRequest{StartingToken: "no token"})
+	{"ControllerListVolumeHealth", conformance.Where("starting_token invalid", func(r *csi.ControllerListVolumeHealthRequest) bool { return r.GetStartingToken() == noToken }), codes.Aborted, func(f *fixture) error {
+		_, err := f.ControllerListVolumeHealth(f.ctx, &csi.ControllerListVolumeHealthRequest{StartingToken: noToken})
 		return err
 	}},
 }
 
 var metadataRows = []row{
-	{"GetMetadataAllocated", "missing argument", codes.InvalidArgument, func(f *fixture) error {
+	{"GetMetadataAllocated", conformance.Is("snapshot_id missing"), codes.InvalidArgument, func(f *fixture) error {
 		return f.allocated(&csi.GetMetadataAllocatedRequest{})
 	}},
-	{"GetMetadataAllocated", "invalid snapshot_id", codes.NotFound, func(f *fixture) error {
+	{"GetMetadataAllocated", conformance.Is("snapshot_id unknown"), codes.NotFound, func(f *fixture) error {
 		return f.allocated(&csi.GetMetadataAllocatedRequest{SnapshotId: unknownID})
 	}},
-	{"GetMetadataAllocated", "invalid starting_offset: negative", codes.OutOfRange, func(f *fixture) error {
+	{"GetMetadataAllocated", conformance.Is("starting_offset negative"), codes.OutOfRange, func(f *fixture) error {
 		return f.allocated(&csi.GetMetadataAllocatedRequest{SnapshotId: f.snapshot, StartingOffset: -1})
 	}},
-	{"GetMetadataAllocated", "invalid starting_offset: beyond the volume", codes.OutOfRange, func(f *fixture) error {
+	{"GetMetadataAllocated", conformance.Where("starting_offset beyond the volume", func(r *csi.GetMetadataAllocatedRequest) bool { return r.GetStartingOffset() > size }), codes.OutOfRange, func(f *fixture) error {
 		return f.allocated(&csi.GetMetadataAllocatedRequest{SnapshotId: f.snapshot, StartingOffset: 2 * size})
 	}},
-	{"GetMetadataDelta", "invalid base_snapshot_id", codes.NotFound, func(f *fixture) error {
+	{"GetMetadataDelta", conformance.Is("base_snapshot_id unknown"), codes.NotFound, func(f *fixture) error {
 		return f.delta(&csi.GetMetadataDeltaRequest{BaseSnapshotId: unknownID, TargetSnapshotId: f.snapshot})
 	}},
-	{"GetMetadataDelta", "missing argument", codes.InvalidArgument, func(f *fixture) error {
+	{"GetMetadataDelta", conformance.Is("target_snapshot_id missing"), codes.InvalidArgument, func(f *fixture) error {
 		return f.delta(&csi.GetMetadataDeltaRequest{BaseSnapshotId: f.snapshot})
 	}},
-	{"GetMetadataDelta", "invalid starting_offset: negative", codes.OutOfRange, func(f *fixture) error {
+	{"GetMetadataDelta", conformance.Is("starting_offset negative"), codes.OutOfRange, func(f *fixture) error {
 		return f.delta(&csi.GetMetadataDeltaRequest{BaseSnapshotId: f.snapshot, TargetSnapshotId: f.members[0], StartingOffset: -1})
 	}},
 }

@@ -2,11 +2,14 @@ package conformance
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -27,6 +30,7 @@ type Observation struct {
 	// RPC is the name of the method without its service.
 	RPC string
 	// Condition is what the request was: see conditions.go, or what a test declares with Exercise.
+	// Several are joined by " + ".
 	Condition string
 	// Result is the code, or a property of the response: "has volume.volume_id".
 	Result string
@@ -38,7 +42,8 @@ func (o Observation) String() string { return o.RPC + " | " + o.Condition + " | 
 // Condition is what a request is said to exercise.
 type Condition struct {
 	Name string
-	// Holds returns why a request does not meet the condition, nil if it does.
+	// Holds returns why a request does not meet the condition, nil if it does. Without a function it
+	// is one that conditions has to find.
 	Holds func(request proto.Message) error
 }
 
@@ -110,7 +115,7 @@ func write(tb testing.TB, directory string) {
 		fmt.Fprintf(&text, "%s\t%s\n", each, tb.Name())
 	}
 
-	file, err := os.OpenFile(filepath.Join(directory, fmt.Sprint(os.Getpid())), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	file, err := os.OpenFile(filepath.Join(directory, strconv.Itoa(os.Getpid())), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err == nil {
 		_, err = file.WriteString(text.String())
 		if ended := file.Close(); err == nil {
@@ -136,6 +141,8 @@ func Observe(tb testing.TB, world *World) []grpc.DialOption {
 			tb.Helper()
 
 			call := begin(tb, ctx, world, method, request)
+			defer call.running()
+
 			err := invoke(ctx, method, request, answer, conn, options...)
 			call.message(answer, err)
 			call.end(answer, err)
@@ -159,23 +166,33 @@ type call struct {
 	method     string
 	request    any
 	conditions []string
+	// running ends what is known of it while it runs.
+	running func()
 }
 
-//nolint:revive // the test comes first in all functions of tests
 func begin(tb testing.TB, ctx context.Context, world *World, method string, request any) *call {
 	tb.Helper()
 
-	c := &call{tb: tb, world: world, method: method, request: request}
+	c := &call{tb: tb, world: world, method: method, request: request, running: func() {}}
 
 	message, ok := request.(proto.Message)
 	if !ok || message.ProtoReflect().Descriptor().ParentFile().Package() != "csi.v1" {
 		return c
 	}
 
-	c.conditions = world.conditions(c.rpc(), message)
+	c.conditions = world.conditions(method, message)
+	c.running = world.begin(method, message)
 
 	declared, _ := ctx.Value(exercised{}).([]Condition)
 	for _, each := range declared {
+		if each.Holds == nil {
+			if !slices.Contains(c.conditions, each.Name) {
+				tb.Errorf("%s does not exercise %q: it is %v", method, each.Name, c.conditions)
+			}
+
+			continue
+		}
+
 		if err := each.Holds(message); err != nil {
 			tb.Errorf("%s does not exercise %q: %v", method, each.Name, err)
 		}
@@ -186,7 +203,20 @@ func begin(tb testing.TB, ctx context.Context, world *World, method string, requ
 	return c
 }
 
-func (c *call) rpc() string { return c.method[strings.LastIndex(c.method, "/")+1:] }
+func (c *call) rpc() string { return nameOf(c.method) }
+
+// record records what the call has shown with all of its conditions together.
+func (c *call) record(results ...string) {
+	c.tb.Helper()
+
+	if len(c.conditions) == 0 {
+		return
+	}
+
+	for _, each := range results {
+		record(c.tb, Observation{RPC: c.rpc(), Condition: strings.Join(c.conditions, " + "), Result: each})
+	}
+}
 
 // message checks one message of the response.
 func (c *call) message(answer any, err error) {
@@ -196,25 +226,34 @@ func (c *call) message(answer any, err error) {
 		c.tb.Errorf("%s: the response breaks CSI v1.13: %s", c.method, problem)
 	}
 
-	response, ok := answer.(proto.Message)
-	if !ok || err != nil {
+	request, asked := c.request.(proto.Message)
+	response, answered := answer.(proto.Message)
+
+	if !asked || !answered || err != nil || len(c.conditions) == 0 {
 		return
 	}
 
-	for _, property := range properties(c.request, response) {
-		for _, condition := range c.conditions {
-			record(c.tb, Observation{RPC: c.rpc(), Condition: condition, Result: property})
-		}
+	c.record(properties(request, response)...)
+	c.record(advertisements(c.rpc(), response)...)
+
+	kept, broken := c.world.remembered(c.rpc(), request, response)
+	c.record(kept...)
+
+	for _, rule := range broken {
+		c.tb.Errorf("%s: the response is not as earlier ones: %s", c.method, rule)
 	}
 }
 
-// end records the code, and has the world learn of the call.
+// end records the code, and has the world learn of the call. Problems has failed a test whose error
+// has no message, or details.
 func (c *call) end(answer any, err error) {
 	c.tb.Helper()
 
 	code := status.Code(err)
-	for _, condition := range c.conditions {
-		record(c.tb, Observation{RPC: c.rpc(), Condition: condition, Result: code.String()})
+	c.record(code.String())
+
+	if code != codes.OK {
+		c.record("has status.message", "lacks status.details")
 	}
 
 	request, ok := c.request.(proto.Message)
@@ -237,6 +276,7 @@ type observedStream struct {
 // SendMsg implements grpc.ClientStream.
 func (s *observedStream) SendMsg(request any) error {
 	s.call = begin(s.tb, s.ctx, s.world, s.method, request)
+	s.call.running() // when a stream ends is not known
 
 	return s.ClientStream.SendMsg(request)
 }
@@ -251,7 +291,7 @@ func (s *observedStream) RecvMsg(answer any) error {
 	switch {
 	case err == nil:
 		s.call.message(answer, nil)
-	case isEnd(err):
+	case errors.Is(err, io.EOF):
 		s.call.end(answer, nil)
 	default:
 		s.call.message(answer, err)

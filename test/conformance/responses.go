@@ -4,10 +4,11 @@ import (
 	"fmt"
 	"unicode"
 
-	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
 const (
@@ -35,11 +36,22 @@ func Problems(request, answer any, err error) []string {
 		return problemsOfStatus(status.Convert(err))
 	}
 
-	return append(problemsOf(string(message.ProtoReflect().Descriptor().Name()), message.ProtoReflect()), problemsOfPage(request, answer)...)
+	found := append(problemsOf(string(message.ProtoReflect().Descriptor().Name()), message.ProtoReflect()), problemsOfPage(request, answer)...)
+
+	if asked, ok := request.(proto.Message); ok {
+		_, broken := rulesOf(asked, message)
+		found = append(found, broken...)
+	}
+
+	return found
 }
 
 func problemsOfStatus(failed *status.Status) []string {
 	var found []string
+
+	if failed.Code() > codes.Unauthenticated {
+		found = append(found, fmt.Sprintf("%d is no canonical code", failed.Code()))
+	}
 
 	if failed.Message() == "" {
 		found = append(found, "an error has no message")
@@ -107,6 +119,10 @@ func problemsOfField(path string, field protoreflect.FieldDescriptor, value prot
 func problemsOfValue(path string, field protoreflect.FieldDescriptor, value protoreflect.Value) []string {
 	switch field.Kind() {
 	case protoreflect.MessageKind:
+		if size, ok := value.Message().Interface().(*wrapperspb.Int64Value); ok && notNegative[field.Name()] && size.GetValue() < 0 {
+			return []string{fmt.Sprintf("%s is %d", path, size.GetValue())}
+		}
+
 		return problemsOf(path, value.Message())
 	case protoreflect.StringKind:
 		limit := maxString
@@ -149,16 +165,7 @@ func problemsOfPage(request, answer any) []string {
 		return nil
 	}
 
-	entries := -1
-
-	switch answer := answer.(type) {
-	case *csi.ListVolumesResponse:
-		entries = len(answer.GetEntries())
-	case *csi.ListSnapshotsResponse:
-		entries = len(answer.GetEntries())
-	case *csi.ControllerListVolumeHealthResponse:
-		entries = len(answer.GetEntries())
-	}
+	entries := entriesOf(answer.(proto.Message))
 
 	var found []string
 

@@ -161,6 +161,8 @@ func (d *Driver) runHere(tb testing.TB) {
 func (d *Driver) connect(tb testing.TB, end func() error) {
 	tb.Helper()
 
+	d.World.Started(string(d.Config.Mode))
+
 	client, err := csiclient.Connect(d.Config.Endpoint, append(await.Calls(tb), conformance.Observe(tb, d.World)...)...)
 	require.NoError(tb, err)
 
@@ -172,6 +174,8 @@ func (d *Driver) connect(tb testing.TB, end func() error) {
 		}
 
 		stopped = true
+
+		d.World.Stopping()
 
 		if err := end(); err != nil {
 			tb.Errorf("the driver ended with: %v", err)

@@ -41,14 +41,15 @@ func requiredFields(proto string) ([]byte, error) {
 		if begin := protoBegin.FindStringSubmatch(line); begin != nil {
 			open = append(open, block{begin[1], begin[2]})
 		} else if field := protoField.FindStringSubmatch(line); field != nil && protoRequired.MatchString(strings.Join(comment, " ")) {
-			name := "csi.v1"
+			names := []string{"csi.v1"}
 
 			for _, each := range open {
 				if each.kind == "message" {
-					name += "." + each.name
+					names = append(names, each.name)
 				}
 			}
 
+			name := strings.Join(names, ".")
 			found[name] = append(found[name], field[1])
 		}
 

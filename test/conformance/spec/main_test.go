@@ -81,6 +81,22 @@ func TestCheckFindsFaults(t *testing.T) {
 		})
 	}
 
-	require.Equal(t, []string{"a: not observed: Probe | plain | OK"}, notObserved(sound()[:1], map[string]bool{"Probe | plain | Internal": true}))
-	require.Empty(t, notObserved(sound(), map[string]bool{"Probe | plain | OK": true}))
+	require.Equal(t, []string{"a: not observed: Probe | plain | OK"}, notObserved(sound()[:1], observed("Probe | plain | Internal")))
+	require.Empty(t, notObserved(sound(), observed("Probe | plain | OK")))
+	require.Empty(t, notObserved(sound(), observed("Probe | one + plain + other | OK")), "a call has several conditions")
+
+	two := sound()[:1]
+	two[0].shown = []string{"Probe | one + other | OK"}
+
+	require.Empty(t, notObserved(two, observed("Probe | other + plain + one | OK")))
+	require.NotEmpty(t, notObserved(two, observed("Probe | one | OK", "Probe | other | OK")), "of two calls")
+}
+
+func observed(texts ...string) observations {
+	made := observations{}
+	for _, each := range texts {
+		made.add(each)
+	}
+
+	return made
 }

@@ -140,7 +140,7 @@ func checkRow(r row, isDecision func(number string) bool) []string {
 }
 
 // notObserved returns which observations of the rows are not among those that were made.
-func notObserved(rows []row, made map[string]bool) []string {
+func notObserved(rows []row, made observations) []string {
 	var problems []string
 
 	for _, r := range rows {
@@ -149,7 +149,7 @@ func notObserved(rows []row, made map[string]bool) []string {
 		}
 
 		for _, each := range r.shown {
-			if !made[each] && !strings.HasPrefix(each, "Test") {
+			if !strings.HasPrefix(each, "Test") && !made.have(each) {
 				problems = append(problems, fmt.Sprintf("%s: not observed: %s", r.id, each))
 			}
 		}
@@ -160,14 +160,44 @@ func notObserved(rows []row, made map[string]bool) []string {
 	return problems
 }
 
+// observations are the conditions of the calls that were made, by RPC and result. A call has several.
+type observations map[string]map[string]bool
+
+// add adds an observation as conformance.Observation prints it.
+func (o observations) add(observed string) {
+	if parts := strings.Split(observed, " | "); len(parts) == 3 {
+		key := parts[0] + " | " + parts[2]
+		if o[key] == nil {
+			o[key] = map[string]bool{}
+		}
+
+		o[key][parts[1]] = true
+	}
+}
+
+// have reports whether a call had all conditions of the observation, which joins them by " + ".
+func (o observations) have(wanted string) bool {
+	parts := strings.Split(wanted, " | ")
+	conditions := strings.Split(parts[1], " + ")
+
+	for each := range o[parts[0]+" | "+parts[2]] {
+		of := strings.Split(each, " + ")
+		if !slices.ContainsFunc(conditions, func(c string) bool { return !slices.Contains(of, c) }) {
+			return true
+		}
+	}
+
+	return false
+}
+
 // readObservations reads what tests have written into a directory (conformance.ObservationsVariable).
-func readObservations(directory string) (map[string]bool, error) {
+func readObservations(directory string) (observations, error) {
 	files, err := filepath.Glob(filepath.Join(directory, "*"))
 	if err != nil {
 		return nil, err
 	}
 
-	made := map[string]bool{}
+	made := observations{}
 
 	for _, name := range files {
 		text, err := os.ReadFile(name)
@@ -177,7 +207,7 @@ func readObservations(directory string) (map[string]bool, error) {
 
 		for line := range strings.Lines(string(text)) {
 			observed, _, _ := strings.Cut(line, "\t")
-			made[observed] = true
+			made.add(observed)
 		}
 	}
 
