@@ -213,6 +213,10 @@ func (e *ext4) GrowMounted(ctx context.Context, mountpoint *os.File, deviceBytes
 	}
 
 	_, err = ioctl(directory, ext4IocResizeFS, unsafe.Pointer(&blocks))
+	if errors.Is(err, unix.EPERM) && ext4LeavesRest(directory, deviceBytes) {
+		return nil
+	}
+
 	if err != nil {
 		return growError(mountpoint, deviceBytes, "EXT4_IOC_RESIZE_FS", err)
 	}
