@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -132,6 +134,51 @@ func TestHealthNamesTheProcessThatKeepsARawDevice(t *testing.T) {
 	p.await(t, diagnosis{node: []health.Reason{health.DeviceMissing}})
 	restage(t, p)
 	p.awaitWell(t)
+}
+
+// TestHealthNamesTheDeviceThatKeepsARawDevice has a loop device attached to a raw block volume, as a
+// kubelet does, when it is unstaged; by the path of the device, and by one on which only the program
+// that attached it has the node.
+func TestHealthNamesTheDeviceThatKeepsARawDevice(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	for name, attach := range map[string]func(t *testing.T, device string) string{
+		"a node that is visible here": func(t *testing.T, device string) string { return attachLoop(t, "losetup", "--find", "--show", device) },
+		"a node that is not": func(t *testing.T, device string) string {
+			elsewhere := filepath.Join(t.TempDir(), "node")
+			require.NoError(t, os.WriteFile(elsewhere, nil, 0o600))
+
+			return attachLoop(t, "unshare", "--mount", "sh", "-c", `mount --bind "$0" "$1" && losetup --find --show "$1"`, device, elsewhere)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			p := (&illness{volume: rawBlock()}).admit(t, harness.Relists)
+			upper := attach(t, harness.DevicesOf(t, p.Driver, p.claim.VolumeID)[0].Path)
+
+			require.NoError(t, p.Unpublish(t.Context(), p.claim))
+			require.ErrorContains(t, p.Unstage(t.Context(), p.claim), "block device "+upper)
+			p.awaitBusy(t, "block device "+upper)
+			p.requireSteady(t)
+
+			harness.RunTool(t, 0, "losetup", "--detach", upper)
+			require.NoError(t, p.Unstage(t.Context(), p.claim))
+			require.NoError(t, p.Detach(t.Context(), p.claim))
+		})
+	}
+}
+
+// attachLoop runs a command that attaches a loop device and prints its path, which it returns. The
+// device is detached with its last user at the end of the test.
+func attachLoop(t *testing.T, command ...string) string {
+	t.Helper()
+
+	device := strings.TrimSpace(harness.RunTool(t, 0, command[0], command[1:]...))
+	t.Cleanup(func() { _ = exec.Command("losetup", "--detach", device).Run() })
+
+	return device
 }
 
 // contextThatEnds ends at once, but not before it is used.
