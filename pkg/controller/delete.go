@@ -205,6 +205,7 @@ func (s *Service) forget(id string) error {
 	}
 
 	s.monitor.Forget(id)
+	s.config.LocalNode.Deleted(id)
 
 	return nil
 }

@@ -22,6 +22,10 @@ type LocalNode interface {
 	// Unhealthy returns the cached conditions of all unhealthy volumes behind after, ordered
 	// by id.
 	Unhealthy(after string) []*health.Record
+	// Truncated informs the node that the image of the volume is shorter than its record.
+	Truncated(volumeID string)
+	// Deleted informs the node that the volume does not exist any more.
+	Deleted(volumeID string)
 	// CheckSupported returns an error if the node does not support the attributes.
 	CheckSupported(attributes volume.Mutable) error
 	// ApplyAttributes applies the attributes that the pool stores for the volume, if it is in
@@ -50,6 +54,12 @@ func (NoLocalNode) Condition(string) *health.Record { return nil }
 
 // Unhealthy returns nil.
 func (NoLocalNode) Unhealthy(string) []*health.Record { return nil }
+
+// Truncated does nothing: a node finds it when it uses the volume.
+func (NoLocalNode) Truncated(string) {}
+
+// Deleted does nothing: the nodes find it in the pool.
+func (NoLocalNode) Deleted(string) {}
 
 // CheckSupported returns nil: each node rejects what it does not support.
 func (NoLocalNode) CheckSupported(volume.Mutable) error { return nil }

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/node/access"
 	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
 	"github.com/touchstone-csi/touchstone/pkg/node/fsck"
+	"github.com/touchstone-csi/touchstone/pkg/node/probe"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/node/tuning"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
@@ -24,7 +26,7 @@ type LocalNode struct {
 	tuner         *tuning.Tuner
 	checker       *fsck.Checker
 	freezer       *freeze.Freezer
-	monitor       *health.Monitor
+	prober        *probe.Prober
 }
 
 // Serves reports whether nodeID is the ID of this node.
@@ -53,13 +55,34 @@ func (l *LocalNode) InUse(volumeID string) (path string, used bool, err error) {
 // Condition returns the cached condition of a volume that is in use on this node, or that a
 // check here found damaged, nil where the node has none.
 func (l *LocalNode) Condition(volumeID string) *health.Record {
-	record, _ := l.monitor.Answer(volumeID)
+	record, _ := l.prober.Monitor().Answer(volumeID)
 
 	return record
 }
 
 // Unhealthy returns the cached conditions of all unhealthy volumes behind after, ordered by id.
-func (l *LocalNode) Unhealthy(after string) []*health.Record { return l.monitor.Abnormal(after) }
+func (l *LocalNode) Unhealthy(after string) []*health.Record {
+	return l.prober.Monitor().Abnormal(after)
+}
+
+// Truncated remembers that the image of the volume is too short until a check of its filesystem: it
+// may get its size again.
+func (l *LocalNode) Truncated(volumeID string) {
+	known := l.checker.Get(volumeID)
+	if known == nil || known.Suspicion != nil {
+		return
+	}
+
+	l.checker.Suspect(volumeID, nil, fsck.Suspicion{Reason: health.FilesystemErrors, Message: fsck.Truncated, At: time.Now()})
+	l.prober.ProbeAfterOperation(volumeID)
+}
+
+// Deleted forgets what the node knows of a volume that does not exist any more. Of an image that was
+// missing already, no event reports that.
+func (l *LocalNode) Deleted(volumeID string) {
+	l.checker.Changed(volumeID)
+	l.prober.ProbeAfterOperation(volumeID)
+}
 
 // CheckSupported returns cgroup.ErrUnsupported if this machine cannot do what wanted says.
 func (l *LocalNode) CheckSupported(wanted volume.Mutable) error {

@@ -151,7 +151,7 @@ func New(config Config) (*Service, error) {
 	})
 	s.local = &LocalNode{
 		nodeID: config.NodeID, stagedVolumes: s.stagedVolumes,
-		access: s.access, tuner: s.tuner, checker: s.checker, freezer: s.freezer, monitor: s.prober.Monitor(),
+		access: s.access, tuner: s.tuner, checker: s.checker, freezer: s.freezer, prober: s.prober,
 	}
 	config.Admission.Register(s.ephemeral)
 

@@ -366,6 +366,12 @@ func (s *Simulated) CheckSupported(volume.Mutable) error { return nil }
 // ApplyAttributes does nothing.
 func (s *Simulated) ApplyAttributes(context.Context, string) error { return nil }
 
+// Truncated does nothing.
+func (s *Simulated) Truncated(string) {}
+
+// Deleted does nothing.
+func (s *Simulated) Deleted(string) {}
+
 // CanFreeze returns true: nothing writes to a volume.
 func (s *Simulated) CanFreeze(string) bool { return true }
 
