@@ -52,10 +52,6 @@ func New(ctx context.Context, config Config) (driver *Driver, err error) {
 		return nil, err
 	}
 
-	if _, err := SocketPath(config.Endpoint); err != nil {
-		return nil, err
-	}
-
 	calls, registry := newMetrics(config.DriverName, config.Version, config.Commit)
 	durations := callDurations()
 	registry.MustRegister(durations)
