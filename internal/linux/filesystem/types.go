@@ -80,6 +80,11 @@ func Names() []string {
 	return names
 }
 
+// IsSupported reports whether a filesystem of that name is in the table.
+func IsSupported(name string) bool {
+	return slices.ContainsFunc(types, func(t fsType) bool { return t.name == name })
+}
+
 // inDetectionOrder is the table in the order in which Detect compares the magic numbers.
 var inDetectionOrder = slices.SortedFunc(slices.Values(types), func(a, b fsType) int { return a.detectionRank - b.detectionRank })
 
