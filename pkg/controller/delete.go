@@ -49,7 +49,7 @@ func (s *Service) delete(ctx context.Context, id string) error {
 		return err
 	}
 
-	if found.Phase == record.PhaseReady {
+	if !found.Phase.IsUnfinished() {
 		err := s.checkNotAttachedOrUsed(found)
 		if err == nil {
 			err = s.checkMounts(found.Parameters.Pool, found.Object())
@@ -158,7 +158,7 @@ func (s *Service) recoverVolumes() error {
 	var unfinished []*record.Volume
 
 	s.volumes.Ascend("", func(_ string, v *record.Volume) bool {
-		if v.Phase != record.PhaseReady {
+		if v.Phase.IsUnfinished() {
 			unfinished = append(unfinished, v)
 		}
 

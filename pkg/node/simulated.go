@@ -31,7 +31,7 @@ type Simulated struct {
 
 // NewSimulated returns a service that keeps its records in the store, which must not be open yet.
 func NewSimulated(config plugin.Common) *Simulated {
-	return &Simulated{config: config, volumes: staged.NewRecords[*staged.Volume](config.Store, "uses")}
+	return &Simulated{config: config, volumes: staged.NewVolumes(config.Store)}
 }
 
 // Recover reads the records.

@@ -134,6 +134,20 @@ func stateMutants() []mutant {
 			breaks: "a pool that is lost permanently is refused permanently", tests: in("cmd/touchstone", "TestForgetPool"),
 		},
 		{
+			name: "state/unknown-phase-accepted", file: "pkg/controller/record/check.go",
+			old: `	case v.Phase != PhaseReady && !v.Phase.IsUnfinished():
+		return refuse("phase", v.Phase)
+	case v.CapacityBytes < 0:`,
+			new:    `	case v.CapacityBytes < 0:`,
+			breaks: "a volume in a phase of a newer release is served, or removed", tests: in("cmd/touchstone", "TestUnknownValuesRemoveNothing"),
+		},
+		{
+			name: "state/members-of-other-groups-removed", file: "pkg/controller/record/collections.go",
+			old:    `	store.AddCheck(c.checkMembers)`,
+			new:    `	_ = c.checkMembers`,
+			breaks: "the removal of an unfinished group removes snapshots that are ready", tests: in("internal/cli/audit", "TestContradictionsAreFound"),
+		},
+		{
 			name: "state/repair-without-backup", file: "pkg/state/repair.go",
 			old:    `backup, err := backUp(seen.path)`,
 			new:    `backup, err := "", error(nil)`,

@@ -1,10 +1,15 @@
 package fsck
 
 import (
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/pkg/state"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
 // Result is the durable result of the checks of a volume's filesystem on this node. A
@@ -49,6 +54,27 @@ func (r *Result) HasFinding() bool {
 
 // RecordID returns the key of the record in the store.
 func (r *Result) RecordID() string { return r.VolumeID }
+
+// Check implements [staged.Record].
+func (r *Result) Check() error {
+	verdict := slices.Contains([]string{VerdictClean, VerdictRepaired, VerdictDamaged, VerdictFailed}, r.Verdict)
+	how := slices.Contains([]string{HowStage, HowOffline, HowOnline}, r.How)
+
+	if !verdict || !how || !filesystem.IsSupported(r.FSType) {
+		return fmt.Errorf("%w: verdict %q, how %q, fsType %q", staged.ErrRecord, r.Verdict, r.How, r.FSType)
+	}
+
+	if r.Suspicion != nil && !slices.Contains(health.Reasons(), r.Suspicion.Reason) {
+		return fmt.Errorf("%w: suspicion of %q", staged.ErrRecord, r.Suspicion.Reason)
+	}
+
+	return volume.CheckID(r.VolumeID)
+}
+
+// NewRecords registers the collection of results in store, which must not be open yet.
+func NewRecords(store *state.Store) *staged.Records[*Result] {
+	return staged.NewRecords[*Result](store, "checks")
+}
 
 // The verdicts of checks.
 const (
