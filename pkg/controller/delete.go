@@ -55,6 +55,10 @@ func (s *Service) delete(ctx context.Context, id string) error {
 			err = s.checkMounts(found.Parameters.Pool, found.Object())
 		}
 
+		if err == nil {
+			err = s.checkDetached(ctx, found)
+		}
+
 		if err != nil {
 			return err
 		}
@@ -99,6 +103,25 @@ func (s *Service) checkMounts(poolName string, object pool.Object) error {
 	}
 
 	return nil
+}
+
+// checkDetached returns FAILED_PRECONDITION while a loop device has the volume's image: its space would
+// stay in use, without a name, for as long as another mount namespace has the volume mounted.
+func (s *Service) checkDetached(ctx context.Context, v *record.Volume) error {
+	if v.Parameters.Backing != volume.BackingImage {
+		return nil
+	}
+
+	p, err := s.poolOf(v)
+	if err == nil {
+		err = p.CheckDetached(ctx, v.ID)
+	}
+
+	if errors.Is(err, pool.ErrInUse) {
+		err = fmt.Errorf("%w: %s", err, s.config.LocalNode.DescribeHolders(v.ID))
+	}
+
+	return err
 }
 
 // checkNotAttachedOrUsed returns FAILED_PRECONDITION while the volume is in use.

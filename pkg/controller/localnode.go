@@ -16,6 +16,8 @@ type LocalNode interface {
 	// InUse returns where the volume is published, or else staged. An error means
 	// that this is unknown.
 	InUse(volumeID string) (path string, used bool, err error)
+	// DescribeHolders names, for a message, what keeps the volume's image attached.
+	DescribeHolders(volumeID string) string
 	// Condition returns the node's cached condition of a volume, nil where it has none. It
 	// neither probes nor waits.
 	Condition(volumeID string) *health.Record
@@ -48,6 +50,11 @@ func (NoLocalNode) Serves(string) bool { return false }
 
 // InUse returns that the volume is not in use.
 func (NoLocalNode) InUse(string) (path string, used bool, err error) { return "", false, nil }
+
+// DescribeHolders names none: they may be on any node.
+func (NoLocalNode) DescribeHolders(string) string {
+	return "unmount it in all mount namespaces of its nodes"
+}
 
 // Condition returns nil: each node reports its own view.
 func (NoLocalNode) Condition(string) *health.Record { return nil }

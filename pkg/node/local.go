@@ -4,13 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"time"
 
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/node/access"
 	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
 	"github.com/touchstone-csi/touchstone/pkg/node/fsck"
+	"github.com/touchstone-csi/touchstone/pkg/node/observe"
 	"github.com/touchstone-csi/touchstone/pkg/node/probe"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/node/tuning"
@@ -27,6 +30,7 @@ type LocalNode struct {
 	checker       *fsck.Checker
 	freezer       *freeze.Freezer
 	prober        *probe.Prober
+	loops         *loop.Loops
 }
 
 // Serves reports whether nodeID is the ID of this node.
@@ -50,6 +54,26 @@ func (l *LocalNode) InUse(volumeID string) (path string, used bool, err error) {
 	used, err = l.access.For(v).IsInUse(v)
 
 	return v.StagingPath, used, err
+}
+
+// DescribeHolders names, for a message, the processes that keep the volume's image attached to a loop
+// device of this machine.
+func (l *LocalNode) DescribeHolders(volumeID string) string {
+	attached, err := l.loops.Attachments()
+	if err != nil {
+		return "its users are unknown: " + err.Error()
+	}
+
+	isOf := func(each loop.Attachment) bool { return filepath.Base(each.BackingPath) == observe.ImageName(volumeID) }
+
+	at := slices.IndexFunc(attached, isOf)
+	if at < 0 {
+		return "no loop device of this machine has it; look on other nodes, and for programs that lock it"
+	}
+
+	number := attached[at].Number
+
+	return observe.LoopName(number) + " has it: " + loop.DescribeUsers(number) + "; end it or unmount the volume there"
 }
 
 // Condition returns the cached condition of a volume that is in use on this node, or that a

@@ -151,7 +151,7 @@ func New(config Config) (*Service, error) {
 	})
 	s.local = &LocalNode{
 		nodeID: config.NodeID, stagedVolumes: s.stagedVolumes,
-		access: s.access, tuner: s.tuner, checker: s.checker, freezer: s.freezer, prober: s.prober,
+		access: s.access, tuner: s.tuner, checker: s.checker, freezer: s.freezer, prober: s.prober, loops: loops,
 	}
 	config.Admission.Register(s.ephemeral)
 

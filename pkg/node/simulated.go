@@ -366,6 +366,9 @@ func (s *Simulated) CheckSupported(volume.Mutable) error { return nil }
 // ApplyAttributes does nothing.
 func (s *Simulated) ApplyAttributes(context.Context, string) error { return nil }
 
+// DescribeHolders names none: nothing is attached.
+func (s *Simulated) DescribeHolders(string) string { return "another program has it" }
+
 // Truncated does nothing.
 func (s *Simulated) Truncated(string) {}
 

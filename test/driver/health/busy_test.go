@@ -16,8 +16,10 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/child"
@@ -272,4 +274,42 @@ func (p *sufferer) requireSteady(t *testing.T) {
 		time.Sleep(harness.Often)
 		require.Equal(t, before, p.nodeOnly(t, t).String())
 	}
+}
+
+// TestAVolumeThatIsStillAttachedIsNotDeleted attaches an image without a record of it, as a mount in
+// another mount namespace keeps it attached: its space would stay in use without a name.
+func TestAVolumeThatIsStillAttachedIsNotDeleted(t *testing.T) {
+	inBothModes(t, ext4, func(t *testing.T, p *sufferer) {
+		controller := p.controller
+		require.NoError(t, controller.Detach(t.Context(), p.claim))
+
+		image, err := os.OpenFile(p.image, os.O_RDWR, 0)
+		require.NoError(t, err)
+
+		defer image.Close()
+
+		device, err := loop.NewLoops(loop.LoopsOptions{}).Attach(t.Context(), image,
+			loop.AttachOptions{AutoClear: true, PreferredNumber: -1})
+		require.NoError(t, err)
+
+		opened, err := os.Open(device.Path)
+		require.NoError(t, err)
+
+		holder := startHolder(t, func(command *exec.Cmd) { command.Stdin = opened })
+		require.NoError(t, opened.Close())
+		require.NoError(t, device.Close())
+		require.NoError(t, image.Close())
+
+		_, err = controller.DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: p.claim.VolumeID})
+		if p.Config.Mode == driver.ModeAll {
+			harness.RequireCode(t, err, codes.FailedPrecondition, "attached", fmt.Sprintf("process %d (sleep)", holder.Process.Pid))
+		} else {
+			harness.RequireCode(t, err, codes.FailedPrecondition, "attached", "mount namespaces")
+		}
+
+		require.FileExists(t, p.image)
+		end(t, holder)
+		harness.DeleteVolume(t, controller, p.claim.VolumeID)
+		require.NoFileExists(t, p.image)
+	})
 }

@@ -3,6 +3,7 @@ package health_test
 import (
 	"fmt"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
 // TestAForeignWriteIsRememberedUntilACheck has the image grow after another program has written it,
@@ -128,5 +130,24 @@ func (p *sufferer) awaitController(t *testing.T, reason health.Reason) {
 		require.NoError(c, err)
 		require.NotEmpty(c, answer.GetVolumeHealth().GetHealthStatuses())
 		require.Equal(c, string(reason), answer.GetVolumeHealth().GetHealthStatuses()[0].GetReason())
+	}, await.Limit, 10*time.Millisecond)
+}
+
+// TestADeletedVolumeIsNotReported deletes a volume whose image was removed while it was in use: no event
+// reports the deletion.
+func TestADeletedVolumeIsNotReported(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	p := (&illness{}).admit(t, harness.EventsOnly)
+	require.NoError(t, os.Remove(p.image))
+	p.awaitNode(t, health.BackingFileMissing)
+	harness.TakeDown(t, p.Driver, p.claim)
+	harness.DeleteVolume(t, p.Driver, p.claim.VolumeID)
+
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		report, err := health.NewClient(p.Conn()).Report(t.Context())
+		require.NoError(c, err)
+		require.False(c, slices.ContainsFunc(report.Volumes, func(v health.VolumeReport) bool { return v.ID == p.claim.VolumeID }))
 	}, await.Limit, 10*time.Millisecond)
 }
