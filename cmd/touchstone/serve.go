@@ -134,6 +134,7 @@ func (f *serveFlags) define(flags *pflag.FlagSet) {
 	flags.IntVarP(&f.verbosity, "v", "v", 2,
 		"how much to log: 0 failures, 2 each change, 4 each call, 5 messages without their secrets")
 	flags.StringVar(&f.config, configFlag, "", "a YAML file with these flags' names as keys")
+	restrictLists(flags)
 }
 
 func (f *serveFlags) definePools(flags *pflag.FlagSet) {
@@ -190,16 +191,25 @@ func (f *serveFlags) complete(log io.Writer) (driver.Config, error) {
 	config.MaxVolumeBytes, config.PoolImageBytes = int64(f.maxVolumeBytes), int64(f.poolImageBytes)
 	config.Version, config.Commit = thisBuild().version, thisBuild().commit
 
-	var problems [4]error
+	problems := []error{f.checkAlone()}
+	keep := func(err error) { problems = append(problems, err) }
 
-	config.Log, problems[0] = newLogger(log, f.logFormat, f.verbosity)
-	config.Pools, problems[1] = pairs("pool", "NAME=DIRECTORY", f.pools)
-	config.Capacities, problems[3] = sizes("capacity", f.capacities)
-	config.Topology, problems[2] = pairs("topology", "KEY=VALUE", f.segments)
-	config.Strict, problems[3] = strict.ParseMode(f.strict)
+	var err error
 
-	if problems[3] != nil {
-		problems[3] = fmt.Errorf("%w: --strict: %w", errUsage, problems[3])
+	config.Log, err = newLogger(log, f.logFormat, f.verbosity)
+	keep(err)
+
+	config.Pools, err = pairs("pool", "NAME=DIRECTORY", f.pools)
+	keep(err)
+
+	config.Capacities, err = sizes("capacity", f.capacities)
+	keep(err)
+
+	config.Topology, err = pairs("topology", "KEY=VALUE", f.segments)
+	keep(err)
+
+	if config.Strict, err = strict.ParseMode(f.strict); err != nil {
+		keep(fmt.Errorf("%w: --strict: %w", errUsage, err))
 	}
 
 	if config.NodeID == "" {
@@ -211,7 +221,59 @@ func (f *serveFlags) complete(log io.Writer) (driver.Config, error) {
 		config.NodeID = name
 	}
 
-	return config, errors.Join(problems[:]...)
+	if err := errors.Join(problems...); err != nil {
+		return config, err
+	}
+
+	err = f.check(&config)
+
+	return config, err
+}
+
+// checkAlone refuses values that mean a default in driver.Config.
+func (f *serveFlags) checkAlone() error {
+	var problems []error
+
+	for flag, value := range map[string]time.Duration{
+		"drain-timeout": f.DrainTimeout, "health-relist-period": f.Health.RelistPeriod, "io-error-hold": f.Node.IOErrorHold,
+		"health-evented-relist-period": f.Health.EventedRelistPeriod, "health-probe-timeout": f.Health.ProbeTimeout,
+	} {
+		if value <= 0 {
+			problems = append(problems, fmt.Errorf("%w: --%s %s is not above 0", errUsage, flag, value))
+		}
+	}
+
+	for flag, value := range map[string]string{
+		"cgroup-root": f.Node.CgroupRoot, "direct-volume-root": f.Node.Direct.Root, "pool-image-fs": f.PoolImageFS,
+	} {
+		if value == "" {
+			problems = append(problems, fmt.Errorf("%w: --%s is empty; leave it out for its default", errUsage, flag))
+		}
+	}
+
+	if f.Node.Loops.First == 0 {
+		problems = append(problems, fmt.Errorf("%w: --first-loop-device 0 is not above 0", errUsage))
+	}
+
+	if f.verbosity < 0 {
+		problems = append(problems, fmt.Errorf("%w: --v %d is negative; 0 logs failures only", errUsage, f.verbosity))
+	}
+
+	return errors.Join(problems...)
+}
+
+// check refuses what cannot work, before anything is opened or made.
+func (f *serveFlags) check(config *driver.Config) error {
+	switch {
+	case f.proxyEndpoint != "" && f.proxyListen != "":
+		return fmt.Errorf("%w: --proxy-endpoint and --proxy-listen exclude each other", errUsage)
+	case f.proxyEndpoint != "":
+		return config.CheckProxy(f.proxyEndpoint)
+	case f.proxyListen != "":
+		return config.CheckProxy(f.proxyListen)
+	default:
+		return config.Check()
+	}
 }
 
 // pairs parses key=value arguments; each key may occur once.
@@ -322,8 +384,6 @@ func serve(command *cobra.Command, given *serveFlags) error {
 
 func runUntil(ctx context.Context, config driver.Config, given *serveFlags) error {
 	switch {
-	case given.proxyEndpoint != "" && given.proxyListen != "":
-		return fmt.Errorf("%w: --proxy-endpoint and --proxy-listen exclude each other", errUsage)
 	case given.proxyEndpoint != "":
 		return driver.Forward(ctx, config, given.proxyEndpoint)
 	case given.proxyListen != "":

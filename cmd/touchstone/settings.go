@@ -1,7 +1,10 @@
 package main
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -11,7 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"sigs.k8s.io/yaml"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/ctl"
 )
@@ -89,10 +92,16 @@ func applyFile(flags *pflag.FlagSet, path string) error {
 		return fmt.Errorf("read it: %w", err)
 	}
 
-	settings := map[string]any{}
-	// Strict: a key that is there twice would silently lose one value.
-	if err := yaml.UnmarshalStrict(text, &settings); err != nil {
+	// A key that is there twice is an error of the decoder.
+	settings := map[string]yaml.Node{}
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+
+	if err := decoder.Decode(&settings); err != nil && !errors.Is(err, io.EOF) {
 		return fmt.Errorf("read it as YAML: %w", err)
+	}
+
+	if err := decoder.Decode(&yaml.Node{}); !errors.Is(err, io.EOF) {
+		return fmt.Errorf("%w: there is a second document; put all keys into one", errUsage)
 	}
 
 	for _, key := range slices.Sorted(maps.Keys(settings)) {
@@ -109,7 +118,8 @@ func applyFile(flags *pflag.FlagSet, path string) error {
 			continue
 		}
 
-		if err := setFrom(flag, settings[key]); err != nil {
+		value := settings[key]
+		if err := setFrom(flag, &value); err != nil {
 			return fmt.Errorf("key %q: %w", key, err)
 		}
 
@@ -185,40 +195,33 @@ func take(flag, from *pflag.Flag) error {
 
 // setFrom sets a flag from a YAML value: a scalar for any, a list for those
 // that may be repeated.
-func setFrom(flag *pflag.Flag, value any) error {
-	// YAML reads a bare n, no or off as false, which is never meant as a name.
-	if _, isBool := value.(bool); isBool && flag.Value.Type() != "bool" {
-		return fmt.Errorf("%w: YAML reads this as true or false; put it in quotes", errUsage)
-	}
-
+func setFrom(flag *pflag.Flag, value *yaml.Node) error {
 	several, repeatable := flag.Value.(pflag.SliceValue)
-	if _, isMapping := value.(map[string]any); isMapping && repeatable {
-		return wantList(flag)
-	}
 
-	list, isList := value.([]any)
-	if !isList {
-		text, err := scalar(value)
+	switch value = resolved(value); {
+	case value.Kind == yaml.MappingNode && repeatable:
+		return wantList(flag)
+	case value.Kind != yaml.SequenceNode:
+		text, err := scalar(flag, value)
 		if err != nil {
 			return err
 		}
 
 		return flag.Value.Set(text)
-	}
-
-	if !repeatable {
+	case !repeatable:
 		return fmt.Errorf("%w: a list, where one value is wanted", errUsage)
 	}
 
-	texts := make([]string, len(list))
+	texts := make([]string, len(value.Content))
 
-	for i, element := range list {
+	for i, element := range value.Content {
+		element = resolved(element)
 		// `- zone: a` is one, too.
-		if _, isMapping := element.(map[string]any); isMapping {
+		if element.Kind == yaml.MappingNode {
 			return wantList(flag)
 		}
 
-		text, err := scalar(element)
+		text, err := scalar(flag, element)
 		if err != nil {
 			return err
 		}
@@ -227,6 +230,15 @@ func setFrom(flag *pflag.Flag, value any) error {
 	}
 
 	return several.Replace(texts)
+}
+
+// resolved is what an alias stands for.
+func resolved(node *yaml.Node) *yaml.Node {
+	for node.Kind == yaml.AliasNode {
+		node = node.Alias
+	}
+
+	return node
 }
 
 // wantList is the error for a mapping where a list of pairs is expected.
@@ -241,20 +253,25 @@ func wantList(flag *pflag.Flag) error {
 	}
 }
 
-func scalar(value any) (string, error) {
-	switch value := value.(type) {
-	case string:
-		return value, nil
-	case bool, float64:
-		// %v would write a large float64, which is what YAML's numbers become
-		// on the way, with an exponent.
-		if number, ok := value.(float64); ok && number == float64(int64(number)) {
-			return strconv.FormatInt(int64(number), 10), nil
-		}
+// scalar returns a value as it is written in the file: YAML would make another text of some numbers,
+// 7 of the node 007 and 1.1 of 1.10. A word that YAML 1.1 reads as true or false, such as a bare n, no
+// or off, is never meant as a name.
+func scalar(flag *pflag.Flag, value *yaml.Node) (string, error) {
+	plain := value.Style&(yaml.SingleQuotedStyle|yaml.DoubleQuotedStyle|yaml.LiteralStyle|yaml.FoldedStyle) == 0
+	word := strings.ToLower(value.Value)
+	isTrue := slices.Contains([]string{"y", "yes", "on", "true"}, word)
+	isBool := isTrue || slices.Contains([]string{"n", "no", "off", "false"}, word)
 
-		return fmt.Sprint(value), nil
-	default:
+	switch {
+	case value.Kind != yaml.ScalarNode || slices.Contains([]string{"!!null", "!!binary"}, value.ShortTag()) ||
+		strings.ContainsRune(value.Value, 0):
 		return "", fmt.Errorf("%w: want text, a number, true or false", errUsage)
+	case !plain || !isBool:
+		return value.Value, nil
+	case flag.Value.Type() != "bool":
+		return "", fmt.Errorf("%w: YAML reads this as true or false; put it in quotes", errUsage)
+	default:
+		return strconv.FormatBool(isTrue), nil
 	}
 }
 

@@ -64,7 +64,7 @@ Exits 0 without findings, 1 with findings, 2 when something cannot be read.`,
 			Short: "Print every record as one JSON document",
 			Args:  noArgs,
 			RunE: func(command *cobra.Command, _ []string) error {
-				return damageOrCannot(state.Dump(given.directory, command.OutOrStdout()))
+				return damageOrCannot(audit.NewStore(given.directory, "dump").Dump(command.OutOrStdout()))
 			},
 		},
 		&cobra.Command{
@@ -174,7 +174,7 @@ func (f *stateFlags) repair(command *cobra.Command) error {
 
 // repairState reports whether the state was clean.
 func repairState(out io.Writer, directory string) (bool, error) {
-	done, err := state.Repair(directory)
+	done, err := audit.NewStore(directory, "repair").Repair()
 
 	switch {
 	case errors.Is(err, state.ErrNotRepairable):

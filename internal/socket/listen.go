@@ -63,7 +63,7 @@ func (e *InUseError) Error() string {
 // CheckPath returns an error wrapping ErrPath for what can't be a socket's path.
 func CheckPath(path string) error {
 	switch {
-	case path == "" || strings.HasSuffix(path, "/"):
+	case path == "" || strings.HasSuffix(path, "/") || strings.ContainsRune(path, 0):
 		return fmt.Errorf("%w %q names no file", ErrPath, path)
 	case len(path) > maxPath:
 		return fmt.Errorf("%w has %d bytes, and may have %d: %s", ErrPath, len(path), maxPath, path)

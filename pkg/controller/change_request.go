@@ -131,7 +131,7 @@ func (s *Service) checkChange(ctx context.Context, v *record.Volume, wanted chan
 	}
 
 	if !v.IsRaw() {
-		if err := checkGrowth(p, v.Object(), wanted.size); err != nil {
+		if err := s.checkVolumeGrowth(p, v, wanted.size); err != nil {
 			return err
 		}
 	}

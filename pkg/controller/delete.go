@@ -49,10 +49,14 @@ func (s *Service) delete(ctx context.Context, id string) error {
 		return err
 	}
 
-	if found.Phase == record.PhaseReady {
+	if !found.Phase.IsUnfinished() {
 		err := s.checkNotAttachedOrUsed(found)
 		if err == nil {
 			err = s.checkMounts(found.Parameters.Pool, found.Object())
+		}
+
+		if err == nil {
+			err = s.checkDetached(ctx, found)
 		}
 
 		if err != nil {
@@ -99,6 +103,25 @@ func (s *Service) checkMounts(poolName string, object pool.Object) error {
 	}
 
 	return nil
+}
+
+// checkDetached returns FAILED_PRECONDITION while a loop device has the volume's image: its space would
+// stay in use, without a name, for as long as another mount namespace has the volume mounted.
+func (s *Service) checkDetached(ctx context.Context, v *record.Volume) error {
+	if v.Parameters.Backing != volume.BackingImage {
+		return nil
+	}
+
+	p, err := s.poolOf(v)
+	if err == nil {
+		err = p.CheckDetached(ctx, v.ID)
+	}
+
+	if errors.Is(err, pool.ErrInUse) {
+		err = fmt.Errorf("%w: %s", err, s.config.LocalNode.DescribeHolders(v.ID))
+	}
+
+	return err
 }
 
 // checkNotAttachedOrUsed returns FAILED_PRECONDITION while the volume is in use.
@@ -158,7 +181,7 @@ func (s *Service) recoverVolumes() error {
 	var unfinished []*record.Volume
 
 	s.volumes.Ascend("", func(_ string, v *record.Volume) bool {
-		if v.Phase != record.PhaseReady {
+		if v.Phase.IsUnfinished() {
 			unfinished = append(unfinished, v)
 		}
 
@@ -205,6 +228,7 @@ func (s *Service) forget(id string) error {
 	}
 
 	s.monitor.Forget(id)
+	s.config.LocalNode.Deleted(id)
 
 	return nil
 }

@@ -190,6 +190,10 @@ func (s *Service) probe(ctx context.Context, id string) (health.Observation, err
 		// Bytes are there before a record says so, and for as long as it does: only
 		// what a record said then and says now has to be there.
 		if now, _ := s.volumes.Get(id); now == v || len(entries) == 0 {
+			if len(entries) > 0 && entries[0].Reason == health.BackingFileTruncated {
+				s.config.LocalNode.Truncated(id)
+			}
+
 			return health.Observation{Entries: entries, Again: seen.evadedFor}, nil
 		}
 	}

@@ -16,12 +16,18 @@ type LocalNode interface {
 	// InUse returns where the volume is published, or else staged. An error means
 	// that this is unknown.
 	InUse(volumeID string) (path string, used bool, err error)
+	// DescribeHolders names, for a message, what keeps the volume's image attached.
+	DescribeHolders(volumeID string) string
 	// Condition returns the node's cached condition of a volume, nil where it has none. It
 	// neither probes nor waits.
 	Condition(volumeID string) *health.Record
 	// Unhealthy returns the cached conditions of all unhealthy volumes behind after, ordered
 	// by id.
 	Unhealthy(after string) []*health.Record
+	// Truncated informs the node that the image of the volume is shorter than its record.
+	Truncated(volumeID string)
+	// Deleted informs the node that the volume does not exist any more.
+	Deleted(volumeID string)
 	// CheckSupported returns an error if the node does not support the attributes.
 	CheckSupported(attributes volume.Mutable) error
 	// ApplyAttributes applies the attributes that the pool stores for the volume, if it is in
@@ -45,11 +51,22 @@ func (NoLocalNode) Serves(string) bool { return false }
 // InUse returns that the volume is not in use.
 func (NoLocalNode) InUse(string) (path string, used bool, err error) { return "", false, nil }
 
+// DescribeHolders names none: they may be on any node.
+func (NoLocalNode) DescribeHolders(string) string {
+	return "unmount it in all mount namespaces of its nodes"
+}
+
 // Condition returns nil: each node reports its own view.
 func (NoLocalNode) Condition(string) *health.Record { return nil }
 
 // Unhealthy returns nil.
 func (NoLocalNode) Unhealthy(string) []*health.Record { return nil }
+
+// Truncated does nothing: a node finds it when it uses the volume.
+func (NoLocalNode) Truncated(string) {}
+
+// Deleted does nothing: the nodes find it in the pool.
+func (NoLocalNode) Deleted(string) {}
 
 // CheckSupported returns nil: each node rejects what it does not support.
 func (NoLocalNode) CheckSupported(volume.Mutable) error { return nil }

@@ -42,16 +42,20 @@ func TestRecoverFreesNames(t *testing.T) {
 	snapshotID, err := volume.NewID()
 	require.NoError(t, err)
 
-	parameters := volume.Parameters{Pool: "default", Backing: volume.BackingImage}
+	parameters, err := volume.ParseParameters(nil)
+	require.NoError(t, err)
 
 	require.NoError(t, store.Update(t.Context(), func(tx *state.Tx) error {
 		unfinished := &record.Volume{
-			ID: volumeID, Name: "volume", Phase: record.PhaseCreating, Properties: &record.Properties{Parameters: parameters},
+			ID: volumeID, Name: "volume", Phase: record.PhaseCreating, Properties: &record.Properties{
+				Parameters: parameters, Capabilities: []volume.Capability{{Mode: "SINGLE_NODE_WRITER"}},
+			},
 		}
 		require.NoError(t, served.volumes.In(tx).Put(volumeID, unfinished))
 
 		return served.snapshots.In(tx).Put(snapshotID, &record.Snapshot{
 			ID: snapshotID, Name: "snapshot", SourceVolumeID: volumeID, Parameters: parameters, Phase: record.PhaseCreating,
+			Consistency: volume.ConsistencyFilesystem,
 		})
 	}))
 

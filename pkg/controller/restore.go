@@ -74,8 +74,10 @@ func (s *Service) restore(ctx context.Context, wanted createRequest) (*record.Vo
 		return nil, err
 	}
 
-	if err := wanted.checkGrowth(from, snapshot.Object(), snapshot.SizeBytes); err != nil {
-		return nil, err
+	if wanted.growsCopyOf(snapshot.SizeBytes) {
+		if err := checkGrowth(from, snapshot.Object(), wanted.size); err != nil {
+			return nil, err
+		}
 	}
 
 	return s.copyInto(ctx, wanted, func(ctx context.Context, target pool.Object, options pool.CopyOptions) (*pendingCopy, error) {
@@ -115,8 +117,10 @@ func (s *Service) clone(ctx context.Context, wanted createRequest) (*record.Volu
 		return nil, err
 	}
 
-	if err := wanted.checkGrowth(from, source.Object(), source.CapacityBytes); err != nil {
-		return nil, err
+	if wanted.growsCopyOf(source.CapacityBytes) {
+		if err := s.checkVolumeGrowth(from, source, wanted.size); err != nil {
+			return nil, err
+		}
 	}
 
 	return s.copyInto(ctx, wanted, func(ctx context.Context, target pool.Object, options pool.CopyOptions) (*pendingCopy, error) {
@@ -212,15 +216,20 @@ func (s *Service) inherit(wanted *createRequest, from origin) error {
 	return err
 }
 
-// checkGrowth returns OUT_OF_RANGE if the copy is to be larger than the filesystem of its source can
-// become. A copy for raw block access has no filesystem that the driver grows.
-func (w *createRequest) checkGrowth(from *pool.Pool, source pool.Object, sourceBytes int64) error {
-	mounted := slices.ContainsFunc(w.capabilities, func(c volume.Capability) bool { return !c.Block })
-	if w.size <= sourceBytes || !mounted {
-		return nil
+// growsCopyOf reports whether the driver is to grow the filesystem of a copy of so many bytes. That of a
+// copy for raw block access it leaves alone.
+func (w *createRequest) growsCopyOf(sourceBytes int64) bool {
+	return w.size > sourceBytes && slices.ContainsFunc(w.capabilities, func(c volume.Capability) bool { return !c.Block })
+}
+
+// checkVolumeGrowth is checkGrowth of a volume's image. It passes over one that a guest may have: the
+// host does not read that, and the next staging refuses what the guest has not grown.
+func (s *Service) checkVolumeGrowth(p *pool.Pool, v *record.Volume, bytes int64) error {
+	if v.Parameters.DirectAssign && s.checkNotAttachedOrUsed(v) != nil {
+		return nil //nolint:nilerr // a guest may have it
 	}
 
-	return checkGrowth(from, source, w.size)
+	return checkGrowth(p, v.Object(), bytes)
 }
 
 // checkGrowth returns OUT_OF_RANGE if the filesystem of an image cannot become as large. An image that

@@ -102,15 +102,17 @@ func New(config Config) (*Service, error) {
 	store := config.Store
 	usage, common, snapshotIndex := record.NewUsage(), &record.Interner{}, record.NewSnapshotIndex()
 
+	collections := record.Register(store, record.Options{
+		Volumes: []state.CollectionOption[*record.Volume]{state.WithObserver(usage.ObserveVolume), state.WithPrepare(common.Intern)},
+		Snapshots: []state.CollectionOption[*record.Snapshot]{
+			state.WithObserver(usage.ObserveSnapshot), state.WithObserver(snapshotIndex.Observe), state.WithPrepare(record.InternSnapshot),
+		},
+	})
+
 	s := &Service{
-		config: config,
-		volumes: state.Register(store, record.VolumesCollection,
-			state.WithIndex(record.NameIndex, record.VolumeName), state.WithObserver(usage.ObserveVolume), state.WithPrepare(common.Intern)),
-		snapshots: state.Register(store, record.SnapshotsCollection,
-			state.WithIndex(record.NameIndex, (*record.Snapshot).IndexedName), state.WithObserver(usage.ObserveSnapshot),
-			state.WithObserver(snapshotIndex.Observe), state.WithPrepare(record.InternSnapshot)),
-		groups: state.Register(store, "groups", state.WithIndex(record.NameIndex, (*record.Group).IndexedName)),
-		store:  store, pools: config.Pools, ops: config.Operations, segments: record.NewSegments(config.Segments),
+		config:  config,
+		volumes: collections.Volumes, snapshots: collections.Snapshots, groups: collections.Groups,
+		store: store, pools: config.Pools, ops: config.Operations, segments: record.NewSegments(config.Segments),
 		usage: usage, interner: common, creating: &sync.Map{},
 		snapshotIndex: snapshotIndex, locks: inflight.NewLocks(), copies: inflight.NewCopies(), probeSlots: map[string]chan struct{}{},
 	}

@@ -16,7 +16,7 @@ func (s *Service) resumeCopies(ctx context.Context, poolName string) error {
 
 	s.snapshots.Ascend("", func(_ string, each *record.Snapshot) bool {
 		group, grouped := s.groups.Get(each.GroupID)
-		unfinished := grouped && group.Phase != record.PhaseReady
+		unfinished := grouped && group.Phase.IsUnfinished()
 
 		if each.Parameters.Pool == poolName && each.Phase == record.PhaseCopying && !unfinished && !s.busyWith(each) {
 			copying = append(copying, each)
@@ -61,8 +61,8 @@ func (s *Service) takeAgain(ctx context.Context, lost *record.Snapshot) error {
 
 	source, err := s.find(lost.SourceVolumeID)
 	if err != nil {
-		// Its copy can never be completed.
-		return errors.Join(err, s.removeSnapshots(ctx, nil, lost))
+		// Its copy can never be completed. It was acknowledged, so only its deletion removes it.
+		return errors.Join(err, s.recordFailed(ctx, err, []*record.Snapshot{lost}))
 	}
 
 	s.config.Log.Info("copying a snapshot again whose copy was interrupted", "snapshot", lost.ID, "volume", source.ID)

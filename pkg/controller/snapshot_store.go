@@ -386,9 +386,7 @@ func (s *Service) removeUnfinishedSnapshots() error {
 	}
 
 	s.snapshots.Ascend("", func(id string, each *record.Snapshot) bool {
-		switch {
-		case each.IsVisible(), members[id]:
-		default:
+		if each.Phase.IsUnfinished() && !members[id] {
 			s.config.Log.Info("removing an unfinished snapshot", "snapshot", id, "phase", each.Phase)
 
 			gone = append(gone, each)
@@ -416,7 +414,7 @@ func (s *Service) recoverGroups() (members map[string]bool, err error) {
 	unfinished := map[*record.Group][]*record.Snapshot{}
 
 	s.groups.Ascend("", func(id string, each *record.Group) bool {
-		if each.Phase == record.PhaseReady {
+		if !each.Phase.IsUnfinished() {
 			return true
 		}
 

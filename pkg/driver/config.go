@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -167,16 +168,11 @@ func (c *Config) complete() error {
 
 	problems := []error{
 		c.checkNames(), c.checkPlaces(), c.checkPoolImage(), c.checkCapabilities(), c.checkTopology(), c.checkDirect(), c.completeRegistration(),
-		c.checkHTTP(),
+		c.checkValues(),
 	}
 
 	if !slices.Contains([]Mode{ModeAll, ModeController, ModeNode}, c.Mode) {
 		problems = append(problems, fmt.Errorf("%w: mode %q is not one of all, controller, node", ErrConfig, c.Mode))
-	}
-
-	if !(c.Overcommit > 0) {
-		problems = append(problems, fmt.Errorf("%w: overcommit %v must be above 0; 1 provisions the pool's space once",
-			ErrConfig, c.Overcommit))
 	}
 
 	if c.Claims.Kubeconfig != "" && !c.serves(ModeController) {
@@ -240,12 +236,13 @@ func (c *Config) checkCapabilities() error {
 func (c *Config) checkPlaces() error {
 	places := map[string]string{"state-dir": c.StateDir}
 
-	if c.Mode != ModeController {
+	// A controller may have none.
+	if c.serves(ModeNode) || c.KubeletDir != "" {
 		places["kubelet-dir"] = c.KubeletDir
+	}
 
-		for _, path := range c.AllowPaths {
-			places["allow-path "+path] = path
-		}
+	for _, path := range c.AllowPaths {
+		places["allow-path "+path] = path
 	}
 
 	for name, directory := range c.Pools {
@@ -286,7 +283,7 @@ func checkAbsolute(places map[string]string) error {
 	var problems []error
 
 	for _, what := range slices.Sorted(maps.Keys(places)) {
-		if !filepath.IsAbs(places[what]) {
+		if !filepath.IsAbs(places[what]) || strings.ContainsRune(places[what], 0) {
 			problems = append(problems, fmt.Errorf("%w: %s: %q is not an absolute path", ErrConfig, what, places[what]))
 		}
 	}

@@ -52,10 +52,6 @@ func New(ctx context.Context, config Config) (driver *Driver, err error) {
 		return nil, err
 	}
 
-	if _, err := SocketPath(config.Endpoint); err != nil {
-		return nil, err
-	}
-
 	calls, registry := newMetrics(config.DriverName, config.Version, config.Commit)
 	durations := callDurations()
 	registry.MustRegister(durations)
@@ -256,8 +252,8 @@ func unannounce(readyFile string) error {
 
 func (d *Driver) newServer(more ...grpc.ServerOption) *grpc.Server {
 	g := &guard{
-		log: d.log, metrics: d.metrics, durations: d.durations, gate: d.gate, codec: newCodec(d.log), capabilities: d.config.capabilities,
-		observers: d.components.observers, faults: d.faults,
+		log: d.log, metrics: d.metrics, durations: d.durations, gate: d.gate, lists: newListLimiter(), codec: newCodec(d.log),
+		capabilities: d.config.capabilities, observers: d.components.observers, faults: d.faults,
 	}
 	server := grpc.NewServer(append(g.options(), more...)...)
 	d.register(server)

@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"net/http"
@@ -73,7 +74,7 @@ func (c *Config) checkHTTP() error {
 	}
 
 	host, port, err := net.SplitHostPort(c.HTTPEndpoint)
-	if _, invalid := strconv.ParseUint(port, 10, 16); err != nil || invalid != nil || host != "" && !isAddress(host) && !isHostName(host) {
+	if err != nil || !isHostAndPort(cmp.Or(host, "localhost"), port) {
 		return fmt.Errorf("%w: http-endpoint %q is not host:port, such as 127.0.0.1:9808 or :9808", ErrConfig, c.HTTPEndpoint)
 	}
 
@@ -84,6 +85,13 @@ func (c *Config) checkHTTP() error {
 	}
 
 	return nil
+}
+
+// isHostAndPort reports whether a client or server can use the name or IP address and the port.
+func isHostAndPort(host, port string) bool {
+	_, err := strconv.ParseUint(port, 10, 16)
+
+	return err == nil && (isAddress(host) || isHostName(host))
 }
 
 func isHostName(name string) bool {

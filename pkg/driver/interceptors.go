@@ -23,13 +23,14 @@ import (
 // guard is the chain of interceptors of every call, from the outside in: observe
 // (metrics and log), the observers with a flag of their own (call log, checks of the
 // CO), fault rules if there may be any, refuse what is not advertised, check the limits, pass the
-// gate. All of them are within recovery from panics.
+// gate, wait until a list may be answered. All of them are within recovery from panics.
 type guard struct {
 	log     *slog.Logger
 	metrics metrics.CSIMetricsManager
 	// durations has the same calls in finer buckets.
 	durations *prometheus.HistogramVec
 	gate      *gate
+	lists     *listLimiter
 	codec     *codec
 	calls     atomic.Uint64
 	// capabilities are the advertised ones; other RPCs are refused.
@@ -102,6 +103,15 @@ func (g *guard) admit(ctx context.Context, request any, info *grpc.UnaryServerIn
 
 	if err := g.gate.pass(ctx, info.FullMethod); err != nil {
 		return nil, err
+	}
+
+	release, err := g.lists.acquire(ctx, request)
+	if err != nil {
+		return nil, err
+	}
+
+	if g.faults != nil {
+		defer release() // a rule may hold the response for long
 	}
 
 	return next(ctx, request)

@@ -23,7 +23,7 @@ var ErrEndpoint = errors.New("endpoint")
 const socketDirMode = 0o750
 
 // SocketPath returns the path that an endpoint names: unix:///path, unix:path
-// or a plain path.
+// or a plain path, which has a slash.
 func SocketPath(endpoint string) (string, error) {
 	path := endpoint
 	if rest, ok := strings.CutPrefix(endpoint, "unix:"); ok {
@@ -31,6 +31,8 @@ func SocketPath(endpoint string) (string, error) {
 		if authority, ok := strings.CutPrefix(rest, "//"); ok {
 			path = authority
 		}
+	} else if !strings.Contains(endpoint, "/") {
+		return "", fmt.Errorf("%w %q is no path: write an absolute one, or unix:NAME for a file in the working directory", ErrEndpoint, endpoint)
 	} else if strings.Contains(endpoint, "://") {
 		return "", fmt.Errorf("%w %q: only unix sockets are served, such as unix:///run/touchstone/csi.sock", ErrEndpoint, endpoint)
 	}
@@ -91,18 +93,28 @@ const (
 	proxyListenFlag = "proxy-listen"
 )
 
-// listenLoopback listens on the loopback address that a flag names. Errors: proxy.ErrAddress.
-func listenLoopback(ctx context.Context, flag, address string) (net.Listener, error) {
+// parseLoopback returns the host:port of the loopback that a flag names. Errors: proxy.ErrAddress.
+func parseLoopback(flag, address string) (string, error) {
 	network, target, err := proxy.Parse(address)
 	if err == nil && network != "tcp" {
 		err = fmt.Errorf("%w %q is no host:port", proxy.ErrAddress, address)
 	}
 
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", flag, err)
+		return "", fmt.Errorf("%s: %w", flag, err)
 	}
 
-	listener, err := (&net.ListenConfig{}).Listen(ctx, network, target)
+	return target, nil
+}
+
+// listenLoopback listens on the loopback address that a flag names. Errors: proxy.ErrAddress.
+func listenLoopback(ctx context.Context, flag, address string) (net.Listener, error) {
+	target, err := parseLoopback(flag, address)
+	if err != nil {
+		return nil, err
+	}
+
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", target)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", flag, err)
 	}

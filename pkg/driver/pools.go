@@ -76,7 +76,7 @@ type member struct {
 func newOpener(ctx context.Context, config *Config, common plugin.Common, removals *removal.Queue) *opener {
 	o := &opener{
 		Common: common, config: config, members: map[string]*member{}, removals: removals,
-		identities: state.Register[*pool.IdentityRecord](common.Store, pool.IdentitiesCollection),
+		identities: pool.RegisterIdentities(common.Store),
 		limit:      min(maxPoolProbe, cmp.Or(config.Health.ProbeTimeout, health.DefaultProbeTimeout)/2),
 	}
 	o.base, o.stop = context.WithCancel(context.WithoutCancel(ctx))

@@ -12,13 +12,20 @@ const (
 	// confinePeriod is the time between two searches for files that evade size limits: the kernel has no
 	// event for them.
 	confinePeriod = time.Second
+	// sweepPause is the least time between two walks of all files for them, which are made where nothing
+	// less finds them, and sweepRatio how much longer than the walk it is.
+	sweepPause = time.Minute
+	sweepRatio = 20
 	// stalePeriod is the time between two removals of quotas that are not in use any more.
 	stalePeriod = 10 * time.Second
 )
 
 // upkeep does in one pool, until ctx ends, what neither a call nor an event of the kernel begins.
 func (r *components) upkeep(ctx context.Context, name string) {
-	var released time.Time
+	var (
+		released time.Time
+		sweepAt  time.Time
+	)
 
 	for tick := time.NewTicker(confinePeriod); ; {
 		select {
@@ -34,7 +41,13 @@ func (r *components) upkeep(ctx context.Context, name string) {
 			continue // Its condition is reported, and it is opened again.
 		}
 
-		r.confine(ctx, p)
+		r.confine(ctx, p, p.ConfineGrown)
+
+		if begin := time.Now(); begin.After(sweepAt) {
+			r.confine(ctx, p, func() ([]string, error) { return p.Sweep(ctx) })
+
+			sweepAt = time.Now().Add(max(sweepPause, sweepRatio*time.Since(begin)))
+		}
 
 		if time.Since(released) < stalePeriod {
 			continue
@@ -50,8 +63,8 @@ func (r *components) upkeep(ctx context.Context, name string) {
 }
 
 // confine has size limits count what has evaded them, and the affected volumes probed.
-func (r *components) confine(ctx context.Context, p *pool.Pool) {
-	evaded, err := operation.Await(ctx, p.ConfineGrown)
+func (r *components) confine(ctx context.Context, p *pool.Pool, find func() ([]string, error)) {
+	evaded, err := operation.Await(ctx, find)
 	if err != nil && ctx.Err() == nil {
 		r.Log.Warn("cannot search for files that evade size limits; it is tried again", "pool", p.Name(), "error", err)
 	}

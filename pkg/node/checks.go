@@ -20,6 +20,16 @@ func (v checkedVolumes) Staged(id string) (*staged.Volume, bool) {
 	return v.service.stagedVolumes.Get(id)
 }
 
+func (v checkedVolumes) IsRegistered(id string) bool {
+	if v.service.config.Registered == nil {
+		return false
+	}
+
+	_, registered := v.service.config.Registered(id)
+
+	return registered
+}
+
 func (v checkedVolumes) IsEphemeral(id string) bool {
 	_, ephemeral := v.service.ephemeral.Get(id)
 

@@ -109,7 +109,8 @@ func (s *Service) growImage(v *staged.Volume, asked *csi.CapacityRange) error {
 		}
 	}
 
-	if !v.Capability.Block {
+	// A guest may have what is published: the host does not read that.
+	if guest := v.IsDirect() && len(v.Publications) > 0; !v.Capability.Block && !guest {
 		if err := stored.CheckGrowth(object, wanted); err != nil {
 			return err
 		}

@@ -131,7 +131,7 @@ func (s *Service) publish(ctx context.Context, id, stagingPath string, wanted st
 		return err
 	}
 
-	if _, err := s.access.PoolOf(v); err != nil {
+	if err := s.checkUsable(v); err != nil {
 		return err
 	}
 
@@ -177,6 +177,15 @@ func (s *Service) publishRecorded(ctx context.Context, v *staged.Volume, wanted 
 	}
 
 	return s.access.For(v).Publish(ctx, v, wanted, target)
+}
+
+// checkUsable returns an error for a staged volume that no pod could use.
+func (s *Service) checkUsable(v *staged.Volume) error {
+	if _, err := s.access.PoolOf(v); err != nil {
+		return err
+	}
+
+	return s.access.CheckNotShutDown(v)
 }
 
 // stagedUse returns the record of a volume that really is staged there.

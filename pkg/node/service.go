@@ -119,7 +119,7 @@ func New(config Config) (*Service, error) {
 		ownStaging: ownStaging{
 			dir: config.StagingDir, always: !config.Capabilities.Has(capability.StageUnstageVolume), dirs: dirs,
 		},
-		stagedVolumes: staged.NewRecords[*staged.Volume](store, "uses"),
+		stagedVolumes: staged.NewVolumes(store),
 		tuner: tuning.New(queue.New(queue.DefaultSysBlock), cgroup.NewLimiter(config.CgroupRoot, config.Log),
 			store, config.Log),
 	}
@@ -127,7 +127,7 @@ func New(config Config) (*Service, error) {
 		Limit: config.FreezeLimit, Loops: loops, OpenRoot: s.openRoot, Log: config.Log,
 	}, store)
 	s.checker = fsck.New(fsck.Config{
-		Volumes: checkedVolumes{s}, Records: staged.NewRecords[*fsck.Result](store, "checks"), Pools: pools, Loops: loops,
+		Volumes: checkedVolumes{s}, Records: fsck.NewRecords(store), Pools: pools, Loops: loops,
 		Period: config.CheckPeriod, Run: config.Run, Metrics: config.Health.Metrics, Log: config.Log,
 	})
 	s.prober = probe.New(probe.Config{
@@ -151,7 +151,7 @@ func New(config Config) (*Service, error) {
 	})
 	s.local = &LocalNode{
 		nodeID: config.NodeID, stagedVolumes: s.stagedVolumes,
-		access: s.access, tuner: s.tuner, checker: s.checker, freezer: s.freezer, monitor: s.prober.Monitor(),
+		access: s.access, tuner: s.tuner, checker: s.checker, freezer: s.freezer, prober: s.prober, loops: loops,
 	}
 	config.Admission.Register(s.ephemeral)
 

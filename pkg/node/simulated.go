@@ -31,7 +31,7 @@ type Simulated struct {
 
 // NewSimulated returns a service that keeps its records in the store, which must not be open yet.
 func NewSimulated(config plugin.Common) *Simulated {
-	return &Simulated{config: config, volumes: staged.NewRecords[*staged.Volume](config.Store, "uses")}
+	return &Simulated{config: config, volumes: staged.NewVolumes(config.Store)}
 }
 
 // Recover reads the records.
@@ -365,6 +365,15 @@ func (s *Simulated) CheckSupported(volume.Mutable) error { return nil }
 
 // ApplyAttributes does nothing.
 func (s *Simulated) ApplyAttributes(context.Context, string) error { return nil }
+
+// DescribeHolders names none: nothing is attached.
+func (s *Simulated) DescribeHolders(string) string { return "another program has it" }
+
+// Truncated does nothing.
+func (s *Simulated) Truncated(string) {}
+
+// Deleted does nothing.
+func (s *Simulated) Deleted(string) {}
 
 // CanFreeze returns true: nothing writes to a volume.
 func (s *Simulated) CanFreeze(string) bool { return true }

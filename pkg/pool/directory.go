@@ -106,6 +106,51 @@ func (p *Pool) ConfineGrown() (evaded []string, err error) {
 	return evaded, err
 }
 
+// Sweep has size limits count what only a walk of all files finds, as in a pool with projects. Errors
+// of one directory do not keep the others from being swept. It returns volumes as ConfineGrown does.
+func (p *Pool) Sweep(ctx context.Context) (evaded []string, err error) {
+	if p.quotas.Support().Kind != quota.Project {
+		return nil, nil
+	}
+
+	for _, each := range p.withEphemeral() {
+		failure := listIDs(ctx, each.directories, "", func(id string) error {
+			found, failure := each.sweep(ctx, id)
+			if found {
+				evaded = append(evaded, id)
+			}
+
+			if !errors.Is(failure, ErrMissing) {
+				err = errors.Join(err, failure)
+			}
+
+			return ctx.Err()
+		})
+		err = errors.Join(err, failure)
+	}
+
+	return evaded, err
+}
+
+func (p *Pool) sweep(ctx context.Context, id string) (bool, error) {
+	directory, err := p.OpenDirectory(id)
+	if err != nil {
+		return false, err
+	}
+	defer directory.Close()
+
+	evaded, err := p.quotas.Sweep(ctx, directory)
+	if evaded {
+		p.evaded.Store(id, time.Now())
+	}
+
+	if err != nil {
+		return evaded, fmt.Errorf("confine volume %s in pool %q to its size limit: %w", id, p.name, err)
+	}
+
+	return evaded, nil
+}
+
 // withEphemeral returns the pool, and the one inside of it if that is in use.
 func (p *Pool) withEphemeral() []*Pool {
 	p.ephemeralMu.Lock()

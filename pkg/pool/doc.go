@@ -25,7 +25,7 @@
 // The locks are taken in this order: scratch, then image. A lock belongs to the file, not to its
 // name: the image may be replaced or removed between its opening and its locking, so the name is
 // compared after an image is locked (IsCurrentImage). Removal takes no lock; the controller removes
-// only what is attached nowhere.
+// only what is attached nowhere (CheckDetached).
 //
 // The package contains storage only: it does not know who uses a volume, mounts nothing and decides
 // no gRPC code. Its subpackages copy file contents (filecopy), copy, measure and remove directory

@@ -13,6 +13,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 	"github.com/touchstone-csi/touchstone/pkg/pool/tree"
+	"github.com/touchstone-csi/touchstone/pkg/state"
 )
 
 const (
@@ -30,6 +31,17 @@ const IdentitiesCollection = "pools"
 // IdentityRecord is the identity of a pool in the state. It is never changed.
 type IdentityRecord struct {
 	ID string `json:"id"`
+}
+
+// RegisterIdentities registers the collection in a store that is not open yet.
+func RegisterIdentities(store *state.Store) *state.Collection[*IdentityRecord] {
+	return state.Register(store, IdentitiesCollection, state.WithCheck(func(_ string, record *IdentityRecord) error {
+		if err := uuid.Validate(record.ID); err != nil {
+			return fmt.Errorf("id %q: %w", record.ID, err)
+		}
+
+		return nil
+	}))
 }
 
 // ErrIdentity is returned if the directory at a pool's path is not the pool that the state has

@@ -13,7 +13,6 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/linux/eintr"
 	"github.com/touchstone-csi/touchstone/internal/linux/extent"
-	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/flock"
 	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 	"github.com/touchstone-csi/touchstone/pkg/pool/tree"
@@ -99,22 +98,6 @@ func (p *Pool) growOnce(id string, growth Growth) (bool, error) {
 	}
 
 	return p.IsCurrentImage(id, file)
-}
-
-// CheckGrowth returns filesystem.ErrGrowLimit if the filesystem of an image cannot become as large.
-// Errors: ErrMissing.
-func (p *Pool) CheckGrowth(object Object, bytes int64) error {
-	image, err := p.open(object)
-	if err != nil {
-		return err
-	}
-	defer image.Close()
-
-	if err := filesystem.CheckGrowth(image, bytes); err != nil {
-		return fmt.Errorf("%s: %w", object, err)
-	}
-
-	return nil
 }
 
 // checkLength returns ErrTruncated if an image is shorter than least bytes.

@@ -296,8 +296,25 @@ func (p *Pool) checkWritable() error {
 	return nil
 }
 
+// ExplainToolFailure returns the error of a program that wrote into the pool, as ErrNoSpace if the pool
+// is full. Not all programs report that: mkfs.btrfs says "Input/output error".
+func (p *Pool) ExplainToolFailure(err error) error {
+	const nothing = 1 << 20 // a filesystem keeps some blocks for its own metadata
+
+	whole, used, statErr := space(p.path)
+	if err != nil && statErr == nil && whole.Total-used < nothing {
+		err = fmt.Errorf("%w: %w", unix.ENOSPC, err)
+	}
+
+	return p.spaceError(err)
+}
+
 // spaceError wraps ENOSPC and EDQUOT in ErrNoSpace with the name of the pool.
 func (p *Pool) spaceError(err error) error {
+	if errors.Is(err, ErrNoSpace) {
+		return err
+	}
+
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		return fmt.Errorf("pool %q at %s: %w: %w", p.name, p.path, ErrNoSpace, err)
 	}

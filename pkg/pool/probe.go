@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
@@ -66,4 +67,20 @@ func (p *Pool) Probe() error {
 	}
 
 	return p.spaceError(err)
+}
+
+// CheckGrowth returns filesystem.ErrGrowLimit if the filesystem of an image cannot become as large.
+// Errors: ErrMissing.
+func (p *Pool) CheckGrowth(object Object, bytes int64) error {
+	image, err := p.open(object)
+	if err != nil {
+		return err
+	}
+	defer image.Close()
+
+	if err := filesystem.CheckGrowth(image, bytes); err != nil {
+		return fmt.Errorf("%s: %w", object, err)
+	}
+
+	return nil
 }

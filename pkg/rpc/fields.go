@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"path/filepath"
+	"regexp"
 	"strings"
 	"unicode/utf8"
 
@@ -14,12 +15,24 @@ import (
 // Limits).
 const MaxStringBytes = 128
 
-// Ellipsis ends a truncated text.
+// Ellipsis stands for what was removed from a truncated text.
 const Ellipsis = "…"
 
-// Truncate truncates text to limit bytes at a rune boundary, with an ellipsis.
+// shortestPath is the length to which Truncate shortens a path at most: with Kubernetes' paths the
+// last half of the UID in a volume's name is left.
+const shortestPath = 32
+
+// pathInText matches a path in a text.
+var pathInText = regexp.MustCompile(` /[^ ;]+`)
+
+// Truncate truncates text to limit bytes at rune boundaries, with an ellipsis: first the beginnings
+// of paths, whose ends identify pod and volume, and then the end.
 func Truncate(text string, limit int) string {
 	text = strings.ToValidUTF8(text, "?")
+	if len(text) > limit {
+		text = shortenPaths(text, len(text)-limit)
+	}
+
 	if len(text) <= limit {
 		return text
 	}
@@ -30,6 +43,26 @@ func Truncate(text string, limit int) string {
 	}
 
 	return text[:end] + Ellipsis
+}
+
+// shortenPaths removes excess bytes from the beginnings of the paths in a text, or what it can.
+func shortenPaths(text string, excess int) string {
+	paths := len(pathInText.FindAllStringIndex(text, -1))
+
+	return pathInText.ReplaceAllStringFunc(text, func(match string) string {
+		path := match[1:]
+
+		start := min(excess/paths+1+len(Ellipsis), len(path)-shortestPath)
+		for start > 0 && start < len(path) && !utf8.RuneStart(path[start]) {
+			start++
+		}
+
+		if start <= len(Ellipsis) {
+			return match
+		}
+
+		return " " + Ellipsis + path[start:]
+	})
 }
 
 // CheckVolumeID is CheckID for the field volume_id.

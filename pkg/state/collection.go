@@ -18,6 +18,7 @@ type Collection[T any] struct {
 	name      string
 	indexes   []index[T]
 	observers []func(key string, old, now T, hadOld, hasNew bool)
+	check     func(key string, record T) error
 	prepare   func(key string, record T)
 
 	durable atomic.Pointer[table[T]]
@@ -51,6 +52,13 @@ func WithObserver[T any](fn func(key string, old, now T, hadOld, hasNew bool)) C
 	return func(c *Collection[T]) {
 		c.observers = append(c.observers, fn)
 	}
+}
+
+// WithCheck has fn called with each record that is put, or was read from disk, and its key. A record
+// with an error is not stored: Put fails with ErrRecord. Read from disk it is damage. It must depend
+// on nothing but its arguments; several goroutines call it at once.
+func WithCheck[T any](fn func(key string, record T) error) CollectionOption[T] {
+	return func(c *Collection[T]) { c.check = fn }
 }
 
 // WithPrepare has fn called with each record that was read from disk and its key, before
@@ -175,6 +183,10 @@ func (v View[T]) Put(key string, value T) error {
 		return v.tx.fail(fmt.Errorf("%w: %s %q is nil", ErrRecord, c.name, key))
 	}
 
+	if err := c.checkRecord(key, value); err != nil {
+		return v.tx.fail(fmt.Errorf("%w: %s %q: %w", ErrRecord, c.name, key, err))
+	}
+
 	if index, taken, holder, found := c.latest.conflict(key, value, c.indexes); found {
 		return v.tx.fail(fmt.Errorf("%w: %s %q of %s %q belongs to %q", ErrDuplicate, index, taken, c.name, key, holder))
 	}
@@ -277,11 +289,24 @@ func (c *Collection[T]) decode(key string, encoded []byte) (any, error) {
 		return nil, fmt.Errorf("record does not fit: %w", err)
 	}
 
+	err = c.checkRecord(key, value)
+	if err != nil {
+		return nil, err
+	}
+
 	if c.prepare != nil {
 		c.prepare(key, value)
 	}
 
 	return value, nil
+}
+
+func (c *Collection[T]) checkRecord(key string, value T) error {
+	if c.check == nil {
+		return nil
+	}
+
+	return c.check(key, value)
 }
 
 // recover applies one put that was read from disk.
@@ -292,7 +317,7 @@ func (c *Collection[T]) recover(key string, decoded any) error {
 	}
 
 	if index, taken, holder, found := c.latest.conflict(key, value, c.indexes); found {
-		return fmt.Errorf("%w: %s %q of %s %q belongs to %q", ErrDuplicate, index, taken, c.name, key, holder)
+		return fmt.Errorf("%s %q is %w by %q", index, taken, ErrDuplicate, holder)
 	}
 
 	ch := change[T]{collection: c, key: key, now: value, hasNew: true}

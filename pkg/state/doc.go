@@ -30,8 +30,9 @@
 //
 // Open drops the end of the journal only if it can be an interrupted write of the last batch, which
 // was not acknowledged. All else that is missing or differs from what was written is damage: Open
-// fails with *DamageError, which names the line, and changes nothing. Verify lists all damage, and
-// Repair keeps what can be read.
+// fails with *DamageError, which names the line, and changes nothing. So is a record that the checks
+// and unique indexes of its collection refuse. Verify lists all damage, and Repair keeps what can be
+// read.
 //
 // After a failed sync the store is read-only until a restart: the kernel reports such a failure
 // once, and a second fsync would succeed without writing. Only for a lack of space does the store
@@ -39,7 +40,8 @@
 //
 // # Files
 //
-// line.go has the format of a line, journal.go writes, read.go reads, compact.go replaces the
-// journal, commit.go groups transactions; verify.go and repair.go work on a directory that no store
-// has open. What the records mean is defined by the packages above.
+// line.go has the format of a line, journal.go writes, read.go reads lines, tail.go the end of the
+// journal and records.go the records; compact.go replaces the journal, commit.go groups transactions;
+// verify.go and repair.go work on a directory that no store has open, and read it as Open does. What
+// the records mean is defined by the packages above.
 package state

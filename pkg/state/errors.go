@@ -41,8 +41,10 @@ func (e *LockedError) Error() string {
 type DamageError struct {
 	File string
 	// Line counts from 1; 0 means the file as a whole.
-	Line   int
-	Reason string
+	Line int
+	// Collection and Key name the record that cannot be used; empty for other damage.
+	Collection, Key string
+	Reason          string
 
 	fix fix
 }
@@ -57,6 +59,8 @@ const (
 	fixKeep
 	// fixDrop drops the line and all that follow.
 	fixDrop
+	// fixOmit leaves out the record, and no other.
+	fixOmit
 )
 
 func (e *DamageError) Error() string {
@@ -64,5 +68,10 @@ func (e *DamageError) Error() string {
 	if e.Line > 0 {
 		where = fmt.Sprintf("%s:%d", e.File, e.Line)
 	}
-	return fmt.Sprintf("%s: state is damaged: %s; see `touchstone state verify` and `touchstone state repair`", where, e.Reason)
+	what, newer := "", ""
+	if e.fix == fixOmit {
+		what, newer = fmt.Sprintf("%s %q: ", e.Collection, e.Key), "if a newer program has written it, use that one; otherwise "
+	}
+	return fmt.Sprintf("%s: state is damaged: %s%s; %ssee `touchstone state verify` and `touchstone state repair`",
+		where, what, e.Reason, newer)
 }

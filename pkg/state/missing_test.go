@@ -138,7 +138,7 @@ func TestMarkOutlivesTheJournal(t *testing.T) {
 	require.ErrorAs(t, newFixture(dir, state.Options{}).Open(t.Context()), &damage)
 	require.Contains(t, damage.Reason, "missing")
 
-	report, err := state.Verify(dir, nil)
+	report, err := newFixture(dir, state.Options{}).Verify(nil)
 	require.NoError(t, err)
 	require.False(t, report.Clean(), "want: the state is not reported clean")
 }
@@ -158,7 +158,7 @@ func TestRepairGivesUpTheMark(t *testing.T) {
 	require.Equal(t, 6, damage.Line)
 	require.Contains(t, damage.Reason, "changes up to 6 were durable")
 
-	done, err := state.Repair(dir)
+	done, err := newFixture(dir, state.Options{Owner: "state repair"}).Repair()
 	require.NoError(t, err)
 	require.Equal(t, "keep the changes up to 4 and drop this line and all that follow", done.Before.Findings[0].Fix)
 

@@ -37,6 +37,7 @@ func (s *Store) load(ctx context.Context) error {
 	read := &loader{
 		path:    path,
 		find:    func(name string) collection { return s.collections[name] },
+		check:   s.checkRecords,
 		damaged: func(damage *DamageError) error { return damage },
 	}
 	err = read.read(ctx, file, mark)

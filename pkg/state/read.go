@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"unicode/utf8"
 )
 
 // chunkBytes is about how much of the journal one worker decodes at a time.
@@ -24,6 +25,8 @@ type loader struct {
 	path string
 	// find returns nil for an unknown collection. Several goroutines call it at once.
 	find func(name string) collection
+	// check reports the records that contradict others; see Store.AddCheck.
+	check func(report func(collection, key string, reason error))
 	// damaged receives damage and returns the error to stop with; nil continues if that is
 	// possible.
 	damaged func(damage *DamageError) error
@@ -51,6 +54,10 @@ type loader struct {
 	// than newlines behind end.
 	torn    *DamageError
 	remnant bool
+	// named are the collections that the journal names.
+	named map[string]bool
+	// refused are the newest records that are left out because they cannot be used.
+	refused map[recordKey]*DamageError
 }
 
 // errStop ends reading after damage that has been reported.
@@ -82,8 +89,8 @@ func (l *loader) read(ctx context.Context, file File, mark uint64) error {
 	if err == nil {
 		err = l.checkEnd(file, mark)
 	}
-	if errors.Is(err, errStop) {
-		return nil
+	if err == nil || errors.Is(err, errStop) {
+		err = l.checkRecords(file)
 	}
 	return err
 }
@@ -139,6 +146,8 @@ type parsedLine struct {
 	line
 
 	lines, size int
+	// number is that of the first line in the file.
+	number int
 	// kind is invalidLine if the line is not readable, whatever its checksum.
 	kind kind
 	// torn is why the line may be an interrupted write, damage why it cannot be that.
@@ -146,12 +155,17 @@ type parsedLine struct {
 	// behind is a good line that follows a bad one, without the newline between them.
 	behind *line
 	target collection
-	value  any
+	// value is the decoded record of a line that does not delete it. unusable is why it cannot be
+	// used, although the line is readable.
+	value    any
+	deleting bool
+	unusable error
 }
 
 var (
 	errEmpty   = errors.New("the line is empty where a change was expected")
 	errCutLine = errors.New("the file ends within the line")
+	errUTF8    = errors.New("the line is not valid UTF-8")
 	errUnknown = errors.New("unknown to this program; if one of another mode, or a newer one, has written it, " +
 		"nothing is damaged: use that one, or another state-dir")
 )
@@ -182,7 +196,10 @@ func (l *loader) parseLine(p *parsedLine, text []byte, whole bool) {
 	p.line, err = parseLine(text)
 	kind := p.line.kind()
 	if err == nil && (kind == recordLine || kind == changeLine) {
-		err = l.decodeRecord(p)
+		p.unusable = l.decodeRecord(p)
+		if p.torn != nil && p.unusable != nil && !json.Valid(text) {
+			err = p.unusable
+		}
 	}
 	if err == nil {
 		p.kind = kind
@@ -198,16 +215,21 @@ func (l *loader) parseLine(p *parsedLine, text []byte, whole bool) {
 	}
 }
 
+// decodeRecord returns why the record of the line cannot be used.
 func (l *loader) decodeRecord(p *parsedLine) error {
-	p.target = l.find(p.Collection)
-	if p.target == nil {
+	record := p.Record
+	// The memory of the line is used again.
+	p.target, p.deleting, p.Record = l.find(p.Collection), p.deletes(), nil
+	switch {
+	case p.deleting:
+		return nil
+	case p.target == nil:
 		return fmt.Errorf("collection %q is %w", p.Collection, errUnknown)
+	case !utf8.ValidString(p.Key) || !utf8.Valid(record):
+		return errUTF8
 	}
 	var err error
-	if !p.deletes() {
-		p.value, err = p.target.decode(p.Key, p.Record)
-	}
-	p.Record = nil
+	p.value, err = p.target.decode(p.Key, record)
 	return err
 }
 
@@ -226,7 +248,7 @@ func goodSuffix(text []byte) *line {
 
 // damage describes what is wrong with the line that was read last.
 func (l *loader) damage(p *parsedLine, fix fix, reason error) *DamageError {
-	return &DamageError{File: l.path, Line: l.lines - p.lines + 1, Reason: reason.Error(), fix: fix}
+	return &DamageError{File: l.path, Line: p.number, Reason: reason.Error(), fix: fix}
 }
 
 // stop reports damage behind which no line counts.
@@ -238,6 +260,7 @@ func (l *loader) apply(c *chunk) error {
 	defer c.free()
 	for i := range c.lines {
 		p := &c.lines[i]
+		p.number = l.lines + 1
 		l.lines += p.lines
 		l.size += int64(p.size)
 		var err error
@@ -258,8 +281,9 @@ func (l *loader) apply(c *chunk) error {
 
 func (l *loader) applyHeader(p *parsedLine) error {
 	l.headed, l.last = true, p.Sequence
+	l.named, l.refused = map[string]bool{}, map[recordKey]*DamageError{}
 	for name, count := range p.Collections {
-		l.find(name)
+		l.named[name] = true
 		l.expected += count
 	}
 	l.finish(true)
@@ -298,8 +322,9 @@ func (l *loader) applyRecord(p *parsedLine) error {
 	if p.kind == recordLine {
 		fix = fixKeep
 		key := [2]string{p.Collection, p.Key}
-		reason = cmp.Or(reason, l.checkPlace(key), p.target.recover(p.Key, p.value))
+		reason = cmp.Or(reason, l.checkPlace(key))
 		l.newest = key
+		l.applyToRecord(p)
 	}
 	l.records++
 	l.finish(true)
@@ -369,12 +394,8 @@ func (l *loader) applyGood(p *parsedLine) error {
 	if p.More {
 		return nil
 	}
-	for _, each := range l.begun {
-		if each.value == nil {
-			each.target.recoverDeleted(each.Key)
-		} else if err := each.target.recover(each.Key, each.value); err != nil {
-			return err
-		}
+	for i := range l.begun {
+		l.applyToRecord(&l.begun[i])
 	}
 	l.begun = l.begun[:0]
 	l.last = p.Sequence
@@ -387,59 +408,4 @@ var errGap = errors.New("follows")
 // finish notes that all lines so far are whole.
 func (l *loader) finish(closed bool) {
 	l.end, l.endLine, l.closed = l.size, l.lines, closed
-}
-
-// checkEnd finds what is missing at the end of the journal.
-func (l *loader) checkEnd(file File, mark uint64) error {
-	if !l.headed || l.records < l.expected {
-		return l.stop(&DamageError{
-			File: l.path, Line: l.lines + 1,
-			Reason: fmt.Sprintf("the file ends after %d of %d records of the base", l.records, l.expected),
-		})
-	}
-	damage, err := l.checkTail(file)
-	if err != nil {
-		return err
-	}
-	if damage == nil && l.last < mark {
-		damage = &DamageError{
-			File: l.path, Line: l.endLine + 1, fix: fixDrop,
-			Reason: fmt.Sprintf("changes up to %d were durable, as %s says, and the journal ends at %d", mark, markName, l.last),
-		}
-		if l.torn != nil {
-			damage.Reason += ": " + l.torn.Reason
-		}
-	}
-	if damage != nil {
-		return l.stop(damage)
-	}
-	return nil
-}
-
-// checkTail finds what no crash leaves behind the last good line. Before a line is written,
-// newlines are durable up to preallocated(its end). So up to there, also of a line of which only a
-// part was written, a crash leaves newlines and parts of lines, never zeros and no end of the file.
-// Behind that it may have cut short the next preallocation.
-func (l *loader) checkTail(file File) (*DamageError, error) {
-	tail := make([]byte, l.size-l.end)
-	_, err := file.ReadAt(tail, l.end)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("read the journal: %w", err)
-	}
-	written := bytes.TrimRight(tail, "\n\x00")
-	durable := preallocated(l.end + int64(len(written)))
-	at := bytes.IndexByte(tail, 0)
-	var reason string
-	switch {
-	case at >= 0 && l.end+int64(at) < durable:
-		reason = fmt.Sprintf("byte %d of the file is zero, where lines or newlines were durable", l.end+int64(at))
-	case l.size < durable:
-		at = len(written)
-		reason = fmt.Sprintf("the file has %d bytes, of which %d were durable", l.size, durable)
-	default:
-		return nil, nil //nolint:nilnil // documented: no damage
-	}
-	return &DamageError{
-		File: l.path, Line: l.endLine + 1 + bytes.Count(tail[:at], []byte{'\n'}), Reason: reason, fix: fixDrop,
-	}, nil
 }

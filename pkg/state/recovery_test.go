@@ -263,7 +263,7 @@ func requireDamage(t *testing.T, dir string, line int, reason string) {
 	require.Contains(t, damage.Reason, reason)
 	require.Contains(t, err.Error(), "touchstone state verify")
 
-	report, err := state.Verify(dir, nil)
+	report, err := newFixture(dir, state.Options{}).Verify(nil)
 	require.NoError(t, err)
 	require.False(t, report.Clean(), "want: the state is not reported clean")
 	require.Contains(t, fmt.Sprint(report.Findings), reason)
@@ -338,7 +338,7 @@ func TestOldFormat(t *testing.T) {
 		require.ErrorContains(t, err, filepath.Join(dir, name))
 		require.ErrorContains(t, err, "move the files of this one away")
 
-		_, err = state.Verify(dir, nil)
+		_, err = newFixture(dir, state.Options{}).Verify(nil)
 		require.ErrorIs(t, err, state.ErrOldFormat)
 		require.NoFileExists(t, filepath.Join(dir, journalFile))
 		require.Equal(t, "{}\n", read(t, dir, name))
@@ -362,12 +362,12 @@ func TestLock(t *testing.T) {
 
 	refuse(newFixture(dir, state.Options{}).Open(t.Context()))
 
-	_, err := state.Verify(dir, nil)
+	_, err := newFixture(dir, state.Options{}).Verify(nil)
 	refuse(err)
 
-	_, err = state.Repair(dir)
+	_, err = newFixture(dir, state.Options{Owner: "state repair"}).Repair()
 	refuse(err)
-	refuse(state.Dump(dir, os.Stderr))
+	refuse(newFixture(dir, state.Options{}).Dump(os.Stderr))
 
 	require.NoError(t, f.Close())
 	require.NoError(t, open(t, dir, state.Options{}).Close())

@@ -22,17 +22,17 @@ type Repaired struct {
 // read becomes the base of a new journal, after the journal as it was has been copied to a name that
 // ends in .damaged-N. With no findings it does nothing. With one that has no fix it changes nothing
 // and fails with ErrNotRepairable. It fails with *LockedError while a store has the directory open.
-func Repair(dir string) (Repaired, error) {
-	_, err := os.Stat(dir)
+func (s *Store) Repair() (Repaired, error) {
+	_, err := os.Stat(s.dir)
 	if err != nil {
 		return Repaired{}, fmt.Errorf("repair state: %w", err)
 	}
-	lock, err := lockForWriting(dir, "state repair")
+	lock, err := lockForWriting(s.dir, s.options.Owner)
 	if err != nil {
 		return Repaired{}, err
 	}
 	defer lock.Close()
-	seen, err := inspect(dir)
+	seen, err := s.inspect()
 	if err != nil {
 		return Repaired{}, err
 	}
@@ -61,16 +61,15 @@ func Repair(dir string) (Repaired, error) {
 // renew writes what was read as a new journal. Then it removes the mark, which may name a change
 // that is given up.
 func (seen *inspection) renew() error {
-	files := osFS{}
-	fresh, err := draftJournal(context.Background(), files, seen.dir, seen.last, seen.versions())
+	fresh, err := draftJournal(context.Background(), seen.files, seen.dir, seen.last, seen.versions())
 	if err != nil {
 		return err
 	}
-	err = errors.Join(fresh.install(files, seen.dir), fresh.file.Close())
+	err = errors.Join(fresh.install(seen.files, seen.dir), fresh.file.Close())
 	if err != nil {
 		return err
 	}
-	return errors.Join(removeIfExists(files, filepath.Join(seen.dir, markName)), files.SyncDir(seen.dir))
+	return errors.Join(removeIfExists(seen.files, filepath.Join(seen.dir, markName)), seen.files.SyncDir(seen.dir))
 }
 
 // backUp copies a file to the first name that no copy has yet, and returns it.

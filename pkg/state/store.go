@@ -64,6 +64,7 @@ type Store struct {
 	mu          sync.Mutex
 	phase       phase
 	collections map[string]collection
+	checks      []func(tx *Tx, report func(collection, key string, reason error))
 	sequence    uint64
 	pending     *batch
 	flushing    *batch
@@ -122,6 +123,20 @@ func New(dir string, opts Options) *Store {
 		token:       make(chan struct{}, 1),
 		compacting:  make(chan struct{}, 1),
 		stop:        stop, stopped: stopped,
+	}
+}
+
+// AddCheck has check called when all records are read, before the store is open: it reports the
+// records that contradict records of other collections. These are damage, and what check reports
+// once they are left out is damage as well.
+func (s *Store) AddCheck(check func(tx *Tx, report func(collection, key string, reason error))) {
+	s.checks = append(s.checks, check)
+}
+
+// checkRecords calls the checks with the latest state.
+func (s *Store) checkRecords(report func(collection, key string, reason error)) {
+	for _, check := range s.checks {
+		check(&Tx{store: s, over: true}, report)
 	}
 }
 

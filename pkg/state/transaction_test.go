@@ -119,7 +119,7 @@ func TestOddKeys(t *testing.T) {
 
 	require.NoError(t, f.Close())
 
-	report, err := state.Verify(dir, nil)
+	report, err := newFixture(dir, state.Options{}).Verify(nil)
 	require.NoError(t, err)
 	require.True(t, report.Clean(), "want: the state is reported clean")
 	require.Equal(t, map[string]int{"volumes": len(odd), "counts": 0}, report.Records)

@@ -2,6 +2,7 @@ package state
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"sync"
 )
 
 // Report is what Verify found.
@@ -34,21 +34,24 @@ func (r Report) Clean() bool { return len(r.Findings) == 0 }
 type Finding struct {
 	File string `json:"file"`
 	// Line counts from 1; 0 means the file as a whole.
-	Line   int    `json:"line,omitempty"`
-	Reason string `json:"reason"`
+	Line int `json:"line,omitempty"`
+	// Collection and Key name the record that cannot be used; empty for other damage.
+	Collection string `json:"collection,omitempty"`
+	Key        string `json:"key,omitempty"`
+	Reason     string `json:"reason"`
 	// Fix says what Repair does about it; it is empty if that needs a person.
 	Fix string `json:"fix,omitempty"`
 }
 
-// Verify reads a state directory without changing it and without knowing its collections: unique
-// indexes, which belong to the program, are not checked. It fails with *LockedError while a store
-// has it open, and with another error when it cannot be read at all; damage is in the report, not in
-// the error. Of a directory without damage, visit, if it is not nil, gets each record that a store
-// would read, as the JSON that it is kept as, until it returns an error.
-func Verify(dir string, visit func(collection, key string, record json.RawMessage) error) (Report, error) {
-	seen, err := inspectLocked(dir)
+// Verify reads the directory as Open does, without changing it: what Open refuses is in the report,
+// and nothing else. It fails with *LockedError while a store has the directory open, and with another
+// error when it cannot be read at all. Of a directory without damage, visit, if it is not nil, gets
+// each record as the JSON that it is kept as, until it returns an error. A store that verifies, dumps
+// or repairs cannot be used again.
+func (s *Store) Verify(visit func(collection, key string, record json.RawMessage) error) (Report, error) {
+	seen, err := s.inspectLocked()
 	if err != nil {
-		return Report{Dir: dir}, err
+		return Report{Dir: s.dir}, err
 	}
 	report := seen.report()
 	if visit == nil || !report.Clean() {
@@ -56,7 +59,7 @@ func Verify(dir string, visit func(collection, key string, record json.RawMessag
 	}
 	for _, each := range seen.versions() {
 		for key, record := range each.records {
-			err = visit(each.name, key, record.(json.RawMessage)) //nolint:forcetypeassert // see find
+			err = visit(each.name, key, record.(json.RawMessage)) //nolint:forcetypeassert // see inspected
 			if err != nil {
 				return report, err
 			}
@@ -66,10 +69,10 @@ func Verify(dir string, visit func(collection, key string, record json.RawMessag
 }
 
 // Dump writes all records as one JSON document, one record a line, as a store would read them. It
-// fails with *DamageError where a store does not open, and with *LockedError while one has the
+// fails with *DamageError where the store does not open, and with *LockedError while one has the
 // directory open.
-func Dump(dir string, w io.Writer) error {
-	seen, err := inspectLocked(dir)
+func (s *Store) Dump(w io.Writer) error {
+	seen, err := s.inspectLocked()
 	if err == nil && len(seen.damage) > 0 {
 		err = seen.damage[0]
 	}
@@ -98,41 +101,89 @@ func Dump(dir string, w io.Writer) error {
 	return nil
 }
 
-// inspection is a state directory read without its types.
+// inspection is a state directory, read as the store would read it.
 type inspection struct {
 	loader
 
 	dir    string
+	files  FS
 	damage []*DamageError
 	// journal and draft say whether these files exist.
 	journal, draft bool
-
-	mu          sync.Mutex
-	collections map[string]*Collection[json.RawMessage]
+	// collections are those of the store.
+	collections map[string]*inspected
 }
 
-func inspectLocked(dir string) (*inspection, error) {
-	lock, err := lockForReading(dir)
+// inspected is a collection that keeps the text of its records: a repair must not lose members that
+// this program does not know.
+type inspected struct {
+	collection
+
+	text *Collection[json.RawMessage]
+}
+
+// inspectedRecord is what inspected decodes.
+type inspectedRecord struct {
+	value any
+	text  json.RawMessage
+}
+
+func (c *inspected) decode(key string, encoded []byte) (any, error) {
+	value, err := c.collection.decode(key, encoded)
+	return inspectedRecord{value, bytes.Clone(encoded)}, err
+}
+
+func (c *inspected) recover(key string, decoded any) error {
+	record := decoded.(inspectedRecord) //nolint:forcetypeassert // decode returns nothing else
+	err := c.collection.recover(key, record.value)
+	if err == nil {
+		err = c.text.recover(key, record.text)
+	}
+	return err
+}
+
+func (c *inspected) recoverDeleted(key string) {
+	c.collection.recoverDeleted(key)
+	c.text.recoverDeleted(key)
+}
+
+func (s *Store) inspectLocked() (*inspection, error) {
+	lock, err := lockForReading(s.dir)
 	if err != nil {
 		return nil, err
 	}
 	if lock != nil {
 		defer lock.Close()
 	}
-	return inspect(dir)
+	return s.inspect()
 }
 
-func inspect(dir string) (*inspection, error) {
-	seen := &inspection{dir: dir, collections: map[string]*Collection[json.RawMessage]{}}
+func (s *Store) inspect() (*inspection, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.phase != phaseNew {
+		return nil, fmt.Errorf("%w: %s was read before", ErrNotOpen, s.dir)
+	}
+	s.phase = phaseClosed
+	seen := &inspection{dir: s.dir, files: s.options.FS, collections: map[string]*inspected{}}
+	for name, each := range s.collections {
+		seen.collections[name] = &inspected{each, newCollection[json.RawMessage](nil, name)}
+	}
 	seen.loader = loader{
-		path: filepath.Join(dir, journalName),
-		find: seen.find,
+		path: filepath.Join(s.dir, journalName),
+		find: func(name string) collection {
+			if c := seen.collections[name]; c != nil {
+				return c
+			}
+			return nil
+		},
+		check: s.checkRecords,
 		damaged: func(damage *DamageError) error {
 			seen.damage = append(seen.damage, damage)
 			return nil
 		},
 	}
-	_, err := os.Stat(dir)
+	_, err := os.Stat(s.dir)
 	if err == nil {
 		err = seen.readAll()
 	}
@@ -140,7 +191,7 @@ func inspect(dir string) (*inspection, error) {
 		return nil, fmt.Errorf("read state: %w", err)
 	}
 	for _, each := range seen.collections {
-		if publish := each.seal(); publish != nil {
+		if publish := each.text.seal(); publish != nil {
 			publish()
 		}
 	}
@@ -148,24 +199,23 @@ func inspect(dir string) (*inspection, error) {
 }
 
 func (seen *inspection) readAll() error {
-	files := osFS{}
 	var err error
-	seen.draft, err = exists(files, filepath.Join(seen.dir, draftName))
+	seen.draft, err = exists(seen.files, filepath.Join(seen.dir, draftName))
 	if err != nil {
 		return err
 	}
-	mark, err := readMark(files, filepath.Join(seen.dir, markName))
+	mark, err := readMark(seen.files, filepath.Join(seen.dir, markName))
 	if err != nil {
 		return err
 	}
-	seen.journal, err = findJournal(files, seen.dir, mark)
+	seen.journal, err = findJournal(seen.files, seen.dir, mark)
 	if missing, ok := errors.AsType[*DamageError](err); ok {
 		return seen.damaged(missing)
 	}
 	if err != nil || !seen.journal {
 		return err
 	}
-	file, err := openJournal(files, seen.path)
+	file, err := openJournal(seen.files, seen.path)
 	if err != nil {
 		return err
 	}
@@ -173,21 +223,13 @@ func (seen *inspection) readAll() error {
 	return seen.read(context.Background(), file, mark)
 }
 
-func (seen *inspection) find(name string) collection {
-	seen.mu.Lock()
-	defer seen.mu.Unlock()
-	c := seen.collections[name]
-	if c == nil {
-		c = newCollection[json.RawMessage](nil, name)
-		seen.collections[name] = c
-	}
-	return c
-}
-
+// versions returns what the collections have that the journal names.
 func (seen *inspection) versions() []version {
-	all := make([]version, 0, len(seen.collections))
+	var all []version
 	for _, name := range slices.Sorted(maps.Keys(seen.collections)) {
-		all = append(all, seen.collections[name].version(name))
+		if seen.named[name] {
+			all = append(all, seen.collections[name].text.version(name))
+		}
 	}
 	return all
 }
@@ -197,11 +239,13 @@ func (seen *inspection) report() Report {
 		Dir: seen.dir, Sequence: seen.last, Records: map[string]int{},
 		Findings: []Finding{}, Notes: seen.notes(),
 	}
-	for name, c := range seen.collections {
-		report.Records[name] = c.Len()
+	for _, each := range seen.versions() {
+		report.Records[each.name] = each.count
 	}
 	for _, damage := range seen.damage {
-		finding := Finding{File: damage.File, Line: damage.Line, Reason: damage.Reason}
+		finding := Finding{
+			File: damage.File, Line: damage.Line, Collection: damage.Collection, Key: damage.Key, Reason: damage.Reason,
+		}
 		switch damage.fix {
 		case fixNone:
 		case fixKeep:
@@ -209,6 +253,9 @@ func (seen *inspection) report() Report {
 				"examine the line first, and correct it if necessary"
 		case fixDrop:
 			finding.Fix = fmt.Sprintf("keep the changes up to %d and drop this line and all that follow", seen.last)
+		case fixOmit:
+			finding.Fix = "drop this record and no other; its data stay in the pool. If a newer program has written it, " +
+				"use that one instead; docs/state-format.md says how to correct it"
 		}
 		report.Findings = append(report.Findings, finding)
 	}

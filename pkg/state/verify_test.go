@@ -18,7 +18,7 @@ func TestVerifyAndDump(t *testing.T) {
 
 	dir := example(t)
 
-	report, err := state.Verify(dir, nil)
+	report, err := newFixture(dir, state.Options{}).Verify(nil)
 	require.NoError(t, err)
 	require.True(t, report.Clean(), "want: the state is reported clean")
 	require.Empty(t, report.Notes)
@@ -27,7 +27,7 @@ func TestVerifyAndDump(t *testing.T) {
 
 	var out bytes.Buffer
 
-	require.NoError(t, state.Dump(dir, &out))
+	require.NoError(t, newFixture(dir, state.Options{}).Dump(&out))
 
 	var dumped struct {
 		Sequence    int                          `json:"sequence"`
@@ -39,7 +39,7 @@ func TestVerifyAndDump(t *testing.T) {
 	require.Equal(t, open(t, dir, state.Options{}).all(), dumped.Collections["volumes"])
 	require.Equal(t, 6, strings.Count(out.String(), "\n      \"v"), "one record a line")
 
-	_, err = state.Verify(filepath.Join(dir, "missing"), nil)
+	_, err = newFixture(filepath.Join(dir, "missing"), state.Options{}).Verify(nil)
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
@@ -53,7 +53,7 @@ func TestVerifyNotes(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, draftFile), []byte("half"), 0o600))
 	loseMark(t, dir)
 
-	report, err := state.Verify(dir, nil)
+	report, err := newFixture(dir, state.Options{}).Verify(nil)
 	require.NoError(t, err)
 	require.True(t, report.Clean(), "want: the state is reported clean")
 	require.Len(t, report.Notes, 2)
@@ -62,7 +62,7 @@ func TestVerifyNotes(t *testing.T) {
 
 	require.NoError(t, open(t, dir, state.Options{}).Close())
 
-	report, err = state.Verify(dir, nil)
+	report, err = newFixture(dir, state.Options{}).Verify(nil)
 	require.NoError(t, err)
 	require.Empty(t, report.Notes)
 }
@@ -96,14 +96,14 @@ func TestRepair(t *testing.T) {
 			damaged := t.TempDir()
 			write(t, damaged, test.text)
 
-			done, err := state.Repair(damaged)
+			done, err := newFixture(damaged, state.Options{Owner: "state repair"}).Repair()
 			require.NoError(t, err)
 			require.NotEmpty(t, done.Before.Findings)
 			require.NotEmpty(t, done.Before.Findings[0].Fix)
 			require.Equal(t, []string{filepath.Join(damaged, journalFile+".damaged-1")}, done.Backups)
 			require.Equal(t, filled(test.text), read(t, damaged, journalFile+".damaged-1"))
 
-			report, err := state.Verify(damaged, nil)
+			report, err := newFixture(damaged, state.Options{}).Verify(nil)
 			require.NoError(t, err)
 			require.True(t, report.Clean(), "%v", report)
 
@@ -112,7 +112,7 @@ func TestRepair(t *testing.T) {
 			require.NoError(t, f.put("new", &volume{}))
 			require.NoError(t, f.Close())
 
-			done, err = state.Repair(damaged)
+			done, err = newFixture(damaged, state.Options{Owner: "state repair"}).Repair()
 			require.NoError(t, err)
 			require.Empty(t, done.Backups, "what is clean is left alone")
 		})
@@ -137,7 +137,7 @@ func TestNotRepairable(t *testing.T) {
 			damaged := t.TempDir()
 			require.NoError(t, os.WriteFile(filepath.Join(damaged, journalFile), []byte(text), 0o600))
 
-			done, err := state.Repair(damaged)
+			done, err := newFixture(damaged, state.Options{Owner: "state repair"}).Repair()
 			require.ErrorIs(t, err, state.ErrNotRepairable)
 			require.NotEmpty(t, done.Before.Findings)
 			require.Empty(t, done.Backups)

@@ -8,6 +8,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 )
 
 // ErrCapability is returned for a volume capability that no volume can have.
@@ -42,13 +43,10 @@ func ParseCapability(given *csi.VolumeCapability) (Capability, error) {
 		return Capability{}, fmt.Errorf("%w: it is missing", ErrIncomplete)
 	}
 
-	mode := given.GetAccessMode().GetMode()
-	if _, known := csi.VolumeCapability_AccessMode_Mode_name[int32(mode)]; !known ||
-		mode == csi.VolumeCapability_AccessMode_UNKNOWN {
-		return Capability{}, fmt.Errorf("%w: access mode %s; name one of the spec's modes", ErrIncomplete, mode)
+	capability := Capability{Mode: given.GetAccessMode().GetMode().String()}
+	if err := capability.Check(); err != nil {
+		return Capability{}, err
 	}
-
-	capability := Capability{Mode: mode.String()}
 
 	switch access := given.GetAccessType().(type) {
 	case *csi.VolumeCapability_Block:
@@ -61,12 +59,25 @@ func ParseCapability(given *csi.VolumeCapability) (Capability, error) {
 		return Capability{}, fmt.Errorf("%w: access type is missing; it must be block or mount", ErrIncomplete)
 	}
 
-	if capability.FSType != "" && !slices.Contains(FSTypes(), capability.FSType) {
-		return Capability{}, fmt.Errorf("%w: filesystem %q; it must be one of %s",
-			ErrCapability, capability.FSType, strings.Join(FSTypes(), ", "))
+	if err := capability.Check(); err != nil {
+		return Capability{}, err
 	}
 
 	return capability, nil
+}
+
+// Check refuses an access mode that the spec does not have, with ErrIncomplete, and an unknown
+// filesystem, with ErrCapability.
+func (c Capability) Check() error {
+	if c.AccessMode() == csi.VolumeCapability_AccessMode_UNKNOWN {
+		return fmt.Errorf("%w: access mode %s; name one of the spec's modes", ErrIncomplete, c.Mode)
+	}
+
+	if c.FSType != "" && !filesystem.IsSupported(c.FSType) {
+		return fmt.Errorf("%w: filesystem %q; it must be one of %s", ErrCapability, c.FSType, strings.Join(FSTypes(), ", "))
+	}
+
+	return nil
 }
 
 // AccessMode returns the capability's mode as the spec's enum.

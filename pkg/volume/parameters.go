@@ -193,21 +193,8 @@ func parseParameters(given map[string]string) (Parameters, error) {
 		return Parameters{}, badValue(KeyBlockSize, given[KeyBlockSize], "4096 or 512")
 	}
 
-	if params.Backing != BackingImage && params.Backing != BackingDirectory {
-		return Parameters{}, badValue(KeyBacking, string(params.Backing), "image or directory")
-	}
-
-	if params.Provisioning != Thin && params.Provisioning != Thick {
-		return Parameters{}, badValue(KeyProvisioning, string(params.Provisioning), "thin or thick")
-	}
-
-	if params.Backing == BackingDirectory && params.Provisioning == Thick {
-		return Parameters{}, badValue(KeyProvisioning, string(params.Provisioning),
-			"thin: a directory has no space of its own to reserve")
-	}
-
-	if !slices.Contains(FSTypes(), params.FSType) {
-		return Parameters{}, badValue(KeyFSType, params.FSType, strings.Join(FSTypes(), ", "))
+	if err := params.Check(); err != nil {
+		return Parameters{}, err
 	}
 
 	direct, err := parseDirectAssign(given)
@@ -216,6 +203,37 @@ func parseParameters(given map[string]string) (Parameters, error) {
 	}
 
 	return params.WithDirectAssign()
+}
+
+// Check refuses parameters that no parser returns, with ErrParameter. The options of mkfs pass: their
+// list may differ between releases.
+func (p Parameters) Check() error {
+	switch {
+	case p.Pool == "":
+		return badValue(KeyPool, p.Pool, "the name of a pool")
+	case p.Backing != BackingImage && p.Backing != BackingDirectory:
+		return badValue(KeyBacking, string(p.Backing), "image or directory")
+	case p.Provisioning != Thin && p.Provisioning != Thick:
+		return badValue(KeyProvisioning, string(p.Provisioning), "thin or thick")
+	case p.Backing == BackingDirectory && p.Provisioning == Thick:
+		return badValue(KeyProvisioning, string(p.Provisioning), "thin: a directory has no space of its own to reserve")
+	case !filesystem.IsSupported(p.FSType):
+		return badValue(KeyFSType, p.FSType, strings.Join(FSTypes(), ", "))
+	case p.BlockSize != DefaultBlockSize && p.BlockSize != SmallBlockSize:
+		return badValue(KeyBlockSize, strconv.Itoa(p.BlockSize), "4096 or 512")
+	case p.DirectAssign && p.Backing != BackingImage:
+		return badValue(KeyDirectAssign, valueTrue, "false: a directory has no block device")
+	default:
+		return nil
+	}
+}
+
+// CheckFound is Check for a volume that is known by its mount alone.
+func (p Parameters) CheckFound() error {
+	p.Pool, p.Provisioning, p.BlockSize = DefaultPool, Thin, DefaultBlockSize
+	p.FSType = valueOr(p.FSType, DefaultFSType)
+
+	return p.Check()
 }
 
 func badValue(key, value, want string) error {

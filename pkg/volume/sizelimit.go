@@ -15,6 +15,19 @@ const (
 	SizeNotLimited SizeLimit = "none"
 )
 
+// sizeEnforced is SizeByQuota in records of development versions before the first release.
+const sizeEnforced SizeLimit = "enforced"
+
+// Check refuses a value that is in no record of any version, with ErrParameter.
+func (l SizeLimit) Check() error {
+	switch l {
+	case "", SizeByQuota, SizeNotLimited, sizeEnforced:
+		return nil
+	default:
+		return badValue(KeySizeLimit, string(l), "quota or none")
+	}
+}
+
 // SizeLimitOf returns SizeByQuota or SizeNotLimited.
 func SizeLimitOf(limited bool) SizeLimit {
 	if limited {

@@ -52,10 +52,19 @@ func CloneConsistency(given map[string]string) Consistency {
 }
 
 func parseConsistency(given map[string]string) (Consistency, error) {
-	switch wanted := CloneConsistency(given); wanted {
-	case ConsistencyFilesystem, ConsistencyNone:
-		return wanted, nil
-	default:
-		return "", badValue(KeyConsistency, string(wanted), "filesystem or none")
+	wanted := CloneConsistency(given)
+	if err := wanted.Check(); err != nil {
+		return "", err
 	}
+
+	return wanted, nil
+}
+
+// Check refuses any other value than the two, with ErrParameter.
+func (c Consistency) Check() error {
+	if c != ConsistencyFilesystem && c != ConsistencyNone {
+		return badValue(KeyConsistency, string(c), "filesystem or none")
+	}
+
+	return nil
 }

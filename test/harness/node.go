@@ -83,7 +83,7 @@ func OpenNode(ctx context.Context, config NodeConfig, log *slog.Logger) (*Node, 
 
 	store := state.New(config.StateDir, state.Options{Owner: "a test's node", Log: log})
 	// The driver wrote them; a store refuses collections that are not registered.
-	state.Register[*pool.IdentityRecord](store, pool.IdentitiesCollection)
+	pool.RegisterIdentities(store)
 
 	end := func() error { return errors.Join(store.Close(), pools.Close()) }
 

@@ -192,7 +192,11 @@ func (w *Watcher) talk(ctx context.Context, path string) (Event, error) {
 	defer cancel()
 
 	conn, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: dialPause, MaxDelay: dialPause}}))
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff: backoff.Config{BaseDelay: dialPause, MaxDelay: dialPause},
+			// Without it an attempt ends after dialPause: a loaded machine answers later, to each attempt.
+			MinConnectTimeout: dialLimit,
+		}))
 	if err != nil {
 		return Event{}, fmt.Errorf("dial: %w", err)
 	}

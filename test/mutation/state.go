@@ -134,7 +134,21 @@ func stateMutants() []regression {
 			breaks: "a pool that is lost permanently is refused permanently", tests: in("cmd/touchstone", "TestForgetPool"),
 		},
 		{
-			name: "state/repair-without-backup", in: "state.Repair",
+			name: "state/unknown-phase-accepted", in: "record.checkVolume",
+			old: `	case v.Phase != PhaseReady && !v.Phase.IsUnfinished():
+		return refuse("phase", v.Phase)
+	case v.CapacityBytes < 0:`,
+			new:    `	case v.CapacityBytes < 0:`,
+			breaks: "a volume in a phase of a newer release is served, or removed", tests: in("cmd/touchstone", "TestUnknownValuesRemoveNothing"),
+		},
+		{
+			name: "state/members-of-other-groups-removed", in: "record.Register",
+			old:    `	store.AddCheck(c.checkMembers)`,
+			new:    `	_ = c.checkMembers`,
+			breaks: "the removal of an unfinished group removes snapshots that are ready", tests: in("internal/cli/audit", "TestContradictionsAreFound"),
+		},
+		{
+			name: "state/repair-without-backup", in: "state.Store.Repair",
 			old:    `backup, err := backUp(seen.path)`,
 			new:    `backup, err := "", error(nil)`,
 			breaks: "a repair destroys the files that it could not read", tests: tests,

@@ -34,6 +34,10 @@ func printStateFinding(out io.Writer, kind string, finding state.Finding) {
 		where = fmt.Sprintf("%s:%d", finding.File, finding.Line)
 	}
 
+	if finding.Collection != "" {
+		where += fmt.Sprintf(": %s %q", finding.Collection, finding.Key)
+	}
+
 	fmt.Fprintf(out, "%s: %s: %s\n", kind, where, finding.Reason)
 
 	if finding.Fix != "" {

@@ -56,7 +56,7 @@ func (r *records) checkOfController(directory string, counted map[string]int) er
 // addRecord adds a record of the state.
 func (r *records) addRecord(collection, key string, text json.RawMessage) error {
 	var (
-		ofVolume   = record.Volume{Properties: &record.Properties{}} // a damaged record may lack them
+		ofVolume   record.Volume
 		ofSnapshot record.Snapshot
 		ofPool     pool.IdentityRecord
 		err        error

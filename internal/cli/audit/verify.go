@@ -14,7 +14,6 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/pool/embedded"
 	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
-	"github.com/touchstone-csi/touchstone/pkg/state"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
@@ -60,7 +59,7 @@ func withPools(ctx context.Context, stateDir string, pools map[string]string,
 		visit = nil
 	}
 
-	found, err := state.Verify(stateDir, visit) //nolint:contextcheck // it is short
+	found, err := NewStore(stateDir, "verify").Verify(visit) //nolint:contextcheck // it is short
 	report := Report{Report: found}
 
 	if err != nil || !found.Clean() || len(pools) == 0 {

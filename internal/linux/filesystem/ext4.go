@@ -60,20 +60,20 @@ const (
 )
 
 var ext4Grammar = mkfsGrammar{tool: "mkfs.ext4", options: mergeRules(
-	sameRule(number(), "-C", "-G", "-I", "-N", "-g", "-i"),
+	sameRule(number(), "-G", "-I", "-N", "-g", "-i"),
 	map[string]optionRule{
 		"-E": suboptions(mergeRules(sameRule(number(), "num_backup_sb", "orphan_file_size", "packed_meta_blocks", "resize",
 			"stride", "stripe-width", "stripe_width"), map[string]optionRule{"nodiscard": withoutValue(), "root_owner": owner()})),
 		"-J": suboptions(sameRule(number(), "fast_commit_size", "size")),
 		"-L": label(),
-		"-O": features("64bit", "bigalloc", "dir_index", "dir_nlink", "ea_inode", "ext_attr", "extent", "extents",
+		"-O": features("64bit", "dir_index", "dir_nlink", "ea_inode", "ext_attr", "extent", "extents",
 			"extra_isize", "fast_commit", "filetype", "flex_bg", "has_journal", "huge_file", "inline_data", "large_dir",
 			"large_file", "metadata_csum", "metadata_csum_seed", "orphan_file", "project", "quota", "resize_inode",
 			"sparse_super", "sparse_super2", "uninit_bg"),
 		"-T": oneOf("big", "floppy", "huge", "largefile", "largefile4", "news", "small"),
 		"-b": oneOf("4096"), "-j": withoutValue(), "-m": percent(),
 	},
-)}
+), refused: sameRule("resize2fs grows no filesystem with clusters", "-C", "bigalloc")}
 
 // Make leaves zeroing inode tables and journal to the kernel after the first
 // mount, which for a sparse image means never allocating most of them.
@@ -213,6 +213,10 @@ func (e *ext4) GrowMounted(ctx context.Context, mountpoint *os.File, deviceBytes
 	}
 
 	_, err = ioctl(directory, ext4IocResizeFS, unsafe.Pointer(&blocks))
+	if errors.Is(err, unix.EPERM) && ext4LeavesRest(directory, deviceBytes) {
+		return nil
+	}
+
 	if err != nil {
 		return growError(mountpoint, deviceBytes, "EXT4_IOC_RESIZE_FS", err)
 	}

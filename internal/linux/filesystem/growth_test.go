@@ -11,6 +11,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/errdefs"
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 )
 
 const (
@@ -199,4 +200,31 @@ after the aborted resize operation.
 	require.ErrorContains(t, err, "aborted")
 	require.ErrorContains(t, err, "Illegal doubly indirect block")
 	require.Len(t, run.commands, 1, "no check, no second attempt")
+}
+
+// TestTheRestOfADevice is too short for a group: it stays unused, and no permission is needed for that.
+func TestTheRestOfADevice(t *testing.T) {
+	needRoot(t)
+
+	const group = 128 * mebibyte
+
+	ext4 := byName(t, filesystem.Ext4)
+
+	for _, rest := range []int64{4096, mebibyte, 2 * mebibyte} {
+		for _, groups := range []int64{1, 2, 3} {
+			image := newFilesystem(t, ext4, 64*mebibyte)
+			require.NoError(t, image.Truncate(groups*group+rest))
+			require.NoError(t, ext4.GrowUnmounted(t.Context(), image.Name()))
+
+			use := mount(t, ext4, image, loop.AttachOptions{})
+			directory := use.open(t)
+			require.NoError(t, ext4.GrowMounted(t.Context(), directory, groups*group+rest), "%d groups and %d bytes", groups, rest)
+			require.NoError(t, directory.Close())
+			use.unmount(t)
+
+			size, err := ext4.SizeBytes(image)
+			require.NoError(t, err)
+			require.Contains(t, []int64{groups * group, groups*group + rest}, size)
+		}
+	}
 }

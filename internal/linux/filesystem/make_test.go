@@ -286,7 +286,7 @@ func TestAllowedMkfsOptions(t *testing.T) {
 	for name, allowed := range map[string][]string{
 		filesystem.Ext4: {
 			"-m 0", "-m0.5", "-O ^has_journal", "-O ^64bit,quota,project", "-E stride=16,stripe_width=64,nodiscard",
-			"-E resize=4G", "-J size=8", "-I 512 -i 65536 -N 1000", "-T largefile", "-b 4096", "-C 64k -O bigalloc",
+			"-E resize=4G", "-J size=8", "-I 512 -i 65536 -N 1000", "-T largefile", "-b 4096",
 			"-E root_owner=1000:1000", "-L data -j -G 16 -g 32768",
 		},
 		filesystem.XFS: {
@@ -313,6 +313,27 @@ func TestARefusedOptionNamesTheAllowedOnes(t *testing.T) {
 
 	err = filesystem.CheckOptions(filesystem.Ext4, []string{"-E", "mount_opts=errors=panic"})
 	require.ErrorContains(t, err, "stride=NUMBER")
+}
+
+// TestWhatCannotGrowIsRefusedWithTheReason is about options that other users of mkfs may know.
+func TestWhatCannotGrowIsRefusedWithTheReason(t *testing.T) {
+	for _, options := range [][]string{{"-C", "65536"}, {"-C65536"}, {"-O", "bigalloc"}, {"-O", "^has_journal,bigalloc"}} {
+		err := filesystem.CheckOptions(filesystem.Ext4, options)
+		require.ErrorIs(t, err, filesystem.ErrOption)
+		require.ErrorContains(t, err, "grows no filesystem with clusters")
+	}
+}
+
+// TestASynopsisHidesNoReason has mkfs.xfs print all of its options after the reason.
+func TestASynopsisHidesNoReason(t *testing.T) {
+	for options, reason := range map[string]string{
+		"-b size=1024": "cannot be smaller than sector size", "-i size=17": "17", "-d agsize=320m -d agcount=2": "agcount",
+	} {
+		err := byName(t, filesystem.XFS).Make(t.Context(), newImage(t, imageSize).Name(), filesystem.MakeOptions{Options: strings.Fields(options)})
+		require.ErrorContains(t, err, reason)
+		require.NotContains(t, strings.ToLower(err.Error()), "usage")
+		require.NotContains(t, err.Error(), "/* ")
+	}
 }
 
 func TestAStrangeBlockSizeIsRefused(t *testing.T) {

@@ -16,6 +16,9 @@ import (
 type mkfsGrammar struct {
 	tool    string
 	options map[string]optionRule
+	// refused has the reasons for which users may not give what they would expect to be allowed: of
+	// options and of their values.
+	refused map[string]string
 }
 
 // optionRule says which values an option takes.
@@ -99,9 +102,9 @@ func suboptions(rules map[string]optionRule) optionRule {
 	}}
 }
 
-// each gives several names one rule.
-func sameRule(of optionRule, names ...string) map[string]optionRule {
-	rules := make(map[string]optionRule, len(names))
+// sameRule gives several names one rule, or reason.
+func sameRule[Rule any](of Rule, names ...string) map[string]Rule {
+	rules := make(map[string]Rule, len(names))
 	for _, name := range names {
 		rules[name] = of
 	}
@@ -171,8 +174,8 @@ func (g mkfsGrammar) parse(words []string) ([]option, error) {
 		}
 
 		if known.isValid != nil && !known.isValid(parsed.value) {
-			return nil, fmt.Errorf("%w: %s %q of %s; allowed is %s %s",
-				ErrOption, parsed.name, parsed.value, g.tool, parsed.name, known.valueSyntax)
+			return nil, fmt.Errorf("%w: %s %q of %s%s; allowed is %s %s",
+				ErrOption, parsed.name, parsed.value, g.tool, g.reasonFor(parsed.value), parsed.name, known.valueSyntax)
 		}
 
 		options = append(options, parsed)
@@ -193,10 +196,22 @@ func (g mkfsGrammar) split(word string) (parsed option, hasValue bool, err error
 
 	known, ok := g.options[name]
 	if !ok || hasValue && known.isValid == nil {
-		return option{}, false, fmt.Errorf("%w: %q of %s; allowed are %s", ErrOption, word, g.tool, describeRules(g.options, " "))
+		return option{}, false, fmt.Errorf("%w: %q of %s%s; allowed are %s",
+			ErrOption, word, g.tool, g.reasonFor(name), describeRules(g.options, " "))
 	}
 
 	return option{name: name, value: value}, hasValue, nil
+}
+
+// reasonFor returns ": REASON" if one of the values, which have commas between them, is refused for one.
+func (g mkfsGrammar) reasonFor(values string) string {
+	for value := range strings.SplitSeq(values, ",") {
+		if reason, ok := g.refused[value]; ok {
+			return ": " + reason
+		}
+	}
+
+	return ""
 }
 
 func words(options []option) []string {

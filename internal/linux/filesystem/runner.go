@@ -225,13 +225,17 @@ const (
 )
 
 // lastLines is what of a tool's output goes into messages. The steps that a check
-// announces would push out what it has found.
+// announces would push out what it has found, and a synopsis of its options why a tool refuses one.
 func lastLines(output string) string {
 	lines := make([]string, 0, detailLines)
 
 	for line := range strings.Lines(output) {
 		if line = strings.TrimSpace(line); line == "" || isProgressLine(line) {
 			continue
+		}
+
+		if len(lines) > 0 && strings.HasPrefix(strings.ToLower(line), "usage:") {
+			break
 		}
 
 		if len(lines) == detailLines {

@@ -98,7 +98,7 @@ func templated() map[string]struct {
 		"ext4, no lazy initialization":   {filesystem.Ext4, small, filesystem.MakeOptions{NoLazyInit: true}},
 		"ext4, no checksums":             {filesystem.Ext4, middle, options("-O ^metadata_csum")},
 		"ext4, with a seed":              {filesystem.Ext4, middle, options("-O metadata_csum_seed,orphan_file")},
-		"ext4, bigalloc, a label":        {filesystem.Ext4, middle, options("-O bigalloc,^64bit -C 64k -L label")},
+		"ext4, small groups, a label":    {filesystem.Ext4, middle, options("-O ^64bit -g 8192 -L label")},
 		"ext4, no flex_bg, no extents":   {filesystem.Ext4, middle, options("-O ^flex_bg,^extents,^64bit,inline_data -m 0")},
 		"xfs":                            {filesystem.XFS, middle, options("")},
 		"xfs, sectors of 512":            {filesystem.XFS, middle, filesystem.MakeOptions{BlockSize: 512}},

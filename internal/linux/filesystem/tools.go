@@ -28,3 +28,11 @@ func (t Tool) Find() (string, error) {
 
 	return path, nil
 }
+
+// KernelNeeds says for people which kernels mount what mkfs makes with the options that users may give
+// it.
+func KernelNeeds(fsType string) string {
+	row, _ := typeByName(fsType)
+
+	return row.kernelNeeds
+}

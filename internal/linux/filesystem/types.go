@@ -21,6 +21,8 @@ type fsType struct {
 	uuidOffset int64
 	// mkfsOptions are the options that a user may give to mkfs.
 	mkfsOptions *mkfsGrammar
+	// kernelNeeds says for people what mkfs makes with these options that a kernel may not mount.
+	kernelNeeds string
 	// personalize gives a newly made filesystem a UUID of its own (Templates).
 	personalize personalizer
 	// reserveZeros reserves what mkfs has allocated for zeros: as holes, it would be scattered
@@ -46,20 +48,23 @@ var types = []fsType{
 	{
 		name: Ext4, new: func(run Runner) Filesystem { return &ext4{run: run} },
 		magic: ext4Magic, magicOffset: ext4SuperOffset + ext4MagicOffset, detectionRank: 1,
-		uuidOffset: ext4SuperOffset + ext4UUID, mkfsOptions: &ext4Grammar, errorCounts: ext4ErrorCounts,
+		uuidOffset: ext4SuperOffset + ext4UUID, mkfsOptions: &ext4Grammar,
+		kernelNeeds: "the features quota and project take CONFIG_QFMT_V2", errorCounts: ext4ErrorCounts,
 		personalize: personalizeExt4, mkfsConfiguration: "/etc/mke2fs.conf", growthLimit: ext4Limit,
 		debianPackage: ext4Package, tools: []string{"mkfs.ext4", "e2fsck", "resize2fs", "tune2fs", "e2image"},
 	},
 	{
 		name: XFS, new: func(run Runner) Filesystem { return &xfs{run: run} },
 		magic: xfsMagic, magicOffset: 0, detectionRank: 0,
-		uuidOffset: xfsUUID, mkfsOptions: &xfsGrammar, personalize: personalizeXFS,
+		uuidOffset: xfsUUID, mkfsOptions: &xfsGrammar,
+		kernelNeeds: "crc=0 takes CONFIG_XFS_SUPPORT_V4, blocks larger than a page Linux 6.12", personalize: personalizeXFS,
 		debianPackage: xfsPackage, tools: []string{"mkfs.xfs", "xfs_repair", "xfs_logprint", "xfs_db", "xfs_mdrestore"},
 	},
 	{
 		name: Btrfs, new: func(run Runner) Filesystem { return &btrfs{run: run} },
 		magic: btrfsMagic, magicOffset: btrfsSuperOffset + btrfsMagicOffset, detectionRank: 2,
-		uuidOffset: btrfsSuperOffset + btrfsFSID, mkfsOptions: &btrfsGrammar, personalize: personalizeBtrfs,
+		uuidOffset: btrfsSuperOffset + btrfsFSID, mkfsOptions: &btrfsGrammar,
+		kernelNeeds: "block-group-tree takes Linux 6.1, squota 6.7, nodes smaller than a page 5.16", personalize: personalizeBtrfs,
 		reserveZeros: true, errorCounts: btrfsErrorCounts,
 		debianPackage: btrfsPackage, tools: []string{"mkfs.btrfs", "btrfs", "btrfstune"},
 	},
@@ -73,6 +78,11 @@ func Names() []string {
 	}
 
 	return names
+}
+
+// IsSupported reports whether a filesystem of that name is in the table.
+func IsSupported(name string) bool {
+	return slices.ContainsFunc(types, func(t fsType) bool { return t.name == name })
 }
 
 // inDetectionOrder is the table in the order in which Detect compares the magic numbers.

@@ -1,6 +1,6 @@
 // Package holder finds the processes that keep a device or a filesystem in use: those that have
 // it open, work in it or have files of it open, and those in whose mount namespace it is
-// mounted.
+// mounted; and the block devices that are made of it.
 //
 // It is for messages, after a call has failed or a probe has found something: it reads /proc, so it sees the processes of its
 // own PID namespace only, and what it says may be over by then. In a container without the
@@ -21,8 +21,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Process is a process that holds a device.
+// Process is a process that holds a device, or a block device that is made of it. The zero value
+// is none.
 type Process struct {
+	// PID is 0 if it is a block device.
 	PID int
 	// Command is the process' name, as in /proc/PID/comm.
 	Command string
@@ -30,26 +32,47 @@ type Process struct {
 	MountNamespace uint64
 	// Mount is where it is mounted in the process' mount namespace; empty if it is open.
 	Mount string
+	// Device is the node of the block device, such as /dev/loop7; empty for a process.
+	Device string
 }
 
 // String returns "process 42 (fio) has it open" or "process 42 (sh) in mount namespace 4026532
 // has it mounted at /mnt".
 func (p Process) String() string {
-	if p.Mount == "" {
+	switch {
+	case p.Device != "":
+		return p.Name() + " is made of it"
+	case p.Mount == "":
 		return fmt.Sprintf("process %d (%s) has it open", p.PID, p.Command)
+	default:
+		return p.Name() + " has it mounted at " + p.Mount
 	}
-
-	return p.Name() + " has it mounted at " + p.Mount
 }
 
-// Name returns "process 42 (fio) in mount namespace 4026532".
+// Name returns "process 42 (fio) in mount namespace 4026532" or "block device /dev/loop7".
 func (p Process) Name() string {
+	if p.Device != "" {
+		return "block device " + p.Device
+	}
+
 	return fmt.Sprintf("process %d (%s) in mount namespace %d", p.PID, p.Command, p.MountNamespace)
 }
 
-// IsRunning reports whether the process is still running, without another having its PID. It
-// says nothing about what the process holds by now.
+// IsRunning reports whether the process is still running, without another having its PID, or the
+// block device exists and, for a loop device, has a backing file. It says nothing about what it
+// holds by now.
 func (p Process) IsRunning() bool {
+	if p.Device != "" {
+		path := filepath.Join(sysBlock, filepath.Base(p.Device))
+		if strings.HasPrefix(p.Device, "/dev/loop") {
+			path = filepath.Join(path, "loop")
+		}
+
+		_, err := os.Stat(path)
+
+		return err == nil
+	}
+
 	return p.PID > 0 && command(p.PID) == p.Command && mountNamespace(p.PID) == p.MountNamespace
 }
 
@@ -63,7 +86,8 @@ func Describe(processes []Process, err error) string {
 	case err != nil:
 		return "its users are unknown: " + err.Error()
 	case len(processes) == 0:
-		return "no process visible here has it open or mounted; look in other containers and PID namespaces"
+		return "no process visible here has it open or mounted, and no block device is made of it; " +
+			"look in other containers and PID namespaces"
 	}
 
 	texts := make([]string, 0, maxDescribed+1)
@@ -80,21 +104,24 @@ func Describe(processes []Process, err error) string {
 
 // OfDevice returns the processes that hold a block device, by PID: one for each mount namespace
 // in which its filesystem is mounted, and each other than this that has the device, or a file of
-// its filesystem, open.
+// its filesystem, open. The block devices that are made of it follow.
 func OfDevice(device uint64) ([]Process, error) {
 	major, minor := unix.Major(device), unix.Minor(device)
 	name := "/dev/" + deviceName(major, minor)
 
-	return find(
+	found, err := find(
 		func(m *mountinfo.Info) bool {
 			return m.Major == int(major) && m.Minor == int(minor) || m.Source == name
 		},
 		func(file *unix.Statx_t) bool { return isDevice(file, major, minor) || isIn(file, major, minor) },
 	)
+
+	return append(found, devicesOn(major, minor)...), err
 }
 
 // OfMount returns the other processes that have a file open, or work, in what is mounted at a
-// path. Where that is a whole filesystem, they may have it open through any of its mounts.
+// path. Where that is a whole filesystem, they may have it open through any of its mounts, and the
+// block devices that are made of its files follow; or those made of the block device that is mounted.
 func OfMount(path string) ([]Process, error) {
 	var target unix.Statx_t
 
@@ -111,12 +138,21 @@ func OfMount(path string) ([]Process, error) {
 
 	isWhole := point != nil && point.Root == "/"
 
-	return find(
+	found, err := find(
 		func(*mountinfo.Info) bool { return false },
 		func(file *unix.Statx_t) bool {
 			return file.Mnt_id == target.Mnt_id || isWhole && isIn(file, target.Dev_major, target.Dev_minor)
 		},
 	)
+
+	switch {
+	case target.Mode&unix.S_IFMT == unix.S_IFBLK:
+		found = append(found, devicesOn(target.Rdev_major, target.Rdev_minor)...)
+	case isWhole:
+		found = append(found, devicesOn(target.Dev_major, target.Dev_minor)...)
+	}
+
+	return found, err
 }
 
 func isDevice(file *unix.Statx_t, major, minor uint32) bool {

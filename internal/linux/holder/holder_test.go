@@ -3,13 +3,17 @@ package holder_test
 import (
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/holder"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -44,6 +48,32 @@ func TestAnotherMountNamespace(t *testing.T) {
 	require.Equal(t, dir, found[0].Mount)
 	require.NotZero(t, found[0].MountNamespace)
 	require.Contains(t, holder.Describe(found, nil), "has it mounted at "+dir)
+}
+
+// TestALoopDevice whose file is in the filesystem keeps it mounted, without a process.
+func TestALoopDevice(t *testing.T) {
+	dir := mounted(t)
+	requireNone(t, dir)
+
+	image := filepath.Join(dir, "image")
+	require.NoError(t, os.WriteFile(image, make([]byte, 1<<20), 0o600))
+
+	output, err := child.Command(t, "losetup", "--find", "--show", image).Output()
+	require.NoError(t, err)
+
+	device := strings.TrimSpace(string(output))
+	detach := func() error { return exec.Command("losetup", "--detach", device).Run() }
+	t.Cleanup(func() { _ = detach() })
+
+	found, err := holder.OfMount(dir)
+	require.NoError(t, err)
+	require.Equal(t, []holder.Process{{Device: device}}, found)
+	require.True(t, found[0].IsRunning())
+	require.Equal(t, "block device "+device+" is made of it", holder.Describe(found, nil))
+
+	require.NoError(t, detach())
+	require.Eventually(t, func() bool { return !found[0].IsRunning() }, await.Limit, time.Millisecond)
+	requireNone(t, dir)
 }
 
 func TestNoProcess(t *testing.T) {

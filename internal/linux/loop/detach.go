@@ -59,7 +59,7 @@ func (l *Loops) AwaitDetached(ctx context.Context, number int, sequence uint64) 
 		}
 
 		if err := pause.wait(ctx); err != nil {
-			users := holder.Describe(holder.OfDevice(unix.Mkdev(loopMajor, uint32(number))))
+			users := DescribeUsers(number)
 
 			return numberError(opDetach, number, fmt.Errorf("%w: %s: %w", ErrInUse, users, err))
 		}
@@ -111,4 +111,9 @@ func (l *Loops) Remove(ctx context.Context, number int) error {
 			return numberError(opRemove, number, fmt.Errorf("%w: %w", ErrInUse, err))
 		}
 	}
+}
+
+// DescribeUsers names, for a message, the processes that keep the device in use.
+func DescribeUsers(number int) string {
+	return holder.Describe(holder.OfDevice(unix.Mkdev(loopMajor, uint32(number))))
 }

@@ -53,6 +53,23 @@ func Join(directory *os.File, project uint32) error {
 	})
 }
 
+// Return makes a file belong to a project, and the entries that are created later in a directory. It
+// returns true if they did not.
+func Return(file *os.File, project uint32, directory bool) (bool, error) {
+	attributes, err := getAttributes(file)
+	if err != nil || attributes.projid == project && (!directory || attributes.xflags&fsXflagProjInherit != 0) {
+		return false, err
+	}
+
+	return true, change(file, func(attributes *fsxattr) {
+		attributes.projid = project
+
+		if directory {
+			attributes.xflags |= fsXflagProjInherit
+		}
+	})
+}
+
 // Leave ends that new entries of a directory belong to its project. The directory and its entries
 // are not changed otherwise.
 func Leave(directory *os.File) error {

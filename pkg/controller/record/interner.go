@@ -28,11 +28,6 @@ type plainProperties struct {
 // Intern replaces parts of a record, which is not shared yet, by equal ones. The key is that of the
 // record in its collection.
 func (s *Interner) Intern(key string, v *Volume) {
-	if v.Properties == nil {
-		// A damaged state may have such a record.
-		v.Properties = &Properties{}
-	}
-
 	if v.ID == key {
 		v.ID = key
 	}

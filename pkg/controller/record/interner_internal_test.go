@@ -80,12 +80,3 @@ func TestSetMutableKeepsOtherRecords(t *testing.T) {
 	require.Equal(t, "none", other.Mutable.IOScheduler)
 	require.True(t, one.Mutable.IsZero())
 }
-
-// TestRecordWithoutProperties reads what only a damaged state has.
-func TestRecordWithoutProperties(t *testing.T) {
-	t.Parallel()
-
-	v := &Volume{}
-	new(Interner).Intern("id", v)
-	require.NotNil(t, v.Properties)
-}

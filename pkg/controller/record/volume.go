@@ -9,12 +9,6 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
-// The names of the collections that records of volumes and snapshots are in.
-const (
-	VolumesCollection   = "volumes"
-	SnapshotsCollection = "snapshots"
-)
-
 // Volume is the record of a volume. It is immutable once it is in the store: a change stores a modified copy.
 type Volume struct {
 	// Properties is never nil. Records with equal ones share them: a change replaces the pointer.
@@ -65,6 +59,9 @@ const (
 	// PhaseDeleting: deleted for the CO; the pool may still have the object.
 	PhaseDeleting Phase = "deleting"
 )
+
+// IsUnfinished reports whether the object does not exist for the CO, so that a start removes it.
+func (p Phase) IsUnfinished() bool { return p == PhaseCreating || p == PhaseDeleting }
 
 // NameIndex is the index that makes CreateVolume idempotent by name.
 const NameIndex = "name"

@@ -37,20 +37,29 @@ func TestMain(m *testing.M) { os.Exit(namespace.Main(m)) }
 
 // TestAccessContract shows that the four ways of access satisfy the contract of Access.
 func TestAccessContract(t *testing.T) {
-	image := volume.Parameters{Pool: "default", Backing: volume.BackingImage, FSType: filesystem.Ext4, BlockSize: 4096}
+	image := parametersOf(t, volume.BackingImage)
 	directAssign := image
 	directAssign.DirectAssign = true
 
 	ways := map[string]staged.Volume{
 		"mounted image": {Parameters: image},
 		"raw block":     {Parameters: image, Capability: volume.Capability{Block: true}},
-		"directory":     {Parameters: volume.Parameters{Pool: "default", Backing: volume.BackingDirectory}},
+		"directory":     {Parameters: parametersOf(t, volume.BackingDirectory)},
 		"direct volume": {Parameters: directAssign},
 	}
 
 	for name, v := range ways {
 		t.Run(name, func(t *testing.T) { testContract(t, v) })
 	}
+}
+
+func parametersOf(t *testing.T, backing volume.Backing) volume.Parameters {
+	t.Helper()
+
+	parameters, err := volume.ParseParameters(map[string]string{volume.KeyBacking: string(backing)})
+	require.NoError(t, err)
+
+	return parameters
 }
 
 func testContract(t *testing.T, template staged.Volume) {
@@ -150,7 +159,7 @@ func newFixture(t *testing.T, v staged.Volume) *fixture {
 
 	loops := loop.NewLoops(loop.LoopsOptions{First: firstLoop})
 	store := state.New(filepath.Join(dir, "state"), state.Options{Owner: t.Name(), Log: log})
-	f.records = staged.NewRecords[*staged.Volume](store, "uses")
+	f.records = staged.NewVolumes(store)
 	f.freezer = freeze.New(freeze.Config{Loops: loops, Log: log}, store)
 	tuner := tuning.New(queue.New(queue.DefaultSysBlock), cgroup.NewLimiter(cgroup.DefaultCgroupRoot, log), store, log)
 	f.provider = access.New(access.Config{
@@ -172,6 +181,7 @@ func newFixture(t *testing.T, v staged.Volume) *fixture {
 	v.VolumeID, err = volume.NewID()
 	require.NoError(t, err)
 
+	v.Capability.Mode = csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER.String()
 	v.Slot, v.StagingPath = access.NoDevice, filepath.Join(dir, "kubelet", "staging")
 	f.publication = staged.Publication{
 		TargetPath: filepath.Join(dir, "kubelet", "target"), Capability: v.Capability, Made: true,
@@ -309,9 +319,7 @@ func (c *cleanChecker) record(what string) {
 // TestAStagingIsRecordedBeforeItsMount covers a kill between the mount and the answer: the retry
 // finds the volume staged, and records nothing.
 func TestAStagingIsRecordedBeforeItsMount(t *testing.T) {
-	f := newFixture(t, staged.Volume{Parameters: volume.Parameters{
-		Pool: "default", Backing: volume.BackingImage, FSType: filesystem.Ext4, BlockSize: 4096,
-	}})
+	f := newFixture(t, staged.Volume{Parameters: parametersOf(t, volume.BackingImage)})
 	f.store(t)
 
 	var recorded []string
@@ -344,7 +352,7 @@ func (noProber) DeviceBusy(*staged.Volume, int, uint64)             {}
 
 // TestAForeignMountIsNotUnmounted covers all ways of access with a target that has a mount.
 func TestAForeignMountIsNotUnmounted(t *testing.T) {
-	f := newFixture(t, staged.Volume{Parameters: volume.Parameters{Pool: "default", Backing: volume.BackingDirectory}})
+	f := newFixture(t, staged.Volume{Parameters: parametersOf(t, volume.BackingDirectory)})
 	f.store(t)
 
 	require.NoError(t, os.Mkdir(f.publication.TargetPath, 0o700))

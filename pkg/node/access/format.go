@@ -7,9 +7,12 @@ import (
 	"os"
 	"strings"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/faults"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
@@ -74,30 +77,94 @@ func checkFits(v *staged.Volume, wanted filesystem.Filesystem, image *os.File) e
 // format makes the filesystem if the image is blank, which it checks while it has locked the
 // image: another node may be formatting it, or have it attached.
 func (p *Provider) format(ctx context.Context, v *staged.Volume, stored *pool.Pool, wanted filesystem.Filesystem) (bool, error) {
-	words := strings.Fields(v.Parameters.MkfsOptions)
-	if err := filesystem.CheckOptions(wanted.Name(), words); err != nil {
+	if err := filesystem.CheckOptions(wanted.Name(), strings.Fields(v.Parameters.MkfsOptions)); err != nil {
 		return false, rpc.Invalid("%s: %w", volume.KeyMkfsOptions, err)
 	}
 
-	thick := v.Parameters.Provisioning == volume.Thick
-	options := filesystem.MakeOptions{BlockSize: v.Parameters.BlockSize, NoLazyInit: thick, Options: words}
-
 	filled, err := stored.FillImage(ctx, v.VolumeID, pool.FillOptions{
-		Thick: thick,
+		Thick: v.Parameters.Provisioning == volume.Thick,
 		Blank: func(image *os.File) (bool, error) {
 			return mayFormat(image, wanted, p.config.Checker.HasRecord(v.VolumeID))
 		},
-		Fill: func(ctx context.Context, path string) error { return p.templates.Make(ctx, wanted, path, options) },
+		Fill: func(ctx context.Context, path string) error { return p.MakeFilesystem(ctx, v, stored, wanted, path) },
 	})
 	if err != nil {
-		if len(words) > 0 && errors.As(err, new(*filesystem.ToolError)) {
-			err = rpc.Invalid("with mkfsOptions %q: %w", v.Parameters.MkfsOptions, err)
-		}
-
 		return false, fmt.Errorf("format as %s: %w", wanted.Name(), err)
 	}
 
 	return filled, nil
+}
+
+// MakeFilesystem makes a volume's filesystem in a file of zeros in its pool, which is in no other use. It
+// returns INVALID_ARGUMENT if mkfs refuses the volume's options, or the kernel what mkfs makes with
+// them, and pool.ErrNoSpace if the pool is full.
+func (p *Provider) MakeFilesystem(
+	ctx context.Context, v *staged.Volume, stored *pool.Pool, made filesystem.Filesystem, path string,
+) error {
+	words, thick := strings.Fields(v.Parameters.MkfsOptions), v.Parameters.Provisioning == volume.Thick
+
+	err := p.templates.Make(ctx, made, path, filesystem.MakeOptions{
+		BlockSize: v.Parameters.BlockSize, NoLazyInit: thick, Options: words,
+	})
+	if err != nil {
+		if !thick {
+			err = stored.ExplainToolFailure(err)
+		}
+
+		if len(words) > 0 && errors.As(err, new(*filesystem.ToolError)) && !errors.Is(err, pool.ErrNoSpace) {
+			err = rpc.Invalid("with mkfsOptions %q: %w", v.Parameters.MkfsOptions, err)
+		}
+
+		return err
+	}
+
+	if len(words) == 0 || v.IsDirect() {
+		return nil
+	}
+
+	return p.tryMount(ctx, v, made, path)
+}
+
+// tryMount returns INVALID_ARGUMENT if the kernel does not mount a filesystem that mkfs has made with
+// options: it may lack features that mkfs knows. No other program may have
+// the file attached.
+func (p *Provider) tryMount(ctx context.Context, v *staged.Volume, made filesystem.Filesystem, path string) (err error) {
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+
+	device, err := p.config.Loops.Attach(ctx, file, loop.AttachOptions{
+		Buffered: true, BlockSize: v.Parameters.BlockSize, AutoClear: true, AlreadyLocked: true, NoDiscard: true,
+		PreferredNumber: NoDevice,
+	})
+	if err != nil {
+		return err
+	}
+
+	defer func() { err = errors.Join(err, p.closeAndDetach(ctx, v, device)) }()
+
+	options, err := mount.ParseFlags(made.ReplayFlags())
+	if err != nil {
+		return err
+	}
+
+	tree, err := mount.Mount(device.Path, made.Name(), options)
+	if err == nil {
+		tree.Close()
+
+		return nil
+	}
+
+	for _, refusal := range []error{unix.EINVAL, unix.EOPNOTSUPP, unix.ENOSYS} {
+		if errors.Is(err, refusal) {
+			return rpc.Invalid("%s %q: the kernel of this node does not mount what mkfs makes with them (its log has the reason; %s): %w",
+				volume.KeyMkfsOptions, v.Parameters.MkfsOptions, filesystem.KernelNeeds(made.Name()), err)
+		}
+	}
+
+	return err
 }
 
 // mayFormat reports whether the image is blank. One that another node has given the wanted
@@ -116,7 +183,7 @@ func mayFormat(image *os.File, wanted filesystem.Filesystem, hadFilesystem bool)
 
 	switch {
 	case !blank:
-		return false, fmt.Errorf("%w, but data, so it is not formatted; use it as raw block", filesystem.ErrUnrecognized)
+		return false, fmt.Errorf("%w, though it holds data, so it is not formatted; use it as raw block", filesystem.ErrUnrecognized)
 	case hadFilesystem:
 		return false, fmt.Errorf("%w any more: its data is lost, so it is not formatted; restore a snapshot", filesystem.ErrUnrecognized)
 	default:

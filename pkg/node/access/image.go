@@ -116,6 +116,10 @@ func (m mountedImage) prepareDevice(
 // attachForMount attaches the device that mountImage mounts.
 func (m mountedImage) attachForMount(ctx context.Context, v *staged.Volume) (*loop.Device, error) {
 	device, err := m.attachByName(ctx, v, v.SharedByReaders(), true)
+	if errors.Is(err, loop.ErrImageLocked) && m.detachForgotten(ctx, v) == nil {
+		device, err = m.attachByName(ctx, v, v.SharedByReaders(), true)
+	}
+
 	if err != nil {
 		return nil, err
 	}

@@ -3,7 +3,9 @@ package access
 import (
 	"context"
 	"errors"
+	"os"
 	"path"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -121,6 +123,50 @@ func (p *Provider) DetachLeft(ctx context.Context, v *staged.Volume) error {
 		return p.config.Loops.AwaitDetached(ctx, left.Number, left.Sequence)
 	})
 }
+
+// detachForgotten is DetachLeft for devices that no record names, such as those that an earlier release has
+// left. The kernel detaches them with their last user. That of another node on this machine stays, since
+// the volume is mounted there.
+func (p *Provider) detachForgotten(ctx context.Context, v *staged.Volume) error {
+	image, err := p.openImage(v, os.O_RDONLY)
+	if err != nil {
+		return err
+	}
+	defer image.Close()
+
+	found, err := p.config.Loops.Find(image)
+	if err != nil {
+		return err
+	}
+
+	options, err := MountOptions(v.Capability, v.IsReadOnly())
+	if err != nil {
+		return err
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, forgottenLimit)
+	defer cancel()
+
+	for _, each := range found {
+		if !each.AutoClear {
+			continue
+		}
+
+		err := p.config.Freezer.ThawDevice(v.VolumeID, v.FSType(), each.Number, options.ReadOnly())
+		if err == nil {
+			err = p.config.Loops.AwaitDetached(ctx, each.Number, each.Sequence)
+		}
+
+		if err != nil && !errors.Is(err, loop.ErrNotAttached) {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// forgottenLimit bounds the wait for a device that may be another node's.
+const forgottenLimit = time.Second
 
 // IsLeft reports whether the device of a mounted image is attached although the volume is not mounted.
 func (p *Provider) IsLeft(v *staged.Volume) (bool, error) {

@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
@@ -79,4 +80,29 @@ func checkWritable(v *staged.Volume, point mount.Point) error {
 	return rpc.Errorf(codes.FailedPrecondition,
 		"its %s at %s was mounted for writing and has stopped writing (%v); see the kernel's log, unstage the volume and stage it again",
 		v.FSType(), point.Path, point.SuperOptions)
+}
+
+// CheckNotShutDown returns FAILED_PRECONDITION for a staged image whose filesystem has shut down. Only
+// a mount after the last unmount ends that, so that another user of this mount would have no data.
+func (p *Provider) CheckNotShutDown(v *staged.Volume) error {
+	if !CanFreeze(v) {
+		return nil
+	}
+
+	root, point, err := p.openMounted(v, v.StagingPath)
+	if root != nil {
+		defer root.Close()
+
+		// An XFS shows it by failing all calls, an ext4 by an option.
+		_, err = root.Stat()
+	}
+
+	if !errors.Is(err, unix.EIO) && !point.HasSuperOption("shutdown") {
+		return err
+	}
+
+	return rpc.Errorf(codes.FailedPrecondition,
+		"its %s at %s has shut down; see the kernel's log, and end all pods that use the volume on this node before others are made "+
+			"(scale a Deployment to 0): when it is unstaged and staged again, its log is replayed and the filesystem checked",
+		v.FSType(), v.StagingPath)
 }

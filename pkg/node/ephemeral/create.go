@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"strings"
 
 	"google.golang.org/grpc/codes"
 
@@ -174,10 +173,8 @@ func (v *Volumes) store(ctx context.Context, r *Volume) error {
 		return err
 	}
 
-	err = made.Make(ctx, stored.VolumePath(r.ContentID, volume.BackingImage), filesystem.MakeOptions{
-		BlockSize: r.Parameters.BlockSize, NoLazyInit: thick, Options: strings.Fields(r.Parameters.MkfsOptions),
-	})
-	if err != nil {
+	path := stored.VolumePath(r.ContentID, volume.BackingImage)
+	if err := v.config.Access.MakeFilesystem(ctx, r.StagedVolume(), stored, made, path); err != nil {
 		return fmt.Errorf("format as %s: %w", made.Name(), err)
 	}
 

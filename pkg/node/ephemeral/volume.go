@@ -1,9 +1,13 @@
 package ephemeral
 
 import (
+	"cmp"
+	"fmt"
+
 	"github.com/touchstone-csi/touchstone/pkg/node/access"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/state"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
@@ -22,6 +26,23 @@ type Volume struct {
 
 // RecordID returns the key of the record.
 func (r *Volume) RecordID() string { return r.VolumeID }
+
+// Check implements [staged.Record].
+func (r *Volume) Check() error {
+	if !volume.IsID(r.ContentID) || r.SizeBytes < 0 {
+		return fmt.Errorf("%w: contentId %q, sizeBytes %d", staged.ErrRecord, r.ContentID, r.SizeBytes)
+	}
+
+	return cmp.Or(volume.CheckID(r.VolumeID), r.Parameters.Check(), r.Publication.Check())
+}
+
+// NewRecords registers the collection of the volumes in store, which must not be open yet. No two
+// have the same content.
+func NewRecords(store *state.Store, options ...state.CollectionOption[*Volume]) *staged.Records[*Volume] {
+	options = append(options, state.WithIndex("contentId", func(r *Volume) string { return r.ContentID }))
+
+	return staged.NewRecords(store, "ephemerals", options...)
+}
 
 // StagedVolume returns the volume as a staged.Volume.
 func (r *Volume) StagedVolume() *staged.Volume {

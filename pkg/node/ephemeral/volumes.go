@@ -53,7 +53,7 @@ type Volumes struct {
 // New returns the volumes, which keep their records in store. It must not be open yet.
 func New(config Config, store *state.Store) *Volumes {
 	v := &Volumes{config: config}
-	v.records = staged.NewRecords(store, "ephemerals", state.WithObserver(v.observe))
+	v.records = NewRecords(store, state.WithObserver(v.observe))
 
 	return v
 }

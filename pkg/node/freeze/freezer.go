@@ -11,10 +11,12 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 	"github.com/touchstone-csi/touchstone/pkg/state"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
 // DefaultLimit is far more than a point-in-time copy takes, and less than the time after
@@ -46,6 +48,20 @@ type Frozen struct {
 // RecordID returns the key of the record in the store.
 func (f *Frozen) RecordID() string { return f.VolumeID }
 
+// Check implements [staged.Record].
+func (f *Frozen) Check() error {
+	if !filesystem.IsSupported(f.FSType) {
+		return fmt.Errorf("%w: fsType %q", staged.ErrRecord, f.FSType)
+	}
+
+	return volume.CheckID(f.VolumeID)
+}
+
+// NewRecords registers the collection of frozen filesystems in store, which must not be open yet.
+func NewRecords(store *state.Store) *staged.Records[*Frozen] {
+	return staged.NewRecords[*Frozen](store, "frozen")
+}
+
 // Freezer freezes filesystems for a limited time. It is safe for concurrent use; the calls
 // for one volume must come one after the other.
 type Freezer struct {
@@ -62,7 +78,7 @@ func New(config Config, store *state.Store) *Freezer {
 		config.Limit = DefaultLimit
 	}
 
-	return &Freezer{config: config, frozen: staged.NewRecords[*Frozen](store, "frozen"), closing: make(chan struct{})}
+	return &Freezer{config: config, frozen: NewRecords(store), closing: make(chan struct{})}
 }
 
 // Load reads the records. It must be called once, after the store is opened.

@@ -22,6 +22,9 @@ import (
 type Volumes interface {
 	// Staged returns the volume's record, false where it has none on this node.
 	Staged(id string) (*staged.Volume, bool)
+	// IsRegistered reports whether the controller of this process has the volume, false without
+	// such a controller.
+	IsRegistered(id string) bool
 	// IsEphemeral reports whether the volume is an inline ephemeral one.
 	IsEphemeral(id string) bool
 	// InUse returns where the volume is published or staged. An error means that this is

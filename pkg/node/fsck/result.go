@@ -1,9 +1,15 @@
 package fsck
 
 import (
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/pkg/state"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
 // Result is the durable result of the checks of a volume's filesystem on this node. A
@@ -24,14 +30,51 @@ type Result struct {
 	// Errors is the kernel's error count of the filesystem at that time. Only a higher
 	// count is a finding.
 	Errors uint64 `json:"errors,omitempty"`
+	// Suspicion is what was observed since a check of all metadata, nil for nothing.
+	Suspicion *Suspicion `json:"suspicion,omitempty"`
 	// Since is the start of the period in which the next check is due: the newest offline
 	// or online check, or else the first staging. The check at staging does not count,
 	// because it trusts a filesystem that is marked clean.
 	Since time.Time `json:"since"`
 }
 
+// Suspicion is why a filesystem may be damaged that no check has found damaged. Only a clean check of
+// all its metadata that began later ends it: what was observed may not be observable any more.
+type Suspicion struct {
+	Reason  health.Reason `json:"reason"`
+	Message string        `json:"message"`
+	// At is when it was last observed.
+	At time.Time `json:"at"`
+}
+
+// HasFinding reports whether the filesystem is damaged or suspected to be.
+func (r *Result) HasFinding() bool {
+	return r != nil && (r.Verdict == VerdictDamaged || r.Suspicion != nil)
+}
+
 // RecordID returns the key of the record in the store.
 func (r *Result) RecordID() string { return r.VolumeID }
+
+// Check implements [staged.Record].
+func (r *Result) Check() error {
+	verdict := slices.Contains([]string{VerdictClean, VerdictRepaired, VerdictDamaged, VerdictFailed}, r.Verdict)
+	how := slices.Contains([]string{HowStage, HowOffline, HowOnline}, r.How)
+
+	if !verdict || !how || !filesystem.IsSupported(r.FSType) {
+		return fmt.Errorf("%w: verdict %q, how %q, fsType %q", staged.ErrRecord, r.Verdict, r.How, r.FSType)
+	}
+
+	if r.Suspicion != nil && !slices.Contains(health.Reasons(), r.Suspicion.Reason) {
+		return fmt.Errorf("%w: suspicion of %q", staged.ErrRecord, r.Suspicion.Reason)
+	}
+
+	return volume.CheckID(r.VolumeID)
+}
+
+// NewRecords registers the collection of results in store, which must not be open yet.
+func NewRecords(store *state.Store) *staged.Records[*Result] {
+	return staged.NewRecords[*Result](store, "checks")
+}
 
 // The verdicts of checks.
 const (
@@ -86,6 +129,11 @@ func (r *Result) mergedWith(older *Result) *Result {
 		return &merged
 	}
 
+	merged.Suspicion = older.Suspicion
+	if r.ends(older.Suspicion) {
+		merged.Suspicion = nil
+	}
+
 	switch r.How {
 	case HowStage:
 		merged.Since = older.Since
@@ -101,6 +149,16 @@ func (r *Result) mergedWith(older *Result) *Result {
 	}
 
 	return &merged
+}
+
+// ends reports whether the check ends the suspicion, which may be nil. One in the future is from
+// before the clock was set back.
+func (r *Result) ends(suspicion *Suspicion) bool {
+	if suspicion == nil || !r.IsClean() {
+		return false
+	}
+
+	return r.At.After(suspicion.At) || suspicion.At.Round(0).After(time.Now().Round(0))
 }
 
 // supersedes reports whether r began after found. A check in the future is from before

@@ -100,6 +100,26 @@ func TestMergeRecords(t *testing.T) {
 			Result{At: second, Verdict: VerdictFailed, Detail: "no tool", How: HowOnline, Since: second},
 			Result{At: first, Verdict: VerdictDamaged, Detail: "bad", How: HowOnline, Errors: 3, Since: second},
 		},
+		"clean after a suspicion": {
+			&Result{At: first, Verdict: VerdictClean, Suspicion: &Suspicion{At: first}},
+			Result{At: second, Verdict: VerdictClean, How: HowOffline},
+			Result{At: second, Verdict: VerdictClean, How: HowOffline, CleanAt: second},
+		},
+		"a suspicion during the check": {
+			&Result{At: first, Verdict: VerdictClean, Suspicion: &Suspicion{At: second}},
+			Result{At: second, Verdict: VerdictClean, How: HowOffline},
+			Result{At: second, Verdict: VerdictClean, How: HowOffline, CleanAt: second, Suspicion: &Suspicion{At: second}},
+		},
+		"a suspicion in the future": {
+			&Result{At: first, Verdict: VerdictClean, Suspicion: &Suspicion{At: second.AddDate(1000, 0, 0)}},
+			Result{At: second, Verdict: VerdictClean, How: HowOffline},
+			Result{At: second, Verdict: VerdictClean, How: HowOffline, CleanAt: second},
+		},
+		"a failed check keeps a suspicion": {
+			&Result{At: first, Verdict: VerdictClean, Suspicion: &Suspicion{At: first}},
+			Result{At: second, Verdict: VerdictFailed, How: HowOffline},
+			Result{At: second, Verdict: VerdictFailed, How: HowOffline, Suspicion: &Suspicion{At: first}},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

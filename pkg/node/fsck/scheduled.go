@@ -141,8 +141,13 @@ func (c *Checker) checkLogged(ctx context.Context, id string) {
 	}
 }
 
-// isGone reports whether the volume is not in use here and its pool does not have it.
+// isGone reports whether the volume does not exist any more: it is not in use here, its pool does
+// not have it, and no controller says that the pool should.
 func (c *Checker) isGone(record *Result) bool {
+	if c.config.Volumes.IsRegistered(record.VolumeID) {
+		return false
+	}
+
 	if _, staged := c.config.Volumes.Staged(record.VolumeID); staged || c.config.Volumes.CheckReachable(record.Pool) != nil {
 		return false
 	}

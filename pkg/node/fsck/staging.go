@@ -9,6 +9,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
+	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/rpc"
 )
@@ -22,7 +23,7 @@ func (c *Checker) CheckAtStaging(
 	began := time.Now()
 
 	check := fs.Check
-	if last, ok := c.config.Records.Get(record.VolumeID); ok && last.Verdict == VerdictDamaged {
+	if c.Get(record.VolumeID).HasFinding() {
 		// An administrator may have repaired it or not: that it is marked clean proves nothing.
 		check = fs.ForceCheck
 	}
@@ -73,9 +74,13 @@ func (c *Checker) RecordMounted(ctx context.Context, record *staged.Volume) {
 }
 
 // RecordFailure records the damage that made a staging fail and that no check has found: the
-// kernel refuses to mount the filesystem, or the image does not hold it any more. It ignores
-// other failures.
+// kernel refuses to mount the filesystem, or the image does not hold it, or not all of it, any
+// more. It ignores other failures.
 func (c *Checker) RecordFailure(ctx context.Context, record *staged.Volume, failure error) {
+	if errors.Is(failure, filesystem.ErrTruncated) {
+		c.Suspect(record.VolumeID, record, Suspicion{Reason: health.FilesystemErrors, Message: Truncated, At: time.Now()})
+	}
+
 	lost := errors.Is(failure, filesystem.ErrUnrecognized) && c.HasRecord(record.VolumeID)
 
 	if lost || errors.Is(failure, mount.ErrCorrupted) {

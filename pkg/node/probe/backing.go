@@ -9,6 +9,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/pkg/node/fsck"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
@@ -146,6 +147,7 @@ func (s *probeState) compareImage(identity loop.Identity, info fs.FileInfo) {
 func (s *probeState) addTruncated(than string) {
 	s.unsettled = true
 	s.add(health.BackingFileTruncated, "its image is shorter than "+than+": data is lost; restore a snapshot")
+	s.suspect(health.FilesystemErrors, fsck.Truncated)
 }
 
 // growthSince returns the last growth of an image that now has that size.

@@ -27,7 +27,7 @@ type busyVolume struct {
 	// released means that the device is detached by now. The volume is not staged any more,
 	// although its record says so until the CO repeats its call.
 	released bool
-	// holder is the process that was found last, with the PID 0 for none, and searchedAt when.
+	// holder is the process or block device that was found last, zero for none, and searchedAt when.
 	holder     holder.Process
 	searchedAt time.Time
 }
@@ -181,7 +181,9 @@ func (s *probeState) addBusy(ctx context.Context) error {
 	switch {
 	case process.PID > 0:
 		s.add(health.VolumeBusy, "not unmounted: "+process.Name()+" keeps it in use; end it: "+s.busy.path)
-	case before.PID > 0:
+	case process.Device != "":
+		s.add(health.VolumeBusy, "not unmounted: "+process.Name()+" is made of it; detach that: "+s.busy.path)
+	case before != holder.Process{}:
 		s.removeBusy()
 	default:
 		s.add(health.VolumeBusy, "not unmounted: a process not visible here, or a mount beneath, keeps it in use: "+s.busy.path)
@@ -202,8 +204,10 @@ func (s *probeState) addBusyDevice(ctx context.Context) error {
 		return err
 	case !attached || attachment.Sequence != s.busy.device.Sequence:
 		s.endBusyDevice()
-	case process.PID == 0:
+	case process == holder.Process{}:
 		s.add(health.VolumeBusy, "not detached: a process not visible here keeps it in use; look in other PID namespaces")
+	case process.Device != "":
+		s.add(health.VolumeBusy, "not detached: "+process.Name()+" is made of it, perhaps by the kubelet; detach that")
 	case process.Mount == "":
 		s.add(health.VolumeBusy, "not detached: "+process.Name()+" keeps it in use; end it")
 	default:
@@ -230,12 +234,12 @@ func (s *probeState) removeBusy() {
 	s.prober.busy.remove(s.view.id, func(busy busyVolume) bool { return busy.path == s.busy.path })
 }
 
-// findHolder returns a process that uses what is busy, with the PID 0 where none is visible. It
+// findHolder returns what uses what is busy, zero where none is visible. It
 // returns the last one for as long as that is among those found, so that the message stays the
 // same, and where the search does not end within ResponseTimeout. One search runs at a time.
 func (s *probeState) findHolder(ctx context.Context, search func() ([]holder.Process, error)) holder.Process {
 	last := s.busy.holder
-	if time.Since(s.busy.searchedAt) < holderPeriod && (last.PID == 0 || last.IsRunning()) {
+	if time.Since(s.busy.searchedAt) < holderPeriod && (last == holder.Process{} || last.IsRunning()) {
 		return last
 	}
 
@@ -259,7 +263,7 @@ func (s *probeState) findHolder(ctx context.Context, search func() ([]holder.Pro
 	}
 
 	now := holder.Process{}
-	isLast := func(each holder.Process) bool { return each.PID == last.PID }
+	isLast := func(each holder.Process) bool { return each.PID == last.PID && each.Device == last.Device }
 
 	if at := max(0, slices.IndexFunc(found, isLast)); len(found) > 0 {
 		now = found[at]

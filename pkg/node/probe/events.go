@@ -56,7 +56,7 @@ func (p *Prober) writtenVolume(event health.Event) []string {
 		return ids
 	}
 
-	p.observations.recordForeignWrite(ids[0], event.At)
+	p.observations.recordWrite(ids[0], event.At)
 
 	return ids
 }

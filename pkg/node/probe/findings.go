@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"slices"
 	"time"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
@@ -20,7 +21,14 @@ func (s *probeState) probeErrorCount() error {
 		return err
 	}
 
-	s.entries = append(s.entries, errorFindings(counted, s.view.check, s.volume.FSType() == filesystem.Btrfs)...)
+	found := errorFindings(counted, s.view.check, s.volume.FSType() == filesystem.Btrfs)
+	s.entries = append(s.entries, found...)
+
+	for _, entry := range found {
+		if entry.Reason != health.IOErrors {
+			s.suspect(entry.Reason, entry.Message)
+		}
+	}
 
 	return nil
 }
@@ -55,8 +63,12 @@ func errorFindings(counted filesystem.ErrorCounts, check *fsck.Result, isBtrfs b
 func (s *probeState) addRememberedFindings() {
 	now := time.Now()
 
+	// This probe, or a check meanwhile, may have changed it.
+	s.view.check = s.prober.config.Checker.Get(s.view.id)
+
 	if s.view.check != nil {
 		s.entries = append(s.entries, checkFindings(s.view.check, s.volume, s.checkPeriod, now)...)
+		s.addSuspicion(s.view.check.Suspicion)
 	}
 
 	cleanAt := lastClean(s.view.check, now)
@@ -72,6 +84,15 @@ func (s *probeState) addRememberedFindings() {
 	s.addFailedStaging()
 }
 
+// addSuspicion adds what was observed since the last check, unless data is known to be lost.
+func (s *probeState) addSuspicion(suspicion *fsck.Suspicion) {
+	isLoss := func(entry health.Entry) bool { return entry.Status == health.DataLoss }
+
+	if suspicion != nil && !slices.ContainsFunc(s.entries, isLoss) {
+		s.add(suspicion.Reason, suspicion.Message)
+	}
+}
+
 // lastClean returns when a check last found the filesystem clean, zero for never. A time in
 // the future is from before the clock was set back: it must not hide an error.
 func lastClean(check *fsck.Result, now time.Time) time.Time {
@@ -82,31 +103,65 @@ func lastClean(check *fsck.Result, now time.Time) time.Time {
 	return check.CleanAt
 }
 
-// addForeignWrite adds that another program has written the image at that time, unless the
-// write was the driver's or the loop device's.
-func (s *probeState) addForeignWrite(at, cleanAt time.Time) {
-	if at.IsZero() || cleanAt.After(at) || !s.sameAttachment() {
+const (
+	foreignWrite = "another program has written its image while it was in use; "
+	checkIt      = "check it (touchstone check)"
+)
+
+// explainWrites finds out which of the writes since the last probe are another program's, and
+// remembers those until a check.
+func (s *probeState) explainWrites() {
+	if !s.sameAttachment() {
 		return
 	}
 
 	// fanotify reports the writes of a loop device without direct I/O on some kernels.
 	isDevices := s.device != nil && !s.device.DirectIO && events.LoopWritesTold()
-	if s.growth.covers(at) || s.resize().covers(at) || isDevices {
-		s.prober.observations.clearForeignWrite(s.view.id, at)
 
+	for _, at := range s.prober.observations.takeUnexplainedWrites(s.view.id) {
+		if isDevices || s.growth.covers(at) || s.resize().covers(at) {
+			continue
+		}
+
+		if s.canBeChecked() {
+			s.prober.config.Checker.Suspect(s.view.id, s.volume,
+				fsck.Suspicion{Reason: health.FilesystemErrors, Message: foreignWrite + checkIt, At: at})
+		} else {
+			s.prober.observations.recordForeignWrite(s.view.id, at)
+		}
+	}
+}
+
+// canBeChecked reports whether the volume in use has a filesystem that checks are recorded of.
+func (s *probeState) canBeChecked() bool {
+	return s.volume != nil && s.volume.IsImage() && !s.volume.ExposesRawDevice() && !s.volume.Ephemeral
+}
+
+// suspect remembers a finding until a check, also where no later probe finds it.
+func (s *probeState) suspect(reason health.Reason, message string) {
+	known := s.view.check != nil && s.view.check.Suspicion != nil && s.view.check.Suspicion.Reason.Status() >= reason.Status()
+	if known || s.volume != nil && !s.canBeChecked() {
 		return
 	}
 
-	const message = "another program has written its image while it was in use; "
+	s.prober.config.Checker.Suspect(s.view.id, s.volume, fsck.Suspicion{Reason: reason, Message: message, At: s.at})
+}
+
+// addForeignWrite adds that another program has written at that time the image of a volume that
+// cannot be checked.
+func (s *probeState) addForeignWrite(at, cleanAt time.Time) {
+	if at.IsZero() || cleanAt.After(at) || !s.sameAttachment() {
+		return
+	}
 
 	if s.volume == nil || !s.volume.ExposesRawDevice() {
-		s.add(health.FilesystemErrors, message+"check it (touchstone check)")
+		s.add(health.FilesystemErrors, foreignWrite+checkIt)
 
 		return
 	}
 
 	if left := s.prober.ioErrorHeldFor(at); left > 0 {
-		s.add(health.IOErrors, message+"stage it again")
+		s.add(health.IOErrors, foreignWrite+"stage it again")
 		s.probeAgainAfter(left)
 	}
 }

@@ -29,9 +29,12 @@ type observation struct {
 type lastObservation struct {
 	observation
 
-	// ioErrorAt and foreignWriteAt are the times of the last I/O error of the device and of
-	// the last write to the image by another program, as events reported them.
+	// ioErrorAt is the time of the last I/O error of the device, as an event reported it, and
+	// foreignWriteAt that of the last write to the image by another program.
 	ioErrorAt, foreignWriteAt time.Time
+	// unexplainedWrites are the times of the writes to the image since the last probe, which has to
+	// find out which of them are the driver's or the device's.
+	unexplainedWrites []time.Time
 	// attachedAt is zero for what was attached before the driver's start.
 	attachedAt time.Time
 	// usage is what NodeGetVolumeStats measured: of a directory by a walk, which no probe

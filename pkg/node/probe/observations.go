@@ -129,7 +129,7 @@ func (o *Observations) set(id string, now observation) {
 	found := o.volumeLocked(id)
 
 	if replaced(found.attached, now.attached) {
-		found.ioErrorAt, found.foreignWriteAt = time.Time{}, time.Time{}
+		found.ioErrorAt, found.foreignWriteAt, found.unexplainedWrites = time.Time{}, time.Time{}, nil
 	}
 
 	if was := found.attached; was != nil && now.attached == nil && o.byNumber[was.Number] == id {
@@ -264,26 +264,49 @@ func (o *Observations) inFilesystem(filesystem [2]int32) []string {
 // maxWriteDelay is the longest delay between a write and its event.
 const maxWriteDelay = 20 * time.Millisecond
 
-// recordForeignWrite records that another program has written a volume's image, if it
-// was attached at that time.
+// maxUnexplainedWrites bounds how many times of writes wait for a probe, which their events
+// trigger. Later ones replace the last one.
+const maxUnexplainedWrites = 64
+
+// recordWrite records that a volume's image was written, if it was attached at that time.
+func (o *Observations) recordWrite(id string, at time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	found, ok := o.byVolume[id]
+	if !ok || found.attached == nil || !at.After(found.attachedAt.Add(maxWriteDelay)) {
+		return
+	}
+
+	if len(found.unexplainedWrites) == maxUnexplainedWrites {
+		found.unexplainedWrites = found.unexplainedWrites[:maxUnexplainedWrites-1]
+	}
+
+	found.unexplainedWrites = append(found.unexplainedWrites, at)
+}
+
+// takeUnexplainedWrites returns the writes that no probe has explained, and drops them.
+func (o *Observations) takeUnexplainedWrites(id string) []time.Time {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	found, ok := o.byVolume[id]
+	if !ok {
+		return nil
+	}
+
+	writes := found.unexplainedWrites
+	found.unexplainedWrites = nil
+
+	return writes
+}
+
+// recordForeignWrite records that another program has written the volume's image.
 func (o *Observations) recordForeignWrite(id string, at time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 
-	if found, ok := o.byVolume[id]; ok && found.attached != nil && at.After(found.attachedAt.Add(maxWriteDelay)) {
-		found.foreignWriteAt = at
-	}
-}
-
-// clearForeignWrite removes the record of a write that was the driver's or the device's
-// own.
-func (o *Observations) clearForeignWrite(id string, at time.Time) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-
-	if found, ok := o.byVolume[id]; ok && found.foreignWriteAt.Equal(at) {
-		found.foreignWriteAt = time.Time{}
-	}
+	o.volumeLocked(id).foreignWriteAt = at
 }
 
 // withIOErrors returns the volumes of which an I/O error was reported.

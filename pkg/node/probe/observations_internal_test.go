@@ -77,27 +77,29 @@ func TestFilesystemsAreMappedToVolumes(t *testing.T) {
 	require.Empty(t, o.inFilesystem(two))
 }
 
-func TestForeignWrites(t *testing.T) {
+func TestUnexplainedWrites(t *testing.T) {
 	t.Parallel()
 
 	o := NewObservations()
 	o.Attach("volume", Attachment{Number: 1, Sequence: 1}, 4096, false)
 
-	o.recordForeignWrite("volume", time.Now())
-	require.Zero(t, o.last("volume").foreignWriteAt, "the event of a write before the attachment may arrive late")
+	o.recordWrite("volume", time.Now())
+	require.Empty(t, o.takeUnexplainedWrites("volume"), "the event of a write before the attachment may arrive late")
 
-	at := time.Now().Add(time.Second)
-	o.recordForeignWrite("volume", at)
-	require.Equal(t, at, o.last("volume").foreignWriteAt)
+	first, second := time.Now().Add(time.Second), time.Now().Add(2*time.Second)
+	o.recordWrite("volume", first)
+	o.recordWrite("volume", second)
+	require.Equal(t, []time.Time{first, second}, o.takeUnexplainedWrites("volume"), "a later write does not hide an earlier one")
+	require.Empty(t, o.takeUnexplainedWrites("volume"))
 
-	o.clearForeignWrite("volume", at.Add(-time.Nanosecond))
-	require.Equal(t, at, o.last("volume").foreignWriteAt, "a newer write stays recorded")
+	for range 2 * maxUnexplainedWrites {
+		o.recordWrite("volume", first)
+	}
 
-	o.clearForeignWrite("volume", at)
-	require.Zero(t, o.last("volume").foreignWriteAt)
+	require.Len(t, o.takeUnexplainedWrites("volume"), maxUnexplainedWrites)
 
-	o.recordForeignWrite("unknown", at)
-	require.Zero(t, o.last("unknown").foreignWriteAt, "a volume without an observation")
+	o.recordWrite("unknown", first)
+	require.Empty(t, o.takeUnexplainedWrites("unknown"), "a volume without an observation")
 }
 
 func TestMountsChanged(t *testing.T) {

@@ -188,6 +188,7 @@ func (s *probeState) run(ctx context.Context) error {
 		}
 	}
 
+	s.explainWrites()
 	s.addRememberedFindings()
 
 	return s.addBusy(ctx)

@@ -198,10 +198,9 @@ func (p *Prober) view(id string) (volumeView, bool) {
 		return view, true
 	}
 
-	damaged := view.check != nil && view.check.Verdict == fsck.VerdictDamaged
 	_, failed := p.failures.get(id)
 
-	return view, damaged || failed || p.busy.isHeld(id) || p.ioErrorHeldFor(p.observations.last(id).ioErrorAt) > 0
+	return view, view.check.HasFinding() || failed || p.busy.isHeld(id) || p.ioErrorHeldFor(p.observations.last(id).ioErrorAt) > 0
 }
 
 // poolName returns "" where it is unknown.
@@ -221,7 +220,7 @@ func (p *Prober) ids() []string {
 	ids := p.config.Volumes.IDsInUse()
 
 	for _, check := range p.config.Checker.All() {
-		if check.Verdict == fsck.VerdictDamaged {
+		if check.HasFinding() {
 			ids = append(ids, check.VolumeID)
 		}
 	}

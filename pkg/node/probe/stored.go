@@ -6,9 +6,11 @@ import (
 	"os"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/flock"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
@@ -194,7 +196,7 @@ func statStored(stored *pool.Pool, id, fsType string) (storedVolume, error) {
 }
 
 // filesystemBytes returns 0 where the image does not hold that filesystem any more: its check finds
-// that.
+// that. It also returns 0 for an image that is attached: a virtual machine may have it.
 func filesystemBytes(stored *pool.Pool, id, fsType string) (int64, error) {
 	used, err := filesystem.ByName(fsType, nil)
 	if err != nil {
@@ -209,7 +211,11 @@ func filesystemBytes(stored *pool.Pool, id, fsType string) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer image.Close()
+	defer image.Close() // releases the lock
+
+	if err := flock.TryLock(image, unix.LOCK_EX); errors.Is(err, unix.EWOULDBLOCK) {
+		return 0, nil
+	}
 
 	size, err := used.SizeBytes(image)
 	if errors.Is(err, filesystem.ErrNoSuperblock) {

@@ -2,14 +2,20 @@ package staged
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
 	"github.com/touchstone-csi/touchstone/pkg/state"
 )
 
-// Record is an immutable record with its key.
-type Record interface{ RecordID() string }
+// Record is an immutable record.
+type Record interface {
+	// RecordID returns the record's key.
+	RecordID() string
+	// Check refuses a record that is incomplete or has an unknown value.
+	Check() error
+}
 
 // Records is a collection of the store with its newest content in memory. The store's own
 // view has what is durable, which lags behind lazy updates.
@@ -23,7 +29,21 @@ type Records[T Record] struct {
 
 // NewRecords registers the named collection in store, which must not be open yet.
 func NewRecords[T Record](store *state.Store, name string, options ...state.CollectionOption[T]) *Records[T] {
+	options = append(options, state.WithCheck(check[T]))
+
 	return &Records[T]{store: store, records: state.Register(store, name, options...), newest: map[string]T{}}
+}
+
+// ErrRecord is returned by the checks of records.
+var ErrRecord = errors.New("it is no record that the driver writes")
+
+// check refuses a record that the driver would not have written with the key.
+func check[T Record](key string, record T) error {
+	if id := record.RecordID(); id != key {
+		return fmt.Errorf("%w: it is of %q and not of its key", ErrRecord, id)
+	}
+
+	return record.Check()
 }
 
 // Load reads the records. It must be called once, after the store is opened.

@@ -1,8 +1,11 @@
 package staged
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
 
+	"github.com/touchstone-csi/touchstone/pkg/state"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
@@ -44,6 +47,34 @@ type Device struct {
 	Sequence uint64 `json:"sequence"`
 }
 
+// NewVolumes registers the collection of staged volumes in store, which must not be open yet.
+func NewVolumes(store *state.Store) *Records[*Volume] { return NewRecords[*Volume](store, "uses") }
+
+// Check implements [Record]. Of a volume that was found mounted without a record, only the backing and
+// the filesystem are known.
+func (v *Volume) Check() error {
+	for i, each := range v.Publications {
+		again := slices.ContainsFunc(v.Publications[:i], func(other Publication) bool { return other.TargetPath == each.TargetPath })
+		if again {
+			return fmt.Errorf("%w: it is published twice at %q", ErrRecord, each.TargetPath)
+		}
+
+		if err := each.Check(); err != nil {
+			return err
+		}
+	}
+
+	if v.Slot < -1 || v.FilledBytes < 0 {
+		return fmt.Errorf("%w: slot %d, filledBytes %d", ErrRecord, v.Slot, v.FilledBytes)
+	}
+
+	if v.Capability.Mode == "" && v.Parameters.Pool == "" {
+		return cmp.Or(volume.CheckID(v.VolumeID), v.Parameters.CheckFound())
+	}
+
+	return cmp.Or(volume.CheckID(v.VolumeID), v.Capability.Check(), v.Parameters.Check())
+}
+
 // Publication is the volume at one target path (CSI v1.13, NodePublishVolume).
 type Publication struct {
 	TargetPath string            `json:"targetPath"`
@@ -53,6 +84,15 @@ type Publication struct {
 	Made bool `json:"made,omitempty"`
 	// Pod is the UID of the pod whose limits apply to the publication, empty if unknown.
 	Pod string `json:"pod,omitempty"`
+}
+
+// Check refuses a publication without a path, or with a capability of an unknown value.
+func (p Publication) Check() error {
+	if p.TargetPath == "" {
+		return fmt.Errorf("%w: it is published at no path", ErrRecord)
+	}
+
+	return p.Capability.Check()
 }
 
 // Clone returns a copy that may be modified.

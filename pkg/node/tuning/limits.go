@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/cgroup"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
@@ -21,6 +22,15 @@ type Limited struct {
 
 // RecordID returns the key of the record in the store.
 func (l *Limited) RecordID() string { return l.TargetPath }
+
+// Check implements [staged.Record].
+func (l *Limited) Check() error {
+	if l.Pod == "" || l.Number < 0 {
+		return fmt.Errorf("%w: pod %q, number %d", staged.ErrRecord, l.Pod, l.Number)
+	}
+
+	return volume.CheckID(l.VolumeID)
+}
 
 func (l *Limited) device() cgroup.Device {
 	return cgroup.Device{Major: loopMajor, Minor: uint32(l.Number)}

@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/queue"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
 
@@ -19,6 +20,15 @@ type Tuned struct {
 
 // RecordID returns the key of the record in the store.
 func (t *Tuned) RecordID() string { return strconv.Itoa(t.Number) }
+
+// Check implements [staged.Record].
+func (t *Tuned) Check() error {
+	if t.Number < 0 || t.Scheduler == "" {
+		return fmt.Errorf("%w: number %d, scheduler %q", staged.ErrRecord, t.Number, t.Scheduler)
+	}
+
+	return volume.CheckID(t.VolumeID)
+}
 
 // SetQueue sets the queue of one of the volume's loop devices.
 func (t *Tuner) SetQueue(ctx context.Context, volumeID string, number int, wanted volume.Mutable) error {

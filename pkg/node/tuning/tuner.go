@@ -27,8 +27,18 @@ type Tuner struct {
 func New(queues *queue.Queues, limiter *cgroup.Limiter, store *state.Store, log *slog.Logger) *Tuner {
 	return &Tuner{
 		queues: queues, limiter: limiter, log: log,
-		tuned: staged.NewRecords[*Tuned](store, "tuned"), limited: staged.NewRecords[*Limited](store, "limited"),
+		tuned: NewTunedRecords(store), limited: NewLimitedRecords(store),
 	}
+}
+
+// NewTunedRecords registers the collection of changed devices in store, which must not be open yet.
+func NewTunedRecords(store *state.Store) *staged.Records[*Tuned] {
+	return staged.NewRecords[*Tuned](store, "tuned")
+}
+
+// NewLimitedRecords registers the collection of limited pods in store, which must not be open yet.
+func NewLimitedRecords(store *state.Store) *staged.Records[*Limited] {
+	return staged.NewRecords[*Limited](store, "limited")
 }
 
 // Load reads the records. It must be called once, after the store is opened.

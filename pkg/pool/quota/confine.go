@@ -1,6 +1,7 @@
 package quota
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
@@ -318,6 +319,9 @@ func (s *subvolumes) around(id uint64) ([]string, bool, error) {
 		at = place.Outer
 	}
 }
+
+// Sweep does nothing: Confine finds all.
+func (*subvolumes) Sweep(context.Context, *os.File) (bool, error) { return false, nil }
 
 // ownGroup returns the group of the subvolume itself that has the number of a group.
 func ownGroup(group btrfs.Group) btrfs.Group { return btrfs.GroupOf(0, group.Number()) }

@@ -36,6 +36,8 @@ func (plain) Confine(*os.File) (bool, error) { return false, nil }
 
 func (plain) Grown() ([]string, error) { return nil, nil }
 
+func (plain) Sweep(context.Context, *os.File) (bool, error) { return false, nil }
+
 func (plain) Usage(*os.File) (Usage, bool, error) { return Usage{}, false, nil }
 
 func (plain) Allocated(*os.File) (int64, bool, error) { return 0, false, nil }

@@ -197,11 +197,55 @@ func (p *projects) Limit(directory *os.File, bytes int64) error {
 	return projectquota.SetLimits(p.pool, project, limit)
 }
 
-// Confine does nothing: only a walk would find the files that have another project.
+// Confine does nothing: only a walk finds the files that have another project.
 func (*projects) Confine(*os.File) (bool, error) { return false, nil }
 
 // Grown returns nothing: see Confine.
 func (*projects) Grown() ([]string, error) { return nil, nil }
+
+// Sweep gives files that their owner has moved to another project, or that were made in a directory
+// which does not give its project to them, the project of the directory.
+func (p *projects) Sweep(ctx context.Context, directory *os.File) (bool, error) {
+	project, found, err := projectOf(directory)
+	if err == nil && !found {
+		project, found, err = p.limitedProject(filepath.Base(directory.Name()))
+	}
+
+	if err != nil || !found {
+		return false, err
+	}
+
+	evaded := false
+
+	err = tree.Visit(ctx, directory, func(file *os.File) error {
+		info, err := file.Stat()
+		if err != nil {
+			return err
+		}
+
+		returned, err := projectquota.Return(file, project, info.IsDir())
+		evaded = evaded || returned
+
+		return err
+	})
+
+	return evaded, err
+}
+
+// limitedProject returns the project with limits that an object has, of which its directory has left.
+func (p *projects) limitedProject(id string) (uint32, bool, error) {
+	for each, err := range projectquota.All(p.pool, firstProject) {
+		if err != nil {
+			return 0, false, err
+		}
+
+		if each.Limit != (projectquota.Amount{}) && isProjectOf(id, each.ID) {
+			return each.ID, true, nil
+		}
+	}
+
+	return 0, false, nil
+}
 
 func (p *projects) Usage(directory *os.File) (Usage, bool, error) {
 	counted, found, err := p.read(directory)

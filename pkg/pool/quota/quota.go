@@ -73,6 +73,9 @@ type Directories interface {
 	// Grown returns the names of directories, also of others than those of the pool, in which something
 	// was made since the last call that may evade their limits.
 	Grown() ([]string, error)
+	// Sweep is Confine where that takes time in proportion to the number of files. The directory may have
+	// another caller meanwhile.
+	Sweep(ctx context.Context, directory *os.File) (evaded bool, err error)
 	// Usage returns the usage that the kernel has counted, without a walk. It returns false if it
 	// counts none for the directory, or if the directory has no limit.
 	Usage(directory *os.File) (Usage, bool, error)

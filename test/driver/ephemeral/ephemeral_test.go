@@ -281,6 +281,23 @@ func TestEphemeralAfterAReboot(t *testing.T) {
 	}
 }
 
+// TestEphemeralMkfsOptionsThatTheKernelDoesNotMount leaves no volume behind.
+func TestEphemeralMkfsOptionsThatTheKernelDoesNotMount(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	d := harness.Start(t, func(c *driver.Config) { c.Node.EphemeralMkfsOptions = true })
+	claim := harness.InlineClaim(t, d, map[string]string{"size": "16Mi", "mkfsOptions": "-O quota"})
+
+	err := d.Publish(t.Context(), claim)
+	if err == nil {
+		require.NoError(t, d.Unpublish(t.Context(), claim))
+		t.Skip("this kernel mounts it")
+	}
+
+	harness.RequireCode(t, err, codes.InvalidArgument, "-O quota", "CONFIG_QFMT_V2")
+	require.Empty(t, harness.EphemeralObjects(t, d))
+}
+
 // TestEphemeralWithoutRecords loses the state directory.
 func TestEphemeralWithoutRecords(t *testing.T) {
 	namespace.NeedRoot(t)

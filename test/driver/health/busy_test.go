@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -14,8 +16,10 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/child"
@@ -134,6 +138,51 @@ func TestHealthNamesTheProcessThatKeepsARawDevice(t *testing.T) {
 	p.awaitWell(t)
 }
 
+// TestHealthNamesTheDeviceThatKeepsARawDevice has a loop device attached to a raw block volume, as a
+// kubelet does, when it is unstaged; by the path of the device, and by one on which only the program
+// that attached it has the node.
+func TestHealthNamesTheDeviceThatKeepsARawDevice(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	for name, attach := range map[string]func(t *testing.T, device string) string{
+		"a node that is visible here": func(t *testing.T, device string) string { return attachLoop(t, "losetup", "--find", "--show", device) },
+		"a node that is not": func(t *testing.T, device string) string {
+			elsewhere := filepath.Join(t.TempDir(), "node")
+			require.NoError(t, os.WriteFile(elsewhere, nil, 0o600))
+
+			return attachLoop(t, "unshare", "--mount", "sh", "-c", `mount --bind "$0" "$1" && losetup --find --show "$1"`, device, elsewhere)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			p := (&illness{volume: rawBlock()}).admit(t, harness.Relists)
+			upper := attach(t, harness.DevicesOf(t, p.Driver, p.claim.VolumeID)[0].Path)
+
+			require.NoError(t, p.Unpublish(t.Context(), p.claim))
+			require.ErrorContains(t, p.Unstage(t.Context(), p.claim), "block device "+upper)
+			p.awaitBusy(t, "block device "+upper)
+			p.requireSteady(t)
+
+			harness.RunTool(t, 0, "losetup", "--detach", upper)
+			require.NoError(t, p.Unstage(t.Context(), p.claim))
+			require.NoError(t, p.Detach(t.Context(), p.claim))
+		})
+	}
+}
+
+// attachLoop runs a command that attaches a loop device and prints its path, which it returns. The
+// device is detached with its last user at the end of the test.
+func attachLoop(t *testing.T, command ...string) string {
+	t.Helper()
+
+	device := strings.TrimSpace(harness.RunTool(t, 0, command[0], command[1:]...))
+	t.Cleanup(func() { _ = exec.Command("losetup", "--detach", device).Run() })
+
+	return device
+}
+
 // contextThatEnds ends at once, but not before it is used.
 func contextThatEnds(t *testing.T) (context.Context, context.CancelFunc) {
 	t.Helper()
@@ -225,4 +274,42 @@ func (p *sufferer) requireSteady(t *testing.T) {
 		time.Sleep(harness.Often)
 		require.Equal(t, before, p.nodeOnly(t, t).String())
 	}
+}
+
+// TestAVolumeThatIsStillAttachedIsNotDeleted attaches an image without a record of it, as a mount in
+// another mount namespace keeps it attached: its space would stay in use without a name.
+func TestAVolumeThatIsStillAttachedIsNotDeleted(t *testing.T) {
+	inBothModes(t, ext4, func(t *testing.T, p *sufferer) {
+		controller := p.controller
+		require.NoError(t, controller.Detach(t.Context(), p.claim))
+
+		image, err := os.OpenFile(p.image, os.O_RDWR, 0)
+		require.NoError(t, err)
+
+		defer image.Close()
+
+		device, err := loop.NewLoops(loop.LoopsOptions{}).Attach(t.Context(), image,
+			loop.AttachOptions{AutoClear: true, PreferredNumber: -1})
+		require.NoError(t, err)
+
+		opened, err := os.Open(device.Path)
+		require.NoError(t, err)
+
+		holder := startHolder(t, func(command *exec.Cmd) { command.Stdin = opened })
+		require.NoError(t, opened.Close())
+		require.NoError(t, device.Close())
+		require.NoError(t, image.Close())
+
+		_, err = controller.DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: p.claim.VolumeID})
+		if p.Config.Mode == driver.ModeAll {
+			harness.RequireCode(t, err, codes.FailedPrecondition, "attached", fmt.Sprintf("process %d (sleep)", holder.Process.Pid))
+		} else {
+			harness.RequireCode(t, err, codes.FailedPrecondition, "attached", "mount namespaces")
+		}
+
+		require.FileExists(t, p.image)
+		end(t, holder)
+		harness.DeleteVolume(t, controller, p.claim.VolumeID)
+		require.NoFileExists(t, p.image)
+	})
 }

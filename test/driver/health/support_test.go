@@ -27,6 +27,8 @@ type sufferer struct {
 
 	claim *csiclient.Publication
 	image string
+	// controller is set where the volume's may be another process.
+	controller *harness.Driver
 	// served is where the pool is, nil for a pool that does not fail.
 	served *faults.Directory
 	// kept is what strike leaves for cure.

@@ -47,7 +47,7 @@ func inBothModes(t *testing.T, request func() *csi.CreateVolumeRequest, run func
 			claim.VolumeContext, claim.Capability = made.GetVolume().GetVolumeContext(), asked.GetVolumeCapabilities()[0]
 			require.NoError(t, controller.Attach(t.Context(), claim))
 
-			p := &sufferer{Driver: d, claim: claim, image: harness.ImageOf(d, claim.VolumeID)}
+			p := &sufferer{Driver: d, claim: claim, image: harness.ImageOf(d, claim.VolumeID), controller: controller}
 			t.Cleanup(func() { p.stopUsing(t) })
 			run(t, p)
 		})

@@ -69,6 +69,14 @@ func TestALeakedFreezeEndsWithTheStaging(t *testing.T) {
 				harness.Unmount(t, claim.StagingPath)
 				d.Restart(t)
 			},
+			"left by a release without the record of its device": func(
+				t *testing.T, d *harness.Driver, claim *csiclient.Publication,
+			) {
+				t.Helper()
+				harness.Unmount(t, claim.StagingPath)
+				harness.EditRecord(t, d, "uses", claim.VolumeID, func(record map[string]any) { delete(record, "device") })
+				require.NoError(t, d.Stage(t.Context(), claim))
+			},
 			"staged again": func(t *testing.T, d *harness.Driver, claim *csiclient.Publication) {
 				t.Helper()
 				harness.Unmount(t, claim.StagingPath)

@@ -1,0 +1,134 @@
+package vm_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/projectquota"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+	"github.com/touchstone-csi/touchstone/test/harness"
+)
+
+// TestFilesReturnToTheirProject has the owner of files move them to other projects, as chattr -p does.
+func TestFilesReturnToTheirProject(t *testing.T) {
+	const written int64 = 4 * mib
+
+	for _, fsType := range []string{"ext4", "xfs"} {
+		t.Run(fsType, func(t *testing.T) {
+			inMachine(t)
+
+			disk := mountQuotaDisk(t, fsType)
+			p, err := pool.Open("default", disk)
+			require.NoError(t, err)
+
+			defer p.Close()
+
+			ids, paths := [2]string{newID(t), newID(t)}, [2]string{}
+			for i, id := range ids {
+				require.NoError(t, p.EnsureDirectory(id, 16*mib))
+				paths[i] = p.VolumePath(id, volume.BackingDirectory)
+				harness.GiveToTenant(t, paths[i])
+			}
+
+			own, other := projectOf(t, paths[0]), projectOf(t, paths[1])
+			sweep := func() []string {
+				evaded, err := p.Sweep(t.Context())
+				require.NoError(t, err)
+
+				return evaded
+			}
+			used := func(id string) int64 {
+				usage, limited, err := p.DirectoryQuota(id)
+				require.NoError(t, err)
+				require.True(t, limited)
+
+				return usage.Bytes
+			}
+
+			require.Empty(t, sweep())
+
+			// A file in another volume's project, one in none, and a directory that gives none to its files.
+			require.NoError(t, harness.AsTenant(t, paths[0], func(path string) error {
+				for name, project := range map[string]uint32{"other": other, "none": 0, "directory": 0} {
+					if err := escape(filepath.Join(path, name), project, written); err != nil {
+						return err
+					}
+				}
+
+				return nil
+			}))
+			require.GreaterOrEqual(t, used(ids[1]), written)
+
+			require.Equal(t, []string{ids[0]}, sweep())
+			require.InDelta(t, 3*written, used(ids[0]), quotaSlack)
+			require.InDelta(t, 0, used(ids[1]), quotaSlack)
+			require.Positive(t, p.LimitEvadedFor(ids[0]))
+			require.Zero(t, p.LimitEvadedFor(ids[1]))
+			require.Empty(t, sweep())
+
+			// The directory of the volume itself.
+			require.NoError(t, harness.AsTenant(t, paths[0], func(path string) error { return join(path, other) }))
+			require.Equal(t, []string{ids[0]}, sweep())
+			require.Equal(t, own, projectOf(t, paths[0]))
+
+			for _, id := range ids {
+				require.NoError(t, p.Remove(t.Context(), pool.Object{ID: id, Backing: volume.BackingDirectory}))
+			}
+
+			requireNoProjects(t, disk)
+		})
+	}
+}
+
+// escape makes a file in a project, or one in a directory of that name if the project is 0.
+func escape(path string, project uint32, bytes int64) error {
+	if filepath.Base(path) == "directory" {
+		if err := os.Mkdir(path, directoryMode); err != nil {
+			return err
+		}
+
+		if err := join(path, project); err != nil {
+			return err
+		}
+
+		directory, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		defer directory.Close()
+
+		if err := projectquota.Leave(directory); err != nil {
+			return err
+		}
+
+		return os.WriteFile(filepath.Join(path, "file"), make([]byte, bytes), 0o600)
+	}
+
+	if err := os.WriteFile(path, make([]byte, bytes), 0o600); err != nil {
+		return err
+	}
+
+	return join(path, project)
+}
+
+// join moves a file to a project.
+func join(path string, project uint32) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
+
+	_, err = projectquota.Return(file, project, info.IsDir())
+
+	return err
+}
