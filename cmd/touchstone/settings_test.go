@@ -10,6 +10,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 
+	"github.com/touchstone-csi/touchstone/test/conformance"
+
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 )
 
@@ -114,6 +116,8 @@ func TestSpecEndpointVariable(t *testing.T) {
 		require.NoError(t, err, name)
 		require.Equal(t, test.want, flags.Endpoint, name)
 	}
+
+	conformance.Shows(t, "Probe", "CSI_ENDPOINT in the environment", "the plugin's endpoint is its value")
 }
 
 func TestEveryFlagIsAKeyAndAVariable(t *testing.T) {
@@ -141,6 +145,8 @@ func TestEveryFlagIsAKeyAndAVariable(t *testing.T) {
 		fromFlag, err := given(t, []string{"--" + name + "=" + value}, nil, "")
 		require.NoError(t, err, name)
 
+		require.NotRegexp(t, "^CSI_", envName(name), "the prefix is the spec's")
+
 		fromEnv, err := given(t, nil, map[string]string{envName(name): value}, "")
 		require.NoError(t, err, name)
 		require.Equal(t, fromFlag, fromEnv, name)
@@ -155,6 +161,8 @@ func TestEveryFlagIsAKeyAndAVariable(t *testing.T) {
 		require.NoError(t, err)
 		require.NotEqual(t, byDefault, fromFlag, name)
 	}
+
+	conformance.Shows(t, "Probe", "each setting as a flag and as a variable", "no variable but CSI_ENDPOINT has the prefix CSI_")
 }
 
 func TestConfigFileCanBeNamedByTheEnvironment(t *testing.T) {

@@ -18,6 +18,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/child"
+	"github.com/touchstone-csi/touchstone/test/conformance"
 	"github.com/touchstone-csi/touchstone/test/served"
 )
 
@@ -51,6 +52,7 @@ func TestSocketIsItsOwnersInADirectoryThatIsMade(t *testing.T) {
 	info, err := os.Lstat(r.socket())
 	require.NoError(t, err)
 	require.Equal(t, fs.ModeSocket|0o600, info.Mode())
+	conformance.Shows(t, "Probe", "endpoint unix://PATH", "a UNIX socket at PATH")
 
 	info, err = os.Stat(filepath.Dir(r.socket()))
 	require.NoError(t, err)

@@ -28,7 +28,7 @@ const Plain = "plain"
 //	plain           none of these
 //	F given         an optional field has a value
 //
-// and what its driver and its volume are: see World.state.
+// and what it asks for, and what its driver and its volume are: see uses and World.state.
 func (w *World) conditions(method string, request proto.Message) []string {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
@@ -45,6 +45,8 @@ func (w *World) conditions(method string, request proto.Message) []string {
 	}
 
 	found = append(found, given(rpc, message)...)
+
+	found = append(found, uses(request)...)
 
 	return append(found, w.state(method, request)...)
 }

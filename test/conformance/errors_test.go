@@ -73,6 +73,9 @@ func newFixture(t *testing.T, options ...harness.Option) *fixture {
 	d := harness.Start(t, append([]harness.Option{harness.TwoNodes, func(c *driver.Config) { c.MaxVolumesPerNode = 2 }}, options...)...)
 	f := &fixture{Driver: d, plain: context.WithoutCancel(t.Context())}
 
+	_, err := d.Capabilities(f.plain)
+	require.NoError(t, err)
+
 	volume := func(name string) *csiclient.Publication {
 		return harness.NewVolume(t, d, &csi.CreateVolumeRequest{
 			Name: name, CapacityRange: harness.RequiredBytes(size), VolumeCapabilities: []*csi.VolumeCapability{mounted},
@@ -445,6 +448,9 @@ var metadataRows = []row{
 	}},
 	{"GetMetadataDelta", conformance.Is("starting_offset negative"), codes.OutOfRange, func(f *fixture) error {
 		return f.delta(&csi.GetMetadataDeltaRequest{BaseSnapshotId: f.snapshot, TargetSnapshotId: f.members[0], StartingOffset: -1})
+	}},
+	{"GetMetadataDelta", conformance.Where("starting_offset beyond the volume", func(r *csi.GetMetadataDeltaRequest) bool { return r.GetStartingOffset() > size }), codes.OutOfRange, func(f *fixture) error {
+		return f.delta(&csi.GetMetadataDeltaRequest{BaseSnapshotId: f.snapshot, TargetSnapshotId: f.members[0], StartingOffset: 2 * size})
 	}},
 }
 

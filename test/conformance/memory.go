@@ -18,6 +18,8 @@ import (
 //	the same volume_context          a volume has the one that it had before
 //	every volume                     a list has all volumes that were created and not deleted
 //	published_node_ids as published  a volume's nodes are those of ControllerPublishVolume
+//
+// and what is remembered of snapshots.
 func (w *World) remembered(rpc string, request, response proto.Message) (kept, broken []string) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
@@ -44,6 +46,9 @@ func (w *World) remembered(rpc string, request, response proto.Message) (kept, b
 	if w.hasEvery(request, response, volumes) {
 		kept = append(kept, "every volume")
 	}
+
+	keptOfSnapshots, brokenOfSnapshots := w.rememberedSnapshots(request, response)
+	kept, broken = append(kept, keptOfSnapshots...), append(broken, brokenOfSnapshots...)
 
 	if w.publishedAsKnown(response) {
 		kept = append(kept, "published_node_ids as published")

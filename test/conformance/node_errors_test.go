@@ -1,6 +1,8 @@
 package conformance_test
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -47,11 +49,29 @@ var stageRows = []row{
 	{"NodeStageVolume", conformance.Where("volume_capability beyond the volume", func(r *csi.NodeStageVolumeRequest) bool { return isBeyond(r.GetVolumeCapability()) }), codes.FailedPrecondition, func(f *fixture) error {
 		return f.stageLike(f.free, func(p *csiclient.Publication) { p.Capability = onNodes })
 	}},
+	{"NodeStageVolume", conformance.Where("staging_target_path is a file", func(r *csi.NodeStageVolumeRequest) bool { return isFile(r.GetStagingTargetPath()) }), codes.FailedPrecondition, func(f *fixture) error {
+		path := filepath.Join(f.Config.KubeletDir, "file")
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			return err
+		}
+
+		_, err := f.NodeStageVolume(f.ctx, &csi.NodeStageVolumeRequest{VolumeId: f.free.VolumeID, StagingTargetPath: path, VolumeCapability: mounted})
+		return err
+	}},
 	{"NodeUnstageVolume", conformance.Is("volume_id missing"), codes.InvalidArgument, func(f *fixture) error {
 		_, err := f.NodeUnstageVolume(f.ctx, &csi.NodeUnstageVolumeRequest{StagingTargetPath: f.free.StagingPath})
 		return err
 	}},
+	{"NodeUnstageVolume", conformance.Is("volume_id unknown"), codes.OK, func(f *fixture) error {
+		return f.Unstage(f.ctx, &csiclient.Publication{VolumeID: unknownID, StagingPath: f.free.StagingPath})
+	}},
 	{"NodeUnstageVolume", conformance.Is("not staged"), codes.OK, func(f *fixture) error { return f.Unstage(f.ctx, f.free) }},
+}
+
+func isFile(path string) bool {
+	found, err := os.Stat(path)
+
+	return err == nil && found.Mode().IsRegular()
 }
 
 func (f *fixture) publishLike(of *csiclient.Publication, change func(p *csiclient.Publication)) error {
@@ -100,6 +120,12 @@ var nodePublishRows = []row{
 			VolumeId: f.used.VolumeID, StagingTargetPath: f.used.StagingPath, VolumeCapability: mounted,
 		})
 		return err
+	}},
+	{"NodePublishVolume", conformance.Is("staging_target_path relative"), codes.FailedPrecondition, func(f *fixture) error {
+		return f.publishLike(f.used, func(p *csiclient.Publication) { p.StagingPath = "relative" })
+	}},
+	{"NodeUnpublishVolume", conformance.Is("volume_id unknown"), codes.OK, func(f *fixture) error {
+		return f.Unpublish(f.ctx, &csiclient.Publication{VolumeID: unknownID, TargetPath: f.free.TargetPath})
 	}},
 	{"NodeUnpublishVolume", conformance.Is("published at no path"), codes.OK, func(f *fixture) error { return f.Unpublish(f.ctx, f.free) }},
 	{"NodeUnpublishVolume", conformance.Is("target_path missing"), codes.InvalidArgument, func(f *fixture) error {
@@ -159,6 +185,16 @@ var nodeRows = []row{
 	}},
 	{"NodeGetVolumeStats", conformance.Is("volume_path relative"), codes.NotFound, func(f *fixture) error {
 		return f.stats(f.used.VolumeID, "relative")
+	}},
+	{"NodeGetVolumeStats", conformance.Is("staging_target_path relative"), codes.InvalidArgument, func(f *fixture) error {
+		_, err := f.NodeGetVolumeStats(f.ctx, &csi.NodeGetVolumeStatsRequest{
+			VolumeId: f.used.VolumeID, VolumePath: f.used.TargetPath, StagingTargetPath: "relative",
+		})
+		return err
+	}},
+	{"NodeGetVolumeHealth", conformance.Is("staging_target_path relative"), codes.InvalidArgument, func(f *fixture) error {
+		_, err := f.NodeGetVolumeHealth(f.ctx, &csi.NodeGetVolumeHealthRequest{VolumeId: f.used.VolumeID, StagingTargetPath: "relative"})
+		return err
 	}},
 	{"NodeGetVolumeHealth", conformance.Is("volume_id unknown"), codes.NotFound, func(f *fixture) error {
 		_, err := f.NodeGetVolumeHealth(f.ctx, &csi.NodeGetVolumeHealthRequest{VolumeId: unknownID})

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -168,6 +169,9 @@ type call struct {
 	conditions []string
 	// running ends what is known of it while it runs.
 	running func()
+	// messages counts those of the response; block is the last block of a stream of them.
+	messages int
+	block    *csi.BlockMetadata
 }
 
 func begin(tb testing.TB, ctx context.Context, world *World, method string, request any) *call {
@@ -236,10 +240,15 @@ func (c *call) message(answer any, err error) {
 	c.record(properties(request, response)...)
 	c.record(advertisements(c.rpc(), response)...)
 
+	c.messages++
+
+	following, wrong := c.follows(response)
+	c.record(following...)
+
 	kept, broken := c.world.remembered(c.rpc(), request, response)
 	c.record(kept...)
 
-	for _, rule := range broken {
+	for _, rule := range append(broken, wrong...) {
 		c.tb.Errorf("%s: the response is not as earlier ones: %s", c.method, rule)
 	}
 }
@@ -254,6 +263,10 @@ func (c *call) end(answer any, err error) {
 
 	if code != codes.OK {
 		c.record("has status.message", "lacks status.details")
+
+		if c.messages > 0 {
+			c.record(code.String() + " after a message")
+		}
 	}
 
 	request, ok := c.request.(proto.Message)

@@ -19,6 +19,7 @@ type rule struct {
 	keeps func(request, response proto.Message) (about, kept bool)
 }
 
+// rules are those for responses with volumes and for pages; see snapshotRules.
 var rules = []rule{
 	{"capacity_bytes at least required_bytes", func(request, response proto.Message) (bool, bool) {
 		asked, size := rangeOf(request), capacityOf(response)
@@ -68,7 +69,7 @@ var rules = []rule{
 
 // rulesOf returns the rules that a response keeps, and those that it breaks.
 func rulesOf(request, response proto.Message) (kept, broken []string) {
-	for _, each := range rules {
+	for _, each := range slices.Concat(rules, snapshotRules) {
 		switch about, ok := each.keeps(request, response); {
 		case about && ok:
 			kept = append(kept, each.name)

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/test/conformance"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -35,6 +36,7 @@ func TestNothingIsMadeBesideTheSocket(t *testing.T) {
 	entries, err := os.ReadDir(directory)
 	require.NoError(t, err)
 	require.Len(t, entries, 1, "csi.sock alone: %v", entries)
+	conformance.Shows(t, "NodePublishVolume", "STAGE_UNSTAGE_VOLUME is disabled", "csi.sock alone in its directory")
 	require.NoError(t, d.Unpublish(t.Context(), claim))
 	require.NoError(t, d.Detach(t.Context(), claim))
 }

@@ -21,6 +21,8 @@ type World struct {
 	made map[string]answered
 	// running counts calls by the object that they name.
 	running map[string]int
+	// snapshots are those that a response had, as the last one had them.
+	snapshots map[string]*csi.Snapshot
 	// contexts are those of volumes.
 	contexts map[string]map[string]string
 	// advertised are the capabilities by the service that has them; those of a service that was not
@@ -40,7 +42,7 @@ type answered struct{ request, response proto.Message }
 // NewWorld returns a world in which nothing has been called.
 func NewWorld() *World {
 	w := &World{
-		ids: map[string]bool{}, deleted: map[string]bool{}, made: map[string]answered{}, running: map[string]int{},
+		ids: map[string]bool{}, deleted: map[string]bool{}, made: map[string]answered{}, running: map[string]int{}, snapshots: map[string]*csi.Snapshot{},
 		contexts: map[string]map[string]string{}, members: map[string]bool{},
 	}
 	w.Started("all")
@@ -221,6 +223,7 @@ func (w *World) learn(rpc string, request, response proto.Message) {
 
 	w.learnIDs(response.ProtoReflect())
 	w.learnCapabilities(rpc, response)
+	w.learnSnapshots(response)
 
 	for _, each := range volumesIn(response.ProtoReflect()) {
 		w.contexts[each.GetVolumeId()] = each.GetVolumeContext()

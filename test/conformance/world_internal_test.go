@@ -77,7 +77,7 @@ func TestConditionsOfARequest(t *testing.T) {
 	largest := creation(func(r *csi.CreateVolumeRequest) {
 		r.Name, r.Parameters = strings.Repeat("n", 128), map[string]string{"key": strings.Repeat("v", 4093)}
 	})
-	require.Equal(t, []string{Plain, "parameters given"}, NewWorld().conditions(controller+"CreateVolume", largest))
+	require.Equal(t, []string{Plain, "parameters given", "SINGLE_NODE_WRITER given"}, NewWorld().conditions(controller+"CreateVolume", largest))
 }
 
 // TestConditionsOfAWorld has the conditions that earlier calls decide.

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/test/conformance"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -221,6 +222,7 @@ func TestAGroupOfRawBlockIsInTheOrderOfWrites(t *testing.T) {
 			require.Equal(t, mode.directIO, directIO(t, members[0].TargetPath), "the loop device uses direct I/O")
 
 			require.Empty(t, takeGroups(t, d, members, nil), "groups with a later write and without an earlier one")
+			conformance.Shows(t, "CreateVolumeGroupSnapshot", "raw block volumes are written", "in the order of the writes")
 			harness.RequireEntries(t, d, map[string]int{"snapshots": 0, "scratch": 0})
 
 			// Copied one after the other, the members are of different moments. This is reported only: how many
@@ -354,6 +356,8 @@ func TestAGroupOfMountedAndRawBlock(t *testing.T) {
 		require.Contains(t, []uint64{entries, entries + 1}, numberIn(t, d, group, raw.VolumeID), "what was written first is in the group, too")
 		harness.TakeDown(t, d, restored)
 	}
+
+	conformance.Shows(t, "CreateVolumeGroupSnapshot", "a filesystem and a raw block volume are written", "in the order of the writes")
 }
 
 // TestAGroupOfRawBlockIsRefused: pools that cannot copy several images at once refuse a group of

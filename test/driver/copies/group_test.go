@@ -22,6 +22,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/conformance"
 	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -325,6 +326,9 @@ func TestAKilledGroupIsForgotten(t *testing.T) {
 
 	copying()
 	harness.RequireEntries(t, d, map[string]int{"scratch": 2})
+
+	_, err := d.CreateVolumeGroupSnapshot(t.Context(), &csi.CreateVolumeGroupSnapshotRequest{Name: "g", SourceVolumeIds: ids[:1]})
+	harness.RequireCode(t, err, codes.Aborted)
 	d.Kill(t, func() { served.Release(t) })
 	require.Error(t, await.Receive(t, left, "CreateVolumeGroupSnapshot to return"), "CreateVolumeGroupSnapshot whose driver was killed")
 	harness.RequireEntries(t, d, map[string]int{"snapshots": 0, "scratch": 0})
@@ -371,6 +375,7 @@ func TestAGroupThatIsReadStays(t *testing.T) {
 
 	copying()
 	harness.RequireCode(t, deleteGroup(t.Context(), d, group.GetGroupSnapshotId(), membersOf(group)), codes.Aborted, slow.GetSnapshotId())
+	conformance.Shows(t, "DeleteVolumeGroupSnapshot", "a member is being read", "Aborted")
 
 	_, err = getGroup(t.Context(), d, group.GetGroupSnapshotId(), membersOf(group))
 	require.NoError(t, err)
@@ -469,6 +474,8 @@ func TestAGroupThatFailsAtItsLastMember(t *testing.T) {
 	listed, err := d.ListSnapshots(t.Context(), &csi.ListSnapshotsRequest{})
 	require.NoError(t, err)
 	require.Empty(t, listed.GetEntries(), "snapshots of a group that failed")
+	conformance.Shows(t, "CreateVolumeGroupSnapshot", "a member fails after others were copied", "an error and no snapshot")
+
 	_, err = d.CreateVolumeGroupSnapshot(t.Context(), &csi.CreateVolumeGroupSnapshotRequest{Name: "g", SourceVolumeIds: ids})
 	require.NoError(t, err, "create the group again")
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/conformance"
 	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -48,6 +49,8 @@ func TestASlowSnapshotIsNotReadyAtFirst(t *testing.T) {
 		require.False(t, each.GetReadyToUse(), "want: the snapshot is not ready to use yet")
 	}
 
+	conformance.Shows(t, "CreateSnapshot", "bytes are still copied", "ready_to_use is false")
+
 	restore := &csi.CreateVolumeRequest{
 		Name: "restore", VolumeCapabilities: []*csi.VolumeCapability{csiclient.BlockCapability(harness.Writer)}, VolumeContentSource: harness.FromSnapshot(snapshotID),
 	}
@@ -75,11 +78,13 @@ func TestASlowSnapshotIsNotReadyAtFirst(t *testing.T) {
 			"got %v, want %v", each.GetCreationTime(), made.GetCreationTime())
 	}
 
+	conformance.Shows(t, "ListSnapshots", "all bytes are copied", "ready_to_use is true")
 	require.NoError(t, d.Detach(t.Context(), claim))
 
 	restored, err := d.CreateVolume(t.Context(), restore)
 	require.NoError(t, err)
 	require.Equal(t, want, harness.ImageSum(t, harness.ImageOf(d, restored.GetVolume().GetVolumeId())))
+	conformance.Shows(t, "CreateSnapshot", "bytes are still copied", "what is written after the response is not in it")
 }
 
 // TestASlowSnapshotIsDeleted deletes it while it is being copied: that ends the
@@ -107,6 +112,10 @@ func TestASlowSnapshotIsDeleted(t *testing.T) {
 		_, err = d.GetSnapshot(t.Context(), &csi.GetSnapshotRequest{SnapshotId: made.GetSnapshotId()})
 		found = status.Code(err)
 	}
+
+	_, err := d.CreateSnapshot(t.Context(), request)
+	harness.RequireCode(t, err, codes.Aborted, made.GetSnapshotId(), "being deleted")
+	conformance.Shows(t, "CreateSnapshot", "the snapshot of its name is being deleted", "Aborted")
 
 	brake.release(t)
 	deleteSnapshot(t, d, made.GetSnapshotId())
@@ -198,6 +207,7 @@ func TestAFailedSnapshotStaysFailed(t *testing.T) {
 		harness.RequireEntries(t, d, map[string]int{"snapshots": 0, "scratch": 0})
 	}
 
+	conformance.Shows(t, "CreateSnapshot", "bytes could not be copied after the response", "Internal")
 	deleteSnapshot(t, d, made.GetSnapshotId())
 
 	recreated, err := d.CreateSnapshotAndWait(t.Context(), request)
@@ -232,7 +242,7 @@ func TestAKilledSnapshotIsForgotten(t *testing.T) {
 	listed, err := d.ListSnapshots(t.Context(), &csi.ListSnapshotsRequest{})
 	require.NoError(t, err)
 	require.Empty(t, listed.GetEntries(), "it is not taken yet")
-
+	conformance.Shows(t, "ListSnapshots", "a snapshot is being cut", "no entry of it")
 	d.Kill(t, func() { served.Release(t) })
 	require.Error(t, await.Receive(t, left, "CreateSnapshot to return"), "CreateSnapshot whose driver was killed")
 	harness.RequireEntries(t, d, map[string]int{"snapshots": 0, "scratch": 0})

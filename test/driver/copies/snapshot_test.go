@@ -154,7 +154,10 @@ func TestBadSnapshotRequests(t *testing.T) {
 	// Where topology is not advertised, it cannot be requested and is not reported.
 	d.Restart(t, harness.WithoutCapabilities("SNAPSHOT_ACCESSIBILITY_CONSTRAINTS"))
 
-	_, err := d.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{
+	_, err := d.Capabilities(t.Context())
+	require.NoError(t, err)
+
+	_, err = d.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{
 		Name: "s", SourceVolumeId: id, AccessibilityRequirements: harness.Topology(harness.NodeSegment, harness.NodeID),
 	})
 	harness.RequireCode(t, err, codes.InvalidArgument, "accessibility_requirements")

@@ -15,6 +15,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/test/conformance"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -173,8 +174,10 @@ func TestMetadata(t *testing.T) {
 
 			require.True(t, bytes.Equal(before, apply(nil, before, full(0, 0))))
 			require.Equal(t, int64(11*harness.MiB), sizesOf(full(0, 0)))
+			conformance.Shows(t, "GetMetadataAllocated", "the stream has ended", "every byte that is allocated")
 			require.True(t, bytes.Equal(now, apply(before, now, delta(0, 0))))
 			require.Equal(t, int64(5*harness.MiB), sizesOf(delta(0, 0)))
+			conformance.Shows(t, "GetMetadataDelta", "the stream has ended", "every byte that differs")
 
 			// However they are split into messages, and wherever one goes on.
 			for _, most := range []int32{1, 2, 1 << 30} {

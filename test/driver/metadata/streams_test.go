@@ -17,6 +17,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/conformance"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -68,11 +69,13 @@ func TestMetadataStreamIsLeft(t *testing.T) {
 		return err
 	}
 	harness.RequireCode(t, remove(), codes.Aborted, id)
+	conformance.Shows(t, "DeleteSnapshot", "its metadata is being read", "Aborted")
 	require.True(t, running("metadata.(*Service)."), "want: the driver runs the stream")
 
 	leave()
 	require.Eventually(t, func() bool { return !running("metadata.(*Service).") }, time.Minute, time.Millisecond)
 	require.NoError(t, remove())
+	conformance.Shows(t, "GetMetadataAllocated", "the client leaves", "the stream ends and holds no snapshot")
 }
 
 // TestMetadataStreamThatIsNotReadEnds gives the snapshot back to be deleted though

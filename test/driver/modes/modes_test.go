@@ -17,6 +17,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/child"
+	"github.com/touchstone-csi/touchstone/test/conformance"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -109,6 +110,7 @@ func TestNodeKnowsOnlyWhatItIsTold(t *testing.T) {
 			harness.RequireBlock(t, claim)
 			require.NoError(t, node.Publish(ctx, claim))
 			require.NoError(t, harness.VolumeStats(t, node, claim, claim.TargetPath))
+			conformance.Shows(t, "NodeGetInfo", "never called", "volumes are staged and published")
 			require.NoError(t, node.Unpublish(ctx, claim))
 			require.NoError(t, node.Unstage(ctx, claim))
 

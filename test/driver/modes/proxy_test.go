@@ -14,6 +14,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/driver/proxy"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/conformance"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -68,6 +69,7 @@ func TestLifeThroughProxy(t *testing.T) {
 	harness.RequireCode(t, err, codes.FailedPrecondition, harness.NodeID)
 	volume.Down()
 	volume.Delete()
+	conformance.Shows(t, "NodePublishVolume", "through the proxy's socket", "the volume can be written")
 }
 
 func TestProxyOutlivesWhatIsBehindIt(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/test/conformance"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -304,6 +305,8 @@ func (c *cell) writable(t *testing.T) {
 	}
 
 	err := harness.WriteThrough(path)
+
+	conformance.Shows(t, "NodePublishVolume", c.row.mode.String()+" given", "what the mode allows can be written, and nothing else")
 
 	switch {
 	case c.row.mode != harness.ReaderOnly && c.row.mode != harness.NodesRead:

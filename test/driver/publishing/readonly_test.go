@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/test/conformance"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -77,6 +78,7 @@ func TestReadOnlyBesideWritable(t *testing.T) {
 
 			require.NoError(t, d.Unpublish(t.Context(), claim))
 			requireReadOnly(t, reader)
+			conformance.Shows(t, "NodePublishVolume", "readonly given", "nothing can be written through target_path")
 			require.NoError(t, d.Publish(t.Context(), claim))
 			require.NoError(t, d.Unpublish(t.Context(), reader))
 			require.NoError(t, harness.WriteThrough(harness.DataPath(claim)))

@@ -116,6 +116,9 @@ func TestAnswersWithoutACapability(t *testing.T) {
 			claim := harness.NewVolume(t, d, &csi.CreateVolumeRequest{})
 			harness.BringUp(t, d, claim)
 			d.Restart(t, harness.WithoutCapabilities(name))
+
+			_, err := d.Capabilities(t.Context())
+			require.NoError(t, err)
 			judge(t, d, claim)
 		})
 	}

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/test/conformance"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -38,6 +39,7 @@ func TestMountFlags(t *testing.T) {
 			claim := harness.NewVolume(t, d, request)
 			harness.BringUp(t, d, claim)
 			require.Contains(t, harness.MountOptions(t, claim.TargetPath), test.shows)
+			conformance.Shows(t, "NodePublishVolume", "volume_capability.mount.mount_flags given", "the mount has the flags")
 			harness.TakeDown(t, d, claim)
 		})
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/test/conformance"
 	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -40,6 +41,7 @@ func TestStagingOfReadersIsReadOnly(t *testing.T) {
 			require.NoError(t, err)
 			require.Len(t, found, 1, "mounts at the staging path")
 			require.Contains(t, strings.Split(found[0].Options, ","), "ro", "options of the staging mount")
+			conformance.Shows(t, "NodeStageVolume", "SINGLE_NODE_READER_ONLY given", "the staging mount is read-only")
 		})
 	}
 }
