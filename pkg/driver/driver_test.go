@@ -2,7 +2,6 @@ package driver_test
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -21,7 +20,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/dynamicpb"
 
 	"github.com/touchstone-csi/touchstone/internal/kata"
 	"github.com/touchstone-csi/touchstone/pkg/controller/names"
@@ -31,7 +29,6 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/operation/progress"
 	"github.com/touchstone-csi/touchstone/test/await"
-	"github.com/touchstone-csi/touchstone/test/conformance"
 	"github.com/touchstone-csi/touchstone/test/logs"
 	"github.com/touchstone-csi/touchstone/test/served"
 )
@@ -388,41 +385,6 @@ func TestDrainLetsRunningWorkFinishAndTakesNoMore(t *testing.T) {
 	await.Receive(t, orphanEnded, "the operation without a call to end")
 	require.NoError(t, r.wait(t))
 	require.NoFileExists(t, r.config.ReadyFile)
-}
-
-// turnsAwayEveryCall calls each RPC that is no stream.
-func turnsAwayEveryCall(t *testing.T, conn *grpc.ClientConn) {
-	t.Helper()
-
-	services := csi.File_csi_proto.Services()
-	for i := range services.Len() {
-		for j := range services.Get(i).Methods().Len() {
-			method := services.Get(i).Methods().Get(j)
-			if method.IsStreamingServer() {
-				continue
-			}
-
-			err := conn.Invoke(t.Context(), fmt.Sprintf("/%s/%s", services.Get(i).FullName(), method.Name()),
-				dynamicpb.NewMessage(method.Input()), dynamicpb.NewMessage(method.Output()))
-			require.Equal(t, codes.Unavailable.String(), status.Code(err).String(), "%s: %v", method.Name(), err)
-			conformance.Shows(t, string(method.Name()), "the driver is shutting down", "Unavailable")
-		}
-	}
-}
-
-// TestGateThatIsShutTurnsAwayEveryCall and not only those that happen to ask
-// about its being shut before its having been opened.
-func TestGateThatIsShutTurnsAwayEveryCall(t *testing.T) {
-	t.Parallel()
-
-	pass := driver.ShutGate()
-	for range 100 {
-		for _, method := range []string{csi.Identity_Probe_FullMethodName, csi.Node_NodeStageVolume_FullMethodName} {
-			err := pass(t.Context(), method)
-			require.Equal(t, codes.Unavailable, status.Code(err))
-			require.ErrorContains(t, err, "shutting down")
-		}
-	}
 }
 
 func TestDrainGivesUpAfterItsTimeout(t *testing.T) {
