@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -11,8 +10,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
-
-	"github.com/touchstone-csi/touchstone/pkg/driver"
 )
 
 // nonsense are values of which each makes sense for few flags at most.
@@ -23,12 +20,14 @@ var nonsense = []string{
 	"192.0.2.1:1", "a:1", `"`, strings.Repeat("x", 70000),
 }
 
-// setting says which values a flag takes, as fmt prints them where the driver uses them; it refuses
-// all others. With are other flags that it needs.
+// setting says which nonsense a flag takes, as fmt prints it in the field that the flag sets; it
+// refuses all others. Good is a value that differs from the default, arrives how fmt prints it there,
+// empty if unchanged. With are other flags that it needs.
 type setting struct {
-	takes map[string]string
-	used  func(*serveFlags, driver.Config) any
-	with  []string
+	takes         map[string]string
+	field         string
+	good, arrives string
+	with          []string
 }
 
 // same are values that are used as they are.
@@ -83,9 +82,7 @@ func settingsOf(t *testing.T, root string) map[string]setting {
 	hostname, err := os.Hostname()
 	require.NoError(t, err)
 
-	duration := func(used func(*serveFlags, driver.Config) any) setting {
-		return setting{takes: map[string]string{"1s": "1s"}, used: used}
-	}
+	seconds := map[string]string{"1s": "1s"}
 	web := []string{"--http-endpoint=:0"}
 	proxied := same("", "/a\n/b", "unix:///x", "127.0.0.1:1")
 
@@ -93,64 +90,71 @@ func settingsOf(t *testing.T, root string) map[string]setting {
 	nodes := listOf(words(), "a,b", " ", "-1", "+1", "-1s", "-0x10", "[]", "{}", "a=b", "=", "a=", "=b", "a=-1", "a=/b", "a=5", "default=5", "default=-5", "../x", "/",
 		"unix://", "unix:///x", "http://", "http:// x", "ftp://a:1", "http://a:1/b", "http://a:1", "127.0.0.1:99999", "127.0.0.1:1", "192.0.2.1:1", "a:1")
 
-	return map[string]setting{
-		"mode":                 {takes: map[string]string{}, used: func(_ *serveFlags, c driver.Config) any { return c.Mode }},
-		"endpoint":             {takes: same("/a\n/b", "../x", "a=/b", "unix:///x"), used: func(_ *serveFlags, c driver.Config) any { return c.Endpoint }},
-		"driver-name":          {takes: words(), used: func(_ *serveFlags, c driver.Config) any { return c.DriverName }},
-		"node-id":              {takes: and(words(), "", hostname), used: func(_ *serveFlags, c driver.Config) any { return c.NodeID }},
-		"state-dir":            {takes: paths(), used: func(_ *serveFlags, c driver.Config) any { return c.StateDir }},
-		"pool":                 {takes: map[string]string{"a=/b": "map[a:/b]"}, used: func(_ *serveFlags, c driver.Config) any { return c.Pools }},
-		"capacity":             {takes: map[string]string{"": "map[]", "default=5": "map[default:5]"}, used: func(_ *serveFlags, c driver.Config) any { return c.Capacities }},
-		"pool-image-size":      {takes: byteSizes(), used: func(_ *serveFlags, c driver.Config) any { return c.PoolImageBytes }},
-		"pool-image-fs":        {takes: map[string]string{}, used: func(_ *serveFlags, c driver.Config) any { return c.PoolImageFS }},
-		"topology":             {takes: map[string]string{"": "map[]", "a=b": "map[a:b]", "a=5": "map[a:5]", "default=5": "map[default:5]"}, used: func(_ *serveFlags, c driver.Config) any { return c.Topology }},
-		"shared":               {takes: bools(), used: func(_ *serveFlags, c driver.Config) any { return c.Shared }},
-		"max-volumes-per-node": {takes: numbers(), used: func(_ *serveFlags, c driver.Config) any { return c.MaxVolumesPerNode }},
-		"max-volume-size":      {takes: byteSizes(), used: func(_ *serveFlags, c driver.Config) any { return c.MaxVolumeBytes }},
-		"overcommit":           {takes: map[string]string{"1": "1", "+1": "1", "1.5": "1.5"}, used: func(_ *serveFlags, c driver.Config) any { return c.Overcommit }},
-		"disable-capability":   {takes: map[string]string{"": "[]"}, used: func(_ *serveFlags, c driver.Config) any { return c.Disabled }},
-		"kubelet-dir":          {takes: paths(), used: func(_ *serveFlags, c driver.Config) any { return c.KubeletDir }},
-		"allow-path":           {takes: listOf(same("/")), used: func(_ *serveFlags, c driver.Config) any { return c.AllowPaths }},
-		"simulate-node":        {takes: bools(), used: func(_ *serveFlags, c driver.Config) any { return c.SimulateNode }},
-		"volume-mount-group":   {takes: bools(), used: func(_ *serveFlags, c driver.Config) any { return c.VolumeMountGroup }},
-		"kubeconfig":           {takes: same(""), used: func(_ *serveFlags, c driver.Config) any { return c.Claims.Kubeconfig }},
-		"cgroup-root":          {takes: paths(), used: func(_ *serveFlags, c driver.Config) any { return c.Node.CgroupRoot }},
-		"direct-volume-root":   {takes: paths(), used: func(_ *serveFlags, c driver.Config) any { return c.Node.Direct.Root }},
-		"shim-root":            {takes: listOf(same("/")), used: func(_ *serveFlags, c driver.Config) any { return c.Node.Direct.Guest.ShimRoots }},
-		"kata-runtime":         {takes: and(paths(), "", ""), used: func(_ *serveFlags, c driver.Config) any { return c.Node.Direct.Guest.KataRuntime }},
-		"host-path-map":        {takes: map[string]string{"": "[]"}, used: func(_ *serveFlags, c driver.Config) any { return c.Node.Direct.HostPaths }},
-		"first-loop-device":    {takes: map[string]string{"1": "1", "+1": "1"}, used: func(_ *serveFlags, c driver.Config) any { return c.Node.Loops.First }},
-		"health-events":        {takes: bools(), used: func(_ *serveFlags, c driver.Config) any { return !c.Health.PollingOnly }},
-		"coalesce-window":      {takes: map[string]string{"0": "0s", "1s": "1s"}, used: func(_ *serveFlags, c driver.Config) any { return c.Controller.CoalesceWindow }},
-		"check-period":         {takes: map[string]string{"0": "0s", "1s": "1s"}, used: func(_ *serveFlags, c driver.Config) any { return c.Node.CheckPeriod }},
-		"http-endpoint":        {takes: same("", "127.0.0.1:1", "192.0.2.1:1", "a:1"), used: func(_ *serveFlags, c driver.Config) any { return c.HTTPEndpoint }},
-		"http-host":            {takes: listOf(words(), "a,b"), with: web, used: func(_ *serveFlags, c driver.Config) any { return c.HTTPHosts }},
-		"pprof":                {takes: bools(), with: web, used: func(_ *serveFlags, c driver.Config) any { return c.Profiling }},
-		"tcp-endpoint":         {takes: same("", "127.0.0.1:1"), used: func(_ *serveFlags, c driver.Config) any { return c.TCPEndpoint }},
-		"proxy-endpoint":       {takes: proxied, used: func(f *serveFlags, _ driver.Config) any { return f.proxyEndpoint }},
-		"proxy-listen":         {takes: proxied, used: func(f *serveFlags, _ driver.Config) any { return f.proxyListen }},
-		"otlp-endpoint":        {takes: same("", "http://a:1"), used: func(_ *serveFlags, c driver.Config) any { return c.OTLPEndpoint }},
-		"call-log":             {takes: filePaths(), used: func(_ *serveFlags, c driver.Config) any { return c.CallLog }},
-		"call-log-secrets":     {takes: bools(), with: []string{"--call-log=ring"}, used: func(_ *serveFlags, c driver.Config) any { return c.CallLogSecrets }},
-		"strict":               {takes: map[string]string{"": "", "true": "observe"}, used: func(_ *serveFlags, c driver.Config) any { return c.Strict }},
-		"faults":               {takes: same(""), used: func(_ *serveFlags, c driver.Config) any { return c.Faults }},
-		"enable-faults":        {takes: bools(), used: func(_ *serveFlags, c driver.Config) any { return c.EnableFaults }},
-		"ready-file":           {takes: filePaths(), used: func(_ *serveFlags, c driver.Config) any { return c.ReadyFile }},
-		"log-format":           {takes: map[string]string{}, used: func(f *serveFlags, _ driver.Config) any { return f.logFormat }},
-		"v":                    {takes: numbers(), used: func(f *serveFlags, _ driver.Config) any { return f.verbosity }},
+	directory := t.TempDir()
+	kubeconfig, faults := filepath.Join(directory, "kubeconfig"), filepath.Join(directory, "faults.yaml")
+	require.NoError(t, os.WriteFile(faults, []byte("rules: []\n"), 0o600))
+	require.NoError(t, os.WriteFile(kubeconfig, []byte("apiVersion: v1\nkind: Config\ncurrent-context: a\n"+
+		"contexts: [{name: a, context: {cluster: a, user: a}}]\n"+
+		"clusters: [{name: a, cluster: {server: 'http://127.0.0.1:1'}}]\nusers: [{name: a, user: {}}]\n"), 0o600))
 
-		"nodes": {takes: nodes, used: func(_ *serveFlags, c driver.Config) any { return c.Controller.Nodes }},
+	return map[string]setting{
+		"mode":                 {takes: map[string]string{}, good: "controller", field: "Mode"},
+		"endpoint":             {takes: same("/a\n/b", "../x", "a=/b", "unix:///x"), good: "unix:///x/y.sock", field: "Endpoint"},
+		"driver-name":          {takes: words(), good: "a.b", field: "DriverName"},
+		"node-id":              {takes: and(words(), "", hostname), good: "n-1", field: "NodeID"},
+		"state-dir":            {takes: paths(), good: "/s", field: "StateDir"},
+		"pool":                 {takes: map[string]string{"a=/b": "map[a:/b]"}, good: "p=/p", arrives: "map[p:/p]", field: "Pools"},
+		"capacity":             {takes: map[string]string{"": "map[]", "default=5": "map[default:5]"}, good: "default=5Gi", arrives: "map[default:5368709120]", field: "Capacities"},
+		"pool-image-size":      {takes: byteSizes(), good: "6Gi", arrives: "6442450944", field: "PoolImageBytes"},
+		"pool-image-fs":        {takes: map[string]string{}, good: "btrfs", field: "PoolImageFS"},
+		"topology":             {takes: map[string]string{"": "map[]", "a=b": "map[a:b]", "a=5": "map[a:5]", "default=5": "map[default:5]"}, good: "k=v", arrives: "map[k:v]", field: "Topology"},
+		"shared":               {takes: bools(), good: "true", field: "Shared"},
+		"max-volumes-per-node": {takes: numbers(), good: "7", field: "MaxVolumesPerNode"},
+		"max-volume-size":      {takes: byteSizes(), good: "5Gi", arrives: "5368709120", field: "MaxVolumeBytes"},
+		"overcommit":           {takes: map[string]string{"1": "1", "+1": "1", "1.5": "1.5"}, good: "2.5", field: "Overcommit"},
+		"disable-capability":   {takes: map[string]string{"": "[]"}, good: "GET_VOLUME", arrives: "[GET_VOLUME]", field: "Disabled"},
+		"kubelet-dir":          {takes: paths(), good: "/k", field: "KubeletDir"},
+		"allow-path":           {takes: listOf(same("/")), good: "/a", arrives: "[/a]", field: "AllowPaths"},
+		"simulate-node":        {takes: bools(), good: "true", field: "SimulateNode"},
+		"volume-mount-group":   {takes: bools(), good: "true", field: "VolumeMountGroup"},
+		"kubeconfig":           {takes: same(""), good: kubeconfig, field: "Claims.Kubeconfig"},
+		"cgroup-root":          {takes: paths(), good: "/c", field: "Node.CgroupRoot"},
+		"direct-volume-root":   {takes: paths(), good: "/d", field: "Node.Direct.Root"},
+		"shim-root":            {takes: listOf(same("/")), good: "/sr", arrives: "[/sr]", field: "Node.Direct.Guest.ShimRoots"},
+		"kata-runtime":         {takes: and(paths(), "", ""), good: "/kr", field: "Node.Direct.Guest.KataRuntime"},
+		"host-path-map":        {takes: map[string]string{"": "[]"}, good: "/f=/t", arrives: "[/f=/t]", field: "Node.Direct.HostPaths"},
+		"first-loop-device":    {takes: map[string]string{"1": "1", "+1": "1"}, good: "2048", field: "Node.Loops.First"},
+		"health-events":        {takes: map[string]string{"true": "false", "1": "false", "0": "true"}, good: "false", arrives: "true", field: "Health.PollingOnly"},
+		"coalesce-window":      {takes: map[string]string{"0": "0s", "1s": "1s"}, good: "9s", field: "Controller.CoalesceWindow"},
+		"check-period":         {takes: map[string]string{"0": "0s", "1s": "1s"}, good: "10s", field: "Node.CheckPeriod"},
+		"http-endpoint":        {takes: same("", "127.0.0.1:1", "192.0.2.1:1", "a:1"), good: "127.0.0.1:1", field: "HTTPEndpoint"},
+		"http-host":            {takes: listOf(words(), "a,b"), with: web, good: "a.b", arrives: "[a.b]", field: "HTTPHosts"},
+		"pprof":                {takes: bools(), with: web, good: "true", field: "Profiling"},
+		"tcp-endpoint":         {takes: same("", "127.0.0.1:1"), good: "127.0.0.1:2", field: "TCPEndpoint"},
+		"proxy-endpoint":       {takes: proxied, good: "/p.sock", field: "proxyEndpoint"},
+		"proxy-listen":         {takes: proxied, good: "127.0.0.1:3", field: "proxyListen"},
+		"otlp-endpoint":        {takes: same("", "http://a:1"), good: "http://127.0.0.1:4317", field: "OTLPEndpoint"},
+		"call-log":             {takes: filePaths(), good: "ring", field: "CallLog"},
+		"call-log-secrets":     {takes: bools(), with: []string{"--call-log=ring"}, good: "true", field: "CallLogSecrets"},
+		"strict":               {takes: map[string]string{"": "", "true": "observe"}, good: "refuse", field: "Strict"},
+		"faults":               {takes: same(""), good: faults, field: "Faults"},
+		"enable-faults":        {takes: bools(), good: "true", field: "EnableFaults"},
+		"ready-file":           {takes: filePaths(), good: "/r", field: "ReadyFile"},
+		"log-format":           {takes: map[string]string{}, good: "json", field: "Log.format"},
+		"v":                    {takes: numbers(), good: "5", field: "Log.verbosity"},
+
+		"nodes": {takes: nodes, good: "m-1,m-2", arrives: "[m-1 m-2]", field: "Controller.Nodes"},
 		"kubelet-registration-endpoint": {
 			takes: same("", "/a\n/b", "unix:///x"), with: []string{"--kubelet-registration-dir=" + root},
-			used: func(_ *serveFlags, c driver.Config) any { return c.Registration.Endpoint },
+			good: "/kr.sock", field: "Registration.Endpoint",
 		},
-		"kubelet-registration-dir":     {takes: same("", "/"), used: func(_ *serveFlags, c driver.Config) any { return c.Registration.Directory }},
-		"ephemeral-mkfs-options":       {takes: bools(), used: func(_ *serveFlags, c driver.Config) any { return c.Node.EphemeralMkfsOptions }},
-		"drain-timeout":                duration(func(_ *serveFlags, c driver.Config) any { return c.DrainTimeout }),
-		"health-relist-period":         duration(func(_ *serveFlags, c driver.Config) any { return c.Health.RelistPeriod }),
-		"health-evented-relist-period": duration(func(_ *serveFlags, c driver.Config) any { return c.Health.EventedRelistPeriod }),
-		"health-probe-timeout":         duration(func(_ *serveFlags, c driver.Config) any { return c.Health.ProbeTimeout }),
-		"io-error-hold":                duration(func(_ *serveFlags, c driver.Config) any { return c.Node.IOErrorHold }),
+		"kubelet-registration-dir":     {takes: same("", "/"), good: directory, field: "Registration.Directory"},
+		"ephemeral-mkfs-options":       {takes: bools(), good: "true", field: "Node.EphemeralMkfsOptions"},
+		"drain-timeout":                {takes: seconds, good: "3s", field: "DrainTimeout"},
+		"health-relist-period":         {takes: seconds, good: "2s", field: "Health.RelistPeriod"},
+		"health-evented-relist-period": {takes: seconds, good: "4s", field: "Health.EventedRelistPeriod"},
+		"health-probe-timeout":         {takes: seconds, good: "6s", field: "Health.ProbeTimeout"},
+		"io-error-hold":                {takes: seconds, good: "8s", field: "Node.IOErrorHold"},
 	}
 }
 
@@ -159,37 +163,52 @@ func filePaths() map[string]string {
 	return same("", "/a\n/b", "../x", "a=/b", "unix:///x", "http:// x", "ftp://a:1", "http://a:1/b", "http://a:1")
 }
 
+// others are the flags beside a flag whose values are tried.
+func (s setting) others(name, root string) []string {
+	base := []string{
+		"--endpoint=" + filepath.Join(root, "made", "csi.sock"), "--state-dir=" + filepath.Join(root, "state"),
+		"--pool=default=" + filepath.Join(root, "pool"),
+	}
+
+	return append(slices.DeleteFunc(base, func(arg string) bool { return strings.HasPrefix(arg, "--"+name+"=") }), s.with...)
+}
+
+// waysOf give a value as flag, variable and key, beside other flags.
+func waysOf(t *testing.T, others []string, name, text string) map[string]func() (*serveFlags, error) {
+	t.Helper()
+
+	return map[string]func() (*serveFlags, error){
+		"flag": func() (*serveFlags, error) {
+			return given(t, append(slices.Clone(others), "--"+name+"="+text), nil, "")
+		},
+		"variable": func() (*serveFlags, error) { return given(t, others, map[string]string{envName(name): text}, "") },
+		"key": func() (*serveFlags, error) {
+			file, err := yaml.Marshal(map[string]string{name: text})
+			require.NoError(t, err)
+
+			return given(t, others, nil, string(file))
+		},
+	}
+}
+
 // TestEachSettingIsUsedOrRefused gives each flag each nonsense, as flag, variable and key.
 func TestEachSettingIsUsedOrRefused(t *testing.T) {
 	t.Parallel()
 
 	root := t.TempDir()
 	known := settingsOf(t, root)
-	known[configFlag] = setting{takes: same(""), used: func(f *serveFlags, _ driver.Config) any { return f.config }}
-	base := []string{
-		"--endpoint=" + filepath.Join(root, "made", "csi.sock"), "--state-dir=" + filepath.Join(root, "state"),
-		"--pool=default=" + filepath.Join(root, "pool"),
-	}
+	known[configFlag] = setting{takes: same(""), field: configFlag}
 
 	for _, name := range append(keys(newServeCommand().Flags()), configFlag) {
 		of, there := known[name]
 		require.True(t, there, "a flag without an entry here: add %s", name)
 
-		args := append(slices.DeleteFunc(slices.Clone(base), func(arg string) bool { return strings.HasPrefix(arg, "--"+name+"=") }), of.with...)
+		args := of.others(name, root)
 
 		for _, text := range nonsense {
 			asFlag := append(slices.Clone(args), "--"+name+"="+text)
-			ways := map[string]func() (*serveFlags, error){
-				"flag":     func() (*serveFlags, error) { return given(t, asFlag, nil, "") },
-				"variable": func() (*serveFlags, error) { return given(t, args, map[string]string{envName(name): text}, "") },
-				"key": func() (*serveFlags, error) {
-					file, err := yaml.Marshal(map[string]string{name: text})
-					require.NoError(t, err)
 
-					return given(t, args, nil, string(file))
-				},
-			}
-
+			ways := waysOf(t, args, name, text)
 			if name == configFlag {
 				delete(ways, "key")
 			}
@@ -199,9 +218,9 @@ func TestEachSettingIsUsedOrRefused(t *testing.T) {
 			for way, give := range ways {
 				flags, err := give()
 
-				var config driver.Config
+				var set map[string]string
 				if err == nil {
-					config, err = flags.complete(io.Discard)
+					set, err = fields(flags)
 				}
 
 				if !taken {
@@ -211,7 +230,7 @@ func TestEachSettingIsUsedOrRefused(t *testing.T) {
 				}
 
 				require.NoError(t, err, "%.50q as %s of %s", text, way, name)
-				require.Equal(t, want, fmt.Sprint(of.used(flags, config)), "%.50q as %s of %s", text, way, name)
+				require.Equal(t, want, set[of.field], "%.50q as %s of %s", text, way, name)
 			}
 
 			if !taken {

@@ -2,8 +2,16 @@ package main
 
 import (
 	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -120,49 +128,138 @@ func TestSpecEndpointVariable(t *testing.T) {
 	conformance.Shows(t, "Probe", "CSI_ENDPOINT in the environment", "the plugin's endpoint is its value")
 }
 
+// TestEveryFlagIsAKeyAndAVariable gives each flag a good value in each way: it arrives in its field,
+// and changes no other.
 func TestEveryFlagIsAKeyAndAVariable(t *testing.T) {
 	t.Parallel()
 
-	// One value that differs from the default for each flag.
-	values := map[string]string{
-		"cgroup-root": "/c", "kubeconfig": "in-cluster", "coalesce-window": "9s",
-		"mode": "node", "endpoint": "/x/y.sock", "driver-name": "a.b", "node-id": "n-1", "nodes": "m-1", "state-dir": "/s",
-		"pool": "p=/p", "pool-image-size": "6Gi", "pool-image-fs": "btrfs", "topology": "k=v", "shared": "true", "max-volumes-per-node": "7", "max-volume-size": "5Gi",
-		"overcommit": "2.5", "ephemeral-mkfs-options": "true", "kubelet-dir": "/k", "allow-path": "/a", "http-endpoint": "127.0.0.1:1", "http-host": "a.b", "first-loop-device": "2048", "ready-file": "/r", "pprof": "true", "otlp-endpoint": "http://127.0.0.1:4317",
-		"call-log": "ring", "call-log-secrets": "true", "strict": "refuse",
-		"disable-capability": "GET_VOLUME", "proxy-endpoint": "/p.sock", "volume-mount-group": "true", "simulate-node": "true", "capacity": "p=5Gi", "tcp-endpoint": "127.0.0.1:2", "proxy-listen": "127.0.0.1:3",
-		"health-events": "false", "health-relist-period": "2s", "health-evented-relist-period": "4s", "health-probe-timeout": "6s",
-		"io-error-hold": "8s", "check-period": "10s",
-		"kubelet-registration-dir": "/kr", "kubelet-registration-endpoint": "/kr.sock",
-		"direct-volume-root": "/d", "shim-root": "/sr", "kata-runtime": "/kr", "host-path-map": "/f=/t",
-		"faults": "/f.yaml", "enable-faults": "true", "drain-timeout": "3s", "log-format": "json", "v": "5",
-	}
+	root := t.TempDir()
+	known := settingsOf(t, root)
 
-	command := newServeCommand()
-	require.Equal(t, len(values)+1, len(keys(command.Flags()))+1, "a flag without a value here: add it")
+	for _, name := range keys(newServeCommand().Flags()) {
+		of, there := known[name]
+		require.True(t, there, "a flag without an entry in settingsOf: add %s", name)
 
-	for name, value := range values {
-		fromFlag, err := given(t, []string{"--" + name + "=" + value}, nil, "")
+		byDefault, err := given(t, of.others(name, root), nil, "")
 		require.NoError(t, err, name)
+		before, err := fields(byDefault)
+		require.NoError(t, err, "the flags beside --%s", name)
+		require.Contains(t, before, of.field, "the field of --%s", name)
+
+		arrives := cmp.Or(of.arrives, of.good)
+		require.NotEqual(t, before[of.field], arrives, "the good value of --%s is its default", name)
+
+		for way, give := range waysOf(t, of.others(name, root), name, of.good) {
+			flags, err := give()
+			require.NoError(t, err, "%s=%s as %s", name, of.good, way)
+
+			got, err := fields(flags)
+			require.NoError(t, err, "%s=%s as %s", name, of.good, way)
+
+			maps.DeleteFunc(got, func(field, value string) bool { return field == configFlag || before[field] == value })
+			require.Equal(t, map[string]string{of.field: arrives}, got, "%s=%s as %s: the fields that it changes", name, of.good, way)
+		}
 
 		require.NotRegexp(t, "^CSI_", envName(name), "the prefix is the spec's")
-
-		fromEnv, err := given(t, nil, map[string]string{envName(name): value}, "")
-		require.NoError(t, err, name)
-		require.Equal(t, fromFlag, fromEnv, name)
-
-		fromFile, err := given(t, nil, nil, name+": "+value+"\n")
-		require.NoError(t, err, name)
-
-		fromFile.config = ""
-		require.Equal(t, fromFlag, fromFile, name)
-
-		byDefault, err := given(t, nil, nil, "")
-		require.NoError(t, err)
-		require.NotEqual(t, byDefault, fromFlag, name)
 	}
 
 	conformance.Shows(t, "Probe", "each setting as a flag and as a variable", "no variable but CSI_ENDPOINT has the prefix CSI_")
+}
+
+// fields are those of the configuration that the flags make, and of the flags that are used without
+// it, as fmt prints them.
+func fields(flags *serveFlags) (map[string]string, error) {
+	var log strings.Builder
+
+	config, err := flags.complete(&log)
+	if err != nil {
+		return nil, err
+	}
+
+	found := map[string]string{
+		"proxyEndpoint": flags.proxyEndpoint, "proxyListen": flags.proxyListen, configFlag: flags.config, "Log.format": "text",
+	}
+	addFields(found, "", reflect.ValueOf(config))
+
+	config.Log.Error("a line")
+
+	if strings.HasPrefix(log.String(), "{") {
+		found["Log.format"] = "json"
+	}
+
+	verbosity := 0
+	for config.Log.Enabled(context.Background(), slog.Level(-verbosity-1)) {
+		verbosity++
+	}
+
+	found["Log.verbosity"] = strconv.Itoa(verbosity)
+
+	return found, nil
+}
+
+// addFields adds the fields of a struct of settings, those of the structs in it by their paths.
+func addFields(found map[string]string, prefix string, of reflect.Value) {
+	for i := range of.NumField() {
+		field, value := of.Type().Field(i), of.Field(i)
+
+		switch value.Kind() {
+		case reflect.Struct:
+			if !field.IsExported() {
+				continue // made of the others
+			}
+
+			addFields(found, prefix+field.Name+".", value)
+		case reflect.Pointer, reflect.Func:
+			found[prefix+field.Name] = "nil"
+			if !value.IsNil() {
+				found[prefix+field.Name] = "set"
+			}
+		default:
+			found[prefix+field.Name] = fmt.Sprint(value)
+		}
+	}
+}
+
+// notSettings are the fields of the configuration that no flag sets, with the reason.
+var notSettings = map[string]string{
+	"Version": "of the build", "Commit": "of the build",
+	"Log":  "made of two settings, which are fields of their own here",
+	"Also": "for programs that embed the driver, whose services are Go",
+
+	"Controller.CopyGrace": "a constant; tests shorten it", "Controller.MetadataIdle": "a constant; tests shorten it",
+	"Health.AnswerAge": "a constant; tests shorten it", "Claims.Timeout": "a constant; tests shorten it",
+	"Node.Direct.Guest.Timeout": "a constant; tests shorten it", "Registration.RetryPause": "a constant; tests shorten it",
+
+	"Health.Metrics": "made by the driver", "Health.History": "made by the driver", "Health.Inject": "made by the driver",
+	"Registration.DriverName": "the driver's", "Registration.Log": "the driver's",
+
+	"Node.Loops.Last":      "the kernel's highest number; tests narrow the range",
+	"Node.Loops.DeviceDir": "for tests: devices elsewhere", "Node.Loops.Dev": "for tests: devices elsewhere",
+	"Node.Loops.Sys": "for tests: devices elsewhere",
+}
+
+// TestEachFieldIsASetting finds a field of the configuration that no flag sets.
+func TestEachFieldIsASetting(t *testing.T) {
+	t.Parallel()
+
+	flags, err := given(t, nil, nil, "")
+	require.NoError(t, err)
+
+	found, err := fields(flags)
+	require.NoError(t, err)
+
+	for _, of := range settingsOf(t, t.TempDir()) {
+		require.NotContains(t, notSettings, of.field, "a flag sets it")
+		delete(found, of.field)
+	}
+
+	for field := range notSettings {
+		require.Contains(t, found, field, "no field of the configuration; remove it from notSettings")
+		delete(found, field)
+	}
+
+	delete(found, configFlag)
+	require.Empty(t, found, "fields that no flag sets; give each a flag with an entry in settingsOf, or a reason in notSettings")
 }
 
 func TestConfigFileCanBeNamedByTheEnvironment(t *testing.T) {
