@@ -3,6 +3,8 @@
 GO            ?= go
 # What runs tests: go test, or in CI test/rerun, which repeats what failed.
 GOTEST        ?= $(GO) test
+# What runs the tests of test/vm, in CI through test/rerun, too.
+TESTVM        ?= hack/test-vm.sh
 GOLANGCI_LINT_VERSION := v2.15.0
 GOFUMPT_VERSION       := v0.12.0
 ACTIONLINT_VERSION    := v1.7.12
@@ -97,7 +99,7 @@ test-faults: ## Fail 1500 system calls of the driver, one in each lifecycle (TOU
 
 test-vm: ## Run in qemu, on Debian's kernel, what this kernel can not do
 	@hack/ensure-tools.sh --for vm
-	hack/test-vm.sh
+	$(TESTVM)
 
 e2e: ## Run Kubernetes' suite for external storage on a cluster (KUBECONFIG, E2E_TEST: test/e2e/run.sh)
 	test/e2e/run.sh

@@ -3,6 +3,10 @@
 // never repeated: they are defects even if they come once in a hundred runs.
 //
 //	rerun [-flaky FILE] [-limit DURATION] [-skips FILE -environment NAME] [flags of go test] [packages]
+//	rerun [-flaky FILE] [-limit DURATION] -command COMMAND package
+//
+// The second form has a command run the tests of a package: it takes the flags of a test binary, and
+// prints what one prints with -test.v.
 //
 // Flags of go test have the form -name=value, because an argument without a dash is
 // a package. Neither is a package repeated whose failure no single test explains: a signal, or
@@ -35,6 +39,8 @@ const (
 
 // run is one call of this command.
 type run struct {
+	// command runs tests instead of go test.
+	command         string
 	flags, packages []string
 	// deadline is when no repetition runs any more.
 	deadline  time.Time
@@ -47,6 +53,7 @@ func main() {
 	flaky := flag.String("flaky", "", "append what was flaky to this file, a line each")
 	budgets := flag.String("skips", "", "the file with the tests that may be skipped, by environment and reason")
 	environment := flag.String("environment", "root", "the environment in that file")
+	command := flag.String("command", "", "run this command instead of go test")
 	limit := flag.Duration("limit", 40*time.Minute, "end repetitions so long after the start")
 
 	arguments := ours(os.Args[1:])
@@ -54,7 +61,7 @@ func main() {
 		os.Exit(2)
 	}
 
-	r := &run{deadline: time.Now().Add(*limit), out: os.Stdout}
+	r := &run{command: *command, deadline: time.Now().Add(*limit), out: os.Stdout}
 	r.accept(os.Args[1+len(arguments):])
 
 	found, err := r.all(context.Background())
@@ -76,7 +83,7 @@ func main() {
 func ours(arguments []string) []string {
 	for i, argument := range arguments {
 		name, _, _ := strings.Cut(argument, "=")
-		if !slices.Contains([]string{"-flaky", "-limit", "-skips", "-environment"}, name) {
+		if !slices.Contains([]string{"-flaky", "-limit", "-skips", "-environment", "-command"}, name) {
 			return arguments[:i]
 		}
 	}
@@ -96,7 +103,7 @@ func (r *run) accept(arguments []string) {
 
 // all returns what was flaky, and an error if a test failed twice.
 func (r *run) all(ctx context.Context) ([]string, error) {
-	first, failure := r.test(ctx, 0, r.packages...)
+	first, failure := r.test(ctx, 0, r.arguments(r.packages...)...)
 	defer func() {
 		testjson.PrintSummary(r.out, r.execution, testjson.SummarizeFailed|testjson.SummarizeErrors)
 	}()
@@ -157,15 +164,28 @@ func (r *run) repeat(ctx context.Context, number int, each failed) error {
 		return fmt.Errorf("not repeated: the limit is over: %w", context.DeadlineExceeded)
 	}
 
-	arguments := []string{"-count=1", "-timeout=" + min(left, repeatTimeout).String()}
-	_, err := r.test(ctx, number, append(arguments, "-run=^"+each.test+"$", each.in)...)
+	arguments := r.arguments("-count=1", "-timeout="+min(left, repeatTimeout).String(), "-run=^"+each.test+"$", each.in)
+	if r.command != "" {
+		arguments = append(r.arguments(), "-test.run=^"+each.test+"$")
+	}
+
+	_, err := r.test(ctx, number, arguments...)
 
 	return err
 }
 
-// test runs go test with the common flags, then more of its arguments.
-func (r *run) test(ctx context.Context, number int, more ...string) (*watcher, error) {
-	command := exec.CommandContext(ctx, "go", append(append([]string{"test", "-json"}, r.flags...), more...)...)
+// arguments are those of the go command that runs tests, with more that go test takes.
+func (r *run) arguments(more ...string) []string {
+	if r.command != "" {
+		return []string{"tool", "test2json", "-p", strings.Join(r.packages, " "), r.command}
+	}
+
+	return slices.Concat([]string{"test", "-json"}, r.flags, more)
+}
+
+// test runs the go command, which prints the events of tests.
+func (r *run) test(ctx context.Context, number int, arguments ...string) (*watcher, error) {
+	command := exec.CommandContext(ctx, "go", arguments...)
 	command.Dir = r.directory
 
 	stdout, err := command.StdoutPipe()

@@ -105,6 +105,57 @@ func TestC(t *testing.T) {
 	}
 }
 
+// TestCommand runs scripts, the second time with the flag that selects a test.
+func TestCommand(t *testing.T) {
+	t.Parallel()
+
+	const fails = "echo '=== RUN   TestA'; echo '--- FAIL: TestA (0.01s)'; echo '=== RUN   TestB'; echo '--- PASS: TestB (0.01s)'; "
+
+	for name, test := range map[string]struct {
+		first  string
+		flaky  []string
+		fails  bool
+		repeat string
+		says   string
+	}{
+		"passes":      {first: "echo '=== RUN   TestA'; echo '--- PASS: TestA (0.01s)'; echo PASS; exit 0", says: "DONE 1 tests"},
+		"flaky":       {first: fails + "echo FAIL; exit 1", flaky: []string{"m.TestA"}, repeat: "-test.run=^TestA$", says: "flaky: m.TestA\n"},
+		"panics":      {first: fails + "echo 'panic: complaint'; exit 1", fails: true, says: "not repeated: m: panic\n"},
+		"times out":   {first: fails + "echo 'panic: test timed out after 1m'; exit 1", fails: true, says: "not repeated: m: timeout\n"},
+		"has no end":  {first: fails + "exit 1", fails: true, says: "not repeated: m: the package ended without a failed test\n"},
+		"is left out": {first: "echo 'no machine'; exit 2", fails: true, says: "no machine"},
+		"leaks": {
+			first: "echo '=== RUN   TestA'; echo '    x.go:1: still mounted: /a'; echo '--- FAIL: TestA (0.01s)'; echo FAIL; exit 1",
+			fails: true, says: "not repeated: m.TestA: leak\n",
+		},
+	} {
+		directory := t.TempDir()
+		write(t, directory, "tests", "#!/bin/sh\nif [ ! -e ran ]; then touch ran; "+test.first+
+			"; fi\necho $1 >repeated; echo '=== RUN   TestA'; echo '--- PASS: TestA (0.01s)'; echo PASS\n")
+
+		if err := os.Chmod(filepath.Join(directory, "tests"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+
+		var out strings.Builder
+
+		r := &run{command: "./tests", directory: directory, out: &out, deadline: time.Now().Add(time.Hour)}
+		r.accept([]string{"m"})
+
+		flaky, err := r.all(t.Context())
+		repeated, _ := os.ReadFile(filepath.Join(directory, "repeated"))
+
+		if (err != nil) != test.fails || strings.Join(flaky, " ") != strings.Join(test.flaky, " ") || strings.TrimSpace(string(repeated)) != test.repeat {
+			t.Errorf("%s: flaky %q, repeated with %q, error %v; want %q, %q, an error: %v\n%s",
+				name, flaky, repeated, err, test.flaky, test.repeat, test.fails, out.String())
+		}
+
+		if !strings.Contains(out.String(), test.says) {
+			t.Errorf("%s: %q is not in the output:\n%s", name, test.says, out.String())
+		}
+	}
+}
+
 func TestNothingIsRepeatedAfterTheLimit(t *testing.T) {
 	t.Parallel()
 
