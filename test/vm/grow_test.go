@@ -227,11 +227,11 @@ func (v *volumeInUse) remove(t *testing.T) {
 
 	attached, err := filepath.Glob(attachedLoops)
 	require.NoError(t, err)
-	require.Empty(t, attached, "loop devices that are left")
+	require.Empty(t, attached, "still attached: loop devices")
 
 	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(v.driver.kubelet()))
 	require.NoError(t, err)
-	require.Empty(t, mounts, "mounts that are left")
+	require.Empty(t, mounts, "still mounted: volumes")
 }
 
 func (v *volumeInUse) dataPath() string { return filepath.Join(v.claim.TargetPath, "data") }

@@ -82,7 +82,7 @@ func mountDiskWith(t *testing.T, fsType string, mkfs []string, options string) s
 			err = unix.Unmount(dir, unix.MNT_DETACH)
 		}
 
-		require.NoError(t, err, "something still uses the pool's disk")
+		require.NoError(t, err, "still mounted: the pool's disk")
 	})
 
 	return dir
