@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -42,6 +43,9 @@ type Call struct {
 	Response json.RawMessage   `json:"response,omitempty"`
 	Messages []json.RawMessage `json:"messages,omitempty"`
 	Omitted  int               `json:"omitted,omitempty"`
+
+	// name and id are those of the object that a creation returned; one is empty in other calls.
+	name, id string
 }
 
 // MaxMessages is how many messages of a stream are recorded.
@@ -108,6 +112,29 @@ func objects(found []string, message any) []string {
 	}
 
 	return found
+}
+
+// nameIn returns the name in the request of a creation, "" for others.
+func nameIn(request any) string {
+	if named, ok := request.(interface{ GetName() string }); ok {
+		return named.GetName()
+	}
+
+	return ""
+}
+
+// createdBy returns the id in the response to a creation, "" for others.
+func createdBy(response any) string {
+	switch made := response.(type) {
+	case *csi.CreateVolumeResponse:
+		return made.GetVolume().GetVolumeId()
+	case *csi.CreateSnapshotResponse:
+		return made.GetSnapshot().GetSnapshotId()
+	case *csi.CreateVolumeGroupSnapshotResponse:
+		return made.GetGroupSnapshot().GetGroupSnapshotId()
+	default:
+		return ""
+	}
 }
 
 func appendObjects(found []string, message protoreflect.Message) []string {

@@ -53,10 +53,10 @@ func newMatcher(filter Filter) (*matcher, error) {
 func (m *matcher) matches(call *Call) bool {
 	about := m.Object == "" || slices.ContainsFunc(call.Objects, func(object string) bool { return slices.Contains(m.same, object) })
 
-	if about && m.Object != "" && call.RPC() == "CreateVolume" && call.Code == "OK" {
-		for _, object := range call.Objects {
-			m.same = appendNew(m.same, object)
-		}
+	// Not the other objects of the call, such as the source of a snapshot, nor those of a learned name: a
+	// later object may have it.
+	if call.name != "" && call.id != "" && (call.name == m.Object || call.id == m.Object) {
+		m.same = appendNew(appendNew(m.same, call.name), call.id)
 	}
 
 	return about && m.matchesMethod(call) &&

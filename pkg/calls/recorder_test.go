@@ -182,6 +182,48 @@ func TestFilters(t *testing.T) {
 	require.Empty(t, r.Counts())
 }
 
+// TestANameFindsTheLaterCalls, which have only the id, for each kind of object that has a name. The
+// calls of the source, of a member and of a later object with that name are not those of the id.
+func TestANameFindsTheLaterCalls(t *testing.T) {
+	t.Parallel()
+
+	for _, most := range []int{0, 256} {
+		r := newRecorder(t, calls.Config{MaxBytes: most})
+		add := func(number uint64, method string, request, response proto.Message) {
+			record(t.Context(), r, number, method, request, response, nil)
+		}
+
+		for at, id := range []string{"v1", "v2"} {
+			add(uint64(10*at+1), csi.Controller_CreateVolume_FullMethodName, &csi.CreateVolumeRequest{Name: "data"},
+				&csi.CreateVolumeResponse{Volume: &csi.Volume{VolumeId: id}})
+			add(uint64(10*at+2), csi.Controller_DeleteVolume_FullMethodName, &csi.DeleteVolumeRequest{VolumeId: id}, &csi.DeleteVolumeResponse{})
+		}
+
+		add(21, csi.Controller_CreateSnapshot_FullMethodName, &csi.CreateSnapshotRequest{Name: "snap", SourceVolumeId: "v1"},
+			&csi.CreateSnapshotResponse{Snapshot: &csi.Snapshot{SnapshotId: "s1", SourceVolumeId: "v1"}})
+		add(22, csi.Controller_DeleteSnapshot_FullMethodName, &csi.DeleteSnapshotRequest{SnapshotId: "s1"}, &csi.DeleteSnapshotResponse{})
+
+		add(31, csi.GroupController_CreateVolumeGroupSnapshot_FullMethodName,
+			&csi.CreateVolumeGroupSnapshotRequest{Name: "group", SourceVolumeIds: []string{"v2"}},
+			&csi.CreateVolumeGroupSnapshotResponse{GroupSnapshot: &csi.VolumeGroupSnapshot{
+				GroupSnapshotId: "g1", Snapshots: []*csi.Snapshot{{SnapshotId: "s2", SourceVolumeId: "v2"}},
+			}})
+		add(32, csi.GroupController_DeleteVolumeGroupSnapshot_FullMethodName,
+			&csi.DeleteVolumeGroupSnapshotRequest{GroupSnapshotId: "g1"}, &csi.DeleteVolumeGroupSnapshotResponse{})
+
+		for object, want := range map[string][]uint64{
+			"data": {1, 2, 11, 12, 21, 31}, "snap": {21, 22}, "group": {31, 32}, "v1": {1, 2, 11, 21}, "s1": {21, 22}, "g1": {31, 32},
+		} {
+			var got []uint64
+			for _, call := range list(t, r, calls.Filter{Object: object}) {
+				got = append(got, call.Number)
+			}
+
+			require.Equal(t, want, got, "calls of %s with at most %d bytes", object, most)
+		}
+	}
+}
+
 func TestMemoryIsBounded(t *testing.T) {
 	t.Parallel()
 

@@ -80,7 +80,7 @@ func (b *Recording) Request(message any) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
-	b.call.Request, b.call.Objects = encoded, objects(b.call.Objects, message)
+	b.call.Request, b.call.Objects, b.call.name = encoded, objects(b.call.Objects, message), nameIn(message)
 }
 
 // Message records a message of a stream to the caller.
@@ -109,7 +109,7 @@ func (b *Recording) End(response any, err error) {
 	if err != nil {
 		b.call.Message = strings.ToValidUTF8(status.Convert(err).Message(), "�")
 	} else {
-		b.call.Response, b.call.Objects = b.encode(response), objects(b.call.Objects, response)
+		b.call.Response, b.call.Objects, b.call.id = b.encode(response), objects(b.call.Objects, response), createdBy(response)
 	}
 
 	b.recorder.add(&b.call)
