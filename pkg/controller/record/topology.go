@@ -52,13 +52,9 @@ func (s Segments) values() map[string]string {
 // Within reports whether s is inside the wanted topology. The case of keys does not count (CSI
 // v1.13, Topology).
 func (s Segments) Within(wanted *csi.Topology) bool {
-	own := map[string]string{}
-	for key, value := range s.values() {
-		own[strings.ToLower(key)] = value
-	}
-
-	for key, value := range wanted.GetSegments() {
-		if has, ok := own[strings.ToLower(key)]; !ok || has != value {
+	own := foldKeys(s.values())
+	for each := range foldKeys(wanted.GetSegments()) {
+		if !own[each] {
 			return false
 		}
 	}
@@ -66,8 +62,23 @@ func (s Segments) Within(wanted *csi.Topology) bool {
 	return true
 }
 
+// segment is a key in lower case with its value.
+type segment struct{ key, value string }
+
+// foldKeys returns the segments of a topology without the case of their keys. A key that is given
+// twice, in different case, stays twice unless the values are the same.
+func foldKeys(values map[string]string) map[segment]bool {
+	folded := make(map[segment]bool, len(values))
+	for key, value := range values {
+		folded[segment{strings.ToLower(key), value}] = true
+	}
+
+	return folded
+}
+
 // CheckTopologyRequirement refuses with INVALID_ARGUMENT a requirement that the spec does not
-// allow, or any at all without the capability for it (CSI v1.13, TopologyRequirement).
+// allow, or any at all without the capability for it (CSI v1.13, TopologyRequirement). The case of
+// keys does not count.
 func CheckTopologyRequirement(given *csi.TopologyRequirement, advertised bool) error {
 	switch {
 	case given == nil:
@@ -80,7 +91,7 @@ func CheckTopologyRequirement(given *csi.TopologyRequirement, advertised bool) e
 
 	for _, preferred := range given.GetPreferred() {
 		same := func(requisite *csi.Topology) bool {
-			return maps.Equal(requisite.GetSegments(), preferred.GetSegments())
+			return maps.Equal(foldKeys(requisite.GetSegments()), foldKeys(preferred.GetSegments()))
 		}
 		if len(given.GetRequisite()) > 0 && !slices.ContainsFunc(given.GetRequisite(), same) {
 			return rpc.Invalid("accessibility_requirements: the preferred topology %v is not among the requisite ones", preferred.GetSegments())
