@@ -18,11 +18,11 @@ import (
 
 // codec decodes requests. One that cannot be decoded, mostly because a string in it is not
 // UTF-8, is INVALID_ARGUMENT; grpc-go answers INTERNAL before any interceptor runs. So the codec
-// keeps the problem for checkDecoded, which the interceptors call.
+// keeps the problem for takeProblem, which the outermost interceptor calls for each request.
 type codec struct {
 	encoding.CodecV2
 
-	// problems are by request.
+	// problems are by request, from its decoding to takeProblem.
 	problems sync.Map
 	log      *slog.Logger
 }
@@ -75,8 +75,12 @@ func (c *codec) Unmarshal(data mem.BufferSlice, into any) (err error) {
 	return nil
 }
 
-// checkDecoded returns an INVALID_ARGUMENT status for a request that could not be decoded.
-func (c *codec) checkDecoded(request any) error {
+// undecodedKey is the key of the error of takeProblem in a call's context.
+type undecodedKey struct{}
+
+// takeProblem returns an INVALID_ARGUMENT status for a request that could not be decoded, and forgets
+// the request.
+func (c *codec) takeProblem(request any) error {
 	if problem, failed := c.problems.LoadAndDelete(request); failed {
 		return status.Errorf(codes.InvalidArgument, "the request cannot be read: %s", problem)
 	}

@@ -62,7 +62,8 @@ func (g *guard) options() []grpc.ServerOption {
 }
 
 func (g *guard) observe(ctx context.Context, request any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-	ctx = g.number(ctx, info.FullMethod)
+	// Here, as any interceptor further in may refuse or replace the request.
+	ctx = context.WithValue(g.number(ctx, info.FullMethod), undecodedKey{}, g.codec.takeProblem(request))
 	started := time.Now()
 
 	if g.log.Enabled(ctx, LevelMessages) {
@@ -96,8 +97,10 @@ func (g *guard) record(method string, err error, took time.Duration) {
 }
 
 func (g *guard) admit(ctx context.Context, request any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	undecoded, _ := ctx.Value(undecodedKey{}).(error)
+
 	// Before the gate: an invalid request need not wait.
-	if err := cmp.Or(g.codec.checkDecoded(request), g.serves(info.FullMethod), checkLimits(request)); err != nil {
+	if err := cmp.Or(undecoded, g.serves(info.FullMethod), checkLimits(request)); err != nil {
 		return nil, err
 	}
 
@@ -231,7 +234,10 @@ func (s *guardedStream) Context() context.Context { return s.ctx }
 
 // RecvMsg implements grpc.ServerStream.
 func (s *guardedStream) RecvMsg(into any) error {
-	if err := s.ServerStream.RecvMsg(into); err != nil {
+	err := s.ServerStream.RecvMsg(into)
+	undecoded := s.guard.codec.takeProblem(into) // also of a message that grpc-go refuses after its decoding
+
+	if err != nil {
 		return err
 	}
 
@@ -243,5 +249,5 @@ func (s *guardedStream) RecvMsg(into any) error {
 		s.guard.log.Log(s.ctx, LevelMessages, "call begins", "message", stripped{into})
 	}
 
-	return cmp.Or(s.guard.codec.checkDecoded(into), checkLimits(into))
+	return cmp.Or(undecoded, checkLimits(into))
 }
