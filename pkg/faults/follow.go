@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/fsnotify/fsnotify"
 )
@@ -17,19 +18,13 @@ func (i *Injector) Load(path string) error {
 		return fmt.Errorf("read the fault rules: %w", err)
 	}
 
-	// A file that has not changed does not bring back rules that were cleared.
-	i.mu.Lock()
-	same := i.loaded != nil && bytes.Equal(text, i.loaded)
-	i.loaded = text
-	i.mu.Unlock()
-
-	if same {
+	if i.applied(text) {
 		return nil
 	}
 
 	file, err := Parse(text)
 	if err == nil {
-		err = i.replaceFile(file)
+		err = i.replaceFile(file, text)
 	}
 
 	if err != nil {
@@ -42,38 +37,56 @@ func (i *Injector) Load(path string) error {
 	return nil
 }
 
-// Follow loads the file again when it changes, until ctx ends. A file that cannot be read, or has a
-// mistake, leaves the rules as they are; List and the log show why. It watches the directory, since
-// editors and Kubernetes' ConfigMaps replace the file.
-func (i *Injector) Follow(ctx context.Context, path string) {
-	watcher, err := fsnotify.NewWatcher()
-	if err == nil {
-		defer watcher.Close()
+// applied reports whether the text is that of the rules of the file. Then nothing is wrong with it, and
+// rules of it that were cleared stay cleared.
+func (i *Injector) applied(text []byte) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
 
-		err = watcher.Add(filepath.Dir(path))
+	if i.loaded == nil || !bytes.Equal(text, i.loaded) {
+		return false
 	}
 
+	i.fileError = ""
+
+	return true
+}
+
+// rewatchPause is the time between two attempts to watch the directory of the file.
+const rewatchPause = time.Second
+
+// Follow loads the file again when it changes, until ctx ends. A file that cannot be read or applied
+// leaves the rules as they are; List and the log show why. It watches the directory, since editors and
+// Kubernetes' ConfigMaps replace the file.
+func (i *Injector) Follow(ctx context.Context, path string) {
+	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
 		i.reportFile(fmt.Errorf("watch %s: %w", path, err))
 
 		return
 	}
+	defer watcher.Close()
 
 	for {
-		// Also at first: it may have changed since Load.
-		if err := i.Load(path); err != nil {
+		var again <-chan time.Time
+
+		// Each time: the directory may be another one of that name.
+		if err := watcher.Add(filepath.Dir(path)); err != nil {
+			i.reportFile(fmt.Errorf("watch %s: %w", path, err))
+
+			again = time.After(rewatchPause)
+		} else if err := i.Load(path); err != nil { // also at first: it may have changed since Load
 			i.reportFile(err)
 		}
 
 		select {
 		case <-ctx.Done():
 			return
-		case _, ok := <-watcher.Events:
-			if !ok {
-				return
-			}
+		case <-watcher.Events:
+		case <-i.recheck:
+		case <-again:
 		case err := <-watcher.Errors:
-			i.reportFile(fmt.Errorf("watch %s: %w", path, err))
+			i.config.Log.Warn("changes of the file of fault rules may have been missed; it is loaded again", "file", path, "error", err)
 		}
 	}
 }

@@ -58,8 +58,9 @@ type Injector struct {
 	hits      []Hit
 	total     map[string]int
 	fileError string
-	// loaded is the text of the file that was read last.
-	loaded []byte
+	// loaded is the text of the file whose rules were applied last, recheck has Follow load it again.
+	loaded  []byte
+	recheck chan struct{}
 	// released has a channel for each hold that calls wait at, which its release closes.
 	released map[string]chan struct{}
 	// created has the names of volumes that CreateVolume has returned, previous the last responses.
@@ -81,7 +82,7 @@ func New(config Config) *Injector {
 
 	return &Injector{
 		config: config, seed: 1, total: map[string]int{}, released: map[string]chan struct{}{},
-		created: map[string]bool{}, previous: map[string]proto.Message{}, closed: make(chan struct{}),
+		created: map[string]bool{}, previous: map[string]proto.Message{}, closed: make(chan struct{}), recheck: make(chan struct{}, 1),
 	}
 }
 
@@ -192,12 +193,18 @@ func (i *Injector) Clear(name string) ([]string, error) {
 	i.changed(cleared...)
 	i.config.Log.Warn("fault rules were cleared", "rules", names)
 
+	// A rule of the file may have waited for the name.
+	select {
+	case i.recheck <- struct{}{}:
+	default:
+	}
+
 	return names, nil
 }
 
-// replaceFile replaces the rules of the file. A rule that is in both keeps its counters. A name of a
+// replaceFile replaces the rules of the file by those of a text. A rule that is in both keeps its counters. A name of a
 // rule that was added at run time is refused.
-func (i *Injector) replaceFile(file File) error {
+func (i *Injector) replaceFile(file File, text []byte) error {
 	i.mu.Lock()
 
 	var kept []*active
@@ -250,7 +257,7 @@ func (i *Injector) replaceFile(file File) error {
 	}
 
 	i.rules = slices.Concat(fresh, kept)
-	i.fileError = ""
+	i.loaded, i.fileError = text, ""
 	i.mu.Unlock()
 	i.changed(all...)
 

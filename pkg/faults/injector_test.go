@@ -2,9 +2,11 @@ package faults_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -160,59 +162,145 @@ func TestConditionsAreOfTheirVolumesAndView(t *testing.T) {
 	require.Empty(t, i.Entries("node", "v1"))
 }
 
-// TestAFileIsFollowed: a changed file replaces its rules, those that are as before keep their hits, a
-// broken one leaves them as they are and is reported.
-func TestAFileIsFollowed(t *testing.T) {
-	t.Parallel()
+// followed is an Injector that follows a file of rules.
+type followed struct {
+	*faults.Injector
 
-	path := filepath.Join(t.TempDir(), "rules.yaml")
-	write := func(text string) {
-		require.NoError(t, os.WriteFile(path+".new", []byte(text), 0o600))
-		require.NoError(t, os.Rename(path+".new", path))
-	}
+	path string
+}
 
-	const first = "- {name: first, act: {before: {code: ABORTED}}}\n"
+func follow(t *testing.T, text string) *followed {
+	t.Helper()
 
-	write(first)
+	directory := filepath.Join(t.TempDir(), "rules")
+	require.NoError(t, os.Mkdir(directory, 0o700))
 
-	i := faults.New(faults.Config{})
-	require.NoError(t, i.Load(path))
-	require.Equal(t, codes.Aborted, status.Code(deleteVolume(t.Context(), i, "v")))
+	f := &followed{faults.New(faults.Config{}), filepath.Join(directory, "rules.yaml")}
+	f.write(t, text)
+	require.NoError(t, f.Load(f.path))
 
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 
 	go func() {
 		defer close(ended)
-		i.Follow(ctx, path)
+		f.Follow(ctx, f.path)
 	}()
 
-	defer func() {
+	t.Cleanup(func() {
 		cancel()
 		<-ended
-	}()
+	})
 
-	until := func(what string, is func([]faults.Status, string) bool) {
-		t.Helper()
-		require.Eventually(t, func() bool {
-			listed, problem := i.List()
+	return f
+}
 
-			return is(listed, problem)
-		}, 30*time.Second, time.Millisecond, what)
+func (f *followed) write(t *testing.T, text string) {
+	t.Helper()
+	require.NoError(t, replace(f.path, text))
+}
+
+// replace replaces a file as editors do.
+func replace(path, text string) error {
+	return errors.Join(os.WriteFile(path+".new", []byte(text), 0o600), os.Rename(path+".new", path))
+}
+
+func (f *followed) until(t *testing.T, what string, is func([]faults.Status, string) bool) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		listed, problem := f.List()
+
+		return is(listed, problem)
+	}, 30*time.Second, time.Millisecond, what)
+}
+
+// has returns whether these rules are active, without or with a problem of the file.
+func has(part string, names ...string) func([]faults.Status, string) bool {
+	return func(listed []faults.Status, problem string) bool {
+		got := make([]string, 0, len(listed))
+		for _, each := range listed {
+			got = append(got, each.Name)
+		}
+
+		return slices.Equal(names, got) && (problem == "") == (part == "") && strings.Contains(problem, part)
 	}
+}
 
-	write(first + "- {name: second, act: {unimplemented: true}}\n")
-	until("the second rule is there, and the first keeps its hits", func(listed []faults.Status, problem string) bool {
+const firstRule = "- {name: first, act: {before: {code: ABORTED}}}\n"
+
+// TestAFileIsFollowed: a changed file replaces its rules, those that are as before keep their hits, a
+// broken one leaves them as they are and is reported.
+func TestAFileIsFollowed(t *testing.T) {
+	t.Parallel()
+
+	f := follow(t, firstRule)
+	require.Equal(t, codes.Aborted, status.Code(deleteVolume(t.Context(), f.Injector, "v")))
+
+	f.write(t, firstRule+"- {name: second, act: {unimplemented: true}}\n")
+	f.until(t, "the second rule is there, and the first keeps its hits", func(listed []faults.Status, problem string) bool {
 		return len(listed) == 2 && listed[0].Hits == 1 && problem == ""
 	})
 
-	write("\n- {name: third, act: {}}\n")
-	until("both rules stay, and the mistake is reported", func(listed []faults.Status, problem string) bool {
+	f.write(t, "\n- {name: third, act: {}}\n")
+	f.until(t, "both rules stay, and the mistake is reported", func(listed []faults.Status, problem string) bool {
 		return len(listed) == 2 && strings.Contains(problem, "line 2")
 	})
 
-	write("[]\n")
-	until("no rule is left", func(listed []faults.Status, problem string) bool { return len(listed) == 0 && problem == "" })
+	f.write(t, "[]\n")
+	f.until(t, "no rule is left", func(listed []faults.Status, problem string) bool { return len(listed) == 0 && problem == "" })
+}
+
+// TestAFileThatIsAsBeforeIsNoProblem: each way to make the file unusable is undone, twice, and no
+// report of it is left.
+func TestAFileThatIsAsBeforeIsNoProblem(t *testing.T) {
+	t.Parallel()
+
+	for name, broken := range map[string]struct {
+		fail    func(path string) error
+		problem string
+	}{
+		"removed":           {os.Remove, "no such file"},
+		"a mistake":         {func(path string) error { return replace(path, "- {name: third, act: {}}\n") }, "line 1"},
+		"directory removed": {func(path string) error { return os.RemoveAll(filepath.Dir(path)) }, "no such file"},
+		"directory moved": {func(path string) error {
+			return os.Rename(filepath.Dir(path), fmt.Sprint(filepath.Dir(path), time.Now().UnixNano()))
+		}, "no such file"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			f := follow(t, firstRule+"- {name: cleared, act: {unimplemented: true}}\n")
+			_, err := f.Clear("cleared")
+			require.NoError(t, err)
+
+			for range 2 {
+				require.NoError(t, broken.fail(f.path))
+				f.until(t, "the problem is reported", has(broken.problem, "first"))
+
+				require.NoError(t, os.MkdirAll(filepath.Dir(f.path), 0o700))
+				f.write(t, firstRule+"- {name: cleared, act: {unimplemented: true}}\n")
+				f.until(t, "the report is gone, and the cleared rule stays cleared", has("", "first"))
+			}
+
+			f.write(t, firstRule+"- {name: next, act: {unimplemented: true}}\n")
+			f.until(t, "a change is applied", has("", "first", "next"))
+		})
+	}
+}
+
+// TestAFileIsAppliedOnceItCanBe: clearing the rule that is in its way is enough.
+func TestAFileIsAppliedOnceItCanBe(t *testing.T) {
+	t.Parallel()
+
+	f := follow(t, firstRule)
+	add(t, f.Injector, "{name: second, act: {unimplemented: true}}")
+
+	f.write(t, firstRule+"- {name: second, act: {lose: hang}}\n")
+	f.until(t, "the name is taken", has("second was added at run time", "first", "second"))
+
+	_, err := f.Clear("second")
+	require.NoError(t, err)
+	f.until(t, "the rule of the file is active", has("", "first", "second"))
 }
 
 func TestClearingEndsWaits(t *testing.T) {

@@ -23,10 +23,10 @@ func faultsMutants() []regression {
 		{
 			name: "faults/broken-file-clears", in: "faults.Injector.Load",
 			old: `	if err == nil {
-		err = i.replaceFile(file)
+		err = i.replaceFile(file, text)
 	}
 `,
-			new: `	if replaced := i.replaceFile(file); err == nil {
+			new: `	if replaced := i.replaceFile(file, text); err == nil {
 		err = replaced
 	}
 `,
