@@ -274,8 +274,12 @@ func (o *opener) assemble(name string) (*pool.Pool, error) {
 		_, err = probeServed(opened)
 	}
 
-	if err == nil && known == "" {
+	if err == nil {
 		err = o.adopt(opened)
+	}
+
+	if err == nil && opened.Identity() == "" {
+		o.Log.Warn("a pool has no space for its identity; free some", "pool", name)
 	}
 
 	return opened, err
@@ -311,23 +315,23 @@ func (o *opener) embed(name, known string) (directory, image string, err error) 
 	return embedded.Directory(), embedded.Image(), err
 }
 
-// adopt records the identity of the pool in the state.
+// adopt records the identity of a pool that the state does not have. While the pool has no space for an
+// identity, or the state is read-only, the pool is served without: volumes are deleted to free space.
+// Each probe repeats it. The caller has the pool's turn.
 func (o *opener) adopt(opened *pool.Pool) error {
-	if opened.Identity() == "" {
-		o.Log.Warn("a pool has no space for its identity; free some and restart", "pool", opened.Name())
-
+	if _, known := o.identities.Get(opened.Name()); known {
 		return nil
 	}
 
-	err := o.Store.Update(o.base, func(tx *state.Tx) error {
-		return o.identities.In(tx).Put(opened.Name(), &pool.IdentityRecord{ID: opened.Identity()})
+	id, err := opened.Identify()
+	if err != nil || id == "" || o.Store.Err() != nil {
+		return err
+	}
+
+	err = o.Store.Update(o.base, func(tx *state.Tx) error {
+		return o.identities.In(tx).Put(opened.Name(), &pool.IdentityRecord{ID: id})
 	})
-	if errors.Is(err, state.ErrReadOnly) {
-		// The pool is served so that volumes can be deleted to free space.
-		return nil
-	}
-
-	if err != nil {
+	if err != nil && !errors.Is(err, state.ErrReadOnly) {
 		return fmt.Errorf("record the identity of pool %q: %w", opened.Name(), err)
 	}
 

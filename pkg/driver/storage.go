@@ -147,6 +147,10 @@ func (o *opener) probePool(name string) health.Observation {
 
 	switch {
 	case err == nil:
+		if err := o.adopt(p); err != nil {
+			o.Log.Warn("the identity of a pool cannot be recorded; the next probe tries again", "pool", name, "error", err)
+		}
+
 		return observed
 	case exhausted(err):
 		// The process, not the pool, is the cause.

@@ -64,6 +64,18 @@ func WithIdentity(known string) Option {
 // without space to store one.
 func (p *Pool) Identity() string { return p.identity }
 
+// Identify is Identity, but makes the identity of a new pool as soon as there is space. It must not run
+// beside itself or Identity.
+func (p *Pool) Identify() (string, error) {
+	if p.identity != "" {
+		return p.identity, nil
+	}
+
+	err := p.identify()
+
+	return p.identity, err
+}
+
 // ReadIdentity returns the identity of the pool in a directory, "" where there is
 // none.
 func ReadIdentity(directory string) (string, error) {
@@ -159,7 +171,7 @@ func (p *Pool) findIdentity() (string, error) {
 
 	made, err := makeIdentity(root, uuid.NewString())
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-		// A full pool is needed to delete its volumes. The next start tries again.
+		// A full pool is needed to delete its volumes. Identify tries again.
 		return "", nil
 	}
 

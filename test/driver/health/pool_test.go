@@ -241,41 +241,16 @@ func TestHealthOfTheState(t *testing.T) {
 func TestStateHasSpaceAgain(t *testing.T) {
 	namespace.NeedRoot(t)
 
-	small := t.TempDir()
-	require.NoError(t, unix.Mount("tmpfs", small, "tmpfs", 0, "size=4m"))
-	t.Cleanup(func() { require.NoError(t, unix.Unmount(small, unix.MNT_DETACH)) })
-
-	d := harness.Start(t, harness.Relists, func(c *driver.Config) { c.StateDir = filepath.Join(small, "state") })
+	space := harness.NewStateSpace(t)
+	d := harness.Start(t, harness.Relists, space.Option)
 	used := harness.NewVolume(t, d, &csi.CreateVolumeRequest{Name: "used"})
 	harness.BringUp(t, d, used)
 
-	ballast := filepath.Join(small, "ballast")
-	require.ErrorIs(t, os.WriteFile(ballast, make([]byte, 8*harness.MiB), 0o600), unix.ENOSPC)
-
-	// The journal is preallocated, so changes go on for a while.
-	var failure error
-
-	for range 20_000 {
-		request := &csi.CreateVolumeRequest{
-			Name: "other", VolumeCapabilities: []*csi.VolumeCapability{csiclient.BlockCapability(harness.Writer)},
-			Parameters: map[string]string{"backing": "image"},
-		}
-
-		made, err := d.CreateVolume(t.Context(), request)
-		if err == nil {
-			_, err = d.DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: made.GetVolume().GetVolumeId()})
-		}
-
-		if failure = err; failure != nil {
-			break
-		}
-	}
-
-	harness.RequireCode(t, failure, codes.Unavailable, "no space", "free some")
+	space.Fill(t, d)
 	harness.RequireCode(t, d.Unpublish(t.Context(), used), codes.Unavailable, "no space")
 	harness.AwaitStorage(t, d, "state", health.StateStoreFailed)
 
-	require.NoError(t, os.Remove(ballast))
+	space.Free(t)
 	harness.AwaitStorage(t, d, "")
 	require.NoError(t, d.Unpublish(t.Context(), used))
 	require.NoError(t, d.Unstage(t.Context(), used))
