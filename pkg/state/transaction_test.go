@@ -145,29 +145,34 @@ func TestTransactionOver(t *testing.T) {
 	require.ErrorIs(t, newFixture(t.TempDir(), state.Options{}).put("a", &volume{}), state.ErrNotOpen)
 }
 
+// TestLazy makes several lazy changes, each after the one before it was written, and one at the end.
 func TestLazy(t *testing.T) {
 	t.Parallel()
 
 	dir := t.TempDir()
 	f := open(t, dir, state.Options{LazyFlush: 1})
-	seen := make(chan struct{})
 
-	require.NoError(t, f.UpdateLazily(func(tx *state.Tx) error { return f.counts.In(tx).Put("n", 1) }))
+	for want := 1; want <= 3; want++ {
+		require.NoError(t, f.UpdateLazily(func(tx *state.Tx) error { return f.counts.In(tx).Put("n", want) }))
 
-	go func() {
-		defer close(seen)
+		seen := make(chan struct{})
 
-		for f.counts.Len() == 0 && t.Context().Err() == nil {
-		}
-	}()
+		go func() {
+			defer close(seen)
 
-	await.Receive(t, seen, "a lazy change to become visible")
-	require.NoError(t, f.UpdateLazily(func(tx *state.Tx) error { return f.counts.In(tx).Put("n", 2) }))
+			for n, _ := f.counts.Get("n"); n != want && t.Context().Err() == nil; n, _ = f.counts.Get("n") {
+			}
+		}()
+
+		await.Receive(t, seen, "a lazy change to become visible")
+	}
+
+	require.NoError(t, f.UpdateLazily(func(tx *state.Tx) error { return f.counts.In(tx).Put("n", 4) }))
 	require.NoError(t, f.Close())
 
 	f = open(t, dir, state.Options{})
 	n, _ := f.counts.Get("n")
-	require.Equal(t, 2, n)
+	require.Equal(t, 4, n)
 }
 
 func TestAscend(t *testing.T) {
