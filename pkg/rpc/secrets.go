@@ -15,7 +15,7 @@ const (
 )
 
 // HideSecrets returns a copy of the message without the values that are or may be credentials:
-// fields that the spec marks as secret, whose keys remain; mount flags; and the pod's tokens in a
+// fields that the spec marks as secret, of which only the keys of maps of strings remain; mount flags; and the pod's tokens in a
 // volume_context.
 func HideSecrets(message proto.Message) proto.Message {
 	message = proto.Clone(message)
@@ -29,14 +29,19 @@ func hideSecrets(message protoreflect.Message) {
 		marked, _ := proto.GetExtension(field.Options(), csi.E_CsiSecret).(bool)
 
 		switch {
-		case field.IsMap():
-			hideEntries(field, value.Map(), marked)
+		case field.IsMap() && field.MapValue().Kind() == protoreflect.StringKind:
+			hideEntries(value.Map(), marked)
 		case field.Kind() == protoreflect.StringKind && (marked || field.Name() == "mount_flags"):
 			hideStrings(message, field, value)
-		case field.Kind() != protoreflect.MessageKind:
-			if marked {
-				message.Clear(field)
-			}
+		case marked:
+			message.Clear(field)
+		case field.IsMap() && field.MapValue().Kind() == protoreflect.MessageKind:
+			value.Map().Range(func(_ protoreflect.MapKey, entry protoreflect.Value) bool {
+				hideSecrets(entry.Message())
+
+				return true
+			})
+		case field.IsMap() || field.Kind() != protoreflect.MessageKind:
 		case field.IsList():
 			for i := range value.List().Len() {
 				hideSecrets(value.List().Get(i).Message())
@@ -63,11 +68,7 @@ func hideStrings(message protoreflect.Message, field protoreflect.FieldDescripto
 	}
 }
 
-func hideEntries(field protoreflect.FieldDescriptor, entries protoreflect.Map, marked bool) {
-	if field.MapKey().Kind() != protoreflect.StringKind || field.MapValue().Kind() != protoreflect.StringKind {
-		return // the spec has no other maps
-	}
-
+func hideEntries(entries protoreflect.Map, marked bool) {
 	hidden := protoreflect.ValueOfString(Stripped)
 
 	entries.Range(func(key protoreflect.MapKey, _ protoreflect.Value) bool {
