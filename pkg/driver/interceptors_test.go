@@ -16,9 +16,9 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
-	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/test/conformance"
 )
 
 func contextOf(t *testing.T) (context.Context, context.CancelFunc) {
@@ -30,135 +30,50 @@ func contextOf(t *testing.T) (context.Context, context.CancelFunc) {
 	return ctx, cancel
 }
 
-// requests returns an empty message of every request in the CSI spec.
-func requests(t *testing.T) []proto.Message {
-	t.Helper()
-
-	var found []proto.Message
-
-	services := csi.File_csi_proto.Services()
-	for i := range services.Len() {
-		methods := services.Get(i).Methods()
-		for j := range methods.Len() {
-			kind, err := protoregistry.GlobalTypes.FindMessageByName(methods.Get(j).Input().FullName())
-			require.NoError(t, err)
-
-			found = append(found, kind.New().Interface())
-		}
-	}
-
-	require.Greater(t, len(found), 30)
-
-	return found
-}
-
-// visit calls fn with every scalar, list and map of a message type, nested ones
-// included, and with a function that finds in a message of the outermost type
-// the one to set the field in.
-func visit(kind protoreflect.MessageDescriptor, path string, place func(protoreflect.Message) protoreflect.Message,
-	fn func(path string, field protoreflect.FieldDescriptor, at func(protoreflect.Message) protoreflect.Message),
-) {
-	fields := kind.Fields()
-	for i := range fields.Len() {
-		field := fields.Get(i)
-		if field.Kind() != protoreflect.MessageKind || field.IsMap() {
-			fn(path+field.TextName(), field, place)
-
-			continue
-		}
-
-		name := path + field.TextName() + "."
-		if field.IsList() {
-			name = path + field.TextName() + "[0]."
-		}
-
-		inner := func(root protoreflect.Message) protoreflect.Message {
-			parent := place(root)
-			if !field.IsList() {
-				return parent.Mutable(field).Message()
-			}
-
-			list := parent.Mutable(field).List()
-			if list.Len() == 0 {
-				list.AppendMutable()
-			}
-
-			return list.Get(0).Message()
-		}
-		visit(field.Message(), name, inner, fn)
-	}
-}
-
-func specLimit(field protoreflect.FieldDescriptor) int {
-	switch {
-	case field.IsMap() || strings.HasSuffix(string(field.Name()), "_path") || field.Name() == "mount_flags":
-		return 4096
-	case field.Name() == "node_id":
-		return 256
-	default:
-		return 128
-	}
-}
-
-func set(message protoreflect.Message, field protoreflect.FieldDescriptor, value string) {
-	switch {
-	case field.IsMap():
-		key := protoreflect.ValueOfString("k").MapKey()
-		message.Mutable(field).Map().Set(key, protoreflect.ValueOfString(value))
-	case field.IsList():
-		message.Mutable(field).List().Append(protoreflect.ValueOfString(value))
-	default:
-		message.Set(field, protoreflect.ValueOfString(value))
-	}
-}
-
 func TestLimitsOfEveryFieldOfEveryRequest(t *testing.T) {
 	t.Parallel()
 
 	checked := 0
 
-	for _, request := range requests(t) {
-		root := request.ProtoReflect()
-		fn := func(path string, field protoreflect.FieldDescriptor, at func(protoreflect.Message) protoreflect.Message) {
-			if field.Kind() != protoreflect.StringKind && !field.IsMap() {
-				return
+	for _, method := range conformance.Methods() {
+		for _, field := range conformance.FieldsOf(method.Input()) {
+			if !field.IsText() {
+				continue
 			}
 
 			checked++
 
-			limit := specLimit(field)
-			longest := limit
-
+			longest := field.Limit()
 			if field.IsMap() {
-				longest-- // set's key has one byte
+				longest-- // the key
 			}
 
 			with := func(value string) error {
-				fresh := root.New()
-				set(at(fresh), field, value)
+				fresh, err := conformance.NewMessage(method.Input())
+				require.NoError(t, err)
+				field.SetText(fresh, "k", value)
 
-				return driver.CheckLimits(fresh.Interface())
+				return driver.CheckLimits(fresh)
 			}
-			what := fmt.Sprintf("%s %s", root.Descriptor().Name(), path)
+			what := fmt.Sprintf("%s %s", method.Name(), field.Path)
 
 			require.NoError(t, with(strings.Repeat("x", longest)), what)
 
 			err := with(strings.Repeat("x", longest+1))
 			require.Equal(t, codes.InvalidArgument, status.Code(err), what)
-			require.ErrorContains(t, err, path+" has ", what)
-			require.ErrorContains(t, err, strconv.Itoa(limit), what)
+			require.ErrorContains(t, err, field.Path+" has ", what)
+			require.ErrorContains(t, err, strconv.Itoa(field.Limit()), what)
 			require.Less(t, len(err.Error()), 300, "the value is not repeated")
 
 			err = with("xa\x00b")
-			if field.Name() == "secrets" {
+			if field.IsSecret() {
 				require.NoError(t, err, what)
 			} else {
 				require.Equal(t, codes.InvalidArgument, status.Code(err), what)
-				require.ErrorContains(t, err, path, what)
+				require.ErrorContains(t, err, field.Path, what)
 				require.ErrorContains(t, err, "NUL", what)
 			}
 		}
-		visit(root.Descriptor(), "", func(m protoreflect.Message) protoreflect.Message { return m }, fn)
 	}
 
 	require.Greater(t, checked, 80)
@@ -242,11 +157,11 @@ func TestSecretsAndMountFlagsNeverReachTheLog(t *testing.T) {
 	require.Greater(t, len(requests), 8)
 
 	for method, request := range requests {
-		require.Contains(t, fmt.Sprint(request), secret, "%s: the request must hold the secret", method)
+		require.Contains(t, fmt.Sprint(request), secret, "%s: the request must hold the secret", method.Name())
 
 		// Served or not: what is logged before a service is asked counts too.
-		err := r.conn.Invoke(t.Context(), method, request, &csi.NodeStageVolumeResponse{})
-		require.NotContains(t, fmt.Sprint(err), secret, "%s: the secret is in the error", method)
+		err := conformance.Call(t.Context(), r.conn, method, request)
+		require.NotContains(t, fmt.Sprint(err), secret, "%s: the secret is in the error", method.Name())
 	}
 
 	log := r.log.String()
@@ -257,8 +172,8 @@ func TestSecretsAndMountFlagsNeverReachTheLog(t *testing.T) {
 	}
 
 	for method := range requests {
-		logged := regexp.MustCompile(`call begins.*\*\*\*stripped\*\*\*.*method=` + method + `\b`)
-		require.True(t, logged.MatchString(log), "%s: its request is not in the log", method)
+		logged := regexp.MustCompile(`call begins.*\*\*\*stripped\*\*\*.*method=` + conformance.PathOf(method) + `\b`)
+		require.True(t, logged.MatchString(log), "%s: its request is not in the log", method.Name())
 	}
 }
 
@@ -279,36 +194,24 @@ func TestTokensOfPodsNeverReachTheLog(t *testing.T) {
 	require.NotContains(t, r.log.String(), "hunter2-hunter2")
 }
 
-// secretive returns, by full method name, each unary request of the Controller
-// and Node services that can hold something secret, holding it.
-func secretive(t *testing.T, secret string) map[string]proto.Message {
+// secretive returns each request that can hold something secret, holding it.
+func secretive(t *testing.T, secret string) map[protoreflect.MethodDescriptor]proto.Message {
 	t.Helper()
 
-	found := map[string]proto.Message{}
+	found := map[protoreflect.MethodDescriptor]proto.Message{}
 
-	for _, service := range []string{"Controller", "Node"} {
-		methods := csi.File_csi_proto.Services().ByName(protoreflect.Name(service)).Methods()
-		for i := range methods.Len() {
-			kind, err := protoregistry.GlobalTypes.FindMessageByName(methods.Get(i).Input().FullName())
-			require.NoError(t, err)
+	for _, method := range conformance.Methods() {
+		message, err := conformance.NewMessage(method.Input())
+		require.NoError(t, err)
 
-			message := kind.New()
-			holds := false
+		for _, field := range conformance.FieldsOf(method.Input()) {
+			switch {
+			case field.IsSecret() || field.Name() == "mount_flags":
+				found[method] = message
 
-			visit(kind.Descriptor(), "", func(m protoreflect.Message) protoreflect.Message { return m },
-				func(_ string, field protoreflect.FieldDescriptor, at func(protoreflect.Message) protoreflect.Message) {
-					switch field.Name() {
-					case "secrets", "mount_flags":
-						holds = true
-
-						set(at(message), field, secret)
-					case "volume_id", "name":
-						set(at(message), field, "visible-id")
-					}
-				})
-
-			if holds {
-				found[fmt.Sprintf("/csi.v1.%s/%s", service, methods.Get(i).Name())] = message.Interface()
+				field.SetText(message, "k", secret)
+			case strings.HasSuffix(string(field.Name()), "_id") || field.Name() == "name":
+				field.SetText(message, "", "visible-id")
 			}
 		}
 	}

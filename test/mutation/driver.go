@@ -48,6 +48,18 @@ func driverMutants() []regression {
 			breaks: "service account tokens are in the log", tests: tests("TestTokensOfPodsNeverReachTheLog"),
 		},
 		{
+			name: "driver/secrets-of-streams-logged", in: "driver.guardedStream.RecvMsg",
+			old:    `stripped{into}`,
+			new:    `into`,
+			breaks: "secrets of GetMetadataAllocated are in the log", tests: in("test/driver/requests", "TestSecrets"),
+		},
+		{
+			name: "driver/secrets-of-other-kinds-kept", in: "rpc.hideSecrets",
+			old:    `message.Clear(field)`,
+			new:    ``,
+			breaks: "a secret that is no string is kept", tests: in("pkg/rpc", "TestHideSecretsOfEachKind"),
+		},
+		{
 			name: "driver/limit-off-by-one", in: "driver.checkTexts",
 			old:    `total > limit {`,
 			new:    `total >= limit {`,

@@ -1,7 +1,6 @@
 package requests_test
 
 import (
-	"context"
 	"slices"
 	"testing"
 
@@ -12,170 +11,13 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/test/conformance"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
 // everyCapability advertises also what is off unless asked for.
 func everyCapability(c *driver.Config) { c.VolumeMountGroup = true }
-
-// rpcs are those that only some drivers have, by name, with a request that says
-// nothing: who serves the RPC refuses it for that.
-func rpcs(d *harness.Driver) map[string]func(context.Context) error {
-	return map[string]func(context.Context) error{
-		"CreateVolume": func(ctx context.Context) error {
-			_, err := d.CreateVolume(ctx, &csi.CreateVolumeRequest{})
-
-			return err
-		},
-		"DeleteVolume": func(ctx context.Context) error {
-			_, err := d.DeleteVolume(ctx, &csi.DeleteVolumeRequest{})
-
-			return err
-		},
-		"ControllerPublishVolume": func(ctx context.Context) error {
-			_, err := d.ControllerPublishVolume(ctx, &csi.ControllerPublishVolumeRequest{})
-
-			return err
-		},
-		"ControllerUnpublishVolume": func(ctx context.Context) error {
-			_, err := d.ControllerUnpublishVolume(ctx, &csi.ControllerUnpublishVolumeRequest{})
-
-			return err
-		},
-		"ValidateVolumeCapabilities": func(ctx context.Context) error {
-			_, err := d.ValidateVolumeCapabilities(ctx, &csi.ValidateVolumeCapabilitiesRequest{})
-
-			return err
-		},
-		"ListVolumes": func(ctx context.Context) error {
-			_, err := d.ListVolumes(ctx, &csi.ListVolumesRequest{})
-
-			return err
-		},
-		"GetCapacity": func(ctx context.Context) error {
-			_, err := d.GetCapacity(ctx, &csi.GetCapacityRequest{})
-
-			return err
-		},
-		"ControllerGetCapabilities": func(ctx context.Context) error {
-			_, err := d.ControllerGetCapabilities(ctx, &csi.ControllerGetCapabilitiesRequest{})
-
-			return err
-		},
-		"ControllerExpandVolume": func(ctx context.Context) error {
-			_, err := d.ControllerExpandVolume(ctx, &csi.ControllerExpandVolumeRequest{})
-
-			return err
-		},
-		"ControllerGetVolume": func(ctx context.Context) error {
-			_, err := d.ControllerGetVolume(ctx, &csi.ControllerGetVolumeRequest{})
-
-			return err
-		},
-		"ControllerModifyVolume": func(ctx context.Context) error {
-			_, err := d.ControllerModifyVolume(ctx, &csi.ControllerModifyVolumeRequest{})
-
-			return err
-		},
-		"CreateSnapshot": func(ctx context.Context) error {
-			_, err := d.CreateSnapshot(ctx, &csi.CreateSnapshotRequest{})
-
-			return err
-		},
-		"DeleteSnapshot": func(ctx context.Context) error {
-			_, err := d.DeleteSnapshot(ctx, &csi.DeleteSnapshotRequest{})
-
-			return err
-		},
-		"ListSnapshots": func(ctx context.Context) error {
-			_, err := d.ListSnapshots(ctx, &csi.ListSnapshotsRequest{})
-
-			return err
-		},
-		"GetSnapshot": func(ctx context.Context) error {
-			_, err := d.GetSnapshot(ctx, &csi.GetSnapshotRequest{})
-
-			return err
-		},
-		"GroupControllerGetCapabilities": func(ctx context.Context) error {
-			_, err := d.GroupControllerGetCapabilities(ctx, &csi.GroupControllerGetCapabilitiesRequest{})
-
-			return err
-		},
-		"CreateVolumeGroupSnapshot": func(ctx context.Context) error {
-			_, err := d.CreateVolumeGroupSnapshot(ctx, &csi.CreateVolumeGroupSnapshotRequest{})
-
-			return err
-		},
-		"DeleteVolumeGroupSnapshot": func(ctx context.Context) error {
-			_, err := d.DeleteVolumeGroupSnapshot(ctx, &csi.DeleteVolumeGroupSnapshotRequest{})
-
-			return err
-		},
-		"GetVolumeGroupSnapshot": func(ctx context.Context) error {
-			_, err := d.GetVolumeGroupSnapshot(ctx, &csi.GetVolumeGroupSnapshotRequest{})
-
-			return err
-		},
-		"GetMetadataAllocated": func(ctx context.Context) error {
-			stream, err := d.GetMetadataAllocated(ctx, &csi.GetMetadataAllocatedRequest{})
-			if err == nil {
-				_, err = stream.Recv()
-			}
-
-			return err
-		},
-		"GetMetadataDelta": func(ctx context.Context) error {
-			stream, err := d.GetMetadataDelta(ctx, &csi.GetMetadataDeltaRequest{})
-			if err == nil {
-				_, err = stream.Recv()
-			}
-
-			return err
-		},
-		"NodeStageVolume": func(ctx context.Context) error {
-			_, err := d.NodeStageVolume(ctx, &csi.NodeStageVolumeRequest{})
-
-			return err
-		},
-		"NodeUnstageVolume": func(ctx context.Context) error {
-			_, err := d.NodeUnstageVolume(ctx, &csi.NodeUnstageVolumeRequest{})
-
-			return err
-		},
-		"NodeGetVolumeStats": func(ctx context.Context) error {
-			_, err := d.NodeGetVolumeStats(ctx, &csi.NodeGetVolumeStatsRequest{})
-
-			return err
-		},
-		"ControllerGetVolumeHealth": func(ctx context.Context) error {
-			_, err := d.ControllerGetVolumeHealth(ctx, &csi.ControllerGetVolumeHealthRequest{})
-
-			return err
-		},
-		"ControllerListVolumeHealth": func(ctx context.Context) error {
-			_, err := d.ControllerListVolumeHealth(ctx, &csi.ControllerListVolumeHealthRequest{MaxEntries: -1})
-
-			return err
-		},
-		"NodeGetVolumeHealth": func(ctx context.Context) error {
-			_, err := d.NodeGetVolumeHealth(ctx, &csi.NodeGetVolumeHealthRequest{})
-
-			return err
-		},
-		"NodeGetStorageHealth": func(ctx context.Context) error {
-			_, err := d.NodeGetStorageHealth(ctx, &csi.NodeGetStorageHealthRequest{})
-
-			return err
-		},
-		"NodeExpandVolume": func(ctx context.Context) error {
-			_, err := d.NodeExpandVolume(ctx, &csi.NodeExpandVolumeRequest{})
-
-			return err
-		},
-	}
-}
 
 // disabled is what goes when one capability is disabled.
 type disabled struct {
@@ -328,11 +170,16 @@ func TestEveryCapabilityCanBeDisabled(t *testing.T) {
 			left := slices.DeleteFunc(slices.Clone(full), func(name string) bool { return slices.Contains(row.gone, name) })
 			require.ElementsMatch(t, left, advertised(t, d))
 
-			for name, call := range rpcs(d) {
-				if slices.Contains(row.unserved, name) {
-					harness.RequireCode(t, call(t.Context()), codes.Unimplemented, name)
+			for _, method := range conformance.Methods() {
+				// Where the RPC is served, a request without fields is refused or answered.
+				request, err := conformance.NewMessage(method.Input())
+				require.NoError(t, err)
+
+				err = conformance.Call(t.Context(), d.Conn(), method, request)
+				if name := string(method.Name()); slices.Contains(row.unserved, name) {
+					harness.RequireCode(t, err, codes.Unimplemented, name)
 				} else {
-					require.NotEqual(t, codes.Unimplemented.String(), status.Code(call(t.Context())).String(), name)
+					require.NotEqual(t, codes.Unimplemented.String(), status.Code(err).String(), name)
 				}
 			}
 

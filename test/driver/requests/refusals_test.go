@@ -1,7 +1,6 @@
 package requests_test
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -11,188 +10,23 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
-	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/conformance"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
-
-// call is an RPC with a request in which nothing required is missing.
-type call struct {
-	method   string
-	request  proto.Message
-	required []string
-	// unknown is the answer for a volume that does not exist.
-	unknown codes.Code
-}
-
-func (c call) name() string { return c.method[strings.LastIndex(c.method, "/")+1:] }
-
-// calls are all RPCs that name a volume, and CreateVolume.
-func calls(d *harness.Driver) []call {
-	capability := csiclient.MountCapability(harness.Writer, "")
-	staging, target := filepath.Join(d.Config.KubeletDir, "staging"), filepath.Join(d.Config.KubeletDir, "target")
-
-	return []call{
-		{
-			"/csi.v1.Controller/CreateVolume",
-			&csi.CreateVolumeRequest{Name: "pvc", VolumeCapabilities: []*csi.VolumeCapability{capability}},
-			[]string{"name", "volume_capabilities"},
-			codes.OK,
-		},
-		{"/csi.v1.Controller/DeleteVolume", &csi.DeleteVolumeRequest{VolumeId: harness.UnknownVolume}, []string{"volume_id"}, codes.OK},
-		{
-			"/csi.v1.Controller/ControllerPublishVolume",
-			&csi.ControllerPublishVolumeRequest{VolumeId: harness.UnknownVolume, NodeId: harness.NodeID, VolumeCapability: capability},
-			[]string{"volume_id", "node_id", "volume_capability"},
-			codes.NotFound,
-		},
-		{
-			"/csi.v1.Controller/ControllerUnpublishVolume",
-			&csi.ControllerUnpublishVolumeRequest{VolumeId: harness.UnknownVolume, NodeId: harness.NodeID},
-			[]string{"volume_id"},
-			codes.OK,
-		},
-		{
-			"/csi.v1.Controller/ValidateVolumeCapabilities",
-			&csi.ValidateVolumeCapabilitiesRequest{
-				VolumeId: harness.UnknownVolume, VolumeCapabilities: []*csi.VolumeCapability{capability},
-			},
-			[]string{"volume_id", "volume_capabilities"},
-			codes.NotFound,
-		},
-		{"/csi.v1.Controller/ControllerGetVolume", &csi.ControllerGetVolumeRequest{VolumeId: harness.UnknownVolume}, []string{"volume_id"}, codes.NotFound},
-		{
-			"/csi.v1.Controller/ControllerExpandVolume",
-			&csi.ControllerExpandVolumeRequest{VolumeId: harness.UnknownVolume, CapacityRange: harness.RequiredBytes(harness.MiB)},
-			[]string{"volume_id", "capacity_range"},
-			codes.NotFound,
-		},
-		{
-			"/csi.v1.Node/NodeStageVolume",
-			&csi.NodeStageVolumeRequest{VolumeId: harness.UnknownVolume, StagingTargetPath: staging, VolumeCapability: capability},
-			[]string{"volume_id", "staging_target_path", "volume_capability"},
-			codes.NotFound,
-		},
-		{
-			"/csi.v1.Node/NodeUnstageVolume",
-			&csi.NodeUnstageVolumeRequest{VolumeId: harness.UnknownVolume, StagingTargetPath: staging},
-			[]string{"volume_id", "staging_target_path"},
-			codes.OK,
-		},
-		{
-			"/csi.v1.Node/NodePublishVolume",
-			&csi.NodePublishVolumeRequest{
-				VolumeId: harness.UnknownVolume, StagingTargetPath: staging, TargetPath: target, VolumeCapability: capability,
-			},
-			[]string{"volume_id", "target_path", "volume_capability"},
-			codes.FailedPrecondition,
-		},
-		{
-			"/csi.v1.Node/NodeUnpublishVolume",
-			&csi.NodeUnpublishVolumeRequest{VolumeId: harness.UnknownVolume, TargetPath: target},
-			[]string{"volume_id", "target_path"},
-			codes.OK,
-		},
-		{
-			"/csi.v1.Node/NodeGetVolumeStats",
-			&csi.NodeGetVolumeStatsRequest{VolumeId: harness.UnknownVolume, VolumePath: target},
-			[]string{"volume_id", "volume_path"},
-			codes.NotFound,
-		},
-		{
-			"/csi.v1.Node/NodeExpandVolume",
-			&csi.NodeExpandVolumeRequest{VolumeId: harness.UnknownVolume, VolumePath: target},
-			[]string{"volume_id", "volume_path"},
-			codes.NotFound,
-		},
-	}
-}
-
-// wire is a connection that sends bytes as they are, and reads no answer but
-// its code.
-type wire struct{ *grpc.ClientConn }
-
-func dial(t *testing.T, d *harness.Driver) wire {
-	t.Helper()
-
-	connection, err := grpc.NewClient(d.Config.Endpoint, append(await.Calls(t), grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.ForceCodec(asIs{})))...)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, connection.Close()) })
-
-	return wire{connection}
-}
-
-func (w wire) send(t *testing.T, method string, request proto.Message) error {
-	t.Helper()
-
-	encoded, err := proto.Marshal(request)
-	require.NoError(t, err)
-
-	return w.sendBytes(t, method, encoded)
-}
-
-func (w wire) sendBytes(t *testing.T, method string, encoded []byte) error {
-	t.Helper()
-
-	var answer []byte
-
-	return w.Invoke(t.Context(), method, encoded, &answer)
-}
-
-// asIs is a codec for what no proper client can say.
-type asIs struct{}
-
-func (asIs) Name() string                       { return "proto" }
-func (asIs) Marshal(v any) ([]byte, error)      { return v.([]byte), nil }
-func (asIs) Unmarshal(data []byte, v any) error { *v.(*[]byte) = data; return nil }
-
-func field(t *testing.T, message proto.Message, name string) protoreflect.FieldDescriptor {
-	t.Helper()
-
-	found := message.ProtoReflect().Descriptor().Fields().ByName(protoreflect.Name(name))
-	require.NotNil(t, found, name)
-
-	return found
-}
-
-func TestMissingFields(t *testing.T) {
-	namespace.NeedRoot(t)
-	t.Parallel()
-
-	d := harness.Start(t)
-	connection := dial(t, d)
-	before := harness.Everything(t, d)
-
-	for _, each := range calls(d) {
-		for _, name := range each.required {
-			t.Run(each.name()+" "+name, func(t *testing.T) {
-				request := proto.Clone(each.request)
-				request.ProtoReflect().Clear(field(t, request, name))
-
-				// Of what is repeated the message may name one.
-				harness.RequireCode(t, connection.send(t, each.method, request), codes.InvalidArgument, strings.TrimSuffix(name, "ies"))
-			})
-		}
-	}
-
-	require.Equal(t, before, harness.Everything(t, d))
-}
 
 func TestIncompleteCapabilities(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
-	d := harness.Start(t)
-	connection := dial(t, d)
+	f := newFixture(t)
+	d := f.Driver
 
 	bad := map[string]*csi.VolumeCapability{
 		"empty":                  {},
@@ -211,10 +45,8 @@ func TestIncompleteCapabilities(t *testing.T) {
 	before := harness.Everything(t, d)
 
 	for name, capability := range bad {
-		for _, each := range calls(d) {
-			request := proto.Clone(each.request)
-
-			switch r := request.(type) {
+		for _, each := range f.requests(t) {
+			switch r := each.message.(type) {
 			case *csi.CreateVolumeRequest:
 				r.VolumeCapabilities = []*csi.VolumeCapability{capability}
 			case *csi.ControllerPublishVolumeRequest:
@@ -228,7 +60,8 @@ func TestIncompleteCapabilities(t *testing.T) {
 			}
 
 			t.Run(each.name()+" "+name, func(t *testing.T) {
-				harness.RequireCode(t, connection.send(t, each.method, request), codes.InvalidArgument)
+				err := conformance.Call(t.Context(), f.Conn(), each.method, each.message)
+				harness.RequireCode(t, err, codes.InvalidArgument)
 			})
 		}
 
@@ -252,19 +85,40 @@ func TestIncompleteCapabilities(t *testing.T) {
 	require.Equal(t, before, harness.Everything(t, d))
 }
 
+// isID reports whether a field has ids of objects. ListSnapshots only compares those that it has.
+func isID(r request, field conformance.Field) bool {
+	name := string(field.Name())
+
+	return field.Kind() == protoreflect.StringKind && (strings.HasSuffix(name, "_id") || strings.HasSuffix(name, "_ids")) && name != "node_id" &&
+		r.name() != "ListSnapshots"
+}
+
+// ofUnknown returns the code of a call for an object that does not exist, unless it is NOT_FOUND.
+func ofUnknown(call derived) codes.Code {
+	switch name := call.name(); {
+	case call.field.Name() == "snapshot_ids":
+		return codes.InvalidArgument // the group has others
+	case name == "NodePublishVolume":
+		return codes.FailedPrecondition
+	case strings.HasPrefix(name, "Delete"), strings.Contains(name, "Unpublish"), strings.Contains(name, "Unstage"):
+		return codes.OK
+	default:
+		return codes.NotFound
+	}
+}
+
 func TestHostileIDs(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
-	d := harness.Start(t)
-	connection := dial(t, d)
-	kept := harness.NewVolume(t, d, &csi.CreateVolumeRequest{Parameters: harness.DirectoryBacked()})
+	f := newFixture(t)
+	d, kept := f.Driver, f.used
 	harness.WriteFile(t, filepath.Join(d.Pool(), "directories", kept.VolumeID, "data"), "kept")
 
 	require.NoError(t, os.MkdirAll(filepath.Join(d.Root, "x"), 0o700))
 	harness.WriteFile(t, filepath.Join(d.Root, "x.img"), "outside")
 
-	before := harness.Tree(t, d.Root)
+	before, listed := harness.Tree(t, d.Root), harness.ListAll(t, d)
 
 	for name, test := range map[string]struct {
 		id      string
@@ -293,16 +147,20 @@ func TestHostileIDs(t *testing.T) {
 		"the image":              {kept.VolumeID + ".img", false},
 		"no volume":              {harness.UnknownVolume, false},
 	} {
-		for _, each := range calls(d)[1:] {
-			t.Run(each.name()+" "+name, func(t *testing.T) {
-				request := proto.Clone(each.request)
-				request.ProtoReflect().Set(field(t, request, "volume_id"), protoreflect.ValueOfString(test.id))
-				err := connection.send(t, each.method, request)
+		for _, call := range f.each(t, func(r request, field conformance.Field) []derived {
+			if !isID(r, field) {
+				return nil
+			}
+
+			return []derived{r.derive(field, name, func(message proto.Message) { field.SetText(message, "", test.id) })}
+		}) {
+			t.Run(call.name()+" "+call.field.Path+" "+name, func(t *testing.T) {
+				err := call.call(t, t.Context(), f)
 
 				if test.hostile {
 					harness.RequireCode(t, err, codes.InvalidArgument)
 				} else {
-					require.Contains(t, []codes.Code{each.unknown, codes.NotFound}, status.Code(err), "%v", err)
+					require.Contains(t, []codes.Code{ofUnknown(call), codes.NotFound}, status.Code(err), "%v", err)
 				}
 
 				require.Less(t, len(fmt.Sprint(err)), 1000)
@@ -310,19 +168,8 @@ func TestHostileIDs(t *testing.T) {
 		}
 	}
 
-	for _, each := range calls(d)[1:] {
-		t.Run(each.name()+" not UTF-8", func(t *testing.T) {
-			encoded, err := proto.Marshal(each.request)
-			require.NoError(t, err)
-
-			broken := bytes.Replace(encoded, []byte(harness.UnknownVolume), []byte("\xff\xfe\x80"+harness.UnknownVolume[3:]), 1)
-			harness.RequireCode(t, connection.sendBytes(t, each.method, broken), codes.InvalidArgument, "volume_id", "UTF-8")
-			harness.RequireCode(t, connection.sendBytes(t, each.method, encoded[:len(encoded)-1]), codes.InvalidArgument)
-		})
-	}
-
 	require.Equal(t, before, harness.Tree(t, d.Root))
-	require.Equal(t, []string{kept.VolumeID}, harness.ListAll(t, d))
+	require.Equal(t, listed, harness.ListAll(t, d))
 }
 
 func TestCallsOutOfOrder(t *testing.T) {
