@@ -36,6 +36,10 @@ func (s *Service) GetCapacity(ctx context.Context, request *csi.GetCapacityReque
 		return nil, rpc.Invalid("accessible_topology must be empty, as the capability for it is not advertised")
 	}
 
+	if err := record.CheckTopology("accessible_topology", request.GetAccessibleTopology()); err != nil {
+		return nil, err
+	}
+
 	if topology := request.GetAccessibleTopology(); topology != nil && s.segments != "" &&
 		!s.segments.Within(topology) {
 		return &csi.GetCapacityResponse{}, nil

@@ -52,9 +52,10 @@ func (s Segments) values() map[string]string {
 // Within reports whether s is inside the wanted topology. The case of keys does not count (CSI
 // v1.13, Topology).
 func (s Segments) Within(wanted *csi.Topology) bool {
-	own := foldKeys(s.values())
-	for each := range foldKeys(wanted.GetSegments()) {
-		if !own[each] {
+	own := inLowerCase(s.values())
+
+	for key, value := range wanted.GetSegments() {
+		if has, ok := own[strings.ToLower(key)]; !ok || has != value {
 			return false
 		}
 	}
@@ -62,23 +63,27 @@ func (s Segments) Within(wanted *csi.Topology) bool {
 	return true
 }
 
-// segment is a key in lower case with its value.
-type segment struct{ key, value string }
-
-// foldKeys returns the segments of a topology without the case of their keys. A key that is given
-// twice, in different case, stays twice unless the values are the same.
-func foldKeys(values map[string]string) map[segment]bool {
-	folded := make(map[segment]bool, len(values))
-	for key, value := range values {
-		folded[segment{strings.ToLower(key), value}] = true
+// inLowerCase returns segments with keys that compare as the spec compares keys.
+func inLowerCase(segments map[string]string) map[string]string {
+	lower := make(map[string]string, len(segments))
+	for key, value := range segments {
+		lower[strings.ToLower(key)] = value
 	}
 
-	return folded
+	return lower
+}
+
+// CheckTopology refuses with INVALID_ARGUMENT keys that differ only by case (CSI v1.13, Topology).
+func CheckTopology(field string, given *csi.Topology) error {
+	if segments := given.GetSegments(); len(inLowerCase(segments)) < len(segments) {
+		return rpc.Invalid("%s: segments %v have keys that differ only by case; name each key once", field, segments)
+	}
+
+	return nil
 }
 
 // CheckTopologyRequirement refuses with INVALID_ARGUMENT a requirement that the spec does not
-// allow, or any at all without the capability for it (CSI v1.13, TopologyRequirement). The case of
-// keys does not count.
+// allow, or any at all without the capability for it (CSI v1.13, TopologyRequirement).
 func CheckTopologyRequirement(given *csi.TopologyRequirement, advertised bool) error {
 	switch {
 	case given == nil:
@@ -89,9 +94,16 @@ func CheckTopologyRequirement(given *csi.TopologyRequirement, advertised bool) e
 		return rpc.Invalid("accessibility_requirements are empty; name requisite or preferred topologies, or leave them out")
 	}
 
+	for _, each := range slices.Concat(given.GetRequisite(), given.GetPreferred()) {
+		if err := CheckTopology("accessibility_requirements", each); err != nil {
+			return err
+		}
+	}
+
 	for _, preferred := range given.GetPreferred() {
+		wanted := inLowerCase(preferred.GetSegments())
 		same := func(requisite *csi.Topology) bool {
-			return maps.Equal(foldKeys(requisite.GetSegments()), foldKeys(preferred.GetSegments()))
+			return maps.Equal(inLowerCase(requisite.GetSegments()), wanted)
 		}
 		if len(given.GetRequisite()) > 0 && !slices.ContainsFunc(given.GetRequisite(), same) {
 			return rpc.Invalid("accessibility_requirements: the preferred topology %v is not among the requisite ones", preferred.GetSegments())

@@ -16,6 +16,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/test/conformance"
 	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -244,6 +245,8 @@ func TestTopology(t *testing.T) {
 
 	rack := &csi.Topology{Segments: map[string]string{"rack": "7"}}
 	other := &csi.Topology{Segments: map[string]string{"rack": "8"}}
+	third := &csi.Topology{Segments: map[string]string{"rack": "9"}}
+	capitals := &csi.Topology{Segments: map[string]string{"RACK": "7"}}
 	node := &csi.Topology{Segments: map[string]string{harness.NodeSegment: harness.NodeID, "rack": "7"}}
 	d := harness.Start(t, func(c *driver.Config) { c.Topology = map[string]string{"rack": "7"} })
 
@@ -264,9 +267,15 @@ func TestTopology(t *testing.T) {
 		"another preferred":       {&csi.TopologyRequirement{Preferred: []*csi.Topology{other}}, codes.OK},
 		"both, another preferred": {&csi.TopologyRequirement{Requisite: []*csi.Topology{rack, other}, Preferred: []*csi.Topology{other}}, codes.OK},
 		"another":                 {&csi.TopologyRequirement{Requisite: []*csi.Topology{other}}, codes.ResourceExhausted},
+		"none of two":             {&csi.TopologyRequirement{Requisite: []*csi.Topology{other, third}}, codes.ResourceExhausted},
+		"keys in capitals":        {&csi.TopologyRequirement{Requisite: []*csi.Topology{capitals}}, codes.OK},
+		"preferred in capitals":   {&csi.TopologyRequirement{Requisite: []*csi.Topology{rack}, Preferred: []*csi.Topology{capitals}}, codes.OK},
+		"keys that differ by case": {&csi.TopologyRequirement{Requisite: []*csi.Topology{
+			{Segments: map[string]string{"rack": "7", "Rack": "7"}},
+		}}, codes.InvalidArgument},
 	} {
 		t.Run(name, func(t *testing.T) {
-			made, err := d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
+			made, err := d.CreateVolume(conformance.Exercise(t.Context(), placements(test.asked, rack)...), &csi.CreateVolumeRequest{
 				Name: harness.NameOf(t), AccessibilityRequirements: test.asked, CapacityRange: harness.RequiredBytes(harness.MiB),
 				VolumeCapabilities: []*csi.VolumeCapability{csiclient.BlockCapability(harness.Writer)},
 			})
@@ -284,6 +293,47 @@ func TestTopology(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, some, capacity.GetAvailableCapacity() > 0, "%v", topology)
 	}
+
+	_, err = d.GetCapacity(t.Context(), &csi.GetCapacityRequest{AccessibleTopology: &csi.Topology{
+		Segments: map[string]string{"rack": "7", "Rack": "7"},
+	}})
+	harness.RequireCode(t, err, codes.InvalidArgument, "accessible_topology", "case")
+}
+
+// placements are conditions of a topology requirement; has is the only topology that is possible.
+func placements(asked *csi.TopologyRequirement, has *csi.Topology) []conformance.Condition {
+	var met []conformance.Condition
+
+	for name, holds := range map[string]func(requisite, preferred []*csi.Topology) bool{
+		"one requisite": func(requisite, _ []*csi.Topology) bool { return len(requisite) == 1 },
+		"several requisites, one possible": func(requisite, _ []*csi.Topology) bool {
+			return len(requisite) > 1 && slices.ContainsFunc(requisite, func(r *csi.Topology) bool { return proto.Equal(r, has) })
+		},
+		"no requisite possible": func(requisite, _ []*csi.Topology) bool {
+			return len(requisite) > 0 && !slices.ContainsFunc(requisite, func(r *csi.Topology) bool {
+				return r.GetSegments()["rack"] == has.GetSegments()["rack"] || r.GetSegments()["RACK"] != ""
+			})
+		},
+		"preferred possible": func(_, preferred []*csi.Topology) bool { return len(preferred) == 1 && proto.Equal(preferred[0], has) },
+		"preferred not among requisite": func(requisite, preferred []*csi.Topology) bool {
+			return len(requisite) == 1 && len(preferred) == 1 && requisite[0].GetSegments()["rack"] != preferred[0].GetSegments()["rack"] &&
+				preferred[0].GetSegments()["RACK"] == ""
+		},
+		"keys in another case": func(requisite, _ []*csi.Topology) bool {
+			return len(requisite) == 1 && len(requisite[0].GetSegments()) == 1 && requisite[0].GetSegments()["RACK"] != ""
+		},
+		"keys that differ by case only": func(requisite, _ []*csi.Topology) bool {
+			return len(requisite) == 1 && requisite[0].GetSegments()["rack"] != "" && requisite[0].GetSegments()["Rack"] != ""
+		},
+	} {
+		if holds(asked.GetRequisite(), asked.GetPreferred()) {
+			met = append(met, conformance.Where(name, func(r *csi.CreateVolumeRequest) bool {
+				return holds(r.GetAccessibilityRequirements().GetRequisite(), r.GetAccessibilityRequirements().GetPreferred())
+			}))
+		}
+	}
+
+	return met
 }
 
 // TestWhatIsAdvertisedIsServed calls nothing that other tests call; it compares

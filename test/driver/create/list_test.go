@@ -19,6 +19,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/test/conformance"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -119,6 +120,7 @@ func TestListingWhileVolumesComeAndGo(t *testing.T) {
 	})
 
 	require.Empty(t, harness.ListAll(t, d))
+	conformance.Shows(t, "ListVolumes", "in pages", "every volume that stays once")
 }
 
 func cloneKeys(of map[string]bool) map[string]bool {
@@ -288,11 +290,13 @@ func TestListTellsWhereVolumesArePublished(t *testing.T) {
 	attached.NodeID = "node-7"
 	require.NoError(t, d.Detach(t.Context(), attached))
 	require.NotContains(t, published()[attached.VolumeID], "node-7")
+	conformance.Shows(t, "ControllerUnpublishVolume", "node_id given", "published to the node no more")
 
 	// No node means all of them.
 	attached.NodeID = ""
 	require.NoError(t, d.Detach(t.Context(), attached))
 	require.Empty(t, published()[attached.VolumeID])
+	conformance.Shows(t, "ControllerUnpublishVolume", "node_id not given", "published to no node")
 }
 
 // TestAttachmentsAreLimited fills a node up to --max-volumes-per-node, at once.
