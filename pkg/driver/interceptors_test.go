@@ -171,9 +171,15 @@ func TestSecretsAndMountFlagsNeverReachTheLog(t *testing.T) {
 		require.NotContains(t, line, secret, "the secret is in the log")
 	}
 
-	for method := range requests {
+	for method, request := range requests {
 		logged := regexp.MustCompile(`call begins.*\*\*\*stripped\*\*\*.*method=` + conformance.PathOf(method) + `\b`)
 		require.True(t, logged.MatchString(log), "%s: its request is not in the log", method.Name())
+
+		for _, name := range []string{"secrets", "mount_flags"} {
+			if strings.Contains(fmt.Sprint(request), name+":") {
+				conformance.Shows(t, string(method.Name()), name+" given", "not in the log")
+			}
+		}
 	}
 }
 

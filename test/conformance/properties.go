@@ -3,12 +3,13 @@ package conformance
 import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
 // properties returns what a response shows beyond its code: which fields it has, and how it
 // compares with the request.
 //
-//	has F       a field has a value
+//	has F       a field has a value; a bool that is given: has F false, has F.value
 //	lacks F     one has none
 //	echoes F    the response has a field of the request with the same value
 //
@@ -54,14 +55,23 @@ func has(path string, message protoreflect.Message) []string {
 			for i := range value.List().Len() {
 				found = append(found, has(name+".", value.List().Get(i).Message())...)
 			}
-		default:
+		case !isFalse(value.Message()):
 			found = append(found, has(name+".", value.Message())...)
+		default:
+			found = append(found, name+" false")
 		}
 
 		return true
 	})
 
 	return found
+}
+
+// isFalse reports whether a message is the value of a bool that is given, and is false.
+func isFalse(message protoreflect.Message) bool {
+	given, ok := message.Interface().(*wrapperspb.BoolValue)
+
+	return ok && !given.GetValue()
 }
 
 // echoes returns the fields of a request that the response has with the same value, at whatever

@@ -30,10 +30,10 @@ type World struct {
 	advertised map[string][]capability
 	// members are the ids of snapshots of groups.
 	members map[string]bool
-	// mode is that of a driver that has not all services.
+	// mode is the driver's, "" of one that is not known.
 	mode string
-	// stopping is set while it stops.
-	stopping bool
+	// starting is set until it is ready.
+	starting bool
 }
 
 // answered is a request that succeeded.
@@ -45,7 +45,7 @@ func NewWorld() *World {
 		ids: map[string]bool{}, deleted: map[string]bool{}, made: map[string]answered{}, running: map[string]int{}, snapshots: map[string]*csi.Snapshot{},
 		contexts: map[string]map[string]string{}, members: map[string]bool{},
 	}
-	w.Started("all")
+	w.Started("")
 
 	return w
 }
@@ -56,15 +56,7 @@ func (w *World) Started(mode string) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
 
-	w.mode, w.advertised, w.stopping = mode, map[string][]capability{}, false
-}
-
-// Stopping begins with the end of the driver.
-func (w *World) Stopping() {
-	w.mutex.Lock()
-	defer w.mutex.Unlock()
-
-	w.stopping = true
+	w.mode, w.advertised, w.starting = mode, map[string][]capability{}, mode != ""
 }
 
 // keys are the fields by which an RPC finds what an earlier request of it has made.
@@ -120,7 +112,8 @@ func value(message proto.Message, name protoreflect.Name) string {
 //
 //	with C, without C            what the plugin and the RPC's service advertise, if it was asked
 //	controller plugin, node plugin
-//	while it stops, while another runs    a call for the same object
+//	while it starts              Probe has not said that it is ready
+//	while another runs           a call for the same object
 //	snapshot_id of a member of a group
 //	published to a node          ControllerPublishVolume has succeeded, and nothing has undone it
 //	published to another node, not published to the node
@@ -134,8 +127,8 @@ func (w *World) state(method string, request proto.Message) []string {
 		}
 	}
 
-	add(w.mode+" plugin", w.mode != "all")
-	add("while it stops", w.stopping)
+	add(w.mode+" plugin", w.mode == "controller" || w.mode == "node")
+	add("while it starts", w.starting)
 	add("while another runs", w.running[object(method, request)] > 0)
 	add("snapshot_id of a member of a group", w.members[value(request, "snapshot_id")])
 
@@ -220,6 +213,10 @@ func (w *World) begin(method string, request proto.Message) (end func()) {
 func (w *World) learn(rpc string, request, response proto.Message) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
+
+	if probed, ok := response.(*csi.ProbeResponse); ok && probed.GetReady().GetValue() {
+		w.starting = false
+	}
 
 	w.learnIDs(response.ProtoReflect())
 	w.learnCapabilities(rpc, response)

@@ -124,9 +124,6 @@ func TestConditionsOfAWorld(t *testing.T) {
 
 	require.Equal(t, []string{Plain, "not staged", "published at no path"},
 		conditions(someNode+"NodeExpandVolume", &csi.NodeExpandVolumeRequest{VolumeId: "v", VolumePath: "/t"}))
-	w.Stopping()
-	require.Equal(t, []string{Plain, "while it stops"}, conditions(controller+"DeleteVolume", deletion))
-	w.Started("all")
 
 	end := w.begin(controller+"DeleteVolume", deletion)
 	require.Equal(t, []string{Plain, "while another runs"}, conditions(controller+"DeleteVolume", deletion))
@@ -165,7 +162,11 @@ func TestConditionsOfADriver(t *testing.T) {
 	require.Contains(t, w.conditions(controller+"GetCapacity", &csi.GetCapacityRequest{}), "without CONTROLLER_SERVICE")
 
 	w.Started("node")
-	require.Equal(t, []string{Plain, "node plugin"}, w.conditions(someNode+"NodeGetInfo", request), "what it advertises now is not known")
+	require.Equal(t, []string{Plain, "node plugin", "while it starts"}, w.conditions(someNode+"NodeGetInfo", request), "what it advertises now is not known")
+	w.learn("Probe", &csi.ProbeRequest{}, &csi.ProbeResponse{Ready: wrapperspb.Bool(false)})
+	require.Contains(t, w.conditions(someNode+"NodeGetInfo", request), "while it starts")
+	w.learn("Probe", &csi.ProbeRequest{}, &csi.ProbeResponse{Ready: wrapperspb.Bool(true)})
+	require.Equal(t, []string{Plain, "node plugin"}, w.conditions(someNode+"NodeGetInfo", request))
 }
 
 // TestProperties has a response for each property, and one without it.
@@ -222,6 +223,8 @@ func TestProperties(t *testing.T) {
 		{"no status and reason twice", none, unhealthy("A", "B"), unhealthy("A", "A")},
 		{"has volume.capacity_bytes", none, sized(1), sized(0)},
 		{"lacks volume.accessible_topology", none, sized(1), at(in("a", "b"))},
+		{"has ready false", none, &csi.ProbeResponse{Ready: wrapperspb.Bool(false)}, &csi.ProbeResponse{Ready: wrapperspb.Bool(true)}},
+		{"has ready.value", none, &csi.ProbeResponse{Ready: wrapperspb.Bool(true)}, &csi.ProbeResponse{}},
 		{"lacks maximum_volume_size", none, &csi.GetCapacityResponse{}, &csi.GetCapacityResponse{MaximumVolumeSize: wrapperspb.Int64(1)}},
 	} {
 		if test.with != nil {

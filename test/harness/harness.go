@@ -175,8 +175,6 @@ func (d *Driver) connect(tb testing.TB, end func() error) {
 
 		stopped = true
 
-		d.World.Stopping()
-
 		if err := end(); err != nil {
 			tb.Errorf("the driver ended with: %v", err)
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/test/conformance"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -71,6 +72,8 @@ func copyAndCompare(t *testing.T, d *harness.Driver, request *csi.CreateVolumeRe
 	require.Equal(t, second, payload(t, clone))
 	require.Equal(t, first, payload(t, same))
 	require.Equal(t, first, payload(t, larger))
+	requireLarger(t, d, larger, same)
+	conformance.Shows(t, "NodePublishVolume", "of a volume larger than its source", "has its own size and the source's bytes")
 
 	// They share nothing that one could change for the other.
 	third := fillPayload(t, same)
@@ -83,6 +86,11 @@ func copyAndCompare(t *testing.T, d *harness.Driver, request *csi.CreateVolumeRe
 	harness.BringUp(t, d, last)
 	require.Equal(t, first, payload(t, last))
 	require.NotEqual(t, first, third)
+
+	listed, err := d.ListSnapshots(t.Context(), &csi.ListSnapshotsRequest{SourceVolumeId: source.VolumeID})
+	require.NoError(t, err)
+	require.Len(t, listed.GetEntries(), 1, "the snapshot of the volume that is deleted")
+	conformance.Shows(t, "DeleteVolume", "with a snapshot", "the snapshot is listed and restored")
 	harness.TakeDown(t, d, last)
 
 	deleteSnapshot(t, d, snapshot.GetSnapshotId())
@@ -118,6 +126,26 @@ func snapshotWhile(t *testing.T, d *harness.Driver, source *csiclient.Publicatio
 	}
 
 	return made.GetSnapshot()
+}
+
+// requireLarger requires that a published volume has the size that it has in the state, and so more than
+// the other.
+func requireLarger(t *testing.T, d *harness.Driver, larger, same *csiclient.Publication) {
+	t.Helper()
+
+	total := func(claim *csiclient.Publication) int64 {
+		answer, err := d.NodeGetVolumeStats(t.Context(), &csi.NodeGetVolumeStatsRequest{VolumeId: claim.VolumeID, VolumePath: claim.TargetPath})
+		require.NoError(t, err)
+
+		return answer.GetUsage()[0].GetTotal()
+	}
+
+	switch {
+	case larger.Capability.GetBlock() != nil:
+		require.Equal(t, harness.CapacityOf(t, d, larger.VolumeID), total(larger), "bytes of the device")
+	case larger.VolumeContext["backing"] != "directory":
+		require.Greater(t, total(larger), total(same), "bytes of the filesystem")
+	}
 }
 
 func deleteSnapshot(t *testing.T, d *harness.Driver, id string) {
@@ -332,7 +360,10 @@ func TestSourcesNeedTheirCapability(t *testing.T) {
 	} {
 		d.Restart(t, func(c *driver.Config) { c.Disabled = []string{name} })
 
-		_, err := d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
+		_, err := d.Capabilities(t.Context())
+		require.NoError(t, err)
+
+		_, err = d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
 			Name: name, VolumeCapabilities: []*csi.VolumeCapability{csiclient.BlockCapability(harness.Writer)}, VolumeContentSource: source,
 		})
 		harness.RequireCode(t, err, codes.InvalidArgument, name)

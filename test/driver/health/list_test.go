@@ -17,6 +17,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/health"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/conformance"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -45,6 +46,7 @@ func TestListOfSickVolumes(t *testing.T) {
 
 	listed := sickList(t, d, 0, "")
 	require.Empty(t, listed.GetNextToken())
+	conformance.Shows(t, "ControllerListVolumeHealth", "plain", "every unhealthy volume")
 
 	for _, entry := range listed.GetEntries() {
 		require.Len(t, entry.GetHealthStatuses(), 1)
@@ -71,6 +73,7 @@ func TestListOfSickVolumes(t *testing.T) {
 	require.Empty(t, third.GetNextToken())
 
 	require.Empty(t, idsOf(sickList(t, d, 2, all[len(all)-1])))
+	conformance.Shows(t, "ControllerListVolumeHealth", "in pages", "every unhealthy volume once")
 }
 
 // TestConditionInEveryPageOfVolumes requires each volume's condition beside that

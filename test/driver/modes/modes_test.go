@@ -2,6 +2,7 @@ package modes_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -54,6 +55,8 @@ func TestServicesOfEachMode(t *testing.T) {
 				csi.PluginCapability_Service_GROUP_CONTROLLER_SERVICE, csi.PluginCapability_Service_SNAPSHOT_METADATA_SERVICE,
 				csi.PluginCapability_Service_SNAPSHOT_ACCESSIBILITY_CONSTRAINTS,
 			}, advertised)
+			require.Contains(t, fmt.Sprint(all.Plugin), csi.PluginCapability_VolumeExpansion_ONLINE.String())
+			conformance.Shows(t, "GetPluginCapabilities", string(mode)+" plugin", "the same as in each mode")
 
 			info, err := d.GetPluginInfo(t.Context(), &csi.GetPluginInfoRequest{})
 			require.NoError(t, err)

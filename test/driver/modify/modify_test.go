@@ -19,6 +19,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/internal/linux/queue"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/test/conformance"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -238,6 +239,7 @@ func TestWhatCannotBeIsRefused(t *testing.T) {
 
 			harness.RequireCode(t, harness.Modify(t.Context(), d, claim.VolumeID, row.mutable), codes.InvalidArgument, row.words...)
 			require.Equal(t, before, harness.Everything(t, d))
+			conformance.Shows(t, "ControllerModifyVolume", "mutable_parameters unsupported", "nothing is modified")
 
 			for number, queue := range queues {
 				require.Equal(t, queue, queueOf(t, number))
@@ -293,8 +295,11 @@ func TestCreatedAgain(t *testing.T) {
 
 	require.NoError(t, harness.Modify(t.Context(), d, id, map[string]string{"readAheadKiB": "128"}))
 
+	require.NoError(t, harness.Modify(t.Context(), d, id, map[string]string{"readAheadKiB": "128"}), "again")
+
 	_, err = d.CreateVolume(t.Context(), request(map[string]string{"readAheadKiB": "128", "checkPeriod": "1h"}))
 	require.NoError(t, err)
+	conformance.Shows(t, "ControllerModifyVolume", "a key absent", "its value is as before")
 
 	validate := func(mutable map[string]string) *csi.ValidateVolumeCapabilitiesResponse {
 		answer, err := d.ValidateVolumeCapabilities(t.Context(), &csi.ValidateVolumeCapabilitiesRequest{
@@ -400,9 +405,11 @@ func TestWithoutTheCapability(t *testing.T) {
 	claim := harness.NewVolume(t, d, &csi.CreateVolumeRequest{})
 	some := map[string]string{"checkPeriod": "1h"}
 
+	_, err := d.Capabilities(t.Context())
+	require.NoError(t, err)
 	harness.RequireCode(t, harness.Modify(t.Context(), d, claim.VolumeID, some), codes.Unimplemented)
 
-	_, err := d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
+	_, err = d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
 		Name: "other", VolumeCapabilities: []*csi.VolumeCapability{claim.Capability}, MutableParameters: some,
 	})
 	harness.RequireCode(t, err, codes.InvalidArgument, "MODIFY_VOLUME")

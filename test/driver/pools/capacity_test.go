@@ -11,6 +11,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	volumerecord "github.com/touchstone-csi/touchstone/pkg/controller/record"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/test/conformance"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -50,6 +51,7 @@ func TestCapacityOfPoolsAndSegments(t *testing.T) {
 	})
 	require.Equal(t, before-1<<30, capacity(inSecond).GetAvailableCapacity())
 	require.InDelta(t, int64(3<<30), capacity(inSecond).GetAvailableCapacity(), harness.MiB, "the driver's own files")
+	conformance.Shows(t, "GetCapacity", "parameters given", "capacity of the pool that they name")
 
 	_, err := d.GetCapacity(t.Context(), &csi.GetCapacityRequest{Parameters: map[string]string{"pool": "none"}})
 	harness.RequireCode(t, err, codes.InvalidArgument, "none", "default", "second")
@@ -70,6 +72,7 @@ func TestCapacityOfPoolsAndSegments(t *testing.T) {
 			answer, err := d.GetCapacity(t.Context(), &csi.GetCapacityRequest{AccessibleTopology: there})
 			require.NoError(t, err)
 			require.Equal(t, test.ours, answer.GetAvailableCapacity() > 0)
+			conformance.Shows(t, "GetCapacity", "accessible_topology given", "capacity of that topology")
 
 			_, err = d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
 				Name: t.Name(), CapacityRange: harness.RequiredBytes(harness.MiB),
@@ -89,5 +92,6 @@ func TestCapacityOfPoolsAndSegments(t *testing.T) {
 			VolumeCapabilities: []*csi.VolumeCapability{csiclient.MountCapability(harness.Writer, fsType)},
 		})
 		require.GreaterOrEqual(t, answer.GetMinimumVolumeSize().GetValue(), smallest, fsType)
+		conformance.Shows(t, "GetCapacity", "volume_capabilities given", "minimum_volume_size of the filesystem")
 	}
 }

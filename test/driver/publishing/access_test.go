@@ -3,12 +3,14 @@ package publishing_test
 import (
 	"errors"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
@@ -130,7 +132,10 @@ func createCell(t *testing.T, d *harness.Driver, kind accessKind, row access) *c
 		Name: row.mode.String(), CapacityRange: harness.RequiredBytes(16 * harness.MiB), Parameters: kind.parameters,
 		VolumeCapabilities: []*csi.VolumeCapability{capability},
 	}
-	_, err := d.CreateVolume(t.Context(), request)
+	ctx := conformance.Exercise(t.Context(), tried(row, "volume_capabilities", func(r *csi.CreateVolumeRequest) bool {
+		return isOf(row.mode, r.GetVolumeCapabilities()...)
+	}))
+	_, err := d.CreateVolume(ctx, request)
 	harness.RequireCode(t, err, row.create)
 
 	if row.create != codes.OK {
@@ -138,7 +143,10 @@ func createCell(t *testing.T, d *harness.Driver, kind accessKind, row access) *c
 	}
 
 	claim := harness.NewVolume(t, d, request)
-	validated, err := d.ValidateVolumeCapabilities(t.Context(), &csi.ValidateVolumeCapabilitiesRequest{
+	ctx = conformance.Exercise(t.Context(), tried(row, "volume_capabilities", func(r *csi.ValidateVolumeCapabilitiesRequest) bool {
+		return isOf(row.mode, r.GetVolumeCapabilities()...)
+	}))
+	validated, err := d.ValidateVolumeCapabilities(ctx, &csi.ValidateVolumeCapabilitiesRequest{
 		VolumeId: claim.VolumeID, VolumeCapabilities: []*csi.VolumeCapability{capability},
 	})
 
@@ -153,7 +161,10 @@ func createCell(t *testing.T, d *harness.Driver, kind accessKind, row access) *c
 	claim.Capability = capability
 
 	if row.create != codes.OK {
-		harness.RequireCode(t, d.Attach(t.Context(), claim), codes.InvalidArgument)
+		ctx = conformance.Exercise(t.Context(), tried(row, "volume_capability", func(r *csi.ControllerPublishVolumeRequest) bool {
+			return isOf(row.mode, r.GetVolumeCapability())
+		}))
+		harness.RequireCode(t, d.Attach(ctx, claim), codes.InvalidArgument)
 		harness.DeleteVolume(t, d, claim.VolumeID)
 
 		return nil
@@ -169,6 +180,23 @@ func createCell(t *testing.T, d *harness.Driver, kind accessKind, row access) *c
 	}
 
 	return &cell{row, claim, otherwise}
+}
+
+// tried is the condition of a call for a mode that the table supports or does not. UNKNOWN is a
+// mode that is missing.
+func tried[R proto.Message](row access, field string, holds func(R) bool) conformance.Condition {
+	switch {
+	case row.mode == csi.VolumeCapability_AccessMode_UNKNOWN:
+		return conformance.Is(field + ".access_mode.mode missing")
+	case row.create == codes.OK:
+		return conformance.Where(field+" supported", holds)
+	default:
+		return conformance.Where(field+" unsupported", holds)
+	}
+}
+
+func isOf(mode csi.VolumeCapability_AccessMode_Mode, capabilities ...*csi.VolumeCapability) bool {
+	return slices.ContainsFunc(capabilities, func(c *csi.VolumeCapability) bool { return c.GetAccessMode().GetMode() == mode })
 }
 
 // formatOnce is what has to happen before several nodes can only read.
@@ -316,6 +344,10 @@ func (c *cell) writable(t *testing.T) {
 	default:
 		require.Error(t, err, c.row.mode)
 		require.True(t, errors.Is(err, unix.EPERM) || errors.Is(err, unix.EROFS) || errors.Is(err, unix.EACCES), "%v", err)
+	}
+
+	for _, rpc := range []string{"ControllerPublishVolume", "NodePublishVolume"} {
+		conformance.Shows(t, rpc, "volume_capability "+c.row.mode.String(), "used as the mode says")
 	}
 }
 

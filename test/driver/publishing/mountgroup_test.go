@@ -11,6 +11,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/test/conformance"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -115,6 +116,7 @@ func TestMountGroup(t *testing.T) {
 			// What is made inside belongs to the group at once.
 			harness.WriteFile(t, filepath.Join(second.TargetPath, "new"), "x")
 			harness.RequireOwned(t, filepath.Join(second.TargetPath, "new"), 2000, 0o600)
+			conformance.Shows(t, "NodePublishVolume", "volume_mount_group given", "files are the group's")
 
 			// The root is right: the rest is the workload's own.
 			require.NoError(t, os.Chown(file, 7, 7))

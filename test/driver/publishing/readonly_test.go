@@ -129,6 +129,7 @@ func TestAttachedForReading(t *testing.T) {
 			claim.ReadOnly = false
 			require.NoError(t, d.Publish(t.Context(), claim))
 			requireReadOnly(t, claim)
+			conformance.Shows(t, "ControllerPublishVolume", "readonly given", "nothing is written on the node")
 		})
 	}
 }

@@ -68,6 +68,11 @@ func TestAnswersWithoutACapability(t *testing.T) {
 			})
 			harness.RequireCode(t, err, codes.InvalidArgument, "accessibility_requirements")
 
+			_, err = d.GetCapacity(t.Context(), &csi.GetCapacityRequest{
+				AccessibleTopology: &csi.Topology{Segments: map[string]string{"zone": "a"}},
+			})
+			harness.RequireCode(t, err, codes.InvalidArgument, "accessible_topology")
+
 			for _, seen := range seenBy(t, d, claim) {
 				require.Empty(t, seen.volume.GetAccessibleTopology())
 				require.Equal(t, []string{harness.NodeID}, seen.nodes)

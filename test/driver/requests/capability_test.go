@@ -2,6 +2,7 @@ package requests_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -118,6 +119,12 @@ func disabledOnes() []disabled {
 	}
 }
 
+// capabilityRPCs are the RPCs that return the capabilities, by the names of advertised.
+var capabilityRPCs = map[string]string{
+	"plugin": "GetPluginCapabilities", "controller": "ControllerGetCapabilities", "group": "GroupControllerGetCapabilities",
+	"node": "NodeGetCapabilities",
+}
+
 // advertised names all capabilities after the service that has them.
 func advertised(t *testing.T, d *harness.Driver) []string {
 	t.Helper()
@@ -169,6 +176,11 @@ func TestEveryCapabilityCanBeDisabled(t *testing.T) {
 			d := harness.Start(t, everyCapability, harness.WithoutCapabilities(row.name))
 			left := slices.DeleteFunc(slices.Clone(full), func(name string) bool { return slices.Contains(row.gone, name) })
 			require.ElementsMatch(t, left, advertised(t, d))
+
+			for _, each := range row.gone {
+				service, capability, _ := strings.Cut(each, " ")
+				conformance.Shows(t, capabilityRPCs[service], "without "+row.name, "does not advertise "+capability)
+			}
 
 			for _, method := range conformance.Methods() {
 				// Where the RPC is served, a request without fields is refused or answered.
