@@ -51,6 +51,7 @@ func first(calls ...func() error) error {
 func (f *fixture) volumes() error {
 	return first(
 		func() error { return f.validate(f.used.VolumeID, mounted) },
+		func() error { return f.validate(f.used.VolumeID, mounted) },
 		func() error { _, err := f.ListVolumes(f.ctx, &csi.ListVolumesRequest{}); return err },
 		func() error { _, err := f.GetCapacity(f.ctx, &csi.GetCapacityRequest{}); return err },
 		func() error {

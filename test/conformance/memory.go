@@ -17,6 +17,7 @@ import (
 //	a new id                         the id of a created object was in no response before
 //	the same volume_context          a volume has the one that it had before
 //	every volume                     a list has all volumes that were created and not deleted
+//	next_token where volumes are left
 //	published_node_ids as published  a volume's nodes are those of ControllerPublishVolume
 //
 // and what is remembered of snapshots.
@@ -43,8 +44,13 @@ func (w *World) remembered(rpc string, request, response proto.Message) (kept, b
 		}
 	}
 
-	if w.hasEvery(request, response, volumes) {
-		kept = append(kept, "every volume")
+	if page, ok := response.(*csi.ListVolumesResponse); ok && value(request, "starting_token") == "" {
+		switch all := w.volumes(); {
+		case page.GetNextToken() == "" && len(all) > 0 && slices.Equal(all, idsOf(volumes)):
+			kept = append(kept, "every volume")
+		case page.GetNextToken() != "" && len(all) > len(volumes):
+			kept = append(kept, "next_token where volumes are left")
+		}
 	}
 
 	keptOfSnapshots, brokenOfSnapshots := w.rememberedSnapshots(request, response)
@@ -85,31 +91,30 @@ func volumesIn(message protoreflect.Message) []*csi.Volume {
 	return found
 }
 
-// hasEvery reports whether a list that is one page has all volumes.
-func (w *World) hasEvery(request, response proto.Message, volumes []*csi.Volume) bool {
-	asked, isRequest := request.(*csi.ListVolumesRequest)
-	listed, isResponse := response.(*csi.ListVolumesResponse)
-
-	if !isRequest || !isResponse || asked.GetStartingToken() != "" || listed.GetNextToken() != "" {
-		return false
-	}
-
-	var want, got []string
+// volumes returns the ids of the volumes that were created and not deleted, in order.
+func (w *World) volumes() []string {
+	var ids []string
 
 	for key, each := range w.made {
 		if strings.HasPrefix(key, "CreateVolume\x00") {
-			want = append(want, createdID(each.response))
+			ids = append(ids, createdID(each.response))
 		}
 	}
 
+	slices.Sort(ids)
+
+	return ids
+}
+
+func idsOf(volumes []*csi.Volume) []string {
+	ids := make([]string, 0, len(volumes))
 	for _, each := range volumes {
-		got = append(got, each.GetVolumeId())
+		ids = append(ids, each.GetVolumeId())
 	}
 
-	slices.Sort(want)
-	slices.Sort(got)
+	slices.Sort(ids)
 
-	return len(want) > 0 && slices.Equal(want, got)
+	return ids
 }
 
 // publishedAsKnown reports whether a response has the nodes of each of its volumes, and there are some.

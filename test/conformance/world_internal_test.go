@@ -272,6 +272,11 @@ func TestRememberedResponses(t *testing.T) {
 	require.NotContains(t, listed(entry("v"), entry("w")), "every volume")
 	require.NotContains(t, listed(entry("v")), "published_node_ids as published", "it is not published")
 
+	kept, _ = w.remembered("ListVolumes", &csi.ListVolumesRequest{MaxEntries: 1}, &csi.ListVolumesResponse{NextToken: "v"})
+	require.Contains(t, kept, "next_token where volumes are left")
+	kept, _ = w.remembered("ListVolumes", &csi.ListVolumesRequest{MaxEntries: 1}, &csi.ListVolumesResponse{})
+	require.Empty(t, kept)
+
 	w.learn("ControllerPublishVolume", &csi.ControllerPublishVolumeRequest{VolumeId: "v", NodeId: "n"}, &csi.ControllerPublishVolumeResponse{})
 	require.Contains(t, listed(entry("v", "n")), "published_node_ids as published")
 	require.NotContains(t, listed(entry("v")), "published_node_ids as published")

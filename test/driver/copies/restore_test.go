@@ -1,6 +1,8 @@
 package copies_test
 
 import (
+	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -142,7 +144,13 @@ func requireLarger(t *testing.T, d *harness.Driver, larger, same *csiclient.Publ
 
 	switch {
 	case larger.Capability.GetBlock() != nil:
-		require.Equal(t, harness.CapacityOf(t, d, larger.VolumeID), total(larger), "bytes of the device")
+		device, err := os.Open(larger.TargetPath)
+		require.NoError(t, err)
+
+		bytes, err := device.Seek(0, io.SeekEnd)
+		require.NoError(t, errors.Join(err, device.Close()))
+		require.Equal(t, harness.CapacityOf(t, d, larger.VolumeID), bytes, "bytes of the device")
+		conformance.Shows(t, "NodePublishVolume", "a block volume", "has the size of capacity_bytes")
 	case larger.VolumeContext["backing"] != "directory":
 		require.Greater(t, total(larger), total(same), "bytes of the filesystem")
 	}

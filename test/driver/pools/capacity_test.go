@@ -53,6 +53,23 @@ func TestCapacityOfPoolsAndSegments(t *testing.T) {
 	require.InDelta(t, int64(3<<30), capacity(inSecond).GetAvailableCapacity(), harness.MiB, "the driver's own files")
 	conformance.Shows(t, "GetCapacity", "parameters given", "capacity of the pool that they name")
 
+	for name, bytes := range map[string]int64{"a": 1 << 30, "b": 1 << 30, "c": 1 << 29} {
+		harness.NewVolume(t, d, &csi.CreateVolumeRequest{
+			Name: name, Parameters: inSecond.GetParameters(), CapacityRange: harness.RequiredBytes(bytes),
+		})
+	}
+
+	require.Equal(t, capacity(inSecond).GetAvailableCapacity(), capacity(inSecond).GetMaximumVolumeSize().GetValue())
+	require.Less(t, capacity(inSecond).GetMaximumVolumeSize().GetValue(), int64(1<<29+1), "what the other pool could have")
+	conformance.Shows(t, "GetCapacity", "parameters given", "maximum_volume_size of the pool that they name")
+
+	some := []*csi.VolumeCapability{csiclient.MountCapability(harness.Writer, "")}
+	require.Positive(t, capacity(&csi.GetCapacityRequest{VolumeCapabilities: some}).GetAvailableCapacity())
+	some = append(some, csiclient.MountCapability(harness.NodesWrite, ""))
+	require.Zero(t, capacity(&csi.GetCapacityRequest{VolumeCapabilities: some}).GetAvailableCapacity(), "one of them is not supported")
+	require.Zero(t, capacity(&csi.GetCapacityRequest{VolumeCapabilities: some}).GetMaximumVolumeSize().GetValue(), "one of them is not supported")
+	conformance.Shows(t, "GetCapacity", "volume_capabilities given", "capacity for volumes with all of them")
+
 	_, err := d.GetCapacity(t.Context(), &csi.GetCapacityRequest{Parameters: map[string]string{"pool": "none"}})
 	harness.RequireCode(t, err, codes.InvalidArgument, "none", "default", "second")
 
