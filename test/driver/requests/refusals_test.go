@@ -14,7 +14,6 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
-	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/test/conformance"
@@ -171,28 +170,6 @@ func TestHostileIDs(t *testing.T) {
 
 	require.Equal(t, before, harness.Tree(t, d.Root))
 	require.Equal(t, listed, harness.ListAll(t, d))
-}
-
-// TestUndecodableRequests sends each RPC a message that ends within its first field: a plugin cannot
-// complete such a call.
-func TestUndecodableRequests(t *testing.T) {
-	namespace.NeedRoot(t)
-	t.Parallel()
-
-	d := harness.Start(t, everyCapability)
-	connection := dial(t, d)
-	services := csi.File_csi_proto.Services()
-
-	for i := range services.Len() {
-		methods := services.Get(i).Methods()
-
-		for j := range methods.Len() {
-			rpc := string(methods.Get(j).Name())
-			err := connection.sendBytes(t, fmt.Sprintf("/%s/%s", services.Get(i).FullName(), rpc), []byte{0x0a, 0x7f, 'x'})
-			harness.RequireCode(t, err, codes.InvalidArgument, "cannot be read")
-			conformance.Shows(t, rpc, "a message that cannot be decoded", codes.InvalidArgument.String())
-		}
-	}
 }
 
 func TestCallsOutOfOrder(t *testing.T) {
