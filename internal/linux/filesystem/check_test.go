@@ -228,6 +228,8 @@ func TestUnknownFeaturesAreNoDamage(t *testing.T) {
 // TestADeviceInUseIsNotDamaged has another program claim the device after the check has begun, for a
 // moment and permanently.
 func TestADeviceInUseIsNotDamaged(t *testing.T) {
+	needRoot(t)
+
 	for _, name := range []string{filesystem.Ext4, filesystem.Btrfs} {
 		t.Run(name, func(t *testing.T) {
 			image := newFilesystem(t, byName(t, name), 320*mebibyte)

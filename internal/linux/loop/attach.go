@@ -209,7 +209,7 @@ func (l *Loops) configure(number int, img *image, o AttachOptions) (*Device, err
 
 	node, err := l.openNode(number, flags)
 	if err != nil {
-		if isReadOnly(err) || errors.Is(err, unix.EBUSY) || isMissing(err) {
+		if isOfNumber(err) {
 			return nil, fmt.Errorf("%w: %w", errUnusable, err)
 		}
 
@@ -352,6 +352,15 @@ func setAutoClear(node *os.File, want bool) error {
 	}
 
 	return nil
+}
+
+// isOfNumber reports whether another number may be opened although this one was not.
+func isOfNumber(err error) bool {
+	if _, every := errors.AsType[everyNumberError](err); every {
+		return false
+	}
+
+	return isReadOnly(err) || errors.Is(err, unix.EBUSY) || isMissing(err)
 }
 
 func isReadOnly(err error) bool {

@@ -34,7 +34,7 @@ func (l *Loops) openNode(number, flags int) (*os.File, error) {
 	}
 
 	if err := l.addDevice(number); err != nil {
-		return nil, err
+		return nil, everyNumberError{err}
 	}
 
 	return l.openOrMake(nodeName(number), device, unix.S_IFBLK, flags)
@@ -81,14 +81,14 @@ func (l *Loops) openOrMake(name string, device uint64, kind uint32, flags int) (
 	}
 
 	if err := os.MkdirAll(l.deviceDir, 0o700); err != nil {
-		return nil, fmt.Errorf("make the directory for device nodes: %w", err)
+		return nil, everyNumberError{fmt.Errorf("make the directory for device nodes: %w", err)}
 	}
 
 	path := filepath.Join(l.deviceDir, name)
 
 	err = unix.Mknod(path, kind|nodeMode, int(device))
 	if err != nil && !errors.Is(err, unix.EEXIST) {
-		return nil, &fs.PathError{Op: "mknod", Path: path, Err: err}
+		return nil, everyNumberError{&fs.PathError{Op: "mknod", Path: path, Err: err}}
 	}
 
 	file, err = openDevice(path, device, kind, flags)
@@ -158,6 +158,12 @@ func openDevice(path string, device uint64, kind uint32, flags int) (*os.File, e
 
 	return file, nil
 }
+
+// everyNumberError is an error that no other number would avoid: the driver may not make devices or
+// nodes, or the kernel has no loop driver.
+type everyNumberError struct{ error }
+
+func (e everyNumberError) Unwrap() error { return e.error }
 
 // isMissing: ENXIO and ENODEV are the answers of a node whose device the kernel
 // does not have.
