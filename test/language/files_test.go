@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -29,6 +30,38 @@ func TestNoLongFiles(t *testing.T) {
 
 		if lines := bytes.Count(content, []byte("\n")); lines > mostLines {
 			t.Errorf("%s has %d lines: split it at %d", path, lines, mostLines)
+		}
+	}
+}
+
+const mostUntested = 100
+
+// TestEachPackageHasTests requires tests beside the code of a package, however many others use it.
+func TestEachPackageHasTests(t *testing.T) {
+	t.Parallel()
+
+	lines, tested := map[string]int{}, map[string]bool{}
+
+	for _, path := range files(t) {
+		if filepath.Ext(path) != ".go" || !within(path, []string{"cmd", "internal", "pkg"}) {
+			continue
+		}
+
+		content, err := os.ReadFile(filepath.Join(root, path))
+		require.NoError(t, err)
+
+		if directory := filepath.Dir(path); strings.HasSuffix(path, "_test.go") {
+			tested[directory] = true
+		} else {
+			lines[directory] += bytes.Count(content, []byte("\n"))
+		}
+	}
+
+	require.NotEmpty(t, tested)
+
+	for directory, count := range lines {
+		if count > mostUntested && !tested[directory] {
+			t.Errorf("%s has %d lines and no tests: add a table test beside the code", directory, count)
 		}
 	}
 }

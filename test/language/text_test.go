@@ -33,7 +33,7 @@ func files(t *testing.T) []string {
 		}
 
 		switch {
-		case entry.IsDir() && slices.Contains([]string{".git", "build", "bin", "testdata"}, entry.Name()):
+		case entry.IsDir() && slices.Contains([]string{".git", "build", "bin", "out", "testdata"}, entry.Name()):
 			return filepath.SkipDir
 		case entry.Type().IsRegular() && hasText(relative):
 			found = append(found, relative)

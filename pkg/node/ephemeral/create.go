@@ -59,6 +59,24 @@ func (v *Volumes) ensure(ctx context.Context, wanted *Volume) error {
 
 // checkSame returns nil if the existing volume is published as wanted.
 func (v *Volumes) checkSame(existing, wanted *Volume) error {
+	if err := checkCompatible(existing, wanted); err != nil {
+		return err
+	}
+
+	mounted, err := v.config.Access.Observer().IsMountedAt(existing.StagedVolume(), existing.Publication.TargetPath)
+	if err != nil {
+		return err
+	}
+
+	if !mounted {
+		return rpc.Errorf(codes.FailedPrecondition, "something else is mounted over it; unmount that first")
+	}
+
+	return nil
+}
+
+// checkCompatible returns nil if the records differ at most in their content's id.
+func checkCompatible(existing, wanted *Volume) error {
 	if existing.Publication.TargetPath != wanted.Publication.TargetPath {
 		return rpc.Errorf(codes.FailedPrecondition, "it is published at %s, and an ephemeral volume has one target; unpublish it there first",
 			existing.Publication.TargetPath)
@@ -71,15 +89,6 @@ func (v *Volumes) checkSame(existing, wanted *Volume) error {
 	if differences := existing.StagedVolume().Differences(existing.Publication, wanted.Publication); differences != "" {
 		return rpc.Errorf(codes.AlreadyExists, "it is published there with another capability or readonly flag: %s; unpublish it first",
 			differences)
-	}
-
-	mounted, err := v.config.Access.Observer().IsMountedAt(existing.StagedVolume(), existing.Publication.TargetPath)
-	if err != nil {
-		return err
-	}
-
-	if !mounted {
-		return rpc.Errorf(codes.FailedPrecondition, "something else is mounted over it; unmount that first")
 	}
 
 	return nil

@@ -40,11 +40,20 @@ func (r *Reader) guestUsage(
 // answered returns the record that goes with how a guest has answered just now,
 // whatever was known before.
 func (r *Reader) answered(id string, record *health.Record, failure error) *health.Record {
+	now := withAnswer(id, record, failure)
+	if now != record {
+		r.config.Prober.Monitor().Suspect(id)
+	}
+
+	return now
+}
+
+// withAnswer returns the record with GuestStatsUnavailable if the guest has failed to answer, and
+// without it if it has answered: the same record where nothing changes.
+func withAnswer(id string, record *health.Record, failure error) *health.Record {
 	if (failure != nil) == record.Has(health.GuestStatsUnavailable) {
 		return record
 	}
-
-	r.config.Prober.Monitor().Suspect(id)
 
 	now := probe.NewRecord(id, slices.DeleteFunc(entriesOf(record),
 		func(entry health.Entry) bool { return entry.Reason == health.GuestStatsUnavailable })...)

@@ -1,0 +1,187 @@
+package jsoncall_test
+
+import (
+	"context"
+	"net"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/touchstone-csi/touchstone/internal/jsoncall"
+)
+
+const service = "example.v1.Counter"
+
+// number is what the calls return.
+type number struct {
+	Value int64 `json:"value"`
+}
+
+// connect serves one method and one stream, each of which counts up to what is requested. A negative
+// number is refused; 13 has an answer that is no JSON.
+func connect(t *testing.T, options ...grpc.ServerOption) *grpc.ClientConn {
+	t.Helper()
+
+	answerTo := func(to int64) (any, error) {
+		switch {
+		case to < 0:
+			return nil, status.Error(codes.OutOfRange, "less than 0")
+		case to == 13:
+			return make(chan int), nil
+		default:
+			return number{to}, nil
+		}
+	}
+
+	server := grpc.NewServer(options...)
+	jsoncall.RegisterStreams(server, service,
+		[]grpc.MethodDesc{jsoncall.Method(service, "Get", func(_ context.Context, request *wrapperspb.Int64Value) (any, error) {
+			return answerTo(request.GetValue())
+		})},
+		jsoncall.Stream(service, "Count", func(_ context.Context, request *wrapperspb.Int64Value, send func(any) error) error {
+			for i := range max(request.GetValue(), 0) {
+				if err := send(number{i}); err != nil {
+					return err
+				}
+			}
+
+			last, err := answerTo(request.GetValue())
+			if err != nil {
+				return err
+			}
+
+			return send(last)
+		}))
+
+	listener := bufconn.Listen(1 << 16)
+
+	go func() { _ = server.Serve(listener) }()
+
+	t.Cleanup(server.Stop)
+
+	connection, err := grpc.NewClient("passthrough:///", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = connection.Close() })
+
+	return connection
+}
+
+func TestAsk(t *testing.T) {
+	t.Parallel()
+
+	connection := connect(t)
+
+	for name, test := range map[string]struct {
+		method string
+		given  int64
+		code   codes.Code
+		says   string
+	}{
+		"an answer":                 {"Get", 7, codes.OK, ""},
+		"a refusal":                 {"Get", -1, codes.OutOfRange, "less than 0"},
+		"an answer that is no JSON": {"Get", 13, codes.Unknown, "encode the answer of /example.v1.Counter/Get"},
+		"no such method":            {"Set", 7, codes.Unimplemented, "unknown method Set"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			var got number
+
+			err := jsoncall.Ask(t.Context(), connection, jsoncall.FullMethod(service, test.method), wrapperspb.Int64(test.given), &got)
+			require.Equal(t, test.code, status.Code(err), "%v", err)
+
+			if test.says != "" {
+				require.ErrorContains(t, err, test.says)
+			} else {
+				require.Equal(t, number{test.given}, got)
+			}
+		})
+	}
+
+	var other struct {
+		Value string `json:"value"`
+	}
+
+	err := jsoncall.Ask(t.Context(), connection, jsoncall.FullMethod(service, "Get"), wrapperspb.Int64(1), &other)
+	require.ErrorContains(t, err, "decode the answer of /example.v1.Counter/Get")
+}
+
+func TestFollow(t *testing.T) {
+	t.Parallel()
+
+	connection := connect(t)
+
+	follow := func(given int64, yield func(number) error) error {
+		return jsoncall.Follow(t.Context(), connection, jsoncall.FullMethod(service, "Count"), wrapperspb.Int64(given), yield)
+	}
+
+	for name, test := range map[string]struct {
+		given int64
+		want  int
+		code  codes.Code
+	}{
+		"answers, in order": {5, 6, codes.OK},
+		"a refusal":         {-1, 0, codes.OutOfRange},
+		"an error behind the last of the answers": {13, 13, codes.Unknown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			var got []number
+
+			err := follow(test.given, func(each number) error {
+				got = append(got, each)
+
+				return nil
+			})
+			require.Equal(t, test.code, status.Code(err), "%v", err)
+			require.Len(t, got, test.want)
+
+			for i, each := range got {
+				require.EqualValues(t, i, each.Value, "answer %d", i)
+			}
+		})
+	}
+
+	seen := 0
+	err := follow(5, func(number) error {
+		seen++
+
+		return net.ErrClosed
+	})
+	require.ErrorIs(t, err, net.ErrClosed, "want: the error of yield")
+	require.Equal(t, 1, seen, "the calls of yield after its error")
+
+	err = jsoncall.Follow(t.Context(), connection, jsoncall.FullMethod(service, "Count"), wrapperspb.Int64(1),
+		func(struct{ Value string }) error { return nil })
+	require.ErrorContains(t, err, "decode an answer of /example.v1.Counter/Count")
+}
+
+// TestInterceptorsSeeTheCall is for access control and the call log, which are interceptors.
+func TestInterceptorsSeeTheCall(t *testing.T) {
+	t.Parallel()
+
+	connection := connect(t, grpc.UnaryInterceptor(
+		func(ctx context.Context, request any, info *grpc.UnaryServerInfo, call grpc.UnaryHandler) (any, error) {
+			given, ok := request.(*wrapperspb.Int64Value)
+			if !ok || info.FullMethod != "/example.v1.Counter/Get" {
+				return nil, status.Errorf(codes.Internal, "%s of %T", info.FullMethod, request)
+			}
+
+			given.Value++
+
+			return call(ctx, given)
+		}))
+
+	var got number
+
+	require.NoError(t, jsoncall.Ask(t.Context(), connection, jsoncall.FullMethod(service, "Get"), wrapperspb.Int64(1), &got))
+	require.Equal(t, number{2}, got)
+}

@@ -1,0 +1,195 @@
+package ephemeral
+
+import (
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/touchstone-csi/touchstone/pkg/capability"
+	"github.com/touchstone-csi/touchstone/pkg/node/access"
+	"github.com/touchstone-csi/touchstone/pkg/node/staged"
+	"github.com/touchstone-csi/touchstone/pkg/pool"
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
+	"github.com/touchstone-csi/touchstone/pkg/volume"
+)
+
+const (
+	contentID = "01890000-0000-7000-8000-000000000001"
+	mebibyte  = 1 << 20
+)
+
+// volumes returns volumes that parse requests; what touches a device would panic.
+func volumes(t *testing.T) *Volumes {
+	t.Helper()
+
+	all, err := capability.Without("VOLUME_MOUNT_GROUP")
+	require.NoError(t, err)
+
+	return &Volumes{config: Config{
+		Pools: pool.NewSet(map[string]string{"default": "/default", "fast": "/fast"}), Capabilities: all, MaxVolumeBytes: 1 << 40,
+	}}
+}
+
+// request returns a NodePublishVolume with this volume_context.
+func request(context map[string]string) *csi.NodePublishVolumeRequest {
+	context[volume.KeyEphemeral] = "true"
+
+	return &csi.NodePublishVolumeRequest{
+		VolumeId: "csi-1", TargetPath: "/target", VolumeContext: context,
+		VolumeCapability: &csi.VolumeCapability{
+			AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{}},
+			AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
+		},
+	}
+}
+
+func TestParse(t *testing.T) {
+	t.Parallel()
+
+	for name, test := range map[string]struct {
+		context map[string]string
+		pool    string
+		fsType  string
+		bytes   int64
+	}{
+		"nothing is named":       {map[string]string{}, "default", "ext4", volume.DefaultEphemeralBytes},
+		"a pool and a size":      {map[string]string{volume.KeyPool: "fast", volume.KeySize: "64Mi"}, "fast", "ext4", 64 * mebibyte},
+		"a size is rounded up":   {map[string]string{volume.KeySize: "67108865"}, "default", "ext4", 64*mebibyte + sizeStep},
+		"a size below the least": {map[string]string{volume.KeyFSType: "xfs", volume.KeySize: "1Mi"}, "default", "xfs", 300 * mebibyte},
+		"a directory has no least": {
+			map[string]string{volume.KeyBacking: "directory", volume.KeySize: "1"}, "default", volume.DefaultFSType, sizeStep,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			wanted, err := volumes(t).parse(request(test.context), "/normalized")
+			require.NoError(t, err)
+
+			wanted.ContentID = contentID
+			require.NoError(t, wanted.Check(), "want: a record that a start accepts")
+			require.Equal(t, "/normalized", wanted.Publication.TargetPath)
+			require.Equal(t, test.pool, wanted.Parameters.Pool)
+			require.Equal(t, test.fsType, wanted.Parameters.FSType)
+			require.Equal(t, test.bytes, wanted.SizeBytes)
+		})
+	}
+}
+
+func TestParseRefuses(t *testing.T) {
+	t.Parallel()
+
+	context := func(key, value string) func(*csi.NodePublishVolumeRequest) {
+		return func(r *csi.NodePublishVolumeRequest) { r.VolumeContext[key] = value }
+	}
+	mode := func(mode csi.VolumeCapability_AccessMode_Mode) func(*csi.NodePublishVolumeRequest) {
+		return func(r *csi.NodePublishVolumeRequest) { r.VolumeCapability.AccessMode.Mode = mode }
+	}
+
+	for says, test := range map[string]struct {
+		change func(r *csi.NodePublishVolumeRequest)
+		code   codes.Code
+	}{
+		"volume_id":              {func(r *csi.NodePublishVolumeRequest) { r.VolumeId = "" }, codes.InvalidArgument},
+		"target_path is missing": {func(r *csi.NodePublishVolumeRequest) { r.TargetPath = "" }, codes.InvalidArgument},
+		"volume_capability: ":    {func(r *csi.NodePublishVolumeRequest) { r.VolumeCapability = nil }, codes.InvalidArgument},
+		"it is no block device":  {func(r *csi.NodePublishVolumeRequest) { r.VolumeCapability.AccessType = &csi.VolumeCapability_Block{} }, codes.InvalidArgument},
+		"on one node only":       {mode(csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY), codes.InvalidArgument},
+		"errors=panic": {func(r *csi.NodePublishVolumeRequest) {
+			r.VolumeCapability.GetMount().MountFlags = []string{"errors=panic"}
+		}, codes.InvalidArgument},
+		"VOLUME_MOUNT_GROUP":             {func(r *csi.NodePublishVolumeRequest) { r.VolumeCapability.GetMount().VolumeMountGroup = "1" }, codes.InvalidArgument},
+		`pool "none" does not exist`:     {context(volume.KeyPool, "none"), codes.InvalidArgument},
+		"a size such as 64Mi":            {context(volume.KeySize, "big"), codes.InvalidArgument},
+		"--max-volume-size":              {context(volume.KeySize, "2Ti"), codes.OutOfRange},
+		"--ephemeral-mkfs-options=false": {context(volume.KeyMkfsOptions, "-K"), codes.InvalidArgument},
+		"always mounted on the host":     {context(volume.KeyDirectAssign, "true"), codes.InvalidArgument},
+		`unknown parameter "unknown"`:    {context("unknown", "x"), codes.InvalidArgument},
+	} {
+		t.Run(says, func(t *testing.T) {
+			t.Parallel()
+
+			r := request(map[string]string{})
+			test.change(r)
+
+			_, err := volumes(t).parse(r, "/target")
+			require.ErrorContains(t, err, says)
+			require.Equal(t, test.code, status.Code(rpc.Status(err)), "%v", err)
+		})
+	}
+}
+
+// example returns a record that the driver writes.
+func example() *Volume {
+	return &Volume{
+		VolumeID: "csi-1", ContentID: contentID, SizeBytes: mebibyte,
+		Parameters: volume.Parameters{
+			Pool: "default", Backing: volume.BackingImage, FSType: "ext4", Provisioning: volume.Thin, BlockSize: volume.DefaultBlockSize,
+		},
+		Publication: staged.Publication{TargetPath: "/target", Capability: volume.Capability{Mode: "SINGLE_NODE_WRITER"}},
+	}
+}
+
+func TestCheckCompatible(t *testing.T) {
+	t.Parallel()
+
+	for name, test := range map[string]struct {
+		change func(wanted *Volume)
+		code   codes.Code
+	}{
+		"another content":         {func(w *Volume) { w.ContentID, w.Publication.Made = "", true }, codes.OK},
+		"its filesystem is named": {func(w *Volume) { w.Publication.Capability.FSType = "ext4" }, codes.OK},
+		"another target":          {func(w *Volume) { w.Publication.TargetPath = "/other" }, codes.FailedPrecondition},
+		"another size":            {func(w *Volume) { w.SizeBytes++ }, codes.AlreadyExists},
+		"another pool":            {func(w *Volume) { w.Parameters.Pool = "fast" }, codes.AlreadyExists},
+		"read-only":               {func(w *Volume) { w.Publication.ReadOnly = true }, codes.AlreadyExists},
+		"another filesystem":      {func(w *Volume) { w.Publication.Capability.FSType = "xfs" }, codes.AlreadyExists},
+	} {
+		wanted := example()
+		test.change(wanted)
+		require.Equal(t, test.code, status.Code(rpc.Status(checkCompatible(example(), wanted))), name)
+	}
+}
+
+func TestRecord(t *testing.T) {
+	t.Parallel()
+
+	for name, change := range map[string]func(v *Volume){
+		"a content's id that is a path": func(v *Volume) { v.ContentID = "../x" },
+		"an impossible size":            func(v *Volume) { v.SizeBytes = -1 },
+		"an id that is a path":          func(v *Volume) { v.VolumeID = "../x" },
+		"no pool":                       func(v *Volume) { v.Parameters.Pool = "" },
+		"no target":                     func(v *Volume) { v.Publication.TargetPath = "" },
+	} {
+		v := example()
+		require.NoError(t, v.Check())
+		change(v)
+		require.Error(t, v.Check(), name)
+	}
+
+	v := example().StagedVolume()
+	require.Equal(t, contentID, v.VolumeID, "want: the pool's object is named by the content")
+	require.Equal(t, access.NoDevice, v.Slot)
+	require.True(t, v.Ephemeral)
+	require.Equal(t, pool.Object{ID: contentID, Backing: volume.BackingImage}, example().object())
+}
+
+// TestProvisionedBytes follows the changes of the records.
+func TestProvisionedBytes(t *testing.T) {
+	t.Parallel()
+
+	v := volumes(t)
+	one, two := example(), example()
+	two.Parameters.Pool, two.SizeBytes = "fast", 5
+
+	v.observe("csi-1", nil, one, false, true)
+	v.observe("csi-2", nil, two, false, true)
+	require.Equal(t, []int64{mebibyte, 5}, []int64{v.ProvisionedBytes("default"), v.ProvisionedBytes("fast")})
+
+	v.observe("csi-1", one, two, true, true)
+	v.observe("csi-2", two, nil, true, false)
+	require.Equal(t, []int64{0, 5}, []int64{v.ProvisionedBytes("default"), v.ProvisionedBytes("fast")})
+}
