@@ -23,7 +23,7 @@ LDFLAGS       := -s -w $(if $(VERSION),-X main.version=$(VERSION))
 export PATH   := $(PATH):/usr/sbin:/sbin:/usr/local/go/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo demo-recording run test test-mutation test-manifests manifests test-page test-alerts sanity bench soak test-crash test-power test-faults test-vm e2e e2e-install e2e-health e2e-faults fuzz lint image sidecars install uninstall packages dist clean
+.PHONY: help build demo demo-recording run test test-user test-mutation test-manifests manifests test-page test-alerts sanity bench soak test-crash test-power test-faults test-vm e2e e2e-install e2e-health e2e-faults fuzz lint image sidecars install uninstall packages dist clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,12 @@ test: ## Run every test, with -race and real devices (root; installs missing too
 	$(GOTEST) $(RACE) -p=$(TEST_PACKAGES) -timeout=$(TEST_TIMEOUT) ./...
 	cd test/rerun && $(GO) vet ./... && $(GOTEST) -timeout=$(TEST_TIMEOUT) ./...
 	@$(MAKE) --no-print-directory test-manifests
+
+# Flags are those of `test`, whose builds are used again.
+test-user: ## Run the tests that need no root, as an ordinary user, and count what is left out
+	cd test/rerun && $(GO) build -o $(abspath $(OUT))/rerun .
+	$(OUT)/rerun -skips=test/skips.tsv -environment=user $(RACE) -p=$(TEST_PACKAGES) -timeout=$(TEST_TIMEOUT) \
+		$(if $(filter 0,$(shell id -u)),-exec=$(abspath hack/as-user.sh)) ./...
 
 # A module of its own, whose go.mod follows the driver's: hence -mod=mod. What it
 # reads is outside of it, where go does not look for changes: hence -count=1.

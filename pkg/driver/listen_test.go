@@ -80,7 +80,7 @@ func TestSocketLeftToAChild(t *testing.T) {
 
 	path := os.Getenv(leaveTo)
 	if path == "" {
-		t.Skip("this is a part of TestSocketOfAnEndedProcessIsReplaced")
+		t.Skip("a part of TestSocketOfAnEndedProcessIsReplaced")
 	}
 
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})

@@ -31,6 +31,10 @@ func TestShellBlocksWithADriver(t *testing.T) {
 	ran := map[string]int{}
 
 	require.NoError(t, filepath.WalkDir(repository, func(path string, entry fs.DirEntry, err error) error {
+		if entry != nil && entry.IsDir() && path == filepath.Join(repository, "out") {
+			return filepath.SkipDir // what make has made, for one user
+		}
+
 		if err != nil || filepath.Ext(path) != ".md" || !entry.Type().IsRegular() {
 			return err
 		}

@@ -294,7 +294,7 @@ const orphan = "TOUCHSTONE_TEST_FAULTS_ORPHAN"
 func TestParent(t *testing.T) {
 	report := os.Getenv(orphan)
 	if report == "" {
-		t.Skip("it is for TestTheParentsDeath")
+		t.Skip("a part of TestTheParentsDeath")
 	}
 
 	d := faults.ServeFor(t, 5*time.Second)
@@ -367,7 +367,7 @@ func TestTheParentsDeath(t *testing.T) {
 func TestParentWithAMount(t *testing.T) {
 	report := os.Getenv(orphan)
 	if report == "" {
-		t.Skip("it is for TestTheParentsDeathLeavesNoDevice")
+		t.Skip("a part of TestTheParentsDeathLeavesNoDevice")
 	}
 
 	d := faults.Serve(t)

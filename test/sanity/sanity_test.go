@@ -192,7 +192,7 @@ func requireExpected(t *testing.T, r row, spec types.SpecReport) {
 func TestRow(t *testing.T) {
 	encoded := os.Getenv(rowVariable)
 	if encoded == "" {
-		t.Skip("TestSanity starts it for each row")
+		t.Skip("a part of TestSanity")
 	}
 
 	var r row

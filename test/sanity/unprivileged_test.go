@@ -62,7 +62,7 @@ func startUnprivileged(t *testing.T) driver.Config {
 func TestControllerUnprivileged(t *testing.T) {
 	dir := child.UnprivilegedIn()
 	if dir == "" {
-		t.Skip("TestSanity starts it")
+		t.Skip("a part of TestSanity")
 	}
 
 	require.Equal(t, child.UnprivilegedID, os.Geteuid())

@@ -142,7 +142,7 @@ func TestControllerNeedsNoPrivilege(t *testing.T) {
 func TestAsNobody(t *testing.T) {
 	dir := child.UnprivilegedIn()
 	if dir == "" {
-		t.Skip("TestControllerNeedsNoPrivilege runs this")
+		t.Skip("a part of TestControllerNeedsNoPrivilege")
 	}
 
 	require.Equal(t, child.UnprivilegedID, os.Geteuid())

@@ -1,10 +1,8 @@
-package main_test
+package main
 
 import (
 	"encoding/json"
-	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -14,8 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	"sigs.k8s.io/yaml"
-
-	"github.com/touchstone-csi/touchstone/test/child"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -41,17 +37,15 @@ DriverInfo:
 )
 
 type judging struct {
-	binary, rules, driver, directory string
+	rules, driver, directory string
 }
 
 func start(t *testing.T) judging {
 	t.Helper()
 
 	directory := t.TempDir()
-	j := judging{filepath.Join(directory, "judge"), filepath.Join(directory, "rules.yaml"), filepath.Join(directory, "one.yaml"), directory}
+	j := judging{filepath.Join(directory, "rules.yaml"), filepath.Join(directory, "one.yaml"), directory}
 
-	output, err := child.CommandWithin(t, child.BuildLimit, "go", "build", "-o", j.binary, ".").CombinedOutput()
-	require.NoError(t, err, "%s", output)
 	require.NoError(t, os.WriteFile(j.rules, []byte(rulesOfTest), 0o600))
 	require.NoError(t, os.WriteFile(j.driver, []byte(driverOfTest), 0o600))
 
@@ -68,16 +62,11 @@ func (j judging) run(t *testing.T, args ...string) (output string, code int) {
 func (j judging) runBare(t *testing.T, args ...string) (output string, code int) {
 	t.Helper()
 
-	printed, err := child.Command(t, j.binary, args...).CombinedOutput()
+	var printed strings.Builder
 
-	exit, ended := errors.AsType[*exec.ExitError](err)
-	if !ended {
-		require.NoError(t, err)
+	code = exitCode(run(args, &printed), &printed)
 
-		return string(printed), 0
-	}
-
-	return string(printed), exit.ExitCode()
+	return printed.String(), code
 }
 
 // judge judges a report of these specs, of which so many were to be run.

@@ -18,15 +18,19 @@ const (
 // errNotWell is what makes a run fail; what it is has been printed.
 var errNotWell = errors.New("not all was well")
 
-func main() {
-	err := run(os.Args[1:], os.Stdout)
+func main() { os.Exit(exitCode(run(os.Args[1:], os.Stdout), os.Stderr)) }
 
+// exitCode prints an error, unless that was printed before, and returns the exit code for it.
+func exitCode(err error, stderr io.Writer) int {
 	switch {
 	case errors.Is(err, errNotWell):
-		os.Exit(exitNotWell)
+		return exitNotWell
 	case err != nil:
-		fmt.Fprintln(os.Stderr, "judge:", err)
-		os.Exit(exitUsage)
+		fmt.Fprintln(stderr, "judge:", err)
+
+		return exitUsage
+	default:
+		return 0
 	}
 }
 
