@@ -29,7 +29,8 @@ type machine struct {
 	crashed bool
 	random  *rand.Rand
 
-	// fail, if set, is asked before each step, for example "write state.jsonl".
+	// fail, if set, is asked before each step, and before what changes nothing, for example
+	// "write state.jsonl".
 	fail  func(step string) error
 	syncs int
 	// beforeSync, if set, is called with the file's name before a sync, while others may write.
@@ -54,6 +55,15 @@ func (m *machine) load(dir, name, text string) {
 	node := &inode{name: name, now: []byte(text), durable: []byte(text)}
 	m.names[filepath.Join(dir, name)] = node
 	m.durableNames[filepath.Join(dir, name)] = node
+}
+
+// ask says whether a step succeeds that changes nothing; the caller holds mu.
+func (m *machine) ask(what string) error {
+	if m.fail == nil || m.crashed {
+		return nil
+	}
+
+	return m.fail(what)
 }
 
 // step says whether the machine lives on; the caller holds mu.
@@ -90,7 +100,12 @@ func (m *machine) OpenFile(name string, flag int, _ fs.FileMode) (state.File, er
 	}
 
 	node := m.names[name]
-	if node == nil {
+	if node != nil {
+		err := m.ask("open " + node.name)
+		if err != nil {
+			return nil, err
+		}
+	} else {
 		if flag&os.O_CREATE == 0 {
 			return nil, fs.ErrNotExist
 		}
@@ -234,6 +249,11 @@ func (f *memFile) ReadAt(to []byte, offset int64) (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 
+	err := f.ask("read " + f.name)
+	if err != nil {
+		return 0, err
+	}
+
 	if offset >= int64(len(f.now)) {
 		return 0, io.EOF
 	}
@@ -304,5 +324,12 @@ func (f *memFile) Truncate(size int64) error {
 	return nil
 }
 
-func (f *memFile) Forget() error { return nil }
-func (f *memFile) Close() error  { return nil }
+func (f *memFile) Forget() error { return f.asked("forget") }
+func (f *memFile) Close() error  { return f.asked("close") }
+
+func (f *memFile) asked(what string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	return f.ask(what + " " + f.name)
+}

@@ -55,12 +55,70 @@ func TestAcceptsChangesWhenThereIsSpaceAgain(t *testing.T) {
 	require.NoError(t, f.put("c", &volume{Name: "two", Bytes: 7}), "the name that was taken back is free")
 	require.Equal(t, map[string]volume{"a": {Name: "one", Bytes: 5}, "c": {Name: "two", Bytes: 7}}, f.all())
 	require.EqualValues(t, 12, *f.sum)
+	require.NoError(t, f.Close())
+
+	// A compaction would write what the failed writes have left over.
+	f = open(t, dir, state.Options{FS: m})
+	require.Equal(t, map[string]volume{"a": {Name: "one", Bytes: 5}, "c": {Name: "two", Bytes: 7}}, f.all())
 	require.NoError(t, f.Compact(t.Context()))
 	require.NoError(t, f.put("d", &volume{}))
 	require.NoError(t, f.Close())
 
 	f = open(t, dir, state.Options{FS: m})
 	require.Equal(t, []string{"a", "c", "d"}, keys(f))
+}
+
+// TestEachStepFailsOnceWithoutSpace fails each step of a store that has run out of space and gets some
+// again. After it the store accepts changes or is read-only for good, and the next one opens.
+func TestEachStepFailsOnceWithoutSpace(t *testing.T) {
+	t.Parallel()
+
+	for number, more := 1, true; more; number++ {
+		m := newMachine(uint64(number))
+		dir := t.TempDir()
+		f := open(t, dir, state.Options{FS: m, RetrySpace: time.Millisecond, CompactAbove: -1})
+		require.NoError(t, f.put("a", &volume{Bytes: 5}))
+
+		var (
+			failing = &once{number: number, cause: syscall.EIO}
+			full    = true
+		)
+
+		m.fail = func(step string) error {
+			if full && step == "write "+journalFile {
+				full = false
+
+				return syscall.ENOSPC
+			}
+
+			if full {
+				return nil
+			}
+
+			return failing.fail(step)
+		}
+
+		require.ErrorIs(t, f.put("b", &volume{Note: strings.Repeat("n", 2*chunk)}), syscall.ENOSPC)
+		require.Eventually(t, func() bool {
+			err := f.Err()
+
+			return err == nil || strings.Contains(err.Error(), "restart")
+		}, waitLimit, time.Millisecond, "the store accepts changes or is read-only for good")
+
+		want := []string{"a"}
+		if f.put("c", &volume{Note: "short"}) == nil {
+			want = append(want, "c")
+		}
+
+		_ = f.Close()
+
+		m.fail = nil
+		more = len(failing.failed) > 0
+
+		f = open(t, dir, state.Options{FS: m, CompactAbove: -1})
+		require.Equal(t, want, keys(f), "%s", failing)
+		require.NoError(t, f.Close())
+	}
 }
 
 // TestFailedSyncAfterNoSpaceIsFinal: only a lack of space is waited for.
