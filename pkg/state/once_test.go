@@ -2,6 +2,7 @@ package state_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -43,13 +44,11 @@ func (o *once) requireReported(t *testing.T, call func() error, tolerated ...str
 	err := call()
 
 	if len(o.failed) > before {
-		for _, each := range tolerated {
-			if each == o.failed[before] {
-				return err
-			}
+		if slices.Contains(tolerated, o.failed[before]) {
+			return err
 		}
 
-		require.ErrorIs(t, err, o.cause, "%s; the caller was not told", o)
+		require.ErrorIs(t, err, o.cause, "%s; the caller did not get the error", o)
 	}
 
 	return err

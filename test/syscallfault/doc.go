@@ -7,6 +7,9 @@
 // tests of this package use it to fail the calls of a volume's lifecycle, one in
 // each run (docs/testing.md, "The system call fault test").
 //
-// Content of this package: installing the filter, receiving and decoding calls.
-// Which calls fail is up to the caller.
+// EachCallFailsOnce does the same for one operation of a package, without a driver: each of its calls
+// beneath a directory fails once, and whatever the operation then acknowledges must be durable.
+//
+// Content of this package: installing the filter, receiving and decoding calls,
+// and the process that runs operations.
 package syscallfault

@@ -45,6 +45,13 @@ func launch(path string) error {
 
 	environment := os.Environ()
 
+	// Without privileges the kernel requires it for a filter.
+	if os.Geteuid() != 0 {
+		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+			return fmt.Errorf("give up new privileges: %w", err)
+		}
+	}
+
 	listener, err := install(program())
 	if err != nil {
 		return err

@@ -1,0 +1,178 @@
+package syscallfault
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// Case is an operation of which each call beneath a directory fails once.
+type Case struct {
+	// Operation is the name by which ServeIfAsked has it.
+	Operation string
+	// Within is the directory in which each run gets its own; empty is a temporary one.
+	Within string
+	// Prepare makes the directory as the operation finds it; nil leaves it empty.
+	Prepare func(t *testing.T, directory string)
+	// Lossy are patterns of what a power failure may lose of although the operation has succeeded.
+	Lossy []string
+	// Failed checks what a failed operation leaves, before it is repeated.
+	Failed func(t *testing.T, directory string)
+	// Verify checks the directory after a success.
+	Verify func(t *testing.T, directory string)
+}
+
+// watch counts the calls beneath a directory, and fails one of them.
+type watch struct {
+	directory string
+	unsynced  unsynced
+
+	// seen counts the calls by what they do, in the order of calls.
+	seen  map[string]int
+	calls []string
+	// failing is the call that fails, errno its answer, and failed is set when it did.
+	failing string
+	errno   syscall.Errno
+	failed  bool
+}
+
+func (w *watch) decide(call *Call) syscall.Errno {
+	name, err := filepath.Rel(w.directory, call.Path)
+	if err != nil || !filepath.IsLocal(name) {
+		return 0
+	}
+
+	key := call.Name + " " + name
+	if call.Detail != 0 {
+		key = fmt.Sprintf("%s+%#x %s", call.Name, call.Detail, name)
+	}
+
+	if call.Tool != "" {
+		key = call.Tool + ": " + key
+	}
+
+	if w.seen[key]++; w.seen[key] == 1 {
+		w.calls = append(w.calls, key)
+	}
+
+	if nth(key, w.seen[key]) == w.failing {
+		w.failed = true
+
+		return w.errno
+	}
+
+	w.unsynced.apply(call)
+
+	return 0
+}
+
+func nth(key string, n int) string { return fmt.Sprintf("%s#%d", key, n) }
+
+// repeated are how many calls that are the same fail; of more, the last one fails, too.
+const repeated = 4
+
+// each returns the calls that are made to fail.
+func (w *watch) each() []string {
+	var calls []string
+
+	for _, key := range w.calls {
+		for n := 1; n <= w.seen[key]; n++ {
+			if n <= repeated || n == w.seen[key] {
+				calls = append(calls, nth(key, n))
+			}
+		}
+	}
+
+	return calls
+}
+
+// errnos are those that a call is answered with.
+func errnos(key string) []syscall.Errno {
+	for _, each := range []string{"write", "pwrite64", "fallocate", "ftruncate", "mkdirat", "rename", "copy_file_range", "linkat"} {
+		if strings.HasPrefix(key, each) {
+			return []syscall.Errno{unix.EIO, unix.ENOSPC}
+		}
+	}
+
+	return []syscall.Errno{unix.EIO}
+}
+
+// EachCallFailsOnce runs the operation once for each call that it makes beneath the directory, and has
+// this one fail. Whenever the operation succeeds, also repeated after a failure, all that it has
+// changed must be durable, and Verify must pass.
+func EachCallFailsOnce(t *testing.T, c *Case) {
+	t.Helper()
+
+	p := newProcess(t)
+
+	var calls []string
+
+	require.True(t, t.Run("nothing fails", func(t *testing.T) { calls = c.attempt(t, p, "", 0) }))
+	require.NotEmpty(t, calls, "the operation makes no call beneath its directory")
+
+	for _, key := range calls {
+		for _, errno := range errnos(key) {
+			t.Run(key+" "+unix.ErrnoName(errno), func(t *testing.T) { c.attempt(t, p, key, errno) })
+		}
+	}
+}
+
+// attempt runs the operation in a fresh directory with one failing call, and repeats it if it fails.
+// It returns the calls that may be made to fail.
+func (c *Case) attempt(t *testing.T, p *process, failing string, errno syscall.Errno) []string {
+	t.Helper()
+
+	within := c.Within
+	if within == "" {
+		within = t.TempDir()
+	}
+
+	directory, err := os.MkdirTemp(within, "")
+	require.NoError(t, err)
+
+	directory, err = filepath.EvalSymlinks(directory)
+	require.NoError(t, err)
+
+	if c.Prepare != nil {
+		c.Prepare(t, directory)
+	}
+
+	w := &watch{directory: directory, unsynced: unsynced{}, seen: map[string]int{}, failing: failing, errno: errno}
+	asked := request{Operation: c.Operation, Directory: directory}
+
+	phase := func(name string, w *watch) string {
+		asked.Phase = name
+
+		return p.do(t, asked, w)
+	}
+
+	require.Empty(t, phase("begin", nil), "prepare the operation")
+
+	failure := phase("run", w)
+	calls := w.each()
+
+	if failure == "" {
+		failure = "none"
+	} else {
+		require.True(t, w.failed, "the operation fails although no call was made to fail: %s", failure)
+
+		if c.Failed != nil {
+			c.Failed(t, directory)
+		}
+
+		require.Empty(t, phase("run", w), "the operation is repeated after the failure %q", failure)
+	}
+
+	require.Empty(t, w.unsynced.beneath(directory, c.Lossy),
+		"the operation has succeeded, and a power failure may lose changes of these; its failure before: %s", failure)
+	require.Empty(t, phase("end", nil), "end the operation")
+	c.Verify(t, directory)
+
+	return calls
+}

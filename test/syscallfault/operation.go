@@ -1,0 +1,159 @@
+package syscallfault
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/touchstone-csi/touchstone/test/child"
+)
+
+// serving marks the process that ServeIfAsked runs operations in.
+const serving = "TOUCHSTONE_TEST_OPERATIONS"
+
+// Operation prepares something in a directory, and returns what is made to fail and how it ends. It
+// runs in a process of its own.
+type Operation func(directory string) (run, end func() error, err error)
+
+// request asks the process for a phase of an operation.
+type request struct {
+	Phase, Operation, Directory string
+}
+
+// reply is the outcome; Error is empty after a success.
+type reply struct {
+	Error string
+}
+
+// ServeIfAsked is for the beginning of the TestMain of tests that use NewProcess. In the processes
+// that this starts it does not return.
+func ServeIfAsked(operations map[string]Operation) {
+	LaunchIfAsked()
+
+	if os.Getenv(serving) == "" {
+		return
+	}
+
+	if err := serve(operations); err != nil && !errors.Is(err, io.EOF) {
+		fmt.Fprintln(os.Stderr, "serve operations:", err)
+		os.Exit(1)
+	}
+
+	os.Exit(0)
+}
+
+func serve(operations map[string]Operation) error {
+	requests, replies := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
+
+	for run, end := (func() error)(nil), (func() error)(nil); ; {
+		var asked request
+
+		err := requests.Decode(&asked)
+		if err != nil {
+			return err
+		}
+
+		switch asked.Phase {
+		case "begin":
+			run, end, err = operations[asked.Operation](asked.Directory)
+		case "run":
+			err = run()
+		default:
+			err = end()
+		}
+
+		var answer reply
+		if err != nil {
+			answer.Error = err.Error()
+		}
+
+		err = replies.Encode(answer)
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// process runs operations, and has calls of theirs fail.
+type process struct {
+	command  *exec.Cmd
+	requests *json.Encoder
+	replies  *json.Decoder
+
+	mu sync.Mutex
+	// watch is the one that decides on the calls now; nil lets them pass.
+	watch *watch
+}
+
+func newProcess(t *testing.T) *process {
+	t.Helper()
+
+	command := exec.Command("/proc/self/exe")
+	command.Env = append(os.Environ(), serving+"=1")
+	command.Stderr = os.Stderr
+
+	requests, err := command.StdinPipe()
+	require.NoError(t, err)
+
+	replies, err := command.StdoutPipe()
+	require.NoError(t, err)
+
+	p := &process{command: command, requests: json.NewEncoder(requests), replies: json.NewDecoder(bufio.NewReader(replies))}
+
+	tracer, err := Start(command, p.decide)
+	require.NoError(t, err)
+
+	t.Cleanup(func() {
+		_ = requests.Close()
+
+		require.NoError(t, child.Wait(t, command), "the process of the operations")
+		tracer.Wait()
+	})
+
+	return p
+}
+
+func (p *process) decide(call *Call) syscall.Errno {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	if p.watch == nil {
+		return 0
+	}
+
+	return p.watch.decide(call)
+}
+
+// do has the process do a phase. w, unless nil, decides on its calls.
+func (p *process) do(t *testing.T, asked request, w *watch) (failure string) {
+	t.Helper()
+
+	p.mu.Lock()
+	p.watch = w
+	p.mu.Unlock()
+
+	hangs := time.AfterFunc(child.Limit, func() { _ = p.command.Process.Kill() })
+	defer hangs.Stop()
+
+	require.NoError(t, p.requests.Encode(asked), "%s %s", asked.Phase, asked.Operation)
+
+	var answer reply
+
+	require.NoError(t, p.replies.Decode(&answer), "%s %s: the process has ended", asked.Phase, asked.Operation)
+
+	p.mu.Lock()
+	p.watch = nil
+	p.mu.Unlock()
+
+	return answer.Error
+}
