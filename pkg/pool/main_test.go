@@ -9,6 +9,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/syscallfault"
 )
 
 func TestMain(m *testing.M) {
@@ -21,6 +22,7 @@ func TestMain(m *testing.M) {
 	}
 
 	faults.ServeIfAsked()
+	syscallfault.ServeIfAsked(onceOperations)
 
 	code := namespace.Main(m)
 
