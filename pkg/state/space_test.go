@@ -69,7 +69,7 @@ func TestAcceptsChangesWhenThereIsSpaceAgain(t *testing.T) {
 }
 
 // TestEachStepFailsOnceWithoutSpace fails each step of a store that has run out of space and gets some
-// again. After it the store accepts changes or is read-only for good, and the next one opens.
+// again. After it the store accepts changes or is read-only until a restart, and the next one opens.
 func TestEachStepFailsOnceWithoutSpace(t *testing.T) {
 	t.Parallel()
 
@@ -103,7 +103,7 @@ func TestEachStepFailsOnceWithoutSpace(t *testing.T) {
 			err := f.Err()
 
 			return err == nil || strings.Contains(err.Error(), "restart")
-		}, waitLimit, time.Millisecond, "the store accepts changes or is read-only for good")
+		}, waitLimit, time.Millisecond, "the store accepts changes or is read-only until a restart")
 
 		want := []string{"a"}
 		if f.put("c", &volume{Note: "short"}) == nil {

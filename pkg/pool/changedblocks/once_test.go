@@ -28,7 +28,7 @@ const (
 // fail.
 func onceRanges(directory string) string { return directory + ".ranges" }
 
-// listing returns an operation that lists the ranges that walk visits.
+// listing returns an operation that lists the ranges that walk returns.
 func listing(walk func(base, target *os.File, visit func(extent.Range) error) error) syscallfault.Operation {
 	return func(directory string) (run, end func() error, err error) {
 		base, err := os.Open(filepath.Join(directory, "base"))
