@@ -18,9 +18,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 
-	"github.com/touchstone-csi/touchstone/test/conformance"
-
 	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/test/conformance"
 )
 
 // given runs serve's flags through all four sources and returns what comes out.

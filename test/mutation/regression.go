@@ -27,12 +27,6 @@ type regression struct {
 	tests command
 }
 
-func (r regression) area() string {
-	area, _, _ := strings.Cut(r.name, "/")
-
-	return area
-}
-
 // extent is where a declaration is.
 type extent struct {
 	file       string

@@ -186,8 +186,8 @@ func TestC(t *testing.T) { t.Skip("needs a moon") }
 `)
 
 	for name, test := range map[string]struct{ budget, says string }{
-		"within":         {"root\t2\tneeds root\nroot\t1\tmoon\n", ""},
-		"over":           {"root\t1\tneeds root\nroot\t1\tmoon\n", "2 tests were skipped, at most 1 may be: needs root"},
+		"within":         {"root\t2\troo.\nroot\t1\tmoon\n", ""},
+		"over":           {"root\t1\troo.\nroot\t1\tmoon\n", "2 tests were skipped, at most 1 may be: roo."},
 		"another reason": {"root\t2\tneeds root\n", `m.TestC: "needs a moon" is no reason`},
 		"unknown":        {"user\t2\tneeds root\n", `no line for the environment "root"`},
 	} {

@@ -57,7 +57,8 @@ func (w *watch) decide(call *Call) syscall.Errno {
 		key = call.Tool + ": " + key
 	}
 
-	if w.seen[key]++; w.seen[key] == 1 {
+	w.seen[key]++
+	if w.seen[key] == 1 {
 		w.calls = append(w.calls, key)
 	}
 
@@ -133,7 +134,7 @@ func (c *Case) attempt(t *testing.T, p *process, failing string, errno syscall.E
 		within = t.TempDir()
 	}
 
-	directory, err := os.MkdirTemp(within, "")
+	directory, err := os.MkdirTemp(within, "") //nolint:usetesting // within may be another filesystem
 	require.NoError(t, err)
 
 	directory, err = filepath.EvalSymlinks(directory)

@@ -27,12 +27,14 @@ type Operation func(directory string) (run, end func() error, err error)
 
 // request asks the process for a phase of an operation.
 type request struct {
-	Phase, Operation, Directory string
+	Phase     string `json:"phase"`
+	Operation string `json:"operation"`
+	Directory string `json:"directory"`
 }
 
 // reply is the outcome; Error is empty after a success.
 type reply struct {
-	Error string
+	Error string `json:"error"`
 }
 
 // ServeIfAsked is for the beginning of the TestMain of tests that use NewProcess. In the processes
@@ -44,7 +46,7 @@ func ServeIfAsked(operations map[string]Operation) {
 		return
 	}
 
-	if err := serve(operations); err != nil && !errors.Is(err, io.EOF) {
+	if err := serve(operations); !errors.Is(err, io.EOF) {
 		fmt.Fprintln(os.Stderr, "serve operations:", err)
 		os.Exit(1)
 	}
@@ -52,6 +54,7 @@ func ServeIfAsked(operations map[string]Operation) {
 	os.Exit(0)
 }
 
+// serve performs what is asked of it until standard input ends, which is io.EOF.
 func serve(operations map[string]Operation) error {
 	requests, replies := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
 

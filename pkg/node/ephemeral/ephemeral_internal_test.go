@@ -74,7 +74,7 @@ func TestParse(t *testing.T) {
 			require.Equal(t, "/normalized", wanted.Publication.TargetPath)
 			require.Equal(t, test.pool, wanted.Parameters.Pool)
 			require.Equal(t, test.fsType, wanted.Parameters.FSType)
-			require.Equal(t, test.bytes, wanted.SizeBytes)
+			require.Equal(t, wanted.SizeBytes, test.bytes)
 		})
 	}
 }
