@@ -2,6 +2,8 @@ package removal_test
 
 import (
 	"context"
+	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,11 +23,30 @@ func TestAttemptsKeepTheirBackOff(t *testing.T) {
 
 		var (
 			began    = time.Now()
+			mutex    sync.Mutex
 			attempts []time.Duration
 			works    bool
 		)
 
+		// set begins another part of the test, whose attempts are its own.
+		set := func(succeeds bool) {
+			mutex.Lock()
+			defer mutex.Unlock()
+
+			works, attempts = succeeds, nil
+		}
+
+		made := func() []time.Duration {
+			mutex.Lock()
+			defer mutex.Unlock()
+
+			return slices.Clone(attempts)
+		}
+
 		task := removal.Task{Pool: "p", Object: "volume v", Remove: func(context.Context) error {
+			mutex.Lock()
+			defer mutex.Unlock()
+
 			attempts = append(attempts, time.Since(began))
 
 			if works {
@@ -44,9 +65,11 @@ func TestAttemptsKeepTheirBackOff(t *testing.T) {
 		time.Sleep(24 * time.Hour)
 		synctest.Wait()
 
-		pauses := make([]time.Duration, 0, len(attempts))
-		for i := 1; i < len(attempts); i++ {
-			pauses = append(pauses, attempts[i]-attempts[i-1])
+		failed := made()
+		pauses := make([]time.Duration, 0, len(failed))
+
+		for i := 1; i < len(failed); i++ {
+			pauses = append(pauses, failed[i]-failed[i-1])
 		}
 
 		require.Greater(t, len(pauses), 10, "it is retried all day")
@@ -62,26 +85,25 @@ func TestAttemptsKeepTheirBackOff(t *testing.T) {
 		require.Less(t, pauses[0], longest)
 
 		// Another task of the same object does not shorten the pause.
-		count := len(attempts)
 		q.Add(task)
 		time.Sleep(pauses[0])
 		synctest.Wait()
-		require.LessOrEqual(t, len(attempts), count+1, "attempts right after it was scheduled again")
+		require.LessOrEqual(t, len(made()), len(failed)+1, "attempts right after it was scheduled again")
 
-		works = true
-
+		set(true)
 		time.Sleep(longest)
 		synctest.Wait()
 		require.Zero(t, q.Len(), "it has succeeded")
 
 		// After a success the pauses are short again.
-		works, attempts = false, nil
-
+		set(false)
 		q.Add(task)
 		time.Sleep(longest / 2)
 		synctest.Wait()
-		require.Greater(t, len(attempts), 1, "the first pause after a success")
-		require.Equal(t, pauses[0], attempts[1]-attempts[0])
+
+		failed = made()
+		require.Greater(t, len(failed), 1, "attempts within half of the longest pause after a success")
+		require.Equal(t, pauses[0], failed[1]-failed[0], "the first pause after a success")
 
 		cancel()
 		<-ended
