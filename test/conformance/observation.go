@@ -73,9 +73,9 @@ var observations = struct {
 }{by: map[testing.TB]map[Observation]bool{}}
 
 // record keeps observations until their test has passed.
+//
+//nolint:thelper // F.Helper panics within a fuzz target
 func record(tb testing.TB, observed ...Observation) {
-	tb.Helper()
-
 	directory := os.Getenv(ObservationsVariable)
 	if directory == "" {
 		return
@@ -139,8 +139,6 @@ func Observe(tb testing.TB, world *World) []grpc.DialOption {
 		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, request, answer any,
 			conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption,
 		) error {
-			tb.Helper()
-
 			call := begin(tb, ctx, world, method, request)
 			defer call.running()
 
@@ -175,8 +173,6 @@ type call struct {
 }
 
 func begin(tb testing.TB, ctx context.Context, world *World, method string, request any) *call {
-	tb.Helper()
-
 	c := &call{tb: tb, world: world, method: method, request: request, running: func() {}}
 
 	message, ok := request.(proto.Message)
@@ -211,8 +207,6 @@ func (c *call) rpc() string { return nameOf(c.method) }
 
 // record records what the call has shown with all of its conditions together.
 func (c *call) record(results ...string) {
-	c.tb.Helper()
-
 	if len(c.conditions) == 0 {
 		return
 	}
@@ -224,8 +218,6 @@ func (c *call) record(results ...string) {
 
 // message checks one message of the response.
 func (c *call) message(answer any, err error) {
-	c.tb.Helper()
-
 	for _, problem := range Problems(c.request, answer, err) {
 		c.tb.Errorf("%s: the response breaks CSI v1.13: %s", c.method, problem)
 	}
@@ -256,8 +248,6 @@ func (c *call) message(answer any, err error) {
 // end records the code, and has the world learn of the call. Problems has failed a test whose error
 // has no message, or details.
 func (c *call) end(answer any, err error) {
-	c.tb.Helper()
-
 	code := status.Code(err)
 	c.record(code.String())
 

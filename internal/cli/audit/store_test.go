@@ -75,7 +75,8 @@ var examples = map[string]example{
 	"pools": {"fast", `{"id":"` + volumeID + `"}`, nil},
 }
 
-// write makes a state with records that no program has checked.
+// write makes a state with records that no program has checked, in the order of their keys: of two
+// that contradict each other the later one is refused.
 func write(t *testing.T, records map[string]map[string]string) string {
 	t.Helper()
 
@@ -90,8 +91,8 @@ func write(t *testing.T, records map[string]map[string]string) string {
 	require.NoError(t, store.Open(t.Context()))
 	require.NoError(t, store.Update(t.Context(), func(tx *state.Tx) error {
 		for name, all := range records {
-			for key, text := range all {
-				if err := collections[name].In(tx).Put(key, json.RawMessage(text)); err != nil {
+			for _, key := range slices.Sorted(maps.Keys(all)) {
+				if err := collections[name].In(tx).Put(key, json.RawMessage(all[key])); err != nil {
 					return err
 				}
 			}
