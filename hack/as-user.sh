@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs a test binary of `go test -exec hack/as-user.sh` as an ordinary user without any capability, in a
 # mount namespace in which that user can read the source and Go's modules wherever they are. That user's
-# cache of builds stays in out/user-cache: -trimpath has it not depend on the temporary directory.
+# cache of builds stays in out/user-cache: -trimpath has it not depend on the temporary directory. git
+# refuses another user's repository, so that builds have no version of it.
 set -euo pipefail
 
 if [[ ${1-} == --inside ]]; then
@@ -25,5 +26,5 @@ chown 65534:65534 "$directory" "$root/out/user-cache"
 relative=$(realpath --relative-to="$root" "$PWD") modules=$(go env GOMODCACHE)
 shift
 cd "$root"
-HOME=$directory GOPATH=$directory/go GOFLAGS="$(go env GOFLAGS) -trimpath" unshare --mount -- \
+HOME=$directory GOPATH=$directory/go GOFLAGS="$(go env GOFLAGS) -trimpath -buildvcs=false" unshare --mount -- \
 	"$root/hack/as-user.sh" --inside "$directory" "$relative" "$modules" "$directory/program" "$@"

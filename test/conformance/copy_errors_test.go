@@ -105,6 +105,9 @@ var metadataRows = []row{
 	{"GetMetadataDelta", conformance.Is("starting_offset negative"), codes.OutOfRange, func(f *fixture) error {
 		return f.delta(&csi.GetMetadataDeltaRequest{BaseSnapshotId: f.snapshot, TargetSnapshotId: f.members[0], StartingOffset: -1})
 	}},
+	{"GetMetadataDelta", conformance.Where("starting_offset beyond the volume", func(r *csi.GetMetadataDeltaRequest) bool { return r.GetStartingOffset() > size }), codes.OutOfRange, func(f *fixture) error {
+		return f.delta(&csi.GetMetadataDeltaRequest{BaseSnapshotId: f.snapshot, TargetSnapshotId: f.members[0], StartingOffset: 2 * size})
+	}},
 }
 
 func (f *fixture) allocated(request *csi.GetMetadataAllocatedRequest) error {
