@@ -111,15 +111,23 @@ func TestAnUninterruptibleToolComesToItsEnd(t *testing.T) {
 	require.Equal(t, filesystem.Result{Output: "done\n"}, await.Receive(t, results, "the tool's result"))
 }
 
+// waiting returns a tool that writes its process id to the pipe started and ends when it reads a line
+// from the pipe goOn.
+func waiting(t *testing.T) (command filesystem.Command, started, goOn string) {
+	t.Helper()
+
+	directory := t.TempDir()
+	started, goOn = filepath.Join(directory, "started"), filepath.Join(directory, "go-on")
+	require.NoError(t, unix.Mkfifo(started, 0o600))
+	require.NoError(t, unix.Mkfifo(goOn, 0o600))
+
+	return shell("echo $$ >" + started + "; read line <" + goOn), started, goOn
+}
+
 func TestAnIdleToolIsTheLastInLine(t *testing.T) {
 	for name, idle := range map[string]bool{"idle": true, "as any other": false, "and idle again": true} {
 		t.Run(name, func(t *testing.T) {
-			directory := t.TempDir()
-			started, goOn := filepath.Join(directory, "started"), filepath.Join(directory, "go-on")
-			require.NoError(t, unix.Mkfifo(started, 0o600))
-			require.NoError(t, unix.Mkfifo(goOn, 0o600))
-
-			command := shell("echo $$ >" + started + "; read line <" + goOn)
+			command, started, goOn := waiting(t)
 			command.Idle = idle
 			ended := make(chan error, 1)
 
@@ -153,12 +161,7 @@ func TestAnIdleToolIsTheLastInLine(t *testing.T) {
 func TestMemoryThatRunsOutEndsATool(t *testing.T) {
 	for name, uninterruptible := range map[string]bool{"a tool that may be killed": false, "one that may not": true} {
 		t.Run(name, func(t *testing.T) {
-			directory := t.TempDir()
-			started, goOn := filepath.Join(directory, "started"), filepath.Join(directory, "go-on")
-			require.NoError(t, unix.Mkfifo(started, 0o600))
-			require.NoError(t, unix.Mkfifo(goOn, 0o600))
-
-			command := shell("echo $$ >" + started + "; read line <" + goOn)
+			command, started, goOn := waiting(t)
 			command.Uninterruptible = uninterruptible
 			ended := make(chan error, 1)
 
