@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -18,6 +19,9 @@ import (
 // mostOf8MiB is as large as an ext4 becomes that is made with 8 MiB: its group descriptors fill one
 // block then.
 const mostOf8MiB = 8 * harness.GiB
+
+// roomForAll lets a test promise many times mostOf8MiB on any machine: hardly any of it is written.
+func roomForAll(c *driver.Config) { c.Overcommit = 1000 }
 
 // TestWhatAFilesystemCannotBecomeIsRefused asks for more than an ext4 of 8 MiB can become, in every way
 // in which a volume grows, and then for what it can.
@@ -27,7 +31,7 @@ func TestWhatAFilesystemCannotBecomeIsRefused(t *testing.T) {
 
 	const tooLarge = mostOf8MiB + harness.GiB
 
-	d := harness.Start(t)
+	d := harness.Start(t, roomForAll)
 	claim := harness.NewVolume(t, d, &csi.CreateVolumeRequest{CapacityRange: harness.RequiredBytes(8 * harness.MiB)})
 	harness.BringUp(t, d, claim)
 	harness.WriteFile(t, filepath.Join(claim.TargetPath, "file"), "content")
@@ -86,7 +90,7 @@ func TestAVolumeThatWasNeverFormattedHasNoLimit(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
-	d := harness.Start(t)
+	d := harness.Start(t, roomForAll)
 	claim := harness.NewVolume(t, d, &csi.CreateVolumeRequest{CapacityRange: harness.RequiredBytes(8 * harness.MiB)})
 
 	_, err := d.ControllerExpandVolume(t.Context(), &csi.ControllerExpandVolumeRequest{
