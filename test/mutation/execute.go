@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,8 +18,10 @@ import (
 )
 
 const (
-	// testTimeout is how long a mutant's tests may run.
-	testTimeout = 2 * time.Minute
+	// testTimeout is how long tests may run without a mutant.
+	testTimeout = 10 * time.Minute
+	// slack is how much longer than three times as long as without one they may run with a mutant.
+	slack = time.Minute
 	// buildTimeout is how long building them may take.
 	buildTimeout = 20 * time.Minute
 	// waitDelay is how long output of a killed command is awaited.
@@ -36,6 +39,8 @@ type build struct {
 	copies map[string]string
 	// binaries are by their packages.
 	binaries map[string]string
+	// limits are how long tests may run with a mutant, where it is known how long they take without.
+	limits   map[command]time.Duration
 	building sync.Mutex
 }
 
@@ -48,7 +53,7 @@ func newBuild(root string, files map[string][]byte, names map[string]bool) (*bui
 	}
 
 	replaced := map[string]string{}
-	b := &build{root: root, dir: dir, names: names, copies: map[string]string{}, binaries: map[string]string{}}
+	b := &build{root: root, dir: dir, names: names, copies: map[string]string{}, binaries: map[string]string{}, limits: map[command]time.Duration{}}
 
 	for path, text := range files {
 		copied := filepath.Join(dir, fmt.Sprintf("%d.go", len(replaced)))
@@ -113,10 +118,12 @@ func (b *build) test(ctx context.Context, tests command, selected string) (verdi
 		return verdict{}, err
 	}
 
+	limit := cmp.Or(b.limits[tests], testTimeout)
+
 	// Somewhat more than the tests give themselves.
-	output, err := b.run(ctx, testTimeout+time.Minute, filepath.Join(b.root, tests.pkg), selected,
+	output, err := b.run(ctx, limit+time.Minute, filepath.Join(b.root, tests.pkg), selected,
 		"go", "tool", "test2json", binary, "-test.v=test2json",
-		"-test.timeout", testTimeout.String(), "-test.failfast", "-test.run", tests.run)
+		"-test.timeout", limit.String(), "-test.failfast", "-test.run", tests.run)
 	if err != nil && !errors.As(err, new(*exec.ExitError)) && !errors.Is(err, context.DeadlineExceeded) {
 		return verdict{}, err
 	}

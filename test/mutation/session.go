@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // session tries mutants.
@@ -115,7 +116,14 @@ func (s *session) alone(m mutant) (*build, error) {
 		return nil, err
 	}
 
-	return newBuild(s.root, map[string][]byte{m.file: text}, map[string]bool{m.name: true})
+	b, err := newBuild(s.root, map[string][]byte{m.file: text}, map[string]bool{m.name: true})
+	if err != nil {
+		return nil, err
+	}
+
+	b.limits = s.common.limits
+
+	return b, nil
 }
 
 // baseline checks that what should fail with a mutant passes without one.
@@ -130,7 +138,9 @@ func (s *session) baseline(ctx context.Context, mutants []mutant) error {
 
 			checked[tests] = true
 
+			start := time.Now()
 			v, err := s.common.test(ctx, tests, "")
+			s.common.limits[tests] = 3*time.Since(start) + slack
 
 			switch {
 			case err != nil:
