@@ -20,8 +20,8 @@ import (
 // block then.
 const mostOf8MiB = 8 * harness.GiB
 
-// roomForAll lets a test promise many times mostOf8MiB on any machine: hardly any of it is written.
-func roomForAll(c *driver.Config) { c.Overcommit = 1000 }
+// overcommitted lets a test provision many times mostOf8MiB on any machine: hardly any of it is written.
+func overcommitted(c *driver.Config) { c.Overcommit = 1000 }
 
 // TestWhatAFilesystemCannotBecomeIsRefused asks for more than an ext4 of 8 MiB can become, in every way
 // in which a volume grows, and then for what it can.
@@ -31,7 +31,7 @@ func TestWhatAFilesystemCannotBecomeIsRefused(t *testing.T) {
 
 	const tooLarge = mostOf8MiB + harness.GiB
 
-	d := harness.Start(t, roomForAll)
+	d := harness.Start(t, overcommitted)
 	claim := harness.NewVolume(t, d, &csi.CreateVolumeRequest{CapacityRange: harness.RequiredBytes(8 * harness.MiB)})
 	harness.BringUp(t, d, claim)
 	harness.WriteFile(t, filepath.Join(claim.TargetPath, "file"), "content")
@@ -90,7 +90,7 @@ func TestAVolumeThatWasNeverFormattedHasNoLimit(t *testing.T) {
 	namespace.NeedRoot(t)
 	t.Parallel()
 
-	d := harness.Start(t, roomForAll)
+	d := harness.Start(t, overcommitted)
 	claim := harness.NewVolume(t, d, &csi.CreateVolumeRequest{CapacityRange: harness.RequiredBytes(8 * harness.MiB)})
 
 	_, err := d.ControllerExpandVolume(t.Context(), &csi.ControllerExpandVolumeRequest{
