@@ -85,7 +85,7 @@ func (m *manifests) parameters(t *testing.T) volume.Parameters {
 func (m *manifests) requireDirect(t *testing.T, parameters volume.Parameters) {
 	t.Helper()
 
-	require.True(t, parameters.DirectAssign)
+	require.True(t, parameters.DirectAssign, "the StorageClass assigns volumes directly")
 	require.Equal(t, []string{"ReadWriteOncePod"}, m.claim.Spec.AccessModes)
 	require.Equal(t, "Filesystem", m.claim.Spec.VolumeMode)
 

@@ -66,7 +66,7 @@ func FuzzParseMountInfo(f *testing.F) {
 		}
 
 		again, ok := kata.ParseMountInfo(written)
-		require.True(t, ok)
+		require.True(t, ok, "what was written is parsed")
 		require.Equal(t, []any{read.Device, read.FSType, read.Group}, []any{again.Device, again.FSType, again.Group})
 
 		for _, option := range again.Options {
@@ -95,7 +95,7 @@ func FuzzEntryName(f *testing.F) {
 			require.Equal(t, name, filepath.Base(name))
 
 			path, ok := kata.TargetOf(name)
-			require.True(t, ok)
+			require.True(t, ok, "the name of an assignment has its target")
 			require.Equal(t, filepath.Clean(text), path)
 		}
 

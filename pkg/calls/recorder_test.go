@@ -291,7 +291,7 @@ func TestACallerThatHasGone(t *testing.T) {
 
 	cancel()
 	recording.End(&csi.ProbeResponse{}, nil)
-	require.True(t, list(t, r, calls.Filter{})[0].CallerGone)
+	require.True(t, list(t, r, calls.Filter{})[0].CallerGone, "the record says that the caller has left")
 }
 
 func TestFileHasALineForEachCall(t *testing.T) {

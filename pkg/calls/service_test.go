@@ -74,13 +74,13 @@ func TestWaitHasNoRace(t *testing.T) {
 	probed(t, r, 2)
 
 	result := await.Receive(t, waited, "the wait for two calls")
-	require.True(t, result.Reached)
+	require.True(t, result.Reached, "the call that was waited for has come")
 	require.Len(t, result.Calls, 2)
 
 	// All before it.
 	result, err := client.Wait(t.Context(), wanted)
 	require.NoError(t, err)
-	require.True(t, result.Reached)
+	require.True(t, result.Reached, "the call that was waited for has come")
 
 	// Each of many waits ends, whenever the call comes.
 	for i := range uint64(50) {
@@ -94,7 +94,7 @@ func TestWaitHasNoRace(t *testing.T) {
 		}()
 
 		probed(t, r, 11+i)
-		require.True(t, await.Receive(t, waited, "the wait for the next call").Reached)
+		require.True(t, await.Receive(t, waited, "the wait for the next call").Reached, "the call that was waited for has come")
 	}
 }
 
@@ -108,12 +108,12 @@ func TestAWaitEndsWithItsTimeout(t *testing.T) {
 
 	result, err := client.Wait(t.Context(), calls.WaitRequest{Count: 2, Timeout: 0.001})
 	require.NoError(t, err)
-	require.False(t, result.Reached)
+	require.False(t, result.Reached, "the call that was waited for has not come")
 	require.Len(t, result.Calls, 1, "what there was")
 
 	result, err = client.Wait(t.Context(), calls.WaitRequest{New: true, Timeout: 0.001})
 	require.NoError(t, err)
-	require.False(t, result.Reached)
+	require.False(t, result.Reached, "the call that was waited for has not come")
 	require.Empty(t, result.Calls, "a new call only")
 
 	_, err = client.Wait(t.Context(), calls.WaitRequest{Filter: calls.Filter{Method: "["}})

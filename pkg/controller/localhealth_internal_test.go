@@ -39,7 +39,7 @@ func TestReportedUnhealthyMergesBothViewsInOrder(t *testing.T) {
 			observed.Entries = append(observed.Entries, health.NewEntry(reason, "because"))
 		}
 
-		require.True(t, monitor.Set(id, observed, time.Now()))
+		require.True(t, monitor.Set(id, observed, time.Now()), "the monitor takes the observation")
 	}
 
 	set(own, "b", health.BackingFileMissing)

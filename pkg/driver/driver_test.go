@@ -434,7 +434,7 @@ func TestDrainAwaitsWhatFollowsTheOpeningOfAPool(t *testing.T) {
 	require.Never(t, func() bool { return len(r.done) > 0 }, 100*time.Millisecond, time.Millisecond)
 	close(release)
 	require.NoError(t, r.wait(t))
-	require.True(t, done.Load())
+	require.True(t, done.Load(), "the call ended before the driver did")
 }
 
 func TestUntilSignalEndsWithTheFirstAndExitsWithTheSecond(t *testing.T) {

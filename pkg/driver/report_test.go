@@ -51,7 +51,7 @@ func TestSocketAndPageTellTheSame(t *testing.T) {
 	require.Equal(t, []any{id, "pvc-1", "default", "directory"}, []any{volume.ID, volume.Name, volume.Pool, volume.Backing})
 	require.Equal(t, health.VolumeNotFound, volume.Conditions[0].Reason)
 	require.Equal(t, "controller", volume.Conditions[0].View)
-	require.False(t, volume.Conditions[0].Since.IsZero())
+	require.False(t, volume.Conditions[0].Since.IsZero(), "the condition says since when")
 	require.Equal(t, health.VolumeNotFound, report.Changes[0].Reason)
 	require.Equal(t, []string{"csi.example.org", "v0", "node-a", "controller"}, []string{report.Driver, report.Version, report.Node, report.Mode})
 	require.Contains(t, report.Sources, "controller")
@@ -69,7 +69,7 @@ func TestSocketAndPageTellTheSame(t *testing.T) {
 	var page health.Report
 
 	require.NoError(t, json.Unmarshal([]byte(body), &page))
-	require.False(t, page.At.Before(report.At))
+	require.False(t, page.At.Before(report.At), "the page is not older than the report")
 	page.At, page.Storage[0].Bytes = report.At, report.Storage[0].Bytes // others use the disk meanwhile
 	require.Equal(t, report, &page)
 

@@ -19,6 +19,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/faults"
 	"github.com/touchstone-csi/touchstone/pkg/health"
+	"github.com/touchstone-csi/touchstone/test/await"
 )
 
 func deleteVolume(ctx context.Context, i *faults.Injector, id string) error {
@@ -189,7 +190,7 @@ func follow(t *testing.T, text string) *followed {
 
 	t.Cleanup(func() {
 		cancel()
-		<-ended
+		await.Receive(t, ended, "the end of following the file")
 	})
 
 	return f

@@ -21,7 +21,7 @@ func TestAnAnswerHasAnOldRecordProbed(t *testing.T) {
 		answer := func() []health.Entry {
 			began := time.Now()
 			record, ok := monitor.Answer("a")
-			require.True(t, ok)
+			require.True(t, ok, "the subject has a record")
 			require.Equal(t, began, time.Now(), "an answer has waited")
 			synctest.Wait()
 
@@ -55,7 +55,7 @@ func TestAnswersProbeOneAtATime(t *testing.T) {
 
 		for range 10 {
 			_, ok := monitor.Answer("a")
-			require.True(t, ok)
+			require.True(t, ok, "the subject has a record")
 			synctest.Wait()
 		}
 

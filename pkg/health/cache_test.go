@@ -305,7 +305,7 @@ func TestAwaitAtTheStartWaitsForTheFirstRelist(t *testing.T) {
 		record, err, done := known()
 		require.True(t, done, "want: an answer")
 		require.NoError(t, err)
-		require.True(t, record.Healthy())
+		require.True(t, record.Healthy(), "the subject is healthy")
 
 		_, err, done = unknown()
 		require.True(t, done, "want: an answer")

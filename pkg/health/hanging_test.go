@@ -44,7 +44,7 @@ func TestHangingProbesDelayNoOther(t *testing.T) {
 
 		record, err := monitor.Await(t.Context(), "other", began.Add(time.Millisecond))
 		require.NoError(t, err)
-		require.False(t, record.Healthy())
+		require.False(t, record.Healthy(), "the subject is unhealthy")
 		require.Less(t, time.Since(began), time.Second, "the clock is synctest's own")
 
 		time.Sleep(10 * time.Second)

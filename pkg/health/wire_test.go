@@ -26,7 +26,7 @@ func condition(t *testing.T, message proto.Message) (abnormal bool, text string)
 	require.NoError(t, err)
 
 	field := bytesOf(t, encoded, 2)
-	require.True(t, utf8.Valid(bytesOf(t, field, 2)))
+	require.True(t, utf8.Valid(bytesOf(t, field, 2)), "the message is UTF-8")
 
 	return len(valuesOf(t, field, 1)) > 0, string(bytesOf(t, field, 2))
 }
@@ -150,8 +150,8 @@ func TestVolumeHealthHasTheSpecsWords(t *testing.T) {
 
 	var none *health.Record
 
-	require.True(t, proto.Equal(&csi.VolumeHealth{VolumeId: "v"}, none.VolumeHealth("v")))
-	require.True(t, proto.Equal(&csi.VolumeHealth{VolumeId: "v"}, record("v").VolumeHealth("v")))
+	require.True(t, proto.Equal(&csi.VolumeHealth{VolumeId: "v"}, none.VolumeHealth("v")), "a volume without a record has no conditions")
+	require.True(t, proto.Equal(&csi.VolumeHealth{VolumeId: "v"}, record("v").VolumeHealth("v")), "a healthy volume has no conditions")
 
 	told := record("v",
 		health.NewEntry(health.BackingFileTruncated, strings.Repeat("x", 200)),

@@ -63,7 +63,7 @@ func usageOf(t *testing.T, p *pool.Pool, object pool.Object) int64 {
 
 	usage, limited, err := p.DirectoryQuota(object.ID)
 	require.NoError(t, err)
-	require.True(t, limited)
+	require.True(t, limited, "the directory has a limit")
 	require.EqualValues(t, limitBytes, usage.LimitBytes)
 
 	return usage.Bytes

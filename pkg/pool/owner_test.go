@@ -48,7 +48,7 @@ func TestFilledImageKeepsItsOwner(t *testing.T) {
 	require.NoError(t, err)
 
 	owner, ok := info.Sys().(*syscall.Stat_t)
-	require.True(t, ok)
+	require.True(t, ok, "the file has a stat")
 	require.EqualValues(t, nobody, owner.Uid)
 	require.EqualValues(t, nobody, owner.Gid)
 }
@@ -77,7 +77,7 @@ func TestRoomsBelongToWhoHasTheDirectory(t *testing.T) {
 		require.NoError(t, err)
 
 		owner, ok := info.Sys().(*syscall.Stat_t)
-		require.True(t, ok)
+		require.True(t, ok, "the file has a stat")
 		require.Equal(t, want, owner.Uid, path)
 		require.Equal(t, want, owner.Gid, path)
 	}

@@ -92,7 +92,7 @@ func TestBtrfsPoolsLimitDirectories(t *testing.T) {
 
 		usage, limited, err := p.DirectoryQuota(object.ID)
 		require.NoError(t, err)
-		require.True(t, limited)
+		require.True(t, limited, "the directory has a limit")
 		require.EqualValues(t, limitBytes, usage.LimitBytes)
 		require.GreaterOrEqual(t, usage.Bytes, int64(limitBytes/2))
 		require.Less(t, usage.Bytes, int64(limitBytes))
@@ -110,7 +110,7 @@ func TestBtrfsPoolsLimitDirectories(t *testing.T) {
 
 		usage, limited, err := opened.DirectoryQuota(object.ID)
 		require.NoError(t, err)
-		require.True(t, limited)
+		require.True(t, limited, "the directory has a limit")
 		require.EqualValues(t, limitBytes, usage.LimitBytes)
 	})
 
@@ -152,7 +152,7 @@ func TestBtrfsPoolsUseFullQuotas(t *testing.T) {
 	for _, each := range []pool.Object{object, clone} {
 		usage, limited, err := p.DirectoryQuota(each.ID)
 		require.NoError(t, err)
-		require.True(t, limited)
+		require.True(t, limited, "the directory has a limit")
 		require.EqualValues(t, limitBytes, usage.LimitBytes)
 		require.GreaterOrEqual(t, usage.Bytes, int64(limitBytes/2))
 		require.ErrorIs(t, write(filepath.Join(placeOf(p, each), "more"), limitBytes), unix.EDQUOT)
@@ -200,7 +200,7 @@ func TestRemovalOfSubvolumesLeavesNoQuotaGroup(t *testing.T) {
 
 		removed, err := p.RemoveEmptyOrphan(t.Context(), pool.Entry{ID: object.ID, Backing: object.Backing})
 		require.NoError(t, err)
-		require.True(t, removed)
+		require.True(t, removed, "the empty directory without a record is removed")
 		require.NoDirExists(t, path)
 		require.Equal(t, before, groupsOf(t, p))
 	})
@@ -231,7 +231,7 @@ func TestSnapshotsOfSubvolumes(t *testing.T) {
 
 	making, err := p.NewCopy(p, source, snapshot, pool.CopyOptions{})
 	require.NoError(t, err)
-	require.True(t, making.PointInTime())
+	require.True(t, making.PointInTime(), "a copy of a subvolume is point-in-time")
 	require.NoError(t, making.CopyData(t.Context()))
 
 	_, err = making.Commit(t.Context())
@@ -246,7 +246,7 @@ func TestSnapshotsOfSubvolumes(t *testing.T) {
 
 		usage, limited, err := p.DirectoryQuota(restored.ID)
 		require.NoError(t, err)
-		require.True(t, limited)
+		require.True(t, limited, "the directory has a limit")
 		require.EqualValues(t, 2*limitBytes, usage.LimitBytes)
 		require.ErrorIs(t, write(filepath.Join(placeOf(p, restored), "more"), 2*limitBytes), unix.EDQUOT)
 	})
@@ -278,11 +278,11 @@ func TestSnapshotsOfSubvolumes(t *testing.T) {
 
 		_, limited, err := p.DirectoryQuota(old.ID)
 		require.NoError(t, err)
-		require.False(t, limited)
+		require.False(t, limited, "an old directory has no limit")
 
 		making, err := p.NewCopy(p, old, snapshotOf(t, old), pool.CopyOptions{})
 		require.NoError(t, err)
-		require.False(t, making.PointInTime())
+		require.False(t, making.PointInTime(), "a copy of an old directory is not point-in-time")
 		require.NoError(t, making.Abort())
 		require.NoError(t, p.Remove(t.Context(), old))
 		require.NoDirExists(t, placeOf(p, old))

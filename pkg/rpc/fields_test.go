@@ -38,7 +38,7 @@ func TestTruncateKeepsTheEndsOfPaths(t *testing.T) {
 
 			got := rpc.Truncate(test.text, rpc.MaxStringBytes)
 			require.LessOrEqual(t, len(got), rpc.MaxStringBytes)
-			require.True(t, utf8.ValidString(got))
+			require.True(t, utf8.ValidString(got), "%q is UTF-8", got)
 
 			for _, part := range test.want {
 				require.Contains(t, got, part)

@@ -75,7 +75,7 @@ func (p *player) check(rt *rapid.T) {
 
 		if each.Name != "" {
 			found, _, ok := p.store.volumes.Lookup("name", each.Name)
-			require.True(rt, ok)
+			require.True(rt, ok, "the index has name %q", each.Name)
 			require.Equal(rt, key, found)
 		}
 	}

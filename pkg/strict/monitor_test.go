@@ -161,7 +161,7 @@ func TestEachKindIsFound(t *testing.T) {
 			record := f.List()[0]
 			require.NotEmpty(t, record.Object)
 			require.NotEmpty(t, record.Detail)
-			require.False(t, record.Refused)
+			require.False(t, record.Refused, "the call was not refused")
 		})
 	}
 
@@ -196,7 +196,7 @@ func TestRefuseReturnsFailedPrecondition(t *testing.T) {
 	require.Equal(t, codes.FailedPrecondition, status.Code(err))
 	require.ErrorContains(t, err, "violation stage-before-attach, CSI spec NSV-3")
 	require.ErrorContains(t, err, f.id)
-	require.True(t, f.List()[0].Refused)
+	require.True(t, f.List()[0].Refused, "the call was refused")
 
 	// The refused call is no call that runs, and the right order passes.
 	f.now = f.now.Add(time.Minute)
@@ -238,7 +238,7 @@ func TestRecordsAreBounded(t *testing.T) {
 	list := f.List()
 	require.Equal(t, 1000, len(list)) //nolint:testifylint // Len prints all of them
 	require.Less(t, len(list[len(list)-1].Object), 300)
-	require.True(t, strings.HasPrefix(list[len(list)-1].Object, "1099"))
+	require.True(t, strings.HasPrefix(list[len(list)-1].Object, "1099"), "the newest violation is the last")
 }
 
 func TestParseMode(t *testing.T) {

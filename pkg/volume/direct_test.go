@@ -83,7 +83,7 @@ func TestInlineVolumesAreNotAssignedDirectly(t *testing.T) {
 
 		parameters, size, err := volume.ParseEphemeral(map[string]string{key: "false", "size": "64Mi"})
 		require.NoError(t, err)
-		require.False(t, parameters.DirectAssign)
+		require.False(t, parameters.DirectAssign, "the volume is not assigned directly")
 		require.EqualValues(t, 64<<20, size)
 	}
 }
@@ -96,7 +96,7 @@ func TestCheckDirect(t *testing.T) {
 
 	direct, err := ordinary.WithDirectAssign()
 	require.NoError(t, err)
-	require.False(t, ordinary.DirectAssign)
+	require.False(t, ordinary.DirectAssign, "the volume is not assigned directly")
 
 	allowed := []volume.Mode{
 		csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER,

@@ -39,8 +39,8 @@ func TestParseMutable(t *testing.T) {
 		CheckPeriod: new(24 * time.Hour),
 	}, parsed)
 	require.Equal(t, all(), parsed.Parameters())
-	require.True(t, parse(t, nil).IsZero())
-	require.True(t, parse(t, map[string]string{"readIOPS": "007"}).Equal(parse(t, map[string]string{"readIOPS": "7"})))
+	require.True(t, parse(t, nil).IsZero(), "no parameter is zero")
+	require.True(t, parse(t, map[string]string{"readIOPS": "007"}).Equal(parse(t, map[string]string{"readIOPS": "7"})), "numbers are compared by value")
 }
 
 func TestParseMutableRefuses(t *testing.T) {
@@ -128,7 +128,7 @@ func TestMutableJSON(t *testing.T) {
 	var read record
 
 	require.NoError(t, json.Unmarshal(text, &read))
-	require.True(t, read.Mutable.Equal(parse(t, all())))
+	require.True(t, read.Mutable.Equal(parse(t, all())), "what was read is what was written")
 
 	text, err = json.Marshal(record{})
 	require.NoError(t, err)

@@ -106,7 +106,7 @@ func TestMonitoring(t *testing.T) {
 	}
 
 	scraped, ok := objects["PodMonitor touchstone/touchstone"].Typed.(*monitoring.PodMonitor)
-	require.True(t, ok)
+	require.True(t, ok, "the object is a PodMonitor")
 	require.Len(t, scraped.Spec.PodMetricsEndpoints, len(ports))
 
 	for _, endpoint := range scraped.Spec.PodMetricsEndpoints {
@@ -120,14 +120,14 @@ func TestMonitoring(t *testing.T) {
 	require.NoError(t, yaml.UnmarshalStrict(text, &alerts))
 
 	rule, ok := objects["PrometheusRule touchstone/touchstone"].Typed.(*monitoring.PrometheusRule)
-	require.True(t, ok)
+	require.True(t, ok, "the object is a PrometheusRule")
 	require.Equal(t, alerts, rule.Spec)
 
 	dashboard, err := os.ReadFile("../../deploy/monitoring/grafana-dashboard.json")
 	require.NoError(t, err)
 
 	stored, ok := objects["ConfigMap touchstone/touchstone-dashboard"].Typed.(*core.ConfigMap)
-	require.True(t, ok)
+	require.True(t, ok, "the object is a ConfigMap")
 	require.JSONEq(t, string(dashboard), stored.Data["touchstone.json"])
 }
 
@@ -137,7 +137,7 @@ func TestHelmTest(t *testing.T) {
 
 	objects := renderedWith(t)
 	claim, ok := objects["PersistentVolumeClaim touchstone/touchstone-test"].Typed.(*core.PersistentVolumeClaim)
-	require.True(t, ok)
+	require.True(t, ok, "the object is a PersistentVolumeClaim")
 	require.Contains(t, objects, "StorageClass "+*claim.Spec.StorageClassName)
 	require.Contains(t, objects, "Pod touchstone/touchstone-test")
 }

@@ -24,10 +24,10 @@ func TestAnOverlayOfOnesOwn(t *testing.T) {
 	require.NoError(t, err)
 
 	_, own, found := strings.Cut(string(text), "```yaml\n")
-	require.True(t, found)
+	require.True(t, found, "the document has an example in YAML")
 
 	own, _, found = strings.Cut(own, "```\n")
-	require.True(t, found)
+	require.True(t, found, "the example has an end")
 
 	directory := t.TempDir()
 	require.NoError(t, os.CopyFS(directory, os.DirFS(manifests.KustomizeDir)))

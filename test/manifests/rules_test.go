@@ -142,7 +142,7 @@ func TestBaseControllerIsNotRoot(t *testing.T) {
 
 	for _, name := range []string{"base", "shared-pool"} {
 		controller := built(t, name)["StatefulSet touchstone/touchstone-controller"].Typed.(*apps.StatefulSet)
-		require.True(t, *controller.Spec.Template.Spec.SecurityContext.RunAsNonRoot)
+		require.True(t, *controller.Spec.Template.Spec.SecurityContext.RunAsNonRoot, "the controller does not run as root")
 		require.EqualValues(t, 65532, *controller.Spec.Template.Spec.SecurityContext.RunAsUser)
 	}
 }
@@ -245,7 +245,7 @@ func TestOnlySidecarsHaveCredentials(t *testing.T) {
 
 			account, ok := objects["ServiceAccount touchstone/"+each.pod.ServiceAccountName]
 			require.True(t, ok, each.id)
-			require.False(t, *account.Typed.(*core.ServiceAccount).AutomountServiceAccountToken)
+			require.False(t, *account.Typed.(*core.ServiceAccount).AutomountServiceAccountToken, "pods get no token of the API")
 
 			for _, container := range each.pod.Containers {
 				has := slices.ContainsFunc(container.VolumeMounts, func(mount core.VolumeMount) bool { return mount.Name == "credentials" })
@@ -370,7 +370,7 @@ func TestControllerMayBeMoved(t *testing.T) {
 
 	require.EqualValues(t, 1, *controller.Spec.Replicas)
 	require.Equal(t, apps.ParallelPodManagement, controller.Spec.PodManagementPolicy, "one that never got ready keeps no other away")
-	require.True(t, matches(t, budget.Spec.Selector, controller.Spec.Template.Labels))
+	require.True(t, matches(t, budget.Spec.Selector, controller.Spec.Template.Labels), "the budget selects the pods of the controller")
 	require.EqualValues(t, 1, budget.Spec.MaxUnavailable.IntVal)
 }
 

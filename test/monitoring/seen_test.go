@@ -88,7 +88,7 @@ func TestASickVolumeIsSeenEverywhere(t *testing.T) {
 
 	_, changes = report()
 	require.Len(t, changes, 4)
-	require.True(t, changes[0].Cleared)
+	require.True(t, changes[0].Cleared, "the condition is cleared")
 }
 
 func TestTheLastCheckIsSeen(t *testing.T) {

@@ -44,7 +44,7 @@ func TestFilesReturnToTheirProject(t *testing.T) {
 			used := func(id string) int64 {
 				usage, limited, err := p.DirectoryQuota(id)
 				require.NoError(t, err)
-				require.True(t, limited)
+				require.True(t, limited, "the directory has a limit")
 
 				return usage.Bytes
 			}

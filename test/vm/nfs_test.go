@@ -249,7 +249,7 @@ func (c *nfsCluster) testCopies(t *testing.T) {
 		SourceVolumeId: source.GetVolumeId(), Name: "snapshot",
 	})
 	require.NoError(t, err)
-	require.True(t, snapshot.GetSnapshot().GetReadyToUse())
+	require.True(t, snapshot.GetSnapshot().GetReadyToUse(), "the snapshot is ready to use")
 
 	for name, from := range map[string]*csi.VolumeContentSource{
 		"restored": csiclient.FromSnapshot(snapshot.GetSnapshot().GetSnapshotId()),

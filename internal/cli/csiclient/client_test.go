@@ -127,8 +127,8 @@ func TestAControllerAloneIsNoErrorButCannotPublish(t *testing.T) {
 
 	caps, err := co.Capabilities(t.Context())
 	require.NoError(t, err)
-	require.True(t, caps.HasController)
-	require.False(t, caps.HasNode)
+	require.True(t, caps.HasController, "the driver has a controller service")
+	require.False(t, caps.HasNode, "the driver has no node service")
 
 	_, err = co.PublishSteps(caps, &csiclient.Publication{TargetPath: "/t"})
 	require.ErrorIs(t, err, csiclient.ErrNoNodeService)

@@ -229,7 +229,7 @@ func TestPublishHandsOnWhatEachCallAnswers(t *testing.T) {
 	require.Len(t, attached, 1)
 	require.Equal(t, "node-a", attached[0].GetNodeId(), "the node behind the socket is the default")
 	require.Equal(t, volumeContext, attached[0].GetVolumeContext())
-	require.True(t, attached[0].GetReadonly())
+	require.True(t, attached[0].GetReadonly(), "--read-only attaches read-only")
 
 	staged := requests[*csi.NodeStageVolumeRequest](driver)
 	require.Len(t, staged, 1)
@@ -241,7 +241,7 @@ func TestPublishHandsOnWhatEachCallAnswers(t *testing.T) {
 	require.Len(t, published, 1)
 	require.Equal(t, publishContext, published[0].GetPublishContext())
 	require.Equal(t, volumeContext, published[0].GetVolumeContext())
-	require.True(t, published[0].GetReadonly())
+	require.True(t, published[0].GetReadonly(), "--read-only publishes read-only")
 	require.DirExists(t, filepath.Dir(target))
 	require.NoDirExists(t, target, "the target itself is the driver's to make")
 

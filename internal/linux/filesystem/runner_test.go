@@ -49,8 +49,8 @@ func TestLongOutputKeepsItsEnds(t *testing.T) {
 	result, err := filesystem.NewRunner().Run(t.Context(),
 		shell("echo first; i=0; while [ $i -lt 20000 ]; do echo complaint $i; i=$((i+1)); done; echo last"))
 	require.NoError(t, err)
-	require.True(t, strings.HasPrefix(result.Output, "first\n"))
-	require.True(t, strings.HasSuffix(strings.TrimSpace(result.Output), "last"))
+	require.True(t, strings.HasPrefix(result.Output, "first\n"), "the beginning of the output is kept")
+	require.True(t, strings.HasSuffix(strings.TrimSpace(result.Output), "last"), "the end of the output is kept")
 	require.Less(t, len(result.Output), 64<<10)
 }
 

@@ -57,7 +57,7 @@ func TestWhereAToolIs(t *testing.T) {
 
 	path, err := filesystem.Tool{Name: "sh", Package: "dash"}.Find()
 	require.NoError(t, err)
-	require.True(t, filepath.IsAbs(path))
+	require.True(t, filepath.IsAbs(path), "%s is an absolute path", path)
 
 	_, err = filesystem.Tool{Name: "mkfs.nothing", Package: "nothing-progs"}.Find()
 	require.ErrorIs(t, err, filesystem.ErrToolMissing)

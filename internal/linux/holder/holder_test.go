@@ -68,7 +68,7 @@ func TestALoopDevice(t *testing.T) {
 	found, err := holder.OfMount(dir)
 	require.NoError(t, err)
 	require.Equal(t, []holder.Process{{Device: device}}, found)
-	require.True(t, found[0].IsRunning())
+	require.True(t, found[0].IsRunning(), "the holder still runs")
 	require.Equal(t, "block device "+device+" is made of it", holder.Describe(found, nil))
 
 	require.NoError(t, detach())

@@ -74,7 +74,7 @@ func TestStatusSaysHowAnImageIsAttached(t *testing.T) {
 			require.Equal(t, o.BlockSize, status.BlockSize)
 
 			if o.Buffered {
-				require.False(t, status.DirectIO)
+				require.False(t, status.DirectIO, "the device has buffered I/O")
 			}
 
 			found, err := loops.Find(image)
@@ -436,7 +436,7 @@ func TestADeletedImageIsSeen(t *testing.T) {
 	require.NoError(t, os.Remove(image.Name()))
 
 	attachment := attachmentOf(t, loops, device.Number)
-	require.True(t, attachment.BackingDeleted)
+	require.True(t, attachment.BackingDeleted, "the image of the device is deleted")
 	require.Equal(t, image.Name(), attachment.BackingPath)
 }
 

@@ -86,8 +86,8 @@ func TestMountedTellsWhatIsMountedExactlyThere(t *testing.T) {
 		require.Equal(t, []string{"rw", "nodev", "noatime"}, point.Options)
 		require.Equal(t, "rw", point.SuperOptions[0])
 		require.True(t, point.HasSuperOption("mode=700"), "%v", point.SuperOptions)
-		require.False(t, point.HasSuperOption("emergency_ro"))
-		require.False(t, point.ReadOnly || point.SuperReadOnly)
+		require.False(t, point.HasSuperOption("emergency_ro"), "no error has made the filesystem read-only")
+		require.False(t, point.ReadOnly || point.SuperReadOnly, "the mount is writable")
 		require.NotZero(t, point.ID)
 
 		var stat unix.Stat_t
@@ -320,8 +320,8 @@ func TestWhatIsMountedBeneathAppearsElsewhere(t *testing.T) {
 		require.NoError(t, unix.Mount("", copied.Path(), "", unix.MS_SLAVE, ""))
 
 		point := requireMounted(t, copied)
-		require.False(t, point.Shared)
-		require.True(t, point.Slave)
+		require.False(t, point.Shared, "the mount propagates to no other")
+		require.True(t, point.Slave, "the mount receives from another")
 	})
 }
 

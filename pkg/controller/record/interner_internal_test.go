@@ -78,5 +78,5 @@ func TestSetMutableKeepsOtherRecords(t *testing.T) {
 	other.SetMutable(volume.Mutable{IOScheduler: "none"})
 
 	require.Equal(t, "none", other.Mutable.IOScheduler)
-	require.True(t, one.Mutable.IsZero())
+	require.True(t, one.Mutable.IsZero(), "the record that was cloned has none")
 }

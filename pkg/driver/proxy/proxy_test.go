@@ -344,7 +344,7 @@ func TestDeadlineAndCancellationPass(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	answer := call(ctx)
-	require.False(t, await.Receive(t, entered, "the call to reach the driver"))
+	require.False(t, await.Receive(t, entered, "the call to reach the driver"), "the driver sees no deadline where the client has none")
 	cancel()
 	require.ErrorIs(t, await.Receive(t, ended, "the driver's call to be cancelled"), context.Canceled)
 	require.Equal(t, codes.Canceled, status.Code(await.Receive(t, answer, "the proxy's answer")))

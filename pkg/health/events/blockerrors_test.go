@@ -318,7 +318,7 @@ func BenchmarkTraceLine(b *testing.B) {
 
 	for b.Loop() {
 		_, ok := events.ParseTraceLine("block_rq_error: 7,1024 RS () 80 + 8 be,0,4 [-5]")
-		require.True(b, ok)
+		require.True(b, ok, "the line is parsed")
 	}
 }
 

@@ -41,7 +41,7 @@ func TestMounts(t *testing.T) {
 			before := time.Now()
 
 			require.NoError(t, change())
-			require.False(t, running.next(t, ofKind(health.MountsChanged)).At.Before(before))
+			require.False(t, running.next(t, ofKind(health.MountsChanged)).At.Before(before), "the event is not older than its cause")
 		}
 
 		require.NoError(t, running.stop())

@@ -124,7 +124,7 @@ func TestFilesystemsAreFrozenWithinAndThawedAfterwards(t *testing.T) {
 
 	for _, result := range []error{nil, errWithin} {
 		err := f.WithFrozen(t.Context(), f.targets(), func(context.Context) error {
-			require.True(t, f.IsFrozen("volume"))
+			require.True(t, f.IsFrozen("volume"), "the freezer has the volume as frozen")
 
 			root := f.open(t)
 			defer root.Close()
@@ -134,8 +134,8 @@ func TestFilesystemsAreFrozenWithinAndThawedAfterwards(t *testing.T) {
 			return result
 		})
 		require.ErrorIs(t, err, result)
-		require.False(t, f.IsFrozen("volume"))
-		require.False(t, f.isFrozen(t))
+		require.False(t, f.IsFrozen("volume"), "the freezer has the volume as thawed")
+		require.False(t, f.isFrozen(t), "the filesystem is thawed")
 	}
 }
 
@@ -145,7 +145,7 @@ func TestFilesystemsAreThawedAfterAPanic(t *testing.T) {
 	require.Panics(t, func() {
 		_ = f.WithFrozen(t.Context(), f.targets(), func(context.Context) error { panic("within") })
 	})
-	require.False(t, f.isFrozen(t))
+	require.False(t, f.isFrozen(t), "the filesystem is thawed")
 }
 
 func TestFilesystemsAreThawedAtTheLimit(t *testing.T) {
@@ -157,19 +157,19 @@ func TestFilesystemsAreThawedAtTheLimit(t *testing.T) {
 		return nil
 	})
 	require.ErrorIs(t, err, freeze.ErrLimit)
-	require.False(t, f.isFrozen(t))
+	require.False(t, f.isFrozen(t), "the filesystem is thawed")
 }
 
 func TestAThawByAnotherProgramIsAnError(t *testing.T) {
 	f := newFixture(t, time.Minute)
 
 	err := f.WithFrozen(t.Context(), f.targets(), func(context.Context) error {
-		require.True(t, f.isFrozen(t))
+		require.True(t, f.isFrozen(t), "the filesystem is frozen")
 
 		return nil
 	})
 	require.ErrorContains(t, err, "thawed by another program")
-	require.False(t, f.IsFrozen("volume"))
+	require.False(t, f.IsFrozen("volume"), "the freezer has the volume as thawed")
 }
 
 func TestWithoutFilesystemsThereIsNoLimit(t *testing.T) {

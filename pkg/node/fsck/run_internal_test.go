@@ -78,9 +78,9 @@ func TestWhichErrorsAreRecorded(t *testing.T) {
 func TestReadOnlyMounts(t *testing.T) {
 	t.Parallel()
 
-	require.False(t, isMountedReadOnly(&staged.Volume{}))
-	require.True(t, isMountedReadOnly(&staged.Volume{ReadOnly: true}))
-	require.True(t, isMountedReadOnly(&staged.Volume{Capability: volume.Capability{MountFlags: []string{"noatime,ro"}}}))
+	require.False(t, isMountedReadOnly(&staged.Volume{}), "a volume is writable by default")
+	require.True(t, isMountedReadOnly(&staged.Volume{ReadOnly: true}), "a read-only volume")
+	require.True(t, isMountedReadOnly(&staged.Volume{Capability: volume.Capability{MountFlags: []string{"noatime,ro"}}}), "a volume with the mount flag ro")
 }
 
 func TestLimitOfFrozenWork(t *testing.T) {

@@ -75,7 +75,7 @@ func TestScheduleOrder(t *testing.T) {
 	require.Equal(t, "late", id)
 
 	_, planned := s.due("early")
-	require.False(t, planned)
+	require.False(t, planned, "a removed check is not due")
 }
 
 func TestScheduleRemembersTries(t *testing.T) {

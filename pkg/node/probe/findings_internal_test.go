@@ -119,8 +119,8 @@ func TestExhausted(t *testing.T) {
 		})
 	}
 
-	require.True(t, inodesExhausted(mount.Usage{Inodes: mount.Amount{Total: 10}}))
-	require.False(t, inodesExhausted(mount.Usage{Inodes: mount.Amount{Total: 10, Available: 1}}))
+	require.True(t, inodesExhausted(mount.Usage{Inodes: mount.Amount{Total: 10}}), "no inode of 10 is free")
+	require.False(t, inodesExhausted(mount.Usage{Inodes: mount.Amount{Total: 10, Available: 1}}), "1 inode of 10 is free")
 	require.False(t, inodesExhausted(mount.Usage{}), "a filesystem without a limit")
 }
 
@@ -133,8 +133,8 @@ func TestContradicts(t *testing.T) {
 	unhealthy := NewRecord("volume", health.NewEntry(health.OutOfCapacity, "it is full"))
 
 	require.True(t, Contradicts(full, healthy), "it became full")
-	require.False(t, Contradicts(full, unhealthy))
-	require.False(t, Contradicts(free, healthy))
+	require.False(t, Contradicts(full, unhealthy), "an unhealthy answer beside a full filesystem")
+	require.False(t, Contradicts(free, healthy), "a healthy answer beside a filesystem with free space")
 	require.True(t, Contradicts(free, unhealthy), "files were deleted")
 }
 
@@ -193,7 +193,7 @@ func TestGrowthSince(t *testing.T) {
 	require.Equal(t, growth{}, growthSince(observation{at: earlier}, 1000, now), "no earlier observation")
 
 	grown := growthSince(last, 2000, now)
-	require.True(t, grown.covers(now))
+	require.True(t, grown.covers(now), "the growth covers the time now")
 	require.True(t, grown.covers(earlier.Add(time.Second)), "it may have grown at any time since the last probe")
 	require.False(t, grown.covers(earlier.Add(-time.Second)), "a write before the last probe")
 	require.False(t, grown.covers(now.Add(growthSettleTime+time.Second)), "a write long after")

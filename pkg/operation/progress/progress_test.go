@@ -44,7 +44,7 @@ func TestTasksAreListedWhileTheyRun(t *testing.T) {
 	require.Len(t, entries, 2)
 	require.Equal(t, []any{"snapshot", "a", int64(3), int64(7)}, []any{entries[0].Kind, entries[0].Object, entries[0].Done, entries[0].Total})
 	require.Equal(t, int64(100), entries[1].Total)
-	require.False(t, entries[1].Started.Before(entries[0].Started))
+	require.False(t, entries[1].Started.Before(entries[0].Started), "entries are in the order of their starts")
 
 	first.End(nil)
 	require.Len(t, listed(), 1)

@@ -41,7 +41,7 @@ func testFreshPoolReflinksAndGoesAtTheEnd(t *testing.T, kind string) {
 	require.Equal(t, os.FileMode(0o750)|os.ModeDir, info.Mode())
 
 	stat, ok := info.Sys().(*syscall.Stat_t)
-	require.True(t, ok)
+	require.True(t, ok, "the directory has a stat")
 	require.Equal(t, []uint32{1234, 1235}, []uint32{stat.Uid, stat.Gid}, "a controller without privilege works in it")
 
 	write(t, filepath.Join(pool.Directory(), "a"), "text")
@@ -53,12 +53,12 @@ func testFreshPoolReflinksAndGoesAtTheEnd(t *testing.T, kind string) {
 	status, found, err := loop.NewLoops(loop.LoopsOptions{}).Status(attached[0].Number)
 	require.NoError(t, err)
 	require.True(t, found, "want: the device is found")
-	require.True(t, status.DirectIO)
+	require.True(t, status.DirectIO, "the device has direct I/O")
 	require.Equal(t, 4096, status.BlockSize)
 	require.Greater(t, attached[0].Number, loop.MaxNumber-1024, "the first numbers are the volumes' slots")
 
 	end(t, pool)
-	require.False(t, mounted(t, filepath.Join(directory, "mounted")))
+	require.False(t, mounted(t, filepath.Join(directory, "mounted")), "the pool is not mounted")
 	require.Empty(t, devices(t, directory))
 	end(t, pool)
 
@@ -220,7 +220,7 @@ func testPoolInUseStaysAndIsAdopted(t *testing.T, kind string) {
 	third := ensure(t, kind, directory, small)
 	require.NoError(t, unix.Unmount(bound, 0))
 	end(t, third)
-	require.False(t, mounted(t, filepath.Join(directory, "mounted")))
+	require.False(t, mounted(t, filepath.Join(directory, "mounted")), "the pool is not mounted")
 	require.Empty(t, devices(t, directory))
 }
 

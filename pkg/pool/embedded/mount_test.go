@@ -105,7 +105,7 @@ func testSeveralDriversAtOnce(t *testing.T, kind string) {
 		end(t, pool)
 	}
 
-	require.False(t, mounted(t, filepath.Join(directory, "mounted")))
+	require.False(t, mounted(t, filepath.Join(directory, "mounted")), "the pool is not mounted")
 }
 
 func TestWaitForAnotherDriverCanBeCalledOff(t *testing.T) {
@@ -157,7 +157,7 @@ func testWaitsForWhoEndsBeside(t *testing.T, kind string) {
 
 	require.NoError(t, pool.Close(t.Context()))
 	require.True(t, waited, "want: Close waits for who ends beside")
-	require.False(t, mounted(t, filepath.Join(directory, "mounted")))
+	require.False(t, mounted(t, filepath.Join(directory, "mounted")), "the pool is not mounted")
 	require.Empty(t, devices(t, directory))
 }
 

@@ -293,7 +293,7 @@ func testDamageIsRefusedWithWhatToDo(t *testing.T, kind string) {
 
 			for range 2 {
 				refused(t, kind, directory, larger, damage.cause, strings.TrimSuffix(strings.Join(damage.repair, " "), " -y"))
-				require.False(t, mounted(t, filepath.Join(directory, "mounted")))
+				require.False(t, mounted(t, filepath.Join(directory, "mounted")), "the pool is not mounted")
 				require.EqualValues(t, small, size(t, image), "what is damaged does not grow")
 			}
 

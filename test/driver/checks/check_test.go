@@ -59,7 +59,7 @@ func requireCheck(t *testing.T, d *harness.Driver, claim *csiclient.Publication,
 	require.True(t, found.At.Equal(reported.At), "%s %s", found.At, reported.At)
 
 	if verdict == fsck.VerdictClean {
-		require.True(t, reported.CleanAt.Equal(reported.At))
+		require.True(t, reported.CleanAt.Equal(reported.At), "the check that was reported found the filesystem clean")
 	}
 
 	requireNoScratch(t, d)
@@ -386,6 +386,6 @@ func TestWhatIsGoneIsNotDamaged(t *testing.T) {
 
 		report, err := health.NewClient(d.Conn()).Report(t.Context())
 		require.NoError(c, err)
-		require.False(c, slices.ContainsFunc(report.Volumes, func(v health.VolumeReport) bool { return v.ID == claim.VolumeID }))
+		require.False(c, slices.ContainsFunc(report.Volumes, func(v health.VolumeReport) bool { return v.ID == claim.VolumeID }), "the report does not have the volume")
 	}, await.Limit, 10*time.Millisecond)
 }

@@ -86,7 +86,7 @@ func TestCheckThaws(t *testing.T) {
 		require.Equal(t, fsck.VerdictFailed, found.Verdict)
 		require.Contains(t, found.Detail, "install the package e2fsprogs")
 		require.False(t, found.CleanAt.IsZero(), "what was known stays known")
-		require.True(t, found.CleanAt.Before(found.At))
+		require.True(t, found.CleanAt.Before(found.At), "the filesystem was clean at an earlier check")
 	})
 }
 

@@ -76,7 +76,7 @@ func TestDirectoriesOnBtrfsHaveASizeLimit(t *testing.T) {
 		VolumeId: claim.VolumeID, CapacityRange: &csi.CapacityRange{RequiredBytes: directoryBytes + harness.MiB},
 	})
 	require.NoError(t, err, "a full volume is expanded")
-	require.False(t, expanded.GetNodeExpansionRequired())
+	require.False(t, expanded.GetNodeExpansionRequired(), "the controller alone expands a directory")
 
 	require.NoError(t, os.Remove(filepath.Join(claim.TargetPath, "more")))
 
@@ -113,7 +113,7 @@ func TestDirectoriesOnBtrfsAreCopiedInUse(t *testing.T) {
 
 	made, err := d.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "snapshot", SourceVolumeId: claim.VolumeID})
 	require.NoError(t, err)
-	require.True(t, made.GetSnapshot().GetReadyToUse())
+	require.True(t, made.GetSnapshot().GetReadyToUse(), "the snapshot is ready to use at once")
 
 	clone := harness.NewVolume(t, d, directoryRequest("clone", harness.FromVolume(claim.VolumeID)))
 	harness.BringUp(t, d, clone)

@@ -283,7 +283,7 @@ func TestTopology(t *testing.T) {
 
 			if test.code == codes.OK {
 				require.Len(t, made.GetVolume().GetAccessibleTopology(), 1)
-				require.True(t, proto.Equal(node, made.GetVolume().GetAccessibleTopology()[0]))
+				require.True(t, proto.Equal(node, made.GetVolume().GetAccessibleTopology()[0]), "the volume is accessible from the node of the request")
 			}
 		})
 	}

@@ -78,7 +78,7 @@ func (l *directLife) stage(t *testing.T) {
 	l.device = attached.Path
 	require.Equal(t, l.blockSize, attached.BlockSize)
 	require.Equal(t, l.bytes, attached.SizeBytes)
-	require.False(t, attached.AutoClear)
+	require.False(t, attached.AutoClear, "the device stays attached when its last user closes it")
 	require.False(t, attached.ReadOnly, "want: the device is not read-only")
 	l.mountedNowhere(t)
 
@@ -348,7 +348,7 @@ func TestDirectGrowsAtRest(t *testing.T) {
 				for range 2 {
 					require.NoError(t, expandNode(t, d, claim, claim.StagingPath, larger))
 					require.Equal(t, device.Path, deviceOf(t, d, claim).Path)
-					require.False(t, deviceOf(t, d, claim).AutoClear)
+					require.False(t, deviceOf(t, d, claim).AutoClear, "the device stays attached when its last user closes it")
 					stagedUsage(t, d, claim, larger)
 				}
 

@@ -51,7 +51,7 @@ func assignedReadOnly(t *testing.T, d *harness.Driver, claim *csiclient.Publicat
 		device.Path, `"`+strings.Join(options, `","`)+`"`))
 
 	reported := listed(t, d, claim)
-	require.True(t, reported.ReadOnly)
+	require.True(t, reported.ReadOnly, "the assignment is read-only")
 	require.Equal(t, device.Path, reported.Device)
 	require.Equal(t, options, reported.Options)
 
@@ -123,7 +123,7 @@ func TestDirectReadOnlyPublication(t *testing.T) {
 	require.Equal(t, written.Path, deviceOf(t, d, claim).Path)
 	require.NoError(t, d.Publish(t.Context(), claim))
 	require.Equal(t, written.Path, listed(t, d, claim).Device)
-	require.False(t, listed(t, d, claim).ReadOnly)
+	require.False(t, listed(t, d, claim).ReadOnly, "the assignment is writable")
 	require.NoError(t, writeDevice(written.Path))
 }
 

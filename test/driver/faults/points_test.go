@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/pkg/faults"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -147,11 +149,15 @@ func tryAt(t *testing.T, l *lifecycle, rpc string, at faults.Point, try func(*te
 func repeat(t *testing.T, l *lifecycle, rpc string) error {
 	t.Helper()
 
-	for {
+	for deadline := time.Now().Add(await.Limit); time.Now().Before(deadline); {
 		if err := l.step(t, rpc); status.Code(err) != codes.Aborted {
 			return err
 		}
 	}
+
+	require.FailNow(t, "still ABORTED", "%s, for %s", rpc, await.Limit)
+
+	return nil
 }
 
 // TestAGroupFailsAtItsSecondMember leaves no snapshot.

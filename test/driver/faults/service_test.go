@@ -19,6 +19,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/faults"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 	"github.com/touchstone-csi/touchstone/test/served"
@@ -346,8 +347,10 @@ func TestADrainReleasesHeldCalls(t *testing.T) {
 
 	f.Stop()
 	require.Less(t, time.Since(began), f.Config.DrainTimeout+driver.DefaultDrainTimeout/2)
-	<-ended
-	<-ended
+
+	for range 2 {
+		await.Receive(t, ended, "a call to end with the driver")
+	}
 }
 
 // TestACallKeepsItsOwnError: an effect that did not happen is not reported as one that did.

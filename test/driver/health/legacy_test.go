@@ -62,8 +62,8 @@ func TestClientOfBefore(t *testing.T) {
 	}, time.Minute, 10*time.Millisecond)
 
 	reported := ask()
-	require.True(t, reported.Controller)
-	require.True(t, reported.Node)
+	require.True(t, reported.Controller, "the controller advertises VOLUME_CONDITION")
+	require.True(t, reported.Node, "the node advertises VOLUME_CONDITION")
 
 	for _, conditions := range []map[string]*legacyCondition{reported.Listed, reported.Got, reported.Stats} {
 		require.Len(t, conditions, 2)
@@ -81,8 +81,8 @@ func TestClientOfBefore(t *testing.T) {
 	d.Restart(t, harness.WithoutCapabilities("VOLUME_CONDITION"))
 
 	reported = ask()
-	require.False(t, reported.Controller)
-	require.False(t, reported.Node)
+	require.False(t, reported.Controller, "the controller does not advertise VOLUME_CONDITION")
+	require.False(t, reported.Node, "the node does not advertise VOLUME_CONDITION")
 
 	for _, conditions := range []map[string]*legacyCondition{reported.Listed, reported.Got, reported.Stats} {
 		require.Equal(t, map[string]*legacyCondition{sick.VolumeID: nil, well.VolumeID: nil}, conditions)

@@ -148,6 +148,6 @@ func TestADeletedVolumeIsNotReported(t *testing.T) {
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		report, err := health.NewClient(p.Conn()).Report(t.Context())
 		require.NoError(c, err)
-		require.False(c, slices.ContainsFunc(report.Volumes, func(v health.VolumeReport) bool { return v.ID == p.claim.VolumeID }))
+		require.False(c, slices.ContainsFunc(report.Volumes, func(v health.VolumeReport) bool { return v.ID == p.claim.VolumeID }), "the report does not have the volume")
 	}, await.Limit, 10*time.Millisecond)
 }

@@ -190,7 +190,7 @@ func (p *sufferer) awaitLook(t *testing.T) {
 		require.NotEmpty(c, volume.Published)
 
 		// A probe of a directory shows nothing.
-		require.True(c, volume.Usage != nil || volume.Backing == "directory")
+		require.True(c, volume.Usage != nil || volume.Backing == "directory", "an image has its usage")
 	}, await.Limit, 10*time.Millisecond)
 }
 

@@ -172,10 +172,10 @@ func TestMetadata(t *testing.T) {
 				}), 96*harness.MiB, atMost(most))
 			}
 
-			require.True(t, bytes.Equal(before, apply(nil, before, full(0, 0))))
+			require.True(t, bytes.Equal(before, apply(nil, before, full(0, 0))), "the allocated blocks are the data of the first snapshot")
 			require.Equal(t, int64(11*harness.MiB), sizesOf(full(0, 0)))
 			conformance.Shows(t, "GetMetadataAllocated", "the stream has ended", "every byte that is allocated")
-			require.True(t, bytes.Equal(now, apply(before, now, delta(0, 0))))
+			require.True(t, bytes.Equal(now, apply(before, now, delta(0, 0))), "the changed blocks turn the first snapshot into the second")
 			require.Equal(t, int64(5*harness.MiB), sizesOf(delta(0, 0)))
 			conformance.Shows(t, "GetMetadataDelta", "the stream has ended", "every byte that differs")
 

@@ -264,7 +264,7 @@ func TestExpansionOfOneServiceOnly(t *testing.T) {
 			VolumeId: claim.VolumeID, CapacityRange: harness.RequiredBytes(wanted),
 		})
 		require.NoError(t, err)
-		require.False(t, answer.GetNodeExpansionRequired())
+		require.False(t, answer.GetNodeExpansionRequired(), "the controller alone expands the volume")
 
 		_, err = d.NodeExpandVolume(t.Context(), &csi.NodeExpandVolumeRequest{VolumeId: claim.VolumeID, VolumePath: claim.TargetPath})
 		harness.RequireCode(t, err, codes.Unimplemented)

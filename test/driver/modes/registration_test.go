@@ -88,7 +88,7 @@ func TestRegistrationWithTheKubelet(t *testing.T) {
 			reported, err := health.NewClient(d.Conn()).Report(t.Context())
 			require.NoError(t, err)
 			require.NotNil(t, reported.Registered)
-			require.True(t, *reported.Registered)
+			require.True(t, *reported.Registered, "the report says that the driver is registered")
 
 			// A restart is how the kubelet learns of other limits.
 			d.Restart(t, takes(9))

@@ -65,7 +65,7 @@ func TestATruncatedImageIsNotGrown(t *testing.T) {
 
 			device, attached, err := loop.NewLoops(loop.LoopsOptions{}).Status(harness.DevicesOf(t, d, claim.VolumeID)[0].Number)
 			require.NoError(t, err)
-			require.True(t, attached)
+			require.True(t, attached, "the device is attached")
 			require.EqualValues(t, size, device.SizeBytes, "the device still shows what is missing")
 
 			harness.TakeDown(t, d, claim)

@@ -12,6 +12,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/pkg/strict"
+	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -283,8 +284,9 @@ func TestConcurrentRequests(t *testing.T) {
 		}()
 	}
 
-	<-ended
-	<-ended
+	for range 2 {
+		_ = await.Receive(t, ended, "an expansion")
+	}
 	require.Equal(t, []string{"concurrent-requests"}, found(t, d))
 }
 
@@ -311,7 +313,7 @@ func TestRefused(t *testing.T) {
 	list, err := strict.List(t.Context(), d.Conn())
 	require.NoError(t, err)
 	require.Len(t, list, 3)
-	require.False(t, slices.ContainsFunc(list, func(r strict.Record) bool { return !r.Refused || r.Object != claim.VolumeID }))
+	require.False(t, slices.ContainsFunc(list, func(r strict.Record) bool { return !r.Refused || r.Object != claim.VolumeID }), "each violation was refused, and is of the volume")
 
 	info, err := d.GetPluginInfo(t.Context(), &csi.GetPluginInfoRequest{})
 	require.NoError(t, err)
