@@ -173,7 +173,7 @@ func TestRecord(t *testing.T) {
 	v := example().StagedVolume()
 	require.Equal(t, contentID, v.VolumeID, "want: the pool's object is named by the content")
 	require.Equal(t, access.NoDevice, v.Slot)
-	require.True(t, v.Ephemeral)
+	require.True(t, v.Ephemeral, "the staged volume is marked as ephemeral")
 	require.Equal(t, pool.Object{ID: contentID, Backing: volume.BackingImage}, example().object())
 }
 

@@ -73,7 +73,7 @@ func TestPublications(t *testing.T) {
 	v := example()
 
 	found, ok := v.PublicationAt("/b")
-	require.True(t, ok)
+	require.True(t, ok, "the publication at /b is found")
 	require.Equal(t, v.Publications[1], found)
 
 	_, ok = v.PublicationAt("/c")

@@ -193,7 +193,7 @@ func TestRemove(t *testing.T) {
 
 	moved, err := tree.Move(open(t, base), "tree", open(t, t.TempDir()), "new")
 	require.NoError(t, err)
-	require.True(t, moved)
+	require.True(t, moved, "the directory is moved")
 	require.NoDirExists(t, root)
 
 	root = grow(t)
@@ -219,7 +219,7 @@ func TestMoveJoins(t *testing.T) {
 
 	moved, err := tree.Move(open(t, from), "id", open(t, to), "id")
 	require.NoError(t, err)
-	require.True(t, moved)
+	require.True(t, moved, "the directory is moved")
 
 	found, err := filepath.Glob(filepath.Join(to, "id", "*", "later"))
 	require.NoError(t, err)
