@@ -243,6 +243,14 @@ func (ch *change[T]) revert() {
 	}
 }
 
+func (ch *change[T]) redo(tx *Tx) error {
+	if ch.hasNew {
+		return ch.collection.In(tx).Put(ch.key, ch.now)
+	}
+
+	return ch.collection.In(tx).Delete(ch.key)
+}
+
 func (ch *change[T]) announce() {
 	for _, observe := range ch.collection.observers {
 		observe(ch.key, ch.old, ch.now, ch.hadOld, ch.hasNew)

@@ -13,6 +13,8 @@ type batch struct {
 	first   uint64
 	last    uint64
 	changes []mutation
+	// lazy has the changes of each lazy transaction, in their order.
+	lazy [][]mutation
 
 	// done is closed after err is set and, if that is nil, readers see the
 	// changes.
@@ -94,7 +96,7 @@ func (s *Store) flush() {
 
 	s.mu.Unlock()
 
-	b.lines, b.changes = nil, nil
+	b.lines, b.changes, b.lazy = nil, nil, nil
 	close(b.done)
 	s.compactIfLarge()
 }
@@ -114,10 +116,10 @@ func (s *Store) seal() []func() {
 	return publish
 }
 
-// fail makes the store read-only, reverts what is not durable and fails the waiting Updates. A
-// write that failed for lack of space is retried in the background. After any other failure, of a
-// sync above all, the store stays read-only: the content of the disk is unknown. The caller holds
-// the token.
+// fail makes the store read-only, reverts what is not durable and fails the waiting Updates. After a
+// write that failed for lack of space, the lazy changes are kept and a retry runs in the background.
+// After any other failure, of a sync above all, the store stays read-only: the content of the disk
+// is unknown. The caller holds the token.
 func (s *Store) fail(cause error) {
 	full := errors.Is(cause, errNoSpace)
 
@@ -127,7 +129,7 @@ func (s *Store) fail(cause error) {
 		err = fmt.Errorf("%w as long as %s has no space: %w; free some, then changes are accepted again", ErrReadOnly, s.dir, cause)
 	}
 
-	failed := s.takeBack(err)
+	failed := s.takeBack(err, full)
 
 	s.options.Log.Error("state is read-only from now on", "dir", s.dir, "error", cause, "untilSpace", full)
 
@@ -146,19 +148,21 @@ func (s *Store) fail(cause error) {
 }
 
 // takeBack sets the failure, makes the latest state the durable one and returns the
-// batches that are not durable.
-func (s *Store) takeBack(failure error) []*batch {
+// batches that are not durable. Lazy changes, which no caller waits for, can be kept pending.
+func (s *Store) takeBack(failure error, keepLazy bool) []*batch {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
 	s.failure.Store(&failure)
 
-	failed := []*batch{s.pending}
+	var failed []*batch
 	if s.flushing != nil {
 		failed = append(failed, s.flushing)
 	}
 
-	for _, b := range failed {
+	failed = append(failed, s.pending)
+
+	for _, b := range slices.Backward(failed) {
 		for _, each := range slices.Backward(b.changes) {
 			each.revert()
 			each.retract()
@@ -169,7 +173,30 @@ func (s *Store) takeBack(failure error) []*batch {
 	s.flushing = nil
 	s.pending = newBatch(nil)
 
+	if keepLazy {
+		s.redoLazy(failed)
+	}
+
 	return failed
+}
+
+// redoLazy makes the lazy changes of failed batches again. The caller holds mu.
+func (s *Store) redoLazy(failed []*batch) {
+	for _, b := range failed {
+		for _, changes := range b.lazy {
+			err := s.apply(func(tx *Tx) error {
+				var err error
+				for _, each := range changes {
+					err = errors.Join(err, each.redo(tx))
+				}
+
+				return err
+			}, true)
+			if err != nil {
+				s.options.Log.Error("a lazy change of the state is lost with one that has failed", "dir", s.dir, "error", err)
+			}
+		}
+	}
 }
 
 // awaitSpace makes the store writable again when the journal can grow again.
@@ -220,6 +247,7 @@ func (s *Store) regainSpace() bool {
 	default:
 		s.failure.Store(nil)
 		s.options.Log.Info("state has space again and accepts changes", "dir", s.dir)
+		s.flush()
 	}
 
 	return true

@@ -1,6 +1,7 @@
 package state_test
 
 import (
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -15,7 +16,8 @@ import (
 const waitLimit = time.Minute
 
 // TestAcceptsChangesWhenThereIsSpaceAgain: a write that found no space is no
-// damage. What failed is taken back, also from who would have seen it first.
+// damage. What failed is taken back, also from observers. Lazy changes, which
+// have succeeded, are kept.
 func TestAcceptsChangesWhenThereIsSpaceAgain(t *testing.T) {
 	t.Parallel()
 
@@ -23,6 +25,9 @@ func TestAcceptsChangesWhenThereIsSpaceAgain(t *testing.T) {
 	dir := t.TempDir()
 	f := open(t, dir, state.Options{FS: m, LazyFlush: time.Hour, RetrySpace: time.Millisecond, CompactAbove: -1})
 	require.NoError(t, f.put("a", &volume{Name: "one", Bytes: 5}))
+	require.NoError(t, f.put("gone", &volume{}))
+
+	want := map[string]volume{"a": {Name: "one", Bytes: 5}, "c": {Name: "two", Bytes: 7}, "lazy": {Bytes: 500}}
 
 	var (
 		full  atomic.Bool
@@ -42,30 +47,60 @@ func TestAcceptsChangesWhenThereIsSpaceAgain(t *testing.T) {
 	}
 
 	require.NoError(t, f.UpdateLazily(func(tx *state.Tx) error { return f.volumes.In(tx).Put("lazy", &volume{Bytes: 500}) }))
+	require.NoError(t, f.UpdateLazily(func(tx *state.Tx) error { return f.volumes.In(tx).Delete("gone") }))
 	require.ErrorIs(t, f.put("b", &volume{Name: "two", Bytes: 50, Note: strings.Repeat("n", 2*chunk)}), state.ErrReadOnly)
 	require.ErrorIs(t, f.remove("a"), state.ErrReadOnly)
 	require.ErrorIs(t, f.Err(), syscall.ENOSPC)
 	require.ErrorContains(t, f.Err(), "free some")
-	require.EqualValues(t, 5, *f.sum)
+	require.EqualValues(t, 505, *f.sum)
 	require.Eventually(t, func() bool { return tries.Load() > 5 }, waitLimit, time.Millisecond, "the store tries again")
+	require.Equal(t, []string{"a", "gone"}, keys(f), "readers see what is durable")
 
 	full.Store(false)
-	require.Eventually(t, func() bool { return f.Err() == nil }, waitLimit, time.Millisecond, "the store accepts changes again")
+	require.Eventually(t, func() bool { return slices.Equal(keys(f), []string{"a", "lazy"}) }, waitLimit, time.Millisecond,
+		"the lazy changes become durable without another change")
 
 	require.NoError(t, f.put("c", &volume{Name: "two", Bytes: 7}), "the name that was taken back is free")
-	require.Equal(t, map[string]volume{"a": {Name: "one", Bytes: 5}, "c": {Name: "two", Bytes: 7}}, f.all())
-	require.EqualValues(t, 12, *f.sum)
+	require.Equal(t, want, f.all())
+	require.EqualValues(t, 512, *f.sum)
 	require.NoError(t, f.Close())
 
 	// A compaction would write what the failed writes have left over.
 	f = open(t, dir, state.Options{FS: m})
-	require.Equal(t, map[string]volume{"a": {Name: "one", Bytes: 5}, "c": {Name: "two", Bytes: 7}}, f.all())
+	require.Equal(t, want, f.all())
 	require.NoError(t, f.Compact(t.Context()))
 	require.NoError(t, f.put("d", &volume{}))
 	require.NoError(t, f.Close())
 
 	f = open(t, dir, state.Options{FS: m})
-	require.Equal(t, []string{"a", "c", "d"}, keys(f))
+	require.Equal(t, []string{"a", "c", "d", "lazy"}, keys(f))
+}
+
+// TestEndsWithoutSpace closes a store that has lazy changes and no space for them: they are lost, as
+// in a crash, and Close does not wait for them.
+func TestEndsWithoutSpace(t *testing.T) {
+	t.Parallel()
+
+	m := newMachine(1)
+	dir := t.TempDir()
+	f := open(t, dir, state.Options{FS: m, RetrySpace: time.Hour, LazyFlush: time.Hour})
+	require.NoError(t, f.put("a", &volume{}))
+
+	m.fail = func(step string) error {
+		if step == "write "+journalFile {
+			return syscall.ENOSPC
+		}
+
+		return nil
+	}
+
+	require.NoError(t, f.UpdateLazily(func(tx *state.Tx) error { return f.volumes.In(tx).Put("lazy", &volume{}) }))
+	require.ErrorIs(t, f.put("b", &volume{Note: strings.Repeat("n", 2*chunk)}), state.ErrReadOnly)
+	require.ErrorIs(t, f.put("c", &volume{}), state.ErrReadOnly)
+	require.NoError(t, f.Close())
+
+	m.fail = nil
+	require.Equal(t, []string{"a"}, keys(open(t, dir, state.Options{FS: m})))
 }
 
 // TestEachStepFailsOnceWithoutSpace fails each step of a store that has run out of space and gets some

@@ -211,7 +211,7 @@ func (s *Store) Close() error {
 	s.stop()
 
 	var err error
-	if b != nil {
+	if b != nil && s.Err() == nil {
 		err = s.await(b)
 	}
 

@@ -22,6 +22,8 @@ type mutation interface {
 	revert()
 	announce()
 	retract()
+	// redo makes the change again, in another transaction.
+	redo(tx *Tx) error
 }
 
 func (tx *Tx) usable(s *Store) error {
@@ -65,7 +67,7 @@ func (s *Store) Update(ctx context.Context, fn func(tx *Tx) error) error {
 		return fmt.Errorf("update state: %w", err)
 	}
 
-	b, err := s.accept(fn)
+	b, err := s.accept(fn, false)
 	if err != nil || b == nil {
 		return err
 	}
@@ -75,8 +77,9 @@ func (s *Store) Update(ctx context.Context, fn func(tx *Tx) error) error {
 
 // UpdateLazily is Update without the wait: the change becomes durable, and visible to readers, with
 // the next Update or after Options.LazyFlush. It is for changes whose loss in a crash does no harm.
+// If the write finds no space, the change is kept and written when there is space again.
 func (s *Store) UpdateLazily(fn func(tx *Tx) error) error {
-	b, err := s.accept(fn)
+	b, err := s.accept(fn, true)
 	if err != nil || b == nil {
 		return err
 	}
@@ -84,7 +87,7 @@ func (s *Store) UpdateLazily(fn func(tx *Tx) error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	if s.phase != phaseOpen || s.lazy != nil {
+	if s.phase != phaseOpen || s.lazy != nil || s.Err() != nil {
 		return nil
 	}
 
@@ -95,9 +98,10 @@ func (s *Store) UpdateLazily(fn func(tx *Tx) error) error {
 		s.mu.Lock()
 		s.lazy = nil
 		b := s.newestBatch()
+		writable := s.Err() == nil
 		s.mu.Unlock()
 
-		if b != nil {
+		if writable && b != nil {
 			// The failure is kept, and Err returns it.
 			_ = s.await(b)
 		}
@@ -108,7 +112,7 @@ func (s *Store) UpdateLazily(fn func(tx *Tx) error) error {
 
 // accept runs fn and puts its changes into the batch that is written next. It
 // returns the batch that makes durable all that fn saw, nil if all is durable.
-func (s *Store) accept(fn func(tx *Tx) error) (*batch, error) {
+func (s *Store) accept(fn func(tx *Tx) error, lazy bool) (*batch, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -117,6 +121,16 @@ func (s *Store) accept(fn func(tx *Tx) error) (*batch, error) {
 		return nil, err
 	}
 
+	err = s.apply(fn, lazy)
+	if err != nil {
+		return nil, err
+	}
+
+	return s.newestBatch(), nil
+}
+
+// apply runs fn and adds its changes to the pending batch. The caller holds mu.
+func (s *Store) apply(fn func(tx *Tx) error, lazy bool) error {
 	tx := &Tx{store: s}
 	accepted := false
 
@@ -129,26 +143,32 @@ func (s *Store) accept(fn func(tx *Tx) error) (*batch, error) {
 		}
 	}()
 
-	err = fn(tx)
+	err := fn(tx)
 	if err != nil {
-		return nil, err
+		return err
 	}
 
 	if tx.failed != nil {
-		return nil, tx.failed
+		return tx.failed
 	}
 
 	accepted = true
 
-	if len(tx.changes) > 0 {
-		s.sequence = s.pending.add(s.sequence, tx.changes)
-
-		for _, each := range tx.changes {
-			each.announce()
-		}
+	if len(tx.changes) == 0 {
+		return nil
 	}
 
-	return s.newestBatch(), nil
+	s.sequence = s.pending.add(s.sequence, tx.changes)
+
+	if lazy {
+		s.pending.lazy = append(s.pending.lazy, tx.changes)
+	}
+
+	for _, each := range tx.changes {
+		each.announce()
+	}
+
+	return nil
 }
 
 func (s *Store) writable() error {

@@ -97,7 +97,7 @@ func stateMutants() []regression {
 			breaks: "a change that was not written is answered with success", tests: tests,
 		},
 		{
-			name: "state/aborted-transaction-not-reverted", in: "state.Store.accept",
+			name: "state/aborted-transaction-not-reverted", in: "state.Store.apply",
 			old:    `if !accepted {`,
 			new:    `if !accepted && tx.failed != nil {`,
 			breaks: "what a refused call changed stays in the latest state", tests: tests,
