@@ -372,5 +372,10 @@ func (s *Service) undo(ctx context.Context, v *record.Volume, p *pool.Pool, caus
 		return errors.Join(cause, err, s.markDeleting(v))
 	}
 
-	return errors.Join(cause, s.forget(v.ID))
+	err := s.forget(v.ID)
+	if err != nil {
+		s.config.Removals.Add(s.removalOf(v))
+	}
+
+	return errors.Join(cause, ignoreReadOnly(err))
 }

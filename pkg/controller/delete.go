@@ -77,7 +77,7 @@ func (s *Service) delete(ctx context.Context, id string) error {
 		found = marked
 	}
 
-	return s.config.Removals.Do(ctx, s.removalOf(found))
+	return ignoreReadOnly(s.config.Removals.Do(ctx, s.removalOf(found)))
 }
 
 // checkMounts returns FAILED_PRECONDITION while something is mounted below an
@@ -198,7 +198,7 @@ func (s *Service) recoverVolumes() error {
 
 // markDeleting frees the names of volumes that are to be removed.
 func (s *Service) markDeleting(unfinished ...*record.Volume) error {
-	return ignoreReadOnly(s.store.UpdateLazily(func(tx *state.Tx) error {
+	err := ignoreReadOnly(s.store.UpdateLazily(func(tx *state.Tx) error {
 		records := s.volumes.In(tx)
 
 		for _, v := range unfinished {
@@ -217,18 +217,24 @@ func (s *Service) markDeleting(unfinished ...*record.Volume) error {
 
 		return nil
 	}))
+	if err != nil {
+		return fmt.Errorf("free the names of volumes that are removed: %w", err)
+	}
+
+	return nil
 }
 
 // forget does not wait for the disk: should the record come back after a
 // crash, it only says once more that the bytes must go.
 func (s *Service) forget(id string) error {
 	err := s.store.UpdateLazily(func(tx *state.Tx) error { return s.volumes.In(tx).Delete(id) })
-	if err != nil && !errors.Is(err, state.ErrReadOnly) {
-		return fmt.Errorf("forget volume %s: %w", id, err)
-	}
 
 	s.monitor.Forget(id)
 	s.config.LocalNode.Deleted(id)
+
+	if err != nil {
+		return fmt.Errorf("forget volume %s: %w", id, err)
+	}
 
 	return nil
 }

@@ -228,14 +228,14 @@ func (s *Service) forgetSnapshots(tx *state.Tx, group *record.Group, gone []*rec
 	return s.groups.In(tx).Delete(group.ID)
 }
 
-// ignoreReadOnly leaves out the error of a state that takes no changes: the next start
-// repeats the removal.
+// ignoreReadOnly leaves out the error of a state that takes no changes: the removal is repeated, in
+// the background and by the next start.
 func ignoreReadOnly(err error) error {
-	if err == nil || errors.Is(err, state.ErrReadOnly) {
+	if errors.Is(err, state.ErrReadOnly) {
 		return nil
 	}
 
-	return fmt.Errorf("forget: %w", err)
+	return err
 }
 
 // removeSnapshots makes snapshots be gone, and the group that they are all of.
@@ -274,7 +274,7 @@ func (s *Service) removeSnapshots(ctx context.Context, group *record.Group, gone
 		}
 	}
 
-	return s.config.Removals.Do(ctx, s.removalOfSnapshots(group, gone))
+	return ignoreReadOnly(s.config.Removals.Do(ctx, s.removalOfSnapshots(group, gone)))
 }
 
 // lockSnapshots excludes readers from all of them, or from none if one is being read.
@@ -335,7 +335,12 @@ func (s *Service) eraseSnapshots(ctx context.Context, group *record.Group, gone 
 		}
 	}
 
-	return ignoreReadOnly(s.store.UpdateLazily(func(tx *state.Tx) error { return s.forgetSnapshots(tx, group, gone) }))
+	err := s.store.UpdateLazily(func(tx *state.Tx) error { return s.forgetSnapshots(tx, group, gone) })
+	if err != nil {
+		return fmt.Errorf("forget snapshots: %w", err)
+	}
+
+	return nil
 }
 
 // LockSnapshot returns a snapshot that is ready, and prevents its deletion until
