@@ -12,6 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/touchstone-csi/touchstone/internal/recent"
 )
 
 var (
@@ -21,7 +23,7 @@ var (
 	ErrUnknown = errors.New("unknown")
 )
 
-// maxHits is how many hits the log keeps, and maxRemembered how many names and responses.
+// maxHits is how many hits the log keeps, and maxRemembered how many names and responses: the newest.
 const (
 	maxHits       = 1000
 	maxRemembered = 10000
@@ -64,8 +66,8 @@ type Injector struct {
 	// released has a channel for each hold that calls wait at, which its release closes.
 	released map[string]chan struct{}
 	// created has the names of volumes that CreateVolume has returned, previous the last responses.
-	created  map[string]bool
-	previous map[string]proto.Message
+	created  *recent.Map[string, bool]
+	previous *recent.Map[string, proto.Message]
 	closed   chan struct{}
 	close    sync.Once
 }
@@ -82,7 +84,8 @@ func New(config Config) *Injector {
 
 	return &Injector{
 		config: config, seed: 1, total: map[string]int{}, released: map[string]chan struct{}{},
-		created: map[string]bool{}, previous: map[string]proto.Message{}, closed: make(chan struct{}), recheck: make(chan struct{}, 1),
+		created: recent.NewMap[string, bool](maxRemembered), previous: recent.NewMap[string, proto.Message](maxRemembered),
+		closed: make(chan struct{}), recheck: make(chan struct{}, 1),
 	}
 }
 

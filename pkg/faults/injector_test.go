@@ -114,6 +114,35 @@ func TestRulesMatchObjects(t *testing.T) {
 	}
 }
 
+// TestAnotherIsForNewNamesToo creates more volumes than their names are remembered.
+func TestAnotherIsForNewNamesToo(t *testing.T) {
+	t.Parallel()
+
+	i := faults.New(faults.Config{})
+	add(t, i, "{match: {method: CreateVolume}, act: {another: {volume_id: true}, patch: [{path: volume.capacity_bytes, stale: true}]}}")
+
+	create := func(name string, capacity int64) *csi.Volume {
+		response, err := i.Unary(t.Context(), &csi.CreateVolumeRequest{Name: name}, &grpc.UnaryServerInfo{FullMethod: "/csi.v1.Controller/CreateVolume"},
+			func(context.Context, any) (any, error) {
+				return &csi.CreateVolumeResponse{Volume: &csi.Volume{VolumeId: "id", CapacityBytes: capacity}}, nil
+			})
+		require.NoError(t, err)
+
+		created, ok := response.(*csi.CreateVolumeResponse)
+		require.True(t, ok)
+
+		return created.GetVolume()
+	}
+
+	for number := range 10_001 {
+		require.Equal(t, "id", create(fmt.Sprintf("name-%d", number), 1).GetVolumeId())
+	}
+
+	again := create("name-10000", 2)
+	require.NotEqual(t, "id", again.GetVolumeId())
+	require.EqualValues(t, 1, again.GetCapacityBytes(), "stale")
+}
+
 func TestNamesAreUnique(t *testing.T) {
 	t.Parallel()
 

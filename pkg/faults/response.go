@@ -95,11 +95,8 @@ func (i *Injector) remember(
 	}
 
 	if creates, ok := request.(*csi.CreateVolumeRequest); ok {
-		repeated = i.created[creates.GetName()]
-
-		if len(i.created) < maxRemembered {
-			i.created[creates.GetName()] = true
-		}
+		repeated = i.created.Get(creates.GetName())
+		i.created.Put(creates.GetName(), true)
 	}
 
 	if !slices.ContainsFunc(i.rules, (*active).needsPrevious) {
@@ -113,11 +110,8 @@ func (i *Injector) remember(
 
 	key := strings.Join(objects, " ")
 
-	previous = i.previous[key]
-
-	if _, known := i.previous[key]; known || len(i.previous) < maxRemembered {
-		i.previous[key] = response
-	}
+	previous = i.previous.Get(key)
+	i.previous.Put(key, response)
 
 	return repeated, previous
 }

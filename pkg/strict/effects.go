@@ -4,7 +4,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 )
 
-// maxMembers bounds the known members of group snapshots.
+// maxMembers bounds the known members of group snapshots. The oldest ones are forgotten first.
 const maxMembers = 10000
 
 // apply remembers what a successful call has done. A call that failed has done nothing that the CO
@@ -122,21 +122,14 @@ func (m *Monitor) learnMembers(request, response any) {
 	}
 
 	for _, each := range snapshots {
-		if each.GetGroupSnapshotId() != "" && len(m.members) < maxMembers {
-			m.members[each.GetSnapshotId()] = each.GetGroupSnapshotId()
+		if each.GetGroupSnapshotId() != "" {
+			m.members.Put(each.GetSnapshotId(), each.GetGroupSnapshotId())
 		}
 	}
 }
 
 func (m *Monitor) forgetMembers(request any) {
-	deleted, ok := request.(*csi.DeleteVolumeGroupSnapshotRequest)
-	if !ok {
-		return
-	}
-
-	for snapshot, group := range m.members {
-		if group == deleted.GetGroupSnapshotId() {
-			delete(m.members, snapshot)
-		}
+	if deleted, ok := request.(*csi.DeleteVolumeGroupSnapshotRequest); ok {
+		m.members.DeleteValues(func(group string) bool { return group == deleted.GetGroupSnapshotId() })
 	}
 }

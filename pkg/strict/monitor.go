@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/touchstone-csi/touchstone/internal/recent"
 	"github.com/touchstone-csi/touchstone/pkg/capability"
 )
 
@@ -70,7 +71,7 @@ type Monitor struct {
 	failures map[fingerprint]*failure
 	running  map[string][]*running
 	// members maps a snapshot to its group.
-	members map[string]string
+	members *recent.Map[string, string]
 }
 
 // New returns a monitor whose metric is in the registry.
@@ -85,7 +86,7 @@ func New(config Config, registry prometheus.Registerer) (*Monitor, error) {
 			Name: "touchstone_co_violations_total", Help: "Violations of the CO's part of the CSI spec, by their id (docs/strict.md).",
 		}, []string{"id"}),
 		records: map[recordKey]*Record{}, volumes: newVolumes(), tokens: map[string]*tokens{},
-		failures: map[fingerprint]*failure{}, running: map[string][]*running{}, members: map[string]string{},
+		failures: map[fingerprint]*failure{}, running: map[string][]*running{}, members: recent.NewMap[string, string](maxMembers),
 	}
 
 	for _, kind := range kinds {

@@ -295,3 +295,23 @@ func TestKindsCiteTheSpec(t *testing.T) {
 	documented := regexp.MustCompile("(?m)^\\| `[a-z-]+` \\|.*\n").FindAllString(string(page), -1)
 	require.Equal(t, table.String(), strings.Join(documented, ""), "the table of docs/strict.md")
 }
+
+// TestNewMembersAreKnownToo has more members of group snapshots than are remembered: the newest are known.
+func TestNewMembersAreKnownToo(t *testing.T) {
+	t.Parallel()
+
+	f, listed := newFixture(t, strict.Observe), &csi.ListSnapshotsResponse{}
+
+	for number := range 10_001 {
+		listed.Entries = append(listed.Entries, &csi.ListSnapshotsResponse_Entry{
+			Snapshot: &csi.Snapshot{SnapshotId: strconv.Itoa(number), GroupSnapshotId: "g"},
+		})
+	}
+
+	f.call(&csi.ListSnapshotsRequest{}, listed)
+	f.call(&csi.DeleteSnapshotRequest{SnapshotId: "0"}, &csi.DeleteSnapshotResponse{})
+	require.Empty(t, f.ids(), "the oldest one is forgotten")
+
+	f.fail(&csi.DeleteSnapshotRequest{SnapshotId: "10000"}, codes.InvalidArgument)
+	require.Equal(t, []string{"group-member-deleted"}, f.ids())
+}

@@ -20,7 +20,7 @@ func (m *Monitor) checkOrder(request any) []finding {
 	case *csi.DeleteVolumeRequest:
 		return m.checkDelete(request)
 	case *csi.DeleteSnapshotRequest:
-		if group := m.members[request.GetSnapshotId()]; group != "" {
+		if group := m.members.Get(request.GetSnapshotId()); group != "" {
 			return []finding{{groupMemberDeleted, request.GetSnapshotId(), "it is a member of the group snapshot " + group}}
 		}
 	case *csi.ValidateVolumeCapabilitiesRequest:
