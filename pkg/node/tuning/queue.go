@@ -54,9 +54,15 @@ func (t *Tuner) SetQueue(ctx context.Context, volumeID string, number int, wante
 	return nil
 }
 
-// recordScheduler records the scheduler of the device before it is changed.
+// recordScheduler records the scheduler of the device before it is changed. A record of another
+// volume is one whose scheduler could not be restored: the device's volume takes it over.
 func (t *Tuner) recordScheduler(ctx context.Context, volumeID string, number int, wanted string) error {
-	if _, recorded := t.tuned.Get(strconv.Itoa(number)); recorded || wanted == "" {
+	tuned, recorded := t.tuned.Get(strconv.Itoa(number))
+	if recorded && tuned.VolumeID != volumeID {
+		return t.tuned.Put(ctx, &Tuned{Number: number, VolumeID: volumeID, Scheduler: tuned.Scheduler})
+	}
+
+	if recorded || wanted == "" {
 		return nil
 	}
 

@@ -136,6 +136,27 @@ func TestTheFormerSchedulerIsRestored(t *testing.T) {
 	}
 }
 
+// TestSchedulerIsRestoredAfterAnAttemptThatFailed has the device given to another volume while its former
+// scheduler cannot be set: it is restored when that volume is detached.
+func TestSchedulerIsRestoredAfterAnAttemptThatFailed(t *testing.T) {
+	t.Parallel()
+
+	f := newFixture(t)
+	require.NoError(t, f.SetQueue(t.Context(), "volume", 5, volume.Mutable{IOScheduler: "mq-deadline"}))
+
+	write(t, f.scheduler, "bfq [mq-deadline]\n")
+	f.ResetQueue("volume", 5)
+	require.NoError(t, f.SetQueue(t.Context(), "other", 5, volume.Mutable{IOScheduler: "bfq"}))
+	requireFile(t, "bfq", f.scheduler)
+
+	write(t, f.scheduler, "none [bfq] mq-deadline\n")
+	f.ResetQueue("volume", 5)
+	requireFile(t, "none [bfq] mq-deadline\n", f.scheduler)
+
+	f.ResetQueue("other", 5)
+	requireFile(t, "none", f.scheduler)
+}
+
 func TestUnsupportedParametersAreRefused(t *testing.T) {
 	t.Parallel()
 
