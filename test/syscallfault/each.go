@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -22,6 +23,12 @@ type Case struct {
 	Prepare func(t *testing.T, directory string)
 	// Lossy are patterns of what a power failure may lose of although the operation has succeeded.
 	Lossy []string
+	// Reported are the beginnings of calls of which the operation must report a failure, even if what it
+	// has changed is durable.
+	Reported []string
+	// Lasting is in the message of a failure that lasts until the process ends, as that of a read-only
+	// state. Such an operation fails when it is repeated, and succeeds once it has been begun again.
+	Lasting string
 	// Failed checks what a failed operation leaves, before it is repeated.
 	Failed func(t *testing.T, directory string)
 	// Verify checks the directory after a success.
@@ -161,14 +168,13 @@ func (c *Case) attempt(t *testing.T, p *process, failing string, errno syscall.E
 
 	if failure == "" {
 		failure = "none"
+
+		require.False(t, w.failed && slices.ContainsFunc(c.Reported, func(call string) bool { return strings.HasPrefix(failing, call) }),
+			"the operation does not report the failure of %s", failing)
 	} else {
 		require.True(t, w.failed, "the operation fails although no call was made to fail: %s", failure)
-
-		if c.Failed != nil {
-			c.Failed(t, directory)
-		}
-
-		require.Empty(t, phase("run", w), "the operation is repeated after the failure %q", failure)
+		c.failed(t, directory)
+		c.repeat(t, directory, failure, func(name string) string { return phase(name, w) })
 	}
 
 	require.Empty(t, w.unsynced.beneath(directory, c.Lossy),
@@ -177,4 +183,32 @@ func (c *Case) attempt(t *testing.T, p *process, failing string, errno syscall.E
 	c.Verify(t, directory)
 
 	return calls
+}
+
+func (c *Case) failed(t *testing.T, directory string) {
+	t.Helper()
+
+	if c.Failed != nil {
+		c.Failed(t, directory)
+	}
+}
+
+// repeat repeats the operation after a failure. It must succeed then, or begun again after a lasting one.
+func (c *Case) repeat(t *testing.T, directory, failure string, phase func(name string) string) {
+	t.Helper()
+
+	again := phase("run")
+
+	if c.Lasting != "" && strings.Contains(failure, c.Lasting) {
+		require.Contains(t, again, c.Lasting, "the operation is repeated after a failure that lasts")
+		c.failed(t, directory)
+
+		_ = phase("end") // it may fail for the same reason
+		require.Empty(t, phase("begin"), "prepare the operation again after the failure %q", failure)
+		c.failed(t, directory)
+
+		again = phase("run")
+	}
+
+	require.Empty(t, again, "the operation is repeated after the failure %q", failure)
 }

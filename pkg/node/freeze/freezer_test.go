@@ -19,12 +19,16 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
 	"github.com/touchstone-csi/touchstone/pkg/state"
 	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/syscallfault"
 )
 
 // firstLoop is beyond the loop devices of the machine and of other tests.
 const firstLoop = 790_000
 
-func TestMain(m *testing.M) { os.Exit(namespace.Main(m)) }
+func TestMain(m *testing.M) {
+	syscallfault.ServeIfAsked(onceOperations)
+	os.Exit(namespace.Main(m))
+}
 
 // mounted is an ext4 filesystem on a loop device.
 type mounted struct{ directory string }

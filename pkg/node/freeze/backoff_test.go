@@ -1,0 +1,108 @@
+package freeze_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/touchstone-csi/touchstone/internal/linux/filesystem"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/pkg/node/freeze"
+	"github.com/touchstone-csi/touchstone/pkg/rpc"
+	"github.com/touchstone-csi/touchstone/pkg/state"
+)
+
+// attempts are when the root of a frozen filesystem was asked for, which fails.
+type attempts struct {
+	mutex sync.Mutex
+	times []time.Time
+}
+
+func (a *attempts) openRoot(string) (*os.File, error) {
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+
+	a.times = append(a.times, time.Now())
+
+	return nil, errors.New("the pool does not respond")
+}
+
+// pauses returns those between the attempts.
+func (a *attempts) pauses() []time.Duration {
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+
+	var all []time.Duration
+
+	for i := 1; i < len(a.times); i++ {
+		all = append(all, a.times[i].Sub(a.times[i-1]))
+	}
+
+	return all
+}
+
+// TestThawsKeepTheirBackOff has the thaw of a filesystem fail for an hour that a killed driver has left
+// frozen: the pauses double up to a limit and keep it, also while calls ask for the volume.
+func TestThawsKeepTheirBackOff(t *testing.T) {
+	directory := t.TempDir()
+	recordFrozen(t, directory)
+
+	synctest.Test(t, func(t *testing.T) {
+		failing := &attempts{}
+		log := slog.New(slog.DiscardHandler)
+		store := state.New(directory, state.Options{Log: log})
+		f := freeze.New(freeze.Config{Loops: loop.NewLoops(loop.LoopsOptions{First: firstLoop}), Log: log, OpenRoot: failing.openRoot}, store)
+
+		require.NoError(t, store.Open(t.Context()))
+		f.Load()
+		f.ThawRecorded()
+
+		for range 60 {
+			time.Sleep(time.Minute)
+
+			root, err := os.Open(directory)
+			require.NoError(t, err)
+
+			err = f.WithFrozen(t.Context(), freeze.Targets{Filesystems: []freeze.Filesystem{
+				{VolumeID: onceID, FSType: filesystem.Ext4, Root: root},
+			}}, func(context.Context) error { return nil })
+			require.Equal(t, codes.Unavailable, status.Code(rpc.Status(err)), "a volume that is still frozen is not copied: %v", err)
+		}
+
+		f.Close()
+		require.True(t, f.IsFrozen(onceID), "the record stays until the filesystem is thawed")
+		require.NoError(t, store.Close())
+
+		pauses := failing.pauses()
+		longest := pauses[len(pauses)-1]
+
+		require.Greater(t, len(pauses), 60, "it is retried all the time")
+		require.Less(t, pauses[0], time.Second, "the first pause")
+		require.Greater(t, longest, 5*time.Second, "the longest pause")
+
+		for i, pause := range pauses[1:] {
+			require.Equal(t, min(2*pauses[i], longest), pause, "the pause after one of %s", pauses[i])
+		}
+	})
+}
+
+// recordFrozen has a store with the record that a killed driver leaves.
+func recordFrozen(t *testing.T, directory string) {
+	t.Helper()
+
+	store := state.New(directory, state.Options{})
+	records := freeze.NewRecords(store)
+
+	require.NoError(t, store.Open(t.Context()))
+	require.NoError(t, records.Put(t.Context(), &freeze.Frozen{VolumeID: onceID, FSType: filesystem.Ext4}))
+	require.NoError(t, store.Close())
+}
