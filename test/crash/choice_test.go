@@ -26,6 +26,10 @@ func (v *volume) next() *step {
 		choices = append(choices, choice{1, v.expand})
 	}
 
+	if v.phase >= created && v.phase <= staged && v.kind.image() {
+		choices = append(choices, choice{1, func() *step { return v.modify(anyReadAhead(v.random)) }})
+	}
+
 	total := 0
 	for _, each := range choices {
 		total += each.weight

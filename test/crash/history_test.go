@@ -189,6 +189,8 @@ func (v *volume) interrupted(pending *call) {
 		v.pending = v.detach()
 	case "expand":
 		v.pending = v.expand()
+	case "modify":
+		v.pending = v.modify(pending.volumeAfter.readAhead)
 	case "delete":
 		v.pending = v.delete()
 	case "write":

@@ -16,6 +16,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/internal/linux/loop"
+	"github.com/touchstone-csi/touchstone/internal/linux/queue"
 )
 
 const (
@@ -100,6 +102,9 @@ type volume struct {
 	capacity, device int64
 	// from is what the volume is to be made of; nil is nothing.
 	from *csi.VolumeContentSource
+	// readAhead is the acknowledged read-ahead of its devices, in KiB, if it has any. It is that of its
+	// creation until it is modified.
+	readAhead int64
 	// behind means that NodeExpandVolume is due.
 	behind bool
 	// durable means that a call was acknowledged that makes its image or directory durable.
@@ -128,7 +133,8 @@ func newVolume(site *site, source *rand.ChaCha8, name string) *volume {
 	all := kinds()
 
 	return &volume{
-		random: random, source: source, name: name, kind: all[random.IntN(len(all))],
+		readAhead: anyReadAhead(random),
+		random:    random, source: source, name: name, kind: all[random.IntN(len(all))],
 		claim: csiclient.Publication{
 			NodeID:      nodeID,
 			StagingPath: filepath.Join(site.kubelet(), "staging", name),
@@ -155,7 +161,8 @@ func (v *volume) create() *step {
 
 	return &step{name: "create", call: func(ctx context.Context, co *csiclient.Client) error {
 		answer, err := co.CreateVolume(ctx, &csi.CreateVolumeRequest{
-			Name: v.name, Parameters: v.kind.parameters, VolumeContentSource: v.from,
+			MutableParameters: v.mutable(v.readAhead),
+			Name:              v.name, Parameters: v.kind.parameters, VolumeContentSource: v.from,
 			VolumeCapabilities: []*csi.VolumeCapability{v.kind.capability()},
 			CapacityRange:      &csi.CapacityRange{RequiredBytes: wanted},
 		})
@@ -248,6 +255,29 @@ func (v *volume) expand() *step {
 	}}
 }
 
+// modify changes the read-ahead of an image's devices.
+func (v *volume) modify(readAhead int64) *step {
+	return &step{name: "modify", then: func() { v.readAhead = readAhead }, call: func(ctx context.Context, co *csiclient.Client) error {
+		_, err := co.ControllerModifyVolume(ctx, &csi.ControllerModifyVolumeRequest{
+			VolumeId: v.claim.VolumeID, MutableParameters: v.mutable(readAhead),
+		})
+
+		return err
+	}}
+}
+
+// mutable returns the parameters of a read-ahead. A directory has no device.
+func (v *volume) mutable(readAhead int64) map[string]string {
+	if !v.kind.image() {
+		return nil
+	}
+
+	return map[string]string{"readAheadKiB": strconv.FormatInt(readAhead, 10)}
+}
+
+// anyReadAhead is one that a device does not have by itself.
+func anyReadAhead(random *rand.Rand) int64 { return 512 + 4*random.Int64N(100) }
+
 func (v *volume) expandOnNode() *step {
 	size := v.capacity
 	claim := v.claim.StagingPath
@@ -273,9 +303,11 @@ func (v *volume) expandOnNode() *step {
 
 var errWrong = errors.New("wrong answer")
 
-// read compares all data with the checksums.
+// read compares all data with the checksums, and what was modified with the device.
 func (v *volume) read(place target) *step {
-	return &step{name: "read", at: place, call: func(context.Context, *csiclient.Client) error { return v.holds(place) }}
+	return &step{name: "read", at: place, call: func(context.Context, *csiclient.Client) error {
+		return errors.Join(v.holds(place), v.hasReadAhead())
+	}}
 }
 
 // checkLimit compares the size of a directory with the one that was acknowledged.
@@ -361,6 +393,44 @@ func (v *volume) holds(place target) error {
 	}
 
 	return v.hasSize(place)
+}
+
+// hasReadAhead compares the read-ahead of the volume's devices with the one that was acknowledged.
+func (v *volume) hasReadAhead() error {
+	if !v.kind.image() {
+		return nil
+	}
+
+	all, err := loop.NewLoops(loop.LoopsOptions{}).Attachments()
+	if err != nil {
+		return err
+	}
+
+	found := 0
+
+	for _, each := range all {
+		if filepath.Base(each.BackingPath) != v.claim.VolumeID+".img" {
+			continue
+		}
+
+		found++
+
+		has, err := queue.New(queue.DefaultSysBlock).Get(fmt.Sprint("loop", each.Number))
+		if err != nil {
+			return err
+		}
+
+		if has.ReadAheadKiB != v.readAhead {
+			return fmt.Errorf("%w: %s of volume %s reads %d KiB ahead, %d were acknowledged",
+				errWrong, each.Path, v.claim.VolumeID, has.ReadAheadKiB, v.readAhead)
+		}
+	}
+
+	if found == 0 {
+		return fmt.Errorf("%w: volume %s has no device", errWrong, v.claim.VolumeID)
+	}
+
+	return nil
 }
 
 func (v *volume) hasSize(place target) error {
