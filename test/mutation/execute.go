@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -39,9 +38,9 @@ type build struct {
 	copies map[string]string
 	// binaries are by their packages.
 	binaries map[string]string
-	// limits are how long tests may run with a mutant, where it is known how long they take without.
-	limits   map[command]time.Duration
 	building sync.Mutex
+	// without is what is known of tests without a mutant.
+	without *baselines
 }
 
 // newBuild writes the files, which are by their paths from root, and has the go
@@ -53,7 +52,7 @@ func newBuild(root string, files map[string][]byte, names map[string]bool) (*bui
 	}
 
 	replaced := map[string]string{}
-	b := &build{root: root, dir: dir, names: names, copies: map[string]string{}, binaries: map[string]string{}, limits: map[command]time.Duration{}}
+	b := &build{root: root, dir: dir, names: names, copies: map[string]string{}, binaries: map[string]string{}, without: &baselines{}}
 
 	for path, text := range files {
 		copied := filepath.Join(dir, fmt.Sprintf("%d.go", len(replaced)))
@@ -81,7 +80,7 @@ func (b *build) remove() error {
 // compiles returns what the compiler says against packages, "" for nothing.
 func (b *build) compiles(ctx context.Context, pkgs ...string) (string, error) {
 	// -e has the compiler report all errors of a package, not only the first ten.
-	output, err := b.run(ctx, buildTimeout, b.root, "", "go", append([]string{"build", "-gcflags=-e"}, pkgs...)...)
+	output, err := b.run(ctx, buildTimeout, b.root, nil, "go", append([]string{"build", "-gcflags=-e"}, pkgs...)...)
 	if errors.As(err, new(*exec.ExitError)) {
 		return output, nil
 	}
@@ -101,7 +100,7 @@ func (b *build) binary(ctx context.Context, pkg string) (string, error) {
 	path := filepath.Join(b.dir, strings.NewReplacer("/", "-", ".", "").Replace(pkg)+".test")
 
 	// Without what only a debugger reads, which takes time to link.
-	output, err := b.run(ctx, buildTimeout, b.root, "", "go", "test", "-c", "-vet=off", "-ldflags=-s -w", "-o", path, pkg)
+	output, err := b.run(ctx, buildTimeout, b.root, nil, "go", "test", "-c", "-vet=off", "-ldflags=-s -w", "-o", path, pkg)
 	if err != nil {
 		return "", fmt.Errorf("build the tests of %s: %w: %s", pkg, err, oneLine(output))
 	}
@@ -112,16 +111,16 @@ func (b *build) binary(ctx context.Context, pkg string) (string, error) {
 }
 
 // test runs tests with a mutant, or "" for none, and says what became of them.
-func (b *build) test(ctx context.Context, tests command, selected string) (verdict, error) {
+func (b *build) test(ctx context.Context, tests command, selected string, env ...string) (verdict, error) {
 	binary, err := b.binary(ctx, tests.pkg)
 	if err != nil {
 		return verdict{}, err
 	}
 
-	limit := cmp.Or(b.limits[tests], testTimeout)
+	limit := b.without.limit(tests)
 
 	// Somewhat more than the tests give themselves.
-	output, err := b.run(ctx, limit+time.Minute, filepath.Join(b.root, tests.pkg), selected,
+	output, err := b.run(ctx, limit+time.Minute, filepath.Join(b.root, tests.pkg), append(env, variable+"="+selected),
 		"go", "tool", "test2json", binary, "-test.v=test2json",
 		"-test.timeout", limit.String(), "-test.failfast", "-test.run", tests.run)
 	if err != nil && !errors.As(err, new(*exec.ExitError)) && !errors.Is(err, context.DeadlineExceeded) {
@@ -133,7 +132,7 @@ func (b *build) test(ctx context.Context, tests command, selected string) (verdi
 
 // run runs a command in a process group of its own, so that a timeout ends the
 // processes of tests too.
-func (b *build) run(ctx context.Context, limit time.Duration, dir, selected, name string, args ...string) (string, error) {
+func (b *build) run(ctx context.Context, limit time.Duration, dir string, env []string, name string, args ...string) (string, error) {
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 
@@ -141,7 +140,7 @@ func (b *build) run(ctx context.Context, limit time.Duration, dir, selected, nam
 
 	command := exec.CommandContext(limited, name, args...)
 	command.Dir = dir
-	command.Env = append(os.Environ(), "GOFLAGS="+b.flags, variable+"="+selected)
+	command.Env = append(append(os.Environ(), "GOFLAGS="+b.flags), env...)
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGKILL) }
 	command.WaitDelay = waitDelay

@@ -44,10 +44,10 @@ func main() {
 
 // options are the command line.
 type options struct {
-	regressions, list, baseline bool
-	run                         *regexp.Regexp
-	count, workers              int
-	seed                        uint64
+	regressions, list, baseline, own bool
+	run                              *regexp.Regexp
+	count, workers                   int
+	seed                             uint64
 }
 
 func parseOptions(args []string) (options, error) {
@@ -58,6 +58,7 @@ func parseOptions(args []string) (options, error) {
 	flags.BoolVar(&o.regressions, "regressions", false, "try the listed regressions instead of a sample of the operators' mutants")
 	flags.BoolVar(&o.list, "list", false, "list the mutants; run nothing")
 	flags.BoolVar(&o.baseline, "baseline", true, "first check that each test passes without a defect")
+	flags.BoolVar(&o.own, "own", false, "run the tests of a mutant's package alone: a quick search for survivors, no measure")
 	flags.IntVar(&o.count, "n", sampleSize, "how many mutants of the operators to draw")
 	flags.Uint64Var(&o.seed, "seed", 1, "what the sample is drawn by")
 	flags.IntVar(&o.workers, "workers", 2, "how many mutants are tried at once")
@@ -112,7 +113,7 @@ func run(ctx context.Context, args []string) error {
 	}
 
 	if o.baseline {
-		err = s.baseline(ctx, selected)
+		err = s.baseline(ctx, selected, o.workers)
 	}
 
 	if err == nil {
@@ -134,6 +135,13 @@ func (o options) choose(ctx context.Context, root string) ([]mutant, error) {
 		selected, err = o.chooseRegressions(root)
 	} else if selected, err = operatorMutants(ctx, root); err == nil {
 		selected = draw(selected, o.count+o.count/2, o.seed, o.run.MatchString)
+	}
+
+	if o.own {
+		selected = slices.DeleteFunc(selected, func(m mutant) bool { return len(m.tests) == 0 })
+		for i := range selected {
+			selected[i].tests = selected[i].tests[:1]
+		}
 	}
 
 	if err == nil && len(selected) == 0 {

@@ -9,14 +9,17 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // session tries mutants.
 type session struct {
 	root string
-	// common has all mutants that can be switched on at run time.
-	common *build
-	broken map[string]string
+	// common has all mutants that can be switched on at run time: those of together.
+	common   *build
+	together *switched
+	broken   map[string]string
 }
 
 // begin builds what holds the mutants. Those that do not compile are left out.
@@ -36,6 +39,8 @@ func begin(ctx context.Context, root string, mutants []mutant) (*session, error)
 
 		said, err := s.common.compiles(ctx, packages(mutants)...)
 		if err == nil && said == "" {
+			s.together, s.common.without.changed = together, together.changed
+
 			return s, nil
 		}
 
@@ -65,6 +70,10 @@ func (b *build) anyFails(ctx context.Context, m mutant) (verdict, error) {
 	last := verdict{outcome: survived}
 
 	for _, tests := range m.tests {
+		if !b.without.mayReach(tests, m.name) {
+			continue
+		}
+
 		v, err := b.test(ctx, tests, m.name)
 		if err != nil {
 			return v, err
@@ -121,13 +130,16 @@ func (s *session) alone(m mutant) (*build, error) {
 		return nil, err
 	}
 
-	b.limits = s.common.limits
+	b.without = s.common.without
 
 	return b, nil
 }
 
-// baseline checks that what should fail with a mutant passes without one.
-func (s *session) baseline(ctx context.Context, mutants []mutant) error {
+// baseline checks that what should fail with a mutant passes without one, and records what it calls.
+func (s *session) baseline(ctx context.Context, mutants []mutant, workers int) error {
+	group, limited := errgroup.WithContext(ctx)
+	group.SetLimit(workers)
+
 	checked := map[command]bool{}
 
 	for _, m := range mutants {
@@ -138,20 +150,30 @@ func (s *session) baseline(ctx context.Context, mutants []mutant) error {
 
 			checked[tests] = true
 
-			start := time.Now()
-			v, err := s.common.test(ctx, tests, "")
-			s.common.limits[tests] = 3*time.Since(start) + slack
-
-			switch {
-			case err != nil:
-				return err
-			case v.outcome != survived:
-				return fmt.Errorf("without a mutant %s does not pass: %s by %s: %s", tests, v.outcome, v.test, v.message)
-			case v.ran == 0:
-				return fmt.Errorf("%s: %s runs no test", m.name, tests)
-			}
+			group.Go(func() error { return s.baselineOf(limited, tests) })
 		}
 	}
+
+	return group.Wait()
+}
+
+func (s *session) baselineOf(ctx context.Context, tests command) error {
+	start := time.Now()
+
+	calls, v, err := s.together.recordReached(func(dir string) (verdict, error) {
+		return s.common.test(ctx, tests, "", reachedVariable+"="+dir)
+	})
+
+	switch {
+	case err != nil:
+		return err
+	case v.outcome != survived:
+		return fmt.Errorf("without a mutant %s does not pass: %s by %s: %s", tests, v.outcome, v.test, v.message)
+	case v.ran == 0:
+		return fmt.Errorf("%s runs no test", tests)
+	}
+
+	s.common.without.add(tests, time.Since(start), calls)
 
 	return nil
 }

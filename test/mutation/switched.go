@@ -14,8 +14,12 @@ import (
 	"strings"
 )
 
-// variable is the environment variable that has the name of the mutant to run.
-const variable = "TOUCHSTONE_MUTANT"
+const (
+	// variable is the environment variable that has the name of the mutant to run.
+	variable = "TOUCHSTONE_MUTANT"
+	// reachedVariable has the directory in which the functions are recorded that tests call.
+	reachedVariable = "TOUCHSTONE_REACHED"
+)
 
 // mark is the comment before the function of a mutant.
 const mark = "// mutant: "
@@ -26,6 +30,10 @@ const mark = "// mutant: "
 type switched struct {
 	// names are those of the mutants in it.
 	names map[string]bool
+	// functions are those that have mutants, by their package's directory; those of a mutant are in
+	// changed.
+	functions map[string][]string
+	changed   map[string][]place
 	// files are texts by their paths from the module's root.
 	files map[string][]byte
 }
@@ -39,6 +47,12 @@ type parsed struct {
 	rest string
 }
 
+// place is the position of a function among those of its package.
+type place struct {
+	dir   string
+	index int
+}
+
 type function struct {
 	decl       *ast.FuncDecl
 	start, end int
@@ -48,7 +62,9 @@ type function struct {
 // newSwitched leaves out mutants that change something else than functions; they
 // need a build of their own.
 func newSwitched(root string, mutants []mutant) (*switched, error) {
-	s := &switched{names: map[string]bool{}, files: map[string][]byte{}}
+	s := &switched{
+		names: map[string]bool{}, files: map[string][]byte{}, functions: map[string][]string{}, changed: map[string][]place{},
+	}
 
 	byFile := map[string][]mutant{}
 	for _, m := range mutants {
@@ -88,6 +104,7 @@ func (s *switched) add(root, file string, mutants []mutant) error {
 
 		for key, text := range changed {
 			variants[key] = append(variants[key], [2]string{m.name, text})
+			s.changed[m.name] = append(s.changed[m.name], s.place(filepath.Dir(file), key))
 		}
 	}
 
@@ -95,17 +112,61 @@ func (s *switched) add(root, file string, mutants []mutant) error {
 		return nil
 	}
 
-	formatted, err := format.Source(original.with(variants))
+	dir := filepath.Dir(file)
+
+	formatted, err := format.Source(original.with(variants, func(key string) int { return s.place(dir, key).index }))
 	if err != nil {
 		return fmt.Errorf("%s with its mutants: %w", file, err)
 	}
 
 	s.files[file] = formatted
-	s.files[filepath.Join(filepath.Dir(file), "mutant_selected.go")] = fmt.Appendf(nil,
-		"package %s\n\nimport \"os\"\n\nvar selectedMutant = os.Getenv(%q)\n", original.pkg, variable)
+	s.files[filepath.Join(dir, "mutant_selected.go")] = fmt.Appendf(nil, selected,
+		original.pkg, variable, len(s.functions[dir]), reachedVariable, reachedName(dir))
 
 	return nil
 }
+
+// place returns the place of a function, which it gets at first.
+func (s *switched) place(dir, key string) place {
+	index := slices.Index(s.functions[dir], key)
+	if index < 0 {
+		index = len(s.functions[dir])
+		s.functions[dir] = append(s.functions[dir], key)
+	}
+
+	return place{dir: dir, index: index}
+}
+
+// selected is a file of each package with mutants: package, variable, functions, variable, name.
+const selected = `package %s
+
+import (
+	"os"
+	"syscall"
+)
+
+var selectedMutant = os.Getenv(%q)
+
+// reachedFunctions has a byte for each function with mutants, 1 once it is called. It is shared with
+// the measurement: setting it needs no system call, which tests may count.
+var reachedFunctions = func() []byte {
+	const size = %d
+
+	file, err := os.OpenFile(os.Getenv(%q)+"/"+%q, os.O_RDWR, 0)
+	if err != nil {
+		return make([]byte, size)
+	}
+
+	defer file.Close()
+
+	shared, err := syscall.Mmap(int(file.Fd()), 0, size, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)
+	if err != nil {
+		return make([]byte, size)
+	}
+
+	return shared
+}()
+`
 
 // differences returns the functions that the mutant changes, with their new
 // texts; false if it changes anything else.
@@ -194,7 +255,7 @@ func (f *function) piece(node ast.Node) string {
 }
 
 // with returns the file with all variants.
-func (p *parsed) with(variants map[string][][2]string) []byte {
+func (p *parsed) with(variants map[string][][2]string, index func(key string) int) []byte {
 	var out bytes.Buffer
 
 	at := 0
@@ -207,7 +268,7 @@ func (p *parsed) with(variants map[string][][2]string) []byte {
 		}
 
 		out.Write(p.text[at:f.start])
-		f.writeSwitch(&out, texts)
+		f.writeSwitch(&out, texts, index(f.key()))
 		at = f.end
 	}
 
@@ -217,7 +278,7 @@ func (p *parsed) with(variants map[string][][2]string) []byte {
 }
 
 // writeSwitch writes the function that selects, the original and the mutants.
-func (f *function) writeSwitch(out *bytes.Buffer, texts [][2]string) {
+func (f *function) writeSwitch(out *bytes.Buffer, texts [][2]string, index int) {
 	receiver, arguments := f.writeHead(out)
 	call := func(name string) string {
 		text := receiver + name + f.typeArguments() + "(" + arguments + ")"
@@ -235,7 +296,7 @@ func (f *function) writeSwitch(out *bytes.Buffer, texts [][2]string) {
 		fmt.Fprintf(out, "case %q:\n%s\n", each[0], call(fmt.Sprintf("%sMutant%d", name, i)))
 	}
 
-	fmt.Fprintf(out, "default:\n%s\n}\n}\n\n", call(name+"Original"))
+	fmt.Fprintf(out, "default:\nreachedFunctions[%d] = 1\n%s\n}\n}\n\n", index, call(name+"Original"))
 	out.WriteString(f.renamed(f.text, name+"Original") + "\n\n")
 
 	for i, each := range texts {
