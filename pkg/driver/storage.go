@@ -16,6 +16,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/operation"
 	"github.com/touchstone-csi/touchstone/pkg/pool"
 	"github.com/touchstone-csi/touchstone/pkg/pool/removal"
+	"github.com/touchstone-csi/touchstone/pkg/state"
 )
 
 const (
@@ -67,8 +68,11 @@ func (o *opener) probe(ctx context.Context, subject string) (health.Observation,
 // cause: others often have the same. The path is only logged, because messages are
 // short.
 func failedRemovals(failures []removal.Failure) []health.Entry {
-	// Removals that wait for a failed pool are covered by that pool's condition.
-	failures = slices.DeleteFunc(failures, func(each removal.Failure) bool { return errors.Is(each.Cause, pool.ErrUnavailable) })
+	// Removals that wait for a failed pool, or for a state that takes no changes, are covered by its
+	// condition.
+	failures = slices.DeleteFunc(failures, func(each removal.Failure) bool {
+		return errors.Is(each.Cause, pool.ErrUnavailable) || errors.Is(each.Cause, state.ErrReadOnly)
+	})
 	if len(failures) == 0 {
 		return nil
 	}
