@@ -5,17 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/util/connrotation"
 
 	"github.com/touchstone-csi/touchstone/pkg/volume"
 )
@@ -28,6 +29,10 @@ const (
 	// DefaultTimeout is less than the provisioner's default timeout for CreateVolume,
 	// 10 s, so that the provisioner gets the error.
 	DefaultTimeout = 5 * time.Second
+
+	// dialTimeout and keepAlive are those of client-go.
+	dialTimeout = 30 * time.Second
+	keepAlive   = 30 * time.Second
 )
 
 // manifest grants what Direct needs.
@@ -43,9 +48,10 @@ type Config struct {
 
 // Reader reads claims. It is safe for concurrent use.
 type Reader struct {
-	http    *http.Client
-	claims  metadata.Getter
-	timeout time.Duration
+	// connections has those to the API.
+	connections *connrotation.Dialer
+	claims      metadata.Getter
+	timeout     time.Duration
 }
 
 // New returns a reader. It does not call the API yet.
@@ -59,6 +65,8 @@ func New(config Config) (*Reader, error) {
 	// The server limits requests itself; the client's default would limit the driver
 	// to five volumes a second.
 	settings.QPS = -1
+	connections := connrotation.NewDialer((&net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}).DialContext)
+	settings.Dial = connections.DialContext
 	settings.Wrap(func(next http.RoundTripper) http.RoundTripper { return brief{next} })
 
 	transport, err := rest.HTTPClientFor(settings)
@@ -72,9 +80,9 @@ func New(config Config) (*Reader, error) {
 	}
 
 	reader := &Reader{
-		http:    transport,
-		claims:  client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "persistentvolumeclaims"}),
-		timeout: config.Timeout,
+		connections: connections,
+		claims:      client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "persistentvolumeclaims"}),
+		timeout:     config.Timeout,
 	}
 	if reader.timeout == 0 {
 		reader.timeout = DefaultTimeout
@@ -112,9 +120,10 @@ func load(kubeconfig string) (*rest.Config, error) {
 	return settings, nil
 }
 
-// Close ends the connections that are not in use.
+// Close ends all connections: one whose last request was canceled is not idle before the server
+// answers, if it does.
 func (r *Reader) Close() error {
-	utilnet.CloseIdleConnectionsFor(r.http.Transport)
+	r.connections.CloseAll()
 
 	return nil
 }
@@ -169,9 +178,6 @@ func (b brief) RoundTrip(request *http.Request) (*http.Response, error) {
 
 	return response, nil
 }
-
-// WrappedRoundTripper lets Close find the connections.
-func (b brief) WrappedRoundTripper() http.RoundTripper { return b.next }
 
 // explain distinguishes errors that need an administrator from temporary ones.
 func explain(err error) error {

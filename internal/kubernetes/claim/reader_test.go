@@ -2,13 +2,17 @@ package claim_test
 
 import (
 	"context"
+	"crypto/tls"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/net/http2"
 
 	"github.com/touchstone-csi/touchstone/internal/kubernetes/claim"
 	"github.com/touchstone-csi/touchstone/pkg/volume"
@@ -66,6 +70,57 @@ func TestCloseEndsConnections(t *testing.T) {
 	require.NoError(t, reader.Close())
 
 	await.Return(t, api.Left, "the connection to be closed")
+}
+
+// TestCloseEndsConnectionsWithoutAnAnswer closes readers at once after a request is canceled that the server
+// has not answered. The client may still have it on its connection, which is not idle then.
+func TestCloseEndsConnectionsWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
+
+	received, ended := make(chan struct{}, 1), make(chan struct{}, 1)
+	server := httptest.NewUnstartedServer(nil)
+	server.TLS = &tls.Config{NextProtos: []string{"h2"}}
+	server.Config.TLSNextProto = map[string]func(*http.Server, *tls.Conn, http.Handler){
+		"h2": func(_ *http.Server, connection *tls.Conn, _ http.Handler) {
+			_, err := io.CopyN(io.Discard, connection, int64(len(http2.ClientPreface)))
+			for frames := http2.NewFramer(nil, connection); err == nil; {
+				var frame http2.Frame
+				if frame, err = frames.ReadFrame(); err == nil && frame.Header().Type == http2.FrameHeaders {
+					received <- struct{}{}
+				}
+			}
+
+			ended <- struct{}{}
+		},
+	}
+	server.StartTLS()
+	t.Cleanup(server.Close)
+
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	kubeapi.WriteKubeconfig(t, kubeconfig, server, kubeapi.Token)
+
+	for range 100 {
+		reader, err := claim.New(claim.Config{Kubeconfig: kubeconfig, Timeout: await.Limit})
+		require.NoError(t, err)
+
+		ctx, cancel := context.WithCancel(t.Context())
+
+		go func() {
+			<-received
+			cancel()
+		}()
+
+		_, err = reader.Direct(ctx, "shop", "data")
+		require.ErrorIs(t, err, context.Canceled)
+		require.NoError(t, reader.Close())
+
+		// Less than the time after which the client takes the connection for broken.
+		select {
+		case <-ended:
+		case <-time.After(10 * time.Second):
+			t.Fatal("the connection stays open")
+		}
+	}
 }
 
 func TestUnreadable(t *testing.T) {
