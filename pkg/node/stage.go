@@ -206,6 +206,9 @@ func (s *Service) forgetUnstaged(wanted *staged.Volume) error {
 		return err
 	}
 
+	// The kernel has detached the device with its last user, and another program may get its number.
+	s.prober.Observations().DetachAll(current.VolumeID)
+
 	return s.forget(current)
 }
 

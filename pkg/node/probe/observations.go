@@ -167,19 +167,23 @@ func (o *Observations) Forget(id string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 
-	was, ok := o.byVolume[id]
-	if !ok {
-		return
+	if was, ok := o.byVolume[id]; ok {
+		o.leaveFilesystemLocked(id, was.filesystem)
 	}
 
-	o.leaveFilesystemLocked(id, was.filesystem)
-
-	if was.attached != nil && o.byNumber[was.attached.Number] == id {
-		delete(o.byNumber, was.attached.Number)
-	}
-
+	// Also those of a volume that was attached, or got its content's id, and was never observed.
+	maps.DeleteFunc(o.byNumber, func(_ int, volumeID string) bool { return volumeID == id })
 	maps.DeleteFunc(o.byContentID, func(_, volumeID string) bool { return volumeID == id })
 	delete(o.byVolume, id)
+}
+
+// DetachAll drops the mappings of all devices of a volume that is not attached any more. What was
+// observed of the volume stays.
+func (o *Observations) DetachAll(id string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	maps.DeleteFunc(o.byNumber, func(_ int, volumeID string) bool { return volumeID == id })
 }
 
 // SetUsage records what NodeGetVolumeStats has measured.

@@ -65,9 +65,7 @@ func (p *Prober) probe(ctx context.Context, id string) (health.Observation, erro
 
 	view, ok := p.view(id)
 	if !ok {
-		if !busy {
-			p.observations.Forget(id)
-		}
+		p.forgetUnneeded(id)
 
 		return health.Observation{}, health.ErrGone
 	}
@@ -75,6 +73,9 @@ func (p *Prober) probe(ctx context.Context, id string) (health.Observation, erro
 	s := p.newState(view)
 
 	if view.volume == nil {
+		// It may end the reason for the probe, such as a staging that has failed.
+		defer p.forgetUnneeded(id)
+
 		return s.probeNotInUse(ctx)
 	}
 
@@ -104,6 +105,18 @@ func (p *Prober) probe(ctx context.Context, id string) (health.Observation, erro
 	}
 
 	return s.result(), nil
+}
+
+// forgetUnneeded drops the last observation of a volume that the records give no reason to probe: no relist
+// lists it. An operation that is running still needs it, and calls ProbeAfterOperation at its end.
+func (p *Prober) forgetUnneeded(id string) {
+	if p.isBusy(id) {
+		return
+	}
+
+	if _, ok := p.view(id); !ok {
+		p.observations.Forget(id)
+	}
 }
 
 func (p *Prober) newState(view volumeView) *probeState {

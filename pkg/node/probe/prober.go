@@ -143,6 +143,7 @@ func (p *Prober) ProbeAfterOperation(id string) {
 
 	p.busy.forget(id)
 	p.monitor.Forget(id)
+	p.forgetUnneeded(id)
 }
 
 // SuspectPool probes all volumes of a pool that has become reachable or unreachable. While
