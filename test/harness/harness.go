@@ -30,6 +30,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/pool/layout"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/conformance"
+	"github.com/touchstone-csi/touchstone/test/leftover"
 )
 
 // NodeID is the node id of a driver that says no other.
@@ -55,13 +56,19 @@ type Driver struct {
 	pid int
 	// start starts that process; nil is child.Start.
 	start func(*exec.Cmd) error
+	// settle waits for what the driver does in the background; nil in a process of its own.
+	settle func(testing.TB)
+	// settled is true if the driver was running at the end of the test.
+	settled bool
+	// leaves are the kinds of what the test leaves on purpose.
+	leaves []leftover.Kind
 }
 
 // Option changes the configuration before the start.
 type Option func(*driver.Config)
 
-// Start starts a driver in a fresh directory. When the test ends the driver is
-// stopped, and the test fails if a mount or a loop device is left.
+// Start starts a driver in a fresh directory. When the test ends the driver is stopped, and the test
+// fails if a mount or a loop device is left, or what package leftover finds (Leaves).
 func Start(tb testing.TB, options ...Option) *Driver {
 	tb.Helper()
 
@@ -91,11 +98,22 @@ func startWith(tb testing.TB, run func(*Driver, testing.TB), options []Option) *
 		option(&config)
 	}
 
-	tb.Cleanup(func() { CheckNothingIsLeft(tb, root) })
-
 	running := &Driver{Root: root, Config: config, World: conformance.NewWorld(), run: run}
+
+	tb.Cleanup(func() {
+		CheckNothingIsLeft(tb, root)
+		running.checkLeft(tb)
+	})
+
 	running.run(running, tb)
-	tb.Cleanup(running.Stop)
+	tb.Cleanup(func() {
+		if running.settle != nil && !tb.Failed() {
+			running.settle(tb)
+			running.settled = true
+		}
+
+		running.Stop()
+	})
 
 	return running
 }
@@ -142,17 +160,36 @@ func (d *Driver) runHere(tb testing.TB) {
 
 	ctx, cancel := context.WithCancel(context.Background())
 
-	made, err := driver.New(ctx, d.Config)
+	var (
+		made  *driver.Driver
+		err   error
+		ended = make(chan error, 1)
+	)
+
+	leftover.Attribute(d.Root, func() { made, err = driver.New(ctx, d.Config) })
 	require.NoError(tb, err)
 
-	ended := make(chan error, 1)
+	running := observe(made, d.Root, d.Config)
 
-	go func() { ended <- made.Run(ctx) }()
+	leftover.Attribute(d.Root, func() {
+		go func() { ended <- made.Run(ctx) }()
+	})
 
+	d.settle = running.settle
 	d.connect(tb, func() error {
+		d.settle = nil
+
 		cancel()
 
-		return await.Receive(tb, ended, "the driver to end")
+		err := await.Receive(tb, ended, "the driver to end")
+		if err == nil && !tb.Failed() {
+			left, failure := running.left()
+			d.report(tb, left)
+
+			err = failure
+		}
+
+		return err
 	})
 }
 

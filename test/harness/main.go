@@ -11,11 +11,12 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/touchstone-csi/touchstone/test/faults"
+	"github.com/touchstone-csi/touchstone/test/leftover"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
 // Main is the TestMain of tests that start drivers: it runs them in a mount namespace of their
-// own, fails them if a goroutine is left, and ends the process. In a process that StartProcess
+// own, fails them if a goroutine or an open file is left, and ends the process. In a process that StartProcess
 // or faults.Serve started it serves instead.
 func Main(m *testing.M) {
 	ServeIfAsked()
@@ -23,11 +24,25 @@ func Main(m *testing.M) {
 	flag.Parse()
 	limitParallel()
 
-	code := namespace.Main(m)
+	namespace.Enter()
+
+	before, err := leftover.Opened()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+
+	code := m.Run()
 
 	if code == 0 {
 		if err := goleak.Find(); err != nil {
 			fmt.Fprintln(os.Stderr, "goroutines are left:", err)
+
+			code = 1
+		}
+
+		if found, err := openedSince(before); err != nil || len(found) > 0 {
+			fmt.Fprintln(os.Stderr, found, err)
 
 			code = 1
 		}

@@ -3,6 +3,7 @@ package harness
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/test/child"
+	"github.com/touchstone-csi/touchstone/test/leftover"
 )
 
 // served hands a configuration to the process that ServeIfAsked makes a driver
@@ -28,6 +30,8 @@ type encodable struct {
 
 	WithoutAlso *struct{} `json:"Also,omitempty"`
 	WithoutLog  *struct{} `json:"Log,omitempty"`
+	// Root is that of the Driver.
+	Root string
 }
 
 // ServeIfAsked is for the begin of the TestMain of tests that use
@@ -46,7 +50,7 @@ func ServeIfAsked() {
 	os.Exit(0)
 }
 
-func serve(encoded string) error {
+func serve(encoded string) (err error) {
 	var given encodable
 	if err := json.Unmarshal([]byte(encoded), &given); err != nil { //nolint:musttag // only these two processes read it
 		return fmt.Errorf("read the configuration: %w", err)
@@ -57,12 +61,31 @@ func serve(encoded string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 
-	made, err := driver.New(ctx, given.Config)
+	before, err := leftover.Opened()
+	if err != nil {
+		return err
+	}
+
+	var made *driver.Driver
+
+	leftover.Attribute(given.Root, func() { made, err = driver.New(ctx, given.Config) })
+
 	if err != nil {
 		return fmt.Errorf("make the driver: %w", err)
 	}
 
-	return made.Run(ctx)
+	running := observe(made, given.Root, given.Config)
+
+	leftover.Attribute(given.Root, func() { err = made.Run(ctx) })
+
+	if err != nil {
+		return err
+	}
+
+	left, err := running.left()
+	descriptors, descriptorErr := openedSince(before)
+
+	return errors.Join(err, descriptorErr, writeLeft(given.Root, append(left, descriptors...)))
 }
 
 // StartProcess is Start with the driver in a process of its own, so that Kill
@@ -122,7 +145,7 @@ func (d *Driver) DieStarting(tb testing.TB, after time.Duration, options ...Opti
 func (d *Driver) spawn(tb testing.TB) *exec.Cmd {
 	tb.Helper()
 
-	encoded, err := json.Marshal(encodable{Config: d.Config}) //nolint:musttag // only these two processes read it
+	encoded, err := json.Marshal(encodable{Config: d.Config, Root: d.Root}) //nolint:musttag // only these two processes read it
 	require.NoError(tb, err)
 
 	command := exec.Command("/proc/self/exe")
@@ -159,7 +182,14 @@ func (d *Driver) runProcess(tb testing.TB) {
 	d.connect(tb, func() error {
 		d.kill = func(...func()) {}
 
-		return end(syscall.SIGTERM)
+		if err := end(syscall.SIGTERM); err != nil {
+			return err
+		}
+
+		left, err := readLeft(d.Root)
+		d.report(tb, left)
+
+		return err
 	})
 
 	d.kill = func(between ...func()) {

@@ -40,7 +40,7 @@ func EditRecord(t *testing.T, d *Driver, collection, id string, edit func(record
 	collections := map[string]*state.Collection[json.RawMessage]{}
 
 	for _, name := range []string{
-		"volumes", "snapshots", "groups", "uses", "inline", "tuned", "limited", "frozen", "checks", "pools",
+		"volumes", "snapshots", "groups", "uses", "ephemerals", "tuned", "limited", "frozen", "checks", "pools",
 	} {
 		collections[name] = state.Register[json.RawMessage](store, name)
 	}

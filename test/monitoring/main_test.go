@@ -1,25 +1,9 @@
 package monitoring_test
 
 import (
-	"fmt"
-	"os"
 	"testing"
 
-	"go.uber.org/goleak"
-
-	"github.com/touchstone-csi/touchstone/test/namespace"
+	"github.com/touchstone-csi/touchstone/test/harness"
 )
 
-func TestMain(m *testing.M) {
-	code := namespace.Main(m)
-
-	if code == 0 {
-		if err := goleak.Find(); err != nil {
-			fmt.Fprintln(os.Stderr, "goroutines are left:", err)
-
-			code = 1
-		}
-	}
-
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { harness.Main(m) }

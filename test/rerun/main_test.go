@@ -59,6 +59,9 @@ func TestRepeats(t *testing.T) {
 		"leaks a mount": {
 			source: body(`if !ran() { t.Error("still mounted: /a") }`, ""), fails: true, says: []string{"not repeated: m.TestA: leak\n"},
 		},
+		"leaves a record": {
+			source: body(`if !ran() { t.Error("record is left: volumes a") }`, ""), fails: true, says: []string{"not repeated: m.TestA: leak\n"},
+		},
 		"races": {
 			source: body(`if !ran() { t.Error("race detected during execution of test") }`, ""), fails: true,
 			says: []string{"not repeated: m.TestA: race\n"},

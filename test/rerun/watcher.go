@@ -49,6 +49,7 @@ var finals = []struct{ text, name string }{
 	{"goroutines are left", "leak"},
 	{"still mounted: ", "leak"},
 	{"still attached: ", "leak"},
+	{" is left: ", "leak"},
 }
 
 func newWatcher(out io.Writer) *watcher {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/leftover"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
@@ -147,6 +148,7 @@ func TestAStrangerInTheSnapshotsStays(t *testing.T) {
 	require.NoError(t, err)
 
 	d.Stop()
+	d.Leaves("the stranger", leftover.Entry)
 
 	stranger := filepath.Join(d.Pool(), "snapshots", "01900000-0000-7000-8000-000000000000.img")
 	harness.WriteFile(t, stranger, "another's")

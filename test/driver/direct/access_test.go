@@ -22,6 +22,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/guest"
 	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/leftover"
 	"github.com/touchstone-csi/touchstone/test/logs"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -227,6 +228,7 @@ func TestDirectWithoutRecords(t *testing.T) {
 				hold(t, d, claim)
 				d.Stop()
 				require.NoError(t, os.RemoveAll(d.Config.StateDir))
+				d.Leaves("the volume whose record was removed", leftover.Entry)
 
 				s := watch(t, d, claim)
 
@@ -270,6 +272,7 @@ func TestDirectIsTakenDownWithoutRecords(t *testing.T) {
 	take(t, d, claim, sandbox)
 	d.Stop()
 	require.NoError(t, os.RemoveAll(d.Config.StateDir))
+	d.Leaves("the volume whose record was removed", leftover.Entry)
 	d.Restart(t)
 
 	for range 2 {

@@ -15,6 +15,7 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/test/guest"
 	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/leftover"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
@@ -272,6 +273,7 @@ func TestSymlinksAreNotCleared(t *testing.T) {
 	require.NoError(t, os.Symlink(v.path, filepath.Join(d.Config.Node.Direct.Root, ".touchstone-DIR")))
 	require.NoError(t, os.Symlink(filepath.Join(v.path, sandbox), filepath.Join(d.Config.Node.Direct.Root, ".touchstone-FILE")))
 	require.NoError(t, unix.Mkfifo(filepath.Join(d.Config.Node.Direct.Root, ".touchstone-FIFO"), 0o600))
+	d.Leaves("the forged entries", leftover.Entry)
 	d.Restart(t)
 	v.untouched(t)
 
@@ -331,6 +333,7 @@ func TestEntriesOfOthersStay(t *testing.T) {
 	harness.WriteFile(t, filepath.Join(entry, "mountInfo.json"), `{"volume-type":"directvol","device":"/dev/loop7","fstype":"ext4"}`)
 	harness.WriteFile(t, filepath.Join(entry, sandbox), "")
 	harness.WriteFile(t, filepath.Join(root, "unknown"), "")
+	d.Leaves("the entries of others", leftover.Entry)
 
 	before := harness.Tree(t, root)
 	claim := directClaim(t, d)

@@ -19,6 +19,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/conformance"
 	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/leftover"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
@@ -29,6 +30,7 @@ func TestListOfSickVolumes(t *testing.T) {
 	t.Parallel()
 
 	d := harness.Start(t)
+	d.Leaves("directories that were moved away", leftover.Entry)
 
 	var all, sick []string
 
@@ -83,6 +85,8 @@ func TestConditionInEveryPageOfVolumes(t *testing.T) {
 	t.Parallel()
 
 	d := harness.Start(t, harness.TwoNodes)
+	d.Leaves("directories that were moved away", leftover.Entry)
+
 	wanted := map[string]string{}
 
 	var sick []string

@@ -19,6 +19,7 @@ import (
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/faults"
 	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/leftover"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
@@ -170,6 +171,7 @@ func TestHealthOfADeadPool(t *testing.T) {
 	harness.AwaitStorage(t, d, "")
 
 	served.Kill(t)
+	d.Leaves("a pool that cannot be listed", leftover.Entry)
 	harness.AwaitStorage(t, d, "dead", health.PoolUnreachable)
 	require.NoError(t, d.Detach(t.Context(), sick.claim))
 }

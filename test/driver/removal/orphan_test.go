@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/leftover"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
@@ -20,6 +21,7 @@ func TestOrphansAtTheStart(t *testing.T) {
 
 	d := harness.Start(t)
 	d.Stop()
+	d.Leaves("orphans with data", leftover.Entry)
 
 	const (
 		long   = "01900000-0000-7000-8000-00000000000" // of the year 2024

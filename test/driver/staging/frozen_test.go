@@ -16,6 +16,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/harness"
+	"github.com/touchstone-csi/touchstone/test/leftover"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
@@ -131,6 +132,7 @@ func TestUnstageWaitsForTheDevice(t *testing.T) {
 			if name == "without records" {
 				d.Stop()
 				require.NoError(t, os.RemoveAll(d.Config.StateDir))
+				d.Leaves("the volume whose record was removed", leftover.Entry)
 				d.Restart(t)
 			}
 
