@@ -129,7 +129,7 @@ func TestAnotherIsForNewNamesToo(t *testing.T) {
 		require.NoError(t, err)
 
 		created, ok := response.(*csi.CreateVolumeResponse)
-		require.True(t, ok)
+		require.True(t, ok, "want: a CreateVolumeResponse")
 
 		return created.GetVolume()
 	}
