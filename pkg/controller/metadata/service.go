@@ -8,6 +8,7 @@ package metadata
 import (
 	"cmp"
 	"context"
+	"errors"
 	"os"
 	"runtime/debug"
 	"sync"
@@ -263,7 +264,23 @@ func (m *Service) image(snapshot *record.Snapshot) (*os.File, error) {
 		return nil, err
 	}
 
-	return p.OpenSnapshot(snapshot.ID)
+	image, err := p.OpenSnapshot(snapshot.ID)
+	if err != nil {
+		return nil, err
+	}
+
+	// Ranges that it has lost would be taken for ones that were never written.
+	info, err := image.Stat()
+	if err == nil && info.Size() < snapshot.SizeBytes {
+		err = rpc.Errorf(codes.Internal, "the image of snapshot %s has %d bytes instead of %d; delete it and take another",
+			snapshot.ID, info.Size(), snapshot.SizeBytes)
+	}
+
+	if err != nil {
+		return nil, errors.Join(err, image.Close())
+	}
+
+	return image, nil
 }
 
 func (m *Service) openPair(request *csi.GetMetadataDeltaRequest) (base, target *opened, err error) {

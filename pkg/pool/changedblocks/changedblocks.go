@@ -22,7 +22,8 @@ var ErrNotImmutable = errors.New("the file is being changed")
 // Allocated calls visit, in order, for the ranges of file from the given offset that have ever been
 // written; all others read as zeros. Ranges do not touch; they start and end at multiples of
 // BlockBytes, or at from and at the end of the file. The file must be a snapshot: the result for
-// one that is being written is undefined. Errors: those of visit and ctx.
+// one that is being written is undefined. Errors: those of visit and ctx, ErrNotImmutable for one
+// that has another size at the end.
 func Allocated(ctx context.Context, file *os.File, from int64, visit func(extent.Range) error) error {
 	size, err := sizeOf(file)
 	if err != nil {
@@ -31,6 +32,10 @@ func Allocated(ctx context.Context, file *os.File, from int64, visit func(extent
 
 	joined := &rangeJoiner{from: from, size: size, visit: visit}
 	if err := addAllocated(ctx, file, from, joined); err != nil {
+		return err
+	}
+
+	if err := checkSize(file, size); err != nil {
 		return err
 	}
 
@@ -78,6 +83,10 @@ func Changed(ctx context.Context, base, target *os.File, from int64, visit func(
 	}
 
 	if err := addAllocated(ctx, target, max(from, both), joined); err != nil {
+		return err
+	}
+
+	if err := errors.Join(checkSize(base, baseSize), checkSize(target, targetSize)); err != nil {
 		return err
 	}
 
@@ -170,4 +179,15 @@ func sizeOf(file *os.File) (int64, error) {
 	}
 
 	return info.Size(), nil
+}
+
+// checkSize returns ErrNotImmutable if the file does not have the size that it had: the extents of what
+// it has lost were taken for ranges that are not allocated.
+func checkSize(file *os.File, size int64) error {
+	now, err := sizeOf(file)
+	if err == nil && now != size {
+		err = fmt.Errorf("%s: %w: it had %d bytes and has %d", file.Name(), ErrNotImmutable, size, now)
+	}
+
+	return err
 }

@@ -360,4 +360,15 @@ func TestFileThatShrinks(t *testing.T) {
 
 	err = changedblocks.Changed(t.Context(), base, target, 0, func(extent.Range) error { return base.Truncate(5 * mib) })
 	require.ErrorIs(t, err, changedblocks.ErrNotImmutable)
+
+	sparse := create(t, directory)
+	defer forget(sparse)
+
+	for _, at := range []int64{0, 4 * mib} {
+		_, err := sparse.WriteAt([]byte("a range"), at)
+		require.NoError(t, err)
+	}
+
+	err = changedblocks.Allocated(t.Context(), sparse, 0, func(extent.Range) error { return sparse.Truncate(mib) })
+	require.ErrorIs(t, err, changedblocks.ErrNotImmutable)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -159,6 +160,36 @@ func TestMetadataStreamOfADriverThatEnds(t *testing.T) {
 	require.Len(t, blocks(t, d.AllocatedBlocks(t.Context(), &csi.GetMetadataAllocatedRequest{
 		SnapshotId: id, StartingOffset: next,
 	}), 128*harness.MiB, 1024), ranges-received)
+}
+
+// TestMetadataStreamOfADamagedSnapshotFails shortens the snapshot while it is streamed: what is missing is
+// no end of the stream.
+func TestMetadataStreamOfADamagedSnapshotFails(t *testing.T) {
+	namespace.NeedRoot(t)
+
+	d := harness.Start(t, blocksPools()["reflink"](t))
+	id, ranges := manyRanges(t, d)
+
+	stream, err := d.GetMetadataAllocated(conformance.Exercise(t.Context(), conformance.Where("a snapshot that loses its end",
+		func(r *csi.GetMetadataAllocatedRequest) bool { return r.GetSnapshotId() == id })),
+		&csi.GetMetadataAllocatedRequest{SnapshotId: id, MaxResults: 1})
+	require.NoError(t, err)
+
+	_, err = stream.Recv()
+	require.NoError(t, err)
+	require.NoError(t, os.Truncate(filepath.Join(d.Pool(), "snapshots", id+".img"), 0))
+
+	received := 1
+	for ; err == nil; received++ {
+		_, err = stream.Recv()
+	}
+
+	require.NotErrorIs(t, err, io.EOF, "an end that is none")
+	harness.RequireCode(t, err, codes.Internal)
+	require.Less(t, received, ranges)
+
+	err = lastError(d.AllocatedBlocks(t.Context(), &csi.GetMetadataAllocatedRequest{SnapshotId: id}))
+	harness.RequireCode(t, err, codes.Internal, id, "0 bytes", "delete it")
 }
 
 // TestMetadataRequestsAreLimited: the limits of the spec hold for streams too.
