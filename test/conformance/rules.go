@@ -34,7 +34,8 @@ var rules = []rule{
 	{"entries at most max_entries", func(request, response proto.Message) (bool, bool) {
 		most, entries := maxEntries(request), entriesOf(response)
 
-		return most > 0 && entries >= 0, entries <= most
+		// A list that is shorter shows nothing.
+		return most > 0 && entries >= most, entries <= most
 	}},
 	{"accessible_topology within requisite", func(request, response proto.Message) (bool, bool) {
 		asked, topologies := requirementOf(request).GetRequisite(), accessible(response)
@@ -63,7 +64,7 @@ var rules = []rule{
 		count := len(found)
 		slices.Sort(found)
 
-		return count > 0, len(slices.Compact(found)) == count
+		return count > 1, len(slices.Compact(found)) == count
 	}},
 }
 

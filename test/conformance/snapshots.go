@@ -18,11 +18,11 @@ var snapshotRules = []rule{
 			return member.GetGroupSnapshotId() != group.GetGroupSnapshotId()
 		})
 	}},
-	{"ready_to_use only with every member", func(_, response proto.Message) (bool, bool) {
+	{"not ready_to_use with a member that is not", func(_, response proto.Message) (bool, bool) {
 		group := groupOf(response)
 		waits := slices.ContainsFunc(group.GetSnapshots(), func(member *csi.Snapshot) bool { return !member.GetReadyToUse() })
 
-		return len(group.GetSnapshots()) > 0, !waits || !group.GetReadyToUse()
+		return waits, !group.GetReadyToUse()
 	}},
 	{"size_bytes of every block positive", func(_, response proto.Message) (bool, bool) {
 		found := blocksOf(response)
@@ -46,16 +46,18 @@ var snapshotRules = []rule{
 		asked, ok := request.(interface{ GetMaxResults() int32 })
 		found := blocksOf(response)
 
-		return ok && asked.GetMaxResults() > 0 && len(found) > 0, ok && len(found) <= int(asked.GetMaxResults())
+		// A message that is shorter shows nothing.
+		return ok && asked.GetMaxResults() > 0 && len(found) >= int(asked.GetMaxResults()), ok && len(found) <= int(asked.GetMaxResults())
 	}},
-	{"VARIABLE_LENGTH or blocks of one size", func(_, response proto.Message) (bool, bool) {
+	{"blocks of one size", func(_, response proto.Message) (bool, bool) {
 		kind, ok := response.(interface {
 			GetBlockMetadataType() csi.BlockMetadataType
 		})
 		found := blocksOf(response)
 
-		return len(found) > 0, ok && (kind.GetBlockMetadataType() == csi.BlockMetadataType_VARIABLE_LENGTH || !slices.ContainsFunc(found,
-			func(b *csi.BlockMetadata) bool { return b.GetSizeBytes() != found[0].GetSizeBytes() }))
+		fixed := ok && kind.GetBlockMetadataType() == csi.BlockMetadataType_FIXED_LENGTH
+
+		return fixed && len(found) > 1, !slices.ContainsFunc(found, func(b *csi.BlockMetadata) bool { return b.GetSizeBytes() != found[0].GetSizeBytes() })
 	}},
 }
 

@@ -34,13 +34,13 @@ func TestSnapshotRules(t *testing.T) {
 		request       proto.Message
 		good, another proto.Message
 	}{
-		"group_snapshot_id of every member":      {nil, group(true, true, "g"), group(true, true, "h")},
-		"ready_to_use only with every member":    {nil, group(false, false, "g"), group(true, false, "g")},
-		"size_bytes of every block positive":     {most, stream(variable, 0, 1), stream(variable, 0, 0)},
-		"blocks increase without overlap":        {from, stream(variable, 8, 2, 10, 1), stream(variable, 8, 3, 10, 1)},
-		"every block ends after starting_offset": {from, stream(variable, 0, 9), stream(variable, 0, 8)},
-		"blocks at most max_results":             {most, stream(variable, 0, 1), stream(variable, 0, 1, 1, 1)},
-		"VARIABLE_LENGTH or blocks of one size":  {from, stream(fixed, 8, 2, 10, 2), stream(fixed, 8, 2, 10, 3)},
+		"group_snapshot_id of every member":          {nil, group(true, true, "g"), group(true, true, "h")},
+		"not ready_to_use with a member that is not": {nil, group(false, false, "g"), group(true, false, "g")},
+		"size_bytes of every block positive":         {most, stream(variable, 0, 1), stream(variable, 0, 0)},
+		"blocks increase without overlap":            {from, stream(variable, 8, 2, 10, 1), stream(variable, 8, 3, 10, 1)},
+		"every block ends after starting_offset":     {from, stream(variable, 0, 9), stream(variable, 0, 8)},
+		"blocks at most max_results":                 {most, stream(variable, 0, 1), stream(variable, 0, 1, 1, 1)},
+		"blocks of one size":                         {from, stream(fixed, 8, 2, 10, 2), stream(fixed, 8, 2, 10, 3)},
 	} {
 		t.Run(rule, func(t *testing.T) {
 			t.Parallel()

@@ -60,6 +60,7 @@ func TestCheckFindsFaults(t *testing.T) {
 		"line moved":          {func(rows []row) []row { rows[0].line++; return rows }, "is not what line 3"},
 		"no observation":      {func(rows []row) []row { rows[0].shown = nil; return rows }, "no observation shows it"},
 		"a test's name":       {func(rows []row) []row { rows[0].shown[0] = "A test"; return rows }, `"A test" is no observation`},
+		"an error, plain":     {func(rows []row) []row { rows[0].shown[0] = "Probe | plain | Internal after a message"; return rows }, "what the error is for"},
 		"no reason":           {func(rows []row) []row { rows[0].verdict, rows[0].shown = reasoned, nil; return rows }, "no reason is given"},
 		"a reason":            {func(rows []row) []row { rows[0].verdict, rows[0].shown[0] = reasoned, "see"; return rows }, ""},
 		"unknown verdict":     {func(rows []row) []row { rows[0].verdict = "maybe"; return rows }, `unknown verdict "maybe"`},

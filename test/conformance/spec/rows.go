@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"google.golang.org/grpc/codes"
 )
 
 // The verdicts of a row.
@@ -33,6 +35,9 @@ type row struct {
 }
 
 const columns = 9
+
+// plain is conformance.Plain, the condition of a request without a fault.
+const plain = "plain"
 
 func parseRows(content string) ([]row, error) {
 	lines := strings.Split(strings.TrimRight(content, "\n"), "\n")
@@ -119,8 +124,13 @@ func checkRow(r row, isDecision func(number string) bool) []string {
 		}
 
 		for _, each := range r.shown {
-			if strings.Count(each, " | ") != 2 {
+			parts := strings.Split(each, " | ")
+
+			switch {
+			case len(parts) != 3:
 				problems = append(problems, fmt.Sprintf("%s: %q is no observation: RPC | condition | code or property", r.id, each))
+			case parts[1] == plain && isError(parts[2]):
+				problems = append(problems, fmt.Sprintf("%s: %q does not say what the error is for", r.id, each))
 			}
 		}
 	case reasoned:
@@ -137,6 +147,19 @@ func checkRow(r row, isDecision func(number string) bool) []string {
 	}
 
 	return problems
+}
+
+// isError reports whether the result of an observation is an error's code.
+func isError(result string) bool {
+	code, _, _ := strings.Cut(result, " ")
+
+	for each := codes.Canceled; each <= codes.Unauthenticated; each++ {
+		if each.String() == code {
+			return true
+		}
+	}
+
+	return false
 }
 
 // notObserved returns which observations of the rows are not among those that were made.

@@ -1,6 +1,7 @@
 package copies_test
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
@@ -374,10 +375,9 @@ func TestAGroupOfRawBlockIsRefused(t *testing.T) {
 
 			d := harness.Start(t, harness.PoolAt("default", directory))
 			members := rawMembers(t, d, 2, nil)
+			ids := []string{members[0].VolumeID, members[1].VolumeID}
 
-			_, err := d.CreateVolumeGroupSnapshot(t.Context(), &csi.CreateVolumeGroupSnapshotRequest{
-				Name: "g", SourceVolumeIds: []string{members[0].VolumeID, members[1].VolumeID},
-			})
+			_, err := d.CreateVolumeGroupSnapshot(groupOfRawBlock(t, ids), &csi.CreateVolumeGroupSnapshotRequest{Name: "g", SourceVolumeIds: ids})
 			harness.RequireCode(t, err, codes.FailedPrecondition, members[0].VolumeID, "btrfs", "consistency")
 			harness.RequireEntries(t, d, map[string]int{"snapshots": 0, "scratch": 0})
 		})
@@ -392,7 +392,16 @@ func TestAGroupOfRawBlockIsRefused(t *testing.T) {
 		ids = append(ids, rawMembers(t, d, 1, map[string]string{"pool": pool})[0].VolumeID)
 	}
 
-	_, err := d.CreateVolumeGroupSnapshot(t.Context(), &csi.CreateVolumeGroupSnapshotRequest{Name: "g", SourceVolumeIds: ids})
+	_, err := d.CreateVolumeGroupSnapshot(groupOfRawBlock(t, ids), &csi.CreateVolumeGroupSnapshotRequest{Name: "g", SourceVolumeIds: ids})
 	harness.RequireCode(t, err, codes.FailedPrecondition, "pool", "consistency")
 	harness.RequireEntries(t, d, map[string]int{"snapshots": 0, "scratch": 0})
+}
+
+// groupOfRawBlock declares that the volumes of a group are raw block volumes in use whose writes cannot be
+// kept in order.
+func groupOfRawBlock(t *testing.T, ids []string) context.Context {
+	t.Helper()
+
+	return conformance.Exercise(t.Context(), conformance.Where("raw block volumes in use that no pool copies together",
+		func(r *csi.CreateVolumeGroupSnapshotRequest) bool { return slices.Equal(r.GetSourceVolumeIds(), ids) }))
 }

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
+	"github.com/touchstone-csi/touchstone/test/conformance"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/leftover"
 	"github.com/touchstone-csi/touchstone/test/namespace"
@@ -84,11 +85,13 @@ func TestARefusedSnapshotLeavesItsName(t *testing.T) {
 	harness.BringUp(t, d, claim)
 
 	free := cheapVolume(t, d, "free")
+	ctx := conformance.Exercise(t.Context(), conformance.Where("a directory that is in use",
+		func(r *csi.CreateSnapshotRequest) bool { return r.GetSourceVolumeId() == claim.VolumeID }))
 
 	for round := range 8 {
 		request := &csi.CreateSnapshotRequest{Name: strconv.Itoa(round), SourceVolumeId: claim.VolumeID}
 
-		_, err := d.CreateSnapshot(t.Context(), request)
+		_, err := d.CreateSnapshot(ctx, request)
 		harness.RequireCode(t, err, codes.FailedPrecondition, "consistency: none")
 
 		if round%2 == 0 {

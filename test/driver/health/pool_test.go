@@ -87,6 +87,26 @@ func TestHealthOfAHiddenPool(t *testing.T) {
 	harness.AwaitStorage(t, d, "")
 }
 
+// TestEachReasonOfTheStorageIsReportedOnce hides two pools and has a third refuse new files.
+func TestEachReasonOfTheStorageIsReportedOnce(t *testing.T) {
+	namespace.NeedRoot(t)
+	t.Parallel()
+
+	served, second := faults.Serve(t), t.TempDir()
+	d := harness.Start(t, harness.Relists, harness.PoolAt("second", second), harness.PoolAt("third", filepath.Join(served.Path, "pool")))
+	harness.AwaitStorage(t, d, "")
+
+	served.Inject(t, faults.Fault{Name: "pool/scratch", Ops: faults.Names, Errno: unix.EROFS})
+
+	for _, path := range []string{d.Pool(), second} {
+		require.NoError(t, unix.Mount("hiding", path, "tmpfs", 0, ""))
+		t.Cleanup(func() { harness.Unmount(t, path) })
+	}
+
+	harness.AwaitStorage(t, d, "", health.PoolReadOnly, health.PoolUnreachable)
+	served.Release(t)
+}
+
 // TestHealthOfAPoolWhoseFilesystemMetAnError has the kernel stop writes to the
 // pool. Nothing but an unmount takes that back, so the driver is restarted.
 func TestHealthOfAPoolWhoseFilesystemMetAnError(t *testing.T) {

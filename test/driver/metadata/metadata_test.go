@@ -309,7 +309,9 @@ func TestMetadataRefusals(t *testing.T) {
 	harness.RequireCode(t, delta(first, second, -1, 0), codes.OutOfRange, "starting_offset")
 	harness.RequireCode(t, delta(first, second, 64*harness.MiB+1, 0), codes.OutOfRange, "starting_offset", second)
 	harness.RequireCode(t, delta(first, second, 0, -1), codes.InvalidArgument, "max_results")
-	harness.RequireCode(t, delta(ofFiles, second, 0, 0), codes.FailedPrecondition, "directory")
+	harness.RequireCode(t, lastError(d.ChangedBlocks(conformance.Exercise(t.Context(), conformance.Where("a snapshot of a directory",
+		func(r *csi.GetMetadataDeltaRequest) bool { return r.GetBaseSnapshotId() == ofFiles })),
+		&csi.GetMetadataDeltaRequest{BaseSnapshotId: ofFiles, TargetSnapshotId: second})), codes.FailedPrecondition, "directory")
 	require.NoError(t, delta(first, second, 64*harness.MiB, 0))
 
 	// No refusal has kept a hold.

@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
+	"github.com/touchstone-csi/touchstone/test/conformance"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
@@ -40,7 +42,8 @@ func TestPoolRunsFullWhileCopying(t *testing.T) {
 			require.Less(t, before, int64(size))
 
 			snapshot := &csi.CreateSnapshotRequest{Name: "snapshot", SourceVolumeId: first}
-			_, err := d.CreateSnapshot(t.Context(), snapshot)
+			_, err := d.CreateSnapshot(conformance.Exercise(t.Context(), conformance.Where("a pool without space for a copy",
+				func(r *csi.CreateSnapshotRequest) bool { return r.GetSourceVolumeId() == first })), snapshot)
 			harness.RequireCode(t, err, codes.ResourceExhausted, "default", d.Pool())
 			requireNoTrace(t, d, before)
 
@@ -52,7 +55,11 @@ func TestPoolRunsFullWhileCopying(t *testing.T) {
 			harness.RequireCode(t, err, codes.ResourceExhausted, "default", d.Pool())
 			requireNoTrace(t, d, before)
 
-			_, err = d.CreateVolumeGroupSnapshot(t.Context(), &csi.CreateVolumeGroupSnapshotRequest{
+			_, err = d.CreateVolumeGroupSnapshot(conformance.Exercise(t.Context(), conformance.Where("a pool without space for a copy",
+				func(r *csi.CreateVolumeGroupSnapshotRequest) bool {
+					return slices.Contains(r.GetSourceVolumeIds(), first)
+				},
+			)), &csi.CreateVolumeGroupSnapshotRequest{
 				Name: "group", SourceVolumeIds: []string{first, second},
 			})
 			harness.RequireCode(t, err, codes.ResourceExhausted, "default", d.Pool())
