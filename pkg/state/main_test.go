@@ -2,6 +2,7 @@ package state_test
 
 import (
 	"context"
+	"flag"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,7 +14,18 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/state"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// TestMain preallocates small chunks: thousands of starts in these tests read all the newlines that
+// a journal is filled with, which takes the race detector most of the time. Benchmarks have the
+// driver's unit.
+func TestMain(m *testing.M) {
+	flag.Parse()
+
+	if flag.Lookup("test.bench").Value.String() == "" {
+		state.SetJournalChunk(chunk)
+	}
+
+	goleak.VerifyTestMain(m)
+}
 
 // volume is a record as a driver would have it.
 type volume struct {
@@ -111,8 +123,8 @@ func write(t *testing.T, dir, text string) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, journalFile), []byte(filled(text)), 0o600))
 }
 
-// chunk is the unit in which a journal is preallocated.
-const chunk = 256 << 10
+// chunk is the unit in which a journal is preallocated in these tests.
+const chunk = 16 << 10
 
 // filled appends the newlines that a journal ends with.
 func filled(journal string) string {
