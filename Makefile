@@ -52,10 +52,10 @@ test: ## Run every test, with -race and real devices (root; installs missing too
 	cd test/rerun && $(GO) vet ./... && $(GOTEST) -timeout=$(TEST_TIMEOUT) ./...
 	@$(MAKE) --no-print-directory test-manifests
 
-# Flags are those of `test`, whose builds are used again.
-test-user: ## Run the tests that need no root, as an ordinary user, and count what is left out
+# Flags are those of `test`, whose builds are used again; that user would build the driver once more.
+test-user: build ## Run the tests that need no root, as an ordinary user, and count what is left out
 	cd test/rerun && $(GO) build -o $(abspath $(OUT))/rerun .
-	$(OUT)/rerun -skips=test/skips.tsv -environment=user $(RACE) -p=$(TEST_PACKAGES) -timeout=$(TEST_TIMEOUT) \
+	TOUCHSTONE_BINARY=$(abspath bin/touchstone) $(OUT)/rerun -skips=test/skips.tsv -environment=user $(RACE) -p=$(TEST_PACKAGES) -timeout=$(TEST_TIMEOUT) \
 		$(if $(filter 0,$(shell id -u)),-exec=$(abspath hack/as-user.sh)) ./...
 
 # A module of its own, whose go.mod follows the driver's: hence -mod=mod. What it

@@ -2,7 +2,8 @@
 # Runs a test binary of `go test -exec hack/as-user.sh` as an ordinary user without any capability, in a
 # mount namespace in which that user can read the source and Go's modules wherever they are. That user's
 # cache of builds stays in out/user-cache: -trimpath has it not depend on the temporary directory. git
-# refuses another user's repository, so that builds have no version of it.
+# refuses another user's repository, so that builds have no version of it. A driver that TOUCHSTONE_BINARY
+# names is below the source.
 set -euo pipefail
 
 if [[ ${1-} == --inside ]]; then
@@ -26,5 +27,8 @@ chown 65534:65534 "$directory" "$root/out/user-cache"
 relative=$(realpath --relative-to="$root" "$PWD") modules=$(go env GOMODCACHE)
 shift
 cd "$root"
+if [[ -n ${TOUCHSTONE_BINARY-} ]]; then
+	TOUCHSTONE_BINARY=$directory/source/$(realpath --relative-to="$root" "$TOUCHSTONE_BINARY")
+fi
 HOME=$directory GOPATH=$directory/go GOFLAGS="$(go env GOFLAGS) -trimpath -buildvcs=false" unshare --mount -- \
 	"$root/hack/as-user.sh" --inside "$directory" "$relative" "$modules" "$directory/program" "$@"

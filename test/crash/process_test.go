@@ -62,9 +62,7 @@ func build(t *testing.T) string {
 	t.Helper()
 
 	binary := filepath.Join(t.TempDir(), "touchstone")
-	output, err := child.CommandWithin(t, child.BuildLimit, "go", "build", "-o", binary,
-		"github.com/touchstone-csi/touchstone/cmd/touchstone").CombinedOutput()
-	require.NoError(t, err, "%s", output)
+	require.NoError(t, child.BuildDriver(binary))
 
 	return binary
 }

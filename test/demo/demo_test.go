@@ -52,11 +52,8 @@ func buildAndRun(m *testing.M) int {
 
 	binary = filepath.Join(dir, "touchstone")
 
-	build := exec.Command("go", "build", "-o", binary, "../../cmd/touchstone")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-
-	if out, err := build.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "build: %v\n%s", err, out)
+	if err := child.BuildDriver(binary); err != nil {
+		fmt.Fprintln(os.Stderr, err)
 
 		return 1
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/touchstone-csi/touchstone/test/child"
 	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
@@ -21,8 +22,9 @@ func TestSoak(t *testing.T) {
 	namespace.NeedRoot(t)
 
 	built := t.TempDir()
-	output, err := exec.CommandContext(t.Context(), "go", "build", "-o", built+"/",
-		"github.com/touchstone-csi/touchstone/cmd/touchstone", "github.com/touchstone-csi/touchstone/test/soak").CombinedOutput()
+	require.NoError(t, child.BuildDriver(filepath.Join(built, "touchstone")))
+
+	output, err := child.CommandWithin(t, child.BuildLimit, "go", "build", "-o", built+"/", ".").CombinedOutput()
 	require.NoError(t, err, "%s", output)
 
 	t.Run("healthy", func(t *testing.T) {

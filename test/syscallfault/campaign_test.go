@@ -53,9 +53,7 @@ func TestOneFailedCallLosesNothing(t *testing.T) {
 	binary := *given
 	if binary == "" {
 		binary = filepath.Join(t.TempDir(), "touchstone")
-		output, err := child.CommandWithin(t, child.BuildLimit, "go", "build", "-o", binary,
-			"github.com/touchstone-csi/touchstone/cmd/touchstone").CombinedOutput()
-		require.NoError(t, err, "%s", output)
+		require.NoError(t, child.BuildDriver(binary))
 	}
 
 	t.Logf("seed %d", *seed)
