@@ -359,7 +359,6 @@ func TestPoolsInUseAreNotCompared(t *testing.T) {
 }
 
 func TestTheStateOfANodeTellsNothingOfPools(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	s := serveAndStop(t)

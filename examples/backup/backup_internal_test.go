@@ -241,8 +241,6 @@ func (w *world) refusals() {
 
 // TestInterruptedStream goes on behind what was received.
 func TestInterruptedStream(t *testing.T) {
-	namespace.NeedRoot(t)
-
 	d := harness.Start(t)
 	tool := &tool{client: d.Client, out: io.Discard}
 	asked := []int64{}

@@ -9,13 +9,11 @@ import (
 
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/test/harness"
-	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
 // TestMaximumVolumeSizeWorks: the answer of GetCapacity is a size that CreateVolume takes, also where
 // the configured maximum is no multiple of the unit of sizes.
 func TestMaximumVolumeSizeWorks(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	const configured = 100_000_001
@@ -40,7 +38,6 @@ func TestMaximumVolumeSizeWorks(t *testing.T) {
 
 // TestCapacityForThickVolumes: overcommitment makes no space for volumes that allocate all of theirs.
 func TestCapacityForThickVolumes(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	d := harness.Start(t, func(c *driver.Config) { c.Overcommit = 4 })

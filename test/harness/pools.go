@@ -12,6 +12,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/loop"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/test/child"
+	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
 // ReflinkPool returns an empty directory on an XFS of its own that can reflink,
@@ -38,6 +39,7 @@ func BtrfsPool(tb testing.TB, bytes int64) string {
 
 func ownPool(tb testing.TB, bytes int64, fsType string, options ...string) string {
 	tb.Helper()
+	namespace.NeedRoot(tb)
 
 	root := tb.TempDir()
 	image, err := os.Create(filepath.Join(root, "pool.img"))

@@ -20,6 +20,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/test/await"
+	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
 // Sizes of volumes.
@@ -101,10 +102,12 @@ func NewVolume(t *testing.T, d *Driver, request *csi.CreateVolumeRequest) *csicl
 	return claim
 }
 
-// AttachAndStage attaches and stages a volume until the test ends.
+// AttachAndStage attaches and stages a volume until the test ends. Without root it skips the rest of
+// the test.
 func AttachAndStage(t *testing.T, d *Driver, claim *csiclient.Publication) {
 	t.Helper()
 	require.NoError(t, d.Attach(t.Context(), claim))
+	namespace.NeedRoot(t)
 	require.NoError(t, d.Stage(t.Context(), claim))
 	t.Cleanup(func() { TakeDown(t, d, claim) })
 }

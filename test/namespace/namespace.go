@@ -33,11 +33,15 @@ func Main(m *testing.M) int {
 	return m.Run()
 }
 
-// NeedRoot skips what can't be done without root.
+// Rooted reports whether the tests may mount and attach loop devices.
+func Rooted() bool { return os.Geteuid() == 0 }
+
+// NeedRoot skips what can't be done without root. A test calls it where it first mounts or attaches
+// something: what precedes that runs as any user.
 func NeedRoot(tb testing.TB) {
 	tb.Helper()
 
-	if os.Geteuid() != 0 {
+	if !Rooted() {
 		tb.Skip("mounting and loop devices need root")
 	}
 }

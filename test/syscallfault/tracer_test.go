@@ -13,14 +13,11 @@ import (
 
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/child"
-	"github.com/touchstone-csi/touchstone/test/namespace"
 	"github.com/touchstone-csi/touchstone/test/syscallfault"
 )
 
 // TestACallFailsOnce fails the second unlink of a tool, and nothing else.
 func TestACallFailsOnce(t *testing.T) {
-	namespace.NeedRoot(t)
-
 	directory := t.TempDir()
 	for _, name := range []string{"a", "b", "c"} {
 		require.NoError(t, os.WriteFile(filepath.Join(directory, name), nil, 0o600))
@@ -59,8 +56,6 @@ func TestACallFailsOnce(t *testing.T) {
 }
 
 func TestStartReportsAMissingProgram(t *testing.T) {
-	namespace.NeedRoot(t)
-
 	command := exec.Command("/nonexistent/program")
 	tracer, err := syscallfault.Start(command, func(*syscallfault.Call) syscall.Errno { return 0 })
 	require.NoError(t, err)

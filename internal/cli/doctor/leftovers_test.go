@@ -258,8 +258,6 @@ func TestLeftoversOfARunningDriver(t *testing.T) {
 
 // TestADriverStartsWhileItIsExamined: the doctor takes neither the state's lock nor a pool's.
 func TestADriverStartsWhileItIsExamined(t *testing.T) {
-	namespace.NeedRoot(t)
-
 	d := harness.Start(t, func(c *driver.Config) { c.PoolImageBytes = 320 << 20 })
 	c := doctor.Config{
 		Mode: doctor.ModeAll, Endpoint: d.Config.Endpoint, DriverName: d.Config.DriverName, StateDir: d.Config.StateDir,
@@ -288,8 +286,6 @@ func TestADriverStartsWhileItIsExamined(t *testing.T) {
 }
 
 func TestAKilledDoctorLeavesNothing(t *testing.T) {
-	namespace.NeedRoot(t)
-
 	c := machine(t)
 	c.Only = []string{"pool-attach", "state", "pool-reflink", "mounting"}
 

@@ -142,7 +142,7 @@ func testExistingImageKeepsItsFilesystem(t *testing.T, kind string) {
 }
 
 func TestUnknownFilesystemIsRefused(t *testing.T) {
-	directory := newDirectory(t)
+	directory := emptyDirectory(t)
 	refused(t, "ext4", directory, small, filesystem.ErrUnknown, "ext4", "xfs, btrfs")
 	require.NoFileExists(t, filepath.Join(directory, "pool.img"))
 }

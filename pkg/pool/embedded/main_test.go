@@ -91,11 +91,18 @@ func requireSound(t *testing.T, kind, image string) {
 	}
 }
 
-// newDirectory returns a directory on the machine's filesystem. Whatever is
-// mounted or attached in there at the end is a failure.
+// newDirectory returns emptyDirectory for a pool that is mounted.
 func newDirectory(t *testing.T) string {
 	t.Helper()
 	namespace.NeedRoot(t)
+
+	return emptyDirectory(t)
+}
+
+// emptyDirectory returns a directory on the machine's filesystem. Whatever is
+// mounted or attached in there at the end is a failure.
+func emptyDirectory(t *testing.T) string {
+	t.Helper()
 
 	directory, err := filepath.EvalSymlinks(t.TempDir())
 	require.NoError(t, err)

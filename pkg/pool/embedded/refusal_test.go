@@ -14,6 +14,7 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/linux/mount"
 	"github.com/touchstone-csi/touchstone/pkg/pool/embedded"
 	"github.com/touchstone-csi/touchstone/test/child"
+	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
 // TestForeignThingsAreRefusedAndLeftAlone puts each into a directory, with what
@@ -28,6 +29,8 @@ func testForeignThingsAreRefusedAndLeftAlone(t *testing.T, kind string) {
 		bytes int64
 		cause error
 		words []string
+		// unprivileged means that it is refused before anything is attached.
+		unprivileged bool
 	}{
 		"data in place of the image": {
 			put:   func(t *testing.T, d string) { t.Helper(); write(t, filepath.Join(d, "pool.img"), "my thesis") },
@@ -51,14 +54,14 @@ func testForeignThingsAreRefusedAndLeftAlone(t *testing.T, kind string) {
 				write(t, filepath.Join(d, "elsewhere"), "my thesis")
 				require.NoError(t, os.Symlink("elsewhere", filepath.Join(d, "pool.img")))
 			},
-			bytes: small, cause: embedded.ErrForeign, words: []string{"no regular file"},
+			bytes: small, cause: embedded.ErrForeign, words: []string{"no regular file"}, unprivileged: true,
 		},
 		"a directory in place of the image": {
 			put: func(t *testing.T, d string) {
 				t.Helper()
 				require.NoError(t, os.Mkdir(filepath.Join(d, "pool.img"), 0o700))
 			},
-			bytes: small, cause: embedded.ErrForeign, words: []string{"no regular file"},
+			bytes: small, cause: embedded.ErrForeign, words: []string{"no regular file"}, unprivileged: true,
 		},
 		"a symlink in place of the mount point": {
 			put: func(t *testing.T, d string) {
@@ -76,10 +79,10 @@ func testForeignThingsAreRefusedAndLeftAlone(t *testing.T, kind string) {
 			},
 			bytes: small, cause: embedded.ErrForeign, words: []string{"thesis", "hide"},
 		},
-		"an ordinary pool with an image":     {put: volumeIn("images/x.img"), bytes: small, cause: embedded.ErrForeign, words: []string{"images/x.img", "ordinary pool"}},
-		"an ordinary pool with a directory":  {put: volumeIn("directories/x/data"), bytes: small, cause: embedded.ErrForeign, words: []string{"directories/x"}},
-		"an ordinary pool with a snapshot":   {put: volumeIn("snapshots/x.img"), bytes: small, cause: embedded.ErrForeign, words: []string{"snapshots/x.img"}},
-		"an ordinary pool with an ephemeral": {put: volumeIn("ephemeral/images/x.img"), bytes: small, cause: embedded.ErrForeign, words: []string{"ephemeral/images/x.img"}},
+		"an ordinary pool with an image":     {put: volumeIn("images/x.img"), bytes: small, cause: embedded.ErrForeign, words: []string{"images/x.img", "ordinary pool"}, unprivileged: true},
+		"an ordinary pool with a directory":  {put: volumeIn("directories/x/data"), bytes: small, cause: embedded.ErrForeign, words: []string{"directories/x"}, unprivileged: true},
+		"an ordinary pool with a snapshot":   {put: volumeIn("snapshots/x.img"), bytes: small, cause: embedded.ErrForeign, words: []string{"snapshots/x.img"}, unprivileged: true},
+		"an ordinary pool with an ephemeral": {put: volumeIn("ephemeral/images/x.img"), bytes: small, cause: embedded.ErrForeign, words: []string{"ephemeral/images/x.img"}, unprivileged: true},
 		"an ordinary pool beside the embedded": {
 			put: func(t *testing.T, d string) {
 				t.Helper()
@@ -90,7 +93,11 @@ func testForeignThingsAreRefusedAndLeftAlone(t *testing.T, kind string) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			directory := newDirectory(t)
+			if !test.unprivileged {
+				namespace.NeedRoot(t)
+			}
+
+			directory := emptyDirectory(t)
 			require.NoError(t, os.Mkdir(directory, 0o700))
 			test.put(t, directory)
 

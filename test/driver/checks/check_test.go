@@ -188,7 +188,6 @@ func TestCheckOfTheSoundOffline(t *testing.T) {
 
 // TestCheckIsRefused has no verdict, and says why.
 func TestCheckIsRefused(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	d := harness.Start(t, harness.SharedPool)

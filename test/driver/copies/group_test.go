@@ -151,7 +151,6 @@ func TestAGroupIsAllOfItsMembers(t *testing.T) {
 }
 
 func TestAGroupIsIdempotentByName(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	d := harness.Start(t)
@@ -207,7 +206,6 @@ func TestAGroupIsIdempotentByName(t *testing.T) {
 }
 
 func TestBadGroupRequests(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	d := harness.Start(t)

@@ -105,7 +105,6 @@ func TestWhatIsReadIsNotDeleted(t *testing.T) {
 // TestImpatientRestore retries a restore and a clone that take longer than their
 // deadlines: there is one volume in the end, and it is whole.
 func TestImpatientRestore(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	d := harness.Start(t)

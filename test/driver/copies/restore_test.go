@@ -182,7 +182,6 @@ func snapshottedBlock(t *testing.T, d *harness.Driver) (id, snapshotID string) {
 // TestWhatCanBeMadeOfASource asks for volumes of a 64 MiB source with a
 // filesystem, by all names that a source can have.
 func TestWhatCanBeMadeOfASource(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	d := harness.Start(t)
@@ -284,7 +283,6 @@ func TestWhatCanBeMadeOfASource(t *testing.T) {
 // TestARestoreIsIdempotent retries it as it was and with other arguments, also
 // when its source is gone.
 func TestARestoreIsIdempotent(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	d := harness.Start(t)
@@ -357,7 +355,6 @@ func TestARestoreIsIdempotent(t *testing.T) {
 // TestSourcesNeedTheirCapability asks for copies of a driver that does not
 // advertise them.
 func TestSourcesNeedTheirCapability(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	d := harness.Start(t)
@@ -417,7 +414,6 @@ func TestCopiesAcrossPools(t *testing.T) {
 // TestCopiesAreThin shows that a restore takes no space for what it shares, or
 // for holes.
 func TestCopiesAreThin(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	for sort, options := range copyPools() {

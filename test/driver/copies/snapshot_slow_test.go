@@ -255,7 +255,6 @@ func TestAKilledSnapshotIsForgotten(t *testing.T) {
 // TestImpatientSnapshot retries with a deadline that is too short: there is one
 // snapshot in the end.
 func TestImpatientSnapshot(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	d := harness.Start(t, patient)

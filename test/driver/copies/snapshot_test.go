@@ -23,7 +23,6 @@ import (
 )
 
 func TestASnapshotIsIdempotentByName(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	d := harness.Start(t)
@@ -92,7 +91,6 @@ func TestASnapshotIsIdempotentByName(t *testing.T) {
 }
 
 func TestBadSnapshotRequests(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	d := harness.Start(t)
@@ -172,7 +170,6 @@ func withParameter(id, key, value string) *csi.CreateSnapshotRequest {
 }
 
 func TestSnapshotsAreListed(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	d := harness.Start(t)
@@ -287,7 +284,6 @@ func TestASnapshotPromisesWhatItHolds(t *testing.T) {
 
 // TestOneNameForTwoSources has two callers race for a name.
 func TestOneNameForTwoSources(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	const rounds = 16

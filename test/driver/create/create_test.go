@@ -23,7 +23,6 @@ import (
 )
 
 func TestCreateIsIdempotentByName(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	d := harness.Start(t)
@@ -98,7 +97,6 @@ func alsoAsking(capability *csi.VolumeCapability) func(*csi.CreateVolumeRequest)
 }
 
 func TestCreateOfTheSameNameAtOnceMakesOneVolume(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	d := harness.Start(t)
@@ -123,7 +121,6 @@ func TestCreateOfTheSameNameAtOnceMakesOneVolume(t *testing.T) {
 }
 
 func TestCreateAfterExpansion(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	d := harness.Start(t)
@@ -142,7 +139,6 @@ func TestCreateAfterExpansion(t *testing.T) {
 }
 
 func TestCreateRefuses(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	d := harness.Start(t)
@@ -205,7 +201,6 @@ func TestCreateRefuses(t *testing.T) {
 // TestCreateTakesAnyName shows that a name is only a name: it may look like a
 // path, and any character is good that the spec does not ban.
 func TestCreateTakesAnyName(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	d := harness.Start(t)
@@ -240,7 +235,6 @@ func TestCreateTakesAnyName(t *testing.T) {
 }
 
 func TestTopology(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	rack := &csi.Topology{Segments: map[string]string{"rack": "7"}}
@@ -339,7 +333,6 @@ func placements(asked *csi.TopologyRequirement, has *csi.Topology) []conformance
 // TestWhatIsAdvertisedIsServed calls nothing that other tests call; it compares
 // the capabilities with UNIMPLEMENTED.
 func TestWhatIsAdvertisedIsServed(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	d := harness.Start(t)

@@ -21,7 +21,6 @@ import (
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/test/conformance"
 	"github.com/touchstone-csi/touchstone/test/harness"
-	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
 // A property that fails prints what reproduces it, and leaves no file.
@@ -31,7 +30,6 @@ var _ = flag.Set("rapid.nofailfile", "true")
 // pages, the token's own volume with preference: each volume that is there
 // throughout is listed exactly once, none twice, and all in order.
 func TestListingWhileVolumesComeAndGo(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	d := harness.Start(t)
@@ -161,7 +159,6 @@ func drawSome(t *rapid.T, there map[string]bool, listed []string) []string {
 }
 
 func TestListRefuses(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	d := harness.Start(t)
@@ -201,7 +198,6 @@ func TestListRefuses(t *testing.T) {
 // TestListStaysBelowFourMegabytes asks for no page size where each volume says
 // as much as the spec allows: 4 KiB of volume_context.
 func TestListStaysBelowFourMegabytes(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	const volumes = 2500
@@ -249,7 +245,6 @@ func TestListStaysBelowFourMegabytes(t *testing.T) {
 }
 
 func TestListTellsWhereVolumesArePublished(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	d := harness.Start(t, harness.SharedPool, func(c *driver.Config) {
@@ -305,7 +300,6 @@ func TestListTellsWhereVolumesArePublished(t *testing.T) {
 
 // TestAttachmentsAreLimited fills a node up to --max-volumes-per-node, at once.
 func TestAttachmentsAreLimited(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	const limit = 5
@@ -357,7 +351,6 @@ func TestAttachmentsAreLimited(t *testing.T) {
 
 // TestAPageHasNoMoreThanAskedFor, and each volume its own status.
 func TestAPageHasNoMoreThanAskedFor(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	d := harness.Start(t, harness.TwoNodes, harness.SharedPool)

@@ -13,11 +13,9 @@ import (
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/pkg/driver"
 	"github.com/touchstone-csi/touchstone/test/harness"
-	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
 func TestSizes(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	d := harness.Start(t, func(c *driver.Config) { c.MaxVolumeBytes = 512 * harness.MiB })
@@ -94,7 +92,6 @@ func TestSizes(t *testing.T) {
 }
 
 func TestExpansionSizes(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	d := harness.Start(t, func(c *driver.Config) { c.MaxVolumeBytes = 512 * harness.MiB })

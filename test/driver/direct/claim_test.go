@@ -19,7 +19,6 @@ import (
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/kubeapi"
 	"github.com/touchstone-csi/touchstone/test/logs"
-	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
 // forClaim makes the parameters as the provisioner does with --extra-create-metadata.
@@ -41,7 +40,6 @@ func askingAPI(api *kubeapi.Server) harness.Option {
 func annotated() map[string]string { return map[string]string{"skip-hostmount": "true"} }
 
 func TestClaimAsksForDirectVolume(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	for _, mode := range []driver.Mode{driver.ModeAll, driver.ModeController} {
@@ -95,7 +93,6 @@ func TestClaimAsksForDirectVolume(t *testing.T) {
 // TestClaimIsAskedOnce: what was decided when the volume was made stays, whatever
 // becomes of the claim and of the API.
 func TestClaimIsAskedOnce(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	api := kubeapi.Start(t)
@@ -150,7 +147,6 @@ func TestClaimIsAskedOnce(t *testing.T) {
 
 // TestClaimThatCannotBeRead makes nothing until it can.
 func TestClaimThatCannotBeRead(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	for name, test := range map[string]struct {
@@ -209,7 +205,6 @@ func TestClaimThatCannotBeRead(t *testing.T) {
 }
 
 func TestWhoAsksAClaimIsNotKeptWaiting(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	api := kubeapi.Start(t)
@@ -231,7 +226,6 @@ func TestWhoAsksAClaimIsNotKeptWaiting(t *testing.T) {
 // TestClaimAsksForWhatCannotBe: an annotation can't make of a class's volume what
 // it is not for.
 func TestClaimAsksForWhatCannotBe(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	api := kubeapi.Start(t)
@@ -278,7 +272,6 @@ func TestClaimAsksForWhatCannotBe(t *testing.T) {
 }
 
 func TestKubeconfigIsForTheController(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	api := kubeapi.Start(t)
@@ -307,7 +300,6 @@ func TestKubeconfigIsForTheController(t *testing.T) {
 }
 
 func TestTokenIsNotLogged(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	api := kubeapi.Start(t)

@@ -10,7 +10,6 @@ import (
 
 	"github.com/touchstone-csi/touchstone/internal/cli/csiclient"
 	"github.com/touchstone-csi/touchstone/test/harness"
-	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
 // aDirectVolume is the smallest request that asks for one, with or without the
@@ -35,7 +34,6 @@ func notDirect() map[string]*csi.VolumeCapability {
 }
 
 func TestDirectParameter(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	d := harness.Start(t)
@@ -83,7 +81,6 @@ func TestDirectParameter(t *testing.T) {
 // TestDirectVolumeIsForOne asks each call of the controller for what only an
 // ordinary volume can do.
 func TestDirectVolumeIsForOne(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	// With a pool that several nodes reach, no mode is refused for another reason.
@@ -143,7 +140,6 @@ func TestDirectVolumeIsForOne(t *testing.T) {
 }
 
 func TestDirectIsPartOfWhatAVolumeIs(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	d := harness.Start(t)
@@ -215,7 +211,6 @@ func confirms(t *testing.T, d *harness.Driver, id string, parameters map[string]
 // TestDirectVolumesAreCopiedAsImages: what is made of a volume has what its own
 // request says.
 func TestDirectVolumesAreCopiedAsImages(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	d := harness.Start(t)
@@ -241,7 +236,6 @@ func TestDirectVolumesAreCopiedAsImages(t *testing.T) {
 }
 
 func TestInlineVolumeIsNotDirect(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	d := harness.Start(t)

@@ -77,8 +77,6 @@ var steps = []string{
 // TestOperationsFailAtEachPoint lets the RPC fail at each point; its repetition succeeds, and at the
 // end nothing is left.
 func TestOperationsFailAtEachPoint(t *testing.T) {
-	namespace.NeedRoot(t)
-
 	eachPoint(t, start(t), func(t *testing.T, l *lifecycle, rpc string, point faults.Point) {
 		l.f.add(t, fmt.Sprintf("{match: {at: %s}, until: {hits: 1}, act: {before: {code: ABORTED, message: on command}, delay: {before: 1ms}}}", point))
 		harness.RequireCode(t, l.step(t, rpc), codes.Aborted, "on command")
@@ -89,8 +87,6 @@ func TestOperationsFailAtEachPoint(t *testing.T) {
 // TestCrashAtEachPoint ends the process at each point. The next start and the repetition of the RPC
 // complete the operation or undo it.
 func TestCrashAtEachPoint(t *testing.T) {
-	namespace.NeedRoot(t)
-
 	whole, f := t, connect(t, harness.StartProcess(t, enabled))
 
 	eachPoint(t, f, func(t *testing.T, l *lifecycle, rpc string, point faults.Point) {
@@ -109,6 +105,10 @@ func eachPoint(t *testing.T, f *faulty, try func(*testing.T, *lifecycle, string,
 	l, tried := &lifecycle{f: f}, 0
 
 	for _, rpc := range steps {
+		if rpc == "NodeStageVolume" {
+			namespace.NeedRoot(t)
+		}
+
 		for _, point := range faults.Points() {
 			if !slices.Contains(strings.Split(point.RPC, ", "), rpc) {
 				continue
@@ -162,8 +162,6 @@ func repeat(t *testing.T, l *lifecycle, rpc string) error {
 
 // TestAGroupFailsAtItsSecondMember leaves no snapshot.
 func TestAGroupFailsAtItsSecondMember(t *testing.T) {
-	namespace.NeedRoot(t)
-
 	f := start(t)
 	first := harness.NewVolume(t, f.Driver, &csi.CreateVolumeRequest{Name: "a", Parameters: harness.DirectoryBacked()})
 	second := harness.NewVolume(t, f.Driver, &csi.CreateVolumeRequest{Name: "b", Parameters: harness.DirectoryBacked()})

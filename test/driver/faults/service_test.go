@@ -27,8 +27,6 @@ import (
 
 // TestWithoutTheFlagsThereAreNoFaults: no service, no rules, no entry in the manifest.
 func TestWithoutTheFlagsThereAreNoFaults(t *testing.T) {
-	namespace.NeedRoot(t)
-
 	d := harness.Start(t)
 
 	_, err := faults.Client{Connection: d.Conn()}.Add(t.Context(), "{act: {unimplemented: true}}")
@@ -41,8 +39,6 @@ func TestWithoutTheFlagsThereAreNoFaults(t *testing.T) {
 
 // TestActiveRulesAreShown in the manifest, the metrics, the health report and the list.
 func TestActiveRulesAreShown(t *testing.T) {
-	namespace.NeedRoot(t)
-
 	address := served.Address()
 	f := start(t, func(c *driver.Config) { c.HTTPEndpoint = address })
 	f.add(t, "{name: shown, match: {method: Probe}, act: {patch: [{path: ready.value, value: false}]}}")
@@ -81,8 +77,6 @@ func get(t *testing.T, address, path string) string {
 
 // TestMistakesAreRefused with the code and the line.
 func TestMistakesAreRefused(t *testing.T) {
-	namespace.NeedRoot(t)
-
 	f := start(t)
 
 	_, err := f.rules.Add(t.Context(), "- act:\n    lose: it\n")
@@ -103,8 +97,6 @@ func TestMistakesAreRefused(t *testing.T) {
 // TestNumbersOfRulesAreBounded: a number of a rule that no message can have is refused, and the
 // largest ones that are taken cost neither the process nor its memory.
 func TestNumbersOfRulesAreBounded(t *testing.T) {
-	namespace.NeedRoot(t)
-
 	f := start(t)
 	claim := harness.NewVolume(t, f.Driver, &csi.CreateVolumeRequest{Parameters: harness.DirectoryBacked()})
 	patched := func(patch string) string {
@@ -151,8 +143,6 @@ func TestNumbersOfRulesAreBounded(t *testing.T) {
 
 // TestAStartIsDelayed by the file, whose mistakes fail the start.
 func TestAStartIsDelayed(t *testing.T) {
-	namespace.NeedRoot(t)
-
 	file := filepath.Join(t.TempDir(), "rules.yaml")
 	require.NoError(t, os.WriteFile(file, []byte("- {name: slow, act: {start: {delay: 300ms}}}\n"), 0o600))
 
@@ -174,8 +164,6 @@ func TestAStartIsDelayed(t *testing.T) {
 
 // TestDetailsArrive with the status.
 func TestDetailsArrive(t *testing.T) {
-	namespace.NeedRoot(t)
-
 	f := start(t)
 	f.add(t, `{act: {before: {code: UNAVAILABLE, details: [{"@type": type.googleapis.com/google.rpc.RetryInfo, retryDelay: 5s}]}}}`)
 
@@ -186,8 +174,6 @@ func TestDetailsArrive(t *testing.T) {
 
 // TestPagesBreak: an endless list repeats its pages and never ends, and an expired token is ABORTED.
 func TestPagesBreak(t *testing.T) {
-	namespace.NeedRoot(t)
-
 	f := start(t)
 	for _, name := range []string{"a", "b", "c"} {
 		harness.NewVolume(t, f.Driver, &csi.CreateVolumeRequest{Name: name, Parameters: harness.DirectoryBacked()})
@@ -222,8 +208,6 @@ func TestPagesBreak(t *testing.T) {
 
 // TestResponsesArePatched in each way.
 func TestResponsesArePatched(t *testing.T) {
-	namespace.NeedRoot(t)
-
 	f := start(t)
 	claim := harness.NewVolume(t, f.Driver, &csi.CreateVolumeRequest{Parameters: harness.DirectoryBacked()})
 	require.NoError(t, f.Attach(t.Context(), claim))
@@ -281,8 +265,6 @@ func TestResponsesArePatched(t *testing.T) {
 
 // TestCapabilitiesFlap with alternate.
 func TestCapabilitiesFlap(t *testing.T) {
-	namespace.NeedRoot(t)
-
 	f := start(t)
 	f.add(t, "{match: {method: NodeGetCapabilities}, act: {capabilities: {without: [EXPAND_VOLUME], alternate: true}}}")
 
@@ -317,8 +299,6 @@ func TestAStreamIsCut(t *testing.T) {
 
 // TestADrainReleasesHeldCalls, so that the driver ends in time.
 func TestADrainReleasesHeldCalls(t *testing.T) {
-	namespace.NeedRoot(t)
-
 	f := start(t)
 
 	_, err := f.rules.Add(t.Context(), "[{match: {method: Probe}, act: {hold: here}}, {match: {method: GetCapacity}, act: {lose: hang}}]")
@@ -355,8 +335,6 @@ func TestADrainReleasesHeldCalls(t *testing.T) {
 
 // TestACallKeepsItsOwnError: an effect that did not happen is not reported as one that did.
 func TestACallKeepsItsOwnError(t *testing.T) {
-	namespace.NeedRoot(t)
-
 	f := start(t)
 	f.add(t, "{act: {after: {code: INTERNAL}}}")
 

@@ -26,7 +26,6 @@ import (
 // TestListOfSickVolumes pages through volumes of which every second one has lost
 // its directory, while some recover and some are deleted.
 func TestListOfSickVolumes(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	d := harness.Start(t)
@@ -81,7 +80,6 @@ func TestListOfSickVolumes(t *testing.T) {
 // TestConditionInEveryPageOfVolumes requires each volume's condition beside that
 // volume, wherever a page begins and whatever else its status says.
 func TestConditionInEveryPageOfVolumes(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	d := harness.Start(t, harness.TwoNodes)
@@ -132,7 +130,6 @@ func TestConditionInEveryPageOfVolumes(t *testing.T) {
 }
 
 func TestHealthOfWhatIsNotThere(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	d := harness.Start(t)

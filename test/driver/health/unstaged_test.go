@@ -113,7 +113,6 @@ func TestHealthOfAVolumeWhoseImageIsGoneBeforeItsStaging(t *testing.T) {
 
 // TestHealthOfAVolumeThatNeverWas stages an unknown volume, and deletes one that could not be staged.
 func TestHealthOfAVolumeThatNeverWas(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	d := harness.Start(t, harness.EventsOnly)
@@ -203,7 +202,6 @@ func TestHealthOfAnImageTruncatedWhileUnstaged(t *testing.T) {
 
 // TestHealthOfARawImageTruncatedWhileUnstaged has only the controller know its size.
 func TestHealthOfARawImageTruncatedWhileUnstaged(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	d := harness.Start(t, harness.EventsOnly)

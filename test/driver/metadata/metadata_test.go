@@ -263,7 +263,6 @@ func discard(device *os.File, offset, length uint64) error {
 
 // TestMetadataRefusals is of calls that no CO should make.
 func TestMetadataRefusals(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	const unknown = "0198c0de-0000-7000-8000-000000000000"
@@ -336,7 +335,6 @@ func lastError(stream func(yield func(csiclient.BlockMetadata, error) bool)) err
 // TestDeltaOfSnapshotsWhenTheClockWasSetBack: of two snapshots the order does not depend
 // on the clock, but for records that have nothing else.
 func TestDeltaOfSnapshotsWhenTheClockWasSetBack(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	d := harness.Start(t)

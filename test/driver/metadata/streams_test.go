@@ -194,7 +194,6 @@ func TestMetadataStreamOfADamagedSnapshotFails(t *testing.T) {
 
 // TestMetadataRequestsAreLimited: the limits of the spec hold for streams too.
 func TestMetadataRequestsAreLimited(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	d := harness.Start(t)

@@ -25,7 +25,6 @@ import (
 )
 
 func TestServicesOfEachMode(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	for mode, test := range map[driver.Mode]struct{ controller, node bool }{

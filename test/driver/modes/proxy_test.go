@@ -73,7 +73,6 @@ func TestLifeThroughProxy(t *testing.T) {
 }
 
 func TestProxyOutlivesWhatIsBehindIt(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	d := harness.Start(t)

@@ -21,7 +21,6 @@ import (
 	"github.com/touchstone-csi/touchstone/test/await"
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/kubelet"
-	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
 // errNotReady is what a kubelet must never find.
@@ -65,7 +64,6 @@ func (n nodes) register(ctx context.Context, info *registerapi.PluginInfo) error
 }
 
 func TestRegistrationWithTheKubelet(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	for _, mode := range []driver.Mode{driver.ModeAll, driver.ModeNode} {
@@ -112,7 +110,6 @@ func TestRegistrationWithTheKubelet(t *testing.T) {
 }
 
 func TestRegistrationAfterAKill(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	found, directory := make(nodes, 16), t.TempDir()
@@ -129,7 +126,6 @@ func TestRegistrationAfterAKill(t *testing.T) {
 
 // TestRegistrationElsewhere: what is one path here may be another on the host.
 func TestRegistrationElsewhere(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	directory := t.TempDir()
@@ -142,7 +138,6 @@ func TestRegistrationElsewhere(t *testing.T) {
 }
 
 func TestRegistrationThatCannotBe(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	for name, test := range map[string]struct {
@@ -198,7 +193,6 @@ func (s *sidecar) NotifyRegistrationStatus(
 }
 
 func TestRegistrationBesideARegistrar(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	found, directory := make(nodes, 16), t.TempDir()

@@ -142,8 +142,6 @@ func TestOneChangeOfManyRequests(t *testing.T) {
 }
 
 func TestVolumesDoNotShareAWindow(t *testing.T) {
-	namespace.NeedRoot(t)
-
 	d := harness.Start(t, within(longEnough))
 	one := harness.NewVolume(t, d, &csi.CreateVolumeRequest{Name: "one"}).VolumeID
 	other := harness.NewVolume(t, d, &csi.CreateVolumeRequest{Name: "other"}).VolumeID
@@ -160,8 +158,6 @@ func TestVolumesDoNotShareAWindow(t *testing.T) {
 }
 
 func TestContradictionsAreRefused(t *testing.T) {
-	namespace.NeedRoot(t)
-
 	d := harness.Start(t, within(longEnough))
 	id := harness.NewVolume(t, d, &csi.CreateVolumeRequest{}).VolumeID
 
@@ -216,8 +212,6 @@ func theOnlyGood(t *testing.T, failures []error) int {
 
 // TestAFailureIsItsOwn: what is wrong with a request is seen before it joins.
 func TestAFailureIsItsOwn(t *testing.T) {
-	namespace.NeedRoot(t)
-
 	d := harness.Start(t, within(longEnough))
 	id := harness.NewVolume(t, d, &csi.CreateVolumeRequest{}).VolumeID
 
@@ -234,8 +228,6 @@ func TestAFailureIsItsOwn(t *testing.T) {
 
 // TestTheRetryJoins is a CO whose deadline is shorter than the window.
 func TestTheRetryJoins(t *testing.T) {
-	namespace.NeedRoot(t)
-
 	d := harness.Start(t, within(longEnough))
 	id := harness.NewVolume(t, d, &csi.CreateVolumeRequest{}).VolumeID
 	_, before := record(t, d, id)
@@ -261,8 +253,6 @@ func TestTheRetryJoins(t *testing.T) {
 
 // TestAStopWaitsForNoWindow: the requested change is made at once, durably.
 func TestAStopWaitsForNoWindow(t *testing.T) {
-	namespace.NeedRoot(t)
-
 	d := harness.Start(t, within(time.Hour))
 	id := harness.NewVolume(t, d, &csi.CreateVolumeRequest{}).VolumeID
 

@@ -249,8 +249,6 @@ func TestWhatCannotBeIsRefused(t *testing.T) {
 }
 
 func TestModifyChecksItsRequest(t *testing.T) {
-	namespace.NeedRoot(t)
-
 	d := harness.Start(t)
 	claim := harness.NewVolume(t, d, &csi.CreateVolumeRequest{Parameters: harness.DirectoryBacked()})
 	some := map[string]string{"checkPeriod": "1h"}
@@ -267,8 +265,6 @@ func TestModifyChecksItsRequest(t *testing.T) {
 // TestCreatedAgain: a volume is what is asked for only if its parameters are
 // now what is asked for.
 func TestCreatedAgain(t *testing.T) {
-	namespace.NeedRoot(t)
-
 	d := harness.Start(t)
 	request := func(mutable map[string]string) *csi.CreateVolumeRequest {
 		return &csi.CreateVolumeRequest{
@@ -399,8 +395,6 @@ func moved(t *testing.T, to *harness.Driver, claim *csiclient.Publication) *csic
 }
 
 func TestWithoutTheCapability(t *testing.T) {
-	namespace.NeedRoot(t)
-
 	d := harness.Start(t, func(c *driver.Config) { c.Disabled = []string{"MODIFY_VOLUME"} })
 	claim := harness.NewVolume(t, d, &csi.CreateVolumeRequest{})
 	some := map[string]string{"checkPeriod": "1h"}

@@ -365,7 +365,6 @@ func (c *cell) takenDown(t *testing.T, d *harness.Driver) {
 // TestAModeForManyDoesNotJoinOneForOne: a volume that is attached for one node is not joined,
 // whatever mode the next one asks for, on another node and on the same one.
 func TestAModeForManyDoesNotJoinOneForOne(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	t.Run("nodes", func(t *testing.T) {

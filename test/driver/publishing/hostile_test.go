@@ -117,7 +117,6 @@ func TestAPodAuthorDoesNotChooseWhatAnErrorDoes(t *testing.T) {
 
 // TestMkfsOptionsAreRefusedBeforeAnythingIsMade has them refused by the controller.
 func TestMkfsOptionsAreRefusedBeforeAnythingIsMade(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	d := harness.Start(t)

@@ -116,7 +116,6 @@ func TestMountRefusesAnotherAccess(t *testing.T) {
 
 // TestCreateObservesTheVolume: `volume create` of a volume that exists and has lost its image fails.
 func TestCreateObservesTheVolume(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	d := harness.Start(t)

@@ -25,8 +25,6 @@ func ofGroup(group string) *csi.VolumeCapability {
 }
 
 func TestMountGroupIsAdvertisedWhenAskedFor(t *testing.T) {
-	namespace.NeedRoot(t)
-
 	for _, on := range []bool{false, true} {
 		d := harness.Start(t, func(c *driver.Config) { c.VolumeMountGroup = on })
 

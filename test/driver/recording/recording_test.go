@@ -93,7 +93,6 @@ func TestALifecycleIsRecorded(t *testing.T) {
 
 // TestRefusedCallsAreRecorded, whichever part of the driver refuses them, with the message that the CO gets.
 func TestRefusedCallsAreRecorded(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	d := harness.Start(t, recorded, harness.WithoutCapabilities("LIST_VOLUMES"), func(c *driver.Config) { c.Strict = strict.Refuse })
@@ -144,7 +143,6 @@ func TestDeadlineAndMetadata(t *testing.T) {
 
 // TestSecretsWhereAsked (--call-log-secrets).
 func TestSecretsWhereAsked(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	d := harness.Start(t, recorded, func(c *driver.Config) { c.CallLogSecrets = true })
@@ -213,7 +211,6 @@ func (b *syncBuffer) String() string {
 
 // TestNumbersAreThoseOfTheLog, and of violations.
 func TestNumbersAreThoseOfTheLog(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	log := &syncBuffer{}
@@ -236,7 +233,6 @@ func TestNumbersAreThoseOfTheLog(t *testing.T) {
 
 // TestFile has a line for each call, also of several runs.
 func TestFile(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	path := filepath.Join(t.TempDir(), "calls.jsonl")
@@ -271,7 +267,6 @@ func TestFile(t *testing.T) {
 
 // TestAFullDiskFailsNoCall writes the log to /dev/full.
 func TestAFullDiskFailsNoCall(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	d := harness.Start(t, func(c *driver.Config) { c.CallLog = "/dev/full" })
@@ -281,7 +276,6 @@ func TestAFullDiskFailsNoCall(t *testing.T) {
 
 // TestAWaitMissesNoCall begins each wait before, while or after the call, as a shell test would.
 func TestAWaitMissesNoCall(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	d := harness.Start(t, recorded)
@@ -309,7 +303,6 @@ func TestAWaitMissesNoCall(t *testing.T) {
 
 // TestFollowersDoNotDelayTheEnd of a driver.
 func TestFollowersDoNotDelayTheEnd(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	d := harness.Start(t, recorded)
@@ -337,7 +330,6 @@ func TestFollowersDoNotDelayTheEnd(t *testing.T) {
 
 // TestWithoutTheFlag there is no service.
 func TestWithoutTheFlag(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	d := harness.Start(t)

@@ -9,14 +9,12 @@ import (
 
 	"github.com/touchstone-csi/touchstone/test/harness"
 	"github.com/touchstone-csi/touchstone/test/leftover"
-	"github.com/touchstone-csi/touchstone/test/namespace"
 )
 
 // TestOrphansAtTheStart: of the images and directories that the state does not know, a
 // start removes those that are empty, also those that the clock says are made later. It
 // keeps any with data.
 func TestOrphansAtTheStart(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	d := harness.Start(t)

@@ -67,6 +67,7 @@ func disposables() map[string]func(t *testing.T, d *harness.Driver, fill func(pa
 			t.Helper()
 
 			claim := harness.InlineClaim(t, d, map[string]string{"size": "16Mi", "backing": "directory"})
+			namespace.NeedRoot(t)
 			require.NoError(t, d.Publish(t.Context(), claim))
 
 			path, removing := rooms("directories", harness.EphemeralObjects(t, d)[0])
@@ -146,8 +147,6 @@ func mostDescriptors(t *testing.T, f func()) int {
 }
 
 func TestWhatIsDeepIsRemovedWithFewDescriptors(t *testing.T) {
-	namespace.NeedRoot(t)
-
 	const few = 200
 
 	for kind, levels := range map[string]int{"volume": 10000, "snapshot": 10000, "ephemeral": 20000} {

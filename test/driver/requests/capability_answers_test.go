@@ -40,8 +40,6 @@ func TestWithoutAttachmentBytesAreThereForGood(t *testing.T) {
 
 // TestAttachmentsOfBeforeDoNotCount where no call can remove them.
 func TestAttachmentsOfBeforeDoNotCount(t *testing.T) {
-	namespace.NeedRoot(t)
-
 	d := harness.Start(t)
 	claim := harness.NewVolume(t, d, &csi.CreateVolumeRequest{})
 	require.NoError(t, d.Attach(t.Context(), claim))

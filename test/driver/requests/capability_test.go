@@ -161,8 +161,6 @@ func advertised(t *testing.T, d *harness.Driver) []string {
 // TestEveryCapabilityCanBeDisabled also fails for an advertised one that the
 // table lacks.
 func TestEveryCapabilityCanBeDisabled(t *testing.T) {
-	namespace.NeedRoot(t)
-
 	full := advertised(t, harness.Start(t, everyCapability))
 
 	var tried []string
@@ -206,8 +204,6 @@ func TestEveryCapabilityCanBeDisabled(t *testing.T) {
 }
 
 func TestCapabilityThatNobodyKnows(t *testing.T) {
-	namespace.NeedRoot(t)
-
 	for _, name := range []string{"CLONE", "expand_volume", "", "UNKNOWN"} {
 		config := harness.Start(t).Config
 		config.Disabled = []string{"GET_VOLUME", name}

@@ -2,6 +2,7 @@ package requests_test
 
 import (
 	"maps"
+	"os"
 	"slices"
 	"testing"
 
@@ -20,7 +21,7 @@ import (
 type fixture struct {
 	*harness.Driver
 
-	// used is published; of idle and deletable are snapshots, and deletable may be deleted.
+	// used is published, without root only to its node; of idle and deletable are snapshots, and deletable may be deleted.
 	used, idle, deletable *csiclient.Publication
 	// snapshots are of idle, the older one first.
 	snapshots [2]string
@@ -43,7 +44,13 @@ func newFixture(t *testing.T, options ...harness.Option) *fixture {
 	f.used = volume("used", harness.DirectoryBacked(), csiclient.MountCapability(harness.MultiWriter, ""))
 	f.idle = volume("idle", nil, csiclient.BlockCapability(harness.Writer))
 	f.deletable = volume("deletable", nil, csiclient.BlockCapability(harness.Writer))
-	harness.BringUp(t, f.Driver, f.used)
+
+	if namespace.Rooted() {
+		harness.BringUp(t, f.Driver, f.used)
+	} else {
+		require.NoError(t, f.Attach(t.Context(), f.used))
+		require.NoError(t, os.MkdirAll(f.used.StagingPath, 0o750))
+	}
 
 	f.snapshots = [2]string{
 		harness.TakeSnapshot(t, f.Driver, f.idle.VolumeID, "older"), harness.TakeSnapshot(t, f.Driver, f.idle.VolumeID, "newer"),

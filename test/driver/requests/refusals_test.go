@@ -22,7 +22,6 @@ import (
 )
 
 func TestIncompleteCapabilities(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	f := newFixture(t)
@@ -108,7 +107,6 @@ func ofUnknown(call derived) codes.Code {
 }
 
 func TestHostileIDs(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	f := newFixture(t)

@@ -51,8 +51,6 @@ func several(t *testing.T, d *harness.Driver, count int) []*harness.Lifecycle {
 
 // TestSlots gives each attachment the lowest free slot of its node.
 func TestSlots(t *testing.T) {
-	namespace.NeedRoot(t)
-
 	d := harness.Start(t, func(c *driver.Config) { c.Controller.Nodes = []string{"another"} })
 	volumes := several(t, d, 6)
 
@@ -142,8 +140,6 @@ func openImage(t *testing.T, d *harness.Driver, volumeID string) *os.File {
 // TestAttachAndDetachAtOnce has both asked for the same volume by many, in both
 // orders: the last answer counts, and no slot is lost.
 func TestAttachAndDetachAtOnce(t *testing.T) {
-	namespace.NeedRoot(t)
-
 	const (
 		rounds  = 50
 		callers = 8
@@ -194,8 +190,6 @@ func publishedNodes(t *testing.T, d *harness.Driver, volumeID string) []string {
 
 // TestNodesThatExist attaches to named nodes only.
 func TestNodesThatExist(t *testing.T) {
-	namespace.NeedRoot(t)
-
 	d := harness.Start(t, func(c *driver.Config) { c.Controller.Nodes = []string{"another"} })
 	volume := several(t, d, 1)[0]
 

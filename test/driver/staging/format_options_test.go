@@ -103,7 +103,6 @@ func TestMkfsOptions(t *testing.T) {
 // TestHostileMkfsOptions come by way of the volume_context, which a CO passes
 // on unread.
 func TestHostileMkfsOptions(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	victim := filepath.Join(harness.ForeignDirectory(t), "sub", "file")

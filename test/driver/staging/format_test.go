@@ -226,7 +226,6 @@ func TestTheFilesystemIsFixedAtCreation(t *testing.T) {
 
 // TestTheFilesystemIsFixedWithoutStaging: the publication stages then.
 func TestTheFilesystemIsFixedWithoutStaging(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	d := harness.Start(t, func(c *driver.Config) { c.Disabled = []string{"STAGE_UNSTAGE_VOLUME"} })

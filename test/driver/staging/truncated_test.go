@@ -107,7 +107,6 @@ func TestATruncatedImageIsNotGrownByItsNode(t *testing.T) {
 
 // TestATruncatedSnapshotIsNotRestored refuses the volume whose end would be zeros.
 func TestATruncatedSnapshotIsNotRestored(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	d := harness.Start(t)

@@ -49,7 +49,6 @@ func TestLifecyclesOfEachKind(t *testing.T) {
 
 // TestWhatIsNotThere undoes what was never done.
 func TestWhatIsNotThere(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	d := harness.Start(t, refusing)
@@ -197,7 +196,6 @@ func TestTwoProcesses(t *testing.T) {
 
 // TestWithoutTheFlag there is no service.
 func TestWithoutTheFlag(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	d := harness.Start(t)

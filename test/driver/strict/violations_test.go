@@ -76,6 +76,7 @@ func (c *co) staged() *csiclient.Publication {
 	c.t.Helper()
 
 	claim := c.attached()
+	namespace.NeedRoot(c.t)
 	require.NoError(c.t, c.Stage(c.t.Context(), claim))
 
 	return claim
@@ -126,6 +127,7 @@ var causes = []struct {
 	{"detach-while-staged", nil, func(c *co) { _ = c.Detach(c.ctx(), c.staged()) }},
 	{"detach-while-published", []string{"STAGE_UNSTAGE_VOLUME"}, func(c *co) {
 		claim := c.attached()
+		namespace.NeedRoot(c.t)
 		require.NoError(c.t, c.Publish(c.ctx(), claim))
 		_ = c.Detach(c.ctx(), claim)
 	}},
@@ -242,7 +244,6 @@ var causes = []struct {
 }
 
 func TestEachViolationIsFound(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	for _, test := range causes {
@@ -268,7 +269,6 @@ func TestEachViolationIsFound(t *testing.T) {
 
 // TestConcurrentRequests expands a volume to two sizes at once: the coalescing window holds the first.
 func TestConcurrentRequests(t *testing.T) {
-	namespace.NeedRoot(t)
 	t.Parallel()
 
 	d := harness.Start(t, observed, func(c *driver.Config) { c.Controller.CoalesceWindow = 2 * driver.DefaultCoalesceWindow })
